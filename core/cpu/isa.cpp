@@ -1,0 +1,52 @@
+#include "core/cpu/isa.h"
+
+#include <cstdlib>
+
+#include "core/error.h"
+
+namespace ottava::cpu {
+namespace {
+
+Isa detect() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return Isa::baseline;
+  bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+              __builtin_cpu_supports("avx512cd");
+  return wide ? Isa::avx512 : Isa::avx2;
+#else
+  return Isa::baseline;
+#endif
+}
+
+Isa choose() {
+  Isa best = detect();
+  const char* wish = std::getenv("OTTAVA_CPU_ISA");
+  if (!wish || !*wish) return best;
+  for (Isa candidate : {Isa::baseline, Isa::avx2, Isa::avx512}) {
+    if (name_of(candidate) != wish) continue;
+    if (candidate > best) {
+      fail<DeviceError>("cpu", "OTTAVA_CPU_ISA={} but this machine supports at most {}", wish, name_of(best));
+    }
+    return candidate;
+  }
+  fail<DeviceError>("cpu", "OTTAVA_CPU_ISA={} is unknown: expected baseline, avx2 or avx512", wish);
+}
+
+}  // namespace
+
+Isa isa() {
+  static const Isa chosen = choose();
+  return chosen;
+}
+
+std::string_view name_of(Isa isa) {
+  switch (isa) {
+    case Isa::baseline: return "baseline";
+    case Isa::avx2: return "avx2";
+    default: return "avx512";
+  }
+}
+
+}  // namespace ottava::cpu

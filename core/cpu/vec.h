@@ -1,0 +1,135 @@
+#pragma once
+
+// Sixteen floats at a time, for kernel files only (those given to ottava_cpu_kernels). GCC's and Clang's vector
+// extensions compile to one AVX-512 register, two AVX2 registers or four SSE registers, so a kernel is written once.
+// Everything is in the instruction set's own namespace: nothing here may be merged with another set's copy.
+
+#include <stdint.h>
+
+#include "core/bf16.h"
+
+namespace ottava::cpu::OTTAVA_ISA {
+
+inline constexpr int kLanes = 16;
+typedef float Vec __attribute__((vector_size(64)));
+typedef int32_t IVec __attribute__((vector_size(64)));
+typedef uint32_t UVec __attribute__((vector_size(64)));
+typedef uint16_t HVec __attribute__((vector_size(32)));
+
+/// The same bits as another type.
+template <class To, class From>
+inline To bits_as(From v) {
+  static_assert(sizeof(To) == sizeof(From));
+  To r;
+  __builtin_memcpy(&r, &v, sizeof r);
+  return r;
+}
+
+inline Vec splat(float x) { return Vec{} + x; }
+
+inline Vec load(const float* p) {
+  Vec v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
+inline Vec load(const bf16* p) {
+  HVec h;
+  __builtin_memcpy(&h, p, sizeof h);
+  UVec wide = __builtin_convertvector(h, UVec) << 16;
+  return bits_as<Vec>(wide);
+}
+
+/// Round to nearest even, NaN kept: the same bits as bf16(float).
+inline HVec to_bf16(Vec v) {
+  UVec u = bits_as<UVec>(v);
+  UVec rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+  UVec nan = (u >> 16) | 0x40u;
+  UVec is_nan = bits_as<UVec>((u & 0x7fffffffu) > 0x7f800000u);
+  return __builtin_convertvector((is_nan & nan) | (~is_nan & rounded), HVec);
+}
+/// The value that a store to T and a load from it would give.
+template <class T> inline Vec rounded_to(Vec v);
+template <> inline Vec rounded_to<float>(Vec v) { return v; }
+template <> inline Vec rounded_to<bf16>(Vec v) {
+  UVec wide = __builtin_convertvector(to_bf16(v), UVec) << 16;
+  return bits_as<Vec>(wide);
+}
+
+inline void store(float* p, Vec v) { __builtin_memcpy(p, &v, sizeof v); }
+inline void store(bf16* p, Vec v) {
+  HVec h = to_bf16(v);
+  __builtin_memcpy(p, &h, sizeof h);
+}
+
+/// The first n < 16 elements; the other lanes read as zero and are not written.
+template <class T>
+inline Vec load_partial(const T* p, int n) {
+  T buffer[kLanes];
+  __builtin_memset(static_cast<void*>(buffer), 0, sizeof buffer);
+  __builtin_memcpy(static_cast<void*>(buffer), p, static_cast<unsigned long>(n) * sizeof(T));
+  return load(buffer);
+}
+template <class T>
+inline void store_partial(T* p, Vec v, int n) {
+  T buffer[kLanes];
+  store(buffer, v);
+  __builtin_memcpy(static_cast<void*>(p), buffer, static_cast<unsigned long>(n) * sizeof(T));
+}
+
+inline float sum(Vec v) {
+  float a[kLanes];
+  __builtin_memcpy(a, &v, sizeof v);
+  for (int width = kLanes / 2; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) a[i] += a[i + width];
+  }
+  return a[0];
+}
+inline Vec max(Vec a, Vec b) { return a > b ? a : b; }
+inline Vec min(Vec a, Vec b) { return a < b ? a : b; }
+inline float max_lane(Vec v) {
+  float a[kLanes];
+  __builtin_memcpy(a, &v, sizeof v);
+  for (int width = kLanes / 2; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) a[i] = a[i] > a[i + width] ? a[i] : a[i + width];
+  }
+  return a[0];
+}
+inline Vec abs(Vec v) {
+  UVec u = bits_as<UVec>(v) & 0x7fffffffu;
+  return bits_as<Vec>(u);
+}
+/// |v| as its bit pattern: unsigned comparison orders it like the value and NaN above everything, so that a maximum
+/// over these never loses a NaN.
+inline UVec abs_bits(Vec v) { return bits_as<UVec>(v) & 0x7fffffffu; }
+inline UVec max_bits(UVec a, UVec b) { return a > b ? a : b; }
+inline uint32_t max_lane(UVec v) {
+  uint32_t best = 0;
+  for (int i = 0; i < kLanes; ++i) best = v[i] > best ? v[i] : best;
+  return best;
+}
+
+/// e^x to 2 ulp for x in [-87, 88]; smaller x give 0, larger ones infinity. NaN stays NaN. Cody-Waite reduction by ln 2 and a
+/// degree-6 polynomial (the Cephes scheme).
+inline Vec exp(Vec x) {
+  const float kLog2e = 1.44269504088896341f;
+  Vec clamped = x > 89.0f ? splat(89.0f) : x;
+  clamped = clamped < -88.0f ? splat(-88.0f) : clamped;
+  Vec shifted = clamped * kLog2e + 12582912.0f;  // 1.5 * 2^23: the integer part lands in the low mantissa bits
+  Vec n = shifted - 12582912.0f;
+  Vec r = clamped - n * 0.693359375f;
+  r = r + n * 2.12194440e-4f;
+  Vec p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + r + 1.0f;
+  IVec k = bits_as<IVec>(shifted) - 0x4b400000;
+  IVec half = k >> 1;  // two factors, so that 2^128 overflows to infinity and not into the sign
+  IVec s1 = (half + 127) << 23, s2 = (k - half + 127) << 23;
+  Vec y = p * bits_as<Vec>(s1) * bits_as<Vec>(s2);
+  y = x < -87.33654f ? Vec{} : y;
+  return x != x ? x : y;
+}
+
+}  // namespace ottava::cpu::OTTAVA_ISA

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+/// The few CUDA runtime calls that host code makes, without CUDA headers. A build without CUDA links runtime_absent.cpp:
+/// device_count() is 0 and everything else throws DeviceError.
+namespace ottava::cuda {
+
+int device_count();
+std::string unavailable_reason();
+
+void* stream_create(int device);
+void stream_destroy(void* stream) noexcept;
+void stream_synchronize(void* stream);
+
+void* event_create(int device);
+void event_destroy(void* event) noexcept;
+void event_record(void* event, void* stream);
+void event_wait(void* event, void* stream);
+void event_synchronize(void* event);
+double event_milliseconds(void* start, void* stop);
+
+void* allocate(int device, size_t bytes);
+void release(int device, void* data) noexcept;
+void* allocate_pinned(size_t bytes);
+void release_pinned(void* data) noexcept;
+/// Any direction (the addresses tell); ordered on the stream.
+void copy(void* destination, const void* source, size_t bytes, void* stream);
+void fill_zero(void* data, size_t bytes, void* stream);
+/// Free and total bytes of the GPU.
+struct MemoryInfo { size_t free_bytes, total_bytes; };
+MemoryInfo memory_info(int device);
+std::string device_name(int device);
+/// 90 for sm_90.
+int compute_capability(int device);
+
+}  // namespace ottava::cuda

@@ -1,0 +1,30 @@
+#include "core/cuda/runtime.h"
+#include "core/error.h"
+
+namespace ottava::cuda {
+namespace {
+[[noreturn]] void absent() { fail<DeviceError>("cuda", "{}", unavailable_reason()); }
+}  // namespace
+
+int device_count() { return 0; }
+std::string unavailable_reason() { return "this binary was built without CUDA"; }
+void* stream_create(int) { absent(); }
+void stream_destroy(void*) noexcept {}
+void stream_synchronize(void*) { absent(); }
+void* event_create(int) { absent(); }
+void event_destroy(void*) noexcept {}
+void event_record(void*, void*) { absent(); }
+void event_wait(void*, void*) { absent(); }
+void event_synchronize(void*) { absent(); }
+double event_milliseconds(void*, void*) { absent(); }
+void* allocate(int, size_t) { absent(); }
+void release(int, void*) noexcept {}
+void* allocate_pinned(size_t) { absent(); }
+void release_pinned(void*) noexcept {}
+void copy(void*, const void*, size_t, void*) { absent(); }
+void fill_zero(void*, size_t, void*) { absent(); }
+MemoryInfo memory_info(int) { absent(); }
+std::string device_name(int) { absent(); }
+int compute_capability(int) { absent(); }
+
+}  // namespace ottava::cuda

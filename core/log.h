@@ -1,0 +1,44 @@
+#pragma once
+
+#include <fmt/core.h>
+
+#include <string>
+#include <string_view>
+
+namespace ottava::log {
+
+enum class Level { debug, info, warning, error };
+
+/// Lines look like `[ottava] 2026-01-31 12:00:00,000 - INFO - text` (with `rank 3` when more than one rank logs).
+/// The log is the one global of the program. It is safe to call from any thread.
+void set_level(Level level);
+/// Writes lines to this file too (appending). Throws FileError.
+void set_file(const std::string& path);
+/// Rank shown in the lines of the calling thread; `quiet` ranks print warnings and errors only.
+struct RankView {
+  int rank = 0;
+  int world_size = 1;
+  bool quiet = false;
+};
+void set_rank(RankView view);
+
+void write(Level level, std::string_view text);
+
+template <class... A>
+void debug(fmt::format_string<A...> format, A&&... args) {
+  write(Level::debug, fmt::format(format, std::forward<A>(args)...));
+}
+template <class... A>
+void info(fmt::format_string<A...> format, A&&... args) {
+  write(Level::info, fmt::format(format, std::forward<A>(args)...));
+}
+template <class... A>
+void warning(fmt::format_string<A...> format, A&&... args) {
+  write(Level::warning, fmt::format(format, std::forward<A>(args)...));
+}
+template <class... A>
+void error(fmt::format_string<A...> format, A&&... args) {
+  write(Level::error, fmt::format(format, std::forward<A>(args)...));
+}
+
+}  // namespace ottava::log

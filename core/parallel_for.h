@@ -1,0 +1,64 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#if !defined(OTTAVA_SERIAL)
+#include <omp.h>
+#endif
+
+namespace ottava {
+
+/// Threads that parallel_for uses when called from this thread (OpenMP's per-thread setting: each rank has its own).
+inline int parallel_threads() {
+#if defined(OTTAVA_SERIAL)
+  return 1;
+#else
+  return omp_in_parallel() ? 1 : omp_get_max_threads();
+#endif
+}
+
+/// Sets it for loops started by the calling thread.
+inline void set_parallel_threads(int threads) {
+#if !defined(OTTAVA_SERIAL)
+  omp_set_num_threads(std::max(threads, 1));
+#endif
+}
+
+/// Calls body(begin, end) on disjoint ranges that cover [0, n), each a multiple of `grain` long but the last. Ranges
+/// are static: the same thread gets the same range each time. A sum that must not depend on the number of threads
+/// makes one partial result per grain and adds those in order.
+template <class Body>
+void parallel_for(int64_t n, int64_t grain, Body&& body) {
+  int64_t chunks = (n + grain - 1) / grain;
+  if (chunks <= 0) return;
+#if !defined(OTTAVA_SERIAL)
+  int threads = static_cast<int>(std::min<int64_t>(parallel_threads(), chunks));
+  if (threads > 1) {
+#pragma omp parallel num_threads(threads)
+    {
+      int64_t t = omp_get_thread_num(), count = omp_get_num_threads();
+      int64_t first = chunks * t / count * grain, last = std::min(chunks * (t + 1) / count * grain, n);
+      if (first < last) body(first, last);
+    }
+    return;
+  }
+#endif
+  body(int64_t{0}, n);
+}
+
+/// Like parallel_for over single indices whose costs differ (attention tiles): idle threads take the next index.
+template <class Body>
+void parallel_for_each(int64_t n, Body&& body) {
+#if !defined(OTTAVA_SERIAL)
+  int threads = static_cast<int>(std::min<int64_t>(parallel_threads(), n));
+  if (threads > 1) {
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+    for (int64_t i = 0; i < n; ++i) body(i);
+    return;
+  }
+#endif
+  for (int64_t i = 0; i < n; ++i) body(i);
+}
+
+}  // namespace ottava

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <memory>
+
+#include "core/device.h"
+
+namespace ottava {
+
+class CostRecorder;
+namespace cpu { class MatmulCache; }
+
+/// An ordered queue of work on one device. Every operation takes one. On `cpu` work is done before the call returns, on
+/// `cuda` it is enqueued, on `meta` its cost is recorded. Move-only; used by one thread at a time.
+class Stream {
+ public:
+  /// The calling thread's CPU; owns the rank's cache of matmul primitives.
+  static Stream cpu();
+  /// Records into `recorder`, which must outlive the stream. `target` is the device being planned for.
+  static Stream meta(CostRecorder& recorder, Device target);
+  /// A new non-blocking CUDA stream. Throws DeviceError when the GPU cannot be used.
+  static Stream cuda(int index);
+
+  Stream(Stream&&) noexcept;
+  Stream& operator=(Stream&&) noexcept;
+  ~Stream();
+
+  Device device() const { return device_; }
+  DeviceType type() const { return device_.type; }
+  /// The device being planned for on `meta`; device() elsewhere.
+  Device target() const { return target_; }
+  /// Only on `meta`.
+  CostRecorder& recorder() const { return *recorder_; }
+  /// Only on `cpu`.
+  cpu::MatmulCache& matmul_cache() const { return *matmul_cache_; }
+  /// The cudaStream_t; null elsewhere.
+  void* native() const { return native_; }
+
+  /// Waits until all work enqueued so far is done. Throws DeviceError if it failed.
+  void synchronize();
+
+ private:
+  Stream() = default;
+  Device device_, target_;
+  CostRecorder* recorder_ = nullptr;
+  std::unique_ptr<cpu::MatmulCache> matmul_cache_;
+  void* native_ = nullptr;
+};
+
+/// A point in a stream's work that another stream can wait for. On `cpu` and `meta` it is always reached.
+class Event {
+ public:
+  explicit Event(Device device);
+  Event(Event&&) noexcept;
+  Event& operator=(Event&&) noexcept;
+  ~Event();
+
+  void record(Stream& stream);
+  /// Work enqueued on `stream` after this call starts after the recorded point.
+  void wait(Stream& stream) const;
+  /// Blocks the host.
+  void synchronize() const;
+  /// Milliseconds from `start` to this event; both must have been reached. On `cpu` host time.
+  double milliseconds_since(const Event& start) const;
+  void* native() const { return native_; }
+
+ private:
+  Device device_;
+  void* native_ = nullptr;
+  double host_seconds_ = 0;
+};
+
+}  // namespace ottava

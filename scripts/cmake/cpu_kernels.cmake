@@ -1,0 +1,31 @@
+# ottava_cpu_kernels(target file...): compile each file once per instruction set.
+#
+# A kernel file puts its functions into namespace OTTAVA_ISA (core/cpu/isa.h says how they are chosen at run time), so
+# release binaries need no -march=native and still use AVX-512 where it exists. Kernel files include no standard
+# header that instantiates templates: the linker would keep one copy, perhaps the one a small machine cannot run.
+set(OTTAVA_ISA_LIST baseline)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
+  set(OTTAVA_ISA_LIST baseline avx2 avx512)
+endif()
+set(OTTAVA_ISA_FLAGS_baseline "")
+set(OTTAVA_ISA_FLAGS_avx2 -mavx2 -mfma -mf16c -mbmi -mbmi2)
+set(OTTAVA_ISA_FLAGS_avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512cd -mavx2 -mfma -mf16c -mbmi -mbmi2
+    -mprefer-vector-width=512)
+
+function(ottava_cpu_kernels target)
+  foreach(isa IN LISTS OTTAVA_ISA_LIST)
+    set(object ${target}_${isa})
+    if(NOT TARGET ${object})
+      add_library(${object} OBJECT)
+      target_link_libraries(${object} PRIVATE ottava_flags ottava::openmp)
+      target_compile_definitions(${object} PRIVATE OTTAVA_ISA=${isa})
+      # -O3 also in debug builds: a kernel at -O0 is 50 times slower and no easier to read.
+      target_compile_options(${object} PRIVATE ${OTTAVA_ISA_FLAGS_${isa}} -Wno-psabi
+        $<$<NOT:$<BOOL:${OTTAVA_SANITIZE}>>:-O3>)
+      target_sources(${target} PRIVATE $<TARGET_OBJECTS:${object}>)
+    endif()
+    foreach(file IN LISTS ARGN)
+      target_sources(${object} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/${file})
+    endforeach()
+  endforeach()
+endfunction()
