@@ -1,0 +1,88 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/tensor.h"
+
+namespace ottava {
+
+/// How a parameter is cut among tensor-parallel ranks, seen from its stored [rows, columns] matrix.
+enum class TensorParallel {
+  replicate,  ///< every rank holds all of it (norms)
+  rows,       ///< rank r holds rows r of each part (column-parallel linear, vocab-parallel embedding and output)
+  columns,    ///< rank r holds columns r (row-parallel linear)
+};
+
+/// Initial distribution; values depend on (seed, HF tensor name, element index) alone.
+struct Initialisation {
+  enum class Kind { ones, normal, truncated_normal } kind = Kind::normal;
+  double std = 0.02;
+  double cut = 3;  ///< truncated_normal: bound in units of std
+};
+
+/// What a parameter does in the model: decides FP8 policy, optimizer groups and what may be quantized.
+enum class ParameterRole { embedding, norm, linear, bias, output };
+
+/// One tensor as Hugging Face stores it. A fused parameter stacks several along rows.
+struct ParameterPart {
+  std::string name;     ///< short name, "wq": what policies and filters match
+  std::string hf_name;  ///< "model.layers.0.self_attn.q_proj.weight"
+  int64_t rows = 0;     ///< global
+  /// Indivisible groups of rows (heads, for attention; 16-row units or rows otherwise). With more tensor-parallel ranks
+  /// than groups, neighbouring ranks hold the same group and the lowest of them owns it (KV heads, tp > kv heads).
+  int64_t groups = 0;
+  Initialisation init;
+};
+
+/// One trainable parameter. The table of these is the single source of initialisation, FSDP units, optimizer groups,
+/// checkpoint files and HF names.
+struct ParameterSpec {
+  std::string name;  ///< "layers.0.attention.wqkv"
+  std::vector<ParameterPart> parts;
+  int64_t columns = 0;  ///< global; vectors (norms, biases) are stored as [rows] with columns = 1
+  bool is_vector = false;
+  TensorParallel tensor_parallel = TensorParallel::replicate;
+  ParameterRole role = ParameterRole::linear;
+  int unit = 0;  ///< FSDP unit, in forward order; the tied embedding is a unit of its own
+
+  int64_t rows() const {
+    int64_t sum = 0;
+    for (const ParameterPart& part : parts) sum += part.rows;
+    return sum;
+  }
+  int64_t numel() const { return rows() * columns; }
+  Shape shape() const { return is_vector ? Shape{rows()} : Shape{rows(), columns}; }
+};
+
+/// Where a rank stands, as far as storing parameters is concerned. FSDP cuts the tensor-parallel slice along rows into
+/// `shard_size` pieces of ceil(rows / shard_size), the last ones shorter or empty.
+struct ShardCoordinates {
+  int tp_rank = 0, tp_size = 1;
+  int shard_rank = 0, shard_size = 1;
+  int replica_rank = 0;  ///< data-parallel replica; replica 0 writes
+};
+
+/// A rectangle of an HF tensor and where it lies in a rank's local shard.
+struct ShardRun {
+  int part = 0;                                 ///< index into ParameterSpec::parts
+  int64_t row_begin = 0, row_end = 0;           ///< rows of the HF tensor
+  int64_t column_begin = 0, column_end = 0;     ///< columns of the HF tensor
+  int64_t local_row = 0;                        ///< first row in the rank's shard [local_rows, local_columns]
+  bool is_owner = true;                         ///< false for a duplicate that another rank writes (KV replicas)
+};
+
+/// Shape of the tensor-parallel slice (before FSDP). Throws ConfigError when tp_size does not divide a part.
+Shape tensor_parallel_shape(const ParameterSpec& spec, int tp_size);
+/// Rows of the slice that this rank's FSDP shard holds, [begin, end); empty for ranks past the end.
+struct RowRange {
+  int64_t begin = 0, end = 0;
+  int64_t size() const { return end - begin; }
+};
+RowRange shard_rows(int64_t slice_rows, int shard_rank, int shard_size);
+/// The rank's rectangles in order of local rows: the one mapping that initialising, saving, loading and verifying use.
+/// Over all ranks with replica_rank 0 the owned runs cover every element exactly once.
+std::vector<ShardRun> shard_runs(const ParameterSpec& spec, const ShardCoordinates& at);
+
+}  // namespace ottava
