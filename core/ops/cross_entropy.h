@@ -1,0 +1,34 @@
+#pragma once
+
+#include "core/stream.h"
+#include "core/tensor.h"
+
+namespace ottava {
+
+/// Softmax cross-entropy of a chunk of rows whose vocabulary may be split among ranks. Between the steps a
+/// vocab-parallel caller combines `row_max` (max) and `row_sum`, `row_target` (sum) over its ranks. Logits f32 [n,V];
+/// targets i32 [n], global ids, `kIgnoreIndex` for rows that do not count; columns >= `valid_columns` are padding (-inf).
+inline constexpr int32_t kIgnoreIndex = -100;
+
+struct CrossEntropy {
+  Tensor logits, targets;
+  Tensor row_max, row_sum, row_target;  ///< f32 [n]
+  int64_t vocab_begin = 0;              ///< global id of column 0
+  int64_t valid_columns = 0;
+};
+/// row_max = max_v logits.
+void cross_entropy_max(Stream& stream, const CrossEntropy& args);
+/// row_sum = sum_v exp(logit - row_max); row_target = logit of the target, 0 where it is not among these columns.
+void cross_entropy_sum(Stream& stream, const CrossEntropy& args);
+
+/// losses[n] = log row_sum + row_max - row_target (0 for ignored rows);
+/// dlogits [n,V] f32|bf16 = (softmax - onehot) * grad_scale[0], zero rows for ignored targets, zero padding columns.
+struct CrossEntropyBackward {
+  CrossEntropy forward;
+  Tensor losses;      ///< f32 [n]
+  Tensor dlogits;     ///< left out: loss only (validation)
+  Tensor grad_scale;  ///< f32 [1] on the device
+};
+void cross_entropy_backward(Stream& stream, const CrossEntropyBackward& args);
+
+}  // namespace ottava

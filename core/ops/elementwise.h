@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+
+#include "core/stream.h"
+#include "core/tensor.h"
+
+namespace ottava {
+
+/// destination = source, converted (f32 and bf16, round to nearest even). Equal dtypes of any kind copy bytes.
+/// Also host to device and back on `cuda`.
+void cast(Stream& stream, const Tensor& source, const Tensor& destination);
+/// All bytes zero.
+void fill_zero(Stream& stream, const Tensor& tensor);
+/// out = a + b, f32 inside, f32|bf16, any aliasing.
+void add(Stream& stream, const Tensor& a, const Tensor& b, const Tensor& out);
+/// x *= factor[0]; x f32|bf16, factor f32 [1] on the device.
+void scale(Stream& stream, const Tensor& x, const Tensor& factor);
+/// out[0] += sum of x (f32), in a fixed order; out f32 [1].
+void sum_into(Stream& stream, const Tensor& x, const Tensor& out);
+
+}  // namespace ottava

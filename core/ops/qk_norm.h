@@ -1,0 +1,31 @@
+#pragma once
+
+#include "core/ops/rope.h"
+#include "core/stream.h"
+#include "core/tensor.h"
+
+namespace ottava {
+
+/// RMSNorm of every query and key head over its D elements (Qwen3), before RoPE:
+///     y = x / sqrt(mean_D(x^2) + eps) * weight, weight_q for query heads, weight_k for key heads; values untouched.
+/// qkv [N,row()] f32|bf16; out the same shape, may alias qkv only when no backward follows; weights [D] same dtype;
+/// rstd f32 [N, H + H_kv] out.
+struct QkNormForward {
+  Tensor qkv, weight_q, weight_k, out, rstd;
+  AttentionHeads heads;
+  float eps = 1e-5f;
+};
+void qk_norm_forward(Stream& stream, const QkNormForward& args);
+
+/// dqkv (gradient of out) is turned into the gradient of qkv in place; dweight_q, dweight_k [D] f32 accumulated in a
+/// fixed order. `qkv` is forward's input.
+struct QkNormBackward {
+  Tensor dqkv, qkv, weight_q, weight_k, rstd;
+  Tensor dweight_q, dweight_k;
+  Tensor workspace;  ///< f32, qk_norm_workspace()
+  AttentionHeads heads;
+};
+void qk_norm_backward(Stream& stream, const QkNormBackward& args);
+Shape qk_norm_workspace(const Stream& stream, AttentionHeads heads);
+
+}  // namespace ottava
