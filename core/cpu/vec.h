@@ -58,7 +58,7 @@ template <> inline Vec rounded_to<bf16>(Vec v) {
 inline void store(float* p, Vec v) { __builtin_memcpy(p, &v, sizeof v); }
 inline void store(bf16* p, Vec v) {
   HVec h = to_bf16(v);
-  __builtin_memcpy(p, &h, sizeof h);
+  __builtin_memcpy(static_cast<void*>(p), &h, sizeof h);
 }
 
 /// The first n < 16 elements; the other lanes read as zero and are not written.

@@ -13,8 +13,8 @@ enum StepScalar : int {
   kLearningRate,
   kBiasCorrection1,  ///< 1 - beta1^t
   kBiasCorrection2,  ///< 1 - beta2^t
-  kLossScale,        ///< the loss's gradient is multiplied by this ...
-  kInverseTokens,    ///< ... and by 1 / valid tokens of the step
+  kLossScale,        ///< what gradients were multiplied by (loss scaling); 1 without
+  kLossGradient,     ///< d(scaled loss) / d(sum of token losses) = loss scale / valid tokens of the whole step
   kGradientFactor,   ///< written by clip_factor(): 1 / loss scale * min(1, max_norm / (norm + 1e-6)); 0 skips the step
   kGradientNorm,     ///< written by clip_factor(): the unscaled global norm before clipping
   kStepScalars

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/buffer.h"
+#include "core/memory/plan.h"
+#include "core/tensor.h"
+
+namespace ottava {
+
+class Arena;
+
+/// A tensor that lives until this handle is destroyed or released. Move-only.
+class Allocation {
+ public:
+  Allocation() = default;
+  Allocation(Allocation&& other) noexcept;
+  Allocation& operator=(Allocation&& other) noexcept;
+  ~Allocation() { release(); }
+
+  const Tensor& tensor() const { return tensor_; }
+  operator const Tensor&() const { return tensor_; }
+  explicit operator bool() const { return arena_ != nullptr; }
+  /// Ends its life: later allocations may use the bytes.
+  void release();
+
+ private:
+  friend class Arena;
+  Arena* arena_ = nullptr;
+  size_t index_ = 0;
+  Tensor tensor_;
+};
+
+/// All memory of a rank. A recording arena hands out tensors without data while a step runs on `meta` and packs what it
+/// saw into a plan; a replaying arena allocates the plan's one block and hands out the same sequence of tensors with
+/// data. The sequence is checked: a step that asks for something else than what was recorded is an error, not a growth.
+///
+/// Lives are counted in host order. Work on another stream is covered by two rules that its callers keep: such work
+/// first waits for everything enqueued on the compute stream so far, and the bytes it uses are released only after the
+/// compute stream has waited for it.
+class Arena {
+ public:
+  Arena() = default;  ///< recording
+  /// Allocates the block on `device`. Throws MemoryError when it cannot be had.
+  Arena(MemoryPlan plan, Device device);
+  Arena(const Arena&) = delete;
+
+  /// Memory for the life of the arena; only before the first phase. Zero on the host.
+  Tensor persistent(std::string_view name, DType dtype, Shape shape, MemoryCategory category);
+  /// Memory within a phase. In a phase only.
+  Allocation allocate(std::string_view name, DType dtype, Shape shape, MemoryCategory category);
+
+  /// A phase is one complete pass: nothing allocated in it survives it. Recording a phase name again is an error;
+  /// replaying it starts its sequence again.
+  class Phase {
+   public:
+    Phase(Arena& arena, std::string_view name);
+    ~Phase();
+    Phase(const Phase&) = delete;
+
+   private:
+    Arena& arena_;
+  };
+
+  /// What was recorded, packed.
+  MemoryPlan plan() const;
+  bool is_recording() const { return !device_; }
+  int64_t block_bytes() const { return static_cast<int64_t>(block_.bytes()); }
+
+ private:
+  friend class Allocation;
+  void release(size_t index);
+  Tensor place(const PlannedAllocation& planned, std::string_view name, MemoryCategory category, DType dtype, Shape shape,
+               int64_t base, std::string_view where) const;
+  MemoryPlan::Phase& current(std::string_view what);
+
+  MemoryPlan plan_;
+  std::optional<Device> device_;
+  Buffer block_;
+  size_t next_persistent_ = 0;
+  int phase_ = -1;
+  size_t next_ = 0;   // replaying: the next allocation of the phase
+  int64_t clock_ = 0;  // recording: allocations and releases so far in the phase
+};
+
+}  // namespace ottava

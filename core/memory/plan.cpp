@@ -1,0 +1,103 @@
+#include "core/memory/plan.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+namespace ottava {
+namespace {
+
+struct Peak {
+  int64_t bytes = 0, time = 0;
+};
+
+Peak peak_of(const std::vector<PlannedAllocation>& allocations) {
+  std::vector<std::pair<int64_t, int64_t>> changes;  // time, bytes
+  for (const PlannedAllocation& a : allocations) {
+    changes.emplace_back(a.begin, aligned(a.bytes));
+    changes.emplace_back(a.end, -aligned(a.bytes));
+  }
+  std::sort(changes.begin(), changes.end());  // a release sorts before an allocation at the same time
+  Peak peak;
+  int64_t alive = 0;
+  for (auto [time, bytes] : changes) {
+    alive += bytes;
+    if (alive > peak.bytes) peak = {alive, time};
+  }
+  return peak;
+}
+
+const MemoryPlan::Phase* largest_phase(const MemoryPlan& plan) {
+  auto it = std::max_element(plan.phases.begin(), plan.phases.end(),
+                             [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
+  return it == plan.phases.end() ? nullptr : &*it;
+}
+
+std::vector<PlannedAllocation> alive_at_peak(const MemoryPlan& plan) {
+  std::vector<PlannedAllocation> alive = plan.persistent;
+  if (const MemoryPlan::Phase* phase = largest_phase(plan)) {
+    int64_t time = peak_of(phase->allocations).time;
+    for (const PlannedAllocation& a : phase->allocations) {
+      if (a.begin <= time && time < a.end) alive.push_back(a);
+    }
+  }
+  return alive;
+}
+
+}  // namespace
+
+std::string_view name_of(MemoryCategory category) {
+  constexpr std::array<std::string_view, 9> kNames = {"parameters", "compute copies", "gradients", "optimizer", "unsharded",
+                                                      "activations", "scratch", "workspace", "data"};
+  return kNames[static_cast<size_t>(category)];
+}
+
+int64_t pack(std::vector<PlannedAllocation>& allocations) {
+  std::vector<size_t> order(allocations.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return allocations[a].bytes > allocations[b].bytes; });
+  std::vector<const PlannedAllocation*> placed;  // by offset
+  int64_t size = 0;
+  for (size_t index : order) {
+    PlannedAllocation& a = allocations[index];
+    int64_t bytes = aligned(a.bytes), offset = 0;
+    for (const PlannedAllocation* p : placed) {
+      if (p->end <= a.begin || a.end <= p->begin) continue;
+      if (offset + bytes <= p->offset) break;
+      offset = std::max(offset, p->offset + aligned(p->bytes));
+    }
+    a.offset = offset;
+    size = std::max(size, offset + bytes);
+    placed.insert(std::upper_bound(placed.begin(), placed.end(), &a,
+                                   [](const auto* x, const auto* y) { return x->offset < y->offset; }),
+                  &a);
+  }
+  return size;
+}
+
+int64_t most_alive(const std::vector<PlannedAllocation>& allocations) { return peak_of(allocations).bytes; }
+
+int64_t MemoryPlan::total_bytes() const {
+  const Phase* phase = largest_phase(*this);
+  return persistent_bytes + (phase ? phase->bytes : 0);
+}
+
+std::vector<MemoryPlan::Row> MemoryPlan::by_category() const {
+  std::vector<Row> rows;
+  for (const PlannedAllocation& a : alive_at_peak(*this)) {
+    auto it = std::find_if(rows.begin(), rows.end(), [&](const Row& row) { return row.category == a.category; });
+    if (it == rows.end()) it = rows.insert(rows.end(), {a.category, 0});
+    it->bytes += aligned(a.bytes);
+  }
+  std::sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.category < b.category; });
+  return rows;
+}
+
+std::vector<PlannedAllocation> MemoryPlan::largest(int n) const {
+  std::vector<PlannedAllocation> alive = alive_at_peak(*this);
+  std::stable_sort(alive.begin(), alive.end(), [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
+  if (static_cast<int>(alive.size()) > n) alive.resize(static_cast<size_t>(n));
+  return alive;
+}
+
+}  // namespace ottava

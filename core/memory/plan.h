@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/dtype.h"
+
+namespace ottava {
+
+/// What a piece of memory is for; the report adds up by it.
+enum class MemoryCategory {
+  parameters,   ///< FP32 master weights (shards)
+  compute,      ///< their copies in the compute type or FP8
+  gradients,
+  optimizer,
+  unsharded,    ///< gathered parameters and unreduced gradients
+  activations,  ///< saved from forward to backward
+  scratch,      ///< lives within one layer
+  workspace,    ///< of libraries
+  data,         ///< tokens, scalars, counters
+};
+std::string_view name_of(MemoryCategory category);
+
+/// One allocation of a recorded run. Times count allocations and releases of its phase; persistent ones live for ever.
+struct PlannedAllocation {
+  std::string name;
+  MemoryCategory category;
+  int64_t bytes = 0;
+  int64_t begin = 0, end = 0;
+  int64_t offset = 0;  ///< in the block, a multiple of kMemoryAlignment
+};
+
+inline constexpr int64_t kMemoryAlignment = 256;
+constexpr int64_t aligned(int64_t bytes) { return (bytes + kMemoryAlignment - 1) / kMemoryAlignment * kMemoryAlignment; }
+
+/// Where everything lies in one block: persistent allocations first, then the phases (train, validate, generate), which
+/// never run at the same time and share the rest.
+struct MemoryPlan {
+  struct Phase {
+    std::string name;
+    std::vector<PlannedAllocation> allocations;
+    int64_t bytes = 0;        ///< packed size, without the persistent part
+    int64_t lower_bound = 0;  ///< most bytes alive at one time: no packing can be smaller
+  };
+  std::vector<PlannedAllocation> persistent;
+  int64_t persistent_bytes = 0;
+  std::vector<Phase> phases;
+
+  int64_t total_bytes() const;
+  /// Bytes by category: persistent ones in full; of the phase with most bytes, what is alive at its fullest moment.
+  struct Row {
+    MemoryCategory category;
+    int64_t bytes;
+  };
+  std::vector<Row> by_category() const;
+  /// The n largest allocations alive at the fullest moment, for the message that says what to shrink.
+  std::vector<PlannedAllocation> largest(int n) const;
+};
+
+/// Gives every allocation an offset so that no two that are alive together overlap: larger ones first, each at the lowest
+/// offset that is free over its life. Returns the packed size.
+int64_t pack(std::vector<PlannedAllocation>& allocations);
+/// Most bytes alive at one time.
+int64_t most_alive(const std::vector<PlannedAllocation>& allocations);
+
+}  // namespace ottava

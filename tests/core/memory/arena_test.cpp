@@ -1,0 +1,88 @@
+#include "core/memory/arena.h"
+
+#include <random>
+
+#include "tests/support/catch.h"
+
+using namespace ottava;
+
+namespace {
+constexpr auto kScratch = MemoryCategory::scratch;
+
+bool overlap(const PlannedAllocation& a, const PlannedAllocation& b) {
+  bool in_time = a.begin < b.end && b.begin < a.end;
+  bool in_space = a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes;
+  return in_time && in_space;
+}
+}  // namespace
+
+TEST_CASE("packing never overlaps lives and stays near the lower bound") {
+  std::mt19937 random(7);
+  for (int round = 0; round < 20; ++round) {
+    std::vector<PlannedAllocation> allocations;
+    for (int i = 0; i < 200; ++i) {
+      auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
+      int64_t begin = below(300);
+      allocations.push_back({"a", kScratch, 1 + below(100000), begin, begin + 1 + below(40), 0});
+    }
+    int64_t size = pack(allocations);
+    for (size_t i = 0; i < allocations.size(); ++i) {
+      CHECK(allocations[i].offset % kMemoryAlignment == 0);
+      CHECK(allocations[i].offset + allocations[i].bytes <= size);
+      for (size_t j = 0; j < i; ++j) REQUIRE_FALSE(overlap(allocations[i], allocations[j]));
+    }
+    CHECK(size >= most_alive(allocations));
+    CHECK(size <= most_alive(allocations) * 1.25);
+  }
+}
+
+namespace {
+void step(Arena& arena, int64_t rows) {
+  Arena::Phase phase(arena, "train");
+  Allocation saved = arena.allocate("saved", DType::f32, {rows, 64}, MemoryCategory::activations);
+  {
+    Allocation a = arena.allocate("a", DType::f32, {1000}, kScratch);
+    Allocation b = arena.allocate("b", DType::bf16, {1000}, kScratch);
+  }
+  Allocation c = arena.allocate("c", DType::f32, {1500}, kScratch);
+  if (!arena.is_recording()) {
+    c.tensor().as<float>()[1499] = 1;
+    saved.tensor().as<float>()[0] = 2;
+  }
+}
+}  // namespace
+
+TEST_CASE("a recorded step replays into one block") {
+  Arena recorder;
+  recorder.persistent("weights", DType::f32, {100}, MemoryCategory::parameters);
+  step(recorder, 10);
+  MemoryPlan plan = recorder.plan();
+  CHECK(plan.persistent_bytes == 512);
+  REQUIRE(plan.phases.size() == 1);
+  CHECK(plan.phases[0].bytes == 2560 + 6144);  // a and b are gone when c lives
+  CHECK(plan.total_bytes() == 512 + 2560 + 6144);
+
+  Arena arena(plan, {DeviceType::cpu, 0});
+  Tensor weights = arena.persistent("weights", DType::f32, {100}, MemoryCategory::parameters);
+  CHECK(weights.as<float>()[99] == 0);
+  step(arena, 10);
+  step(arena, 10);
+  CHECK(arena.block_bytes() == plan.total_bytes());
+
+  CHECK_THROWS_WITH(step(arena, 11), "[arena] train asks for saved (2816 bytes), the plan recorded saved (2560 bytes) at this point");
+  CHECK_THROWS_WITH(arena.allocate("x", DType::f32, {1}, kScratch), "[arena] x is asked for outside a phase");
+  CHECK_THROWS_WITH(arena.persistent("more", DType::f32, {1}, kScratch), "[arena] more was not planned");
+}
+
+TEST_CASE("the report adds up what is alive at the fullest moment") {
+  Arena recorder;
+  recorder.persistent("weights", DType::f32, {64}, MemoryCategory::parameters);
+  step(recorder, 10);
+  auto rows = recorder.plan().by_category();
+  REQUIRE(rows.size() == 3);
+  CHECK(rows[0].bytes == 256);
+  CHECK(rows[1].category == MemoryCategory::activations);
+  CHECK(rows[1].bytes == 2560);
+  CHECK(rows[2].bytes == 4096 + 2048);  // 1000 f32 and 1000 bf16 are more than 1500 f32
+  CHECK(recorder.plan().largest(1)[0].name == "a");
+}
