@@ -6,25 +6,12 @@
 
 namespace ottava {
 
-Allocation::Allocation(Allocation&& other) noexcept
-    : arena_(std::exchange(other.arena_, nullptr)), index_(other.index_), tensor_(std::exchange(other.tensor_, {})) {}
-
-Allocation& Allocation::operator=(Allocation&& other) noexcept {
-  if (this != &other) {
-    release();
-    arena_ = std::exchange(other.arena_, nullptr);
-    index_ = other.index_;
-    tensor_ = std::exchange(other.tensor_, {});
-  }
-  return *this;
+const Tensor& Allocation::tensor() const {
+  static const Tensor kNone;
+  return node_ ? node_->tensor : kNone;
 }
 
-void Allocation::release() {
-  if (!arena_) return;
-  arena_->release(index_);
-  arena_ = nullptr;
-  tensor_ = {};
-}
+Allocation::Node::~Node() { arena->release(index); }
 
 Arena::Arena(MemoryPlan plan, Device device)
     : plan_(std::move(plan)), device_(device), block_(device, static_cast<size_t>(plan_.total_bytes())) {}
@@ -61,18 +48,19 @@ MemoryPlan::Phase& Arena::current(std::string_view what) {
 
 Allocation Arena::allocate(std::string_view name, DType dtype, Shape shape, MemoryCategory category) {
   MemoryPlan::Phase& phase = current(name);
-  Allocation result;
-  result.arena_ = this;
+  size_t index;
+  Tensor tensor{nullptr, dtype, shape};
   if (is_recording()) {
-    result.tensor_ = Tensor{nullptr, dtype, shape};
-    result.index_ = phase.allocations.size();
-    phase.allocations.push_back({std::string(name), category, result.tensor_.bytes(), clock_++,
+    index = phase.allocations.size();
+    phase.allocations.push_back({std::string(name), category, tensor.bytes(), clock_++,
                                  std::numeric_limits<int64_t>::max(), 0});
-    return result;
+  } else {
+    if (next_ >= phase.allocations.size()) fail("arena", "{} was not planned in phase {}", name, phase.name);
+    index = next_++;
+    tensor = place(phase.allocations[index], name, category, dtype, shape, plan_.persistent_bytes, phase.name);
   }
-  if (next_ >= phase.allocations.size()) fail("arena", "{} was not planned in phase {}", name, phase.name);
-  result.index_ = next_;
-  result.tensor_ = place(phase.allocations[next_++], name, category, dtype, shape, plan_.persistent_bytes, phase.name);
+  Allocation result;
+  result.node_.reset(new Allocation::Node{this, index, tensor});
   return result;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,25 +14,26 @@ namespace ottava {
 
 class Arena;
 
-/// A tensor that lives until this handle is destroyed or released. Move-only.
+/// A tensor that lives until the last copy of this handle is gone or released.
 class Allocation {
  public:
   Allocation() = default;
-  Allocation(Allocation&& other) noexcept;
-  Allocation& operator=(Allocation&& other) noexcept;
-  ~Allocation() { release(); }
 
-  const Tensor& tensor() const { return tensor_; }
-  operator const Tensor&() const { return tensor_; }
-  explicit operator bool() const { return arena_ != nullptr; }
-  /// Ends its life: later allocations may use the bytes.
-  void release();
+  const Tensor& tensor() const;
+  operator const Tensor&() const { return tensor(); }
+  explicit operator bool() const { return node_ != nullptr; }
+  /// Lets go of this handle; with the last one later allocations may use the bytes.
+  void release() { node_.reset(); }
 
  private:
   friend class Arena;
-  Arena* arena_ = nullptr;
-  size_t index_ = 0;
-  Tensor tensor_;
+  struct Node {
+    Arena* arena;
+    size_t index;
+    Tensor tensor;
+    ~Node();
+  };
+  std::shared_ptr<const Node> node_;
 };
 
 /// All memory of a rank. A recording arena hands out tensors without data while a step runs on `meta` and packs what it
