@@ -1,6 +1,10 @@
 #pragma once
 
+#include <stdint.h>
+
 #include <string_view>
+
+#include "core/dtype.h"
 
 namespace ottava::cpu {
 
@@ -12,6 +16,19 @@ enum class Isa { baseline, avx2, avx512 };
 /// DeviceError when it names one that the machine lacks or that does not exist.
 Isa isa();
 std::string_view name_of(Isa isa);
+
+/// One kernel for both element types of an operation: `kernels.forward[x.dtype](...)`, after the checks.
+template <class Function>
+struct FloatKernel {
+  Function* f32;
+  Function* bf16;
+  Function* operator[](DType dtype) const { return dtype == DType::f32 ? f32 : bf16; }
+};
+
+/// The rows that one call of a kernel works on, each of `cols` elements.
+struct Rows {
+  int64_t begin = 0, end = 0, cols = 0;
+};
 
 }  // namespace ottava::cpu
 

@@ -76,6 +76,31 @@ inline void store_partial(T* p, Vec v, int n) {
   __builtin_memcpy(static_cast<void*>(p), buffer, static_cast<unsigned long>(n) * sizeof(T));
 }
 
+/// Which lanes of a Vec exist: all of them, or the first n at the end of a row. A kernel's body takes one or the other
+/// and is written once.
+struct Whole {};
+struct Part {
+  int n;
+};
+template <class T> inline Vec load(const T* p, Whole) { return load(p); }
+template <class T> inline Vec load(const T* p, Part part) { return load_partial(p, part.n); }
+template <class T> inline void store(T* p, Vec v, Whole) { store(p, v); }
+template <class T> inline void store(T* p, Vec v, Part part) { store_partial(p, v, part.n); }
+/// v in the lanes that exist, `other` elsewhere.
+inline Vec keep(Vec v, Whole, float) { return v; }
+inline Vec keep(Vec v, Part part, float other) {
+  const IVec lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  return lane < part.n ? v : splat(other);
+}
+
+/// Calls body(offset, Whole{}) for each full Vec of [0, n), then body(offset, Part{rest}) if something is left.
+template <class Body>
+inline void for_each_vec(int64_t n, Body&& body) {
+  const int64_t whole = n / kLanes * kLanes;
+  for (int64_t i = 0; i < whole; i += kLanes) body(i, Whole{});
+  if (whole < n) body(whole, Part{static_cast<int>(n - whole)});
+}
+
 inline float sum(Vec v) {
   float a[kLanes];
   __builtin_memcpy(a, &v, sizeof v);

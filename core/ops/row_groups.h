@@ -1,0 +1,39 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/parallel_for.h"
+
+// Sums over all rows of a batch (the gradient of a norm's weight) that are bitwise the same for any number of
+// threads: the rows are cut into a fixed number of groups, each group makes its own sum, and the sums are
+// added in order.
+namespace ottava {
+
+/// Enough for 64 threads, few enough that adding the partial sums costs little beside making them.
+inline constexpr int64_t kRowGroups = 64;
+
+/// Calls body(partial, begin, end) for the rows of each group; partial = partials + group * cols is set to
+/// zero before.
+template <class Body>
+void for_each_row_group(int64_t rows, int64_t cols, float* partials, Body&& body) {
+  parallel_for(kRowGroups, 1, [&](int64_t first, int64_t last) {
+    for (int64_t g = first; g < last; ++g) {
+      float* partial = partials + g * cols;
+      std::fill(partial, partial + cols, 0.0f);
+      body(partial, rows * g / kRowGroups, rows * (g + 1) / kRowGroups);
+    }
+  });
+}
+
+/// out[c] += sum of partials[g][c] over the groups, in order; partials has `stride` columns, out the first
+/// `cols`.
+inline void add_row_groups(const float* partials, int64_t stride, float* out, int64_t cols) {
+  parallel_for(cols, 256, [&](int64_t begin, int64_t end) {
+    for (int64_t g = 0; g < kRowGroups; ++g) {
+      for (int64_t c = begin; c < end; ++c) out[c] += partials[g * stride + c];
+    }
+  });
+}
+
+}  // namespace ottava
