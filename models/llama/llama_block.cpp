@@ -1,0 +1,242 @@
+#include "models/llama/llama_block.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/ops/attention.h"
+#include "core/ops/elementwise.h"
+#include "core/ops/qk_norm.h"
+#include "core/ops/rms_norm.h"
+#include "core/ops/swiglu.h"
+
+namespace ottava {
+
+LlamaBlock::LlamaBlock(const LlamaConfig& config, const LlamaBlockParameters& p, int tp)
+    : parameters_(p),
+      heads_{config.heads / tp, std::max<int64_t>(config.kv_heads / tp, 1), config.head_dim},
+      norm_eps_(config.norm_eps),
+      wqkv_("attention.wqkv", LinearStyle::column, p.wqkv, p.wqkv_bias),
+      wo_("attention.wo", LinearStyle::row, p.wo),
+      w13_("feed_forward.w13", LinearStyle::column, p.w13),
+      w2_("feed_forward.w2", LinearStyle::row, p.w2) {}
+
+ResidualStream LlamaBlock::forward(const StepContext& c, const LlamaBatch& batch, ResidualStream in, Recompute recompute,
+                                   LlamaBlockSaved& saved) const {
+  ResidualStream middle, out;
+  {
+    Allocation a = normalise(c, std::move(in), parameters_.attention_norm, saved.x, saved.attention_rstd, "attention_norm");
+    middle = {saved.x, attention_half(c, batch, a, recompute, saved)};
+  }
+  {
+    Allocation b = normalise(c, std::move(middle), parameters_.ffn_norm, saved.h, saved.ffn_rstd, "ffn_norm");
+    out = {saved.h, feed_forward_half(c, b, recompute, saved)};
+  }
+  if (recompute == Recompute::block) {
+    Allocation x = std::move(saved.x);
+    saved = {};
+    saved.x = std::move(x);
+  }
+  return out;
+}
+
+Allocation LlamaBlock::normalise(const StepContext& c, ResidualStream in, int weight, Allocation& sum, Allocation& rstd,
+                                 std::string_view name) const {
+  StepContext::Scope scope(c, name);
+  const Tensor& x = in.sum;
+  Allocation y = c.activation(name, c.compute, x.shape);
+  rstd = c.activation("rstd", DType::f32, {x.rows()});
+  RmsNormForward args{.x = x, .weight = c.parameters.weight(weight), .y = y, .rstd = rstd, .eps = norm_eps_};
+  if (in.delta) args.residual = args.sum = in.delta.tensor();
+  rms_norm_forward(c.stream, args);
+  sum = in.delta ? in.delta : in.sum;
+  return y;
+}
+
+Allocation LlamaBlock::normalise_again(const StepContext& c, const Allocation& sum, const Allocation& rstd, int weight,
+                                       std::string_view name) const {
+  StepContext::Scope scope(c, name);
+  Allocation y = c.scratch(name, c.compute, sum.tensor().shape);
+  rms_norm_forward(c.stream, {.x = sum, .weight = c.parameters.weight(weight), .y = y, .rstd = rstd, .eps = norm_eps_});
+  return y;
+}
+
+void LlamaBlock::project(const StepContext& c, const LlamaBatch& batch, const Allocation& x, LlamaBlockSaved& saved,
+                         LinearInput* keep) const {
+  saved.qkv = wqkv_.forward(c, x, keep);
+  if (parameters_.q_norm >= 0) {
+    StepContext::Scope scope(c, "attention.qk_norm");
+    saved.projected = saved.qkv;
+    saved.qkv = c.activation("attention.qkv", c.compute, saved.projected.tensor().shape);
+    saved.qk_rstd = c.activation("qk_rstd", DType::f32, {saved.qkv.tensor().rows(), heads_.heads + heads_.kv_heads});
+    qk_norm_forward(c.stream, {.qkv = saved.projected,
+                               .weight_q = c.parameters.weight(parameters_.q_norm),
+                               .weight_k = c.parameters.weight(parameters_.k_norm),
+                               .out = saved.qkv,
+                               .rstd = saved.qk_rstd,
+                               .heads = heads_,
+                               .eps = norm_eps_});
+  }
+  StepContext::Scope scope(c, "attention.rope");
+  rope(c.stream, {.qkv = saved.qkv, .table = batch.rope_table, .positions = batch.positions, .heads = heads_, .sequence = batch.sequence});
+}
+
+void LlamaBlock::attend(const StepContext& c, const LlamaBatch& batch, LlamaBlockSaved& saved) const {
+  StepContext::Scope scope(c, "attention.core");
+  int64_t tokens = batch.batch * batch.sequence;
+  saved.attention = c.activation("attention.core", c.compute, {tokens, heads_.heads * heads_.head_dim});
+  saved.lse = c.activation("lse", DType::f32, {batch.batch, heads_.heads, batch.sequence});
+  int64_t bytes = attention_workspace_bytes(c.stream, Pass::forward, c.compute, heads_, batch.batch, batch.sequence);
+  Allocation workspace = c.scratch("attention.workspace", DType::u8, {bytes});
+  attention_forward(c.stream, {.qkv = saved.qkv,
+                               .out = saved.attention,
+                               .lse = saved.lse,
+                               .document_start = batch.document_start,
+                               .workspace = workspace,
+                               .heads = heads_,
+                               .batch = batch.batch,
+                               .sequence = batch.sequence});
+}
+
+Allocation LlamaBlock::attention_half(const StepContext& c, const LlamaBatch& batch, const Allocation& normalised,
+                                      Recompute recompute, LlamaBlockSaved& saved) const {
+  project(c, batch, normalised, saved, recompute == Recompute::nothing ? &saved.wqkv : nullptr);
+  attend(c, batch, saved);
+  return wo_.forward(c, saved.attention, recompute == Recompute::block ? nullptr : &saved.wo);
+}
+
+Allocation LlamaBlock::feed_forward_half(const StepContext& c, const Allocation& normalised, Recompute recompute,
+                                         LlamaBlockSaved& saved) const {
+  LinearInput* keep13 = recompute == Recompute::nothing ? &saved.w13 : nullptr;
+  saved.gate_up = w13_.forward(c, normalised, keep13);
+  const Tensor& gate_up = saved.gate_up;
+  Allocation s = c.activation("feed_forward.swiglu", c.compute, {gate_up.rows(), gate_up.cols() / 2});
+  {
+    StepContext::Scope scope(c, "feed_forward.swiglu");
+    swiglu_forward(c.stream, {.gate_up = gate_up, .out = s});
+  }
+  return w2_.forward(c, s, recompute == Recompute::nothing ? &saved.w2 : nullptr);
+}
+
+void LlamaBlock::recompute_block(const StepContext& c, const LlamaBatch& batch, LlamaBlockSaved& saved) const {
+  Allocation x = saved.x;
+  ResidualStream middle;
+  {
+    Allocation a = normalise(c, {x, {}}, parameters_.attention_norm, saved.x, saved.attention_rstd, "attention_norm");
+    middle = {x, attention_half(c, batch, a, Recompute::elementwise, saved)};
+  }
+  Allocation b = normalise(c, std::move(middle), parameters_.ffn_norm, saved.h, saved.ffn_rstd, "ffn_norm");
+  saved.gate_up = w13_.forward(c, b, nullptr);  // w2's output is not needed again
+}
+
+Allocation LlamaBlock::backward(const StepContext& c, const LlamaBatch& batch, Allocation dout, LlamaBlockSaved saved) const {
+  if (!saved.qkv) recompute_block(c, batch, saved);
+  Allocation dh = feed_forward_backward(c, std::move(dout), saved);
+  return attention_backward_half(c, batch, std::move(dh), saved);
+}
+
+Allocation LlamaBlock::feed_forward_backward(const StepContext& c, Allocation dout, LlamaBlockSaved& saved) const {
+  Allocation db;
+  {
+    LinearOutputGradient dy = w2_.output_gradient(c, dout);
+    const Tensor& gate_up = saved.gate_up;
+    Allocation s;
+    {
+      Allocation ds = w2_.input_gradient(c, dy);
+      bool again = !saved.w2.x;
+      if (again) s = c.scratch("feed_forward.swiglu", c.compute, ds.tensor().shape);
+      StepContext::Scope scope(c, "feed_forward.swiglu");
+      swiglu_backward(c.stream, {.dout = ds, .gate_up = gate_up, .dgate_up = gate_up, .out = s});
+      if (again) saved.w2 = w2_.keep(c, s);
+    }
+    w2_.weight_gradient(c, dy, saved.w2);
+    saved.w2 = {};
+  }
+  {
+    if (!saved.w13.x) saved.w13 = w13_.keep(c, normalise_again(c, saved.h, saved.ffn_rstd, parameters_.ffn_norm, "ffn_norm"));
+    LinearOutputGradient dy = w13_.output_gradient(c, saved.gate_up);
+    w13_.weight_gradient(c, dy, saved.w13);
+    saved.w13 = {};
+    db = w13_.input_gradient(c, dy);
+    saved.gate_up.release();
+  }
+  norm_backward(c, db, saved.h, saved.ffn_rstd, parameters_.ffn_norm, dout);
+  saved.h.release();
+  return dout;
+}
+
+Allocation LlamaBlock::attention_backward_half(const StepContext& c, const LlamaBatch& batch, Allocation dh,
+                                               LlamaBlockSaved& saved) const {
+  Allocation dqkv;
+  {
+    Allocation dattention;
+    {
+      LinearOutputGradient dy = wo_.output_gradient(c, dh);
+      wo_.weight_gradient(c, dy, saved.wo);
+      saved.wo = {};
+      dattention = wo_.input_gradient(c, dy);
+    }
+    StepContext::Scope scope(c, "attention.core");
+    dqkv = c.scratch("attention.dqkv", c.compute, saved.qkv.tensor().shape);
+    int64_t bytes = attention_workspace_bytes(c.stream, Pass::backward, c.compute, heads_, batch.batch, batch.sequence);
+    Allocation workspace = c.scratch("attention.workspace", DType::u8, {bytes});
+    attention_backward(c.stream, {.qkv = saved.qkv,
+                                  .out = saved.attention,
+                                  .lse = saved.lse,
+                                  .dout = dattention,
+                                  .dqkv = dqkv,
+                                  .document_start = batch.document_start,
+                                  .workspace = workspace,
+                                  .heads = heads_,
+                                  .batch = batch.batch,
+                                  .sequence = batch.sequence});
+  }
+  saved.qkv.release();
+  saved.attention.release();
+  {
+    StepContext::Scope scope(c, "attention.rope");
+    rope(c.stream, {.qkv = dqkv, .table = batch.rope_table, .positions = batch.positions, .heads = heads_, .sequence = batch.sequence, .inverse = true});
+  }
+  if (saved.projected) {
+    StepContext::Scope scope(c, "attention.qk_norm");
+    Allocation workspace = c.scratch("qk_norm.workspace", DType::f32, qk_norm_workspace(c.stream, heads_));
+    qk_norm_backward(c.stream, {.dqkv = dqkv,
+                                .qkv = saved.projected,
+                                .weight_q = c.parameters.weight(parameters_.q_norm),
+                                .weight_k = c.parameters.weight(parameters_.k_norm),
+                                .rstd = saved.qk_rstd,
+                                .dweight_q = c.parameters.zeroed_gradient(parameters_.q_norm),
+                                .dweight_k = c.parameters.zeroed_gradient(parameters_.k_norm),
+                                .workspace = workspace,
+                                .heads = heads_});
+    saved.projected.release();
+  }
+  Allocation da;
+  {
+    if (!saved.wqkv.x) {
+      saved.wqkv = wqkv_.keep(c, normalise_again(c, saved.x, saved.attention_rstd, parameters_.attention_norm, "attention_norm"));
+    }
+    LinearOutputGradient dy = wqkv_.output_gradient(c, dqkv);
+    wqkv_.weight_gradient(c, dy, saved.wqkv);
+    saved.wqkv = {};
+    da = wqkv_.input_gradient(c, dy);
+    dqkv.release();
+  }
+  norm_backward(c, da, saved.x, saved.attention_rstd, parameters_.attention_norm, dh);
+  return dh;
+}
+
+void LlamaBlock::norm_backward(const StepContext& c, const Allocation& dy, const Allocation& sum, const Allocation& rstd,
+                               int weight, const Allocation& stream_gradient) const {
+  StepContext::Scope scope(c, "norm.backward");
+  Allocation workspace = c.scratch("norm.workspace", DType::f32, rms_norm_workspace(c.stream, sum.tensor().cols()));
+  rms_norm_backward(c.stream, {.dy = dy,
+                               .x = sum,
+                               .weight = c.parameters.weight(weight),
+                               .rstd = rstd,
+                               .dresidual = stream_gradient,
+                               .dx = stream_gradient,
+                               .dweight = c.parameters.zeroed_gradient(weight),
+                               .workspace = workspace});
+}
+
+}  // namespace ottava

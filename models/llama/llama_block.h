@@ -1,0 +1,82 @@
+#pragma once
+
+#include "models/linear.h"
+#include "models/llama/llama_parameters.h"
+
+namespace ottava {
+
+/// The residual stream between blocks, as sum + delta: the addition happens in the next norm, which reads both anyway.
+struct ResidualStream {
+  Allocation sum;    ///< [n,C]
+  Allocation delta;  ///< [n,C], overwritten by the sum; absent after the embedding
+};
+
+/// What of a block's forward pass is computed again in backward. Every mode gives bitwise the same gradients.
+enum class Recompute {
+  nothing,
+  elementwise,  ///< outputs of the norms and of the activation: cheap to make, a third of the memory
+  block,        ///< all but the block's input
+};
+
+/// What a block keeps from forward to backward.
+struct LlamaBlockSaved {
+  Allocation x, h;                ///< residual stream before attention and before the feed-forward layer
+  Allocation attention_rstd, ffn_rstd;
+  Allocation projected, qk_rstd;  ///< qkv before QK-norm, only with it
+  Allocation qkv, attention, lse;
+  Allocation gate_up;
+  LinearInput wqkv, wo, w13, w2;
+};
+
+/// Shape of a micro-batch and what every block shares.
+struct LlamaBatch {
+  int64_t batch = 0, sequence = 0;
+  Tensor rope_table;
+  Tensor positions;       ///< i32 [N]; absent: token index modulo sequence
+  Tensor document_start;  ///< i32 [N]; absent: plain causal
+};
+
+/// Keys and values of one block for generation: [B, capacity, kv_heads * head_dim] each.
+struct KeyValueCache {
+  Tensor keys, values;
+};
+
+/// Pre-norm transformer block:  h = x + attention(norm(x));  out = h + w2(swiglu(w13(norm(h)))).
+class LlamaBlock {
+ public:
+  LlamaBlock(const LlamaConfig& config, const LlamaBlockParameters& parameters, int tensor_parallel_size);
+
+  ResidualStream forward(const StepContext& context, const LlamaBatch& batch, ResidualStream in, Recompute recompute,
+                         LlamaBlockSaved& saved) const;
+  /// Gradient of the block's output [n,C] in, gradient of its input out (in the same memory). Consumes `saved`.
+  Allocation backward(const StepContext& context, const LlamaBatch& batch, Allocation dout, LlamaBlockSaved saved) const;
+  /// One pass without gradients that appends keys and values at `position`; a prompt (position 0) or one token.
+  ResidualStream generate(const StepContext& context, const LlamaBatch& batch, ResidualStream in, const KeyValueCache& cache,
+                          int64_t position) const;
+
+ private:
+  Allocation normalise(const StepContext& context, ResidualStream in, int weight, Allocation& sum, Allocation& rstd,
+                       std::string_view name) const;
+  Allocation normalise_again(const StepContext& context, const Allocation& sum, const Allocation& rstd, int weight,
+                             std::string_view name) const;
+  void project(const StepContext& context, const LlamaBatch& batch, const Allocation& x, LlamaBlockSaved& saved,
+               LinearInput* keep) const;
+  void attend(const StepContext& context, const LlamaBatch& batch, LlamaBlockSaved& saved) const;
+  Allocation attention_half(const StepContext& context, const LlamaBatch& batch, const Allocation& normalised,
+                            Recompute recompute, LlamaBlockSaved& saved) const;
+  Allocation feed_forward_half(const StepContext& context, const Allocation& normalised, Recompute recompute,
+                               LlamaBlockSaved& saved) const;
+  void recompute_block(const StepContext& context, const LlamaBatch& batch, LlamaBlockSaved& saved) const;
+  Allocation feed_forward_backward(const StepContext& context, Allocation dout, LlamaBlockSaved& saved) const;
+  Allocation attention_backward_half(const StepContext& context, const LlamaBatch& batch, Allocation dh,
+                                     LlamaBlockSaved& saved) const;
+  void norm_backward(const StepContext& context, const Allocation& dy, const Allocation& sum, const Allocation& rstd,
+                     int weight, const Allocation& stream_gradient) const;
+
+  LlamaBlockParameters parameters_;
+  AttentionHeads heads_;  ///< local to a tensor-parallel rank
+  float norm_eps_;
+  Linear wqkv_, wo_, w13_, w2_;
+};
+
+}  // namespace ottava

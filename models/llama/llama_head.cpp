@@ -1,0 +1,102 @@
+#include "models/llama/llama_head.h"
+
+#include <algorithm>
+
+#include "core/ops/cross_entropy.h"
+#include "core/ops/elementwise.h"
+#include "core/ops/matmul.h"
+#include "core/ops/rms_norm.h"
+
+namespace ottava {
+
+LlamaHead::LlamaHead(const LlamaConfig& config, int norm, int output, int64_t chunk_rows)
+    : norm_(norm), output_(output), dim_(config.dim), chunk_rows_(chunk_rows), norm_eps_(config.norm_eps) {}
+
+LlamaHead::Normalised LlamaHead::normalise(const StepContext& c, ResidualStream in) const {
+  StepContext::Scope scope(c, "norm");
+  Normalised out;
+  const Tensor& x = in.sum;
+  out.x = in.delta ? in.delta : in.sum;
+  out.rstd = c.scratch("rstd", DType::f32, {x.rows()});
+  Allocation y = c.activation("norm", c.compute, x.shape);
+  RmsNormForward args{.x = x, .weight = c.parameters.weight(norm_), .y = y, .rstd = out.rstd, .eps = norm_eps_};
+  if (in.delta) args.residual = args.sum = in.delta.tensor();
+  rms_norm_forward(c.stream, args);
+  out.y = c.tensor_parallel.gather_rows(c.stream, c.arena, y, "norm");
+  return out;
+}
+
+void LlamaHead::chunks(const StepContext& c, const Normalised& in, const Loss& loss, bool backward) const {
+  const Tensor weight = c.parameters.weight(output_);
+  const Tensor y = in.y;
+  const int64_t rows = y.rows(), vocab = weight.rows(), chunk = std::min(rows, chunk_rows_);
+  Allocation losses = c.scratch("losses", DType::f32, {rows});
+  Allocation logits = c.scratch("logits", DType::f32, {chunk, vocab});
+  Allocation statistics = c.scratch("softmax statistics", DType::f32, {3, chunk});
+  Allocation dlogits;
+  if (backward) dlogits = c.scratch("dlogits", c.compute, {chunk, vocab});
+  for (int64_t begin = 0; begin < rows; begin += chunk) {
+    const int64_t n = std::min(chunk, rows - begin);
+    auto statistic = [&](int64_t i) { return statistics.tensor().slice(i, i + 1).reshape({chunk}).slice(0, n); };
+    CrossEntropyBackward ce{.forward = {.logits = logits.tensor().slice(0, n),
+                                        .targets = loss.targets.slice(begin, begin + n),
+                                        .row_max = statistic(0),
+                                        .row_sum = statistic(1),
+                                        .row_target = statistic(2),
+                                        .vocab_begin = vocab * c.tensor_parallel.rank(),
+                                        .valid_columns = vocab},
+                            .losses = losses.tensor().slice(begin, begin + n),
+                            .grad_scale = loss.grad_scale};
+    if (backward) ce.dlogits = dlogits.tensor().slice(0, n);
+    const Tensor y_chunk = y.slice(begin, begin + n);
+    {
+      StepContext::Scope scope(c, "output");
+      matmul(c.stream, {.kind = MatmulKind::forward, .a = y_chunk, .b = weight, .out = ce.forward.logits});
+    }
+    {
+      StepContext::Scope scope(c, "cross_entropy");
+      cross_entropy_max(c.stream, ce.forward);
+      c.tensor_parallel.all_reduce_max(c.stream, ce.forward.row_max, "cross_entropy.max");
+      cross_entropy_sum(c.stream, ce.forward);
+      c.tensor_parallel.all_reduce_sum(c.stream, ce.forward.row_sum, "cross_entropy.sum");
+      c.tensor_parallel.all_reduce_sum(c.stream, ce.forward.row_target, "cross_entropy.target");
+      cross_entropy_backward(c.stream, ce);
+    }
+    if (!backward) continue;
+    StepContext::Scope scope(c, "output");
+    Fsdp::Gradient dw = c.parameters.gradient(output_);
+    matmul(c.stream, {.kind = MatmulKind::weight_gradient, .a = ce.dlogits, .b = y_chunk, .out = dw.tensor, .accumulate = dw.accumulate});
+    // The rows of y have served: their gradient takes their place.
+    matmul(c.stream, {.kind = MatmulKind::input_gradient, .a = ce.dlogits, .b = weight, .out = y_chunk});
+  }
+  sum_into(c.stream, losses, loss.sum);
+}
+
+Allocation LlamaHead::forward_backward(const StepContext& c, ResidualStream in, const Loss& loss) const {
+  Normalised normalised = normalise(c, std::move(in));
+  chunks(c, normalised, loss, true);
+  Allocation dy = c.tensor_parallel.reduce_scatter_rows(c.stream, c.arena, normalised.y, "norm");
+  normalised.y.release();
+  StepContext::Scope scope(c, "norm.backward");
+  Allocation workspace = c.scratch("norm.workspace", DType::f32, rms_norm_workspace(c.stream, dim_));
+  rms_norm_backward(c.stream, {.dy = dy,
+                               .x = normalised.x,
+                               .weight = c.parameters.weight(norm_),
+                               .rstd = normalised.rstd,
+                               .dx = dy,
+                               .dweight = c.parameters.zeroed_gradient(norm_),
+                               .workspace = workspace});
+  return dy;
+}
+
+void LlamaHead::evaluate(const StepContext& c, ResidualStream in, const Loss& loss) const {
+  chunks(c, normalise(c, std::move(in)), loss, false);
+}
+
+void LlamaHead::logits(const StepContext& c, ResidualStream in, const Tensor& out) const {
+  Normalised normalised = normalise(c, std::move(in));
+  StepContext::Scope scope(c, "output");
+  matmul(c.stream, {.kind = MatmulKind::forward, .a = normalised.y, .b = c.parameters.weight(output_), .out = out});
+}
+
+}  // namespace ottava

@@ -1,0 +1,38 @@
+#pragma once
+
+#include "models/llama/llama_block.h"
+
+namespace ottava {
+
+/// Final norm, output layer and cross-entropy. Logits are made, used and dropped in chunks of rows, forward and backward
+/// together, so those of the whole batch never exist. With tensor parallel the vocabulary is cut among ranks and three
+/// small all-reduces per chunk combine the softmax (logits are never gathered).
+class LlamaHead {
+ public:
+  LlamaHead(const LlamaConfig& config, int norm, int output, int64_t chunk_rows);
+
+  struct Loss {
+    Tensor targets;     ///< i32 [N], all tokens of the micro-batch
+    Tensor sum;         ///< f32 [1], accumulated: sum of the losses of valid tokens
+    Tensor grad_scale;  ///< f32 [1]: d(scaled loss) / d(token loss)
+  };
+  /// Gradient of the residual stream, [n,C]; accumulates the gradients of norm and output.
+  Allocation forward_backward(const StepContext& context, ResidualStream in, const Loss& loss) const;
+  /// Adds to loss.sum only.
+  void evaluate(const StepContext& context, ResidualStream in, const Loss& loss) const;
+  /// Logits f32 [rows, V] of the rows given (generation).
+  void logits(const StepContext& context, ResidualStream in, const Tensor& out) const;
+
+ private:
+  struct Normalised {
+    Allocation x, rstd, y;  ///< y [N,C] of all ranks
+  };
+  Normalised normalise(const StepContext& context, ResidualStream in) const;
+  void chunks(const StepContext& context, const Normalised& in, const Loss& loss, bool backward) const;
+
+  int norm_, output_;
+  int64_t dim_, chunk_rows_;
+  float norm_eps_;
+};
+
+}  // namespace ottava

@@ -1,0 +1,112 @@
+#include "models/llama/llama_model.h"
+
+#include <utility>
+
+#include "core/ops/elementwise.h"
+#include "core/ops/embedding.h"
+
+namespace ottava {
+
+LlamaModel::LlamaModel(const LlamaConfig& config, LlamaParameters parameters, Stream& stream, Arena& arena, int tp,
+                       LlamaModelOptions options)
+    : config_(config),
+      parameters_(std::move(parameters)),
+      options_(std::move(options)),
+      rope_table_(arena.persistent("rope table", DType::f32, {options_.sequence, config.head_dim}, MemoryCategory::data)),
+      head_(config, parameters_.norm, parameters_.output, options_.loss_chunk_rows) {
+  options_.recompute.resize(parameters_.blocks.size(), Recompute::nothing);
+  for (const LlamaBlockParameters& block : parameters_.blocks) blocks_.emplace_back(config, block, tp);
+  if (stream.type() == DeviceType::meta) return;
+  std::vector<float> table(static_cast<size_t>(rope_table_.numel()));
+  fill_rope_table(table.data(), options_.sequence, config.head_dim, config.rope_theta, config.rope_scaling);
+  cast(stream, view_of(table.data(), rope_table_.shape), rope_table_);
+  stream.synchronize();
+}
+
+LlamaBatch LlamaModel::batch_of(const MicroBatch& batch) const {
+  const int64_t tokens = batch.tokens.numel();
+  auto flat = [&](const Tensor& t) { return t.empty() ? t : t.reshape({tokens}); };
+  return {.batch = batch.tokens.shape[0],
+          .sequence = batch.tokens.shape[1],
+          .rope_table = rope_table_,
+          .positions = flat(batch.positions),
+          .document_start = flat(batch.document_start)};
+}
+
+Allocation LlamaModel::embed(const StepContext& c, const Tensor& tokens) const {
+  StepContext::Scope scope(c, "tok_embeddings");
+  Tensor table = c.parameters.weight(parameters_.embedding);
+  Allocation x = c.activation("tok_embeddings", c.compute, {tokens.numel(), config_.dim});
+  embedding_forward(c.stream, {.tokens = tokens.reshape({tokens.numel()}), .table = table, .out = x,
+                               .vocab_begin = table.rows() * c.tensor_parallel.rank()});
+  return c.tensor_parallel.reduce_scatter_rows(c.stream, c.arena, x, "tok_embeddings");
+}
+
+void LlamaModel::embed_backward(const StepContext& c, const Tensor& tokens, const Allocation& dout) const {
+  StepContext::Scope scope(c, "tok_embeddings");
+  Allocation all = c.tensor_parallel.gather_rows(c.stream, c.arena, dout, "tok_embeddings");
+  Tensor dtable = c.parameters.zeroed_gradient(parameters_.embedding);
+  Allocation workspace = c.scratch("embedding.workspace", DType::i32, embedding_backward_workspace(tokens.numel(), dtable.rows()));
+  embedding_backward(c.stream, {.tokens = tokens.reshape({tokens.numel()}), .dout = all, .dtable = dtable, .workspace = workspace,
+                                .vocab_begin = dtable.rows() * c.tensor_parallel.rank()});
+}
+
+void LlamaModel::forward_backward(const StepContext& c, const MicroBatch& micro, const Tensor& loss_sum,
+                                  const Tensor& grad_scale) const {
+  const LlamaBatch batch = batch_of(micro);
+  const int last = parameters_.units - 1;
+  Fsdp& parameters = c.parameters;
+  std::vector<LlamaBlockSaved> saved(blocks_.size());
+
+  parameters.prefetch(0);
+  parameters.unshard(0);
+  parameters.prefetch(1);
+  ResidualStream stream{embed(c, micro.tokens), {}};
+  parameters.reshard(0);
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    const int unit = static_cast<int>(i) + 1;
+    parameters.unshard(unit);
+    parameters.prefetch(unit + 1);
+    stream = blocks_[i].forward(c, batch, std::move(stream), options_.recompute[i], saved[i]);
+    parameters.reshard(unit);
+  }
+
+  parameters.unshard(last);
+  Allocation gradient = head_.forward_backward(
+      c, std::move(stream), {.targets = micro.targets.reshape({micro.targets.numel()}), .sum = loss_sum, .grad_scale = grad_scale});
+  parameters.prefetch(last - 1);
+  parameters.reduce_gradients(last);
+  for (size_t i = blocks_.size(); i-- > 0;) {
+    const int unit = static_cast<int>(i) + 1;
+    parameters.unshard(unit);
+    parameters.prefetch(unit - 1);
+    gradient = blocks_[i].backward(c, batch, std::move(gradient), std::move(saved[i]));
+    parameters.reshard(unit);
+    parameters.reduce_gradients(unit);
+  }
+  parameters.unshard(0);
+  embed_backward(c, micro.tokens, gradient);
+  parameters.reshard(0);
+  parameters.reduce_gradients(0);
+}
+
+void LlamaModel::evaluate(const StepContext& c, const MicroBatch& micro, const Tensor& loss_sum) const {
+  const LlamaBatch batch = batch_of(micro);
+  const int last = parameters_.units - 1;
+  c.parameters.unshard(0);
+  ResidualStream stream{embed(c, micro.tokens), {}};
+  c.parameters.reshard(0);
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    const int unit = static_cast<int>(i) + 1;
+    c.parameters.unshard(unit);
+    c.parameters.prefetch(unit + 1);
+    LlamaBlockSaved dropped;
+    stream = blocks_[i].forward(c, batch, std::move(stream), Recompute::block, dropped);
+    c.parameters.reshard(unit);
+  }
+  c.parameters.unshard(last);
+  head_.evaluate(c, std::move(stream), {.targets = micro.targets.reshape({micro.targets.numel()}), .sum = loss_sum});
+  c.parameters.reshard(last);
+}
+
+}  // namespace ottava

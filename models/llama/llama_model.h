@@ -1,0 +1,57 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "models/llama/llama_head.h"
+
+namespace ottava {
+
+struct LlamaModelOptions {
+  int64_t sequence = 2048;        ///< longest sequence; rows of the RoPE table
+  int64_t loss_chunk_rows = 1024;
+  std::vector<Recompute> recompute;  ///< per block; empty: nothing is recomputed
+};
+
+/// One micro-batch on this rank.
+struct MicroBatch {
+  Tensor tokens;          ///< i32 [B,T]
+  Tensor targets;         ///< i32 [B,T]
+  Tensor document_start;  ///< i32 [B,T], absent for plain causal attention
+  Tensor positions;       ///< i32 [B,T], with document_start: positions restart
+};
+
+/// A Llama-family decoder: embedding, blocks, head. Each is a unit whose parameters are gathered before and released
+/// after its turn.
+class LlamaModel {
+ public:
+  /// Takes persistent memory for the RoPE table.
+  LlamaModel(const LlamaConfig& config, LlamaParameters parameters, Stream& stream, Arena& arena, int tensor_parallel_size,
+             LlamaModelOptions options);
+
+  const LlamaConfig& config() const { return config_; }
+  /// Forward and backward of one micro-batch: gradients and loss.sum are accumulated.
+  void forward_backward(const StepContext& context, const MicroBatch& batch, const Tensor& loss_sum,
+                        const Tensor& grad_scale) const;
+  /// Adds the losses of one micro-batch to loss_sum.
+  void evaluate(const StepContext& context, const MicroBatch& batch, const Tensor& loss_sum) const;
+
+  /// Logits f32 [B,V] after the last of `tokens` [B,T], which stand at `position` and follow what `caches` (one per
+  /// block) hold; T > 1 only at position 0.
+  void generate(const StepContext& context, const Tensor& tokens, int64_t position, const std::vector<KeyValueCache>& caches,
+                const Tensor& logits) const;
+
+ private:
+  Allocation embed(const StepContext& context, const Tensor& tokens) const;
+  void embed_backward(const StepContext& context, const Tensor& tokens, const Allocation& dout) const;
+  LlamaBatch batch_of(const MicroBatch& batch) const;
+
+  LlamaConfig config_;
+  LlamaParameters parameters_;
+  LlamaModelOptions options_;
+  Tensor rope_table_;
+  std::vector<LlamaBlock> blocks_;
+  LlamaHead head_;
+};
+
+}  // namespace ottava

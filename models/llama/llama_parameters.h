@@ -1,0 +1,28 @@
+#pragma once
+
+#include <vector>
+
+#include "models/llama/llama_config.h"
+#include "parallel/parameter_spec.h"
+
+namespace ottava {
+
+/// Indices into LlamaParameters::specs; -1 where the model has no such parameter.
+struct LlamaBlockParameters {
+  int attention_norm = -1, wqkv = -1, wqkv_bias = -1, q_norm = -1, k_norm = -1, wo = -1;
+  int ffn_norm = -1, w13 = -1, w2 = -1;
+};
+
+/// The parameter table of a model. Units in forward order: 0 the embedding, 1..layers the blocks, last norm + output.
+/// With tied embeddings `output == embedding`, which is unit 0: gathered for both uses.
+struct LlamaParameters {
+  std::vector<ParameterSpec> specs;
+  int embedding = -1, norm = -1, output = -1;
+  std::vector<LlamaBlockParameters> blocks;
+  int units = 0;
+};
+
+/// Names, shapes, initialisation (README.md), tensor-parallel placement and HF names of every parameter.
+LlamaParameters llama_parameters(const LlamaConfig& config);
+
+}  // namespace ottava

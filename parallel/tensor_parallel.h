@@ -1,0 +1,35 @@
+#pragma once
+
+#include <string_view>
+
+#include "core/memory/arena.h"
+#include "core/stream.h"
+
+namespace ottava {
+
+class Communicator;
+
+/// The tensor-parallel ranks that share each matrix product. Activations between products are cut along tokens
+/// (sequence parallel), so a gather and a reduce-scatter take the place of an all-reduce. With one rank everything
+/// returns its input.
+class TensorParallelGroup {
+ public:
+  TensorParallelGroup() = default;
+  explicit TensorParallelGroup(Communicator& communicator);
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  /// x [n,C] of every rank, in rank order: [n * size, C].
+  Allocation gather_rows(Stream& stream, Arena& arena, const Allocation& x, std::string_view label) const;
+  /// Sum over ranks of x [N,C]; this rank's rows [N / size, C].
+  Allocation reduce_scatter_rows(Stream& stream, Arena& arena, const Allocation& x, std::string_view label) const;
+  /// In place, over ranks.
+  void all_reduce_max(Stream& stream, const Tensor& x, std::string_view label) const;
+  void all_reduce_sum(Stream& stream, const Tensor& x, std::string_view label) const;
+
+ private:
+  Communicator* communicator_ = nullptr;
+  int rank_ = 0, size_ = 1;
+};
+
+}  // namespace ottava
