@@ -29,6 +29,10 @@ struct FloatKernel {
 struct Rows {
   int64_t begin = 0, end = 0, cols = 0;
 };
+/// Columns [begin, end) of `rows` rows that lie `stride` elements apart.
+struct Columns {
+  int64_t begin = 0, end = 0, rows = 0, stride = 0;
+};
 
 }  // namespace ottava::cpu
 

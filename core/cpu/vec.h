@@ -12,6 +12,7 @@ namespace ottava::cpu::OTTAVA_ISA {
 
 inline constexpr int kLanes = 16;
 typedef float Vec __attribute__((vector_size(64)));
+typedef double DVec __attribute__((vector_size(128)));
 typedef int32_t IVec __attribute__((vector_size(64)));
 typedef uint32_t UVec __attribute__((vector_size(64)));
 typedef uint16_t HVec __attribute__((vector_size(32)));
@@ -103,6 +104,15 @@ inline void for_each_vec(int64_t n, Body&& body) {
 
 inline float sum(Vec v) {
   float a[kLanes];
+  __builtin_memcpy(a, &v, sizeof v);
+  for (int width = kLanes / 2; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) a[i] += a[i + width];
+  }
+  return a[0];
+}
+inline DVec widen(Vec v) { return __builtin_convertvector(v, DVec); }
+inline double sum(DVec v) {
+  double a[kLanes];
   __builtin_memcpy(a, &v, sizeof v);
   for (int width = kLanes / 2; width > 0; width /= 2) {
     for (int i = 0; i < width; ++i) a[i] += a[i + width];

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+
 #include "core/stream.h"
 #include "core/tensor.h"
 
@@ -26,9 +28,12 @@ void cross_entropy_sum(Stream& stream, const CrossEntropy& args);
 struct CrossEntropyBackward {
   CrossEntropy forward;
   Tensor losses;      ///< f32 [n]
-  Tensor dlogits;     ///< left out: loss only (validation)
-  Tensor grad_scale;  ///< f32 [1] on the device
+  Tensor dlogits;     ///< left out: loss only (validation); may be `logits` when f32
+  Tensor grad_scale;  ///< f32 [1] on the device; needed with dlogits
 };
 void cross_entropy_backward(Stream& stream, const CrossEntropyBackward& args);
+
+/// The three steps in one for a vocabulary that is not divided: the same values, and the logits cross memory once.
+void cross_entropy(Stream& stream, const CrossEntropyBackward& args);
 
 }  // namespace ottava

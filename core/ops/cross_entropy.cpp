@@ -1,0 +1,126 @@
+#include "core/ops/cross_entropy.h"
+
+#include <cassert>
+#include <cmath>
+
+#include "core/cost.h"
+#include "core/ops/check.h"
+#include "core/ops/cross_entropy_kernels.h"
+#include "core/parallel_for.h"
+
+namespace ottava {
+namespace {
+
+void check(std::string_view op, const CrossEntropy& a) {
+  if (a.logits.dtype != DType::f32 || a.logits.shape.rank() != 2) {
+    fail<ShapeError>(op, "logits is {}, expected f32 [n, V]", describe(a.logits));
+  }
+  const int64_t rows = a.logits.rows();
+  check_tensor(op, "targets", a.targets, DType::i32, {rows});
+  check_tensor(op, "row_max", a.row_max, DType::f32, {rows});
+  check_tensor(op, "row_sum", a.row_sum, DType::f32, {rows});
+  check_tensor(op, "row_target", a.row_target, DType::f32, {rows});
+  if (a.valid_columns < 0 || a.valid_columns > a.logits.cols()) {
+    fail<ShapeError>(op, "valid_columns is {}, expected 0 to {} (the columns of logits)", a.valid_columns,
+                     a.logits.cols());
+  }
+  if (a.vocab_begin < 0) fail<ShapeError>(op, "vocab_begin is {}, expected a global token id", a.vocab_begin);
+}
+
+void check(std::string_view op, const CrossEntropyBackward& a) {
+  check(op, a.forward);
+  check_tensor(op, "losses", a.losses, DType::f32, {a.forward.logits.rows()});
+  if (a.dlogits.empty()) return;
+  check_float(op, "dlogits", a.dlogits);
+  check_tensor(op, "dlogits", a.dlogits, a.dlogits.dtype, a.forward.logits.shape);
+  check_tensor(op, "grad_scale", a.grad_scale, DType::f32, {1});
+}
+
+// log sum + (max - target): the difference first, so that large logits do not swallow the logarithm.
+float loss_of(const CrossEntropyBackward& a, int64_t i) {
+  const int32_t target = a.forward.targets.as<int32_t>()[i];
+  assert(target >= 0 || target == kIgnoreIndex);  // the loader has checked every id
+  if (target == kIgnoreIndex) return 0.0f;
+  const double sum = a.forward.row_sum.as<float>()[i], max = a.forward.row_max.as<float>()[i];
+  return static_cast<float>(std::log(sum) + (max - a.forward.row_target.as<float>()[i]));
+}
+
+void backward_rows(const CrossEntropyBackward& a, cpu::Rows rows) {
+  for (int64_t i = rows.begin; i < rows.end; ++i) a.losses.as<float>()[i] = loss_of(a, i);
+  if (!a.dlogits.empty()) cpu::cross_entropy_kernels().backward[a.dlogits.dtype](a, rows);
+}
+
+/// Calls body(Rows) on the threads' shares of the rows.
+template <class Body>
+void over_rows(const CrossEntropy& a, Body&& body) {
+  parallel_for(a.logits.rows(), 1, [&](int64_t begin, int64_t end) {
+    body(cpu::Rows{begin, end, a.logits.cols()});
+  });
+}
+
+void record(Stream& stream, std::string_view op, int64_t bytes) {
+  stream.recorder().record({.op = op, .bytes = static_cast<double>(bytes)});
+}
+
+}  // namespace
+
+void cross_entropy_max(Stream& stream, const CrossEntropy& args) {
+  check("cross_entropy_max", args);
+  switch (stream.type()) {
+    case DeviceType::cpu:
+      return over_rows(args, [&](cpu::Rows rows) { cpu::cross_entropy_kernels().max(args, rows); });
+    case DeviceType::cuda:
+      return cuda::cross_entropy_max(stream, args);
+    case DeviceType::meta:
+      return record(stream, "cross_entropy_max", args.logits.bytes());
+  }
+}
+
+void cross_entropy_sum(Stream& stream, const CrossEntropy& args) {
+  check("cross_entropy_sum", args);
+  switch (stream.type()) {
+    case DeviceType::cpu:
+      return over_rows(args, [&](cpu::Rows rows) { cpu::cross_entropy_kernels().sum(args, rows); });
+    case DeviceType::cuda:
+      return cuda::cross_entropy_sum(stream, args);
+    case DeviceType::meta:
+      return record(stream, "cross_entropy_sum", args.logits.bytes());
+  }
+}
+
+void cross_entropy_backward(Stream& stream, const CrossEntropyBackward& args) {
+  check("cross_entropy_backward", args);
+  switch (stream.type()) {
+    case DeviceType::cpu:
+      return over_rows(args.forward, [&](cpu::Rows rows) { backward_rows(args, rows); });
+    case DeviceType::cuda:
+      return cuda::cross_entropy_backward(stream, args);
+    case DeviceType::meta: {
+      int64_t logits = args.dlogits.empty() ? 0 : args.forward.logits.bytes() + args.dlogits.bytes();
+      return record(stream, "cross_entropy_backward", logits + args.losses.bytes());
+    }
+  }
+}
+
+void cross_entropy(Stream& stream, const CrossEntropyBackward& args) {
+  check("cross_entropy", args);
+  switch (stream.type()) {
+    case DeviceType::cpu:
+      return over_rows(args.forward, [&](cpu::Rows rows) {
+        const auto& kernels = cpu::cross_entropy_kernels();
+        for (int64_t i = rows.begin; i < rows.end; ++i) {
+          cpu::Rows row{i, i + 1, rows.cols};
+          kernels.max(args.forward, row);
+          kernels.sum(args.forward, row);
+          backward_rows(args, row);
+        }
+      });
+    case DeviceType::cuda:
+      return cuda::cross_entropy(stream, args);
+    case DeviceType::meta:
+      return record(stream, "cross_entropy",
+                    args.forward.logits.bytes() + (args.dlogits.empty() ? 0 : args.dlogits.bytes()));
+  }
+}
+
+}  // namespace ottava

@@ -1,0 +1,143 @@
+#include "core/ops/elementwise.h"
+
+#include <cstring>
+
+#include "core/cost.h"
+#include "core/ops/check.h"
+#include "core/ops/elementwise_kernels.h"
+#include "core/parallel_for.h"
+
+namespace ottava {
+namespace {
+
+constexpr int64_t kGrain = 16384;  // elements per piece of work: 64 KiB of f32, some microseconds
+
+bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
+
+char* bytes_of(const Tensor& t) { return static_cast<char*>(t.data); }
+
+void record(Stream& stream, std::string_view op, int64_t bytes) {
+  stream.recorder().record({.op = op, .bytes = static_cast<double>(bytes)});
+}
+
+void cast_on_cpu(const Tensor& source, const Tensor& destination) {
+  const auto& kernels = cpu::elementwise_kernels();
+  const int64_t from = static_cast<int64_t>(size_of(source.dtype)),
+                to = static_cast<int64_t>(size_of(destination.dtype));
+  parallel_for(source.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    char *in = bytes_of(source) + begin * from, *out = bytes_of(destination) + begin * to;
+    if (source.dtype == destination.dtype) {
+      std::memmove(out, in, static_cast<size_t>((end - begin) * from));
+    } else if (source.dtype == DType::f32) {
+      kernels.to_bf16(reinterpret_cast<float*>(in), reinterpret_cast<bf16*>(out), end - begin);
+    } else {
+      kernels.to_f32(reinterpret_cast<bf16*>(in), reinterpret_cast<float*>(out), end - begin);
+    }
+  });
+}
+
+// A fixed number of pieces, whatever the number of threads, added in order.
+void sum_on_cpu(const Tensor& x, const Tensor& out) {
+  constexpr int64_t kPieces = 64;
+  double sums[kPieces];
+  auto kernel = cpu::elementwise_kernels().sum[x.dtype];
+  const int64_t n = x.numel(), size = static_cast<int64_t>(size_of(x.dtype));
+  parallel_for(kPieces, n < kGrain ? kPieces : 1, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) {
+      int64_t begin = n * i / kPieces, end = n * (i + 1) / kPieces;
+      sums[i] = kernel(bytes_of(x) + begin * size, end - begin);
+    }
+  });
+  double total = 0;
+  for (double sum : sums) total += sum;
+  float* cell = out.as<float>();
+  *cell = static_cast<float>(*cell + total);
+}
+
+}  // namespace
+
+void cast(Stream& stream, const Tensor& source, const Tensor& destination) {
+  if (!(source.shape == destination.shape)) {
+    fail<ShapeError>("cast", "shapes differ: source {}, destination {}", describe(source),
+                     describe(destination));
+  }
+  if (source.dtype != destination.dtype && !(is_float(source.dtype) && is_float(destination.dtype))) {
+    fail<ShapeError>("cast", "{} cannot become {}: only f32 and bf16 convert into each other",
+                     name_of(source.dtype), name_of(destination.dtype));
+  }
+  switch (stream.type()) {
+    case DeviceType::cpu:
+      return cast_on_cpu(source, destination);
+    case DeviceType::cuda:
+      return cuda::cast(stream, source, destination);
+    case DeviceType::meta:
+      return record(stream, "cast", source.bytes() + destination.bytes());
+  }
+}
+
+void fill_zero(Stream& stream, const Tensor& tensor) {
+  switch (stream.type()) {
+    case DeviceType::cpu:
+      return parallel_for(tensor.bytes(), 4 * kGrain, [&](int64_t begin, int64_t end) {
+        std::memset(bytes_of(tensor) + begin, 0, static_cast<size_t>(end - begin));
+      });
+    case DeviceType::cuda:
+      return cuda::fill_zero(stream, tensor);
+    case DeviceType::meta:
+      return record(stream, "fill_zero", tensor.bytes());
+  }
+}
+
+void add(Stream& stream, const Tensor& a, const Tensor& b, const Tensor& out) {
+  check_float("add", "a", a);
+  check_like("add", "b", b, "a", a);
+  check_like("add", "out", out, "a", a);
+  switch (stream.type()) {
+    case DeviceType::cpu: {
+      auto kernel = cpu::elementwise_kernels().add[a.dtype];
+      const int64_t size = static_cast<int64_t>(size_of(a.dtype));
+      return parallel_for(a.numel(), kGrain, [&](int64_t begin, int64_t end) {
+        kernel(bytes_of(a) + begin * size, bytes_of(b) + begin * size, bytes_of(out) + begin * size,
+               end - begin);
+      });
+    }
+    case DeviceType::cuda:
+      return cuda::add(stream, a, b, out);
+    case DeviceType::meta:
+      return record(stream, "add", 3 * a.bytes());
+  }
+}
+
+void scale(Stream& stream, const Tensor& x, const Tensor& factor) {
+  check_float("scale", "x", x);
+  check_tensor("scale", "factor", factor, DType::f32, {1});
+  switch (stream.type()) {
+    case DeviceType::cpu: {
+      auto kernel = cpu::elementwise_kernels().scale[x.dtype];
+      const int64_t size = static_cast<int64_t>(size_of(x.dtype));
+      const float value = *factor.as<float>();
+      return parallel_for(x.numel(), kGrain, [&](int64_t begin, int64_t end) {
+        kernel(bytes_of(x) + begin * size, value, end - begin);
+      });
+    }
+    case DeviceType::cuda:
+      return cuda::scale(stream, x, factor);
+    case DeviceType::meta:
+      return record(stream, "scale", 2 * x.bytes());
+  }
+}
+
+void sum_into(Stream& stream, const Tensor& x, const Tensor& out) {
+  check_float("sum_into", "x", x);
+  check_tensor("sum_into", "out", out, DType::f32, {1});
+  switch (stream.type()) {
+    case DeviceType::cpu:
+      return sum_on_cpu(x, out);
+    case DeviceType::cuda:
+      return cuda::sum_into(stream, x, out);
+    case DeviceType::meta:
+      return record(stream, "sum_into", x.bytes());
+  }
+}
+
+}  // namespace ottava

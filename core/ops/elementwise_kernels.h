@@ -1,0 +1,27 @@
+#pragma once
+
+#include "core/cpu/isa.h"
+#include "core/ops/elementwise.h"
+
+namespace ottava {
+
+/// n elements; pointers are of the kernel's element type and may alias at the same index.
+struct ElementwiseKernels {
+  void (*to_bf16)(const float* source, bf16* destination, int64_t n);
+  void (*to_f32)(const bf16* source, float* destination, int64_t n);
+  cpu::FloatKernel<void(const void* a, const void* b, void* out, int64_t n)> add;
+  cpu::FloatKernel<void(void* x, float factor, int64_t n)> scale;
+  cpu::FloatKernel<double(const void* x, int64_t n)> sum;
+};
+
+namespace cuda {
+void cast(Stream& stream, const Tensor& source, const Tensor& destination);
+void fill_zero(Stream& stream, const Tensor& tensor);
+void add(Stream& stream, const Tensor& a, const Tensor& b, const Tensor& out);
+void scale(Stream& stream, const Tensor& x, const Tensor& factor);
+void sum_into(Stream& stream, const Tensor& x, const Tensor& out);
+}  // namespace cuda
+
+}  // namespace ottava
+
+OTTAVA_CPU_KERNELS(ottava::ElementwiseKernels, elementwise_kernels)

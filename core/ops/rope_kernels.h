@@ -1,0 +1,19 @@
+#pragma once
+
+#include "core/cpu/isa.h"
+#include "core/ops/rope.h"
+
+namespace ottava {
+
+/// Rows of rope() on the CPU.
+struct RopeKernels {
+  cpu::FloatKernel<void(const Rope&, cpu::Rows)> rotate;
+};
+
+namespace cuda {
+void rope(Stream& stream, const Rope& args);
+}  // namespace cuda
+
+}  // namespace ottava
+
+OTTAVA_CPU_KERNELS(ottava::RopeKernels, rope_kernels)
