@@ -1,0 +1,156 @@
+#include "core/config/coerce.h"
+
+#include <fmt/core.h>
+
+#include <cmath>
+
+#include "core/config/nearest.h"
+#include "core/config/source.h"
+#include "core/error.h"
+
+namespace ottava::config {
+namespace {
+
+using Kind = Value::Kind;
+
+std::string bound_text(const Field& field, double bound) {
+  return field.type == Type::integer ? fmt::format("{}", static_cast<int64_t>(bound)) : fmt::format("{}", bound);
+}
+
+bool in_range(const Field& field, double x) {
+  bool low = field.least_open ? x > field.least : x >= field.least;
+  bool high = field.most_open ? x < field.most : x <= field.most;
+  return low && high;
+}
+
+/// Text of the command line as the kind of value that the field takes.
+Value typed(const Field& field, const Value& value) {
+  std::string_view text = value.text;
+  switch (field.type) {
+    case Type::text: {
+      if (field.nullable && text == "null") return plain_scalar(text, value.at);
+      Value v = Value::of(std::string(text));
+      v.at = value.at;
+      return v;
+    }
+    case Type::text_list:
+    case Type::table_list: {
+      if (text.starts_with('[')) {
+        Value v = parse_yaml_value(text, "");
+        v.at = value.at;
+        for (Value& item : v.items) {
+          item.at = value.at;
+          if (field.type == Type::text_list && item.is_scalar()) item.kind = Kind::text;
+        }
+        return v;
+      }
+      Value v;
+      v.kind = Kind::list;
+      v.at = value.at;
+      while (!text.empty()) {
+        size_t comma = std::min(text.find(','), text.size());
+        Value item = Value::of(std::string(text.substr(0, comma)));
+        item.at = value.at;
+        v.items.push_back(std::move(item));
+        text.remove_prefix(std::min(comma + 1, text.size()));
+      }
+      return v;
+    }
+    default: return plain_scalar(text, value.at);
+  }
+}
+
+class Coercion {
+ public:
+  Coercion(const Field& field, Problems& problems) : field_(field), problems_(problems) {}
+
+  std::optional<Value> operator()(Value v) {
+    if (v.kind == Kind::null) return v;
+    switch (field_.type) {
+      case Type::boolean: return v.kind == Kind::boolean ? std::optional(v) : wrong(v);
+      case Type::integer: return v.kind == Kind::integer && in_range(field_, v.real) ? std::optional(v) : wrong(v);
+      case Type::real: return number(std::move(v));
+      case Type::text: return text(std::move(v));
+      case Type::text_list: return list(std::move(v));
+      default: return v.kind == Kind::list ? std::optional(v) : wrong(v);
+    }
+  }
+
+ private:
+  std::nullopt_t wrong(const Value& v, std::string_view hint = "") {
+    problems_.add(v.at, fmt::format("{}: expected {}, got {}{}", field_.path, expectation(field_), describe(v), hint));
+    return std::nullopt;
+  }
+
+  std::optional<Value> number(Value v) {
+    if (v.kind != Kind::integer && v.kind != Kind::real) return wrong(v);
+    if (!std::isfinite(v.real) || !in_range(field_, v.real)) return wrong(v);
+    v.kind = Kind::real;
+    return v;
+  }
+
+  std::optional<Value> text(Value v) {
+    if (!v.is_scalar()) return wrong(v);
+    if (v.kind != Kind::text && !field_.accepts_scalar) return wrong(v, "; write it in quotes");
+    v.kind = Kind::text;
+    return choose(std::move(v));
+  }
+
+  std::optional<Value> list(Value v) {
+    Value list = v;
+    if (v.is_scalar()) {
+      list = Value{};
+      list.kind = Kind::list;
+      list.at = v.at;
+      list.items.push_back(v);
+    }
+    if (list.kind != Kind::list) return wrong(v);
+    bool good = true;
+    for (Value& item : list.items) {
+      auto checked = item.kind == Kind::text ? choose(item) : wrong(item);
+      good = good && checked;
+      if (checked) item = std::move(*checked);
+    }
+    return good ? std::optional(std::move(list)) : std::nullopt;
+  }
+
+  /// Old names become new ones; names that are refused are left for the check of fates.
+  std::optional<Value> choose(Value v) {
+    if (field_.choices.empty()) return v;
+    std::vector<std::string> known = field_.choices;
+    for (const auto& [old, value] : field_.renamed_values) known.push_back(old);
+    for (const auto& [value, why] : field_.refused_values) known.push_back(value);
+    for (const std::string& name : known) {
+      if (name == v.text) return v;
+    }
+    std::string near = nearest(v.text, field_.choices);
+    return wrong(v, near.empty() ? "" : fmt::format("; did you mean {}?", near));
+  }
+
+  const Field& field_;
+  Problems& problems_;
+};
+
+}  // namespace
+
+std::string expectation(const Field& field) {
+  if (!field.choices.empty()) {
+    return (field.type == Type::text_list ? "a list of " : "") + one_of_text(field.choices);
+  }
+  std::string text(name_of(field.type));
+  bool low = std::isfinite(field.least), high = std::isfinite(field.most);
+  if (low) text += fmt::format(" {} {}", field.least_open ? ">" : ">=", bound_text(field, field.least));
+  if (high) text += fmt::format("{} {} {}", low ? " and" : "", field.most_open ? "<" : "<=", bound_text(field, field.most));
+  return text;
+}
+
+std::optional<Value> coerce(const Field& field, const Value& value, Problems& problems) {
+  try {
+    return Coercion(field, problems)(value.untyped ? typed(field, value) : value);
+  } catch (const ConfigError& e) {  // a malformed [list] on the command line
+    problems.add(value.at, fmt::format("{}: expected {}, got {}", field.path, expectation(field), describe(value)));
+    return std::nullopt;
+  }
+}
+
+}  // namespace ottava::config

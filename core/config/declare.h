@@ -1,0 +1,7 @@
+#pragma once
+
+/// What a header needs that only promises `void declare(config::Section&, XConfig&)`.
+namespace ottava::config {
+class Section;
+class Problems;
+}  // namespace ottava::config

@@ -1,0 +1,206 @@
+#include <yaml-cpp/eventhandler.h>
+#include <yaml-cpp/exceptions.h>
+#include <yaml-cpp/mark.h>
+#include <yaml-cpp/parser.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "core/config/source.h"
+#include "core/error.h"
+
+namespace ottava::config {
+namespace {
+
+/// Builds the tree from the parser's events: exact marks for keys and values, and limits that hold while parsing.
+class TreeBuilder : public YAML::EventHandler {
+ public:
+  explicit TreeBuilder(const std::string& name) : source_(std::make_shared<const std::string>(name)) {}
+
+  Value take_root() { return std::move(root_); }
+  bool has_root() const { return has_root_; }
+
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override { place(plain_scalar("", at(mark)), anchor); }
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    auto it = anchors_.find(anchor);
+    // An alias inside its own anchor would be an endless tree; the anchor is only known once complete.
+    if (it == anchors_.end()) refuse(mark, "an alias refers to a value that contains it");
+    count(mark, size_of(it->second));
+    check_depth(mark, frames_.size() + depth_of(it->second));
+    place(it->second, 0);
+  }
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, const std::string& text) override {
+    count(mark, 1);
+    // yaml-cpp marks a plain scalar "?" and a quoted one "!".
+    if (tag == "?" || tag.empty()) return place(plain_scalar(text, at(mark)), anchor);
+    check_tag(mark, tag);
+    Value value = Value::of(text);
+    value.at = at(mark);
+    place(std::move(value), anchor);
+  }
+  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, YAML::EmitterStyle::value) override {
+    open(mark, tag, anchor, Value::Kind::list);
+  }
+  void OnSequenceEnd() override { close(); }
+  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, YAML::EmitterStyle::value) override {
+    open(mark, tag, anchor, Value::Kind::table);
+  }
+  void OnMapEnd() override { close(); }
+
+ private:
+  struct Frame {
+    Value value;
+    YAML::anchor_t anchor = 0;
+    bool has_key = false;
+    Member pending;                ///< the key whose value comes next
+    std::vector<Value> merges;     ///< values of `<<`, applied when the table is complete
+    std::set<std::string> keys;
+  };
+
+  Location at(const YAML::Mark& mark) const { return {source_, mark.line + 1, mark.column + 1}; }
+
+  [[noreturn]] void refuse(const YAML::Mark& mark, const std::string& what) const { refuse(at(mark), what); }
+  [[noreturn]] void refuse(const Location& where, const std::string& what) const {
+    fail<ConfigError>("config", "{}: {}", to_string(where), what);
+  }
+
+  void check_tag(const YAML::Mark& mark, const std::string& tag) const {
+    if (!tag.empty() && tag != "?" && tag != "!") refuse(mark, fmt::format("the YAML tag {} has no meaning here", tag));
+  }
+
+  static size_t size_of(const Value& value) {
+    size_t n = 1;
+    for (const Value& item : value.items) n += size_of(item);
+    for (const Member& member : value.members) n += 1 + size_of(member.value);
+    return n;
+  }
+
+  static size_t depth_of(const Value& value) {
+    size_t deepest = 0;
+    for (const Value& item : value.items) deepest = std::max(deepest, depth_of(item));
+    for (const Member& member : value.members) deepest = std::max(deepest, depth_of(member.value));
+    return value.is_scalar() ? 0 : 1 + deepest;
+  }
+
+  void check_depth(const YAML::Mark& mark, size_t depth) const {
+    if (depth > kMaxDepth) refuse(mark, fmt::format("nested more than {} levels deep", kMaxDepth));
+  }
+
+  void count(const YAML::Mark& mark, size_t values) {
+    count_ += values;
+    if (count_ > kMaxValues) refuse(mark, fmt::format("more than {} values, aliases expanded", kMaxValues));
+  }
+
+  void open(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, Value::Kind kind) {
+    check_tag(mark, tag);
+    count(mark, 1);
+    check_depth(mark, frames_.size() + 1);
+    if (!frames_.empty() && frames_.back().value.kind == Value::Kind::table && !frames_.back().has_key) {
+      refuse(mark, "a key must be text");
+    }
+    Frame frame;
+    frame.value.kind = kind;
+    frame.value.at = at(mark);
+    frame.anchor = anchor;
+    frames_.push_back(std::move(frame));
+  }
+
+  void close() {
+    Frame frame = std::move(frames_.back());
+    frames_.pop_back();
+    for (Value& merge : frame.merges) {
+      for (Member& member : merge.members) {
+        if (frame.keys.insert(member.key).second) frame.value.members.push_back(std::move(member));
+      }
+    }
+    place(std::move(frame.value), frame.anchor);
+  }
+
+  void place(Value value, YAML::anchor_t anchor) {
+    if (anchor != 0) anchors_[anchor] = value;
+    if (frames_.empty()) {
+      root_ = std::move(value);
+      has_root_ = true;
+      return;
+    }
+    Frame& frame = frames_.back();
+    if (frame.value.kind == Value::Kind::list) {
+      frame.value.items.push_back(std::move(value));
+    } else if (!frame.has_key) {
+      set_key(frame, std::move(value));
+    } else {
+      set_member(frame, std::move(value));
+    }
+  }
+
+  void set_key(Frame& frame, Value key) {
+    if (!key.is_scalar() || key.kind == Value::Kind::null) refuse(key.at, "a key must be text");
+    if (key.text != "<<" && !frame.keys.insert(key.text).second) {
+      const Member* first = nullptr;
+      for (const Member& member : frame.value.members) first = member.key == key.text ? &member : first;
+      refuse(key.at, fmt::format("the key '{}' is given twice, first at line {}", key.text, first->at.line));
+    }
+    frame.pending = {key.text, key.at, {}};
+    frame.has_key = true;
+  }
+
+  void set_member(Frame& frame, Value value) {
+    frame.has_key = false;
+    if (frame.pending.key != "<<") {
+      frame.pending.value = std::move(value);
+      frame.value.members.push_back(std::move(frame.pending));
+      return;
+    }
+    std::vector<Value> tables;
+    if (value.kind == Value::Kind::list) {
+      tables = std::move(value.items);
+    } else {
+      tables.push_back(std::move(value));
+    }
+    for (Value& table : tables) {
+      if (table.kind != Value::Kind::table) refuse(frame.pending.at, "'<<' merges tables, got " + describe(table));
+      frame.merges.push_back(std::move(table));
+    }
+  }
+
+  std::shared_ptr<const std::string> source_;
+  std::vector<Frame> frames_;
+  std::map<YAML::anchor_t, Value> anchors_;
+  Value root_;
+  bool has_root_ = false;
+  size_t count_ = 0;
+};
+
+}  // namespace
+
+Value parse_yaml_value(std::string_view text, const std::string& name) {
+  if (text.size() > kMaxBytes) fail<ConfigError>("config", "{}: {} bytes, at most {}", name, text.size(), kMaxBytes);
+  if (text.find('\0') != std::string_view::npos) fail<ConfigError>("config", "{}: contains a zero byte: not a text file", name);
+  TreeBuilder builder(name);
+  try {
+    std::istringstream in{std::string(text)};
+    YAML::Parser parser(in);
+    parser.HandleNextDocument(builder);
+    TreeBuilder second(name);
+    if (parser.HandleNextDocument(second)) fail<ConfigError>("config", "{}: more than one YAML document ('---')", name);
+  } catch (const YAML::Exception& e) {
+    if (e.mark.is_null()) fail<ConfigError>("config", "{}: {}", name, e.msg);
+    fail<ConfigError>("config", "{}:{}:{}: not valid YAML: {}", name, e.mark.line + 1, e.mark.column + 1, e.msg);
+  }
+  return builder.take_root();
+}
+
+Value parse_yaml(std::string_view text, const std::string& name) {
+  Value root = parse_yaml_value(text, name);
+  if (root.kind == Value::Kind::null) root.kind = Value::Kind::table;
+  if (root.kind != Value::Kind::table) {
+    fail<ConfigError>("config", "{}: expected sections with keys, got {}", name, describe(root));
+  }
+  return root;
+}
+
+}  // namespace ottava::config

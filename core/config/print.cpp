@@ -1,0 +1,153 @@
+#include "core/config/print.h"
+
+#include <fmt/core.h>
+
+#include "core/config/coerce.h"
+#include "core/config/nearest.h"
+
+namespace ottava::config {
+namespace {
+
+/// Double quotes with YAML's escapes; bytes above 127 are UTF-8 and stay.
+std::string quoted(std::string_view text) {
+  std::string out = "\"";
+  for (char c : text) {
+    auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      out += {'\\', c};
+    } else if (c == '\n') {
+      out += "\\n";
+    } else if (c == '\t') {
+      out += "\\t";
+    } else if (byte < 0x20 || byte == 0x7f) {
+      out += fmt::format("\\x{:02x}", byte);
+    } else {
+      out += c;
+    }
+  }
+  return out + '"';
+}
+
+/// A text that is safe without quotes everywhere: letters, digits and a few signs, and not a number or boolean.
+bool is_plain(std::string_view text) {
+  if (text.empty() || plain_scalar(text, {}).kind != Value::Kind::text) return false;
+  bool starts_well = std::isalnum(static_cast<unsigned char>(text[0])) || text[0] == '/' || text[0] == '.' || text[0] == '_';
+  for (char c : text) {
+    auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x80 && !std::isalnum(byte) && std::string_view("_./- +").find(c) == std::string_view::npos) return false;
+  }
+  return starts_well && text.back() != ' ' && text.find(" #") == std::string_view::npos;
+}
+
+std::string scalar_text(const Value& value) {
+  switch (value.kind) {
+    case Value::Kind::null: return "null";
+    case Value::Kind::boolean: return value.boolean ? "true" : "false";
+    case Value::Kind::integer: return std::to_string(value.integer);
+    case Value::Kind::real: return to_text(value.real);
+    default: return is_plain(value.text) ? value.text : quoted(value.text);
+  }
+}
+
+std::string note_of(const Field& field) {
+  std::string note = field.meaning_text;
+  if (!field.unit_text.empty()) note += fmt::format(" [{}]", field.unit_text);
+  if (!field.choices.empty()) note += ": " + one_of_text(field.choices);
+  return note;
+}
+
+void print_tables(const Field& field, std::string& out, const std::string& indent) {
+  std::vector<Section> elements = field.tables->elements();
+  if (elements.empty()) {
+    out += " []\n";
+    return;
+  }
+  out += "\n";
+  for (const Section& element : elements) {
+    Value table;
+    table.kind = Value::Kind::table;
+    for (const Field& f : element.fields()) table.members.push_back({f.name, {}, f.get()});
+    out += fmt::format("{}  - {}\n", indent, to_inline_yaml(table));
+  }
+}
+
+void print_section(const Section& section, std::string& out, const std::string& indent, const PrintOptions& options) {
+  std::string body;
+  for (const Field& field : section.fields()) {
+    if (!field.has_target) continue;
+    if (options.comments && !field.meaning_text.empty()) body += fmt::format("{}# {}\n", indent, note_of(field));
+    body += fmt::format("{}{}:", indent, field.name);
+    if (field.type == Type::table_list) {
+      print_tables(field, body, indent);
+    } else {
+      body += fmt::format(" {}\n", to_inline_yaml(field.get()));
+    }
+  }
+  for (const Section& child : section.sections()) {
+    std::string inner;
+    print_section(child, inner, indent + "  ", options);
+    if (inner.empty()) continue;
+    if (indent.empty() && !body.empty()) body += "\n";
+    if (options.comments && !child.meaning_text().empty()) body += fmt::format("{}# {}\n", indent, child.meaning_text());
+    body += fmt::format("{}{}:\n{}", indent, child.path().substr(child.path().rfind('.') + 1), inner);
+  }
+  out += body;
+}
+
+void print_help(const Section& section, std::string& out) {
+  std::string body;
+  for (const Field& field : section.fields()) {
+    if (!field.has_target || field.fate != Fate::used) continue;
+    std::string left = fmt::format("  --{} {}", field.path, to_inline_yaml(field.fallback));
+    body += fmt::format("{:<58} {}; {}\n", left, note_of(field), expectation(field));
+  }
+  if (!body.empty()) out += fmt::format("\n{}: {}\n{}", section.path(), section.meaning_text(), body);
+  for (const Section& child : section.sections()) print_help(child, out);
+}
+
+void collect_fates(const Section& section, std::vector<KeyFate>& rows) {
+  for (const Field& f : section.fields()) {
+    static constexpr std::string_view kNames[] = {"used", "noted", "refused"};
+    rows.push_back({f.path, std::string(name_of(f.type)), to_inline_yaml(f.fallback),
+                    std::string(kNames[static_cast<size_t>(f.fate)]),
+                    f.fate == Fate::used ? f.meaning_text : f.fate_text});
+  }
+  std::string prefix = section.path().empty() ? "" : section.path() + ".";
+  for (const auto& [old, now] : section.renames()) rows.push_back({prefix + old, "", "", "renamed", now});
+  for (const Section& child : section.sections()) collect_fates(child, rows);
+}
+
+}  // namespace
+
+std::string to_inline_yaml(const Value& value) {
+  std::string text;
+  if (value.kind == Value::Kind::list) {
+    for (const Value& item : value.items) text += (text.empty() ? "" : ", ") + to_inline_yaml(item);
+    return "[" + text + "]";
+  }
+  if (value.kind == Value::Kind::table) {
+    for (const Member& m : value.members) text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", m.key, to_inline_yaml(m.value));
+    return "{" + text + "}";
+  }
+  return scalar_text(value);
+}
+
+std::string to_yaml(const Section& root, const PrintOptions& options) {
+  std::string out;
+  print_section(root, out, "", options);
+  return out;
+}
+
+std::string to_help(const Section& root) {
+  std::string out;
+  print_help(root, out);
+  return out;
+}
+
+std::vector<KeyFate> fates(const Section& root) {
+  std::vector<KeyFate> rows;
+  collect_fates(root, rows);
+  return rows;
+}
+
+}  // namespace ottava::config

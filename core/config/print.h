@@ -1,0 +1,36 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/config/section.h"
+
+namespace ottava::config {
+
+struct PrintOptions {
+  bool comments = false;  ///< meaning, unit and choices of each key
+};
+/// The current settings as YAML, sections in declared order, keys that are kept nowhere left out. Reading it again gives
+/// the same structs.
+std::string to_yaml(const Section& root, const PrintOptions& options = {});
+
+/// A value on one line: `[a, "1"]`, `{match: output}`, `0.5`. Texts are quoted where YAML would read something else.
+std::string to_inline_yaml(const Value& value);
+
+/// One line per key: `--section.key`, type, default, meaning; then the keys that are noted or refused.
+std::string to_help(const Section& root);
+
+/// JSON Schema (draft 7) of a file, for editors: types, defaults, ranges, choices and meanings of every key.
+std::string to_json_schema(const Section& root, const std::string& title);
+
+/// What becomes of a key.
+struct KeyFate {
+  std::string path;
+  std::string type;      ///< "an integer"; for a renamed key ""
+  std::string fallback;  ///< default, in YAML
+  std::string fate;      ///< "used", "noted", "refused", "renamed"
+  std::string text;      ///< meaning, reason, or the new name
+};
+std::vector<KeyFate> fates(const Section& root);
+
+}  // namespace ottava::config

@@ -1,0 +1,36 @@
+#include "core/config/problems.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "core/error.h"
+
+namespace ottava::config {
+
+void Problems::add(const Location& at, std::string message) { found_.push_back({at, std::move(message)}); }
+
+void Problems::add(std::string_view key, std::string message) {
+  auto it = origins.find(key);
+  add(it == origins.end() ? Location{} : it->second, fmt::format("{}: {}", key, message));
+}
+
+std::vector<std::string> Problems::lines() const {
+  std::vector<const Problem*> sorted;
+  for (const Problem& problem : found_) sorted.push_back(&problem);
+  std::stable_sort(sorted.begin(), sorted.end(), [](const Problem* a, const Problem* b) {
+    auto rank = [](const Problem* p) { return !p->at.known() ? 2 : p->at.line == 0 ? 1 : 0; };
+    return std::tuple(rank(a), a->at.line, a->at.column) < std::tuple(rank(b), b->at.line, b->at.column);
+  });
+  std::vector<std::string> lines;
+  for (const Problem* problem : sorted) lines.push_back(to_string(problem->at) + ": " + problem->text);
+  return lines;
+}
+
+void Problems::throw_if_any(std::string_view what) const {
+  if (found_.empty()) return;
+  std::string text;
+  for (const std::string& line : lines()) text += "\n  " + line;
+  fail<ConfigError>("config", "{} problem{} in {}:{}", found_.size(), found_.size() == 1 ? "" : "s", what, text);
+}
+
+}  // namespace ottava::config

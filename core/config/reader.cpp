@@ -1,0 +1,231 @@
+#include "core/config/reader.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "core/config/coerce.h"
+#include "core/config/nearest.h"
+#include "core/config/print.h"
+
+namespace ottava::config {
+namespace {
+
+std::string_view last_name(std::string_view path) { return path.substr(path.rfind('.') + 1); }
+
+void collect_paths(const Section& section, std::vector<std::string>& paths) {
+  for (const Field& f : section.fields()) paths.push_back(f.path);
+  for (const Section& s : section.sections()) collect_paths(s, paths);
+}
+
+}  // namespace
+
+std::vector<std::string> all_paths(const Section& root) {
+  std::vector<std::string> paths;
+  collect_paths(root, paths);
+  return paths;
+}
+
+Section* find_section(Section& root, std::string_view path) {
+  Section* section = &root;
+  while (section && !path.empty()) {
+    size_t dot = std::min(path.find('.'), path.size());
+    section = section->find_section(path.substr(0, dot));
+    path.remove_prefix(std::min(dot + 1, path.size()));
+  }
+  return section;
+}
+
+Field* find_field(Section& root, std::string_view path, bool* is_renamed) {
+  Section* section = &root;
+  std::string_view rest = path;
+  while (section) {
+    size_t dot = rest.find('.');
+    std::string_view name = rest.substr(0, dot);
+    if (const std::string* now = section->find_rename(name)) {
+      if (is_renamed) *is_renamed = true;
+      return find_field(root, dot == std::string_view::npos ? *now : *now + std::string(rest.substr(dot)), nullptr);
+    }
+    if (dot == std::string_view::npos) return section->find_field(name);
+    section = section->find_section(name);
+    rest.remove_prefix(dot + 1);
+  }
+  return nullptr;
+}
+
+void Reader::read(const Value& tree) {
+  ++source_;
+  read_table(root_, tree);
+}
+
+void Reader::read_table(Section& section, const Value& table) {
+  if (table.kind == Value::Kind::null) return;  // "metrics:" with every key commented out
+  if (table.kind != Value::Kind::table) {
+    return problems_.add(table.at, fmt::format("{}: expected a section with keys, got {}", section.path(), describe(table)));
+  }
+  for (const Member& member : table.members) read_member(section, member);
+}
+
+void Reader::read_member(Section& section, const Member& member) {
+  if (const std::string* now = section.find_rename(member.key)) {
+    std::string old = section.path().empty() ? member.key : section.path() + "." + member.key;
+    return read_renamed(old, *now, member);
+  }
+  if (Field* field = section.find_field(member.key)) return read_field(*field, member.value, member.at);
+  if (Section* child = section.find_section(member.key)) return read_table(*child, member.value);
+  unknown(section, member.key, member.at);
+}
+
+void Reader::read_renamed(const std::string& old, const std::string& path, const Member& member) {
+  notes_.push_back(fmt::format("{}: {} is now called {}", to_string(member.at), old, path));
+  if (Field* field = find_field(root_, path)) return read_field(*field, member.value, member.at);
+  read_table(*find_section(root_, path), member.value);
+}
+
+void Reader::read_field(Field& field, const Value& value, const Location& key_at) {
+  if (field.given && field.given_in == source_ && !last_wins_) {
+    return problems_.add(key_at, fmt::format("{} is given twice, first at {}", field.path, to_string(*field.given)));
+  }
+  field.given = value.at.known() ? value.at : key_at;
+  field.given_in = source_;
+  problems_.origins[field.path] = *field.given;
+  std::optional<Value> checked = coerce(field, value, problems_);
+  if (!checked) return;
+  if (field.type == Type::table_list) return read_tables(field, *checked);
+  for (const auto& [old, now] : field.renamed_values) {
+    auto rename = [&](Value& v) {
+      if (v.text != old) return;
+      notes_.push_back(fmt::format("{}: {}: '{}' is now called '{}'", to_string(v.at), field.path, old, now));
+      v.text = now;
+    };
+    rename(*checked);
+    for (Value& item : checked->items) rename(item);
+  }
+  bool takes_default = checked->kind == Value::Kind::null && !field.nullable;
+  field.last = takes_default ? field.fallback : *checked;
+  field.set(field.last);
+}
+
+void Reader::read_tables(Field& field, const Value& list) {
+  field.tables->clear();
+  for (const Value& item : list.items) {
+    Section element = field.tables->append();
+    if (item.kind != Value::Kind::table) {
+      problems_.add(item.at, fmt::format("{}: expected a table of keys, got {}", element.path(), describe(item)));
+      continue;
+    }
+    read_table(element, item);
+    for (Field& f : element.fields()) {
+      if (f.is_required && !f.given) problems_.add(item.at, fmt::format("{} is missing: {}", f.path, f.meaning_text));
+    }
+    finish(element);
+  }
+}
+
+void Reader::unknown(const Section& section, const std::string& key, const Location& at) {
+  std::vector<std::string> here;
+  for (const Field& f : section.fields()) here.push_back(f.name);
+  for (const Section& s : section.sections()) here.emplace_back(last_name(s.path()));
+  std::string prefix = section.path().empty() ? "" : section.path() + ".";
+  std::string shown = prefix + (key.size() > 80 ? key.substr(0, 80) + "..." : key);
+
+  std::string near = nearest(key, here);
+  if (!near.empty()) near = prefix + near;
+  for (const std::string& path : all_paths(root_)) {
+    if (near.empty() && last_name(path) == key) near = path;  // right key, wrong section
+  }
+  if (!near.empty()) return problems_.add(at, fmt::format("unknown key {}; did you mean {}?", shown, near));
+  problems_.add(at, fmt::format("unknown key {}; {} takes {}", shown, prefix.empty() ? "a file" : section.path(),
+                                one_of_text(here)));
+}
+
+void Reader::read_overrides(const std::vector<std::string>& arguments) {
+  ++source_;
+  last_wins_ = true;
+  auto source = std::make_shared<const std::string>("command line");
+  Location at{source, 0, 0};
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    std::string_view argument = arguments[i];
+    if (!argument.starts_with("--") || argument.size() == 2) {
+      problems_.add(at, fmt::format("expected --section.key value, got '{}'", argument));
+      continue;
+    }
+    size_t equals = argument.find('=');
+    bool has_value = equals != std::string_view::npos;
+    std::string path(argument.substr(2, has_value ? equals - 2 : equals));
+    std::replace(path.begin(), path.end(), '-', '_');
+    bool next_is_value = !has_value && i + 1 < arguments.size() && !arguments[i + 1].starts_with("--");
+
+    bool is_renamed = false;
+    Field* field = find_field(root_, path, &is_renamed);
+    bool negated = false;
+    if (!field && last_name(path).starts_with("no_")) {
+      std::string positive = path;
+      positive.erase(path.size() - last_name(path).size(), 3);
+      field = find_field(root_, positive, &is_renamed);
+      negated = field && field->type == Type::boolean && !has_value;
+      if (!negated) field = nullptr;
+    }
+    if (!field) {
+      std::vector<std::string> paths = all_paths(root_);
+      std::string near = nearest(path, paths);
+      for (const std::string& known : paths) {
+        if (near.empty() && last_name(known) == last_name(path)) near = known;
+      }
+      problems_.add(at, fmt::format("unknown option --{}{}", path, near.empty() ? "" : "; did you mean --" + near + "?"));
+      i += next_is_value;
+      continue;
+    }
+    if (is_renamed) notes_.push_back(fmt::format("command line: {} is now called {}", path, field->path));
+
+    Value value;
+    if (negated) {
+      value = Value::of(false);
+    } else if (has_value) {
+      value = Value::of(std::string(argument.substr(equals + 1)));
+      value.untyped = true;
+    } else if (field->type == Type::boolean) {
+      bool spelled = next_is_value && (arguments[i + 1] == "true" || arguments[i + 1] == "false");
+      value = Value::of(!spelled || arguments[i + 1] == "true");
+      i += spelled;
+    } else if (next_is_value) {
+      value = Value::of(arguments[++i]);
+      value.untyped = true;
+    } else {
+      problems_.add(at, fmt::format("--{} needs a value: {}", path, expectation(*field)));
+      continue;
+    }
+    value.at = at;
+    read_field(*field, value, at);
+  }
+  last_wins_ = false;
+}
+
+std::vector<std::string> Reader::finish() {
+  finish(root_);
+  return notes_;
+}
+
+void Reader::finish(Section& section) {
+  for (Field& f : section.fields()) finish(f);
+  for (Section& s : section.sections()) finish(s);
+}
+
+void Reader::finish(Field& field) {
+  if (!field.given || field.type == Type::table_list) return;
+  const Value& now = field.last;
+  for (const auto& [refused, why] : field.refused_values) {
+    bool is_set = now.text == refused;
+    for (const Value& item : now.items) is_set = is_set || item.text == refused;
+    if (is_set) problems_.add(field.path, fmt::format("{} is refused: {}", refused, why));
+  }
+  if (field.fate == Fate::used || same(now, field.fallback)) return;
+  if (field.fate == Fate::refused) {
+    problems_.add(field.path, fmt::format("{} is refused: {}", to_inline_yaml(now), field.fate_text));
+  } else {
+    notes_.push_back(fmt::format("{}: {}: {} has no meaning here: {}", to_string(*field.given), field.path,
+                                 to_inline_yaml(now), field.fate_text));
+  }
+}
+
+}  // namespace ottava::config

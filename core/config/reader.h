@@ -1,0 +1,49 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/config/problems.h"
+#include "core/config/section.h"
+
+namespace ottava::config {
+
+/// Fills the structs behind a table of sections from several sources, each stronger than the one before; collects
+/// problems instead of throwing. A value that a stronger source replaces is still checked for type, range and choices,
+/// but only the final value decides whether a key is refused.
+class Reader {
+ public:
+  Reader(Section& root, Problems& problems) : root_(root), problems_(problems) {}
+
+  /// A file's tree. Null gives a key its default back.
+  void read(const Value& tree);
+  /// `--section.key value`, `--section.key=value`; booleans also `--section.key` and `--section.no_key`; lists as a,b,c
+  /// or [a, b]; hyphens in names count as underscores. The last of several wins.
+  void read_overrides(const std::vector<std::string>& arguments);
+  /// Decides fates: adds a problem per refused setting, returns one line per noted or renamed one.
+  std::vector<std::string> finish();
+
+ private:
+  void read_table(Section& section, const Value& table);
+  void read_member(Section& section, const Member& member);
+  void read_renamed(const std::string& old, const std::string& path, const Member& member);
+  void read_field(Field& field, const Value& value, const Location& key_at);
+  void read_tables(Field& field, const Value& list);
+  void unknown(const Section& section, const std::string& key, const Location& at);
+  void finish(Section& section);
+  void finish(Field& field);
+
+  Section& root_;
+  Problems& problems_;
+  std::vector<std::string> notes_;
+  int source_ = 0;  ///< counts the sources, to tell a key given twice from one that is replaced
+  bool last_wins_ = false;
+};
+
+/// A field by its full path, following renames (`*is_renamed` then says so), or null.
+Field* find_field(Section& root, std::string_view path, bool* is_renamed = nullptr);
+Section* find_section(Section& root, std::string_view path);
+/// Full paths of all fields, in declared order.
+std::vector<std::string> all_paths(const Section& root);
+
+}  // namespace ottava::config

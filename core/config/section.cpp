@@ -1,0 +1,217 @@
+#include "core/config/section.h"
+
+namespace ottava::config {
+namespace {
+
+void assign(bool& target, const Value& v) { target = v.boolean; }
+void assign(int64_t& target, const Value& v) { target = v.integer; }
+void assign(double& target, const Value& v) { target = v.real; }
+void assign(std::string& target, const Value& v) { target = v.text; }
+
+template <class T>
+void bind(Field& f, T& target) {
+  f.get = [&target] { return Value::of(target); };
+  f.set = [&target](const Value& v) { assign(target, v); };
+  f.fallback = f.get();
+}
+
+template <class T>
+void bind_optional(Field& f, std::optional<T>& target) {
+  f.get = [&target] { return target ? Value::of(*target) : Value{}; };
+  f.set = [&target](const Value& v) {
+    if (v.kind == Value::Kind::null) {
+      target.reset();
+    } else {
+      assign(target.emplace(), v);
+    }
+  };
+  f.fallback = f.get();
+}
+
+}  // namespace
+
+std::string_view name_of(Type type) {
+  switch (type) {
+    case Type::boolean: return "true or false";
+    case Type::integer: return "an integer";
+    case Type::real: return "a number";
+    case Type::text: return "a text";
+    case Type::text_list: return "a list of texts";
+    default: return "a list of tables";
+  }
+}
+
+Field& Field::meaning(std::string text) {
+  meaning_text = std::move(text);
+  return *this;
+}
+Field& Field::unit(std::string text) {
+  unit_text = std::move(text);
+  return *this;
+}
+Field& Field::range(double low, double high) {
+  least = low;
+  most = high;
+  return *this;
+}
+Field& Field::at_least(double low) {
+  least = low;
+  return *this;
+}
+Field& Field::above(double bound) {
+  least = bound;
+  least_open = true;
+  return *this;
+}
+Field& Field::below(double bound) {
+  most = bound;
+  most_open = true;
+  return *this;
+}
+Field& Field::one_of(std::vector<std::string> values) {
+  choices = std::move(values);
+  return *this;
+}
+Field& Field::refuse_value(std::string value, std::string why) {
+  refused_values.emplace_back(std::move(value), std::move(why));
+  return *this;
+}
+Field& Field::rename_value(std::string old, std::string value) {
+  renamed_values.emplace_back(std::move(old), std::move(value));
+  return *this;
+}
+Field& Field::or_scalar() {
+  accepts_scalar = true;
+  return *this;
+}
+Field& Field::required() {
+  is_required = true;
+  return *this;
+}
+Field& Field::noted(std::string why) {
+  fate = Fate::noted;
+  fate_text = std::move(why);
+  return *this;
+}
+Field& Field::refused(std::string why) {
+  fate = Fate::refused;
+  fate_text = std::move(why);
+  return *this;
+}
+
+Field& Section::add(std::string name, Type type, bool nullable) {
+  Field& f = fields_.emplace_back();
+  f.path = join(name);
+  f.name = std::move(name);
+  f.type = type;
+  f.nullable = nullable;
+  return f;
+}
+
+Field& Section::field(std::string name, bool& target) {
+  Field& f = add(std::move(name), Type::boolean, false);
+  bind(f, target);
+  return f;
+}
+Field& Section::field(std::string name, int64_t& target) {
+  Field& f = add(std::move(name), Type::integer, false);
+  bind(f, target);
+  return f;
+}
+Field& Section::field(std::string name, double& target) {
+  Field& f = add(std::move(name), Type::real, false);
+  bind(f, target);
+  return f;
+}
+Field& Section::field(std::string name, std::string& target) {
+  Field& f = add(std::move(name), Type::text, false);
+  bind(f, target);
+  return f;
+}
+Field& Section::field(std::string name, std::optional<bool>& target) {
+  Field& f = add(std::move(name), Type::boolean, true);
+  bind_optional(f, target);
+  return f;
+}
+Field& Section::field(std::string name, std::optional<int64_t>& target) {
+  Field& f = add(std::move(name), Type::integer, true);
+  bind_optional(f, target);
+  return f;
+}
+Field& Section::field(std::string name, std::optional<double>& target) {
+  Field& f = add(std::move(name), Type::real, true);
+  bind_optional(f, target);
+  return f;
+}
+Field& Section::field(std::string name, std::optional<std::string>& target) {
+  Field& f = add(std::move(name), Type::text, true);
+  bind_optional(f, target);
+  return f;
+}
+Field& Section::field(std::string name, std::vector<std::string>& target) {
+  Field& f = add(std::move(name), Type::text_list, false);
+  f.get = [&target] { return Value::list_of(target); };
+  f.set = [&target](const Value& v) {
+    target.clear();
+    for (const Value& item : v.items) target.push_back(item.text);
+  };
+  f.fallback = f.get();
+  return f;
+}
+
+Section& Section::section(std::string name) { return sections_.emplace_back(join(name)); }
+
+Field& Section::foreign(std::string name, Value fallback) {
+  Type type = Type::text;
+  switch (fallback.kind) {
+    case Value::Kind::boolean: type = Type::boolean; break;
+    case Value::Kind::integer: type = Type::integer; break;
+    case Value::Kind::real: type = Type::real; break;
+    case Value::Kind::list: type = Type::text_list; break;
+    default: break;
+  }
+  Field& f = foreign(std::move(name), type);
+  f.nullable = false;
+  f.fallback = std::move(fallback);
+  return f;
+}
+
+Field& Section::foreign(std::string name, Type type) {
+  Field& f = add(std::move(name), type, true);
+  f.has_target = false;
+  f.set = [](const Value&) {};
+  f.get = [] { return Value{}; };
+  return f;
+}
+
+void Section::renamed(std::string old, std::string path) { renames_.emplace_back(std::move(old), std::move(path)); }
+
+Section& Section::meaning(std::string text) {
+  meaning_ = std::move(text);
+  return *this;
+}
+
+Field* Section::find_field(std::string_view name) {
+  for (Field& f : fields_) {
+    if (f.name == name) return &f;
+  }
+  return nullptr;
+}
+
+Section* Section::find_section(std::string_view name) {
+  for (Section& s : sections_) {
+    std::string_view last = s.path_;
+    if (!path_.empty()) last.remove_prefix(path_.size() + 1);
+    if (last == name) return &s;
+  }
+  return nullptr;
+}
+
+const std::string* Section::find_rename(std::string_view old) const {
+  for (const auto& [name, path] : renames_) {
+    if (name == old) return &path;
+  }
+  return nullptr;
+}
+
+}  // namespace ottava::config

@@ -1,0 +1,161 @@
+#include "core/config/value.h"
+
+#include <fmt/core.h>
+
+#include <charconv>
+#include <cmath>
+
+namespace ottava::config {
+namespace {
+
+bool parse_integer(std::string_view text, int64_t& out) {
+  int base = 10;
+  bool negative = false;
+  if (text.starts_with("0x") || text.starts_with("0o")) {
+    base = text[1] == 'x' ? 16 : 8;
+    text.remove_prefix(2);
+  } else if (text.starts_with('+') || text.starts_with('-')) {
+    negative = text[0] == '-';
+    text.remove_prefix(1);
+  }
+  if (text.empty() || text[0] == '-' || text[0] == '+') return false;
+  std::string digits = (negative ? "-" : "") + std::string(text);
+  auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), out, base);
+  return error == std::errc{} && end == digits.data() + digits.size();
+}
+
+bool parse_real(std::string_view text, double& out) {
+  std::string_view body = text;
+  if (body.starts_with('+') || body.starts_with('-')) body.remove_prefix(1);
+  if (body == ".inf" || body == ".Inf" || body == ".INF") {
+    out = text[0] == '-' ? -INFINITY : INFINITY;
+    return true;
+  }
+  if (body == ".nan" || body == ".NaN" || body == ".NAN") {
+    out = NAN;
+    return true;
+  }
+  // from_chars also knows "inf" and "nan", which are words here.
+  if (body.empty() || !(body[0] == '.' || (body[0] >= '0' && body[0] <= '9'))) return false;
+  if (text[0] == '+') text.remove_prefix(1);
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
+  if (error == std::errc::result_out_of_range) out = text[0] == '-' ? -INFINITY : INFINITY;
+  return error != std::errc::invalid_argument && end == text.data() + text.size();
+}
+
+}  // namespace
+
+std::string to_string(const Location& location) {
+  if (!location.known()) return "default";
+  if (location.line == 0) return *location.source;
+  return fmt::format("{}:{}:{}", *location.source, location.line, location.column);
+}
+
+const Value* Value::find(std::string_view key) const {
+  for (const Member& member : members) {
+    if (member.key == key) return &member.value;
+  }
+  return nullptr;
+}
+
+Value Value::of(bool value) {
+  Value v;
+  v.kind = Kind::boolean;
+  v.boolean = value;
+  v.text = value ? "true" : "false";
+  return v;
+}
+
+Value Value::of(int64_t value) {
+  Value v;
+  v.kind = Kind::integer;
+  v.integer = value;
+  v.real = static_cast<double>(value);
+  v.text = std::to_string(value);
+  return v;
+}
+
+Value Value::of(double value) {
+  Value v;
+  v.kind = Kind::real;
+  v.real = value;
+  v.text = to_text(value);
+  return v;
+}
+
+Value Value::of(std::string value) {
+  Value v;
+  v.kind = Kind::text;
+  v.text = std::move(value);
+  return v;
+}
+
+Value Value::list_of(const std::vector<std::string>& values) {
+  Value v;
+  v.kind = Kind::list;
+  for (const std::string& value : values) v.items.push_back(of(value));
+  return v;
+}
+
+bool same(const Value& a, const Value& b) {
+  if (a.kind != b.kind || a.items.size() != b.items.size() || a.members.size() != b.members.size()) return false;
+  for (size_t i = 0; i < a.items.size(); ++i) {
+    if (!same(a.items[i], b.items[i])) return false;
+  }
+  for (size_t i = 0; i < a.members.size(); ++i) {
+    if (a.members[i].key != b.members[i].key || !same(a.members[i].value, b.members[i].value)) return false;
+  }
+  switch (a.kind) {
+    case Value::Kind::boolean: return a.boolean == b.boolean;
+    case Value::Kind::integer: return a.integer == b.integer;
+    case Value::Kind::real: return a.real == b.real;
+    case Value::Kind::text: return a.text == b.text;
+    default: return true;
+  }
+}
+
+std::string describe(const Value& value) {
+  constexpr size_t kShown = 60;  // a hostile value must not flood the terminal
+  std::string shown = value.text.size() > kShown ? value.text.substr(0, kShown) + "..." : value.text;
+  switch (value.kind) {
+    case Value::Kind::null: return "nothing (null)";
+    case Value::Kind::boolean: return "the boolean " + shown;
+    case Value::Kind::integer: return "the integer " + shown;
+    case Value::Kind::real: return "the number " + shown;
+    case Value::Kind::text: return fmt::format("the text \"{}\"", shown);
+    case Value::Kind::list: return "a list";
+    default: return "a table of keys";
+  }
+}
+
+Value plain_scalar(std::string_view text, Location at) {
+  Value v;
+  int64_t integer = 0;
+  double real = 0;
+  if (text.empty() || text == "~" || text == "null" || text == "Null" || text == "NULL") {
+    v = Value{};
+  } else if (text == "true" || text == "True" || text == "TRUE") {
+    v = Value::of(true);
+  } else if (text == "false" || text == "False" || text == "FALSE") {
+    v = Value::of(false);
+  } else if (parse_integer(text, integer)) {
+    v = Value::of(integer);
+  } else if (parse_real(text, real)) {
+    v = Value::of(real);
+  } else {
+    v = Value::of(std::string(text));
+  }
+  v.text = std::string(text);
+  v.at = std::move(at);
+  return v;
+}
+
+std::string to_text(double value) {
+  if (std::isnan(value)) return ".nan";
+  if (std::isinf(value)) return value > 0 ? ".inf" : "-.inf";
+  std::string text = fmt::format("{}", value);
+  if (text.find_first_of(".e") == std::string::npos) text += ".0";
+  return text;
+}
+
+}  // namespace ottava::config

@@ -1,0 +1,46 @@
+#include "models/activation_checkpoint_config.h"
+
+#include <fmt/core.h>
+
+#include <charconv>
+
+#include "core/config/problems.h"
+#include "core/config/section.h"
+
+namespace ottava {
+
+using config::Value;
+
+void declare(config::Section& s, ActivationCheckpointConfig& c) {
+  s.meaning("memory for time: what backward recomputes instead of keeping it");
+  using Mode = ActivationCheckpointConfig::Mode;
+  s.choice("mode", c.mode, {{"none", Mode::none}, {"selective", Mode::selective}, {"full", Mode::full}})
+      .refuse_value("memory_budget", "it is not built yet; selective with selective_ac_option op comes nearest")
+      .meaning("keep everything, some, or only the input of each block; results are bitwise the same");
+  s.field("selective_ac_option", c.selective_ac_option).or_scalar().meaning("op: cheap operations of every block; n: every n-th block in full");
+
+  const char* by_operation = "what an operation saves is fixed by its layer";
+  s.foreign("per_op_sac_force_recompute_mm_shapes_by_fqns", Value::list_of({"moe.router.gate"})).noted(by_operation);
+  s.foreign("early_stop", Value::of(false)).noted("only what backward needs is recomputed");
+  s.foreign("memory_budget", Value::of(0.5)).noted("only mode memory_budget reads it");
+  s.foreign("visualize_memory_budget_pareto", Value::of(false)).noted("only mode memory_budget reads it");
+  s.foreign("preserve_rng_state", Value::of(true)).noted("random numbers are counted, not drawn from a state");
+  s.foreign("determinism_check", Value::of(std::string("default"))).noted("recomputation repeats bitwise, by test");
+  s.foreign("debug", Value::of(false)).noted("the memory plan lists what is kept");
+}
+
+int64_t ActivationCheckpointConfig::every_nth_block() const {
+  int64_t n = 0;
+  const char* end = selective_ac_option.data() + selective_ac_option.size();
+  auto [stop, error] = std::from_chars(selective_ac_option.data(), end, n);
+  return error == std::errc{} && stop == end ? n : 0;
+}
+
+void validate(const ActivationCheckpointConfig& c, config::Problems& problems) {
+  if (!c.per_op() && c.every_nth_block() < 1) {
+    problems.add("activation_checkpoint.selective_ac_option",
+                 fmt::format("expected op or an integer >= 1, got the text \"{}\"", c.selective_ac_option));
+  }
+}
+
+}  // namespace ottava

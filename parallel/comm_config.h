@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/config/declare.h"
+
+namespace ottava {
+
+/// Section `comm`. What keys mean: comm_config.cpp.
+struct CommConfig {
+  int64_t init_timeout_seconds = 300, train_timeout_seconds = 100;
+  std::string backend = "auto";
+  bool operator==(const CommConfig&) const = default;
+};
+
+void declare(config::Section& s, CommConfig& c);
+
+}  // namespace ottava

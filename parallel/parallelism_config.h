@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+
+#include "core/config/declare.h"
+
+namespace ottava {
+
+/// Section `parallelism`; mesh axes from outer to inner: dp_replicate, dp_shard, tp. What keys mean:
+/// parallelism_config.cpp.
+struct ParallelismConfig {
+  enum class Reshard { automatic, always, never };
+  enum class Reduce { automatic, every_microbatch, once_per_step };
+
+  int64_t data_parallel_replicate_degree = 1;
+  int64_t data_parallel_shard_degree = -1;  ///< -1: the rest of the world
+  int64_t tensor_parallel_degree = 1;
+  Reshard fsdp_reshard_after_forward = Reshard::automatic;
+  Reduce fsdp_reduce_every_microbatch = Reduce::automatic;
+  int64_t fsdp_prefetch = 1;
+  bool disable_loss_parallel = false;
+  bool operator==(const ParallelismConfig&) const = default;
+};
+
+void declare(config::Section& s, ParallelismConfig& c);
+void validate(const ParallelismConfig& c, config::Problems& problems);
+
+}  // namespace ottava
