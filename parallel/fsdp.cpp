@@ -3,89 +3,179 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/initialise.h"
 #include "core/ops/elementwise.h"
+#include "parallel/initialise_shard.h"
 
 namespace ottava {
 namespace {
 
-// Fills one rectangle of a part. Whole rows are one call: the common case, and vectors are rows of one element.
-void fill_run(const ParameterSpec& spec, const ShardRun& run, float* shard, int64_t shard_columns, uint64_t seed) {
-  const ParameterPart& part = spec.parts[static_cast<size_t>(run.part)];
-  const int64_t width = run.column_end - run.column_begin;
-  float* out = shard + run.local_row * shard_columns;
-  const int64_t rows = run.row_end - run.row_begin;
-  if (part.init.kind == Initialisation::Kind::ones) return std::fill(out, out + rows * width, 1.0f);
-  if (part.init.std == 0) return std::fill(out, out + rows * width, 0.0f);
-  NormalInitialisation how{.seed = seed, .name = part.hf_name, .std = part.init.std,
-                           .cut = part.init.kind == Initialisation::Kind::truncated_normal ? part.init.cut : 0};
-  if (width == spec.columns) return fill_normal(out, run.row_begin * width, rows * width, how);
-  for (int64_t r = 0; r < rows; ++r) {
-    fill_normal(out + r * width, (run.row_begin + r) * spec.columns + run.column_begin, width, how);
-  }
-}
+Shape rows_of(const Shape& slice, int64_t rows) { return slice.rank() == 2 ? Shape{rows, slice[1]} : Shape{rows}; }
 
-Shape shard_shape(const ParameterSpec& spec, Shape slice, int64_t rows) {
-  return spec.is_vector ? Shape{rows} : Shape{rows, slice[1]};
+// Ranks that share a part's rows: tp / groups where there are fewer groups than ranks.
+int sharers(const ParameterSpec& spec, const ParameterPart& part, int tp_size) {
+  bool is_shared = spec.tensor_parallel == TensorParallel::rows && part.groups < tp_size;
+  return is_shared ? tp_size / static_cast<int>(part.groups) : 1;
 }
 
 }  // namespace
 
-Fsdp::Fsdp(Stream& stream, Arena& arena, std::vector<ParameterSpec> specs, ShardCoordinates at, FsdpOptions options)
-    : stream_(stream), specs_(std::move(specs)), at_(at), options_(options), touched_(specs_.size(), false) {
-  for (const ParameterSpec& spec : specs_) {
-    ParameterShard s;
-    s.slice = tensor_parallel_shape(spec, at.tp_size);
-    s.rows = shard_rows(s.slice[0], at.shard_rank, at.shard_size);
-    Shape shape = shard_shape(spec, s.slice, s.rows.size());
-    s.master = arena.persistent(spec.name + ".master", DType::f32, shape, MemoryCategory::parameters);
-    s.compute = options.compute == DType::f32
-                    ? s.master
-                    : arena.persistent(spec.name, options.compute, shape, MemoryCategory::compute);
-    if (options.trains) {
-      s.gradient = arena.persistent(spec.name + ".gradient", DType::f32, shape, MemoryCategory::gradients);
-      s.exp_avg = arena.persistent(spec.name + ".exp_avg", options.optimizer_state, shape, MemoryCategory::optimizer);
-      s.exp_avg_sq = arena.persistent(spec.name + ".exp_avg_sq", options.optimizer_state, shape, MemoryCategory::optimizer);
-    }
-    shards_.push_back(s);
+Fsdp::Fsdp(Stream& stream, Arena& arena, RankGroups& ranks, std::vector<ParameterSpec> specs, FsdpOptions options)
+    : stream_(stream),
+      arena_(arena),
+      ranks_(ranks),
+      specs_(std::move(specs)),
+      options_(options),
+      shards_(specs_.size()),
+      whole_(specs_.size()),
+      summed_(specs_.size(), false) {
+  for (size_t p = 0; p < specs_.size(); ++p) {
+    auto unit = static_cast<size_t>(specs_[p].unit);
+    if (units_.size() <= unit) units_.resize(unit + 1);
+    units_[unit].parameters.push_back(static_cast<int>(p));
   }
+  for (size_t u = 0; u < units_.size(); ++u) place_unit(arena, units_[u], static_cast<int>(u));
+  find_shared_heads();
+}
+
+void Fsdp::place_unit(Arena& arena, Unit& unit, int index) {
+  const ShardCoordinates& at = coordinates();
+  std::vector<Shape> packed_slices;
+  for (int p : unit.parameters) {
+    ParameterShard& s = shards_[static_cast<size_t>(p)];
+    s.slice = tensor_parallel_shape(specs_[static_cast<size_t>(p)], at.tp_size);
+    s.rows = shard_rows(s.slice[0], at.shard_rank, at.shard_size);
+    if (is_sharded() && ShardPacking::wants(s.slice, at.shard_size, options_.compute)) {
+      unit.packed.push_back(p);
+      packed_slices.push_back(s.slice);
+    }
+  }
+  if (!unit.packed.empty()) {
+    unit.packing = std::make_unique<ShardPacking>(packed_slices, at.shard_size);
+    unit.pack = arena.persistent(fmt::format("unit {} packed", index), options_.compute, {unit.packing->segment_elements()},
+                                 MemoryCategory::compute);
+  }
+  for (int p : unit.parameters) place_shard(arena, p, unit);
+}
+
+void Fsdp::place_shard(Arena& arena, int p, const Unit& unit) {
+  const std::string& name = specs_[static_cast<size_t>(p)].name;
+  ParameterShard& s = shards_[static_cast<size_t>(p)];
+  const Shape shape = rows_of(s.slice, s.rows.size());
+  s.master = arena.persistent(name + ".master", DType::f32, shape, MemoryCategory::parameters);
+  auto in_pack = std::find(unit.packed.begin(), unit.packed.end(), p);
+  if (in_pack != unit.packed.end()) {
+    s.compute = unit.packing->shard_view(unit.pack, static_cast<size_t>(in_pack - unit.packed.begin()), coordinates().shard_rank);
+  } else if (options_.compute == DType::f32) {
+    s.compute = s.master;
+  } else {
+    s.compute = arena.persistent(name, options_.compute, shape, MemoryCategory::compute);
+  }
+  s.has_compute_copy = in_pack != unit.packed.end() || options_.compute != DType::f32;
+  if (!options_.trains) return;
+  s.gradient = arena.persistent(name + ".gradient", DType::f32, shape, MemoryCategory::gradients);
+  s.exp_avg = arena.persistent(name + ".exp_avg", options_.optimizer_state, shape, MemoryCategory::optimizer);
+  s.exp_avg_sq = arena.persistent(name + ".exp_avg_sq", options_.optimizer_state, shape, MemoryCategory::optimizer);
+}
+
+// Key/value heads that several tensor-parallel ranks hold get their gradients from each rank's own query heads.
+void Fsdp::find_shared_heads() {
+  const int tp_size = coordinates().tp_size;
+  int count = 1;
+  for (const ParameterSpec& spec : specs_) {
+    for (const ParameterPart& part : spec.parts) count = std::max(count, sharers(spec, part, tp_size));
+  }
+  if (count == 1) return;
+  std::vector<int> group;
+  int first = coordinates().tp_rank / count * count;
+  for (int i = 0; i < count; ++i) group.push_back(first + i);
+  head_sharers_ = ranks_.tp->split("kv_heads", group);
 }
 
 void Fsdp::initialise(uint64_t seed) {
-  std::vector<float> host;
-  for (size_t p = 0; p < specs_.size(); ++p) {
-    const ParameterShard& s = shards_[p];
-    if (s.master.numel() == 0) continue;
-    bool on_host = stream_.type() == DeviceType::cpu;
-    host.resize(on_host ? 0 : static_cast<size_t>(s.master.numel()));
-    float* out = on_host ? s.master.as<float>() : host.data();
-    for (const ShardRun& run : shard_runs(specs_[p], at_)) fill_run(specs_[p], run, out, s.master.shape.rank() == 2 ? s.master.cols() : 1, seed);
-    if (!on_host) {
-      cast(stream_, view_of(host.data(), s.master.shape), s.master);
-      stream_.synchronize();
-    }
-  }
+  for (size_t p = 0; p < specs_.size(); ++p) initialise_shard(stream_, specs_[p], coordinates(), seed, shards_[p].master);
   refresh_compute_copies();
 }
 
 void Fsdp::refresh_compute_copies() {
   for (const ParameterShard& s : shards_) {
-    if (options_.compute != DType::f32) cast(stream_, s.master, s.compute);
+    if (s.has_compute_copy && s.master.numel() > 0) cast(stream_, s.master, s.compute);
   }
 }
 
-void Fsdp::begin_step() { touched_.assign(specs_.size(), false); }
-void Fsdp::prefetch(int) {}
-void Fsdp::unshard(int) {}
-void Fsdp::reshard(int) {}
+void Fsdp::begin_step() {
+  summed_.assign(specs_.size(), false);
+  is_forward_only_ = false;
+}
+void Fsdp::begin_micro_batch(bool is_last) { is_last_micro_batch_ = is_last; }
+void Fsdp::begin_forward_only() { is_forward_only_ = true; }
 
-Tensor Fsdp::weight(int parameter) const { return shard(parameter).compute; }
+void Fsdp::start_gather(int index) {
+  Unit& unit = unit_at(index);
+  if (!is_sharded() || unit.is_whole || unit.is_gathering) return;
+  Group group(*ranks_.dp_shard);
+  for (int p : unit.parameters) {
+    const ParameterShard& s = shard(p);
+    const std::string& name = specs_[static_cast<size_t>(p)].name;
+    whole_at(p).weight = arena_.allocate(name + ".whole", options_.compute, s.slice, MemoryCategory::unsharded);
+    if (std::find(unit.packed.begin(), unit.packed.end(), p) != unit.packed.end()) continue;
+    ranks_.dp_shard->all_gather(stream_, {.send = s.compute, .recv = whole_at(p).weight, .label = name});
+  }
+  if (unit.packing) {
+    unit.gathered_pack = arena_.allocate("packed.whole", options_.compute, {unit.pack.numel() * ranks_.dp_shard->size()},
+                                         MemoryCategory::unsharded);
+    ranks_.dp_shard->all_gather(stream_, {.send = unit.pack, .recv = unit.gathered_pack, .label = "packed"});
+  }
+  unit.gather = group.end();
+  unit.is_gathering = true;
+}
+
+void Fsdp::prefetch(int unit) { start_gather(unit); }
+
+void Fsdp::unshard(int index) {
+  start_gather(index);
+  Unit& unit = unit_at(index);
+  if (!unit.is_gathering) return;
+  unit.gather.wait(stream_);
+  unit.is_gathering = false;
+  unit.is_whole = true;
+  for (size_t i = 0; i < unit.packed.size(); ++i) {
+    unit.packing->unpack(stream_, unit.gathered_pack, i, whole_at(unit.packed[i]).weight);
+  }
+  unit.gathered_pack.release();
+}
+
+void Fsdp::reshard(int unit) {
+  if (options_.reshard != FsdpOptions::Reshard::never || is_forward_only_) release_whole(unit);
+}
+
+void Fsdp::release_whole(int index) {
+  Unit& unit = unit_at(index);
+  if (!unit.is_whole) return;
+  for (int p : unit.parameters) whole_at(p).weight.release();
+  unit.is_whole = false;
+}
+
+void Fsdp::weights_changed() {
+  for (size_t u = 0; u < units_.size(); ++u) release_whole(static_cast<int>(u));
+}
+
+Tensor Fsdp::weight(int parameter) const {
+  return is_sharded() ? whole_[static_cast<size_t>(parameter)].weight.tensor() : shard(parameter).compute;
+}
 
 Fsdp::Gradient Fsdp::gradient(int parameter) {
   auto index = static_cast<size_t>(parameter);
-  bool accumulate = touched_[index];
-  touched_[index] = true;
-  return {shards_[index].gradient, accumulate};
+  if (!is_sharded()) {
+    bool accumulate = summed_[index];
+    summed_[index] = true;
+    return {shards_[index].gradient, accumulate};
+  }
+  bool accumulate = static_cast<bool>(whole_[index].gradient);
+  if (!accumulate) {
+    whole_[index].gradient =
+        arena_.allocate(specs_[index].name + ".gradient", DType::f32, shards_[index].slice, MemoryCategory::unsharded);
+  }
+  return {whole_[index].gradient, accumulate};
 }
 
 Tensor Fsdp::zeroed_gradient(int parameter) {
@@ -94,12 +184,140 @@ Tensor Fsdp::zeroed_gradient(int parameter) {
   return g.tensor;
 }
 
-void Fsdp::reduce_gradients(int) {}
+void Fsdp::reduce_gradients(int unit) {
+  if (!is_sharded()) {
+    if (is_last_micro_batch_) sum_over_copies(unit);
+  } else if (is_last_micro_batch_ || options_.reduce_every_micro_batch) {
+    complete_reduction();
+    scatter_gradients(unit);
+  }
+}
+
+Allocation Fsdp::in_reduce_type(const Allocation& gradient, const std::string& name) {
+  if (options_.reduce == DType::f32) return gradient;
+  Allocation converted = arena_.allocate(name, options_.reduce, gradient.tensor().shape, MemoryCategory::unsharded);
+  cast(stream_, gradient, converted);
+  return converted;
+}
+
+void Fsdp::scatter_gradients(int index) {
+  Unit& unit = unit_at(index);
+  Reduction r;
+  r.unit = index;
+  Allocation segments;
+  if (unit.packing) {
+    segments = arena_.allocate("packed.gradient", options_.reduce, {unit.pack.numel() * ranks_.dp_shard->size()},
+                               MemoryCategory::unsharded);
+    fill_zero(stream_, segments);
+    for (size_t i = 0; i < unit.packed.size(); ++i) {
+      Allocation& gradient = whole_at(unit.packed[i]).gradient;
+      if (gradient) unit.packing->pack(stream_, gradient, i, segments);
+      gradient.release();
+    }
+    r.pack_sum = arena_.allocate("packed.sum", options_.reduce, {unit.pack.numel()}, MemoryCategory::unsharded);
+    r.sources.push_back(segments);
+  }
+  for (int p : unit.parameters) {
+    Allocation gradient = std::exchange(whole_at(p).gradient, {});
+    if (!gradient) continue;
+    const std::string& name = specs_[static_cast<size_t>(p)].name;
+    r.sources.push_back(in_reduce_type(gradient, name + ".reduced"));
+    r.sums.emplace_back(p, Allocation{});
+    if (summed_[static_cast<size_t>(p)] || options_.reduce != DType::f32) {
+      r.sums.back().second = arena_.allocate(name + ".sum", options_.reduce, shard(p).gradient.shape, MemoryCategory::unsharded);
+    }
+  }
+  Group group(*ranks_.dp_shard);
+  if (unit.packing) {
+    ranks_.dp_shard->reduce_scatter(stream_, {.send = segments, .recv = r.pack_sum, .label = "packed.gradient"});
+  }
+  const size_t first = unit.packing ? 1 : 0;
+  for (size_t i = 0; i < r.sums.size(); ++i) {
+    auto& [p, sum] = r.sums[i];
+    ranks_.dp_shard->reduce_scatter(stream_, {.send = r.sources[first + i],
+                                              .recv = sum ? sum.tensor() : shard(p).gradient,
+                                              .label = specs_[static_cast<size_t>(p)].name});
+  }
+  r.request = group.end();
+  pending_ = std::move(r);
+}
+
+void Fsdp::take_sum(int parameter, const Tensor& sum) {
+  const Tensor& gradient = shard(parameter).gradient;
+  auto index = static_cast<size_t>(parameter);
+  if (gradient.numel() > 0) {
+    if (!summed_[index]) {
+      cast(stream_, sum, gradient);
+    } else if (sum.dtype == DType::f32) {
+      add(stream_, gradient, sum, gradient);
+    } else {
+      Allocation wide = arena_.allocate("sum", DType::f32, sum.shape, MemoryCategory::scratch);
+      cast(stream_, sum, wide);
+      add(stream_, gradient, wide, gradient);
+    }
+  }
+  summed_[index] = true;
+}
+
+void Fsdp::complete_reduction() {
+  if (pending_.unit < 0) return;
+  Reduction r = std::exchange(pending_, {});
+  r.request.wait(stream_);
+  Unit& unit = unit_at(r.unit);
+  for (size_t i = 0; i < unit.packed.size(); ++i) {
+    take_sum(unit.packed[i], unit.packing->shard_view(r.pack_sum, i, coordinates().shard_rank));
+  }
+  for (auto& [p, sum] : r.sums) {
+    if (sum) take_sum(p, sum);
+    summed_[static_cast<size_t>(p)] = true;
+  }
+  if (is_last_micro_batch_) sum_over_copies(r.unit);
+}
+
+// Copies of a shard on other ranks: replicas, norms on every tensor-parallel rank, shared key/value heads.
+void Fsdp::sum_over_copies(int index) {
+  const ShardCoordinates& at = coordinates();
+  for (int p : unit_at(index).parameters) {
+    const ParameterSpec& spec = specs_[static_cast<size_t>(p)];
+    const Tensor& gradient = shard(p).gradient;
+    if (gradient.numel() == 0) continue;
+    if (spec.tensor_parallel == TensorParallel::replicate && at.tp_size > 1) {
+      copy_sums_.push_back(ranks_.tp->all_reduce(stream_, {.send = gradient, .recv = {}, .label = spec.name}));
+    }
+    for (const ShardRun& run : shard_runs(spec, at)) {
+      if (sharers(spec, spec.parts[static_cast<size_t>(run.part)], at.tp_size) == 1) continue;
+      Tensor rows = gradient.slice(run.local_row, run.local_row + run.row_end - run.row_begin);
+      copy_sums_.push_back(head_sharers_->all_reduce(stream_, {.send = rows, .recv = {}, .label = spec.name}));
+    }
+    if (ranks_.dp_replicate->size() > 1) {
+      copy_sums_.push_back(ranks_.dp_replicate->all_reduce(stream_, {.send = gradient, .recv = {}, .label = spec.name}));
+    }
+  }
+}
 
 void Fsdp::finish_gradients() {
+  complete_reduction();
+  for (Request& request : copy_sums_) request.wait(stream_);
+  copy_sums_.clear();
   for (size_t p = 0; p < specs_.size(); ++p) {
-    if (!touched_[p]) fill_zero(stream_, shards_[p].gradient);
+    if (!summed_[p]) fill_zero(stream_, shards_[p].gradient);
   }
+}
+
+std::vector<Tensor> Fsdp::counted_gradients() const {
+  std::vector<Tensor> counted;
+  for (size_t p = 0; p < specs_.size(); ++p) {
+    for (const ShardRun& run : shard_runs(specs_[p], coordinates())) {
+      if (!run.is_owner) continue;
+      counted.push_back(shards_[p].gradient.slice(run.local_row, run.local_row + run.row_end - run.row_begin));
+    }
+  }
+  return counted;
+}
+
+void Fsdp::all_reduce_norm(const Tensor& sum_of_squares) {
+  if (ranks_.replica->size() == 1) return;
+  ranks_.replica->all_reduce(stream_, {.send = sum_of_squares, .recv = {}, .label = "gradient norm"}).wait(stream_);
 }
 
 }  // namespace ottava

@@ -1,10 +1,39 @@
 #include "parallel/tensor_parallel.h"
 
+#include <string>
+
+#include "parallel/communicator.h"
+
 namespace ottava {
 
-Allocation TensorParallelGroup::gather_rows(Stream&, Arena&, const Allocation& x, std::string_view) const { return x; }
-Allocation TensorParallelGroup::reduce_scatter_rows(Stream&, Arena&, const Allocation& x, std::string_view) const { return x; }
-void TensorParallelGroup::all_reduce_max(Stream&, const Tensor&, std::string_view) const {}
-void TensorParallelGroup::all_reduce_sum(Stream&, const Tensor&, std::string_view) const {}
+TensorParallelGroup::TensorParallelGroup(Communicator& communicator)
+    : communicator_(&communicator), rank_(communicator.rank()), size_(communicator.size()) {}
+
+Allocation TensorParallelGroup::gather_rows(Stream& stream, Arena& arena, const Allocation& x, std::string_view label) const {
+  if (size_ == 1) return x;
+  const Tensor& local = x;
+  Allocation all = arena.allocate(std::string(label) + ".gathered", local.dtype, {local.rows() * size_, local.cols()},
+                                  MemoryCategory::scratch);
+  communicator_->all_gather(stream, {.send = local, .recv = all, .label = label}).wait(stream);
+  return all;
+}
+
+Allocation TensorParallelGroup::reduce_scatter_rows(Stream& stream, Arena& arena, const Allocation& x,
+                                                    std::string_view label) const {
+  if (size_ == 1) return x;
+  const Tensor& all = x;
+  Allocation local = arena.allocate(std::string(label) + ".scattered", all.dtype, {all.rows() / size_, all.cols()},
+                                    MemoryCategory::scratch);
+  communicator_->reduce_scatter(stream, {.send = all, .recv = local, .label = label}).wait(stream);
+  return local;
+}
+
+void TensorParallelGroup::all_reduce_max(Stream& stream, const Tensor& x, std::string_view label) const {
+  if (size_ > 1) communicator_->all_reduce(stream, {.send = x, .recv = {}, .op = ReduceOp::max, .label = label}).wait(stream);
+}
+
+void TensorParallelGroup::all_reduce_sum(Stream& stream, const Tensor& x, std::string_view label) const {
+  if (size_ > 1) communicator_->all_reduce(stream, {.send = x, .recv = {}, .op = ReduceOp::sum, .label = label}).wait(stream);
+}
 
 }  // namespace ottava

@@ -72,8 +72,11 @@ void LlamaModel::forward_backward(const StepContext& c, const MicroBatch& micro,
   }
 
   parameters.unshard(last);
+  if (config_.tied_embeddings) parameters.unshard(0);
   Allocation gradient = head_.forward_backward(
       c, std::move(stream), {.targets = micro.targets.reshape({micro.targets.numel()}), .sum = loss_sum, .grad_scale = grad_scale});
+  if (config_.tied_embeddings) parameters.reshard(0);
+  parameters.reshard(last);
   parameters.prefetch(last - 1);
   parameters.reduce_gradients(last);
   for (size_t i = blocks_.size(); i-- > 0;) {
@@ -105,7 +108,9 @@ void LlamaModel::evaluate(const StepContext& c, const MicroBatch& micro, const T
     c.parameters.reshard(unit);
   }
   c.parameters.unshard(last);
+  if (config_.tied_embeddings) c.parameters.unshard(0);
   head_.evaluate(c, std::move(stream), {.targets = micro.targets.reshape({micro.targets.numel()}), .sum = loss_sum});
+  if (config_.tied_embeddings) c.parameters.reshard(0);
   c.parameters.reshard(last);
 }
 

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/optim/adamw.h"
+#include "models/llama/llama_model.h"
+#include "parallel/fsdp.h"
+#include "parallel/rank_groups.h"
+
+namespace ottava {
+
+/// Everything that decides what a step computes, resolved from the configuration.
+struct TrainingShape {
+  LlamaConfig model;
+  LlamaModelOptions model_options;
+  FsdpOptions parameters;
+  int64_t batch = 1, sequence = 2048;  ///< of one micro-batch on one data rank
+  int64_t micro_batches = 1;
+  int64_t validation_batch = 0;        ///< 0: never validates
+  bool block_causal = false;           ///< attention stays within documents; positions restart
+  AdamwHyper adamw;
+  float max_norm = 1;
+  /// Weight decay of a parameter, by its spec (parameter groups).
+  std::vector<float> weight_decay;
+};
+
+/// Host tokens of one micro-batch or of several: [count, T], documents only when block-causal.
+struct HostTokens {
+  std::span<const int32_t> inputs, targets, document_start, positions;
+};
+
+/// What the host decides before a step.
+struct StepInputs {
+  double learning_rate = 0;
+  double loss_scale = 1;
+  int64_t optimizer_step = 1;    ///< t of the bias corrections: steps that were not skipped, this one included
+  int64_t valid_tokens = 0;      ///< of the whole step, all ranks
+};
+struct StepOutputs {
+  double loss_sum = 0;   ///< this rank's sum of token losses, all micro-batches
+  double grad_norm = 0;  ///< global, before clipping
+  bool skipped = false;  ///< the norm was not finite; nothing moved
+};
+
+/// Model, parameters and optimizer of one rank, on one device. The same object runs on `meta` to record memory and cost.
+class TrainingEngine {
+ public:
+  TrainingEngine(TrainingShape shape, Stream& stream, Arena& arena, RankGroups& ranks);
+
+  const TrainingShape& shape() const { return shape_; }
+  Fsdp& parameters() { return *parameters_; }
+  StepContext context();
+
+  /// One optimizer step over micro_batches x batch sequences. Blocks until it is done.
+  StepOutputs train_step(const HostTokens& tokens, const StepInputs& inputs, StepProfile* profile = nullptr);
+  /// This rank's sum of token losses over one validation micro-batch.
+  double validate(const HostTokens& tokens);
+
+ private:
+  void upload(const void* host, const Tensor& device);
+  MicroBatch micro_batch(int64_t index, int64_t batch) const;
+  void update(Allocation& norm_workspace);
+
+  TrainingShape shape_;
+  Stream& stream_;
+  Arena& arena_;
+  RankGroups& ranks_;
+  LlamaParameters table_;
+  std::unique_ptr<Fsdp> parameters_;
+  std::unique_ptr<LlamaModel> model_;
+  Tensor tokens_, targets_, document_start_, positions_;  ///< i32 [micro_batches * B, T]
+  Tensor scalars_, step_, loss_sum_, sum_of_squares_, skipped_;
+  StepProfile* profile_ = nullptr;
+};
+
+}  // namespace ottava

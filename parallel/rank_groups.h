@@ -1,0 +1,31 @@
+#pragma once
+
+#include <memory>
+
+#include "parallel/communicator.h"
+#include "parallel/mesh.h"
+#include "parallel/tensor_parallel.h"
+
+namespace ottava {
+
+/// The communicators of one rank, one per use. Axes of size 1 have communicators of one rank.
+struct RankGroups {
+  std::unique_ptr<Communicator> world;
+  std::unique_ptr<Communicator> dp_shard;      ///< hold the pieces of a parameter (FSDP)
+  std::unique_ptr<Communicator> dp_replicate;  ///< hold the same pieces (HSDP, DDP)
+  std::unique_ptr<Communicator> tp;
+  std::unique_ptr<Communicator> loss;          ///< see different tokens
+  std::unique_ptr<Communicator> replica;       ///< hold one replica of all parameters: dp_shard x tp
+  TensorParallelGroup tensor_parallel;
+  ShardCoordinates coordinates;
+  int data_rank = 0, data_size = 1;            ///< position in `loss`: which sequences of the global batch are read
+
+  /// Takes the world's communicator apart along the mesh. Every rank makes the same call.
+  RankGroups(std::unique_ptr<Communicator> world, const Mesh& mesh);
+  RankGroups(RankGroups&&) = default;
+};
+
+/// A single process.
+RankGroups solo_rank_groups();
+
+}  // namespace ottava
