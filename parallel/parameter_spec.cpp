@@ -14,7 +14,8 @@ struct PartSlice {
 };
 
 void check_size(std::string_view what, int rank, int size) {
-  if (size < 1 || rank < 0 || rank >= size) fail<ConfigError>(kWhere, "{} rank {} of {} does not exist", what, rank, size);
+  if (size < 1 || rank < 0 || rank >= size)
+    fail<ConfigError>(kWhere, "{} rank {} of {} does not exist", what, rank, size);
 }
 
 PartSlice slice_rows(const ParameterSpec& spec, const ParameterPart& part, int tp_rank, int tp_size) {
@@ -32,15 +33,17 @@ PartSlice slice_rows(const ParameterSpec& spec, const ParameterPart& part, int t
     int64_t holders = tp_size / groups, group = tp_rank / holders;
     return {group * group_rows, (group + 1) * group_rows, tp_rank % holders == 0};
   }
-  fail<ConfigError>(kWhere, "{}: tensor parallel degree {} neither divides its {} groups of {} rows nor is a multiple of them",
-                    part.hf_name, tp_size, groups, group_rows);
+  fail<ConfigError>(
+      kWhere,
+      "{}: tensor parallel degree {} neither divides its {} groups of {} rows nor is a multiple of them",
+      part.hf_name, tp_size, groups, group_rows);
 }
 
 RowRange slice_columns(const ParameterSpec& spec, int tp_rank, int tp_size) {
   if (spec.tensor_parallel != TensorParallel::columns) return {0, spec.columns};
   if (spec.columns % tp_size != 0) {
-    fail<ConfigError>(kWhere, "{}: tensor parallel degree {} does not divide its {} columns", spec.name, tp_size,
-                      spec.columns);
+    fail<ConfigError>(kWhere, "{}: tensor parallel degree {} does not divide its {} columns", spec.name,
+                      tp_size, spec.columns);
   }
   int64_t columns = spec.columns / tp_size;
   return {tp_rank * columns, (tp_rank + 1) * columns};

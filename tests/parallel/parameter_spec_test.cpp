@@ -121,9 +121,11 @@ TEST_CASE("vectors keep rank one; replicated parameters belong to tensor-paralle
 
 TEST_CASE("impossible degrees and coordinates are refused") {
   using Catch::Matchers::Contains;
-  CHECK_THROWS_WITH(tensor_parallel_shape(wqkv(8, 2, 4, 12), 3), Contains("degree 3 neither divides its 8 groups"));
+  CHECK_THROWS_WITH(tensor_parallel_shape(wqkv(8, 2, 4, 12), 3),
+                    Contains("degree 3 neither divides its 8 groups"));
   CHECK_THROWS_AS(tensor_parallel_shape(wqkv(6, 3, 4, 12), 4), ConfigError);
-  CHECK_THROWS_WITH(tensor_parallel_shape(matrix(4, 6, TensorParallel::columns), 4), Contains("does not divide its 6"));
+  CHECK_THROWS_WITH(tensor_parallel_shape(matrix(4, 6, TensorParallel::columns), 4),
+                    Contains("does not divide its 6"));
   CHECK_THROWS_WITH(tensor_parallel_shape(norm(4), 0), Contains("does not exist"));
   CHECK_THROWS_WITH(shard_rows(4, 4, 4), Contains("shard rank 4 of 4"));
   CHECK_THROWS_WITH(shard_runs(norm(4), {-1, 2, 0, 1, 0}), Contains("tensor parallel rank -1 of 2"));

@@ -1,0 +1,33 @@
+#include "core/io/atomic_file.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+#include "core/error.h"
+#include "core/io/file.h"
+
+namespace ottava {
+
+void write_file_atomically(const std::string& path, std::string_view content) {
+  std::string temporary = fmt::format("{}.tmp{}", path, ::getpid());
+  try {
+    File file = File::create(temporary);
+    file.write_at(content.data(), content.size(), 0);
+    file.sync();
+    file.close();
+    if (std::rename(temporary.c_str(), path.c_str()) != 0) {
+      fail<FileError>("file", "cannot rename {} to {}: {}", temporary, path, std::strerror(errno));
+    }
+  } catch (...) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
+  std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  sync_folder(folder.empty() ? "." : folder.string());
+}
+
+}  // namespace ottava

@@ -1,0 +1,144 @@
+#include "core/io/file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "core/error.h"
+
+namespace ottava {
+namespace {
+
+// Linux transfers at most 0x7ffff000 bytes a call; pieces of 1 GiB stay below it.
+constexpr size_t kMaxTransfer = size_t{1} << 30;
+
+[[noreturn]] void fail_errno(std::string_view path, std::string_view action) {
+  int code = errno;
+  fail<FileError>("file", "cannot {} {}: {}", action, path, std::strerror(code));
+}
+
+}  // namespace
+
+File::File(std::string path, int flags) : path_(std::move(path)) {
+  do {
+    descriptor_ = ::open(path_.c_str(), flags | O_CLOEXEC, 0666);
+  } while (descriptor_ < 0 && errno == EINTR);
+}
+
+File File::open_for_reading(const std::string& path) {
+  File file(path, O_RDONLY);
+  if (file.descriptor_ < 0) fail_errno(path, "open");
+  struct stat status = {};
+  if (::fstat(file.descriptor_, &status) != 0) fail_errno(path, "open");
+  if (!S_ISREG(status.st_mode)) fail<FileError>("file", "{} is not a regular file", path);
+  return file;
+}
+
+File File::open_for_writing(const std::string& path) {
+  File file(path, O_WRONLY);
+  if (file.descriptor_ < 0) fail_errno(path, "open for writing");
+  return file;
+}
+
+File File::create(const std::string& path) {
+  File file(path, O_RDWR | O_CREAT | O_TRUNC);
+  if (file.descriptor_ < 0) fail_errno(path, "create");
+  return file;
+}
+
+File::File(File&& other) noexcept
+    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+File& File::operator=(File&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(descriptor_, other.descriptor_);
+  return *this;
+}
+
+File::~File() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+int64_t File::size() const {
+  struct stat status = {};
+  if (::fstat(descriptor_, &status) != 0) fail_errno(path_, "read the size of");
+  return status.st_size;
+}
+
+void File::read_at(void* data, size_t bytes, int64_t offset) const {
+  auto* to = static_cast<char*>(data);
+  while (bytes > 0) {
+    ssize_t n = ::pread(descriptor_, to, std::min(bytes, kMaxTransfer), offset);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail_errno(path_, "read");
+    if (n == 0) {
+      fail<FileError>("file", "{} ends at byte {}, {} more bytes were expected: it is truncated", path_,
+                      offset, bytes);
+    }
+    to += n;
+    offset += n;
+    bytes -= static_cast<size_t>(n);
+  }
+}
+
+void File::write_at(const void* data, size_t bytes, int64_t offset) {
+  auto* from = static_cast<const char*>(data);
+  while (bytes > 0) {
+    ssize_t n = ::pwrite(descriptor_, from, std::min(bytes, kMaxTransfer), offset);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail_errno(path_, "write");
+    from += n;
+    offset += n;
+    bytes -= static_cast<size_t>(n);
+  }
+}
+
+void File::reserve(int64_t bytes) {
+  if (bytes > 0 && ::fallocate(descriptor_, 0, 0, bytes) != 0) {
+    // A file system that cannot reserve reports a full disk later, while writing.
+    if (errno != EOPNOTSUPP && errno != ENOSYS && errno != EINVAL) fail_errno(path_, "reserve space for");
+  }
+  truncate(bytes);
+}
+
+void File::truncate(int64_t bytes) {
+  if (::ftruncate(descriptor_, bytes) != 0) fail_errno(path_, "set the size of");
+}
+
+void File::sync() {
+  if (::fsync(descriptor_) != 0) fail_errno(path_, "flush");
+}
+
+void File::close() {
+  int descriptor = std::exchange(descriptor_, -1);
+  if (descriptor >= 0 && ::close(descriptor) != 0 && errno != EINTR) fail_errno(path_, "close");
+}
+
+std::string read_file(const std::string& path, int64_t limit_bytes) {
+  File file = File::open_for_reading(path);
+  int64_t size = file.size();
+  if (size > limit_bytes) {
+    fail<FileError>("file", "{} has {} bytes, expected at most {}", path, size, limit_bytes);
+  }
+  std::string text(static_cast<size_t>(size), '\0');
+  file.read_at(text.data(), text.size(), 0);
+  return text;
+}
+
+void sync_folder(const std::string& folder) {
+  int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) fail_errno(folder, "open the folder");
+  int result = ::fsync(descriptor);
+  int code = errno;
+  ::close(descriptor);
+  errno = code;
+  // Some network file systems cannot flush a folder and say EINVAL; renames are ordered there by the server.
+  if (result != 0 && code != EINVAL) fail_errno(folder, "flush the folder");
+}
+
+}  // namespace ottava

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ottava {
+
+/// An open file. All reads and writes are at offsets and complete: short transfers are continued, EINTR is retried.
+/// Everything throws FileError that names the path and the system's reason.
+class File {
+ public:
+  File() = default;
+  static File open_for_reading(const std::string& path);
+  /// Opens an existing file for writing at offsets.
+  static File open_for_writing(const std::string& path);
+  /// Creates or empties the file.
+  static File create(const std::string& path);
+  File(File&& other) noexcept;
+  File& operator=(File&& other) noexcept;
+  ~File();
+
+  const std::string& path() const { return path_; }
+  int64_t size() const;
+  /// Reads exactly `bytes`; the end of the file before that is an error.
+  void read_at(void* data, size_t bytes, int64_t offset) const;
+  void write_at(const void* data, size_t bytes, int64_t offset);
+  /// Makes the file `bytes` long and reserves the space where the file system can, so that a full disk is known now.
+  void reserve(int64_t bytes);
+  void truncate(int64_t bytes);
+  /// Flushes to the device.
+  void sync();
+  /// Closes and reports what closing reports (NFS writes back here).
+  void close();
+
+ private:
+  File(std::string path, int flags);
+  std::string path_;
+  int descriptor_ = -1;
+};
+
+/// The whole file. Throws FileError when it is longer than `limit_bytes`.
+std::string read_file(const std::string& path, int64_t limit_bytes = int64_t{1} << 30);
+/// Flushes the entries of a folder (what was created, renamed or removed in it).
+void sync_folder(const std::string& folder);
+
+}  // namespace ottava

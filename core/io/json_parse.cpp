@@ -1,0 +1,96 @@
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "core/io/json.h"
+
+namespace ottava {
+namespace {
+
+constexpr size_t kMaxDepth = 64;
+
+// Builds our value from the library's events. The library checks grammar and UTF-8; names that appear twice and nesting
+// without end are ours to refuse: its own value keeps the last of two names without a word.
+class Builder : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  explicit Builder(std::string_view where) : where_(where) {}
+
+  Json take() { return std::move(root_); }
+
+  bool null() override { return add(Json()); }
+  bool boolean(bool value) override { return add(value); }
+  bool number_integer(number_integer_t value) override { return add(static_cast<int64_t>(value)); }
+  bool number_unsigned(number_unsigned_t value) override {
+    if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
+      fail<FileError>(where_, "malformed JSON: the integer {} does not fit 64 bits with sign", value);
+    }
+    return add(static_cast<int64_t>(value));
+  }
+  bool number_float(number_float_t value, const string_t&) override { return add(value); }
+  bool string(string_t& value) override { return add(std::move(value)); }
+  bool binary(binary_t&) override { return false; }
+
+  bool start_object(size_t) override { return open(Json(Json::Object{})); }
+  bool end_object() override { return close(); }
+  bool start_array(size_t) override { return open(Json(Json::Array{})); }
+  bool end_array() override { return close(); }
+
+  bool key(string_t& name) override {
+    Level& level = levels_.back();
+    if (!level.names.insert(name).second)
+      fail<FileError>(where_, "malformed JSON: '{}' appears twice in one object", name);
+    level.name = std::move(name);
+    return true;
+  }
+
+  bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& error) override {
+    std::string text =
+        error.what();  // "[json.exception.parse_error.101] parse error at line 1, column 3: ..."
+    size_t begin = text.find("] ");
+    fail<FileError>(where_, "malformed JSON near byte {}: {}", position,
+                    begin == std::string::npos ? text : text.substr(begin + 2));
+  }
+
+ private:
+  struct Level {
+    Json value;
+    std::string name;
+    std::set<std::string> names;
+  };
+
+  bool add(Json value) {
+    if (levels_.empty()) {
+      root_ = std::move(value);
+    } else if (levels_.back().value.is_object()) {
+      levels_.back().value.set(std::move(levels_.back().name), std::move(value));
+    } else {
+      levels_.back().value.push(std::move(value));
+    }
+    return true;
+  }
+  bool open(Json value) {
+    if (levels_.size() == kMaxDepth)
+      fail<FileError>(where_, "malformed JSON: nested more than {} levels", kMaxDepth);
+    levels_.push_back({std::move(value), {}, {}});
+    return true;
+  }
+  bool close() {
+    Json value = std::move(levels_.back().value);
+    levels_.pop_back();
+    return add(std::move(value));
+  }
+
+  std::string_view where_;
+  std::vector<Level> levels_;
+  Json root_;
+};
+
+}  // namespace
+
+Json Json::parse(std::string_view text, std::string_view where) {
+  Builder builder(where);
+  nlohmann::json::sax_parse(text.begin(), text.end(), &builder);
+  return builder.take();
+}
+
+}  // namespace ottava

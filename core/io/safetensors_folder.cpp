@@ -1,0 +1,93 @@
+#include "core/io/safetensors_folder.h"
+
+#include <filesystem>
+#include <set>
+
+#include "core/io/json.h"
+
+namespace ottava {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void fail_no_weights(const std::string& folder, std::string_view stem) {
+  std::error_code ignored;
+  if (!fs::is_directory(folder, ignored)) fail<FileError>("safetensors", "{} is not a folder", folder);
+  bool pytorch = fs::exists(folder + "/pytorch_model.bin", ignored) ||
+                 fs::exists(folder + "/pytorch_model.bin.index.json", ignored);
+  fail<FileError>("safetensors", "{} has neither {} nor {}{}", folder, safetensors_index_name(stem),
+                  safetensors_file_name(stem, 0, 1),
+                  pytorch ? "; its PyTorch weights must be converted first (save_pretrained)" : "");
+}
+
+}  // namespace
+
+std::string safetensors_file_name(std::string_view stem, int index, int count) {
+  if (count == 1) return fmt::format("{}.safetensors", stem);
+  return fmt::format("{}-{:05}-of-{:05}.safetensors", stem, index + 1, count);
+}
+
+std::string safetensors_index_name(std::string_view stem) {
+  return fmt::format("{}.safetensors.index.json", stem);
+}
+
+std::string make_safetensors_index(const std::vector<std::pair<std::string, std::string>>& tensor_files,
+                                   int64_t total_bytes) {
+  Json map(Json::Object{});
+  for (const auto& [tensor, file] : tensor_files) map.set(tensor, file);
+  Json root;
+  root.set("metadata", Json().set("total_size", total_bytes)).set("weight_map", std::move(map));
+  return root.dump(2) + "\n";
+}
+
+std::map<std::string, std::string> parse_safetensors_index(std::string_view text, std::string_view where) {
+  Json root = Json::parse(text, where);
+  std::map<std::string, std::string> files;
+  for (const auto& [tensor, file] :
+       root.at("weight_map", where).as_object(fmt::format("{}: weight_map", where))) {
+    const std::string& name = file.as_string(fmt::format("{}: weight_map '{}'", where, tensor));
+    if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos ||
+        name.find('\0') != std::string::npos) {
+      fail<FileError>(where, "weight_map '{}' names '{}', expected a file in the same folder", tensor, name);
+    }
+    files[tensor] = name;
+  }
+  return files;
+}
+
+SafetensorsFolder::SafetensorsFolder(const std::string& folder, std::string_view stem) : folder_(folder) {
+  std::string index_path = folder + "/" + safetensors_index_name(stem),
+              single = safetensors_file_name(stem, 0, 1);
+  std::error_code ignored;
+  std::map<std::string, std::string> index;
+  std::set<std::string> names;
+  if (fs::exists(index_path, ignored)) {
+    index = parse_safetensors_index(read_file(index_path), index_path);
+    for (const auto& [tensor, file] : index) names.insert(file);
+  } else if (fs::exists(folder + "/" + single, ignored)) {
+    names.insert(single);
+  } else {
+    fail_no_weights(folder, stem);
+  }
+  for (const std::string& name : names) {
+    files_.push_back(std::make_unique<SafetensorsFile>(folder + "/" + name));
+    for (const SafetensorsEntry& entry : files_.back()->header().tensors) {
+      auto listed = index.find(entry.name);
+      if (!index.empty() && (listed == index.end() || listed->second != name))
+        continue;  // a leftover of another file
+      tensors_[entry.name] = {files_.back().get(), &entry};
+    }
+  }
+  for (const auto& [tensor, file] : index) {
+    if (tensors_.count(tensor) == 0) {
+      fail<FileError>(index_path, "tensor '{}' is said to be in {}, which does not have it", tensor, file);
+    }
+  }
+}
+
+SafetensorsFolder::Location SafetensorsFolder::find(const std::string& name) const {
+  auto found = tensors_.find(name);
+  return found == tensors_.end() ? Location{} : found->second;
+}
+
+}  // namespace ottava

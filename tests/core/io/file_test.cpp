@@ -1,0 +1,85 @@
+#include "core/io/file.h"
+
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+
+#include "core/error.h"
+#include "core/io/atomic_file.h"
+#include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
+
+namespace ottava {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Matchers::Contains;
+
+TEST_CASE("files: reads and writes at offsets") {
+  TemporaryFolder folder;
+  File file = File::create(folder / "a");
+  file.reserve(10);
+  CHECK(file.size() == 10);
+  file.write_at("xyz", 3, 5);
+  file.sync();
+  char text[3];
+  file.read_at(text, 3, 5);
+  CHECK(std::string(text, 3) == "xyz");
+  CHECK_THROWS_WITH(file.read_at(text, 3, 8), Contains("it is truncated"));
+  file.truncate(2);
+  file.close();
+  CHECK(read_file(folder / "a") == std::string(2, '\0'));
+  CHECK_THROWS_WITH(read_file(folder / "a", 1), Contains("has 2 bytes, expected at most 1"));
+  File::open_for_writing(folder / "a").write_at("q", 1, 0);
+  CHECK(read_file(folder / "a")[0] == 'q');
+}
+
+TEST_CASE("files: what cannot be opened is named with the reason") {
+  TemporaryFolder folder;
+  CHECK_THROWS_WITH(File::open_for_reading(folder / "none"), Contains("none: No such file"));
+  CHECK_THROWS_WITH(File::open_for_reading(folder.path()), Contains("is not a regular file"));
+  CHECK_THROWS_WITH(File::open_for_writing(folder / "none"), Contains("cannot open for writing"));
+  CHECK_THROWS_WITH(File::create(folder / "no/file"), Contains("cannot create"));
+  CHECK_THROWS_WITH(sync_folder(folder / "no"), Contains("cannot open the folder"));
+}
+
+TEST_CASE("atomic files: replaced as a whole, nothing left behind") {
+  TemporaryFolder folder;
+  write_file_atomically(folder / "a", "one");
+  write_file_atomically(folder / "a", "two!");
+  CHECK(read_file(folder / "a") == "two!");
+  CHECK(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 1);
+  fs::create_directory(folder / "dir");
+  fs::create_directory(folder / "dir/inside");
+  CHECK_THROWS_WITH(write_file_atomically(folder / "dir", "x"), Contains("cannot rename"));
+  CHECK(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 2);
+}
+
+TEST_CASE("atomic files: a write that fails leaves the old content") {
+  TemporaryFolder folder;
+  write_file_atomically(folder / "a", "old");
+  pid_t child = ::fork();
+  if (child == 0) {
+    std::signal(SIGXFSZ,
+                SIG_IGN);  // past the limit write fails with EFBIG, as it would with ENOSPC on a full disk
+    rlimit limit{1000, 1000};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    try {
+      write_file_atomically(folder / "a", std::string(5000, 'x'));
+    } catch (const FileError&) {
+      ::_exit(7);
+    }
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  CHECK(WEXITSTATUS(status) == 7);
+  CHECK(read_file(folder / "a") == "old");
+  CHECK(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 1);
+}
+
+}  // namespace
+}  // namespace ottava

@@ -1,0 +1,89 @@
+#include "core/io/json.h"
+
+#include <cmath>
+#include <limits>
+
+#include "core/io/utf8.h"
+#include "tests/support/catch.h"
+
+namespace ottava {
+namespace {
+
+using Catch::Matchers::Contains;
+
+TEST_CASE("JSON: what is written reads back the same") {
+  Json value;
+  value.set("a", 1)
+      .set("b", 0.1)
+      .set("c", "x\"\\\n\t\x01é")
+      .set("d", Json(Json::Array{1, true, Json(), 2.0}));
+  value.set("e", Json(Json::Object{}));
+  for (int indent : {0, 2}) {
+    Json back = Json::parse(value.dump(indent), "test");
+    CHECK(back.dump() == value.dump());
+    CHECK(back.at("a", "test").is_integer());
+    CHECK(back.at("c", "test").as_string("test") == "x\"\\\n\t\x01é");
+    CHECK_FALSE(back.at("d", "test").as_array("test")[3].is_integer());
+  }
+  CHECK(value.dump() == R"({"a":1,"b":0.1,"c":"x\"\\\n\t\u0001é","d":[1,true,null,2.0],"e":{}})");
+  CHECK(Json().set("a", 1).dump(2) == "{\n  \"a\": 1\n}");
+}
+
+TEST_CASE("JSON: doubles keep every bit; what is not finite becomes null") {
+  for (double x : {0.1, 1.0 / 3, 1e300, 5e-324, -0.0, 123456789.123456789, 1e22, 500000.0}) {
+    std::string text;
+    append_json_number(text, x);
+    double back = Json::parse(text, "test").as_number("test");
+    CHECK(std::bit_cast<uint64_t>(back) == std::bit_cast<uint64_t>(x));
+    CHECK_FALSE(Json::parse(text, "test").is_integer());
+  }
+  CHECK(Json(std::nan("")).dump() == "null");
+  CHECK(Json(std::numeric_limits<double>::infinity()).dump() == "null");
+}
+
+TEST_CASE("JSON: malformed text is refused") {
+  auto parse = [](std::string_view text) { return Json::parse(text, "f.json"); };
+  CHECK_THROWS_WITH(parse("{"), Contains("[f.json] malformed JSON near byte"));
+  CHECK_THROWS_WITH(parse("{} x"), Contains("malformed"));
+  CHECK_THROWS_WITH(parse(""), Contains("malformed"));
+  CHECK_THROWS_WITH(parse(R"({"a":1,"a":2})"), Contains("'a' appears twice"));
+  CHECK_THROWS_WITH(parse("[18446744073709551615]"), Contains("does not fit"));
+  CHECK_THROWS_WITH(parse("\"\xff\""), Contains("malformed"));
+  CHECK_THROWS_WITH(parse(std::string(65, '[') + std::string(65, ']')), Contains("more than 64 levels"));
+  CHECK(parse(std::string(64, '[') + std::string(64, ']')).is_array());
+}
+
+TEST_CASE("JSON: the wrong kind is named") {
+  Json value = Json::parse(R"({"a": "x"})", "f.json");
+  CHECK_THROWS_WITH(value.at("b", "f.json"), Contains("[f.json] has no 'b'"));
+  CHECK_THROWS_WITH(value.at("a", "f.json").as_integer("f.json: a"),
+                    Contains("is a string, expected an integer"));
+  CHECK_THROWS_WITH(value.as_array("f.json"), Contains("is an object, expected an array"));
+  CHECK_THROWS_WITH(Json(1).as_bool("x"), Contains("is an integer, expected true or false"));
+  CHECK_THROWS_WITH(Json(true).as_number("x"), Contains("is a boolean, expected a number"));
+  CHECK_THROWS_WITH(Json(1).as_string("x"), Contains("expected a string"));
+  CHECK_THROWS_WITH(Json(1).at("a", "x"), Contains("expected an object"));
+  CHECK(value.find("b") == nullptr);
+  CHECK(Json(1).find("b") == nullptr);
+}
+
+TEST_CASE("UTF-8: shortest forms only, no surrogates, no values past the end") {
+  CHECK(utf8_length("a") == 1);
+  CHECK(utf8_length("é") == 2);
+  CHECK(utf8_length("€") == 3);
+  CHECK(utf8_length("😀") == 4);
+  for (std::string_view bad :
+       {"", "\x80", "\xc0\x80", "\xe0\x80\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xf0\x9f", "\xff"}) {
+    CHECK(utf8_length(bad) == 0);
+  }
+  std::string text;
+  append_json_string(text,
+                     "a\xff"
+                     "b");
+  CHECK(text ==
+        "\"a\xef\xbf\xbd"
+        "b\"");
+}
+
+}  // namespace
+}  // namespace ottava
