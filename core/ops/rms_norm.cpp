@@ -60,7 +60,10 @@ void backward_on_cpu(const RmsNormBackward& a) {
 
 }  // namespace
 
-Shape rms_norm_workspace(const Stream&, int64_t channels) { return {kRowGroups, channels}; }
+Shape rms_norm_workspace(const Stream& stream, int64_t channels) {
+  bool on_gpu = stream.target().type == DeviceType::cuda;
+  return {on_gpu ? cuda::kRmsNormGroups : kRowGroups, channels};
+}
 
 void rms_norm_forward(Stream& stream, const RmsNormForward& args) {
   check(args);

@@ -1,0 +1,52 @@
+#pragma once
+
+#include "core/cuda/gpu.h"
+#include "core/dtype.h"
+
+// Elements in memory and in registers: float and bf16, one at a time or 16 bytes at once.
+namespace ottava::cuda {
+
+/// The device type of a host element type.
+template <class T> struct DeviceElement { using type = T; };
+template <> struct DeviceElement<bf16> { using type = __nv_bfloat16; };
+template <class T> using Element = typename DeviceElement<T>::type;
+
+__device__ __forceinline__ float to_float(float x) { return x; }
+__device__ __forceinline__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
+template <class T> __device__ __forceinline__ T from_float(float x);
+template <> __device__ __forceinline__ float from_float<float>(float x) { return x; }
+template <> __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float x) { return __float2bfloat16_rn(x); }
+
+/// Two floats as a pair of bf16, the first in the low half: the element order of mma fragments.
+__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
+  return static_cast<uint32_t>(__bfloat16_as_ushort(__float2bfloat16_rn(low))) |
+         static_cast<uint32_t>(__bfloat16_as_ushort(__float2bfloat16_rn(high))) << 16;
+}
+
+/// kSize neighbouring elements, moved by one instruction.
+template <class T, int kSize>
+struct alignas(kSize * sizeof(T)) Pack {
+  T values[kSize];
+
+  __device__ __forceinline__ float operator[](int i) const { return to_float(values[i]); }
+  __device__ __forceinline__ void set(int i, float x) { values[i] = from_float<T>(x); }
+};
+/// Elements in 16 bytes.
+template <class T> inline constexpr int kPackSize = static_cast<int>(16 / sizeof(T));
+
+template <class T, int kSize>
+__device__ __forceinline__ Pack<T, kSize> load_pack(const T* p, int64_t index) {
+  return reinterpret_cast<const Pack<T, kSize>*>(p)[index];
+}
+template <class T, int kSize>
+__device__ __forceinline__ void store_pack(T* p, int64_t index, const Pack<T, kSize>& pack) {
+  reinterpret_cast<Pack<T, kSize>*>(p)[index] = pack;
+}
+
+/// True when every row of every tensor starts at a 16-byte boundary, so that rows can be moved in packs.
+template <class... Tensors>
+bool rows_are_aligned(int64_t row_bytes, const Tensors&... tensors) {
+  return row_bytes % 16 == 0 && ((reinterpret_cast<uintptr_t>(tensors.data) % 16 == 0) && ...);
+}
+
+}  // namespace ottava::cuda

@@ -1,0 +1,54 @@
+#pragma once
+
+#include "core/cuda/gpu.h"
+
+// Reductions in a fixed order: the same bits every time.
+namespace ottava::cuda {
+
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(kAllLanes, x, offset);
+  return x;
+}
+__device__ __forceinline__ float warp_max(float x) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, offset));
+  return x;
+}
+__device__ __forceinline__ uint32_t warp_max(uint32_t x) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) {
+    uint32_t other = __shfl_xor_sync(kAllLanes, x, offset);
+    x = x < other ? other : x;
+  }
+  return x;
+}
+
+/// The sum over kThreads neighbouring threads, given to all of them. Every thread of the block calls it; kThreads is 32
+/// or the block's size.
+template <int kThreads>
+__device__ __forceinline__ float team_sum(float x) {
+  x = warp_sum(x);
+  if constexpr (kThreads > 32) {
+    OTTAVA_SHARED(float, partial, [kThreads / 32]);
+    __syncthreads();  // the previous call's readers are done
+    if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = x;
+    __syncthreads();
+    x = 0;
+#pragma unroll
+    for (int i = 0; i < kThreads / 32; ++i) x += partial[i];
+  }
+  return x;
+}
+
+/// Bits of |x|: ordered like the value, NaN above everything.
+__device__ __forceinline__ uint32_t abs_bits(float x) { return __float_as_uint(x) & 0x7fffffffu; }
+
+/// Raises *amax to the largest `bits` of the warp. Most calls only read: values past the first few rows rarely rise.
+__device__ __forceinline__ void raise_amax(uint32_t* amax, uint32_t bits) {
+  if (!amax) return;
+  bits = warp_max(bits);
+  if (threadIdx.x % 32 == 0 && load_relaxed(amax) < bits) atomicMax(amax, bits);
+}
+
+}  // namespace ottava::cuda

@@ -1,0 +1,254 @@
+#include <algorithm>
+
+#include "core/cuda/elements.cuh"
+#include "core/cuda/reduce.cuh"
+#include "core/ops/rms_norm_kernels.h"
+
+// Ceiling: memory bandwidth. Forward moves 2 elements per element (4 with a residual) and does 4 FLOPs on it, backward 3
+// (4) and 9. A row is read from memory once: its packs stay in registers between the two passes, and only what does
+// not fit there (rows past 16384 bf16 elements) is read again, from the L2 cache.
+namespace ottava::cuda {
+namespace {
+
+constexpr int kForwardPacks = 8, kBackwardPacks = 4;  // of a row, per thread, in registers
+
+template <class T>
+struct ForwardArguments {
+  const T *x, *residual, *weight;  // residual null: x is normalised and sum not written
+  T *sum, *y;                      // sum may be x or residual
+  float* rstd;
+  uint32_t* amax;
+  int64_t rows;
+  int64_t packs;  // per row
+  float inverse_cols, eps;
+};
+
+template <class T, int kSize, int kBlock, int kTeam>
+__global__ void __launch_bounds__(kBlock) forward_kernel(ForwardArguments<T> a) {
+  using P = Pack<T, kSize>;
+  const int64_t row = blockIdx.x * int64_t{kBlock / kTeam} + threadIdx.x / kTeam;
+  const bool active = row < a.rows;
+  const int member = threadIdx.x % kTeam;
+  const int64_t packs = active ? a.packs : 0, start = row * a.packs;
+  const T* h_row = a.residual ? a.sum : a.x;
+
+  float squares = 0;
+  auto read = [&](int64_t c) {
+    P h = load_pack<T, kSize>(a.x, start + c);
+    if (a.residual) {
+      const P r = load_pack<T, kSize>(a.residual, start + c);
+#pragma unroll
+      for (int i = 0; i < kSize; ++i) h.set(i, h[i] + r[i]);
+      store_pack(a.sum, start + c, h);
+    }
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) squares += h[i] * h[i];
+    return h;
+  };
+  P kept[kForwardPacks];
+#pragma unroll
+  for (int k = 0; k < kForwardPacks; ++k) {
+    const int64_t c = member + k * kTeam;
+    if (c < packs) kept[k] = read(c);
+  }
+  for (int64_t c = member + kForwardPacks * kTeam; c < packs; c += kTeam) read(c);
+
+  const float rstd = 1.0f / sqrtf(team_sum<kTeam>(squares) * a.inverse_cols + a.eps);
+  if (active && member == 0) a.rstd[row] = rstd;
+
+  uint32_t amax = 0;
+  auto write = [&](int64_t c, const P& h) {
+    const P w = load_pack<T, kSize>(a.weight, c);
+    P y;
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) {
+      y.set(i, h[i] * rstd * w[i]);
+      amax = max(amax, abs_bits(y[i]));
+    }
+    store_pack(a.y, start + c, y);
+  };
+#pragma unroll
+  for (int k = 0; k < kForwardPacks; ++k) {
+    const int64_t c = member + k * kTeam;
+    if (c < packs) write(c, kept[k]);
+  }
+  for (int64_t c = member + kForwardPacks * kTeam; c < packs; c += kTeam) write(c, load_pack<T, kSize>(h_row, start + c));
+  raise_amax(a.amax, amax);
+}
+
+template <class T>
+struct BackwardArguments {
+  const T *dy, *x, *weight, *dresidual;  // dresidual may be null
+  const float* rstd;
+  T* dx;           // may be dy or dresidual
+  float* partial;  // [gridDim.x, cols]
+  uint32_t* amax;
+  int64_t rows, packs;
+  float inverse_cols;
+};
+
+// Each team walks over rows and sums its columns' share of dweight in registers; a block's teams are added in order.
+template <class T, int kSize, int kBlock, int kTeam>
+__global__ void __launch_bounds__(kBlock) backward_kernel(BackwardArguments<T> a) {
+  using P = Pack<T, kSize>;
+  constexpr int kTeams = kBlock / kTeam, kKept = kBackwardPacks * kTeam;
+  const int team = threadIdx.x / kTeam, member = threadIdx.x % kTeam;
+  float* partial = a.partial + blockIdx.x * a.packs * kSize;
+
+  float sums[kBackwardPacks][kSize] = {};
+  for (int64_t c = member + kKept; c < a.packs; c += kTeam) {  // columns without a register: one team per block
+    for (int i = 0; i < kSize; ++i) partial[c * kSize + i] = 0;
+  }
+  uint32_t amax = 0;
+  for (int64_t first = blockIdx.x * int64_t{kTeams}; first < a.rows; first += gridDim.x * int64_t{kTeams}) {
+    const int64_t row = first + team;
+    const bool active = row < a.rows;
+    const int64_t packs = active ? a.packs : 0, start = row * a.packs;
+    const float rstd = active ? a.rstd[row] : 0;
+
+    float dot = 0;
+    P dy_kept[kBackwardPacks], x_kept[kBackwardPacks];
+    auto add_to_dot = [&](const P& dy, const P& x, const P& w) {
+#pragma unroll
+      for (int i = 0; i < kSize; ++i) dot += dy[i] * w[i] * x[i];
+    };
+#pragma unroll
+    for (int k = 0; k < kBackwardPacks; ++k) {
+      const int64_t c = member + k * kTeam;
+      if (c >= packs) continue;
+      dy_kept[k] = load_pack<T, kSize>(a.dy, start + c);
+      x_kept[k] = load_pack<T, kSize>(a.x, start + c);
+      add_to_dot(dy_kept[k], x_kept[k], load_pack<T, kSize>(a.weight, c));
+    }
+    for (int64_t c = member + kKept; c < packs; c += kTeam) {
+      add_to_dot(load_pack<T, kSize>(a.dy, start + c), load_pack<T, kSize>(a.x, start + c),
+                 load_pack<T, kSize>(a.weight, c));
+    }
+    const float slope = rstd * rstd * team_sum<kTeam>(dot) * a.inverse_cols;
+
+    auto write = [&](int64_t c, const P& dy, const P& x, float* column_sums) {
+      const P w = load_pack<T, kSize>(a.weight, c);
+      P dx, through;
+      if (a.dresidual) through = load_pack<T, kSize>(a.dresidual, start + c);
+#pragma unroll
+      for (int i = 0; i < kSize; ++i) {
+        column_sums[i] += dy[i] * x[i] * rstd;
+        const float inner = rstd * (dy[i] * w[i] - x[i] * slope);
+        dx.set(i, a.dresidual ? inner + through[i] : inner);
+        amax = max(amax, abs_bits(dx[i]));
+      }
+      store_pack(a.dx, start + c, dx);
+    };
+#pragma unroll
+    for (int k = 0; k < kBackwardPacks; ++k) {
+      const int64_t c = member + k * kTeam;
+      if (c < packs) write(c, dy_kept[k], x_kept[k], sums[k]);
+    }
+    for (int64_t c = member + kKept; c < packs; c += kTeam) {
+      write(c, load_pack<T, kSize>(a.dy, start + c), load_pack<T, kSize>(a.x, start + c), partial + c * kSize);
+    }
+  }
+  raise_amax(a.amax, amax);
+
+  if constexpr (kTeams == 1) {
+#pragma unroll
+    for (int k = 0; k < kBackwardPacks; ++k) {
+      const int64_t c = member + k * kTeam;
+      if (c >= a.packs) continue;
+      for (int i = 0; i < kSize; ++i) partial[c * kSize + i] = sums[k][i];
+    }
+  } else {
+    OTTAVA_SHARED(float, all, [kTeams][kKept * kSize]);
+#pragma unroll
+    for (int k = 0; k < kBackwardPacks; ++k) {
+      for (int i = 0; i < kSize; ++i) all[team][(member + k * kTeam) * kSize + i] = sums[k][i];
+    }
+    __syncthreads();
+    for (int c = threadIdx.x; c < a.packs * kSize; c += kBlock) {
+      float sum = 0;
+#pragma unroll
+      for (int t = 0; t < kTeams; ++t) sum += all[t][c];
+      partial[c] = sum;
+    }
+  }
+}
+
+constexpr int kColumns = 32, kSlices = 8;  // of one block of sum_kernel
+
+// dweight += column sums of partial [groups, cols]; each of 8 warps adds every eighth group, then they are added in order.
+__global__ void __launch_bounds__(kColumns * kSlices)
+    sum_kernel(const float* partial, float* dweight, int groups, int64_t cols) {
+  OTTAVA_SHARED(float, slices, [kSlices][kColumns]);
+  const int lane = threadIdx.x % kColumns, slice = threadIdx.x / kColumns;
+  const int64_t c = blockIdx.x * int64_t{kColumns} + lane;
+  float sum = 0;
+  if (c < cols) {
+#pragma unroll 4
+    for (int g = slice; g < groups; g += kSlices) sum += partial[g * cols + c];
+  }
+  slices[slice][lane] = sum;
+  __syncthreads();
+  if (slice != 0 || c >= cols) return;
+  for (int s = 1; s < kSlices; ++s) sum += slices[s][lane];
+  dweight[c] += sum;
+}
+
+template <class T, int kSize, int kBlock, int kTeam>
+void launch_forward(Stream& stream, const RmsNormForward& f) {
+  const int64_t rows = f.x.rows(), cols = f.x.cols(), rows_per_block = kBlock / kTeam;
+  ForwardArguments<T> a{static_cast<const T*>(f.x.data), static_cast<const T*>(f.residual.data),
+                        static_cast<const T*>(f.weight.data), static_cast<T*>(f.sum.data), static_cast<T*>(f.y.data),
+                        static_cast<float*>(f.rstd.data), static_cast<uint32_t*>(f.amax.data), rows, cols / kSize,
+                        1.0f / static_cast<float>(cols), f.eps};
+  const auto blocks = static_cast<unsigned>((rows + rows_per_block - 1) / rows_per_block);
+  launch("rms_norm_forward", stream, {.grid = blocks, .block = kBlock}, forward_kernel<T, kSize, kBlock, kTeam>, a);
+}
+
+template <class T, int kSize, int kBlock, int kTeam>
+void launch_backward(Stream& stream, const RmsNormBackward& b) {
+  const int64_t rows = b.x.rows(), cols = b.x.cols(), rows_per_block = kBlock / kTeam;
+  BackwardArguments<T> a{static_cast<const T*>(b.dy.data), static_cast<const T*>(b.x.data),
+                         static_cast<const T*>(b.weight.data), static_cast<const T*>(b.dresidual.data),
+                         static_cast<const float*>(b.rstd.data), static_cast<T*>(b.dx.data),
+                         static_cast<float*>(b.workspace.data), static_cast<uint32_t*>(b.amax.data), rows, cols / kSize,
+                         1.0f / static_cast<float>(cols)};
+  const auto groups = std::min((rows + rows_per_block - 1) / rows_per_block, kRmsNormGroups);
+  if (groups == 0) return;
+  launch("rms_norm_backward", stream, {.grid = static_cast<unsigned>(groups), .block = kBlock},
+         backward_kernel<T, kSize, kBlock, kTeam>, a);
+  launch("rms_norm_backward", stream,
+         {.grid = static_cast<unsigned>((cols + kColumns - 1) / kColumns), .block = kColumns * kSlices}, sum_kernel,
+         a.partial, static_cast<float*>(b.dweight.data), static_cast<int>(groups), cols);
+}
+
+}  // namespace
+
+// A team is the threads that share a row: a warp for short rows, else a block.
+void rms_norm_forward(Stream& stream, const RmsNormForward& f) {
+  dispatch_float(f.x.dtype, "rms_norm_forward", [&]<class Host>() {
+    using T = Element<Host>;
+    constexpr int kSize = kPackSize<T>;
+    const int64_t cols = f.x.cols();
+    if (!rows_are_aligned(cols * static_cast<int64_t>(sizeof(T)), f.x, f.residual, f.weight, f.sum, f.y)) {
+      return launch_forward<T, 1, 256, 256>(stream, f);
+    }
+    if (cols <= kSize * kForwardPacks * 32) return launch_forward<T, kSize, 256, 32>(stream, f);
+    return launch_forward<T, kSize, 256, 256>(stream, f);
+  });
+}
+
+void rms_norm_backward(Stream& stream, const RmsNormBackward& b) {
+  dispatch_float(b.x.dtype, "rms_norm_backward", [&]<class Host>() {
+    using T = Element<Host>;
+    constexpr int kSize = kPackSize<T>;
+    const int64_t cols = b.x.cols();
+    if (!rows_are_aligned(cols * static_cast<int64_t>(sizeof(T)), b.x, b.dy, b.weight, b.dx, b.dresidual)) {
+      return launch_backward<T, 1, 256, 256>(stream, b);
+    }
+    if (cols <= kSize * kBackwardPacks * 32) return launch_backward<T, kSize, 256, 32>(stream, b);
+    if (cols <= kSize * kBackwardPacks * 256) return launch_backward<T, kSize, 256, 256>(stream, b);
+    return launch_backward<T, kSize, 512, 512>(stream, b);
+  });
+}
+
+}  // namespace ottava::cuda

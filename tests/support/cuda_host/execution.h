@@ -1,0 +1,86 @@
+#pragma once
+
+// What the device language (device.h) needs from the layer. Everything declared here runs uninstrumented.
+
+#include <vector_types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <source_location>
+
+namespace ottava::cuda_host {
+
+using Site = std::source_location;
+
+/// What a kernel sees of its thread and block; null outside kernels.
+struct ThreadView {
+  uint3 index{};
+  unsigned lane = 0;
+  unsigned rank = 0;  ///< linear index in the block
+};
+struct BlockView {
+  uint3 index{};
+  dim3 block_dim, grid_dim;
+};
+extern ThreadView* this_thread;
+extern BlockView* this_block;
+
+/// Abandons the running grid; the message reaches the host as the text of cudaErrorLaunchFailure.
+[[noreturn]] void fail_kernel(const Site& site, const char* format, ...) __attribute__((format(printf, 2, 3)));
+
+enum class Vote { any, all, count };
+/// __syncthreads and its voting forms: all threads of the block that have not exited, at one call site.
+int block_barrier(const char* name, int predicate, Vote vote, const Site& site);
+
+/// Brings the lanes of `mask` together: each gives a payload on its own stack, the last to arrive calls
+/// function(payloads, lanes that take part, site), then all continue. Only `orders_memory` makes earlier writes of one
+/// lane visible to another, as in CUDA, where __syncwarp does and shuffles do not.
+using LaneFunction = void (*)(void** payloads, unsigned lanes, const Site& site);
+void warp_collective(const char* name, unsigned mask, bool orders_memory, void* payload, LaneFunction function,
+                     const Site& site);
+
+/// d += a b for one 16x8x16 tile, fragments as in the PTX ISA ("Matrix Fragments for mma.m16n8k16").
+void mma_m16n8k16_bf16(float* d, const uint32_t* a, const uint32_t* b, const Site& site);
+/// The exchange half of ldmatrix: `row` is the 8x16-bit row that this lane has read.
+void exchange_matrix(uint32_t* out, int matrices, bool transposed, const uint16_t* row, const Site& site);
+
+/// The block's copy of one static shared array, made at first use and filled with 0xFF.
+void* shared_array(const void* key, size_t bytes);
+void* dynamic_shared();
+/// Fails unless [p, p + bytes) lies in one shared array of this block.
+void check_shared(const void* p, size_t bytes, const Site& site);
+
+/// cp.async of this thread: pushed copies are handed back by next_copy when their group has to be complete.
+struct AsyncCopy {
+  void* destination;
+  const void* source;  ///< null: zeros
+  int bytes;
+  unsigned group;
+};
+void push_copy(const AsyncCopy& copy, const Site& site);
+void commit_copies();
+/// The next copy that must be done for at most `pending` groups to remain; false when there is none.
+bool next_copy(unsigned pending, AsyncCopy& copy);
+
+/// __threadfence: orders everything before any fence with everything after a later one (more than CUDA promises).
+void fence();
+
+/// One kernel call. `run` calls the kernel with the stored arguments, `drop` frees them.
+struct Call {
+  const void* kernel;
+  void (*run)(void* arguments);
+  void (*drop)(void* arguments);
+  void* arguments;
+};
+struct Geometry {
+  dim3 grid, block;
+  size_t shared_bytes;
+};
+/// Enqueues on a cudaStream_t; returns a cudaError_t. Frees the arguments in every case.
+int enqueue_grid(void* stream, const Geometry& geometry, const Call& call);
+/// True when the device can read p.
+bool is_device_visible(const void* p);
+/// Makes cudaGetErrorString explain the next cudaErrorLaunchFailure or cudaErrorInvalidValue with this text.
+void explain(const char* format, ...) __attribute__((format(printf, 1, 2)));
+
+}  // namespace ottava::cuda_host

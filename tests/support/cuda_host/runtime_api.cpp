@@ -1,0 +1,323 @@
+#include <cuda_runtime_api.h>
+
+#include <chrono>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+
+#include "memory.h"
+#include "sanitizer.h"
+#include "streams.h"
+
+// The CUDA runtime's entry points that this project calls, as the execution layer's own functions. A program linked with
+// them has one GPU of compute capability 9.0.
+namespace ottava::cuda_host {
+namespace {
+
+constexpr size_t kSharedAtMost = 232448, kSharedByDefault = 49152;  // bytes a block may use: with and without asking
+constexpr size_t kDeviceBytes = size_t{8} << 30;
+
+std::map<const void*, int> shared_limits;  // of kernels that asked for more
+char explanation[1200];
+
+using EventHandle = std::shared_ptr<Event>*;
+EventHandle as_event(cudaEvent_t e) { return reinterpret_cast<EventHandle>(e); }
+
+double milliseconds_now() {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+cudaError_t check_geometry(const Geometry& g, const void* kernel) {
+  size_t threads = size_t{g.block.x} * g.block.y * g.block.z;
+  if (threads == 0 || threads > 1024 || g.block.z > 64) {
+    explain("a block of %u x %u x %u threads: 1 to 1024 are possible", g.block.x, g.block.y, g.block.z);
+    return cudaErrorInvalidConfiguration;
+  }
+  if (g.grid.x == 0 || g.grid.y == 0 || g.grid.z == 0 || g.grid.x > 2147483647u || g.grid.y > 65535u || g.grid.z > 65535u) {
+    explain("a grid of %u x %u x %u blocks: at most 2^31-1 x 65535 x 65535 and none zero", g.grid.x, g.grid.y, g.grid.z);
+    return cudaErrorInvalidConfiguration;
+  }
+  auto limit = shared_limits.find(kernel);
+  size_t allowed = limit == shared_limits.end() ? kSharedByDefault : static_cast<size_t>(limit->second);
+  if (g.shared_bytes > allowed) {
+    explain("%zu bytes of dynamic shared memory, %zu allowed: cudaFuncSetAttribute raises it up to %zu", g.shared_bytes,
+            allowed, kSharedAtMost);
+    return cudaErrorInvalidValue;
+  }
+  return cudaSuccess;
+}
+
+cudaError_t run_call(Stream& stream, const Geometry& geometry, const Call& call) {
+  bool ok;
+  {
+    DeviceAccess access;
+    as_identity(stream.identity, [&] { release(stream.order.start); });
+    ok = run_grid(geometry, call, stream.order, stream.slot);
+  }
+  as_identity(stream.identity, [&] {
+    acquire(stream.order.done);
+    call.drop(call.arguments);
+  });
+  return ok ? cudaSuccess : cudaErrorLaunchFailure;
+}
+
+/// Enqueues f() on the stream under its identity, with device memory accessible.
+template <class F>
+cudaError_t enqueue_transfer(cudaStream_t handle, F f) {
+  auto lock = lock_layer();
+  Stream* stream = find_stream(handle);
+  if (!stream) return cudaErrorInvalidResourceHandle;
+  enqueue(*stream, {[f](Stream& s) {
+            DeviceAccess access;
+            as_identity(s.identity, f);
+            return cudaSuccess;
+          }});
+  return cudaSuccess;
+}
+
+cudaError_t free_memory(void* p, MemoryKind kind) {
+  if (!p) return cudaSuccess;
+  auto lock = lock_layer();
+  cudaError_t status = synchronize_all(lock);  // as the real one does
+  if (!release(p, kind)) {
+    explain("freed %p, which is not the start of such an allocation", p);
+    return cudaErrorInvalidValue;
+  }
+  return status;
+}
+
+}  // namespace
+
+void explain(const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(explanation, sizeof explanation, format, arguments);
+  va_end(arguments);
+}
+
+bool is_device_visible(const void* p) {
+  auto lock = lock_layer();
+  return !p || kind_of(p) != MemoryKind::none;
+}
+
+int enqueue_grid(void* handle, const Geometry& geometry, const Call& call) {
+  auto lock = lock_layer();
+  Stream* stream = find_stream(handle);
+  cudaError_t status = stream ? check_geometry(geometry, call.kernel) : cudaErrorInvalidResourceHandle;
+  if (status != cudaSuccess) {
+    call.drop(call.arguments);
+    return status;
+  }
+  enqueue(*stream, {[geometry, call](Stream& s) { return run_call(s, geometry, call); }});
+  return cudaSuccess;
+}
+
+}  // namespace ottava::cuda_host
+
+using namespace ottava::cuda_host;
+
+extern "C" {
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : cudaErrorInvalidDevice; }
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  *properties = {};
+  std::snprintf(properties->name, sizeof properties->name, "host execution layer");
+  properties->totalGlobalMem = kDeviceBytes;
+  properties->major = 9;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  switch (attribute) {
+    case cudaDevAttrMultiProcessorCount: *value = 4; return cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = static_cast<int>(kSharedAtMost); return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMajor: *value = 9; return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMinor: *value = 0; return cudaSuccess;
+    default: explain("device attribute %d is not known to the host execution layer", attribute); return cudaErrorInvalidValue;
+  }
+}
+cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
+  auto lock = lock_layer();
+  *total_bytes = kDeviceBytes;
+  *free_bytes = kDeviceBytes - device_bytes_in_use();
+  return cudaSuccess;
+}
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+const char* cudaGetErrorString(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess: return "no error";
+    case cudaErrorMemoryAllocation: return "out of memory";
+    case cudaErrorInvalidDevice: return "there is only device 0";
+    case cudaErrorNotReady: return "not ready";
+    default: return explanation;
+  }
+}
+
+cudaError_t cudaMalloc(void** p, size_t bytes) {
+  auto lock = lock_layer();
+  *p = bytes && device_bytes_in_use() + bytes <= kDeviceBytes ? allocate(bytes, MemoryKind::device) : nullptr;
+  return *p || !bytes ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+cudaError_t cudaFree(void* p) { return free_memory(p, MemoryKind::device); }
+cudaError_t cudaHostAlloc(void** p, size_t bytes, unsigned) {
+  auto lock = lock_layer();
+  *p = bytes ? allocate(bytes, MemoryKind::pinned) : nullptr;
+  return *p || !bytes ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+cudaError_t cudaFreeHost(void* p) { return free_memory(p, MemoryKind::pinned); }
+
+cudaError_t cudaMemcpyAsync(void* destination, const void* source, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+  {
+    auto lock = lock_layer();
+    auto on_device = [](const void* p) { return kind_of(p) == MemoryKind::device; };
+    bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+    bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+    if (bytes && kind != cudaMemcpyDefault && (to_device != on_device(destination) || from_device != on_device(source))) {
+      explain("cudaMemcpyAsync: kind %d does not fit its pointers", kind);
+      return cudaErrorInvalidValue;
+    }
+    auto too_long = [&](const void* p) { return kind_of(p) != MemoryKind::none && bytes > bytes_behind(p); };
+    if (bytes && (too_long(destination) || too_long(source))) {
+      explain("cudaMemcpyAsync: %zu bytes reach past the end of an allocation", bytes);
+      return cudaErrorInvalidValue;
+    }
+  }
+  return enqueue_transfer(stream, [=] { std::memmove(destination, source, bytes); });
+}
+cudaError_t cudaMemsetAsync(void* p, int value, size_t bytes, cudaStream_t stream) {
+  {
+    auto lock = lock_layer();
+    if (bytes && (kind_of(p) == MemoryKind::none || bytes > bytes_behind(p))) {
+      explain("cudaMemsetAsync: %zu bytes at %p are not inside one allocation", bytes, p);
+      return cudaErrorInvalidValue;
+    }
+  }
+  return enqueue_transfer(stream, [=] { std::memset(p, value, bytes); });
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  auto lock = lock_layer();
+  if (flags != cudaStreamNonBlocking) {
+    explain("streams are made with cudaStreamNonBlocking");
+    return cudaErrorInvalidValue;
+  }
+  *stream = reinterpret_cast<cudaStream_t>(create_stream());
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t handle) {
+  auto lock = lock_layer();
+  Stream* stream = find_stream(handle);
+  if (!stream) return cudaErrorInvalidResourceHandle;
+  run_until(lock, stream, [&] { return is_idle(*stream); });
+  cudaError_t status = destroy_stream(stream);
+  if (status != cudaSuccess) {  // a test must not pass because nobody asked
+    std::fprintf(stderr, "cuda_host: a stream is destroyed with an unreported error: %s\n", cudaGetErrorString(status));
+    std::_Exit(70);
+  }
+  return status;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
+  auto lock = lock_layer();
+  Stream* stream = find_stream(handle);
+  return stream ? synchronize(lock, *stream) : cudaErrorInvalidResourceHandle;
+}
+cudaError_t cudaStreamQuery(cudaStream_t handle) {
+  auto lock = lock_layer();
+  Stream* stream = find_stream(handle);
+  if (!stream) return cudaErrorInvalidResourceHandle;
+  return is_idle(*stream) ? synchronize(lock, *stream) : cudaErrorNotReady;
+}
+cudaError_t cudaDeviceSynchronize() {
+  auto lock = lock_layer();
+  return synchronize_all(lock);
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = reinterpret_cast<cudaEvent_t>(new std::shared_ptr<Event>(std::make_shared<Event>()));
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  auto lock = lock_layer();
+  delete as_event(event);
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t on) {
+  auto lock = lock_layer();
+  Stream* stream = find_stream(on);
+  if (!stream) return cudaErrorInvalidResourceHandle;
+  std::shared_ptr<Event> event = *as_event(handle);
+  event->stream = stream;
+  uint64_t version = ++event->recorded;
+  enqueue(*stream, {[event, version](Stream& s) {
+            as_identity(s.identity, [&] { release(event->order); });
+            event->completed = version;
+            event->milliseconds = milliseconds_now();
+            return cudaSuccess;
+          }});
+  return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t waiting, cudaEvent_t handle, unsigned) {
+  auto lock = lock_layer();
+  Stream* stream = find_stream(waiting);
+  if (!stream) return cudaErrorInvalidResourceHandle;
+  std::shared_ptr<Event> event = *as_event(handle);
+  uint64_t version = event->recorded;
+  if (version == 0) return cudaSuccess;
+  enqueue(*stream, {[event](Stream& s) {
+                      as_identity(s.identity, [&] { acquire(event->order); });
+                      return cudaSuccess;
+                    },
+                    [event, version] { return event->completed >= version; }, event->stream});
+  return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
+  auto lock = lock_layer();
+  std::shared_ptr<Event> event = *as_event(handle);
+  uint64_t version = event->recorded;
+  cudaError_t status = run_until(lock, event->stream, [&] { return event->completed >= version; });
+  acquire(event->order);
+  return status;
+}
+cudaError_t cudaEventQuery(cudaEvent_t handle) {
+  auto lock = lock_layer();
+  std::shared_ptr<Event> event = *as_event(handle);
+  if (event->completed < event->recorded) return cudaErrorNotReady;
+  acquire(event->order);
+  return cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t stop) {
+  auto lock = lock_layer();
+  *milliseconds = static_cast<float>((*as_event(stop))->milliseconds - (*as_event(start))->milliseconds);
+  return cudaSuccess;
+}
+
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
+  auto lock = lock_layer();
+  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value > static_cast<int>(kSharedAtMost)) {
+    explain("cudaFuncSetAttribute: only dynamic shared memory up to %zu bytes can be set, got attribute %d, value %d",
+            kSharedAtMost, attribute, value);
+    return cudaErrorInvalidValue;
+  }
+  shared_limits[kernel] = value;
+  return cudaSuccess;
+}
+
+}  // extern "C"

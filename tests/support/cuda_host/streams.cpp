@@ -1,0 +1,126 @@
+#include "streams.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <utility>
+#include <vector>
+
+#include "sanitizer.h"
+#include "settings.h"
+
+namespace ottava::cuda_host {
+namespace {
+
+std::mutex layer_mutex;
+std::condition_variable progress;
+std::vector<std::unique_ptr<Stream>> streams;
+unsigned created = 0;
+
+bool can_run(const Stream& stream) {
+  if (stream.queue.empty() || stream.running) return false;
+  const Task& head = stream.queue.front();
+  return !head.ready || head.ready();
+}
+
+void run_head(Stream& stream) {
+  Task task = std::move(stream.queue.front());
+  stream.queue.pop_front();
+  as_identity(stream.identity, [&] { acquire(task.order.get()); });
+  stream.running = true;
+  cudaError_t status = task.run(stream);
+  stream.running = false;
+  if (stream.error == cudaSuccess) stream.error = status;
+  progress.notify_all();
+}
+
+Stream* any_runnable() {
+  std::vector<Stream*> runnable;
+  for (auto& stream : streams) {
+    if (can_run(*stream)) runnable.push_back(stream.get());
+  }
+  if (runnable.empty()) return nullptr;
+  bool random = settings().streams == Streams::random;
+  return runnable[random ? next_random() % runnable.size() : 0];
+}
+
+// The stream whose work brings `target` on, and no other if that can be known.
+Stream* needed_for(Stream* target) {
+  for (size_t hops = 0; target && hops <= streams.size(); ++hops) {
+    if (can_run(*target)) return target;
+    target = target->queue.empty() ? nullptr : target->queue.front().waits_for;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+std::unique_lock<std::mutex> lock_layer() { return std::unique_lock(layer_mutex); }
+
+Stream* create_stream() {
+  auto& stream = streams.emplace_back(std::make_unique<Stream>());
+  stream->identity = make_identity();
+  stream->slot = created++;
+  return stream.get();
+}
+
+cudaError_t destroy_stream(Stream* stream) {
+  cudaError_t status = std::exchange(stream->error, cudaSuccess);
+  destroy_identity(stream->identity);
+  std::erase_if(streams, [&](const auto& s) { return s.get() == stream; });
+  return status;
+}
+
+Stream* find_stream(void* handle) {
+  for (auto& stream : streams) {
+    if (stream.get() == handle) return stream.get();
+  }
+  explain(handle ? "the stream does not exist (destroyed?)" : "the legacy default stream is not used: pass a stream");
+  return nullptr;
+}
+
+void enqueue(Stream& stream, Task task) {
+  task.order = std::make_unique<char[]>(8);
+  release(task.order.get());
+  stream.queue.push_back(std::move(task));
+  progress.notify_all();
+  if (settings().streams == Streams::lazy) return;
+  while (Stream* next = any_runnable()) {
+    if (settings().streams == Streams::random && next_random() >> 63) return;
+    run_head(*next);
+  }
+}
+
+cudaError_t run_until(std::unique_lock<std::mutex>& lock, Stream* target, const std::function<bool()>& done) {
+  while (!done()) {
+    Stream* next = settings().streams == Streams::random ? nullptr : needed_for(target);
+    if (!next) next = any_runnable();
+    if (next) {
+      run_head(*next);
+    } else if (progress.wait_for(lock, std::chrono::seconds(60)) == std::cv_status::timeout) {
+      explain("a stream waits for something that does not come: no progress for 60 s");
+      return cudaErrorLaunchTimeout;
+    }
+  }
+  return cudaSuccess;
+}
+
+bool is_idle(const Stream& stream) { return stream.queue.empty() && !stream.running; }
+
+cudaError_t synchronize(std::unique_lock<std::mutex>& lock, Stream& stream) {
+  if (cudaError_t status = run_until(lock, &stream, [&] { return is_idle(stream); })) return status;
+  as_identity(stream.identity, [&] { release(stream.order.done); });
+  acquire(stream.order.done);
+  return std::exchange(stream.error, cudaSuccess);
+}
+
+cudaError_t synchronize_all(std::unique_lock<std::mutex>& lock) {
+  cudaError_t first = cudaSuccess;
+  for (size_t i = 0; i < streams.size(); ++i) {
+    cudaError_t status = synchronize(lock, *streams[i]);
+    if (first == cudaSuccess) first = status;
+  }
+  return first;
+}
+
+}  // namespace ottava::cuda_host
