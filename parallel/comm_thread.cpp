@@ -66,6 +66,11 @@ void CommThread::loop() {
 void CommThread::wait(const Counter& counter, uint64_t ticket) {
   auto done = [&] { return counter.done.load(std::memory_order_acquire) >= ticket; };
   if (done()) return;
+  struct Awaited {
+    RankState& state;
+    explicit Awaited(RankState& s) : state(s) { state.add_waiter(1); }
+    ~Awaited() { state.add_waiter(-1); }
+  } awaited(*state_);
   std::unique_lock lock(shared_->mutex);
   while (!done()) {
     if (state_->failed()) throw CommError(state_->failure());

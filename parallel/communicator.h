@@ -73,7 +73,7 @@ struct Broadcast {
   int root = 0;
   std::string_view label;
 };
-/// Ends when the receiver has the data: two ranks that send to each other do so inside a Group.
+/// May end as late as when the receiver has the data: two ranks that send to each other do so inside a Group.
 struct Send {
   Tensor tensor;
   int to = 0;

@@ -51,6 +51,9 @@ class RankState {
   void enter(Collective collective, std::string_view axis, std::string_view label, int64_t calls = 1);
   void leave();
   ProgressRecord progress() const;
+  /// True while the rank's own thread waits for a call: then a transport polls eagerly, else it leaves the core to compute.
+  bool is_awaited() const { return waiters_ > 0; }
+  void add_waiter(int change) { waiters_ += change; }
 
   /// Records why this rank must stop, as the whole message of the CommError. Only the first reason counts; it is handed to the hooks (which wake whoever waits
   /// and tell the other ranks) on the calling thread.
@@ -69,6 +72,7 @@ class RankState {
   CommStats stats_;
   std::atomic<double> timeout_seconds_ = 300;
   std::atomic<bool> failed_ = false;
+  std::atomic<int> waiters_ = 0;
   mutable std::mutex mutex_;
   ProgressRecord record_;
   std::string failure_;

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "parallel/host_communicator.h"
+#include "parallel/mpi/exchange.h"
+
+namespace ottava::mpi {
+
+/// The collectives of one group of ranks, built from messages. Groups need no MPI communicator of their own: all ranks
+/// carry out their calls in program order, so messages between two ranks match in order; tags only tell calls apart, so
+/// that ranks which disagree stop instead of mixing data.
+class MpiTransport final : public HostTransport {
+ public:
+  struct Group {
+    std::string axis;
+    std::vector<int> world_ranks;
+    int rank = 0;
+    int ordinal = 0;
+  };
+  MpiTransport(std::shared_ptr<Session> session, std::shared_ptr<RankState> state, Group group);
+
+  std::string_view name() const override { return "mpi"; }
+  void run(std::span<const CollectiveCall> calls) override;
+  std::shared_ptr<HostTransport> split(const std::string& axis, const std::vector<int>& world_ranks, int rank,
+                                       int ordinal) override;
+
+ private:
+  /// One piece of a reduction, small enough for the workspace: elements [begin, end) of every rank's block.
+  struct Segment {
+    const CollectiveCall* call;
+    int64_t begin, end;
+    bool whole = false;  ///< the whole vector goes to everybody, who adds it alone
+  };
+  std::vector<Segment> segments_of(std::span<const CollectiveCall> calls) const;
+  void post(const Segment& segment, char* workspace, Exchange& exchange);
+  void add_up(const Segment& segment, char* workspace);
+  void reduce_all(std::span<const CollectiveCall> calls);
+  void post_moves(std::span<const CollectiveCall> calls);
+  void broadcast(const CollectiveCall& call);
+  void barrier(const CollectiveCall& call);
+
+  int size() const { return static_cast<int>(group_.world_ranks.size()); }
+  int world(int rank) const { return group_.world_ranks[static_cast<size_t>(rank)]; }
+  int peer(int distance) const { return (group_.rank + distance) % size(); }
+  int tag(const CollectiveCall& call) const;
+  bool is_small(const CollectiveCall& call) const;
+
+  std::shared_ptr<Session> session_;
+  std::shared_ptr<RankState> state_;
+  Group group_;
+  int64_t segment_bytes_ = 0;
+  int group_tag_ = 0;
+  uint64_t sequence_ = 0;
+  Exchange moves_, even_, odd_;
+  std::vector<char> workspace_[2];
+  std::vector<const void*> inputs_;
+};
+
+}  // namespace ottava::mpi
