@@ -13,6 +13,12 @@
 
 namespace ottava {
 
+/// How the optimizer treats one parameter (optimizer.param_groups).
+struct ParameterTraining {
+  float weight_decay = 0;
+  float lr_factor = 1;
+};
+
 /// Everything that decides what a step computes, resolved from the configuration.
 struct TrainingShape {
   LlamaConfig model;
@@ -21,11 +27,11 @@ struct TrainingShape {
   int64_t batch = 1, sequence = 2048;  ///< of one micro-batch on one data rank
   int64_t micro_batches = 1;
   int64_t validation_batch = 0;        ///< 0: never validates
+  int64_t validation_sequence = 0;
   bool block_causal = false;           ///< attention stays within documents; positions restart
   AdamwHyper adamw;
   float max_norm = 1;
-  /// Weight decay of a parameter, by its spec (parameter groups).
-  std::vector<float> weight_decay;
+  std::vector<ParameterTraining> groups;  ///< per parameter of the table; empty: the defaults
 };
 
 /// Host tokens of one micro-batch or of several: [count, T], documents only when block-causal.
@@ -43,13 +49,15 @@ struct StepInputs {
 struct StepOutputs {
   double loss_sum = 0;   ///< this rank's sum of token losses, all micro-batches
   double grad_norm = 0;  ///< global, before clipping
+  int64_t valid_tokens = 0;  ///< as given
   bool skipped = false;  ///< the norm was not finite; nothing moved
 };
 
 /// Model, parameters and optimizer of one rank, on one device. The same object runs on `meta` to record memory and cost.
 class TrainingEngine {
  public:
-  TrainingEngine(TrainingShape shape, Stream& stream, Arena& arena, RankGroups& ranks);
+  /// Takes persistent memory for all state, and the stream's matmul workspace of the given size.
+  TrainingEngine(TrainingShape shape, Stream& stream, Arena& arena, RankGroups& ranks, int64_t matmul_workspace_bytes);
 
   const TrainingShape& shape() const { return shape_; }
   Fsdp& parameters() { return *parameters_; }
@@ -61,9 +69,10 @@ class TrainingEngine {
   double validate(const HostTokens& tokens);
 
  private:
+  void upload(const HostTokens& tokens, int64_t count);
   void upload(const void* host, const Tensor& device);
-  MicroBatch micro_batch(int64_t index, int64_t batch) const;
-  void update(Allocation& norm_workspace);
+  MicroBatch micro_batch(int64_t index, int64_t batch, int64_t sequence) const;
+  void update(const StepContext& context);
 
   TrainingShape shape_;
   Stream& stream_;
@@ -72,7 +81,7 @@ class TrainingEngine {
   LlamaParameters table_;
   std::unique_ptr<Fsdp> parameters_;
   std::unique_ptr<LlamaModel> model_;
-  Tensor tokens_, targets_, document_start_, positions_;  ///< i32 [micro_batches * B, T]
+  Tensor tokens_, targets_, document_start_, positions_;  ///< i32 [micro_batches * B * T], room for validation too
   Tensor scalars_, step_, loss_sum_, sum_of_squares_, skipped_;
   StepProfile* profile_ = nullptr;
 };

@@ -30,6 +30,7 @@ struct AdamwTensor {
   Tensor master, gradient, exp_avg, exp_avg_sq, compute;
   Tensor amax;  ///< may be left out: u32 [1], raised to the bits of max |compute|
   float weight_decay = 0;
+  float lr_factor = 1;        ///< of this tensor's learning rate
   uint64_t key = 0;           ///< identifies the tensor for stochastic rounding
   int64_t first_element = 0;  ///< global index of element 0, so that rounding does not depend on sharding
 };

@@ -1,0 +1,157 @@
+#include "apps/experiment.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "core/error.h"
+#include "models/llama/resolve_model.h"
+#include "models/llama/read_hf_config.h"
+
+namespace ottava {
+namespace {
+
+struct Batches {
+  int64_t global, micro_batches;
+};
+
+Batches resolve_batches(const Config& c, const Mesh& mesh) {
+  const int64_t ranks = static_cast<int64_t>(mesh.size(MeshAxis::dp_replicate)) * mesh.size(MeshAxis::dp_shard);
+  const int64_t local = c.training.local_batch_size, together = local * ranks;
+  const int64_t global = c.training.global_batch_size < 0 ? together : c.training.global_batch_size;
+  if (global % together != 0 || global < together) {
+    fail<ConfigError>("training", "global_batch_size {} is not a multiple of local_batch_size {} x {} data-parallel ranks = {} (remainder {})",
+                      global, local, ranks, together, global % together);
+  }
+  return {global, global / together};
+}
+
+// The pattern is a glob over the parameter's name: "*norm*".
+bool matches(std::string_view pattern, std::string_view name) {
+  if (pattern.empty()) return name.empty();
+  if (pattern.front() == '*') {
+    for (size_t skip = 0; skip <= name.size(); ++skip) {
+      if (matches(pattern.substr(1), name.substr(skip))) return true;
+    }
+    return false;
+  }
+  if (name.empty() || (pattern.front() != '?' && pattern.front() != name.front())) return false;
+  return matches(pattern.substr(1), name.substr(1));
+}
+
+// Per parameter of the table; a fused parameter takes the group of its own name or of its first part.
+std::vector<ParameterTraining> resolve_groups(const OptimizerConfig& c, const std::vector<ParameterSpec>& specs) {
+  std::vector<ParameterTraining> out;
+  std::vector<bool> used(c.param_groups.size(), false);
+  for (const ParameterSpec& spec : specs) {
+    ParameterTraining training{static_cast<float>(c.weight_decay), 1.0f};
+    for (size_t g = 0; g < c.param_groups.size(); ++g) {
+      const ParamGroupConfig& group = c.param_groups[g];
+      if (!matches(group.match, spec.name) && !matches(group.match, spec.parts[0].hf_name)) continue;
+      used[g] = true;
+      training.weight_decay = static_cast<float>(group.weight_decay.value_or(c.weight_decay));
+      training.lr_factor = static_cast<float>(group.lr_factor);
+      break;
+    }
+    out.push_back(training);
+  }
+  for (size_t g = 0; g < used.size(); ++g) {
+    if (!used[g]) fail<ConfigError>("optimizer", "param_groups entry {} matches no parameter: '{}'; names look like layers.0.attention_norm", g + 1, c.param_groups[g].match);
+  }
+  return out;
+}
+
+FsdpOptions resolve_fsdp(const Config& c) {
+  using Reshard = ParallelismConfig::Reshard;
+  using Reduce = ParallelismConfig::Reduce;
+  FsdpOptions out;
+  // training.dtype bfloat16 is TorchTitan's all-BF16 mode; here masters stay FP32 and only the moments are halved.
+  out.compute = c.training.mixed_precision_param;
+  out.reduce = c.training.mixed_precision_reduce;
+  out.optimizer_state = c.optimizer.state_dtype;
+  switch (c.parallelism.fsdp_reshard_after_forward) {
+    case Reshard::automatic: out.reshard = FsdpOptions::Reshard::automatic; break;
+    case Reshard::always: out.reshard = FsdpOptions::Reshard::always; break;
+    case Reshard::never: out.reshard = FsdpOptions::Reshard::never; break;
+  }
+  out.reduce_every_micro_batch = c.parallelism.fsdp_reduce_every_microbatch != Reduce::once_per_step;
+  return out;
+}
+
+void check_tensor_parallel(const LlamaConfig& m, const Config& c, int tp) {
+  if (tp == 1) return;
+  auto divides = [&](std::string_view name, int64_t value) {
+    if (value % tp != 0) fail<ConfigError>("parallelism", "tensor_parallel_degree {} does not divide {} {} (remainder {})", tp, name, value, value % tp);
+  };
+  divides("n_heads", m.heads);
+  divides("ffn_dim", m.ffn_dim);
+  divides("vocab_size", m.vocab_size);
+  divides("local_batch_size x seq_len =", c.training.local_batch_size * c.training.seq_len);
+  if (m.kv_heads % tp != 0 && tp % m.kv_heads != 0) {
+    fail<ConfigError>("parallelism", "tensor_parallel_degree {} neither divides n_kv_heads {} nor is a multiple of it", tp, m.kv_heads);
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<const Tokenizer> load_tokenizer(const Config& config) {
+  return Tokenizer::load(find_input(config, "model.hf_assets_path", config.model.hf_assets_path));
+}
+
+Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> tokenizer, int world_size) {
+  const ParallelismConfig& p = c.parallelism;
+  Mesh mesh({.dp_replicate = static_cast<int>(p.data_parallel_replicate_degree),
+             .dp_shard = static_cast<int>(p.data_parallel_shard_degree),
+             .tp = static_cast<int>(p.tensor_parallel_degree)},
+            world_size);
+  const Batches batches = resolve_batches(c, mesh);
+  std::optional<LlamaConfig> base;
+  if (c.model.flavor == "hf") base = read_hf_config(find_input(c, "model.hf_assets_path", c.model.hf_assets_path));
+  const int64_t longest = std::max(c.training.seq_len, c.validation.enable ? c.validation.seq_len : 0);
+
+  TrainingShape shape;
+  shape.model = resolve_model(c.model, base, tokenizer ? tokenizer->vocab_size() : 0, longest);
+  check_tensor_parallel(shape.model, c, mesh.size(MeshAxis::tp));
+  shape.model_options = {.sequence = longest,
+                         .loss_chunk_rows = c.model.loss_chunk_tokens > 0 ? c.model.loss_chunk_tokens : 1024,
+                         .recompute = resolve_recompute(c.activation_checkpoint, shape.model.layers)};
+  shape.parameters = resolve_fsdp(c);
+  shape.batch = c.training.local_batch_size;
+  shape.sequence = c.training.seq_len;
+  shape.micro_batches = batches.micro_batches;
+  shape.validation_batch = c.validation.enable ? c.validation.local_batch_size : 0;
+  shape.validation_sequence = c.validation.seq_len;
+  shape.block_causal = c.model.attn_mask_type == ModelConfig::AttnMask::block_causal;
+  shape.adamw = {.beta1 = static_cast<float>(c.optimizer.beta1),
+                 .beta2 = static_cast<float>(c.optimizer.beta2),
+                 .eps = static_cast<float>(c.optimizer.eps),
+                 .seed = static_cast<uint64_t>(c.training.seed)};
+  shape.max_norm = static_cast<float>(c.training.max_norm);
+  shape.groups = resolve_groups(c.optimizer, llama_parameters(shape.model).specs);
+  return {c, std::move(tokenizer), mesh, std::move(shape), batches.global};
+}
+
+double StepPlan::flops(Precision precision) const {
+  double sum = 0;
+  for (const CostRecorder::Total& total : costs) sum += total.precision == precision ? total.flops : 0;
+  return sum;
+}
+
+StepPlan record_step(const TrainingShape& shape, Device target, RankGroups& ranks) {
+  CostRecorder recorder;
+  Stream stream = Stream::meta(recorder, target);
+  StepPlan plan;
+  // The first pass learns the libraries' scratchpad, which the second places with everything else.
+  for (int pass = 0; pass < 2; ++pass) {
+    recorder.clear();
+    Arena arena;
+    TrainingEngine engine(shape, stream, arena, ranks, plan.matmul_workspace_bytes);
+    engine.train_step({}, {});
+    plan.costs = recorder.totals();
+    if (shape.validation_batch > 0) engine.validate({});
+    plan.matmul_workspace_bytes = recorder.workspace_bytes();
+    plan.memory = arena.plan();
+  }
+  return plan;
+}
+
+}  // namespace ottava

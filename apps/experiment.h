@@ -1,0 +1,41 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "apps/config.h"
+#include "apps/training_engine.h"
+#include "core/data/tokenizer/tokenizer.h"
+#include "parallel/mesh.h"
+
+namespace ottava {
+
+/// A configuration with everything worked out that files and the number of ranks decide.
+struct Experiment {
+  Config config;
+  std::shared_ptr<const Tokenizer> tokenizer;  ///< null when planning without one
+  Mesh mesh;
+  TrainingShape shape;
+  int64_t global_batch = 0;  ///< sequences per optimizer step, all ranks
+  int64_t tokens_per_step() const { return global_batch * shape.sequence; }
+};
+
+/// Throws ConfigError with the arithmetic for batches that do not divide, meshes that do not fit, models that cannot be
+/// built. With `tokenizer` null the vocabulary must come from the configuration or the flavor.
+Experiment resolve_experiment(const Config& config, std::shared_ptr<const Tokenizer> tokenizer, int world_size);
+
+/// Reads the tokenizer of model.hf_assets_path.
+std::shared_ptr<const Tokenizer> load_tokenizer(const Config& config);
+
+/// What a recorded run of the step on `meta` says about memory and cost, for one rank.
+struct StepPlan {
+  MemoryPlan memory;
+  std::vector<CostRecorder::Total> costs;  ///< of one training step
+  double flops(Precision precision) const;
+  int64_t matmul_workspace_bytes = 0;
+};
+/// Runs set-up, a training step and, if configured, a validation step on `meta` for the rank of `ranks`.
+StepPlan record_step(const TrainingShape& shape, Device target, RankGroups& ranks);
+
+}  // namespace ottava

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "core/metrics/metrics_config.h"
+#include "core/metrics/step_line.h"
+#include "core/device.h"
+
+namespace ottava {
+
+/// Peak rates that utilization is measured against, FLOP/s of one device.
+struct DevicePeaks {
+  double fp32 = 0, bf16 = 0, fp8 = 0;
+  bool is_measured = false;  ///< a GEMM on this machine; else the vendor's dense figure
+  std::string source;        ///< "measured", "NVIDIA H200 (dense)", "metrics.peak_tflops_bf16"
+};
+
+/// Highest resident memory of this process (or of the GPU) so far, and what the machine has.
+struct MemoryUse {
+  double gib = 0, percent = 0;
+};
+MemoryUse memory_use(Device device);
+
+/// Says how a run goes: the log line, a progress line on a terminal, JSON lines and TensorBoard.
+class MetricsReporter {
+ public:
+  struct Options {
+    MetricsConfig config;
+    std::string folder;        ///< job.dump_folder
+    int64_t total_steps = 0;
+    int64_t resumed_at = 0;    ///< records past this step belong to a run that was cut off
+    bool is_reporting_rank = true;
+  };
+  explicit MetricsReporter(Options options);
+  ~MetricsReporter();
+
+  void log_step(const StepMetrics& metrics);
+  void log_validation(int64_t step, double loss, double tokens_per_second, const MemoryUse& memory);
+  /// Between logged steps, on a terminal: where we are and how long it will take.
+  void progress(int64_t step, double seconds_per_step);
+  void flush();
+
+ private:
+  struct Files;
+  void clear_progress();
+
+  Options options_;
+  std::unique_ptr<Files> files_;
+  bool colors_ = false, on_terminal_ = false, progress_shown_ = false;
+  std::chrono::steady_clock::time_point last_progress_;
+};
+
+}  // namespace ottava

@@ -1,0 +1,248 @@
+#include "apps/trainer.h"
+
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <filesystem>
+#include <utility>
+
+#include "apps/startup_report.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "core/optim/lr_schedule.h"
+
+namespace ottava {
+namespace {
+
+Stream stream_of(Device device) { return device.type == DeviceType::cuda ? Stream::cuda(device.index) : Stream::cpu(); }
+
+data::LoaderOptions loader_options(const Experiment& e, const std::vector<std::string>& paths, std::string_view key,
+                                   int64_t sequence, data::Order order, bool writes_index) {
+  const TrainingConfig& t = e.config.training;
+  data::LoaderOptions options;
+  for (const std::string& path : paths) options.sources.push_back(find_input(e.config, key, path).string());
+  options.text_key = t.text_key;
+  options.encoder = text_encoder(e.tokenizer, t.add_bos, t.add_eos);
+  options.seq_len = sequence;
+  options.seed = static_cast<uint64_t>(t.seed);
+  options.order = order;
+  options.index_folder = (std::filesystem::path(e.config.job.dump_folder) / "data_index").string();
+  options.index_access = writes_index ? data::IndexAccess::read_write : data::IndexAccess::read_only;
+  if (t.dataloader.num_workers > 0) options.threads = static_cast<int>(t.dataloader.num_workers);
+  if (t.dataloader.prefetch_factor) options.prefetch = static_cast<int>(*t.dataloader.prefetch_factor);
+  return options;
+}
+
+LrScheduleOptions schedule_options(const Config& c) {
+  using Decay = LrSchedulerConfig::Decay;
+  const LrSchedulerConfig& s = c.lr_scheduler;
+  LrScheduleOptions options;
+  options.peak = c.optimizer.lr;
+  options.warmup_steps = s.warmup_steps;
+  options.total_steps = s.total_steps.value_or(c.training.steps);
+  options.decay_ratio = s.decay_ratio;
+  options.decay = s.decay_type == Decay::linear ? LrDecay::linear : s.decay_type == Decay::sqrt ? LrDecay::sqrt : LrDecay::cosine;
+  options.min_lr_factor = s.min_lr_factor;
+  return options;
+}
+
+double seconds_now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+}  // namespace
+
+Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const StopSignals* signals)
+    : experiment_(std::move(experiment)), ranks_(ranks), signals_(signals), device_(device), stream_(stream_of(device)) {
+  const Config& c = experiment_.config;
+  const TrainingShape& shape = experiment_.shape;
+  const bool is_first = ranks.world->rank() == 0;
+  BatchSource::Options data{.loader = loader_options(experiment_, c.training.dataset_path, "training.dataset_path", shape.sequence,
+                                                     c.training.shuffle ? data::Order::shuffled : data::Order::sequential, is_first),
+                            .batch = shape.batch,
+                            .micro_batches = shape.micro_batches,
+                            .data_rank = ranks.data_rank,
+                            .data_size = ranks.data_size,
+                            .documents = shape.block_causal};
+  data_ = std::make_unique<BatchSource>(std::move(data));
+  if (c.validation.enable) {
+    BatchSource::Options validation{.loader = loader_options(experiment_, c.validation.dataset_path, "validation.dataset_path",
+                                                             shape.validation_sequence, data::Order::sequential, is_first),
+                                    .batch = shape.validation_batch,
+                                    .data_rank = ranks.data_rank,
+                                    .data_size = ranks.data_size,
+                                    .documents = shape.block_causal};
+    validation_data_ = std::make_unique<BatchSource>(std::move(validation));
+  }
+  state_.loss_scale = initial_loss_scale(c.training);
+  checkpoints_ = std::make_unique<Checkpoints>(experiment_, ranks_, stream_);
+  // The first tokens are made while memory is planned and weights are drawn.
+  data_->start(checkpoints_->data_position_to_load());
+
+  plan_ = record_step(shape, device, ranks);
+  require_memory(plan_.memory, device);
+  if (is_first) log_startup_report(experiment_, plan_, device, ranks);
+  arena_ = std::make_unique<Arena>(plan_.memory, device);
+  engine_ = std::make_unique<TrainingEngine>(shape, stream_, *arena_, ranks, plan_.matmul_workspace_bytes);
+  if (!checkpoints_->load(*engine_, state_)) engine_->parameters().initialise(static_cast<uint64_t>(c.training.seed));
+  check_data_unchanged();
+  reporter_ = std::make_unique<MetricsReporter>(MetricsReporter::Options{.config = c.metrics,
+                                                                         .folder = c.job.dump_folder,
+                                                                         .total_steps = c.training.steps,
+                                                                         .resumed_at = state_.step,
+                                                                         .is_reporting_rank = is_first});
+}
+
+Trainer::~Trainer() = default;
+
+double Trainer::learning_rate(int64_t step) const { return ottava::learning_rate(schedule_options(experiment_.config), step); }
+
+StepOutputs Trainer::step(StepProfile* profile) {
+  const HostTokens& tokens = data_->read(state_.data_position);
+  // One exchange per step: how many tokens count, and whether any rank was asked to stop.
+  double shared[2] = {static_cast<double>(data_->valid_tokens()), signals_ && signals_->received() != 0 ? 1.0 : 0.0};
+  if (ranks_.world->size() > 1) {
+    // Tensor-parallel ranks read the same tokens: only the first of each group counts them.
+    if (ranks_.tensor_parallel.rank() != 0) shared[0] = 0;
+    Stream host = Stream::cpu();
+    ranks_.world->all_reduce(host, {.send = view_of(shared, {2}), .recv = {}, .label = "tokens and stop"}).wait(host);
+  }
+  stop_asked_ = shared[1] > 0;
+  StepInputs inputs{.learning_rate = learning_rate(state_.step),
+                    .loss_scale = current_loss_scale(state_.loss_scale),
+                    .optimizer_step = state_.optimizer_step + 1,
+                    .valid_tokens = static_cast<int64_t>(shared[0])};
+  StepOutputs out = engine_->train_step(tokens, inputs, profile);
+  out.valid_tokens = inputs.valid_tokens;
+  state_.step += 1;
+  state_.data_position += experiment_.global_batch;
+  state_.tokens_seen += experiment_.tokens_per_step();
+  if (out.skipped) {
+    state_.skipped_steps += 1;
+    state_.consecutive_skips += 1;
+  } else {
+    state_.optimizer_step += 1;
+    state_.consecutive_skips = 0;
+  }
+  update_loss_scale(state_.loss_scale, out.skipped);
+  return out;
+}
+
+Trainer::End Trainer::run() {
+  const Config& c = experiment_.config;
+  log::info("Training starts at step {}", state_.step + 1);
+  last_log_ = {seconds_now(), state_.step, data_->seconds_waited()};
+  while (state_.step < c.training.steps) {
+    ranks_.world->state().set_step(state_.step + 1);
+    const double begin = seconds_now();
+    StepOutputs out = step(nullptr);
+    if (state_.step == 1 || state_.step % c.metrics.log_freq == 0 || state_.step == c.training.steps) log_step(out);
+    check_health(out);
+    reporter_->progress(state_.step, seconds_now() - begin);
+    if (validation_data_ && (state_.step == 1 || state_.step % c.validation.freq == 0)) validate();
+    checkpoints_->poll();
+    const bool is_last = state_.step == c.training.steps;
+    if (checkpoints_->is_due(state_.step, is_last) || (stop_asked_ && !is_last)) checkpoints_->save(*engine_, state_, is_last);
+    if (stop_asked_ && !is_last) {
+      checkpoints_->finish();
+      reporter_->flush();
+      log::info("Stopped after step {}{}", state_.step, checkpoints_->is_enabled() ? "; the same command continues from here" : "; nothing was saved because checkpoint.enable is false");
+      return End::stopped;
+    }
+  }
+  checkpoints_->finish();
+  reporter_->flush();
+  log::info("Training completed");
+  return End::completed;
+}
+
+// Sum over the ranks that see different tokens, and the largest of their means.
+Trainer::GlobalLoss Trainer::global_loss(double sum, double tokens) {
+  double sums[2] = {sum, tokens}, largest[1] = {tokens > 0 ? sum / tokens : 0};
+  if (ranks_.loss->size() > 1) {
+    Stream host = Stream::cpu();
+    ranks_.loss->all_reduce(host, {.send = view_of(sums, {2}), .recv = {}, .label = "loss"}).wait(host);
+    ranks_.loss->all_reduce(host, {.send = view_of(largest, {1}), .recv = {}, .op = ReduceOp::max, .label = "largest loss"}).wait(host);
+  }
+  return {sums[1] > 0 ? sums[0] / sums[1] : 0, largest[0], sums[1]};
+}
+
+void Trainer::log_step(const StepOutputs& out) {
+  const Config& c = experiment_.config;
+  GlobalLoss loss = global_loss(out.loss_sum, static_cast<double>(data_->valid_tokens()));
+  const double now = seconds_now(), seconds = now - last_log_.seconds;
+  const int64_t steps = state_.step - last_log_.step;
+  const double tokens = static_cast<double>(steps * experiment_.tokens_per_step());
+  const double waited = data_->seconds_waited();
+  StepMetrics m;
+  m.step = state_.step;
+  m.global_avg_loss = loss.mean;
+  m.global_max_loss = loss.largest;
+  m.grad_norm = out.grad_norm;
+  m.learning_rate = learning_rate(state_.step - 1);
+  m.tokens_seen = state_.tokens_seen;
+  m.tokens_per_second = tokens / seconds / ranks_.world->size();
+  m.step_seconds = seconds / static_cast<double>(steps);
+  m.data_seconds = (waited - last_log_.seconds_waited) / static_cast<double>(steps);
+  m.loss_scale = current_loss_scale(state_.loss_scale);
+  m.skipped_steps = state_.skipped_steps;
+  const DevicePeaks& peaks = device_peaks();
+  const double model_flops = model_flops_per_token(experiment_.shape.model, experiment_.shape.sequence);
+  m.tflops = model_flops * m.tokens_per_second / 1e12;
+  m.mfu_percent = 100 * model_flops * m.tokens_per_second / peaks.bf16;
+  m.conservative_mfu_percent = 100 * model_flops * m.tokens_per_second / (plan_.flops(Precision::fp8) > 0 ? peaks.fp8 : peaks.bf16);
+  const double ideal = plan_.flops(Precision::fp32) / peaks.fp32 + plan_.flops(Precision::bf16) / peaks.bf16 +
+                       plan_.flops(Precision::fp8) / peaks.fp8;
+  m.utilization_percent = 100 * ideal / m.step_seconds;
+  MemoryUse memory = memory_use(device_);
+  m.memory_gib = memory.gib;
+  m.memory_percent = memory.percent;
+  reporter_->log_step(m);
+  if (c.metrics.log_freq > 0) last_log_ = {now, state_.step, waited};
+}
+
+const DevicePeaks& Trainer::device_peaks() {
+  if (!peaks_) {
+    const double begin = seconds_now();
+    peaks_ = find_device_peaks(device_, experiment_.config.metrics);
+    last_log_.seconds += seconds_now() - begin;  // measuring is not training
+  }
+  return *peaks_;
+}
+
+void Trainer::check_health(const StepOutputs& out) {
+  if (!out.skipped) return;
+  log::warning("step {} was skipped: the gradient norm is not finite (loss {}); weights, moments and t did not move", state_.step,
+               out.loss_sum / static_cast<double>(std::max<int64_t>(data_->valid_tokens(), 1)));
+  const int64_t limit = experiment_.config.training.max_consecutive_skipped_steps;
+  if (state_.consecutive_skips >= limit) {
+    fail<NumericsError>("training", "{} consecutive steps had non-finite gradients (training.max_consecutive_skipped_steps {}): lower optimizer.lr, raise lr_scheduler.warmup_steps, or look at the data after sample {}",
+                        state_.consecutive_skips, limit, state_.data_position);
+  }
+}
+
+void Trainer::validate() {
+  const ValidationConfig& v = experiment_.config.validation;
+  const double begin = seconds_now();
+  double sum = 0, tokens = 0;
+  const int64_t per_step = validation_data_->samples_per_step();
+  for (int64_t i = 0; v.steps < 0 || i < v.steps; ++i) {
+    std::optional<int64_t> samples = validation_data_->loader().samples_per_epoch();
+    if (v.steps < 0 && samples && (i + 1) * per_step > *samples) break;
+    sum += engine_->validate(validation_data_->read(i * per_step));
+    tokens += static_cast<double>(validation_data_->valid_tokens());
+  }
+  GlobalLoss loss = global_loss(sum, tokens);
+  const double seconds = seconds_now() - begin;
+  reporter_->log_validation(state_.step, loss.mean, loss.tokens / seconds / ranks_.world->size(), memory_use(device_));
+  last_log_.seconds += seconds;
+}
+
+void Trainer::check_data_unchanged() {
+  const uint64_t now = data_->loader().fingerprint();
+  if (state_.data_fingerprint != 0 && state_.data_fingerprint != now) {
+    log::warning("the training data, tokenizer or seq_len differ from those of the checkpoint: sample {} is not where it stopped",
+                 state_.data_position);
+  }
+  state_.data_fingerprint = now;
+}
+
+}  // namespace ottava

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "apps/batch_source.h"
+#include "apps/checkpoints.h"
+#include "apps/experiment.h"
+#include "apps/metrics_reporter.h"
+#include "apps/stop_signals.h"
+#include "core/optim/loss_scale.h"
+
+namespace ottava {
+
+/// What a run carries from step to step besides weights and moments; part of every checkpoint.
+struct TrainingState {
+  int64_t step = 0;             ///< finished steps, skipped ones included: the position in the schedule
+  int64_t optimizer_step = 0;   ///< steps that moved the weights: t of AdamW
+  int64_t data_position = 0;    ///< samples consumed, all ranks
+  int64_t tokens_seen = 0;
+  int64_t skipped_steps = 0, consecutive_skips = 0;
+  LossScaleState loss_scale;
+  uint64_t data_fingerprint = 0;  ///< of the data that data_position counts in
+};
+
+/// Trains one experiment on one rank from its newest checkpoint, or from the beginning, to training.steps.
+class Trainer {
+ public:
+  /// Plans, allocates, loads. Everything that can be wrong with the input is found here, before the first step.
+  Trainer(Experiment experiment, RankGroups& ranks, Device device, const StopSignals* signals);
+  ~Trainer();
+
+  enum class End { completed, stopped };
+  End run();
+
+  const TrainingState& state() const { return state_; }
+  TrainingEngine& engine() { return *engine_; }
+  const StepPlan& plan() const { return plan_; }
+  Experiment& experiment() { return experiment_; }
+  BatchSource& data() { return *data_; }
+  /// One step without logging or saving (benchmarks).
+  StepOutputs step(StepProfile* profile);
+
+ private:
+  struct GlobalLoss {
+    double mean, largest, tokens;
+  };
+  double learning_rate(int64_t step) const;
+  GlobalLoss global_loss(double sum, double tokens);
+  void log_step(const StepOutputs& out);
+  void validate();
+  void check_health(const StepOutputs& out);
+  void check_data_unchanged();
+  const DevicePeaks& device_peaks();
+
+  Experiment experiment_;
+  RankGroups& ranks_;
+  const StopSignals* signals_;
+  Device device_;
+  Stream stream_;
+  StepPlan plan_;
+  std::unique_ptr<Arena> arena_;
+  std::unique_ptr<TrainingEngine> engine_;
+  std::unique_ptr<BatchSource> data_, validation_data_;
+  std::unique_ptr<Checkpoints> checkpoints_;
+  std::unique_ptr<MetricsReporter> reporter_;
+  TrainingState state_;
+  std::optional<DevicePeaks> peaks_;
+  struct {
+    double seconds = 0;
+    int64_t step = 0;
+    double seconds_waited = 0;
+  } last_log_;
+  bool stop_asked_ = false;
+};
+
+}  // namespace ottava

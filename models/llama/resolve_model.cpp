@@ -1,0 +1,88 @@
+#include "models/llama/resolve_model.h"
+
+#include "core/error.h"
+
+namespace ottava {
+namespace {
+
+template <class T, class U>
+void replace(T& value, const std::optional<U>& given) {
+  if (given) value = static_cast<T>(*given);
+}
+
+void resolve_rope_scaling(LlamaConfig& out, const RopeScalingConfig& given) {
+  if (given.factor && *given.factor == 1) {
+    out.rope_scaling.reset();
+    return;
+  }
+  if (!given.factor && !given.low_freq_factor && !given.high_freq_factor && !given.original_max_position_embeddings) return;
+  if (!out.rope_scaling) out.rope_scaling.emplace();
+  replace(out.rope_scaling->factor, given.factor);
+  replace(out.rope_scaling->low_freq_factor, given.low_freq_factor);
+  replace(out.rope_scaling->high_freq_factor, given.high_freq_factor);
+  replace(out.rope_scaling->original_max_position_embeddings, given.original_max_position_embeddings);
+}
+
+}  // namespace
+
+LlamaConfig resolve_model(const ModelConfig& c, const std::optional<LlamaConfig>& base, int64_t tokenizer_vocab,
+                          int64_t sequence) {
+  LlamaConfig out = base ? *base : llama_flavor(c.flavor);
+  const bool heads_change = c.dim || c.n_heads;
+  replace(out.dim, c.dim);
+  replace(out.layers, c.n_layers);
+  replace(out.heads, c.n_heads);
+  if (c.n_heads) out.kv_heads = out.heads;  // a flavor's key/value heads belong to its own number of heads
+  replace(out.kv_heads, c.n_kv_heads);
+  if (c.head_dim) {
+    out.head_dim = *c.head_dim;
+  } else if (heads_change) {
+    if (out.dim % out.heads != 0) {
+      fail<ConfigError>("model", "dim {} is not a multiple of n_heads {}: set model.head_dim", out.dim, out.heads);
+    }
+    out.head_dim = out.dim / out.heads;
+  }
+  if (c.ffn_dim) {
+    out.ffn_dim = *c.ffn_dim;
+  } else if (c.dim || c.ffn_dim_multiplier || c.multiple_of) {
+    out.ffn_dim = llama_ffn_dim(out.dim, c.ffn_dim_multiplier.value_or(0), c.multiple_of.value_or(256));
+  }
+  replace(out.rope_theta, c.rope_theta);
+  replace(out.norm_eps, c.norm_eps);
+  replace(out.tied_embeddings, c.tie_embeddings);
+  replace(out.qkv_bias, c.qkv_bias);
+  replace(out.qk_norm, c.qk_norm);
+  resolve_rope_scaling(out, c.rope_scaling);
+  if (c.vocab_size > 0) {
+    out.vocab_size = c.vocab_size;
+  } else if (!base && tokenizer_vocab > 0) {
+    out.vocab_size = tokenizer_vocab;
+  }
+  if (out.vocab_size < tokenizer_vocab) {
+    fail<ConfigError>("model", "vocab_size {} is smaller than the tokenizer's {}: ids above it would have no row; leave model.vocab_size out or raise it",
+                      out.vocab_size, tokenizer_vocab);
+  }
+  if (c.max_seq_len && sequence > *c.max_seq_len) {
+    fail<ConfigError>("model", "sequences of {} tokens are longer than model.max_seq_len {}, which RoPE is meant for: lower training.seq_len, or raise model.max_seq_len and set model.rope_scaling",
+                      sequence, *c.max_seq_len);
+  }
+  validate(out);
+  return out;
+}
+
+std::vector<Recompute> resolve_recompute(const ActivationCheckpointConfig& c, int64_t layers) {
+  using Mode = ActivationCheckpointConfig::Mode;
+  std::vector<Recompute> out(static_cast<size_t>(layers), Recompute::nothing);
+  for (size_t i = 0; i < out.size(); ++i) {
+    if (c.mode == Mode::full) out[i] = Recompute::block;
+    if (c.mode != Mode::selective) continue;
+    if (c.per_op()) {
+      out[i] = Recompute::elementwise;
+    } else if ((static_cast<int64_t>(i) + 1) % c.every_nth_block() == 0) {
+      out[i] = Recompute::block;
+    }
+  }
+  return out;
+}
+
+}  // namespace ottava
