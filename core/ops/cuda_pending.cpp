@@ -3,6 +3,7 @@
 #include "core/ops/cross_entropy_kernels.h"
 #include "core/ops/elementwise_kernels.h"
 #include "core/ops/embedding_kernels.h"
+#include "core/ops/qk_norm_kernels.h"
 #include "core/ops/rope_kernels.h"
 #include "core/ops/swiglu_kernels.h"
 
@@ -20,6 +21,8 @@ void cross_entropy_sum(Stream&, const CrossEntropy&) { absent(); }
 void embedding_backward(Stream&, const EmbeddingBackward&) { absent(); }
 void embedding_forward(Stream&, const EmbeddingForward&) { absent(); }
 void fill_zero(Stream&, const Tensor&) { absent(); }
+void qk_norm_backward(Stream&, const QkNormBackward&) { absent(); }
+void qk_norm_forward(Stream&, const QkNormForward&) { absent(); }
 void rope(Stream&, const Rope&) { absent(); }
 void scale(Stream&, const Tensor&, const Tensor&) { absent(); }
 void sum_into(Stream&, const Tensor&, const Tensor&) { absent(); }

@@ -1,0 +1,205 @@
+#include "core/data/byte_stream.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#define ZLIB_CONST
+#include <zlib.h>
+#include <zstd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "core/error.h"
+
+namespace ottava::data {
+namespace {
+
+constexpr std::string_view kWhere = "data";
+constexpr size_t kInputBytes = 256 << 10;
+
+class PlainStream : public ByteStream {
+ public:
+  explicit PlainStream(const std::string& path) : file_(path) {}
+  size_t append(std::string& out, size_t bytes) override {
+    int64_t got = file_.append(out, static_cast<int64_t>(bytes), offset_);
+    offset_ += got;
+    return static_cast<size_t>(got);
+  }
+
+ private:
+  RandomAccessFile file_;
+  int64_t offset_ = 0;
+};
+
+// Compressed bytes of a file, piece by piece; shared by both decoders.
+class CompressedInput {
+ public:
+  explicit CompressedInput(const std::string& path) : file_(path) {}
+  const char* next() const { return buffer_.data() + used_; }
+  size_t available() const { return buffer_.size() - used_; }
+  void consume(size_t bytes) { used_ += bytes; }
+  /// Position in the file of the next unread byte.
+  int64_t offset() const { return read_ - static_cast<int64_t>(available()); }
+  /// False at the end of the file.
+  bool refill() {
+    if (available() > 0) return true;
+    buffer_.clear();
+    used_ = 0;
+    read_ += file_.append(buffer_, kInputBytes, read_);
+    return !buffer_.empty();
+  }
+  template <class... A>
+  [[noreturn]] void broken(fmt::format_string<A...> format, A&&... args) const {
+    fail<FileError>(kWhere, "'{}' {} (at byte {} of {}); make or copy the file again", file_.path(),
+                    fmt::format(format, std::forward<A>(args)...), offset(), file_.size());
+  }
+
+ private:
+  RandomAccessFile file_;
+  std::string buffer_;
+  size_t used_ = 0;
+  int64_t read_ = 0;
+};
+
+class GzipStream : public ByteStream {
+ public:
+  explicit GzipStream(const std::string& path) : input_(path) {
+    if (inflateInit2(&state_, 15 + 16) != Z_OK) fail<FileError>(kWhere, "cannot start zlib for '{}'", path);
+  }
+  ~GzipStream() override { inflateEnd(&state_); }
+
+  size_t append(std::string& out, size_t bytes) override {
+    size_t start = out.size();
+    out.resize(start + bytes);
+    state_.next_out = reinterpret_cast<Bytef*>(out.data() + start);
+    state_.avail_out = static_cast<uInt>(bytes);
+    while (state_.avail_out > 0 && next_member()) inflate_some();
+    out.resize(out.size() - state_.avail_out);
+    return out.size() - start;
+  }
+
+ private:
+  // False when the file has ended after a complete member; zero padding after it is allowed, as gzip(1) does.
+  bool next_member() {
+    if (inside_) return true;
+    while (input_.refill()) {
+      if (*input_.next() != 0 || !decoded_any_) {
+        inflateReset(&state_);
+        return inside_ = decoded_any_ = true;
+      }
+      input_.consume(1);
+    }
+    if (!decoded_any_) input_.broken("is empty, expected gzip data");
+    return false;
+  }
+  void inflate_some() {
+    if (!input_.refill()) input_.broken("is truncated: the gzip data ends in the middle");
+    state_.next_in = reinterpret_cast<const Bytef*>(input_.next());
+    state_.avail_in = static_cast<uInt>(input_.available());
+    int result = inflate(&state_, Z_NO_FLUSH);
+    input_.consume(input_.available() - state_.avail_in);
+    if (result == Z_STREAM_END) {
+      inside_ = false;
+    } else if (result != Z_OK && result != Z_BUF_ERROR) {
+      input_.broken("is not valid gzip data: {}", state_.msg ? state_.msg : "damaged");
+    }
+  }
+
+  CompressedInput input_;
+  z_stream state_{};
+  bool inside_ = false, decoded_any_ = false;
+};
+
+class ZstdStream : public ByteStream {
+ public:
+  explicit ZstdStream(const std::string& path) : input_(path), state_(ZSTD_createDStream()) {
+    if (!state_) fail<FileError>(kWhere, "cannot start zstd for '{}'", path);
+    // Files written with `zstd --long=31` are read too.
+    ZSTD_DCtx_setParameter(state_, ZSTD_d_windowLogMax, 31);
+  }
+  ~ZstdStream() override { ZSTD_freeDStream(state_); }
+
+  size_t append(std::string& out, size_t bytes) override {
+    size_t start = out.size();
+    out.resize(start + bytes);
+    ZSTD_outBuffer to{out.data() + start, bytes, 0};
+    while (to.pos < bytes) {
+      // A frame that is not finished may hold decoded bytes back, so zstd is asked once more before more input is.
+      if (!input_.refill() && !pending_) {
+        if (inside_) input_.broken("is truncated: the zstd data ends in the middle");
+        if (!decoded_any_) input_.broken("is empty, expected zstd data");
+        break;
+      }
+      ZSTD_inBuffer from{input_.next(), input_.available(), 0};
+      size_t before = to.pos, result = ZSTD_decompressStream(state_, &to, &from);
+      if (ZSTD_isError(result)) input_.broken("is not valid zstd data: {}", ZSTD_getErrorName(result));
+      input_.consume(from.pos);
+      decoded_any_ = true;
+      inside_ = result != 0;
+      pending_ = inside_ && (to.pos == bytes || to.pos > before);
+    }
+    out.resize(start + to.pos);
+    return to.pos;
+  }
+
+ private:
+  CompressedInput input_;
+  ZSTD_DStream* state_;
+  bool inside_ = false, pending_ = false, decoded_any_ = false;
+};
+
+}  // namespace
+
+RandomAccessFile::RandomAccessFile(std::string path) : path_(std::move(path)) {
+  descriptor_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor_ < 0) fail<FileError>(kWhere, "cannot open '{}': {}", path_, std::strerror(errno));
+  struct stat info {};
+  bool regular = ::fstat(descriptor_, &info) == 0 && S_ISREG(info.st_mode);
+  if (!regular) {
+    ::close(descriptor_);
+    fail<FileError>(kWhere, "'{}' is not a regular file", path_);
+  }
+  size_ = info.st_size;
+}
+
+RandomAccessFile::RandomAccessFile(RandomAccessFile&& other) noexcept
+    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)), size_(other.size_) {}
+
+RandomAccessFile::~RandomAccessFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void RandomAccessFile::read(void* out, int64_t bytes, int64_t offset) const {
+  char* to = static_cast<char*>(out);
+  while (bytes > 0) {
+    ssize_t got = ::pread(descriptor_, to, static_cast<size_t>(bytes), offset);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail<FileError>(kWhere, "cannot read '{}' at byte {}: {}", path_, offset, std::strerror(errno));
+    if (got == 0) {
+      fail<FileError>(kWhere, "'{}' is truncated: {} more bytes expected at byte {}, where it ends", path_, bytes, offset);
+    }
+    to += got, offset += got, bytes -= got;
+  }
+}
+
+int64_t RandomAccessFile::append(std::string& out, int64_t bytes, int64_t offset) const {
+  bytes = std::max<int64_t>(std::min(bytes, size_ - offset), 0);
+  size_t start = out.size();
+  out.resize(start + static_cast<size_t>(bytes));
+  read(out.data() + start, bytes, offset);
+  return bytes;
+}
+
+std::unique_ptr<ByteStream> open_stream(const std::string& path, Compression compression) {
+  switch (compression) {
+    case Compression::gzip: return std::make_unique<GzipStream>(path);
+    case Compression::zstd: return std::make_unique<ZstdStream>(path);
+    case Compression::none: break;
+  }
+  return std::make_unique<PlainStream>(path);
+}
+
+}  // namespace ottava::data

@@ -1,0 +1,180 @@
+#include "core/data/corpus.h"
+
+#include <algorithm>
+
+#include "core/data/text_documents.h"
+#include "core/error.h"
+
+namespace ottava::data {
+namespace {
+
+constexpr std::string_view kWhere = "data", kByteOrderMark = "\xef\xbb\xbf";
+constexpr int64_t kReadBytes = 256 << 10;
+
+[[noreturn]] void fail_long_line(const DataFile& file, int64_t offset) {
+  fail<DataError>(kWhere, "'{}' has a line longer than {} MiB at byte {}: is it JSON lines, one object per line?",
+                  file.path, kMaxLineBytes >> 20, offset);
+}
+
+// Moves a nominal cut forward to the start of a document.
+int64_t cut(const DataFile& entry, const RandomAccessFile& file, int64_t offset) {
+  if (offset <= 0) return 0;
+  std::string bytes;
+  for (int64_t want = kReadBytes; offset < file.size(); want *= 2) {
+    int64_t read = static_cast<int64_t>(bytes.size());
+    file.append(bytes, want - read, offset + read);
+    bool ended = offset + static_cast<int64_t>(bytes.size()) >= file.size();
+    if (auto distance = find_cut(entry.format, bytes, ended)) return offset + static_cast<int64_t>(*distance);
+    if (bytes.size() > kMaxLineBytes) fail_long_line(entry, offset);
+  }
+  return file.size();
+}
+
+}  // namespace
+
+BlockSizes block_sizes(int64_t seq_len) {
+  return {.block_bytes = std::max<int64_t>(4 << 20, 512 * seq_len),
+          .max_text_bytes = std::max<int64_t>(4 << 10, 8 * seq_len)};
+}
+
+Corpus::Corpus(std::vector<DataFile> files, BlockSizes sizes) : files_(std::move(files)), starts_{0}, sizes_(sizes) {
+  for (const DataFile& file : files_) {
+    bytes_ += file.bytes;
+    // A long compressed file is one block whatever its length, so it takes up one block's length.
+    bool whole = file.compression != Compression::none;
+    starts_.push_back(starts_.back() + (whole ? std::min(file.bytes, sizes_.block_bytes) : file.bytes));
+    if (!is_tokenized(file.format)) continue;
+    std::unique_ptr<TokenShard> shard = TokenShard::open(file.path, file.format);
+    if (!shard->fingerprint().empty()) fingerprints_.emplace_back(file.path, shard->fingerprint());
+  }
+  blocks_ = std::max<int64_t>((starts_.back() + sizes_.block_bytes / 2) / sizes_.block_bytes, 1);
+}
+
+int64_t Corpus::block_begin(int64_t block) const {
+  return starts_.back() / blocks_ * block + std::min(block, starts_.back() % blocks_);
+}
+
+std::vector<Corpus::Part> Corpus::parts(int64_t block) const {
+  int64_t begin = block_begin(block), end = block_begin(block + 1);
+  std::vector<Part> parts;
+  size_t f = static_cast<size_t>(std::upper_bound(starts_.begin(), starts_.end(), begin) - starts_.begin()) - 1;
+  for (; f < files_.size() && starts_[f] < end; ++f) {
+    int64_t first = std::max(begin - starts_[f], int64_t{0}), last = std::min(end - starts_[f], files_[f].bytes);
+    bool compressed = files_[f].compression != Compression::none;
+    if (!compressed || first == 0) parts.push_back({static_cast<int32_t>(f), first, last});
+  }
+  return parts;
+}
+
+int64_t Corpus::line_number(int32_t file, int64_t offset) const {
+  const DataFile& entry = files_[static_cast<size_t>(file)];
+  std::unique_ptr<ByteStream> stream = open_stream(entry.path, entry.compression);
+  int64_t line = 1;
+  for (std::string bytes; offset > 0; bytes.clear()) {
+    int64_t got = static_cast<int64_t>(stream->append(bytes, static_cast<size_t>(std::min(offset, kReadBytes))));
+    if (got == 0) break;
+    line += std::count(bytes.begin(), bytes.end(), '\n');
+    offset -= got;
+  }
+  return line;
+}
+
+void BlockReader::next(Segment& segment) {
+  segment.bytes.clear();
+  segment.documents.clear();
+  while (!finished() && static_cast<int64_t>(segment.bytes.size()) < 2 * corpus_.sizes().block_bytes) {
+    const Corpus::Part& part = parts_[part_];
+    const DataFile& file = corpus_.files()[static_cast<size_t>(part.file)];
+    bool more = false;
+    if (is_tokenized(file.format)) {
+      append_tokens(segment, part);
+    } else if (file.compression == Compression::none) {
+      append_plain(segment, part);
+    } else {
+      more = append_compressed(segment, part);
+    }
+    if (!more) ++part_;
+  }
+}
+
+void BlockReader::append_plain(Segment& segment, const Corpus::Part& part) {
+  const DataFile& entry = corpus_.files()[static_cast<size_t>(part.file)];
+  RandomAccessFile file(entry.path);
+  if (file.size() != entry.bytes) {
+    fail<FileError>(kWhere, "'{}' changed while it was being read: {} bytes, {} when the run started", entry.path,
+                    file.size(), entry.bytes);
+  }
+  int64_t begin = cut(entry, file, part.begin), end = cut(entry, file, part.end);
+  size_t first = segment.bytes.size();
+  file.append(segment.bytes, end - begin, begin);
+  append_documents(segment, part.file, begin, first);
+}
+
+void BlockReader::append_tokens(Segment& segment, const Corpus::Part& part) {
+  const DataFile& entry = corpus_.files()[static_cast<size_t>(part.file)];
+  std::unique_ptr<TokenShard> shard = TokenShard::open(entry.path, entry.format);
+  int64_t begin = shard->cut(part.begin), end = shard->cut(part.end);
+  if (begin >= end) return;
+  auto kind = shard->token_bytes() == 2 ? Document::Kind::u16_tokens : Document::Kind::u32_tokens;
+  // Formats without a document table cannot tell a long document from text without delimiters.
+  int64_t longest = entry.format == Format::llmc_shard ? corpus_.sizes().max_text_bytes / 4 * shard->token_bytes() : end;
+  int64_t first = static_cast<int64_t>(segment.bytes.size()), shift = first - begin;
+  std::vector<int64_t> starts = shard->document_starts(begin, end);
+  shard->file().append(segment.bytes, end - begin, begin);
+  starts.push_back(end);
+  for (size_t i = 0; i + 1 < starts.size(); ++i) {
+    for (int64_t at = starts[i]; at < starts[i + 1]; at += longest) {
+      int64_t stop = std::min(starts[i + 1] - at, longest) + at;
+      segment.documents.push_back({kind, part.file, at + shift, stop + shift, at});
+    }
+  }
+}
+
+bool BlockReader::append_compressed(Segment& segment, const Corpus::Part& part) {
+  const DataFile& entry = corpus_.files()[static_cast<size_t>(part.file)];
+  if (!stream_) {
+    stream_ = open_stream(entry.path, entry.compression);
+    pending_.clear();
+    offset_ = 0;
+    ended_ = false;
+  }
+  size_t wanted = static_cast<size_t>(corpus_.sizes().block_bytes), length = 0;
+  for (;;) {
+    if (pending_.size() > wanted || ended_) {
+      size_t nominal = std::min(wanted, pending_.size());
+      auto distance = find_cut(entry.format, std::string_view(pending_).substr(nominal), ended_);
+      if (distance) {
+        length = nominal + *distance;
+        break;
+      }
+    }
+    if (pending_.size() > wanted + kMaxLineBytes) fail_long_line(entry, offset_ + static_cast<int64_t>(wanted));
+    ended_ = stream_->append(pending_, static_cast<size_t>(kReadBytes)) == 0;
+  }
+  size_t first = segment.bytes.size();
+  segment.bytes.append(pending_, 0, length);
+  pending_.erase(0, length);
+  append_documents(segment, part.file, offset_, first);
+  offset_ += static_cast<int64_t>(length);
+  if (pending_.empty() && !ended_) ended_ = stream_->append(pending_, static_cast<size_t>(kReadBytes)) == 0;
+  bool more = !(ended_ && pending_.empty());
+  if (!more) stream_.reset();
+  return more;
+}
+
+void BlockReader::append_documents(Segment& segment, int32_t file, int64_t offset, size_t first) {
+  Format format = corpus_.files()[static_cast<size_t>(file)].format;
+  if (offset == 0 && std::string_view(segment.bytes).substr(first).starts_with(kByteOrderMark)) {
+    first += kByteOrderMark.size();
+    offset += static_cast<int64_t>(kByteOrderMark.size());
+  }
+  auto kind = format == Format::json_lines ? Document::Kind::json_line : Document::Kind::text;
+  auto add = [&](size_t begin, size_t end) {
+    int64_t from = static_cast<int64_t>(first + begin), to = static_cast<int64_t>(first + end);
+    segment.documents.push_back({kind, file, from, to, offset + static_cast<int64_t>(begin)});
+  };
+  split_documents(format, std::string_view(segment.bytes).substr(first),
+                  static_cast<size_t>(corpus_.sizes().max_text_bytes), add);
+}
+
+}  // namespace ottava::data

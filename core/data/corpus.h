@@ -1,0 +1,98 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/data/byte_stream.h"
+#include "core/data/data_file.h"
+#include "core/data/token_shard.h"
+
+namespace ottava::data {
+
+/// A document as it was read: not parsed, not tokenized.
+struct Document {
+  enum class Kind : uint8_t { text, json_line, u16_tokens, u32_tokens };
+  Kind kind = Kind::text;
+  int32_t file = 0;
+  int64_t begin = 0, end = 0;  ///< bytes of Segment::bytes
+  int64_t offset = 0;          ///< of `begin` in the file's decompressed content
+};
+
+/// What is tokenized and packed alone. Its documents are in file order.
+struct Segment {
+  std::string bytes;
+  std::vector<Document> documents;
+};
+
+struct BlockSizes {
+  int64_t block_bytes = 4 << 20;
+  int64_t max_text_bytes = 32 << 10;  ///< plain text without separators becomes documents of at most this
+};
+/// Sizes for windows of seq_len + 1 tokens. A block's last partial window is dropped, so blocks hold at least a
+/// hundred or so: 512 * seq_len bytes, no less than 4 MiB. Text without separators is cut into pieces of about two windows, small
+/// enough that shuffling them mixes the text, large enough that few windows lose context.
+BlockSizes block_sizes(int64_t seq_len);
+
+/// All files end to end, cut every block_bytes into blocks. A cut moves forward to the next document of its file; a
+/// compressed file, which cannot be entered in the middle, belongs whole to the block in which it starts. So small files share
+/// a block, large ones have many, and how many there are follows from the file sizes alone, before anything is read.
+class Corpus {
+ public:
+  /// Opens every token shard once, so that a damaged one is found now. Throws FileError.
+  Corpus(std::vector<DataFile> files, BlockSizes sizes);
+
+  const std::vector<DataFile>& files() const { return files_; }
+  const BlockSizes& sizes() const { return sizes_; }
+  int64_t bytes() const { return bytes_; }
+  int64_t blocks() const { return blocks_; }
+  /// Tokenizers named by the shards, as (path, fingerprint).
+  const std::vector<std::pair<std::string, std::string>>& fingerprints() const { return fingerprints_; }
+
+  /// The part of a block that lies in one file, before cuts are moved; of a compressed file always all.
+  struct Part {
+    int32_t file;
+    int64_t begin, end;
+  };
+  std::vector<Part> parts(int64_t block) const;
+
+  /// Line (from 1) of an offset in a file's decompressed content; reads the file up to there: for error messages.
+  int64_t line_number(int32_t file, int64_t offset) const;
+
+ private:
+  int64_t block_begin(int64_t block) const;
+
+  std::vector<DataFile> files_;
+  std::vector<int64_t> starts_;  // of each file in the whole, and the end
+  BlockSizes sizes_;
+  int64_t bytes_ = 0, blocks_ = 1;
+  std::vector<std::pair<std::string, std::string>> fingerprints_;
+};
+
+/// Reads one block from its start. Almost always that is one segment; a block with compressed files may be more, each of
+/// two to three block_bytes of content.
+class BlockReader {
+ public:
+  BlockReader(const Corpus& corpus, int64_t block) : corpus_(corpus), parts_(corpus.parts(block)) {}
+  /// Overwrites `segment`. Throws FileError or DataError.
+  void next(Segment& segment);
+  bool finished() const { return part_ == parts_.size(); }
+
+ private:
+  void append_plain(Segment& segment, const Corpus::Part& part);
+  void append_tokens(Segment& segment, const Corpus::Part& part);
+  /// False when the file has ended.
+  bool append_compressed(Segment& segment, const Corpus::Part& part);
+  void append_documents(Segment& segment, int32_t file, int64_t offset, size_t first);
+
+  const Corpus& corpus_;
+  std::vector<Corpus::Part> parts_;
+  size_t part_ = 0;
+  std::unique_ptr<ByteStream> stream_;  // of the compressed file being read
+  std::string pending_;                 // decompressed, not yet given out
+  int64_t offset_ = 0;                  // of pending_ in the content
+  bool ended_ = false;
+};
+
+}  // namespace ottava::data

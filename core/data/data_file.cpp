@@ -1,0 +1,185 @@
+#include "core/data/data_file.h"
+
+#include <glob.h>
+#include <sys/stat.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "core/data/token_shard.h"
+#include "core/error.h"
+#include "core/log.h"
+
+namespace ottava::data {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr std::string_view kWhere = "data";
+constexpr int kListDepth = 8;
+
+bool ends_with(std::string_view name, std::initializer_list<std::string_view> endings) {
+  return std::any_of(endings.begin(), endings.end(), [&](std::string_view e) { return name.ends_with(e); });
+}
+
+Compression compression_of(std::string_view path) {
+  if (path.ends_with(".gz")) return Compression::gzip;
+  return ends_with(path, {".zst", ".zstd"}) ? Compression::zstd : Compression::none;
+}
+
+std::string_view without_compression(std::string_view path) {
+  return compression_of(path) == Compression::none ? path : path.substr(0, path.rfind('.'));
+}
+
+bool is_json(std::string_view path) { return ends_with(without_compression(path), {".json", ".jsonl", ".ndjson"}); }
+
+// In a folder other files are expected to lie about: only names that say "data" are taken.
+bool is_data_name(std::string_view path) {
+  return is_json(path) || path.ends_with(".bin") || ends_with(without_compression(path), {".txt", ".text", ".md"});
+}
+
+uint64_t sample_content(const RandomAccessFile& file) {
+  constexpr int64_t kSample = 4096;
+  std::string sample = std::to_string(file.size()) + "\n";
+  file.append(sample, kSample, 0);
+  if (file.size() > kSample) file.append(sample, kSample, file.size() / 2);
+  if (file.size() > kSample) file.append(sample, kSample, std::max(file.size() - kSample, kSample));
+  return XXH64(sample.data(), sample.size(), 0);
+}
+
+Format format_of(const RandomAccessFile& file, Compression compression) {
+  if (compression != Compression::none) return is_json(file.path()) ? Format::json_lines : Format::text;
+  std::string head;
+  file.append(head, 4096, 0);
+  if (auto shard = sniff_shard(file.path(), head)) return *shard;
+  if (is_json(file.path())) return Format::json_lines;
+  if (file.path().ends_with(".bin")) {
+    fail<FileError>(kWhere,
+                    "'{}' is no token shard: it starts with {:02x} {:02x} {:02x} {:02x}, expected the magic of ottava, llm.c "
+                    "(20240520, 20240801), or a Megatron .idx file beside it",
+                    file.path(), static_cast<uint8_t>(head[0]), static_cast<uint8_t>(head.size() > 1 ? head[1] : 0),
+                    static_cast<uint8_t>(head.size() > 2 ? head[2] : 0),
+                    static_cast<uint8_t>(head.size() > 3 ? head[3] : 0));
+  }
+  if (head.find('\0') != std::string::npos) {
+    fail<FileError>(kWhere, "'{}' is not text: byte {} is 0; expected UTF-8 text, JSON lines (.jsonl) or token shards",
+                    file.path(), head.find('\0'));
+  }
+  return Format::text;
+}
+
+class Finder {
+ public:
+  std::vector<DataFile> files;
+  int64_t empty = 0;
+
+  void add(const std::string& source, int depth) {
+    std::error_code error;
+    if (source.empty()) fail<DataError>(kWhere, "a source is an empty string; expected a file, folder, glob or @list");
+    if (source[0] == '@') return add_list(source.substr(1), depth);
+    fs::file_status status = fs::status(source, error);
+    if (fs::is_directory(status)) return add_folder(source);
+    if (fs::exists(status)) return add_file(source);
+    if (source.find_first_of("*?[") == std::string::npos) {
+      fail<FileError>(kWhere, "'{}' does not exist; expected a file, folder, glob or @list", source);
+    }
+    add_glob(source, depth);
+  }
+
+ private:
+  void add_file(std::string path) {
+    // A Megatron pair is named by either of its files.
+    if (path.ends_with(".idx")) path.replace(path.size() - 4, 4, ".bin");
+    RandomAccessFile file(path);
+    if (file.size() == 0) {
+      ++empty;
+      return;
+    }
+    struct stat info {};
+    ::stat(path.c_str(), &info);
+    DataFile entry{.path = path, .compression = compression_of(path), .bytes = file.size()};
+    entry.mtime_ns = int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
+    entry.format = format_of(file, entry.compression);
+    entry.content = sample_content(file);
+    files.push_back(std::move(entry));
+  }
+  void add_folder(const std::string& folder) {
+    std::vector<std::string> paths;
+    try {
+      using Iterator = fs::recursive_directory_iterator;
+      for (Iterator i(folder, fs::directory_options::follow_directory_symlink); i != Iterator(); ++i) {
+        bool hidden = i->path().filename().string().starts_with('.');
+        if (hidden && i->is_directory()) i.disable_recursion_pending();
+        if (!hidden && i->is_regular_file() && is_data_name(i->path().string())) paths.push_back(i->path().string());
+      }
+    } catch (const fs::filesystem_error& error) {
+      fail<FileError>(kWhere, "cannot list '{}': {}", folder, error.code().message());
+    }
+    if (paths.empty()) {
+      fail<DataError>(kWhere, "folder '{}' holds no data: expected .txt .md .jsonl .json (also .gz, .zst) or .bin files",
+                      folder);
+    }
+    std::sort(paths.begin(), paths.end());
+    for (std::string& path : paths) add_file(std::move(path));
+  }
+  void add_glob(const std::string& pattern, int depth) {
+    glob_t found{};
+    int result = ::glob(pattern.c_str(), GLOB_NOSORT, nullptr, &found);
+    std::vector<std::string> paths(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+    ::globfree(&found);
+    if (result != 0 || paths.empty()) fail<DataError>(kWhere, "no file matches '{}'", pattern);
+    std::sort(paths.begin(), paths.end());
+    for (const std::string& path : paths) add(path, depth);
+  }
+  void add_list(const std::string& path, int depth) {
+    if (depth >= kListDepth) fail<DataError>(kWhere, "'@{}': lists are nested more than {} deep", path, kListDepth);
+    std::ifstream in(path);
+    if (!in) fail<FileError>(kWhere, "cannot open the list '{}'", path);
+    std::string line;
+    while (std::getline(in, line)) {
+      line.erase(std::min(line.find('#'), line.size()));
+      line.erase(line.find_last_not_of(" \t\r") + 1);
+      line.erase(0, line.find_first_not_of(" \t"));
+      if (line.empty()) continue;
+      bool list = line[0] == '@';
+      fs::path source = list ? line.substr(1) : line;
+      if (source.is_relative()) source = fs::path(path).parent_path() / source;
+      add((list ? "@" : "") + source.string(), depth + 1);
+    }
+  }
+};
+
+}  // namespace
+
+std::string_view name_of(Format format) {
+  constexpr std::array<std::string_view, 5> kNames{"text", "JSON lines", "ottava shard", "llm.c shard", "Megatron shard"};
+  return kNames[static_cast<size_t>(format)];
+}
+
+std::vector<DataFile> find_data_files(const std::vector<std::string>& sources) {
+  Finder finder;
+  for (const std::string& source : sources) finder.add(source, 0);
+  if (finder.files.empty()) {
+    fail<DataError>(kWhere, "the dataset is empty: {} sources, {} files, all of 0 bytes; expected at least one with text",
+                    sources.size(), finder.empty);
+  }
+  if (finder.empty > 0) log::warning("data: {} empty files are left out", finder.empty);
+  return std::move(finder.files);
+}
+
+std::vector<std::string> dataset_sources(const std::string& dataset, const std::optional<std::string>& dataset_path) {
+  if (dataset_path && !dataset_path->empty()) return {*dataset_path};
+  std::error_code error;
+  bool names_files = fs::exists(dataset, error) || dataset.find_first_of("*?[/@") != std::string::npos;
+  if (names_files) return {dataset};
+  bool known = dataset == "c4" || dataset == "c4_test" || dataset == "c4_validation";
+  fail<ConfigError>(kWhere, "dataset '{}' {}; set training.dataset_path to a file, folder, glob or @list of text, JSON lines or shards",
+                    dataset,
+                    known ? "is a name of TorchTitan's for data that is not fetched here" : "is no file, folder or glob");
+}
+
+}  // namespace ottava::data

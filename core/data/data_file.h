@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/data/byte_stream.h"
+
+namespace ottava::data {
+
+enum class Format : uint8_t {
+  text,            ///< plain text; `<|endoftext|>` separates documents
+  json_lines,      ///< one JSON object per line, the document is the string under one key
+  ottava_shard,    ///< written by `ottava data prepare`
+  llmc_shard,      ///< llm.c: 1024-byte header, then u16 (GPT-2) or u32 (Llama 3) tokens
+  megatron_shard,  ///< Megatron-LM: tokens in .bin, document table in the .idx beside it
+};
+std::string_view name_of(Format format);
+inline bool is_tokenized(Format format) { return format >= Format::ottava_shard; }
+
+struct DataFile {
+  std::string path;
+  Format format = Format::text;
+  Compression compression = Compression::none;
+  int64_t bytes = 0;      ///< as stored
+  int64_t mtime_ns = 0;
+  uint64_t content = 0;   ///< XXH64 of size, head, middle and tail: notices files that were exchanged, costs 3 small reads
+};
+
+/// The files behind a list of sources, in the order given; each source is
+///   a file; a folder (searched recursively); a glob (`*`, `?`, `[]` in any component); or `@list`, a text file with one
+///   source per line (`#` starts a comment), relative to the folder of that file.
+/// Folders and globs give their files in byte order of the path; folders take only files whose names say what they are
+/// (.txt .text .md .jsonl .ndjson .json .bin, text ones also with .gz or .zst). Format: .json .jsonl .ndjson are JSON
+/// lines, shards are known by their first bytes, everything else is text. Empty files are left out.
+/// Throws FileError (missing, unreadable, wrong magic, binary where text is expected) and DataError (nothing to read).
+std::vector<DataFile> find_data_files(const std::vector<std::string>& sources);
+
+/// `dataset_path` if given; else `dataset` itself when it exists or is a glob or list; TorchTitan's names (c4, c4_test, ...) name
+/// data that is not on this machine: ConfigError, which asks for dataset_path.
+std::vector<std::string> dataset_sources(const std::string& dataset, const std::optional<std::string>& dataset_path);
+
+}  // namespace ottava::data

@@ -1,0 +1,201 @@
+#include "core/data/loader.h"
+
+#include <chrono>
+#include <tuple>
+
+#include "core/data/corpus.h"
+#include "core/data/packing.h"
+#include "core/data/segment_queue.h"
+#include "core/data/window_index.h"
+#include "core/error.h"
+#include "core/log.h"
+
+namespace ottava::data {
+namespace {
+
+constexpr std::string_view kWhere = "data";
+// What a killed run may lose of the index.
+constexpr std::chrono::seconds kSaveInterval{20};
+
+void check(const LoaderOptions& o) {
+  if (o.sources.empty()) fail<ConfigError>(kWhere, "no sources are given; set training.dataset_path");
+  if (!o.encoder.encode || o.encoder.vocab_size < 1) fail<ConfigError>(kWhere, "no tokenizer is given");
+  if (o.seq_len < 1 || o.seq_len > (1 << 28)) fail<ConfigError>(kWhere, "seq_len is {}, expected 1 to 2^28", o.seq_len);
+  if (o.threads < 1 || o.prefetch < 0) {
+    fail<ConfigError>(kWhere, "threads is {}, prefetch {}; expected at least 1 and 0", o.threads, o.prefetch);
+  }
+  if (o.block_bytes.value_or(1) < 1 || o.max_text_bytes.value_or(1) < 1) {
+    fail<ConfigError>(kWhere, "block_bytes and max_text_bytes must be at least 1");
+  }
+}
+
+BlockSizes sizes_of(const LoaderOptions& o) {
+  BlockSizes sizes = block_sizes(o.seq_len);
+  return {o.block_bytes.value_or(sizes.block_bytes), o.max_text_bytes.value_or(sizes.max_text_bytes)};
+}
+
+bool before(const SegmentPlace& a, const SegmentPlace& b) {
+  return std::tie(a.epoch, a.position, a.segment) < std::tie(b.epoch, b.position, b.segment);
+}
+
+}  // namespace
+
+struct TokenLoader::State {
+  explicit State(LoaderOptions o)
+      : options((check(o), std::move(o))),
+        corpus(find_data_files(options.sources), sizes_of(options)),
+        encoder(corpus, options.encoder, options.text_key),
+        key{corpus, options.encoder.fingerprint, options.text_key, options.seq_len},
+        index(options.index_folder, key.hash(true), corpus.blocks(), options.index_access) {
+    for (const auto& [path, fingerprint] : corpus.fingerprints()) {
+      if (fingerprint == options.encoder.fingerprint) continue;
+      fail<DataError>(kWhere, "'{}' was prepared with tokenizer {}, this run uses {}; prepare it again or change the tokenizer",
+                      path, fingerprint, options.encoder.fingerprint);
+    }
+  }
+
+  // The segment that holds a sample, as far as the index knows; else the first segment before it that is not known.
+  struct Located {
+    SegmentPlace place;
+    int64_t first_sample = 0;
+  };
+  Located locate(int64_t sample) const {
+    int64_t per_epoch = index.complete() ? index.total().windows : 0;
+    if (index.complete() && per_epoch == 0) fail_empty();
+    SegmentPlace place{.epoch = per_epoch > 0 ? sample / per_epoch : 0};
+    int64_t first = place.epoch * per_epoch;
+    for (int32_t block : block_order(corpus, options.order, options.seed, place.epoch)) {
+      auto segments = index.find(block);
+      if (!segments) break;
+      for (place.segment = 0; place.segment < static_cast<int64_t>(segments->size()); ++place.segment) {
+        int64_t windows = (*segments)[static_cast<size_t>(place.segment)].windows;
+        if (sample < first + windows) return {place, first};
+        first += windows;
+      }
+      place = {.epoch = place.epoch, .position = place.position + 1};
+    }
+    return {place, first};
+  }
+
+  void start(const Located& at) {
+    if (queue) waited_before += queue->seconds_waited();
+    queue.reset();
+    collected.clear();
+    queue = std::make_unique<SegmentQueue>(
+        corpus, encoder,
+        SegmentQueue::Options{options.seq_len, options.seed, options.order, options.threads, options.prefetch}, at.place);
+    front_first = next_sample = at.first_sample;
+    position = at.place;
+  }
+
+  // Makes the front segment of the queue the one at or before `sample`.
+  void seek(int64_t sample) {
+    int64_t jump = sample - next_sample;
+    if (!queue || sample < front_first) {
+      start(locate(sample));
+    } else if (jump > 0 && jump != usual_jump) {
+      // Ranks skip the samples of others each step; only a jump of a new length may lead past what is being prepared.
+      Located at = locate(sample);
+      if (before(queue->last_started(), at.place)) start(at);
+      usual_jump = jump;
+    }
+  }
+
+  void retire_front() {
+    SegmentQueue::Front front = queue->finish_front();
+    stats.documents += front.count.documents;
+    stats.tokens += front.count.tokens;
+    stats.bytes += front.count.bytes;
+    stats.dropped_tokens += front.count.dropped;
+    front_first += front.count.windows;
+    collected.push_back(front.count);
+    if (front.last_of_block) {
+      // A block entered in the middle was known already: that is how its middle was found.
+      if (static_cast<int64_t>(collected.size()) == front.place.segment + 1) index.set(front.block, std::move(collected));
+      collected.clear();
+      if (index.complete() && index.total().windows == 0) fail_empty();
+      save_index_now_and_then();
+    }
+    queue->pop();
+    position = front.place;
+    ++position.segment;
+  }
+
+  [[noreturn]] void fail_empty() const {
+    SegmentCount total = index.total();
+    fail<DataError>(kWhere,
+                    "the dataset is too small: {} files with {} bytes give {} documents and {} tokens in {} blocks, of which none "
+                    "fills a window of seq_len + 1 = {} tokens; use more text or a smaller seq_len",
+                    corpus.files().size(), corpus.bytes(), total.documents, total.tokens, corpus.blocks(), options.seq_len + 1);
+  }
+
+  void save_index_now_and_then() {
+    auto now = std::chrono::steady_clock::now();
+    if (now - last_save < kSaveInterval) return;
+    last_save = now;
+    save_index_or_warn();
+  }
+  void save_index_or_warn() noexcept {
+    try {
+      index.save();
+    } catch (const std::exception& error) {
+      log::warning("{}: a resumed run will tokenize again what this one has seen", error.what());
+    }
+  }
+
+  LoaderOptions options;
+  Corpus corpus;
+  DocumentEncoder encoder;
+  IndexKey key;
+  WindowIndex index;
+  std::unique_ptr<SegmentQueue> queue;
+  int64_t front_first = 0;  // sample that is the front segment's first window
+  int64_t next_sample = 0, usual_jump = 0;
+  SegmentPlace position;
+  std::vector<SegmentCount> collected;  // of the front block's finished segments
+  DataStats stats;
+  double waited_before = 0;
+  std::chrono::steady_clock::time_point last_save = std::chrono::steady_clock::now();
+};
+
+TokenLoader::TokenLoader(LoaderOptions options) : state_(std::make_unique<State>(std::move(options))) {}
+
+TokenLoader::~TokenLoader() {
+  state_->queue.reset();
+  state_->save_index_or_warn();
+}
+
+void TokenLoader::start(int64_t first_sample) { state_->seek(first_sample); }
+
+void TokenLoader::read(int64_t first_sample, int64_t count, const TokenBatch& out) {
+  State& s = *state_;
+  if (first_sample < 0 || count < 0) fail<DataError>(kWhere, "samples {} and {} more are asked for", first_sample, count);
+  if (count == 0) return;
+  s.seek(first_sample);
+  for (int64_t i = 0; i < count; ++i) {
+    while (!s.queue->wait_for(first_sample + i - s.front_first)) s.retire_front();
+    int64_t at = i * s.options.seq_len;
+    s.queue->copy_window(first_sample + i - s.front_first, out.inputs + at, out.targets + at,
+                         out.document_starts ? out.document_starts + at : nullptr);
+  }
+  s.next_sample = first_sample + count;
+}
+
+std::optional<int64_t> TokenLoader::samples_per_epoch() const {
+  if (!state_->index.complete()) return std::nullopt;
+  return state_->index.total().windows;
+}
+
+DataStats TokenLoader::stats() const {
+  DataStats stats = state_->stats;
+  const SegmentPlace& at = state_->position;
+  stats.epochs = static_cast<double>(at.epoch) + static_cast<double>(at.position) / static_cast<double>(state_->corpus.blocks());
+  stats.seconds_waited = state_->waited_before + (state_->queue ? state_->queue->seconds_waited() : 0);
+  return stats;
+}
+
+const Corpus& TokenLoader::corpus() const { return state_->corpus; }
+uint64_t TokenLoader::fingerprint() const { return state_->key.hash(false); }
+void TokenLoader::save_index() { state_->index.save(); }
+
+}  // namespace ottava::data

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/data/order.h"
+#include "core/data/text_encoder.h"
+#include "core/data/window_index.h"
+
+namespace ottava::data {
+
+struct LoaderOptions {
+  std::vector<std::string> sources;  ///< files, folders, globs, @lists: core/data/data_file.h
+  std::string text_key = "text";     ///< of JSON lines
+  TextEncoder encoder;
+  int64_t seq_len = 0;
+  uint64_t seed = 0;
+  Order order = Order::shuffled;  ///< sequential for validation: file order, the same in every epoch
+  std::string index_folder;       ///< empty: nothing is kept
+  IndexAccess index_access = IndexAccess::read_write;
+  int threads = 1;   ///< that tokenize
+  int prefetch = 2;  ///< segments (about 4 MiB of text, as much of tokens) ready beyond those in work
+  std::optional<int64_t> block_bytes, max_text_bytes;  ///< default: block_sizes(seq_len), core/data/corpus.h
+};
+
+/// Of what this loader has gone through; a restarted one starts from zero.
+struct DataStats {
+  int64_t documents = 0, tokens = 0, bytes = 0;  ///< of finished blocks
+  int64_t dropped_tokens = 0;                    ///< in partial windows at the end of blocks
+  double epochs = 0;                             ///< position: 1.5 is half through the second pass
+  double seconds_waited = 0;                     ///< that read() stood still for data
+};
+
+/// Where read() writes; each [count, seq_len].
+struct TokenBatch {
+  int32_t* inputs = nullptr;
+  int32_t* targets = nullptr;          ///< inputs shifted by one
+  int32_t* document_starts = nullptr;  ///< may be null: where the token's document starts within its sequence
+};
+
+/// Training samples by number. Sample s is a window of seq_len + 1 tokens; s counts through all windows of all blocks of
+/// epoch 0 in that epoch's order, then epoch 1, ... The mapping follows from files, tokenizer, seq_len and seed alone:
+/// not from ranks, threads or where reading began, so the position of a run is one number and any rank may read any samples.
+/// Reading forwards is prefetched; reading elsewhere costs tokenizing the blocks before it whose window counts are not yet known.
+class TokenLoader {
+ public:
+  /// Looks at every file, reads and tokenizes nothing. Throws DataError (nothing to train on, a shard made with another
+  /// tokenizer), FileError (missing, unreadable, damaged header, unwritable index folder), ConfigError (bad options).
+  explicit TokenLoader(LoaderOptions options);
+  /// Saves the index.
+  ~TokenLoader();
+
+  /// Starts tokenizing for a first read() of this sample, without waiting.
+  void start(int64_t first_sample);
+  /// Samples [first_sample, first_sample + count). One thread at a time. Throws what reading and tokenizing
+  /// throw, and DataError when a whole epoch gives no window.
+  void read(int64_t first_sample, int64_t count, const TokenBatch& out);
+
+  /// Windows per epoch, known once every block has been tokenized (in this run or an earlier one).
+  std::optional<int64_t> samples_per_epoch() const;
+  DataStats stats() const;
+  const Corpus& corpus() const;
+  /// Equal on two machines if their copies of the data, tokenizer and seq_len are: what ranks and resumed runs compare.
+  uint64_t fingerprint() const;
+  /// Writes what is known of the blocks, if the folder is ours to write. Throws FileError.
+  void save_index();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace ottava::data

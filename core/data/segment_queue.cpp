@@ -1,0 +1,176 @@
+#include "core/data/segment_queue.h"
+
+#include <chrono>
+
+namespace ottava::data {
+
+struct SegmentQueue::Item {
+  Front front;
+  PackedTokens packed;
+  int64_t ready = 0;  // windows that may be copied
+  bool done = false;
+  std::exception_ptr error;
+};
+
+std::vector<int32_t> block_order(const Corpus& corpus, Order order, uint64_t seed, int64_t epoch) {
+  if (order == Order::shuffled) return permutation(corpus.blocks(), block_stream(seed, epoch));
+  std::vector<int32_t> identity(static_cast<size_t>(corpus.blocks()));
+  for (size_t i = 0; i < identity.size(); ++i) identity[i] = static_cast<int32_t>(i);
+  return identity;
+}
+
+SegmentQueue::SegmentQueue(const Corpus& corpus, const DocumentEncoder& encoder, Options options, SegmentPlace start)
+    : corpus_(corpus), encoder_(encoder), options_(options), next_(start), last_started_(start) {
+  order_ = block_order(corpus_, options_.order, options_.seed, next_.epoch);
+  for (int i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { work(); });
+}
+
+SegmentQueue::~SegmentQueue() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void SegmentQueue::work() {
+  Segment raw;
+  for (;;) {
+    std::shared_ptr<Item> item;
+    {
+      std::lock_guard source(source_mutex_);
+      {
+        std::unique_lock lock(mutex_);
+        size_t limit = static_cast<size_t>(options_.threads + options_.ahead);
+        changed_.wait(lock, [&] { return stopping_ || items_.size() < limit; });
+        // After an error nothing more is read: the consumer stops there.
+        if (stopping_ || (!items_.empty() && items_.back()->error)) return;
+      }
+      item = read_next(raw);
+      std::lock_guard lock(mutex_);
+      last_started_ = item->front.place;
+      items_.push_back(item);
+      changed_.notify_all();
+      if (item->error) return;
+    }
+    try {
+      tokenize(*item, raw);
+    } catch (...) {
+      std::lock_guard lock(mutex_);
+      item->error = std::current_exception();
+      item->done = true;
+      changed_.notify_all();
+    }
+  }
+}
+
+std::shared_ptr<SegmentQueue::Item> SegmentQueue::read_next(Segment& raw) {
+  auto item = std::make_shared<Item>();
+  try {
+    if (!reader_) {
+      if (next_.position == corpus_.blocks()) {
+        next_ = {.epoch = next_.epoch + 1};
+        order_ = block_order(corpus_, options_.order, options_.seed, next_.epoch);
+      }
+      reader_ = std::make_unique<BlockReader>(corpus_, order_[static_cast<size_t>(next_.position)]);
+      // Segments before the one to start at are read, since they may be compressed, but not tokenized.
+      for (int64_t skip = 0; skip < next_.segment; ++skip) reader_->next(raw);
+    }
+    item->front.place = next_;
+    item->front.block = order_[static_cast<size_t>(next_.position)];
+    reader_->next(raw);
+    item->front.last_of_block = reader_->finished();
+    ++next_.segment;
+    if (reader_->finished()) {
+      reader_.reset();
+      next_ = {.epoch = next_.epoch, .position = next_.position + 1};
+    }
+  } catch (...) {
+    item->error = std::current_exception();
+    item->done = true;
+  }
+  return item;
+}
+
+void SegmentQueue::tokenize(Item& item, const Segment& raw) {
+  const Front& front = item.front;
+  auto count = static_cast<int64_t>(raw.documents.size());
+  std::vector<int32_t> order;
+  if (options_.order == Order::shuffled) {
+    order = permutation(count, document_stream(options_.seed, front.place.epoch, front.block, front.place.segment));
+  }
+  // Tokens are handed over a window or more at a time, so that the lock is taken rarely.
+  PackedTokens fresh;
+  std::string scratch;
+  SegmentCount total{.bytes = static_cast<int64_t>(raw.bytes.size())};
+  auto hand_over = [&](bool done) {
+    std::lock_guard lock(mutex_);
+    auto base = static_cast<int64_t>(item.packed.tokens.size());
+    item.packed.tokens.insert(item.packed.tokens.end(), fresh.tokens.begin(), fresh.tokens.end());
+    for (int64_t start : fresh.document_starts) item.packed.document_starts.push_back(base + start);
+    fresh.tokens.clear();
+    fresh.document_starts.clear();
+    item.ready = item.packed.windows(options_.seq_len);
+    if (done) {
+      total.tokens = static_cast<int64_t>(item.packed.tokens.size());
+      total.windows = item.ready;
+      total.dropped = item.packed.dropped(options_.seq_len);
+      item.front.count = total;
+      item.done = true;
+    }
+    changed_.notify_all();
+    return stopping_;
+  };
+  for (int64_t i = 0; i < count; ++i) {
+    const Document& document = raw.documents[static_cast<size_t>(order.empty() ? i : order[static_cast<size_t>(i)])];
+    auto before = static_cast<int64_t>(fresh.tokens.size());
+    encoder_.append(raw, document, fresh.tokens, scratch);
+    if (static_cast<int64_t>(fresh.tokens.size()) == before) continue;
+    fresh.document_starts.push_back(before);
+    ++total.documents;
+    if (static_cast<int64_t>(fresh.tokens.size()) > options_.seq_len && hand_over(false)) return;
+  }
+  hand_over(true);
+}
+
+// Returns the front item once `window` of it is ready or it is done; rethrows its error.
+SegmentQueue::Item& SegmentQueue::wait_for_front(std::unique_lock<std::mutex>& lock, int64_t window) {
+  auto ready = [&] { return !items_.empty() && (items_.front()->done || items_.front()->ready > window); };
+  if (!ready()) {
+    auto begin = std::chrono::steady_clock::now();
+    changed_.wait(lock, ready);
+    seconds_waited_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  }
+  Item& item = *items_.front();
+  if (item.ready <= window && item.error) std::rethrow_exception(item.error);
+  return item;
+}
+
+bool SegmentQueue::wait_for(int64_t window) {
+  std::unique_lock lock(mutex_);
+  return wait_for_front(lock, window).ready > window;
+}
+
+void SegmentQueue::copy_window(int64_t window, int32_t* inputs, int32_t* targets, int32_t* document_starts) {
+  std::lock_guard lock(mutex_);
+  items_.front()->packed.copy_window(window, options_.seq_len, inputs, targets, document_starts);
+}
+
+SegmentQueue::Front SegmentQueue::finish_front() {
+  std::unique_lock lock(mutex_);
+  return wait_for_front(lock, INT64_MAX).front;
+}
+
+void SegmentQueue::pop() {
+  std::lock_guard lock(mutex_);
+  items_.pop_front();
+  changed_.notify_all();
+}
+
+SegmentPlace SegmentQueue::last_started() const {
+  std::lock_guard lock(mutex_);
+  return last_started_;
+}
+
+}  // namespace ottava::data

@@ -1,0 +1,294 @@
+#include "core/data/token_shard.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <filesystem>
+
+#include "core/error.h"
+
+namespace ottava::data {
+namespace {
+
+constexpr std::string_view kWhere = "data";
+constexpr int64_t kCutSearch = 1 << 20;
+constexpr std::string_view kMegatronMagic{"MMIDIDX\0\0", 9};
+
+std::string index_path(const std::string& path) { return path.substr(0, path.size() - 4) + ".idx"; }
+
+template <class T>
+T load(std::string_view bytes, size_t offset) {
+  T value{};
+  if (offset + sizeof(T) <= bytes.size()) std::memcpy(&value, bytes.data() + offset, sizeof(T));
+  return value;
+}
+
+template <class T>
+std::vector<T> read_array(const RandomAccessFile& file, int64_t count, int64_t offset) {
+  std::vector<T> values(static_cast<size_t>(count));
+  file.read(values.data(), count * static_cast<int64_t>(sizeof(T)), offset);
+  return values;
+}
+
+// Formats with a table of document starts; it may be larger than memory, so it is searched where it lies.
+class TableShard : public TokenShard {
+ public:
+  using TokenShard::TokenShard;
+  std::vector<int64_t> document_starts(int64_t first, int64_t last) const override {
+    int64_t from = lower_bound(first), to = lower_bound(last);
+    std::vector<int64_t> starts = from < to ? starts_of(from, to) : std::vector<int64_t>{};
+    for (size_t i = 0; i < starts.size(); ++i) {
+      int64_t least = i == 0 ? first : starts[i - 1];
+      if (starts[i] < least || starts[i] >= last || (starts[i] - begin_) % token_bytes_ != 0) {
+        fail<FileError>(kWhere, "'{}': document {} starts at byte {}, expected {} to {}: the document table is damaged",
+                        file_.path(), from + static_cast<int64_t>(i), starts[i], least, last);
+      }
+    }
+    if (starts.empty() || starts[0] != first) starts.insert(starts.begin(), first);
+    starts.erase(std::unique(starts.begin(), starts.end()), starts.end());
+    return starts;
+  }
+
+ protected:
+  /// Start bytes of documents [first, last).
+  virtual std::vector<int64_t> starts_of(int64_t first, int64_t last) const = 0;
+  int64_t next_document(int64_t offset) const override {
+    int64_t d = lower_bound(offset);
+    return d < documents_ ? std::clamp(starts_of(d, d + 1)[0], offset, end_) : end_;
+  }
+  // First document that starts at or after `offset`.
+  int64_t lower_bound(int64_t offset) const {
+    int64_t low = 0, high = documents_;
+    while (low < high) {
+      int64_t middle = low + (high - low) / 2;
+      if (starts_of(middle, middle + 1)[0] < offset) low = middle + 1;
+      else high = middle;
+    }
+    return low;
+  }
+  int64_t documents_ = 0;
+};
+
+class OttavaShard : public TableShard {
+ public:
+  explicit OttavaShard(RandomAccessFile file, const ShardHeader& h) : TableShard(std::move(file), h.token_bytes) {
+    begin_ = sizeof(ShardHeader);
+    end_ = begin_ + static_cast<int64_t>(h.tokens) * token_bytes_;
+    documents_ = static_cast<int64_t>(h.documents);
+    fingerprint_.assign(h.fingerprint, strnlen(h.fingerprint, sizeof h.fingerprint));
+  }
+
+ protected:
+  std::vector<int64_t> starts_of(int64_t first, int64_t last) const override {
+    std::vector<int64_t> starts = read_array<int64_t>(file_, last - first, (end_ + 7) / 8 * 8 + first * 8);
+    for (int64_t& start : starts) {
+      // Kept in range before it is multiplied; the caller reports what is out of order.
+      if (start < 0 || start > tokens()) fail<FileError>(kWhere, "'{}': document offset {} lies outside its {} tokens: the table is damaged", file_.path(), start, tokens());
+      start = begin_ + start * token_bytes_;
+    }
+    return starts;
+  }
+};
+
+class MegatronShard : public TableShard {
+ public:
+  MegatronShard(RandomAccessFile file, RandomAccessFile index, int64_t token_bytes, int64_t sequences, int64_t entries)
+      : TableShard(std::move(file), token_bytes), index_(std::move(index)), sequences_(sequences) {
+    end_ = file_.size();
+    documents_ = entries - 1;  // the table ends with the number of sequences
+  }
+
+ protected:
+  std::vector<int64_t> starts_of(int64_t first, int64_t last) const override {
+    int64_t pointers = kHeader + 4 * sequences_, table = pointers + 8 * sequences_;
+    std::vector<int64_t> starts = read_array<int64_t>(index_, last - first, table + 8 * first);
+    int64_t low = starts.front(), high = starts.back();
+    // Runs of documents are one read of the pointers between them.
+    bool sane = low >= 0 && low <= high && high <= sequences_ && std::is_sorted(starts.begin(), starts.end());
+    if (!sane) fail<FileError>(kWhere, "'{}': document table entries {} to {} are out of order or beyond {} sequences", index_.path(), first, last, sequences_);
+    std::vector<int64_t> bytes = read_array<int64_t>(index_, std::min(high + 1, sequences_) - low, pointers + 8 * low);
+    for (int64_t& start : starts) {
+      int64_t pointer = start == sequences_ ? end_ : bytes[static_cast<size_t>(start - low)];
+      if (pointer < 0 || pointer > end_) fail<FileError>(kWhere, "'{}': sequence {} points to byte {} of '{}', which has {}", index_.path(), start, pointer, file_.path(), end_);
+      start = pointer;
+    }
+    return starts;
+  }
+
+ public:
+  static constexpr int64_t kHeader = 34;
+
+ private:
+  RandomAccessFile index_;
+  int64_t sequences_;
+};
+
+class LlmcShard : public TokenShard {
+ public:
+  LlmcShard(RandomAccessFile file, int64_t token_bytes, uint32_t delimiter)
+      : TokenShard(std::move(file), token_bytes), delimiter_(delimiter) {
+    begin_ = 1024;
+    end_ = file_.size();
+  }
+  std::vector<int64_t> document_starts(int64_t first, int64_t last) const override {
+    std::vector<int64_t> starts{first};
+    scan(first, last, [&](int64_t at) {
+      if (at != first) starts.push_back(at);
+      return true;
+    });
+    return starts;
+  }
+
+ protected:
+  int64_t next_document(int64_t offset) const override {
+    int64_t found = end_;
+    scan(offset, std::min(offset + kCutSearch + token_bytes_, end_), [&](int64_t at) {
+      found = at;
+      return false;
+    });
+    return found;
+  }
+
+ private:
+  template <class Visit>
+  void scan(int64_t first, int64_t last, Visit&& visit) const {
+    std::string bytes;
+    file_.append(bytes, last - first, first);
+    for (size_t at = 0; at + static_cast<size_t>(token_bytes_) <= bytes.size(); at += static_cast<size_t>(token_bytes_)) {
+      uint32_t id = token_bytes_ == 2 ? load<uint16_t>(bytes, at) : load<uint32_t>(bytes, at);
+      if (id == delimiter_ && !visit(first + static_cast<int64_t>(at))) return;
+    }
+  }
+  uint32_t delimiter_;
+};
+
+struct LlmcKind {
+  int32_t magic, version;
+  int64_t token_bytes;
+  uint32_t delimiter;  // starts every document: <|endoftext|> of GPT-2, <|begin_of_text|> of Llama 3
+};
+constexpr std::array<LlmcKind, 2> kLlmcKinds{{{20240520, 1, 2, 50256}, {20240801, 7, 4, 128000}}};
+
+const LlmcKind* llmc_kind(std::string_view head) {
+  for (const LlmcKind& kind : kLlmcKinds) {
+    if (head.size() >= 4 && load<int32_t>(head, 0) == kind.magic) return &kind;
+  }
+  return nullptr;
+}
+
+std::unique_ptr<TokenShard> open_llmc(RandomAccessFile file) {
+  std::string head;
+  file.append(head, 1024, 0);
+  const LlmcKind* kind = llmc_kind(head);
+  if (!kind) fail<FileError>(kWhere, "'{}' lacks llm.c's magic (20240520 or 20240801)", file.path());
+  if (head.size() < 1024) fail<FileError>(kWhere, "'{}' is truncated: {} bytes, llm.c's header has 1024", file.path(), head.size());
+  int32_t version = load<int32_t>(head, 4);
+  if (version != kind->version) {
+    fail<FileError>(kWhere, "'{}' has llm.c version {}, expected {} for magic {}", file.path(), version, kind->version,
+                    kind->magic);
+  }
+  int64_t tokens = load<int32_t>(head, 8), expected = 1024 + tokens * kind->token_bytes;
+  if (tokens < 0 || expected != file.size()) {
+    fail<FileError>(kWhere, "'{}' has {} bytes, expected {} for {} tokens of {} bytes: it is truncated or damaged",
+                    file.path(), file.size(), expected, tokens, kind->token_bytes);
+  }
+  return std::make_unique<LlmcShard>(std::move(file), kind->token_bytes, kind->delimiter);
+}
+
+std::unique_ptr<TokenShard> open_megatron(RandomAccessFile file) {
+  RandomAccessFile index(index_path(file.path()));
+  std::string head;
+  index.append(head, MegatronShard::kHeader, 0);
+  if (!head.starts_with(kMegatronMagic)) {
+    fail<FileError>(kWhere, "'{}' does not start with MMIDIDX: it is no Megatron index", index.path());
+  }
+  if (head.size() < static_cast<size_t>(MegatronShard::kHeader)) fail<FileError>(kWhere, "'{}' is truncated: {} bytes", index.path(), head.size());
+  if (auto version = load<uint64_t>(head, 9); version != 1) {
+    fail<FileError>(kWhere, "'{}' has Megatron index version {}, expected 1", index.path(), version);
+  }
+  int dtype = static_cast<uint8_t>(head[17]);
+  if (dtype != 8 && dtype != 4) {
+    fail<FileError>(kWhere, "'{}' stores tokens of Megatron type {}, expected 8 (uint16) or 4 (int32)", index.path(), dtype);
+  }
+  int64_t token_bytes = dtype == 8 ? 2 : 4;
+  uint64_t sequences = load<uint64_t>(head, 18), entries = load<uint64_t>(head, 26);
+  uint64_t limit = static_cast<uint64_t>(index.size());
+  // Both counts are bounded before they are multiplied. One more byte per sequence holds the mode, where there is one.
+  bool fits = sequences <= limit / 12 && entries <= limit / 8 && entries >= 1;
+  uint64_t size = fits ? MegatronShard::kHeader + 12 * sequences + 8 * entries : 0;
+  if (!fits || (limit != size && limit != size + sequences)) {
+    fail<FileError>(kWhere, "'{}' has {} bytes, which does not fit its {} sequences and {} document entries: it is truncated or damaged",
+                    index.path(), limit, sequences, entries);
+  }
+  int64_t count = static_cast<int64_t>(sequences), expected = 0;
+  if (count > 0) {
+    int64_t pointer = read_array<int64_t>(index, 1, MegatronShard::kHeader + 4 * count + 8 * (count - 1))[0];
+    int32_t length = read_array<int32_t>(index, 1, MegatronShard::kHeader + 4 * (count - 1))[0];
+    expected = pointer < 0 || pointer > file.size() || length < 0 ? -1 : pointer + length * token_bytes;
+  }
+  if (expected != file.size()) {
+    fail<FileError>(kWhere, "'{}' has {} bytes, '{}' describes {}: the pair does not belong together or is truncated",
+                    file.path(), file.size(), index.path(), expected);
+  }
+  return std::make_unique<MegatronShard>(std::move(file), std::move(index), token_bytes, count,
+                                         static_cast<int64_t>(entries));
+}
+
+}  // namespace
+
+ShardHeader read_shard_header(const RandomAccessFile& file) {
+  ShardHeader h{};
+  if (file.size() < static_cast<int64_t>(sizeof h)) {
+    fail<FileError>(kWhere, "'{}' is truncated: {} bytes, the header has {}", file.path(), file.size(), sizeof h);
+  }
+  file.read(&h, sizeof h, 0);
+  if (std::string_view(h.magic, 8) != ShardHeader::kMagic) fail<FileError>(kWhere, "'{}' is no ottava shard", file.path());
+  if (h.version != ShardHeader::kVersion) {
+    fail<FileError>(kWhere, "'{}' has shard version {}, expected {}; prepare it again", file.path(), h.version, ShardHeader::kVersion);
+  }
+  if (XXH64(&h, offsetof(ShardHeader, header_checksum), 0) != h.header_checksum || (h.token_bytes != 2 && h.token_bytes != 4)) {
+    fail<FileError>(kWhere, "'{}' has a damaged header; prepare it again", file.path());
+  }
+  uint64_t limit = static_cast<uint64_t>(file.size());
+  bool fits = h.tokens <= limit && h.documents <= limit;
+  uint64_t tokens_end = fits ? (sizeof h + h.tokens * h.token_bytes + 7) / 8 * 8 : 0;
+  if (!fits || limit != tokens_end + 8 * (h.documents + 1)) {
+    fail<FileError>(kWhere, "'{}' has {} bytes, expected {} for {} tokens of {} bytes and {} documents: it is truncated or damaged",
+                    file.path(), limit, tokens_end + 8 * (h.documents + 1), h.tokens, h.token_bytes, h.documents);
+  }
+  return h;
+}
+
+std::optional<Format> sniff_shard(const std::string& path, std::string_view head) {
+  if (head.starts_with(ShardHeader::kMagic)) return Format::ottava_shard;
+  if (!path.ends_with(".bin")) return std::nullopt;
+  std::error_code error;
+  if (std::filesystem::exists(index_path(path), error)) return Format::megatron_shard;
+  if (llmc_kind(head)) return Format::llmc_shard;
+  return std::nullopt;
+}
+
+std::unique_ptr<TokenShard> TokenShard::open(const std::string& path, Format format) {
+  RandomAccessFile file(path);
+  if (format == Format::llmc_shard) return open_llmc(std::move(file));
+  if (format == Format::megatron_shard) return open_megatron(std::move(file));
+  ShardHeader header = read_shard_header(file);
+  return std::make_unique<OttavaShard>(std::move(file), header);
+}
+
+int64_t TokenShard::cut(int64_t offset) const {
+  if (offset <= begin_) return begin_;
+  if (offset >= end_) return end_;
+  int64_t aligned = begin_ + (offset - begin_ + token_bytes_ - 1) / token_bytes_ * token_bytes_;
+  int64_t document = next_document(aligned);
+  if ((document - begin_) % token_bytes_ != 0) {
+    fail<FileError>(kWhere, "'{}': a document starts at byte {}, between two tokens of {} bytes: the document table is damaged",
+                    file_.path(), document, token_bytes_);
+  }
+  return document - aligned > kCutSearch ? aligned : document;
+}
+
+}  // namespace ottava::data

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ottava::tokenizer {
+
+/// A token matched in the text before anything else (HF `added_tokens`).
+struct AddedToken {
+  std::string content;
+  int32_t id = -1;
+  bool special = false;
+  bool normalized = false;   ///< matched after the normalizer instead of before it
+  bool lstrip = false;       ///< takes the white space before it along
+  bool rstrip = false;       ///< and after it
+  bool single_word = false;  ///< only where no word character touches it
+};
+
+/// One step that cuts text into pieces; every later step works inside the pieces.
+struct SplitStep {
+  std::string regex;                ///< matches and what lies between them become pieces; empty: no cut
+  bool literal = false;             ///< `regex` is plain text
+  bool add_prefix_space = false;    ///< before cutting, a piece that does not start with a space gets one
+};
+
+/// Two neighbours that become one token; earlier merges go first.
+struct Merge {
+  int32_t left, right, result;
+};
+
+enum class KeyStyle {
+  byte_level,  ///< GPT-2's printable stand-in for each byte
+  raw          ///< the text itself, bytes above 127 written as \xHH
+};
+
+/// What the files say, checked and resolved to ids: the whole of a tokenizer as plain data.
+struct TokenizerDefinition {
+  std::vector<std::string> tokens;  ///< bytes by id; of a token that only was added, its content
+  std::vector<bool> reachable;      ///< by id: in the model's vocabulary, with a key that stands for bytes
+  std::vector<Merge> merges;        ///< by rank
+  std::vector<AddedToken> added;
+  std::vector<SplitStep> steps;
+  KeyStyle key_style = KeyStyle::byte_level;
+  bool nfc = false;
+  bool ignore_merges = false;  ///< a word that is a token is that token, whatever the merges say
+  int32_t bos_id = -1, eos_id = -1, pad_id = -1;  ///< -1: none
+  bool adds_bos = false, adds_eos = false;
+};
+
+/// Throws FileError whose message starts with the name of the file. An empty config_json: no tokenizer_config.json.
+TokenizerDefinition read_definition(std::string_view tokenizer_json, std::string_view config_json,
+                                    const std::string& name);
+
+/// The texts of tokenizer.json and tokenizer_config.json; HF `tokenizers` reads them to the same ids. The definition
+/// has byte-level keys, special tokens after all others, and at most one split step.
+struct TokenizerTexts {
+  std::string tokenizer_json, config_json;
+};
+TokenizerTexts write_definition(const TokenizerDefinition& definition);
+
+}  // namespace ottava::tokenizer

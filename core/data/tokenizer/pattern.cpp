@@ -1,0 +1,153 @@
+#include "core/data/tokenizer/pattern.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#include "core/error.h"
+
+namespace ottava::tokenizer {
+namespace {
+
+constexpr size_t kMaxExpression = 16384;
+constexpr uint32_t kMatchLimit = 10'000'000;
+// Alternatives inside repeated groups take stack per repetition; single characters and classes take none.
+constexpr size_t kJitStackStart = 64 << 10, kJitStackMax = 64 << 20;
+
+// White_Space. PCRE2's own \s has U+180E besides, which left the property in Unicode 6.3.
+constexpr std::string_view kSpace =
+    R"(\x09-\x0D\x20\x85\xA0\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
+
+std::string with_white_space(std::string_view expression) {
+  std::string out;
+  bool in_class = false, quoted = false;
+  for (size_t i = 0; i < expression.size(); ++i) {
+    char c = expression[i];
+    if (c == '\\' && i + 1 < expression.size()) {
+      char next = expression[++i];
+      if (next == 'Q' || next == 'E') quoted = next == 'Q';
+      if (!quoted && next == 's') {
+        out += in_class ? std::string(kSpace) : "[" + std::string(kSpace) + "]";
+      } else if (!quoted && next == 'S' && !in_class) {
+        out += "[^" + std::string(kSpace) + "]";
+      } else {
+        (out += c) += next;
+      }
+      continue;
+    }
+    if (!quoted && !in_class && c == '[') {
+      in_class = true;
+      // A ] right after [ or [^ belongs to the class.
+      size_t first = i + 1 + (expression.substr(i + 1, 1) == "^");
+      if (expression.substr(first, 1) == "]") {
+        out += expression.substr(i, first + 1 - i);
+        i = first;
+        continue;
+      }
+    } else if (!quoted && in_class && expression.substr(i, 2) == "[:") {
+      size_t end = expression.find(":]", i);
+      if (end != std::string_view::npos) {
+        out += expression.substr(i, end + 2 - i);
+        i = end + 1;
+        continue;
+      }
+    } else if (!quoted && c == ']') {
+      in_class = false;
+    }
+    out += c;
+  }
+  return out;
+}
+
+std::string message_of(int code) {
+  PCRE2_UCHAR text[256] = {};
+  pcre2_get_error_message(code, text, sizeof text);
+  return reinterpret_cast<const char*>(text);
+}
+
+template <class T, void (*Free)(T*)>
+struct Release {
+  void operator()(T* p) const { Free(p); }
+};
+template <class T, void (*Free)(T*)>
+using Handle = std::unique_ptr<T, Release<T, Free>>;
+
+}  // namespace
+
+struct Pattern::Code {
+  std::string expression;
+  Handle<pcre2_code, pcre2_code_free> code;
+  bool jit = false;
+};
+
+struct Pattern::Scratch::State {
+  Handle<pcre2_match_data, pcre2_match_data_free> data{pcre2_match_data_create(1, nullptr)};
+  Handle<pcre2_match_context, pcre2_match_context_free> context{pcre2_match_context_create(nullptr)};
+  Handle<pcre2_jit_stack, pcre2_jit_stack_free> stack{
+      pcre2_jit_stack_create(kJitStackStart, kJitStackMax, nullptr)};
+};
+
+Pattern::Scratch::Scratch() : state_(std::make_unique<State>()) {
+  if (!state_->data || !state_->context) throw std::bad_alloc();
+  pcre2_set_match_limit(state_->context.get(), kMatchLimit);
+  if (state_->stack) pcre2_jit_stack_assign(state_->context.get(), nullptr, state_->stack.get());
+}
+Pattern::Scratch::Scratch(Scratch&&) noexcept = default;
+Pattern::Scratch::~Scratch() = default;
+
+Pattern::Pattern(std::unique_ptr<Code> code) : code_(std::move(code)) {}
+Pattern::Pattern(Pattern&&) noexcept = default;
+Pattern& Pattern::operator=(Pattern&&) noexcept = default;
+Pattern::~Pattern() = default;
+
+Pattern Pattern::regex(std::string_view expression) {
+  if (expression.size() > kMaxExpression) {
+    fail<FileError>("tokenizer", "a split pattern has {} bytes; at most {} are accepted", expression.size(),
+                    kMaxExpression);
+  }
+  std::string rewritten = with_white_space(expression);
+  int error = 0;
+  PCRE2_SIZE offset = 0;
+  auto code = std::make_unique<Code>();
+  code->expression = expression;
+  // \C could stop inside a character, and later calls rely on starting at one.
+  code->code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(rewritten.data()), rewritten.size(),
+                                 PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &offset, nullptr));
+  if (!code->code) {
+    fail<FileError>("tokenizer", "split pattern '{}' is not a regular expression: {} near '{}'", expression,
+                    message_of(error), rewritten.substr(0, offset).substr(offset < 12 ? 0 : offset - 12));
+  }
+  code->jit = pcre2_jit_compile(code->code.get(), PCRE2_JIT_COMPLETE) == 0;
+  return Pattern(std::move(code));
+}
+
+Pattern Pattern::literal(std::string_view text) {
+  std::string expression;
+  for (char c : text) {
+    bool plain = static_cast<unsigned char>(c) >= 0x80 || (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') ||
+                 (c >= 'a' && c <= 'z') || c == '\0' || c == '\n';
+    if (!plain) expression += '\\';
+    expression += c;
+  }
+  return regex(expression);
+}
+
+bool Pattern::find(Scratch& scratch, std::string_view text, size_t from, Match& match) const {
+  auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
+  auto* data = scratch.state_->data.get();
+  auto* context = scratch.state_->context.get();
+  int result = code_->jit ? pcre2_jit_match(code_->code.get(), subject, text.size(), from, 0, data, context)
+                          : pcre2_match(code_->code.get(), subject, text.size(), from, PCRE2_NO_UTF_CHECK, data,
+                                        context);
+  if (result == PCRE2_ERROR_NOMATCH) return false;
+  if (result < 0) {
+    fail<DataError>("tokenizer", "split pattern '{}' failed at byte {} of a text of {} bytes: {}",
+                    code_->expression, from, text.size(), message_of(result));
+  }
+  const PCRE2_SIZE* offsets = pcre2_get_ovector_pointer(data);
+  // \K can place the start behind the end, or before where the search began.
+  match = {std::max<size_t>(offsets[0], from), std::max<size_t>(offsets[1], from)};
+  if (match.end < match.begin) match.end = match.begin;
+  return true;
+}
+
+}  // namespace ottava::tokenizer

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ottava {
+
+/// What encode() does beyond the text itself.
+struct EncodeOptions {
+  enum class SpecialText {
+    parse,  ///< text that spells a special token becomes that token, as HF does
+    plain   ///< it is text like any other
+  };
+  bool add_bos = false;  ///< put BOS first; a tokenizer without BOS adds none
+  bool add_eos = false;  ///< put EOS last; a tokenizer without EOS adds none
+  SpecialText special_text = SpecialText::parse;
+};
+
+struct DecodeOptions {
+  enum class SpecialTokens { keep, drop };
+  enum class UnknownIds {
+    refuse,  ///< throw DataError
+    drop     ///< a model whose vocabulary is padded beyond the tokenizer's may sample such ids
+  };
+  SpecialTokens special_tokens = SpecialTokens::keep;
+  UnknownIds unknown_ids = UnknownIds::refuse;
+};
+
+/// A byte-level BPE tokenizer as HF `tokenizer.json` files of Llama 3, GPT-2 and Qwen describe it. Ids equal those of HF
+/// `tokenizers` for every valid UTF-8 text; bytes that are not UTF-8 are kept: each ill-formed run is a word of its
+/// own, so decode(encode(x)) == x for any bytes (up to what the file itself asks for: NFC, prefix space, lstrip/rstrip).
+/// Immutable; every member may be called from any number of threads at once.
+class Tokenizer {
+ public:
+  /// `path` is a folder with tokenizer.json (and tokenizer_config.json, read when there) or a tokenizer.json.
+  /// Throws FileError for a file that is missing, malformed, or asks for something that would change ids if ignored.
+  static std::shared_ptr<const Tokenizer> load(const std::filesystem::path& path);
+  /// The same from the files' texts; an empty config_json stands for no tokenizer_config.json. `name` is for errors.
+  static std::shared_ptr<const Tokenizer> parse(std::string_view tokenizer_json, std::string_view config_json,
+                                                const std::string& name);
+  ~Tokenizer();
+
+  /// Ids are 0 .. vocab_size() - 1 without gaps, special tokens included.
+  int32_t vocab_size() const;
+  /// From tokenizer_config.json (bos_token, eos_token, pad_token), else from the post-processor's template.
+  std::optional<int32_t> bos_id() const;
+  std::optional<int32_t> eos_id() const;
+  std::optional<int32_t> pad_id() const;
+  /// Whether the files ask for BOS or EOS around every text (add_bos_token, else the template). encode() does only
+  /// what its options say; a caller that follows the files passes these.
+  bool adds_bos() const;
+  bool adds_eos() const;
+
+  /// Appends the ids of `text` to `out`. About 20 MB/s per core on English; O(n log n) whatever the text.
+  /// Throws DataError for a pattern that backtracks without end on this text.
+  void encode(std::string_view text, std::vector<int32_t>& out, const EncodeOptions& options = {}) const;
+  std::vector<int32_t> encode(std::string_view text, const EncodeOptions& options = {}) const;
+  /// The bytes of the ids, one after the other; a model's output need not be valid UTF-8. Throws DataError.
+  std::string decode(std::span<const int32_t> ids, const DecodeOptions& options = {}) const;
+
+  /// Bytes of one token. Throws DataError for an id outside the vocabulary.
+  std::string_view token_bytes(int32_t id) const;
+  /// Whether the id is a special token (added_tokens with special: true).
+  bool is_special(int32_t id) const;
+  /// The id of a special or added token, or of the token with these bytes.
+  std::optional<int32_t> token_id(std::string_view bytes) const;
+
+  /// XXH64 over everything that decides ids: equal for two files exactly when they differ in layout alone.
+  uint64_t fingerprint() const;
+  /// One line per property, for people: model, vocabulary, patterns, special tokens, anything odd about the file.
+  std::string describe() const;
+  /// The files it was read from (to copy beside a checkpoint); empty after parse().
+  const std::vector<std::filesystem::path>& files() const;
+
+ private:
+  struct Impl;
+  explicit Tokenizer(std::unique_ptr<const Impl> impl);
+  std::unique_ptr<const Impl> impl_;
+};
+
+}  // namespace ottava

@@ -1,0 +1,169 @@
+#include "core/data/window_index.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "core/error.h"
+#include "core/log.h"
+
+namespace ottava::data {
+namespace {
+
+constexpr std::string_view kWhere = "data index", kMagic = "OTTAVAIX";
+constexpr uint64_t kVersion = 1;
+
+void put(std::string& out, uint64_t value) { out.append(reinterpret_cast<const char*>(&value), sizeof value); }
+
+void add(SegmentCount& sum, const SegmentCount& c) {
+  sum.windows += c.windows, sum.documents += c.documents, sum.tokens += c.tokens;
+  sum.dropped += c.dropped, sum.bytes += c.bytes;
+}
+
+// Writes a new file beside `path` and renames it: readers see the old content or the new, whoever else writes.
+void replace_file(const std::string& path, const std::string& bytes) {
+  std::string own = path + ".XXXXXX";
+  int descriptor = ::mkstemp(own.data());
+  bool good = descriptor >= 0 && ::fchmod(descriptor, 0644) == 0;
+  for (size_t at = 0; good && at < bytes.size();) {
+    ssize_t wrote = ::write(descriptor, bytes.data() + at, bytes.size() - at);
+    if (wrote < 0 && errno != EINTR) good = false;
+    if (wrote > 0) at += static_cast<size_t>(wrote);
+  }
+  int error = errno;
+  if (descriptor >= 0 && ::close(descriptor) != 0 && good) good = false, error = errno;
+  if (good && std::rename(own.c_str(), path.c_str()) != 0) good = false, error = errno;
+  if (good) return;
+  if (descriptor >= 0) ::unlink(own.c_str());
+  fail<FileError>(kWhere, "cannot write '{}': {}", path, std::strerror(error));
+}
+
+}  // namespace
+
+WindowIndex::WindowIndex(std::string folder, uint64_t key, int64_t blocks, IndexAccess access)
+    : key_(key), blocks_(blocks), access_(access), counts_(static_cast<size_t>(blocks)) {
+  if (folder.empty()) return;
+  std::error_code error;
+  if (access == IndexAccess::read_write) std::filesystem::create_directories(folder, error);
+  if (error || (access == IndexAccess::read_write && ::access(folder.c_str(), W_OK | X_OK) != 0)) {
+    fail<FileError>(kWhere, "cannot write into the folder '{}': {}", folder,
+                    error ? error.message() : std::strerror(errno));
+  }
+  path_ = fmt::format("{}/windows-{:016x}.idx", folder, key);
+  if (std::filesystem::exists(path_, error) && !merge_from_file()) {
+    log::warning("data index: '{}' is damaged; it is not used and will be written again", path_);
+  }
+  saved_ = known_;
+}
+
+std::optional<std::vector<SegmentCount>> WindowIndex::find(int64_t block) const {
+  std::lock_guard lock(mutex_);
+  const auto& segments = counts_[static_cast<size_t>(block)];
+  return segments.empty() ? std::nullopt : std::optional(segments);
+}
+
+void WindowIndex::set(int64_t block, std::vector<SegmentCount> segments) {
+  std::lock_guard lock(mutex_);
+  auto& known = counts_[static_cast<size_t>(block)];
+  if (!known.empty() || segments.empty()) return;
+  for (const SegmentCount& c : segments) add(total_, c);
+  known = std::move(segments);
+  ++known_;
+}
+
+int64_t WindowIndex::known() const {
+  std::lock_guard lock(mutex_);
+  return known_;
+}
+
+SegmentCount WindowIndex::total() const {
+  std::lock_guard lock(mutex_);
+  return total_;
+}
+
+// magic, version, key, blocks, entries, then per entry {block, segments, segments * SegmentCount}, then XXH64 of all that.
+std::string WindowIndex::serialize() const {
+  std::lock_guard lock(mutex_);
+  std::string out(kMagic);
+  for (uint64_t value : {kVersion, key_, static_cast<uint64_t>(blocks_), static_cast<uint64_t>(known_)}) put(out, value);
+  for (size_t block = 0; block < counts_.size(); ++block) {
+    if (counts_[block].empty()) continue;
+    put(out, block);
+    put(out, counts_[block].size());
+    out.append(reinterpret_cast<const char*>(counts_[block].data()), counts_[block].size() * sizeof(SegmentCount));
+  }
+  put(out, XXH64(out.data(), out.size(), 0));
+  return out;
+}
+
+bool WindowIndex::merge_from_file() {
+  std::string bytes;
+  try {
+    RandomAccessFile file(path_);
+    file.append(bytes, file.size(), 0);
+  } catch (const FileError&) {
+    return false;
+  }
+  size_t at = kMagic.size(), end = bytes.size() - std::min<size_t>(bytes.size(), 8);
+  auto get = [&](uint64_t& value) {
+    if (at + 8 > end) return false;
+    std::memcpy(&value, bytes.data() + at, 8);
+    at += 8;
+    return true;
+  };
+  uint64_t version = 0, key = 0, blocks = 0, entries = 0, checksum = 0;
+  if (!bytes.starts_with(kMagic) || !get(version) || !get(key) || !get(blocks) || !get(entries)) return false;
+  std::memcpy(&checksum, bytes.data() + end, 8);
+  if (checksum != XXH64(bytes.data(), end, 0)) return false;
+  if (version != kVersion || key != key_ || blocks != static_cast<uint64_t>(blocks_)) return false;
+  for (; entries > 0; --entries) {
+    uint64_t block = 0, segments = 0;
+    if (!get(block) || !get(segments) || block >= blocks || segments > (end - at) / sizeof(SegmentCount)) return false;
+    std::vector<SegmentCount> list(segments);
+    std::memcpy(list.data(), bytes.data() + at, segments * sizeof(SegmentCount));
+    at += segments * sizeof(SegmentCount);
+    set(static_cast<int64_t>(block), std::move(list));
+  }
+  return true;
+}
+
+void WindowIndex::save() {
+  if (path_.empty() || access_ == IndexAccess::read_only) return;
+  int64_t before = known();
+  {
+    std::lock_guard lock(mutex_);
+    if (known_ == saved_) return;
+  }
+  std::error_code error;
+  int64_t in_file = 0;
+  if (std::filesystem::exists(path_, error)) {
+    WindowIndex other({}, key_, blocks_);
+    other.path_ = path_;
+    if (other.merge_from_file()) in_file = other.known();
+    merge_from_file();
+  }
+  if (known() > in_file) replace_file(path_, serialize());
+  std::lock_guard lock(mutex_);
+  saved_ = std::max(saved_, before);
+}
+
+uint64_t IndexKey::hash(bool with_location) const {
+  // The version changes whenever the rules of cutting, splitting or packing do.
+  std::string all = fmt::format("ottava windows 1\n{}\n{}\n{}\n{} {}\n", fingerprint, text_key, seq_len,
+                                corpus.sizes().block_bytes, corpus.sizes().max_text_bytes);
+  for (const DataFile& file : corpus.files()) {
+    all += fmt::format("{} {} {} {:x}\n", static_cast<int>(file.format), static_cast<int>(file.compression), file.bytes,
+                       file.content);
+    if (with_location) all += fmt::format("{} {}\n", file.path, file.mtime_ns);
+  }
+  return XXH64(all.data(), all.size(), 0);
+}
+
+}  // namespace ottava::data

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/data/corpus.h"
+
+namespace ottava::data {
+
+/// What tokenizing one segment gave. It does not depend on the order of its documents, so it holds for every epoch.
+struct SegmentCount {
+  int64_t windows = 0, documents = 0, tokens = 0, dropped = 0, bytes = 0;
+};
+
+enum class IndexAccess {
+  read_write,  ///< keeps the file in the folder up to date
+  read_only,   ///< uses it where it is there (all ranks but one)
+};
+
+/// What is known of each block: the counts of its segments. Filled as blocks are tokenized, kept in a file so that a
+/// resumed run need not tokenize what came before. Safe to use from several threads.
+class WindowIndex {
+ public:
+  /// `key` names everything the counts depend on. With a folder, reads `windows-<key>.idx` in it: a damaged file or one
+  /// of another key is reported to the log and not used. An empty folder keeps everything in memory. Throws FileError when the
+  /// folder cannot be made or written.
+  WindowIndex(std::string folder, uint64_t key, int64_t blocks, IndexAccess access = IndexAccess::read_write);
+
+  /// All segments of a block, or nothing while they are not known.
+  std::optional<std::vector<SegmentCount>> find(int64_t block) const;
+  void set(int64_t block, std::vector<SegmentCount> segments);
+  /// Known blocks.
+  int64_t known() const;
+  bool complete() const { return known() == blocks_; }
+  /// Sum over known blocks.
+  SegmentCount total() const;
+
+  /// Adds what other processes wrote meanwhile, and writes the file if it would say more than it does: to a file of its own,
+  /// renamed, so that readers see the old one or the new one. With read_only it
+  /// does nothing. Throws FileError.
+  void save();
+  const std::string& path() const { return path_; }
+
+ private:
+  bool merge_from_file();
+  std::string serialize() const;
+
+  std::string path_;
+  uint64_t key_;
+  int64_t blocks_;
+  IndexAccess access_;
+  mutable std::mutex mutex_;
+  std::vector<std::vector<SegmentCount>> counts_;  // empty: not known
+  int64_t known_ = 0, saved_ = 0;
+  SegmentCount total_;
+};
+
+/// Hash of all that decides which window is where: files, how they are cut, the key of JSON lines, tokenizer, seq_len.
+/// `with_location` adds paths and modification times, for a cache on this machine; without, equal copies of the data agree.
+struct IndexKey {
+  const Corpus& corpus;
+  std::string fingerprint, text_key;
+  int64_t seq_len = 0;
+  uint64_t hash(bool with_location) const;
+};
+
+}  // namespace ottava::data

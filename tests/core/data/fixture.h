@@ -1,0 +1,95 @@
+#pragma once
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/data/loader.h"
+#include "core/error.h"
+#include "tests/support/catch.h"
+
+namespace ottava::data::test {
+
+/// A folder that is gone when the test ends.
+class TempFolder {
+ public:
+  TempFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "ottava_data_XXXXXX").string();
+    REQUIRE(::mkdtemp(name.data()) != nullptr);
+    path_ = name;
+  }
+  TempFolder(const TempFolder&) = delete;
+  ~TempFolder() { std::filesystem::remove_all(path_); }
+  std::string operator/(std::string_view name) const { return path_ + "/" + std::string(name); }
+  const std::string& path() const { return path_; }
+  /// Writes a file, making folders, and returns its path.
+  std::string write(std::string_view name, std::string_view bytes) const {
+    std::filesystem::path path = path_ + "/" + std::string(name);
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    return path.string();
+  }
+
+ private:
+  std::string path_;
+};
+
+inline std::string slurp(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+/// One id per byte, BOS 256, EOS 257.
+inline TextEncoder byte_encoder() {
+  return {.encode = [](std::string_view text, std::vector<int32_t>& ids) { for (unsigned char c : text) ids.push_back(c); },
+          .vocab_size = 258,
+          .bos_id = 256,
+          .eos_id = 257,
+          .fingerprint = "bytes"};
+}
+
+template <class T>
+void put(std::string& out, T value) {
+  out.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+/// The message of the E that `body` throws; fails the test when it throws nothing or something else.
+template <class E, class F>
+std::string message_of(F&& body) {
+  try {
+    body();
+  } catch (const E& error) {
+    return error.what();
+  } catch (const std::exception& error) {
+    FAIL("threw another kind of error: " << error.what());
+  }
+  FAIL("nothing was thrown");
+  return {};
+}
+
+inline bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+#define CHECK_HAS(text, part) do { INFO(text); CHECK(::ottava::data::test::has(text, part)); } while (false)
+
+/// Inputs and the last target of samples [first, first + count): the tokens of the windows.
+inline std::vector<int32_t> windows(TokenLoader& loader, int64_t seq_len, int64_t first, int64_t count) {
+  std::vector<int32_t> x(static_cast<size_t>(count * seq_len)), y(x.size()), all;
+  loader.read(first, count, {x.data(), y.data()});
+  for (int64_t s = 0; s < count; ++s) {
+    for (int64_t i = 0; i < seq_len; ++i) {
+      size_t at = static_cast<size_t>(s * seq_len + i);
+      all.push_back(x[at]);
+      if (i > 0) REQUIRE(y[at - 1] == x[at]);
+    }
+    all.push_back(y[static_cast<size_t>((s + 1) * seq_len - 1)]);
+  }
+  return all;
+}
+
+}  // namespace ottava::data::test

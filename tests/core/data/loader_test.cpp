@@ -1,0 +1,286 @@
+#include "core/data/loader.h"
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <set>
+
+#include "core/data/corpus.h"
+#include "tests/core/data/fixture.h"
+
+using namespace ottava;
+using namespace ottava::data;
+using namespace ottava::data::test;
+
+namespace {
+
+// JSON lines of texts with an even number of bytes: with BOS and EOS, windows of two tokens drop nothing.
+std::string numbered_lines(int first, int count) {
+  std::string lines;
+  for (int i = first; i < first + count; ++i) {
+    std::string text = fmt::format("document {:05}{}", i, std::string(static_cast<size_t>(i * 7 % 60 / 2 * 2), 'x'));
+    lines += fmt::format("{{\"id\": {}, \"text\": \"{}\"}}\n", i, text);
+  }
+  return lines;
+}
+
+LoaderOptions options_for(const std::string& source, int64_t seq_len = 1) {
+  LoaderOptions o;
+  o.sources = {source};
+  o.encoder = byte_encoder();
+  o.seq_len = seq_len;
+  o.seed = 7;
+  o.block_bytes = 2000;
+  return o;
+}
+
+std::vector<std::string> documents_of(const std::vector<int32_t>& tokens) {
+  std::vector<std::string> documents;
+  for (int32_t id : tokens) {
+    if (id == 256) documents.emplace_back();
+    else if (id < 256) documents.back().push_back(static_cast<char>(id));
+  }
+  return documents;
+}
+
+int64_t epoch_length(const LoaderOptions& o) {
+  TokenLoader loader(o);
+  int64_t s = 0;
+  for (; !loader.samples_per_epoch(); ++s) windows(loader, o.seq_len, s, 1);
+  return *loader.samples_per_epoch();
+}
+
+}  // namespace
+
+TEST_CASE("every document comes exactly once per epoch, in an order that changes with epoch and seed") {
+  TempFolder folder;
+  folder.write("a.jsonl", numbered_lines(0, 300));
+  folder.write("b.jsonl", numbered_lines(300, 3));
+  LoaderOptions o = options_for(folder.path());
+  int64_t n = epoch_length(o);
+  TokenLoader loader(o);
+  CHECK(loader.corpus().blocks() > 8);
+
+  std::vector<std::string> first = documents_of(windows(loader, 1, 0, n));
+  std::vector<std::string> second = documents_of(windows(loader, 1, n, n));
+  CHECK(first.size() == 303);
+  CHECK(std::set<std::string>(first.begin(), first.end()).size() == 303);
+  CHECK(std::set<std::string>(first.begin(), first.end()) == std::set<std::string>(second.begin(), second.end()));
+  CHECK(second.size() == 303);
+  CHECK(first != second);
+  CHECK_FALSE(std::is_sorted(first.begin(), first.end()));
+  // Not only the blocks moved: within the block of document 0 the neighbours differ between the epochs.
+  auto after = [](const std::vector<std::string>& list, std::string_view name) {
+    auto at = std::find_if(list.begin(), list.end(), [&](const std::string& d) { return d.starts_with(name); });
+    return at + 1 == list.end() ? std::string() : *(at + 1);
+  };
+  int moved = 0;
+  for (int i = 0; i < 20; ++i) {
+    std::string name = fmt::format("document {:05}", i);
+    moved += after(first, name) != after(second, name);
+  }
+  CHECK(moved > 10);
+  CHECK(loader.stats().epochs == Approx(2.0).margin(0.2));
+
+  o.seed = 8;
+  TokenLoader other(o);
+  CHECK(documents_of(windows(other, 1, 0, n)) != first);
+}
+
+TEST_CASE("sequential order is file order in every epoch") {
+  TempFolder folder;
+  LoaderOptions o = options_for(folder.write("a.jsonl", numbered_lines(0, 100)));
+  o.order = Order::sequential;
+  int64_t n = epoch_length(o);
+  TokenLoader loader(o);
+  std::vector<std::string> first = documents_of(windows(loader, 1, 0, n));
+  CHECK(first.size() == 100);
+  CHECK(std::is_sorted(first.begin(), first.end()));
+  CHECK(documents_of(windows(loader, 1, n, n)) == first);
+}
+
+TEST_CASE("the sequence does not depend on threads, on ranks or on where reading begins") {
+  TempFolder folder;
+  constexpr int64_t kSeq = 19;
+  LoaderOptions o = options_for(folder.write("a.jsonl", numbered_lines(0, 400)), kSeq);
+  int64_t total = epoch_length(o) * 5 / 2;
+  TokenLoader reference(o);
+  std::vector<int32_t> all = windows(reference, kSeq, 0, total);
+  auto part = [&](int64_t first, int64_t count) {
+    return std::vector<int32_t>(all.begin() + first * (kSeq + 1), all.begin() + (first + count) * (kSeq + 1));
+  };
+
+  for (int threads : {2, 3, 5}) {
+    o.threads = threads;
+    o.prefetch = threads - 2;
+    TokenLoader loader(o);
+    CHECK(windows(loader, kSeq, 0, total) == all);
+  }
+  for (int ranks : {2, 3, 7}) {
+    constexpr int64_t kLocal = 4;
+    for (int rank = 0; rank < ranks; ++rank) {
+      TokenLoader loader(o);
+      for (int64_t s = rank * kLocal; s + kLocal <= total; s += ranks * kLocal) {
+        REQUIRE(windows(loader, kSeq, s, kLocal) == part(s, kLocal));
+      }
+    }
+  }
+  for (int64_t first : {int64_t{1}, total / 7, total / 3, total / 2, total - 1}) {
+    TokenLoader resumed(o);
+    CHECK(windows(resumed, kSeq, first, total - first) == part(first, total - first));
+  }
+  TokenLoader jumping(o);
+  for (int64_t first : {total / 2, int64_t{3}, total - 2, total / 2 + 1, int64_t{0}}) {
+    CHECK(windows(jumping, kSeq, first, 2) == part(first, 2));
+  }
+}
+
+TEST_CASE("with an index file resuming tokenizes only what is read") {
+  TempFolder folder, index;
+  LoaderOptions o = options_for(folder.write("a.jsonl", numbered_lines(0, 400)), 19);
+  o.index_folder = index / "deep/er";
+  std::atomic<int64_t> encoded{0};
+  auto encode = o.encoder.encode;
+  o.encoder.encode = [&, encode](std::string_view text, std::vector<int32_t>& ids) {
+    encoded += static_cast<int64_t>(text.size());
+    encode(text, ids);
+  };
+  int64_t n = epoch_length(o);
+  int64_t whole = encoded.exchange(0);
+  std::vector<int32_t> expected, got;
+  {
+    LoaderOptions plain = o;
+    plain.index_folder.clear();
+    TokenLoader loader(plain);
+    expected = windows(loader, 19, 3 * n + n / 2, 4);
+  }
+  encoded = 0;
+  {
+    o.prefetch = 0;
+    TokenLoader loader(o);
+    CHECK(loader.samples_per_epoch() == n);
+    got = windows(loader, 19, 3 * n + n / 2, 4);
+  }
+  CHECK(got == expected);
+  CHECK(encoded < whole / 4);
+}
+
+TEST_CASE("windows of a block do not overlap, its last partial window is dropped and counted") {
+  TempFolder folder;
+  LoaderOptions o = options_for(folder.write("a.txt", "abcdefghijklmnopqrstuvwxyz"), 4);
+  TokenLoader loader(o);
+  // BOS a-z EOS: 28 tokens, five windows of five, three tokens over.
+  std::vector<int32_t> tokens = windows(loader, 4, 0, 5);
+  CHECK(tokens.front() == 256);
+  for (int i = 1; i < 25; ++i) CHECK(tokens[static_cast<size_t>(i)] == 'a' + i - 1);
+  std::vector<int32_t> again = windows(loader, 4, 5, 1);
+  CHECK(again[0] == 256);
+  CHECK(loader.samples_per_epoch() == 5);
+  DataStats stats = loader.stats();
+  CHECK(stats.documents == 1);
+  CHECK(stats.tokens == 28);
+  CHECK(stats.dropped_tokens == 3);
+  CHECK(stats.bytes == 26);
+  CHECK(stats.seconds_waited > 0);
+}
+
+TEST_CASE("document starts are positions within the window, 0 for a document that began before it") {
+  TempFolder folder;
+  LoaderOptions o = options_for(folder.write("a.txt", "abc<|endoftext|>\ndefghij"), 7);
+  o.order = Order::sequential;
+  TokenLoader loader(o);
+  std::vector<int32_t> x(7), y(7), starts(7);
+  loader.read(0, 1, {x.data(), y.data(), starts.data()});
+  CHECK(x == std::vector<int32_t>{256, 'a', 'b', 'c', 257, 256, 'd'});
+  CHECK(y == std::vector<int32_t>{'a', 'b', 'c', 257, 256, 'd', 'e'});
+  CHECK(starts == std::vector<int32_t>{0, 0, 0, 0, 0, 5, 5});
+}
+
+TEST_CASE("errors of the loader") {
+  TempFolder folder;
+  std::string text = folder.write("a.txt", "short");
+  LoaderOptions o = options_for(text, 100);
+  SECTION("too little text says how much was there") {
+    TokenLoader loader(o);
+    std::string what = message_of<DataError>([&] { windows(loader, 100, 0, 1); });
+    CHECK_HAS(what, "1 files with 5 bytes give 1 documents and 7 tokens in 1 blocks");
+    CHECK_HAS(what, "seq_len + 1 = 101");
+    CHECK_HAS(message_of<DataError>([&] { windows(loader, 100, 0, 1); }), "too small");
+  }
+  SECTION("a bad line ends the run where it is reached, with file, line and column") {
+    std::string lines = numbered_lines(0, 40) + "{\"text\": \"broken\n" + numbered_lines(40, 40);
+    LoaderOptions bad = options_for(folder.write("bad.jsonl", lines), 1);
+    for (int threads : {1, 3}) {
+      bad.threads = threads;
+      TokenLoader loader(bad);
+      std::string what = message_of<DataError>([&] { windows(loader, 1, 0, 100000); });
+      CHECK_HAS(what, "bad.jsonl' line 41, column 17: the line ends inside a string");
+      CHECK_HAS(message_of<DataError>([&] { windows(loader, 1, 0, 100000); }), "line 41");
+    }
+  }
+  SECTION("a key that is not there") {
+    LoaderOptions other = options_for(folder.write("k.jsonl", "{\"content\": \"x\"}\n"), 1);
+    TokenLoader loader(other);
+    CHECK_HAS(message_of<DataError>([&] { windows(loader, 1, 0, 1); }), "line 1, column 17: the object has no key \"text\"");
+    other.text_key = "content";
+    TokenLoader good(other);
+    CHECK(windows(good, 1, 0, 1)[1] == 'x');
+  }
+  SECTION("what the tokenizer refuses names the file") {
+    o.encoder.encode = [](std::string_view, std::vector<int32_t>&) { fail<DataError>("tokenizer", "no such text"); };
+    TokenLoader loader(o);
+    CHECK_HAS(message_of<DataError>([&] { windows(loader, 100, 0, 1); }), "a.txt', document at byte 0: [tokenizer] no such text");
+  }
+  SECTION("a file that changes under the run") {
+    TokenLoader loader(o);
+    folder.write("a.txt", "longer than it was");
+    CHECK_HAS(message_of<FileError>([&] { windows(loader, 100, 0, 1); }), "changed while it was being read: 18 bytes, 5 when");
+  }
+  SECTION("impossible options") {
+    LoaderOptions bad = o;
+    bad.sources.clear();
+    CHECK_HAS(message_of<ConfigError>([&] { TokenLoader{bad}; }), "no sources");
+    bad = o, bad.seq_len = 0;
+    CHECK_HAS(message_of<ConfigError>([&] { TokenLoader{bad}; }), "seq_len is 0");
+    bad = o, bad.threads = 0;
+    CHECK_HAS(message_of<ConfigError>([&] { TokenLoader{bad}; }), "threads is 0");
+    bad = o, bad.block_bytes = 0;
+    CHECK_HAS(message_of<ConfigError>([&] { TokenLoader{bad}; }), "block_bytes");
+    bad = o, bad.encoder.encode = nullptr;
+    CHECK_HAS(message_of<ConfigError>([&] { TokenLoader{bad}; }), "no tokenizer");
+    TokenLoader loader(o);
+    CHECK_HAS(message_of<DataError>([&] { loader.read(-1, 1, {}); }), "samples -1");
+  }
+  SECTION("an index folder that cannot be") {
+    o.index_folder = text + "/index";
+    CHECK_HAS(message_of<FileError>([&] { TokenLoader{o}; }), "cannot write into the folder");
+  }
+}
+
+TEST_CASE("a loader that is thrown away in the middle of its work stops") {
+  TempFolder folder;
+  LoaderOptions o = options_for(folder.write("a.jsonl", numbered_lines(0, 2000)), 3);
+  o.threads = 3;
+  for (int i = 0; i < 20; ++i) {
+    TokenLoader loader(o);
+    loader.start(i * 10);
+    if (i % 2) windows(loader, 3, i * 10, 1);
+  }
+}
+
+TEST_CASE("the fingerprint follows the data and what is done with it, not where it lies") {
+  TempFolder a, b;
+  std::string lines = numbered_lines(0, 10), other = numbered_lines(1, 10);
+  LoaderOptions o = options_for(a.write("x.jsonl", lines));
+  uint64_t first = TokenLoader(o).fingerprint();
+  o.sources = {b.write("y.jsonl", lines)};
+  CHECK(TokenLoader(o).fingerprint() == first);
+  o.seq_len = 2;
+  CHECK(TokenLoader(o).fingerprint() != first);
+  o.seq_len = 1;
+  o.encoder.fingerprint = "others";
+  CHECK(TokenLoader(o).fingerprint() != first);
+  o.encoder.fingerprint = "bytes";
+  o.sources = {b.write("y.jsonl", other)};
+  CHECK(TokenLoader(o).fingerprint() != first);
+}
