@@ -18,6 +18,15 @@ inline int parallel_threads() {
 #endif
 }
 
+/// Which of the loop's threads runs the body: below parallel_threads() as seen outside the loop. For scratch memory.
+inline int parallel_lane() {
+#if defined(OTTAVA_SERIAL)
+  return 0;
+#else
+  return omp_get_thread_num();
+#endif
+}
+
 /// Sets it for loops started by the calling thread.
 inline void set_parallel_threads(int threads) {
 #if !defined(OTTAVA_SERIAL)

@@ -1,8 +1,36 @@
 #pragma once
 
+#include <map>
+
+#include "core/cpu/dnnl_adapter.h"
+#include "core/tensor.h"
+
 namespace ottava::cpu {
 
-/// oneDNN matmul primitives of one rank, made once per problem and reused.
-class MatmulCache {};
+/// oneDNN primitives of one rank, made once per problem and number of threads, and the scratchpad that they share.
+/// References stay valid for the cache's life. Used by one thread at a time, like the stream that owns it.
+class MatmulCache {
+ public:
+  /// One product computed by `threads` threads together.
+  const Gemm& whole(const GemmProblem& problem, int threads);
+  /// Products computed by one thread each, in at least `lanes` lanes: for use inside a parallel region.
+  const Gemm& tile(const GemmProblem& problem, int lanes);
+
+  void set_workspace(Tensor workspace) { workspace_ = workspace; }
+  const Tensor& workspace() const { return workspace_; }
+  /// Primitives made so far; stays the same after the first step.
+  size_t size() const { return gemms_.size(); }
+
+ private:
+  struct Key {
+    GemmProblem problem;
+    int threads, lanes;
+    auto operator<=>(const Key&) const = default;
+  };
+  const Gemm& get(const Key& key);
+
+  std::map<Key, Gemm> gemms_;
+  Tensor workspace_{nullptr, DType::u8, {0}};
+};
 
 }  // namespace ottava::cpu

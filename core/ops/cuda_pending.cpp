@@ -3,6 +3,7 @@
 #include "core/ops/cross_entropy_kernels.h"
 #include "core/ops/elementwise_kernels.h"
 #include "core/ops/embedding_kernels.h"
+#include "core/ops/matmul_kernels.h"
 #include "core/ops/qk_norm_kernels.h"
 #include "core/ops/rope_kernels.h"
 #include "core/ops/swiglu_kernels.h"
@@ -13,6 +14,8 @@ namespace {
 }  // namespace
 
 void add(Stream&, const Tensor&, const Tensor&, const Tensor&) { absent(); }
+void add_bias(Stream&, const Tensor&, const Tensor&) { absent(); }
+void bias_gradient(Stream&, const Tensor&, const Tensor&) { absent(); }
 void cast(Stream&, const Tensor&, const Tensor&) { absent(); }
 void cross_entropy(Stream&, const CrossEntropyBackward&) { absent(); }
 void cross_entropy_backward(Stream&, const CrossEntropyBackward&) { absent(); }
@@ -21,10 +24,12 @@ void cross_entropy_sum(Stream&, const CrossEntropy&) { absent(); }
 void embedding_backward(Stream&, const EmbeddingBackward&) { absent(); }
 void embedding_forward(Stream&, const EmbeddingForward&) { absent(); }
 void fill_zero(Stream&, const Tensor&) { absent(); }
+void matmul(Stream&, const Matmul&) { absent(); }
 void qk_norm_backward(Stream&, const QkNormBackward&) { absent(); }
 void qk_norm_forward(Stream&, const QkNormForward&) { absent(); }
 void rope(Stream&, const Rope&) { absent(); }
 void scale(Stream&, const Tensor&, const Tensor&) { absent(); }
+void set_matmul_workspace(Stream&, Tensor) { absent(); }
 void sum_into(Stream&, const Tensor&, const Tensor&) { absent(); }
 void swiglu_backward(Stream&, const SwigluBackward&) { absent(); }
 void swiglu_forward(Stream&, const SwigluForward&) { absent(); }

@@ -1,0 +1,155 @@
+#include "core/cpu/dnnl_adapter.h"
+
+#include <array>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <vector>
+
+#include "core/parallel_for.h"
+
+namespace ottava::cpu {
+namespace {
+
+using dnnl::memory;
+
+// Stateless: oneDNN's engine and stream of the CPU hold no data, and a stream may be used by several threads.
+const dnnl::engine& engine() {
+  static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  return engine;
+}
+dnnl::stream& cpu_stream() {
+  static dnnl::stream stream(engine());
+  return stream;
+}
+
+memory::data_type type_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return memory::data_type::f32;
+    case DType::bf16:
+      return memory::data_type::bf16;
+    default:
+      fail<ShapeError>("gemm", "dtype is {}, expected f32 or bf16", name_of(dtype));
+  }
+}
+
+memory::desc matrix(DType dtype, int64_t rows, int64_t cols, GemmProblem::Stored stored, int64_t ld) {
+  bool plain = stored == GemmProblem::Stored::plain;
+  memory::dims strides = plain ? memory::dims{ld, 1} : memory::dims{1, ld};
+  return memory::desc(memory::dims{rows, cols}, type_of(dtype), strides);
+}
+
+/// The number of threads a primitive is made for is oneDNN's current setting.
+class ThreadsFor {
+ public:
+  explicit ThreadsFor(int threads) : before_(parallel_threads()) { set_parallel_threads(threads); }
+  ~ThreadsFor() { set_parallel_threads(before_); }
+  ThreadsFor(const ThreadsFor&) = delete;
+
+ private:
+  int before_;
+};
+
+dnnl::matmul::primitive_desc describe(const GemmProblem& p) {
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  if (p.result == GemmProblem::Result::accumulate) {
+    dnnl::post_ops sum;
+    sum.append_sum(1.0f);
+    attributes.set_post_ops(sum);
+  }
+  memory::desc a = matrix(p.input, p.m, p.k, p.a, p.lda);
+  memory::desc b = matrix(p.input, p.k, p.n, p.b, p.ldb);
+  memory::desc c = matrix(p.output, p.m, p.n, GemmProblem::Stored::plain, p.ldc);
+#if DNNL_VERSION_MAJOR >= 3
+  return dnnl::matmul::primitive_desc(engine(), a, b, c, attributes);
+#else
+  return dnnl::matmul::primitive_desc(dnnl::matmul::desc(a, b, c), attributes, engine());
+#endif
+}
+
+dnnl::matmul::primitive_desc describe_or_fail(const GemmProblem& p, int threads) {
+  ThreadsFor scope(threads);
+  try {
+    return describe(p);
+  } catch (const dnnl::error& error) {
+    fail<DeviceError>("gemm",
+                      "{} refuses {} x {} -> {} with m {}, n {}, k {}, leading dimensions {}, {}, {}: {}",
+                      dnnl_version_text(), name_of(p.input), name_of(p.input), name_of(p.output), p.m, p.n,
+                      p.k, p.lda, p.ldb, p.ldc, error.what());
+  }
+}
+
+}  // namespace
+
+// oneDNN's memory objects carry the data pointers, so each lane has its own four.
+struct Gemm::State {
+  struct Lane {
+    memory a, b, c, scratch;
+    std::array<dnnl_exec_arg_t, 4> args;
+  };
+  dnnl::matmul::primitive_desc description;
+  dnnl::matmul primitive;
+  std::vector<Lane> lanes;
+};
+
+Gemm::Gemm(const GemmProblem& problem, int threads, int lanes) : state_(std::make_unique<State>()) {
+  state_->description = describe_or_fail(problem, threads);
+  {
+    ThreadsFor scope(threads);
+    state_->primitive = dnnl::matmul(state_->description);
+  }
+  const auto& d = state_->description;
+  for (int i = 0; i < lanes; ++i) {
+    State::Lane lane{memory(d.src_desc(), engine(), DNNL_MEMORY_NONE),
+                     memory(d.weights_desc(), engine(), DNNL_MEMORY_NONE),
+                     memory(d.dst_desc(), engine(), DNNL_MEMORY_NONE),
+                     memory(d.scratchpad_desc(), engine(), DNNL_MEMORY_NONE),
+                     {}};
+    lane.args = {dnnl_exec_arg_t{DNNL_ARG_SRC, lane.a.get()},
+                 {DNNL_ARG_WEIGHTS, lane.b.get()},
+                 {DNNL_ARG_DST, lane.c.get()},
+                 {DNNL_ARG_SCRATCHPAD, lane.scratch.get()}};
+    state_->lanes.push_back(std::move(lane));
+  }
+}
+Gemm::Gemm(Gemm&&) noexcept = default;
+Gemm::~Gemm() = default;
+
+int64_t Gemm::scratch_bytes() const {
+  return static_cast<int64_t>(state_->description.scratchpad_desc().get_size());
+}
+
+void Gemm::run(int lane, const void* a, const void* b, void* c, void* scratch) const {
+  State::Lane& memory = state_->lanes[static_cast<size_t>(lane)];
+  memory.a.set_data_handle(const_cast<void*>(a));
+  memory.b.set_data_handle(const_cast<void*>(b));
+  memory.c.set_data_handle(c);
+  memory.scratch.set_data_handle(scratch);
+  // The C call: the C++ one builds a hash map of the arguments each time.
+  dnnl_status_t status =
+      dnnl_primitive_execute(state_->primitive.get(), cpu_stream().get(), 4, memory.args.data());
+  if (status != dnnl_success)
+    fail<DeviceError>("gemm", "{} failed with status {}", dnnl_version_text(), int{status});
+}
+
+int64_t gemm_scratch_bytes(const GemmProblem& problem, int threads) {
+  return static_cast<int64_t>(describe_or_fail(problem, threads).scratchpad_desc().get_size());
+}
+
+namespace {
+// The values are sets of bits, each set holding those it extends.
+bool may_use(dnnl::cpu_isa isa) {
+  const auto bits = static_cast<unsigned>(isa);
+  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & bits) == bits;
+}
+}  // namespace
+
+bool dnnl_multiplies_bf16() { return may_use(dnnl::cpu_isa::avx512_core_bf16); }
+bool dnnl_uses_amx() { return may_use(dnnl::cpu_isa::avx512_core_amx); }
+
+std::string dnnl_version_text() {
+  const dnnl_version_t* v = dnnl_version();
+  return fmt::format("oneDNN {}.{}.{}", v->major, v->minor, v->patch);
+}
+
+}  // namespace ottava::cpu
