@@ -7,18 +7,6 @@
 
 namespace ottava {
 
-data::TextEncoder text_encoder(std::shared_ptr<const Tokenizer> tokenizer, bool add_bos, bool add_eos) {
-  data::TextEncoder encoder;
-  encoder.vocab_size = tokenizer->vocab_size();
-  if (add_bos) encoder.bos_id = tokenizer->bos_id();
-  if (add_eos) encoder.eos_id = tokenizer->eos_id();
-  encoder.fingerprint = fmt::format("{:016x}", tokenizer->fingerprint());
-  encoder.encode = [tokenizer = std::move(tokenizer)](std::string_view text, std::vector<int32_t>& ids) {
-    tokenizer->encode(text, ids, {.special_text = EncodeOptions::SpecialText::plain});
-  };
-  return encoder;
-}
-
 BatchSource::BatchSource(Options options) : options_(std::move(options)), loader_(options_.loader) {
   auto count = static_cast<size_t>(options_.batch * options_.micro_batches * options_.loader.seq_len);
   inputs_.resize(count);

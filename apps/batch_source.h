@@ -1,13 +1,10 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <string>
 #include <vector>
 
 #include "apps/training_engine.h"
 #include "core/data/loader.h"
-#include "core/data/tokenizer/tokenizer.h"
 
 namespace ottava {
 
@@ -41,8 +38,5 @@ class BatchSource {
   HostTokens tokens_;
   int64_t valid_tokens_ = 0;
 };
-
-/// What the loader needs of a tokenizer: documents get BOS and EOS where asked for and where the tokenizer has them.
-data::TextEncoder text_encoder(std::shared_ptr<const Tokenizer> tokenizer, bool add_bos, bool add_eos);
 
 }  // namespace ottava

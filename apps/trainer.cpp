@@ -22,7 +22,7 @@ data::LoaderOptions loader_options(const Experiment& e, const std::vector<std::s
   data::LoaderOptions options;
   for (const std::string& path : paths) options.sources.push_back(find_input(e.config, key, path).string());
   options.text_key = t.text_key;
-  options.encoder = text_encoder(e.tokenizer, t.add_bos, t.add_eos);
+  options.encoder = data::make_text_encoder(e.tokenizer, {.bos = t.add_bos, .eos = t.add_eos});
   options.seq_len = sequence;
   options.seed = static_cast<uint64_t>(t.seed);
   options.order = order;

@@ -1,16 +1,10 @@
 #include "core/data/byte_stream.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #define ZLIB_CONST
 #include <zlib.h>
 #include <zstd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <utility>
 
 #include "core/error.h"
 
@@ -18,26 +12,26 @@ namespace ottava::data {
 namespace {
 
 constexpr std::string_view kWhere = "data";
-constexpr size_t kInputBytes = 256 << 10;
+constexpr int64_t kInputBytes = 256 << 10;
 
 class PlainStream : public ByteStream {
  public:
-  explicit PlainStream(const std::string& path) : file_(path) {}
+  explicit PlainStream(const std::string& path) : file_(File::open_for_reading(path)) {}
   size_t append(std::string& out, size_t bytes) override {
-    int64_t got = file_.append(out, static_cast<int64_t>(bytes), offset_);
+    int64_t got = append_range(file_, offset_, static_cast<int64_t>(bytes), out);
     offset_ += got;
     return static_cast<size_t>(got);
   }
 
  private:
-  RandomAccessFile file_;
+  File file_;
   int64_t offset_ = 0;
 };
 
 // Compressed bytes of a file, piece by piece; shared by both decoders.
 class CompressedInput {
  public:
-  explicit CompressedInput(const std::string& path) : file_(path) {}
+  explicit CompressedInput(const std::string& path) : file_(File::open_for_reading(path)) {}
   const char* next() const { return buffer_.data() + used_; }
   size_t available() const { return buffer_.size() - used_; }
   void consume(size_t bytes) { used_ += bytes; }
@@ -48,7 +42,7 @@ class CompressedInput {
     if (available() > 0) return true;
     buffer_.clear();
     used_ = 0;
-    read_ += file_.append(buffer_, kInputBytes, read_);
+    read_ += append_range(file_, read_, kInputBytes, buffer_);
     return !buffer_.empty();
   }
   template <class... A>
@@ -58,7 +52,7 @@ class CompressedInput {
   }
 
  private:
-  RandomAccessFile file_;
+  File file_;
   std::string buffer_;
   size_t used_ = 0;
   int64_t read_ = 0;
@@ -153,43 +147,11 @@ class ZstdStream : public ByteStream {
 
 }  // namespace
 
-RandomAccessFile::RandomAccessFile(std::string path) : path_(std::move(path)) {
-  descriptor_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor_ < 0) fail<FileError>(kWhere, "cannot open '{}': {}", path_, std::strerror(errno));
-  struct stat info {};
-  bool regular = ::fstat(descriptor_, &info) == 0 && S_ISREG(info.st_mode);
-  if (!regular) {
-    ::close(descriptor_);
-    fail<FileError>(kWhere, "'{}' is not a regular file", path_);
-  }
-  size_ = info.st_size;
-}
-
-RandomAccessFile::RandomAccessFile(RandomAccessFile&& other) noexcept
-    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)), size_(other.size_) {}
-
-RandomAccessFile::~RandomAccessFile() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-}
-
-void RandomAccessFile::read(void* out, int64_t bytes, int64_t offset) const {
-  char* to = static_cast<char*>(out);
-  while (bytes > 0) {
-    ssize_t got = ::pread(descriptor_, to, static_cast<size_t>(bytes), offset);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) fail<FileError>(kWhere, "cannot read '{}' at byte {}: {}", path_, offset, std::strerror(errno));
-    if (got == 0) {
-      fail<FileError>(kWhere, "'{}' is truncated: {} more bytes expected at byte {}, where it ends", path_, bytes, offset);
-    }
-    to += got, offset += got, bytes -= got;
-  }
-}
-
-int64_t RandomAccessFile::append(std::string& out, int64_t bytes, int64_t offset) const {
-  bytes = std::max<int64_t>(std::min(bytes, size_ - offset), 0);
+int64_t append_range(const File& file, int64_t offset, int64_t bytes, std::string& out) {
+  bytes = std::max<int64_t>(std::min(bytes, file.size() - offset), 0);
   size_t start = out.size();
   out.resize(start + static_cast<size_t>(bytes));
-  read(out.data() + start, bytes, offset);
+  file.read_at(out.data() + start, static_cast<size_t>(bytes), offset);
   return bytes;
 }
 

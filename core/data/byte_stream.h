@@ -5,29 +5,12 @@
 #include <memory>
 #include <string>
 
+#include "core/io/file.h"
+
 namespace ottava::data {
 
-/// An open file that is read at offsets, by any thread. Errors name the path.
-class RandomAccessFile {
- public:
-  /// Throws FileError when the file cannot be opened or is not a regular file.
-  explicit RandomAccessFile(std::string path);
-  RandomAccessFile(RandomAccessFile&& other) noexcept;
-  RandomAccessFile& operator=(RandomAccessFile&&) = delete;
-  ~RandomAccessFile();
-
-  int64_t size() const { return size_; }
-  const std::string& path() const { return path_; }
-  /// Fills exactly `bytes`; throws FileError when the file ends before (it shrank, or a header promised too much).
-  void read(void* out, int64_t bytes, int64_t offset) const;
-  /// Appends [offset, min(offset + bytes, size())) to `out`; returns how many bytes that was.
-  int64_t append(std::string& out, int64_t bytes, int64_t offset) const;
-
- private:
-  std::string path_;
-  int descriptor_ = -1;
-  int64_t size_ = 0;
-};
+/// Appends [offset, min(offset + bytes, the file's size)) to `out`; returns how many bytes that was. Throws FileError.
+int64_t append_range(const File& file, int64_t offset, int64_t bytes, std::string& out);
 
 enum class Compression : uint8_t { none, gzip, zstd };
 

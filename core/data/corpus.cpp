@@ -17,12 +17,12 @@ constexpr int64_t kReadBytes = 256 << 10;
 }
 
 // Moves a nominal cut forward to the start of a document.
-int64_t cut(const DataFile& entry, const RandomAccessFile& file, int64_t offset) {
+int64_t cut(const DataFile& entry, const File& file, int64_t offset) {
   if (offset <= 0) return 0;
   std::string bytes;
   for (int64_t want = kReadBytes; offset < file.size(); want *= 2) {
     int64_t read = static_cast<int64_t>(bytes.size());
-    file.append(bytes, want - read, offset + read);
+    append_range(file, offset + read, want - read, bytes);
     bool ended = offset + static_cast<int64_t>(bytes.size()) >= file.size();
     if (auto distance = find_cut(entry.format, bytes, ended)) return offset + static_cast<int64_t>(*distance);
     if (bytes.size() > kMaxLineBytes) fail_long_line(entry, offset);
@@ -99,14 +99,14 @@ void BlockReader::next(Segment& segment) {
 
 void BlockReader::append_plain(Segment& segment, const Corpus::Part& part) {
   const DataFile& entry = corpus_.files()[static_cast<size_t>(part.file)];
-  RandomAccessFile file(entry.path);
+  File file = File::open_for_reading(entry.path);
   if (file.size() != entry.bytes) {
     fail<FileError>(kWhere, "'{}' changed while it was being read: {} bytes, {} when the run started", entry.path,
                     file.size(), entry.bytes);
   }
   int64_t begin = cut(entry, file, part.begin), end = cut(entry, file, part.end);
   size_t first = segment.bytes.size();
-  file.append(segment.bytes, end - begin, begin);
+  append_range(file, begin, end - begin, segment.bytes);
   append_documents(segment, part.file, begin, first);
 }
 
@@ -120,7 +120,7 @@ void BlockReader::append_tokens(Segment& segment, const Corpus::Part& part) {
   int64_t longest = entry.format == Format::llmc_shard ? corpus_.sizes().max_text_bytes / 4 * shard->token_bytes() : end;
   int64_t first = static_cast<int64_t>(segment.bytes.size()), shift = first - begin;
   std::vector<int64_t> starts = shard->document_starts(begin, end);
-  shard->file().append(segment.bytes, end - begin, begin);
+  append_range(shard->file(), begin, end - begin, segment.bytes);
   starts.push_back(end);
   for (size_t i = 0; i + 1 < starts.size(); ++i) {
     for (int64_t at = starts[i]; at < starts[i + 1]; at += longest) {

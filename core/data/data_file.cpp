@@ -42,19 +42,19 @@ bool is_data_name(std::string_view path) {
   return is_json(path) || path.ends_with(".bin") || ends_with(without_compression(path), {".txt", ".text", ".md"});
 }
 
-uint64_t sample_content(const RandomAccessFile& file) {
+uint64_t sample_content(const File& file) {
   constexpr int64_t kSample = 4096;
   std::string sample = std::to_string(file.size()) + "\n";
-  file.append(sample, kSample, 0);
-  if (file.size() > kSample) file.append(sample, kSample, file.size() / 2);
-  if (file.size() > kSample) file.append(sample, kSample, std::max(file.size() - kSample, kSample));
+  append_range(file, 0, kSample, sample);
+  if (file.size() > kSample) append_range(file, file.size() / 2, kSample, sample);
+  if (file.size() > kSample) append_range(file, std::max(file.size() - kSample, kSample), kSample, sample);
   return XXH64(sample.data(), sample.size(), 0);
 }
 
-Format format_of(const RandomAccessFile& file, Compression compression) {
+Format format_of(const File& file, Compression compression) {
   if (compression != Compression::none) return is_json(file.path()) ? Format::json_lines : Format::text;
   std::string head;
-  file.append(head, 4096, 0);
+  append_range(file, 0, 4096, head);
   if (auto shard = sniff_shard(file.path(), head)) return *shard;
   if (is_json(file.path())) return Format::json_lines;
   if (file.path().ends_with(".bin")) {
@@ -92,9 +92,10 @@ class Finder {
 
  private:
   void add_file(std::string path) {
+    if (!fs::is_regular_file(path)) fail<FileError>(kWhere, "'{}' is not a regular file", path);
     // A Megatron pair is named by either of its files.
     if (path.ends_with(".idx")) path.replace(path.size() - 4, 4, ".bin");
-    RandomAccessFile file(path);
+    File file = File::open_for_reading(path);
     if (file.size() == 0) {
       ++empty;
       return;

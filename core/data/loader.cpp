@@ -1,11 +1,13 @@
 #include "core/data/loader.h"
 
 #include <chrono>
+#include <future>
 #include <tuple>
 
 #include "core/data/corpus.h"
 #include "core/data/packing.h"
 #include "core/data/segment_queue.h"
+#include "core/data/shard_writer.h"
 #include "core/data/window_index.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -15,7 +17,7 @@ namespace {
 
 constexpr std::string_view kWhere = "data";
 // What a killed run may lose of the index.
-constexpr std::chrono::seconds kSaveInterval{20};
+constexpr std::chrono::seconds kSaveInterval{20}, kNoTime{0};
 
 void check(const LoaderOptions& o) {
   if (o.sources.empty()) fail<ConfigError>(kWhere, "no sources are given; set training.dataset_path");
@@ -45,10 +47,10 @@ struct TokenLoader::State {
       : options((check(o), std::move(o))),
         corpus(find_data_files(options.sources), sizes_of(options)),
         encoder(corpus, options.encoder, options.text_key),
-        key{corpus, options.encoder.fingerprint, options.text_key, options.seq_len},
+        key{corpus, options.encoder, options.text_key, options.seq_len},
         index(options.index_folder, key.hash(true), corpus.blocks(), options.index_access) {
     for (const auto& [path, fingerprint] : corpus.fingerprints()) {
-      if (fingerprint == options.encoder.fingerprint) continue;
+      if (fingerprint == shard_fingerprint(options.encoder.fingerprint)) continue;
       fail<DataError>(kWhere, "'{}' was prepared with tokenizer {}, this run uses {}; prepare it again or change the tokenizer",
                       path, fingerprint, options.encoder.fingerprint);
     }
@@ -131,9 +133,10 @@ struct TokenLoader::State {
 
   void save_index_now_and_then() {
     auto now = std::chrono::steady_clock::now();
-    if (now - last_save < kSaveInterval) return;
+    if (now - last_save < kSaveInterval || (saving.valid() && saving.wait_for(kNoTime) != std::future_status::ready)) return;
     last_save = now;
-    save_index_or_warn();
+    // Flushing a file may take long; training does not wait for it.
+    saving = std::async(std::launch::async, [this] { save_index_or_warn(); });
   }
   void save_index_or_warn() noexcept {
     try {
@@ -156,12 +159,14 @@ struct TokenLoader::State {
   DataStats stats;
   double waited_before = 0;
   std::chrono::steady_clock::time_point last_save = std::chrono::steady_clock::now();
+  std::future<void> saving;  // last member: its thread uses the others
 };
 
 TokenLoader::TokenLoader(LoaderOptions options) : state_(std::make_unique<State>(std::move(options))) {}
 
 TokenLoader::~TokenLoader() {
   state_->queue.reset();
+  if (state_->saving.valid()) state_->saving.wait();
   state_->save_index_or_warn();
 }
 

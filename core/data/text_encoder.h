@@ -2,10 +2,15 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+namespace ottava {
+class Tokenizer;
+}
 
 namespace ottava::data {
 
@@ -17,5 +22,13 @@ struct TextEncoder {
   std::optional<int32_t> bos_id, eos_id;  ///< put around each document of text; documents of shards have theirs already
   std::string fingerprint;
 };
+
+/// What to put around every document of text, where the tokenizer has it.
+struct DocumentMarks {
+  bool bos = true;
+  bool eos = true;
+};
+/// A tokenizer as the loader uses it. Text that spells a special token stays text: data cannot end its own document.
+TextEncoder make_text_encoder(std::shared_ptr<const Tokenizer> tokenizer, DocumentMarks marks);
 
 }  // namespace ottava::data

@@ -27,9 +27,9 @@ T load(std::string_view bytes, size_t offset) {
 }
 
 template <class T>
-std::vector<T> read_array(const RandomAccessFile& file, int64_t count, int64_t offset) {
+std::vector<T> read_array(const File& file, int64_t count, int64_t offset) {
   std::vector<T> values(static_cast<size_t>(count));
-  file.read(values.data(), count * static_cast<int64_t>(sizeof(T)), offset);
+  file.read_at(values.data(), values.size() * sizeof(T), offset);
   return values;
 }
 
@@ -74,7 +74,7 @@ class TableShard : public TokenShard {
 
 class OttavaShard : public TableShard {
  public:
-  explicit OttavaShard(RandomAccessFile file, const ShardHeader& h) : TableShard(std::move(file), h.token_bytes) {
+  explicit OttavaShard(File file, const ShardHeader& h) : TableShard(std::move(file), h.token_bytes) {
     begin_ = sizeof(ShardHeader);
     end_ = begin_ + static_cast<int64_t>(h.tokens) * token_bytes_;
     documents_ = static_cast<int64_t>(h.documents);
@@ -95,7 +95,7 @@ class OttavaShard : public TableShard {
 
 class MegatronShard : public TableShard {
  public:
-  MegatronShard(RandomAccessFile file, RandomAccessFile index, int64_t token_bytes, int64_t sequences, int64_t entries)
+  MegatronShard(File file, File index, int64_t token_bytes, int64_t sequences, int64_t entries)
       : TableShard(std::move(file), token_bytes), index_(std::move(index)), sequences_(sequences) {
     end_ = file_.size();
     documents_ = entries - 1;  // the table ends with the number of sequences
@@ -122,13 +122,13 @@ class MegatronShard : public TableShard {
   static constexpr int64_t kHeader = 34;
 
  private:
-  RandomAccessFile index_;
+  File index_;
   int64_t sequences_;
 };
 
 class LlmcShard : public TokenShard {
  public:
-  LlmcShard(RandomAccessFile file, int64_t token_bytes, uint32_t delimiter)
+  LlmcShard(File file, int64_t token_bytes, uint32_t delimiter)
       : TokenShard(std::move(file), token_bytes), delimiter_(delimiter) {
     begin_ = 1024;
     end_ = file_.size();
@@ -156,7 +156,7 @@ class LlmcShard : public TokenShard {
   template <class Visit>
   void scan(int64_t first, int64_t last, Visit&& visit) const {
     std::string bytes;
-    file_.append(bytes, last - first, first);
+    append_range(file_, first, last - first, bytes);
     for (size_t at = 0; at + static_cast<size_t>(token_bytes_) <= bytes.size(); at += static_cast<size_t>(token_bytes_)) {
       uint32_t id = token_bytes_ == 2 ? load<uint16_t>(bytes, at) : load<uint32_t>(bytes, at);
       if (id == delimiter_ && !visit(first + static_cast<int64_t>(at))) return;
@@ -179,9 +179,9 @@ const LlmcKind* llmc_kind(std::string_view head) {
   return nullptr;
 }
 
-std::unique_ptr<TokenShard> open_llmc(RandomAccessFile file) {
+std::unique_ptr<TokenShard> open_llmc(File file) {
   std::string head;
-  file.append(head, 1024, 0);
+  append_range(file, 0, 1024, head);
   const LlmcKind* kind = llmc_kind(head);
   if (!kind) fail<FileError>(kWhere, "'{}' lacks llm.c's magic (20240520 or 20240801)", file.path());
   if (head.size() < 1024) fail<FileError>(kWhere, "'{}' is truncated: {} bytes, llm.c's header has 1024", file.path(), head.size());
@@ -198,10 +198,10 @@ std::unique_ptr<TokenShard> open_llmc(RandomAccessFile file) {
   return std::make_unique<LlmcShard>(std::move(file), kind->token_bytes, kind->delimiter);
 }
 
-std::unique_ptr<TokenShard> open_megatron(RandomAccessFile file) {
-  RandomAccessFile index(index_path(file.path()));
+std::unique_ptr<TokenShard> open_megatron(File file) {
+  File index = File::open_for_reading(index_path(file.path()));
   std::string head;
-  index.append(head, MegatronShard::kHeader, 0);
+  append_range(index, 0, MegatronShard::kHeader, head);
   if (!head.starts_with(kMegatronMagic)) {
     fail<FileError>(kWhere, "'{}' does not start with MMIDIDX: it is no Megatron index", index.path());
   }
@@ -239,12 +239,12 @@ std::unique_ptr<TokenShard> open_megatron(RandomAccessFile file) {
 
 }  // namespace
 
-ShardHeader read_shard_header(const RandomAccessFile& file) {
+ShardHeader read_shard_header(const File& file) {
   ShardHeader h{};
   if (file.size() < static_cast<int64_t>(sizeof h)) {
     fail<FileError>(kWhere, "'{}' is truncated: {} bytes, the header has {}", file.path(), file.size(), sizeof h);
   }
-  file.read(&h, sizeof h, 0);
+  file.read_at(&h, sizeof h, 0);
   if (std::string_view(h.magic, 8) != ShardHeader::kMagic) fail<FileError>(kWhere, "'{}' is no ottava shard", file.path());
   if (h.version != ShardHeader::kVersion) {
     fail<FileError>(kWhere, "'{}' has shard version {}, expected {}; prepare it again", file.path(), h.version, ShardHeader::kVersion);
@@ -272,7 +272,7 @@ std::optional<Format> sniff_shard(const std::string& path, std::string_view head
 }
 
 std::unique_ptr<TokenShard> TokenShard::open(const std::string& path, Format format) {
-  RandomAccessFile file(path);
+  File file = File::open_for_reading(path);
   if (format == Format::llmc_shard) return open_llmc(std::move(file));
   if (format == Format::megatron_shard) return open_megatron(std::move(file));
   ShardHeader header = read_shard_header(file);

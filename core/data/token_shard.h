@@ -40,7 +40,7 @@ class TokenShard {
   static std::unique_ptr<TokenShard> open(const std::string& path, Format format);
   virtual ~TokenShard() = default;
 
-  const RandomAccessFile& file() const { return file_; }
+  const File& file() const { return file_; }
   int64_t token_bytes() const { return token_bytes_; }
   int64_t begin() const { return begin_; }
   int64_t end() const { return end_; }
@@ -55,15 +55,15 @@ class TokenShard {
   virtual std::vector<int64_t> document_starts(int64_t first, int64_t last) const = 0;
 
  protected:
-  TokenShard(RandomAccessFile file, int64_t token_bytes) : file_(std::move(file)), token_bytes_(token_bytes) {}
+  TokenShard(File file, int64_t token_bytes) : file_(std::move(file)), token_bytes_(token_bytes) {}
   virtual int64_t next_document(int64_t offset) const = 0;
 
-  RandomAccessFile file_;
+  File file_;
   int64_t token_bytes_, begin_ = 0, end_ = 0;
   std::string fingerprint_;
 };
 
 /// The header of one of our own shards, checked. Throws FileError.
-ShardHeader read_shard_header(const RandomAccessFile& file);
+ShardHeader read_shard_header(const File& file);
 
 }  // namespace ottava::data

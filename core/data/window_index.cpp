@@ -1,17 +1,16 @@
 #include "core/data/window_index.h"
 
-#include <sys/stat.h>
 #include <unistd.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include <cerrno>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/io/atomic_file.h"
+#include "core/io/file.h"
 #include "core/log.h"
 
 namespace ottava::data {
@@ -19,30 +18,13 @@ namespace {
 
 constexpr std::string_view kWhere = "data index", kMagic = "OTTAVAIX";
 constexpr uint64_t kVersion = 1;
+constexpr int64_t kMaxFileBytes = int64_t{4} << 30;
 
 void put(std::string& out, uint64_t value) { out.append(reinterpret_cast<const char*>(&value), sizeof value); }
 
 void add(SegmentCount& sum, const SegmentCount& c) {
   sum.windows += c.windows, sum.documents += c.documents, sum.tokens += c.tokens;
   sum.dropped += c.dropped, sum.bytes += c.bytes;
-}
-
-// Writes a new file beside `path` and renames it: readers see the old content or the new, whoever else writes.
-void replace_file(const std::string& path, const std::string& bytes) {
-  std::string own = path + ".XXXXXX";
-  int descriptor = ::mkstemp(own.data());
-  bool good = descriptor >= 0 && ::fchmod(descriptor, 0644) == 0;
-  for (size_t at = 0; good && at < bytes.size();) {
-    ssize_t wrote = ::write(descriptor, bytes.data() + at, bytes.size() - at);
-    if (wrote < 0 && errno != EINTR) good = false;
-    if (wrote > 0) at += static_cast<size_t>(wrote);
-  }
-  int error = errno;
-  if (descriptor >= 0 && ::close(descriptor) != 0 && good) good = false, error = errno;
-  if (good && std::rename(own.c_str(), path.c_str()) != 0) good = false, error = errno;
-  if (good) return;
-  if (descriptor >= 0) ::unlink(own.c_str());
-  fail<FileError>(kWhere, "cannot write '{}': {}", path, std::strerror(error));
 }
 
 }  // namespace
@@ -106,8 +88,7 @@ std::string WindowIndex::serialize() const {
 bool WindowIndex::merge_from_file() {
   std::string bytes;
   try {
-    RandomAccessFile file(path_);
-    file.append(bytes, file.size(), 0);
+    bytes = read_file(path_, kMaxFileBytes);
   } catch (const FileError&) {
     return false;
   }
@@ -149,14 +130,15 @@ void WindowIndex::save() {
     if (other.merge_from_file()) in_file = other.known();
     merge_from_file();
   }
-  if (known() > in_file) replace_file(path_, serialize());
+  if (known() > in_file) write_file_atomically(path_, serialize());
   std::lock_guard lock(mutex_);
   saved_ = std::max(saved_, before);
 }
 
 uint64_t IndexKey::hash(bool with_location) const {
   // The version changes whenever the rules of cutting, splitting or packing do.
-  std::string all = fmt::format("ottava windows 1\n{}\n{}\n{}\n{} {}\n", fingerprint, text_key, seq_len,
+  std::string all = fmt::format("ottava windows 1\n{}\n{} {}\n{}\n{}\n{} {}\n", encoder.fingerprint,
+                                encoder.bos_id.value_or(-1), encoder.eos_id.value_or(-1), text_key, seq_len,
                                 corpus.sizes().block_bytes, corpus.sizes().max_text_bytes);
   for (const DataFile& file : corpus.files()) {
     all += fmt::format("{} {} {} {:x}\n", static_cast<int>(file.format), static_cast<int>(file.compression), file.bytes,

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/data/corpus.h"
+#include "core/data/text_encoder.h"
 
 namespace ottava::data {
 
@@ -58,11 +59,12 @@ class WindowIndex {
   SegmentCount total_;
 };
 
-/// Hash of all that decides which window is where: files, how they are cut, the key of JSON lines, tokenizer, seq_len.
+/// Hash of all that decides which window is where: files, how they are cut, the key of JSON lines, tokenizer, BOS and EOS, seq_len.
 /// `with_location` adds paths and modification times, for a cache on this machine; without, equal copies of the data agree.
 struct IndexKey {
   const Corpus& corpus;
-  std::string fingerprint, text_key;
+  const TextEncoder& encoder;
+  std::string text_key;
   int64_t seq_len = 0;
   uint64_t hash(bool with_location) const;
 };

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <random>
 
 #include "core/error.h"
 #include "core/io/file.h"
@@ -13,7 +14,9 @@
 namespace ottava {
 
 void write_file_atomically(const std::string& path, std::string_view content) {
-  std::string temporary = fmt::format("{}.tmp{}", path, ::getpid());
+  // Several processes, on several machines, may write the same path at once.
+  std::random_device random;
+  std::string temporary = fmt::format("{}.tmp{:08x}{:08x}", path, random(), random());
   try {
     File file = File::create(temporary);
     file.write_at(content.data(), content.size(), 0);

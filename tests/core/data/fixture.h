@@ -1,9 +1,5 @@
 #pragma once
 
-#include <unistd.h>
-
-#include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -14,31 +10,19 @@
 #include "core/data/loader.h"
 #include "core/error.h"
 #include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
 
 namespace ottava::data::test {
 
-/// A folder that is gone when the test ends.
-class TempFolder {
+class DataFolder : public TemporaryFolder {
  public:
-  TempFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "ottava_data_XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path_ = name;
-  }
-  TempFolder(const TempFolder&) = delete;
-  ~TempFolder() { std::filesystem::remove_all(path_); }
-  std::string operator/(std::string_view name) const { return path_ + "/" + std::string(name); }
-  const std::string& path() const { return path_; }
   /// Writes a file, making folders, and returns its path.
-  std::string write(std::string_view name, std::string_view bytes) const {
-    std::filesystem::path path = path_ + "/" + std::string(name);
+  std::string write(const std::string& name, std::string_view bytes) const {
+    std::filesystem::path path = *this / name;
     std::filesystem::create_directories(path.parent_path());
     std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
     return path.string();
   }
-
- private:
-  std::string path_;
 };
 
 inline std::string slurp(const std::string& path) {

@@ -53,7 +53,7 @@ int64_t epoch_length(const LoaderOptions& o) {
 }  // namespace
 
 TEST_CASE("every document comes exactly once per epoch, in an order that changes with epoch and seed") {
-  TempFolder folder;
+  DataFolder folder;
   folder.write("a.jsonl", numbered_lines(0, 300));
   folder.write("b.jsonl", numbered_lines(300, 3));
   LoaderOptions o = options_for(folder.path());
@@ -88,7 +88,7 @@ TEST_CASE("every document comes exactly once per epoch, in an order that changes
 }
 
 TEST_CASE("sequential order is file order in every epoch") {
-  TempFolder folder;
+  DataFolder folder;
   LoaderOptions o = options_for(folder.write("a.jsonl", numbered_lines(0, 100)));
   o.order = Order::sequential;
   int64_t n = epoch_length(o);
@@ -100,7 +100,7 @@ TEST_CASE("sequential order is file order in every epoch") {
 }
 
 TEST_CASE("the sequence does not depend on threads, on ranks or on where reading begins") {
-  TempFolder folder;
+  DataFolder folder;
   constexpr int64_t kSeq = 19;
   LoaderOptions o = options_for(folder.write("a.jsonl", numbered_lines(0, 400)), kSeq);
   int64_t total = epoch_length(o) * 5 / 2;
@@ -136,7 +136,7 @@ TEST_CASE("the sequence does not depend on threads, on ranks or on where reading
 }
 
 TEST_CASE("with an index file resuming tokenizes only what is read") {
-  TempFolder folder, index;
+  DataFolder folder, index;
   LoaderOptions o = options_for(folder.write("a.jsonl", numbered_lines(0, 400)), 19);
   o.index_folder = index / "deep/er";
   std::atomic<int64_t> encoded{0};
@@ -166,7 +166,7 @@ TEST_CASE("with an index file resuming tokenizes only what is read") {
 }
 
 TEST_CASE("windows of a block do not overlap, its last partial window is dropped and counted") {
-  TempFolder folder;
+  DataFolder folder;
   LoaderOptions o = options_for(folder.write("a.txt", "abcdefghijklmnopqrstuvwxyz"), 4);
   TokenLoader loader(o);
   // BOS a-z EOS: 28 tokens, five windows of five, three tokens over.
@@ -185,7 +185,7 @@ TEST_CASE("windows of a block do not overlap, its last partial window is dropped
 }
 
 TEST_CASE("document starts are positions within the window, 0 for a document that began before it") {
-  TempFolder folder;
+  DataFolder folder;
   LoaderOptions o = options_for(folder.write("a.txt", "abc<|endoftext|>\ndefghij"), 7);
   o.order = Order::sequential;
   TokenLoader loader(o);
@@ -197,7 +197,7 @@ TEST_CASE("document starts are positions within the window, 0 for a document tha
 }
 
 TEST_CASE("errors of the loader") {
-  TempFolder folder;
+  DataFolder folder;
   std::string text = folder.write("a.txt", "short");
   LoaderOptions o = options_for(text, 100);
   SECTION("too little text says how much was there") {
@@ -258,7 +258,7 @@ TEST_CASE("errors of the loader") {
 }
 
 TEST_CASE("a loader that is thrown away in the middle of its work stops") {
-  TempFolder folder;
+  DataFolder folder;
   LoaderOptions o = options_for(folder.write("a.jsonl", numbered_lines(0, 2000)), 3);
   o.threads = 3;
   for (int i = 0; i < 20; ++i) {
@@ -269,7 +269,7 @@ TEST_CASE("a loader that is thrown away in the middle of its work stops") {
 }
 
 TEST_CASE("the fingerprint follows the data and what is done with it, not where it lies") {
-  TempFolder a, b;
+  DataFolder a, b;
   std::string lines = numbered_lines(0, 10), other = numbered_lines(1, 10);
   LoaderOptions o = options_for(a.write("x.jsonl", lines));
   uint64_t first = TokenLoader(o).fingerprint();

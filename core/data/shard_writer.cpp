@@ -1,0 +1,98 @@
+#include "core/data/shard_writer.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/data/byte_stream.h"
+#include "core/data/token_shard.h"
+#include "core/error.h"
+
+namespace ottava::data {
+namespace {
+
+constexpr size_t kBufferBytes = 4 << 20;
+constexpr int64_t kHeaderBytes = sizeof(ShardHeader);
+
+using ChecksumState = std::unique_ptr<XXH64_state_t, void (*)(XXH64_state_t*)>;
+
+ChecksumState new_state() {
+  ChecksumState state(XXH64_createState(), [](XXH64_state_t* s) { XXH64_freeState(s); });
+  XXH64_reset(state.get(), 0);
+  return state;
+}
+
+}  // namespace
+
+ShardWriter::ShardWriter(const std::string& path, const TextEncoder& encoder)
+    : file_(File::create(path)),
+      vocab_size_(encoder.vocab_size),
+      token_bytes_(encoder.vocab_size <= 65536 ? 2 : 4),
+      bos_id_(encoder.bos_id.value_or(-1)),
+      eos_id_(encoder.eos_id.value_or(-1)),
+      fingerprint_(encoder.fingerprint),
+      checksum_(new_state()) {}
+
+void ShardWriter::append(std::span<const int32_t> document) {
+  if (document.empty()) return;
+  for (int32_t id : document) {
+    if (id < 0 || id >= vocab_size_) {
+      fail<DataError>("data", "token id {} for '{}' is outside the vocabulary of {}", id, file_.path(), vocab_size_);
+    }
+    buffer_.append(reinterpret_cast<const char*>(&id), static_cast<size_t>(token_bytes_));  // little endian
+  }
+  offsets_.push_back(offsets_.back() + static_cast<int64_t>(document.size()));
+  if (buffer_.size() >= kBufferBytes) flush();
+}
+
+void ShardWriter::flush() {
+  XXH64_update(checksum_.get(), buffer_.data(), buffer_.size());
+  file_.write_at(buffer_.data(), buffer_.size(), kHeaderBytes + written_);
+  written_ += static_cast<int64_t>(buffer_.size());
+  buffer_.clear();
+}
+
+void ShardWriter::finish() {
+  flush();
+  std::string table(static_cast<size_t>(-(kHeaderBytes + written_) & 7), '\0');
+  table.append(reinterpret_cast<const char*>(offsets_.data()), offsets_.size() * sizeof(int64_t));
+  file_.write_at(table.data(), table.size(), kHeaderBytes + written_);
+
+  ShardHeader h{};
+  std::memcpy(h.magic, ShardHeader::kMagic.data(), sizeof h.magic);
+  h.version = ShardHeader::kVersion;
+  h.token_bytes = static_cast<uint32_t>(token_bytes_);
+  h.tokens = static_cast<uint64_t>(tokens());
+  h.documents = static_cast<uint64_t>(documents());
+  h.bos_id = bos_id_;
+  h.eos_id = eos_id_;
+  h.vocab_size = static_cast<uint32_t>(vocab_size_);
+  h.checksum = XXH64_digest(checksum_.get());
+  std::string fingerprint = shard_fingerprint(fingerprint_);
+  std::memcpy(h.fingerprint, fingerprint.data(), fingerprint.size());
+  h.header_checksum = XXH64(&h, offsetof(ShardHeader, header_checksum), 0);
+  file_.sync();
+  file_.write_at(&h, sizeof h, 0);
+  file_.sync();
+  file_.close();
+}
+
+std::string shard_fingerprint(const std::string& fingerprint) {
+  if (fingerprint.size() <= sizeof(ShardHeader::fingerprint)) return fingerprint;
+  return fmt::format("xxh64:{:016x}", XXH64(fingerprint.data(), fingerprint.size(), 0));
+}
+
+uint64_t compute_token_checksum(const File& file, int64_t begin, int64_t end) {
+  ChecksumState state = new_state();
+  std::string bytes;
+  for (int64_t at = begin; at < end; at += static_cast<int64_t>(bytes.size())) {
+    bytes.clear();
+    append_range(file, at, std::min<int64_t>(end - at, kBufferBytes), bytes);
+    if (bytes.empty()) fail<FileError>("data", "'{}' became shorter while it was read", file.path());
+    XXH64_update(state.get(), bytes.data(), bytes.size());
+  }
+  return XXH64_digest(state.get());
+}
+
+}  // namespace ottava::data

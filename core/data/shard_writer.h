@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/data/text_encoder.h"
+#include "core/io/file.h"
+
+struct XXH64_state_s;  // of xxhash.h
+
+namespace ottava::data {
+
+/// Writes one token shard (format: ShardHeader in core/data/token_shard.h), document by document. The header is written last: a
+/// file whose writing was interrupted has no magic and is refused. Every member throws FileError.
+class ShardWriter {
+ public:
+  /// Tokens are stored as u16 where the vocabulary fits.
+  ShardWriter(const std::string& path, const TextEncoder& encoder);
+
+  /// Throws DataError for an id outside the vocabulary. Empty documents are left out.
+  void append(std::span<const int32_t> document);
+  int64_t tokens() const { return offsets_.back(); }
+  int64_t documents() const { return static_cast<int64_t>(offsets_.size()) - 1; }
+  /// Completes and flushes the file.
+  void finish();
+
+ private:
+  void flush();
+
+  File file_;
+  int32_t vocab_size_, token_bytes_, bos_id_, eos_id_;
+  std::string fingerprint_;
+  std::vector<int64_t> offsets_{0};
+  std::string buffer_;
+  int64_t written_ = 0;
+  std::unique_ptr<XXH64_state_s, void (*)(XXH64_state_s*)> checksum_;
+};
+
+/// The fingerprint as a shard stores it: at most 64 characters.
+std::string shard_fingerprint(const std::string& fingerprint);
+
+/// XXH64 of the token bytes as the header should have it; reads the whole file.
+uint64_t compute_token_checksum(const File& file, int64_t begin, int64_t end);
+
+}  // namespace ottava::data
