@@ -1,23 +1,19 @@
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "core/data/tokenizer/byte_level.h"
 #include "core/data/tokenizer/definition.h"
+#include "core/data/tokenizer/split_patterns.h"
 #include "core/error.h"
+#include "core/io/json.h"
 
 namespace ottava::tokenizer {
 namespace {
 
-using Json = nlohmann::json;
-
-constexpr std::string_view kGpt2Pattern =
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-
 /// The part of a JSON value that a message can quote.
 std::string quoted(const Json& value) {
-  std::string text = value.is_structured() ? std::string(value.type_name()) : value.dump(-1, ' ', true);
+  std::string text = value.is_object() || value.is_array() ? std::string(value.kind()) : value.dump();
   return text.size() <= 80 ? text : text.substr(0, 77) + "...";
 }
 
@@ -26,8 +22,9 @@ class Reader {
   explicit Reader(const std::string& name) : name_(name) {}
 
   TokenizerDefinition read(std::string_view tokenizer_json, std::string_view config_json) {
-    Json file = parse(tokenizer_json, "");
-    Json config = config_json.empty() ? Json::object() : parse(config_json, "tokenizer_config.json: ");
+    Json file = Json::parse(tokenizer_json, name_);
+    Json config = config_json.empty() ? Json() : Json::parse(config_json, "tokenizer_config.json beside " + name_);
+    if (!file.is_object()) refuse("expected a JSON object, got {}", quoted(file));
     read_model(member(file, "model"));
     read_added(file, config);
     check_ids();
@@ -43,33 +40,14 @@ class Reader {
  private:
   template <class... A>
   [[noreturn]] void refuse(fmt::format_string<A...> format, A&&... args) const {
-    fail<FileError>("tokenizer", "{}: {}", name_, fmt::format(format, std::forward<A>(args)...));
-  }
-
-  Json parse(std::string_view text, std::string_view what) const {
-    int depth_limit = 64;
-    bool too_deep = false;
-    auto limit = [&](int depth, Json::parse_event_t, Json&) {
-      too_deep |= depth > depth_limit;
-      return !too_deep;
-    };
-    auto refuse_depth = [&] { refuse("{}JSON is nested deeper than {} levels", what, depth_limit); };
-    try {
-      Json value = Json::parse(text.begin(), text.end(), limit);
-      if (too_deep) refuse_depth();
-      if (!value.is_object()) refuse("{}expected a JSON object, got {}", what, quoted(value));
-      return value;
-    } catch (const Json::parse_error& error) {
-      if (too_deep) refuse_depth();
-      refuse("{}not valid JSON: {}", what, error.what());
-    }
+    fail<FileError>(name_, "{}", fmt::format(format, std::forward<A>(args)...));
   }
 
   /// The member, or null if it is not there.
   static const Json& get(const Json& object, const char* key) {
     static const Json null;
-    auto it = object.is_object() ? object.find(key) : object.end();
-    return it == object.end() ? null : *it;
+    const Json* value = object.find(key);
+    return value ? *value : null;
   }
   const Json& member(const Json& object, const char* key) const {
     const Json& value = get(object, key);
@@ -79,22 +57,23 @@ class Reader {
   bool flag(const Json& object, const char* key, bool otherwise) const {
     const Json& value = get(object, key);
     if (value.is_null()) return otherwise;
-    if (!value.is_boolean()) refuse("\"{}\" must be true or false, got {}", key, quoted(value));
-    return value.get<bool>();
+    if (!value.is_bool()) refuse("\"{}\" must be true or false, got {}", key, quoted(value));
+    return value.as_bool(key);
   }
   std::string text(const Json& value, std::string_view what) const {
     if (!value.is_string()) refuse("{} must be a string, got {}", what, quoted(value));
-    return value.get<std::string>();
+    return value.as_string(what);
   }
   std::string type_of(const Json& section, std::string_view what) const {
     if (!section.is_object()) refuse("{} must be an object, got {}", what, quoted(section));
     return text(get(section, "type"), fmt::format("the type of {}", what));
   }
   int32_t id(const Json& value, std::string_view token) const {
-    if (!value.is_number_integer() || value < 0 || value > INT32_MAX) {
+    int64_t number = value.is_integer() ? value.as_integer("id") : -1;
+    if (number < 0 || number > INT32_MAX) {
       refuse("token '{}' has id {}; expected an integer from 0 to {}", token, quoted(value), INT32_MAX);
     }
-    return value.get<int32_t>();
+    return static_cast<int32_t>(number);
   }
 
   void read_model(const Json& model) {
@@ -105,17 +84,18 @@ class Reader {
     if (flag(model, "byte_fallback", false)) {
       refuse("byte_fallback belongs to SentencePiece vocabularies, which are not supported; expected byte-level BPE");
     }
-    if (const Json& dropout = get(model, "dropout"); !dropout.is_null() && dropout != 0) {
+    const Json& dropout = get(model, "dropout");
+    if (!dropout.is_null() && !(dropout.is_number() && dropout.as_number("dropout") == 0)) {
       refuse("dropout {} would make ids random; expected null", quoted(dropout));
     }
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
       const Json& affix = get(model, key);
-      if (!affix.is_null() && affix != "") refuse("{} {} is not supported; expected none", key, quoted(affix));
+      if (!affix.is_null() && !(affix.is_string() && affix.as_string(key).empty())) refuse("{} {} is not supported; expected none", key, quoted(affix));
     }
     d_.ignore_merges = flag(model, "ignore_merges", false);
     const Json& vocab = member(model, "vocab");
-    if (!vocab.is_object() || vocab.empty()) refuse("\"vocab\" must be an object of token: id, got {}", quoted(vocab));
-    for (const auto& [key, value] : vocab.items()) place(key, id(value, key));
+    if (!vocab.is_object()) refuse("\"vocab\" must be an object of token: id, got {}", quoted(vocab));
+    for (const auto& [key, value] : vocab.as_object("vocab")) place(key, id(value, key));
     decode_keys();
     read_merges(member(model, "merges"));
   }
@@ -174,14 +154,16 @@ class Reader {
 
   void read_merges(const Json& merges) {
     if (!merges.is_array()) refuse("\"merges\" must be an array, got {}", quoted(merges));
-    for (size_t rank = 0; rank < merges.size(); ++rank) {
-      const Json& merge = merges[rank];
+    const auto& all = merges.as_array("merges");
+    for (size_t rank = 0; rank < all.size(); ++rank) {
+      const Json& merge = all[rank];
       std::string left, right;
-      if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
-        left = merge[0].get<std::string>();
-        right = merge[1].get<std::string>();
+      const Json::Array none, &pair = merge.is_array() ? merge.as_array("merge") : none;
+      if (pair.size() == 2 && pair[0].is_string() && pair[1].is_string()) {
+        left = pair[0].as_string("merge");
+        right = pair[1].as_string("merge");
       } else if (merge.is_string()) {
-        const auto& both = merge.get_ref<const std::string&>();
+        const std::string& both = merge.as_string("merge");
         if (rank == 0 && both.starts_with("#version")) continue;
         size_t space = both.find(' ');
         if (space == std::string::npos || both.find(' ', space + 1) != std::string::npos) {
@@ -227,22 +209,25 @@ class Reader {
   void read_added(const Json& file, const Json& config) {
     const Json& list = get(file, "added_tokens");
     if (!list.is_null() && !list.is_array()) refuse("\"added_tokens\" must be an array, got {}", quoted(list));
-    for (const Json& entry : list) add(entry, get(entry, "id"));
+    if (list.is_array()) {
+      for (const Json& entry : list.as_array("added_tokens")) add(entry, get(entry, "id"));
+    }
     const Json& more = get(config, "added_tokens_decoder");
     if (!more.is_null() && !more.is_object()) {
       refuse("tokenizer_config.json: \"added_tokens_decoder\" must be an object, got {}", quoted(more));
     }
-    for (const auto& [key, entry] : more.items()) {
+    if (more.is_null()) return;
+    for (const auto& [key, entry] : more.as_object("added_tokens_decoder")) {
       bool digits = !key.empty() && key.size() <= 10 && std::all_of(key.begin(), key.end(), [](char c) {
         return c >= '0' && c <= '9';
       });
       if (!digits) refuse("tokenizer_config.json: added_tokens_decoder has key '{}'; expected an id", key);
-      add(entry, Json(std::stoll(key)));
+      add(entry, Json(static_cast<int64_t>(std::stoll(key))));
     }
-    std::sort(d_.added.begin(), d_.added.end(), [](auto& a, auto& b) { return a.id < b.id; });
   }
 
   void check_ids() {
+    std::sort(d_.added.begin(), d_.added.end(), [](auto& a, auto& b) { return a.id < b.id; });
     auto count = static_cast<int32_t>(keys_.size());
     for (int32_t i = 0; i < count; ++i) {
       if (!keys_.count(i)) {
@@ -270,14 +255,17 @@ class Reader {
     }
   }
 
-  const Json& list(const Json& section, const char* key) const {
+  const Json::Array& list(const Json& section, const char* key) const {
     const Json& value = get(section, key);
     if (!value.is_array()) refuse("\"{}\" of a Sequence must be an array, got {}", key, quoted(value));
-    for (const Json& one : value) {
+    for (const Json& one : value.as_array(key)) {
       if (!one.is_object()) refuse("\"{}\" has an entry that is no object: {}", key, quoted(one));
-      if (get(one, "type") == "Sequence") refuse("a Sequence inside a Sequence is not supported (\"{}\")", key);
+      const Json& type = get(one, "type");
+      if (type.is_string() && type.as_string(key) == "Sequence") {
+        refuse("a Sequence inside a Sequence is not supported (\"{}\")", key);
+      }
     }
-    return value;
+    return value.as_array(key);
   }
 
   void read_pre_tokenizer(const Json& section) {
@@ -315,7 +303,7 @@ class Reader {
     const Json& regex = get(pattern, "Regex");
     const Json& literal = get(pattern, "String");
     if (regex.is_string() == literal.is_string()) refuse("a Split needs a pattern with either Regex or String");
-    SplitStep step{.regex = (regex.is_string() ? regex : literal).get<std::string>(), .literal = literal.is_string()};
+    SplitStep step{.regex = (regex.is_string() ? regex : literal).as_string("pattern"), .literal = literal.is_string()};
     if (step.regex.empty()) refuse("a Split has an empty pattern");
     return step;
   }
@@ -345,7 +333,7 @@ class Reader {
     bool text_seen = false;
     const Json& single = get(section, "single");
     if (!single.is_array()) refuse("the template for a single text must be an array, got {}", quoted(single));
-    for (const Json& piece : single) {
+    for (const Json& piece : single.as_array("single")) {
       if (!get(piece, "Sequence").is_null() && !text_seen) {
         text_seen = true;
         continue;
