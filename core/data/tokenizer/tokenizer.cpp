@@ -2,7 +2,6 @@
 
 #include <xxhash.h>
 
-#include <fstream>
 #include <mutex>
 #include <unordered_map>
 
@@ -12,29 +11,14 @@
 #include "core/data/tokenizer/pretokenizer.h"
 #include "core/data/tokenizer/unicode.h"
 #include "core/error.h"
+#include "core/io/file.h"
 
 namespace ottava {
 namespace {
 
 using namespace tokenizer;
 
-constexpr uintmax_t kMaxFileBytes = uintmax_t{256} << 20;
-
-std::string read_text(const std::filesystem::path& path) {
-  std::error_code error;
-  uintmax_t bytes = std::filesystem::file_size(path, error);
-  if (error) fail<FileError>("tokenizer", "cannot read {}: {}", path.string(), error.message());
-  if (bytes > kMaxFileBytes) {
-    fail<FileError>("tokenizer", "{} has {} bytes; a tokenizer file has at most {}", path.string(), bytes,
-                    kMaxFileBytes);
-  }
-  std::string text(bytes, '\0');
-  std::ifstream in(path, std::ios::binary);
-  if (!in.read(text.data(), static_cast<std::streamsize>(bytes))) {
-    fail<FileError>("tokenizer", "cannot read {}: expected {} bytes, got {}", path.string(), bytes, in.gcount());
-  }
-  return text;
-}
+constexpr int64_t kMaxFileBytes = int64_t{256} << 20;
 
 uint64_t fingerprint_of(const TokenizerDefinition& d) {
   std::string all;
@@ -182,11 +166,11 @@ std::shared_ptr<const Tokenizer> Tokenizer::load(const std::filesystem::path& pa
                     folder ? " (tokenizer.model and vocab.json are not read: convert them with HF tokenizers)" : "");
   }
   std::vector<std::filesystem::path> files{file};
-  std::string text = read_text(file), config;
+  std::string text = read_file(file.string(), kMaxFileBytes), config;
   auto config_file = file.parent_path() / "tokenizer_config.json";
   if (std::filesystem::exists(config_file)) {
     files.push_back(config_file);
-    config = read_text(config_file);
+    config = read_file(config_file.string(), kMaxFileBytes);
     if (config.empty()) fail<FileError>("tokenizer", "{} is empty", config_file.string());
   }
   auto impl = std::make_unique<Impl>(read_definition(text, config, file.string()));

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <ostream>
+#include <string>
+#include <vector>
+
+namespace ottava {
+
+/// `ottava tokenizer train --output DIR --vocab-size N SOURCE...`: makes a byte-level BPE tokenizer from text and writes
+/// DIR/tokenizer.json and DIR/tokenizer_config.json, which HF `tokenizers` and `transformers` read as well.
+struct TokenizerTrainOptions {
+  std::vector<std::string> sources;  ///< files, folders, globs, @lists as data.dataset_path takes them; no token shards
+  std::string text_key = "text";     ///< of JSON lines
+  std::string output_folder;
+  int32_t vocab_size = 0;
+  std::string rules = "llama3";      ///< llama3, gpt2 or qwen2: how text is cut into words
+  std::vector<std::string> special_tokens{"<|begin_of_text|>", "<|end_of_text|>"};
+  std::string bos_token = "<|begin_of_text|>";
+  std::string eos_token = "<|end_of_text|>";
+  int64_t max_bytes = 0;             ///< stop after so much text; 0: all of it
+};
+/// Says on `out` what it read and wrote. Throws ConfigError, FileError or DataError; then nothing is written.
+void tokenizer_train(const TokenizerTrainOptions& options, std::ostream& out);
+
+/// `ottava tokenizer encode TOKENIZER [TEXT | --file FILE]`: ids on one line; with `pieces` one line per token.
+struct TokenizerEncodeOptions {
+  std::string tokenizer;
+  std::string text;
+  std::string file;  ///< instead of `text` if not empty
+  enum class Print { ids, pieces };
+  Print print = Print::ids;
+  enum class Wrap { none, as_the_files_say };  ///< BOS and EOS
+  Wrap wrap = Wrap::none;
+};
+void tokenizer_encode(const TokenizerEncodeOptions& options, std::ostream& out);
+
+/// `ottava tokenizer decode TOKENIZER [IDS | --file FILE]`: the text and nothing else. Ids are decimal numbers between
+/// white space or commas. Throws DataError for anything else and for ids outside the vocabulary.
+struct TokenizerDecodeOptions {
+  std::string tokenizer;
+  std::string ids;
+  std::string file;  ///< instead of `ids` if not empty
+};
+void tokenizer_decode(const TokenizerDecodeOptions& options, std::ostream& out);
+
+/// `ottava tokenizer inspect TOKENIZER [--text FILE]`: what the files say; with a text, bytes per token on it.
+struct TokenizerInspectOptions {
+  std::string tokenizer;
+  std::string text_file;
+};
+void tokenizer_inspect(const TokenizerInspectOptions& options, std::ostream& out);
+
+}  // namespace ottava

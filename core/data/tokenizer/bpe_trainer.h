@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/data/tokenizer/definition.h"
+
+namespace ottava::tokenizer {
+
+/// Whose rules for cutting text into words the new tokenizer follows.
+enum class WordRules {
+  llama3,  ///< BOS before every text, words that are tokens skip the merges
+  gpt2,
+  qwen2  ///< text is normalised to NFC
+};
+/// From "llama3", "gpt2", "qwen2". Throws ConfigError.
+WordRules word_rules(std::string_view name);
+
+struct BpeTrainerOptions {
+  int32_t vocab_size = 0;  ///< reached exactly: 256 bytes + merges + special tokens
+  WordRules rules = WordRules::llama3;
+  std::vector<std::string> special_tokens{"<|begin_of_text|>", "<|end_of_text|>"};  ///< they get the last ids
+  std::string bos_token = "<|begin_of_text|>";  ///< one of them, or empty
+  std::string eos_token = "<|end_of_text|>";
+  int64_t min_count = 2;  ///< pairs seen less often are not merged
+};
+
+/// Byte-level BPE (arXiv:1508.07909) by pair counts kept up to date: the pair seen most often becomes a token, ties go to
+/// the pair with the smaller ids. The same texts in any order give the same tokenizer, on any machine.
+class BpeTrainer {
+ public:
+  /// Throws ConfigError for a vocabulary too small for bytes and special tokens, and for special tokens that are empty,
+  /// repeated, or named as BOS or EOS but not given.
+  explicit BpeTrainer(BpeTrainerOptions options);
+  ~BpeTrainer();
+
+  /// Counts the words of a text. Special tokens in it are left out: they part what is before from what is after.
+  void add(std::string_view text);
+  int64_t bytes() const;
+  int64_t distinct_words() const;
+
+  /// Throws DataError when the texts do not have enough repeated pairs for the vocabulary.
+  TokenizerDefinition train() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace ottava::tokenizer
