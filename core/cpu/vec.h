@@ -133,6 +133,12 @@ inline Vec abs(Vec v) {
   UVec u = bits_as<UVec>(v) & 0x7fffffffu;
   return bits_as<Vec>(u);
 }
+inline Vec sqrt(Vec v) {
+  float a[kLanes];
+  __builtin_memcpy(a, &v, sizeof v);
+  for (int i = 0; i < kLanes; ++i) a[i] = __builtin_sqrtf(a[i]);
+  return load(a);
+}
 /// |v| as its bit pattern: unsigned comparison orders it like the value and NaN above everything, so that a maximum
 /// over these never loses a NaN.
 inline UVec abs_bits(Vec v) { return bits_as<UVec>(v) & 0x7fffffffu; }

@@ -7,6 +7,8 @@
 #include "core/ops/qk_norm_kernels.h"
 #include "core/ops/rope_kernels.h"
 #include "core/ops/swiglu_kernels.h"
+#include "core/optim/adamw_kernels.h"
+#include "core/optim/grad_norm_kernels.h"
 
 namespace ottava::cuda {
 namespace {
@@ -16,7 +18,9 @@ namespace {
 void add(Stream&, const Tensor&, const Tensor&, const Tensor&) { absent(); }
 void add_bias(Stream&, const Tensor&, const Tensor&) { absent(); }
 void bias_gradient(Stream&, const Tensor&, const Tensor&) { absent(); }
+void adamw(Stream&, const std::vector<AdamwTensor>&, const AdamwHyper&, const Tensor&, const Tensor&) { absent(); }
 void cast(Stream&, const Tensor&, const Tensor&) { absent(); }
+void clip_factor(Stream&, const Tensor&, float, const Tensor&, const Tensor&) { absent(); }
 void cross_entropy(Stream&, const CrossEntropyBackward&) { absent(); }
 void cross_entropy_backward(Stream&, const CrossEntropyBackward&) { absent(); }
 void cross_entropy_max(Stream&, const CrossEntropy&) { absent(); }
@@ -25,6 +29,7 @@ void embedding_backward(Stream&, const EmbeddingBackward&) { absent(); }
 void embedding_forward(Stream&, const EmbeddingForward&) { absent(); }
 void fill_zero(Stream&, const Tensor&) { absent(); }
 void matmul(Stream&, const Matmul&) { absent(); }
+void grad_norm_squared(Stream&, const std::vector<Tensor>&, const Tensor&, const Tensor&) { absent(); }
 void qk_norm_backward(Stream&, const QkNormBackward&) { absent(); }
 void qk_norm_forward(Stream&, const QkNormForward&) { absent(); }
 void rope(Stream&, const Rope&) { absent(); }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "core/stream.h"
@@ -22,10 +23,13 @@ enum StepScalar : int {
 
 /// AdamW with decoupled weight decay (arXiv:1711.05101), f32 throughout:
 ///     g = gradient * factor;  m = beta1 m + (1-beta1) g;  v = beta2 v + (1-beta2) g^2
-///     p -= lr * ((m / c1) / (sqrt(v / c2) + eps) + weight_decay * p)
-/// One entry per parameter shard. `gradient`, `master` f32; exp_avg, exp_avg_sq f32 or bf16 (bf16 is stored with
-/// stochastic rounding keyed by (seed, step, key, element)); `compute` (may be left out) receives the new value in bf16
-/// or f32. When factor is 0 nothing moves.
+///     p -= lr * ((m / c1) / (sqrt(v / c2) + eps) + weight_decay * p)   with lr = learning rate * lr_factor
+/// One entry per parameter shard. `gradient`, `master` f32; exp_avg, exp_avg_sq f32 or bf16; `compute` (may be left out)
+/// receives the new value in bf16 or f32. When factor is 0 nothing moves, amax included.
+///
+/// bf16 states are rounded stochastically (arXiv:1502.02551): one of 2^16 thresholds is added to the f32 bits, which are
+/// then cut. Element e takes word e % 4 of PhiloxStream{seed, key + step * 0x9E3779B97F4A7C15}.bits(e / 4): exp_avg the
+/// low half, exp_avg_sq the high one, with e = first_element + index, so the result does not depend on sharding.
 struct AdamwTensor {
   Tensor master, gradient, exp_avg, exp_avg_sq, compute;
   Tensor amax;  ///< may be left out: u32 [1], raised to the bits of max |compute|
@@ -38,7 +42,8 @@ struct AdamwHyper {
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
   uint64_t seed = 0;
 };
-/// `scalars` f32 [kStepScalars]; `step` i64 [1]: t, used for rounding only.
+/// `scalars` f32 [kStepScalars]; `step` i64 [1]: t, used for rounding only. Throws ShapeError naming the tensor's index.
+/// With f32 states and bf16 compute 30 bytes cross memory per element.
 void adamw(Stream& stream, const std::vector<AdamwTensor>& tensors, const AdamwHyper& hyper, const Tensor& scalars,
            const Tensor& step);
 

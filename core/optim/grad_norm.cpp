@@ -1,0 +1,90 @@
+#include "core/optim/grad_norm.h"
+
+#include <cmath>
+
+#include "core/cost.h"
+#include "core/ops/check.h"
+#include "core/optim/adamw.h"
+#include "core/optim/grad_norm_kernels.h"
+#include "core/optim/tensor_chunks.h"
+
+namespace ottava {
+namespace {
+
+constexpr std::string_view kNorm = "grad_norm_squared", kClip = "clip_factor";
+
+TensorChunks chunks_of(const std::vector<Tensor>& gradients) {
+  TensorChunks chunks;
+  for (const Tensor& gradient : gradients) chunks.add(gradient.numel());
+  return chunks;
+}
+
+void norm_on_cpu(const std::vector<Tensor>& gradients, const Tensor& out, const Tensor& workspace) {
+  const TensorChunks chunks = chunks_of(gradients);
+  auto kernel = cpu::grad_norm_kernels().sum_of_squares;
+  double* sums = workspace.as<double>();
+  chunks.for_each([&](const TensorChunks::Chunk& c) {
+    sums[c.index] = kernel(gradients[c.tensor].as<float>() + c.begin, c.end - c.begin);
+  });
+  double total = 0;
+  for (int64_t i = 0; i < chunks.count(); ++i) total += sums[i];
+  *out.as<double>() = total;
+}
+
+void clip_on_cpu(double sum_of_squares, float max_norm, float* scalars, int32_t* skipped) {
+  const double loss_scale = scalars[kLossScale], norm = std::sqrt(sum_of_squares) / loss_scale;
+  const double clip = max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
+  const float factor = static_cast<float>(clip / loss_scale);
+  // A factor that underflows would silently freeze the weights: it counts as a skip too.
+  const bool usable = std::isfinite(static_cast<float>(norm)) && std::isfinite(factor) && factor > 0;
+  scalars[kGradientNorm] = static_cast<float>(norm);
+  scalars[kGradientFactor] = usable ? factor : 0.0f;
+  *skipped = usable ? 0 : 1;
+}
+
+}  // namespace
+
+Shape grad_norm_workspace(const std::vector<Shape>& gradients) {
+  TensorChunks chunks;
+  for (const Shape& shape : gradients) chunks.add(shape.numel());
+  return {chunks.count()};
+}
+
+void grad_norm_squared(Stream& stream, const std::vector<Tensor>& gradients, const Tensor& out,
+                       const Tensor& workspace) {
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    if (gradients[i].dtype == DType::f32) continue;
+    fail<ShapeError>(kNorm, "gradient {} is {}, expected f32", i, describe(gradients[i]));
+  }
+  check_tensor(kNorm, "out", out, DType::f64, {1});
+  check_tensor(kNorm, "workspace", workspace, DType::f64, {chunks_of(gradients).count()});
+  switch (stream.type()) {
+    case DeviceType::cpu:
+      return norm_on_cpu(gradients, out, workspace);
+    case DeviceType::cuda:
+      return cuda::grad_norm_squared(stream, gradients, out, workspace);
+    case DeviceType::meta: {
+      double bytes = 0;
+      for (const Tensor& gradient : gradients) bytes += static_cast<double>(gradient.bytes());
+      stream.recorder().record({.op = kNorm, .bytes = bytes});
+    }
+  }
+}
+
+void clip_factor(Stream& stream, const Tensor& sum_of_squares, float max_norm, const Tensor& scalars,
+                 const Tensor& skipped) {
+  check_tensor(kClip, "sum_of_squares", sum_of_squares, DType::f64, {1});
+  check_tensor(kClip, "scalars", scalars, DType::f32, {kStepScalars});
+  check_tensor(kClip, "skipped", skipped, DType::i32, {1});
+  switch (stream.type()) {
+    case DeviceType::cpu:
+      return clip_on_cpu(*sum_of_squares.as<double>(), max_norm, scalars.as<float>(), skipped.as<int32_t>());
+    case DeviceType::cuda:
+      return cuda::clip_factor(stream, sum_of_squares, max_norm, scalars, skipped);
+    case DeviceType::meta:
+      stream.recorder().record(
+          {.op = kClip, .bytes = static_cast<double>(sum_of_squares.bytes() + scalars.bytes())});
+  }
+}
+
+}  // namespace ottava

@@ -1,0 +1,45 @@
+#include "core/optim/lr_schedule.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "core/error.h"
+
+namespace ottava {
+namespace {
+
+double decay(LrSchedulerConfig::Decay shape, double p) {
+  switch (shape) {
+    case LrSchedulerConfig::Decay::linear:
+      return 1 - p;
+    case LrSchedulerConfig::Decay::sqrt:
+      return 1 - std::sqrt(p);
+    default:
+      return (1 + std::cos(std::numbers::pi * p)) / 2;
+  }
+}
+
+}  // namespace
+
+double learning_rate(const LrScheduleOptions& options, int64_t k) {
+  const LrSchedulerConfig& s = options.schedule;
+  const int64_t total = s.total_steps.value_or(options.steps);
+  if (total < 1) fail<ConfigError>("lr_schedule", "the schedule has {} steps, expected at least 1", total);
+  if (k < 0) fail<ConfigError>("lr_schedule", "step is {}, expected 0 or more", k);
+  const int64_t warmup = std::min(s.warmup_steps, total);
+  int64_t decaying = total - warmup;
+  if (s.decay_ratio) {
+    // nearbyint rounds ties to even, as Python's round() does: the schedules must agree to the step.
+    decaying =
+        std::min(decaying, static_cast<int64_t>(std::nearbyint(static_cast<double>(total) * *s.decay_ratio)));
+  }
+  const int64_t stable_until = total + 1 - decaying;
+  if (k < warmup) return options.lr * static_cast<double>(k + 1) / static_cast<double>(warmup);
+  if (k < stable_until) return options.lr;
+  const double p = std::min(
+      1.0, static_cast<double>(k + 1 - stable_until) / static_cast<double>(std::max<int64_t>(decaying, 1)));
+  return options.lr * (s.min_lr_factor + (1 - s.min_lr_factor) * decay(s.decay_type, p));
+}
+
+}  // namespace ottava
