@@ -174,7 +174,7 @@ TEST_CASE("cross_entropy writes f32 gradients over the logits") {
 }
 
 TEST_CASE(
-    "a vocabulary split between two ranks, one of them with padding only at its end, gives the same loss") {
+    "cross_entropy: a vocabulary split between two ranks, one of them with padding only at its end, gives the same loss") {
   for_each_device_and_dtype([](Stream& stream, DType dtype) {
     Problem p = problem({7, 50, 0});
     Expected want = reference(p, as_double(p.logits), 1);
@@ -209,7 +209,7 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("large logits lose nothing, and a NaN or an infinity among them reaches the loss") {
+TEST_CASE("cross_entropy: large logits lose nothing, and a NaN or an infinity among them reaches the loss") {
   for_each_device([](Stream& stream) {
     Problem p = problem({4, 37, 0});
     p.targets = {3, 3, 3, 3};

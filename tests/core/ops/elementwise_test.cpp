@@ -37,7 +37,7 @@ std::vector<uint16_t> bits_of(const std::vector<float>& values) {
 
 }  // namespace
 
-TEST_CASE("cast rounds to bf16 to nearest even and widens exactly") {
+TEST_CASE("elementwise: cast rounds to bf16 to nearest even and widens exactly") {
   for_each_device([](Stream& stream) {
     for (int64_t n : kSizes) {
       INFO("n " << n);
@@ -54,7 +54,7 @@ TEST_CASE("cast rounds to bf16 to nearest even and widens exactly") {
   });
 }
 
-TEST_CASE("cast between equal types copies every byte") {
+TEST_CASE("elementwise: cast between equal types copies every byte") {
   for_each_device([](Stream& stream) {
     std::vector<int32_t> values(70001);
     for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<int32_t>(i * 2654435761u);
@@ -70,7 +70,7 @@ TEST_CASE("cast between equal types copies every byte") {
   });
 }
 
-TEST_CASE("fill_zero clears all bytes and no more") {
+TEST_CASE("elementwise: fill_zero clears all bytes and no more") {
   for_each_device([](Stream& stream) {
     for (int64_t n : kSizes) {
       DeviceBuffer buffer(stream, DType::bf16, {n + 2});
@@ -83,7 +83,7 @@ TEST_CASE("fill_zero clears all bytes and no more") {
   });
 }
 
-TEST_CASE("add and scale round once, in place too") {
+TEST_CASE("elementwise: add and scale round once, in place too") {
   for_each_device_and_dtype([](Stream& stream, DType dtype) {
     auto stored = [&](float x) { return dtype == DType::bf16 ? static_cast<float>(bf16(x)) : x; };
     for (int64_t n : kSizes) {
@@ -106,7 +106,7 @@ TEST_CASE("add and scale round once, in place too") {
   });
 }
 
-TEST_CASE("sum_into adds to what is there, accurately and the same for any number of threads") {
+TEST_CASE("elementwise: sum_into adds to what is there, accurately and the same for any number of threads") {
   for_each_device_and_dtype([](Stream& stream, DType dtype) {
     for (int64_t n : kSizes) {
       INFO("n " << n);

@@ -57,7 +57,7 @@ std::vector<int32_t> plain_positions() {
 
 }  // namespace
 
-TEST_CASE("the RoPE table holds cos and sin of position * theta^(-2i/D)") {
+TEST_CASE("rope: the table holds cos and sin of position * theta^(-2i/D)") {
   const int64_t dim = 64, positions = 70;
   auto table = table_of(positions, dim, 500000);
   std::vector<double> want(table.size());
@@ -72,7 +72,7 @@ TEST_CASE("the RoPE table holds cos and sin of position * theta^(-2i/D)") {
               std::vector<double>(want.size(), 100));
 }
 
-TEST_CASE("Llama 3.1 scaling keeps short waves, divides long ones by 8 and blends between") {
+TEST_CASE("rope: Llama 3.1 scaling keeps short waves, divides long ones by 8 and blends between") {
   // theta 500000, D 128: pair 0 has wavelength 6.28, pair 63 2.56e6; pair 30 has f = 500000^(-60/128) = 2.13112e-3,
   // wavelength 2948.30 and s = (8192/2948.30 - 1)/3 = 0.592849, so f' = 0.407151 f/8 + 0.592849 f = 0.643743 f.
   const int64_t dim = 128;
@@ -89,7 +89,7 @@ TEST_CASE("Llama 3.1 scaling keeps short waves, divides long ones by 8 and blend
   CHECK(angle(scaled, 63) / angle(plain, 63) == Approx(1.0 / 8).epsilon(1e-5));
 }
 
-TEST_CASE("a RoPE table that cannot be is refused") {
+TEST_CASE("rope: a table that cannot be is refused") {
   float table[8];
   CHECK_THROWS_WITH(fill_rope_table(table, 1, 7, 1e4, {}),
                     "[rope] head dimension is 7, expected an even number: it is rotated in pairs");
@@ -134,7 +134,7 @@ TEST_CASE("rope rotates query and key heads and leaves the values alone") {
   });
 }
 
-TEST_CASE("the inverse rotation is rope's backward: <dy, R x> = <R^-1 dy, x>") {
+TEST_CASE("rope: the inverse rotation is rope's backward: <dy, R x> = <R^-1 dy, x>") {
   for_each_device([](Stream& stream) {
     for (const AttentionHeads& heads : kHeads) {
       INFO("head dim " << heads.head_dim);

@@ -138,7 +138,7 @@ TEST_CASE("adamw without compute moves the same weights") {
   });
 }
 
-TEST_CASE("bf16 states are cut after adding the element's own random threshold") {
+TEST_CASE("adamw: bf16 states are cut after adding the element's own random threshold") {
   for_each_device([](Stream& stream) {
     // The last crosses 2^32 Philox blocks.
     for (int64_t first : {int64_t{0}, int64_t{3}, (int64_t{1} << 34) - 1500}) {
@@ -167,7 +167,7 @@ TEST_CASE("bf16 states are cut after adding the element's own random threshold")
   });
 }
 
-TEST_CASE("stochastic rounding is right on average: a mean that nearest rounding would freeze still moves") {
+TEST_CASE("adamw: stochastic rounding is right on average: a mean that nearest rounding would freeze still moves") {
   for_each_device([](Stream& stream) {
     // m = 0.9 * 1 + 0.1 * 1.01 = 1.001, an eighth of bf16's spacing above 1: rounded up in 12.8% of the elements.
     const int64_t n = 100000;
@@ -185,7 +185,7 @@ TEST_CASE("stochastic rounding is right on average: a mean that nearest rounding
   });
 }
 
-TEST_CASE("a tensor cut into shards gives the same bits as the whole, and threads do not matter") {
+TEST_CASE("adamw: a tensor cut into shards gives the same bits as the whole, and threads do not matter") {
   for_each_device_and_dtype([](Stream& stream, DType states) {
     const int64_t n = 40000;
     Parameter whole(stream, n, states, DType::bf16), other(stream, 77, states, DType::bf16, 9);
@@ -201,7 +201,7 @@ TEST_CASE("a tensor cut into shards gives the same bits as the whole, and thread
   });
 }
 
-TEST_CASE("a factor of 0 moves nothing; a NaN shows in amax") {
+TEST_CASE("adamw: a factor of 0 moves nothing; a NaN shows in amax") {
   for_each_device_and_dtype([](Stream& stream, DType states) {
     Parameter x(stream, 1000, states, DType::bf16);
     auto before = x.bits();

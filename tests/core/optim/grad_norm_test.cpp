@@ -82,7 +82,7 @@ TEST_CASE("grad_norm_squared neither overflows nor hides a NaN") {
   });
 }
 
-TEST_CASE("clip_factor clips the unscaled norm and leaves the other scalars alone") {
+TEST_CASE("grad_norm: clip_factor clips the unscaled norm and leaves the other scalars alone") {
   for_each_device([](Stream& stream) {
     Clipped r = clip(stream, 16.0, 1.0f, 1.0f);
     CHECK(r.norm == 4.0f);
@@ -102,7 +102,7 @@ TEST_CASE("clip_factor clips the unscaled norm and leaves the other scalars alon
   });
 }
 
-TEST_CASE("clip_factor skips a step whose norm is not finite, or whose factor would vanish") {
+TEST_CASE("grad_norm: clip_factor skips a step whose norm is not finite, or whose factor would vanish") {
   for_each_device([](Stream& stream) {
     for (double sum : {double(INFINITY), double(NAN), 1e80}) {
       INFO("sum " << sum);
@@ -118,7 +118,7 @@ TEST_CASE("clip_factor skips a step whose norm is not finite, or whose factor wo
   });
 }
 
-TEST_CASE("the gradient norm on meta records what crosses memory, and refuses tensors that do not fit") {
+TEST_CASE("grad_norm on meta records what crosses memory, and refuses tensors that do not fit") {
   CostRecorder recorder;
   Stream stream = Stream::meta(recorder, {DeviceType::cpu, 0});
   const Tensor x = shape_only(DType::f32, {30000}), out = shape_only(DType::f64, {1});
