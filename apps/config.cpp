@@ -36,7 +36,8 @@ config::Section declare_all(Config& c) {
   return root;
 }
 
-/// A level is short for other keys: it fills in those that were not given and refuses those that say otherwise.
+/// A level is short for other keys: it fills in those that were not given and refuses those that say
+/// otherwise.
 void apply_precision_level(Config& c, config::Problems& problems) {
   const std::string& level = c.training.mixed_precision_level;
   if (level.empty()) return;
@@ -45,14 +46,29 @@ void apply_precision_level(Config& c, config::Problems& problems) {
   if (!problems.given(kParam)) c.training.mixed_precision_param = wanted;
   if (c.training.mixed_precision_param != wanted) {
     problems.add(kParam, fmt::format("mixed_precision_level {} computes in {}, but {} is given", level,
-                                     wanted == DType::f32 ? "float32" : "bfloat16", wanted == DType::f32 ? "bfloat16" : "float32"));
+                                     wanted == DType::f32 ? "float32" : "bfloat16",
+                                     wanted == DType::f32 ? "bfloat16" : "float32"));
   }
   bool wants_float8 = level == "O1";
   if (wants_float8 && !problems.given(kConverters)) c.model.converters.push_back("quantize.linear.float8");
   if (wants_float8 != c.model.uses_float8()) {
-    problems.add(kConverters, fmt::format("mixed_precision_level {} computes in {}, but quantize.linear.float8 is {}the list", level,
-                                          wants_float8 ? "FP8" : level == "O2" ? "BF16" : "FP32", wants_float8 ? "missing from " : "in "));
+    problems.add(
+        kConverters,
+        fmt::format("mixed_precision_level {} computes in {}, but quantize.linear.float8 is {}the list",
+                    level,
+                    wants_float8    ? "FP8"
+                    : level == "O2" ? "BF16"
+                                    : "FP32",
+                    wants_float8 ? "missing from " : "in "));
   }
+}
+
+/// TorchTitan's files set the section without the converter, which is the switch; someone may have forgotten
+/// it.
+void note_unused_float8(Config& c) {
+  if (c.model.uses_float8() || c.float8 == Float8Config{}) return;
+  c.provenance.notes.push_back(
+      "quantize.linear.float8: FP8 is off, since model.converters does not hold quantize.linear.float8");
 }
 
 void check_combinations(const Config& c, config::Problems& problems) {
@@ -64,14 +80,17 @@ void check_combinations(const Config& c, config::Problems& problems) {
   validate(c.float8, problems);
   validate(c.validation, problems);
   if (c.model.max_seq_len && c.training.seq_len > *c.model.max_seq_len) {
-    problems.add("training.seq_len", fmt::format("{} tokens exceed model.max_seq_len {}", c.training.seq_len, *c.model.max_seq_len));
+    problems.add("training.seq_len", fmt::format("{} tokens exceed model.max_seq_len {}", c.training.seq_len,
+                                                 *c.model.max_seq_len));
   }
   if (c.model.uses_float8() && c.training.mixed_precision_param != DType::bf16) {
-    problems.add("training.mixed_precision_param", "float32 is given, but model.converters asks for FP8, which runs beside bfloat16");
+    problems.add("training.mixed_precision_param",
+                 "float32 is given, but model.converters asks for FP8, which runs beside bfloat16");
   }
 }
 
-Config resolve(const config::Value& tree, const std::string& name, const std::vector<std::string>& overrides) {
+Config resolve(const config::Value& tree, const std::string& name,
+               const std::vector<std::string>& overrides) {
   Config c;
   config::Problems problems;
   config::Section root = declare_all(c);
@@ -85,6 +104,7 @@ Config resolve(const config::Value& tree, const std::string& name, const std::ve
     check_combinations(c, problems);
   }
   problems.throw_if_any(name.empty() ? "the command line" : name);
+  note_unused_float8(c);
   c.provenance.origins = std::move(problems.origins);
   return c;
 }
@@ -103,7 +123,8 @@ Config load_config(const std::filesystem::path& path, const std::vector<std::str
   return c;
 }
 
-Config parse_config(std::string_view text, const std::string& name, const std::vector<std::string>& overrides) {
+Config parse_config(std::string_view text, const std::string& name,
+                    const std::vector<std::string>& overrides) {
   bool is_toml = std::filesystem::path(name).extension() == ".toml";
   return resolve(is_toml ? config::parse_toml(text, name) : config::parse_yaml(text, name), name, overrides);
 }
@@ -129,7 +150,8 @@ std::string config_fates() {
   std::string text = "| key | takes | default | fate | meaning or reason |\n|---|---|---|---|---|\n";
   for (const config::KeyFate& row : config::fates(declare_all(c))) {
     bool is_renamed = row.fate == "renamed";
-    text += fmt::format("| `{}` | {} | {} | {} | {} |\n", row.path, row.type, is_renamed ? "" : "`" + row.fallback + "`", row.fate,
+    text += fmt::format("| `{}` | {} | {} | {} | {} |\n", row.path, row.type,
+                        is_renamed ? "" : "`" + row.fallback + "`", row.fate,
                         is_renamed ? "now called `" + row.text + "`" : row.text);
   }
   return text;

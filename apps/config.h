@@ -48,20 +48,23 @@ struct Config {
   bool operator==(const Config&) const = default;
 };
 
-/// Reads `path` (.yaml, .yml, .toml; empty for defaults alone) and `overrides` ("--section.key", "value", ...), fills in
-/// what follows from training.mixed_precision_level, checks keys and combinations. Throws FileError when the file cannot
-/// be read and one ConfigError with a line per problem; nothing else is touched, no path in it is opened.
+/// Reads `path` (.yaml, .yml, .toml; empty for defaults alone) and `overrides` ("--section.key", "value",
+/// ...), fills in what follows from training.mixed_precision_level, checks keys and combinations. Throws
+/// FileError when the file cannot be read and one ConfigError with a line per problem; nothing else is
+/// touched, no path in it is opened.
 Config load_config(const std::filesystem::path& path, const std::vector<std::string>& overrides = {});
 
 /// The same from text; `name` stands for the file in messages and its extension says YAML or TOML.
-Config parse_config(std::string_view text, const std::string& name, const std::vector<std::string>& overrides = {});
+Config parse_config(std::string_view text, const std::string& name,
+                    const std::vector<std::string>& overrides = {});
 
-/// What training needs and a configuration alone may lack: training.dataset_path (and validation's when enabled), files
-/// that exist. Throws one ConfigError with a line per problem.
+/// What training needs and a configuration alone may lack: training.dataset_path (and validation's when
+/// enabled), files that exist. Throws one ConfigError with a line per problem.
 void require_inputs(const Config& config);
 
-/// Paths in a configuration are relative to the current directory, as in TorchTitan; one that is not there is looked for
-/// beside the configuration file. Globs are taken as they are. Throws FileError that names both places.
+/// Paths in a configuration are relative to the current directory, as in TorchTitan; one that is not there is
+/// looked for beside the configuration file. Globs are taken as they are. Throws FileError that names both
+/// places.
 std::filesystem::path find_input(const Config& config, std::string_view key, const std::string& path);
 
 /// The resolved tree as YAML; loading it gives an equal Config. With `comments`, each key is explained.

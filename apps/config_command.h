@@ -6,8 +6,8 @@
 
 namespace ottava {
 
-/// `ottava config [CONFIG] [--schema | --fates | --comments] [--section.key value ...]`: prints the resolved tree as YAML
-/// (loading it gives the same configuration), the JSON schema, or what becomes of every key.
+/// `ottava config [CONFIG] [--schema | --fates | --comments] [--section.key value ...]`: prints the resolved
+/// tree as YAML (loading it gives the same configuration), the JSON schema, or what becomes of every key.
 struct ConfigCommand {
   enum class Print { tree, explained_tree, schema, fates };
 
@@ -16,8 +16,8 @@ struct ConfigCommand {
   Print print = Print::tree;
 };
 
-/// Notes about keys go to `notes` (a terminal's standard error), so that the tree can be redirected into a file.
-/// Throws as load_config does.
+/// Notes about keys go to `notes` (a terminal's standard error), so that the tree can be redirected into a
+/// file. Throws as load_config does.
 void run_config_command(const ConfigCommand& command, std::ostream& out, std::ostream& notes);
 
 }  // namespace ottava

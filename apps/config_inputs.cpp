@@ -10,52 +10,76 @@ namespace {
 
 bool is_glob(const std::string& path) { return path.find_first_of("*?[") != std::string::npos; }
 
-void require_data(const Config& config, std::string_view section, const std::string& dataset,
-                  const std::vector<std::string>& paths, config::Problems& problems) {
-  std::string key = fmt::format("{}.dataset_path", section);
-  if (paths.empty()) {
-    problems.add(key, fmt::format("no text is given; {}.dataset '{}' is only a name and nothing is downloaded: set --{} to a file, "
-                                  "folder or glob", section, dataset, key));
-  }
-  for (const std::string& path : paths) {
-    try {
-      find_input(config, key, path);
-    } catch (const FileError& e) {
-      problems.add(key, e.what());
-    }
-  }
+/// Where a path leads, or why it leads nowhere.
+struct Found {
+  fs::path path;
+  std::string missing;
+};
+
+Found look_for(const Config& config, const std::string& path) {
+  std::error_code error;
+  if (path.empty()) return {{}, "the path is empty"};
+  fs::path here(path), beside = config.provenance.file.parent_path() / path;
+  if (is_glob(path) || fs::exists(here, error)) return {here, ""};
+  auto full = [](const fs::path& p) { return fs::absolute(p).lexically_normal().string(); };
+  bool has_other_place = here.is_relative() && !config.provenance.file.empty() && full(here) != full(beside);
+  if (has_other_place && fs::exists(beside, error)) return {beside, ""};
+  return {{},
+          fmt::format("'{}' does not exist: tried {}{}", path, full(here),
+                      has_other_place ? " and " + full(beside) : "")};
 }
+
+/// Collects what is absent instead of stopping at the first.
+class Inputs {
+ public:
+  explicit Inputs(const Config& config) : config_(config) { problems_.origins = config.provenance.origins; }
+
+  void need(const std::string& key, const std::string& path) {
+    Found found = look_for(config_, path);
+    if (!found.missing.empty()) problems_.add(key, found.missing);
+  }
+
+  void need_text(const std::string& section, const std::string& dataset,
+                 const std::vector<std::string>& paths) {
+    std::string key = section + ".dataset_path";
+    if (paths.empty()) {
+      problems_.add(key,
+                    fmt::format("no text is given; {}.dataset '{}' is only a name, nothing is downloaded: "
+                                "set --{} to a file, folder or glob",
+                                section, dataset, key));
+    }
+    for (const std::string& path : paths) need(key, path);
+  }
+
+  void finish() const {
+    const fs::path& file = config_.provenance.file;
+    problems_.throw_if_any(file.empty() ? "the command line" : file.string());
+  }
+
+ private:
+  const Config& config_;
+  config::Problems problems_;
+};
 
 }  // namespace
 
 fs::path find_input(const Config& config, std::string_view key, const std::string& path) {
-  std::error_code error;
-  if (path.empty()) fail<FileError>(key, "the path is empty");
-  fs::path here(path), beside = config.provenance.file.parent_path() / path;
-  if (is_glob(path) || fs::exists(here, error)) return here;
-  bool has_other_place = here.is_relative() && !config.provenance.file.empty();
-  if (has_other_place && fs::exists(beside, error)) return beside;
-  fail<FileError>(key, "{} does not exist: tried {}{}", path, fs::absolute(here, error).lexically_normal().string(),
-                  has_other_place ? " and " + fs::absolute(beside, error).lexically_normal().string() : "");
+  Found found = look_for(config, path);
+  if (!found.missing.empty()) fail<FileError>(key, "{}", found.missing);
+  return found.path;
 }
 
 void require_inputs(const Config& config) {
-  config::Problems problems;
-  problems.origins = config.provenance.origins;
-  require_data(config, "training", config.training.dataset, config.training.dataset_path, problems);
+  Inputs inputs(config);
+  inputs.need("model.hf_assets_path", config.model.hf_assets_path);
+  inputs.need_text("training", config.training.dataset, config.training.dataset_path);
   if (config.validation.enable) {
-    require_data(config, "validation", config.validation.dataset, config.validation.dataset_path, problems);
+    inputs.need_text("validation", config.validation.dataset, config.validation.dataset_path);
   }
-  auto require_path = [&](std::string_view key, const std::string& path) {
-    try {
-      find_input(config, key, path);
-    } catch (const FileError& e) {
-      problems.add(key, e.what());
-    }
-  };
-  require_path("model.hf_assets_path", config.model.hf_assets_path);
-  if (config.checkpoint.initial_load_path) require_path("checkpoint.initial_load_path", *config.checkpoint.initial_load_path);
-  problems.throw_if_any(config.provenance.file.empty() ? "the command line" : config.provenance.file.string());
+  if (config.checkpoint.initial_load_path) {
+    inputs.need("checkpoint.initial_load_path", *config.checkpoint.initial_load_path);
+  }
+  inputs.finish();
 }
 
 }  // namespace ottava

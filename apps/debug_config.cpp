@@ -8,9 +8,11 @@ using config::Value;
 
 void declare(config::Section& s, DebugConfig& c) {
   s.meaning("repeatability");
-  s.field("deterministic", c.deterministic).meaning("pin the algorithms of libraries too, so that a run repeats bitwise");
+  s.field("deterministic", c.deterministic)
+      .meaning("pin the algorithms of libraries too, so that a run repeats bitwise");
   s.foreign("deterministic_warn_only", Value::of(false)).noted("what cannot repeat is refused or not used");
-  s.foreign("moe_force_load_balance", Value::of(false)).noted("the models here are dense: there are no experts");
+  s.foreign("moe_force_load_balance", Value::of(false))
+      .noted("the models here are dense: there are no experts");
   s.renamed("seed", "training.seed");
 }
 

@@ -39,7 +39,8 @@ void declare_foreign_sections(Section& root, Section& quantize, Section& linear)
   compile.foreign("backend", text("inductor")).noted(compiled);
 
   Section& memory = root.section("memory_estimation").meaning("estimates of other trainers");
-  memory.foreign("enable", Value::of(false)).refused("`ottava plan CONFIG --world-size N` gives the exact plan without training");
+  memory.foreign("enable", Value::of(false))
+      .refused("`ottava plan CONFIG --world-size N` gives the exact plan without training");
   memory.foreign("disable_fake_mode", Value::of(false)).noted("`ottava plan` allocates nothing");
 
   declare_fault_tolerance(root.section("fault_tolerance"));
@@ -51,7 +52,8 @@ void declare_foreign_sections(Section& root, Section& quantize, Section& linear)
 
   Section& mx = linear.section("mx").meaning("MX formats of other trainers");
   const char* not_mx = "MX runs as quantize.linear.float8.recipe_name mxfp8";
-  mx.foreign("mxfp8_dim1_cast_kernel_choice", text("triton")).one_of({"triton", "cuda", "torch"}).noted(not_mx);
+  mx.foreign("mxfp8_dim1_cast_kernel_choice", text("triton")).one_of({"triton", "cuda", "torch"})
+      .noted(not_mx);
   mx.foreign("recipe_name", text("mxfp8_cublas")).noted(not_mx);
   mx.foreign("filter_fqns", Value::list_of({"output"})).noted(not_mx);
 

@@ -9,7 +9,8 @@ namespace ottava {
 namespace {
 
 std::vector<std::string> recipes() {
-  return {"tensorwise", "tensorwise_with_gw_hp", "delayed", "rowwise", "rowwise_with_gw_hp", "blockwise", "mxfp8"};
+  return {"tensorwise", "tensorwise_with_gw_hp", "delayed", "rowwise", "rowwise_with_gw_hp", "blockwise",
+          "mxfp8"};
 }
 
 }  // namespace
@@ -25,20 +26,34 @@ void declare(config::Section& s, Float8Config& c) {
   s.meaning("FP8 matrix multiplication; in force when model.converters holds quantize.linear.float8");
   s.field("recipe_name", c.recipe_name).one_of(recipes()).meaning("how each operand is scaled");
   s.field("filter_fqns", c.filter_fqns)
-      .meaning("GEMMs whose name contains one of these stay in high precision; auto_filter_small_kn adds torchao's size rule");
-  s.list("policy", c.policy).meaning("recipe or bf16 by GEMM name; the last match decides; what cannot hold is refused");
-  s.field("high_precision_first_blocks", c.high_precision_first_blocks).at_least(0).meaning("first blocks that stay in high precision");
-  s.field("high_precision_last_blocks", c.high_precision_last_blocks).at_least(0).meaning("last blocks that stay in high precision");
-  s.field("auto", c.automatic).meaning("measure each GEMM with its casts before step 1, keep FP8 only where it is faster");
-  s.field("emulate", c.emulate).meaning("run a recipe that the GPU lacks, in BF16 arithmetic on the same bytes");
+      .meaning(
+          "GEMMs whose name contains one of these stay in high precision; auto_filter_small_kn adds "
+          "torchao's size rule");
+  s.list("policy", c.policy)
+      .meaning("recipe or bf16 by GEMM name; the last match decides; what cannot hold is refused");
+  s.field("high_precision_first_blocks", c.high_precision_first_blocks).at_least(0)
+      .meaning("first blocks that stay in high precision");
+  s.field("high_precision_last_blocks", c.high_precision_last_blocks).at_least(0)
+      .meaning("last blocks that stay in high precision");
+  s.field("auto", c.automatic)
+      .meaning("measure each GEMM with its casts before step 1, keep FP8 only where it is faster");
+  s.field("emulate", c.emulate)
+      .meaning("run a recipe that the GPU lacks, in BF16 arithmetic on the same bytes");
   s.field("power_of_two_scales", c.power_of_two_scales).meaning("round scales down to powers of two");
-  s.field("amax_history_length", c.amax_history_length).range(1, 1 << 16).unit("steps").meaning("recipe delayed: steps whose largest amax gives the scale");
-  s.field("margin", c.margin).range(0, 16).unit("bits").meaning("recipe delayed: scale is divided by 2^margin");
-  s.field("enable_fsdp_float8_all_gather", c.enable_fsdp_float8_all_gather).meaning("FSDP gathers weights as FP8 bytes");
-  s.field("enable_tp_float8_all_gather", c.enable_tp_float8_all_gather).meaning("sequence parallel gathers activations as FP8 bytes");
-  s.field("enable_float8_gradient_all_to_all", c.enable_float8_gradient_all_to_all).meaning("exchange gradients as FP8 chunks, summed in FP32");
-  s.field("pad_vocabulary", c.pad_vocabulary).meaning("pad the output layer's rows to 16 x tensor parallel degree, outside of softmax and files");
-  s.field("enable_statistics", c.enable_statistics).meaning("report amax, underflow and saturation per layer and role at log steps");
+  s.field("amax_history_length", c.amax_history_length).range(1, 1 << 16).unit("steps")
+      .meaning("recipe delayed: steps whose largest amax gives the scale");
+  s.field("margin", c.margin).range(0, 16).unit("bits")
+      .meaning("recipe delayed: scale is divided by 2^margin");
+  s.field("enable_fsdp_float8_all_gather", c.enable_fsdp_float8_all_gather)
+      .meaning("FSDP gathers weights as FP8 bytes");
+  s.field("enable_tp_float8_all_gather", c.enable_tp_float8_all_gather)
+      .meaning("sequence parallel gathers activations as FP8 bytes");
+  s.field("enable_float8_gradient_all_to_all", c.enable_float8_gradient_all_to_all)
+      .meaning("exchange gradients as FP8 chunks, summed in FP32");
+  s.field("pad_vocabulary", c.pad_vocabulary)
+      .meaning("pad the output layer's rows to 16 x tensor parallel degree, outside of softmax and files");
+  s.field("enable_statistics", c.enable_statistics)
+      .meaning("report amax, underflow and saturation per layer and role at log steps");
   s.foreign("precompute_float8_dynamic_scale_for_fsdp", config::Value::of(false))
       .noted("weight scales are always made once per optimizer step, for all weights together");
   s.foreign("force_recompute_fp8_weight_in_bwd", config::Value::of(false))
@@ -49,9 +64,11 @@ void validate(const Float8Config& c, config::Problems& problems) {
   if (c.recipe_name != "delayed") {
     for (const char* key : {"amax_history_length", "margin"}) {
       std::string path = fmt::format("quantize.linear.float8.{}", key);
-      bool is_default = c.amax_history_length == Float8Config{}.amax_history_length && c.margin == Float8Config{}.margin;
+      bool is_default =
+          c.amax_history_length == Float8Config{}.amax_history_length && c.margin == Float8Config{}.margin;
       if (problems.given(path) && !is_default) {
-        problems.add(path, fmt::format("only recipe_name delayed has a history; recipe_name is {}", c.recipe_name));
+        problems.add(path,
+                     fmt::format("only recipe_name delayed has a history; recipe_name is {}", c.recipe_name));
       }
     }
   }

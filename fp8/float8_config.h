@@ -8,7 +8,8 @@
 
 namespace ottava {
 
-/// One line of the per-GEMM policy: where the pattern matches, this recipe (or "bf16") holds, whatever came before.
+/// One line of the per-GEMM policy: where the pattern matches, this recipe (or "bf16") holds, whatever came
+/// before.
 struct Float8PolicyConfig {
   std::string match;   ///< glob over GEMM names, "layers.*.feed_forward.w2"
   std::string recipe;  ///< a recipe's name or "bf16"

@@ -15,17 +15,22 @@ void declare(config::Section& s, ActivationCheckpointConfig& c) {
   s.meaning("memory for time: what backward recomputes instead of keeping it");
   using Mode = ActivationCheckpointConfig::Mode;
   s.choice("mode", c.mode, {{"none", Mode::none}, {"selective", Mode::selective}, {"full", Mode::full}})
-      .refuse_value("memory_budget", "it is not built yet; selective with selective_ac_option op comes nearest")
+      .refuse_value("memory_budget",
+                    "it is not built yet; selective with selective_ac_option op comes nearest")
       .meaning("keep everything, some, or only the input of each block; results are bitwise the same");
-  s.field("selective_ac_option", c.selective_ac_option).or_scalar().meaning("op: cheap operations of every block; n: every n-th block in full");
+  s.field("selective_ac_option", c.selective_ac_option).or_scalar()
+      .meaning("op: cheap operations of every block; n: every n-th block in full");
 
   const char* by_operation = "what an operation saves is fixed by its layer";
-  s.foreign("per_op_sac_force_recompute_mm_shapes_by_fqns", Value::list_of({"moe.router.gate"})).noted(by_operation);
+  s.foreign("per_op_sac_force_recompute_mm_shapes_by_fqns", Value::list_of({"moe.router.gate"}))
+      .noted(by_operation);
   s.foreign("early_stop", Value::of(false)).noted("only what backward needs is recomputed");
   s.foreign("memory_budget", Value::of(0.5)).noted("only mode memory_budget reads it");
   s.foreign("visualize_memory_budget_pareto", Value::of(false)).noted("only mode memory_budget reads it");
-  s.foreign("preserve_rng_state", Value::of(true)).noted("random numbers are counted, not drawn from a state");
-  s.foreign("determinism_check", Value::of(std::string("default"))).noted("recomputation repeats bitwise, by test");
+  s.foreign("preserve_rng_state", Value::of(true))
+      .noted("random numbers are counted, not drawn from a state");
+  s.foreign("determinism_check", Value::of(std::string("default")))
+      .noted("recomputation repeats bitwise, by test");
   s.foreign("debug", Value::of(false)).noted("the memory plan lists what is kept");
 }
 

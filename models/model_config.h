@@ -17,8 +17,8 @@ struct RopeScalingConfig {
   bool operator==(const RopeScalingConfig&) const = default;
 };
 
-/// Section `model`. A flavor gives all dimensions; each that is set here replaces the flavor's. What keys mean:
-/// model_config.cpp.
+/// Section `model`. A flavor gives all dimensions; each that is set here replaces the flavor's. What keys
+/// mean: model_config.cpp.
 struct ModelConfig {
   enum class AttnMask { causal, block_causal };
 

@@ -14,7 +14,8 @@ namespace {
 using Kind = Value::Kind;
 
 std::string bound_text(const Field& field, double bound) {
-  return field.type == Type::integer ? fmt::format("{}", static_cast<int64_t>(bound)) : fmt::format("{}", bound);
+  return field.type == Type::integer ? fmt::format("{}", static_cast<int64_t>(bound))
+                                     : fmt::format("{}", bound);
 }
 
 bool in_range(const Field& field, double x) {
@@ -68,7 +69,8 @@ class Coercion {
     if (v.kind == Kind::null) return v;
     switch (field_.type) {
       case Type::boolean: return v.kind == Kind::boolean ? std::optional(v) : wrong(v);
-      case Type::integer: return v.kind == Kind::integer && in_range(field_, v.real) ? std::optional(v) : wrong(v);
+      case Type::integer:
+        return v.kind == Kind::integer && in_range(field_, v.real) ? std::optional(v) : wrong(v);
       case Type::real: return number(std::move(v));
       case Type::text: return text(std::move(v));
       case Type::text_list: return list(std::move(v));
@@ -78,7 +80,8 @@ class Coercion {
 
  private:
   std::nullopt_t wrong(const Value& v, std::string_view hint = "") {
-    problems_.add(v.at, fmt::format("{}: expected {}, got {}{}", field_.path, expectation(field_), describe(v), hint));
+    problems_.add(
+        v.at, fmt::format("{}: expected {}, got {}{}", field_.path, expectation(field_), describe(v), hint));
     return std::nullopt;
   }
 
@@ -140,7 +143,9 @@ std::string expectation(const Field& field) {
   std::string text(name_of(field.type));
   bool low = std::isfinite(field.least), high = std::isfinite(field.most);
   if (low) text += fmt::format(" {} {}", field.least_open ? ">" : ">=", bound_text(field, field.least));
-  if (high) text += fmt::format("{} {} {}", low ? " and" : "", field.most_open ? "<" : "<=", bound_text(field, field.most));
+  if (high)
+    text += fmt::format("{} {} {}", low ? " and" : "",
+                        field.most_open ? "<" : "<=", bound_text(field, field.most));
   return text;
 }
 
@@ -148,7 +153,8 @@ std::optional<Value> coerce(const Field& field, const Value& value, Problems& pr
   try {
     return Coercion(field, problems)(value.untyped ? typed(field, value) : value);
   } catch (const ConfigError& e) {  // a malformed [list] on the command line
-    problems.add(value.at, fmt::format("{}: expected {}, got {}", field.path, expectation(field), describe(value)));
+    problems.add(value.at,
+                 fmt::format("{}: expected {}, got {}", field.path, expectation(field), describe(value)));
     return std::nullopt;
   }
 }

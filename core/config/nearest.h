@@ -9,11 +9,11 @@ namespace ottava::config {
 /// Insertions, deletions, substitutions and swaps of neighbours that turn a into b.
 int edit_distance(std::string_view a, std::string_view b);
 
-/// The candidate that a person most likely meant, or "": within a third of the length in edits, or one that contains
-/// the word (at least four letters). The first of equals.
+/// The candidate that a person most likely meant, or "": within a third of the length in edits, or one that
+/// contains the word (at least four letters). The first of equals.
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
 
-/// "a, b or c".
+/// `a, b or c`; an empty name is shown as "".
 std::string one_of_text(const std::vector<std::string>& names);
 
 }  // namespace ottava::config

@@ -14,12 +14,14 @@ Location locate(const SourceName& name, const toml::source_region& region) {
 
 Value convert(const toml::node& node, const SourceName& name, size_t depth) {
   Location at = locate(name, node.source());
-  if (depth > kMaxDepth) fail<ConfigError>("config", "{}: nested more than {} levels deep", to_string(at), kMaxDepth);
+  if (depth > kMaxDepth)
+    fail<ConfigError>("config", "{}: nested more than {} levels deep", to_string(at), kMaxDepth);
   Value value;
   if (const toml::table* table = node.as_table()) {
     value.kind = Value::Kind::table;
     for (const auto& [key, child] : *table) {
-      value.members.push_back({std::string(key.str()), locate(name, key.source()), convert(child, name, depth + 1)});
+      value.members.push_back(
+          {std::string(key.str()), locate(name, key.source()), convert(child, name, depth + 1)});
     }
   } else if (const toml::array* array = node.as_array()) {
     value.kind = Value::Kind::list;
@@ -42,13 +44,14 @@ Value convert(const toml::node& node, const SourceName& name, size_t depth) {
 }  // namespace
 
 Value parse_toml(std::string_view text, const std::string& name) {
-  if (text.size() > kMaxBytes) fail<ConfigError>("config", "{}: {} bytes, at most {}", name, text.size(), kMaxBytes);
+  if (text.size() > kMaxBytes)
+    fail<ConfigError>("config", "{}: {} bytes, at most {}", name, text.size(), kMaxBytes);
   try {
     toml::table table = toml::parse(text, name);
     return convert(table, std::make_shared<const std::string>(name), 0);
   } catch (const toml::parse_error& e) {
-    fail<ConfigError>("config", "{}:{}:{}: not valid TOML: {}", name, e.source().begin.line, e.source().begin.column,
-                      e.description());
+    fail<ConfigError>("config", "{}:{}:{}: not valid TOML: {}", name, e.source().begin.line,
+                      e.source().begin.column, e.description());
   }
 }
 

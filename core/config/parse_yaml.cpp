@@ -14,7 +14,8 @@
 namespace ottava::config {
 namespace {
 
-/// Builds the tree from the parser's events: exact marks for keys and values, and limits that hold while parsing.
+/// Builds the tree from the parser's events: exact marks for keys and values, and limits that hold while
+/// parsing.
 class TreeBuilder : public YAML::EventHandler {
  public:
   explicit TreeBuilder(const std::string& name) : source_(std::make_shared<const std::string>(name)) {}
@@ -24,16 +25,19 @@ class TreeBuilder : public YAML::EventHandler {
 
   void OnDocumentStart(const YAML::Mark&) override {}
   void OnDocumentEnd() override {}
-  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override { place(plain_scalar("", at(mark)), anchor); }
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    place(plain_scalar("", at(mark)), anchor);
+  }
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     auto it = anchors_.find(anchor);
     // An alias inside its own anchor would be an endless tree; the anchor is only known once complete.
     if (it == anchors_.end()) refuse(mark, "an alias refers to a value that contains it");
-    count(mark, size_of(it->second));
+    count(mark, weight_of(it->second));
     check_depth(mark, frames_.size() + depth_of(it->second));
     place(it->second, 0);
   }
-  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, const std::string& text) override {
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                const std::string& text) override {
     count(mark, 1);
     // yaml-cpp marks a plain scalar "?" and a quoted one "!".
     if (tag == "?" || tag.empty()) return place(plain_scalar(text, at(mark)), anchor);
@@ -42,11 +46,13 @@ class TreeBuilder : public YAML::EventHandler {
     value.at = at(mark);
     place(std::move(value), anchor);
   }
-  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, YAML::EmitterStyle::value) override {
+  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                       YAML::EmitterStyle::value) override {
     open(mark, tag, anchor, Value::Kind::list);
   }
   void OnSequenceEnd() override { close(); }
-  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, YAML::EmitterStyle::value) override {
+  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                  YAML::EmitterStyle::value) override {
     open(mark, tag, anchor, Value::Kind::table);
   }
   void OnMapEnd() override { close(); }
@@ -69,13 +75,15 @@ class TreeBuilder : public YAML::EventHandler {
   }
 
   void check_tag(const YAML::Mark& mark, const std::string& tag) const {
-    if (!tag.empty() && tag != "?" && tag != "!") refuse(mark, fmt::format("the YAML tag {} has no meaning here", tag));
+    if (!tag.empty() && tag != "?" && tag != "!")
+      refuse(mark, fmt::format("the YAML tag {} has no meaning here", tag));
   }
 
-  static size_t size_of(const Value& value) {
-    size_t n = 1;
-    for (const Value& item : value.items) n += size_of(item);
-    for (const Member& member : value.members) n += 1 + size_of(member.value);
+  /// Values, and long texts as several: what an alias copies is bounded in number and in bytes.
+  static size_t weight_of(const Value& value) {
+    size_t n = 1 + value.text.size() / 64;
+    for (const Value& item : value.items) n += weight_of(item);
+    for (const Member& member : value.members) n += 1 + member.key.size() / 64 + weight_of(member.value);
     return n;
   }
 
@@ -162,7 +170,8 @@ class TreeBuilder : public YAML::EventHandler {
       tables.push_back(std::move(value));
     }
     for (Value& table : tables) {
-      if (table.kind != Value::Kind::table) refuse(frame.pending.at, "'<<' merges tables, got " + describe(table));
+      if (table.kind != Value::Kind::table)
+        refuse(frame.pending.at, "'<<' merges tables, got " + describe(table));
       frame.merges.push_back(std::move(table));
     }
   }
@@ -178,18 +187,22 @@ class TreeBuilder : public YAML::EventHandler {
 }  // namespace
 
 Value parse_yaml_value(std::string_view text, const std::string& name) {
-  if (text.size() > kMaxBytes) fail<ConfigError>("config", "{}: {} bytes, at most {}", name, text.size(), kMaxBytes);
-  if (text.find('\0') != std::string_view::npos) fail<ConfigError>("config", "{}: contains a zero byte: not a text file", name);
+  if (text.size() > kMaxBytes)
+    fail<ConfigError>("config", "{}: {} bytes, at most {}", name, text.size(), kMaxBytes);
+  if (text.find('\0') != std::string_view::npos)
+    fail<ConfigError>("config", "{}: contains a zero byte: not a text file", name);
   TreeBuilder builder(name);
   try {
     std::istringstream in{std::string(text)};
     YAML::Parser parser(in);
     parser.HandleNextDocument(builder);
     TreeBuilder second(name);
-    if (parser.HandleNextDocument(second)) fail<ConfigError>("config", "{}: more than one YAML document ('---')", name);
+    if (parser.HandleNextDocument(second))
+      fail<ConfigError>("config", "{}: more than one YAML document ('---')", name);
   } catch (const YAML::Exception& e) {
     if (e.mark.is_null()) fail<ConfigError>("config", "{}: {}", name, e.msg);
-    fail<ConfigError>("config", "{}:{}:{}: not valid YAML: {}", name, e.mark.line + 1, e.mark.column + 1, e.msg);
+    fail<ConfigError>("config", "{}:{}:{}: not valid YAML: {}", name, e.mark.line + 1, e.mark.column + 1,
+                      e.msg);
   }
   return builder.take_root();
 }

@@ -28,13 +28,16 @@ std::string quoted(std::string_view text) {
   return out + '"';
 }
 
-/// A text that is safe without quotes everywhere: letters, digits and a few signs, and not a number or boolean.
+/// A text that is safe without quotes everywhere: letters, digits and a few signs, and not a number or
+/// boolean.
 bool is_plain(std::string_view text) {
   if (text.empty() || plain_scalar(text, {}).kind != Value::Kind::text) return false;
-  bool starts_well = std::isalnum(static_cast<unsigned char>(text[0])) || text[0] == '/' || text[0] == '.' || text[0] == '_';
+  bool starts_well =
+      std::isalnum(static_cast<unsigned char>(text[0])) || text[0] == '/' || text[0] == '.' || text[0] == '_';
   for (char c : text) {
     auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x80 && !std::isalnum(byte) && std::string_view("_./- +").find(c) == std::string_view::npos) return false;
+    if (byte < 0x80 && !std::isalnum(byte) && std::string_view("_./- +").find(c) == std::string_view::npos)
+      return false;
   }
   return starts_well && text.back() != ' ' && text.find(" #") == std::string_view::npos;
 }
@@ -71,11 +74,13 @@ void print_tables(const Field& field, std::string& out, const std::string& inden
   }
 }
 
-void print_section(const Section& section, std::string& out, const std::string& indent, const PrintOptions& options) {
+void print_section(const Section& section, std::string& out, const std::string& indent,
+                   const PrintOptions& options) {
   std::string body;
   for (const Field& field : section.fields()) {
     if (!field.has_target) continue;
-    if (options.comments && !field.meaning_text.empty()) body += fmt::format("{}# {}\n", indent, note_of(field));
+    if (options.comments && !field.meaning_text.empty())
+      body += fmt::format("{}# {}\n", indent, note_of(field));
     body += fmt::format("{}{}:", indent, field.name);
     if (field.type == Type::table_list) {
       print_tables(field, body, indent);
@@ -88,7 +93,8 @@ void print_section(const Section& section, std::string& out, const std::string& 
     print_section(child, inner, indent + "  ", options);
     if (inner.empty()) continue;
     if (indent.empty() && !body.empty()) body += "\n";
-    if (options.comments && !child.meaning_text().empty()) body += fmt::format("{}# {}\n", indent, child.meaning_text());
+    if (options.comments && !child.meaning_text().empty())
+      body += fmt::format("{}# {}\n", indent, child.meaning_text());
     body += fmt::format("{}{}:\n{}", indent, child.path().substr(child.path().rfind('.') + 1), inner);
   }
   out += body;
@@ -98,8 +104,9 @@ void print_help(const Section& section, std::string& out) {
   std::string body;
   for (const Field& field : section.fields()) {
     if (!field.has_target || field.fate != Fate::used) continue;
-    std::string left = fmt::format("  --{} {}", field.path, to_inline_yaml(field.fallback));
-    body += fmt::format("{:<58} {}; {}\n", left, note_of(field), expectation(field));
+    std::string unit = field.unit_text.empty() ? "" : " " + field.unit_text;
+    body += fmt::format("  --{}\n      {} ({}; default {}{})\n", field.path, field.meaning_text,
+                        expectation(field), to_inline_yaml(field.fallback), unit);
   }
   if (!body.empty()) out += fmt::format("\n{}: {}\n{}", section.path(), section.meaning_text(), body);
   for (const Section& child : section.sections()) print_help(child, out);
@@ -126,7 +133,8 @@ std::string to_inline_yaml(const Value& value) {
     return "[" + text + "]";
   }
   if (value.kind == Value::Kind::table) {
-    for (const Member& m : value.members) text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", m.key, to_inline_yaml(m.value));
+    for (const Member& m : value.members)
+      text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", m.key, to_inline_yaml(m.value));
     return "{" + text + "}";
   }
   return scalar_text(value);

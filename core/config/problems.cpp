@@ -30,7 +30,8 @@ void Problems::throw_if_any(std::string_view what) const {
   if (found_.empty()) return;
   std::string text;
   for (const std::string& line : lines()) text += "\n  " + line;
-  fail<ConfigError>("config", "{} problem{} in {}:{}", found_.size(), found_.size() == 1 ? "" : "s", what, text);
+  fail<ConfigError>("config", "{} problem{} in {}:{}", found_.size(), found_.size() == 1 ? "" : "s", what,
+                    text);
 }
 
 }  // namespace ottava::config

@@ -17,8 +17,9 @@ class Problems {
  public:
   /// `file:line:column: message`.
   void add(const Location& at, std::string message);
-  /// For checks across keys: `file:line:column: training.steps: message`, located where the key was set, or at
-  /// "default" when it was not. Give the arithmetic that failed: "65 is not a multiple of local_batch_size 8".
+  /// For checks across keys: `file:line:column: training.steps: message`, located where the key was set, or
+  /// at "default" when it was not. Give the arithmetic that failed: "65 is not a multiple of local_batch_size
+  /// 8".
   void add(std::string_view key, std::string message);
 
   bool given(std::string_view key) const { return origins.find(key) != origins.end(); }

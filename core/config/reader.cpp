@@ -44,7 +44,8 @@ Field* find_field(Section& root, std::string_view path, bool* is_renamed) {
     std::string_view name = rest.substr(0, dot);
     if (const std::string* now = section->find_rename(name)) {
       if (is_renamed) *is_renamed = true;
-      return find_field(root, dot == std::string_view::npos ? *now : *now + std::string(rest.substr(dot)), nullptr);
+      return find_field(root, dot == std::string_view::npos ? *now : *now + std::string(rest.substr(dot)),
+                        nullptr);
     }
     if (dot == std::string_view::npos) return section->find_field(name);
     section = section->find_section(name);
@@ -61,7 +62,8 @@ void Reader::read(const Value& tree) {
 void Reader::read_table(Section& section, const Value& table) {
   if (table.kind == Value::Kind::null) return;  // "metrics:" with every key commented out
   if (table.kind != Value::Kind::table) {
-    return problems_.add(table.at, fmt::format("{}: expected a section with keys, got {}", section.path(), describe(table)));
+    return problems_.add(
+        table.at, fmt::format("{}: expected a section with keys, got {}", section.path(), describe(table)));
   }
   for (const Member& member : table.members) read_member(section, member);
 }
@@ -84,12 +86,14 @@ void Reader::read_renamed(const std::string& old, const std::string& path, const
 
 void Reader::read_field(Field& field, const Value& value, const Location& key_at) {
   if (field.given && field.given_in == source_ && !last_wins_) {
-    return problems_.add(key_at, fmt::format("{} is given twice, first at {}", field.path, to_string(*field.given)));
+    return problems_.add(key_at,
+                         fmt::format("{} is given twice, first at {}", field.path, to_string(*field.given)));
   }
   field.given = value.at.known() ? value.at : key_at;
   field.given_in = source_;
   problems_.origins[field.path] = *field.given;
   std::optional<Value> checked = coerce(field, value, problems_);
+  field.last.reset();
   if (!checked) return;
   if (field.type == Type::table_list) return read_tables(field, *checked);
   for (const auto& [old, now] : field.renamed_values) {
@@ -103,7 +107,7 @@ void Reader::read_field(Field& field, const Value& value, const Location& key_at
   }
   bool takes_default = checked->kind == Value::Kind::null && !field.nullable;
   field.last = takes_default ? field.fallback : *checked;
-  field.set(field.last);
+  field.set(*field.last);
 }
 
 void Reader::read_tables(Field& field, const Value& list) {
@@ -111,12 +115,14 @@ void Reader::read_tables(Field& field, const Value& list) {
   for (const Value& item : list.items) {
     Section element = field.tables->append();
     if (item.kind != Value::Kind::table) {
-      problems_.add(item.at, fmt::format("{}: expected a table of keys, got {}", element.path(), describe(item)));
+      problems_.add(item.at,
+                    fmt::format("{}: expected a table of keys, got {}", element.path(), describe(item)));
       continue;
     }
     read_table(element, item);
     for (Field& f : element.fields()) {
-      if (f.is_required && !f.given) problems_.add(item.at, fmt::format("{} is missing: {}", f.path, f.meaning_text));
+      if (f.is_required && !f.given)
+        problems_.add(item.at, fmt::format("{} is missing: {}", f.path, f.meaning_text));
     }
     finish(element);
   }
@@ -135,74 +141,16 @@ void Reader::unknown(const Section& section, const std::string& key, const Locat
     if (near.empty() && last_name(path) == key) near = path;  // right key, wrong section
   }
   if (!near.empty()) return problems_.add(at, fmt::format("unknown key {}; did you mean {}?", shown, near));
-  problems_.add(at, fmt::format("unknown key {}; {} takes {}", shown, prefix.empty() ? "a file" : section.path(),
-                                one_of_text(here)));
-}
-
-void Reader::read_overrides(const std::vector<std::string>& arguments) {
-  ++source_;
-  last_wins_ = true;
-  auto source = std::make_shared<const std::string>("command line");
-  Location at{source, 0, 0};
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    std::string_view argument = arguments[i];
-    if (!argument.starts_with("--") || argument.size() == 2) {
-      problems_.add(at, fmt::format("expected --section.key value, got '{}'", argument));
-      continue;
-    }
-    size_t equals = argument.find('=');
-    bool has_value = equals != std::string_view::npos;
-    std::string path(argument.substr(2, has_value ? equals - 2 : equals));
-    std::replace(path.begin(), path.end(), '-', '_');
-    bool next_is_value = !has_value && i + 1 < arguments.size() && !arguments[i + 1].starts_with("--");
-
-    bool is_renamed = false;
-    Field* field = find_field(root_, path, &is_renamed);
-    bool negated = false;
-    if (!field && last_name(path).starts_with("no_")) {
-      std::string positive = path;
-      positive.erase(path.size() - last_name(path).size(), 3);
-      field = find_field(root_, positive, &is_renamed);
-      negated = field && field->type == Type::boolean && !has_value;
-      if (!negated) field = nullptr;
-    }
-    if (!field) {
-      std::vector<std::string> paths = all_paths(root_);
-      std::string near = nearest(path, paths);
-      for (const std::string& known : paths) {
-        if (near.empty() && last_name(known) == last_name(path)) near = known;
-      }
-      problems_.add(at, fmt::format("unknown option --{}{}", path, near.empty() ? "" : "; did you mean --" + near + "?"));
-      i += next_is_value;
-      continue;
-    }
-    if (is_renamed) notes_.push_back(fmt::format("command line: {} is now called {}", path, field->path));
-
-    Value value;
-    if (negated) {
-      value = Value::of(false);
-    } else if (has_value) {
-      value = Value::of(std::string(argument.substr(equals + 1)));
-      value.untyped = true;
-    } else if (field->type == Type::boolean) {
-      bool spelled = next_is_value && (arguments[i + 1] == "true" || arguments[i + 1] == "false");
-      value = Value::of(!spelled || arguments[i + 1] == "true");
-      i += spelled;
-    } else if (next_is_value) {
-      value = Value::of(arguments[++i]);
-      value.untyped = true;
-    } else {
-      problems_.add(at, fmt::format("--{} needs a value: {}", path, expectation(*field)));
-      continue;
-    }
-    value.at = at;
-    read_field(*field, value, at);
-  }
-  last_wins_ = false;
+  problems_.add(at, fmt::format("unknown key {}; {} takes {}", shown,
+                                prefix.empty() ? "a file" : section.path(), one_of_text(here)));
 }
 
 std::vector<std::string> Reader::finish() {
   finish(root_);
+  for (const Meaningless& group : meaningless_) {
+    notes_.push_back(fmt::format("{}: {}: no meaning here: {}", to_string(group.at), group.keys, group.why));
+  }
+  meaningless_.clear();
   return notes_;
 }
 
@@ -212,8 +160,8 @@ void Reader::finish(Section& section) {
 }
 
 void Reader::finish(Field& field) {
-  if (!field.given || field.type == Type::table_list) return;
-  const Value& now = field.last;
+  if (!field.last) return;
+  const Value& now = *field.last;
   for (const auto& [refused, why] : field.refused_values) {
     bool is_set = now.text == refused;
     for (const Value& item : now.items) is_set = is_set || item.text == refused;
@@ -223,9 +171,17 @@ void Reader::finish(Field& field) {
   if (field.fate == Fate::refused) {
     problems_.add(field.path, fmt::format("{} is refused: {}", to_inline_yaml(now), field.fate_text));
   } else {
-    notes_.push_back(fmt::format("{}: {}: {} has no meaning here: {}", to_string(*field.given), field.path,
-                                 to_inline_yaml(now), field.fate_text));
+    note(field);
   }
+}
+
+void Reader::note(const Field& field) {
+  for (Meaningless& group : meaningless_) {
+    if (group.why != field.fate_text) continue;
+    group.keys += ", " + field.path;
+    return;
+  }
+  meaningless_.push_back({*field.given, field.path, field.fate_text});
 }
 
 }  // namespace ottava::config

@@ -8,17 +8,17 @@
 
 namespace ottava::config {
 
-/// Fills the structs behind a table of sections from several sources, each stronger than the one before; collects
-/// problems instead of throwing. A value that a stronger source replaces is still checked for type, range and choices,
-/// but only the final value decides whether a key is refused.
+/// Fills the structs behind a table of sections from several sources, each stronger than the one before;
+/// collects problems instead of throwing. A value that a stronger source replaces is still checked for type,
+/// range and choices, but only the final value decides whether a key is refused.
 class Reader {
  public:
   Reader(Section& root, Problems& problems) : root_(root), problems_(problems) {}
 
   /// A file's tree. Null gives a key its default back.
   void read(const Value& tree);
-  /// `--section.key value`, `--section.key=value`; booleans also `--section.key` and `--section.no_key`; lists as a,b,c
-  /// or [a, b]; hyphens in names count as underscores. The last of several wins.
+  /// `--section.key value`, `--section.key=value`; booleans also `--section.key` and `--section.no_key`;
+  /// lists as a,b,c or [a, b]; hyphens in names count as underscores. The last of several wins.
   void read_overrides(const std::vector<std::string>& arguments);
   /// Decides fates: adds a problem per refused setting, returns one line per noted or renamed one.
   std::vector<std::string> finish();
@@ -32,10 +32,18 @@ class Reader {
   void unknown(const Section& section, const std::string& key, const Location& at);
   void finish(Section& section);
   void finish(Field& field);
+  void note(const Field& field);
+  size_t read_override(const std::vector<std::string>& arguments, size_t i);
 
   Section& root_;
   Problems& problems_;
   std::vector<std::string> notes_;
+  /// Noted keys with one reason share a line.
+  struct Meaningless {
+    Location at;
+    std::string keys, why;
+  };
+  std::vector<Meaningless> meaningless_;
   int source_ = 0;  ///< counts the sources, to tell a key given twice from one that is replaced
   bool last_wins_ = false;
 };

@@ -31,6 +31,7 @@ Json text_schema(const Field& field) {
   if (field.choices.empty()) return {{"type", "string"}};
   Json values = Json::array();
   for (const std::string& choice : field.choices) values.push_back(choice);
+  for (const auto& [old, now] : field.renamed_values) values.push_back(old);
   return {{"enum", values}};
 }
 
@@ -68,8 +69,10 @@ Json type_schema(const Field& field) {
 std::string description(const Field& field) {
   std::string text = field.meaning_text;
   if (!field.unit_text.empty()) text += " [" + field.unit_text + "]";
-  if (field.fate == Fate::noted) text += (text.empty() ? "" : ". ") + ("Has no meaning here: " + field.fate_text);
-  if (field.fate == Fate::refused) text += (text.empty() ? "" : ". ") + ("Refused unless default: " + field.fate_text);
+  if (field.fate == Fate::noted)
+    text += (text.empty() ? "" : ". ") + ("Has no meaning here: " + field.fate_text);
+  if (field.fate == Fate::refused)
+    text += (text.empty() ? "" : ". ") + ("Refused unless default: " + field.fate_text);
   return text;
 }
 

@@ -184,7 +184,9 @@ Field& Section::foreign(std::string name, Type type) {
   return f;
 }
 
-void Section::renamed(std::string old, std::string path) { renames_.emplace_back(std::move(old), std::move(path)); }
+void Section::renamed(std::string old, std::string path) {
+  renames_.emplace_back(std::move(old), std::move(path));
+}
 
 Section& Section::meaning(std::string text) {
   meaning_ = std::move(text);

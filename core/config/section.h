@@ -20,14 +20,15 @@ class Section;
 /// What a key is to the reader of a file.
 enum class Fate {
   used,
-  noted,    ///< accepted; has no meaning here, and one line says so when it is set to something else than its default
+  noted,    ///< accepted; has no meaning here, and one line says so when it is not at its default
   refused,  ///< an error when it is set to something else than its default: it would change results
 };
 
 enum class Type { boolean, integer, real, text, text_list, table_list };
 std::string_view name_of(Type type);
 
-/// One key: how it is read, checked, explained and printed. Made by Section; the chained calls complete the row.
+/// One key: how it is read, checked, explained and printed. Made by Section; the chained calls complete the
+/// row.
 class Field {
  public:
   /// One line for --help, the printed configuration and editors. Ends without a full stop.
@@ -69,8 +70,8 @@ class Field {
   std::function<void(const Value&)> set;
   std::function<Value()> get;
 
-  /// Type::table_list: `clear` empties the list, `append` adds an element and declares it, `elements` declares all,
-  /// `prototype` declares one that is not in the list.
+  /// Type::table_list: `clear` empties the list, `append` adds an element and declares it, `elements`
+  /// declares all, `prototype` declares one that is not in the list.
   struct Tables {
     std::function<void()> clear;
     std::function<Section()> append;
@@ -81,7 +82,7 @@ class Field {
 
   /// Filled while reading.
   std::optional<Location> given;
-  Value last;        ///< as last set, in the field's type
+  std::optional<Value> last;  ///< as last set, in the field's type; nothing when that failed
   int given_in = 0;  ///< which source; giving a key twice in one is an error
 };
 
@@ -91,8 +92,8 @@ class Field {
 ///       s.choice("decay_type", c.decay_type, {{"linear", Decay::linear}, {"cosine", Decay::cosine}});
 ///       s.section("float8", c.float8);
 ///     }
-/// and from it come parsing, overrides, help, the printed configuration and the schema. Defaults are the values that
-/// the instance has when it is declared. The instance must outlive the section.
+/// and from it come parsing, overrides, help, the printed configuration and the schema. Defaults are the
+/// values that the instance has when it is declared. The instance must outlive the section.
 class Section {
  public:
   explicit Section(std::string path = "") : path_(std::move(path)) {}
@@ -190,11 +191,13 @@ Field& Section::list(std::string name, std::vector<T>& target) {
   f.tables.emplace();
   f.tables->clear = [&target] { target.clear(); };
   f.tables->append = [&target, declared, path] {
-    return declared(target.emplace_back(), path + "[" + std::to_string(target.size() - 1) + "]");
+    T& element = target.emplace_back();
+    return declared(element, path + "[" + std::to_string(target.size() - 1) + "]");
   };
   f.tables->elements = [&target, declared, path] {
     std::vector<Section> sections;
-    for (size_t i = 0; i < target.size(); ++i) sections.push_back(declared(target[i], path + "[" + std::to_string(i) + "]"));
+    for (size_t i = 0; i < target.size(); ++i)
+      sections.push_back(declared(target[i], path + "[" + std::to_string(i) + "]"));
     return sections;
   };
   f.tables->prototype = [prototype, declared, path] { return declared(*prototype, path + "[]"); };

@@ -12,7 +12,8 @@ Value read_file(const std::filesystem::path& path) {
   std::string extension = path.extension().string();
   bool is_yaml = extension == ".yaml" || extension == ".yml";
   if (!is_yaml && extension != ".toml") {
-    fail<ConfigError>("config", "{}: the file name ends in '{}', expected .yaml, .yml or .toml", path.string(), extension);
+    fail<ConfigError>("config", "{}: the file name ends in '{}', expected .yaml, .yml or .toml",
+                      path.string(), extension);
   }
   std::error_code error;
   auto status = std::filesystem::status(path, error);
@@ -20,7 +21,8 @@ Value read_file(const std::filesystem::path& path) {
     fail<FileError>("config", "{} does not exist (current directory: {})", path.string(),
                     std::filesystem::current_path(error).string());
   }
-  if (!std::filesystem::is_regular_file(status)) fail<FileError>("config", "{} is not a regular file", path.string());
+  if (!std::filesystem::is_regular_file(status))
+    fail<FileError>("config", "{} is not a regular file", path.string());
   uintmax_t bytes = std::filesystem::file_size(path, error);
   if (error) fail<FileError>("config", "cannot read {}: {}", path.string(), error.message());
   if (bytes > kMaxBytes) {

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -98,7 +99,8 @@ Value Value::list_of(const std::vector<std::string>& values) {
 }
 
 bool same(const Value& a, const Value& b) {
-  if (a.kind != b.kind || a.items.size() != b.items.size() || a.members.size() != b.members.size()) return false;
+  if (a.kind != b.kind || a.items.size() != b.items.size() || a.members.size() != b.members.size())
+    return false;
   for (size_t i = 0; i < a.items.size(); ++i) {
     if (!same(a.items[i], b.items[i])) return false;
   }
@@ -154,7 +156,8 @@ std::string to_text(double value) {
   if (std::isnan(value)) return ".nan";
   if (std::isinf(value)) return value > 0 ? ".inf" : "-.inf";
   std::string text = fmt::format("{}", value);
-  if (text.find_first_of(".e") == std::string::npos) text += ".0";
+  // YAML 1.1 readers take 1e-08 for text: write 1.0e-08.
+  if (text.find('.') == std::string::npos) text.insert(std::min(text.find('e'), text.size()), ".0");
   return text;
 }
 

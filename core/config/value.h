@@ -8,7 +8,8 @@
 
 namespace ottava::config {
 
-/// Where a setting was written. Lines and columns start at 1; 0 means that the source has no lines (command line).
+/// Where a setting was written. Lines and columns start at 1; 0 means that the source has no lines (command
+/// line).
 struct Location {
   std::shared_ptr<const std::string> source;  ///< file name as given, or "command line"; null for a default
   int line = 0, column = 0;
@@ -57,11 +58,12 @@ bool same(const Value& a, const Value& b);
 /// What a person would call it in "expected a number, got ...": `the text "many"`, `the integer 3`, `a list`.
 std::string describe(const Value& value);
 
-/// A plain (unquoted) scalar by the YAML 1.2 core schema: null, true/false, integers (also 0x, 0o), numbers (1e-4, .5),
-/// else text. So `yes`, `on` and `1_000` are text, and a number too large for an integer is a real.
+/// A plain (unquoted) scalar by the YAML 1.2 core schema: null, true/false, integers (also 0x, 0o), numbers
+/// (1e-4, .5), else text. So `yes`, `on` and `1_000` are text, and a number too large for an integer is a
+/// real.
 Value plain_scalar(std::string_view text, Location at);
 
-/// Shortest text that reads back as the same double and looks like one ("1.0", "1e-08").
+/// Shortest text that reads back as the same double and looks like one ("1.0", "1.0e-08").
 std::string to_text(double value);
 
 }  // namespace ottava::config

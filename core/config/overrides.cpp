@@ -1,0 +1,100 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "core/config/coerce.h"
+#include "core/config/nearest.h"
+#include "core/config/reader.h"
+
+namespace ottava::config {
+namespace {
+
+std::string_view last_name(std::string_view path) { return path.substr(path.rfind('.') + 1); }
+
+/// What stands before the value.
+struct Option {
+  std::string path;
+  Field* field = nullptr;
+  bool is_renamed = false;
+  bool is_negated = false;  ///< --section.no_key
+};
+
+Option find_option(Section& root, std::string path, bool has_value) {
+  std::replace(path.begin(), path.end(), '-', '_');
+  Option option{path};
+  option.field = find_field(root, path, &option.is_renamed);
+  if (option.field || has_value || !last_name(path).starts_with("no_")) return option;
+  std::string positive = path;
+  positive.erase(path.size() - last_name(path).size(), 3);
+  Field* field = find_field(root, positive, &option.is_renamed);
+  if (!field || field->type != Type::boolean) return option;
+  option.field = field;
+  option.is_negated = true;
+  return option;
+}
+
+std::string suggestion(const Section& root, const std::string& path) {
+  std::vector<std::string> paths = all_paths(root);
+  std::string near = nearest(path, paths);
+  for (const std::string& known : paths) {
+    if (near.empty() && last_name(known) == last_name(path)) near = known;  // right key, wrong section
+  }
+  return near.empty() ? "" : fmt::format("; did you mean --{}?", near);
+}
+
+}  // namespace
+
+void Reader::read_overrides(const std::vector<std::string>& arguments) {
+  ++source_;
+  last_wins_ = true;
+  for (size_t i = 0; i < arguments.size();) i += read_override(arguments, i);
+  last_wins_ = false;
+}
+
+/// Returns how many arguments it took.
+size_t Reader::read_override(const std::vector<std::string>& arguments, size_t i) {
+  Location at{std::make_shared<const std::string>("command line"), 0, 0};
+  std::string_view argument = arguments[i];
+  if (!argument.starts_with("--") || argument.size() == 2) {
+    problems_.add(at, fmt::format("expected --section.key value, got '{}'", argument));
+    return 1;
+  }
+  size_t equals = argument.find('=');
+  bool has_value = equals != std::string_view::npos;
+  const std::string* next = i + 1 < arguments.size() && !has_value ? &arguments[i + 1] : nullptr;
+  if (next && next->starts_with("--")) next = nullptr;
+
+  Option option =
+      find_option(root_, std::string(argument.substr(2, has_value ? equals - 2 : equals)), has_value);
+  if (!option.field) {
+    problems_.add(at, fmt::format("unknown option --{}{}", option.path, suggestion(root_, option.path)));
+    return next ? 2 : 1;
+  }
+  Field& field = *option.field;
+  if (option.is_renamed)
+    notes_.push_back(fmt::format("command line: {} is now called {}", option.path, field.path));
+
+  Value value;
+  size_t taken = 1;
+  if (has_value) {
+    value = Value::of(std::string(argument.substr(equals + 1)));
+    value.untyped = true;
+  } else if (field.type == Type::boolean) {
+    bool is_spelled = next && !option.is_negated && (*next == "true" || *next == "false");
+    value = Value::of(is_spelled ? *next == "true" : !option.is_negated);
+    taken += is_spelled;
+  } else if (next) {
+    value = Value::of(*next);
+    value.untyped = true;
+    taken = 2;
+  } else {
+    problems_.add(at, fmt::format("--{} needs a value: {}", option.path, expectation(field)));
+    return 1;
+  }
+  value.at = at;
+  read_field(field, value, at);
+  return taken;
+}
+
+}  // namespace ottava::config

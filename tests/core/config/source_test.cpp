@@ -1,0 +1,155 @@
+#include "core/config/source.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include "core/error.h"
+#include "tests/support/catch.h"
+
+using namespace ottava;
+using namespace ottava::config;
+namespace fs = std::filesystem;
+using Kind = Value::Kind;
+
+namespace {
+
+template <class F>
+std::string message_of(F&& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "no error";
+}
+std::string yaml_error(const std::string& text) {
+  return message_of([&] { parse_yaml(text, "f.yaml"); });
+}
+std::string toml_error(const std::string& text) {
+  return message_of([&] { parse_toml(text, "f.toml"); });
+}
+
+const Value& at(const Value& root, const std::string& section, const std::string& key) {
+  const Value* table = root.find(section);
+  REQUIRE(table);
+  const Value* value = table->find(key);
+  REQUIRE(value);
+  return *value;
+}
+
+}  // namespace
+
+TEST_CASE("YAML and TOML give the same tree", "[config]") {
+  Value yaml = parse_yaml(
+      "optimizer:\n  eps: 1.0e-08\n  lr: 0.5\n  name: AdamW\ntraining:\n  list: [a, '2']\n  on: true\n  "
+      "steps: 10\n",
+      "f.yaml");
+  Value toml = parse_toml(
+      "[optimizer]\neps = 1e-8\nlr = 0.5\nname = 'AdamW'\n[training]\nlist = ['a', '2']\non = true\nsteps = "
+      "10\n",
+      "f.toml");
+  CHECK(same(yaml, toml));
+}
+
+TEST_CASE("values and keys know their line and column", "[config]") {
+  Value yaml = parse_yaml("a:\n  key: value\n  list:\n    - 1\n    - {x: 2}\n", "f.yaml");
+  CHECK(to_string(at(yaml, "a", "key").at) == "f.yaml:2:8");
+  CHECK(to_string(at(yaml, "a", "list").items[0].at) == "f.yaml:4:7");
+  CHECK(to_string(at(yaml, "a", "list").items[1].find("x")->at) == "f.yaml:5:11");
+  CHECK(to_string(yaml.find("a")->members[0].at) == "f.yaml:2:3");
+  Value toml = parse_toml("[a]\n  key = 'value'\n", "f.toml");
+  CHECK(to_string(at(toml, "a", "key").at) == "f.toml:2:9");
+  CHECK(to_string(toml.find("a")->members[0].at) == "f.toml:2:3");
+}
+
+TEST_CASE("quoted YAML is text, anchors and merges expand", "[config]") {
+  Value v = parse_yaml(
+      "a: &base {x: 1, y: '2'}\nb: *base\nc:\n  <<: *base\n  x: 3\nd:\n  <<: [*base, {z: 4}]\n", "f.yaml");
+  CHECK(at(v, "a", "y").kind == Kind::text);
+  CHECK(same(*v.find("a"), *v.find("b")));
+  CHECK(at(v, "c", "x").integer == 3);
+  CHECK(at(v, "c", "y").text == "2");
+  CHECK(at(v, "d", "z").integer == 4);
+  CHECK(at(v, "d", "x").integer == 1);
+}
+
+TEST_CASE("an empty file is an empty table", "[config]") {
+  for (const char* text : {"", "\n", "# only a comment\n", "---\n"})
+    CHECK(parse_yaml(text, "f.yaml").kind == Kind::table);
+  CHECK(parse_toml("", "f.toml").kind == Kind::table);
+}
+
+TEST_CASE("malformed YAML is one error with its place", "[config]") {
+  CHECK(yaml_error("a: [1, 2\n") == "[config] f.yaml:2:1: not valid YAML: end of sequence flow not found");
+  CHECK(yaml_error("a:\n\tb: 1\n").find("[config] f.yaml:2:") == 0);
+  CHECK(yaml_error("a: 1\na: 2\n") == "[config] f.yaml:2:1: the key 'a' is given twice, first at line 1");
+  CHECK(yaml_error("[1]: 2\n") == "[config] f.yaml:1:1: a key must be text");
+  CHECK(yaml_error("{x: {{y: 1}: 2}}\n").find("a key must be text") != std::string::npos);
+  CHECK(yaml_error("~: 2\n") == "[config] f.yaml:1:1: a key must be text");
+  CHECK(yaml_error("- 1\n") == "[config] f.yaml: expected sections with keys, got a list");
+  CHECK(yaml_error("hello\n") == "[config] f.yaml: expected sections with keys, got the text \"hello\"");
+  CHECK(yaml_error("a: !!python/object x\n")
+            .find("f.yaml:1:4: the YAML tag tag:yaml.org,2002:python/object has no meaning here") !=
+        std::string::npos);
+  CHECK(yaml_error("a: 1\n---\nb: 2\n") == "[config] f.yaml: more than one YAML document ('---')");
+  CHECK(yaml_error("a: *b\n").find("f.yaml:1:") != std::string::npos);
+  CHECK(yaml_error("a: &x [*x]\n") == "[config] f.yaml:1:8: an alias refers to a value that contains it");
+  CHECK(yaml_error("a:\n  <<: 3\n") == "[config] f.yaml:2:3: '<<' merges tables, got the integer 3");
+  CHECK(yaml_error(std::string("a: \0b", 5)) == "[config] f.yaml: contains a zero byte: not a text file");
+}
+
+TEST_CASE("hostile YAML is refused, not expanded", "[config]") {
+  std::string brackets = std::string(5000, '[') + std::string(5000, ']');
+  CHECK(yaml_error("a: " + brackets).find("f.yaml:1:") != std::string::npos);
+  std::string nested;
+  for (int i = 0; i < 40; ++i) nested += std::string(static_cast<size_t>(i), ' ') + "k:\n";
+  CHECK(yaml_error(nested + std::string(40, ' ') + "k: 1\n") ==
+        "[config] f.yaml:33:33: nested more than 32 levels deep");
+  std::string bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n";
+  for (int i = 1; i < 20; ++i) {
+    std::string n = std::to_string(i), p = "*a" + std::to_string(i - 1);
+    bomb += "a" + n + ": &a" + n + " [" + p + "," + p + "," + p + "," + p + "," + p + "," + p + "," + p +
+            "," + p + "]\n";
+  }
+  CHECK(yaml_error(bomb).find("more than 100000 values, aliases expanded") != std::string::npos);
+  std::string texts = "a: &a " + std::string(500'000, 'x') + "\nb: [*a";
+  for (int i = 0; i < 1000; ++i) texts += ", *a";
+  CHECK(yaml_error(texts + "]\n").find("more than 100000 values") != std::string::npos);
+  std::string deep = "a0: &a0 [x]\n";
+  for (int i = 1; i < 100; ++i) {
+    deep += "a" + std::to_string(i) + ": &a" + std::to_string(i) + " [*a" + std::to_string(i - 1) + "]\n";
+  }
+  CHECK(yaml_error(deep).find("nested more than 32 levels deep") != std::string::npos);
+  CHECK(yaml_error(std::string(kMaxBytes + 1, '#')).find("bytes, at most 1048576") != std::string::npos);
+}
+
+TEST_CASE("malformed TOML is one error with its place", "[config]") {
+  CHECK(toml_error("a = \n").find("[config] f.toml:1:") == 0);
+  CHECK(toml_error("a = 1\na = 2\n").find("[config] f.toml:2:") == 0);
+  CHECK(toml_error("a = 1979-05-27\n") == "[config] f.toml:1:5: no key takes a date or time");
+  CHECK(toml_error("a = " + std::string(100, '[') + std::string(100, ']'))
+            .find("nested more than 32 levels deep") != std::string::npos);
+  CHECK(toml_error("a = " + std::string(100'000, '[')).find("f.toml:1:") != std::string::npos);
+  CHECK(toml_error(std::string(kMaxBytes + 1, '#')).find("bytes, at most 1048576") != std::string::npos);
+}
+
+TEST_CASE("files are read by their extension, and what cannot be read is said", "[config]") {
+  fs::path folder = fs::temp_directory_path() / "ottava_config_source_test";
+  fs::remove_all(folder);
+  fs::create_directories(folder / "folder.yaml");
+  auto write = [&](const char* name, const std::string& text) {
+    std::ofstream(folder / name, std::ios::binary) << text;
+    return folder / name;
+  };
+  CHECK(read_file(write("a.yaml", "x: {y: 1}")).find("x"));
+  CHECK(read_file(write("a.yml", "x: {y: 1}")).find("x"));
+  CHECK(read_file(write("a.toml", "[x]\ny = 1")).find("x"));
+  auto error = [](const fs::path& path) { return message_of([&] { read_file(path); }); };
+  CHECK(error(folder / "a.json").find("the file name ends in '.json', expected .yaml, .yml or .toml") !=
+        std::string::npos);
+  CHECK(error(folder / "none.yaml").find("does not exist (current directory: ") != std::string::npos);
+  CHECK(error(folder / "folder.yaml").find("is not a regular file") != std::string::npos);
+  CHECK(error(write("big.yaml", std::string(kMaxBytes + 1, '#'))).find("is it another kind of file?") !=
+        std::string::npos);
+  fs::remove_all(folder);
+}

@@ -1,0 +1,40 @@
+// Configurations: any bytes as YAML, as TOML and as a command line either load or give an Error; what loads
+// is printed and loads again as the same.
+#include <cstdint>
+#include <cstdlib>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "apps/config.h"
+#include "core/error.h"
+
+namespace {
+
+void check_round_trip(const ottava::Config& config) {
+  if (!(ottava::parse_config(ottava::print_config(config, true), "printed.yaml") == config)) std::abort();
+}
+
+template <class F>
+void run(F&& load) {
+  ottava::Config config;
+  try {
+    config = load();
+  } catch (const ottava::Error&) {
+    return;
+  }
+  check_round_trip(config);  // an Error here is a defect too, and ends the run
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  std::string text(reinterpret_cast<const char*>(data), size);
+  run([&] { return ottava::parse_config(text, "fuzz.yaml"); });
+  run([&] { return ottava::parse_config(text, "fuzz.toml"); });
+  std::vector<std::string> arguments;
+  std::stringstream lines(text);
+  for (std::string line; arguments.size() < 64 && std::getline(lines, line);) arguments.push_back(line);
+  run([&] { return ottava::load_config("", arguments); });
+  return 0;
+}
