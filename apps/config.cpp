@@ -42,24 +42,21 @@ void apply_precision_level(Config& c, config::Problems& problems) {
   const std::string& level = c.training.mixed_precision_level;
   if (level.empty()) return;
   constexpr std::string_view kParam = "training.mixed_precision_param", kConverters = "model.converters";
+  bool wants_float8 = level == "O1";
   DType wanted = level == "O0" ? DType::f32 : DType::bf16;
   if (!problems.given(kParam)) c.training.mixed_precision_param = wanted;
-  if (c.training.mixed_precision_param != wanted) {
+  if (!problems.given(kConverters) && wants_float8) c.model.converters.push_back("quantize.linear.float8");
+
+  DType param = c.training.mixed_precision_param;
+  if (param != wanted) {
     problems.add(kParam, fmt::format("mixed_precision_level {} computes in {}, but {} is given", level,
-                                     wanted == DType::f32 ? "float32" : "bfloat16",
-                                     wanted == DType::f32 ? "bfloat16" : "float32"));
+                                     name_of(wanted), name_of(param)));
   }
-  bool wants_float8 = level == "O1";
-  if (wants_float8 && !problems.given(kConverters)) c.model.converters.push_back("quantize.linear.float8");
-  if (wants_float8 != c.model.uses_float8()) {
-    problems.add(
-        kConverters,
-        fmt::format("mixed_precision_level {} computes in {}, but quantize.linear.float8 is {}the list",
-                    level,
-                    wants_float8    ? "FP8"
-                    : level == "O2" ? "BF16"
-                                    : "FP32",
-                    wants_float8 ? "missing from " : "in "));
+  if (c.model.uses_float8() != wants_float8) {
+    problems.add(kConverters,
+                 fmt::format("mixed_precision_level {} computes in {}, but quantize.linear.float8 is "
+                             "{} the list",
+                             level, wants_float8 ? "fp8" : name_of(wanted), wants_float8 ? "missing from" : "in"));
   }
 }
 

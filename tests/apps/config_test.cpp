@@ -133,13 +133,13 @@ TEST_CASE("mixed_precision_level fills in what is not said and refuses what cont
   CHECK_FALSE(o2.model.uses_float8());
   for (const Config& c : {o0, o1, o2}) CHECK((parse(print_config(c)) == c));
   CHECK(has(error("training: {mixed_precision_level: O0, mixed_precision_param: bfloat16}"),
-            "mixed_precision_level O0 computes in float32, but bfloat16 is given"));
+            "mixed_precision_level O0 computes in f32, but bf16 is given"));
   CHECK(has(error("training: {mixed_precision_level: O2, mixed_precision_param: float32}"),
-            "mixed_precision_level O2 computes in bfloat16, but float32 is given"));
+            "mixed_precision_level O2 computes in bf16, but f32 is given"));
   CHECK(has(error("training: {mixed_precision_level: O2}\nmodel: {converters: [float8]}"),
-            "mixed_precision_level O2 computes in BF16, but quantize.linear.float8 is in the list"));
+            "mixed_precision_level O2 computes in bf16, but quantize.linear.float8 is in the list"));
   CHECK(has(error("training: {mixed_precision_level: O1}\nmodel: {converters: []}"),
-            "mixed_precision_level O1 computes in FP8, but quantize.linear.float8 is missing from the list"));
+            "mixed_precision_level O1 computes in fp8, but quantize.linear.float8 is missing from the list"));
   CHECK(has(error("training: {mixed_precision_level: O3}"),
             "expected \"\", O0, O1 or O2, got the text \"O3\""));
 }

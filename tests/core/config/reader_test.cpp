@@ -308,10 +308,9 @@ TEST_CASE("help, schema and fates cover every key", "[config]") {
   auto schema = nlohmann::json::parse(to_json_schema(root, "sample"));
   auto properties = schema["properties"]["outer"]["properties"]["inner"]["properties"];
   for (const Field& f : find_section(root, "outer.inner")->fields()) CHECK(properties.contains(f.name));
-  CHECK(
-      properties["count"] ==
-      nlohmann::json::parse(
-          R"({"type": ["integer", "null"], "description": "a count [steps]", "default": 3, "minimum": 1.0, "maximum": 100.0})"));
+  CHECK(properties["count"] ==
+        nlohmann::json::parse(R"({"type": ["integer", "null"], "description": "a count [steps]", "default": 3,
+                                  "minimum": 1.0, "maximum": 100.0})"));
   CHECK(properties["rate"]["exclusiveMinimum"] == 0);
   CHECK(properties["mode"]["enum"] == nlohmann::json::parse(R"(["on", "off", "3", 3, null])"));
   CHECK(properties["rules"]["items"]["required"] == nlohmann::json::parse(R"(["match"])"));
