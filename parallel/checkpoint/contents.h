@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/dtype.h"
+#include "parallel/parameter_spec.h"
+
+namespace ottava::checkpoint {
+
+/// A rank's shard of one tensor: dense [local rows, local columns] as shard_rows and tensor_parallel_shape say. `data` may
+/// be null where the shard is empty. `dtype` is the same on all ranks.
+struct ShardMemory {
+  DType dtype = DType::f32;
+  void* data = nullptr;
+};
+
+struct ParameterShard {
+  ShardMemory weight;               ///< FP32 master
+  ShardMemory exp_avg, exp_avg_sq;  ///< f32 or bf16; not looked at where only the model is saved or loaded
+};
+
+/// What one rank holds of a training run.
+struct TrainedParameters {
+  std::span<const ParameterSpec> specs;  ///< the same on all ranks
+  ShardCoordinates at;
+  std::vector<ParameterShard> shards;  ///< one per spec
+  /// False: only weights are saved or loaded.
+  bool with_optimizer = true;
+  /// Copies between shard memory and host memory, where shards are not host memory; blocks until done.
+  std::function<void(void* to, const void* from, size_t bytes)> copy = {};
+};
+
+/// A small file of the checkpoint, made by the caller.
+struct TextFile {
+  std::string name;  ///< "config.json", "training_state.json"
+  std::string content;
+};
+/// A file that is copied as it is (the tokenizer).
+struct CopiedFile {
+  std::string name;
+  std::string source_path;
+};
+
+}  // namespace ottava::checkpoint

@@ -1,0 +1,157 @@
+#include "parallel/checkpoint/folder.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <random>
+#include <thread>
+
+#include "core/io/atomic_file.h"
+#include "core/io/file.h"
+#include "parallel/checkpoint/checksum.h"
+#include "parallel/checkpoint/manifest.h"
+
+namespace ottava::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr std::string_view kPrefix = "step-";
+
+void rename_or_fail(const std::string& from, const std::string& to) {
+  if (std::rename(from.c_str(), to.c_str()) != 0) {
+    fail<FileError>("checkpoint", "cannot rename {} to {}: {}", from, to, std::strerror(errno));
+  }
+}
+
+bool has_suffix(std::string_view name, std::string_view suffix) {
+  return name.size() > suffix.size() && name.substr(name.size() - suffix.size()) == suffix;
+}
+
+}  // namespace
+
+std::string step_folder(const std::string& folder, int64_t step) {
+  return fmt::format("{}/{}{}", folder, kPrefix, step);
+}
+
+std::vector<SavedStep> list_steps(const std::string& folder) {
+  std::map<int64_t, std::string> paths;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    std::string name = it->path().filename().string();
+    if (name.compare(0, kPrefix.size(), kPrefix) != 0) continue;
+    bool replaced = has_suffix(name, ".old");
+    const char* number_end = name.data() + name.size() - (replaced ? 4 : 0);
+    int64_t step = 0;
+    auto [last, bad] = std::from_chars(name.data() + kPrefix.size(), number_end, step);
+    if (bad != std::errc() || last != number_end || step < 0) continue;
+    std::string& path = paths[step];
+    if (path.empty() || !replaced) path = folder + "/" + name;
+  }
+  if (error && error != std::errc::no_such_file_or_directory) {
+    fail<FileError>("checkpoint", "cannot list {}: {}", folder, error.message());
+  }
+  std::vector<SavedStep> steps;
+  for (auto& [step, path] : paths) steps.push_back({step, std::move(path)});
+  return steps;
+}
+
+void commit_step(const std::string& folder, int64_t step) {
+  std::string path = step_folder(folder, step), temporary = path + ".tmp", old = path + ".old";
+  if (fs::exists(path)) {
+    // Exchanged in one step where the file system can: at no moment is there no checkpoint of this step.
+    if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) {
+      sync_folder(folder);
+      fs::remove_all(temporary);
+      return;
+    }
+    fs::remove_all(old);
+    rename_or_fail(path, old);
+  }
+  rename_or_fail(temporary, path);
+  sync_folder(folder);
+  fs::remove_all(old);
+}
+
+std::vector<int64_t> rotate_steps(const std::string& folder, int keep_latest_k, int64_t just_saved) {
+  std::vector<int64_t> gone;
+  if (keep_latest_k == 0) return gone;
+  std::vector<SavedStep> complete = list_steps(folder);
+  std::erase_if(complete,
+                [](const SavedStep& s) { return !fs::exists(s.path + "/" + std::string(kManifestName)); });
+  auto excess = static_cast<int64_t>(complete.size()) - keep_latest_k;
+  for (const SavedStep& saved : complete) {
+    if (static_cast<int64_t>(gone.size()) >= excess) break;
+    if (saved.step == just_saved) continue;
+    // Renamed first: a job that dies while deleting leaves no half checkpoint under a good name.
+    std::string deleted = saved.path + ".deleted";
+    fs::remove_all(deleted);
+    rename_or_fail(saved.path, deleted);
+    fs::remove_all(deleted);
+    gone.push_back(saved.step);
+  }
+  return gone;
+}
+
+void remove_leftovers(const std::string& folder) {
+  std::vector<fs::path> leftovers;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    std::string name = entry.path().filename().string();
+    if (name.compare(0, kPrefix.size(), kPrefix) != 0) continue;
+    bool replaced = has_suffix(name, ".old");
+    if (replaced || has_suffix(name, ".tmp") || has_suffix(name, ".deleted"))
+      leftovers.push_back(entry.path());
+    if (!replaced) continue;
+    std::string path = folder + "/" + name.substr(0, name.size() - 4);
+    if (!fs::exists(path)) {
+      rename_or_fail(path + ".old", path);
+      leftovers.pop_back();
+    }
+  }
+  for (const fs::path& path : leftovers) fs::remove_all(path);
+}
+
+void check_shared_folder(const std::string& folder, RankGroup& group) {
+  std::string name, nonce;
+  group.on_rank_0([&] {
+    std::error_code error;
+    fs::create_directories(folder, error);
+    if (error) fail<FileError>("checkpoint", "cannot create {}: {}", folder, error.message());
+    std::random_device random;
+    nonce = to_hex(static_cast<uint64_t>(random()) << 32 | random());
+    name = fmt::format("{}/.visible-{}", folder, nonce);
+    write_file_atomically(name, nonce);
+  });
+  name = group.all_gather(name)[0];
+  nonce = group.all_gather(nonce)[0];
+  // A network file system may remember for a few seconds that the file was not there.
+  bool visible = false;
+  for (int attempt = 0; attempt < 40 && !visible; ++attempt) {
+    try {
+      visible = read_file(name, 64) == nonce;
+    } catch (const FileError&) {
+    }
+    if (!visible) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  std::vector<std::string> answers = group.all_gather(visible ? "y" : "n");
+  if (group.rank() == 0) ::unlink(name.c_str());
+  std::string blind;
+  for (size_t r = 0; r < answers.size(); ++r) {
+    if (answers[r] != "y") blind += fmt::format("{}{}", blind.empty() ? "" : ", ", r);
+  }
+  if (!blind.empty()) {
+    fail<FileError>("checkpoint",
+                    "rank {} cannot see a file that rank 0 wrote into {}: checkpoints need a folder that all "
+                    "ranks share",
+                    blind, folder);
+  }
+}
+
+}  // namespace ottava::checkpoint

@@ -1,0 +1,47 @@
+#include "parallel/checkpoint/held_runs.h"
+
+namespace ottava::checkpoint {
+namespace {
+
+const ShardMemory& memory_of(const ParameterShard& shard, State state) {
+  switch (state) {
+    case State::exp_avg:
+      return shard.exp_avg;
+    case State::exp_avg_sq:
+      return shard.exp_avg_sq;
+    default:
+      return shard.weight;
+  }
+}
+
+}  // namespace
+
+std::vector<HeldRun> held_runs(const Layout& layout, const TrainedParameters& parameters) {
+  if (parameters.shards.size() != parameters.specs.size()) {
+    fail<ConfigError>("checkpoint", "there are {} parameters and {} shards", parameters.specs.size(),
+                      parameters.shards.size());
+  }
+  std::vector<std::vector<ShardRun>> runs_of_spec;
+  for (const ParameterSpec& spec : parameters.specs) runs_of_spec.push_back(shard_runs(spec, parameters.at));
+  std::vector<HeldRun> held;
+  for (size_t t = 0; t < layout.tensors.size(); ++t) {
+    const StoredTensor& tensor = layout.tensors[t];
+    auto spec = static_cast<size_t>(tensor.spec);
+    for (const ShardRun& run : runs_of_spec[spec]) {
+      if (run.part != tensor.part) continue;
+      const ShardMemory& memory = memory_of(parameters.shards[spec], tensor.state);
+      if (memory.data == nullptr) {
+        fail<ConfigError>("checkpoint", "the shard of '{}' has no memory on this rank", tensor.entry.name);
+      }
+      int64_t offset = run.local_row * (run.column_end - run.column_begin);
+      held.push_back({.tensor = t,
+                      .rectangle = {run.row_begin, run.row_end, run.column_begin, run.column_end},
+                      .memory = {memory.dtype, static_cast<char*>(memory.data) +
+                                                   offset * static_cast<int64_t>(size_of(memory.dtype))},
+                      .is_owner = run.is_owner && parameters.at.replica_rank == 0});
+    }
+  }
+  return held;
+}
+
+}  // namespace ottava::checkpoint

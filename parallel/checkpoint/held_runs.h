@@ -1,0 +1,23 @@
+#pragma once
+
+#include <functional>
+
+#include "core/io/tensor_rectangle.h"
+#include "parallel/checkpoint/contents.h"
+#include "parallel/checkpoint/layout.h"
+
+namespace ottava::checkpoint {
+
+/// A rectangle of a stored tensor and the shard memory that holds it, dense.
+struct HeldRun {
+  size_t tensor = 0;  ///< index into Layout::tensors
+  TensorRectangle rectangle;
+  ShardMemory memory;     ///< at the rectangle's first element
+  bool is_owner = false;  ///< this rank writes it: replica 0, lowest of the ranks that hold the same rows
+};
+
+/// Everything that this rank holds of the stored tensors, in order of files and offsets. Throws ConfigError when a shard
+/// that should have elements has no memory, or the number of shards is not the number of specs.
+std::vector<HeldRun> held_runs(const Layout& layout, const TrainedParameters& parameters);
+
+}  // namespace ottava::checkpoint

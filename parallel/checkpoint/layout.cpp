@@ -1,0 +1,111 @@
+#include "parallel/checkpoint/layout.h"
+
+#include <set>
+
+#include "core/io/safetensors_folder.h"
+
+namespace ottava::checkpoint {
+namespace {
+
+std::string_view suffix_of(State state) {
+  switch (state) {
+    case State::weight:
+      return "";
+    case State::exp_avg:
+      return ".exp_avg";
+    case State::exp_avg_sq:
+      return ".exp_avg_sq";
+  }
+  return "";
+}
+
+struct Stem {
+  std::string_view name;
+  std::vector<std::pair<State, DType>> states;
+};
+
+// Cuts the tensors into files in order, then writes the headers: file names contain their number.
+void add_files(Layout& layout, std::span<const ParameterSpec> specs, const Stem& stem,
+               int64_t max_file_bytes) {
+  std::vector<SafetensorsHeader> headers;
+  auto first_file = static_cast<int>(layout.files.size());
+  int64_t data_bytes = 0;
+  for (size_t s = 0; s < specs.size(); ++s) {
+    for (size_t p = 0; p < specs[s].parts.size(); ++p) {
+      const ParameterPart& part = specs[s].parts[p];
+      for (const auto& [state, dtype] : stem.states) {
+        std::vector<int64_t> shape = {part.rows};
+        if (!specs[s].is_vector) shape.push_back(specs[s].columns);
+        SafetensorsEntry entry =
+            make_safetensors_entry(part.hf_name + std::string(suffix_of(state)), dtype, shape, 0);
+        if (headers.empty() || (data_bytes > 0 && data_bytes + entry.end > max_file_bytes)) {
+          headers.push_back({.tensors = {}, .metadata = {{"format", "pt"}}});
+          data_bytes = 0;
+        }
+        entry.begin += data_bytes;
+        entry.end += data_bytes;
+        data_bytes = headers.back().data_bytes = entry.end;
+        headers.back().tensors.push_back(entry);
+        layout.tensors.push_back({.entry = std::move(entry),
+                                  .state = state,
+                                  .spec = static_cast<int>(s),
+                                  .part = static_cast<int>(p),
+                                  .file = first_file + static_cast<int>(headers.size()) - 1});
+      }
+    }
+  }
+  for (size_t i = 0; i < headers.size(); ++i) {
+    std::string text = make_safetensors_header(headers[i]);
+    int64_t bytes = static_cast<int64_t>(text.size()) + headers[i].data_bytes;
+    layout.files.push_back(
+        {safetensors_file_name(stem.name, static_cast<int>(i), static_cast<int>(headers.size())),
+         std::move(text), bytes});
+  }
+}
+
+}  // namespace
+
+int64_t Layout::bytes() const {
+  int64_t sum = 0;
+  for (const StoredFile& file : files) sum += file.bytes;
+  return sum;
+}
+
+Layout plan_layout(std::span<const ParameterSpec> specs, const LayoutOptions& options) {
+  std::set<std::string> names;
+  for (const ParameterSpec& spec : specs) {
+    for (const ParameterPart& part : spec.parts) {
+      if (!names.insert(part.hf_name).second) {
+        fail<ConfigError>("checkpoint", "two parameters are named '{}'", part.hf_name);
+      }
+    }
+  }
+  Layout layout;
+  add_files(layout, specs, {"model", {{State::weight, options.weight}}}, options.max_file_bytes);
+  std::vector<std::pair<std::string, std::string>> weight_map;
+  int64_t weight_bytes = 0;
+  for (const StoredTensor& tensor : layout.tensors) {
+    weight_map.emplace_back(tensor.entry.name, layout.files[static_cast<size_t>(tensor.file)].name);
+    weight_bytes += tensor.entry.end - tensor.entry.begin;
+  }
+  layout.model_index = make_safetensors_index(weight_map, weight_bytes);
+  if (options.with_optimizer) {
+    add_files(layout, specs,
+              {"optimizer", {{State::exp_avg, options.exp_avg}, {State::exp_avg_sq, options.exp_avg_sq}}},
+              options.max_file_bytes);
+  }
+  return layout;
+}
+
+LayoutOptions layout_options_of(const TrainedParameters& parameters) {
+  LayoutOptions options;
+  options.with_optimizer = parameters.with_optimizer;
+  if (!parameters.shards.empty()) {
+    options.weight = parameters.shards[0].weight.dtype;
+    options.exp_avg = parameters.shards[0].exp_avg.dtype;
+    options.exp_avg_sq = parameters.shards[0].exp_avg_sq.dtype;
+  }
+  return options;
+}
+
+}  // namespace ottava::checkpoint

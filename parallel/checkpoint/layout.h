@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/io/safetensors.h"
+#include "parallel/checkpoint/contents.h"
+
+namespace ottava::checkpoint {
+
+enum class State { weight, exp_avg, exp_avg_sq };
+
+/// One tensor of a checkpoint and where it lies.
+struct StoredTensor {
+  SafetensorsEntry entry;  ///< HF name for weights; HF name + ".exp_avg" or ".exp_avg_sq"
+  State state = State::weight;
+  int spec = 0, part = 0;  ///< ParameterSpec and ParameterPart it comes from
+  int file = 0;            ///< index into Layout::files
+};
+
+struct StoredFile {
+  std::string name;
+  std::string header;  ///< the bytes that the file begins with
+  int64_t bytes = 0;   ///< header and data
+  int64_t data_begin() const { return static_cast<int64_t>(header.size()); }
+};
+
+/// Files, headers and offsets of a checkpoint. They follow from the arguments of plan_layout alone: every rank computes
+/// the same ones without asking another.
+struct Layout {
+  std::vector<StoredFile> files;
+  std::vector<StoredTensor> tensors;  ///< in order of files and offsets
+  std::string model_index;            ///< text of model.safetensors.index.json
+  int64_t bytes() const;
+};
+
+struct LayoutOptions {
+  DType weight = DType::f32;  ///< stored type; bf16 and f16 are for exports
+  bool with_optimizer = true;
+  DType exp_avg = DType::f32, exp_avg_sq = DType::f32;
+  /// Whole tensors are put into a file until it would exceed this; one tensor may.
+  int64_t max_file_bytes = 5'000'000'000;
+};
+
+/// Throws ConfigError when two parameters have the same HF name.
+Layout plan_layout(std::span<const ParameterSpec> specs, const LayoutOptions& options);
+
+/// The options under which these parameters are saved as they are.
+LayoutOptions layout_options_of(const TrainedParameters& parameters);
+
+}  // namespace ottava::checkpoint

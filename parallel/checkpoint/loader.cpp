@@ -1,0 +1,152 @@
+#include "parallel/checkpoint/loader.h"
+
+#include <map>
+#include <memory>
+
+#include "core/io/safetensors_folder.h"
+#include "core/log.h"
+#include "parallel/checkpoint/checksum.h"
+#include "parallel/checkpoint/folder.h"
+#include "parallel/checkpoint/held_runs.h"
+#include "parallel/checkpoint/shard_reader.h"
+
+namespace ottava::checkpoint {
+namespace {
+
+// Names a few of the tensors that do not fit, and how many there are.
+class Differences {
+ public:
+  void add(std::string text) {
+    if (++count_ <= 4) text_ += (count_ > 1 ? "; " : "") + text;
+  }
+  void refuse(const std::string& folder) const {
+    if (count_ == 0) return;
+    std::string more = count_ > 4 ? fmt::format("; and {} more", count_ - 4) : "";
+    fail<ConfigError>("checkpoint", "{} is not of this model: {}{}", folder, text_, more);
+  }
+
+ private:
+  int64_t count_ = 0;
+  std::string text_;
+};
+
+std::string to_string(const std::vector<int64_t>& shape) {
+  std::string text;
+  for (int64_t extent : shape) text += fmt::format("{}{}", text.empty() ? "" : ", ", extent);
+  return "[" + text + "]";
+}
+
+using TensorsByName = std::map<std::string_view, const Manifest::Tensor*>;
+
+TensorsByName check_model(const Manifest& manifest, const Layout& layout, const std::string& folder) {
+  TensorsByName saved;
+  bool has_optimizer = false;
+  for (const Manifest::Tensor& tensor : manifest.tensors) {
+    saved[tensor.name] = &tensor;
+    has_optimizer |= tensor.file.compare(0, 9, "optimizer") == 0;
+  }
+  Differences differences;
+  std::map<std::string_view, bool> wanted;
+  for (const StoredTensor& tensor : layout.tensors) {
+    wanted[tensor.entry.name] = true;
+    if (tensor.state != State::weight && !has_optimizer) {
+      fail<ConfigError>("checkpoint", "{} holds no optimizer state: it can start a run, not continue one",
+                        folder);
+    }
+    auto found = saved.find(tensor.entry.name);
+    if (found == saved.end()) {
+      differences.add(fmt::format("it has no '{}'", tensor.entry.name));
+    } else if (found->second->shape != tensor.entry.shape) {
+      differences.add(fmt::format("'{}' is {}, expected {}", tensor.entry.name,
+                                  to_string(found->second->shape), to_string(tensor.entry.shape)));
+    }
+  }
+  for (const Manifest::Tensor& tensor : manifest.tensors) {
+    bool of_model = tensor.file.compare(0, 5, "model") == 0;
+    if (of_model && wanted.count(tensor.name) == 0)
+      differences.add(fmt::format("its '{}' is unknown here", tensor.name));
+  }
+  differences.refuse(folder);
+  return saved;
+}
+
+// Reads what this rank holds and returns the checksums of what it owns, one per tensor of the layout.
+std::vector<uint64_t> read_shards(const std::string& folder, const TensorsByName& saved, const Layout& layout,
+                                  const TrainedParameters& into) {
+  std::vector<uint64_t> checksums(layout.tensors.size(), 0);
+  std::unique_ptr<SafetensorsFile> file;
+  ShardReader reader(into.copy);
+  for (const HeldRun& run : held_runs(layout, into)) {
+    const StoredTensor& tensor = layout.tensors[run.tensor];
+    std::string path = folder + "/" + saved.at(tensor.entry.name)->file;
+    if (file == nullptr || file->path() != path) file = std::make_unique<SafetensorsFile>(path);
+    const SafetensorsEntry* entry = file->find(tensor.entry.name);
+    if (entry == nullptr || entry->shape != tensor.entry.shape) {
+      fail<FileError>("checkpoint", "{} does not hold '{}' as the manifest says", path, tensor.entry.name);
+    }
+    uint64_t sum = reader.read(*file, *entry, run.rectangle, run.memory);
+    if (run.is_owner) checksums[run.tensor] += sum;
+  }
+  return checksums;
+}
+
+}  // namespace
+
+Manifest load_checkpoint(const std::string& folder, const TrainedParameters& into, RankGroup& group,
+                         const LoadOptions& options) {
+  Manifest manifest;
+  Layout layout;
+  TensorsByName saved;
+  group.together([&] {
+    manifest = open_checkpoint(folder);
+    layout = plan_layout(into.specs, layout_options_of(into));
+    saved = check_model(manifest, layout, folder);
+  });
+  std::vector<uint64_t> checksums;
+  group.together([&] { checksums = read_shards(folder, saved, layout, into); });
+  if (!options.verify) return manifest;
+  group.sum(checksums);
+  for (size_t t = 0; t < layout.tensors.size(); ++t) {
+    const Manifest::Tensor& tensor = *saved.at(layout.tensors[t].entry.name);
+    if (checksums[t] != tensor.checksum) {
+      fail<FileError>("checkpoint",
+                      "{}/{}: tensor '{}' changed since it was saved (checksum {}, expected {})", folder,
+                      tensor.file, tensor.name, to_hex(checksums[t]), to_hex(tensor.checksum));
+    }
+  }
+  return manifest;
+}
+
+std::optional<LoadedCheckpoint> load_newest(const std::string& folder, const TrainedParameters& into,
+                                            RankGroup& group, int64_t load_step, const LoadOptions& options) {
+  std::string listed;
+  group.on_rank_0([&] {
+    for (const SavedStep& saved : list_steps(folder)) {
+      if (load_step < 0 || saved.step == load_step) listed += fmt::format("{}\n", saved.path);
+    }
+  });
+  listed = group.all_gather(listed)[0];
+  if (listed.empty()) {
+    if (load_step >= 0) fail<FileError>("checkpoint", "{} does not exist", step_folder(folder, load_step));
+    return std::nullopt;
+  }
+  std::string reasons;
+  while (!listed.empty()) {
+    listed.pop_back();
+    size_t begin = listed.rfind('\n') == std::string::npos ? 0 : listed.rfind('\n') + 1;
+    std::string path = listed.substr(begin);
+    listed.resize(begin);
+    try {
+      Manifest manifest = load_checkpoint(path, into, group, options);
+      return LoadedCheckpoint{path, std::move(manifest)};
+    } catch (const FileError& error) {
+      if (load_step >= 0) throw;
+      log::warning("checkpoint {} is broken and skipped: {}", path, error.what());
+      reasons += fmt::format("\n  {}: {}", path, error.what());
+    }
+  }
+  fail<FileError>("checkpoint", "all checkpoints in {} are broken; move them away to start over:{}", folder,
+                  reasons);
+}
+
+}  // namespace ottava::checkpoint

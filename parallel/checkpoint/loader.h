@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "parallel/checkpoint/contents.h"
+#include "parallel/checkpoint/manifest.h"
+#include "parallel/checkpoint/rank_group.h"
+
+namespace ottava::checkpoint {
+
+struct LoadOptions {
+  /// Compares the checksum of every tensor while it is read.
+  bool verify = true;
+};
+
+/// Collective. Fills the shards of all ranks from a checkpoint that any layout saved; stored types are converted to those
+/// of the shards. Throws FileError for a checkpoint that is broken, ConfigError for one of another model or without the
+/// optimizer state that is asked for; on all ranks alike. After an error the shards hold anything.
+Manifest load_checkpoint(const std::string& step_folder, const TrainedParameters& into, RankGroup& group,
+                         const LoadOptions& options = {});
+
+struct LoadedCheckpoint {
+  std::string path;
+  Manifest manifest;
+};
+/// Collective. Loads the newest checkpoint that is whole (or that of `load_step`, when it is not -1); broken ones are
+/// named in a warning and skipped. Nothing when the folder has none. Throws FileError when there are some and all are
+/// broken, or when `load_step` is not there or broken: a run never starts over by itself.
+std::optional<LoadedCheckpoint> load_newest(const std::string& folder, const TrainedParameters& into,
+                                            RankGroup& group, int64_t load_step = -1,
+                                            const LoadOptions& options = {});
+
+}  // namespace ottava::checkpoint

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/io/safetensors.h"
+#include "parallel/checkpoint/layout.h"
+
+namespace ottava::checkpoint {
+
+inline constexpr std::string_view kManifestName = "manifest.json";
+inline constexpr int64_t kFormatVersion = 1;
+
+/// `manifest.json`, the last file that is written: what a complete checkpoint consists of.
+struct Manifest {
+  int64_t step = 0;
+  int64_t world_size = 1;
+  std::string layout;  ///< "tp 2 x shards 4 x replicas 1", for people
+
+  struct File {
+    std::string name;
+    int64_t bytes = 0;
+    /// XXH64 of the whole file, or of the header of a safetensors file (`header_bytes` > 0).
+    uint64_t checksum = 0;
+    int64_t header_bytes = 0;
+  };
+  std::vector<File> files;
+
+  struct Tensor {
+    std::string name, file;
+    std::string type;  ///< "F32"
+    std::vector<int64_t> shape;
+    uint64_t checksum = 0;  ///< element_checksum over the whole tensor
+  };
+  std::vector<Tensor> tensors;
+};
+
+/// The text ends with the XXH64 of everything before it, so that a single changed byte is seen.
+std::string to_text(const Manifest& manifest);
+/// Throws FileError for a text that is torn, changed, or of a newer format.
+Manifest parse_manifest(std::string_view text, std::string_view where);
+
+/// Reads the manifest of a checkpoint and checks what can be checked without reading tensors: files, sizes, headers and
+/// the checksums of small files. Throws FileError that says what is wrong.
+Manifest open_checkpoint(const std::string& folder);
+
+}  // namespace ottava::checkpoint

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/stream.h"
+#include "parallel/communicator.h"
+
+namespace ottava::checkpoint {
+
+/// The ranks that save and load together, and the little that they say to each other: short texts and one sum. Tensor
+/// bytes never pass here. All calls are collective and made by the rank's own thread.
+class RankGroup {
+ public:
+  /// One process.
+  RankGroup() = default;
+  /// The ranks of a communicator that moves host memory (thread, mpi, solo). It must outlive this.
+  explicit RankGroup(Communicator& communicator) : communicator_(&communicator) {}
+
+  int rank() const { return communicator_ == nullptr ? 0 : communicator_->rank(); }
+  int size() const { return communicator_ == nullptr ? 1 : communicator_->size(); }
+
+  /// Every rank's text, by rank.
+  std::vector<std::string> all_gather(std::string_view text);
+  /// values[i] = sum over ranks, modulo 2^64.
+  void sum(std::span<uint64_t> values);
+
+  /// Runs `work` and returns when every rank has: normally when all did, else by throwing the same error on every rank,
+  /// that of the lowest rank that failed. ConfigError stays ConfigError, everything else becomes FileError. CommError is
+  /// passed on at once, since nothing can be agreed then.
+  void together(const std::function<void()>& work);
+  /// Like together for work that rank 0 does alone.
+  void on_rank_0(const std::function<void()>& work);
+
+ private:
+  Communicator* communicator_ = nullptr;
+  std::optional<Stream> stream_;
+  Stream& stream();
+};
+
+}  // namespace ottava::checkpoint

@@ -1,0 +1,206 @@
+#include "parallel/checkpoint/saver.h"
+
+#include <filesystem>
+#include <set>
+
+#include "core/io/safetensors_folder.h"
+#include "core/log.h"
+#include "parallel/checkpoint/checksum.h"
+#include "parallel/checkpoint/folder.h"
+
+namespace ottava::checkpoint {
+
+namespace fs = std::filesystem;
+
+// A save between its preparation and its commit.
+struct CheckpointSaver::Pending {
+  Checkpoint checkpoint;
+  Layout layout;
+  std::string temporary;
+  WriteShards work;
+  bool writes_small_files = false;
+
+  std::vector<uint64_t> checksums;
+  std::vector<Manifest::File> small_files;
+  std::exception_ptr error;
+  std::atomic<bool> cancel = false, done = false;
+  std::thread thread;
+
+  void write() {
+    try {
+      work.cancel = &cancel;
+      checksums = write_shards(work);
+      if (writes_small_files) write_small_files();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    done = true;
+  }
+
+  ~Pending() {
+    cancel = true;
+    if (thread.joinable()) thread.join();
+  }
+
+ private:
+  void write_small_files() {
+    add(safetensors_index_name("model"), layout.model_index);
+    for (const TextFile& text : checkpoint.texts) add(text.name, text.content);
+    for (const CopiedFile& copy : checkpoint.copies) add(copy.name, read_file(copy.source_path));
+  }
+  void add(const std::string& name, const std::string& content) {
+    ottava::File file = ottava::File::create(temporary + "/" + name);
+    file.write_at(content.data(), content.size(), 0);
+    file.sync();
+    file.close();
+    small_files.push_back({name, static_cast<int64_t>(content.size()), text_checksum(content), 0});
+  }
+};
+
+namespace {
+
+Manifest make_manifest(const Checkpoint& checkpoint, const Layout& layout, int world_size) {
+  Manifest manifest;
+  manifest.step = checkpoint.step;
+  manifest.world_size = world_size;
+  const ShardCoordinates& at = checkpoint.parameters.at;
+  manifest.layout = fmt::format("tp {} x shards {} x replicas {}", at.tp_size, at.shard_size,
+                                world_size / (at.tp_size * at.shard_size));
+  for (const StoredFile& file : layout.files) {
+    manifest.files.push_back({file.name, file.bytes, text_checksum(file.header), file.data_begin()});
+  }
+  for (const StoredTensor& tensor : layout.tensors) {
+    manifest.tensors.push_back({tensor.entry.name, layout.files[static_cast<size_t>(tensor.file)].name,
+                                std::string(tensor.entry.type), tensor.entry.shape, 0});
+  }
+  return manifest;
+}
+
+// A checkpoint's own names: none of the caller's files may take them.
+void check_names(const Checkpoint& checkpoint, const Layout& layout) {
+  std::set<std::string> taken = {std::string(kManifestName), safetensors_index_name("model")};
+  for (const StoredFile& file : layout.files) taken.insert(file.name);
+  auto add = [&](const std::string& name) {
+    if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos ||
+        !taken.insert(name).second) {
+      fail<ConfigError>("checkpoint", "'{}' cannot be the name of a file beside the weights", name);
+    }
+  };
+  for (const TextFile& text : checkpoint.texts) add(text.name);
+  for (const CopiedFile& copy : checkpoint.copies) add(copy.name);
+}
+
+}  // namespace
+
+CheckpointSaver::CheckpointSaver(SaveOptions options, RankGroup& group)
+    : options_(std::move(options)), group_(group) {
+  if (options_.keep_latest_k < 0 || options_.keep_latest_k == 1) {
+    fail<ConfigError>("checkpoint",
+                      "keep_latest_k is {}, expected 0 (keep all) or at least 2: a save that fails must not "
+                      "leave the run without a checkpoint",
+                      options_.keep_latest_k);
+  }
+}
+
+CheckpointSaver::~CheckpointSaver() = default;
+
+std::unique_ptr<CheckpointSaver::Pending> CheckpointSaver::prepare(const Checkpoint& checkpoint) {
+  finish();
+  auto pending = std::make_unique<Pending>();
+  pending->checkpoint = checkpoint;
+  pending->temporary = step_folder(options_.folder, checkpoint.step) + ".tmp";
+  pending->writes_small_files = group_.rank() == 0;
+  pending->work.folder = pending->temporary;
+  pending->work.copy = checkpoint.parameters.copy;
+  group_.together([&] {
+    LayoutOptions layout = layout_options_of(checkpoint.parameters);
+    layout.max_file_bytes = options_.max_file_bytes;
+    pending->layout = plan_layout(checkpoint.parameters.specs, layout);
+    pending->work.layout = &pending->layout;
+    pending->work.runs = held_runs(pending->layout, checkpoint.parameters);
+    if (group_.rank() == 0) check_names(checkpoint, pending->layout);
+  });
+  try {
+    group_.on_rank_0([&] {
+      fs::create_directories(options_.folder);
+      remove_leftovers(options_.folder);
+      fs::create_directory(pending->temporary);
+      create_files(pending->layout, pending->temporary);
+    });
+  } catch (const FileError&) {
+    std::error_code ignored;
+    if (group_.rank() == 0) fs::remove_all(pending->temporary, ignored);
+    throw;
+  }
+  return pending;
+}
+
+void CheckpointSaver::save(const Checkpoint& checkpoint) {
+  pending_ = prepare(checkpoint);
+  pending_->write();
+  finish();
+}
+
+void CheckpointSaver::begin(const Checkpoint& checkpoint) {
+  std::unique_ptr<Pending> pending = prepare(checkpoint);
+  group_.together([&] {
+    pending->work.runs = snapshot_.take(std::move(pending->work.runs), checkpoint.parameters);
+    pending->work.copy = nullptr;
+  });
+  pending_ = std::move(pending);
+  pending_->thread = std::thread([p = pending_.get()] { p->write(); });
+}
+
+bool CheckpointSaver::ready() const { return pending_ == nullptr || pending_->done; }
+
+bool CheckpointSaver::poll() {
+  if (!in_flight()) return true;
+  uint64_t ready_ranks = ready() ? 1 : 0;
+  group_.sum(std::span(&ready_ranks, 1));
+  if (ready_ranks != static_cast<uint64_t>(group_.size())) return false;
+  finish();
+  return true;
+}
+
+void CheckpointSaver::finish() {
+  if (!in_flight()) return;
+  std::unique_ptr<Pending> pending = std::move(pending_);
+  if (pending->thread.joinable()) pending->thread.join();
+  try {
+    commit(*pending);
+  } catch (const CommError&) {
+    throw;
+  } catch (const Error&) {
+    // Give back the space: on a full disk the next save needs it.
+    std::error_code ignored;
+    if (group_.rank() == 0) fs::remove_all(pending->temporary, ignored);
+    throw;
+  }
+}
+
+void CheckpointSaver::commit(Pending& pending) {
+  group_.together([&] {
+    if (pending.error) std::rethrow_exception(pending.error);
+  });
+  group_.sum(pending.checksums);
+  group_.on_rank_0([&] {
+    Manifest manifest = make_manifest(pending.checkpoint, pending.layout, group_.size());
+    for (size_t t = 0; t < manifest.tensors.size(); ++t) manifest.tensors[t].checksum = pending.checksums[t];
+    manifest.files.insert(manifest.files.end(), pending.small_files.begin(), pending.small_files.end());
+    std::string text = to_text(manifest);
+    ottava::File file = ottava::File::create(pending.temporary + "/" + std::string(kManifestName));
+    file.write_at(text.data(), text.size(), 0);
+    file.sync();
+    file.close();
+    sync_folder(pending.temporary);
+    commit_step(options_.folder, pending.checkpoint.step);
+    try {
+      rotate_steps(options_.folder, options_.keep_latest_k, pending.checkpoint.step);
+    } catch (const std::exception& error) {
+      // The checkpoint is complete and stays so; only space is lost.
+      log::warning("an old checkpoint could not be deleted: {}", error.what());
+    }
+  });
+}
+
+}  // namespace ottava::checkpoint

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "parallel/checkpoint/manifest.h"
+#include "parallel/checkpoint/rank_group.h"
+#include "parallel/checkpoint/writer.h"
+
+namespace ottava::checkpoint {
+
+struct SaveOptions {
+  std::string folder;      ///< of all checkpoints of the run
+  int keep_latest_k = 10;  ///< 0: all; 1 is refused, since a save that fails would leave none
+  int64_t max_file_bytes = 5'000'000'000;
+};
+
+/// One checkpoint. Texts and copied files matter on rank 0 alone.
+struct Checkpoint {
+  int64_t step = 0;
+  TrainedParameters parameters;
+  std::vector<TextFile> texts;
+  std::vector<CopiedFile> copies;
+};
+
+/// Saves checkpoints of one run. The protocol: rank 0 makes `step-N.tmp` with all files at full size; every rank writes what
+/// it owns at its offsets and flushes; when all have, checksums are summed over ranks, rank 0 writes the manifest, flushes,
+/// and renames the folder to `step-N`; then old ones go. Whatever fails or dies before the rename leaves the checkpoints
+/// before it as they were.
+///
+/// Everything marked collective is called by all ranks in the same order, and throws the same error on all of them.
+class CheckpointSaver {
+ public:
+  /// Throws ConfigError for keep_latest_k 1 or below 0. `group` must outlive this.
+  CheckpointSaver(SaveOptions options, RankGroup& group);
+  /// A save in flight is stopped and leaves `step-N.tmp`.
+  ~CheckpointSaver();
+  CheckpointSaver(const CheckpointSaver&) = delete;
+  CheckpointSaver& operator=(const CheckpointSaver&) = delete;
+
+  /// Collective. Saves and returns when the checkpoint is complete. Finishes one in flight first.
+  void save(const Checkpoint& checkpoint);
+
+  /// Collective. Copies what this rank owns into host memory and returns; a thread writes it, without talking to other
+  /// ranks. Finishes a save in flight first.
+  void begin(const Checkpoint& checkpoint);
+  bool in_flight() const { return pending_ != nullptr; }
+  /// True when this rank's thread has nothing more to do. To be summed over ranks with what the step sums anyway: when
+  /// all are ready, finish() does not wait.
+  bool ready() const;
+  /// Collective, at step boundaries: finishes the save in flight if all ranks are ready. True when none is left in flight.
+  bool poll();
+  /// Collective. Waits for the save in flight and completes it; nothing to do when there is none.
+  void finish();
+
+ private:
+  struct Pending;
+  std::unique_ptr<Pending> prepare(const Checkpoint& checkpoint);
+  void commit(Pending& pending);
+
+  SaveOptions options_;
+  RankGroup& group_;
+  Snapshot snapshot_;
+  std::unique_ptr<Pending> pending_;
+};
+
+}  // namespace ottava::checkpoint

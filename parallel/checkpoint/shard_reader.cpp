@@ -1,0 +1,35 @@
+#include "parallel/checkpoint/shard_reader.h"
+
+#include "parallel/checkpoint/checksum.h"
+
+namespace ottava::checkpoint {
+
+uint64_t ShardReader::read(const SafetensorsFile& file, const SafetensorsEntry& entry,
+                           const TensorRectangle& rectangle, const ShardMemory& to) {
+  if (!entry.dtype || !is_weight_dtype(*entry.dtype)) {
+    fail<FileError>(file.path(), "tensor '{}' is stored as {}, expected F32, BF16 or F16", entry.name,
+                    entry.type);
+  }
+  DType stored = *entry.dtype;
+  uint64_t sum = 0;
+  read_rectangle(file, entry, rectangle, stored_, [&](const ElementSpan& span, const void* piece) {
+    auto count = static_cast<size_t>(span.count);
+    sum += element_checksum(piece, {.element_bytes = size_of(stored), .first = span.first, .count = count});
+    if (on_non_finite) {
+      size_t bad = find_non_finite({stored, piece}, count);
+      if (bad < count) on_non_finite(span.first + static_cast<int64_t>(bad));
+    }
+    size_t element_bytes = size_of(to.dtype), bytes = count * element_bytes;
+    char* target = static_cast<char*>(to.data) + static_cast<size_t>(span.local) * element_bytes;
+    if (!copy_) {
+      cast_floats({stored, piece}, {to.dtype, target}, count);
+      return;
+    }
+    cast_.resize(std::max(cast_.size(), bytes));
+    cast_floats({stored, piece}, {to.dtype, cast_.data()}, count);
+    copy_(target, cast_.data(), bytes);
+  });
+  return sum;
+}
+
+}  // namespace ottava::checkpoint

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "parallel/checkpoint/contents.h"
+#include "parallel/checkpoint/rank_group.h"
+
+namespace ottava::checkpoint {
+
+/// A model of awkward sizes: fused grouped-query attention, column slices that are no multiple of 16 bytes, vectors,
+/// rows that no number of shards divides.
+std::vector<ParameterSpec> tiny_model(bool tied = false);
+
+/// The value that element `index` of a stored tensor ("x.weight", "x.weight.exp_avg") has in the tests.
+float value_of(const std::string& name, int64_t index, int64_t version = 0);
+
+/// Shard memory of one rank.
+class TinyRank {
+ public:
+  TinyRank(const std::vector<ParameterSpec>& specs, ShardCoordinates at, DType moments = DType::f32);
+  /// Sets every element to value_of (version) or, for loading, to a pattern that is no value.
+  void fill(int64_t version);
+  void clear();
+  /// Number of elements that are not value_of (version), rounded to the memory's type.
+  int64_t wrong(int64_t version) const;
+  TrainedParameters parameters;
+
+ private:
+  void for_each(
+      const std::function<void(const std::string& name, int64_t index, const ShardMemory& at)>& f) const;
+  std::vector<std::vector<char>> memory_;
+};
+
+/// How many ranks stand where: world = replicas x shards x tp.
+struct TinyLayout {
+  int tp = 1, shards = 1, replicas = 1;
+  int world() const { return tp * shards * replicas; }
+  ShardCoordinates at(int rank) const {
+    return {rank % tp, tp, rank / tp % shards, shards, rank / tp / shards};
+  }
+};
+
+/// Runs body(rank's group, rank's shards) on all ranks of the layout, in threads.
+void run_ranks(const TinyLayout& layout,
+               const std::function<void(RankGroup& group, ShardCoordinates at)>& body);
+
+}  // namespace ottava::checkpoint
