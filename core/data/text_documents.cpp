@@ -10,20 +10,23 @@ constexpr std::string_view kBlank = " \t\r\n\f\v";
 
 bool blank(std::string_view text) { return text.find_first_not_of(kBlank) == std::string_view::npos; }
 
-// First byte at or after `at` that does not continue a UTF-8 character (at most three continue one).
+// First byte at or after `at` that does not continue a UTF-8 character, or the end. At most three bytes continue one;
+// where more seem to, it is not UTF-8 and any place will do.
 size_t character_start(std::string_view bytes, size_t at) {
-  for (size_t i = at; i < std::min(at + 4, bytes.size()); ++i) {
-    if ((static_cast<unsigned char>(bytes[i]) & 0xc0) != 0x80) return i;
+  size_t start = at;
+  while (start < bytes.size() && (static_cast<unsigned char>(bytes[start]) & 0xc0) == 0x80) {
+    if (++start > at + 3) return at;
   }
-  return std::min(at, bytes.size());
+  return start;
 }
 
-size_t cut_text(std::string_view bytes) {
+size_t cut_text(std::string_view bytes, bool ended) {
   // Callers see different amounts of what follows, so all look at the same length.
   std::string_view seen = bytes.substr(0, kSeparatorSearch);
   if (size_t at = seen.find(kTextSeparator); at != std::string_view::npos) {
     return std::min(seen.find_first_not_of("\r\n", at + kTextSeparator.size()), seen.size());
   }
+  if (ended && bytes.size() <= kSeparatorSearch) return bytes.size();
   std::string_view near = bytes.substr(0, kBreakSearch);
   for (std::string_view stop : {"\n\n", "\n", " "}) {
     if (size_t at = near.find(stop); at != std::string_view::npos) return at + stop.size();
@@ -50,7 +53,7 @@ std::optional<size_t> find_cut(Format format, std::string_view bytes, bool ended
     return ended ? std::optional(bytes.size()) : std::nullopt;
   }
   if (!ended && bytes.size() < kSeparatorSearch) return std::nullopt;
-  return cut_text(bytes);
+  return cut_text(bytes, ended);
 }
 
 void split_documents(Format format, std::string_view bytes, size_t max_text_bytes,

@@ -1,0 +1,104 @@
+#include "core/data/data_file.h"
+
+#include <sys/stat.h>
+
+#include "tests/core/data/compress.h"
+#include "tests/core/data/fixture.h"
+
+using namespace ottava;
+using namespace ottava::data;
+using namespace ottava::data::test;
+
+namespace {
+
+std::vector<std::string> names(const std::vector<std::string>& sources, const std::string& root) {
+  std::vector<std::string> list;
+  for (const DataFile& file : find_data_files(sources)) {
+    REQUIRE(file.path.starts_with(root + "/"));
+    list.push_back(file.path.substr(root.size() + 1));
+  }
+  return list;
+}
+
+using List = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("files, folders, globs and lists, in byte order within each") {
+  DataFolder folder;
+  for (const char* name : {"b.txt", "a/2.jsonl", "a/10.jsonl", "a/x/deep.md", "a/.hidden/no.txt", "a/.no.txt", "a/model.safetensors", "c.txt"}) {
+    folder.write(name, "x");
+  }
+  folder.write("empty.txt", "");
+  folder.write("list", "# two of them\n\n  b.txt  # this\n" + (folder / "c.txt") + "\n@more/list\n");
+  folder.write("more/list", "../a/2.jsonl\r\n");
+  const std::string& root = folder.path();
+  CHECK(names({folder / "c.txt", folder / "b.txt"}, root) == List{"c.txt", "b.txt"});
+  CHECK(names({folder / "a"}, root) == List{"a/10.jsonl", "a/2.jsonl", "a/x/deep.md"});
+  CHECK(names({root}, root) == List{"a/10.jsonl", "a/2.jsonl", "a/x/deep.md", "b.txt", "c.txt"});
+  CHECK(names({folder / "*.txt"}, root) == List{"b.txt", "c.txt"});
+  CHECK(names({folder / "?/[12]*.jsonl"}, root) == List{"a/10.jsonl", "a/2.jsonl"});
+  CHECK(names({"@" + (folder / "list")}, root) == List{"b.txt", "c.txt", "more/../a/2.jsonl"});
+}
+
+TEST_CASE("formats are known by name, shards by their first bytes") {
+  DataFolder folder;
+  auto format = [&](const std::string& name, const std::string& bytes) {
+    DataFile file = find_data_files({folder.write(name, bytes)})[0];
+    return fmt::format("{} {}", name_of(file.format), static_cast<int>(file.compression));
+  };
+  CHECK(format("a.txt", "x") == "text 0");
+  CHECK(format("README", "x") == "text 0");
+  CHECK(format("a.md.gz", gzip("x")) == "text 1");
+  CHECK(format("a.json", "x") == "JSON lines 0");
+  CHECK(format("a.jsonl.gz", gzip("x")) == "JSON lines 1");
+  CHECK(format("a.ndjson.zst", zstd("x")) == "JSON lines 2");
+  CHECK(format("renamed.txt", "OTTAVATK") == "ottava shard 0");
+}
+
+TEST_CASE("files that were exchanged are noticed by a sample of their content") {
+  DataFolder folder;
+  std::string text(20000, 'x');
+  uint64_t before = find_data_files({folder.write("a.txt", text)})[0].content;
+  for (size_t at : {size_t{0}, text.size() / 2, text.size() - 1}) {
+    std::string changed = text;
+    changed[at] = 'y';
+    CHECK(find_data_files({folder.write("a.txt", changed)})[0].content != before);
+  }
+  CHECK(find_data_files({folder.write("b.txt", text)})[0].content == before);
+}
+
+TEST_CASE("sources that cannot be read") {
+  DataFolder folder;
+  auto data = [](std::vector<std::string> sources) { return message_of<DataError>([&] { find_data_files(sources); }); };
+  auto file = [](std::vector<std::string> sources) { return message_of<FileError>([&] { find_data_files(sources); }); };
+  CHECK_HAS(data({}), "the dataset is empty: 0 sources");
+  CHECK_HAS(data({""}), "a source is an empty string");
+  CHECK_HAS(data({folder.write("empty.txt", "")}), "1 sources, 1 files, all of 0 bytes");
+  CHECK_HAS(data({folder / "*.md"}), "no file matches");
+  folder.write("only/model.safetensors", "x");
+  CHECK_HAS(data({folder / "only"}), "holds no data");
+  CHECK_HAS(data({"@" + folder.write("loop", "@loop\n")}), "nested more than 8 deep");
+  CHECK_HAS(file({folder / "none.txt"}), "does not exist; expected a file, folder, glob or @list");
+  CHECK_HAS(file({"@" + (folder / "none")}), "cannot open the list");
+  CHECK_HAS(file({folder.write("nul.txt", std::string("ab\0c", 4))}), "is not text: byte 2 is 0");
+  CHECK_HAS(file({folder.write("x.bin", "not tokens")}), "is no token shard: it starts with 6e 6f 74 20");
+  REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
+  CHECK_HAS(file({folder / "pipe"}), "is not a regular file");
+  std::filesystem::create_directories(folder / "closed");
+  std::filesystem::permissions(folder / "closed", std::filesystem::perms::none);
+  if (::geteuid() != 0) CHECK_HAS(file({folder / "closed"}), "cannot list");
+  std::filesystem::permissions(folder / "closed", std::filesystem::perms::owner_all);
+}
+
+TEST_CASE("TorchTitan's names of data need a path") {
+  DataFolder folder;
+  using Path = std::optional<std::string>;
+  CHECK(dataset_sources("c4_test", Path("/data/c4")) == List{"/data/c4"});
+  for (const char* name : {"c4", "c4_test", "c4_validation"}) {
+    CHECK_HAS(message_of<ConfigError>([&] { dataset_sources(name, Path()); }), "name of TorchTitan's for data that is not fetched here");
+  }
+  CHECK_HAS(message_of<ConfigError>([&] { dataset_sources("wiki", Path("")); }), "is no file, folder or glob; set training.dataset_path");
+  CHECK(dataset_sources(folder.path(), Path()) == List{folder.path()});
+  CHECK(dataset_sources("x/*.txt", Path()) == List{"x/*.txt"});
+}

@@ -1,0 +1,197 @@
+#include "core/data/token_shard.h"
+
+#include "core/data/corpus.h"
+#include "core/data/packing.h"
+#include "tests/core/data/shards.h"
+
+using namespace ottava;
+using namespace ottava::data;
+using namespace ottava::data::test;
+
+namespace {
+
+TextEncoder vocabulary(int32_t size) {
+  TextEncoder encoder = byte_encoder();
+  encoder.vocab_size = size;
+  return encoder;
+}
+
+// Documents that start with `first` and are one to nine tokens long.
+Tokens make_documents(int count, int32_t first, int32_t limit) {
+  Tokens documents;
+  for (int d = 0; d < count; ++d) {
+    documents.push_back({first});
+    for (int i = 0; i < d * 7 % 9; ++i) documents.back().push_back((d * 131 + i) % limit);
+  }
+  return documents;
+}
+
+Tokens read_documents(const std::string& path, int32_t vocab_size, int64_t block_bytes) {
+  Corpus corpus(find_data_files({path}), {.block_bytes = block_bytes, .max_text_bytes = 400});
+  DocumentEncoder encoder(corpus, vocabulary(vocab_size), "text");
+  Tokens documents;
+  Segment segment;
+  std::string scratch;
+  for (int64_t b = 0; b < corpus.blocks(); ++b) {
+    for (BlockReader reader(corpus, b); !reader.finished();) {
+      reader.next(segment);
+      for (const Document& d : segment.documents) encoder.append(segment, d, documents.emplace_back(), scratch);
+    }
+  }
+  return documents;
+}
+
+template <class T>
+void overwrite(std::string& bytes, size_t at, T value) {
+  std::memcpy(bytes.data() + at, &value, sizeof value);
+}
+
+}  // namespace
+
+TEST_CASE("every shard format gives its documents, in blocks of any size") {
+  DataFolder folder;
+  std::vector<std::pair<std::string, Tokens>> shards;
+  for (int32_t vocab_size : {60000, 70000}) {
+    Tokens documents = make_documents(500, 1, vocab_size);
+    shards.emplace_back(folder / fmt::format("ottava{}.bin", vocab_size), documents);
+    write_ottava(shards.back().first, vocabulary(vocab_size), documents);
+  }
+  Tokens gpt2 = make_documents(500, 50256, 50000), llama = make_documents(500, 128000, 100000);
+  shards.emplace_back(folder.write("gpt2.bin", llmc<uint16_t>(20240520, 1, gpt2)), gpt2);
+  shards.emplace_back(folder.write("llama.bin", llmc<uint32_t>(20240801, 7, llama)), llama);
+  for (uint8_t type : {8, 4}) {
+    Tokens documents = make_documents(500, 2, type == 8 ? 60000 : 120000);
+    MegatronPair pair = megatron(type, documents);
+    std::string name = fmt::format("megatron{}", type);
+    folder.write(name + ".idx", pair.idx);
+    shards.emplace_back(folder.write(name + ".bin", pair.bin), documents);
+  }
+  for (const auto& [path, documents] : shards) {
+    INFO(path);
+    for (int64_t block_bytes : {50, 999, 1 << 20}) CHECK(read_documents(path, 200000, block_bytes) == documents);
+    CHECK(TokenShard::open(path, find_data_files({path})[0].format)->tokens() > 2000);
+  }
+  CHECK(TokenShard::open(shards[0].first, Format::ottava_shard)->token_bytes() == 2);
+  CHECK(TokenShard::open(shards[1].first, Format::ottava_shard)->token_bytes() == 4);
+  CHECK(TokenShard::open(shards[1].first, Format::ottava_shard)->fingerprint() == "bytes");
+  // Either file of a Megatron pair names it.
+  CHECK(read_documents(folder / "megatron8.idx", 200000, 999) == shards[4].second);
+}
+
+TEST_CASE("llm.c tokens without delimiters become documents of bounded length") {
+  DataFolder folder;
+  Tokens one(1);
+  for (int i = 0; i < 1000; ++i) one[0].push_back(i);
+  Tokens read = read_documents(folder.write("x.bin", llmc<uint16_t>(20240520, 1, one)), 2000, 1 << 20);
+  CHECK(read.size() == 10);
+  std::vector<int32_t> joined;
+  for (const auto& d : read) joined.insert(joined.end(), d.begin(), d.end());
+  CHECK(joined == one[0]);
+}
+
+TEST_CASE("an id outside the vocabulary names file, byte and id") {
+  DataFolder folder;
+  std::string path = folder.write("x.bin", llmc<uint16_t>(20240520, 1, {{50256, 5, 6}, {50256, 7}}));
+  CHECK_HAS(message_of<DataError>([&] { read_documents(path, 50000, 100); }),
+            "x.bin' has token id 50256 at byte 1024, the vocabulary has 50000 (0 to 49999)");
+  std::string wide = folder.write("y.bin", llmc<uint32_t>(20240801, 7, {{128000, 5, -6}}));
+  CHECK_HAS(message_of<DataError>([&] { read_documents(wide, 130000, 100); }), "token id 4294967290 at byte 1032");
+}
+
+TEST_CASE("training refuses shards of another tokenizer") {
+  DataFolder folder;
+  write_ottava(folder / "x.bin", byte_encoder(), make_documents(10, 1, 50));
+  LoaderOptions o{.sources = {folder.path()}, .encoder = byte_encoder(), .seq_len = 4};
+  TokenLoader loader(o);
+  CHECK(windows(loader, 4, 0, 1).size() == 5);
+  o.encoder.fingerprint = "words";
+  CHECK_HAS(message_of<DataError>([&] { TokenLoader{o}; }), "x.bin' was prepared with tokenizer bytes, this run uses words");
+  // Fingerprints too long for the header are stored by their hash.
+  o.encoder.fingerprint = std::string(100, 'f');
+  write_ottava(folder / "x.bin", o.encoder, make_documents(10, 1, 50));
+  CHECK(TokenLoader(o).corpus().fingerprints()[0].second.starts_with("xxh64:"));
+}
+
+TEST_CASE("the writer refuses ids outside its vocabulary and leaves no shard before it is finished") {
+  DataFolder folder;
+  ShardWriter writer(folder / "x.bin", byte_encoder());
+  CHECK_HAS(message_of<DataError>([&] { writer.append(std::vector<int32_t>{1, 258}); }), "token id 258");
+  CHECK_HAS(message_of<FileError>([&] { find_data_files({folder / "x.bin", folder.write("y.bin", std::string(2000, '\0'))}); }),
+            "is no token shard");
+  CHECK_HAS(message_of<FileError>([&] { ShardWriter(folder / "no/where.bin", byte_encoder()); }), "cannot create");
+}
+
+TEST_CASE("damaged shards of ours") {
+  DataFolder folder;
+  write_ottava(folder / "x.bin", byte_encoder(), make_documents(100, 1, 50));
+  const std::string good = slurp(folder / "x.bin");
+  auto problem = [&](std::string bytes) {
+    std::string path = folder.write("x.bin", bytes);
+    return message_of<FileError>([&] { read_documents(path, 258, 200); });
+  };
+  CHECK_HAS(problem(good.substr(0, 100)), "is truncated: 100 bytes, the header has 128");
+  CHECK_HAS(problem(good.substr(0, good.size() - 1)), "it is truncated or damaged");
+  CHECK_HAS(problem(good + "x"), "it is truncated or damaged");
+  std::string bad = good;
+  bad[8] = 9;
+  CHECK_HAS(problem(bad), "has shard version 9, expected 1");
+  bad = good, bad[20] = 1;
+  CHECK_HAS(problem(bad), "damaged header");
+  bad = good;
+  overwrite(bad, good.size() - 8 * 50, int64_t{1} << 60);
+  CHECK_HAS(problem(bad), "lies outside its");
+  bad = good;
+  std::swap_ranges(bad.end() - 8 * 50, bad.end() - 8 * 49, bad.end() - 8 * 48);
+  CHECK_HAS(problem(bad), "the document table is damaged");
+  folder.write("x.bin", good);
+  CHECK(read_documents(folder / "x.bin", 258, 200).size() == 100);
+}
+
+TEST_CASE("damaged llm.c shards") {
+  DataFolder folder;
+  const std::string good = llmc<uint16_t>(20240520, 1, make_documents(20, 50256, 50));
+  auto problem = [&](const std::string& bytes) {
+    std::string path = folder.write("x.bin", bytes);
+    return message_of<FileError>([&] { read_documents(path, 60000, 200); });
+  };
+  CHECK_HAS(problem(good.substr(0, 500)), "is truncated: 500 bytes, llm.c's header has 1024");
+  CHECK_HAS(problem(good.substr(0, good.size() - 2)), "it is truncated or damaged");
+  std::string bad = good;
+  overwrite(bad, 8, int32_t{-5});
+  CHECK_HAS(problem(bad), "for -5 tokens");
+  overwrite(bad, 8, int32_t{0x7fffffff});
+  CHECK_HAS(problem(bad), "for 2147483647 tokens");
+  bad = good, bad[4] = 2;
+  CHECK_HAS(problem(bad), "has llm.c version 2, expected 1");
+  bad = good, bad[0] ^= 1;
+  CHECK_HAS(problem(bad), "is no token shard: it starts with 89 d8 34 01");
+}
+
+TEST_CASE("damaged Megatron pairs") {
+  DataFolder folder;
+  const Tokens documents = make_documents(50, 2, 100);
+  const MegatronPair good = megatron(8, documents);
+  auto problem = [&](MegatronPair pair) {
+    folder.write("x.idx", pair.idx);
+    std::string path = folder.write("x.bin", pair.bin);
+    return message_of<FileError>([&] { read_documents(path, 60000, 100); });
+  };
+  auto with_idx = [&](size_t at, auto value) {
+    MegatronPair pair = good;
+    overwrite(pair.idx, at, value);
+    return pair;
+  };
+  CHECK_HAS(problem({good.bin, "something else entirely, quite long"}), "does not start with MMIDIDX");
+  CHECK_HAS(problem({good.bin, good.idx.substr(0, 20)}), "is truncated: 20 bytes");
+  CHECK_HAS(problem({good.bin, good.idx.substr(0, good.idx.size() - 1)}), "it is truncated or damaged");
+  CHECK_HAS(problem({good.bin.substr(2), good.idx}), "does not belong together or is truncated");
+  CHECK_HAS(problem(with_idx(9, uint64_t{2})), "has Megatron index version 2");
+  CHECK_HAS(problem(with_idx(17, uint8_t{7})), "tokens of Megatron type 7, expected 8 (uint16) or 4 (int32)");
+  CHECK_HAS(problem(with_idx(18, ~uint64_t{0})), "it is truncated or damaged");
+  CHECK_HAS(problem(with_idx(26, uint64_t{0})), "it is truncated or damaged");
+  size_t pointers = 34 + 4 * 50, table = pointers + 8 * 50;
+  CHECK_HAS(problem(with_idx(table + 8 * 25, int64_t{-3})), "out of order or beyond 50 sequences");
+  CHECK_HAS(problem(with_idx(table + 8 * 25, int64_t{1} << 40)), "out of order or beyond 50 sequences");
+  CHECK_HAS(problem(with_idx(pointers + 8 * 25, int64_t{1} << 40)), "points to byte");
+  CHECK_HAS(problem(with_idx(pointers + 8 * 25, int64_t{3})), "is damaged");
+}
