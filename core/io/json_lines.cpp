@@ -1,0 +1,74 @@
+#include "core/io/json_lines.h"
+
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+
+#include "core/error.h"
+#include "core/io/json.h"
+
+namespace ottava {
+namespace {
+
+// Bytes of the leading whole lines whose step is not past `last`.
+int64_t kept_bytes(const std::string& path, int64_t last) {
+  std::string text = read_file(path, std::numeric_limits<int64_t>::max());
+  size_t begin = 0;
+  while (begin < text.size()) {
+    size_t end = text.find('\n', begin);
+    if (end == std::string::npos) break;
+    try {
+      Json line = Json::parse(std::string_view(text).substr(begin, end - begin), path);
+      if (line.at("step", path).as_integer(path) > last) break;
+    } catch (const FileError&) {
+      break;
+    }
+    begin = end + 1;
+  }
+  return static_cast<int64_t>(begin);
+}
+
+void move_aside(const std::string& path) {
+  std::string previous = path + ".previous";
+  if (std::rename(path.c_str(), previous.c_str()) != 0) {
+    fail<FileError>("metrics", "cannot rename {} to {}: {}", path, previous, std::strerror(errno));
+  }
+}
+
+}  // namespace
+
+JsonLines::JsonLines(const std::string& path, int64_t resumed_at) {
+  std::error_code ignored;
+  bool exists = std::filesystem::exists(path, ignored);
+  if (exists && resumed_at == 0) {
+    if (std::filesystem::file_size(path, ignored) > 0) move_aside(path);
+    exists = false;
+  }
+  if (!exists) {
+    file_ = File::create(path);
+    return;
+  }
+  end_ = kept_bytes(path, resumed_at);
+  file_ = File::open_for_writing(path);
+  file_.truncate(end_);
+}
+
+void JsonLines::append(int64_t step, const std::vector<std::pair<std::string, double>>& scalars) {
+  std::chrono::duration<double> time = std::chrono::system_clock::now().time_since_epoch();
+  Json line, non_finite;
+  line.set("step", step).set("time", std::round(time.count() * 1000) / 1000);
+  for (const auto& [name, value] : scalars) {
+    line.set(name, value);
+    if (!std::isfinite(value)) non_finite.set(name, std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");
+  }
+  if (!non_finite.is_null()) line.set("non_finite", std::move(non_finite));
+  std::string text = line.dump() + "\n";
+  file_.write_at(text.data(), text.size(), end_);
+  end_ += static_cast<int64_t>(text.size());
+}
+
+}  // namespace ottava

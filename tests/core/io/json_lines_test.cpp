@@ -1,0 +1,75 @@
+#include "core/io/json_lines.h"
+
+#include <cmath>
+#include <filesystem>
+#include <limits>
+
+#include "core/io/json.h"
+#include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
+
+namespace ottava {
+namespace {
+
+std::vector<Json> lines_of(const std::string& path) {
+  std::string text = read_file(path);
+  std::vector<Json> lines;
+  for (size_t begin = 0; begin < text.size(); begin = text.find('\n', begin) + 1) {
+    lines.push_back(Json::parse(text.substr(begin, text.find('\n', begin) - begin), path));
+  }
+  return lines;
+}
+
+TEST_CASE("JSON lines: one object per step with every bit of the numbers") {
+  TemporaryFolder folder;
+  std::string path = folder / "metrics.jsonl";
+  JsonLines file(path, 0);
+  file.append(
+      1,
+      {{"loss", 1.0 / 3}, {"grad_norm", std::nan("")}, {"mfu(%)", -std::numeric_limits<double>::infinity()}});
+  file.append(2, {{"loss", 2.5}});
+  std::vector<Json> lines = lines_of(path);
+  REQUIRE(lines.size() == 2);
+  CHECK(lines[0].at("step", "t").as_integer("t") == 1);
+  CHECK(lines[0].at("loss", "t").as_number("t") == 1.0 / 3);
+  CHECK(lines[0].at("grad_norm", "t").is_null());
+  CHECK(lines[0].at("non_finite", "t").at("grad_norm", "t").as_string("t") == "nan");
+  CHECK(lines[0].at("non_finite", "t").at("mfu(%)", "t").as_string("t") == "-inf");
+  CHECK(lines[0].at("time", "t").as_number("t") > 1.6e9);
+  CHECK(lines[1].find("non_finite") == nullptr);
+}
+
+TEST_CASE("JSON lines: a run that resumes writes what came after its checkpoint again") {
+  TemporaryFolder folder;
+  std::string path = folder / "metrics.jsonl";
+  {
+    JsonLines file(path, 0);
+    for (int64_t step = 1; step <= 5; ++step) file.append(step, {{"loss", 1.0}});
+  }
+  File torn = File::open_for_writing(path);
+  torn.write_at("{\"step\":6,\"lo", 13, torn.size());
+  {
+    JsonLines file(path, 100);  // nothing but the torn end is past it
+    file.append(101, {});
+  }
+  CHECK(lines_of(path).size() == 6);
+  {
+    JsonLines file(path, 3);
+    file.append(4, {{"loss", 2.0}});
+  }
+  std::vector<Json> lines = lines_of(path);
+  REQUIRE(lines.size() == 4);
+  CHECK(lines[3].at("loss", "t").as_number("t") == 2.0);
+  {
+    JsonLines file(path, 0);
+    file.append(1, {});
+  }
+  CHECK(lines_of(path).size() == 1);
+  CHECK(lines_of(path + ".previous").size() == 4);
+  JsonLines(folder / "new.jsonl", 7).append(8, {});
+  CHECK(lines_of(folder / "new.jsonl").size() == 1);
+  CHECK_THROWS_AS(JsonLines(folder / "no/metrics.jsonl", 0), FileError);
+}
+
+}  // namespace
+}  // namespace ottava

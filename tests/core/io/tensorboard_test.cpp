@@ -1,0 +1,78 @@
+#include "core/io/tensorboard.h"
+
+#include <cstring>
+#include <filesystem>
+
+#include "core/error.h"
+#include "core/io/crc32c.h"
+#include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
+
+namespace ottava {
+namespace {
+
+std::string only_file_in(const std::string& folder) {
+  auto it = std::filesystem::directory_iterator(folder);
+  std::string path = it->path().string();
+  REQUIRE(++it == std::filesystem::directory_iterator());
+  return path;
+}
+
+TEST_CASE("CRC-32C of the standard's examples") {
+  CHECK(crc32c("") == 0);
+  CHECK(crc32c("123456789") == 0xe3069283u);
+  CHECK(crc32c(std::string(32, '\0')) == 0x8a9136aau);
+  CHECK(crc32c(std::string(32, '\xff')) == 0x62a8ab43u);
+}
+
+// What the real TensorBoard makes of the files is checked by scripts/reference/check_tensorboard.py; here the frames and
+// the bytes that the protocol buffers must have, written out by hand.
+TEST_CASE("event files: frames with masked checksums, fields by their numbers") {
+  TemporaryFolder folder;
+  {
+    TensorBoardWriter writer(folder / "tb");
+    writer.add_scalar("loss", 0.5, 300);
+    writer.add_text("config", "a: 1", 0);
+    writer.flush();
+  }
+  std::string path = only_file_in(folder / "tb");
+  CHECK_THAT(path, Catch::Matchers::Contains("events.out.tfevents."));
+  std::string bytes = read_file(path);
+  std::vector<std::string> events;
+  for (size_t at = 0; at < bytes.size();) {
+    uint64_t length = 0;
+    uint32_t crc_length = 0, crc_event = 0;
+    REQUIRE(bytes.size() - at >= 16);
+    std::memcpy(&length, bytes.data() + at, 8);
+    std::memcpy(&crc_length, bytes.data() + at + 8, 4);
+    std::memcpy(&crc_event, bytes.data() + at + 12 + length, 4);
+    auto masked = [](uint32_t crc) { return (crc >> 15 | crc << 17) + 0xa282ead8u; };
+    CHECK(crc_length == masked(crc32c(bytes.substr(at, 8))));
+    CHECK(crc_event == masked(crc32c(bytes.substr(at + 12, length))));
+    events.push_back(bytes.substr(at + 12, length));
+    at += 16 + length;
+  }
+  REQUIRE(events.size() == 3);
+  CHECK(events[0].substr(0, 1) == "\x09");  // wall_time, 8 bytes
+  CHECK(events[0].substr(9) ==
+        "\x1a\x0d"
+        "brain.Event:2");
+  CHECK(events[1].substr(9) == std::string("\x10\xac\x02\x2a\x0d\x0a\x0b\x0a\x04loss\x15\0\0\0\x3f", 18));
+  CHECK(events[2].substr(9) == std::string("\x10\0\x2a\x24\x0a\x22\x0a\x06"
+                                           "config\x42\x0e\x08\x07\x12\x04\x12\x02\x08\x01"
+                                           "\x42\x04"
+                                           "a: 1\x4a\x08\x0a\x06\x0a\x04text",
+                                           40));
+}
+
+TEST_CASE("event files: two writers in one second do not share a file; an unusable folder is refused") {
+  TemporaryFolder folder;
+  TensorBoardWriter a(folder.path()), b(folder.path());
+  CHECK(std::distance(std::filesystem::directory_iterator(folder.path()),
+                      std::filesystem::directory_iterator()) == 2);
+  File::create(folder / "file");
+  CHECK_THROWS_AS(TensorBoardWriter(folder / "file/tb"), FileError);
+}
+
+}  // namespace
+}  // namespace ottava
