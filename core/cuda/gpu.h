@@ -23,6 +23,13 @@ struct LaunchShape {
 
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+/// A grid extent; throws where it would not fit.
+inline unsigned grid_of(int64_t blocks) {
+  if (blocks > 2147483647) fail<ShapeError>("cuda", "{} blocks in one launch, at most 2^31 - 1 are possible", blocks);
+  return static_cast<unsigned>(blocks);
+}
+
 }  // namespace ottava::cuda
 
 #if defined(OTTAVA_CUDA_HOST)

@@ -1,12 +1,7 @@
 // Operations whose CUDA kernels are not written.
 #include "core/error.h"
-#include "core/ops/cross_entropy_kernels.h"
-#include "core/ops/elementwise_kernels.h"
-#include "core/ops/embedding_kernels.h"
 #include "core/ops/matmul_kernels.h"
 #include "core/ops/qk_norm_kernels.h"
-#include "core/ops/rope_kernels.h"
-#include "core/ops/swiglu_kernels.h"
 #include "core/optim/adamw_kernels.h"
 #include "core/optim/grad_norm_kernels.h"
 
@@ -15,28 +10,14 @@ namespace {
 [[noreturn]] void absent() { fail<DeviceError>("cuda", "this operation has no CUDA kernel: use device cpu"); }
 }  // namespace
 
-void add(Stream&, const Tensor&, const Tensor&, const Tensor&) { absent(); }
 void add_bias(Stream&, const Tensor&, const Tensor&) { absent(); }
 void bias_gradient(Stream&, const Tensor&, const Tensor&) { absent(); }
 void adamw(Stream&, const std::vector<AdamwTensor>&, const AdamwHyper&, const Tensor&, const Tensor&) { absent(); }
-void cast(Stream&, const Tensor&, const Tensor&) { absent(); }
 void clip_factor(Stream&, const Tensor&, float, const Tensor&, const Tensor&) { absent(); }
-void cross_entropy(Stream&, const CrossEntropyBackward&) { absent(); }
-void cross_entropy_backward(Stream&, const CrossEntropyBackward&) { absent(); }
-void cross_entropy_max(Stream&, const CrossEntropy&) { absent(); }
-void cross_entropy_sum(Stream&, const CrossEntropy&) { absent(); }
-void embedding_backward(Stream&, const EmbeddingBackward&) { absent(); }
-void embedding_forward(Stream&, const EmbeddingForward&) { absent(); }
-void fill_zero(Stream&, const Tensor&) { absent(); }
 void matmul(Stream&, const Matmul&) { absent(); }
 void grad_norm_squared(Stream&, const std::vector<Tensor>&, const Tensor&, const Tensor&) { absent(); }
 void qk_norm_backward(Stream&, const QkNormBackward&) { absent(); }
 void qk_norm_forward(Stream&, const QkNormForward&) { absent(); }
-void rope(Stream&, const Rope&) { absent(); }
-void scale(Stream&, const Tensor&, const Tensor&) { absent(); }
 void set_matmul_workspace(Stream&, Tensor) { absent(); }
-void sum_into(Stream&, const Tensor&, const Tensor&) { absent(); }
-void swiglu_backward(Stream&, const SwigluBackward&) { absent(); }
-void swiglu_forward(Stream&, const SwigluForward&) { absent(); }
 
 }  // namespace ottava::cuda

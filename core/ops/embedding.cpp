@@ -87,7 +87,10 @@ void backward_on_cpu(const EmbeddingBackward& a) {
 
 }  // namespace
 
-Shape embedding_backward_workspace(int64_t tokens, int64_t vocab_local) { return {vocab_local + 2 + tokens}; }
+Shape embedding_backward_workspace(int64_t tokens, int64_t vocab_local) {
+  // The GPU's sort: a total, a count and an end per row, tokens by row in any order and in order. The CPU needs less.
+  return {1 + 2 * vocab_local + 2 * tokens + 1};
+}
 
 void embedding_forward(Stream& stream, const EmbeddingForward& args) {
   check(args);

@@ -200,8 +200,8 @@ void launch_forward(Stream& stream, const RmsNormForward& f) {
                         static_cast<const T*>(f.weight.data), static_cast<T*>(f.sum.data), static_cast<T*>(f.y.data),
                         static_cast<float*>(f.rstd.data), static_cast<uint32_t*>(f.amax.data), rows, cols / kSize,
                         1.0f / static_cast<float>(cols), f.eps};
-  const auto blocks = static_cast<unsigned>((rows + rows_per_block - 1) / rows_per_block);
-  launch("rms_norm_forward", stream, {.grid = blocks, .block = kBlock}, forward_kernel<T, kSize, kBlock, kTeam>, a);
+  launch("rms_norm_forward", stream, {.grid = grid_of(ceil_div(rows, rows_per_block)), .block = kBlock},
+         forward_kernel<T, kSize, kBlock, kTeam>, a);
 }
 
 template <class T, int kSize, int kBlock, int kTeam>
@@ -212,13 +212,13 @@ void launch_backward(Stream& stream, const RmsNormBackward& b) {
                          static_cast<const float*>(b.rstd.data), static_cast<T*>(b.dx.data),
                          static_cast<float*>(b.workspace.data), static_cast<uint32_t*>(b.amax.data), rows, cols / kSize,
                          1.0f / static_cast<float>(cols)};
-  const auto groups = std::min((rows + rows_per_block - 1) / rows_per_block, kRmsNormGroups);
+  const auto groups = std::min(ceil_div(rows, rows_per_block), kRmsNormGroups);
   if (groups == 0) return;
-  launch("rms_norm_backward", stream, {.grid = static_cast<unsigned>(groups), .block = kBlock},
+  launch("rms_norm_backward", stream, {.grid = grid_of(groups), .block = kBlock},
          backward_kernel<T, kSize, kBlock, kTeam>, a);
   launch("rms_norm_backward", stream,
-         {.grid = static_cast<unsigned>((cols + kColumns - 1) / kColumns), .block = kColumns * kSlices}, sum_kernel,
-         a.partial, static_cast<float*>(b.dweight.data), static_cast<int>(groups), cols);
+         {.grid = grid_of(ceil_div(cols, kColumns)), .block = kColumns * kSlices}, sum_kernel, a.partial,
+         static_cast<float*>(b.dweight.data), static_cast<int>(groups), cols);
 }
 
 }  // namespace
@@ -229,7 +229,7 @@ void rms_norm_forward(Stream& stream, const RmsNormForward& f) {
     using T = Element<Host>;
     constexpr int kSize = kPackSize<T>;
     const int64_t cols = f.x.cols();
-    if (!rows_are_aligned(cols * static_cast<int64_t>(sizeof(T)), f.x, f.residual, f.weight, f.sum, f.y)) {
+    if (!rows_are_aligned(cols * int64_t{sizeof(T)}, f.x, f.residual, f.weight, f.sum, f.y)) {
       return launch_forward<T, 1, 256, 256>(stream, f);
     }
     if (cols <= kSize * kForwardPacks * 32) return launch_forward<T, kSize, 256, 32>(stream, f);
@@ -242,7 +242,7 @@ void rms_norm_backward(Stream& stream, const RmsNormBackward& b) {
     using T = Element<Host>;
     constexpr int kSize = kPackSize<T>;
     const int64_t cols = b.x.cols();
-    if (!rows_are_aligned(cols * static_cast<int64_t>(sizeof(T)), b.x, b.dy, b.weight, b.dx, b.dresidual)) {
+    if (!rows_are_aligned(cols * int64_t{sizeof(T)}, b.x, b.dy, b.weight, b.dx, b.dresidual)) {
       return launch_backward<T, 1, 256, 256>(stream, b);
     }
     if (cols <= kSize * kBackwardPacks * 32) return launch_backward<T, kSize, 256, 32>(stream, b);

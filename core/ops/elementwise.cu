@@ -1,0 +1,144 @@
+#include "core/cuda/elements.cuh"
+#include "core/cuda/reduce.cuh"
+#include "core/cuda/runtime.h"
+#include "core/ops/elementwise_kernels.h"
+
+// Ceiling: memory bandwidth; one or two FLOPs per element. cast moves 6 bytes per element, add 3 elements, scale 2.
+namespace ottava::cuda {
+namespace {
+
+constexpr int kBlock = 256, kPacksPerThread = 2;
+
+/// body.run<kSize>(i) on every pack of n elements, then body.run<1>(i) on what does not fill one.
+template <int kSize, class Body>
+__global__ void __launch_bounds__(kBlock) map_kernel(Body body, int64_t n) {
+  const int64_t packs = n / kSize;
+  const int64_t first = blockIdx.x * int64_t{kBlock * kPacksPerThread} + threadIdx.x;
+#pragma unroll
+  for (int k = 0; k < kPacksPerThread; ++k) {
+    const int64_t i = first + k * kBlock;
+    if (i < packs) {
+      body.template run<kSize>(i);
+    } else if (const int64_t element = packs * kSize + (i - packs); element < n) {
+      body.template run<1>(element);
+    }
+  }
+}
+
+/// kSize elements at once when all pointers are aligned for it.
+template <int kSize, class Body>
+void map(std::string_view op, Stream& stream, const Body& body, int64_t n, bool aligned) {
+  auto blocks = [&](int64_t items) { return grid_of(ceil_div(items, kBlock * kPacksPerThread)); };
+  if (aligned) {
+    launch(op, stream, {.grid = blocks(n / kSize + n % kSize), .block = kBlock}, map_kernel<kSize, Body>, body, n);
+  } else {
+    launch(op, stream, {.grid = blocks(n), .block = kBlock}, map_kernel<1, Body>, body, n);
+  }
+}
+
+template <class From, class To>
+struct Cast {
+  const From* source;
+  To* destination;
+  template <int kSize>
+  __device__ void run(int64_t i) const {
+    const auto x = load_pack<From, kSize>(source, i);
+    Pack<To, kSize> y;
+#pragma unroll
+    for (int k = 0; k < kSize; ++k) y.set(k, x[k]);
+    store_pack(destination, i, y);
+  }
+};
+
+template <class T>
+struct Add {
+  const T *a, *b;
+  T* out;
+  template <int kSize>
+  __device__ void run(int64_t i) const {
+    const auto x = load_pack<T, kSize>(a, i), y = load_pack<T, kSize>(b, i);
+    Pack<T, kSize> sum;
+#pragma unroll
+    for (int k = 0; k < kSize; ++k) sum.set(k, x[k] + y[k]);
+    store_pack(out, i, sum);
+  }
+};
+
+template <class T>
+struct Scale {
+  T* x;
+  const float* factor;
+  template <int kSize>
+  __device__ void run(int64_t i) const {
+    const float f = *factor;
+    auto y = load_pack<T, kSize>(x, i);
+#pragma unroll
+    for (int k = 0; k < kSize; ++k) y.set(k, y[k] * f);
+    store_pack(x, i, y);
+  }
+};
+
+// One block: the sums asked for here are of a few thousand losses, and no workspace or second launch is worth it.
+constexpr int kSumBlock = 512;
+template <class T>
+__global__ void __launch_bounds__(kSumBlock) sum_kernel(const T* x, float* out, int64_t n) {
+  OTTAVA_SHARED(double, sums, [kSumBlock]);
+  double sum = 0;
+#pragma unroll 8
+  for (int64_t i = threadIdx.x; i < n; i += kSumBlock) sum += static_cast<double>(to_float(x[i]));
+  sums[threadIdx.x] = sum;
+  for (int width = kSumBlock / 2; width > 0; width /= 2) {
+    __syncthreads();
+    if (threadIdx.x < static_cast<unsigned>(width)) sums[threadIdx.x] += sums[threadIdx.x + width];
+  }
+  if (threadIdx.x == 0) *out = static_cast<float>(static_cast<double>(*out) + sums[0]);
+}
+
+}  // namespace
+
+void cast(Stream& stream, const Tensor& source, const Tensor& destination) {
+  if (source.dtype == destination.dtype) {
+    if (source.bytes()) copy(destination.data, source.data, static_cast<size_t>(source.bytes()), stream.native());
+    return;
+  }
+  const bool aligned = rows_are_aligned(0, source, destination);
+  if (source.dtype == DType::f32) {
+    const Cast<float, __nv_bfloat16> body{static_cast<const float*>(source.data),
+                                          static_cast<__nv_bfloat16*>(destination.data)};
+    map<8>("cast", stream, body, source.numel(), aligned);
+  } else {
+    const Cast<__nv_bfloat16, float> body{static_cast<const __nv_bfloat16*>(source.data),
+                                          static_cast<float*>(destination.data)};
+    map<8>("cast", stream, body, source.numel(), aligned);
+  }
+}
+
+void fill_zero(Stream& stream, const Tensor& tensor) {
+  if (tensor.bytes()) fill_zero(tensor.data, static_cast<size_t>(tensor.bytes()), stream.native());
+}
+
+void add(Stream& stream, const Tensor& a, const Tensor& b, const Tensor& out) {
+  dispatch_float(a.dtype, "add", [&]<class Host>() {
+    using T = Element<Host>;
+    const Add<T> body{static_cast<const T*>(a.data), static_cast<const T*>(b.data), static_cast<T*>(out.data)};
+    map<kPackSize<T>>("add", stream, body, a.numel(), rows_are_aligned(0, a, b, out));
+  });
+}
+
+void scale(Stream& stream, const Tensor& x, const Tensor& factor) {
+  dispatch_float(x.dtype, "scale", [&]<class Host>() {
+    using T = Element<Host>;
+    const Scale<T> body{static_cast<T*>(x.data), static_cast<const float*>(factor.data)};
+    map<kPackSize<T>>("scale", stream, body, x.numel(), rows_are_aligned(0, x));
+  });
+}
+
+void sum_into(Stream& stream, const Tensor& x, const Tensor& out) {
+  dispatch_float(x.dtype, "sum_into", [&]<class Host>() {
+    using T = Element<Host>;
+    launch("sum_into", stream, {.grid = 1, .block = kSumBlock}, sum_kernel<T>, static_cast<const T*>(x.data),
+           static_cast<float*>(out.data), x.numel());
+  });
+}
+
+}  // namespace ottava::cuda

@@ -1,0 +1,130 @@
+#include "core/cuda/elements.cuh"
+#include "core/cuda/runtime.h"
+#include "core/ops/embedding_kernels.h"
+
+// Ceiling: memory bandwidth. Forward reads and writes each row once. Backward reads dout once and reads and writes each
+// row of dtable that has tokens once; sorting moves about 40 bytes per token and 12 per table row beside that.
+namespace ottava::cuda {
+namespace {
+
+constexpr int kBlock = 128;
+
+template <class T, int kSize>
+__global__ void __launch_bounds__(kBlock)
+    gather_kernel(const int32_t* tokens, const T* table, T* out, int64_t packs, int64_t vocab, int64_t vocab_begin) {
+  const int64_t n = blockIdx.x, v = tokens[n] - vocab_begin;
+  const bool here = v >= 0 && v < vocab;
+  for (int64_t c = threadIdx.x; c < packs; c += kBlock) {
+    Pack<T, kSize> row;
+    if (here) {
+      row = load_pack<T, kSize>(table, v * packs + c);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kSize; ++i) row.set(i, 0.0f);
+    }
+    store_pack(out, n * packs + c, row);
+  }
+}
+
+// Tokens are grouped by table row: counted, given a segment per row, put there in any order, and put in ascending order
+// by counting the smaller ones. Where a segment lies depends on the order of atomics; what it holds in the end does not.
+struct Sort {
+  const int32_t* tokens;
+  int32_t* total;        // [1], zero before
+  int32_t* count;        // [V], zero before
+  int32_t* end;          // [V]: of the row's segment
+  int32_t *any, *order;  // [N]
+  int64_t tokens_count, vocab, vocab_begin;
+
+  __device__ __forceinline__ int64_t row_of(int64_t n) const {
+    const int64_t v = n < tokens_count ? tokens[n] - vocab_begin : -1;
+    return v < vocab ? v : -1;  // negative: another rank's
+  }
+};
+
+__global__ void __launch_bounds__(kBlock) count_kernel(Sort s) {
+  const int64_t v = s.row_of(blockIdx.x * int64_t{kBlock} + threadIdx.x);
+  if (v >= 0) atomicAdd(&s.count[v], 1);
+}
+__global__ void __launch_bounds__(kBlock) segment_kernel(Sort s) {
+  const int64_t v = blockIdx.x * int64_t{kBlock} + threadIdx.x;
+  if (v < s.vocab && s.count[v] > 0) s.end[v] = atomicAdd(s.total, s.count[v]);
+}
+__global__ void __launch_bounds__(kBlock) place_kernel(Sort s) {
+  const int64_t n = blockIdx.x * int64_t{kBlock} + threadIdx.x, v = s.row_of(n);
+  if (v >= 0) s.any[atomicAdd(&s.end[v], 1)] = static_cast<int32_t>(n);
+}
+// A token compares itself with all of its row: the squares of the counts, 0.3% of N^2 in text.
+__global__ void __launch_bounds__(kBlock) order_kernel(Sort s) {
+  const int64_t n = blockIdx.x * int64_t{kBlock} + threadIdx.x, v = s.row_of(n);
+  if (v < 0) return;
+  const int32_t end = s.end[v], begin = end - s.count[v];
+  int32_t smaller = 0;
+#pragma unroll 4
+  for (int32_t i = begin; i < end; ++i) smaller += s.any[i] < n;
+  s.order[begin + smaller] = static_cast<int32_t>(n);
+}
+
+// Blocks of a row's first token add all of them, each thread its columns, in order of position.
+template <class T, int kSize>
+__global__ void __launch_bounds__(kBlock) sum_kernel(Sort s, const T* dout, float* dtable, int64_t packs) {
+  const int64_t n = blockIdx.x, v = s.row_of(n), c = blockIdx.y * int64_t{kBlock} + threadIdx.x;
+  if (v < 0 || c >= packs) return;
+  const int32_t end = s.end[v], begin = end - s.count[v];
+  if (s.order[begin] != n) return;
+  auto sum = load_pack<float, kSize>(dtable, v * packs + c);
+#pragma unroll 8
+  for (int32_t i = begin; i < end; ++i) {
+    const auto row = load_pack<T, kSize>(dout, s.order[i] * packs + c);
+#pragma unroll
+    for (int k = 0; k < kSize; ++k) sum.values[k] += row[k];
+  }
+  store_pack(dtable, v * packs + c, sum);
+}
+
+}  // namespace
+
+void embedding_forward(Stream& stream, const EmbeddingForward& f) {
+  dispatch_float(f.table.dtype, "embedding_forward", [&]<class Host>() {
+    using T = Element<Host>;
+    auto go = [&](auto kernel, int64_t size) {
+      launch("embedding_forward", stream, {.grid = grid_of(f.tokens.numel()), .block = kBlock}, kernel,
+             static_cast<const int32_t*>(f.tokens.data), static_cast<const T*>(f.table.data),
+             static_cast<T*>(f.out.data), f.table.cols() / size, f.table.rows(), f.vocab_begin);
+    };
+    if (rows_are_aligned(f.table.cols() * int64_t{sizeof(T)}, f.table, f.out)) {
+      go(gather_kernel<T, kPackSize<T>>, kPackSize<T>);
+    } else {
+      go(gather_kernel<T, 1>, 1);
+    }
+  });
+}
+
+void embedding_backward(Stream& stream, const EmbeddingBackward& b) {
+  constexpr std::string_view kOp = "embedding_backward";
+  const int64_t tokens = b.tokens.numel(), vocab = b.dtable.rows(), cols = b.dtable.cols();
+  auto* work = static_cast<int32_t*>(b.workspace.data);
+  const Sort sort{static_cast<const int32_t*>(b.tokens.data), work, work + 1, work + 1 + vocab, work + 1 + 2 * vocab,
+                  work + 1 + 2 * vocab + tokens, tokens, vocab, b.vocab_begin};
+  fill_zero(work, static_cast<size_t>(1 + vocab) * sizeof(int32_t), stream.native());
+  const LaunchShape per_token{.grid = grid_of(ceil_div(tokens, kBlock)), .block = kBlock};
+  launch(kOp, stream, per_token, count_kernel, sort);
+  launch(kOp, stream, {.grid = grid_of(ceil_div(vocab, kBlock)), .block = kBlock}, segment_kernel, sort);
+  launch(kOp, stream, per_token, place_kernel, sort);
+  launch(kOp, stream, per_token, order_kernel, sort);
+  dispatch_float(b.dout.dtype, kOp, [&]<class Host>() {
+    using T = Element<Host>;
+    auto go = [&](auto kernel, int64_t size) {
+      const int64_t packs = cols / size;
+      launch(kOp, stream, {.grid = dim3(grid_of(tokens), grid_of(ceil_div(packs, kBlock))), .block = kBlock}, kernel,
+             sort, static_cast<const T*>(b.dout.data), static_cast<float*>(b.dtable.data), packs);
+    };
+    if (rows_are_aligned(cols * int64_t{sizeof(T)}, b.dout, b.dtable)) {
+      go(sum_kernel<T, kPackSize<T>>, kPackSize<T>);
+    } else {
+      go(sum_kernel<T, 1>, 1);
+    }
+  });
+}
+
+}  // namespace ottava::cuda

@@ -1,0 +1,67 @@
+#include "core/cuda/elements.cuh"
+#include "core/ops/rope_kernels.h"
+
+// Ceiling: memory bandwidth: query and key heads are read and written once (4 bytes per bf16 element), 3 FLOPs on each.
+// A block rotates one token, so that its row of the table is read from memory once and then from the L1 cache.
+namespace ottava::cuda {
+namespace {
+
+constexpr int kBlock = 128;
+
+template <class T>
+struct Arguments {
+  T* qkv;
+  const float* table;
+  const int32_t* positions;  // null: token modulo sequence
+  int64_t row, sequence;
+  int heads, head_dim;  // heads: those that turn, queries and keys
+  float direction;      // 1, or -1 for the inverse
+};
+
+template <class T, int kSize>
+__global__ void __launch_bounds__(kBlock) rope_kernel(Arguments<T> a) {
+  using P = Pack<T, kSize>;
+  const int64_t token = blockIdx.x;
+  const int64_t position = a.positions ? a.positions[token] : token % a.sequence;
+  const int half = a.head_dim / 2, packs = half / kSize;
+  const float* cosines = a.table + position * a.head_dim;
+  for (int item = threadIdx.x; item < a.heads * packs; item += kBlock) {
+    const int pack = item % packs;
+    T* low = a.qkv + token * a.row + (item / packs) * a.head_dim;
+    P x = load_pack<T, kSize>(low, pack), y = load_pack<T, kSize>(low + half, pack);
+    const auto c = load_pack<float, kSize>(cosines, pack), s = load_pack<float, kSize>(cosines + half, pack);
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) {
+      const float sine = s[i] * a.direction, x_i = x[i], y_i = y[i];
+      x.set(i, x_i * c[i] - y_i * sine);
+      y.set(i, y_i * c[i] + x_i * sine);
+    }
+    store_pack(low, pack, x);
+    store_pack(low + half, pack, y);
+  }
+}
+
+}  // namespace
+
+void rope(Stream& stream, const Rope& r) {
+  dispatch_float(r.qkv.dtype, "rope", [&]<class Host>() {
+    using T = Element<Host>;
+    const Arguments<T> a{.qkv = static_cast<T*>(r.qkv.data),
+                         .table = static_cast<const float*>(r.table.data),
+                         .positions = static_cast<const int32_t*>(r.positions.data),
+                         .row = r.heads.row(),
+                         .sequence = r.sequence,
+                         .heads = static_cast<int>(r.heads.heads + r.heads.kv_heads),
+                         .head_dim = static_cast<int>(r.heads.head_dim),
+                         .direction = r.inverse ? -1.0f : 1.0f};
+    const LaunchShape shape{.grid = grid_of(r.qkv.rows()), .block = kBlock};
+    const int64_t half_bytes = r.heads.head_dim / 2 * int64_t{sizeof(T)};
+    if (rows_are_aligned(half_bytes, r.qkv, r.table)) {
+      launch("rope", stream, shape, rope_kernel<T, kPackSize<T>>, a);
+    } else {
+      launch("rope", stream, shape, rope_kernel<T, 1>, a);
+    }
+  });
+}
+
+}  // namespace ottava::cuda
