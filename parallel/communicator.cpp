@@ -238,6 +238,7 @@ Communicator::Members Communicator::members_of(std::string axis, const std::vect
 std::unique_ptr<Communicator> Communicator::split(std::string axis, const std::vector<int>& ranks) {
   Members members = members_of(std::move(axis), ranks);
   if (members.world_ranks.size() == 1) {
+    if (size() > 1) stay_out_of_split();
     return std::make_unique<SoloCommunicator>(members.axis, members.world_ranks[0], state_);
   }
   return make_split(std::move(members));

@@ -102,8 +102,8 @@ struct CollectiveCall {
 /// result may be used after wait(). Calls of all communicators of one rank are carried out in program order.
 ///
 /// Sums are made in rank order, in f32 for bf16 (rounded once at the end), and all ranks receive identical bits: on the
-/// thread and MPI transports bitwise repeatable for any number of threads and equal to each other; on NCCL repeatable where
-/// its algorithm and protocol are pinned. A NaN wins over numbers in max and min on thread and MPI (not on NCCL: reduce the
+/// thread and MPI transports bitwise repeatable for any number of threads and equal to each other. NCCL adds in the order of
+/// its rings and trees and rounds bf16 at every hop: repeatable where its algorithm and protocol are pinned. A NaN wins over numbers in max and min on thread and MPI (not on NCCL: reduce the
 /// bits as u32 where that matters).
 ///
 /// Dtypes: sum f32, bf16, f64, i32, u32, i64; max and min the same; the calls that only move data take any.
@@ -140,13 +140,15 @@ class Communicator {
   Request group_end();
 
   /// The communicator of some of these ranks: `ranks` are ranks of this communicator, ascending, with this one among them.
-  /// Every member makes the same call; it does not block. Shares counters, order and failure with this one.
+  /// Every rank of this communicator makes the call, in the same order, with its own group. Shares counters, order and
+  /// failure with this one. Does not block, except under NCCL.
   std::unique_ptr<Communicator> split(std::string axis, const std::vector<int>& ranks);
 
   /// Tells the other ranks that this one cannot go on: their calls throw CommError with this reason. Never throws.
   void abort(const std::string& reason) noexcept;
 
   RankState& state() const { return *state_; }
+  const std::shared_ptr<RankState>& shared_state() const { return state_; }
   CommStats& stats() const { return state_->stats(); }
   /// "thread", "mpi", "nccl", "dry_run", "solo".
   virtual std::string_view transport() const = 0;
@@ -160,7 +162,7 @@ class Communicator {
     int rank = 0;
   };
   Communicator(Members members, std::shared_ptr<RankState> state);
-  const std::shared_ptr<RankState>& shared_state() const { return state_; }
+
   Members members_of(std::string axis, const std::vector<int>& ranks) const;
 
  private:
@@ -172,6 +174,8 @@ class Communicator {
   virtual bool is_done(uint64_t ticket) = 0;
   /// Called with two or more ranks.
   virtual std::unique_ptr<Communicator> make_split(Members members) = 0;
+  /// This rank's group is itself alone, which needs no transport; for transports whose splitting takes all ranks.
+  virtual void stay_out_of_split() {}
 
   Request submit(Stream& stream, CollectiveCall call);
   void count(const CollectiveCall& call);

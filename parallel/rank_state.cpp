@@ -39,20 +39,21 @@ std::string describe_groups(const std::vector<ProgressRecord>& records, Keep kee
   return text;
 }
 
-bool is_gone(const ProgressRecord& r) { return r.state == State::closed || r.state == State::failed; }
+bool is_gone(const ProgressRecord& r) {
+  return r.state == State::closed || r.state == State::failed || r.state == State::silent;
+}
 
 }  // namespace
 
 std::string describe(const ProgressRecord& record) {
-  if (record.sequence == 0) {
-    return is_gone(record) ? "gone, before its first call" : "before its first call";
-  }
-  std::string_view where = "after";
-  if (record.state == State::inside) where = "in";
-  if (record.state == State::closed) where = "gone, last seen at";
-  if (record.state == State::failed) where = "stopped by an error, last seen at";
-  return fmt::format("{} {} '{}' (axis {}, call {}, step {})", where, name_of(record.collective), record.label,
-                     record.axis, record.sequence, record.step);
+  std::string_view absence;
+  if (record.state == State::closed) absence = "gone, last seen ";
+  if (record.state == State::failed) absence = "stopped by an error, last seen ";
+  if (record.state == State::silent) absence = "not answering, last seen ";
+  if (record.sequence == 0) return fmt::format("{}before its first call", absence);
+  bool inside = absence.empty() ? record.state == State::inside : record.was_inside;
+  return fmt::format("{}{} {} '{}' (axis {}, call {}, step {})", absence, inside ? "in" : "after",
+                     name_of(record.collective), record.label, record.axis, record.sequence, record.step);
 }
 
 std::string blame(const std::vector<ProgressRecord>& records) {
@@ -85,6 +86,7 @@ void RankState::set_step(int64_t step) {
 void RankState::enter(Collective collective, std::string_view axis, std::string_view label, int64_t calls) {
   std::lock_guard lock(mutex_);
   record_.state = State::inside;
+  record_.was_inside = true;
   record_.collective = collective;
   record_.sequence += calls;
   record_.axis = axis;
@@ -95,6 +97,7 @@ void RankState::leave() {
   std::lock_guard lock(mutex_);
   if (failed_) return;
   record_.state = State::done;
+  record_.was_inside = false;
 }
 
 ProgressRecord RankState::progress() const {

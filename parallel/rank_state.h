@@ -15,16 +15,18 @@ namespace ottava {
 /// Where a rank is in its sequence of calls. Ranks run the same program, so the one with the lowest number is the one
 /// that the others wait for.
 struct ProgressRecord {
-  enum class State : uint8_t { idle, inside, done, closed, failed };
+  enum class State : uint8_t { idle, inside, done, silent, closed, failed };
   int rank = 0;
   State state = State::idle;
+  bool was_inside = false;  ///< for a rank that is gone: whether it was in the call or past it
   Collective collective = Collective::barrier;
   int64_t step = 0;
   int64_t sequence = 0;  ///< calls this rank has entered, on all communicators
   std::string axis, label;
 };
 
-/// "in all_gather 'layers.2' (axis dp_shard, call 42, step 12)", "after ...", "before its first call".
+/// "in all_gather 'layers.2' (axis dp_shard, call 42, step 12)", "after ...", "before its first call", "gone, last seen
+/// in ...", "not answering, last seen after ...".
 std::string describe(const ProgressRecord& record);
 /// One clause that names who keeps the others waiting: ranks that are gone, else ranks behind the others, else ranks that
 /// disagree about the call. `records` are those of all ranks.

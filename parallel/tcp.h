@@ -1,0 +1,54 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace ottava::tcp {
+
+/// A connection that carries short text messages, each a whole. Move-only. Sending is safe from several threads at once
+/// only where the owner locks.
+class Connection {
+ public:
+  Connection() = default;
+  explicit Connection(int descriptor);
+  Connection(Connection&& other) noexcept;
+  Connection& operator=(Connection&& other) noexcept;
+  ~Connection();
+
+  int descriptor() const { return descriptor_; }
+  bool is_open() const { return descriptor_ >= 0; }
+  /// False when the peer is gone or takes nothing for two seconds.
+  bool send(std::string_view message);
+  /// Reads what has arrived, without blocking; false when the peer has closed or the connection broke.
+  bool read_available();
+  /// The next whole message that was read.
+  std::optional<std::string> next();
+  void close();
+
+ private:
+  int descriptor_ = -1;
+  std::string buffer_;
+};
+
+/// A listening socket on a free port (or the given one). Throws CommError.
+class Listener {
+ public:
+  explicit Listener(int port = 0);
+  ~Listener();
+  Listener(const Listener&) = delete;
+  int descriptor() const { return descriptor_; }
+  int port() const { return port_; }
+  Connection accept();
+  /// "host;address,address;port": what connect_to() takes, on this machine or another.
+  std::string endpoint() const;
+
+ private:
+  int descriptor_ = -1, port_ = 0;
+};
+
+/// Tries the endpoint's addresses until the deadline. Throws CommError.
+Connection connect_to(const std::string& endpoint, double timeout_seconds);
+std::string host_name();
+
+}  // namespace ottava::tcp

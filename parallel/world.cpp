@@ -1,0 +1,66 @@
+#include "parallel/world.h"
+
+#include "core/log.h"
+#include "parallel/mpi/mpi_communicator.h"
+#include "parallel/nccl/nccl_communicator.h"
+#include "parallel/solo_communicator.h"
+
+namespace ottava {
+namespace {
+
+bool wants_nccl(const WorldRequest& request) {
+  if (request.backend == "nccl" && request.device.type != DeviceType::cuda) {
+    fail<ConfigError>("world", "comm.backend is nccl, but the device is {}: use mpi or auto", to_string(request.device));
+  }
+  if (request.backend == "nccl") return true;
+  return request.backend == "auto" && request.device.type == DeviceType::cuda && nccl::available();
+}
+
+void connect(World& world, const WorldRequest& request) {
+  if (request.backend != "auto" && request.backend != "mpi" && request.backend != "nccl") {
+    fail<ConfigError>("world", "comm.backend is '{}', expected auto, mpi or nccl", request.backend);
+  }
+  const Launch& launch = world.launch;
+  if (launch.launcher == Launcher::none) {
+    world.control = std::make_unique<SoloCommunicator>();
+    return;
+  }
+  if (launch.launcher == Launcher::environment) {
+    fail<ConfigError>("world", "started by {} with {} ranks: ranks find each other through MPI so far; start them with "
+                      "scripts/launch.sh, mpirun or srun --mpi=pmix", launch.source, launch.world_size);
+  }
+  world.control = mpi::make_world({.timeout_seconds = request.init_timeout_seconds});
+  if (world.control->rank() != launch.rank || world.control->size() != launch.world_size) {
+    fail<CommError>("world", "{} says rank {} of {}, MPI says {} of {}: the MPI library of this binary is not the "
+                    "launcher's; start with the mpirun it was built with", launch.source, launch.rank,
+                    launch.world_size, world.control->rank(), world.control->size());
+  }
+  CommunicatorBootstrap bootstrap(*world.control);
+  world.ledger = std::make_unique<Ledger>(world.control->shared_state(), bootstrap);
+  if (!wants_nccl(request)) return;
+  require_own_gpus(bootstrap.all_gather(gpu_identity(request.device.index)));
+  world.device = nccl::make_world(bootstrap, world.control->shared_state(), request.device.index);
+}
+
+}  // namespace
+
+void run_rank(const Launch& launch, const WorldRequest& request, const std::function<void(World&)>& body) {
+  World world{.launch = launch, .control = nullptr, .device = nullptr, .ledger = nullptr};
+  try {
+    connect(world, request);
+    body(world);
+    if (world.control->size() > 1) {
+      Stream stream = Stream::cpu();
+      world.control->barrier(stream, "farewell");
+    }
+  } catch (const std::exception& error) {
+    if (world.control) world.control->abort(error.what());
+    world.ledger.reset();  // before the communicators: what it said is out, and they may take a while to end
+    throw;
+  }
+  world.ledger.reset();
+  world.device.reset();
+  world.control.reset();
+}
+
+}  // namespace ottava

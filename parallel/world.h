@@ -1,0 +1,38 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "parallel/communicator.h"
+#include "parallel/launch.h"
+#include "parallel/ledger.h"
+
+namespace ottava {
+
+/// This process among the ranks: what `ottava` makes first and gives up last.
+struct World {
+  Launch launch;
+  /// Moves CPU tensors: agreement, decisions, scalars on the host. Solo, or MPI.
+  std::unique_ptr<Communicator> control;
+  /// Moves tensors of the training device where that is not `control` (NCCL).
+  std::unique_ptr<Communicator> device;
+  std::unique_ptr<Ledger> ledger;  ///< null for one process
+
+  /// For tensors of the training device.
+  Communicator& tensors() const { return device ? *device : *control; }
+};
+
+struct WorldRequest {
+  double init_timeout_seconds = 300;
+  std::string backend = "auto";  ///< comm.backend: "auto", "mpi", "nccl"
+  Device device;                 ///< the training device of this rank
+};
+
+/// Connects the ranks, runs `body`, and parts from them: after `body` all ranks meet once more, so that none leaves while
+/// others still need it. When `body` throws, the other ranks are told and the exception is thrown again; MPI is then not
+/// finalized, and the process must exit with an error. Throws CommError and ConfigError.
+void run_rank(const Launch& launch, const WorldRequest& request, const std::function<void(World&)>& body);
+
+
+}  // namespace ottava
