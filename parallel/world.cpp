@@ -1,5 +1,7 @@
 #include "parallel/world.h"
 
+#include <numeric>
+
 #include "core/log.h"
 #include "parallel/mpi/mpi_communicator.h"
 #include "parallel/nccl/nccl_communicator.h"
@@ -43,6 +45,12 @@ void connect(World& world, const WorldRequest& request) {
 }
 
 }  // namespace
+
+std::unique_ptr<Communicator> World::share_tensors() const {
+  std::vector<int> everyone(static_cast<size_t>(tensors().size()));
+  std::iota(everyone.begin(), everyone.end(), 0);
+  return tensors().split("world", everyone);
+}
 
 void run_rank(const Launch& launch, const WorldRequest& request, const std::function<void(World&)>& body) {
   World world{.launch = launch, .control = nullptr, .device = nullptr, .ledger = nullptr};

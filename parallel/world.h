@@ -21,6 +21,8 @@ struct World {
 
   /// For tensors of the training device.
   Communicator& tensors() const { return device ? *device : *control; }
+  /// The same ranks as tensors(), for an owner of its own (RankGroups). All ranks call it.
+  std::unique_ptr<Communicator> share_tensors() const;
 };
 
 struct WorldRequest {
@@ -33,6 +35,5 @@ struct WorldRequest {
 /// others still need it. When `body` throws, the other ranks are told and the exception is thrown again; MPI is then not
 /// finalized, and the process must exit with an error. Throws CommError and ConfigError.
 void run_rank(const Launch& launch, const WorldRequest& request, const std::function<void(World&)>& body);
-
 
 }  // namespace ottava

@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "parallel/agree.h"
-#include "parallel/mesh_communicators.h"
+#include "parallel/rank_groups.h"
 #include "tests/parallel/communicator_conformance.h"
 #include "tests/support/catch.h"
 
@@ -138,7 +138,7 @@ TEST_CASE("ranks agree or are refused together") {
 TEST_CASE("a mesh has its communicators") {
   CHECK_NOTHROW(run_thread_ranks({.ranks = 8, .timeout_seconds = 60}, [](Communicator& world) {
     Mesh mesh({.dp_replicate = 2, .dp_shard = 2, .tp = 2}, 8);
-    MeshCommunicators axes(world, mesh);
+    RankGroups groups(world.split("world", {0, 1, 2, 3, 4, 5, 6, 7}), mesh);
     Stream stream = Stream::cpu();
     auto total = [&](Communicator& comm) {
       std::vector<double> x(1, world.rank());
@@ -146,11 +146,12 @@ TEST_CASE("a mesh has its communicators") {
       return x[0];
     };
     int r = world.rank();
-    expect(total(*axes.tp) == (r | 1) + (r & ~1), "tp");
-    expect(total(*axes.dp_shard) == (r | 2) + (r & ~2), "dp_shard");
-    expect(total(*axes.dp_replicate) == (r | 4) + (r & ~4), "dp_replicate");
-    expect(axes.loss->size() == 4 && axes.loss->world_ranks() == mesh.loss_group(r) && axes.replica->size() == 4, "loss and replica");
-    expect_error<ConfigError>("but there are 8 ranks", [&] { MeshCommunicators(world, Mesh({}, 4)); });
+    expect(total(*groups.tp) == (r | 1) + (r & ~1), "tp");
+    expect(total(*groups.dp_shard) == (r | 2) + (r & ~2), "dp_shard");
+    expect(total(*groups.dp_replicate) == (r | 4) + (r & ~4), "dp_replicate");
+    expect(total(*groups.world) == 28, "world");
+    expect(groups.loss->size() == 4 && groups.loss->world_ranks() == mesh.loss_group(r), "loss");
+    expect(groups.replica->size() == 4 && groups.replica->world_ranks() == mesh.replica_group(r), "replica");
   }));
   CHECK_THROWS_WITH(run_thread_ranks({.ranks = 0}, [](Communicator&) {}), Contains("expected at least 1"));
 }
