@@ -96,18 +96,19 @@ void Reader::read_field(Field& field, const Value& value, const Location& key_at
   field.last.reset();
   if (!checked) return;
   if (field.type == Type::table_list) return read_tables(field, *checked);
-  for (const auto& [old, now] : field.renamed_values) {
-    auto rename = [&](Value& v) {
-      if (v.text != old) return;
-      notes_.push_back(fmt::format("{}: {}: '{}' is now called '{}'", to_string(v.at), field.path, old, now));
-      v.text = now;
-    };
-    rename(*checked);
-    for (Value& item : checked->items) rename(item);
-  }
+  take_new_name(field, *checked);
+  for (Value& item : checked->items) take_new_name(field, item);
   bool takes_default = checked->kind == Value::Kind::null && !field.nullable;
   field.last = takes_default ? field.fallback : *checked;
   field.set(*field.last);
+}
+
+void Reader::take_new_name(const Field& field, Value& value) {
+  for (const auto& [old, now] : field.renamed_values) {
+    if (value.text != old) continue;
+    notes_.push_back(fmt::format("{}: {}: '{}' is now called '{}'", to_string(value.at), field.path, old, now));
+    value.text = now;
+  }
 }
 
 void Reader::read_tables(Field& field, const Value& list) {

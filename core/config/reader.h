@@ -28,6 +28,7 @@ class Reader {
   void read_member(Section& section, const Member& member);
   void read_renamed(const std::string& old, const std::string& path, const Member& member);
   void read_field(Field& field, const Value& value, const Location& key_at);
+  void take_new_name(const Field& field, Value& value);
   void read_tables(Field& field, const Value& list);
   void unknown(const Section& section, const std::string& key, const Location& at);
   void finish(Section& section);

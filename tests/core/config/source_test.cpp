@@ -1,5 +1,7 @@
 #include "core/config/source.h"
 
+#include <fmt/core.h>
+
 #include <filesystem>
 #include <fstream>
 
@@ -117,7 +119,7 @@ TEST_CASE("hostile YAML is refused, not expanded", "[config]") {
   CHECK(yaml_error(texts + "]\n").find("more than 100000 values") != std::string::npos);
   std::string deep = "a0: &a0 [x]\n";
   for (int i = 1; i < 100; ++i) {
-    deep += "a" + std::to_string(i) + ": &a" + std::to_string(i) + " [*a" + std::to_string(i - 1) + "]\n";
+    deep += fmt::format("a{}: &a{} [*a{}]\n", i, i, i - 1);
   }
   CHECK(yaml_error(deep).find("nested more than 32 levels deep") != std::string::npos);
   CHECK(yaml_error(std::string(kMaxBytes + 1, '#')).find("bytes, at most 1048576") != std::string::npos);
