@@ -1,0 +1,110 @@
+// Files of training data: the first byte of the input chooses what the rest is, the rest becomes the file.
+#include <unistd.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <string>
+
+#include "core/data/corpus.h"
+#include "core/data/packing.h"
+#include "core/data/window_index.h"
+#include "core/error.h"
+#include "core/log.h"
+
+namespace {
+
+using namespace ottava;
+using namespace ottava::data;
+
+// A compressed input of 1 MiB may hold a gigabyte.
+constexpr int kMaxSegments = 50;
+
+struct Folder {
+  std::string path = (std::filesystem::temp_directory_path() / "ottava-fuzz-XXXXXX").string();
+  Folder() {
+    if (!::mkdtemp(path.data())) std::abort();
+    log::set_level(log::Level::error);
+  }
+  ~Folder() { std::filesystem::remove_all(path); }
+};
+
+std::string write(const Folder& folder, const char* name, std::string_view bytes) {
+  std::string path = folder.path + "/" + name;
+  // A new file each time: some file systems flush one that is emptied and written again, which costs milliseconds.
+  std::filesystem::remove(path);
+  File file = File::create(path);
+  file.write_at(bytes.data(), bytes.size(), 0);
+  return path;
+}
+
+void read_everything(const std::string& path) {
+  Corpus corpus(find_data_files({path}), {.block_bytes = 1000, .max_text_bytes = 100});
+  TextEncoder encoder{.encode = [](std::string_view text, std::vector<int32_t>& ids) { ids.insert(ids.end(), text.begin(), text.end()); },
+                      .vocab_size = 1000};
+  DocumentEncoder documents(corpus, encoder, "text");
+  Segment segment;
+  std::string scratch;
+  int segments = 0;
+  for (int64_t block = 0; block < corpus.blocks(); ++block) {
+    for (BlockReader reader(corpus, block); !reader.finished();) {
+      if (++segments > kMaxSegments) return;
+      reader.next(segment);
+      for (const Document& document : segment.documents) {
+        std::vector<int32_t> tokens;
+        documents.append(segment, document, tokens, scratch);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static Folder folder;
+  if (size < 2) return 0;
+  std::string bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
+  try {
+    switch (data[0]) {
+      case 'o': {
+        // Without a good header checksum nothing behind the header would ever be reached.
+        constexpr size_t kAt = offsetof(ShardHeader, header_checksum);
+        if (bytes.size() >= sizeof(ShardHeader)) {
+          uint64_t checksum = XXH64(bytes.data(), kAt, 0);
+          std::memcpy(bytes.data() + kAt, &checksum, 8);
+        }
+        read_everything(write(folder, "ottava.txt", bytes));
+        break;
+      }
+      case 'l': read_everything(write(folder, "llmc.bin", bytes)); break;
+      case 'm': {
+        // The .idx first, its length in front.
+        uint16_t length = 0;
+        std::memcpy(&length, bytes.data(), std::min<size_t>(bytes.size(), 2));
+        std::string_view rest = std::string_view(bytes).substr(std::min<size_t>(bytes.size(), 2));
+        write(folder, "pair.idx", rest.substr(0, length));
+        read_everything(write(folder, "pair.bin", rest.substr(std::min<size_t>(length, rest.size()))));
+        break;
+      }
+      case 'g': read_everything(write(folder, "a.jsonl.gz", bytes)); break;
+      case 'z': read_everything(write(folder, "a.txt.zst", bytes)); break;
+      case 'j': read_everything(write(folder, "a.jsonl", bytes)); break;
+      case 't': read_everything(write(folder, "a.txt", bytes)); break;
+      case 'i': {
+        // Likewise the checksum at the end of an index.
+        if (bytes.size() >= 8) {
+          uint64_t checksum = XXH64(bytes.data(), bytes.size() - 8, 0);
+          std::memcpy(bytes.data() + bytes.size() - 8, &checksum, 8);
+        }
+        write(folder, "windows-0000000000000001.idx", bytes);
+        WindowIndex(folder.path, 1, 8, IndexAccess::read_only).total();
+        break;
+      }
+    }
+  } catch (const Error&) {
+  }
+  return 0;
+}
