@@ -23,7 +23,7 @@ class Request {
   Request() = default;
   /// Work put on `stream` after this call sees the result. On `cpu` (and for transports that move GPU tensors through host
   /// memory) blocks the host; under NCCL the stream waits, not the host. Throws CommError when the call failed, a peer
-  /// stopped, or nothing moved for the time limit.
+  /// stopped, or nothing moved for the time limit; a call that was complete before another rank failed does not throw.
   void wait(Stream& stream) const;
   /// True when wait() would not block.
   bool done() const;
@@ -103,8 +103,8 @@ struct CollectiveCall {
 ///
 /// Sums are made in rank order, in f32 for bf16 (rounded once at the end), and all ranks receive identical bits: on the
 /// thread and MPI transports bitwise repeatable for any number of threads and equal to each other. NCCL adds in the order of
-/// its rings and trees and rounds bf16 at every hop: repeatable where its algorithm and protocol are pinned. A NaN wins over numbers in max and min on thread and MPI (not on NCCL: reduce the
-/// bits as u32 where that matters).
+/// its rings and trees and rounds bf16 at every hop: repeatable where its algorithm and protocol are pinned. A NaN wins
+/// over numbers in max and min on thread and MPI (not on NCCL: reduce the bits as u32 where that matters).
 ///
 /// Dtypes: sum f32, bf16, f64, i32, u32, i64; max and min the same; the calls that only move data take any.
 /// On a `meta` stream calls are checked and counted and move nothing.

@@ -103,7 +103,6 @@ void ThreadTransport::meet(Lock& lock) {
     return;
   }
   wait_until(lock, [&] { return meeting_->generation != generation; });
-  stop_after_failure(lock);
 }
 
 template <class Body>
@@ -208,6 +207,7 @@ void ThreadTransport::run(std::span<const CollectiveCall> calls) {
       for (const CollectiveCall& call : collective) two_phases = two_phases || call.kind == Collective::all_reduce;
       meeting_->published[static_cast<size_t>(rank_)] = collective;
       meet(lock);
+      stop_after_failure(lock);
       check_agreement();
       copy_while_unlocked(lock, [&] {
         for (size_t i = 0; i < collective.size(); ++i) reduce_and_move(i, collective[i]);
