@@ -13,8 +13,9 @@ namespace ottava {
 /// D a multiple of 8 (CPU), 16, 32, 64 or 128 (CUDA). Softmax statistics and sums are f32.
 struct AttentionForward {
   Tensor qkv, out, lse;
-  Tensor document_start;  ///< may be left out: i32 [B*T], first position of each token's document within its sequence
-  Tensor workspace;       ///< u8, attention_workspace_bytes()
+  Tensor
+      document_start;  ///< may be left out: i32 [B*T], first position of each token's document within its sequence
+  Tensor workspace;  ///< u8, attention_workspace_bytes()
   AttentionHeads heads;
   int64_t batch = 0, sequence = 0;
 };
@@ -32,8 +33,8 @@ struct AttentionBackward {
 void attention_backward(Stream& stream, const AttentionBackward& args);
 
 enum class Pass { forward, backward };
-int64_t attention_workspace_bytes(const Stream& stream, Pass pass, DType dtype, AttentionHeads heads, int64_t batch,
-                                  int64_t sequence);
+int64_t attention_workspace_bytes(const Stream& stream, Pass pass, DType dtype, AttentionHeads heads,
+                                  int64_t batch, int64_t sequence);
 
 /// One new query per sequence against a cache of keys and values: q [B,H*D], keys and values [B,capacity,H_kv*D],
 /// attending to positions [0, length); out [B,H*D].

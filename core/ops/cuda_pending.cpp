@@ -1,5 +1,6 @@
 // Operations whose CUDA kernels are not written.
 #include "core/error.h"
+#include "core/ops/attention_kernels.h"
 #include "core/ops/matmul_kernels.h"
 #include "core/ops/qk_norm_kernels.h"
 #include "core/optim/adamw_kernels.h"
@@ -11,6 +12,10 @@ namespace {
 }  // namespace
 
 void add_bias(Stream&, const Tensor&, const Tensor&) { absent(); }
+void attention_backward(Stream&, const AttentionBackward&) { absent(); }
+void attention_decode(Stream&, const AttentionDecode&) { absent(); }
+void attention_forward(Stream&, const AttentionForward&) { absent(); }
+int64_t attention_workspace_bytes(Pass, DType, AttentionHeads, int64_t, int64_t) { absent(); }
 void bias_gradient(Stream&, const Tensor&, const Tensor&) { absent(); }
 void adamw(Stream&, const std::vector<AdamwTensor>&, const AdamwHyper&, const Tensor&, const Tensor&) { absent(); }
 void clip_factor(Stream&, const Tensor&, float, const Tensor&, const Tensor&) { absent(); }
