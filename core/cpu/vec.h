@@ -6,6 +6,10 @@
 
 #include <stdint.h>
 
+#if defined(__x86_64__)
+#include <immintrin.h>  // only where the compiler's own lowering costs several times the one instruction
+#endif
+
 #include "core/bf16.h"
 
 namespace ottava::cpu::OTTAVA_ISA {
@@ -26,6 +30,22 @@ inline To bits_as(From v) {
   return r;
 }
 
+/// 16-bit numbers to 32-bit ones and back (the low halves).
+inline UVec widen(HVec h) {
+#if defined(__AVX512BW__)
+  return bits_as<UVec>(_mm512_cvtepu16_epi32(bits_as<__m256i>(h)));
+#else
+  return __builtin_convertvector(h, UVec);
+#endif
+}
+inline HVec narrow(UVec u) {
+#if defined(__AVX512BW__)
+  return bits_as<HVec>(_mm512_cvtepi32_epi16(bits_as<__m512i>(u)));
+#else
+  return __builtin_convertvector(u, HVec);
+#endif
+}
+
 inline Vec splat(float x) { return Vec{} + x; }
 
 inline Vec load(const float* p) {
@@ -36,8 +56,7 @@ inline Vec load(const float* p) {
 inline Vec load(const bf16* p) {
   HVec h;
   __builtin_memcpy(&h, p, sizeof h);
-  UVec wide = __builtin_convertvector(h, UVec) << 16;
-  return bits_as<Vec>(wide);
+  return bits_as<Vec>(widen(h) << 16);
 }
 
 /// Round to nearest even, NaN kept: the same bits as bf16(float).
@@ -46,14 +65,13 @@ inline HVec to_bf16(Vec v) {
   UVec rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
   UVec nan = (u >> 16) | 0x40u;
   UVec is_nan = bits_as<UVec>((u & 0x7fffffffu) > 0x7f800000u);
-  return __builtin_convertvector((is_nan & nan) | (~is_nan & rounded), HVec);
+  return narrow((is_nan & nan) | (~is_nan & rounded));
 }
 /// The value that a store to T and a load from it would give.
 template <class T> inline Vec rounded_to(Vec v);
 template <> inline Vec rounded_to<float>(Vec v) { return v; }
 template <> inline Vec rounded_to<bf16>(Vec v) {
-  UVec wide = __builtin_convertvector(to_bf16(v), UVec) << 16;
-  return bits_as<Vec>(wide);
+  return bits_as<Vec>(widen(to_bf16(v)) << 16);
 }
 
 inline void store(float* p, Vec v) { __builtin_memcpy(p, &v, sizeof v); }
@@ -87,6 +105,10 @@ template <class T> inline Vec load(const T* p, Whole) { return load(p); }
 template <class T> inline Vec load(const T* p, Part part) { return load_partial(p, part.n); }
 template <class T> inline void store(T* p, Vec v, Whole) { store(p, v); }
 template <class T> inline void store(T* p, Vec v, Part part) { store_partial(p, v, part.n); }
+inline void store_bits(bf16* p, HVec h, Whole) { __builtin_memcpy(static_cast<void*>(p), &h, sizeof h); }
+inline void store_bits(bf16* p, HVec h, Part part) {
+  __builtin_memcpy(static_cast<void*>(p), &h, static_cast<unsigned long>(part.n) * sizeof(bf16));
+}
 /// v in the lanes that exist, `other` elsewhere.
 inline Vec keep(Vec v, Whole, float) { return v; }
 inline Vec keep(Vec v, Part part, float other) {
@@ -143,6 +165,18 @@ inline Vec sqrt(Vec v) {
 /// over these never loses a NaN.
 inline UVec abs_bits(Vec v) { return bits_as<UVec>(v) & 0x7fffffffu; }
 inline UVec max_bits(UVec a, UVec b) { return a > b ? a : b; }
+/// Stores v and raises amax to the bits of what is stored.
+template <class Lanes>
+inline void store_with_amax(float* p, Vec v, Lanes lanes, UVec& amax) {
+  amax = max_bits(amax, abs_bits(keep(v, lanes, 0.0f)));
+  store(p, v, lanes);
+}
+template <class Lanes>
+inline void store_with_amax(bf16* p, Vec v, Lanes lanes, UVec& amax) {
+  HVec h = to_bf16(keep(v, lanes, 0.0f));
+  amax = max_bits(amax, widen(h) << 16 & 0x7fffffffu);
+  store_bits(p, h, lanes);
+}
 inline uint32_t max_lane(UVec v) {
   uint32_t best = 0;
   for (int i = 0; i < kLanes; ++i) best = v[i] > best ? v[i] : best;
@@ -153,8 +187,13 @@ inline uint32_t max_lane(UVec v) {
 /// degree-6 polynomial (the Cephes scheme).
 inline Vec exp(Vec x) {
   const float kLog2e = 1.44269504088896341f;
+#if defined(__AVX512F__)  // the second operand is the one that a NaN passes through
+  const __m512 low = _mm512_set1_ps(-88.0f), high = _mm512_set1_ps(89.0f);
+  Vec clamped = bits_as<Vec>(_mm512_max_ps(low, _mm512_min_ps(high, bits_as<__m512>(x))));
+#else
   Vec clamped = x > 89.0f ? splat(89.0f) : x;
   clamped = clamped < -88.0f ? splat(-88.0f) : clamped;
+#endif
   Vec shifted = clamped * kLog2e + 12582912.0f;  // 1.5 * 2^23: the integer part lands in the low mantissa bits
   Vec n = shifted - 12582912.0f;
   Vec r = clamped - n * 0.693359375f;
@@ -165,12 +204,17 @@ inline Vec exp(Vec x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * (r * r) + r + 1.0f;
+#if defined(__AVX512F__)
+  Vec y = bits_as<Vec>(_mm512_scalef_ps(bits_as<__m512>(p), bits_as<__m512>(n)));
+  return x < -87.33654f ? Vec{} : y;
+#else
   IVec k = bits_as<IVec>(shifted) - 0x4b400000;
   IVec half = k >> 1;  // two factors, so that 2^128 overflows to infinity and not into the sign
   IVec s1 = (half + 127) << 23, s2 = (k - half + 127) << 23;
   Vec y = p * bits_as<Vec>(s1) * bits_as<Vec>(s2);
   y = x < -87.33654f ? Vec{} : y;
   return x != x ? x : y;
+#endif
 }
 
 }  // namespace ottava::cpu::OTTAVA_ISA

@@ -37,9 +37,7 @@ inline float reciprocal_rms(float squares, int64_t cols, float eps) {
 template <class T>
 inline void normalise_row(const T* h, const T* weight, float rstd, T* y, int64_t cols, UVec& amax) {
   for_each_vec(cols, [&](int64_t c, auto lanes) {
-    Vec out = rounded_to<T>(load(h + c, lanes) * rstd * load(weight + c, lanes));
-    amax = max_bits(amax, abs_bits(out));
-    store(y + c, out, lanes);
+    store_with_amax(y + c, load(h + c, lanes) * rstd * load(weight + c, lanes), lanes, amax);
   });
 }
 
@@ -65,9 +63,7 @@ inline void norm_row_backward(const NormRow<T>& row, float rstd, int64_t cols, U
     Vec g = load(row.dy + c, lanes), h = load(row.h + c, lanes), w = load(row.weight + c, lanes);
     Vec through = row.through ? load(row.through + c, lanes) : Vec{};
     store(row.dweight + c, load(row.dweight + c, lanes) + g * h * rstd, lanes);
-    Vec out = rounded_to<T>(rstd * (g * w - h * slope) + through);
-    amax = max_bits(amax, abs_bits(out));
-    store(row.dx + c, out, lanes);
+    store_with_amax(row.dx + c, rstd * (g * w - h * slope) + through, lanes, amax);
   });
 }
 

@@ -18,9 +18,7 @@ uint32_t forward(const SwigluForward& a, Rows rows) {
     T* out = static_cast<T*>(a.out.data) + i * rows.cols;
     for_each_vec(rows.cols, [&](int64_t c, auto lanes) {
       Vec g = load(gate + c, lanes);
-      Vec y = rounded_to<T>(g * sigmoid(g) * load(up + c, lanes));
-      amax = max_bits(amax, abs_bits(y));
-      store(out + c, y, lanes);
+      store_with_amax(out + c, g * sigmoid(g) * load(up + c, lanes), lanes, amax);
     });
   }
   return max_lane(amax);
@@ -39,11 +37,8 @@ uint32_t backward(const SwigluBackward& a, Rows rows) {
     for_each_vec(rows.cols, [&](int64_t c, auto lanes) {
       Vec d = load(dout + c, lanes), g = load(gate + c, lanes), u = load(up + c, lanes);
       Vec s = sigmoid(g), silu = g * s;
-      Vec dg = rounded_to<T>(d * u * (s * (1.0f + g * (1.0f - s))));
-      Vec du = rounded_to<T>(d * silu);
-      amax = max_bits(amax, max_bits(abs_bits(dg), abs_bits(du)));
-      store(dgate + c, dg, lanes);
-      store(dup + c, du, lanes);
+      store_with_amax(dgate + c, d * u * (s * (1.0f + g * (1.0f - s))), lanes, amax);
+      store_with_amax(dup + c, d * silu, lanes, amax);
       if (out) store(out + c, silu * u, lanes);
     });
   }

@@ -34,19 +34,16 @@ HVec stochastic_bf16(Vec v, UVec threshold) {
   UVec u = bits_as<UVec>(v);
   UVec finite = bits_as<UVec>((u & 0x7f800000u) != 0x7f800000u);
   UVec cut = (u + threshold) >> 16;
-  UVec plain = __builtin_convertvector(to_bf16(v), UVec);
-  return __builtin_convertvector((finite & cut) | (~finite & plain), HVec);
+  return narrow((finite & cut) | (~finite & widen(to_bf16(v))));
 }
 
-void store_state(float* p, Vec v, UVec, Whole) { store(p, v); }
-void store_state(float* p, Vec v, UVec, Part part) { store_partial(p, v, part.n); }
-void store_state(bf16* p, Vec v, UVec threshold, Whole) {
-  HVec h = stochastic_bf16(v, threshold);
-  __builtin_memcpy(static_cast<void*>(p), &h, sizeof h);
+template <class Lanes>
+void store_state(float* p, Vec v, UVec, Lanes lanes) {
+  store(p, v, lanes);
 }
-void store_state(bf16* p, Vec v, UVec threshold, Part part) {
-  HVec h = stochastic_bf16(v, threshold);
-  __builtin_memcpy(static_cast<void*>(p), &h, static_cast<unsigned long>(part.n) * sizeof(bf16));
+template <class Lanes>
+void store_state(bf16* p, Vec v, UVec threshold, Lanes lanes) {
+  store_bits(p, stochastic_bf16(v, threshold), lanes);
 }
 
 template <class T>
@@ -81,11 +78,7 @@ uint32_t update(const AdamwStep& s, const AdamwChunk& c) {
       store_state(exp_avg + i, m, word & 0xffffu, lanes);
       store_state(exp_avg_sq + i, v, word >> 16, lanes);
       store(master + i, p, lanes);
-      if (compute) {
-        Vec stored = rounded_to<Compute>(p);
-        amax = max_bits(amax, abs_bits(keep(stored, lanes, 0.0f)));
-        store(compute + i, stored, lanes);
-      }
+      if (compute) store_with_amax(compute + i, p, lanes, amax);
     });
   }
   return max_lane(amax);
