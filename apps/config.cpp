@@ -53,10 +53,11 @@ void apply_precision_level(Config& c, config::Problems& problems) {
                                      name_of(wanted), name_of(param)));
   }
   if (c.model.uses_float8() != wants_float8) {
-    problems.add(kConverters,
-                 fmt::format("mixed_precision_level {} computes in {}, but quantize.linear.float8 is "
-                             "{} the list",
-                             level, wants_float8 ? "fp8" : name_of(wanted), wants_float8 ? "missing from" : "in"));
+    problems.add(
+        kConverters,
+        fmt::format("mixed_precision_level {} computes in {}, but quantize.linear.float8 is "
+                    "{} the list",
+                    level, wants_float8 ? "fp8" : name_of(wanted), wants_float8 ? "missing from" : "in"));
   }
 }
 
@@ -68,14 +69,19 @@ void note_unused_float8(Config& c) {
       "quantize.linear.float8: FP8 is off, since model.converters does not hold quantize.linear.float8");
 }
 
+/// A section with a value that could not be read is not judged: its default stands there, which nobody chose.
 void check_combinations(const Config& c, config::Problems& problems) {
-  validate(c.model, problems);
-  validate(c.training, problems);
-  validate(c.parallelism, problems);
-  validate(c.checkpoint, problems);
-  validate(c.activation_checkpoint, problems);
-  validate(c.float8, problems);
-  validate(c.validation, problems);
+  auto check = [&](std::string_view path, const auto& section) {
+    if (problems.sound(path)) validate(section, problems);
+  };
+  check("model", c.model);
+  check("training", c.training);
+  check("parallelism", c.parallelism);
+  check("checkpoint", c.checkpoint);
+  check("activation_checkpoint", c.activation_checkpoint);
+  check("quantize.linear.float8", c.float8);
+  check("validation", c.validation);
+  if (!problems.sound("model") || !problems.sound("training")) return;
   if (c.model.max_seq_len && c.training.seq_len > *c.model.max_seq_len) {
     problems.add("training.seq_len", fmt::format("{} tokens exceed model.max_seq_len {}", c.training.seq_len,
                                                  *c.model.max_seq_len));
@@ -95,11 +101,8 @@ Config resolve(const config::Value& tree, const std::string& name,
   reader.read(tree);
   reader.read_overrides(overrides);
   c.provenance.notes = reader.finish();
-  // Combinations of values that could not be read would be reported against defaults that nobody chose.
-  if (problems.empty()) {
-    apply_precision_level(c, problems);
-    check_combinations(c, problems);
-  }
+  if (problems.sound("model") && problems.sound("training")) apply_precision_level(c, problems);
+  check_combinations(c, problems);
   problems.throw_if_any(name.empty() ? "the command line" : name);
   note_unused_float8(c);
   c.provenance.origins = std::move(problems.origins);

@@ -18,6 +18,10 @@ struct Found {
 
 Found look_for(const Config& config, const std::string& path) {
   std::error_code error;
+  if (path.starts_with('@')) {  // a file that lists sources
+    Found list = look_for(config, path.substr(1));
+    return list.missing.empty() ? Found{"@" + list.path.string(), ""} : list;
+  }
   if (path.empty()) return {{}, "the path is empty"};
   fs::path here(path), beside = config.provenance.file.parent_path() / path;
   if (is_glob(path) || fs::exists(here, error)) return {here, ""};

@@ -18,9 +18,7 @@ namespace {
 void declare_data(config::Section& s, TrainingConfig& c) {
   s.field("dataset", c.dataset).meaning("a name for the log; the text itself is dataset_path");
   s.field("dataset_path", c.dataset_path)
-      .meaning("text to train on: file, folder or glob, or a list of them");
-  s.field("dataset_format", c.dataset_format).one_of({"auto", "text", "jsonl", "tokens"})
-      .meaning("auto: by file name; tokens: shards of ottava data prepare, llm.c or Megatron");
+      .meaning("text to train on: file, folder, glob, @file that lists them, or several");
   s.field("text_key", c.text_key).meaning("key of the text in JSON lines");
   s.field("add_bos", c.add_bos).meaning("begin every document with the tokenizer's BOS");
   s.field("add_eos", c.add_eos).meaning("end every document with the tokenizer's EOS");
@@ -65,8 +63,8 @@ void declare_precision(config::Section& s, TrainingConfig& c) {
 void declare(config::Section& s, DataloaderConfig& c) {
   s.meaning("threads that read, tokenize and pack ahead of training");
   s.field("num_workers", c.num_workers).range(0, 1024).unit("threads").meaning("0: chosen from the cores");
-  s.field("prefetch_factor", c.prefetch_factor).range(1, 1024).unit("batches")
-      .meaning("batches ready per worker; null: chosen");
+  s.field("prefetch_factor", c.prefetch_factor).range(1, 1024).unit("segments")
+      .meaning("segments (about 4 MiB of text) tokenized ahead of use; null: chosen");
   const char* threads = "workers are threads of this process and live as long as the run";
   s.foreign("persistent_workers", Value::of(false)).noted(threads);
   s.foreign("pin_memory", Value::of(false)).noted("host buffers of a GPU run are always pinned");

@@ -20,8 +20,7 @@ struct DataloaderConfig {
 /// Section `training`. What keys mean: training_config.cpp.
 struct TrainingConfig {
   std::string dataset = "c4_test";
-  std::vector<std::string> dataset_path;  ///< files, folders, globs
-  std::string dataset_format = "auto";
+  std::vector<std::string> dataset_path;  ///< files, folders, globs, @lists: core/data/data_file.h
   std::string text_key = "text";
   bool add_bos = true, add_eos = true;
   bool shuffle = true;

@@ -11,7 +11,7 @@ void declare(config::Section& s, ValidationConfig& c) {
   s.field("enable", c.enable).meaning("validate at step 1 and every freq steps");
   s.field("dataset", c.dataset).meaning("a name for the log; the text itself is dataset_path");
   s.field("dataset_path", c.dataset_path)
-      .meaning("text to validate on: file, folder or glob, or a list of them");
+      .meaning("text to validate on: file, folder, glob, @file that lists them, or several");
   s.field("local_batch_size", c.local_batch_size).range(1, kMost).unit("sequences")
       .meaning("sequences per data-parallel rank and pass");
   s.field("seq_len", c.seq_len).range(1, kMost).unit("tokens").meaning("length of a sequence");

@@ -68,6 +68,7 @@ size_t Reader::read_override(const std::vector<std::string>& arguments, size_t i
   Option option =
       find_option(root_, std::string(argument.substr(2, has_value ? equals - 2 : equals)), has_value);
   if (!option.field) {
+    problems_.spoil(option.path);
     problems_.add(at, fmt::format("unknown option --{}{}", option.path, suggestion(root_, option.path)));
     return next ? 2 : 1;
   }

@@ -14,6 +14,12 @@ void Problems::add(std::string_view key, std::string message) {
   add(it == origins.end() ? Location{} : it->second, fmt::format("{}: {}", key, message));
 }
 
+bool Problems::sound(std::string_view section) const {
+  return std::none_of(spoiled_.begin(), spoiled_.end(), [&](const std::string& path) {
+    return path.starts_with(section) && (path.size() == section.size() || path[section.size()] == '.');
+  });
+}
+
 std::vector<std::string> Problems::lines() const {
   std::vector<const Problem*> sorted;
   for (const Problem& problem : found_) sorted.push_back(&problem);

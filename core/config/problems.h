@@ -22,6 +22,11 @@ class Problems {
   /// 8".
   void add(std::string_view key, std::string message);
 
+  /// A value under this path could not be read, so what depends on it is not worth judging.
+  void spoil(std::string path) { spoiled_.push_back(std::move(path)); }
+  /// Every value of the section could be read: checks across its keys make sense.
+  bool sound(std::string_view section) const;
+
   bool given(std::string_view key) const { return origins.find(key) != origins.end(); }
   bool empty() const { return found_.empty(); }
   /// One line each, in the order of the file; then the command line; then defaults.
@@ -37,6 +42,7 @@ class Problems {
     std::string text;
   };
   std::vector<Problem> found_;
+  std::vector<std::string> spoiled_;
 };
 
 }  // namespace ottava::config

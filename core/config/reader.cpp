@@ -94,7 +94,7 @@ void Reader::read_field(Field& field, const Value& value, const Location& key_at
   problems_.origins[field.path] = *field.given;
   std::optional<Value> checked = coerce(field, value, problems_);
   field.last.reset();
-  if (!checked) return;
+  if (!checked) return problems_.spoil(field.path);
   if (field.type == Type::table_list) return read_tables(field, *checked);
   take_new_name(field, *checked);
   for (Value& item : checked->items) take_new_name(field, item);
@@ -106,7 +106,8 @@ void Reader::read_field(Field& field, const Value& value, const Location& key_at
 void Reader::take_new_name(const Field& field, Value& value) {
   for (const auto& [old, now] : field.renamed_values) {
     if (value.text != old) continue;
-    notes_.push_back(fmt::format("{}: {}: '{}' is now called '{}'", to_string(value.at), field.path, old, now));
+    notes_.push_back(
+        fmt::format("{}: {}: '{}' is now called '{}'", to_string(value.at), field.path, old, now));
     value.text = now;
   }
 }
@@ -133,6 +134,7 @@ void Reader::unknown(const Section& section, const std::string& key, const Locat
   std::vector<std::string> here;
   for (const Field& f : section.fields()) here.push_back(f.name);
   for (const Section& s : section.sections()) here.emplace_back(last_name(s.path()));
+  problems_.spoil(section.path());
   std::string prefix = section.path().empty() ? "" : section.path() + ".";
   std::string shown = prefix + (key.size() > 80 ? key.substr(0, 80) + "..." : key);
 

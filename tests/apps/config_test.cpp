@@ -115,10 +115,17 @@ TEST_CASE("impossible combinations come with the arithmetic", "[config]") {
   CHECK(error("model: {dim: 100, n_heads: 16, head_dim: 16}") == "no error");
 }
 
-TEST_CASE("combinations are not judged while values are missing", "[config]") {
-  std::string text = error("model: {dim: 100, n_heads: x}");
-  CHECK(has(text, "1 problem in"));
-  CHECK(has(text, "model.n_heads: expected an integer"));
+TEST_CASE("combinations are reported with the rest, except where a value of the section is missing",
+          "[config]") {
+  std::string text =
+      error("model: {head_dim: 15}\ntraining: {local_batch_size: x, global_batch_size: 20}\nfoo: 1");
+  CHECK(has(text, "3 problems in"));
+  CHECK(has(text, "f.yaml:1:19: model.head_dim: head_dim 15 is odd"));
+  CHECK(has(text, "f.yaml:2:30: training.local_batch_size: expected an integer"));
+  CHECK(has(text, "f.yaml:3:1: unknown key foo"));
+  CHECK(has(error("model: {head_dim: 15, n_head: 2}"), "1 problem in"));
+  CHECK(has(error("model: {head_dim: 15}", {"--model.n_head", "2"}), "1 problem in"));
+  CHECK(has(error("model: {head_dim: 15}", {"--training.n_head", "2"}), "2 problems in"));
 }
 
 TEST_CASE("mixed_precision_level fills in what is not said and refuses what contradicts", "[config]") {
@@ -174,6 +181,9 @@ TEST_CASE("inputs are looked for here and beside the file, and both places are n
   CHECK(find_input(c, "training.dataset_path", (folder.path / "text.txt").string()) ==
         folder.path / "text.txt");
   CHECK(find_input(c, "training.dataset_path", "none/*.txt") == "none/*.txt");
+  CHECK(find_input(c, "training.dataset_path", "@text.txt") == "@" + (folder.path / "text.txt").string());
+  CHECK(has(message_of([&] { find_input(c, "training.dataset_path", "@none.txt"); }),
+            "'none.txt' does not exist"));
   CHECK(message_of([&] { find_input(c, "training.dataset_path", "none.txt"); }) ==
         "[training.dataset_path] 'none.txt' does not exist: tried " +
             (fs::current_path() / "none.txt").string() + " and " + (folder.path / "none.txt").string());

@@ -109,9 +109,7 @@ TEST_CASE("hostile YAML is refused, not expanded", "[config]") {
         "[config] f.yaml:33:33: nested more than 32 levels deep");
   std::string bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n";
   for (int i = 1; i < 20; ++i) {
-    std::string n = std::to_string(i), p = "*a" + std::to_string(i - 1);
-    bomb += "a" + n + ": &a" + n + " [" + p + "," + p + "," + p + "," + p + "," + p + "," + p + "," + p +
-            "," + p + "]\n";
+    bomb += fmt::format("a{0}: &a{0} [*a{1}, *a{1}, *a{1}, *a{1}, *a{1}, *a{1}, *a{1}, *a{1}]\n", i, i - 1);
   }
   CHECK(yaml_error(bomb).find("more than 100000 values, aliases expanded") != std::string::npos);
   std::string texts = "a: &a " + std::string(500'000, 'x') + "\nb: [*a";
