@@ -4,17 +4,25 @@
 #include "core/ops/cross_entropy_kernels.h"
 #include "core/ops/elementwise_kernels.h"
 #include "core/ops/embedding_kernels.h"
+#include "core/ops/matmul_kernels.h"
+#include "core/ops/qk_norm_kernels.h"
 #include "core/ops/rms_norm_kernels.h"
 #include "core/ops/rope_kernels.h"
 #include "core/ops/swiglu_kernels.h"
+#include "core/optim/adamw_kernels.h"
+#include "core/optim/grad_norm_kernels.h"
 
 namespace ottava::cuda {
 namespace {
 [[noreturn]] void absent() { fail<DeviceError>("cuda", "{}", unavailable_reason()); }
 }  // namespace
 
+void adamw(Stream&, const std::vector<AdamwTensor>&, const AdamwHyper&, const Tensor&, const Tensor&) { absent(); }
 void add(Stream&, const Tensor&, const Tensor&, const Tensor&) { absent(); }
+void add_bias(Stream&, const Tensor&, const Tensor&) { absent(); }
+void bias_gradient(Stream&, const Tensor&, const Tensor&) { absent(); }
 void cast(Stream&, const Tensor&, const Tensor&) { absent(); }
+void clip_factor(Stream&, const Tensor&, float, const Tensor&, const Tensor&) { absent(); }
 void cross_entropy(Stream&, const CrossEntropyBackward&) { absent(); }
 void cross_entropy_backward(Stream&, const CrossEntropyBackward&) { absent(); }
 void cross_entropy_max(Stream&, const CrossEntropy&) { absent(); }
@@ -22,6 +30,9 @@ void cross_entropy_sum(Stream&, const CrossEntropy&) { absent(); }
 void embedding_backward(Stream&, const EmbeddingBackward&) { absent(); }
 void embedding_forward(Stream&, const EmbeddingForward&) { absent(); }
 void fill_zero(Stream&, const Tensor&) { absent(); }
+void grad_norm_squared(Stream&, const std::vector<Tensor>&, const Tensor&, const Tensor&) { absent(); }
+void qk_norm_backward(Stream&, const QkNormBackward&) { absent(); }
+void qk_norm_forward(Stream&, const QkNormForward&) { absent(); }
 void rms_norm_backward(Stream&, const RmsNormBackward&) { absent(); }
 void rms_norm_forward(Stream&, const RmsNormForward&) { absent(); }
 void rope(Stream&, const Rope&) { absent(); }

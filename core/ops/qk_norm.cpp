@@ -1,6 +1,7 @@
 #include "core/ops/qk_norm.h"
 
 #include "core/cost.h"
+#include "core/cuda/row_groups.h"
 #include "core/ops/check.h"
 #include "core/ops/qk_norm_kernels.h"
 #include "core/ops/row_groups.h"
@@ -62,7 +63,10 @@ double normed_bytes(const Tensor& qkv, AttentionHeads heads) {
 
 }  // namespace
 
-Shape qk_norm_workspace(const Stream&, AttentionHeads heads) { return {kRowGroups, 2 * heads.head_dim}; }
+Shape qk_norm_workspace(const Stream& stream, AttentionHeads heads) {
+  bool on_gpu = stream.target().type == DeviceType::cuda;
+  return {on_gpu ? cuda::kRowGroups : kRowGroups, 2 * heads.head_dim};
+}
 
 void qk_norm_forward(Stream& stream, const QkNormForward& args) {
   check(args);

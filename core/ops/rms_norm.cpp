@@ -1,6 +1,7 @@
 #include "core/ops/rms_norm.h"
 
 #include "core/cost.h"
+#include "core/cuda/row_groups.h"
 #include "core/ops/check.h"
 #include "core/ops/rms_norm_kernels.h"
 #include "core/ops/row_groups.h"
@@ -62,7 +63,7 @@ void backward_on_cpu(const RmsNormBackward& a) {
 
 Shape rms_norm_workspace(const Stream& stream, int64_t channels) {
   bool on_gpu = stream.target().type == DeviceType::cuda;
-  return {on_gpu ? cuda::kRmsNormGroups : kRowGroups, channels};
+  return {on_gpu ? cuda::kRowGroups : kRowGroups, channels};
 }
 
 void rms_norm_forward(Stream& stream, const RmsNormForward& args) {

@@ -2,6 +2,7 @@
 
 #include "core/cuda/elements.cuh"
 #include "core/cuda/reduce.cuh"
+#include "core/cuda/row_groups.h"
 #include "core/ops/rms_norm_kernels.h"
 
 // Ceiling: memory bandwidth. Forward moves 2 elements per element (4 with a residual) and does 4 FLOPs on it, backward 3
@@ -173,26 +174,6 @@ __global__ void __launch_bounds__(kBlock) backward_kernel(BackwardArguments<T> a
   }
 }
 
-constexpr int kColumns = 32, kSlices = 8;  // of one block of sum_kernel
-
-// dweight += column sums of partial [groups, cols]; each of 8 warps adds every eighth group, then they are added in order.
-__global__ void __launch_bounds__(kColumns * kSlices)
-    sum_kernel(const float* partial, float* dweight, int groups, int64_t cols) {
-  OTTAVA_SHARED(float, slices, [kSlices][kColumns]);
-  const int lane = threadIdx.x % kColumns, slice = threadIdx.x / kColumns;
-  const int64_t c = blockIdx.x * int64_t{kColumns} + lane;
-  float sum = 0;
-  if (c < cols) {
-#pragma unroll 4
-    for (int g = slice; g < groups; g += kSlices) sum += partial[g * cols + c];
-  }
-  slices[slice][lane] = sum;
-  __syncthreads();
-  if (slice != 0 || c >= cols) return;
-  for (int s = 1; s < kSlices; ++s) sum += slices[s][lane];
-  dweight[c] += sum;
-}
-
 template <class T, int kSize, int kBlock, int kTeam>
 void launch_forward(Stream& stream, const RmsNormForward& f) {
   const int64_t rows = f.x.rows(), cols = f.x.cols(), rows_per_block = kBlock / kTeam;
@@ -212,13 +193,11 @@ void launch_backward(Stream& stream, const RmsNormBackward& b) {
                          static_cast<const float*>(b.rstd.data), static_cast<T*>(b.dx.data),
                          static_cast<float*>(b.workspace.data), static_cast<uint32_t*>(b.amax.data), rows, cols / kSize,
                          1.0f / static_cast<float>(cols)};
-  const auto groups = std::min(ceil_div(rows, rows_per_block), kRmsNormGroups);
+  const auto groups = std::min(ceil_div(rows, rows_per_block), kRowGroups);
   if (groups == 0) return;
   launch("rms_norm_backward", stream, {.grid = grid_of(groups), .block = kBlock},
          backward_kernel<T, kSize, kBlock, kTeam>, a);
-  launch("rms_norm_backward", stream,
-         {.grid = grid_of(ceil_div(cols, kColumns)), .block = kColumns * kSlices}, sum_kernel, a.partial,
-         static_cast<float*>(b.dweight.data), static_cast<int>(groups), cols);
+  add_row_groups("rms_norm_backward", stream, {a.partial, groups, cols, 0, cols}, static_cast<float*>(b.dweight.data));
 }
 
 }  // namespace

@@ -15,9 +15,6 @@ struct RmsNormKernels {
 };
 
 namespace cuda {
-/// Rows of the backward workspace: two blocks for each of an H100's 132 processors, a constant so that sums do not
-/// depend on the device.
-inline constexpr int64_t kRmsNormGroups = 264;
 void rms_norm_forward(Stream& stream, const RmsNormForward& args);
 void rms_norm_backward(Stream& stream, const RmsNormBackward& args);
 }  // namespace cuda

@@ -206,6 +206,8 @@ void __stcs(T* p, std::type_identity_t<T> v) {
 }
 
 // --- arithmetic ------------------------------------------------------------------------------------------------
+using std::isfinite;
+using std::isnan;
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 inline float __expf(float x) { return expf(x); }
 inline float __logf(float x) { return logf(x); }
