@@ -1,5 +1,7 @@
 #include "apps/config.h"
 
+#include <fmt/core.h>
+
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -181,7 +183,8 @@ TEST_CASE("inputs are looked for here and beside the file, and both places are n
   CHECK(find_input(c, "training.dataset_path", (folder.path / "text.txt").string()) ==
         folder.path / "text.txt");
   CHECK(find_input(c, "training.dataset_path", "none/*.txt") == "none/*.txt");
-  CHECK(find_input(c, "training.dataset_path", "@text.txt") == "@" + (folder.path / "text.txt").string());
+  CHECK(find_input(c, "training.dataset_path", "@text.txt").string() ==
+        fmt::format("@{}", (folder.path / "text.txt").string()));
   CHECK(has(message_of([&] { find_input(c, "training.dataset_path", "@none.txt"); }),
             "'none.txt' does not exist"));
   CHECK(message_of([&] { find_input(c, "training.dataset_path", "none.txt"); }) ==
