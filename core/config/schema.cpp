@@ -1,112 +1,118 @@
-#include <nlohmann/json.hpp>
-
 #include <cmath>
 
 #include "core/config/print.h"
+#include "core/io/json.h"
 
 namespace ottava::config {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 Json section_schema(const Section& section);
 
 Json json_of(const Value& value) {
   switch (value.kind) {
-    case Value::Kind::null: return nullptr;
+    case Value::Kind::null: return {};
     case Value::Kind::boolean: return value.boolean;
     case Value::Kind::integer: return value.integer;
     case Value::Kind::real: return value.real;
     case Value::Kind::text: return value.text;
     default: {
-      Json items = Json::array();
+      Json::Array items;
       for (const Value& item : value.items) items.push_back(json_of(item));
       return items;
     }
   }
 }
 
-/// Texts of a field: its choices, or any.
-Json text_schema(const Field& field) {
-  if (field.choices.empty()) return {{"type", "string"}};
-  Json values = Json::array();
-  for (const std::string& choice : field.choices) values.push_back(choice);
-  for (const auto& [old, now] : field.renamed_values) values.push_back(old);
-  return {{"enum", values}};
+Json text_choices(const Field& field) {
+  Json::Array values;
+  for (const std::string& choice : field.choices) values.emplace_back(choice);
+  for (const auto& [old, now] : field.renamed_values) values.emplace_back(old);
+  return values;
 }
 
-/// The types a key accepts; null always, for it means the default.
+/// `{"type": [...]}`; null always, for it means the default.
+Json types(std::initializer_list<const char*> names) {
+  Json list;
+  for (const char* name : names) list.push(name);
+  return Json().set("type", list.push("null"));
+}
+
+Json text_schema(const Field& field) {
+  if (field.choices.empty()) {
+    return field.accepts_scalar ? types({"string", "number", "boolean"}) : types({"string"});
+  }
+  Json values = text_choices(field);
+  for (const std::string& choice : field.choices) {
+    Value scalar = plain_scalar(choice, {});  // a choice that YAML reads as a number or boolean
+    if (field.accepts_scalar && scalar.kind != Value::Kind::text) values.push(json_of(scalar));
+  }
+  return Json().set("enum", values.push(Json()));
+}
+
+Json text_list_schema(const Field& field) {
+  Json item;
+  if (field.choices.empty()) {
+    item.set("type", "string");
+  } else {
+    item.set("enum", text_choices(field));
+  }
+  Json array = Json().set("type", "array").set("items", item);
+  return Json().set("anyOf", Json::Array{array, item, Json().set("type", "null")});
+}
+
 Json type_schema(const Field& field) {
   switch (field.type) {
-    case Type::boolean: return {{"type", {"boolean", "null"}}};
-    case Type::integer: return {{"type", {"integer", "null"}}};
-    case Type::real: return {{"type", {"number", "null"}}};
-    case Type::text: {
-      if (field.choices.empty()) {
-        Json types = {"string", "null"};
-        if (field.accepts_scalar) types.insert(types.end(), {"number", "boolean"});
-        return {{"type", types}};
-      }
-      Json schema = text_schema(field);
-      if (field.accepts_scalar) {  // choices that YAML reads as numbers or booleans
-        for (const std::string& choice : field.choices) {
-          Value scalar = plain_scalar(choice, {});
-          if (scalar.kind != Value::Kind::text) schema["enum"].push_back(json_of(scalar));
-        }
-      }
-      schema["enum"].push_back(nullptr);
-      return schema;
-    }
-    case Type::text_list: {
-      Json item = text_schema(field);
-      return {{"anyOf", {{{"type", "array"}, {"items", item}}, item, {{"type", "null"}}}}};
-    }
-    default:
-      return {{"type", {"array", "null"}}, {"items", section_schema(field.tables->prototype())}};
+    case Type::boolean: return types({"boolean"});
+    case Type::integer: return types({"integer"});
+    case Type::real: return types({"number"});
+    case Type::text: return text_schema(field);
+    case Type::text_list: return text_list_schema(field);
+    default: return types({"array"}).set("items", section_schema(field.tables->prototype()));
   }
 }
 
 std::string description(const Field& field) {
   std::string text = field.meaning_text;
   if (!field.unit_text.empty()) text += " [" + field.unit_text + "]";
-  if (field.fate == Fate::noted)
-    text += (text.empty() ? "" : ". ") + ("Has no meaning here: " + field.fate_text);
-  if (field.fate == Fate::refused)
-    text += (text.empty() ? "" : ". ") + ("Refused unless default: " + field.fate_text);
-  return text;
+  if (field.fate == Fate::used) return text;
+  if (!text.empty()) text += ". ";
+  return text + (field.fate == Fate::noted ? "Has no meaning here: " : "Refused unless default: ") + field.fate_text;
 }
 
 Json field_schema(const Field& field) {
   Json schema = type_schema(field);
-  schema["description"] = description(field);
-  schema["default"] = json_of(field.fallback);
-  if (std::isfinite(field.least)) schema[field.least_open ? "exclusiveMinimum" : "minimum"] = field.least;
-  if (std::isfinite(field.most)) schema[field.most_open ? "exclusiveMaximum" : "maximum"] = field.most;
+  schema.set("description", description(field)).set("default", json_of(field.fallback));
+  if (std::isfinite(field.least)) schema.set(field.least_open ? "exclusiveMinimum" : "minimum", field.least);
+  if (std::isfinite(field.most)) schema.set(field.most_open ? "exclusiveMaximum" : "maximum", field.most);
   return schema;
 }
 
+/// Objects are closed, so that an editor marks unknown keys.
 Json section_schema(const Section& section) {
-  Json properties = Json::object(), required = Json::array();
+  Json properties = Json::Object{}, required = Json::Array{};
   for (const Field& field : section.fields()) {
-    properties[field.name] = field_schema(field);
-    if (field.is_required) required.push_back(field.name);
+    properties.set(field.name, field_schema(field));
+    if (field.is_required) required.push(field.name);
   }
   for (const Section& child : section.sections()) {
-    properties[child.path().substr(child.path().rfind('.') + 1)] = section_schema(child);
+    properties.set(child.path().substr(child.path().rfind('.') + 1), section_schema(child));
   }
-  for (const auto& [old, now] : section.renames()) properties[old] = {{"description", "Now called " + now}};
-  Json schema = {{"type", {"object", "null"}}, {"additionalProperties", false}, {"properties", properties}};
-  if (!section.meaning_text().empty()) schema["description"] = section.meaning_text();
-  if (!required.empty()) schema["required"] = required;
+  for (const auto& [old, now] : section.renames()) {
+    properties.set(old, Json().set("description", "Now called " + now));
+  }
+  Json schema = types({"object"});
+  if (!section.meaning_text().empty()) schema.set("description", section.meaning_text());
+  schema.set("additionalProperties", false).set("properties", properties);
+  if (!required.as_array("required").empty()) schema.set("required", required);
   return schema;
 }
 
 }  // namespace
 
 std::string to_json_schema(const Section& root, const std::string& title) {
-  Json schema = {{"$schema", "http://json-schema.org/draft-07/schema#"}, {"title", title}};
-  schema.update(section_schema(root));
-  schema["type"] = "object";
+  Json schema = Json().set("$schema", "http://json-schema.org/draft-07/schema#").set("title", title);
+  Json sections = section_schema(root);
+  for (const auto& [name, value] : sections.as_object(title)) schema.set(name, value);
   return schema.dump(2) + "\n";
 }
 
