@@ -11,6 +11,7 @@ namespace ottava {
 struct RopeScaling {
   double factor = 8, low_freq_factor = 1, high_freq_factor = 4;
   double original_max_position_embeddings = 8192;
+  bool operator==(const RopeScaling&) const = default;
 };
 
 /// cos and sin of position * f_i for i in [0, D/2): table f32 [positions, D], first half cos, second half sin, computed

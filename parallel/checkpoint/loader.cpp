@@ -3,38 +3,16 @@
 #include <map>
 #include <memory>
 
-#include "core/io/safetensors_folder.h"
+#include "core/io/safetensors.h"
 #include "core/log.h"
 #include "parallel/checkpoint/checksum.h"
+#include "parallel/checkpoint/differences.h"
 #include "parallel/checkpoint/folder.h"
 #include "parallel/checkpoint/held_runs.h"
 #include "parallel/checkpoint/shard_reader.h"
 
 namespace ottava::checkpoint {
 namespace {
-
-// Names a few of the tensors that do not fit, and how many there are.
-class Differences {
- public:
-  void add(std::string text) {
-    if (++count_ <= 4) text_ += (count_ > 1 ? "; " : "") + text;
-  }
-  void refuse(const std::string& folder) const {
-    if (count_ == 0) return;
-    std::string more = count_ > 4 ? fmt::format("; and {} more", count_ - 4) : "";
-    fail<ConfigError>("checkpoint", "{} is not of this model: {}{}", folder, text_, more);
-  }
-
- private:
-  int64_t count_ = 0;
-  std::string text_;
-};
-
-std::string to_string(const std::vector<int64_t>& shape) {
-  std::string text;
-  for (int64_t extent : shape) text += fmt::format("{}{}", text.empty() ? "" : ", ", extent);
-  return "[" + text + "]";
-}
 
 using TensorsByName = std::map<std::string_view, const Manifest::Tensor*>;
 
@@ -58,7 +36,7 @@ TensorsByName check_model(const Manifest& manifest, const Layout& layout, const 
       differences.add(fmt::format("it has no '{}'", tensor.entry.name));
     } else if (found->second->shape != tensor.entry.shape) {
       differences.add(fmt::format("'{}' is {}, expected {}", tensor.entry.name,
-                                  to_string(found->second->shape), to_string(tensor.entry.shape)));
+                                  shape_text(found->second->shape), shape_text(tensor.entry.shape)));
     }
   }
   for (const Manifest::Tensor& tensor : manifest.tensors) {
@@ -141,12 +119,31 @@ std::optional<LoadedCheckpoint> load_newest(const std::string& folder, const Tra
       return LoadedCheckpoint{path, std::move(manifest)};
     } catch (const FileError& error) {
       if (load_step >= 0) throw;
-      log::warning("checkpoint {} is broken and skipped: {}", path, error.what());
+      if (group.rank() == 0) log::warning("checkpoint {} is broken and skipped: {}", path, error.what());
       reasons += fmt::format("\n  {}: {}", path, error.what());
     }
   }
   fail<FileError>("checkpoint", "all checkpoints in {} are broken; move them away to start over:{}", folder,
                   reasons);
+}
+
+std::optional<std::string> newest_checkpoint(const std::string& folder, RankGroup& group, int64_t load_step) {
+  std::string newest;
+  group.on_rank_0([&] {
+    std::vector<SavedStep> steps = list_steps(folder);
+    for (auto saved = steps.rbegin(); saved != steps.rend() && newest.empty(); ++saved) {
+      if (load_step >= 0 && saved->step != load_step) continue;
+      try {
+        open_checkpoint(saved->path);
+        newest = saved->path;
+      } catch (const FileError&) {
+        // load_newest names it.
+      }
+    }
+  });
+  newest = group.all_gather(newest)[0];
+  if (newest.empty()) return std::nullopt;
+  return newest;
 }
 
 }  // namespace ottava::checkpoint

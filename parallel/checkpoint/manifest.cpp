@@ -40,24 +40,6 @@ Manifest::Tensor parse_tensor(const Json& value, std::string_view where) {
   return tensor;
 }
 
-void check_file(const std::string& folder, const Manifest::File& expected) {
-  std::string path = folder + "/" + expected.name;
-  ottava::File file = ottava::File::open_for_reading(path);
-  int64_t bytes = file.size();
-  if (bytes != expected.bytes) {
-    fail<FileError>("checkpoint", "{} has {} bytes, the manifest says {}: it is {}", path, bytes,
-                    expected.bytes, bytes < expected.bytes ? "truncated" : "too long");
-  }
-  int64_t checked = expected.header_bytes > 0 ? expected.header_bytes : bytes;
-  std::string text(static_cast<size_t>(checked), '\0');
-  file.read_at(text.data(), text.size(), 0);
-  if (text_checksum(text) != expected.checksum) {
-    fail<FileError>("checkpoint", "{}: its {} changed since it was saved (checksum {}, expected {})", path,
-                    expected.header_bytes > 0 ? "header" : "content", to_hex(text_checksum(text)),
-                    to_hex(expected.checksum));
-  }
-}
-
 }  // namespace
 
 std::string to_text(const Manifest& manifest) {
@@ -119,6 +101,24 @@ Manifest parse_manifest(std::string_view text, std::string_view where) {
   }
   if (!root.at("complete", where).as_bool(where)) fail<FileError>(where, "the checkpoint is not complete");
   return manifest;
+}
+
+void check_file(const std::string& folder, const Manifest::File& expected) {
+  std::string path = folder + "/" + expected.name;
+  ottava::File file = ottava::File::open_for_reading(path);
+  int64_t bytes = file.size();
+  if (bytes != expected.bytes) {
+    fail<FileError>("checkpoint", "{} has {} bytes, the manifest says {}: it is {}", path, bytes,
+                    expected.bytes, bytes < expected.bytes ? "truncated" : "too long");
+  }
+  int64_t checked = expected.header_bytes > 0 ? expected.header_bytes : bytes;
+  std::string text(static_cast<size_t>(checked), '\0');
+  file.read_at(text.data(), text.size(), 0);
+  if (text_checksum(text) != expected.checksum) {
+    fail<FileError>("checkpoint", "{}: its {} changed since it was saved (checksum {}, expected {})", path,
+                    expected.header_bytes > 0 ? "header" : "content", to_hex(text_checksum(text)),
+                    to_hex(expected.checksum));
+  }
 }
 
 Manifest open_checkpoint(const std::string& folder) {

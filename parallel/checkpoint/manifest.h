@@ -42,6 +42,9 @@ std::string to_text(const Manifest& manifest);
 /// Throws FileError for a text that is torn, changed, or of a newer format.
 Manifest parse_manifest(std::string_view text, std::string_view where);
 
+/// Size and checksum of one file (of its header, for weights). Throws FileError.
+void check_file(const std::string& folder, const Manifest::File& expected);
+
 /// Reads the manifest of a checkpoint and checks what can be checked without reading tensors: files, sizes, headers and
 /// the checksums of small files. Throws FileError that says what is wrong.
 Manifest open_checkpoint(const std::string& folder);

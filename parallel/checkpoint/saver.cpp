@@ -115,6 +115,11 @@ std::unique_ptr<CheckpointSaver::Pending> CheckpointSaver::prepare(const Checkpo
   group_.together([&] {
     LayoutOptions layout = layout_options_of(checkpoint.parameters);
     layout.max_file_bytes = options_.max_file_bytes;
+    layout.weight = checkpoint.export_dtype.value_or(layout.weight);
+    if (!is_weight_dtype(layout.weight)) {
+      fail<ConfigError>("checkpoint", "export_dtype is {}, expected f32, bf16 or f16",
+                        name_of(layout.weight));
+    }
     pending->layout = plan_layout(checkpoint.parameters.specs, layout);
     pending->work.layout = &pending->layout;
     pending->work.runs = held_runs(pending->layout, checkpoint.parameters);

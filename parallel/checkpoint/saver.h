@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -22,6 +23,9 @@ struct SaveOptions {
 struct Checkpoint {
   int64_t step = 0;
   TrainedParameters parameters;
+  /// Stored type of the weights (f32, bf16, f16) where it is not that of the shards: exports. Such a checkpoint does not
+  /// continue a run bitwise.
+  std::optional<DType> export_dtype = {};
   std::vector<TextFile> texts;
   std::vector<CopiedFile> copies;
 };

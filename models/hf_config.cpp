@@ -1,0 +1,203 @@
+#include "models/hf_config.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.h"
+#include "core/io/json.h"
+
+namespace ottava {
+namespace {
+
+constexpr struct {
+  HfFamily family;
+  std::string_view model_type, architecture;
+  int64_t head_dim, max_position_embeddings;  // defaults; head_dim 0: hidden_size / heads
+} kFamilies[] = {{HfFamily::llama, "llama", "LlamaForCausalLM", 0, 2048},
+                 {HfFamily::qwen2, "qwen2", "Qwen2ForCausalLM", 0, 32768},
+                 {HfFamily::qwen3, "qwen3", "Qwen3ForCausalLM", 128, 32768}};
+
+// Looks values up with their defaults; a member that is null counts as left out, as in transformers.
+class Reader {
+ public:
+  Reader(const Json& object, std::string_view where) : object_(object), where_(where) {
+    object.as_object(where_);
+  }
+
+  const Json* find(std::string_view name) const {
+    const Json* value = object_.find(name);
+    return value == nullptr || value->is_null() ? nullptr : value;
+  }
+  int64_t size(std::string_view name, std::optional<int64_t> otherwise = {}) const {
+    const Json* value = find(name);
+    if (value == nullptr && !otherwise) fail<FileError>(where_, "has no '{}'", name);
+    int64_t size = value == nullptr ? *otherwise : value->as_integer(what(name));
+    if (size < 1 || size > (int64_t{1} << 31))
+      fail<FileError>(where_, "{} is {}, expected 1 to 2^31", name, size);
+    return size;
+  }
+  double positive(std::string_view name, std::optional<double> otherwise = {}) const {
+    const Json* value = find(name);
+    if (value == nullptr && !otherwise) fail<FileError>(where_, "has no '{}'", name);
+    double number = value == nullptr ? *otherwise : value->as_number(what(name));
+    if (!(number > 0) || !std::isfinite(number))
+      fail<FileError>(where_, "{} is {}, expected more than 0", name, number);
+    return number;
+  }
+  bool flag(std::string_view name) const {
+    const Json* value = find(name);
+    return value != nullptr && value->as_bool(what(name));
+  }
+  std::string text(std::string_view name, std::string_view otherwise) const {
+    const Json* value = find(name);
+    return value == nullptr ? std::string(otherwise) : value->as_string(what(name));
+  }
+  std::string what(std::string_view name) const { return fmt::format("{}: {}", where_, name); }
+
+ private:
+  const Json& object_;
+  std::string where_;
+};
+
+// What the model would compute and ours does not.
+void refuse_unknown_mathematics(const Reader& r, std::string_view where, HfFamily family) {
+  if (std::string act = r.text("hidden_act", "silu"); act != "silu") {
+    fail<FileError>(where, "hidden_act is '{}', expected 'silu': other activations are not built", act);
+  }
+  if (r.flag("attention_bias")) {
+    fail<FileError>(
+        where,
+        "attention_bias is true, which adds a bias to the output projection too: that is not built "
+        "(biases on q, k and v alone are, as model_type qwen2)");
+  }
+  if (r.flag("mlp_bias"))
+    fail<FileError>(where, "mlp_bias is true: biases in the feed-forward are not built");
+  if (r.flag("use_sliding_window"))
+    fail<FileError>(where, "use_sliding_window is true: windowed attention is not built");
+  if (r.find("quantization_config") != nullptr) {
+    fail<FileError>(where,
+                    "it has a quantization_config: quantized weights are not read, take the original ones");
+  }
+  if (const Json* factor = r.find("partial_rotary_factor");
+      factor != nullptr && factor->as_number(where) != 1) {
+    fail<FileError>(where, "partial_rotary_factor is {}, expected 1", factor->as_number(where));
+  }
+}
+
+// The older form has rope_theta beside rope_scaling {rope_type | type, ...} or null, the newer one rope_parameters with
+// both inside.
+void read_rope(const Reader& r, std::string_view where, HfConfig& config) {
+  config.rope_theta = r.positive("rope_theta", 10000.0);
+  const Json* newer = r.find("rope_parameters");
+  const Json* object = newer != nullptr ? newer : r.find("rope_scaling");
+  if (object == nullptr) return;
+  std::string name = r.what(newer != nullptr ? "rope_parameters" : "rope_scaling");
+  Reader rope(*object, name);
+  if (rope.find("rope_theta") != nullptr) config.rope_theta = rope.positive("rope_theta");
+  std::string type = rope.text("rope_type", rope.text("type", "default"));
+  if (type == "default") return;
+  if (type != "llama3") {
+    fail<FileError>(name, "rope type is '{}', expected 'default' or 'llama3': others are not built", type);
+  }
+  RopeScaling scaling;
+  scaling.factor = rope.positive("factor");
+  scaling.low_freq_factor = rope.positive("low_freq_factor");
+  scaling.high_freq_factor = rope.positive("high_freq_factor");
+  scaling.original_max_position_embeddings = rope.positive("original_max_position_embeddings");
+  if (scaling.high_freq_factor <= scaling.low_freq_factor) {
+    fail<FileError>(name, "high_freq_factor is {}, expected more than low_freq_factor {}",
+                    scaling.high_freq_factor, scaling.low_freq_factor);
+  }
+  config.rope_scaling = scaling;
+}
+
+void read_tokens(const Reader& r, HfConfig& config) {
+  if (const Json* bos = r.find("bos_token_id")) config.bos_token_id = bos->as_integer(r.what("bos_token_id"));
+  const Json* eos = r.find("eos_token_id");
+  if (eos == nullptr) return;
+  if (!eos->is_array()) {
+    config.eos_token_ids = {eos->as_integer(r.what("eos_token_id"))};
+    return;
+  }
+  for (const Json& id : eos->as_array(""))
+    config.eos_token_ids.push_back(id.as_integer(r.what("eos_token_id")));
+}
+
+}  // namespace
+
+std::string_view model_type_of(HfFamily family) { return kFamilies[static_cast<size_t>(family)].model_type; }
+
+HfConfig parse_hf_config(std::string_view text, std::string_view where) {
+  Json root = Json::parse(text, where);
+  Reader r(root, where);
+  std::string type = r.text("model_type", "");
+  auto family = std::find_if(std::begin(kFamilies), std::end(kFamilies),
+                             [&](const auto& known) { return known.model_type == type; });
+  if (family == std::end(kFamilies)) {
+    fail<FileError>(where, "model_type is '{}', expected llama, qwen2 or qwen3", type);
+  }
+  HfConfig config;
+  config.family = family->family;
+  refuse_unknown_mathematics(r, where, config.family);
+  config.hidden_size = r.size("hidden_size");
+  config.num_hidden_layers = r.size("num_hidden_layers");
+  config.num_attention_heads = r.size("num_attention_heads");
+  config.num_key_value_heads = r.size("num_key_value_heads", config.num_attention_heads);
+  bool divides = config.hidden_size % config.num_attention_heads == 0;
+  if (family->head_dim == 0 && !divides && r.find("head_dim") == nullptr) {
+    fail<FileError>(where, "has no head_dim, and hidden_size {} is not a multiple of num_attention_heads {}",
+                    config.hidden_size, config.num_attention_heads);
+  }
+  int64_t head_dim =
+      family->head_dim > 0 ? family->head_dim : config.hidden_size / config.num_attention_heads;
+  config.head_dim = r.size("head_dim", std::max<int64_t>(head_dim, 1));
+  config.intermediate_size = r.size("intermediate_size");
+  config.vocab_size = r.size("vocab_size");
+  config.max_position_embeddings = r.size("max_position_embeddings", family->max_position_embeddings);
+  config.rms_norm_eps = r.positive("rms_norm_eps", 1e-6);
+  config.tie_word_embeddings = r.flag("tie_word_embeddings");
+  config.dtype = r.text("dtype", r.text("torch_dtype", "float32"));
+  if (config.num_attention_heads % config.num_key_value_heads != 0) {
+    fail<FileError>(where, "num_attention_heads {} is not a multiple of num_key_value_heads {}",
+                    config.num_attention_heads, config.num_key_value_heads);
+  }
+  read_rope(r, where, config);
+  read_tokens(r, config);
+  return config;
+}
+
+std::string to_json(const HfConfig& c) {
+  const auto& family = kFamilies[static_cast<size_t>(c.family)];
+  Json root;
+  root.set("architectures", Json(Json::Array{std::string(family.architecture)}));
+  root.set("model_type", std::string(family.model_type));
+  root.set("hidden_size", c.hidden_size).set("num_hidden_layers", c.num_hidden_layers);
+  root.set("num_attention_heads", c.num_attention_heads).set("num_key_value_heads", c.num_key_value_heads);
+  root.set("head_dim", c.head_dim)
+      .set("intermediate_size", c.intermediate_size)
+      .set("vocab_size", c.vocab_size);
+  root.set("max_position_embeddings", c.max_position_embeddings);
+  root.set("hidden_act", "silu").set("rms_norm_eps", c.rms_norm_eps).set("rope_theta", c.rope_theta);
+  Json scaling;
+  if (c.rope_scaling) {
+    scaling.set("rope_type", "llama3").set("factor", c.rope_scaling->factor);
+    scaling.set("low_freq_factor", c.rope_scaling->low_freq_factor);
+    scaling.set("high_freq_factor", c.rope_scaling->high_freq_factor);
+    scaling.set("original_max_position_embeddings",
+                static_cast<int64_t>(c.rope_scaling->original_max_position_embeddings));
+  }
+  root.set("rope_scaling", std::move(scaling));
+  root.set("attention_bias", false).set("attention_dropout", 0.0);
+  if (c.family == HfFamily::llama) root.set("mlp_bias", false);
+  root.set("tie_word_embeddings", c.tie_word_embeddings);
+  root.set("bos_token_id", c.bos_token_id ? Json(*c.bos_token_id) : Json());
+  Json eos;
+  if (c.eos_token_ids.size() == 1) eos = c.eos_token_ids[0];
+  if (c.eos_token_ids.size() > 1) {
+    for (int64_t id : c.eos_token_ids) eos.push(id);
+  }
+  root.set("eos_token_id", std::move(eos)).set("torch_dtype", c.dtype).set("use_cache", true);
+  return root.dump(2) + "\n";
+}
+
+}  // namespace ottava

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/ops/rope.h"
+
+namespace ottava {
+
+/// The families of Hugging Face models that we build. Qwen2 has biases on q, k and v; Qwen3 norms on q and k.
+enum class HfFamily { llama, qwen2, qwen3 };
+/// "llama", "qwen2", "qwen3": `model_type`.
+std::string_view model_type_of(HfFamily family);
+
+/// The part of an HF `config.json` that decides what the model computes. Defaults are those of `transformers` where a file
+/// leaves a value out.
+struct HfConfig {
+  HfFamily family = HfFamily::llama;
+  int64_t hidden_size = 0;
+  int64_t num_hidden_layers = 0;
+  int64_t num_attention_heads = 0;
+  int64_t num_key_value_heads = 0;
+  int64_t head_dim = 0;
+  int64_t intermediate_size = 0;
+  int64_t vocab_size = 0;
+  int64_t max_position_embeddings = 2048;
+  double rms_norm_eps = 1e-6;
+  double rope_theta = 10000;
+  std::optional<RopeScaling> rope_scaling;  ///< rope type "llama3"; empty for "default"
+  bool tie_word_embeddings = false;
+  std::optional<int64_t> bos_token_id;
+  std::vector<int64_t> eos_token_ids;
+  std::string dtype = "float32";  ///< of the stored weights: "float32", "bfloat16", "float16"
+  bool operator==(const HfConfig&) const = default;
+};
+
+/// Reads the text of a config.json: both the older form (rope_theta, rope_scaling, torch_dtype) and the newer one
+/// (rope_parameters, dtype). Throws FileError that begins with `where` for malformed text and for every setting that would
+/// change the mathematics and is not built (another family, rope type, activation, biases, sliding windows, quantized
+/// weights): nothing is passed over.
+HfConfig parse_hf_config(std::string_view text, std::string_view where);
+
+/// The text of a config.json that `transformers` reads, in the older form, which all its versions know.
+std::string to_json(const HfConfig& config);
+
+}  // namespace ottava

@@ -1,0 +1,19 @@
+#include "parallel/checkpoint/differences.h"
+
+#include "core/error.h"
+
+namespace ottava::checkpoint {
+
+void Differences::refuse(const std::string& folder) const {
+  if (count_ == 0) return;
+  std::string more = count_ > 4 ? fmt::format("; and {} more", count_ - 4) : "";
+  fail<ConfigError>("checkpoint", "{} is not of this model: {}{}", folder, text_, more);
+}
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  std::string text;
+  for (int64_t extent : shape) text += fmt::format("{}{}", text.empty() ? "" : ", ", extent);
+  return "[" + text + "]";
+}
+
+}  // namespace ottava::checkpoint

@@ -1,0 +1,110 @@
+#include "parallel/checkpoint/huggingface.h"
+
+#include <memory>
+#include <set>
+
+#include "core/io/safetensors_folder.h"
+#include "parallel/checkpoint/differences.h"
+#include "parallel/checkpoint/held_runs.h"
+#include "parallel/checkpoint/shard_reader.h"
+
+namespace ottava::checkpoint {
+namespace {
+
+constexpr std::string_view kHead = "lm_head.weight", kEmbedding = "model.embed_tokens.weight";
+constexpr std::string_view kRotary = "rotary_emb.inv_freq";
+
+bool ends_with(std::string_view text, std::string_view end) {
+  return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
+}
+
+// True when the folder's output layer and embedding are the same numbers.
+bool is_tied(const SafetensorsFolder& folder) {
+  auto head = folder.find(std::string(kHead)), embedding = folder.find(std::string(kEmbedding));
+  if (embedding.entry == nullptr || head.entry->shape != embedding.entry->shape ||
+      head.entry->type != embedding.entry->type || !head.entry->dtype ||
+      !is_weight_dtype(*head.entry->dtype)) {
+    return false;
+  }
+  const SafetensorsEntry& e = *head.entry;
+  bool same = true;
+  constexpr int64_t kBandRows = 64;
+  for (int64_t row = 0; row < e.rows() && same; row += kBandRows) {
+    TensorRectangle band{row, std::min(row + kBandRows, e.rows()), 0, e.columns()};
+    auto bytes = static_cast<size_t>(band.numel()) * size_of(*e.dtype);
+    std::vector<char> a(bytes), b(bytes);
+    read_rectangle(*head.file, e, band, FloatSpan{*e.dtype, a.data()});
+    read_rectangle(*embedding.file, *embedding.entry, band, FloatSpan{*e.dtype, b.data()});
+    same = a == b;
+  }
+  return same;
+}
+
+// Lists what does not fit; returns what has no use.
+std::vector<std::string> check_model(const SafetensorsFolder& folder, const Layout& layout) {
+  Differences differences;
+  std::set<std::string_view> wanted;
+  for (const StoredTensor& tensor : layout.tensors) {
+    wanted.insert(tensor.entry.name);
+    const SafetensorsEntry* found = folder.find(tensor.entry.name).entry;
+    if (found == nullptr) {
+      bool head = tensor.entry.name == kHead;
+      differences.add(fmt::format("it has no '{}'{}", tensor.entry.name, head ? " (tied embeddings?)" : ""));
+    } else if (found->shape != tensor.entry.shape) {
+      differences.add(fmt::format("'{}' is {}, expected {}", tensor.entry.name, shape_text(found->shape),
+                                  shape_text(tensor.entry.shape)));
+    } else if (!found->dtype || !is_weight_dtype(*found->dtype)) {
+      differences.add(
+          fmt::format("'{}' is stored as {}, expected F32, BF16 or F16", tensor.entry.name, found->type));
+    }
+  }
+  std::vector<std::string> ignored;
+  for (const auto& [name, location] : folder.tensors()) {
+    if (wanted.count(name) != 0) continue;
+    if (ends_with(name, kRotary) || (name == kHead && is_tied(folder))) {
+      ignored.push_back(name);
+    } else {
+      std::string why = name == kHead ? " and differs from the embedding, which this model ties it to" : "";
+      differences.add(fmt::format("its '{}' is unknown here{}", name, why));
+    }
+  }
+  differences.refuse(folder.path());
+  return ignored;
+}
+
+void read_weights(const SafetensorsFolder& folder, const Layout& layout, const TrainedParameters& into) {
+  ShardReader reader(into.copy);
+  for (const HeldRun& run : held_runs(layout, into)) {
+    const std::string& name = layout.tensors[run.tensor].entry.name;
+    auto [file, entry] = folder.find(name);
+    reader.on_non_finite = [&, path = file->path(), columns = entry->columns()](int64_t index) {
+      std::string at = columns == 1 ? fmt::format("[{}]", index)
+                                    : fmt::format("[{}, {}]", index / columns, index % columns);
+      fail<FileError>("checkpoint", "{}: '{}' is not finite at {}: these weights cannot be trained", path,
+                      name, at);
+    };
+    reader.read(*file, *entry, run.rectangle, run.memory);
+  }
+}
+
+}  // namespace
+
+HuggingFaceLoad load_huggingface(const std::string& path, const TrainedParameters& into, RankGroup& group) {
+  HuggingFaceLoad result{.folder = path, .ignored = {}, .stored_types = {}};
+  std::unique_ptr<SafetensorsFolder> folder;
+  Layout layout;
+  group.together([&] {
+    folder = std::make_unique<SafetensorsFolder>(path);
+    LayoutOptions options = layout_options_of(into);
+    options.with_optimizer = false;
+    layout = plan_layout(into.specs, options);
+    result.ignored = check_model(*folder, layout);
+  });
+  group.together([&] { read_weights(*folder, layout, into); });
+  std::set<std::string_view> types;
+  for (const StoredTensor& tensor : layout.tensors) types.insert(folder->find(tensor.entry.name).entry->type);
+  result.stored_types.assign(types.begin(), types.end());
+  return result;
+}
+
+}  // namespace ottava::checkpoint

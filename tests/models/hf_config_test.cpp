@@ -1,0 +1,116 @@
+#include "models/hf_config.h"
+
+#include "core/io/json.h"
+#include "tests/support/catch.h"
+
+namespace ottava {
+namespace {
+
+using Catch::Matchers::Contains;
+
+const char* const kLlama32 = R"({
+  "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 128000,
+  "eos_token_id": [128001, 128008, 128009], "head_dim": 64, "hidden_act": "silu", "hidden_size": 2048,
+  "initializer_range": 0.02, "intermediate_size": 8192, "max_position_embeddings": 131072, "mlp_bias": false,
+  "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 16, "num_key_value_heads": 8,
+  "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0,
+  "low_freq_factor": 1.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"}, "rope_theta": 500000.0,
+  "tie_word_embeddings": true, "torch_dtype": "bfloat16", "use_cache": true, "vocab_size": 128256})";
+
+// A small llama with one more member; later members of `more` come instead of those of the same name.
+std::string llama_with(const std::string& more) {
+  return R"({"model_type":"llama","hidden_size":64,"num_hidden_layers":2,"num_attention_heads":4,)"
+         R"("intermediate_size":96,"vocab_size":100)" +
+         (more.empty() ? "" : "," + more) + "}";
+}
+
+TEST_CASE("HF config: a published one") {
+  HfConfig c = parse_hf_config(kLlama32, "config.json");
+  CHECK(c.family == HfFamily::llama);
+  CHECK(c.hidden_size == 2048);
+  CHECK(c.num_key_value_heads == 8);
+  CHECK(c.head_dim == 64);
+  CHECK(c.rms_norm_eps == 1e-5);
+  CHECK(c.rope_theta == 500000);
+  REQUIRE(c.rope_scaling);
+  CHECK(c.rope_scaling->factor == 32);
+  CHECK(c.tie_word_embeddings);
+  CHECK(c.dtype == "bfloat16");
+  CHECK(c.bos_token_id == 128000);
+  CHECK(c.eos_token_ids == std::vector<int64_t>{128001, 128008, 128009});
+}
+
+TEST_CASE("HF config: what is written reads back the same") {
+  HfConfig c = parse_hf_config(kLlama32, "config.json");
+  CHECK((parse_hf_config(to_json(c), "t") == c));
+  c.rope_scaling.reset();
+  c.bos_token_id.reset();
+  c.eos_token_ids = {7};
+  for (HfFamily family : {HfFamily::llama, HfFamily::qwen2, HfFamily::qwen3}) {
+    c.family = family;
+    CHECK((parse_hf_config(to_json(c), "t") == c));
+  }
+  c.eos_token_ids.clear();
+  CHECK((parse_hf_config(to_json(c), "t") == c));
+  CHECK(Json::parse(to_json(c), "t").at("architectures", "t").as_array("t")[0].as_string("t") ==
+        "Qwen3ForCausalLM");
+}
+
+TEST_CASE("HF config: defaults and the newer form") {
+  HfConfig c = parse_hf_config(llama_with(""), "t");
+  CHECK(c.num_key_value_heads == 4);
+  CHECK(c.head_dim == 16);
+  CHECK(c.rope_theta == 10000);
+  CHECK(c.rms_norm_eps == 1e-6);
+  CHECK(c.max_position_embeddings == 2048);
+  CHECK_FALSE(c.bos_token_id);
+  c = parse_hf_config(
+      llama_with(R"("rope_parameters":{"rope_type":"default","rope_theta":5e5},"dtype":"float16")"), "t");
+  CHECK(c.rope_theta == 5e5);
+  CHECK(c.dtype == "float16");
+  CHECK_FALSE(c.rope_scaling);
+  c = parse_hf_config(
+      llama_with(R"("rope_parameters":{"rope_type":"llama3","rope_theta":5e5,"factor":8,"low_freq_factor":1,)"
+                 R"("high_freq_factor":4,"original_max_position_embeddings":8192})"),
+      "t");
+  CHECK(c.rope_scaling->factor == 8);
+  CHECK(parse_hf_config(llama_with(R"("rope_scaling":null,"head_dim":null)"), "t").head_dim == 16);
+  CHECK_FALSE(parse_hf_config(llama_with(R"("rope_scaling":{"type":"default"})"), "t").rope_scaling);
+  std::string qwen3 = llama_with("");
+  qwen3.replace(qwen3.find("llama"), 5, "qwen3");
+  CHECK(parse_hf_config(qwen3, "t").head_dim == 128);
+}
+
+TEST_CASE("HF config: what would compute something else is refused with a sentence") {
+  auto refused = [](const std::string& more, const std::string& words) {
+    CHECK_THROWS_WITH(parse_hf_config(llama_with(more), "c.json"), Contains(words) && Contains("c.json"));
+  };
+  refused(R"("hidden_act":"gelu")", "hidden_act is 'gelu'");
+  refused(R"("attention_bias":true)", "bias to the output projection");
+  refused(R"("mlp_bias":true)", "mlp_bias is true");
+  refused(R"("use_sliding_window":true)", "windowed attention is not built");
+  refused(R"("quantization_config":{})", "quantized weights are not read");
+  refused(R"("partial_rotary_factor":0.5)", "partial_rotary_factor is 0.5");
+  refused(R"("rope_scaling":{"rope_type":"yarn"})", "rope type is 'yarn', expected 'default' or 'llama3'");
+  refused(R"("rope_scaling":{"type":"linear","factor":2})", "rope type is 'linear'");
+  refused(R"("rope_scaling":{"rope_type":"llama3"})", "has no 'factor'");
+  refused(R"("rope_scaling":{"rope_type":"llama3","factor":8,"low_freq_factor":4,"high_freq_factor":4,)"
+          R"("original_max_position_embeddings":8192})",
+          "high_freq_factor is 4, expected more than");
+  refused(R"("num_key_value_heads":3)", "num_attention_heads 4 is not a multiple of num_key_value_heads 3");
+  refused(R"("num_key_value_heads":0)", "num_key_value_heads is 0, expected 1 to 2^31");
+  refused(R"("rope_theta":0)", "rope_theta is 0, expected more than 0");
+  refused(R"("rope_theta":"x")", "is a string, expected a number");
+  refused(R"("tie_word_embeddings":1)", "expected true or false");
+  CHECK_THROWS_WITH(parse_hf_config(R"({"model_type":"gpt2"})", "t"),
+                    Contains("model_type is 'gpt2', expected llama"));
+  CHECK_THROWS_WITH(parse_hf_config(R"({"model_type":"llama"})", "t"), Contains("has no 'hidden_size'"));
+  CHECK_THROWS_WITH(parse_hf_config("[]", "t"), Contains("is an array, expected an object"));
+  CHECK_THROWS_WITH(parse_hf_config(R"({"model_type":"llama","hidden_size":65,"num_hidden_layers":2,)"
+                                    R"("num_attention_heads":4,"intermediate_size":96,"vocab_size":100})",
+                                    "t"),
+                    Contains("has no head_dim"));
+}
+
+}  // namespace
+}  // namespace ottava

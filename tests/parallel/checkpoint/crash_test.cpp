@@ -1,0 +1,174 @@
+// What a job that dies, or a disk that is full, leaves behind.
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <thread>
+
+#include "parallel/checkpoint/loader.h"
+#include "parallel/checkpoint/saver.h"
+#include "parallel/checkpoint/verify.h"
+#include "tests/parallel/checkpoint/tiny_model.h"
+#include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
+
+namespace ottava::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+Checkpoint checkpoint_of(const TinyRank& rank, int64_t step) {
+  return {.step = step, .parameters = rank.parameters, .texts = {{"config.json", "{}\n"}}, .copies = {}};
+}
+
+void save(const std::string& folder, int64_t step) {
+  std::vector<ParameterSpec> specs = tiny_model();
+  RankGroup group;
+  TinyRank rank(specs, {});
+  rank.fill(step);
+  CheckpointSaver({.folder = folder, .keep_latest_k = 2}, group).save(checkpoint_of(rank, step));
+}
+
+// The step that loads, all of whose values are those of that step.
+int64_t load(const std::string& folder) {
+  std::vector<ParameterSpec> specs = tiny_model();
+  RankGroup group;
+  TinyRank rank(specs, {});
+  auto loaded = load_newest(folder, rank.parameters, group);
+  if (!loaded) return -1;
+  CHECK(rank.wrong(loaded->manifest.step) == 0);
+  return loaded->manifest.step;
+}
+
+// Runs work in a child process and returns its wait status.
+int in_child(const std::function<void()>& work) {
+  pid_t child = ::fork();
+  if (child == 0) {
+    try {
+      work();
+    } catch (const FileError&) {
+      ::_exit(7);
+    } catch (...) {
+      ::_exit(8);
+    }
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return status;
+}
+
+TEST_CASE("killed after any piece of a save: the checkpoint before loads, the next save succeeds") {
+  TemporaryFolder folder;
+  save(folder.path(), 1);
+  int64_t pieces = 0;
+  for (bool was_killed = true; was_killed; ++pieces) {
+    int status = in_child([&] {
+      std::vector<ParameterSpec> specs = tiny_model();
+      RankGroup group;
+      TinyRank rank(specs, {});
+      rank.fill(2);
+      int64_t left = pieces;
+      rank.parameters.copy = [&](void* to, const void* from, size_t bytes) {
+        if (left-- == 0) ::raise(SIGKILL);
+        std::copy_n(static_cast<const char*>(from), bytes, static_cast<char*>(to));
+      };
+      CheckpointSaver({.folder = folder.path()}, group).save(checkpoint_of(rank, 2));
+    });
+    was_killed = WIFSIGNALED(status);
+    if (!was_killed) break;
+    CHECK(fs::exists(folder / "step-2.tmp"));
+    CHECK(load(folder.path()) == 1);
+  }
+  CHECK(pieces == 3 * 14);  // one piece per tensor
+  CHECK(load(folder.path()) == 2);
+  CHECK_FALSE(fs::exists(folder / "step-2.tmp"));
+}
+
+TEST_CASE("killed at any time, also while renaming and rotating: a whole checkpoint is there") {
+  TemporaryFolder folder;
+  auto start = std::chrono::steady_clock::now();
+  save(folder.path(), 1);
+  auto one_save = std::chrono::steady_clock::now() - start;
+  int64_t newest = 1;
+  constexpr int kAttempts = 24;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    pid_t child = ::fork();
+    if (child == 0) {
+      for (int64_t step = newest + 1;; ++step) save(folder.path(), step);
+    }
+    std::this_thread::sleep_for(one_save * 4 * attempt / kAttempts);
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+    int64_t loaded = load(folder.path());
+    CHECK(loaded >= newest);
+    newest = loaded;
+  }
+  CHECK(newest > 1);
+}
+
+TEST_CASE("a full disk leaves the last good checkpoint and gives the space back") {
+  TemporaryFolder folder;
+  save(folder.path(), 1);
+  // Past the limit of a file's size writing fails with EFBIG where a full disk says ENOSPC: in the header, while space is
+  // reserved, and (in small files only) after all tensors are written.
+  for (rlim_t limit : {rlim_t{100}, rlim_t{10000}, rlim_t{30000}}) {
+    int status = in_child([&] {
+      ::signal(SIGXFSZ, SIG_IGN);
+      rlimit r{limit, limit};
+      ::setrlimit(RLIMIT_FSIZE, &r);
+      save(folder.path(), 2);
+    });
+    CHECK(WEXITSTATUS(status) == 7);
+    CHECK_FALSE(fs::exists(folder / "step-2.tmp"));
+    CHECK(load(folder.path()) == 1);
+  }
+  save(folder.path(), 2);
+  CHECK(load(folder.path()) == 2);
+}
+
+TEST_CASE("a disk that fills up under the writer thread") {
+  TemporaryFolder folder;
+  save(folder.path(), 1);
+  int status = in_child([&] {
+    std::vector<ParameterSpec> specs = tiny_model();
+    RankGroup group;
+    TinyRank rank(specs, {});
+    rank.fill(2);
+    CheckpointSaver saver({.folder = folder.path()}, group);
+    Checkpoint checkpoint = checkpoint_of(rank, 2);
+    checkpoint.texts = {{"large.txt", std::string(200000, 'x')}};
+    ::signal(SIGXFSZ, SIG_IGN);
+    rlimit r{100000, 100000};
+    ::setrlimit(RLIMIT_FSIZE, &r);
+    saver.begin(checkpoint);
+    saver.finish();
+  });
+  CHECK(WEXITSTATUS(status) == 7);
+  CHECK_FALSE(fs::exists(folder / "step-2.tmp"));
+  CHECK(load(folder.path()) == 1);
+}
+
+TEST_CASE("a rank that dies during a save stops the others; what was saved before loads") {
+  TemporaryFolder folder;
+  save(folder.path(), 1);
+  std::vector<ParameterSpec> specs = tiny_model();
+  CHECK_THROWS_WITH(run_ranks({1, 3, 1},
+                              [&](RankGroup& group, ShardCoordinates at) {
+                                TinyRank rank(specs, at);
+                                rank.fill(2);
+                                CheckpointSaver saver({.folder = folder.path()}, group);
+                                saver.begin(checkpoint_of(rank, 2));
+                                if (group.rank() == 1) throw std::runtime_error("killed");
+                                saver.finish();
+                              }),
+                    Catch::Matchers::Contains("killed"));
+  CHECK_FALSE(fs::exists(folder / "step-2"));
+  CHECK(load(folder.path()) == 1);
+}
+
+}  // namespace
+}  // namespace ottava::checkpoint

@@ -1,0 +1,174 @@
+#include "parallel/checkpoint/verify.h"
+
+#include <filesystem>
+
+#include "parallel/checkpoint/checksum.h"
+#include "parallel/checkpoint/loader.h"
+#include "parallel/checkpoint/manifest.h"
+#include "parallel/checkpoint/saver.h"
+#include "tests/parallel/checkpoint/tiny_model.h"
+#include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
+
+namespace ottava::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Matchers::Contains;
+
+void save(const std::string& folder, int64_t step, int64_t version, std::optional<DType> export_dtype = {}) {
+  std::vector<ParameterSpec> specs = tiny_model();
+  RankGroup group;
+  TinyRank rank(specs, {});
+  rank.fill(version);
+  CheckpointSaver saver({.folder = folder}, group);
+  saver.save({.step = step,
+              .parameters = rank.parameters,
+              .export_dtype = export_dtype,
+              .texts = {{"config.json", "{}\n"}, {"empty.txt", ""}},
+              .copies = {}});
+}
+
+std::vector<std::string> files_of(const std::string& folder) {
+  std::vector<std::string> paths;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder))
+    paths.push_back(entry.path().string());
+  return paths;
+}
+
+TEST_CASE("verify sees a change of any byte of any file, and names what changed") {
+  TemporaryFolder folder;
+  save(folder.path(), 1, 1);
+  std::string step = folder / "step-1";
+  REQUIRE(verify_checkpoint(step).empty());
+  int64_t seen = 0, missed = 0;
+  for (const std::string& path : files_of(step)) {
+    File file = File::open_for_writing(path);
+    int64_t bytes = file.size();
+    std::string content = read_file(path);
+    // Every byte of small files and headers, a sample of the tensors; one bit each.
+    for (int64_t i = 0; i < bytes; i += i < 256 ? 5 : 331) {
+      char changed = static_cast<char>(content[static_cast<size_t>(i)] ^ (1 << (i % 8)));
+      file.write_at(&changed, 1, i);
+      (verify_checkpoint(step).empty() ? missed : seen) += 1;
+      file.write_at(&content[static_cast<size_t>(i)], 1, i);
+    }
+  }
+  CHECK(missed == 0);
+  CHECK(seen > 300);
+  CHECK(verify_checkpoint(step).empty());
+}
+
+TEST_CASE("verify names tensors and files") {
+  TemporaryFolder folder;
+  save(folder.path(), 1, 1);
+  std::string step = folder / "step-1";
+  SafetensorsFile model(step + "/model.safetensors");
+  const SafetensorsEntry& w2 = *model.find("model.layers.0.mlp.down_proj.weight");
+  File::open_for_writing(model.path()).write_at("x", 1, model.header().data_begin + w2.begin + 17);
+  std::vector<std::string> problems = verify_checkpoint(step);
+  REQUIRE(problems.size() == 1);
+  CHECK_THAT(problems[0],
+             Contains("tensor 'model.layers.0.mlp.down_proj.weight' changed since it was saved"));
+  File::open_for_writing(step + "/config.json").truncate(1);
+  fs::remove(step + "/empty.txt");
+  File::open_for_writing(step + "/optimizer.safetensors").truncate(5000);
+  problems = verify_checkpoint(step);
+  REQUIRE(problems.size() == 4);
+  CHECK_THAT(problems[0], Contains("optimizer.safetensors has 5000 bytes") && Contains("it is truncated"));
+  CHECK_THAT(problems[1], Contains("config.json has 1 bytes, the manifest says 3: it is truncated"));
+  CHECK_THAT(problems[2], Contains("empty.txt: No such file"));
+  fs::remove(step + "/manifest.json");
+  CHECK_THAT(verify_checkpoint(step).at(0), Contains("manifest.json: No such file"));
+}
+
+TEST_CASE("loading finds the same damage, names it, and takes the checkpoint before") {
+  TemporaryFolder folder;
+  save(folder.path(), 1, 1);
+  save(folder.path(), 2, 2);
+  std::vector<ParameterSpec> specs = tiny_model();
+  auto load = [&](const TinyLayout& layout, int64_t load_step = -1) {
+    std::atomic<int64_t> steps = 0;
+    run_ranks(layout, [&](RankGroup& group, ShardCoordinates at) {
+      TinyRank rank(specs, at);
+      int64_t step = load_newest(folder.path(), rank.parameters, group, load_step)->manifest.step;
+      steps += rank.wrong(step) == 0 ? step : 1000;
+    });
+    return steps.load();
+  };
+  CHECK(load({1, 2, 1}) == 4);
+  RankGroup group;
+  CHECK(newest_checkpoint(folder.path(), group) == folder / "step-2");
+  std::string model = folder / "step-2/model.safetensors";
+  File file = File::open_for_writing(model);
+  file.write_at("x", 1, file.size() - 3);  // the last rows: only the last rank reads them
+  CHECK(load({1, 2, 1}) == 2);
+  CHECK(load({4, 1, 1}) == 4);
+  CHECK_THROWS_WITH(load({1, 3, 1}, 2), Contains("tensor 'lm_head.weight' changed since it was saved"));
+  TinyRank unverified(specs, {});
+  CHECK(load_newest(folder.path(), unverified.parameters, group, -1, {.verify = false})->manifest.step == 2);
+
+  file.truncate(file.size() - 1);
+  CHECK(load({2, 1, 1}) == 2);
+  CHECK(newest_checkpoint(folder.path(), group) == folder / "step-1");
+  CHECK_FALSE(newest_checkpoint(folder.path(), group, 7));
+  fs::remove(folder / "step-2/manifest.json");
+  CHECK(load({1, 1, 1}) == 1);
+  CHECK_THROWS_WITH(load({1, 1, 1}, 2), Contains("step-2 has no manifest.json: it was not saved to the end"));
+  File::open_for_writing(folder / "step-1/manifest.json").truncate(200);
+  CHECK_THROWS_WITH(load({1, 2, 1}), Contains("all checkpoints in") && Contains("are broken") &&
+                                         Contains("step-1/manifest.json] the manifest is torn"));
+}
+
+TEST_CASE("manifests: what is not ours, newer or changed is refused") {
+  Manifest manifest;
+  manifest.step = 3;
+  manifest.files = {{"a.json", 4, 7, 0}};
+  std::string text = to_text(manifest);
+  CHECK(parse_manifest(text, "m").step == 3);
+  CHECK(parse_manifest(text, "m").files[0].checksum == 7);
+  CHECK_THROWS_WITH(parse_manifest("", "m"), Contains("[m] the manifest is torn"));
+  std::string changed = text;
+  changed.replace(changed.find("\"step\": 3"), 9, "\"step\": 4");
+  CHECK_THROWS_WITH(parse_manifest(changed, "m"), Contains("changed since it was written"));
+  auto with = [&](const std::string& from, const std::string& to) {
+    std::string body = text.substr(0, text.size() - (11 + 16 + 4));
+    body.replace(body.find(from), from.size(), to);
+    return body + "  \"xxh64\": \"" + to_hex(text_checksum(body)) + "\"\n}\n";
+  };
+  CHECK(parse_manifest(with("3", "3"), "m").step == 3);
+  CHECK_THROWS_WITH(parse_manifest(with("\"version\": 1", "\"version\": 2"), "m"),
+                    Contains("format version 2 is not known"));
+  CHECK_THROWS_WITH(parse_manifest(with("ottava checkpoint", "something else"), "m"),
+                    Contains("expected 'ottava checkpoint'"));
+  CHECK_THROWS_WITH(parse_manifest(with("a.json", "../a.json"), "m"), Contains("leaves the folder"));
+  CHECK_THROWS_WITH(parse_manifest(with("\"bytes\":4", "\"bytes\":-4"), "m"),
+                    Contains("cannot have -4 bytes"));
+  CHECK_THROWS_WITH(parse_manifest(with("true", "false"), "m"), Contains("is not complete"));
+}
+
+TEST_CASE("comparing two folders") {
+  TemporaryFolder folder;
+  save(folder.path(), 1, 1);
+  save(folder.path(), 2, 2);
+  save(folder.path(), 3, 1, DType::bf16);
+  SafetensorsFolder a(folder / "step-1"), b(folder / "step-2"), narrow(folder / "step-3");
+  CHECK(compare_folders(a, a).same());
+  FolderDifference d = compare_folders(a, b);
+  CHECK_FALSE(d.same());
+  CHECK(d.tensors.size() == 14);
+  CHECK(d.tensors[0].different > d.tensors[0].elements / 2);
+  CHECK(d.tensors[0].max_abs < 1);
+  FolderDifference rounded = compare_folders(a, narrow);
+  for (const TensorDifference& t : rounded.tensors) {
+    CHECK(t.relative < 0x1p-8);
+    CHECK(t.max_abs <= 0x1p-10);  // values below 1/2 lie 2^-9 apart in bf16
+  }
+  CHECK_FALSE(rounded.same());
+  FolderDifference other = compare_folders(a, SafetensorsFolder(folder / "step-1", "optimizer"));
+  CHECK(other.only_in_a.size() == 14);
+  CHECK(other.only_in_b.size() == 28);
+}
+
+}  // namespace
+}  // namespace ottava::checkpoint
