@@ -82,7 +82,7 @@ int64_t Corpus::line_number(int32_t file, int64_t offset) const {
 void BlockReader::next(Segment& segment) {
   segment.bytes.clear();
   segment.documents.clear();
-  while (!finished() && static_cast<int64_t>(segment.bytes.size()) < 2 * corpus_.sizes().block_bytes) {
+  while (!finished() && !full(static_cast<int64_t>(segment.bytes.size()), corpus_.sizes())) {
     const Corpus::Part& part = parts_[part_];
     const DataFile& file = corpus_.files()[static_cast<size_t>(part.file)];
     bool more = false;
@@ -110,23 +110,32 @@ void BlockReader::append_plain(Segment& segment, const Corpus::Part& part) {
   append_documents(segment, part.file, begin, first);
 }
 
+StoredPart stored_part(const Corpus& corpus, const TokenShard& shard, const Corpus::Part& part) {
+  StoredPart stored{.begin = shard.cut(part.begin), .end = shard.cut(part.end), .token_bytes = shard.token_bytes()};
+  if (stored.begin >= stored.end) return {.token_bytes = stored.token_bytes};
+  stored.documents = shard.document_starts(stored.begin, stored.end);
+  if (corpus.files()[static_cast<size_t>(part.file)].format != Format::llmc_shard) return stored;
+  // llm.c has no document table, so a long document may as well be text without delimiters: it is cut as text is.
+  int64_t longest = std::max<int64_t>(corpus.sizes().max_text_bytes / 4, 1) * stored.token_bytes;
+  std::vector<int64_t> pieces;
+  for (size_t d = 0; d < stored.documents.size(); ++d) {
+    int64_t end = d + 1 < stored.documents.size() ? stored.documents[d + 1] : stored.end;
+    for (int64_t at = stored.documents[d]; at < end; at += longest) pieces.push_back(at);
+  }
+  stored.documents = std::move(pieces);
+  return stored;
+}
+
 void BlockReader::append_tokens(Segment& segment, const Corpus::Part& part) {
   const DataFile& entry = corpus_.files()[static_cast<size_t>(part.file)];
   std::unique_ptr<TokenShard> shard = TokenShard::open(entry.path, entry.format);
-  int64_t begin = shard->cut(part.begin), end = shard->cut(part.end);
-  if (begin >= end) return;
-  auto kind = shard->token_bytes() == 2 ? Document::Kind::u16_tokens : Document::Kind::u32_tokens;
-  // Formats without a document table cannot tell a long document from text without delimiters.
-  int64_t longest = entry.format == Format::llmc_shard ? corpus_.sizes().max_text_bytes / 4 * shard->token_bytes() : end;
-  int64_t first = static_cast<int64_t>(segment.bytes.size()), shift = first - begin;
-  std::vector<int64_t> starts = shard->document_starts(begin, end);
-  append_range(shard->file(), begin, end - begin, segment.bytes);
-  starts.push_back(end);
-  for (size_t i = 0; i + 1 < starts.size(); ++i) {
-    for (int64_t at = starts[i]; at < starts[i + 1]; at += longest) {
-      int64_t stop = std::min(starts[i + 1] - at, longest) + at;
-      segment.documents.push_back({kind, part.file, at + shift, stop + shift, at});
-    }
+  StoredPart stored = stored_part(corpus_, *shard, part);
+  auto kind = stored.token_bytes == 2 ? Document::Kind::u16_tokens : Document::Kind::u32_tokens;
+  int64_t shift = static_cast<int64_t>(segment.bytes.size()) - stored.begin;
+  append_range(shard->file(), stored.begin, stored.end - stored.begin, segment.bytes);
+  for (size_t d = 0; d < stored.documents.size(); ++d) {
+    int64_t begin = stored.documents[d], end = d + 1 < stored.documents.size() ? stored.documents[d + 1] : stored.end;
+    segment.documents.push_back({kind, part.file, begin + shift, end + shift, begin});
   }
 }
 

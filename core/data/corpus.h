@@ -70,6 +70,16 @@ class Corpus {
   std::vector<std::pair<std::string, std::string>> fingerprints_;
 };
 
+/// The part of a token shard that belongs to a block: bytes [begin, end) of the file and where its documents start.
+struct StoredPart {
+  int64_t begin = 0, end = 0, token_bytes = 2;
+  std::vector<int64_t> documents;
+
+  int64_t tokens() const { return (end - begin) / token_bytes; }
+};
+/// Throws FileError.
+StoredPart stored_part(const Corpus& corpus, const TokenShard& shard, const Corpus::Part& part);
+
 /// Reads one block from its start. Almost always that is one segment; a block with compressed files may be more, each of
 /// two to three block_bytes of content.
 class BlockReader {
@@ -77,6 +87,8 @@ class BlockReader {
   BlockReader(const Corpus& corpus, int64_t block) : corpus_(corpus), parts_(corpus.parts(block)) {}
   /// Overwrites `segment`. Throws FileError or DataError.
   void next(Segment& segment);
+  /// Whether a segment of this many bytes takes no more.
+  static bool full(int64_t bytes, const BlockSizes& sizes) { return bytes >= 2 * sizes.block_bytes; }
   bool finished() const { return part_ == parts_.size(); }
 
  private:

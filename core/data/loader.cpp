@@ -61,13 +61,14 @@ struct TokenLoader::State {
     SegmentPlace place;
     int64_t first_sample = 0;
   };
-  Located locate(int64_t sample) const {
+  Located locate(int64_t sample) {
     int64_t per_epoch = index.complete() ? index.total().windows : 0;
     if (index.complete() && per_epoch == 0) fail_empty();
     SegmentPlace place{.epoch = per_epoch > 0 ? sample / per_epoch : 0};
     int64_t first = place.epoch * per_epoch;
     for (int32_t block : block_order(corpus, options.order, options.seed, place.epoch)) {
       auto segments = index.find(block);
+      if (!segments && (segments = count_stored(corpus, block, options.seq_len))) index.set(block, *segments);
       if (!segments) break;
       for (place.segment = 0; place.segment < static_cast<int64_t>(segments->size()); ++place.segment) {
         int64_t windows = (*segments)[static_cast<size_t>(place.segment)].windows;
@@ -76,6 +77,8 @@ struct TokenLoader::State {
       }
       place = {.epoch = place.epoch, .position = place.position + 1};
     }
+    // The last unknown blocks were counted just now, so the epoch of the sample can be told.
+    if (place.position == corpus.blocks()) return locate(sample);
     return {place, first};
   }
 
@@ -195,6 +198,7 @@ DataStats TokenLoader::stats() const {
   DataStats stats = state_->stats;
   const SegmentPlace& at = state_->position;
   stats.epochs = static_cast<double>(at.epoch) + static_cast<double>(at.position) / static_cast<double>(state_->corpus.blocks());
+  stats.buffer_bytes = state_->queue ? state_->queue->buffer_bytes() : 0;
   stats.seconds_waited = state_->waited_before + (state_->queue ? state_->queue->seconds_waited() : 0);
   return stats;
 }

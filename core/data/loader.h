@@ -22,7 +22,7 @@ struct LoaderOptions {
   std::string index_folder;       ///< empty: nothing is kept
   IndexAccess index_access = IndexAccess::read_write;
   int threads = 1;   ///< that tokenize
-  int prefetch = 2;  ///< segments (about 4 MiB of text, as much of tokens) ready beyond those in work
+  int prefetch = 1;  ///< segments ready beyond those in work: about 4 MiB of tokens each for English
   std::optional<int64_t> block_bytes, max_text_bytes;  ///< default: block_sizes(seq_len), core/data/corpus.h
 };
 
@@ -32,6 +32,7 @@ struct DataStats {
   int64_t dropped_tokens = 0;                    ///< in partial windows at the end of blocks
   double epochs = 0;                             ///< position: 1.5 is half through the second pass
   double seconds_waited = 0;                     ///< that read() stood still for data
+  int64_t buffer_bytes = 0;                      ///< held now for tokens that are ready
 };
 
 /// Where read() writes; each [count, seq_len].
@@ -44,7 +45,8 @@ struct TokenBatch {
 /// Training samples by number. Sample s is a window of seq_len + 1 tokens; s counts through all windows of all blocks of
 /// epoch 0 in that epoch's order, then epoch 1, ... The mapping follows from files, tokenizer, seq_len and seed alone:
 /// not from ranks, threads or where reading began, so the position of a run is one number and any rank may read any samples.
-/// Reading forwards is prefetched; reading elsewhere costs tokenizing the blocks before it whose window counts are not yet known.
+/// Reading forwards is prefetched; reading elsewhere costs tokenizing
+/// the blocks of text before it whose window counts are not yet known; blocks of token shards are counted by their tables.
 class TokenLoader {
  public:
   /// Looks at every file, reads and tokenizes nothing. Throws DataError (nothing to train on, a shard made with another

@@ -168,6 +168,15 @@ void SegmentQueue::pop() {
   changed_.notify_all();
 }
 
+int64_t SegmentQueue::buffer_bytes() const {
+  std::lock_guard lock(mutex_);
+  size_t bytes = 0;
+  for (const auto& item : items_) {
+    bytes += item->packed.tokens.capacity() * sizeof(int32_t) + item->packed.document_starts.capacity() * sizeof(int64_t);
+  }
+  return static_cast<int64_t>(bytes);
+}
+
 SegmentPlace SegmentQueue::last_started() const {
   std::lock_guard lock(mutex_);
   return last_started_;

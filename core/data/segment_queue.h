@@ -51,9 +51,11 @@ class SegmentQueue {
   /// The front segment; waits until it is finished.
   Front finish_front();
   void pop();
-  /// The last segment that has been started, and the position of the front one.
+  /// The last segment that has been started.
   SegmentPlace last_started() const;
   double seconds_waited() const { return seconds_waited_; }
+  /// Memory of the tokens that are held.
+  int64_t buffer_bytes() const;
 
  private:
   struct Item;

@@ -59,6 +59,10 @@ class WindowIndex {
   SegmentCount total_;
 };
 
+/// What reading a block of token shards would give, from the shards' tables alone; nothing for a block that holds any text.
+/// Throws FileError.
+std::optional<std::vector<SegmentCount>> count_stored(const Corpus& corpus, int64_t block, int64_t seq_len);
+
 /// Hash of all that decides which window is where: files, how they are cut, the key of JSON lines, tokenizer, BOS and EOS, seq_len.
 /// `with_location` adds paths and modification times, for a cache on this machine; without, equal copies of the data agree.
 struct IndexKey {

@@ -78,6 +78,39 @@ TEST_CASE("every shard format gives its documents, in blocks of any size") {
   CHECK(read_documents(folder / "megatron8.idx", 200000, 999) == shards[4].second);
 }
 
+TEST_CASE("blocks of shards are counted without reading their tokens") {
+  DataFolder folder;
+  write_ottava(folder / "a.bin", vocabulary(60000), make_documents(3000, 1, 50));
+  folder.write("b.bin", llmc<uint16_t>(20240520, 1, make_documents(3000, 50256, 50)));
+  LoaderOptions o{.sources = {folder.path()}, .encoder = vocabulary(60000), .seq_len = 10, .seed = 3};
+  for (int64_t block_bytes : {40, 1000, 30000}) {
+    o.block_bytes = block_bytes;
+    TokenLoader loader(o);
+    for (int64_t b = 0; b < loader.corpus().blocks(); ++b) {
+      std::vector<SegmentCount> counts = count_stored(loader.corpus(), b, o.seq_len).value();
+      Segment segment;
+      BlockReader reader(loader.corpus(), b);
+      for (const SegmentCount& count : counts) {
+        reader.next(segment);
+        CHECK(count.documents == static_cast<int64_t>(segment.documents.size()));
+        CHECK(count.bytes == static_cast<int64_t>(segment.bytes.size()));
+        CHECK(count.windows * 11 + count.dropped == static_cast<int64_t>(segment.bytes.size()) / 2);
+      }
+      CHECK(reader.finished());
+    }
+    // So a position far ahead is known at once, and is the one that reading up to it would have reached.
+    std::vector<int32_t> jumped = windows(loader, 10, 4000, 3);
+    CHECK(loader.stats().tokens < 200);  // at most the few small blocks that were read
+    TokenLoader walking(o);
+    for (int64_t s = 0; s < 4000; ++s) windows(walking, 10, s, 1);
+    CHECK(windows(walking, 10, 4000, 3) == jumped);
+    CHECK(walking.stats().tokens > 20000);
+    CHECK(walking.stats().buffer_bytes > 0);
+  }
+  folder.write("c.txt", "text");
+  CHECK_FALSE(count_stored(Corpus(find_data_files({folder.path()}), {}), 0, 10));
+}
+
 TEST_CASE("llm.c tokens without delimiters become documents of bounded length") {
   DataFolder folder;
   Tokens one(1);

@@ -1,0 +1,28 @@
+#include <algorithm>
+
+#include "core/data/window_index.h"
+
+namespace ottava::data {
+
+std::optional<std::vector<SegmentCount>> count_stored(const Corpus& corpus, int64_t block, int64_t seq_len) {
+  std::vector<SegmentCount> segments;
+  bool full = true;
+  for (const Corpus::Part& part : corpus.parts(block)) {
+    const DataFile& file = corpus.files()[static_cast<size_t>(part.file)];
+    if (!is_tokenized(file.format)) return std::nullopt;
+    StoredPart stored = stored_part(corpus, *TokenShard::open(file.path, file.format), part);
+    if (full) segments.emplace_back();
+    SegmentCount& count = segments.back();
+    count.tokens += stored.tokens();
+    count.documents += static_cast<int64_t>(stored.documents.size());
+    count.bytes += stored.end - stored.begin;
+    full = BlockReader::full(count.bytes, corpus.sizes());
+  }
+  for (SegmentCount& count : segments) {
+    count.windows = count.tokens / (seq_len + 1);
+    count.dropped = count.tokens % (seq_len + 1);
+  }
+  return segments;
+}
+
+}  // namespace ottava::data
