@@ -5,7 +5,6 @@
 
 #include "core/error.h"
 #include "models/llama/resolve_model.h"
-#include "models/llama/read_hf_config.h"
 
 namespace ottava {
 namespace {
@@ -105,7 +104,6 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
             world_size);
   const Batches batches = resolve_batches(c, mesh);
   std::optional<LlamaConfig> base;
-  if (c.model.flavor == "hf") base = read_hf_config(find_input(c, "model.hf_assets_path", c.model.hf_assets_path));
   const int64_t longest = std::max(c.training.seq_len, c.validation.enable ? c.validation.seq_len : 0);
 
   TrainingShape shape;
@@ -145,8 +143,10 @@ StepPlan record_step(const TrainingShape& shape, Device target, RankGroups& rank
     recorder.clear();
     Arena arena;
     TrainingEngine engine(shape, stream, arena, ranks, plan.matmul_workspace_bytes);
+    ranks.world->stats().reset();
     engine.train_step({}, {});
     plan.costs = recorder.totals();
+    plan.traffic = ranks.world->stats();
     if (shape.validation_batch > 0) engine.validate({});
     plan.matmul_workspace_bytes = recorder.workspace_bytes();
     plan.memory = arena.plan();

@@ -32,6 +32,7 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const Config& config);
 struct StepPlan {
   MemoryPlan memory;
   std::vector<CostRecorder::Total> costs;  ///< of one training step
+  CommStats traffic;                       ///< of that step
   double flops(Precision precision) const;
   int64_t matmul_workspace_bytes = 0;
 };

@@ -1,2 +1,177 @@
+#include <CLI/CLI.hpp>
+
 #include <cstdio>
-int main() { std::puts("ottava"); }
+#include <iostream>
+
+#include "apps/bench_command.h"
+#include "apps/config_command.h"
+#include "apps/data_command.h"
+#include "apps/plan_command.h"
+#include "apps/tokenizer_command.h"
+#include "apps/train_command.h"
+#include "core/error.h"
+#include "core/log.h"
+
+namespace {
+
+using namespace ottava;
+
+// A command that takes a configuration file and `--section.key value` for any of its keys.
+CLI::App* add_experiment_command(CLI::App& app, const char* name, const char* meaning, std::string& file) {
+  CLI::App* command = app.add_subcommand(name, meaning);
+  command->add_option("config", file, "YAML or TOML file of the experiment");
+  command->allow_extras();
+  command->footer("Every key of the file can be given as --section.key value, for example --training.steps 100;\n"
+                  "`ottava config --comments` lists them all.");
+  return command;
+}
+
+void add_train(CLI::App& app, int& code) {
+  static TrainCommand options;
+  CLI::App* command = add_experiment_command(app, "train", "train a model; continues from the newest checkpoint", options.file);
+  command->callback([command, &code] {
+    options.overrides = command->remaining();
+    code = run_train_command(options);
+  });
+}
+
+void add_bench(CLI::App& app) {
+  static BenchCommand options;
+  CLI::App* bench = app.add_subcommand("bench", "measure");
+  bench->require_subcommand(1);
+  CLI::App* command = add_experiment_command(*bench, "train", "tokens per second, time per operation and utilization of a training step", options.file);
+  command->add_option("--steps", options.steps, "steps that are measured, after two that are not")->capture_default_str();
+  command->callback([command] {
+    options.overrides = command->remaining();
+    run_bench_command(options, std::cout);
+  });
+}
+
+void add_plan(CLI::App& app) {
+  static PlanCommand options;
+  CLI::App* command = add_experiment_command(app, "plan", "memory, compute and traffic of a training step for any number of ranks; needs no GPU", options.file);
+  command->add_option("--world-size", options.world_size, "ranks to plan for")->capture_default_str();
+  command->callback([command] {
+    options.overrides = command->remaining();
+    run_plan_command(options, std::cout);
+  });
+}
+
+void add_config(CLI::App& app) {
+  static ConfigCommand options;
+  static bool schema = false, fates = false, comments = false;
+  CLI::App* command = add_experiment_command(app, "config", "print the resolved configuration", options.file);
+  command->add_flag("--schema", schema, "print the JSON schema, for editors");
+  command->add_flag("--fates", fates, "print what becomes of every key, also those of other trainers");
+  command->add_flag("--comments", comments, "explain every key");
+  command->callback([command] {
+    options.overrides = command->remaining();
+    options.print = schema ? ConfigCommand::Print::schema : fates ? ConfigCommand::Print::fates : comments ? ConfigCommand::Print::explained_tree : ConfigCommand::Print::tree;
+    run_config_command(options, std::cout, std::cerr);
+  });
+}
+
+void add_tokenizer(CLI::App& app) {
+  CLI::App* tokenizer = app.add_subcommand("tokenizer", "train and use tokenizers");
+  tokenizer->require_subcommand(1);
+  {
+    static TokenizerTrainOptions options;
+    CLI::App* command = tokenizer->add_subcommand("train", "make a byte-level BPE tokenizer from text");
+    command->add_option("sources", options.sources, "text or JSON lines: files, folders, globs")->required();
+    command->add_option("--output", options.output_folder, "folder for tokenizer.json")->required();
+    command->add_option("--vocab-size", options.vocab_size, "tokens, special ones included")->required();
+    command->add_option("--rules", options.rules, "llama3, gpt2 or qwen2: how text is cut into words")->capture_default_str();
+    command->add_option("--special-tokens", options.special_tokens, "")->capture_default_str();
+    command->add_option("--bos-token", options.bos_token, "")->capture_default_str();
+    command->add_option("--eos-token", options.eos_token, "")->capture_default_str();
+    command->add_option("--text-key", options.text_key, "key of the text in JSON lines")->capture_default_str();
+    command->add_option("--max-bytes", options.max_bytes, "stop after so much text; 0: all")->capture_default_str();
+    command->callback([] { tokenizer_train(options, std::cout); });
+  }
+  {
+    static TokenizerEncodeOptions options;
+    static bool pieces = false, wrap = false;
+    CLI::App* command = tokenizer->add_subcommand("encode", "text to ids");
+    command->add_option("tokenizer", options.tokenizer, "folder or tokenizer.json")->required();
+    command->add_option("text", options.text, "");
+    command->add_option("--file", options.file, "read the text from a file");
+    command->add_flag("--pieces", pieces, "one line per token");
+    command->add_flag("--special", wrap, "add BOS and EOS as the tokenizer's files say");
+    command->callback([] {
+      if (pieces) options.print = TokenizerEncodeOptions::Print::pieces;
+      if (wrap) options.wrap = TokenizerEncodeOptions::Wrap::as_the_files_say;
+      tokenizer_encode(options, std::cout);
+    });
+  }
+  {
+    static TokenizerDecodeOptions options;
+    CLI::App* command = tokenizer->add_subcommand("decode", "ids to text");
+    command->add_option("tokenizer", options.tokenizer, "folder or tokenizer.json")->required();
+    command->add_option("ids", options.ids, "");
+    command->add_option("--file", options.file, "read the ids from a file");
+    command->callback([] { tokenizer_decode(options, std::cout); });
+  }
+  {
+    static TokenizerInspectOptions options;
+    CLI::App* command = tokenizer->add_subcommand("inspect", "what a tokenizer's files say");
+    command->add_option("tokenizer", options.tokenizer, "folder or tokenizer.json")->required();
+    command->add_option("--text", options.text_file, "also report bytes per token on this text");
+    command->callback([] { tokenizer_inspect(options, std::cout); });
+  }
+}
+
+void add_data(CLI::App& app) {
+  CLI::App* data = app.add_subcommand("data", "prepare and look at training data");
+  data->require_subcommand(1);
+  {
+    static DataPrepareOptions options;
+    CLI::App* command = data->add_subcommand("prepare", "text to token shards");
+    command->add_option("sources", options.sources, "files, folders, globs")->required();
+    command->add_option("--tokenizer", options.tokenizer, "folder or tokenizer.json")->required();
+    command->add_option("--output", options.output, "folder for the shards; must not exist or be empty")->required();
+    command->add_option("--text-key", options.text_key, "key of the text in JSON lines")->capture_default_str();
+    command->add_option("--tokens-per-shard", options.tokens_per_shard, "")->capture_default_str();
+    command->callback([] { prepare_data(options, std::cout); });
+  }
+  {
+    static DataInspectOptions options;
+    static bool verify = false;
+    CLI::App* command = data->add_subcommand("inspect", "what sources hold and what training makes of them");
+    command->add_option("sources", options.sources, "files, folders, globs")->required();
+    command->add_option("--tokenizer", options.tokenizer, "count tokens with this");
+    command->add_option("--text-key", options.text_key, "key of the text in JSON lines")->capture_default_str();
+    command->add_option("--seq-len", options.seq_len, "")->capture_default_str();
+    command->add_option("--documents", options.documents, "how many to show")->capture_default_str();
+    command->add_flag("--verify", verify, "read shards whole and compare checksums");
+    command->callback([] {
+      if (verify) options.verify = DataInspectOptions::Verify::contents;
+      inspect_data(options, std::cout);
+    });
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int code = 0;
+  CLI::App app{"ottava trains Llama-family language models in FP8, BF16 and FP32, from a laptop to a GPU cluster,\n"
+               "from one YAML or TOML file per experiment.", "ottava"};
+  app.require_subcommand(1);
+  app.set_version_flag("--version", OTTAVA_VERSION);
+  add_train(app, code);
+  add_plan(app);
+  add_bench(app);
+  add_config(app);
+  add_tokenizer(app);
+  add_data(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e);
+  } catch (const std::exception& e) {
+    std::fflush(stdout);
+    std::fprintf(stderr, "ottava: %s\n", e.what());
+    return 1;
+  }
+  return code;
+}

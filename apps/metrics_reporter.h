@@ -22,6 +22,8 @@ struct MemoryUse {
   double gib = 0, percent = 0;
 };
 MemoryUse memory_use(Device device);
+/// The table of dense vendor figures, the configuration, or a measurement of a few milliseconds.
+DevicePeaks find_device_peaks(Device device, const MetricsConfig& config);
 
 /// Says how a run goes: the log line, a progress line on a terminal, JSON lines and TensorBoard.
 class MetricsReporter {

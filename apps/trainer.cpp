@@ -33,17 +33,9 @@ data::LoaderOptions loader_options(const Experiment& e, const std::vector<std::s
   return options;
 }
 
-LrScheduleOptions schedule_options(const Config& c) {
-  using Decay = LrSchedulerConfig::Decay;
-  const LrSchedulerConfig& s = c.lr_scheduler;
-  LrScheduleOptions options;
-  options.peak = c.optimizer.lr;
-  options.warmup_steps = s.warmup_steps;
-  options.total_steps = s.total_steps.value_or(c.training.steps);
-  options.decay_ratio = s.decay_ratio;
-  options.decay = s.decay_type == Decay::linear ? LrDecay::linear : s.decay_type == Decay::sqrt ? LrDecay::sqrt : LrDecay::cosine;
-  options.min_lr_factor = s.min_lr_factor;
-  return options;
+LossScale initial_loss_scale(const TrainingConfig& c) {
+  std::optional<double> constant = c.constant_loss_scale();
+  return constant ? LossScale::constant(*constant) : LossScale::dynamic();
 }
 
 double seconds_now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
@@ -51,7 +43,7 @@ double seconds_now() { return std::chrono::duration<double>(std::chrono::steady_
 }  // namespace
 
 Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const StopSignals* signals)
-    : experiment_(std::move(experiment)), ranks_(ranks), signals_(signals), device_(device), stream_(stream_of(device)) {
+    : experiment_(std::move(experiment)), ranks_(ranks), signals_(signals), device_(device), stream_(stream_of(device)), loss_scale_(initial_loss_scale(experiment_.config.training)) {
   const Config& c = experiment_.config;
   const TrainingShape& shape = experiment_.shape;
   const bool is_first = ranks.world->rank() == 0;
@@ -72,7 +64,6 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
                                     .documents = shape.block_causal};
     validation_data_ = std::make_unique<BatchSource>(std::move(validation));
   }
-  state_.loss_scale = initial_loss_scale(c.training);
   checkpoints_ = std::make_unique<Checkpoints>(experiment_, ranks_, stream_);
   // The first tokens are made while memory is planned and weights are drawn.
   data_->start(checkpoints_->data_position_to_load());
@@ -83,6 +74,7 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
   arena_ = std::make_unique<Arena>(plan_.memory, device);
   engine_ = std::make_unique<TrainingEngine>(shape, stream_, *arena_, ranks, plan_.matmul_workspace_bytes);
   if (!checkpoints_->load(*engine_, state_)) engine_->parameters().initialise(static_cast<uint64_t>(c.training.seed));
+  if (state_.step > 0) loss_scale_.restore(state_.loss_scale);
   check_data_unchanged();
   reporter_ = std::make_unique<MetricsReporter>(MetricsReporter::Options{.config = c.metrics,
                                                                          .folder = c.job.dump_folder,
@@ -93,7 +85,10 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
 
 Trainer::~Trainer() = default;
 
-double Trainer::learning_rate(int64_t step) const { return ottava::learning_rate(schedule_options(experiment_.config), step); }
+double Trainer::learning_rate(int64_t step) const { 
+  const Config& c = experiment_.config;
+  return ottava::learning_rate({.lr = c.optimizer.lr, .steps = c.training.steps, .schedule = c.lr_scheduler}, step);
+}
 
 StepOutputs Trainer::step(StepProfile* profile) {
   const HostTokens& tokens = data_->read(state_.data_position);
@@ -107,7 +102,7 @@ StepOutputs Trainer::step(StepProfile* profile) {
   }
   stop_asked_ = shared[1] > 0;
   StepInputs inputs{.learning_rate = learning_rate(state_.step),
-                    .loss_scale = current_loss_scale(state_.loss_scale),
+                    .loss_scale = loss_scale_.value(),
                     .optimizer_step = state_.optimizer_step + 1,
                     .valid_tokens = static_cast<int64_t>(shared[0])};
   StepOutputs out = engine_->train_step(tokens, inputs, profile);
@@ -122,7 +117,8 @@ StepOutputs Trainer::step(StepProfile* profile) {
     state_.optimizer_step += 1;
     state_.consecutive_skips = 0;
   }
-  update_loss_scale(state_.loss_scale, out.skipped);
+  loss_scale_.update(out.skipped);
+  state_.loss_scale = loss_scale_.state();
   return out;
 }
 
@@ -182,7 +178,7 @@ void Trainer::log_step(const StepOutputs& out) {
   m.tokens_per_second = tokens / seconds / ranks_.world->size();
   m.step_seconds = seconds / static_cast<double>(steps);
   m.data_seconds = (waited - last_log_.seconds_waited) / static_cast<double>(steps);
-  m.loss_scale = current_loss_scale(state_.loss_scale);
+  m.loss_scale = loss_scale_.value();
   m.skipped_steps = state_.skipped_steps;
   const DevicePeaks& peaks = device_peaks();
   const double model_flops = model_flops_per_token(experiment_.shape.model, experiment_.shape.sequence);

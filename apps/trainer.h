@@ -9,20 +9,10 @@
 #include "apps/experiment.h"
 #include "apps/metrics_reporter.h"
 #include "apps/stop_signals.h"
+#include "apps/training_state.h"
 #include "core/optim/loss_scale.h"
 
 namespace ottava {
-
-/// What a run carries from step to step besides weights and moments; part of every checkpoint.
-struct TrainingState {
-  int64_t step = 0;             ///< finished steps, skipped ones included: the position in the schedule
-  int64_t optimizer_step = 0;   ///< steps that moved the weights: t of AdamW
-  int64_t data_position = 0;    ///< samples consumed, all ranks
-  int64_t tokens_seen = 0;
-  int64_t skipped_steps = 0, consecutive_skips = 0;
-  LossScaleState loss_scale;
-  uint64_t data_fingerprint = 0;  ///< of the data that data_position counts in
-};
 
 /// Trains one experiment on one rank from its newest checkpoint, or from the beginning, to training.steps.
 class Trainer {
@@ -59,6 +49,7 @@ class Trainer {
   const StopSignals* signals_;
   Device device_;
   Stream stream_;
+  LossScale loss_scale_;
   StepPlan plan_;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<TrainingEngine> engine_;

@@ -5,6 +5,7 @@
 
 #include "core/ops/attention.h"
 #include "core/ops/elementwise.h"
+#include "core/ops/key_value_cache.h"
 #include "core/ops/qk_norm.h"
 #include "core/ops/rms_norm.h"
 #include "core/ops/swiglu.h"
@@ -115,6 +116,27 @@ Allocation LlamaBlock::feed_forward_half(const StepContext& c, const Allocation&
     swiglu_forward(c.stream, {.gate_up = gate_up, .out = s});
   }
   return w2_.forward(c, s, recompute == Recompute::nothing ? &saved.w2 : nullptr);
+}
+
+ResidualStream LlamaBlock::generate(const StepContext& c, const LlamaBatch& batch, ResidualStream in, const KeyValueCache& cache,
+                                    int64_t position) const {
+  LlamaBlockSaved now;
+  Allocation a = normalise(c, std::move(in), parameters_.attention_norm, now.x, now.attention_rstd, "attention_norm");
+  project(c, batch, a, now, nullptr);
+  const Tensor& qkv = now.qkv;
+  Allocation q = c.scratch("attention.q", c.compute, {qkv.rows(), heads_.heads * heads_.head_dim});
+  store_key_values(c.stream, {.qkv = qkv, .q = q, .keys = cache.keys, .values = cache.values, .heads = heads_,
+                              .batch = batch.batch, .sequence = batch.sequence, .position = position});
+  if (batch.sequence > 1) {
+    attend(c, batch, now);
+  } else {
+    now.attention = c.scratch("attention.core", c.compute, q.tensor().shape);
+    attention_decode(c.stream, {.q = q, .keys = cache.keys, .values = cache.values, .out = now.attention, .heads = heads_,
+                                .length = position + 1});
+  }
+  ResidualStream middle{now.x, wo_.forward(c, now.attention, nullptr)};
+  Allocation b = normalise(c, std::move(middle), parameters_.ffn_norm, now.h, now.ffn_rstd, "ffn_norm");
+  return {now.h, feed_forward_half(c, b, Recompute::block, now)};
 }
 
 void LlamaBlock::recompute_block(const StepContext& c, const LlamaBatch& batch, LlamaBlockSaved& saved) const {

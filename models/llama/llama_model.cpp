@@ -93,12 +93,8 @@ void LlamaModel::forward_backward(const StepContext& c, const MicroBatch& micro,
   parameters.reduce_gradients(0);
 }
 
-void LlamaModel::evaluate(const StepContext& c, const MicroBatch& micro, const Tensor& loss_sum) const {
-  const LlamaBatch batch = batch_of(micro);
-  const int last = parameters_.units - 1;
-  c.parameters.unshard(0);
-  ResidualStream stream{embed(c, micro.tokens), {}};
-  c.parameters.reshard(0);
+// Without anything kept for backward.
+ResidualStream LlamaModel::forward_blocks(const StepContext& c, const LlamaBatch& batch, ResidualStream stream) const {
   for (size_t i = 0; i < blocks_.size(); ++i) {
     const int unit = static_cast<int>(i) + 1;
     c.parameters.unshard(unit);
@@ -107,10 +103,43 @@ void LlamaModel::evaluate(const StepContext& c, const MicroBatch& micro, const T
     stream = blocks_[i].forward(c, batch, std::move(stream), Recompute::block, dropped);
     c.parameters.reshard(unit);
   }
+  return stream;
+}
+
+void LlamaModel::evaluate(const StepContext& c, const MicroBatch& micro, const Tensor& loss_sum) const {
+  const int last = parameters_.units - 1;
+  c.parameters.unshard(0);
+  ResidualStream stream{embed(c, micro.tokens), {}};
+  c.parameters.reshard(0);
+  stream = forward_blocks(c, batch_of(micro), std::move(stream));
   c.parameters.unshard(last);
   if (config_.tied_embeddings) c.parameters.unshard(0);
   head_.evaluate(c, std::move(stream), {.targets = micro.targets.reshape({micro.targets.numel()}), .sum = loss_sum});
   if (config_.tied_embeddings) c.parameters.reshard(0);
+  c.parameters.reshard(last);
+}
+
+void LlamaModel::generate(const StepContext& c, const Generation& in, const Tensor& logits) const {
+  LlamaBatch batch = batch_of({.tokens = in.tokens, .targets = {}, .document_start = {}, .positions = in.positions});
+  c.parameters.unshard(0);
+  ResidualStream stream{embed(c, in.tokens), {}};
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    const int unit = static_cast<int>(i) + 1;
+    c.parameters.unshard(unit);
+    stream = blocks_[i].generate(c, batch, std::move(stream), in.caches[i], in.position);
+    c.parameters.reshard(unit);
+  }
+  const int last = parameters_.units - 1;
+  c.parameters.unshard(last);
+  // Only the last token's logits are wanted: of a prompt (one sequence), its last row.
+  const int64_t rows = in.tokens.numel(), wanted = in.tokens.shape[0];
+  auto last_rows = [&](const Allocation& x) {
+    Allocation tail = c.scratch("last token", c.compute, {wanted, config_.dim});
+    cast(c.stream, x.tensor().slice(rows - wanted, rows), tail);
+    return tail;
+  };
+  head_.logits(c, {last_rows(stream.sum), last_rows(stream.delta)}, logits);
+  c.parameters.reshard(0);
   c.parameters.reshard(last);
 }
 

@@ -36,14 +36,20 @@ class LlamaModel {
   /// Adds the losses of one micro-batch to loss_sum.
   void evaluate(const StepContext& context, const MicroBatch& batch, const Tensor& loss_sum) const;
 
-  /// Logits f32 [B,V] after the last of `tokens` [B,T], which stand at `position` and follow what `caches` (one per
-  /// block) hold; T > 1 only at position 0.
-  void generate(const StepContext& context, const Tensor& tokens, int64_t position, const std::vector<KeyValueCache>& caches,
-                const Tensor& logits) const;
+  /// Logits f32 [B,V] after the last of `tokens`, which stand at `position` and follow what `caches` (one per block) hold;
+  /// T > 1 only at position 0 and with B = 1.
+  struct Generation {
+    Tensor tokens;     ///< i32 [B,T]
+    Tensor positions;  ///< i32 [B*T]
+    int64_t position = 0;  ///< of the first
+    const std::vector<KeyValueCache>& caches;
+  };
+  void generate(const StepContext& context, const Generation& in, const Tensor& logits) const;
 
  private:
   Allocation embed(const StepContext& context, const Tensor& tokens) const;
   void embed_backward(const StepContext& context, const Tensor& tokens, const Allocation& dout) const;
+  ResidualStream forward_blocks(const StepContext& context, const LlamaBatch& batch, ResidualStream stream) const;
   LlamaBatch batch_of(const MicroBatch& batch) const;
 
   LlamaConfig config_;

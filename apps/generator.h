@@ -1,0 +1,50 @@
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "models/llama/llama_model.h"
+
+namespace ottava {
+
+/// One sequence, token by token, on one rank.
+class Generator {
+ public:
+  struct Options {
+    LlamaConfig model;
+    DType compute = DType::bf16;
+    int64_t prompt_tokens = 1;  ///< of every prompt that will be given
+    int64_t capacity = 1;       ///< prompt and generated tokens together
+  };
+  /// Plans and takes memory. Throws ConfigError when the prompt does not fit the capacity.
+  Generator(Options options, Device device);
+
+  /// To be filled, then refresh_compute_copies().
+  Fsdp& parameters() { return *parameters_; }
+  Stream& stream() { return stream_; }
+
+  /// Starts over with a prompt of options.prompt_tokens; logits [V] of what follows it.
+  std::span<const float> prompt(std::span<const int32_t> tokens);
+  /// Appends a token; logits [V] of what follows.
+  std::span<const float> next(int32_t token);
+  int64_t length() const { return length_; }
+
+ private:
+  void build(Arena& arena, Stream& stream);
+  void run(Arena& arena, Stream& stream, int64_t tokens, int64_t position);
+  std::span<const float> fetch();
+
+  Options options_;
+  Stream stream_;
+  RankGroups ranks_;
+  std::unique_ptr<Arena> arena_;
+  std::unique_ptr<Fsdp> parameters_;
+  std::unique_ptr<LlamaModel> model_;
+  std::vector<KeyValueCache> caches_;
+  Tensor tokens_, positions_, logits_;
+  std::vector<float> host_logits_;
+  int64_t length_ = 0;
+};
+
+}  // namespace ottava

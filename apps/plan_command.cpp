@@ -1,0 +1,81 @@
+#include "apps/plan_command.h"
+
+#include <filesystem>
+
+#include "apps/experiment.h"
+#include "core/log.h"
+#include "core/metrics/step_line.h"
+#include "parallel/dry_run/dry_run_communicator.h"
+
+namespace ottava {
+namespace {
+
+// The device that a plan is for need not be on this machine.
+Device planned_device(const std::string& text) {
+  if (text.starts_with("cuda")) return {DeviceType::cuda, 0};
+  return parse_device(text);
+}
+
+std::shared_ptr<const Tokenizer> tokenizer_if_there(const Config& config) {
+  if (config.model.vocab_size > 0 || !std::filesystem::exists(config.model.hf_assets_path)) return nullptr;
+  return load_tokenizer(config);
+}
+
+double gib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
+
+void print_memory(const MemoryPlan& memory, std::ostream& out) {
+  out << fmt::format("Memory per rank: {:.3f} GiB (persistent {:.3f})\n", gib(memory.total_bytes()), gib(memory.persistent_bytes));
+  for (const MemoryPlan::Row& row : memory.by_category()) out << fmt::format("  {:<16} {:>10.3f} GiB\n", name_of(row.category), gib(row.bytes));
+  out << "  largest:";
+  for (const PlannedAllocation& a : memory.largest(5)) out << fmt::format(" {} {:.3f} GiB;", a.name, gib(a.bytes));
+  out << '\n';
+  for (const MemoryPlan::Phase& phase : memory.phases) {
+    out << fmt::format("  phase {:<10} {:>10.3f} GiB packed, {:.3f} GiB alive at most\n", phase.name, gib(phase.bytes), gib(phase.lower_bound));
+  }
+}
+
+void print_compute(const StepPlan& plan, std::ostream& out) {
+  out << "Compute per rank and step (FLOPs as computed):\n";
+  for (Precision precision : {Precision::bf16, Precision::fp8, Precision::fp32}) {
+    out << fmt::format("  {:<6} {:>14.4f} TFLOP\n", name_of(precision), plan.flops(precision) / 1e12);
+  }
+  std::map<std::string, double> by_label;
+  for (const CostRecorder::Total& t : plan.costs) by_label[t.label] += t.flops;
+  for (const auto& [label, flops] : by_label) {
+    if (flops > 0) out << fmt::format("    {:<26} {:>14.4f} TFLOP\n", label, flops / 1e12);
+  }
+}
+
+void print_traffic(const CommStats& stats, std::ostream& out) {
+  if (stats.calls() == 0) return;
+  out << fmt::format("Traffic per rank and step: {:.3f} GiB sent in {} calls\n", gib(stats.sent_bytes()), stats.calls());
+  std::map<std::pair<std::string, std::string>, CommStats::Total> sums;
+  for (const CommStats::Total& t : stats.totals()) {
+    CommStats::Total& sum = sums[{t.axis, std::string(name_of(t.collective))}];
+    sum.calls += t.calls;
+    sum.sent_bytes += t.sent_bytes;
+  }
+  for (const auto& [key, sum] : sums) {
+    out << fmt::format("  {:<14} {:<16} {:>8} calls {:>12.3f} GiB sent\n", key.first, key.second, sum.calls, gib(sum.sent_bytes));
+  }
+}
+
+}  // namespace
+
+void run_plan_command(const PlanCommand& command, std::ostream& out) {
+  const Config config = load_config(command.file, command.overrides);
+  const Experiment e = resolve_experiment(config, tokenizer_if_there(config), command.world_size);
+  const Device device = planned_device(config.training.device);
+  RankGroups ranks(make_dry_run_world(0, command.world_size), e.mesh);
+  StepPlan plan = record_step(e.shape, device, ranks);
+  const LlamaConfig& m = e.shape.model;
+  out << fmt::format("Model {} {}: {} parameters, vocabulary {}\n", config.model.name, config.model.flavor, with_commas(parameter_count(m)), m.vocab_size);
+  out << fmt::format("Ranks: {} ({}), planned for {}; this is rank 0, the fullest\n", command.world_size, e.mesh.describe(), device.type == DeviceType::cuda ? "cuda" : "cpu");
+  out << fmt::format("Step: {} sequences of {} tokens, {} micro-batch(es) of {} per rank; model FLOPs per token {:.4e}\n", e.global_batch, e.shape.sequence,
+                     e.shape.micro_batches, e.shape.batch, model_flops_per_token(m, e.shape.sequence));
+  print_memory(plan.memory, out);
+  print_compute(plan, out);
+  print_traffic(plan.traffic, out);
+}
+
+}  // namespace ottava

@@ -1,0 +1,86 @@
+#include "apps/startup_report.h"
+
+#include <fstream>
+
+#include "core/cpu/isa.h"
+#include "core/cuda/runtime.h"
+#include "core/log.h"
+#include "core/metrics/step_line.h"
+#include "core/ops/matmul.h"
+#include "core/parallel_for.h"
+
+namespace ottava {
+namespace {
+
+std::string size_text(int64_t bytes) {
+  double b = static_cast<double>(bytes);
+  if (b < 1 << 20) return fmt::format("{:.1f} KiB", b / 1024);
+  if (b < 1 << 30) return fmt::format("{:.1f} MiB", b / (1 << 20));
+  return fmt::format("{:.2f} GiB", b / (1 << 30));
+}
+
+// Bytes that new allocations can take without swapping.
+int64_t available_bytes(Device device) {
+  if (device.type == DeviceType::cuda) return static_cast<int64_t>(cuda::memory_info(device.index).free_bytes);
+  std::ifstream file("/proc/meminfo");
+  for (std::string word; file >> word;) {
+    int64_t kib = 0;
+    if (word == "MemAvailable:" && file >> kib) return kib * 1024;
+  }
+  return INT64_MAX;
+}
+
+std::string recompute_text(const std::vector<Recompute>& blocks) {
+  int64_t elementwise = 0, whole = 0;
+  for (Recompute r : blocks) {
+    elementwise += r == Recompute::elementwise;
+    whole += r == Recompute::block;
+  }
+  if (elementwise > 0) return "norms and activations are recomputed";
+  if (whole == 0) return "nothing is recomputed";
+  return fmt::format("{} of {} blocks are recomputed", whole, blocks.size());
+}
+
+}  // namespace
+
+void log_startup_report(const Experiment& e, const StepPlan& plan, Device device, const RankGroups& ranks) {
+  const Config& c = e.config;
+  const TrainingShape& s = e.shape;
+  const LlamaConfig& m = s.model;
+  log::info("Starting job: {}", c.job.description);
+  for (const std::string& note : c.provenance.notes) log::info("{}", note);
+  if (device.type == DeviceType::cuda) {
+    log::info("Device: {} ({}), {} rank(s): {}", to_string(device), cuda::device_name(device.index), ranks.world->size(), e.mesh.describe());
+  } else {
+    log::info("Device: cpu ({}, {} threads), {} rank(s): {}", matmul_backend_description(), parallel_threads(), ranks.world->size(), e.mesh.describe());
+  }
+  log::info("Model {} {} size: {} total parameters ({} layers, dim {}, {} heads of {} over {} key/value heads, ffn {}, vocabulary {}{})",
+            c.model.name, c.model.flavor, with_commas(parameter_count(m)), m.layers, m.dim, m.heads, m.head_dim, m.kv_heads, m.ffn_dim, m.vocab_size,
+            m.tied_embeddings ? ", tied" : "");
+  log::info("Precision: compute {}, masters f32, moments {}, gradient sums {}; {}", name_of(s.parameters.compute), name_of(s.parameters.optimizer_state),
+            name_of(s.parameters.reduce), recompute_text(s.model_options.recompute));
+  std::string categories;
+  for (const MemoryPlan::Row& row : plan.memory.by_category()) {
+    categories += fmt::format("{}{} {}", categories.empty() ? "" : ", ", name_of(row.category), size_text(row.bytes));
+  }
+  log::info("Memory plan: {} on each rank at the fullest moment: {}", size_text(plan.memory.total_bytes()), categories);
+  const double flops = plan.flops(Precision::fp32) + plan.flops(Precision::bf16) + plan.flops(Precision::fp8);
+  log::info("Compute: {:.3f} TFLOP on each rank and step ({:.1f}% bf16, {:.1f}% fp32, {:.1f}% fp8); model FLOPs per token {:.4g}", flops / 1e12,
+            100 * plan.flops(Precision::bf16) / flops, 100 * plan.flops(Precision::fp32) / flops, 100 * plan.flops(Precision::fp8) / flops,
+            model_flops_per_token(m, s.sequence));
+  log::info("Trainer is initialized with local batch size {}, global batch size {}, gradient accumulation steps {}, sequence length {}, total steps {} (warmup {})",
+            s.batch, e.global_batch, s.micro_batches, s.sequence, c.training.steps, c.lr_scheduler.warmup_steps);
+}
+
+void require_memory(const MemoryPlan& plan, Device device) {
+  const int64_t available = available_bytes(device);
+  if (plan.total_bytes() <= available) return;
+  std::string largest;
+  for (const PlannedAllocation& a : plan.largest(6)) {
+    largest += fmt::format("{}{} {}", largest.empty() ? "" : ", ", a.name, size_text(a.bytes));
+  }
+  fail<MemoryError>("memory", "the step needs {} on {}, {} are free; largest items: {}. Lower training.local_batch_size (raise global_batch_size instead) or training.seq_len, set activation_checkpoint.mode: full, optimizer.state_dtype: bfloat16, or shard over more ranks",
+                    size_text(plan.total_bytes()), to_string(device), size_text(available), largest);
+}
+
+}  // namespace ottava

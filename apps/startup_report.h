@@ -1,0 +1,13 @@
+#pragma once
+
+#include "apps/experiment.h"
+
+namespace ottava {
+
+/// What the run is about to do: model, parameters, memory by category, precision, data, schedule. Rank 0 logs it.
+void log_startup_report(const Experiment& experiment, const StepPlan& plan, Device device, const RankGroups& ranks);
+
+/// Throws MemoryError when the plan does not fit the device, with the largest items and the settings that shrink them.
+void require_memory(const MemoryPlan& plan, Device device);
+
+}  // namespace ottava

@@ -1,0 +1,31 @@
+#include "apps/train_command.h"
+
+#include <filesystem>
+#include <iostream>
+
+#include "apps/launch_session.h"
+#include "apps/stop_signals.h"
+#include "apps/trainer.h"
+#include "core/io/atomic_file.h"
+
+namespace ottava {
+
+int run_train_command(const TrainCommand& command) {
+  Config config = load_config(command.file, command.overrides);
+  require_inputs(config);
+  StopSignals signals;
+  run_session(config, [&](Session& session) {
+    if (session.ranks.world->rank() == 0) {
+      std::filesystem::create_directories(config.job.dump_folder);
+      if (config.job.print_config) std::cout << print_config(config);
+      if (config.job.save_config_file) {
+        write_file_atomically((std::filesystem::path(config.job.dump_folder) / *config.job.save_config_file).string(), print_config(config));
+      }
+    }
+    Trainer trainer(session.experiment, session.ranks, session.device, &signals);
+    trainer.run();
+  });
+  return 0;
+}
+
+}  // namespace ottava

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace ottava {
+
+/// `ottava train CONFIG [--section.key value ...]`. Returns the exit code: 0 when training is complete or was stopped by
+/// a signal after saving.
+struct TrainCommand {
+  std::string file;
+  std::vector<std::string> overrides;
+};
+int run_train_command(const TrainCommand& command);
+
+}  // namespace ottava

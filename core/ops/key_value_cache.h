@@ -1,0 +1,18 @@
+#pragma once
+
+#include "core/ops/rope.h"
+#include "core/stream.h"
+#include "core/tensor.h"
+
+namespace ottava {
+
+/// Takes a fused projection apart for generation: keys and values of qkv [B*T, row()] go to positions
+/// [position, position + T) of the caches [B, capacity, H_kv*D], queries to q [B*T, H*D] (may be left out). All f32 or bf16.
+struct StoreKeyValues {
+  Tensor qkv, q, keys, values;
+  AttentionHeads heads;
+  int64_t batch = 0, sequence = 0, position = 0;
+};
+void store_key_values(Stream& stream, const StoreKeyValues& args);
+
+}  // namespace ottava

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Installs what building ottava needs from Debian's packages: only what is missing, with sudo where that is needed.
+# With everything there it does nothing and needs no network. Other distributions: install the same libraries by hand;
+# configuring lists each one that is missing.
+set -euo pipefail
+
+packages=(g++ cmake ninja-build pkg-config ccache
+  libopenmpi-dev openmpi-bin libyaml-cpp-dev libtomlplusplus-dev libspdlog-dev libfmt-dev libcli11-dev
+  nlohmann-json3-dev libpcre2-dev libdnnl-dev libxxhash-dev libzstd-dev zlib1g-dev catch2)
+
+missing=()
+for package in "${packages[@]}" "$@"; do
+  state=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
+  [ "$state" = installed ] || missing+=("$package")
+done
+[ ${#missing[@]} -gt 0 ] || exit 0
+
+if ! command -v apt-get >/dev/null; then
+  echo "These libraries are needed (Debian's names): ${missing[*]}" >&2
+  echo "This system has no apt-get: install them its own way, then run this again or configure with cmake --preset release." >&2
+  exit 1
+fi
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+  command -v sudo >/dev/null || { echo "Installing ${missing[*]} needs root: run this as root or install sudo." >&2; exit 1; }
+  as_root=(sudo)
+fi
+echo "Installing ${missing[*]}"
+export DEBIAN_FRONTEND=noninteractive
+"${as_root[@]}" apt-get update -qq
+"${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# From a fresh machine to a model in training: installs what is missing, builds build/ottava, prepares a sample text,
+# trains configs/debug.yaml on it (about two minutes on 2 cores) and says what to do next.
+#   scripts/quickstart.sh [TEXT FILE] [-- --section.key value ...]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+text=()
+if [ $# -gt 0 ] && [ "$1" != -- ]; then text=("$(realpath "$1")"); shift; fi
+[ "${1:-}" != -- ] || shift
+
+scripts/install_dependencies.sh
+[ -f build/build.ninja ] || cmake --preset release -DOTTAVA_TESTS=OFF
+cmake --build build --target ottava
+scripts/sample_text.sh outputs/sample/sample.txt "${text[@]}"
+build/ottava train configs/debug.yaml "$@"
+cat <<'END'
+
+Next:
+  build/ottava generate --checkpoint outputs/debug/checkpoint/step-* --prompt "A dog is"    what it has learnt
+  build/ottava train configs/debug.yaml --training.steps 400            goes on from the checkpoint
+  build/ottava config configs/debug.yaml --comments                     every setting, explained
+  mpirun -n 2 build/ottava train configs/debug.yaml --job.dump_folder outputs/two   the same on two ranks
+  build/ottava plan configs/llama3_8b.yaml --world-size 64 --training.device cuda   memory and traffic on 64 GPUs
+END

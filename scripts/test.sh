@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Installs, builds and runs every test. One stage after the other, with its time:
+#   release     build (CUDA kernels too where nvcc is found) and all tests
+#   portable    the operations and a short training run as on a machine without AVX-512
+#   asan        address and undefined-behaviour sanitizers: core, fp8, the parsers of files
+#   tsan        thread sanitizer: ranks as threads, and the kernels on the host execution layer
+# scripts/test.sh [stage ...] runs some of them.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+stages=("$@")
+[ ${#stages[@]} -gt 0 ] || stages=(release portable asan tsan)
+
+stage_begin() { name=$1; began=$(date +%s); echo; echo "== $name: $2"; }
+stage_end() { echo "== $name: $(( $(date +%s) - began )) s"; }
+build() { cmake --preset "$1" >"build-$1.log" 2>&1 || { cat "build-$1.log"; exit 1; }; grep '^-- ottava' "build-$1.log"; shift; cmake --build "$@"; }
+
+scripts/install_dependencies.sh
+for stage in "${stages[@]}"; do
+  case $stage in
+    release)
+      stage_begin release "build"
+      build release build -- -k 1
+      stage_end
+      stage_begin release "tests"
+      scripts/check_includes.py
+      ctest --test-dir build --output-on-failure -j 2
+      stage_end
+      ;;
+    portable)
+      stage_begin portable "operations and five training steps without AVX-512"
+      [ -d build ] || build release build
+      OTTAVA_CPU_ISA=avx2 DNNL_MAX_CPU_ISA=AVX2 ctest --test-dir build --output-on-failure -R '^core_ops_test$|^training_smoke_test$'
+      stage_end
+      ;;
+    asan)
+      stage_begin asan "core, fp8 and the parsers under the address and undefined-behaviour sanitizers"
+      build asan build-asan --target ottava_asan_tests
+      ASAN_OPTIONS=detect_leaks=1 ctest --test-dir build-asan --output-on-failure -j 2 -L 'core|fp8|fuzz'
+      stage_end
+      ;;
+    tsan)
+      stage_begin tsan "ranks as threads and the kernels under the thread sanitizer"
+      build tsan build-tsan --target ottava_tsan_tests
+      TSAN_OPTIONS=halt_on_error=1 ctest --test-dir build-tsan --output-on-failure -j 2 -L 'tsan'
+      stage_end
+      ;;
+    *) echo "test.sh: stage '$stage' is unknown: release, portable, asan or tsan" >&2; exit 2 ;;
+  esac
+done
