@@ -33,7 +33,8 @@ class OutputFolder {
     std::error_code error;
     if (target_.empty()) fail<ConfigError>(kPrepare, "no output folder is given");
     if (fs::exists(target_, error) && !(fs::is_directory(target_, error) && fs::is_empty(target_, error))) {
-      fail<ConfigError>(kPrepare, "'{}' exists and is not an empty folder; remove it or choose another output", target_);
+      fail<ConfigError>(
+          kPrepare, "'{}' exists and is not an empty folder; remove it or choose another output", target_);
     }
     fs::create_directories(fs::absolute(target_).parent_path(), error);
     path_ = target_ + ".incomplete-XXXXXX";
@@ -88,9 +89,12 @@ std::vector<std::vector<int32_t>> encode_all(const DocumentEncoder& encoder, con
 std::string quote(std::string_view text, size_t limit) {
   std::string quoted;
   for (char c : text.substr(0, limit)) {
-    if (c == '\n') quoted += "\\n";
-    else if (static_cast<unsigned char>(c) < 0x20) quoted += ' ';
-    else quoted += c;
+    if (c == '\n')
+      quoted += "\\n";
+    else if (static_cast<unsigned char>(c) < 0x20)
+      quoted += ' ';
+    else
+      quoted += c;
   }
   // The cut may have left part of a character behind.
   if (text.size() > limit) {
@@ -115,8 +119,9 @@ void show_file(const DataFile& file, DataInspectOptions::Verify verify, std::ost
       if (verify == DataInspectOptions::Verify::contents) {
         uint64_t found = compute_token_checksum(shard->file(), shard->begin(), shard->end());
         if (found != header.checksum) {
-          fail<FileError>(kInspect, "'{}' is damaged: its tokens have checksum {:016x}, the header says {:016x}", file.path,
-                          found, header.checksum);
+          fail<FileError>(kInspect,
+                          "'{}' is damaged: its tokens have checksum {:016x}, the header says {:016x}",
+                          file.path, found, header.checksum);
         }
         out << ", checksum good";
       }
@@ -128,14 +133,17 @@ void show_file(const DataFile& file, DataInspectOptions::Verify verify, std::ost
 }  // namespace
 
 DataPrepareTotals prepare_data(const DataPrepareOptions& options, std::ostream& out) {
-  if (options.tokens_per_shard < 1) fail<ConfigError>(kPrepare, "tokens_per_shard is {}, expected at least 1", options.tokens_per_shard);
-  if (options.max_text_bytes < 1) fail<ConfigError>(kPrepare, "max_text_bytes is {}, expected at least 1", options.max_text_bytes);
+  if (options.tokens_per_shard < 1)
+    fail<ConfigError>(kPrepare, "tokens_per_shard is {}, expected at least 1", options.tokens_per_shard);
+  if (options.max_text_bytes < 1)
+    fail<ConfigError>(kPrepare, "max_text_bytes is {}, expected at least 1", options.max_text_bytes);
   if (options.sources.empty()) fail<ConfigError>(kPrepare, "no sources are given");
   TextEncoder text_encoder = make_text_encoder(Tokenizer::load(options.tokenizer), options.marks);
   Corpus corpus(find_data_files(options.sources), {.max_text_bytes = options.max_text_bytes});
   for (const DataFile& file : corpus.files()) {
     if (is_tokenized(file.format)) {
-      fail<DataError>(kPrepare, "'{}' is tokenized already ({}); expected text or JSON lines", file.path, name_of(file.format));
+      fail<DataError>(kPrepare, "'{}' is tokenized already ({}); expected text or JSON lines", file.path,
+                      name_of(file.format));
     }
   }
   DocumentEncoder encoder(corpus, text_encoder, options.text_key);
@@ -145,7 +153,8 @@ DataPrepareTotals prepare_data(const DataPrepareOptions& options, std::ostream& 
   std::unique_ptr<ShardWriter> shard;
   auto finish_shard = [&] {
     shard->finish();
-    out << fmt::format("tokens-{:05}.bin: {} documents, {} tokens\n", totals.shards, shard->documents(), shard->tokens());
+    out << fmt::format("tokens-{:05}.bin: {} documents, {} tokens\n", totals.shards, shard->documents(),
+                       shard->tokens());
     totals.documents += shard->documents();
     totals.tokens += shard->tokens();
     ++totals.shards;
@@ -157,7 +166,9 @@ DataPrepareTotals prepare_data(const DataPrepareOptions& options, std::ostream& 
       reader.next(segment);
       totals.bytes += static_cast<int64_t>(segment.bytes.size());
       for (const std::vector<int32_t>& tokens : encode_all(encoder, segment)) {
-        if (!shard) shard = std::make_unique<ShardWriter>(fmt::format("{}/tokens-{:05}.bin", folder.path(), totals.shards), text_encoder);
+        if (!shard)
+          shard = std::make_unique<ShardWriter>(
+              fmt::format("{}/tokens-{:05}.bin", folder.path(), totals.shards), text_encoder);
         shard->append(tokens);
         if (shard->tokens() >= options.tokens_per_shard) finish_shard();
       }
@@ -165,20 +176,22 @@ DataPrepareTotals prepare_data(const DataPrepareOptions& options, std::ostream& 
   }
   if (shard) finish_shard();
   if (totals.tokens == 0) {
-    fail<DataError>(kPrepare, "the sources hold no text: {} files with {} bytes, 0 documents", corpus.files().size(), corpus.bytes());
+    fail<DataError>(kPrepare, "the sources hold no text: {} files with {} bytes, 0 documents",
+                    corpus.files().size(), corpus.bytes());
   }
   folder.complete();
-  out << fmt::format("{}: {} shards, {} documents, {} tokens from {} bytes of text ({:.3f} bytes per token)\n", options.output,
-                     totals.shards, totals.documents, totals.tokens, totals.bytes,
-                     static_cast<double>(totals.bytes) / static_cast<double>(totals.tokens));
+  out << fmt::format(
+      "{}: {} shards, {} documents, {} tokens from {} bytes of text ({:.3f} bytes per token)\n",
+      options.output, totals.shards, totals.documents, totals.tokens, totals.bytes,
+      static_cast<double>(totals.bytes) / static_cast<double>(totals.tokens));
   return totals;
 }
 
 void inspect_data(const DataInspectOptions& options, std::ostream& out) {
   if (options.seq_len < 1) fail<ConfigError>(kInspect, "seq_len is {}, expected at least 1", options.seq_len);
   Corpus corpus(find_data_files(options.sources), block_sizes(options.seq_len));
-  out << fmt::format("{} files, {} bytes, {} blocks of about {} MiB\n", corpus.files().size(), corpus.bytes(), corpus.blocks(),
-                     corpus.sizes().block_bytes >> 20);
+  out << fmt::format("{} files, {} bytes, {} blocks of about {} MiB\n", corpus.files().size(), corpus.bytes(),
+                     corpus.blocks(), corpus.sizes().block_bytes >> 20);
   for (const DataFile& file : corpus.files()) show_file(file, options.verify, out);
 
   std::shared_ptr<const Tokenizer> tokenizer;
@@ -186,30 +199,37 @@ void inspect_data(const DataInspectOptions& options, std::ostream& out) {
   TextEncoder encoder;
   // Without a tokenizer ids of any size are shown and text is its own bytes.
   encoder.vocab_size = INT32_MAX;
-  encoder.encode = [](std::string_view text, std::vector<int32_t>& ids) { ids.assign(text.begin(), text.end()); };
+  encoder.encode = [](std::string_view text, std::vector<int32_t>& ids) {
+    ids.assign(text.begin(), text.end());
+  };
   if (tokenizer) encoder = make_text_encoder(tokenizer, options.marks);
   DocumentEncoder documents(corpus, encoder, options.text_key);
 
   Segment segment;
   BlockReader(corpus, 0).next(segment);
   std::vector<std::vector<int32_t>> tokens = encode_all(documents, segment);
-  for (size_t d = 0; d < std::min(tokens.size(), static_cast<size_t>(std::max<int64_t>(options.documents, 0))); ++d) {
+  for (size_t d = 0;
+       d < std::min(tokens.size(), static_cast<size_t>(std::max<int64_t>(options.documents, 0))); ++d) {
     const Document& document = segment.documents[d];
     std::string shown;
     if (tokenizer) {
       shown = tokenizer->decode(std::span(tokens[d]).first(std::min<size_t>(tokens[d].size(), 64)));
     } else if (document.kind == Document::Kind::text || document.kind == Document::Kind::json_line) {
-      shown.assign(tokens[d].begin(), tokens[d].begin() + static_cast<std::ptrdiff_t>(std::min<size_t>(tokens[d].size(), 256)));
+      shown.assign(tokens[d].begin(),
+                   tokens[d].begin() + static_cast<std::ptrdiff_t>(std::min<size_t>(tokens[d].size(), 256)));
     }
-    out << fmt::format("document {} ({} {}): {}\n", d, tokens[d].size(), tokenizer ? "tokens" : "bytes or ids", quote(shown, 160));
+    out << fmt::format("document {} ({} {}): {}\n", d, tokens[d].size(),
+                       tokenizer ? "tokens" : "bytes or ids", quote(shown, 160));
   }
   if (!tokenizer) return;
   int64_t count = 0;
   for (const auto& list : tokens) count += static_cast<int64_t>(list.size());
   double bytes = static_cast<double>(segment.bytes.size());
-  out << fmt::format("first block: {} documents, {} tokens, {:.3f} bytes per token; {} windows of seq_len + 1 = {} tokens, {} tokens dropped\n",
-                     tokens.size(), count, count > 0 ? bytes / static_cast<double>(count) : 0.0, count / (options.seq_len + 1),
-                     options.seq_len + 1, count % (options.seq_len + 1));
+  out << fmt::format(
+      "first block: {} documents, {} tokens, {:.3f} bytes per token; {} windows of seq_len + 1 = {} tokens, "
+      "{} tokens dropped\n",
+      tokens.size(), count, count > 0 ? bytes / static_cast<double>(count) : 0.0,
+      count / (options.seq_len + 1), options.seq_len + 1, count % (options.seq_len + 1));
 }
 
 }  // namespace ottava

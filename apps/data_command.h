@@ -9,7 +9,8 @@
 
 namespace ottava {
 
-/// `ottava data prepare`: text to token shards, once, for runs on many machines: afterwards reading costs next to nothing.
+/// `ottava data prepare`: text to token shards, once, for runs on many machines: afterwards reading costs
+/// next to nothing.
 struct DataPrepareOptions {
   std::vector<std::string> sources;  ///< as training takes them: files, folders, globs, @lists
   std::string tokenizer;             ///< folder or tokenizer.json
@@ -22,9 +23,9 @@ struct DataPrepareOptions {
 struct DataPrepareTotals {
   int64_t shards = 0, documents = 0, tokens = 0, bytes = 0;
 };
-/// Documents keep their order. All threads of parallel_for are used.
-/// Everything is written into a folder beside `output`, which becomes `output` at the end: it is there whole or not
-/// at all. One line per shard goes to `out`. Throws ConfigError, FileError, DataError.
+/// Documents keep their order. All threads of parallel_for are used. Everything is written into a folder
+/// beside `output`, which becomes `output` at the end: it is there whole or not at all. One line per shard
+/// goes to `out`. Throws ConfigError, FileError, DataError.
 DataPrepareTotals prepare_data(const DataPrepareOptions& options, std::ostream& out);
 
 /// `ottava data inspect`: what sources hold and what training would make of them.
@@ -35,9 +36,11 @@ struct DataInspectOptions {
   data::DocumentMarks marks;
   int64_t seq_len = 2048;
   int64_t documents = 3;  ///< how many to show the beginning of
-  enum class Verify { headers, contents } verify = Verify::headers;  ///< contents: read shards whole, compare checksums
+  enum class Verify { headers, contents };
+  Verify verify = Verify::headers;  ///< contents: read shards whole, compare checksums
 };
-/// Throws FileError for a shard whose contents do not have the checksum of its header, and what reading throws.
+/// Throws FileError for a shard whose contents do not have the checksum of its header, and what reading
+/// throws.
 void inspect_data(const DataInspectOptions& options, std::ostream& out);
 
 }  // namespace ottava

@@ -5,9 +5,10 @@
 
 namespace ottava {
 
-/// Philox 4x32-10, a counter-based generator (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011):
-/// a fixed, portable function of (counter, key). Nothing is stepped, so element i of a sequence costs the same
-/// wherever it is computed, and every layout and device draws the same numbers. Published test vectors are in the tests.
+/// Philox 4x32-10, a counter-based generator (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
+/// SC 2011): a fixed, portable function of (counter, key). Nothing is stepped, so element i of a sequence
+/// costs the same wherever it is computed, and every layout and device draws the same numbers. Published test
+/// vectors are in the tests.
 constexpr std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key) {
   for (int round = 0; round < 10; ++round) {
     uint64_t a = uint64_t{0xD2511F53u} * counter[0], b = uint64_t{0xCD9E8D57u} * counter[2];
@@ -19,15 +20,15 @@ constexpr std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter, std::a
   return counter;
 }
 
-/// 128 random bits for `index` of the sequence `stream` under `seed`: counter = {index, stream}, key = seed, low words
-/// first. Streams are independent sequences: a hash of a tensor's name, an epoch, a step.
+/// 128 random bits for `index` of the sequence `stream` under `seed`: counter = {index, stream}, key = seed,
+/// low words first. Streams are independent sequences: a hash of a tensor's name, an epoch, a step.
 struct PhiloxStream {
   uint64_t seed = 0;
   uint64_t stream = 0;
 
   constexpr std::array<uint32_t, 4> bits(uint64_t index) const {
-    return philox({static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), static_cast<uint32_t>(stream),
-                   static_cast<uint32_t>(stream >> 32)},
+    return philox({static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32),
+                   static_cast<uint32_t>(stream), static_cast<uint32_t>(stream >> 32)},
                   {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
   }
   /// 64 random bits, element `index`; two elements share one Philox call.
@@ -35,8 +36,8 @@ struct PhiloxStream {
     std::array<uint32_t, 4> b = bits(index / 2);
     return index % 2 == 0 ? uint64_t{b[1]} << 32 | b[0] : uint64_t{b[3]} << 32 | b[2];
   }
-  /// Uniform in the open interval (0, 1), symmetric around 1/2 and exact: (k + 1/2) / 2^52. Neither 0 nor 1 ever comes
-  /// out, so an inverse CDF may be applied to it.
+  /// Uniform in the open interval (0, 1), symmetric around 1/2 and exact: (k + 1/2) / 2^52. Neither 0 nor 1
+  /// ever comes out, so an inverse CDF may be applied to it.
   constexpr double uniform(uint64_t index) const {
     return (static_cast<double>(word(index) >> 12) + 0.5) * 0x1p-52;
   }

@@ -121,7 +121,8 @@ class ZstdStream : public ByteStream {
     out.resize(start + bytes);
     ZSTD_outBuffer to{out.data() + start, bytes, 0};
     while (to.pos < bytes) {
-      // A frame that is not finished may hold decoded bytes back, so zstd is asked once more before more input is.
+      // A frame that is not finished may hold decoded bytes back, so zstd is asked once more before more
+      // input is.
       if (!input_.refill() && !pending_) {
         if (inside_) input_.broken("is truncated: the zstd data ends in the middle");
         if (!decoded_any_) input_.broken("is empty, expected zstd data");
@@ -157,9 +158,12 @@ int64_t append_range(const File& file, int64_t offset, int64_t bytes, std::strin
 
 std::unique_ptr<ByteStream> open_stream(const std::string& path, Compression compression) {
   switch (compression) {
-    case Compression::gzip: return std::make_unique<GzipStream>(path);
-    case Compression::zstd: return std::make_unique<ZstdStream>(path);
-    case Compression::none: break;
+    case Compression::gzip:
+      return std::make_unique<GzipStream>(path);
+    case Compression::zstd:
+      return std::make_unique<ZstdStream>(path);
+    case Compression::none:
+      break;
   }
   return std::make_unique<PlainStream>(path);
 }

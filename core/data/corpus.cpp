@@ -12,7 +12,8 @@ constexpr std::string_view kWhere = "data", kByteOrderMark = "\xef\xbb\xbf";
 constexpr int64_t kReadBytes = 256 << 10;
 
 [[noreturn]] void fail_long_line(const DataFile& file, int64_t offset) {
-  fail<DataError>(kWhere, "'{}' has a line longer than {} MiB at byte {}: is it JSON lines, one object per line?",
+  fail<DataError>(kWhere,
+                  "'{}' has a line longer than {} MiB at byte {}: is it JSON lines, one object per line?",
                   file.path, kMaxLineBytes >> 20, offset);
 }
 
@@ -37,7 +38,8 @@ BlockSizes block_sizes(int64_t seq_len) {
           .max_text_bytes = std::max<int64_t>(4 << 10, 8 * seq_len)};
 }
 
-Corpus::Corpus(std::vector<DataFile> files, BlockSizes sizes) : files_(std::move(files)), starts_{0}, sizes_(sizes) {
+Corpus::Corpus(std::vector<DataFile> files, BlockSizes sizes)
+    : files_(std::move(files)), starts_{0}, sizes_(sizes) {
   for (const DataFile& file : files_) {
     bytes_ += file.bytes;
     // A long compressed file is one block whatever its length, so it takes up one block's length.
@@ -57,9 +59,11 @@ int64_t Corpus::block_begin(int64_t block) const {
 std::vector<Corpus::Part> Corpus::parts(int64_t block) const {
   int64_t begin = block_begin(block), end = block_begin(block + 1);
   std::vector<Part> parts;
-  size_t f = static_cast<size_t>(std::upper_bound(starts_.begin(), starts_.end(), begin) - starts_.begin()) - 1;
+  size_t f =
+      static_cast<size_t>(std::upper_bound(starts_.begin(), starts_.end(), begin) - starts_.begin()) - 1;
   for (; f < files_.size() && starts_[f] < end; ++f) {
-    int64_t first = std::max(begin - starts_[f], int64_t{0}), last = std::min(end - starts_[f], files_[f].bytes);
+    int64_t first = std::max(begin - starts_[f], int64_t{0}),
+            last = std::min(end - starts_[f], files_[f].bytes);
     bool compressed = files_[f].compression != Compression::none;
     if (!compressed || first == 0) parts.push_back({static_cast<int32_t>(f), first, last});
   }
@@ -71,7 +75,8 @@ int64_t Corpus::line_number(int32_t file, int64_t offset) const {
   std::unique_ptr<ByteStream> stream = open_stream(entry.path, entry.compression);
   int64_t line = 1;
   for (std::string bytes; offset > 0; bytes.clear()) {
-    int64_t got = static_cast<int64_t>(stream->append(bytes, static_cast<size_t>(std::min(offset, kReadBytes))));
+    int64_t got =
+        static_cast<int64_t>(stream->append(bytes, static_cast<size_t>(std::min(offset, kReadBytes))));
     if (got == 0) break;
     line += std::count(bytes.begin(), bytes.end(), '\n');
     offset -= got;
@@ -101,8 +106,8 @@ void BlockReader::append_plain(Segment& segment, const Corpus::Part& part) {
   const DataFile& entry = corpus_.files()[static_cast<size_t>(part.file)];
   File file = File::open_for_reading(entry.path);
   if (file.size() != entry.bytes) {
-    fail<FileError>(kWhere, "'{}' changed while it was being read: {} bytes, {} when the run started", entry.path,
-                    file.size(), entry.bytes);
+    fail<FileError>(kWhere, "'{}' changed while it was being read: {} bytes, {} when the run started",
+                    entry.path, file.size(), entry.bytes);
   }
   int64_t begin = cut(entry, file, part.begin), end = cut(entry, file, part.end);
   size_t first = segment.bytes.size();
@@ -111,11 +116,13 @@ void BlockReader::append_plain(Segment& segment, const Corpus::Part& part) {
 }
 
 StoredPart stored_part(const Corpus& corpus, const TokenShard& shard, const Corpus::Part& part) {
-  StoredPart stored{.begin = shard.cut(part.begin), .end = shard.cut(part.end), .token_bytes = shard.token_bytes()};
+  StoredPart stored{
+      .begin = shard.cut(part.begin), .end = shard.cut(part.end), .token_bytes = shard.token_bytes()};
   if (stored.begin >= stored.end) return {.token_bytes = stored.token_bytes};
   stored.documents = shard.document_starts(stored.begin, stored.end);
   if (corpus.files()[static_cast<size_t>(part.file)].format != Format::llmc_shard) return stored;
-  // llm.c has no document table, so a long document may as well be text without delimiters: it is cut as text is.
+  // llm.c has no document table, so a long document may as well be text without delimiters: it is cut as text
+  // is.
   int64_t longest = std::max<int64_t>(corpus.sizes().max_text_bytes / 4, 1) * stored.token_bytes;
   std::vector<int64_t> pieces;
   for (size_t d = 0; d < stored.documents.size(); ++d) {
@@ -134,7 +141,8 @@ void BlockReader::append_tokens(Segment& segment, const Corpus::Part& part) {
   int64_t shift = static_cast<int64_t>(segment.bytes.size()) - stored.begin;
   append_range(shard->file(), stored.begin, stored.end - stored.begin, segment.bytes);
   for (size_t d = 0; d < stored.documents.size(); ++d) {
-    int64_t begin = stored.documents[d], end = d + 1 < stored.documents.size() ? stored.documents[d + 1] : stored.end;
+    int64_t begin = stored.documents[d],
+            end = d + 1 < stored.documents.size() ? stored.documents[d + 1] : stored.end;
     segment.documents.push_back({kind, part.file, begin + shift, end + shift, begin});
   }
 }
@@ -157,7 +165,8 @@ bool BlockReader::append_compressed(Segment& segment, const Corpus::Part& part) 
         break;
       }
     }
-    if (pending_.size() > wanted + kMaxLineBytes) fail_long_line(entry, offset_ + static_cast<int64_t>(wanted));
+    if (pending_.size() > wanted + kMaxLineBytes)
+      fail_long_line(entry, offset_ + static_cast<int64_t>(wanted));
     ended_ = stream_->append(pending_, static_cast<size_t>(kReadBytes)) == 0;
   }
   size_t first = segment.bytes.size();

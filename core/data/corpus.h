@@ -30,14 +30,16 @@ struct BlockSizes {
   int64_t block_bytes = 4 << 20;
   int64_t max_text_bytes = 32 << 10;  ///< plain text without separators becomes documents of at most this
 };
-/// Sizes for windows of seq_len + 1 tokens. A block's last partial window is dropped, so blocks hold at least a
-/// hundred or so: 512 * seq_len bytes, no less than 4 MiB. Text without separators is cut into pieces of about two windows, small
-/// enough that shuffling them mixes the text, large enough that few windows lose context.
+/// Sizes for windows of seq_len + 1 tokens. A block's last partial window is dropped, so blocks hold at least
+/// a hundred or so: 512 * seq_len bytes, no less than 4 MiB. Text without separators is cut into pieces of
+/// about two windows, small enough that shuffling them mixes the text, large enough that few windows lose
+/// context.
 BlockSizes block_sizes(int64_t seq_len);
 
-/// All files end to end, cut every block_bytes into blocks. A cut moves forward to the next document of its file; a
-/// compressed file, which cannot be entered in the middle, belongs whole to the block in which it starts. So small files share
-/// a block, large ones have many, and how many there are follows from the file sizes alone, before anything is read.
+/// All files end to end, cut every block_bytes into blocks. A cut moves forward to the next document of its
+/// file; a compressed file, which cannot be entered in the middle, belongs whole to the block in which it
+/// starts. So small files share a block, large ones have many, and how many there are follows from the file
+/// sizes alone, before anything is read.
 class Corpus {
  public:
   /// Opens every token shard once, so that a damaged one is found now. Throws FileError.
@@ -57,7 +59,8 @@ class Corpus {
   };
   std::vector<Part> parts(int64_t block) const;
 
-  /// Line (from 1) of an offset in a file's decompressed content; reads the file up to there: for error messages.
+  /// Line (from 1) of an offset in a file's decompressed content; reads the file up to there: for error
+  /// messages.
   int64_t line_number(int32_t file, int64_t offset) const;
 
  private:
@@ -70,7 +73,8 @@ class Corpus {
   std::vector<std::pair<std::string, std::string>> fingerprints_;
 };
 
-/// The part of a token shard that belongs to a block: bytes [begin, end) of the file and where its documents start.
+/// The part of a token shard that belongs to a block: bytes [begin, end) of the file and where its documents
+/// start.
 struct StoredPart {
   int64_t begin = 0, end = 0, token_bytes = 2;
   std::vector<int64_t> documents;
@@ -80,8 +84,8 @@ struct StoredPart {
 /// Throws FileError.
 StoredPart stored_part(const Corpus& corpus, const TokenShard& shard, const Corpus::Part& part);
 
-/// Reads one block from its start. Almost always that is one segment; a block with compressed files may be more, each of
-/// two to three block_bytes of content.
+/// Reads one block from its start. Almost always that is one segment; a block with compressed files may be
+/// more, each of two to three block_bytes of content.
 class BlockReader {
  public:
   BlockReader(const Corpus& corpus, int64_t block) : corpus_(corpus), parts_(corpus.parts(block)) {}

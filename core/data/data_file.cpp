@@ -35,11 +35,14 @@ std::string_view without_compression(std::string_view path) {
   return compression_of(path) == Compression::none ? path : path.substr(0, path.rfind('.'));
 }
 
-bool is_json(std::string_view path) { return ends_with(without_compression(path), {".json", ".jsonl", ".ndjson"}); }
+bool is_json(std::string_view path) {
+  return ends_with(without_compression(path), {".json", ".jsonl", ".ndjson"});
+}
 
 // In a folder other files are expected to lie about: only names that say "data" are taken.
 bool is_data_name(std::string_view path) {
-  return is_json(path) || path.ends_with(".bin") || ends_with(without_compression(path), {".txt", ".text", ".md"});
+  return is_json(path) || path.ends_with(".bin") ||
+         ends_with(without_compression(path), {".txt", ".text", ".md"});
 }
 
 uint64_t sample_content(const File& file) {
@@ -59,15 +62,18 @@ Format format_of(const File& file, Compression compression) {
   if (is_json(file.path())) return Format::json_lines;
   if (file.path().ends_with(".bin")) {
     fail<FileError>(kWhere,
-                    "'{}' is no token shard: it starts with {:02x} {:02x} {:02x} {:02x}, expected the magic of ottava, llm.c "
+                    "'{}' is no token shard: it starts with {:02x} {:02x} {:02x} {:02x}, expected the magic "
+                    "of ottava, llm.c "
                     "(20240520, 20240801), or a Megatron .idx file beside it",
-                    file.path(), static_cast<uint8_t>(head[0]), static_cast<uint8_t>(head.size() > 1 ? head[1] : 0),
+                    file.path(), static_cast<uint8_t>(head[0]),
+                    static_cast<uint8_t>(head.size() > 1 ? head[1] : 0),
                     static_cast<uint8_t>(head.size() > 2 ? head[2] : 0),
                     static_cast<uint8_t>(head.size() > 3 ? head[3] : 0));
   }
   if (head.find('\0') != std::string::npos) {
-    fail<FileError>(kWhere, "'{}' is not text: byte {} is 0; expected UTF-8 text, JSON lines (.jsonl) or token shards",
-                    file.path(), head.find('\0'));
+    fail<FileError>(
+        kWhere, "'{}' is not text: byte {} is 0; expected UTF-8 text, JSON lines (.jsonl) or token shards",
+        file.path(), head.find('\0'));
   }
   return Format::text;
 }
@@ -79,7 +85,8 @@ class Finder {
 
   void add(const std::string& source, int depth) {
     std::error_code error;
-    if (source.empty()) fail<DataError>(kWhere, "a source is an empty string; expected a file, folder, glob or @list");
+    if (source.empty())
+      fail<DataError>(kWhere, "a source is an empty string; expected a file, folder, glob or @list");
     if (source[0] == '@') return add_list(source.substr(1), depth);
     fs::file_status status = fs::status(source, error);
     if (fs::is_directory(status)) return add_folder(source);
@@ -115,14 +122,16 @@ class Finder {
       for (Iterator i(folder, fs::directory_options::follow_directory_symlink); i != Iterator(); ++i) {
         bool hidden = i->path().filename().string().starts_with('.');
         if (hidden && i->is_directory()) i.disable_recursion_pending();
-        if (!hidden && i->is_regular_file() && is_data_name(i->path().string())) paths.push_back(i->path().string());
+        if (!hidden && i->is_regular_file() && is_data_name(i->path().string()))
+          paths.push_back(i->path().string());
       }
     } catch (const fs::filesystem_error& error) {
       fail<FileError>(kWhere, "cannot list '{}': {}", folder, error.code().message());
     }
     if (paths.empty()) {
-      fail<DataError>(kWhere, "folder '{}' holds no data: expected .txt .md .jsonl .json (also .gz, .zst) or .bin files",
-                      folder);
+      fail<DataError>(
+          kWhere, "folder '{}' holds no data: expected .txt .md .jsonl .json (also .gz, .zst) or .bin files",
+          folder);
     }
     std::sort(paths.begin(), paths.end());
     for (std::string& path : paths) add_file(std::move(path));
@@ -137,7 +146,8 @@ class Finder {
     for (const std::string& path : paths) add(path, depth);
   }
   void add_list(const std::string& path, int depth) {
-    if (depth >= kListDepth) fail<DataError>(kWhere, "'@{}': lists are nested more than {} deep", path, kListDepth);
+    if (depth >= kListDepth)
+      fail<DataError>(kWhere, "'@{}': lists are nested more than {} deep", path, kListDepth);
     std::ifstream in(path);
     if (!in) fail<FileError>(kWhere, "cannot open the list '{}'", path);
     std::string line;
@@ -157,7 +167,8 @@ class Finder {
 }  // namespace
 
 std::string_view name_of(Format format) {
-  constexpr std::array<std::string_view, 5> kNames{"text", "JSON lines", "ottava shard", "llm.c shard", "Megatron shard"};
+  constexpr std::array<std::string_view, 5> kNames{"text", "JSON lines", "ottava shard", "llm.c shard",
+                                                   "Megatron shard"};
   return kNames[static_cast<size_t>(format)];
 }
 
@@ -165,22 +176,27 @@ std::vector<DataFile> find_data_files(const std::vector<std::string>& sources) {
   Finder finder;
   for (const std::string& source : sources) finder.add(source, 0);
   if (finder.files.empty()) {
-    fail<DataError>(kWhere, "the dataset is empty: {} sources, {} files, all of 0 bytes; expected at least one with text",
-                    sources.size(), finder.empty);
+    fail<DataError>(
+        kWhere, "the dataset is empty: {} sources, {} files, all of 0 bytes; expected at least one with text",
+        sources.size(), finder.empty);
   }
   if (finder.empty > 0) log::warning("data: {} empty files are left out", finder.empty);
   return std::move(finder.files);
 }
 
-std::vector<std::string> dataset_sources(const std::string& dataset, const std::optional<std::string>& dataset_path) {
+std::vector<std::string> dataset_sources(const std::string& dataset,
+                                         const std::optional<std::string>& dataset_path) {
   if (dataset_path && !dataset_path->empty()) return {*dataset_path};
   std::error_code error;
   bool names_files = fs::exists(dataset, error) || dataset.find_first_of("*?[/@") != std::string::npos;
   if (names_files) return {dataset};
   bool known = dataset == "c4" || dataset == "c4_test" || dataset == "c4_validation";
-  fail<ConfigError>(kWhere, "dataset '{}' {}; set training.dataset_path to a file, folder, glob or @list of text, JSON lines or shards",
-                    dataset,
-                    known ? "is a name of TorchTitan's for data that is not fetched here" : "is no file, folder or glob");
+  fail<ConfigError>(
+      kWhere,
+      "dataset '{}' {}; set training.dataset_path to a file, folder, glob or @list of text, JSON lines or "
+      "shards",
+      dataset,
+      known ? "is a name of TorchTitan's for data that is not fetched here" : "is no file, folder or glob");
 }
 
 }  // namespace ottava::data

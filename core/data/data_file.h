@@ -24,22 +24,25 @@ struct DataFile {
   std::string path;
   Format format = Format::text;
   Compression compression = Compression::none;
-  int64_t bytes = 0;      ///< as stored
+  int64_t bytes = 0;  ///< as stored
   int64_t mtime_ns = 0;
-  uint64_t content = 0;   ///< XXH64 of size, head, middle and tail: notices files that were exchanged, costs 3 small reads
+  /// XXH64 of size, head, middle and tail: notices files that were exchanged, costs three small reads.
+  uint64_t content = 0;
 };
 
 /// The files behind a list of sources, in the order given; each source is
-///   a file; a folder (searched recursively); a glob (`*`, `?`, `[]` in any component); or `@list`, a text file with one
-///   source per line (`#` starts a comment), relative to the folder of that file.
-/// Folders and globs give their files in byte order of the path; folders take only files whose names say what they are
-/// (.txt .text .md .jsonl .ndjson .json .bin, text ones also with .gz or .zst). Format: .json .jsonl .ndjson are JSON
-/// lines, shards are known by their first bytes, everything else is text. Empty files are left out.
-/// Throws FileError (missing, unreadable, wrong magic, binary where text is expected) and DataError (nothing to read).
+///   a file; a folder (searched recursively); a glob (`*`, `?`, `[]` in any component); or `@list`, a text file
+///   with one source per line (`#` starts a comment), relative to the folder of that file.
+/// Folders and globs give their files in byte order of the path; folders take only files whose names say what
+/// they are (.txt .text .md .jsonl .ndjson .json .bin, text ones also with .gz or .zst). Format: .json .jsonl
+/// .ndjson are JSON lines, shards are known by their first bytes, everything else is text. Empty files are
+/// left out. Throws FileError (missing, unreadable, wrong magic, binary where text is expected) and DataError
+/// (nothing to read).
 std::vector<DataFile> find_data_files(const std::vector<std::string>& sources);
 
-/// `dataset_path` if given; else `dataset` itself when it exists or is a glob or list; TorchTitan's names (c4, c4_test, ...) name
-/// data that is not on this machine: ConfigError, which asks for dataset_path.
-std::vector<std::string> dataset_sources(const std::string& dataset, const std::optional<std::string>& dataset_path);
+/// `dataset_path` if given; else `dataset` itself when it exists or is a glob or list; TorchTitan's names
+/// (c4, c4_test, ...) name data that is not on this machine: ConfigError, which asks for dataset_path.
+std::vector<std::string> dataset_sources(const std::string& dataset,
+                                         const std::optional<std::string>& dataset_path);
 
 }  // namespace ottava::data

@@ -10,7 +10,8 @@ namespace {
 
 constexpr int kMaxDepth = 256;
 
-// A line is parsed once, forwards, and only the wanted string is kept: a general parser would build every value.
+// A line is parsed once, forwards, and only the wanted string is kept: a general parser would build every
+// value.
 class Parser {
  public:
   Parser(std::string_view line, std::string_view key) : line_(line), key_(key) {}
@@ -105,7 +106,8 @@ class Parser {
     if (!take('"')) return false;
     for (;;) {
       size_t stop = at_;
-      while (stop < line_.size() && line_[stop] != '"' && line_[stop] != '\\' && static_cast<unsigned char>(line_[stop]) >= 0x20) {
+      while (stop < line_.size() && line_[stop] != '"' && line_[stop] != '\\' &&
+             static_cast<unsigned char>(line_[stop]) >= 0x20) {
         ++stop;
       }
       if (out) out->append(line_, at_, stop - at_);
@@ -131,8 +133,10 @@ class Parser {
       size_t back = at_;
       at_ += 2;
       uint32_t low = hex4();
-      if (low >= 0xdc00 && low < 0xe000) code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
-      else at_ = back;
+      if (low >= 0xdc00 && low < 0xe000)
+        code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
+      else
+        at_ = back;
     }
     // A lone half of a surrogate pair is no character; web text has them, and one must not end a run.
     if (code >= 0xd800 && code < 0xe000) code = 0xfffd;
@@ -142,7 +146,7 @@ class Parser {
     uint32_t code = 0;
     for (int i = 0; i < 4; ++i, ++at_) {
       char c = peek();
-      uint32_t digit = c >= '0' && c <= '9' ? static_cast<uint32_t>(c - '0')
+      uint32_t digit = c >= '0' && c <= '9'   ? static_cast<uint32_t>(c - '0')
                        : c >= 'a' && c <= 'f' ? static_cast<uint32_t>(c - 'a' + 10)
                        : c >= 'A' && c <= 'F' ? static_cast<uint32_t>(c - 'A' + 10)
                                               : 16;

@@ -12,8 +12,9 @@ struct JsonProblem {
   std::string what;
 };
 
-/// Appends the string under `key` of the JSON object (RFC 8259) in `line` to `out`. The whole line is checked, members
-/// of nested objects do not count; of a key that comes twice the last value wins. Returns nothing on success; on failure `out` is as before.
+/// Appends the string under `key` of the JSON object (RFC 8259) in `line` to `out`. The whole line is
+/// checked, members of nested objects do not count; of a key that comes twice the last value wins. Returns
+/// nothing on success; on failure `out` is as before.
 std::optional<JsonProblem> append_json_string(std::string_view line, std::string_view key, std::string& out);
 
 }  // namespace ottava::data

@@ -22,7 +22,8 @@ constexpr std::chrono::seconds kSaveInterval{20}, kNoTime{0};
 void check(const LoaderOptions& o) {
   if (o.sources.empty()) fail<ConfigError>(kWhere, "no sources are given; set training.dataset_path");
   if (!o.encoder.encode || o.encoder.vocab_size < 1) fail<ConfigError>(kWhere, "no tokenizer is given");
-  if (o.seq_len < 1 || o.seq_len > (1 << 28)) fail<ConfigError>(kWhere, "seq_len is {}, expected 1 to 2^28", o.seq_len);
+  if (o.seq_len < 1 || o.seq_len > (1 << 28))
+    fail<ConfigError>(kWhere, "seq_len is {}, expected 1 to 2^28", o.seq_len);
   if (o.threads < 1 || o.prefetch < 0) {
     fail<ConfigError>(kWhere, "threads is {}, prefetch {}; expected at least 1 and 0", o.threads, o.prefetch);
   }
@@ -51,12 +52,15 @@ struct TokenLoader::State {
         index(options.index_folder, key.hash(true), corpus.blocks(), options.index_access) {
     for (const auto& [path, fingerprint] : corpus.fingerprints()) {
       if (fingerprint == shard_fingerprint(options.encoder.fingerprint)) continue;
-      fail<DataError>(kWhere, "'{}' was prepared with tokenizer {}, this run uses {}; prepare it again or change the tokenizer",
-                      path, fingerprint, options.encoder.fingerprint);
+      fail<DataError>(
+          kWhere,
+          "'{}' was prepared with tokenizer {}, this run uses {}; prepare it again or change the tokenizer",
+          path, fingerprint, options.encoder.fingerprint);
     }
   }
 
-  // The segment that holds a sample, as far as the index knows; else the first segment before it that is not known.
+  // The segment that holds a sample, as far as the index knows; else the first segment before it that is not
+  // known.
   struct Located {
     SegmentPlace place;
     int64_t first_sample = 0;
@@ -86,9 +90,10 @@ struct TokenLoader::State {
     if (queue) waited_before += queue->seconds_waited();
     queue.reset();
     collected.clear();
-    queue = std::make_unique<SegmentQueue>(
-        corpus, encoder,
-        SegmentQueue::Options{options.seq_len, options.seed, options.order, options.threads, options.prefetch}, at.place);
+    queue = std::make_unique<SegmentQueue>(corpus, encoder,
+                                           SegmentQueue::Options{options.seq_len, options.seed, options.order,
+                                                                 options.threads, options.prefetch},
+                                           at.place);
     front_first = next_sample = at.first_sample;
     position = at.place;
   }
@@ -99,7 +104,8 @@ struct TokenLoader::State {
     if (!queue || sample < front_first) {
       start(locate(sample));
     } else if (jump > 0 && jump != usual_jump) {
-      // Ranks skip the samples of others each step; only a jump of a new length may lead past what is being prepared.
+      // Ranks skip the samples of others each step; only a jump of a new length may lead past what is being
+      // prepared.
       Located at = locate(sample);
       if (before(queue->last_started(), at.place)) start(at);
       usual_jump = jump;
@@ -116,7 +122,8 @@ struct TokenLoader::State {
     collected.push_back(front.count);
     if (front.last_of_block) {
       // A block entered in the middle was known already: that is how its middle was found.
-      if (static_cast<int64_t>(collected.size()) == front.place.segment + 1) index.set(front.block, std::move(collected));
+      if (static_cast<int64_t>(collected.size()) == front.place.segment + 1)
+        index.set(front.block, std::move(collected));
       collected.clear();
       if (index.complete() && index.total().windows == 0) fail_empty();
       save_index_now_and_then();
@@ -129,14 +136,18 @@ struct TokenLoader::State {
   [[noreturn]] void fail_empty() const {
     SegmentCount total = index.total();
     fail<DataError>(kWhere,
-                    "the dataset is too small: {} files with {} bytes give {} documents and {} tokens in {} blocks, of which none "
+                    "the dataset is too small: {} files with {} bytes give {} documents and {} tokens in {} "
+                    "blocks, of which none "
                     "fills a window of seq_len + 1 = {} tokens; use more text or a smaller seq_len",
-                    corpus.files().size(), corpus.bytes(), total.documents, total.tokens, corpus.blocks(), options.seq_len + 1);
+                    corpus.files().size(), corpus.bytes(), total.documents, total.tokens, corpus.blocks(),
+                    options.seq_len + 1);
   }
 
   void save_index_now_and_then() {
     auto now = std::chrono::steady_clock::now();
-    if (now - last_save < kSaveInterval || (saving.valid() && saving.wait_for(kNoTime) != std::future_status::ready)) return;
+    if (now - last_save < kSaveInterval ||
+        (saving.valid() && saving.wait_for(kNoTime) != std::future_status::ready))
+      return;
     last_save = now;
     // Flushing a file may take long; training does not wait for it.
     saving = std::async(std::launch::async, [this] { save_index_or_warn(); });
@@ -177,7 +188,8 @@ void TokenLoader::start(int64_t first_sample) { state_->seek(first_sample); }
 
 void TokenLoader::read(int64_t first_sample, int64_t count, const TokenBatch& out) {
   State& s = *state_;
-  if (first_sample < 0 || count < 0) fail<DataError>(kWhere, "samples {} and {} more are asked for", first_sample, count);
+  if (first_sample < 0 || count < 0)
+    fail<DataError>(kWhere, "samples {} and {} more are asked for", first_sample, count);
   if (count == 0) return;
   s.seek(first_sample);
   for (int64_t i = 0; i < count; ++i) {
@@ -197,7 +209,8 @@ std::optional<int64_t> TokenLoader::samples_per_epoch() const {
 DataStats TokenLoader::stats() const {
   DataStats stats = state_->stats;
   const SegmentPlace& at = state_->position;
-  stats.epochs = static_cast<double>(at.epoch) + static_cast<double>(at.position) / static_cast<double>(state_->corpus.blocks());
+  stats.epochs = static_cast<double>(at.epoch) +
+                 static_cast<double>(at.position) / static_cast<double>(state_->corpus.blocks());
   stats.buffer_bytes = state_->queue ? state_->queue->buffer_bytes() : 0;
   stats.seconds_waited = state_->waited_before + (state_->queue ? state_->queue->seconds_waited() : 0);
   return stats;

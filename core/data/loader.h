@@ -42,15 +42,17 @@ struct TokenBatch {
   int32_t* document_starts = nullptr;  ///< may be null: where the token's document starts within its sequence
 };
 
-/// Training samples by number. Sample s is a window of seq_len + 1 tokens; s counts through all windows of all blocks of
-/// epoch 0 in that epoch's order, then epoch 1, ... The mapping follows from files, tokenizer, seq_len and seed alone:
-/// not from ranks, threads or where reading began, so the position of a run is one number and any rank may read any samples.
-/// Reading forwards is prefetched; reading elsewhere costs tokenizing
-/// the blocks of text before it whose window counts are not yet known; blocks of token shards are counted by their tables.
+/// Training samples by number. Sample s is a window of seq_len + 1 tokens; s counts through all windows of
+/// all blocks of epoch 0 in that epoch's order, then epoch 1, ... The mapping follows from files, tokenizer,
+/// seq_len and seed alone: not from ranks, threads or where reading began, so the position of a run is one
+/// number and any rank may read any samples. Reading forwards is prefetched; reading elsewhere costs
+/// tokenizing the blocks of text before it whose window counts are not yet known; blocks of token shards are
+/// counted by their tables.
 class TokenLoader {
  public:
-  /// Looks at every file, reads and tokenizes nothing. Throws DataError (nothing to train on, a shard made with another
-  /// tokenizer), FileError (missing, unreadable, damaged header, unwritable index folder), ConfigError (bad options).
+  /// Looks at every file, reads and tokenizes nothing. Throws DataError (nothing to train on, a shard made
+  /// with another tokenizer), FileError (missing, unreadable, damaged header, unwritable index folder),
+  /// ConfigError (bad options).
   explicit TokenLoader(LoaderOptions options);
   /// Saves the index.
   ~TokenLoader();
@@ -65,7 +67,8 @@ class TokenLoader {
   std::optional<int64_t> samples_per_epoch() const;
   DataStats stats() const;
   const Corpus& corpus() const;
-  /// Equal on two machines if their copies of the data, tokenizer and seq_len are: what ranks and resumed runs compare.
+  /// Equal on two machines if their copies of the data, tokenizer and seq_len are: what ranks and resumed
+  /// runs compare.
   uint64_t fingerprint() const;
   /// Writes what is known of the blocks, if the folder is ours to write. Throws FileError.
   void save_index();

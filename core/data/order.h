@@ -9,8 +9,8 @@ namespace ottava::data {
 
 enum class Order { shuffled, sequential };
 
-/// A permutation of [0, n) by the Fisher-Yates shuffle, drawn from a Philox stream: for i = n-1 ... 1, swap element i
-/// with element stream.below(i + 1, i).
+/// A permutation of [0, n) by the Fisher-Yates shuffle, drawn from a Philox stream: for i = n-1 ... 1, swap
+/// element i with element stream.below(i + 1, i).
 inline std::vector<int32_t> permutation(int64_t n, PhiloxStream stream) {
   std::vector<int32_t> order(static_cast<size_t>(n));
   for (int64_t i = 0; i < n; ++i) order[static_cast<size_t>(i)] = static_cast<int32_t>(i);
@@ -25,8 +25,8 @@ inline std::vector<int32_t> permutation(int64_t n, PhiloxStream stream) {
 inline PhiloxStream block_stream(uint64_t seed, int64_t epoch) {
   return {.seed = seed, .stream = 2 * static_cast<uint64_t>(epoch)};
 }
-/// The stream that orders the documents of one segment in an epoch. Streams are 64-bit numbers drawn from the seed, so
-/// two of them coincide with a chance of 2^-64.
+/// The stream that orders the documents of one segment in an epoch. Streams are 64-bit numbers drawn from the
+/// seed, so two of them coincide with a chance of 2^-64.
 inline PhiloxStream document_stream(uint64_t seed, int64_t epoch, int64_t block, int64_t segment) {
   PhiloxStream epoch_stream{.seed = seed, .stream = 2 * static_cast<uint64_t>(epoch) + 1};
   PhiloxStream of_block{.seed = epoch_stream.word(static_cast<uint64_t>(block)), .stream = seed};

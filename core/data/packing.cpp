@@ -19,10 +19,12 @@ const std::string& DocumentEncoder::path(const Document& document) const {
 
 void DocumentEncoder::append(const Segment& segment, const Document& document, std::vector<int32_t>& tokens,
                              std::string& scratch) const {
-  std::string_view bytes = std::string_view(segment.bytes)
-                               .substr(static_cast<size_t>(document.begin), static_cast<size_t>(document.end - document.begin));
+  std::string_view bytes =
+      std::string_view(segment.bytes)
+          .substr(static_cast<size_t>(document.begin), static_cast<size_t>(document.end - document.begin));
   switch (document.kind) {
-    case Document::Kind::text: return append_text(document, bytes, tokens);
+    case Document::Kind::text:
+      return append_text(document, bytes, tokens);
     case Document::Kind::json_line: {
       scratch.clear();
       if (auto problem = append_json_string(bytes, text_key_, scratch)) {
@@ -32,11 +34,13 @@ void DocumentEncoder::append(const Segment& segment, const Document& document, s
       return append_text(document, scratch, tokens);
     }
     case Document::Kind::u16_tokens:
-    case Document::Kind::u32_tokens: return append_stored(document, bytes, tokens);
+    case Document::Kind::u32_tokens:
+      return append_stored(document, bytes, tokens);
   }
 }
 
-void DocumentEncoder::append_text(const Document& document, std::string_view text, std::vector<int32_t>& tokens) const {
+void DocumentEncoder::append_text(const Document& document, std::string_view text,
+                                  std::vector<int32_t>& tokens) const {
   if (text.empty()) return;
   if (encoder_.bos_id) tokens.push_back(*encoder_.bos_id);
   try {
@@ -47,7 +51,8 @@ void DocumentEncoder::append_text(const Document& document, std::string_view tex
   if (encoder_.eos_id) tokens.push_back(*encoder_.eos_id);
 }
 
-void DocumentEncoder::append_stored(const Document& document, std::string_view bytes, std::vector<int32_t>& tokens) const {
+void DocumentEncoder::append_stored(const Document& document, std::string_view bytes,
+                                    std::vector<int32_t>& tokens) const {
   size_t width = document.kind == Document::Kind::u16_tokens ? 2 : 4, count = bytes.size() / width;
   size_t start = tokens.size();
   tokens.resize(start + count);
@@ -62,8 +67,11 @@ void DocumentEncoder::append_stored(const Document& document, std::string_view b
   for (size_t i = 0; i < count; ++i) {
     uint32_t id = static_cast<uint32_t>(tokens[start + i]);
     if (id >= vocabulary) {
-      fail<DataError>(kWhere, "'{}' has token id {} at byte {}, the vocabulary has {} (0 to {}): was it prepared with another tokenizer?",
-                      path(document), id, document.offset + static_cast<int64_t>(i * width), vocabulary, vocabulary - 1);
+      fail<DataError>(kWhere,
+                      "'{}' has token id {} at byte {}, the vocabulary has {} (0 to {}): was it prepared "
+                      "with another tokenizer?",
+                      path(document), id, document.offset + static_cast<int64_t>(i * width), vocabulary,
+                      vocabulary - 1);
     }
   }
 }

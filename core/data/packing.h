@@ -14,10 +14,12 @@ class DocumentEncoder {
   DocumentEncoder(const Corpus& corpus, TextEncoder encoder, std::string text_key)
       : corpus_(corpus), encoder_(std::move(encoder)), text_key_(std::move(text_key)) {}
 
-  /// Appends BOS, the tokens and EOS (text), or the tokens as stored (shards), to `tokens`; `scratch` is reused memory. A JSON document
-  /// without any text gives nothing. Throws DataError: malformed JSON line (file, line, column), id outside the
-  /// vocabulary (file, byte, id), or what the tokenizer says about a text.
-  void append(const Segment& segment, const Document& document, std::vector<int32_t>& tokens, std::string& scratch) const;
+  /// Appends BOS, the tokens and EOS (text), or the tokens as stored (shards), to `tokens`; `scratch` is
+  /// reused memory. A JSON document without any text gives nothing. Throws DataError: malformed JSON line
+  /// (file, line, column), id outside the vocabulary (file, byte, id), or what the tokenizer says about a
+  /// text.
+  void append(const Segment& segment, const Document& document, std::vector<int32_t>& tokens,
+              std::string& scratch) const;
 
   const TextEncoder& encoder() const { return encoder_; }
 
@@ -31,17 +33,19 @@ class DocumentEncoder {
   std::string text_key_;
 };
 
-/// Windows of seq_len + 1 tokens, one after the other without overlap, over the documents of one segment; a document may
-/// begin in one window and go on in the next.
+/// Windows of seq_len + 1 tokens, one after the other without overlap, over the documents of one segment; a
+/// document may begin in one window and go on in the next.
 struct PackedTokens {
   std::vector<int32_t> tokens;
   std::vector<int64_t> document_starts;  ///< positions in `tokens`, ascending
 
   int64_t windows(int64_t seq_len) const { return static_cast<int64_t>(tokens.size()) / (seq_len + 1); }
   int64_t dropped(int64_t seq_len) const { return static_cast<int64_t>(tokens.size()) % (seq_len + 1); }
-  /// Window w as training wants it: inputs = first seq_len tokens, targets = last seq_len tokens, and for each input the
-  /// position within the window where its document starts (0 when it started before). document_starts may be null.
-  void copy_window(int64_t window, int64_t seq_len, int32_t* inputs, int32_t* targets, int32_t* document_starts) const;
+  /// Window w as training wants it: inputs = first seq_len tokens, targets = last seq_len tokens, and for
+  /// each input the position within the window where its document starts (0 when it started before).
+  /// document_starts may be null.
+  void copy_window(int64_t window, int64_t seq_len, int32_t* inputs, int32_t* targets,
+                   int32_t* document_starts) const;
 };
 
 }  // namespace ottava::data

@@ -19,7 +19,8 @@ std::vector<int32_t> block_order(const Corpus& corpus, Order order, uint64_t see
   return identity;
 }
 
-SegmentQueue::SegmentQueue(const Corpus& corpus, const DocumentEncoder& encoder, Options options, SegmentPlace start)
+SegmentQueue::SegmentQueue(const Corpus& corpus, const DocumentEncoder& encoder, Options options,
+                           SegmentPlace start)
     : corpus_(corpus), encoder_(encoder), options_(options), next_(start), last_started_(start) {
   order_ = block_order(corpus_, options_.order, options_.seed, next_.epoch);
   for (int i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { work(); });
@@ -98,7 +99,8 @@ void SegmentQueue::tokenize(Item& item, const Segment& raw) {
   auto count = static_cast<int64_t>(raw.documents.size());
   std::vector<int32_t> order;
   if (options_.order == Order::shuffled) {
-    order = permutation(count, document_stream(options_.seed, front.place.epoch, front.block, front.place.segment));
+    order = permutation(count,
+                        document_stream(options_.seed, front.place.epoch, front.block, front.place.segment));
   }
   // Tokens are handed over a window or more at a time, so that the lock is taken rarely.
   PackedTokens fresh;
@@ -123,7 +125,8 @@ void SegmentQueue::tokenize(Item& item, const Segment& raw) {
     return stopping_;
   };
   for (int64_t i = 0; i < count; ++i) {
-    const Document& document = raw.documents[static_cast<size_t>(order.empty() ? i : order[static_cast<size_t>(i)])];
+    const Document& document =
+        raw.documents[static_cast<size_t>(order.empty() ? i : order[static_cast<size_t>(i)])];
     auto before = static_cast<int64_t>(fresh.tokens.size());
     encoder_.append(raw, document, fresh.tokens, scratch);
     if (static_cast<int64_t>(fresh.tokens.size()) == before) continue;
@@ -172,7 +175,8 @@ int64_t SegmentQueue::buffer_bytes() const {
   std::lock_guard lock(mutex_);
   size_t bytes = 0;
   for (const auto& item : items_) {
-    bytes += item->packed.tokens.capacity() * sizeof(int32_t) + item->packed.document_starts.capacity() * sizeof(int64_t);
+    bytes += item->packed.tokens.capacity() * sizeof(int32_t) +
+             item->packed.document_starts.capacity() * sizeof(int64_t);
   }
   return static_cast<int64_t>(bytes);
 }

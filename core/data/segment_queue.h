@@ -16,16 +16,18 @@
 
 namespace ottava::data {
 
-/// A segment in the order of training: the `position`-th block of an epoch, and which of the block's segments.
+/// A segment in the order of training: the `position`-th block of an epoch, and which of the block's
+/// segments.
 struct SegmentPlace {
   int64_t epoch = 0, position = 0, segment = 0;
 };
 
-/// Segments in the order of training, read, tokenized and packed by background threads, a few ahead of the consumer. Reading is
-/// one after the other (a compressed file can be read in no other way, and it is 50 times faster than tokenizing);
-/// tokenizing is parallel. What comes out depends on neither threads nor timing. The front segment can be used while
-/// its later windows are still being made, so training starts after its first documents.
-/// One consumer thread. An exception of a background thread is thrown where the consumer reaches that segment.
+/// Segments in the order of training, read, tokenized and packed by background threads, a few ahead of the
+/// consumer. Reading is one after the other (a compressed file can be read in no other way, and it is 50
+/// times faster than tokenizing); tokenizing is parallel. What comes out depends on neither threads nor
+/// timing. The front segment can be used while its later windows are still being made, so training starts
+/// after its first documents. One consumer thread. An exception of a background thread is thrown where the
+/// consumer reaches that segment.
 class SegmentQueue {
  public:
   struct Options {
@@ -44,7 +46,8 @@ class SegmentQueue {
     bool last_of_block = false;
     SegmentCount count;  ///< valid once it is finished
   };
-  /// Waits until window `window` of the front segment is ready (true) or the segment turns out to be shorter (false).
+  /// Waits until window `window` of the front segment is ready (true) or the segment turns out to be shorter
+  /// (false).
   bool wait_for(int64_t window);
   /// A ready window of the front segment.
   void copy_window(int64_t window, int32_t* inputs, int32_t* targets, int32_t* document_starts);

@@ -38,7 +38,8 @@ void ShardWriter::append(std::span<const int32_t> document) {
   if (document.empty()) return;
   for (int32_t id : document) {
     if (id < 0 || id >= vocab_size_) {
-      fail<DataError>("data", "token id {} for '{}' is outside the vocabulary of {}", id, file_.path(), vocab_size_);
+      fail<DataError>("data", "token id {} for '{}' is outside the vocabulary of {}", id, file_.path(),
+                      vocab_size_);
     }
     buffer_.append(reinterpret_cast<const char*>(&id), static_cast<size_t>(token_bytes_));  // little endian
   }

@@ -10,8 +10,8 @@ constexpr std::string_view kBlank = " \t\r\n\f\v";
 
 bool blank(std::string_view text) { return text.find_first_not_of(kBlank) == std::string_view::npos; }
 
-// First byte at or after `at` that does not continue a UTF-8 character, or the end. At most three bytes continue one;
-// where more seem to, it is not UTF-8 and any place will do.
+// First byte at or after `at` that does not continue a UTF-8 character, or the end. At most three bytes
+// continue one; where more seem to, it is not UTF-8 and any place will do.
 size_t character_start(std::string_view bytes, size_t at) {
   size_t start = at;
   while (start < bytes.size() && (static_cast<unsigned char>(bytes[start]) & 0xc0) == 0x80) {

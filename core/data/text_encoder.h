@@ -14,12 +14,13 @@ class Tokenizer;
 
 namespace ottava::data {
 
-/// What the loader needs of a tokenizer. `encode` appends the ids of a text, without BOS and EOS; it is called from
-/// several threads at once.
+/// What the loader needs of a tokenizer. `encode` appends the ids of a text, without BOS and EOS; it is
+/// called from several threads at once.
 struct TextEncoder {
   std::function<void(std::string_view text, std::vector<int32_t>& ids)> encode;
   int32_t vocab_size = 0;
-  std::optional<int32_t> bos_id, eos_id;  ///< put around each document of text; documents of shards have theirs already
+  /// Put around each document of text; documents of shards have theirs already.
+  std::optional<int32_t> bos_id, eos_id;
   std::string fingerprint;
 };
 
@@ -28,7 +29,8 @@ struct DocumentMarks {
   bool bos = true;
   bool eos = true;
 };
-/// A tokenizer as the loader uses it. Text that spells a special token stays text: data cannot end its own document.
+/// A tokenizer as the loader uses it. Text that spells a special token stays text: data cannot end its own
+/// document.
 TextEncoder make_text_encoder(std::shared_ptr<const Tokenizer> tokenizer, DocumentMarks marks);
 
 }  // namespace ottava::data

@@ -43,8 +43,9 @@ class TableShard : public TokenShard {
     for (size_t i = 0; i < starts.size(); ++i) {
       int64_t least = i == 0 ? first : starts[i - 1];
       if (starts[i] < least || starts[i] >= last || (starts[i] - begin_) % token_bytes_ != 0) {
-        fail<FileError>(kWhere, "'{}': document {} starts at byte {}, expected {} to {}: the document table is damaged",
-                        file_.path(), from + static_cast<int64_t>(i), starts[i], least, last);
+        fail<FileError>(
+            kWhere, "'{}': document {} starts at byte {}, expected {} to {}: the document table is damaged",
+            file_.path(), from + static_cast<int64_t>(i), starts[i], least, last);
       }
     }
     if (starts.empty() || starts[0] != first) starts.insert(starts.begin(), first);
@@ -64,8 +65,10 @@ class TableShard : public TokenShard {
     int64_t low = 0, high = documents_;
     while (low < high) {
       int64_t middle = low + (high - low) / 2;
-      if (starts_of(middle, middle + 1)[0] < offset) low = middle + 1;
-      else high = middle;
+      if (starts_of(middle, middle + 1)[0] < offset)
+        low = middle + 1;
+      else
+        high = middle;
     }
     return low;
   }
@@ -86,7 +89,9 @@ class OttavaShard : public TableShard {
     std::vector<int64_t> starts = read_array<int64_t>(file_, last - first, (end_ + 7) / 8 * 8 + first * 8);
     for (int64_t& start : starts) {
       // Kept in range before it is multiplied; the caller reports what is out of order.
-      if (start < 0 || start > tokens()) fail<FileError>(kWhere, "'{}': document offset {} lies outside its {} tokens: the table is damaged", file_.path(), start, tokens());
+      if (start < 0 || start > tokens())
+        fail<FileError>(kWhere, "'{}': document offset {} lies outside its {} tokens: the table is damaged",
+                        file_.path(), start, tokens());
       start = begin_ + start * token_bytes_;
     }
     return starts;
@@ -108,11 +113,16 @@ class MegatronShard : public TableShard {
     int64_t low = starts.front(), high = starts.back();
     // Runs of documents are one read of the pointers between them.
     bool sane = low >= 0 && low <= high && high <= sequences_ && std::is_sorted(starts.begin(), starts.end());
-    if (!sane) fail<FileError>(kWhere, "'{}': document table entries {} to {} are out of order or beyond {} sequences", index_.path(), first, last, sequences_);
-    std::vector<int64_t> bytes = read_array<int64_t>(index_, std::min(high + 1, sequences_) - low, pointers + 8 * low);
+    if (!sane)
+      fail<FileError>(kWhere, "'{}': document table entries {} to {} are out of order or beyond {} sequences",
+                      index_.path(), first, last, sequences_);
+    std::vector<int64_t> bytes =
+        read_array<int64_t>(index_, std::min(high + 1, sequences_) - low, pointers + 8 * low);
     for (int64_t& start : starts) {
       int64_t pointer = start == sequences_ ? end_ : bytes[static_cast<size_t>(start - low)];
-      if (pointer < 0 || pointer > end_) fail<FileError>(kWhere, "'{}': sequence {} points to byte {} of '{}', which has {}", index_.path(), start, pointer, file_.path(), end_);
+      if (pointer < 0 || pointer > end_)
+        fail<FileError>(kWhere, "'{}': sequence {} points to byte {} of '{}', which has {}", index_.path(),
+                        start, pointer, file_.path(), end_);
       start = pointer;
     }
     return starts;
@@ -157,7 +167,8 @@ class LlmcShard : public TokenShard {
   void scan(int64_t first, int64_t last, Visit&& visit) const {
     std::string bytes;
     append_range(file_, first, last - first, bytes);
-    for (size_t at = 0; at + static_cast<size_t>(token_bytes_) <= bytes.size(); at += static_cast<size_t>(token_bytes_)) {
+    for (size_t at = 0; at + static_cast<size_t>(token_bytes_) <= bytes.size();
+         at += static_cast<size_t>(token_bytes_)) {
       uint32_t id = token_bytes_ == 2 ? load<uint16_t>(bytes, at) : load<uint32_t>(bytes, at);
       if (id == delimiter_ && !visit(first + static_cast<int64_t>(at))) return;
     }
@@ -184,15 +195,17 @@ std::unique_ptr<TokenShard> open_llmc(File file) {
   append_range(file, 0, 1024, head);
   const LlmcKind* kind = llmc_kind(head);
   if (!kind) fail<FileError>(kWhere, "'{}' lacks llm.c's magic (20240520 or 20240801)", file.path());
-  if (head.size() < 1024) fail<FileError>(kWhere, "'{}' is truncated: {} bytes, llm.c's header has 1024", file.path(), head.size());
+  if (head.size() < 1024)
+    fail<FileError>(kWhere, "'{}' is truncated: {} bytes, llm.c's header has 1024", file.path(), head.size());
   int32_t version = load<int32_t>(head, 4);
   if (version != kind->version) {
-    fail<FileError>(kWhere, "'{}' has llm.c version {}, expected {} for magic {}", file.path(), version, kind->version,
-                    kind->magic);
+    fail<FileError>(kWhere, "'{}' has llm.c version {}, expected {} for magic {}", file.path(), version,
+                    kind->version, kind->magic);
   }
   int64_t tokens = load<int32_t>(head, 8), expected = 1024 + tokens * kind->token_bytes;
   if (tokens < 0 || expected != file.size()) {
-    fail<FileError>(kWhere, "'{}' has {} bytes, expected {} for {} tokens of {} bytes: it is truncated or damaged",
+    fail<FileError>(kWhere,
+                    "'{}' has {} bytes, expected {} for {} tokens of {} bytes: it is truncated or damaged",
                     file.path(), file.size(), expected, tokens, kind->token_bytes);
   }
   return std::make_unique<LlmcShard>(std::move(file), kind->token_bytes, kind->delimiter);
@@ -205,22 +218,27 @@ std::unique_ptr<TokenShard> open_megatron(File file) {
   if (!head.starts_with(kMegatronMagic)) {
     fail<FileError>(kWhere, "'{}' does not start with MMIDIDX: it is no Megatron index", index.path());
   }
-  if (head.size() < static_cast<size_t>(MegatronShard::kHeader)) fail<FileError>(kWhere, "'{}' is truncated: {} bytes", index.path(), head.size());
+  if (head.size() < static_cast<size_t>(MegatronShard::kHeader))
+    fail<FileError>(kWhere, "'{}' is truncated: {} bytes", index.path(), head.size());
   if (auto version = load<uint64_t>(head, 9); version != 1) {
     fail<FileError>(kWhere, "'{}' has Megatron index version {}, expected 1", index.path(), version);
   }
   int dtype = static_cast<uint8_t>(head[17]);
   if (dtype != 8 && dtype != 4) {
-    fail<FileError>(kWhere, "'{}' stores tokens of Megatron type {}, expected 8 (uint16) or 4 (int32)", index.path(), dtype);
+    fail<FileError>(kWhere, "'{}' stores tokens of Megatron type {}, expected 8 (uint16) or 4 (int32)",
+                    index.path(), dtype);
   }
   int64_t token_bytes = dtype == 8 ? 2 : 4;
   uint64_t sequences = load<uint64_t>(head, 18), entries = load<uint64_t>(head, 26);
   uint64_t limit = static_cast<uint64_t>(index.size());
-  // Both counts are bounded before they are multiplied. One more byte per sequence holds the mode, where there is one.
+  // Both counts are bounded before they are multiplied. One more byte per sequence holds the mode, where
+  // there is one.
   bool fits = sequences <= limit / 12 && entries <= limit / 8 && entries >= 1;
   uint64_t size = fits ? MegatronShard::kHeader + 12 * sequences + 8 * entries : 0;
   if (!fits || (limit != size && limit != size + sequences)) {
-    fail<FileError>(kWhere, "'{}' has {} bytes, which does not fit its {} sequences and {} document entries: it is truncated or damaged",
+    fail<FileError>(kWhere,
+                    "'{}' has {} bytes, which does not fit its {} sequences and {} document entries: it is "
+                    "truncated or damaged",
                     index.path(), limit, sequences, entries);
   }
   int64_t count = static_cast<int64_t>(sequences), expected = 0;
@@ -230,7 +248,8 @@ std::unique_ptr<TokenShard> open_megatron(File file) {
     expected = pointer < 0 || pointer > file.size() || length < 0 ? -1 : pointer + length * token_bytes;
   }
   if (expected != file.size()) {
-    fail<FileError>(kWhere, "'{}' has {} bytes, '{}' describes {}: the pair does not belong together or is truncated",
+    fail<FileError>(kWhere,
+                    "'{}' has {} bytes, '{}' describes {}: the pair does not belong together or is truncated",
                     file.path(), file.size(), index.path(), expected);
   }
   return std::make_unique<MegatronShard>(std::move(file), std::move(index), token_bytes, count,
@@ -242,22 +261,29 @@ std::unique_ptr<TokenShard> open_megatron(File file) {
 ShardHeader read_shard_header(const File& file) {
   ShardHeader h{};
   if (file.size() < static_cast<int64_t>(sizeof h)) {
-    fail<FileError>(kWhere, "'{}' is truncated: {} bytes, the header has {}", file.path(), file.size(), sizeof h);
+    fail<FileError>(kWhere, "'{}' is truncated: {} bytes, the header has {}", file.path(), file.size(),
+                    sizeof h);
   }
   file.read_at(&h, sizeof h, 0);
-  if (std::string_view(h.magic, 8) != ShardHeader::kMagic) fail<FileError>(kWhere, "'{}' is no ottava shard", file.path());
+  if (std::string_view(h.magic, 8) != ShardHeader::kMagic)
+    fail<FileError>(kWhere, "'{}' is no ottava shard", file.path());
   if (h.version != ShardHeader::kVersion) {
-    fail<FileError>(kWhere, "'{}' has shard version {}, expected {}; prepare it again", file.path(), h.version, ShardHeader::kVersion);
+    fail<FileError>(kWhere, "'{}' has shard version {}, expected {}; prepare it again", file.path(),
+                    h.version, ShardHeader::kVersion);
   }
-  if (XXH64(&h, offsetof(ShardHeader, header_checksum), 0) != h.header_checksum || (h.token_bytes != 2 && h.token_bytes != 4)) {
+  if (XXH64(&h, offsetof(ShardHeader, header_checksum), 0) != h.header_checksum ||
+      (h.token_bytes != 2 && h.token_bytes != 4)) {
     fail<FileError>(kWhere, "'{}' has a damaged header; prepare it again", file.path());
   }
   uint64_t limit = static_cast<uint64_t>(file.size());
   bool fits = h.tokens <= limit && h.documents <= limit;
   uint64_t tokens_end = fits ? (sizeof h + h.tokens * h.token_bytes + 7) / 8 * 8 : 0;
   if (!fits || limit != tokens_end + 8 * (h.documents + 1)) {
-    fail<FileError>(kWhere, "'{}' has {} bytes, expected {} for {} tokens of {} bytes and {} documents: it is truncated or damaged",
-                    file.path(), limit, tokens_end + 8 * (h.documents + 1), h.tokens, h.token_bytes, h.documents);
+    fail<FileError>(kWhere,
+                    "'{}' has {} bytes, expected {} for {} tokens of {} bytes and {} documents: it is "
+                    "truncated or damaged",
+                    file.path(), limit, tokens_end + 8 * (h.documents + 1), h.tokens, h.token_bytes,
+                    h.documents);
   }
   return h;
 }
@@ -285,8 +311,10 @@ int64_t TokenShard::cut(int64_t offset) const {
   int64_t aligned = begin_ + (offset - begin_ + token_bytes_ - 1) / token_bytes_ * token_bytes_;
   int64_t document = next_document(aligned);
   if ((document - begin_) % token_bytes_ != 0) {
-    fail<FileError>(kWhere, "'{}': a document starts at byte {}, between two tokens of {} bytes: the document table is damaged",
-                    file_.path(), document, token_bytes_);
+    fail<FileError>(
+        kWhere,
+        "'{}': a document starts at byte {}, between two tokens of {} bytes: the document table is damaged",
+        file_.path(), document, token_bytes_);
   }
   return document - aligned > kCutSearch ? aligned : document;
 }

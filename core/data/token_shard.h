@@ -12,8 +12,8 @@
 
 namespace ottava::data {
 
-/// Header of our own shards, little endian, 128 bytes; then `tokens` tokens, zero bytes up to a multiple of 8, and
-/// documents + 1 offsets (u64, in tokens; the first is 0, the last is `tokens`).
+/// Header of our own shards, little endian, 128 bytes; then `tokens` tokens, zero bytes up to a multiple of
+/// 8, and documents + 1 offsets (u64, in tokens; the first is 0, the last is `tokens`).
 struct ShardHeader {
   static constexpr std::string_view kMagic = "OTTAVATK";
   static constexpr uint32_t kVersion = 1;
@@ -23,17 +23,18 @@ struct ShardHeader {
   uint64_t tokens, documents;
   int32_t bos_id, eos_id;  ///< -1: none was written around documents
   uint32_t vocab_size, zero;
-  uint64_t checksum;      ///< XXH64 of the token bytes
-  char fingerprint[64];   ///< of the tokenizer, zero padded
+  uint64_t checksum;         ///< XXH64 of the token bytes
+  char fingerprint[64];      ///< of the tokenizer, zero padded
   uint64_t header_checksum;  ///< XXH64 of the bytes before it
 };
 static_assert(sizeof(ShardHeader) == 128);
 
-/// What a token file is, by its first bytes (or, for Megatron, by the .idx beside a .bin); nothing if it is no shard.
+/// What a token file is, by its first bytes (or, for Megatron, by the .idx beside a .bin); nothing if it is
+/// no shard.
 std::optional<Format> sniff_shard(const std::string& path, std::string_view head);
 
-/// Tokens on disk: one contiguous run of u16 or u32 at [begin(), end()) bytes of the file, cut into documents. Ids are not
-/// checked here: the reader knows the vocabulary. Safe to use from several threads.
+/// Tokens on disk: one contiguous run of u16 or u32 at [begin(), end()) bytes of the file, cut into
+/// documents. Ids are not checked here: the reader knows the vocabulary. Safe to use from several threads.
 class TokenShard {
  public:
   /// Checks header, sizes and table bounds. Throws FileError.
@@ -48,10 +49,11 @@ class TokenShard {
   /// The tokenizer that made the tokens; empty when the format does not say.
   const std::string& fingerprint() const { return fingerprint_; }
 
-  /// The byte where the first document at or after byte `offset` starts (end() if none does). A document that starts
-  /// more than 1 MiB further on is cut at `offset`, so that blocks stay small. cut(0) = begin().
+  /// The byte where the first document at or after byte `offset` starts (end() if none does). A document that
+  /// starts more than 1 MiB further on is cut at `offset`, so that blocks stay small. cut(0) = begin().
   int64_t cut(int64_t offset) const;
-  /// Bytes at which documents start within [first, last), both results of cut(); `first` is always among them.
+  /// Bytes at which documents start within [first, last), both results of cut(); `first` is always among
+  /// them.
   virtual std::vector<int64_t> document_starts(int64_t first, int64_t last) const = 0;
 
  protected:

@@ -20,7 +20,9 @@ constexpr std::string_view kWhere = "data index", kMagic = "OTTAVAIX";
 constexpr uint64_t kVersion = 1;
 constexpr int64_t kMaxFileBytes = int64_t{4} << 30;
 
-void put(std::string& out, uint64_t value) { out.append(reinterpret_cast<const char*>(&value), sizeof value); }
+void put(std::string& out, uint64_t value) {
+  out.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
 
 void add(SegmentCount& sum, const SegmentCount& c) {
   sum.windows += c.windows, sum.documents += c.documents, sum.tokens += c.tokens;
@@ -70,16 +72,19 @@ SegmentCount WindowIndex::total() const {
   return total_;
 }
 
-// magic, version, key, blocks, entries, then per entry {block, segments, segments * SegmentCount}, then XXH64 of all that.
+// magic, version, key, blocks, entries, then per entry {block, segments, segments * SegmentCount}, then XXH64
+// of all that.
 std::string WindowIndex::serialize() const {
   std::lock_guard lock(mutex_);
   std::string out(kMagic);
-  for (uint64_t value : {kVersion, key_, static_cast<uint64_t>(blocks_), static_cast<uint64_t>(known_)}) put(out, value);
+  for (uint64_t value : {kVersion, key_, static_cast<uint64_t>(blocks_), static_cast<uint64_t>(known_)})
+    put(out, value);
   for (size_t block = 0; block < counts_.size(); ++block) {
     if (counts_[block].empty()) continue;
     put(out, block);
     put(out, counts_[block].size());
-    out.append(reinterpret_cast<const char*>(counts_[block].data()), counts_[block].size() * sizeof(SegmentCount));
+    out.append(reinterpret_cast<const char*>(counts_[block].data()),
+               counts_[block].size() * sizeof(SegmentCount));
   }
   put(out, XXH64(out.data(), out.size(), 0));
   return out;
@@ -106,7 +111,8 @@ bool WindowIndex::merge_from_file() {
   if (version != kVersion || key != key_ || blocks != static_cast<uint64_t>(blocks_)) return false;
   for (; entries > 0; --entries) {
     uint64_t block = 0, segments = 0;
-    if (!get(block) || !get(segments) || block >= blocks || segments > (end - at) / sizeof(SegmentCount)) return false;
+    if (!get(block) || !get(segments) || block >= blocks || segments > (end - at) / sizeof(SegmentCount))
+      return false;
     std::vector<SegmentCount> list(segments);
     std::memcpy(list.data(), bytes.data() + at, segments * sizeof(SegmentCount));
     at += segments * sizeof(SegmentCount);
@@ -141,8 +147,8 @@ uint64_t IndexKey::hash(bool with_location) const {
                                 encoder.bos_id.value_or(-1), encoder.eos_id.value_or(-1), text_key, seq_len,
                                 corpus.sizes().block_bytes, corpus.sizes().max_text_bytes);
   for (const DataFile& file : corpus.files()) {
-    all += fmt::format("{} {} {} {:x}\n", static_cast<int>(file.format), static_cast<int>(file.compression), file.bytes,
-                       file.content);
+    all += fmt::format("{} {} {} {:x}\n", static_cast<int>(file.format), static_cast<int>(file.compression),
+                       file.bytes, file.content);
     if (with_location) all += fmt::format("{} {}\n", file.path, file.mtime_ns);
   }
   return XXH64(all.data(), all.size(), 0);

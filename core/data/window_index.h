@@ -11,7 +11,8 @@
 
 namespace ottava::data {
 
-/// What tokenizing one segment gave. It does not depend on the order of its documents, so it holds for every epoch.
+/// What tokenizing one segment gave. It does not depend on the order of its documents, so it holds for every
+/// epoch.
 struct SegmentCount {
   int64_t windows = 0, documents = 0, tokens = 0, dropped = 0, bytes = 0;
 };
@@ -21,13 +22,13 @@ enum class IndexAccess {
   read_only,   ///< uses it where it is there (all ranks but one)
 };
 
-/// What is known of each block: the counts of its segments. Filled as blocks are tokenized, kept in a file so that a
-/// resumed run need not tokenize what came before. Safe to use from several threads.
+/// What is known of each block: the counts of its segments. Filled as blocks are tokenized, kept in a file so
+/// that a resumed run need not tokenize what came before. Safe to use from several threads.
 class WindowIndex {
  public:
-  /// `key` names everything the counts depend on. With a folder, reads `windows-<key>.idx` in it: a damaged file or one
-  /// of another key is reported to the log and not used. An empty folder keeps everything in memory. Throws FileError when the
-  /// folder cannot be made or written.
+  /// `key` names everything the counts depend on. With a folder, reads `windows-<key>.idx` in it: a damaged
+  /// file or one of another key is reported to the log and not used. An empty folder keeps everything in
+  /// memory. Throws FileError when the folder cannot be made or written.
   WindowIndex(std::string folder, uint64_t key, int64_t blocks, IndexAccess access = IndexAccess::read_write);
 
   /// All segments of a block, or nothing while they are not known.
@@ -39,9 +40,9 @@ class WindowIndex {
   /// Sum over known blocks.
   SegmentCount total() const;
 
-  /// Adds what other processes wrote meanwhile, and writes the file if it would say more than it does: to a file of its own,
-  /// renamed, so that readers see the old one or the new one. With read_only it
-  /// does nothing. Throws FileError.
+  /// Adds what other processes wrote meanwhile, and writes the file if it would say more than it does: to a
+  /// file of its own, renamed, so that readers see the old one or the new one. With read_only it does
+  /// nothing. Throws FileError.
   void save();
   const std::string& path() const { return path_; }
 
@@ -59,12 +60,13 @@ class WindowIndex {
   SegmentCount total_;
 };
 
-/// What reading a block of token shards would give, from the shards' tables alone; nothing for a block that holds any text.
-/// Throws FileError.
+/// What reading a block of token shards would give, from the shards' tables alone; nothing for a block that
+/// holds any text. Throws FileError.
 std::optional<std::vector<SegmentCount>> count_stored(const Corpus& corpus, int64_t block, int64_t seq_len);
 
-/// Hash of all that decides which window is where: files, how they are cut, the key of JSON lines, tokenizer, BOS and EOS, seq_len.
-/// `with_location` adds paths and modification times, for a cache on this machine; without, equal copies of the data agree.
+/// Hash of all that decides which window is where: files, how they are cut, the key of JSON lines, tokenizer,
+/// BOS and EOS, seq_len. `with_location` adds paths and modification times, for a cache on this machine;
+/// without, equal copies of the data agree.
 struct IndexKey {
   const Corpus& corpus;
   const TextEncoder& encoder;

@@ -30,7 +30,8 @@ std::string lines(int count) {
 
 TEST_CASE("training on prepared shards sees the tokens that training on the text sees") {
   DataFolder folder;
-  DataPrepareOptions o{.sources = {folder.write("text/a.jsonl", lines(1000))}, .tokenizer = write_tokenizer(folder)};
+  DataPrepareOptions o{.sources = {folder.write("text/a.jsonl", lines(1000))},
+                       .tokenizer = write_tokenizer(folder)};
   o.output = folder / "made/shards/";
   o.tokens_per_shard = 5000;
   std::ostringstream out;
@@ -40,7 +41,9 @@ TEST_CASE("training on prepared shards sees the tokens that training on the text
   CHECK_HAS(out.str(), "tokens-00000.bin: ");
   CHECK_HAS(out.str(), fmt::format("4 shards, 1000 documents, {} tokens", totals.tokens));
 
-  LoaderOptions text{.sources = {folder / "text"}, .encoder = make_text_encoder(Tokenizer::load(o.tokenizer), {}), .seq_len = 100};
+  LoaderOptions text{.sources = {folder / "text"},
+                     .encoder = make_text_encoder(Tokenizer::load(o.tokenizer), {}),
+                     .seq_len = 100};
   text.order = Order::sequential;
   LoaderOptions shards = text;
   shards.sources = {o.output};
@@ -58,7 +61,11 @@ TEST_CASE("training on prepared shards sees the tokens that training on the text
   CHECK(ids == std::vector<int32_t>{'<', 's', '>'});
 
   std::ostringstream seen;
-  inspect_data({.sources = {o.output}, .tokenizer = o.tokenizer, .seq_len = 100, .verify = DataInspectOptions::Verify::contents}, seen);
+  inspect_data({.sources = {o.output},
+                .tokenizer = o.tokenizer,
+                .seq_len = 100,
+                .verify = DataInspectOptions::Verify::contents},
+               seen);
   CHECK_HAS(seen.str(), "tokens-00003.bin: ottava shard, ");
   CHECK_HAS(seen.str(), "vocabulary 262, tokenizer ");
   CHECK_HAS(seen.str(), "checksum good");
@@ -69,19 +76,23 @@ TEST_CASE("training on prepared shards sees the tokens that training on the text
 
 TEST_CASE("inspect shows text and its beginning without a tokenizer too") {
   DataFolder folder;
-  std::string path = folder.write("a.txt", "first line\nsecond \u20ac" + std::string(300, 'x') + "<|endoftext|>other");
+  std::string path =
+      folder.write("a.txt", "first line\nsecond \u20ac" + std::string(300, 'x') + "<|endoftext|>other");
   std::ostringstream out;
   inspect_data({.sources = {path}, .documents = 1}, out);
   CHECK_HAS(out.str(), "1 files, 339 bytes, 1 blocks of about 4 MiB");
   CHECK_HAS(out.str(), "a.txt: text, 339 bytes");
   CHECK_HAS(out.str(), "document 0 (321 bytes or ids): first line\\nsecond \u20acxxx");
   CHECK_FALSE(has(out.str(), "document 1"));
-  CHECK_HAS(message_of<ConfigError>([&] { inspect_data({.sources = {path}, .seq_len = 0}, out); }), "seq_len is 0");
+  CHECK_HAS(message_of<ConfigError>([&] { inspect_data({.sources = {path}, .seq_len = 0}, out); }),
+            "seq_len is 0");
 }
 
 TEST_CASE("a shard whose tokens changed is found by its checksum") {
   DataFolder folder;
-  DataPrepareOptions o{.sources = {folder.write("a.jsonl", lines(10))}, .tokenizer = write_tokenizer(folder), .output = folder / "out"};
+  DataPrepareOptions o{.sources = {folder.write("a.jsonl", lines(10))},
+                       .tokenizer = write_tokenizer(folder),
+                       .output = folder / "out"};
   std::ostringstream out;
   prepare_data(o, out);
   std::string shard = slurp(folder / "out/tokens-00000.bin");
@@ -90,7 +101,8 @@ TEST_CASE("a shard whose tokens changed is found by its checksum") {
   DataInspectOptions inspect{.sources = {folder / "out"}};
   inspect_data(inspect, out);
   inspect.verify = DataInspectOptions::Verify::contents;
-  CHECK_HAS(message_of<FileError>([&] { inspect_data(inspect, out); }), "is damaged: its tokens have checksum");
+  CHECK_HAS(message_of<FileError>([&] { inspect_data(inspect, out); }),
+            "is damaged: its tokens have checksum");
 }
 
 TEST_CASE("prepare writes everything or nothing, and over nothing") {
@@ -105,10 +117,12 @@ TEST_CASE("prepare writes everything or nothing, and over nothing") {
   };
   size_t before = entries();
   o.sources.push_back(folder.write("tokenizer/bad.jsonl", lines(5) + "{\n"));
-  CHECK_HAS(message_of<DataError>([&] { prepare_data(o, out); }), "bad.jsonl' line 6, column 2: expected a key");
+  CHECK_HAS(message_of<DataError>([&] { prepare_data(o, out); }),
+            "bad.jsonl' line 6, column 2: expected a key");
   CHECK(entries() == before);
   o.sources = {folder.write("tokenizer/blank.txt", "  \n")};
-  CHECK_HAS(message_of<DataError>([&] { prepare_data(o, out); }), "the sources hold no text: 1 files with 3 bytes");
+  CHECK_HAS(message_of<DataError>([&] { prepare_data(o, out); }),
+            "the sources hold no text: 1 files with 3 bytes");
   CHECK(entries() == before);
   o.sources = {good};
   prepare_data(o, out);

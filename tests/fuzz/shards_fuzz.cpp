@@ -43,8 +43,10 @@ std::string write(const Folder& folder, const char* name, std::string_view bytes
 
 void read_everything(const std::string& path) {
   Corpus corpus(find_data_files({path}), {.block_bytes = 1000, .max_text_bytes = 100});
-  TextEncoder encoder{.encode = [](std::string_view text, std::vector<int32_t>& ids) { ids.insert(ids.end(), text.begin(), text.end()); },
-                      .vocab_size = 1000};
+  TextEncoder encoder{
+      .encode = [](std::string_view text,
+                   std::vector<int32_t>& ids) { ids.insert(ids.end(), text.begin(), text.end()); },
+      .vocab_size = 1000};
   DocumentEncoder documents(corpus, encoder, "text");
   Segment segment;
   std::string scratch;
@@ -79,7 +81,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         read_everything(write(folder, "ottava.txt", bytes));
         break;
       }
-      case 'l': read_everything(write(folder, "llmc.bin", bytes)); break;
+      case 'l':
+        read_everything(write(folder, "llmc.bin", bytes));
+        break;
       case 'm': {
         // The .idx first, its length in front.
         uint16_t length = 0;
@@ -89,10 +93,18 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         read_everything(write(folder, "pair.bin", rest.substr(std::min<size_t>(length, rest.size()))));
         break;
       }
-      case 'g': read_everything(write(folder, "a.jsonl.gz", bytes)); break;
-      case 'z': read_everything(write(folder, "a.txt.zst", bytes)); break;
-      case 'j': read_everything(write(folder, "a.jsonl", bytes)); break;
-      case 't': read_everything(write(folder, "a.txt", bytes)); break;
+      case 'g':
+        read_everything(write(folder, "a.jsonl.gz", bytes));
+        break;
+      case 'z':
+        read_everything(write(folder, "a.txt.zst", bytes));
+        break;
+      case 'j':
+        read_everything(write(folder, "a.jsonl", bytes));
+        break;
+      case 't':
+        read_everything(write(folder, "a.txt", bytes));
+        break;
       case 'i': {
         // Likewise the checksum at the end of an index.
         if (bytes.size() >= 8) {

@@ -20,7 +20,8 @@ std::string read_all(const std::string& path, Compression compression, size_t st
 
 std::string noise(size_t bytes) {
   std::string text;
-  for (uint32_t x = 1; text.size() < bytes; x = x * 1664525 + 1013904223) text.push_back(static_cast<char>(x >> 24));
+  for (uint32_t x = 1; text.size() < bytes; x = x * 1664525 + 1013904223)
+    text.push_back(static_cast<char>(x >> 24));
   return text;
 }
 
@@ -28,7 +29,8 @@ std::string noise(size_t bytes) {
 
 TEST_CASE("streams give the content whatever the steps it is read in") {
   DataFolder folder;
-  // Larger than the input buffer also when compressed, so that it is refilled; repeats make the output run ahead.
+  // Larger than the input buffer also when compressed, so that it is refilled; repeats make the output run
+  // ahead.
   std::string content = noise(400000) + std::string(3000000, 'a') + noise(1000);
   std::string plain = folder.write("x", content), gz = folder.write("x.gz", gzip(content));
   std::string zst = folder.write("x.zst", zstd(content));
@@ -45,9 +47,10 @@ TEST_CASE("streams give the content whatever the steps it is read in") {
 
 TEST_CASE("members and frames in a row are one content") {
   DataFolder folder;
-  CHECK(read_all(folder.write("x.gz", gzip("one ") + gzip("") + gzip("two") + std::string(5, '\0')), Compression::gzip, 3) ==
+  CHECK(read_all(folder.write("x.gz", gzip("one ") + gzip("") + gzip("two") + std::string(5, '\0')),
+                 Compression::gzip, 3) == "one two");
+  CHECK(read_all(folder.write("x.zst", zstd("one ") + zstd("") + zstd("two")), Compression::zstd, 3) ==
         "one two");
-  CHECK(read_all(folder.write("x.zst", zstd("one ") + zstd("") + zstd("two")), Compression::zstd, 3) == "one two");
 }
 
 TEST_CASE("damaged compressed files are refused wherever the damage is") {
@@ -58,10 +61,12 @@ TEST_CASE("damaged compressed files are refused wherever the damage is") {
     return message_of<FileError>([&] { read_all(path, compression, 1000); });
   };
   for (size_t cut : {size_t{1}, size_t{5}, size_t{100}, gz.size() / 2, gz.size() - 1}) {
-    CHECK_HAS(problem(gz.substr(0, cut), Compression::gzip), "is truncated: the gzip data ends in the middle");
+    CHECK_HAS(problem(gz.substr(0, cut), Compression::gzip),
+              "is truncated: the gzip data ends in the middle");
   }
   for (size_t cut : {size_t{1}, size_t{5}, size_t{100}, zst.size() / 2, zst.size() - 1}) {
-    CHECK_HAS(problem(zst.substr(0, cut), Compression::zstd), "is truncated: the zstd data ends in the middle");
+    CHECK_HAS(problem(zst.substr(0, cut), Compression::zstd),
+              "is truncated: the zstd data ends in the middle");
   }
   CHECK_HAS(problem(content, Compression::gzip), "is not valid gzip data: incorrect header check");
   CHECK_HAS(problem(content, Compression::zstd), "is not valid zstd data");

@@ -19,7 +19,8 @@ std::vector<std::string> documents(const Corpus& corpus, int64_t block) {
   for (BlockReader reader(corpus, block); !reader.finished();) {
     reader.next(segment);
     for (const Document& d : segment.documents) {
-      list.push_back(segment.bytes.substr(static_cast<size_t>(d.begin), static_cast<size_t>(d.end - d.begin)));
+      list.push_back(
+          segment.bytes.substr(static_cast<size_t>(d.begin), static_cast<size_t>(d.end - d.begin)));
     }
   }
   return list;
@@ -40,8 +41,10 @@ std::string random_text(uint64_t seed, int64_t words, uint64_t separator_every) 
   for (uint64_t i = 0; i < static_cast<uint64_t>(words); ++i) {
     text += fmt::format("w{}", i);
     uint64_t kind = random.below(20, 2 * i);
-    if (separator_every && random.below(separator_every, 2 * i + 1) == 0) text += "\n<|endoftext|>\n";
-    else if (i + 1 < static_cast<uint64_t>(words)) text += kind == 0 ? "\n\n" : kind < 4 ? "\n" : " ";
+    if (separator_every && random.below(separator_every, 2 * i + 1) == 0)
+      text += "\n<|endoftext|>\n";
+    else if (i + 1 < static_cast<uint64_t>(words))
+      text += kind == 0 ? "\n\n" : kind < 4 ? "\n" : " ";
   }
   return text;
 }
@@ -51,13 +54,15 @@ std::string random_text(uint64_t seed, int64_t words, uint64_t separator_every) 
 TEST_CASE("blocks of any size together hold every document once, in order") {
   DataFolder folder;
   std::string lines;
-  for (int i = 0; i < 500; ++i) lines += fmt::format("{{\"text\": \"{} {}\"}}\n", i, std::string(static_cast<size_t>(i % 90), 'y'));
+  for (int i = 0; i < 500; ++i)
+    lines += fmt::format("{{\"text\": \"{} {}\"}}\n", i, std::string(static_cast<size_t>(i % 90), 'y'));
   folder.write("a.txt", random_text(1, 4000, 50));
   folder.write("b.jsonl", lines);
   folder.write("c.txt", "tiny");
   folder.write("d.jsonl", lines.substr(0, lines.size() - 1));
   auto files = find_data_files({folder.path()});
-  std::vector<std::string> expected = all_documents(Corpus(files, {.block_bytes = 1 << 30, .max_text_bytes = 1 << 30}));
+  std::vector<std::string> expected =
+      all_documents(Corpus(files, {.block_bytes = 1 << 30, .max_text_bytes = 1 << 30}));
   CHECK(expected.size() > 1000);
   for (int64_t block_bytes : {100, 777, 5000, 20000, 100000}) {
     Corpus corpus(files, {.block_bytes = block_bytes, .max_text_bytes = 1 << 30});
@@ -90,7 +95,8 @@ TEST_CASE("compressed files hold the documents of what they compress") {
   std::string text = random_text(3, 30000, 300), lines;
   for (int i = 0; i < 5000; ++i) lines += fmt::format("{{\"text\": \"{}\"}}\n", i);
   auto plain = find_data_files({folder.write("a.txt", text), folder.write("b.jsonl", lines)});
-  auto packed = find_data_files({folder.write("a.txt.gz", gzip(text)), folder.write("b.jsonl.zst", zstd(lines))});
+  auto packed =
+      find_data_files({folder.write("a.txt.gz", gzip(text)), folder.write("b.jsonl.zst", zstd(lines))});
   BlockSizes sizes{.block_bytes = 3000, .max_text_bytes = 1 << 30};
   Corpus corpus(packed, sizes);
   CHECK((all_documents(corpus) == all_documents(Corpus(plain, sizes))));
@@ -109,7 +115,8 @@ TEST_CASE("compressed files hold the documents of what they compress") {
 TEST_CASE("small files share blocks") {
   DataFolder folder;
   for (int i = 0; i < 100; ++i) folder.write(fmt::format("{:03}.txt", i), fmt::format("file number {}", i));
-  for (int i = 0; i < 20; ++i) folder.write(fmt::format("z{:03}.txt.gz", i), gzip(fmt::format("packed {}", i)));
+  for (int i = 0; i < 20; ++i)
+    folder.write(fmt::format("z{:03}.txt.gz", i), gzip(fmt::format("packed {}", i)));
   Corpus corpus(find_data_files({folder.path()}), {.block_bytes = 700, .max_text_bytes = 1000});
   CHECK(corpus.blocks() < 6);
   CHECK((all_documents(corpus).size() == 120));
@@ -117,14 +124,16 @@ TEST_CASE("small files share blocks") {
 
 TEST_CASE("a byte order mark is no text") {
   DataFolder folder;
-  auto files = find_data_files({folder.write("a.jsonl", "\xef\xbb\xbf{\"text\": \"x\"}\n"), folder.write("b.txt", "\xef\xbb\xbfhello")});
+  auto files = find_data_files({folder.write("a.jsonl", "\xef\xbb\xbf{\"text\": \"x\"}\n"),
+                                folder.write("b.txt", "\xef\xbb\xbfhello")});
   CHECK((all_documents(Corpus(files, {})) == std::vector<std::string>{"{\"text\": \"x\"}", "hello"}));
 }
 
 TEST_CASE("lines are counted for errors, in compressed files too") {
   DataFolder folder;
   std::string lines = "1\n22\n333\n";
-  Corpus corpus(find_data_files({folder.write("a.jsonl", lines), folder.write("a.jsonl.gz", gzip(lines))}), {});
+  Corpus corpus(find_data_files({folder.write("a.jsonl", lines), folder.write("a.jsonl.gz", gzip(lines))}),
+                {});
   for (int file : {0, 1}) {
     CHECK(corpus.line_number(file, 0) == 1);
     CHECK(corpus.line_number(file, 2) == 2);

@@ -26,7 +26,8 @@ using List = std::vector<std::string>;
 
 TEST_CASE("files, folders, globs and lists, in byte order within each") {
   DataFolder folder;
-  for (const char* name : {"b.txt", "a/2.jsonl", "a/10.jsonl", "a/x/deep.md", "a/.hidden/no.txt", "a/.no.txt", "a/model.safetensors", "c.txt"}) {
+  for (const char* name : {"b.txt", "a/2.jsonl", "a/10.jsonl", "a/x/deep.md", "a/.hidden/no.txt", "a/.no.txt",
+                           "a/model.safetensors", "c.txt"}) {
     folder.write(name, "x");
   }
   folder.write("empty.txt", "");
@@ -70,8 +71,12 @@ TEST_CASE("files that were exchanged are noticed by a sample of their content") 
 
 TEST_CASE("sources that cannot be read") {
   DataFolder folder;
-  auto data = [](std::vector<std::string> sources) { return message_of<DataError>([&] { find_data_files(sources); }); };
-  auto file = [](std::vector<std::string> sources) { return message_of<FileError>([&] { find_data_files(sources); }); };
+  auto data = [](std::vector<std::string> sources) {
+    return message_of<DataError>([&] { find_data_files(sources); });
+  };
+  auto file = [](std::vector<std::string> sources) {
+    return message_of<FileError>([&] { find_data_files(sources); });
+  };
   CHECK_HAS(data({}), "the dataset is empty: 0 sources");
   CHECK_HAS(data({""}), "a source is an empty string");
   CHECK_HAS(data({folder.write("empty.txt", "")}), "1 sources, 1 files, all of 0 bytes");
@@ -96,9 +101,11 @@ TEST_CASE("TorchTitan's names of data need a path") {
   using Path = std::optional<std::string>;
   CHECK(dataset_sources("c4_test", Path("/data/c4")) == List{"/data/c4"});
   for (const char* name : {"c4", "c4_test", "c4_validation"}) {
-    CHECK_HAS(message_of<ConfigError>([&] { dataset_sources(name, Path()); }), "name of TorchTitan's for data that is not fetched here");
+    CHECK_HAS(message_of<ConfigError>([&] { dataset_sources(name, Path()); }),
+              "name of TorchTitan's for data that is not fetched here");
   }
-  CHECK_HAS(message_of<ConfigError>([&] { dataset_sources("wiki", Path("")); }), "is no file, folder or glob; set training.dataset_path");
+  CHECK_HAS(message_of<ConfigError>([&] { dataset_sources("wiki", Path("")); }),
+            "is no file, folder or glob; set training.dataset_path");
   CHECK(dataset_sources(folder.path(), Path()) == List{folder.path()});
   CHECK(dataset_sources("x/*.txt", Path()) == List{"x/*.txt"});
 }

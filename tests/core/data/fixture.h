@@ -32,7 +32,10 @@ inline std::string slurp(const std::string& path) {
 
 /// One id per byte, BOS 256, EOS 257.
 inline TextEncoder byte_encoder() {
-  return {.encode = [](std::string_view text, std::vector<int32_t>& ids) { for (unsigned char c : text) ids.push_back(c); },
+  return {.encode =
+              [](std::string_view text, std::vector<int32_t>& ids) {
+                for (unsigned char c : text) ids.push_back(c);
+              },
           .vocab_size = 258,
           .bos_id = 256,
           .eos_id = 257,
@@ -58,8 +61,14 @@ std::string message_of(F&& body) {
   return {};
 }
 
-inline bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
-#define CHECK_HAS(text, part) do { INFO(text); CHECK(::ottava::data::test::has(text, part)); } while (false)
+inline bool has(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
+#define CHECK_HAS(text, part)                     \
+  do {                                            \
+    INFO(text);                                   \
+    CHECK(::ottava::data::test::has(text, part)); \
+  } while (false)
 
 /// Inputs and the last target of samples [first, first + count): the tokens of the windows.
 inline std::vector<int32_t> windows(TokenLoader& loader, int64_t seq_len, int64_t first, int64_t count) {

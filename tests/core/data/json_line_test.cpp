@@ -28,8 +28,10 @@ std::string problem_of(std::string_view line) {
 TEST_CASE("the string under a key, wherever it stands") {
   CHECK(text_of(R"({"text": "abc"})") == "abc");
   CHECK(text_of("  {\"text\":\"\"}\r") == "");
-  CHECK(text_of(R"({"id": -1.5e+3, "a": [1, [], {"text": "inner"}], "b": {"text": 1}, "text": "outer", "z": [true, false, null]})") ==
-        "outer");
+  CHECK(
+      text_of(
+          R"({"id": -1.5e+3, "a": [1, [], {"text": "inner"}], "b": {"text": 1}, "text": "outer", "z": [true, false, null]})") ==
+      "outer");
   CHECK(text_of(R"({"text": "first", "text": "last"})") == "last");
   CHECK(text_of(R"({"te\u0078t": "escaped key"})") == "escaped key");
   CHECK(text_of(R"({"content": "c", "text": 3})", "content") == "c");
@@ -37,7 +39,8 @@ TEST_CASE("the string under a key, wherever it stands") {
 
 TEST_CASE("escapes become UTF-8") {
   CHECK(text_of(R"({"text": "\" \\ \/ \b \f \n \r \t"})") == "\" \\ / \b \f \n \r \t");
-  CHECK(text_of(R"({"text": "\u0041\u00e9\u20ac\ud83d\ude00\u0000|"})") == std::string("A\u00e9\u20ac\U0001F600\0|", 12));
+  CHECK(text_of(R"({"text": "\u0041\u00e9\u20ac\ud83d\ude00\u0000|"})") ==
+        std::string("A\u00e9\u20ac\U0001F600\0|", 12));
   // Half a surrogate pair is no character.
   CHECK(text_of(R"({"text": "a\ud83dz"})") == "a\ufffdz");
   CHECK(text_of(R"({"text": "a\ude00\u0041"})") == "a\ufffdA");
@@ -51,7 +54,8 @@ TEST_CASE("lines that are not JSON objects are refused with the column") {
   CHECK(problem_of("{\"text\": \"a\"") == "13: expected ',' or '}' in an object");
   CHECK(problem_of("{\"text\": \"a\"} x") == "15: unexpected text after the object");
   CHECK(problem_of("{\"text\": \"a") == "12: the line ends inside a string");
-  CHECK(problem_of("{\"text\": \"a\tb\"}") == "12: control character in a string; expected an escape such as \\n");
+  CHECK(problem_of("{\"text\": \"a\tb\"}") ==
+        "12: control character in a string; expected an escape such as \\n");
   CHECK(problem_of(R"({"text": "\x"})") == "12: unknown escape in a string");
   CHECK(problem_of(R"({"text": "\u12g4"})") == "15: expected four hexadecimal digits after \\u");
   CHECK(problem_of(R"({"text": "\)") == "12: unknown escape in a string");

@@ -18,7 +18,8 @@ namespace {
 std::string numbered_lines(int first, int count) {
   std::string lines;
   for (int i = first; i < first + count; ++i) {
-    std::string text = fmt::format("document {:05}{}", i, std::string(static_cast<size_t>(i * 7 % 60 / 2 * 2), 'x'));
+    std::string text =
+        fmt::format("document {:05}{}", i, std::string(static_cast<size_t>(i * 7 % 60 / 2 * 2), 'x'));
     lines += fmt::format("{{\"id\": {}, \"text\": \"{}\"}}\n", i, text);
   }
   return lines;
@@ -37,8 +38,10 @@ LoaderOptions options_for(const std::string& source, int64_t seq_len = 1) {
 std::vector<std::string> documents_of(const std::vector<int32_t>& tokens) {
   std::vector<std::string> documents;
   for (int32_t id : tokens) {
-    if (id == 256) documents.emplace_back();
-    else if (id < 256) documents.back().push_back(static_cast<char>(id));
+    if (id == 256)
+      documents.emplace_back();
+    else if (id < 256)
+      documents.back().push_back(static_cast<char>(id));
   }
   return documents;
 }
@@ -65,13 +68,15 @@ TEST_CASE("every document comes exactly once per epoch, in an order that changes
   std::vector<std::string> second = documents_of(windows(loader, 1, n, n));
   CHECK(first.size() == 303);
   CHECK(std::set<std::string>(first.begin(), first.end()).size() == 303);
-  CHECK(std::set<std::string>(first.begin(), first.end()) == std::set<std::string>(second.begin(), second.end()));
+  CHECK(std::set<std::string>(first.begin(), first.end()) ==
+        std::set<std::string>(second.begin(), second.end()));
   CHECK(second.size() == 303);
   CHECK(first != second);
   CHECK_FALSE(std::is_sorted(first.begin(), first.end()));
   // Not only the blocks moved: within the block of document 0 the neighbours differ between the epochs.
   auto after = [](const std::vector<std::string>& list, std::string_view name) {
-    auto at = std::find_if(list.begin(), list.end(), [&](const std::string& d) { return d.starts_with(name); });
+    auto at =
+        std::find_if(list.begin(), list.end(), [&](const std::string& d) { return d.starts_with(name); });
     return at + 1 == list.end() ? std::string() : *(at + 1);
   };
   int moved = 0;
@@ -221,20 +226,25 @@ TEST_CASE("errors of the loader") {
   SECTION("a key that is not there") {
     LoaderOptions other = options_for(folder.write("k.jsonl", "{\"content\": \"x\"}\n"), 1);
     TokenLoader loader(other);
-    CHECK_HAS(message_of<DataError>([&] { windows(loader, 1, 0, 1); }), "line 1, column 17: the object has no key \"text\"");
+    CHECK_HAS(message_of<DataError>([&] { windows(loader, 1, 0, 1); }),
+              "line 1, column 17: the object has no key \"text\"");
     other.text_key = "content";
     TokenLoader good(other);
     CHECK(windows(good, 1, 0, 1)[1] == 'x');
   }
   SECTION("what the tokenizer refuses names the file") {
-    o.encoder.encode = [](std::string_view, std::vector<int32_t>&) { fail<DataError>("tokenizer", "no such text"); };
+    o.encoder.encode = [](std::string_view, std::vector<int32_t>&) {
+      fail<DataError>("tokenizer", "no such text");
+    };
     TokenLoader loader(o);
-    CHECK_HAS(message_of<DataError>([&] { windows(loader, 100, 0, 1); }), "a.txt', document at byte 0: [tokenizer] no such text");
+    CHECK_HAS(message_of<DataError>([&] { windows(loader, 100, 0, 1); }),
+              "a.txt', document at byte 0: [tokenizer] no such text");
   }
   SECTION("a file that changes under the run") {
     TokenLoader loader(o);
     folder.write("a.txt", "longer than it was");
-    CHECK_HAS(message_of<FileError>([&] { windows(loader, 100, 0, 1); }), "changed while it was being read: 18 bytes, 5 when");
+    CHECK_HAS(message_of<FileError>([&] { windows(loader, 100, 0, 1); }),
+              "changed while it was being read: 18 bytes, 5 when");
   }
   SECTION("impossible options") {
     LoaderOptions bad = o;

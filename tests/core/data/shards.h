@@ -44,8 +44,10 @@ inline MegatronPair megatron(uint8_t type, const Tokens& documents) {
     put(pointers, static_cast<int64_t>(pair.bin.size()));
     put(table, static_cast<int64_t>(d + 1));
     for (int32_t id : documents[d]) {
-      if (type == 8) put(pair.bin, static_cast<uint16_t>(id));
-      else put(pair.bin, id);
+      if (type == 8)
+        put(pair.bin, static_cast<uint16_t>(id));
+      else
+        put(pair.bin, id);
     }
   }
   pair.idx = std::string("MMIDIDX\0\0", 9);

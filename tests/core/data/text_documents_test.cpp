@@ -23,14 +23,18 @@ using List = std::vector<std::string>;
 
 TEST_CASE("plain text: separators part documents, blank lines do not") {
   CHECK(split(Format::text, "one\n\ntwo\n") == List{"one\n\ntwo\n"});
-  CHECK(split(Format::text, "one\n<|endoftext|>\n\ntwo\n<|endoftext|>\nthree\n") == List{"one", "two", "three\n"});
-  CHECK(split(Format::text, "<|endoftext|>a<|endoftext|><|endoftext|> \n <|endoftext|>b<|endoftext|>") == List{"a", "b"});
+  CHECK(split(Format::text, "one\n<|endoftext|>\n\ntwo\n<|endoftext|>\nthree\n") ==
+        List{"one", "two", "three\n"});
+  CHECK(split(Format::text, "<|endoftext|>a<|endoftext|><|endoftext|> \n <|endoftext|>b<|endoftext|>") ==
+        List{"a", "b"});
   CHECK(split(Format::text, "").empty());
   CHECK(split(Format::text, " \n\t\n").empty());
   CHECK(split(Format::text, "<|endoftext|>\r\n\r\n").empty());
 }
 
-TEST_CASE("plain text without separators is cut after blank lines, else lines, words, characters, and nothing is lost") {
+TEST_CASE(
+    "plain text without separators is cut after blank lines, else lines, words, characters, and nothing is "
+    "lost") {
   CHECK(split(Format::text, "aaaa\n\nbbbb\n\ncccc", 14) == List{"aaaa\n\nbbbb\n\n", "cccc"});
   CHECK(split(Format::text, "aaaa\nbbbb\ncccc", 11) == List{"aaaa\nbbbb\n", "cccc"});
   CHECK(split(Format::text, "aaaa bbbb cccc", 11) == List{"aaaa bbbb ", "cccc"});

@@ -35,7 +35,8 @@ Tokens read_documents(const std::string& path, int32_t vocab_size, int64_t block
   for (int64_t b = 0; b < corpus.blocks(); ++b) {
     for (BlockReader reader(corpus, b); !reader.finished();) {
       reader.next(segment);
-      for (const Document& d : segment.documents) encoder.append(segment, d, documents.emplace_back(), scratch);
+      for (const Document& d : segment.documents)
+        encoder.append(segment, d, documents.emplace_back(), scratch);
     }
   }
   return documents;
@@ -68,7 +69,8 @@ TEST_CASE("every shard format gives its documents, in blocks of any size") {
   }
   for (const auto& [path, documents] : shards) {
     INFO(path);
-    for (int64_t block_bytes : {50, 999, 1 << 20}) CHECK(read_documents(path, 200000, block_bytes) == documents);
+    for (int64_t block_bytes : {50, 999, 1 << 20})
+      CHECK(read_documents(path, 200000, block_bytes) == documents);
     CHECK(TokenShard::open(path, find_data_files({path})[0].format)->tokens() > 2000);
   }
   CHECK(TokenShard::open(shards[0].first, Format::ottava_shard)->token_bytes() == 2);
@@ -128,7 +130,8 @@ TEST_CASE("an id outside the vocabulary names file, byte and id") {
   CHECK_HAS(message_of<DataError>([&] { read_documents(path, 50000, 100); }),
             "x.bin' has token id 50256 at byte 1024, the vocabulary has 50000 (0 to 49999)");
   std::string wide = folder.write("y.bin", llmc<uint32_t>(20240801, 7, {{128000, 5, -6}}));
-  CHECK_HAS(message_of<DataError>([&] { read_documents(wide, 130000, 100); }), "token id 4294967290 at byte 1032");
+  CHECK_HAS(message_of<DataError>([&] { read_documents(wide, 130000, 100); }),
+            "token id 4294967290 at byte 1032");
 }
 
 TEST_CASE("training refuses shards of another tokenizer") {
@@ -138,7 +141,8 @@ TEST_CASE("training refuses shards of another tokenizer") {
   TokenLoader loader(o);
   CHECK(windows(loader, 4, 0, 1).size() == 5);
   o.encoder.fingerprint = "words";
-  CHECK_HAS(message_of<DataError>([&] { TokenLoader{o}; }), "x.bin' was prepared with tokenizer bytes, this run uses words");
+  CHECK_HAS(message_of<DataError>([&] { TokenLoader{o}; }),
+            "x.bin' was prepared with tokenizer bytes, this run uses words");
   // Fingerprints too long for the header are stored by their hash.
   o.encoder.fingerprint = std::string(100, 'f');
   write_ottava(folder / "x.bin", o.encoder, make_documents(10, 1, 50));
@@ -149,9 +153,12 @@ TEST_CASE("the writer refuses ids outside its vocabulary and leaves no shard bef
   DataFolder folder;
   ShardWriter writer(folder / "x.bin", byte_encoder());
   CHECK_HAS(message_of<DataError>([&] { writer.append(std::vector<int32_t>{1, 258}); }), "token id 258");
-  CHECK_HAS(message_of<FileError>([&] { find_data_files({folder / "x.bin", folder.write("y.bin", std::string(2000, '\0'))}); }),
+  CHECK_HAS(message_of<FileError>([&] {
+              find_data_files({folder / "x.bin", folder.write("y.bin", std::string(2000, '\0'))});
+            }),
             "is no token shard");
-  CHECK_HAS(message_of<FileError>([&] { ShardWriter(folder / "no/where.bin", byte_encoder()); }), "cannot create");
+  CHECK_HAS(message_of<FileError>([&] { ShardWriter(folder / "no/where.bin", byte_encoder()); }),
+            "cannot create");
 }
 
 TEST_CASE("damaged shards of ours") {

@@ -11,7 +11,9 @@ using namespace ottava::data::test;
 
 namespace {
 
-SegmentCount count(int64_t windows) { return {.windows = windows, .documents = 1, .tokens = windows * 9 + 2, .dropped = 2, .bytes = 40}; }
+SegmentCount count(int64_t windows) {
+  return {.windows = windows, .documents = 1, .tokens = windows * 9 + 2, .dropped = 2, .bytes = 40};
+}
 
 size_t files_in(const std::string& folder) {
   size_t n = 0;
@@ -45,7 +47,8 @@ TEST_CASE("what is known is kept in a file and read again") {
 
 TEST_CASE("processes that share a folder add to each other's file, readers write nothing") {
   DataFolder folder;
-  WindowIndex a(folder.path(), 1, 8), b(folder.path(), 1, 8), reader(folder.path(), 1, 8, IndexAccess::read_only);
+  WindowIndex a(folder.path(), 1, 8), b(folder.path(), 1, 8),
+      reader(folder.path(), 1, 8, IndexAccess::read_only);
   a.set(0, {count(1)});
   b.set(1, {count(2)});
   reader.set(2, {count(3)});
