@@ -11,14 +11,10 @@ namespace {
 
 using dnnl::memory;
 
-// Stateless: oneDNN's engine and stream of the CPU hold no data, and a stream may be used by several threads.
+// Holds no data; shared by all threads.
 const dnnl::engine& engine() {
   static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   return engine;
-}
-dnnl::stream& cpu_stream() {
-  static dnnl::stream stream(engine());
-  return stream;
 }
 
 memory::data_type type_of(DType dtype) {
@@ -81,10 +77,11 @@ dnnl::matmul::primitive_desc describe_or_fail(const GemmProblem& p, int threads)
 
 }  // namespace
 
-// oneDNN's memory objects carry the data pointers, so each lane has its own four.
+// oneDNN's memory objects carry the data pointers, so each lane has its own four, and its own stream.
 struct Gemm::State {
   struct Lane {
     memory a, b, c, scratch;
+    dnnl::stream stream;
     std::array<dnnl_exec_arg_t, 4> args;
   };
   dnnl::matmul::primitive_desc description;
@@ -104,6 +101,7 @@ Gemm::Gemm(const GemmProblem& problem, int threads, int lanes) : state_(std::mak
                      memory(d.weights_desc(), engine(), DNNL_MEMORY_NONE),
                      memory(d.dst_desc(), engine(), DNNL_MEMORY_NONE),
                      memory(d.scratchpad_desc(), engine(), DNNL_MEMORY_NONE),
+                     dnnl::stream(engine()),
                      {}};
     lane.args = {dnnl_exec_arg_t{DNNL_ARG_SRC, lane.a.get()},
                  {DNNL_ARG_WEIGHTS, lane.b.get()},
@@ -127,7 +125,7 @@ void Gemm::run(int lane, const void* a, const void* b, void* c, void* scratch) c
   memory.scratch.set_data_handle(scratch);
   // The C call: the C++ one builds a hash map of the arguments each time.
   dnnl_status_t status =
-      dnnl_primitive_execute(state_->primitive.get(), cpu_stream().get(), 4, memory.args.data());
+      dnnl_primitive_execute(state_->primitive.get(), memory.stream.get(), 4, memory.args.data());
   if (status != dnnl_success)
     fail<DeviceError>("gemm", "{} failed with status {}", dnnl_version_text(), int{status});
 }

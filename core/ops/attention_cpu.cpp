@@ -1,11 +1,12 @@
 #include "core/cpu/vec.h"
 #include "core/ops/attention_kernels.h"
 
-// Ceiling of the softmax of a tile: about 20 instructions per vector of 16 scores (maximum 2, exponential 13, sum 1,
-// rounding to bf16 6), two of them per cycle with AVX-512: 0.7 cycles per score, against 4 D / 64 cycles for its two
-// products in f32. So the best that forward can reach of the f32 peak is D / (D + 11): 59% at head dimension 16, 85% at
-// 64, 92% at 128. Backward has five products and some 25 instructions: 10 D / 64 cycles against 0.8, or 76%, 93%, 96%.
-// With AMX the products take a tenth of that, and these loops are what is left.
+// Ceiling. The softmax of a tile takes some 20 instructions per vector of 16 scores (maximum 2, exponential 13, sum 1,
+// rounding to bf16 2), two of them per cycle with AVX-512: 0.7 cycles per score. Its gradient takes 0.6, having no
+// maximum. The two products of forward take 4 D / 64 cycles in f32, the five of backward 10 D / 64. So of the f32 peak
+// forward can reach D / (D + 11): 59% at head dimension 16, 85% at 64, 92% at 128; backward D / (D + 4): 80%, 94%, 97%.
+// With AMX, four times that peak, forward can reach 26%, 58%, 74% and backward 51%, 81%, 89%; what is missing to that is
+// mostly oneDNN's repacking of operands into AMX's layout, done anew for each tile.
 
 namespace ottava::cpu::OTTAVA_ISA {
 namespace {
@@ -53,15 +54,26 @@ inline float total(Vec v) {
   return v[0];
 }
 
-/// Rounds to nearest even like to_bf16, without its care for NaNs whose low bits are all ones: none arise here.
-inline void store_tile(bf16* to, Vec v) {
-  const UVec u = bits_as<UVec>(v);
-  const HVec h = __builtin_convertvector((u + 0x7fffu + ((u >> 16) & 1u)) >> 16, HVec);
-  __builtin_memcpy(static_cast<void*>(to), &h, sizeof h);
-}
-inline void store_tile(float* to, Vec v) { store(to, v); }
+// Loops over scores take two vectors at a time: the upper halves of both make one vector of bf16.
+constexpr int64_t kStep = 2 * kLanes;
+typedef uint16_t Halves __attribute__((vector_size(64)));
 
-/// The keys [begin, end) of a tile that a row sees, and the whole vectors [first, last) that hold them.
+/// Rounds to nearest, ties away from zero: two additions and one permutation for 32 elements. The NaNs that this would
+/// turn into zeros have all low bits set; none arise here.
+inline void store_tile(bf16* to, Vec a, Vec b) {
+  const Halves u = bits_as<Halves>(bits_as<UVec>(a) + 0x8000u),
+               v = bits_as<Halves>(bits_as<UVec>(b) + 0x8000u);
+  const Halves upper =
+      __builtin_shufflevector(u, v, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31, 33, 35, 37, 39,
+                              41, 43, 45, 47, 49, 51, 53, 55, 57, 59, 61, 63);
+  __builtin_memcpy(static_cast<void*>(to), &upper, sizeof upper);
+}
+inline void store_tile(float* to, Vec a, Vec b) {
+  store(to, a);
+  store(to + kLanes, b);
+}
+
+/// The keys [begin, end) of a tile that a row sees, and the whole steps [first, last) that hold them.
 struct Visible {
   int64_t begin, end, first, last;
 };
@@ -72,10 +84,10 @@ inline Visible visible_keys(const ScoreTile& t, int64_t row) {
   begin = begin < 0 ? 0 : begin;
   end = end < t.keys ? end : t.keys;
   if (begin >= end) return {0, 0, 0, 0};
-  return {begin, end, begin / kLanes * kLanes, (end + kLanes - 1) / kLanes * kLanes};
+  return {begin, end, begin / kStep * kStep, (end + kStep - 1) / kStep * kStep};
 }
 
-/// Hidden keys in the vectors at the ends: minus infinity before the exponential, so that the loops need no masks.
+/// Hidden keys in the steps at the ends: minus infinity before the exponential, so that the loops need no masks.
 inline void hide(float* scores, Visible v) {
   for (int64_t j = v.first; j < v.begin; ++j) scores[j] = -__builtin_inff();
   for (int64_t j = v.end; j < v.last; ++j) scores[j] = -__builtin_inff();
@@ -83,9 +95,8 @@ inline void hide(float* scores, Visible v) {
 /// And zero after it, in the whole row.
 template <class T>
 inline void clear_hidden(T* row, Visible v, int64_t stride) {
-  __builtin_memset(static_cast<void*>(row), 0, static_cast<unsigned long>(v.begin) * sizeof(T));
-  __builtin_memset(static_cast<void*>(row + v.end), 0,
-                   static_cast<unsigned long>(stride - v.end) * sizeof(T));
+  for (int64_t j = 0; j < v.begin; ++j) row[j] = T{};
+  for (int64_t j = v.end; j < stride; ++j) row[j] = T{};
 }
 
 template <class T>
@@ -100,21 +111,21 @@ void softmax(const SoftmaxTile& s) {
       continue;
     }
     hide(scores, v);
-    Vec most = load(scores + v.first), more = most;
-    int64_t j = v.first + kLanes;
-    for (; j + kLanes < v.last; j += 2 * kLanes) {
+    Vec most = load(scores + v.first), more = load(scores + v.first + kLanes);
+    for (int64_t j = v.first + kStep; j < v.last; j += kStep) {
       most = max(most, load(scores + j));
       more = max(more, load(scores + j + kLanes));
     }
-    if (j < v.last) most = max(most, load(scores + j));
     float top = largest(max(most, more)) * t.scale_log2;
     const float before = s.row_max[i];
     top = top > before ? top : before;
-    Vec sum{};
-    for (j = v.first; j < v.last; j += kLanes) {
+    Vec sum{}, more_sum{};
+    for (int64_t j = v.first; j < v.last; j += kStep) {
       const Vec p = exp2(load(scores + j) * t.scale_log2 - top);
+      const Vec q = exp2(load(scores + j + kLanes) * t.scale_log2 - top);
       sum += p;
-      store_tile(probabilities + j, p);
+      more_sum += q;
+      store_tile(probabilities + j, p, q);
     }
     clear_hidden(probabilities, v, t.stride);
     if (top != before) {
@@ -125,7 +136,7 @@ void softmax(const SoftmaxTile& s) {
       for_each_vec(s.head_dim,
                    [&](int64_t c, auto lanes) { store(sums + c, load(sums + c, lanes) * shrink, lanes); });
     }
-    s.row_sum[i] += total(sum);
+    s.row_sum[i] += total(sum + more_sum);
   }
 }
 
@@ -141,23 +152,37 @@ void gradient(const GradientTile& g) {
     hide(scores, v);
     const int64_t at = i / t.queries * g.head_stride + i % t.queries;
     const float lse_log2 = g.lse[at] * kLog2e, delta = g.delta[at];
-    for (int64_t j = v.first; j < v.last; j += kLanes) {
+    for (int64_t j = v.first; j < v.last; j += kStep) {
       const Vec p = exp2(load(scores + j) * t.scale_log2 - lse_log2);
-      const Vec ds = p * (load(dprobabilities + j) - delta);
-      store_tile(probabilities + j, p);
-      store_tile(dscores + j, ds);
+      const Vec q = exp2(load(scores + j + kLanes) * t.scale_log2 - lse_log2);
+      const Vec dp = load(dprobabilities + j) - delta, dq = load(dprobabilities + j + kLanes) - delta;
+      store_tile(probabilities + j, p, q);
+      store_tile(dscores + j, p * dp, q * dq);
     }
     clear_hidden(probabilities, v, t.stride);
     clear_hidden(dscores, v, t.stride);
   }
 }
 
+// Rows are multiples of 16 bytes and mostly shorter than 256: a call of memcpy for each would cost more than the copy.
 template <class T>
 void copy(const void* from, int64_t stride, void* to, Rows block) {
+  typedef uint32_t Chunk __attribute__((vector_size(16)));
+  const int64_t bytes = block.cols * static_cast<int64_t>(sizeof(T));
+  const char* source =
+      static_cast<const char*>(from) + block.begin * stride * static_cast<int64_t>(sizeof(T));
+  char* target = static_cast<char*>(to);
   for (int64_t i = block.begin; i < block.end; ++i) {
-    __builtin_memcpy(static_cast<T*>(to) + (i - block.begin) * block.cols,
-                     static_cast<const T*>(from) + i * stride,
-                     static_cast<unsigned long>(block.cols) * sizeof(T));
+    int64_t at = 0;
+    for (; at + 64 <= bytes; at += 64)
+      store(reinterpret_cast<float*>(target + at), load(reinterpret_cast<const float*>(source + at)));
+    for (; at < bytes; at += 16) {
+      Chunk chunk;
+      __builtin_memcpy(&chunk, source + at, sizeof chunk);
+      __builtin_memcpy(target + at, &chunk, sizeof chunk);
+    }
+    source += stride * static_cast<int64_t>(sizeof(T));
+    target += bytes;
   }
 }
 

@@ -45,12 +45,13 @@ void attention_forward(Stream& stream, const AttentionForward& a) {
   const int64_t d = a.heads.head_dim, stride = a.heads.row(), kv_heads = a.heads.kv_heads;
   const float scale_log2 = static_cast<float>(std::numbers::log2e / std::sqrt(static_cast<double>(d)));
 
-  // The longest rows of tiles first: what is left for the end is short.
+  // A pair's keys and values stay in the cache for its tiles of queries; the longest first, so that what is left for the
+  // end is short.
   parallel_for_each(t.query_tiles() * t.pairs(), [&](int64_t task) {
     const int lane_index = t.lanes == 1 ? 0 : parallel_lane();
     char* own = workspace + lane_index * lane.parts.bytes();
-    const int64_t pair = task % t.pairs(), b = pair / kv_heads, kv = pair % kv_heads;
-    const int64_t first = (t.query_tiles() - 1 - task / t.pairs()) * t.queries;
+    const int64_t pair = task / t.query_tiles(), b = pair / kv_heads, kv = pair % kv_heads;
+    const int64_t first = (t.query_tiles() - 1 - task % t.query_tiles()) * t.queries;
     const int64_t queries = std::min(t.queries, t.sequence - first), rows = t.group * queries;
     const int64_t token = b * t.sequence, head = kv * t.group;
     const int32_t* starts = a.document_start.empty() ? nullptr : a.document_start.as<int32_t>() + token;

@@ -8,7 +8,7 @@
 namespace ottava {
 
 /// A tile of scores on the CPU: rows are (head of the group, query), columns are keys. Row i belongs to query
-/// first_query + i % queries of head i / queries. `stride` is a multiple of 16; columns past `keys` are free.
+/// first_query + i % queries of head i / queries. `stride` is a multiple of 32; columns past `keys` are free.
 struct ScoreTile {
   float* scores = nullptr;  ///< unscaled Q K^T; overwritten
   int64_t rows = 0, queries = 0, keys = 0, stride = 0;

@@ -30,7 +30,7 @@ struct AttentionTiling {
   int64_t tile_rows() const { return group * queries; }
   int64_t tile_bytes(int64_t elements) const { return elements * static_cast<int64_t>(size_of(tile)); }
   /// Distance between rows of scores, and how many there may be at most.
-  static int64_t stride_of(int64_t keys) { return (keys + 15) / 16 * 16; }
+  static int64_t stride_of(int64_t keys) { return (keys + 31) / 32 * 32; }
   int64_t score_elements() const { return tile_rows() * stride_of(std::min(keys, sequence)); }
 };
 
