@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstdlib>
 
 #include "core/error.h"
+#include "core/log.h"
 #include "parallel/ledger_server.h"
 
 namespace ottava {
@@ -86,12 +88,15 @@ struct Ledger::Client {
                                    name_of(at.collective), at.label, at.axis, at.step, state->timeout_seconds());
     LedgerMessage question = message(Kind::question, text);
     std::unique_lock lock(mutex);
-    if (!verdict.empty()) return verdict;
     for (size_t s = 0; s < servers.size(); ++s) {
       if (!reachable[s]) continue;
       send(s, question);
       auto limit = std::chrono::duration<double>(options.answer_seconds + kSecondServerSeconds);
-      if (changed.wait_for(lock, limit, [&] { return !verdict.empty(); })) return verdict;
+      if (!changed.wait_for(lock, limit, [&] { return !verdict.empty(); })) continue;
+      std::string why = verdict;
+      lock.unlock();
+      state->fail(why);  // before the asker adds words of its own: all ranks give the same account
+      return why;
     }
     return "the ledgers in rank 0 and rank 1 do not answer";
   }
@@ -106,8 +111,9 @@ struct Ledger::Client {
   }
 
   void loop() {
+    log::set_rank({state->rank(), state->world_size(), true});
     auto period = std::chrono::milliseconds(std::max(20, state->world_size() / 4));
-    std::optional<Clock::time_point> orphaned;
+    std::optional<Clock::time_point> orphaned, failed;
     while (true) {
       std::array<pollfd, 3> watched{{{wake, POLLIN, 0}, {-1, POLLIN, 0}, {-1, POLLIN, 0}}};
       {
@@ -134,6 +140,12 @@ struct Ledger::Client {
       double patience = options.answer_seconds + kSecondServerSeconds;
       if (orphaned && Clock::now() - *orphaned > std::chrono::duration<double>(patience)) {
         stop("[comm] rank 0 is gone, and no other rank has kept its last report");
+      }
+      if (!failed && state->failed()) failed = Clock::now();
+      if (failed && options.last_seconds > 0 && Clock::now() - *failed > std::chrono::duration<double>(options.last_seconds)) {
+        log::error("this rank has not come to its end {} s after the failure, and is ended now: {}", options.last_seconds,
+                   state->failure());
+        std::_Exit(1);
       }
     }
   }

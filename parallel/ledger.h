@@ -30,6 +30,9 @@ class Ledger {
   struct Options {
     double connect_seconds = 60;
     double answer_seconds = 1.5;  ///< how long ranks have to answer when someone asks
+    /// After a failure, how long the rank has to come to its end; then the process is ended, so that a rank that hangs
+    /// outside of any call does not hold its machine. 0: never (ranks that are threads).
+    double last_seconds = 0;
   };
   /// All ranks make theirs together. Throws CommError when a server cannot be reached.
   Ledger(std::shared_ptr<RankState> state, Bootstrap& bootstrap, Options options);

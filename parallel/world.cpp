@@ -1,6 +1,10 @@
 #include "parallel/world.h"
 
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
 #include <numeric>
+#include <thread>
 
 #include "core/log.h"
 #include "parallel/mpi/mpi_communicator.h"
@@ -38,7 +42,8 @@ void connect(World& world, const WorldRequest& request) {
                     launch.world_size, world.control->rank(), world.control->size());
   }
   CommunicatorBootstrap bootstrap(*world.control);
-  world.ledger = std::make_unique<Ledger>(world.control->shared_state(), bootstrap);
+  world.ledger = std::make_unique<Ledger>(world.control->shared_state(), bootstrap,
+                                          Ledger::Options{.last_seconds = request.last_seconds});
   if (!wants_nccl(request)) return;
   require_own_gpus(bootstrap.all_gather(gpu_identity(request.device.index)));
   world.device = nccl::make_world(bootstrap, world.control->shared_state(), request.device.index);
@@ -69,6 +74,16 @@ void run_rank(const Launch& launch, const WorldRequest& request, const std::func
   world.ledger.reset();
   world.device.reset();
   world.control.reset();
+}
+
+int report_failure(const Launch& launch, const std::exception& error) {
+  log::set_rank({launch.rank, launch.world_size, launch.rank != 0});
+  log::error("{}", error.what());
+  if (const char* accounts = std::getenv("OTTAVA_ACCOUNTS")) {
+    std::ofstream(accounts, std::ios::app) << fmt::format("rank {}: {}\n", launch.rank, error.what()) << std::flush;
+  }
+  if (launch.world_size > 1) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  return 1;
 }
 
 }  // namespace ottava

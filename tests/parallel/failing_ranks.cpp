@@ -1,0 +1,68 @@
+// A program whose ranks fail in one way or another; failure_test.cpp starts it under mpirun and reads what it says.
+//     failing_ranks MODE TOKEN      (TOKEN only marks its processes)
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <string>
+#include <thread>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "parallel/agree.h"
+#include "parallel/world.h"
+
+using namespace ottava;
+
+namespace {
+
+constexpr int kVictim = 2;
+
+void pause_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
+
+void one_step(World& world, int step, std::vector<float>& x) {
+  Stream stream = Stream::cpu();
+  world.control->state().set_step(step);
+  for (const char* label : {"layers.0", "layers.1"}) {
+    world.control->all_reduce(stream, {.send = view_of(x.data(), {static_cast<int64_t>(x.size())}), .label = label}).wait(stream);
+  }
+}
+
+void run(World& world, const std::string& mode) {
+  Communicator& comm = *world.control;
+  comm.state().set_timeout_seconds(mode == "absent" || mode == "stopped" ? 1.0 : 60.0);
+  std::vector<float> x(50'000, 1.0f);
+  int victim = mode.ends_with("0") ? 0 : kVictim;
+  for (int step = 1; step <= 3; ++step) one_step(world, step, x);
+  if (mode == "good") return;
+  pause_ms(100);  // until the ledger has heard of step 3
+  if (mode == "differ") return require_equal_everywhere(comm, "the configuration", comm.rank() == victim ? 1 : 0);
+  bool is_victim = comm.rank() == victim;
+  if (mode == "throw" && is_victim) throw DataError("data", "no more text");
+  if (mode == "absent" && is_victim) pause_ms(30'000);
+  if (mode == "stopped" && is_victim) std::raise(SIGSTOP);
+  if (mode == "exit" && is_victim) std::_Exit(0);
+  // kill: the victim dies inside the call, because rank 3 keeps everybody waiting in it.
+  if (mode.starts_with("kill") && is_victim) {
+    std::thread([] {
+      pause_ms(300);
+      std::raise(SIGKILL);
+    }).detach();
+  }
+  if (mode.starts_with("kill") && comm.rank() == 3) pause_ms(800);
+  one_step(world, 4, x);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 2) return 2;
+  Launch launch = detect_launch();
+  try {
+    run_rank(launch, {.init_timeout_seconds = 30, .backend = "mpi", .device = {}, .last_seconds = 1}, [&](World& world) { run(world, argv[1]); });
+  } catch (const std::exception& error) {
+    return report_failure(launch, error);
+  }
+  log::set_rank({launch.rank, launch.world_size, false});
+  log::warning("ended");
+}

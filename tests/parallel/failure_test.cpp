@@ -1,0 +1,133 @@
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string>
+#include <thread>
+
+#include "tests/support/catch.h"
+
+using Catch::Contains;
+
+namespace {
+
+struct Outcome {
+  std::string output;
+  int exit_code = 0;
+  double seconds = 0;
+  /// The lines of one rank: `[ottava] ... - error - rank 2: text`, and its account at the end.
+  std::string of_rank(int rank) const {
+    std::istringstream lines(output);
+    std::string line, text;
+    while (std::getline(lines, line)) {
+      std::string start = "rank " + std::to_string(rank) + ": ";
+      if (line.starts_with(start) || line.find("- " + start) != std::string::npos) text += line + "\n";
+    }
+    return text;
+  }
+};
+
+int processes_with(const std::string& token) {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    std::ifstream file(entry.path() / "cmdline", std::ios::binary);
+    std::string line((std::istreambuf_iterator<char>(file)), {});
+    count += line.find(token) != std::string::npos;
+  }
+  return count;
+}
+
+// Four ranks, through the launcher that users have; checks that nothing of them stays behind.
+Outcome launch(const std::string& mode) {
+  std::string token = "token-" + mode + "-" + std::to_string(::getpid());
+  std::string command = std::string(OTTAVA_SOURCE_DIR) + "/scripts/launch.sh -n 4 " + FAILING_RANKS + " " + mode + " " + token + " 2>&1";
+  auto start = std::chrono::steady_clock::now();
+  Outcome outcome;
+  FILE* pipe = ::popen(command.c_str(), "r");
+  REQUIRE(pipe);
+  char chunk[4096];
+  while (size_t n = std::fread(chunk, 1, sizeof chunk, pipe)) outcome.output.append(chunk, n);
+  int status = ::pclose(pipe);
+  outcome.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  int left = processes_with(token);
+  for (int i = 0; i < 50 && left > 0; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    left = processes_with(token);
+  }
+  INFO(outcome.output);
+  CHECK(left == 0);
+  return outcome;
+}
+
+}  // namespace
+
+TEST_CASE("four ranks that do nothing wrong") {
+  Outcome o = launch("good");
+  INFO(o.output);
+  CHECK(o.exit_code == 0);
+  for (int r = 0; r < 4; ++r) CHECK_THAT(o.of_rank(r), Contains("ended"));
+}
+
+TEST_CASE("a rank killed inside a collective is named by all others") {
+  bool first = GENERATE(false, true);  // rank 0 keeps the ledger; then rank 1 answers
+  Outcome o = launch(first ? "kill0" : "kill");
+  int victim = first ? 0 : 2;
+  INFO(o.output);
+  CHECK(o.exit_code != 0);
+  CHECK(o.seconds < 15);
+  for (int r : {0, 1, 2}) {
+    if (r == victim) continue;
+    CHECK_THAT(o.of_rank(r), Contains("rank " + std::to_string(victim) + " is gone, last seen in all_reduce 'layers.0' (axis world"));
+    CHECK_THAT(o.of_rank(r), Contains("step 4)"));
+  }
+  CHECK_THAT(o.of_rank(3), Contains("rank " + std::to_string(victim) + " is gone"));
+}
+
+TEST_CASE("a rank that does not come is named when the time is up") {
+  Outcome o = launch("absent");
+  INFO(o.output);
+  CHECK(o.exit_code != 0);
+  CHECK(o.seconds < 20);
+  for (int r : {0, 1, 3}) {
+    CHECK_THAT(o.of_rank(r), Contains("behind: rank 2 is after all_reduce 'layers.1'") && Contains("step 3)") &&
+                                 Contains("are in all_reduce 'layers.0'") && Contains("step 4)"));
+  }
+}
+
+TEST_CASE("a rank that is stopped is named as not answering") {
+  Outcome o = launch("stopped");
+  INFO(o.output);
+  CHECK(o.exit_code != 0);
+  CHECK(o.seconds < 20);
+  for (int r : {0, 1, 3}) CHECK_THAT(o.of_rank(r), Contains("rank 2 is not answering, last seen after all_reduce 'layers.1'"));
+}
+
+TEST_CASE("a rank that throws stops the others with its reason") {
+  Outcome o = launch("throw");
+  INFO(o.output);
+  CHECK(o.exit_code != 0);
+  CHECK_THAT(o.of_rank(2), Contains("[data] no more text"));
+  for (int r : {0, 1, 3}) CHECK_THAT(o.of_rank(r), Contains("rank 2 stopped: [data] no more text"));
+}
+
+TEST_CASE("a rank that leaves without a word is gone") {
+  Outcome o = launch("exit");
+  INFO(o.output);
+  CHECK(o.exit_code != 0);
+  for (int r : {0, 1, 3}) CHECK_THAT(o.of_rank(r), Contains("rank 2 is gone"));
+}
+
+TEST_CASE("ranks with different configurations are refused together") {
+  Outcome o = launch("differ");
+  INFO(o.output);
+  CHECK(o.exit_code != 0);
+  for (int r = 0; r < 4; ++r) CHECK_THAT(o.of_rank(r), Contains("the configuration differs between ranks") && Contains("rank 2 has"));
+}
