@@ -24,11 +24,12 @@ struct Stem {
   std::vector<std::pair<State, DType>> states;
 };
 
-// Cuts the tensors into files in order, then writes the headers: file names contain their number.
+// Cuts the tensors into files in order, then makes headers and index: file names contain the number of files.
 void add_files(Layout& layout, std::span<const ParameterSpec> specs, const Stem& stem,
                int64_t max_file_bytes) {
   std::vector<SafetensorsHeader> headers;
   auto first_file = static_cast<int>(layout.files.size());
+  size_t first_tensor = layout.tensors.size();
   int64_t data_bytes = 0;
   for (size_t s = 0; s < specs.size(); ++s) {
     for (size_t p = 0; p < specs[s].parts.size(); ++p) {
@@ -61,6 +62,15 @@ void add_files(Layout& layout, std::span<const ParameterSpec> specs, const Stem&
         {safetensors_file_name(stem.name, static_cast<int>(i), static_cast<int>(headers.size())),
          std::move(text), bytes});
   }
+  std::vector<std::pair<std::string, std::string>> tensor_files;
+  int64_t total_bytes = 0;
+  for (size_t t = first_tensor; t < layout.tensors.size(); ++t) {
+    const StoredTensor& tensor = layout.tensors[t];
+    tensor_files.emplace_back(tensor.entry.name, layout.files[static_cast<size_t>(tensor.file)].name);
+    total_bytes += tensor.entry.end - tensor.entry.begin;
+  }
+  layout.indexes.push_back(
+      {safetensors_index_name(stem.name), make_safetensors_index(tensor_files, total_bytes)});
 }
 
 }  // namespace
@@ -82,13 +92,6 @@ Layout plan_layout(std::span<const ParameterSpec> specs, const LayoutOptions& op
   }
   Layout layout;
   add_files(layout, specs, {"model", {{State::weight, options.weight}}}, options.max_file_bytes);
-  std::vector<std::pair<std::string, std::string>> weight_map;
-  int64_t weight_bytes = 0;
-  for (const StoredTensor& tensor : layout.tensors) {
-    weight_map.emplace_back(tensor.entry.name, layout.files[static_cast<size_t>(tensor.file)].name);
-    weight_bytes += tensor.entry.end - tensor.entry.begin;
-  }
-  layout.model_index = make_safetensors_index(weight_map, weight_bytes);
   if (options.with_optimizer) {
     add_files(layout, specs,
               {"optimizer", {{State::exp_avg, options.exp_avg}, {State::exp_avg_sq, options.exp_avg_sq}}},

@@ -32,7 +32,7 @@ struct StoredFile {
 struct Layout {
   std::vector<StoredFile> files;
   std::vector<StoredTensor> tensors;  ///< in order of files and offsets
-  std::string model_index;            ///< text of model.safetensors.index.json
+  std::vector<TextFile> indexes;      ///< model.safetensors.index.json, and the optimizer's
   int64_t bytes() const;
 };
 

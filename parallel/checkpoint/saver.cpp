@@ -3,7 +3,6 @@
 #include <filesystem>
 #include <set>
 
-#include "core/io/safetensors_folder.h"
 #include "core/log.h"
 #include "parallel/checkpoint/checksum.h"
 #include "parallel/checkpoint/folder.h"
@@ -44,7 +43,7 @@ struct CheckpointSaver::Pending {
 
  private:
   void write_small_files() {
-    add(safetensors_index_name("model"), layout.model_index);
+    for (const TextFile& index : layout.indexes) add(index.name, index.content);
     for (const TextFile& text : checkpoint.texts) add(text.name, text.content);
     for (const CopiedFile& copy : checkpoint.copies) add(copy.name, read_file(copy.source_path));
   }
@@ -78,7 +77,8 @@ Manifest make_manifest(const Checkpoint& checkpoint, const Layout& layout, int w
 
 // A checkpoint's own names: none of the caller's files may take them.
 void check_names(const Checkpoint& checkpoint, const Layout& layout) {
-  std::set<std::string> taken = {std::string(kManifestName), safetensors_index_name("model")};
+  std::set<std::string> taken = {std::string(kManifestName)};
+  for (const TextFile& index : layout.indexes) taken.insert(index.name);
   for (const StoredFile& file : layout.files) taken.insert(file.name);
   auto add = [&](const std::string& name) {
     if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos ||
