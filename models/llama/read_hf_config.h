@@ -1,0 +1,20 @@
+#pragma once
+
+#include <string>
+
+#include "models/hf_config.h"
+#include "models/llama/llama_config.h"
+
+namespace ottava {
+
+/// Our model of an HF config: Qwen2 has biases on q, k and v, Qwen3 norms on q and k.
+LlamaConfig llama_config_of(const HfConfig& config);
+
+/// The HF config under which our weights compute the same numbers. Throws ConfigError for a model that has both biases and
+/// norms on q and k: no HF family does.
+HfConfig hf_config_of(const LlamaConfig& config, int64_t max_position_embeddings);
+
+/// The model of `folder`/config.json. Throws FileError.
+LlamaConfig read_hf_config(const std::string& folder);
+
+}  // namespace ottava

@@ -1,0 +1,43 @@
+#include "models/llama/read_hf_config.h"
+
+#include "core/io/atomic_file.h"
+#include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
+
+namespace ottava {
+namespace {
+
+using Catch::Matchers::Contains;
+
+TEST_CASE("HF config: our models survive the way there and back") {
+  TemporaryFolder folder;
+  for (std::string_view flavor : llama_flavor_names()) {
+    for (int variant = 0; variant < 3; ++variant) {
+      LlamaConfig config = llama_flavor(flavor);
+      config.qkv_bias = variant == 1;
+      config.qk_norm = variant == 2;
+      HfConfig hf = hf_config_of(config, 4096);
+      CHECK(hf.max_position_embeddings == 4096);
+      write_file_atomically(folder / "config.json", to_json(hf));
+      LlamaConfig back = read_hf_config(folder.path());
+      CHECK((hf_config_of(back, 4096) == hf));
+      CHECK(back.norm_eps == config.norm_eps);
+      CHECK(back.qkv_bias == config.qkv_bias);
+      CHECK(back.qk_norm == config.qk_norm);
+      CHECK(parameter_count(back) == parameter_count(config));
+    }
+  }
+}
+
+TEST_CASE("HF config: the decimal number is written, and what has no family is refused") {
+  LlamaConfig config;
+  CHECK_THAT(to_json(hf_config_of(config, 2048)), Contains("\"rms_norm_eps\": 1e-05"));
+  config.qkv_bias = config.qk_norm = true;
+  CHECK_THROWS_WITH(hf_config_of(config, 2048),
+                    Contains("qkv_bias and qk_norm together have no Hugging Face family"));
+  TemporaryFolder folder;
+  CHECK_THROWS_WITH(read_hf_config(folder.path()), Contains("config.json: No such file"));
+}
+
+}  // namespace
+}  // namespace ottava
