@@ -10,8 +10,8 @@
 // The only room where oneDNN is known; it adapts versions 2 and 3.
 namespace ottava::cpu {
 
-/// One matrix product C[m,n] (+)= A[m,k] B[k,n] with f32 sums. A and B share `input`. A stored transposed is a [k,m]
-/// array, B stored transposed an [n,k] one; the leading dimensions are those of the stored arrays.
+/// One matrix product C[m,n] (+)= A[m,k] B[k,n] with f32 sums. A and B share `input`. A stored transposed is
+/// a [k,m] array, B stored transposed an [n,k] one; the leading dimensions are those of the stored arrays.
 struct GemmProblem {
   enum class Stored { plain, transposed };
   enum class Result { overwrite, accumulate };
@@ -24,8 +24,9 @@ struct GemmProblem {
   auto operator<=>(const GemmProblem&) const = default;
 };
 
-/// A oneDNN matmul primitive, made for one problem and `threads` threads. Inside a parallel region make it with
-/// threads = 1 and as many `lanes` as there are threads: lanes may run at the same time, each with its own scratch.
+/// A oneDNN matmul primitive, made for one problem and `threads` threads. Inside a parallel region make it
+/// with threads = 1 and as many `lanes` as there are threads: lanes may run at the same time, each with its
+/// own scratch.
 class Gemm {
  public:
   /// Throws DeviceError when oneDNN refuses the problem.
@@ -45,8 +46,9 @@ class Gemm {
 /// Scratch of the primitive that Gemm(problem, threads, 1) would make, without making it.
 int64_t gemm_scratch_bytes(const GemmProblem& problem, int threads);
 
-/// True where oneDNN multiplies bf16 with bf16 instructions: AVX512-BF16 or AMX, unless DNNL_MAX_CPU_ISA forbids them.
-/// Plain AVX-512 emulates them at a quarter of the f32 rate, and smaller machines have no bf16 matmul at all.
+/// True where oneDNN multiplies bf16 with bf16 instructions: AVX512-BF16 or AMX, unless DNNL_MAX_CPU_ISA
+/// forbids them. Plain AVX-512 emulates them at a quarter of the f32 rate, and smaller machines have no bf16
+/// matmul at all.
 bool dnnl_multiplies_bf16();
 /// And with AMX, several times faster than f32; AVX512-BF16 alone is not faster everywhere.
 bool dnnl_uses_amx();

@@ -7,8 +7,9 @@
 
 namespace ottava::cpu {
 
-/// oneDNN primitives of one rank, made once per problem and number of threads, and the scratchpad that they share.
-/// References stay valid for the cache's life. Used by one thread at a time, like the stream that owns it.
+/// oneDNN primitives of one rank, made once per problem and number of threads, and the scratchpad that they
+/// share. References stay valid for the cache's life. Used by one thread at a time, like the stream that owns
+/// it.
 class MatmulCache {
  public:
   /// One product computed by `threads` threads together.

@@ -8,21 +8,25 @@ namespace ottava {
 
 /// Causal attention with grouped key/value heads (arXiv:2305.13245), computed in tiles with an online softmax
 /// (arXiv:2205.14135): no T x T matrix exists. Per batch and head, scale = 1/sqrt(D):
-///     S = scale Q K^T, masked to j <= i (and to i's document);  lse_i = log sum_j exp S_ij;  out = exp(S - lse) V
+///     S = scale Q K^T, masked to j <= i (and to i's document);  lse_i = log sum_j exp S_ij
+///     out = exp(S - lse) V
 /// qkv [B*T, row()] f32|bf16 (rotated), out [B*T, H*D] same dtype, lse [B,H,T] f32. Overwrites out and lse.
-/// D a multiple of 8 (CPU), 16, 32, 64 or 128 (CUDA). Softmax statistics and sums are f32.
+/// D a multiple of 8 up to 512 (CPU), 16, 32, 64 or 128 (CUDA). Softmax statistics and sums are f32; with
+/// bf16, probabilities may be rounded to bf16 before they meet V. Throws ShapeError, and MemoryError for a
+/// workspace that is too small. On the CPU bitwise the same for any number of threads.
 struct AttentionForward {
   Tensor qkv, out, lse;
-  Tensor
-      document_start;  ///< may be left out: i32 [B*T], first position of each token's document within its sequence
-  Tensor workspace;  ///< u8, attention_workspace_bytes()
+  /// May be left out: i32 [B*T], first position of each token's document within its sequence.
+  Tensor document_start;
+  Tensor workspace;  ///< u8, at least attention_workspace_bytes(), aligned to 64 bytes (CUDA: 256)
   AttentionHeads heads;
   int64_t batch = 0, sequence = 0;
 };
 void attention_forward(Stream& stream, const AttentionForward& args);
 
-/// dqkv from dout by the formulas of arXiv:2307.08691, with delta = sum_D dout * out. Deterministic: each dK, dV tile is
-/// summed by one worker in query order. dqkv [B*T, row()] overwritten (dq, dk still rotated: rope inverse comes after).
+/// dqkv from dout by the formulas of arXiv:2307.08691, with delta = sum_D dout * out. Deterministic: each dK,
+/// dV tile is summed by one worker in query order. dqkv [B*T, row()] overwritten (dq, dk still rotated: rope
+/// inverse comes after). On the CPU bitwise the same for the same number of threads.
 struct AttentionBackward {
   Tensor qkv, out, lse, dout, dqkv;
   Tensor document_start;
@@ -33,11 +37,14 @@ struct AttentionBackward {
 void attention_backward(Stream& stream, const AttentionBackward& args);
 
 enum class Pass { forward, backward };
+/// Bytes for the stream's target with as many threads as it would use now. Grows with threads and, backward,
+/// linearly with the sequence. Throws ShapeError.
 int64_t attention_workspace_bytes(const Stream& stream, Pass pass, DType dtype, AttentionHeads heads,
                                   int64_t batch, int64_t sequence);
 
-/// One new query per sequence against a cache of keys and values: q [B,H*D], keys and values [B,capacity,H_kv*D],
-/// attending to positions [0, length); out [B,H*D].
+/// One new query per sequence against a cache of keys and values: q [B,H*D], keys and values
+/// [B,capacity,H_kv*D], attending to positions [0, length); out [B,H*D]. One dtype, f32 or bf16.
+/// Throws ShapeError.
 struct AttentionDecode {
   Tensor q, keys, values, out;
   AttentionHeads heads;

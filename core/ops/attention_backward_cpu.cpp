@@ -5,10 +5,11 @@
 #include "core/ops/attention_tiles.h"
 #include "core/parallel_for.h"
 
-// A task owns key tiles and walks down the queries that see them, so dK and dV are finished in one place. Its share of dQ
-// goes to a slot. Where there are enough (sequence, key head) pairs to keep the threads busy, a task is a pair, its dQ is
-// complete and the slot is the thread's own; where there are few, a pair's key tiles are dealt out to several tasks,
-// each with a slot, and the slots are added in order. Either way nothing is summed twice or in an order that time decides.
+// A task owns key tiles and walks down the queries that see them, so dK and dV are finished in one place. Its
+// share of dQ goes to a slot. Where there are enough (sequence, key head) pairs to keep the threads busy, a
+// task is a pair, its dQ is complete and the slot is the thread's own; where there are few, a pair's key
+// tiles are dealt out to several tasks, each with a slot, and the slots are added in order. Either way
+// nothing is summed twice or in an order that time decides.
 namespace ottava::cpu {
 namespace {
 

@@ -1,20 +1,22 @@
 #include "core/cpu/vec.h"
 #include "core/ops/attention_kernels.h"
 
-// Ceiling. The softmax of a tile takes some 20 instructions per vector of 16 scores (maximum 2, exponential 13, sum 1,
-// rounding to bf16 2), two of them per cycle with AVX-512: 0.7 cycles per score. Its gradient takes 0.6, having no
-// maximum. The two products of forward take 4 D / 64 cycles in f32, the five of backward 10 D / 64. So of the f32 peak
-// forward can reach D / (D + 11): 59% at head dimension 16, 85% at 64, 92% at 128; backward D / (D + 4): 80%, 94%, 97%.
-// With AMX, four times that peak, forward can reach 26%, 58%, 74% and backward 51%, 81%, 89%; what is missing to that is
-// mostly oneDNN's repacking of operands into AMX's layout, done anew for each tile.
+// Ceiling. The softmax of a tile takes some 20 instructions per vector of 16 scores (maximum 2, exponential
+// 13, sum 1, rounding to bf16 2), two of them per cycle with AVX-512: 0.7 cycles per score. Its gradient
+// takes 0.6, having no maximum. The two products of forward take 4 D / 64 cycles in f32, the five of backward
+// 10 D / 64. So of the f32 peak forward can reach D / (D + 11): 59% at head dimension 16, 85% at 64, 92% at
+// 128; backward D / (D + 4): 80%, 94%, 97%. With AMX, four times that peak, forward can reach 26%, 58%, 74%
+// and backward 51%, 81%, 89%; what is missing to that is mostly oneDNN's repacking of operands into AMX's
+// layout, done anew for each tile.
 
 namespace ottava::cpu::OTTAVA_ISA {
 namespace {
 
 constexpr float kLog2e = 1.44269504088896341f, kLn2 = 0.693147180559945309f;
 
-/// 2^y to 3 ulp for y in [-126, 127]; smaller y give 2^-126, which beside the 1 that every row's maximum contributes is
-/// nothing. NaN stays NaN. 2^n 2^r with |r| <= 1/2, the latter by interpolation at Chebyshev's nodes (error 2e-07).
+/// 2^y to 3 ulp for y in [-126, 127]; smaller y give 2^-126, which beside the 1 that every row's maximum
+/// contributes is nothing. NaN stays NaN. 2^n 2^r with |r| <= 1/2, the latter by interpolation at Chebyshev's
+/// nodes (error 2e-07).
 inline Vec exp2(Vec y) {
   y = y < -126.0f ? splat(-126.0f) : y;
   // Adding 1.5 * 2^23 leaves n in the low mantissa bits; 127 more make it an exponent.
@@ -58,8 +60,8 @@ inline float total(Vec v) {
 constexpr int64_t kStep = 2 * kLanes;
 typedef uint16_t Halves __attribute__((vector_size(64)));
 
-/// Rounds to nearest, ties away from zero: two additions and one permutation for 32 elements. The NaNs that this would
-/// turn into zeros have all low bits set; none arise here.
+/// Rounds to nearest, ties away from zero: two additions and one permutation for 32 elements. The NaNs that
+/// this would turn into zeros have all low bits set; none arise here.
 inline void store_tile(bf16* to, Vec a, Vec b) {
   const Halves u = bits_as<Halves>(bits_as<UVec>(a) + 0x8000u),
                v = bits_as<Halves>(bits_as<UVec>(b) + 0x8000u);
@@ -87,7 +89,8 @@ inline Visible visible_keys(const ScoreTile& t, int64_t row) {
   return {begin, end, begin / kStep * kStep, (end + kStep - 1) / kStep * kStep};
 }
 
-/// Hidden keys in the steps at the ends: minus infinity before the exponential, so that the loops need no masks.
+/// Hidden keys in the steps at the ends: minus infinity before the exponential, so that the loops need no
+/// masks.
 inline void hide(float* scores, Visible v) {
   for (int64_t j = v.first; j < v.begin; ++j) scores[j] = -__builtin_inff();
   for (int64_t j = v.end; j < v.last; ++j) scores[j] = -__builtin_inff();
@@ -164,7 +167,8 @@ void gradient(const GradientTile& g) {
   }
 }
 
-// Rows are multiples of 16 bytes and mostly shorter than 256: a call of memcpy for each would cost more than the copy.
+// Rows are multiples of 16 bytes and mostly shorter than 256: a call of memcpy for each would cost more than
+// the copy.
 template <class T>
 void copy(const void* from, int64_t stride, void* to, Rows block) {
   typedef uint32_t Chunk __attribute__((vector_size(16)));
@@ -235,7 +239,8 @@ void delta(const AttentionBackward& a, float* delta, Rows tokens) {
   }
 }
 
-// Ceiling: memory bandwidth, the cache is read once per head. Blocks of keys keep the rescaling of the sums rare.
+// Ceiling: memory bandwidth, the cache is read once per head. Blocks of keys keep the rescaling of the sums
+// rare.
 template <class T>
 void decode(const AttentionDecode& a, int64_t sequence, int64_t head) {
   constexpr int64_t kBlock = 64;

@@ -45,8 +45,8 @@ void attention_forward(Stream& stream, const AttentionForward& a) {
   const int64_t d = a.heads.head_dim, stride = a.heads.row(), kv_heads = a.heads.kv_heads;
   const float scale_log2 = static_cast<float>(std::numbers::log2e / std::sqrt(static_cast<double>(d)));
 
-  // A pair's keys and values stay in the cache for its tiles of queries; the longest first, so that what is left for the
-  // end is short.
+  // A pair's keys and values stay in the cache for its tiles of queries; the longest first, so that what is
+  // left for the end is short.
   parallel_for_each(t.query_tiles() * t.pairs(), [&](int64_t task) {
     const int lane_index = t.lanes == 1 ? 0 : parallel_lane();
     char* own = workspace + lane_index * lane.parts.bytes();

@@ -28,8 +28,8 @@ struct SoftmaxTile {
   int64_t head_dim = 0;
 };
 
-/// probabilities = exp(S - lse);  dscores = probabilities (dprobabilities - delta). lse and delta of head g and query q
-/// (of the tile) lie at g * head_stride + q.
+/// probabilities = exp(S - lse);  dscores = probabilities (dprobabilities - delta). lse and delta of head g
+/// and query q (of the tile) lie at g * head_stride + q.
 struct GradientTile {
   ScoreTile tile;
   const float* dprobabilities = nullptr;

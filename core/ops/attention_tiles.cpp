@@ -9,12 +9,14 @@
 namespace ottava::cpu {
 namespace {
 
-// 128 rows keep the wasted upper half of the diagonal's tiles small; 256 keys spread each row's bookkeeping over 16
-// vectors. Scores and their gradients are 2 x 128 KiB: an L2 cache of 512 KiB holds a tile's work. Measured flat around this
-// choice: 64 rows cost 15%, 256 rows or 512 keys gain at most 10% at head dimension 128 and nothing below.
+// 128 rows keep the wasted upper half of the diagonal's tiles small; 256 keys spread each row's bookkeeping
+// over 16 vectors. Scores and their gradients are 2 x 128 KiB: an L2 cache of 512 KiB holds a tile's work.
+// Measured flat around this choice: 64 rows cost 15%, 256 rows or 512 keys gain at most 10% at head dimension
+// 128 and nothing below.
 constexpr int64_t kRows = 128, kKeys = 256, kFewestQueries = 16;
 
-// bf16 operands pay where they reach AMX. Elsewhere f32 is at least as fast, and the probabilities need no rounding.
+// bf16 operands pay where they reach AMX. Elsewhere f32 is at least as fast, and the probabilities need no
+// rounding.
 DType tile_dtype(DType dtype) {
   return dtype == DType::bf16 && isa() == Isa::avx512 && dnnl_uses_amx() ? DType::bf16 : DType::f32;
 }

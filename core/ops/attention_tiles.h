@@ -7,9 +7,9 @@
 #include "core/cpu/matmul_cache.h"
 #include "core/ops/attention.h"
 
-// How attention is cut into tiles on the CPU. A tile is `queries` positions of all heads that share a key head, stacked
-// as rows, against `keys` keys. All five products of a tile are oneDNN primitives for one thread on packed operands:
-// only these reach AMX, and packed f32 ones are 30% faster than strided.
+// How attention is cut into tiles on the CPU. A tile is `queries` positions of all heads that share a key
+// head, stacked as rows, against `keys` keys. All five products of a tile are oneDNN primitives for one
+// thread on packed operands: only these reach AMX, and packed f32 ones are 30% faster than strided.
 namespace ottava::cpu {
 
 struct AttentionTiling {
@@ -34,8 +34,8 @@ struct AttentionTiling {
   int64_t score_elements() const { return tile_rows() * stride_of(std::min(keys, sequence)); }
 };
 
-/// The products of a tile with `queries` positions and `keys` keys; operands packed [rows, head_dim], scores and
-/// probabilities [rows, stride].
+/// The products of a tile with `queries` positions and `keys` keys; operands packed [rows, head_dim], scores
+/// and probabilities [rows, stride].
 struct TileProducts {
   int64_t queries = 0, keys = 0;
   const Gemm* scores = nullptr;   ///< [rows, keys] = [rows, D] [keys, D]^T:  S = Q K^T, dP = dO V^T

@@ -13,10 +13,11 @@ namespace ottava {
 ///   weight_gradient  out[O,K]  = a=dy[N,O]  b=x[N,K]      (a transposed)
 enum class MatmulKind { forward, input_gradient, weight_gradient };
 
-/// out = product, or out += product. a and b share one dtype, f32 or bf16; out is f32 or bf16 (f32 when a is f32);
-/// sums are f32, products of bf16 exact. `accumulate` needs an f32 out. Throws ShapeError, also for a tensor without
-/// elements. Scratch is the stream's workspace (set_matmul_workspace). CPU: primitives are made once per problem and
-/// number of threads; machines without bf16 instructions widen to f32 panel by panel.
+/// out = product, or out += product. a and b share one dtype, f32 or bf16; out is f32 or bf16 (f32 when a is
+/// f32); sums are f32, products of bf16 exact. `accumulate` needs an f32 out. Throws ShapeError, also for a
+/// tensor without elements. Scratch is the stream's workspace (set_matmul_workspace). CPU: primitives are
+/// made once per problem and number of threads; machines without bf16 instructions widen to f32 panel by
+/// panel.
 struct Matmul {
   MatmulKind kind = MatmulKind::forward;
   Tensor a, b, out;
@@ -24,11 +25,11 @@ struct Matmul {
 };
 void matmul(Stream& stream, const Matmul& args);
 
-/// Bytes that this problem needs on the stream's target with as many threads as it would use now; matmul on `meta` gives
-/// the maximum to the recorder.
+/// Bytes that this problem needs on the stream's target with as many threads as it would use now; matmul on
+/// `meta` gives the maximum to the recorder.
 int64_t matmul_workspace_bytes(Stream& stream, const Matmul& args);
-/// Gives the stream its scratchpad, u8 [bytes], aligned to 64 bytes (CUDA: 256); it must outlive the stream's use. A
-/// matmul that needs more throws MemoryError.
+/// Gives the stream its scratchpad, u8 [bytes], aligned to 64 bytes (CUDA: 256); it must outlive the stream's
+/// use. A matmul that needs more throws MemoryError.
 void set_matmul_workspace(Stream& stream, Tensor workspace);
 
 /// y[N,O] += bias[O] (broadcast), same dtype; and its gradient dbias[O] f32 += sum_N dy.
@@ -37,8 +38,8 @@ void bias_gradient(Stream& stream, const Tensor& dy, const Tensor& dbias);
 
 /// What multiplies bf16 on this CPU, for the start-up report: "oneDNN 2.6.3, bf16 with AMX".
 std::string matmul_backend_description();
-/// FLOP/s of a 1024^3 product on this CPU with the current threads, the best of at most 20 runs in 0.1 s: the peak that
-/// utilization is measured against.
+/// FLOP/s of a 1024^3 product on this CPU with the current threads, the best of at most 20 runs in 0.1 s: the
+/// peak that utilization is measured against.
 double measure_matmul_peak_flops(DType dtype);
 
 }  // namespace ottava

@@ -17,8 +17,8 @@ struct MatmulKernels {
 };
 
 namespace cpu {
-/// The path of machines without bf16 instructions: panels are widened to f32, where the products are exact, and multiplied
-/// by the f32 primitive. a and b bf16, out f32 or bf16.
+/// The path of machines without bf16 instructions: panels are widened to f32, where the products are exact,
+/// and multiplied by the f32 primitive. a and b bf16, out f32 or bf16.
 void matmul_widened(Stream& stream, const Matmul& args);
 int64_t matmul_widened_workspace_bytes(const Matmul& args);
 /// The workspace's bytes, after a check that there are enough. Throws MemoryError.

@@ -11,8 +11,8 @@ namespace {
 using Stored = GemmProblem::Stored;
 using Result = GemmProblem::Result;
 
-// A panel of each operand and a tile of the result are 3 x 256 KiB at most: they stay in a core's L2 cache. Each widened
-// element is used `edge` times, so widening costs a few percent of the products.
+// A panel of each operand and a tile of the result are 3 x 256 KiB at most: they stay in a core's L2 cache.
+// Each widened element is used `edge` times, so widening costs a few percent of the products.
 constexpr int64_t kEdge = 256, kSmallestEdge = 64, kDepth = 256;
 
 struct Tiling {
@@ -38,7 +38,8 @@ Tiling tiling_of(const Matmul& args) {
   return t;
 }
 
-/// The f32 product of one pair of panels; `last` says which extents are the remainder of the division into tiles.
+/// The f32 product of one pair of panels; `last` says which extents are the remainder of the division into
+/// tiles.
 struct LastOf {
   bool m, n, k;
 };

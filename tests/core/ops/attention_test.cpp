@@ -21,8 +21,8 @@ struct Case {
   int64_t tokens() const { return batch * sequence; }
   int64_t group() const { return heads / kv_heads; }
 };
-// One token; less than a vector; odd lengths around tiles of 128 queries and 256 keys; groups, also of a number that is
-// no power of two and one with more heads than a tile has rows to spare; several key tiles.
+// One token; less than a vector; odd lengths around tiles of 128 queries and 256 keys; groups, also of a
+// number that is no power of two and one with more heads than a tile has rows to spare; several key tiles.
 const Case kCases[] = {{1, 1, 1, 8, 1},     {2, 2, 2, 16, 7},   {1, 4, 2, 8, 37},
                        {1, 2, 1, 64, 130},  {1, 3, 1, 24, 300}, {2, 4, 2, 16, 257},
                        {1, 1, 1, 128, 256}, {1, 16, 1, 16, 70}, {1, 2, 2, 32, 650}};
@@ -117,8 +117,8 @@ struct Reference {
     return g;
   }
 
-  /// f32 arithmetic with probabilities (and their gradients) rounded once more where tiles are bf16: an error in the
-  /// exponent is a relative one of the probability.
+  /// f32 arithmetic with probabilities (and their gradients) rounded once more where tiles are bf16: an error
+  /// in the exponent is a relative one of the probability.
   Tolerance allowed(DType dtype, int64_t terms) const {
     const double u = unit_roundoff(DType::f32);
     const double exponent = largest_exponent * (sum_roundoff(c.head_dim) + 4 * u);

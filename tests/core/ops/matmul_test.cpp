@@ -19,7 +19,8 @@ namespace {
 struct Size {
   int64_t n, o, k;
 };
-// One element; odd everything; whole vectors; more than one tile and panel with remainders (the widening path); tall.
+// One element; odd everything; whole vectors; more than one tile and panel with remainders (the widening
+// path); tall.
 const Size kSizes[] = {{1, 1, 1},       {3, 5, 7},      {16, 32, 64}, {65, 129, 33},
                        {300, 270, 520}, {1000, 24, 40}, {2, 640, 96}};
 constexpr MatmulKind kKinds[] = {MatmulKind::forward, MatmulKind::input_gradient,
