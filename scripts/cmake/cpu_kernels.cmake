@@ -21,7 +21,7 @@ function(ottava_cpu_kernels target)
       target_compile_definitions(${object} PRIVATE OTTAVA_ISA=${isa})
       # -O3 also in debug builds: a kernel at -O0 is 50 times slower and no easier to read.
       target_compile_options(${object} PRIVATE ${OTTAVA_ISA_FLAGS_${isa}} -Wno-psabi
-        -Wno-maybe-uninitialized  # GCC 12 takes the undefined operands of its own AVX-512 intrinsics for ours
+        -Wno-uninitialized -Wno-maybe-uninitialized  # GCC 12 takes the undefined operands of its own AVX-512 intrinsics for ours
         $<$<NOT:$<BOOL:${OTTAVA_SANITIZE}>>:-O3>)
       target_sources(${target} PRIVATE $<TARGET_OBJECTS:${object}>)
     endif()
