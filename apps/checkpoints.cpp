@@ -1,11 +1,16 @@
 #include "apps/checkpoints.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <filesystem>
 
 #include "core/cuda/runtime.h"
 #include "core/io/file.h"
 #include "core/log.h"
+#include "models/llama/read_hf_config.h"
 #include "parallel/checkpoint/folder.h"
+#include "parallel/checkpoint/huggingface.h"
 #include "parallel/checkpoint/loader.h"
 
 namespace ottava {
@@ -81,7 +86,26 @@ bool Checkpoints::load(TrainingEngine& engine, TrainingState& state) {
       return true;
     }
   }
-  return false;
+  if (!c.initial_load_path) return false;
+  load_initial(find_input(experiment_.config, "checkpoint.initial_load_path", *c.initial_load_path).string(), engine, state);
+  return true;
+}
+
+void Checkpoints::load_initial(const std::string& path, TrainingEngine& engine, TrainingState& state) {
+  const Config& c = experiment_.config;
+  if (!c.checkpoint.initial_load_model_only) {
+    checkpoint::load_checkpoint(path, trained_parameters(engine.parameters(), stream_, true), group_);
+    const std::string state_path = path + "/" + kStateName;
+    state = parse_training_state(read_file(state_path), state_path);
+    log::info("Loaded {} with its optimizer state (step {})", path, state.step);
+  } else {
+    engine.parameters().initialise(static_cast<uint64_t>(c.training.seed));  // moments begin at zero
+    checkpoint::HuggingFaceLoad loaded =
+        checkpoint::load_huggingface(path, trained_parameters(engine.parameters(), stream_, false), group_);
+    log::info("Loaded the weights of {} ({})", path, fmt::join(loaded.stored_types, ", "));
+    if (!loaded.ignored.empty()) log::info("Of no use here: {}", fmt::join(loaded.ignored, ", "));
+  }
+  engine.parameters().refresh_compute_copies();
 }
 
 bool Checkpoints::is_due(int64_t step, bool is_last) const {
@@ -90,9 +114,28 @@ bool Checkpoints::is_due(int64_t step, bool is_last) const {
   return is_last || step % c.interval == 0 || (step == 1 && c.enable_first_step_checkpoint);
 }
 
+HfConfig Checkpoints::hf_config(DType stored) const {
+  const Config& c = experiment_.config;
+  const LlamaConfig& model = experiment_.shape.model;
+  // Scaled frequencies are made for sequences up to factor times the original length.
+  const std::optional<RopeScaling>& scaling = model.rope_scaling;
+  const int64_t made_for =
+      scaling ? static_cast<int64_t>(scaling->factor * scaling->original_max_position_embeddings) : c.training.seq_len;
+  HfConfig hf = hf_config_of(model, c.model.max_seq_len.value_or(std::max(made_for, c.training.seq_len)));
+  hf.dtype = stored == DType::bf16 ? "bfloat16" : stored == DType::f16 ? "float16" : "float32";
+  if (experiment_.tokenizer) {
+    hf.bos_token_id = experiment_.tokenizer->bos_id();
+    if (auto eos = experiment_.tokenizer->eos_id()) hf.eos_token_ids = {*eos};
+  }
+  return hf;
+}
+
 checkpoint::Checkpoint Checkpoints::contents(TrainingEngine& engine, const TrainingState& state, bool model_only) const {
   checkpoint::Checkpoint out{.step = state.step, .parameters = trained_parameters(engine.parameters(), stream_, !model_only), .texts = {}, .copies = {}};
-  out.texts = {{"ottava_config.yaml", print_config(experiment_.config)},
+  const Config& c = experiment_.config;
+  if (model_only) out.export_dtype = c.checkpoint.export_dtype;
+  out.texts = {{"config.json", to_json(hf_config(model_only ? c.checkpoint.export_dtype : DType::f32))},
+               {"ottava_config.yaml", print_config(c)},
                {"decisions.json", "{}\n"},
                {kStateName, to_json(state)}};
   if (experiment_.tokenizer) {

@@ -6,6 +6,7 @@
 
 #include "apps/experiment.h"
 #include "apps/training_state.h"
+#include "models/hf_config.h"
 #include "parallel/checkpoint/rank_group.h"
 #include "parallel/checkpoint/saver.h"
 
@@ -33,6 +34,8 @@ class Checkpoints {
   void finish();
 
  private:
+  void load_initial(const std::string& path, TrainingEngine& engine, TrainingState& state);
+  HfConfig hf_config(DType stored) const;
   checkpoint::Checkpoint contents(TrainingEngine& engine, const TrainingState& state, bool model_only) const;
 
   const Experiment& experiment_;

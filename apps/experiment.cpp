@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "models/llama/read_hf_config.h"
 #include "models/llama/resolve_model.h"
 
 namespace ottava {
@@ -104,6 +105,7 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
             world_size);
   const Batches batches = resolve_batches(c, mesh);
   std::optional<LlamaConfig> base;
+  if (c.model.flavor == "hf") base = read_hf_config(find_input(c, "model.hf_assets_path", c.model.hf_assets_path).string());
   const int64_t longest = std::max(c.training.seq_len, c.validation.enable ? c.validation.seq_len : 0);
 
   TrainingShape shape;

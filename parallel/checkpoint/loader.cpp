@@ -1,9 +1,10 @@
 #include "parallel/checkpoint/loader.h"
 
+#include <filesystem>
 #include <map>
 #include <memory>
 
-#include "core/io/safetensors.h"
+#include "core/io/safetensors_folder.h"
 #include "core/log.h"
 #include "parallel/checkpoint/checksum.h"
 #include "parallel/checkpoint/differences.h"
@@ -68,6 +69,27 @@ std::vector<uint64_t> read_shards(const std::string& folder, const TensorsByName
   return checksums;
 }
 
+// Paths of checkpoints that may be loaded, oldest first, one per line. Where a run is to be continued, exports (weights
+// alone) are passed over while there are others.
+std::string candidates(const std::string& folder, bool with_optimizer, int64_t load_step) {
+  std::string all, complete, passed_over;
+  for (const SavedStep& saved : list_steps(folder)) {
+    if (load_step >= 0 && saved.step != load_step) continue;
+    auto has = [&](const std::string& name) { return std::filesystem::exists(saved.path + "/" + name); };
+    all += saved.path + "\n";
+    if (has(std::string(kManifestName)) && !has(safetensors_index_name("optimizer"))) {
+      passed_over = saved.path;
+    } else {
+      complete += saved.path + "\n";
+      passed_over.clear();
+    }
+  }
+  if (!with_optimizer || complete.empty()) return all;
+  if (!passed_over.empty())
+    log::warning("checkpoint {} holds weights alone: continuing from an earlier one", passed_over);
+  return complete;
+}
+
 }  // namespace
 
 Manifest load_checkpoint(const std::string& folder, const TrainedParameters& into, RankGroup& group,
@@ -98,11 +120,7 @@ Manifest load_checkpoint(const std::string& folder, const TrainedParameters& int
 std::optional<LoadedCheckpoint> load_newest(const std::string& folder, const TrainedParameters& into,
                                             RankGroup& group, int64_t load_step, const LoadOptions& options) {
   std::string listed;
-  group.on_rank_0([&] {
-    for (const SavedStep& saved : list_steps(folder)) {
-      if (load_step < 0 || saved.step == load_step) listed += fmt::format("{}\n", saved.path);
-    }
-  });
+  group.on_rank_0([&] { listed = candidates(folder, into.with_optimizer, load_step); });
   listed = group.all_gather(listed)[0];
   if (listed.empty()) {
     if (load_step >= 0) fail<FileError>("checkpoint", "{} does not exist", step_folder(folder, load_step));

@@ -152,6 +152,12 @@ TEST_CASE("a model without optimizer state starts a run but does not continue on
   CHECK_THROWS_WITH(load_checkpoint(folder / "step-5", rank.parameters, group),
                     Contains("holds no optimizer state"));
   CHECK_THROWS_AS(load_newest(folder.path(), rank.parameters, group), ConfigError);
+  // With an older one that can be continued, that is taken: a run that was finished by an export can go on.
+  save(folder.path(), {}, 4, 4);
+  CHECK(load(folder.path(), 4) == 4);
+  CHECK_THROWS_AS(load_newest(folder.path(), rank.parameters, group, 5), ConfigError);
+  rank.parameters.with_optimizer = false;
+  CHECK(load_newest(folder.path(), rank.parameters, group)->manifest.step == 5);
 }
 
 TEST_CASE("device memory is reached through copy alone, in bounded pieces") {
