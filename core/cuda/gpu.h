@@ -23,7 +23,7 @@ struct LaunchShape {
 
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 
-constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+__host__ __device__ constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 /// A grid extent; throws where it would not fit.
 inline unsigned grid_of(int64_t blocks) {
   if (blocks > 2147483647) fail<ShapeError>("cuda", "{} blocks in one launch, at most 2^31 - 1 are possible", blocks);
@@ -85,12 +85,25 @@ __device__ __forceinline__ void cp_async_16(void* shared, const void* global, bo
                "r"(valid ? 16 : 0)
                : "memory");
 }
+/// The same for 4 bytes, through the L1 cache.
+__device__ __forceinline__ void cp_async_4(void* shared, const void* global, bool valid) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(shared_address(shared)), "l"(global),
+               "r"(valid ? 4 : 0)
+               : "memory");
+}
 /// Closes this thread's group of copies.
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
 /// Waits until at most kPending of this thread's groups are under way; other threads need a barrier besides.
 template <int kPending>
 __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
+}
+
+/// 2^x to 2 ulp; results below 2^-126 are 0.
+__device__ __forceinline__ float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+  return y;
 }
 
 /// A read that may meet other threads' atomic updates.

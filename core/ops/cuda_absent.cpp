@@ -1,6 +1,7 @@
 // A build without CUDA: a cuda Stream cannot be made there, so these are never reached.
 #include "core/cuda/runtime.h"
 #include "core/error.h"
+#include "core/ops/attention_kernels.h"
 #include "core/ops/cross_entropy_kernels.h"
 #include "core/ops/elementwise_kernels.h"
 #include "core/ops/embedding_kernels.h"
@@ -20,6 +21,9 @@ namespace {
 void adamw(Stream&, const std::vector<AdamwTensor>&, const AdamwHyper&, const Tensor&, const Tensor&) { absent(); }
 void add(Stream&, const Tensor&, const Tensor&, const Tensor&) { absent(); }
 void add_bias(Stream&, const Tensor&, const Tensor&) { absent(); }
+void attention_backward(Stream&, const AttentionBackward&) { absent(); }
+void attention_decode(Stream&, const AttentionDecode&) { absent(); }
+void attention_forward(Stream&, const AttentionForward&) { absent(); }
 void bias_gradient(Stream&, const Tensor&, const Tensor&) { absent(); }
 void cast(Stream&, const Tensor&, const Tensor&) { absent(); }
 void clip_factor(Stream&, const Tensor&, float, const Tensor&, const Tensor&) { absent(); }

@@ -261,10 +261,17 @@ void load_matrix_x4(uint32_t (&out)[4], const void* row, OttavaSite site = Ottav
   cuda_host::exchange_matrix(out, 4, kTransposed, copy, site);
 }
 
-inline void cp_async_16(void* shared, const void* global, bool valid, OttavaSite site = OttavaSite::current()) {
-  cuda_host::push_copy({shared, valid ? global : nullptr, 16, 0}, site);
+template <int kBytes>
+void start_copy(void* shared, const void* global, const OttavaSite& site) {
+  cuda_host::push_copy({shared, global, kBytes, 0}, site);
   // From here to the wait the contents are undefined: a missing wait shows, and so does a stage still being read.
-  for (int i = 0; i < 4; ++i) static_cast<uint32_t*>(shared)[i] = ~0u;
+  for (int i = 0; i < kBytes / 4; ++i) static_cast<uint32_t*>(shared)[i] = ~0u;
+}
+inline void cp_async_16(void* shared, const void* global, bool valid, OttavaSite site = OttavaSite::current()) {
+  start_copy<16>(shared, valid ? global : nullptr, site);
+}
+inline void cp_async_4(void* shared, const void* global, bool valid, OttavaSite site = OttavaSite::current()) {
+  start_copy<4>(shared, valid ? global : nullptr, site);
 }
 inline void cp_async_commit() { cuda_host::commit_copies(); }
 template <int kPending>
@@ -276,6 +283,7 @@ void cp_async_wait() {
   }
 }
 
+inline float exp2_approx(float x) { return exp2f(x); }
 inline uint32_t load_relaxed(const uint32_t* p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
 
 template <class... P, class... A>
