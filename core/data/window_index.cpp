@@ -4,6 +4,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -27,6 +28,13 @@ void put(std::string& out, uint64_t value) {
 void add(SegmentCount& sum, const SegmentCount& c) {
   sum.windows += c.windows, sum.documents += c.documents, sum.tokens += c.tokens;
   sum.dropped += c.dropped, sum.bytes += c.bytes;
+}
+
+// A sum over all blocks must not overflow.
+bool plausible(const SegmentCount& c) {
+  constexpr int64_t kLimit = int64_t{1} << 40;
+  auto fits = [](int64_t value) { return value >= 0 && value < kLimit; };
+  return fits(c.windows) && fits(c.documents) && fits(c.tokens) && fits(c.dropped) && fits(c.bytes);
 }
 
 }  // namespace
@@ -109,15 +117,18 @@ bool WindowIndex::merge_from_file() {
   std::memcpy(&checksum, bytes.data() + end, 8);
   if (checksum != XXH64(bytes.data(), end, 0)) return false;
   if (version != kVersion || key != key_ || blocks != static_cast<uint64_t>(blocks_)) return false;
+  std::vector<std::pair<int64_t, std::vector<SegmentCount>>> found;
   for (; entries > 0; --entries) {
     uint64_t block = 0, segments = 0;
-    if (!get(block) || !get(segments) || block >= blocks || segments > (end - at) / sizeof(SegmentCount))
-      return false;
+    if (!get(block) || !get(segments) || block >= blocks) return false;
+    if (segments == 0 || segments > (end - at) / sizeof(SegmentCount)) return false;
     std::vector<SegmentCount> list(segments);
     std::memcpy(list.data(), bytes.data() + at, segments * sizeof(SegmentCount));
     at += segments * sizeof(SegmentCount);
-    set(static_cast<int64_t>(block), std::move(list));
+    if (!std::all_of(list.begin(), list.end(), plausible)) return false;
+    found.emplace_back(static_cast<int64_t>(block), std::move(list));
   }
+  for (auto& [block, list] : found) set(block, std::move(list));
   return true;
 }
 
