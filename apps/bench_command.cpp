@@ -39,11 +39,11 @@ double resident_gib() {
 
 }  // namespace
 
-void run_bench_command(const BenchCommand& command, std::ostream& out) {
+int run_bench_command(const BenchCommand& command, std::ostream& out) {
   Config config = load_config(command.file, command.overrides);
   config.checkpoint.enable = false;
   config.metrics.enable_json_lines = config.metrics.enable_tensorboard = false;
-  run_session(config, [&](Session& session) {
+  return run_session(config, [&](Session& session) {
     const double before = resident_gib();
     Trainer trainer(session.experiment, session.ranks, session.device, nullptr);
     trainer.step(nullptr);

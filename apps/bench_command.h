@@ -14,6 +14,6 @@ struct BenchCommand {
   std::vector<std::string> overrides;
   int steps = 5;
 };
-void run_bench_command(const BenchCommand& command, std::ostream& out);
+int run_bench_command(const BenchCommand& command, std::ostream& out);
 
 }  // namespace ottava

@@ -44,7 +44,7 @@ checkpoint::TrainedParameters trained_parameters(Fsdp& parameters, Stream& strea
 }
 
 Checkpoints::Checkpoints(const Experiment& experiment, RankGroups& ranks, Stream& stream)
-    : experiment_(experiment), stream_(stream), group_(*ranks.world), folder_(checkpoint_folder(experiment.config)) {
+    : experiment_(experiment), stream_(stream), group_(*ranks.control), folder_(checkpoint_folder(experiment.config)) {
   const CheckpointConfig& c = experiment.config.checkpoint;
   if (!c.enable || c.load_only) return;
   checkpoint::check_shared_folder(folder_, group_);

@@ -1,16 +1,48 @@
 #include "apps/launch_session.h"
 
+#include "apps/binary_fingerprint.h"
 #include "core/log.h"
 #include "core/parallel_for.h"
+#include "parallel/agree.h"
+#include "parallel/checkpoint/checksum.h"
+#include "parallel/world.h"
 
 namespace ottava {
+namespace {
 
-void run_session(const Config& config, const std::function<void(Session&)>& body) {
-  if (config.training.threads > 0) set_parallel_threads(static_cast<int>(config.training.threads));
+Device device_of_rank(const Config& config, const Launch& launch) {
   Device device = parse_device(config.training.device);
-  RankGroups ranks = solo_rank_groups();
-  Session session{resolve_experiment(config, load_tokenizer(config), 1), ranks, device};
+  if (device.type != DeviceType::cuda || launch.world_size == 1) return device;
+  const GpuSharing sharing = config.comm.backend == "mpi" ? GpuSharing::allowed : GpuSharing::forbidden;
+  return {DeviceType::cuda, choose_gpu(launch, cuda_device_count(), sharing)};
+}
+
+void work(const Config& config, Device device, World& world, const std::function<void(Session&)>& body) {
+  if (world.launch.world_size > 1) require_equal_everywhere(*world.control, "the ottava binary", binary_fingerprint());
+  require_equal_everywhere(*world.control, "the configuration", checkpoint::text_checksum(print_config(config)));
+  Experiment experiment = resolve_experiment(config, load_tokenizer(config), world.launch.world_size);
+  RankGroups ranks(world.share_control(), world.share_tensors(), experiment.mesh);
+  Session session{std::move(experiment), ranks, device};
   body(session);
+}
+
+}  // namespace
+
+int run_session(const Config& config, const std::function<void(Session&)>& body) {
+  const Launch launch = detect_launch();
+  log::set_rank({.rank = launch.rank, .world_size = launch.world_size, .quiet = !shows_log(launch.rank)});
+  try {
+    apply_cpu_share(launch);
+    if (config.training.threads > 0) set_parallel_threads(static_cast<int>(config.training.threads));
+    const Device device = device_of_rank(config, launch);
+    run_rank(launch,
+             {.init_timeout_seconds = static_cast<double>(config.comm.init_timeout_seconds), .backend = config.comm.backend, .device = device},
+             [&](World& world) { work(config, device, world, body); });
+  } catch (const std::exception& error) {
+    if (launch.world_size == 1) throw;
+    return report_failure(launch, error);
+  }
+  return 0;
 }
 
 }  // namespace ottava

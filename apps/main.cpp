@@ -4,8 +4,10 @@
 #include <iostream>
 
 #include "apps/bench_command.h"
+#include "apps/checkpoint_command.h"
 #include "apps/config_command.h"
 #include "apps/data_command.h"
+#include "apps/generate_command.h"
 #include "apps/plan_command.h"
 #include "apps/tokenizer_command.h"
 #include "apps/train_command.h"
@@ -35,15 +37,15 @@ void add_train(CLI::App& app, int& code) {
   });
 }
 
-void add_bench(CLI::App& app) {
+void add_bench(CLI::App& app, int& code) {
   static BenchCommand options;
   CLI::App* bench = app.add_subcommand("bench", "measure");
   bench->require_subcommand(1);
   CLI::App* command = add_experiment_command(*bench, "train", "tokens per second, time per operation and utilization of a training step", options.file);
   command->add_option("--steps", options.steps, "steps that are measured, after two that are not")->capture_default_str();
-  command->callback([command] {
+  command->callback([command, &code] {
     options.overrides = command->remaining();
-    run_bench_command(options, std::cout);
+    code = run_bench_command(options, std::cout);
   });
 }
 
@@ -69,6 +71,56 @@ void add_config(CLI::App& app) {
     options.print = schema ? ConfigCommand::Print::schema : fates ? ConfigCommand::Print::fates : comments ? ConfigCommand::Print::explained_tree : ConfigCommand::Print::tree;
     run_config_command(options, std::cout, std::cerr);
   });
+}
+
+void add_generate(CLI::App& app) {
+  static GenerateCommand options;
+  CLI::App* command = app.add_subcommand("generate", "continue a prompt with a trained model");
+  command->add_option("--checkpoint", options.checkpoint, "step folder of a run, or a Hugging Face model folder")->required();
+  command->add_option("--prompt", options.prompt, "text to continue");
+  command->add_option("--max-tokens", options.max_tokens, "tokens to add at most")->capture_default_str();
+  command->add_option("--temperature", options.temperature, "0: always the likeliest token")->capture_default_str();
+  command->add_option("--top-k", options.top_k, "sample among the k likeliest only; 0: all")->capture_default_str();
+  command->add_option("--top-p", options.top_p, "sample among the likeliest that together have this probability")->capture_default_str();
+  command->add_option("--seed", options.seed, "of the sampling")->capture_default_str();
+  command->add_option("--device", options.device, "auto, cpu or cuda")->capture_default_str();
+  command->add_option("--dtype", options.dtype, "bfloat16 or float32")->capture_default_str();
+  command->callback([] { run_generate_command(options, std::cout); });
+}
+
+void add_checkpoint(CLI::App& app, int& code) {
+  CLI::App* checkpoint = app.add_subcommand("checkpoint", "look at checkpoints; PATH is a step-N folder or a run's folder of them");
+  checkpoint->require_subcommand(1);
+  {
+    static CheckpointInspectOptions options;
+    static bool list = false;
+    CLI::App* command = checkpoint->add_subcommand("inspect", "what a checkpoint is");
+    command->add_option("path", options.path, "")->required();
+    command->add_flag("--tensors", list, "list every tensor");
+    command->callback([] {
+      if (list) options.tensors = CheckpointInspectOptions::Tensors::list;
+      inspect_checkpoint(options, std::cout);
+    });
+  }
+  {
+    static CheckpointVerifyOptions options;
+    CLI::App* command = checkpoint->add_subcommand("verify", "read every byte and compare checksums; exit code 1 if anything differs");
+    command->add_option("path", options.path, "")->required();
+    command->callback([&code] { code = verify_checkpoint(options, std::cout) ? 0 : 1; });
+  }
+  {
+    static CheckpointDiffOptions options;
+    static bool model_only = false;
+    CLI::App* command = checkpoint->add_subcommand("diff", "which tensors differ and by how much; exit code 1 if any does");
+    command->add_option("a", options.a, "")->required();
+    command->add_option("b", options.b, "")->required();
+    command->add_option("--largest", options.largest, "how many tensors are listed; 0: all")->capture_default_str();
+    command->add_flag("--model-only", model_only, "leave the optimizer's state out");
+    command->callback([&code] {
+      if (model_only) options.what = CheckpointDiffOptions::What::weights;
+      code = diff_checkpoints(options, std::cout) ? 0 : 1;
+    });
+  }
 }
 
 void add_tokenizer(CLI::App& app) {
@@ -160,10 +212,12 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", OTTAVA_VERSION);
   add_train(app, code);
   add_plan(app);
-  add_bench(app);
+  add_bench(app, code);
   add_config(app);
   add_tokenizer(app);
   add_data(app);
+  add_generate(app);
+  add_checkpoint(app, code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

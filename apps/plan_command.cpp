@@ -66,7 +66,7 @@ void run_plan_command(const PlanCommand& command, std::ostream& out) {
   const Config config = load_config(command.file, command.overrides);
   const Experiment e = resolve_experiment(config, tokenizer_if_there(config), command.world_size);
   const Device device = planned_device(config.training.device);
-  RankGroups ranks(make_dry_run_world(0, command.world_size), e.mesh);
+  RankGroups ranks(make_dry_run_world(0, command.world_size), make_dry_run_world(0, command.world_size), e.mesh);
   StepPlan plan = record_step(e.shape, device, ranks);
   const LlamaConfig& m = e.shape.model;
   out << fmt::format("Model {} {}: {} parameters, vocabulary {}\n", config.model.name, config.model.flavor, with_commas(parameter_count(m)), m.vocab_size);

@@ -14,7 +14,7 @@ int run_train_command(const TrainCommand& command) {
   Config config = load_config(command.file, command.overrides);
   require_inputs(config);
   StopSignals signals;
-  run_session(config, [&](Session& session) {
+  return run_session(config, [&](Session& session) {
     if (session.ranks.world->rank() == 0) {
       std::filesystem::create_directories(config.job.dump_folder);
       if (config.job.print_config) std::cout << print_config(config);
@@ -25,7 +25,6 @@ int run_train_command(const TrainCommand& command) {
     Trainer trainer(session.experiment, session.ranks, session.device, &signals);
     trainer.run();
   });
-  return 0;
 }
 
 }  // namespace ottava

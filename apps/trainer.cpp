@@ -98,7 +98,7 @@ StepOutputs Trainer::step(StepProfile* profile) {
     // Tensor-parallel ranks read the same tokens: only the first of each group counts them.
     if (ranks_.tensor_parallel.rank() != 0) shared[0] = 0;
     Stream host = Stream::cpu();
-    ranks_.world->all_reduce(host, {.send = view_of(shared, {2}), .recv = {}, .label = "tokens and stop"}).wait(host);
+    ranks_.control->all_reduce(host, {.send = view_of(shared, {2}), .recv = {}, .label = "tokens and stop"}).wait(host);
   }
   stop_asked_ = shared[1] > 0;
   StepInputs inputs{.learning_rate = learning_rate(state_.step),
@@ -128,8 +128,13 @@ Trainer::End Trainer::run() {
   last_log_ = {seconds_now(), state_.step, data_->seconds_waited()};
   while (state_.step < c.training.steps) {
     ranks_.world->state().set_step(state_.step + 1);
+    ranks_.control->state().set_step(state_.step + 1);
     const double begin = seconds_now();
     StepOutputs out = step(nullptr);
+    // The first step includes set-up of libraries and connections; from now on a silent peer is a lost peer.
+    const auto timeout = static_cast<double>(c.comm.train_timeout_seconds);
+    ranks_.world->state().set_timeout_seconds(timeout);
+    ranks_.control->state().set_timeout_seconds(timeout);
     if (state_.step == 1 || state_.step % c.metrics.log_freq == 0 || state_.step == c.training.steps) log_step(out);
     check_health(out);
     reporter_->progress(state_.step, seconds_now() - begin);
@@ -155,8 +160,8 @@ Trainer::GlobalLoss Trainer::global_loss(double sum, double tokens) {
   double sums[2] = {sum, tokens}, largest[1] = {tokens > 0 ? sum / tokens : 0};
   if (ranks_.loss->size() > 1) {
     Stream host = Stream::cpu();
-    ranks_.loss->all_reduce(host, {.send = view_of(sums, {2}), .recv = {}, .label = "loss"}).wait(host);
-    ranks_.loss->all_reduce(host, {.send = view_of(largest, {1}), .recv = {}, .op = ReduceOp::max, .label = "largest loss"}).wait(host);
+    ranks_.control_loss->all_reduce(host, {.send = view_of(sums, {2}), .recv = {}, .label = "loss"}).wait(host);
+    ranks_.control_loss->all_reduce(host, {.send = view_of(largest, {1}), .recv = {}, .op = ReduceOp::max, .label = "largest loss"}).wait(host);
   }
   return {sums[1] > 0 ? sums[0] / sums[1] : 0, largest[0], sums[1]};
 }

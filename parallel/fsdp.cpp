@@ -92,7 +92,13 @@ void Fsdp::find_shared_heads() {
 }
 
 void Fsdp::initialise(uint64_t seed) {
-  for (size_t p = 0; p < specs_.size(); ++p) initialise_shard(stream_, specs_[p], coordinates(), seed, shards_[p].master);
+  for (size_t p = 0; p < specs_.size(); ++p) {
+    const ParameterShard& s = shards_[p];
+    initialise_shard(stream_, specs_[p], coordinates(), seed, s.master);
+    if (!options_.trains || s.master.numel() == 0) continue;
+    fill_zero(stream_, s.exp_avg);
+    fill_zero(stream_, s.exp_avg_sq);
+  }
   refresh_compute_copies();
 }
 

@@ -55,7 +55,7 @@ class Fsdp {
   const ParameterShard& shard(int parameter) const { return shards_[static_cast<size_t>(parameter)]; }
   const FsdpOptions& options() const { return options_; }
 
-  /// Writes the initial masters (parameter_spec.h) and working copies.
+  /// Writes the initial masters (parameter_spec.h), zero moments and working copies.
   void initialise(uint64_t seed);
   /// Working copies from the masters, after masters were loaded.
   void refresh_compute_copies();

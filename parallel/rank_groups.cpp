@@ -6,8 +6,10 @@
 
 namespace ottava {
 
-RankGroups::RankGroups(std::unique_ptr<Communicator> all, const Mesh& mesh) : world(std::move(all)) {
+RankGroups::RankGroups(std::unique_ptr<Communicator> host, std::unique_ptr<Communicator> device, const Mesh& mesh)
+    : control(std::move(host)), world(std::move(device)) {
   const int rank = world->rank();
+  control_loss = control->split("loss", mesh.loss_group(rank));
   dp_shard = world->split("dp_shard", mesh.group({MeshAxis::dp_shard}, rank));
   dp_replicate = world->split("dp_replicate", mesh.group({MeshAxis::dp_replicate}, rank));
   tp = world->split("tp", mesh.group({MeshAxis::tp}, rank));
@@ -20,7 +22,7 @@ RankGroups::RankGroups(std::unique_ptr<Communicator> all, const Mesh& mesh) : wo
 }
 
 RankGroups solo_rank_groups() {
-  return {std::make_unique<SoloCommunicator>(), Mesh({.dp_shard = 1}, 1)};
+  return {std::make_unique<SoloCommunicator>(), std::make_unique<SoloCommunicator>(), Mesh({.dp_shard = 1}, 1)};
 }
 
 }  // namespace ottava

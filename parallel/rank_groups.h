@@ -10,7 +10,9 @@ namespace ottava {
 
 /// The communicators of one rank, one per use. Axes of size 1 have communicators of one rank.
 struct RankGroups {
-  std::unique_ptr<Communicator> world;
+  std::unique_ptr<Communicator> control;       ///< all ranks, moves host memory: decisions and scalars of the host
+  std::unique_ptr<Communicator> control_loss;  ///< those that see different tokens, host memory
+  std::unique_ptr<Communicator> world;         ///< all ranks, moves tensors of the training device, as all that follow
   std::unique_ptr<Communicator> dp_shard;      ///< hold the pieces of a parameter (FSDP)
   std::unique_ptr<Communicator> dp_replicate;  ///< hold the same pieces (HSDP, DDP)
   std::unique_ptr<Communicator> tp;
@@ -20,8 +22,8 @@ struct RankGroups {
   ShardCoordinates coordinates;
   int data_rank = 0, data_size = 1;            ///< position in `loss`: which sequences of the global batch are read
 
-  /// Takes the world's communicator apart along the mesh. Every rank makes the same call.
-  RankGroups(std::unique_ptr<Communicator> world, const Mesh& mesh);
+  /// Takes the world's communicators apart along the mesh. Every rank makes the same call.
+  RankGroups(std::unique_ptr<Communicator> control, std::unique_ptr<Communicator> world, const Mesh& mesh);
   RankGroups(RankGroups&&) = default;
 };
 

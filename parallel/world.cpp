@@ -51,11 +51,18 @@ void connect(World& world, const WorldRequest& request) {
 
 }  // namespace
 
-std::unique_ptr<Communicator> World::share_tensors() const {
-  std::vector<int> everyone(static_cast<size_t>(tensors().size()));
+namespace {
+
+std::unique_ptr<Communicator> share(Communicator& of) {
+  std::vector<int> everyone(static_cast<size_t>(of.size()));
   std::iota(everyone.begin(), everyone.end(), 0);
-  return tensors().split("world", everyone);
+  return of.split("world", everyone);
 }
+
+}  // namespace
+
+std::unique_ptr<Communicator> World::share_tensors() const { return share(tensors()); }
+std::unique_ptr<Communicator> World::share_control() const { return share(*control); }
 
 void run_rank(const Launch& launch, const WorldRequest& request, const std::function<void(World&)>& body) {
   World world{.launch = launch, .control = nullptr, .device = nullptr, .ledger = nullptr};

@@ -24,6 +24,8 @@ struct World {
   Communicator& tensors() const { return device ? *device : *control; }
   /// The same ranks as tensors(), for an owner of its own (RankGroups). All ranks call it.
   std::unique_ptr<Communicator> share_tensors() const;
+  /// The same ranks as `control`.
+  std::unique_ptr<Communicator> share_control() const;
 };
 
 struct WorldRequest {
