@@ -130,6 +130,11 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
   return {c, std::move(tokenizer), mesh, std::move(shape), batches.global};
 }
 
+std::string model_title(const ModelConfig& c) {
+  const bool changed = c.dim || c.n_layers || c.n_heads || c.n_kv_heads || c.head_dim || c.ffn_dim || c.ffn_dim_multiplier || c.multiple_of;
+  return fmt::format("{} {}{}", c.name, c.flavor, changed ? " with other dimensions" : "");
+}
+
 double StepPlan::flops(Precision precision) const {
   double sum = 0;
   for (const CostRecorder::Total& total : costs) sum += total.precision == precision ? total.flops : 0;

@@ -25,6 +25,9 @@ struct Experiment {
 /// built. With `tokenizer` null the vocabulary must come from the configuration or the flavor.
 Experiment resolve_experiment(const Config& config, std::shared_ptr<const Tokenizer> tokenizer, int world_size);
 
+/// "llama3 8B", or "llama3 8B with other dimensions" where the configuration changes the flavor's.
+std::string model_title(const ModelConfig& config);
+
 /// Reads the tokenizer of model.hf_assets_path.
 std::shared_ptr<const Tokenizer> load_tokenizer(const Config& config);
 

@@ -69,7 +69,7 @@ void run_plan_command(const PlanCommand& command, std::ostream& out) {
   RankGroups ranks(make_dry_run_world(0, command.world_size), make_dry_run_world(0, command.world_size), e.mesh);
   StepPlan plan = record_step(e.shape, device, ranks);
   const LlamaConfig& m = e.shape.model;
-  out << fmt::format("Model {} {}: {} parameters, vocabulary {}\n", config.model.name, config.model.flavor, with_commas(parameter_count(m)), m.vocab_size);
+  out << fmt::format("Model {}: {} parameters, vocabulary {}\n", model_title(config.model), with_commas(parameter_count(m)), m.vocab_size);
   out << fmt::format("Ranks: {} ({}), planned for {}; this is rank 0, the fullest\n", command.world_size, e.mesh.describe(), device.type == DeviceType::cuda ? "cuda" : "cpu");
   out << fmt::format("Step: {} sequences of {} tokens, {} micro-batch(es) of {} per rank; model FLOPs per token {:.4e}\n", e.global_batch, e.shape.sequence,
                      e.shape.micro_batches, e.shape.batch, model_flops_per_token(m, e.shape.sequence));

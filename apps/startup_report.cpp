@@ -54,8 +54,8 @@ void log_startup_report(const Experiment& e, const StepPlan& plan, Device device
   } else {
     log::info("Device: cpu ({}, {} threads), {} rank(s): {}", matmul_backend_description(), parallel_threads(), ranks.world->size(), e.mesh.describe());
   }
-  log::info("Model {} {} size: {} total parameters ({} layers, dim {}, {} heads of {} over {} key/value heads, ffn {}, vocabulary {}{})",
-            c.model.name, c.model.flavor, with_commas(parameter_count(m)), m.layers, m.dim, m.heads, m.head_dim, m.kv_heads, m.ffn_dim, m.vocab_size,
+  log::info("Model {} size: {} total parameters ({} layers, dim {}, {} heads of {} over {} key/value heads, ffn {}, vocabulary {}{})",
+            model_title(c.model), with_commas(parameter_count(m)), m.layers, m.dim, m.heads, m.head_dim, m.kv_heads, m.ffn_dim, m.vocab_size,
             m.tied_embeddings ? ", tied" : "");
   log::info("Precision: compute {}, masters f32, moments {}, gradient sums {}; {}", name_of(s.parameters.compute), name_of(s.parameters.optimizer_state),
             name_of(s.parameters.reduce), recompute_text(s.model_options.recompute));

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Makes scripts/results.md: the figures of this machine. Takes about ten minutes; leave the machine alone meanwhile.
+#   scripts/results.sh [TEXT]       a text to train on; else the sample text of the quickstart
+set -euo pipefail
+cd "$(dirname "$0")/.."
+scripts/install_dependencies.sh
+[ -f build/build.ninja ] || cmake --preset release
+cmake --build build --target ottava >/dev/null
+text=${1:-outputs/sample/sample.txt}
+[ $# -gt 0 ] || scripts/sample_text.sh "$text"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+out=$work/results.md
+
+run() { printf '\n```\n$ %s\n' "$*" >>"$out"; "$@" 2>&1 | grep -vi ' - info - ' >>"$out"; printf '```\n' >>"$out"; }
+common=(--training.dataset_path "$text" --job.dump_folder "$work/run" --checkpoint.enable false)
+
+{
+  echo "# Results"
+  echo
+  echo "Made by \`scripts/results.sh\` on $(date -u +%Y-%m-%d): $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -1), $(nproc) cores."
+  echo "Utilization is FLOPs as computed / time / GEMM rate measured in the same run. Figures of shared machines vary by tens of percent:"
+  echo "compare ratios within one run."
+} >"$out"
+
+for isa in AVX512_CORE_AMX AVX512_CORE_BF16; do
+  export DNNL_MAX_CPU_ISA=$isa
+  printf '\n## One process, %s\n' "$isa" >>"$out"
+  run build/ottava bench train configs/debug.yaml --training.local_batch_size 8 "${common[@]}"
+  run build/ottava bench train configs/llama_60m.yaml "${common[@]}"
+done
+
+printf '\n## Two ranks of one core each against one rank on two cores, same global batch\n' >>"$out"
+batch=$(sed -n 's/^ *local_batch_size: *\([0-9]*\).*/\1/p' configs/llama_60m.yaml)
+run build/ottava bench train configs/llama_60m.yaml "${common[@]}"
+run scripts/launch.sh -n 2 build/ottava bench train configs/llama_60m.yaml --training.local_batch_size $((batch / 2)) "${common[@]}"
+unset DNNL_MAX_CPU_ISA
+
+printf '\n## Start-up: wall time of one step of the debug model at batch 1, and of the step itself\n' >>"$out"
+for i in 1 2; do  # the second finds a warm cache
+  begin=$(date +%s.%N)
+  build/ottava train configs/debug.yaml --training.local_batch_size 1 --training.steps 1 "${common[@]}" >"$work/log"
+  end=$(date +%s.%N)
+done
+step=$(tail -1 "$work/run/metrics.jsonl" | sed 's/.*"time_metrics\/end_to_end(s)":\([0-9.e-]*\).*/\1/')
+printf '\nwall %.2f s, step %.2f s\n' "$(echo "$end - $begin" | bc -l 2>/dev/null || python3 -c "print($end - $begin)")" "$step" >>"$out"
+
+printf '\n## Tokenizer\n' >>"$out"
+for size in 2256 2560; do run build/ottava tokenizer inspect configs/tokenizers/en-$size --text "$text"; done
+mv "$out" scripts/results.md
+echo "wrote scripts/results.md"
