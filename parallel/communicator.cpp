@@ -83,6 +83,11 @@ int64_t CollectiveCall::offset(int rank) const {
   return std::accumulate(counts.begin(), counts.begin() + rank, int64_t{0});
 }
 
+int64_t CollectiveCall::elements() const {
+  if (kind == Collective::barrier) return 0;
+  return kind == Collective::all_gather ? recv.numel() : send.numel();
+}
+
 void Request::wait(Stream& stream) const {
   if (!owner_) return;
   if (ticket_ > owner_->issued_) {

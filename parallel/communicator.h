@@ -95,6 +95,7 @@ struct CollectiveCall {
   std::string label;
 
   int64_t offset(int rank) const;  ///< first element of the rank's block
+  int64_t elements() const;        ///< of the whole vector: the same on all ranks
 };
 
 /// Collectives among an ordered set of ranks, one object per rank and mesh axis. All ranks of the set make the same calls

@@ -71,10 +71,15 @@ std::string blame(const std::vector<ProgressRecord>& records) {
                        describe_groups(records, [&](const auto& r) { return r.sequence != lowest; }));
   }
   auto differs = [&](const ProgressRecord& r) {
-    return r.collective != records[0].collective || r.label != records[0].label || r.axis != records[0].axis;
+    return r.collective != records[0].collective || r.label != records[0].label || r.axis != records[0].axis ||
+           r.elements != records[0].elements;
   };
   std::string all = describe_groups(records, [](const ProgressRecord&) { return true; });
-  if (std::ranges::any_of(records, differs)) return fmt::format("the ranks disagree about the call: {}", all);
+  if (std::ranges::any_of(records, differs)) {
+    std::vector<ProgressRecord> sized = records;
+    for (ProgressRecord& r : sized) r.label += fmt::format(" of {} elements", r.elements);
+    return fmt::format("the ranks disagree about the call: {}", describe_groups(sized, [](const auto&) { return true; }));
+  }
   return fmt::format("no rank is behind, so the connection is at fault: {}", all);
 }
 
@@ -83,12 +88,14 @@ void RankState::set_step(int64_t step) {
   record_.step = step;
 }
 
-void RankState::enter(Collective collective, std::string_view axis, std::string_view label, int64_t calls) {
+void RankState::enter(Collective collective, std::string_view axis, std::string_view label, int64_t calls,
+                      int64_t elements) {
   std::lock_guard lock(mutex_);
   record_.state = State::inside;
   record_.was_inside = true;
   record_.collective = collective;
   record_.sequence += calls;
+  record_.elements = elements;
   record_.axis = axis;
   record_.label = label;
 }

@@ -22,6 +22,7 @@ struct ProgressRecord {
   Collective collective = Collective::barrier;
   int64_t step = 0;
   int64_t sequence = 0;  ///< calls this rank has entered, on all communicators
+  int64_t elements = 0;  ///< of the whole vector; ranks that disagree about it stop
   std::string axis, label;
 };
 
@@ -50,7 +51,8 @@ class RankState {
   double timeout_seconds() const { return timeout_seconds_; }
 
   /// Called by transports when a call starts and ends.
-  void enter(Collective collective, std::string_view axis, std::string_view label, int64_t calls = 1);
+  void enter(Collective collective, std::string_view axis, std::string_view label, int64_t calls = 1,
+             int64_t elements = 0);
   void leave();
   ProgressRecord progress() const;
   /// True while the rank's own thread waits for a call: then a transport polls eagerly, else it leaves the core to compute.

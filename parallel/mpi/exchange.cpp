@@ -96,14 +96,15 @@ void Exchange::finish() {
     for (int i = 0; i < (count == MPI_UNDEFINED ? 0 : count); ++i) {
       const MPI_Status& status = statuses_[static_cast<size_t>(i)];
       const Expected& expected = expected_[static_cast<size_t>(finished_[static_cast<size_t>(i)])];
-      if (code == MPI_ERR_IN_STATUS) check(status.MPI_ERROR, "the message");
-      int bytes = 0;
+      int error = code == MPI_ERR_IN_STATUS ? status.MPI_ERROR : MPI_SUCCESS, kind = MPI_SUCCESS, bytes = 0;
+      if (error != MPI_SUCCESS) MPI_Error_class(error, &kind);
+      if (kind != MPI_ERR_TRUNCATE) check(error, "the message");
       MPI_Get_count(&status, MPI_BYTE, &bytes);
-      if (expected.bytes >= 0 && bytes != expected.bytes) {
+      if (kind == MPI_ERR_TRUNCATE || (expected.bytes >= 0 && bytes != expected.bytes)) {
         ProgressRecord at = state_->progress();
-        fail<CommError>("mpi", "rank {} received {} bytes from rank {} in {} '{}' (axis {}), expected {}: the ranks "
-                        "disagree about its size", state_->rank(), bytes, expected.peer, name_of(at.collective),
-                        at.label, at.axis, expected.bytes);
+        fail<CommError>("mpi", "rank {} received {} bytes than {} from rank {} in {} '{}' (axis {}, step {}): the ranks "
+                        "disagree about its size", state_->rank(), kind == MPI_ERR_TRUNCATE ? "more" : "fewer",
+                        expected.bytes, expected.peer, name_of(at.collective), at.label, at.axis, at.step);
       }
     }
     if (code != MPI_ERR_IN_STATUS) check(code, "MPI_Testsome");

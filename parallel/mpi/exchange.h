@@ -21,6 +21,7 @@ class Session {
   MPI_Comm comm = MPI_COMM_NULL;
   int largest_tag = 32767;
   int64_t largest_message_bytes = int64_t{1} << 30;
+  int64_t workspace_bytes = 4 << 20;
 
  private:
   std::shared_ptr<RankState> state_;

@@ -34,6 +34,7 @@ std::unique_ptr<Communicator> make_world(const WorldOptions& options) {
   state->set_timeout_seconds(options.timeout_seconds);
   auto session = std::make_shared<Session>(state);
   session->largest_message_bytes = options.largest_message_bytes;
+  session->workspace_bytes = options.workspace_bytes;
   check(MPI_Comm_dup(MPI_COMM_WORLD, &session->comm), "MPI_Comm_dup");
   check(MPI_Comm_set_errhandler(session->comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   int* largest_tag = nullptr;

@@ -1,7 +1,9 @@
 #include "parallel/mpi/mpi_transport.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "parallel/reduce_elements.h"
 
@@ -10,9 +12,11 @@ namespace {
 
 // Up to here one round of whole vectors beats two rounds of blocks.
 constexpr int64_t kSmallBytes = 8 << 10;
-// Workspace of one of the two halves of the reduction pipeline, over all peers.
-constexpr int64_t kWorkspaceBytes = 4 << 20;
-constexpr int64_t kSmallestSegmentBytes = 64 << 10;
+// Between the announcement of a failure and the release of its buffers. MPI on one machine lets a rank read another's
+// memory, and ends the reader by a signal when that memory is gone: the others need a moment to hear of it.
+constexpr auto kFarewell = std::chrono::milliseconds(300);
+// Of the workspace; many peers get more of it rather than messages that are all latency.
+constexpr int64_t kSmallestSegment = 64;
 
 char* at(const Tensor& tensor, int64_t element) {
   return static_cast<char*>(tensor.data) + element * static_cast<int64_t>(size_of(tensor.dtype));
@@ -23,6 +27,8 @@ int64_t element_bytes(const CollectiveCall& call) { return static_cast<int64_t>(
 void copy_bytes(char* to, const char* from, int64_t bytes) {
   if (to != from && bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
 }
+
+uint32_t mixed(uint32_t hash, uint32_t value) { return (hash ^ value) * 16777619u; }
 
 bool is_pairwise(const CollectiveCall& call) { return call.kind == Collective::send || call.kind == Collective::recv; }
 
@@ -36,21 +42,22 @@ MpiTransport::MpiTransport(std::shared_ptr<Session> session, std::shared_ptr<Ran
       even_(session_, state_),
       odd_(session_, state_),
       inputs_(group_.world_ranks.size()) {
-  segment_bytes_ = std::max(kWorkspaceBytes / std::max(size() - 1, 1), kSmallestSegmentBytes);
-  uint32_t hash = 2166136261u;
-  auto mix = [&](uint32_t value) { hash = (hash ^ value) * 16777619u; };
-  for (char c : group_.axis) mix(static_cast<unsigned char>(c));
-  for (int r : group_.world_ranks) mix(static_cast<uint32_t>(r));
-  mix(static_cast<uint32_t>(group_.ordinal));
-  group_tag_ = static_cast<int>((hash >> 8) & 0xffff);
+  int64_t peers = std::clamp<int64_t>(size() - 1, 1, kSmallestSegment);
+  segment_bytes_ = session_->workspace_bytes / peers;
+  for (char c : group_.axis) group_hash_ = mixed(group_hash_, static_cast<unsigned char>(c));
+  for (int r : group_.world_ranks) group_hash_ = mixed(group_hash_, static_cast<uint32_t>(r));
+  group_hash_ = mixed(group_hash_, static_cast<uint32_t>(group_.ordinal));
 }
 
-// 16 bits of group, 10 of call (only where every rank counts alike), 4 of kind; folded where MPI has fewer.
+// Group, call (only where every rank counts alike), kind and size: ranks that disagree about any of them find no match
+// and stop at the time limit, where the ledger compares their calls. OpenMPI 4.1 must not see the size mismatch: it writes
+// a long message past the end of a shorter receive.
 int MpiTransport::tag(const CollectiveCall& call) const {
-  int sequence = is_pairwise(call) ? 0 : static_cast<int>(sequence_ & 0x3ff);
-  int kind = static_cast<int>(call.kind == Collective::recv ? Collective::send : call.kind);
-  int tag = group_tag_ << 14 | sequence << 4 | kind;
-  return session_->largest_tag == 0x7fffffff ? tag : tag % session_->largest_tag;
+  uint32_t hash = mixed(group_hash_, is_pairwise(call) ? 0 : static_cast<uint32_t>(sequence_));
+  hash = mixed(hash, static_cast<uint32_t>(call.kind == Collective::recv ? Collective::send : call.kind));
+  auto bytes = static_cast<uint64_t>(call.elements() * element_bytes(call));
+  hash = mixed(mixed(hash, static_cast<uint32_t>(bytes)), static_cast<uint32_t>(bytes >> 32));
+  return static_cast<int>((hash ^ hash >> 16) % static_cast<uint32_t>(session_->largest_tag));
 }
 
 bool MpiTransport::is_small(const CollectiveCall& call) const {
@@ -194,10 +201,12 @@ void MpiTransport::run(std::span<const CollectiveCall> calls) {
       if (call.kind == Collective::barrier) barrier(call);
     }
     moves_.finish();
-  } catch (...) {
+  } catch (const std::exception& error) {
     moves_.abandon();
     even_.abandon();
     odd_.abandon();
+    state_->fail(error.what());
+    std::this_thread::sleep_for(kFarewell);
     throw;
   }
 }

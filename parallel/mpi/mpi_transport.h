@@ -52,7 +52,7 @@ class MpiTransport final : public HostTransport {
   std::shared_ptr<RankState> state_;
   Group group_;
   int64_t segment_bytes_ = 0;
-  int group_tag_ = 0;
+  uint32_t group_hash_ = 2166136261u;
   uint64_t sequence_ = 0;
   Exchange moves_, even_, odd_;
   std::vector<char> workspace_[2];

@@ -30,7 +30,7 @@ void one_step(World& world, int step, std::vector<float>& x) {
 
 void run(World& world, const std::string& mode) {
   Communicator& comm = *world.control;
-  comm.state().set_timeout_seconds(mode == "absent" || mode == "stopped" ? 1.0 : 60.0);
+  comm.state().set_timeout_seconds(mode == "absent" || mode == "stopped" || mode == "sizes" ? 1.0 : 60.0);
   std::vector<float> x(50'000, 1.0f);
   int victim = mode.ends_with("0") ? 0 : kVictim;
   for (int step = 1; step <= 3; ++step) one_step(world, step, x);
@@ -38,6 +38,7 @@ void run(World& world, const std::string& mode) {
   pause_ms(100);  // until the ledger has heard of step 3
   if (mode == "differ") return require_equal_everywhere(comm, "the configuration", comm.rank() == victim ? 1 : 0);
   bool is_victim = comm.rank() == victim;
+  if (mode == "sizes" && is_victim) x.resize(60'000);
   if (mode == "throw" && is_victim) throw DataError("data", "no more text");
   if (mode == "absent" && is_victim) pause_ms(30'000);
   if (mode == "stopped" && is_victim) std::raise(SIGSTOP);

@@ -131,3 +131,13 @@ TEST_CASE("ranks with different configurations are refused together") {
   CHECK(o.exit_code != 0);
   for (int r = 0; r < 4; ++r) CHECK_THAT(o.of_rank(r), Contains("the configuration differs between ranks") && Contains("rank 2 has"));
 }
+
+TEST_CASE("ranks that disagree about a size are told so") {
+  Outcome o = launch("sizes");
+  INFO(o.output);
+  CHECK(o.exit_code != 0);
+  for (int r = 0; r < 4; ++r) {
+    CHECK_THAT(o.of_rank(r), Contains("the ranks disagree about the call: ranks 0, 1, 3 are in all_reduce 'layers.0 of 50000 elements'") &&
+                                 Contains("rank 2 is in all_reduce 'layers.0 of 60000 elements'"));
+  }
+}

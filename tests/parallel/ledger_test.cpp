@@ -41,22 +41,22 @@ void meet(Communicator& world) {
 TEST_CASE("ledger messages survive the wire") {
   LedgerMessage sent{LedgerMessage::Kind::failed,
                      {.rank = 3, .state = State::inside, .was_inside = true, .collective = Collective::reduce_scatter,
-                      .step = 12, .sequence = 345, .axis = "tp", .label = "layers.3\nwqkv"},
+                      .step = 12, .sequence = 345, .elements = 77, .axis = "tp", .label = "layers.3\nwqkv"},
                      "two\nlines"};
   auto got = LedgerMessage::decode(sent.encode());
   REQUIRE(got);
   CHECK(got->kind == LedgerMessage::Kind::failed);
   CHECK((got->record.rank == 3 && got->record.state == State::inside && got->record.was_inside));
-  CHECK((got->record.step == 12 && got->record.sequence == 345 && got->record.collective == Collective::reduce_scatter));
+  CHECK((got->record.step == 12 && got->record.sequence == 345 && got->record.elements == 77 && got->record.collective == Collective::reduce_scatter));
   CHECK((got->record.axis == "tp" && got->record.label == "layers.3 wqkv" && got->text == "two\nlines"));
 }
 
 TEST_CASE("ledger messages from strangers are not understood") {
   CHECK_FALSE(LedgerMessage::decode(""));
   CHECK_FALSE(LedgerMessage::decode("GET / HTTP/1.1\r\n\r\n"));
-  CHECK_FALSE(LedgerMessage::decode("R1\n9\n0\n0\n0\n0\nx\ny\n"));
-  CHECK_FALSE(LedgerMessage::decode("R-1\n0\n0\n0\n0\n0\nx\ny\n"));
-  CHECK_FALSE(LedgerMessage::decode("R1\n0\n0\n99\n0\n0\nx\ny\n"));
+  CHECK_FALSE(LedgerMessage::decode("R1\n9\n0\n0\n0\n0\n0\nx\ny\n"));
+  CHECK_FALSE(LedgerMessage::decode("R-1\n0\n0\n0\n0\n0\n0\nx\ny\n"));
+  CHECK_FALSE(LedgerMessage::decode("R1\n0\n0\n99\n0\n0\n0\nx\ny\n"));
   CHECK_FALSE(LedgerMessage::decode("R1\n0\n0"));
   std::string valid = LedgerMessage{}.encode();
   std::mt19937 draw(1);

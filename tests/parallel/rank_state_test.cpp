@@ -10,7 +10,7 @@ namespace {
 
 ProgressRecord at(int rank, State state, int64_t sequence, std::string label = "layers.1") {
   return {.rank = rank, .state = state, .was_inside = state == State::inside, .collective = Collective::all_gather,
-          .step = 7, .sequence = sequence, .axis = "dp_shard", .label = std::move(label)};
+          .step = 7, .sequence = sequence, .elements = 64, .axis = "dp_shard", .label = std::move(label)};
 }
 
 }  // namespace
