@@ -58,13 +58,15 @@ finish() {
   exit "$1"
 }
 
-# After a failure OpenMPI 4 sleeps through the whole signal timeout, also when no rank is left. Then nothing is gained by
-# waiting: where all its children have ended and it does not collect them, it is asleep, and is ended here.
-asleep=0
+# After a failure OpenMPI 4 sleeps through the whole signal timeout, also when no rank is left, and then nothing is gained by
+# waiting. It is asleep when it has no living child and its main thread is in nanosleep (its event loop waits in poll);
+# where the kernel does not tell, ten seconds without a child have to do.
+started=false
+alone=0
 while [[ $(ps -o stat= -p "$mpirun" 2>/dev/null || true) =~ ^[^Z] ]]; do
-  children=$(ps -o stat= --ppid "$mpirun" 2>/dev/null || true)
-  if [[ -n "$children" ]] && ! grep -qv '^Z' <<<"$children"; then asleep=$((asleep + 1)); else asleep=0; fi
-  if [[ "$asleep" -ge 3 ]]; then
+  if ps -o stat= --ppid "$mpirun" 2>/dev/null | grep -qv '^Z'; then started=true; alone=0; else alone=$((alone + 1)); fi
+  state=$(ps -o wchan:32= -p "$mpirun" 2>/dev/null || true)
+  if $started && { [[ "$alone" -ge 3 && "$state" == *nanosleep* ]] || [[ "$alone" -ge 50 ]]; }; then
     kill -KILL "$mpirun"
     wait "$mpirun" 2>/dev/null || true
     finish 1
