@@ -5,9 +5,11 @@
 
 namespace ottava {
 
-/// A checkpoint is given as its `step-N` folder, or as the folder of a run's checkpoints, which means the newest of them.
+/// A checkpoint is given as its `step-N` folder, or as the folder of a run's checkpoints, which means the
+/// newest of them.
 
-/// `ottava checkpoint inspect`: what a checkpoint is, from its manifest and small files; tensors are not read.
+/// `ottava checkpoint inspect`: what a checkpoint is, from its manifest and small files; tensors are not
+/// read.
 struct CheckpointInspectOptions {
   std::string path;
   enum class Tensors { summary, list } tensors = Tensors::summary;
@@ -15,15 +17,15 @@ struct CheckpointInspectOptions {
 /// Throws FileError for a folder that is no whole checkpoint.
 void inspect_checkpoint(const CheckpointInspectOptions& options, std::ostream& out);
 
-/// `ottava checkpoint verify`: reads every byte and compares checksums. True when all is as it was saved; else one line per
-/// file or tensor that is not.
+/// `ottava checkpoint verify`: reads every byte and compares checksums. True when all is as it was saved;
+/// else one line per file or tensor that is not.
 struct CheckpointVerifyOptions {
   std::string path;
 };
 bool verify_checkpoint(const CheckpointVerifyOptions& options, std::ostream& out);
 
-/// `ottava checkpoint diff A B`: which tensors differ and by how much. HF folders can be compared as well. True when all
-/// values are equal.
+/// `ottava checkpoint diff A B`: which tensors differ and by how much. HF folders can be compared as well.
+/// True when all values are equal.
 struct CheckpointDiffOptions {
   std::string a, b;
   int largest = 10;  ///< how many of the tensors that differ are listed, those that differ most first; 0: all

@@ -84,8 +84,8 @@ void refuse_unknown_mathematics(const Reader& r, std::string_view where, HfFamil
   }
 }
 
-// The older form has rope_theta beside rope_scaling {rope_type | type, ...} or null, the newer one rope_parameters with
-// both inside.
+// The older form has rope_theta beside rope_scaling {rope_type | type, ...} or null, the newer one
+// rope_parameters with both inside.
 void read_rope(const Reader& r, std::string_view where, HfConfig& config) {
   config.rope_theta = r.positive("rope_theta", 10000.0);
   const Json* newer = r.find("rope_parameters");

@@ -15,8 +15,8 @@ enum class HfFamily { llama, qwen2, qwen3 };
 /// "llama", "qwen2", "qwen3": `model_type`.
 std::string_view model_type_of(HfFamily family);
 
-/// The part of an HF `config.json` that decides what the model computes. Defaults are those of `transformers` where a file
-/// leaves a value out.
+/// The part of an HF `config.json` that decides what the model computes. Defaults are those of `transformers`
+/// where a file leaves a value out.
 struct HfConfig {
   HfFamily family = HfFamily::llama;
   int64_t hidden_size = 0;
@@ -37,10 +37,10 @@ struct HfConfig {
   bool operator==(const HfConfig&) const = default;
 };
 
-/// Reads the text of a config.json: both the older form (rope_theta, rope_scaling, torch_dtype) and the newer one
-/// (rope_parameters, dtype). Throws FileError that begins with `where` for malformed text and for every setting that would
-/// change the mathematics and is not built (another family, rope type, activation, biases, sliding windows, quantized
-/// weights): nothing is passed over.
+/// Reads the text of a config.json: both the older form (rope_theta, rope_scaling, torch_dtype) and the newer
+/// one (rope_parameters, dtype). Throws FileError that begins with `where` for malformed text and for every
+/// setting that would change the mathematics and is not built (another family, rope type, activation, biases,
+/// sliding windows, quantized weights): nothing is passed over.
 HfConfig parse_hf_config(std::string_view text, std::string_view where);
 
 /// The text of a config.json that `transformers` reads, in the older form, which all its versions know.

@@ -7,7 +7,8 @@ namespace {
 
 constexpr std::string_view kWhere = "parameter";
 
-// The rows [begin, end) of a part's matrix that a tensor-parallel rank holds, and whether it is the one that owns them.
+// The rows [begin, end) of a part's matrix that a tensor-parallel rank holds, and whether it is the one that
+// owns them.
 struct PartSlice {
   int64_t begin = 0, end = 0;
   bool is_owner = true;
@@ -73,8 +74,8 @@ std::vector<ShardRun> shard_runs(const ParameterSpec& spec, const ShardCoordinat
   check_size("tensor parallel", at.tp_rank, at.tp_size);
   RowRange columns = slice_columns(spec, at.tp_rank, at.tp_size);
   RowRange shard = shard_rows(tensor_parallel_shape(spec, at.tp_size)[0], at.shard_rank, at.shard_size);
-  // A column slice of one rank has one owner; everything else that a rank holds as well as others is owned by the
-  // lowest tensor-parallel rank that holds it.
+  // A column slice of one rank has one owner; everything else that a rank holds as well as others is owned by
+  // the lowest tensor-parallel rank that holds it.
   bool sliced_by_columns = spec.tensor_parallel == TensorParallel::columns;
   std::vector<ShardRun> runs;
   int64_t part_begin = 0;  // first row of the part within the slice

@@ -5,9 +5,9 @@
 
 namespace ottava {
 
-/// Replaces `path` by `content` in one step: a temporary file beside it is written, flushed and renamed over it, then the
-/// folder is flushed. A reader sees the old content or the new one, also after a crash. On any failure the old file is
-/// untouched and the temporary one is removed. Throws FileError.
+/// Replaces `path` by `content` in one step: a temporary file beside it is written, flushed and renamed over
+/// it, then the folder is flushed. A reader sees the old content or the new one, also after a crash. On any
+/// failure the old file is untouched and the temporary one is removed. Throws FileError.
 void write_file_atomically(const std::string& path, std::string_view content);
 
 }  // namespace ottava

@@ -8,8 +8,8 @@
 
 namespace ottava {
 
-/// An open file. All reads and writes are at offsets and complete: short transfers are continued, EINTR is retried.
-/// Everything throws FileError that names the path and the system's reason.
+/// An open file. All reads and writes are at offsets and complete: short transfers are continued, EINTR is
+/// retried. Everything throws FileError that names the path and the system's reason.
 class File {
  public:
   File() = default;
@@ -27,7 +27,8 @@ class File {
   /// Reads exactly `bytes`; the end of the file before that is an error.
   void read_at(void* data, size_t bytes, int64_t offset) const;
   void write_at(const void* data, size_t bytes, int64_t offset);
-  /// Makes the file `bytes` long and reserves the space where the file system can, so that a full disk is known now.
+  /// Makes the file `bytes` long and reserves the space where the file system can, so that a full disk is
+  /// known now.
   void reserve(int64_t bytes);
   void truncate(int64_t bytes);
   /// Flushes to the device.

@@ -64,7 +64,8 @@ uint16_t float_to_half(float value) {
   if (magnitude >= 0x477ff000u)
     return static_cast<uint16_t>(sign | 0x7c00u);  // 65520 and above round to infinity
   if (magnitude < 0x38800000u) {
-    // Below 2^-14 the result is subnormal: adding 0.5 leaves its bits, rounded to even, at the end of the mantissa.
+    // Below 2^-14 the result is subnormal: adding 0.5 leaves its bits, rounded to even, at the end of the
+    // mantissa.
     float shifted = std::bit_cast<float>(magnitude) + 0.5f;
     return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000u));
   }

@@ -12,7 +12,8 @@
 namespace ottava {
 
 /// A JSON value. Objects keep the order of their members, so that what we write is the same bytes every time.
-/// Accessors throw FileError "[where] what is wrong" with the path of the value, for files that people wrote by hand.
+/// Accessors throw FileError "[where] what is wrong" with the path of the value, for files that people wrote
+/// by hand.
 class Json {
  public:
   using Array = std::vector<Json>;
@@ -28,8 +29,8 @@ class Json {
   Json(Array value) : value_(std::move(value)) {}
   Json(Object value) : value_(std::move(value)) {}
 
-  /// Strict: UTF-8, no comments, no duplicate names, no trailing bytes, at most 64 levels, integers that fit int64.
-  /// `where` opens the message of the FileError ("config.json").
+  /// Strict: UTF-8, no comments, no duplicate names, no trailing bytes, at most 64 levels, integers that fit
+  /// int64. `where` opens the message of the FileError ("config.json").
   static Json parse(std::string_view text, std::string_view where);
 
   bool is_null() const { return std::holds_alternative<std::monostate>(value_); }
@@ -54,13 +55,14 @@ class Json {
   const Json* find(std::string_view name) const;
   /// Member of an object. Throws FileError naming `what` and the missing member.
   const Json& at(std::string_view name, std::string_view what) const;
-  /// Appends a member; this must be an object or null (which becomes one). The caller sees to it that names differ.
+  /// Appends a member; this must be an object or null (which becomes one). The caller sees to it that names
+  /// differ.
   Json& set(std::string name, Json value);
   /// Appends an element; this must be an array or null (which becomes one).
   Json& push(Json value);
 
-  /// `indent` 0: one line without spaces. Doubles are written with the fewest digits that read back the same; what is
-  /// not finite becomes null (JSON has no word for it).
+  /// `indent` 0: one line without spaces. Doubles are written with the fewest digits that read back the same;
+  /// what is not finite becomes null (JSON has no word for it).
   std::string dump(int indent = 0) const;
 
  private:
@@ -70,7 +72,8 @@ class Json {
 
 /// Appends `text` as a JSON string with quotes and escapes; bytes that are not UTF-8 become U+FFFD.
 void append_json_string(std::string& out, std::string_view text);
-/// Appends a finite double so that it reads back the same and stays a number with a point or exponent; else null.
+/// Appends a finite double so that it reads back the same and stays a number with a point or exponent; else
+/// null.
 void append_json_number(std::string& out, double value);
 
 }  // namespace ottava

@@ -10,13 +10,15 @@
 
 namespace ottava {
 
-/// A file of one JSON object per line, one line per step: `{"step":10,"time":1790000000.25,"loss":4.125}`. Numbers read
-/// back the same; one that is not finite is null, and the line says which in "non_finite": {"grad_norm": "nan"}.
-/// Each line is handed to the system in one write, so that a killed run leaves whole lines and at most one torn at the end.
+/// A file of one JSON object per line, one line per step: `{"step":10,"time":1790000000.25,"loss":4.125}`.
+/// Numbers read back the same; one that is not finite is null, and the line says which in "non_finite":
+/// {"grad_norm": "nan"}. Each line is handed to the system in one write, so that a killed run leaves whole
+/// lines and at most one torn at the end.
 class JsonLines {
  public:
-  /// Continues the file of a run that resumes after step `resumed_at`: lines from the first one past it, or torn, are cut
-  /// off, since the run will write them again. A run that starts anew (0) moves a file that is there to `path.previous`.
+  /// Continues the file of a run that resumes after step `resumed_at`: lines from the first one past it, or
+  /// torn, are cut off, since the run will write them again. A run that starts anew (0) moves a file that is
+  /// there to `path.previous`.
   JsonLines(const std::string& path, int64_t resumed_at);
   void append(int64_t step, const std::vector<std::pair<std::string, double>>& scalars);
 

@@ -9,8 +9,8 @@ namespace {
 
 constexpr size_t kMaxDepth = 64;
 
-// Builds our value from the library's events. The library checks grammar and UTF-8; names that appear twice and nesting
-// without end are ours to refuse: its own value keeps the last of two names without a word.
+// Builds our value from the library's events. The library checks grammar and UTF-8; names that appear twice
+// and nesting without end are ours to refuse: its own value keeps the last of two names without a word.
 class Builder : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit Builder(std::string_view where) : where_(where) {}

@@ -13,9 +13,9 @@
 
 namespace ottava {
 
-/// Layout of a file (https://huggingface.co/docs/safetensors): 8 bytes little-endian length L, L bytes of JSON
-/// {"name": {"dtype", "shape", "data_offsets": [begin, end]}, "__metadata__": {text: text}}, then the data. Offsets count
-/// from the end of the header; the tensors cover the data without holes or overlaps.
+/// Layout of a file (https://huggingface.co/docs/safetensors): 8 bytes little-endian length L, L bytes of
+/// JSON {"name": {"dtype", "shape", "data_offsets": [begin, end]}, "__metadata__": {text: text}}, then the
+/// data. Offsets count from the end of the header; the tensors cover the data without holes or overlaps.
 struct SafetensorsEntry {
   std::string name;
   std::string_view type;       ///< "F32", "BF16", ... as stored; static text
@@ -24,7 +24,8 @@ struct SafetensorsEntry {
   int64_t begin = 0, end = 0;  ///< bytes, from the start of the data
 
   int64_t numel() const;
-  /// The matrix that rectangles refer to: [rows, columns], where columns is the last extent; vectors are [n, 1].
+  /// The matrix that rectangles refer to: [rows, columns], where columns is the last extent; vectors are [n,
+  /// 1].
   int64_t rows() const { return shape.size() < 2 ? numel() : columns() == 0 ? 0 : numel() / columns(); }
   int64_t columns() const { return shape.size() < 2 ? 1 : shape.back(); }
 };
@@ -39,15 +40,17 @@ struct SafetensorsHeader {
 /// An entry for a tensor that begins at byte `begin` of the data.
 SafetensorsEntry make_safetensors_entry(std::string name, DType dtype, std::vector<int64_t> shape,
                                         int64_t begin);
-/// Length word and JSON, padded with spaces to a multiple of 64 bytes: what a file with these tensors begins with.
-/// The same tensors give the same bytes.
+/// Length word and JSON, padded with spaces to a multiple of 64 bytes: what a file with these tensors begins
+/// with. The same tensors give the same bytes.
 std::string make_safetensors_header(const SafetensorsHeader& header);
 
-/// Bytes of the JSON, from the first 8 bytes of a file. Throws FileError for a length that the file or the format's limit
-/// of 100 MB does not allow, and says so when the bytes look like a Git LFS pointer or a PyTorch file.
+/// Bytes of the JSON, from the first 8 bytes of a file. Throws FileError for a length that the file or the
+/// format's limit of 100 MB does not allow, and says so when the bytes look like a Git LFS pointer or a
+/// PyTorch file.
 int64_t parse_safetensors_length(std::string_view first_bytes, int64_t file_bytes, std::string_view where);
-/// The JSON of a file with `data_bytes` of data. Nothing in it is trusted: duplicate names, unknown types, offsets that do
-/// not fit the shape, holes, overlaps and data outside the file throw FileError that begins with `where`.
+/// The JSON of a file with `data_bytes` of data. Nothing in it is trusted: duplicate names, unknown types,
+/// offsets that do not fit the shape, holes, overlaps and data outside the file throw FileError that begins
+/// with `where`.
 SafetensorsHeader parse_safetensors_header(std::string_view json, int64_t data_bytes, std::string_view where);
 
 /// A safetensors file opened for reading. The header is validated when it is opened.

@@ -23,8 +23,8 @@ struct ElementSpan {
   int64_t count = 0;
 };
 
-/// Calls f(ElementSpan) over the rectangle in order, at most `limit` elements at a time: long stretches when it spans all
-/// `columns` of the tensor, one row or less otherwise.
+/// Calls f(ElementSpan) over the rectangle in order, at most `limit` elements at a time: long stretches when
+/// it spans all `columns` of the tensor, one row or less otherwise.
 template <class F>
 void for_each_span(int64_t columns, const TensorRectangle& r, int64_t limit, F&& f) {
   int64_t width = r.column_end - r.column_begin, rows = r.row_end - r.row_begin;
@@ -40,8 +40,9 @@ void for_each_span(int64_t columns, const TensorRectangle& r, int64_t limit, F&&
 /// Largest piece that is read or written at once, and so the size of the buffers below.
 inline constexpr int64_t kTransferBytes = int64_t{1} << 20;
 
-/// Reads a rectangle piece by piece through `buffer` (resized to at most kTransferBytes) and hands each piece over in its
-/// stored type. Throws FileError when the rectangle is outside the tensor or the file is truncated.
+/// Reads a rectangle piece by piece through `buffer` (resized to at most kTransferBytes) and hands each piece
+/// over in its stored type. Throws FileError when the rectangle is outside the tensor or the file is
+/// truncated.
 void read_rectangle(const SafetensorsFile& file, const SafetensorsEntry& entry,
                     const TensorRectangle& rectangle, std::vector<char>& buffer,
                     const std::function<void(const ElementSpan&, const void* stored)>& take);

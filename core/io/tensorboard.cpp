@@ -17,7 +17,8 @@ double now_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// Protocol buffer fields: a key (number << 3 | wire type), then a varint, 8 or 4 little-endian bytes, or length and bytes.
+// Protocol buffer fields: a key (number << 3 | wire type), then a varint, 8 or 4 little-endian bytes, or
+// length and bytes.
 enum WireType : uint32_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
 
 void append_varint(std::string& out, uint64_t value) {
@@ -97,8 +98,9 @@ void TensorBoardWriter::add_scalar(std::string_view tag, double value, int64_t s
 }
 
 void TensorBoardWriter::add_text(std::string_view tag, std::string_view text, int64_t step) {
-  // Value {string tag = 1; TensorProto tensor = 8; SummaryMetadata metadata = 9 {PluginData plugin_data = 1 {name = 1}}}
-  // TensorProto {DataType dtype = 1; TensorShapeProto tensor_shape = 2 {Dim dim = 2 {int64 size = 1}}; string_val = 8}
+  // Value {string tag = 1; TensorProto tensor = 8; SummaryMetadata metadata = 9 {PluginData plugin_data = 1
+  // {name = 1}}} TensorProto {DataType dtype = 1; TensorShapeProto tensor_shape = 2 {Dim dim = 2 {int64 size
+  // = 1}}; string_val = 8}
   constexpr int64_t kStringType = 7;
   std::string dimension, shape, tensor, plugin, metadata, value;
   append_integer(dimension, 1, 1);

@@ -8,12 +8,13 @@
 
 namespace ottava {
 
-/// An event file that TensorBoard reads (TFRecord frames of Event protocol buffers, tensorboard/compat/proto). Every event
-/// is handed to the system at once, so that TensorBoard shows it while the run goes on.
+/// An event file that TensorBoard reads (TFRecord frames of Event protocol buffers,
+/// tensorboard/compat/proto). Every event is handed to the system at once, so that TensorBoard shows it while
+/// the run goes on.
 class TensorBoardWriter {
  public:
-  /// Creates `folder` and in it `events.out.tfevents.SECONDS.HOST.PID.0`. A run that resumes writes a file of its own;
-  /// TensorBoard shows later values of a step over earlier ones. Throws FileError.
+  /// Creates `folder` and in it `events.out.tfevents.SECONDS.HOST.PID.0`. A run that resumes writes a file of
+  /// its own; TensorBoard shows later values of a step over earlier ones. Throws FileError.
   explicit TensorBoardWriter(const std::string& folder);
   /// TensorBoard keeps 32 bits of the value.
   void add_scalar(std::string_view tag, double value, int64_t step);

@@ -5,8 +5,8 @@
 
 namespace ottava {
 
-/// Bytes of the UTF-8 sequence that `text` begins with (1 to 4), or 0 when it begins with none: overlong forms,
-/// surrogates and values past U+10FFFF are none (RFC 3629).
+/// Bytes of the UTF-8 sequence that `text` begins with (1 to 4), or 0 when it begins with none: overlong
+/// forms, surrogates and values past U+10FFFF are none (RFC 3629).
 inline size_t utf8_length(std::string_view text) {
   if (text.empty()) return 0;
   auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };

@@ -10,8 +10,8 @@ namespace ottava {
 /// Our model of an HF config: Qwen2 has biases on q, k and v, Qwen3 norms on q and k.
 LlamaConfig llama_config_of(const HfConfig& config);
 
-/// The HF config under which our weights compute the same numbers. Throws ConfigError for a model that has both biases and
-/// norms on q and k: no HF family does.
+/// The HF config under which our weights compute the same numbers. Throws ConfigError for a model that has
+/// both biases and norms on q and k: no HF family does.
 HfConfig hf_config_of(const LlamaConfig& config, int64_t max_position_embeddings);
 
 /// The model of `folder`/config.json. Throws FileError.

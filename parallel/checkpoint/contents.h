@@ -11,8 +11,8 @@
 
 namespace ottava::checkpoint {
 
-/// A rank's shard of one tensor: dense [local rows, local columns] as shard_rows and tensor_parallel_shape say. `data` may
-/// be null where the shard is empty. `dtype` is the same on all ranks.
+/// A rank's shard of one tensor: dense [local rows, local columns] as shard_rows and tensor_parallel_shape
+/// say. `data` may be null where the shard is empty. `dtype` is the same on all ranks.
 struct ShardMemory {
   DType dtype = DType::f32;
   void* data = nullptr;

@@ -8,31 +8,33 @@
 
 namespace ottava::checkpoint {
 
-/// Names in the folder of a run's checkpoints: `step-N` is complete (it is renamed to that last), `step-N.tmp` is being
-/// written or was left by a job that died, `step-N.old` was replaced, `step-N.deleted` is on its way out.
+/// Names in the folder of a run's checkpoints: `step-N` is complete (it is renamed to that last),
+/// `step-N.tmp` is being written or was left by a job that died, `step-N.old` was replaced, `step-N.deleted`
+/// is on its way out.
 std::string step_folder(const std::string& folder, int64_t step);
 
 struct SavedStep {
   int64_t step = 0;
   std::string path;
 };
-/// All `step-N` folders, oldest first, without looking into them; a `step-N.old` stands in for a `step-N` that is not
-/// there. Empty when the folder does not exist.
+/// All `step-N` folders, oldest first, without looking into them; a `step-N.old` stands in for a `step-N`
+/// that is not there. Empty when the folder does not exist.
 std::vector<SavedStep> list_steps(const std::string& folder);
 
-/// Puts `step-N.tmp` in the place of `step-N` in one step and flushes the folder; an older `step-N` is replaced.
+/// Puts `step-N.tmp` in the place of `step-N` in one step and flushes the folder; an older `step-N` is
+/// replaced.
 void commit_step(const std::string& folder, int64_t step);
 
-/// Deletes the oldest complete checkpoints until `keep_latest_k` are left (0 keeps all), never that of `just_saved`.
-/// Folders without a manifest are neither counted nor touched. Returns the steps that went.
+/// Deletes the oldest complete checkpoints until `keep_latest_k` are left (0 keeps all), never that of
+/// `just_saved`. Folders without a manifest are neither counted nor touched. Returns the steps that went.
 std::vector<int64_t> rotate_steps(const std::string& folder, int keep_latest_k, int64_t just_saved);
 
-/// Removes what jobs that died left (.tmp, .old, .deleted); a `step-N.old` whose replacement never came is given its name
-/// back. Only while no save is in flight.
+/// Removes what jobs that died left (.tmp, .old, .deleted); a `step-N.old` whose replacement never came is
+/// given its name back. Only while no save is in flight.
 void remove_leftovers(const std::string& folder);
 
-/// Collective, at start, before the first save: creates the folder and checks that every rank sees a file that rank 0 has
-/// just written there. Throws FileError on all ranks naming those that do not.
+/// Collective, at start, before the first save: creates the folder and checks that every rank sees a file
+/// that rank 0 has just written there. Throws FileError on all ranks naming those that do not.
 void check_shared_folder(const std::string& folder, RankGroup& group);
 
 }  // namespace ottava::checkpoint

@@ -16,8 +16,8 @@ struct HeldRun {
   bool is_owner = false;  ///< this rank writes it: replica 0, lowest of the ranks that hold the same rows
 };
 
-/// Everything that this rank holds of the stored tensors, in order of files and offsets. Throws ConfigError when a shard
-/// that should have elements has no memory, or the number of shards is not the number of specs.
+/// Everything that this rank holds of the stored tensors, in order of files and offsets. Throws ConfigError
+/// when a shard that should have elements has no memory, or the number of shards is not the number of specs.
 std::vector<HeldRun> held_runs(const Layout& layout, const TrainedParameters& parameters);
 
 }  // namespace ottava::checkpoint

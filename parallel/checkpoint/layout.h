@@ -27,8 +27,8 @@ struct StoredFile {
   int64_t data_begin() const { return static_cast<int64_t>(header.size()); }
 };
 
-/// Files, headers and offsets of a checkpoint. They follow from the arguments of plan_layout alone: every rank computes
-/// the same ones without asking another.
+/// Files, headers and offsets of a checkpoint. They follow from the arguments of plan_layout alone: every
+/// rank computes the same ones without asking another.
 struct Layout {
   std::vector<StoredFile> files;
   std::vector<StoredTensor> tensors;  ///< in order of files and offsets

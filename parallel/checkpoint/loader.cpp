@@ -69,8 +69,8 @@ std::vector<uint64_t> read_shards(const std::string& folder, const TensorsByName
   return checksums;
 }
 
-// Paths of checkpoints that may be loaded, oldest first, one per line. Where a run is to be continued, exports (weights
-// alone) are passed over while there are others.
+// Paths of checkpoints that may be loaded, oldest first, one per line. Where a run is to be continued,
+// exports (weights alone) are passed over while there are others.
 std::string candidates(const std::string& folder, bool with_optimizer, int64_t load_step) {
   std::string all, complete, passed_over;
   for (const SavedStep& saved : list_steps(folder)) {

@@ -15,9 +15,10 @@ struct LoadOptions {
   bool verify = true;
 };
 
-/// Collective. Fills the shards of all ranks from a checkpoint that any layout saved; stored types are converted to those
-/// of the shards. Throws FileError for a checkpoint that is broken, ConfigError for one of another model or without the
-/// optimizer state that is asked for; on all ranks alike. After an error the shards hold anything.
+/// Collective. Fills the shards of all ranks from a checkpoint that any layout saved; stored types are
+/// converted to those of the shards. Throws FileError for a checkpoint that is broken, ConfigError for one of
+/// another model or without the optimizer state that is asked for; on all ranks alike. After an error the
+/// shards hold anything.
 Manifest load_checkpoint(const std::string& step_folder, const TrainedParameters& into, RankGroup& group,
                          const LoadOptions& options = {});
 
@@ -25,16 +26,17 @@ struct LoadedCheckpoint {
   std::string path;
   Manifest manifest;
 };
-/// Collective. Loads the newest checkpoint that is whole (or that of `load_step`, when it is not -1); broken ones are
-/// named in a warning and skipped. Nothing when the folder has none. Throws FileError when there are some and all are
-/// broken, or when `load_step` is not there or broken: a run never starts over by itself. Where optimizer state is asked
-/// for, checkpoints of weights alone are passed over while there are others.
+/// Collective. Loads the newest checkpoint that is whole (or that of `load_step`, when it is not -1); broken
+/// ones are named in a warning and skipped. Nothing when the folder has none. Throws FileError when there are
+/// some and all are broken, or when `load_step` is not there or broken: a run never starts over by itself.
+/// Where optimizer state is asked for, checkpoints of weights alone are passed over while there are others.
 std::optional<LoadedCheckpoint> load_newest(const std::string& folder, const TrainedParameters& into,
                                             RankGroup& group, int64_t load_step = -1,
                                             const LoadOptions& options = {});
 
-/// Collective. The folder that load_newest tries first: the newest checkpoint (or that of `load_step`) that looks whole
-/// without its tensors being read. Its small files can be read before the weights are loaded. Nothing when there is none.
+/// Collective. The folder that load_newest tries first: the newest checkpoint (or that of `load_step`) that
+/// looks whole without its tensors being read. Its small files can be read before the weights are loaded.
+/// Nothing when there is none.
 std::optional<std::string> newest_checkpoint(const std::string& folder, RankGroup& group,
                                              int64_t load_step = -1);
 

@@ -45,8 +45,8 @@ Manifest parse_manifest(std::string_view text, std::string_view where);
 /// Size and checksum of one file (of its header, for weights). Throws FileError.
 void check_file(const std::string& folder, const Manifest::File& expected);
 
-/// Reads the manifest of a checkpoint and checks what can be checked without reading tensors: files, sizes, headers and
-/// the checksums of small files. Throws FileError that says what is wrong.
+/// Reads the manifest of a checkpoint and checks what can be checked without reading tensors: files, sizes,
+/// headers and the checksums of small files. Throws FileError that says what is wrong.
 Manifest open_checkpoint(const std::string& folder);
 
 }  // namespace ottava::checkpoint

@@ -13,8 +13,8 @@
 
 namespace ottava::checkpoint {
 
-/// The ranks that save and load together, and the little that they say to each other: short texts and one sum. Tensor
-/// bytes never pass here. All calls are collective and made by the rank's own thread.
+/// The ranks that save and load together, and the little that they say to each other: short texts and one
+/// sum. Tensor bytes never pass here. All calls are collective and made by the rank's own thread.
 class RankGroup {
  public:
   /// One process.
@@ -30,9 +30,9 @@ class RankGroup {
   /// values[i] = sum over ranks, modulo 2^64.
   void sum(std::span<uint64_t> values);
 
-  /// Runs `work` and returns when every rank has: normally when all did, else by throwing the same error on every rank,
-  /// that of the lowest rank that failed. ConfigError stays ConfigError, everything else becomes FileError. CommError is
-  /// passed on at once, since nothing can be agreed then.
+  /// Runs `work` and returns when every rank has: normally when all did, else by throwing the same error on
+  /// every rank, that of the lowest rank that failed. ConfigError stays ConfigError, everything else becomes
+  /// FileError. CommError is passed on at once, since nothing can be agreed then.
   void together(const std::function<void()>& work);
   /// Like together for work that rank 0 does alone.
   void on_rank_0(const std::function<void()>& work);

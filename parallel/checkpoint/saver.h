@@ -23,19 +23,20 @@ struct SaveOptions {
 struct Checkpoint {
   int64_t step = 0;
   TrainedParameters parameters;
-  /// Stored type of the weights (f32, bf16, f16) where it is not that of the shards: exports. Such a checkpoint does not
-  /// continue a run bitwise.
+  /// Stored type of the weights (f32, bf16, f16) where it is not that of the shards: exports. Such a
+  /// checkpoint does not continue a run bitwise.
   std::optional<DType> export_dtype = {};
   std::vector<TextFile> texts;
   std::vector<CopiedFile> copies;
 };
 
-/// Saves checkpoints of one run. The protocol: rank 0 makes `step-N.tmp` with all files at full size; every rank writes what
-/// it owns at its offsets and flushes; when all have, checksums are summed over ranks, rank 0 writes the manifest, flushes,
-/// and renames the folder to `step-N`; then old ones go. Whatever fails or dies before the rename leaves the checkpoints
-/// before it as they were.
+/// Saves checkpoints of one run. The protocol: rank 0 makes `step-N.tmp` with all files at full size; every
+/// rank writes what it owns at its offsets and flushes; when all have, checksums are summed over ranks, rank
+/// 0 writes the manifest, flushes, and renames the folder to `step-N`; then old ones go. Whatever fails or
+/// dies before the rename leaves the checkpoints before it as they were.
 ///
-/// Everything marked collective is called by all ranks in the same order, and throws the same error on all of them.
+/// Everything marked collective is called by all ranks in the same order, and throws the same error on all of
+/// them.
 class CheckpointSaver {
  public:
   /// Throws ConfigError for keep_latest_k 1 or below 0. `group` must outlive this.
@@ -48,14 +49,15 @@ class CheckpointSaver {
   /// Collective. Saves and returns when the checkpoint is complete. Finishes one in flight first.
   void save(const Checkpoint& checkpoint);
 
-  /// Collective. Copies what this rank owns into host memory and returns; a thread writes it, without talking to other
-  /// ranks. Finishes a save in flight first.
+  /// Collective. Copies what this rank owns into host memory and returns; a thread writes it, without talking
+  /// to other ranks. Finishes a save in flight first.
   void begin(const Checkpoint& checkpoint);
   bool in_flight() const { return pending_ != nullptr; }
-  /// True when this rank's thread has nothing more to do. To be summed over ranks with what the step sums anyway: when
-  /// all are ready, finish() does not wait.
+  /// True when this rank's thread has nothing more to do. To be summed over ranks with what the step sums
+  /// anyway: when all are ready, finish() does not wait.
   bool ready() const;
-  /// Collective, at step boundaries: finishes the save in flight if all ranks are ready. True when none is left in flight.
+  /// Collective, at step boundaries: finishes the save in flight if all ranks are ready. True when none is
+  /// left in flight.
   bool poll();
   /// Collective. Waits for the save in flight and completes it; nothing to do when there is none.
   void finish();

@@ -8,7 +8,8 @@
 
 namespace ottava::checkpoint {
 
-/// Reads rectangles of stored tensors into shard memory, with buffers of at most 1 MiB (2 where types or devices differ).
+/// Reads rectangles of stored tensors into shard memory, with buffers of at most 1 MiB (2 where types or
+/// devices differ).
 class ShardReader {
  public:
   /// `copy`: see TrainedParameters::copy; empty for host memory.

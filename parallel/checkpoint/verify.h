@@ -9,8 +9,9 @@
 
 namespace ottava::checkpoint {
 
-/// Reads every byte of a checkpoint and compares it with the manifest. One sentence per file or tensor that is not as it
-/// was saved; empty for a checkpoint that is whole. `progress` (may be empty) is told the name of each tensor.
+/// Reads every byte of a checkpoint and compares it with the manifest. One sentence per file or tensor that
+/// is not as it was saved; empty for a checkpoint that is whole. `progress` (may be empty) is told the name
+/// of each tensor.
 std::vector<std::string> verify_checkpoint(
     const std::string& step_folder, const std::function<void(const std::string& tensor)>& progress = {});
 
@@ -26,7 +27,8 @@ struct FolderDifference {
   std::vector<TensorDifference> tensors;  ///< all that both have, by name
   bool same() const;
 };
-/// Compares the values of two folders of weights (or optimizer state: stem "optimizer"); stored types may differ.
+/// Compares the values of two folders of weights (or optimizer state: stem "optimizer"); stored types may
+/// differ.
 FolderDifference compare_folders(const SafetensorsFolder& a, const SafetensorsFolder& b);
 
 }  // namespace ottava::checkpoint

@@ -7,7 +7,8 @@
 namespace ottava::checkpoint {
 namespace {
 
-// Hands out the elements of a run piece by piece in the stored type, through host memory where they are elsewhere.
+// Hands out the elements of a run piece by piece in the stored type, through host memory where they are
+// elsewhere.
 class Pieces {
  public:
   Pieces(const HeldRun& run, DType stored, const WriteShards& work)

@@ -3,11 +3,14 @@
 
     python check_hf_load.py FOLDER [--tokens 1,2,3] [--dtype float32]
 
-Checks: every tensor of the folder is used and none is missing, the weights are those of the file bit by bit, tied weights
-are tied, logits are finite, and saving with transformers and loading again gives the same logits. Needs `torch`,
-`transformers`, `safetensors` in an environment outside the source tree. Exits with 1 when something is wrong.
+Checks: every tensor of the folder is used and none is missing, the weights are those of the file bit by bit,
+tied weights are tied, logits are finite, and saving with transformers and loading again gives the same logits.
+Needs `torch`, `transformers`, `safetensors` in an environment outside the source tree. Exits with 1 when something
+is wrong.
 """
 import argparse
+import json
+import pathlib
 import sys
 import tempfile
 
@@ -18,8 +21,6 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 
 def stored_tensors(folder):
-    import json
-    import pathlib
     index = pathlib.Path(folder) / "model.safetensors.index.json"
     files = sorted(set(json.loads(index.read_text())["weight_map"].values()))
     tensors = {}
@@ -42,7 +43,8 @@ def main():
     dtype = getattr(torch, args.dtype)
     model, info = AutoModelForCausalLM.from_pretrained(args.folder, torch_dtype=dtype, output_loading_info=True)
     model.eval()
-    problems = [f"{what}: {sorted(info[what])}" for what in ("missing_keys", "unexpected_keys", "mismatched_keys") if info[what]]
+    kinds = ("missing_keys", "unexpected_keys", "mismatched_keys")
+    problems = [f"{kind}: {sorted(info[kind])}" for kind in kinds if info[kind]]
     if config.tie_word_embeddings and model.lm_head.weight.data_ptr() != model.model.embed_tokens.weight.data_ptr():
         problems.append("embeddings are not tied")
     state = model.state_dict()
@@ -64,7 +66,8 @@ def main():
 
     rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
     print(f"transformers {transformers.__version__}, torch {torch.__version__}")
-    print(f"{type(model).__name__}: {sum(p.numel() for p in model.parameters())} parameters, {len(stored)} tensors, rope {rope}")
+    count = sum(p.numel() for p in model.parameters())
+    print(f"{type(model).__name__}: {count} parameters, {len(stored)} tensors, rope {rope}")
     print(f"eos {config.eos_token_id}, last logits {logits[0, -1, :4].tolist()}")
     if problems:
         sys.exit("\n".join(problems))

@@ -22,7 +22,8 @@ def main():
     events = EventAccumulator(args.folder, size_guidance={"scalars": 0, "tensors": 0})
     events.Reload()
     scalars = {tag: {e.step: e.value for e in events.Scalars(tag)} for tag in events.Tags()["scalars"]}
-    texts = {tag: [e.tensor_proto.string_val[0].decode() for e in events.Tensors(tag)] for tag in events.Tags()["tensors"]}
+    tags = events.Tags()["tensors"]
+    texts = {tag: [e.tensor_proto.string_val[0].decode() for e in events.Tensors(tag)] for tag in tags}
     for tag, values in scalars.items():
         print(f"scalar {tag}: {len(values)} steps, last {max(values)}: {values[max(values)]:g}")
     for tag, values in texts.items():

@@ -16,7 +16,8 @@ namespace {
 
 using namespace ottava;
 
-// What a parser accepts must hold: tensors inside the data, one after another, of the size that their shape says.
+// What a parser accepts must hold: tensors inside the data, one after another, of the size that their shape
+// says.
 void check(const SafetensorsHeader& header) {
   int64_t end = 0;
   for (const SafetensorsEntry& entry : header.tensors) {

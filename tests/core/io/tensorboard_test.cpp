@@ -25,8 +25,8 @@ TEST_CASE("CRC-32C of the standard's examples") {
   CHECK(crc32c(std::string(32, '\xff')) == 0x62a8ab43u);
 }
 
-// What the real TensorBoard makes of the files is checked by scripts/reference/check_tensorboard.py; here the frames and
-// the bytes that the protocol buffers must have, written out by hand.
+// What the real TensorBoard makes of the files is checked by scripts/reference/check_tensorboard.py; here the
+// frames and the bytes that the protocol buffers must have, written out by hand.
 TEST_CASE("event files: frames with masked checksums, fields by their numbers") {
   TemporaryFolder folder;
   {

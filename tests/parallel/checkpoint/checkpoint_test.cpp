@@ -48,8 +48,8 @@ int64_t load(const std::string& folder, int64_t version, int64_t load_step = -1)
   return loaded->manifest.step;
 }
 
-// The message of the error that f throws; empty for none and for errors of another type. Ranks are threads and must not
-// use the test's assertions.
+// The message of the error that f throws; empty for none and for errors of another type. Ranks are threads
+// and must not use the test's assertions.
 template <class E>
 std::string message_of(const std::function<void()>& f) {
   try {
@@ -401,7 +401,8 @@ TEST_CASE("the checksum is a sum over elements of XXH64 of their bits, seeded wi
   auto sum = [&](int64_t first, size_t count) { return element_checksum(values + first, {4, first, count}); };
   CHECK(sum(0, 3) == sum(0, 1) + sum(1, 2));
   CHECK(sum(0, 1) != element_checksum(values, {4, 1, 1}));
-  // Reference: xxhash.xxh64(struct.pack('<f', 1.0), seed=0) and (struct.pack('<I', 0x3f80), seed=7) in Python.
+  // Reference: xxhash.xxh64(struct.pack('<f', 1.0), seed=0) and (struct.pack('<I', 0x3f80), seed=7) in
+  // Python.
   CHECK(sum(0, 1) == 0x7b54265d12bf1ccdu);
   uint16_t half = 0x3f80;
   CHECK(element_checksum(&half, {2, 7, 1}) == 0xd1d41ed3779db29bu);

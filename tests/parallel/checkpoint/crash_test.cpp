@@ -113,8 +113,8 @@ TEST_CASE("killed at any time, also while renaming and rotating: a whole checkpo
 TEST_CASE("a full disk leaves the last good checkpoint and gives the space back") {
   TemporaryFolder folder;
   save(folder.path(), 1);
-  // Past the limit of a file's size writing fails with EFBIG where a full disk says ENOSPC: in the header, while space is
-  // reserved, and (in small files only) after all tensors are written.
+  // Past the limit of a file's size writing fails with EFBIG where a full disk says ENOSPC: in the header,
+  // while space is reserved, and (in small files only) after all tensors are written.
   for (rlim_t limit : {rlim_t{100}, rlim_t{10000}, rlim_t{30000}}) {
     int status = in_child([&] {
       ::signal(SIGXFSZ, SIG_IGN);

@@ -1,5 +1,6 @@
 #include "tests/parallel/checkpoint/tiny_model.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "core/io/float_cast.h"
@@ -107,7 +108,7 @@ void TinyRank::fill(int64_t version) {
 }
 
 void TinyRank::clear() {
-  for (std::vector<char>& memory : memory_) std::memset(memory.data(), 0x7f, memory.size());
+  for (std::vector<char>& memory : memory_) std::fill(memory.begin(), memory.end(), char{0x7f});
 }
 
 int64_t TinyRank::wrong(int64_t version) const {

@@ -9,8 +9,8 @@
 
 namespace ottava::checkpoint {
 
-/// A model of awkward sizes: fused grouped-query attention, column slices that are no multiple of 16 bytes, vectors,
-/// rows that no number of shards divides.
+/// A model of awkward sizes: fused grouped-query attention, column slices that are no multiple of 16 bytes,
+/// vectors, rows that no number of shards divides.
 std::vector<ParameterSpec> tiny_model(bool tied = false);
 
 /// The value that element `index` of a stored tensor ("x.weight", "x.weight.exp_avg") has in the tests.
