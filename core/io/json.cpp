@@ -97,12 +97,18 @@ void Json::append_to(std::string& out, int indent, int depth) const {
     append_json_string(out, *text);
   } else if (const Array* array = std::get_if<Array>(&value_)) {
     out += '[';
+    // Lists of records take a line each; other arrays are short here (shapes, names) and stay on one.
+    bool lines = indent > 0 && !array->empty() && array->front().is_object();
     for (size_t i = 0; i < array->size(); ++i) {
       if (i > 0) out += ',';
-      // Arrays are short here (shapes, lists of names): one line keeps shapes readable.
-      if (i > 0 && indent > 0) out += ' ';
+      if (lines) {
+        new_line(out, indent, depth + 1);
+      } else if (i > 0 && indent > 0) {
+        out += ' ';
+      }
       (*array)[i].append_to(out, 0, 0);
     }
+    if (lines) new_line(out, indent, depth);
     out += ']';
   } else {
     const Object& object = std::get<Object>(value_);

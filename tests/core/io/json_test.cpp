@@ -27,6 +27,8 @@ TEST_CASE("JSON: what is written reads back the same") {
   }
   CHECK(value.dump() == R"({"a":1,"b":0.1,"c":"x\"\\\n\t\u0001é","d":[1,true,null,2.0],"e":{}})");
   CHECK(Json().set("a", 1).dump(2) == "{\n  \"a\": 1\n}");
+  Json records(Json::Array{Json().set("x", 1), Json().set("x", 2)});
+  CHECK(Json().set("r", records).dump(2) == "{\n  \"r\": [\n    {\"x\":1},\n    {\"x\":2}\n  ]\n}");
 }
 
 TEST_CASE("JSON: doubles keep every bit; what is not finite becomes null") {
