@@ -210,6 +210,7 @@ void Fsdp::scatter_gradients(int index) {
   Unit& unit = unit_at(index);
   Reduction r;
   r.unit = index;
+  r.is_last = is_last_micro_batch_;
   Allocation segments;
   if (unit.packing) {
     segments = arena_.allocate("packed.gradient", options_.reduce, {unit.pack.numel() * ranks_.dp_shard->size()},
@@ -277,7 +278,7 @@ void Fsdp::complete_reduction() {
     if (sum) take_sum(p, sum);
     summed_[static_cast<size_t>(p)] = true;
   }
-  if (is_last_micro_batch_) sum_over_copies(r.unit);
+  if (r.is_last) sum_over_copies(r.unit);
 }
 
 // Copies of a shard on other ranks: replicas, norms on every tensor-parallel rank, shared key/value heads.

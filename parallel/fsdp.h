@@ -109,6 +109,7 @@ class Fsdp {
   /// A unit's reduction in flight: the memory it reads, and where sums arrive that must still be added to a shard.
   struct Reduction {
     int unit = -1;
+    bool is_last = false;  ///< of the step: it may end when the next micro-batch has begun
     Request request;
     std::vector<Allocation> sources;
     std::vector<std::pair<int, Allocation>> sums;

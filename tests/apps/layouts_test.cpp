@@ -1,0 +1,199 @@
+#include <cmath>
+#include <map>
+#include <string>
+
+#include "tests/support/catch.h"
+#include "tests/support/engine_run.h"
+#include "tests/support/layout_run.h"
+
+// Every layout trains as one process does: FP32, the same seed, no checkpoint to start from. Sums are made in another
+// order, nothing else differs.
+
+using namespace ottava;
+using namespace ottava::test;
+
+namespace {
+
+constexpr int kSteps = 20;
+
+// Two of its matrices per block are large enough to be gathered alone, the others travel packed; three ranks divide none.
+TrainingShape whole_step() {
+  LlamaConfig model;
+  model.dim = 64;
+  model.layers = 2;
+  model.heads = 4;
+  model.kv_heads = 2;
+  model.head_dim = 16;
+  model.ffn_dim = 160;
+  model.vocab_size = 320;
+  TrainingShape shape = tiny_shape(model, 24, 12);
+  shape.model_options.loss_chunk_rows = 40;
+  shape.max_norm = 1;
+  shape.groups.assign(llama_parameters(model).specs.size(), {.weight_decay = 0.1f, .lr_factor = 1});
+  return shape;
+}
+
+TrainingShape with_model(void (*change)(LlamaConfig&)) {
+  TrainingShape shape = whole_step();
+  change(shape.model);
+  shape.groups.assign(llama_parameters(shape.model).specs.size(), {.weight_decay = 0.1f, .lr_factor = 1});
+  return shape;
+}
+
+void require_near(const LayoutCurve& got, const LayoutCurve& want, double tolerance) {
+  REQUIRE(got.loss.size() <= want.loss.size());
+  for (size_t step = 0; step < got.loss.size(); ++step) {
+    INFO("step " << step);
+    REQUIRE(got.loss[step] == Approx(want.loss[step]).epsilon(tolerance));
+    REQUIRE(got.grad_norm[step] == Approx(want.grad_norm[step]).epsilon(tolerance));
+  }
+}
+
+void require_same_bits(const LayoutCurve& again, const LayoutCurve& first) {
+  for (size_t step = 0; step < again.loss.size(); ++step) {
+    INFO("step " << step);
+    REQUIRE(again.loss[step] == first.loss[step]);
+    REQUIRE(again.grad_norm[step] == first.grad_norm[step]);
+  }
+}
+
+void check_layout(const TrainingShape& whole, const LayoutCurve& single, const Layout& layout, double tolerance = 1e-5) {
+  const LayoutCurve curve = train_on(whole, layout, kSteps);
+  require_near(curve, single, tolerance);
+  require_same_bits(train_on(whole, layout, 3), curve);
+}
+
+struct Case {
+  const char* name;
+  Layout layout;
+};
+
+}  // namespace
+
+TEST_CASE("a run learns, and its curve is not flat") {
+  const LayoutCurve single = train_on(whole_step(), {}, kSteps);
+  CHECK(single.loss.back() < 0.9 * single.loss.front());
+  require_same_bits(train_on(whole_step(), {}, 3), single);
+}
+
+TEST_CASE("data parallel layouts train as one process does") {
+  const TrainingShape whole = whole_step();
+  const LayoutCurve single = train_on(whole, {}, kSteps);
+  const std::vector<Case> cases = {
+      {"FSDP 2", {.dp_shard = 2}},
+      {"FSDP 3: uneven shards", {.dp_shard = 3}},
+      {"FSDP 4", {.dp_shard = 4}},
+      {"FSDP 8", {.dp_shard = 8}},
+      {"HSDP 2x2", {.dp_replicate = 2, .dp_shard = 2}},
+      {"DDP 2", {.dp_replicate = 2}},
+      {"accumulation on one process", {.micro_batches = 4}},
+      {"accumulation on FSDP 2", {.dp_shard = 2, .micro_batches = 3}},
+      {"accumulation on HSDP 2x2", {.dp_replicate = 2, .dp_shard = 2, .micro_batches = 2}},
+      {"accumulation on DDP 2", {.dp_replicate = 2, .micro_batches = 2}},
+  };
+  for (const Case& c : cases) {
+    DYNAMIC_SECTION(c.name) { check_layout(whole, single, c.layout); }
+  }
+}
+
+TEST_CASE("tensor parallel layouts train as one process does") {
+  const TrainingShape whole = whole_step();
+  const LayoutCurve single = train_on(whole, {}, kSteps);
+  const std::vector<Case> cases = {
+      {"TP 2", {.tp = 2}},
+      {"TP 4: key/value heads are shared by two ranks", {.tp = 4}},
+      {"FSDP 2 x TP 2", {.dp_shard = 2, .tp = 2}},
+      {"FSDP 2 x TP 4: shared heads, cut once more", {.dp_shard = 2, .tp = 4}},
+      {"FSDP 3 x TP 2: uneven slices", {.dp_shard = 3, .tp = 2}},
+      {"HSDP 2x2 x TP 2", {.dp_replicate = 2, .dp_shard = 2, .tp = 2}},
+      {"DDP 2 x TP 2, accumulation", {.dp_replicate = 2, .tp = 2, .micro_batches = 2}},
+  };
+  for (const Case& c : cases) {
+    DYNAMIC_SECTION(c.name) { check_layout(whole, single, c.layout); }
+  }
+}
+
+TEST_CASE("every kind of model trains on every kind of layout") {
+  const std::vector<std::pair<const char*, void (*)(LlamaConfig&)>> models = {
+      {"tied embeddings", [](LlamaConfig& m) { m.tied_embeddings = true; }},
+      {"QKV bias", [](LlamaConfig& m) { m.qkv_bias = true; }},
+      {"QK norm, one key/value head", [](LlamaConfig& m) { m.qk_norm = true, m.kv_heads = 1; }},
+  };
+  const std::vector<Case> cases = {
+      {"FSDP 3", {.dp_shard = 3}},
+      {"TP 4", {.tp = 4}},
+      {"FSDP 2 x TP 2, accumulation", {.dp_shard = 2, .tp = 2, .micro_batches = 2}},
+  };
+  for (const auto& [name, change] : models) {
+    const TrainingShape whole = with_model(change);
+    const LayoutCurve single = train_on(whole, {}, kSteps);
+    for (const Case& c : cases) {
+      DYNAMIC_SECTION(name << " on " << c.name) { check_layout(whole, single, c.layout); }
+    }
+  }
+}
+
+TEST_CASE("more shards than rows leave ranks with nothing, and nothing is lost") {
+  TrainingShape whole = with_model([](LlamaConfig& m) { m.qk_norm = true, m.head_dim = 8, m.layers = 1; });
+  const LayoutCurve single = train_on(whole, {}, kSteps);
+  check_layout(whole, single, {.dp_shard = 6});  // norms of 8 elements: two for each of four ranks
+}
+
+TEST_CASE("when gradients are summed and weights are let go changes the order of sums alone") {
+  TrainingShape whole = whole_step();
+  const LayoutCurve single = train_on(whole, {}, kSteps);
+  const Layout layout = {.dp_shard = 2, .micro_batches = 3}, replicas = {.dp_replicate = 2, .dp_shard = 2, .micro_batches = 3};
+  const LayoutCurve usual = train_on(whole, layout, kSteps);
+
+  SECTION("reduced once per step") {
+    whole.parameters.reduce_every_micro_batch = false;
+    check_layout(whole, single, layout);
+    check_layout(whole, single, replicas);
+    whole.model.tied_embeddings = true;
+    whole.groups.clear();
+    check_layout(whole, train_on(whole, {}, kSteps), layout);
+  }
+  SECTION("never resharded") {
+    whole.parameters.reshard = FsdpOptions::Reshard::never;
+    require_same_bits(train_on(whole, layout, kSteps), usual);
+  }
+  SECTION("always resharded") {
+    whole.parameters.reshard = FsdpOptions::Reshard::always;
+    require_same_bits(train_on(whole, layout, kSteps), usual);
+  }
+  SECTION("sums in bf16") {
+    whole.parameters.reduce = DType::bf16;
+    const LayoutCurve rough = train_on(whole, layout, kSteps);
+    // Each of S addends and their sum are rounded to 2^-8; over the elements errors are independent.
+    require_near(rough, single, 5e-3);
+    CHECK(rough.grad_norm != usual.grad_norm);
+    require_same_bits(train_on(whole, layout, 3), rough);
+  }
+}
+
+TEST_CASE("what is recomputed changes no bit on any layout") {
+  TrainingShape whole = whole_step();
+  for (const Layout& layout : {Layout{.dp_shard = 2}, Layout{.dp_shard = 2, .tp = 2}}) {
+    whole.model_options.recompute = {};
+    const LayoutCurve usual = train_on(whole, layout, 4);
+    for (Recompute mode : {Recompute::elementwise, Recompute::block}) {
+      whole.model_options.recompute.assign(2, mode);
+      require_same_bits(train_on(whole, layout, 4), usual);
+    }
+    whole.model_options.recompute = {Recompute::nothing, Recompute::block};
+    require_same_bits(train_on(whole, layout, 4), usual);
+  }
+}
+
+TEST_CASE("layouts under the thread sanitizer", "[tsan]") {
+  TrainingShape whole = with_model([](LlamaConfig& m) { m.tied_embeddings = true, m.vocab_size = 128, m.ffn_dim = 96; });
+  whole.batch = 8;
+  whole.sequence = whole.model_options.sequence = 8;
+  whole.parameters.reduce_every_micro_batch = false;
+  const LayoutCurve single = train_on(whole, {}, 3);
+  for (const Layout& layout : {Layout{.dp_shard = 3, .tp = 1}, Layout{.dp_replicate = 2, .dp_shard = 2, .micro_batches = 2},
+                               Layout{.dp_shard = 2, .tp = 2}, Layout{.tp = 4}}) {
+    whole.batch = layout.dp_shard == 3 ? 6 : 8;
+    require_near(train_on(whole, layout, 3), layout.dp_shard == 3 ? train_on(whole, {}, 3) : single, 1e-5);
+  }
+}

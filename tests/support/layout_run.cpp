@@ -1,0 +1,111 @@
+#include "tests/support/layout_run.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/ops/cross_entropy.h"
+#include "parallel/thread/thread_communicator.h"
+#include "tests/support/engine_run.h"
+
+namespace ottava::test {
+namespace {
+
+struct StepTokens {
+  std::vector<int32_t> inputs, targets;
+  int64_t valid() const { return static_cast<int64_t>(targets.size()) - std::count(targets.begin(), targets.end(), kIgnoreIndex); }
+};
+
+// Two batches in turn, so that there is something to learn; every 13th token does not count.
+StepTokens whole_step(const TrainingShape& whole, int step) {
+  const int64_t count = whole.batch * whole.sequence, vocab = whole.model.vocab_size;
+  const auto seed = static_cast<uint32_t>(11 + step % 2);
+  StepTokens out{random_tokens(count, vocab, seed), random_tokens(count, vocab, seed + 100)};
+  for (size_t i = static_cast<size_t>(step % 2); i < out.targets.size(); i += 13) out.targets[i] = kIgnoreIndex;
+  return out;
+}
+
+// Micro-batch m of data rank d holds sequences (m * D + d) * batch and on, as apps/batch_source.cpp deals them.
+StepTokens tokens_of(const StepTokens& all, const TrainingShape& mine, int data_rank, int data_ranks) {
+  StepTokens out;
+  const int64_t rows = mine.batch * mine.sequence;
+  for (int64_t m = 0; m < mine.micro_batches; ++m) {
+    const int64_t first = (m * data_ranks + data_rank) * rows;
+    out.inputs.insert(out.inputs.end(), all.inputs.begin() + first, all.inputs.begin() + first + rows);
+    out.targets.insert(out.targets.end(), all.targets.begin() + first, all.targets.begin() + first + rows);
+  }
+  return out;
+}
+
+struct RankCurve {
+  std::vector<double> loss_sum, grad_norm;
+  MemoryPlan memory;
+  CommStats planned, measured;
+};
+
+RankCurve train_rank(const TrainingShape& whole, const Layout& layout, int steps, std::unique_ptr<RankGroups> ranks) {
+  RankCurve out;
+  const TrainingShape shape = shape_on(whole, layout);
+  const int data_rank = ranks->data_rank;
+  EngineRun run(shape, std::move(ranks), Device{DeviceType::cpu, 0});
+  run->parameters().initialise(7);
+  out.memory = run.plan().memory;
+  out.planned = run.plan().traffic;
+  for (int step = 0; step < steps; ++step) {
+    const StepTokens all = whole_step(whole, step), mine = tokens_of(all, shape, data_rank, layout.data_ranks());
+    run.ranks().world->stats().reset();
+    StepOutputs done = run->train_step({.inputs = mine.inputs, .targets = mine.targets, .document_start = {}, .positions = {}},
+                                       {.learning_rate = 2e-3, .optimizer_step = step + 1, .valid_tokens = all.valid()});
+    out.loss_sum.push_back(done.loss_sum);
+    out.grad_norm.push_back(done.grad_norm);
+  }
+  out.measured = run.ranks().world->stats();
+  return out;
+}
+
+LayoutCurve combine(const TrainingShape& whole, const Layout& layout, std::vector<RankCurve> ranks) {
+  LayoutCurve out;
+  const Mesh mesh = layout.mesh();
+  for (size_t step = 0; step < ranks[0].loss_sum.size(); ++step) {
+    double sum = 0;
+    for (size_t r = 0; r < ranks.size(); ++r) {
+      // Tensor-parallel ranks see the same tokens.
+      if (mesh.coordinate(MeshAxis::tp, static_cast<int>(r)) == 0) sum += ranks[r].loss_sum[step];
+      if (ranks[r].grad_norm[step] != ranks[0].grad_norm[step]) {
+        fail<Error>("layout", "ranks 0 and {} disagree about the gradient norm of step {}: {} and {}", r, step, ranks[0].grad_norm[step],
+                    ranks[r].grad_norm[step]);
+      }
+    }
+    out.loss.push_back(sum / static_cast<double>(whole_step(whole, static_cast<int>(step)).valid()));
+    out.grad_norm.push_back(ranks[0].grad_norm[step]);
+  }
+  for (RankCurve& r : ranks) {
+    out.memory.push_back(std::move(r.memory));
+    out.planned.push_back(std::move(r.planned));
+    out.measured.push_back(std::move(r.measured));
+  }
+  return out;
+}
+
+}  // namespace
+
+TrainingShape shape_on(const TrainingShape& whole, const Layout& layout) {
+  TrainingShape shape = whole;
+  const int64_t parts = layout.data_ranks() * layout.micro_batches;
+  if (whole.batch % parts != 0) fail<Error>("layout", "{} sequences do not divide into {} parts", whole.batch, parts);
+  shape.batch = whole.batch / parts;
+  shape.micro_batches = layout.micro_batches;
+  return shape;
+}
+
+LayoutCurve train_on(const TrainingShape& whole, const Layout& layout, int steps) {
+  std::vector<RankCurve> ranks(static_cast<size_t>(layout.world_size()));
+  run_thread_ranks({.ranks = layout.world_size()}, [&](Communicator& world) {
+    std::vector<int> everyone(static_cast<size_t>(world.size()));
+    std::iota(everyone.begin(), everyone.end(), 0);
+    auto groups = std::make_unique<RankGroups>(world.split("world", everyone), world.split("world", everyone), layout.mesh());
+    ranks[static_cast<size_t>(world.rank())] = train_rank(whole, layout, steps, std::move(groups));
+  });
+  return combine(whole, layout, std::move(ranks));
+}
+
+}  // namespace ottava::test

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <vector>
+
+#include "apps/experiment.h"
+#include "parallel/mesh.h"
+
+namespace ottava::test {
+
+/// How the ranks share a step; the degrees are all given.
+struct Layout {
+  int dp_replicate = 1, dp_shard = 1, tp = 1;
+  int64_t micro_batches = 1;
+
+  int data_ranks() const { return dp_replicate * dp_shard; }
+  int world_size() const { return data_ranks() * tp; }
+  Mesh mesh() const { return Mesh({.dp_replicate = dp_replicate, .dp_shard = dp_shard, .tp = tp}, world_size()); }
+};
+
+/// What a run on some layout did.
+struct LayoutCurve {
+  std::vector<double> loss;       ///< mean over the tokens of all ranks, per step
+  std::vector<double> grad_norm;  ///< per step
+  std::vector<MemoryPlan> memory;    ///< per world rank
+  std::vector<CommStats> planned;    ///< of one step, recorded on `meta`, per world rank
+  std::vector<CommStats> measured;   ///< of the last step, per world rank
+};
+
+/// The shape of a step of one process, taken apart for a rank of the layout. Throws if the batch does not divide.
+TrainingShape shape_on(const TrainingShape& whole, const Layout& layout);
+
+/// Trains `whole.batch` sequences per step from seed 7 on tokens that are the same for every layout, ranks as threads.
+LayoutCurve train_on(const TrainingShape& whole, const Layout& layout, int steps);
+
+}  // namespace ottava::test
