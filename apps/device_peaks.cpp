@@ -41,7 +41,7 @@ MemoryUse memory_use(Device device) {
   return {used / (1 << 30), 100 * used / static_cast<double>(info.total_bytes)};
 }
 
-DevicePeaks find_device_peaks(Device device, const MetricsConfig& config) {
+DevicePeaks find_device_peaks(Device device, const MetricsConfig& config, PrecisionsUsed used) {
   DevicePeaks peaks;
   if (device.type == DeviceType::cuda) {
     const std::string name = cuda::device_name(device.index);
@@ -58,8 +58,9 @@ DevicePeaks find_device_peaks(Device device, const MetricsConfig& config) {
     peaks.source = "metrics.peak_tflops_bf16";
   }
   if (peaks.bf16 == 0) {
-    peaks.fp32 = measure_matmul_peak_flops(DType::f32);
-    peaks.bf16 = measure_matmul_peak_flops(DType::bf16);
+    if (used.bf16) peaks.bf16 = measure_matmul_peak_flops(DType::bf16);
+    peaks.fp32 = used.fp32 ? measure_matmul_peak_flops(DType::f32) : peaks.bf16 / 2;
+    if (!used.bf16) peaks.bf16 = peaks.fp32;
     peaks.fp8 = peaks.bf16;
     peaks.is_measured = true;
     peaks.source = "measured";

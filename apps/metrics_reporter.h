@@ -22,8 +22,11 @@ struct MemoryUse {
   double gib = 0, percent = 0;
 };
 MemoryUse memory_use(Device device);
-/// The table of dense vendor figures, the configuration, or a measurement of a few milliseconds.
-DevicePeaks find_device_peaks(Device device, const MetricsConfig& config);
+/// The table of dense vendor figures, the configuration, or a measurement of 0.1 s for each precision in `used`.
+struct PrecisionsUsed {
+  bool fp32 = true, bf16 = true;
+};
+DevicePeaks find_device_peaks(Device device, const MetricsConfig& config, PrecisionsUsed used = {});
 
 /// Says how a run goes: the log line, a progress line on a terminal, JSON lines and TensorBoard.
 class MetricsReporter {

@@ -203,7 +203,8 @@ void Trainer::log_step(const StepOutputs& out) {
 const DevicePeaks& Trainer::device_peaks() {
   if (!peaks_) {
     const double begin = seconds_now();
-    peaks_ = find_device_peaks(device_, experiment_.config.metrics);
+    const bool uses_bf16 = plan_.flops(Precision::bf16) + plan_.flops(Precision::fp8) > 0;
+    peaks_ = find_device_peaks(device_, experiment_.config.metrics, {.fp32 = plan_.flops(Precision::fp32) > 0, .bf16 = uses_bf16});
     last_log_.seconds += seconds_now() - begin;  // measuring is not training
   }
   return *peaks_;
