@@ -5,6 +5,7 @@
 
 #include "core/cost.h"
 #include "core/cpu/matmul_cache.h"
+#include "core/cuda/blas_plans.h"
 #include "core/cuda/runtime.h"
 
 namespace ottava {
@@ -27,6 +28,7 @@ Stream Stream::cuda(int index) {
   Stream stream;
   stream.device_ = stream.target_ = {DeviceType::cuda, index};
   stream.native_ = cuda::stream_create(index);
+  stream.blas_plans_ = cuda::create_blas_plans(index);
   return stream;
 }
 
@@ -35,6 +37,7 @@ Stream::Stream(Stream&& other) noexcept
       target_(other.target_),
       recorder_(other.recorder_),
       matmul_cache_(std::move(other.matmul_cache_)),
+      blas_plans_(std::exchange(other.blas_plans_, nullptr)),
       native_(std::exchange(other.native_, nullptr)) {}
 
 Stream& Stream::operator=(Stream&& other) noexcept {
@@ -42,11 +45,13 @@ Stream& Stream::operator=(Stream&& other) noexcept {
   std::swap(target_, other.target_);
   std::swap(recorder_, other.recorder_);
   std::swap(matmul_cache_, other.matmul_cache_);
+  std::swap(blas_plans_, other.blas_plans_);
   std::swap(native_, other.native_);
   return *this;
 }
 
 Stream::~Stream() {
+  if (blas_plans_) cuda::destroy_blas_plans(blas_plans_);
   if (native_) cuda::stream_destroy(native_);
 }
 

@@ -8,6 +8,7 @@ namespace ottava {
 
 class CostRecorder;
 namespace cpu { class MatmulCache; }
+namespace cuda { class BlasPlans; }
 
 /// An ordered queue of work on one device. Every operation takes one. On `cpu` work is done before the call returns, on
 /// `cuda` it is enqueued, on `meta` its cost is recorded. Move-only; used by one thread at a time.
@@ -32,6 +33,8 @@ class Stream {
   CostRecorder& recorder() const { return *recorder_; }
   /// Only on `cpu`.
   cpu::MatmulCache& matmul_cache() const { return *matmul_cache_; }
+  /// Only on `cuda`.
+  cuda::BlasPlans& blas_plans() const { return *blas_plans_; }
   /// The cudaStream_t; null elsewhere.
   void* native() const { return native_; }
 
@@ -43,6 +46,7 @@ class Stream {
   Device device_, target_;
   CostRecorder* recorder_ = nullptr;
   std::unique_ptr<cpu::MatmulCache> matmul_cache_;
+  cuda::BlasPlans* blas_plans_ = nullptr;
   void* native_ = nullptr;
 };
 

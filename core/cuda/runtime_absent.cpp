@@ -1,3 +1,4 @@
+#include "core/cuda/blas_plans.h"
 #include "core/cuda/runtime.h"
 #include "core/error.h"
 
@@ -26,5 +27,7 @@ void fill_zero(void*, size_t, void*) { absent(); }
 MemoryInfo memory_info(int) { absent(); }
 std::string device_name(int) { absent(); }
 int compute_capability(int) { absent(); }
+BlasPlans* create_blas_plans(int) { absent(); }
+void destroy_blas_plans(BlasPlans*) noexcept {}
 
 }  // namespace ottava::cuda

@@ -35,12 +35,14 @@ void embedding_backward(Stream&, const EmbeddingBackward&) { absent(); }
 void embedding_forward(Stream&, const EmbeddingForward&) { absent(); }
 void fill_zero(Stream&, const Tensor&) { absent(); }
 void grad_norm_squared(Stream&, const std::vector<Tensor>&, const Tensor&, const Tensor&) { absent(); }
+void matmul(Stream&, const Matmul&) { absent(); }
 void qk_norm_backward(Stream&, const QkNormBackward&) { absent(); }
 void qk_norm_forward(Stream&, const QkNormForward&) { absent(); }
 void rms_norm_backward(Stream&, const RmsNormBackward&) { absent(); }
 void rms_norm_forward(Stream&, const RmsNormForward&) { absent(); }
 void rope(Stream&, const Rope&) { absent(); }
 void scale(Stream&, const Tensor&, const Tensor&) { absent(); }
+void set_matmul_workspace(Stream&, Tensor) { absent(); }
 void sum_into(Stream&, const Tensor&, const Tensor&) { absent(); }
 void swiglu_backward(Stream&, const SwigluBackward&) { absent(); }
 void swiglu_forward(Stream&, const SwigluForward&) { absent(); }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <span>
@@ -43,8 +44,10 @@ class DeviceBuffer {
   DeviceBuffer(Stream& stream, DType dtype, Shape shape) : stream_(&stream), tensor_{nullptr, dtype, shape} {
     size_t bytes = size_in_bytes() ? size_in_bytes() : 1;
     tensor_.data = on_gpu() ? cuda::allocate(stream.device().index, bytes) : ::operator new(bytes, std::align_val_t{64});
-    std::vector<unsigned char> fill(size_in_bytes(), 0xff);
-    write(fill.data());
+    const std::vector<unsigned char> fill(std::min(size_in_bytes(), size_t{1} << 20), 0xff);
+    for (size_t at = 0; at < size_in_bytes(); at += fill.size()) {
+      move(static_cast<char*>(tensor_.data) + at, fill.data(), std::min(fill.size(), size_in_bytes() - at));
+    }
   }
   /// Values are rounded to f32 or bf16 storage.
   DeviceBuffer(Stream& stream, DType dtype, Shape shape, std::span<const float> values)
@@ -96,15 +99,15 @@ class DeviceBuffer {
  private:
   bool on_gpu() const { return stream_->type() == DeviceType::cuda; }
   size_t size_in_bytes() const { return static_cast<size_t>(tensor_.bytes()); }
-  void write(const void* source) { move(tensor_.data, source); }
-  void read(void* destination) const { move(destination, tensor_.data); }
-  void move(void* destination, const void* source) const {
-    if (size_in_bytes() == 0) return;
+  void write(const void* source) { move(tensor_.data, source, size_in_bytes()); }
+  void read(void* destination) const { move(destination, tensor_.data, size_in_bytes()); }
+  void move(void* destination, const void* source, size_t bytes) const {
+    if (bytes == 0) return;
     if (!on_gpu()) {
-      std::memcpy(destination, source, size_in_bytes());
+      std::memcpy(destination, source, bytes);
       return;
     }
-    cuda::copy(destination, source, size_in_bytes(), stream_->native());
+    cuda::copy(destination, source, bytes, stream_->native());
     stream_->synchronize();
   }
 

@@ -78,6 +78,8 @@ struct Geometry {
 };
 /// Enqueues on a cudaStream_t; returns a cudaError_t. Frees the arguments in every case.
 int enqueue_grid(void* stream, const Geometry& geometry, const Call& call);
+/// Enqueues host code that stands for a library's kernel: it may touch device memory, under the stream's identity.
+int enqueue_work(void* stream, const Call& call);
 /// True when the device can read p.
 bool is_device_visible(const void* p);
 /// Makes cudaGetErrorString explain the next cudaErrorLaunchFailure or cudaErrorInvalidValue with this text.

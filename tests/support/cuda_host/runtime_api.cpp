@@ -114,6 +114,15 @@ int enqueue_grid(void* handle, const Geometry& geometry, const Call& call) {
   return cudaSuccess;
 }
 
+int enqueue_work(void* handle, const Call& call) {
+  cudaError_t status = enqueue_transfer(static_cast<cudaStream_t>(handle), [call] {
+    call.run(call.arguments);
+    call.drop(call.arguments);
+  });
+  if (status != cudaSuccess) call.drop(call.arguments);
+  return status;
+}
+
 }  // namespace ottava::cuda_host
 
 using namespace ottava::cuda_host;

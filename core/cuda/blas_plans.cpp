@@ -1,0 +1,186 @@
+#include "core/cuda/blas_plans.h"
+
+#include <algorithm>
+#include <map>
+
+#include "core/cuda/cublaslt_library.h"
+
+namespace ottava::cuda {
+namespace {
+
+constexpr std::string_view kOp = "matmul";
+
+void check(cublasStatus_t status, const char* call, const BlasProblem& problem) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  fail<DeviceError>(kOp, "{} of cuBLASLt failed for {}: {}", call, to_string(problem), cublaslt().status_string(status));
+}
+
+cudaDataType_t type_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32: return CUDA_R_32F;
+    case DType::bf16: return CUDA_R_16BF;
+    case DType::e4m3: return CUDA_R_8F_E4M3;
+    case DType::e5m2: return CUDA_R_8F_E5M2;
+    default: fail<ShapeError>(kOp, "cuBLASLt takes no operands of type {}", name_of(dtype));
+  }
+}
+
+/// The largest power of two up to 256 that divides the address: what the algorithm may rely on.
+uint32_t alignment_of(const void* p) {
+  const auto address = reinterpret_cast<uintptr_t>(p);
+  return static_cast<uint32_t>(std::min<uintptr_t>(address & (~address + 1), 256));
+}
+
+struct Key {
+  BlasProblem problem;
+  uint32_t a_alignment, b_alignment, d_alignment;
+  auto operator<=>(const Key&) const = default;
+};
+
+/// Descriptors of one problem, destroyed with it.
+struct Plan {
+  cublasLtMatmulDesc_t desc = nullptr;
+  cublasLtMatrixLayout_t a = nullptr, b = nullptr, d = nullptr;
+  cublasLtMatmulAlgo_t algorithm{};
+
+  Plan() = default;
+  Plan(const Plan&) = delete;
+  ~Plan() {
+    const CublasLt& lt = cublaslt();
+    for (cublasLtMatrixLayout_t layout : {a, b, d}) {
+      if (layout) lt.layout_destroy(layout);
+    }
+    if (desc) lt.desc_destroy(desc);
+  }
+};
+
+struct Preference {
+  cublasLtMatmulPreference_t handle = nullptr;
+  explicit Preference(const BlasProblem& p) { check(cublaslt().preference_create(&handle), "PreferenceCreate", p); }
+  ~Preference() { cublaslt().preference_destroy(handle); }
+  Preference(const Preference&) = delete;
+};
+
+void describe(Plan& plan, const BlasProblem& p) {
+  const CublasLt& lt = cublaslt();
+  auto layout = [&](cublasLtMatrixLayout_t& handle, DType type, int64_t rows, int64_t cols, int64_t ld) {
+    check(lt.layout_create(&handle, type_of(type), static_cast<uint64_t>(rows), static_cast<uint64_t>(cols), ld),
+          "MatrixLayoutCreate", p);
+  };
+  auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
+    check(lt.desc_set(plan.desc, attribute, &value, sizeof value), "MatmulDescSetAttribute", p);
+  };
+  const bool a_transposed = p.a_layout == BlasProblem::Operand::transposed,
+             b_transposed = p.b_layout == BlasProblem::Operand::transposed;
+  check(lt.desc_create(&plan.desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "MatmulDescCreate", p);
+  set(CUBLASLT_MATMUL_DESC_TRANSA, a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set(CUBLASLT_MATMUL_DESC_TRANSB, b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+  if (p.sums == BlasProblem::Sums::fast) set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{1});
+  if (p.scale != BlasProblem::Scale::none) {
+    const int32_t mode = p.scale == BlasProblem::Scale::tensor ? CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F
+                                                               : CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode);
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode);
+  }
+  layout(plan.a, p.a, a_transposed ? p.k : p.m, a_transposed ? p.m : p.k, p.lda);
+  layout(plan.b, p.b, b_transposed ? p.n : p.k, b_transposed ? p.k : p.n, p.ldb);
+  layout(plan.d, p.d, p.m, p.n, p.ldd);
+}
+
+void set_scales(Plan& plan, const BlasProblem& p, const BlasOperands& operands) {
+  if (p.scale == BlasProblem::Scale::none) return;
+  const CublasLt& lt = cublaslt();
+  auto set = [&](cublasLtMatmulDescAttributes_t attribute, const float* scale) {
+    check(lt.desc_set(plan.desc, attribute, &scale, sizeof scale), "MatmulDescSetAttribute", p);
+  };
+  set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, operands.a_scale);
+  set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, operands.b_scale);
+}
+
+}  // namespace
+
+std::string to_string(const BlasProblem& p) {
+  auto letter = [](BlasProblem::Operand o) { return o == BlasProblem::Operand::transposed ? 'T' : 'N'; };
+  return fmt::format("{}{} {} x {} -> {} m {} n {} k {}{}", letter(p.a_layout), letter(p.b_layout), name_of(p.a),
+                     name_of(p.b), name_of(p.d), p.m, p.n, p.k,
+                     p.result == BlasProblem::Result::accumulate ? " accumulated" : "");
+}
+
+struct BlasPlans::State {
+  int device;
+  cublasLtHandle_t handle = nullptr;
+  Tensor workspace;
+  bool latched = false;
+  std::map<Key, Plan> plans;
+
+  Plan& find(const Key& key, const BlasOperands& operands);
+};
+
+Plan& BlasPlans::State::find(const Key& key, const BlasOperands& operands) {
+  const BlasProblem& p = key.problem;
+  if (auto known = plans.find(key); known != plans.end()) return known->second;
+  if (latched) fail<DeviceError>(kOp, "{} was not planned before the first step", to_string(p));
+  const CublasLt& lt = cublaslt();
+  if (!handle) check(lt.create(&handle), "Create", p);
+  auto [it, is_new] = plans.try_emplace(key);
+  Plan& plan = it->second;
+  try {
+    describe(plan, p);
+    set_scales(plan, p, operands);
+    const Preference preference(p);
+    auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+      check(lt.preference_set(preference.handle, attribute, &value, sizeof value), "PreferenceSetAttribute", p);
+    };
+    set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(workspace.bytes()));
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.a_alignment);
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.b_alignment);
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.d_alignment);
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.d_alignment);
+    cublasLtMatmulHeuristicResult_t result{};
+    int found = 0;
+    const cublasStatus_t status =
+        lt.heuristic(handle, plan.desc, plan.a, plan.b, plan.d, plan.d, preference.handle, 1, &result, &found);
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && found == 0)) {
+      fail<DeviceError>(kOp, "cuBLASLt has no algorithm for {} within {} bytes of workspace", to_string(p),
+                        workspace.bytes());
+    }
+    check(status, "MatmulAlgoGetHeuristic", p);
+    plan.algorithm = result.algo;
+  } catch (...) {
+    plans.erase(it);
+    throw;
+  }
+  return plan;
+}
+
+BlasPlans::BlasPlans(int device) : state_(std::make_unique<State>()) { state_->device = device; }
+
+BlasPlans::~BlasPlans() {
+  state_->plans.clear();
+  if (state_->handle) cublaslt().destroy(state_->handle);
+}
+
+void BlasPlans::set_workspace(const Tensor& workspace) {
+  if (state_->workspace.bytes() != workspace.bytes()) state_->plans.clear();
+  state_->workspace = workspace;
+}
+
+void BlasPlans::latch() { state_->latched = true; }
+size_t BlasPlans::size() const { return state_->plans.size(); }
+
+void BlasPlans::run(Stream& stream, const BlasProblem& problem, const BlasOperands& operands) {
+  const Key key{problem, alignment_of(operands.a), alignment_of(operands.b), alignment_of(operands.d)};
+  Plan& plan = state_->find(key, operands);
+  set_scales(plan, problem, operands);
+  const float alpha = 1, beta = problem.result == BlasProblem::Result::accumulate ? 1.0f : 0.0f;
+  const Tensor& workspace = state_->workspace;
+  check(cublaslt().matmul(state_->handle, plan.desc, &alpha, operands.a, plan.a, operands.b, plan.b, &beta, operands.d,
+                          plan.d, operands.d, plan.d, &plan.algorithm, workspace.data,
+                          static_cast<size_t>(workspace.bytes()), static_cast<cudaStream_t>(stream.native())),
+        "Matmul", problem);
+}
+
+BlasPlans* create_blas_plans(int device) { return new BlasPlans(device); }
+void destroy_blas_plans(BlasPlans* plans) noexcept { delete plans; }
+
+}  // namespace ottava::cuda

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <memory>
+
+#include "core/stream.h"
+#include "core/tensor.h"
+
+namespace ottava::cuda {
+
+/// One matrix product of cuBLASLt: D[m,n] = op(A) op(B) (+ D), column-major, sums in f32. A row-major matrix is its
+/// column-major transpose: the callers swap operands accordingly.
+struct BlasProblem {
+  enum class Operand : uint8_t { plain, transposed };
+  enum class Result : uint8_t { overwrite, accumulate };
+  /// How one-byte operands are scaled: one f32 each, or one f32 per row of op(A) and per column of op(B).
+  enum class Scale : uint8_t { none, tensor, outer };
+  enum class Sums : uint8_t { exact, fast };  ///< fast: the tensor cores' own accumulation of fp8, 14 bits
+
+  DType a = DType::f32, b = DType::f32, d = DType::f32;
+  Operand a_layout = Operand::plain, b_layout = Operand::plain;
+  Result result = Result::overwrite;
+  Scale scale = Scale::none;
+  Sums sums = Sums::exact;
+  int64_t m = 0, n = 0, k = 0;
+  int64_t lda = 0, ldb = 0, ldd = 0;
+  auto operator<=>(const BlasProblem&) const = default;
+};
+std::string to_string(const BlasProblem& problem);
+
+/// Device pointers; scales as the problem says.
+struct BlasOperands {
+  const void *a = nullptr, *b = nullptr;
+  void* d = nullptr;
+  const float *a_scale = nullptr, *b_scale = nullptr;
+};
+
+/// The plans of one stream: the library's handle, a workspace and, for every problem and alignment of its operands, the
+/// descriptors and the algorithm, chosen once by the library's heuristic for this workspace. Repeating a problem neither
+/// allocates nor searches, so it may be captured in a graph. Used by the stream's thread only.
+class BlasPlans {
+ public:
+  explicit BlasPlans(int device);
+  ~BlasPlans();
+  BlasPlans(const BlasPlans&) = delete;
+
+  /// u8, 256-byte aligned; plans made for another size are dropped.
+  void set_workspace(const Tensor& workspace);
+  /// Runs the product on the stream. Throws DeviceError when the library is missing or has no algorithm, and, once latched,
+  /// for a problem without a plan.
+  void run(Stream& stream, const BlasProblem& problem, const BlasOperands& operands);
+  /// No new plans from here on: what runs after the first step is what was measured and planned.
+  void latch();
+  size_t size() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// For Stream, which does not know the class.
+BlasPlans* create_blas_plans(int device);
+void destroy_blas_plans(BlasPlans* plans) noexcept;
+
+}  // namespace ottava::cuda

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <string>
+
+namespace ottava::cuda {
+
+/// A CUDA library opened at run time: from the loader's own path, OTTAVA_CUDA_LIBRARIES (directories, separated by colons),
+/// $CUDA_HOME, /usr/local/cuda, and where pip puts NVIDIA's packages. Stays open for the life of the process.
+class SharedLibrary {
+ public:
+  /// `meaning` is for the message: "the NVIDIA cuBLAS library". Throws DeviceError naming the places searched.
+  SharedLibrary(const std::string& file, std::string meaning);
+
+  /// Throws DeviceError when the library has no such function.
+  template <class F>
+  void find(const char* name, F& function) const {
+    function = reinterpret_cast<F>(symbol(name));
+  }
+
+ private:
+  void* symbol(const char* name) const;
+  std::string file_, meaning_;
+  void* handle_ = nullptr;
+};
+
+}  // namespace ottava::cuda
