@@ -197,7 +197,7 @@ void Trainer::log_step(const StepOutputs& out) {
   m.memory_gib = memory.gib;
   m.memory_percent = memory.percent;
   reporter_->log_step(m);
-  if (c.metrics.log_freq > 0) last_log_ = {now, state_.step, waited};
+  last_log_ = {now, state_.step, waited};
 }
 
 const DevicePeaks& Trainer::device_peaks() {
@@ -227,15 +227,29 @@ void Trainer::validate() {
   double sum = 0, tokens = 0;
   const int64_t per_step = validation_data_->samples_per_step();
   for (int64_t i = 0; v.steps < 0 || i < v.steps; ++i) {
-    std::optional<int64_t> samples = validation_data_->loader().samples_per_epoch();
-    if (v.steps < 0 && samples && (i + 1) * per_step > *samples) break;
+    if (v.steps < 0 && is_past_validation_data((i + 1) * per_step)) break;
     sum += engine_->validate(validation_data_->read(i * per_step));
     tokens += static_cast<double>(validation_data_->valid_tokens());
   }
   GlobalLoss loss = global_loss(sum, tokens);
+  if (loss.tokens == 0) {
+    fail<DataError>("validation", "the validation data make fewer than the {} sequences of {} tokens that one step reads: give more text, or lower validation.local_batch_size or validation.seq_len",
+                    per_step, v.seq_len);
+  }
   const double seconds = seconds_now() - begin;
   reporter_->log_validation(state_.step, loss.mean, loss.tokens / seconds / ranks_.world->size(), memory_use(device_));
   last_log_.seconds += seconds;
+}
+
+// How many samples there are is known when all of them have been tokenized, which some ranks find out before others: what
+// one knows, all know, so that they stop together.
+bool Trainer::is_past_validation_data(int64_t samples) {
+  int64_t known = validation_data_->loader().samples_per_epoch().value_or(-1);
+  if (ranks_.control->size() > 1) {
+    Stream host = Stream::cpu();
+    ranks_.control->all_reduce(host, {.send = view_of(&known, {1}), .recv = {}, .op = ReduceOp::max, .label = "validation samples"}).wait(host);
+  }
+  return known >= 0 && samples > known;
 }
 
 void Trainer::check_data_unchanged() {

@@ -42,6 +42,7 @@ class Trainer {
   void validate();
   void check_health(const StepOutputs& out);
   void check_data_unchanged();
+  bool is_past_validation_data(int64_t samples);
   const DevicePeaks& device_peaks();
 
   Experiment experiment_;

@@ -4,7 +4,7 @@
 # configuring lists each one that is missing.
 set -euo pipefail
 
-packages=(g++ cmake ninja-build pkg-config ccache
+packages=(g++ cmake ninja-build pkg-config ccache python3
   libopenmpi-dev openmpi-bin libyaml-cpp-dev libtomlplusplus-dev libspdlog-dev libfmt-dev libcli11-dev
   nlohmann-json3-dev libpcre2-dev libdnnl-dev libxxhash-dev libzstd-dev zlib1g-dev catch2)
 
