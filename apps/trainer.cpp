@@ -167,7 +167,6 @@ Trainer::GlobalLoss Trainer::global_loss(double sum, double tokens) {
 }
 
 void Trainer::log_step(const StepOutputs& out) {
-  const Config& c = experiment_.config;
   GlobalLoss loss = global_loss(out.loss_sum, static_cast<double>(data_->valid_tokens()));
   const double now = seconds_now(), seconds = now - last_log_.seconds;
   const int64_t steps = state_.step - last_log_.step;
@@ -232,7 +231,7 @@ void Trainer::validate() {
     tokens += static_cast<double>(validation_data_->valid_tokens());
   }
   GlobalLoss loss = global_loss(sum, tokens);
-  if (loss.tokens == 0) {
+  if (v.steps < 0 && is_past_validation_data(per_step)) {
     fail<DataError>("validation", "the validation data make fewer than the {} sequences of {} tokens that one step reads: give more text, or lower validation.local_batch_size or validation.seq_len",
                     per_step, v.seq_len);
   }
