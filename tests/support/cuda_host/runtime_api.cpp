@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <memory>
+#include <vector>
 
 #include "memory.h"
 #include "sanitizer.h"
@@ -208,7 +210,18 @@ cudaError_t cudaMemcpyAsync(void* destination, const void* source, size_t bytes,
       return cudaErrorInvalidValue;
     }
   }
-  return enqueue_transfer(stream, [=] { std::memmove(destination, source, bytes); });
+  // Pageable host memory is staged: read before the call returns, and written by then.
+  auto is_pageable = [](const void* p) {
+    auto lock = lock_layer();
+    return kind_of(p) == MemoryKind::none;
+  };
+  if (is_pageable(source) && !is_pageable(destination)) {
+    auto* begin = static_cast<const char*>(source);
+    auto staged = std::make_shared<std::vector<char>>(begin, begin + bytes);
+    return enqueue_transfer(stream, [=] { std::memmove(destination, staged->data(), bytes); });
+  }
+  cudaError_t status = enqueue_transfer(stream, [=] { std::memmove(destination, source, bytes); });
+  return status == cudaSuccess && is_pageable(destination) ? cudaStreamSynchronize(stream) : status;
 }
 cudaError_t cudaMemsetAsync(void* p, int value, size_t bytes, cudaStream_t stream) {
   {
