@@ -138,7 +138,8 @@ TEST_CASE("ranks agree or are refused together") {
 TEST_CASE("a mesh has its communicators") {
   CHECK_NOTHROW(run_thread_ranks({.ranks = 8, .timeout_seconds = 60}, [](Communicator& world) {
     Mesh mesh({.dp_replicate = 2, .dp_shard = 2, .tp = 2}, 8);
-    RankGroups groups(world.split("world", {0, 1, 2, 3, 4, 5, 6, 7}), mesh);
+    const std::vector<int> all{0, 1, 2, 3, 4, 5, 6, 7};
+    RankGroups groups(world.split("control", all), world.split("world", all), mesh);
     Stream stream = Stream::cpu();
     auto total = [&](Communicator& comm) {
       std::vector<double> x(1, world.rank());
