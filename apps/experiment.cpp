@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "models/llama/llama_traffic.h"
 #include "models/llama/read_hf_config.h"
 #include "models/llama/resolve_model.h"
 
@@ -73,6 +74,7 @@ FsdpOptions resolve_fsdp(const Config& c) {
     case Reshard::always: out.reshard = FsdpOptions::Reshard::always; break;
     case Reshard::never: out.reshard = FsdpOptions::Reshard::never; break;
   }
+  out.prefetch = static_cast<int>(c.parallelism.fsdp_prefetch);
   out.reduce_every_micro_batch = c.parallelism.fsdp_reduce_every_microbatch != Reduce::once_per_step;
   return out;
 }
@@ -113,6 +115,7 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
   check_tensor_parallel(shape.model, c, mesh.size(MeshAxis::tp));
   shape.model_options = {.sequence = longest,
                          .loss_chunk_rows = c.model.loss_chunk_tokens > 0 ? c.model.loss_chunk_tokens : 1024,
+                         .loss_parallel = !c.parallelism.disable_loss_parallel,
                          .recompute = resolve_recompute(c.activation_checkpoint, shape.model.layers)};
   shape.parameters = resolve_fsdp(c);
   shape.batch = c.training.local_batch_size;
@@ -133,6 +136,16 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
 std::string model_title(const ModelConfig& c) {
   const bool changed = c.dim || c.n_layers || c.n_heads || c.n_kv_heads || c.head_dim || c.ffn_dim || c.ffn_dim_multiplier || c.multiple_of;
   return fmt::format("{} {}{}", c.name, c.flavor, changed ? " with other dimensions" : "");
+}
+
+CommStats step_traffic(const Experiment& e, int rank) {
+  const TrainingShape& s = e.shape;
+  return llama_traffic(s.model,
+                       {.batch = s.batch, .sequence = s.sequence, .compute = s.parameters.compute, .options = s.model_options},
+                       s.parameters,
+                       {.at = e.mesh.shard_coordinates(rank),
+                        .replicas = e.mesh.size(MeshAxis::dp_replicate),
+                        .micro_batches = s.micro_batches});
 }
 
 double StepPlan::flops(Precision precision) const {

@@ -28,6 +28,9 @@ Experiment resolve_experiment(const Config& config, std::shared_ptr<const Tokeni
 /// "llama3 8B", or "llama3 8B with other dimensions" where the configuration changes the flavor's.
 std::string model_title(const ModelConfig& config);
 
+/// What `rank` sends in a training step, by formula (models/llama/llama_traffic.h). What is measured must be equal.
+CommStats step_traffic(const Experiment& experiment, int rank);
+
 /// Reads the tokenizer of model.hf_assets_path.
 std::shared_ptr<const Tokenizer> load_tokenizer(const Config& config);
 

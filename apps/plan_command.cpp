@@ -46,7 +46,7 @@ void print_compute(const StepPlan& plan, std::ostream& out) {
   }
 }
 
-void print_traffic(const CommStats& stats, std::ostream& out) {
+void print_traffic(const CommStats& stats, const CommStats& formula, std::ostream& out) {
   if (stats.calls() == 0) return;
   out << fmt::format("Traffic per rank and step: {:.3f} GiB sent in {} calls\n", gib(stats.sent_bytes()), stats.calls());
   std::map<std::pair<std::string, std::string>, CommStats::Total> sums;
@@ -58,6 +58,8 @@ void print_traffic(const CommStats& stats, std::ostream& out) {
   for (const auto& [key, sum] : sums) {
     out << fmt::format("  {:<14} {:<16} {:>8} calls {:>12.3f} GiB sent\n", key.first, key.second, sum.calls, gib(sum.sent_bytes));
   }
+  out << fmt::format("  by formula: {} calls, {} bytes; recorded: {} bytes\n", formula.calls(), with_commas(formula.sent_bytes()),
+                     with_commas(stats.sent_bytes()));
 }
 
 }  // namespace
@@ -75,7 +77,7 @@ void run_plan_command(const PlanCommand& command, std::ostream& out) {
                      e.shape.micro_batches, e.shape.batch, model_flops_per_token(m, e.shape.sequence));
   print_memory(plan.memory, out);
   print_compute(plan, out);
-  print_traffic(plan.traffic, out);
+  print_traffic(plan.traffic, step_traffic(e, 0), out);
 }
 
 }  // namespace ottava

@@ -68,6 +68,13 @@ void log_startup_report(const Experiment& e, const StepPlan& plan, Device device
   log::info("Compute: {:.3f} TFLOP on each rank and step ({:.1f}% bf16, {:.1f}% fp32, {:.1f}% fp8); model FLOPs per token {:.4g}", flops / 1e12,
             100 * plan.flops(Precision::bf16) / flops, 100 * plan.flops(Precision::fp32) / flops, 100 * plan.flops(Precision::fp8) / flops,
             model_flops_per_token(m, s.sequence));
+  if (ranks.world->size() > 1) {
+    const CommStats traffic = step_traffic(e, ranks.world->rank());
+    log::info("Traffic: {} in {} calls sent by this rank in each step: gathers {}, reductions {}, sums {}; {} ({})",
+              size_text(traffic.sent_bytes()), traffic.calls(), size_text(traffic.sum(Collective::all_gather).sent_bytes),
+              size_text(traffic.sum(Collective::reduce_scatter).sent_bytes), size_text(traffic.sum(Collective::all_reduce).sent_bytes),
+              ranks.world->overlaps() ? "calls overlap with compute" : "calls do not overlap with compute", ranks.world->transport());
+  }
   log::info("Trainer is initialized with local batch size {}, global batch size {}, gradient accumulation steps {}, sequence length {}, total steps {} (warmup {})",
             s.batch, e.global_batch, s.micro_batches, s.sequence, c.training.steps, c.lr_scheduler.warmup_steps);
 }

@@ -5,17 +5,12 @@
 
 #include "core/ops/elementwise.h"
 #include "parallel/initialise_shard.h"
+#include "parallel/traffic.h"
 
 namespace ottava {
 namespace {
 
 Shape rows_of(const Shape& slice, int64_t rows) { return slice.rank() == 2 ? Shape{rows, slice[1]} : Shape{rows}; }
-
-// Ranks that share a part's rows: tp / groups where there are fewer groups than ranks.
-int sharers(const ParameterSpec& spec, const ParameterPart& part, int tp_size) {
-  bool is_shared = spec.tensor_parallel == TensorParallel::rows && part.groups < tp_size;
-  return is_shared ? tp_size / static_cast<int>(part.groups) : 1;
-}
 
 }  // namespace
 
@@ -82,7 +77,7 @@ void Fsdp::find_shared_heads() {
   const int tp_size = coordinates().tp_size;
   int count = 1;
   for (const ParameterSpec& spec : specs_) {
-    for (const ParameterPart& part : spec.parts) count = std::max(count, sharers(spec, part, tp_size));
+    for (const ParameterPart& part : spec.parts) count = std::max(count, ranks_that_share(spec, part, tp_size));
   }
   if (count == 1) return;
   std::vector<int> group;
@@ -135,7 +130,10 @@ void Fsdp::start_gather(int index) {
   unit.is_gathering = true;
 }
 
-void Fsdp::prefetch(int unit) { start_gather(unit); }
+void Fsdp::prefetch(int after, int last) {
+  const int step = last < after ? -1 : 1;
+  for (int i = 0, unit = after; i < options_.prefetch && unit != last; ++i) start_gather(unit += step);
+}
 
 void Fsdp::unshard(int index) {
   start_gather(index);
@@ -292,7 +290,7 @@ void Fsdp::sum_over_copies(int index) {
       copy_sums_.push_back(ranks_.tp->all_reduce(stream_, {.send = gradient, .recv = {}, .label = spec.name}));
     }
     for (const ShardRun& run : shard_runs(spec, at)) {
-      if (sharers(spec, spec.parts[static_cast<size_t>(run.part)], at.tp_size) == 1) continue;
+      if (ranks_that_share(spec, spec.parts[static_cast<size_t>(run.part)], at.tp_size) == 1) continue;
       Tensor rows = gradient.slice(run.local_row, run.local_row + run.row_end - run.row_begin);
       copy_sums_.push_back(head_sharers_->all_reduce(stream_, {.send = rows, .recv = {}, .label = spec.name}));
     }

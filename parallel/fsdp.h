@@ -34,6 +34,7 @@ struct FsdpOptions {
   DType reduce = DType::f32;           ///< of gradient sums between ranks
   DType optimizer_state = DType::f32;
   Reshard reshard = Reshard::automatic;
+  int prefetch = 1;  ///< units gathered ahead of their turn
   bool reduce_every_micro_batch = true;  ///< false: whole gradients stay until the last micro-batch
   bool trains = true;                    ///< false: no gradients and no optimizer state (generation)
 };
@@ -44,7 +45,7 @@ struct FsdpOptions {
 /// asked otherwise. With one rank every call is free.
 ///
 /// Traffic of a step and rank group of S shards: each gather of a unit moves (S-1)/S of its bytes in the compute type, each
-/// reduction (S-1)/S of its bytes in the reduce type, padding of packed parameters included (shard_packing.h).
+/// reduction (S-1)/S of its bytes in the reduce type, padding of packed parameters included (traffic.h).
 class Fsdp {
  public:
   /// Takes persistent memory for all shards. Every rank makes the same call.
@@ -65,8 +66,9 @@ class Fsdp {
   void begin_micro_batch(bool is_last);
   /// Validation and generation: nothing is kept for backward.
   void begin_forward_only();
-  /// Starts gathering a unit; unshard waits for it (and starts it if nobody did); reshard lets go of it.
-  void prefetch(int unit);
+  /// Starts gathering the units that follow `after` on the way to `last`, in either direction: options().prefetch of them.
+  void prefetch(int after, int last);
+  /// Waits for a unit (and starts it if nobody did); reshard lets go of it.
   void unshard(int unit);
   void reshard(int unit);
   /// The slice in the compute type. Its unit must be unsharded.

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "core/ops/elementwise.h"
 #include "parallel/communicator.h"
 
 namespace ottava {
@@ -26,6 +27,17 @@ Allocation TensorParallelGroup::reduce_scatter_rows(Stream& stream, Arena& arena
                                     MemoryCategory::scratch);
   communicator_->reduce_scatter(stream, {.send = all, .recv = local, .label = label}).wait(stream);
   return local;
+}
+
+Allocation TensorParallelGroup::gather_columns(Stream& stream, Arena& arena, const Tensor& x, std::string_view label) const {
+  const int64_t rows = x.rows(), columns = x.cols();
+  Allocation whole = arena.allocate(std::string(label) + ".gathered", x.dtype, {rows, columns * size_}, MemoryCategory::scratch);
+  Allocation blocks = arena.allocate(std::string(label) + ".blocks", x.dtype, {rows * size_, columns}, MemoryCategory::scratch);
+  communicator_->all_gather(stream, {.send = x, .recv = blocks, .label = label}).wait(stream);
+  for (int r = 0; r < size_; ++r) {
+    copy_columns(stream, blocks.tensor().slice(r * rows, (r + 1) * rows), whole, r * columns);
+  }
+  return whole;
 }
 
 void TensorParallelGroup::all_reduce_max(Stream& stream, const Tensor& x, std::string_view label) const {

@@ -23,6 +23,8 @@ class TensorParallelGroup {
   Allocation gather_rows(Stream& stream, Arena& arena, const Allocation& x, std::string_view label) const;
   /// Sum over ranks of x [N,C]; this rank's rows [N / size, C].
   Allocation reduce_scatter_rows(Stream& stream, Arena& arena, const Allocation& x, std::string_view label) const;
+  /// x [N,V/size] of every rank side by side: [N,V].
+  Allocation gather_columns(Stream& stream, Arena& arena, const Tensor& x, std::string_view label) const;
   /// In place, over ranks.
   void all_reduce_max(Stream& stream, const Tensor& x, std::string_view label) const;
   void all_reduce_sum(Stream& stream, const Tensor& x, std::string_view label) const;

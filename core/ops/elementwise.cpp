@@ -1,5 +1,6 @@
 #include "core/ops/elementwise.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "core/cost.h"
@@ -124,6 +125,31 @@ void scale(Stream& stream, const Tensor& x, const Tensor& factor) {
       return cuda::scale(stream, x, factor);
     case DeviceType::meta:
       return record(stream, "scale", 2 * x.bytes());
+  }
+}
+
+void copy_columns(Stream& stream, const Tensor& source, const Tensor& destination, int64_t column) {
+  check_float("copy_columns", "source", source);
+  const bool fits = source.shape.rank() == 2 && destination.shape.rank() == 2 && source.dtype == destination.dtype &&
+                    source.rows() == destination.rows() && column >= 0 && column + source.cols() <= destination.cols();
+  if (!fits) {
+    fail<ShapeError>("copy_columns", "source {} does not fit into destination {} from column {} on", describe(source),
+                     describe(destination), column);
+  }
+  switch (stream.type()) {
+    case DeviceType::cpu: {
+      const int64_t size = static_cast<int64_t>(size_of(source.dtype)), bytes = source.cols() * size;
+      return parallel_for(source.rows(), std::max<int64_t>(1, kGrain / std::max<int64_t>(1, source.cols())), [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row) {
+          std::memcpy(bytes_of(destination) + (row * destination.cols() + column) * size, bytes_of(source) + row * bytes,
+                      static_cast<size_t>(bytes));
+        }
+      });
+    }
+    case DeviceType::cuda:
+      return cuda::copy_columns(stream, source, destination, column);
+    case DeviceType::meta:
+      return record(stream, "copy_columns", 2 * source.bytes());
   }
 }
 

@@ -78,6 +78,17 @@ struct Scale {
   }
 };
 
+template <class T>
+struct CopyColumns {
+  const T* source;
+  T* destination;  // its first column
+  int64_t columns, stride;
+  template <int kSize>
+  __device__ void run(int64_t i) const {
+    destination[i / columns * stride + i % columns] = source[i];
+  }
+};
+
 // One block: the sums asked for here are of a few thousand losses, and no workspace or second launch is worth it.
 constexpr int kSumBlock = 512;
 template <class T>
@@ -130,6 +141,15 @@ void scale(Stream& stream, const Tensor& x, const Tensor& factor) {
     using T = Element<Host>;
     const Scale<T> body{static_cast<T*>(x.data), static_cast<const float*>(factor.data)};
     map<kPackSize<T>>("scale", stream, body, x.numel(), rows_are_aligned(0, x));
+  });
+}
+
+void copy_columns(Stream& stream, const Tensor& source, const Tensor& destination, int64_t column) {
+  dispatch_float(source.dtype, "copy_columns", [&]<class Host>() {
+    using T = Element<Host>;
+    const CopyColumns<T> body{static_cast<const T*>(source.data), static_cast<T*>(destination.data) + column, source.cols(),
+                              destination.cols()};
+    map<1>("copy_columns", stream, body, source.numel(), false);
   });
 }
 

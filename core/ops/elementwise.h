@@ -16,6 +16,8 @@ void fill_zero(Stream& stream, const Tensor& tensor);
 void add(Stream& stream, const Tensor& a, const Tensor& b, const Tensor& out);
 /// x *= factor[0]; x f32|bf16, factor f32 [1] on the device.
 void scale(Stream& stream, const Tensor& x, const Tensor& factor);
+/// Columns [column, column + source.cols()) of destination = source: f32|bf16 matrices with the same rows.
+void copy_columns(Stream& stream, const Tensor& source, const Tensor& destination, int64_t column);
 /// out[0] += sum of x (f32|bf16), summed in f64 over fixed pieces in order; out f32 [1].
 void sum_into(Stream& stream, const Tensor& x, const Tensor& out);
 

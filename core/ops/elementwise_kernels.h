@@ -19,6 +19,7 @@ void cast(Stream& stream, const Tensor& source, const Tensor& destination);
 void fill_zero(Stream& stream, const Tensor& tensor);
 void add(Stream& stream, const Tensor& a, const Tensor& b, const Tensor& out);
 void scale(Stream& stream, const Tensor& x, const Tensor& factor);
+void copy_columns(Stream& stream, const Tensor& source, const Tensor& destination, int64_t column);
 void sum_into(Stream& stream, const Tensor& x, const Tensor& out);
 }  // namespace cuda
 

@@ -9,8 +9,8 @@
 
 namespace ottava {
 
-LlamaHead::LlamaHead(const LlamaConfig& config, int norm, int output, int64_t chunk_rows)
-    : norm_(norm), output_(output), dim_(config.dim), chunk_rows_(chunk_rows), norm_eps_(config.norm_eps) {}
+LlamaHead::LlamaHead(const LlamaConfig& config, int norm, int output, Options options)
+    : norm_(norm), output_(output), dim_(config.dim), options_(options), norm_eps_(config.norm_eps) {}
 
 LlamaHead::Normalised LlamaHead::normalise(const StepContext& c, ResidualStream in) const {
   StepContext::Scope scope(c, "norm");
@@ -26,10 +26,30 @@ LlamaHead::Normalised LlamaHead::normalise(const StepContext& c, ResidualStream 
   return out;
 }
 
+// Maximum, sum and target's logit of each row, over the whole vocabulary.
+void LlamaHead::softmax(const StepContext& c, const CrossEntropy& chunk) const {
+  const TensorParallelGroup& tp = c.tensor_parallel;
+  if (!options_.loss_parallel && tp.size() > 1) {
+    Allocation logits = tp.gather_columns(c.stream, c.arena, chunk.logits, "logits");
+    CrossEntropy whole = chunk;
+    whole.logits = logits;
+    whole.vocab_begin = 0;
+    whole.valid_columns = logits.tensor().cols();
+    cross_entropy_max(c.stream, whole);
+    cross_entropy_sum(c.stream, whole);
+    return;
+  }
+  cross_entropy_max(c.stream, chunk);
+  tp.all_reduce_max(c.stream, chunk.row_max, "cross_entropy.max");
+  cross_entropy_sum(c.stream, chunk);
+  tp.all_reduce_sum(c.stream, chunk.row_sum, "cross_entropy.sum");
+  tp.all_reduce_sum(c.stream, chunk.row_target, "cross_entropy.target");
+}
+
 void LlamaHead::chunks(const StepContext& c, const Normalised& in, const Loss& loss, bool backward) const {
   const Tensor weight = c.parameters.weight(output_);
   const Tensor y = in.y;
-  const int64_t rows = y.rows(), vocab = weight.rows(), chunk = std::min(rows, chunk_rows_);
+  const int64_t rows = y.rows(), vocab = weight.rows(), chunk = std::min(rows, options_.chunk_rows);
   Allocation losses = c.scratch("losses", DType::f32, {rows});
   Allocation logits = c.scratch("logits", DType::f32, {chunk, vocab});
   Allocation statistics = c.scratch("softmax statistics", DType::f32, {3, chunk});
@@ -55,11 +75,7 @@ void LlamaHead::chunks(const StepContext& c, const Normalised& in, const Loss& l
     }
     {
       StepContext::Scope scope(c, "cross_entropy");
-      cross_entropy_max(c.stream, ce.forward);
-      c.tensor_parallel.all_reduce_max(c.stream, ce.forward.row_max, "cross_entropy.max");
-      cross_entropy_sum(c.stream, ce.forward);
-      c.tensor_parallel.all_reduce_sum(c.stream, ce.forward.row_sum, "cross_entropy.sum");
-      c.tensor_parallel.all_reduce_sum(c.stream, ce.forward.row_target, "cross_entropy.target");
+      softmax(c, ce.forward);
       cross_entropy_backward(c.stream, ce);
     }
     if (!backward) continue;

@@ -1,15 +1,20 @@
 #pragma once
 
+#include "core/ops/cross_entropy.h"
 #include "models/llama/llama_block.h"
 
 namespace ottava {
 
 /// Final norm, output layer and cross-entropy. Logits are made, used and dropped in chunks of rows, forward and backward
 /// together, so those of the whole batch never exist. With tensor parallel the vocabulary is cut among ranks and three
-/// small all-reduces per chunk combine the softmax (logits are never gathered).
+/// small all-reduces per chunk combine the softmax (logits are not gathered, unless loss_parallel is off).
 class LlamaHead {
  public:
-  LlamaHead(const LlamaConfig& config, int norm, int output, int64_t chunk_rows);
+  struct Options {
+    int64_t chunk_rows = 1024;
+    bool loss_parallel = true;  ///< false: each rank gathers the logits of a chunk and works out its softmax alone
+  };
+  LlamaHead(const LlamaConfig& config, int norm, int output, Options options);
 
   struct Loss {
     Tensor targets;     ///< i32 [N], all tokens of the micro-batch
@@ -28,10 +33,12 @@ class LlamaHead {
     Allocation x, rstd, y;  ///< y [N,C] of all ranks
   };
   Normalised normalise(const StepContext& context, ResidualStream in) const;
+  void softmax(const StepContext& context, const CrossEntropy& chunk) const;
   void chunks(const StepContext& context, const Normalised& in, const Loss& loss, bool backward) const;
 
   int norm_, output_;
-  int64_t dim_, chunk_rows_;
+  int64_t dim_;
+  Options options_;
   float norm_eps_;
 };
 

@@ -13,7 +13,7 @@ LlamaModel::LlamaModel(const LlamaConfig& config, LlamaParameters parameters, St
       parameters_(std::move(parameters)),
       options_(std::move(options)),
       rope_table_(arena.persistent("rope table", DType::f32, {options_.sequence, config.head_dim}, MemoryCategory::data)),
-      head_(config, parameters_.norm, parameters_.output, options_.loss_chunk_rows) {
+      head_(config, parameters_.norm, parameters_.output, {.chunk_rows = options_.loss_chunk_rows, .loss_parallel = options_.loss_parallel}) {
   options_.recompute.resize(parameters_.blocks.size(), Recompute::nothing);
   for (const LlamaBlockParameters& block : parameters_.blocks) blocks_.emplace_back(config, block, tp);
   if (stream.type() == DeviceType::meta) return;
@@ -58,38 +58,35 @@ void LlamaModel::forward_backward(const StepContext& c, const MicroBatch& micro,
   Fsdp& parameters = c.parameters;
   std::vector<LlamaBlockSaved> saved(blocks_.size());
 
-  parameters.prefetch(0);
   parameters.unshard(0);
-  parameters.prefetch(1);
+  parameters.prefetch(0, last);
   ResidualStream stream{embed(c, micro.tokens), {}};
   parameters.reshard(0);
   for (size_t i = 0; i < blocks_.size(); ++i) {
     const int unit = static_cast<int>(i) + 1;
     parameters.unshard(unit);
-    parameters.prefetch(unit + 1);
+    parameters.prefetch(unit, last);
     stream = blocks_[i].forward(c, batch, std::move(stream), options_.recompute[i], saved[i]);
     parameters.reshard(unit);
   }
 
   parameters.unshard(last);
   if (config_.tied_embeddings) parameters.unshard(0);
+  parameters.prefetch(last, 1);
   Allocation gradient = head_.forward_backward(
       c, std::move(stream), {.targets = micro.targets.reshape({micro.targets.numel()}), .sum = loss_sum, .grad_scale = grad_scale});
   if (config_.tied_embeddings) parameters.reshard(0);
   parameters.reshard(last);
-  parameters.prefetch(last - 1);
   parameters.reduce_gradients(last);
   for (size_t i = blocks_.size(); i-- > 0;) {
     const int unit = static_cast<int>(i) + 1;
     parameters.unshard(unit);
-    parameters.prefetch(unit - 1);
+    parameters.prefetch(unit, 1);
     gradient = blocks_[i].backward(c, batch, std::move(gradient), std::move(saved[i]));
     parameters.reshard(unit);
     parameters.reduce_gradients(unit);
   }
-  parameters.unshard(0);
   embed_backward(c, micro.tokens, gradient);
-  parameters.reshard(0);
   parameters.reduce_gradients(0);
 }
 
@@ -98,7 +95,7 @@ ResidualStream LlamaModel::forward_blocks(const StepContext& c, const LlamaBatch
   for (size_t i = 0; i < blocks_.size(); ++i) {
     const int unit = static_cast<int>(i) + 1;
     c.parameters.unshard(unit);
-    c.parameters.prefetch(unit + 1);
+    c.parameters.prefetch(unit, parameters_.units - 1);
     LlamaBlockSaved dropped;
     stream = blocks_[i].forward(c, batch, std::move(stream), Recompute::block, dropped);
     c.parameters.reshard(unit);
@@ -109,6 +106,7 @@ ResidualStream LlamaModel::forward_blocks(const StepContext& c, const LlamaBatch
 void LlamaModel::evaluate(const StepContext& c, const MicroBatch& micro, const Tensor& loss_sum) const {
   const int last = parameters_.units - 1;
   c.parameters.unshard(0);
+  c.parameters.prefetch(0, last);
   ResidualStream stream{embed(c, micro.tokens), {}};
   c.parameters.reshard(0);
   stream = forward_blocks(c, batch_of(micro), std::move(stream));

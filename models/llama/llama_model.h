@@ -10,6 +10,7 @@ namespace ottava {
 struct LlamaModelOptions {
   int64_t sequence = 2048;        ///< longest sequence; rows of the RoPE table
   int64_t loss_chunk_rows = 1024;
+  bool loss_parallel = true;         ///< with tensor parallel: softmax statistics travel instead of logits
   std::vector<Recompute> recompute;  ///< per block; empty: nothing is recomputed
 };
 

@@ -2,6 +2,7 @@
 #include <map>
 #include <string>
 
+#include "models/llama/llama_traffic.h"
 #include "tests/support/catch.h"
 #include "tests/support/engine_run.h"
 #include "tests/support/layout_run.h"
@@ -61,6 +62,36 @@ void check_layout(const TrainingShape& whole, const LayoutCurve& single, const L
   const LayoutCurve curve = train_on(whole, layout, kSteps);
   require_near(curve, single, tolerance);
   require_same_bits(train_on(whole, layout, 3), curve);
+}
+
+// The most bytes of gathered parameters and unreduced gradients at one time.
+int64_t most_unsharded(const MemoryPlan& plan) {
+  std::vector<PlannedAllocation> unsharded;
+  for (const PlannedAllocation& a : plan.phases.at(0).allocations) {
+    if (a.category == MemoryCategory::unsharded) unsharded.push_back(a);
+  }
+  return most_alive(unsharded);
+}
+
+void require_same_traffic(const CommStats& got, const CommStats& want) {
+  using Key = std::pair<std::string, std::string>;
+  auto sums = [](const CommStats& stats) {
+    std::map<Key, std::pair<int64_t, int64_t>> out;
+    for (const CommStats::Total& t : stats.totals()) {
+      auto& [calls, bytes] = out[{t.axis, std::string(name_of(t.collective))}];
+      calls += t.calls;
+      bytes += t.sent_bytes;
+    }
+    return out;
+  };
+  const auto measured = sums(got), expected = sums(want);
+  for (const auto& [key, sum] : expected) {
+    INFO(key.first << " " << key.second);
+    REQUIRE(measured.contains(key));
+    REQUIRE(measured.at(key).first == sum.first);
+    REQUIRE(measured.at(key).second == sum.second);
+  }
+  REQUIRE(measured.size() == expected.size());
 }
 
 struct Case {
@@ -183,6 +214,112 @@ TEST_CASE("what is recomputed changes no bit on any layout") {
     whole.model_options.recompute = {Recompute::nothing, Recompute::block};
     require_same_bits(train_on(whole, layout, 4), usual);
   }
+}
+
+TEST_CASE("logits that are gathered give the loss of those that are not") {
+  TrainingShape whole = whole_step();
+  const LayoutCurve single = train_on(whole, {}, kSteps);
+  whole.model_options.loss_parallel = false;
+  check_layout(whole, single, {.tp = 4});
+  check_layout(whole, single, {.dp_shard = 2, .tp = 2, .micro_batches = 2});
+}
+
+TEST_CASE("units gathered ahead change memory and no bit") {
+  TrainingShape whole = whole_step();
+  whole.model.layers = 4;
+  whole.groups.clear();
+  const Layout layout = {.dp_shard = 2};
+  const LayoutCurve next = train_on(whole, layout, 3);
+  int64_t previous = 0;
+  for (int prefetch : {0, 1, 2, 8}) {
+    INFO("prefetch " << prefetch);
+    whole.parameters.prefetch = prefetch;
+    const LayoutCurve curve = train_on(whole, layout, 3);
+    require_same_bits(curve, next);
+    const int64_t unsharded = most_unsharded(curve.memory[0]);
+    CHECK(unsharded > previous);
+    previous = unsharded;
+  }
+}
+
+TEST_CASE("what ranks send is what the formula says, byte for byte") {
+  struct Traffic {
+    const char* name;
+    Layout layout;
+    void (*change)(TrainingShape&);
+  };
+  const auto nothing = [](TrainingShape&) {};
+  const std::vector<Traffic> cases = {
+      {"one process", {}, nothing},
+      {"FSDP 2", {.dp_shard = 2}, nothing},
+      {"FSDP 3", {.dp_shard = 3, .micro_batches = 2}, nothing},
+      {"FSDP 8", {.dp_shard = 8}, nothing},
+      {"FSDP 2 in bf16", {.dp_shard = 2}, [](TrainingShape& s) { s.parameters.compute = s.parameters.reduce = DType::bf16; }},
+      {"HSDP 2x2", {.dp_replicate = 2, .dp_shard = 2, .micro_batches = 2}, nothing},
+      {"DDP 3", {.dp_replicate = 3, .micro_batches = 2}, nothing},
+      {"reduced once", {.dp_shard = 2, .micro_batches = 3}, [](TrainingShape& s) { s.parameters.reduce_every_micro_batch = false; }},
+      {"never resharded", {.dp_shard = 2, .micro_batches = 3}, [](TrainingShape& s) { s.parameters.reshard = FsdpOptions::Reshard::never; }},
+      {"tied", {.dp_shard = 3, .micro_batches = 2}, [](TrainingShape& s) { s.model.tied_embeddings = true; }},
+      {"tied, never resharded", {.dp_shard = 2, .micro_batches = 2}, [](TrainingShape& s) {
+         s.model.tied_embeddings = true;
+         s.parameters.reshard = FsdpOptions::Reshard::never;
+       }},
+      {"TP 2", {.tp = 2}, nothing},
+      {"TP 4, recomputed", {.tp = 4, .micro_batches = 2}, [](TrainingShape& s) { s.model_options.recompute = {Recompute::elementwise, Recompute::block}; }},
+      {"TP 4, QK norm and bias", {.tp = 4}, [](TrainingShape& s) { s.model.qk_norm = s.model.qkv_bias = true; }},
+      {"TP 2, logits gathered", {.tp = 2}, [](TrainingShape& s) { s.model_options.loss_parallel = false; }},
+      {"everything", {.dp_replicate = 2, .dp_shard = 2, .tp = 2, .micro_batches = 2}, nothing},
+      {"FSDP 3 x TP 2", {.dp_shard = 3, .tp = 2}, nothing},
+  };
+  for (const Traffic& c : cases) {
+    DYNAMIC_SECTION(c.name) {
+      TrainingShape whole = whole_step();
+      c.change(whole);
+      whole.groups.clear();
+      const LayoutCurve curve = train_on(whole, c.layout, 1);
+      const TrainingShape shape = shape_on(whole, c.layout);
+      for (int rank = 0; rank < c.layout.world_size(); ++rank) {
+        INFO("rank " << rank);
+        const CommStats formula = llama_traffic(
+            shape.model, {.batch = shape.batch, .sequence = shape.sequence, .compute = shape.parameters.compute, .options = shape.model_options},
+            shape.parameters,
+            {.at = c.layout.mesh().shard_coordinates(rank), .replicas = c.layout.dp_replicate, .micro_batches = c.layout.micro_batches});
+        require_same_traffic(curve.measured[static_cast<size_t>(rank)], formula);
+        require_same_traffic(curve.planned[static_cast<size_t>(rank)], formula);
+      }
+    }
+  }
+}
+
+TEST_CASE("memory of a rank is as planned and falls with the shards") {
+  TrainingShape whole = whole_step();
+  auto state = [](const MemoryPlan& plan) {
+    int64_t bytes = 0;
+    for (const PlannedAllocation& a : plan.persistent) {
+      bool shards = a.category == MemoryCategory::parameters || a.category == MemoryCategory::compute ||
+                    a.category == MemoryCategory::gradients || a.category == MemoryCategory::optimizer;
+      if (shards) bytes += a.bytes;
+    }
+    return bytes;
+  };
+  const int64_t single = state(train_on(whole, {}, 1).memory[0]);
+  CHECK(single == 4 * 4 * parameter_count(whole.model));
+  for (int shards : {2, 4, 8}) {
+    INFO(shards << " shards");
+    const LayoutCurve curve = train_on(whole, {.dp_shard = shards}, 1);
+    int64_t sum = 0;
+    for (const MemoryPlan& plan : curve.memory) {
+      // What travels packed has a copy in the pack: here norms, wo, and with more shards nothing else.
+      int64_t packed = 0;
+      for (const PlannedAllocation& a : plan.persistent) packed += a.category == MemoryCategory::compute ? a.bytes : 0;
+      CHECK(state(plan) - packed == single / shards);
+      sum += state(plan) - packed;
+    }
+    CHECK(sum == single);
+  }
+  // Tensor parallel divides all but the norms, which every rank holds.
+  const int64_t norms = (2 * whole.model.layers + 1) * whole.model.dim * 16;
+  CHECK(state(train_on(whole, {.tp = 2}, 1).memory[1]) == (single - norms) / 2 + norms);
 }
 
 TEST_CASE("layouts under the thread sanitizer", "[tsan]") {

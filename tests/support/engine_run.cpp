@@ -28,7 +28,7 @@ LlamaConfig tiny_llama() {
 TrainingShape tiny_shape(const LlamaConfig& model, int64_t batch, int64_t sequence) {
   TrainingShape shape;
   shape.model = model;
-  shape.model_options = {.sequence = sequence, .loss_chunk_rows = 16, .recompute = {}};
+  shape.model_options = {.sequence = sequence, .loss_chunk_rows = 16, .loss_parallel = true, .recompute = {}};
   shape.parameters.compute = DType::f32;
   shape.batch = batch;
   shape.sequence = sequence;

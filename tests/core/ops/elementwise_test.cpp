@@ -111,6 +111,30 @@ TEST_CASE("elementwise: add and scale round once, in place too") {
   });
 }
 
+TEST_CASE("elementwise: copy_columns puts a matrix beside others") {
+  for_each_device_and_dtype([](Stream& stream, DType dtype) {
+    for (int64_t columns : {1, 7, 64, 20000}) {
+      const int64_t rows = 5, whole = 2 * columns + 3;
+      const auto values = normal_values(rows * columns, 3, dtype);
+      DeviceBuffer source(stream, dtype, {rows, columns}, values),
+          destination(stream, dtype, {rows, whole}, std::vector<float>(static_cast<size_t>(rows * whole), -1.0f));
+      copy_columns(stream, source, destination, columns + 1);
+      const std::vector<float> got = destination.floats();
+      for (int64_t row = 0; row < rows; ++row) {
+        for (int64_t column = 0; column < whole; ++column) {
+          const bool inside = column > columns && column <= 2 * columns;
+          const float want = inside ? values[static_cast<size_t>(row * columns + column - columns - 1)] : -1.0f;
+          REQUIRE(got[static_cast<size_t>(row * whole + column)] == want);
+        }
+      }
+    }
+  });
+  Stream stream = Stream::cpu();
+  DeviceBuffer narrow(stream, DType::f32, {2, 3}), wide(stream, DType::f32, {2, 5}), other(stream, DType::bf16, {2, 3});
+  CHECK_THROWS_WITH(copy_columns(stream, narrow, wide, 3), Catch::Contains("[copy_columns] source") && Catch::Contains("from column 3 on"));
+  CHECK_THROWS_AS(copy_columns(stream, other, wide, 0), ShapeError);
+}
+
 TEST_CASE("elementwise: sum_into adds to what is there, accurately and the same for any number of threads") {
   for_each_device_and_dtype([](Stream& stream, DType dtype) {
     for (int64_t n : kSizes) {
