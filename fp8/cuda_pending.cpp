@@ -1,0 +1,16 @@
+// Operations whose CUDA kernels are not written.
+#include "core/error.h"
+#include "fp8/quantize_kernels.h"
+
+namespace ottava::fp8::cuda {
+namespace {
+[[noreturn]] void absent() { fail<DeviceError>("cuda", "this operation has no CUDA kernel: use device cpu"); }
+}  // namespace
+
+void amax(Stream&, const Tensor&, const Tensor&) { absent(); }
+void column_amax(Stream&, const Tensor&, const Tensor&) { absent(); }
+void quantize(Stream&, const Quantize&) { absent(); }
+void dequantize(Stream&, const Quantized&, Granularity, const Tensor&) { absent(); }
+void transpose_bytes(Stream&, const Tensor&, const Tensor&) { absent(); }
+
+}  // namespace ottava::fp8::cuda

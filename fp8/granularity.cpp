@@ -1,0 +1,45 @@
+#include "fp8/granularity.h"
+
+namespace ottava::fp8 {
+namespace {
+constexpr int64_t blocks(int64_t n, int64_t size) { return (n + size - 1) / size; }
+}  // namespace
+
+std::string_view name_of(Granularity granularity) {
+  switch (granularity) {
+    case Granularity::tensor: return "tensor";
+    case Granularity::row: return "row";
+    case Granularity::block_1x128: return "1x128";
+    case Granularity::block_128x128: return "128x128";
+    default: return "1x32";
+  }
+}
+
+Shape scale_shape(Granularity granularity, int64_t rows, int64_t cols) {
+  switch (granularity) {
+    case Granularity::tensor: return {1};
+    case Granularity::row: return {rows};
+    case Granularity::block_1x128: return {blocks(cols, 128), rows};
+    case Granularity::block_128x128: return {blocks(rows, 128), blocks(blocks(cols, 128), 4) * 4};
+    default: return {blocks(rows, 128), blocks(cols, 128), 512};
+  }
+}
+
+int64_t scale_index(Granularity granularity, Shape matrix, int64_t row, int64_t col) {
+  switch (granularity) {
+    case Granularity::tensor:
+      return 0;
+    case Granularity::row:
+      return row;
+    case Granularity::block_1x128:
+      return col / 128 * matrix.rows() + row;
+    case Granularity::block_128x128:
+      return row / 128 * blocks(blocks(matrix.cols(), 128), 4) * 4 + col / 128;
+    default: {
+      const int64_t tile = row / 128 * blocks(matrix.cols(), 128) + col / 128, in_tile = row % 128;
+      return tile * 512 + in_tile % 32 * 16 + in_tile / 32 * 4 + col / 32 % 4;
+    }
+  }
+}
+
+}  // namespace ottava::fp8

@@ -1,0 +1,156 @@
+#include "fp8/quantize.h"
+
+#include <algorithm>
+
+#include "core/cost.h"
+#include "core/ops/check.h"
+#include "core/parallel_for.h"
+#include "fp8/quantize_kernels.h"
+#include "fp8/quantize_on_cpu.h"
+
+namespace ottava::fp8 {
+namespace {
+
+constexpr std::string_view kQuantize = "quantize", kDequantize = "dequantize", kAmax = "amax",
+                           kColumnAmax = "column_amax", kTranspose = "transpose_bytes";
+
+void check_quantized(std::string_view op, std::string_view name, const Quantized& q, Granularity granularity,
+                     Shape shape) {
+  format_of(q.bytes.dtype);
+  check_tensor(op, fmt::format("{}.bytes", name), q.bytes, q.bytes.dtype, shape);
+  check_tensor(op, fmt::format("{}.scale_inverse", name), q.scale_inverse, scale_dtype(granularity),
+               scale_shape(granularity, shape.rows(), shape.cols()));
+}
+
+void check_matrix(std::string_view op, std::string_view name, const Tensor& x) {
+  if (x.shape.rank() != 2) fail<ShapeError>(op, "{} is {}, expected a matrix", name, describe(x));
+}
+
+void check(const Quantize& a) {
+  check_float(kQuantize, "x", a.x);
+  check_matrix(kQuantize, "x", a.x);
+  const int64_t rows = a.x.rows(), cols = a.x.cols();
+  if (a.out.empty() && a.transposed.empty()) {
+    fail<ShapeError>(kQuantize, "nothing to write: give out, transposed or both");
+  }
+  if (!a.out.empty()) check_quantized(kQuantize, "out", a.out, a.granularity, {rows, cols});
+  if (!a.transposed.empty()) check_quantized(kQuantize, "transposed", a.transposed, a.granularity, {cols, rows});
+  if (!a.out.empty() && !a.transposed.empty() && a.out.bytes.dtype != a.transposed.bytes.dtype) {
+    fail<ShapeError>(kQuantize, "transposed is {}, expected {} (like out)", name_of(a.transposed.bytes.dtype),
+                     name_of(a.out.bytes.dtype));
+  }
+  if (a.granularity == Granularity::tensor) {
+    check_tensor(kQuantize, "amax", a.amax, DType::u32, {1});
+  } else if (!a.amax.empty()) {
+    fail<ShapeError>(kQuantize, "amax is given, but granularity {} measures its own", name_of(a.granularity));
+  }
+  if (a.granularity == Granularity::row && !a.transposed.empty()) {
+    check_tensor(kQuantize, "column_amax", a.column_amax, DType::u32, {cols});
+  }
+  if (a.granularity == Granularity::block_1x32 && a.rounding != ScaleRounding::down_to_power_of_two) {
+    fail<ShapeError>(kQuantize, "granularity 1x32 stores scales as e8m0, which holds powers of two alone: set rounding");
+  }
+  if (!a.counters.empty()) check_tensor(kQuantize, "counters", a.counters, DType::i64, {3});
+  if (!a.non_finite.empty()) check_tensor(kQuantize, "non_finite", a.non_finite, DType::u32, {1});
+}
+
+double bytes_of(const Quantized& q) {
+  return q.empty() ? 0 : static_cast<double>(q.bytes.bytes() + q.scale_inverse.bytes());
+}
+
+}  // namespace
+
+void amax(Stream& stream, const Tensor& x, const Tensor& amax) {
+  check_float(kAmax, "x", x);
+  check_tensor(kAmax, "amax", amax, DType::u32, {1});
+  switch (stream.type()) {
+    case DeviceType::cpu: {
+      auto kernel = cpu::quantize_kernels().block_amax[x.dtype];
+      const auto size = static_cast<int64_t>(size_of(x.dtype));
+      return parallel_for(x.numel(), 4096, [&](int64_t begin, int64_t end) {
+        uint32_t bits = 0;
+        kernel(static_cast<const uint8_t*>(x.data) + begin * size, end - begin, end - begin, &bits);
+        raise_amax(amax, bits);
+      });
+    }
+    case DeviceType::cuda:
+      return cuda::amax(stream, x, amax);
+    case DeviceType::meta:
+      stream.recorder().record({.op = kAmax, .bytes = static_cast<double>(x.bytes())});
+  }
+}
+
+void column_amax(Stream& stream, const Tensor& x, const Tensor& amax) {
+  check_float(kColumnAmax, "x", x);
+  check_tensor(kColumnAmax, "amax", amax, DType::u32, {x.cols()});
+  switch (stream.type()) {
+    case DeviceType::cpu: {
+      auto kernel = cpu::quantize_kernels().column_amax[x.dtype];
+      const auto size = static_cast<int64_t>(size_of(x.dtype));
+      return parallel_for(x.cols(), 128, [&](int64_t begin, int64_t end) {
+        for (int64_t r = 0; r < x.rows(); ++r) {
+          kernel(static_cast<const uint8_t*>(x.data) + (r * x.cols() + begin) * size, end - begin,
+                 amax.as<uint32_t>() + begin);
+        }
+      });
+    }
+    case DeviceType::cuda:
+      return cuda::column_amax(stream, x, amax);
+    case DeviceType::meta:
+      stream.recorder().record({.op = kColumnAmax, .bytes = static_cast<double>(x.bytes())});
+  }
+}
+
+void quantize(Stream& stream, const Quantize& args) {
+  check(args);
+  switch (stream.type()) {
+    case DeviceType::cpu:
+      return cpu::quantize(args);
+    case DeviceType::cuda:
+      return cuda::quantize(stream, args);
+    case DeviceType::meta: {
+      const bool twice = args.granularity == Granularity::row && !args.out.empty() && !args.transposed.empty();
+      stream.recorder().record({.op = kQuantize,
+                                .bytes = (twice ? 2.0 : 1.0) * static_cast<double>(args.x.bytes()) +
+                                         bytes_of(args.out) + bytes_of(args.transposed)});
+    }
+  }
+}
+
+void dequantize(Stream& stream, const Quantized& x, Granularity granularity, const Tensor& y) {
+  check_float(kDequantize, "y", y);
+  check_matrix(kDequantize, "y", y);
+  check_quantized(kDequantize, "x", x, granularity, y.shape);
+  switch (stream.type()) {
+    case DeviceType::cpu:
+      return cpu::dequantize(x, granularity, y);
+    case DeviceType::cuda:
+      return cuda::dequantize(stream, x, granularity, y);
+    case DeviceType::meta:
+      stream.recorder().record({.op = kDequantize, .bytes = bytes_of(x) + static_cast<double>(y.bytes())});
+  }
+}
+
+void transpose_bytes(Stream& stream, const Tensor& from, const Tensor& to) {
+  check_matrix(kTranspose, "from", from);
+  if (size_of(from.dtype) != 1) fail<ShapeError>(kTranspose, "from is {}, expected bytes", describe(from));
+  check_tensor(kTranspose, "to", to, from.dtype, {from.cols(), from.rows()});
+  switch (stream.type()) {
+    case DeviceType::cpu: {
+      auto kernel = cpu::quantize_kernels().transpose;
+      const int64_t rows = from.rows(), cols = from.cols();
+      return parallel_for(cols, 64, [&](int64_t begin, int64_t end) {
+        for (int64_t r = 0; r < rows; r += 128) {  // a band of rows stays in the cache while its columns are written
+          kernel(from.as<uint8_t>() + r * cols + begin, cols, to.as<uint8_t>() + begin * rows + r, rows,
+                 {0, std::min<int64_t>(128, rows - r), end - begin});
+        }
+      });
+    }
+    case DeviceType::cuda:
+      return cuda::transpose_bytes(stream, from, to);
+    case DeviceType::meta:
+      stream.recorder().record({.op = kTranspose, .bytes = 2 * static_cast<double>(from.bytes())});
+  }
+}
+
+}  // namespace ottava::fp8

@@ -1,0 +1,221 @@
+#include "fp8/quantize_on_cpu.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "core/ops/check.h"
+#include "core/parallel_for.h"
+#include "fp8/quantize_kernels.h"
+
+namespace ottava::cpu {
+namespace {
+
+using namespace fp8;
+
+constexpr int64_t kTile = 128;
+constexpr int64_t kMostBlocks = 128;  // scales made at a time: a piece of a row stays in the L1 cache between its passes
+
+class Quantizer {
+ public:
+  explicit Quantizer(const Quantize& args)
+      : a_(args),
+        format_(format_of((args.out.empty() ? args.transposed : args.out).bytes.dtype)),
+        e5m2_(format_.mantissa_bits == 2),
+        rows_(args.x.rows()),
+        cols_(args.x.cols()),
+        element_(static_cast<int64_t>(size_of(args.x.dtype))) {
+    if (a_.granularity == Granularity::tensor) shared_ = scale_of(*a_.amax.as<uint32_t>());
+    for (const Quantized* q : {&a_.out, &a_.transposed}) {
+      if (q->empty()) continue;
+      std::memset(q->scale_inverse.data, 0, static_cast<size_t>(q->scale_inverse.bytes()));
+      if (a_.granularity == Granularity::tensor) set_inverse(*q, 0, 0, shared_);
+    }
+  }
+
+  void run() {
+    // Rows are read in one piece where nothing but they matters; else one read of a tile serves both outputs. A row's scale
+    // is known only at its end, so that tiles cannot make it.
+    const bool in_tiles = a_.granularity == Granularity::block_128x128 ||
+                          (!a_.transposed.empty() && a_.granularity != Granularity::row);
+    const bool tiles_write_out = in_tiles && !a_.out.empty();
+    if (!in_tiles && !a_.out.empty()) {
+      parallel_for(rows_, 16, [&](int64_t begin, int64_t end) {
+        QuantizeCounts counts;
+        for (int64_t r = begin; r < end; ++r) quantize_row(r, counts_or_null(counts));
+        add(counts);
+      });
+    }
+    if (a_.transposed.empty() && !tiles_write_out) return;
+    const int64_t across = (cols_ + kTile - 1) / kTile, tiles = (rows_ + kTile - 1) / kTile * across;
+    parallel_for(tiles, 1, [&](int64_t begin, int64_t end) {
+      QuantizeCounts counts;
+      for (int64_t t = begin; t < end; ++t) quantize_tile(t / across * kTile, t % across * kTile, tiles_write_out, counts);
+      add(counts);
+    });
+  }
+
+  void count_elements() const {
+    if (!a_.counters.empty()) a_.counters.as<int64_t>()[0] += rows_ * cols_;
+  }
+
+ private:
+  Scale scale_of(uint32_t amax) const {
+    const Scale scale = scale_from_amax(amax, format_, a_.rounding);
+    if (!scale.finite && !a_.non_finite.empty()) raise_amax(a_.non_finite, 1);
+    return scale;
+  }
+  void set_inverse(const Quantized& q, int64_t row, int64_t col, const Scale& scale) const {
+    const int64_t at = scale_index(a_.granularity, q.bytes.shape, row, col);
+    if (a_.granularity == Granularity::block_1x32) {
+      q.scale_inverse.as<uint8_t>()[at] = encode_e8m0(scale.inverse);
+    } else {
+      q.scale_inverse.as<float>()[at] = scale.inverse;
+    }
+  }
+  const void* at(int64_t row, int64_t col) const {
+    return static_cast<const uint8_t*>(a_.x.data) + (row * cols_ + col) * element_;
+  }
+  QuantizeCounts* counts_or_null(QuantizeCounts& counts) const { return a_.counters.empty() ? nullptr : &counts; }
+  void add(const QuantizeCounts& counts) const {
+    if (a_.counters.empty()) return;
+    int64_t* total = a_.counters.as<int64_t>();
+    std::atomic_ref<int64_t>(total[1]).fetch_add(counts.underflow, std::memory_order_relaxed);
+    std::atomic_ref<int64_t>(total[2]).fetch_add(counts.saturation, std::memory_order_relaxed);
+  }
+
+  /// Scales of the blocks of a piece of a row, written to `scales` and beside `out`.
+  void scale_blocks(int64_t row, int64_t col, int64_t n, int64_t block, float* scales) const {
+    uint32_t amax[kMostBlocks];
+    kernels_.block_amax[a_.x.dtype](at(row, col), n, block, amax);
+    for (int64_t b = 0; b * block < n; ++b) {
+      const Scale scale = scale_of(amax[b]);
+      scales[b] = scale.scale;
+      set_inverse(a_.out, row, col + b * block, scale);
+    }
+  }
+
+  void quantize_row(int64_t row, QuantizeCounts* counts) const {
+    const int64_t block = scale_block(a_.granularity, cols_), piece = block * kMostBlocks;
+    float scales[kMostBlocks] = {shared_.scale};
+    for (int64_t col = 0; col < cols_; col += piece) {
+      const int64_t n = std::min(piece, cols_ - col);
+      if (a_.granularity != Granularity::tensor) scale_blocks(row, col, n, block, scales);
+      kernels_.encode[a_.x.dtype](at(row, col), n, block, scales, e5m2_, a_.out.bytes.as<uint8_t>() + row * cols_ + col,
+                                  counts);
+    }
+  }
+
+  void quantize_tile(int64_t r0, int64_t c0, bool write_out, QuantizeCounts& counts) const {
+    const int64_t h = std::min(kTile, rows_ - r0), w = std::min(kTile, cols_ - c0);
+    const bool uniform = a_.granularity == Granularity::tensor || a_.granularity == Granularity::block_128x128;
+    QuantizeCounts* out_counts = write_out ? counts_or_null(counts) : nullptr;
+    uint8_t buffer[kTile * kTile];
+    const uint8_t* codes = buffer;
+    int64_t stride = kTile;
+    if (uniform) {
+      const Scale scale = uniform_scale(r0, c0, h, w);
+      uint8_t* target = buffer;
+      if (write_out) {
+        target = a_.out.bytes.as<uint8_t>() + r0 * cols_ + c0;
+        stride = cols_;
+      }
+      for (int64_t r = 0; r < h; ++r) {
+        kernels_.encode[a_.x.dtype](at(r0 + r, c0), w, kTile, &scale.scale, e5m2_, target + r * stride,
+                                    counts_or_null(counts));
+      }
+      codes = target;
+    } else {
+      if (write_out) {
+        const int64_t block = scale_block(a_.granularity, cols_);
+        for (int64_t r = r0; r < r0 + h; ++r) {
+          float scales[kMostBlocks];
+          scale_blocks(r, c0, w, block, scales);
+          kernels_.encode[a_.x.dtype](at(r, c0), w, block, scales, e5m2_, a_.out.bytes.as<uint8_t>() + r * cols_ + c0,
+                                      out_counts);
+        }
+      }
+      if (!a_.transposed.empty()) encode_columns(r0, c0, h, w, buffer, a_.out.empty() ? counts_or_null(counts) : nullptr);
+    }
+    if (!a_.transposed.empty()) {
+      kernels_.transpose(codes, stride, a_.transposed.bytes.as<uint8_t>() + c0 * rows_ + r0, rows_, {0, h, w});
+    }
+  }
+
+  Scale uniform_scale(int64_t r0, int64_t c0, int64_t h, int64_t w) const {
+    if (a_.granularity == Granularity::tensor) return shared_;
+    uint32_t largest = 0;
+    for (int64_t r = r0; r < r0 + h; ++r) {
+      uint32_t bits;
+      kernels_.block_amax[a_.x.dtype](at(r, c0), w, kTile, &bits);
+      largest = std::max(largest, bits);
+    }
+    const Scale scale = scale_of(largest);
+    if (!a_.out.empty()) set_inverse(a_.out, r0, c0, scale);
+    if (!a_.transposed.empty()) set_inverse(a_.transposed, c0, r0, scale);
+    return scale;
+  }
+
+  /// Codes in the order of x with the scales of x^T.
+  void encode_columns(int64_t r0, int64_t c0, int64_t h, int64_t w, uint8_t* buffer, QuantizeCounts* counts) const {
+    const int64_t block = std::min(scale_block(a_.granularity, kTile), kTile);
+    for (int64_t b = 0; b < h; b += block) {
+      const int64_t end = std::min(b + block, h);
+      uint32_t amax[kTile] = {};
+      if (a_.granularity == Granularity::row) {
+        std::memcpy(amax, a_.column_amax.as<uint32_t>() + c0, static_cast<size_t>(w) * sizeof *amax);
+      } else {
+        for (int64_t r = b; r < end; ++r) kernels_.column_amax[a_.x.dtype](at(r0 + r, c0), w, amax);
+      }
+      float scales[kTile];
+      for (int64_t c = 0; c < w; ++c) {
+        const Scale scale = scale_of(amax[c]);
+        scales[c] = scale.scale;
+        // Tiles one above the other share a row-wise scale; the topmost writes it.
+        if (a_.granularity != Granularity::row || r0 == 0) set_inverse(a_.transposed, c0 + c, r0 + b, scale);
+      }
+      for (int64_t r = b; r < end; ++r) {
+        kernels_.encode_columns[a_.x.dtype](at(r0 + r, c0), w, scales, e5m2_, buffer + r * kTile, counts);
+      }
+    }
+  }
+
+  const Quantize& a_;
+  const QuantizeKernels& kernels_ = quantize_kernels();
+  const Format& format_;
+  const bool e5m2_;
+  const int64_t rows_, cols_, element_;
+  Scale shared_;
+};
+
+}  // namespace
+
+void quantize(const Quantize& args) {
+  Quantizer quantizer(args);
+  quantizer.run();
+  quantizer.count_elements();
+}
+
+void dequantize(const Quantized& x, Granularity granularity, const Tensor& y) {
+  auto kernel = quantize_kernels().decode[y.dtype];
+  const bool e5m2 = x.bytes.dtype == DType::e5m2;
+  const int64_t cols = y.cols(), block = scale_block(granularity, cols), piece = block * kMostBlocks;
+  const auto size = static_cast<int64_t>(size_of(y.dtype));
+  parallel_for(y.rows(), 16, [&](int64_t begin, int64_t end) {
+    float inverses[kMostBlocks];
+    for (int64_t r = begin; r < end; ++r) {
+      for (int64_t c = 0; c < cols; c += piece) {
+        const int64_t n = std::min(piece, cols - c);
+        for (int64_t b = 0; b * block < n; ++b) {
+          const int64_t at = scale_index(granularity, y.shape, r, c + b * block);
+          inverses[b] = granularity == Granularity::block_1x32 ? decode_e8m0(x.scale_inverse.as<uint8_t>()[at])
+                                                               : x.scale_inverse.as<float>()[at];
+        }
+        kernel(x.bytes.as<uint8_t>() + r * cols + c, n, block, inverses, e5m2,
+               static_cast<uint8_t*>(y.data) + (r * cols + c) * size);
+      }
+    }
+  });
+}
+
+}  // namespace ottava::cpu
