@@ -124,6 +124,7 @@ StepOutputs Trainer::step(StepProfile* profile) {
 
 Trainer::End Trainer::run() {
   const Config& c = experiment_.config;
+  find_peaks();
   log::info("Training starts at step {}", state_.step + 1);
   last_log_ = {seconds_now(), state_.step, data_->seconds_waited()};
   while (state_.step < c.training.steps) {
@@ -184,7 +185,7 @@ void Trainer::log_step(const StepOutputs& out) {
   m.data_seconds = (waited - last_log_.seconds_waited) / static_cast<double>(steps);
   m.loss_scale = loss_scale_.value();
   m.skipped_steps = state_.skipped_steps;
-  const DevicePeaks& peaks = device_peaks();
+  const DevicePeaks& peaks = peaks_;
   const double model_flops = model_flops_per_token(experiment_.shape.model, experiment_.shape.sequence);
   m.tflops = model_flops * m.tokens_per_second / 1e12;
   m.mfu_percent = 100 * model_flops * m.tokens_per_second / peaks.bf16;
@@ -199,14 +200,10 @@ void Trainer::log_step(const StepOutputs& out) {
   last_log_ = {now, state_.step, waited};
 }
 
-const DevicePeaks& Trainer::device_peaks() {
-  if (!peaks_) {
-    const double begin = seconds_now();
-    const bool uses_bf16 = plan_.flops(Precision::bf16) + plan_.flops(Precision::fp8) > 0;
-    peaks_ = find_device_peaks(device_, experiment_.config.metrics, {.fp32 = plan_.flops(Precision::fp32) > 0, .bf16 = uses_bf16});
-    last_log_.seconds += seconds_now() - begin;  // measuring is not training
-  }
-  return *peaks_;
+void Trainer::find_peaks() {
+  const bool uses_bf16 = plan_.flops(Precision::bf16) + plan_.flops(Precision::fp8) > 0;
+  peaks_ = find_device_peaks(device_, experiment_.config.metrics, {.fp32 = plan_.flops(Precision::fp32) > 0, .bf16 = uses_bf16});
+  log::info("Peak FLOPS used for computing MFU: {:.3e} ({})", peaks_.bf16, peaks_.source);
 }
 
 void Trainer::check_health(const StepOutputs& out) {

@@ -43,7 +43,7 @@ class Trainer {
   void check_health(const StepOutputs& out);
   void check_data_unchanged();
   bool is_past_validation_data(int64_t samples);
-  const DevicePeaks& device_peaks();
+  void find_peaks();
 
   Experiment experiment_;
   RankGroups& ranks_;
@@ -58,7 +58,7 @@ class Trainer {
   std::unique_ptr<Checkpoints> checkpoints_;
   std::unique_ptr<MetricsReporter> reporter_;
   TrainingState state_;
-  std::optional<DevicePeaks> peaks_;
+  DevicePeaks peaks_;
   struct {
     double seconds = 0;
     int64_t step = 0;
