@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 ORDER = ["core", "fp8", "parallel", "models", "apps"]
 ROOMS = [
-    (re.compile(r"^(cuda|cublas|cudnn|curand|nv_|mma\.h|driver_types)"), ("core/cuda/", ".cu", ".cuh", "tests/support/cuda_host/"), "CUDA"),
+    (re.compile(r"^(cuda|cublas|cudnn|curand|nv_|mma\.h|driver_types)"), ("core/cuda/", ".cu", ".cuh", "tests/support/cuda_host/", "tests/fp8/"), "CUDA"),
     (re.compile(r"^nccl\.h"), ("parallel/nccl/", "tests/support/"), "NCCL"),
     (re.compile(r"^mpi\.h"), ("parallel/mpi/",), "MPI"),
     (re.compile(r"^(oneapi/dnnl|dnnl)"), ("core/cpu/",), "oneDNN"),
