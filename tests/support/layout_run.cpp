@@ -5,6 +5,7 @@
 
 #include "core/ops/cross_entropy.h"
 #include "parallel/thread/thread_communicator.h"
+#include "tests/support/devices.h"
 #include "tests/support/engine_run.h"
 
 namespace ottava::test {
@@ -42,11 +43,11 @@ struct RankCurve {
   CommStats planned, measured;
 };
 
-RankCurve train_rank(const TrainingShape& whole, const Layout& layout, int steps, std::unique_ptr<RankGroups> ranks) {
+RankCurve train_rank(const TrainingShape& whole, const Layout& layout, int steps, std::unique_ptr<RankGroups> ranks, Device device) {
   RankCurve out;
   const TrainingShape shape = shape_on(whole, layout);
   const int data_rank = ranks->data_rank;
-  EngineRun run(shape, std::move(ranks), Device{DeviceType::cpu, 0});
+  EngineRun run(shape, std::move(ranks), device);
   run->parameters().initialise(7);
   out.memory = run.plan().memory;
   out.planned = run.plan().traffic;
@@ -99,11 +100,12 @@ TrainingShape shape_on(const TrainingShape& whole, const Layout& layout) {
 
 LayoutCurve train_on(const TrainingShape& whole, const Layout& layout, int steps) {
   std::vector<RankCurve> ranks(static_cast<size_t>(layout.world_size()));
+  const Device device = devices().front();
   run_thread_ranks({.ranks = layout.world_size()}, [&](Communicator& world) {
     std::vector<int> everyone(static_cast<size_t>(world.size()));
     std::iota(everyone.begin(), everyone.end(), 0);
     auto groups = std::make_unique<RankGroups>(world.split("world", everyone), world.split("world", everyone), layout.mesh());
-    ranks[static_cast<size_t>(world.rank())] = train_rank(whole, layout, steps, std::move(groups));
+    ranks[static_cast<size_t>(world.rank())] = train_rank(whole, layout, steps, std::move(groups), device);
   });
   return combine(whole, layout, std::move(ranks));
 }
