@@ -1,6 +1,7 @@
 // Operations whose CUDA kernels are not written.
 #include "core/error.h"
 #include "fp8/quantize_kernels.h"
+#include "fp8/scaled_matmul_kernels.h"
 
 namespace ottava::fp8::cuda {
 namespace {
@@ -9,6 +10,7 @@ namespace {
 
 void amax(Stream&, const Tensor&, const Tensor&) { absent(); }
 void column_amax(Stream&, const Tensor&, const Tensor&) { absent(); }
+void scaled_matmul(Stream&, const ScaledMatmul&) { absent(); }
 void quantize(Stream&, const Quantize&) { absent(); }
 void dequantize(Stream&, const Quantized&, Granularity, const Tensor&) { absent(); }
 void transpose_bytes(Stream&, const Tensor&, const Tensor&) { absent(); }
