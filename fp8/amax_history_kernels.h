@@ -1,0 +1,8 @@
+#pragma once
+
+#include "fp8/amax_history.h"
+
+namespace ottava::fp8::cuda {
+void delayed_amax(Stream& stream, const AmaxHistory& history, const Tensor& current, const Tensor& amax);
+void advance(Stream& stream, const AmaxHistory& history, const Tensor& step_amax);
+}  // namespace ottava::fp8::cuda

@@ -1,0 +1,83 @@
+#include "fp8/recipe.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+namespace ottava::fp8 {
+namespace {
+
+constexpr std::array<std::string_view, 7> kNames = {
+    "tensorwise", "tensorwise_with_gw_hp", "delayed", "rowwise", "rowwise_with_gw_hp", "blockwise", "mxfp8"};
+constexpr ScaleRounding kPowerOfTwo = ScaleRounding::down_to_power_of_two;
+
+Recipe from(RecipeName name, OperandRecipe x, OperandRecipe w, OperandRecipe dy) {
+  x.role = Role::x, w.role = Role::w, dy.role = Role::dy;
+  return {.name = name,
+          .forward = {.a = x, .b = w, .fast_accumulation = true},
+          .input_gradient = {.a = dy, .b = w},
+          .weight_gradient = {.a = dy, .b = x}};
+}
+
+}  // namespace
+
+std::string_view name_of(RecipeName name) { return kNames[static_cast<size_t>(name)]; }
+
+RecipeName parse_recipe(std::string_view name) {
+  for (size_t i = 0; i < kNames.size(); ++i) {
+    if (kNames[i] == name) return static_cast<RecipeName>(i);
+  }
+  fail<ConfigError>("fp8", "recipe {} is unknown: expected one of {}", name, fmt::join(kNames, ", "));
+}
+
+std::vector<std::string_view> recipe_names() { return {kNames.begin(), kNames.end()}; }
+
+Recipe make_recipe(RecipeName name, bool power_of_two_scales) {
+  const ScaleRounding rounding = power_of_two_scales ? kPowerOfTwo : ScaleRounding::none;
+  switch (name) {
+    case RecipeName::tensorwise:
+    case RecipeName::tensorwise_with_gw_hp:
+    case RecipeName::delayed: {
+      const OperandRecipe e4m3{.format = DType::e4m3, .rounding = rounding};
+      const OperandRecipe e5m2{.format = DType::e5m2, .rounding = rounding};
+      Recipe recipe = from(name, e4m3, e4m3, e5m2);
+      recipe.weight_gradient.is_fp8 = name != RecipeName::tensorwise_with_gw_hp;
+      return recipe;
+    }
+    case RecipeName::rowwise:
+    case RecipeName::rowwise_with_gw_hp: {
+      const OperandRecipe row{.granularity = Granularity::row, .rounding = kPowerOfTwo};
+      Recipe recipe = from(name, row, row, row);
+      if (name == RecipeName::rowwise_with_gw_hp) {
+        recipe.input_gradient.b.granularity = Granularity::tensor;
+        recipe.weight_gradient.is_fp8 = false;
+      }
+      return recipe;
+    }
+    case RecipeName::blockwise: {
+      const OperandRecipe line{.granularity = Granularity::block_1x128, .rounding = kPowerOfTwo};
+      const OperandRecipe square{.granularity = Granularity::block_128x128, .rounding = kPowerOfTwo};
+      Recipe recipe = from(name, line, square, line);
+      recipe.forward.fast_accumulation = false;  // tensor cores promote the sum of every block by construction
+      return recipe;
+    }
+    default: {
+      const OperandRecipe block{.granularity = Granularity::block_1x32, .rounding = kPowerOfTwo};
+      Recipe recipe = from(RecipeName::mxfp8, block, block, block);
+      recipe.forward.fast_accumulation = false;
+      return recipe;
+    }
+  }
+}
+
+std::vector<RecipeName> recipes_of_compute_capability(int capability) {
+  if (capability < 89) return {};
+  std::vector<RecipeName> names{RecipeName::tensorwise, RecipeName::tensorwise_with_gw_hp, RecipeName::delayed};
+  if (capability == 90) {
+    names.insert(names.end(), {RecipeName::rowwise, RecipeName::rowwise_with_gw_hp, RecipeName::blockwise});
+  }
+  if (capability == 100 || capability == 103) names.push_back(RecipeName::mxfp8);
+  return names;
+}
+
+}  // namespace ottava::fp8
