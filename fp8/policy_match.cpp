@@ -1,0 +1,90 @@
+#include "fp8/policy_match.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace ottava::fp8 {
+namespace {
+
+template <class Matches>
+bool covers_something(const std::vector<PolicyGemm>& gemms, Matches&& matches) {
+  return std::any_of(gemms.begin(), gemms.end(), [&](const PolicyGemm& gemm) {
+    const std::vector<bool> parts = matches(gemm);
+    return std::find(parts.begin(), parts.end(), true) != parts.end();
+  });
+}
+
+/// "layers.*.attention.wqkv (wq, wk, wv)" and its like, each once.
+std::string known_names(const std::vector<PolicyGemm>& gemms) {
+  std::vector<std::string> names;
+  for (const PolicyGemm& gemm : gemms) {
+    std::string name = gemm.name;
+    const std::string layer = fmt::format(".{}.", gemm.layer);
+    if (size_t at = name.find(layer); at != std::string::npos) name.replace(at, layer.size(), ".*.");
+    if (gemm.parts.size() > 1) {
+      std::vector<std::string_view> parts;
+      for (const auto& part : gemm.parts) parts.push_back(part.name);
+      name += fmt::format(" ({})", fmt::join(parts, ", "));
+    }
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+}  // namespace
+
+bool glob_matches(std::string_view glob, std::string_view name) {
+  const size_t star = glob.find('*');
+  if (star == std::string_view::npos) return glob == name;
+  if (name.substr(0, star) != glob.substr(0, star)) return false;
+  for (size_t taken = star; taken <= name.size(); ++taken) {
+    if (glob_matches(glob.substr(star + 1), name.substr(taken))) return true;
+  }
+  return false;
+}
+
+std::string part_name(const PolicyGemm& gemm, const PolicyGemm::Part& part) {
+  const size_t dot = gemm.name.rfind('.');
+  if (gemm.parts.size() == 1) return gemm.name;
+  return (dot == std::string::npos ? "" : gemm.name.substr(0, dot + 1)) + part.name;
+}
+
+std::vector<bool> parts_matching_filter(const PolicyGemm& gemm, std::string_view filter) {
+  std::vector<bool> covered;
+  for (const auto& part : gemm.parts) covered.push_back(part_name(gemm, part).find(filter) != std::string::npos);
+  const bool any = std::find(covered.begin(), covered.end(), true) != covered.end();
+  if (!any && gemm.name.find(filter) != std::string::npos) covered.assign(gemm.parts.size(), true);
+  return covered;
+}
+
+std::vector<bool> parts_matching_glob(const PolicyGemm& gemm, std::string_view glob) {
+  if (glob_matches(glob, gemm.name)) return std::vector<bool>(gemm.parts.size(), true);
+  std::vector<bool> covered;
+  for (const auto& part : gemm.parts) covered.push_back(glob_matches(glob, part_name(gemm, part)));
+  return covered;
+}
+
+void check_entries(const Float8Config& config, const std::vector<PolicyGemm>& gemms) {
+  std::vector<std::string> idle;
+  for (const std::string& filter : config.filter_fqns) {
+    auto matches = [&](const PolicyGemm& gemm) { return parts_matching_filter(gemm, filter); };
+    if (filter != kAutoFilter && !covers_something(gemms, matches)) idle.push_back(fmt::format("filter_fqns \"{}\"", filter));
+  }
+  for (const Float8PolicyConfig& entry : config.policy) {
+    auto matches = [&](const PolicyGemm& gemm) { return parts_matching_glob(gemm, entry.match); };
+    if (!covers_something(gemms, matches)) idle.push_back(fmt::format("policy \"{}\"", entry.match));
+    for (const Float8PolicyConfig& other : config.policy) {
+      if (entry.match == other.match && entry.recipe != other.recipe) {
+        fail<ConfigError>("fp8", "quantize.linear.float8.policy says both {} and {} for \"{}\": keep one of them", entry.recipe,
+                          other.recipe, entry.match);
+      }
+    }
+  }
+  if (!idle.empty()) {
+    fail<ConfigError>("fp8", "in quantize.linear.float8, {} matches no matrix product: this model has {}",
+                      fmt::join(idle, " and "), known_names(gemms));
+  }
+}
+
+}  // namespace ottava::fp8

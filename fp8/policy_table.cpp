@@ -1,0 +1,77 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "fp8/policy.h"
+
+namespace ottava::fp8 {
+namespace {
+
+/// One line: the same decision for neighbouring blocks.
+struct Line {
+  std::string before, after;  ///< of the block's number in the name
+  int64_t first = -1, last = -1;
+  std::array<std::string, 4> rest;  ///< global shape, local shape, runs in, reason
+
+  std::string name() const {
+    if (first < 0) return before;
+    return first == last ? fmt::format("{}{}{}", before, first, after) : fmt::format("{}{}-{}{}", before, first, last, after);
+  }
+};
+
+Line line_of(const GemmDecision& d) {
+  Line line{.before = d.gemm.name};
+  const std::string number = fmt::format(".{}.", d.gemm.layer);
+  if (size_t at = d.gemm.name.find(number); d.gemm.layer >= 0 && at != std::string::npos) {
+    line.before = d.gemm.name.substr(0, at + 1);
+    line.after = d.gemm.name.substr(at + number.size() - 1);
+    line.first = line.last = d.gemm.layer;
+  }
+  line.rest = {fmt::format("{} x {}", d.gemm.rows(), d.gemm.columns),
+               fmt::format("{} x {}", d.gemm.local_rows(), d.gemm.local_columns),
+               d.recipe ? std::string(name_of(d.recipe->name)) : "bf16", d.reason};
+  return line;
+}
+
+}  // namespace
+
+std::string policy_table(const Policy& policy) {
+  std::vector<Line> lines;
+  double flops = 0, fp8_flops = 0;
+  int64_t fp8_layers = 0;
+  for (const GemmDecision& d : policy.decisions) {
+    Line line = line_of(d);
+    auto same = std::find_if(lines.begin(), lines.end(), [&](const Line& other) {
+      return line.first >= 0 && other.last == line.first - 1 && other.before == line.before && other.after == line.after &&
+             other.rest == line.rest;
+    });
+    if (same != lines.end()) {
+      same->last = line.last;
+    } else {
+      lines.push_back(std::move(line));
+    }
+    const double work = static_cast<double>(d.gemm.rows()) * static_cast<double>(d.gemm.columns);
+    flops += 3 * work;
+    fp8_flops += (d.recipe ? d.recipe->fp8_products() : 0) * work;
+    fp8_layers += d.recipe.has_value();
+  }
+  const std::array<std::string, 5> titles = {"layer", "rows x columns", fmt::format("on a rank (tp {})", policy.tensor_parallel),
+                                             "runs in", "because"};
+  std::array<size_t, 4> widths;
+  for (size_t c = 0; c < widths.size(); ++c) {
+    widths[c] = titles[c].size();
+    for (const Line& line : lines) widths[c] = std::max(widths[c], c == 0 ? line.name().size() : line.rest[c - 1].size());
+  }
+  auto row = [&](const std::array<std::string, 5>& cells) {
+    std::string text;
+    for (size_t c = 0; c < widths.size(); ++c) text += fmt::format("{:<{}}  ", cells[c], widths[c]);
+    return text + cells[4] + '\n';
+  };
+  std::string table = row(titles);
+  for (const Line& line : lines) table += row({line.name(), line.rest[0], line.rest[1], line.rest[2], line.rest[3]});
+  return table + fmt::format("FP8: {} of {} layers, {} products per forward and backward pass, {:.1f}% of their FLOPs\n", fp8_layers,
+                             policy.decisions.size(), policy.fp8_products(), flops > 0 ? 100 * fp8_flops / flops : 0.0);
+}
+
+}  // namespace ottava::fp8
