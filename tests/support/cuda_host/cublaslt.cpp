@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <memory>
+#include <mutex>
 #include <vector>
 
 #include "core/bf16.h"
@@ -47,6 +47,7 @@ struct Found {
   uint64_t workspace;
   uint32_t alignment[4];
 };
+std::mutex found_mutex;  // ranks are threads
 std::vector<Found> found;
 
 // The library's handles are pointers to types that it keeps to itself.
@@ -230,6 +231,7 @@ cublasStatus_t heuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc_handle, cub
   }
   Found entry{as<Layout>(a), as<Layout>(b), as<Layout>(d), desc.transpose_a, desc.transpose_b, preference.workspace, {}};
   std::copy(std::begin(preference.alignment), std::end(preference.alignment), entry.alignment);
+  const std::lock_guard lock(found_mutex);
   const size_t index = found.size();
   found.push_back(entry);
   *result = {};
@@ -247,8 +249,12 @@ cublasStatus_t matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc_handle,
   const auto& desc = as<Description>(desc_handle);
   size_t index;
   std::memcpy(&index, algo, sizeof index);
-  if (!handle || index >= found.size()) return refuse(CUBLAS_STATUS_NOT_INITIALIZED, "no handle or no algorithm");
-  const Found& plan = found[index];
+  Found plan;
+  {
+    const std::lock_guard lock(found_mutex);
+    if (!handle || index >= found.size()) return refuse(CUBLAS_STATUS_NOT_INITIALIZED, "no handle or no algorithm");
+    plan = found[index];
+  }
   const Layout &la = as<Layout>(a_layout), &lb = as<Layout>(b_layout), &ld = as<Layout>(d_layout);
   if (const char* reason = objection(desc, la, lb, ld)) return refuse(CUBLAS_STATUS_NOT_SUPPORTED, reason);
   if (!(plan.a == la && plan.b == lb && plan.d == ld) || plan.transpose_a != desc.transpose_a ||

@@ -7,7 +7,6 @@
 #include <cstring>
 #include <map>
 #include <memory>
-#include <vector>
 
 #include "memory.h"
 #include "sanitizer.h"
@@ -216,9 +215,12 @@ cudaError_t cudaMemcpyAsync(void* destination, const void* source, size_t bytes,
     return kind_of(p) == MemoryKind::none;
   };
   if (is_pageable(source) && !is_pageable(destination)) {
-    auto* begin = static_cast<const char*>(source);
-    auto staged = std::make_shared<std::vector<char>>(begin, begin + bytes);
-    return enqueue_transfer(stream, [=] { std::memmove(destination, staged->data(), bytes); });
+    void* staged = std::malloc(bytes);
+    std::memcpy(staged, source, bytes);
+    return enqueue_transfer(stream, [=] {
+      std::memmove(destination, staged, bytes);
+      std::free(staged);
+    });
   }
   cudaError_t status = enqueue_transfer(stream, [=] { std::memmove(destination, source, bytes); });
   return status == cudaSuccess && is_pageable(destination) ? cudaStreamSynchronize(stream) : status;
