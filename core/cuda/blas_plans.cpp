@@ -109,7 +109,7 @@ std::string to_string(const BlasProblem& p) {
 struct BlasPlans::State {
   int device;
   cublasLtHandle_t handle = nullptr;
-  Tensor workspace;
+  Tensor workspace{nullptr, DType::u8, {0}};
   bool latched = false;
   std::map<Key, Plan> plans;
 

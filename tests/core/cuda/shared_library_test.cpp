@@ -1,0 +1,34 @@
+#include "core/cuda/shared_library.h"
+
+#include <cstdlib>
+#include <string>
+
+#include "core/error.h"
+#include "tests/support/catch.h"
+
+using namespace ottava;
+
+TEST_CASE("a library is opened and its functions found") {
+  const cuda::SharedLibrary library("libm.so.6", "the mathematics library");
+  double (*cosine)(double) = nullptr;
+  library.find("cos", cosine);
+  CHECK(cosine(0.0) == 1.0);
+  CHECK_THROWS_WITH(library.find("no_such_function", cosine),
+                    "[cuda] the mathematics library (libm.so.6) has no function no_such_function: it is too old");
+}
+
+TEST_CASE("a missing library is named with the places that were searched") {
+  setenv("OTTAVA_CUDA_LIBRARIES", "/first/place:/second", 1);
+  std::string message;
+  try {
+    cuda::SharedLibrary("libottava_absent.so.1", "an absent library");
+  } catch (const DeviceError& e) {
+    message = e.what();
+  }
+  unsetenv("OTTAVA_CUDA_LIBRARIES");
+  INFO(message);
+  CHECK(message.find("[cuda] an absent library (libottava_absent.so.1) was not found: install it or name its directory in "
+                     "OTTAVA_CUDA_LIBRARIES; searched the loader's path, /first/place, /second, ") == 0);
+  CHECK(message.find("/usr/local/cuda/lib64") != std::string::npos);
+  CHECK(message.find("nvidia/*/lib") != std::string::npos);
+}
