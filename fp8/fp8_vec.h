@@ -75,6 +75,15 @@ inline void store_codes(uint8_t* p, UVec codes, Part part) {
   __builtin_memcpy(p, &b, static_cast<unsigned long>(part.n));
 }
 
+/// max_lane of core/cpu/vec.h, quick enough for blocks of two vectors.
+inline uint32_t largest_lane(UVec v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_epu32(bits_as<__m512i>(v));
+#else
+  return max_lane(v);
+#endif
+}
+
 /// What is quantized: the value as bf16 holds it.
 template <class Lanes>
 inline Vec load_as_bf16(const bf16* p, Lanes lanes) { return load(p, lanes); }

@@ -25,21 +25,4 @@ Shape scale_shape(Granularity granularity, int64_t rows, int64_t cols) {
   }
 }
 
-int64_t scale_index(Granularity granularity, Shape matrix, int64_t row, int64_t col) {
-  switch (granularity) {
-    case Granularity::tensor:
-      return 0;
-    case Granularity::row:
-      return row;
-    case Granularity::block_1x128:
-      return col / 128 * matrix.rows() + row;
-    case Granularity::block_128x128:
-      return row / 128 * blocks(blocks(matrix.cols(), 128), 4) * 4 + col / 128;
-    default: {
-      const int64_t tile = row / 128 * blocks(matrix.cols(), 128) + col / 128, in_tile = row % 128;
-      return tile * 512 + in_tile % 32 * 16 + in_tile / 32 * 4 + col / 32 % 4;
-    }
-  }
-}
-
 }  // namespace ottava::fp8

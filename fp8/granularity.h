@@ -23,8 +23,33 @@ Shape scale_shape(Granularity granularity, int64_t rows, int64_t cols);
 inline DType scale_dtype(Granularity granularity) {
   return granularity == Granularity::block_1x32 ? DType::e8m0 : DType::f32;
 }
-/// Index into the inverse scales of the element (row, col) of a matrix of that shape.
-int64_t scale_index(Granularity granularity, Shape matrix, int64_t row, int64_t col);
+/// Index into the inverse scales of the element (row, col) of a [rows, cols] matrix.
+class ScaleLayout {
+ public:
+  ScaleLayout(Granularity granularity, int64_t rows, int64_t cols)
+      : granularity_(granularity), rows_(rows), blocks_((cols + 127) / 128) {}
+  int64_t operator()(int64_t row, int64_t col) const {
+    switch (granularity_) {
+      case Granularity::tensor:
+        return 0;
+      case Granularity::row:
+        return row;
+      case Granularity::block_1x128:
+        return col / 128 * rows_ + row;
+      case Granularity::block_128x128:
+        return row / 128 * ((blocks_ + 3) / 4 * 4) + col / 128;
+      default:
+        return (row / 128 * blocks_ + col / 128) * 512 + row % 32 * 16 + row % 128 / 32 * 4 + col / 32 % 4;
+    }
+  }
+
+ private:
+  Granularity granularity_;
+  int64_t rows_, blocks_;
+};
+inline int64_t scale_index(Granularity granularity, const Shape& matrix, int64_t row, int64_t col) {
+  return ScaleLayout(granularity, matrix.rows(), matrix.cols())(row, col);
+}
 /// Elements of a row that share a scale, given its length.
 inline int64_t scale_block(Granularity granularity, int64_t cols) {
   switch (granularity) {

@@ -18,7 +18,7 @@ void block_amax(const void* source, int64_t n, int64_t block, uint32_t* amax) {
     for_each_vec(n - start < block ? n - start : block, [&](int64_t c, auto lanes) {
       largest = max_bits(largest, abs_bits(load_as_bf16(x + start + c, lanes)));
     });
-    *amax++ = max_lane(largest);
+    *amax++ = largest_lane(largest);
   }
 }
 

@@ -24,7 +24,9 @@ class Quantizer {
         e5m2_(format_.mantissa_bits == 2),
         rows_(args.x.rows()),
         cols_(args.x.cols()),
-        element_(static_cast<int64_t>(size_of(args.x.dtype))) {
+        element_(static_cast<int64_t>(size_of(args.x.dtype))),
+        layout_(args.granularity, rows_, cols_),
+        turned_layout_(args.granularity, cols_, rows_) {
     if (a_.granularity == Granularity::tensor) shared_ = scale_of(*a_.amax.as<uint32_t>());
     for (const Quantized* q : {&a_.out, &a_.transposed}) {
       if (q->empty()) continue;
@@ -34,6 +36,7 @@ class Quantizer {
   }
 
   void run() {
+    if (a_.granularity == Granularity::tensor && !a_.out.empty() && !a_.transposed.empty()) return run_in_bands();
     // Rows are read in one piece where nothing but they matters; else one read of a tile serves both outputs. A row's scale
     // is known only at its end, so that tiles cannot make it.
     const bool in_tiles = a_.granularity == Granularity::block_128x128 ||
@@ -55,6 +58,21 @@ class Quantizer {
     });
   }
 
+  /// One scale for everything: rows are read as they lie, and their bytes are turned while they are in the cache.
+  void run_in_bands() const {
+    parallel_for(rows_, kTile, [&](int64_t begin, int64_t end) {
+      QuantizeCounts counts;
+      for (int64_t r0 = begin; r0 < end; r0 += kTile) {
+        const int64_t h = std::min(kTile, end - r0);
+        for (int64_t r = r0; r < r0 + h; ++r) quantize_row(r, counts_or_null(counts));
+        for (int64_t c0 = 0; c0 < cols_; c0 += kTile) {
+          turn_tile(a_.out.bytes.as<uint8_t>() + r0 * cols_ + c0, cols_, r0, c0, h, std::min(kTile, cols_ - c0));
+        }
+      }
+      add(counts);
+    });
+  }
+
   void count_elements() const {
     if (!a_.counters.empty()) a_.counters.as<int64_t>()[0] += rows_ * cols_;
   }
@@ -66,11 +84,11 @@ class Quantizer {
     return scale;
   }
   void set_inverse(const Quantized& q, int64_t row, int64_t col, const Scale& scale) const {
-    const int64_t at = scale_index(a_.granularity, q.bytes.shape, row, col);
+    const int64_t at = (&q == &a_.out ? layout_ : turned_layout_)(row, col);
     if (a_.granularity == Granularity::block_1x32) {
-      q.scale_inverse.as<uint8_t>()[at] = encode_e8m0(scale.inverse);
+      static_cast<uint8_t*>(q.scale_inverse.data)[at] = encode_e8m0(scale.inverse);
     } else {
-      q.scale_inverse.as<float>()[at] = scale.inverse;
+      static_cast<float*>(q.scale_inverse.data)[at] = scale.inverse;
     }
   }
   const void* at(int64_t row, int64_t col) const {
@@ -108,6 +126,7 @@ class Quantizer {
 
   void quantize_tile(int64_t r0, int64_t c0, bool write_out, QuantizeCounts& counts) const {
     const int64_t h = std::min(kTile, rows_ - r0), w = std::min(kTile, cols_ - c0);
+    prefetch(r0, c0 + kTile, h);
     const bool uniform = a_.granularity == Granularity::tensor || a_.granularity == Granularity::block_128x128;
     QuantizeCounts* out_counts = write_out ? counts_or_null(counts) : nullptr;
     uint8_t buffer[kTile * kTile];
@@ -137,8 +156,23 @@ class Quantizer {
       }
       if (!a_.transposed.empty()) encode_columns(r0, c0, h, w, buffer, a_.out.empty() ? counts_or_null(counts) : nullptr);
     }
-    if (!a_.transposed.empty()) {
-      kernels_.transpose(codes, stride, a_.transposed.bytes.as<uint8_t>() + c0 * rows_ + r0, rows_, {0, h, w});
+    if (!a_.transposed.empty()) turn_tile(codes, stride, r0, c0, h, w);
+  }
+
+  /// Through a buffer: rows of the transpose often lie a power of two apart, where few of them fit the cache at once.
+  void turn_tile(const uint8_t* codes, int64_t stride, int64_t r0, int64_t c0, int64_t h, int64_t w) const {
+    uint8_t turned[kTile * kTile];
+    kernels_.transpose(codes, stride, turned, kTile, {0, h, w});
+    uint8_t* to = a_.transposed.bytes.as<uint8_t>() + c0 * rows_ + r0;
+    for (int64_t c = 0; c < w; ++c) std::memcpy(to + c * rows_, turned + c * kTile, static_cast<size_t>(h));
+  }
+
+  /// The next tile: short pieces of many rows are no stream that the machine would fetch ahead.
+  void prefetch(int64_t r0, int64_t c0, int64_t h) const {
+    const int64_t bytes = std::min(kTile, cols_ - c0) * element_;
+    for (int64_t r = r0; r < r0 + h; ++r) {
+      const auto* row = static_cast<const uint8_t*>(at(r, c0));
+      for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(row + b);
     }
   }
 
@@ -185,6 +219,7 @@ class Quantizer {
   const Format& format_;
   const bool e5m2_;
   const int64_t rows_, cols_, element_;
+  const ScaleLayout layout_, turned_layout_;
   Scale shared_;
 };
 
@@ -199,6 +234,7 @@ void quantize(const Quantize& args) {
 void dequantize(const Quantized& x, Granularity granularity, const Tensor& y) {
   auto kernel = quantize_kernels().decode[y.dtype];
   const bool e5m2 = x.bytes.dtype == DType::e5m2;
+  const ScaleLayout layout(granularity, y.rows(), y.cols());
   const int64_t cols = y.cols(), block = scale_block(granularity, cols), piece = block * kMostBlocks;
   const auto size = static_cast<int64_t>(size_of(y.dtype));
   parallel_for(y.rows(), 16, [&](int64_t begin, int64_t end) {
@@ -207,9 +243,9 @@ void dequantize(const Quantized& x, Granularity granularity, const Tensor& y) {
       for (int64_t c = 0; c < cols; c += piece) {
         const int64_t n = std::min(piece, cols - c);
         for (int64_t b = 0; b * block < n; ++b) {
-          const int64_t at = scale_index(granularity, y.shape, r, c + b * block);
-          inverses[b] = granularity == Granularity::block_1x32 ? decode_e8m0(x.scale_inverse.as<uint8_t>()[at])
-                                                               : x.scale_inverse.as<float>()[at];
+          const int64_t at = layout(r, c + b * block);
+          inverses[b] = granularity == Granularity::block_1x32 ? decode_e8m0(static_cast<const uint8_t*>(x.scale_inverse.data)[at])
+                                                               : static_cast<const float*>(x.scale_inverse.data)[at];
         }
         kernel(x.bytes.as<uint8_t>() + r * cols + c, n, block, inverses, e5m2,
                static_cast<uint8_t*>(y.data) + (r * cols + c) * size);
