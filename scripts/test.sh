@@ -35,7 +35,7 @@ for stage in "${stages[@]}"; do
     asan)
       stage_begin asan "core, fp8 and the parsers under the address and undefined-behaviour sanitizers"
       build asan build-asan --target ottava_asan_tests
-      ASAN_OPTIONS=detect_leaks=1 ctest --test-dir build-asan --output-on-failure -j 2 -L 'core|fp8|fuzz'
+      ASAN_OPTIONS=detect_leaks=1 ctest --test-dir build-asan --output-on-failure -j 2 -L 'core|fp8|fuzz' -E '_baseline$|_avx2$|_random$|ISA_'
       stage_end
       ;;
     tsan)

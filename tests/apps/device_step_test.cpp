@@ -13,7 +13,13 @@ namespace {
 
 constexpr int kSteps = 3;
 
-TrainingShape shape_with(DType compute) {
+struct Case {
+  DType compute = DType::f32;
+  enum class Family { llama, tied, qwen2, qwen3 } family = Family::llama;
+  Recompute recompute = Recompute::nothing;
+};
+
+TrainingShape shape_of(const Case& c) {
   LlamaConfig model;
   model.dim = 64;
   model.layers = 2;
@@ -22,8 +28,12 @@ TrainingShape shape_with(DType compute) {
   model.head_dim = 64;
   model.ffn_dim = 96;
   model.vocab_size = 160;
+  model.tied_embeddings = c.family == Case::Family::tied;
+  model.qkv_bias = c.family == Case::Family::qwen2;
+  model.qk_norm = c.family == Case::Family::qwen3;
   TrainingShape shape = tiny_shape(model, 2, 40);
-  shape.parameters.compute = compute;
+  shape.parameters.compute = c.compute;
+  shape.model_options.recompute.assign(2, c.recompute);
   shape.max_norm = 1;
   shape.groups.assign(llama_parameters(model).specs.size(), {.weight_decay = 0.1f, .lr_factor = 1});
   return shape;
@@ -34,8 +44,8 @@ struct Curve {
   std::vector<float> weights;
 };
 
-Curve train(Device device, DType compute) {
-  const TrainingShape shape = shape_with(compute);
+Curve train(Device device, const Case& c) {
+  const TrainingShape shape = shape_of(c);
   EngineRun run(shape, device);
   run->parameters().initialise(3);
   Curve curve;
@@ -58,14 +68,14 @@ Curve train(Device device, DType compute) {
 }
 
 /// Three steps on every device end where the CPU's do, and repeat bitwise.
-void check_devices(DType compute) {
+void check_devices(const Case& c) {
   // f32: order of sums alone. bf16: activations, rounded to 2^-9, fall on the other side now and then.
-  const double bound = compute == DType::f32 ? 1e-5 : 2e-3, weight_bound = compute == DType::f32 ? 2e-4 : 8e-3;
-  const Curve cpu = train({DeviceType::cpu, 0}, compute);
+  const double bound = c.compute == DType::f32 ? 1e-5 : 2e-3, weight_bound = c.compute == DType::f32 ? 2e-4 : 8e-3;
+  const Curve cpu = train({DeviceType::cpu, 0}, c);
   CHECK(cpu.loss.back() < cpu.loss.front());
   for (Device device : devices()) {
     INFO("device " << to_string(device));
-    const Curve got = train(device, compute);
+    const Curve got = train(device, c);
     for (size_t i = 0; i < kSteps; ++i) {
       INFO("step " << i);
       CHECK(got.loss[i] == Approx(cpu.loss[i]).epsilon(bound));
@@ -78,7 +88,7 @@ void check_devices(DType compute) {
       squares += difference * difference;
     }
     CHECK(std::sqrt(squares / static_cast<double>(got.weights.size())) < weight_bound);
-    const Curve again = train(device, compute);
+    const Curve again = train(device, c);
     CHECK(again.loss == got.loss);
     CHECK(again.grad_norm == got.grad_norm);
     CHECK(again.weights == got.weights);
@@ -87,5 +97,21 @@ void check_devices(DType compute) {
 
 }  // namespace
 
-TEST_CASE("three f32 steps on every device end where the CPU's do, and repeat bitwise") { check_devices(DType::f32); }
-TEST_CASE("three bf16 steps on every device end where the CPU's do, and repeat bitwise") { check_devices(DType::bf16); }
+TEST_CASE("three f32 steps on every device end where the CPU's do, and repeat bitwise") { check_devices({DType::f32}); }
+TEST_CASE("three bf16 steps on every device end where the CPU's do, and repeat bitwise") { check_devices({DType::bf16}); }
+
+TEST_CASE("tied embeddings, biases and QK-norm on every device") {
+  using Family = Case::Family;
+  for (Family family : {Family::tied, Family::qwen2, Family::qwen3}) check_devices({DType::f32, family});
+}
+
+TEST_CASE("recomputation changes no bit on any device") {
+  for (Device device : devices()) {
+    const Curve expected = train(device, {.compute = DType::bf16});
+    for (Recompute recompute : {Recompute::elementwise, Recompute::block}) {
+      const Curve got = train(device, {.compute = DType::bf16, .recompute = recompute});
+      CHECK(got.loss == expected.loss);
+      CHECK((got.weights == expected.weights));
+    }
+  }
+}
