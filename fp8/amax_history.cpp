@@ -49,7 +49,8 @@ void delayed_amax(Stream& stream, const AmaxHistory& history, const Tensor& curr
     case DeviceType::cuda:
       return cuda::delayed_amax(stream, history, current, amax);
     case DeviceType::meta:
-      stream.recorder().record({.op = kDelayed, .bytes = static_cast<double>(history.rows.bytes() + amax.bytes())});
+      stream.recorder().record(
+          {.op = kDelayed, .bytes = static_cast<double>(history.rows.bytes() + amax.bytes())});
   }
 }
 

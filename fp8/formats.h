@@ -6,16 +6,17 @@
 
 #include "core/dtype.h"
 
-// The FP8 formats (arXiv:2209.05433), the MX scale byte, and the one formula that turns an amax into a scale. Scalar
-// definitions: every kernel, on any device, gives the same bits.
+// The FP8 formats (arXiv:2209.05433), the MX scale byte, and the one formula that turns an amax into a scale.
+// Scalar definitions: every kernel, on any device, gives the same bits.
 namespace ottava::fp8 {
 
-/// E4M3: bias 7, no infinity, NaN 0x7f and 0xff. E5M2: bias 15, infinity 0x7c, NaN above. Both have subnormals.
+/// E4M3: bias 7, no infinity, NaN 0x7f and 0xff. E5M2: bias 15, infinity 0x7c, NaN above. Both have
+/// subnormals.
 struct Format {
   int mantissa_bits;
   int bias;
-  float max;         ///< largest finite number
-  float overflow;    ///< smallest magnitude that would round past max, were it not saturated (E4M3: exclusive)
+  float max;       ///< largest finite number
+  float overflow;  ///< smallest magnitude that would round past max, were it not saturated (E4M3: exclusive)
   uint8_t max_code;  ///< code of max
 };
 inline constexpr Format kE4M3{3, 7, 448.0f, 464.0f, 0x7e};
@@ -27,7 +28,8 @@ inline const Format& format_of(DType dtype) {
   fail<ShapeError>("fp8", "{} is not an FP8 format: expected e4m3 or e5m2", name_of(dtype));
 }
 
-/// Nearest value, ties to even; past the largest number (infinity too) the largest number; NaN becomes 0x7f whatever its sign.
+/// Nearest value, ties to even; past the largest number (infinity too) the largest number; NaN becomes 0x7f
+/// whatever its sign.
 inline uint8_t encode(float x, const Format& f) {
   const uint32_t u = std::bit_cast<uint32_t>(x), magnitude = u & 0x7fffffffu;
   const uint32_t sign = u >> 24 & 0x80u;
@@ -42,7 +44,8 @@ inline uint8_t encode(float x, const Format& f) {
     return static_cast<uint8_t>(sign | (std::bit_cast<uint32_t>(sum) - steps));
   }
   const uint32_t rounded = magnitude + (1u << (drop - 1)) - 1 + (magnitude >> drop & 1u);
-  return static_cast<uint8_t>(sign | ((rounded >> drop) - (static_cast<uint32_t>(127 - f.bias) << f.mantissa_bits)));
+  return static_cast<uint8_t>(sign |
+                              ((rounded >> drop) - (static_cast<uint32_t>(127 - f.bias) << f.mantissa_bits)));
 }
 
 inline float decode(uint8_t code, const Format& f) {
@@ -56,12 +59,14 @@ inline float decode(uint8_t code, const Format& f) {
     value = static_cast<float>(magnitude) *
             std::bit_cast<float>(static_cast<uint32_t>(128 - f.bias - f.mantissa_bits) << 23);
   } else {
-    value = std::bit_cast<float>((magnitude << (23 - f.mantissa_bits)) + (static_cast<uint32_t>(127 - f.bias) << 23));
+    value = std::bit_cast<float>((magnitude << (23 - f.mantissa_bits)) +
+                                 (static_cast<uint32_t>(127 - f.bias) << 23));
   }
   return std::bit_cast<float>(std::bit_cast<uint32_t>(value) | sign);
 }
 
-/// UE8M0: 2^(code - 127), 0xff is NaN. Encoding takes powers of two alone; anything else has no code and gives NaN.
+/// UE8M0: 2^(code - 127), 0xff is NaN. Encoding takes powers of two alone; anything else has no code and
+/// gives NaN.
 inline uint8_t encode_e8m0(float power_of_two) {
   const uint32_t u = std::bit_cast<uint32_t>(power_of_two);
   if (u == 0x00400000u) return 0;  // 2^-127, a subnormal float
@@ -85,9 +90,10 @@ struct Scale {
 /// An amax below this one counts as this one: an all-zero tensor has a finite scale.
 inline constexpr float kSmallestAmax = 1e-12f;
 
-/// scale = max / max(amax, 1e-12), rounded down to a power of two if asked for; inverse = 1 / scale. IEEE divisions. The amax
-/// comes as the bits of max |x|, in which a NaN survives a maximum.
-inline Scale scale_from_amax(uint32_t amax_bits, const Format& f, ScaleRounding rounding = ScaleRounding::none) {
+/// scale = max / max(amax, 1e-12), rounded down to a power of two if asked for; inverse = 1 / scale. IEEE
+/// divisions. The amax comes as the bits of max |x|, in which a NaN survives a maximum.
+inline Scale scale_from_amax(uint32_t amax_bits, const Format& f,
+                             ScaleRounding rounding = ScaleRounding::none) {
   if (amax_bits >= 0x7f800000u) return {1, 1, false};
   const float amax = std::bit_cast<float>(amax_bits);
   float scale = f.max / (amax > kSmallestAmax ? amax : kSmallestAmax);

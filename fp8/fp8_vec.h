@@ -27,7 +27,8 @@ inline UVec fp8_codes(Vec x) {
   constexpr int kDrop = 23 - F::kMantissa;
   const UVec u = bits_as<UVec>(x), magnitude = u & 0x7fffffffu;
   const UVec clamped = magnitude < F::kMaxBits ? magnitude : UVec{} + F::kMaxBits;
-  const UVec normal = ((clamped + ((1u << (kDrop - 1)) - 1u) + (clamped >> kDrop & 1u)) >> kDrop) - F::kRebias;
+  const UVec normal =
+      ((clamped + ((1u << (kDrop - 1)) - 1u) + (clamped >> kDrop & 1u)) >> kDrop) - F::kRebias;
   const UVec subnormal = bits_as<UVec>(bits_as<Vec>(clamped) + F::kSteps) - bits_as<UVec>(splat(F::kSteps));
   const UVec code = (bits_as<Vec>(clamped) < F::kMinNormal ? subnormal : normal) | (u >> 24 & 0x80u);
   return magnitude > 0x7f800000u ? UVec{} + 0x7fu : code;
@@ -86,8 +87,12 @@ inline uint32_t largest_lane(UVec v) {
 
 /// What is quantized: the value as bf16 holds it.
 template <class Lanes>
-inline Vec load_as_bf16(const bf16* p, Lanes lanes) { return load(p, lanes); }
+inline Vec load_as_bf16(const bf16* p, Lanes lanes) {
+  return load(p, lanes);
+}
 template <class Lanes>
-inline Vec load_as_bf16(const float* p, Lanes lanes) { return rounded_to<bf16>(load(p, lanes)); }
+inline Vec load_as_bf16(const float* p, Lanes lanes) {
+  return rounded_to<bf16>(load(p, lanes));
+}
 
 }  // namespace ottava::cpu::OTTAVA_ISA

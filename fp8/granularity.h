@@ -7,8 +7,8 @@
 
 namespace ottava::fp8 {
 
-/// What shares one scale. A matrix is [outer, inner] with the contraction inside; blocks run along it. The last block of
-/// a row or column may be short.
+/// What shares one scale. A matrix is [outer, inner] with the contraction inside; blocks run along it. The
+/// last block of a row or column may be short.
 enum class Granularity : uint8_t { tensor, row, block_1x128, block_128x128, block_1x32 };
 std::string_view name_of(Granularity granularity);
 
@@ -17,8 +17,8 @@ std::string_view name_of(Granularity granularity);
 ///   row             f32 [rows]
 ///   block_1x128     f32 [ceil(cols/128), rows]
 ///   block_128x128   f32 [ceil(rows/128), ceil(cols/128) up to a multiple of 4], padding zero
-///   block_1x32      e8m0, tiles of 128 rows x 4 blocks, row-major, whole tiles, padding zero; inside a tile the byte
-///                   of (row, block) is at (row % 32) * 16 + row / 32 * 4 + block
+///   block_1x32      e8m0, tiles of 128 rows x 4 blocks, row-major, whole tiles, padding zero; inside
+///                   a tile the byte of (row, block) is at (row % 32) * 16 + row / 32 * 4 + block
 Shape scale_shape(Granularity granularity, int64_t rows, int64_t cols);
 inline DType scale_dtype(Granularity granularity) {
   return granularity == Granularity::block_1x32 ? DType::e8m0 : DType::f32;

@@ -31,7 +31,8 @@ Choice merged(const std::vector<Choice>& choices) {
 
 std::string blocks(int64_t n) { return n == 1 ? "block stays" : fmt::format("{} blocks stay", n); }
 
-Choice before_names(const Float8Config& config, const PolicyInputs& inputs, const PolicyGemm& gemm, const Recipe& recipe) {
+Choice before_names(const Float8Config& config, const PolicyInputs& inputs, const PolicyGemm& gemm,
+                    const Recipe& recipe) {
   switch (gemm.role) {
     case GemmRole::output:
       return {{}, "the output layer stays in high precision"};
@@ -58,17 +59,20 @@ std::vector<Choice> choose(const Float8Config& config, const PolicyInputs& input
     }
   };
   for (const std::string& filter : config.filter_fqns) {
-    if (filter != kAutoFilter) set(parts_matching_filter(gemm, filter), {{}, fmt::format("filter_fqns \"{}\"", filter)});
+    if (filter != kAutoFilter)
+      set(parts_matching_filter(gemm, filter), {{}, fmt::format("filter_fqns \"{}\"", filter)});
   }
   for (const Float8PolicyConfig& entry : config.policy) {
     Choice choice{{}, fmt::format("policy \"{}\"", entry.match), &entry};
-    if (entry.recipe != "bf16") choice.recipe = make_recipe(parse_recipe(entry.recipe), config.power_of_two_scales);
+    if (entry.recipe != "bf16")
+      choice.recipe = make_recipe(parse_recipe(entry.recipe), config.power_of_two_scales);
     set(parts_matching_glob(gemm, entry.match), choice);
   }
   return choices;
 }
 
-/// torchao's thresholds (float8_linear_utils.py), measured on H100: why this shape is too small, or nothing. N rows, K columns.
+/// torchao's thresholds (float8_linear_utils.py), measured on H100: why this shape is too small, or nothing.
+/// N rows, K columns.
 std::string too_small(RecipeName recipe, int64_t n, int64_t k) {
   switch (recipe) {
     case RecipeName::tensorwise:
@@ -80,8 +84,11 @@ std::string too_small(RecipeName recipe, int64_t n, int64_t k) {
       if (k <= 1024) return fmt::format("K {} <= 1024", k);
       return n <= 4096 && k <= 2048 ? fmt::format("N {} <= 4096 and K {} <= 2048", n, k) : "";
     default:
-      fail<ConfigError>("fp8", "{} has no thresholds for recipe {}: it knows tensorwise and rowwise; leave it out of "
-                        "quantize.linear.float8.filter_fqns", kAutoFilter, name_of(recipe));
+      fail<ConfigError>(
+          "fp8",
+          "{} has no thresholds for recipe {}: it knows tensorwise and rowwise; leave it out of "
+          "quantize.linear.float8.filter_fqns",
+          kAutoFilter, name_of(recipe));
   }
 }
 
@@ -97,20 +104,24 @@ void apply_size_rule(GemmDecision& decision) {
   for (const auto& part : gemm.parts) {
     if (!too_small(recipe, part.rows, gemm.columns).empty()) apart.push_back(part.name);
   }
-  if (!apart.empty()) decision.reason += fmt::format("; torchao, not fused, would keep {} in bf16", fmt::join(apart, ", "));
+  if (!apart.empty())
+    decision.reason += fmt::format("; torchao, not fused, would keep {} in bf16", fmt::join(apart, ", "));
 }
 
 /// Why an extent is no multiple, with the arithmetic; empty if it is one.
-std::string misfit(std::string_view what, int64_t global, int64_t local, int64_t tensor_parallel, int64_t of) {
+std::string misfit(std::string_view what, int64_t global, int64_t local, int64_t tensor_parallel,
+                   int64_t of) {
   if (local % of == 0) return "";
   const double units = static_cast<double>(global) / static_cast<double>(of);
   const std::string arithmetic = fmt::format("{}/{} = {:.6g}", global, of, units);
   if (local == global) return fmt::format("{} {} is not a multiple of {} ({})", global, what, of, arithmetic);
   if (local * tensor_parallel == global) {
-    return fmt::format("{} {} / tp {} = {} is not a multiple of {} ({})", global, what, tensor_parallel, local, of, arithmetic);
+    return fmt::format("{} {} / tp {} = {} is not a multiple of {} ({})", global, what, tensor_parallel,
+                       local, of, arithmetic);
   }
-  return fmt::format("{} of {} {} on a rank of tp {} is not a multiple of {} ({})", local, global, what, tensor_parallel, of,
-                     fmt::format("{}/{} = {:.6g}", local, of, static_cast<double>(local) / static_cast<double>(of)));
+  return fmt::format(
+      "{} of {} {} on a rank of tp {} is not a multiple of {} ({})", local, global, what, tensor_parallel, of,
+      fmt::format("{}/{} = {:.6g}", local, of, static_cast<double>(local) / static_cast<double>(of)));
 }
 
 std::string shape_problem(const GemmDecision& decision, const PolicyInputs& inputs) {
@@ -125,21 +136,23 @@ std::string shape_problem(const GemmDecision& decision, const PolicyInputs& inpu
 
 int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-[[noreturn]] void refuse(const GemmDecision& decision, const Float8PolicyConfig& entry, const std::string& why,
-                         const PolicyInputs& inputs) {
+[[noreturn]] void refuse(const GemmDecision& decision, const Float8PolicyConfig& entry,
+                         const std::string& why, const PolicyInputs& inputs) {
   const PolicyGemm& gemm = decision.gemm;
   std::string ways = "a smaller parallelism.tensor_parallel_degree";
   if (inputs.local_tokens % decision.recipe->alignment() != 0) {
     ways = "another training.seq_len or training.local_batch_size";
   } else if (gemm.role == GemmRole::output) {
-    ways = fmt::format("a vocabulary of {}, quantize.linear.float8.pad_vocabulary: true", round_up(gemm.rows(), 512));
+    ways = fmt::format("a vocabulary of {}, quantize.linear.float8.pad_vocabulary: true",
+                       round_up(gemm.rows(), 512));
   }
-  fail<ConfigError>("fp8", "policy \"{}\": {} asks for {} in {}, but {}; ways out: {}, or recipe bf16 for it", entry.match,
-                    entry.recipe, gemm.name, name_of(decision.recipe->name), why, ways);
+  fail<ConfigError>("fp8", "policy \"{}\": {} asks for {} in {}, but {}; ways out: {}, or recipe bf16 for it",
+                    entry.match, entry.recipe, gemm.name, name_of(decision.recipe->name), why, ways);
 }
 
 void pad(GemmDecision& decision, const PolicyInputs& inputs) {
-  const int64_t rows = decision.gemm.rows(), to = round_up(rows, decision.recipe->alignment() * inputs.tensor_parallel);
+  const int64_t rows = decision.gemm.rows(),
+                to = round_up(rows, decision.recipe->alignment() * inputs.tensor_parallel);
   if (to == rows) return;
   decision.padded_rows = to;
   decision.gemm.parts[0].local_rows = to / inputs.tensor_parallel;
@@ -154,17 +167,22 @@ void check_hardware(GemmDecision& decision, const Float8Config& config, const Po
   if (!config.emulate) {
     std::vector<std::string_view> names;
     for (RecipeName name : has) names.push_back(name_of(name));
-    fail<DeviceError>("fp8", "this GPU does not multiply recipe {} ({}): it has {}; set quantize.linear.float8.emulate to run it in "
-                      "bf16 arithmetic on the same bytes", name_of(decision.recipe->name), decision.gemm.name,
+    fail<DeviceError>("fp8",
+                      "this GPU does not multiply recipe {} ({}): it has {}; set "
+                      "quantize.linear.float8.emulate to run it in "
+                      "bf16 arithmetic on the same bytes",
+                      name_of(decision.recipe->name), decision.gemm.name,
                       names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")));
   }
   decision.is_emulated = true;
   decision.reason += "; emulated";
 }
 
-void settle(GemmDecision& decision, const Choice& choice, const Float8Config& config, const PolicyInputs& inputs) {
+void settle(GemmDecision& decision, const Choice& choice, const Float8Config& config,
+            const PolicyInputs& inputs) {
   if (!decision.recipe) return;
-  const bool sized = std::find(config.filter_fqns.begin(), config.filter_fqns.end(), kAutoFilter) != config.filter_fqns.end();
+  const bool sized = std::find(config.filter_fqns.begin(), config.filter_fqns.end(), kAutoFilter) !=
+                     config.filter_fqns.end();
   if (sized && !choice.entry) apply_size_rule(decision);
   if (!decision.recipe) return;
   if (config.pad_vocabulary && decision.gemm.role == GemmRole::output) pad(decision, inputs);
@@ -177,7 +195,9 @@ void settle(GemmDecision& decision, const Choice& choice, const Float8Config& co
   check_hardware(decision, config, inputs);
   if (config.automatic && !choice.entry) {
     if (!inputs.measured_speedup || decision.is_emulated) {
-      fail<ConfigError>("fp8", "quantize.linear.float8.auto measures FP8 against bf16, which says nothing on a device that emulates "
+      fail<ConfigError>("fp8",
+                        "quantize.linear.float8.auto measures FP8 against bf16, which says nothing on a "
+                        "device that emulates "
                         "FP8: leave it out, or run from a decisions file made on the GPU");
     }
     const double speedup = inputs.measured_speedup(decision.gemm, *decision.recipe);
@@ -217,8 +237,8 @@ Policy decide_policy(const Float8Config& config, const PolicyInputs& inputs) {
   Policy policy{.tensor_parallel = inputs.tensor_parallel};
   for (const PolicyGemm& gemm : inputs.gemms) {
     const std::vector<Choice> choices = choose(config, inputs, gemm);
-    const bool together = std::all_of(choices.begin(), choices.end(),
-                                      [&](const Choice& c) { return c.runs_like(choices[0]); });
+    const bool together =
+        std::all_of(choices.begin(), choices.end(), [&](const Choice& c) { return c.runs_like(choices[0]); });
     for (size_t i = 0; i < (together ? 1 : choices.size()); ++i) {
       const Choice choice = together ? merged(choices) : choices[i];
       GemmDecision decision{.gemm = gemm, .recipe = choice.recipe, .reason = choice.reason};
@@ -228,7 +248,8 @@ Policy decide_policy(const Float8Config& config, const PolicyInputs& inputs) {
         decision.is_split = true;
       }
       settle(decision, choice, config, inputs);
-      if (!together) decision.reason += fmt::format("; split from {}", gemm.name.substr(gemm.name.rfind('.') + 1));
+      if (!together)
+        decision.reason += fmt::format("; split from {}", gemm.name.substr(gemm.name.rfind('.') + 1));
       policy.decisions.push_back(std::move(decision));
     }
   }

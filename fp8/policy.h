@@ -10,7 +10,8 @@
 
 namespace ottava::fp8 {
 
-/// What a layer's matrix product is in the model. Embeddings, norms and attention itself are no rows of the policy: they are never FP8.
+/// What a layer's matrix product is in the model. Embeddings, norms and attention itself are no rows of the
+/// policy: they are never FP8.
 enum class GemmRole : uint8_t { linear, output, router };
 
 /// One linear layer: rows O (outputs), columns K (inputs), global and as a tensor-parallel rank holds them.
@@ -33,7 +34,8 @@ struct PolicyInputs {
   std::vector<PolicyGemm> gemms;
   int64_t layers = 0;
   int64_t tensor_parallel = 1;
-  int64_t local_tokens = 0;  ///< of a micro-batch, as the products see them: gathered over tensor-parallel ranks
+  /// Of a micro-batch, as the products see them: gathered over tensor-parallel ranks.
+  int64_t local_tokens = 0;
   /// Recipes that the device multiplies; absent: all of them (a CPU).
   std::optional<std::vector<RecipeName>> hardware = {};
   /// Speed of FP8 with its casts over bf16 for one layer's products; asked only with `auto`.
@@ -41,10 +43,10 @@ struct PolicyInputs {
 };
 
 struct GemmDecision {
-  PolicyGemm gemm;  ///< a fused matrix, or one of its parts where the fusion is split
+  PolicyGemm gemm;               ///< a fused matrix, or one of its parts where the fusion is split
   std::optional<Recipe> recipe;  ///< absent: high precision
   std::string reason;
-  bool is_split = false;    ///< a part that must run as a product of its own
+  bool is_split = false;  ///< a part that must run as a product of its own
   bool is_emulated = false;
   int64_t padded_rows = 0;  ///< global rows with pad_vocabulary; 0: not padded
 };
@@ -55,21 +57,25 @@ struct Policy {
 
   /// FP8 products of one forward and backward pass of a micro-batch: what a step is asserted against.
   int64_t fp8_products() const;
-  /// The decision for a layer or, where its fusion is split, for a part ("layers.3.attention.wq"); null if there is none.
+  /// The decision for a layer or, where its fusion is split, for a part ("layers.3.attention.wq"); null if
+  /// there is none.
   const GemmDecision* find(std::string_view name) const;
 };
 
-/// One decision per product, each with its reason. In this order, the later overriding the earlier: recipe_name; the role (output
-/// layer and router stay in high precision); first and last blocks; filter_fqns; the policy list; then, for what the policy list did
-/// not name, auto_filter_small_kn and auto; last the local shape, which must be a multiple of 16 (mxfp8: 32).
+/// One decision per product, each with its reason. In this order, the later overriding the earlier:
+/// recipe_name; the role (output layer and router stay in high precision); first and last blocks;
+/// filter_fqns; the policy list; then, for what the policy list did not name, auto_filter_small_kn and auto;
+/// last the local shape, which must be a multiple of 16 (mxfp8: 32).
 ///
-/// A filter matches where it is part of a name, a policy entry where its glob covers one. Names are those of layers and of their parts
-/// ("layers.0.attention.wq"): if only some parts match, the fusion is split. A shape that does not fit puts recipe_name aside, with
-/// the arithmetic as the reason; an entry of the policy list that cannot hold is refused.
+/// A filter matches where it is part of a name, a policy entry where its glob covers one. Names are those of
+/// layers and of their parts
+/// ("layers.0.attention.wq"): if only some parts match, the fusion is split. A shape that does not fit puts
+/// recipe_name aside, with the arithmetic as the reason; an entry of the policy list that cannot hold is
+/// refused.
 ///
-/// Throws ConfigError: entries that match nothing (all of them named), two different entries for one pattern, an entry that cannot
-/// hold, auto_filter_small_kn for a recipe without thresholds, auto without measurements. DeviceError: a recipe that the
-/// hardware lacks, unless emulate is set.
+/// Throws ConfigError: entries that match nothing (all of them named), two different entries for one pattern,
+/// an entry that cannot hold, auto_filter_small_kn for a recipe without thresholds, auto without
+/// measurements. DeviceError: a recipe that the hardware lacks, unless emulate is set.
 Policy decide_policy(const Float8Config& config, const PolicyInputs& inputs);
 
 /// The decisions as a table, equal blocks in one line, and how much of the arithmetic is FP8.

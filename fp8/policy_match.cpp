@@ -52,7 +52,8 @@ std::string part_name(const PolicyGemm& gemm, const PolicyGemm::Part& part) {
 
 std::vector<bool> parts_matching_filter(const PolicyGemm& gemm, std::string_view filter) {
   std::vector<bool> covered;
-  for (const auto& part : gemm.parts) covered.push_back(part_name(gemm, part).find(filter) != std::string::npos);
+  for (const auto& part : gemm.parts)
+    covered.push_back(part_name(gemm, part).find(filter) != std::string::npos);
   const bool any = std::find(covered.begin(), covered.end(), true) != covered.end();
   if (!any && gemm.name.find(filter) != std::string::npos) covered.assign(gemm.parts.size(), true);
   return covered;
@@ -69,15 +70,17 @@ void check_entries(const Float8Config& config, const std::vector<PolicyGemm>& ge
   std::vector<std::string> idle;
   for (const std::string& filter : config.filter_fqns) {
     auto matches = [&](const PolicyGemm& gemm) { return parts_matching_filter(gemm, filter); };
-    if (filter != kAutoFilter && !covers_something(gemms, matches)) idle.push_back(fmt::format("filter_fqns \"{}\"", filter));
+    if (filter != kAutoFilter && !covers_something(gemms, matches))
+      idle.push_back(fmt::format("filter_fqns \"{}\"", filter));
   }
   for (const Float8PolicyConfig& entry : config.policy) {
     auto matches = [&](const PolicyGemm& gemm) { return parts_matching_glob(gemm, entry.match); };
     if (!covers_something(gemms, matches)) idle.push_back(fmt::format("policy \"{}\"", entry.match));
     for (const Float8PolicyConfig& other : config.policy) {
       if (entry.match == other.match && entry.recipe != other.recipe) {
-        fail<ConfigError>("fp8", "quantize.linear.float8.policy says both {} and {} for \"{}\": keep one of them", entry.recipe,
-                          other.recipe, entry.match);
+        fail<ConfigError>("fp8",
+                          "quantize.linear.float8.policy says both {} and {} for \"{}\": keep one of them",
+                          entry.recipe, other.recipe, entry.match);
       }
     }
   }

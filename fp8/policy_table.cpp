@@ -16,7 +16,8 @@ struct Line {
 
   std::string name() const {
     if (first < 0) return before;
-    return first == last ? fmt::format("{}{}{}", before, first, after) : fmt::format("{}{}-{}{}", before, first, last, after);
+    return first == last ? fmt::format("{}{}{}", before, first, after)
+                         : fmt::format("{}{}-{}{}", before, first, last, after);
   }
 };
 
@@ -43,8 +44,8 @@ std::string policy_table(const Policy& policy) {
   for (const GemmDecision& d : policy.decisions) {
     Line line = line_of(d);
     auto same = std::find_if(lines.begin(), lines.end(), [&](const Line& other) {
-      return line.first >= 0 && other.last == line.first - 1 && other.before == line.before && other.after == line.after &&
-             other.rest == line.rest;
+      return line.first >= 0 && other.last == line.first - 1 && other.before == line.before &&
+             other.after == line.after && other.rest == line.rest;
     });
     if (same != lines.end()) {
       same->last = line.last;
@@ -56,12 +57,14 @@ std::string policy_table(const Policy& policy) {
     fp8_flops += (d.recipe ? d.recipe->fp8_products() : 0) * work;
     fp8_layers += d.recipe.has_value();
   }
-  const std::array<std::string, 5> titles = {"layer", "rows x columns", fmt::format("on a rank (tp {})", policy.tensor_parallel),
+  const std::array<std::string, 5> titles = {"layer", "rows x columns",
+                                             fmt::format("on a rank (tp {})", policy.tensor_parallel),
                                              "runs in", "because"};
   std::array<size_t, 4> widths;
   for (size_t c = 0; c < widths.size(); ++c) {
     widths[c] = titles[c].size();
-    for (const Line& line : lines) widths[c] = std::max(widths[c], c == 0 ? line.name().size() : line.rest[c - 1].size());
+    for (const Line& line : lines)
+      widths[c] = std::max(widths[c], c == 0 ? line.name().size() : line.rest[c - 1].size());
   }
   auto row = [&](const std::array<std::string, 5>& cells) {
     std::string text;
@@ -69,9 +72,13 @@ std::string policy_table(const Policy& policy) {
     return text + cells[4] + '\n';
   };
   std::string table = row(titles);
-  for (const Line& line : lines) table += row({line.name(), line.rest[0], line.rest[1], line.rest[2], line.rest[3]});
-  return table + fmt::format("FP8: {} of {} layers, {} products per forward and backward pass, {:.1f}% of their FLOPs\n", fp8_layers,
-                             policy.decisions.size(), policy.fp8_products(), flops > 0 ? 100 * fp8_flops / flops : 0.0);
+  for (const Line& line : lines)
+    table += row({line.name(), line.rest[0], line.rest[1], line.rest[2], line.rest[3]});
+  return table +
+         fmt::format(
+             "FP8: {} of {} layers, {} products per forward and backward pass, {:.1f}% of their FLOPs\n",
+             fp8_layers, policy.decisions.size(), policy.fp8_products(),
+             flops > 0 ? 100 * fp8_flops / flops : 0.0);
 }
 
 }  // namespace ottava::fp8

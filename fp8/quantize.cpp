@@ -34,7 +34,8 @@ void check(const Quantize& a) {
     fail<ShapeError>(kQuantize, "nothing to write: give out, transposed or both");
   }
   if (!a.out.empty()) check_quantized(kQuantize, "out", a.out, a.granularity, {rows, cols});
-  if (!a.transposed.empty()) check_quantized(kQuantize, "transposed", a.transposed, a.granularity, {cols, rows});
+  if (!a.transposed.empty())
+    check_quantized(kQuantize, "transposed", a.transposed, a.granularity, {cols, rows});
   if (!a.out.empty() && !a.transposed.empty() && a.out.bytes.dtype != a.transposed.bytes.dtype) {
     fail<ShapeError>(kQuantize, "transposed is {}, expected {} (like out)", name_of(a.transposed.bytes.dtype),
                      name_of(a.out.bytes.dtype));
@@ -48,7 +49,8 @@ void check(const Quantize& a) {
     check_tensor(kQuantize, "column_amax", a.column_amax, DType::u32, {cols});
   }
   if (a.granularity == Granularity::block_1x32 && a.rounding != ScaleRounding::down_to_power_of_two) {
-    fail<ShapeError>(kQuantize, "granularity 1x32 stores scales as e8m0, which holds powers of two alone: set rounding");
+    fail<ShapeError>(kQuantize,
+                     "granularity 1x32 stores scales as e8m0, which holds powers of two alone: set rounding");
   }
   if (!a.counters.empty()) check_tensor(kQuantize, "counters", a.counters, DType::i64, {3});
   if (!a.non_finite.empty()) check_tensor(kQuantize, "non_finite", a.non_finite, DType::u32, {1});
@@ -109,7 +111,8 @@ void quantize(Stream& stream, const Quantize& args) {
     case DeviceType::cuda:
       return cuda::quantize(stream, args);
     case DeviceType::meta: {
-      const bool twice = args.granularity == Granularity::row && !args.out.empty() && !args.transposed.empty();
+      const bool twice =
+          args.granularity == Granularity::row && !args.out.empty() && !args.transposed.empty();
       stream.recorder().record({.op = kQuantize,
                                 .bytes = (twice ? 2.0 : 1.0) * static_cast<double>(args.x.bytes()) +
                                          bytes_of(args.out) + bytes_of(args.transposed)});
@@ -140,7 +143,8 @@ void transpose_bytes(Stream& stream, const Tensor& from, const Tensor& to) {
       auto kernel = cpu::quantize_kernels().transpose;
       const int64_t rows = from.rows(), cols = from.cols();
       return parallel_for(cols, 64, [&](int64_t begin, int64_t end) {
-        for (int64_t r = 0; r < rows; r += 128) {  // a band of rows stays in the cache while its columns are written
+        for (int64_t r = 0; r < rows;
+             r += 128) {  // a band of rows stays in the cache while its columns are written
           kernel(from.as<uint8_t>() + r * cols + begin, cols, to.as<uint8_t>() + begin * rows + r, rows,
                  {0, std::min<int64_t>(128, rows - r), end - begin});
         }

@@ -6,11 +6,11 @@
 
 namespace ottava::fp8 {
 
-/// Raises amax, u32 [1], to the bits of max |x|. x f32 or bf16 of any shape; f32 is rounded to bf16 first, as quantizing
-/// does, so that a weight's amax is that of its bf16 copy.
+/// Raises amax, u32 [1], to the bits of max |x|. x f32 or bf16 of any shape; f32 is rounded to bf16 first, as
+/// quantizing does, so that a weight's amax is that of its bf16 copy.
 void amax(Stream& stream, const Tensor& x, const Tensor& amax);
-/// Raises amax, u32 [C], to the bits of max over rows of |x| of each column of x [R,C]. What ranks exchange before they
-/// quantize columns whose rows they share.
+/// Raises amax, u32 [C], to the bits of max over rows of |x| of each column of x [R,C]. What ranks exchange
+/// before they quantize columns whose rows they share.
 void column_amax(Stream& stream, const Tensor& x, const Tensor& amax);
 
 /// FP8 bytes and the inverse scales that belong to them: x ~ bytes * inverse.
@@ -20,20 +20,23 @@ struct Quantized {
   bool empty() const { return bytes.empty(); }
 };
 
-/// out = encode(x * scale) with scale = scale_from_amax(amax of each group). x [R,C] f32 or bf16; f32 is rounded to bf16
-/// first. Overwrites all outputs, padding of the scales included.
+/// out = encode(x * scale) with scale = scale_from_amax(amax of each group). x [R,C] f32 or bf16; f32 is
+/// rounded to bf16 first. Overwrites all outputs, padding of the scales included.
 struct Quantize {
   Tensor x;
   Granularity granularity = Granularity::tensor;
   ScaleRounding rounding = ScaleRounding::none;  ///< 1x32 needs down_to_power_of_two
-  Tensor amax;  ///< granularity tensor: u32 [1], bits of the amax of all that shares the scale; others measure their own
-  /// Granularity row with `transposed`: u32 [C], bits of the columns' amaxes, as column_amax() makes them; ranks that hold
-  /// rows of the same columns reduce it first.
+  Tensor amax;  ///< granularity tensor: u32 [1], bits of the amax of all that shares the scale; others
+                ///< measure their own
+  /// Granularity row with `transposed`: u32 [C], bits of the columns' amaxes, as column_amax() makes them;
+  /// ranks that hold rows of the same columns reduce it first.
   Tensor column_amax;
   Quantized out;         ///< may be left out if `transposed` is there
-  Quantized transposed;  ///< may be left out: [C,R], exactly what quantizing x^T would give, from the same read of x
-  /// May be left out: i64 [3], added to: elements; elements other than zero that became zero (underflow); elements that
-  /// would round past the largest number (saturation, infinities and NaN included). Of `out` if it is there.
+  Quantized transposed;  ///< may be left out: [C,R], exactly what quantizing x^T would give, from the same
+                         ///< read of x
+  /// May be left out: i64 [3], added to: elements; elements other than zero that became zero (underflow);
+  /// elements that would round past the largest number (saturation, infinities and NaN included). Of `out` if
+  /// it is there.
   Tensor counters;
   Tensor non_finite;  ///< may be left out: u32 [1], raised to 1 where a group's amax is infinite or NaN
 };

@@ -2,8 +2,8 @@
 #include "fp8/fp8_vec.h"
 #include "fp8/quantize_kernels.h"
 
-// Ceiling: memory bandwidth. Quantizing reads 2 bytes per bf16 element, writes one, and spends about 20 instructions per
-// 16 elements.
+// Ceiling: memory bandwidth. Quantizing reads 2 bytes per bf16 element, writes one, and spends about 20
+// instructions per 16 elements.
 
 namespace ottava::cpu::OTTAVA_ISA {
 namespace {
@@ -49,7 +49,8 @@ struct Counting {
 };
 
 template <class F, class T, bool kCount>
-void encode_blocks(const T* x, int64_t n, int64_t block, const float* scales, uint8_t* out, QuantizeCounts* counts) {
+void encode_blocks(const T* x, int64_t n, int64_t block, const float* scales, uint8_t* out,
+                   QuantizeCounts* counts) {
   Counting seen;
   for (int64_t start = 0; start < n; start += block) {
     const Vec scale = splat(*scales++);
@@ -89,10 +90,12 @@ void encode(const void* source, int64_t n, int64_t block, const float* scales, b
 }
 
 template <class T>
-void encode_columns(const void* source, int64_t n, const float* scales, bool e5m2, uint8_t* out, QuantizeCounts* counts) {
+void encode_columns(const void* source, int64_t n, const float* scales, bool e5m2, uint8_t* out,
+                    QuantizeCounts* counts) {
   const T* x = static_cast<const T*>(source);
   if (counts) {
-    e5m2 ? encode_each<E5M2, T, true>(x, n, scales, out, counts) : encode_each<E4M3, T, true>(x, n, scales, out, counts);
+    e5m2 ? encode_each<E5M2, T, true>(x, n, scales, out, counts)
+         : encode_each<E4M3, T, true>(x, n, scales, out, counts);
   } else {
     e5m2 ? encode_each<E5M2, T, false>(x, n, scales, out, counts)
          : encode_each<E4M3, T, false>(x, n, scales, out, counts);
@@ -120,9 +123,10 @@ void transpose_tile(const uint8_t* from, int64_t from_stride, uint8_t* to, int64
   for (int i = 0; i < 16; ++i) __builtin_memcpy(&rows[i], from + i * from_stride, 16);
   for (int round = 0; round < 4; ++round) {
     for (int i = 0; i < 8; ++i) {
-      next[2 * i] = __builtin_shufflevector(rows[i], rows[i + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-      next[2 * i + 1] =
-          __builtin_shufflevector(rows[i], rows[i + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+      next[2 * i] = __builtin_shufflevector(rows[i], rows[i + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6,
+                                            22, 7, 23);
+      next[2 * i + 1] = __builtin_shufflevector(rows[i], rows[i + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28,
+                                                13, 29, 14, 30, 15, 31);
     }
     __builtin_memcpy(rows, next, sizeof rows);
   }
@@ -130,14 +134,16 @@ void transpose_tile(const uint8_t* from, int64_t from_stride, uint8_t* to, int64
 }
 
 void transpose(const uint8_t* from, int64_t from_stride, uint8_t* to, int64_t to_stride, Rows block) {
-  for (int64_t c = 0; c < block.cols; c += 16) {  // down the columns: whole lines of the destination are written
+  for (int64_t c = 0; c < block.cols;
+       c += 16) {  // down the columns: whole lines of the destination are written
     for (int64_t r = block.begin; r < block.end; r += 16) {
       if (r + 16 <= block.end && c + 16 <= block.cols) {
         transpose_tile(from + r * from_stride + c, from_stride, to + c * to_stride + r, to_stride);
         continue;
       }
       for (int64_t i = r; i < r + 16 && i < block.end; ++i) {
-        for (int64_t j = c; j < c + 16 && j < block.cols; ++j) to[j * to_stride + i] = from[i * from_stride + j];
+        for (int64_t j = c; j < c + 16 && j < block.cols; ++j)
+          to[j * to_stride + i] = from[i * from_stride + j];
       }
     }
   }

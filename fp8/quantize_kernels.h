@@ -11,8 +11,8 @@ struct QuantizeCounts {
   int64_t underflow = 0, saturation = 0;
 };
 
-/// Pieces of one row of n elements; pointers are of the kernel's element type. `block` elements share a scale, the last
-/// block may be short. `e5m2` chooses the format.
+/// Pieces of one row of n elements; pointers are of the kernel's element type. `block` elements share a
+/// scale, the last block may be short. `e5m2` chooses the format.
 struct QuantizeKernels {
   cpu::FloatKernel<void(const void* x, int64_t n, int64_t block, uint32_t* amax)> block_amax;  ///< overwrites
   cpu::FloatKernel<void(const void* x, int64_t n, uint32_t* amax)> column_amax;                ///< raises [n]
@@ -21,12 +21,15 @@ struct QuantizeKernels {
                         QuantizeCounts* counts)>
       encode;
   /// One scale per element.
-  cpu::FloatKernel<void(const void* x, int64_t n, const float* scales, bool e5m2, uint8_t* out, QuantizeCounts* counts)>
+  cpu::FloatKernel<void(const void* x, int64_t n, const float* scales, bool e5m2, uint8_t* out,
+                        QuantizeCounts* counts)>
       encode_columns;
-  cpu::FloatKernel<void(const uint8_t* codes, int64_t n, int64_t block, const float* inverses, bool e5m2, void* y)>
+  cpu::FloatKernel<void(const uint8_t* codes, int64_t n, int64_t block, const float* inverses, bool e5m2,
+                        void* y)>
       decode;
   /// [rows, cols] to [cols, rows]; strides in bytes.
-  void (*transpose)(const uint8_t* from, int64_t from_stride, uint8_t* to, int64_t to_stride, cpu::Rows block);
+  void (*transpose)(const uint8_t* from, int64_t from_stride, uint8_t* to, int64_t to_stride,
+                    cpu::Rows block);
 };
 
 namespace cuda {

@@ -14,7 +14,8 @@ namespace {
 using namespace fp8;
 
 constexpr int64_t kTile = 128;
-constexpr int64_t kMostBlocks = 128;  // scales made at a time: a piece of a row stays in the L1 cache between its passes
+constexpr int64_t kMostBlocks =
+    128;  // scales made at a time: a piece of a row stays in the L1 cache between its passes
 
 class Quantizer {
  public:
@@ -36,9 +37,10 @@ class Quantizer {
   }
 
   void run() {
-    if (a_.granularity == Granularity::tensor && !a_.out.empty() && !a_.transposed.empty()) return run_in_bands();
-    // Rows are read in one piece where nothing but they matters; else one read of a tile serves both outputs. A row's scale
-    // is known only at its end, so that tiles cannot make it.
+    if (a_.granularity == Granularity::tensor && !a_.out.empty() && !a_.transposed.empty())
+      return run_in_bands();
+    // Rows are read in one piece where nothing but they matters; else one read of a tile serves both outputs.
+    // A row's scale is known only at its end, so that tiles cannot make it.
     const bool in_tiles = a_.granularity == Granularity::block_128x128 ||
                           (!a_.transposed.empty() && a_.granularity != Granularity::row);
     const bool tiles_write_out = in_tiles && !a_.out.empty();
@@ -53,12 +55,14 @@ class Quantizer {
     const int64_t across = (cols_ + kTile - 1) / kTile, tiles = (rows_ + kTile - 1) / kTile * across;
     parallel_for(tiles, 1, [&](int64_t begin, int64_t end) {
       QuantizeCounts counts;
-      for (int64_t t = begin; t < end; ++t) quantize_tile(t / across * kTile, t % across * kTile, tiles_write_out, counts);
+      for (int64_t t = begin; t < end; ++t)
+        quantize_tile(t / across * kTile, t % across * kTile, tiles_write_out, counts);
       add(counts);
     });
   }
 
-  /// One scale for everything: rows are read as they lie, and their bytes are turned while they are in the cache.
+  /// One scale for everything: rows are read as they lie, and their bytes are turned while they are in the
+  /// cache.
   void run_in_bands() const {
     parallel_for(rows_, kTile, [&](int64_t begin, int64_t end) {
       QuantizeCounts counts;
@@ -66,7 +70,8 @@ class Quantizer {
         const int64_t h = std::min(kTile, end - r0);
         for (int64_t r = r0; r < r0 + h; ++r) quantize_row(r, counts_or_null(counts));
         for (int64_t c0 = 0; c0 < cols_; c0 += kTile) {
-          turn_tile(a_.out.bytes.as<uint8_t>() + r0 * cols_ + c0, cols_, r0, c0, h, std::min(kTile, cols_ - c0));
+          turn_tile(a_.out.bytes.as<uint8_t>() + r0 * cols_ + c0, cols_, r0, c0, h,
+                    std::min(kTile, cols_ - c0));
         }
       }
       add(counts);
@@ -94,7 +99,9 @@ class Quantizer {
   const void* at(int64_t row, int64_t col) const {
     return static_cast<const uint8_t*>(a_.x.data) + (row * cols_ + col) * element_;
   }
-  QuantizeCounts* counts_or_null(QuantizeCounts& counts) const { return a_.counters.empty() ? nullptr : &counts; }
+  QuantizeCounts* counts_or_null(QuantizeCounts& counts) const {
+    return a_.counters.empty() ? nullptr : &counts;
+  }
   void add(const QuantizeCounts& counts) const {
     if (a_.counters.empty()) return;
     int64_t* total = a_.counters.as<int64_t>();
@@ -119,15 +126,16 @@ class Quantizer {
     for (int64_t col = 0; col < cols_; col += piece) {
       const int64_t n = std::min(piece, cols_ - col);
       if (a_.granularity != Granularity::tensor) scale_blocks(row, col, n, block, scales);
-      kernels_.encode[a_.x.dtype](at(row, col), n, block, scales, e5m2_, a_.out.bytes.as<uint8_t>() + row * cols_ + col,
-                                  counts);
+      kernels_.encode[a_.x.dtype](at(row, col), n, block, scales, e5m2_,
+                                  a_.out.bytes.as<uint8_t>() + row * cols_ + col, counts);
     }
   }
 
   void quantize_tile(int64_t r0, int64_t c0, bool write_out, QuantizeCounts& counts) const {
     const int64_t h = std::min(kTile, rows_ - r0), w = std::min(kTile, cols_ - c0);
     prefetch(r0, c0 + kTile, h);
-    const bool uniform = a_.granularity == Granularity::tensor || a_.granularity == Granularity::block_128x128;
+    const bool uniform =
+        a_.granularity == Granularity::tensor || a_.granularity == Granularity::block_128x128;
     QuantizeCounts* out_counts = write_out ? counts_or_null(counts) : nullptr;
     uint8_t buffer[kTile * kTile];
     const uint8_t* codes = buffer;
@@ -150,16 +158,18 @@ class Quantizer {
         for (int64_t r = r0; r < r0 + h; ++r) {
           float scales[kMostBlocks];
           scale_blocks(r, c0, w, block, scales);
-          kernels_.encode[a_.x.dtype](at(r, c0), w, block, scales, e5m2_, a_.out.bytes.as<uint8_t>() + r * cols_ + c0,
-                                      out_counts);
+          kernels_.encode[a_.x.dtype](at(r, c0), w, block, scales, e5m2_,
+                                      a_.out.bytes.as<uint8_t>() + r * cols_ + c0, out_counts);
         }
       }
-      if (!a_.transposed.empty()) encode_columns(r0, c0, h, w, buffer, a_.out.empty() ? counts_or_null(counts) : nullptr);
+      if (!a_.transposed.empty())
+        encode_columns(r0, c0, h, w, buffer, a_.out.empty() ? counts_or_null(counts) : nullptr);
     }
     if (!a_.transposed.empty()) turn_tile(codes, stride, r0, c0, h, w);
   }
 
-  /// Through a buffer: rows of the transpose often lie a power of two apart, where few of them fit the cache at once.
+  /// Through a buffer: rows of the transpose often lie a power of two apart, where few of them fit the cache
+  /// at once.
   void turn_tile(const uint8_t* codes, int64_t stride, int64_t r0, int64_t c0, int64_t h, int64_t w) const {
     uint8_t turned[kTile * kTile];
     kernels_.transpose(codes, stride, turned, kTile, {0, h, w});
@@ -191,7 +201,8 @@ class Quantizer {
   }
 
   /// Codes in the order of x with the scales of x^T.
-  void encode_columns(int64_t r0, int64_t c0, int64_t h, int64_t w, uint8_t* buffer, QuantizeCounts* counts) const {
+  void encode_columns(int64_t r0, int64_t c0, int64_t h, int64_t w, uint8_t* buffer,
+                      QuantizeCounts* counts) const {
     const int64_t block = std::min(scale_block(a_.granularity, kTile), kTile);
     for (int64_t b = 0; b < h; b += block) {
       const int64_t end = std::min(b + block, h);
@@ -244,8 +255,9 @@ void dequantize(const Quantized& x, Granularity granularity, const Tensor& y) {
         const int64_t n = std::min(piece, cols - c);
         for (int64_t b = 0; b * block < n; ++b) {
           const int64_t at = layout(r, c + b * block);
-          inverses[b] = granularity == Granularity::block_1x32 ? decode_e8m0(static_cast<const uint8_t*>(x.scale_inverse.data)[at])
-                                                               : static_cast<const float*>(x.scale_inverse.data)[at];
+          inverses[b] = granularity == Granularity::block_1x32
+                            ? decode_e8m0(static_cast<const uint8_t*>(x.scale_inverse.data)[at])
+                            : static_cast<const float*>(x.scale_inverse.data)[at];
         }
         kernel(x.bytes.as<uint8_t>() + r * cols + c, n, block, inverses, e5m2,
                static_cast<uint8_t*>(y.data) + (r * cols + c) * size);

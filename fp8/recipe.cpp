@@ -58,7 +58,8 @@ Recipe make_recipe(RecipeName name, bool power_of_two_scales) {
       const OperandRecipe line{.granularity = Granularity::block_1x128, .rounding = kPowerOfTwo};
       const OperandRecipe square{.granularity = Granularity::block_128x128, .rounding = kPowerOfTwo};
       Recipe recipe = from(name, line, square, line);
-      recipe.forward.fast_accumulation = false;  // tensor cores promote the sum of every block by construction
+      recipe.forward.fast_accumulation =
+          false;  // tensor cores promote the sum of every block by construction
       return recipe;
     }
     default: {
@@ -72,7 +73,8 @@ Recipe make_recipe(RecipeName name, bool power_of_two_scales) {
 
 std::vector<RecipeName> recipes_of_compute_capability(int capability) {
   if (capability < 89) return {};
-  std::vector<RecipeName> names{RecipeName::tensorwise, RecipeName::tensorwise_with_gw_hp, RecipeName::delayed};
+  std::vector<RecipeName> names{RecipeName::tensorwise, RecipeName::tensorwise_with_gw_hp,
+                                RecipeName::delayed};
   if (capability == 90) {
     names.insert(names.end(), {RecipeName::rowwise, RecipeName::rowwise_with_gw_hp, RecipeName::blockwise});
   }

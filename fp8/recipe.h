@@ -16,9 +16,10 @@ enum class RecipeName : uint8_t {
   tensorwise_with_gw_hp,  ///< the same, weight gradient in high precision
   delayed,                ///< tensorwise, scale from the amaxes of earlier steps (amax_history.h)
   rowwise,                ///< a power of two per row
-  rowwise_with_gw_hp,     ///< rowwise forward; input gradient with a tensorwise weight; weight gradient in high precision
-  blockwise,              ///< 1x128 for activations and gradients, 128x128 for weights
-  mxfp8,                  ///< 1x32 with E8M0 scales
+  rowwise_with_gw_hp,  ///< rowwise forward; input gradient with a tensorwise weight; weight gradient in high
+                       ///< precision
+  blockwise,           ///< 1x128 for activations and gradients, 128x128 for weights
+  mxfp8,               ///< 1x32 with E8M0 scales
 };
 std::string_view name_of(RecipeName name);
 /// Throws ConfigError with the list.
@@ -37,7 +38,8 @@ struct OperandRecipe {
   bool operator==(const OperandRecipe&) const = default;
 };
 
-/// One of the three products. a and b as in core/ops/matmul.h: forward x and w, input gradient dy and w, weight gradient dy and x.
+/// One of the three products. a and b as in core/ops/matmul.h: forward x and w, input gradient dy and w,
+/// weight gradient dy and x.
 struct ProductRecipe {
   bool is_fp8 = true;  ///< else high precision, and nothing below matters
   OperandRecipe a, b;
@@ -54,13 +56,15 @@ struct Recipe {
                                                 : weight_gradient;
   }
   bool has_history() const { return name == RecipeName::delayed; }
-  /// Products in FP8 per forward and backward pass of one layer: 3, or 2 with the weight gradient in high precision.
+  /// Products in FP8 per forward and backward pass of one layer: 3, or 2 with the weight gradient in high
+  /// precision.
   int fp8_products() const { return forward.is_fp8 + input_gradient.is_fp8 + weight_gradient.is_fp8; }
   /// Rows, columns and tokens of the local product must be multiples of this.
   int64_t alignment() const { return name == RecipeName::mxfp8 ? 32 : 16; }
 };
 
-/// power_of_two_scales rounds scales down where the recipe leaves a choice (tensorwise, delayed); the others always do.
+/// power_of_two_scales rounds scales down where the recipe leaves a choice (tensorwise, delayed); the others
+/// always do.
 Recipe make_recipe(RecipeName name, bool power_of_two_scales = false);
 
 /// Recipes that a GPU of this compute capability (90 for 9.0) multiplies without emulation.

@@ -48,15 +48,17 @@ void check_operand(std::string_view name, const ScaledOperand& o) {
                scale_shape(o.granularity, bytes.rows(), bytes.cols()));
   const bool turns = o.granularity == Granularity::tensor || o.granularity == Granularity::block_128x128;
   if (o.contraction == Contraction::outer && !turns) {
-    fail<ShapeError>(kOp, "{} has its contraction outside, where its {} scales do not run along it: quantize the transpose",
-                     name, fp8::name_of(o.granularity));
+    fail<ShapeError>(
+        kOp,
+        "{} has its contraction outside, where its {} scales do not run along it: quantize the transpose",
+        name, fp8::name_of(o.granularity));
   }
 }
 
 void check_multiple(std::string_view what, int64_t extent, int64_t of) {
   if (extent % of == 0 && extent > 0) return;
-  fail<ShapeError>(kOp, "{} is {}, not a multiple of {}: {}/{} = {}; run this product in bf16 or pad it", what, extent, of,
-                   extent, of, static_cast<double>(extent) / static_cast<double>(of));
+  fail<ShapeError>(kOp, "{} is {}, not a multiple of {}: {}/{} = {}; run this product in bf16 or pad it",
+                   what, extent, of, extent, of, static_cast<double>(extent) / static_cast<double>(of));
 }
 
 void check(const ScaledMatmul& args) {
@@ -66,11 +68,12 @@ void check(const ScaledMatmul& args) {
     fail<ShapeError>(kOp, "a and b are both e5m2: at most one operand may be");
   }
   if (!pairs(args.a.granularity, args.b.granularity)) {
-    fail<ShapeError>(kOp, "scales per {} of a and per {} of b do not go together", fp8::name_of(args.a.granularity),
-                     fp8::name_of(args.b.granularity));
+    fail<ShapeError>(kOp, "scales per {} of a and per {} of b do not go together",
+                     fp8::name_of(args.a.granularity), fp8::name_of(args.b.granularity));
   }
   if (args.a.contraction == Contraction::outer && args.b.contraction == Contraction::inner) {
-    fail<ShapeError>(kOp, "a has its contraction outside and b inside: no layer needs that, transpose one of them");
+    fail<ShapeError>(
+        kOp, "a has its contraction outside and b inside: no layer needs that, transpose one of them");
   }
   const Extents e = extents_of(args);
   if (contraction_of(args.b) != e.k) {
@@ -121,8 +124,8 @@ Matmul inner_product(const ScaledMatmul& args, uint8_t* memory) {
   return inner;
 }
 
-/// A code times a power of two stays a normal bf16 number when the smallest and the largest code do; products of zeros and of
-/// subnormals would depend on the machine.
+/// A code times a power of two stays a normal bf16 number when the smallest and the largest code do; products
+/// of zeros and of subnormals would depend on the machine.
 void check_block_scales(std::string_view name, const ScaledOperand& o) {
   const Format& f = format_of(o.matrix.bytes.dtype);
   const int lowest = -126 + f.bias + f.mantissa_bits - 1, highest = f.bias == 7 ? 119 : 112;
@@ -130,22 +133,29 @@ void check_block_scales(std::string_view name, const ScaledOperand& o) {
     const uint32_t u = std::bit_cast<uint32_t>(inverse);
     const int exponent = static_cast<int>(u >> 23) - 127;
     if ((u & 0x807fffffu) != 0 || u == 0) {
-      fail<NumericsError>(kOp, "a {} scale of {} is {}, not a power of two: the CPU multiplies block scales exactly or not at "
-                          "all; quantize with rounding down_to_power_of_two", fp8::name_of(o.granularity), name, inverse);
+      fail<NumericsError>(
+          kOp,
+          "a {} scale of {} is {}, not a power of two: the CPU multiplies block scales exactly or not at "
+          "all; quantize with rounding down_to_power_of_two",
+          fp8::name_of(o.granularity), name, inverse);
     }
     if (exponent < lowest || exponent > highest) {
-      fail<NumericsError>(kOp, "a {} scale of {} is 2^{}, outside of [2^{}, 2^{}] where {} times scale is a normal bf16 number",
-                          fp8::name_of(o.granularity), name, exponent, lowest, highest,
-                          ottava::name_of(o.matrix.bytes.dtype));
+      fail<NumericsError>(
+          kOp,
+          "a {} scale of {} is 2^{}, outside of [2^{}, 2^{}] where {} times scale is a normal bf16 number",
+          fp8::name_of(o.granularity), name, exponent, lowest, highest,
+          ottava::name_of(o.matrix.bytes.dtype));
     }
   };
   const Shape shape = o.matrix.bytes.shape;
-  const int64_t high = o.granularity == Granularity::block_128x128 ? 128 : 1, wide = scale_block(o.granularity, shape.cols());
+  const int64_t high = o.granularity == Granularity::block_128x128 ? 128 : 1,
+                wide = scale_block(o.granularity, shape.cols());
   for (int64_t r = 0; r < shape.rows(); r += high) {
     for (int64_t c = 0; c < shape.cols(); c += wide) {
       const int64_t i = scale_index(o.granularity, shape, r, c);
-      check_one(o.granularity == Granularity::block_1x32 ? decode_e8m0(o.matrix.scale_inverse.as<uint8_t>()[i])
-                                                         : o.matrix.scale_inverse.as<float>()[i]);
+      check_one(o.granularity == Granularity::block_1x32
+                    ? decode_e8m0(o.matrix.scale_inverse.as<uint8_t>()[i])
+                    : o.matrix.scale_inverse.as<float>()[i]);
     }
   }
 }
@@ -169,7 +179,8 @@ void scale_result(const ScaledMatmul& args, const Tensor& sums) {
   parallel_for(args.out.rows(), 16, [&](int64_t begin, int64_t end) {
     for (int64_t m = begin; m < end; ++m) {
       const RowScales scales{.row = a_rows ? a[m] : a[0], .columns = b_rows ? b : nullptr, .column = b[0]};
-      kernel(sums.as<float>() + m * n, n, scales, args.accumulate, static_cast<uint8_t*>(args.out.data) + m * n * size);
+      kernel(sums.as<float>() + m * n, n, scales, args.accumulate,
+             static_cast<uint8_t*>(args.out.data) + m * n * size);
     }
   });
 }
@@ -177,8 +188,8 @@ void scale_result(const ScaledMatmul& args, const Tensor& sums) {
 void scaled_matmul_on_cpu(Stream& stream, const ScaledMatmul& args) {
   const int64_t need = workspace_of(args).total;
   if (args.workspace.dtype != DType::u8 || args.workspace.bytes() < need) {
-    fail<MemoryError>(kOp, "workspace is {}, expected u8 [{}]: scaled_matmul_workspace_bytes tells", describe(args.workspace),
-                      need);
+    fail<MemoryError>(kOp, "workspace is {}, expected u8 [{}]: scaled_matmul_workspace_bytes tells",
+                      describe(args.workspace), need);
   }
   const Matmul inner = inner_product(args, args.workspace.as<uint8_t>());
   widen("a", args.a, inner.a);
@@ -203,10 +214,11 @@ void scaled_matmul(Stream& stream, const ScaledMatmul& args) {
         bytes += static_cast<double>(o->matrix.bytes.bytes() + o->matrix.scale_inverse.bytes());
       }
       stream.recorder().need_workspace(scaled_matmul_inner_workspace_bytes(stream, args));
-      stream.recorder().record({.op = kOp,
-                                .precision = Precision::fp8,
-                                .flops = 2.0 * static_cast<double>(e.m) * static_cast<double>(e.n) * static_cast<double>(e.k),
-                                .bytes = bytes});
+      stream.recorder().record(
+          {.op = kOp,
+           .precision = Precision::fp8,
+           .flops = 2.0 * static_cast<double>(e.m) * static_cast<double>(e.n) * static_cast<double>(e.k),
+           .bytes = bytes});
     }
   }
 }

@@ -5,27 +5,31 @@
 
 namespace ottava::fp8 {
 
-/// One side of a product: FP8 bytes of a matrix whose rows are the product's outer index and whose columns are the
-/// contraction, with scales along the contraction.
+/// One side of a product: FP8 bytes of a matrix whose rows are the product's outer index and whose columns
+/// are the contraction, with scales along the contraction.
 struct ScaledOperand {
   Quantized matrix;
   Granularity granularity = Granularity::tensor;
-  /// Where the contraction lies in memory. `outer`: the bytes are those of the transposed matrix, [contraction, outer index];
-  /// for granularity tensor and 128x128 alone, whose scales do not care. GPUs before Blackwell multiply only `inner`.
+  /// Where the contraction lies in memory. `outer`: the bytes are those of the transposed matrix,
+  /// [contraction, outer index]; for granularity tensor and 128x128 alone, whose scales do not care. GPUs
+  /// before Blackwell multiply only `inner`.
   enum class Contraction : uint8_t { inner, outer } contraction = Contraction::inner;
 };
 
-/// out[M,N] = (sum_k a(m,k) b(n,k)) * a_inverse * b_inverse, or out += it; out f32 or bf16, accumulating f32. For a linear
-/// layer with row-major x [T,K], W [O,K], dy [T,O] (core/ops/matmul.h) the contraction is inside with
+/// out[M,N] = (sum_k a(m,k) b(n,k)) * a_inverse * b_inverse, or out += it; out f32 or bf16, accumulating f32.
+/// For a linear layer with row-major x [T,K], W [O,K], dy [T,O] (core/ops/matmul.h) the contraction is inside
+/// with
 ///   forward          a = x [T,K]      b = W [O,K]      out [T,O]
 ///   input_gradient   a = dy [T,O]     b = W^T [K,O]    out [T,K]
 ///   weight_gradient  a = dy^T [O,T]   b = x^T [K,T]    out [O,K]
-/// Pairs of granularities (a, b in either order): tensor with tensor, row with row or tensor, 1x128 with 1x128 or 128x128, 1x32
-/// with 1x32. At most one operand is e5m2. M, N and K are multiples of 16 (1x32: K of 32). Everything else throws ShapeError.
+/// Pairs of granularities (a, b in either order): tensor with tensor, row with row or tensor, 1x128 with
+/// 1x128 or 128x128, 1x32 with 1x32. At most one operand is e5m2. M, N and K are multiples of 16 (1x32: K of
+/// 32). Everything else throws ShapeError.
 ///
-/// On the CPU exact but for the sum, which is f32: FP8 values, and FP8 values times powers of two, are bf16 values, so this is one
-/// bf16 product of the widened operands; scales per tensor and row then multiply the result, which is rounded once. Block
-/// scales that are not powers of two, or leave bf16's normal range, throw NumericsError.
+/// On the CPU exact but for the sum, which is f32: FP8 values, and FP8 values times powers of two, are bf16
+/// values, so this is one bf16 product of the widened operands; scales per tensor and row then multiply the
+/// result, which is rounded once. Block scales that are not powers of two, or leave bf16's normal range,
+/// throw NumericsError.
 struct ScaledMatmul {
   MatmulKind kind = MatmulKind::forward;  ///< which of the three: forward accumulates fast on GPUs that can
   ScaledOperand a, b;
@@ -35,7 +39,8 @@ struct ScaledMatmul {
 };
 void scaled_matmul(Stream& stream, const ScaledMatmul& args);
 
-/// Bytes of `workspace` on the stream's target: widened operands and unscaled sums on the CPU, nothing on a GPU.
+/// Bytes of `workspace` on the stream's target: widened operands and unscaled sums on the CPU, nothing on a
+/// GPU.
 int64_t scaled_matmul_workspace_bytes(Stream& stream, const ScaledMatmul& args);
 /// What the stream's own workspace must hold for the inner product (set_matmul_workspace).
 int64_t scaled_matmul_inner_workspace_bytes(Stream& stream, const ScaledMatmul& args);

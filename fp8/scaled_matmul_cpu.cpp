@@ -7,7 +7,8 @@ namespace ottava::cpu::OTTAVA_ISA {
 namespace {
 
 template <class T>
-void scale_row(const float* sums, int64_t n, const fp8::RowScales& scales, bool accumulate, void* destination) {
+void scale_row(const float* sums, int64_t n, const fp8::RowScales& scales, bool accumulate,
+               void* destination) {
   T* out = static_cast<T*>(destination);
   const Vec row = splat(scales.row), whole = row * scales.column;
   for_each_vec(n, [&](int64_t c, auto lanes) {

@@ -15,7 +15,8 @@ struct RowScales {
 };
 struct ScaledMatmulKernels {
   /// out = sums * (row * column), or out += it; out may be sums.
-  cpu::FloatKernel<void(const float* sums, int64_t n, const RowScales& scales, bool accumulate, void* out)> scale_row;
+  cpu::FloatKernel<void(const float* sums, int64_t n, const RowScales& scales, bool accumulate, void* out)>
+      scale_row;
 };
 
 namespace cuda {

@@ -19,14 +19,18 @@ namespace {
 
 constexpr DType kFormats[] = {DType::e4m3, DType::e5m2};
 
-/// Every BF16 value, thresholds with their neighbours, and floats of random bits and of random magnitude near the formats.
+/// Every BF16 value, thresholds with their neighbours, and floats of random bits and of random magnitude near
+/// the formats.
 std::vector<float> inputs(int64_t random) {
   std::vector<float> values;
-  for (uint32_t u = 0; u < 65536; ++u) values.push_back(static_cast<float>(bf16::from_bits(static_cast<uint16_t>(u))));
-  for (float edge : {464.0f, 448.0f, 61440.0f, 57344.0f, 0x1p-6f, 0x1p-9f, 0x1p-10f, 0x1p-14f, 0x1p-16f, 0x1p-17f,
-                     0x1.8p-9f, 0x1.4p-8f, 0x1.8p-16f, 0x1.4p-15f, 1.0625f, 1.125f, 1.1875f, FLT_MAX, FLT_MIN, 1e-45f}) {
+  for (uint32_t u = 0; u < 65536; ++u)
+    values.push_back(static_cast<float>(bf16::from_bits(static_cast<uint16_t>(u))));
+  for (float edge : {464.0f,   448.0f,   61440.0f, 57344.0f,  0x1p-6f,   0x1p-9f,    0x1p-10f,
+                     0x1p-14f, 0x1p-16f, 0x1p-17f, 0x1.8p-9f, 0x1.4p-8f, 0x1.8p-16f, 0x1.4p-15f,
+                     1.0625f,  1.125f,   1.1875f,  FLT_MAX,   FLT_MIN,   1e-45f}) {
     for (float sign : {1.0f, -1.0f}) {
-      for (float x : {edge, std::nextafter(edge, 0.0f), std::nextafter(edge, INFINITY)}) values.push_back(sign * x);
+      for (float x : {edge, std::nextafter(edge, 0.0f), std::nextafter(edge, INFINITY)})
+        values.push_back(sign * x);
     }
   }
   std::mt19937_64 generator(7);
@@ -80,11 +84,19 @@ TEST_CASE("fp8: thresholds, signs and what is not a number") {
     float x;
     int e4m3, e5m2;
   };
-  for (Row row : std::initializer_list<Row>{{464, 0x7e, 0x5f}, {464.01f, 0x7e, 0x5f}, {61440, 0x7e, 0x7b},
-                                            {inf, 0x7e, 0x7b}, {-inf, 0xfe, 0xfb}, {nan, 0x7f, 0x7f},
-                                            {-nan, 0x7f, 0x7f}, {0.0f, 0, 0}, {-0.0f, 0x80, 0x80},
-                                            {0x1p-10f, 0x00, 0x14}, {0x1.000002p-10f, 0x01, 0x14},
-                                            {0x1p-17f, 0x00, 0x00}, {0x1.000002p-17f, 0x00, 0x01}}) {
+  for (Row row : std::initializer_list<Row>{{464, 0x7e, 0x5f},
+                                            {464.01f, 0x7e, 0x5f},
+                                            {61440, 0x7e, 0x7b},
+                                            {inf, 0x7e, 0x7b},
+                                            {-inf, 0xfe, 0xfb},
+                                            {nan, 0x7f, 0x7f},
+                                            {-nan, 0x7f, 0x7f},
+                                            {0.0f, 0, 0},
+                                            {-0.0f, 0x80, 0x80},
+                                            {0x1p-10f, 0x00, 0x14},
+                                            {0x1.000002p-10f, 0x01, 0x14},
+                                            {0x1p-17f, 0x00, 0x00},
+                                            {0x1.000002p-17f, 0x00, 0x01}}) {
     INFO(row.x);
     CHECK(encode(row.x, kE4M3) == row.e4m3);
     CHECK(encode(row.x, kE5M2) == row.e5m2);
@@ -105,10 +117,12 @@ TEST_CASE("fp8: the MX scale byte") {
 TEST_CASE("fp8: scale of any amax is finite, encodes it as the largest code, and its inverse is normal") {
   for (DType dtype : kFormats) {
     const Format& format = format_of(dtype);
-    for (float amax : {0.0f, 1e-45f, 1e-38f, 1e-13f, 1e-12f, 1e-5f, 0.3f, 1.0f, 448.0f, 57344.0f, 1e30f, FLT_MAX}) {
+    for (float amax :
+         {0.0f, 1e-45f, 1e-38f, 1e-13f, 1e-12f, 1e-5f, 0.3f, 1.0f, 448.0f, 57344.0f, 1e30f, FLT_MAX}) {
       INFO(name_of(dtype) << " amax " << amax);
       const Scale plain = scale_from_amax(std::bit_cast<uint32_t>(amax), format);
-      const Scale power = scale_from_amax(std::bit_cast<uint32_t>(amax), format, ScaleRounding::down_to_power_of_two);
+      const Scale power =
+          scale_from_amax(std::bit_cast<uint32_t>(amax), format, ScaleRounding::down_to_power_of_two);
       int exponent;
       for (const Scale& s : {plain, power}) {
         CHECK(s.finite);
@@ -135,7 +149,8 @@ TEST_CASE("fp8: scale of any amax is finite, encodes it as the largest code, and
   std::mt19937_64 generator(3);
   int64_t missed = 0;
   for (int i = 0; i < 1'000'000; ++i) {
-    const float amax = std::bit_cast<float>(static_cast<uint32_t>(generator() % (0x7f000000u - 0x2c000000u) + 0x2c000000u));
+    const float amax =
+        std::bit_cast<float>(static_cast<uint32_t>(generator() % (0x7f000000u - 0x2c000000u) + 0x2c000000u));
     missed += encode(amax * scale_from_amax(std::bit_cast<uint32_t>(amax), kE4M3).scale, kE4M3) != 0x7e;
     missed += encode(amax * scale_from_amax(std::bit_cast<uint32_t>(amax), kE5M2).scale, kE5M2) != 0x7b;
   }
@@ -153,7 +168,8 @@ TEST_CASE("fp8: the codec is that of the CUDA toolkit, bit for bit") {
     CHECK(wrong == 0);
     for (int code = 0; code < 256; ++code) {
       const auto byte = static_cast<uint8_t>(code);
-      const float theirs = __half2float(__half(__nv_cvt_fp8_to_halfraw(byte, kind))), ours = decode(byte, format);
+      const float theirs = __half2float(__half(__nv_cvt_fp8_to_halfraw(byte, kind))),
+                  ours = decode(byte, format);
       CHECK((theirs == ours || (std::isnan(theirs) && std::isnan(ours))));
     }
   }

@@ -18,8 +18,8 @@ struct Model {
   const char* name;
   int64_t dim, layers, heads, kv_heads, head_dim, ffn, vocab;
 };
-const Model kDebug{"debugmodel", 256, 6, 16, 16, 16, 768, 2256}, k8B{"8B", 4096, 32, 32, 8, 128, 14336, 128256},
-    k70B{"70B", 8192, 80, 64, 8, 128, 28672, 128256};
+const Model kDebug{"debugmodel", 256, 6, 16, 16, 16, 768, 2256},
+    k8B{"8B", 4096, 32, 32, 8, 128, 14336, 128256}, k70B{"70B", 8192, 80, 64, 8, 128, 28672, 128256};
 
 /// The layers of a Llama model: column-parallel wqkv, w13 and output, row-parallel wo and w2.
 PolicyInputs llama(const Model& m, int64_t tp, int64_t tokens = 8192) {
@@ -27,12 +27,21 @@ PolicyInputs llama(const Model& m, int64_t tp, int64_t tokens = 8192) {
   const int64_t q = m.heads * m.head_dim, kv = m.kv_heads * m.head_dim;
   for (int64_t l = 0; l < m.layers; ++l) {
     auto named = [&](const char* name) { return fmt::format("layers.{}.{}", l, name); };
-    in.gemms.push_back({named("attention.wqkv"), {{"wq", q, q / tp}, {"wk", kv, kv / tp}, {"wv", kv, kv / tp}}, m.dim, m.dim,
-                        GemmRole::linear, l});
+    in.gemms.push_back({named("attention.wqkv"),
+                        {{"wq", q, q / tp}, {"wk", kv, kv / tp}, {"wv", kv, kv / tp}},
+                        m.dim,
+                        m.dim,
+                        GemmRole::linear,
+                        l});
     in.gemms.push_back({named("attention.wo"), {{"wo", m.dim, m.dim}}, q, q / tp, GemmRole::linear, l});
-    in.gemms.push_back({named("feed_forward.w13"), {{"w1", m.ffn, m.ffn / tp}, {"w3", m.ffn, m.ffn / tp}}, m.dim, m.dim,
-                        GemmRole::linear, l});
-    in.gemms.push_back({named("feed_forward.w2"), {{"w2", m.dim, m.dim}}, m.ffn, m.ffn / tp, GemmRole::linear, l});
+    in.gemms.push_back({named("feed_forward.w13"),
+                        {{"w1", m.ffn, m.ffn / tp}, {"w3", m.ffn, m.ffn / tp}},
+                        m.dim,
+                        m.dim,
+                        GemmRole::linear,
+                        l});
+    in.gemms.push_back(
+        {named("feed_forward.w2"), {{"w2", m.dim, m.dim}}, m.ffn, m.ffn / tp, GemmRole::linear, l});
   }
   in.gemms.push_back({"output", {{"output", m.vocab, m.vocab / tp}}, m.dim, m.dim, GemmRole::output});
   return in;
@@ -56,13 +65,16 @@ TEST_CASE("policy: tables of debugmodel, 8B and 70B at tensor parallel 1, 2, 4, 
   std::string text;
   for (const Model& model : {kDebug, k8B, k70B}) {
     for (int64_t tp : {1, 2, 4, 8}) {
-      text += fmt::format("# {}, tp {}, tensorwise\n{}\n", model.name, tp, policy_table(decide_policy({}, llama(model, tp))));
+      text += fmt::format("# {}, tp {}, tensorwise\n{}\n", model.name, tp,
+                          policy_table(decide_policy({}, llama(model, tp))));
     }
     Float8Config sized{.recipe_name = "rowwise", .filter_fqns = {"output", "auto_filter_small_kn"}};
     text += fmt::format("# {}, tp 1, rowwise, auto_filter_small_kn\n{}\n", model.name,
                         policy_table(decide_policy(sized, llama(model, 1))));
-    Float8Config edges{.recipe_name = "tensorwise_with_gw_hp", .policy = {{"layers.*.attention.wk", "bf16"}},
-                       .high_precision_first_blocks = 1, .high_precision_last_blocks = 2};
+    Float8Config edges{.recipe_name = "tensorwise_with_gw_hp",
+                       .policy = {{"layers.*.attention.wk", "bf16"}},
+                       .high_precision_first_blocks = 1,
+                       .high_precision_last_blocks = 2};
     text += fmt::format("# {}, tp 1, weight gradients, wk and outer blocks in bf16\n{}\n", model.name,
                         policy_table(decide_policy(edges, llama(model, 1))));
   }
@@ -86,13 +98,16 @@ TEST_CASE("policy: by default all but the output layer, three products each") {
 }
 
 TEST_CASE("policy: later sources override earlier ones, in the documented order") {
-  Float8Config config{.policy = {{"layers.0.*", "rowwise"}, {"layers.0.attention.wo", "bf16"}, {"layers.2.*", "bf16"}},
-                      .high_precision_first_blocks = 2,
-                      .high_precision_last_blocks = 1};
+  Float8Config config{
+      .policy = {{"layers.0.*", "rowwise"}, {"layers.0.attention.wo", "bf16"}, {"layers.2.*", "bf16"}},
+      .high_precision_first_blocks = 2,
+      .high_precision_last_blocks = 1};
   config.filter_fqns = {"w2"};
   const Policy policy = decide_policy(config, llama(kDebug, 1));
-  CHECK(outcome(policy, "layers.1.attention.wo") == Outcome{"bf16", "the first 2 blocks stay in high precision"});
-  CHECK(outcome(policy, "layers.5.attention.wo") == Outcome{"bf16", "the last block stays in high precision"});
+  CHECK(outcome(policy, "layers.1.attention.wo") ==
+        Outcome{"bf16", "the first 2 blocks stay in high precision"});
+  CHECK(outcome(policy, "layers.5.attention.wo") ==
+        Outcome{"bf16", "the last block stays in high precision"});
   CHECK(outcome(policy, "layers.3.feed_forward.w2") == Outcome{"bf16", "filter_fqns \"w2\""});
   CHECK(outcome(policy, "layers.0.feed_forward.w2") == Outcome{"rowwise", "policy \"layers.0.*\""});
   CHECK(outcome(policy, "layers.0.attention.wo") == Outcome{"bf16", "policy \"layers.0.attention.wo\""});
@@ -108,25 +123,33 @@ TEST_CASE("policy: a filter that covers some parts of a fused matrix splits it")
   CHECK(split.find("layers.0.attention.wq")->is_split);
   CHECK(split.find("layers.0.attention.wq")->gemm.rows() == 256);
   // "wq" is a part of "wqkv" too, but means wq; "w1" means w1 and not w13.
-  CHECK(outcome(decide_policy({.filter_fqns = {"wq"}}, llama(kDebug, 1)), "layers.0.attention.wv").runs_in == "tensorwise");
-  CHECK(outcome(decide_policy({.filter_fqns = {"w1"}}, llama(kDebug, 1)), "layers.0.feed_forward.w3").runs_in == "tensorwise");
+  CHECK(outcome(decide_policy({.filter_fqns = {"wq"}}, llama(kDebug, 1)), "layers.0.attention.wv").runs_in ==
+        "tensorwise");
+  CHECK(
+      outcome(decide_policy({.filter_fqns = {"w1"}}, llama(kDebug, 1)), "layers.0.feed_forward.w3").runs_in ==
+      "tensorwise");
   for (const char* whole : {"wqkv", "attention"}) {
     const Policy policy = decide_policy({.filter_fqns = {whole}}, llama(kDebug, 1));
-    CHECK(outcome(policy, "layers.4.attention.wqkv") == Outcome{"bf16", fmt::format("filter_fqns \"{}\"", whole)});
+    CHECK(outcome(policy, "layers.4.attention.wqkv") ==
+          Outcome{"bf16", fmt::format("filter_fqns \"{}\"", whole)});
     CHECK_FALSE(policy.find("layers.4.attention.wqkv")->is_split);
   }
   const Policy glob = decide_policy({.policy = {{"layers.*.w3", "bf16"}}}, llama(kDebug, 1));
   CHECK(outcome(glob, "layers.5.feed_forward.w1") == Outcome{"tensorwise", "recipe_name; split from w13"});
-  CHECK(outcome(glob, "layers.5.feed_forward.w3") == Outcome{"bf16", "policy \"layers.*.w3\"; split from w13"});
+  CHECK(outcome(glob, "layers.5.feed_forward.w3") ==
+        Outcome{"bf16", "policy \"layers.*.w3\"; split from w13"});
   // Parts that run alike, if for different reasons, stay together.
-  const Policy alike = decide_policy({.filter_fqns = {"wk"}, .high_precision_first_blocks = 1}, llama(kDebug, 1));
-  CHECK(outcome(alike, "layers.0.attention.wqkv") == Outcome{"bf16", "the first block stays in high precision; filter_fqns \"wk\""});
+  const Policy alike =
+      decide_policy({.filter_fqns = {"wk"}, .high_precision_first_blocks = 1}, llama(kDebug, 1));
+  CHECK(outcome(alike, "layers.0.attention.wqkv") ==
+        Outcome{"bf16", "the first block stays in high precision; filter_fqns \"wk\""});
   CHECK(alike.find("layers.1.attention.wqkv") == nullptr);
   // A split part has its own shape to fit.
   PolicyInputs narrow = llama(kDebug, 1);
   narrow.gemms[0].parts[1] = {"wk", 24, 24};
   const Policy policy = decide_policy({.filter_fqns = {"0.attention.wv"}}, narrow);
-  CHECK(outcome(policy, "layers.0.attention.wk") == Outcome{"bf16", "24 rows is not a multiple of 16 (24/16 = 1.5); split from wqkv"});
+  CHECK(outcome(policy, "layers.0.attention.wk") ==
+        Outcome{"bf16", "24 rows is not a multiple of 16 (24/16 = 1.5); split from wqkv"});
 }
 
 TEST_CASE("policy: a local shape that does not fit puts the recipe aside, with the arithmetic") {
@@ -149,13 +172,17 @@ TEST_CASE("policy: a local shape that does not fit puts the recipe aside, with t
            {50257, 768, 1, true, "50257 rows is not a multiple of 16 (50257/16 = 3141.06)"}}) {
     CHECK(decide(row) == Outcome{"bf16", row.reason});
   }
-  for (Row row : std::initializer_list<Row>{{128256, 4096, 16, true, ""}, {4096, 11008, 16, false, ""}, {2560, 256, 8, true, ""},
-                                            {1024, 4096, 8, true, ""}, {2256, 256, 1, true, ""}}) {
+  for (Row row : std::initializer_list<Row>{{128256, 4096, 16, true, ""},
+                                            {4096, 11008, 16, false, ""},
+                                            {2560, 256, 8, true, ""},
+                                            {1024, 4096, 8, true, ""},
+                                            {2256, 256, 1, true, ""}}) {
     CHECK(decide(row) == Outcome{"tensorwise", "recipe_name"});
   }
   const Row even{256, 256, 1, true, ""};
   CHECK(decide(even, {}, 100) == Outcome{"bf16", "100 tokens is not a multiple of 16 (100/16 = 6.25)"});
-  CHECK(decide(even, {.recipe_name = "mxfp8"}, 48) == Outcome{"bf16", "48 tokens is not a multiple of 32 (48/32 = 1.5)"});
+  CHECK(decide(even, {.recipe_name = "mxfp8"}, 48) ==
+        Outcome{"bf16", "48 tokens is not a multiple of 32 (48/32 = 1.5)"});
   CHECK(decide({1376, 4096, 2, true, ""}, {.recipe_name = "mxfp8"}) ==
         Outcome{"bf16", "1376 rows / tp 2 = 688 is not a multiple of 32 (1376/32 = 43)"});
   // KV heads that several ranks hold: local rows are more than their share.
@@ -165,17 +192,23 @@ TEST_CASE("policy: a local shape that does not fit puts the recipe aside, with t
         Outcome{"bf16", "24 of 48 rows on a rank of tp 4 is not a multiple of 16 (24/16 = 1.5)"});
 }
 
-TEST_CASE("policy: an explicit entry that cannot hold is refused with the arithmetic and the ways out; each way works") {
+TEST_CASE(
+    "policy: an explicit entry that cannot hold is refused with the arithmetic and the ways out; each way "
+    "works") {
   const Float8Config wish{.policy = {{"output", "tensorwise"}}};
   CHECK_THROWS_WITH(decide_policy(wish, llama(kDebug, 4)),
-                    "[fp8] policy \"output\": tensorwise asks for output in tensorwise, but 2256 rows / tp 4 = 564 is not a multiple of "
-                    "16 (2256/16 = 141); ways out: a vocabulary of 2560, quantize.linear.float8.pad_vocabulary: true, or recipe "
+                    "[fp8] policy \"output\": tensorwise asks for output in tensorwise, but 2256 rows / tp 4 "
+                    "= 564 is not a multiple of "
+                    "16 (2256/16 = 141); ways out: a vocabulary of 2560, "
+                    "quantize.linear.float8.pad_vocabulary: true, or recipe "
                     "bf16 for it");
-  CHECK(outcome(decide_policy(wish, llama(kDebug, 1)), "output") == Outcome{"tensorwise", "policy \"output\""});
+  CHECK(outcome(decide_policy(wish, llama(kDebug, 1)), "output") ==
+        Outcome{"tensorwise", "policy \"output\""});
   for (int64_t tp : {2, 4, 8}) {
     Model wider = kDebug;
     wider.vocab = 2560;
-    CHECK(outcome(decide_policy(wish, llama(wider, tp)), "output") == Outcome{"tensorwise", "policy \"output\""});
+    CHECK(outcome(decide_policy(wish, llama(wider, tp)), "output") ==
+          Outcome{"tensorwise", "policy \"output\""});
     Float8Config padded = wish;
     padded.pad_vocabulary = true;
     const Policy policy = decide_policy(padded, llama(kDebug, tp));
@@ -190,8 +223,9 @@ TEST_CASE("policy: an explicit entry that cannot hold is refused with the arithm
   CHECK_THROWS_WITH(decide_policy({.policy = {{"layers.*.w2", "tensorwise"}}}, llama(kDebug, 32)),
                     Contains("768 columns / tp 32 = 24 is not a multiple of 16 (768/16 = 48)") &&
                         Contains("ways out: a smaller parallelism.tensor_parallel_degree, or recipe bf16"));
-  CHECK_THROWS_WITH(decide_policy({.policy = {{"layers.*.w2", "tensorwise"}}}, llama(kDebug, 1, 40)),
-                    Contains("40 tokens is not a multiple of 16 (40/16 = 2.5)") && Contains("training.seq_len"));
+  CHECK_THROWS_WITH(
+      decide_policy({.policy = {{"layers.*.w2", "tensorwise"}}}, llama(kDebug, 1, 40)),
+      Contains("40 tokens is not a multiple of 16 (40/16 = 2.5)") && Contains("training.seq_len"));
 }
 
 TEST_CASE("policy: torchao's size rule on the fused shape, and what it would do unfused") {
@@ -201,7 +235,8 @@ TEST_CASE("policy: torchao's size rule on the fused shape, and what it would do 
         Outcome{"tensorwise", "recipe_name; torchao, not fused, would keep wk, wv in bf16"});
   CHECK(outcome(policy, "layers.0.attention.wo") == Outcome{"tensorwise", "recipe_name"});
   const Policy small = decide_policy(sized, llama(kDebug, 1));
-  CHECK(outcome(small, "layers.0.attention.wo") == Outcome{"bf16", "auto_filter_small_kn: K 256 <= 4096 and N 256 <= 1024"});
+  CHECK(outcome(small, "layers.0.attention.wo") ==
+        Outcome{"bf16", "auto_filter_small_kn: K 256 <= 4096 and N 256 <= 1024"});
 
   struct Row {
     const char* recipe;
@@ -224,34 +259,44 @@ TEST_CASE("policy: torchao's size rule on the fused shape, and what it would do 
     config.recipe_name = row.recipe;
     const std::string reason = row.reason;
     CHECK(outcome(decide_policy(config, in), "layers.0.w") ==
-          (reason.empty() ? Outcome{row.recipe, "recipe_name"} : Outcome{"bf16", "auto_filter_small_kn: " + reason}));
+          (reason.empty() ? Outcome{row.recipe, "recipe_name"}
+                          : Outcome{"bf16", "auto_filter_small_kn: " + reason}));
     // What the policy list names is not filtered.
     config.policy = {{"layers.0.w", row.recipe}};
     CHECK(outcome(decide_policy(config, in), "layers.0.w").runs_in == row.recipe);
   }
-  CHECK_THROWS_WITH(decide_policy({.recipe_name = "rowwise_with_gw_hp", .filter_fqns = {"auto_filter_small_kn"}}, llama(kDebug, 1)),
-                    "[fp8] auto_filter_small_kn has no thresholds for recipe rowwise_with_gw_hp: it knows tensorwise and rowwise; leave "
-                    "it out of quantize.linear.float8.filter_fqns");
+  CHECK_THROWS_WITH(
+      decide_policy({.recipe_name = "rowwise_with_gw_hp", .filter_fqns = {"auto_filter_small_kn"}},
+                    llama(kDebug, 1)),
+      "[fp8] auto_filter_small_kn has no thresholds for recipe rowwise_with_gw_hp: it knows tensorwise and "
+      "rowwise; leave "
+      "it out of quantize.linear.float8.filter_fqns");
 }
 
 TEST_CASE("policy: auto keeps FP8 where it was measured to be faster") {
   const Float8Config config{.automatic = true};
   PolicyInputs in = llama(kDebug, 1);
-  CHECK_THROWS_WITH(decide_policy(config, in), Contains("quantize.linear.float8.auto measures FP8 against bf16"));
-  in.measured_speedup = [](const PolicyGemm& gemm, const Recipe&) { return gemm.rows() > 1000 ? 1.316 : 0.91; };
+  CHECK_THROWS_WITH(decide_policy(config, in),
+                    Contains("quantize.linear.float8.auto measures FP8 against bf16"));
+  in.measured_speedup = [](const PolicyGemm& gemm, const Recipe&) {
+    return gemm.rows() > 1000 ? 1.316 : 0.91;
+  };
   const Policy policy = decide_policy(config, in);
   CHECK(outcome(policy, "layers.3.attention.wo") == Outcome{"bf16", "measured 0.91x"});
   CHECK(outcome(policy, "layers.3.feed_forward.w13") == Outcome{"tensorwise", "measured 1.32x"});
   in.hardware.emplace();
-  CHECK_THROWS_WITH(decide_policy({.automatic = true, .emulate = true}, in), Contains("on a device that emulates"));
+  CHECK_THROWS_WITH(decide_policy({.automatic = true, .emulate = true}, in),
+                    Contains("on a device that emulates"));
 }
 
 TEST_CASE("policy: a recipe that the hardware lacks is refused with what it has, or emulated") {
   PolicyInputs in = llama(kDebug, 1);
   in.hardware = recipes_of_compute_capability(90);
   CHECK_THROWS_WITH(decide_policy({.recipe_name = "mxfp8"}, in),
-                    "[fp8] this GPU does not multiply recipe mxfp8 (layers.0.attention.wqkv): it has tensorwise, tensorwise_with_gw_hp, "
-                    "delayed, rowwise, rowwise_with_gw_hp, blockwise; set quantize.linear.float8.emulate to run it in bf16 arithmetic "
+                    "[fp8] this GPU does not multiply recipe mxfp8 (layers.0.attention.wqkv): it has "
+                    "tensorwise, tensorwise_with_gw_hp, "
+                    "delayed, rowwise, rowwise_with_gw_hp, blockwise; set quantize.linear.float8.emulate to "
+                    "run it in bf16 arithmetic "
                     "on the same bytes");
   CHECK_THROWS_AS(decide_policy({.recipe_name = "mxfp8"}, in), DeviceError);
   const Policy emulated = decide_policy({.recipe_name = "mxfp8", .emulate = true}, in);
@@ -263,20 +308,27 @@ TEST_CASE("policy: a recipe that the hardware lacks is refused with what it has,
 }
 
 TEST_CASE("policy: entries that match nothing are named, contradictions refused") {
-  CHECK_THROWS_WITH(decide_policy({.filter_fqns = {"output", "router.gate"}, .policy = {{"layers.*.wz", "bf16"}}}, llama(kDebug, 1)),
-                    "[fp8] in quantize.linear.float8, filter_fqns \"router.gate\" and policy \"layers.*.wz\" matches no matrix product: "
-                    "this model has layers.*.attention.wqkv (wq, wk, wv), layers.*.attention.wo, layers.*.feed_forward.w13 (w1, w3), "
-                    "layers.*.feed_forward.w2, output");
-  CHECK_THROWS_WITH(decide_policy({.policy = {{"layers.*", "bf16"}, {"layers.*", "rowwise"}}}, llama(kDebug, 1)),
-                    "[fp8] quantize.linear.float8.policy says both bf16 and rowwise for \"layers.*\": keep one of them");
+  CHECK_THROWS_WITH(
+      decide_policy({.filter_fqns = {"output", "router.gate"}, .policy = {{"layers.*.wz", "bf16"}}},
+                    llama(kDebug, 1)),
+      "[fp8] in quantize.linear.float8, filter_fqns \"router.gate\" and policy \"layers.*.wz\" matches no "
+      "matrix product: "
+      "this model has layers.*.attention.wqkv (wq, wk, wv), layers.*.attention.wo, layers.*.feed_forward.w13 "
+      "(w1, w3), "
+      "layers.*.feed_forward.w2, output");
+  CHECK_THROWS_WITH(
+      decide_policy({.policy = {{"layers.*", "bf16"}, {"layers.*", "rowwise"}}}, llama(kDebug, 1)),
+      "[fp8] quantize.linear.float8.policy says both bf16 and rowwise for \"layers.*\": keep one of them");
   CHECK_THROWS_AS(decide_policy({.recipe_name = "fp4"}, llama(kDebug, 1)), ConfigError);
 }
 
 TEST_CASE("policy: the router stays in high precision unless it is named") {
   PolicyInputs in{.layers = 1, .local_tokens = 64};
   in.gemms = {{"layers.0.router", {{"router", 64, 64}}, 256, 256, GemmRole::router, 0}};
-  CHECK(outcome(decide_policy({}, in), "layers.0.router") == Outcome{"bf16", "the router stays in high precision"});
-  CHECK(outcome(decide_policy({.policy = {{"*router", "rowwise"}}}, in), "layers.0.router").runs_in == "rowwise");
+  CHECK(outcome(decide_policy({}, in), "layers.0.router") ==
+        Outcome{"bf16", "the router stays in high precision"});
+  CHECK(outcome(decide_policy({.policy = {{"*router", "rowwise"}}}, in), "layers.0.router").runs_in ==
+        "rowwise");
 }
 
 TEST_CASE("policy: globs") {

@@ -22,7 +22,8 @@ constexpr Granularity kGranularities[] = {Granularity::tensor, Granularity::row,
 struct Size {
   int64_t rows, cols;
 };
-// One element, below a vector, ragged in both directions, whole tiles, one past them, rows longer than a piece of blocks.
+// One element, below a vector, ragged in both directions, whole tiles, one past them, rows longer than a
+// piece of blocks.
 const Size kSizes[] = {{1, 1}, {3, 7}, {16, 16}, {33, 50}, {129, 257}, {260, 40}, {2, 4200}, {1, 16500}};
 
 /// Values over many binades, with zeros, so that groups differ and some elements underflow.
@@ -68,8 +69,10 @@ ScaleRounding rounding_of(ReferenceRecipe recipe) {
   return recipe.power_of_two ? ScaleRounding::down_to_power_of_two : ScaleRounding::none;
 }
 
-/// The judge of bytes and scales: both exactly as the reference makes them from x. Mutations below must not pass it.
-bool is_exactly(const ReferenceQuantized& want, const std::vector<uint8_t>& codes, const std::vector<float>& inverses) {
+/// The judge of bytes and scales: both exactly as the reference makes them from x. Mutations below must not
+/// pass it.
+bool is_exactly(const ReferenceQuantized& want, const std::vector<uint8_t>& codes,
+                const std::vector<float>& inverses) {
   return codes == want.codes && inverses == want.inverses;
 }
 
@@ -124,7 +127,8 @@ void for_each_recipe(Body&& body) {
 
 }  // namespace
 
-TEST_CASE("quantize: bytes, scales and counts of every granularity equal the reference, plain and transposed") {
+TEST_CASE(
+    "quantize: bytes, scales and counts of every granularity equal the reference, plain and transposed") {
   Stream stream = Stream::cpu();
   for_each_recipe([&](ReferenceRecipe recipe) {
     for (Size size : kSizes) {
@@ -182,7 +186,8 @@ TEST_CASE("quantize: mutations of scale, format and group do not pass for a quan
   Stream stream = Stream::cpu();
   const Size size{48, 160};
   const auto values = spread_values(size.rows * size.cols, 3);
-  const ReferenceRecipe dy{DType::e5m2, Granularity::tensor, false}, x{DType::e4m3, Granularity::tensor, false};
+  const ReferenceRecipe dy{DType::e5m2, Granularity::tensor, false},
+      x{DType::e4m3, Granularity::tensor, false};
   struct Result {
     std::vector<uint8_t> codes;
     std::vector<float> inverses;
@@ -227,15 +232,18 @@ TEST_CASE("quantize: turning the matrix and quantizing commute for tensor and 12
   }
 }
 
-TEST_CASE("quantize: with powers of two, blocks along the other axis hold the same values unless they underflow") {
+TEST_CASE(
+    "quantize: with powers of two, blocks along the other axis hold the same values unless they underflow") {
   Stream stream = Stream::cpu();
   const Size size{256, 256};
   auto values = normal_values(size.rows * size.cols, 21, DType::bf16);
-  for (float& x : values) x = x == 0 ? 1.0f : std::copysign(std::max(std::fabs(x), 0.1f), x), x = static_cast<float>(bf16(x));
+  for (float& x : values)
+    x = x == 0 ? 1.0f : std::copysign(std::max(std::fabs(x), 0.1f), x), x = static_cast<float>(bf16(x));
   auto changed = [&](bool power_of_two) {
     Quantizing q(stream, values, size, {DType::e4m3, Granularity::block_1x128, power_of_two}, DType::bf16);
     quantize(stream, q.args);
-    DeviceBuffer along(stream, DType::f32, {size.rows, size.cols}), across(stream, DType::f32, {size.cols, size.rows});
+    DeviceBuffer along(stream, DType::f32, {size.rows, size.cols}),
+        across(stream, DType::f32, {size.cols, size.rows});
     dequantize(stream, q.out.view(), Granularity::block_1x128, along);
     dequantize(stream, q.transposed.view(), Granularity::block_1x128, across);
     const auto a = along.floats(), b = test::transposed(across.floats(), size.cols, size.rows);
@@ -360,7 +368,8 @@ TEST_CASE("amax is that of the bf16-rounded values, keeps a larger one and never
       const auto by_column = columns.download_as<uint32_t>();
       for (int64_t c = 0; c < size.cols; ++c) {
         std::vector<float> column;
-        for (int64_t r = 0; r < size.rows; ++r) column.push_back(rounded[static_cast<size_t>(r * size.cols + c)]);
+        for (int64_t r = 0; r < size.rows; ++r)
+          column.push_back(rounded[static_cast<size_t>(r * size.cols + c)]);
         REQUIRE(by_column[static_cast<size_t>(c)] == largest_bits(column));
       }
       got.upload_as<uint32_t>(std::array{std::bit_cast<uint32_t>(1e30f)});
@@ -379,13 +388,16 @@ TEST_CASE("scales lie where cuBLASLt reads them") {
   CHECK(scale_shape(Granularity::row, 5, 7) == Shape{5});
   CHECK(scale_shape(Granularity::block_1x128, 5, 300) == Shape{3, 5});
   for (int64_t blocks = 1; blocks <= 9; ++blocks) {
-    CHECK(scale_shape(Granularity::block_128x128, 129, blocks * 128) == Shape{2, blocks <= 4 ? 4 : blocks <= 8 ? 8 : 12});
+    CHECK(scale_shape(Granularity::block_128x128, 129, blocks * 128) == Shape{2, blocks <= 4   ? 4
+                                                                                 : blocks <= 8 ? 8
+                                                                                               : 12});
   }
   CHECK(scale_shape(Granularity::block_1x32, 129, 160) == Shape{2, 2, 512});
   CHECK(scale_index(Granularity::block_1x128, {5, 300}, 4, 130) == 1 * 5 + 4);
   CHECK(scale_index(Granularity::block_128x128, {300, 700}, 130, 650) == 1 * 8 + 5);
   // Row 37 of a tile: (37 % 32) * 16 + 37 / 32 * 4; block 5 is the second of the next tile.
-  CHECK(scale_index(Granularity::block_1x32, {256, 256}, 128 + 37, 5 * 32) == (1 * 2 + 1) * 512 + 5 * 16 + 4 + 1);
+  CHECK(scale_index(Granularity::block_1x32, {256, 256}, 128 + 37, 5 * 32) ==
+        (1 * 2 + 1) * 512 + 5 * 16 + 4 + 1);
 }
 
 TEST_CASE("quantize on meta records what crosses memory") {
@@ -405,7 +417,10 @@ TEST_CASE("quantize on meta records what crosses memory") {
   column_amax(stream, x, shape_only(DType::u32, {256}));
   CHECK(recorder.bytes() == 2 * n);
   recorder.clear();
-  quantize(stream, {.x = x, .granularity = Granularity::row, .column_amax = shape_only(DType::u32, {256}), .out = rows,
+  quantize(stream, {.x = x,
+                    .granularity = Granularity::row,
+                    .column_amax = shape_only(DType::u32, {256}),
+                    .out = rows,
                     .transposed = columns});
   CHECK(recorder.bytes() == 6 * n + 4 * 64 + 4 * 256);
   recorder.clear();
@@ -423,7 +438,9 @@ TEST_CASE("quantize refuses what does not fit, and says which") {
   const Quantized out{shape_only(DType::e4m3, {4, 8}), shape_only(DType::f32, {1})};
   const Quantize good{.x = x, .amax = one, .out = out};
   quantize(stream, good);
-  auto refuses = [&](const Quantize& args, const char* message) { CHECK_THROWS_WITH(quantize(stream, args), message); };
+  auto refuses = [&](const Quantize& args, const char* message) {
+    CHECK_THROWS_WITH(quantize(stream, args), message);
+  };
   auto args = good;
   args.x = shape_only(DType::i32, {4, 8});
   refuses(args, "[quantize] x is i32 [4, 8], expected f32 or bf16");
@@ -445,9 +462,11 @@ TEST_CASE("quantize refuses what does not fit, and says which") {
   refuses(args, "[quantize] amax is given, but granularity row measures its own");
   args.amax = {}, args.transposed = {shape_only(DType::e4m3, {8, 4}), shape_only(DType::f32, {8})};
   refuses(args, "[quantize] column_amax is f32 [], expected u32 [8]");
-  args = {.x = x, .granularity = Granularity::block_1x32,
+  args = {.x = x,
+          .granularity = Granularity::block_1x32,
           .out = {shape_only(DType::e4m3, {4, 8}), shape_only(DType::e8m0, {1, 1, 512})}};
-  refuses(args, "[quantize] granularity 1x32 stores scales as e8m0, which holds powers of two alone: set rounding");
+  refuses(args,
+          "[quantize] granularity 1x32 stores scales as e8m0, which holds powers of two alone: set rounding");
   args = good, args.counters = shape_only(DType::i64, {2});
   refuses(args, "[quantize] counters is i64 [2], expected i64 [3]");
   args = good, args.non_finite = shape_only(DType::f32, {1});

@@ -21,7 +21,8 @@ std::string text(const OperandRecipe& o) {
                      o.rounding == ScaleRounding::down_to_power_of_two ? " 2^n" : "");
 }
 std::string text(const ProductRecipe& p) {
-  return p.is_fp8 ? fmt::format("{}, {}{}", text(p.a), text(p.b), p.fast_accumulation ? ", fast" : "") : "high precision";
+  return p.is_fp8 ? fmt::format("{}, {}{}", text(p.a), text(p.b), p.fast_accumulation ? ", fast" : "")
+                  : "high precision";
 }
 
 uint32_t bits(float x) { return std::bit_cast<uint32_t>(x); }
@@ -33,14 +34,20 @@ TEST_CASE("recipes: what each of the three products multiplies") {
     const char *name, *forward, *input_gradient, *weight_gradient;
   };
   for (Row row : std::initializer_list<Row>{
-           {"tensorwise", "x e4m3 tensor, w e4m3 tensor, fast", "dy e5m2 tensor, w e4m3 tensor", "dy e5m2 tensor, x e4m3 tensor"},
-           {"tensorwise_with_gw_hp", "x e4m3 tensor, w e4m3 tensor, fast", "dy e5m2 tensor, w e4m3 tensor", "high precision"},
-           {"delayed", "x e4m3 tensor, w e4m3 tensor, fast", "dy e5m2 tensor, w e4m3 tensor", "dy e5m2 tensor, x e4m3 tensor"},
-           {"rowwise", "x e4m3 row 2^n, w e4m3 row 2^n, fast", "dy e4m3 row 2^n, w e4m3 row 2^n", "dy e4m3 row 2^n, x e4m3 row 2^n"},
-           {"rowwise_with_gw_hp", "x e4m3 row 2^n, w e4m3 row 2^n, fast", "dy e4m3 row 2^n, w e4m3 tensor 2^n", "high precision"},
+           {"tensorwise", "x e4m3 tensor, w e4m3 tensor, fast", "dy e5m2 tensor, w e4m3 tensor",
+            "dy e5m2 tensor, x e4m3 tensor"},
+           {"tensorwise_with_gw_hp", "x e4m3 tensor, w e4m3 tensor, fast", "dy e5m2 tensor, w e4m3 tensor",
+            "high precision"},
+           {"delayed", "x e4m3 tensor, w e4m3 tensor, fast", "dy e5m2 tensor, w e4m3 tensor",
+            "dy e5m2 tensor, x e4m3 tensor"},
+           {"rowwise", "x e4m3 row 2^n, w e4m3 row 2^n, fast", "dy e4m3 row 2^n, w e4m3 row 2^n",
+            "dy e4m3 row 2^n, x e4m3 row 2^n"},
+           {"rowwise_with_gw_hp", "x e4m3 row 2^n, w e4m3 row 2^n, fast",
+            "dy e4m3 row 2^n, w e4m3 tensor 2^n", "high precision"},
            {"blockwise", "x e4m3 1x128 2^n, w e4m3 128x128 2^n", "dy e4m3 1x128 2^n, w e4m3 128x128 2^n",
             "dy e4m3 1x128 2^n, x e4m3 1x128 2^n"},
-           {"mxfp8", "x e4m3 1x32 2^n, w e4m3 1x32 2^n", "dy e4m3 1x32 2^n, w e4m3 1x32 2^n", "dy e4m3 1x32 2^n, x e4m3 1x32 2^n"}}) {
+           {"mxfp8", "x e4m3 1x32 2^n, w e4m3 1x32 2^n", "dy e4m3 1x32 2^n, w e4m3 1x32 2^n",
+            "dy e4m3 1x32 2^n, x e4m3 1x32 2^n"}}) {
     INFO(row.name);
     const Recipe recipe = make_recipe(parse_recipe(row.name));
     CHECK(name_of(recipe.name) == row.name);
@@ -51,26 +58,33 @@ TEST_CASE("recipes: what each of the three products multiplies") {
     CHECK(recipe.has_history() == (std::string_view(row.name) == "delayed"));
     CHECK(recipe.alignment() == (std::string_view(row.name) == "mxfp8" ? 32 : 16));
   }
-  CHECK(text(make_recipe(RecipeName::tensorwise, true).forward) == "x e4m3 tensor 2^n, w e4m3 tensor 2^n, fast");
+  CHECK(text(make_recipe(RecipeName::tensorwise, true).forward) ==
+        "x e4m3 tensor 2^n, w e4m3 tensor 2^n, fast");
   CHECK(recipe_names().size() == 7);
-  CHECK_THROWS_WITH(parse_recipe("rowise"),
-                    "[fp8] recipe rowise is unknown: expected one of tensorwise, tensorwise_with_gw_hp, delayed, rowwise, "
-                    "rowwise_with_gw_hp, blockwise, mxfp8");
+  CHECK_THROWS_WITH(
+      parse_recipe("rowise"),
+      "[fp8] recipe rowise is unknown: expected one of tensorwise, tensorwise_with_gw_hp, delayed, rowwise, "
+      "rowwise_with_gw_hp, blockwise, mxfp8");
 }
 
 TEST_CASE("recipes: what a GPU multiplies") {
   using R = RecipeName;
   CHECK(recipes_of_compute_capability(80).empty());
-  CHECK(recipes_of_compute_capability(89) == std::vector<R>{R::tensorwise, R::tensorwise_with_gw_hp, R::delayed});
-  CHECK(recipes_of_compute_capability(90) == std::vector<R>{R::tensorwise, R::tensorwise_with_gw_hp, R::delayed, R::rowwise,
-                                                            R::rowwise_with_gw_hp, R::blockwise});
-  CHECK(recipes_of_compute_capability(100) == std::vector<R>{R::tensorwise, R::tensorwise_with_gw_hp, R::delayed, R::mxfp8});
-  CHECK(recipes_of_compute_capability(120) == std::vector<R>{R::tensorwise, R::tensorwise_with_gw_hp, R::delayed});
+  CHECK(recipes_of_compute_capability(89) ==
+        std::vector<R>{R::tensorwise, R::tensorwise_with_gw_hp, R::delayed});
+  CHECK(recipes_of_compute_capability(90) == std::vector<R>{R::tensorwise, R::tensorwise_with_gw_hp,
+                                                            R::delayed, R::rowwise, R::rowwise_with_gw_hp,
+                                                            R::blockwise});
+  CHECK(recipes_of_compute_capability(100) ==
+        std::vector<R>{R::tensorwise, R::tensorwise_with_gw_hp, R::delayed, R::mxfp8});
+  CHECK(recipes_of_compute_capability(120) ==
+        std::vector<R>{R::tensorwise, R::tensorwise_with_gw_hp, R::delayed});
 }
 
 TEST_CASE("delayed scaling: current amaxes while the history fills, then its maximum with the margin") {
   Stream stream = Stream::cpu();
-  DeviceBuffer rows(stream, DType::u32, {3, 2}), current(stream, DType::u32, {2}), amax(stream, DType::u32, {2});
+  DeviceBuffer rows(stream, DType::u32, {3, 2}), current(stream, DType::u32, {2}),
+      amax(stream, DType::u32, {2});
   AmaxHistory history{.rows = rows, .margin = 1};
   auto step = [&](float a, float b) {
     current.upload_as<uint32_t>(std::array{bits(a), bits(b)});
@@ -85,8 +99,8 @@ TEST_CASE("delayed scaling: current amaxes while the history fills, then its max
   CHECK_FALSE(history.is_full());
   CHECK(step(2, 30) == Pair{2, 30});
   CHECK(history.is_full());
-  CHECK(step(100, 1) == Pair{10, 60});    // max(1, 5, 2) and max(10, 20, 30), twice
-  CHECK(step(3, 1) == Pair{200, 60});     // 1 and 10 have left
+  CHECK(step(100, 1) == Pair{10, 60});  // max(1, 5, 2) and max(10, 20, 30), twice
+  CHECK(step(3, 1) == Pair{200, 60});   // 1 and 10 have left
   CHECK(step(3, 1) == Pair{200, 60});
   CHECK(step(3, 1) == Pair{200, 2});
   CHECK(step(3, 1) == Pair{6, 2});
@@ -125,11 +139,13 @@ TEST_CASE("delayed scaling: the first step's NaN leaves zero, refusals, costs") 
   advance(meta, plan, slots);
   CHECK(plan.steps == 1);
   CHECK(recorder.bytes() == 7 * 8 * 4);
-  CHECK_THROWS_WITH(delayed_amax(meta, plan, {}, slots), "[delayed_amax] current is f32 [], expected u32 [8]");
+  CHECK_THROWS_WITH(delayed_amax(meta, plan, {}, slots),
+                    "[delayed_amax] current is f32 [], expected u32 [8]");
   CHECK_THROWS_WITH(delayed_amax(meta, plan, slots, shape_only(DType::u32, {7})),
                     "[delayed_amax] amax is u32 [7], expected u32 [8]");
   CHECK_THROWS_WITH(advance(meta, plan, shape_only(DType::f32, {8})),
                     "[advance_amax_history] step_amax is f32 [8], expected u32 [8]");
   plan.rows = shape_only(DType::f32, {4, 8});
-  CHECK_THROWS_WITH(advance(meta, plan, slots), "[advance_amax_history] history is f32 [4, 8], expected u32 [length, slots]");
+  CHECK_THROWS_WITH(advance(meta, plan, slots),
+                    "[advance_amax_history] history is f32 [4, 8], expected u32 [length, slots]");
 }

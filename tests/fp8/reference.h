@@ -51,7 +51,8 @@ class TableEncoder {
 inline float reference_scale(double amax, DType format, bool power_of_two) {
   const double max = format == DType::e4m3 ? 448 : 57344;
   const auto scale = static_cast<float>(max / std::max(amax, static_cast<double>(1e-12f)));
-  return power_of_two ? static_cast<float>(std::exp2(std::floor(std::log2(static_cast<double>(scale))))) : scale;
+  return power_of_two ? static_cast<float>(std::exp2(std::floor(std::log2(static_cast<double>(scale)))))
+                      : scale;
 }
 
 /// Codes and, per element, the inverse scale of a matrix of bf16 values.
@@ -65,11 +66,14 @@ struct ReferenceRecipe {
   fp8::Granularity granularity = fp8::Granularity::tensor;
   bool power_of_two = false;
 };
-inline ReferenceQuantized reference_quantize(const std::vector<float>& x, int64_t rows, int64_t cols, ReferenceRecipe recipe) {
+inline ReferenceQuantized reference_quantize(const std::vector<float>& x, int64_t rows, int64_t cols,
+                                             ReferenceRecipe recipe) {
   using fp8::Granularity;
   int64_t high = rows, wide = cols;  // of a group
-  if (recipe.granularity != Granularity::tensor) high = recipe.granularity == Granularity::block_128x128 ? 128 : 1;
-  if (recipe.granularity == Granularity::block_1x128 || recipe.granularity == Granularity::block_128x128) wide = 128;
+  if (recipe.granularity != Granularity::tensor)
+    high = recipe.granularity == Granularity::block_128x128 ? 128 : 1;
+  if (recipe.granularity == Granularity::block_1x128 || recipe.granularity == Granularity::block_128x128)
+    wide = 128;
   if (recipe.granularity == Granularity::block_1x32) wide = 32;
   const TableEncoder encode(recipe.format);
   ReferenceQuantized q;
@@ -101,7 +105,8 @@ template <class T>
 std::vector<T> transposed(const std::vector<T>& x, int64_t rows, int64_t cols) {
   std::vector<T> y(x.size());
   for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = 0; c < cols; ++c) y[static_cast<size_t>(c * rows + r)] = x[static_cast<size_t>(r * cols + c)];
+    for (int64_t c = 0; c < cols; ++c)
+      y[static_cast<size_t>(c * rows + r)] = x[static_cast<size_t>(r * cols + c)];
   }
   return y;
 }

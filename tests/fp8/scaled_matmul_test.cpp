@@ -21,8 +21,8 @@ using Values = std::vector<double>;
 
 /// A quantized matrix [outer, contraction], in memory as it is or turned, with its FP64 meaning.
 struct Operand {
-  Operand(Stream& stream, const std::vector<float>& values, int64_t outer, int64_t inner, ReferenceRecipe recipe,
-          Contraction contraction = Contraction::inner)
+  Operand(Stream& stream, const std::vector<float>& values, int64_t outer, int64_t inner,
+          ReferenceRecipe recipe, Contraction contraction = Contraction::inner)
       : rows(contraction == Contraction::inner ? outer : inner),
         cols(contraction == Contraction::inner ? inner : outer),
         bytes(stream, recipe.format, {rows, cols}),
@@ -92,10 +92,16 @@ const Case kCases[] = {
     {"tensorwise backward", {DType::e5m2, Granularity::tensor}, {DType::e4m3, Granularity::tensor}},
     {"rowwise", {DType::e4m3, Granularity::row, true}, {DType::e4m3, Granularity::row, true}},
     {"rowwise, any scale", {DType::e4m3, Granularity::row}, {DType::e4m3, Granularity::row}},
-    {"rowwise with tensorwise weight", {DType::e4m3, Granularity::row, true}, {DType::e4m3, Granularity::tensor, true}},
+    {"rowwise with tensorwise weight",
+     {DType::e4m3, Granularity::row, true},
+     {DType::e4m3, Granularity::tensor, true}},
     {"tensorwise with rowwise", {DType::e4m3, Granularity::tensor}, {DType::e4m3, Granularity::row}},
-    {"blockwise forward", {DType::e4m3, Granularity::block_1x128, true}, {DType::e4m3, Granularity::block_128x128, true}},
-    {"blockwise weight gradient", {DType::e4m3, Granularity::block_1x128, true}, {DType::e4m3, Granularity::block_1x128, true}},
+    {"blockwise forward",
+     {DType::e4m3, Granularity::block_1x128, true},
+     {DType::e4m3, Granularity::block_128x128, true}},
+    {"blockwise weight gradient",
+     {DType::e4m3, Granularity::block_1x128, true},
+     {DType::e4m3, Granularity::block_1x128, true}},
     {"mxfp8", {DType::e4m3, Granularity::block_1x32, true}, {DType::e4m3, Granularity::block_1x32, true}},
 };
 
@@ -118,7 +124,8 @@ TEST_CASE("scaled_matmul equals the FP64 product of the dequantized operands, fo
   for (const Case& c : kCases) {
     for (Size s : {Size{16, 16, 32}, Size{48, 144, 160}, Size{32, 64, 416}}) {
       INFO(c.name << " " << s.m << " " << s.n << " " << s.k);
-      Operand a(stream, normal_values(s.m * s.k, 1), s.m, s.k, c.a), b(stream, normal_values(s.n * s.k, 2), s.n, s.k, c.b);
+      Operand a(stream, normal_values(s.m * s.k, 1), s.m, s.k, c.a),
+          b(stream, normal_values(s.n * s.k, 2), s.n, s.k, c.b);
       const Product want = exact_product(a.exact, b.exact, s.m, s.n, s.k);
       for (DType dtype : {DType::f32, DType::bf16}) {
         const auto got = run(stream, {.a = a.view, .b = b.view}, dtype, s.m, s.n);
@@ -140,13 +147,16 @@ TEST_CASE("scaled_matmul of operands that lie turned in memory is the same produ
   for (Granularity g : {Granularity::tensor, Granularity::block_128x128}) {
     const ReferenceRecipe recipe{DType::e4m3, g, true};
     const ReferenceRecipe left{DType::e4m3, g == Granularity::tensor ? g : Granularity::block_1x128, true};
-    Operand a(stream, x, m, k, left), b(stream, y, n, k, recipe), turned_b(stream, y, n, k, recipe, Contraction::outer);
+    Operand a(stream, x, m, k, left), b(stream, y, n, k, recipe),
+        turned_b(stream, y, n, k, recipe, Contraction::outer);
     const Product want = exact_product(a.exact, b.exact, m, n, k);
-    const auto got = run(stream, {.kind = MatmulKind::input_gradient, .a = a.view, .b = turned_b.view}, DType::f32, m, n);
+    const auto got =
+        run(stream, {.kind = MatmulKind::input_gradient, .a = a.view, .b = turned_b.view}, DType::f32, m, n);
     check_close(got, want.value, tolerance(DType::f32, 3, k), want.magnitude);
     if (g != Granularity::tensor) continue;
     Operand turned_a(stream, x, m, k, recipe, Contraction::outer);
-    check_close(run(stream, {.kind = MatmulKind::weight_gradient, .a = turned_a.view, .b = turned_b.view}, DType::f32, m, n),
+    check_close(run(stream, {.kind = MatmulKind::weight_gradient, .a = turned_a.view, .b = turned_b.view},
+                    DType::f32, m, n),
                 want.value, tolerance(DType::f32, 3, k), want.magnitude);
   }
 }
@@ -162,7 +172,8 @@ TEST_CASE("scaled_matmul of small integers is exact") {
     ReferenceRecipe a_recipe = c.a, b_recipe = c.b;
     a_recipe.power_of_two = b_recipe.power_of_two = true;  // so that scaling changes no digit
     Operand a(stream, a_values, m, k, a_recipe), b(stream, b_values, n, k, b_recipe);
-    const Product want = exact_product(Values(a_values.begin(), a_values.end()), Values(b_values.begin(), b_values.end()), m, n, k);
+    const Product want = exact_product(Values(a_values.begin(), a_values.end()),
+                                       Values(b_values.begin(), b_values.end()), m, n, k);
     const auto got = run(stream, {.a = a.view, .b = b.view}, DType::f32, m, n);
     CHECK(got == as_float(want.value));
   }
@@ -176,24 +187,27 @@ TEST_CASE("scaled_matmul of normal values stays as near to the unquantized produ
   for (const Case& c : kCases) {
     INFO(c.name);
     Operand a(stream, x, m, k, c.a), b(stream, w, n, k, c.b);
-    const double error = relative(run(stream, {.a = a.view, .b = b.view}, DType::f32, m, n), unquantized.value);
+    const double error =
+        relative(run(stream, {.a = a.view, .b = b.view}, DType::f32, m, n), unquantized.value);
     CHECK(error > 0.01);
     CHECK(error <= (c.a.format == DType::e5m2 ? 0.075 : 0.05));
   }
 }
 
-TEST_CASE("scaled_matmul: the three products of a layer equal the straight-through formula, and mutations do not") {
+TEST_CASE(
+    "scaled_matmul: the three products of a layer equal the straight-through formula, and mutations do not") {
   Stream stream = Stream::cpu();
   const int64_t T = 64, K = 96, O = 48;
   const auto x = normal_values(T * K, 1, DType::bf16, 3), w = normal_values(O * K, 2, DType::bf16, 0.02f),
              dy = normal_values(T * O, 3, DType::bf16, 1e-4f);
   const ReferenceRecipe e4m3{DType::e4m3, Granularity::tensor}, e5m2{DType::e5m2, Granularity::tensor};
   Operand x_TK(stream, x, T, K, e4m3), w_OK(stream, w, O, K, e4m3), dy_TO(stream, dy, T, O, e5m2);
-  Operand wt(stream, test::transposed(w, O, K), K, O, e4m3), xt(stream, test::transposed(x, T, K), K, T, e4m3),
-      dyt(stream, test::transposed(dy, T, O), O, T, e5m2);
+  Operand wt(stream, test::transposed(w, O, K), K, O, e4m3),
+      xt(stream, test::transposed(x, T, K), K, T, e4m3), dyt(stream, test::transposed(dy, T, O), O, T, e5m2);
   const Product y_want = exact_product(x_TK.exact, w_OK.exact, T, O, K);
   const Product dx_want = exact_product(dy_TO.exact, test::transposed(w_OK.exact, O, K), T, K, O);
-  const Product dw_want = exact_product(test::transposed(dy_TO.exact, T, O), test::transposed(x_TK.exact, T, K), O, K, T);
+  const Product dw_want =
+      exact_product(test::transposed(dy_TO.exact, T, O), test::transposed(x_TK.exact, T, K), O, K, T);
   auto is = [&](const std::vector<float>& got, const Product& want, int64_t terms) {
     const Tolerance t = tolerance(DType::f32, 3, terms);
     for (size_t i = 0; i < got.size(); ++i) {
@@ -206,7 +220,8 @@ TEST_CASE("scaled_matmul: the three products of a layer equal the straight-throu
     return run(stream, {.kind = MatmulKind::weight_gradient, .a = a, .b = b}, DType::f32, O, K);
   };
   CHECK(is(run(stream, {.a = x_TK.view, .b = w_OK.view}, DType::f32, T, O), y_want, K));
-  CHECK(is(run(stream, {.kind = MatmulKind::input_gradient, .a = dy_TO.view, .b = wt.view}, DType::f32, T, K), dx_want, O));
+  CHECK(is(run(stream, {.kind = MatmulKind::input_gradient, .a = dy_TO.view, .b = wt.view}, DType::f32, T, K),
+           dx_want, O));
   CHECK(is(dw(dyt.view, xt.view), dw_want, T));
 
   // Scale for inverse.
@@ -233,7 +248,8 @@ TEST_CASE("scaled_matmul: the three products of a layer equal the straight-throu
 TEST_CASE("scaled_matmul repeats bitwise") {
   Stream stream = Stream::cpu();
   const int64_t m = 48, n = 80, k = 256;
-  Operand a(stream, normal_values(m * k, 1), m, k, kCases[2].a), b(stream, normal_values(n * k, 2), n, k, kCases[2].b);
+  Operand a(stream, normal_values(m * k, 1), m, k, kCases[2].a),
+      b(stream, normal_values(n * k, 2), n, k, kCases[2].b);
   const ScaledMatmul args{.a = a.view, .b = b.view};
   const auto first = run(stream, args, DType::bf16, m, n);
   CHECK(run(stream, args, DType::bf16, m, n) == first);
@@ -261,43 +277,61 @@ TEST_CASE("scaled_matmul on meta records FP8 arithmetic and its workspaces") {
 TEST_CASE("scaled_matmul refuses what tensor cores cannot multiply, with the arithmetic") {
   CostRecorder recorder;
   Stream stream = Stream::meta(recorder, {DeviceType::cpu, 0});
-  auto operand = [](int64_t rows, int64_t cols, Granularity g = Granularity::tensor, DType format = DType::e4m3) {
-    return ScaledOperand{{shape_only(format, {rows, cols}), shape_only(scale_dtype(g), scale_shape(g, rows, cols))}, g};
+  auto operand = [](int64_t rows, int64_t cols, Granularity g = Granularity::tensor,
+                    DType format = DType::e4m3) {
+    return ScaledOperand{
+        {shape_only(format, {rows, cols}), shape_only(scale_dtype(g), scale_shape(g, rows, cols))}, g};
   };
   auto out = [](int64_t m, int64_t n) { return shape_only(DType::f32, {m, n}); };
   auto refuses = [&](const ScaledMatmul& args, const char* message) {
     CHECK_THROWS_WITH(scaled_matmul(stream, args), message);
   };
   refuses({.a = operand(32, 64), .b = operand(564, 64), .out = out(32, 564)},
-          "[scaled_matmul] outer extent of b is 564, not a multiple of 16: 564/16 = 35.25; run this product in bf16 or pad it");
+          "[scaled_matmul] outer extent of b is 564, not a multiple of 16: 564/16 = 35.25; run this product "
+          "in bf16 or pad it");
   refuses({.a = operand(30, 64), .b = operand(64, 64), .out = out(30, 64)},
-          "[scaled_matmul] outer extent of a is 30, not a multiple of 16: 30/16 = 1.875; run this product in bf16 or pad it");
+          "[scaled_matmul] outer extent of a is 30, not a multiple of 16: 30/16 = 1.875; run this product in "
+          "bf16 or pad it");
   refuses({.a = operand(32, 72), .b = operand(64, 72), .out = out(32, 64)},
-          "[scaled_matmul] the contraction is 72, not a multiple of 16: 72/16 = 4.5; run this product in bf16 or pad it");
-  refuses({.a = operand(32, 48, Granularity::block_1x32), .b = operand(64, 48, Granularity::block_1x32), .out = out(32, 64)},
-          "[scaled_matmul] the contraction is 48, not a multiple of 32: 48/32 = 1.5; run this product in bf16 or pad it");
+          "[scaled_matmul] the contraction is 72, not a multiple of 16: 72/16 = 4.5; run this product in "
+          "bf16 or pad it");
+  refuses({.a = operand(32, 48, Granularity::block_1x32),
+           .b = operand(64, 48, Granularity::block_1x32),
+           .out = out(32, 64)},
+          "[scaled_matmul] the contraction is 48, not a multiple of 32: 48/32 = 1.5; run this product in "
+          "bf16 or pad it");
   refuses({.a = operand(32, 64), .b = operand(64, 80), .out = out(32, 64)},
           "[scaled_matmul] contractions differ: a [32, 64], b [64, 80] (64 vs 80)");
-  refuses({.a = operand(32, 64, Granularity::tensor, DType::e5m2), .b = operand(64, 64, Granularity::tensor, DType::e5m2),
+  refuses({.a = operand(32, 64, Granularity::tensor, DType::e5m2),
+           .b = operand(64, 64, Granularity::tensor, DType::e5m2),
            .out = out(32, 64)},
           "[scaled_matmul] a and b are both e5m2: at most one operand may be");
-  refuses({.a = operand(32, 64, Granularity::block_128x128), .b = operand(64, 64, Granularity::block_128x128), .out = out(32, 64)},
+  refuses({.a = operand(32, 64, Granularity::block_128x128),
+           .b = operand(64, 64, Granularity::block_128x128),
+           .out = out(32, 64)},
           "[scaled_matmul] scales per 128x128 of a and per 128x128 of b do not go together");
-  refuses({.a = operand(32, 64, Granularity::row), .b = operand(64, 64, Granularity::block_1x32), .out = out(32, 64)},
+  refuses({.a = operand(32, 64, Granularity::row),
+           .b = operand(64, 64, Granularity::block_1x32),
+           .out = out(32, 64)},
           "[scaled_matmul] scales per row of a and per 1x32 of b do not go together");
   ScaledOperand turned = operand(64, 64, Granularity::row);
   turned.contraction = Contraction::outer;
   refuses({.a = operand(32, 64), .b = turned, .out = out(32, 64)},
-          "[scaled_matmul] b has its contraction outside, where its row scales do not run along it: quantize the transpose");
+          "[scaled_matmul] b has its contraction outside, where its row scales do not run along it: quantize "
+          "the transpose");
   turned = operand(64, 32);
   turned.contraction = Contraction::outer;
   refuses({.a = turned, .b = operand(64, 64), .out = out(32, 64)},
-          "[scaled_matmul] a has its contraction outside and b inside: no layer needs that, transpose one of them");
+          "[scaled_matmul] a has its contraction outside and b inside: no layer needs that, transpose one of "
+          "them");
   refuses({.a = operand(32, 64), .b = operand(64, 64), .out = out(32, 48)},
           "[scaled_matmul] out is f32 [32, 48], expected f32 [32, 64]");
   refuses({.a = operand(32, 64), .b = operand(64, 64), .out = shape_only(DType::u8, {32, 64})},
           "[scaled_matmul] out is u8 [32, 64], expected f32 or bf16");
-  refuses({.a = operand(32, 64), .b = operand(64, 64), .out = shape_only(DType::bf16, {32, 64}), .accumulate = true},
+  refuses({.a = operand(32, 64),
+           .b = operand(64, 64),
+           .out = shape_only(DType::bf16, {32, 64}),
+           .accumulate = true},
           "[scaled_matmul] out is bf16 [32, 64], accumulating needs f32");
   ScaledMatmul bad{.a = operand(32, 64), .b = operand(64, 64), .out = out(32, 64)};
   bad.a.matrix.scale_inverse = shape_only(DType::f32, {32});
@@ -310,7 +344,8 @@ TEST_CASE("scaled_matmul refuses what tensor cores cannot multiply, with the ari
   Operand a(cpu, normal_values(m * k, 1), m, k, {DType::e4m3, Granularity::block_1x128, true});
   Operand b(cpu, normal_values(m * k, 2), m, k, {DType::e4m3, Granularity::block_1x128, false});
   CHECK_THROWS_AS(run(cpu, {.a = a.view, .b = b.view}, DType::f32, m, m), NumericsError);
-  CHECK_THROWS_WITH(run(cpu, {.a = a.view, .b = b.view}, DType::f32, m, m), Catch::Matchers::Contains("not a power of two"));
+  CHECK_THROWS_WITH(run(cpu, {.a = a.view, .b = b.view}, DType::f32, m, m),
+                    Catch::Matchers::Contains("not a power of two"));
   for (float extreme : {0x1p-118f, 0x1p120f}) {
     std::vector<float> inverses(static_cast<size_t>(m), extreme);
     a.inverse.upload(inverses);
@@ -318,6 +353,7 @@ TEST_CASE("scaled_matmul refuses what tensor cores cannot multiply, with the ari
                       Catch::Matchers::Contains("outside of [2^-117, 2^119]"));
   }
   DeviceBuffer result(cpu, DType::f32, {m, m});
-  CHECK_THROWS_WITH(scaled_matmul(cpu, {.a = a.view, .b = a.view, .out = result}),
-                    "[scaled_matmul] workspace is f32 [], expected u8 [8192]: scaled_matmul_workspace_bytes tells");
+  CHECK_THROWS_WITH(
+      scaled_matmul(cpu, {.a = a.view, .b = a.view, .out = result}),
+      "[scaled_matmul] workspace is f32 [], expected u8 [8192]: scaled_matmul_workspace_bytes tells");
 }
