@@ -16,7 +16,7 @@ build/ottava train configs/debug.yaml "$@"
 cat <<'END'
 
 Next:
-  build/ottava generate --checkpoint outputs/debug/checkpoint/step-* --prompt "A dog is"    what it has learnt
+  build/ottava generate --checkpoint outputs/debug/checkpoint --prompt "A dog is"   what it has learnt
   build/ottava train configs/debug.yaml --training.steps 400            goes on from the checkpoint
   build/ottava config configs/debug.yaml --comments                     every setting, explained
   mpirun -n 2 build/ottava train configs/debug.yaml --job.dump_folder outputs/two   the same on two ranks
