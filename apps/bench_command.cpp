@@ -5,6 +5,7 @@
 #include <fstream>
 #include <map>
 
+#include "apps/decide.h"
 #include "apps/launch_session.h"
 #include "apps/metrics_reporter.h"
 #include "apps/trainer.h"
@@ -45,6 +46,7 @@ int run_bench_command(const BenchCommand& command, std::ostream& out) {
   config.metrics.enable_json_lines = config.metrics.enable_tensorboard = false;
   return run_session(config, [&](Session& session) {
     const double before = resident_gib();
+    settle_decisions(session.experiment, session.ranks, session.device, DecisionSource::afresh);
     Trainer trainer(session.experiment, session.ranks, session.device, nullptr);
     trainer.step(nullptr);
     trainer.step(nullptr);

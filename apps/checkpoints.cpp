@@ -136,7 +136,7 @@ checkpoint::Checkpoint Checkpoints::contents(TrainingEngine& engine, const Train
   if (model_only) out.export_dtype = c.checkpoint.export_dtype;
   out.texts = {{"config.json", to_json(hf_config(model_only ? c.checkpoint.export_dtype : DType::f32))},
                {"ottava_config.yaml", print_config(c)},
-               {"decisions.json", "{}\n"},
+               {"decisions.json", to_json(experiment_.decisions)},
                {kStateName, to_json(state)}};
   if (experiment_.tokenizer) {
     for (const std::filesystem::path& file : experiment_.tokenizer->files()) out.copies.push_back({file.filename().string(), file.string()});

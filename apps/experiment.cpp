@@ -130,7 +130,7 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
                  .seed = static_cast<uint64_t>(c.training.seed)};
   shape.max_norm = static_cast<float>(c.training.max_norm);
   shape.groups = resolve_groups(c.optimizer, llama_parameters(shape.model).specs);
-  return {c, std::move(tokenizer), mesh, std::move(shape), batches.global};
+  return {c, std::move(tokenizer), mesh, std::move(shape), {}, batches.global};
 }
 
 std::string model_title(const ModelConfig& c) {

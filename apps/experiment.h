@@ -5,6 +5,7 @@
 #include <string>
 
 #include "apps/config.h"
+#include "apps/decisions.h"
 #include "apps/training_engine.h"
 #include "core/data/tokenizer/tokenizer.h"
 #include "parallel/mesh.h"
@@ -17,6 +18,7 @@ struct Experiment {
   std::shared_ptr<const Tokenizer> tokenizer;  ///< null when planning without one
   Mesh mesh;
   TrainingShape shape;
+  Decisions decisions;       ///< apps/decide.h
   int64_t global_batch = 0;  ///< sequences per optimizer step, all ranks
   int64_t tokens_per_step() const { return global_batch * shape.sequence; }
 };

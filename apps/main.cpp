@@ -31,6 +31,7 @@ CLI::App* add_experiment_command(CLI::App& app, const char* name, const char* me
 void add_train(CLI::App& app, int& code) {
   static TrainCommand options;
   CLI::App* command = add_experiment_command(app, "train", "train a model; continues from the newest checkpoint", options.file);
+  command->add_flag("--redecide", options.redecide, "decide again what the checkpoint's run had decided (decisions.json)");
   command->callback([command, &code] {
     options.overrides = command->remaining();
     code = run_train_command(options);

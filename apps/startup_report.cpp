@@ -1,13 +1,13 @@
 #include "apps/startup_report.h"
 
-#include <fstream>
-
+#include "apps/available_memory.h"
 #include "core/cpu/isa.h"
 #include "core/cuda/runtime.h"
 #include "core/log.h"
 #include "core/metrics/step_line.h"
 #include "core/ops/matmul.h"
 #include "core/parallel_for.h"
+#include "parallel/agree.h"
 
 namespace ottava {
 namespace {
@@ -17,17 +17,6 @@ std::string size_text(int64_t bytes) {
   if (b < 1 << 20) return fmt::format("{:.1f} KiB", b / 1024);
   if (b < 1 << 30) return fmt::format("{:.1f} MiB", b / (1 << 20));
   return fmt::format("{:.2f} GiB", b / (1 << 30));
-}
-
-// Bytes that new allocations can take without swapping.
-int64_t available_bytes(Device device) {
-  if (device.type == DeviceType::cuda) return static_cast<int64_t>(cuda::memory_info(device.index).free_bytes);
-  std::ifstream file("/proc/meminfo");
-  for (std::string word; file >> word;) {
-    int64_t kib = 0;
-    if (word == "MemAvailable:" && file >> kib) return kib * 1024;
-  }
-  return INT64_MAX;
 }
 
 std::string recompute_text(const std::vector<Recompute>& blocks) {
@@ -79,15 +68,19 @@ void log_startup_report(const Experiment& e, const StepPlan& plan, Device device
             s.batch, e.global_batch, s.micro_batches, s.sequence, c.training.steps, c.lr_scheduler.warmup_steps);
 }
 
-void require_memory(const MemoryPlan& plan, Device device) {
-  const int64_t available = available_bytes(device);
-  if (plan.total_bytes() <= available) return;
-  std::string largest;
-  for (const PlannedAllocation& a : plan.largest(6)) {
-    largest += fmt::format("{}{} {}", largest.empty() ? "" : ", ", a.name, size_text(a.bytes));
+void require_memory(const MemoryPlan& plan, Device device, Communicator& control) {
+  const int64_t available = memory_for_rank(device, control);
+  std::string complaint;
+  if (plan.total_bytes() > available) {
+    std::string largest;
+    for (const PlannedAllocation& a : plan.largest(6)) {
+      largest += fmt::format("{}{} {}", largest.empty() ? "" : ", ", a.name, size_text(a.bytes));
+    }
+    complaint = fmt::format("the step needs {} on {}, {} are free for this rank; largest items: {}. Lower training.local_batch_size (raise global_batch_size instead) or training.seq_len, set activation_checkpoint.mode: full, optimizer.state_dtype: bfloat16, or shard over more ranks",
+                            size_text(plan.total_bytes()), to_string(device), size_text(available), largest);
   }
-  fail<MemoryError>("memory", "the step needs {} on {}, {} are free; largest items: {}. Lower training.local_batch_size (raise global_batch_size instead) or training.seq_len, set activation_checkpoint.mode: full, optimizer.state_dtype: bfloat16, or shard over more ranks",
-                    size_text(plan.total_bytes()), to_string(device), size_text(available), largest);
+  if (control.size() > 1) return require_no_complaint(control, complaint);
+  if (!complaint.empty()) fail<MemoryError>("memory", "{}", complaint);
 }
 
 }  // namespace ottava

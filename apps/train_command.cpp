@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <iostream>
 
+#include "apps/decide.h"
 #include "apps/launch_session.h"
 #include "apps/stop_signals.h"
 #include "apps/trainer.h"
@@ -21,6 +22,10 @@ int run_train_command(const TrainCommand& command) {
       if (config.job.save_config_file) {
         write_file_atomically((std::filesystem::path(config.job.dump_folder) / *config.job.save_config_file).string(), print_config(config));
       }
+    }
+    settle_decisions(session.experiment, session.ranks, session.device, command.redecide ? DecisionSource::afresh : DecisionSource::checkpoint);
+    if (session.ranks.world->rank() == 0) {
+      write_file_atomically((std::filesystem::path(config.job.dump_folder) / "decisions.json").string(), to_json(session.experiment.decisions));
     }
     Trainer trainer(session.experiment, session.ranks, session.device, &signals);
     trainer.run();

@@ -5,11 +5,12 @@
 
 namespace ottava {
 
-/// `ottava train CONFIG [--section.key value ...]`. Returns the exit code: 0 when training is complete or was stopped by
+/// `ottava train CONFIG [--section.key value ...]`. [--redecide]. Returns the exit code: 0 when training is complete or was stopped by
 /// a signal after saving.
 struct TrainCommand {
   std::string file;
   std::vector<std::string> overrides;
+  bool redecide = false;  ///< decisions of the checkpoint are not followed
 };
 int run_train_command(const TrainCommand& command);
 

@@ -69,7 +69,7 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
   data_->start(checkpoints_->data_position_to_load());
 
   plan_ = record_step(shape, device, ranks);
-  require_memory(plan_.memory, device);
+  require_memory(plan_.memory, device, *ranks.control);
   if (is_first) log_startup_report(experiment_, plan_, device, ranks);
   arena_ = std::make_unique<Arena>(plan_.memory, device);
   engine_ = std::make_unique<TrainingEngine>(shape, stream_, *arena_, ranks, plan_.matmul_workspace_bytes);

@@ -7,6 +7,15 @@
 
 namespace ottava {
 
+void meet_before_refusing(Communicator& ranks) noexcept {
+  try {
+    Stream stream = Stream::cpu();
+    ranks.barrier(stream, "refusal");
+  } catch (const std::exception&) {
+    // Another rank has left already: this one knows its sentence all the same.
+  }
+}
+
 void require_equal_everywhere(Communicator& ranks, std::string_view what, uint64_t hash) {
   Stream stream = Stream::cpu();
   int64_t n = ranks.size(), mine = static_cast<int64_t>(hash);
@@ -18,6 +27,7 @@ void require_equal_everywhere(Communicator& ranks, std::string_view what, uint64
     ++entry->second.second;
   }
   if (seen.size() == 1) return;
+  meet_before_refusing(ranks);
   for (size_t r = 1; r < all.size(); ++r) {
     if (all[r] == all[0]) continue;
     fail<ConfigError>("ranks", "{} differs between ranks: rank 0 has {:016x} (as have {} ranks), rank {} has {:016x} ({} "
@@ -30,6 +40,7 @@ void require_no_complaint(Communicator& ranks, std::string_view complaint) {
   std::vector<std::string> complaints = CommunicatorBootstrap(ranks).all_gather(complaint);
   for (size_t r = 0; r < complaints.size(); ++r) {
     if (complaints[r].empty()) continue;
+    meet_before_refusing(ranks);
     fail<ConfigError>("ranks", "rank {} cannot go on: {}", ranks.world_ranks()[r], complaints[r]);
   }
 }

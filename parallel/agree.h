@@ -15,4 +15,8 @@ void require_equal_everywhere(Communicator& ranks, std::string_view what, uint64
 /// which cannot go on never leaves the others waiting. Names the first rank that complains.
 void require_no_complaint(Communicator& ranks, std::string_view complaint);
 
+/// For what all ranks are about to throw: returns when all have what they need to say it. A rank that threw at once would
+/// stop the others in the middle of hearing why. Never throws.
+void meet_before_refusing(Communicator& ranks) noexcept;
+
 }  // namespace ottava

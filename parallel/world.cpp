@@ -1,5 +1,6 @@
 #include "parallel/world.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
@@ -87,7 +88,9 @@ int report_failure(const Launch& launch, const std::exception& error) {
   log::set_rank({launch.rank, launch.world_size, launch.rank != 0});
   log::error("{}", error.what());
   if (const char* accounts = std::getenv("OTTAVA_ACCOUNTS")) {
-    std::ofstream(accounts, std::ios::app) << fmt::format("rank {}: {}\n", launch.rank, error.what()) << std::flush;
+    std::string account = error.what();
+    std::replace(account.begin(), account.end(), '\n', ' ');  // a line for each rank: the launcher sorts them
+    std::ofstream(accounts, std::ios::app) << fmt::format("rank {}: {}\n", launch.rank, account) << std::flush;
   }
   if (launch.world_size > 1) std::this_thread::sleep_for(std::chrono::milliseconds(300));
   return 1;

@@ -1,5 +1,7 @@
 #include "parallel/checkpoint/rank_group.h"
 
+#include "parallel/agree.h"
+
 namespace ottava::checkpoint {
 
 namespace {
@@ -78,6 +80,7 @@ void RankGroup::together(const std::function<void()>& work) {
   std::vector<std::string> outcomes = all_gather(outcome_of(work));
   for (size_t r = 0; r < outcomes.size(); ++r) {
     if (outcomes[r].empty()) continue;
+    meet_before_refusing(*communicator_);
     std::string message = fmt::format("[checkpoint] rank {}: {}", r, outcomes[r].substr(1));
     if (outcomes[r][0] == kConfig) throw ConfigError(message);
     throw FileError(message);

@@ -1,0 +1,42 @@
+#include "apps/available_memory.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "core/cuda/runtime.h"
+#include "parallel/bootstrap.h"
+
+namespace ottava {
+namespace {
+
+int64_t machine_bytes() {
+  std::ifstream file("/proc/meminfo");
+  for (std::string word; file >> word;) {
+    int64_t kib = 0;
+    if (word == "MemAvailable:" && file >> kib) return kib * 1024;
+  }
+  return std::numeric_limits<int64_t>::max();
+}
+
+int64_t ranks_of_machine(Communicator& control) {
+  if (control.size() == 1) return 1;
+  char name[256] = {};
+  gethostname(name, sizeof name - 1);
+  const std::vector<std::string> names = CommunicatorBootstrap(control).all_gather(name);
+  return std::count(names.begin(), names.end(), std::string(name));
+}
+
+}  // namespace
+
+int64_t memory_for_rank(Device device, Communicator& control) {
+  const int64_t sharers = ranks_of_machine(control);
+  if (device.type == DeviceType::cuda) return static_cast<int64_t>(cuda::memory_info(device.index).free_bytes);
+  return machine_bytes() / sharers;
+}
+
+}  // namespace ottava

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ottava {
+
+/// What a run settled by measuring or by looking at free memory, where its configuration says "auto". Kept in the run's
+/// folder and in every checkpoint (`decisions.json`), so that a run that goes on computes what it computed before.
+struct Decisions {
+  struct Entry {
+    std::string name;    ///< key of the configuration, "parallelism.fsdp_reduce_every_microbatch"
+    std::string value;   ///< as the configuration would say it
+    std::string reason;  ///< for people
+    bool operator==(const Entry&) const = default;
+  };
+  /// The layout, batch and device they were made for. Another one needs its own.
+  std::string made_for;
+  std::vector<Entry> entries;
+
+  const Entry* find(std::string_view name) const;
+  /// Of what is decided, not of the reasons.
+  uint64_t hash() const;
+  bool operator==(const Decisions&) const = default;
+};
+
+std::string to_json(const Decisions& decisions);
+/// Throws FileError naming `where` for anything that to_json does not write.
+Decisions parse_decisions(std::string_view text, std::string_view where);
+
+}  // namespace ottava

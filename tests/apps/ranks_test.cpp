@@ -1,0 +1,279 @@
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <random>
+#include <sstream>
+
+#include "core/io/file.h"
+#include "core/io/json.h"
+#include "parallel/checkpoint/folder.h"
+#include "parallel/checkpoint/manifest.h"
+#include "tests/support/catch.h"
+#include "tests/support/launched.h"
+#include "tests/support/temporary_folder.h"
+
+// The program itself under mpirun, as people start it: it trains as one process does, goes on from a checkpoint of any
+// layout, refuses what is wrong on all ranks, and survives the death of one.
+
+using namespace ottava;
+using namespace ottava::test;
+using Catch::Contains;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr int kSteps = 12;
+
+struct Point {
+  double loss, grad_norm;
+};
+using Curve = std::map<int64_t, Point>;
+
+// A folder with text and a configuration for a model of 160,000 parameters.
+class Job {
+ public:
+  Job() {
+    std::mt19937 random(5);
+    std::ofstream text(folder_ / "text.txt");
+    const char* words[] = {"the", "octave", "above", "is", "played", "with", "one", "hand", "and", "heard", "by", "nobody"};
+    for (int i = 0; i < 20000; ++i) text << words[random() % 12] << (i % 60 == 59 ? "\n\n" : " ");
+    std::ofstream(file()) << "job: {dump_folder: " << out() << "}\n"
+                          << "model: {flavor: debugmodel, hf_assets_path: " << OTTAVA_SOURCE_DIR << "/configs/tokenizers/en-2256, "
+                          << "dim: 32, n_layers: 2, n_heads: 4, n_kv_heads: 2, ffn_dim: 48}\n"
+                          << "training: {dataset_path: " << folder_ / "text.txt" << ", seq_len: 16, local_batch_size: 1, "
+                          << "global_batch_size: 8, steps: " << kSteps << ", mixed_precision_param: float32, threads: 1}\n"
+                          << "optimizer: {lr: 2.0e-3}\n"
+                          << "lr_scheduler: {warmup_steps: 0}\n"
+                          << "checkpoint: {interval: 4, last_save_model_only: false, keep_latest_k: 0}\n"
+                          << "metrics: {log_freq: 1}\n"
+                          << "comm: {init_timeout_seconds: 60, train_timeout_seconds: 20}\n";
+  }
+
+  std::string file() const { return folder_ / "job.yaml"; }
+  std::string out() const { return folder_ / "out"; }
+  std::string in(const std::string& name) const { return folder_ / name; }
+  std::string train(const std::string& options = "") const { return std::string(OTTAVA) + " train " + file() + " " + options; }
+  std::string checkpoints() const { return out() + "/checkpoint"; }
+
+  Curve curve() const {
+    Curve out_curve;
+    std::istringstream lines(read_file(out() + "/metrics.jsonl"));
+    for (std::string line; std::getline(lines, line);) {
+      const Json json = Json::parse(line, "metrics.jsonl");
+      if (!json.find("grad_norm")) continue;
+      out_curve[json.at("step", "metrics").as_integer("step")] = {json.at("loss_metrics/global_avg_loss", "metrics").as_number("loss"),
+                                                                 json.at("grad_norm", "metrics").as_number("norm")};
+    }
+    return out_curve;
+  }
+  int64_t last_step() const { return fs::exists(out() + "/metrics.jsonl") ? (curve().empty() ? 0 : curve().rbegin()->first) : 0; }
+  int64_t newest_checkpoint() const {
+    const auto steps = checkpoint::list_steps(checkpoints());
+    return steps.empty() ? 0 : steps.back().step;
+  }
+
+ private:
+  TemporaryFolder folder_;
+};
+
+std::string mpirun(int ranks, const std::string& program) {
+  return std::string(OTTAVA_SOURCE_DIR) + "/scripts/launch.sh -n " + std::to_string(ranks) + " " + program;
+}
+
+void run(const std::string& command) {
+  const Outcome o = run_command(command);
+  INFO(command << "\n" << o.output);
+  REQUIRE(o.exit_code == 0);
+}
+
+// The whole run by one process.
+const Curve& single_curve() {
+  static const Curve curve = [] {
+    Job job;
+    run(job.train());
+    return job.curve();
+  }();
+  return curve;
+}
+
+void check_near_single(const Curve& curve) {
+  REQUIRE(curve.size() == kSteps);
+  for (const auto& [step, point] : single_curve()) {
+    INFO("step " << step);
+    REQUIRE(curve.at(step).loss == Approx(point.loss).epsilon(1e-5));
+    REQUIRE(curve.at(step).grad_norm == Approx(point.grad_norm).epsilon(1e-5));
+  }
+}
+
+void check_refused(const std::string& command, int ranks, const std::string& text) {
+  const Outcome o = run_command(command);
+  INFO(command << "\nexpected on all ranks: " << text << "\n" << o.output);
+  CHECK(o.exit_code != 0);
+  CHECK(o.seconds < 30);
+  CHECK(o.all_say(ranks, text));
+}
+
+const std::string kSave = " --checkpoint.enable true";
+
+}  // namespace
+
+TEST_CASE("processes train as one process does") {
+  const auto [ranks, options] = GENERATE(table<int, std::string>({{2, ""}, {4, "--parallelism.tensor_parallel_degree 2"}}));
+  Job job;
+  run(mpirun(ranks, job.train(options)));
+  check_near_single(job.curve());
+}
+
+TEST_CASE("a run goes on from a checkpoint of any layout and number of ranks") {
+  Job job;
+  // 4 steps on shards, 4 on replicas of shards, 4 on slices of matrices: the schedule is constant and does not see the end.
+  const std::string constant = kSave + " --lr_scheduler.decay_ratio 0";
+  run(mpirun(2, job.train(constant + " --training.steps 4")));
+  run(mpirun(4, job.train(constant + " --training.steps 8 --parallelism.data_parallel_replicate_degree 2")));
+  run(mpirun(2, job.train(constant + " --training.steps 10 --parallelism.tensor_parallel_degree 2")));
+  run(job.train(constant));
+  Job whole;
+  run(whole.train("--lr_scheduler.decay_ratio 0"));
+  const Curve want = whole.curve(), got = job.curve();
+  REQUIRE(got.size() == want.size());
+  for (const auto& [step, point] : want) {
+    INFO("step " << step);
+    REQUIRE(got.at(step).loss == Approx(point.loss).epsilon(1e-5));
+    REQUIRE(got.at(step).grad_norm == Approx(point.grad_norm).epsilon(1e-5));
+  }
+}
+
+TEST_CASE("what does not fit the ranks is refused on all of them") {
+  Job job;
+  const auto [options, text] = GENERATE(table<std::string, std::string>({
+      {"--parallelism.data_parallel_shard_degree 3", "but there are 2 ranks"},
+      {"--parallelism.tensor_parallel_degree 2 --model.n_heads 3 --model.n_kv_heads 3 --model.head_dim 8",
+       "tensor_parallel_degree 2 does not divide n_heads 3 (remainder 1)"},
+      {"--parallelism.tensor_parallel_degree 2 --model.ffn_dim 33", "tensor_parallel_degree 2 does not divide ffn_dim 33"},
+      {"--training.global_batch_size 9", "global_batch_size 9 is not a multiple of local_batch_size 1 x 2 data-parallel ranks = 2 (remainder 1)"},
+  }));
+  check_refused(mpirun(2, job.train(options)), 2, text);
+}
+
+TEST_CASE("ranks that were started differently are refused on all of them") {
+  Job job;
+  const std::string program = job.train();
+  SECTION("configurations") {
+    check_refused(mpirun(1, program + " : -n 1 " + program + " --optimizer.lr 1"), 2, "the configuration differs between ranks");
+  }
+  SECTION("programs") {
+    fs::copy_file(OTTAVA, job.in("other"));
+    std::ofstream(job.in("other"), std::ios::app) << "x";
+    check_refused(mpirun(1, program + " : -n 1 " + job.in("other") + " train " + job.file()), 2, "the ottava binary differs between ranks");
+  }
+  SECTION("folders that are not shared") {
+    fs::create_directories(job.in("here"));
+    fs::create_directories(job.in("there"));
+    const std::string relative = job.train(kSave + " --job.dump_folder out");
+    check_refused(mpirun(1, "--wdir " + job.in("here") + " " + relative + " : -n 1 --wdir " + job.in("there") + " " + relative), 2,
+                  "cannot see a file that rank 0 wrote into out/checkpoint");
+  }
+}
+
+TEST_CASE("a checkpoint that cannot be loaded is refused on all ranks") {
+  Job job;
+  run(mpirun(2, job.train(kSave + " --training.steps 4")));
+  const std::string go_on = kSave + " --checkpoint.load_step 4";
+  SECTION("of another model") { check_refused(mpirun(2, job.train(go_on + " --model.ffn_dim 64")), 2, "step-4"); }
+  SECTION("cut off under one rank's part") {
+    const std::string weights = job.checkpoints() + "/step-4/model.safetensors";
+    fs::resize_file(weights, fs::file_size(weights) - 1000);
+    check_refused(mpirun(2, job.train(go_on)), 2, "model.safetensors");
+    // Without naming it, a broken checkpoint is passed over; there is no other.
+    check_refused(mpirun(2, job.train(kSave)), 2, "step-4");
+  }
+}
+
+TEST_CASE("a signal to mpirun saves and ends well, and the next start goes on") {
+  const int signal = GENERATE(SIGUSR1, SIGTERM);
+  Job job;
+  const std::string forever = kSave + " --training.steps 100000 --checkpoint.interval 100000 --lr_scheduler.decay_ratio 0";
+  const Outcome o = run_command("exec " + mpirun(2, job.train(forever)), [&](int group) {
+    if (wait_until(30, [&] { return job.last_step() >= 3; })) ::kill(group, signal);
+  });
+  INFO(o.output);
+  CHECK(o.exit_code == 0);
+  CHECK_THAT(o.output, Contains("the same command continues from here"));
+  const int64_t saved = job.newest_checkpoint();
+  CHECK(saved >= 3);
+  const Outcome again = run_command(mpirun(2, job.train(kSave + " --lr_scheduler.decay_ratio 0 --training.steps " + std::to_string(saved + 2))));
+  INFO(again.output);
+  CHECK(again.exit_code == 0);
+  CHECK_THAT(again.output, Contains("Training starts at step " + std::to_string(saved + 1)));
+}
+
+TEST_CASE("a rank that is killed stops the others, and the next start goes on from the last good checkpoint") {
+  const bool while_saving = GENERATE(false, true);
+  Job job;
+  const std::string forever = kSave + " --training.steps 100000 --lr_scheduler.decay_ratio 0 --checkpoint.interval " +
+                              (while_saving ? "1 --checkpoint.keep_latest_k 3" : "4");
+  const Outcome o = run_command(mpirun(2, job.train(forever)), [&](int) {
+    if (!wait_until(30, [&] { return job.newest_checkpoint() >= 4; })) return;
+    const int victim = process_of_rank(job.file(), 1);
+    const std::string next = job.checkpoints() + "/step-";
+    if (while_saving) {
+      // A save is on its way as long as there is a folder of that name.
+      wait_until(10, [&] {
+        for (const auto& entry : fs::directory_iterator(job.checkpoints())) {
+          if (entry.path().extension() == ".tmp") return true;
+        }
+        return false;
+      });
+    }
+    ::kill(victim, SIGKILL);
+  });
+  INFO(o.output);
+  CHECK(o.exit_code != 0);
+  CHECK(o.seconds < 40);
+  CHECK_THAT(o.output, Contains("\nrank 0: ") && Contains("rank 1 is gone, last seen"));
+  CHECK_THAT(o.output, !Contains("rank 0 is gone"));
+  CHECK(wait_until(2, [&] { return processes_with(job.file()) == 0; }));
+  const int64_t saved = job.newest_checkpoint();
+  REQUIRE(saved >= 4);
+  CHECK_NOTHROW(checkpoint::open_checkpoint(job.checkpoints() + "/step-" + std::to_string(saved)));
+  const Outcome again = run_command(mpirun(2, job.train(kSave + " --lr_scheduler.decay_ratio 0 --training.steps " + std::to_string(saved + 2))));
+  INFO(again.output);
+  CHECK(again.exit_code == 0);
+  CHECK_THAT(again.output, Contains("Training starts at step " + std::to_string(saved + 1)));
+  for (const auto& entry : fs::directory_iterator(job.checkpoints())) CHECK(entry.path().extension() != ".tmp");
+}
+
+TEST_CASE("saving in the background changes no bit of the run or of its checkpoints") {
+  Job job, other;
+  const std::string often = kSave + " --checkpoint.interval 2";
+  run(mpirun(2, job.train(often)));
+  run(mpirun(2, other.train(often + " --checkpoint.async_mode async")));
+  for (const auto& [step, point] : job.curve()) {
+    CHECK(other.curve().at(step).loss == point.loss);
+    CHECK(other.curve().at(step).grad_norm == point.grad_norm);
+  }
+  for (int step = 2; step <= kSteps; step += 2) {
+    INFO("step " << step);
+    const std::string folder = "/step-" + std::to_string(step);
+    const auto first = checkpoint::open_checkpoint(job.checkpoints() + folder), second = checkpoint::open_checkpoint(other.checkpoints() + folder);
+    REQUIRE(first.tensors.size() == second.tensors.size());
+    for (size_t t = 0; t < first.tensors.size(); ++t) CHECK(first.tensors[t].checksum == second.tensors[t].checksum);
+  }
+}
+
+TEST_CASE("what a run decided is kept, followed and compared") {
+  Job job;
+  const std::string constant = kSave + " --lr_scheduler.decay_ratio 0";
+  run(mpirun(2, job.train(constant + " --training.steps 4")));
+  const std::string decisions = job.checkpoints() + "/step-4/decisions.json";
+  CHECK_THAT(read_file(decisions), Contains("fsdp_reduce_every_microbatch") && Contains("\"value\":\"false\""));
+  CHECK(read_file(job.out() + "/decisions.json") == read_file(decisions));
+  const Outcome again = run_command(mpirun(2, job.train(constant + " --training.steps 5")));
+  INFO(again.output);
+  CHECK(again.exit_code == 0);
+  CHECK_THAT(again.output, Contains("Decided before: parallelism.fsdp_reduce_every_microbatch = false"));
+}

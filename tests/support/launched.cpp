@@ -1,0 +1,106 @@
+#include "tests/support/launched.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <stdexcept>
+#include <thread>
+
+namespace ottava::test {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+std::string bytes_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// Calls body(pid, command line) for every process.
+template <class F>
+void for_each_process(F&& body) {
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    body(std::stoi(name), bytes_of(entry.path() / "cmdline"));
+  }
+}
+
+}  // namespace
+
+bool Outcome::all_say(int ranks, const std::string& text) const {
+  std::string said;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const std::string start = "\nrank " + std::to_string(rank) + ": ";
+    const size_t at = output.rfind(start);
+    if (at == std::string::npos) return false;
+    const size_t begin = at + start.size();
+    const std::string account = output.substr(begin, output.find('\n', begin) - begin);
+    if (account.find(text) == std::string::npos || (rank > 0 && account != said)) return false;
+    said = account;
+  }
+  return true;
+}
+
+Outcome run_command(const std::string& command, const std::function<void(int group)>& meanwhile) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("no pipe");
+  const auto begin = Clock::now();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::setpgid(0, 0);
+    ::dup2(ends[1], 1);
+    ::dup2(ends[1], 2);
+    ::execl("/bin/bash", "bash", "-c", command.c_str(), nullptr);
+    ::_exit(127);
+  }
+  ::setpgid(child, child);
+  ::close(ends[1]);
+  std::thread beside;
+  if (meanwhile) beside = std::thread([&] { meanwhile(child); });
+  Outcome out;
+  char chunk[4096];
+  for (ssize_t n; (n = ::read(ends[0], chunk, sizeof chunk)) > 0;) out.output.append(chunk, static_cast<size_t>(n));
+  ::close(ends[0]);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  if (beside.joinable()) beside.join();
+  out.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  out.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  return out;
+}
+
+int process_of_rank(const std::string& token, int rank) {
+  int found = 0;
+  const std::string variable = std::string("\0OMPI_COMM_WORLD_RANK=", 22) + std::to_string(rank) + '\0';
+  for_each_process([&](int pid, const std::string& line) {
+    if (line.find(token) == std::string::npos) return;
+    if (bytes_of(fs::path("/proc") / std::to_string(pid) / "environ").find(variable) != std::string::npos) found = pid;
+  });
+  return found;
+}
+
+int processes_with(const std::string& token) {
+  int count = 0;
+  for_each_process([&](int, const std::string& line) { count += line.find(token) != std::string::npos; });
+  return count;
+}
+
+bool wait_until(double seconds, const std::function<bool()>& condition) {
+  const auto end = Clock::now() + std::chrono::duration<double>(seconds);
+  while (!condition()) {
+    if (Clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+}  // namespace ottava::test
