@@ -12,7 +12,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 out=$work/results.md
 
-run() { printf '\n```\n$ %s\n' "$*" >>"$out"; "$@" 2>&1 | grep -vi ' - info - ' >>"$out"; printf '```\n' >>"$out"; }
+run() { printf '\n```\n$ %s\n' "${*//$work/scratch}" >>"$out"; "$@" 2>&1 | grep -vi ' - info - ' >>"$out"; printf '```\n' >>"$out"; }
 common=(--training.dataset_path "$text" --job.dump_folder "$work/run" --checkpoint.enable false)
 
 {
