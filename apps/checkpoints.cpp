@@ -57,55 +57,73 @@ Checkpoints::~Checkpoints() = default;
 
 int64_t Checkpoints::data_position_to_load() const {
   const CheckpointConfig& c = experiment_.config.checkpoint;
-  if (!c.enable) return 0;
-  std::vector<checkpoint::SavedStep> steps = checkpoint::list_steps(folder_);
+  if (excludes(c, "dataloader")) return 0;
+  std::vector<checkpoint::SavedStep> steps;
+  if (c.enable) steps = checkpoint::list_steps(folder_);
   if (c.load_step >= 0) std::erase_if(steps, [&](const auto& s) { return s.step != c.load_step; });
-  if (steps.empty()) return 0;
+  if (steps.empty() && (c.initial_load_model_only || !c.initial_load_path)) return 0;
   try {  // only a hint for reading ahead: whatever is wrong is said when it is loaded
-    const std::string path = steps.back().path + "/" + kStateName;
+    const std::string path = (steps.empty() ? *c.initial_load_path : steps.back().path) + "/" + kStateName;
     return parse_training_state(read_file(path), path).data_position;
   } catch (const Error&) {
     return 0;
   }
 }
 
-bool Checkpoints::load(TrainingEngine& engine, TrainingState& state) {
+void Checkpoints::load(TrainingEngine& engine, TrainingState& state) {
   const CheckpointConfig& c = experiment_.config.checkpoint;
+  const bool with_optimizer = !excludes(c, "optimizer");
+  auto initialise = [&] { engine.parameters().initialise(static_cast<uint64_t>(experiment_.config.training.seed)); };
+  if (!with_optimizer) initialise();
+  std::optional<checkpoint::LoadedCheckpoint> loaded;
   if (c.enable) {
-    const bool with_optimizer = !excludes(c, "optimizer");
-    std::optional<checkpoint::LoadedCheckpoint> loaded = checkpoint::load_newest(
-        folder_, trained_parameters(engine.parameters(), stream_, with_optimizer), group_, c.load_step);
-    if (loaded) {
-      const std::string path = loaded->path + "/" + kStateName;
-      TrainingState saved = parse_training_state(read_file(path), path);
-      if (!excludes(c, "train_state")) state = saved;
-      if (excludes(c, "dataloader")) state.data_position = 0;
-      if (excludes(c, "lr_scheduler")) state.step = 0;
-      engine.parameters().refresh_compute_copies();
-      log::info("Loaded checkpoint {} (step {}, {} tokens seen)", loaded->path, saved.step, saved.tokens_seen);
-      return true;
-    }
+    loaded = checkpoint::load_newest(folder_, trained_parameters(engine.parameters(), stream_, with_optimizer), group_, c.load_step);
   }
-  if (!c.initial_load_path) return false;
-  load_initial(find_input(experiment_.config, "checkpoint.initial_load_path", *c.initial_load_path).string(), engine, state);
-  return true;
+  if (loaded) {
+    take_state(loaded->path, state);
+    log::info("Loaded checkpoint {} ({} tokens seen)", loaded->path, state.tokens_seen);
+  } else {
+    if (!c.initial_load_path || c.initial_load_model_only) initialise();
+    if (!c.initial_load_path) return;
+    load_initial(find_input(experiment_.config, "checkpoint.initial_load_path", *c.initial_load_path).string(), engine, state);
+  }
+  engine.parameters().refresh_compute_copies();
 }
 
 void Checkpoints::load_initial(const std::string& path, TrainingEngine& engine, TrainingState& state) {
-  const Config& c = experiment_.config;
-  if (!c.checkpoint.initial_load_model_only) {
-    checkpoint::load_checkpoint(path, trained_parameters(engine.parameters(), stream_, true), group_);
-    const std::string state_path = path + "/" + kStateName;
-    state = parse_training_state(read_file(state_path), state_path);
-    log::info("Loaded {} with its optimizer state (step {})", path, state.step);
-  } else {
-    engine.parameters().initialise(static_cast<uint64_t>(c.training.seed));  // moments begin at zero
-    checkpoint::HuggingFaceLoad loaded =
-        checkpoint::load_huggingface(path, trained_parameters(engine.parameters(), stream_, false), group_);
-    log::info("Loaded the weights of {} ({})", path, fmt::join(loaded.stored_types, ", "));
-    if (!loaded.ignored.empty()) log::info("Of no use here: {}", fmt::join(loaded.ignored, ", "));
+  const CheckpointConfig& c = experiment_.config.checkpoint;
+  if (!c.initial_load_model_only) {
+    checkpoint::load_checkpoint(path, trained_parameters(engine.parameters(), stream_, !excludes(c, "optimizer")), group_);
+    take_state(path, state);
+    log::info("Loaded {} to go on after step {}", path, state.step);
+    return;
   }
-  engine.parameters().refresh_compute_copies();
+  checkpoint::HuggingFaceLoad loaded =
+      checkpoint::load_huggingface(path, trained_parameters(engine.parameters(), stream_, false), group_);
+  log::info("Loaded the weights of {} ({})", path, fmt::join(loaded.stored_types, ", "));
+  if (!loaded.ignored.empty()) log::info("Of no use here: {}", fmt::join(loaded.ignored, ", "));
+}
+
+// Each part of the state goes with what it counts.
+void Checkpoints::take_state(const std::string& folder, TrainingState& state) const {
+  const CheckpointConfig& c = experiment_.config.checkpoint;
+  const std::string path = folder + "/" + kStateName;
+  const TrainingState saved = parse_training_state(read_file(path), path);
+  if (!excludes(c, "train_state")) {
+    state.step = saved.step;
+    state.tokens_seen = saved.tokens_seen;
+    state.skipped_steps = saved.skipped_steps;
+    state.consecutive_skips = saved.consecutive_skips;
+  }
+  if (!excludes(c, "lr_scheduler")) state.schedule_step = saved.schedule_step;
+  if (!excludes(c, "optimizer")) {
+    state.optimizer_step = saved.optimizer_step;
+    if (state.loss_scale && saved.loss_scale) state.loss_scale = saved.loss_scale;
+  }
+  if (!excludes(c, "dataloader")) {
+    state.data_position = saved.data_position;
+    state.data_fingerprint = saved.data_fingerprint;
+  }
 }
 
 bool Checkpoints::is_due(int64_t step, bool is_last) const {

@@ -22,9 +22,9 @@ class Checkpoints {
   bool is_enabled() const { return experiment_.config.checkpoint.enable; }
   /// Where reading of data will begin, for reading ahead: the newest checkpoint's position, or 0.
   int64_t data_position_to_load() const;
-  /// Weights, moments and state of the newest whole checkpoint, else the weights of initial_load_path. False when there is
-  /// neither.
-  bool load(TrainingEngine& engine, TrainingState& state);
+  /// Weights, moments and state of the newest whole checkpoint, else what initial_load_path gives; what neither gives, or
+  /// exclude_from_loading names, begins as in a new run, `state` as it is given.
+  void load(TrainingEngine& engine, TrainingState& state);
 
   bool is_due(int64_t step, bool is_last) const;
   void save(TrainingEngine& engine, const TrainingState& state, bool is_last);
@@ -35,6 +35,7 @@ class Checkpoints {
 
  private:
   void load_initial(const std::string& path, TrainingEngine& engine, TrainingState& state);
+  void take_state(const std::string& folder, TrainingState& state) const;
   HfConfig hf_config(DType stored) const;
   checkpoint::Checkpoint contents(TrainingEngine& engine, const TrainingState& state, bool model_only) const;
 

@@ -1,5 +1,7 @@
 #include "apps/launch_session.h"
 
+#include <cstdlib>
+
 #include "apps/binary_fingerprint.h"
 #include "core/log.h"
 #include "core/parallel_for.h"
@@ -15,6 +17,12 @@ Device device_of_rank(const Config& config, const Launch& launch) {
   if (device.type != DeviceType::cuda || launch.world_size == 1) return device;
   const GpuSharing sharing = config.comm.backend == "mpi" ? GpuSharing::allowed : GpuSharing::forbidden;
   return {DeviceType::cuda, choose_gpu(launch, cuda_device_count(), sharing)};
+}
+
+// NCCL chooses by measured topology; sums in another order are other sums. What the user has set stays.
+void pin_nccl_algorithms() {
+  ::setenv("NCCL_ALGO", "Ring", 0);
+  ::setenv("NCCL_PROTO", "Simple", 0);
 }
 
 void work(const Config& config, Device device, World& world, const std::function<void(Session&)>& body) {
@@ -34,6 +42,7 @@ int run_session(const Config& config, const std::function<void(Session&)>& body)
   try {
     apply_cpu_share(launch);
     if (config.training.threads > 0) set_parallel_threads(static_cast<int>(config.training.threads));
+    if (config.debug.deterministic) pin_nccl_algorithms();
     const Device device = device_of_rank(config, launch);
     run_rank(launch,
              {.init_timeout_seconds = static_cast<double>(config.comm.init_timeout_seconds), .backend = config.comm.backend, .device = device},

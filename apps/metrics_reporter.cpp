@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 
 #include "core/io/json_lines.h"
@@ -55,16 +56,19 @@ struct MetricsReporter::Files {
 };
 
 MetricsReporter::MetricsReporter(Options options) : options_(std::move(options)), files_(std::make_unique<Files>()) {
-  const bool is_terminal = isatty(STDOUT_FILENO) != 0;
-  colors_ = is_terminal && !options_.config.disable_color_printing;
-  on_terminal_ = isatty(STDERR_FILENO) != 0 && options_.is_reporting_rank;
-  if (!options_.is_reporting_rank) return;
-  std::filesystem::create_directories(options_.folder);
+  // Among launched ranks a terminal is the launcher's pseudo-terminal, whose output ends in a file as often as not.
+  const char* no_color = std::getenv("NO_COLOR");  // https://no-color.org
+  const bool wants_plain = options_.config.disable_color_printing || options_.world_size > 1 || (no_color && *no_color != '\0');
+  colors_ = isatty(STDOUT_FILENO) != 0 && !wants_plain;
+  on_terminal_ = isatty(STDERR_FILENO) != 0 && options_.world_size == 1;
+  if (options_.rank != 0 && !options_.config.save_for_all_ranks) return;
+  const std::filesystem::path folder(options_.folder), events = folder / options_.config.save_tb_folder;
+  std::filesystem::create_directories(folder);
   if (options_.config.enable_json_lines) {
-    files_->json_lines = std::make_unique<JsonLines>((std::filesystem::path(options_.folder) / "metrics.jsonl").string(), options_.resumed_at);
+    files_->json_lines = std::make_unique<JsonLines>((folder / (options_.rank == 0 ? "metrics.jsonl" : fmt::format("metrics.rank{}.jsonl", options_.rank))).string(), options_.resumed_at);
   }
   if (options_.config.enable_tensorboard) {
-    files_->tensorboard = std::make_unique<TensorBoardWriter>((std::filesystem::path(options_.folder) / options_.config.save_tb_folder).string());
+    files_->tensorboard = std::make_unique<TensorBoardWriter>((options_.world_size == 1 || !options_.config.save_for_all_ranks ? events : events / fmt::format("rank_{}", options_.rank)).string());
   }
 }
 
@@ -77,17 +81,15 @@ void MetricsReporter::clear_progress() {
 }
 
 void MetricsReporter::log_step(const StepMetrics& metrics) {
-  if (!options_.is_reporting_rank) return;
   clear_progress();
-  log::info("{}", step_line(metrics, colors_));
+  if (options_.rank == 0) log::info("{}", step_line(metrics, colors_));
   files_->write(metrics.step, scalars_of(metrics));
 }
 
 void MetricsReporter::log_validation(int64_t step, double loss, double tokens_per_second, const MemoryUse& memory) {
-  if (!options_.is_reporting_rank) return;
   clear_progress();
-  log::info("validate step: {:2}  loss: {:7.4f}  memory: {:5.2f}GiB({:.2f}%)  tps: {}", step, loss, memory.gib, memory.percent,
-            with_commas(static_cast<int64_t>(tokens_per_second)));
+  if (options_.rank == 0) log::info("validate step: {:2}  loss: {:7.4f}  memory: {:5.2f}GiB({:.2f}%)  tps: {}", step, loss, memory.gib, memory.percent,
+                                    with_commas(static_cast<int64_t>(tokens_per_second)));
   files_->write(step, {{"validation_metrics/loss", loss}, {"validation_metrics/throughput(tps)", tokens_per_second}});
 }
 

@@ -36,7 +36,7 @@ class MetricsReporter {
     std::string folder;        ///< job.dump_folder
     int64_t total_steps = 0;
     int64_t resumed_at = 0;    ///< records past this step belong to a run that was cut off
-    bool is_reporting_rank = true;
+    int rank = 0, world_size = 1;  ///< rank 0 reports; the others write files of their own under metrics.save_for_all_ranks
   };
   explicit MetricsReporter(Options options);
   ~MetricsReporter();

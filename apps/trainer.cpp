@@ -73,19 +73,21 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
   if (is_first) log_startup_report(experiment_, plan_, device, ranks);
   arena_ = std::make_unique<Arena>(plan_.memory, device);
   engine_ = std::make_unique<TrainingEngine>(shape, stream_, *arena_, ranks, plan_.matmul_workspace_bytes);
-  if (!checkpoints_->load(*engine_, state_)) engine_->parameters().initialise(static_cast<uint64_t>(c.training.seed));
-  if (state_.step > 0) loss_scale_.restore(state_.loss_scale);
+  if (loss_scale_.is_dynamic()) state_.loss_scale = loss_scale_.state();
+  checkpoints_->load(*engine_, state_);
+  if (state_.loss_scale) loss_scale_.restore(*state_.loss_scale);
   check_data_unchanged();
   reporter_ = std::make_unique<MetricsReporter>(MetricsReporter::Options{.config = c.metrics,
                                                                          .folder = c.job.dump_folder,
                                                                          .total_steps = c.training.steps,
                                                                          .resumed_at = state_.step,
-                                                                         .is_reporting_rank = is_first});
+                                                                         .rank = ranks.world->rank(),
+                                                                         .world_size = ranks.world->size()});
 }
 
 Trainer::~Trainer() = default;
 
-double Trainer::learning_rate(int64_t step) const { 
+double Trainer::learning_rate(int64_t step) const {
   const Config& c = experiment_.config;
   return ottava::learning_rate({.lr = c.optimizer.lr, .steps = c.training.steps, .schedule = c.lr_scheduler}, step);
 }
@@ -101,13 +103,14 @@ StepOutputs Trainer::step(StepProfile* profile) {
     ranks_.control->all_reduce(host, {.send = view_of(shared, {2}), .recv = {}, .label = "tokens and stop"}).wait(host);
   }
   stop_asked_ = shared[1] > 0;
-  StepInputs inputs{.learning_rate = learning_rate(state_.step),
+  StepInputs inputs{.learning_rate = learning_rate(state_.schedule_step),
                     .loss_scale = loss_scale_.value(),
                     .optimizer_step = state_.optimizer_step + 1,
                     .valid_tokens = static_cast<int64_t>(shared[0])};
   StepOutputs out = engine_->train_step(tokens, inputs, profile);
   out.valid_tokens = inputs.valid_tokens;
   state_.step += 1;
+  state_.schedule_step += 1;
   state_.data_position += experiment_.global_batch;
   state_.tokens_seen += experiment_.tokens_per_step();
   if (out.skipped) {
@@ -118,7 +121,7 @@ StepOutputs Trainer::step(StepProfile* profile) {
     state_.consecutive_skips = 0;
   }
   loss_scale_.update(out.skipped);
-  state_.loss_scale = loss_scale_.state();
+  if (loss_scale_.is_dynamic()) state_.loss_scale = loss_scale_.state();
   return out;
 }
 
@@ -178,7 +181,7 @@ void Trainer::log_step(const StepOutputs& out) {
   m.global_avg_loss = loss.mean;
   m.global_max_loss = loss.largest;
   m.grad_norm = out.grad_norm;
-  m.learning_rate = learning_rate(state_.step - 1);
+  m.learning_rate = learning_rate(state_.schedule_step - 1);
   m.tokens_seen = state_.tokens_seen;
   m.tokens_per_second = tokens / seconds / ranks_.world->size();
   m.step_seconds = seconds / static_cast<double>(steps);
@@ -208,10 +211,16 @@ void Trainer::find_peaks() {
 
 void Trainer::check_health(const StepOutputs& out) {
   if (!out.skipped) return;
-  log::warning("step {} was skipped: the gradient norm is not finite (loss {}); weights, moments and t did not move", state_.step,
-               out.loss_sum / static_cast<double>(std::max<int64_t>(data_->valid_tokens(), 1)));
+  const double mean_loss = out.loss_sum / static_cast<double>(std::max<int64_t>(data_->valid_tokens(), 1));
+  const bool is_first = ranks_.world->rank() == 0;
+  // All ranks skip together; besides the first those speak up whose own data or hardware it may be.
+  if (is_first || !std::isfinite(mean_loss)) {
+    const std::string culprits = engine_->non_finite_gradients();
+    log::warning("step {} was skipped: the gradient norm is not finite (loss {}; gradients{}); weights, moments and t did not move", state_.step, mean_loss,
+                 culprits.empty() ? " finite here, their squares are not" : " " + culprits);
+  }
   const int64_t limit = experiment_.config.training.max_consecutive_skipped_steps;
-  if (state_.consecutive_skips >= limit) {
+  if (state_.consecutive_skips > limit) {
     fail<NumericsError>("training", "{} consecutive steps had non-finite gradients (training.max_consecutive_skipped_steps {}): lower optimizer.lr, raise lr_scheduler.warmup_steps, or look at the data after sample {}",
                         state_.consecutive_skips, limit, state_.data_position);
   }
@@ -224,7 +233,10 @@ void Trainer::validate() {
   const int64_t per_step = validation_data_->samples_per_step();
   for (int64_t i = 0; v.steps < 0 || i < v.steps; ++i) {
     if (v.steps < 0 && is_past_validation_data((i + 1) * per_step)) break;
-    sum += engine_->validate(validation_data_->read(i * per_step));
+    const HostTokens& batch = validation_data_->read(i * per_step);
+    // Where the text ends is known once it was read to the end, which may be only now.
+    if (v.steps < 0 && is_past_validation_data((i + 1) * per_step)) break;
+    sum += engine_->validate(batch);
     tokens += static_cast<double>(validation_data_->valid_tokens());
   }
   GlobalLoss loss = global_loss(sum, tokens);

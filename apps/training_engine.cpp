@@ -1,5 +1,8 @@
 #include "apps/training_engine.h"
 
+#include <fmt/core.h>
+
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -149,6 +152,24 @@ double TrainingEngine::validate(const HostTokens& tokens) {
   cast(stream_, loss_sum_, view_of(&loss, {1}));
   stream_.synchronize();
   return loss;
+}
+
+std::string TrainingEngine::non_finite_gradients() {
+  constexpr int64_t kNamed = 4;
+  std::string names;
+  int64_t found = 0;
+  std::vector<float> host;
+  for (size_t p = 0; p < table_.specs.size(); ++p) {
+    const Tensor& gradient = parameters_->shard(static_cast<int>(p)).gradient;
+    if (gradient.numel() == 0) continue;
+    host.resize(static_cast<size_t>(gradient.numel()));
+    cast(stream_, gradient, view_of(host.data(), gradient.shape));
+    stream_.synchronize();
+    if (std::all_of(host.begin(), host.end(), [](float g) { return std::isfinite(g); })) continue;
+    if (++found <= kNamed) names += (found > 1 ? ", " : "") + table_.specs[p].name;
+  }
+  if (found == 0) return {};
+  return fmt::format("{} of {}: {}{}", found, table_.specs.size(), names, found > kNamed ? ", ..." : "");
 }
 
 }  // namespace ottava

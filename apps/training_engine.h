@@ -67,6 +67,9 @@ class TrainingEngine {
   StepOutputs train_step(const HostTokens& tokens, const StepInputs& inputs, StepProfile* profile = nullptr);
   /// This rank's sum of token losses over one validation micro-batch.
   double validate(const HostTokens& tokens);
+  /// Which gradients of the last step are not finite on this rank, for the log: "3 of 20: layers.0.attention.wqkv, ...";
+  /// empty when none is. Copies every gradient to the host.
+  std::string non_finite_gradients();
 
  private:
   void upload(const HostTokens& tokens, int64_t count);

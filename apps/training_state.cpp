@@ -9,13 +9,16 @@ namespace ottava {
 std::string to_json(const TrainingState& s) {
   Json json;
   json.set("step", s.step);
+  json.set("schedule_step", s.schedule_step);
   json.set("optimizer_step", s.optimizer_step);
   json.set("data_position", s.data_position);
   json.set("tokens_seen", s.tokens_seen);
   json.set("skipped_steps", s.skipped_steps);
   json.set("consecutive_skips", s.consecutive_skips);
-  json.set("loss_scale", s.loss_scale.scale);
-  json.set("loss_scale_good_steps", s.loss_scale.good_steps);
+  if (s.loss_scale) {
+    json.set("loss_scale", s.loss_scale->scale);
+    json.set("loss_scale_good_steps", s.loss_scale->good_steps);
+  }
   json.set("data_fingerprint", fmt::format("{:016x}", s.data_fingerprint));
   return json.dump(2) + "\n";
 }
@@ -30,13 +33,15 @@ TrainingState parse_training_state(std::string_view text, std::string_view where
   };
   TrainingState s;
   s.step = count("step");
+  s.schedule_step = count("schedule_step");
   s.optimizer_step = count("optimizer_step");
   s.data_position = count("data_position");
   s.tokens_seen = count("tokens_seen");
   s.skipped_steps = count("skipped_steps");
   s.consecutive_skips = count("consecutive_skips");
-  s.loss_scale.scale = json.at("loss_scale", where).as_number(fmt::format("{}: loss_scale", where));
-  s.loss_scale.good_steps = count("loss_scale_good_steps");
+  if (const Json* scale = json.find("loss_scale")) {
+    s.loss_scale = {.scale = scale->as_number(fmt::format("{}: loss_scale", where)), .good_steps = count("loss_scale_good_steps")};
+  }
   const std::string& hex = json.at("data_fingerprint", where).as_string(fmt::format("{}: data_fingerprint", where));
   auto [end, error] = std::from_chars(hex.data(), hex.data() + hex.size(), s.data_fingerprint, 16);
   if (error != std::errc{} || end != hex.data() + hex.size()) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -10,12 +11,13 @@ namespace ottava {
 
 /// What a run carries from step to step besides weights and moments; `training_state.json` of every checkpoint.
 struct TrainingState {
-  int64_t step = 0;            ///< finished steps, skipped ones included: the position in the schedule
+  int64_t step = 0;            ///< finished steps, skipped ones included
+  int64_t schedule_step = 0;   ///< of the learning rate: `step`, unless the schedule was begun anew
   int64_t optimizer_step = 0;  ///< steps that moved the weights: t of AdamW
   int64_t data_position = 0;   ///< samples consumed, all ranks
   int64_t tokens_seen = 0;
   int64_t skipped_steps = 0, consecutive_skips = 0;
-  LossScale::State loss_scale;
+  std::optional<LossScale::State> loss_scale;  ///< of a dynamic one
   uint64_t data_fingerprint = 0;  ///< of the data that data_position counts in; 0: none read yet
   bool operator==(const TrainingState&) const = default;
 };

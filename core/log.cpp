@@ -1,7 +1,8 @@
 #include "core/log.h"
 
+#include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/basic_file_sink.h>
-#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
 #include "core/error.h"
@@ -9,10 +10,29 @@
 namespace ottava::log {
 namespace {
 
+// The level as Python's logging spells it, so that one pattern finds it in every trainer's log.
+class LevelName : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm&, spdlog::memory_buf_t& out) override {
+    const std::string_view name = message.level == spdlog::level::debug  ? "DEBUG"
+                                  : message.level == spdlog::level::info ? "INFO"
+                                  : message.level == spdlog::level::warn ? "WARNING"
+                                                                         : "ERROR";
+    out.append(name.data(), name.data() + name.size());
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<LevelName>(); }
+};
+
+std::unique_ptr<spdlog::formatter> line_format() {
+  auto formatter = std::make_unique<spdlog::pattern_formatter>();
+  formatter->add_flag<LevelName>('*').set_pattern("[ottava] %Y-%m-%d %H:%M:%S,%e - %* - %v");
+  return formatter;
+}
+
 spdlog::logger& logger() {
   static std::shared_ptr<spdlog::logger> instance = [] {
-    auto made = std::make_shared<spdlog::logger>("ottava", std::make_shared<spdlog::sinks::stdout_color_sink_mt>());
-    made->set_pattern("[ottava] %Y-%m-%d %H:%M:%S,%e - %l - %v");
+    auto made = std::make_shared<spdlog::logger>("ottava", std::make_shared<spdlog::sinks::stdout_sink_mt>());
+    made->set_formatter(line_format());
     made->flush_on(spdlog::level::info);
     return made;
   }();
@@ -37,7 +57,7 @@ void set_level(Level level) { logger().set_level(translate(level)); }
 void set_file(const std::string& path) {
   try {
     auto sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path);
-    sink->set_pattern("[ottava] %Y-%m-%d %H:%M:%S,%e - %l - %v");
+    sink->set_formatter(line_format());
     logger().sinks().push_back(std::move(sink));
   } catch (const spdlog::spdlog_ex& e) {
     fail<FileError>("log", "cannot write {}: {}", path, e.what());

@@ -39,7 +39,7 @@ void declare(config::Section& s, ModelConfig& c) {
       .refuse_value("quantize.grouped_mm.mx",
                     "the models here are dense: there are no grouped multiplications")
       .meaning("changes made to the model before training");
-  s.field("print_after_conversion", c.print_after_conversion).meaning("print the precision of every GEMM");
+  s.foreign("print_after_conversion", config::Value::of(false)).noted("the start-up report says what runs in which precision");
   s.field("dim", c.dim).range(1, kMostDim).meaning("width of the residual stream");
   s.field("n_layers", c.n_layers).range(1, kMostLayers).meaning("blocks");
   s.field("n_heads", c.n_heads).range(1, kMostDim).meaning("query heads");

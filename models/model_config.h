@@ -26,7 +26,6 @@ struct ModelConfig {
   std::string flavor = "debugmodel";  ///< "hf": dimensions from config.json in hf_assets_path
   std::string hf_assets_path = "./tests/assets/tokenizer";
   std::vector<std::string> converters;
-  bool print_after_conversion = false;
 
   std::optional<int64_t> dim, n_layers, n_heads, n_kv_heads, head_dim;
   std::optional<int64_t> ffn_dim;  ///< else from dim, ffn_dim_multiplier and multiple_of

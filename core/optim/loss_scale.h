@@ -17,6 +17,7 @@ class LossScale {
   static LossScale dynamic();
 
   double value() const { return state_.scale; }
+  bool is_dynamic() const { return is_dynamic_; }
   /// To be called once per step, with whether a gradient was not finite.
   void update(bool overflow);
 

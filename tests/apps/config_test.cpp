@@ -89,6 +89,7 @@ TEST_CASE("impossible combinations come with the arithmetic", "[config]") {
   CHECK(has(error("training: {global_batch_size: 0}"), "0 sequences train nothing"));
   CHECK(has(error("training: {loss_scale: much}"),
             "expected none, dynamic or a number > 0, got the text \"much\""));
+  CHECK(has(error("training: {loss_scale: 1e39}"), "is out of FP32's range"));
   CHECK(has(error("training: {loss_scale: -2}"), "training.loss_scale: expected none, dynamic"));
   CHECK(has(error("training: {loss_scale: .inf}"), "training.loss_scale: expected none, dynamic"));
   CHECK(has(error("model: {max_seq_len: 128}"),

@@ -53,7 +53,7 @@ const Key kKeys[] = {
     {"model.hf_assets_path", "./tests/assets/tokenizer", "assets", used},
     {"model.tokenizer_path", "null", "tokenizer.model", refused},
     {"model.converters", "[]", "[quantize.linear.float8]", used},
-    {"model.print_after_conversion", "false", "true", used},
+    {"model.print_after_conversion", "false", "true", noted},
     {"optimizer.name", "AdamW", "AdamW", used},
     {"optimizer.lr", "8.0e-4", "3.0e-4", used},
     {"optimizer.beta1", "0.9", "0.8", used},

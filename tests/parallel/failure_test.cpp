@@ -22,7 +22,7 @@ struct Outcome {
   std::string output;
   int exit_code = 0;
   double seconds = 0;
-  /// The lines of one rank: `[ottava] ... - error - rank 2: text`, and its account at the end.
+  /// The lines of one rank: `[ottava] ... - ERROR - rank 2: text`, and its account at the end.
   std::string of_rank(int rank) const {
     std::istringstream lines(output);
     std::string line, text;

@@ -1,0 +1,94 @@
+#include "tests/support/tiny_training.h"
+
+#include <cstring>
+#include <fstream>
+
+#include "core/io/file.h"
+#include "core/io/json.h"
+#include "core/log.h"
+#include "core/parallel_for.h"
+
+namespace ottava::test {
+namespace {
+
+// A linear congruential generator in 64 bits (MMIX's constants): the same numbers from every compiler and library.
+class Numbers {
+ public:
+  explicit Numbers(uint32_t seed) : state_(seed) {}
+  uint32_t below(uint32_t n) {
+    state_ = state_ * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<uint32_t>(state_ >> 33) % n;
+  }
+
+ private:
+  uint64_t state_;
+};
+
+}  // namespace
+
+std::string generated_text(int documents, uint32_t seed) {
+  Numbers numbers(seed);
+  std::vector<std::string> words(200);
+  for (std::string& word : words) {
+    const uint32_t letters = 2 + numbers.below(6);
+    for (uint32_t i = 0; i < letters; ++i) word += static_cast<char>('a' + numbers.below(20));
+  }
+  std::string text;
+  for (int d = 0; d < documents; ++d) {
+    const uint32_t length = 20 + numbers.below(80);
+    for (uint32_t i = 0; i < length; ++i) text += (i > 0 ? " " : "") + words[numbers.below(numbers.below(200) + 1)];
+    text += ".\n\n";
+  }
+  return text;
+}
+
+TinyTraining::TinyTraining() : text_(folder_ / "text.txt") {
+  log::set_level(log::Level::warning);
+  set_parallel_threads(1);  // nothing here is worth a second thread's wake-up
+  std::ofstream(text_) << generated_text(200);
+}
+
+Config TinyTraining::config(const std::string& run, const Overrides& overrides) const {
+  Overrides all{"--job.dump_folder", folder_ / run,
+                "--model.hf_assets_path", OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256",
+                "--model.dim", "32", "--model.n_layers", "2", "--model.n_heads", "2", "--model.n_kv_heads", "1", "--model.ffn_dim", "48",
+                "--training.dataset_path", text_, "--training.seq_len", "32", "--training.local_batch_size", "2", "--training.steps", "8",
+                "--training.mixed_precision_param", "float32", "--training.dataloader.num_workers", "1",
+                "--lr_scheduler.warmup_steps", "2", "--activation_checkpoint.mode", "none",
+                "--metrics.log_freq", "1", "--metrics.peak_tflops_bf16", "1"};  // measuring the peak takes longer than all steps
+  all.insert(all.end(), overrides.begin(), overrides.end());
+  return load_config("", all);
+}
+
+TinyTraining::Run TinyTraining::start(const std::string& run, const Overrides& overrides, const StopSignals* signals) const {
+  const Config c = config(run, overrides);
+  Run out{std::make_unique<RankGroups>(solo_rank_groups()), nullptr};
+  out.trainer = std::make_unique<Trainer>(resolve_experiment(c, load_tokenizer(c), 1), *out.ranks, Device{DeviceType::cpu, 0}, signals);
+  return out;
+}
+
+Everything everything_of(Trainer& trainer) {
+  Everything out;
+  Fsdp& parameters = trainer.engine().parameters();
+  for (size_t p = 0; p < parameters.specs().size(); ++p) {
+    const ParameterShard& s = parameters.shard(static_cast<int>(p));
+    for (const Tensor& t : {s.master, s.exp_avg, s.exp_avg_sq, s.compute}) {
+      const auto* bytes = static_cast<const uint8_t*>(t.data);
+      out.tensors.emplace_back(bytes, bytes + t.bytes());
+    }
+  }
+  out.state = trainer.state();
+  return out;
+}
+
+std::vector<double> logged(const std::string& run_folder, const std::string& name) {
+  std::vector<double> out;
+  std::ifstream file(run_folder + "/metrics.jsonl");
+  for (std::string line; std::getline(file, line);) {
+    const Json json = Json::parse(line, "metrics.jsonl");
+    if (json.find(name)) out.push_back(json.at(name, "metrics.jsonl").as_number(name));
+  }
+  return out;
+}
+
+}  // namespace ottava::test
