@@ -47,18 +47,21 @@ struct Ledger::Client {
     if (reachable[server]) servers[server].send(m.encode());
   }
 
-  void report(bool even_if_unchanged) {
-    LedgerMessage m = message(Kind::report);
+  // To both servers, changed or not: the first report, and the answer to a roll call.
+  enum class To { first_server_if_changed, both_servers };
+  void report(Kind kind, To to) {
+    const bool always = to == To::both_servers;
+    LedgerMessage m = message(kind);
     const ProgressRecord& r = m.record;
     std::lock_guard lock(mutex);
-    if (!even_if_unchanged && r.sequence == reported_sequence && r.state == reported_state && r.step == reported_step) {
+    if (!always && r.sequence == reported_sequence && r.state == reported_state && r.step == reported_step) {
       return;
     }
     reported_sequence = r.sequence;
     reported_state = r.state;
     reported_step = r.step;
     send(0, m);
-    if (even_if_unchanged || r.rank == 0) send(1, m);
+    if (always || r.rank == 0) send(1, m);
   }
 
   void stop(const std::string& why) {
@@ -102,7 +105,7 @@ struct Ledger::Client {
   }
 
   void handle(const LedgerMessage& m, size_t server) {
-    if (m.kind == Kind::roll_call) return report(true);
+    if (m.kind == Kind::roll_call) return report(Kind::present, To::both_servers);
     if (m.kind == Kind::stop) return stop(m.text);
     if (m.kind == Kind::farewell) {
       std::lock_guard lock(mutex);
@@ -136,7 +139,7 @@ struct Ledger::Client {
           if (s == 0) orphaned = Clock::now();
         }
       }
-      report(false);
+      report(Kind::report, To::first_server_if_changed);
       double patience = options.answer_seconds + kSecondServerSeconds;
       if (orphaned && Clock::now() - *orphaned > std::chrono::duration<double>(patience)) {
         stop("[comm] rank 0 is gone, and no other rank has kept its last report");
@@ -167,7 +170,7 @@ Ledger::Ledger(std::shared_ptr<RankState> state, Bootstrap& bootstrap, Options o
     client_->servers[s] = tcp::connect_to(endpoints[s], options.connect_seconds);
     client_->reachable[s] = true;
   }
-  client_->report(true);
+  client_->report(Kind::report, Client::To::both_servers);
   state->on_failure([weak = std::weak_ptr(client_)](const std::string& reason) {
     if (auto client = weak.lock()) client->announce(reason);
   });

@@ -53,7 +53,10 @@ void LedgerServer::loop() {
 
 void LedgerServer::accept() {
   tcp::Connection connection = listener_.accept();
-  if (connection.is_open()) clients_.push_back({std::move(connection)});
+  if (!connection.is_open()) return;
+  clients_.push_back({std::move(connection)});
+  // It may have waited to be accepted while the others were asked.
+  if (roll_call_) clients_.back().connection.send(LedgerMessage{.kind = Kind::roll_call, .record = {}, .text = {}}.encode());
 }
 
 bool LedgerServer::read(Client& client) {
@@ -78,7 +81,8 @@ void LedgerServer::handle(Client& client, const LedgerMessage& message) {
   client.rank = message.record.rank;
   ProgressRecord& record = records_[static_cast<size_t>(client.rank)];
   switch (message.kind) {
-    case Kind::report:
+    case Kind::report: record = message.record; return;
+    case Kind::present:
       record = message.record;
       client.answered = true;
       return;
