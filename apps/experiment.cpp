@@ -4,6 +4,8 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/io/file.h"
+#include "models/hf_config.h"
 #include "models/llama/llama_traffic.h"
 #include "models/llama/read_hf_config.h"
 #include "models/llama/resolve_model.h"
@@ -79,6 +81,14 @@ FsdpOptions resolve_fsdp(const Config& c) {
   return out;
 }
 
+// A Hugging Face model says how far its positions go.
+void check_positions(const std::string& path, int64_t longest) {
+  const int64_t most = parse_hf_config(read_file(path), path).max_position_embeddings;
+  if (longest <= most) return;
+  fail<ConfigError>("model", "sequences of {} tokens are longer than max_position_embeddings {} of {}: lower training.seq_len, or set model.max_seq_len (and model.rope_scaling) to go beyond what RoPE was made for",
+                    longest, most, path);
+}
+
 void check_tensor_parallel(const LlamaConfig& m, const Config& c, int tp) {
   if (tp == 1) return;
   auto divides = [&](std::string_view name, int64_t value) {
@@ -110,8 +120,12 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
             world_size);
   const Batches batches = resolve_batches(c, mesh);
   std::optional<LlamaConfig> base;
-  if (c.model.flavor == "hf") base = read_hf_config(find_input(c, "model.hf_assets_path", c.model.hf_assets_path).string());
   const int64_t longest = std::max(c.training.seq_len, c.validation.enable ? c.validation.seq_len : 0);
+  if (c.model.flavor == "hf") {
+    const std::string folder = find_input(c, "model.hf_assets_path", c.model.hf_assets_path).string();
+    base = read_hf_config(folder);
+    if (!c.model.max_seq_len) check_positions(folder + "/config.json", longest);
+  }
 
   TrainingShape shape;
   shape.model = resolve_model(c.model, base, tokenizer ? tokenizer->vocab_size() : 0, longest);

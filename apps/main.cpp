@@ -18,22 +18,32 @@ namespace {
 
 using namespace ottava;
 
-// A command that takes a configuration file and `--section.key value` for any of its keys.
-CLI::App* add_experiment_command(CLI::App& app, const char* name, const char* meaning, std::string& file) {
+// A command that takes a configuration file and `--section.key value` for any of its keys. The file is no option of the
+// parser, which would take the value of a key that it does not know for it.
+CLI::App* add_experiment_command(CLI::App& app, const char* name, const char* meaning) {
   CLI::App* command = app.add_subcommand(name, meaning);
-  command->add_option("config", file, "YAML or TOML file of the experiment");
   command->allow_extras();
-  command->footer("Every key of the file can be given as --section.key value, for example --training.steps 100;\n"
+  command->footer("CONFIG, the YAML or TOML file of the experiment, comes first; without one all keys have their defaults.\n"
+                  "Every key of the file can be given as --section.key value, for example --training.steps 100;\n"
                   "`ottava config --comments` lists them all.");
   return command;
 }
 
+// What remains of the command line, into the file and the keys.
+template <class Options>
+void take_experiment(const CLI::App& command, Options& options) {
+  options.overrides = command.remaining();
+  if (options.overrides.empty() || options.overrides.front().starts_with("-")) return;
+  options.file = options.overrides.front();
+  options.overrides.erase(options.overrides.begin());
+}
+
 void add_train(CLI::App& app, int& code) {
   static TrainCommand options;
-  CLI::App* command = add_experiment_command(app, "train", "train a model; continues from the newest checkpoint", options.file);
+  CLI::App* command = add_experiment_command(app, "train", "train a model; continues from the newest checkpoint");
   command->add_flag("--redecide", options.redecide, "decide again what the checkpoint's run had decided (decisions.json)");
   command->callback([command, &code] {
-    options.overrides = command->remaining();
+    take_experiment(*command, options);
     code = run_train_command(options);
   });
 }
@@ -42,20 +52,20 @@ void add_bench(CLI::App& app, int& code) {
   static BenchCommand options;
   CLI::App* bench = app.add_subcommand("bench", "measure");
   bench->require_subcommand(1);
-  CLI::App* command = add_experiment_command(*bench, "train", "tokens per second, time per operation and utilization of a training step", options.file);
+  CLI::App* command = add_experiment_command(*bench, "train", "tokens per second, time per operation and utilization of a training step");
   command->add_option("--steps", options.steps, "steps that are measured, after two that are not")->capture_default_str();
   command->callback([command, &code] {
-    options.overrides = command->remaining();
+    take_experiment(*command, options);
     code = run_bench_command(options, std::cout);
   });
 }
 
 void add_plan(CLI::App& app) {
   static PlanCommand options;
-  CLI::App* command = add_experiment_command(app, "plan", "memory, compute and traffic of a training step for any number of ranks; needs no GPU", options.file);
+  CLI::App* command = add_experiment_command(app, "plan", "memory, compute and traffic of a training step for any number of ranks; needs no GPU");
   command->add_option("--world-size", options.world_size, "ranks to plan for")->capture_default_str();
   command->callback([command] {
-    options.overrides = command->remaining();
+    take_experiment(*command, options);
     run_plan_command(options, std::cout);
   });
 }
@@ -63,12 +73,12 @@ void add_plan(CLI::App& app) {
 void add_config(CLI::App& app) {
   static ConfigCommand options;
   static bool schema = false, fates = false, comments = false;
-  CLI::App* command = add_experiment_command(app, "config", "print the resolved configuration", options.file);
+  CLI::App* command = add_experiment_command(app, "config", "print the resolved configuration");
   command->add_flag("--schema", schema, "print the JSON schema, for editors");
   command->add_flag("--fates", fates, "print what becomes of every key, also those of other trainers");
   command->add_flag("--comments", comments, "explain every key");
   command->callback([command] {
-    options.overrides = command->remaining();
+    take_experiment(*command, options);
     options.print = schema ? ConfigCommand::Print::schema : fates ? ConfigCommand::Print::fates : comments ? ConfigCommand::Print::explained_tree : ConfigCommand::Print::tree;
     run_config_command(options, std::cout, std::cerr);
   });
@@ -160,9 +170,13 @@ void add_tokenizer(CLI::App& app) {
     static TokenizerDecodeOptions options;
     CLI::App* command = tokenizer->add_subcommand("decode", "ids to text");
     command->add_option("tokenizer", options.tokenizer, "folder or tokenizer.json")->required();
-    command->add_option("ids", options.ids, "");
+    static std::vector<std::string> ids;
+    command->add_option("ids", ids, "as many as there are");
     command->add_option("--file", options.file, "read the ids from a file");
-    command->callback([] { tokenizer_decode(options, std::cout); });
+    command->callback([] {
+      for (const std::string& id : ids) options.ids += id + " ";
+      tokenizer_decode(options, std::cout);
+    });
   }
   {
     static TokenizerInspectOptions options;

@@ -1,5 +1,8 @@
 #include "apps/train_command.h"
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <filesystem>
 #include <iostream>
 
@@ -7,9 +10,21 @@
 #include "apps/launch_session.h"
 #include "apps/stop_signals.h"
 #include "apps/trainer.h"
+#include "core/error.h"
 #include "core/io/atomic_file.h"
 
 namespace ottava {
+
+namespace {
+
+void make_dump_folder(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (!error && ::access(folder.c_str(), W_OK | X_OK) != 0) error = std::error_code(errno, std::generic_category());
+  if (error) fail<FileError>("job.dump_folder", "cannot write into {}: {}", folder, error.message());
+}
+
+}  // namespace
 
 int run_train_command(const TrainCommand& command) {
   Config config = load_config(command.file, command.overrides);
@@ -17,8 +32,8 @@ int run_train_command(const TrainCommand& command) {
   StopSignals signals;
   return run_session(config, [&](Session& session) {
     if (session.ranks.world->rank() == 0) {
-      std::filesystem::create_directories(config.job.dump_folder);
-      if (config.job.print_config) std::cout << print_config(config);
+      make_dump_folder(config.job.dump_folder);
+      if (config.job.print_config) std::cout << print_config(config) << std::flush;
       if (config.job.save_config_file) {
         write_file_atomically((std::filesystem::path(config.job.dump_folder) / *config.job.save_config_file).string(), print_config(config));
       }
