@@ -75,8 +75,12 @@ void LlamaHead::chunks(const StepContext& c, const Normalised& in, const Loss& l
     }
     {
       StepContext::Scope scope(c, "cross_entropy");
-      softmax(c, ce.forward);
-      cross_entropy_backward(c.stream, ce);
+      if (c.tensor_parallel.size() == 1) {
+        cross_entropy(c.stream, ce);
+      } else {
+        softmax(c, ce.forward);
+        cross_entropy_backward(c.stream, ce);
+      }
     }
     if (!backward) continue;
     StepContext::Scope scope(c, "output");

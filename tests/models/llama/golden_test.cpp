@@ -1,9 +1,12 @@
 #include <cmath>
 #include <filesystem>
 
+#include "apps/checkpoints.h"
 #include "apps/generator.h"
 #include "core/io/safetensors.h"
 #include "core/io/tensor_rectangle.h"
+#include "models/llama/read_hf_config.h"
+#include "parallel/checkpoint/huggingface.h"
 #include "tests/support/catch.h"
 #include "tests/support/engine_run.h"
 
@@ -119,6 +122,21 @@ TEST_CASE("loss, logits and every gradient agree with transformers in FP32, and 
       }
       CHECK(at == gradient.size());
     }
+  }
+}
+
+TEST_CASE("a Hugging Face folder gives the model and its weights, and the first step has transformers' loss") {
+  for (const Case& c : cases()) {
+    INFO(c.name);
+    SafetensorsFile golden((folder_of(c) / "golden.safetensors").string());
+    const LlamaConfig model = read_hf_config(folder_of(c).string());
+    EngineRun run(tiny_shape(model, 2, 21));
+    checkpoint::RankGroup alone;
+    checkpoint::load_huggingface(folder_of(c).string(), trained_parameters(run->parameters(), run.stream(), false), alone);
+    run->parameters().refresh_compute_copies();
+    std::vector<int32_t> tokens = read_ints(golden, "tokens"), targets = read_ints(golden, "targets");
+    StepOutputs out = run->train_step({.inputs = tokens, .targets = targets}, {.learning_rate = 0, .valid_tokens = 42});
+    CHECK(out.loss_sum == Approx(read_floats(golden, "loss_sum")[0]).epsilon(2e-6));
   }
 }
 
