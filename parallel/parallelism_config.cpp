@@ -60,8 +60,8 @@ void declare(config::Section& s, ParallelismConfig& c) {
        "fsdp_reduce_every_microbatch", c.fsdp_reduce_every_microbatch,
        {{"auto", Reduce::automatic}, {"true", Reduce::every_microbatch}, {"false", Reduce::once_per_step}})
       .meaning(
-          "reduce gradients after every micro-batch (less memory) or once per step (less traffic); auto: by "
-          "the memory plan");
+          "reduce gradients after every micro-batch (less memory) or once per step (less traffic); auto: after "
+          "every one");
   s.field("fsdp_prefetch", c.fsdp_prefetch).range(0, 8).unit("units")
       .meaning("units gathered ahead of their use");
   s.field("disable_loss_parallel", c.disable_loss_parallel)
