@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "apps/skipped_step.h"
 #include "apps/startup_report.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -211,13 +212,9 @@ void Trainer::find_peaks() {
 
 void Trainer::check_health(const StepOutputs& out) {
   if (!out.skipped) return;
-  const double mean_loss = out.loss_sum / static_cast<double>(std::max<int64_t>(data_->valid_tokens(), 1));
-  const bool is_first = ranks_.world->rank() == 0;
-  // All ranks skip together; besides the first those speak up whose own data or hardware it may be.
-  if (is_first || !std::isfinite(mean_loss)) {
-    const std::string culprits = engine_->non_finite_gradients();
-    log::warning("step {} was skipped: the gradient norm is not finite (loss {}; gradients{}); weights, moments and t did not move", state_.step, mean_loss,
-                 culprits.empty() ? " finite here, their squares are not" : " " + culprits);
+  const std::string where = describe_skipped_step(*engine_, *ranks_.control);
+  if (ranks_.control->rank() == 0) {
+    log::warning("step {} was skipped: the gradient norm is not finite; weights, moments and t did not move; {}", state_.step, where);
   }
   const int64_t limit = experiment_.config.training.max_consecutive_skipped_steps;
   if (state_.consecutive_skips > limit) {

@@ -44,6 +44,7 @@ TrainingEngine::TrainingEngine(TrainingShape shape, Stream& stream, Arena& arena
   scalars_ = arena.persistent("step scalars", DType::f32, {kStepScalars}, MemoryCategory::data);
   step_ = arena.persistent("step", DType::i64, {1}, MemoryCategory::data);
   loss_sum_ = arena.persistent("loss sum", DType::f32, {1}, MemoryCategory::data);
+  loss_sums_ = arena.persistent("loss sums", DType::f32, {shape_.micro_batches}, MemoryCategory::data);
   sum_of_squares_ = arena.persistent("sum of squares", DType::f64, {1}, MemoryCategory::data);
   skipped_ = arena.persistent("skipped", DType::i32, {1}, MemoryCategory::data);
   Tensor workspace = arena.persistent("matmul workspace", DType::u8, {matmul_workspace_bytes}, MemoryCategory::workspace);
@@ -95,6 +96,7 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
   for (int64_t m = 0; m < shape_.micro_batches; ++m) {
     parameters_->begin_micro_batch(m + 1 == shape_.micro_batches);
     model_->forward_backward(c, micro_batch(m, shape_.batch, shape_.sequence), loss_sum_, grad_scale);
+    cast(stream_, loss_sum_, loss_sums_.slice(m, m + 1));
   }
   parameters_->finish_gradients();
   update(c);
@@ -152,6 +154,13 @@ double TrainingEngine::validate(const HostTokens& tokens) {
   cast(stream_, loss_sum_, view_of(&loss, {1}));
   stream_.synchronize();
   return loss;
+}
+
+std::vector<float> TrainingEngine::loss_after_each_micro_batch() {
+  std::vector<float> sums(static_cast<size_t>(shape_.micro_batches));
+  cast(stream_, loss_sums_, view_of(sums.data(), loss_sums_.shape));
+  stream_.synchronize();
+  return sums;
 }
 
 std::string TrainingEngine::non_finite_gradients() {

@@ -70,6 +70,8 @@ class TrainingEngine {
   /// Which gradients of the last step are not finite on this rank, for the log: "3 of 20: layers.0.attention.wqkv, ...";
   /// empty when none is. Copies every gradient to the host.
   std::string non_finite_gradients();
+  /// This rank's sum of token losses of the last step after each of its micro-batches, for the log.
+  std::vector<float> loss_after_each_micro_batch();
 
  private:
   void upload(const HostTokens& tokens, int64_t count);
@@ -86,6 +88,7 @@ class TrainingEngine {
   std::unique_ptr<LlamaModel> model_;
   Tensor tokens_, targets_, document_start_, positions_;  ///< i32 [micro_batches * B * T], room for validation too
   Tensor scalars_, step_, loss_sum_, sum_of_squares_, skipped_;
+  Tensor loss_sums_;  ///< loss_sum_ after each micro-batch: read only when a step was skipped
   StepProfile* profile_ = nullptr;
 };
 

@@ -1,0 +1,88 @@
+#include "apps/skipped_step.h"
+
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "core/ops/elementwise.h"
+#include "parallel/thread/thread_communicator.h"
+#include "tests/support/catch.h"
+#include "tests/support/devices.h"
+#include "tests/support/engine_run.h"
+
+using namespace ottava;
+using namespace ottava::test;
+using Catch::Contains;
+using Catch::StartsWith;
+
+namespace {
+
+constexpr int32_t kPoisoned = 95;  // the last row of the embedding: NaN
+
+struct Run {
+  int ranks = 1;
+  int64_t micro_batches = 1;
+  /// Whether the rank's micro-batch (from 0) holds the token whose embedding is NaN.
+  bool (*poisoned)(int rank, int64_t micro_batch) = [](int, int64_t) { return false; };
+  double loss_scale = 1;
+};
+
+std::string describe_on_rank(const Run& what, Communicator& world, Device device) {
+  TrainingShape shape = tiny_shape(tiny_llama(), 1, 8);
+  shape.micro_batches = what.micro_batches;
+  std::vector<int> everyone(static_cast<size_t>(world.size()));
+  std::iota(everyone.begin(), everyone.end(), 0);
+  EngineRun run(shape, std::make_unique<RankGroups>(world.split("world", everyone), world.split("world", everyone), Mesh({}, world.size())), device);
+  Fsdp& parameters = run->parameters();
+  parameters.initialise(7);
+  const ParameterShard& embedding = parameters.shard(0);
+  if (embedding.rows.end > kPoisoned && embedding.rows.begin <= kPoisoned) {
+    Tensor row = embedding.master.slice(kPoisoned - embedding.rows.begin, kPoisoned - embedding.rows.begin + 1);
+    std::vector<float> nan(static_cast<size_t>(row.numel()), std::numeric_limits<float>::quiet_NaN());
+    cast(run.stream(), view_of(nan.data(), row.shape), row);
+  }
+  parameters.refresh_compute_copies();
+  std::vector<int32_t> tokens = random_tokens(what.micro_batches * 8, kPoisoned, 3);
+  for (int64_t m = 0; m < what.micro_batches; ++m) {
+    if (what.poisoned(world.rank(), m)) tokens[static_cast<size_t>(m * 8 + 2)] = kPoisoned;
+  }
+  const std::vector<int32_t> targets = random_tokens(what.micro_batches * 8, kPoisoned, 4);
+  run->train_step({.inputs = tokens, .targets = targets, .document_start = {}, .positions = {}},
+                  {.learning_rate = 1e-3, .loss_scale = what.loss_scale, .valid_tokens = 1});
+  return describe_skipped_step(*run, *run.ranks().control);
+}
+
+/// What all ranks say, which must be one text.
+std::string describe(const Run& what) {
+  std::vector<std::string> texts(static_cast<size_t>(what.ranks));
+  const Device device = devices().front();
+  run_thread_ranks({.ranks = what.ranks}, [&](Communicator& world) { texts[static_cast<size_t>(world.rank())] = describe_on_rank(what, world, device); });
+  for (const std::string& text : texts) REQUIRE(text == texts.front());
+  return texts.front();
+}
+
+}  // namespace
+
+TEST_CASE("a skipped step names the rank and the micro-batch whose loss was not finite first, and tensors") {
+  const std::string text = describe({.ranks = 2, .micro_batches = 3, .poisoned = [](int rank, int64_t m) { return rank == 1 && m >= 1; }});
+  CHECK_THAT(text, StartsWith("rank 1: loss nan in micro-batch 2 of 3, gradients not finite in "));
+  CHECK_THAT(text, Contains("; rank 0: loss finite in all 3 micro-batches, gradients not finite in "));
+  CHECK_THAT(text, Contains(" of 15: tok_embeddings, "));
+}
+
+TEST_CASE("a gradient alone may overflow, in one process too") {
+  const std::string text = describe({.loss_scale = 3e38});
+  CHECK_THAT(text, StartsWith("rank 0: loss finite in its only micro-batch, gradients not finite in "));
+  CHECK(describe({.poisoned = [](int, int64_t) { return true; }}).starts_with("rank 0: loss nan in micro-batch 1 of 1, "));
+}
+
+TEST_CASE("no more than four ranks are named") {
+  const std::string text = describe({.ranks = 6, .poisoned = [](int rank, int64_t) { return rank != 2; }});
+  CHECK_THAT(text, StartsWith("rank 0: loss nan"));
+  CHECK_THAT(text, Contains("; rank 4: loss nan") && !Contains("rank 5:") && !Contains("rank 2:"));
+  CHECK_THAT(text, Contains("; and 2 more ranks"));
+}
+
+TEST_CASE("where nothing but the norm is not finite, that is said") {
+  CHECK(describe({.ranks = 2}) == "losses and gradients are finite on all ranks, the sum of their squares is not");
+}
