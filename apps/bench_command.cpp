@@ -75,7 +75,7 @@ int run_bench_command(const BenchCommand& command, std::ostream& out) {
     const DevicePeaks peaks = higher(peaks_before, find_device_peaks(session.device, config.metrics));
     const double tokens = static_cast<double>(trainer.experiment().tokens_per_step());
     auto print = [&](const std::string& line) { out << line << '\n'; };
-    print(fmt::format("device: {}; GEMM peaks ({}): bf16 {:.1f} TFLOP/s, fp32 {:.1f} TFLOP/s", matmul_backend_description(), peaks.source, peaks.bf16 / 1e12, peaks.fp32 / 1e12));
+    print(fmt::format("device: {}; GEMM peaks ({}): bf16 {:#.3g} TFLOP/s, fp32 {:#.3g} TFLOP/s", matmul_backend_description(), peaks.source, peaks.bf16 / 1e12, peaks.fp32 / 1e12));
     print(fmt::format("step: median {:.3f} s, fastest {:.3f} s, slowest {:.3f} s of {}", median, seconds.front(), seconds.back(), seconds.size()));
     print(fmt::format("tokens/s: {:.0f} ({:.0f} tokens per step)", tokens / median, tokens));
     double ideal = 0, total = 0;

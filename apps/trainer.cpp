@@ -8,6 +8,7 @@
 
 #include "apps/skipped_step.h"
 #include "apps/startup_report.h"
+#include "core/data/data_file.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/optim/lr_schedule.h"
@@ -68,9 +69,11 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
   checkpoints_ = std::make_unique<Checkpoints>(experiment_, ranks_, stream_);
   // The first tokens are made while memory is planned and weights are drawn.
   data_->start(checkpoints_->data_position_to_load());
+  if (validation_data_) validation_data_->start(0);
 
   plan_ = record_step(shape, device, ranks);
   require_memory(plan_.memory, device, *ranks.control);
+  require_validation_data();
   if (is_first) log_startup_report(experiment_, plan_, device, ranks);
   arena_ = std::make_unique<Arena>(plan_.memory, device);
   engine_ = std::make_unique<TrainingEngine>(shape, stream_, *arena_, ranks, plan_.matmul_workspace_bytes);
@@ -237,13 +240,20 @@ void Trainer::validate() {
     tokens += static_cast<double>(validation_data_->valid_tokens());
   }
   GlobalLoss loss = global_loss(sum, tokens);
-  if (v.steps < 0 && is_past_validation_data(per_step)) {
-    fail<DataError>("validation", "the validation data make fewer than the {} sequences of {} tokens that one step reads: give more text, or lower validation.local_batch_size or validation.seq_len",
-                    per_step, v.seq_len);
-  }
   const double seconds = seconds_now() - begin;
   reporter_->log_validation(state_.step, loss.mean, loss.tokens / seconds / ranks_.world->size(), memory_use(device_));
   last_log_.seconds += seconds;
+}
+
+// The first batch is read for the first validation anyway; text that ends before it does is found here.
+void Trainer::require_validation_data() {
+  if (!validation_data_) return;
+  const ValidationConfig& v = experiment_.config.validation;
+  const int64_t per_step = validation_data_->samples_per_step();
+  validation_data_->read(0);
+  if (v.steps >= 0 || !is_past_validation_data(per_step)) return;
+  fail<DataError>("validation", "{} make fewer than the {} sequences of {} tokens that one step reads: give more text, or lower validation.local_batch_size or validation.seq_len",
+                  data::names_of_sources(v.dataset_path), per_step, v.seq_len);
 }
 
 // How many samples there are is known when all of them have been tokenized, which some ranks find out before others: what

@@ -40,6 +40,7 @@ class Trainer {
   GlobalLoss global_loss(double sum, double tokens);
   void log_step(const StepOutputs& out);
   void validate();
+  void require_validation_data();
   void check_health(const StepOutputs& out);
   void check_data_unchanged();
   bool is_past_validation_data(int64_t samples);

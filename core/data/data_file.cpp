@@ -177,11 +177,21 @@ std::vector<DataFile> find_data_files(const std::vector<std::string>& sources) {
   for (const std::string& source : sources) finder.add(source, 0);
   if (finder.files.empty()) {
     fail<DataError>(
-        kWhere, "the dataset is empty: {} sources, {} files, all of 0 bytes; expected at least one with text",
-        sources.size(), finder.empty);
+        kWhere, "the dataset is empty: {} give {} files, all of 0 bytes; expected at least one with text",
+        names_of_sources(sources), finder.empty);
   }
   if (finder.empty > 0) log::warning("data: {} empty files are left out", finder.empty);
   return std::move(finder.files);
+}
+
+std::string names_of_sources(const std::vector<std::string>& sources) {
+  constexpr size_t kNamed = 3;
+  std::string names;
+  for (size_t i = 0; i < std::min(sources.size(), kNamed); ++i) {
+    names += fmt::format("{}'{}'", i > 0 ? ", " : "", sources[i]);
+  }
+  if (sources.size() > kNamed) names += fmt::format(" and {} more", sources.size() - kNamed);
+  return names.empty() ? "no sources" : names;
 }
 
 std::vector<std::string> dataset_sources(const std::string& dataset,

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "core/data/corpus.h"
+#include "core/data/data_file.h"
 #include "core/data/packing.h"
 #include "core/data/segment_queue.h"
 #include "core/data/shard_writer.h"
@@ -136,10 +137,10 @@ struct TokenLoader::State {
   [[noreturn]] void fail_empty() const {
     SegmentCount total = index.total();
     fail<DataError>(kWhere,
-                    "the dataset is too small: {} files with {} bytes give {} documents and {} tokens in {} "
+                    "the dataset is too small: {} with {} files of {} bytes give {} documents and {} tokens in {} "
                     "blocks, of which none "
                     "fills a window of seq_len + 1 = {} tokens; use more text or a smaller seq_len",
-                    corpus.files().size(), corpus.bytes(), total.documents, total.tokens, corpus.blocks(),
+                    names_of_sources(options.sources), corpus.files().size(), corpus.bytes(), total.documents, total.tokens, corpus.blocks(),
                     options.seq_len + 1);
   }
 

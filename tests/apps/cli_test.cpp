@@ -124,9 +124,9 @@ TEST_CASE("text, tokenizer and weights that are missing or damaged are named bef
   place.refuses("--training.dataset_path absent.txt", {"training.dataset_path: 'absent.txt' does not exist"});
   place.refuses("--training.dataset_path 'absent*.txt'", {"absent*.txt"});
   place.write("empty.txt", "");
-  place.refuses("--training.dataset_path empty.txt", {"the dataset is empty"});
+  place.refuses("--training.dataset_path empty.txt", {"the dataset is empty", "empty.txt' give"});
   place.write("short.txt", "too short");
-  place.refuses("--training.dataset_path short.txt --training.seq_len 512", {"seq_len"});
+  place.refuses("--training.dataset_path short.txt --training.seq_len 512", {"the dataset is too small", "short.txt'", "seq_len"});
   place.write("bad.jsonl", "{\"text\": \"fine\"}\n{\"text\": 5}\n");
   place.refuses("--training.dataset_path bad.jsonl", {"bad.jsonl"});
 

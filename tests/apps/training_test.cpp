@@ -300,8 +300,12 @@ TEST_CASE("text too short for one validation batch is refused, not taken for a l
   TinyTraining tiny;
   std::ofstream(tiny / "v.txt") << generated_text(1, 7);
   const Overrides validating{"--validation.enable", "true", "--validation.dataset_path", tiny / "v.txt", "--validation.seq_len", "32", "--validation.local_batch_size", "64"};
-  CHECK(has(message_of([&] { tiny.start("few", validating)->run(); }), "[validation] "));
-  CHECK_FALSE(fs::exists(tiny / "few/checkpoint"));
+  // Before the first step, so that nothing is trained in vain.
+  const std::string message = message_of([&] { tiny.start("few", validating); });
+  CHECK(has(message, "[validation] '" + (tiny / "v.txt") + "' make fewer than the 64 sequences of 32 tokens that one step reads"));
+  CHECK_FALSE(fs::exists(tiny / "few/metrics.jsonl"));
+  // A number of steps to validate for starts the text again.
+  CHECK(message_of([&] { tiny.start("again", validating + Overrides{"--validation.steps", "1"}); }) == "no error");
 }
 
 TEST_CASE("a checkpoint starts another run, bit for bit, as weights or as a whole run") {
