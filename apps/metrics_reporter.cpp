@@ -36,6 +36,11 @@ std::vector<std::pair<std::string, double>> scalars_of(const StepMetrics& m) {
           {"skipped_steps", static_cast<double>(m.skipped_steps)}};
 }
 
+bool is_dumb_terminal() {
+  const char* name = std::getenv("TERM");
+  return name != nullptr && std::string_view(name) == "dumb";
+}
+
 std::string time_left(double seconds) {
   auto total = static_cast<int64_t>(seconds);
   if (total >= 3600) return fmt::format("{}h {:02}m", total / 3600, total / 60 % 60);
@@ -43,6 +48,12 @@ std::string time_left(double seconds) {
 }
 
 }  // namespace
+
+bool prints_colors(const MetricsConfig& config, int world_size, bool is_terminal) {
+  const char* no_color = std::getenv("NO_COLOR");
+  const bool asked_plain = config.disable_color_printing || (no_color != nullptr && *no_color != '\0');
+  return is_terminal && world_size == 1 && !asked_plain && !is_dumb_terminal();
+}
 
 struct MetricsReporter::Files {
   std::unique_ptr<JsonLines> json_lines;
@@ -56,19 +67,19 @@ struct MetricsReporter::Files {
 };
 
 MetricsReporter::MetricsReporter(Options options) : options_(std::move(options)), files_(std::make_unique<Files>()) {
-  // Among launched ranks a terminal is the launcher's pseudo-terminal, whose output ends in a file as often as not.
-  const char* no_color = std::getenv("NO_COLOR");  // https://no-color.org
-  const bool wants_plain = options_.config.disable_color_printing || options_.world_size > 1 || (no_color && *no_color != '\0');
-  colors_ = isatty(STDOUT_FILENO) != 0 && !wants_plain;
-  on_terminal_ = isatty(STDERR_FILENO) != 0 && options_.world_size == 1;
+  colors_ = prints_colors(options_.config, options_.world_size, isatty(STDOUT_FILENO) != 0);
+  on_terminal_ = isatty(STDERR_FILENO) != 0 && options_.world_size == 1 && !is_dumb_terminal();
   if (options_.rank != 0 && !options_.config.save_for_all_ranks) return;
   const std::filesystem::path folder(options_.folder), events = folder / options_.config.save_tb_folder;
   std::filesystem::create_directories(folder);
   if (options_.config.enable_json_lines) {
-    files_->json_lines = std::make_unique<JsonLines>((folder / (options_.rank == 0 ? "metrics.jsonl" : fmt::format("metrics.rank{}.jsonl", options_.rank))).string(), options_.resumed_at);
+    const std::string name = options_.rank == 0 ? "metrics.jsonl" : fmt::format("metrics.rank{}.jsonl", options_.rank);
+    files_->json_lines = std::make_unique<JsonLines>((folder / name).string(), options_.resumed_at);
   }
   if (options_.config.enable_tensorboard) {
-    files_->tensorboard = std::make_unique<TensorBoardWriter>((options_.world_size == 1 || !options_.config.save_for_all_ranks ? events : events / fmt::format("rank_{}", options_.rank)).string());
+    const bool is_alone = options_.world_size == 1 || !options_.config.save_for_all_ranks;
+    files_->tensorboard =
+        std::make_unique<TensorBoardWriter>((is_alone ? events : events / fmt::format("rank_{}", options_.rank)).string());
   }
 }
 
@@ -88,8 +99,10 @@ void MetricsReporter::log_step(const StepMetrics& metrics) {
 
 void MetricsReporter::log_validation(int64_t step, double loss, double tokens_per_second, const MemoryUse& memory) {
   clear_progress();
-  if (options_.rank == 0) log::info("validate step: {:2}  loss: {:7.4f}  memory: {:5.2f}GiB({:.2f}%)  tps: {}", step, loss, memory.gib, memory.percent,
-                                    with_commas(static_cast<int64_t>(tokens_per_second)));
+  if (options_.rank == 0) {
+    log::info("validate step: {:2}  loss: {:7.4f}  memory: {:5.2f}GiB({:.2f}%)  tps: {}", step, loss, memory.gib,
+              memory.percent, with_commas(static_cast<int64_t>(tokens_per_second)));
+  }
   files_->write(step, {{"validation_metrics/loss", loss}, {"validation_metrics/throughput(tps)", tokens_per_second}});
 }
 
@@ -100,8 +113,10 @@ void MetricsReporter::progress(int64_t step, double seconds_per_step) {
   last_progress_ = now;
   double done = static_cast<double>(step) / static_cast<double>(options_.total_steps);
   std::string bar(static_cast<size_t>(done * 30), '=');
-  std::fprintf(stderr, "\r\033[K%s", fmt::format("step {} of {} [{:<30}] {:.2f} s/step, {} left", step, options_.total_steps, bar, seconds_per_step,
-                                                 time_left(seconds_per_step * static_cast<double>(options_.total_steps - step))).c_str());
+  const std::string left = time_left(seconds_per_step * static_cast<double>(options_.total_steps - step));
+  const std::string line =
+      fmt::format("step {} of {} [{:<30}] {:.2f} s/step, {} left", step, options_.total_steps, bar, seconds_per_step, left);
+  std::fprintf(stderr, "\r\033[K%s", line.c_str());
   std::fflush(stderr);
   progress_shown_ = true;
 }

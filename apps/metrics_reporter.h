@@ -28,6 +28,11 @@ struct PrecisionsUsed {
 };
 DevicePeaks find_device_peaks(Device device, const MetricsConfig& config, PrecisionsUsed used = {});
 
+/// Whether the log line is coloured: on a terminal of a single process (among launched ranks it is the launcher's, whose
+/// output ends in a file as often as not), unless metrics.disable_color_printing, a NO_COLOR that is not empty
+/// (https://no-color.org) or TERM=dumb say otherwise.
+bool prints_colors(const MetricsConfig& config, int world_size, bool is_terminal);
+
 /// Says how a run goes: the log line, a progress line on a terminal, JSON lines and TensorBoard.
 class MetricsReporter {
  public:

@@ -14,8 +14,8 @@ std::string with_commas(int64_t number) {
 
 std::string step_line(const StepMetrics& m, bool colors) {
   auto paint = [&](const char* color, std::string text) { return colors ? color + text + "\033[0m" : text; };
-  std::string whole = with_commas(static_cast<int64_t>(m.tflops));
-  std::string tflops = whole + fmt::format("{:.2f}", m.tflops - std::floor(m.tflops)).substr(1);
+  std::string tflops = fmt::format("{:.2f}", m.tflops);
+  tflops.replace(0, tflops.size() - 3, with_commas(static_cast<int64_t>(std::stod(tflops))));
   return paint("\033[31m", fmt::format("step: {:2}  ", m.step)) +
          paint("\033[32m", fmt::format("loss: {:7.4f}  ", m.global_avg_loss)) +
          paint("\033[38;2;180;60;0m", fmt::format("grad_norm: {:7.4f}  ", m.grad_norm)) +

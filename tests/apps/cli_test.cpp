@@ -190,6 +190,32 @@ TEST_CASE("a folder that cannot be written or a full disk ends the run with a re
   CHECK(has(again.output, "Training starts at step 4"));
 }
 
+TEST_CASE("on a terminal lines are coloured and a progress line says what is left, unless asked otherwise") {
+  Workplace place;
+  // util-linux's script gives a pseudo-terminal.
+  auto on_terminal = [&](const std::string& environment, const std::string& options) {
+    const Outcome out = run_command("cd " + (place / "") + " && env -u NO_COLOR TERM=xterm " + environment + " script -qec '" OTTAVA
+                                    " train tiny.yaml --checkpoint.enable false --training.steps 40 " + options + "' /dev/null");
+    INFO(out.output);
+    CHECK(out.exit_code == 0);
+    CHECK(has(out.output, "loss: "));
+    return out.output;
+  };
+  const std::string red = "\033[31mstep: ", progress = "\r\033[Kstep ";
+  const std::string usual = on_terminal("", "");
+  CHECK(has(usual, red));
+  CHECK(has(usual, progress));
+  CHECK(has(usual, " s/step, 0m 0"));
+  CHECK(has(usual, " left\r\033[K"));  // cleared before the next line
+  CHECK(has(on_terminal("NO_COLOR=", ""), red));
+  const std::string plain = on_terminal("NO_COLOR=1", "");
+  CHECK_FALSE(has(plain, red));
+  CHECK(has(plain, progress));
+  CHECK_FALSE(has(on_terminal("", "--metrics.disable_color_printing true"), red));
+  CHECK_FALSE(has(on_terminal("TERM=dumb", ""), "\033"));
+  CHECK_FALSE(has(place.run("train tiny.yaml --checkpoint.enable false").output, "\033"));
+}
+
 TEST_CASE("every command prints what it should") {
   Workplace place;
   const Outcome trained = place.run("train tiny.yaml --job.print_config true --job.save_config_file all.yaml --metrics.enable_tensorboard true");

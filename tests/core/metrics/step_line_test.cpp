@@ -1,0 +1,47 @@
+#include "core/metrics/step_line.h"
+
+#include "tests/support/catch.h"
+
+using namespace ottava;
+
+TEST_CASE("the log line is TorchTitan's, with the honest utilization behind it") {
+  StepMetrics m;
+  m.step = 10;
+  m.global_avg_loss = 4.1234;
+  m.grad_norm = 1.2345;
+  m.memory_gib = 0.51;
+  m.memory_percent = 0.37;
+  m.tokens_per_second = 365000.4;
+  m.tflops = 26.26;
+  m.mfu_percent = 2.66;
+  m.utilization_percent = 3.1;
+  CHECK(step_line(m, false) ==
+        "step: 10  loss:  4.1234  grad_norm:  1.2345  memory:  0.51GiB(0.37%)  tps: 365,000  tflops: 26.26  mfu: 2.66%  util: 3.10%");
+  const std::string painted = step_line(m, true);
+  CHECK(painted.starts_with("\033[31mstep: 10  \033[0m\033[32mloss:  4.1234  \033[0m"));
+  std::string bare;
+  for (size_t i = 0; i < painted.size(); ++i) {
+    if (painted[i] == '\033') i = painted.find('m', i);
+    else bare += painted[i];
+  }
+  CHECK(bare == step_line(m, false));
+}
+
+TEST_CASE("rates are rounded once and grouped") {
+  StepMetrics m;
+  auto tflops = [&](double value) {
+    m.tflops = value;
+    const std::string line = step_line(m, false);
+    const size_t begin = line.find("tflops: ") + 8;
+    return line.substr(begin, line.find("  mfu") - begin);
+  };
+  CHECK(tflops(0.999) == "1.00");
+  CHECK(tflops(0.001) == "0.00");
+  CHECK(tflops(26.997) == "27.00");
+  CHECK(tflops(1234.5) == "1,234.50");
+  CHECK(tflops(999.999) == "1,000.00");
+  CHECK(with_commas(0) == "0");
+  CHECK(with_commas(999) == "999");
+  CHECK(with_commas(1000) == "1,000");
+  CHECK(with_commas(-1234567) == "-1,234,567");
+}
