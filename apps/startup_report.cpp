@@ -30,6 +30,24 @@ std::string recompute_text(const std::vector<Recompute>& blocks) {
   return fmt::format("{} of {} blocks are recomputed", whole, blocks.size());
 }
 
+// Gathers are asked for ahead of their unit, gradients are summed while the next unit's backward computes; what a
+// tensor-parallel layer needs, it needs at once, and the norm comes last.
+std::string overlap_text(const Experiment& e, const CommStats& traffic, const Communicator& world) {
+  int64_t gathers = 0, sums = 0, tensor_parallel = 0;
+  for (const CommStats::Total& t : traffic.totals()) {
+    if (t.axis == "replica") continue;
+    int64_t& kind = t.axis == "tp" ? tensor_parallel : t.collective == Collective::all_gather ? gathers : sums;
+    kind += t.sent_bytes;
+  }
+  if (!world.overlaps()) return fmt::format("nothing overlaps with compute ({})", world.transport());
+  const bool gathers_overlap = gathers > 0 && e.shape.parameters.prefetch > 0;
+  std::string text = fmt::format("{} overlap with compute over {}", size_text(sums + (gathers_overlap ? gathers : 0)), world.transport());
+  if (sums > 0) text += gathers_overlap ? " (gathers of the units ahead, sums of gradients)" : " (sums of gradients)";
+  if (gathers > 0 && !gathers_overlap) text += fmt::format(", gathers {} are waited for (parallelism.fsdp_prefetch 0)", size_text(gathers));
+  if (tensor_parallel > 0) text += fmt::format(", tensor parallel {} is waited for", size_text(tensor_parallel));
+  return text;
+}
+
 }  // namespace
 
 void log_startup_report(const Experiment& e, const StepPlan& plan, Device device, const RankGroups& ranks) {
@@ -59,10 +77,10 @@ void log_startup_report(const Experiment& e, const StepPlan& plan, Device device
             model_flops_per_token(m, s.sequence));
   if (ranks.world->size() > 1) {
     const CommStats traffic = step_traffic(e, ranks.world->rank());
-    log::info("Traffic: {} in {} calls sent by this rank in each step: gathers {}, reductions {}, sums {}; {} ({})",
-              size_text(traffic.sent_bytes()), traffic.calls(), size_text(traffic.sum(Collective::all_gather).sent_bytes),
+    log::info("Traffic: {} in {} calls sent by this rank in each step: gathers {}, reductions {}, sums {}; {}", size_text(traffic.sent_bytes()),
+              traffic.calls(), size_text(traffic.sum(Collective::all_gather).sent_bytes),
               size_text(traffic.sum(Collective::reduce_scatter).sent_bytes), size_text(traffic.sum(Collective::all_reduce).sent_bytes),
-              ranks.world->overlaps() ? "calls overlap with compute" : "calls do not overlap with compute", ranks.world->transport());
+              overlap_text(e, traffic, *ranks.world));
   }
   log::info("Trainer is initialized with local batch size {}, global batch size {}, gradient accumulation steps {}, sequence length {}, total steps {} (warmup {})",
             s.batch, e.global_batch, s.micro_batches, s.sequence, c.training.steps, c.lr_scheduler.warmup_steps);

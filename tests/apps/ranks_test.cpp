@@ -276,4 +276,9 @@ TEST_CASE("what a run decided is kept, followed and compared") {
   INFO(again.output);
   CHECK(again.exit_code == 0);
   CHECK_THAT(again.output, Contains("Decided before: parallelism.fsdp_reduce_every_microbatch = false"));
+  const Outcome afresh = run_command(mpirun(2, job.train(constant + " --training.steps 6 --redecide")));
+  INFO(afresh.output);
+  CHECK(afresh.exit_code == 0);
+  CHECK_THAT(afresh.output, Contains("Decided: parallelism.fsdp_reduce_every_microbatch = false") && !Contains("Decided before"));
+  CHECK_THAT(afresh.output, Contains("Training starts at step 6"));
 }
