@@ -7,7 +7,7 @@
 #include "core/dtype.h"
 
 // The FP8 formats (arXiv:2209.05433), the MX scale byte, and the one formula that turns an amax into a scale.
-// Scalar definitions: every kernel, on any device, gives the same bits.
+// Scalar definitions: every kernel, on any device, gives the same bits. What is constexpr here also runs in CUDA kernels.
 namespace ottava::fp8 {
 
 /// E4M3: bias 7, no infinity, NaN 0x7f and 0xff. E5M2: bias 15, infinity 0x7c, NaN above. Both have
@@ -30,7 +30,7 @@ inline const Format& format_of(DType dtype) {
 
 /// Nearest value, ties to even; past the largest number (infinity too) the largest number; NaN becomes 0x7f
 /// whatever its sign.
-inline uint8_t encode(float x, const Format& f) {
+constexpr uint8_t encode(float x, const Format& f) {
   const uint32_t u = std::bit_cast<uint32_t>(x), magnitude = u & 0x7fffffffu;
   const uint32_t sign = u >> 24 & 0x80u;
   if (magnitude > 0x7f800000u) return 0x7f;
@@ -48,7 +48,7 @@ inline uint8_t encode(float x, const Format& f) {
                               ((rounded >> drop) - (static_cast<uint32_t>(127 - f.bias) << f.mantissa_bits)));
 }
 
-inline float decode(uint8_t code, const Format& f) {
+constexpr float decode(uint8_t code, const Format& f) {
   const uint32_t magnitude = code & 0x7fu, sign = static_cast<uint32_t>(code & 0x80u) << 24;
   if (magnitude > f.max_code) {
     const bool infinite = f.mantissa_bits == 2 && magnitude == 0x7c;
@@ -67,13 +67,13 @@ inline float decode(uint8_t code, const Format& f) {
 
 /// UE8M0: 2^(code - 127), 0xff is NaN. Encoding takes powers of two alone; anything else has no code and
 /// gives NaN.
-inline uint8_t encode_e8m0(float power_of_two) {
+constexpr uint8_t encode_e8m0(float power_of_two) {
   const uint32_t u = std::bit_cast<uint32_t>(power_of_two);
   if (u == 0x00400000u) return 0;  // 2^-127, a subnormal float
   const bool exact = (u & 0x807fffffu) == 0 && u != 0 && u != 0x7f800000u;
   return exact ? static_cast<uint8_t>(u >> 23) : uint8_t{0xff};
 }
-inline float decode_e8m0(uint8_t code) {
+constexpr float decode_e8m0(uint8_t code) {
   if (code == 0xff) return std::bit_cast<float>(0x7fc00000u);
   return std::bit_cast<float>(code == 0 ? 0x00400000u : static_cast<uint32_t>(code) << 23);
 }
@@ -92,15 +92,18 @@ inline constexpr float kSmallestAmax = 1e-12f;
 
 /// scale = max / max(amax, 1e-12), rounded down to a power of two if asked for; inverse = 1 / scale. IEEE
 /// divisions. The amax comes as the bits of max |x|, in which a NaN survives a maximum.
-inline Scale scale_from_amax(uint32_t amax_bits, const Format& f,
-                             ScaleRounding rounding = ScaleRounding::none) {
+constexpr Scale scale_from_amax(uint32_t amax_bits, float max, ScaleRounding rounding) {
   if (amax_bits >= 0x7f800000u) return {1, 1, false};
   const float amax = std::bit_cast<float>(amax_bits);
-  float scale = f.max / (amax > kSmallestAmax ? amax : kSmallestAmax);
+  float scale = max / (amax > kSmallestAmax ? amax : kSmallestAmax);
   if (rounding == ScaleRounding::down_to_power_of_two) {
     scale = std::bit_cast<float>(std::bit_cast<uint32_t>(scale) & 0xff800000u);
   }
   return {scale, 1.0f / scale, true};
+}
+constexpr Scale scale_from_amax(uint32_t amax_bits, const Format& f,
+                                ScaleRounding rounding = ScaleRounding::none) {
+  return scale_from_amax(amax_bits, f.max, rounding);
 }
 
 }  // namespace ottava::fp8

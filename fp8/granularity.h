@@ -26,9 +26,9 @@ inline DType scale_dtype(Granularity granularity) {
 /// Index into the inverse scales of the element (row, col) of a [rows, cols] matrix.
 class ScaleLayout {
  public:
-  ScaleLayout(Granularity granularity, int64_t rows, int64_t cols)
+  constexpr ScaleLayout(Granularity granularity, int64_t rows, int64_t cols)
       : granularity_(granularity), rows_(rows), blocks_((cols + 127) / 128) {}
-  int64_t operator()(int64_t row, int64_t col) const {
+  constexpr int64_t operator()(int64_t row, int64_t col) const {
     switch (granularity_) {
       case Granularity::tensor:
         return 0;
@@ -51,7 +51,7 @@ inline int64_t scale_index(Granularity granularity, const Shape& matrix, int64_t
   return ScaleLayout(granularity, matrix.rows(), matrix.cols())(row, col);
 }
 /// Elements of a row that share a scale, given its length.
-inline int64_t scale_block(Granularity granularity, int64_t cols) {
+constexpr int64_t scale_block(Granularity granularity, int64_t cols) {
   switch (granularity) {
     case Granularity::block_1x128:
     case Granularity::block_128x128:

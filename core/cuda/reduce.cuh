@@ -41,6 +41,21 @@ __device__ __forceinline__ float team_sum(float x) {
   return x;
 }
 
+/// The same for the maximum.
+template <int kThreads>
+__device__ __forceinline__ uint32_t team_max(uint32_t x) {
+  x = warp_max(x);
+  if constexpr (kThreads > 32) {
+    OTTAVA_SHARED(uint32_t, partial, [kThreads / 32]);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = x;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kThreads / 32; ++i) x = x < partial[i] ? partial[i] : x;
+  }
+  return x;
+}
+
 /// Bits of |x|: ordered like the value, NaN above everything.
 __device__ __forceinline__ uint32_t abs_bits(float x) { return __float_as_uint(x) & 0x7fffffffu; }
 

@@ -22,9 +22,10 @@ constexpr Granularity kGranularities[] = {Granularity::tensor, Granularity::row,
 struct Size {
   int64_t rows, cols;
 };
-// One element, below a vector, ragged in both directions, whole tiles, one past them, rows longer than a
-// piece of blocks.
-const Size kSizes[] = {{1, 1}, {3, 7}, {16, 16}, {33, 50}, {129, 257}, {260, 40}, {2, 4200}, {1, 16500}};
+// One element, below a vector, ragged in both directions, whole tiles, one past them, parts of tiles in whole
+// vectors, rows longer than a piece of blocks.
+const Size kSizes[] = {{1, 1},    {3, 7},     {16, 16},  {33, 50},  {129, 257},
+                       {260, 40}, {144, 304}, {2, 4200}, {1, 16500}};
 
 /// Values over many binades, with zeros, so that groups differ and some elements underflow.
 std::vector<float> spread_values(int64_t n, uint64_t seed) {
@@ -46,6 +47,16 @@ struct Made {
         inverse(stream, scale_dtype(granularity), scale_shape(granularity, shape.rows(), shape.cols())) {}
   Quantized view() const { return {bytes, inverse}; }
   std::vector<uint8_t> codes() const { return bytes.download_as<uint8_t>(); }
+  /// As stored, padding included.
+  std::vector<uint32_t> raw_inverses() const {
+    if (granularity != Granularity::block_1x32) {
+      std::vector<uint32_t> bits;
+      for (float x : inverse.download_as<float>()) bits.push_back(std::bit_cast<uint32_t>(x));
+      return bits;
+    }
+    const auto bytes = inverse.download_as<uint8_t>();
+    return {bytes.begin(), bytes.end()};
+  }
   /// Per element.
   std::vector<float> inverses() const {
     std::vector<float> all;
@@ -129,258 +140,287 @@ void for_each_recipe(Body&& body) {
 
 TEST_CASE(
     "quantize: bytes, scales and counts of every granularity equal the reference, plain and transposed") {
-  Stream stream = Stream::cpu();
-  for_each_recipe([&](ReferenceRecipe recipe) {
-    for (Size size : kSizes) {
-      const auto values = spread_values(size.rows * size.cols, 5);
-      const auto want = reference_quantize(values, size.rows, size.cols, recipe);
-      const auto turned_want =
-          reference_quantize(test::transposed(values, size.rows, size.cols), size.cols, size.rows, recipe);
-      for (DType dtype : {DType::f32, DType::bf16}) {
-        INFO(size.rows << " x " << size.cols << " " << name_of(dtype));
+  for_each_device([](Stream& stream) {
+    for_each_recipe([&](ReferenceRecipe recipe) {
+      for (Size size : kSizes) {
+        const auto values = spread_values(size.rows * size.cols, 5);
+        const auto want = reference_quantize(values, size.rows, size.cols, recipe);
+        const auto turned_want =
+            reference_quantize(test::transposed(values, size.rows, size.cols), size.cols, size.rows, recipe);
+        for (DType dtype : {DType::f32, DType::bf16}) {
+          INFO(size.rows << " x " << size.cols << " " << name_of(dtype));
 
-        Quantizing both(stream, values, size, recipe, dtype);
-        quantize(stream, both.args);
-        CHECK(is_exactly(want, both.out.codes(), both.out.inverses()));
-        CHECK(is_exactly(turned_want, both.transposed.codes(), both.transposed.inverses()));
-        CHECK(both.counters.download_as<int64_t>() ==
-              std::vector<int64_t>{size.rows * size.cols, want.underflow, want.saturation});
-        CHECK(both.non_finite.download_as<uint32_t>()[0] == 0);
-        quantize(stream, both.args);  // counters add up
-        CHECK(both.counters.download_as<int64_t>()[1] == 2 * want.underflow);
+          Quantizing both(stream, values, size, recipe, dtype);
+          quantize(stream, both.args);
+          CHECK(is_exactly(want, both.out.codes(), both.out.inverses()));
+          CHECK(is_exactly(turned_want, both.transposed.codes(), both.transposed.inverses()));
+          CHECK(both.counters.download_as<int64_t>() ==
+                std::vector<int64_t>{size.rows * size.cols, want.underflow, want.saturation});
+          CHECK(both.non_finite.download_as<uint32_t>()[0] == 0);
+          quantize(stream, both.args);  // counters add up
+          CHECK(both.counters.download_as<int64_t>()[1] == 2 * want.underflow);
 
-        Quantizing plain(stream, values, size, recipe, dtype);
-        plain.args.transposed = {};
-        quantize(stream, plain.args);
-        CHECK(plain.out.codes() == both.out.codes());
-        CHECK(plain.out.inverses() == both.out.inverses());
+          Quantizing plain(stream, values, size, recipe, dtype);
+          plain.args.transposed = {};
+          quantize(stream, plain.args);
+          CHECK(plain.out.codes() == both.out.codes());
+          CHECK(plain.out.inverses() == both.out.inverses());
 
-        Quantizing turned_only(stream, values, size, recipe, dtype);
-        turned_only.args.out = {};
-        quantize(stream, turned_only.args);
-        CHECK(turned_only.transposed.codes() == both.transposed.codes());
-        CHECK(turned_only.transposed.inverses() == both.transposed.inverses());
-        CHECK(turned_only.counters.download_as<int64_t>()[1] == turned_want.underflow);
+          Quantizing turned_only(stream, values, size, recipe, dtype);
+          turned_only.args.out = {};
+          quantize(stream, turned_only.args);
+          CHECK(turned_only.transposed.codes() == both.transposed.codes());
+          CHECK(turned_only.transposed.inverses() == both.transposed.inverses());
+          CHECK(turned_only.counters.download_as<int64_t>()[1] == turned_want.underflow);
+        }
       }
-    }
+    });
+  });
+}
+
+TEST_CASE("quantize: scales and their padding are the CPU's on every device, byte for byte") {
+  for_each_device([](Stream& stream) {
+    Stream cpu = Stream::cpu();
+    for_each_recipe([&](ReferenceRecipe recipe) {
+      for (Size size : {Size{5, 7}, Size{150, 290}, Size{144, 304}, Size{384, 640}}) {
+        INFO(size.rows << " x " << size.cols);
+        const auto values = spread_values(size.rows * size.cols, 12);
+        Quantizing want(cpu, values, size, recipe, DType::bf16),
+            got(stream, values, size, recipe, DType::bf16);
+        quantize(cpu, want.args);
+        quantize(stream, got.args);
+        CHECK(got.out.raw_inverses() == want.out.raw_inverses());
+        CHECK(got.transposed.raw_inverses() == want.transposed.raw_inverses());
+        CHECK(got.out.codes() == want.out.codes());
+        CHECK(got.transposed.codes() == want.transposed.codes());
+      }
+    });
   });
 }
 
 TEST_CASE("quantize: an f32 weight and its bf16 copy give the same bytes") {
-  Stream stream = Stream::cpu();
-  const Size size{40, 72};
-  const auto master = normal_values(size.rows * size.cols, 11);  // not representable in bf16
-  std::vector<float> rounded;
-  for (float x : master) rounded.push_back(static_cast<float>(bf16(x)));
-  for_each_recipe([&](ReferenceRecipe recipe) {
-    Quantizing a(stream, master, size, recipe, DType::f32), b(stream, rounded, size, recipe, DType::bf16);
-    quantize(stream, a.args);
-    quantize(stream, b.args);
-    CHECK(a.out.codes() == b.out.codes());
-    CHECK(a.out.inverses() == b.out.inverses());
-    CHECK(a.transposed.codes() == b.transposed.codes());
+  for_each_device([](Stream& stream) {
+    const Size size{40, 72};
+    const auto master = normal_values(size.rows * size.cols, 11);  // not representable in bf16
+    std::vector<float> rounded;
+    for (float x : master) rounded.push_back(static_cast<float>(bf16(x)));
+    for_each_recipe([&](ReferenceRecipe recipe) {
+      Quantizing a(stream, master, size, recipe, DType::f32), b(stream, rounded, size, recipe, DType::bf16);
+      quantize(stream, a.args);
+      quantize(stream, b.args);
+      CHECK(a.out.codes() == b.out.codes());
+      CHECK(a.out.inverses() == b.out.inverses());
+      CHECK(a.transposed.codes() == b.transposed.codes());
+    });
   });
 }
 
 TEST_CASE("quantize: mutations of scale, format and group do not pass for a quantization") {
-  Stream stream = Stream::cpu();
-  const Size size{48, 160};
-  const auto values = spread_values(size.rows * size.cols, 3);
-  const ReferenceRecipe dy{DType::e5m2, Granularity::tensor, false},
-      x{DType::e4m3, Granularity::tensor, false};
-  struct Result {
-    std::vector<uint8_t> codes;
-    std::vector<float> inverses;
-  };
-  auto run = [&](ReferenceRecipe recipe, std::optional<float> amax = {}) {
-    Quantizing q(stream, values, size, recipe, DType::bf16);
-    if (amax) q.amax_1.upload_as<uint32_t>(std::array{std::bit_cast<uint32_t>(*amax)});
-    quantize(stream, q.args);
-    return Result{q.out.codes(), q.out.inverses()};
-  };
-  auto passes = [&](ReferenceRecipe recipe, const Result& r) {
-    return is_exactly(reference_quantize(values, size.rows, size.cols, recipe), r.codes, r.inverses);
-  };
-  const float amax = std::bit_cast<float>(largest_bits(values));
-  const Result good = run(dy);
-  CHECK(passes(dy, good));
-  CHECK(passes(x, run(x)));
-  CHECK_FALSE(passes(dy, run(dy, amax * (57344.0f / 448.0f))));  // E4M3's maximum used with E5M2
-  CHECK_FALSE(passes(x, run(x, amax * 0.75f)));                  // a scale of an earlier tensor, too large
-  CHECK_FALSE(passes(x, run(x, amax * 1.5f)));                   // and too small
-  CHECK_FALSE(passes(dy, run(x)));                               // E4M3 where E5M2 belongs
-  Result swapped = good;
-  for (float& inverse : swapped.inverses) inverse = 1.0f / inverse;
-  CHECK_FALSE(passes(dy, swapped));
-  for (Granularity wrong : {Granularity::row, Granularity::block_1x128, Granularity::block_128x128}) {
-    CHECK_FALSE(passes(x, run({DType::e4m3, wrong, false})));
-    CHECK_FALSE(passes({DType::e4m3, wrong, false}, run(x)));
-  }
+  for_each_device([](Stream& stream) {
+    const Size size{48, 160};
+    const auto values = spread_values(size.rows * size.cols, 3);
+    const ReferenceRecipe dy{DType::e5m2, Granularity::tensor, false},
+        x{DType::e4m3, Granularity::tensor, false};
+    struct Result {
+      std::vector<uint8_t> codes;
+      std::vector<float> inverses;
+    };
+    auto run = [&](ReferenceRecipe recipe, std::optional<float> amax = {}) {
+      Quantizing q(stream, values, size, recipe, DType::bf16);
+      if (amax) q.amax_1.upload_as<uint32_t>(std::array{std::bit_cast<uint32_t>(*amax)});
+      quantize(stream, q.args);
+      return Result{q.out.codes(), q.out.inverses()};
+    };
+    auto passes = [&](ReferenceRecipe recipe, const Result& r) {
+      return is_exactly(reference_quantize(values, size.rows, size.cols, recipe), r.codes, r.inverses);
+    };
+    const float amax = std::bit_cast<float>(largest_bits(values));
+    const Result good = run(dy);
+    CHECK(passes(dy, good));
+    CHECK(passes(x, run(x)));
+    CHECK_FALSE(passes(dy, run(dy, amax * (57344.0f / 448.0f))));  // E4M3's maximum used with E5M2
+    CHECK_FALSE(passes(x, run(x, amax * 0.75f)));                  // a scale of an earlier tensor, too large
+    CHECK_FALSE(passes(x, run(x, amax * 1.5f)));                   // and too small
+    CHECK_FALSE(passes(dy, run(x)));                               // E4M3 where E5M2 belongs
+    Result swapped = good;
+    for (float& inverse : swapped.inverses) inverse = 1.0f / inverse;
+    CHECK_FALSE(passes(dy, swapped));
+    for (Granularity wrong : {Granularity::row, Granularity::block_1x128, Granularity::block_128x128}) {
+      CHECK_FALSE(passes(x, run({DType::e4m3, wrong, false})));
+      CHECK_FALSE(passes({DType::e4m3, wrong, false}, run(x)));
+    }
+  });
 }
 
 TEST_CASE("quantize: turning the matrix and quantizing commute for tensor and 128x128") {
-  Stream stream = Stream::cpu();
-  const Size size{150, 290};
-  const auto values = spread_values(size.rows * size.cols, 8);
-  for (Granularity granularity : {Granularity::tensor, Granularity::block_128x128}) {
-    Quantizing q(stream, values, size, {DType::e4m3, granularity, true}, DType::bf16);
-    quantize(stream, q.args);
-    CHECK(q.transposed.codes() == test::transposed(q.out.codes(), size.rows, size.cols));
-    DeviceBuffer turned(stream, DType::e4m3, {size.cols, size.rows});
-    transpose_bytes(stream, q.out.bytes, turned);
-    CHECK(turned.download_as<uint8_t>() == q.transposed.codes());
-  }
+  for_each_device([](Stream& stream) {
+    const Size size{150, 290};
+    const auto values = spread_values(size.rows * size.cols, 8);
+    for (Granularity granularity : {Granularity::tensor, Granularity::block_128x128}) {
+      Quantizing q(stream, values, size, {DType::e4m3, granularity, true}, DType::bf16);
+      quantize(stream, q.args);
+      CHECK(q.transposed.codes() == test::transposed(q.out.codes(), size.rows, size.cols));
+      DeviceBuffer turned(stream, DType::e4m3, {size.cols, size.rows});
+      transpose_bytes(stream, q.out.bytes, turned);
+      CHECK(turned.download_as<uint8_t>() == q.transposed.codes());
+    }
+  });
 }
 
 TEST_CASE(
     "quantize: with powers of two, blocks along the other axis hold the same values unless they underflow") {
-  Stream stream = Stream::cpu();
-  const Size size{256, 256};
-  auto values = normal_values(size.rows * size.cols, 21, DType::bf16);
-  for (float& x : values)
-    x = x == 0 ? 1.0f : std::copysign(std::max(std::fabs(x), 0.1f), x), x = static_cast<float>(bf16(x));
-  auto changed = [&](bool power_of_two) {
-    Quantizing q(stream, values, size, {DType::e4m3, Granularity::block_1x128, power_of_two}, DType::bf16);
-    quantize(stream, q.args);
-    DeviceBuffer along(stream, DType::f32, {size.rows, size.cols}),
-        across(stream, DType::f32, {size.cols, size.rows});
-    dequantize(stream, q.out.view(), Granularity::block_1x128, along);
-    dequantize(stream, q.transposed.view(), Granularity::block_1x128, across);
-    const auto a = along.floats(), b = test::transposed(across.floats(), size.cols, size.rows);
-    int64_t count = 0;
-    for (size_t i = 0; i < a.size(); ++i) count += a[i] != b[i];
-    return count;
-  };
-  CHECK(changed(true) == 0);
-  CHECK(changed(false) > size.rows * size.cols / 2);
+  for_each_device([](Stream& stream) {
+    const Size size{256, 256};
+    auto values = normal_values(size.rows * size.cols, 21, DType::bf16);
+    for (float& x : values)
+      x = x == 0 ? 1.0f : std::copysign(std::max(std::fabs(x), 0.1f), x), x = static_cast<float>(bf16(x));
+    auto changed = [&](bool power_of_two) {
+      Quantizing q(stream, values, size, {DType::e4m3, Granularity::block_1x128, power_of_two}, DType::bf16);
+      quantize(stream, q.args);
+      DeviceBuffer along(stream, DType::f32, {size.rows, size.cols}),
+          across(stream, DType::f32, {size.cols, size.rows});
+      dequantize(stream, q.out.view(), Granularity::block_1x128, along);
+      dequantize(stream, q.transposed.view(), Granularity::block_1x128, across);
+      const auto a = along.floats(), b = test::transposed(across.floats(), size.cols, size.rows);
+      int64_t count = 0;
+      for (size_t i = 0; i < a.size(); ++i) count += a[i] != b[i];
+      return count;
+    };
+    CHECK(changed(true) == 0);
+    CHECK(changed(false) > size.rows * size.cols / 2);
+  });
 }
 
 TEST_CASE("dequantize gives code times inverse, for every code") {
-  Stream stream = Stream::cpu();
-  for_each_recipe([&](ReferenceRecipe recipe) {
-    const Size size{130, 300};
-    const auto values = spread_values(size.rows * size.cols, 4);
-    Quantizing q(stream, values, size, recipe, DType::bf16);
-    quantize(stream, q.args);
-    const auto table = finite_values(recipe.format);
-    const auto codes = q.out.codes();
-    const auto inverses = q.out.inverses();
-    for (DType dtype : {DType::f32, DType::bf16}) {
-      DeviceBuffer y(stream, dtype, {size.rows, size.cols});
-      dequantize(stream, q.out.view(), recipe.granularity, y);
-      const auto got = y.floats();
-      int64_t wrong = 0;
-      for (size_t i = 0; i < got.size(); ++i) {
-        const auto magnitude = static_cast<float>(table[codes[i] & 0x7f]);
-        float want = (codes[i] & 0x80 ? -magnitude : magnitude) * inverses[i];
-        if (dtype == DType::bf16) want = static_cast<float>(bf16(want));
-        wrong += got[i] != want;
+  for_each_device([](Stream& stream) {
+    for_each_recipe([&](ReferenceRecipe recipe) {
+      const Size size{130, 300};
+      const auto values = spread_values(size.rows * size.cols, 4);
+      Quantizing q(stream, values, size, recipe, DType::bf16);
+      quantize(stream, q.args);
+      const auto table = finite_values(recipe.format);
+      const auto codes = q.out.codes();
+      const auto inverses = q.out.inverses();
+      for (DType dtype : {DType::f32, DType::bf16}) {
+        DeviceBuffer y(stream, dtype, {size.rows, size.cols});
+        dequantize(stream, q.out.view(), recipe.granularity, y);
+        const auto got = y.floats();
+        int64_t wrong = 0;
+        for (size_t i = 0; i < got.size(); ++i) {
+          const auto magnitude = static_cast<float>(table[codes[i] & 0x7f]);
+          float want = (codes[i] & 0x80 ? -magnitude : magnitude) * inverses[i];
+          if (dtype == DType::bf16) want = static_cast<float>(bf16(want));
+          wrong += got[i] != want;
+        }
+        CHECK(wrong == 0);
       }
-      CHECK(wrong == 0);
+    });
+    for (DType format : {DType::e4m3, DType::e5m2}) {
+      std::vector<uint8_t> codes(256);
+      for (size_t i = 0; i < 256; ++i) codes[i] = static_cast<uint8_t>(i);
+      DeviceBuffer bytes(stream, format, {1, 256}), one(stream, DType::f32, {1}, std::array{1.0f}),
+          y(stream, DType::f32, {1, 256});
+      bytes.upload_as<uint8_t>(codes);
+      dequantize(stream, {bytes, one}, Granularity::tensor, y);
+      const auto got = y.floats();
+      for (size_t i = 0; i < 256; ++i) {
+        const float want = decode(codes[i], format_of(format));
+        CHECK((got[i] == want || (std::isnan(got[i]) && std::isnan(want))));
+      }
     }
   });
-  for (DType format : {DType::e4m3, DType::e5m2}) {
-    std::vector<uint8_t> codes(256);
-    for (size_t i = 0; i < 256; ++i) codes[i] = static_cast<uint8_t>(i);
-    DeviceBuffer bytes(stream, format, {1, 256}), one(stream, DType::f32, {1}, std::array{1.0f}),
-        y(stream, DType::f32, {1, 256});
-    bytes.upload_as<uint8_t>(codes);
-    dequantize(stream, {bytes, one}, Granularity::tensor, y);
-    const auto got = y.floats();
-    for (size_t i = 0; i < 256; ++i) {
-      const float want = decode(codes[i], format_of(format));
-      CHECK((got[i] == want || (std::isnan(got[i]) && std::isnan(want))));
-    }
-  }
 }
 
 TEST_CASE("quantize: zeros, stale scales, infinities and NaN") {
-  Stream stream = Stream::cpu();
-  const Size size{20, 140};
-  const std::vector<float> zeros(static_cast<size_t>(size.rows * size.cols), 0.0f);
-  for_each_recipe([&](ReferenceRecipe recipe) {
-    Quantizing q(stream, zeros, size, recipe, DType::bf16);
-    quantize(stream, q.args);
-    for (uint8_t code : q.out.codes()) REQUIRE(code == 0);
-    for (float inverse : q.out.inverses()) REQUIRE(std::isnormal(inverse));
-    CHECK(q.counters.download_as<int64_t>()[1] == 0);
+  for_each_device([](Stream& stream) {
+    const Size size{20, 140};
+    const std::vector<float> zeros(static_cast<size_t>(size.rows * size.cols), 0.0f);
+    for_each_recipe([&](ReferenceRecipe recipe) {
+      Quantizing q(stream, zeros, size, recipe, DType::bf16);
+      quantize(stream, q.args);
+      for (uint8_t code : q.out.codes()) REQUIRE(code == 0);
+      for (float inverse : q.out.inverses()) REQUIRE(std::isnormal(inverse));
+      CHECK(q.counters.download_as<int64_t>()[1] == 0);
 
-    for (float bad : {INFINITY, -INFINITY, std::numeric_limits<float>::quiet_NaN()}) {
-      auto values = spread_values(size.rows * size.cols, 2);
-      const auto at = static_cast<size_t>(7 * size.cols + 133);
-      values[at] = bad;
-      Quantizing r(stream, values, size, recipe, DType::bf16);
-      quantize(stream, r.args);
-      CHECK(r.non_finite.download_as<uint32_t>()[0] == 1);
-      CHECK(r.out.inverses()[at] == 1.0f);
-      const Format& format = format_of(recipe.format);
-      const int want = std::isnan(bad) ? 0x7f : bad > 0 ? format.max_code : format.max_code | 0x80;
-      CHECK(r.out.codes()[at] == want);
-      CHECK(r.counters.download_as<int64_t>()[2] >= 1);
-    }
+      for (float bad : {INFINITY, -INFINITY, std::numeric_limits<float>::quiet_NaN()}) {
+        auto values = spread_values(size.rows * size.cols, 2);
+        const auto at = static_cast<size_t>(7 * size.cols + 133);
+        values[at] = bad;
+        Quantizing r(stream, values, size, recipe, DType::bf16);
+        quantize(stream, r.args);
+        CHECK(r.non_finite.download_as<uint32_t>()[0] == 1);
+        CHECK(r.out.inverses()[at] == 1.0f);
+        const Format& format = format_of(recipe.format);
+        const int want = std::isnan(bad) ? 0x7f : bad > 0 ? format.max_code : format.max_code | 0x80;
+        CHECK(r.out.codes()[at] == want);
+        CHECK(r.counters.download_as<int64_t>()[2] >= 1);
+      }
+    });
+    // A scale that is too large for the data, as a history may give: saturated and counted.
+    const auto values = normal_values(size.rows * size.cols, 6, DType::bf16);
+    Quantizing stale(stream, values, size, {}, DType::bf16);
+    const float small = std::bit_cast<float>(largest_bits(values)) / 4;
+    stale.amax_1.upload_as<uint32_t>(std::array{std::bit_cast<uint32_t>(small)});
+    quantize(stream, stale.args);
+    int64_t past = 0;
+    for (float x : values) past += std::fabs(x * (448.0f / small)) > 464;
+    CHECK(past > 0);
+    CHECK(stale.counters.download_as<int64_t>()[2] == past);
+    CHECK(stale.non_finite.download_as<uint32_t>()[0] == 0);
   });
-  // A scale that is too large for the data, as a history may give: saturated and counted.
-  const auto values = normal_values(size.rows * size.cols, 6, DType::bf16);
-  Quantizing stale(stream, values, size, {}, DType::bf16);
-  const float small = std::bit_cast<float>(largest_bits(values)) / 4;
-  stale.amax_1.upload_as<uint32_t>(std::array{std::bit_cast<uint32_t>(small)});
-  quantize(stream, stale.args);
-  int64_t past = 0;
-  for (float x : values) past += std::fabs(x * (448.0f / small)) > 464;
-  CHECK(past > 0);
-  CHECK(stale.counters.download_as<int64_t>()[2] == past);
-  CHECK(stale.non_finite.download_as<uint32_t>()[0] == 0);
 }
 
-TEST_CASE("quantize and amax are the same for any number of threads") {
-  Stream stream = Stream::cpu();
-  const Size size{259, 300};
-  const auto values = spread_values(size.rows * size.cols, 13);
-  for_each_recipe([&](ReferenceRecipe recipe) {
-    std::vector<uint8_t> first;
-    std::vector<int64_t> first_counts;
-    for_each_thread_count([&](int) {
-      Quantizing q(stream, values, size, recipe, DType::bf16);
-      quantize(stream, q.args);
-      auto all = q.out.codes();
-      for (uint8_t code : q.transposed.codes()) all.push_back(code);
-      if (first.empty()) first = all, first_counts = q.counters.download_as<int64_t>();
-      CHECK(all == first);
-      CHECK(q.counters.download_as<int64_t>() == first_counts);
+TEST_CASE("quantize and amax are the same for any number of threads, and from run to run") {
+  for_each_device([](Stream& stream) {
+    const Size size{259, 300};
+    const auto values = spread_values(size.rows * size.cols, 13);
+    for_each_recipe([&](ReferenceRecipe recipe) {
+      std::vector<uint8_t> first;
+      std::vector<int64_t> first_counts;
+      for_each_thread_count([&](int) {
+        Quantizing q(stream, values, size, recipe, DType::bf16);
+        quantize(stream, q.args);
+        auto all = q.out.codes();
+        for (uint8_t code : q.transposed.codes()) all.push_back(code);
+        if (first.empty()) first = all, first_counts = q.counters.download_as<int64_t>();
+        CHECK(all == first);
+        CHECK(q.counters.download_as<int64_t>() == first_counts);
+      });
     });
   });
 }
 
 TEST_CASE("amax is that of the bf16-rounded values, keeps a larger one and never loses a NaN") {
-  Stream stream = Stream::cpu();
-  for (DType dtype : {DType::f32, DType::bf16}) {
-    for (Size size : kSizes) {
-      auto values = normal_values(size.rows * size.cols, 1);
-      std::vector<float> rounded;
-      for (float x : values) rounded.push_back(static_cast<float>(bf16(x)));
-      DeviceBuffer x(stream, dtype, {size.rows, size.cols}, values), got(stream, DType::u32, {1}),
-          columns(stream, DType::u32, {size.cols});
-      got.upload_as<uint32_t>(std::array{0u});
-      columns.upload_as<uint32_t>(std::vector<uint32_t>(static_cast<size_t>(size.cols), 0u));
-      fp8::amax(stream, x, got);
-      column_amax(stream, x, columns);
-      CHECK(got.download_as<uint32_t>()[0] == largest_bits(rounded));
-      const auto by_column = columns.download_as<uint32_t>();
-      for (int64_t c = 0; c < size.cols; ++c) {
-        std::vector<float> column;
-        for (int64_t r = 0; r < size.rows; ++r)
-          column.push_back(rounded[static_cast<size_t>(r * size.cols + c)]);
-        REQUIRE(by_column[static_cast<size_t>(c)] == largest_bits(column));
+  for_each_device([](Stream& stream) {
+    for (DType dtype : {DType::f32, DType::bf16}) {
+      for (Size size : kSizes) {
+        auto values = normal_values(size.rows * size.cols, 1);
+        std::vector<float> rounded;
+        for (float x : values) rounded.push_back(static_cast<float>(bf16(x)));
+        DeviceBuffer x(stream, dtype, {size.rows, size.cols}, values), got(stream, DType::u32, {1}),
+            columns(stream, DType::u32, {size.cols});
+        got.upload_as<uint32_t>(std::array{0u});
+        columns.upload_as<uint32_t>(std::vector<uint32_t>(static_cast<size_t>(size.cols), 0u));
+        fp8::amax(stream, x, got);
+        column_amax(stream, x, columns);
+        CHECK(got.download_as<uint32_t>()[0] == largest_bits(rounded));
+        const auto by_column = columns.download_as<uint32_t>();
+        for (int64_t c = 0; c < size.cols; ++c) {
+          std::vector<float> column;
+          for (int64_t r = 0; r < size.rows; ++r)
+            column.push_back(rounded[static_cast<size_t>(r * size.cols + c)]);
+          REQUIRE(by_column[static_cast<size_t>(c)] == largest_bits(column));
+        }
+        got.upload_as<uint32_t>(std::array{std::bit_cast<uint32_t>(1e30f)});
+        fp8::amax(stream, x, got);
+        CHECK(got.download_as<uint32_t>()[0] == std::bit_cast<uint32_t>(1e30f));
+        values.back() = std::numeric_limits<float>::quiet_NaN();
+        x.upload(values);
+        fp8::amax(stream, x, got);
+        CHECK(got.download_as<uint32_t>()[0] > 0x7f800000u);
       }
-      got.upload_as<uint32_t>(std::array{std::bit_cast<uint32_t>(1e30f)});
-      fp8::amax(stream, x, got);
-      CHECK(got.download_as<uint32_t>()[0] == std::bit_cast<uint32_t>(1e30f));
-      values.back() = std::numeric_limits<float>::quiet_NaN();
-      x.upload(values);
-      fp8::amax(stream, x, got);
-      CHECK(got.download_as<uint32_t>()[0] > 0x7f800000u);
     }
-  }
+  });
 }
 
 TEST_CASE("scales lie where cuBLASLt reads them") {

@@ -82,53 +82,56 @@ TEST_CASE("recipes: what a GPU multiplies") {
 }
 
 TEST_CASE("delayed scaling: current amaxes while the history fills, then its maximum with the margin") {
-  Stream stream = Stream::cpu();
-  DeviceBuffer rows(stream, DType::u32, {3, 2}), current(stream, DType::u32, {2}),
-      amax(stream, DType::u32, {2});
-  AmaxHistory history{.rows = rows, .margin = 1};
-  auto step = [&](float a, float b) {
-    current.upload_as<uint32_t>(std::array{bits(a), bits(b)});
-    delayed_amax(stream, history, current, amax);
-    const auto used = amax.download_as<uint32_t>();
-    advance(stream, history, current);
-    return std::array{std::bit_cast<float>(used[0]), std::bit_cast<float>(used[1])};
-  };
-  using Pair = std::array<float, 2>;
-  CHECK(step(1, 10) == Pair{1, 10});
-  CHECK(step(5, 20) == Pair{5, 20});
-  CHECK_FALSE(history.is_full());
-  CHECK(step(2, 30) == Pair{2, 30});
-  CHECK(history.is_full());
-  CHECK(step(100, 1) == Pair{10, 60});  // max(1, 5, 2) and max(10, 20, 30), twice
-  CHECK(step(3, 1) == Pair{200, 60});   // 1 and 10 have left
-  CHECK(step(3, 1) == Pair{200, 60});
-  CHECK(step(3, 1) == Pair{200, 2});
-  CHECK(step(3, 1) == Pair{6, 2});
+  for_each_device([](Stream& stream) {
+    DeviceBuffer rows(stream, DType::u32, {3, 2}), current(stream, DType::u32, {2}),
+        amax(stream, DType::u32, {2});
+    AmaxHistory history{.rows = rows, .margin = 1};
+    auto step = [&](float a, float b) {
+      current.upload_as<uint32_t>(std::array{bits(a), bits(b)});
+      delayed_amax(stream, history, current, amax);
+      const auto used = amax.download_as<uint32_t>();
+      advance(stream, history, current);
+      return std::array{std::bit_cast<float>(used[0]), std::bit_cast<float>(used[1])};
+    };
+    using Pair = std::array<float, 2>;
+    CHECK(step(1, 10) == Pair{1, 10});
+    CHECK(step(5, 20) == Pair{5, 20});
+    CHECK_FALSE(history.is_full());
+    CHECK(step(2, 30) == Pair{2, 30});
+    CHECK(history.is_full());
+    CHECK(step(100, 1) == Pair{10, 60});  // max(1, 5, 2) and max(10, 20, 30), twice
+    CHECK(step(3, 1) == Pair{200, 60});   // 1 and 10 have left
+    CHECK(step(3, 1) == Pair{200, 60});
+    CHECK(step(3, 1) == Pair{200, 2});
+    CHECK(step(3, 1) == Pair{6, 2});
 
-  // What is not finite never enters, and a margin does not overflow.
-  CHECK(step(std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()) == Pair{6, 2});
-  CHECK(step(3, 1) == Pair{6, 2});
-  step(3e38f, 1);
-  CHECK(step(1, 1)[0] == std::numeric_limits<float>::max());
+    // What is not finite never enters, and a margin does not overflow.
+    CHECK(step(std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()) ==
+          Pair{6, 2});
+    CHECK(step(3, 1) == Pair{6, 2});
+    step(3e38f, 1);
+    CHECK(step(1, 1)[0] == std::numeric_limits<float>::max());
 
-  // State saved and put back continues alike.
-  DeviceBuffer copy(stream, DType::u32, {3, 2});
-  copy.upload_as<uint32_t>(rows.download_as<uint32_t>());
-  AmaxHistory again{.rows = copy, .steps = history.steps, .margin = 1};
-  for (int i = 0; i < 4; ++i) {
-    step(static_cast<float>(i + 1), 7);
-    advance(stream, again, current);
-    CHECK(copy.download_as<uint32_t>() == rows.download_as<uint32_t>());
-  }
+    // State saved and put back continues alike.
+    DeviceBuffer copy(stream, DType::u32, {3, 2});
+    copy.upload_as<uint32_t>(rows.download_as<uint32_t>());
+    AmaxHistory again{.rows = copy, .steps = history.steps, .margin = 1};
+    for (int i = 0; i < 4; ++i) {
+      step(static_cast<float>(i + 1), 7);
+      advance(stream, again, current);
+      CHECK(copy.download_as<uint32_t>() == rows.download_as<uint32_t>());
+    }
+  });
 }
 
 TEST_CASE("delayed scaling: the first step's NaN leaves zero, refusals, costs") {
-  Stream stream = Stream::cpu();
-  DeviceBuffer rows(stream, DType::u32, {2, 1}), current(stream, DType::u32, {1});
-  AmaxHistory history{.rows = rows};
-  current.upload_as<uint32_t>(std::array{0x7fc00000u});
-  advance(stream, history, current);
-  CHECK(rows.download_as<uint32_t>()[0] == 0);
+  for_each_device([](Stream& stream) {
+    DeviceBuffer rows(stream, DType::u32, {2, 1}), current(stream, DType::u32, {1});
+    AmaxHistory history{.rows = rows};
+    current.upload_as<uint32_t>(std::array{0x7fc00000u});
+    advance(stream, history, current);
+    CHECK(rows.download_as<uint32_t>()[0] == 0);
+  });
 
   CostRecorder recorder;
   Stream meta = Stream::meta(recorder, {DeviceType::cpu, 0});

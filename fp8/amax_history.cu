@@ -1,0 +1,50 @@
+#include "core/cuda/gpu.h"
+#include "fp8/amax_history_kernels.h"
+
+// A few thousand words once per step: the launch costs more than the work.
+namespace ottava::fp8::cuda {
+namespace {
+
+using namespace ottava::cuda;
+
+constexpr int kBlock = 128;
+
+__global__ void __launch_bounds__(kBlock)
+delayed_kernel(const uint32_t* rows, int64_t length, int64_t slots, int margin, const uint32_t* current, uint32_t* amax) {
+  const int64_t s = blockIdx.x * int64_t{kBlock} + threadIdx.x;
+  if (s >= slots) return;
+  if (current) {
+    amax[s] = current[s];
+    return;
+  }
+  uint32_t largest = 0;
+  for (int64_t r = 0; r < length; ++r) largest = max(largest, rows[r * slots + s]);
+  amax[s] = min(__float_as_uint(ldexpf(__uint_as_float(largest), margin)), 0x7f7fffffu);
+}
+
+__global__ void __launch_bounds__(kBlock)
+advance_kernel(const uint32_t* step_amax, const uint32_t* newest, uint32_t* oldest, int64_t slots) {
+  const int64_t s = blockIdx.x * int64_t{kBlock} + threadIdx.x;
+  if (s >= slots) return;
+  const uint32_t before = newest ? newest[s] : 0;  // newest may be oldest
+  oldest[s] = step_amax[s] < 0x7f800000u ? step_amax[s] : before;
+}
+
+}  // namespace
+
+void delayed_amax(Stream& stream, const AmaxHistory& history, const Tensor& current, const Tensor& amax) {
+  const int64_t slots = history.rows.cols();
+  launch("delayed_amax", stream, {.grid = grid_of(ceil_div(slots, kBlock)), .block = kBlock}, delayed_kernel,
+         static_cast<const uint32_t*>(history.rows.data), history.length(), slots, static_cast<int>(history.margin),
+         history.is_full() ? nullptr : static_cast<const uint32_t*>(current.data), static_cast<uint32_t*>(amax.data));
+}
+
+void advance(Stream& stream, const AmaxHistory& history, const Tensor& step_amax) {
+  const int64_t slots = history.rows.cols(), length = history.length();
+  auto row = [&](int64_t step) { return static_cast<uint32_t*>(history.rows.data) + step % length * slots; };
+  launch("advance_amax_history", stream, {.grid = grid_of(ceil_div(slots, kBlock)), .block = kBlock}, advance_kernel,
+         static_cast<const uint32_t*>(step_amax.data),
+         history.steps > 0 ? row(history.steps + length - 1) : nullptr, row(history.steps), slots);
+}
+
+}  // namespace ottava::fp8::cuda

@@ -1,0 +1,173 @@
+#pragma once
+
+#include "core/cuda/elements.cuh"
+#include "core/cuda/reduce.cuh"
+#include "fp8/formats.h"
+#include "fp8/granularity.h"
+
+// FP8 in kernels, sixteen elements at a time: the bits of fp8/formats.h, made by the conversion instructions of sm_89 (on older
+// GPUs by cuda_fp8.h's arithmetic).
+namespace ottava::fp8::cuda {
+
+using namespace ottava::cuda;
+
+template <DType kFormat> inline constexpr float kMax = kFormat == DType::e4m3 ? 448.0f : 57344.0f;
+/// Bits of the smallest magnitude that would round past kMax.
+template <DType kFormat> inline constexpr uint32_t kOverflowBits = kFormat == DType::e4m3 ? 0x43e80001u : 0x47700000u;
+template <DType kFormat>
+inline constexpr __nv_fp8_interpretation_t kInterpretation = kFormat == DType::e4m3 ? __NV_E4M3 : __NV_E5M2;
+
+/// Calls body.operator()<DType::e4m3>() or the other one's.
+template <class Body>
+void dispatch_format(DType format, Body&& body) {
+  if (format == DType::e4m3) {
+    body.template operator()<DType::e4m3>();
+  } else {
+    body.template operator()<DType::e5m2>();
+  }
+}
+
+/// What is quantized: sixteen neighbours as bf16, two to a word, the first in the low half.
+struct Sixteen {
+  uint32_t pairs[8];
+
+  __device__ __forceinline__ float operator[](int i) const {
+    return __uint_as_float(i % 2 ? pairs[i / 2] & 0xffff0000u : pairs[i / 2] << 16);
+  }
+};
+/// The first `valid` (at most 16, perhaps none) from p, zeros for the rest. `wide`: valid is 16 or less than 1, and p is
+/// aligned to 16 bytes.
+template <class T>
+__device__ __forceinline__ Sixteen load_sixteen(const T* p, int64_t valid, bool wide) {
+  Sixteen x{};
+  if (wide) {
+    if (valid <= 0) return x;
+    if constexpr (sizeof(T) == 2) {
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const auto words = load_pack<uint32_t, 4>(reinterpret_cast<const uint32_t*>(p), k);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) x.pairs[k * 4 + i] = words.values[i];
+      }
+    } else {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const auto values = load_pack<T, 4>(p, k);
+        x.pairs[k * 2] = pack_bf16(values[0], values[1]);
+        x.pairs[k * 2 + 1] = pack_bf16(values[2], values[3]);
+      }
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float low = 2 * i < valid ? to_float(p[2 * i]) : 0, high = 2 * i + 1 < valid ? to_float(p[2 * i + 1]) : 0;
+      x.pairs[i] = pack_bf16(low, high);
+    }
+  }
+  return x;
+}
+
+/// Largest magnitudes of pairs, and their bits as of a float: unsigned comparison keeps a NaN, as in core/cuda/reduce.cuh.
+__device__ __forceinline__ uint32_t max_of_pairs(uint32_t a, uint32_t b) {
+  return __vmaxu2(a & 0x7fff7fffu, b & 0x7fff7fffu);
+}
+__device__ __forceinline__ uint32_t bits_of_low(uint32_t pair) { return pair << 16 & 0x7fffffffu; }
+__device__ __forceinline__ uint32_t bits_of_high(uint32_t pair) { return pair & 0x7fff0000u; }
+__device__ __forceinline__ uint32_t largest_bits(const Sixteen& x) {
+  uint32_t pair = 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) pair = max_of_pairs(pair, x.pairs[i]);
+  return max(bits_of_low(pair), bits_of_high(pair));
+}
+
+/// Elements that quantizing lost, as Quantize::counters defines them.
+struct Losses {
+  uint32_t underflow = 0, saturation = 0;
+};
+/// Adds up the block's. Every thread of the block calls it.
+__device__ __forceinline__ void add_losses(unsigned long long* counters, Losses seen) {
+  if (!counters) return;
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) {
+    seen.underflow += __shfl_xor_sync(kAllLanes, seen.underflow, offset);
+    seen.saturation += __shfl_xor_sync(kAllLanes, seen.saturation, offset);
+  }
+  if (threadIdx.x % 32 != 0) return;
+  if (seen.underflow) atomicAdd(counters + 1, seen.underflow);
+  if (seen.saturation) atomicAdd(counters + 2, seen.saturation);
+}
+
+using Codes = Pack<uint32_t, 4>;
+
+/// Codes of sixteen elements, each times scale_of(its index).
+template <DType kFormat, class ScaleOf>
+__device__ __forceinline__ Codes encode(const Sixteen& x, ScaleOf&& scale_of, bool count, Losses& seen) {
+  Codes codes;
+#pragma unroll
+  for (int w = 0; w < 4; ++w) {
+    float scaled[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) scaled[i] = x[w * 4 + i] * scale_of(w * 4 + i);
+    const uint32_t low = __nv_cvt_float2_to_fp8x2({scaled[0], scaled[1]}, __NV_SATFINITE, kInterpretation<kFormat>);
+    const uint32_t high = __nv_cvt_float2_to_fp8x2({scaled[2], scaled[3]}, __NV_SATFINITE, kInterpretation<kFormat>);
+    codes.values[w] = low | high << 16;
+    if (count) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const bool vanished = (codes.values[w] >> 8 * i & 0x7fu) == 0;
+        seen.underflow += vanished && abs_bits(x[w * 4 + i]) != 0;
+        seen.saturation += abs_bits(scaled[i]) >= kOverflowBits<kFormat>;
+      }
+    }
+  }
+  return codes;
+}
+
+/// `wide` and `valid` as for load_sixteen.
+__device__ __forceinline__ void store_codes(uint8_t* p, const Codes& codes, int64_t valid, bool wide) {
+  if (wide) {
+    if (valid > 0) store_pack(reinterpret_cast<uint32_t*>(p), 0, codes);
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    if (i < valid) p[i] = static_cast<uint8_t>(codes.values[i / 4] >> i % 4 * 8);
+  }
+}
+__device__ __forceinline__ Codes load_codes(const uint8_t* p, int64_t valid, bool wide) {
+  Codes codes{};
+  if (wide) return valid > 0 ? load_pack<uint32_t, 4>(reinterpret_cast<const uint32_t*>(p), 0) : codes;
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    if (i < valid) codes.values[i / 4] |= static_cast<uint32_t>(p[i]) << i % 4 * 8;
+  }
+  return codes;
+}
+
+/// The scale of a group, whose amax, if it is not finite, is reported.
+template <DType kFormat>
+__device__ __forceinline__ Scale scale_of_group(uint32_t amax_bits, ScaleRounding rounding, uint32_t* non_finite) {
+  const Scale scale = scale_from_amax(amax_bits, kMax<kFormat>, rounding);
+  if (!scale.finite && non_finite) atomicMax(non_finite, 1u);
+  return scale;
+}
+/// Stores an inverse scale as its granularity does.
+template <Granularity kGranularity>
+__device__ __forceinline__ void store_inverse(void* inverses, int64_t index, float inverse) {
+  if constexpr (kGranularity == Granularity::block_1x32) {
+    static_cast<uint8_t*>(inverses)[index] = encode_e8m0(inverse);
+  } else {
+    static_cast<float*>(inverses)[index] = inverse;
+  }
+}
+/// What padding between inverse scales holds.
+template <Granularity kGranularity>
+__device__ __forceinline__ void store_padding(void* inverses, int64_t index) {
+  if constexpr (kGranularity == Granularity::block_1x32) {
+    static_cast<uint8_t*>(inverses)[index] = 0;
+  } else {
+    static_cast<float*>(inverses)[index] = 0;
+  }
+}
+
+}  // namespace ottava::fp8::cuda

@@ -1,0 +1,20 @@
+// A build without CUDA: a cuda Stream cannot be made there, so these are never reached.
+#include "core/cuda/runtime.h"
+#include "core/error.h"
+#include "fp8/amax_history_kernels.h"
+#include "fp8/quantize_kernels.h"
+
+namespace ottava::fp8::cuda {
+namespace {
+[[noreturn]] void absent() { fail<DeviceError>("cuda", "{}", ottava::cuda::unavailable_reason()); }
+}  // namespace
+
+void advance(Stream&, const AmaxHistory&, const Tensor&) { absent(); }
+void amax(Stream&, const Tensor&, const Tensor&) { absent(); }
+void column_amax(Stream&, const Tensor&, const Tensor&) { absent(); }
+void delayed_amax(Stream&, const AmaxHistory&, const Tensor&, const Tensor&) { absent(); }
+void dequantize(Stream&, const Quantized&, Granularity, const Tensor&) { absent(); }
+void quantize(Stream&, const Quantize&) { absent(); }
+void transpose_bytes(Stream&, const Tensor&, const Tensor&) { absent(); }
+
+}  // namespace ottava::fp8::cuda

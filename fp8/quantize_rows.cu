@@ -1,0 +1,75 @@
+#include "fp8/codec.cuh"
+#include "fp8/quantize_cuda.h"
+
+// Ceiling: memory bandwidth: 2 bytes read and one written per bf16 element. Rows past 16384 elements are read again, from the L2
+// cache.
+namespace ottava::fp8::cuda {
+namespace {
+
+constexpr int kBlock = 256, kKept = 4;  // pieces of sixteen elements per thread
+
+template <class T>
+struct Arguments {
+  const T* x;
+  int64_t rows, cols;
+  QuantizeTargets to;
+};
+
+/// kTeam threads share a row.
+template <class T, DType kFormat, int kTeam>
+__global__ void __launch_bounds__(kBlock) row_kernel(Arguments<T> a) {
+  const QuantizeTargets& to = a.to;
+  const int64_t row = blockIdx.x * int64_t{kBlock / kTeam} + threadIdx.x / kTeam;
+  const bool active = row < a.rows;
+  const int member = static_cast<int>(threadIdx.x % kTeam);
+  const int64_t pieces = active ? ceil_div(a.cols, 16) : 0, start = row * a.cols;
+  if (blockIdx.x == 0 && threadIdx.x == 0 && to.counters) {
+    atomicAdd(to.counters, static_cast<unsigned long long>(a.rows * a.cols));
+  }
+  auto load = [&](int64_t c) { return load_sixteen(a.x + start + c * 16, a.cols - c * 16, to.wide_rows); };
+
+  Sixteen kept[kKept];
+  uint32_t amax = 0;
+#pragma unroll
+  for (int k = 0; k < kKept; ++k) {
+    const int64_t c = member + k * kTeam;
+    if (c >= pieces) continue;
+    kept[k] = load(c);
+    amax = max(amax, largest_bits(kept[k]));
+  }
+  for (int64_t c = member + kKept * kTeam; c < pieces; c += kTeam) amax = max(amax, largest_bits(load(c)));
+  amax = team_max<kTeam>(amax);
+
+  const Scale scale = scale_of_group<kFormat>(amax, to.rounding, member == 0 && active ? to.non_finite : nullptr);
+  if (active && member == 0) static_cast<float*>(to.out_inverse)[row] = scale.inverse;
+  Losses losses;
+  auto write = [&](int64_t c, const Sixteen& x) {
+    const Codes codes = encode<kFormat>(x, [&](int) { return scale.scale; }, to.counters != nullptr, losses);
+    store_codes(to.out + start + c * 16, codes, a.cols - c * 16, to.wide_rows);
+  };
+#pragma unroll
+  for (int k = 0; k < kKept; ++k) {
+    const int64_t c = member + k * kTeam;
+    if (c < pieces) write(c, kept[k]);
+  }
+  for (int64_t c = member + kKept * kTeam; c < pieces; c += kTeam) write(c, load(c));
+  add_losses(to.counters, losses);
+}
+
+}  // namespace
+
+void quantize_rows(Stream& stream, const Quantize& q, const QuantizeTargets& to) {
+  dispatch_float(q.x.dtype, "quantize", [&]<class Host>() {
+    using T = Element<Host>;
+    const Arguments<T> a{static_cast<const T*>(q.x.data), q.x.rows(), q.x.cols(), to};
+    dispatch_format(q.out.bytes.dtype, [&]<DType kFormat>() {
+      // A warp for short rows, else a block.
+      const bool is_short = a.cols <= 16 * kKept * 32;
+      const int64_t blocks = is_short ? ceil_div(a.rows, kBlock / 32) : a.rows;
+      launch("quantize", stream, {.grid = grid_of(blocks), .block = kBlock},
+             is_short ? row_kernel<T, kFormat, 32> : row_kernel<T, kFormat, kBlock>, a);
+    });
+  });
+}
+
+}  // namespace ottava::fp8::cuda
