@@ -35,7 +35,8 @@ int64_t ranks_of_machine(Communicator& control) {
 
 int64_t memory_for_rank(Device device, Communicator& control) {
   const int64_t sharers = ranks_of_machine(control);
-  if (device.type == DeviceType::cuda) return static_cast<int64_t>(cuda::memory_info(device.index).free_bytes);
+  if (device.type == DeviceType::cuda)
+    return static_cast<int64_t>(cuda::memory_info(device.index).free_bytes);
   return machine_bytes() / sharers;
 }
 

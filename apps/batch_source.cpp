@@ -26,8 +26,10 @@ const HostTokens& BatchSource::read(int64_t position) {
                          options_.documents ? document_starts_.data() + m * rows : nullptr};
     loader_.read(first, options_.batch, out);
   }
-  for (size_t i = 0; i < positions_.size(); ++i) positions_[i] = static_cast<int32_t>(static_cast<int64_t>(i) % sequence) - document_starts_[i];
-  valid_tokens_ = static_cast<int64_t>(targets_.size()) - std::count(targets_.begin(), targets_.end(), kIgnoreIndex);
+  for (size_t i = 0; i < positions_.size(); ++i)
+    positions_[i] = static_cast<int32_t>(static_cast<int64_t>(i) % sequence) - document_starts_[i];
+  valid_tokens_ =
+      static_cast<int64_t>(targets_.size()) - std::count(targets_.begin(), targets_.end(), kIgnoreIndex);
   return tokens_;
 }
 

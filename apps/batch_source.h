@@ -8,8 +8,9 @@
 
 namespace ottava {
 
-/// The tokens that one data rank reads. Step after step takes global_batch samples in order; within a step, micro-batch m
-/// of data rank d of D holds samples (m * D + d) * B to (m * D + d + 1) * B: the same samples make a step on every layout.
+/// The tokens that one data rank reads. Step after step takes global_batch samples in order; within a step,
+/// micro-batch m of data rank d of D holds samples (m * D + d) * B to (m * D + d + 1) * B: the same samples
+/// make a step on every layout.
 class BatchSource {
  public:
   struct Options {

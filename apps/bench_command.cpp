@@ -21,7 +21,9 @@ struct LabelCost {
 std::map<std::string, LabelCost> cost_by_label(const StepPlan& plan, const DevicePeaks& peaks) {
   std::map<std::string, LabelCost> out;
   for (const CostRecorder::Total& t : plan.costs) {
-    double peak = t.precision == Precision::fp8 ? peaks.fp8 : t.precision == Precision::bf16 ? peaks.bf16 : peaks.fp32;
+    double peak = t.precision == Precision::fp8    ? peaks.fp8
+                  : t.precision == Precision::bf16 ? peaks.bf16
+                                                   : peaks.fp32;
     LabelCost& cost = out[t.label];
     cost.flops += t.flops;
     cost.ideal_seconds += t.flops / peak;
@@ -29,7 +31,8 @@ std::map<std::string, LabelCost> cost_by_label(const StepPlan& plan, const Devic
   return out;
 }
 
-// Measured rates before and after the steps, the higher of each: a busy moment must not make the steps look good.
+// Measured rates before and after the steps, the higher of each: a busy moment must not make the steps look
+// good.
 DevicePeaks higher(const DevicePeaks& a, const DevicePeaks& b) {
   DevicePeaks out = a;
   out.fp32 = std::max(a.fp32, b.fp32);
@@ -75,8 +78,10 @@ int run_bench_command(const BenchCommand& command, std::ostream& out) {
     const DevicePeaks peaks = higher(peaks_before, find_device_peaks(session.device, config.metrics));
     const double tokens = static_cast<double>(trainer.experiment().tokens_per_step());
     auto print = [&](const std::string& line) { out << line << '\n'; };
-    print(fmt::format("device: {}; GEMM peaks ({}): bf16 {:#.3g} TFLOP/s, fp32 {:#.3g} TFLOP/s", matmul_backend_description(), peaks.source, peaks.bf16 / 1e12, peaks.fp32 / 1e12));
-    print(fmt::format("step: median {:.3f} s, fastest {:.3f} s, slowest {:.3f} s of {}", median, seconds.front(), seconds.back(), seconds.size()));
+    print(fmt::format("device: {}; GEMM peaks ({}): bf16 {:#.3g} TFLOP/s, fp32 {:#.3g} TFLOP/s",
+                      matmul_backend_description(), peaks.source, peaks.bf16 / 1e12, peaks.fp32 / 1e12));
+    print(fmt::format("step: median {:.3f} s, fastest {:.3f} s, slowest {:.3f} s of {}", median,
+                      seconds.front(), seconds.back(), seconds.size()));
     print(fmt::format("tokens/s: {:.0f} ({:.0f} tokens per step)", tokens / median, tokens));
     double ideal = 0, total = 0;
     auto costs = cost_by_label(plan, peaks);
@@ -87,15 +92,22 @@ int run_bench_command(const BenchCommand& command, std::ostream& out) {
     }
     for (const auto& [label, cost] : costs) ideal += cost.ideal_seconds;
     std::sort(by_time.rbegin(), by_time.rend());
-    print(fmt::format("{:<28} {:>10} {:>7} {:>10} {:>12}", "operation", "ms", "share", "GFLOP/s", "utilization"));
+    print(fmt::format("{:<28} {:>10} {:>7} {:>10} {:>12}", "operation", "ms", "share", "GFLOP/s",
+                      "utilization"));
     for (const auto& [s, label] : by_time) {
       const LabelCost& cost = costs[label];
-      print(fmt::format("{:<28} {:>10.2f} {:>6.1f}% {:>10.1f} {:>11.1f}%", label, s * 1e3, 100 * s / median, cost.flops / s / 1e9, 100 * cost.ideal_seconds / s));
+      print(fmt::format("{:<28} {:>10.2f} {:>6.1f}% {:>10.1f} {:>11.1f}%", label, s * 1e3, 100 * s / median,
+                        cost.flops / s / 1e9, 100 * cost.ideal_seconds / s));
     }
-    print(fmt::format("{:<28} {:>10.2f} {:>6.1f}%", "outside operations", (median - total) * 1e3, 100 * (median - total) / median));
-    print(fmt::format("utilization: {:.1f}% (FLOPs as computed / time / measured GEMM peak)", 100 * ideal / median));
-    print(fmt::format("memory: plan {:.3f} GiB; resident grew by {:.3f} GiB ({:+.1f}% of the plan) over the libraries' {:.3f} GiB", static_cast<double>(plan.memory.total_bytes()) / (1 << 30),
-                      after - before, 100 * ((after - before) * (1 << 30) / static_cast<double>(plan.memory.total_bytes()) - 1), before));
+    print(fmt::format("{:<28} {:>10.2f} {:>6.1f}%", "outside operations", (median - total) * 1e3,
+                      100 * (median - total) / median));
+    print(fmt::format("utilization: {:.1f}% (FLOPs as computed / time / measured GEMM peak)",
+                      100 * ideal / median));
+    print(fmt::format(
+        "memory: plan {:.3f} GiB; resident grew by {:.3f} GiB ({:+.1f}% of the plan) over the libraries' "
+        "{:.3f} GiB",
+        static_cast<double>(plan.memory.total_bytes()) / (1 << 30), after - before,
+        100 * ((after - before) * (1 << 30) / static_cast<double>(plan.memory.total_bytes()) - 1), before));
   });
 }
 

@@ -6,9 +6,9 @@
 
 namespace ottava {
 
-/// `ottava bench train CONFIG`: steps as training does them, then tokens/s, time per operation and utilization: the time
-/// that the FLOPs as computed would take at the measured GEMM rate of their precision, over the time taken. Nothing is
-/// saved; metrics are not written.
+/// `ottava bench train CONFIG`: steps as training does them, then tokens/s, time per operation and
+/// utilization: the time that the FLOPs as computed would take at the measured GEMM rate of their precision,
+/// over the time taken. Nothing is saved; metrics are not written.
 struct BenchCommand {
   std::string file;
   std::vector<std::string> overrides;

@@ -20,8 +20,11 @@ void declare(config::Section& s, CheckpointConfig& c) {
   s.field("exclude_from_loading", c.exclude_from_loading)
       .one_of({"optimizer", "lr_scheduler", "dataloader", "train_state"})
       .rename_value("data_loader", "dataloader")
-      .refuse_value("model", "without its weights a checkpoint continues nothing: start a run in another dump_folder")
-      .meaning("parts that start afresh: train_state counts steps and tokens, lr_scheduler is the position in the schedule");
+      .refuse_value("model",
+                    "without its weights a checkpoint continues nothing: start a run in another dump_folder")
+      .meaning(
+          "parts that start afresh: train_state counts steps and tokens, lr_scheduler is the position in the "
+          "schedule");
   s.field("initial_load_path", c.initial_load_path)
       .meaning("checkpoint or Hugging Face folder to start from, when the run has none of its own");
   s.field("initial_load_model_only", c.initial_load_model_only)

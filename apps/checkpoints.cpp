@@ -20,16 +20,22 @@ constexpr const char* kStateName = "training_state.json";
 
 checkpoint::ShardMemory memory_of(const Tensor& tensor) { return {tensor.dtype, tensor.data}; }
 
-std::string checkpoint_folder(const Config& c) { return (std::filesystem::path(c.job.dump_folder) / c.checkpoint.folder).string(); }
+std::string checkpoint_folder(const Config& c) {
+  return (std::filesystem::path(c.job.dump_folder) / c.checkpoint.folder).string();
+}
 
 bool excludes(const CheckpointConfig& c, std::string_view what) {
-  return std::find(c.exclude_from_loading.begin(), c.exclude_from_loading.end(), what) != c.exclude_from_loading.end();
+  return std::find(c.exclude_from_loading.begin(), c.exclude_from_loading.end(), what) !=
+         c.exclude_from_loading.end();
 }
 
 }  // namespace
 
 checkpoint::TrainedParameters trained_parameters(Fsdp& parameters, Stream& stream, bool with_optimizer) {
-  checkpoint::TrainedParameters out{.specs = parameters.specs(), .at = parameters.coordinates(), .shards = {}, .with_optimizer = with_optimizer};
+  checkpoint::TrainedParameters out{.specs = parameters.specs(),
+                                    .at = parameters.coordinates(),
+                                    .shards = {},
+                                    .with_optimizer = with_optimizer};
   for (size_t p = 0; p < parameters.specs().size(); ++p) {
     const ParameterShard& s = parameters.shard(static_cast<int>(p));
     out.shards.push_back({memory_of(s.master), memory_of(s.exp_avg), memory_of(s.exp_avg_sq)});
@@ -44,7 +50,10 @@ checkpoint::TrainedParameters trained_parameters(Fsdp& parameters, Stream& strea
 }
 
 Checkpoints::Checkpoints(const Experiment& experiment, RankGroups& ranks, Stream& stream)
-    : experiment_(experiment), stream_(stream), group_(*ranks.control), folder_(checkpoint_folder(experiment.config)) {
+    : experiment_(experiment),
+      stream_(stream),
+      group_(*ranks.control),
+      folder_(checkpoint_folder(experiment.config)) {
   const CheckpointConfig& c = experiment.config.checkpoint;
   if (!c.enable || c.load_only) return;
   checkpoint::check_shared_folder(folder_, group_);
@@ -73,11 +82,14 @@ int64_t Checkpoints::data_position_to_load() const {
 void Checkpoints::load(TrainingEngine& engine, TrainingState& state) {
   const CheckpointConfig& c = experiment_.config.checkpoint;
   const bool with_optimizer = !excludes(c, "optimizer");
-  auto initialise = [&] { engine.parameters().initialise(static_cast<uint64_t>(experiment_.config.training.seed)); };
+  auto initialise = [&] {
+    engine.parameters().initialise(static_cast<uint64_t>(experiment_.config.training.seed));
+  };
   if (!with_optimizer) initialise();
   std::optional<checkpoint::LoadedCheckpoint> loaded;
   if (c.enable) {
-    loaded = checkpoint::load_newest(folder_, trained_parameters(engine.parameters(), stream_, with_optimizer), group_, c.load_step);
+    loaded = checkpoint::load_newest(
+        folder_, trained_parameters(engine.parameters(), stream_, with_optimizer), group_, c.load_step);
   }
   if (loaded) {
     take_state(loaded->path, state);
@@ -85,7 +97,9 @@ void Checkpoints::load(TrainingEngine& engine, TrainingState& state) {
   } else {
     if (!c.initial_load_path || c.initial_load_model_only) initialise();
     if (!c.initial_load_path) return;
-    load_initial(find_input(experiment_.config, "checkpoint.initial_load_path", *c.initial_load_path).string(), engine, state);
+    load_initial(
+        find_input(experiment_.config, "checkpoint.initial_load_path", *c.initial_load_path).string(), engine,
+        state);
   }
   engine.parameters().refresh_compute_copies();
 }
@@ -93,7 +107,8 @@ void Checkpoints::load(TrainingEngine& engine, TrainingState& state) {
 void Checkpoints::load_initial(const std::string& path, TrainingEngine& engine, TrainingState& state) {
   const CheckpointConfig& c = experiment_.config.checkpoint;
   if (!c.initial_load_model_only) {
-    checkpoint::load_checkpoint(path, trained_parameters(engine.parameters(), stream_, !excludes(c, "optimizer")), group_);
+    checkpoint::load_checkpoint(
+        path, trained_parameters(engine.parameters(), stream_, !excludes(c, "optimizer")), group_);
     take_state(path, state);
     log::info("Loaded {} to go on after step {}", path, state.step);
     return;
@@ -138,7 +153,8 @@ HfConfig Checkpoints::hf_config(DType stored) const {
   // Scaled frequencies are made for sequences up to factor times the original length.
   const std::optional<RopeScaling>& scaling = model.rope_scaling;
   const int64_t made_for =
-      scaling ? static_cast<int64_t>(scaling->factor * scaling->original_max_position_embeddings) : c.training.seq_len;
+      scaling ? static_cast<int64_t>(scaling->factor * scaling->original_max_position_embeddings)
+              : c.training.seq_len;
   HfConfig hf = hf_config_of(model, c.model.max_seq_len.value_or(std::max(made_for, c.training.seq_len)));
   hf.dtype = stored == DType::bf16 ? "bfloat16" : stored == DType::f16 ? "float16" : "float32";
   if (experiment_.tokenizer) {
@@ -148,8 +164,12 @@ HfConfig Checkpoints::hf_config(DType stored) const {
   return hf;
 }
 
-checkpoint::Checkpoint Checkpoints::contents(TrainingEngine& engine, const TrainingState& state, bool model_only) const {
-  checkpoint::Checkpoint out{.step = state.step, .parameters = trained_parameters(engine.parameters(), stream_, !model_only), .texts = {}, .copies = {}};
+checkpoint::Checkpoint Checkpoints::contents(TrainingEngine& engine, const TrainingState& state,
+                                             bool model_only) const {
+  checkpoint::Checkpoint out{.step = state.step,
+                             .parameters = trained_parameters(engine.parameters(), stream_, !model_only),
+                             .texts = {},
+                             .copies = {}};
   const Config& c = experiment_.config;
   if (model_only) out.export_dtype = c.checkpoint.export_dtype;
   out.texts = {{"config.json", to_json(hf_config(model_only ? c.checkpoint.export_dtype : DType::f32))},
@@ -157,7 +177,8 @@ checkpoint::Checkpoint Checkpoints::contents(TrainingEngine& engine, const Train
                {"decisions.json", to_json(experiment_.decisions)},
                {kStateName, to_json(state)}};
   if (experiment_.tokenizer) {
-    for (const std::filesystem::path& file : experiment_.tokenizer->files()) out.copies.push_back({file.filename().string(), file.string()});
+    for (const std::filesystem::path& file : experiment_.tokenizer->files())
+      out.copies.push_back({file.filename().string(), file.string()});
   }
   return out;
 }
@@ -166,7 +187,8 @@ void Checkpoints::save(TrainingEngine& engine, const TrainingState& state, bool 
   if (!saver_) return;
   const CheckpointConfig& c = experiment_.config.checkpoint;
   checkpoint::Checkpoint now = contents(engine, state, is_last && c.last_save_model_only);
-  log::info("Saving the checkpoint of step {}{}", state.step, c.async_mode == CheckpointConfig::Async::disabled ? "" : " (in the background)");
+  log::info("Saving the checkpoint of step {}{}", state.step,
+            c.async_mode == CheckpointConfig::Async::disabled ? "" : " (in the background)");
   if (is_last || c.async_mode == CheckpointConfig::Async::disabled) {
     saver_->save(now);
   } else {

@@ -22,8 +22,8 @@ class Checkpoints {
   bool is_enabled() const { return experiment_.config.checkpoint.enable; }
   /// Where reading of data will begin, for reading ahead: the newest checkpoint's position, or 0.
   int64_t data_position_to_load() const;
-  /// Weights, moments and state of the newest whole checkpoint, else what initial_load_path gives; what neither gives, or
-  /// exclude_from_loading names, begins as in a new run, `state` as it is given.
+  /// Weights, moments and state of the newest whole checkpoint, else what initial_load_path gives; what
+  /// neither gives, or exclude_from_loading names, begins as in a new run, `state` as it is given.
   void load(TrainingEngine& engine, TrainingState& state);
 
   bool is_due(int64_t step, bool is_last) const;

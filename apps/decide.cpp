@@ -14,27 +14,33 @@ namespace ottava {
 namespace {
 
 constexpr const char* kReduce = "parallelism.fsdp_reduce_every_microbatch";
-// Of what is free: the rest is for the tokenizer's threads, the page cache of saves and what the machine does besides.
+// Of what is free: the rest is for the tokenizer's threads, the page cache of saves and what the machine does
+// besides.
 constexpr double kUsablePart = 0.8;
 
 std::string circumstances(const Experiment& e, Device device) {
-  return fmt::format("{}, {} x {} sequences of {} tokens on each rank, {}", e.mesh.describe(), e.shape.micro_batches, e.shape.batch,
-                     e.shape.sequence, device.type == DeviceType::cuda ? "cuda" : "cpu");
+  return fmt::format("{}, {} x {} sequences of {} tokens on each rank, {}", e.mesh.describe(),
+                     e.shape.micro_batches, e.shape.batch, e.shape.sequence,
+                     device.type == DeviceType::cuda ? "cuda" : "cpu");
 }
 
-// Decisions of the newest checkpoint that has readable ones for these circumstances. A broken checkpoint is said to be so
-// when it is loaded.
+// Decisions of the newest checkpoint that has readable ones for these circumstances. A broken checkpoint is
+// said to be so when it is loaded.
 Decisions saved_decisions(const Experiment& e, const std::string& made_for) {
   const Config& c = e.config;
   if (!c.checkpoint.enable) return {};
-  std::vector<checkpoint::SavedStep> steps = checkpoint::list_steps((std::filesystem::path(c.job.dump_folder) / c.checkpoint.folder).string());
-  if (c.checkpoint.load_step >= 0) std::erase_if(steps, [&](const auto& s) { return s.step != c.checkpoint.load_step; });
+  std::vector<checkpoint::SavedStep> steps =
+      checkpoint::list_steps((std::filesystem::path(c.job.dump_folder) / c.checkpoint.folder).string());
+  if (c.checkpoint.load_step >= 0)
+    std::erase_if(steps, [&](const auto& s) { return s.step != c.checkpoint.load_step; });
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
     try {
       const std::string path = step->path + "/decisions.json";
       Decisions saved = parse_decisions(read_file(path), path);
       if (saved.made_for == made_for) return saved;
-      if (!saved.entries.empty()) log::info("Decisions of {} were for another layout ({}) and are made again", step->path, saved.made_for);
+      if (!saved.entries.empty())
+        log::info("Decisions of {} were for another layout ({}) and are made again", step->path,
+                  saved.made_for);
       return {};
     } catch (const FileError&) {
       continue;
@@ -50,11 +56,13 @@ struct Need {
 
 // Of the rank that has least to spare.
 Need need_of(const TrainingShape& shape, RankGroups& ranks, Device device) {
-  const int64_t mine[2] = {record_step(shape, device, ranks).memory.total_bytes(), memory_for_rank(device, *ranks.control)};
+  const int64_t mine[2] = {record_step(shape, device, ranks).memory.total_bytes(),
+                           memory_for_rank(device, *ranks.control)};
   std::vector<int64_t> all(2 * static_cast<size_t>(ranks.control->size()));
   Stream host = Stream::cpu();
   ranks.control
-      ->all_gather(host, {.send = view_of(const_cast<int64_t*>(mine), {2}), .recv = view_of(all.data(), {static_cast<int64_t>(all.size())}),
+      ->all_gather(host, {.send = view_of(const_cast<int64_t*>(mine), {2}),
+                          .recv = view_of(all.data(), {static_cast<int64_t>(all.size())}),
                           .label = "memory"})
       .wait(host);
   Need worst{mine[0], mine[1]};
@@ -67,19 +75,23 @@ Need need_of(const TrainingShape& shape, RankGroups& ranks, Device device) {
 std::string mib(int64_t bytes) { return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20)); }
 
 bool is_left_to_us(const Experiment& e) {
-  return e.config.parallelism.fsdp_reduce_every_microbatch == ParallelismConfig::Reduce::automatic && e.shape.micro_batches > 1 &&
-         e.mesh.size(MeshAxis::dp_shard) > 1;
+  return e.config.parallelism.fsdp_reduce_every_microbatch == ParallelismConfig::Reduce::automatic &&
+         e.shape.micro_batches > 1 && e.mesh.size(MeshAxis::dp_shard) > 1;
 }
 
 // Rank 0's text on every rank.
 Decisions share(const Decisions& mine, Communicator& control) {
   if (control.size() == 1) return mine;
-  return parse_decisions(CommunicatorBootstrap(control).all_gather(to_json(mine)).front(), "decisions of rank 0");
+  return parse_decisions(CommunicatorBootstrap(control).all_gather(to_json(mine)).front(),
+                         "decisions of rank 0");
 }
 
 Decisions::Entry decide_reduction(const Need& once) {
-  if (once.fits()) return {kReduce, "false", fmt::format("less traffic, and {} of {} free suffice", mib(once.bytes), mib(once.available))};
-  return {kReduce, "true", fmt::format("whole gradients would take {}, of {} free", mib(once.bytes), mib(once.available))};
+  if (once.fits())
+    return {kReduce, "false",
+            fmt::format("less traffic, and {} of {} free suffice", mib(once.bytes), mib(once.available))};
+  return {kReduce, "true",
+          fmt::format("whole gradients would take {}, of {} free", mib(once.bytes), mib(once.available))};
 }
 
 }  // namespace
@@ -87,7 +99,8 @@ Decisions::Entry decide_reduction(const Need& once) {
 void settle_decisions(Experiment& e, RankGroups& ranks, Device device, DecisionSource source) {
   const std::string made_for = circumstances(e, device);
   Decisions saved;
-  if (source == DecisionSource::checkpoint && ranks.control->rank() == 0) saved = saved_decisions(e, made_for);
+  if (source == DecisionSource::checkpoint && ranks.control->rank() == 0)
+    saved = saved_decisions(e, made_for);
   saved = share(saved, *ranks.control);
   e.decisions = {.made_for = made_for, .entries = {}};
   if (is_left_to_us(e)) {
@@ -96,11 +109,15 @@ void settle_decisions(Experiment& e, RankGroups& ranks, Device device, DecisionS
     const Need need = need_of(once, ranks, device);
     const Decisions::Entry* before = saved.find(kReduce);
     if (before && before->value != "true" && before->value != "false") {
-      fail<ConfigError>("decisions", "the checkpoint says {} = '{}', which is neither true nor false: start with --redecide", kReduce, before->value);
+      fail<ConfigError>(
+          "decisions",
+          "the checkpoint says {} = '{}', which is neither true nor false: start with --redecide", kReduce,
+          before->value);
     }
     if (before && before->value == "false" && need.bytes > need.available) {
       fail<ConfigError>("decisions",
-                        "{} = false was decided when the checkpoint was saved; now that needs {} and {} are free: free memory, or "
+                        "{} = false was decided when the checkpoint was saved; now that needs {} and {} are "
+                        "free: free memory, or "
                         "start with --redecide, after which gradients are summed in another order",
                         kReduce, mib(need.bytes), mib(need.available));
     }

@@ -10,12 +10,14 @@ enum class DecisionSource {
   afresh,      ///< made, whatever a checkpoint says (`--redecide`)
 };
 
-/// Settles what the configuration leaves to be decided and writes it into `experiment`: the shape of the step and
-/// experiment.decisions. Rank 0 reads or makes the decisions, all ranks get them, apply them and compare what they have.
-/// Every rank makes the call. Throws ConfigError, on all ranks, when a checkpoint's decision cannot be followed here.
+/// Settles what the configuration leaves to be decided and writes it into `experiment`: the shape of the step
+/// and experiment.decisions. Rank 0 reads or makes the decisions, all ranks get them, apply them and compare
+/// what they have.
+/// Every rank makes the call. Throws ConfigError, on all ranks, when a checkpoint's decision cannot be
+/// followed here.
 ///
-/// parallelism.fsdp_reduce_every_microbatch: once per step where all ranks have the memory for whole gradients, since that
-/// is less traffic; else after every micro-batch.
+/// parallelism.fsdp_reduce_every_microbatch: once per step where all ranks have the memory for whole
+/// gradients, since that is less traffic; else after every micro-batch.
 void settle_decisions(Experiment& experiment, RankGroups& ranks, Device device, DecisionSource source);
 
 }  // namespace ottava

@@ -7,8 +7,9 @@
 
 namespace ottava {
 
-/// What a run settled by measuring or by looking at free memory, where its configuration says "auto". Kept in the run's
-/// folder and in every checkpoint (`decisions.json`), so that a run that goes on computes what it computed before.
+/// What a run settled by measuring or by looking at free memory, where its configuration says "auto". Kept in
+/// the run's folder and in every checkpoint (`decisions.json`), so that a run that goes on computes what it
+/// computed before.
 struct Decisions {
   struct Entry {
     std::string name;    ///< key of the configuration, "parallelism.fsdp_reduce_every_microbatch"

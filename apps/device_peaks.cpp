@@ -15,8 +15,9 @@ struct KnownDevice {
   double bf16, fp8;       ///< dense, FLOP/s; fp8 0: none
 };
 constexpr KnownDevice kKnownDevices[] = {
-    {"H100 NVL", 835e12, 1671e12}, {"H100 PCIe", 756e12, 1513e12}, {"H100", 989e12, 1979e12}, {"H200", 989e12, 1979e12},
-    {"B200", 2250e12, 4500e12},    {"A100", 312e12, 0},            {"L40S", 362e12, 733e12},
+    {"H100 NVL", 835e12, 1671e12}, {"H100 PCIe", 756e12, 1513e12}, {"H100", 989e12, 1979e12},
+    {"H200", 989e12, 1979e12},     {"B200", 2250e12, 4500e12},     {"A100", 312e12, 0},
+    {"L40S", 362e12, 733e12},
 };
 
 MemoryUse host_memory() {
@@ -47,7 +48,10 @@ DevicePeaks find_device_peaks(Device device, const MetricsConfig& config, Precis
     const std::string name = cuda::device_name(device.index);
     for (const KnownDevice& known : kKnownDevices) {
       if (name.find(known.name) == std::string::npos) continue;
-      peaks = {.fp32 = known.bf16 / 2, .bf16 = known.bf16, .fp8 = known.fp8 > 0 ? known.fp8 : known.bf16, .source = name + " (dense)"};
+      peaks = {.fp32 = known.bf16 / 2,
+               .bf16 = known.bf16,
+               .fp8 = known.fp8 > 0 ? known.fp8 : known.bf16,
+               .source = name + " (dense)"};
       break;
     }
   }

@@ -6,7 +6,8 @@
 
 namespace ottava {
 
-/// `ottava generate --checkpoint DIR --prompt "..."`: prints the prompt and what the model adds, token by token.
+/// `ottava generate --checkpoint DIR --prompt "..."`: prints the prompt and what the model adds, token by
+/// token.
 struct GenerateCommand {
   std::string checkpoint;
   std::string prompt;
@@ -20,8 +21,8 @@ struct GenerateCommand {
 };
 void run_generate_command(const GenerateCommand& command, std::ostream& out);
 
-/// The next token from logits: softmax(logits / temperature) over the top_k likeliest and, of these, the likeliest that
-/// together reach top_p; `uniform` in [0, 1) chooses. Ties in order of ids.
+/// The next token from logits: softmax(logits / temperature) over the top_k likeliest and, of these, the
+/// likeliest that together reach top_p; `uniform` in [0, 1) chooses. Ties in order of ids.
 struct Sampling {
   double temperature = 1;
   int64_t top_k = 0;

@@ -8,14 +8,17 @@
 namespace ottava {
 namespace {
 
-Stream stream_of(Device device) { return device.type == DeviceType::cuda ? Stream::cuda(device.index) : Stream::cpu(); }
+Stream stream_of(Device device) {
+  return device.type == DeviceType::cuda ? Stream::cuda(device.index) : Stream::cpu();
+}
 
 }  // namespace
 
 Generator::Generator(Options options, Device device)
     : options_(options), stream_(stream_of(device)), ranks_(solo_rank_groups()) {
   if (options.prompt_tokens < 1 || options.prompt_tokens > options.capacity) {
-    fail<ConfigError>("generate", "a prompt of {} tokens does not fit a sequence of {}", options.prompt_tokens, options.capacity);
+    fail<ConfigError>("generate", "a prompt of {} tokens does not fit a sequence of {}",
+                      options.prompt_tokens, options.capacity);
   }
   int64_t workspace_bytes = 0;
   MemoryPlan plan;
@@ -33,19 +36,23 @@ Generator::Generator(Options options, Device device)
   }
   arena_ = std::make_unique<Arena>(plan, device);
   build(*arena_, stream_);
-  set_matmul_workspace(stream_, arena_->persistent("matmul workspace", DType::u8, {workspace_bytes}, MemoryCategory::workspace));
+  set_matmul_workspace(stream_, arena_->persistent("matmul workspace", DType::u8, {workspace_bytes},
+                                                   MemoryCategory::workspace));
   host_logits_.resize(static_cast<size_t>(options.model.vocab_size));
 }
 
 void Generator::build(Arena& arena, Stream& stream) {
   const LlamaConfig& m = options_.model;
   LlamaParameters table = llama_parameters(m);
-  parameters_ = std::make_unique<Fsdp>(stream, arena, ranks_, table.specs, FsdpOptions{.compute = options_.compute, .trains = false});
-  model_ = std::make_unique<LlamaModel>(m, table, stream, arena, 1, LlamaModelOptions{.sequence = options_.capacity, .recompute = {}});
+  parameters_ = std::make_unique<Fsdp>(stream, arena, ranks_, table.specs,
+                                       FsdpOptions{.compute = options_.compute, .trains = false});
+  model_ = std::make_unique<LlamaModel>(m, table, stream, arena, 1,
+                                        LlamaModelOptions{.sequence = options_.capacity, .recompute = {}});
   for (int64_t layer = 0; layer < m.layers; ++layer) {
     Shape shape{1, options_.capacity, m.kv_heads * m.head_dim};
-    caches_.push_back({arena.persistent("key cache", options_.compute, shape, MemoryCategory::activations),
-                       arena.persistent("value cache", options_.compute, shape, MemoryCategory::activations)});
+    caches_.push_back(
+        {arena.persistent("key cache", options_.compute, shape, MemoryCategory::activations),
+         arena.persistent("value cache", options_.compute, shape, MemoryCategory::activations)});
   }
   tokens_ = arena.persistent("tokens", DType::i32, {1, options_.prompt_tokens}, MemoryCategory::data);
   positions_ = arena.persistent("positions", DType::i32, {options_.prompt_tokens}, MemoryCategory::data);
@@ -57,7 +64,11 @@ void Generator::run(Arena& arena, Stream& stream, int64_t tokens, int64_t positi
   Arena::Phase phase(arena, tokens == options_.prompt_tokens && position == 0 ? "prompt" : "token");
   parameters_->begin_forward_only();
   TensorParallelGroup alone;
-  StepContext context{.stream = stream, .arena = arena, .parameters = *parameters_, .tensor_parallel = alone, .compute = options_.compute};
+  StepContext context{.stream = stream,
+                      .arena = arena,
+                      .parameters = *parameters_,
+                      .tensor_parallel = alone,
+                      .compute = options_.compute};
   model_->generate(context,
                    {.tokens = tokens_.reshape({options_.prompt_tokens}).slice(0, tokens).reshape({1, tokens}),
                     .positions = positions_.slice(0, tokens),
@@ -68,7 +79,8 @@ void Generator::run(Arena& arena, Stream& stream, int64_t tokens, int64_t positi
 
 std::span<const float> Generator::prompt(std::span<const int32_t> tokens) {
   if (static_cast<int64_t>(tokens.size()) != options_.prompt_tokens) {
-    fail<ConfigError>("generate", "the prompt has {} tokens, {} were announced", tokens.size(), options_.prompt_tokens);
+    fail<ConfigError>("generate", "the prompt has {} tokens, {} were announced", tokens.size(),
+                      options_.prompt_tokens);
   }
   std::vector<int32_t> positions(tokens.size());
   std::iota(positions.begin(), positions.end(), 0);
@@ -80,7 +92,8 @@ std::span<const float> Generator::prompt(std::span<const int32_t> tokens) {
 }
 
 std::span<const float> Generator::next(int32_t token) {
-  if (length_ >= options_.capacity) fail<ConfigError>("generate", "the sequence is full at {} tokens", options_.capacity);
+  if (length_ >= options_.capacity)
+    fail<ConfigError>("generate", "the sequence is full at {} tokens", options_.capacity);
   auto position = static_cast<int32_t>(length_);
   cast(stream_, view_of(&token, {1}), tokens_.reshape({options_.prompt_tokens}).slice(0, 1));
   cast(stream_, view_of(&position, {1}), positions_.slice(0, 1));

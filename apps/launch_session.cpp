@@ -26,8 +26,10 @@ void pin_nccl_algorithms() {
 }
 
 void work(const Config& config, Device device, World& world, const std::function<void(Session&)>& body) {
-  if (world.launch.world_size > 1) require_equal_everywhere(*world.control, "the ottava binary", binary_fingerprint());
-  require_equal_everywhere(*world.control, "the configuration", checkpoint::text_checksum(print_config(config)));
+  if (world.launch.world_size > 1)
+    require_equal_everywhere(*world.control, "the ottava binary", binary_fingerprint());
+  require_equal_everywhere(*world.control, "the configuration",
+                           checkpoint::text_checksum(print_config(config)));
   Experiment experiment = resolve_experiment(config, load_tokenizer(config), world.launch.world_size);
   RankGroups ranks(world.share_control(), world.share_tensors(), experiment.mesh);
   Session session{std::move(experiment), ranks, device};
@@ -45,7 +47,9 @@ int run_session(const Config& config, const std::function<void(Session&)>& body)
     if (config.debug.deterministic) pin_nccl_algorithms();
     const Device device = device_of_rank(config, launch);
     run_rank(launch,
-             {.init_timeout_seconds = static_cast<double>(config.comm.init_timeout_seconds), .backend = config.comm.backend, .device = device},
+             {.init_timeout_seconds = static_cast<double>(config.comm.init_timeout_seconds),
+              .backend = config.comm.backend,
+              .device = device},
              [&](World& world) { work(config, device, world, body); });
   } catch (const std::exception& error) {
     if (launch.world_size == 1) throw;

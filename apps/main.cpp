@@ -18,14 +18,16 @@ namespace {
 
 using namespace ottava;
 
-// A command that takes a configuration file and `--section.key value` for any of its keys. The file is no option of the
-// parser, which would take the value of a key that it does not know for it.
+// A command that takes a configuration file and `--section.key value` for any of its keys. The file is no
+// option of the parser, which would take the value of a key that it does not know for it.
 CLI::App* add_experiment_command(CLI::App& app, const char* name, const char* meaning) {
   CLI::App* command = app.add_subcommand(name, meaning);
   command->allow_extras();
-  command->footer("CONFIG, the YAML or TOML file of the experiment, comes first; without one all keys have their defaults.\n"
-                  "Every key of the file can be given as --section.key value, for example --training.steps 100;\n"
-                  "`ottava config --comments` lists them all.");
+  command->footer(
+      "CONFIG, the YAML or TOML file of the experiment, comes first; without one all keys have their "
+      "defaults.\n"
+      "Every key of the file can be given as --section.key value, for example --training.steps 100;\n"
+      "`ottava config --comments` lists them all.");
   return command;
 }
 
@@ -40,8 +42,10 @@ void take_experiment(const CLI::App& command, Options& options) {
 
 void add_train(CLI::App& app, int& code) {
   static TrainCommand options;
-  CLI::App* command = add_experiment_command(app, "train", "train a model; continues from the newest checkpoint");
-  command->add_flag("--redecide", options.redecide, "decide again what the checkpoint's run had decided (decisions.json)");
+  CLI::App* command =
+      add_experiment_command(app, "train", "train a model; continues from the newest checkpoint");
+  command->add_flag("--redecide", options.redecide,
+                    "decide again what the checkpoint's run had decided (decisions.json)");
   command->callback([command, &code] {
     take_experiment(*command, options);
     code = run_train_command(options);
@@ -52,8 +56,10 @@ void add_bench(CLI::App& app, int& code) {
   static BenchCommand options;
   CLI::App* bench = app.add_subcommand("bench", "measure");
   bench->require_subcommand(1);
-  CLI::App* command = add_experiment_command(*bench, "train", "tokens per second, time per operation and utilization of a training step");
-  command->add_option("--steps", options.steps, "steps that are measured, after two that are not")->capture_default_str();
+  CLI::App* command = add_experiment_command(
+      *bench, "train", "tokens per second, time per operation and utilization of a training step");
+  command->add_option("--steps", options.steps, "steps that are measured, after two that are not")
+      ->capture_default_str();
   command->callback([command, &code] {
     take_experiment(*command, options);
     code = run_bench_command(options, std::cout);
@@ -62,7 +68,8 @@ void add_bench(CLI::App& app, int& code) {
 
 void add_plan(CLI::App& app) {
   static PlanCommand options;
-  CLI::App* command = add_experiment_command(app, "plan", "memory, compute and traffic of a training step for any number of ranks; needs no GPU");
+  CLI::App* command = add_experiment_command(
+      app, "plan", "memory, compute and traffic of a training step for any number of ranks; needs no GPU");
   command->add_option("--world-size", options.world_size, "ranks to plan for")->capture_default_str();
   command->callback([command] {
     take_experiment(*command, options);
@@ -79,7 +86,10 @@ void add_config(CLI::App& app) {
   command->add_flag("--comments", comments, "explain every key");
   command->callback([command] {
     take_experiment(*command, options);
-    options.print = schema ? ConfigCommand::Print::schema : fates ? ConfigCommand::Print::fates : comments ? ConfigCommand::Print::explained_tree : ConfigCommand::Print::tree;
+    options.print = schema     ? ConfigCommand::Print::schema
+                    : fates    ? ConfigCommand::Print::fates
+                    : comments ? ConfigCommand::Print::explained_tree
+                               : ConfigCommand::Print::tree;
     run_config_command(options, std::cout, std::cerr);
   });
 }
@@ -87,12 +97,18 @@ void add_config(CLI::App& app) {
 void add_generate(CLI::App& app) {
   static GenerateCommand options;
   CLI::App* command = app.add_subcommand("generate", "continue a prompt with a trained model");
-  command->add_option("--checkpoint", options.checkpoint, "step folder of a run, or a Hugging Face model folder")->required();
+  command
+      ->add_option("--checkpoint", options.checkpoint, "step folder of a run, or a Hugging Face model folder")
+      ->required();
   command->add_option("--prompt", options.prompt, "text to continue");
   command->add_option("--max-tokens", options.max_tokens, "tokens to add at most")->capture_default_str();
-  command->add_option("--temperature", options.temperature, "0: always the likeliest token")->capture_default_str();
-  command->add_option("--top-k", options.top_k, "sample among the k likeliest only; 0: all")->capture_default_str();
-  command->add_option("--top-p", options.top_p, "sample among the likeliest that together have this probability")->capture_default_str();
+  command->add_option("--temperature", options.temperature, "0: always the likeliest token")
+      ->capture_default_str();
+  command->add_option("--top-k", options.top_k, "sample among the k likeliest only; 0: all")
+      ->capture_default_str();
+  command
+      ->add_option("--top-p", options.top_p, "sample among the likeliest that together have this probability")
+      ->capture_default_str();
   command->add_option("--seed", options.seed, "of the sampling")->capture_default_str();
   command->add_option("--device", options.device, "auto, cpu or cuda")->capture_default_str();
   command->add_option("--dtype", options.dtype, "bfloat16 or float32")->capture_default_str();
@@ -100,7 +116,8 @@ void add_generate(CLI::App& app) {
 }
 
 void add_checkpoint(CLI::App& app, int& code) {
-  CLI::App* checkpoint = app.add_subcommand("checkpoint", "look at checkpoints; PATH is a step-N folder or a run's folder of them");
+  CLI::App* checkpoint = app.add_subcommand(
+      "checkpoint", "look at checkpoints; PATH is a step-N folder or a run's folder of them");
   checkpoint->require_subcommand(1);
   {
     static CheckpointInspectOptions options;
@@ -115,17 +132,20 @@ void add_checkpoint(CLI::App& app, int& code) {
   }
   {
     static CheckpointVerifyOptions options;
-    CLI::App* command = checkpoint->add_subcommand("verify", "read every byte and compare checksums; exit code 1 if anything differs");
+    CLI::App* command = checkpoint->add_subcommand(
+        "verify", "read every byte and compare checksums; exit code 1 if anything differs");
     command->add_option("path", options.path, "")->required();
     command->callback([&code] { code = verify_checkpoint(options, std::cout) ? 0 : 1; });
   }
   {
     static CheckpointDiffOptions options;
     static bool model_only = false;
-    CLI::App* command = checkpoint->add_subcommand("diff", "which tensors differ and by how much; exit code 1 if any does");
+    CLI::App* command =
+        checkpoint->add_subcommand("diff", "which tensors differ and by how much; exit code 1 if any does");
     command->add_option("a", options.a, "")->required();
     command->add_option("b", options.b, "")->required();
-    command->add_option("--largest", options.largest, "how many tensors are listed; 0: all")->capture_default_str();
+    command->add_option("--largest", options.largest, "how many tensors are listed; 0: all")
+        ->capture_default_str();
     command->add_flag("--model-only", model_only, "leave the optimizer's state out");
     command->callback([&code] {
       if (model_only) options.what = CheckpointDiffOptions::What::weights;
@@ -143,12 +163,15 @@ void add_tokenizer(CLI::App& app) {
     command->add_option("sources", options.sources, "text or JSON lines: files, folders, globs")->required();
     command->add_option("--output", options.output_folder, "folder for tokenizer.json")->required();
     command->add_option("--vocab-size", options.vocab_size, "tokens, special ones included")->required();
-    command->add_option("--rules", options.rules, "llama3, gpt2 or qwen2: how text is cut into words")->capture_default_str();
+    command->add_option("--rules", options.rules, "llama3, gpt2 or qwen2: how text is cut into words")
+        ->capture_default_str();
     command->add_option("--special-tokens", options.special_tokens, "")->capture_default_str();
     command->add_option("--bos-token", options.bos_token, "")->capture_default_str();
     command->add_option("--eos-token", options.eos_token, "")->capture_default_str();
-    command->add_option("--text-key", options.text_key, "key of the text in JSON lines")->capture_default_str();
-    command->add_option("--max-bytes", options.max_bytes, "stop after so much text; 0: all")->capture_default_str();
+    command->add_option("--text-key", options.text_key, "key of the text in JSON lines")
+        ->capture_default_str();
+    command->add_option("--max-bytes", options.max_bytes, "stop after so much text; 0: all")
+        ->capture_default_str();
     command->callback([] { tokenizer_train(options, std::cout); });
   }
   {
@@ -195,8 +218,10 @@ void add_data(CLI::App& app) {
     CLI::App* command = data->add_subcommand("prepare", "text to token shards");
     command->add_option("sources", options.sources, "files, folders, globs")->required();
     command->add_option("--tokenizer", options.tokenizer, "folder or tokenizer.json")->required();
-    command->add_option("--output", options.output, "folder for the shards; must not exist or be empty")->required();
-    command->add_option("--text-key", options.text_key, "key of the text in JSON lines")->capture_default_str();
+    command->add_option("--output", options.output, "folder for the shards; must not exist or be empty")
+        ->required();
+    command->add_option("--text-key", options.text_key, "key of the text in JSON lines")
+        ->capture_default_str();
     command->add_option("--tokens-per-shard", options.tokens_per_shard, "")->capture_default_str();
     command->callback([] { prepare_data(options, std::cout); });
   }
@@ -206,7 +231,8 @@ void add_data(CLI::App& app) {
     CLI::App* command = data->add_subcommand("inspect", "what sources hold and what training makes of them");
     command->add_option("sources", options.sources, "files, folders, globs")->required();
     command->add_option("--tokenizer", options.tokenizer, "count tokens with this");
-    command->add_option("--text-key", options.text_key, "key of the text in JSON lines")->capture_default_str();
+    command->add_option("--text-key", options.text_key, "key of the text in JSON lines")
+        ->capture_default_str();
     command->add_option("--seq-len", options.seq_len, "")->capture_default_str();
     command->add_option("--documents", options.documents, "how many to show")->capture_default_str();
     command->add_flag("--verify", verify, "read shards whole and compare checksums");
@@ -221,8 +247,10 @@ void add_data(CLI::App& app) {
 
 int main(int argc, char** argv) {
   int code = 0;
-  CLI::App app{"ottava trains Llama-family language models in FP8, BF16 and FP32, from a laptop to a GPU cluster,\n"
-               "from one YAML or TOML file per experiment.", "ottava"};
+  CLI::App app{
+      "ottava trains Llama-family language models in FP8, BF16 and FP32, from a laptop to a GPU cluster,\n"
+      "from one YAML or TOML file per experiment.",
+      "ottava"};
   app.require_subcommand(1);
   app.set_version_flag("--version", OTTAVA_VERSION);
   add_train(app, code);

@@ -66,20 +66,22 @@ struct MetricsReporter::Files {
   }
 };
 
-MetricsReporter::MetricsReporter(Options options) : options_(std::move(options)), files_(std::make_unique<Files>()) {
+MetricsReporter::MetricsReporter(Options options)
+    : options_(std::move(options)), files_(std::make_unique<Files>()) {
   colors_ = prints_colors(options_.config, options_.world_size, isatty(STDOUT_FILENO) != 0);
   on_terminal_ = isatty(STDERR_FILENO) != 0 && options_.world_size == 1 && !is_dumb_terminal();
   if (options_.rank != 0 && !options_.config.save_for_all_ranks) return;
   const std::filesystem::path folder(options_.folder), events = folder / options_.config.save_tb_folder;
   std::filesystem::create_directories(folder);
   if (options_.config.enable_json_lines) {
-    const std::string name = options_.rank == 0 ? "metrics.jsonl" : fmt::format("metrics.rank{}.jsonl", options_.rank);
+    const std::string name =
+        options_.rank == 0 ? "metrics.jsonl" : fmt::format("metrics.rank{}.jsonl", options_.rank);
     files_->json_lines = std::make_unique<JsonLines>((folder / name).string(), options_.resumed_at);
   }
   if (options_.config.enable_tensorboard) {
     const bool is_alone = options_.world_size == 1 || !options_.config.save_for_all_ranks;
-    files_->tensorboard =
-        std::make_unique<TensorBoardWriter>((is_alone ? events : events / fmt::format("rank_{}", options_.rank)).string());
+    files_->tensorboard = std::make_unique<TensorBoardWriter>(
+        (is_alone ? events : events / fmt::format("rank_{}", options_.rank)).string());
   }
 }
 
@@ -97,13 +99,15 @@ void MetricsReporter::log_step(const StepMetrics& metrics) {
   files_->write(metrics.step, scalars_of(metrics));
 }
 
-void MetricsReporter::log_validation(int64_t step, double loss, double tokens_per_second, const MemoryUse& memory) {
+void MetricsReporter::log_validation(int64_t step, double loss, double tokens_per_second,
+                                     const MemoryUse& memory) {
   clear_progress();
   if (options_.rank == 0) {
-    log::info("validate step: {:2}  loss: {:7.4f}  memory: {:5.2f}GiB({:.2f}%)  tps: {}", step, loss, memory.gib,
-              memory.percent, with_commas(static_cast<int64_t>(tokens_per_second)));
+    log::info("validate step: {:2}  loss: {:7.4f}  memory: {:5.2f}GiB({:.2f}%)  tps: {}", step, loss,
+              memory.gib, memory.percent, with_commas(static_cast<int64_t>(tokens_per_second)));
   }
-  files_->write(step, {{"validation_metrics/loss", loss}, {"validation_metrics/throughput(tps)", tokens_per_second}});
+  files_->write(
+      step, {{"validation_metrics/loss", loss}, {"validation_metrics/throughput(tps)", tokens_per_second}});
 }
 
 void MetricsReporter::progress(int64_t step, double seconds_per_step) {
@@ -114,8 +118,8 @@ void MetricsReporter::progress(int64_t step, double seconds_per_step) {
   double done = static_cast<double>(step) / static_cast<double>(options_.total_steps);
   std::string bar(static_cast<size_t>(done * 30), '=');
   const std::string left = time_left(seconds_per_step * static_cast<double>(options_.total_steps - step));
-  const std::string line =
-      fmt::format("step {} of {} [{:<30}] {:.2f} s/step, {} left", step, options_.total_steps, bar, seconds_per_step, left);
+  const std::string line = fmt::format("step {} of {} [{:<30}] {:.2f} s/step, {} left", step,
+                                       options_.total_steps, bar, seconds_per_step, left);
   std::fprintf(stderr, "\r\033[K%s", line.c_str());
   std::fflush(stderr);
   progress_shown_ = true;

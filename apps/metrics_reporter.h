@@ -22,15 +22,16 @@ struct MemoryUse {
   double gib = 0, percent = 0;
 };
 MemoryUse memory_use(Device device);
-/// The table of dense vendor figures, the configuration, or a measurement of 0.1 s for each precision in `used`.
+/// The table of dense vendor figures, the configuration, or a measurement of 0.1 s for each precision in
+/// `used`.
 struct PrecisionsUsed {
   bool fp32 = true, bf16 = true;
 };
 DevicePeaks find_device_peaks(Device device, const MetricsConfig& config, PrecisionsUsed used = {});
 
-/// Whether the log line is coloured: on a terminal of a single process (among launched ranks it is the launcher's, whose
-/// output ends in a file as often as not), unless metrics.disable_color_printing, a NO_COLOR that is not empty
-/// (https://no-color.org) or TERM=dumb say otherwise.
+/// Whether the log line is coloured: on a terminal of a single process (among launched ranks it is the
+/// launcher's, whose output ends in a file as often as not), unless metrics.disable_color_printing, a
+/// NO_COLOR that is not empty (https://no-color.org) or TERM=dumb say otherwise.
 bool prints_colors(const MetricsConfig& config, int world_size, bool is_terminal);
 
 /// Says how a run goes: the log line, a progress line on a terminal, JSON lines and TensorBoard.
@@ -41,7 +42,9 @@ class MetricsReporter {
     std::string folder;        ///< job.dump_folder
     int64_t total_steps = 0;
     int64_t resumed_at = 0;    ///< records past this step belong to a run that was cut off
-    int rank = 0, world_size = 1;  ///< rank 0 reports; the others write files of their own under metrics.save_for_all_ranks
+    int rank = 0,
+        world_size =
+            1;  ///< rank 0 reports; the others write files of their own under metrics.save_for_all_ranks
   };
   explicit MetricsReporter(Options options);
   ~MetricsReporter();

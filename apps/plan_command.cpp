@@ -24,13 +24,17 @@ std::shared_ptr<const Tokenizer> tokenizer_if_there(const Config& config) {
 double gib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
 void print_memory(const MemoryPlan& memory, std::ostream& out) {
-  out << fmt::format("Memory per rank: {:.3f} GiB (persistent {:.3f})\n", gib(memory.total_bytes()), gib(memory.persistent_bytes));
-  for (const MemoryPlan::Row& row : memory.by_category()) out << fmt::format("  {:<16} {:>10.3f} GiB\n", name_of(row.category), gib(row.bytes));
+  out << fmt::format("Memory per rank: {:.3f} GiB (persistent {:.3f})\n", gib(memory.total_bytes()),
+                     gib(memory.persistent_bytes));
+  for (const MemoryPlan::Row& row : memory.by_category())
+    out << fmt::format("  {:<16} {:>10.3f} GiB\n", name_of(row.category), gib(row.bytes));
   out << "  largest:";
-  for (const PlannedAllocation& a : memory.largest(5)) out << fmt::format(" {} {:.3f} GiB;", a.name, gib(a.bytes));
+  for (const PlannedAllocation& a : memory.largest(5))
+    out << fmt::format(" {} {:.3f} GiB;", a.name, gib(a.bytes));
   out << '\n';
   for (const MemoryPlan::Phase& phase : memory.phases) {
-    out << fmt::format("  phase {:<10} {:>10.3f} GiB packed, {:.3f} GiB alive at most\n", phase.name, gib(phase.bytes), gib(phase.lower_bound));
+    out << fmt::format("  phase {:<10} {:>10.3f} GiB packed, {:.3f} GiB alive at most\n", phase.name,
+                       gib(phase.bytes), gib(phase.lower_bound));
   }
 }
 
@@ -48,7 +52,8 @@ void print_compute(const StepPlan& plan, std::ostream& out) {
 
 void print_traffic(const CommStats& stats, const CommStats& formula, std::ostream& out) {
   if (stats.calls() == 0) return;
-  out << fmt::format("Traffic per rank and step: {:.3f} GiB sent in {} calls\n", gib(stats.sent_bytes()), stats.calls());
+  out << fmt::format("Traffic per rank and step: {:.3f} GiB sent in {} calls\n", gib(stats.sent_bytes()),
+                     stats.calls());
   std::map<std::pair<std::string, std::string>, CommStats::Total> sums;
   for (const CommStats::Total& t : stats.totals()) {
     CommStats::Total& sum = sums[{t.axis, std::string(name_of(t.collective))}];
@@ -56,10 +61,11 @@ void print_traffic(const CommStats& stats, const CommStats& formula, std::ostrea
     sum.sent_bytes += t.sent_bytes;
   }
   for (const auto& [key, sum] : sums) {
-    out << fmt::format("  {:<14} {:<16} {:>8} calls {:>12.3f} GiB sent\n", key.first, key.second, sum.calls, gib(sum.sent_bytes));
+    out << fmt::format("  {:<14} {:<16} {:>8} calls {:>12.3f} GiB sent\n", key.first, key.second, sum.calls,
+                       gib(sum.sent_bytes));
   }
-  out << fmt::format("  by formula: {} calls, {} bytes; recorded: {} bytes\n", formula.calls(), with_commas(formula.sent_bytes()),
-                     with_commas(stats.sent_bytes()));
+  out << fmt::format("  by formula: {} calls, {} bytes; recorded: {} bytes\n", formula.calls(),
+                     with_commas(formula.sent_bytes()), with_commas(stats.sent_bytes()));
 }
 
 }  // namespace
@@ -68,13 +74,18 @@ void run_plan_command(const PlanCommand& command, std::ostream& out) {
   const Config config = load_config(command.file, command.overrides);
   const Experiment e = resolve_experiment(config, tokenizer_if_there(config), command.world_size);
   const Device device = planned_device(config.training.device);
-  RankGroups ranks(make_dry_run_world(0, command.world_size), make_dry_run_world(0, command.world_size), e.mesh);
+  RankGroups ranks(make_dry_run_world(0, command.world_size), make_dry_run_world(0, command.world_size),
+                   e.mesh);
   StepPlan plan = record_step(e.shape, device, ranks);
   const LlamaConfig& m = e.shape.model;
-  out << fmt::format("Model {}: {} parameters, vocabulary {}\n", model_title(config.model), with_commas(parameter_count(m)), m.vocab_size);
-  out << fmt::format("Ranks: {} ({}), planned for {}; this is rank 0, the fullest\n", command.world_size, e.mesh.describe(), device.type == DeviceType::cuda ? "cuda" : "cpu");
-  out << fmt::format("Step: {} sequences of {} tokens, {} micro-batch(es) of {} per rank; model FLOPs per token {:.4e}\n", e.global_batch, e.shape.sequence,
-                     e.shape.micro_batches, e.shape.batch, model_flops_per_token(m, e.shape.sequence));
+  out << fmt::format("Model {}: {} parameters, vocabulary {}\n", model_title(config.model),
+                     with_commas(parameter_count(m)), m.vocab_size);
+  out << fmt::format("Ranks: {} ({}), planned for {}; this is rank 0, the fullest\n", command.world_size,
+                     e.mesh.describe(), device.type == DeviceType::cuda ? "cuda" : "cpu");
+  out << fmt::format(
+      "Step: {} sequences of {} tokens, {} micro-batch(es) of {} per rank; model FLOPs per token {:.4e}\n",
+      e.global_batch, e.shape.sequence, e.shape.micro_batches, e.shape.batch,
+      model_flops_per_token(m, e.shape.sequence));
   print_memory(plan.memory, out);
   print_compute(plan, out);
   print_traffic(plan.traffic, step_traffic(e, 0), out);

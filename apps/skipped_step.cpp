@@ -25,7 +25,9 @@ std::string account_of(TrainingEngine& engine, int rank) {
   if (bad != sums.end()) {
     text += fmt::format("loss {} in micro-batch {} of {}", *bad, bad - sums.begin() + 1, sums.size());
   } else {
-    text += fmt::format("loss finite in {}", sums.size() == 1 ? "its only micro-batch" : fmt::format("all {} micro-batches", sums.size()));
+    text +=
+        fmt::format("loss finite in {}", sums.size() == 1 ? "its only micro-batch"
+                                                          : fmt::format("all {} micro-batches", sums.size()));
   }
   return text + (gradients.empty() ? ", gradients finite" : ", gradients not finite in " + gradients);
 }
@@ -36,12 +38,16 @@ std::string describe_skipped_step(TrainingEngine& engine, Communicator& control)
   const std::string mine = account_of(engine, control.rank());
   std::vector<std::string> accounts{mine};
   if (control.size() > 1) accounts = CommunicatorBootstrap(control).all_gather(mine);
-  std::stable_sort(accounts.begin(), accounts.end(), [](const std::string& a, const std::string& b) { return a[0] < b[0]; });
-  if (accounts.front()[0] == none) return "losses and gradients are finite on all ranks, the sum of their squares is not";
+  std::stable_sort(accounts.begin(), accounts.end(),
+                   [](const std::string& a, const std::string& b) { return a[0] < b[0]; });
+  if (accounts.front()[0] == none)
+    return "losses and gradients are finite on all ranks, the sum of their squares is not";
   std::string text;
   const auto suspects = static_cast<size_t>(
-      std::find_if(accounts.begin(), accounts.end(), [](const std::string& a) { return a[0] == none; }) - accounts.begin());
-  for (size_t i = 0; i < std::min(suspects, kNamedRanks); ++i) text += (i > 0 ? "; " : "") + accounts[i].substr(1);
+      std::find_if(accounts.begin(), accounts.end(), [](const std::string& a) { return a[0] == none; }) -
+      accounts.begin());
+  for (size_t i = 0; i < std::min(suspects, kNamedRanks); ++i)
+    text += (i > 0 ? "; " : "") + accounts[i].substr(1);
   if (suspects > kNamedRanks) text += fmt::format("; and {} more ranks", suspects - kNamedRanks);
   return text;
 }

@@ -6,9 +6,10 @@
 
 namespace ottava {
 
-/// Where the last step of all ranks went wrong, for people: which ranks, from which micro-batch on their losses are not
-/// finite, and which gradients are not; the ranks that began it first. All ranks make the call and get the same text;
-/// `control` moves CPU tensors. Copies every gradient to the host: for steps that were skipped.
+/// Where the last step of all ranks went wrong, for people: which ranks, from which micro-batch on their
+/// losses are not finite, and which gradients are not; the ranks that began it first. All ranks make the call
+/// and get the same text; `control` moves CPU tensors. Copies every gradient to the host: for steps that were
+/// skipped.
 std::string describe_skipped_step(TrainingEngine& engine, Communicator& control);
 
 }  // namespace ottava

@@ -30,21 +30,27 @@ std::string recompute_text(const std::vector<Recompute>& blocks) {
   return fmt::format("{} of {} blocks are recomputed", whole, blocks.size());
 }
 
-// Gathers are asked for ahead of their unit, gradients are summed while the next unit's backward computes; what a
-// tensor-parallel layer needs, it needs at once, and the norm comes last.
+// Gathers are asked for ahead of their unit, gradients are summed while the next unit's backward computes;
+// what a tensor-parallel layer needs, it needs at once, and the norm comes last.
 std::string overlap_text(const Experiment& e, const CommStats& traffic, const Communicator& world) {
   int64_t gathers = 0, sums = 0, tensor_parallel = 0;
   for (const CommStats::Total& t : traffic.totals()) {
     if (t.axis == "replica") continue;
-    int64_t& kind = t.axis == "tp" ? tensor_parallel : t.collective == Collective::all_gather ? gathers : sums;
+    int64_t& kind = t.axis == "tp"                           ? tensor_parallel
+                    : t.collective == Collective::all_gather ? gathers
+                                                             : sums;
     kind += t.sent_bytes;
   }
   if (!world.overlaps()) return fmt::format("nothing overlaps with compute ({})", world.transport());
   const bool gathers_overlap = gathers > 0 && e.shape.parameters.prefetch > 0;
-  std::string text = fmt::format("{} overlap with compute over {}", size_text(sums + (gathers_overlap ? gathers : 0)), world.transport());
-  if (sums > 0) text += gathers_overlap ? " (gathers of the units ahead, sums of gradients)" : " (sums of gradients)";
-  if (gathers > 0 && !gathers_overlap) text += fmt::format(", gathers {} are waited for (parallelism.fsdp_prefetch 0)", size_text(gathers));
-  if (tensor_parallel > 0) text += fmt::format(", tensor parallel {} is waited for", size_text(tensor_parallel));
+  std::string text = fmt::format("{} overlap with compute over {}",
+                                 size_text(sums + (gathers_overlap ? gathers : 0)), world.transport());
+  if (sums > 0)
+    text += gathers_overlap ? " (gathers of the units ahead, sums of gradients)" : " (sums of gradients)";
+  if (gathers > 0 && !gathers_overlap)
+    text += fmt::format(", gathers {} are waited for (parallelism.fsdp_prefetch 0)", size_text(gathers));
+  if (tensor_parallel > 0)
+    text += fmt::format(", tensor parallel {} is waited for", size_text(tensor_parallel));
   return text;
 }
 
@@ -57,33 +63,46 @@ void log_startup_report(const Experiment& e, const StepPlan& plan, Device device
   log::info("Starting job: {}", c.job.description);
   for (const std::string& note : c.provenance.notes) log::info("{}", note);
   if (device.type == DeviceType::cuda) {
-    log::info("Device: {} ({}), {} rank(s): {}", to_string(device), cuda::device_name(device.index), ranks.world->size(), e.mesh.describe());
+    log::info("Device: {} ({}), {} rank(s): {}", to_string(device), cuda::device_name(device.index),
+              ranks.world->size(), e.mesh.describe());
   } else {
-    log::info("Device: cpu ({}, {} threads), {} rank(s): {}", matmul_backend_description(), parallel_threads(), ranks.world->size(), e.mesh.describe());
+    log::info("Device: cpu ({}, {} threads), {} rank(s): {}", matmul_backend_description(),
+              parallel_threads(), ranks.world->size(), e.mesh.describe());
   }
-  log::info("Model {} size: {} total parameters ({} layers, dim {}, {} heads of {} over {} key/value heads, ffn {}, vocabulary {}{})",
-            model_title(c.model), with_commas(parameter_count(m)), m.layers, m.dim, m.heads, m.head_dim, m.kv_heads, m.ffn_dim, m.vocab_size,
-            m.tied_embeddings ? ", tied" : "");
-  log::info("Precision: compute {}, masters f32, moments {}, gradient sums {}; {}", name_of(s.parameters.compute), name_of(s.parameters.optimizer_state),
+  log::info(
+      "Model {} size: {} total parameters ({} layers, dim {}, {} heads of {} over {} key/value heads, ffn "
+      "{}, vocabulary {}{})",
+      model_title(c.model), with_commas(parameter_count(m)), m.layers, m.dim, m.heads, m.head_dim, m.kv_heads,
+      m.ffn_dim, m.vocab_size, m.tied_embeddings ? ", tied" : "");
+  log::info("Precision: compute {}, masters f32, moments {}, gradient sums {}; {}",
+            name_of(s.parameters.compute), name_of(s.parameters.optimizer_state),
             name_of(s.parameters.reduce), recompute_text(s.model_options.recompute));
   std::string categories;
   for (const MemoryPlan::Row& row : plan.memory.by_category()) {
-    categories += fmt::format("{}{} {}", categories.empty() ? "" : ", ", name_of(row.category), size_text(row.bytes));
+    categories +=
+        fmt::format("{}{} {}", categories.empty() ? "" : ", ", name_of(row.category), size_text(row.bytes));
   }
-  log::info("Memory plan: {} on each rank at the fullest moment: {}", size_text(plan.memory.total_bytes()), categories);
+  log::info("Memory plan: {} on each rank at the fullest moment: {}", size_text(plan.memory.total_bytes()),
+            categories);
   const double flops = plan.flops(Precision::fp32) + plan.flops(Precision::bf16) + plan.flops(Precision::fp8);
-  log::info("Compute: {:.3f} TFLOP on each rank and step ({:.1f}% bf16, {:.1f}% fp32, {:.1f}% fp8); model FLOPs per token {:.4g}", flops / 1e12,
-            100 * plan.flops(Precision::bf16) / flops, 100 * plan.flops(Precision::fp32) / flops, 100 * plan.flops(Precision::fp8) / flops,
-            model_flops_per_token(m, s.sequence));
+  log::info(
+      "Compute: {:.3f} TFLOP on each rank and step ({:.1f}% bf16, {:.1f}% fp32, {:.1f}% fp8); model FLOPs "
+      "per token {:.4g}",
+      flops / 1e12, 100 * plan.flops(Precision::bf16) / flops, 100 * plan.flops(Precision::fp32) / flops,
+      100 * plan.flops(Precision::fp8) / flops, model_flops_per_token(m, s.sequence));
   if (ranks.world->size() > 1) {
     const CommStats traffic = step_traffic(e, ranks.world->rank());
-    log::info("Traffic: {} in {} calls sent by this rank in each step: gathers {}, reductions {}, sums {}; {}", size_text(traffic.sent_bytes()),
-              traffic.calls(), size_text(traffic.sum(Collective::all_gather).sent_bytes),
-              size_text(traffic.sum(Collective::reduce_scatter).sent_bytes), size_text(traffic.sum(Collective::all_reduce).sent_bytes),
-              overlap_text(e, traffic, *ranks.world));
+    log::info(
+        "Traffic: {} in {} calls sent by this rank in each step: gathers {}, reductions {}, sums {}; {}",
+        size_text(traffic.sent_bytes()), traffic.calls(),
+        size_text(traffic.sum(Collective::all_gather).sent_bytes),
+        size_text(traffic.sum(Collective::reduce_scatter).sent_bytes),
+        size_text(traffic.sum(Collective::all_reduce).sent_bytes), overlap_text(e, traffic, *ranks.world));
   }
-  log::info("Trainer is initialized with local batch size {}, global batch size {}, gradient accumulation steps {}, sequence length {}, total steps {} (warmup {})",
-            s.batch, e.global_batch, s.micro_batches, s.sequence, c.training.steps, c.lr_scheduler.warmup_steps);
+  log::info(
+      "Trainer is initialized with local batch size {}, global batch size {}, gradient accumulation steps "
+      "{}, sequence length {}, total steps {} (warmup {})",
+      s.batch, e.global_batch, s.micro_batches, s.sequence, c.training.steps, c.lr_scheduler.warmup_steps);
 }
 
 void require_memory(const MemoryPlan& plan, Device device, Communicator& control) {
@@ -94,8 +113,11 @@ void require_memory(const MemoryPlan& plan, Device device, Communicator& control
     for (const PlannedAllocation& a : plan.largest(6)) {
       largest += fmt::format("{}{} {}", largest.empty() ? "" : ", ", a.name, size_text(a.bytes));
     }
-    complaint = fmt::format("the step needs {} on {}, {} are free for this rank; largest items: {}. Lower training.local_batch_size (raise global_batch_size instead) or training.seq_len, set activation_checkpoint.mode: full, optimizer.state_dtype: bfloat16, or shard over more ranks",
-                            size_text(plan.total_bytes()), to_string(device), size_text(available), largest);
+    complaint = fmt::format(
+        "the step needs {} on {}, {} are free for this rank; largest items: {}. Lower "
+        "training.local_batch_size (raise global_batch_size instead) or training.seq_len, set "
+        "activation_checkpoint.mode: full, optimizer.state_dtype: bfloat16, or shard over more ranks",
+        size_text(plan.total_bytes()), to_string(device), size_text(available), largest);
   }
   if (control.size() > 1) return require_no_complaint(control, complaint);
   if (!complaint.empty()) fail<MemoryError>("memory", "{}", complaint);

@@ -21,7 +21,8 @@ sigset_t stop_set() {
 StopSignals::StopSignals() {
   sigset_t set = stop_set();
   sigaddset(&set, SIGUSR2);  // wakes the thread when this object goes
-  if (pthread_sigmask(SIG_BLOCK, &set, nullptr) != 0) fail<Error>("signals", "cannot block signals: {}", std::strerror(errno));
+  if (pthread_sigmask(SIG_BLOCK, &set, nullptr) != 0)
+    fail<Error>("signals", "cannot block signals: {}", std::strerror(errno));
   thread_ = std::thread([this, set] {
     for (;;) {
       int signal = 0;
@@ -35,7 +36,8 @@ StopSignals::StopSignals() {
         raise(SIGINT);
       }
       received_.store(signal, std::memory_order_relaxed);
-      log::info("received {}: stopping after this step{}", strsignal(signal), signal == SIGINT ? " (again to stop at once)" : "");
+      log::info("received {}: stopping after this step{}", strsignal(signal),
+                signal == SIGINT ? " (again to stop at once)" : "");
     }
   });
 }

@@ -5,8 +5,9 @@
 
 namespace ottava {
 
-/// Takes SIGTERM, SIGUSR1 and SIGINT while it lives: they are blocked in every thread made after it, and one thread waits
-/// for them and sets a flag that the training loop reads between steps. A second SIGINT ends the program at once.
+/// Takes SIGTERM, SIGUSR1 and SIGINT while it lives: they are blocked in every thread made after it, and one
+/// thread waits for them and sets a flag that the training loop reads between steps. A second SIGINT ends the
+/// program at once.
 /// Make it before any other thread.
 class StopSignals {
  public:

@@ -24,7 +24,8 @@ void each_document(const TokenizerTrainOptions& options, Visit visit) {
   auto files = data::find_data_files(options.sources);
   for (const auto& file : files) {
     if (data::is_tokenized(file.format)) {
-      fail<DataError>(kTrain, "{} is a {}: a tokenizer is made from text", file.path, data::name_of(file.format));
+      fail<DataError>(kTrain, "{} is a {}: a tokenizer is made from text", file.path,
+                      data::name_of(file.format));
     }
   }
   data::Corpus corpus(std::move(files), {.max_text_bytes = 4 << 20});
@@ -38,7 +39,8 @@ void each_document(const TokenizerTrainOptions& options, Visit visit) {
         if (document.kind == data::Document::Kind::json_line) {
           if (auto problem = data::append_json_string(text, options.text_key, unescaped)) {
             fail<DataError>(kTrain, "{}:{}:{}: {}", corpus.files()[document.file].path,
-                            corpus.line_number(document.file, document.offset), problem->column, problem->what);
+                            corpus.line_number(document.file, document.offset), problem->column,
+                            problem->what);
           }
           text = unescaped;
         }
@@ -95,8 +97,9 @@ void tokenizer_train(const TokenizerTrainOptions& options, std::ostream& out) {
 void tokenizer_encode(const TokenizerEncodeOptions& options, std::ostream& out) {
   auto tokenizer = Tokenizer::load(options.tokenizer);
   bool wrap = options.wrap == TokenizerEncodeOptions::Wrap::as_the_files_say;
-  auto ids = tokenizer->encode(text_or_file(options.text, options.file),
-                               {.add_bos = wrap && tokenizer->adds_bos(), .add_eos = wrap && tokenizer->adds_eos()});
+  auto ids =
+      tokenizer->encode(text_or_file(options.text, options.file),
+                        {.add_bos = wrap && tokenizer->adds_bos(), .add_eos = wrap && tokenizer->adds_eos()});
   if (options.print == TokenizerEncodeOptions::Print::pieces) {
     for (int32_t id : ids) {
       std::string quoted;
@@ -122,8 +125,9 @@ void tokenizer_inspect(const TokenizerInspectOptions& options, std::ostream& out
   auto start = std::chrono::steady_clock::now();
   auto ids = tokenizer->encode(text);
   double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  out << fmt::format("{}: {} bytes, {} tokens, {:.3f} bytes per token, {:.1f} MB/s on one core\n", options.text_file,
-                     text.size(), ids.size(), static_cast<double>(text.size()) / std::max<size_t>(ids.size(), 1),
+  out << fmt::format("{}: {} bytes, {} tokens, {:.3f} bytes per token, {:.1f} MB/s on one core\n",
+                     options.text_file, text.size(), ids.size(),
+                     static_cast<double>(text.size()) / std::max<size_t>(ids.size(), 1),
                      static_cast<double>(text.size()) / 1e6 / std::max(seconds, 1e-9));
 }
 

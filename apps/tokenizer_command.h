@@ -7,10 +7,12 @@
 
 namespace ottava {
 
-/// `ottava tokenizer train --output DIR --vocab-size N SOURCE...`: makes a byte-level BPE tokenizer from text and writes
-/// DIR/tokenizer.json and DIR/tokenizer_config.json, which HF `tokenizers` and `transformers` read as well.
+/// `ottava tokenizer train --output DIR --vocab-size N SOURCE...`: makes a byte-level BPE tokenizer from text
+/// and writes DIR/tokenizer.json and DIR/tokenizer_config.json, which HF `tokenizers` and `transformers` read
+/// as well.
 struct TokenizerTrainOptions {
-  std::vector<std::string> sources;  ///< files, folders, globs, @lists as data.dataset_path takes them; no token shards
+  std::vector<std::string>
+      sources;  ///< files, folders, globs, @lists as data.dataset_path takes them; no token shards
   std::string text_key = "text";     ///< of JSON lines
   std::string output_folder;
   int32_t vocab_size = 0;
@@ -23,7 +25,8 @@ struct TokenizerTrainOptions {
 /// Says on `out` what it read and wrote. Throws ConfigError, FileError or DataError; then nothing is written.
 void tokenizer_train(const TokenizerTrainOptions& options, std::ostream& out);
 
-/// `ottava tokenizer encode TOKENIZER [TEXT | --file FILE]`: ids on one line; with `pieces` one line per token.
+/// `ottava tokenizer encode TOKENIZER [TEXT | --file FILE]`: ids on one line; with `pieces` one line per
+/// token.
 struct TokenizerEncodeOptions {
   std::string tokenizer;
   std::string text;
@@ -35,8 +38,9 @@ struct TokenizerEncodeOptions {
 };
 void tokenizer_encode(const TokenizerEncodeOptions& options, std::ostream& out);
 
-/// `ottava tokenizer decode TOKENIZER [IDS | --file FILE]`: the text and nothing else. Ids are decimal numbers between
-/// white space or commas. Throws DataError for anything else and for ids outside the vocabulary.
+/// `ottava tokenizer decode TOKENIZER [IDS | --file FILE]`: the text and nothing else. Ids are decimal
+/// numbers between white space or commas. Throws DataError for anything else and for ids outside the
+/// vocabulary.
 struct TokenizerDecodeOptions {
   std::string tokenizer;
   std::string ids;
@@ -44,7 +48,8 @@ struct TokenizerDecodeOptions {
 };
 void tokenizer_decode(const TokenizerDecodeOptions& options, std::ostream& out);
 
-/// `ottava tokenizer inspect TOKENIZER [--text FILE]`: what the files say; with a text, bytes per token on it.
+/// `ottava tokenizer inspect TOKENIZER [--text FILE]`: what the files say; with a text, bytes per token on
+/// it.
 struct TokenizerInspectOptions {
   std::string tokenizer;
   std::string text_file;

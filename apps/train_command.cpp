@@ -20,7 +20,8 @@ namespace {
 void make_dump_folder(const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  if (!error && ::access(folder.c_str(), W_OK | X_OK) != 0) error = std::error_code(errno, std::generic_category());
+  if (!error && ::access(folder.c_str(), W_OK | X_OK) != 0)
+    error = std::error_code(errno, std::generic_category());
   if (error) fail<FileError>("job.dump_folder", "cannot write into {}: {}", folder, error.message());
 }
 
@@ -35,12 +36,16 @@ int run_train_command(const TrainCommand& command) {
       make_dump_folder(config.job.dump_folder);
       if (config.job.print_config) std::cout << print_config(config) << std::flush;
       if (config.job.save_config_file) {
-        write_file_atomically((std::filesystem::path(config.job.dump_folder) / *config.job.save_config_file).string(), print_config(config));
+        write_file_atomically(
+            (std::filesystem::path(config.job.dump_folder) / *config.job.save_config_file).string(),
+            print_config(config));
       }
     }
-    settle_decisions(session.experiment, session.ranks, session.device, command.redecide ? DecisionSource::afresh : DecisionSource::checkpoint);
+    settle_decisions(session.experiment, session.ranks, session.device,
+                     command.redecide ? DecisionSource::afresh : DecisionSource::checkpoint);
     if (session.ranks.world->rank() == 0) {
-      write_file_atomically((std::filesystem::path(config.job.dump_folder) / "decisions.json").string(), to_json(session.experiment.decisions));
+      write_file_atomically((std::filesystem::path(config.job.dump_folder) / "decisions.json").string(),
+                            to_json(session.experiment.decisions));
     }
     Trainer trainer(session.experiment, session.ranks, session.device, &signals);
     trainer.run();

@@ -5,8 +5,8 @@
 
 namespace ottava {
 
-/// `ottava train CONFIG [--section.key value ...]`. [--redecide]. Returns the exit code: 0 when training is complete or was stopped by
-/// a signal after saving.
+/// `ottava train CONFIG [--section.key value ...]`. [--redecide]. Returns the exit code: 0 when training is
+/// complete or was stopped by a signal after saving.
 struct TrainCommand {
   std::string file;
   std::vector<std::string> overrides;

@@ -105,7 +105,8 @@ void validate(const TrainingConfig& c, config::Problems& problems) {
     problems.add("training.loss_scale",
                  fmt::format("expected none, dynamic or a number > 0, got the text \"{}\"", c.loss_scale));
   } else if (scale > std::numeric_limits<float>::max() || scale < std::numeric_limits<float>::min()) {
-    problems.add("training.loss_scale", fmt::format("{} is out of FP32's range, in which losses are scaled", c.loss_scale));
+    problems.add("training.loss_scale",
+                 fmt::format("{} is out of FP32's range, in which losses are scaled", c.loss_scale));
   }
   if (c.global_batch_size == 0) {
     problems.add("training.global_batch_size",

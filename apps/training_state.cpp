@@ -40,9 +40,11 @@ TrainingState parse_training_state(std::string_view text, std::string_view where
   s.skipped_steps = count("skipped_steps");
   s.consecutive_skips = count("consecutive_skips");
   if (const Json* scale = json.find("loss_scale")) {
-    s.loss_scale = {.scale = scale->as_number(fmt::format("{}: loss_scale", where)), .good_steps = count("loss_scale_good_steps")};
+    s.loss_scale = {.scale = scale->as_number(fmt::format("{}: loss_scale", where)),
+                    .good_steps = count("loss_scale_good_steps")};
   }
-  const std::string& hex = json.at("data_fingerprint", where).as_string(fmt::format("{}: data_fingerprint", where));
+  const std::string& hex =
+      json.at("data_fingerprint", where).as_string(fmt::format("{}: data_fingerprint", where));
   auto [end, error] = std::from_chars(hex.data(), hex.data() + hex.size(), s.data_fingerprint, 16);
   if (error != std::errc{} || end != hex.data() + hex.size()) {
     fail<FileError>("checkpoint", "{}: data_fingerprint is '{}', expected 16 hexadecimal digits", where, hex);

@@ -9,7 +9,8 @@
 
 namespace ottava {
 
-/// What a run carries from step to step besides weights and moments; `training_state.json` of every checkpoint.
+/// What a run carries from step to step besides weights and moments; `training_state.json` of every
+/// checkpoint.
 struct TrainingState {
   int64_t step = 0;            ///< finished steps, skipped ones included
   int64_t schedule_step = 0;   ///< of the learning rate: `step`, unless the schedule was begun anew

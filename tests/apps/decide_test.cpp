@@ -49,7 +49,8 @@ class Job {
     CHECK(refusals[0] == refusals[1]);
     if (!refusals[0].empty()) fail<ConfigError>("both ranks", "{}", refusals[0]);
     CHECK(settled[0]->decisions == settled[1]->decisions);
-    CHECK(settled[0]->shape.parameters.reduce_every_micro_batch == settled[1]->shape.parameters.reduce_every_micro_batch);
+    CHECK(settled[0]->shape.parameters.reduce_every_micro_batch ==
+          settled[1]->shape.parameters.reduce_every_micro_batch);
     return std::move(*settled[0]);
   }
   std::string value(DecisionSource source, const std::vector<std::string>& more = {}) const {
@@ -61,7 +62,8 @@ class Job {
   }
   /// As if a checkpoint of these circumstances had been saved with that decision.
   void save(int step, const std::string& value) const {
-    write(step, to_json({.made_for = settle(DecisionSource::afresh).decisions.made_for, .entries = {{kKey, value, "before"}}}));
+    write(step, to_json({.made_for = settle(DecisionSource::afresh).decisions.made_for,
+                         .entries = {{kKey, value, "before"}}}));
   }
   void write(int step, const std::string& text) const {
     const std::string path = folder_ / ("checkpoint/step-" + std::to_string(step));
@@ -82,10 +84,12 @@ TEST_CASE("gradients are reduced once where whole ones fit, else after every mic
   const Job small(Job::Size::small), impossible(Job::Size::impossible);
   const Experiment once = small.settle(kSaved);
   CHECK(small.value(kSaved) == "false");
-  CHECK_THAT(once.decisions.find(kKey)->reason, Contains("less traffic, and ") && Contains("MiB free suffice"));
+  CHECK_THAT(once.decisions.find(kKey)->reason,
+             Contains("less traffic, and ") && Contains("MiB free suffice"));
   CHECK_THAT(once.decisions.made_for, Contains("2 x 1 sequences of 64 tokens on each rank, cpu"));
   CHECK(impossible.value(kSaved) == "true");
-  CHECK_THAT(impossible.settle(kSaved).decisions.find(kKey)->reason, Contains("whole gradients would take ") && Contains(" free"));
+  CHECK_THAT(impossible.settle(kSaved).decisions.find(kKey)->reason,
+             Contains("whole gradients would take ") && Contains(" free"));
 }
 
 TEST_CASE("what the configuration says, or what makes no difference, is not decided") {
@@ -118,17 +122,22 @@ TEST_CASE("a checkpoint's decision is followed, --redecide makes it again") {
     job.write(8, to_json({.made_for = "another", .entries = {{kKey, "true", ""}}}));
     CHECK(job.value(kSaved) == "false");
   }
-  SECTION("unless checkpoints are off") { CHECK(job.value(kSaved, {"--checkpoint.enable", "false"}) == "false"); }
+  SECTION("unless checkpoints are off") {
+    CHECK(job.value(kSaved, {"--checkpoint.enable", "false"}) == "false");
+  }
 }
 
 TEST_CASE("a decision that cannot be followed is refused on all ranks and asks for --redecide") {
   const Job job(Job::Size::impossible);
   job.save(4, "false");
   CHECK_THROWS_WITH(job.settle(kSaved),
-                    Contains("[decisions] parallelism.fsdp_reduce_every_microbatch = false was decided when the checkpoint was saved; now that needs ") &&
-                        Contains(" are free: free memory, or start with --redecide, after which gradients are summed in another order"));
+                    Contains("[decisions] parallelism.fsdp_reduce_every_microbatch = false was decided when "
+                             "the checkpoint was saved; now that needs ") &&
+                        Contains(" are free: free memory, or start with --redecide, after which gradients "
+                                 "are summed in another order"));
   CHECK(job.value(kAfresh) == "true");
   job.save(4, "perhaps");
-  CHECK_THROWS_WITH(job.settle(kSaved), Contains("= 'perhaps', which is neither true nor false: start with --redecide"));
+  CHECK_THROWS_WITH(job.settle(kSaved),
+                    Contains("= 'perhaps', which is neither true nor false: start with --redecide"));
   CHECK(job.value(kAfresh) == "true");
 }

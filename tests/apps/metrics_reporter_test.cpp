@@ -21,7 +21,8 @@ void report_two_ranks(const std::string& folder, bool all_ranks) {
     MetricsConfig config;
     config.enable_tensorboard = true;
     config.save_for_all_ranks = all_ranks;
-    MetricsReporter reporter({.config = config, .folder = folder, .total_steps = 2, .rank = rank, .world_size = 2});
+    MetricsReporter reporter(
+        {.config = config, .folder = folder, .total_steps = 2, .rank = rank, .world_size = 2});
     StepMetrics m;
     m.step = 1;
     m.step_seconds = rank + 1;
@@ -36,7 +37,9 @@ int64_t files_in(const std::string& folder) {
 
 class Environment {
  public:
-  Environment(const char* name, const char* value) : name_(name) { value ? ::setenv(name, value, 1) : ::unsetenv(name); }
+  Environment(const char* name, const char* value) : name_(name) {
+    value ? ::setenv(name, value, 1) : ::unsetenv(name);
+  }
   ~Environment() { ::unsetenv(name_); }
 
  private:

@@ -32,12 +32,16 @@ std::string describe_on_rank(const Run& what, Communicator& world, Device device
   shape.micro_batches = what.micro_batches;
   std::vector<int> everyone(static_cast<size_t>(world.size()));
   std::iota(everyone.begin(), everyone.end(), 0);
-  EngineRun run(shape, std::make_unique<RankGroups>(world.split("world", everyone), world.split("world", everyone), Mesh({}, world.size())), device);
+  EngineRun run(shape,
+                std::make_unique<RankGroups>(world.split("world", everyone), world.split("world", everyone),
+                                             Mesh({}, world.size())),
+                device);
   Fsdp& parameters = run->parameters();
   parameters.initialise(7);
   const ParameterShard& embedding = parameters.shard(0);
   if (embedding.rows.end > kPoisoned && embedding.rows.begin <= kPoisoned) {
-    Tensor row = embedding.master.slice(kPoisoned - embedding.rows.begin, kPoisoned - embedding.rows.begin + 1);
+    Tensor row =
+        embedding.master.slice(kPoisoned - embedding.rows.begin, kPoisoned - embedding.rows.begin + 1);
     std::vector<float> nan(static_cast<size_t>(row.numel()), std::numeric_limits<float>::quiet_NaN());
     cast(run.stream(), view_of(nan.data(), row.shape), row);
   }
@@ -56,7 +60,9 @@ std::string describe_on_rank(const Run& what, Communicator& world, Device device
 std::string describe(const Run& what) {
   std::vector<std::string> texts(static_cast<size_t>(what.ranks));
   const Device device = devices().front();
-  run_thread_ranks({.ranks = what.ranks}, [&](Communicator& world) { texts[static_cast<size_t>(world.rank())] = describe_on_rank(what, world, device); });
+  run_thread_ranks({.ranks = what.ranks}, [&](Communicator& world) {
+    texts[static_cast<size_t>(world.rank())] = describe_on_rank(what, world, device);
+  });
   for (const std::string& text : texts) REQUIRE(text == texts.front());
   return texts.front();
 }
@@ -64,7 +70,8 @@ std::string describe(const Run& what) {
 }  // namespace
 
 TEST_CASE("a skipped step names the rank and the micro-batch whose loss was not finite first, and tensors") {
-  const std::string text = describe({.ranks = 2, .micro_batches = 3, .poisoned = [](int rank, int64_t m) { return rank == 1 && m >= 1; }});
+  const std::string text = describe(
+      {.ranks = 2, .micro_batches = 3, .poisoned = [](int rank, int64_t m) { return rank == 1 && m >= 1; }});
   CHECK_THAT(text, StartsWith("rank 1: loss nan in micro-batch 2 of 3, gradients not finite in "));
   CHECK_THAT(text, Contains("; rank 0: loss finite in all 3 micro-batches, gradients not finite in "));
   CHECK_THAT(text, Contains(" of 15: tok_embeddings, "));
@@ -73,7 +80,9 @@ TEST_CASE("a skipped step names the rank and the micro-batch whose loss was not 
 TEST_CASE("a gradient alone may overflow, in one process too") {
   const std::string text = describe({.loss_scale = 3e38});
   CHECK_THAT(text, StartsWith("rank 0: loss finite in its only micro-batch, gradients not finite in "));
-  CHECK(describe({.poisoned = [](int, int64_t) { return true; }}).starts_with("rank 0: loss nan in micro-batch 1 of 1, "));
+  CHECK(describe({.poisoned = [](int, int64_t) {
+          return true;
+        }}).starts_with("rank 0: loss nan in micro-batch 1 of 1, "));
 }
 
 TEST_CASE("no more than four ranks are named") {
@@ -84,5 +93,6 @@ TEST_CASE("no more than four ranks are named") {
 }
 
 TEST_CASE("where nothing but the norm is not finite, that is said") {
-  CHECK(describe({.ranks = 2}) == "losses and gradients are finite on all ranks, the sum of their squares is not");
+  CHECK(describe({.ranks = 2}) ==
+        "losses and gradients are finite on all ranks, the sum of their squares is not");
 }

@@ -42,30 +42,46 @@ const Device kCpu{DeviceType::cpu, 0};
 
 TEST_CASE("the report says model, precision, memory, compute and schedule") {
   const std::string text = report(1, {"--activation_checkpoint.mode", "full"});
-  for (const char* part : {"Device: cpu (", "1 rank(s)", "Model llama3 debugmodel size: 6,163,712 total parameters (6 layers, dim 256, 16 heads of 16 over 16",
-                           "compute bf16, masters f32, moments f32, gradient sums f32; 6 of 6 blocks are recomputed", "Memory plan: ", "parameters ",
-                           "TFLOP on each rank and step", "local batch size 1, global batch size 1, gradient accumulation steps 1, sequence length 64"}) {
+  for (const char* part :
+       {"Device: cpu (", "1 rank(s)",
+        "Model llama3 debugmodel size: 6,163,712 total parameters (6 layers, dim 256, 16 heads of 16 over 16",
+        "compute bf16, masters f32, moments f32, gradient sums f32; 6 of 6 blocks are recomputed",
+        "Memory plan: ", "parameters ", "TFLOP on each rank and step",
+        "local batch size 1, global batch size 1, gradient accumulation steps 1, sequence length 64"}) {
     CHECK_THAT(text, Contains(part));
   }
   CHECK_THAT(text, !Contains("Traffic: "));
 }
 
 TEST_CASE("the report says which calls run beside compute and which are waited for") {
-  CHECK_THAT(report(2, {}), Contains(" overlap with compute over thread (gathers of the units ahead, sums of gradients)\n"));
+  CHECK_THAT(report(2, {}),
+             Contains(" overlap with compute over thread (gathers of the units ahead, sums of gradients)\n"));
   const std::string late = report(2, {"--parallelism.fsdp_prefetch", "0"});
-  CHECK_THAT(late, Contains(" overlap with compute over thread (sums of gradients), gathers ") && Contains(" are waited for (parallelism.fsdp_prefetch 0)\n"));
-  CHECK_THAT(report(4, {"--parallelism.tensor_parallel_degree", "2"}), Contains("(gathers of the units ahead, sums of gradients), tensor parallel ") && Contains(" is waited for\n"));
-  CHECK_THAT(report(2, {"--parallelism.data_parallel_replicate_degree", "2"}), Contains("gathers 0.0 KiB, reductions 0.0 KiB") && Contains(" overlap with compute over thread (sums of gradients)\n"));
-  CHECK_THAT(report(2, {"--parallelism.tensor_parallel_degree", "2"}), Contains("0.0 KiB overlap with compute over thread, tensor parallel ") && Contains(" is waited for\n"));
+  CHECK_THAT(late, Contains(" overlap with compute over thread (sums of gradients), gathers ") &&
+                       Contains(" are waited for (parallelism.fsdp_prefetch 0)\n"));
+  CHECK_THAT(report(4, {"--parallelism.tensor_parallel_degree", "2"}),
+             Contains("(gathers of the units ahead, sums of gradients), tensor parallel ") &&
+                 Contains(" is waited for\n"));
+  CHECK_THAT(report(2, {"--parallelism.data_parallel_replicate_degree", "2"}),
+             Contains("gathers 0.0 KiB, reductions 0.0 KiB") &&
+                 Contains(" overlap with compute over thread (sums of gradients)\n"));
+  CHECK_THAT(
+      report(2, {"--parallelism.tensor_parallel_degree", "2"}),
+      Contains("0.0 KiB overlap with compute over thread, tensor parallel ") && Contains(" is waited for\n"));
 }
 
-TEST_CASE("a step that does not fit is refused before it begins, on all ranks, with what is large and what shrinks it") {
+TEST_CASE(
+    "a step that does not fit is refused before it begins, on all ranks, with what is large and what shrinks "
+    "it") {
   const Config config = config_with({"--model.flavor", "405B"});
   {
     RankGroups alone = solo_rank_groups();
     const StepPlan plan = record_step(resolve_experiment(config, nullptr, 1).shape, kCpu, alone);
     CHECK_THROWS_AS(require_memory(plan.memory, kCpu, *alone.control), MemoryError);
-    CHECK_THROWS_WITH(require_memory(plan.memory, kCpu, *alone.control), Contains("[memory] the step needs ") && Contains(" are free for this rank; largest items: ") && Contains(". Lower training.local_batch_size"));
+    CHECK_THROWS_WITH(require_memory(plan.memory, kCpu, *alone.control),
+                      Contains("[memory] the step needs ") &&
+                          Contains(" are free for this rank; largest items: ") &&
+                          Contains(". Lower training.local_batch_size"));
     CHECK(memory_for_rank(kCpu, *alone.control) > 0);
   }
   std::vector<std::string> messages(2);
@@ -79,6 +95,7 @@ TEST_CASE("a step that does not fit is refused before it begins, on all ranks, w
       messages[static_cast<size_t>(world.rank())] = error.what();
     }
   });
-  CHECK_THAT(messages[0], Contains("[ranks] rank 0 cannot go on: the step needs ") && Contains(" are free for this rank; largest items: "));
+  CHECK_THAT(messages[0], Contains("[ranks] rank 0 cannot go on: the step needs ") &&
+                              Contains(" are free for this rank; largest items: "));
   CHECK(messages[1] == messages[0]);
 }

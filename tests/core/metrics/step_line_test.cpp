@@ -16,7 +16,8 @@ TEST_CASE("the log line is TorchTitan's, with the honest utilization behind it")
   m.mfu_percent = 2.66;
   m.utilization_percent = 3.1;
   CHECK(step_line(m, false) ==
-        "step: 10  loss:  4.1234  grad_norm:  1.2345  memory:  0.51GiB(0.37%)  tps: 365,000  tflops: 26.26  mfu: 2.66%  util: 3.10%");
+        "step: 10  loss:  4.1234  grad_norm:  1.2345  memory:  0.51GiB(0.37%)  tps: 365,000  tflops: 26.26  "
+        "mfu: 2.66%  util: 3.10%");
   const std::string painted = step_line(m, true);
   CHECK(painted.starts_with("\033[31mstep: 10  \033[0m\033[32mloss:  4.1234  \033[0m"));
   std::string bare;
