@@ -84,7 +84,7 @@ void NcclCommunicator::issue(Stream& stream, uint64_t ticket, std::vector<Collec
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   cudaStreamIsCapturing(static_cast<cudaStream_t>(stream.native()), &capture);
   if (capture != cudaStreamCaptureStatusNone) return;
-  nccl_->issued({done, calls[0].kind, axis(), calls[0].label, static_cast<int64_t>(calls.size())});
+  nccl_->issued({done, calls[0].kind, axis(), calls[0].label, static_cast<int64_t>(calls.size()), calls[0].elements()});
 }
 
 void NcclCommunicator::enqueue(const CollectiveCall& call) {

@@ -87,7 +87,7 @@ void NcclRank::issued(Issued work) {
 void NcclRank::advance() {
   while (!queue_.empty()) {
     Issued& front = queue_.front();
-    if (!front_entered_) state_->enter(front.kind, front.axis, front.label, front.calls);
+    if (!front_entered_) state_->enter(front.kind, front.axis, front.label, front.calls, front.elements);
     front_entered_ = true;
     cudaError_t status = cudaEventQuery(static_cast<cudaEvent_t>(front.done->native()));
     if (status == cudaErrorNotReady) return;

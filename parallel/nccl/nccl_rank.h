@@ -50,7 +50,7 @@ class NcclRank {
     std::shared_ptr<Event> done;
     Collective kind;
     std::string axis, label;
-    int64_t calls = 1;
+    int64_t calls = 1, elements = 0;
   };
   /// Adds work whose end is watched. Not for work captured into a CUDA graph: its events cannot be asked.
   void issued(Issued work);

@@ -2,9 +2,11 @@
 
 #include <fmt/core.h>
 
+#include <new>
 #include <stdexcept>
 #include <vector>
 
+#include "core/cuda/runtime.h"
 #include "parallel/communicator.h"
 
 namespace ottava::conformance {
@@ -26,6 +28,36 @@ void expect_error(std::string_view text, Body body) {
     return;
   }
   expect(false, "nothing was thrown, expected: {}", text);
+}
+
+/// Memory of the host that a GPU reaches too, where there is one: the same cases then run on every transport.
+template <class T>
+struct DeviceVisible {
+  using value_type = T;
+  DeviceVisible() = default;
+  template <class U>
+  DeviceVisible(const DeviceVisible<U>&) {}
+  T* allocate(size_t count) {
+    if (cuda::device_count() > 0) return static_cast<T*>(cuda::allocate_pinned(count * sizeof(T)));
+    return static_cast<T*>(::operator new(count * sizeof(T)));
+  }
+  void deallocate(T* data, size_t) noexcept {
+    if (cuda::device_count() > 0) return cuda::release_pinned(data);
+    ::operator delete(data);
+  }
+  bool operator==(const DeviceVisible&) const = default;
+};
+template <class T>
+using Values = std::vector<T, DeviceVisible<T>>;
+
+/// Under NCCL every rank has the GPU of its number.
+inline Stream stream_for(const Communicator& world) {
+  return world.transport() == "nccl" ? Stream::cuda(world.world_ranks()[static_cast<size_t>(world.rank())]) : Stream::cpu();
+}
+/// After it the host sees the results.
+inline void finish(const Request& request, Stream& stream) {
+  request.wait(stream);
+  stream.synchronize();
 }
 
 /// One body that every rank of a world runs.

@@ -8,10 +8,10 @@ namespace ottava::conformance {
 namespace {
 
 void refuses_bad_arguments(Communicator& world) {
-  Stream stream = Stream::cpu();
+  Stream stream = stream_for(world);
   int64_t n = world.size();
-  std::vector<float> a(static_cast<size_t>(8 * n)), b(static_cast<size_t>(8 * n));
-  std::vector<uint8_t> bytes(8);
+  Values<float> a(static_cast<size_t>(8 * n)), b(static_cast<size_t>(8 * n));
+  Values<uint8_t> bytes(8);
   Tensor whole = view_of(a.data(), {8 * n}), other = view_of(b.data(), {8 * n}), block = view_of(b.data(), {8});
   auto shape_error = [&](std::string_view text, auto body) { expect_error<ShapeError>(text, body); };
 
@@ -72,22 +72,22 @@ void refuses_bad_arguments(Communicator& world) {
 }
 
 void groups_are_transactions(Communicator& world) {
-  Stream stream = Stream::cpu(), second = Stream::cpu();
-  std::vector<float> x(4, 1.0f), y(4, 1.0f);
+  Stream stream = stream_for(world), second = stream_for(world);
+  Values<float> x(4, 1.0f), y(4, 1.0f);
   expect_error<CommError>("no group is open", [&] { world.group_end(); });
   {
     Group group(world);
     expect_error<CommError>("groups do not nest", [&] { world.group_begin(); });
     Request inside = world.all_reduce(stream, {.send = view_of(x.data(), {4}), .label = "x"});
     expect(!inside.done(), "a call was done before its group ended");
-    expect_error<CommError>("end the group first", [&] { inside.wait(stream); });
+    expect_error<CommError>("end the group first", [&] { finish(inside, stream); });
     expect_error<CommError>("cannot be part of a group", [&] { world.barrier(stream, "b"); });
     expect_error<CommError>("another stream than its group", [&] {
       world.all_reduce(second, {.send = view_of(x.data(), {4}), .label = "x"});
     });
     world.all_reduce(stream, {.send = view_of(y.data(), {4}), .label = "y"});
-    group.end().wait(stream);
-    inside.wait(stream);
+    finish(group.end(), stream);
+    finish(inside, stream);
     expect(inside.done(), "a call of a finished group is not done");
   }
   expect(world.stats().calls() == 2, "a group of two calls was counted as {}", world.stats().calls());
@@ -99,13 +99,13 @@ void groups_are_transactions(Communicator& world) {
   } catch (int) {
   }
   expect(world.stats().calls() == 2, "a dropped group was issued");
-  world.all_reduce(stream, {.send = view_of(x.data(), {4}), .label = "x"}).wait(stream);
+  finish(world.all_reduce(stream, {.send = view_of(x.data(), {4}), .label = "x"}), stream);
 }
 
 void counts_bytes(Communicator& world) {
-  Stream stream = Stream::cpu();
+  Stream stream = stream_for(world);
   int64_t n = world.size(), r = world.rank();
-  std::vector<float> a(static_cast<size_t>(10 * n)), b(static_cast<size_t>(10 * n));
+  Values<float> a(static_cast<size_t>(10 * n)), b(static_cast<size_t>(10 * n));
   Tensor whole = view_of(a.data(), {10 * n}), target = view_of(b.data(), {10 * n});
   Tensor block = view_of(b.data() + 10 * r, {10});
   auto expect_sum = [&](Collective kind, int64_t calls, int64_t payload, int64_t sent) {
@@ -114,16 +114,16 @@ void counts_bytes(Communicator& world) {
            "{}: {} calls, {} payload, {} sent; expected {}, {}, {}", name_of(kind), sum.calls, sum.payload_bytes,
            sum.sent_bytes, calls, payload, sent);
   };
-  world.all_reduce(stream, {.send = whole, .label = "a"}).wait(stream);
+  finish(world.all_reduce(stream, {.send = whole, .label = "a"}), stream);
   expect_sum(Collective::all_reduce, 1, 40 * n, 80 * (n - 1));
-  world.reduce_scatter(stream, {.send = whole, .recv = block, .label = "a"}).wait(stream);
-  world.reduce_scatter(stream, {.send = whole, .recv = block, .label = "b"}).wait(stream);
+  finish(world.reduce_scatter(stream, {.send = whole, .recv = block, .label = "a"}), stream);
+  finish(world.reduce_scatter(stream, {.send = whole, .recv = block, .label = "b"}), stream);
   expect_sum(Collective::reduce_scatter, 2, 80 * n, 80 * (n - 1));
-  world.all_gather(stream, {.send = block, .recv = target, .label = "a"}).wait(stream);
+  finish(world.all_gather(stream, {.send = block, .recv = target, .label = "a"}), stream);
   expect_sum(Collective::all_gather, 1, 40 * n, 40 * (n - 1));
-  world.all_to_all(stream, {.send = whole, .recv = target, .label = "a"}).wait(stream);
+  finish(world.all_to_all(stream, {.send = whole, .recv = target, .label = "a"}), stream);
   expect_sum(Collective::all_to_all, 1, 40 * n, 40 * (n - 1));
-  world.broadcast(stream, {.tensor = block, .root = 0, .label = "a"}).wait(stream);
+  finish(world.broadcast(stream, {.tensor = block, .root = 0, .label = "a"}), stream);
   expect_sum(Collective::broadcast, 1, 40, r == n - 1 ? 0 : 40);
   world.barrier(stream, "a");
   expect_sum(Collective::barrier, 1, 0, 0);
@@ -132,7 +132,7 @@ void counts_bytes(Communicator& world) {
   world.stats().reset();
   expect(world.stats().totals().empty(), "reset left counts behind");
   int64_t odd = 4 * n + 3;
-  world.all_reduce(stream, {.send = whole.slice(0, odd), .label = "odd"}).wait(stream);
+  finish(world.all_reduce(stream, {.send = whole.slice(0, odd), .label = "odd"}), stream);
   int64_t slice = (odd * (r + 1) / n - odd * r / n) * 4;
   expect_sum(Collective::all_reduce, 1, odd * 4, odd * 4 - slice + (n - 1) * slice);
 
@@ -150,16 +150,16 @@ void counts_bytes(Communicator& world) {
 }
 
 void splits_share_counters(Communicator& world) {
-  Stream stream = Stream::cpu();
+  Stream stream = stream_for(world);
   std::vector<int> everyone(static_cast<size_t>(world.size()));
   std::iota(everyone.begin(), everyone.end(), 0);
   auto same = world.split("dp_shard", everyone);
   auto alone = world.split("tp", {world.rank()});
   expect(same->size() == world.size() && same->rank() == world.rank() && same->axis() == "dp_shard", "split");
   expect(alone->size() == 1 && alone->rank() == 0 && alone->world_ranks()[0] == world.rank(), "split alone");
-  std::vector<float> x(4, 2.0f), y(4);
-  same->all_reduce(stream, {.send = view_of(x.data(), {4}), .label = "x"}).wait(stream);
-  alone->all_gather(stream, {.send = view_of(x.data(), {4}), .recv = view_of(y.data(), {4}), .label = "y"}).wait(stream);
+  Values<float> x(4, 2.0f), y(4);
+  finish(same->all_reduce(stream, {.send = view_of(x.data(), {4}), .label = "x"}), stream);
+  finish(alone->all_gather(stream, {.send = view_of(x.data(), {4}), .recv = view_of(y.data(), {4}), .label = "y"}), stream);
   expect(x == y, "one rank alone did not copy");
   expect(world.stats().sum(Collective::all_gather, "tp").calls == 1, "tp was not counted in the world's counters");
   expect(world.stats().sum(Collective::all_reduce, "dp_shard").calls == 1, "dp_shard was not counted");

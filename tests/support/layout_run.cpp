@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "core/ops/cross_entropy.h"
+#include "parallel/nccl/nccl_communicator.h"
 #include "parallel/thread/thread_communicator.h"
 #include "tests/support/devices.h"
 #include "tests/support/engine_run.h"
@@ -87,6 +88,12 @@ LayoutCurve combine(const TrainingShape& whole, const Layout& layout, std::vecto
   return out;
 }
 
+std::vector<int> everyone(const Layout& layout) {
+  std::vector<int> ranks(static_cast<size_t>(layout.world_size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
 }  // namespace
 
 TrainingShape shape_on(const TrainingShape& whole, const Layout& layout) {
@@ -99,13 +106,25 @@ TrainingShape shape_on(const TrainingShape& whole, const Layout& layout) {
 }
 
 LayoutCurve train_on(const TrainingShape& whole, const Layout& layout, int steps) {
+  return train_on(whole, layout, steps, devices().front());
+}
+
+LayoutCurve train_on(const TrainingShape& whole, const Layout& layout, int steps, Device device) {
   std::vector<RankCurve> ranks(static_cast<size_t>(layout.world_size()));
-  const Device device = devices().front();
   run_thread_ranks({.ranks = layout.world_size()}, [&](Communicator& world) {
-    std::vector<int> everyone(static_cast<size_t>(world.size()));
-    std::iota(everyone.begin(), everyone.end(), 0);
-    auto groups = std::make_unique<RankGroups>(world.split("world", everyone), world.split("world", everyone), layout.mesh());
+    auto groups = std::make_unique<RankGroups>(world.split("world", everyone(layout)), world.split("world", everyone(layout)), layout.mesh());
     ranks[static_cast<size_t>(world.rank())] = train_rank(whole, layout, steps, std::move(groups), device);
+  });
+  return combine(whole, layout, std::move(ranks));
+}
+
+LayoutCurve train_over_nccl(const TrainingShape& whole, const Layout& layout, int steps) {
+  std::vector<RankCurve> ranks(static_cast<size_t>(layout.world_size()));
+  run_thread_ranks({.ranks = layout.world_size()}, [&](Communicator& control) {
+    CommunicatorBootstrap bootstrap(control);
+    auto world = nccl::make_world(bootstrap, control.shared_state(), control.rank());
+    auto groups = std::make_unique<RankGroups>(control.split("world", everyone(layout)), std::move(world), layout.mesh());
+    ranks[static_cast<size_t>(control.rank())] = train_rank(whole, layout, steps, std::move(groups), {DeviceType::cuda, control.rank()});
   });
   return combine(whole, layout, std::move(ranks));
 }

@@ -31,5 +31,8 @@ TrainingShape shape_on(const TrainingShape& whole, const Layout& layout);
 
 /// Trains `whole.batch` sequences per step from seed 7 on tokens that are the same for every layout, ranks as threads.
 LayoutCurve train_on(const TrainingShape& whole, const Layout& layout, int steps);
+LayoutCurve train_on(const TrainingShape& whole, const Layout& layout, int steps, Device device);
+/// The same over NCCL, rank r on GPU r. Needs nccl_ranks(layout.world_size()) of them (nccl_ranks.h).
+LayoutCurve train_over_nccl(const TrainingShape& whole, const Layout& layout, int steps);
 
 }  // namespace ottava::test

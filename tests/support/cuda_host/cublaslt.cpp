@@ -11,7 +11,6 @@
 #include "core/bf16.h"
 #include "core/cuda/cublaslt_library.h"
 #include "tests/support/cuda_host/execution.h"
-#include "tests/support/cuda_host/memory.h"
 
 // cuBLASLt for the host execution layer: the entry points of core/cuda/cublaslt_library.h, which enforce what the library
 // requires (types, TN and multiples of 16 for fp8, scale modes, alignment, workspace, an algorithm made for exactly this
@@ -145,7 +144,7 @@ struct Product {
 
 bool covers(const void* data, const Layout& layout) {
   const uint64_t elements = (layout.cols - 1) * static_cast<uint64_t>(layout.ld) + layout.rows;
-  return kind_of(data) == MemoryKind::device && bytes_behind(data) >= elements * size_of(layout.type);
+  return device_bytes_behind(data) >= elements * size_of(layout.type);
 }
 bool aligned(const void* data, uint32_t alignment) { return reinterpret_cast<uintptr_t>(data) % alignment == 0; }
 
@@ -264,7 +263,7 @@ cublasStatus_t matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc_handle,
   if (!aligned(a, plan.alignment[0]) || !aligned(b, plan.alignment[1]) || !aligned(d, plan.alignment[3])) {
     return refuse(CUBLAS_STATUS_INVALID_VALUE, "an operand is less aligned than the algorithm was promised");
   }
-  if (workspace_bytes < plan.workspace || (plan.workspace && (kind_of(workspace) != MemoryKind::device || !aligned(workspace, 256)))) {
+  if (workspace_bytes < plan.workspace || (plan.workspace && (device_bytes_behind(workspace) < plan.workspace || !aligned(workspace, 256)))) {
     return refuse(CUBLAS_STATUS_INVALID_VALUE, "the workspace is too small, not on the device or not aligned to 256 bytes");
   }
   if (c != d || !covers(a, la) || !covers(b, lb) || !covers(d, ld)) {

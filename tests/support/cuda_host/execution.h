@@ -82,6 +82,8 @@ int enqueue_grid(void* stream, const Geometry& geometry, const Call& call);
 int enqueue_work(void* stream, const Call& call);
 /// True when the device can read p.
 bool is_device_visible(const void* p);
+/// Bytes of device memory from p to the end of its allocation; 0 for other memory.
+size_t device_bytes_behind(const void* p);
 /// Makes cudaGetErrorString explain the next cudaErrorLaunchFailure or cudaErrorInvalidValue with this text.
 void explain(const char* format, ...) __attribute__((format(printf, 1, 2)));
 

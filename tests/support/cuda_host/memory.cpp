@@ -13,9 +13,10 @@ namespace {
 struct Allocation {
   size_t bytes;
   MemoryKind kind;
+  int gpu;
 };
 std::map<uintptr_t, Allocation> table;
-size_t in_use = 0;
+std::map<int, size_t> in_use;
 
 std::map<uintptr_t, Allocation>::const_iterator find(const void* p) {
   auto address = reinterpret_cast<uintptr_t>(p);
@@ -36,13 +37,13 @@ void guard(bool on) {
 
 }  // namespace
 
-void* allocate(size_t bytes, MemoryKind kind) {
+void* allocate(size_t bytes, MemoryKind kind, int gpu) {
   void* p = nullptr;
   if (posix_memalign(&p, 256, bytes) != 0) return nullptr;
   std::memset(p, 0xff, bytes);
-  table[reinterpret_cast<uintptr_t>(p)] = {bytes, kind};
+  table[reinterpret_cast<uintptr_t>(p)] = {bytes, kind, gpu};
   if (kind == MemoryKind::device) {
-    in_use += bytes;
+    in_use[gpu] += bytes;
     poison(p, bytes);
   }
   return p;
@@ -52,7 +53,7 @@ bool release(void* p, MemoryKind kind) {
   auto it = table.find(reinterpret_cast<uintptr_t>(p));
   if (it == table.end() || it->second.kind != kind) return false;
   if (kind == MemoryKind::device) {
-    in_use -= it->second.bytes;
+    in_use[it->second.gpu] -= it->second.bytes;
     unpoison(p, it->second.bytes);
   }
   table.erase(it);
@@ -70,7 +71,12 @@ size_t bytes_behind(const void* p) {
   return it == table.end() ? 0 : it->first + it->second.bytes - reinterpret_cast<uintptr_t>(p);
 }
 
-size_t device_bytes_in_use() { return in_use; }
+int gpu_of(const void* p) {
+  auto it = find(p);
+  return it == table.end() ? -1 : it->second.gpu;
+}
+
+size_t device_bytes_in_use(int gpu) { return in_use[gpu]; }
 
 DeviceAccess::DeviceAccess() { guard(false); }
 DeviceAccess::~DeviceAccess() { guard(true); }

@@ -13,7 +13,7 @@
 #include "streams.h"
 
 // The CUDA runtime's entry points that this project calls, as the execution layer's own functions. A program linked with
-// them has one GPU of compute capability 9.0.
+// them has eight GPUs of compute capability 9.0.
 namespace ottava::cuda_host {
 namespace {
 
@@ -81,7 +81,8 @@ cudaError_t enqueue_transfer(cudaStream_t handle, F f) {
 cudaError_t free_memory(void* p, MemoryKind kind) {
   if (!p) return cudaSuccess;
   auto lock = lock_layer();
-  cudaError_t status = synchronize_all(lock);  // as the real one does
+  const int gpu = kind == MemoryKind::device ? gpu_of(p) : current_gpu();
+  cudaError_t status = synchronize_gpu(lock, gpu < 0 ? current_gpu() : gpu);  // as the real one does
   if (!release(p, kind)) {
     explain("freed %p, which is not the start of such an allocation", p);
     return cudaErrorInvalidValue;
@@ -103,10 +104,19 @@ bool is_device_visible(const void* p) {
   return !p || kind_of(p) != MemoryKind::none;
 }
 
+size_t device_bytes_behind(const void* p) {
+  auto lock = lock_layer();
+  return kind_of(p) == MemoryKind::device ? bytes_behind(p) : 0;
+}
+
 int enqueue_grid(void* handle, const Geometry& geometry, const Call& call) {
   auto lock = lock_layer();
   Stream* stream = find_stream(handle);
   cudaError_t status = stream ? check_geometry(geometry, call.kernel) : cudaErrorInvalidResourceHandle;
+  if (stream && stream->gpu != current_gpu()) {
+    explain("a kernel for a stream of GPU %d is launched by a thread that has chosen GPU %d (cudaSetDevice)", stream->gpu, current_gpu());
+    status = cudaErrorInvalidResourceHandle;
+  }
   if (status != cudaSuccess) {
     call.drop(call.arguments);
     return status;
@@ -131,12 +141,16 @@ using namespace ottava::cuda_host;
 extern "C" {
 
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 1;
+  *count = kGpus;
   return cudaSuccess;
 }
-cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : cudaErrorInvalidDevice; }
+cudaError_t cudaSetDevice(int device) {
+  if (device < 0 || device >= kGpus) return cudaErrorInvalidDevice;
+  current_gpu() = device;
+  return cudaSuccess;
+}
 cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
+  *device = current_gpu();
   return cudaSuccess;
 }
 cudaError_t cudaDriverGetVersion(int* version) {
@@ -166,7 +180,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
   auto lock = lock_layer();
   *total_bytes = kDeviceBytes;
-  *free_bytes = kDeviceBytes - device_bytes_in_use();
+  *free_bytes = kDeviceBytes - device_bytes_in_use(current_gpu());
   return cudaSuccess;
 }
 cudaError_t cudaGetLastError() { return cudaSuccess; }
@@ -174,7 +188,7 @@ const char* cudaGetErrorString(cudaError_t error) {
   switch (error) {
     case cudaSuccess: return "no error";
     case cudaErrorMemoryAllocation: return "out of memory";
-    case cudaErrorInvalidDevice: return "there is only device 0";
+    case cudaErrorInvalidDevice: return "there are GPUs 0 to 7";
     case cudaErrorNotReady: return "not ready";
     default: return explanation;
   }
@@ -182,13 +196,14 @@ const char* cudaGetErrorString(cudaError_t error) {
 
 cudaError_t cudaMalloc(void** p, size_t bytes) {
   auto lock = lock_layer();
-  *p = bytes && device_bytes_in_use() + bytes <= kDeviceBytes ? allocate(bytes, MemoryKind::device) : nullptr;
+  const int gpu = current_gpu();
+  *p = bytes && device_bytes_in_use(gpu) + bytes <= kDeviceBytes ? allocate(bytes, MemoryKind::device, gpu) : nullptr;
   return *p || !bytes ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 cudaError_t cudaFree(void* p) { return free_memory(p, MemoryKind::device); }
 cudaError_t cudaHostAlloc(void** p, size_t bytes, unsigned) {
   auto lock = lock_layer();
-  *p = bytes ? allocate(bytes, MemoryKind::pinned) : nullptr;
+  *p = bytes ? allocate(bytes, MemoryKind::pinned, current_gpu()) : nullptr;
   return *p || !bytes ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 cudaError_t cudaFreeHost(void* p) { return free_memory(p, MemoryKind::pinned); }
@@ -268,9 +283,13 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
   if (!stream) return cudaErrorInvalidResourceHandle;
   return is_idle(*stream) ? synchronize(lock, *stream) : cudaErrorNotReady;
 }
+cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
+  *status = cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
 cudaError_t cudaDeviceSynchronize() {
   auto lock = lock_layer();
-  return synchronize_all(lock);
+  return synchronize_gpu(lock, current_gpu());
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
@@ -309,7 +328,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t waiting, cudaEvent_t handle, unsign
                       as_identity(s.identity, [&] { acquire(event->order); });
                       return cudaSuccess;
                     },
-                    [event, version] { return event->completed >= version; }, event->stream});
+                    [event, version] { return event->completed >= version; }, [event] { return event->stream; }});
   return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t handle) {

@@ -35,6 +35,14 @@ Settings from_environment() {
       reject("OTTAVA_CUDA_HOST_STREAMS", streams, "eager, lazy or random");
     }
   }
+  if (const char* text = std::getenv("OTTAVA_CUDA_HOST_COLLECTIVES")) {
+    std::string_view collectives = text;
+    if (collectives == "late") {
+      result.collectives = Collectives::late;
+    } else if (collectives != "prompt") {
+      reject("OTTAVA_CUDA_HOST_COLLECTIVES", collectives, "prompt or late");
+    }
+  }
   return result;
 }
 

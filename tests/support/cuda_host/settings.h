@@ -8,15 +8,22 @@ namespace ottava::cuda_host {
 enum class Order { forward, reverse, random };
 /// When work enqueued on a stream runs: at once if it can; as late as waiting allows; or by chance.
 enum class Streams { eager, lazy, random };
+/// When a collective moves its data: as soon as streams come to it, or when nothing else is left to do (a slow network).
+enum class Collectives { prompt, late };
 
 /// From the environment at first use; a test may change it between launches.
 ///     OTTAVA_CUDA_HOST_ORDER=forward|reverse|random:SEED     OTTAVA_CUDA_HOST_STREAMS=eager|lazy|random
+///     OTTAVA_CUDA_HOST_COLLECTIVES=prompt|late
 struct Settings {
   Order order = Order::forward;
   Streams streams = Streams::eager;
+  Collectives collectives = Collectives::prompt;
   uint64_t seed = 1;
 };
 Settings& settings();
+
+/// Every NCCL communicator reports a remote error from now on.
+void break_network();
 
 /// xorshift64*: the layer's own, so that no test's random numbers move.
 uint64_t next_random();

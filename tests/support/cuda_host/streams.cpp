@@ -34,11 +34,14 @@ void run_head(Stream& stream) {
   progress.notify_all();
 }
 
-Stream* any_runnable() {
-  std::vector<Stream*> runnable;
+enum class Asked { no, yes };  // whether somebody waits for the work
+
+Stream* any_runnable(Asked asked) {
+  std::vector<Stream*> runnable, late;
   for (auto& stream : streams) {
-    if (can_run(*stream)) runnable.push_back(stream.get());
+    if (can_run(*stream)) (stream->queue.front().is_late ? late : runnable).push_back(stream.get());
   }
+  if (runnable.empty() && asked == Asked::yes) runnable.swap(late);
   if (runnable.empty()) return nullptr;
   bool random = settings().streams == Streams::random;
   return runnable[random ? next_random() % runnable.size() : 0];
@@ -46,9 +49,12 @@ Stream* any_runnable() {
 
 // The stream whose work brings `target` on, and no other if that can be known.
 Stream* needed_for(Stream* target) {
+  auto exists = [&] { return std::ranges::any_of(streams, [&](const auto& s) { return s.get() == target; }); };
   for (size_t hops = 0; target && hops <= streams.size(); ++hops) {
+    if (!exists()) return nullptr;
     if (can_run(*target)) return target;
-    target = target->queue.empty() ? nullptr : target->queue.front().waits_for;
+    const bool knows = !target->queue.empty() && target->queue.front().waits_for;
+    target = knows ? target->queue.front().waits_for() : nullptr;
   }
   return nullptr;
 }
@@ -57,10 +63,16 @@ Stream* needed_for(Stream* target) {
 
 std::unique_lock<std::mutex> lock_layer() { return std::unique_lock(layer_mutex); }
 
+int& current_gpu() {
+  static thread_local int gpu = 0;
+  return gpu;
+}
+
 Stream* create_stream() {
   auto& stream = streams.emplace_back(std::make_unique<Stream>());
   stream->identity = make_identity();
   stream->slot = created++;
+  stream->gpu = current_gpu();
   return stream.get();
 }
 
@@ -85,16 +97,18 @@ void enqueue(Stream& stream, Task task) {
   stream.queue.push_back(std::move(task));
   progress.notify_all();
   if (settings().streams == Streams::lazy) return;
-  while (Stream* next = any_runnable()) {
+  while (Stream* next = any_runnable(Asked::no)) {
     if (settings().streams == Streams::random && next_random() >> 63) return;
     run_head(*next);
   }
 }
 
+void wake() { progress.notify_all(); }
+
 cudaError_t run_until(std::unique_lock<std::mutex>& lock, Stream* target, const std::function<bool()>& done) {
   while (!done()) {
     Stream* next = settings().streams == Streams::random ? nullptr : needed_for(target);
-    if (!next) next = any_runnable();
+    if (!next) next = any_runnable(Asked::yes);
     if (next) {
       run_head(*next);
     } else if (progress.wait_for(lock, std::chrono::seconds(60)) == std::cv_status::timeout) {
@@ -114,9 +128,10 @@ cudaError_t synchronize(std::unique_lock<std::mutex>& lock, Stream& stream) {
   return std::exchange(stream.error, cudaSuccess);
 }
 
-cudaError_t synchronize_all(std::unique_lock<std::mutex>& lock) {
+cudaError_t synchronize_gpu(std::unique_lock<std::mutex>& lock, int gpu) {
   cudaError_t first = cudaSuccess;
   for (size_t i = 0; i < streams.size(); ++i) {
+    if (streams[i]->gpu != gpu) continue;
     cudaError_t status = synchronize(lock, *streams[i]);
     if (first == cudaSuccess) first = status;
   }

@@ -204,7 +204,7 @@ TEST_CASE("runtime calls check their arguments") {
   CHECK(cudaMemsetAsync(host.data(), 0, 4, native) == cudaErrorInvalidValue);
   CHECK(cudaFree(device + 1) == cudaErrorInvalidValue);
   CHECK(cudaFreeHost(device) == cudaErrorInvalidValue);
-  CHECK(cudaSetDevice(1) == cudaErrorInvalidDevice);
+  CHECK(cudaSetDevice(8) == cudaErrorInvalidDevice);
   cudaStream_t blocking = nullptr;
   CHECK(cudaStreamCreateWithFlags(&blocking, cudaStreamDefault) == cudaErrorInvalidValue);
   CHECK_THROWS_AS(cuda::allocate(0, size_t{9} << 30), MemoryError);

@@ -1,0 +1,95 @@
+#include <string_view>
+
+#include "tests/support/catch.h"
+#include "tests/support/engine_run.h"
+#include "tests/support/layout_run.h"
+#include "tests/support/nccl_ranks.h"
+
+// The whole step with ranks that have a GPU each: FSDP's gathers and sums and tensor parallelism's on NCCL's stream beside
+// the compute stream, against one process on the CPU.
+
+using namespace ottava;
+using namespace ottava::test;
+
+namespace {
+
+// Two blocks, heads of 64. The largest matrices travel alone, the others packed; three ranks divide none.
+TrainingShape whole_step(DType compute) {
+  LlamaConfig model;
+  model.dim = 64;
+  model.layers = 2;
+  model.heads = 2;
+  model.kv_heads = 2;
+  model.head_dim = 64;
+  model.ffn_dim = 160;
+  model.vocab_size = 320;
+  TrainingShape shape = tiny_shape(model, 6, 12);
+  shape.parameters.compute = compute;
+  shape.max_norm = 1;
+  shape.groups.assign(llama_parameters(model).specs.size(), {.weight_decay = 0.1f, .lr_factor = 1});
+  return shape;
+}
+
+LayoutCurve on_cpu(const TrainingShape& whole, int steps) { return train_on(whole, {}, steps, {DeviceType::cpu, 0}); }
+
+struct Case {
+  const char* name;
+  Layout layout;
+};
+
+void check(const TrainingShape& whole, const Layout& layout, int steps, double tolerance) {
+  if (nccl_ranks(layout.world_size()) < layout.world_size()) return;
+  const LayoutCurve cpu = on_cpu(whole, steps), curve = train_over_nccl(whole, layout, steps);
+  for (size_t step = 0; step < curve.loss.size(); ++step) {
+    INFO("step " << step);
+    CHECK(curve.loss[step] == Approx(cpu.loss[step]).epsilon(tolerance));
+    CHECK(curve.grad_norm[step] == Approx(cpu.grad_norm[step]).epsilon(10 * tolerance));
+  }
+  const LayoutCurve again = train_over_nccl(whole, layout, steps);
+  CHECK(again.loss == curve.loss);
+  CHECK(again.grad_norm == curve.grad_norm);
+}
+
+}  // namespace
+
+TEST_CASE("f32 steps over NCCL end where one process on the CPU ends") {
+  const std::vector<Case> cases = {
+      {"FSDP 2", {.dp_shard = 2}},
+      {"FSDP 3, uneven shards, accumulation", {.dp_shard = 3, .micro_batches = 2}},
+      {"TP 2", {.tp = 2}},
+      {"FSDP 2 x TP 2", {.dp_shard = 2, .tp = 2}},
+      {"HSDP 2x2", {.dp_replicate = 2, .dp_shard = 2}},
+  };
+  for (const Case& c : cases) {
+    DYNAMIC_SECTION(c.name) {
+      TrainingShape whole = whole_step(DType::f32);
+      whole.batch = 12;
+      check(whole, c.layout, 3, 1e-5);
+    }
+  }
+}
+
+TEST_CASE("bf16 steps over NCCL end near one process on the CPU") {
+  check(whole_step(DType::bf16), {.dp_shard = 2}, 3, 2e-3);
+  check(whole_step(DType::bf16), {.tp = 2}, 3, 2e-3);
+}
+
+TEST_CASE("weights kept, gathered ahead, reduced once: the order of streams changes no bit") {
+  if (nccl_ranks(2) < 2) return;
+  TrainingShape whole = whole_step(DType::bf16);
+  const Layout layout{.dp_shard = 2, .micro_batches = 3};
+  const LayoutCurve usual = train_over_nccl(whole, layout, 2);
+  whole.parameters.reshard = FsdpOptions::Reshard::never;
+  CHECK(train_over_nccl(whole, layout, 2).grad_norm == usual.grad_norm);
+  whole.parameters.prefetch = 3;
+  CHECK(train_over_nccl(whole, layout, 2).grad_norm == usual.grad_norm);
+  whole.parameters.reshard = FsdpOptions::Reshard::always;
+  CHECK(train_over_nccl(whole, layout, 2).grad_norm == usual.grad_norm);
+}
+
+TEST_CASE("streams of two ranks under the race detector: no races") {
+  TrainingShape whole = whole_step(DType::bf16);
+  whole.batch = 2;
+  whole.sequence = whole.model_options.sequence = 8;
+  check(whole, {.dp_shard = 2}, 1, 2e-3);
+}

@@ -1,0 +1,83 @@
+#include <cstdlib>
+
+#include "parallel/bootstrap.h"
+#include "parallel/nccl/nccl_communicator.h"
+#include "parallel/thread/thread_communicator.h"
+#include "tests/parallel/communicator_conformance.h"
+#include "tests/support/catch.h"
+#include "tests/support/nccl_ranks.h"
+
+using namespace ottava;
+using namespace ottava::test;
+using namespace ottava::conformance;
+using Catch::Contains;
+
+TEST_CASE("NCCL communicator conforms") {
+  for (int ranks : {1, 2, 3, 4}) {
+    if (nccl_ranks(ranks) < ranks) continue;
+    for (auto* cases : {&contract_cases(), &data_cases()}) {
+      for (const auto& item : *cases) {
+        INFO(item.name << " on " << ranks << " ranks");
+        CHECK_NOTHROW(run_nccl_ranks({.ranks = ranks}, [&](Communicator&, Communicator& world) { item.run(world); }));
+      }
+    }
+  }
+}
+
+TEST_CASE("without NCCL or a GPU its communicator is refused") {
+  if (nccl_ranks(1) > 0) return;
+  CHECK_THROWS(run_nccl_ranks({.ranks = 1}, [](Communicator&, Communicator&) {}));
+}
+
+TEST_CASE("NCCL moves tensors of the GPU only") {
+  if (nccl_ranks(2) < 2) return;
+  CHECK_NOTHROW(run_nccl_ranks({.ranks = 2}, [](Communicator&, Communicator& world) {
+    Stream host = Stream::cpu();
+    std::vector<float> x(4);
+    expect_error<CommError>("'x' is on cpu, and NCCL moves GPU tensors only",
+                            [&] { world.all_reduce(host, {.send = view_of(x.data(), {4}), .label = "x"}); });
+    Stream stream = stream_for(world);
+    expect_error<CommError>("a buffer is not memory of the GPU",
+                            [&] { world.all_reduce(stream, {.send = view_of(x.data(), {4}), .label = "x"}); });
+  }));
+}
+
+TEST_CASE("two ranks on one GPU are refused by NCCL") {
+  if (nccl_ranks(2) < 2) return;
+  CHECK_THROWS_WITH(run_thread_ranks({.ranks = 2, .timeout_seconds = 20},
+                                     [](Communicator& control) {
+                                       CommunicatorBootstrap bootstrap(control);
+                                       nccl::make_world(bootstrap, control.shared_state(), 0);
+                                     }),
+                    Contains("Duplicate GPU detected"));
+}
+
+TEST_CASE("a rank that does not come ends the others' collectives") {
+  if (nccl_ranks(2) < 2) return;
+  CHECK_THROWS_WITH(run_nccl_ranks({.ranks = 2, .timeout_seconds = 1},
+                                   [](Communicator& control, Communicator& world) {
+                                     Stream stream = stream_for(world);
+                                     Values<float> x(8, 1.0f);
+                                     if (world.rank() == 0) {
+                                       world.all_reduce(stream, {.send = view_of(x.data(), {8}), .label = "alone"}).wait(stream);
+                                       stream.synchronize();  // comes back because the call is aborted
+                                       if (world.state().failed()) throw CommError(world.state().failure());
+                                     }
+                                     Stream host = Stream::cpu();
+                                     control.barrier(host, "end");
+                                   }),
+                    Contains("all_reduce 'alone") && Contains("made no progress for 1 s"));
+}
+
+TEST_CASE("ranks that make different calls over NCCL do not hang") {
+  if (nccl_ranks(2) < 2) return;
+  CHECK_THROWS_AS(run_nccl_ranks({.ranks = 2, .timeout_seconds = 2},
+                                 [](Communicator&, Communicator& world) {
+                                   Stream stream = stream_for(world);
+                                   Values<float> x(8, 1.0f);
+                                   const int64_t count = world.rank() == 0 ? 8 : 4;
+                                   finish(world.all_reduce(stream, {.send = view_of(x.data(), {count}), .label = "x"}), stream);
+                                   if (world.state().failed()) throw CommError(world.state().failure());
+                                 }),
+                  CommError);
+}

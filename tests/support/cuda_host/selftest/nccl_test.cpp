@@ -1,0 +1,122 @@
+// NCCL's stand-in: what it refuses, what it spoils, and how errors and aborted calls come to an end.
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include <chrono>
+#include <cmath>
+#include <thread>
+
+#include "core/cuda/runtime.h"
+#include "tests/parallel/communicator_conformance.h"
+#include "tests/support/cuda_host/selftest/fixture.h"
+#include "tests/support/nccl_ranks.h"
+
+using namespace ottava;
+using namespace ottava::test;
+using namespace ottava::conformance;
+using cuda_host::Streams;
+
+namespace {
+
+/// A communicator of one rank, without the project's code around it.
+struct Alone {
+  ncclComm_t comm = nullptr;
+  Stream stream = Stream::cuda(0);
+  Alone() {
+    ncclUniqueId id;
+    ncclGetUniqueId(&id);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    CHECK(ncclCommInitRankConfig(&comm, 1, id, 0, &config) == ncclInProgress);
+    settle();
+  }
+  ~Alone() {
+    stream.synchronize();
+    ncclCommDestroy(comm);
+  }
+  cudaStream_t native() { return static_cast<cudaStream_t>(stream.native()); }
+  void settle() {
+    ncclResult_t result = ncclInProgress;
+    while (result == ncclInProgress) ncclCommGetAsyncError(comm, &result);
+    CHECK(result == ncclSuccess);
+  }
+};
+
+std::string refusal(ncclResult_t result) { return result == ncclInvalidArgument ? ncclGetLastError(nullptr) : ""; }
+
+}  // namespace
+
+TEST_CASE("buffers that are not in place as NCCL defines it, or not the GPU's, are refused") {
+  Alone alone;
+  DeviceBuffer x(alone.stream, DType::f32, {16}, std::vector<float>(16, 1.0f));
+  float* data = device_pointer<float>(x);
+  float host[4] = {};
+  CHECK(contains(refusal(ncclAllReduce(data, data + 4, 8, ncclFloat32, ncclSum, alone.comm, alone.native())), "buffers overlap"));
+  CHECK(contains(refusal(ncclAllGather(data + 1, data, 4, ncclFloat32, alone.comm, alone.native())), "buffers overlap"));
+  CHECK(contains(refusal(ncclReduceScatter(data, data + 1, 4, ncclFloat32, ncclSum, alone.comm, alone.native())), "buffers overlap"));
+  CHECK(contains(refusal(ncclAllReduce(host, host, 4, ncclFloat32, ncclSum, alone.comm, alone.native())), "not memory of the GPU"));
+  CHECK(contains(refusal(ncclAllReduce(data + 8, data + 8, 9, ncclFloat32, ncclSum, alone.comm, alone.native())), "past its allocation"));
+  CHECK(contains(refusal(ncclBroadcast(data, data, 4, ncclFloat32, 1, alone.comm, alone.native())), "no such rank"));
+  CHECK(contains(refusal(ncclAllReduce(data, data, 4, ncclFloat16, ncclSum, alone.comm, alone.native())), "this type is not reduced"));
+  Stream other = Stream::cuda(1);
+  CHECK(contains(refusal(ncclAllReduce(data, data, 4, ncclFloat32, ncclSum, alone.comm, static_cast<cudaStream_t>(other.native()))),
+                 "not one of the communicator's GPU"));
+  DeviceBuffer elsewhere(other, DType::f32, {16}, std::vector<float>(16, 1.0f));
+  CHECK(contains(refusal(ncclAllReduce(device_pointer<float>(elsewhere), device_pointer<float>(elsewhere), 4, ncclFloat32, ncclSum,
+                                       alone.comm, alone.native())),
+                 "on another GPU"));
+  CHECK(ncclSend(data, 4, ncclFloat32, 0, alone.comm, alone.native()) == ncclInvalidUsage);
+  CHECK(ncclGroupEnd() == ncclInvalidUsage);
+  CHECK(x.floats()[5] == 1.0f);
+}
+
+TEST_CASE("in place works where NCCL defines it, and calls of a group go together") {
+  Alone alone;
+  DeviceBuffer x(alone.stream, DType::f32, {4}, std::vector<float>{1, 2, 3, 4}), y(alone.stream, DType::f32, {4});
+  ncclGroupStart();
+  CHECK(ncclSend(device_pointer<float>(x), 4, ncclFloat32, 0, alone.comm, alone.native()) == ncclSuccess);
+  CHECK(ncclRecv(device_pointer<float>(y), 4, ncclFloat32, 0, alone.comm, alone.native()) == ncclSuccess);
+  CHECK(ncclGroupEnd() == ncclInProgress);
+  alone.settle();
+  CHECK(ncclAllReduce(device_pointer<float>(x), device_pointer<float>(x), 4, ncclFloat32, ncclSum, alone.comm, alone.native()) ==
+        ncclInProgress);
+  CHECK(x.floats() == y.floats());
+}
+
+#if !defined(__SANITIZE_THREAD__)  // which reports the read, as it should
+TEST_CASE("a result is spoilt from the start of a call to its end, and late calls end last") {
+  auto& settings = cuda_host::settings();
+  const auto before = settings;
+  settings.collectives = cuda_host::Collectives::late;
+  {
+    Alone alone;
+    DeviceBuffer x(alone.stream, DType::f32, {4}, std::vector<float>(4, 1.0f)), y(alone.stream, DType::f32, {4}, std::vector<float>(4, 2.0f));
+    Stream other = Stream::cuda(0);
+    DeviceBuffer seen(other, DType::f32, {4});
+    ncclAllReduce(device_pointer<float>(x), device_pointer<float>(y), 4, ncclFloat32, ncclSum, alone.comm, alone.native());
+    cuda::copy(seen.tensor().data, y.tensor().data, 16, other.native());  // without an event
+    CHECK(std::isnan(seen.floats()[0]));
+    CHECK(y.floats()[0] == 1.0f);
+  }
+  settings = before;
+}
+#endif
+
+TEST_CASE("a network that breaks fails the ranks, and calls under way are given up") {
+  CHECK_THROWS_WITH(run_nccl_ranks({.ranks = 2},
+                                   [](Communicator& control, Communicator& world) {
+                                     Stream stream = stream_for(world);
+                                     Values<float> x(8, 1.0f);
+                                     finish(world.all_reduce(stream, {.send = view_of(x.data(), {8}), .label = "x"}), stream);
+                                     Stream host = Stream::cpu();
+                                     control.barrier(host, "both are here");
+                                     if (world.rank() == 0) {
+                                       world.all_reduce(stream, {.send = view_of(x.data(), {8}), .label = "broken"}).wait(stream);
+                                       cuda_host::break_network();
+                                     }
+                                     stream.synchronize();
+                                     while (!world.state().failed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                                     throw CommError(world.state().failure());
+                                   }),
+                    Catch::Contains("a collective failed: remote process exited"));
+}

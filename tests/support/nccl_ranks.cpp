@@ -1,0 +1,23 @@
+#include "tests/support/nccl_ranks.h"
+
+#include <algorithm>
+
+#include "core/cuda/runtime.h"
+#include "parallel/bootstrap.h"
+#include "parallel/nccl/nccl_communicator.h"
+#include "parallel/thread/thread_communicator.h"
+
+namespace ottava::test {
+
+void run_nccl_ranks(const NcclRanks& options, const std::function<void(Communicator& control, Communicator& world)>& body) {
+  run_thread_ranks({.ranks = options.ranks, .timeout_seconds = options.timeout_seconds}, [&](Communicator& control) {
+    CommunicatorBootstrap bootstrap(control);
+    auto world = nccl::make_world(bootstrap, control.shared_state(), control.rank());
+    control.stats().reset();
+    body(control, *world);
+  });
+}
+
+int nccl_ranks(int wanted) { return nccl::available() ? std::min(wanted, cuda::device_count()) : 0; }
+
+}  // namespace ottava::test
