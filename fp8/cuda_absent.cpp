@@ -3,6 +3,7 @@
 #include "core/error.h"
 #include "fp8/amax_history_kernels.h"
 #include "fp8/quantize_kernels.h"
+#include "fp8/scaled_matmul_kernels.h"
 
 namespace ottava::fp8::cuda {
 namespace {
@@ -14,7 +15,10 @@ void amax(Stream&, const Tensor&, const Tensor&) { absent(); }
 void column_amax(Stream&, const Tensor&, const Tensor&) { absent(); }
 void delayed_amax(Stream&, const AmaxHistory&, const Tensor&, const Tensor&) { absent(); }
 void dequantize(Stream&, const Quantized&, Granularity, const Tensor&) { absent(); }
+void fill_with(Stream&, const Tensor&, const Tensor&) { absent(); }
 void quantize(Stream&, const Quantize&) { absent(); }
+void scale_result(Stream&, const ScaledMatmul&, const Tensor&) { absent(); }
+void scaled_matmul(Stream&, const ScaledMatmul&) { absent(); }
 void transpose_bytes(Stream&, const Tensor&, const Tensor&) { absent(); }
 
 }  // namespace ottava::fp8::cuda

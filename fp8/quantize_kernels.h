@@ -36,6 +36,7 @@ namespace cuda {
 void amax(Stream& stream, const Tensor& x, const Tensor& amax);
 void column_amax(Stream& stream, const Tensor& x, const Tensor& amax);
 void quantize(Stream& stream, const Quantize& args);
+/// Inverse scales may be left out: all are 1.
 void dequantize(Stream& stream, const Quantized& x, Granularity granularity, const Tensor& y);
 void transpose_bytes(Stream& stream, const Tensor& from, const Tensor& to);
 }  // namespace cuda

@@ -11,8 +11,8 @@ struct ScaledOperand {
   Quantized matrix;
   Granularity granularity = Granularity::tensor;
   /// Where the contraction lies in memory. `outer`: the bytes are those of the transposed matrix,
-  /// [contraction, outer index]; for granularity tensor and 128x128 alone, whose scales do not care. GPUs
-  /// before Blackwell multiply only `inner`.
+  /// [contraction, outer index]; for granularity tensor and 128x128 alone, whose scales do not care. On a GPU
+  /// only with `emulate`: tensor cores take `inner`, so that bytes are transposed first (transpose_bytes).
   enum class Contraction : uint8_t { inner, outer } contraction = Contraction::inner;
 };
 
@@ -30,17 +30,24 @@ struct ScaledOperand {
 /// values, so this is one bf16 product of the widened operands; scales per tensor and row then multiply the
 /// result, which is rounded once. Block scales that are not powers of two, or leave bf16's normal range,
 /// throw NumericsError.
+///
+/// On a GPU by its tensor cores (cuBLASLt), sums in f32: forward with scales per tensor or row accumulates fast
+/// (14 bits between promotions), the others do not. All addresses are aligned to 16 bytes. A GPU has per-tensor
+/// scales from sm_89 on, rows and blocks of 128 on sm_90 alone, 1x32 from sm_100 on; what it lacks throws
+/// DeviceError with what it has. `emulate` asks for the CPU's way on any GPU: exact bf16 operands on the same
+/// bytes, and bf16's speed. Block scales must then be powers of two, which only the CPU can afford to check.
 struct ScaledMatmul {
-  MatmulKind kind = MatmulKind::forward;  ///< which of the three: forward accumulates fast on GPUs that can
+  MatmulKind kind = MatmulKind::forward;  ///< which of the three
   ScaledOperand a, b;
   Tensor out;
   bool accumulate = false;
+  bool emulate = false;  ///< changes nothing on the CPU
   Tensor workspace;  ///< u8 [scaled_matmul_workspace_bytes()], aligned to 64 bytes; besides the stream's own
 };
 void scaled_matmul(Stream& stream, const ScaledMatmul& args);
 
-/// Bytes of `workspace` on the stream's target: widened operands and unscaled sums on the CPU, nothing on a
-/// GPU.
+/// Bytes of `workspace` on the stream's target: widened operands and unscaled sums on the CPU and with
+/// `emulate`; else nothing, but for rows with a tensor, whose scale is repeated there.
 int64_t scaled_matmul_workspace_bytes(Stream& stream, const ScaledMatmul& args);
 /// What the stream's own workspace must hold for the inner product (set_matmul_workspace).
 int64_t scaled_matmul_inner_workspace_bytes(Stream& stream, const ScaledMatmul& args);

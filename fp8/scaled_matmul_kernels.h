@@ -20,7 +20,12 @@ struct ScaledMatmulKernels {
 };
 
 namespace cuda {
+/// The product on tensor cores.
 void scaled_matmul(Stream& stream, const ScaledMatmul& args);
+/// out = sums * (scale of its row * scale of its column), or out += it; scales per row or tensor.
+void scale_result(Stream& stream, const ScaledMatmul& args, const Tensor& sums);
+/// All elements of `to`, f32, become the one of `from`.
+void fill_with(Stream& stream, const Tensor& from, const Tensor& to);
 }  // namespace cuda
 
 }  // namespace ottava::fp8

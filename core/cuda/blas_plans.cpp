@@ -25,6 +25,28 @@ cudaDataType_t type_of(DType dtype) {
   }
 }
 
+int32_t mode_of(BlasProblem::Scale scale) {
+  using Scale = BlasProblem::Scale;
+  switch (scale) {
+    case Scale::outer: return CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+    case Scale::block_1x128: return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+    case Scale::block_128x128: return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+    case Scale::block_1x32: return CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
+    default: return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+  }
+}
+const char* suffix_of(BlasProblem::Scale scale) {
+  using Scale = BlasProblem::Scale;
+  switch (scale) {
+    case Scale::none: return "";
+    case Scale::tensor: return " by tensor";
+    case Scale::outer: return " by row";
+    case Scale::block_1x128: return " by 1x128";
+    case Scale::block_128x128: return " by 128x128";
+    default: return " by 1x32";
+  }
+}
+
 /// The largest power of two up to 256 that divides the address: what the algorithm may rely on.
 uint32_t alignment_of(const void* p) {
   const auto address = reinterpret_cast<uintptr_t>(p);
@@ -76,33 +98,28 @@ void describe(Plan& plan, const BlasProblem& p) {
   set(CUBLASLT_MATMUL_DESC_TRANSA, a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(CUBLASLT_MATMUL_DESC_TRANSB, b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
   if (p.sums == BlasProblem::Sums::fast) set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{1});
-  if (p.scale != BlasProblem::Scale::none) {
-    const int32_t mode = p.scale == BlasProblem::Scale::tensor ? CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F
-                                                               : CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
-    set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode);
-    set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode);
-  }
+  if (p.a_scale != BlasProblem::Scale::none) set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode_of(p.a_scale));
+  if (p.b_scale != BlasProblem::Scale::none) set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode_of(p.b_scale));
   layout(plan.a, p.a, a_transposed ? p.k : p.m, a_transposed ? p.m : p.k, p.lda);
   layout(plan.b, p.b, b_transposed ? p.n : p.k, b_transposed ? p.k : p.n, p.ldb);
   layout(plan.d, p.d, p.m, p.n, p.ldd);
 }
 
 void set_scales(Plan& plan, const BlasProblem& p, const BlasOperands& operands) {
-  if (p.scale == BlasProblem::Scale::none) return;
   const CublasLt& lt = cublaslt();
-  auto set = [&](cublasLtMatmulDescAttributes_t attribute, const float* scale) {
+  auto set = [&](cublasLtMatmulDescAttributes_t attribute, const void* scale) {
     check(lt.desc_set(plan.desc, attribute, &scale, sizeof scale), "MatmulDescSetAttribute", p);
   };
-  set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, operands.a_scale);
-  set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, operands.b_scale);
+  if (p.a_scale != BlasProblem::Scale::none) set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, operands.a_scale);
+  if (p.b_scale != BlasProblem::Scale::none) set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, operands.b_scale);
 }
 
 }  // namespace
 
 std::string to_string(const BlasProblem& p) {
   auto letter = [](BlasProblem::Operand o) { return o == BlasProblem::Operand::transposed ? 'T' : 'N'; };
-  return fmt::format("{}{} {} x {} -> {} m {} n {} k {}{}", letter(p.a_layout), letter(p.b_layout), name_of(p.a),
-                     name_of(p.b), name_of(p.d), p.m, p.n, p.k,
+  return fmt::format("{}{} {}{} x {}{} -> {} m {} n {} k {}{}", letter(p.a_layout), letter(p.b_layout), name_of(p.a),
+                     suffix_of(p.a_scale), name_of(p.b), suffix_of(p.b_scale), name_of(p.d), p.m, p.n, p.k,
                      p.result == BlasProblem::Result::accumulate ? " accumulated" : "");
 }
 

@@ -14,14 +14,15 @@ namespace ottava::cuda {
 struct BlasProblem {
   enum class Operand : uint8_t { plain, transposed };
   enum class Result : uint8_t { overwrite, accumulate };
-  /// How one-byte operands are scaled: one f32 each, or one f32 per row of op(A) and per column of op(B).
-  enum class Scale : uint8_t { none, tensor, outer };
+  /// How a one-byte operand is scaled: by one f32; by one per row of op(A) or column of op(B); by one per 128 of the
+  /// contraction, or per 128 x 128; by an e8m0 per 32. Layouts: fp8/granularity.h; addresses are aligned to 16 bytes.
+  enum class Scale : uint8_t { none, tensor, outer, block_1x128, block_128x128, block_1x32 };
   enum class Sums : uint8_t { exact, fast };  ///< fast: the tensor cores' own accumulation of fp8, 14 bits
 
   DType a = DType::f32, b = DType::f32, d = DType::f32;
   Operand a_layout = Operand::plain, b_layout = Operand::plain;
   Result result = Result::overwrite;
-  Scale scale = Scale::none;
+  Scale a_scale = Scale::none, b_scale = Scale::none;
   Sums sums = Sums::exact;
   int64_t m = 0, n = 0, k = 0;
   int64_t lda = 0, ldb = 0, ldd = 0;
@@ -33,7 +34,7 @@ std::string to_string(const BlasProblem& problem);
 struct BlasOperands {
   const void *a = nullptr, *b = nullptr;
   void* d = nullptr;
-  const float *a_scale = nullptr, *b_scale = nullptr;
+  const void *a_scale = nullptr, *b_scale = nullptr;
 };
 
 /// The plans of one stream: the library's handle, a workspace and, for every problem and alignment of its operands, the

@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <mutex>
@@ -11,6 +12,7 @@
 #include "core/bf16.h"
 #include "core/cuda/cublaslt_library.h"
 #include "tests/support/cuda_host/execution.h"
+#include "tests/support/cuda_host/settings.h"
 
 // cuBLASLt for the host execution layer: the entry points of core/cuda/cublaslt_library.h, which enforce what the library
 // requires (types, TN and multiples of 16 for fp8, scale modes, alignment, workspace, an algorithm made for exactly this
@@ -27,7 +29,7 @@ struct Description {
   cublasOperation_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N;
   int8_t fast_accumulation = 0;
   int32_t a_scale_mode = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F, b_scale_mode = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
-  const float *a_scale = nullptr, *b_scale = nullptr;
+  const void *a_scale = nullptr, *b_scale = nullptr;
 };
 struct Layout {
   cudaDataType_t type;
@@ -43,6 +45,7 @@ struct Preference {
 struct Found {
   Layout a, b, d;
   cublasOperation_t transpose_a, transpose_b;
+  int32_t a_scale_mode, b_scale_mode;
   uint64_t workspace;
   uint32_t alignment[4];
 };
@@ -63,6 +66,54 @@ cublasStatus_t give(H* handle, T* object) {
 size_t size_of(cudaDataType_t type) { return type == CUDA_R_32F ? 4 : type == CUDA_R_16BF ? 2 : 1; }
 bool is_fp8(cudaDataType_t type) { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
 
+constexpr int32_t kScalar = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F, kOuter = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F,
+                  kVec128 = CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F, kBlk128 = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F,
+                  kVec32 = CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
+
+/// Why the library would refuse these scales, or null. Which GPU has which modes: the table of "Scaling Mode Support".
+const char* objection_to_scales(const Description& desc) {
+  const int32_t a = desc.a_scale_mode, b = desc.b_scale_mode;
+  const int capability = settings().capability;
+  const bool in_blocks = (a == kVec128 || a == kBlk128) && (b == kVec128 || b == kBlk128);
+  if (a != b && !in_blocks) return "scale modes differ";
+  if (a == kBlk128 && b == kBlk128) return "128x128 scales of both operands";
+  if (a == kScalar) {
+    if (capability < 89) return "this GPU has no fp8";
+  } else if (a == kOuter || in_blocks) {
+    if (capability != 90) return "a scale mode of sm_90 alone";
+    if (in_blocks && desc.fast_accumulation) return "block scales have no fast accumulation";
+  } else if (a == kVec32) {
+    if (capability < 100) return "a scale mode of sm_100 and later";
+  } else {
+    return "unknown scale mode";
+  }
+  if (!desc.a_scale || !desc.b_scale) return "fp8 without scales";
+  for (const void* scale : {desc.a_scale, desc.b_scale}) {
+    if (reinterpret_cast<uintptr_t>(scale) % 16) return "scales are not aligned to 16 bytes";
+  }
+  return nullptr;
+}
+uint64_t blocks(uint64_t n, uint64_t size) { return (n + size - 1) / size; }
+/// Bytes of the scales of [outer, k], whole tiles and padded strides where the library reads them.
+uint64_t scale_bytes(int32_t mode, uint64_t outer, uint64_t k) {
+  if (mode == kScalar) return 4;
+  if (mode == kOuter) return outer * 4;
+  if (mode == kVec128) return blocks(k, 128) * outer * 4;
+  if (mode == kBlk128) return blocks(outer, 128) * blocks(blocks(k, 128), 4) * 4 * 4;
+  return blocks(outer, 128) * blocks(k, 128) * 512;
+}
+/// The scale of element (outer, k), by the library's documentation of its layouts.
+float scale_of(int32_t mode, const void* scales, uint64_t outer, uint64_t k, uint64_t outers, uint64_t ks) {
+  const auto* f32 = static_cast<const float*>(scales);
+  if (mode == kScalar) return f32[0];
+  if (mode == kOuter) return f32[outer];
+  if (mode == kVec128) return f32[k / 128 * outers + outer];
+  if (mode == kBlk128) return f32[outer / 128 * (blocks(blocks(ks, 128), 4) * 4) + k / 128];
+  const uint64_t tile = outer / 128 * blocks(ks, 128) + k / 128;
+  const uint8_t code = static_cast<const uint8_t*>(scales)[tile * 512 + outer % 32 * 16 + outer / 32 % 4 * 4 + k / 32 % 4];
+  return std::ldexp(1.0f, code - 127);
+}
+
 /// Why the library would refuse, or null.
 const char* objection(const Description& desc, const Layout& a, const Layout& b, const Layout& d) {
   const bool ta = desc.transpose_a == CUBLAS_OP_T, tb = desc.transpose_b == CUBLAS_OP_T;
@@ -81,13 +132,7 @@ const char* objection(const Description& desc, const Layout& a, const Layout& b,
   if (a.type == CUDA_R_8F_E5M2 && b.type == CUDA_R_8F_E5M2) return "e5m2 x e5m2 does not exist";
   if (!ta || tb) return "fp8 needs A transposed and B not (TN)";
   if (m % 16 || n % 16 || k % 16 || a.ld % 16 || b.ld % 16) return "fp8 needs multiples of 16";
-  if (desc.a_scale_mode != desc.b_scale_mode) return "scale modes differ";
-  if (desc.a_scale_mode != CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F &&
-      desc.a_scale_mode != CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F) {
-    return "unknown scale mode";
-  }
-  if (!desc.a_scale || !desc.b_scale) return "fp8 without scales";
-  return nullptr;
+  return objection_to_scales(desc);
 }
 
 float element(const Layout& layout, const void* data, uint64_t row, uint64_t col) {
@@ -121,12 +166,19 @@ struct Product {
     for (uint64_t j = 0; j < n; ++j) {
       for (uint64_t x = 0; x < k; ++x) right[j * k + x] = tb ? element(b, b_data, j, x) : element(b, b_data, x, j);
     }
-    const bool outer = desc.a_scale_mode == CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+    const uint64_t step = !is_fp8(a.type) ? k : desc.a_scale_mode == kVec32 ? 32 : 128;  // shares its scales
     for (uint64_t j = 0; j < n; ++j) {
       for (uint64_t i = 0; i < m; ++i) {
         float sum = 0;
-        for (uint64_t x = 0; x < k; ++x) sum += left[i * k + x] * right[j * k + x];
-        if (is_fp8(a.type)) sum *= desc.a_scale[outer ? i : 0] * desc.b_scale[outer ? j : 0];
+        for (uint64_t first = 0; first < k; first += step) {
+          float part = 0;
+          for (uint64_t x = first; x < std::min(first + step, k); ++x) part += left[i * k + x] * right[j * k + x];
+          if (is_fp8(a.type)) {
+            part *= scale_of(desc.a_scale_mode, desc.a_scale, i, first, m, k) *
+                    scale_of(desc.b_scale_mode, desc.b_scale, j, first, n, k);
+          }
+          sum += part;
+        }
         const uint64_t at = i + j * static_cast<uint64_t>(d.ld);
         float value = alpha * sum;
         if (d.type == CUDA_R_32F) {
@@ -228,7 +280,8 @@ cublasStatus_t heuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc_handle, cub
       if (alignment < 16) return refuse(CUBLAS_STATUS_NOT_SUPPORTED, "fp8 needs operands aligned to 16 bytes");
     }
   }
-  Found entry{as<Layout>(a), as<Layout>(b), as<Layout>(d), desc.transpose_a, desc.transpose_b, preference.workspace, {}};
+  Found entry{as<Layout>(a),     as<Layout>(b),     as<Layout>(d),        desc.transpose_a, desc.transpose_b,
+              desc.a_scale_mode, desc.b_scale_mode, preference.workspace, {}};
   std::copy(std::begin(preference.alignment), std::end(preference.alignment), entry.alignment);
   const std::lock_guard lock(found_mutex);
   const size_t index = found.size();
@@ -257,7 +310,8 @@ cublasStatus_t matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc_handle,
   const Layout &la = as<Layout>(a_layout), &lb = as<Layout>(b_layout), &ld = as<Layout>(d_layout);
   if (const char* reason = objection(desc, la, lb, ld)) return refuse(CUBLAS_STATUS_NOT_SUPPORTED, reason);
   if (!(plan.a == la && plan.b == lb && plan.d == ld) || plan.transpose_a != desc.transpose_a ||
-      plan.transpose_b != desc.transpose_b) {
+      plan.transpose_b != desc.transpose_b || plan.a_scale_mode != desc.a_scale_mode ||
+      plan.b_scale_mode != desc.b_scale_mode) {
     return refuse(CUBLAS_STATUS_NOT_SUPPORTED, "the algorithm was made for another problem");
   }
   if (!aligned(a, plan.alignment[0]) || !aligned(b, plan.alignment[1]) || !aligned(d, plan.alignment[3])) {
@@ -268,6 +322,15 @@ cublasStatus_t matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc_handle,
   }
   if (c != d || !covers(a, la) || !covers(b, lb) || !covers(d, ld)) {
     return refuse(CUBLAS_STATUS_INVALID_VALUE, "an operand does not lie inside device memory");
+  }
+  if (is_fp8(la.type)) {
+    auto holds = [](const void* scales, uint64_t bytes) {
+      return device_bytes_behind(scales) >= bytes;
+    };
+    if (!holds(desc.a_scale, scale_bytes(desc.a_scale_mode, ld.rows, la.rows)) ||
+        !holds(desc.b_scale, scale_bytes(desc.b_scale_mode, ld.cols, la.rows))) {
+      return refuse(CUBLAS_STATUS_INVALID_VALUE, "scales do not lie inside device memory");
+    }
   }
   auto* product = new Product{desc, la, lb, ld, a, b, d, *static_cast<const float*>(alpha), *static_cast<const float*>(beta)};
   const Call call{nullptr, [](void* p) { static_cast<Product*>(p)->run(); }, [](void* p) { delete static_cast<Product*>(p); },

@@ -10,6 +10,7 @@
 
 #include "memory.h"
 #include "sanitizer.h"
+#include "settings.h"
 #include "streams.h"
 
 // The CUDA runtime's entry points that this project calls, as the execution layer's own functions. A program linked with
@@ -172,8 +173,8 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   switch (attribute) {
     case cudaDevAttrMultiProcessorCount: *value = 4; return cudaSuccess;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = static_cast<int>(kSharedAtMost); return cudaSuccess;
-    case cudaDevAttrComputeCapabilityMajor: *value = 9; return cudaSuccess;
-    case cudaDevAttrComputeCapabilityMinor: *value = 0; return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMajor: *value = settings().capability / 10; return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMinor: *value = settings().capability % 10; return cudaSuccess;
     default: explain("device attribute %d is not known to the host execution layer", attribute); return cudaErrorInvalidValue;
   }
 }

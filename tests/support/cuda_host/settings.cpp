@@ -43,6 +43,10 @@ Settings from_environment() {
       reject("OTTAVA_CUDA_HOST_COLLECTIVES", collectives, "prompt or late");
     }
   }
+  if (const char* text = std::getenv("OTTAVA_CUDA_HOST_CAPABILITY")) {
+    result.capability = std::atoi(text);
+    if (result.capability < 50 || result.capability > 200) reject("OTTAVA_CUDA_HOST_CAPABILITY", text, "89, 90, 100");
+  }
   return result;
 }
 

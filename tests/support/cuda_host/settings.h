@@ -14,11 +14,13 @@ enum class Collectives { prompt, late };
 /// From the environment at first use; a test may change it between launches.
 ///     OTTAVA_CUDA_HOST_ORDER=forward|reverse|random:SEED     OTTAVA_CUDA_HOST_STREAMS=eager|lazy|random
 ///     OTTAVA_CUDA_HOST_COLLECTIVES=prompt|late
+///     OTTAVA_CUDA_HOST_CAPABILITY=90    the GPU's compute capability, by which cuBLASLt takes or refuses scale modes
 struct Settings {
   Order order = Order::forward;
   Streams streams = Streams::eager;
   Collectives collectives = Collectives::prompt;
   uint64_t seed = 1;
+  int capability = 90;
 };
 Settings& settings();
 

@@ -18,7 +18,8 @@ BlasProblem fp8_problem() {
           .b = DType::e5m2,
           .d = DType::f32,
           .a_layout = Operand::transposed,
-          .scale = BlasProblem::Scale::tensor,
+          .a_scale = BlasProblem::Scale::tensor,
+          .b_scale = BlasProblem::Scale::tensor,
           .m = 16,
           .n = 32,
           .k = 48,
@@ -75,7 +76,7 @@ TEST_CASE("fp8 products are scaled, by tensor and by row") {
                               .b_scale = device_pointer<float>(b_scale)};
   for (BlasProblem::Scale scale : {BlasProblem::Scale::tensor, BlasProblem::Scale::outer}) {
     BlasProblem p = fp8_problem();
-    p.scale = scale;
+    p.a_scale = p.b_scale = scale;
     stream.blas_plans().run(stream, p, operands);
     auto got = d.floats();
     for (size_t i = 0; i < 16; ++i) {
@@ -111,7 +112,10 @@ TEST_CASE("what the library does not have is refused with the problem's name") {
   refuses([](BlasProblem& p) { p.a_layout = Operand::plain, p.lda = 16; }, operands);  // not TN
   refuses([](BlasProblem& p) { p.n = 24; }, operands);                                 // not a multiple of 16
   refuses([](BlasProblem& p) { p.b = DType::bf16; }, operands);                        // fp8 with another type
-  refuses([](BlasProblem& p) { p.scale = BlasProblem::Scale::none; }, operands);       // no scales
+  refuses([](BlasProblem& p) { p.b_scale = BlasProblem::Scale::none; }, operands);     // no scales
+  refuses([](BlasProblem& p) { p.b_scale = BlasProblem::Scale::outer; }, operands);    // modes that do not go together
+  refuses([](BlasProblem& p) { p.a_scale = p.b_scale = BlasProblem::Scale::block_128x128; }, operands);
+  refuses([](BlasProblem& p) { p.a_scale = p.b_scale = BlasProblem::Scale::block_1x32; }, operands);  // another GPU's
   BlasOperands misaligned = operands;
   misaligned.b = data + 2056;
   refuses([](BlasProblem&) {}, misaligned);

@@ -1,0 +1,73 @@
+#include "core/cuda/elements.cuh"
+#include "fp8/scaled_matmul_kernels.h"
+
+// What surrounds products: scaling sums reads 4 bytes and writes 2 or 4 per element (accumulating: reads 4 more), at memory
+// bandwidth.
+namespace ottava::fp8::cuda {
+namespace {
+
+using namespace ottava::cuda;
+
+constexpr int kBlock = 256;
+
+template <class T>
+struct Arguments {
+  const float *sums, *row_scales, *column_scales;
+  int64_t packs, columns;  // packs in all; columns of the result
+  bool by_row, by_column;
+  T* out;  // may be sums
+};
+
+template <class T, int kSize, bool kAccumulate>
+__global__ void __launch_bounds__(kBlock) scale_kernel(Arguments<T> a) {
+  const int64_t index = blockIdx.x * int64_t{kBlock} + threadIdx.x;
+  if (index >= a.packs) return;
+  const int64_t row = index * kSize / a.columns, column = index * kSize % a.columns;
+  const float row_scale = a.row_scales[a.by_row ? row : 0];
+  const auto sums = load_pack<float, kSize>(a.sums, index);
+  Pack<T, kSize> out;
+  if constexpr (kAccumulate) out = load_pack<T, kSize>(a.out, index);
+#pragma unroll
+  for (int i = 0; i < kSize; ++i) {
+    const float scale = row_scale * a.column_scales[a.by_column ? column + i : 0];
+    out.set(i, kAccumulate ? fmaf(sums[i], scale, out[i]) : sums[i] * scale);
+  }
+  store_pack(a.out, index, out);
+}
+
+__global__ void __launch_bounds__(kBlock) fill_kernel(const float* from, float* to, int64_t n) {
+  const int64_t i = blockIdx.x * int64_t{kBlock} + threadIdx.x;
+  if (i < n) to[i] = *from;
+}
+
+}  // namespace
+
+void scale_result(Stream& stream, const ScaledMatmul& m, const Tensor& sums) {
+  constexpr int kSize = 4;  // extents are multiples of 16: a pack lies in one row
+  dispatch_float(m.out.dtype, "scaled_matmul", [&]<class Host>() {
+    using T = Element<Host>;
+    const bool aligned = rows_are_aligned(16, sums, m.out);
+    const Arguments<T> a{.sums = static_cast<const float*>(sums.data),
+                         .row_scales = static_cast<const float*>(m.a.matrix.scale_inverse.data),
+                         .column_scales = static_cast<const float*>(m.b.matrix.scale_inverse.data),
+                         .packs = m.out.numel() / (aligned ? kSize : 1),
+                         .columns = m.out.cols(),
+                         .by_row = m.a.granularity == Granularity::row,
+                         .by_column = m.b.granularity == Granularity::row,
+                         .out = static_cast<T*>(m.out.data)};
+    const LaunchShape shape{.grid = grid_of(ceil_div(a.packs, kBlock)), .block = kBlock};
+    if (aligned) {
+      launch("scaled_matmul", stream, shape,
+             m.accumulate ? scale_kernel<T, kSize, true> : scale_kernel<T, kSize, false>, a);
+    } else {
+      launch("scaled_matmul", stream, shape, m.accumulate ? scale_kernel<T, 1, true> : scale_kernel<T, 1, false>, a);
+    }
+  });
+}
+
+void fill_with(Stream& stream, const Tensor& from, const Tensor& to) {
+  launch("scaled_matmul", stream, {.grid = grid_of(ceil_div(to.numel(), kBlock)), .block = kBlock}, fill_kernel,
+         static_cast<const float*>(from.data), static_cast<float*>(to.data), to.numel());
+}
+
+}  // namespace ottava::fp8::cuda

@@ -1,0 +1,111 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/cuda/blas_plans.h"
+#include "core/cuda/runtime.h"
+#include "fp8/recipe.h"
+#include "fp8/scaled_matmul_kernels.h"
+
+// Ceiling: the tensor cores, at twice bf16's rate; the kernels are cuBLASLt's. The row-major product out = a b^T is, column-major,
+// out^T = b a^T: the library's A is our b, transposed, and its B our a. That is the one layout (TN) that it has for FP8 before sm_100.
+namespace ottava::fp8::cuda {
+namespace {
+
+constexpr std::string_view kOp = "scaled_matmul";
+using ottava::cuda::BlasProblem;
+
+/// The plain one of the recipes that need this kind of scales.
+RecipeName recipe_with(Granularity granularity) {
+  switch (granularity) {
+    case Granularity::tensor:
+      return RecipeName::tensorwise;
+    case Granularity::row:
+      return RecipeName::rowwise;
+    case Granularity::block_1x32:
+      return RecipeName::mxfp8;
+    default:
+      return RecipeName::blockwise;
+  }
+}
+
+void check_gpu(const Stream& stream, Granularity a, Granularity b) {
+  const Granularity finer = std::max(a, b);
+  const int capability = ottava::cuda::compute_capability(stream.device().index);
+  const std::vector<RecipeName> possible = recipes_of_compute_capability(capability);
+  if (std::find(possible.begin(), possible.end(), recipe_with(finer)) != possible.end()) return;
+  std::string names;
+  for (RecipeName name : possible) names += fmt::format("{}{}", names.empty() ? "" : ", ", name_of(name));
+  fail<DeviceError>(kOp,
+                    "GPU {} has compute capability {}.{}, which does not multiply with scales per {} (recipe {}): {}",
+                    stream.device().index, capability / 10, capability % 10, fp8::name_of(finer),
+                    name_of(recipe_with(finer)),
+                    names.empty() ? "it has no FP8; emulate" : fmt::format("it has {}; choose one of these or emulate", names));
+}
+
+void check_aligned(std::string_view name, const Tensor& tensor) {
+  if (reinterpret_cast<uintptr_t>(tensor.data) % 16 == 0) return;
+  fail<ShapeError>(kOp, "{} at {} is not aligned to 16 bytes, which tensor cores need", name, tensor.data);
+}
+
+BlasProblem::Scale scale_of(Granularity granularity) {
+  switch (granularity) {
+    case Granularity::tensor:
+      return BlasProblem::Scale::tensor;
+    case Granularity::row:
+      return BlasProblem::Scale::outer;
+    case Granularity::block_1x128:
+      return BlasProblem::Scale::block_1x128;
+    case Granularity::block_128x128:
+      return BlasProblem::Scale::block_128x128;
+    default:
+      return BlasProblem::Scale::block_1x32;
+  }
+}
+
+}  // namespace
+
+void scaled_matmul(Stream& stream, const ScaledMatmul& args) {
+  check_gpu(stream, args.a.granularity, args.b.granularity);
+  ScaledOperand a = args.a, b = args.b;
+  check_aligned("a.bytes", a.matrix.bytes);
+  check_aligned("b.bytes", b.matrix.bytes);
+  check_aligned("a.scale_inverse", a.matrix.scale_inverse);
+  check_aligned("b.scale_inverse", b.matrix.scale_inverse);
+  check_aligned("out", args.out);
+  // Scales per row of one operand ask for the same of the other.
+  if (a.granularity != b.granularity && std::max(a.granularity, b.granularity) == Granularity::row) {
+    ScaledOperand& coarse = a.granularity == Granularity::tensor ? a : b;
+    const Tensor repeated{args.workspace.data, DType::f32, {coarse.matrix.bytes.rows()}};
+    check_aligned("workspace", repeated);
+    fill_with(stream, coarse.matrix.scale_inverse, repeated);
+    coarse.matrix.scale_inverse = repeated;
+    coarse.granularity = Granularity::row;
+  }
+  const Tensor &left = b.matrix.bytes, &right = a.matrix.bytes;
+  const bool in_blocks = a.granularity != Granularity::tensor && a.granularity != Granularity::row;
+  const bool fast = args.kind == MatmulKind::forward && !in_blocks;  // blocks are promoted one by one as it is
+  const BlasProblem problem{
+      .a = left.dtype,
+      .b = right.dtype,
+      .d = args.out.dtype,
+      .a_layout = BlasProblem::Operand::transposed,
+      .result = args.accumulate ? BlasProblem::Result::accumulate : BlasProblem::Result::overwrite,
+      .a_scale = scale_of(b.granularity),
+      .b_scale = scale_of(a.granularity),
+      .sums = fast ? BlasProblem::Sums::fast : BlasProblem::Sums::exact,
+      .m = left.rows(),
+      .n = right.rows(),
+      .k = left.cols(),
+      .lda = left.cols(),
+      .ldb = right.cols(),
+      .ldd = args.out.cols()};
+  stream.blas_plans().run(stream, problem,
+                          {.a = left.data,
+                           .b = right.data,
+                           .d = args.out.data,
+                           .a_scale = b.matrix.scale_inverse.data,
+                           .b_scale = a.matrix.scale_inverse.data});
+}
+
+}  // namespace ottava::fp8::cuda
