@@ -15,7 +15,7 @@ namespace {
 Device device_of_rank(const Config& config, const Launch& launch) {
   Device device = parse_device(config.training.device);
   if (device.type != DeviceType::cuda || launch.world_size == 1) return device;
-  const GpuSharing sharing = config.comm.backend == "mpi" ? GpuSharing::allowed : GpuSharing::forbidden;
+  const GpuSharing sharing = config.comm.backend == "mpi" || config.comm.backend == "tcp" ? GpuSharing::allowed : GpuSharing::forbidden;
   return {DeviceType::cuda, choose_gpu(launch, cuda_device_count(), sharing)};
 }
 

@@ -12,8 +12,8 @@ void declare(config::Section& s, CommConfig& c) {
       .meaning("limit for start-up and the first step");
   s.field("train_timeout_seconds", c.train_timeout_seconds).at_least(1).unit("seconds")
       .meaning("limit for every later collective; then the missing rank is named");
-  s.field("backend", c.backend).one_of({"auto", "mpi", "nccl"})
-      .meaning("transport; auto: nccl for GPUs of a build that has it, else mpi");
+  s.field("backend", c.backend).one_of({"auto", "mpi", "tcp", "nccl"})
+      .meaning("transport; auto: nccl for GPUs of a build that has it, else what started the ranks: mpi, or tcp");
   s.foreign("mode", Value::of(std::string("default")))
       .one_of({"default"})
       .refuse_value("fake_backend", "`ottava plan CONFIG --world-size N` answers for any number of ranks")

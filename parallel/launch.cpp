@@ -39,7 +39,7 @@ constexpr Dialect kDialects[] = {
      "OMPI_COMM_WORLD_LOCAL_SIZE"},
     {Launcher::mpi, "mpiexec", "PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
     // SLURM_NTASKS is also set in a batch script that starts nothing; the step's variable is srun's alone.
-    {Launcher::mpi, "srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID", nullptr},
+    {Launcher::slurm, "srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID", nullptr},
     {Launcher::environment, "torchrun", "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
 };
 
@@ -60,6 +60,19 @@ int slurm_local_size(const Environment& environment, int world_size) {
     node -= nodes;
   }
   fail<ConfigError>("launch", "SLURM_STEP_TASKS_PER_NODE is '{}', which does not reach this node", text);
+}
+
+// The agent of torchrun keeps a store of its own on MASTER_PORT; ranks are then to meet elsewhere, at a port that all know.
+Master read_master(const Environment& environment) {
+  Master master;
+  if (const char* address = environment("MASTER_ADDR")) master.address = address;
+  master.port = read(environment, "MASTER_PORT").value_or(master.port);
+  const char* agent = environment("TORCHELASTIC_USE_AGENT_STORE");
+  if (agent && std::string_view(agent) == "True") ++master.port;
+  if (master.port < 1 || master.port > 65535) {
+    fail<ConfigError>("launch", "MASTER_PORT is {}, expected 1 to 65535", master.port);
+  }
+  return master;
 }
 
 bool is_bound(const Environment& environment) {
@@ -83,7 +96,7 @@ Launch detect_launch(const Environment& environment) {
       if (auto value = read(environment, name)) return *value;
       fail<ConfigError>("launch", "{} is set and {} is not: {} sets both", d.size, name, d.label);
     };
-    Launch launch{d.launcher, need(d.rank), *size, 0, *size, fmt::format("{} ({})", d.label, d.size)};
+    Launch launch{d.launcher, need(d.rank), *size, 0, *size, fmt::format("{} ({})", d.label, d.size), read_master(environment)};
     launch.local_rank = read(environment, d.local_rank).value_or(launch.rank);
     if (d.local_size) {
       launch.local_size = read(environment, d.local_size).value_or(launch.world_size);
@@ -124,7 +137,7 @@ int choose_gpu(const Launch& launch, int visible, GpuSharing sharing) {
   if (launch.local_rank < visible) return launch.local_rank;
   if (sharing == GpuSharing::allowed) return launch.local_rank % visible;
   fail<ConfigError>("launch", "{} ranks on {} would share {} GPUs, which NCCL cannot: start {} ranks per machine, or use "
-                    "comm.backend mpi", launch.local_size, tcp::host_name(), visible, visible);
+                    "comm.backend mpi or tcp", launch.local_size, tcp::host_name(), visible, visible);
 }
 
 std::string gpu_identity(int index, const Environment& environment) {
@@ -143,7 +156,7 @@ void require_own_gpus(const std::vector<std::string>& identities) {
     auto [entry, is_new] = first.try_emplace(identities[r], r);
     if (is_new) continue;
     fail<ConfigError>("launch", "ranks {} and {} would share one GPU ({}), which NCCL cannot: start one rank per GPU, or "
-                      "use comm.backend mpi", entry->second, r, identities[r]);
+                      "use comm.backend mpi or tcp", entry->second, r, identities[r]);
   }
 }
 

@@ -8,8 +8,16 @@ namespace ottava {
 
 enum class Launcher {
   none,         ///< one process
-  mpi,          ///< mpirun, or srun with PMI: MPI_Init finds the others
+  mpi,          ///< mpirun: MPI_Init finds the others
+  slurm,        ///< srun: MPI where it was started with PMI, else MASTER_ADDR
   environment,  ///< torchrun and friends: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT
+};
+
+/// Where rank 0 waits for the others when there is no MPI: MASTER_ADDR and MASTER_PORT, as torchrun sets them and as a batch
+/// script can.
+struct Master {
+  std::string address;  ///< empty: nobody said
+  int port = 29500;
 };
 
 /// How this process was started, from environment variables alone.
@@ -18,6 +26,7 @@ struct Launch {
   int rank = 0, world_size = 1;
   int local_rank = 0, local_size = 1;  ///< among the ranks of this machine
   std::string source;                  ///< "mpirun (OMPI_COMM_WORLD_SIZE)", for messages
+  Master master;
 };
 
 using Environment = std::function<const char*(const char* name)>;

@@ -10,6 +10,7 @@
 #include "core/log.h"
 #include "parallel/mpi/mpi_communicator.h"
 #include "parallel/nccl/nccl_communicator.h"
+#include "parallel/sockets/tcp_port.h"
 #include "parallel/solo_communicator.h"
 
 namespace ottava {
@@ -17,29 +18,51 @@ namespace {
 
 bool wants_nccl(const WorldRequest& request) {
   if (request.backend == "nccl" && request.device.type != DeviceType::cuda) {
-    fail<ConfigError>("world", "comm.backend is nccl, but the device is {}: use mpi or auto", to_string(request.device));
+    fail<ConfigError>("world", "comm.backend is nccl, but the device is {}: use mpi, tcp or auto", to_string(request.device));
   }
   if (request.backend == "nccl") return true;
   return request.backend == "auto" && request.device.type == DeviceType::cuda && nccl::available();
 }
 
+bool is_known(const std::string& backend) {
+  return backend == "auto" || backend == "mpi" || backend == "tcp" || backend == "nccl";
+}
+
+// MPI is for those who started the ranks with it: mpirun always, srun unless it was told where rank 0 is.
+bool wants_mpi(const Launch& launch, const WorldRequest& request) {
+  if (request.backend == "mpi" || request.backend == "tcp") return request.backend == "mpi";
+  if (launch.launcher == Launcher::environment) return false;
+  if (launch.master.address.empty()) return true;
+  return launch.launcher == Launcher::mpi && mpi::available();
+}
+
+std::unique_ptr<Communicator> find_others(const Launch& launch, const WorldRequest& request) {
+  bool by_mpi = wants_mpi(launch, request);
+  if (by_mpi && launch.launcher == Launcher::environment) {
+    fail<ConfigError>("world", "started by {}, and comm.backend is mpi, which needs scripts/launch.sh, mpirun or srun "
+                      "--mpi=pmix: start the ranks so, or set comm.backend to auto", launch.source);
+  }
+  if (by_mpi) return mpi::make_world({.timeout_seconds = request.init_timeout_seconds});
+  if (launch.master.address.empty()) {
+    fail<ConfigError>("world", "started by {} with {} ranks, and nothing says where rank 0 is: set MASTER_ADDR (and "
+                      "MASTER_PORT) to an address of its machine", launch.source, launch.world_size);
+  }
+  return make_tcp_world(launch.master, {launch.rank, launch.world_size}, request.init_timeout_seconds);
+}
+
 void connect(World& world, const WorldRequest& request) {
-  if (request.backend != "auto" && request.backend != "mpi" && request.backend != "nccl") {
-    fail<ConfigError>("world", "comm.backend is '{}', expected auto, mpi or nccl", request.backend);
+  if (!is_known(request.backend)) {
+    fail<ConfigError>("world", "comm.backend is '{}', expected auto, mpi, tcp or nccl", request.backend);
   }
   const Launch& launch = world.launch;
   if (launch.launcher == Launcher::none) {
     world.control = std::make_unique<SoloCommunicator>();
     return;
   }
-  if (launch.launcher == Launcher::environment) {
-    fail<ConfigError>("world", "started by {} with {} ranks: ranks find each other through MPI so far; start them with "
-                      "scripts/launch.sh, mpirun or srun --mpi=pmix", launch.source, launch.world_size);
-  }
-  world.control = mpi::make_world({.timeout_seconds = request.init_timeout_seconds});
+  world.control = find_others(launch, request);
   if (world.control->rank() != launch.rank || world.control->size() != launch.world_size) {
-    fail<CommError>("world", "{} says rank {} of {}, MPI says {} of {}: the MPI library of this binary is not the "
-                    "launcher's; start with the mpirun it was built with", launch.source, launch.rank,
+    fail<CommError>("world", "{} says rank {} of {}, MPI says {} of {}: libottava_mpi.so was not compiled for "
+                    "this launcher's MPI; compile it with its mpicxx", launch.source, launch.rank,
                     launch.world_size, world.control->rank(), world.control->size());
   }
   CommunicatorBootstrap bootstrap(*world.control);

@@ -14,7 +14,7 @@ namespace ottava {
 /// This process among the ranks: what `ottava` makes first and gives up last.
 struct World {
   Launch launch;
-  /// Moves CPU tensors: agreement, decisions, scalars on the host. Solo, or MPI.
+  /// Moves CPU tensors: agreement, decisions, scalars on the host. Solo, MPI or TCP.
   std::unique_ptr<Communicator> control;
   /// Moves tensors of the training device where that is not `control` (NCCL).
   std::unique_ptr<Communicator> device;
@@ -30,7 +30,7 @@ struct World {
 
 struct WorldRequest {
   double init_timeout_seconds = 300;
-  std::string backend = "auto";  ///< comm.backend: "auto", "mpi", "nccl"
+  std::string backend = "auto";  ///< comm.backend: "auto", "mpi", "tcp", "nccl"
   Device device;                 ///< the training device of this rank
   double last_seconds = 20;      ///< after a failure, how long this rank may take to end before it is ended
 };

@@ -17,7 +17,8 @@
 /// KiB is one exchange of whole vectors, added in the same order, so the bits do not depend on the path.
 namespace ottava::mpi {
 
-/// Whether this binary was built with MPI.
+/// Whether libottava_mpi.so (mpi_module.h) is there and can be opened: OTTAVA_MPI_LIBRARY where set, else in lib/ beside the
+/// program or beside its folder.
 bool available();
 
 struct WorldOptions {
@@ -26,7 +27,7 @@ struct WorldOptions {
   int64_t workspace_bytes = 4 << 20;  ///< of one half of the pipeline of reductions, shared by up to 64 peers
 };
 /// Starts MPI and returns the communicator of all ranks. Only under an MPI launcher (launch.h). Once per process.
-/// Throws CommError.
+/// Throws CommError, also when the library is missing.
 std::unique_ptr<Communicator> make_world(const WorldOptions& options);
 
 }  // namespace ottava::mpi

@@ -1,4 +1,4 @@
-// A program whose ranks fail in one way or another; failure_test.cpp starts it under mpirun and reads what it says.
+// A program whose ranks fail in one way or another; failure_test.cpp starts it under mpirun or over TCP and reads what it says.
 //     failing_ranks MODE TOKEN      (TOKEN only marks its processes)
 #include <unistd.h>
 
@@ -60,7 +60,7 @@ int main(int argc, char** argv) {
   if (argc < 2) return 2;
   Launch launch = detect_launch();
   try {
-    run_rank(launch, {.init_timeout_seconds = 30, .backend = "mpi", .device = {}, .last_seconds = 1}, [&](World& world) { run(world, argv[1]); });
+    run_rank(launch, {.init_timeout_seconds = 30, .backend = launch.launcher == Launcher::environment ? "tcp" : "mpi", .device = {}, .last_seconds = 1}, [&](World& world) { run(world, argv[1]); });
   } catch (const std::exception& error) {
     return report_failure(launch, error);
   }

@@ -45,9 +45,9 @@ int processes_with(const std::string& token) {
 }
 
 // Four ranks, through the launcher that users have; checks that nothing of them stays behind.
-Outcome launch(const std::string& mode) {
+Outcome launch(const std::string& mode, const std::string& launcher = "launch.sh") {
   std::string token = "token-" + mode + "-" + std::to_string(::getpid());
-  std::string command = std::string(OTTAVA_SOURCE_DIR) + "/scripts/launch.sh -n 4 " + FAILING_RANKS + " " + mode + " " + token + " 2>&1";
+  std::string command = std::string(OTTAVA_SOURCE_DIR) + "/scripts/" + launcher + " -n 4 " + FAILING_RANKS + " " + mode + " " + token + " 2>&1";
   auto start = std::chrono::steady_clock::now();
   Outcome outcome;
   FILE* pipe = ::popen(command.c_str(), "r");
@@ -89,6 +89,20 @@ TEST_CASE("a rank killed inside a collective is named by all others") {
     CHECK_THAT(o.of_rank(r), Contains("step 4)"));
   }
   CHECK_THAT(o.of_rank(3), Contains("rank " + std::to_string(victim) + " is gone"));
+}
+
+TEST_CASE("ranks over TCP: a rank that is killed, throws or disagrees is named by all others") {
+  ::setenv("MASTER_PORT", std::to_string(20000 + ::getpid() % 10000).c_str(), 1);
+  auto [mode, said] = GENERATE(table<std::string, std::string>({
+      {"good", "ended"},
+      {"kill", "rank 2 is gone, last seen in all_reduce 'layers.0' (axis world"},
+      {"throw", "rank 2 stopped: [data] no more text"},
+      {"sizes", "rank 2 is in all_reduce 'layers.0 of 60000 elements'"}}));
+  Outcome o = launch(mode, "launch_tcp.sh");
+  INFO(o.output);
+  CHECK((o.exit_code == 0) == (mode == "good"));
+  CHECK(o.seconds < 15);
+  for (int r : {0, 1}) CHECK_THAT(o.of_rank(r), Contains(said));
 }
 
 TEST_CASE("a rank that does not come is named when the time is up") {

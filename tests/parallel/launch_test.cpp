@@ -40,15 +40,22 @@ TEST_CASE("launchers are recognised by their variables") {
   CHECK(is(mpich.launch(), Launcher::mpi, 3, 4, 3, 4));
   Variables srun{{{"SLURM_STEP_NUM_TASKS", "11"}, {"SLURM_PROCID", "9"}, {"SLURM_LOCALID", "1"}, {"SLURM_NODEID", "2"},
                   {"SLURM_STEP_TASKS_PER_NODE", "4(x2),3"}}};
-  CHECK(is(srun.launch(), Launcher::mpi, 9, 11, 1, 3));
+  CHECK(is(srun.launch(), Launcher::slurm, 9, 11, 1, 3));
   Variables torchrun{{{"WORLD_SIZE", "16"}, {"RANK", "9"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "8"}}};
   CHECK(is(torchrun.launch(), Launcher::environment, 9, 16, 1, 8));
+  CHECK(torchrun.launch().master.address.empty());
+  torchrun.values.insert({{"MASTER_ADDR", "node7"}, {"MASTER_PORT", "4000"}});
+  CHECK((torchrun.launch().master.address == "node7" && torchrun.launch().master.port == 4000));
+  torchrun.values["TORCHELASTIC_USE_AGENT_STORE"] = "True";  // its agent has taken the port
+  CHECK(torchrun.launch().master.port == 4001);
   // Inside a batch script, outside srun: one process.
   CHECK(is(Variables{{{"SLURM_NTASKS", "8"}, {"SLURM_PROCID", "0"}}}.launch(), Launcher::none, 0, 1, 0, 1));
 }
 
 TEST_CASE("variables that make no sense are refused") {
   CHECK_THROWS_WITH((Variables{{{"WORLD_SIZE", "two"}, {"RANK", "0"}}}.launch()), Contains("WORLD_SIZE is 'two'"));
+  CHECK_THROWS_WITH((Variables{{{"WORLD_SIZE", "2"}, {"RANK", "0"}, {"MASTER_PORT", "70000"}}}.launch()),
+                    Contains("MASTER_PORT is 70000"));
   CHECK_THROWS_WITH((Variables{{{"WORLD_SIZE", "2"}}}.launch()), Contains("WORLD_SIZE is set and RANK is not"));
   CHECK_THROWS_WITH((Variables{{{"WORLD_SIZE", "2"}, {"RANK", "2"}}}.launch()), Contains("says rank 2 of 2"));
   CHECK_THROWS_WITH((Variables{{{"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_PROCID", "3"}, {"SLURM_LOCALID", "0"},

@@ -1,13 +1,14 @@
-#include "parallel/mpi/mpi_transport.h"
+#include "parallel/messages/message_transport.h"
 
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <numeric>
 #include <thread>
 
 #include "parallel/reduce_elements.h"
 
-namespace ottava::mpi {
+namespace ottava {
 namespace {
 
 // Up to here one round of whole vectors beats two rounds of blocks.
@@ -34,16 +35,18 @@ bool is_pairwise(const CollectiveCall& call) { return call.kind == Collective::s
 
 }  // namespace
 
-MpiTransport::MpiTransport(std::shared_ptr<Session> session, std::shared_ptr<RankState> state, Group group)
-    : session_(std::move(session)),
+MessageTransport::MessageTransport(std::shared_ptr<MessagePort> port, std::shared_ptr<RankState> state, Group group,
+                                   int64_t workspace_bytes)
+    : port_(std::move(port)),
       state_(std::move(state)),
       group_(std::move(group)),
-      moves_(session_, state_),
-      even_(session_, state_),
-      odd_(session_, state_),
+      workspace_bytes_(workspace_bytes),
+      moves_(port_, state_),
+      even_(port_, state_),
+      odd_(port_, state_),
       inputs_(group_.world_ranks.size()) {
   int64_t peers = std::clamp<int64_t>(size() - 1, 1, kSmallestSegment);
-  segment_bytes_ = session_->workspace_bytes / peers;
+  segment_bytes_ = workspace_bytes_ / peers;
   for (char c : group_.axis) group_hash_ = mixed(group_hash_, static_cast<unsigned char>(c));
   for (int r : group_.world_ranks) group_hash_ = mixed(group_hash_, static_cast<uint32_t>(r));
   group_hash_ = mixed(group_hash_, static_cast<uint32_t>(group_.ordinal));
@@ -52,19 +55,19 @@ MpiTransport::MpiTransport(std::shared_ptr<Session> session, std::shared_ptr<Ran
 // Group, call (only where every rank counts alike), kind and size: ranks that disagree about any of them find no match
 // and stop at the time limit, where the ledger compares their calls. OpenMPI 4.1 must not see the size mismatch: it writes
 // a long message past the end of a shorter receive.
-int MpiTransport::tag(const CollectiveCall& call) const {
+int MessageTransport::tag(const CollectiveCall& call) const {
   uint32_t hash = mixed(group_hash_, is_pairwise(call) ? 0 : static_cast<uint32_t>(sequence_));
   hash = mixed(hash, static_cast<uint32_t>(call.kind == Collective::recv ? Collective::send : call.kind));
   auto bytes = static_cast<uint64_t>(call.elements() * element_bytes(call));
   hash = mixed(mixed(hash, static_cast<uint32_t>(bytes)), static_cast<uint32_t>(bytes >> 32));
-  return static_cast<int>((hash ^ hash >> 16) % static_cast<uint32_t>(session_->largest_tag));
+  return static_cast<int>((hash ^ hash >> 16) % static_cast<uint32_t>(port_->largest_tag()));
 }
 
-bool MpiTransport::is_small(const CollectiveCall& call) const {
+bool MessageTransport::is_small(const CollectiveCall& call) const {
   return call.kind == Collective::all_reduce && call.send.bytes() <= kSmallBytes;
 }
 
-std::vector<MpiTransport::Segment> MpiTransport::segments_of(std::span<const CollectiveCall> calls) const {
+std::vector<MessageTransport::Segment> MessageTransport::segments_of(std::span<const CollectiveCall> calls) const {
   std::vector<Segment> segments;
   for (const CollectiveCall& call : calls) {
     if (call.kind != Collective::all_reduce && call.kind != Collective::reduce_scatter) continue;
@@ -81,7 +84,7 @@ std::vector<MpiTransport::Segment> MpiTransport::segments_of(std::span<const Col
 }
 
 // Peer p's part lies at (p - 1) x segment bytes of the workspace, p counted from this rank.
-void MpiTransport::post(const Segment& s, char* workspace, Exchange& exchange) {
+void MessageTransport::post(const Segment& s, char* workspace, Exchange& exchange) {
   const CollectiveCall& call = *s.call;
   int64_t element = element_bytes(call), stride = (s.end - s.begin) * element;
   auto part = [&](int rank) {
@@ -99,7 +102,7 @@ void MpiTransport::post(const Segment& s, char* workspace, Exchange& exchange) {
   }
 }
 
-void MpiTransport::add_up(const Segment& s, char* workspace) {
+void MessageTransport::add_up(const Segment& s, char* workspace) {
   const CollectiveCall& call = *s.call;
   int64_t stride = (s.end - s.begin) * element_bytes(call);
   int64_t offset = s.whole ? 0 : call.offset(group_.rank);
@@ -114,7 +117,7 @@ void MpiTransport::add_up(const Segment& s, char* workspace) {
 }
 
 // While one segment is added up the next one travels.
-void MpiTransport::reduce_all(std::span<const CollectiveCall> calls) {
+void MessageTransport::reduce_all(std::span<const CollectiveCall> calls) {
   std::vector<Segment> segments = segments_of(calls);
   auto bytes = [&](const Segment& s) {
     return static_cast<size_t>((s.end - s.begin) * element_bytes(*s.call) * (size() - 1));
@@ -133,7 +136,7 @@ void MpiTransport::reduce_all(std::span<const CollectiveCall> calls) {
 }
 
 // Everything that only moves blocks, the second half of all_reduce included.
-void MpiTransport::post_moves(std::span<const CollectiveCall> calls) {
+void MessageTransport::post_moves(std::span<const CollectiveCall> calls) {
   for (const CollectiveCall& call : calls) {
     bool gathers = call.kind == Collective::all_gather || (call.kind == Collective::all_reduce && !is_small(call));
     if (!gathers && call.kind != Collective::all_to_all) continue;
@@ -158,7 +161,7 @@ void MpiTransport::post_moves(std::span<const CollectiveCall> calls) {
 }
 
 // A binomial tree over ranks counted from the root: rank r has children r + 2^k for the 2^k below its lowest bit.
-void MpiTransport::broadcast(const CollectiveCall& call) {
+void MessageTransport::broadcast(const CollectiveCall& call) {
   int n = size(), position = (group_.rank - call.peer + n) % n, bit = 1;
   while (bit < n && !(position & bit)) bit <<= 1;
   if (position != 0) {
@@ -175,7 +178,7 @@ void MpiTransport::broadcast(const CollectiveCall& call) {
 }
 
 // Dissemination: after round k everybody knows of 2^(k+1) ranks.
-void MpiTransport::barrier(const CollectiveCall& call) {
+void MessageTransport::barrier(const CollectiveCall& call) {
   for (int distance = 1; distance < size(); distance <<= 1) {
     even_.await_signal(world(peer(size() - distance)), tag(call));
     even_.signal(world(peer(distance)), tag(call));
@@ -183,7 +186,7 @@ void MpiTransport::barrier(const CollectiveCall& call) {
   }
 }
 
-void MpiTransport::run(std::span<const CollectiveCall> calls) {
+void MessageTransport::run(std::span<const CollectiveCall> calls) {
   try {
     bool everybody = false;
     for (const CollectiveCall& call : calls) everybody = everybody || !is_pairwise(call);
@@ -211,9 +214,19 @@ void MpiTransport::run(std::span<const CollectiveCall> calls) {
   }
 }
 
-std::shared_ptr<HostTransport> MpiTransport::split(const std::string& axis, const std::vector<int>& world_ranks,
+std::shared_ptr<HostTransport> MessageTransport::split(const std::string& axis, const std::vector<int>& world_ranks,
                                                    int rank, int ordinal) {
-  return std::make_shared<MpiTransport>(session_, state_, Group{axis, world_ranks, rank, ordinal});
+  return std::make_shared<MessageTransport>(port_, state_, Group{axis, world_ranks, rank, ordinal},
+                                            workspace_bytes_);
 }
 
-}  // namespace ottava::mpi
+std::unique_ptr<Communicator> make_message_world(std::shared_ptr<MessagePort> port, std::shared_ptr<RankState> state,
+                                                 int64_t workspace_bytes) {
+  std::vector<int> ranks(static_cast<size_t>(state->world_size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  MessageTransport::Group everybody{"world", std::move(ranks), state->rank(), 0};
+  auto transport = std::make_shared<MessageTransport>(std::move(port), state, std::move(everybody), workspace_bytes);
+  return make_host_world(std::move(transport), std::move(state));
+}
+
+}  // namespace ottava

@@ -5,14 +5,16 @@
 #include <vector>
 
 #include "parallel/host_communicator.h"
-#include "parallel/mpi/exchange.h"
+#include "parallel/messages/exchange.h"
 
-namespace ottava::mpi {
+namespace ottava {
+
+constexpr int64_t kMessageWorkspaceBytes = 4 << 20;
 
 /// The collectives of one group of ranks, built from messages. Groups need no MPI communicator of their own: all ranks
 /// carry out their calls in program order, so messages between two ranks match in order; tags only tell calls apart, so
 /// that ranks which disagree stop instead of mixing data.
-class MpiTransport final : public HostTransport {
+class MessageTransport final : public HostTransport {
  public:
   struct Group {
     std::string axis;
@@ -20,9 +22,11 @@ class MpiTransport final : public HostTransport {
     int rank = 0;
     int ordinal = 0;
   };
-  MpiTransport(std::shared_ptr<Session> session, std::shared_ptr<RankState> state, Group group);
+  /// `workspace_bytes`: of one half of the pipeline of reductions, shared by up to 64 peers.
+  MessageTransport(std::shared_ptr<MessagePort> port, std::shared_ptr<RankState> state, Group group,
+                   int64_t workspace_bytes);
 
-  std::string_view name() const override { return "mpi"; }
+  std::string_view name() const override { return port_->name(); }
   void run(std::span<const CollectiveCall> calls) override;
   std::shared_ptr<HostTransport> split(const std::string& axis, const std::vector<int>& world_ranks, int rank,
                                        int ordinal) override;
@@ -48,10 +52,10 @@ class MpiTransport final : public HostTransport {
   int tag(const CollectiveCall& call) const;
   bool is_small(const CollectiveCall& call) const;
 
-  std::shared_ptr<Session> session_;
+  std::shared_ptr<MessagePort> port_;
   std::shared_ptr<RankState> state_;
   Group group_;
-  int64_t segment_bytes_ = 0;
+  int64_t workspace_bytes_ = 0, segment_bytes_ = 0;
   uint32_t group_hash_ = 2166136261u;
   uint64_t sequence_ = 0;
   Exchange moves_, even_, odd_;
@@ -59,4 +63,8 @@ class MpiTransport final : public HostTransport {
   std::vector<const void*> inputs_;
 };
 
-}  // namespace ottava::mpi
+/// The communicator of all ranks of `state` over a port that reaches them.
+std::unique_ptr<Communicator> make_message_world(std::shared_ptr<MessagePort> port, std::shared_ptr<RankState> state,
+                                                 int64_t workspace_bytes = kMessageWorkspaceBytes);
+
+}  // namespace ottava
