@@ -22,7 +22,11 @@ std::vector<std::filesystem::path> places() {
   if (const char* own = std::getenv("OTTAVA_MPI_LIBRARY"); own && *own) return {own};
   std::error_code error;
   std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
-  return {folder / "lib" / "libottava_mpi.so", folder.parent_path() / "lib" / "libottava_mpi.so"};
+  std::vector<std::filesystem::path> list = {folder / "lib" / "libottava_mpi.so", folder.parent_path() / "lib" / "libottava_mpi.so"};
+#ifdef OTTAVA_MPI_OF_THE_BUILD
+  list.emplace_back(OTTAVA_MPI_OF_THE_BUILD);
+#endif
+  return list;
 }
 
 // RTLD_GLOBAL: OpenMPI opens plugins of its own that expect to see its symbols.
