@@ -33,11 +33,7 @@ void check(const std::vector<AdamwTensor>& tensors, const Tensor& scalars, const
       require_float(i, "compute", t.compute);
       require(i, "compute", t.compute, t.compute.dtype, shape);
     }
-    if (!t.amax.empty()) {
-      require(i, "amax", t.amax, DType::u32, {1});
-      if (t.compute.empty())
-        fail<ShapeError>("adamw", "tensor {}: amax is that of compute, which was left out", i);
-    }
+    if (!t.amax.empty()) require(i, "amax", t.amax, DType::u32, {1});
   }
   check_tensor("adamw", "scalars", scalars, DType::f32, {kStepScalars});
   check_tensor("adamw", "step", step, DType::i64, {1});
@@ -49,7 +45,7 @@ char* element(const Tensor& t, int64_t i) {
 
 void adamw_on_cpu(const std::vector<AdamwTensor>& tensors, const AdamwHyper& hyper, const float* scalars,
                   int64_t step) {
-  if (scalars[kGradientFactor] == 0) return;
+  const bool is_skipped = scalars[kGradientFactor] == 0;
   const AdamwStep shared{hyper, scalars[kGradientFactor], scalars[kBiasCorrection1],
                          scalars[kBiasCorrection2]};
   const auto& kernels = cpu::adamw_kernels();
@@ -57,6 +53,10 @@ void adamw_on_cpu(const std::vector<AdamwTensor>& tensors, const AdamwHyper& hyp
   for (const AdamwTensor& t : tensors) chunks.add(t.master.numel());
   chunks.for_each([&](const TensorChunks::Chunk& c) {
     const AdamwTensor& t = tensors[c.tensor];
+    if (is_skipped) {
+      if (!t.amax.empty()) raise_amax(t.amax, kernels.weight_amax(t.master.as<float>() + c.begin, c.end - c.begin));
+      return;
+    }
     const auto& by_compute = t.exp_avg.dtype == DType::f32 ? kernels.f32_states : kernels.bf16_states;
     uint32_t amax = by_compute[t.compute.dtype](
         shared, {.master = t.master.as<float>() + c.begin,

@@ -41,6 +41,8 @@ __device__ __forceinline__ __nv_bfloat16 as_state(float x, uint32_t threshold, _
   return __ushort_as_bfloat16(static_cast<unsigned short>((bits + threshold) >> 16));
 }
 
+__device__ __forceinline__ uint32_t bf16_bits(float x) { return abs_bits(to_float(__float2bfloat16_rn(x))); }
+
 // Every multiply-add is written as one, so that no instance of this code rounds differently from another.
 template <class State, class Compute, int kWidth>
 __device__ __forceinline__ uint32_t update(const Entry& e, const Coefficients& c, int64_t i, const uint32_t* words) {
@@ -60,7 +62,7 @@ __device__ __forceinline__ uint32_t update(const Entry& e, const Coefficients& c
     m_pack.values[k] = as_state(m, words[k] & 0xffffu, static_cast<State*>(nullptr));
     v_pack.values[k] = as_state(v, words[k] >> 16, static_cast<State*>(nullptr));
     compute.set(k, p[k]);
-    amax = max(amax, abs_bits(compute[k]));
+    amax = max(amax, bf16_bits(p[k]));
   }
   store_pack(e.master, i, p);
   store_pack(exp_avg, i, m_pack);
@@ -69,12 +71,23 @@ __device__ __forceinline__ uint32_t update(const Entry& e, const Coefficients& c
   return amax;
 }
 
+/// This thread's share of the block's elements.
+__device__ __forceinline__ uint32_t weight_amax(const Entry& e, int64_t first) {
+  uint32_t amax = 0;
+  const int64_t end = first + kPerBlock < e.elements ? first + kPerBlock : e.elements;
+  for (int64_t i = first + threadIdx.x; i < end; i += kBlock) amax = max(amax, bf16_bits(e.master[i]));
+  return amax;
+}
+
 template <class State, class Compute>
 __global__ void __launch_bounds__(kBlock) adamw_kernel(TensorList<Entry> list, Shared s) {
   const float factor = s.scalars[kGradientFactor];
-  if (factor == 0) return;  // the step is skipped
   const int which = list.find(blockIdx.x);
   const Entry& e = list.entries[which];
+  if (factor == 0) {  // the step is skipped
+    if (e.amax) raise_amax(e.amax, weight_amax(e, (blockIdx.x - list.first_block[which]) * kPerBlock));
+    return;
+  }
   const Coefficients c{.beta1 = s.hyper.beta1,
                        .beta2 = s.hyper.beta2,
                        .eps = s.hyper.eps,

@@ -25,14 +25,16 @@ enum StepScalar : int {
 ///     g = gradient * factor;  m = beta1 m + (1-beta1) g;  v = beta2 v + (1-beta2) g^2
 ///     p -= lr * ((m / c1) / (sqrt(v / c2) + eps) + weight_decay * p)   with lr = learning rate * lr_factor
 /// One entry per parameter shard. `gradient`, `master` f32; exp_avg, exp_avg_sq f32 or bf16; `compute` (may be left out)
-/// receives the new value in bf16 or f32. When factor is 0 nothing moves, amax included.
+/// receives the new value in bf16 or f32. When factor is 0 nothing moves.
 ///
 /// bf16 states are rounded stochastically (arXiv:1502.02551): one of 2^16 thresholds is added to the f32 bits, which are
 /// then cut. Element e takes word e % 4 of PhiloxStream{seed, key + step * 0x9E3779B97F4A7C15}.bits(e / 4): exp_avg the
 /// low half, exp_avg_sq the high one, with e = first_element + index, so the result does not depend on sharding.
 struct AdamwTensor {
   Tensor master, gradient, exp_avg, exp_avg_sq, compute;
-  Tensor amax;  ///< may be left out: u32 [1], raised to the bits of max |compute|
+  /// May be left out: u32 [1], raised to the bits of max |bf16 of the weight| as the step leaves it, a skipped step too:
+  /// what scales the weight's FP8 bytes.
+  Tensor amax;
   float weight_decay = 0;
   float lr_factor = 1;        ///< of this tensor's learning rate
   uint64_t key = 0;           ///< identifies the tensor for stochastic rounding

@@ -78,16 +78,25 @@ uint32_t update(const AdamwStep& s, const AdamwChunk& c) {
       store_state(exp_avg + i, m, word & 0xffffu, lanes);
       store_state(exp_avg_sq + i, v, word >> 16, lanes);
       store(master + i, p, lanes);
-      if (compute) store_with_amax(compute + i, p, lanes, amax);
+      if (compute) store(compute + i, p, lanes);
+      amax = max_bits(amax, abs_bits(rounded_to<bf16>(keep(p, lanes, 0.0f))));
     });
   }
+  return max_lane(amax);
+}
+
+uint32_t weight_amax(const float* master, int64_t n) {
+  UVec amax{};
+  for_each_vec(n, [&](int64_t i, auto lanes) {
+    amax = max_bits(amax, abs_bits(rounded_to<bf16>(load(master + i, lanes))));
+  });
   return max_lane(amax);
 }
 
 }  // namespace
 
 AdamwKernels adamw_kernels() {
-  return {{update<float, float>, update<float, bf16>}, {update<bf16, float>, update<bf16, bf16>}};
+  return {{update<float, float>, update<float, bf16>}, {update<bf16, float>, update<bf16, bf16>}, weight_amax};
 }
 
 }  // namespace ottava::cpu::OTTAVA_ISA

@@ -20,10 +20,12 @@ struct AdamwStep {
   AdamwHyper hyper;
   float factor, bias_correction1, bias_correction2;
 };
-/// Both return the bits of max |compute|; which one runs is the type of the states, `[...]` that of compute.
+/// The steps return the bits of max |bf16 of the new value|; which one runs is the type of the states, `[...]` that of
+/// compute.
 struct AdamwKernels {
   cpu::FloatKernel<uint32_t(const AdamwStep&, const AdamwChunk&)> f32_states;
   cpu::FloatKernel<uint32_t(const AdamwStep&, const AdamwChunk&)> bf16_states;
+  uint32_t (*weight_amax)(const float* master, int64_t n);
 };
 
 namespace cuda {
