@@ -99,26 +99,29 @@ __device__ __forceinline__ void add_losses(unsigned long long* counters, Losses 
 
 using Codes = Pack<uint32_t, 4>;
 
+/// Two codes, the first in the low byte, of x times scale.
+template <DType kFormat>
+__device__ __forceinline__ uint32_t encode_pair(float2 x, float2 scale, bool count, Losses& seen) {
+  const float2 scaled{x.x * scale.x, x.y * scale.y};
+  const uint32_t codes = __nv_cvt_float2_to_fp8x2(scaled, __NV_SATFINITE, kInterpretation<kFormat>);
+  if (count) {
+    seen.underflow += (codes & 0x7fu) == 0 && abs_bits(x.x) != 0;
+    seen.underflow += (codes & 0x7f00u) == 0 && abs_bits(x.y) != 0;
+    seen.saturation += abs_bits(scaled.x) >= kOverflowBits<kFormat>;
+    seen.saturation += abs_bits(scaled.y) >= kOverflowBits<kFormat>;
+  }
+  return codes;
+}
 /// Codes of sixteen elements, each times scale_of(its index).
 template <DType kFormat, class ScaleOf>
 __device__ __forceinline__ Codes encode(const Sixteen& x, ScaleOf&& scale_of, bool count, Losses& seen) {
   Codes codes;
 #pragma unroll
   for (int w = 0; w < 4; ++w) {
-    float scaled[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) scaled[i] = x[w * 4 + i] * scale_of(w * 4 + i);
-    const uint32_t low = __nv_cvt_float2_to_fp8x2({scaled[0], scaled[1]}, __NV_SATFINITE, kInterpretation<kFormat>);
-    const uint32_t high = __nv_cvt_float2_to_fp8x2({scaled[2], scaled[3]}, __NV_SATFINITE, kInterpretation<kFormat>);
-    codes.values[w] = low | high << 16;
-    if (count) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const bool vanished = (codes.values[w] >> 8 * i & 0x7fu) == 0;
-        seen.underflow += vanished && abs_bits(x[w * 4 + i]) != 0;
-        seen.saturation += abs_bits(scaled[i]) >= kOverflowBits<kFormat>;
-      }
-    }
+    auto pair = [&](int i) {
+      return encode_pair<kFormat>({x[i], x[i + 1]}, {scale_of(i), scale_of(i + 1)}, count, seen);
+    };
+    codes.values[w] = pair(w * 4) | pair(w * 4 + 2) << 16;
   }
   return codes;
 }

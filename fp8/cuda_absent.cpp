@@ -2,6 +2,8 @@
 #include "core/cuda/runtime.h"
 #include "core/error.h"
 #include "fp8/amax_history_kernels.h"
+#include "fp8/ops/rms_norm_quantize.h"
+#include "fp8/ops/swiglu_quantize.h"
 #include "fp8/quantize_kernels.h"
 #include "fp8/scaled_matmul_kernels.h"
 
@@ -17,8 +19,10 @@ void delayed_amax(Stream&, const AmaxHistory&, const Tensor&, const Tensor&) { a
 void dequantize(Stream&, const Quantized&, Granularity, const Tensor&) { absent(); }
 void fill_with(Stream&, const Tensor&, const Tensor&) { absent(); }
 void quantize(Stream&, const Quantize&) { absent(); }
+void rms_norm_quantize(Stream&, const RmsNormQuantize&) { absent(); }
 void scale_result(Stream&, const ScaledMatmul&, const Tensor&) { absent(); }
 void scaled_matmul(Stream&, const ScaledMatmul&) { absent(); }
+void swiglu_quantize(Stream&, const SwigluQuantize&) { absent(); }
 void transpose_bytes(Stream&, const Tensor&, const Tensor&) { absent(); }
 
 }  // namespace ottava::fp8::cuda

@@ -1,12 +1,10 @@
 #include "fp8/quantize_on_cpu.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 
-#include "core/ops/check.h"
 #include "core/parallel_for.h"
-#include "fp8/quantize_kernels.h"
+#include "fp8/row_quantizer.h"
 
 namespace ottava::cpu {
 namespace {
@@ -14,27 +12,17 @@ namespace {
 using namespace fp8;
 
 constexpr int64_t kTile = 128;
-constexpr int64_t kMostBlocks =
-    128;  // scales made at a time: a piece of a row stays in the L1 cache between its passes
+constexpr int64_t kMostBlocks = 128;  // scales looked up at a time
 
 class Quantizer {
  public:
   explicit Quantizer(const Quantize& args)
       : a_(args),
-        format_(format_of((args.out.empty() ? args.transposed : args.out).bytes.dtype)),
-        e5m2_(format_.mantissa_bits == 2),
+        rows_of_out_(args),
+        e5m2_((args.out.empty() ? args.transposed : args.out).bytes.dtype == DType::e5m2),
         rows_(args.x.rows()),
         cols_(args.x.cols()),
-        element_(static_cast<int64_t>(size_of(args.x.dtype))),
-        layout_(args.granularity, rows_, cols_),
-        turned_layout_(args.granularity, cols_, rows_) {
-    if (a_.granularity == Granularity::tensor) shared_ = scale_of(*a_.amax.as<uint32_t>());
-    for (const Quantized* q : {&a_.out, &a_.transposed}) {
-      if (q->empty()) continue;
-      std::memset(q->scale_inverse.data, 0, static_cast<size_t>(q->scale_inverse.bytes()));
-      if (a_.granularity == Granularity::tensor) set_inverse(*q, 0, 0, shared_);
-    }
-  }
+        element_(static_cast<int64_t>(size_of(args.x.dtype))) {}
 
   void run() {
     if (a_.granularity == Granularity::tensor && !a_.out.empty() && !a_.transposed.empty())
@@ -47,8 +35,8 @@ class Quantizer {
     if (!in_tiles && !a_.out.empty()) {
       parallel_for(rows_, 16, [&](int64_t begin, int64_t end) {
         QuantizeCounts counts;
-        for (int64_t r = begin; r < end; ++r) quantize_row(r, counts_or_null(counts));
-        add(counts);
+        for (int64_t r = begin; r < end; ++r) rows_of_out_.quantize_row(r, at(r, 0), counts_or_null(counts));
+        rows_of_out_.add(counts);
       });
     }
     if (a_.transposed.empty() && !tiles_write_out) return;
@@ -57,7 +45,7 @@ class Quantizer {
       QuantizeCounts counts;
       for (int64_t t = begin; t < end; ++t)
         quantize_tile(t / across * kTile, t % across * kTile, tiles_write_out, counts);
-      add(counts);
+      rows_of_out_.add(counts);
     });
   }
 
@@ -68,68 +56,23 @@ class Quantizer {
       QuantizeCounts counts;
       for (int64_t r0 = begin; r0 < end; r0 += kTile) {
         const int64_t h = std::min(kTile, end - r0);
-        for (int64_t r = r0; r < r0 + h; ++r) quantize_row(r, counts_or_null(counts));
+        for (int64_t r = r0; r < r0 + h; ++r) rows_of_out_.quantize_row(r, at(r, 0), counts_or_null(counts));
         for (int64_t c0 = 0; c0 < cols_; c0 += kTile) {
           turn_tile(a_.out.bytes.as<uint8_t>() + r0 * cols_ + c0, cols_, r0, c0, h,
                     std::min(kTile, cols_ - c0));
         }
       }
-      add(counts);
+      rows_of_out_.add(counts);
     });
   }
 
-  void count_elements() const {
-    if (!a_.counters.empty()) a_.counters.as<int64_t>()[0] += rows_ * cols_;
-  }
+  void count_elements() const { rows_of_out_.count_elements(); }
 
  private:
-  Scale scale_of(uint32_t amax) const {
-    const Scale scale = scale_from_amax(amax, format_, a_.rounding);
-    if (!scale.finite && !a_.non_finite.empty()) raise_amax(a_.non_finite, 1);
-    return scale;
-  }
-  void set_inverse(const Quantized& q, int64_t row, int64_t col, const Scale& scale) const {
-    const int64_t at = (&q == &a_.out ? layout_ : turned_layout_)(row, col);
-    if (a_.granularity == Granularity::block_1x32) {
-      static_cast<uint8_t*>(q.scale_inverse.data)[at] = encode_e8m0(scale.inverse);
-    } else {
-      static_cast<float*>(q.scale_inverse.data)[at] = scale.inverse;
-    }
-  }
   const void* at(int64_t row, int64_t col) const {
     return static_cast<const uint8_t*>(a_.x.data) + (row * cols_ + col) * element_;
   }
-  QuantizeCounts* counts_or_null(QuantizeCounts& counts) const {
-    return a_.counters.empty() ? nullptr : &counts;
-  }
-  void add(const QuantizeCounts& counts) const {
-    if (a_.counters.empty()) return;
-    int64_t* total = a_.counters.as<int64_t>();
-    std::atomic_ref<int64_t>(total[1]).fetch_add(counts.underflow, std::memory_order_relaxed);
-    std::atomic_ref<int64_t>(total[2]).fetch_add(counts.saturation, std::memory_order_relaxed);
-  }
-
-  /// Scales of the blocks of a piece of a row, written to `scales` and beside `out`.
-  void scale_blocks(int64_t row, int64_t col, int64_t n, int64_t block, float* scales) const {
-    uint32_t amax[kMostBlocks];
-    kernels_.block_amax[a_.x.dtype](at(row, col), n, block, amax);
-    for (int64_t b = 0; b * block < n; ++b) {
-      const Scale scale = scale_of(amax[b]);
-      scales[b] = scale.scale;
-      set_inverse(a_.out, row, col + b * block, scale);
-    }
-  }
-
-  void quantize_row(int64_t row, QuantizeCounts* counts) const {
-    const int64_t block = scale_block(a_.granularity, cols_), piece = block * kMostBlocks;
-    float scales[kMostBlocks] = {shared_.scale};
-    for (int64_t col = 0; col < cols_; col += piece) {
-      const int64_t n = std::min(piece, cols_ - col);
-      if (a_.granularity != Granularity::tensor) scale_blocks(row, col, n, block, scales);
-      kernels_.encode[a_.x.dtype](at(row, col), n, block, scales, e5m2_,
-                                  a_.out.bytes.as<uint8_t>() + row * cols_ + col, counts);
-    }
-  }
+  QuantizeCounts* counts_or_null(QuantizeCounts& counts) const { return rows_of_out_.counts_or_null(counts); }
 
   void quantize_tile(int64_t r0, int64_t c0, bool write_out, QuantizeCounts& counts) const {
     const int64_t h = std::min(kTile, rows_ - r0), w = std::min(kTile, cols_ - c0);
@@ -154,13 +97,7 @@ class Quantizer {
       codes = target;
     } else {
       if (write_out) {
-        const int64_t block = scale_block(a_.granularity, cols_);
-        for (int64_t r = r0; r < r0 + h; ++r) {
-          float scales[kMostBlocks];
-          scale_blocks(r, c0, w, block, scales);
-          kernels_.encode[a_.x.dtype](at(r, c0), w, block, scales, e5m2_,
-                                      a_.out.bytes.as<uint8_t>() + r * cols_ + c0, out_counts);
-        }
+        for (int64_t r = r0; r < r0 + h; ++r) rows_of_out_.quantize_blocks(r, c0, at(r, c0), w, out_counts);
       }
       if (!a_.transposed.empty())
         encode_columns(r0, c0, h, w, buffer, a_.out.empty() ? counts_or_null(counts) : nullptr);
@@ -187,16 +124,16 @@ class Quantizer {
   }
 
   Scale uniform_scale(int64_t r0, int64_t c0, int64_t h, int64_t w) const {
-    if (a_.granularity == Granularity::tensor) return shared_;
+    if (a_.granularity == Granularity::tensor) return rows_of_out_.scale_of(*a_.amax.as<uint32_t>());
     uint32_t largest = 0;
     for (int64_t r = r0; r < r0 + h; ++r) {
       uint32_t bits;
       kernels_.block_amax[a_.x.dtype](at(r, c0), w, kTile, &bits);
       largest = std::max(largest, bits);
     }
-    const Scale scale = scale_of(largest);
-    if (!a_.out.empty()) set_inverse(a_.out, r0, c0, scale);
-    if (!a_.transposed.empty()) set_inverse(a_.transposed, c0, r0, scale);
+    const Scale scale = rows_of_out_.scale_of(largest);
+    if (!a_.out.empty()) rows_of_out_.set_inverse(r0, c0, scale);
+    if (!a_.transposed.empty()) rows_of_out_.set_turned_inverse(c0, r0, scale);
     return scale;
   }
 
@@ -214,10 +151,11 @@ class Quantizer {
       }
       float scales[kTile];
       for (int64_t c = 0; c < w; ++c) {
-        const Scale scale = scale_of(amax[c]);
+        const Scale scale = rows_of_out_.scale_of(amax[c]);
         scales[c] = scale.scale;
         // Tiles one above the other share a row-wise scale; the topmost writes it.
-        if (a_.granularity != Granularity::row || r0 == 0) set_inverse(a_.transposed, c0 + c, r0 + b, scale);
+        if (a_.granularity != Granularity::row || r0 == 0)
+          rows_of_out_.set_turned_inverse(c0 + c, r0 + b, scale);
       }
       for (int64_t r = b; r < end; ++r) {
         kernels_.encode_columns[a_.x.dtype](at(r0 + r, c0), w, scales, e5m2_, buffer + r * kTile, counts);
@@ -226,12 +164,10 @@ class Quantizer {
   }
 
   const Quantize& a_;
+  const RowQuantizer rows_of_out_;
   const QuantizeKernels& kernels_ = quantize_kernels();
-  const Format& format_;
   const bool e5m2_;
   const int64_t rows_, cols_, element_;
-  const ScaleLayout layout_, turned_layout_;
-  Scale shared_;
 };
 
 }  // namespace

@@ -1,8 +1,7 @@
 #include <algorithm>
 
-#include "core/cuda/elements.cuh"
-#include "core/cuda/reduce.cuh"
 #include "core/cuda/row_groups.h"
+#include "core/ops/rms_norm.cuh"
 #include "core/ops/rms_norm_kernels.h"
 
 // Ceiling: memory bandwidth. Forward moves 2 elements per element (4 with a residual) and does 4 FLOPs on it, backward 3
@@ -11,69 +10,24 @@
 namespace ottava::cuda {
 namespace {
 
-constexpr int kForwardPacks = 8, kBackwardPacks = 4;  // of a row, per thread, in registers
+constexpr int kBackwardPacks = 4;  // of a row, per thread, in registers
 
-template <class T>
-struct ForwardArguments {
-  const T *x, *residual, *weight;  // residual null: x is normalised and sum not written
-  T *sum, *y;                      // sum may be x or residual
-  float* rstd;
-  uint32_t* amax;
-  int64_t rows;
-  int64_t packs;  // per row
-  float inverse_cols, eps;
-};
-
-template <class T, int kSize, int kBlock, int kTeam>
-__global__ void __launch_bounds__(kBlock) forward_kernel(ForwardArguments<T> a) {
-  using P = Pack<T, kSize>;
-  const int64_t row = blockIdx.x * int64_t{kBlock / kTeam} + threadIdx.x / kTeam;
-  const bool active = row < a.rows;
-  const int member = threadIdx.x % kTeam;
-  const int64_t packs = active ? a.packs : 0, start = row * a.packs;
-  const T* h_row = a.residual ? a.sum : a.x;
-
-  float squares = 0;
-  auto read = [&](int64_t c) {
-    P h = load_pack<T, kSize>(a.x, start + c);
-    if (a.residual) {
-      const P r = load_pack<T, kSize>(a.residual, start + c);
-#pragma unroll
-      for (int i = 0; i < kSize; ++i) h.set(i, h[i] + r[i]);
-      store_pack(a.sum, start + c, h);
-    }
-#pragma unroll
-    for (int i = 0; i < kSize; ++i) squares += h[i] * h[i];
-    return h;
-  };
-  P kept[kForwardPacks];
-#pragma unroll
-  for (int k = 0; k < kForwardPacks; ++k) {
-    const int64_t c = member + k * kTeam;
-    if (c < packs) kept[k] = read(c);
-  }
-  for (int64_t c = member + kForwardPacks * kTeam; c < packs; c += kTeam) read(c);
-
-  const float rstd = 1.0f / sqrtf(team_sum<kTeam>(squares) * a.inverse_cols + a.eps);
-  if (active && member == 0) a.rstd[row] = rstd;
-
+template <class T, int kSize, int kTeam>
+__global__ void __launch_bounds__(kNormBlock) forward_kernel(NormArguments<T> a) {
+  const auto row = read_norm_row<T, kSize, kTeam>(a);
   uint32_t amax = 0;
-  auto write = [&](int64_t c, const P& h) {
-    const P w = load_pack<T, kSize>(a.weight, c);
-    P y;
+  auto write = [&](int k, int64_t c) {
+    const auto y = normalised(row.pack(k, c), row.rstd, load_pack<T, kSize>(a.weight, c));
 #pragma unroll
-    for (int i = 0; i < kSize; ++i) {
-      y.set(i, h[i] * rstd * w[i]);
-      amax = max(amax, abs_bits(y[i]));
-    }
-    store_pack(a.y, start + c, y);
+    for (int i = 0; i < kSize; ++i) amax = max(amax, abs_bits(y[i]));
+    store_pack(a.y, row.start + c, y);
   };
 #pragma unroll
-  for (int k = 0; k < kForwardPacks; ++k) {
-    const int64_t c = member + k * kTeam;
-    if (c < packs) write(c, kept[k]);
+  for (int k = 0; k < kNormPacks; ++k) {
+    const int64_t c = row.member + k * kTeam;
+    if (c < row.packs) write(k, c);
   }
-  for (int64_t c = member + kForwardPacks * kTeam; c < packs; c += kTeam) write(c, load_pack<T, kSize>(h_row, start + c));
+  for (int64_t c = row.member + kNormPacks * kTeam; c < row.packs; c += kTeam) write(kNormPacks, c);
   raise_amax(a.amax, amax);
 }
 
@@ -174,15 +128,10 @@ __global__ void __launch_bounds__(kBlock) backward_kernel(BackwardArguments<T> a
   }
 }
 
-template <class T, int kSize, int kBlock, int kTeam>
+template <class T, int kSize, int kTeam>
 void launch_forward(Stream& stream, const RmsNormForward& f) {
-  const int64_t rows = f.x.rows(), cols = f.x.cols(), rows_per_block = kBlock / kTeam;
-  ForwardArguments<T> a{static_cast<const T*>(f.x.data), static_cast<const T*>(f.residual.data),
-                        static_cast<const T*>(f.weight.data), static_cast<T*>(f.sum.data), static_cast<T*>(f.y.data),
-                        static_cast<float*>(f.rstd.data), static_cast<uint32_t*>(f.amax.data), rows, cols / kSize,
-                        1.0f / static_cast<float>(cols), f.eps};
-  launch("rms_norm_forward", stream, {.grid = grid_of(ceil_div(rows, rows_per_block)), .block = kBlock},
-         forward_kernel<T, kSize, kBlock, kTeam>, a);
+  launch("rms_norm_forward", stream, {.grid = grid_of(ceil_div(f.x.rows(), kNormBlock / kTeam)), .block = kNormBlock},
+         forward_kernel<T, kSize, kTeam>, norm_arguments<T>(f));
 }
 
 template <class T, int kSize, int kBlock, int kTeam>
@@ -202,17 +151,16 @@ void launch_backward(Stream& stream, const RmsNormBackward& b) {
 
 }  // namespace
 
-// A team is the threads that share a row: a warp for short rows, else a block.
 void rms_norm_forward(Stream& stream, const RmsNormForward& f) {
   dispatch_float(f.x.dtype, "rms_norm_forward", [&]<class Host>() {
     using T = Element<Host>;
     constexpr int kSize = kPackSize<T>;
     const int64_t cols = f.x.cols();
     if (!rows_are_aligned(cols * int64_t{sizeof(T)}, f.x, f.residual, f.weight, f.sum, f.y)) {
-      return launch_forward<T, 1, 256, 256>(stream, f);
+      return launch_forward<T, 1, kNormBlock>(stream, f);
     }
-    if (cols <= kSize * kForwardPacks * 32) return launch_forward<T, kSize, 256, 32>(stream, f);
-    return launch_forward<T, kSize, 256, 256>(stream, f);
+    if (norm_row_is_short<T>(cols)) return launch_forward<T, kSize, 32>(stream, f);
+    return launch_forward<T, kSize, kNormBlock>(stream, f);
   });
 }
 

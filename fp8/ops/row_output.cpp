@@ -1,0 +1,36 @@
+#include "fp8/ops/row_output.h"
+
+#include "core/ops/check.h"
+
+namespace ottava::fp8 {
+
+void check_row_output(std::string_view op, const RowOutput& output, Shape shape) {
+  if (output.granularity != Granularity::row && output.granularity != Granularity::block_1x128) {
+    fail<ShapeError>(op, "scales per {} need more than a row at a time: expected row or 1x128, else quantize the result",
+                     name_of(output.granularity));
+  }
+  if (shape.cols() % 16 != 0) {
+    fail<ShapeError>(op, "rows have {} elements, FP8 products take multiples of 16", shape.cols());
+  }
+  format_of(output.out.bytes.dtype);
+  check_tensor(op, "out.bytes", output.out.bytes, output.out.bytes.dtype, shape);
+  check_tensor(op, "out.scale_inverse", output.out.scale_inverse, DType::f32,
+               scale_shape(output.granularity, shape.rows(), shape.cols()));
+  if (!output.counters.empty()) check_tensor(op, "counters", output.counters, DType::i64, {3});
+  if (!output.non_finite.empty()) check_tensor(op, "non_finite", output.non_finite, DType::u32, {1});
+}
+
+Quantize quantization_of(const RowOutput& output, const Tensor& x) {
+  return {.x = x,
+          .granularity = output.granularity,
+          .rounding = output.rounding,
+          .out = output.out,
+          .counters = output.counters,
+          .non_finite = output.non_finite};
+}
+
+double bytes_of(const RowOutput& output) {
+  return static_cast<double>(output.out.bytes.bytes() + output.out.scale_inverse.bytes());
+}
+
+}  // namespace ottava::fp8

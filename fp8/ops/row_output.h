@@ -1,0 +1,24 @@
+#pragma once
+
+#include "core/stream.h"
+#include "fp8/quantize.h"
+
+namespace ottava::fp8 {
+
+/// Where an operation leaves its output [N,C] in FP8, with scales that a row knows by itself: the same bytes, inverse scales,
+/// counts and flags as quantize() gives for the output as it would be stored, without its being written and read.
+struct RowOutput {
+  Granularity granularity = Granularity::row;  ///< row or 1x128
+  ScaleRounding rounding = ScaleRounding::none;
+  Quantized out;                ///< bytes [N,C]
+  Tensor counters, non_finite;  ///< may be left out; as in Quantize
+};
+
+/// Throws ShapeError unless `output` fits a result of this dtype and shape, whose rows are multiples of 16.
+void check_row_output(std::string_view op, const RowOutput& output, Shape shape);
+/// What quantize() would be asked for the result x.
+Quantize quantization_of(const RowOutput& output, const Tensor& x);
+/// Bytes that are written.
+double bytes_of(const RowOutput& output);
+
+}  // namespace ottava::fp8

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <vector>
+
+#include "core/parallel_for.h"
+#include "fp8/ops/row_output.h"
+#include "fp8/row_quantizer.h"
+
+namespace ottava::cpu {
+
+/// Calls make(row, Tensor [1,C]) for every row of x, whose data are not looked at, and quantizes what it has written there while
+/// that is in the cache: into `kept`, if the rows are wanted, else into a row of the thread's own.
+template <class Make>
+void for_each_quantized_row(const fp8::RowOutput& output, const Tensor& x, const Tensor& kept, Make&& make) {
+  const int64_t rows = x.rows(), cols = x.cols(), row_bytes = cols * static_cast<int64_t>(size_of(x.dtype));
+  const Tensor matrix{x.data, x.dtype, {rows, cols}};
+  const RowQuantizer quantizer(quantization_of(output, matrix));
+  parallel_for(rows, 16, [&](int64_t begin, int64_t end) {
+    std::vector<uint8_t> own(kept.empty() ? static_cast<size_t>(row_bytes) : 0);
+    fp8::QuantizeCounts counts;
+    for (int64_t r = begin; r < end; ++r) {
+      void* row = kept.empty() ? own.data() : static_cast<uint8_t*>(kept.data) + r * row_bytes;
+      make(r, Tensor{row, x.dtype, {1, cols}});
+      quantizer.quantize_row(r, row, quantizer.counts_or_null(counts));
+    }
+    quantizer.add(counts);
+  });
+  quantizer.count_elements();
+}
+
+}  // namespace ottava::cpu
