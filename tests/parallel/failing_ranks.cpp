@@ -50,8 +50,15 @@ void run(World& world, const std::string& mode) {
       std::raise(SIGKILL);
     }).detach();
   }
+  if (mode == "kill_linger") std::signal(SIGTERM, SIG_IGN);  // as in training, where it asks for a last save
   if (mode.starts_with("kill") && comm.rank() == 3) pause_ms(800);
-  one_step(world, 4, x);
+  try {
+    one_step(world, 4, x);
+  } catch (const CommError& error) {
+    if (mode != "kill_linger") throw;
+    pause_ms(4'000);
+    fail<CommError>("linger", "took its time: {}", error.what());
+  }
 }
 
 }  // namespace
@@ -60,7 +67,11 @@ int main(int argc, char** argv) {
   if (argc < 2) return 2;
   Launch launch = detect_launch();
   try {
-    run_rank(launch, {.init_timeout_seconds = 30, .backend = launch.launcher == Launcher::environment ? "tcp" : "mpi", .device = {}, .last_seconds = 1}, [&](World& world) { run(world, argv[1]); });
+    const std::string mode = argv[1];
+    const std::string backend = launch.launcher == Launcher::environment ? "tcp" : "mpi";
+    const double last_seconds = mode == "kill_linger" ? 20 : 1;
+    run_rank(launch, {.init_timeout_seconds = 30, .backend = backend, .device = {}, .last_seconds = last_seconds},
+             [&](World& world) { run(world, mode); });
   } catch (const std::exception& error) {
     return report_failure(launch, error);
   }

@@ -44,6 +44,18 @@ int processes_with(const std::string& token) {
   return count;
 }
 
+// Dead processes of that name that somebody should have waited for; those that belong to init it will take away itself.
+int zombies_named(const std::string& name) {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    std::ifstream file(entry.path() / "stat");
+    std::string pid, command, state, parent;
+    file >> pid >> command >> state >> parent;
+    count += command == "(" + name + ")" && state == "Z" && parent != "1";
+  }
+  return count;
+}
+
 // Four ranks, through the launcher that users have; checks that nothing of them stays behind.
 Outcome launch(const std::string& mode, const std::string& launcher = "launch.sh") {
   std::string token = "token-" + mode + "-" + std::to_string(::getpid());
@@ -64,6 +76,7 @@ Outcome launch(const std::string& mode, const std::string& launcher = "launch.sh
   }
   INFO(outcome.output);
   CHECK(left == 0);
+  CHECK(zombies_named("failing_ranks") == 0);
   return outcome;
 }
 
@@ -103,6 +116,15 @@ TEST_CASE("ranks over TCP: a rank that is killed, throws or disagrees is named b
   CHECK((o.exit_code == 0) == (mode == "good"));
   CHECK(o.seconds < 15);
   for (int r : {0, 1}) CHECK_THAT(o.of_rank(r), Contains(said));
+}
+
+TEST_CASE("after a rank was killed the others may take longer than OpenMPI's second to end") {
+  Outcome o = launch("kill_linger");
+  INFO(o.output);
+  CHECK(o.exit_code != 0);
+  CHECK(o.seconds > 4);
+  CHECK(o.seconds < 30);
+  for (int r : {0, 1, 3}) CHECK_THAT(o.of_rank(r), Contains("took its time") && Contains("rank 2 is gone"));
 }
 
 TEST_CASE("a rank that does not come is named when the time is up") {

@@ -19,7 +19,7 @@ Outcome run_command(const std::string& command, const std::function<void(int gro
 
 /// Process id of a rank whose command line contains `token`, or 0. mpirun's own processes are none.
 int process_of_rank(const std::string& token, int rank);
-/// Processes whose command line contains `token`, zombies included.
+/// Processes whose command line contains `token`; the dead have none.
 int processes_with(const std::string& token);
 /// Asks every millisecond; false when `seconds` have passed.
 bool wait_until(double seconds, const std::function<bool()>& condition);
