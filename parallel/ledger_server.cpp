@@ -45,6 +45,7 @@ void LedgerServer::loop() {
     if (watched[1].revents) accept();
     if (roll_call_) finish_roll_call();
     if (watched[0].revents) {
+      drain();
       broadcast({.kind = Kind::farewell});
       return;
     }
@@ -55,8 +56,22 @@ void LedgerServer::accept() {
   tcp::Connection connection = listener_.accept();
   if (!connection.is_open()) return;
   clients_.push_back({std::move(connection)});
-  // It may have waited to be accepted while the others were asked.
-  if (roll_call_) clients_.back().connection.send(LedgerMessage{.kind = Kind::roll_call, .record = {}, .text = {}}.encode());
+  // It may have waited to be accepted while the others were asked, or stopped.
+  auto tell = [&](Kind kind, const std::string& text) {
+    LedgerMessage message;
+    message.kind = kind;
+    message.text = text;
+    clients_.back().connection.send(message.encode());
+  };
+  if (roll_call_) tell(Kind::roll_call, "");
+  if (verdict_) tell(Kind::stop, *verdict_);
+}
+
+// What was said before this server ends, also by those who still wait to be accepted.
+void LedgerServer::drain() {
+  pollfd waiting{listener_.descriptor(), POLLIN, 0};
+  while (::poll(&waiting, 1, 0) > 0) accept();
+  for (Client& client : clients_) read(client);
 }
 
 bool LedgerServer::read(Client& client) {
@@ -74,7 +89,7 @@ void LedgerServer::disconnected(Client& client) {
   ProgressRecord& record = records_[static_cast<size_t>(client.rank)];
   if (record.state != State::failed) record.state = State::closed;
   bool counts = options_.watches < 0 || options_.watches == client.rank;
-  if (counts && !stopped_) call_roll("");
+  if (counts && !verdict_) call_roll("");
 }
 
 void LedgerServer::handle(Client& client, const LedgerMessage& message) {
@@ -93,7 +108,7 @@ void LedgerServer::handle(Client& client, const LedgerMessage& message) {
       return stop_everybody(message.text);
     case Kind::question:
       record = message.record;
-      if (stopped_) return;
+      if (verdict_) return;
       return call_roll(message.text);
     default: return;
   }
@@ -122,8 +137,8 @@ void LedgerServer::finish_roll_call() {
 
 void LedgerServer::stop_everybody(const std::string& verdict) {
   roll_call_.reset();
-  if (stopped_) return;
-  stopped_ = true;
+  if (verdict_) return;
+  verdict_ = verdict;
   LedgerMessage message;
   message.kind = Kind::stop;
   message.text = verdict;

@@ -37,6 +37,7 @@ class LedgerServer {
   };
   void loop();
   void accept();
+  void drain();
   bool read(Client& client);
   void disconnected(Client& client);
   void handle(Client& client, const LedgerMessage& message);
@@ -52,7 +53,7 @@ class LedgerServer {
   std::vector<ProgressRecord> records_;
   std::optional<std::string> roll_call_;  ///< why it was called
   Clock::time_point roll_call_ends_;
-  bool stopped_ = false;
+  std::optional<std::string> verdict_;  ///< what everybody was stopped with
   std::thread thread_;
 };
 

@@ -80,7 +80,7 @@ TEST_CASE("SIGTERM, SIGUSR1 and SIGINT save after the current step, end with 0, 
     const std::string arguments = "train tiny.yaml --training.steps 1000000 --checkpoint.interval 1000000 --job.dump_folder " + out;
     auto reached = [&](size_t lines) { return logged(place / out, "lr").size() >= lines; };
     const Outcome stopped = place.run(arguments, [&](int group) {
-      CHECK(wait_until(30, [&] { return reached(5); }));
+      CHECK(wait_until(100, [&] { return reached(5); }));
       ::kill(-group, signal);
     });
     INFO(stopped.output);

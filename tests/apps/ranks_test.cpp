@@ -27,6 +27,8 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr int kSteps = 12;
+// A hang would last for ever, a machine that is busy with other things only takes longer.
+constexpr double kPatience = 100;
 
 struct Point {
   double loss, grad_norm;
@@ -50,7 +52,7 @@ class Job {
                           << "lr_scheduler: {warmup_steps: 0}\n"
                           << "checkpoint: {interval: 4, last_save_model_only: false, keep_latest_k: 0}\n"
                           << "metrics: {log_freq: 1}\n"
-                          << "comm: {init_timeout_seconds: 60, train_timeout_seconds: 20}\n";
+                          << "comm: {init_timeout_seconds: 60, train_timeout_seconds: 60}\n";
   }
 
   std::string file() const { return folder_ / "job.yaml"; }
@@ -113,7 +115,7 @@ void check_refused(const std::string& command, int ranks, const std::string& tex
   const Outcome o = run_command(command);
   INFO(command << "\nexpected on all ranks: " << text << "\n" << o.output);
   CHECK(o.exit_code != 0);
-  CHECK(o.seconds < 30);
+  CHECK(o.seconds < kPatience);
   CHECK(o.all_say(ranks, text));
 }
 
@@ -198,7 +200,8 @@ TEST_CASE("a signal to mpirun saves and ends well, and the next start goes on") 
   Job job;
   const std::string forever = kSave + " --training.steps 100000 --checkpoint.interval 100000 --lr_scheduler.decay_ratio 0";
   const Outcome o = run_command("exec " + mpirun(2, job.train(forever)), [&](int group) {
-    if (wait_until(30, [&] { return job.last_step() >= 3; })) ::kill(group, signal);
+    wait_until(kPatience, [&] { return job.last_step() >= 3; });
+    ::kill(group, signal);  // also when it never came so far: a run that is not stopped goes on for minutes
   });
   INFO(o.output);
   CHECK(o.exit_code == 0);
@@ -216,8 +219,11 @@ TEST_CASE("a rank that is killed stops the others, and the next start goes on fr
   Job job;
   const std::string forever = kSave + " --training.steps 100000 --lr_scheduler.decay_ratio 0 --checkpoint.interval " +
                               (while_saving ? "1 --checkpoint.keep_latest_k 3" : "4");
-  const Outcome o = run_command(mpirun(2, job.train(forever)), [&](int) {
-    if (!wait_until(30, [&] { return job.newest_checkpoint() >= 4; })) return;
+  const Outcome o = run_command(mpirun(2, job.train(forever)), [&](int group) {
+    if (!wait_until(kPatience, [&] { return job.newest_checkpoint() >= 4; })) {
+      ::kill(group, SIGTERM);
+      return;
+    }
     const int victim = process_of_rank(job.file(), 1);
     const std::string next = job.checkpoints() + "/step-";
     if (while_saving) {
@@ -233,10 +239,10 @@ TEST_CASE("a rank that is killed stops the others, and the next start goes on fr
   });
   INFO(o.output);
   CHECK(o.exit_code != 0);
-  CHECK(o.seconds < 40);
+  CHECK(o.seconds < kPatience);
   CHECK_THAT(o.output, Contains("\nrank 0: ") && Contains("rank 1 is gone, last seen"));
   CHECK_THAT(o.output, !Contains("rank 0 is gone"));
-  CHECK(wait_until(2, [&] { return processes_with(job.file()) == 0; }));
+  CHECK(wait_until(20, [&] { return processes_with(job.file()) == 0; }));
   const int64_t saved = job.newest_checkpoint();
   REQUIRE(saved >= 4);
   CHECK_NOTHROW(checkpoint::open_checkpoint(job.checkpoints() + "/step-" + std::to_string(saved)));

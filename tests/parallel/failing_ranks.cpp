@@ -40,7 +40,7 @@ void run(World& world, const std::string& mode) {
   bool is_victim = comm.rank() == victim;
   if (mode == "sizes" && is_victim) x.resize(60'000);
   if (mode == "throw" && is_victim) throw DataError("data", "no more text");
-  if (mode == "absent" && is_victim) pause_ms(30'000);
+  if (mode == "absent" && is_victim) pause_ms(120'000);
   if (mode == "stopped" && is_victim) std::raise(SIGSTOP);
   if (mode == "exit" && is_victim) std::_Exit(0);
   // kill: the victim dies inside the call, because rank 3 keeps everybody waiting in it.

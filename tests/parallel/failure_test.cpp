@@ -18,6 +18,9 @@ using Catch::Contains;
 
 namespace {
 
+// A rank that waits for a lost one would do so for the 60 s of failing_ranks.cpp or for ever.
+constexpr double kPatience = 50;
+
 struct Outcome {
   std::string output;
   int exit_code = 0;
@@ -70,7 +73,7 @@ Outcome launch(const std::string& mode, const std::string& launcher = "launch.sh
   outcome.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   int left = processes_with(token);
-  for (int i = 0; i < 50 && left > 0; ++i) {
+  for (int i = 0; i < 500 && left > 0; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     left = processes_with(token);
   }
@@ -95,7 +98,7 @@ TEST_CASE("a rank killed inside a collective is named by all others") {
   int victim = first ? 0 : 2;
   INFO(o.output);
   CHECK(o.exit_code != 0);
-  CHECK(o.seconds < 15);
+  CHECK(o.seconds < kPatience);
   for (int r : {0, 1, 2}) {
     if (r == victim) continue;
     CHECK_THAT(o.of_rank(r), Contains("rank " + std::to_string(victim) + " is gone, last seen in all_reduce 'layers.0' (axis world"));
@@ -114,7 +117,7 @@ TEST_CASE("ranks over TCP: a rank that is killed, throws or disagrees is named b
   Outcome o = launch(mode, "launch_tcp.sh");
   INFO(o.output);
   CHECK((o.exit_code == 0) == (mode == "good"));
-  CHECK(o.seconds < 15);
+  CHECK(o.seconds < kPatience);
   for (int r : {0, 1}) CHECK_THAT(o.of_rank(r), Contains(said));
 }
 
@@ -123,7 +126,7 @@ TEST_CASE("after a rank was killed the others may take longer than OpenMPI's sec
   INFO(o.output);
   CHECK(o.exit_code != 0);
   CHECK(o.seconds > 4);
-  CHECK(o.seconds < 30);
+  CHECK(o.seconds < kPatience);
   for (int r : {0, 1, 3}) CHECK_THAT(o.of_rank(r), Contains("took its time") && Contains("rank 2 is gone"));
 }
 
@@ -131,7 +134,7 @@ TEST_CASE("a rank that does not come is named when the time is up") {
   Outcome o = launch("absent");
   INFO(o.output);
   CHECK(o.exit_code != 0);
-  CHECK(o.seconds < 20);
+  CHECK(o.seconds < kPatience);
   for (int r : {0, 1, 3}) {
     CHECK_THAT(o.of_rank(r), Contains("behind: rank 2 is after all_reduce 'layers.1'") && Contains("step 3)") &&
                                  Contains("are in all_reduce 'layers.0'") && Contains("step 4)"));
@@ -142,7 +145,7 @@ TEST_CASE("a rank that is stopped is named as not answering") {
   Outcome o = launch("stopped");
   INFO(o.output);
   CHECK(o.exit_code != 0);
-  CHECK(o.seconds < 20);
+  CHECK(o.seconds < kPatience);
   for (int r : {0, 1, 3}) CHECK_THAT(o.of_rank(r), Contains("rank 2 is not answering, last seen after all_reduce 'layers.1'"));
 }
 

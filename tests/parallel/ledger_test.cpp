@@ -17,7 +17,7 @@ using State = ProgressRecord::State;
 namespace {
 
 bool wait_for_failure(RankState& state) {
-  for (int i = 0; i < 600 && !state.failed(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  for (int i = 0; i < 3000 && !state.failed(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   return state.failed();
 }
 
