@@ -100,6 +100,27 @@ void copy(void* destination, const void* source, size_t bytes, void* stream) {
 }
 void fill_zero(void* data, size_t bytes, void* stream) { check(cudaMemsetAsync(data, 0, bytes, as_stream(stream)), "cudaMemsetAsync"); }
 
+// Thread-local: other threads (NCCL's watch, readers, savers) may use CUDA meanwhile.
+void capture_begin(void* stream) {
+  check(cudaStreamBeginCapture(as_stream(stream), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+}
+CapturedGraph capture_end(void* stream) {
+  cudaGraph_t graph = nullptr;
+  check(cudaStreamEndCapture(as_stream(stream), &graph), "cudaStreamEndCapture");
+  CapturedGraph captured{};
+  cudaGraphExec_t executable = nullptr;
+  cudaError_t status = cudaGraphGetNodes(graph, nullptr, &captured.nodes);
+  if (status == cudaSuccess) status = cudaGraphInstantiate(&executable, graph, 0);
+  cudaGraphDestroy(graph);
+  check(status, "cudaGraphInstantiate");
+  captured.executable = executable;
+  return captured;
+}
+void graph_launch(void* executable, void* stream) {
+  check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(executable), as_stream(stream)), "cudaGraphLaunch");
+}
+void graph_destroy(void* executable) noexcept { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(executable)); }
+
 MemoryInfo memory_info(int device) {
   check(cudaSetDevice(device), "cudaSetDevice");
   MemoryInfo info{};

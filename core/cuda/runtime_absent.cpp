@@ -24,6 +24,10 @@ void* allocate_pinned(size_t) { absent(); }
 void release_pinned(void*) noexcept {}
 void copy(void*, const void*, size_t, void*) { absent(); }
 void fill_zero(void*, size_t, void*) { absent(); }
+void capture_begin(void*) { absent(); }
+CapturedGraph capture_end(void*) { absent(); }
+void graph_launch(void*, void*) { absent(); }
+void graph_destroy(void*) noexcept {}
 MemoryInfo memory_info(int) { absent(); }
 std::string device_name(int) { absent(); }
 int compute_capability(int) { absent(); }

@@ -7,6 +7,7 @@
 #include <map>
 #include <string>
 
+#include "graphs.h"
 #include "memory.h"
 #include "sanitizer.h"
 #include "settings.h"
@@ -47,8 +48,9 @@ struct ncclComm {
   int rank = 0, gpu = 0;
   bool is_aborted = false, is_destroyed = false;
   uint64_t splits = 0;
-  int visits = 0;  ///< groups under way
-  int polls = 1;   ///< how often it still says "in progress": calls of non-blocking communicators end later
+  int visits = 0;    ///< groups under way
+  int captured = 0;  ///< groups in graphs
+  int polls = 1;     ///< how often it still says "in progress": calls of non-blocking communicators end later
 };
 
 namespace ottava::cuda_host {
@@ -169,6 +171,14 @@ struct Visit {
   }
 };
 
+/// A graph that contains calls of a communicator keeps it from ending.
+struct CapturedCall {
+  explicit CapturedCall(ncclComm_t c) : comm(c) { comm->captured++; }
+  CapturedCall(const CapturedCall&) = delete;
+  ~CapturedCall() { comm->captured--; }
+  ncclComm_t comm;
+};
+
 void enqueue_visit(Stream& stream, ncclComm_t comm, const std::vector<NcclCall>& calls) {
   auto visit = std::make_shared<Visit>(Visit{comm, comm->clique, calls, {}});
   comm->clique->members[static_cast<size_t>(comm->rank)].stream = &stream;
@@ -206,7 +216,9 @@ ncclResult_t issue_grouped() {
         rest.push_back(c);
       }
     }
-    enqueue_visit(*stream, comm, together);
+    auto captured = stream->capture ? std::make_shared<CapturedCall>(comm) : nullptr;
+    const cudaError_t status = submit(*stream, [comm, together, captured](Stream& on) { enqueue_visit(on, comm, together); });
+    if (status != cudaSuccess) return refuse(ncclUnhandledCudaError, cudaGetErrorString(status));
     comm->polls = 1;
     result = ncclInProgress;
     calls.swap(rest);
@@ -308,6 +320,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   auto lock = lock_layer();
+  if (comm->captured > 0) return refuse(ncclInvalidUsage, "graphs with calls of the communicator are still there");
   Stream* stream = comm->clique->members[static_cast<size_t>(comm->rank)].stream;
   if (run_until(lock, stream, [&] { return comm->visits == 0; }) != cudaSuccess) return ncclInternalError;
   comm->polls = 1;

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 
+#include "graphs.h"
 #include "memory.h"
 #include "sanitizer.h"
 #include "settings.h"
@@ -51,16 +52,32 @@ cudaError_t check_geometry(const Geometry& g, const void* kernel) {
   return cudaSuccess;
 }
 
-cudaError_t run_call(Stream& stream, const Geometry& geometry, const Call& call) {
+/// A call that may run several times (in a graph). Its arguments are freed after the last time, by nobody in particular:
+/// the thread that happens to do it learns nothing about the order of the work.
+struct OwnedCall {
+  explicit OwnedCall(const Call& c) : call(c) {}
+  OwnedCall(const OwnedCall&) = delete;
+  ~OwnedCall() {
+    static void* const nobody = make_identity();
+    as_identity(nobody, [&] {
+      acquire(ran);
+      call.drop(call.arguments);
+    });
+  }
+  Call call;
+  char ran[8];
+};
+
+cudaError_t run_call(Stream& stream, const Geometry& geometry, OwnedCall& owned) {
   bool ok;
   {
     DeviceAccess access;
     as_identity(stream.identity, [&] { release(stream.order.start); });
-    ok = run_grid(geometry, call, stream.order, stream.slot);
+    ok = run_grid(geometry, owned.call, stream.order, stream.slot);
   }
   as_identity(stream.identity, [&] {
     acquire(stream.order.done);
-    call.drop(call.arguments);
+    release(owned.ran);
   });
   return ok ? cudaSuccess : cudaErrorLaunchFailure;
 }
@@ -71,17 +88,19 @@ cudaError_t enqueue_transfer(cudaStream_t handle, F f) {
   auto lock = lock_layer();
   Stream* stream = find_stream(handle);
   if (!stream) return cudaErrorInvalidResourceHandle;
-  enqueue(*stream, {[f](Stream& s) {
-            DeviceAccess access;
-            as_identity(s.identity, f);
-            return cudaSuccess;
-          }});
-  return cudaSuccess;
+  return submit(*stream, [f](Stream& on) {
+    enqueue(on, {[f](Stream& s) {
+              DeviceAccess access;
+              as_identity(s.identity, f);
+              return cudaSuccess;
+            }});
+  });
 }
 
 cudaError_t free_memory(void* p, MemoryKind kind) {
   if (!p) return cudaSuccess;
   auto lock = lock_layer();
+  if (cudaError_t status = forbid_in_capture(kind == MemoryKind::device ? "cudaFree" : "cudaFreeHost")) return status;
   const int gpu = kind == MemoryKind::device ? gpu_of(p) : current_gpu();
   cudaError_t status = synchronize_gpu(lock, gpu < 0 ? current_gpu() : gpu);  // as the real one does
   if (!release(p, kind)) {
@@ -122,17 +141,18 @@ int enqueue_grid(void* handle, const Geometry& geometry, const Call& call) {
     call.drop(call.arguments);
     return status;
   }
-  enqueue(*stream, {[geometry, call](Stream& s) { return run_call(s, geometry, call); }});
-  return cudaSuccess;
+  auto owned = std::make_shared<OwnedCall>(call);
+  return submit(*stream, [geometry, owned](Stream& on) {
+    enqueue(on, {[geometry, owned](Stream& s) { return run_call(s, geometry, *owned); }});
+  });
 }
 
 int enqueue_work(void* handle, const Call& call) {
-  cudaError_t status = enqueue_transfer(static_cast<cudaStream_t>(handle), [call] {
-    call.run(call.arguments);
-    call.drop(call.arguments);
+  auto owned = std::make_shared<OwnedCall>(call);
+  return enqueue_transfer(static_cast<cudaStream_t>(handle), [owned] {
+    owned->call.run(owned->call.arguments);
+    release(owned->ran);
   });
-  if (status != cudaSuccess) call.drop(call.arguments);
-  return status;
 }
 
 }  // namespace ottava::cuda_host
@@ -197,6 +217,7 @@ const char* cudaGetErrorString(cudaError_t error) {
 
 cudaError_t cudaMalloc(void** p, size_t bytes) {
   auto lock = lock_layer();
+  if (cudaError_t status = forbid_in_capture("cudaMalloc")) return status;
   const int gpu = current_gpu();
   *p = bytes && device_bytes_in_use(gpu) + bytes <= kDeviceBytes ? allocate(bytes, MemoryKind::device, gpu) : nullptr;
   return *p || !bytes ? cudaSuccess : cudaErrorMemoryAllocation;
@@ -204,6 +225,7 @@ cudaError_t cudaMalloc(void** p, size_t bytes) {
 cudaError_t cudaFree(void* p) { return free_memory(p, MemoryKind::device); }
 cudaError_t cudaHostAlloc(void** p, size_t bytes, unsigned) {
   auto lock = lock_layer();
+  if (cudaError_t status = forbid_in_capture("cudaHostAlloc")) return status;
   *p = bytes ? allocate(bytes, MemoryKind::pinned, current_gpu()) : nullptr;
   return *p || !bytes ? cudaSuccess : cudaErrorMemoryAllocation;
 }
@@ -230,6 +252,11 @@ cudaError_t cudaMemcpyAsync(void* destination, const void* source, size_t bytes,
     auto lock = lock_layer();
     return kind_of(p) == MemoryKind::none;
   };
+  if (is_pageable(source) || is_pageable(destination)) {
+    auto lock = lock_layer();
+    Stream* on = find_stream(stream);
+    if (on && on->capture) return forbid_in_capture("cudaMemcpyAsync from or to pageable host memory");
+  }
   if (is_pageable(source) && !is_pageable(destination)) {
     void* staged = std::malloc(bytes);
     std::memcpy(staged, source, bytes);
@@ -265,6 +292,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle) {
   auto lock = lock_layer();
   Stream* stream = find_stream(handle);
   if (!stream) return cudaErrorInvalidResourceHandle;
+  if (stream->capture) return forbid_in_capture("cudaStreamDestroy");
   run_until(lock, stream, [&] { return is_idle(*stream); });
   cudaError_t status = destroy_stream(stream);
   if (status != cudaSuccess) {  // a test must not pass because nobody asked
@@ -276,20 +304,20 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle) {
 cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
   auto lock = lock_layer();
   Stream* stream = find_stream(handle);
-  return stream ? synchronize(lock, *stream) : cudaErrorInvalidResourceHandle;
+  if (!stream) return cudaErrorInvalidResourceHandle;
+  if (cudaError_t status = forbid_in_capture("cudaStreamSynchronize", stream)) return status;
+  return synchronize(lock, *stream);
 }
 cudaError_t cudaStreamQuery(cudaStream_t handle) {
   auto lock = lock_layer();
   Stream* stream = find_stream(handle);
   if (!stream) return cudaErrorInvalidResourceHandle;
+  if (cudaError_t status = forbid_in_capture("cudaStreamQuery", stream)) return status;
   return is_idle(*stream) ? synchronize(lock, *stream) : cudaErrorNotReady;
-}
-cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
-  *status = cudaStreamCaptureStatusNone;
-  return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() {
   auto lock = lock_layer();
+  if (cudaError_t status = forbid_in_capture("cudaDeviceSynchronize")) return status;
   return synchronize_gpu(lock, current_gpu());
 }
 
@@ -308,6 +336,11 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t on) {
   Stream* stream = find_stream(on);
   if (!stream) return cudaErrorInvalidResourceHandle;
   std::shared_ptr<Event> event = *as_event(handle);
+  event->capture = stream->capture;
+  if (event->capture) {
+    event->after = captured_before(*stream);
+    return cudaSuccess;
+  }
   event->stream = stream;
   uint64_t version = ++event->recorded;
   enqueue(*stream, {[event, version](Stream& s) {
@@ -323,6 +356,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t waiting, cudaEvent_t handle, unsign
   Stream* stream = find_stream(waiting);
   if (!stream) return cudaErrorInvalidResourceHandle;
   std::shared_ptr<Event> event = *as_event(handle);
+  if (event->capture || (stream->capture && event->recorded > 0)) return wait_in_capture(*stream, *event);
   uint64_t version = event->recorded;
   if (version == 0) return cudaSuccess;
   enqueue(*stream, {[event](Stream& s) {
@@ -335,6 +369,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t waiting, cudaEvent_t handle, unsign
 cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
   auto lock = lock_layer();
   std::shared_ptr<Event> event = *as_event(handle);
+  if (cudaError_t status = forbid_in_capture("cudaEventSynchronize", nullptr, event.get())) return status;
   uint64_t version = event->recorded;
   cudaError_t status = run_until(lock, event->stream, [&] { return event->completed >= version; });
   acquire(event->order);
@@ -343,6 +378,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
 cudaError_t cudaEventQuery(cudaEvent_t handle) {
   auto lock = lock_layer();
   std::shared_ptr<Event> event = *as_event(handle);
+  if (cudaError_t status = forbid_in_capture("cudaEventQuery", nullptr, event.get())) return status;
   if (event->completed < event->recorded) return cudaErrorNotReady;
   acquire(event->order);
   return cudaSuccess;

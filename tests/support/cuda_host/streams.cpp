@@ -119,6 +119,12 @@ cudaError_t run_until(std::unique_lock<std::mutex>& lock, Stream* target, const 
   return cudaSuccess;
 }
 
+void leave_capture(const Capture& capture) {
+  for (auto& stream : streams) {
+    if (stream->capture.get() == &capture) stream->capture = nullptr;
+  }
+}
+
 bool is_idle(const Stream& stream) { return stream.queue.empty() && !stream.running; }
 
 cudaError_t synchronize(std::unique_lock<std::mutex>& lock, Stream& stream) {

@@ -6,12 +6,14 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "block.h"
 
 namespace ottava::cuda_host {
 
 struct Stream;
+struct Capture;  // graphs.h
 
 /// One thing that a stream does. It runs when everything before it on the stream has and `ready` (if given) says so;
 /// `waits_for` names the stream to advance meanwhile. Runs under the layer's lock, as the host's identity. `is_late`: when
@@ -32,12 +34,16 @@ struct Stream {
   std::deque<Task> queue;
   cudaError_t error = cudaSuccess;  ///< the first failure not yet reported
   bool running = false;
+  std::shared_ptr<Capture> capture = nullptr;  ///< while it takes part in one
+  int lane = 0;                                ///< which of the capture's streams it is
 };
 
 struct Event {
   Stream* stream = nullptr;  ///< of the last record
   uint64_t recorded = 0, completed = 0;
   double milliseconds = 0;
+  std::shared_ptr<Capture> capture = nullptr;  ///< of the last record, when that was captured
+  std::vector<int> after = {};                 ///< the captured work before it
   char order[8];
 };
 
@@ -65,5 +71,7 @@ cudaError_t synchronize(std::unique_lock<std::mutex>& lock, Stream& stream);
 /// All streams of a GPU.
 cudaError_t synchronize_gpu(std::unique_lock<std::mutex>& lock, int gpu);
 bool is_idle(const Stream& stream);
+/// No stream takes part in the capture any more.
+void leave_capture(const Capture& capture);
 
 }  // namespace ottava::cuda_host
