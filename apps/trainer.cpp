@@ -77,6 +77,9 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
   if (is_first) log_startup_report(experiment_, plan_, device, ranks);
   arena_ = std::make_unique<Arena>(plan_.memory, device);
   engine_ = std::make_unique<TrainingEngine>(shape, stream_, *arena_, ranks, plan_.matmul_workspace_bytes);
+  const GraphUse graphs = decide_graphs(c.training.cuda_graphs, device, *ranks.world);
+  log::info("CUDA graphs: {}", graphs.reason);
+  if (graphs.on) engine_->graphs().enable(*ranks.world);
   if (loss_scale_.is_dynamic()) state_.loss_scale = loss_scale_.state();
   checkpoints_->load(*engine_, state_);
   if (state_.loss_scale) loss_scale_.restore(*state_.loss_scale);

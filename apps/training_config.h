@@ -39,6 +39,7 @@ struct TrainingConfig {
   int64_t max_consecutive_skipped_steps = 10;
 
   std::string device = "auto";
+  std::string cuda_graphs = "auto";
   int64_t threads = 0;  ///< per rank; 0: cores / local ranks
   int64_t seed = 0;
   DataloaderConfig dataloader;

@@ -41,6 +41,16 @@ TrainingEngine::TrainingEngine(TrainingShape shape, Stream& stream, Arena& arena
     document_start_ = tokens("document starts");
     positions_ = tokens("positions");
   }
+  if (shape_.micro_batches > 1) {
+    auto one = [&](std::string_view name) {
+      return arena.persistent(name, DType::i32, {shape_.batch, shape_.sequence}, MemoryCategory::data);
+    };
+    current_ = {one("micro-batch tokens"), one("micro-batch targets"), {}, {}};
+    if (shape_.block_causal) {
+      current_.document_start = one("micro-batch document starts");
+      current_.positions = one("micro-batch positions");
+    }
+  }
   scalars_ = arena.persistent("step scalars", DType::f32, {kStepScalars}, MemoryCategory::data);
   step_ = arena.persistent("step", DType::i64, {1}, MemoryCategory::data);
   loss_sum_ = arena.persistent("loss sum", DType::f32, {1}, MemoryCategory::data);
@@ -81,6 +91,19 @@ MicroBatch TrainingEngine::micro_batch(int64_t index, int64_t batch, int64_t seq
   return {rows(tokens_), rows(targets_), rows(document_start_), rows(positions_)};
 }
 
+// The work of all micro-batches reads the same addresses, so that a graph of one serves another.
+MicroBatch TrainingEngine::at_fixed_place(const MicroBatch& micro) {
+  if (shape_.micro_batches == 1) return micro;
+  auto copy = [&](const Tensor& from, const Tensor& to) {
+    if (!to.empty()) cast(stream_, from, to);
+  };
+  copy(micro.tokens, current_.tokens);
+  copy(micro.targets, current_.targets);
+  copy(micro.document_start, current_.document_start);
+  copy(micro.positions, current_.positions);
+  return current_;
+}
+
 StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInputs& inputs, StepProfile* profile) {
   profile_ = profile;
   upload(tokens, shape_.micro_batches * shape_.batch * shape_.sequence);
@@ -90,16 +113,22 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
 
   Arena::Phase phase(arena_, "train");
   StepContext c = context();
+  graphs_.begin_step(profile ? StepGraphs::Pace::step_by_step : StepGraphs::Pace::launched);
   fill_zero(stream_, loss_sum_);
   parameters_->begin_step();
   const Tensor grad_scale = scalars_.slice(kLossGradient, kLossGradient + 1);
   for (int64_t m = 0; m < shape_.micro_batches; ++m) {
-    parameters_->begin_micro_batch(m + 1 == shape_.micro_batches);
-    model_->forward_backward(c, micro_batch(m, shape_.batch, shape_.sequence), loss_sum_, grad_scale);
+    const bool is_first = m == 0, is_last = m + 1 == shape_.micro_batches;
+    const StepPart part = is_first ? (is_last ? StepPart::only : StepPart::first) : (is_last ? StepPart::last : StepPart::middle);
+    const MicroBatch micro = at_fixed_place(micro_batch(m, shape_.batch, shape_.sequence));
+    graphs_.run(part, stream_, [&] {
+      parameters_->begin_micro_batch(is_last);
+      model_->forward_backward(c, micro, loss_sum_, grad_scale);
+      is_last ? parameters_->finish_gradients() : parameters_->finish_micro_batch();
+    });
     cast(stream_, loss_sum_, loss_sums_.slice(m, m + 1));
   }
-  parameters_->finish_gradients();
-  update(c);
+  graphs_.run(StepPart::update, stream_, [&] { update(c); });
   StepOutputs out;
   if (stream_.type() == DeviceType::meta) return out;
   float loss = 0;

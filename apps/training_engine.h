@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/step_graphs.h"
 #include "core/optim/adamw.h"
 #include "models/llama/llama_model.h"
 #include "parallel/fsdp.h"
@@ -62,6 +63,8 @@ class TrainingEngine {
   const TrainingShape& shape() const { return shape_; }
   Fsdp& parameters() { return *parameters_; }
   StepContext context();
+  /// Off until StepGraphs::enable.
+  StepGraphs& graphs() { return graphs_; }
 
   /// One optimizer step over micro_batches x batch sequences. Blocks until it is done.
   StepOutputs train_step(const HostTokens& tokens, const StepInputs& inputs, StepProfile* profile = nullptr);
@@ -77,6 +80,7 @@ class TrainingEngine {
   void upload(const HostTokens& tokens, int64_t count);
   void upload(const void* host, const Tensor& device);
   MicroBatch micro_batch(int64_t index, int64_t batch, int64_t sequence) const;
+  MicroBatch at_fixed_place(const MicroBatch& micro);
   void update(const StepContext& context);
 
   TrainingShape shape_;
@@ -87,9 +91,11 @@ class TrainingEngine {
   std::unique_ptr<Fsdp> parameters_;
   std::unique_ptr<LlamaModel> model_;
   Tensor tokens_, targets_, document_start_, positions_;  ///< i32 [micro_batches * B * T], room for validation too
+  MicroBatch current_;  ///< where every micro-batch of several is computed from
   Tensor scalars_, step_, loss_sum_, sum_of_squares_, skipped_;
   Tensor loss_sums_;  ///< loss_sum_ after each micro-batch: read only when a step was skipped
   StepProfile* profile_ = nullptr;
+  StepGraphs graphs_;
 };
 
 }  // namespace ottava

@@ -8,7 +8,7 @@
 
 namespace ottava {
 
-enum class Collective : uint8_t { all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, send, recv, barrier };
+enum class Collective : uint8_t { all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, send, recv, barrier, graph };
 std::string_view name_of(Collective collective);
 
 /// What one rank asked of its communicators since the last reset.

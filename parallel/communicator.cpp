@@ -222,7 +222,7 @@ void Communicator::count(const CollectiveCall& call) {
     case Collective::broadcast: sent = (rank_ - call.peer + n) % n == n - 1 ? 0 : payload; break;
     case Collective::send: sent = payload; break;
     case Collective::recv: break;
-    case Collective::barrier: payload = 0; break;
+    case Collective::barrier: case Collective::graph: payload = 0; break;
   }
   stats().record({call.kind, axis_, call.label, payload, sent});
 }

@@ -155,6 +155,10 @@ class Communicator {
   virtual std::string_view transport() const = 0;
   /// True where calls progress while the rank computes.
   virtual bool overlaps() const = 0;
+  /// True where calls are work of the stream alone, which a CUDA graph can contain.
+  virtual bool can_be_recorded() const { return false; }
+  /// A graph that contains `calls` recorded calls of this rank's communicators was launched on `stream`.
+  virtual void graph_launched(Stream& stream, std::string_view name, int64_t calls) {}
 
  protected:
   struct Members {

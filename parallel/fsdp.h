@@ -84,6 +84,8 @@ class Fsdp {
   Tensor zeroed_gradient(int parameter);
   /// A unit's backward is done: starts summing its gradients over ranks.
   void reduce_gradients(int unit);
+  /// Leaves nothing in flight: after it the next micro-batch may begin on other terms (a CUDA graph of its own).
+  void finish_micro_batch() { complete_reduction(); }
   /// Waits until every gradient shard is complete; those that nothing touched are zero.
   void finish_gradients();
 

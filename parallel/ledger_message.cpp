@@ -48,7 +48,7 @@ std::optional<LedgerMessage> LedgerMessage::decode(std::string_view bytes) {
     return std::nullopt;
   }
   if (rank < 0 || rank > INT32_MAX || state < 0 || state > static_cast<int>(ProgressRecord::State::failed) ||
-      collective < 0 || collective > static_cast<int>(Collective::barrier)) {
+      collective < 0 || collective > static_cast<int>(Collective::graph)) {
     return std::nullopt;
   }
   r.rank = static_cast<int>(rank);

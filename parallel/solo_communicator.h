@@ -11,6 +11,7 @@ class SoloCommunicator final : public Communicator {
   SoloCommunicator();
   SoloCommunicator(std::string axis, int world_rank, std::shared_ptr<RankState> state);
   std::string_view transport() const override { return "solo"; }
+  bool can_be_recorded() const override { return true; }
   bool overlaps() const override { return false; }
 
  private:

@@ -49,6 +49,8 @@ class NcclCommunicator final : public Communicator {
   static std::unique_ptr<Communicator> world(Bootstrap& bootstrap, std::shared_ptr<RankState> state, int gpu);
   std::string_view transport() const override { return "nccl"; }
   bool overlaps() const override { return true; }
+  bool can_be_recorded() const override { return true; }
+  void graph_launched(Stream& stream, std::string_view name, int64_t calls) override;
 
  private:
   void issue(Stream& stream, uint64_t ticket, std::vector<CollectiveCall> calls) override;
@@ -132,10 +134,18 @@ void NcclCommunicator::enqueue(const CollectiveCall& call) {
       return check(ncclSend(call.send.data, units(call.send.numel()), type, call.peer, comm, stream), "ncclSend");
     case Collective::recv:
       return check(ncclRecv(call.recv.data, units(call.recv.numel()), type, call.peer, comm, stream), "ncclRecv");
+    case Collective::graph: return;
     case Collective::barrier:
       return check(ncclAllReduce(nccl_->scratch(), nccl_->scratch(), 1, ncclInt32, ncclSum, comm, stream),
                    "ncclAllReduce");
   }
+}
+
+// The watch sees the graph as one call: its end says that the collectives in it have ended.
+void NcclCommunicator::graph_launched(Stream& stream, std::string_view name, int64_t calls) {
+  auto done = std::make_shared<Event>(Device{DeviceType::cuda, gpu_});
+  done->record(stream);
+  nccl_->issued({done, Collective::graph, axis(), std::string(name), calls});
 }
 
 void NcclCommunicator::wait_for(uint64_t ticket, Stream& stream) {

@@ -118,13 +118,18 @@ LayoutCurve train_on(const TrainingShape& whole, const Layout& layout, int steps
   return combine(whole, layout, std::move(ranks));
 }
 
-LayoutCurve train_over_nccl(const TrainingShape& whole, const Layout& layout, int steps) {
-  std::vector<RankCurve> ranks(static_cast<size_t>(layout.world_size()));
+void run_nccl_mesh(const Layout& layout, const std::function<void(std::unique_ptr<RankGroups>, int rank)>& body) {
   run_thread_ranks({.ranks = layout.world_size()}, [&](Communicator& control) {
     CommunicatorBootstrap bootstrap(control);
     auto world = nccl::make_world(bootstrap, control.shared_state(), control.rank());
-    auto groups = std::make_unique<RankGroups>(control.split("world", everyone(layout)), std::move(world), layout.mesh());
-    ranks[static_cast<size_t>(control.rank())] = train_rank(whole, layout, steps, std::move(groups), {DeviceType::cuda, control.rank()});
+    body(std::make_unique<RankGroups>(control.split("world", everyone(layout)), std::move(world), layout.mesh()), control.rank());
+  });
+}
+
+LayoutCurve train_over_nccl(const TrainingShape& whole, const Layout& layout, int steps) {
+  std::vector<RankCurve> ranks(static_cast<size_t>(layout.world_size()));
+  run_nccl_mesh(layout, [&](std::unique_ptr<RankGroups> groups, int rank) {
+    ranks[static_cast<size_t>(rank)] = train_rank(whole, layout, steps, std::move(groups), {DeviceType::cuda, rank});
   });
   return combine(whole, layout, std::move(ranks));
 }

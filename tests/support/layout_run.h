@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <vector>
 
 #include "apps/experiment.h"
@@ -32,7 +34,10 @@ TrainingShape shape_on(const TrainingShape& whole, const Layout& layout);
 /// Trains `whole.batch` sequences per step from seed 7 on tokens that are the same for every layout, ranks as threads.
 LayoutCurve train_on(const TrainingShape& whole, const Layout& layout, int steps);
 LayoutCurve train_on(const TrainingShape& whole, const Layout& layout, int steps, Device device);
-/// The same over NCCL, rank r on GPU r. Needs nccl_ranks(layout.world_size()) of them (nccl_ranks.h).
+/// Runs body on threads with the communicators of a layout over NCCL, rank r for GPU r. Needs nccl_ranks(layout.world_size())
+/// of them (nccl_ranks.h).
+void run_nccl_mesh(const Layout& layout, const std::function<void(std::unique_ptr<RankGroups>, int rank)>& body);
+/// train_on over NCCL.
 LayoutCurve train_over_nccl(const TrainingShape& whole, const Layout& layout, int steps);
 
 }  // namespace ottava::test
