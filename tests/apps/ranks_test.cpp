@@ -92,25 +92,6 @@ void run(const std::string& command) {
   REQUIRE(o.exit_code == 0);
 }
 
-// The whole run by one process.
-const Curve& single_curve() {
-  static const Curve curve = [] {
-    Job job;
-    run(job.train());
-    return job.curve();
-  }();
-  return curve;
-}
-
-void check_near_single(const Curve& curve) {
-  REQUIRE(curve.size() == kSteps);
-  for (const auto& [step, point] : single_curve()) {
-    INFO("step " << step);
-    REQUIRE(curve.at(step).loss == Approx(point.loss).epsilon(1e-5));
-    REQUIRE(curve.at(step).grad_norm == Approx(point.grad_norm).epsilon(1e-5));
-  }
-}
-
 void check_refused(const std::string& command, int ranks, const std::string& text) {
   const Outcome o = run_command(command);
   INFO(command << "\nexpected on all ranks: " << text << "\n" << o.output);
@@ -124,10 +105,45 @@ const std::string kSave = " --checkpoint.enable true";
 }  // namespace
 
 TEST_CASE("processes train as one process does") {
-  const auto [ranks, options] = GENERATE(table<int, std::string>({{2, ""}, {4, "--parallelism.tensor_parallel_degree 2"}}));
+  // 24 sequences per step on every layout, one micro-batch or several; the threads of layouts_test.cpp see more models.
+  const std::string steps = " --training.steps 20 --training.global_batch_size 24 --training.local_batch_size ";
+  const std::string tied = " --model.tie_embeddings true";
+  auto curve_of_one = [&](const std::string& options) {
+    Job job;
+    run(job.train(steps + "24" + options));
+    return job.curve();
+  };
+  static const Curve single = curve_of_one(""), single_tied = curve_of_one(tied);
+  REQUIRE(single.size() == 20);
+  const std::string tp2 = " --parallelism.tensor_parallel_degree 2";
+  const auto [ranks, options] = GENERATE_REF(table<int, std::string>({{1, "6"},
+                                                                      {2, "4"},
+                                                                      {2, "12 --activation_checkpoint.mode full"},
+                                                                      {3, "8"},
+                                                                      {3, "8" + tied},
+                                                                      {4, "2 --parallelism.data_parallel_replicate_degree 2"},
+                                                                      {2, "24" + tp2},
+                                                                      {4, "24 --parallelism.tensor_parallel_degree 4"},
+                                                                      {4, "6" + tp2},
+                                                                      {8, "3"}}));
+  INFO(ranks << " ranks, --training.local_batch_size " << options);
   Job job;
-  run(mpirun(ranks, job.train(options)));
-  check_near_single(job.curve());
+  run(mpirun(ranks, job.train(steps + options)));
+  const Curve curve = job.curve();
+  REQUIRE(curve.size() == 20);
+  for (const auto& [step, point] : options.ends_with(tied) ? single_tied : single) {
+    INFO("step " << step);
+    REQUIRE(curve.at(step).loss == Approx(point.loss).epsilon(1e-5));
+    REQUIRE(curve.at(step).grad_norm == Approx(point.grad_norm).epsilon(1e-5));
+  }
+  if (options != "6" + tp2) return;
+  Job again;
+  run(mpirun(ranks, again.train(steps + options)));
+  const Curve same = again.curve();
+  for (const auto& [step, point] : curve) {
+    CHECK(same.at(step).loss == point.loss);
+    CHECK(same.at(step).grad_norm == point.grad_norm);
+  }
 }
 
 TEST_CASE("a run goes on from a checkpoint of any layout and number of ranks") {
