@@ -8,6 +8,7 @@
 #include "parallel/checkpoint/folder.h"
 #include "parallel/checkpoint/loader.h"
 #include "parallel/checkpoint/saver.h"
+#include "parallel/thread/thread_communicator.h"
 #include "tests/parallel/checkpoint/tiny_model.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"
@@ -99,6 +100,33 @@ TEST_CASE("a checkpoint of any layout loads into any other, and its bytes do not
       CHECK(loaded == 10 * to.world());
     }
   }
+}
+
+TEST_CASE("saving moves no tensor bytes between ranks: matrices of 64 times the size send as much") {
+  auto sent_by_all = [](int64_t wider) {
+    TemporaryFolder folder;
+    std::vector<ParameterSpec> specs = tiny_model();
+    for (ParameterSpec& spec : specs) {
+      if (!spec.is_vector) spec.columns *= wider;
+    }
+    std::atomic<int64_t> bytes = 0;
+    const TinyLayout layout{2, 2, 1};
+    run_thread_ranks({.ranks = layout.world()}, [&](Communicator& world) {
+      TinyRank rank(specs, layout.at(world.rank()));
+      rank.fill(1);
+      RankGroup group(world);
+      SaveOptions options;
+      options.folder = folder.path();
+      CheckpointSaver saver(options, group);
+      saver.save(checkpoint_of(rank, 1));
+      bytes += world.stats().sent_bytes();
+    });
+    CHECK(open_checkpoint(folder / "step-1").step == 1);
+    return bytes.load();
+  };
+  const int64_t narrow = sent_by_all(1);
+  CHECK(narrow > 0);
+  CHECK(sent_by_all(64) == narrow);
 }
 
 TEST_CASE("files are cut between tensors, and the sizes follow from the specs") {
