@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/cgroup_memory.h"
 #include "core/cuda/runtime.h"
 #include "parallel/bootstrap.h"
 
@@ -37,7 +38,8 @@ int64_t memory_for_rank(Device device, Communicator& control) {
   const int64_t sharers = ranks_of_machine(control);
   if (device.type == DeviceType::cuda)
     return static_cast<int64_t>(cuda::memory_info(device.index).free_bytes);
-  return machine_bytes() / sharers;
+  const int64_t machine = machine_bytes();
+  return std::min(machine, cgroup_memory_left().value_or(machine)) / sharers;
 }
 
 }  // namespace ottava
