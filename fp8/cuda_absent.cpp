@@ -6,6 +6,7 @@
 #include "fp8/ops/swiglu_quantize.h"
 #include "fp8/quantize_kernels.h"
 #include "fp8/scaled_matmul_kernels.h"
+#include "fp8/step_amax_kernels.h"
 
 namespace ottava::fp8::cuda {
 namespace {
@@ -18,6 +19,8 @@ void column_amax(Stream&, const Tensor&, const Tensor&) { absent(); }
 void delayed_amax(Stream&, const AmaxHistory&, const Tensor&, const Tensor&) { absent(); }
 void dequantize(Stream&, const Quantized&, Granularity, const Tensor&) { absent(); }
 void fill_with(Stream&, const Tensor&, const Tensor&) { absent(); }
+void fold_amax(Stream&, const Tensor&, const Tensor&) { absent(); }
+void poison_if_raised(Stream&, const Tensor&, const Tensor&) { absent(); }
 void quantize(Stream&, const Quantize&) { absent(); }
 void rms_norm_quantize(Stream&, const RmsNormQuantize&) { absent(); }
 void scale_result(Stream&, const ScaledMatmul&, const Tensor&) { absent(); }

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <optional>
 #include <string>
+#include <vector>
 
-#include "models/step_context.h"
+#include "models/float8_product.h"
 
 namespace ottava {
 
@@ -13,23 +15,47 @@ enum class LinearStyle {
   row,     ///< x [N, K/tp]; y is summed over ranks and scattered to [n,O]
 };
 
+/// Rows of a layer's local weight that run as one product: all of them or, where the policy splits a fused matrix, those
+/// of one part.
+struct LinearPiece {
+  RowRange rows;
+  std::optional<Float8Product> float8;  ///< absent: the compute type
+};
+
 /// What a layer keeps of its input for the weight gradient.
 struct LinearInput {
-  Allocation x;  ///< the local input in the compute type
+  Allocation x;                      ///< the local input in the compute type, if a product wants it
+  std::vector<Float8Matrix> pieces;  ///< per piece; empty for those that want x
+  explicit operator bool() const { return static_cast<bool>(x) || !pieces.empty(); }
 };
 
 /// The gradient of a layer's output in the forms its two backward products need.
 struct LinearOutputGradient {
-  Allocation dy;  ///< all tokens
+  Allocation dy;                     ///< all tokens; absent if no product reads the compute type
+  std::vector<Float8Matrix> pieces;  ///< per piece; empty for those in the compute type
+  int64_t tokens = 0;
 };
 
 /// y = x W^T (+ b) with W [O,K] from the parameter table. Forward, input gradient and weight gradient are apart, so that
 /// a block can recompute its input between them.
+///
+/// In FP8 the input is quantized once for y and for what is kept: the bytes, a quarter of f32 and half of bf16 (a recipe
+/// whose weight gradient is in high precision keeps x). What is kept of a gathered input is the local part, gathered again
+/// in backward: bytes where there is one scale, else x.
 class Linear {
  public:
-  Linear(std::string name, LinearStyle style, int weight, int bias = -1);
+  /// What writes the operand also measures its amax (input_amax(), output_gradient_amax()).
+  struct Measured {
+    bool input = false, output_gradient = false;
+  };
+  /// `pieces` cover the local rows in order; one without FP8 is the plain layer.
+  Linear(std::string name, LinearStyle style, int weight, int bias, std::vector<LinearPiece> pieces, Measured measured = {});
 
   const std::string& name() const { return name_; }
+  /// Slots for the producers that the constructor was told of; empty where nothing wants them.
+  Tensor input_amax(const StepContext& context) const;
+  Tensor output_gradient_amax(const StepContext& context) const;
+
   /// Keeps what the weight gradient needs in `saved`, unless it is null.
   Allocation forward(const StepContext& context, const Allocation& x, LinearInput* saved) const;
   /// The same keeping for an input that was recomputed.
@@ -40,10 +66,26 @@ class Linear {
   /// Accumulates into the weight's (and bias's) FP32 gradient.
   void weight_gradient(const StepContext& context, const LinearOutputGradient& gradient, const LinearInput& saved) const;
 
+  /// FP8 products of a forward pass, and of forward and backward.
+  int64_t float8_forward_products() const;
+  int64_t float8_products() const;
+
  private:
+  bool gathers_input(const StepContext& c) const { return style_ == LinearStyle::column && c.tensor_parallel.size() > 1; }
+  bool gathers_gradient(const StepContext& c) const { return style_ == LinearStyle::row && c.tensor_parallel.size() > 1; }
+  bool gathers_bytes(const StepContext& c, Float8Product::Source source) const;
+  bool input_is_measured(const StepContext& c) const;
+  bool gradient_is_measured(const StepContext& c) const;
+  bool keeps_bytes(const StepContext& c, const LinearPiece& piece) const;
+  bool is_one_product() const { return pieces_.size() == 1; }
+  Float8Matrix kept_part(const StepContext& c, const LinearPiece& piece, const Float8Matrix& all) const;
+  void forward_pieces(const StepContext& c, const Allocation& x, const Allocation& y, LinearInput* saved) const;
+
   std::string name_;
   LinearStyle style_;
   int weight_, bias_;
+  std::vector<LinearPiece> pieces_;
+  Measured measured_;
 };
 
 }  // namespace ottava

@@ -8,6 +8,7 @@
 #include "core/cost.h"
 #include "core/memory/arena.h"
 #include "core/stream.h"
+#include "models/float8_state.h"
 #include "parallel/fsdp.h"
 #include "parallel/tensor_parallel.h"
 
@@ -36,6 +37,8 @@ struct StepContext {
   TensorParallelGroup& tensor_parallel;
   DType compute = DType::bf16;  ///< of activations and of the parameters' working copies
   StepProfile* profile = nullptr;
+  Float8State* float8 = nullptr;  ///< null without FP8
+  bool is_recomputing = false;    ///< backward repeats a forward pass: amaxes are known, nothing is counted twice
 
   /// Labels what happens while it lives: costs on `meta`, times elsewhere if a profile is kept.
   class Scope {

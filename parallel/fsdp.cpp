@@ -14,6 +14,23 @@ Shape rows_of(const Shape& slice, int64_t rows) { return slice.rank() == 2 ? Sha
 
 }  // namespace
 
+void align_shards(std::vector<ParameterSpec>& specs, const FsdpOptions& options) {
+  for (const Float8WeightSpec& weight : options.float8.specs) {
+    ParameterSpec& spec = specs[static_cast<size_t>(weight.parameter)];
+    spec.shard_alignment = std::max(spec.shard_alignment, shard_alignment(weight));
+  }
+}
+
+std::vector<bool> replaced_by_float8(const std::vector<ParameterSpec>& specs, const FsdpOptions& options, int tp_size, bool sharded) {
+  std::vector<bool> replaced(specs.size(), false);
+  for (const Float8WeightSpec& weight : options.float8.specs) {
+    const auto p = static_cast<size_t>(weight.parameter);
+    const bool is_whole = weight.rows.size() == tensor_parallel_shape(specs[p], tp_size)[0];
+    replaced[p] = is_whole && (!sharded || weight.gathers_bytes) && specs[p].role == ParameterRole::linear;
+  }
+  return replaced;
+}
+
 Fsdp::Fsdp(Stream& stream, Arena& arena, RankGroups& ranks, std::vector<ParameterSpec> specs, FsdpOptions options)
     : stream_(stream),
       arena_(arena),
@@ -23,31 +40,47 @@ Fsdp::Fsdp(Stream& stream, Arena& arena, RankGroups& ranks, std::vector<Paramete
       shards_(specs_.size()),
       whole_(specs_.size()),
       summed_(specs_.size(), false) {
+  align_shards(specs_, options_);
+  replaced_ = replaced_by_float8(specs_, options_, coordinates().tp_size, is_sharded());
   for (size_t p = 0; p < specs_.size(); ++p) {
     auto unit = static_cast<size_t>(specs_[p].unit);
     if (units_.size() <= unit) units_.resize(unit + 1);
     units_[unit].parameters.push_back(static_cast<int>(p));
+    shards_[p].slice = tensor_parallel_shape(specs_[p], coordinates().tp_size);
+    shards_[p].rows = shard_rows(shards_[p].slice[0], coordinates().shard_rank, coordinates().shard_size, specs_[p].shard_alignment);
   }
+  if (!options_.float8.specs.empty()) place_float8(arena);
   for (size_t u = 0; u < units_.size(); ++u) place_unit(arena, units_[u], static_cast<int>(u));
   find_shared_heads();
 }
 
-void Fsdp::place_unit(Arena& arena, Unit& unit, int index) {
-  const ShardCoordinates& at = coordinates();
-  std::vector<Shape> packed_slices;
-  for (int p : unit.parameters) {
-    ParameterShard& s = shards_[static_cast<size_t>(p)];
-    s.slice = tensor_parallel_shape(specs_[static_cast<size_t>(p)], at.tp_size);
-    s.rows = shard_rows(s.slice[0], at.shard_rank, at.shard_size);
-    if (is_sharded() && ShardPacking::wants(s.slice, at.shard_size, options_.compute)) {
-      unit.packed.push_back(p);
-      packed_slices.push_back(s.slice);
-    }
+void Fsdp::place_float8(Arena& arena) {
+  float8_ = std::make_unique<Float8Weights>(arena, ranks_, shards_, options_.float8, stream_.target());
+  for (size_t i = 0; i < options_.float8.specs.size(); ++i) {
+    const Float8WeightSpec& spec = options_.float8.specs[i];
+    if (!is_sharded() || !spec.gathers_bytes) continue;
+    Unit& unit = unit_at(specs_[static_cast<size_t>(spec.parameter)].unit);
+    unit.float8.push_back(i);
+    if (float8_->has_backward_form(i)) unit.portions |= kForwardBytes | kBackwardBytes;
   }
-  if (!unit.packed.empty()) {
-    unit.packing = std::make_unique<ShardPacking>(packed_slices, at.shard_size);
-    unit.pack = arena.persistent(fmt::format("unit {} packed", index), options_.compute, {unit.packing->segment_elements()},
-                                 MemoryCategory::compute);
+}
+
+void Fsdp::place_unit(Arena& arena, Unit& unit, int index) {
+  std::vector<ShardPacking::Item> gradients, weights;
+  for (int p : unit.parameters) {
+    const ShardPacking::Item item{shard(p).slice, specs_[static_cast<size_t>(p)].shard_alignment};
+    if (!is_sharded() || !ShardPacking::wants(item, coordinates().shard_size, options_.compute)) continue;
+    unit.packed.push_back(p);
+    gradients.push_back(item);
+    if (replaced_[static_cast<size_t>(p)]) continue;
+    unit.packed_weights.push_back(p);
+    weights.push_back(item);
+  }
+  if (!gradients.empty()) unit.packing = std::make_unique<ShardPacking>(gradients, coordinates().shard_size);
+  if (!weights.empty()) {
+    unit.weight_packing = std::make_unique<ShardPacking>(weights, coordinates().shard_size);
+    unit.pack = arena.persistent(fmt::format("unit {} packed", index), options_.compute,
+                                 {unit.weight_packing->segment_elements()}, MemoryCategory::compute);
   }
   for (int p : unit.parameters) place_shard(arena, p, unit);
 }
@@ -57,15 +90,17 @@ void Fsdp::place_shard(Arena& arena, int p, const Unit& unit) {
   ParameterShard& s = shards_[static_cast<size_t>(p)];
   const Shape shape = rows_of(s.slice, s.rows.size());
   s.master = arena.persistent(name + ".master", DType::f32, shape, MemoryCategory::parameters);
-  auto in_pack = std::find(unit.packed.begin(), unit.packed.end(), p);
-  if (in_pack != unit.packed.end()) {
-    s.compute = unit.packing->shard_view(unit.pack, static_cast<size_t>(in_pack - unit.packed.begin()), coordinates().shard_rank);
-  } else if (options_.compute == DType::f32) {
+  const bool is_replaced = replaced_[static_cast<size_t>(p)];
+  auto in_pack = std::find(unit.packed_weights.begin(), unit.packed_weights.end(), p);
+  if (in_pack != unit.packed_weights.end()) {
+    s.compute = unit.weight_packing->shard_view(unit.pack, static_cast<size_t>(in_pack - unit.packed_weights.begin()),
+                                                coordinates().shard_rank);
+  } else if (options_.compute == DType::f32 || is_replaced) {
     s.compute = s.master;
   } else {
     s.compute = arena.persistent(name, options_.compute, shape, MemoryCategory::compute);
   }
-  s.has_compute_copy = in_pack != unit.packed.end() || options_.compute != DType::f32;
+  s.has_compute_copy = in_pack != unit.packed_weights.end() || (options_.compute != DType::f32 && !is_replaced);
   if (!options_.trains) return;
   s.gradient = arena.persistent(name + ".gradient", DType::f32, shape, MemoryCategory::gradients);
   s.exp_avg = arena.persistent(name + ".exp_avg", options_.optimizer_state, shape, MemoryCategory::optimizer);
@@ -101,51 +136,76 @@ void Fsdp::refresh_compute_copies() {
   for (const ParameterShard& s : shards_) {
     if (s.has_compute_copy && s.master.numel() > 0) cast(stream_, s.master, s.compute);
   }
+  if (float8_) float8_->weights_changed();
 }
 
 void Fsdp::begin_step() {
   summed_.assign(specs_.size(), false);
   is_forward_only_ = false;
+  if (float8_) float8_->refresh(stream_);
 }
 void Fsdp::begin_micro_batch(bool is_last) { is_last_micro_batch_ = is_last; }
-void Fsdp::begin_forward_only() { is_forward_only_ = true; }
+void Fsdp::begin_forward_only() {
+  is_forward_only_ = true;
+  if (float8_) float8_->refresh(stream_);
+}
 
-void Fsdp::start_gather(int index) {
-  Unit& unit = unit_at(index);
-  if (!is_sharded() || unit.is_whole || unit.is_gathering) return;
-  Group group(*ranks_.dp_shard);
+void Fsdp::gather_base(Unit& unit) {
   for (int p : unit.parameters) {
+    if (replaced_[static_cast<size_t>(p)]) continue;
     const ParameterShard& s = shard(p);
     const std::string& name = specs_[static_cast<size_t>(p)].name;
     whole_at(p).weight = arena_.allocate(name + ".whole", options_.compute, s.slice, MemoryCategory::unsharded);
     if (std::find(unit.packed.begin(), unit.packed.end(), p) != unit.packed.end()) continue;
     ranks_.dp_shard->all_gather(stream_, {.send = s.compute, .recv = whole_at(p).weight, .label = name});
   }
-  if (unit.packing) {
+  if (unit.weight_packing) {
     unit.gathered_pack = arena_.allocate("packed.whole", options_.compute, {unit.pack.numel() * ranks_.dp_shard->size()},
                                          MemoryCategory::unsharded);
     ranks_.dp_shard->all_gather(stream_, {.send = unit.pack, .recv = unit.gathered_pack, .label = "packed"});
   }
-  unit.gather = group.end();
-  unit.is_gathering = true;
 }
 
-void Fsdp::prefetch(int after, int last) {
-  const int step = last < after ? -1 : 1;
-  for (int i = 0, unit = after; i < options_.prefetch && unit != last; ++i) start_gather(unit += step);
-}
-
-void Fsdp::unshard(int index) {
-  start_gather(index);
+void Fsdp::start_gather(int index, WeightUse use) {
+  if (!is_sharded()) return;
   Unit& unit = unit_at(index);
-  if (!unit.is_gathering) return;
-  unit.gather.wait(stream_);
-  unit.is_gathering = false;
-  unit.is_whole = true;
-  for (size_t i = 0; i < unit.packed.size(); ++i) {
-    unit.packing->unpack(stream_, unit.gathered_pack, i, whole_at(unit.packed[i]).weight);
+  unsigned wanted = kBase;
+  if (includes(use, WeightUse::forward)) wanted |= kForwardBytes;
+  if (includes(use, WeightUse::backward)) wanted |= kBackwardBytes;
+  const unsigned missing = wanted & unit.portions & ~(unit.gathering | unit.whole);
+  if (missing == 0) return;
+  Group group(*ranks_.dp_shard);
+  if (missing & kBase) gather_base(unit);
+  for (size_t entry : unit.float8) {
+    const bool two = float8_->has_backward_form(entry);
+    if (missing & (two ? kForwardBytes : kBase)) float8_->gather(stream_, entry, false);
+    if (two && (missing & kBackwardBytes)) float8_->gather(stream_, entry, true);
   }
-  unit.gathered_pack.release();
+  unit.gathers.push_back(group.end());
+  unit.gathering |= missing;
+}
+
+void Fsdp::prefetch(int after, int last, std::span<const WeightUse> uses) {
+  const int step = last < after ? -1 : 1;
+  for (int i = 0, unit = after; i < options_.prefetch && unit != last; ++i) {
+    unit += step;
+    start_gather(unit, uses.empty() ? WeightUse::forward : uses[static_cast<size_t>(unit)]);
+  }
+}
+
+void Fsdp::unshard(int index, WeightUse use) {
+  start_gather(index, use);
+  Unit& unit = unit_at(index);
+  if (unit.gathering == 0) return;
+  for (Request& gather : unit.gathers) gather.wait(stream_);
+  unit.gathers.clear();
+  if (unit.gathering & kBase) {
+    for (size_t i = 0; i < unit.packed_weights.size(); ++i) {
+      unit.weight_packing->unpack(stream_, unit.gathered_pack, i, whole_at(unit.packed_weights[i]).weight);
+    }
+    unit.gathered_pack.release();
+  }
+  unit.whole |= std::exchange(unit.gathering, 0u);
 }
 
 void Fsdp::reshard(int unit) {
@@ -154,13 +214,22 @@ void Fsdp::reshard(int unit) {
 
 void Fsdp::release_whole(int index) {
   Unit& unit = unit_at(index);
-  if (!unit.is_whole) return;
+  if (unit.whole == 0) return;
   for (int p : unit.parameters) whole_at(p).weight.release();
-  unit.is_whole = false;
+  for (size_t i = 0; i < options_.float8.specs.size(); ++i) {
+    if (specs_[static_cast<size_t>(options_.float8.specs[i].parameter)].unit == index) float8_->release(i);
+  }
+  unit.whole = 0;
 }
 
 void Fsdp::weights_changed() {
   for (size_t u = 0; u < units_.size(); ++u) release_whole(static_cast<int>(u));
+  if (float8_) float8_->weights_changed();
+}
+
+fp8::ScaledOperand Fsdp::float8_weight(size_t entry, WeightUse use) {
+  const int p = options_.float8.specs[entry].parameter;
+  return float8_->operand(stream_, entry, use, replaced_[static_cast<size_t>(p)] ? Tensor{} : weight(p));
 }
 
 Tensor Fsdp::weight(int parameter) const {

@@ -1,12 +1,14 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "core/memory/arena.h"
 #include "core/stream.h"
 #include "parallel/communicator.h"
+#include "parallel/float8_weights.h"
 #include "parallel/parameter_spec.h"
 #include "parallel/rank_groups.h"
 #include "parallel/shard_packing.h"
@@ -37,15 +39,21 @@ struct FsdpOptions {
   int prefetch = 1;  ///< units gathered ahead of their turn
   bool reduce_every_micro_batch = true;  ///< false: whole gradients stay until the last micro-batch
   bool trains = true;                    ///< false: no gradients and no optimizer state (generation)
+  Float8Weights::Options float8;         ///< weights that products read in FP8
 };
+
+/// What the options ask of the table: shards of whole blocks where scales of blocks travel.
+void align_shards(std::vector<ParameterSpec>& specs, const FsdpOptions& options);
+/// Parameters whose compute type nobody reads, by parameter: FP8 bytes take its place. `sharded`: more than one shard.
+std::vector<bool> replaced_by_float8(const std::vector<ParameterSpec>& specs, const FsdpOptions& options, int tp_size, bool sharded);
 
 /// Fully sharded data parallel (ZeRO-3, arXiv:1910.02054; PyTorch FSDP, arXiv:2304.11277): where parameters live, and when
 /// they are whole. Each unit is gathered before its turn and let go after it; its gradients are reduce-scattered when its
 /// backward is done, and all-reduced over replicas with the step's last micro-batch. Sums between ranks are f32 unless
 /// asked otherwise. With one rank every call is free.
 ///
-/// Traffic of a step and rank group of S shards: each gather of a unit moves (S-1)/S of its bytes in the compute type, each
-/// reduction (S-1)/S of its bytes in the reduce type, padding of packed parameters included (traffic.h).
+/// Traffic of a step and rank group of S shards: each gather of a unit moves (S-1)/S of its bytes in the compute type (or in
+/// FP8, where Float8Weights says so), each reduction (S-1)/S of its bytes in the reduce type, padding included (traffic.h).
 class Fsdp {
  public:
   /// Takes persistent memory for all shards. Every rank makes the same call.
@@ -66,13 +74,18 @@ class Fsdp {
   void begin_micro_batch(bool is_last);
   /// Validation and generation: nothing is kept for backward.
   void begin_forward_only();
-  /// Starts gathering the units that follow `after` on the way to `last`, in either direction: options().prefetch of them.
-  void prefetch(int after, int last);
+  /// Starts gathering the units that follow `after` on the way to `last`, in either direction: options().prefetch of them,
+  /// each for its entry of `uses` (none given: for forward).
+  void prefetch(int after, int last, std::span<const WeightUse> uses = {});
   /// Waits for a unit (and starts it if nobody did); reshard lets go of it.
-  void unshard(int unit);
+  void unshard(int unit, WeightUse use = WeightUse::forward);
   void reshard(int unit);
   /// The slice in the compute type. Its unit must be unsharded.
   Tensor weight(int parameter) const;
+  /// Operand b of an FP8 product: `entry` of options().float8.specs. Its unit must be unsharded for this use.
+  fp8::ScaledOperand float8_weight(size_t entry, WeightUse use);
+  /// Null without FP8.
+  Float8Weights* float8() const { return float8_.get(); }
 
   /// Where a product puts a parameter's gradient: overwrite it the first time, add after that.
   struct Gradient {
@@ -98,14 +111,20 @@ class Fsdp {
   void weights_changed();
 
  private:
+  /// What of a unit is gathered together: the compute type with bytes that serve both uses, and those of either use.
+  enum Portion : unsigned { kBase = 1, kForwardBytes = 2, kBackwardBytes = 4 };
   struct Unit {
     std::vector<int> parameters;            ///< indices into specs_
-    std::vector<int> packed;                ///< those of them that share a buffer, in the packing's order
+    std::vector<int> packed;                ///< those whose gradients share a buffer, in the packing's order
     std::unique_ptr<ShardPacking> packing;  ///< null without packed ones
+    std::vector<int> packed_weights;        ///< and those whose weights do: not those gathered in FP8
+    std::unique_ptr<ShardPacking> weight_packing;
     Tensor pack;                            ///< this rank's segment of working copies
+    std::vector<size_t> float8;             ///< entries of float8_ that gather bytes
     Allocation gathered_pack;
-    Request gather;
-    bool is_gathering = false, is_whole = false;
+    std::vector<Request> gathers;
+    unsigned portions = kBase;              ///< that this unit has
+    unsigned gathering = 0, whole = 0;      ///< portions
   };
   struct Whole {
     Allocation weight, gradient;  ///< [slice]; only with shards
@@ -123,10 +142,12 @@ class Fsdp {
   bool is_sharded() const { return ranks_.dp_shard->size() > 1; }
   Unit& unit_at(int unit) { return units_[static_cast<size_t>(unit)]; }
   Whole& whole_at(int parameter) { return whole_[static_cast<size_t>(parameter)]; }
+  void place_float8(Arena& arena);
   void place_unit(Arena& arena, Unit& unit, int index);
   void place_shard(Arena& arena, int parameter, const Unit& unit);
   void find_shared_heads();
-  void start_gather(int unit);
+  void start_gather(int unit, WeightUse use);
+  void gather_base(Unit& unit);
   void release_whole(int unit);
   void scatter_gradients(int unit);
   Allocation in_reduce_type(const Allocation& gradient, const std::string& name);
@@ -140,6 +161,8 @@ class Fsdp {
   std::vector<ParameterSpec> specs_;
   FsdpOptions options_;
   std::vector<ParameterShard> shards_;
+  std::unique_ptr<Float8Weights> float8_;
+  std::vector<bool> replaced_;  ///< by FP8 bytes, by parameter
   std::vector<Unit> units_;
   std::vector<Whole> whole_;
   std::vector<bool> summed_;                   ///< the gradient shard holds something of this step

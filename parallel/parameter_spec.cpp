@@ -63,9 +63,14 @@ Shape tensor_parallel_shape(const ParameterSpec& spec, int tp_size) {
   return spec.is_vector ? Shape{rows} : Shape{rows, columns};
 }
 
-RowRange shard_rows(int64_t slice_rows, int shard_rank, int shard_size) {
+int64_t largest_shard_rows(int64_t slice_rows, int shard_size, int64_t alignment) {
+  const int64_t pieces = alignment * shard_size;
+  return (slice_rows + pieces - 1) / pieces * alignment;
+}
+
+RowRange shard_rows(int64_t slice_rows, int shard_rank, int shard_size, int64_t alignment) {
   check_size("shard", shard_rank, shard_size);
-  int64_t piece = (slice_rows + shard_size - 1) / shard_size;
+  int64_t piece = largest_shard_rows(slice_rows, shard_size, alignment);
   int64_t begin = std::min(piece * shard_rank, slice_rows);
   return {begin, std::min(begin + piece, slice_rows)};
 }
@@ -73,7 +78,7 @@ RowRange shard_rows(int64_t slice_rows, int shard_rank, int shard_size) {
 std::vector<ShardRun> shard_runs(const ParameterSpec& spec, const ShardCoordinates& at) {
   check_size("tensor parallel", at.tp_rank, at.tp_size);
   RowRange columns = slice_columns(spec, at.tp_rank, at.tp_size);
-  RowRange shard = shard_rows(tensor_parallel_shape(spec, at.tp_size)[0], at.shard_rank, at.shard_size);
+  RowRange shard = shard_rows(tensor_parallel_shape(spec, at.tp_size)[0], at.shard_rank, at.shard_size, spec.shard_alignment);
   // A column slice of one rank has one owner; everything else that a rank holds as well as others is owned by
   // the lowest tensor-parallel rank that holds it.
   bool sliced_by_columns = spec.tensor_parallel == TensorParallel::columns;

@@ -46,6 +46,7 @@ struct ParameterSpec {
   TensorParallel tensor_parallel = TensorParallel::replicate;
   ParameterRole role = ParameterRole::linear;
   int unit = 0;  ///< FSDP unit, in forward order; the tied embedding is a unit of its own
+  int64_t shard_alignment = 1;  ///< FSDP cuts at multiples of this many rows
 
   int64_t rows() const {
     int64_t sum = 0;
@@ -57,7 +58,7 @@ struct ParameterSpec {
 };
 
 /// Where a rank stands, as far as storing parameters is concerned. FSDP cuts the tensor-parallel slice along rows into
-/// `shard_size` pieces of ceil(rows / shard_size), the last ones shorter or empty.
+/// `shard_size` pieces of ceil(rows / shard_size), up to a multiple of the alignment, the last ones shorter or empty.
 struct ShardCoordinates {
   int tp_rank = 0, tp_size = 1;
   int shard_rank = 0, shard_size = 1;
@@ -80,7 +81,9 @@ struct RowRange {
   int64_t begin = 0, end = 0;
   int64_t size() const { return end - begin; }
 };
-RowRange shard_rows(int64_t slice_rows, int shard_rank, int shard_size);
+RowRange shard_rows(int64_t slice_rows, int shard_rank, int shard_size, int64_t alignment = 1);
+/// Rows of the largest shard.
+int64_t largest_shard_rows(int64_t slice_rows, int shard_size, int64_t alignment = 1);
 /// The rank's rectangles in order of local rows: the one mapping that initialising, saving, loading and verifying use.
 /// Over all ranks with replica_rank 0 the owned runs cover every element exactly once.
 std::vector<ShardRun> shard_runs(const ParameterSpec& spec, const ShardCoordinates& at);

@@ -6,28 +6,67 @@ namespace ottava {
 namespace {
 
 struct UnitSize {
-  int64_t elements = 0;  ///< gathered whole, padding included
-  int64_t calls = 0;     ///< collectives that move it
+  int64_t elements = 0;  ///< padding included
+  int64_t calls = 0;     ///< collectives that move them
+};
+/// What one collective after another moves of a unit.
+struct UnitGathers {
+  UnitSize compute;       ///< in the compute type
+  UnitSize both;          ///< FP8 bytes and scales, in bytes: those that forward and backward share
+  UnitSize forward, backward;
+};
+struct UnitTraffic {
+  UnitGathers gathers;
+  UnitSize reductions;
 };
 
-std::vector<UnitSize> unit_sizes(std::span<const ParameterSpec> specs, const FsdpOptions& options, const ShardCoordinates& at) {
-  std::vector<UnitSize> units;
-  std::vector<std::vector<Shape>> packed;
-  for (const ParameterSpec& spec : specs) {
-    const auto u = static_cast<size_t>(spec.unit);
-    if (units.size() <= u) units.resize(u + 1), packed.resize(u + 1);
-    const Shape slice = tensor_parallel_shape(spec, at.tp_size);
-    if (ShardPacking::wants(slice, at.shard_size, options.compute)) {
-      packed[u].push_back(slice);
-    } else {
-      units[u].elements += slice.numel();
-      ++units[u].calls;
+void add_packed(UnitSize& size, const std::vector<ShardPacking::Item>& packed, int shards) {
+  if (packed.empty()) return;
+  size.elements += ShardPacking(packed, shards).segment_elements() * shards;
+  ++size.calls;
+}
+
+/// Bytes of one form of a weight, gathered with padding, and its scales where they travel.
+void add_float8(UnitSize& size, const fp8::OperandRecipe& recipe, bool scales_travel, int64_t rows, int64_t columns) {
+  size.elements += rows * columns;
+  ++size.calls;
+  if (!scales_travel) return;
+  size.elements += fp8::scale_shape(recipe.granularity, rows, columns).numel() * static_cast<int64_t>(size_of(fp8::scale_dtype(recipe.granularity)));
+  ++size.calls;
+}
+
+std::vector<UnitTraffic> unit_traffic(std::span<const ParameterSpec> specs, const FsdpOptions& options, const ShardCoordinates& at) {
+  std::vector<UnitTraffic> units;
+  std::vector<std::vector<ShardPacking::Item>> gradients, weights;
+  const std::vector<bool> replaced = replaced_by_float8({specs.begin(), specs.end()}, options, at.tp_size, true);
+  for (size_t p = 0; p < specs.size(); ++p) {
+    const auto u = static_cast<size_t>(specs[p].unit);
+    if (units.size() <= u) units.resize(u + 1), gradients.resize(u + 1), weights.resize(u + 1);
+    const ShardPacking::Item item{tensor_parallel_shape(specs[p], at.tp_size), specs[p].shard_alignment};
+    if (ShardPacking::wants(item, at.shard_size, options.compute)) {
+      gradients[u].push_back(item);
+      if (!replaced[p]) weights[u].push_back(item);
+      continue;
+    }
+    for (UnitSize* size : {&units[u].reductions, &units[u].gathers.compute}) {
+      if (size == &units[u].gathers.compute && replaced[p]) continue;
+      size->elements += item.slice.numel();
+      ++size->calls;
     }
   }
   for (size_t u = 0; u < units.size(); ++u) {
-    if (packed[u].empty()) continue;
-    units[u].elements += ShardPacking(packed[u], at.shard_size).segment_elements() * at.shard_size;
-    ++units[u].calls;
+    add_packed(units[u].reductions, gradients[u], at.shard_size);
+    add_packed(units[u].gathers.compute, weights[u], at.shard_size);
+  }
+  for (const Float8WeightSpec& weight : options.float8.specs) {
+    if (!weight.gathers_bytes) continue;
+    const ParameterSpec& spec = specs[static_cast<size_t>(weight.parameter)];
+    const Shape slice = tensor_parallel_shape(spec, at.tp_size);
+    const int64_t rows = largest_shard_rows(slice[0], at.shard_size, spec.shard_alignment) * at.shard_size;
+    UnitGathers& gathers = units[static_cast<size_t>(spec.unit)].gathers;
+    const Float8Travel travel = float8_travel(weight);
+    add_float8(travel.shares_bytes ? gathers.both : gathers.forward, weight.forward, travel.forward_scales, rows, slice[1]);
+    if (!travel.shares_bytes) add_float8(gathers.backward, weight.backward, travel.backward_scales, rows, slice[1]);
   }
   return units;
 }
@@ -55,6 +94,22 @@ class Recorder {
   CommStats& out_;
 };
 
+/// The amaxes of a step's weights: one all-reduce of those per tensor, one of those per column.
+void add_float8_exchange(Recorder& record, std::span<const ParameterSpec> specs, const FsdpOptions& options, const ShardCoordinates& at) {
+  bool per_tensor = false;
+  int64_t columns = 0;
+  for (const Float8WeightSpec& weight : options.float8.specs) {
+    for (const fp8::OperandRecipe& recipe : {weight.forward, weight.backward}) per_tensor |= recipe.granularity == fp8::Granularity::tensor;
+    if (weight.gathers_bytes && at.shard_size > 1 && weight.backward.granularity == fp8::Granularity::row) {
+      columns += tensor_parallel_shape(specs[static_cast<size_t>(weight.parameter)], at.tp_size)[1];
+    }
+  }
+  const int replica = at.shard_size * at.tp_size;
+  const auto slots = static_cast<int64_t>(options.float8.specs.size());
+  if (per_tensor && replica > 1) record.copies("replica", slots, DType::u32, replica, at.shard_rank * at.tp_size + at.tp_rank);
+  if (columns > 0) record.copies("dp_shard", columns, DType::u32, at.shard_size, at.shard_rank);
+}
+
 }  // namespace
 
 int ranks_that_share(const ParameterSpec& spec, const ParameterPart& part, int tp_size) {
@@ -67,23 +122,30 @@ int64_t all_reduce_sent(int64_t count, int64_t element_bytes, int ranks, int ran
   return (count + (ranks - 2) * slice) * element_bytes;
 }
 
-void add_parameter_traffic(CommStats& out, std::span<const ParameterSpec> specs, const FsdpOptions& options, const TrafficLayout& layout,
-                           std::span<const int> gathers) {
+void add_parameter_traffic(CommStats& out, std::vector<ParameterSpec> specs, const FsdpOptions& options, const TrafficLayout& layout,
+                           std::span<const UnitGatherCounts> gathers) {
+  align_shards(specs, options);
   const ShardCoordinates& at = layout.at;
   Recorder record(out);
   if (at.shard_size > 1) {
-    const std::vector<UnitSize> units = unit_sizes(specs, options, at);
+    const std::vector<UnitTraffic> units = unit_traffic(specs, options, at);
     const int64_t reductions = options.reduce_every_micro_batch ? layout.micro_batches : 1;
+    const bool stays = options.reshard == FsdpOptions::Reshard::never;
     for (size_t u = 0; u < units.size(); ++u) {
-      const bool stays = options.reshard == FsdpOptions::Reshard::never;
-      record.shards(Collective::all_gather, units[u], stays ? 1 : gathers[u] * layout.micro_batches, options.compute, at.shard_size);
-      record.shards(Collective::reduce_scatter, units[u], reductions, options.reduce, at.shard_size);
+      auto times = [&](int64_t per_micro_batch) { return stays ? std::min<int64_t>(1, per_micro_batch) : per_micro_batch * layout.micro_batches; };
+      const UnitGathers& g = units[u].gathers;
+      record.shards(Collective::all_gather, g.compute, times(gathers[u].total), options.compute, at.shard_size);
+      record.shards(Collective::all_gather, g.both, times(gathers[u].total), DType::u8, at.shard_size);
+      record.shards(Collective::all_gather, g.forward, times(gathers[u].forward), DType::u8, at.shard_size);
+      record.shards(Collective::all_gather, g.backward, times(gathers[u].backward), DType::u8, at.shard_size);
+      record.shards(Collective::reduce_scatter, units[u].reductions, reductions, options.reduce, at.shard_size);
     }
   }
+  add_float8_exchange(record, specs, options, at);
   for (const ParameterSpec& spec : specs) {
     const Shape slice = tensor_parallel_shape(spec, at.tp_size);
     const int64_t columns = slice.rank() == 2 ? slice[1] : 1;
-    const int64_t held = shard_rows(slice[0], at.shard_rank, at.shard_size).size() * columns;
+    const int64_t held = shard_rows(slice[0], at.shard_rank, at.shard_size, spec.shard_alignment).size() * columns;
     if (held == 0) continue;
     if (spec.tensor_parallel == TensorParallel::replicate && at.tp_size > 1) record.copies("tp", held, DType::f32, at.tp_size, at.tp_rank);
     for (const ShardRun& run : shard_runs(spec, at)) {

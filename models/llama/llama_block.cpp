@@ -12,24 +12,43 @@
 
 namespace ottava {
 
-LlamaBlock::LlamaBlock(const LlamaConfig& config, const LlamaBlockParameters& p, int tp)
+namespace {
+
+std::vector<LinearPiece> pieces_or(std::vector<LinearPiece> pieces, int64_t rows) {
+  if (pieces.empty()) pieces.push_back({.rows = {0, rows}});
+  return pieces;
+}
+
+}  // namespace
+
+// The norms and the SwiGLU measure what they write; attention and RoPE do not.
+LlamaBlock::LlamaBlock(const LlamaConfig& config, const LlamaBlockParameters& p, int tp, LlamaBlockPieces pieces)
     : parameters_(p),
       heads_{config.heads / tp, std::max<int64_t>(config.kv_heads / tp, 1), config.head_dim},
       norm_eps_(config.norm_eps),
-      wqkv_("attention.wqkv", LinearStyle::column, p.wqkv, p.wqkv_bias),
-      wo_("attention.wo", LinearStyle::row, p.wo),
-      w13_("feed_forward.w13", LinearStyle::column, p.w13),
-      w2_("feed_forward.w2", LinearStyle::row, p.w2) {}
+      wqkv_("attention.wqkv", LinearStyle::column, p.wqkv, p.wqkv_bias,
+            pieces_or(std::move(pieces.wqkv), (heads_.heads + 2 * heads_.kv_heads) * heads_.head_dim), {.input = true}),
+      wo_("attention.wo", LinearStyle::row, p.wo, -1, pieces_or(std::move(pieces.wo), config.dim), {.output_gradient = true}),
+      w13_("feed_forward.w13", LinearStyle::column, p.w13, -1, pieces_or(std::move(pieces.w13), 2 * config.ffn_dim / tp),
+           {.input = true, .output_gradient = true}),
+      w2_("feed_forward.w2", LinearStyle::row, p.w2, -1, pieces_or(std::move(pieces.w2), config.dim), {.input = true}) {}
+
+int64_t LlamaBlock::float8_products(Recompute recompute) const {
+  int64_t sum = 0;
+  for (const Linear* linear : {&wqkv_, &wo_, &w13_, &w2_}) sum += linear->float8_products();
+  if (recompute != Recompute::block) return sum;
+  return sum + wqkv_.float8_forward_products() + wo_.float8_forward_products() + w13_.float8_forward_products();
+}
 
 ResidualStream LlamaBlock::forward(const StepContext& c, const LlamaBatch& batch, ResidualStream in, Recompute recompute,
                                    LlamaBlockSaved& saved) const {
   ResidualStream middle, out;
   {
-    Allocation a = normalise(c, std::move(in), parameters_.attention_norm, saved.x, saved.attention_rstd, "attention_norm");
+    Allocation a = normalise(c, std::move(in), parameters_.attention_norm, saved.x, saved.attention_rstd, "attention_norm", wqkv_);
     middle = {saved.x, attention_half(c, batch, a, recompute, saved)};
   }
   {
-    Allocation b = normalise(c, std::move(middle), parameters_.ffn_norm, saved.h, saved.ffn_rstd, "ffn_norm");
+    Allocation b = normalise(c, std::move(middle), parameters_.ffn_norm, saved.h, saved.ffn_rstd, "ffn_norm", w13_);
     out = {saved.h, feed_forward_half(c, b, recompute, saved)};
   }
   if (recompute == Recompute::block) {
@@ -41,12 +60,12 @@ ResidualStream LlamaBlock::forward(const StepContext& c, const LlamaBatch& batch
 }
 
 Allocation LlamaBlock::normalise(const StepContext& c, ResidualStream in, int weight, Allocation& sum, Allocation& rstd,
-                                 std::string_view name) const {
+                                 std::string_view name, const Linear& reader) const {
   StepContext::Scope scope(c, name);
   const Tensor& x = in.sum;
   Allocation y = c.activation(name, c.compute, x.shape);
   rstd = c.activation("rstd", DType::f32, {x.rows()});
-  RmsNormForward args{.x = x, .weight = c.parameters.weight(weight), .y = y, .rstd = rstd, .eps = norm_eps_};
+  RmsNormForward args{.x = x, .weight = c.parameters.weight(weight), .y = y, .rstd = rstd, .amax = reader.input_amax(c), .eps = norm_eps_};
   if (in.delta) args.residual = args.sum = in.delta.tensor();
   rms_norm_forward(c.stream, args);
   sum = in.delta ? in.delta : in.sum;
@@ -113,7 +132,7 @@ Allocation LlamaBlock::feed_forward_half(const StepContext& c, const Allocation&
   Allocation s = c.activation("feed_forward.swiglu", c.compute, {gate_up.rows(), gate_up.cols() / 2});
   {
     StepContext::Scope scope(c, "feed_forward.swiglu");
-    swiglu_forward(c.stream, {.gate_up = gate_up, .out = s});
+    swiglu_forward(c.stream, {.gate_up = gate_up, .out = s, .amax = w2_.input_amax(c)});
   }
   return w2_.forward(c, s, recompute == Recompute::nothing ? &saved.w2 : nullptr);
 }
@@ -121,7 +140,7 @@ Allocation LlamaBlock::feed_forward_half(const StepContext& c, const Allocation&
 ResidualStream LlamaBlock::generate(const StepContext& c, const LlamaBatch& batch, ResidualStream in, const KeyValueCache& cache,
                                     int64_t position) const {
   LlamaBlockSaved now;
-  Allocation a = normalise(c, std::move(in), parameters_.attention_norm, now.x, now.attention_rstd, "attention_norm");
+  Allocation a = normalise(c, std::move(in), parameters_.attention_norm, now.x, now.attention_rstd, "attention_norm", wqkv_);
   project(c, batch, a, now, nullptr);
   const Tensor& qkv = now.qkv;
   Allocation q = c.scratch("attention.q", c.compute, {qkv.rows(), heads_.heads * heads_.head_dim});
@@ -135,18 +154,20 @@ ResidualStream LlamaBlock::generate(const StepContext& c, const LlamaBatch& batc
                                 .length = position + 1});
   }
   ResidualStream middle{now.x, wo_.forward(c, now.attention, nullptr)};
-  Allocation b = normalise(c, std::move(middle), parameters_.ffn_norm, now.h, now.ffn_rstd, "ffn_norm");
+  Allocation b = normalise(c, std::move(middle), parameters_.ffn_norm, now.h, now.ffn_rstd, "ffn_norm", w13_);
   return {now.h, feed_forward_half(c, b, Recompute::block, now)};
 }
 
-void LlamaBlock::recompute_block(const StepContext& c, const LlamaBatch& batch, LlamaBlockSaved& saved) const {
+void LlamaBlock::recompute_block(const StepContext& context, const LlamaBatch& batch, LlamaBlockSaved& saved) const {
+  StepContext c = context;
+  c.is_recomputing = true;
   Allocation x = saved.x;
   ResidualStream middle;
   {
-    Allocation a = normalise(c, {x, {}}, parameters_.attention_norm, saved.x, saved.attention_rstd, "attention_norm");
+    Allocation a = normalise(c, {x, {}}, parameters_.attention_norm, saved.x, saved.attention_rstd, "attention_norm", wqkv_);
     middle = {x, attention_half(c, batch, a, Recompute::elementwise, saved)};
   }
-  Allocation b = normalise(c, std::move(middle), parameters_.ffn_norm, saved.h, saved.ffn_rstd, "ffn_norm");
+  Allocation b = normalise(c, std::move(middle), parameters_.ffn_norm, saved.h, saved.ffn_rstd, "ffn_norm", w13_);
   saved.gate_up = w13_.forward(c, b, nullptr);  // w2's output is not needed again
 }
 
@@ -164,24 +185,24 @@ Allocation LlamaBlock::feed_forward_backward(const StepContext& c, Allocation do
     Allocation s;
     {
       Allocation ds = w2_.input_gradient(c, dy);
-      bool again = !saved.w2.x;
+      const bool again = !saved.w2;
       if (again) s = c.scratch("feed_forward.swiglu", c.compute, ds.tensor().shape);
       StepContext::Scope scope(c, "feed_forward.swiglu");
-      swiglu_backward(c.stream, {.dout = ds, .gate_up = gate_up, .dgate_up = gate_up, .out = s});
+      swiglu_backward(c.stream, {.dout = ds, .gate_up = gate_up, .dgate_up = gate_up, .out = s, .amax = w13_.output_gradient_amax(c)});
       if (again) saved.w2 = w2_.keep(c, s);
     }
     w2_.weight_gradient(c, dy, saved.w2);
     saved.w2 = {};
   }
   {
-    if (!saved.w13.x) saved.w13 = w13_.keep(c, normalise_again(c, saved.h, saved.ffn_rstd, parameters_.ffn_norm, "ffn_norm"));
+    if (!saved.w13) saved.w13 = w13_.keep(c, normalise_again(c, saved.h, saved.ffn_rstd, parameters_.ffn_norm, "ffn_norm"));
     LinearOutputGradient dy = w13_.output_gradient(c, saved.gate_up);
+    saved.gate_up.release();  // in FP8, dy is bytes by now
     w13_.weight_gradient(c, dy, saved.w13);
     saved.w13 = {};
     db = w13_.input_gradient(c, dy);
-    saved.gate_up.release();
   }
-  norm_backward(c, db, saved.h, saved.ffn_rstd, parameters_.ffn_norm, dout);
+  norm_backward(c, db, saved.h, saved.ffn_rstd, parameters_.ffn_norm, dout, wo_.output_gradient_amax(c));
   saved.h.release();
   return dout;
 }
@@ -234,7 +255,7 @@ Allocation LlamaBlock::attention_backward_half(const StepContext& c, const Llama
   }
   Allocation da;
   {
-    if (!saved.wqkv.x) {
+    if (!saved.wqkv) {
       saved.wqkv = wqkv_.keep(c, normalise_again(c, saved.x, saved.attention_rstd, parameters_.attention_norm, "attention_norm"));
     }
     LinearOutputGradient dy = wqkv_.output_gradient(c, dqkv);
@@ -243,12 +264,12 @@ Allocation LlamaBlock::attention_backward_half(const StepContext& c, const Llama
     da = wqkv_.input_gradient(c, dy);
     dqkv.release();
   }
-  norm_backward(c, da, saved.x, saved.attention_rstd, parameters_.attention_norm, dh);
+  norm_backward(c, da, saved.x, saved.attention_rstd, parameters_.attention_norm, dh, {});
   return dh;
 }
 
 void LlamaBlock::norm_backward(const StepContext& c, const Allocation& dy, const Allocation& sum, const Allocation& rstd,
-                               int weight, const Allocation& stream_gradient) const {
+                               int weight, const Allocation& stream_gradient, const Tensor& amax) const {
   StepContext::Scope scope(c, "norm.backward");
   Allocation workspace = c.scratch("norm.workspace", DType::f32, rms_norm_workspace(c.stream, sum.tensor().cols()));
   rms_norm_backward(c.stream, {.dy = dy,
@@ -258,7 +279,8 @@ void LlamaBlock::norm_backward(const StepContext& c, const Allocation& dy, const
                                .dresidual = stream_gradient,
                                .dx = stream_gradient,
                                .dweight = c.parameters.zeroed_gradient(weight),
-                               .workspace = workspace});
+                               .workspace = workspace,
+                               .amax = amax});
 }
 
 }  // namespace ottava

@@ -41,10 +41,15 @@ struct KeyValueCache {
   Tensor keys, values;
 };
 
+/// How a block's linear layers run, for the local weights; empty: in the compute type.
+struct LlamaBlockPieces {
+  std::vector<LinearPiece> wqkv, wo, w13, w2;
+};
+
 /// Pre-norm transformer block:  h = x + attention(norm(x));  out = h + w2(swiglu(w13(norm(h)))).
 class LlamaBlock {
  public:
-  LlamaBlock(const LlamaConfig& config, const LlamaBlockParameters& parameters, int tensor_parallel_size);
+  LlamaBlock(const LlamaConfig& config, const LlamaBlockParameters& parameters, int tensor_parallel_size, LlamaBlockPieces pieces);
 
   ResidualStream forward(const StepContext& context, const LlamaBatch& batch, ResidualStream in, Recompute recompute,
                          LlamaBlockSaved& saved) const;
@@ -56,7 +61,7 @@ class LlamaBlock {
 
  private:
   Allocation normalise(const StepContext& context, ResidualStream in, int weight, Allocation& sum, Allocation& rstd,
-                       std::string_view name) const;
+                       std::string_view name, const Linear& reader) const;
   Allocation normalise_again(const StepContext& context, const Allocation& sum, const Allocation& rstd, int weight,
                              std::string_view name) const;
   void project(const StepContext& context, const LlamaBatch& batch, const Allocation& x, LlamaBlockSaved& saved,
@@ -71,7 +76,7 @@ class LlamaBlock {
   Allocation attention_backward_half(const StepContext& context, const LlamaBatch& batch, Allocation dh,
                                      LlamaBlockSaved& saved) const;
   void norm_backward(const StepContext& context, const Allocation& dy, const Allocation& sum, const Allocation& rstd,
-                     int weight, const Allocation& stream_gradient) const;
+                     int weight, const Allocation& stream_gradient, const Tensor& amax) const;
 
   LlamaBlockParameters parameters_;
   AttentionHeads heads_;  ///< local to a tensor-parallel rank

@@ -9,8 +9,8 @@
 
 namespace ottava {
 
-LlamaHead::LlamaHead(const LlamaConfig& config, int norm, int output, Options options)
-    : norm_(norm), output_(output), dim_(config.dim), options_(options), norm_eps_(config.norm_eps) {}
+LlamaHead::LlamaHead(const LlamaConfig& config, int norm, int output, Output precision, Options options)
+    : norm_(norm), output_(output), precision_(std::move(precision)), dim_(config.dim), options_(options), norm_eps_(config.norm_eps) {}
 
 LlamaHead::Normalised LlamaHead::normalise(const StepContext& c, ResidualStream in) const {
   StepContext::Scope scope(c, "norm");
@@ -47,14 +47,14 @@ void LlamaHead::softmax(const StepContext& c, const CrossEntropy& chunk) const {
 }
 
 void LlamaHead::chunks(const StepContext& c, const Normalised& in, const Loss& loss, bool backward) const {
-  const Tensor weight = c.parameters.weight(output_);
   const Tensor y = in.y;
-  const int64_t rows = y.rows(), vocab = weight.rows(), chunk = std::min(rows, options_.chunk_rows);
+  const int64_t rows = y.rows(), vocab = c.parameters.shard(output_).slice[0], chunk = std::min(rows, options_.chunk_rows);
+  const int64_t columns = std::max(vocab, precision_.padded_rows);
   Allocation losses = c.scratch("losses", DType::f32, {rows});
-  Allocation logits = c.scratch("logits", DType::f32, {chunk, vocab});
+  Allocation logits = c.scratch("logits", DType::f32, {chunk, columns});
   Allocation statistics = c.scratch("softmax statistics", DType::f32, {3, chunk});
   Allocation dlogits;
-  if (backward) dlogits = c.scratch("dlogits", c.compute, {chunk, vocab});
+  if (backward) dlogits = c.scratch("dlogits", c.compute, {chunk, columns});
   for (int64_t begin = 0; begin < rows; begin += chunk) {
     const int64_t n = std::min(chunk, rows - begin);
     auto statistic = [&](int64_t i) { return statistics.tensor().slice(i, i + 1).reshape({chunk}).slice(0, n); };
@@ -69,10 +69,8 @@ void LlamaHead::chunks(const StepContext& c, const Normalised& in, const Loss& l
                             .grad_scale = loss.grad_scale};
     if (backward) ce.dlogits = dlogits.tensor().slice(0, n);
     const Tensor y_chunk = y.slice(begin, begin + n);
-    {
-      StepContext::Scope scope(c, "output");
-      matmul(c.stream, {.kind = MatmulKind::forward, .a = y_chunk, .b = weight, .out = ce.forward.logits});
-    }
+    Float8Matrix kept;
+    project(c, y_chunk, ce.forward.logits, backward, kept);
     {
       StepContext::Scope scope(c, "cross_entropy");
       if (c.tensor_parallel.size() == 1) {
@@ -82,14 +80,59 @@ void LlamaHead::chunks(const StepContext& c, const Normalised& in, const Loss& l
         cross_entropy_backward(c.stream, ce);
       }
     }
-    if (!backward) continue;
-    StepContext::Scope scope(c, "output");
-    Fsdp::Gradient dw = c.parameters.gradient(output_);
-    matmul(c.stream, {.kind = MatmulKind::weight_gradient, .a = ce.dlogits, .b = y_chunk, .out = dw.tensor, .accumulate = dw.accumulate});
-    // The rows of y have served: their gradient takes their place.
-    matmul(c.stream, {.kind = MatmulKind::input_gradient, .a = ce.dlogits, .b = weight, .out = y_chunk});
+    if (backward) project_backward(c, ce.dlogits, kept, y_chunk);
   }
   sum_into(c.stream, losses, loss.sum);
+}
+
+void LlamaHead::project(const StepContext& c, const Tensor& y, const Tensor& logits, bool keep, Float8Matrix& kept) const {
+  StepContext::Scope scope(c, "output");
+  if (!precision_.float8) {
+    return matmul(c.stream, {.kind = MatmulKind::forward, .a = y, .b = c.parameters.weight(output_), .out = logits});
+  }
+  const Float8Product& product = *precision_.float8;
+  c.float8->begin_product(c.stream, product.index());  // each chunk has its own scale
+  Float8Matrix x = product.quantize(c, y, Float8Product::Source::x, {.along_columns = true, .along_rows = keep && product.weight_gradient_is_fp8()},
+                                    false, MemoryCategory::scratch);
+  product.forward(c, x, logits);
+  if (keep && product.weight_gradient_is_fp8()) kept = std::move(x);
+}
+
+// The rows of y have served: their gradient takes their place.
+void LlamaHead::project_backward(const StepContext& c, const Tensor& dlogits, const Float8Matrix& kept, const Tensor& y) const {
+  StepContext::Scope scope(c, "output");
+  const Fsdp::Gradient dw = c.parameters.gradient(output_);
+  const bool is_padded = dlogits.cols() > dw.tensor.rows();
+  Allocation padded;
+  if (is_padded) padded = c.scratch("output.padded gradient", DType::f32, {dlogits.cols(), dim_});
+  const Tensor out = is_padded ? padded.tensor() : dw.tensor;
+  const bool accumulate = dw.accumulate && !is_padded;
+  Float8Matrix dy;
+  if (precision_.float8) {
+    dy = precision_.float8->quantize(c, dlogits, Float8Product::Source::dy,
+                                     {.along_columns = true, .along_rows = precision_.float8->weight_gradient_is_fp8()}, false, MemoryCategory::scratch);
+  }
+  if (precision_.float8 && precision_.float8->weight_gradient_is_fp8()) {
+    precision_.float8->weight_gradient(c, dy, kept, out, accumulate);
+  } else {
+    matmul(c.stream, {.kind = MatmulKind::weight_gradient, .a = dlogits, .b = y, .out = out, .accumulate = accumulate});
+  }
+  if (is_padded) {
+    const Tensor rows = out.slice(0, dw.tensor.rows());
+    if (dw.accumulate) {
+      add(c.stream, dw.tensor, rows, dw.tensor);
+    } else {
+      cast(c.stream, rows, dw.tensor);
+    }
+  }
+  if (precision_.float8) return precision_.float8->input_gradient(c, dy, y, false);
+  matmul(c.stream, {.kind = MatmulKind::input_gradient, .a = dlogits, .b = c.parameters.weight(output_), .out = y});
+}
+
+int64_t LlamaHead::float8_products(int64_t tokens) const {
+  if (!precision_.float8) return 0;
+  const int64_t chunk = std::min(tokens, options_.chunk_rows);
+  return (tokens + chunk - 1) / chunk * precision_.float8->recipe().fp8_products();
 }
 
 Allocation LlamaHead::forward_backward(const StepContext& c, ResidualStream in, const Loss& loss) const {

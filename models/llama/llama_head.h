@@ -1,5 +1,7 @@
 #pragma once
 
+#include <optional>
+
 #include "core/ops/cross_entropy.h"
 #include "models/llama/llama_block.h"
 
@@ -14,7 +16,12 @@ class LlamaHead {
     int64_t chunk_rows = 1024;
     bool loss_parallel = true;  ///< false: each rank gathers the logits of a chunk and works out its softmax alone
   };
-  LlamaHead(const LlamaConfig& config, int norm, int output, Options options);
+  /// `float8`: the output layer in FP8, on `padded_rows` local rows if that is more than there are.
+  struct Output {
+    std::optional<Float8Product> float8;
+    int64_t padded_rows = 0;
+  };
+  LlamaHead(const LlamaConfig& config, int norm, int output, Output precision, Options options);
 
   struct Loss {
     Tensor targets;     ///< i32 [N], all tokens of the micro-batch
@@ -25,7 +32,10 @@ class LlamaHead {
   Allocation forward_backward(const StepContext& context, ResidualStream in, const Loss& loss) const;
   /// Adds to loss.sum only.
   void evaluate(const StepContext& context, ResidualStream in, const Loss& loss) const;
-  /// Logits f32 [rows, V] of the rows given (generation).
+  /// FP8 products of one micro-batch of `tokens` tokens on this rank.
+  int64_t float8_products(int64_t tokens) const;
+  bool is_float8() const { return precision_.float8.has_value(); }
+  /// Logits f32 [rows, V] of the rows given (generation); in the compute type.
   void logits(const StepContext& context, ResidualStream in, const Tensor& out) const;
 
  private:
@@ -35,8 +45,11 @@ class LlamaHead {
   Normalised normalise(const StepContext& context, ResidualStream in) const;
   void softmax(const StepContext& context, const CrossEntropy& chunk) const;
   void chunks(const StepContext& context, const Normalised& in, const Loss& loss, bool backward) const;
+  void project(const StepContext& context, const Tensor& y, const Tensor& logits, bool keep, Float8Matrix& kept) const;
+  void project_backward(const StepContext& context, const Tensor& dlogits, const Float8Matrix& kept, const Tensor& y) const;
 
   int norm_, output_;
+  Output precision_;
   int64_t dim_;
   Options options_;
   float norm_eps_;

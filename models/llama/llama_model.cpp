@@ -8,14 +8,20 @@
 namespace ottava {
 
 LlamaModel::LlamaModel(const LlamaConfig& config, LlamaParameters parameters, Stream& stream, Arena& arena, int tp,
-                       LlamaModelOptions options)
+                       LlamaModelOptions options, const LlamaFloat8& float8)
     : config_(config),
       parameters_(std::move(parameters)),
       options_(std::move(options)),
       rope_table_(arena.persistent("rope table", DType::f32, {options_.sequence, config.head_dim}, MemoryCategory::data)),
-      head_(config, parameters_.norm, parameters_.output, {.chunk_rows = options_.loss_chunk_rows, .loss_parallel = options_.loss_parallel}) {
+      head_(config, parameters_.norm, parameters_.output, float8.output, {.chunk_rows = options_.loss_chunk_rows, .loss_parallel = options_.loss_parallel}) {
   options_.recompute.resize(parameters_.blocks.size(), Recompute::nothing);
-  for (const LlamaBlockParameters& block : parameters_.blocks) blocks_.emplace_back(config, block, tp);
+  for (size_t i = 0; i < parameters_.blocks.size(); ++i) {
+    blocks_.emplace_back(config, parameters_.blocks[i], tp, float8.blocks.empty() ? LlamaBlockPieces{} : float8.blocks[i]);
+  }
+  backward_uses_.assign(static_cast<size_t>(parameters_.units), WeightUse::backward);
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    if (options_.recompute[i] == Recompute::block) backward_uses_[i + 1] = WeightUse::both;
+  }
   if (stream.type() == DeviceType::meta) return;
   std::vector<float> table(static_cast<size_t>(rope_table_.numel()));
   fill_rope_table(table.data(), options_.sequence, config.head_dim, config.rope_theta, config.rope_scaling);
@@ -56,6 +62,7 @@ void LlamaModel::forward_backward(const StepContext& c, const MicroBatch& micro,
   const LlamaBatch batch = batch_of(micro);
   const int last = parameters_.units - 1;
   Fsdp& parameters = c.parameters;
+  if (c.float8) c.float8->begin_micro_batch(c.stream);
   std::vector<LlamaBlockSaved> saved(blocks_.size());
 
   parameters.unshard(0);
@@ -70,9 +77,9 @@ void LlamaModel::forward_backward(const StepContext& c, const MicroBatch& micro,
     parameters.reshard(unit);
   }
 
-  parameters.unshard(last);
-  if (config_.tied_embeddings) parameters.unshard(0);
-  parameters.prefetch(last, 1);
+  parameters.unshard(last, WeightUse::both);
+  if (config_.tied_embeddings) parameters.unshard(0, WeightUse::both);
+  parameters.prefetch(last, 1, backward_uses_);
   Allocation gradient = head_.forward_backward(
       c, std::move(stream), {.targets = micro.targets.reshape({micro.targets.numel()}), .sum = loss_sum, .grad_scale = grad_scale});
   if (config_.tied_embeddings) parameters.reshard(0);
@@ -80,14 +87,20 @@ void LlamaModel::forward_backward(const StepContext& c, const MicroBatch& micro,
   parameters.reduce_gradients(last);
   for (size_t i = blocks_.size(); i-- > 0;) {
     const int unit = static_cast<int>(i) + 1;
-    parameters.unshard(unit);
-    parameters.prefetch(unit, 1);
+    parameters.unshard(unit, backward_uses_[static_cast<size_t>(unit)]);
+    parameters.prefetch(unit, 1, backward_uses_);
     gradient = blocks_[i].backward(c, batch, std::move(gradient), std::move(saved[i]));
     parameters.reshard(unit);
     parameters.reduce_gradients(unit);
   }
   embed_backward(c, micro.tokens, gradient);
   parameters.reduce_gradients(0);
+}
+
+int64_t LlamaModel::float8_products(int64_t tokens) const {
+  int64_t sum = head_.float8_products(tokens);
+  for (size_t i = 0; i < blocks_.size(); ++i) sum += blocks_[i].float8_products(options_.recompute[i]);
+  return sum;
 }
 
 // Without anything kept for backward.

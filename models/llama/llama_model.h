@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "models/llama/llama_float8.h"
 #include "models/llama/llama_head.h"
 
 namespace ottava {
@@ -28,7 +29,7 @@ class LlamaModel {
  public:
   /// Takes persistent memory for the RoPE table.
   LlamaModel(const LlamaConfig& config, LlamaParameters parameters, Stream& stream, Arena& arena, int tensor_parallel_size,
-             LlamaModelOptions options);
+             LlamaModelOptions options, const LlamaFloat8& float8 = {});
 
   const LlamaConfig& config() const { return config_; }
   /// Forward and backward of one micro-batch: gradients and loss.sum are accumulated.
@@ -47,6 +48,9 @@ class LlamaModel {
   };
   void generate(const StepContext& context, const Generation& in, const Tensor& logits) const;
 
+  /// FP8 products that forward_backward() runs for a micro-batch of this many tokens (all tensor-parallel ranks').
+  int64_t float8_products(int64_t tokens) const;
+
  private:
   Allocation embed(const StepContext& context, const Tensor& tokens) const;
   void embed_backward(const StepContext& context, const Tensor& tokens, const Allocation& dout) const;
@@ -58,6 +62,7 @@ class LlamaModel {
   LlamaModelOptions options_;
   Tensor rope_table_;
   std::vector<LlamaBlock> blocks_;
+  std::vector<WeightUse> backward_uses_;  ///< per unit: a recomputed block runs forward products in backward
   LlamaHead head_;
 };
 

@@ -1,0 +1,54 @@
+#include "fp8/step_amax.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "core/cost.h"
+#include "core/ops/check.h"
+#include "fp8/step_amax_kernels.h"
+
+namespace ottava::fp8 {
+namespace {
+
+constexpr std::string_view kFold = "fold_amax", kPoison = "poison_if_raised";
+
+}  // namespace
+
+void fold_amax(Stream& stream, const Tensor& current, const Tensor& largest) {
+  check_tensor(kFold, "current", current, DType::u32, {current.numel()});
+  check_tensor(kFold, "largest", largest, DType::u32, current.shape);
+  switch (stream.type()) {
+    case DeviceType::cpu: {
+      uint32_t *from = current.as<uint32_t>(), *to = largest.as<uint32_t>();
+      for (int64_t i = 0; i < current.numel(); ++i) {
+        to[i] = std::max(to[i], from[i]);
+        from[i] = 0;
+      }
+      return;
+    }
+    case DeviceType::cuda:
+      return cuda::fold_amax(stream, current, largest);
+    case DeviceType::meta:
+      stream.recorder().record({.op = kFold, .bytes = 4 * static_cast<double>(current.bytes())});
+  }
+}
+
+void poison_if_raised(Stream& stream, const Tensor& flags, const Tensor& sum_of_squares) {
+  check_tensor(kPoison, "flags", flags, DType::u32, {flags.numel()});
+  check_tensor(kPoison, "sum_of_squares", sum_of_squares, DType::f64, {1});
+  switch (stream.type()) {
+    case DeviceType::cpu: {
+      const uint32_t* flag = flags.as<uint32_t>();
+      if (std::any_of(flag, flag + flags.numel(), [](uint32_t f) { return f != 0; })) {
+        *sum_of_squares.as<double>() = std::numeric_limits<double>::quiet_NaN();
+      }
+      return;
+    }
+    case DeviceType::cuda:
+      return cuda::poison_if_raised(stream, flags, sum_of_squares);
+    case DeviceType::meta:
+      stream.recorder().record({.op = kPoison, .bytes = static_cast<double>(flags.bytes())});
+  }
+}
+
+}  // namespace ottava::fp8

@@ -1,0 +1,66 @@
+#include "models/float8_state.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/ops/elementwise.h"
+#include "fp8/step_amax.h"
+
+namespace ottava {
+
+Float8State::Float8State(Arena& arena, RankGroups& ranks, Options options) : ranks_(ranks), options_(std::move(options)) {
+  const int64_t slots = 2 * static_cast<int64_t>(options_.products.size());
+  auto place = [&](std::string_view name, DType dtype, Shape shape) { return arena.persistent(name, dtype, shape, MemoryCategory::data); };
+  current_ = place("fp8 amaxes", DType::u32, {slots});
+  largest_ = place("fp8 step amaxes", DType::u32, {slots});
+  non_finite_ = place("fp8 flags", DType::u32, {slots});
+  if (options_.counts) counters_ = place("fp8 counters", DType::i64, {slots, 3});
+  if (std::find(options_.is_delayed.begin(), options_.is_delayed.end(), true) == options_.is_delayed.end()) return;
+  scale_amax_ = place("fp8 scale amaxes", DType::u32, {slots});
+  history_ = {.rows = place("fp8 amax history", DType::u32, {options_.amax_history_length, slots}), .margin = options_.margin};
+}
+
+void Float8State::begin_step(Stream& stream) {
+  is_forward_only_ = false;
+  products_run_ = 0;
+  fill_zero(stream, current_);
+  fill_zero(stream, largest_);
+  fill_zero(stream, non_finite_);
+  if (history() && history_.is_full()) fp8::delayed_amax(stream, history_, {}, scale_amax_);
+}
+
+void Float8State::begin_micro_batch(Stream& stream) { fp8::fold_amax(stream, current_, largest_); }
+
+void Float8State::begin_product(Stream& stream, int64_t product) {
+  fp8::fold_amax(stream, current_.slice(2 * product, 2 * product + 2), largest_.slice(2 * product, 2 * product + 2));
+}
+
+void Float8State::begin_forward_only(Stream& stream) {
+  is_forward_only_ = true;
+  fill_zero(stream, current_);
+  if (history() && history_.is_full()) fp8::delayed_amax(stream, history_, {}, scale_amax_);
+}
+
+void Float8State::finish_step(Stream& stream) {
+  fp8::fold_amax(stream, current_, largest_);
+  if (!history() || ranks_.world->size() == 1) return;
+  ranks_.world->all_reduce(stream, {.send = largest_, .recv = {}, .op = ReduceOp::max, .label = "activation amaxes"}).wait(stream);
+}
+
+void Float8State::advance_history(Stream& stream) {
+  if (history()) fp8::advance(stream, history_, largest_);
+}
+
+bool Float8State::is_from_history(int64_t slot) const {
+  return options_.is_delayed[static_cast<size_t>(slot / 2)] && history_.is_full();
+}
+
+Tensor Float8State::scale_amax(int64_t slot) const {
+  return (is_from_history(slot) ? scale_amax_ : current_).slice(slot, slot + 1);
+}
+
+Tensor Float8State::counters(int64_t slot) const {
+  return counters_.empty() || is_forward_only_ ? Tensor{} : counters_.slice(slot, slot + 1).reshape({3});
+}
+
+}  // namespace ottava

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/memory/arena.h"
+#include "fp8/amax_history.h"
+#include "fp8/recipe.h"
+#include "parallel/rank_groups.h"
+
+namespace ottava {
+
+/// What a model's FP8 products share from step to step, on the device: amaxes, flags and counters of every operand made
+/// from activations and gradients, and the history of recipe `delayed`. Weights keep theirs in Float8Weights.
+///
+/// Slots: product p has slot 2p for its input x and 2p + 1 for its output's gradient dy.
+class Float8State {
+ public:
+  struct Options {
+    std::vector<std::string> products;  ///< "layers.0.attention.wqkv", in slot order
+    std::vector<bool> is_delayed;       ///< per product
+    int64_t amax_history_length = 0, margin = 0;
+    bool counts = false;                ///< keep statistics
+    bool gathers_activations = false;   ///< sequence-parallel inputs travel as FP8 bytes
+  };
+  /// Takes persistent memory.
+  Float8State(Arena& arena, RankGroups& ranks, Options options);
+
+  const Options& options() const { return options_; }
+
+  void begin_step(Stream& stream);
+  void begin_micro_batch(Stream& stream);
+  /// One product's slots alone: it runs in chunks that are scaled one by one.
+  void begin_product(Stream& stream, int64_t product);
+  /// Validation: scales as in training, but nothing is remembered or counted.
+  void begin_forward_only(Stream& stream);
+  /// The largest amaxes of the step, over its micro-batches. With `delayed`, over all ranks: one all-reduce.
+  void finish_step(Stream& stream);
+  /// After a step that was not skipped.
+  void advance_history(Stream& stream);
+
+  /// u32 [1], raised by whoever writes the operand or by amax(); of this micro-batch.
+  Tensor amax(int64_t slot) const { return current_.slice(slot, slot + 1); }
+  /// What the operand's scale is made from: its amax, or of recipe `delayed` the history's.
+  Tensor scale_amax(int64_t slot) const;
+  Tensor counters(int64_t slot) const;    ///< i64 [3]; empty without statistics and in validation
+  Tensor non_finite(int64_t slot) const { return non_finite_.slice(slot, slot + 1); }
+
+  /// Of all slots, for the host to read: u32 amaxes of the last step, i64 [slots, 3] counters, u32 flags.
+  const Tensor& step_amax() const { return largest_; }
+  const Tensor& all_counters() const { return counters_; }
+  const Tensor& all_non_finite() const { return non_finite_; }
+  fp8::AmaxHistory* history() { return history_.rows.empty() ? nullptr : &history_; }
+
+  void count_product() { ++products_run_; }
+  /// Since begin_step, on this rank.
+  int64_t products_run() const { return products_run_; }
+
+ private:
+  bool is_from_history(int64_t slot) const;
+
+  RankGroups& ranks_;
+  Options options_;
+  Tensor current_, largest_, scale_amax_, counters_, non_finite_;
+  fp8::AmaxHistory history_;
+  bool is_forward_only_ = false;
+  int64_t products_run_ = 0;
+};
+
+}  // namespace ottava

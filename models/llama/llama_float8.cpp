@@ -1,0 +1,136 @@
+#include "models/llama/llama_float8.h"
+
+#include <utility>
+
+namespace ottava {
+namespace {
+
+int64_t local_rows(const ParameterSpec& spec, size_t part, int tp) {
+  ParameterSpec alone = spec;
+  alone.parts = {spec.parts[part]};
+  return tensor_parallel_shape(alone, tp)[0];
+}
+
+/// Rows of a decision's parts, which are neighbours, within the local slice of its parameter.
+RowRange rows_of(const fp8::GemmDecision& decision, const ParameterSpec& spec, int tp) {
+  RowRange rows;
+  int64_t row = 0;
+  for (size_t p = 0; p < spec.parts.size(); ++p) {
+    const int64_t end = row + local_rows(spec, p, tp);
+    if (spec.parts[p].name == decision.gemm.parts.front().name) rows.begin = row;
+    if (spec.parts[p].name == decision.gemm.parts.back().name) rows.end = end;
+    row = end;
+  }
+  return rows;
+}
+
+class Builder {
+ public:
+  Builder(const LlamaParameters& table, const fp8::Policy& policy, const Float8Config& config, int tp, DeviceType target)
+      : table_(table), policy_(policy), config_(config), tp_(tp), target_(target) {
+    out_.weights = {.specs = {}, .amax_history_length = config.amax_history_length, .margin = config.margin, .counts = config.enable_statistics};
+    out_.state = {.products = {},
+                  .is_delayed = {},
+                  .amax_history_length = config.amax_history_length,
+                  .margin = config.margin,
+                  .counts = config.enable_statistics,
+                  .gathers_activations = config.enable_tp_float8_all_gather};
+  }
+
+  LlamaFloat8 build() {
+    for (const LlamaBlockParameters& block : table_.blocks) {
+      out_.blocks.push_back({.wqkv = pieces(block.wqkv), .wo = pieces(block.wo), .w13 = pieces(block.w13), .w2 = pieces(block.w2)});
+    }
+    if (const fp8::GemmDecision* output = policy_.find("output"); output && output->recipe) {
+      const RowRange rows{0, tensor_parallel_shape(spec(table_.output), tp_)[0]};
+      const int64_t padded = output->padded_rows / tp_;
+      out_.output = {.float8 = product(*output, table_.output, rows, padded), .padded_rows = padded};
+    }
+    return std::move(out_);
+  }
+
+ private:
+  const ParameterSpec& spec(int parameter) const { return table_.specs[static_cast<size_t>(parameter)]; }
+
+  std::vector<LinearPiece> pieces(int parameter) {
+    std::vector<LinearPiece> out;
+    const ParameterSpec& s = spec(parameter);
+    const fp8::GemmDecision* whole = policy_.find(s.name);
+    if (whole) return {piece(*whole, parameter)};
+    for (const ParameterPart& part : s.parts) {
+      const std::string name = s.name.substr(0, s.name.rfind('.') + 1) + part.name;
+      out.push_back(piece(*policy_.find(name), parameter));
+    }
+    return out;
+  }
+
+  LinearPiece piece(const fp8::GemmDecision& decision, int parameter) {
+    const RowRange rows = rows_of(decision, spec(parameter), tp_);
+    LinearPiece out{.rows = rows};
+    if (decision.recipe) out.float8 = product(decision, parameter, rows, 0);
+    return out;
+  }
+
+  Float8Product product(const fp8::GemmDecision& decision, int parameter, RowRange rows, int64_t padded_rows) {
+    const fp8::Recipe& recipe = *decision.recipe;
+    const size_t entry = out_.weights.specs.size();
+    const auto index = static_cast<int64_t>(out_.state.products.size());
+    out_.weights.specs.push_back({.name = decision.gemm.name,
+                                  .parameter = parameter,
+                                  .rows = rows,
+                                  .padded_rows = padded_rows,
+                                  .forward = recipe.forward.b,
+                                  .backward = recipe.input_gradient.b,
+                                  .is_delayed = recipe.has_history(),
+                                  .gathers_bytes = config_.enable_fsdp_float8_all_gather && why_gathered_whole(decision, target_).empty()});
+    out_.state.products.push_back(decision.gemm.name);
+    out_.state.is_delayed.push_back(recipe.has_history());
+    return {decision.gemm.name, recipe, entry, index, decision.is_emulated};
+  }
+
+  const LlamaParameters& table_;
+  const fp8::Policy& policy_;
+  const Float8Config& config_;
+  int tp_;
+  DeviceType target_;
+  LlamaFloat8 out_;
+};
+
+}  // namespace
+
+fp8::PolicyInputs llama_policy_inputs(const LlamaParameters& table, int tp, int64_t local_tokens) {
+  fp8::PolicyInputs in{.layers = static_cast<int64_t>(table.blocks.size()), .tensor_parallel = tp, .local_tokens = local_tokens};
+  auto add = [&](int parameter, fp8::GemmRole role, int64_t layer) {
+    const ParameterSpec& spec = table.specs[static_cast<size_t>(parameter)];
+    fp8::PolicyGemm gemm{.name = role == fp8::GemmRole::output ? "output" : spec.name,
+                         .columns = spec.columns,
+                         .local_columns = tensor_parallel_shape(spec, tp)[1],
+                         .role = role,
+                         .layer = layer};
+    for (size_t p = 0; p < spec.parts.size(); ++p) {
+      gemm.parts.push_back({role == fp8::GemmRole::output ? "output" : spec.parts[p].name, spec.parts[p].rows, local_rows(spec, p, tp)});
+    }
+    in.gemms.push_back(std::move(gemm));
+  };
+  for (size_t l = 0; l < table.blocks.size(); ++l) {
+    const LlamaBlockParameters& block = table.blocks[l];
+    for (int parameter : {block.wqkv, block.wo, block.w13, block.w2}) add(parameter, fp8::GemmRole::linear, static_cast<int64_t>(l));
+  }
+  add(table.output, fp8::GemmRole::output, -1);
+  return in;
+}
+
+std::string why_gathered_whole(const fp8::GemmDecision& d, DeviceType target) {
+  if (!d.recipe) return "high precision";
+  if (d.gemm.role == fp8::GemmRole::output) return "the output layer is also needed in high precision";
+  if (d.is_split) return "split from a fused matrix";
+  if (d.recipe->name == fp8::RecipeName::mxfp8) return "the blocks of mxfp8 lie in tiles of 128 rows";
+  if (d.recipe->name == fp8::RecipeName::blockwise && target == DeviceType::cuda) return "tensor cores want the scales of the transposed weight";
+  return "";
+}
+
+LlamaFloat8 llama_float8(const LlamaParameters& table, const fp8::Policy& policy, const Float8Config& config, int tp, DeviceType target) {
+  return Builder(table, policy, config, tp, target).build();
+}
+
+}  // namespace ottava

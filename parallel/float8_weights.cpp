@@ -1,0 +1,308 @@
+#include "parallel/float8_weights.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/ops/elementwise.h"
+#include "parallel/fsdp.h"
+
+namespace ottava {
+namespace {
+
+using fp8::Granularity;
+
+bool scales_turn(Granularity g) { return g == Granularity::tensor || g == Granularity::block_128x128; }
+bool same_bytes(const fp8::OperandRecipe& a, const fp8::OperandRecipe& b) {
+  return a.granularity == b.granularity && a.format == b.format && a.rounding == b.rounding && scales_turn(a.granularity);
+}
+/// The scales of a shard are made from what all ranks know, and need not travel.
+bool scales_are_common(const fp8::OperandRecipe& recipe, bool backward_form) {
+  return recipe.granularity == Granularity::tensor || (recipe.granularity == Granularity::row && backward_form);
+}
+fp8::Quantized persistent(Arena& arena, const std::string& name, const fp8::OperandRecipe& recipe, Shape shape) {
+  return {arena.persistent(name + ".fp8", recipe.format, shape, MemoryCategory::compute),
+          arena.persistent(name + ".fp8 scales", fp8::scale_dtype(recipe.granularity),
+                           fp8::scale_shape(recipe.granularity, shape.rows(), shape.cols()), MemoryCategory::compute)};
+}
+Shape turned(const Shape& shape) { return {shape.cols(), shape.rows()}; }
+
+}  // namespace
+
+int64_t shard_alignment(const Float8WeightSpec& spec) {
+  return spec.gathers_bytes && spec.forward.granularity == Granularity::block_128x128 ? 128 : 1;
+}
+
+Float8Travel float8_travel(const Float8WeightSpec& spec) {
+  return {.shares_bytes = same_bytes(spec.forward, spec.backward),
+          .forward_scales = !scales_are_common(spec.forward, false),
+          .backward_scales = !scales_are_common(spec.backward, true)};
+}
+
+Float8Weights::Float8Weights(Arena& arena, RankGroups& ranks, const std::vector<ParameterShard>& shards, Options options, Device target)
+    : arena_(arena), ranks_(ranks), shards_(shards), options_(std::move(options)), target_(target), entries_(options_.specs.size()) {
+  const auto count = static_cast<int64_t>(entries_.size());
+  auto slots = [&](std::string_view name, DType dtype, Shape shape) { return arena.persistent(name, dtype, shape, MemoryCategory::data); };
+  amax_ = slots("weight amaxes", DType::u32, {count});
+  non_finite_ = slots("weight flags", DType::u32, {count});
+  if (options_.counts) counters_ = slots("weight counters", DType::i64, {count, 3});
+  const bool delays = std::any_of(options_.specs.begin(), options_.specs.end(), [](const auto& s) { return s.is_delayed; });
+  if (delays) {
+    scale_amax_ = slots("weight scale amaxes", DType::u32, {count});
+    history_ = {.rows = slots("weight amax history", DType::u32, {options_.amax_history_length, count}), .margin = options_.margin};
+  }
+  for (size_t i = 0; i < entries_.size(); ++i) place(arena, i);
+
+  int64_t columns = 0, scratch = 0;
+  auto is_exchanged = [](const Entry& e) { return e.home == Home::gathered && !e.shares && e.forms[1].recipe.granularity == Granularity::row; };
+  for (const Entry& e : entries_) {
+    if (!is_exchanged(e)) continue;
+    columns += e.columns;
+    scratch = std::max(scratch, e.segment_rows * e.columns);
+  }
+  if (columns == 0) return;
+  column_amax_ = slots("weight column amaxes", DType::u32, {columns});
+  turn_scratch_ = arena.persistent("weight transpose", DType::u8, {scratch}, MemoryCategory::compute);
+  columns = 0;
+  for (Entry& e : entries_) {
+    if (!is_exchanged(e)) continue;
+    e.forms[1].column_amax = column_amax_.slice(columns, columns + e.columns);
+    columns += e.columns;
+  }
+}
+
+bool Float8Weights::reads_outer(const fp8::OperandRecipe& recipe) const {
+  return target_.type != DeviceType::cuda && scales_turn(recipe.granularity);
+}
+
+void Float8Weights::place(Arena& arena, size_t i) {
+  Entry& e = entries_[i];
+  const Float8WeightSpec& spec = options_.specs[i];
+  const ParameterShard& shard = shards_[static_cast<size_t>(spec.parameter)];
+  const bool sharded = ranks_.dp_shard->size() > 1;
+  e.home = !sharded ? Home::resident : spec.gathers_bytes ? Home::gathered : Home::local;
+  e.shares = same_bytes(spec.forward, spec.backward);
+  e.forms[0].recipe = spec.forward;
+  e.forms[1].recipe = spec.backward;
+  e.rows = std::max(spec.rows.size(), spec.padded_rows);
+  e.columns = shard.slice[1];
+  const int64_t begin = std::max(shard.rows.begin, spec.rows.begin), end = std::min(shard.rows.end, spec.rows.end);
+  e.shard = {begin, std::max(begin, end)};
+  const int64_t pieces = static_cast<int64_t>(ranks_.dp_shard->size()) * shard_alignment(spec);
+  e.segment_rows = (e.rows + pieces - 1) / pieces * shard_alignment(spec);
+  for (int k = 0; k < (e.shares ? 1 : 2); ++k) {
+    if (e.home == Home::resident) place_resident(arena, i, k == 1);
+    if (e.home == Home::gathered) place_gathered(arena, i, k == 1);
+  }
+  if (e.home == Home::resident && spec.padded_rows > spec.rows.size()) {
+    e.padded = arena.persistent(spec.name + ".padded", DType::bf16, {e.rows, e.columns}, MemoryCategory::compute);
+  }
+}
+
+void Float8Weights::place_resident(Arena& arena, size_t i, bool backward_form) {
+  Entry& e = entries_[i];
+  Form& form = e.forms[backward_form];
+  const std::string name = options_.specs[i].name + (backward_form ? ".backward" : "");
+  const Shape shape{e.rows, e.columns};
+  const bool turns = (backward_form || e.shares) && !reads_outer(form.recipe);
+  if (!backward_form || !turns) form.straight = persistent(arena, name, form.recipe, shape);
+  if (turns) form.turned = persistent(arena, name + ".turned", form.recipe, turned(shape));
+  if (turns && form.recipe.granularity == Granularity::row) {
+    form.column_amax = arena.persistent(name + ".column amax", DType::u32, {e.columns}, MemoryCategory::data);
+  }
+}
+
+void Float8Weights::place_gathered(Arena& arena, size_t i, bool backward_form) {
+  Entry& e = entries_[i];
+  Form& form = e.forms[backward_form];
+  const std::string name = options_.specs[i].name + (backward_form ? ".backward" : "");
+  form.straight = persistent(arena, name, form.recipe, {e.segment_rows, e.columns});
+  if (form.recipe.granularity == Granularity::row && backward_form) {
+    form.straight.scale_inverse = arena.persistent(name + ".column scales", DType::f32, {e.columns}, MemoryCategory::compute);
+  }
+}
+
+Tensor Float8Weights::master_rows(size_t i) const {
+  const ParameterShard& shard = shards_[static_cast<size_t>(options_.specs[i].parameter)];
+  const RowRange& held = entries_[i].shard;
+  return shard.master.slice(held.begin - shard.rows.begin, held.end - shard.rows.begin);
+}
+
+Tensor Float8Weights::scale_amax(size_t i) const {
+  const auto slot = static_cast<int64_t>(i);
+  return (options_.specs[i].is_delayed ? scale_amax_ : amax_).slice(slot, slot + 1);
+}
+
+void Float8Weights::measure(Stream& stream) {
+  fill_zero(stream, amax_);
+  if (!column_amax_.empty()) fill_zero(stream, column_amax_);
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    Entry& e = entries_[i];
+    if (e.shard.size() == 0) continue;
+    const auto slot = static_cast<int64_t>(i);
+    const bool per_tensor = e.forms[0].recipe.granularity == Granularity::tensor || e.forms[1].recipe.granularity == Granularity::tensor;
+    if (per_tensor || options_.counts) fp8::amax(stream, master_rows(i), amax_.slice(slot, slot + 1));
+    for (Form& form : e.forms) {
+      if (form.column_amax.empty()) continue;
+      if (e.home == Home::resident) fill_zero(stream, form.column_amax);
+      fp8::column_amax(stream, master_rows(i), form.column_amax);
+    }
+  }
+}
+
+void Float8Weights::exchange(Stream& stream) {
+  const bool per_tensor = std::any_of(entries_.begin(), entries_.end(), [](const Entry& e) {
+    return e.forms[0].recipe.granularity == Granularity::tensor || e.forms[1].recipe.granularity == Granularity::tensor;
+  });
+  if (per_tensor && ranks_.replica->size() > 1) {
+    ranks_.replica->all_reduce(stream, {.send = amax_, .recv = {}, .op = ReduceOp::max, .label = "weight amaxes"}).wait(stream);
+  }
+  if (!column_amax_.empty()) {
+    ranks_.dp_shard->all_reduce(stream, {.send = column_amax_, .recv = {}, .op = ReduceOp::max, .label = "weight column amaxes"}).wait(stream);
+  }
+  if (!history_.rows.empty()) fp8::delayed_amax(stream, history_, amax_, scale_amax_);
+}
+
+void Float8Weights::refresh(Stream& stream) {
+  if (is_current_ || entries_.empty()) return;
+  is_current_ = true;
+  fill_zero(stream, non_finite_);
+  measure(stream);
+  exchange(stream);
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    Entry& e = entries_[i];
+    if (e.home == Home::local) continue;
+    for (int k = 0; k < (e.shares ? 1 : 2); ++k) {
+      if (e.home == Home::gathered) {
+        make_shard(stream, i, k == 1);
+        continue;
+      }
+      Tensor x = master_rows(i);
+      if (!e.padded.empty()) {
+        cast(stream, x, e.padded.slice(0, x.rows()));  // the rows after it are zero from the start
+        x = e.padded;
+      }
+      make(stream, i, e.forms[k], x, e.forms[k].straight, e.forms[k].turned, e.forms[k].column_amax);
+    }
+  }
+}
+
+void Float8Weights::make(Stream& stream, size_t i, const Form& form, const Tensor& x, const fp8::Quantized& straight,
+                         const fp8::Quantized& turned, const Tensor& column_amax) {
+  const auto slot = static_cast<int64_t>(i);
+  fp8::Quantize args{.x = x, .granularity = form.recipe.granularity, .rounding = form.recipe.rounding, .out = straight, .transposed = turned};
+  if (form.recipe.granularity == Granularity::tensor) args.amax = scale_amax(i);
+  if (form.recipe.granularity == Granularity::row && !turned.empty()) args.column_amax = column_amax;
+  if (!counters_.empty() && &form == &entries_[i].forms[0]) args.counters = counters_.slice(slot, slot + 1).reshape({3});
+  args.non_finite = non_finite_.slice(slot, slot + 1);
+  fp8::quantize(stream, args);
+}
+
+void Float8Weights::make_shard(Stream& stream, size_t i, bool backward_form) {
+  Entry& e = entries_[i];
+  Form& form = e.forms[backward_form];
+  const Tensor x = master_rows(i);
+  if (backward_form && form.recipe.granularity == Granularity::row) {
+    // Scaled per column, as rows of the transposed weight, but stored by rows: shards of rows are what can be gathered.
+    if (x.rows() == 0) return;
+    const Tensor scratch = turn_scratch_.slice(0, x.numel()).reshape({x.cols(), x.rows()});
+    const Tensor bytes{scratch.data, form.recipe.format, scratch.shape};
+    make(stream, i, form, x, {}, {bytes, form.straight.scale_inverse}, form.column_amax);
+    return fp8::transpose_bytes(stream, bytes, form.straight.bytes.slice(0, x.rows()));
+  }
+  const Shape scales = fp8::scale_shape(form.recipe.granularity, x.rows(), x.cols());
+  const Tensor& all = form.straight.scale_inverse;
+  make(stream, i, form, x, {form.straight.bytes.slice(0, x.rows()), all.shape == scales ? all : all.slice(0, scales[0])}, {}, {});
+}
+
+fp8::Quantized Float8Weights::allocate(std::string_view name, const fp8::OperandRecipe& recipe, Shape shape, Allocation& bytes,
+                                       Allocation& scales) {
+  bytes = arena_.allocate(name, recipe.format, shape, MemoryCategory::unsharded);
+  scales = arena_.allocate(fmt::format("{} scales", name), fp8::scale_dtype(recipe.granularity),
+                           fp8::scale_shape(recipe.granularity, shape.rows(), shape.cols()), MemoryCategory::unsharded);
+  return {bytes, scales};
+}
+
+void Float8Weights::gather(Stream& stream, size_t i, bool backward_form) {
+  Entry& e = entries_[i];
+  if (e.home != Home::gathered) return;
+  Form& form = e.forms[backward_form];
+  const int64_t shards = ranks_.dp_shard->size();
+  const std::string& name = options_.specs[i].name;
+  form.whole_bytes = arena_.allocate(name + ".fp8 whole", form.recipe.format, {e.segment_rows * shards, e.columns}, MemoryCategory::unsharded);
+  ranks_.dp_shard->all_gather(stream, {.send = form.straight.bytes, .recv = form.whole_bytes, .label = name});
+  if (scales_are_common(form.recipe, backward_form)) return;
+  const Tensor& scales = form.straight.scale_inverse;
+  Shape shape{scales.shape[0] * shards};
+  if (scales.shape.rank() == 2) shape = {scales.shape[0] * shards, scales.shape[1]};
+  form.whole_scales = arena_.allocate(name + ".scales whole", scales.dtype, shape, MemoryCategory::unsharded);
+  ranks_.dp_shard->all_gather(stream, {.send = scales, .recv = form.whole_scales, .label = name});
+}
+
+void Float8Weights::release(size_t i) {
+  for (Form& form : entries_[i].forms) {
+    form.whole_bytes.release();
+    form.whole_scales.release();
+    form.turned_bytes.release();
+    form.turned_scales.release();
+  }
+}
+
+void Float8Weights::make_local(Stream& stream, size_t i, Form& form, const Tensor& whole, bool turns) {
+  const Float8WeightSpec& spec = options_.specs[i];
+  const Entry& e = entries_[i];
+  Tensor x = whole.slice(spec.rows.begin, spec.rows.end);
+  Allocation padded, columns;
+  if (spec.padded_rows > spec.rows.size()) {
+    padded = arena_.allocate(spec.name + ".padded", DType::bf16, {e.rows, e.columns}, MemoryCategory::scratch);
+    fill_zero(stream, padded);
+    cast(stream, x, padded.tensor().slice(0, x.rows()));
+    x = padded;
+  }
+  if (!turns) return make(stream, i, form, x, allocate(spec.name + ".fp8", form.recipe, x.shape, form.whole_bytes, form.whole_scales), {}, {});
+  if (form.recipe.granularity == Granularity::row) {
+    columns = arena_.allocate(spec.name + ".column amax", DType::u32, {e.columns}, MemoryCategory::scratch);
+    fill_zero(stream, columns);
+    fp8::column_amax(stream, x, columns);
+  }
+  make(stream, i, form, x, {}, allocate(spec.name + ".fp8 turned", form.recipe, turned(x.shape), form.turned_bytes, form.turned_scales),
+       columns ? columns.tensor() : Tensor{});
+}
+
+void Float8Weights::turn_whole(Stream& stream, size_t i, Form& form) {
+  const Entry& e = entries_[i];
+  form.turned_bytes = arena_.allocate(options_.specs[i].name + ".fp8 turned", form.recipe.format, {e.columns, e.rows}, MemoryCategory::unsharded);
+  fp8::transpose_bytes(stream, form.whole_bytes.tensor().slice(0, e.rows), form.turned_bytes);
+}
+
+fp8::Quantized Float8Weights::straight_of(const Entry& e, const Form& form) const {
+  if (e.home == Home::resident) return form.straight;
+  if (e.home == Home::local) return {form.whole_bytes, form.whole_scales};
+  const Tensor& scales = form.whole_scales ? form.whole_scales.tensor() : form.straight.scale_inverse;
+  const Shape shape = fp8::scale_shape(form.recipe.granularity, e.rows, e.columns);
+  return {form.whole_bytes.tensor().slice(0, e.rows), scales.shape == shape ? scales : scales.slice(0, shape[0])};
+}
+
+fp8::Quantized Float8Weights::turned_of(const Entry& e, const Form& form) const {
+  if (e.home == Home::resident) return form.turned;
+  if (e.home == Home::local) return {form.turned_bytes, form.turned_scales};
+  return {form.turned_bytes, form.straight.scale_inverse};  // per tensor, or per column: common to all shards
+}
+
+fp8::ScaledOperand Float8Weights::operand(Stream& stream, size_t i, WeightUse use, const Tensor& whole) {
+  Entry& e = entries_[i];
+  using Contraction = fp8::ScaledOperand::Contraction;
+  const bool backward = use == WeightUse::backward;
+  Form& form = e.forms[backward && !e.shares ? 1 : 0];
+  const bool turns = backward && !reads_outer(form.recipe);
+  if (e.home == Home::local && !(turns ? form.turned_bytes : form.whole_bytes)) make_local(stream, i, form, whole, turns);
+  if (e.home == Home::gathered && turns && !form.turned_bytes) turn_whole(stream, i, form);
+  return {.matrix = turns ? turned_of(e, form) : straight_of(e, form),
+          .granularity = form.recipe.granularity,
+          .contraction = backward && !turns ? Contraction::outer : Contraction::inner};
+}
+
+void Float8Weights::advance_history(Stream& stream) {
+  if (!history_.rows.empty()) fp8::advance(stream, history_, amax_);
+}
+
+}  // namespace ottava

@@ -1,0 +1,138 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/memory/arena.h"
+#include "fp8/amax_history.h"
+#include "fp8/recipe.h"
+#include "fp8/scaled_matmul.h"
+#include "parallel/parameter_spec.h"
+#include "parallel/rank_groups.h"
+
+namespace ottava {
+
+struct ParameterShard;
+
+/// What a weight is needed for: the product with the input, the product with the output's gradient, both.
+enum class WeightUse : uint8_t { forward = 1, backward = 2, both = 3 };
+constexpr bool includes(WeightUse use, WeightUse part) {
+  return (static_cast<uint8_t>(use) & static_cast<uint8_t>(part)) != 0;
+}
+
+/// A weight that FP8 products read, or the rows of one where the policy splits a fused matrix.
+struct Float8WeightSpec {
+  std::string name;  ///< "layers.0.attention.wqkv", or of a part
+  int parameter = 0;
+  RowRange rows;               ///< of the tensor-parallel slice
+  int64_t padded_rows = 0;     ///< rows of the product with zero rows at the end; 0: no padding
+  fp8::OperandRecipe forward, backward;  ///< how w is made for either use
+  bool is_delayed = false;
+  bool gathers_bytes = false;  ///< ranks gather FP8 bytes, not the compute type; whole, unpadded weights alone
+};
+
+/// Rows that a shard must hold in whole multiples, so that the scales of this weight's shards travel as they are.
+int64_t shard_alignment(const Float8WeightSpec& spec);
+
+/// Which scales of a weight that is gathered in FP8 travel with its bytes. Others every rank makes from exchanged amaxes.
+struct Float8Travel {
+  bool shares_bytes = false;  ///< one gather's bytes serve both uses
+  bool forward_scales = false, backward_scales = false;
+};
+Float8Travel float8_travel(const Float8WeightSpec& spec);
+
+/// FP8 bytes of the weights, made once per optimizer step from the f32 masters (rounded to bf16 first, so that they are
+/// the bytes of the gathered bf16 weight). Where they live:
+///
+///   resident   not sharded: whole, for the life of the run
+///   gathered   sharded, gathers_bytes: each rank makes its shard's, whole ones exist while their unit is whole
+///   local      sharded otherwise: every rank makes them from the gathered weight, when first used
+///
+/// A scale per tensor covers the weight across shards and tensor-parallel ranks: one all-reduce (u32, max) of all amaxes
+/// per optimizer step. Scales per row of the transposed weight cover the tensor-parallel slice: one all-reduce of column
+/// amaxes among shards, where bytes are gathered. All other scales lie within a shard. So bytes do not depend on how they
+/// travelled.
+class Float8Weights {
+ public:
+  struct Options {
+    std::vector<Float8WeightSpec> specs;
+    int64_t amax_history_length = 0, margin = 0;  ///< recipe delayed
+    bool counts = false;                          ///< keep statistics
+  };
+  /// Takes persistent memory. `shards` and `specs` are those of Fsdp, by parameter.
+  Float8Weights(Arena& arena, RankGroups& ranks, const std::vector<ParameterShard>& shards, Options options, Device target);
+
+  const std::vector<Float8WeightSpec>& specs() const { return options_.specs; }
+  /// Amaxes, their exchange, and the bytes that live through the step; nothing if the weights did not change.
+  void refresh(Stream& stream);
+  void weights_changed() { is_current_ = false; }
+  /// After an optimizer step that was not skipped.
+  void advance_history(Stream& stream);
+
+  /// Within a group of dp_shard: gathers this entry's bytes for these uses, which must not be there yet.
+  void gather(Stream& stream, size_t entry, bool backward_form);
+  void release(size_t entry);
+  /// True if forward and backward read different bytes.
+  bool has_backward_form(size_t entry) const { return !entries_[entry].shares; }
+
+  /// Operand b of the product. `whole` is the gathered slice in the compute type (local entries), else left out.
+  fp8::ScaledOperand operand(Stream& stream, size_t entry, WeightUse use, const Tensor& whole);
+
+  // What was measured at the last refresh, per entry.
+  const Tensor& amax() const { return amax_; }              ///< u32
+  const Tensor& counters() const { return counters_; }      ///< i64 [entries, 3]; absent without statistics
+  const Tensor& non_finite() const { return non_finite_; }  ///< u32
+  fp8::AmaxHistory* history() { return history_.rows.empty() ? nullptr : &history_; }
+
+ private:
+  enum class Home { resident, gathered, local };
+  /// One set of bytes: as the weight lies, transposed, or both.
+  struct Form {
+    fp8::OperandRecipe recipe;
+    fp8::Quantized straight, turned;  ///< persistent: resident ones, or this rank's shard (straight bytes)
+    Allocation whole_bytes, whole_scales, turned_bytes, turned_scales;  ///< while the unit is whole
+    Tensor column_amax;               ///< u32 [columns], where bytes are scaled per column of the weight
+  };
+  struct Entry {
+    Home home = Home::resident;
+    bool shares = true;  ///< forward and backward read the same bytes
+    Form forms[2];
+    RowRange shard;      ///< rows of the slice that this rank holds, within the entry
+    int64_t rows = 0, columns = 0, segment_rows = 0;
+    Tensor padded;       ///< bf16, resident padded ones
+  };
+
+  void place(Arena& arena, size_t entry);
+  void place_resident(Arena& arena, size_t entry, bool backward_form);
+  void place_gathered(Arena& arena, size_t entry, bool backward_form);
+  Tensor master_rows(size_t entry) const;
+  Tensor scale_amax(size_t entry) const;
+  void measure(Stream& stream);
+  void exchange(Stream& stream);
+  void make(Stream& stream, size_t entry, const Form& form, const Tensor& x, const fp8::Quantized& straight,
+            const fp8::Quantized& turned, const Tensor& column_amax);
+  void make_shard(Stream& stream, size_t entry, bool backward_form);
+  void make_local(Stream& stream, size_t entry, Form& form, const Tensor& whole, bool turned);
+  void turn_whole(Stream& stream, size_t entry, Form& form);
+  fp8::Quantized straight_of(const Entry& e, const Form& form) const;
+  fp8::Quantized turned_of(const Entry& e, const Form& form) const;
+  fp8::Quantized allocate(std::string_view name, const fp8::OperandRecipe& recipe, Shape shape, Allocation& bytes, Allocation& scales);
+  /// The product with the output's gradient reads the bytes as they lie (CPU: its product takes either order).
+  bool reads_outer(const fp8::OperandRecipe& recipe) const;
+
+  Arena& arena_;
+  RankGroups& ranks_;
+  const std::vector<ParameterShard>& shards_;
+  Options options_;
+  Device target_;
+  std::vector<Entry> entries_;
+  Tensor amax_, scale_amax_, counters_, non_finite_;
+  Tensor column_amax_;   ///< all vectors that are exchanged, one after the other
+  Tensor turn_scratch_;  ///< u8, of the largest shard
+  fp8::AmaxHistory history_;
+  bool is_current_ = false;
+};
+
+}  // namespace ottava
