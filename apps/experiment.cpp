@@ -103,16 +103,33 @@ void check_tensor_parallel(const LlamaConfig& m, const Config& c, int tp) {
   }
 }
 
+void resolve_float8(const Config& c, const LlamaParameters& table, int tp, std::optional<int> compute_capability, TrainingShape& shape) {
+  const int64_t tokens = shape.batch * shape.sequence;
+  fp8::PolicyInputs inputs = llama_policy_inputs(table, tp, tokens);
+  if (compute_capability) inputs.hardware = fp8::recipes_of_compute_capability(*compute_capability);
+  shape.float8_policy = fp8::decide_policy(c.float8, inputs);
+  shape.float8 = llama_float8(table, shape.float8_policy, c.float8, tp);
+  shape.parameters.float8 = shape.float8.weights;
+  const fp8::GemmDecision* output = shape.float8_policy.find("output");
+  if (!output || !output->recipe) return;
+  const int64_t chunk = std::min(shape.model_options.loss_chunk_rows, tokens), of = output->recipe->alignment();
+  if (chunk % of != 0 || tokens % chunk % of != 0) {
+    fail<ConfigError>("fp8", "the output layer in FP8 runs {} tokens at a time, not a multiple of {} ({}/{} = {:.6g}): set model.loss_chunk_tokens to one",
+                      chunk, of, chunk, of, static_cast<double>(chunk) / static_cast<double>(of));
+  }
+  if (output->padded_rows > 0 && c.parallelism.disable_loss_parallel && tp > 1) {
+    fail<ConfigError>("fp8", "quantize.linear.float8.pad_vocabulary pads the logits of every rank, which parallelism.disable_loss_parallel would gather: leave one of them out");
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<const Tokenizer> load_tokenizer(const Config& config) {
   return Tokenizer::load(find_input(config, "model.hf_assets_path", config.model.hf_assets_path));
 }
 
-Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> tokenizer, int world_size) {
-  if (c.model.uses_float8()) {
-    fail<ConfigError>("model", "model.converters asks for quantize.linear.float8, which no layer runs in yet: leave it out (training.mixed_precision_level O2 computes in bf16)");
-  }
+Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> tokenizer, int world_size,
+                              std::optional<int> compute_capability) {
   const ParallelismConfig& p = c.parallelism;
   Mesh mesh({.dp_replicate = static_cast<int>(p.data_parallel_replicate_degree),
              .dp_shard = static_cast<int>(p.data_parallel_shard_degree),
@@ -146,7 +163,9 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
                  .eps = static_cast<float>(c.optimizer.eps),
                  .seed = static_cast<uint64_t>(c.training.seed)};
   shape.max_norm = static_cast<float>(c.training.max_norm);
-  shape.groups = resolve_groups(c.optimizer, llama_parameters(shape.model).specs);
+  const LlamaParameters table = llama_parameters(shape.model);
+  shape.groups = resolve_groups(c.optimizer, table.specs);
+  if (c.model.uses_float8()) resolve_float8(c, table, mesh.size(MeshAxis::tp), compute_capability, shape);
   return {c, std::move(tokenizer), mesh, std::move(shape), {}, batches.global};
 }
 
@@ -158,7 +177,8 @@ std::string model_title(const ModelConfig& c) {
 CommStats step_traffic(const Experiment& e, int rank) {
   const TrainingShape& s = e.shape;
   return llama_traffic(s.model,
-                       {.batch = s.batch, .sequence = s.sequence, .compute = s.parameters.compute, .options = s.model_options},
+                       {.batch = s.batch, .sequence = s.sequence, .compute = s.parameters.compute, .options = s.model_options,
+                        .float8_policy = s.float8_policy, .gathers_float8 = e.config.float8.enable_tp_float8_all_gather},
                        s.parameters,
                        {.at = e.mesh.shard_coordinates(rank),
                         .replicas = e.mesh.size(MeshAxis::dp_replicate),

@@ -24,8 +24,10 @@ struct Experiment {
 };
 
 /// Throws ConfigError with the arithmetic for batches that do not divide, meshes that do not fit, models that cannot be
-/// built. With `tokenizer` null the vocabulary must come from the configuration or the flavor.
-Experiment resolve_experiment(const Config& config, std::shared_ptr<const Tokenizer> tokenizer, int world_size);
+/// built. With `tokenizer` null the vocabulary must come from the configuration or the flavor. `compute_capability` of the
+/// GPU (90 for 9.0), which decides the FP8 recipes that there are; absent: a CPU, which runs all of them.
+Experiment resolve_experiment(const Config& config, std::shared_ptr<const Tokenizer> tokenizer, int world_size,
+                              std::optional<int> compute_capability = {});
 
 /// "llama3 8B", or "llama3 8B with other dimensions" where the configuration changes the flavor's.
 std::string model_title(const ModelConfig& config);

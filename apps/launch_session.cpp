@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "apps/binary_fingerprint.h"
+#include "core/cuda/runtime.h"
 #include "core/log.h"
 #include "core/parallel_for.h"
 #include "parallel/agree.h"
@@ -30,7 +31,9 @@ void work(const Config& config, Device device, World& world, const std::function
     require_equal_everywhere(*world.control, "the ottava binary", binary_fingerprint());
   require_equal_everywhere(*world.control, "the configuration",
                            checkpoint::text_checksum(print_config(config)));
-  Experiment experiment = resolve_experiment(config, load_tokenizer(config), world.launch.world_size);
+  std::optional<int> capability;
+  if (device.type == DeviceType::cuda) capability = cuda::compute_capability(device.index);
+  Experiment experiment = resolve_experiment(config, load_tokenizer(config), world.launch.world_size, capability);
   RankGroups ranks(world.share_control(), world.share_tensors(), experiment.mesh);
   Session session{std::move(experiment), ranks, device};
   body(session);

@@ -1,6 +1,7 @@
 #include "apps/training_engine.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -9,6 +10,7 @@
 #include "core/ops/elementwise.h"
 #include "core/ops/matmul.h"
 #include "core/optim/grad_norm.h"
+#include "fp8/step_amax.h"
 
 namespace ottava {
 namespace {
@@ -31,7 +33,9 @@ TrainingEngine::TrainingEngine(TrainingShape shape, Stream& stream, Arena& arena
                                int64_t matmul_workspace_bytes)
     : shape_(std::move(shape)), stream_(stream), arena_(arena), ranks_(ranks), table_(llama_parameters(shape_.model)) {
   parameters_ = std::make_unique<Fsdp>(stream, arena, ranks, table_.specs, shape_.parameters);
-  model_ = std::make_unique<LlamaModel>(shape_.model, table_, stream, arena, ranks.tensor_parallel.size(), shape_.model_options);
+  model_ = std::make_unique<LlamaModel>(shape_.model, table_, stream, arena, ranks.tensor_parallel.size(), shape_.model_options,
+                                        shape_.float8);
+  if (shape_.float8.is_on()) float8_ = std::make_unique<Float8State>(arena, ranks, shape_.float8.state);
   const int64_t most = std::max(shape_.batch * shape_.micro_batches * shape_.sequence,
                                 shape_.validation_batch * shape_.validation_sequence);
   auto tokens = [&](std::string_view name) { return arena.persistent(name, DType::i32, {most}, MemoryCategory::data); };
@@ -67,7 +71,8 @@ StepContext TrainingEngine::context() {
           .parameters = *parameters_,
           .tensor_parallel = ranks_.tensor_parallel,
           .compute = shape_.parameters.compute,
-          .profile = profile_};
+          .profile = profile_,
+          .float8 = float8_.get()};
 }
 
 void TrainingEngine::upload(const void* host, const Tensor& device) {
@@ -113,9 +118,12 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
 
   Arena::Phase phase(arena_, "train");
   StepContext c = context();
-  graphs_.begin_step(profile ? StepGraphs::Pace::step_by_step : StepGraphs::Pace::launched);
+  // While an amax history fills, scales are read elsewhere than once it is full.
+  const bool varies = float8_ && float8_->history() && !float8_->history()->is_full();
+  graphs_.begin_step(profile || varies ? StepGraphs::Pace::step_by_step : StepGraphs::Pace::launched);
   fill_zero(stream_, loss_sum_);
   parameters_->begin_step();
+  if (float8_) float8_->begin_step(stream_);
   const Tensor grad_scale = scalars_.slice(kLossGradient, kLossGradient + 1);
   for (int64_t m = 0; m < shape_.micro_batches; ++m) {
     const bool is_first = m == 0, is_last = m + 1 == shape_.micro_batches;
@@ -128,7 +136,11 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
     });
     cast(stream_, loss_sum_, loss_sums_.slice(m, m + 1));
   }
-  graphs_.run(StepPart::update, stream_, [&] { update(c); });
+  graphs_.run(StepPart::update, stream_, [&] {
+    if (float8_) float8_->finish_step(stream_);
+    update(c);
+  });
+  check_products();
   StepOutputs out;
   if (stream_.type() == DeviceType::meta) return out;
   float loss = 0;
@@ -140,6 +152,10 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
   out.loss_sum = loss;
   out.grad_norm = scalars[kGradientNorm];
   out.skipped = skipped != 0;
+  if (float8_ && !out.skipped) {
+    float8_->advance_history(stream_);
+    parameters_->float8()->advance_history(stream_);
+  }
   return out;
 }
 
@@ -150,7 +166,7 @@ void TrainingEngine::update(const StepContext& c) {
   for (const Tensor& g : counted) shapes.push_back(g.shape);
   Allocation workspace = c.scratch("gradient norm", DType::f64, grad_norm_workspace(shapes));
   grad_norm_squared(stream_, counted, sum_of_squares_, workspace);
-  parameters_->all_reduce_norm(sum_of_squares_);
+  share_norm();
   clip_factor(stream_, sum_of_squares_, shape_.max_norm, scalars_, skipped_);
   std::vector<AdamwTensor> tensors;
   for (size_t p = 0; p < table_.specs.size(); ++p) {
@@ -171,12 +187,35 @@ void TrainingEngine::update(const StepContext& c) {
   parameters_->weights_changed();
 }
 
+// FP8 saturates: an infinity in an operand may leave the gradients finite. So the flags of this rank's operands make the
+// norm NaN. Replicas, whose norms are equal otherwise, take the largest of both halves of their bits, in which NaN wins.
+void TrainingEngine::share_norm() {
+  if (float8_) {
+    fp8::poison_if_raised(stream_, float8_->all_non_finite(), sum_of_squares_);
+    fp8::poison_if_raised(stream_, parameters_->float8()->non_finite(), sum_of_squares_);
+  }
+  parameters_->all_reduce_norm(sum_of_squares_);
+  if (!float8_ || ranks_.dp_replicate->size() == 1) return;
+  const Tensor halves{sum_of_squares_.data, DType::u32, {2}};
+  ranks_.dp_replicate->all_reduce(stream_, {.send = halves, .recv = {}, .op = ReduceOp::max, .label = "gradient norm"}).wait(stream_);
+}
+
+void TrainingEngine::check_products() const {
+  if (!float8_) return;
+  if (float8_->products_run() == 0 && graphs_.nodes() > 0) return;  // launched: counted when it was recorded
+  const int64_t expected = shape_.micro_batches * model_->float8_products(shape_.batch * shape_.sequence);
+  if (float8_->products_run() == expected) return;
+  fail<NumericsError>("fp8", "the step ran {} FP8 products, the policy has {}: this is a defect, please report it with the configuration",
+                      float8_->products_run(), expected);
+}
+
 double TrainingEngine::validate(const HostTokens& tokens) {
   profile_ = nullptr;
   upload(tokens, shape_.validation_batch * shape_.validation_sequence);
   Arena::Phase phase(arena_, "validate");
   fill_zero(stream_, loss_sum_);
   parameters_->begin_forward_only();
+  if (float8_) float8_->begin_forward_only(stream_);
   model_->evaluate(context(), micro_batch(0, shape_.validation_batch, shape_.validation_sequence), loss_sum_);
   if (stream_.type() == DeviceType::meta) return 0;
   float loss = 0;
@@ -208,6 +247,26 @@ std::string TrainingEngine::non_finite_gradients() {
   }
   if (found == 0) return {};
   return fmt::format("{} of {}: {}{}", found, table_.specs.size(), names, found > kNamed ? ", ..." : "");
+}
+
+std::string TrainingEngine::non_finite_operands() {
+  if (!float8_) return {};
+  std::vector<uint32_t> flags(static_cast<size_t>(float8_->all_non_finite().numel())),
+      weights(static_cast<size_t>(parameters_->float8()->non_finite().numel()));
+  cast(stream_, float8_->all_non_finite(), view_of(flags.data(), float8_->all_non_finite().shape));
+  cast(stream_, parameters_->float8()->non_finite(), view_of(weights.data(), parameters_->float8()->non_finite().shape));
+  stream_.synchronize();
+  constexpr size_t kNamed = 6;
+  std::vector<std::string> found;
+  for (size_t w = 0; w < weights.size(); ++w) {
+    if (weights[w]) found.push_back("w of " + parameters_->float8()->specs()[w].name);
+  }
+  for (size_t slot = 0; slot < flags.size(); ++slot) {
+    if (flags[slot]) found.push_back(fmt::format("{} of {}", slot % 2 ? "dy" : "x", float8_->options().products[slot / 2]));
+  }
+  const bool cut = found.size() > kNamed;
+  if (cut) found.resize(kNamed);
+  return fmt::format("{}{}", fmt::join(found, ", "), cut ? ", ..." : "");
 }
 
 }  // namespace ottava

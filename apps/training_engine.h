@@ -33,6 +33,8 @@ struct TrainingShape {
   AdamwHyper adamw;
   float max_norm = 1;
   std::vector<ParameterTraining> groups;  ///< per parameter of the table; empty: the defaults
+  fp8::Policy float8_policy;              ///< empty without FP8
+  LlamaFloat8 float8;                     ///< what it means for the model; parameters.float8 has the weights' part
 };
 
 /// Host tokens of one micro-batch or of several: [count, T], documents only when block-causal.
@@ -73,6 +75,10 @@ class TrainingEngine {
   /// Which gradients of the last step are not finite on this rank, for the log: "3 of 20: layers.0.attention.wqkv, ...";
   /// empty when none is. Copies every gradient to the host.
   std::string non_finite_gradients();
+  /// Which FP8 operands of the last step were not finite on this rank: "x of layers.0.attention.wqkv, ..."; empty when none.
+  std::string non_finite_operands();
+  /// Null without FP8.
+  Float8State* float8() { return float8_.get(); }
   /// This rank's sum of token losses of the last step after each of its micro-batches, for the log.
   std::vector<float> loss_after_each_micro_batch();
 
@@ -82,6 +88,8 @@ class TrainingEngine {
   MicroBatch micro_batch(int64_t index, int64_t batch, int64_t sequence) const;
   MicroBatch at_fixed_place(const MicroBatch& micro);
   void update(const StepContext& context);
+  void share_norm();
+  void check_products() const;
 
   TrainingShape shape_;
   Stream& stream_;
@@ -90,6 +98,7 @@ class TrainingEngine {
   LlamaParameters table_;
   std::unique_ptr<Fsdp> parameters_;
   std::unique_ptr<LlamaModel> model_;
+  std::unique_ptr<Float8State> float8_;  ///< null without FP8
   Tensor tokens_, targets_, document_start_, positions_;  ///< i32 [micro_batches * B * T], room for validation too
   MicroBatch current_;  ///< where every micro-batch of several is computed from
   Tensor scalars_, step_, loss_sum_, sum_of_squares_, skipped_;

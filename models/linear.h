@@ -49,7 +49,7 @@ class Linear {
     bool input = false, output_gradient = false;
   };
   /// `pieces` cover the local rows in order; one without FP8 is the plain layer.
-  Linear(std::string name, LinearStyle style, int weight, int bias, std::vector<LinearPiece> pieces, Measured measured = {});
+  Linear(std::string name, LinearStyle style, int weight, int bias, std::vector<LinearPiece> pieces, Measured measured);
 
   const std::string& name() const { return name_; }
   /// Slots for the producers that the constructor was told of; empty where nothing wants them.

@@ -142,6 +142,7 @@ void add_parameter_traffic(CommStats& out, std::vector<ParameterSpec> specs, con
     }
   }
   add_float8_exchange(record, specs, options, at);
+  if (!options.float8.specs.empty() && layout.replicas > 1) record.copies("dp_replicate", 2, DType::u32, layout.replicas, at.replica_rank);
   for (const ParameterSpec& spec : specs) {
     const Shape slice = tensor_parallel_shape(spec, at.tp_size);
     const int64_t columns = slice.rank() == 2 ? slice[1] : 1;

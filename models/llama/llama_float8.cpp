@@ -26,8 +26,8 @@ RowRange rows_of(const fp8::GemmDecision& decision, const ParameterSpec& spec, i
 
 class Builder {
  public:
-  Builder(const LlamaParameters& table, const fp8::Policy& policy, const Float8Config& config, int tp, DeviceType target)
-      : table_(table), policy_(policy), config_(config), tp_(tp), target_(target) {
+  Builder(const LlamaParameters& table, const fp8::Policy& policy, const Float8Config& config, int tp)
+      : table_(table), policy_(policy), config_(config), tp_(tp) {
     out_.weights = {.specs = {}, .amax_history_length = config.amax_history_length, .margin = config.margin, .counts = config.enable_statistics};
     out_.state = {.products = {},
                   .is_delayed = {},
@@ -82,7 +82,7 @@ class Builder {
                                   .forward = recipe.forward.b,
                                   .backward = recipe.input_gradient.b,
                                   .is_delayed = recipe.has_history(),
-                                  .gathers_bytes = config_.enable_fsdp_float8_all_gather && why_gathered_whole(decision, target_).empty()});
+                                  .gathers_bytes = config_.enable_fsdp_float8_all_gather && why_gathered_whole(decision).empty()});
     out_.state.products.push_back(decision.gemm.name);
     out_.state.is_delayed.push_back(recipe.has_history());
     return {decision.gemm.name, recipe, entry, index, decision.is_emulated};
@@ -92,7 +92,6 @@ class Builder {
   const fp8::Policy& policy_;
   const Float8Config& config_;
   int tp_;
-  DeviceType target_;
   LlamaFloat8 out_;
 };
 
@@ -120,17 +119,16 @@ fp8::PolicyInputs llama_policy_inputs(const LlamaParameters& table, int tp, int6
   return in;
 }
 
-std::string why_gathered_whole(const fp8::GemmDecision& d, DeviceType target) {
+std::string why_gathered_whole(const fp8::GemmDecision& d) {
   if (!d.recipe) return "high precision";
   if (d.gemm.role == fp8::GemmRole::output) return "the output layer is also needed in high precision";
   if (d.is_split) return "split from a fused matrix";
   if (d.recipe->name == fp8::RecipeName::mxfp8) return "the blocks of mxfp8 lie in tiles of 128 rows";
-  if (d.recipe->name == fp8::RecipeName::blockwise && target == DeviceType::cuda) return "tensor cores want the scales of the transposed weight";
   return "";
 }
 
-LlamaFloat8 llama_float8(const LlamaParameters& table, const fp8::Policy& policy, const Float8Config& config, int tp, DeviceType target) {
-  return Builder(table, policy, config, tp, target).build();
+LlamaFloat8 llama_float8(const LlamaParameters& table, const fp8::Policy& policy, const Float8Config& config, int tp) {
+  return Builder(table, policy, config, tp).build();
 }
 
 }  // namespace ottava

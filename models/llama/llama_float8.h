@@ -19,12 +19,10 @@ struct LlamaFloat8 {
   Float8State::Options state;
   bool is_on() const { return !state.products.empty(); }
 };
-/// `target`: tensor cores or not. Weights are gathered as bytes where the configuration says so and
-/// why_gathered_whole() has no objection.
-LlamaFloat8 llama_float8(const LlamaParameters& table, const fp8::Policy& policy, const Float8Config& config, int tensor_parallel_size,
-                         DeviceType target);
+/// Weights are gathered as bytes where the configuration says so and why_gathered_whole() has no objection.
+LlamaFloat8 llama_float8(const LlamaParameters& table, const fp8::Policy& policy, const Float8Config& config, int tensor_parallel_size);
 
 /// Why FSDP gathers this weight in the compute type although bytes are asked for; empty if it does not.
-std::string why_gathered_whole(const fp8::GemmDecision& decision, DeviceType target);
+std::string why_gathered_whole(const fp8::GemmDecision& decision);
 
 }  // namespace ottava
