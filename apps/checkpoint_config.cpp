@@ -18,7 +18,7 @@ void declare(config::Section& s, CheckpointConfig& c) {
       .meaning("checkpoint to resume from; -1: the newest good one");
   s.field("load_only", c.load_only).meaning("load, but never save");
   s.field("exclude_from_loading", c.exclude_from_loading)
-      .one_of({"optimizer", "lr_scheduler", "dataloader", "train_state"})
+      .one_of({"optimizer", "lr_scheduler", "dataloader", "train_state", "float8_history"})
       .rename_value("data_loader", "dataloader")
       .refuse_value("model",
                     "without its weights a checkpoint continues nothing: start a run in another dump_folder")

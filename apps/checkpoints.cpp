@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "apps/float8_history.h"
 #include "core/cuda/runtime.h"
 #include "core/io/file.h"
 #include "core/log.h"
@@ -16,7 +17,7 @@
 namespace ottava {
 namespace {
 
-constexpr const char* kStateName = "training_state.json";
+constexpr const char *kStateName = "training_state.json", *kHistoryName = "float8_history.json";
 
 checkpoint::ShardMemory memory_of(const Tensor& tensor) { return {tensor.dtype, tensor.data}; }
 
@@ -93,6 +94,7 @@ void Checkpoints::load(TrainingEngine& engine, TrainingState& state) {
   }
   if (loaded) {
     take_state(loaded->path, state);
+    take_history(loaded->path, engine);
     log::info("Loaded checkpoint {} ({} tokens seen)", loaded->path, state.tokens_seen);
   } else {
     if (!c.initial_load_path || c.initial_load_model_only) initialise();
@@ -110,6 +112,7 @@ void Checkpoints::load_initial(const std::string& path, TrainingEngine& engine, 
     checkpoint::load_checkpoint(
         path, trained_parameters(engine.parameters(), stream_, !excludes(c, "optimizer")), group_);
     take_state(path, state);
+    take_history(path, engine);
     log::info("Loaded {} to go on after step {}", path, state.step);
     return;
   }
@@ -139,6 +142,14 @@ void Checkpoints::take_state(const std::string& folder, TrainingState& state) co
     state.data_position = saved.data_position;
     state.data_fingerprint = saved.data_fingerprint;
   }
+}
+
+void Checkpoints::take_history(const std::string& folder, TrainingEngine& engine) const {
+  const std::string path = folder + "/" + kHistoryName;
+  if (excludes(experiment_.config.checkpoint, "float8_history")) return;
+  const bool has_one = engine.float8() && engine.float8()->history();
+  if (std::filesystem::exists(path)) return restore_float8_history(read_file(path), path, engine, stream_);
+  if (has_one) log::info("{} has no amax history: one begins, with current scaling until it is full", folder);
 }
 
 bool Checkpoints::is_due(int64_t step, bool is_last) const {
@@ -176,6 +187,9 @@ checkpoint::Checkpoint Checkpoints::contents(TrainingEngine& engine, const Train
                {"ottava_config.yaml", print_config(c)},
                {"decisions.json", to_json(experiment_.decisions)},
                {kStateName, to_json(state)}};
+  if (std::string history = model_only ? "" : float8_history_json(engine, stream_); !history.empty()) {
+    out.texts.push_back({kHistoryName, std::move(history)});
+  }
   if (experiment_.tokenizer) {
     for (const std::filesystem::path& file : experiment_.tokenizer->files())
       out.copies.push_back({file.filename().string(), file.string()});

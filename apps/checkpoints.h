@@ -36,6 +36,7 @@ class Checkpoints {
  private:
   void load_initial(const std::string& path, TrainingEngine& engine, TrainingState& state);
   void take_state(const std::string& folder, TrainingState& state) const;
+  void take_history(const std::string& folder, TrainingEngine& engine) const;
   HfConfig hf_config(DType stored) const;
   checkpoint::Checkpoint contents(TrainingEngine& engine, const TrainingState& state, bool model_only) const;
 

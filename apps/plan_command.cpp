@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "apps/experiment.h"
+#include "core/cuda/runtime.h"
 #include "core/log.h"
 #include "core/metrics/step_line.h"
 #include "parallel/dry_run/dry_run_communicator.h"
@@ -68,12 +69,51 @@ void print_traffic(const CommStats& stats, const CommStats& formula, std::ostrea
                      with_commas(formula.sent_bytes()), with_commas(stats.sent_bytes()));
 }
 
+// Of the GPU in this machine or, where the plan is for another one, of an H100.
+std::optional<int> planned_capability(const Device& device) {
+  if (device.type != DeviceType::cuda) return {};
+  return cuda::device_count() > 0 ? cuda::compute_capability(0) : 90;
+}
+
+// Why weights that FP8 products read travel in the compute type, and what cutting at whole blocks costs.
+void print_float8(const Experiment& e, const std::optional<int>& capability, std::ostream& out) {
+  const TrainingShape& s = e.shape;
+  if (s.float8_policy.decisions.empty()) return;
+  out << "Precision of linear layers";
+  if (capability) out << fmt::format(" (compute capability {}.{})", *capability / 10, *capability % 10);
+  out << ":\n" << fp8::policy_table(s.float8_policy);
+  const int shards = e.mesh.size(MeshAxis::dp_shard);
+  if (shards == 1 || !e.config.float8.enable_fsdp_float8_all_gather) return;
+  int64_t in_bytes = 0, fp8 = 0;
+  std::map<std::string, std::string> whole;  // reason: first layer
+  for (const fp8::GemmDecision& d : s.float8_policy.decisions) {
+    if (!d.recipe) continue;
+    ++fp8;
+    const std::string why = why_gathered_whole(d);
+    in_bytes += why.empty();
+    if (!why.empty()) whole.emplace(why, d.gemm.name);
+  }
+  out << fmt::format("FSDP gathers {} of {} FP8 weights as bytes\n", in_bytes, fp8);
+  for (const auto& [why, name] : whole) out << fmt::format("  in bf16: {} and others ({})\n", name, why);
+  std::vector<ParameterSpec> specs = llama_parameters(s.model).specs;
+  align_shards(specs, s.parameters);
+  const ParameterSpec* worst = nullptr;
+  double most = 1;
+  for (const ParameterSpec& spec : specs) {
+    const int64_t rows = tensor_parallel_shape(spec, e.mesh.size(MeshAxis::tp))[0];
+    const double ratio = static_cast<double>(largest_shard_rows(rows, shards, spec.shard_alignment) * shards) / static_cast<double>(rows);
+    if (spec.shard_alignment > 1 && ratio > most) most = ratio, worst = &spec;
+  }
+  if (worst) out << fmt::format("  shards are whole blocks of 128 rows: the largest of {} holds {:.2f} times its even part\n", worst->name, most);
+}
+
 }  // namespace
 
 void run_plan_command(const PlanCommand& command, std::ostream& out) {
   const Config config = load_config(command.file, command.overrides);
-  const Experiment e = resolve_experiment(config, tokenizer_if_there(config), command.world_size);
   const Device device = planned_device(config.training.device);
+  const std::optional<int> capability = planned_capability(device);
+  const Experiment e = resolve_experiment(config, tokenizer_if_there(config), command.world_size, capability);
   RankGroups ranks(make_dry_run_world(0, command.world_size), make_dry_run_world(0, command.world_size),
                    e.mesh);
   StepPlan plan = record_step(e.shape, device, ranks);
@@ -86,6 +126,7 @@ void run_plan_command(const PlanCommand& command, std::ostream& out) {
       "Step: {} sequences of {} tokens, {} micro-batch(es) of {} per rank; model FLOPs per token {:.4e}\n",
       e.global_batch, e.shape.sequence, e.shape.micro_batches, e.shape.batch,
       model_flops_per_token(m, e.shape.sequence));
+  print_float8(e, capability, out);
   print_memory(plan.memory, out);
   print_compute(plan, out);
   print_traffic(plan.traffic, step_traffic(e, 0), out);

@@ -77,6 +77,10 @@ void log_startup_report(const Experiment& e, const StepPlan& plan, Device device
   log::info("Precision: compute {}, masters f32, moments {}, gradient sums {}; {}",
             name_of(s.parameters.compute), name_of(s.parameters.optimizer_state),
             name_of(s.parameters.reduce), recompute_text(s.model_options.recompute));
+  if (!s.float8_policy.decisions.empty()) {
+    log::info("FP8: {}", fp8::policy_summary(s.float8_policy));
+    if (device.type != DeviceType::cuda && s.float8.is_on()) log::info("FP8: on the CPU products are bf16 products of the same bytes: exact, and no faster");
+  }
   std::string categories;
   for (const MemoryPlan::Row& row : plan.memory.by_category()) {
     categories +=

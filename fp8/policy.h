@@ -78,6 +78,10 @@ struct Policy {
 /// measurements. DeviceError: a recipe that the hardware lacks, unless emulate is set.
 Policy decide_policy(const Float8Config& config, const PolicyInputs& inputs);
 
+/// "tensorwise in 24 of 25 layers, 72 products in each forward and backward pass; bf16: output (the output layer stays in
+/// high precision)": a line for the log, the first three reasons for high precision with one layer each.
+std::string policy_summary(const Policy& policy);
+
 /// The decisions as a table, equal blocks in one line, and how much of the arithmetic is FP8.
 std::string policy_table(const Policy& policy);
 

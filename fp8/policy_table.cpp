@@ -37,6 +37,39 @@ Line line_of(const GemmDecision& d) {
 
 }  // namespace
 
+std::string policy_summary(const Policy& policy) {
+  std::vector<std::pair<std::string, int64_t>> recipes;
+  std::vector<std::pair<std::string, std::string>> reasons;  // reason, first layer
+  constexpr size_t kReasons = 3;
+  size_t more = 0;
+  for (const GemmDecision& d : policy.decisions) {
+    if (d.recipe) {
+      const std::string name(name_of(d.recipe->name));
+      auto known = std::find_if(recipes.begin(), recipes.end(), [&](const auto& r) { return r.first == name; });
+      if (known == recipes.end()) {
+        recipes.emplace_back(name, 1);
+      } else {
+        ++known->second;
+      }
+      continue;
+    }
+    if (std::any_of(reasons.begin(), reasons.end(), [&](const auto& r) { return r.first == d.reason; })) continue;
+    if (reasons.size() < kReasons) {
+      reasons.emplace_back(d.reason, d.gemm.name);
+    } else {
+      ++more;
+    }
+  }
+  std::string text;
+  for (const auto& [name, count] : recipes) text += fmt::format("{}{} in {}", text.empty() ? "" : ", ", name, count);
+  text = fmt::format("{} of {} layers, {} products in each forward and backward pass", text.empty() ? "none" : text,
+                     policy.decisions.size(), policy.fp8_products());
+  for (size_t i = 0; i < reasons.size(); ++i) {
+    text += fmt::format("{}{} ({})", i == 0 ? "; bf16: " : ", ", reasons[i].second, reasons[i].first);
+  }
+  return more > 0 ? text + fmt::format(" and {} more reasons", more) : text;
+}
+
 std::string policy_table(const Policy& policy) {
   std::vector<Line> lines;
   double flops = 0, fp8_flops = 0;

@@ -110,7 +110,7 @@ TEST_CASE("what is wrong with a configuration is said at once, with the place an
   place.refuses("--model.vocab_size 100", {"vocab_size 100 is smaller than the tokenizer's 2256"});
   place.refuses("--model.flavor 9B", {"9B", "debugmodel"});
   place.refuses("--parallelism.tensor_parallel_degree 2", {"tp 2"});
-  place.refuses("--model.converters quantize.linear.float8", {"quantize.linear.float8"});
+  place.refuses("--quantize.linear.float8.recipe_name fp4", {"fp4", "tensorwise, tensorwise_with_gw_hp, delayed"});
   place.refuses("--optimizer.implementation fused --training.dtype bfloat16", {"training.dtype: bfloat16 is refused: "});
   place.refuses("stray", {"expected --section.key value, got 'stray'"});
   place.write("broken.yaml", "training: {steps: 5\n");
