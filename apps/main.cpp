@@ -4,6 +4,7 @@
 #include <iostream>
 
 #include "apps/bench_command.h"
+#include "apps/bench_kernels_command.h"
 #include "apps/checkpoint_command.h"
 #include "apps/config_command.h"
 #include "apps/data_command.h"
@@ -63,6 +64,17 @@ void add_bench(CLI::App& app, int& code) {
   command->callback([command, &code] {
     take_experiment(*command, options);
     code = run_bench_command(options, std::cout);
+  });
+  static BenchKernelsCommand kernels;
+  static bool json = false;
+  CLI::App* alone = bench->add_subcommand("kernels", "each operation alone, against what a copy and a matrix product reach");
+  alone->add_option("--device", kernels.device, "auto, cpu or cuda; meta counts bytes and FLOPs and runs nothing")->capture_default_str();
+  alone->add_option("--shapes", kernels.shapes, "8B or small")->capture_default_str();
+  alone->add_option("--seconds", kernels.seconds, "spent on each")->capture_default_str();
+  alone->add_flag("--json", json, "for programs");
+  alone->callback([&code] {
+    if (json) kernels.print = BenchKernelsCommand::Print::json;
+    code = run_bench_kernels_command(kernels, std::cout);
   });
 }
 

@@ -3,6 +3,7 @@
 #   release     build (CUDA kernels too where nvcc is found) and all tests
 #   portable    the operations and a short training run as on a machine without AVX-512
 #   asan        address and undefined-behaviour sanitizers: core, fp8, the parsers of files
+#   architectures   (only when named) every kernel compiled for sm_80, sm_89, sm_90a and sm_100
 #   tsan        thread sanitizer: ranks as threads, and the kernels on the host execution layer
 # scripts/test.sh [stage ...] runs some of them.
 set -euo pipefail
@@ -52,6 +53,12 @@ for stage in "${stages[@]}"; do
       TSAN_OPTIONS=halt_on_error=1 ctest --no-tests=error --test-dir build-tsan --output-on-failure -j 2 -L 'tsan'
       stage_end
       ;;
-    *) echo "test.sh: stage '$stage' is unknown: release, portable, asan or tsan" >&2; exit 2 ;;
+    architectures)
+      stage_begin architectures "kernels for every GPU that a bundle supports"
+      command -v nvcc >/dev/null || PATH=/usr/local/cuda/bin:$PATH
+      build architectures build-architectures --target ottava_core ottava_fp8
+      stage_end
+      ;;
+    *) echo "test.sh: stage '$stage' is unknown: release, portable, asan, tsan or architectures" >&2; exit 2 ;;
   esac
 done

@@ -1,0 +1,188 @@
+#!/usr/bin/env python3
+"""A Llama training step in PyTorch, as fast as its own parts make it: torch.compile, scaled_dot_product_attention, fused
+AdamW, BF16 products of FP32 weights or FP8 ones (torch._scaled_mm, tensorwise dynamic scales). The other side of
+scripts/gpu_check.sh's benchmark: same shapes, same batch, same machine. Prints one JSON object.
+
+    bench_pytorch.py --flavor 8B --layers 8 --seq-len 8192 --precision fp8
+    bench_pytorch.py --device cpu --dim 64 --layers 2 --heads 4 --kv-heads 2 --ffn-dim 192 --vocab 512 --seq-len 64 --steps 2
+"""
+
+import argparse
+import json
+import statistics
+import time
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+FLAVORS = {
+    "debugmodel": dict(dim=256, layers=6, heads=16, kv_heads=16, ffn_dim=768, vocab=2048),
+    "1B": dict(dim=2048, layers=16, heads=32, kv_heads=8, ffn_dim=8192, vocab=128256),
+    "3B": dict(dim=3072, layers=28, heads=24, kv_heads=8, ffn_dim=8192, vocab=128256),
+    "8B": dict(dim=4096, layers=32, heads=32, kv_heads=8, ffn_dim=14336, vocab=128256),
+}
+LARGEST = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0}
+
+
+def to_fp8(x, dtype):
+    scale = LARGEST[dtype] / x.abs().amax().float().clamp(min=1e-12)
+    return (x.float() * scale).clamp(-LARGEST[dtype], LARGEST[dtype]).to(dtype), scale.reciprocal()
+
+
+def scaled_mm(a, b, scale_a, scale_b, fast):
+    """a row-major, b column-major."""
+    return torch._scaled_mm(a, b, scale_a=scale_a, scale_b=scale_b, out_dtype=torch.bfloat16, use_fast_accum=fast)
+
+
+class Fp8Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        x8, sx = to_fp8(x, torch.float8_e4m3fn)
+        w8, sw = to_fp8(w, torch.float8_e4m3fn)
+        ctx.save_for_backward(x8, sx, w8, sw)
+        return scaled_mm(x8, w8.t(), sx, sw, True)
+
+    @staticmethod
+    def backward(ctx, dy):
+        x8, sx, w8, sw = ctx.saved_tensors
+        dy8, sdy = to_fp8(dy, torch.float8_e5m2)
+        dx = scaled_mm(dy8, w8.t().contiguous().t(), sdy, sw, False)
+        dw = scaled_mm(dy8.t().contiguous(), x8.t().contiguous().t(), sdy, sx, False)
+        return dx, dw
+
+
+class Linear(nn.Module):
+    def __init__(self, inputs, outputs, fp8):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(outputs, inputs))
+        nn.init.normal_(self.weight, std=0.02)
+        self.fp8 = fp8
+
+    def forward(self, x):
+        w = self.weight.to(torch.bfloat16)
+        if not self.fp8:
+            return F.linear(x, w)
+        return Fp8Linear.apply(x.reshape(-1, x.shape[-1]), w).reshape(*x.shape[:-1], -1)
+
+
+class Norm(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+
+    def forward(self, x):
+        h = x.float()
+        return (h * torch.rsqrt(h.square().mean(-1, keepdim=True) + 1e-5) * self.weight).to(x.dtype)
+
+
+def rotate(x, cos, sin):
+    a, b = x.float().chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).to(x.dtype)
+
+
+class Block(nn.Module):
+    def __init__(self, c, fp8):
+        super().__init__()
+        self.heads, self.kv_heads, self.head_dim = c["heads"], c["kv_heads"], c["dim"] // c["heads"]
+        rows = (self.heads + 2 * self.kv_heads) * self.head_dim
+        self.norm1, self.norm2 = Norm(c["dim"]), Norm(c["dim"])
+        self.wqkv, self.wo = Linear(c["dim"], rows, fp8), Linear(c["dim"], c["dim"], fp8)
+        self.w13, self.w2 = Linear(c["dim"], 2 * c["ffn_dim"], fp8), Linear(c["ffn_dim"], c["dim"], fp8)
+
+    def forward(self, x, cos, sin):
+        b, t, _ = x.shape
+        qkv = self.wqkv(self.norm1(x)).view(b, t, -1, self.head_dim).transpose(1, 2)
+        q, k, v = qkv.split((self.heads, self.kv_heads, self.kv_heads), dim=1)
+        y = F.scaled_dot_product_attention(rotate(q, cos, sin), rotate(k, cos, sin), v, is_causal=True, enable_gqa=self.heads != self.kv_heads)
+        x = x + self.wo(y.transpose(1, 2).reshape(b, t, -1))
+        gate, up = self.w13(self.norm2(x)).chunk(2, dim=-1)
+        return x + self.w2(F.silu(gate) * up)
+
+
+class Llama(nn.Module):
+    def __init__(self, c, seq_len, fp8, tied):
+        super().__init__()
+        self.embedding = nn.Embedding(c["vocab"], c["dim"])
+        self.blocks = nn.ModuleList(Block(c, fp8) for _ in range(c["layers"]))
+        self.norm = Norm(c["dim"])
+        self.output = Linear(c["dim"], c["vocab"], False)
+        if tied:
+            self.output.weight = self.embedding.weight
+        d = c["dim"] // c["heads"]
+        angles = torch.outer(torch.arange(seq_len).float(), 500000.0 ** (-torch.arange(0, d, 2).float() / d))
+        self.register_buffer("cos", angles.cos(), persistent=False)
+        self.register_buffer("sin", angles.sin(), persistent=False)
+
+    def forward(self, tokens, targets):
+        x = self.embedding(tokens).to(torch.bfloat16)
+        for block in self.blocks:
+            x = block(x, self.cos, self.sin)
+        return F.cross_entropy(self.output(self.norm(x)).flatten(0, 1).float(), targets.flatten())
+
+
+def flops_per_token(c, seq_len):
+    """6 (N - N_embedding) + 12 L H D T: what ottava's log calls mfu counts the same."""
+    d = c["dim"] // c["heads"]
+    block = c["dim"] * d * (2 * c["heads"] + 2 * c["kv_heads"]) + 3 * c["dim"] * c["ffn_dim"]
+    return 6 * (c["layers"] * block + c["dim"] * c["vocab"]) + 12 * c["layers"] * c["heads"] * d * seq_len
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--flavor", choices=FLAVORS, default="debugmodel")
+    for name in ("dim", "layers", "heads", "kv-heads", "ffn-dim", "vocab"):
+        p.add_argument(f"--{name}", type=int)
+    p.add_argument("--seq-len", type=int, default=2048)
+    p.add_argument("--batch", type=int, default=1)
+    p.add_argument("--precision", choices=("bf16", "fp8"), default="bf16")
+    p.add_argument("--steps", type=int, default=5)
+    p.add_argument("--device", default="cuda")
+    p.add_argument("--no-compile", action="store_true")
+    a = p.parse_args()
+    c = {k: getattr(a, k) or v for k, v in FLAVORS[a.flavor].items()}
+
+    torch.manual_seed(0)
+    torch.set_float32_matmul_precision("high")
+    cuda = a.device.startswith("cuda")
+    with torch.device(a.device):
+        model = Llama(c, a.seq_len, a.precision == "fp8", a.flavor in ("1B", "3B"))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    forward = model if a.no_compile else torch.compile(model)
+    text = torch.randint(0, c["vocab"], (a.batch, a.seq_len + 1), device=a.device)
+
+    def step():
+        loss = forward(text[:, :-1], text[:, 1:])
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss
+
+    def wait():
+        if cuda:
+            torch.cuda.synchronize()
+
+    began = time.perf_counter()
+    first = step().item()
+    step().item()
+    warmup = time.perf_counter() - began
+    seconds = []
+    for _ in range(a.steps):
+        wait()
+        t = time.perf_counter()
+        last = step()
+        wait()
+        seconds.append(time.perf_counter() - t)
+    median = statistics.median(seconds)
+    tokens = a.batch * a.seq_len
+    print(json.dumps({
+        "torch": torch.__version__, "device": torch.cuda.get_device_name() if cuda else "cpu", "precision": a.precision,
+        "compiled": not a.no_compile, **c, "seq_len": a.seq_len, "batch": a.batch, "seconds_per_step": median,
+        "tokens_per_second": tokens / median, "tflops": flops_per_token(c, a.seq_len) * tokens / median / 1e12,
+        "memory_gib": torch.cuda.max_memory_allocated() / 2**30 if cuda else None, "warmup_seconds": warmup,
+        "first_loss": first, "last_loss": last.item()}))
+
+
+if __name__ == "__main__":
+    main()
