@@ -143,6 +143,9 @@ TEST_CASE(
   for_each_device([](Stream& stream) {
     for_each_recipe([&](ReferenceRecipe recipe) {
       for (Size size : kSizes) {
+        const bool in_pieces =
+            recipe.granularity == Granularity::row || recipe.granularity == Granularity::block_1x128;
+        if (size.cols > 16384 && !in_pieces) continue;
         const auto values = spread_values(size.rows * size.cols, 5);
         const auto want = reference_quantize(values, size.rows, size.cols, recipe);
         const auto turned_want =

@@ -77,7 +77,10 @@ std::vector<float> run(Stream& stream, ScaledMatmul args, DType dtype, int64_t m
   args.out = out;
   args.accumulate = before != nullptr;
   DeviceBuffer workspace(stream, DType::u8, {scaled_matmul_workspace_bytes(stream, args)});
-  DeviceBuffer inner(stream, DType::u8, {scaled_matmul_inner_workspace_bytes(stream, args) + 64});
+  // What a GPU may use at most is much for these products, and filling it is slow where there is none.
+  const int64_t inner_bytes =
+      std::min(scaled_matmul_inner_workspace_bytes(stream, args) + 64, int64_t{1} << 20);
+  DeviceBuffer inner(stream, DType::u8, {inner_bytes});
   set_matmul_workspace(stream, inner);
   args.workspace = workspace;
   scaled_matmul(stream, args);
