@@ -8,30 +8,48 @@ namespace ottava::cpu::OTTAVA_ISA {
 
 typedef uint8_t BVec __attribute__((vector_size(16)));
 
-// Subnormals are rounded by adding 2^23 steps of theirs: the sum's low bits are the number of steps.
 struct E4M3 {
   static constexpr int kMantissa = 3;
   static constexpr uint32_t kRebias = (127 - 7) << 3, kMaxBits = 0x43e00000u, kMaxCode = 0x7e;
-  static constexpr uint32_t kOverflowBits = 0x43e80001u;  // above 464
-  static constexpr float kMinNormal = 0x1p-6f, kSteps = 0x1p14f, kStep = 0x1p-9f;
+  static constexpr uint32_t kOverflowBits = 0x43e80001u;   // above 464
+  static constexpr uint32_t kMinNormalBits = 0x3c800000u;  // 2^-6
+  static constexpr float kStep = 0x1p-9f;
 };
 struct E5M2 {
   static constexpr int kMantissa = 2;
   static constexpr uint32_t kRebias = (127 - 15) << 2, kMaxBits = 0x47600000u, kMaxCode = 0x7b;
-  static constexpr uint32_t kOverflowBits = 0x47700000u;  // 61440
-  static constexpr float kMinNormal = 0x1p-14f, kSteps = 0x1p7f, kStep = 0x1p-16f;
+  static constexpr uint32_t kOverflowBits = 0x47700000u;   // 61440
+  static constexpr uint32_t kMinNormalBits = 0x38800000u;  // 2^-14
+  static constexpr float kStep = 0x1p-16f;
 };
 
+inline UVec at_most(UVec a, uint32_t limit) {
+#if defined(__AVX512F__)
+  return bits_as<UVec>(_mm512_min_epu32(bits_as<__m512i>(a), _mm512_set1_epi32(static_cast<int>(limit))));
+#else
+  return a < limit ? a : UVec{} + limit;
+#endif
+}
+inline UVec at_least(UVec a, uint32_t limit) {
+#if defined(__AVX512F__)
+  return bits_as<UVec>(_mm512_max_epu32(bits_as<__m512i>(a), _mm512_set1_epi32(static_cast<int>(limit))));
+#else
+  return a > limit ? a : UVec{} + limit;
+#endif
+}
+
+/// A number is rounded by adding 2^23 steps of its binade (subnormals: of the smallest normal one): the sum's low bits are the
+/// number of steps, and each binade begins 2^mantissa codes after the one below.
 template <class F>
 inline UVec fp8_codes(Vec x) {
   constexpr int kDrop = 23 - F::kMantissa;
   const UVec u = bits_as<UVec>(x), magnitude = u & 0x7fffffffu;
-  const UVec clamped = magnitude < F::kMaxBits ? magnitude : UVec{} + F::kMaxBits;
-  const UVec normal =
-      ((clamped + ((1u << (kDrop - 1)) - 1u) + (clamped >> kDrop & 1u)) >> kDrop) - F::kRebias;
-  const UVec subnormal = bits_as<UVec>(bits_as<Vec>(clamped) + F::kSteps) - bits_as<UVec>(splat(F::kSteps));
-  const UVec code = (bits_as<Vec>(clamped) < F::kMinNormal ? subnormal : normal) | (u >> 24 & 0x80u);
-  return magnitude > 0x7f800000u ? UVec{} + 0x7fu : code;
+  const UVec clamped = at_most(magnitude, F::kMaxBits);
+  const UVec binade = at_least(clamped & 0x7f800000u, F::kMinNormalBits);
+  const UVec steps = binade + (static_cast<uint32_t>(kDrop) << 23);
+  const UVec sum = bits_as<UVec>(bits_as<Vec>(clamped) + bits_as<Vec>(steps));
+  const UVec code = (sum - steps) + ((binade >> kDrop) - (F::kMinNormalBits >> kDrop));
+  return magnitude > 0x7f800000u ? UVec{} + 0x7fu : code | (u >> 24 & 0x80u);
 }
 
 template <class F>
@@ -83,6 +101,20 @@ inline uint32_t largest_lane(UVec v) {
 #else
   return max_lane(v);
 #endif
+}
+
+/// |x| of 32 bf16 values as 16-bit integers, ordered like the values; at two vectors' worth a load it is half the work.
+typedef int16_t SVec __attribute__((vector_size(64)));
+inline SVec load_magnitudes(const bf16* p) {
+  SVec v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v & 0x7fff;
+}
+inline SVec max_magnitudes(SVec a, SVec b) { return a > b ? a : b; }
+/// The larger of neighbours, as bits of floats.
+inline UVec bits_of_magnitudes(SVec v) {
+  const UVec u = bits_as<UVec>(v);
+  return max_bits(u << 16, u & 0xffff0000u);
 }
 
 /// What is quantized: the value as bf16 holds it.

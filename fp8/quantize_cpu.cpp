@@ -10,16 +10,58 @@ namespace {
 
 using fp8::QuantizeCounts;
 
+inline UVec largest_of(const float* x, int64_t n) {
+  UVec largest{};
+  for_each_vec(
+      n, [&](int64_t c, auto lanes) { largest = max_bits(largest, abs_bits(load_as_bf16(x + c, lanes))); });
+  return largest;
+}
+inline UVec largest_of(const bf16* x, int64_t n) {
+  SVec pairs{};
+  int64_t done = 0;
+  for (; done + 2 * kLanes <= n; done += 2 * kLanes) pairs = max_magnitudes(pairs, load_magnitudes(x + done));
+  UVec largest = bits_of_magnitudes(pairs);
+  for_each_vec(n - done, [&](int64_t c, auto lanes) {
+    largest = max_bits(largest, abs_bits(load(x + done + c, lanes)));
+  });
+  return largest;
+}
+
 template <class T>
 void block_amax(const void* source, int64_t n, int64_t block, uint32_t* amax) {
   const T* x = static_cast<const T*>(source);
   for (int64_t start = 0; start < n; start += block) {
-    UVec largest{};
-    for_each_vec(n - start < block ? n - start : block, [&](int64_t c, auto lanes) {
-      largest = max_bits(largest, abs_bits(load_as_bf16(x + start + c, lanes)));
-    });
-    *amax++ = largest_lane(largest);
+    *amax++ = largest_lane(largest_of(x + start, n - start < block ? n - start : block));
   }
+}
+
+// Row after row, as they lie in memory.
+template <class T>
+void square_amax(const void* source, int64_t stride, Rows rows, uint32_t* amax) {
+  const T* x = static_cast<const T*>(source);
+  UVec largest[fp8::kMostSquares] = {};
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
+    for (int64_t b = 0; b * 128 < rows.cols; ++b) {
+      const int64_t n = rows.cols - b * 128 < 128 ? rows.cols - b * 128 : 128;
+      largest[b] = max_bits(largest[b], largest_of(x + r * stride + b * 128, n));
+    }
+  }
+  for (int64_t b = 0; b * 128 < rows.cols; ++b) amax[b] = largest_lane(largest[b]);
+}
+
+bool scales(const uint32_t* amax, int64_t n, float max, bool power_of_two, float* scales, float* inverses) {
+  UVec largest{};
+  for_each_vec(n, [&](int64_t i, auto lanes) {
+    const Vec group = load(reinterpret_cast<const float*>(amax) + i, lanes);
+    const UVec bits = bits_as<UVec>(group);
+    largest = max_bits(largest, bits);
+    Vec scale = max / (group > fp8::kSmallestAmax ? group : splat(fp8::kSmallestAmax));
+    if (power_of_two) scale = bits_as<Vec>(bits_as<UVec>(scale) & 0xff800000u);
+    scale = bits >= 0x7f800000u ? splat(1) : scale;
+    store(scales + i, scale, lanes);
+    store(inverses + i, 1.0f / scale, lanes);
+  });
+  return largest_lane(largest) < 0x7f800000u;
 }
 
 template <class T>
@@ -154,6 +196,8 @@ void transpose(const uint8_t* from, int64_t from_stride, uint8_t* to, int64_t to
 fp8::QuantizeKernels quantize_kernels() {
   return {.block_amax = {block_amax<float>, block_amax<bf16>},
           .column_amax = {column_amax<float>, column_amax<bf16>},
+          .square_amax = {square_amax<float>, square_amax<bf16>},
+          .scales = scales,
           .encode = {encode<float>, encode<bf16>},
           .encode_columns = {encode_columns<float>, encode_columns<bf16>},
           .decode = {decode<float>, decode<bf16>},

@@ -12,6 +12,8 @@ namespace {
 using namespace fp8;
 
 constexpr int64_t kTile = 128;
+constexpr int64_t kPanel =
+    kMostSquares * kTile;             // columns read at a time, of 128 rows: 64 KiB of bf16, for the L2 cache
 constexpr int64_t kMostBlocks = 128;  // scales looked up at a time
 
 class Quantizer {
@@ -40,11 +42,11 @@ class Quantizer {
       });
     }
     if (a_.transposed.empty() && !tiles_write_out) return;
-    const int64_t across = (cols_ + kTile - 1) / kTile, tiles = (rows_ + kTile - 1) / kTile * across;
-    parallel_for(tiles, 1, [&](int64_t begin, int64_t end) {
+    const int64_t across = (cols_ + kPanel - 1) / kPanel, panels = (rows_ + kTile - 1) / kTile * across;
+    parallel_for(panels, 1, [&](int64_t begin, int64_t end) {
       QuantizeCounts counts;
-      for (int64_t t = begin; t < end; ++t)
-        quantize_tile(t / across * kTile, t % across * kTile, tiles_write_out, counts);
+      for (int64_t p = begin; p < end; ++p)
+        quantize_panel(p / across * kTile, p % across * kPanel, tiles_write_out, counts);
       rows_of_out_.add(counts);
     });
   }
@@ -74,35 +76,35 @@ class Quantizer {
   }
   QuantizeCounts* counts_or_null(QuantizeCounts& counts) const { return rows_of_out_.counts_or_null(counts); }
 
-  void quantize_tile(int64_t r0, int64_t c0, bool write_out, QuantizeCounts& counts) const {
-    const int64_t h = std::min(kTile, rows_ - r0), w = std::min(kTile, cols_ - c0);
-    prefetch(r0, c0 + kTile, h);
-    const bool uniform =
-        a_.granularity == Granularity::tensor || a_.granularity == Granularity::block_128x128;
-    QuantizeCounts* out_counts = write_out ? counts_or_null(counts) : nullptr;
-    uint8_t buffer[kTile * kTile];
+  void quantize_panel(int64_t r0, int64_t c0, bool write_out, QuantizeCounts& counts) const {
+    const int64_t h = std::min(kTile, rows_ - r0), w = std::min(kPanel, cols_ - c0);
+    prefetch(r0, c0 + kPanel, h);
+    uint8_t buffer[kTile * kPanel];
     const uint8_t* codes = buffer;
-    int64_t stride = kTile;
-    if (uniform) {
-      const Scale scale = uniform_scale(r0, c0, h, w);
+    int64_t stride = kPanel;
+    if (a_.granularity == Granularity::tensor || a_.granularity == Granularity::block_128x128) {
+      float scales[kMostSquares];
+      uniform_scales(r0, c0, h, w, scales);
       uint8_t* target = buffer;
       if (write_out) {
         target = a_.out.bytes.as<uint8_t>() + r0 * cols_ + c0;
         stride = cols_;
       }
       for (int64_t r = 0; r < h; ++r) {
-        kernels_.encode[a_.x.dtype](at(r0 + r, c0), w, kTile, &scale.scale, e5m2_, target + r * stride,
+        kernels_.encode[a_.x.dtype](at(r0 + r, c0), w, kTile, scales, e5m2_, target + r * stride,
                                     counts_or_null(counts));
       }
       codes = target;
     } else {
+      QuantizeCounts* own = counts_or_null(counts);
       if (write_out) {
-        for (int64_t r = r0; r < r0 + h; ++r) rows_of_out_.quantize_blocks(r, c0, at(r, c0), w, out_counts);
+        for (int64_t r = r0; r < r0 + h; ++r) rows_of_out_.quantize_blocks(r, c0, at(r, c0), w, own);
       }
-      if (!a_.transposed.empty())
-        encode_columns(r0, c0, h, w, buffer, a_.out.empty() ? counts_or_null(counts) : nullptr);
+      if (!a_.transposed.empty()) encode_columns(r0, c0, h, w, buffer, a_.out.empty() ? own : nullptr);
     }
-    if (!a_.transposed.empty()) turn_tile(codes, stride, r0, c0, h, w);
+    if (a_.transposed.empty()) return;
+    for (int64_t c = 0; c < w; c += kTile)
+      turn_tile(codes + c, stride, r0, c0 + c, h, std::min(kTile, w - c));
   }
 
   /// Through a buffer: rows of the transpose often lie a power of two apart, where few of them fit the cache
@@ -114,27 +116,30 @@ class Quantizer {
     for (int64_t c = 0; c < w; ++c) std::memcpy(to + c * rows_, turned + c * kTile, static_cast<size_t>(h));
   }
 
-  /// The next tile: short pieces of many rows are no stream that the machine would fetch ahead.
+  /// The next panel: short pieces of many rows are no stream that the machine would fetch ahead.
   void prefetch(int64_t r0, int64_t c0, int64_t h) const {
-    const int64_t bytes = std::min(kTile, cols_ - c0) * element_;
+    const int64_t bytes = std::min(kPanel, cols_ - c0) * element_;
     for (int64_t r = r0; r < r0 + h; ++r) {
       const auto* row = static_cast<const uint8_t*>(at(r, c0));
       for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(row + b);
     }
   }
 
-  Scale uniform_scale(int64_t r0, int64_t c0, int64_t h, int64_t w) const {
-    if (a_.granularity == Granularity::tensor) return rows_of_out_.scale_of(*a_.amax.as<uint32_t>());
-    uint32_t largest = 0;
-    for (int64_t r = r0; r < r0 + h; ++r) {
-      uint32_t bits;
-      kernels_.block_amax[a_.x.dtype](at(r, c0), w, kTile, &bits);
-      largest = std::max(largest, bits);
+  /// Of each 128 columns of the panel.
+  void uniform_scales(int64_t r0, int64_t c0, int64_t h, int64_t w, float* scales) const {
+    if (a_.granularity == Granularity::tensor) {
+      std::fill_n(scales, kMostSquares, rows_of_out_.tensor_scale());
+      return;
     }
-    const Scale scale = rows_of_out_.scale_of(largest);
-    if (!a_.out.empty()) rows_of_out_.set_inverse(r0, c0, scale);
-    if (!a_.transposed.empty()) rows_of_out_.set_turned_inverse(c0, r0, scale);
-    return scale;
+    uint32_t amax[kMostSquares];
+    float inverses[kMostSquares];
+    const int64_t squares = (w + kTile - 1) / kTile;
+    kernels_.square_amax[a_.x.dtype](at(r0, c0), cols_, {0, h, w}, amax);
+    rows_of_out_.scales_of(amax, squares, scales, inverses);
+    if (!a_.out.empty()) rows_of_out_.set_inverses(r0, c0, squares, inverses);
+    for (int64_t i = 0; i < squares && !a_.transposed.empty(); ++i) {
+      rows_of_out_.set_turned_inverses(r0, c0 + i * kTile, 1, inverses + i);
+    }
   }
 
   /// Codes in the order of x with the scales of x^T.
@@ -143,22 +148,20 @@ class Quantizer {
     const int64_t block = std::min(scale_block(a_.granularity, kTile), kTile);
     for (int64_t b = 0; b < h; b += block) {
       const int64_t end = std::min(b + block, h);
-      uint32_t amax[kTile] = {};
+      uint32_t amax[kPanel] = {};
       if (a_.granularity == Granularity::row) {
         std::memcpy(amax, a_.column_amax.as<uint32_t>() + c0, static_cast<size_t>(w) * sizeof *amax);
       } else {
         for (int64_t r = b; r < end; ++r) kernels_.column_amax[a_.x.dtype](at(r0 + r, c0), w, amax);
       }
-      float scales[kTile];
-      for (int64_t c = 0; c < w; ++c) {
-        const Scale scale = rows_of_out_.scale_of(amax[c]);
-        scales[c] = scale.scale;
-        // Tiles one above the other share a row-wise scale; the topmost writes it.
-        if (a_.granularity != Granularity::row || r0 == 0)
-          rows_of_out_.set_turned_inverse(c0 + c, r0 + b, scale);
+      float scales[kPanel], inverses[kPanel];
+      rows_of_out_.scales_of(amax, w, scales, inverses);
+      // Panels one above the other share a row-wise scale; the topmost writes it.
+      if (a_.granularity != Granularity::row || r0 == 0) {
+        rows_of_out_.set_turned_inverses(r0 + b, c0, w, inverses);
       }
       for (int64_t r = b; r < end; ++r) {
-        kernels_.encode_columns[a_.x.dtype](at(r0 + r, c0), w, scales, e5m2_, buffer + r * kTile, counts);
+        kernels_.encode_columns[a_.x.dtype](at(r0 + r, c0), w, scales, e5m2_, buffer + r * kPanel, counts);
       }
     }
   }

@@ -24,26 +24,43 @@ RowQuantizer::RowQuantizer(const Quantize& args)
       element_(static_cast<int64_t>(size_of(args.x.dtype))),
       layout_(args.granularity, rows_, cols_),
       turned_layout_(args.granularity, cols_, rows_) {
-  if (a_.granularity == Granularity::tensor) shared_ = scale_of(*a_.amax.as<uint32_t>());
+  if (a_.granularity == Granularity::tensor) {
+    scales_of(a_.amax.as<uint32_t>(), 1, &shared_.scale, &shared_.inverse);
+  }
   for (const Quantized* q : {&a_.out, &a_.transposed}) {
     if (q->empty()) continue;
     std::memset(q->scale_inverse.data, 0, static_cast<size_t>(q->scale_inverse.bytes()));
-    if (a_.granularity == Granularity::tensor) store(*q, 0, shared_);
+    if (a_.granularity == Granularity::tensor) *static_cast<float*>(q->scale_inverse.data) = shared_.inverse;
   }
 }
 
-Scale RowQuantizer::scale_of(uint32_t amax) const {
-  const Scale scale = scale_from_amax(amax, format_, a_.rounding);
-  if (!scale.finite && !a_.non_finite.empty()) raise_amax(a_.non_finite, 1);
-  return scale;
+void RowQuantizer::scales_of(const uint32_t* amax, int64_t n, float* scales, float* inverses) const {
+  const bool power_of_two = a_.rounding == ScaleRounding::down_to_power_of_two;
+  const bool finite = kernels_.scales(amax, n, format_.max, power_of_two, scales, inverses);
+  if (!finite && !a_.non_finite.empty()) raise_amax(a_.non_finite, 1);
 }
 
-void RowQuantizer::store(const Quantized& q, int64_t index, const Scale& scale) const {
+void RowQuantizer::set_inverses(int64_t row, int64_t col, int64_t n, const float* inverses) const {
   if (a_.granularity == Granularity::block_1x32) {
-    static_cast<uint8_t*>(q.scale_inverse.data)[index] = encode_e8m0(scale.inverse);
-  } else {
-    static_cast<float*>(q.scale_inverse.data)[index] = scale.inverse;
+    // Four blocks of a row lie side by side, the next four a tile further.
+    auto* codes = static_cast<uint8_t*>(a_.out.scale_inverse.data) + layout_(row, 0);
+    const auto first = static_cast<uint64_t>(col / 32), count = static_cast<uint64_t>(n);
+    for (uint64_t b = 0; b < count; ++b)
+      codes[(first + b) / 4 * 512 + (first + b) % 4] = encode_e8m0(inverses[b]);
+    return;
   }
+  auto* to = static_cast<float*>(a_.out.scale_inverse.data);
+  for (int64_t b = 0; b < n; ++b) to[layout_(row, col + b * block_)] = inverses[b];
+}
+
+void RowQuantizer::set_turned_inverses(int64_t row, int64_t col, int64_t n, const float* inverses) const {
+  if (a_.granularity == Granularity::block_1x32) {
+    auto* codes = static_cast<uint8_t*>(a_.transposed.scale_inverse.data);
+    for (int64_t c = 0; c < n; ++c) codes[turned_layout_(col + c, row)] = encode_e8m0(inverses[c]);
+    return;
+  }
+  auto* to = static_cast<float*>(a_.transposed.scale_inverse.data);
+  for (int64_t c = 0; c < n; ++c) to[turned_layout_(col + c, row)] = inverses[c];
 }
 
 void RowQuantizer::quantize_blocks(int64_t row, int64_t col, const void* values, int64_t n,
@@ -51,12 +68,11 @@ void RowQuantizer::quantize_blocks(int64_t row, int64_t col, const void* values,
   float scales[kMostBlocks] = {shared_.scale};
   if (a_.granularity != Granularity::tensor) {
     uint32_t amax[kMostBlocks];
+    float inverses[kMostBlocks];
+    const int64_t blocks = (n + block_ - 1) / block_;
     kernels_.block_amax[a_.x.dtype](values, n, block_, amax);
-    for (int64_t b = 0; b * block_ < n; ++b) {
-      const Scale scale = scale_of(amax[b]);
-      scales[b] = scale.scale;
-      set_inverse(row, col + b * block_, scale);
-    }
+    scales_of(amax, blocks, scales, inverses);
+    set_inverses(row, col, blocks, inverses);
   }
   kernels_.encode[a_.x.dtype](values, n, block_, scales, format_.mantissa_bits == 2,
                               a_.out.bytes.as<uint8_t>() + row * cols_ + col, counts);

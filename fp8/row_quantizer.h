@@ -16,15 +16,13 @@ class RowQuantizer {
   void quantize_blocks(int64_t row, int64_t col, const void* values, int64_t n,
                        fp8::QuantizeCounts* counts) const;
 
-  /// A group's scale; reports an amax that is not finite.
-  fp8::Scale scale_of(uint32_t amax) const;
-  /// Stores the inverse scale of the group of `out`, or of `transposed`, that begins there.
-  void set_inverse(int64_t row, int64_t col, const fp8::Scale& scale) const {
-    store(a_.out, layout_(row, col), scale);
-  }
-  void set_turned_inverse(int64_t row, int64_t col, const fp8::Scale& scale) const {
-    store(a_.transposed, turned_layout_(row, col), scale);
-  }
+  /// Scales and inverses of n groups; reports an amax that is not finite.
+  void scales_of(const uint32_t* amax, int64_t n, float* scales, float* inverses) const;
+  /// Stores the inverses of the n groups of `out` that follow each other along a row from (row, col) on.
+  void set_inverses(int64_t row, int64_t col, int64_t n, const float* inverses) const;
+  /// Stores the inverses of n groups of `transposed`: those of x's columns [col, col + n) that begin in a row of x.
+  void set_turned_inverses(int64_t row, int64_t col, int64_t n, const float* inverses) const;
+  float tensor_scale() const { return shared_.scale; }  ///< granularity tensor
   /// Where losses are counted; null when nobody asked.
   fp8::QuantizeCounts* counts_or_null(fp8::QuantizeCounts& counts) const {
     return a_.counters.empty() ? nullptr : &counts;
@@ -35,8 +33,6 @@ class RowQuantizer {
   void count_elements() const;
 
  private:
-  void store(const fp8::Quantized& q, int64_t index, const fp8::Scale& scale) const;
-
   fp8::Quantize a_;
   const fp8::QuantizeKernels& kernels_ = quantize_kernels();
   const fp8::Format& format_;
