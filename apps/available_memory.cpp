@@ -37,9 +37,20 @@ int64_t ranks_of_machine(Communicator& control) {
 int64_t memory_for_rank(Device device, Communicator& control) {
   const int64_t sharers = ranks_of_machine(control);
   if (device.type == DeviceType::cuda)
-    return static_cast<int64_t>(cuda::memory_info(device.index).free_bytes);
+    return static_cast<int64_t>(cuda::memory_info(device.index).free_bytes) - kGpuLibraryBytes;
   const int64_t machine = machine_bytes();
   return std::min(machine, cgroup_memory_left().value_or(machine)) / sharers;
+}
+
+int64_t gpu_bytes_in_use(Device device) {
+  const cuda::MemoryInfo info = cuda::memory_info(device.index);
+  return static_cast<int64_t>(info.total_bytes - info.free_bytes);
+}
+
+std::string gpu_memory_text(const GpuMemory& m) {
+  auto mib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
+  return fmt::format("GPU memory: plan {:.1f} MiB, and {:.1f} MiB that libraries, connections and graphs took besides ({} {:.0f} MiB kept for them)",
+                     mib(m.plan_bytes), mib(m.besides_bytes), m.besides_bytes > kGpuLibraryBytes ? "more than the" : "of the", mib(kGpuLibraryBytes));
 }
 
 }  // namespace ottava

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "apps/available_memory.h"
+#include "apps/rehearsal.h"
 #include "core/io/file.h"
 #include "core/log.h"
 #include "parallel/agree.h"
@@ -103,6 +104,9 @@ void settle_decisions(Experiment& e, RankGroups& ranks, Device device, DecisionS
     saved = saved_decisions(e, made_for);
   saved = share(saved, *ranks.control);
   e.decisions = {.made_for = made_for, .entries = {}};
+  for (const Decisions::Entry& entry : saved.entries) {
+    if (entry.name.starts_with(kGemmDecisions)) e.decisions.entries.push_back(entry);  // followed in rehearse()
+  }
   if (is_left_to_us(e)) {
     TrainingShape once = e.shape;
     once.parameters.reduce_every_micro_batch = false;

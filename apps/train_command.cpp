@@ -43,11 +43,11 @@ int run_train_command(const TrainCommand& command) {
     }
     settle_decisions(session.experiment, session.ranks, session.device,
                      command.redecide ? DecisionSource::afresh : DecisionSource::checkpoint);
+    Trainer trainer(session.experiment, session.ranks, session.device, &signals);
     if (session.ranks.world->rank() == 0) {
       write_file_atomically((std::filesystem::path(config.job.dump_folder) / "decisions.json").string(),
-                            to_json(session.experiment.decisions));
+                            to_json(trainer.experiment().decisions));
     }
-    Trainer trainer(session.experiment, session.ranks, session.device, &signals);
     trainer.run();
   });
 }

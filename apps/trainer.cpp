@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "apps/skipped_step.h"
+#include "apps/available_memory.h"
+#include "apps/rehearsal.h"
 #include "apps/startup_report.h"
 #include "core/data/data_file.h"
 #include "core/error.h"
@@ -75,6 +77,10 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
   require_memory(plan_.memory, device, *ranks.control);
   require_validation_data();
   if (is_first) log_startup_report(experiment_, plan_, device, ranks);
+  if (device.type == DeviceType::cuda) {
+    gpu_bytes_before_ = gpu_bytes_in_use(device);
+    rehearse(experiment_, plan_, stream_, ranks);
+  }
   arena_ = std::make_unique<Arena>(plan_.memory, device);
   engine_ = std::make_unique<TrainingEngine>(shape, stream_, *arena_, ranks, plan_.matmul_workspace_bytes);
   const GraphUse graphs = decide_graphs(c.training.cuda_graphs, device, *ranks.world);
@@ -147,6 +153,7 @@ Trainer::End Trainer::run() {
     ranks_.world->state().set_timeout_seconds(timeout);
     ranks_.control->state().set_timeout_seconds(timeout);
     if (state_.step == 1 || state_.step % c.metrics.log_freq == 0 || state_.step == c.training.steps) log_step(out);
+    if (device_.type == DeviceType::cuda && ++steps_here_ == 3) report_gpu_memory();
     check_health(out);
     reporter_->progress(state_.step, seconds_now() - begin);
     if (validation_data_ && (state_.step == 1 || state_.step % c.validation.freq == 0)) validate();
@@ -208,6 +215,13 @@ void Trainer::log_step(const StepOutputs& out) {
   m.memory_percent = memory.percent;
   reporter_->log_step(m);
   last_log_ = {now, state_.step, waited};
+}
+
+// When libraries, connections and graphs have taken what they take.
+void Trainer::report_gpu_memory() const {
+  const int64_t plan = plan_.memory.total_bytes(), besides = gpu_bytes_in_use(device_) - gpu_bytes_before_ - plan;
+  const std::string text = gpu_memory_text({.plan_bytes = plan, .besides_bytes = besides});
+  besides > kGpuLibraryBytes ? log::warning("{}", text) : log::info("{}", text);
 }
 
 void Trainer::find_peaks() {

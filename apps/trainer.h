@@ -45,6 +45,7 @@ class Trainer {
   void check_data_unchanged();
   bool is_past_validation_data(int64_t samples);
   void find_peaks();
+  void report_gpu_memory() const;
 
   Experiment experiment_;
   RankGroups& ranks_;
@@ -66,6 +67,7 @@ class Trainer {
     double seconds_waited = 0;
   } last_log_;
   bool stop_asked_ = false;
+  int64_t gpu_bytes_before_ = 0, steps_here_ = 0;
 };
 
 }  // namespace ottava

@@ -1,6 +1,9 @@
 #include "core/cuda/blas_plans.h"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
+#include <limits>
 #include <map>
 
 #include "core/cuda/cublaslt_library.h"
@@ -9,6 +12,7 @@ namespace ottava::cuda {
 namespace {
 
 constexpr std::string_view kOp = "matmul";
+constexpr int kCandidates = 8, kMeasurements = 3;
 
 void check(cublasStatus_t status, const char* call, const BlasProblem& problem) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
@@ -64,6 +68,8 @@ struct Plan {
   cublasLtMatmulDesc_t desc = nullptr;
   cublasLtMatrixLayout_t a = nullptr, b = nullptr, d = nullptr;
   cublasLtMatmulAlgo_t algorithm{};
+  double milliseconds = 0;
+  int candidates = 0;
 
   Plan() = default;
   Plan(const Plan&) = delete;
@@ -123,6 +129,33 @@ std::string to_string(const BlasProblem& p) {
                      p.result == BlasProblem::Result::accumulate ? " accumulated" : "");
 }
 
+namespace {
+
+// What to_string leaves out tells problems apart too.
+std::string text_of(const Key& key) {
+  const BlasProblem& p = key.problem;
+  return fmt::format("{}{} ld {} {} {} aligned {} {} {}", to_string(p), p.sums == BlasProblem::Sums::fast ? " fast" : "", p.lda, p.ldb,
+                     p.ldd, key.a_alignment, key.b_alignment, key.d_alignment);
+}
+
+cublasLtMatmulAlgo_t parse_algorithm(const BlasPlans::Choice& choice) {
+  constexpr size_t kDigits = 16;
+  cublasLtMatmulAlgo_t algorithm{};
+  bool ok = choice.algorithm.size() == kDigits * std::size(algorithm.data);
+  for (size_t i = 0; ok && i < std::size(algorithm.data); ++i) {
+    const char* word = choice.algorithm.data() + i * kDigits;
+    auto [end, error] = std::from_chars(word, word + kDigits, algorithm.data[i], 16);
+    ok = error == std::errc{} && end == word + kDigits;
+  }
+  if (!ok) {
+    fail<ConfigError>(kOp, "'{}' is no algorithm for {}: expected {} hexadecimal digits", choice.algorithm, choice.problem,
+                      kDigits * std::size(algorithm.data));
+  }
+  return algorithm;
+}
+
+}  // namespace
+
 struct BlasPlans::State {
   int device;
   cublasLtHandle_t handle = nullptr;
@@ -130,10 +163,74 @@ struct BlasPlans::State {
   bool latched = false;
   std::map<Key, Plan> plans;
 
-  Plan& find(const Key& key, const BlasOperands& operands);
+  Selection selection = Selection::first;
+  std::map<std::string, cublasLtMatmulAlgo_t> adopted;  ///< by text_of(key)
+
+  Plan& find(Stream& stream, const Key& key, const BlasOperands& operands);
+  void choose(Stream& stream, Plan& plan, const Key& key, const BlasOperands& operands);
+  bool takes(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm) const;
+  void run(Stream& stream, const Plan& plan, const BlasProblem& problem, const BlasOperands& operands) const;
 };
 
-Plan& BlasPlans::State::find(const Key& key, const BlasOperands& operands) {
+bool BlasPlans::State::takes(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm) const {
+  cublasLtMatmulHeuristicResult_t result{};
+  const cublasStatus_t status = cublaslt().algorithm_check(handle, plan.desc, plan.a, plan.b, plan.d, plan.d, &algorithm, &result);
+  return status == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= static_cast<size_t>(workspace.bytes());
+}
+
+void BlasPlans::State::run(Stream& stream, const Plan& plan, const BlasProblem& problem, const BlasOperands& operands) const {
+  const float alpha = 1, beta = problem.result == BlasProblem::Result::accumulate ? 1.0f : 0.0f;
+  check(cublaslt().matmul(handle, plan.desc, &alpha, operands.a, plan.a, operands.b, plan.b, &beta, operands.d, plan.d,
+                          operands.d, plan.d, &plan.algorithm, workspace.data, static_cast<size_t>(workspace.bytes()),
+                          static_cast<cudaStream_t>(stream.native())),
+        "Matmul", problem);
+}
+
+void BlasPlans::State::choose(Stream& stream, Plan& plan, const Key& key, const BlasOperands& operands) {
+  const BlasProblem& p = key.problem;
+  const CublasLt& lt = cublaslt();
+  const Preference preference(p);
+  auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+    check(lt.preference_set(preference.handle, attribute, &value, sizeof value), "PreferenceSetAttribute", p);
+  };
+  set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(workspace.bytes()));
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.a_alignment);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.b_alignment);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.d_alignment);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.d_alignment);
+  std::array<cublasLtMatmulHeuristicResult_t, kCandidates> results{};
+  int found = 0;
+  const cublasStatus_t status = lt.heuristic(handle, plan.desc, plan.a, plan.b, plan.d, plan.d, preference.handle,
+                                             selection == Selection::fastest ? kCandidates : 1, results.data(), &found);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && found == 0)) {
+    fail<DeviceError>(kOp, "cuBLASLt has no algorithm for {} within {} bytes of workspace", to_string(p), workspace.bytes());
+  }
+  check(status, "MatmulAlgoGetHeuristic", p);
+  plan.algorithm = results[0].algo;
+  if (selection == Selection::first) return;
+  cublasLtMatmulAlgo_t best = results[0].algo;
+  Event start(stream.device()), stop(stream.device());
+  for (int c = 0; c < found; ++c) {
+    if (results[static_cast<size_t>(c)].state != CUBLAS_STATUS_SUCCESS) continue;
+    plan.algorithm = results[static_cast<size_t>(c)].algo;
+    run(stream, plan, p, operands);  // loads the kernel
+    double fastest = std::numeric_limits<double>::infinity();
+    for (int i = 0; i < kMeasurements; ++i) {
+      start.record(stream);
+      run(stream, plan, p, operands);
+      stop.record(stream);
+      stop.synchronize();
+      fastest = std::min(fastest, stop.milliseconds_since(start));
+    }
+    if (plan.candidates++ == 0 || fastest < plan.milliseconds) {
+      plan.milliseconds = fastest;
+      best = plan.algorithm;
+    }
+  }
+  plan.algorithm = best;
+}
+
+Plan& BlasPlans::State::find(Stream& stream, const Key& key, const BlasOperands& operands) {
   const BlasProblem& p = key.problem;
   if (auto known = plans.find(key); known != plans.end()) return known->second;
   if (latched) fail<DeviceError>(kOp, "{} was not planned before the first step", to_string(p));
@@ -144,25 +241,12 @@ Plan& BlasPlans::State::find(const Key& key, const BlasOperands& operands) {
   try {
     describe(plan, p);
     set_scales(plan, p, operands);
-    const Preference preference(p);
-    auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
-      check(lt.preference_set(preference.handle, attribute, &value, sizeof value), "PreferenceSetAttribute", p);
-    };
-    set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(workspace.bytes()));
-    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.a_alignment);
-    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.b_alignment);
-    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.d_alignment);
-    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.d_alignment);
-    cublasLtMatmulHeuristicResult_t result{};
-    int found = 0;
-    const cublasStatus_t status =
-        lt.heuristic(handle, plan.desc, plan.a, plan.b, plan.d, plan.d, preference.handle, 1, &result, &found);
-    if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && found == 0)) {
-      fail<DeviceError>(kOp, "cuBLASLt has no algorithm for {} within {} bytes of workspace", to_string(p),
-                        workspace.bytes());
+    const auto known = adopted.find(text_of(key));
+    if (known != adopted.end() && takes(plan, known->second)) {
+      plan.algorithm = known->second;
+    } else {
+      choose(stream, plan, key, operands);
     }
-    check(status, "MatmulAlgoGetHeuristic", p);
-    plan.algorithm = result.algo;
   } catch (...) {
     plans.erase(it);
     throw;
@@ -182,19 +266,38 @@ void BlasPlans::set_workspace(const Tensor& workspace) {
   state_->workspace = workspace;
 }
 
+void BlasPlans::select(Selection selection) { state_->selection = selection; }
 void BlasPlans::latch() { state_->latched = true; }
 size_t BlasPlans::size() const { return state_->plans.size(); }
 
 void BlasPlans::run(Stream& stream, const BlasProblem& problem, const BlasOperands& operands) {
   const Key key{problem, alignment_of(operands.a), alignment_of(operands.b), alignment_of(operands.d)};
-  Plan& plan = state_->find(key, operands);
+  Plan& plan = state_->find(stream, key, operands);
   set_scales(plan, problem, operands);
-  const float alpha = 1, beta = problem.result == BlasProblem::Result::accumulate ? 1.0f : 0.0f;
-  const Tensor& workspace = state_->workspace;
-  check(cublaslt().matmul(state_->handle, plan.desc, &alpha, operands.a, plan.a, operands.b, plan.b, &beta, operands.d,
-                          plan.d, operands.d, plan.d, &plan.algorithm, workspace.data,
-                          static_cast<size_t>(workspace.bytes()), static_cast<cudaStream_t>(stream.native())),
-        "Matmul", problem);
+  state_->run(stream, plan, problem, operands);
+}
+
+std::vector<BlasPlans::Choice> BlasPlans::choices() const {
+  std::vector<Choice> out;
+  for (const auto& [key, plan] : state_->plans) {
+    std::string algorithm;
+    for (uint64_t word : plan.algorithm.data) algorithm += fmt::format("{:016x}", word);
+    out.push_back({text_of(key), std::move(algorithm), plan.milliseconds, plan.candidates});
+  }
+  return out;
+}
+
+void BlasPlans::adopt(const std::vector<Choice>& choices) {
+  for (const Choice& choice : choices) state_->adopted[choice.problem] = parse_algorithm(choice);
+  for (auto& [key, plan] : state_->plans) {
+    const auto known = state_->adopted.find(text_of(key));
+    if (known != state_->adopted.end() && state_->takes(plan, known->second)) plan.algorithm = known->second;
+  }
+}
+
+std::string blas_library() {
+  const size_t v = cublaslt().version();
+  return fmt::format("cuBLASLt {}.{}.{}", v / 10000, v % 10000 / 100, v % 100);
 }
 
 BlasPlans* create_blas_plans(int device) { return new BlasPlans(device); }

@@ -3,6 +3,8 @@
 #include <compare>
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "core/stream.h"
 #include "core/tensor.h"
@@ -38,8 +40,8 @@ struct BlasOperands {
 };
 
 /// The plans of one stream: the library's handle, a workspace and, for every problem and alignment of its operands, the
-/// descriptors and the algorithm, chosen once by the library's heuristic for this workspace. Repeating a problem neither
-/// allocates nor searches, so it may be captured in a graph. Used by the stream's thread only.
+/// descriptors and the algorithm, chosen once for this workspace. Repeating a problem neither allocates nor searches, so it
+/// may be captured in a graph. Used by the stream's thread only.
 class BlasPlans {
  public:
   explicit BlasPlans(int device);
@@ -51,14 +53,34 @@ class BlasPlans {
   /// Runs the product on the stream. Throws DeviceError when the library is missing or has no algorithm, and, once latched,
   /// for a problem without a plan.
   void run(Stream& stream, const BlasProblem& problem, const BlasOperands& operands);
-  /// No new plans from here on: what runs after the first step is what was measured and planned.
+  /// How algorithms are chosen from here on: the library's first proposal, or the fastest of its first eight, each of them
+  /// run on the operands in question (so results that accumulate are spoilt, and the host waits: for rehearsals).
+  enum class Selection : uint8_t { first, fastest };
+  void select(Selection selection);
+  /// No new plans from here on: what runs in a step is what was planned before it.
   void latch();
   size_t size() const;
+
+  /// An algorithm as text, for another run or rank with the same library and GPU.
+  struct Choice {
+    std::string problem;    ///< with strides and alignments
+    std::string algorithm;  ///< hexadecimal
+    double milliseconds = 0;  ///< 0: not measured here
+    int candidates = 0;       ///< measured; 0: proposed by the library or adopted
+  };
+  /// Of all plans.
+  std::vector<Choice> choices() const;
+  /// Follows these, for plans that exist and for those made from here on. What the library refuses is chosen anew.
+  /// Throws ConfigError for text that is no algorithm.
+  void adopt(const std::vector<Choice>& choices);
 
  private:
   struct State;
   std::unique_ptr<State> state_;
 };
+
+/// "cuBLASLt 13.1.0". Choices are for one version. Throws DeviceError without the library.
+std::string blas_library();
 
 /// For Stream, which does not know the class.
 BlasPlans* create_blas_plans(int device);

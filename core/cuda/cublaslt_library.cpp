@@ -22,6 +22,8 @@ CublasLt load() {
   library.find("cublasLtMatmulPreferenceDestroy", lt.preference_destroy);
   library.find("cublasLtMatmulPreferenceSetAttribute", lt.preference_set);
   library.find("cublasLtMatmulAlgoGetHeuristic", lt.heuristic);
+  library.find("cublasLtMatmulAlgoCheck", lt.algorithm_check);
+  library.find("cublasLtGetVersion", lt.version);
   library.find("cublasLtMatmul", lt.matmul);
   return lt;
 }

@@ -19,6 +19,8 @@ struct CublasLt {
   decltype(&::cublasLtMatmulPreferenceDestroy) preference_destroy;
   decltype(&::cublasLtMatmulPreferenceSetAttribute) preference_set;
   decltype(&::cublasLtMatmulAlgoGetHeuristic) heuristic;
+  decltype(&::cublasLtMatmulAlgoCheck) algorithm_check;
+  decltype(&::cublasLtGetVersion) version;
   decltype(&::cublasLtMatmul) matmul;
 };
 

@@ -33,5 +33,11 @@ std::string device_name(int) { absent(); }
 int compute_capability(int) { absent(); }
 BlasPlans* create_blas_plans(int) { absent(); }
 void destroy_blas_plans(BlasPlans*) noexcept {}
+void BlasPlans::select(Selection) { absent(); }
+void BlasPlans::latch() { absent(); }
+size_t BlasPlans::size() const { absent(); }
+std::vector<BlasPlans::Choice> BlasPlans::choices() const { absent(); }
+void BlasPlans::adopt(const std::vector<Choice>&) { absent(); }
+std::string blas_library() { absent(); }
 
 }  // namespace ottava::cuda

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "apps/decide.h"
 #include "core/io/file.h"
 #include "core/io/json.h"
 #include "core/log.h"
@@ -64,6 +65,15 @@ TinyTraining::Run TinyTraining::start(const std::string& run, const Overrides& o
   const Config c = config(run, overrides);
   Run out{std::make_unique<RankGroups>(solo_rank_groups()), nullptr};
   out.trainer = std::make_unique<Trainer>(resolve_experiment(c, load_tokenizer(c), 1), *out.ranks, Device{DeviceType::cpu, 0}, signals);
+  return out;
+}
+
+TinyTraining::Run TinyTraining::start_on(Device device, const std::string& run, const Overrides& overrides) const {
+  const Config c = config(run, overrides);
+  Run out{std::make_unique<RankGroups>(solo_rank_groups()), nullptr};
+  Experiment experiment = resolve_experiment(c, load_tokenizer(c), 1);
+  settle_decisions(experiment, *out.ranks, device, DecisionSource::checkpoint);
+  out.trainer = std::make_unique<Trainer>(std::move(experiment), *out.ranks, device, nullptr);
   return out;
 }
 

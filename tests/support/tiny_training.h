@@ -28,6 +28,8 @@ class TinyTraining {
     Trainer* operator->() { return trainer.get(); }
   };
   Run start(const std::string& run, const Overrides& overrides = {}, const StopSignals* signals = nullptr) const;
+  /// The same on any device, decisions settled as the program does.
+  Run start_on(Device device, const std::string& run, const Overrides& overrides = {}) const;
 
   std::string operator/(const std::string& name) const { return folder_ / name; }
   const std::string& text_path() const { return text_; }

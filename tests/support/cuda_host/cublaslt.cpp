@@ -66,6 +66,10 @@ cublasStatus_t give(H* handle, T* object) {
 size_t size_of(cudaDataType_t type) { return type == CUDA_R_32F ? 4 : type == CUDA_R_16BF ? 2 : 1; }
 bool is_fp8(cudaDataType_t type) { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
 
+// Algorithms: how long each claims to take. Odd ones add in reverse order: which one runs shows in the bits.
+constexpr double kMilliseconds[] = {200, 100, 300};
+constexpr int kAlgorithms = 3;
+
 constexpr int32_t kScalar = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F, kOuter = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F,
                   kVec128 = CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F, kBlk128 = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F,
                   kVec32 = CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
@@ -155,8 +159,10 @@ struct Product {
   const void *a_data, *b_data;
   void* d_data;
   float alpha, beta;
+  uint64_t algorithm;
 
   void run() const {
+    spend(kMilliseconds[algorithm]);
     const bool ta = desc.transpose_a == CUBLAS_OP_T, tb = desc.transpose_b == CUBLAS_OP_T;
     const uint64_t m = d.rows, n = d.cols, k = ta ? a.rows : a.cols;
     std::vector<float> left(m * k), right(n * k);
@@ -172,7 +178,11 @@ struct Product {
         float sum = 0;
         for (uint64_t first = 0; first < k; first += step) {
           float part = 0;
-          for (uint64_t x = first; x < std::min(first + step, k); ++x) part += left[i * k + x] * right[j * k + x];
+          const uint64_t end = std::min(first + step, k);
+          for (uint64_t n = first; n < end; ++n) {
+            const uint64_t x = algorithm % 2 ? first + end - 1 - n : n;
+            part += left[i * k + x] * right[j * k + x];
+          }
           if (is_fp8(a.type)) {
             part *= scale_of(desc.a_scale_mode, desc.a_scale, i, first, m, k) *
                     scale_of(desc.b_scale_mode, desc.b_scale, j, first, n, k);
@@ -266,7 +276,7 @@ cublasStatus_t preference_set(cublasLtMatmulPreference_t handle, cublasLtMatmulP
 
 cublasStatus_t heuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc_handle, cublasLtMatrixLayout_t a,
                          cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-                         cublasLtMatmulPreference_t preference_handle, int, cublasLtMatmulHeuristicResult_t* result,
+                         cublasLtMatmulPreference_t preference_handle, int wanted, cublasLtMatmulHeuristicResult_t* result,
                          int* count) {
   const auto& desc = as<Description>(desc_handle);
   const auto& preference = as<Preference>(preference_handle);
@@ -286,21 +296,39 @@ cublasStatus_t heuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc_handle, cub
   const std::lock_guard lock(found_mutex);
   const size_t index = found.size();
   found.push_back(entry);
-  *result = {};
-  std::memcpy(&result->algo, &index, sizeof index);
-  result->workspaceSize = preference.workspace;
-  result->state = CUBLAS_STATUS_SUCCESS;
-  *count = 1;
+  for (; *count < std::min(wanted, kAlgorithms); ++*count) {
+    result[*count] = {};
+    result[*count].algo.data[0] = index;
+    result[*count].algo.data[1] = static_cast<uint64_t>(*count);
+    result[*count].workspaceSize = preference.workspace;
+    result[*count].state = CUBLAS_STATUS_SUCCESS;
+  }
   return CUBLAS_STATUS_SUCCESS;
 }
+
+cublasStatus_t algorithm_check(cublasLtHandle_t, cublasLtMatmulDesc_t desc_handle, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                               cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t* algo,
+                               cublasLtMatmulHeuristicResult_t* result) {
+  const auto& desc = as<Description>(desc_handle);
+  const std::lock_guard lock(found_mutex);
+  if (algo->data[0] >= found.size() || algo->data[1] >= static_cast<uint64_t>(kAlgorithms)) return CUBLAS_STATUS_NOT_SUPPORTED;
+  const Found& plan = found[algo->data[0]];
+  if (!(plan.a == as<Layout>(a) && plan.b == as<Layout>(b) && plan.d == as<Layout>(d)) || plan.transpose_a != desc.transpose_a ||
+      plan.transpose_b != desc.transpose_b || plan.a_scale_mode != desc.a_scale_mode || plan.b_scale_mode != desc.b_scale_mode) {
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
+  result->workspaceSize = plan.workspace;
+  result->state = CUBLAS_STATUS_SUCCESS;
+  return CUBLAS_STATUS_SUCCESS;
+}
+size_t version() { return 130100; }
 
 cublasStatus_t matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc_handle, const void* alpha, const void* a,
                       cublasLtMatrixLayout_t a_layout, const void* b, cublasLtMatrixLayout_t b_layout, const void* beta,
                       const void* c, cublasLtMatrixLayout_t, void* d, cublasLtMatrixLayout_t d_layout,
                       const cublasLtMatmulAlgo_t* algo, void* workspace, size_t workspace_bytes, cudaStream_t stream) {
   const auto& desc = as<Description>(desc_handle);
-  size_t index;
-  std::memcpy(&index, algo, sizeof index);
+  const size_t index = algo->data[0];
   Found plan;
   {
     const std::lock_guard lock(found_mutex);
@@ -332,7 +360,8 @@ cublasStatus_t matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc_handle,
       return refuse(CUBLAS_STATUS_INVALID_VALUE, "scales do not lie inside device memory");
     }
   }
-  auto* product = new Product{desc, la, lb, ld, a, b, d, *static_cast<const float*>(alpha), *static_cast<const float*>(beta)};
+  auto* product = new Product{desc, la, lb, ld, a, b, d, *static_cast<const float*>(alpha), *static_cast<const float*>(beta),
+                              algo->data[1]};
   const Call call{nullptr, [](void* p) { static_cast<Product*>(p)->run(); }, [](void* p) { delete static_cast<Product*>(p); },
                   product};
   return enqueue_work(stream, call) == 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
@@ -347,7 +376,7 @@ const CublasLt& cublaslt() {
   using namespace cuda_host;
   static const CublasLt library{create,         destroy,           status_string,      desc_create,    desc_destroy,
                                 desc_set,       layout_create,     layout_destroy,     preference_create, preference_destroy,
-                                preference_set, heuristic,         matmul};
+                                preference_set, heuristic,         algorithm_check,    version,        matmul};
   return library;
 }
 

@@ -80,6 +80,8 @@ struct Geometry {
 int enqueue_grid(void* stream, const Geometry& geometry, const Call& call);
 /// Enqueues host code that stands for a library's kernel: it may touch device memory, under the stream's identity.
 int enqueue_work(void* stream, const Call& call);
+/// Work that is running claims to have taken this long: events' times, not the host's.
+void spend(double milliseconds);
 /// True when the device can read p.
 bool is_device_visible(const void* p);
 /// Bytes of device memory from p to the end of its allocation; 0 for other memory.

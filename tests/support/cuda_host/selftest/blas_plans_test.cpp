@@ -57,6 +57,53 @@ TEST_CASE("a problem is planned once per alignment of its operands, and not at a
   CHECK(plans.size() == 2);
 }
 
+TEST_CASE("the fastest of several algorithms is taken, and can be adopted by another stream") {
+  Stream stream = Stream::cuda(0);
+  BlasPlans& plans = stream.blas_plans();
+  DeviceBuffer a(stream, DType::f32, {64}, normal_values(64, 1)), b(stream, DType::f32, {64}, normal_values(64, 2)),
+      d(stream, DType::f32, {16}), first(stream, DType::f32, {16});
+  const BlasProblem p{.m = 4, .n = 4, .k = 16, .lda = 4, .ldb = 16, .ldd = 4};
+  auto run = [&](Stream& on, const DeviceBuffer& out) {
+    on.blas_plans().run(on, p, {.a = device_pointer<float>(a), .b = device_pointer<float>(b), .d = device_pointer<float>(out)});
+  };
+  plans.select(BlasPlans::Selection::fastest);
+  run(stream, d);
+  const std::vector<BlasPlans::Choice> choices = plans.choices();
+  REQUIRE(choices.size() == 1);
+  CHECK(choices[0].candidates == 3);
+  CHECK(choices[0].milliseconds == Approx(100).margin(90));
+  CHECK(choices[0].problem == "NN f32 x f32 -> f32 m 4 n 4 k 16 ld 4 16 4 aligned 256 256 256");
+  CHECK(blas_library() == "cuBLASLt 13.1.0");
+
+  Stream other = Stream::cuda(0), late = Stream::cuda(0);
+  run(other, first);  // the library's first proposal adds in another order
+  other.synchronize();
+  const std::vector<float> proposed = first.floats();
+  CHECK(proposed != d.floats());
+  other.blas_plans().adopt(choices);
+  run(other, first);
+  other.synchronize();
+  CHECK(first.floats() == d.floats());
+  CHECK(other.blas_plans().choices()[0].algorithm == choices[0].algorithm);
+  late.blas_plans().adopt(choices);
+  run(late, first);
+  late.synchronize();
+  CHECK(late.blas_plans().choices()[0].algorithm == choices[0].algorithm);
+  CHECK(late.blas_plans().choices()[0].candidates == 0);
+
+  // What the library refuses is chosen anew; what is no algorithm is refused.
+  BlasPlans::Choice foreign = choices[0];
+  foreign.algorithm[0] = 'f';
+  Stream fresh = Stream::cuda(0);
+  fresh.blas_plans().adopt({foreign});
+  run(fresh, first);
+  fresh.synchronize();
+  CHECK(first.floats() == proposed);
+  foreign.algorithm = "12zz";
+  CHECK_THROWS_WITH(fresh.blas_plans().adopt({foreign}),
+                    Catch::Contains("'12zz' is no algorithm for NN f32") && Catch::Contains("expected 128 hexadecimal digits"));
+}
+
 TEST_CASE("fp8 products are scaled, by tensor and by row") {
   Stream stream = Stream::cuda(0);
   // 1 and 2: 0x38 and 0x40 in e4m3, 0x3c and 0x40 in e5m2.

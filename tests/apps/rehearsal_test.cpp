@@ -1,0 +1,128 @@
+#include "apps/rehearsal.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "apps/available_memory.h"
+#include "core/cuda/blas_plans.h"
+#include "tests/support/devices.h"
+#include "tests/support/engine_run.h"
+#include "tests/support/layout_run.h"
+#include "tests/support/nccl_ranks.h"
+
+// Before the first step of a GPU everything is planned: after a rehearsal no product is planned any more, and memory is the
+// plan's block.
+
+using namespace ottava;
+using namespace ottava::test;
+
+namespace {
+
+Experiment experiment_of(DType compute) {
+  Experiment e{.config = {}, .tokenizer = nullptr, .mesh = Mesh({.dp_shard = 1}, 1), .shape = tiny_shape(tiny_llama(), 1, 16), .decisions = {}};
+  e.shape.parameters.compute = compute;
+  e.shape.micro_batches = 2;
+  e.shape.validation_batch = 2;
+  e.shape.validation_sequence = 12;
+  return e;
+}
+
+// Catch's assertions belong to one thread, ranks are several.
+void require(bool holds, const char* text) {
+  if (!holds) throw std::runtime_error(text);
+}
+
+bool has_gpu() {
+  const std::vector<Device> all = devices();
+  return std::any_of(all.begin(), all.end(), [](Device d) { return d.type == DeviceType::cuda; });
+}
+
+struct Trained {
+  std::vector<double> loss;
+  int64_t besides_bytes = 0;  ///< taken of the GPU, less the plan
+  size_t plans = 0;
+};
+
+/// Four steps with graphs and validations between them, after a rehearsal.
+Trained rehearse_and_train(Experiment& e, RankGroups& ranks, Device device) {
+  Stream stream = Stream::cuda(device.index);
+  const StepPlan plan = record_step(e.shape, device, ranks);
+  const int64_t before = gpu_bytes_in_use(device);
+  rehearse(e, plan, stream, ranks);
+  require(gpu_bytes_in_use(device) == before, "the rehearsal keeps memory");
+  Trained out;
+  out.plans = stream.blas_plans().size();
+  Arena arena(plan.memory, device);
+  TrainingEngine engine(e.shape, stream, arena, ranks, plan.matmul_workspace_bytes);
+  engine.parameters().initialise(3);
+  engine.graphs().enable(*ranks.world);
+  const int64_t count = e.shape.micro_batches * e.shape.batch * e.shape.sequence;
+  const auto tokens = random_tokens(std::max<int64_t>(count, 24), e.shape.model.vocab_size, 1);
+  const HostTokens host{.inputs = tokens, .targets = tokens, .document_start = {}, .positions = {}};
+  for (int step = 1; step <= 4; ++step) {
+    out.loss.push_back(engine.train_step(host, {.learning_rate = 1e-3, .optimizer_step = step, .valid_tokens = count}).loss_sum);
+    out.loss.push_back(engine.validate(host));
+  }
+  require(stream.blas_plans().size() == out.plans, "a product was planned after the rehearsal");
+  out.besides_bytes = gpu_bytes_in_use(device) - before - plan.memory.total_bytes();
+  return out;
+}
+
+size_t gemm_entries(const Experiment& e) {
+  return static_cast<size_t>(std::ranges::count_if(e.decisions.entries, [](const auto& x) { return x.name.starts_with(kGemmDecisions); }));
+}
+
+}  // namespace
+
+TEST_CASE("after a rehearsal nothing is planned any more, memory is the plan, and decisions repeat the run") {
+  if (!has_gpu()) return;
+  const Device gpu{DeviceType::cuda, 0};
+  for (DType compute : {DType::f32, DType::bf16}) {
+    RankGroups ranks = solo_rank_groups();
+    Experiment e = experiment_of(compute);
+    e.decisions.entries = {{"parallelism.fsdp_reduce_every_microbatch", "false", "stays"}};
+    const Trained first = rehearse_and_train(e, ranks, gpu);
+    CHECK(first.plans > 10);
+    CHECK(gemm_entries(e) == first.plans + 1);
+    CHECK(e.decisions.entries[0].reason == "stays");
+    CHECK(first.besides_bytes <= kGpuLibraryBytes);
+    if (cuda::device_name(0) == "host execution layer") CHECK(first.besides_bytes == 0);  // its libraries take nothing
+    const Decisions::Entry& library = *e.decisions.find("gemm library");
+    CHECK(library.value.starts_with("cuBLASLt "));
+    CHECK(e.decisions.entries.back().reason.find("the fastest of") != std::string::npos);
+
+    // Followed: nothing is measured, and every bit is the same.
+    const uint64_t hash = e.decisions.hash();
+    const Trained again = rehearse_and_train(e, ranks, gpu);
+    CHECK(again.loss == first.loss);
+    CHECK(e.decisions.hash() == hash);
+    CHECK(e.decisions.entries.back().reason == "as decided before");
+
+    for (Decisions::Entry& entry : e.decisions.entries) {
+      if (entry.name == "gemm library") entry.value = "cuBLASLt 1.2.3 on another GPU";
+    }
+    CHECK_THROWS_WITH(rehearse_and_train(e, ranks, gpu),
+                      Catch::Contains("[decisions] algorithms of matrix products were decided with cuBLASLt 1.2.3 on another GPU") &&
+                          Catch::Contains("--redecide"));
+  }
+}
+
+TEST_CASE("rank 0's algorithms are everybody's") {
+  if (nccl_ranks(2) < 2) return;
+  std::vector<Decisions> decided(2);
+  std::vector<double> besides(2);
+  run_nccl_mesh({.dp_shard = 2}, [&](std::unique_ptr<RankGroups> groups, int rank) {
+    Experiment e = experiment_of(DType::bf16);
+    besides[static_cast<size_t>(rank)] = static_cast<double>(rehearse_and_train(e, *groups, {DeviceType::cuda, rank}).besides_bytes);
+    decided[static_cast<size_t>(rank)] = e.decisions;
+  });
+  CHECK(decided[0] == decided[1]);
+  CHECK(besides[1] <= static_cast<double>(kGpuLibraryBytes));
+}
+
+TEST_CASE("a GPU's memory is told as plan and what came besides") {
+  CHECK(gpu_memory_text({.plan_bytes = 3 << 20, .besides_bytes = 1 << 20}) ==
+        "GPU memory: plan 3.0 MiB, and 1.0 MiB that libraries, connections and graphs took besides (of the 1024 MiB kept for them)");
+  CHECK(gpu_memory_text({.plan_bytes = 3 << 20, .besides_bytes = kGpuLibraryBytes + 1}).find("(more than the 1024 MiB kept for them)") !=
+        std::string::npos);
+}
