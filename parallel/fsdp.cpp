@@ -280,15 +280,15 @@ void Fsdp::scatter_gradients(int index) {
   r.is_last = is_last_micro_batch_;
   Allocation segments;
   if (unit.packing) {
-    segments = arena_.allocate("packed.gradient", options_.reduce, {unit.pack.numel() * ranks_.dp_shard->size()},
-                               MemoryCategory::unsharded);
+    const int64_t segment = unit.packing->segment_elements();  // longer than that of the weights, of which FP8 takes some
+    segments = arena_.allocate("packed.gradient", options_.reduce, {segment * ranks_.dp_shard->size()}, MemoryCategory::unsharded);
     fill_zero(stream_, segments);
     for (size_t i = 0; i < unit.packed.size(); ++i) {
       Allocation& gradient = whole_at(unit.packed[i]).gradient;
       if (gradient) unit.packing->pack(stream_, gradient, i, segments);
       gradient.release();
     }
-    r.pack_sum = arena_.allocate("packed.sum", options_.reduce, {unit.pack.numel()}, MemoryCategory::unsharded);
+    r.pack_sum = arena_.allocate("packed.sum", options_.reduce, {segment}, MemoryCategory::unsharded);
     r.sources.push_back(segments);
   }
   for (int p : unit.parameters) {

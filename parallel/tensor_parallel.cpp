@@ -13,8 +13,9 @@ TensorParallelGroup::TensorParallelGroup(Communicator& communicator)
 Allocation TensorParallelGroup::gather_rows(Stream& stream, Arena& arena, const Allocation& x, std::string_view label) const {
   if (size_ == 1) return x;
   const Tensor& local = x;
-  Allocation all = arena.allocate(std::string(label) + ".gathered", local.dtype, {local.rows() * size_, local.cols()},
-                                  MemoryCategory::scratch);
+  const bool is_vector = local.shape.rank() == 1;
+  const Shape whole = is_vector ? Shape{local.numel() * size_} : Shape{local.rows() * size_, local.cols()};
+  Allocation all = arena.allocate(std::string(label) + ".gathered", local.dtype, whole, MemoryCategory::scratch);
   communicator_->all_gather(stream, {.send = local, .recv = all, .label = label}).wait(stream);
   return all;
 }

@@ -19,7 +19,7 @@ class TensorParallelGroup {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  /// x [n,C] of every rank, in rank order: [n * size, C].
+  /// x [n,C] of every rank, in rank order: [n * size, C]; a vector [n] likewise.
   Allocation gather_rows(Stream& stream, Arena& arena, const Allocation& x, std::string_view label) const;
   /// Sum over ranks of x [N,C]; this rank's rows [N / size, C].
   Allocation reduce_scatter_rows(Stream& stream, Arena& arena, const Allocation& x, std::string_view label) const;

@@ -1,0 +1,39 @@
+#include "tests/support/float8_shape.h"
+
+#include "fp8/recipe.h"
+#include "tests/support/engine_run.h"
+
+namespace ottava::test {
+
+TrainingShape in_float8(TrainingShape shape, const Float8Config& config, int tp) {
+  const LlamaParameters table = llama_parameters(shape.model);
+  shape.parameters.compute = DType::bf16;
+  shape.float8_policy = fp8::decide_policy(config, llama_policy_inputs(table, tp, shape.sequence));
+  shape.float8 = llama_float8(table, shape.float8_policy, config, tp);
+  shape.parameters.float8 = shape.float8.weights;
+  return shape;
+}
+
+TrainingShape float8_step() {
+  LlamaConfig model;
+  model.dim = 64;
+  model.layers = 2;
+  model.heads = 4;
+  model.kv_heads = 2;
+  model.head_dim = 16;
+  model.ffn_dim = 192;
+  model.vocab_size = 320;
+  TrainingShape shape = tiny_shape(model, 8, 32);
+  shape.model_options.loss_chunk_rows = 32;
+  shape.max_norm = 1;
+  shape.groups.assign(llama_parameters(model).specs.size(), {.weight_decay = 0.1f, .lr_factor = 1});
+  shape.parameters.compute = DType::bf16;
+  return shape;
+}
+
+std::vector<std::string> all_recipes() {
+  const std::vector<std::string_view> names = fp8::recipe_names();
+  return {names.begin(), names.end()};
+}
+
+}  // namespace ottava::test
