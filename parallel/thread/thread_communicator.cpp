@@ -34,7 +34,9 @@ void run_thread_ranks(const ThreadRanks& options, const std::function<void(Commu
     log::set_rank({r, n, r != 0});
     set_parallel_threads(options.threads_per_rank);
     auto state = shared->states[static_cast<size_t>(r)];
-    auto world = make_host_world(threads::make_transport(shared, state, "world", ranks, r, 0), state);
+    std::shared_ptr<HostTransport> transport = threads::make_transport(shared, state, "world", ranks, r, 0);
+    if (options.wrap) transport = options.wrap(std::move(transport));
+    auto world = make_host_world(std::move(transport), state);
     try {
       body(*world);
     } catch (const std::exception& error) {

@@ -224,6 +224,22 @@ TEST_CASE("logits that are gathered give the loss of those that are not") {
   check_layout(whole, single, {.dp_shard = 2, .tp = 2, .micro_batches = 2});
 }
 
+TEST_CASE("calls that take their time change no bit: bytes are used again when they have ended, not when they were asked for") {
+  TrainingShape whole = whole_step();
+  whole.model.layers = 4;
+  whole.groups.clear();
+  for (int prefetch : {1, 3}) {
+    for (bool every : {true, false}) {
+      INFO("prefetch " << prefetch << ", reduced after every micro-batch " << every);
+      whole.parameters.prefetch = prefetch;
+      whole.parameters.reduce_every_micro_batch = every;
+      const Layout layout = {.dp_replicate = 2, .dp_shard = 2, .micro_batches = 2};
+      require_same_bits(train_slowly_on(whole, layout, 2), train_on(whole, layout, 2));
+    }
+  }
+  require_same_bits(train_slowly_on(whole, {.dp_shard = 3, .tp = 2}, 2), train_on(whole, {.dp_shard = 3, .tp = 2}, 2));
+}
+
 TEST_CASE("units gathered ahead change memory and no bit") {
   TrainingShape whole = whole_step();
   whole.model.layers = 4;

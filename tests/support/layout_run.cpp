@@ -1,7 +1,11 @@
 #include "tests/support/layout_run.h"
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <numeric>
+#include <random>
+#include <thread>
 
 #include "core/ops/cross_entropy.h"
 #include "parallel/nccl/nccl_communicator.h"
@@ -94,6 +98,37 @@ std::vector<int> everyone(const Layout& layout) {
   return ranks;
 }
 
+// Each transaction takes up to 2 ms more before and after its bytes move, another time on each rank.
+class SlowTransport final : public HostTransport {
+ public:
+  explicit SlowTransport(std::shared_ptr<HostTransport> inner) : inner_(std::move(inner)), draw_(static_cast<uint32_t>(++made_)) {}
+  std::string_view name() const override { return inner_->name(); }
+  void run(std::span<const CollectiveCall> calls) override {
+    linger();
+    inner_->run(calls);
+    linger();
+  }
+  std::shared_ptr<HostTransport> split(const std::string& axis, const std::vector<int>& world_ranks, int rank, int ordinal) override {
+    return std::make_shared<SlowTransport>(inner_->split(axis, world_ranks, rank, ordinal));
+  }
+
+ private:
+  void linger() { std::this_thread::sleep_for(std::chrono::microseconds(draw_() % 2000)); }
+
+  std::shared_ptr<HostTransport> inner_;
+  std::minstd_rand draw_;
+  static inline std::atomic<int> made_ = 0;
+};
+
+LayoutCurve train_with(const ThreadRanks& how, const TrainingShape& whole, const Layout& layout, int steps, Device device) {
+  std::vector<RankCurve> ranks(static_cast<size_t>(layout.world_size()));
+  run_thread_ranks(how, [&](Communicator& world) {
+    auto groups = std::make_unique<RankGroups>(world.split("world", everyone(layout)), world.split("world", everyone(layout)), layout.mesh());
+    ranks[static_cast<size_t>(world.rank())] = train_rank(whole, layout, steps, std::move(groups), device);
+  });
+  return combine(whole, layout, std::move(ranks));
+}
+
 }  // namespace
 
 TrainingShape shape_on(const TrainingShape& whole, const Layout& layout) {
@@ -109,13 +144,13 @@ LayoutCurve train_on(const TrainingShape& whole, const Layout& layout, int steps
   return train_on(whole, layout, steps, devices().front());
 }
 
+LayoutCurve train_slowly_on(const TrainingShape& whole, const Layout& layout, int steps) {
+  const auto slow = [](std::shared_ptr<HostTransport> transport) { return std::make_shared<SlowTransport>(std::move(transport)); };
+  return train_with({.ranks = layout.world_size(), .wrap = slow}, whole, layout, steps, devices().front());
+}
+
 LayoutCurve train_on(const TrainingShape& whole, const Layout& layout, int steps, Device device) {
-  std::vector<RankCurve> ranks(static_cast<size_t>(layout.world_size()));
-  run_thread_ranks({.ranks = layout.world_size()}, [&](Communicator& world) {
-    auto groups = std::make_unique<RankGroups>(world.split("world", everyone(layout)), world.split("world", everyone(layout)), layout.mesh());
-    ranks[static_cast<size_t>(world.rank())] = train_rank(whole, layout, steps, std::move(groups), device);
-  });
-  return combine(whole, layout, std::move(ranks));
+  return train_with({.ranks = layout.world_size()}, whole, layout, steps, device);
 }
 
 void run_nccl_mesh(const Layout& layout, const std::function<void(std::unique_ptr<RankGroups>, int rank)>& body) {
