@@ -4,11 +4,14 @@
 #include <filesystem>
 
 #include "apps/available_memory.h"
+#include "apps/float8_speedup.h"
 #include "apps/rehearsal.h"
+#include "core/cuda/runtime.h"
 #include "core/io/file.h"
 #include "core/log.h"
 #include "parallel/agree.h"
 #include "parallel/bootstrap.h"
+#include "parallel/checkpoint/checksum.h"
 #include "parallel/checkpoint/folder.h"
 
 namespace ottava {
@@ -95,6 +98,29 @@ Decisions::Entry decide_reduction(const Need& once) {
           fmt::format("whole gradients would take {}, of {} free", mib(once.bytes), mib(once.available))};
 }
 
+// FP8 where it is faster, by rank 0's measurement of every shape, which holds for all because their GPUs are the same.
+void decide_float8(Experiment& e, RankGroups& ranks, Device device, const Decisions& saved) {
+  if (device.type == DeviceType::cuda) {
+    require_equal_everywhere(*ranks.control, "the GPU model, on which quantize.linear.float8.auto measures",
+                             checkpoint::text_checksum(cuda::device_name(device.index)));
+  }
+  if (ranks.control->rank() == 0) {
+    Stream stream = device.type == DeviceType::cuda ? Stream::cuda(device.index) : Stream::cpu();
+    for (const ProductShape& shape : float8_shapes(e.shape.float8_policy, e.shape.batch * e.shape.sequence)) {
+      const std::string name = decision_name(shape);
+      const Decisions::Entry* before = saved.find(name);
+      e.decisions.entries.push_back(before ? *before
+                                           : Decisions::Entry{name, fmt::format("{:.3f}", measure_float8_speedup(stream, shape)),
+                                                              "time of the bf16 products over that of FP8 with its casts"});
+    }
+  }
+  e.decisions = share(e.decisions, *ranks.control);
+  for (const Decisions::Entry& entry : e.decisions.entries) {
+    if (entry.name.starts_with("quantize.")) log::info("Decided: {} = {} ({})", entry.name, entry.value, entry.reason);
+  }
+  apply_measured_float8(e, e.decisions);
+}
+
 }  // namespace
 
 void settle_decisions(Experiment& e, RankGroups& ranks, Device device, DecisionSource source) {
@@ -106,6 +132,9 @@ void settle_decisions(Experiment& e, RankGroups& ranks, Device device, DecisionS
   e.decisions = {.made_for = made_for, .entries = {}};
   for (const Decisions::Entry& entry : saved.entries) {
     if (entry.name.starts_with(kGemmDecisions)) e.decisions.entries.push_back(entry);  // followed in rehearse()
+  }
+  if (e.shape.float8.is_on() && e.config.float8.automatic && e.config.float8.auto_decisions.empty()) {
+    decide_float8(e, ranks, device, saved);
   }
   if (is_left_to_us(e)) {
     TrainingShape once = e.shape;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "apps/float8_speedup.h"
 #include "core/error.h"
 #include "core/io/file.h"
 #include "models/hf_config.h"
@@ -103,10 +104,24 @@ void check_tensor_parallel(const LlamaConfig& m, const Config& c, int tp) {
   }
 }
 
-void resolve_float8(const Config& c, const LlamaParameters& table, int tp, std::optional<int> compute_capability, TrainingShape& shape) {
+// Where `auto` finds its ratios. A GPU's are measured later (settle_decisions); until then every candidate runs in FP8.
+std::function<double(const fp8::PolicyGemm&, const fp8::Recipe&)> speedups(const Config& c, const Decisions* measured, bool on_gpu, int64_t tokens) {
+  if (!c.float8.automatic) return {};
+  if (measured) return speedups_of(*measured, tokens);
+  if (!c.float8.auto_decisions.empty()) {
+    const std::string path = find_input(c, "quantize.linear.float8.auto_decisions", c.float8.auto_decisions).string();
+    return speedups_of(parse_decisions(read_file(path), path), tokens);
+  }
+  if (on_gpu) return [](const fp8::PolicyGemm&, const fp8::Recipe&) { return 1.0; };
+  return {};
+}
+
+void resolve_float8(const Config& c, const LlamaParameters& table, int tp, std::optional<int> compute_capability, const Decisions* measured,
+                    TrainingShape& shape) {
   const int64_t tokens = shape.batch * shape.sequence;
   fp8::PolicyInputs inputs = llama_policy_inputs(table, tp, tokens);
   if (compute_capability) inputs.hardware = fp8::recipes_of_compute_capability(*compute_capability);
+  inputs.measured_speedup = speedups(c, measured, compute_capability.has_value(), tokens);
   shape.float8_policy = fp8::decide_policy(c.float8, inputs);
   shape.float8 = llama_float8(table, shape.float8_policy, c.float8, tp);
   shape.parameters.float8 = shape.float8.weights;
@@ -165,8 +180,12 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
   shape.max_norm = static_cast<float>(c.training.max_norm);
   const LlamaParameters table = llama_parameters(shape.model);
   shape.groups = resolve_groups(c.optimizer, table.specs);
-  if (c.model.uses_float8()) resolve_float8(c, table, mesh.size(MeshAxis::tp), compute_capability, shape);
-  return {c, std::move(tokenizer), mesh, std::move(shape), {}, batches.global};
+  if (c.model.uses_float8()) resolve_float8(c, table, mesh.size(MeshAxis::tp), compute_capability, nullptr, shape);
+  return {c, std::move(tokenizer), mesh, std::move(shape), {}, batches.global, compute_capability};
+}
+
+void apply_measured_float8(Experiment& e, const Decisions& measured) {
+  resolve_float8(e.config, llama_parameters(e.shape.model), e.mesh.size(MeshAxis::tp), e.compute_capability, &measured, e.shape);
 }
 
 std::string model_title(const ModelConfig& c) {

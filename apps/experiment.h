@@ -20,6 +20,7 @@ struct Experiment {
   TrainingShape shape;
   Decisions decisions;       ///< apps/decide.h
   int64_t global_batch = 0;  ///< sequences per optimizer step, all ranks
+  std::optional<int> compute_capability;
   int64_t tokens_per_step() const { return global_batch * shape.sequence; }
 };
 
@@ -28,6 +29,9 @@ struct Experiment {
 /// GPU (90 for 9.0), which decides the FP8 recipes that there are; absent: a CPU, which runs all of them.
 Experiment resolve_experiment(const Config& config, std::shared_ptr<const Tokenizer> tokenizer, int world_size,
                               std::optional<int> compute_capability = {});
+
+/// Decides the FP8 policy again from measured speedups (quantize.linear.float8.auto; float8_speedup.h).
+void apply_measured_float8(Experiment& experiment, const Decisions& measured);
 
 /// "llama3 8B", or "llama3 8B with other dimensions" where the configuration changes the flavor's.
 std::string model_title(const ModelConfig& config);

@@ -37,6 +37,8 @@ void declare(config::Section& s, Float8Config& c) {
       .meaning("last blocks that stay in high precision");
   s.field("auto", c.automatic)
       .meaning("measure each GEMM with its casts before step 1, keep FP8 only where it is faster");
+  s.field("auto_decisions", c.auto_decisions)
+      .meaning("auto: take the measurements from this decisions.json, of a run on the GPU, instead of making them");
   s.field("emulate", c.emulate)
       .meaning("run a recipe that the GPU lacks, in BF16 arithmetic on the same bytes");
   s.field("power_of_two_scales", c.power_of_two_scales).meaning("round scales down to powers of two");
@@ -61,6 +63,9 @@ void declare(config::Section& s, Float8Config& c) {
 }
 
 void validate(const Float8Config& c, config::Problems& problems) {
+  if (!c.auto_decisions.empty() && !c.automatic) {
+    problems.add("quantize.linear.float8.auto_decisions", "only auto reads measurements, and quantize.linear.float8.auto is false");
+  }
   if (c.recipe_name != "delayed") {
     for (const char* key : {"amax_history_length", "margin"}) {
       std::string path = fmt::format("quantize.linear.float8.{}", key);

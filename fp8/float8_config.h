@@ -24,6 +24,7 @@ struct Float8Config {
   std::vector<Float8PolicyConfig> policy;
   int64_t high_precision_first_blocks = 0, high_precision_last_blocks = 0;
   bool automatic = false;  ///< key `auto`
+  std::string auto_decisions;
   bool emulate = false;
   bool power_of_two_scales = false;
   int64_t amax_history_length = 1024, margin = 0;  ///< recipe `delayed`
