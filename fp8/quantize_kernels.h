@@ -11,7 +11,7 @@ struct QuantizeCounts {
   int64_t underflow = 0, saturation = 0;
 };
 
-inline constexpr int64_t kMostSquares = 2;
+inline constexpr int64_t kMostSquares = 32;
 
 /// Pieces of one row of n elements; pointers are of the kernel's element type. `block` elements share a
 /// scale, the last block may be short. `e5m2` chooses the format.

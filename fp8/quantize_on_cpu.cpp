@@ -11,10 +11,9 @@ namespace {
 
 using namespace fp8;
 
-constexpr int64_t kTile = 128;
-constexpr int64_t kPanel =
-    kMostSquares * kTile;             // columns read at a time, of 128 rows: 64 KiB of bf16, for the L2 cache
-constexpr int64_t kMostBlocks = 128;  // scales looked up at a time
+constexpr int64_t kTile = 128, kPanel = 2 * kTile;
+/// Columns of 128 rows that are read together: 1 MiB of bf16, for the L2 cache.
+constexpr int64_t kWidestSlab = kMostSquares * kTile;
 
 class Quantizer {
  public:
@@ -27,42 +26,29 @@ class Quantizer {
         element_(static_cast<int64_t>(size_of(args.x.dtype))) {}
 
   void run() {
-    if (a_.granularity == Granularity::tensor && !a_.out.empty() && !a_.transposed.empty())
-      return run_in_bands();
-    // Rows are read in one piece where nothing but they matters; else one read of a tile serves both outputs.
-    // A row's scale is known only at its end, so that tiles cannot make it.
-    const bool in_tiles = a_.granularity == Granularity::block_128x128 ||
-                          (!a_.transposed.empty() && a_.granularity != Granularity::row);
-    const bool tiles_write_out = in_tiles && !a_.out.empty();
-    if (!in_tiles && !a_.out.empty()) {
+    // Rows are read in one piece where nothing but they matters; else one read of a slab serves both outputs.
+    // A row's scale is known only at its end, so that slabs cannot make it.
+    const bool slabs_write_out =
+        !a_.out.empty() && (a_.granularity == Granularity::block_128x128 ||
+                            (!a_.transposed.empty() && a_.granularity != Granularity::row));
+    if (!a_.out.empty() && !slabs_write_out) {
       parallel_for(rows_, 16, [&](int64_t begin, int64_t end) {
         QuantizeCounts counts;
         for (int64_t r = begin; r < end; ++r) rows_of_out_.quantize_row(r, at(r, 0), counts_or_null(counts));
         rows_of_out_.add(counts);
       });
     }
-    if (a_.transposed.empty() && !tiles_write_out) return;
-    const int64_t across = (cols_ + kPanel - 1) / kPanel, panels = (rows_ + kTile - 1) / kTile * across;
-    parallel_for(panels, 1, [&](int64_t begin, int64_t end) {
+    if (a_.transposed.empty() && !slabs_write_out) return;
+    const int64_t bands = (rows_ + kTile - 1) / kTile;
+    int64_t width = kWidestSlab;
+    auto across = [&] { return (cols_ + width - 1) / width; };
+    while (width > kPanel && bands * across() < 4 * parallel_threads()) width /= 2;
+    parallel_for(bands * across(), 1, [&](int64_t begin, int64_t end) {
       QuantizeCounts counts;
-      for (int64_t p = begin; p < end; ++p)
-        quantize_panel(p / across * kTile, p % across * kPanel, tiles_write_out, counts);
-      rows_of_out_.add(counts);
-    });
-  }
-
-  /// One scale for everything: rows are read as they lie, and their bytes are turned while they are in the
-  /// cache.
-  void run_in_bands() const {
-    parallel_for(rows_, kTile, [&](int64_t begin, int64_t end) {
-      QuantizeCounts counts;
-      for (int64_t r0 = begin; r0 < end; r0 += kTile) {
-        const int64_t h = std::min(kTile, end - r0);
-        for (int64_t r = r0; r < r0 + h; ++r) rows_of_out_.quantize_row(r, at(r, 0), counts_or_null(counts));
-        for (int64_t c0 = 0; c0 < cols_; c0 += kTile) {
-          turn_tile(a_.out.bytes.as<uint8_t>() + r0 * cols_ + c0, cols_, r0, c0, h,
-                    std::min(kTile, cols_ - c0));
-        }
+      for (int64_t slab = begin; slab < end; ++slab) {
+        const int64_t r0 = slab / across() * kTile, c0 = slab % across() * width;
+        quantize_slab({r0, c0, std::min(kTile, rows_ - r0), std::min(width, cols_ - c0)}, slabs_write_out,
+                      counts);
       }
       rows_of_out_.add(counts);
     });
@@ -76,35 +62,49 @@ class Quantizer {
   }
   QuantizeCounts* counts_or_null(QuantizeCounts& counts) const { return rows_of_out_.counts_or_null(counts); }
 
-  void quantize_panel(int64_t r0, int64_t c0, bool write_out, QuantizeCounts& counts) const {
-    const int64_t h = std::min(kTile, rows_ - r0), w = std::min(kPanel, cols_ - c0);
-    prefetch(r0, c0 + kPanel, h);
-    uint8_t buffer[kTile * kPanel];
-    const uint8_t* codes = buffer;
-    int64_t stride = kPanel;
-    if (a_.granularity == Granularity::tensor || a_.granularity == Granularity::block_128x128) {
-      float scales[kMostSquares];
-      uniform_scales(r0, c0, h, w, scales);
-      uint8_t* target = buffer;
-      if (write_out) {
-        target = a_.out.bytes.as<uint8_t>() + r0 * cols_ + c0;
-        stride = cols_;
+  /// Part of x: `height` rows, at most a tile's, of `width` columns.
+  struct Slab {
+    int64_t r0, c0, height, width;
+  };
+
+  /// `out` row by row, as x lies in memory; then `transposed` panel by panel, while x or its codes are in the cache.
+  void quantize_slab(const Slab& s, bool write_out, QuantizeCounts& counts) const {
+    const bool uniform =
+        a_.granularity == Granularity::tensor || a_.granularity == Granularity::block_128x128;
+    QuantizeCounts* own = counts_or_null(counts);
+    float scales[kMostSquares];
+    if (uniform) uniform_scales(s, scales);
+    for (int64_t r = s.r0; write_out && r < s.r0 + s.height; ++r) {
+      if (uniform) {
+        kernels_.encode[a_.x.dtype](at(r, s.c0), s.width, kTile, scales, e5m2_,
+                                    a_.out.bytes.as<uint8_t>() + r * cols_ + s.c0, own);
+      } else {
+        rows_of_out_.quantize_blocks(r, s.c0, at(r, s.c0), s.width, own);
       }
-      for (int64_t r = 0; r < h; ++r) {
-        kernels_.encode[a_.x.dtype](at(r0 + r, c0), w, kTile, scales, e5m2_, target + r * stride,
-                                    counts_or_null(counts));
-      }
-      codes = target;
-    } else {
-      QuantizeCounts* own = counts_or_null(counts);
-      if (write_out) {
-        for (int64_t r = r0; r < r0 + h; ++r) rows_of_out_.quantize_blocks(r, c0, at(r, c0), w, own);
-      }
-      if (!a_.transposed.empty()) encode_columns(r0, c0, h, w, buffer, a_.out.empty() ? own : nullptr);
     }
     if (a_.transposed.empty()) return;
-    for (int64_t c = 0; c < w; c += kTile)
-      turn_tile(codes + c, stride, r0, c0 + c, h, std::min(kTile, w - c));
+    QuantizeCounts* turned = a_.out.empty() ? own : nullptr;
+    for (int64_t c = 0; c < s.width; c += kPanel) {
+      const Slab panel{s.r0, s.c0 + c, s.height, std::min(kPanel, s.width - c)};
+      if (!write_out) prefetch(s.r0, panel.c0 + kPanel, s.height);
+      uint8_t buffer[kTile * kPanel];
+      const uint8_t* codes = buffer;
+      int64_t stride = kPanel;
+      if (!uniform) {
+        encode_columns(panel, buffer, turned);
+      } else if (write_out) {
+        codes = a_.out.bytes.as<uint8_t>() + s.r0 * cols_ + panel.c0;
+        stride = cols_;
+      } else {
+        for (int64_t r = 0; r < s.height; ++r) {
+          kernels_.encode[a_.x.dtype](at(s.r0 + r, panel.c0), panel.width, kTile, scales + c / kTile, e5m2_,
+                                      buffer + r * kPanel, turned);
+        }
+      }
+      for (int64_t t = 0; t < panel.width; t += kTile) {
+        turn_tile(codes + t, stride, s.r0, panel.c0 + t, s.height, std::min(kTile, panel.width - t));
+      }
+    }
   }
 
   /// Through a buffer: rows of the transpose often lie a power of two apart, where few of them fit the cache
@@ -125,26 +125,26 @@ class Quantizer {
     }
   }
 
-  /// Of each 128 columns of the panel.
-  void uniform_scales(int64_t r0, int64_t c0, int64_t h, int64_t w, float* scales) const {
+  /// Of each 128 columns of the slab.
+  void uniform_scales(const Slab& s, float* scales) const {
     if (a_.granularity == Granularity::tensor) {
       std::fill_n(scales, kMostSquares, rows_of_out_.tensor_scale());
       return;
     }
     uint32_t amax[kMostSquares];
     float inverses[kMostSquares];
-    const int64_t squares = (w + kTile - 1) / kTile;
-    kernels_.square_amax[a_.x.dtype](at(r0, c0), cols_, {0, h, w}, amax);
+    const int64_t squares = (s.width + kTile - 1) / kTile;
+    kernels_.square_amax[a_.x.dtype](at(s.r0, s.c0), cols_, {0, s.height, s.width}, amax);
     rows_of_out_.scales_of(amax, squares, scales, inverses);
-    if (!a_.out.empty()) rows_of_out_.set_inverses(r0, c0, squares, inverses);
+    if (!a_.out.empty()) rows_of_out_.set_inverses(s.r0, s.c0, squares, inverses);
     for (int64_t i = 0; i < squares && !a_.transposed.empty(); ++i) {
-      rows_of_out_.set_turned_inverses(r0, c0 + i * kTile, 1, inverses + i);
+      rows_of_out_.set_turned_inverses(s.r0, s.c0 + i * kTile, 1, inverses + i);
     }
   }
 
   /// Codes in the order of x with the scales of x^T.
-  void encode_columns(int64_t r0, int64_t c0, int64_t h, int64_t w, uint8_t* buffer,
-                      QuantizeCounts* counts) const {
+  void encode_columns(const Slab& panel, uint8_t* buffer, QuantizeCounts* counts) const {
+    const auto [r0, c0, h, w] = panel;
     const int64_t block = std::min(scale_block(a_.granularity, kTile), kTile);
     for (int64_t b = 0; b < h; b += block) {
       const int64_t end = std::min(b + block, h);
@@ -182,6 +182,7 @@ void quantize(const Quantize& args) {
 }
 
 void dequantize(const Quantized& x, Granularity granularity, const Tensor& y) {
+  constexpr int64_t kMostBlocks = 128;  // inverse scales looked up at a time
   auto kernel = quantize_kernels().decode[y.dtype];
   const bool e5m2 = x.bytes.dtype == DType::e5m2;
   const ScaleLayout layout(granularity, y.rows(), y.cols());
