@@ -125,6 +125,7 @@ void resolve_float8(const Config& c, const LlamaParameters& table, int tp, std::
   shape.float8_policy = fp8::decide_policy(c.float8, inputs);
   shape.float8 = llama_float8(table, shape.float8_policy, c.float8, tp);
   shape.parameters.float8 = shape.float8.weights;
+  shape.parameters.float8_gradients = c.float8.enable_float8_gradient_all_to_all && shape.float8.is_on();
   const fp8::GemmDecision* output = shape.float8_policy.find("output");
   if (!output || !output->recipe) return;
   const int64_t chunk = std::min(shape.model_options.loss_chunk_rows, tokens), of = output->recipe->alignment();

@@ -259,7 +259,8 @@ std::string TrainingEngine::non_finite_operands() {
   constexpr size_t kNamed = 6;
   std::vector<std::string> found;
   for (size_t w = 0; w < weights.size(); ++w) {
-    if (weights[w]) found.push_back("w of " + parameters_->float8()->specs()[w].name);
+    const auto& specs = parameters_->float8()->specs();
+    if (weights[w]) found.push_back(w < specs.size() ? "w of " + specs[w].name : "a gradient that travels in FP8");
   }
   for (size_t slot = 0; slot < flags.size(); ++slot) {
     if (flags[slot]) found.push_back(fmt::format("{} of {}", slot % 2 ? "dy" : "x", float8_->options().products[slot / 2]));

@@ -43,7 +43,7 @@ Float8Weights::Float8Weights(Arena& arena, RankGroups& ranks, const std::vector<
   const auto count = static_cast<int64_t>(entries_.size());
   auto slots = [&](std::string_view name, DType dtype, Shape shape) { return arena.persistent(name, dtype, shape, MemoryCategory::data); };
   amax_ = slots("weight amaxes", DType::u32, {count});
-  non_finite_ = slots("weight flags", DType::u32, {count});
+  non_finite_ = slots("weight flags", DType::u32, {count + 1});
   if (options_.counts) counters_ = slots("weight counters", DType::i64, {count, 3});
   const bool delays = std::any_of(options_.specs.begin(), options_.specs.end(), [](const auto& s) { return s.is_delayed; });
   if (delays) {

@@ -83,7 +83,9 @@ class Float8Weights {
   // What was measured at the last refresh, per entry.
   const Tensor& amax() const { return amax_; }              ///< u32
   const Tensor& counters() const { return counters_; }      ///< i64 [entries, 3]; absent without statistics
-  const Tensor& non_finite() const { return non_finite_; }  ///< u32
+  const Tensor& non_finite() const { return non_finite_; }  ///< u32, one more than entries: the last is gradient_flag()
+  /// u32 [1]: raised by gradients that travel in FP8.
+  Tensor gradient_flag() const { return non_finite_.slice(non_finite_.numel() - 1, non_finite_.numel()); }
   fp8::AmaxHistory* history() { return history_.rows.empty() ? nullptr : &history_; }
 
  private:

@@ -294,7 +294,12 @@ void Fsdp::scatter_gradients(int index) {
   for (int p : unit.parameters) {
     Allocation gradient = std::exchange(whole_at(p).gradient, {});
     if (!gradient) continue;
-    const std::string& name = specs_[static_cast<size_t>(p)].name;
+    const ParameterSpec& spec = specs_[static_cast<size_t>(p)];
+    const std::string& name = spec.name;
+    if (options_.float8_gradients && Float8Exchange::takes(spec, shard(p).slice, ranks_.dp_shard->size())) {
+      r.exchanges.emplace_back(p, Float8Exchange(stream_, arena_, name, gradient, ranks_.dp_shard->size(), float8_->gradient_flag()));
+      continue;
+    }
     r.sources.push_back(in_reduce_type(gradient, name + ".reduced"));
     r.sums.emplace_back(p, Allocation{});
     if (summed_[static_cast<size_t>(p)] || options_.reduce != DType::f32) {
@@ -312,6 +317,7 @@ void Fsdp::scatter_gradients(int index) {
                                               .recv = sum ? sum.tensor() : shard(p).gradient,
                                               .label = specs_[static_cast<size_t>(p)].name});
   }
+  for (const auto& [p, exchange] : r.exchanges) exchange.start(stream_, *ranks_.dp_shard, specs_[static_cast<size_t>(p)].name);
   r.request = group.end();
   pending_ = std::move(r);
 }
@@ -343,6 +349,10 @@ void Fsdp::complete_reduction() {
   }
   for (auto& [p, sum] : r.sums) {
     if (sum) take_sum(p, sum);
+    summed_[static_cast<size_t>(p)] = true;
+  }
+  for (auto& [p, exchange] : r.exchanges) {
+    exchange.finish(stream_, arena_, shard(p).gradient, summed_[static_cast<size_t>(p)]);
     summed_[static_cast<size_t>(p)] = true;
   }
   if (r.is_last) sum_over_copies(r.unit);

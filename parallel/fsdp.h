@@ -8,6 +8,7 @@
 #include "core/memory/arena.h"
 #include "core/stream.h"
 #include "parallel/communicator.h"
+#include "parallel/float8_exchange.h"
 #include "parallel/float8_weights.h"
 #include "parallel/parameter_spec.h"
 #include "parallel/rank_groups.h"
@@ -40,6 +41,7 @@ struct FsdpOptions {
   bool reduce_every_micro_batch = true;  ///< false: whole gradients stay until the last micro-batch
   bool trains = true;                    ///< false: no gradients and no optimizer state (generation)
   Float8Weights::Options float8;         ///< weights that products read in FP8
+  bool float8_gradients = false;         ///< between shards (float8_exchange.h); with float8 alone
 };
 
 /// What the options ask of the table: shards of whole blocks where scales of blocks travel.
@@ -136,6 +138,7 @@ class Fsdp {
     Request request;
     std::vector<Allocation> sources;
     std::vector<std::pair<int, Allocation>> sums;
+    std::vector<std::pair<int, Float8Exchange>> exchanges;
     Allocation pack_sum;
   };
 

@@ -18,6 +18,7 @@ struct UnitGathers {
 struct UnitTraffic {
   UnitGathers gathers;
   UnitSize reductions;
+  UnitSize exchanges;  ///< gradients as FP8 bytes with scales, in bytes
 };
 
 void add_packed(UnitSize& size, const std::vector<ShardPacking::Item>& packed, int shards) {
@@ -48,8 +49,13 @@ std::vector<UnitTraffic> unit_traffic(std::span<const ParameterSpec> specs, cons
       if (!replaced[p]) weights[u].push_back(item);
       continue;
     }
+    const bool exchanged = options.float8_gradients && Float8Exchange::takes(specs[p], item.slice, at.shard_size);
+    if (exchanged) {
+      units[u].exchanges.elements += Float8Exchange::chunk_bytes(item.slice.numel()) + Float8Exchange::scale_bytes(item.slice.numel());
+      units[u].exchanges.calls += 2;
+    }
     for (UnitSize* size : {&units[u].reductions, &units[u].gathers.compute}) {
-      if (size == &units[u].gathers.compute && replaced[p]) continue;
+      if (size == &units[u].gathers.compute ? replaced[p] : exchanged) continue;
       size->elements += item.slice.numel();
       ++size->calls;
     }
@@ -139,6 +145,7 @@ void add_parameter_traffic(CommStats& out, std::vector<ParameterSpec> specs, con
       record.shards(Collective::all_gather, g.forward, times(gathers[u].forward), DType::u8, at.shard_size);
       record.shards(Collective::all_gather, g.backward, times(gathers[u].backward), DType::u8, at.shard_size);
       record.shards(Collective::reduce_scatter, units[u].reductions, reductions, options.reduce, at.shard_size);
+      record.shards(Collective::all_to_all, units[u].exchanges, reductions, DType::u8, at.shard_size);
     }
   }
   add_float8_exchange(record, specs, options, at);

@@ -19,7 +19,7 @@ LAST = 50
 
 def options(args, recipe):
     given = {"training.dataset_path": args.text, "training.steps": args.steps, "training.local_batch_size": 4,
-             "training.seq_len": 256, "lr_scheduler.warmup_steps": 20, "metrics.log_freq": 1, "checkpoint.enable": "false"}
+             "training.seq_len": 256, "lr_scheduler.warmup_steps": 20, "metrics.log_freq": 1, "training.threads": 1, "checkpoint.enable": "false"}
     if recipe != "bf16":
         given |= {"model.converters": "quantize.linear.float8", "quantize.linear.float8.recipe_name": recipe}
     if recipe == "delayed":
