@@ -19,7 +19,9 @@ std::string_view name_of(StepPart part);
 /// The parts of a step as CUDA graphs: the first step runs as it is (libraries make plans and connections), the second is
 /// recorded part by part and launched, later ones are launched alone. Then no host code of the step runs: the arena hands
 /// out nothing and FSDP's state stays as the end of a step leaves it, which is where the next one begins. That is harmless
-/// because a recording starts and ends in that state, and every address in it is what the plan says for that place.
+/// because a recording starts and ends in that state, and every address in it is what the plan says for that place. What
+/// the host has to do in every step (uploads, what the beginning of a step refreshes, forgetting stale weights) stands
+/// outside the parts.
 ///
 /// The middle micro-batches share the graph of the second one. Nothing that one of them allocates lives on in the next, so
 /// the addresses of any of them serve all.

@@ -140,6 +140,7 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
     if (float8_) float8_->finish_step(stream_);
     update(c);
   });
+  parameters_->weights_changed();  // the host's part of the update, also when the device's was launched as a graph
   check_products();
   StepOutputs out;
   if (stream_.type() == DeviceType::meta) return out;
@@ -184,7 +185,6 @@ void TrainingEngine::update(const StepContext& c) {
                        .first_element = s.rows.begin * (s.slice.rank() == 2 ? s.slice[1] : 1)});
   }
   adamw(stream_, tensors, shape_.adamw, scalars_, step_);
-  parameters_->weights_changed();
 }
 
 // FP8 saturates: an infinity in an operand may leave the gradients finite. So the flags of this rank's operands make the

@@ -64,3 +64,30 @@ TEST_CASE("a run on a GPU ends where the CPU's does, with graphs and without, an
   CHECK(loss[loss.size() - 1] == loss[5]);
   CHECK(norm[norm.size() - 1] == norm[5]);
 }
+
+TEST_CASE("FP8 on a GPU: graphs change no bit, also once a history of amax is full") {
+  const std::vector<Device> all = devices();
+  if (std::ranges::none_of(all, [](Device d) { return d.type == DeviceType::cuda; })) return;
+  const TinyTraining tiny;
+  for (const char* recipe : {"tensorwise", "delayed"}) {
+    INFO(recipe);
+    std::vector<double> loss[2], norm[2];
+    for (const char* graphs : {"on", "off"}) {
+      const std::string name = std::string(recipe) + graphs;
+      TinyTraining::Overrides o = {"--training.steps", "6", "--training.global_batch_size", "6", "--training.mixed_precision_param", "bfloat16",
+                                   "--model.converters", "quantize.linear.float8", "--quantize.linear.float8.recipe_name", recipe,
+                                   "--training.cuda_graphs", graphs};
+      if (recipe == std::string("delayed")) o.insert(o.end(), {"--quantize.linear.float8.amax_history_length", "2"});
+      auto run = tiny.start_on({DeviceType::cuda, 0}, name, o);
+      CHECK(run->plan().flops(Precision::fp8) > 0);
+      CHECK(run->run() == Trainer::End::completed);
+      CHECK((run->engine().graphs().nodes() > 50) == (graphs[1] == 'n'));
+      loss[graphs[1] == 'n'] = logged(tiny / name, "loss_metrics/global_avg_loss");
+      norm[graphs[1] == 'n'] = logged(tiny / name, "grad_norm");
+    }
+    REQUIRE(loss[0].size() == 6);
+    CHECK(loss[0][5] < loss[0][0]);
+    CHECK(loss[1] == loss[0]);
+    CHECK(norm[1] == norm[0]);
+  }
+}

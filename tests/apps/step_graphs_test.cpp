@@ -19,7 +19,7 @@ using namespace ottava::test;
 
 namespace {
 
-constexpr int kSteps = 6, kSkipped = 3;  // the loss scale of that step makes gradients infinite
+constexpr int kSteps = 5, kSkipped = 3;  // the loss scale of that step makes gradients infinite
 
 TrainingShape shape_of(DType compute, int64_t micro_batches) {
   LlamaConfig model;
@@ -29,12 +29,12 @@ TrainingShape shape_of(DType compute, int64_t micro_batches) {
   model.kv_heads = 2;
   model.head_dim = 64;
   model.ffn_dim = 96;
-  model.vocab_size = 160;
-  TrainingShape shape = tiny_shape(model, 1, 16);
+  model.vocab_size = 96;
+  TrainingShape shape = tiny_shape(model, 1, 8);
   shape.parameters.compute = compute;
   shape.micro_batches = micro_batches;
   shape.validation_batch = 2;
-  shape.validation_sequence = 12;
+  shape.validation_sequence = 6;
   shape.max_norm = 1;
   return shape;
 }
@@ -100,13 +100,11 @@ void check_same(const Run& graphs, const Run& plain) {
 TEST_CASE("graphs change no bit: accumulation, validation between steps, a skipped step") {
   for (Device device : devices()) {
     if (device.type != DeviceType::cuda) continue;
-    for (DType compute : {DType::f32, DType::bf16}) {
-      for (int64_t micro_batches : {1, 2, 4}) {
-        INFO(name_of(compute) << ", " << micro_batches << " micro-batches");
-        const TrainingShape shape = shape_of(compute, micro_batches);
-        auto run = [&](How how) { return train(shape, std::make_unique<RankGroups>(solo_rank_groups()), device, how); };
-        check_same(run(How::graphs), run(How::plain));
-      }
+    for (auto [compute, micro_batches] : {std::pair{DType::f32, 1}, {DType::bf16, 2}, {DType::bf16, 4}}) {
+      INFO(name_of(compute) << ", " << micro_batches << " micro-batches");
+      const TrainingShape shape = shape_of(compute, micro_batches);
+      auto run = [&](How how) { return train(shape, std::make_unique<RankGroups>(solo_rank_groups()), device, how); };
+      check_same(run(How::graphs), run(How::plain));
     }
   }
 }
@@ -119,7 +117,7 @@ TEST_CASE("graphs that contain NCCL's calls change no bit") {
   };
   const std::vector<Case> cases = {
       {"FSDP 2", {.dp_shard = 2, .micro_batches = 1}, [](TrainingShape&) {}},
-      {"FSDP 2, accumulation", {.dp_shard = 2, .micro_batches = 4}, [](TrainingShape&) {}},
+      {"FSDP 2, accumulation", {.dp_shard = 2, .micro_batches = 3}, [](TrainingShape&) {}},
       {"FSDP 2, reduced once", {.dp_shard = 2, .micro_batches = 3}, [](TrainingShape& s) { s.parameters.reduce_every_micro_batch = false; }},
       {"FSDP 2, weights kept", {.dp_shard = 2, .micro_batches = 3}, [](TrainingShape& s) { s.parameters.reshard = FsdpOptions::Reshard::never; }},
       {"TP 2", {.tp = 2, .micro_batches = 2}, [](TrainingShape&) {}},
@@ -144,7 +142,7 @@ TEST_CASE("graphs that contain NCCL's calls change no bit") {
         CHECK(graphs[r].calls[0] == plain[r].calls[0]);
         CHECK(graphs[r].calls[1] == plain[r].calls[1]);
         CHECK(graphs[r].calls[2] == 0);
-        CHECK(graphs[r].calls[5] == 0);
+        CHECK(graphs[r].calls[4] == 0);
       }
     }
   }

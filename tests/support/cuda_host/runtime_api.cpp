@@ -1,6 +1,5 @@
 #include <cuda_runtime_api.h>
 
-#include <chrono>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -28,11 +27,10 @@ char explanation[1200];
 using EventHandle = std::shared_ptr<Event>*;
 EventHandle as_event(cudaEvent_t e) { return reinterpret_cast<EventHandle>(e); }
 
-double spent = 0;  // by work, in the streams' own time
+// The streams' own time, in which work takes what it claims: a busy machine changes no measurement.
+double spent = 0;
 
-double milliseconds_now() {
-  return spent + std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double milliseconds_now() { return spent += 1e-3; }
 
 cudaError_t check_geometry(const Geometry& g, const void* kernel) {
   size_t threads = size_t{g.block.x} * g.block.y * g.block.z;
