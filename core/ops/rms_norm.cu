@@ -10,7 +10,7 @@
 namespace ottava::cuda {
 namespace {
 
-constexpr int kBackwardPacks = 4;  // of a row, per thread, in registers
+constexpr int kBackwardPacks = 4;  // of a row, per thread, in registers, at most
 
 template <class T, int kSize, int kTeam>
 __global__ void __launch_bounds__(kNormBlock) forward_kernel(NormArguments<T> a) {
@@ -43,14 +43,14 @@ struct BackwardArguments {
 };
 
 // Each team walks over rows and sums its columns' share of dweight in registers; a block's teams are added in order.
-template <class T, int kSize, int kBlock, int kTeam>
+template <class T, int kSize, int kBlock, int kTeam, int kPacks>
 __global__ void __launch_bounds__(kBlock) backward_kernel(BackwardArguments<T> a) {
   using P = Pack<T, kSize>;
-  constexpr int kTeams = kBlock / kTeam, kKept = kBackwardPacks * kTeam;
+  constexpr int kTeams = kBlock / kTeam, kKept = kPacks * kTeam;
   const int team = threadIdx.x / kTeam, member = threadIdx.x % kTeam;
   float* partial = a.partial + blockIdx.x * a.packs * kSize;
 
-  float sums[kBackwardPacks][kSize] = {};
+  float sums[kPacks][kSize] = {};
   for (int64_t c = member + kKept; c < a.packs; c += kTeam) {  // columns without a register: one team per block
     for (int i = 0; i < kSize; ++i) partial[c * kSize + i] = 0;
   }
@@ -62,13 +62,13 @@ __global__ void __launch_bounds__(kBlock) backward_kernel(BackwardArguments<T> a
     const float rstd = active ? a.rstd[row] : 0;
 
     float dot = 0;
-    P dy_kept[kBackwardPacks], x_kept[kBackwardPacks];
+    P dy_kept[kPacks], x_kept[kPacks];
     auto add_to_dot = [&](const P& dy, const P& x, const P& w) {
 #pragma unroll
       for (int i = 0; i < kSize; ++i) dot += dy[i] * w[i] * x[i];
     };
 #pragma unroll
-    for (int k = 0; k < kBackwardPacks; ++k) {
+    for (int k = 0; k < kPacks; ++k) {
       const int64_t c = member + k * kTeam;
       if (c >= packs) continue;
       dy_kept[k] = load_pack<T, kSize>(a.dy, start + c);
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kBlock) backward_kernel(BackwardArguments<T> a
       store_pack(a.dx, start + c, dx);
     };
 #pragma unroll
-    for (int k = 0; k < kBackwardPacks; ++k) {
+    for (int k = 0; k < kPacks; ++k) {
       const int64_t c = member + k * kTeam;
       if (c < packs) write(c, dy_kept[k], x_kept[k], sums[k]);
     }
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(kBlock) backward_kernel(BackwardArguments<T> a
 
   if constexpr (kTeams == 1) {
 #pragma unroll
-    for (int k = 0; k < kBackwardPacks; ++k) {
+    for (int k = 0; k < kPacks; ++k) {
       const int64_t c = member + k * kTeam;
       if (c >= a.packs) continue;
       for (int i = 0; i < kSize; ++i) partial[c * kSize + i] = sums[k][i];
@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(kBlock) backward_kernel(BackwardArguments<T> a
   } else {
     OTTAVA_SHARED(float, all, [kTeams][kKept * kSize]);
 #pragma unroll
-    for (int k = 0; k < kBackwardPacks; ++k) {
+    for (int k = 0; k < kPacks; ++k) {
       for (int i = 0; i < kSize; ++i) all[team][(member + k * kTeam) * kSize + i] = sums[k][i];
     }
     __syncthreads();
@@ -134,7 +134,7 @@ void launch_forward(Stream& stream, const RmsNormForward& f) {
          forward_kernel<T, kSize, kTeam>, norm_arguments<T>(f));
 }
 
-template <class T, int kSize, int kBlock, int kTeam>
+template <class T, int kSize, int kBlock, int kTeam, int kPacks = kBackwardPacks>
 void launch_backward(Stream& stream, const RmsNormBackward& b) {
   const int64_t rows = b.x.rows(), cols = b.x.cols(), rows_per_block = kBlock / kTeam;
   BackwardArguments<T> a{static_cast<const T*>(b.dy.data), static_cast<const T*>(b.x.data),
@@ -145,7 +145,7 @@ void launch_backward(Stream& stream, const RmsNormBackward& b) {
   const auto groups = std::min(ceil_div(rows, rows_per_block), kRowGroups);
   if (groups == 0) return;
   launch("rms_norm_backward", stream, {.grid = grid_of(groups), .block = kBlock},
-         backward_kernel<T, kSize, kBlock, kTeam>, a);
+         backward_kernel<T, kSize, kBlock, kTeam, kPacks>, a);
   add_row_groups("rms_norm_backward", stream, {a.partial, groups, cols, 0, cols}, static_cast<float*>(b.dweight.data));
 }
 
@@ -173,6 +173,8 @@ void rms_norm_backward(Stream& stream, const RmsNormBackward& b) {
       return launch_backward<T, 1, 256, 256>(stream, b);
     }
     if (cols <= kSize * kBackwardPacks * 32) return launch_backward<T, kSize, 256, 32>(stream, b);
+    // A block that keeps four packs a thread is alone on its SM: most models' rows need two.
+    if (cols <= kSize * 2 * 256) return launch_backward<T, kSize, 256, 256, 2>(stream, b);
     if (cols <= kSize * kBackwardPacks * 256) return launch_backward<T, kSize, 256, 256>(stream, b);
     return launch_backward<T, kSize, 512, 512>(stream, b);
   });
