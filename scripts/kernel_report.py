@@ -66,6 +66,7 @@ def warps(registers):
 
 
 def short(name):
+    file = re.search(r"_GLOBAL__N__[0-9a-f]+_\d+_(\w+?)_cu_[0-9a-f]+", name)
     name = re.sub(r"\(anonymous namespace\)::|_GLOBAL__N__\w+::|ottava::|cuda::|void |\(bool\)|\(int\)", "", name)
     depth, cut = 0, len(name)
     for i, ch in enumerate(name):
@@ -73,7 +74,7 @@ def short(name):
         if ch == "(" and depth == 0:
             cut = i
             break
-    return name[:cut].replace("__nv_bfloat16", "bf16").replace("bfloat16", "bf16").strip()
+    return (f"{file.group(1)}: " if file else "") + name[:cut].replace("__nv_bfloat16", "bf16").replace("bfloat16", "bf16").strip()
 
 
 def table(header, rows):
