@@ -3,6 +3,7 @@
 #include "core/ops/cross_entropy.h"
 #include "tests/support/devices.h"
 #include "tests/support/engine_run.h"
+#include "tests/support/float8_shape.h"
 
 // The whole step on every device, against the CPU: two blocks, grouped heads of 64, three steps from the same weights.
 
@@ -17,6 +18,7 @@ struct Case {
   DType compute = DType::f32;
   enum class Family { llama, tied, qwen2, qwen3 } family = Family::llama;
   Recompute recompute = Recompute::nothing;
+  std::string float8 = {};  ///< a recipe
 };
 
 TrainingShape shape_of(const Case& c) {
@@ -31,10 +33,14 @@ TrainingShape shape_of(const Case& c) {
   model.tied_embeddings = c.family == Case::Family::tied;
   model.qkv_bias = c.family == Case::Family::qwen2;
   model.qk_norm = c.family == Case::Family::qwen3;
-  TrainingShape shape = tiny_shape(model, 2, 40);
+  TrainingShape shape = tiny_shape(model, 2, c.float8.empty() ? 40 : 48);  // FP8 takes multiples of 16 tokens
   shape.parameters.compute = c.compute;
   shape.model_options.recompute.assign(2, c.recompute);
   shape.max_norm = 1;
+  if (!c.float8.empty()) {
+    shape = in_float8(shape, {.recipe_name = c.float8});
+    REQUIRE(shape.float8_policy.fp8_products() > 0);
+  }
   shape.groups.assign(llama_parameters(model).specs.size(), {.weight_decay = 0.1f, .lr_factor = 1});
   return shape;
 }
@@ -99,6 +105,13 @@ void check_devices(const Case& c) {
 
 TEST_CASE("three f32 steps on every device end where the CPU's do, and repeat bitwise") { check_devices({DType::f32}); }
 TEST_CASE("three bf16 steps on every device end where the CPU's do, and repeat bitwise") { check_devices({DType::bf16}); }
+
+TEST_CASE("three fp8 steps on every device end where the CPU's do, and repeat bitwise") {
+  for (const char* recipe : {"tensorwise", "rowwise_with_gw_hp", "blockwise"}) {
+    INFO(recipe);
+    check_devices({.compute = DType::bf16, .float8 = recipe});
+  }
+}
 
 TEST_CASE("tied embeddings, biases and QK-norm on every device") {
   using Family = Case::Family;
