@@ -141,6 +141,7 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
     update(c);
   });
   parameters_->weights_changed();  // the host's part of the update, also when the device's was launched as a graph
+  if (float8_) parameters_->float8()->weights_changed(true);
   check_products();
   StepOutputs out;
   if (stream_.type() == DeviceType::meta) return out;
@@ -169,6 +170,7 @@ void TrainingEngine::update(const StepContext& c) {
   grad_norm_squared(stream_, counted, sum_of_squares_, workspace);
   share_norm();
   clip_factor(stream_, sum_of_squares_, shape_.max_norm, scalars_, skipped_);
+  if (float8_) parameters_->float8()->begin_update(stream_);
   std::vector<AdamwTensor> tensors;
   for (size_t p = 0; p < table_.specs.size(); ++p) {
     const ParameterShard& s = parameters_->shard(static_cast<int>(p));
@@ -179,6 +181,7 @@ void TrainingEngine::update(const StepContext& c) {
                        .exp_avg = s.exp_avg,
                        .exp_avg_sq = s.exp_avg_sq,
                        .compute = s.has_compute_copy ? s.compute : Tensor{},
+                       .amax = float8_ ? parameters_->float8()->updated_amax(static_cast<int>(p)) : Tensor{},
                        .weight_decay = training.weight_decay,
                        .lr_factor = training.lr_factor,
                        .key = p,

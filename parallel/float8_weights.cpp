@@ -43,6 +43,7 @@ Float8Weights::Float8Weights(Arena& arena, RankGroups& ranks, const std::vector<
   const auto count = static_cast<int64_t>(entries_.size());
   auto slots = [&](std::string_view name, DType dtype, Shape shape) { return arena.persistent(name, dtype, shape, MemoryCategory::data); };
   amax_ = slots("weight amaxes", DType::u32, {count});
+  updated_amax_ = slots("updated weight amaxes", DType::u32, {count});
   non_finite_ = slots("weight flags", DType::u32, {count + 1});
   if (options_.counts) counters_ = slots("weight counters", DType::i64, {count, 3});
   const bool delays = std::any_of(options_.specs.begin(), options_.specs.end(), [](const auto& s) { return s.is_delayed; });
@@ -132,15 +133,36 @@ Tensor Float8Weights::scale_amax(size_t i) const {
   return (options_.specs[i].is_delayed ? scale_amax_ : amax_).slice(slot, slot + 1);
 }
 
+bool Float8Weights::has_scale_of_whole(size_t i) const {
+  const Entry& e = entries_[i];
+  const bool per_tensor = e.forms[0].recipe.granularity == Granularity::tensor || e.forms[1].recipe.granularity == Granularity::tensor;
+  return per_tensor && options_.specs[i].rows.size() == shards_[static_cast<size_t>(options_.specs[i].parameter)].slice[0];
+}
+
+void Float8Weights::begin_update(Stream& stream) { fill_zero(stream, updated_amax_); }
+
+Tensor Float8Weights::updated_amax(int parameter) const {
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    const auto slot = static_cast<int64_t>(i);
+    if (options_.specs[i].parameter == parameter && has_scale_of_whole(i)) return updated_amax_.slice(slot, slot + 1);
+  }
+  return {};
+}
+
 void Float8Weights::measure(Stream& stream) {
-  fill_zero(stream, amax_);
+  if (is_measured_) {
+    cast(stream, updated_amax_, amax_);
+  } else {
+    fill_zero(stream, amax_);
+  }
   if (!column_amax_.empty()) fill_zero(stream, column_amax_);
   for (size_t i = 0; i < entries_.size(); ++i) {
     Entry& e = entries_[i];
     if (e.shard.size() == 0) continue;
     const auto slot = static_cast<int64_t>(i);
     const bool per_tensor = e.forms[0].recipe.granularity == Granularity::tensor || e.forms[1].recipe.granularity == Granularity::tensor;
-    if (per_tensor || options_.counts) fp8::amax(stream, master_rows(i), amax_.slice(slot, slot + 1));
+    const bool is_known = is_measured_ && has_scale_of_whole(i);
+    if ((per_tensor || options_.counts) && !is_known) fp8::amax(stream, master_rows(i), amax_.slice(slot, slot + 1));
     for (Form& form : e.forms) {
       if (form.column_amax.empty()) continue;
       if (e.home == Home::resident) fill_zero(stream, form.column_amax);

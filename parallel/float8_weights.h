@@ -67,7 +67,15 @@ class Float8Weights {
   const std::vector<Float8WeightSpec>& specs() const { return options_.specs; }
   /// Amaxes, their exchange, and the bytes that live through the step; nothing if the weights did not change.
   void refresh(Stream& stream);
-  void weights_changed() { is_current_ = false; }
+  /// The next refresh makes new bytes. `measured`: the optimizer raised updated_amax() of every parameter that has one.
+  void weights_changed(bool measured = false) {
+    is_current_ = false;
+    is_measured_ = measured;
+  }
+  /// Before the optimizer writes weights: their amaxes begin at 0.
+  void begin_update(Stream& stream);
+  /// u32 [1] for whoever writes a parameter's shard to raise; empty where no scale is of the whole weight.
+  Tensor updated_amax(int parameter) const;
   /// After an optimizer step that was not skipped.
   void advance_history(Stream& stream);
 
@@ -111,6 +119,7 @@ class Float8Weights {
   void place_gathered(Arena& arena, size_t entry, bool backward_form);
   Tensor master_rows(size_t entry) const;
   Tensor scale_amax(size_t entry) const;
+  bool has_scale_of_whole(size_t entry) const;
   void measure(Stream& stream);
   void exchange(Stream& stream);
   void make(Stream& stream, size_t entry, const Form& form, const Tensor& x, const fp8::Quantized& straight,
@@ -134,7 +143,8 @@ class Float8Weights {
   Tensor column_amax_;   ///< all vectors that are exchanged, one after the other
   Tensor turn_scratch_;  ///< u8, of the largest shard
   fp8::AmaxHistory history_;
-  bool is_current_ = false;
+  Tensor updated_amax_;  ///< u32 [entries], of the weights that the optimizer wrote last
+  bool is_current_ = false, is_measured_ = false;
 };
 
 }  // namespace ottava
