@@ -55,7 +55,7 @@ cudaError_t check_geometry(const Geometry& g, const void* kernel) {
 /// A call that may run several times (in a graph). Its arguments are freed after the last time, by nobody in particular:
 /// the thread that happens to do it learns nothing about the order of the work.
 struct OwnedCall {
-  explicit OwnedCall(const Call& c) : call(c) {}
+  explicit OwnedCall(const Call& c) : call(c) { release(ran); }
   OwnedCall(const OwnedCall&) = delete;
   ~OwnedCall() {
     static void* const nobody = make_identity();
