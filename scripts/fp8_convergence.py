@@ -18,8 +18,8 @@ LAST = 50
 
 
 def options(args, recipe):
-    given = {"training.dataset_path": args.text, "training.steps": args.steps, "training.local_batch_size": 4,
-             "training.seq_len": 256, "lr_scheduler.warmup_steps": 20, "metrics.log_freq": 1, "training.threads": 1, "checkpoint.enable": "false"}
+    given = {"training.dataset_path": args.text, "training.steps": args.steps, "training.local_batch_size": 8,
+             "training.seq_len": 256, "optimizer.lr": 8e-4, "lr_scheduler.warmup_steps": 20, "metrics.log_freq": 1, "training.threads": 1, "checkpoint.enable": "false"}
     if recipe != "bf16":
         given |= {"model.converters": "quantize.linear.float8", "quantize.linear.float8.recipe_name": recipe}
     if recipe == "delayed":
@@ -84,7 +84,7 @@ def table(args, curves):
             for name, curve in curves.items()]
     return "\n".join([
         "# Convergence of the FP8 recipes", "",
-        f"Made by `scripts/fp8_convergence.py`: the debug model, {args.steps} steps of 4 sequences of 256 tokens of the sample text, the",
+        f"Made by `scripts/fp8_convergence.py`: the debug model, {args.steps} steps of 8 sequences of 256 tokens of the sample text, the",
         "same weights and data for all, every linear layer but the output in FP8. *Gap* is that of the mean loss of the last",
         f"{LAST} steps to bf16's, *distance* the mean over those steps of the distance of each. It must be above zero (the recipe did",
         "run) and small; it proves nothing else.", "",

@@ -121,7 +121,7 @@ Allocation LlamaBlock::attention_half(const StepContext& c, const LlamaBatch& ba
                                       Recompute recompute, LlamaBlockSaved& saved) const {
   project(c, batch, normalised, saved, recompute == Recompute::nothing ? &saved.wqkv : nullptr);
   attend(c, batch, saved);
-  return wo_.forward(c, saved.attention, recompute == Recompute::block ? nullptr : &saved.wo);
+  return wo_.forward(c, saved.attention, recompute == Recompute::nothing ? &saved.wo : nullptr);
 }
 
 Allocation LlamaBlock::feed_forward_half(const StepContext& c, const Allocation& normalised, Recompute recompute,
@@ -214,6 +214,7 @@ Allocation LlamaBlock::attention_backward_half(const StepContext& c, const Llama
     Allocation dattention;
     {
       LinearOutputGradient dy = wo_.output_gradient(c, dh);
+      if (!saved.wo) saved.wo = wo_.keep(c, saved.attention);  // its bytes were not worth keeping beside it
       wo_.weight_gradient(c, dy, saved.wo);
       saved.wo = {};
       dattention = wo_.input_gradient(c, dy);
