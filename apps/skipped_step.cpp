@@ -13,14 +13,19 @@ namespace {
 
 constexpr size_t kNamedRanks = 4;
 
-// The first character sorts: a rank whose own losses are not finite made what others were only sent.
-enum Suspicion : char { own_loss = '0', own_gradient = '1', none = '2' };
+// The first character sorts: a rank whose own losses or operands are not finite made what others were only sent.
+enum Suspicion : char { own_loss = '0', own_operand = '1', own_gradient = '2', none = '3' };
+
+Suspicion suspicion_of(bool loss, bool operands, bool gradients) {
+  return loss ? own_loss : operands ? own_operand : gradients ? own_gradient : none;
+}
 
 std::string account_of(TrainingEngine& engine, int rank) {
   const std::vector<float> sums = engine.loss_after_each_micro_batch();
   const auto bad = std::find_if(sums.begin(), sums.end(), [](float sum) { return !std::isfinite(sum); });
   const std::string gradients = engine.non_finite_gradients();
-  const Suspicion suspicion = bad != sums.end() ? own_loss : gradients.empty() ? none : own_gradient;
+  const std::string operands = engine.non_finite_operands();
+  const Suspicion suspicion = suspicion_of(bad != sums.end(), !operands.empty(), !gradients.empty());
   std::string text = fmt::format("{}rank {}: ", static_cast<char>(suspicion), rank);
   if (bad != sums.end()) {
     text += fmt::format("loss {} in micro-batch {} of {}", *bad, bad - sums.begin() + 1, sums.size());
@@ -29,8 +34,11 @@ std::string account_of(TrainingEngine& engine, int rank) {
         fmt::format("loss finite in {}", sums.size() == 1 ? "its only micro-batch"
                                                           : fmt::format("all {} micro-batches", sums.size()));
   }
+  if (!operands.empty()) text += ", FP8 operands not finite: " + operands;
   return text + (gradients.empty() ? ", gradients finite" : ", gradients not finite in " + gradients);
 }
+
+bool is_about_operands(const std::string& account) { return account.find(", FP8 operands not finite: ") != std::string::npos; }
 
 }  // namespace
 
@@ -43,8 +51,10 @@ std::string describe_skipped_step(TrainingEngine& engine, Communicator& control)
   if (accounts.front()[0] == none)
     return "losses and gradients are finite on all ranks, the sum of their squares is not";
   std::string text;
+  // Who raised a flag made the step stop; gradients alone are what others got from them.
+  const Suspicion silent = std::any_of(accounts.begin(), accounts.end(), is_about_operands) ? own_gradient : none;
   const auto suspects = static_cast<size_t>(
-      std::find_if(accounts.begin(), accounts.end(), [](const std::string& a) { return a[0] == none; }) -
+      std::find_if(accounts.begin(), accounts.end(), [&](const std::string& a) { return a[0] >= silent; }) -
       accounts.begin());
   for (size_t i = 0; i < std::min(suspects, kNamedRanks); ++i)
     text += (i > 0 ? "; " : "") + accounts[i].substr(1);

@@ -252,6 +252,15 @@ std::string TrainingEngine::non_finite_gradients() {
   return fmt::format("{} of {}: {}{}", found, table_.specs.size(), names, found > kNamed ? ", ..." : "");
 }
 
+bool TrainingEngine::holds_non_finite(size_t entry) {
+  const ParameterShard& shard = parameters_->shard(parameters_->float8()->specs()[entry].parameter);
+  std::vector<float> host(static_cast<size_t>(shard.master.numel()));
+  if (host.empty()) return false;
+  cast(stream_, shard.master, view_of(host.data(), shard.master.shape));
+  stream_.synchronize();
+  return !std::all_of(host.begin(), host.end(), [](float w) { return std::isfinite(w); });
+}
+
 std::string TrainingEngine::non_finite_operands() {
   if (!float8_) return {};
   std::vector<uint32_t> flags(static_cast<size_t>(float8_->all_non_finite().numel())),
@@ -262,8 +271,11 @@ std::string TrainingEngine::non_finite_operands() {
   constexpr size_t kNamed = 6;
   std::vector<std::string> found;
   for (size_t w = 0; w < weights.size(); ++w) {
+    if (!weights[w]) continue;
     const auto& specs = parameters_->float8()->specs();
-    if (weights[w]) found.push_back(w < specs.size() ? "w of " + specs[w].name : "a gradient that travels in FP8");
+    const bool is_gradient = w >= specs.size();
+    found.push_back(is_gradient ? "a gradient that travels in FP8"
+                                : fmt::format("w of {}{}", specs[w].name, holds_non_finite(w) ? " (in its own shard)" : ""));
   }
   for (size_t slot = 0; slot < flags.size(); ++slot) {
     if (flags[slot]) found.push_back(fmt::format("{} of {}", slot % 2 ? "dy" : "x", float8_->options().products[slot / 2]));

@@ -76,6 +76,7 @@ class TrainingEngine {
   /// empty when none is. Copies every gradient to the host.
   std::string non_finite_gradients();
   /// Which FP8 operands of the last step were not finite on this rank: "x of layers.0.attention.wqkv, ..."; empty when none.
+  /// A weight's amax is that of all ranks: "(in its own shard)" where this one holds what is not finite.
   std::string non_finite_operands();
   /// Null without FP8.
   Float8State* float8() { return float8_.get(); }
@@ -90,6 +91,7 @@ class TrainingEngine {
   void update(const StepContext& context);
   void share_norm();
   void check_products() const;
+  bool holds_non_finite(size_t entry);
 
   TrainingShape shape_;
   Stream& stream_;

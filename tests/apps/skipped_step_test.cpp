@@ -18,6 +18,7 @@ using Catch::StartsWith;
 namespace {
 
 constexpr int32_t kPoisoned = 95;  // the last row of the embedding: NaN
+constexpr int kParameters = 15;
 
 struct Run {
   int ranks = 1;
@@ -95,4 +96,98 @@ TEST_CASE("no more than four ranks are named") {
 TEST_CASE("where nothing but the norm is not finite, that is said") {
   CHECK(describe({.ranks = 2}) ==
         "losses and gradients are finite on all ranks, the sum of their squares is not");
+}
+
+namespace {
+
+/// One FP8 step of two ranks that share every parameter; something not finite is put into rank 1 alone.
+struct Float8Run {
+  Float8Config config;
+  bool into_weight = false;  ///< of its shard of a weight, else into the row of the embedding that it alone reads
+};
+
+struct Float8Outcome {
+  std::string text;
+  bool skipped = false;
+  std::vector<float> before, after;  ///< masters and moments
+  int64_t remembered = 0;            ///< steps in the amax histories
+};
+
+Float8Outcome skip_on_rank(const Float8Run& what, Communicator& world) {
+  const TrainingShape shape = with_float8(tiny_shape(tiny_llama(), 1, 16), what.config);
+  EngineRun run(shape,
+                std::make_unique<RankGroups>(world.split("world", {0, 1}), world.split("world", {0, 1}),
+                                             Mesh({.dp_replicate = 1, .dp_shard = 2, .tp = 1}, 2)),
+                {DeviceType::cpu, 0});
+  Fsdp& parameters = run->parameters();
+  parameters.initialise(7);
+  auto poison = [&](const ParameterShard& shard, int64_t row) {
+    if (row < shard.rows.begin || row >= shard.rows.end) return;
+    shard.master.as<float>()[(row - shard.rows.begin) * shard.master.shape[1]] = std::numeric_limits<float>::infinity();
+  };
+  if (!what.into_weight) poison(parameters.shard(0), kPoisoned);
+  if (what.into_weight && world.rank() == 1) {
+    const ParameterShard& weight = parameters.shard(parameters.float8()->specs()[2].parameter);
+    poison(weight, weight.rows.begin);
+  }
+  parameters.refresh_compute_copies();
+  std::vector<int32_t> tokens = random_tokens(16, kPoisoned, 3);
+  if (world.rank() == 1) tokens[5] = kPoisoned;
+  const std::vector<int32_t> targets = random_tokens(16, kPoisoned, 4);
+  auto state = [&] {
+    std::vector<float> all;
+    for (int p = 0; p < kParameters; ++p) {
+      const ParameterShard& s = parameters.shard(p);
+      for (const Tensor& t : {s.master, s.exp_avg, s.exp_avg_sq}) {
+        const std::vector<float> values = run.values(t);
+        all.insert(all.end(), values.begin(), values.end());
+      }
+    }
+    return all;
+  };
+  Float8Outcome out{.before = state()};
+  const StepOutputs step = run->train_step({.inputs = tokens, .targets = targets, .document_start = {}, .positions = {}},
+                                           {.learning_rate = 1e-3, .valid_tokens = 32});
+  out.skipped = step.skipped;
+  out.after = state();
+  if (fp8::AmaxHistory* history = run->float8()->history()) out.remembered = history->steps + parameters.float8()->history()->steps;
+  out.text = describe_skipped_step(*run, *run.ranks().control);
+  return out;
+}
+
+std::string skip_float8(const Float8Run& what) {
+  std::vector<Float8Outcome> ranks(2);
+  run_thread_ranks({.ranks = 2}, [&](Communicator& world) { ranks[static_cast<size_t>(world.rank())] = skip_on_rank(what, world); });
+  for (const Float8Outcome& rank : ranks) {
+    CHECK(rank.skipped);
+    CHECK(rank.before == rank.after);
+    CHECK(rank.remembered == 0);
+    CHECK(rank.text == ranks[0].text);
+  }
+  return ranks[0].text;
+}
+
+}  // namespace
+
+TEST_CASE("an infinity in the FP8 input of one rank skips the step of all, and that rank alone is named") {
+  for (const char* recipe : {"tensorwise", "delayed", "rowwise", "blockwise"}) {
+    INFO(recipe);
+    Float8Config config;
+    config.recipe_name = recipe;
+    const std::string text = skip_float8({.config = config});
+    CHECK_THAT(text, StartsWith("rank 1: loss ") && Contains(", FP8 operands not finite: ") &&
+                         Contains("x of layers.0.attention.wqkv") && !Contains("rank 0:"));
+  }
+}
+
+TEST_CASE("an infinity in one rank's shard of an FP8 weight skips the step of all and names the weight and the rank") {
+  for (const bool gathers : {false, true}) {
+    INFO(gathers);
+    Float8Config config;
+    config.recipe_name = "delayed";
+    config.enable_fsdp_float8_all_gather = gathers;
+    const std::string text = skip_float8({.config = config, .into_weight = true});
+    CHECK_THAT(text, Contains("rank 1: loss ") && Contains("w of layers.0.feed_forward.w13 (in its own shard)"));
+    CHECK(text.find("(in its own shard)") == text.rfind("(in its own shard)"));
+  }
 }
