@@ -93,10 +93,12 @@ void MetricsReporter::clear_progress() {
   progress_shown_ = false;
 }
 
-void MetricsReporter::log_step(const StepMetrics& metrics) {
+void MetricsReporter::log_step(const StepMetrics& metrics, const Scalars& more) {
   clear_progress();
   if (options_.rank == 0) log::info("{}", step_line(metrics, colors_));
-  files_->write(metrics.step, scalars_of(metrics));
+  Scalars scalars = scalars_of(metrics);
+  scalars.insert(scalars.end(), more.begin(), more.end());
+  files_->write(metrics.step, scalars);
 }
 
 void MetricsReporter::log_validation(int64_t step, double loss, double tokens_per_second,

@@ -3,6 +3,8 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "core/metrics/metrics_config.h"
 #include "core/metrics/step_line.h"
@@ -49,7 +51,10 @@ class MetricsReporter {
   explicit MetricsReporter(Options options);
   ~MetricsReporter();
 
-  void log_step(const StepMetrics& metrics);
+  /// A name and a value of a step.
+  using Scalars = std::vector<std::pair<std::string, double>>;
+  /// `more` goes to the files alone.
+  void log_step(const StepMetrics& metrics, const Scalars& more = {});
   void log_validation(int64_t step, double loss, double tokens_per_second, const MemoryUse& memory);
   /// Between logged steps, on a terminal: where we are and how long it will take.
   void progress(int64_t step, double seconds_per_step);

@@ -91,9 +91,10 @@ void log_startup_report(const Experiment& e, const StepPlan& plan, Device device
   const double flops = plan.flops(Precision::fp32) + plan.flops(Precision::bf16) + plan.flops(Precision::fp8);
   log::info(
       "Compute: {:.3f} TFLOP on each rank and step ({:.1f}% bf16, {:.1f}% fp32, {:.1f}% fp8); model FLOPs "
-      "per token {:.4g}",
+      "per token {:.4g}{}",
       flops / 1e12, 100 * plan.flops(Precision::bf16) / flops, 100 * plan.flops(Precision::fp32) / flops,
-      100 * plan.flops(Precision::fp8) / flops, model_flops_per_token(m, s.sequence));
+      100 * plan.flops(Precision::fp8) / flops, model_flops_per_token(m, s.sequence),
+      s.block_causal ? "; attention is counted as one document, so that utilization is an upper limit" : "");
   if (ranks.world->size() > 1) {
     const CommStats traffic = step_traffic(e, ranks.world->rank());
     log::info(

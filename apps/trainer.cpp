@@ -10,6 +10,7 @@
 #include "apps/available_memory.h"
 #include "apps/rehearsal.h"
 #include "apps/startup_report.h"
+#include "apps/throughput.h"
 #include "core/data/data_file.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -188,7 +189,6 @@ void Trainer::log_step(const StepOutputs& out) {
   GlobalLoss loss = global_loss(out.loss_sum, static_cast<double>(data_->valid_tokens()));
   const double now = seconds_now(), seconds = now - last_log_.seconds;
   const int64_t steps = state_.step - last_log_.step;
-  const double tokens = static_cast<double>(steps * experiment_.tokens_per_step());
   const double waited = data_->seconds_waited();
   StepMetrics m;
   m.step = state_.step;
@@ -197,23 +197,29 @@ void Trainer::log_step(const StepOutputs& out) {
   m.grad_norm = out.grad_norm;
   m.learning_rate = learning_rate(state_.schedule_step - 1);
   m.tokens_seen = state_.tokens_seen;
-  m.tokens_per_second = tokens / seconds / ranks_.world->size();
   m.step_seconds = seconds / static_cast<double>(steps);
   m.data_seconds = (waited - last_log_.seconds_waited) / static_cast<double>(steps);
   m.loss_scale = loss_scale_.value();
   m.skipped_steps = state_.skipped_steps;
-  const DevicePeaks& peaks = peaks_;
-  const double model_flops = model_flops_per_token(experiment_.shape.model, experiment_.shape.sequence);
-  m.tflops = model_flops * m.tokens_per_second / 1e12;
-  m.mfu_percent = 100 * model_flops * m.tokens_per_second / peaks.bf16;
-  m.conservative_mfu_percent = 100 * model_flops * m.tokens_per_second / (plan_.flops(Precision::fp8) > 0 ? peaks.fp8 : peaks.bf16);
-  const double ideal = plan_.flops(Precision::fp32) / peaks.fp32 + plan_.flops(Precision::bf16) / peaks.bf16 +
-                       plan_.flops(Precision::fp8) / peaks.fp8;
-  m.utilization_percent = 100 * ideal / m.step_seconds;
+  const Throughput rates = throughput(plan_, peaks_,
+                                      {.seconds = m.step_seconds,
+                                       .tokens = static_cast<double>(experiment_.tokens_per_step()),
+                                       .ranks = ranks_.world->size(),
+                                       .model_flops_per_token = model_flops_per_token(experiment_.shape.model, experiment_.shape.sequence)});
+  m.tokens_per_second = rates.tokens_per_second;
+  m.tflops = rates.tflops;
+  m.mfu_percent = rates.mfu_percent;
+  m.conservative_mfu_percent = rates.conservative_mfu_percent;
+  m.utilization_percent = rates.utilization_percent;
+  m.runs_float8 = plan_.flops(Precision::fp8) > 0;
   MemoryUse memory = memory_use(device_);
   m.memory_gib = memory.gib;
   m.memory_percent = memory.percent;
-  reporter_->log_step(m);
+  const std::vector<Float8Operand> operands = read_float8(*engine_, *ranks_.control);
+  reporter_->log_step(m, float8_scalars(operands));
+  if (ranks_.world->rank() == 0) {
+    for (const std::string& warning : float8_alerts_.check(operands)) log::warning("step {}: {}", state_.step, warning);
+  }
   last_log_ = {now, state_.step, waited};
 }
 
@@ -228,6 +234,10 @@ void Trainer::find_peaks() {
   const bool uses_bf16 = plan_.flops(Precision::bf16) + plan_.flops(Precision::fp8) > 0;
   peaks_ = find_device_peaks(device_, experiment_.config.metrics, {.fp32 = plan_.flops(Precision::fp32) > 0, .bf16 = uses_bf16});
   log::info("Peak FLOPS used for computing MFU: {:.3e} ({})", peaks_.bf16, peaks_.source);
+  if (plan_.flops(Precision::fp8) > 0) {
+    log::info("Peak FLOPS of FP8: {:.3e}; mfu is against the bf16 peak, mfu(fp8) the same FLOPs against this one, util weighs each product with the peak of its own precision",
+              peaks_.fp8);
+  }
 }
 
 void Trainer::check_health(const StepOutputs& out) {

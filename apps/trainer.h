@@ -7,6 +7,7 @@
 #include "apps/batch_source.h"
 #include "apps/checkpoints.h"
 #include "apps/experiment.h"
+#include "apps/float8_report.h"
 #include "apps/metrics_reporter.h"
 #include "apps/stop_signals.h"
 #include "apps/training_state.h"
@@ -61,6 +62,7 @@ class Trainer {
   std::unique_ptr<MetricsReporter> reporter_;
   TrainingState state_;
   DevicePeaks peaks_;
+  Float8Alerts float8_alerts_;
   struct {
     double seconds = 0;
     int64_t step = 0;

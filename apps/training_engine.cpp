@@ -122,8 +122,7 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
   const bool varies = float8_ && float8_->history() && !float8_->history()->is_full();
   graphs_.begin_step(profile || varies ? StepGraphs::Pace::step_by_step : StepGraphs::Pace::launched);
   fill_zero(stream_, loss_sum_);
-  parameters_->begin_step();
-  if (float8_) float8_->begin_step(stream_);
+  begin_parameters(c);
   const Tensor grad_scale = scalars_.slice(kLossGradient, kLossGradient + 1);
   for (int64_t m = 0; m < shape_.micro_batches; ++m) {
     const bool is_first = m == 0, is_last = m + 1 == shape_.micro_batches;
@@ -159,6 +158,13 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
     parameters_->float8()->advance_history(stream_);
   }
   return out;
+}
+
+void TrainingEngine::begin_parameters(const StepContext& c) {
+  if (!float8_) return parameters_->begin_step();
+  StepContext::Scope scope(c, "weights.quantize");
+  parameters_->begin_step();
+  float8_->begin_step(stream_);
 }
 
 void TrainingEngine::update(const StepContext& c) {

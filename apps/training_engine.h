@@ -88,6 +88,7 @@ class TrainingEngine {
   void upload(const void* host, const Tensor& device);
   MicroBatch micro_batch(int64_t index, int64_t batch, int64_t sequence) const;
   MicroBatch at_fixed_place(const MicroBatch& micro);
+  void begin_parameters(const StepContext& context);
   void update(const StepContext& context);
   void share_norm();
   void check_products() const;

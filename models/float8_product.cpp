@@ -8,6 +8,25 @@ namespace ottava {
 
 using fp8::Granularity;
 
+namespace {
+
+/// Time of a layer that making FP8 operands takes, apart from its products' in a profile.
+class QuantizeTime {
+ public:
+  QuantizeTime(const StepContext& c, const std::string& name) : profile_(c.profile) {
+    if (profile_) profile_->enter(name + ".quantize");
+  }
+  ~QuantizeTime() {
+    if (profile_) profile_->leave();
+  }
+  QuantizeTime(const QuantizeTime&) = delete;
+
+ private:
+  StepProfile* profile_;
+};
+
+}  // namespace
+
 fp8::ScaledOperand Float8Matrix::along_columns() const { return {.matrix = {bytes, scales}, .granularity = granularity}; }
 
 fp8::ScaledOperand Float8Matrix::along_rows() const {
@@ -29,6 +48,7 @@ Tensor Float8Product::amax_slot(const StepContext& c, Source source) const {
 
 Float8Matrix Float8Product::quantize(const StepContext& c, const Tensor& m, Source source, Wanted wanted, bool is_measured,
                                      MemoryCategory category) const {
+  QuantizeTime time(c, name_);
   const fp8::OperandRecipe& recipe = operand_recipe(source);
   const bool straight = wanted.along_columns || !turns(c), turned = wanted.along_rows && turns(c);
   if (has_tensor_scales() && !is_measured && !c.is_recomputing) fp8::amax(c.stream, m, c.float8->amax(slot(source)));
@@ -53,6 +73,10 @@ Float8Matrix Float8Product::quantize(const StepContext& c, const Tensor& m, Sour
   if (!c.is_recomputing) args.counters = c.float8->counters(slot(source));
   args.non_finite = c.float8->non_finite(slot(source));
   fp8::quantize(c.stream, args);
+  // Scales of groups are all that is known of their amaxes without another read of m.
+  if (!has_tensor_scales() && !args.counters.empty() && recipe.granularity != Granularity::block_1x32) {
+    fp8::amax(c.stream, args.out.empty() ? args.transposed.scale_inverse : args.out.scale_inverse, c.float8->amax(slot(source)));
+  }
   return out;
 }
 
@@ -84,6 +108,7 @@ Float8Matrix Float8Product::gather(const StepContext& c, const Tensor& m, Source
 
 void Float8Product::turn(const StepContext& c, Float8Matrix& m) const {
   if (!turns(c)) return;
+  QuantizeTime time(c, name_);
   const Tensor& bytes = m.bytes;
   m.turned_bytes = c.scratch(name_ + ".turned", bytes.dtype, {bytes.cols(), bytes.rows()});
   fp8::transpose_bytes(c.stream, bytes, m.turned_bytes);

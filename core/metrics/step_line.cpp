@@ -22,7 +22,9 @@ std::string step_line(const StepMetrics& m, bool colors) {
          paint("\033[38;2;54;234;195m", fmt::format("memory: {:5.2f}GiB({:.2f}%)  ", m.memory_gib, m.memory_percent)) +
          paint("\033[34m", fmt::format("tps: {}  ", with_commas(std::llround(m.tokens_per_second)))) +
          paint("\033[36m", fmt::format("tflops: {}  ", tflops)) +
-         paint("\033[35m", fmt::format("mfu: {:.2f}%  util: {:.2f}%", m.mfu_percent, m.utilization_percent));
+         paint("\033[35m", fmt::format("mfu: {:.2f}%  {}util: {:.2f}%", m.mfu_percent,
+                                        m.runs_float8 ? fmt::format("mfu(fp8): {:.2f}%  ", m.conservative_mfu_percent) : "",
+                                        m.utilization_percent));
 }
 
 }  // namespace ottava

@@ -17,6 +17,7 @@ struct StepMetrics {
   double tflops = 0;            ///< model FLOPs (README of core/metrics) per device and second
   double mfu_percent = 0;       ///< model FLOPs against the BF16 peak: the conventional figure
   double conservative_mfu_percent = 0;  ///< against the FP8 peak where anything runs in FP8
+  bool runs_float8 = false;     ///< the line shows the conservative figure too
   double utilization_percent = 0;       ///< time the operations would take at the peak of their own precision / time taken
   double step_seconds = 0;
   double data_seconds = 0;      ///< of them, waiting for data
@@ -27,6 +28,7 @@ struct StepMetrics {
 
 /// TorchTitan's line, then the honest utilization:
 /// `step: 10  loss:  4.1234  grad_norm:  1.2345  memory:  0.51GiB(0.37%)  tps: 365,000  tflops: 26.26  mfu: 2.66%  util: 3.10%`
+/// With FP8, `mfu: 2.66%  mfu(fp8): 1.33%  util: 3.10%`: never the conservative figure or the utilization alone.
 std::string step_line(const StepMetrics& metrics, bool colors);
 
 /// "1,234,567".

@@ -9,6 +9,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/devices.h"
 #include "tests/support/engine_run.h"
+#include "tests/support/float8_shape.h"
 
 using namespace ottava;
 using namespace ottava::test;
@@ -114,7 +115,7 @@ struct Float8Outcome {
 };
 
 Float8Outcome skip_on_rank(const Float8Run& what, Communicator& world) {
-  const TrainingShape shape = with_float8(tiny_shape(tiny_llama(), 1, 16), what.config);
+  const TrainingShape shape = in_float8(tiny_shape(tiny_llama(), 1, 16), what.config);
   EngineRun run(shape,
                 std::make_unique<RankGroups>(world.split("world", {0, 1}), world.split("world", {0, 1}),
                                              Mesh({.dp_replicate = 1, .dp_shard = 2, .tp = 1}, 2)),

@@ -36,15 +36,6 @@ TrainingShape tiny_shape(const LlamaConfig& model, int64_t batch, int64_t sequen
   return shape;
 }
 
-TrainingShape with_float8(TrainingShape shape, const Float8Config& config, int tensor_parallel) {
-  const LlamaParameters table = llama_parameters(shape.model);
-  shape.parameters.compute = DType::bf16;
-  shape.float8_policy = fp8::decide_policy(config, llama_policy_inputs(table, tensor_parallel, shape.batch * shape.sequence));
-  shape.float8 = llama_float8(table, shape.float8_policy, config, tensor_parallel);
-  shape.parameters.float8 = shape.float8.weights;
-  return shape;
-}
-
 std::vector<int32_t> random_tokens(int64_t count, int64_t vocab, uint32_t seed) {
   std::mt19937 random(seed);
   std::vector<int32_t> tokens(static_cast<size_t>(count));

@@ -42,8 +42,6 @@ class EngineRun {
 LlamaConfig tiny_llama();
 /// The shape of a training step of such a model in FP32 without clipping or decay.
 TrainingShape tiny_shape(const LlamaConfig& model, int64_t batch, int64_t sequence);
-/// The shape with linear layers in FP8 and everything else in bf16, as a configuration with this section would resolve it.
-TrainingShape with_float8(TrainingShape shape, const Float8Config& config = {}, int tensor_parallel = 1);
 /// Repeatable tokens below `vocab`.
 std::vector<int32_t> random_tokens(int64_t count, int64_t vocab, uint32_t seed);
 

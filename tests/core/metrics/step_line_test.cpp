@@ -18,6 +18,9 @@ TEST_CASE("the log line is TorchTitan's, with the honest utilization behind it")
   CHECK(step_line(m, false) ==
         "step: 10  loss:  4.1234  grad_norm:  1.2345  memory:  0.51GiB(0.37%)  tps: 365,000  tflops: 26.26  "
         "mfu: 2.66%  util: 3.10%");
+  m.runs_float8 = true;
+  m.conservative_mfu_percent = 1.33;
+  CHECK(step_line(m, false).ends_with("mfu: 2.66%  mfu(fp8): 1.33%  util: 3.10%"));
   const std::string painted = step_line(m, true);
   CHECK(painted.starts_with("\033[31mstep: 10  \033[0m\033[32mloss:  4.1234  \033[0m"));
   std::string bare;

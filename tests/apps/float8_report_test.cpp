@@ -1,0 +1,172 @@
+#include "apps/float8_report.h"
+
+#include <map>
+
+#include "parallel/thread/thread_communicator.h"
+#include "tests/support/catch.h"
+#include "tests/support/engine_run.h"
+#include "tests/support/float8_shape.h"
+
+using namespace ottava;
+using namespace ottava::test;
+using Catch::Contains;
+using fp8::Role;
+
+namespace {
+
+using Operands = std::map<std::string, Float8Operand>;  // by layer and role
+
+Operands by_name(const std::vector<Float8Operand>& operands) {
+  Operands out;
+  for (const Float8Operand& o : operands) {
+    out[o.layer + (o.role == Role::x ? "/x" : o.role == Role::w ? "/w" : "/dy")] = o;
+  }
+  return out;
+}
+
+/// Two ranks that shard parameters train `steps` on tokens of their own; what rank 0 reads.
+struct Watched {
+  Operands first, again;  ///< after the steps, and right after that reading
+};
+
+Watched watch(const Float8Config& config, int steps, int64_t micro_batches = 1) {
+  Watched out;
+  run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
+    TrainingShape whole = float8_step();
+    whole.batch = 1;
+    whole.micro_batches = micro_batches;
+    EngineRun run(in_float8(whole, config),
+                  std::make_unique<RankGroups>(world.split("world", {0, 1}), world.split("world", {0, 1}),
+                                               Mesh({.dp_replicate = 1, .dp_shard = 2, .tp = 1}, 2)),
+                  {DeviceType::cpu, 0});
+    run->parameters().initialise(7);
+    const int64_t tokens = 32 * micro_batches;
+    for (int step = 0; step < steps; ++step) {
+      const auto seed = static_cast<uint32_t>(10 * step + world.rank());
+      const std::vector<int32_t> inputs = random_tokens(tokens, 320, seed), targets = random_tokens(tokens, 320, seed + 5);
+      run->train_step({.inputs = inputs, .targets = targets, .document_start = {}, .positions = {}},
+                      {.learning_rate = 1e-3, .optimizer_step = step + 1, .valid_tokens = 2 * tokens});
+    }
+    const Operands mine = by_name(read_float8(*run, *run.ranks().control)), after = by_name(read_float8(*run, *run.ranks().control));
+    if (world.rank() == 0) out.first = mine, out.again = after;
+  });
+  return out;
+}
+
+Float8Config recipe(const std::string& name) {
+  Float8Config config;
+  config.recipe_name = name;
+  return config;
+}
+
+Float8Operand operand(const std::string& layer, Role role, int64_t elements, int64_t underflow, int64_t saturation) {
+  return {.layer = layer, .role = role, .amax = 2, .scale = 224, .elements = elements, .underflow = underflow, .saturation = saturation};
+}
+
+}  // namespace
+
+TEST_CASE("what is read of every layer and role: elements of all ranks, steps and micro-batches, once") {
+  const Watched w = watch(recipe("tensorwise"), 2, 3);
+  REQUIRE(w.first.size() == 3 * 4 * 2);
+  // 2 ranks, 2 steps, 3 micro-batches of 32 tokens; 64 inputs, 4 + 2 + 2 heads of 16.
+  CHECK(w.first.at("layers.0.attention.wqkv/x").elements == 2 * 2 * 3 * 32 * 64);
+  CHECK(w.first.at("layers.0.attention.wqkv/dy").elements == 2 * 2 * 3 * 32 * 128);
+  CHECK(w.first.at("layers.1.feed_forward.w2/x").elements == 2 * 2 * 3 * 32 * 192);
+  for (const auto& [name, o] : w.first) {
+    INFO(name);
+    CHECK(o.amax > 0);
+    CHECK(o.elements > 0);
+    const float max = o.role == Role::dy ? 57344.0f : 448.0f;
+    CHECK(o.scale == static_cast<double>(max / static_cast<float>(o.amax)));
+    CHECK(o.saturation == 0);
+  }
+  for (const auto& [name, o] : w.again) {
+    INFO(name);
+    CHECK(o.elements == 0);
+    CHECK(o.underflow == 0);
+    CHECK(o.amax == w.first.at(name).amax);
+  }
+}
+
+TEST_CASE("scales of groups bound the amax, within twice") {
+  const Watched exact = watch(recipe("tensorwise"), 1);
+  for (const char* name : {"rowwise", "blockwise"}) {
+    INFO(name);
+    const Watched groups = watch(recipe(name), 1);
+    // The first product's input is the same whatever comes after it.
+    const double amax = exact.first.at("layers.0.attention.wqkv/x").amax, bound = groups.first.at("layers.0.attention.wqkv/x").amax;
+    CHECK(bound >= amax);
+    CHECK(bound <= 2 * amax);
+    CHECK(groups.first.at("layers.0.attention.wqkv/x").scale == 448 / bound);
+    CHECK(groups.first.at("layers.0.attention.wqkv/w").amax == exact.first.at("layers.0.attention.wqkv/w").amax);
+  }
+}
+
+TEST_CASE("mxfp8 reports what it lost, and no amax that nobody knows") {
+  const Watched w = watch(recipe("mxfp8"), 1);
+  CHECK(w.first.at("layers.0.attention.wqkv/x").elements == 2 * 32 * 64);
+  CHECK(w.first.at("layers.0.attention.wqkv/x").scale == 0);
+  for (const auto& [name, value] : float8_scalars({w.first.at("layers.0.attention.wqkv/x")})) CHECK_THAT(name, !Contains("/amax"));
+}
+
+TEST_CASE("of recipe delayed the scale is made from the history, with its margin") {
+  Float8Config config = recipe("delayed");
+  config.amax_history_length = 2;
+  config.margin = 1;
+  const Float8Operand x = watch(config, 3).first.at("layers.0.attention.wqkv/x");
+  // The history's largest amax is no less than the last step's, and the margin halves the scale.
+  CHECK(x.scale > 0);
+  CHECK(x.scale <= 448 / x.amax / 2);
+  config.amax_history_length = 8;  // not full yet: of this step's amax
+  const Float8Operand filling = watch(config, 3).first.at("layers.0.attention.wqkv/x");
+  CHECK(filling.scale == static_cast<double>(448.0f / static_cast<float>(filling.amax)));
+}
+
+TEST_CASE("nothing is read without statistics, or without FP8") {
+  Float8Config config;
+  config.enable_statistics = false;
+  CHECK(watch(config, 1).first.empty());
+  EngineRun plain(float8_step());
+  CHECK(read_float8(*plain, *plain.ranks().control).empty());
+}
+
+TEST_CASE("names of the figures, and the worst of all layers") {
+  const auto scalars = float8_scalars({operand("layers.0.attention.wqkv", Role::x, 1000, 5, 0), operand("layers.1.attention.wqkv", Role::x, 1000, 20, 1)});
+  const std::map<std::string, double> values(scalars.begin(), scalars.end());
+  CHECK(values.size() == 10);
+  CHECK(values.at("fp8/layers.0.attention.wqkv/x/amax") == 2);
+  CHECK(values.at("fp8/layers.0.attention.wqkv/x/scale") == 224);
+  CHECK(values.at("fp8/layers.0.attention.wqkv/x/underflow") == 0.005);
+  CHECK(values.at("fp8/layers.0.attention.wqkv/x/saturation") == 0);
+  CHECK(values.at("fp8/worst/x/underflow") == 0.02);
+  CHECK(values.at("fp8/worst/x/saturation") == 0.001);
+}
+
+TEST_CASE("an alert names role, layers, fractions and what to do, once until the layer recovers") {
+  Float8Alerts alerts;
+  CHECK(alerts.check({operand("a", Role::x, 1000, 1, 1), operand("b", Role::dy, 1000, 50, 0)}).empty());  // at the thresholds
+  const auto first = alerts.check({operand("a", Role::x, 1000, 2, 0), operand("b", Role::x, 1000, 30, 0)});
+  REQUIRE(first.size() == 1);
+  CHECK(first[0] ==
+        "FP8 underflow of x above 0.1%: b 3%, a 0.2%; scales of smaller groups lose less, recipe_name blockwise, or keep such layers in "
+        "bf16 with entries {match: LAYER, recipe: bf16} of quantize.linear.float8.policy");
+  CHECK(alerts.check({operand("a", Role::x, 1000, 3, 0), operand("b", Role::x, 1000, 30, 0)}).empty());
+  // b recovers and is hit again; a stays as it is.
+  CHECK(alerts.check({operand("a", Role::x, 1000, 3, 0), operand("b", Role::x, 1000, 0, 0)}).empty());
+  const auto later = alerts.check({operand("a", Role::x, 1000, 3, 0), operand("b", Role::x, 1000, 40, 0)});
+  REQUIRE(later.size() == 1);
+  CHECK_THAT(later[0], Contains(": b 4%; "));
+}
+
+TEST_CASE("gradients may lose more, saturation is an alert of its own, and few layers are named") {
+  Float8Alerts alerts;
+  const auto gradient = alerts.check({operand("a", Role::dy, 1000, 51, 0)});
+  REQUIRE(gradient.size() == 1);
+  CHECK_THAT(gradient[0], Contains("FP8 underflow of dy above 5%: a 5.1%; the weight gradient may want high precision"));
+  std::vector<Float8Operand> many;
+  for (int i = 0; i < 7; ++i) many.push_back(operand(fmt::format("layers.{}", i), Role::w, 1000, 0, 2 + i));
+  const auto saturation = alerts.check(many);
+  REQUIRE(saturation.size() == 1);
+  CHECK_THAT(saturation[0], Contains("FP8 saturation of w above 0.1%: layers.6 0.8%, layers.5 0.7%, layers.4 0.6%, layers.3 0.5% and 3 more layers; ") &&
+                                Contains("margin"));
+}
