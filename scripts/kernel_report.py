@@ -65,8 +65,8 @@ def warps(registers):
     return min(64, 65536 // (max(registers, 24) + 7 >> 3 << 3) // 32)
 
 
-def short(name):
-    file = re.search(r"_GLOBAL__N__[0-9a-f]+_\d+_(\w+?)_cu_[0-9a-f]+", name)
+def short(name, mangled):
+    file = re.search(r"_GLOBAL__N__[0-9a-f]+_\d+_(\w+?)_cu_[0-9a-f]+", mangled)
     name = re.sub(r"\(anonymous namespace\)::|_GLOBAL__N__\w+::|ottava::|cuda::|void |\(bool\)|\(int\)", "", name)
     depth, cut = 0, len(name)
     for i, ch in enumerate(name):
@@ -108,10 +108,10 @@ def main():
         p.error(f"{args.program} has no code for {args.arch}: build with CUDA for it")
     demangled = dict(zip(kernels, output("c++filt", text="\n".join(kernels)).splitlines()))
     rows, looks = [], []
-    for k in sorted(kernels, key=lambda k: short(demangled[k])):
+    for k in sorted(kernels, key=lambda k: short(demangled[k], k)):
         r, c = used.get(k, Counter()), code.get(k, Counter())
         wide, narrow = c["LDG.128"] + c["STG.128"], c["LDG.narrow"] + c["STG.narrow"]
-        name = short(demangled[k])
+        name = short(demangled[k], k)
         rows.append((f"`{name}`", r.get("reg", "?"), warps(r.get("reg", 0)), r.get("shared", 0), r.get("stack", 0), c["spill"], c["HMMA"], c["HGMMA"] + c["QGMMA"],
                      c["LDGSTS"], wide, narrow, c["atomics"], c["all"]))
         if c["spill"]:
