@@ -192,7 +192,8 @@ def shared_gpu(c):
     alone = c.train("alone", c.device, steps, model + ["--training.global_batch_size", "4"])
     rows, data = [], {}
     ways = [("tcp", [str(ROOT / "scripts/launch_tcp.sh"), "-n", "2"])]
-    if shutil.which("mpirun"):
+    has_module = any((folder / "lib/libottava_mpi.so").exists() for folder in (c.programs, c.programs.parent))
+    if shutil.which("mpirun") and has_module:
         ways.append(("mpi", [str(ROOT / "scripts/launch.sh"), "-n", "2"]))
     for backend, launcher in ways:
         both = c.train(f"shared {backend}", c.device, steps, model + ["--comm.backend", backend, "--training.global_batch_size", "4"], launcher)
@@ -202,7 +203,7 @@ def shared_gpu(c):
         if far > BOUNDS["bf16"]:
             raise Failed(table(["", "loss", "one rank", "largest distance"], rows))
     if len(ways) == 1:
-        rows.append(("2 ranks on one device, mpi", "no mpirun here", "", ""))
+        rows.append(("2 ranks on one device, mpi", "no mpirun here, or build_mpi.sh was not run", "", ""))
     return table(["", "loss", "one rank", "largest distance"], rows), data
 
 
