@@ -63,6 +63,7 @@ TrainingEngine::TrainingEngine(TrainingShape shape, Stream& stream, Arena& arena
   skipped_ = arena.persistent("skipped", DType::i32, {1}, MemoryCategory::data);
   Tensor workspace = arena.persistent("matmul workspace", DType::u8, {matmul_workspace_bytes}, MemoryCategory::workspace);
   if (stream.type() != DeviceType::meta) set_matmul_workspace(stream, workspace);
+  if (stream.type() == DeviceType::cuda) inputs_ = PinnedInputs(stream.device(), 4 * aligned(tokens_.bytes()) + 2 * kMemoryAlignment);
 }
 
 StepContext TrainingEngine::context() {
@@ -77,6 +78,7 @@ StepContext TrainingEngine::context() {
 
 void TrainingEngine::upload(const void* host, const Tensor& device) {
   if (stream_.type() == DeviceType::meta) return;
+  if (stream_.type() == DeviceType::cuda) return cast(stream_, inputs_.hold(host, device), device);
   cast(stream_, Tensor{const_cast<void*>(host), device.dtype, device.shape}, device);
 }
 
@@ -111,6 +113,7 @@ MicroBatch TrainingEngine::at_fixed_place(const MicroBatch& micro) {
 
 StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInputs& inputs, StepProfile* profile) {
   profile_ = profile;
+  inputs_.begin();
   upload(tokens, shape_.micro_batches * shape_.batch * shape_.sequence);
   std::vector<float> scalars = step_scalars(inputs, shape_.adamw);
   upload(scalars.data(), scalars_);
@@ -220,6 +223,7 @@ void TrainingEngine::check_products() const {
 
 double TrainingEngine::validate(const HostTokens& tokens) {
   profile_ = nullptr;
+  inputs_.begin();
   upload(tokens, shape_.validation_batch * shape_.validation_sequence);
   Arena::Phase phase(arena_, "validate");
   fill_zero(stream_, loss_sum_);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "apps/step_graphs.h"
+#include "core/memory/pinned_inputs.h"
 #include "core/optim/adamw.h"
 #include "models/llama/llama_model.h"
 #include "parallel/fsdp.h"
@@ -106,6 +107,7 @@ class TrainingEngine {
   MicroBatch current_;  ///< where every micro-batch of several is computed from
   Tensor scalars_, step_, loss_sum_, sum_of_squares_, skipped_;
   Tensor loss_sums_;  ///< loss_sum_ after each micro-batch: read only when a step was skipped
+  PinnedInputs inputs_;  ///< on a GPU
   StepProfile* profile_ = nullptr;
   StepGraphs graphs_;
 };
