@@ -19,6 +19,7 @@ void column_amax(Stream&, const Tensor&, const Tensor&) { absent(); }
 void delayed_amax(Stream&, const AmaxHistory&, const Tensor&, const Tensor&) { absent(); }
 void dequantize(Stream&, const Quantized&, Granularity, const Tensor&) { absent(); }
 void fill_with(Stream&, const Tensor&, const Tensor&) { absent(); }
+void flag_non_finite(Stream&, const Tensor&, const Tensor&) { absent(); }
 void fold_amax(Stream&, const Tensor&, const Tensor&) { absent(); }
 void poison_if_raised(Stream&, const Tensor&, const Tensor&) { absent(); }
 void quantize(Stream&, const Quantize&) { absent(); }
@@ -26,6 +27,7 @@ void rms_norm_quantize(Stream&, const RmsNormQuantize&) { absent(); }
 void scale_result(Stream&, const ScaledMatmul&, const Tensor&) { absent(); }
 void scaled_matmul(Stream&, const ScaledMatmul&) { absent(); }
 void swiglu_quantize(Stream&, const SwigluQuantize&) { absent(); }
+void transpose_block_scales(Stream&, const Tensor&, Shape, const Tensor&) { absent(); }
 void transpose_bytes(Stream&, const Tensor&, const Tensor&) { absent(); }
 
 }  // namespace ottava::fp8::cuda

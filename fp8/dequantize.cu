@@ -75,6 +75,15 @@ transpose_kernel(const uint8_t* from, TurnedTile whole, unsigned tiles_across, b
   store_turned(tile, turned);
 }
 
+/// Some thousand words of the largest weight: the launch costs more than the work.
+__global__ void __launch_bounds__(kBlock)
+transpose_scales_kernel(const float* from, int64_t from_rows, int64_t from_cols, float* to, int64_t to_rows, int64_t to_cols) {
+  const int64_t i = blockIdx.x * int64_t{kBlock} + threadIdx.x;
+  if (i >= to_rows * to_cols) return;
+  const int64_t c = i / to_cols, r = i % to_cols;
+  to[i] = r < from_rows ? from[r * from_cols + c] : 0.0f;
+}
+
 }  // namespace
 
 void dequantize(Stream& stream, const Quantized& x, Granularity granularity, const Tensor& y) {
@@ -101,6 +110,11 @@ void transpose_bytes(Stream& stream, const Tensor& from, const Tensor& to) {
   launch("transpose_bytes", stream, {.grid = grid_of(ceil_div(rows, kTile) * across), .block = kTileThreads},
          transpose_kernel, static_cast<const uint8_t*>(from.data), turned, static_cast<unsigned>(across),
          rows_are_aligned(cols, from));
+}
+
+void transpose_block_scales(Stream& stream, const Tensor& from, Shape, const Tensor& to) {
+  launch("transpose_block_scales", stream, {.grid = grid_of(ceil_div(to.numel(), kBlock)), .block = kBlock}, transpose_scales_kernel,
+         static_cast<const float*>(from.data), from.shape[0], from.shape[1], static_cast<float*>(to.data), to.shape[0], to.shape[1]);
 }
 
 }  // namespace ottava::fp8::cuda

@@ -12,7 +12,7 @@ namespace ottava::fp8 {
 namespace {
 
 constexpr std::string_view kQuantize = "quantize", kDequantize = "dequantize", kAmax = "amax",
-                           kColumnAmax = "column_amax", kTranspose = "transpose_bytes";
+                           kColumnAmax = "column_amax", kTranspose = "transpose_bytes", kBlockScales = "transpose_block_scales";
 
 void check_quantized(std::string_view op, std::string_view name, const Quantized& q, Granularity granularity,
                      Shape shape) {
@@ -154,6 +154,26 @@ void transpose_bytes(Stream& stream, const Tensor& from, const Tensor& to) {
       return cuda::transpose_bytes(stream, from, to);
     case DeviceType::meta:
       stream.recorder().record({.op = kTranspose, .bytes = 2 * static_cast<double>(from.bytes())});
+  }
+}
+
+void transpose_block_scales(Stream& stream, const Tensor& from, Shape matrix, const Tensor& to) {
+  const Shape shape = scale_shape(Granularity::block_128x128, matrix.rows(), matrix.cols());
+  const Shape turned = scale_shape(Granularity::block_128x128, matrix.cols(), matrix.rows());
+  check_tensor(kBlockScales, "from", from, DType::f32, shape);
+  check_tensor(kBlockScales, "to", to, DType::f32, turned);
+  switch (stream.type()) {
+    case DeviceType::cpu:
+      for (int64_t c = 0; c < turned[0]; ++c) {
+        for (int64_t r = 0; r < turned[1]; ++r) {
+          to.as<float>()[c * turned[1] + r] = r < shape[0] ? from.as<float>()[r * shape[1] + c] : 0.0f;
+        }
+      }
+      return;
+    case DeviceType::cuda:
+      return cuda::transpose_block_scales(stream, from, matrix, to);
+    case DeviceType::meta:
+      stream.recorder().record({.op = kBlockScales, .bytes = static_cast<double>(from.bytes() + to.bytes())});
   }
 }
 

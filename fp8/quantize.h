@@ -48,5 +48,8 @@ void dequantize(Stream& stream, const Quantized& x, Granularity granularity, con
 
 /// to [C,R] = from [R,C], one byte per element.
 void transpose_bytes(Stream& stream, const Tensor& from, const Tensor& to);
+/// Inverse scales of granularity 128x128 of a matrix of this shape, as its transposed bytes need them:
+/// from scale_shape(R, C) to scale_shape(C, R), whose padding is zero.
+void transpose_block_scales(Stream& stream, const Tensor& from, Shape matrix, const Tensor& to);
 
 }  // namespace ottava::fp8

@@ -46,6 +46,7 @@ void quantize(Stream& stream, const Quantize& args);
 /// Inverse scales may be left out: all are 1.
 void dequantize(Stream& stream, const Quantized& x, Granularity granularity, const Tensor& y);
 void transpose_bytes(Stream& stream, const Tensor& from, const Tensor& to);
+void transpose_block_scales(Stream& stream, const Tensor& from, Shape matrix, const Tensor& to);
 }  // namespace cuda
 
 }  // namespace ottava::fp8

@@ -10,7 +10,7 @@
 namespace ottava::fp8 {
 namespace {
 
-constexpr std::string_view kFold = "fold_amax", kPoison = "poison_if_raised";
+constexpr std::string_view kFold = "fold_amax", kFlag = "flag_non_finite", kPoison = "poison_if_raised";
 
 }  // namespace
 
@@ -30,6 +30,22 @@ void fold_amax(Stream& stream, const Tensor& current, const Tensor& largest) {
       return cuda::fold_amax(stream, current, largest);
     case DeviceType::meta:
       stream.recorder().record({.op = kFold, .bytes = 4 * static_cast<double>(current.bytes())});
+  }
+}
+
+void flag_non_finite(Stream& stream, const Tensor& amaxes, const Tensor& flags) {
+  check_tensor(kFlag, "amaxes", amaxes, DType::u32, {amaxes.numel()});
+  check_tensor(kFlag, "flags", flags, DType::u32, amaxes.shape);
+  switch (stream.type()) {
+    case DeviceType::cpu:
+      for (int64_t i = 0; i < amaxes.numel(); ++i) {
+        if (amaxes.as<uint32_t>()[i] >= kInfinityBits) flags.as<uint32_t>()[i] = 1;
+      }
+      return;
+    case DeviceType::cuda:
+      return cuda::flag_non_finite(stream, amaxes, flags);
+    case DeviceType::meta:
+      stream.recorder().record({.op = kFlag, .bytes = 2 * static_cast<double>(amaxes.bytes())});
   }
 }
 

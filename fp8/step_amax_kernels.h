@@ -2,7 +2,13 @@
 
 #include "fp8/step_amax.h"
 
+namespace ottava::fp8 {
+/// Amaxes from here on are infinite or NaN.
+inline constexpr uint32_t kInfinityBits = 0x7f800000u;
+}  // namespace ottava::fp8
+
 namespace ottava::fp8::cuda {
+void flag_non_finite(Stream& stream, const Tensor& amaxes, const Tensor& flags);
 void fold_amax(Stream& stream, const Tensor& current, const Tensor& largest);
 void poison_if_raised(Stream& stream, const Tensor& flags, const Tensor& sum_of_squares);
 }  // namespace ottava::fp8::cuda

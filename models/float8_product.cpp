@@ -126,6 +126,7 @@ Float8Matrix Float8Product::gather_kept(const StepContext& c, const Float8Matrix
 }
 
 void Float8Product::run(const StepContext& c, fp8::ScaledMatmul args) const {
+  args.emulate = emulates_;
   const int64_t bytes = fp8::scaled_matmul_workspace_bytes(c.stream, args);
   Allocation workspace;
   if (bytes > 0) {

@@ -43,6 +43,7 @@ void Float8State::begin_forward_only(Stream& stream) {
 
 void Float8State::finish_step(Stream& stream) {
   fp8::fold_amax(stream, current_, largest_);
+  if (history()) fp8::flag_non_finite(stream, largest_, non_finite_);  // a scale from it does not see what saturates
   if (!history() || ranks_.world->size() == 1) return;
   ranks_.world->all_reduce(stream, {.send = largest_, .recv = {}, .op = ReduceOp::max, .label = "activation amaxes"}).wait(stream);
 }

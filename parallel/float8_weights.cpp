@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/ops/elementwise.h"
+#include "fp8/step_amax.h"
 #include "parallel/fsdp.h"
 
 namespace ottava {
@@ -181,7 +182,9 @@ void Float8Weights::exchange(Stream& stream) {
   if (!column_amax_.empty()) {
     ranks_.dp_shard->all_reduce(stream, {.send = column_amax_, .recv = {}, .op = ReduceOp::max, .label = "weight column amaxes"}).wait(stream);
   }
-  if (!history_.rows.empty()) fp8::delayed_amax(stream, history_, amax_, scale_amax_);
+  if (history_.rows.empty()) return;
+  fp8::flag_non_finite(stream, amax_, non_finite_.slice(0, amax_.numel()));  // a scale from the history does not see what saturates
+  fp8::delayed_amax(stream, history_, amax_, scale_amax_);
 }
 
 void Float8Weights::refresh(Stream& stream) {
@@ -225,15 +228,26 @@ void Float8Weights::make_shard(Stream& stream, size_t i, bool backward_form) {
   const Tensor x = master_rows(i);
   if (backward_form && form.recipe.granularity == Granularity::row) {
     // Scaled per column, as rows of the transposed weight, but stored by rows: shards of rows are what can be gathered.
-    if (x.rows() == 0) return;
+    if (x.rows() == 0) return make_column_scales(stream, i);
     const Tensor scratch = turn_scratch_.slice(0, x.numel()).reshape({x.cols(), x.rows()});
     const Tensor bytes{scratch.data, form.recipe.format, scratch.shape};
     make(stream, i, form, x, {}, {bytes, form.straight.scale_inverse}, form.column_amax);
     return fp8::transpose_bytes(stream, bytes, form.straight.bytes.slice(0, x.rows()));
   }
+  if (x.rows() == 0 && form.recipe.granularity != Granularity::tensor) return;
   const Shape scales = fp8::scale_shape(form.recipe.granularity, x.rows(), x.cols());
   const Tensor& all = form.straight.scale_inverse;
   make(stream, i, form, x, {form.straight.bytes.slice(0, x.rows()), all.shape == scales ? all : all.slice(0, scales[0])}, {}, {});
+}
+
+// They do not travel: a rank without rows makes them from a row of zeros.
+void Float8Weights::make_column_scales(Stream& stream, size_t i) {
+  const Entry& e = entries_[i];
+  const Form& form = e.forms[1];
+  Allocation row = arena_.allocate("zeros", DType::bf16, {1, e.columns}, MemoryCategory::scratch);
+  Allocation bytes = arena_.allocate("zeros.fp8", form.recipe.format, {e.columns, 1}, MemoryCategory::scratch);
+  fill_zero(stream, row);
+  make(stream, i, form, row, {}, {bytes, form.straight.scale_inverse}, form.column_amax);
 }
 
 fp8::Quantized Float8Weights::allocate(std::string_view name, const fp8::OperandRecipe& recipe, Shape shape, Allocation& bytes,
@@ -294,6 +308,10 @@ void Float8Weights::turn_whole(Stream& stream, size_t i, Form& form) {
   const Entry& e = entries_[i];
   form.turned_bytes = arena_.allocate(options_.specs[i].name + ".fp8 turned", form.recipe.format, {e.columns, e.rows}, MemoryCategory::unsharded);
   fp8::transpose_bytes(stream, form.whole_bytes.tensor().slice(0, e.rows), form.turned_bytes);
+  if (form.recipe.granularity != Granularity::block_128x128) return;
+  form.turned_scales = arena_.allocate(options_.specs[i].name + ".fp8 turned scales", DType::f32,
+                                       fp8::scale_shape(form.recipe.granularity, e.columns, e.rows), MemoryCategory::unsharded);
+  fp8::transpose_block_scales(stream, straight_of(e, form).scale_inverse, {e.rows, e.columns}, form.turned_scales);
 }
 
 fp8::Quantized Float8Weights::straight_of(const Entry& e, const Form& form) const {
@@ -307,6 +325,7 @@ fp8::Quantized Float8Weights::straight_of(const Entry& e, const Form& form) cons
 fp8::Quantized Float8Weights::turned_of(const Entry& e, const Form& form) const {
   if (e.home == Home::resident) return form.turned;
   if (e.home == Home::local) return {form.turned_bytes, form.turned_scales};
+  if (form.turned_scales) return {form.turned_bytes, form.turned_scales};
   return {form.turned_bytes, form.straight.scale_inverse};  // per tensor, or per column: common to all shards
 }
 

@@ -125,6 +125,7 @@ class Float8Weights {
   void make(Stream& stream, size_t entry, const Form& form, const Tensor& x, const fp8::Quantized& straight,
             const fp8::Quantized& turned, const Tensor& column_amax);
   void make_shard(Stream& stream, size_t entry, bool backward_form);
+  void make_column_scales(Stream& stream, size_t entry);
   void make_local(Stream& stream, size_t entry, Form& form, const Tensor& whole, bool turned);
   void turn_whole(Stream& stream, size_t entry, Form& form);
   fp8::Quantized straight_of(const Entry& e, const Form& form) const;

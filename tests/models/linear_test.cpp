@@ -1,0 +1,365 @@
+#include "models/linear.h"
+
+#include <cmath>
+#include <functional>
+
+#include "core/cost.h"
+#include "core/ops/elementwise.h"
+#include "core/ops/matmul.h"
+#include "fp8/recipe.h"
+#include "tests/fp8/reference.h"
+#include "tests/support/catch.h"
+#include "tests/support/tolerance.h"
+#include "tests/support/values.h"
+
+// A layer against the straight-through formula in FP64 on what its operands decode to:
+//   y = deq(x) deq(W)^T + b     dX = deq(dy) deq(W)     dW = deq(dy)^T deq(x)
+// and the operands' bytes against an encoder that shares nothing with them. The loss proves nothing: wrong FP8 trains too.
+
+using namespace ottava;
+using namespace ottava::test;
+using fp8::Granularity;
+using fp8::RecipeName;
+using Source = Float8Product::Source;
+
+namespace {
+
+constexpr int64_t kTokens = 160, kColumns = 192;
+// wq, wk, wv: each fits every recipe, none is as large as another.
+constexpr RowRange kParts[3] = {{0, 160}, {160, 224}, {224, 320}};
+constexpr int64_t kRows = 320;
+
+using Values = std::vector<double>;
+
+/// How each piece runs; one entry: a single product.
+struct Case {
+  std::vector<std::optional<RecipeName>> recipes;
+  bool bias = false;
+  RowRange rows_of(size_t piece) const { return recipes.size() == 1 ? RowRange{0, kRows} : kParts[piece]; }
+};
+
+std::vector<ParameterSpec> specs() {
+  ParameterSpec weight{.name = "w", .parts = {{.name = "w", .hf_name = "w", .rows = kRows, .groups = kRows, .init = {}}}, .columns = kColumns};
+  ParameterSpec bias{.name = "b", .parts = {{.name = "b", .hf_name = "b", .rows = kRows, .groups = kRows, .init = {}}}, .columns = 1, .is_vector = true, .role = ParameterRole::bias};
+  return {weight, bias};
+}
+
+/// A matrix that a product read, [outer, contraction]: its codes as the product sees them and what they mean.
+struct Operand {
+  std::vector<uint8_t> codes;
+  std::vector<float> inverses;  ///< per element
+  DType format = DType::e4m3;
+  int64_t rows = 0, cols = 0;
+  Values meaning() const {
+    const std::vector<double> table = finite_values(format);
+    Values out(codes.size());
+    for (size_t i = 0; i < codes.size(); ++i) out[i] = (codes[i] & 0x80 ? -1 : 1) * table[codes[i] & 0x7f] * static_cast<double>(inverses[i]);
+    return out;
+  }
+};
+
+Operand read(const fp8::ScaledOperand& q) {
+  const Shape shape = q.matrix.bytes.shape;
+  Operand out{.codes = {}, .inverses = {}, .format = q.matrix.bytes.dtype, .rows = shape.rows(), .cols = shape.cols()};
+  for (int64_t r = 0; r < out.rows; ++r) {
+    for (int64_t c = 0; c < out.cols; ++c) {
+      const auto i = static_cast<size_t>(fp8::scale_index(q.granularity, shape, r, c));
+      out.codes.push_back(q.matrix.bytes.as<uint8_t>()[r * out.cols + c]);
+      out.inverses.push_back(q.granularity == Granularity::block_1x32 ? fp8::decode_e8m0(q.matrix.scale_inverse.as<uint8_t>()[i])
+                                                                      : q.matrix.scale_inverse.as<float>()[i]);
+    }
+  }
+  if (q.contraction == fp8::ScaledOperand::Contraction::outer) {
+    out.codes = test::transposed(out.codes, out.rows, out.cols);
+    out.inverses = test::transposed(out.inverses, out.rows, out.cols);
+    std::swap(out.rows, out.cols);
+  }
+  return out;
+}
+
+struct Product {
+  Values value, magnitude;
+};
+/// a [m,k] b [n,k]^T.
+Product product(const Values& a, const Values& b, int64_t m, int64_t n, int64_t k) {
+  Product p{Values(static_cast<size_t>(m * n)), Values(static_cast<size_t>(m * n))};
+  for (int64_t i = 0; i < m; ++i) {
+    for (int64_t j = 0; j < n; ++j) {
+      double sum = 0, magnitude = 0;
+      for (int64_t l = 0; l < k; ++l) {
+        const double term = a[static_cast<size_t>(i * k + l)] * b[static_cast<size_t>(j * k + l)];
+        sum += term, magnitude += std::abs(term);
+      }
+      p.value[static_cast<size_t>(i * n + j)] = sum;
+      p.magnitude[static_cast<size_t>(i * n + j)] = magnitude;
+    }
+  }
+  return p;
+}
+
+bool agree(const std::vector<float>& got, const Product& want, Tolerance t) {
+  bool is_close = got.size() == want.value.size();
+  for (size_t i = 0; is_close && i < got.size(); ++i) {
+    is_close = std::abs(got[i] - want.value[i]) <= t.stored * std::abs(want.value[i]) + t.arithmetic * want.magnitude[i] + 0x1p-126;
+  }
+  return is_close;
+}
+
+/// The bytes of this matrix by the reference, as an operand with its columns as contraction. `amax_factor`: of a scale that
+/// belongs to another amax.
+Operand reference(const std::vector<float>& values, int64_t rows, int64_t cols, const fp8::OperandRecipe& recipe, double amax_factor = 1) {
+  const bool power = recipe.rounding == fp8::ScaleRounding::down_to_power_of_two;
+  Operand out{.codes = {}, .inverses = {}, .format = recipe.format, .rows = rows, .cols = cols};
+  if (amax_factor == 1) {
+    ReferenceQuantized q = reference_quantize(values, rows, cols, {recipe.format, recipe.granularity, power});
+    out.codes = std::move(q.codes), out.inverses = std::move(q.inverses);
+    return out;
+  }
+  double amax = 0;
+  for (float v : values) amax = std::max(amax, std::abs(static_cast<double>(v)));
+  const float scale = reference_scale(amax * amax_factor, recipe.format, power);
+  const TableEncoder encode(recipe.format);
+  for (float v : values) out.codes.push_back(encode(v * scale)), out.inverses.push_back(1.0f / scale);
+  return out;
+}
+
+bool same(const Operand& a, const Operand& b) { return a.codes == b.codes && a.inverses == b.inverses; }
+
+/// What a layer made, and everything that it made it from.
+struct Outcome {
+  std::vector<float> x, dy, w, bias;  ///< rounded to bf16
+  std::vector<float> y, dx, dw, dbias;
+  struct Piece {
+    Operand x, x_turned, dy, dy_turned, w, w_turned;
+  };
+  std::vector<Piece> pieces;
+  int64_t kept_bytes = 0, products = 0;
+  bool keeps_x = false;
+};
+
+std::vector<float> download(Stream& stream, const Tensor& t) {
+  std::vector<float> out(static_cast<size_t>(t.numel()));
+  cast(stream, t, view_of(out.data(), t.shape));
+  stream.synchronize();
+  return out;
+}
+
+Outcome run(const Case& what) {
+  Outcome out{.x = normal_values(kTokens * kColumns, 1, DType::bf16, 3), .dy = normal_values(kTokens * kRows, 2, DType::bf16, 1e-3f)};
+  RankGroups ranks = solo_rank_groups();
+  auto pass = [&](Stream& stream, Arena& arena, int64_t workspace_bytes) {
+    const bool is_planning = arena.is_recording();
+    const Tensor workspace = arena.persistent("workspace", DType::u8, {workspace_bytes}, MemoryCategory::workspace);
+    if (!is_planning) set_matmul_workspace(stream, workspace);
+    FsdpOptions options;
+    Float8State::Options state_options;
+    std::vector<LinearPiece> pieces;
+    for (size_t i = 0; i < what.recipes.size(); ++i) {
+      LinearPiece piece{.rows = what.rows_of(i)};
+      if (what.recipes[i]) {
+        const fp8::Recipe recipe = fp8::make_recipe(*what.recipes[i]);
+        piece.float8.emplace("w", recipe, options.float8.specs.size(), static_cast<int64_t>(state_options.products.size()), false);
+        options.float8.specs.push_back({.name = fmt::format("w.{}", i), .parameter = 0, .rows = piece.rows, .forward = recipe.forward.b, .backward = recipe.input_gradient.b});
+        state_options.products.push_back("w");
+        state_options.is_delayed.push_back(false);
+      }
+      pieces.push_back(piece);
+    }
+    Fsdp parameters(stream, arena, ranks, specs(), options);
+    Float8State state(arena, ranks, state_options);
+    auto place = [&](const std::vector<float>& values, Shape shape) {
+      const Tensor t = arena.persistent("test", DType::bf16, shape, MemoryCategory::data);
+      if (!is_planning) cast(stream, view_of(values.data(), shape), t);
+      return t;
+    };
+    const Tensor x0 = place(out.x, {kTokens, kColumns}), dy0 = place(out.dy, {kTokens, kRows});
+    const Linear linear("w", LinearStyle::column, 0, what.bias ? 1 : -1, pieces, {});
+    parameters.initialise(3);
+    Arena::Phase phase(arena, "test");
+    StepContext c{.stream = stream, .arena = arena, .parameters = parameters, .tensor_parallel = ranks.tensor_parallel, .compute = DType::bf16, .float8 = &state};
+    parameters.begin_step();
+    state.begin_step(stream);
+    Allocation x = c.activation("x", DType::bf16, x0.shape), dy = c.activation("dy", DType::bf16, dy0.shape);
+    cast(stream, x0, x);
+    cast(stream, dy0, dy);
+    LinearInput saved;
+    Allocation y = linear.forward(c, x, &saved);
+    LinearOutputGradient gradient = linear.output_gradient(c, dy);
+    Allocation dx = linear.input_gradient(c, gradient);
+    linear.weight_gradient(c, gradient, saved);
+    if (is_planning) {
+      for (size_t i = 0; i < pieces.size(); ++i) {
+        if (pieces[i].float8) pieces[i].float8->quantize(c, x, Source::x, {.along_columns = true}, true, MemoryCategory::scratch);
+      }
+      return;
+    }
+    out.y = download(stream, y);
+    out.dx = download(stream, dx);
+    out.dw = download(stream, parameters.shard(0).gradient);
+    if (what.bias) out.dbias = download(stream, parameters.shard(1).gradient);
+    auto rounded = [&](const Tensor& t) {
+      std::vector<float> values = download(stream, t);
+      for (float& v : values) v = static_cast<float>(bf16(v));
+      return values;
+    };
+    out.w = rounded(parameters.shard(0).master);
+    out.bias = rounded(parameters.shard(1).master);
+    out.products = state.products_run();
+    out.keeps_x = static_cast<bool>(saved.x);
+    for (const Float8Matrix& m : saved.pieces) {
+      for (const Allocation* a : {&m.bytes, &m.scales, &m.turned_bytes, &m.turned_scales}) out.kept_bytes += *a ? a->tensor().bytes() : 0;
+    }
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      Outcome::Piece& piece = out.pieces.emplace_back();
+      if (!pieces[i].float8) continue;
+      const Float8Product& p = *pieces[i].float8;
+      piece.x = read(p.quantize(c, x, Source::x, {.along_columns = true}, true, MemoryCategory::scratch).along_columns());
+      piece.dy = read(gradient.pieces[i].along_columns());
+      if (p.weight_gradient_is_fp8()) piece.x_turned = read(saved.pieces[i].along_rows()), piece.dy_turned = read(gradient.pieces[i].along_rows());
+      const size_t entry = static_cast<size_t>(p.index());
+      piece.w = read(parameters.float8_weight(entry, WeightUse::forward));
+      piece.w_turned = read(parameters.float8_weight(entry, WeightUse::backward));
+    }
+  };
+  CostRecorder recorder;
+  Stream meta = Stream::meta(recorder, {DeviceType::cpu, 0});
+  Arena first, plan;
+  pass(meta, first, 0);
+  const int64_t workspace_bytes = recorder.workspace_bytes();
+  pass(meta, plan, workspace_bytes);
+  Stream stream = Stream::cpu();
+  Arena arena(plan.plan(), {DeviceType::cpu, 0});
+  pass(stream, arena, workspace_bytes);
+  return out;
+}
+
+std::vector<float> columns_of(const std::vector<float>& all, RowRange columns, int64_t of) {
+  std::vector<float> out;
+  for (size_t r = 0; r < all.size() / static_cast<size_t>(of); ++r) {
+    const auto row = all.begin() + static_cast<int64_t>(r) * of;
+    out.insert(out.end(), row + columns.begin, row + columns.end);
+  }
+  return out;
+}
+std::vector<float> rows_of(const std::vector<float>& all, RowRange rows, int64_t columns) {
+  return {all.begin() + rows.begin * columns, all.begin() + rows.end * columns};
+}
+
+/// The operands of one piece, in high precision too, with their meaning.
+struct Meaning {
+  Values x, x_turned, dy, dy_turned, w, w_turned;
+};
+Meaning meaning_of(const Outcome& o, const Case& c, size_t i) {
+  const RowRange rows = c.rows_of(i);
+  const std::vector<float> dy = columns_of(o.dy, rows, kRows), w = rows_of(o.w, rows, kColumns);
+  Meaning m{as_double(o.x), as_double(test::transposed(o.x, kTokens, kColumns)),
+            as_double(dy), as_double(test::transposed(dy, kTokens, rows.size())),
+            as_double(w), as_double(test::transposed(w, rows.size(), kColumns))};
+  const Outcome::Piece& p = o.pieces[i];
+  if (!c.recipes[i]) return m;
+  m.x = p.x.meaning(), m.dy = p.dy.meaning(), m.w = p.w.meaning(), m.w_turned = p.w_turned.meaning();
+  if (!p.x_turned.codes.empty()) m.x_turned = p.x_turned.meaning(), m.dy_turned = p.dy_turned.meaning();
+  return m;
+}
+
+void check_formula(const Case& c) {
+  const Outcome o = run(c);
+  Product dx{Values(static_cast<size_t>(kTokens * kColumns)), Values(static_cast<size_t>(kTokens * kColumns))};
+  for (size_t i = 0; i < c.recipes.size(); ++i) {
+    INFO("piece " << i);
+    const RowRange rows = c.rows_of(i);
+    const Meaning m = meaning_of(o, c, i);
+    Product y = product(m.x, m.w, kTokens, rows.size(), kColumns);
+    // The bias joins what was rounded to bf16 already.
+    Tolerance bf16_sum = tolerance(DType::bf16, 3, kColumns);
+    for (size_t k = 0; c.bias && k < y.value.size(); ++k) {
+      const double b = o.bias[static_cast<size_t>(rows.begin) + k % static_cast<size_t>(rows.size())];
+      y.magnitude[k] = y.magnitude[k] * bf16_sum.arithmetic + std::abs(y.value[k]) * unit_roundoff(DType::bf16);
+      y.value[k] += b;
+    }
+    if (c.bias) bf16_sum = {.stored = unit_roundoff(DType::bf16), .arithmetic = 1};
+    CHECK(agree(columns_of(o.y, rows, kRows), y, bf16_sum));
+    CHECK(agree(rows_of(o.dw, rows, kColumns), product(m.dy_turned, m.x_turned, rows.size(), kColumns, kTokens), tolerance(DType::f32, 3, kTokens)));
+    const Product part = product(m.dy, m.w_turned, kTokens, kColumns, rows.size());
+    for (size_t k = 0; k < part.value.size(); ++k) dx.value[k] += part.value[k], dx.magnitude[k] += part.magnitude[k];
+  }
+  CHECK(agree(o.dx, dx, tolerance(DType::bf16, 4, kRows)));
+  if (c.bias) {
+    for (size_t r = 0; r < static_cast<size_t>(kRows); ++r) {
+      double sum = 0, magnitude = 0;
+      for (size_t t = 0; t < static_cast<size_t>(kTokens); ++t) sum += o.dy[t * kRows + r], magnitude += std::abs(o.dy[t * kRows + r]);
+      CHECK(std::abs(o.dbias[r] - sum) <= sum_roundoff(kTokens) * magnitude);  // once, and not scaled
+    }
+  }
+}
+
+std::vector<RecipeName> recipes() {
+  std::vector<RecipeName> out;
+  for (std::string_view name : fp8::recipe_names()) out.push_back(fp8::parse_recipe(name));
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("linear: y, dX and dW are the straight-through formula on what the operands decode to, in every recipe") {
+  for (RecipeName recipe : recipes()) {
+    INFO(fp8::name_of(recipe));
+    check_formula({{recipe}});
+  }
+}
+
+TEST_CASE("linear: a fusion that is split runs each part its own way, and a bias stays in high precision") {
+  check_formula({{std::nullopt, RecipeName::tensorwise, RecipeName::tensorwise}});
+  check_formula({{RecipeName::rowwise, std::nullopt, RecipeName::blockwise}});
+  check_formula({{RecipeName::tensorwise_with_gw_hp, RecipeName::mxfp8, RecipeName::delayed}});
+  check_formula({{RecipeName::tensorwise}, true});
+  check_formula({{RecipeName::rowwise, std::nullopt, RecipeName::tensorwise}, true});
+}
+
+TEST_CASE("linear: operands are the reference's bytes, and mutants are not") {
+  for (RecipeName name : recipes()) {
+    INFO(fp8::name_of(name));
+    const fp8::Recipe recipe = fp8::make_recipe(name);
+    const Outcome o = run({{name}});
+    const Outcome::Piece& p = o.pieces[0];
+    CHECK(same(p.x, reference(o.x, kTokens, kColumns, recipe.forward.a)));
+    CHECK(same(p.dy, reference(o.dy, kTokens, kRows, recipe.input_gradient.a)));
+    CHECK(same(p.w, reference(o.w, kRows, kColumns, recipe.forward.b)));
+    CHECK(same(p.w_turned, reference(test::transposed(o.w, kRows, kColumns), kColumns, kRows, recipe.input_gradient.b)));
+    if (recipe.weight_gradient.is_fp8) {
+      CHECK(same(p.x_turned, reference(test::transposed(o.x, kTokens, kColumns), kColumns, kTokens, recipe.weight_gradient.b)));
+      CHECK(same(p.dy_turned, reference(test::transposed(o.dy, kTokens, kRows), kRows, kTokens, recipe.weight_gradient.a)));
+    }
+    if (name != RecipeName::tensorwise) continue;
+    CHECK_FALSE(same(p.dy, reference(o.dy, kTokens, kRows, recipe.input_gradient.a, 57344.0 / 448)));  // the largest number of E4M3
+    CHECK_FALSE(same(p.x, reference(o.x, kTokens, kColumns, recipe.forward.a, 0.75)));                 // the scale of another step
+    CHECK_FALSE(same(p.dy, reference(o.dy, kTokens, kRows, recipe.forward.a)));                        // E4M3 where E5M2 belongs
+    const std::vector<float> half(o.x.begin(), o.x.begin() + kTokens / 2 * kColumns), other(o.x.begin() + kTokens / 2 * kColumns, o.x.end());
+    const double whole = static_cast<double>(largest_bits(o.x));
+    const auto& smaller = static_cast<double>(largest_bits(half)) < whole ? half : other;
+    Operand own = reference(smaller, kTokens / 2, kColumns, recipe.forward.a);  // the amax of half of the ranks
+    CHECK(own.inverses[0] != p.x.inverses[0]);
+    // And the formula sees what bytes alone do not say.
+    auto dx_holds = [&](const Operand& dy) { return agree(o.dx, product(dy.meaning(), p.w_turned.meaning(), kTokens, kColumns, kRows), tolerance(DType::bf16, 3, kRows)); };
+    CHECK(dx_holds(p.dy));
+    Operand swapped = p.dy, stale = p.dy;
+    for (float& inverse : swapped.inverses) inverse = 1 / inverse;
+    for (float& inverse : stale.inverses) inverse *= 1.25f;
+    CHECK_FALSE(dx_holds(swapped));
+    CHECK_FALSE(dx_holds(stale));
+    CHECK_FALSE(dx_holds(reference(o.dy, kTokens, kRows, recipe.forward.a)));
+  }
+}
+
+TEST_CASE("linear: what is kept for the weight gradient is a byte per element, or x in high precision") {
+  for (RecipeName name : recipes()) {
+    INFO(fp8::name_of(name));
+    const Outcome o = run({{name}});
+    const bool is_fp8 = fp8::make_recipe(name).weight_gradient.is_fp8;
+    CHECK(o.keeps_x == !is_fp8);
+    const Granularity g = fp8::make_recipe(name).forward.a.granularity;
+    const int64_t scales = fp8::scale_shape(g, kColumns, kTokens).numel() * static_cast<int64_t>(size_of(fp8::scale_dtype(g)));
+    CHECK(o.kept_bytes == (is_fp8 ? kTokens * kColumns + (g == Granularity::tensor ? 4 : scales) : 0));
+    CHECK(o.products == fp8::make_recipe(name).fp8_products());
+  }
+}
