@@ -1,10 +1,13 @@
 #include <cmath>
+#include <limits>
+#include <numeric>
 
-#include "core/ops/cross_entropy.h"
+#include "parallel/thread/thread_communicator.h"
 #include "tests/support/catch.h"
 #include "tests/support/engine_run.h"
 #include "tests/support/float8_shape.h"
 #include "tests/support/layout_run.h"
+#include "tests/support/tiny_training.h"
 
 // Whole steps in FP8, ranks as threads: what must not change a bit, what may change little, and what is skipped or refused.
 
@@ -13,7 +16,7 @@ using namespace ottava::test;
 
 namespace {
 
-constexpr int kSteps = 3;
+constexpr int kSteps = 2;
 
 LayoutCurve train(const Float8Config& config, const Layout& layout, int steps = kSteps, void (*change)(TrainingShape&) = nullptr) {
   TrainingShape whole = float8_step();
@@ -35,9 +38,9 @@ TEST_CASE("every recipe trains, and no two give the same numbers") {
   for (const std::string& recipe : all_recipes()) {
     INFO(recipe);
     CHECK(products({.recipe_name = recipe}) == (recipe.ends_with("gw_hp") ? 2 : 3) * 8);
-    curves.push_back(train({.recipe_name = recipe}, {}));
+    curves.push_back(train({.recipe_name = recipe}, {}, 3));
     CHECK(curves.back().loss.back() < curves.back().loss.front());
-    require_same_bits(train({.recipe_name = recipe}, {}), curves.back());
+    require_same_bits(train({.recipe_name = recipe}, {}, 3), curves.back());
     for (size_t i = 0; i + 1 < curves.size(); ++i) {
       // The history of `delayed` is still filling: until then it is tensorwise. Scales that are powers of two lose the same
       // bits whatever shares them, as long as nothing underflows.
@@ -79,6 +82,7 @@ TEST_CASE("what is recomputed changes no bit in any recipe") {
   for (const std::string& recipe : all_recipes()) {
     for (const Layout& layout : {Layout{}, Layout{.dp_shard = 2, .tp = 2, .micro_batches = 2}}) {
       const bool gathers = layout.tp > 1;
+      if (gathers && (recipe == "tensorwise_with_gw_hp" || recipe == "rowwise" || recipe == "mxfp8")) continue;  // each has a sibling here
       const Float8Config config{.recipe_name = recipe, .enable_fsdp_float8_all_gather = gathers, .enable_tp_float8_all_gather = gathers};
       const LayoutCurve usual = train(config, layout);
       for (const auto& [name, change] : modes) {
@@ -86,4 +90,91 @@ TEST_CASE("what is recomputed changes no bit in any recipe") {
       }
     }
   }
+}
+
+TEST_CASE("layouts train as one rank does, within two thousandths over twenty steps") {
+  for (const std::string& recipe : {"tensorwise", "rowwise", "blockwise"}) {
+    const Float8Config config{.recipe_name = recipe, .enable_fsdp_float8_all_gather = true, .enable_tp_float8_all_gather = true};
+    const LayoutCurve single = train(config, {}, 20);
+    for (const Layout& layout : {Layout{.dp_shard = 4}, Layout{.dp_shard = 2, .tp = 2, .micro_batches = 2}, Layout{.dp_replicate = 2, .dp_shard = 2}}) {
+      INFO(recipe << " on FSDP " << layout.dp_shard << " x TP " << layout.tp << " x " << layout.dp_replicate);
+      const LayoutCurve curve = train(config, layout, 20);
+      for (size_t i = 0; i < single.loss.size(); ++i) CHECK(curve.loss[i] == Approx(single.loss[i]).epsilon(2e-3));
+    }
+  }
+}
+
+// Too small a difference would mean that nothing ran in FP8, too large a one that something is wrong.
+TEST_CASE("sixty steps on text end within one hundredth of bf16's loss, and not on it") {
+  TinyTraining tiny;
+  auto last_ten = [&](const std::string& name, TinyTraining::Overrides overrides) {
+    overrides.insert(overrides.end(), {"--training.steps", "60", "--optimizer.lr", "5e-3", "--training.mixed_precision_param", "bfloat16"});
+    tiny.start(name, overrides)->run();
+    const std::vector<double> loss = logged(tiny / name, "loss_metrics/global_avg_loss");
+    REQUIRE(loss.size() == 60);
+    CHECK(loss.back() < 0.9 * loss.front());
+    return std::accumulate(loss.end() - 10, loss.end(), 0.0) / 10;
+  };
+  const double bf16 = last_ten("bf16", {});
+  for (const std::string& recipe : all_recipes()) {
+    TinyTraining::Overrides overrides{"--model.converters", "[quantize.linear.float8]", "--quantize.linear.float8.recipe_name", recipe};
+    if (recipe == "delayed") overrides.insert(overrides.end(), {"--quantize.linear.float8.amax_history_length", "8"});
+    const double gap = std::abs(last_ten(recipe, overrides) - bf16) / bf16;
+    INFO(recipe << ": " << gap);
+    CHECK(gap > 0);
+    CHECK(gap < 0.01);
+  }
+}
+
+// Not the gradient but the flag of the operand tells: FP8 saturates infinities.
+TEST_CASE("an infinity in one rank's weight makes every rank skip the same step, replicas too") {
+  for (const char* recipe : {"tensorwise", "rowwise", "blockwise", "mxfp8"}) {
+    for (const Layout& layout : {Layout{.dp_replicate = 2}, Layout{.dp_replicate = 2, .dp_shard = 2}, Layout{.dp_shard = 2, .tp = 2}}) {
+      for (const bool gathers : {false, true}) {
+        TrainingShape whole = float8_step();
+        whole.batch = 4;
+        const TrainingShape shape = shape_on(in_float8(whole, {.recipe_name = recipe, .enable_fsdp_float8_all_gather = gathers}, layout.tp), layout);
+        std::vector<std::vector<int>> skipped(static_cast<size_t>(layout.world_size()));
+        run_thread_ranks({.ranks = layout.world_size()}, [&](Communicator& world) {
+          std::vector<int> everyone(static_cast<size_t>(world.size()));
+          std::iota(everyone.begin(), everyone.end(), 0);
+          EngineRun run(shape, std::make_unique<RankGroups>(world.split("world", everyone), world.split("world", everyone), layout.mesh()), {DeviceType::cpu, 0});
+          run->parameters().initialise(7);
+          int w2 = 0;
+          while (run->parameters().specs()[static_cast<size_t>(w2)].name != "layers.0.feed_forward.w2") ++w2;
+          // The last replica's and slice's first shard: blockwise, others hold no row of it.
+          const ShardCoordinates& at = run->parameters().coordinates();
+          const bool is_here = at.shard_rank == 0 && at.tp_rank == layout.tp - 1 && at.replica_rank == layout.dp_replicate - 1;
+          float* weight = run->parameters().shard(w2).master.as<float>();
+          const float good = *weight;
+          const std::vector<int32_t> tokens = random_tokens(shape.batch * shape.sequence, 300, static_cast<uint32_t>(run.ranks().data_rank));
+          for (int step = 0; step < 3; ++step) {
+            if (is_here) *weight = step == 1 ? std::numeric_limits<float>::infinity() : *weight;
+            run->parameters().refresh_compute_copies();
+            const StepOutputs out = run->train_step({.inputs = tokens, .targets = tokens, .document_start = {}, .positions = {}},
+                                                    {.learning_rate = 1e-3, .optimizer_step = step + 1, .valid_tokens = 128});
+            skipped[static_cast<size_t>(world.rank())].push_back(out.skipped);
+            if (is_here && step == 1) *weight = good;
+          }
+        });
+        INFO(recipe << " on FSDP " << layout.dp_shard << " x TP " << layout.tp << " x " << layout.dp_replicate);
+        for (const auto& mine : skipped) CHECK(mine == std::vector<int>{0, 1, 0});
+      }
+    }
+  }
+}
+
+TEST_CASE("a step runs the number of FP8 products that the policy has, and those of recomputed blocks again") {
+  TrainingShape shape = in_float8(float8_step(), {});
+  shape.batch = 1;
+  auto step = [&](const TrainingShape& s) {
+    EngineRun run(s);
+    run->parameters().initialise(7);
+    const std::vector<int32_t> tokens = random_tokens(32, 300, 1);
+    run->train_step({.inputs = tokens, .targets = tokens, .document_start = {}, .positions = {}}, {.learning_rate = 1e-3, .valid_tokens = 32});
+    return run->float8()->products_run();
+  };
+  CHECK(step(shape) == shape.float8_policy.fp8_products());
+  shape.model_options.recompute.assign(2, Recompute::block);  // all forward products but w2's, whose result backward does not need
+  CHECK(step(shape) == shape.float8_policy.fp8_products() + 2 * 3);
 }

@@ -1,8 +1,7 @@
 #include <cmath>
-#include <map>
 #include <string>
 
-#include "models/llama/llama_traffic.h"
+#include "models/llama/llama_parameters.h"
 #include "tests/support/catch.h"
 #include "tests/support/engine_run.h"
 #include "tests/support/layout_run.h"
@@ -71,27 +70,6 @@ int64_t most_unsharded(const MemoryPlan& plan) {
     if (a.category == MemoryCategory::unsharded) unsharded.push_back(a);
   }
   return most_alive(unsharded);
-}
-
-void require_same_traffic(const CommStats& got, const CommStats& want) {
-  using Key = std::pair<std::string, std::string>;
-  auto sums = [](const CommStats& stats) {
-    std::map<Key, std::pair<int64_t, int64_t>> out;
-    for (const CommStats::Total& t : stats.totals()) {
-      auto& [calls, bytes] = out[{t.axis, std::string(name_of(t.collective))}];
-      calls += t.calls;
-      bytes += t.sent_bytes;
-    }
-    return out;
-  };
-  const auto measured = sums(got), expected = sums(want);
-  for (const auto& [key, sum] : expected) {
-    INFO(key.first << " " << key.second);
-    REQUIRE(measured.contains(key));
-    REQUIRE(measured.at(key).first == sum.first);
-    REQUIRE(measured.at(key).second == sum.second);
-  }
-  REQUIRE(measured.size() == expected.size());
 }
 
 struct Case {
@@ -293,16 +271,7 @@ TEST_CASE("what ranks send is what the formula says, byte for byte") {
       c.change(whole);
       whole.groups.clear();
       const LayoutCurve curve = train_on(whole, c.layout, 1);
-      const TrainingShape shape = shape_on(whole, c.layout);
-      for (int rank = 0; rank < c.layout.world_size(); ++rank) {
-        INFO("rank " << rank);
-        const CommStats formula = llama_traffic(
-            shape.model, {.batch = shape.batch, .sequence = shape.sequence, .compute = shape.parameters.compute, .options = shape.model_options},
-            shape.parameters,
-            {.at = c.layout.mesh().shard_coordinates(rank), .replicas = c.layout.dp_replicate, .micro_batches = c.layout.micro_batches});
-        require_same_traffic(curve.measured[static_cast<size_t>(rank)], formula);
-        require_same_traffic(curve.planned[static_cast<size_t>(rank)], formula);
-      }
+      require_traffic_of_formula(whole, c.layout, curve);
     }
   }
 }

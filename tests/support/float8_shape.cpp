@@ -5,10 +5,12 @@
 
 namespace ottava::test {
 
-TrainingShape in_float8(TrainingShape shape, const Float8Config& config, int tp) {
+TrainingShape in_float8(TrainingShape shape, const Float8Config& config, int tp, std::optional<int> compute_capability) {
   const LlamaParameters table = llama_parameters(shape.model);
   shape.parameters.compute = DType::bf16;
-  shape.float8_policy = fp8::decide_policy(config, llama_policy_inputs(table, tp, shape.sequence));
+  fp8::PolicyInputs inputs = llama_policy_inputs(table, tp, shape.sequence);
+  if (compute_capability) inputs.hardware = fp8::recipes_of_compute_capability(*compute_capability);
+  shape.float8_policy = fp8::decide_policy(config, inputs);
   shape.float8 = llama_float8(table, shape.float8_policy, config, tp);
   shape.parameters.float8 = shape.float8.weights;
   return shape;

@@ -1,5 +1,9 @@
 #pragma once
 
+#include <optional>
+#include <string>
+#include <vector>
+
 #include "apps/training_engine.h"
 #include "fp8/float8_config.h"
 
@@ -7,7 +11,8 @@ namespace ottava::test {
 
 /// The step with FP8 as this section asks for it, for tensor-parallel groups of `tp` ranks, and bf16 otherwise. Every layout may
 /// run it: a micro-batch is taken for one sequence, of which others have multiples.
-TrainingShape in_float8(TrainingShape shape, const Float8Config& config, int tp = 1);
+/// `compute_capability` of the GPU that multiplies; absent: a CPU, which has every recipe.
+TrainingShape in_float8(TrainingShape shape, const Float8Config& config, int tp = 1, std::optional<int> compute_capability = {});
 
 /// A model every matrix of which runs in FP8 with up to two tensor-parallel ranks, in any recipe: dimensions are multiples
 /// of 64, some more than a block of 128, none of them equal.

@@ -42,4 +42,9 @@ void run_nccl_mesh(const Layout& layout, const std::function<void(std::unique_pt
 /// train_on over NCCL.
 LayoutCurve train_over_nccl(const TrainingShape& whole, const Layout& layout, int steps);
 
+/// Calls and bytes by axis and collective are equal.
+void require_same_traffic(const CommStats& got, const CommStats& want);
+/// What every rank planned and sent in the last step is what llama_traffic() says of this step.
+void require_traffic_of_formula(const TrainingShape& whole, const Layout& layout, const LayoutCurve& curve);
+
 }  // namespace ottava::test

@@ -1,0 +1,84 @@
+#include "tests/support/catch.h"
+#include "tests/support/float8_shape.h"
+#include "tests/support/layout_run.h"
+
+// Every byte and every collective of a step in FP8 is in the formula, and in the plan. A gather that is asked for and does
+// not happen, or an exchange per weight or micro-batch, shows here.
+
+using namespace ottava;
+using namespace ottava::test;
+
+namespace {
+
+struct Traffic {
+  const char* name;
+  Float8Config config;
+  Layout layout;
+  void (*change)(TrainingShape&) = [](TrainingShape&) {};
+};
+
+LayoutCurve run(const Traffic& t) {
+  TrainingShape whole = float8_step();
+  t.change(whole);
+  whole = in_float8(whole, t.config, t.layout.tp);
+  LayoutCurve curve = train_on(whole, t.layout, 1);
+  require_traffic_of_formula(whole, t.layout, curve);
+  return curve;
+}
+
+int64_t sent(const LayoutCurve& curve, Collective collective, std::string_view axis) {
+  return curve.measured[0].sum(collective, axis).sent_bytes;
+}
+
+}  // namespace
+
+TEST_CASE("what FP8 ranks send is what the formula says, byte for byte, with and without gathers of bytes") {
+  for (const std::string& recipe : all_recipes()) {
+    for (const bool gathers : {false, true}) {
+      const Float8Config config{.recipe_name = recipe, .amax_history_length = 4, .enable_fsdp_float8_all_gather = gathers, .enable_tp_float8_all_gather = gathers};
+      for (const Traffic& t : {Traffic{"FSDP 2 x TP 2, accumulation", config, {.dp_shard = 2, .tp = 2, .micro_batches = 2}},
+                               Traffic{"FSDP 4, recomputed", config, {.dp_shard = 4}, [](TrainingShape& s) {
+                                         s.model_options.recompute = {Recompute::elementwise, Recompute::block};
+                                       }}}) {
+        DYNAMIC_SECTION(recipe << (gathers ? " in bytes, " : ", ") << t.name) { run(t); }
+      }
+    }
+  }
+}
+
+TEST_CASE("the formula knows every way to let go of weights, replicas and vocabularies in FP8") {
+  const Float8Config both{.enable_fsdp_float8_all_gather = true, .enable_tp_float8_all_gather = true};
+  Float8Config rows = both, output = both, split = both, delayed = both;
+  rows.recipe_name = "rowwise";
+  output.policy = {{"output", "tensorwise"}};
+  output.pad_vocabulary = true;
+  split.filter_fqns = {"wk"};
+  delayed.recipe_name = "delayed";
+  const auto never = [](TrainingShape& s) { s.parameters.reshard = FsdpOptions::Reshard::never; };
+  for (const Traffic& t : std::vector<Traffic>{
+           {"never resharded", both, {.dp_shard = 2, .micro_batches = 4}, never},
+           {"never resharded, rowwise", rows, {.dp_shard = 2, .micro_batches = 4}, never},
+           {"always resharded", rows, {.dp_shard = 2, .micro_batches = 2}, [](TrainingShape& s) { s.parameters.reshard = FsdpOptions::Reshard::always; }},
+           {"recomputed on FSDP 2 x TP 2", rows, {.dp_shard = 2, .tp = 2}, [](TrainingShape& s) { s.model_options.recompute.assign(2, Recompute::block); }},
+           {"HSDP 2x2, delayed", delayed, {.dp_replicate = 2, .dp_shard = 2, .micro_batches = 2}},
+           {"DDP 2", both, {.dp_replicate = 2}},
+           {"padded vocabulary", output, {.dp_shard = 2, .tp = 2}, [](TrainingShape& s) {
+              s.model.vocab_size = 296;
+              s.groups.clear();
+            }},
+           {"split fusion", split, {.dp_shard = 2, .tp = 2, .micro_batches = 2}}}) {
+    DYNAMIC_SECTION(t.name) { run(t); }
+  }
+}
+
+TEST_CASE("bytes are half of bf16 on the wire") {
+  const Layout layout{.dp_shard = 2};
+  // Large enough not to travel packed, so that only the norms are left beside them.
+  const auto wide = [](TrainingShape& s) { s.model.tied_embeddings = false; };
+  const LayoutCurve off = run({"off", {}, layout, wide}), on = run({"on", {.enable_fsdp_float8_all_gather = true}, layout, wide});
+  const int64_t linear = 2 * (128 * 64 + 64 * 64 + 384 * 64 + 64 * 192);  // elements of two blocks
+  // Forward and backward, half of them on this rank; a byte each instead of two.
+  CHECK(sent(off, Collective::all_gather, "dp_shard") - sent(on, Collective::all_gather, "dp_shard") == 2 * linear / 2);
+  CHECK(sent(off, Collective::reduce_scatter, "dp_shard") == sent(on, Collective::reduce_scatter, "dp_shard"));
+  CHECK(on.measured[0].sum(Collective::all_reduce, "replica").calls == 2);  // amaxes and norm
+}
