@@ -109,14 +109,16 @@ void decide_float8(Experiment& e, RankGroups& ranks, Device device, const Decisi
     for (const ProductShape& shape : float8_shapes(e.shape.float8_policy, e.shape.batch * e.shape.sequence)) {
       const std::string name = decision_name(shape);
       const Decisions::Entry* before = saved.find(name);
-      e.decisions.entries.push_back(before ? *before
-                                           : Decisions::Entry{name, fmt::format("{:.3f}", measure_float8_speedup(stream, shape)),
-                                                              "time of the bf16 products over that of FP8 with its casts"});
+      e.decisions.entries.push_back(
+          before ? *before
+                 : Decisions::Entry{name, fmt::format("{:.3f}", measure_float8_speedup(stream, shape)),
+                                    "time of the bf16 products over that of FP8 with its casts"});
     }
   }
   e.decisions = share(e.decisions, *ranks.control);
   for (const Decisions::Entry& entry : e.decisions.entries) {
-    if (entry.name.starts_with("quantize.")) log::info("Decided: {} = {} ({})", entry.name, entry.value, entry.reason);
+    if (entry.name.starts_with("quantize."))
+      log::info("Decided: {} = {} ({})", entry.name, entry.value, entry.reason);
   }
   apply_measured_float8(e, e.decisions);
 }
@@ -131,7 +133,8 @@ void settle_decisions(Experiment& e, RankGroups& ranks, Device device, DecisionS
   saved = share(saved, *ranks.control);
   e.decisions = {.made_for = made_for, .entries = {}};
   for (const Decisions::Entry& entry : saved.entries) {
-    if (entry.name.starts_with(kGemmDecisions)) e.decisions.entries.push_back(entry);  // followed in rehearse()
+    if (entry.name.starts_with(kGemmDecisions))
+      e.decisions.entries.push_back(entry);  // followed in rehearse()
   }
   if (e.shape.float8.is_on() && e.config.float8.automatic && e.config.float8.auto_decisions.empty()) {
     decide_float8(e, ranks, device, saved);

@@ -19,11 +19,14 @@ struct Batches {
 };
 
 Batches resolve_batches(const Config& c, const Mesh& mesh) {
-  const int64_t ranks = static_cast<int64_t>(mesh.size(MeshAxis::dp_replicate)) * mesh.size(MeshAxis::dp_shard);
+  const int64_t ranks =
+      static_cast<int64_t>(mesh.size(MeshAxis::dp_replicate)) * mesh.size(MeshAxis::dp_shard);
   const int64_t local = c.training.local_batch_size, together = local * ranks;
   const int64_t global = c.training.global_batch_size < 0 ? together : c.training.global_batch_size;
   if (global % together != 0 || global < together) {
-    fail<ConfigError>("training", "global_batch_size {} is not a multiple of local_batch_size {} x {} data-parallel ranks = {} (remainder {})",
+    fail<ConfigError>("training",
+                      "global_batch_size {} is not a multiple of local_batch_size {} x {} data-parallel "
+                      "ranks = {} (remainder {})",
                       global, local, ranks, together, global % together);
   }
   return {global, global / together};
@@ -43,7 +46,8 @@ bool matches(std::string_view pattern, std::string_view name) {
 }
 
 // Per parameter of the table; a fused parameter takes the group of its own name or of its first part.
-std::vector<ParameterTraining> resolve_groups(const OptimizerConfig& c, const std::vector<ParameterSpec>& specs) {
+std::vector<ParameterTraining> resolve_groups(const OptimizerConfig& c,
+                                              const std::vector<ParameterSpec>& specs) {
   std::vector<ParameterTraining> out;
   std::vector<bool> used(c.param_groups.size(), false);
   for (const ParameterSpec& spec : specs) {
@@ -59,7 +63,11 @@ std::vector<ParameterTraining> resolve_groups(const OptimizerConfig& c, const st
     out.push_back(training);
   }
   for (size_t g = 0; g < used.size(); ++g) {
-    if (!used[g]) fail<ConfigError>("optimizer", "param_groups entry {} matches no parameter: '{}'; names look like layers.0.attention_norm", g + 1, c.param_groups[g].match);
+    if (!used[g])
+      fail<ConfigError>(
+          "optimizer",
+          "param_groups entry {} matches no parameter: '{}'; names look like layers.0.attention_norm", g + 1,
+          c.param_groups[g].match);
   }
   return out;
 }
@@ -73,9 +81,15 @@ FsdpOptions resolve_fsdp(const Config& c) {
   out.reduce = c.training.mixed_precision_reduce;
   out.optimizer_state = c.optimizer.state_dtype;
   switch (c.parallelism.fsdp_reshard_after_forward) {
-    case Reshard::automatic: out.reshard = FsdpOptions::Reshard::automatic; break;
-    case Reshard::always: out.reshard = FsdpOptions::Reshard::always; break;
-    case Reshard::never: out.reshard = FsdpOptions::Reshard::never; break;
+    case Reshard::automatic:
+      out.reshard = FsdpOptions::Reshard::automatic;
+      break;
+    case Reshard::always:
+      out.reshard = FsdpOptions::Reshard::always;
+      break;
+    case Reshard::never:
+      out.reshard = FsdpOptions::Reshard::never;
+      break;
   }
   out.prefetch = static_cast<int>(c.parallelism.fsdp_prefetch);
   out.reduce_every_micro_batch = c.parallelism.fsdp_reduce_every_microbatch != Reduce::once_per_step;
@@ -86,38 +100,48 @@ FsdpOptions resolve_fsdp(const Config& c) {
 void check_positions(const std::string& path, int64_t longest) {
   const int64_t most = parse_hf_config(read_file(path), path).max_position_embeddings;
   if (longest <= most) return;
-  fail<ConfigError>("model", "sequences of {} tokens are longer than max_position_embeddings {} of {}: lower training.seq_len, or set model.max_seq_len (and model.rope_scaling) to go beyond what RoPE was made for",
-                    longest, most, path);
+  fail<ConfigError>(
+      "model",
+      "sequences of {} tokens are longer than max_position_embeddings {} of {}: lower training.seq_len, or "
+      "set model.max_seq_len (and model.rope_scaling) to go beyond what RoPE was made for",
+      longest, most, path);
 }
 
 void check_tensor_parallel(const LlamaConfig& m, const Config& c, int tp) {
   if (tp == 1) return;
   auto divides = [&](std::string_view name, int64_t value) {
-    if (value % tp != 0) fail<ConfigError>("parallelism", "tensor_parallel_degree {} does not divide {} {} (remainder {})", tp, name, value, value % tp);
+    if (value % tp != 0)
+      fail<ConfigError>("parallelism", "tensor_parallel_degree {} does not divide {} {} (remainder {})", tp,
+                        name, value, value % tp);
   };
   divides("n_heads", m.heads);
   divides("ffn_dim", m.ffn_dim);
   divides("vocab_size", m.vocab_size);
   divides("local_batch_size x seq_len =", c.training.local_batch_size * c.training.seq_len);
   if (m.kv_heads % tp != 0 && tp % m.kv_heads != 0) {
-    fail<ConfigError>("parallelism", "tensor_parallel_degree {} neither divides n_kv_heads {} nor is a multiple of it", tp, m.kv_heads);
+    fail<ConfigError>("parallelism",
+                      "tensor_parallel_degree {} neither divides n_kv_heads {} nor is a multiple of it", tp,
+                      m.kv_heads);
   }
 }
 
 // Where `auto` finds its ratios. A GPU's are measured later (settle_decisions); until then every candidate runs in FP8.
-std::function<double(const fp8::PolicyGemm&, const fp8::Recipe&)> speedups(const Config& c, const Decisions* measured, bool on_gpu, int64_t tokens) {
+std::function<double(const fp8::PolicyGemm&, const fp8::Recipe&)> speedups(const Config& c,
+                                                                           const Decisions* measured,
+                                                                           bool on_gpu, int64_t tokens) {
   if (!c.float8.automatic) return {};
   if (measured) return speedups_of(*measured, tokens);
   if (!c.float8.auto_decisions.empty()) {
-    const std::string path = find_input(c, "quantize.linear.float8.auto_decisions", c.float8.auto_decisions).string();
+    const std::string path =
+        find_input(c, "quantize.linear.float8.auto_decisions", c.float8.auto_decisions).string();
     return speedups_of(parse_decisions(read_file(path), path), tokens);
   }
   if (on_gpu) return [](const fp8::PolicyGemm&, const fp8::Recipe&) { return 1.0; };
   return {};
 }
 
-void resolve_float8(const Config& c, const LlamaParameters& table, int tp, std::optional<int> compute_capability, const Decisions* measured,
-                    TrainingShape& shape) {
+void resolve_float8(const Config& c, const LlamaParameters& table, int tp,
+                    std::optional<int> compute_capability, const Decisions* measured, TrainingShape& shape) {
   const int64_t tokens = shape.batch * shape.sequence;
   fp8::PolicyInputs inputs = llama_policy_inputs(table, tp, tokens);
   if (compute_capability) inputs.hardware = fp8::recipes_of_compute_capability(*compute_capability);
@@ -128,13 +152,18 @@ void resolve_float8(const Config& c, const LlamaParameters& table, int tp, std::
   shape.parameters.float8_gradients = c.float8.enable_float8_gradient_all_to_all && shape.float8.is_on();
   const fp8::GemmDecision* output = shape.float8_policy.find("output");
   if (!output || !output->recipe) return;
-  const int64_t chunk = std::min(shape.model_options.loss_chunk_rows, tokens), of = output->recipe->alignment();
+  const int64_t chunk = std::min(shape.model_options.loss_chunk_rows, tokens),
+                of = output->recipe->alignment();
   if (chunk % of != 0 || tokens % chunk % of != 0) {
-    fail<ConfigError>("fp8", "the output layer in FP8 runs {} tokens at a time, not a multiple of {} ({}/{} = {:.6g}): set model.loss_chunk_tokens to one",
+    fail<ConfigError>("fp8",
+                      "the output layer in FP8 runs {} tokens at a time, not a multiple of {} ({}/{} = "
+                      "{:.6g}): set model.loss_chunk_tokens to one",
                       chunk, of, chunk, of, static_cast<double>(chunk) / static_cast<double>(of));
   }
   if (output->padded_rows > 0 && c.parallelism.disable_loss_parallel && tp > 1) {
-    fail<ConfigError>("fp8", "quantize.linear.float8.pad_vocabulary pads the logits of every rank, which parallelism.disable_loss_parallel would gather: leave one of them out");
+    fail<ConfigError>("fp8",
+                      "quantize.linear.float8.pad_vocabulary pads the logits of every rank, which "
+                      "parallelism.disable_loss_parallel would gather: leave one of them out");
   }
 }
 
@@ -181,24 +210,31 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
   shape.max_norm = static_cast<float>(c.training.max_norm);
   const LlamaParameters table = llama_parameters(shape.model);
   shape.groups = resolve_groups(c.optimizer, table.specs);
-  if (c.model.uses_float8()) resolve_float8(c, table, mesh.size(MeshAxis::tp), compute_capability, nullptr, shape);
+  if (c.model.uses_float8())
+    resolve_float8(c, table, mesh.size(MeshAxis::tp), compute_capability, nullptr, shape);
   return {c, std::move(tokenizer), mesh, std::move(shape), {}, batches.global, compute_capability};
 }
 
 void apply_measured_float8(Experiment& e, const Decisions& measured) {
-  resolve_float8(e.config, llama_parameters(e.shape.model), e.mesh.size(MeshAxis::tp), e.compute_capability, &measured, e.shape);
+  resolve_float8(e.config, llama_parameters(e.shape.model), e.mesh.size(MeshAxis::tp), e.compute_capability,
+                 &measured, e.shape);
 }
 
 std::string model_title(const ModelConfig& c) {
-  const bool changed = c.dim || c.n_layers || c.n_heads || c.n_kv_heads || c.head_dim || c.ffn_dim || c.ffn_dim_multiplier || c.multiple_of;
+  const bool changed = c.dim || c.n_layers || c.n_heads || c.n_kv_heads || c.head_dim || c.ffn_dim ||
+                       c.ffn_dim_multiplier || c.multiple_of;
   return fmt::format("{} {}{}", c.name, c.flavor, changed ? " with other dimensions" : "");
 }
 
 CommStats step_traffic(const Experiment& e, int rank) {
   const TrainingShape& s = e.shape;
   return llama_traffic(s.model,
-                       {.batch = s.batch, .sequence = s.sequence, .compute = s.parameters.compute, .options = s.model_options,
-                        .float8_policy = s.float8_policy, .gathers_float8 = e.config.float8.enable_tp_float8_all_gather},
+                       {.batch = s.batch,
+                        .sequence = s.sequence,
+                        .compute = s.parameters.compute,
+                        .options = s.model_options,
+                        .float8_policy = s.float8_policy,
+                        .gathers_float8 = e.config.float8.enable_tp_float8_all_gather},
                        s.parameters,
                        {.at = e.mesh.shard_coordinates(rank),
                         .replicas = e.mesh.size(MeshAxis::dp_replicate),

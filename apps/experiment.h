@@ -27,8 +27,8 @@ struct Experiment {
 /// Throws ConfigError with the arithmetic for batches that do not divide, meshes that do not fit, models that cannot be
 /// built. With `tokenizer` null the vocabulary must come from the configuration or the flavor. `compute_capability` of the
 /// GPU (90 for 9.0), which decides the FP8 recipes that there are; absent: a CPU, which runs all of them.
-Experiment resolve_experiment(const Config& config, std::shared_ptr<const Tokenizer> tokenizer, int world_size,
-                              std::optional<int> compute_capability = {});
+Experiment resolve_experiment(const Config& config, std::shared_ptr<const Tokenizer> tokenizer,
+                              int world_size, std::optional<int> compute_capability = {});
 
 /// Decides the FP8 policy again from measured speedups (quantize.linear.float8.auto; float8_speedup.h).
 void apply_measured_float8(Experiment& experiment, const Decisions& measured);

@@ -29,7 +29,8 @@ std::vector<Named> histories_of(TrainingEngine& engine) {
   }
   out.push_back(std::move(operands));
   Named weights{"weights", engine.parameters().float8()->history(), {}};
-  for (const Float8WeightSpec& spec : engine.parameters().float8()->specs()) weights.names.push_back(spec.name);
+  for (const Float8WeightSpec& spec : engine.parameters().float8()->specs())
+    weights.names.push_back(spec.name);
   out.push_back(std::move(weights));
   return out;
 }
@@ -69,7 +70,10 @@ void check_columns(const Named& named, const Json& json, std::string_view where)
     const std::string saved = i < columns.size() ? columns[i].as_string(where) : "nothing";
     const std::string& here = i < named.names.size() ? named.names[i] : "nothing";
     if (saved == here) continue;
-    fail<ConfigError>(kWhere, "{} has the amax history of {} where this run has {}: the layers that run in FP8 are others; keep quantize.linear.float8 as it was, or add float8_history to checkpoint.exclude_from_loading to begin a new history",
+    fail<ConfigError>(kWhere,
+                      "{} has the amax history of {} where this run has {}: the layers that run in FP8 are "
+                      "others; keep quantize.linear.float8 as it was, or add float8_history to "
+                      "checkpoint.exclude_from_loading to begin a new history",
                       where, saved, here);
   }
 }
@@ -77,26 +81,33 @@ void check_columns(const Named& named, const Json& json, std::string_view where)
 void restore(const Named& named, const Json& json, std::string_view where, Stream& stream) {
   check_columns(named, json, where);
   fp8::AmaxHistory& h = *named.history;
-  const int64_t length = json.at("length", where).as_integer(where), steps = json.at("steps", where).as_integer(where);
+  const int64_t length = json.at("length", where).as_integer(where),
+                steps = json.at("steps", where).as_integer(where);
   if (length != h.length()) {
-    fail<ConfigError>(kWhere, "{} holds {} steps of amaxes, quantize.linear.float8.amax_history_length is {}: set it to {}, or add float8_history to checkpoint.exclude_from_loading to begin a new history",
-                      where, length, h.length(), length);
+    fail<ConfigError>(
+        kWhere,
+        "{} holds {} steps of amaxes, quantize.linear.float8.amax_history_length is {}: set it to {}, or add "
+        "float8_history to checkpoint.exclude_from_loading to begin a new history",
+        where, length, h.length(), length);
   }
   const Json::Array& rows = json.at("rows", where).as_array(where);
   const size_t columns = named.names.size();
   if (steps < 0 || static_cast<int64_t>(rows.size()) != std::min(steps, length)) {
-    fail<FileError>(kWhere, "{} has {} rows of amaxes after {} steps, expected {}", where, rows.size(), steps, std::min(steps, length));
+    fail<FileError>(kWhere, "{} has {} rows of amaxes after {} steps, expected {}", where, rows.size(), steps,
+                    std::min(steps, length));
   }
   std::vector<uint32_t> values(static_cast<size_t>(h.rows.numel()), 0);
   for (size_t r = 0; r < rows.size(); ++r) {
     const std::string& row = rows[r].as_string(where);
     if (row.size() != kDigits * columns) {
-      fail<FileError>(kWhere, "{}: row {} has {} digits, expected {}", where, r, row.size(), kDigits * columns);
+      fail<FileError>(kWhere, "{}: row {} has {} digits, expected {}", where, r, row.size(),
+                      kDigits * columns);
     }
     for (size_t c = 0; c < columns; ++c) {
       const char* begin = row.data() + c * kDigits;
       auto [end, error] = std::from_chars(begin, begin + kDigits, values[r * columns + c], 16);
-      if (error != std::errc{} || end != begin + kDigits) fail<FileError>(kWhere, "{}: row {} is no row of hexadecimal numbers", where, r);
+      if (error != std::errc{} || end != begin + kDigits)
+        fail<FileError>(kWhere, "{}: row {} is no row of hexadecimal numbers", where, r);
     }
   }
   h.steps = steps;
@@ -115,11 +126,15 @@ std::string float8_history_json(TrainingEngine& engine, Stream& stream) {
   return json.dump(1) + "\n";
 }
 
-void restore_float8_history(std::string_view text, std::string_view where, TrainingEngine& engine, Stream& stream) {
+void restore_float8_history(std::string_view text, std::string_view where, TrainingEngine& engine,
+                            Stream& stream) {
   const std::vector<Named> histories = histories_of(engine);
   if (histories.empty()) {
-    fail<ConfigError>(kWhere, "{} is of recipe delayed, which this run does not use: set quantize.linear.float8.recipe_name: delayed, or add float8_history to checkpoint.exclude_from_loading to leave it",
-                      where);
+    fail<ConfigError>(
+        kWhere,
+        "{} is of recipe delayed, which this run does not use: set quantize.linear.float8.recipe_name: "
+        "delayed, or add float8_history to checkpoint.exclude_from_loading to leave it",
+        where);
   }
   const Json json = Json::parse(text, where);
   for (const Named& named : histories) restore(named, json.at(named.key, where), where, stream);

@@ -13,6 +13,7 @@ std::string float8_history_json(TrainingEngine& engine, Stream& stream);
 
 /// Puts it back, bit for bit. Throws FileError for anything that float8_history_json does not write, ConfigError where the
 /// engine's layers or recipe are others.
-void restore_float8_history(std::string_view text, std::string_view where, TrainingEngine& engine, Stream& stream);
+void restore_float8_history(std::string_view text, std::string_view where, TrainingEngine& engine,
+                            Stream& stream);
 
 }  // namespace ottava

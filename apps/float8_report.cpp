@@ -49,7 +49,8 @@ void append_history(Stream& stream, fp8::AmaxHistory* history, size_t slots, std
     append(stream, history->rows, rows);
     for (size_t i = 0; i < rows.size(); ++i) largest[i % slots] = std::max(largest[i % slots], rows[i]);
     for (uint32_t& bits : largest) {
-      bits = std::bit_cast<uint32_t>(std::ldexp(std::bit_cast<float>(bits), static_cast<int>(history->margin)));
+      bits =
+          std::bit_cast<uint32_t>(std::ldexp(std::bit_cast<float>(bits), static_cast<int>(history->margin)));
     }
   }
   host.insert(host.end(), largest.begin(), largest.end());
@@ -71,7 +72,8 @@ Slots read_slots(TrainingEngine& engine, size_t products) {
   return slots;
 }
 
-void set_amax(Float8Operand& out, const fp8::OperandRecipe& recipe, bool is_delayed, uint32_t bits, uint32_t history_bits) {
+void set_amax(Float8Operand& out, const fp8::OperandRecipe& recipe, bool is_delayed, uint32_t bits,
+              uint32_t history_bits) {
   const bool from_scales = recipe.role != Role::w && recipe.granularity != Granularity::tensor;
   if (from_scales && recipe.granularity == Granularity::block_1x32) return;
   const float value = std::bit_cast<float>(bits);
@@ -82,7 +84,8 @@ void set_amax(Float8Operand& out, const fp8::OperandRecipe& recipe, bool is_dela
   }
   out.amax = static_cast<double>(value);
   const uint32_t scaled = is_delayed && history_bits != 0 ? history_bits : bits;
-  out.scale = static_cast<double>(fp8::scale_from_amax(scaled, fp8::format_of(recipe.format), recipe.rounding).scale);
+  out.scale =
+      static_cast<double>(fp8::scale_from_amax(scaled, fp8::format_of(recipe.format), recipe.rounding).scale);
 }
 
 struct Kind {
@@ -94,10 +97,19 @@ struct Kind {
 };
 
 std::string advice_for(Role role, bool saturates) {
-  const std::string_view keep = "or keep such layers in bf16 with entries {match: LAYER, recipe: bf16} of quantize.linear.float8.policy";
-  if (saturates) return fmt::format("scales lag behind: raise quantize.linear.float8.margin, use recipe_name tensorwise instead of delayed, {}", keep);
+  const std::string_view keep =
+      "or keep such layers in bf16 with entries {match: LAYER, recipe: bf16} of "
+      "quantize.linear.float8.policy";
+  if (saturates)
+    return fmt::format(
+        "scales lag behind: raise quantize.linear.float8.margin, use recipe_name tensorwise instead of "
+        "delayed, {}",
+        keep);
   if (role == Role::dy) {
-    return fmt::format("the weight gradient may want high precision, recipe_name tensorwise_with_gw_hp or rowwise_with_gw_hp, {}", keep);
+    return fmt::format(
+        "the weight gradient may want high precision, recipe_name tensorwise_with_gw_hp or "
+        "rowwise_with_gw_hp, {}",
+        keep);
   }
   return fmt::format("scales of smaller groups lose less, recipe_name blockwise, {}", keep);
 }
@@ -114,7 +126,8 @@ std::vector<Float8Operand> read_float8(TrainingEngine& engine, Communicator& con
       control.all_reduce(host, {.send = all, .recv = {}, .op = op, .label = label}).wait(host);
     };
     share(view_of(slots.amax.data(), {static_cast<int64_t>(slots.amax.size())}), ReduceOp::max, "FP8 amaxes");
-    share(view_of(slots.counters.data(), {static_cast<int64_t>(slots.counters.size())}), ReduceOp::sum, "FP8 counters");
+    share(view_of(slots.counters.data(), {static_cast<int64_t>(slots.counters.size())}), ReduceOp::sum,
+          "FP8 counters");
   }
   std::vector<Float8Operand> out;
   for (size_t p = 0; p < names.size(); ++p) {
@@ -123,7 +136,8 @@ std::vector<Float8Operand> read_float8(TrainingEngine& engine, Communicator& con
       const size_t slot = Slots::of(p, role, names.size());
       const int64_t* counters = &slots.counters[3 * slot];
       Float8Operand operand{.layer = names[p], .role = role, .recipe = recipe.name};
-      set_amax(operand, operand_recipe(recipe, role), recipe.has_history(), slots.amax[slot], slots.scale_amax[slot]);
+      set_amax(operand, operand_recipe(recipe, role), recipe.has_history(), slots.amax[slot],
+               slots.scale_amax[slot]);
       operand.elements = counters[0];
       operand.underflow = counters[1];
       operand.saturation = counters[2];
@@ -144,7 +158,8 @@ std::vector<std::pair<std::string, double>> float8_scalars(const std::vector<Flo
     }
     out.emplace_back(name + "/underflow", o.underflow_fraction());
     out.emplace_back(name + "/saturation", o.saturation_fraction());
-    double &underflow = worst["fp8/worst/" + role + "/underflow"], &saturation = worst["fp8/worst/" + role + "/saturation"];
+    double &underflow = worst["fp8/worst/" + role + "/underflow"],
+           &saturation = worst["fp8/worst/" + role + "/saturation"];
     underflow = std::max(underflow, o.underflow_fraction());
     saturation = std::max(saturation, o.saturation_fraction());
   }
@@ -155,9 +170,11 @@ std::vector<std::pair<std::string, double>> float8_scalars(const std::vector<Flo
 std::vector<std::string> Float8Alerts::check(const std::vector<Float8Operand>& operands) {
   std::vector<Kind> kinds;
   for (Role role : kRoles) {
-    kinds.push_back({"underflow", role, role == Role::dy ? thresholds_.gradient_underflow : thresholds_.underflow,
+    kinds.push_back({"underflow", role,
+                     role == Role::dy ? thresholds_.gradient_underflow : thresholds_.underflow,
                      &Float8Operand::underflow_fraction, advice_for(role, false)});
-    kinds.push_back({"saturation", role, thresholds_.saturation, &Float8Operand::saturation_fraction, advice_for(role, true)});
+    kinds.push_back({"saturation", role, thresholds_.saturation, &Float8Operand::saturation_fraction,
+                     advice_for(role, true)});
   }
   std::vector<std::string> warnings;
   for (const Kind& kind : kinds) {
@@ -173,13 +190,16 @@ std::vector<std::string> Float8Alerts::check(const std::vector<Float8Operand>& o
       }
     }
     if (found.empty()) continue;
-    std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+    std::stable_sort(found.begin(), found.end(),
+                     [](const auto& a, const auto& b) { return a.first > b.first; });
     std::string layers;
     for (size_t i = 0; i < std::min(found.size(), kNamedLayers); ++i) {
       layers += fmt::format("{}{} {:.3g}%", i > 0 ? ", " : "", found[i].second, 100 * found[i].first);
     }
-    if (found.size() > kNamedLayers) layers += fmt::format(" and {} more layers", found.size() - kNamedLayers);
-    warnings.push_back(fmt::format("FP8 {} of {} above {:.3g}%: {}; {}", kind.name, name_of(kind.role), 100 * kind.threshold, layers, kind.advice));
+    if (found.size() > kNamedLayers)
+      layers += fmt::format(" and {} more layers", found.size() - kNamedLayers);
+    warnings.push_back(fmt::format("FP8 {} of {} above {:.3g}%: {}; {}", kind.name, name_of(kind.role),
+                                   100 * kind.threshold, layers, kind.advice));
   }
   return warnings;
 }

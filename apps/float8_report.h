@@ -23,8 +23,12 @@ struct Float8Operand {
   int64_t elements = 0;
   int64_t underflow = 0;   ///< elements other than zero that became zero
   int64_t saturation = 0;  ///< elements past the largest number
-  double underflow_fraction() const { return elements > 0 ? static_cast<double>(underflow) / static_cast<double>(elements) : 0; }
-  double saturation_fraction() const { return elements > 0 ? static_cast<double>(saturation) / static_cast<double>(elements) : 0; }
+  double underflow_fraction() const {
+    return elements > 0 ? static_cast<double>(underflow) / static_cast<double>(elements) : 0;
+  }
+  double saturation_fraction() const {
+    return elements > 0 ? static_cast<double>(saturation) / static_cast<double>(elements) : 0;
+  }
 };
 
 /// Reads amaxes and counters of the engine's FP8 products to the host, adds them up over `control` (two all-reduces of CPU
@@ -39,8 +43,8 @@ std::vector<std::pair<std::string, double>> float8_scalars(const std::vector<Flo
 class Float8Alerts {
  public:
   struct Thresholds {
-    double underflow = 0.001;           ///< of x and w
-    double gradient_underflow = 0.05;   ///< of dy
+    double underflow = 0.001;          ///< of x and w
+    double gradient_underflow = 0.05;  ///< of dy
     double saturation = 0.001;
   };
   Float8Alerts() = default;

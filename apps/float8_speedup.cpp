@@ -16,14 +16,17 @@ class Scratch {
  public:
   Scratch(Stream& stream) : stream_(stream) {}
   Tensor tensor(DType dtype, Shape shape) {
-    const auto bytes = static_cast<size_t>(std::max<int64_t>(shape.numel() * static_cast<int64_t>(size_of(dtype)), 64));
+    const auto bytes =
+        static_cast<size_t>(std::max<int64_t>(shape.numel() * static_cast<int64_t>(size_of(dtype)), 64));
     buffers_.emplace_back(stream_.device(), bytes);
     const Tensor t{buffers_.back().data(), dtype, shape};
     fill_zero(stream_, t);
     return t;
   }
   fp8::Quantized quantized(const fp8::OperandRecipe& recipe, Shape shape) {
-    return {tensor(recipe.format, shape), tensor(fp8::scale_dtype(recipe.granularity), fp8::scale_shape(recipe.granularity, shape.rows(), shape.cols()))};
+    return {tensor(recipe.format, shape),
+            tensor(fp8::scale_dtype(recipe.granularity),
+                   fp8::scale_shape(recipe.granularity, shape.rows(), shape.cols()))};
   }
 
  private:
@@ -51,14 +54,19 @@ double best_of(Stream& stream, const Work& work) {
 /// x or dy: measured and quantized for the product along its columns and, if wanted, for the weight gradient.
 class Operand {
  public:
-  Operand(Scratch& scratch, const fp8::OperandRecipe& recipe, const Tensor& values, bool turned) : recipe_(recipe), values_(values) {
+  Operand(Scratch& scratch, const fp8::OperandRecipe& recipe, const Tensor& values, bool turned)
+      : recipe_(recipe), values_(values) {
     bytes_ = scratch.quantized(recipe, values.shape);
     if (turned) turned_ = scratch.quantized(recipe, {values.cols(), values.rows()});
     amax_ = scratch.tensor(DType::u32, {1});
     columns_ = scratch.tensor(DType::u32, {values.cols()});
   }
   void make(Stream& stream) const {
-    fp8::Quantize q{.x = values_, .granularity = recipe_.granularity, .rounding = recipe_.rounding, .out = bytes_, .transposed = turned_};
+    fp8::Quantize q{.x = values_,
+                    .granularity = recipe_.granularity,
+                    .rounding = recipe_.rounding,
+                    .out = bytes_,
+                    .transposed = turned_};
     if (recipe_.granularity == fp8::Granularity::tensor) {
       fp8::amax(stream, values_, amax_);
       q.amax = amax_;
@@ -81,26 +89,36 @@ class Operand {
 }  // namespace
 
 std::string decision_name(const ProductShape& s) {
-  return fmt::format("quantize.linear.float8.auto {} x {} x {} {}", s.tokens, s.rows, s.columns, fp8::name_of(s.recipe));
+  return fmt::format("quantize.linear.float8.auto {} x {} x {} {}", s.tokens, s.rows, s.columns,
+                     fp8::name_of(s.recipe));
 }
 
 double measure_float8_speedup(Stream& stream, const ProductShape& s) {
   Scratch scratch(stream);
   const fp8::Recipe recipe = fp8::make_recipe(s.recipe);
-  const Tensor x = scratch.tensor(DType::bf16, {s.tokens, s.columns}), w = scratch.tensor(DType::bf16, {s.rows, s.columns}),
-               dy = scratch.tensor(DType::bf16, {s.tokens, s.rows}), y = scratch.tensor(DType::bf16, {s.tokens, s.rows}),
-               dx = scratch.tensor(DType::bf16, {s.tokens, s.columns}), dw = scratch.tensor(DType::f32, {s.rows, s.columns});
-  const Matmul plain[3] = {{.kind = MatmulKind::forward, .a = x, .b = w, .out = y},
-                           {.kind = MatmulKind::input_gradient, .a = dy, .b = w, .out = dx},
-                           {.kind = MatmulKind::weight_gradient, .a = dy, .b = x, .out = dw, .accumulate = true}};
+  const Tensor x = scratch.tensor(DType::bf16, {s.tokens, s.columns}),
+               w = scratch.tensor(DType::bf16, {s.rows, s.columns}),
+               dy = scratch.tensor(DType::bf16, {s.tokens, s.rows}),
+               y = scratch.tensor(DType::bf16, {s.tokens, s.rows}),
+               dx = scratch.tensor(DType::bf16, {s.tokens, s.columns}),
+               dw = scratch.tensor(DType::f32, {s.rows, s.columns});
+  const Matmul plain[3] = {
+      {.kind = MatmulKind::forward, .a = x, .b = w, .out = y},
+      {.kind = MatmulKind::input_gradient, .a = dy, .b = w, .out = dx},
+      {.kind = MatmulKind::weight_gradient, .a = dy, .b = x, .out = dw, .accumulate = true}};
   const bool turns = recipe.weight_gradient.is_fp8;
   const Operand qx(scratch, recipe.forward.a, x, turns), qdy(scratch, recipe.input_gradient.a, dy, turns);
   const Operand qw(scratch, recipe.forward.b, w, false);
   const Tensor w_turned = scratch.tensor(DType::bf16, {s.columns, s.rows});
   const Operand qwt(scratch, recipe.input_gradient.b, w_turned, false);
-  fp8::ScaledMatmul scaled[3] = {{.kind = MatmulKind::forward, .a = qx.straight(), .b = qw.straight(), .out = y},
-                                 {.kind = MatmulKind::input_gradient, .a = qdy.straight(), .b = qwt.straight(), .out = dx},
-                                 {.kind = MatmulKind::weight_gradient, .a = qdy.turned(), .b = qx.turned(), .out = dw, .accumulate = true}};
+  fp8::ScaledMatmul scaled[3] = {
+      {.kind = MatmulKind::forward, .a = qx.straight(), .b = qw.straight(), .out = y},
+      {.kind = MatmulKind::input_gradient, .a = qdy.straight(), .b = qwt.straight(), .out = dx},
+      {.kind = MatmulKind::weight_gradient,
+       .a = qdy.turned(),
+       .b = qx.turned(),
+       .out = dw,
+       .accumulate = true}};
   const int products = turns ? 3 : 2;
   int64_t own = 0, inner = 0;
   for (const Matmul& m : plain) inner = std::max(inner, matmul_workspace_bytes(stream, m));
@@ -126,17 +144,21 @@ double measure_float8_speedup(Stream& stream, const ProductShape& s) {
   return bf16 / fp8;
 }
 
-std::function<double(const fp8::PolicyGemm&, const fp8::Recipe&)> speedups_of(const Decisions& decisions, int64_t tokens) {
+std::function<double(const fp8::PolicyGemm&, const fp8::Recipe&)> speedups_of(const Decisions& decisions,
+                                                                              int64_t tokens) {
   return [decisions, tokens](const fp8::PolicyGemm& gemm, const fp8::Recipe& recipe) {
     const std::string name = decision_name({tokens, gemm.local_rows(), gemm.local_columns, recipe.name});
     const Decisions::Entry* entry = decisions.find(name);
     if (!entry) {
-      fail<ConfigError>("decisions", "there is no measurement '{}' for {}: measure again with --redecide", name, gemm.name);
+      fail<ConfigError>("decisions", "there is no measurement '{}' for {}: measure again with --redecide",
+                        name, gemm.name);
     }
     double ratio = 0;
     const char* end = entry->value.data() + entry->value.size();
-    if (auto [stop, error] = std::from_chars(entry->value.data(), end, ratio); error != std::errc{} || stop != end || !(ratio > 0)) {
-      fail<ConfigError>("decisions", "'{}' is '{}', expected how many times faster FP8 is", name, entry->value);
+    if (auto [stop, error] = std::from_chars(entry->value.data(), end, ratio);
+        error != std::errc{} || stop != end || !(ratio > 0)) {
+      fail<ConfigError>("decisions", "'{}' is '{}', expected how many times faster FP8 is", name,
+                        entry->value);
     }
     return ratio;
   };
@@ -148,7 +170,9 @@ std::vector<ProductShape> float8_shapes(const fp8::Policy& policy, int64_t token
     if (!d.recipe) continue;
     const ProductShape shape{tokens, d.gemm.local_rows(), d.gemm.local_columns, d.recipe->name};
     const std::string name = decision_name(shape);
-    if (std::none_of(shapes.begin(), shapes.end(), [&](const ProductShape& s) { return decision_name(s) == name; })) shapes.push_back(shape);
+    if (std::none_of(shapes.begin(), shapes.end(),
+                     [&](const ProductShape& s) { return decision_name(s) == name; }))
+      shapes.push_back(shape);
   }
   return shapes;
 }

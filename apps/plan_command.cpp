@@ -101,10 +101,15 @@ void print_float8(const Experiment& e, const std::optional<int>& capability, std
   double most = 1;
   for (const ParameterSpec& spec : specs) {
     const int64_t rows = tensor_parallel_shape(spec, e.mesh.size(MeshAxis::tp))[0];
-    const double ratio = static_cast<double>(largest_shard_rows(rows, shards, spec.shard_alignment) * shards) / static_cast<double>(rows);
+    const double ratio =
+        static_cast<double>(largest_shard_rows(rows, shards, spec.shard_alignment) * shards) /
+        static_cast<double>(rows);
     if (spec.shard_alignment > 1 && ratio > most) most = ratio, worst = &spec;
   }
-  if (worst) out << fmt::format("  shards are whole blocks of 128 rows: the largest of {} holds {:.2f} times its even part\n", worst->name, most);
+  if (worst)
+    out << fmt::format(
+        "  shards are whole blocks of 128 rows: the largest of {} holds {:.2f} times its even part\n",
+        worst->name, most);
 }
 
 }  // namespace

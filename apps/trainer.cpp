@@ -19,10 +19,13 @@
 namespace ottava {
 namespace {
 
-Stream stream_of(Device device) { return device.type == DeviceType::cuda ? Stream::cuda(device.index) : Stream::cpu(); }
+Stream stream_of(Device device) {
+  return device.type == DeviceType::cuda ? Stream::cuda(device.index) : Stream::cpu();
+}
 
-data::LoaderOptions loader_options(const Experiment& e, const std::vector<std::string>& paths, std::string_view key,
-                                   int64_t sequence, data::Order order, bool writes_index) {
+data::LoaderOptions loader_options(const Experiment& e, const std::vector<std::string>& paths,
+                                   std::string_view key, int64_t sequence, data::Order order,
+                                   bool writes_index) {
   const TrainingConfig& t = e.config.training;
   data::LoaderOptions options;
   for (const std::string& path : paths) options.sources.push_back(find_input(e.config, key, path).string());
@@ -43,30 +46,40 @@ LossScale initial_loss_scale(const TrainingConfig& c) {
   return constant ? LossScale::constant(*constant) : LossScale::dynamic();
 }
 
-double seconds_now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 }  // namespace
 
 Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const StopSignals* signals)
-    : experiment_(std::move(experiment)), ranks_(ranks), signals_(signals), device_(device), stream_(stream_of(device)), loss_scale_(initial_loss_scale(experiment_.config.training)) {
+    : experiment_(std::move(experiment)),
+      ranks_(ranks),
+      signals_(signals),
+      device_(device),
+      stream_(stream_of(device)),
+      loss_scale_(initial_loss_scale(experiment_.config.training)) {
   const Config& c = experiment_.config;
   const TrainingShape& shape = experiment_.shape;
   const bool is_first = ranks.world->rank() == 0;
-  BatchSource::Options data{.loader = loader_options(experiment_, c.training.dataset_path, "training.dataset_path", shape.sequence,
-                                                     c.training.shuffle ? data::Order::shuffled : data::Order::sequential, is_first),
-                            .batch = shape.batch,
-                            .micro_batches = shape.micro_batches,
-                            .data_rank = ranks.data_rank,
-                            .data_size = ranks.data_size,
-                            .documents = shape.block_causal};
+  BatchSource::Options data{
+      .loader =
+          loader_options(experiment_, c.training.dataset_path, "training.dataset_path", shape.sequence,
+                         c.training.shuffle ? data::Order::shuffled : data::Order::sequential, is_first),
+      .batch = shape.batch,
+      .micro_batches = shape.micro_batches,
+      .data_rank = ranks.data_rank,
+      .data_size = ranks.data_size,
+      .documents = shape.block_causal};
   data_ = std::make_unique<BatchSource>(std::move(data));
   if (c.validation.enable) {
-    BatchSource::Options validation{.loader = loader_options(experiment_, c.validation.dataset_path, "validation.dataset_path",
-                                                             shape.validation_sequence, data::Order::sequential, is_first),
-                                    .batch = shape.validation_batch,
-                                    .data_rank = ranks.data_rank,
-                                    .data_size = ranks.data_size,
-                                    .documents = shape.block_causal};
+    BatchSource::Options validation{
+        .loader = loader_options(experiment_, c.validation.dataset_path, "validation.dataset_path",
+                                 shape.validation_sequence, data::Order::sequential, is_first),
+        .batch = shape.validation_batch,
+        .data_rank = ranks.data_rank,
+        .data_size = ranks.data_size,
+        .documents = shape.block_causal};
     validation_data_ = std::make_unique<BatchSource>(std::move(validation));
   }
   checkpoints_ = std::make_unique<Checkpoints>(experiment_, ranks_, stream_);
@@ -103,18 +116,21 @@ Trainer::~Trainer() = default;
 
 double Trainer::learning_rate(int64_t step) const {
   const Config& c = experiment_.config;
-  return ottava::learning_rate({.lr = c.optimizer.lr, .steps = c.training.steps, .schedule = c.lr_scheduler}, step);
+  return ottava::learning_rate({.lr = c.optimizer.lr, .steps = c.training.steps, .schedule = c.lr_scheduler},
+                               step);
 }
 
 StepOutputs Trainer::step(StepProfile* profile) {
   const HostTokens& tokens = data_->read(state_.data_position);
   // One exchange per step: how many tokens count, and whether any rank was asked to stop.
-  double shared[2] = {static_cast<double>(data_->valid_tokens()), signals_ && signals_->received() != 0 ? 1.0 : 0.0};
+  double shared[2] = {static_cast<double>(data_->valid_tokens()),
+                      signals_ && signals_->received() != 0 ? 1.0 : 0.0};
   if (ranks_.world->size() > 1) {
     // Tensor-parallel ranks read the same tokens: only the first of each group counts them.
     if (ranks_.tensor_parallel.rank() != 0) shared[0] = 0;
     Stream host = Stream::cpu();
-    ranks_.control->all_reduce(host, {.send = view_of(shared, {2}), .recv = {}, .label = "tokens and stop"}).wait(host);
+    ranks_.control->all_reduce(host, {.send = view_of(shared, {2}), .recv = {}, .label = "tokens and stop"})
+        .wait(host);
   }
   stop_asked_ = shared[1] > 0;
   StepInputs inputs{.learning_rate = learning_rate(state_.schedule_step),
@@ -153,18 +169,22 @@ Trainer::End Trainer::run() {
     const auto timeout = static_cast<double>(c.comm.train_timeout_seconds);
     ranks_.world->state().set_timeout_seconds(timeout);
     ranks_.control->state().set_timeout_seconds(timeout);
-    if (state_.step == 1 || state_.step % c.metrics.log_freq == 0 || state_.step == c.training.steps) log_step(out);
+    if (state_.step == 1 || state_.step % c.metrics.log_freq == 0 || state_.step == c.training.steps)
+      log_step(out);
     if (device_.type == DeviceType::cuda && ++steps_here_ == 3) report_gpu_memory();
     check_health(out);
     reporter_->progress(state_.step, seconds_now() - begin);
     if (validation_data_ && (state_.step == 1 || state_.step % c.validation.freq == 0)) validate();
     checkpoints_->poll();
     const bool is_last = state_.step == c.training.steps;
-    if (checkpoints_->is_due(state_.step, is_last) || (stop_asked_ && !is_last)) checkpoints_->save(*engine_, state_, is_last);
+    if (checkpoints_->is_due(state_.step, is_last) || (stop_asked_ && !is_last))
+      checkpoints_->save(*engine_, state_, is_last);
     if (stop_asked_ && !is_last) {
       checkpoints_->finish();
       reporter_->flush();
-      log::info("Stopped after step {}{}", state_.step, checkpoints_->is_enabled() ? "; the same command continues from here" : "; nothing was saved because checkpoint.enable is false");
+      log::info("Stopped after step {}{}", state_.step,
+                checkpoints_->is_enabled() ? "; the same command continues from here"
+                                           : "; nothing was saved because checkpoint.enable is false");
       return End::stopped;
     }
   }
@@ -179,8 +199,12 @@ Trainer::GlobalLoss Trainer::global_loss(double sum, double tokens) {
   double sums[2] = {sum, tokens}, largest[1] = {tokens > 0 ? sum / tokens : 0};
   if (ranks_.loss->size() > 1) {
     Stream host = Stream::cpu();
-    ranks_.control_loss->all_reduce(host, {.send = view_of(sums, {2}), .recv = {}, .label = "loss"}).wait(host);
-    ranks_.control_loss->all_reduce(host, {.send = view_of(largest, {1}), .recv = {}, .op = ReduceOp::max, .label = "largest loss"}).wait(host);
+    ranks_.control_loss->all_reduce(host, {.send = view_of(sums, {2}), .recv = {}, .label = "loss"})
+        .wait(host);
+    ranks_.control_loss
+        ->all_reduce(
+            host, {.send = view_of(largest, {1}), .recv = {}, .op = ReduceOp::max, .label = "largest loss"})
+        .wait(host);
   }
   return {sums[1] > 0 ? sums[0] / sums[1] : 0, largest[0], sums[1]};
 }
@@ -201,11 +225,12 @@ void Trainer::log_step(const StepOutputs& out) {
   m.data_seconds = (waited - last_log_.seconds_waited) / static_cast<double>(steps);
   m.loss_scale = loss_scale_.value();
   m.skipped_steps = state_.skipped_steps;
-  const Throughput rates = throughput(plan_, peaks_,
-                                      {.seconds = m.step_seconds,
-                                       .tokens = static_cast<double>(experiment_.tokens_per_step()),
-                                       .ranks = ranks_.world->size(),
-                                       .model_flops_per_token = model_flops_per_token(experiment_.shape.model, experiment_.shape.sequence)});
+  const Throughput rates = throughput(
+      plan_, peaks_,
+      {.seconds = m.step_seconds,
+       .tokens = static_cast<double>(experiment_.tokens_per_step()),
+       .ranks = ranks_.world->size(),
+       .model_flops_per_token = model_flops_per_token(experiment_.shape.model, experiment_.shape.sequence)});
   m.tokens_per_second = rates.tokens_per_second;
   m.tflops = rates.tflops;
   m.mfu_percent = rates.mfu_percent;
@@ -218,25 +243,30 @@ void Trainer::log_step(const StepOutputs& out) {
   const std::vector<Float8Operand> operands = read_float8(*engine_, *ranks_.control);
   reporter_->log_step(m, float8_scalars(operands));
   if (ranks_.world->rank() == 0) {
-    for (const std::string& warning : float8_alerts_.check(operands)) log::warning("step {}: {}", state_.step, warning);
+    for (const std::string& warning : float8_alerts_.check(operands))
+      log::warning("step {}: {}", state_.step, warning);
   }
   last_log_ = {now, state_.step, waited};
 }
 
 // When libraries, connections and graphs have taken what they take.
 void Trainer::report_gpu_memory() const {
-  const int64_t plan = plan_.memory.total_bytes(), besides = gpu_bytes_in_use(device_) - gpu_bytes_before_ - plan;
+  const int64_t plan = plan_.memory.total_bytes(),
+                besides = gpu_bytes_in_use(device_) - gpu_bytes_before_ - plan;
   const std::string text = gpu_memory_text({.plan_bytes = plan, .besides_bytes = besides});
   besides > kGpuLibraryBytes ? log::warning("{}", text) : log::info("{}", text);
 }
 
 void Trainer::find_peaks() {
   const bool uses_bf16 = plan_.flops(Precision::bf16) + plan_.flops(Precision::fp8) > 0;
-  peaks_ = find_device_peaks(device_, experiment_.config.metrics, {.fp32 = plan_.flops(Precision::fp32) > 0, .bf16 = uses_bf16});
+  peaks_ = find_device_peaks(device_, experiment_.config.metrics,
+                             {.fp32 = plan_.flops(Precision::fp32) > 0, .bf16 = uses_bf16});
   log::info("Peak FLOPS used for computing MFU: {:.3e} ({})", peaks_.bf16, peaks_.source);
   if (plan_.flops(Precision::fp8) > 0) {
-    log::info("Peak FLOPS of FP8: {:.3e}; mfu is against the bf16 peak, mfu(fp8) the same FLOPs against this one, util weighs each product with the peak of its own precision",
-              peaks_.fp8);
+    log::info(
+        "Peak FLOPS of FP8: {:.3e}; mfu is against the bf16 peak, mfu(fp8) the same FLOPs against this one, "
+        "util weighs each product with the peak of its own precision",
+        peaks_.fp8);
   }
 }
 
@@ -244,12 +274,17 @@ void Trainer::check_health(const StepOutputs& out) {
   if (!out.skipped) return;
   const std::string where = describe_skipped_step(*engine_, *ranks_.control);
   if (ranks_.control->rank() == 0) {
-    log::warning("step {} was skipped: the gradient norm is not finite; weights, moments and t did not move; {}", state_.step, where);
+    log::warning(
+        "step {} was skipped: the gradient norm is not finite; weights, moments and t did not move; {}",
+        state_.step, where);
   }
   const int64_t limit = experiment_.config.training.max_consecutive_skipped_steps;
   if (state_.consecutive_skips > limit) {
-    fail<NumericsError>("training", "{} consecutive steps had non-finite gradients (training.max_consecutive_skipped_steps {}): lower optimizer.lr, raise lr_scheduler.warmup_steps, or look at the data after sample {}",
-                        state_.consecutive_skips, limit, state_.data_position);
+    fail<NumericsError>(
+        "training",
+        "{} consecutive steps had non-finite gradients (training.max_consecutive_skipped_steps {}): lower "
+        "optimizer.lr, raise lr_scheduler.warmup_steps, or look at the data after sample {}",
+        state_.consecutive_skips, limit, state_.data_position);
   }
 }
 
@@ -268,7 +303,8 @@ void Trainer::validate() {
   }
   GlobalLoss loss = global_loss(sum, tokens);
   const double seconds = seconds_now() - begin;
-  reporter_->log_validation(state_.step, loss.mean, loss.tokens / seconds / ranks_.world->size(), memory_use(device_));
+  reporter_->log_validation(state_.step, loss.mean, loss.tokens / seconds / ranks_.world->size(),
+                            memory_use(device_));
   last_log_.seconds += seconds;
 }
 
@@ -279,7 +315,9 @@ void Trainer::require_validation_data() {
   const int64_t per_step = validation_data_->samples_per_step();
   validation_data_->read(0);
   if (v.steps >= 0 || !is_past_validation_data(per_step)) return;
-  fail<DataError>("validation", "{} make fewer than the {} sequences of {} tokens that one step reads: give more text, or lower validation.local_batch_size or validation.seq_len",
+  fail<DataError>("validation",
+                  "{} make fewer than the {} sequences of {} tokens that one step reads: give more text, or "
+                  "lower validation.local_batch_size or validation.seq_len",
                   data::names_of_sources(v.dataset_path), per_step, v.seq_len);
 }
 
@@ -289,7 +327,11 @@ bool Trainer::is_past_validation_data(int64_t samples) {
   int64_t known = validation_data_->loader().samples_per_epoch().value_or(-1);
   if (ranks_.control->size() > 1) {
     Stream host = Stream::cpu();
-    ranks_.control->all_reduce(host, {.send = view_of(&known, {1}), .recv = {}, .op = ReduceOp::max, .label = "validation samples"}).wait(host);
+    ranks_.control
+        ->all_reduce(
+            host,
+            {.send = view_of(&known, {1}), .recv = {}, .op = ReduceOp::max, .label = "validation samples"})
+        .wait(host);
   }
   return known >= 0 && samples > known;
 }
@@ -297,8 +339,10 @@ bool Trainer::is_past_validation_data(int64_t samples) {
 void Trainer::check_data_unchanged() {
   const uint64_t now = data_->loader().fingerprint();
   if (state_.data_fingerprint != 0 && state_.data_fingerprint != now) {
-    log::warning("the training data, tokenizer or seq_len differ from those of the checkpoint: sample {} is not where it stopped",
-                 state_.data_position);
+    log::warning(
+        "the training data, tokenizer or seq_len differ from those of the checkpoint: sample {} is not where "
+        "it stopped",
+        state_.data_position);
   }
   state_.data_fingerprint = now;
 }

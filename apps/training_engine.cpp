@@ -23,7 +23,9 @@ std::vector<float> step_scalars(const StepInputs& inputs, const AdamwHyper& adam
   s[kBiasCorrection1] = static_cast<float>(1 - std::pow(static_cast<double>(adamw.beta1), t));
   s[kBiasCorrection2] = static_cast<float>(1 - std::pow(static_cast<double>(adamw.beta2), t));
   s[kLossScale] = static_cast<float>(inputs.loss_scale);
-  s[kLossGradient] = inputs.valid_tokens > 0 ? static_cast<float>(inputs.loss_scale / static_cast<double>(inputs.valid_tokens)) : 0.0f;
+  s[kLossGradient] = inputs.valid_tokens > 0
+                         ? static_cast<float>(inputs.loss_scale / static_cast<double>(inputs.valid_tokens))
+                         : 0.0f;
   return s;
 }
 
@@ -31,14 +33,20 @@ std::vector<float> step_scalars(const StepInputs& inputs, const AdamwHyper& adam
 
 TrainingEngine::TrainingEngine(TrainingShape shape, Stream& stream, Arena& arena, RankGroups& ranks,
                                int64_t matmul_workspace_bytes)
-    : shape_(std::move(shape)), stream_(stream), arena_(arena), ranks_(ranks), table_(llama_parameters(shape_.model)) {
+    : shape_(std::move(shape)),
+      stream_(stream),
+      arena_(arena),
+      ranks_(ranks),
+      table_(llama_parameters(shape_.model)) {
   parameters_ = std::make_unique<Fsdp>(stream, arena, ranks, table_.specs, shape_.parameters);
-  model_ = std::make_unique<LlamaModel>(shape_.model, table_, stream, arena, ranks.tensor_parallel.size(), shape_.model_options,
-                                        shape_.float8);
+  model_ = std::make_unique<LlamaModel>(shape_.model, table_, stream, arena, ranks.tensor_parallel.size(),
+                                        shape_.model_options, shape_.float8);
   if (shape_.float8.is_on()) float8_ = std::make_unique<Float8State>(arena, ranks, shape_.float8.state);
   const int64_t most = std::max(shape_.batch * shape_.micro_batches * shape_.sequence,
                                 shape_.validation_batch * shape_.validation_sequence);
-  auto tokens = [&](std::string_view name) { return arena.persistent(name, DType::i32, {most}, MemoryCategory::data); };
+  auto tokens = [&](std::string_view name) {
+    return arena.persistent(name, DType::i32, {most}, MemoryCategory::data);
+  };
   tokens_ = tokens("tokens");
   targets_ = tokens("targets");
   if (shape_.block_causal) {
@@ -61,9 +69,11 @@ TrainingEngine::TrainingEngine(TrainingShape shape, Stream& stream, Arena& arena
   loss_sums_ = arena.persistent("loss sums", DType::f32, {shape_.micro_batches}, MemoryCategory::data);
   sum_of_squares_ = arena.persistent("sum of squares", DType::f64, {1}, MemoryCategory::data);
   skipped_ = arena.persistent("skipped", DType::i32, {1}, MemoryCategory::data);
-  Tensor workspace = arena.persistent("matmul workspace", DType::u8, {matmul_workspace_bytes}, MemoryCategory::workspace);
+  Tensor workspace =
+      arena.persistent("matmul workspace", DType::u8, {matmul_workspace_bytes}, MemoryCategory::workspace);
   if (stream.type() != DeviceType::meta) set_matmul_workspace(stream, workspace);
-  if (stream.type() == DeviceType::cuda) inputs_ = PinnedInputs(stream.device(), 4 * aligned(tokens_.bytes()) + 2 * kMemoryAlignment);
+  if (stream.type() == DeviceType::cuda)
+    inputs_ = PinnedInputs(stream.device(), 4 * aligned(tokens_.bytes()) + 2 * kMemoryAlignment);
 }
 
 StepContext TrainingEngine::context() {
@@ -111,7 +121,8 @@ MicroBatch TrainingEngine::at_fixed_place(const MicroBatch& micro) {
   return current_;
 }
 
-StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInputs& inputs, StepProfile* profile) {
+StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInputs& inputs,
+                                       StepProfile* profile) {
   profile_ = profile;
   inputs_.begin();
   upload(tokens, shape_.micro_batches * shape_.batch * shape_.sequence);
@@ -129,7 +140,8 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
   const Tensor grad_scale = scalars_.slice(kLossGradient, kLossGradient + 1);
   for (int64_t m = 0; m < shape_.micro_batches; ++m) {
     const bool is_first = m == 0, is_last = m + 1 == shape_.micro_batches;
-    const StepPart part = is_first ? (is_last ? StepPart::only : StepPart::first) : (is_last ? StepPart::last : StepPart::middle);
+    const StepPart part = is_first ? (is_last ? StepPart::only : StepPart::first)
+                                   : (is_last ? StepPart::last : StepPart::middle);
     const MicroBatch micro = at_fixed_place(micro_batch(m, shape_.batch, shape_.sequence));
     graphs_.run(part, stream_, [&] {
       parameters_->begin_micro_batch(is_last);
@@ -142,7 +154,8 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
     if (float8_) float8_->finish_step(stream_);
     update(c);
   });
-  parameters_->weights_changed();  // the host's part of the update, also when the device's was launched as a graph
+  parameters_
+      ->weights_changed();  // the host's part of the update, also when the device's was launched as a graph
   if (float8_) parameters_->float8()->weights_changed(true);
   check_products();
   StepOutputs out;
@@ -209,7 +222,9 @@ void TrainingEngine::share_norm() {
   parameters_->all_reduce_norm(sum_of_squares_);
   if (!float8_ || ranks_.dp_replicate->size() == 1) return;
   const Tensor halves{sum_of_squares_.data, DType::u32, {2}};
-  ranks_.dp_replicate->all_reduce(stream_, {.send = halves, .recv = {}, .op = ReduceOp::max, .label = "gradient norm"}).wait(stream_);
+  ranks_.dp_replicate
+      ->all_reduce(stream_, {.send = halves, .recv = {}, .op = ReduceOp::max, .label = "gradient norm"})
+      .wait(stream_);
 }
 
 void TrainingEngine::check_products() const {
@@ -217,7 +232,9 @@ void TrainingEngine::check_products() const {
   if (float8_->products_run() == 0 && graphs_.nodes() > 0) return;  // launched: counted when it was recorded
   const int64_t expected = shape_.micro_batches * model_->float8_products(shape_.batch * shape_.sequence);
   if (float8_->products_run() == expected) return;
-  fail<NumericsError>("fp8", "the step ran {} FP8 products, the policy has {}: this is a defect, please report it with the configuration",
+  fail<NumericsError>("fp8",
+                      "the step ran {} FP8 products, the policy has {}: this is a defect, please report it "
+                      "with the configuration",
                       float8_->products_run(), expected);
 }
 
@@ -276,7 +293,8 @@ std::string TrainingEngine::non_finite_operands() {
   std::vector<uint32_t> flags(static_cast<size_t>(float8_->all_non_finite().numel())),
       weights(static_cast<size_t>(parameters_->float8()->non_finite().numel()));
   cast(stream_, float8_->all_non_finite(), view_of(flags.data(), float8_->all_non_finite().shape));
-  cast(stream_, parameters_->float8()->non_finite(), view_of(weights.data(), parameters_->float8()->non_finite().shape));
+  cast(stream_, parameters_->float8()->non_finite(),
+       view_of(weights.data(), parameters_->float8()->non_finite().shape));
   stream_.synchronize();
   constexpr size_t kNamed = 6;
   std::vector<std::string> found;
@@ -285,10 +303,12 @@ std::string TrainingEngine::non_finite_operands() {
     const auto& specs = parameters_->float8()->specs();
     const bool is_gradient = w >= specs.size();
     found.push_back(is_gradient ? "a gradient that travels in FP8"
-                                : fmt::format("w of {}{}", specs[w].name, holds_non_finite(w) ? " (in its own shard)" : ""));
+                                : fmt::format("w of {}{}", specs[w].name,
+                                              holds_non_finite(w) ? " (in its own shard)" : ""));
   }
   for (size_t slot = 0; slot < flags.size(); ++slot) {
-    if (flags[slot]) found.push_back(fmt::format("{} of {}", slot % 2 ? "dy" : "x", float8_->options().products[slot / 2]));
+    if (flags[slot])
+      found.push_back(fmt::format("{} of {}", slot % 2 ? "dy" : "x", float8_->options().products[slot / 2]));
   }
   const bool cut = found.size() > kNamed;
   if (cut) found.resize(kNamed);

@@ -28,14 +28,14 @@ struct TrainingShape {
   FsdpOptions parameters;
   int64_t batch = 1, sequence = 2048;  ///< of one micro-batch on one data rank
   int64_t micro_batches = 1;
-  int64_t validation_batch = 0;        ///< 0: never validates
+  int64_t validation_batch = 0;  ///< 0: never validates
   int64_t validation_sequence = 0;
-  bool block_causal = false;           ///< attention stays within documents; positions restart
+  bool block_causal = false;  ///< attention stays within documents; positions restart
   AdamwHyper adamw;
   float max_norm = 1;
   std::vector<ParameterTraining> groups;  ///< per parameter of the table; empty: the defaults
   fp8::Policy float8_policy;              ///< empty without FP8
-  LlamaFloat8 float8;                     ///< what it means for the model; parameters.float8 has the weights' part
+  LlamaFloat8 float8;  ///< what it means for the model; parameters.float8 has the weights' part
 };
 
 /// Host tokens of one micro-batch or of several: [count, T], documents only when block-causal.
@@ -47,21 +47,22 @@ struct HostTokens {
 struct StepInputs {
   double learning_rate = 0;
   double loss_scale = 1;
-  int64_t optimizer_step = 1;    ///< t of the bias corrections: steps that were not skipped, this one included
-  int64_t valid_tokens = 0;      ///< of the whole step, all ranks
+  int64_t optimizer_step = 1;  ///< t of the bias corrections: steps that were not skipped, this one included
+  int64_t valid_tokens = 0;    ///< of the whole step, all ranks
 };
 struct StepOutputs {
-  double loss_sum = 0;   ///< this rank's sum of token losses, all micro-batches
-  double grad_norm = 0;  ///< global, before clipping
+  double loss_sum = 0;       ///< this rank's sum of token losses, all micro-batches
+  double grad_norm = 0;      ///< global, before clipping
   int64_t valid_tokens = 0;  ///< as given
-  bool skipped = false;  ///< the norm was not finite; nothing moved
+  bool skipped = false;      ///< the norm was not finite; nothing moved
 };
 
 /// Model, parameters and optimizer of one rank, on one device. The same object runs on `meta` to record memory and cost.
 class TrainingEngine {
  public:
   /// Takes persistent memory for all state, and the stream's matmul workspace of the given size.
-  TrainingEngine(TrainingShape shape, Stream& stream, Arena& arena, RankGroups& ranks, int64_t matmul_workspace_bytes);
+  TrainingEngine(TrainingShape shape, Stream& stream, Arena& arena, RankGroups& ranks,
+                 int64_t matmul_workspace_bytes);
 
   const TrainingShape& shape() const { return shape_; }
   Fsdp& parameters() { return *parameters_; }
@@ -103,10 +104,11 @@ class TrainingEngine {
   std::unique_ptr<Fsdp> parameters_;
   std::unique_ptr<LlamaModel> model_;
   std::unique_ptr<Float8State> float8_;  ///< null without FP8
-  Tensor tokens_, targets_, document_start_, positions_;  ///< i32 [micro_batches * B * T], room for validation too
+  Tensor tokens_, targets_, document_start_,
+      positions_;       ///< i32 [micro_batches * B * T], room for validation too
   MicroBatch current_;  ///< where every micro-batch of several is computed from
   Tensor scalars_, step_, loss_sum_, sum_of_squares_, skipped_;
-  Tensor loss_sums_;  ///< loss_sum_ after each micro-batch: read only when a step was skipped
+  Tensor loss_sums_;     ///< loss_sum_ after each micro-batch: read only when a step was skipped
   PinnedInputs inputs_;  ///< on a GPU
   StepProfile* profile_ = nullptr;
   StepGraphs graphs_;

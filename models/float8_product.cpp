@@ -29,11 +29,15 @@ class QuantizeTime {
 
 }  // namespace
 
-fp8::ScaledOperand Float8Matrix::along_columns() const { return {.matrix = {bytes, scales}, .granularity = granularity}; }
+fp8::ScaledOperand Float8Matrix::along_columns() const {
+  return {.matrix = {bytes, scales}, .granularity = granularity};
+}
 
 fp8::ScaledOperand Float8Matrix::along_rows() const {
   if (turned_bytes) return {.matrix = {turned_bytes, turned_scales}, .granularity = granularity};
-  return {.matrix = {bytes, scales}, .granularity = granularity, .contraction = fp8::ScaledOperand::Contraction::outer};
+  return {.matrix = {bytes, scales},
+          .granularity = granularity,
+          .contraction = fp8::ScaledOperand::Contraction::outer};
 }
 
 const fp8::OperandRecipe& Float8Product::operand_recipe(Source source) const {
@@ -48,15 +52,18 @@ Tensor Float8Product::amax_slot(const StepContext& c, Source source) const {
   return has_tensor_scales() ? c.float8->amax(slot(source)) : Tensor{};
 }
 
-Float8Matrix Float8Product::quantize(const StepContext& c, const Tensor& m, Source source, Wanted wanted, bool is_measured,
-                                     MemoryCategory category) const {
+Float8Matrix Float8Product::quantize(const StepContext& c, const Tensor& m, Source source, Wanted wanted,
+                                     bool is_measured, MemoryCategory category) const {
   QuantizeTime time(c, name_);
   const fp8::OperandRecipe& recipe = operand_recipe(source);
   const bool straight = wanted.along_columns || !turns(c), turned = wanted.along_rows && turns(c);
-  if (has_tensor_scales() && !is_measured && !c.is_recomputing) fp8::amax(c.stream, m, c.float8->amax(slot(source)));
+  if (has_tensor_scales() && !is_measured && !c.is_recomputing)
+    fp8::amax(c.stream, m, c.float8->amax(slot(source)));
   Float8Matrix out{.granularity = recipe.granularity};
-  auto place = [&](Shape shape, std::string_view suffix, Allocation& bytes, Allocation& scales) -> fp8::Quantized {
-    bytes = c.arena.allocate(fmt::format("{}.{}{}", name_, source == Source::x ? "x" : "dy", suffix), recipe.format, shape, category);
+  auto place = [&](Shape shape, std::string_view suffix, Allocation& bytes,
+                   Allocation& scales) -> fp8::Quantized {
+    bytes = c.arena.allocate(fmt::format("{}.{}{}", name_, source == Source::x ? "x" : "dy", suffix),
+                             recipe.format, shape, category);
     scales = c.arena.allocate(fmt::format("{}.scales{}", name_, suffix), fp8::scale_dtype(recipe.granularity),
                               fp8::scale_shape(recipe.granularity, shape.rows(), shape.cols()), category);
     return {bytes, scales};
@@ -77,7 +84,8 @@ Float8Matrix Float8Product::quantize(const StepContext& c, const Tensor& m, Sour
   fp8::quantize(c.stream, args);
   // Scales of groups are all that is known of their amaxes without another read of m.
   if (!has_tensor_scales() && !args.counters.empty() && recipe.granularity != Granularity::block_1x32) {
-    fp8::amax(c.stream, args.out.empty() ? args.transposed.scale_inverse : args.out.scale_inverse, c.float8->amax(slot(source)));
+    fp8::amax(c.stream, args.out.empty() ? args.transposed.scale_inverse : args.out.scale_inverse,
+              c.float8->amax(slot(source)));
   }
   return out;
 }
@@ -87,22 +95,25 @@ bool Float8Product::can_gather(Source source) const {
   return g == Granularity::tensor || g == Granularity::row || g == Granularity::block_1x128;
 }
 
-Float8Matrix Float8Product::gather(const StepContext& c, const Tensor& m, Source source, Wanted wanted, bool is_measured,
-                                   Float8Matrix* local) const {
+Float8Matrix Float8Product::gather(const StepContext& c, const Tensor& m, Source source, Wanted wanted,
+                                   bool is_measured, Float8Matrix* local) const {
   const TensorParallelGroup& tp = c.tensor_parallel;
   const Granularity granularity = operand_recipe(source).granularity;
   if (!can_gather(source)) {
-    fail<ShapeError>("fp8", "{}: scales per {} do not travel with gathered activations", name_, fp8::name_of(granularity));
+    fail<ShapeError>("fp8", "{}: scales per {} do not travel with gathered activations", name_,
+                     fp8::name_of(granularity));
   }
   if (has_tensor_scales() && !c.is_recomputing) {
     if (!is_measured) fp8::amax(c.stream, m, c.float8->amax(slot(source)));
     tp.all_reduce_max(c.stream, c.float8->amax(slot(source)), "amax");
   }
-  Float8Matrix mine = quantize(c, m, source, {.along_columns = true}, true, local ? MemoryCategory::activations : MemoryCategory::scratch);
+  Float8Matrix mine = quantize(c, m, source, {.along_columns = true}, true,
+                               local ? MemoryCategory::activations : MemoryCategory::scratch);
   Float8Matrix all = mine;
   all.bytes = tp.gather_rows(c.stream, c.arena, mine.bytes, name_);
   if (granularity == Granularity::row) all.scales = tp.gather_rows(c.stream, c.arena, mine.scales, name_);
-  if (granularity == Granularity::block_1x128) all.scales = tp.gather_columns(c.stream, c.arena, mine.scales, name_);
+  if (granularity == Granularity::block_1x128)
+    all.scales = tp.gather_columns(c.stream, c.arena, mine.scales, name_);
   if (wanted.along_rows) turn(c, all);
   if (local) *local = std::move(mine);
   return all;
@@ -138,10 +149,14 @@ void Float8Product::run(const StepContext& c, fp8::ScaledMatmul args) const {
 }
 
 void Float8Product::forward(const StepContext& c, const Float8Matrix& x, const Tensor& y) const {
-  run(c, {.kind = MatmulKind::forward, .a = x.along_columns(), .b = c.parameters.float8_weight(entry_, WeightUse::forward), .out = y});
+  run(c, {.kind = MatmulKind::forward,
+          .a = x.along_columns(),
+          .b = c.parameters.float8_weight(entry_, WeightUse::forward),
+          .out = y});
 }
 
-void Float8Product::input_gradient(const StepContext& c, const Float8Matrix& dy, const Tensor& dx, bool accumulate) const {
+void Float8Product::input_gradient(const StepContext& c, const Float8Matrix& dy, const Tensor& dx,
+                                   bool accumulate) const {
   run(c, {.kind = MatmulKind::input_gradient,
           .a = dy.along_columns(),
           .b = c.parameters.float8_weight(entry_, WeightUse::backward),
@@ -149,9 +164,13 @@ void Float8Product::input_gradient(const StepContext& c, const Float8Matrix& dy,
           .accumulate = accumulate});
 }
 
-void Float8Product::weight_gradient(const StepContext& c, const Float8Matrix& dy, const Float8Matrix& x, const Tensor& dw,
-                                    bool accumulate) const {
-  run(c, {.kind = MatmulKind::weight_gradient, .a = dy.along_rows(), .b = x.along_rows(), .out = dw, .accumulate = accumulate});
+void Float8Product::weight_gradient(const StepContext& c, const Float8Matrix& dy, const Float8Matrix& x,
+                                    const Tensor& dw, bool accumulate) const {
+  run(c, {.kind = MatmulKind::weight_gradient,
+          .a = dy.along_rows(),
+          .b = x.along_rows(),
+          .out = dw,
+          .accumulate = accumulate});
 }
 
 }  // namespace ottava

@@ -48,13 +48,13 @@ class Float8Product {
   Tensor amax_slot(const StepContext& context, Source source) const;
   /// Quantizes m in one read. `is_measured`: its producer raised the slot. On the CPU, and for scales per tensor, the
   /// straight bytes serve the weight gradient too.
-  Float8Matrix quantize(const StepContext& context, const Tensor& m, Source source, Wanted wanted, bool is_measured,
-                        MemoryCategory category) const;
+  Float8Matrix quantize(const StepContext& context, const Tensor& m, Source source, Wanted wanted,
+                        bool is_measured, MemoryCategory category) const;
   /// m [n,C] of every tensor-parallel rank as bytes [n size, C], never gathered in the compute type: quantized with a
   /// common scale (tensor; one u32 all-reduce), or with scales per row or 1x128 that travel along; along_rows for scales per
   /// tensor alone. `local`, if given, gets this rank's bytes. Other granularities: ShapeError.
-  Float8Matrix gather(const StepContext& context, const Tensor& m, Source source, Wanted wanted, bool is_measured,
-                      Float8Matrix* local) const;
+  Float8Matrix gather(const StepContext& context, const Tensor& m, Source source, Wanted wanted,
+                      bool is_measured, Float8Matrix* local) const;
   bool can_gather(Source source) const;
   /// The bytes of a local matrix that were kept, of all ranks; scales per tensor alone.
   Float8Matrix gather_kept(const StepContext& context, const Float8Matrix& local) const;
@@ -63,9 +63,11 @@ class Float8Product {
   /// y [T,O] = x W^T.
   void forward(const StepContext& context, const Float8Matrix& x, const Tensor& y) const;
   /// dx [T,K] = dy W; f32 dx may be added to.
-  void input_gradient(const StepContext& context, const Float8Matrix& dy, const Tensor& dx, bool accumulate) const;
+  void input_gradient(const StepContext& context, const Float8Matrix& dy, const Tensor& dx,
+                      bool accumulate) const;
   /// dw [O,K] f32 = dy^T x, or added to.
-  void weight_gradient(const StepContext& context, const Float8Matrix& dy, const Float8Matrix& x, const Tensor& dw, bool accumulate) const;
+  void weight_gradient(const StepContext& context, const Float8Matrix& dy, const Float8Matrix& x,
+                       const Tensor& dw, bool accumulate) const;
 
  private:
   const fp8::OperandRecipe& operand_recipe(Source source) const;

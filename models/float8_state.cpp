@@ -8,16 +8,21 @@
 
 namespace ottava {
 
-Float8State::Float8State(Arena& arena, RankGroups& ranks, Options options) : ranks_(ranks), options_(std::move(options)) {
+Float8State::Float8State(Arena& arena, RankGroups& ranks, Options options)
+    : ranks_(ranks), options_(std::move(options)) {
   const int64_t slots = 2 * static_cast<int64_t>(options_.products.size());
-  auto place = [&](std::string_view name, DType dtype, Shape shape) { return arena.persistent(name, dtype, shape, MemoryCategory::data); };
+  auto place = [&](std::string_view name, DType dtype, Shape shape) {
+    return arena.persistent(name, dtype, shape, MemoryCategory::data);
+  };
   current_ = place("fp8 amaxes", DType::u32, {slots});
   largest_ = place("fp8 step amaxes", DType::u32, {slots});
   non_finite_ = place("fp8 flags", DType::u32, {slots});
   if (options_.counts) counters_ = place("fp8 counters", DType::i64, {slots, 3});
-  if (std::find(options_.is_delayed.begin(), options_.is_delayed.end(), true) == options_.is_delayed.end()) return;
+  if (std::find(options_.is_delayed.begin(), options_.is_delayed.end(), true) == options_.is_delayed.end())
+    return;
   scale_amax_ = place("fp8 scale amaxes", DType::u32, {slots});
-  history_ = {.rows = place("fp8 amax history", DType::u32, {options_.amax_history_length, slots}), .margin = options_.margin};
+  history_ = {.rows = place("fp8 amax history", DType::u32, {options_.amax_history_length, slots}),
+              .margin = options_.margin};
 }
 
 void Float8State::begin_step(Stream& stream) {
@@ -32,7 +37,8 @@ void Float8State::begin_step(Stream& stream) {
 void Float8State::begin_micro_batch(Stream& stream) { fp8::fold_amax(stream, current_, largest_); }
 
 void Float8State::begin_product(Stream& stream, int64_t product) {
-  fp8::fold_amax(stream, current_.slice(2 * product, 2 * product + 2), largest_.slice(2 * product, 2 * product + 2));
+  fp8::fold_amax(stream, current_.slice(2 * product, 2 * product + 2),
+                 largest_.slice(2 * product, 2 * product + 2));
 }
 
 void Float8State::begin_forward_only(Stream& stream) {
@@ -43,9 +49,12 @@ void Float8State::begin_forward_only(Stream& stream) {
 
 void Float8State::finish_step(Stream& stream) {
   fp8::fold_amax(stream, current_, largest_);
-  if (history()) fp8::flag_non_finite(stream, largest_, non_finite_);  // a scale from it does not see what saturates
+  if (history())
+    fp8::flag_non_finite(stream, largest_, non_finite_);  // a scale from it does not see what saturates
   if (!history() || ranks_.world->size() == 1) return;
-  ranks_.world->all_reduce(stream, {.send = largest_, .recv = {}, .op = ReduceOp::max, .label = "activation amaxes"}).wait(stream);
+  ranks_.world
+      ->all_reduce(stream, {.send = largest_, .recv = {}, .op = ReduceOp::max, .label = "activation amaxes"})
+      .wait(stream);
 }
 
 void Float8State::advance_history(Stream& stream) {

@@ -21,8 +21,8 @@ class Float8State {
     std::vector<std::string> products;  ///< "layers.0.attention.wqkv", in slot order
     std::vector<bool> is_delayed;       ///< per product
     int64_t amax_history_length = 0, margin = 0;
-    bool counts = false;                ///< keep statistics
-    bool gathers_activations = false;   ///< sequence-parallel inputs travel as FP8 bytes
+    bool counts = false;               ///< keep statistics
+    bool gathers_activations = false;  ///< sequence-parallel inputs travel as FP8 bytes
   };
   /// Takes persistent memory.
   Float8State(Arena& arena, RankGroups& ranks, Options options);
@@ -44,7 +44,7 @@ class Float8State {
   Tensor amax(int64_t slot) const { return current_.slice(slot, slot + 1); }
   /// What the operand's scale is made from: its amax, or of recipe `delayed` the history's.
   Tensor scale_amax(int64_t slot) const;
-  Tensor counters(int64_t slot) const;    ///< i64 [3]; empty without statistics and in validation
+  Tensor counters(int64_t slot) const;  ///< i64 [3]; empty without statistics and in validation
   Tensor non_finite(int64_t slot) const { return non_finite_.slice(slot, slot + 1); }
 
   /// Of all slots, for the host to read: u32 amaxes of the last step, i64 [slots, 3] counters, u32 flags.

@@ -12,9 +12,11 @@ namespace {
 using Source = Float8Product::Source;
 
 /// Columns of one piece of a matrix whose columns are a layer's outputs.
-Allocation columns_of(const StepContext& c, const Allocation& all, const LinearPiece& piece, bool is_whole, std::string_view name) {
+Allocation columns_of(const StepContext& c, const Allocation& all, const LinearPiece& piece, bool is_whole,
+                      std::string_view name) {
   if (is_whole) return all;
-  Allocation part = c.scratch(fmt::format("{}.part", name), all.tensor().dtype, {all.tensor().rows(), piece.rows.size()});
+  Allocation part =
+      c.scratch(fmt::format("{}.part", name), all.tensor().dtype, {all.tensor().rows(), piece.rows.size()});
   take_columns(c.stream, all, piece.rows.begin, part);
   return part;
 }
@@ -28,11 +30,18 @@ StepContext again(const StepContext& c) {
 
 }  // namespace
 
-Linear::Linear(std::string name, LinearStyle style, int weight, int bias, std::vector<LinearPiece> pieces, Measured measured)
-    : name_(std::move(name)), style_(style), weight_(weight), bias_(bias), pieces_(std::move(pieces)), measured_(measured) {}
+Linear::Linear(std::string name, LinearStyle style, int weight, int bias, std::vector<LinearPiece> pieces,
+               Measured measured)
+    : name_(std::move(name)),
+      style_(style),
+      weight_(weight),
+      bias_(bias),
+      pieces_(std::move(pieces)),
+      measured_(measured) {}
 
 int64_t Linear::float8_forward_products() const {
-  return std::count_if(pieces_.begin(), pieces_.end(), [](const LinearPiece& p) { return p.float8.has_value(); });
+  return std::count_if(pieces_.begin(), pieces_.end(),
+                       [](const LinearPiece& p) { return p.float8.has_value(); });
 }
 
 int64_t Linear::float8_products() const {
@@ -51,12 +60,14 @@ bool Linear::gathers_bytes(const StepContext& c, Source source) const {
 
 bool Linear::input_is_measured(const StepContext& c) const {
   const bool is_local = !gathers_input(c) || gathers_bytes(c, Source::x);
-  return measured_.input && is_one_product() && pieces_[0].float8 && pieces_[0].float8->has_tensor_scales() && is_local;
+  return measured_.input && is_one_product() && pieces_[0].float8 && pieces_[0].float8->has_tensor_scales() &&
+         is_local;
 }
 
 bool Linear::gradient_is_measured(const StepContext& c) const {
   const bool is_local = !gathers_gradient(c) || gathers_bytes(c, Source::dy);
-  return measured_.output_gradient && is_one_product() && pieces_[0].float8 && pieces_[0].float8->has_tensor_scales() && is_local;
+  return measured_.output_gradient && is_one_product() && pieces_[0].float8 &&
+         pieces_[0].float8->has_tensor_scales() && is_local;
 }
 
 Tensor Linear::input_amax(const StepContext& c) const {
@@ -69,7 +80,8 @@ Tensor Linear::output_gradient_amax(const StepContext& c) const {
 
 /// For its weight gradient: of a gathered input bytes are kept only where a local part of them makes sense.
 bool Linear::keeps_bytes(const StepContext& c, const LinearPiece& piece) const {
-  return piece.float8 && piece.float8->weight_gradient_is_fp8() && (!gathers_input(c) || piece.float8->has_tensor_scales());
+  return piece.float8 && piece.float8->weight_gradient_is_fp8() &&
+         (!gathers_input(c) || piece.float8->has_tensor_scales());
 }
 
 Allocation Linear::forward(const StepContext& c, const Allocation& x, LinearInput* saved) const {
@@ -81,47 +93,58 @@ Allocation Linear::forward(const StepContext& c, const Allocation& x, LinearInpu
     const Float8Product& product = *pieces_[0].float8;
     const bool keeps = saved && keeps_bytes(c, pieces_[0]);
     Float8Matrix local;
-    product.forward(c, product.gather(c, x, Source::x, {.along_columns = true}, input_is_measured(c), keeps ? &local : nullptr), y);
+    product.forward(c,
+                    product.gather(c, x, Source::x, {.along_columns = true}, input_is_measured(c),
+                                   keeps ? &local : nullptr),
+                    y);
     if (keeps) saved->pieces.push_back(std::move(local));
   } else {
     forward_pieces(c, x, y, saved);
   }
   if (bias_ >= 0) add_bias(c.stream, y, c.parameters.weight(bias_));
-  const bool wants_x = std::any_of(pieces_.begin(), pieces_.end(), [&](const LinearPiece& p) { return !keeps_bytes(c, p); });
+  const bool wants_x =
+      std::any_of(pieces_.begin(), pieces_.end(), [&](const LinearPiece& p) { return !keeps_bytes(c, p); });
   if (saved && wants_x) saved->x = x;
   return style_ == LinearStyle::row ? c.tensor_parallel.reduce_scatter_rows(c.stream, c.arena, y, name_) : y;
 }
 
-void Linear::forward_pieces(const StepContext& c, const Allocation& x, const Allocation& y, LinearInput* saved) const {
+void Linear::forward_pieces(const StepContext& c, const Allocation& x, const Allocation& y,
+                            LinearInput* saved) const {
   Allocation input = gathers_input(c) ? c.tensor_parallel.gather_rows(c.stream, c.arena, x, name_) : x;
   for (const LinearPiece& piece : pieces_) {
-    Allocation part = is_one_product() ? y : c.scratch(name_ + ".part", c.compute, {y.tensor().rows(), piece.rows.size()});
+    Allocation part =
+        is_one_product() ? y : c.scratch(name_ + ".part", c.compute, {y.tensor().rows(), piece.rows.size()});
     const bool keeps = saved && keeps_bytes(c, piece);
     Float8Matrix q;
     if (piece.float8) {
-      q = piece.float8->quantize(c, input, Source::x, {.along_columns = true, .along_rows = keeps && !gathers_input(c)},
-                                 input_is_measured(c), keeps ? MemoryCategory::activations : MemoryCategory::scratch);
+      q = piece.float8->quantize(
+          c, input, Source::x, {.along_columns = true, .along_rows = keeps && !gathers_input(c)},
+          input_is_measured(c), keeps ? MemoryCategory::activations : MemoryCategory::scratch);
       piece.float8->forward(c, q, part);
     } else {
       const Tensor weight = c.parameters.weight(weight_).slice(piece.rows.begin, piece.rows.end);
       matmul(c.stream, {.kind = MatmulKind::forward, .a = input, .b = weight, .out = part});
     }
     if (!is_one_product()) copy_columns(c.stream, part, y, piece.rows.begin);
-    if (saved && float8_products() > 0) saved->pieces.push_back(keeps ? kept_part(c, piece, q) : Float8Matrix{});
+    if (saved && float8_products() > 0)
+      saved->pieces.push_back(keeps ? kept_part(c, piece, q) : Float8Matrix{});
   }
 }
 
 /// Of everything that was quantized for y, what backward reads.
-Float8Matrix Linear::kept_part(const StepContext& c, const LinearPiece& piece, const Float8Matrix& all) const {
+Float8Matrix Linear::kept_part(const StepContext& c, const LinearPiece& piece,
+                               const Float8Matrix& all) const {
   Float8Matrix kept = all;
   if (kept.turned_bytes) {
     kept.bytes.release();
     kept.scales.release();
   }
   if (!gathers_input(c)) return kept;
-  const int64_t rows = all.bytes.tensor().rows() / c.tensor_parallel.size(), first = rows * c.tensor_parallel.rank();
+  const int64_t rows = all.bytes.tensor().rows() / c.tensor_parallel.size(),
+                first = rows * c.tensor_parallel.rank();
   kept = {.granularity = all.granularity};
-  kept.bytes = c.activation(piece.float8->name() + ".x", all.bytes.tensor().dtype, {rows, all.bytes.tensor().cols()});
+  kept.bytes =
+      c.activation(piece.float8->name() + ".x", all.bytes.tensor().dtype, {rows, all.bytes.tensor().cols()});
   cast(c.stream, all.bytes.tensor().slice(first, first + rows), kept.bytes);
   kept.scales = all.scales;
   return kept;
@@ -136,16 +159,20 @@ LinearInput Linear::keep(const StepContext& context, const Allocation& x) const 
     if (float8_products() == 0) continue;
     // The slot holds the amax of everything that forward gathered.
     const Float8Product::Wanted wanted{.along_columns = gathers_input(c), .along_rows = !gathers_input(c)};
-    kept.pieces.push_back(keeps_bytes(c, piece) ? piece.float8->quantize(c, x, Source::x, wanted, true, MemoryCategory::scratch) : Float8Matrix{});
+    kept.pieces.push_back(keeps_bytes(c, piece)
+                              ? piece.float8->quantize(c, x, Source::x, wanted, true, MemoryCategory::scratch)
+                              : Float8Matrix{});
   }
   return kept;
 }
 
 LinearOutputGradient Linear::output_gradient(const StepContext& c, const Allocation& dy) const {
   StepContext::Scope scope(c, name_);
-  LinearOutputGradient out{.tokens = dy.tensor().rows() * (gathers_gradient(c) ? c.tensor_parallel.size() : 1)};
+  LinearOutputGradient out{.tokens =
+                               dy.tensor().rows() * (gathers_gradient(c) ? c.tensor_parallel.size() : 1)};
   if (gathers_bytes(c, Source::dy)) {
-    out.pieces.push_back(pieces_[0].float8->gather(c, dy, Source::dy, {.along_columns = true, .along_rows = true}, gradient_is_measured(c), nullptr));
+    out.pieces.push_back(pieces_[0].float8->gather(
+        c, dy, Source::dy, {.along_columns = true, .along_rows = true}, gradient_is_measured(c), nullptr));
     return out;
   }
   Allocation all = gathers_gradient(c) ? c.tensor_parallel.gather_rows(c.stream, c.arena, dy, name_) : dy;
@@ -158,8 +185,9 @@ LinearOutputGradient Linear::output_gradient(const StepContext& c, const Allocat
       continue;
     }
     Allocation part = columns_of(c, all, piece, is_one_product(), name_);
-    out.pieces.push_back(piece.float8->quantize(c, part, Source::dy, {.along_columns = true, .along_rows = piece.float8->weight_gradient_is_fp8()},
-                                                gradient_is_measured(c), MemoryCategory::scratch));
+    out.pieces.push_back(piece.float8->quantize(
+        c, part, Source::dy, {.along_columns = true, .along_rows = piece.float8->weight_gradient_is_fp8()},
+        gradient_is_measured(c), MemoryCategory::scratch));
   }
   if (wants_dy) out.dy = all;
   return out;
@@ -167,7 +195,8 @@ LinearOutputGradient Linear::output_gradient(const StepContext& c, const Allocat
 
 Allocation Linear::input_gradient(const StepContext& c, const LinearOutputGradient& gradient) const {
   StepContext::Scope scope(c, name_);
-  Allocation dx = c.scratch(name_ + ".dx", c.compute, {gradient.tokens, c.parameters.shard(weight_).slice[1]});
+  Allocation dx =
+      c.scratch(name_ + ".dx", c.compute, {gradient.tokens, c.parameters.shard(weight_).slice[1]});
   // Several pieces add up in f32 and are rounded once, as one product would be.
   Allocation sum = is_one_product() ? dx : c.scratch(name_ + ".dx sum", DType::f32, dx.tensor().shape);
   for (size_t i = 0; i < pieces_.size(); ++i) {
@@ -178,18 +207,22 @@ Allocation Linear::input_gradient(const StepContext& c, const LinearOutputGradie
     }
     const Tensor weight = c.parameters.weight(weight_).slice(piece.rows.begin, piece.rows.end);
     Allocation dy = columns_of(c, gradient.dy, piece, is_one_product(), name_);
-    matmul(c.stream, {.kind = MatmulKind::input_gradient, .a = dy, .b = weight, .out = sum, .accumulate = i > 0});
+    matmul(c.stream,
+           {.kind = MatmulKind::input_gradient, .a = dy, .b = weight, .out = sum, .accumulate = i > 0});
   }
   if (!is_one_product()) cast(c.stream, sum, dx);
   sum.release();
-  return style_ == LinearStyle::column ? c.tensor_parallel.reduce_scatter_rows(c.stream, c.arena, dx, name_) : dx;
+  return style_ == LinearStyle::column ? c.tensor_parallel.reduce_scatter_rows(c.stream, c.arena, dx, name_)
+                                       : dx;
 }
 
-void Linear::weight_gradient(const StepContext& context, const LinearOutputGradient& gradient, const LinearInput& saved) const {
+void Linear::weight_gradient(const StepContext& context, const LinearOutputGradient& gradient,
+                             const LinearInput& saved) const {
   const StepContext c = again(context);
   StepContext::Scope scope(c, name_);
   Allocation x;
-  if (saved.x) x = gathers_input(c) ? c.tensor_parallel.gather_rows(c.stream, c.arena, saved.x, name_) : saved.x;
+  if (saved.x)
+    x = gathers_input(c) ? c.tensor_parallel.gather_rows(c.stream, c.arena, saved.x, name_) : saved.x;
   const Fsdp::Gradient dw = c.parameters.gradient(weight_);
   for (size_t i = 0; i < pieces_.size(); ++i) {
     const LinearPiece& piece = pieces_[i];
@@ -205,7 +238,8 @@ void Linear::weight_gradient(const StepContext& context, const LinearOutputGradi
       continue;
     }
     Allocation dy = columns_of(c, gradient.dy, piece, is_one_product(), name_);
-    matmul(c.stream, {.kind = MatmulKind::weight_gradient, .a = dy, .b = x, .out = rows, .accumulate = dw.accumulate});
+    matmul(c.stream,
+           {.kind = MatmulKind::weight_gradient, .a = dy, .b = x, .out = rows, .accumulate = dw.accumulate});
   }
   if (bias_ >= 0) bias_gradient(c.stream, gradient.dy, c.parameters.zeroed_gradient(bias_));
 }

@@ -49,7 +49,8 @@ class Linear {
     bool input = false, output_gradient = false;
   };
   /// `pieces` cover the local rows in order; one without FP8 is the plain layer.
-  Linear(std::string name, LinearStyle style, int weight, int bias, std::vector<LinearPiece> pieces, Measured measured);
+  Linear(std::string name, LinearStyle style, int weight, int bias, std::vector<LinearPiece> pieces,
+         Measured measured);
 
   const std::string& name() const { return name_; }
   /// Slots for the producers that the constructor was told of; empty where nothing wants them.
@@ -64,22 +65,28 @@ class Linear {
   LinearOutputGradient output_gradient(const StepContext& context, const Allocation& dy) const;
   Allocation input_gradient(const StepContext& context, const LinearOutputGradient& gradient) const;
   /// Accumulates into the weight's (and bias's) FP32 gradient.
-  void weight_gradient(const StepContext& context, const LinearOutputGradient& gradient, const LinearInput& saved) const;
+  void weight_gradient(const StepContext& context, const LinearOutputGradient& gradient,
+                       const LinearInput& saved) const;
 
   /// FP8 products of a forward pass, and of forward and backward.
   int64_t float8_forward_products() const;
   int64_t float8_products() const;
 
  private:
-  bool gathers_input(const StepContext& c) const { return style_ == LinearStyle::column && c.tensor_parallel.size() > 1; }
-  bool gathers_gradient(const StepContext& c) const { return style_ == LinearStyle::row && c.tensor_parallel.size() > 1; }
+  bool gathers_input(const StepContext& c) const {
+    return style_ == LinearStyle::column && c.tensor_parallel.size() > 1;
+  }
+  bool gathers_gradient(const StepContext& c) const {
+    return style_ == LinearStyle::row && c.tensor_parallel.size() > 1;
+  }
   bool gathers_bytes(const StepContext& c, Float8Product::Source source) const;
   bool input_is_measured(const StepContext& c) const;
   bool gradient_is_measured(const StepContext& c) const;
   bool keeps_bytes(const StepContext& c, const LinearPiece& piece) const;
   bool is_one_product() const { return pieces_.size() == 1; }
   Float8Matrix kept_part(const StepContext& c, const LinearPiece& piece, const Float8Matrix& all) const;
-  void forward_pieces(const StepContext& c, const Allocation& x, const Allocation& y, LinearInput* saved) const;
+  void forward_pieces(const StepContext& c, const Allocation& x, const Allocation& y,
+                      LinearInput* saved) const;
 
   std::string name_;
   LinearStyle style_;

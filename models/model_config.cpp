@@ -11,12 +11,16 @@ namespace ottava {
 
 void declare(config::Section& s, RopeScalingConfig& c) {
   s.meaning("longer contexts by stretching low RoPE frequencies (Llama 3.1); null: the flavor's");
-  s.field("factor", c.factor).at_least(1)
+  s.field("factor", c.factor)
+      .at_least(1)
       .meaning("how much the longest wavelengths are stretched; 1: no scaling");
-  s.field("low_freq_factor", c.low_freq_factor).above(0)
+  s.field("low_freq_factor", c.low_freq_factor)
+      .above(0)
       .meaning("wavelengths above original / this are stretched in full");
   s.field("high_freq_factor", c.high_freq_factor).above(0).meaning("wavelengths below original / this stay");
-  s.field("original_max_position_embeddings", c.original_max_position_embeddings).at_least(1).unit("tokens")
+  s.field("original_max_position_embeddings", c.original_max_position_embeddings)
+      .at_least(1)
+      .unit("tokens")
       .meaning("context that the model was first trained for");
 }
 
@@ -39,32 +43,42 @@ void declare(config::Section& s, ModelConfig& c) {
       .refuse_value("quantize.grouped_mm.mx",
                     "the models here are dense: there are no grouped multiplications")
       .meaning("changes made to the model before training");
-  s.foreign("print_after_conversion", config::Value::of(false)).noted("the start-up report says what runs in which precision");
+  s.foreign("print_after_conversion", config::Value::of(false))
+      .noted("the start-up report says what runs in which precision");
   s.field("dim", c.dim).range(1, kMostDim).meaning("width of the residual stream");
   s.field("n_layers", c.n_layers).range(1, kMostLayers).meaning("blocks");
   s.field("n_heads", c.n_heads).range(1, kMostDim).meaning("query heads");
-  s.field("n_kv_heads", c.n_kv_heads).range(1, kMostDim)
+  s.field("n_kv_heads", c.n_kv_heads)
+      .range(1, kMostDim)
       .meaning("key and value heads (grouped-query attention)");
   s.field("head_dim", c.head_dim).range(2, 1024).meaning("width of a head; null: dim / n_heads");
-  s.field("ffn_dim", c.ffn_dim).range(1, 8 * kMostDim)
-      .meaning("width of the feed-forward; null: int(8 dim / 3) x ffn_dim_multiplier, rounded up to "
-               "multiple_of");
+  s.field("ffn_dim", c.ffn_dim)
+      .range(1, 8 * kMostDim)
+      .meaning(
+          "width of the feed-forward; null: int(8 dim / 3) x ffn_dim_multiplier, rounded up to "
+          "multiple_of");
   s.field("ffn_dim_multiplier", c.ffn_dim_multiplier).above(0).meaning("see ffn_dim");
   s.field("multiple_of", c.multiple_of).range(1, kMostDim).meaning("see ffn_dim");
-  s.field("vocab_size", c.vocab_size).range(0, 1 << 24).unit("tokens")
+  s.field("vocab_size", c.vocab_size)
+      .range(0, 1 << 24)
+      .unit("tokens")
       .meaning("rows of embedding and output; 0: the tokenizer's");
   s.field("rope_theta", c.rope_theta).above(0).meaning("base of the rotary frequencies");
   s.field("norm_eps", c.norm_eps).above(0).meaning("added to the mean square in RMSNorm");
   s.field("tie_embeddings", c.tie_embeddings).meaning("the output layer is the embedding");
   s.field("qkv_bias", c.qkv_bias).meaning("biases of query, key and value (Qwen2)");
   s.field("qk_norm", c.qk_norm).meaning("RMSNorm of every query and key head (Qwen3)");
-  s.field("max_seq_len", c.max_seq_len).range(1, 1 << 30).unit("tokens")
+  s.field("max_seq_len", c.max_seq_len)
+      .range(1, 1 << 30)
+      .unit("tokens")
       .meaning("longest sequence that RoPE is meant for");
   using Mask = ModelConfig::AttnMask;
   s.choice("attn_mask_type", c.attn_mask_type,
            {{"causal", Mask::causal}, {"block_causal", Mask::block_causal}})
       .meaning("block_causal keeps documents of a packed sequence apart");
-  s.field("loss_chunk_tokens", c.loss_chunk_tokens).range(0, 1 << 24).unit("tokens")
+  s.field("loss_chunk_tokens", c.loss_chunk_tokens)
+      .range(0, 1 << 24)
+      .unit("tokens")
       .meaning("tokens whose logits exist at once; 0: chosen");
   s.section("rope_scaling", c.rope_scaling);
   s.foreign("tokenizer_path", config::Type::text)

@@ -17,7 +17,8 @@ void StepProfile::leave() {
 }
 
 StepContext::Scope::Scope(const StepContext& context, std::string_view label)
-    : cost_(context.stream.type() == DeviceType::meta ? &context.stream.recorder() : nullptr, std::string(label)),
+    : cost_(context.stream.type() == DeviceType::meta ? &context.stream.recorder() : nullptr,
+            std::string(label)),
       profile_(context.profile) {
   if (profile_) profile_->enter(label);
 }

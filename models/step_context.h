@@ -38,7 +38,8 @@ struct StepContext {
   DType compute = DType::bf16;  ///< of activations and of the parameters' working copies
   StepProfile* profile = nullptr;
   Float8State* float8 = nullptr;  ///< null without FP8
-  bool is_recomputing = false;    ///< backward repeats a forward pass: amaxes are known, nothing is counted twice
+  bool is_recomputing =
+      false;  ///< backward repeats a forward pass: amaxes are known, nothing is counted twice
 
   /// Labels what happens while it lives: costs on `meta`, times elsewhere if a profile is kept.
   class Scope {

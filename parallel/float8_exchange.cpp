@@ -5,14 +5,17 @@
 namespace ottava {
 
 bool Float8Exchange::takes(const ParameterSpec& spec, const Shape& slice, int shards) {
-  return spec.role == ParameterRole::linear && slice[0] % (shards * spec.shard_alignment) == 0 && slice.numel() % (kRow * shards) == 0;
+  return spec.role == ParameterRole::linear && slice[0] % (shards * spec.shard_alignment) == 0 &&
+         slice.numel() % (kRow * shards) == 0;
 }
 
-Float8Exchange::Float8Exchange(Stream& stream, Arena& arena, const std::string& name, const Tensor& gradient, int shards,
-                               const Tensor& non_finite)
+Float8Exchange::Float8Exchange(Stream& stream, Arena& arena, const std::string& name, const Tensor& gradient,
+                               int shards, const Tensor& non_finite)
     : shards_(shards) {
   const Shape matrix{gradient.numel() / kRow, kRow};
-  auto allocate = [&](const char* what, DType dtype, Shape shape) { return arena.allocate(name + what, dtype, shape, MemoryCategory::unsharded); };
+  auto allocate = [&](const char* what, DType dtype, Shape shape) {
+    return arena.allocate(name + what, dtype, shape, MemoryCategory::unsharded);
+  };
   bytes_ = allocate(".fp8 gradient", DType::e4m3, matrix);
   scales_ = allocate(".fp8 gradient scales", DType::f32, {matrix[0]});
   received_bytes_ = allocate(".fp8 chunks", DType::e4m3, matrix);
@@ -34,7 +37,8 @@ void Float8Exchange::finish(Stream& stream, Arena& arena, const Tensor& shard, b
   const Tensor sum = shard.reshape({rows, kRow});
   Allocation addend = arena.allocate("fp8 addend", DType::f32, sum.shape, MemoryCategory::scratch);
   for (int r = 0; r < shards_; ++r) {
-    const fp8::Quantized chunk{received_bytes_.tensor().slice(r * rows, (r + 1) * rows), received_scales_.tensor().slice(r * rows, (r + 1) * rows)};
+    const fp8::Quantized chunk{received_bytes_.tensor().slice(r * rows, (r + 1) * rows),
+                               received_scales_.tensor().slice(r * rows, (r + 1) * rows)};
     const bool first = r == 0 && !accumulate;
     fp8::dequantize(stream, chunk, fp8::Granularity::row, first ? sum : addend.tensor());
     if (!first) add(stream, sum, addend, sum);

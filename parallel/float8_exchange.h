@@ -19,7 +19,8 @@ class Float8Exchange {
 
   Float8Exchange() = default;
   /// Quantizes; `non_finite` u32 [1] is raised by infinities and NaN, which FP8 would hide.
-  Float8Exchange(Stream& stream, Arena& arena, const std::string& name, const Tensor& gradient, int shards, const Tensor& non_finite);
+  Float8Exchange(Stream& stream, Arena& arena, const std::string& name, const Tensor& gradient, int shards,
+                 const Tensor& non_finite);
 
   /// Two calls: bytes, scales.
   void start(Stream& stream, Communicator& shards, const std::string& label) const;

@@ -14,16 +14,20 @@ using fp8::Granularity;
 
 bool scales_turn(Granularity g) { return g == Granularity::tensor || g == Granularity::block_128x128; }
 bool same_bytes(const fp8::OperandRecipe& a, const fp8::OperandRecipe& b) {
-  return a.granularity == b.granularity && a.format == b.format && a.rounding == b.rounding && scales_turn(a.granularity);
+  return a.granularity == b.granularity && a.format == b.format && a.rounding == b.rounding &&
+         scales_turn(a.granularity);
 }
 /// The scales of a shard are made from what all ranks know, and need not travel.
 bool scales_are_common(const fp8::OperandRecipe& recipe, bool backward_form) {
-  return recipe.granularity == Granularity::tensor || (recipe.granularity == Granularity::row && backward_form);
+  return recipe.granularity == Granularity::tensor ||
+         (recipe.granularity == Granularity::row && backward_form);
 }
-fp8::Quantized persistent(Arena& arena, const std::string& name, const fp8::OperandRecipe& recipe, Shape shape) {
+fp8::Quantized persistent(Arena& arena, const std::string& name, const fp8::OperandRecipe& recipe,
+                          Shape shape) {
   return {arena.persistent(name + ".fp8", recipe.format, shape, MemoryCategory::compute),
           arena.persistent(name + ".fp8 scales", fp8::scale_dtype(recipe.granularity),
-                           fp8::scale_shape(recipe.granularity, shape.rows(), shape.cols()), MemoryCategory::compute)};
+                           fp8::scale_shape(recipe.granularity, shape.rows(), shape.cols()),
+                           MemoryCategory::compute)};
 }
 Shape turned(const Shape& shape) { return {shape.cols(), shape.rows()}; }
 
@@ -39,23 +43,35 @@ Float8Travel float8_travel(const Float8WeightSpec& spec) {
           .backward_scales = !scales_are_common(spec.backward, true)};
 }
 
-Float8Weights::Float8Weights(Arena& arena, RankGroups& ranks, const std::vector<ParameterShard>& shards, Options options, Device target)
-    : arena_(arena), ranks_(ranks), shards_(shards), options_(std::move(options)), target_(target), entries_(options_.specs.size()) {
+Float8Weights::Float8Weights(Arena& arena, RankGroups& ranks, const std::vector<ParameterShard>& shards,
+                             Options options, Device target)
+    : arena_(arena),
+      ranks_(ranks),
+      shards_(shards),
+      options_(std::move(options)),
+      target_(target),
+      entries_(options_.specs.size()) {
   const auto count = static_cast<int64_t>(entries_.size());
-  auto slots = [&](std::string_view name, DType dtype, Shape shape) { return arena.persistent(name, dtype, shape, MemoryCategory::data); };
+  auto slots = [&](std::string_view name, DType dtype, Shape shape) {
+    return arena.persistent(name, dtype, shape, MemoryCategory::data);
+  };
   amax_ = slots("weight amaxes", DType::u32, {count});
   updated_amax_ = slots("updated weight amaxes", DType::u32, {count});
   non_finite_ = slots("weight flags", DType::u32, {count + 1});
   if (options_.counts) counters_ = slots("weight counters", DType::i64, {count, 3});
-  const bool delays = std::any_of(options_.specs.begin(), options_.specs.end(), [](const auto& s) { return s.is_delayed; });
+  const bool delays =
+      std::any_of(options_.specs.begin(), options_.specs.end(), [](const auto& s) { return s.is_delayed; });
   if (delays) {
     scale_amax_ = slots("weight scale amaxes", DType::u32, {count});
-    history_ = {.rows = slots("weight amax history", DType::u32, {options_.amax_history_length, count}), .margin = options_.margin};
+    history_ = {.rows = slots("weight amax history", DType::u32, {options_.amax_history_length, count}),
+                .margin = options_.margin};
   }
   for (size_t i = 0; i < entries_.size(); ++i) place(arena, i);
 
   int64_t columns = 0, scratch = 0;
-  auto is_exchanged = [](const Entry& e) { return e.home == Home::gathered && !e.shares && e.forms[1].recipe.granularity == Granularity::row; };
+  auto is_exchanged = [](const Entry& e) {
+    return e.home == Home::gathered && !e.shares && e.forms[1].recipe.granularity == Granularity::row;
+  };
   for (const Entry& e : entries_) {
     if (!is_exchanged(e)) continue;
     columns += e.columns;
@@ -87,7 +103,8 @@ void Float8Weights::place(Arena& arena, size_t i) {
   e.forms[1].recipe = spec.backward;
   e.rows = std::max(spec.rows.size(), spec.padded_rows);
   e.columns = shard.slice[1];
-  const int64_t begin = std::max(shard.rows.begin, spec.rows.begin), end = std::min(shard.rows.end, spec.rows.end);
+  const int64_t begin = std::max(shard.rows.begin, spec.rows.begin),
+                end = std::min(shard.rows.end, spec.rows.end);
   e.shard = {begin, std::max(begin, end)};
   const int64_t pieces = static_cast<int64_t>(ranks_.dp_shard->size()) * shard_alignment(spec);
   e.segment_rows = (e.rows + pieces - 1) / pieces * shard_alignment(spec);
@@ -96,7 +113,8 @@ void Float8Weights::place(Arena& arena, size_t i) {
     if (e.home == Home::gathered) place_gathered(arena, i, k == 1);
   }
   if (e.home == Home::resident && spec.padded_rows > spec.rows.size()) {
-    e.padded = arena.persistent(spec.name + ".padded", DType::bf16, {e.rows, e.columns}, MemoryCategory::compute);
+    e.padded =
+        arena.persistent(spec.name + ".padded", DType::bf16, {e.rows, e.columns}, MemoryCategory::compute);
   }
 }
 
@@ -119,7 +137,8 @@ void Float8Weights::place_gathered(Arena& arena, size_t i, bool backward_form) {
   const std::string name = options_.specs[i].name + (backward_form ? ".backward" : "");
   form.straight = persistent(arena, name, form.recipe, {e.segment_rows, e.columns});
   if (form.recipe.granularity == Granularity::row && backward_form) {
-    form.straight.scale_inverse = arena.persistent(name + ".column scales", DType::f32, {e.columns}, MemoryCategory::compute);
+    form.straight.scale_inverse =
+        arena.persistent(name + ".column scales", DType::f32, {e.columns}, MemoryCategory::compute);
   }
 }
 
@@ -136,8 +155,10 @@ Tensor Float8Weights::scale_amax(size_t i) const {
 
 bool Float8Weights::has_scale_of_whole(size_t i) const {
   const Entry& e = entries_[i];
-  const bool per_tensor = e.forms[0].recipe.granularity == Granularity::tensor || e.forms[1].recipe.granularity == Granularity::tensor;
-  return per_tensor && options_.specs[i].rows.size() == shards_[static_cast<size_t>(options_.specs[i].parameter)].slice[0];
+  const bool per_tensor = e.forms[0].recipe.granularity == Granularity::tensor ||
+                          e.forms[1].recipe.granularity == Granularity::tensor;
+  return per_tensor &&
+         options_.specs[i].rows.size() == shards_[static_cast<size_t>(options_.specs[i].parameter)].slice[0];
 }
 
 void Float8Weights::begin_update(Stream& stream) { fill_zero(stream, updated_amax_); }
@@ -145,7 +166,8 @@ void Float8Weights::begin_update(Stream& stream) { fill_zero(stream, updated_ama
 Tensor Float8Weights::updated_amax(int parameter) const {
   for (size_t i = 0; i < entries_.size(); ++i) {
     const auto slot = static_cast<int64_t>(i);
-    if (options_.specs[i].parameter == parameter && has_scale_of_whole(i)) return updated_amax_.slice(slot, slot + 1);
+    if (options_.specs[i].parameter == parameter && has_scale_of_whole(i))
+      return updated_amax_.slice(slot, slot + 1);
   }
   return {};
 }
@@ -161,9 +183,11 @@ void Float8Weights::measure(Stream& stream) {
     Entry& e = entries_[i];
     if (e.shard.size() == 0) continue;
     const auto slot = static_cast<int64_t>(i);
-    const bool per_tensor = e.forms[0].recipe.granularity == Granularity::tensor || e.forms[1].recipe.granularity == Granularity::tensor;
+    const bool per_tensor = e.forms[0].recipe.granularity == Granularity::tensor ||
+                            e.forms[1].recipe.granularity == Granularity::tensor;
     const bool is_known = is_measured_ && has_scale_of_whole(i);
-    if ((per_tensor || options_.counts) && !is_known) fp8::amax(stream, master_rows(i), amax_.slice(slot, slot + 1));
+    if ((per_tensor || options_.counts) && !is_known)
+      fp8::amax(stream, master_rows(i), amax_.slice(slot, slot + 1));
     for (Form& form : e.forms) {
       if (form.column_amax.empty()) continue;
       if (e.home == Home::resident) fill_zero(stream, form.column_amax);
@@ -174,16 +198,24 @@ void Float8Weights::measure(Stream& stream) {
 
 void Float8Weights::exchange(Stream& stream) {
   const bool per_tensor = std::any_of(entries_.begin(), entries_.end(), [](const Entry& e) {
-    return e.forms[0].recipe.granularity == Granularity::tensor || e.forms[1].recipe.granularity == Granularity::tensor;
+    return e.forms[0].recipe.granularity == Granularity::tensor ||
+           e.forms[1].recipe.granularity == Granularity::tensor;
   });
   if (per_tensor && ranks_.replica->size() > 1) {
-    ranks_.replica->all_reduce(stream, {.send = amax_, .recv = {}, .op = ReduceOp::max, .label = "weight amaxes"}).wait(stream);
+    ranks_.replica
+        ->all_reduce(stream, {.send = amax_, .recv = {}, .op = ReduceOp::max, .label = "weight amaxes"})
+        .wait(stream);
   }
   if (!column_amax_.empty()) {
-    ranks_.dp_shard->all_reduce(stream, {.send = column_amax_, .recv = {}, .op = ReduceOp::max, .label = "weight column amaxes"}).wait(stream);
+    ranks_.dp_shard
+        ->all_reduce(stream,
+                     {.send = column_amax_, .recv = {}, .op = ReduceOp::max, .label = "weight column amaxes"})
+        .wait(stream);
   }
   if (history_.rows.empty()) return;
-  fp8::flag_non_finite(stream, amax_, non_finite_.slice(0, amax_.numel()));  // a scale from the history does not see what saturates
+  fp8::flag_non_finite(
+      stream, amax_,
+      non_finite_.slice(0, amax_.numel()));  // a scale from the history does not see what saturates
   fp8::delayed_amax(stream, history_, amax_, scale_amax_);
 }
 
@@ -211,13 +243,19 @@ void Float8Weights::refresh(Stream& stream) {
   }
 }
 
-void Float8Weights::make(Stream& stream, size_t i, const Form& form, const Tensor& x, const fp8::Quantized& straight,
-                         const fp8::Quantized& turned, const Tensor& column_amax) {
+void Float8Weights::make(Stream& stream, size_t i, const Form& form, const Tensor& x,
+                         const fp8::Quantized& straight, const fp8::Quantized& turned,
+                         const Tensor& column_amax) {
   const auto slot = static_cast<int64_t>(i);
-  fp8::Quantize args{.x = x, .granularity = form.recipe.granularity, .rounding = form.recipe.rounding, .out = straight, .transposed = turned};
+  fp8::Quantize args{.x = x,
+                     .granularity = form.recipe.granularity,
+                     .rounding = form.recipe.rounding,
+                     .out = straight,
+                     .transposed = turned};
   if (form.recipe.granularity == Granularity::tensor) args.amax = scale_amax(i);
   if (form.recipe.granularity == Granularity::row && !turned.empty()) args.column_amax = column_amax;
-  if (!counters_.empty() && &form == &entries_[i].forms[0]) args.counters = counters_.slice(slot, slot + 1).reshape({3});
+  if (!counters_.empty() && &form == &entries_[i].forms[0])
+    args.counters = counters_.slice(slot, slot + 1).reshape({3});
   args.non_finite = non_finite_.slice(slot, slot + 1);
   fp8::quantize(stream, args);
 }
@@ -237,7 +275,8 @@ void Float8Weights::make_shard(Stream& stream, size_t i, bool backward_form) {
   if (x.rows() == 0 && form.recipe.granularity != Granularity::tensor) return;
   const Shape scales = fp8::scale_shape(form.recipe.granularity, x.rows(), x.cols());
   const Tensor& all = form.straight.scale_inverse;
-  make(stream, i, form, x, {form.straight.bytes.slice(0, x.rows()), all.shape == scales ? all : all.slice(0, scales[0])}, {}, {});
+  make(stream, i, form, x,
+       {form.straight.bytes.slice(0, x.rows()), all.shape == scales ? all : all.slice(0, scales[0])}, {}, {});
 }
 
 // They do not travel: a rank without rows makes them from a row of zeros.
@@ -245,16 +284,18 @@ void Float8Weights::make_column_scales(Stream& stream, size_t i) {
   const Entry& e = entries_[i];
   const Form& form = e.forms[1];
   Allocation row = arena_.allocate("zeros", DType::bf16, {1, e.columns}, MemoryCategory::scratch);
-  Allocation bytes = arena_.allocate("zeros.fp8", form.recipe.format, {e.columns, 1}, MemoryCategory::scratch);
+  Allocation bytes =
+      arena_.allocate("zeros.fp8", form.recipe.format, {e.columns, 1}, MemoryCategory::scratch);
   fill_zero(stream, row);
   make(stream, i, form, row, {}, {bytes, form.straight.scale_inverse}, form.column_amax);
 }
 
-fp8::Quantized Float8Weights::allocate(std::string_view name, const fp8::OperandRecipe& recipe, Shape shape, Allocation& bytes,
-                                       Allocation& scales) {
+fp8::Quantized Float8Weights::allocate(std::string_view name, const fp8::OperandRecipe& recipe, Shape shape,
+                                       Allocation& bytes, Allocation& scales) {
   bytes = arena_.allocate(name, recipe.format, shape, MemoryCategory::unsharded);
   scales = arena_.allocate(fmt::format("{} scales", name), fp8::scale_dtype(recipe.granularity),
-                           fp8::scale_shape(recipe.granularity, shape.rows(), shape.cols()), MemoryCategory::unsharded);
+                           fp8::scale_shape(recipe.granularity, shape.rows(), shape.cols()),
+                           MemoryCategory::unsharded);
   return {bytes, scales};
 }
 
@@ -264,7 +305,8 @@ void Float8Weights::gather(Stream& stream, size_t i, bool backward_form) {
   Form& form = e.forms[backward_form];
   const int64_t shards = ranks_.dp_shard->size();
   const std::string& name = options_.specs[i].name;
-  form.whole_bytes = arena_.allocate(name + ".fp8 whole", form.recipe.format, {e.segment_rows * shards, e.columns}, MemoryCategory::unsharded);
+  form.whole_bytes = arena_.allocate(name + ".fp8 whole", form.recipe.format,
+                                     {e.segment_rows * shards, e.columns}, MemoryCategory::unsharded);
   ranks_.dp_shard->all_gather(stream, {.send = form.straight.bytes, .recv = form.whole_bytes, .label = name});
   if (scales_are_common(form.recipe, backward_form)) return;
   const Tensor& scales = form.straight.scale_inverse;
@@ -289,29 +331,38 @@ void Float8Weights::make_local(Stream& stream, size_t i, Form& form, const Tenso
   Tensor x = whole.slice(spec.rows.begin, spec.rows.end);
   Allocation padded, columns;
   if (spec.padded_rows > spec.rows.size()) {
-    padded = arena_.allocate(spec.name + ".padded", DType::bf16, {e.rows, e.columns}, MemoryCategory::scratch);
+    padded =
+        arena_.allocate(spec.name + ".padded", DType::bf16, {e.rows, e.columns}, MemoryCategory::scratch);
     fill_zero(stream, padded);
     cast(stream, x, padded.tensor().slice(0, x.rows()));
     x = padded;
   }
-  if (!turns) return make(stream, i, form, x, allocate(spec.name + ".fp8", form.recipe, x.shape, form.whole_bytes, form.whole_scales), {}, {});
+  if (!turns)
+    return make(stream, i, form, x,
+                allocate(spec.name + ".fp8", form.recipe, x.shape, form.whole_bytes, form.whole_scales), {},
+                {});
   if (form.recipe.granularity == Granularity::row) {
     columns = arena_.allocate(spec.name + ".column amax", DType::u32, {e.columns}, MemoryCategory::scratch);
     fill_zero(stream, columns);
     fp8::column_amax(stream, x, columns);
   }
-  make(stream, i, form, x, {}, allocate(spec.name + ".fp8 turned", form.recipe, turned(x.shape), form.turned_bytes, form.turned_scales),
+  make(stream, i, form, x, {},
+       allocate(spec.name + ".fp8 turned", form.recipe, turned(x.shape), form.turned_bytes,
+                form.turned_scales),
        columns ? columns.tensor() : Tensor{});
 }
 
 void Float8Weights::turn_whole(Stream& stream, size_t i, Form& form) {
   const Entry& e = entries_[i];
-  form.turned_bytes = arena_.allocate(options_.specs[i].name + ".fp8 turned", form.recipe.format, {e.columns, e.rows}, MemoryCategory::unsharded);
+  form.turned_bytes = arena_.allocate(options_.specs[i].name + ".fp8 turned", form.recipe.format,
+                                      {e.columns, e.rows}, MemoryCategory::unsharded);
   fp8::transpose_bytes(stream, form.whole_bytes.tensor().slice(0, e.rows), form.turned_bytes);
   if (form.recipe.granularity != Granularity::block_128x128) return;
   form.turned_scales = arena_.allocate(options_.specs[i].name + ".fp8 turned scales", DType::f32,
-                                       fp8::scale_shape(form.recipe.granularity, e.columns, e.rows), MemoryCategory::unsharded);
-  fp8::transpose_block_scales(stream, straight_of(e, form).scale_inverse, {e.rows, e.columns}, form.turned_scales);
+                                       fp8::scale_shape(form.recipe.granularity, e.columns, e.rows),
+                                       MemoryCategory::unsharded);
+  fp8::transpose_block_scales(stream, straight_of(e, form).scale_inverse, {e.rows, e.columns},
+                              form.turned_scales);
 }
 
 fp8::Quantized Float8Weights::straight_of(const Entry& e, const Form& form) const {
@@ -319,7 +370,8 @@ fp8::Quantized Float8Weights::straight_of(const Entry& e, const Form& form) cons
   if (e.home == Home::local) return {form.whole_bytes, form.whole_scales};
   const Tensor& scales = form.whole_scales ? form.whole_scales.tensor() : form.straight.scale_inverse;
   const Shape shape = fp8::scale_shape(form.recipe.granularity, e.rows, e.columns);
-  return {form.whole_bytes.tensor().slice(0, e.rows), scales.shape == shape ? scales : scales.slice(0, shape[0])};
+  return {form.whole_bytes.tensor().slice(0, e.rows),
+          scales.shape == shape ? scales : scales.slice(0, shape[0])};
 }
 
 fp8::Quantized Float8Weights::turned_of(const Entry& e, const Form& form) const {
@@ -335,7 +387,8 @@ fp8::ScaledOperand Float8Weights::operand(Stream& stream, size_t i, WeightUse us
   const bool backward = use == WeightUse::backward;
   Form& form = e.forms[backward && !e.shares ? 1 : 0];
   const bool turns = backward && !reads_outer(form.recipe);
-  if (e.home == Home::local && !(turns ? form.turned_bytes : form.whole_bytes)) make_local(stream, i, form, whole, turns);
+  if (e.home == Home::local && !(turns ? form.turned_bytes : form.whole_bytes))
+    make_local(stream, i, form, whole, turns);
   if (e.home == Home::gathered && turns && !form.turned_bytes) turn_whole(stream, i, form);
   return {.matrix = turns ? turned_of(e, form) : straight_of(e, form),
           .granularity = form.recipe.granularity,

@@ -26,11 +26,12 @@ constexpr bool includes(WeightUse use, WeightUse part) {
 struct Float8WeightSpec {
   std::string name;  ///< "layers.0.attention.wqkv", or of a part
   int parameter = 0;
-  RowRange rows;               ///< of the tensor-parallel slice
-  int64_t padded_rows = 0;     ///< rows of the product with zero rows at the end; 0: no padding
+  RowRange rows;                         ///< of the tensor-parallel slice
+  int64_t padded_rows = 0;               ///< rows of the product with zero rows at the end; 0: no padding
   fp8::OperandRecipe forward, backward;  ///< how w is made for either use
   bool is_delayed = false;
-  bool gathers_bytes = false;  ///< ranks gather FP8 bytes, not the compute type; whole, unpadded weights alone
+  bool gathers_bytes =
+      false;  ///< ranks gather FP8 bytes, not the compute type; whole, unpadded weights alone
 };
 
 /// Rows that a shard must hold in whole multiples, so that the scales of this weight's shards travel as they are.
@@ -62,7 +63,8 @@ class Float8Weights {
     bool counts = false;                          ///< keep statistics
   };
   /// Takes persistent memory. `shards` and `specs` are those of Fsdp, by parameter.
-  Float8Weights(Arena& arena, RankGroups& ranks, const std::vector<ParameterShard>& shards, Options options, Device target);
+  Float8Weights(Arena& arena, RankGroups& ranks, const std::vector<ParameterShard>& shards, Options options,
+                Device target);
 
   const std::vector<Float8WeightSpec>& specs() const { return options_.specs; }
   /// Amaxes, their exchange, and the bytes that live through the step; nothing if the weights did not change.
@@ -89,9 +91,11 @@ class Float8Weights {
   fp8::ScaledOperand operand(Stream& stream, size_t entry, WeightUse use, const Tensor& whole);
 
   // What was measured at the last refresh, per entry.
-  const Tensor& amax() const { return amax_; }              ///< u32
-  const Tensor& counters() const { return counters_; }      ///< i64 [entries, 3]; absent without statistics
-  const Tensor& non_finite() const { return non_finite_; }  ///< u32, one more than entries: the last is gradient_flag()
+  const Tensor& amax() const { return amax_; }          ///< u32
+  const Tensor& counters() const { return counters_; }  ///< i64 [entries, 3]; absent without statistics
+  const Tensor& non_finite() const {
+    return non_finite_;
+  }  ///< u32, one more than entries: the last is gradient_flag()
   /// u32 [1]: raised by gradients that travel in FP8.
   Tensor gradient_flag() const { return non_finite_.slice(non_finite_.numel() - 1, non_finite_.numel()); }
   fp8::AmaxHistory* history() { return history_.rows.empty() ? nullptr : &history_; }
@@ -103,15 +107,15 @@ class Float8Weights {
     fp8::OperandRecipe recipe;
     fp8::Quantized straight, turned;  ///< persistent: resident ones, or this rank's shard (straight bytes)
     Allocation whole_bytes, whole_scales, turned_bytes, turned_scales;  ///< while the unit is whole
-    Tensor column_amax;               ///< u32 [columns], where bytes are scaled per column of the weight
+    Tensor column_amax;  ///< u32 [columns], where bytes are scaled per column of the weight
   };
   struct Entry {
     Home home = Home::resident;
     bool shares = true;  ///< forward and backward read the same bytes
     Form forms[2];
-    RowRange shard;      ///< rows of the slice that this rank holds, within the entry
+    RowRange shard;  ///< rows of the slice that this rank holds, within the entry
     int64_t rows = 0, columns = 0, segment_rows = 0;
-    Tensor padded;       ///< bf16, resident padded ones
+    Tensor padded;  ///< bf16, resident padded ones
   };
 
   void place(Arena& arena, size_t entry);
@@ -130,7 +134,8 @@ class Float8Weights {
   void turn_whole(Stream& stream, size_t entry, Form& form);
   fp8::Quantized straight_of(const Entry& e, const Form& form) const;
   fp8::Quantized turned_of(const Entry& e, const Form& form) const;
-  fp8::Quantized allocate(std::string_view name, const fp8::OperandRecipe& recipe, Shape shape, Allocation& bytes, Allocation& scales);
+  fp8::Quantized allocate(std::string_view name, const fp8::OperandRecipe& recipe, Shape shape,
+                          Allocation& bytes, Allocation& scales);
   /// The product with the output's gradient reads the bytes as they lie (CPU: its product takes either order).
   bool reads_outer(const fp8::OperandRecipe& recipe) const;
 

@@ -10,7 +10,9 @@
 namespace ottava {
 namespace {
 
-Shape rows_of(const Shape& slice, int64_t rows) { return slice.rank() == 2 ? Shape{rows, slice[1]} : Shape{rows}; }
+Shape rows_of(const Shape& slice, int64_t rows) {
+  return slice.rank() == 2 ? Shape{rows, slice[1]} : Shape{rows};
+}
 
 }  // namespace
 
@@ -21,7 +23,8 @@ void align_shards(std::vector<ParameterSpec>& specs, const FsdpOptions& options)
   }
 }
 
-std::vector<bool> replaced_by_float8(const std::vector<ParameterSpec>& specs, const FsdpOptions& options, int tp_size, bool sharded) {
+std::vector<bool> replaced_by_float8(const std::vector<ParameterSpec>& specs, const FsdpOptions& options,
+                                     int tp_size, bool sharded) {
   std::vector<bool> replaced(specs.size(), false);
   for (const Float8WeightSpec& weight : options.float8.specs) {
     const auto p = static_cast<size_t>(weight.parameter);
@@ -31,7 +34,8 @@ std::vector<bool> replaced_by_float8(const std::vector<ParameterSpec>& specs, co
   return replaced;
 }
 
-Fsdp::Fsdp(Stream& stream, Arena& arena, RankGroups& ranks, std::vector<ParameterSpec> specs, FsdpOptions options)
+Fsdp::Fsdp(Stream& stream, Arena& arena, RankGroups& ranks, std::vector<ParameterSpec> specs,
+           FsdpOptions options)
     : stream_(stream),
       arena_(arena),
       ranks_(ranks),
@@ -47,7 +51,8 @@ Fsdp::Fsdp(Stream& stream, Arena& arena, RankGroups& ranks, std::vector<Paramete
     if (units_.size() <= unit) units_.resize(unit + 1);
     units_[unit].parameters.push_back(static_cast<int>(p));
     shards_[p].slice = tensor_parallel_shape(specs_[p], coordinates().tp_size);
-    shards_[p].rows = shard_rows(shards_[p].slice[0], coordinates().shard_rank, coordinates().shard_size, specs_[p].shard_alignment);
+    shards_[p].rows = shard_rows(shards_[p].slice[0], coordinates().shard_rank, coordinates().shard_size,
+                                 specs_[p].shard_alignment);
   }
   if (!options_.float8.specs.empty()) place_float8(arena);
   for (size_t u = 0; u < units_.size(); ++u) place_unit(arena, units_[u], static_cast<int>(u));
@@ -93,18 +98,20 @@ void Fsdp::place_shard(Arena& arena, int p, const Unit& unit) {
   const bool is_replaced = replaced_[static_cast<size_t>(p)];
   auto in_pack = std::find(unit.packed_weights.begin(), unit.packed_weights.end(), p);
   if (in_pack != unit.packed_weights.end()) {
-    s.compute = unit.weight_packing->shard_view(unit.pack, static_cast<size_t>(in_pack - unit.packed_weights.begin()),
-                                                coordinates().shard_rank);
+    s.compute = unit.weight_packing->shard_view(
+        unit.pack, static_cast<size_t>(in_pack - unit.packed_weights.begin()), coordinates().shard_rank);
   } else if (options_.compute == DType::f32 || is_replaced) {
     s.compute = s.master;
   } else {
     s.compute = arena.persistent(name, options_.compute, shape, MemoryCategory::compute);
   }
-  s.has_compute_copy = in_pack != unit.packed_weights.end() || (options_.compute != DType::f32 && !is_replaced);
+  s.has_compute_copy =
+      in_pack != unit.packed_weights.end() || (options_.compute != DType::f32 && !is_replaced);
   if (!options_.trains) return;
   s.gradient = arena.persistent(name + ".gradient", DType::f32, shape, MemoryCategory::gradients);
   s.exp_avg = arena.persistent(name + ".exp_avg", options_.optimizer_state, shape, MemoryCategory::optimizer);
-  s.exp_avg_sq = arena.persistent(name + ".exp_avg_sq", options_.optimizer_state, shape, MemoryCategory::optimizer);
+  s.exp_avg_sq =
+      arena.persistent(name + ".exp_avg_sq", options_.optimizer_state, shape, MemoryCategory::optimizer);
 }
 
 // Key/value heads that several tensor-parallel ranks hold get their gradients from each rank's own query heads.
@@ -112,7 +119,8 @@ void Fsdp::find_shared_heads() {
   const int tp_size = coordinates().tp_size;
   int count = 1;
   for (const ParameterSpec& spec : specs_) {
-    for (const ParameterPart& part : spec.parts) count = std::max(count, ranks_that_share(spec, part, tp_size));
+    for (const ParameterPart& part : spec.parts)
+      count = std::max(count, ranks_that_share(spec, part, tp_size));
   }
   if (count == 1) return;
   std::vector<int> group;
@@ -155,13 +163,15 @@ void Fsdp::gather_base(Unit& unit) {
     if (replaced_[static_cast<size_t>(p)]) continue;
     const ParameterShard& s = shard(p);
     const std::string& name = specs_[static_cast<size_t>(p)].name;
-    whole_at(p).weight = arena_.allocate(name + ".whole", options_.compute, s.slice, MemoryCategory::unsharded);
+    whole_at(p).weight =
+        arena_.allocate(name + ".whole", options_.compute, s.slice, MemoryCategory::unsharded);
     if (std::find(unit.packed.begin(), unit.packed.end(), p) != unit.packed.end()) continue;
     ranks_.dp_shard->all_gather(stream_, {.send = s.compute, .recv = whole_at(p).weight, .label = name});
   }
   if (unit.weight_packing) {
-    unit.gathered_pack = arena_.allocate("packed.whole", options_.compute, {unit.pack.numel() * ranks_.dp_shard->size()},
-                                         MemoryCategory::unsharded);
+    unit.gathered_pack =
+        arena_.allocate("packed.whole", options_.compute, {unit.pack.numel() * ranks_.dp_shard->size()},
+                        MemoryCategory::unsharded);
     ranks_.dp_shard->all_gather(stream_, {.send = unit.pack, .recv = unit.gathered_pack, .label = "packed"});
   }
 }
@@ -234,174 +244,6 @@ fp8::ScaledOperand Fsdp::float8_weight(size_t entry, WeightUse use) {
 
 Tensor Fsdp::weight(int parameter) const {
   return is_sharded() ? whole_[static_cast<size_t>(parameter)].weight.tensor() : shard(parameter).compute;
-}
-
-Fsdp::Gradient Fsdp::gradient(int parameter) {
-  auto index = static_cast<size_t>(parameter);
-  if (!is_sharded()) {
-    bool accumulate = summed_[index];
-    summed_[index] = true;
-    return {shards_[index].gradient, accumulate};
-  }
-  bool accumulate = static_cast<bool>(whole_[index].gradient);
-  if (!accumulate) {
-    whole_[index].gradient =
-        arena_.allocate(specs_[index].name + ".gradient", DType::f32, shards_[index].slice, MemoryCategory::unsharded);
-  }
-  return {whole_[index].gradient, accumulate};
-}
-
-Tensor Fsdp::zeroed_gradient(int parameter) {
-  Gradient g = gradient(parameter);
-  if (!g.accumulate) fill_zero(stream_, g.tensor);
-  return g.tensor;
-}
-
-void Fsdp::reduce_gradients(int unit) {
-  if (!is_sharded()) {
-    if (is_last_micro_batch_) sum_over_copies(unit);
-  } else if (is_last_micro_batch_ || options_.reduce_every_micro_batch) {
-    complete_reduction();
-    scatter_gradients(unit);
-  }
-}
-
-Allocation Fsdp::in_reduce_type(const Allocation& gradient, const std::string& name) {
-  if (options_.reduce == DType::f32) return gradient;
-  Allocation converted = arena_.allocate(name, options_.reduce, gradient.tensor().shape, MemoryCategory::unsharded);
-  cast(stream_, gradient, converted);
-  return converted;
-}
-
-void Fsdp::scatter_gradients(int index) {
-  Unit& unit = unit_at(index);
-  Reduction r;
-  r.unit = index;
-  r.is_last = is_last_micro_batch_;
-  Allocation segments;
-  if (unit.packing) {
-    const int64_t segment = unit.packing->segment_elements();  // longer than that of the weights, of which FP8 takes some
-    segments = arena_.allocate("packed.gradient", options_.reduce, {segment * ranks_.dp_shard->size()}, MemoryCategory::unsharded);
-    fill_zero(stream_, segments);
-    for (size_t i = 0; i < unit.packed.size(); ++i) {
-      Allocation& gradient = whole_at(unit.packed[i]).gradient;
-      if (gradient) unit.packing->pack(stream_, gradient, i, segments);
-      gradient.release();
-    }
-    r.pack_sum = arena_.allocate("packed.sum", options_.reduce, {segment}, MemoryCategory::unsharded);
-    r.sources.push_back(segments);
-  }
-  for (int p : unit.parameters) {
-    Allocation gradient = std::exchange(whole_at(p).gradient, {});
-    if (!gradient) continue;
-    const ParameterSpec& spec = specs_[static_cast<size_t>(p)];
-    const std::string& name = spec.name;
-    if (options_.float8_gradients && Float8Exchange::takes(spec, shard(p).slice, ranks_.dp_shard->size())) {
-      r.exchanges.emplace_back(p, Float8Exchange(stream_, arena_, name, gradient, ranks_.dp_shard->size(), float8_->gradient_flag()));
-      continue;
-    }
-    r.sources.push_back(in_reduce_type(gradient, name + ".reduced"));
-    r.sums.emplace_back(p, Allocation{});
-    if (summed_[static_cast<size_t>(p)] || options_.reduce != DType::f32) {
-      r.sums.back().second = arena_.allocate(name + ".sum", options_.reduce, shard(p).gradient.shape, MemoryCategory::unsharded);
-    }
-  }
-  Group group(*ranks_.dp_shard);
-  if (unit.packing) {
-    ranks_.dp_shard->reduce_scatter(stream_, {.send = segments, .recv = r.pack_sum, .label = "packed.gradient"});
-  }
-  const size_t first = unit.packing ? 1 : 0;
-  for (size_t i = 0; i < r.sums.size(); ++i) {
-    auto& [p, sum] = r.sums[i];
-    ranks_.dp_shard->reduce_scatter(stream_, {.send = r.sources[first + i],
-                                              .recv = sum ? sum.tensor() : shard(p).gradient,
-                                              .label = specs_[static_cast<size_t>(p)].name});
-  }
-  for (const auto& [p, exchange] : r.exchanges) exchange.start(stream_, *ranks_.dp_shard, specs_[static_cast<size_t>(p)].name);
-  r.request = group.end();
-  pending_ = std::move(r);
-}
-
-void Fsdp::take_sum(int parameter, const Tensor& sum) {
-  const Tensor& gradient = shard(parameter).gradient;
-  auto index = static_cast<size_t>(parameter);
-  if (gradient.numel() > 0) {
-    if (!summed_[index]) {
-      cast(stream_, sum, gradient);
-    } else if (sum.dtype == DType::f32) {
-      add(stream_, gradient, sum, gradient);
-    } else {
-      Allocation wide = arena_.allocate("sum", DType::f32, sum.shape, MemoryCategory::scratch);
-      cast(stream_, sum, wide);
-      add(stream_, gradient, wide, gradient);
-    }
-  }
-  summed_[index] = true;
-}
-
-void Fsdp::complete_reduction() {
-  if (pending_.unit < 0) return;
-  Reduction r = std::exchange(pending_, {});
-  r.request.wait(stream_);
-  Unit& unit = unit_at(r.unit);
-  for (size_t i = 0; i < unit.packed.size(); ++i) {
-    take_sum(unit.packed[i], unit.packing->shard_view(r.pack_sum, i, coordinates().shard_rank));
-  }
-  for (auto& [p, sum] : r.sums) {
-    if (sum) take_sum(p, sum);
-    summed_[static_cast<size_t>(p)] = true;
-  }
-  for (auto& [p, exchange] : r.exchanges) {
-    exchange.finish(stream_, arena_, shard(p).gradient, summed_[static_cast<size_t>(p)]);
-    summed_[static_cast<size_t>(p)] = true;
-  }
-  if (r.is_last) sum_over_copies(r.unit);
-}
-
-// Copies of a shard on other ranks: replicas, norms on every tensor-parallel rank, shared key/value heads.
-void Fsdp::sum_over_copies(int index) {
-  const ShardCoordinates& at = coordinates();
-  for (int p : unit_at(index).parameters) {
-    const ParameterSpec& spec = specs_[static_cast<size_t>(p)];
-    const Tensor& gradient = shard(p).gradient;
-    if (gradient.numel() == 0) continue;
-    if (spec.tensor_parallel == TensorParallel::replicate && at.tp_size > 1) {
-      copy_sums_.push_back(ranks_.tp->all_reduce(stream_, {.send = gradient, .recv = {}, .label = spec.name}));
-    }
-    for (const ShardRun& run : shard_runs(spec, at)) {
-      if (ranks_that_share(spec, spec.parts[static_cast<size_t>(run.part)], at.tp_size) == 1) continue;
-      Tensor rows = gradient.slice(run.local_row, run.local_row + run.row_end - run.row_begin);
-      copy_sums_.push_back(head_sharers_->all_reduce(stream_, {.send = rows, .recv = {}, .label = spec.name}));
-    }
-    if (ranks_.dp_replicate->size() > 1) {
-      copy_sums_.push_back(ranks_.dp_replicate->all_reduce(stream_, {.send = gradient, .recv = {}, .label = spec.name}));
-    }
-  }
-}
-
-void Fsdp::finish_gradients() {
-  complete_reduction();
-  for (Request& request : copy_sums_) request.wait(stream_);
-  copy_sums_.clear();
-  for (size_t p = 0; p < specs_.size(); ++p) {
-    if (!summed_[p]) fill_zero(stream_, shards_[p].gradient);
-  }
-}
-
-std::vector<Tensor> Fsdp::counted_gradients() const {
-  std::vector<Tensor> counted;
-  for (size_t p = 0; p < specs_.size(); ++p) {
-    for (const ShardRun& run : shard_runs(specs_[p], coordinates())) {
-      if (!run.is_owner) continue;
-      counted.push_back(shards_[p].gradient.slice(run.local_row, run.local_row + run.row_end - run.row_begin));
-    }
-  }
-  return counted;
-}
-
-void Fsdp::all_reduce_norm(const Tensor& sum_of_squares) {
-  if (ranks_.replica->size() == 1) return;
-  ranks_.replica->all_reduce(stream_, {.send = sum_of_squares, .recv = {}, .label = "gradient norm"}).wait(stream_);
 }
 
 }  // namespace ottava

@@ -31,13 +31,13 @@ struct FsdpOptions {
   enum class Reshard {
     automatic,  ///< the last unit stays whole from forward to backward, where it is needed at once
     always,
-    never,      ///< units stay whole from forward to the optimizer step (ZeRO-2)
+    never,  ///< units stay whole from forward to the optimizer step (ZeRO-2)
   };
   DType compute = DType::bf16;
-  DType reduce = DType::f32;           ///< of gradient sums between ranks
+  DType reduce = DType::f32;  ///< of gradient sums between ranks
   DType optimizer_state = DType::f32;
   Reshard reshard = Reshard::automatic;
-  int prefetch = 1;  ///< units gathered ahead of their turn
+  int prefetch = 1;                      ///< units gathered ahead of their turn
   bool reduce_every_micro_batch = true;  ///< false: whole gradients stay until the last micro-batch
   bool trains = true;                    ///< false: no gradients and no optimizer state (generation)
   Float8Weights::Options float8;         ///< weights that products read in FP8
@@ -47,7 +47,8 @@ struct FsdpOptions {
 /// What the options ask of the table: shards of whole blocks where scales of blocks travel.
 void align_shards(std::vector<ParameterSpec>& specs, const FsdpOptions& options);
 /// Parameters whose compute type nobody reads, by parameter: FP8 bytes take its place. `sharded`: more than one shard.
-std::vector<bool> replaced_by_float8(const std::vector<ParameterSpec>& specs, const FsdpOptions& options, int tp_size, bool sharded);
+std::vector<bool> replaced_by_float8(const std::vector<ParameterSpec>& specs, const FsdpOptions& options,
+                                     int tp_size, bool sharded);
 
 /// Fully sharded data parallel (ZeRO-3, arXiv:1910.02054; PyTorch FSDP, arXiv:2304.11277): where parameters live, and when
 /// they are whole. Each unit is gathered before its turn and let go after it; its gradients are reduce-scattered when its
@@ -59,7 +60,8 @@ std::vector<bool> replaced_by_float8(const std::vector<ParameterSpec>& specs, co
 class Fsdp {
  public:
   /// Takes persistent memory for all shards. Every rank makes the same call.
-  Fsdp(Stream& stream, Arena& arena, RankGroups& ranks, std::vector<ParameterSpec> specs, FsdpOptions options);
+  Fsdp(Stream& stream, Arena& arena, RankGroups& ranks, std::vector<ParameterSpec> specs,
+       FsdpOptions options);
 
   const std::vector<ParameterSpec>& specs() const { return specs_; }
   const ShardCoordinates& coordinates() const { return ranks_.coordinates; }
@@ -121,12 +123,12 @@ class Fsdp {
     std::unique_ptr<ShardPacking> packing;  ///< null without packed ones
     std::vector<int> packed_weights;        ///< and those whose weights do: not those gathered in FP8
     std::unique_ptr<ShardPacking> weight_packing;
-    Tensor pack;                            ///< this rank's segment of working copies
-    std::vector<size_t> float8;             ///< entries of float8_ that gather bytes
+    Tensor pack;                 ///< this rank's segment of working copies
+    std::vector<size_t> float8;  ///< entries of float8_ that gather bytes
     Allocation gathered_pack;
     std::vector<Request> gathers;
-    unsigned portions = kBase;              ///< that this unit has
-    unsigned gathering = 0, whole = 0;      ///< portions
+    unsigned portions = kBase;          ///< that this unit has
+    unsigned gathering = 0, whole = 0;  ///< portions
   };
   struct Whole {
     Allocation weight, gradient;  ///< [slice]; only with shards
@@ -168,10 +170,10 @@ class Fsdp {
   std::vector<bool> replaced_;  ///< by FP8 bytes, by parameter
   std::vector<Unit> units_;
   std::vector<Whole> whole_;
-  std::vector<bool> summed_;                   ///< the gradient shard holds something of this step
+  std::vector<bool> summed_;                    ///< the gradient shard holds something of this step
   std::unique_ptr<Communicator> head_sharers_;  ///< tensor-parallel ranks that hold the same key/value heads
   Reduction pending_;
-  std::vector<Request> copy_sums_;             ///< all-reduces of finished shards
+  std::vector<Request> copy_sums_;  ///< all-reduces of finished shards
   bool is_last_micro_batch_ = true, is_forward_only_ = false;
 };
 

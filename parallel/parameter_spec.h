@@ -11,8 +11,8 @@ namespace ottava {
 /// How a parameter is cut among tensor-parallel ranks, seen from its stored [rows, columns] matrix.
 enum class TensorParallel {
   replicate,  ///< every rank holds all of it (norms)
-  rows,       ///< rank r holds rows r of each part (column-parallel linear, vocab-parallel embedding and output)
-  columns,    ///< rank r holds columns r (row-parallel linear)
+  rows,  ///< rank r holds rows r of each part (column-parallel linear, vocab-parallel embedding and output)
+  columns,  ///< rank r holds columns r (row-parallel linear)
 };
 
 /// Initial distribution; values depend on (seed, HF tensor name, element index) alone.
@@ -45,7 +45,7 @@ struct ParameterSpec {
   bool is_vector = false;
   TensorParallel tensor_parallel = TensorParallel::replicate;
   ParameterRole role = ParameterRole::linear;
-  int unit = 0;  ///< FSDP unit, in forward order; the tied embedding is a unit of its own
+  int unit = 0;                 ///< FSDP unit, in forward order; the tied embedding is a unit of its own
   int64_t shard_alignment = 1;  ///< FSDP cuts at multiples of this many rows
 
   int64_t rows() const {
@@ -67,11 +67,11 @@ struct ShardCoordinates {
 
 /// A rectangle of an HF tensor and where it lies in a rank's local shard.
 struct ShardRun {
-  int part = 0;                                 ///< index into ParameterSpec::parts
-  int64_t row_begin = 0, row_end = 0;           ///< rows of the HF tensor
-  int64_t column_begin = 0, column_end = 0;     ///< columns of the HF tensor
-  int64_t local_row = 0;                        ///< first row in the rank's shard [local_rows, local_columns]
-  bool is_owner = true;                         ///< false for a duplicate that another rank writes (KV replicas)
+  int part = 0;                              ///< index into ParameterSpec::parts
+  int64_t row_begin = 0, row_end = 0;        ///< rows of the HF tensor
+  int64_t column_begin = 0, column_end = 0;  ///< columns of the HF tensor
+  int64_t local_row = 0;                     ///< first row in the rank's shard [local_rows, local_columns]
+  bool is_owner = true;                      ///< false for a duplicate that another rank writes (KV replicas)
 };
 
 /// Shape of the tensor-parallel slice (before FSDP). Throws ConfigError when tp_size does not divide a part.

@@ -21,7 +21,8 @@ ShardPacking::ShardPacking(std::vector<Item> items, int shards) : items_(std::mo
 }
 
 bool ShardPacking::wants(const Item& item, int shards, DType compute) {
-  return item.slice[0] % (shards * item.alignment) != 0 || item.slice.numel() * static_cast<int64_t>(size_of(compute)) < kSmallBytes;
+  return item.slice[0] % (shards * item.alignment) != 0 ||
+         item.slice.numel() * static_cast<int64_t>(size_of(compute)) < kSmallBytes;
 }
 
 RowRange ShardPacking::rows_of(size_t i, int rank) const {
@@ -39,7 +40,8 @@ void ShardPacking::unpack(Stream& stream, const Tensor& segments, size_t i, cons
   for (int rank = 0; rank < shards_; ++rank) {
     const RowRange rows = rows_of(i, rank);
     if (rows.size() == 0) continue;
-    cast(stream, shard_view(elements(segments, rank * segment_, segment_), i, rank), slice.slice(rows.begin, rows.end));
+    cast(stream, shard_view(elements(segments, rank * segment_, segment_), i, rank),
+         slice.slice(rows.begin, rows.end));
   }
 }
 
@@ -47,7 +49,8 @@ void ShardPacking::pack(Stream& stream, const Tensor& slice, size_t i, const Ten
   for (int rank = 0; rank < shards_; ++rank) {
     const RowRange rows = rows_of(i, rank);
     if (rows.size() == 0) continue;
-    cast(stream, slice.slice(rows.begin, rows.end), shard_view(elements(segments, rank * segment_, segment_), i, rank));
+    cast(stream, slice.slice(rows.begin, rows.end),
+         shard_view(elements(segments, rank * segment_, segment_), i, rank));
   }
 }
 

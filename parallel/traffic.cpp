@@ -11,8 +11,8 @@ struct UnitSize {
 };
 /// What one collective after another moves of a unit.
 struct UnitGathers {
-  UnitSize compute;       ///< in the compute type
-  UnitSize both;          ///< FP8 bytes and scales, in bytes: those that forward and backward share
+  UnitSize compute;  ///< in the compute type
+  UnitSize both;     ///< FP8 bytes and scales, in bytes: those that forward and backward share
   UnitSize forward, backward;
 };
 struct UnitTraffic {
@@ -28,18 +28,22 @@ void add_packed(UnitSize& size, const std::vector<ShardPacking::Item>& packed, i
 }
 
 /// Bytes of one form of a weight, gathered with padding, and its scales where they travel.
-void add_float8(UnitSize& size, const fp8::OperandRecipe& recipe, bool scales_travel, int64_t rows, int64_t columns) {
+void add_float8(UnitSize& size, const fp8::OperandRecipe& recipe, bool scales_travel, int64_t rows,
+                int64_t columns) {
   size.elements += rows * columns;
   ++size.calls;
   if (!scales_travel) return;
-  size.elements += fp8::scale_shape(recipe.granularity, rows, columns).numel() * static_cast<int64_t>(size_of(fp8::scale_dtype(recipe.granularity)));
+  size.elements += fp8::scale_shape(recipe.granularity, rows, columns).numel() *
+                   static_cast<int64_t>(size_of(fp8::scale_dtype(recipe.granularity)));
   ++size.calls;
 }
 
-std::vector<UnitTraffic> unit_traffic(std::span<const ParameterSpec> specs, const FsdpOptions& options, const ShardCoordinates& at) {
+std::vector<UnitTraffic> unit_traffic(std::span<const ParameterSpec> specs, const FsdpOptions& options,
+                                      const ShardCoordinates& at) {
   std::vector<UnitTraffic> units;
   std::vector<std::vector<ShardPacking::Item>> gradients, weights;
-  const std::vector<bool> replaced = replaced_by_float8({specs.begin(), specs.end()}, options, at.tp_size, true);
+  const std::vector<bool> replaced =
+      replaced_by_float8({specs.begin(), specs.end()}, options, at.tp_size, true);
   for (size_t p = 0; p < specs.size(); ++p) {
     const auto u = static_cast<size_t>(specs[p].unit);
     if (units.size() <= u) units.resize(u + 1), gradients.resize(u + 1), weights.resize(u + 1);
@@ -49,9 +53,11 @@ std::vector<UnitTraffic> unit_traffic(std::span<const ParameterSpec> specs, cons
       if (!replaced[p]) weights[u].push_back(item);
       continue;
     }
-    const bool exchanged = options.float8_gradients && Float8Exchange::takes(specs[p], item.slice, at.shard_size);
+    const bool exchanged =
+        options.float8_gradients && Float8Exchange::takes(specs[p], item.slice, at.shard_size);
     if (exchanged) {
-      units[u].exchanges.elements += Float8Exchange::chunk_bytes(item.slice.numel()) + Float8Exchange::scale_bytes(item.slice.numel());
+      units[u].exchanges.elements +=
+          Float8Exchange::chunk_bytes(item.slice.numel()) + Float8Exchange::scale_bytes(item.slice.numel());
       units[u].exchanges.calls += 2;
     }
     for (UnitSize* size : {&units[u].reductions, &units[u].gathers.compute}) {
@@ -71,8 +77,10 @@ std::vector<UnitTraffic> unit_traffic(std::span<const ParameterSpec> specs, cons
     const int64_t rows = largest_shard_rows(slice[0], at.shard_size, spec.shard_alignment) * at.shard_size;
     UnitGathers& gathers = units[static_cast<size_t>(spec.unit)].gathers;
     const Float8Travel travel = float8_travel(weight);
-    add_float8(travel.shares_bytes ? gathers.both : gathers.forward, weight.forward, travel.forward_scales, rows, slice[1]);
-    if (!travel.shares_bytes) add_float8(gathers.backward, weight.backward, travel.backward_scales, rows, slice[1]);
+    add_float8(travel.shares_bytes ? gathers.both : gathers.forward, weight.forward, travel.forward_scales,
+               rows, slice[1]);
+    if (!travel.shares_bytes)
+      add_float8(gathers.backward, weight.backward, travel.backward_scales, rows, slice[1]);
   }
   return units;
 }
@@ -93,7 +101,8 @@ class Recorder {
   }
   void copies(std::string_view axis, int64_t count, DType type, int ranks, int rank) {
     const auto element = static_cast<int64_t>(size_of(type));
-    out_.record({Collective::all_reduce, axis, "", count * element, all_reduce_sent(count, element, ranks, rank)});
+    out_.record(
+        {Collective::all_reduce, axis, "", count * element, all_reduce_sent(count, element, ranks, rank)});
   }
 
  private:
@@ -101,18 +110,21 @@ class Recorder {
 };
 
 /// The amaxes of a step's weights: one all-reduce of those per tensor, one of those per column.
-void add_float8_exchange(Recorder& record, std::span<const ParameterSpec> specs, const FsdpOptions& options, const ShardCoordinates& at) {
+void add_float8_exchange(Recorder& record, std::span<const ParameterSpec> specs, const FsdpOptions& options,
+                         const ShardCoordinates& at) {
   bool per_tensor = false;
   int64_t columns = 0;
   for (const Float8WeightSpec& weight : options.float8.specs) {
-    for (const fp8::OperandRecipe& recipe : {weight.forward, weight.backward}) per_tensor |= recipe.granularity == fp8::Granularity::tensor;
+    for (const fp8::OperandRecipe& recipe : {weight.forward, weight.backward})
+      per_tensor |= recipe.granularity == fp8::Granularity::tensor;
     if (weight.gathers_bytes && at.shard_size > 1 && weight.backward.granularity == fp8::Granularity::row) {
       columns += tensor_parallel_shape(specs[static_cast<size_t>(weight.parameter)], at.tp_size)[1];
     }
   }
   const int replica = at.shard_size * at.tp_size;
   const auto slots = static_cast<int64_t>(options.float8.specs.size());
-  if (per_tensor && replica > 1) record.copies("replica", slots, DType::u32, replica, at.shard_rank * at.tp_size + at.tp_rank);
+  if (per_tensor && replica > 1)
+    record.copies("replica", slots, DType::u32, replica, at.shard_rank * at.tp_size + at.tp_rank);
   if (columns > 0) record.copies("dp_shard", columns, DType::u32, at.shard_size, at.shard_rank);
 }
 
@@ -128,8 +140,8 @@ int64_t all_reduce_sent(int64_t count, int64_t element_bytes, int ranks, int ran
   return (count + (ranks - 2) * slice) * element_bytes;
 }
 
-void add_parameter_traffic(CommStats& out, std::vector<ParameterSpec> specs, const FsdpOptions& options, const TrafficLayout& layout,
-                           std::span<const UnitGatherCounts> gathers) {
+void add_parameter_traffic(CommStats& out, std::vector<ParameterSpec> specs, const FsdpOptions& options,
+                           const TrafficLayout& layout, std::span<const UnitGatherCounts> gathers) {
   align_shards(specs, options);
   const ShardCoordinates& at = layout.at;
   Recorder record(out);
@@ -138,30 +150,38 @@ void add_parameter_traffic(CommStats& out, std::vector<ParameterSpec> specs, con
     const int64_t reductions = options.reduce_every_micro_batch ? layout.micro_batches : 1;
     const bool stays = options.reshard == FsdpOptions::Reshard::never;
     for (size_t u = 0; u < units.size(); ++u) {
-      auto times = [&](int64_t per_micro_batch) { return stays ? std::min<int64_t>(1, per_micro_batch) : per_micro_batch * layout.micro_batches; };
+      auto times = [&](int64_t per_micro_batch) {
+        return stays ? std::min<int64_t>(1, per_micro_batch) : per_micro_batch * layout.micro_batches;
+      };
       const UnitGathers& g = units[u].gathers;
-      record.shards(Collective::all_gather, g.compute, times(gathers[u].total), options.compute, at.shard_size);
+      record.shards(Collective::all_gather, g.compute, times(gathers[u].total), options.compute,
+                    at.shard_size);
       record.shards(Collective::all_gather, g.both, times(gathers[u].total), DType::u8, at.shard_size);
       record.shards(Collective::all_gather, g.forward, times(gathers[u].forward), DType::u8, at.shard_size);
       record.shards(Collective::all_gather, g.backward, times(gathers[u].backward), DType::u8, at.shard_size);
-      record.shards(Collective::reduce_scatter, units[u].reductions, reductions, options.reduce, at.shard_size);
+      record.shards(Collective::reduce_scatter, units[u].reductions, reductions, options.reduce,
+                    at.shard_size);
       record.shards(Collective::all_to_all, units[u].exchanges, reductions, DType::u8, at.shard_size);
     }
   }
   add_float8_exchange(record, specs, options, at);
-  if (!options.float8.specs.empty() && layout.replicas > 1) record.copies("dp_replicate", 2, DType::u32, layout.replicas, at.replica_rank);
+  if (!options.float8.specs.empty() && layout.replicas > 1)
+    record.copies("dp_replicate", 2, DType::u32, layout.replicas, at.replica_rank);
   for (const ParameterSpec& spec : specs) {
     const Shape slice = tensor_parallel_shape(spec, at.tp_size);
     const int64_t columns = slice.rank() == 2 ? slice[1] : 1;
-    const int64_t held = shard_rows(slice[0], at.shard_rank, at.shard_size, spec.shard_alignment).size() * columns;
+    const int64_t held =
+        shard_rows(slice[0], at.shard_rank, at.shard_size, spec.shard_alignment).size() * columns;
     if (held == 0) continue;
-    if (spec.tensor_parallel == TensorParallel::replicate && at.tp_size > 1) record.copies("tp", held, DType::f32, at.tp_size, at.tp_rank);
+    if (spec.tensor_parallel == TensorParallel::replicate && at.tp_size > 1)
+      record.copies("tp", held, DType::f32, at.tp_size, at.tp_rank);
     for (const ShardRun& run : shard_runs(spec, at)) {
       const int sharers = ranks_that_share(spec, spec.parts[static_cast<size_t>(run.part)], at.tp_size);
       const int64_t count = (run.row_end - run.row_begin) * columns;
       if (sharers > 1) record.copies("kv_heads", count, DType::f32, sharers, at.tp_rank % sharers);
     }
-    if (layout.replicas > 1) record.copies("dp_replicate", held, DType::f32, layout.replicas, at.replica_rank);
+    if (layout.replicas > 1)
+      record.copies("dp_replicate", held, DType::f32, layout.replicas, at.replica_rank);
   }
   const int replica = at.shard_size * at.tp_size;
   if (replica > 1) record.copies("replica", 1, DType::f64, replica, at.shard_rank * at.tp_size + at.tp_rank);

@@ -31,8 +31,8 @@ struct UnitGatherCounts {
   int total = 0;                  ///< times that a unit becomes whole
   int forward = 0, backward = 0;  ///< of them with FP8 bytes of either use, where these differ
 };
-void add_parameter_traffic(CommStats& out, std::vector<ParameterSpec> specs, const FsdpOptions& options, const TrafficLayout& layout,
-                           std::span<const UnitGatherCounts> gathers);
+void add_parameter_traffic(CommStats& out, std::vector<ParameterSpec> specs, const FsdpOptions& options,
+                           const TrafficLayout& layout, std::span<const UnitGatherCounts> gathers);
 
 /// Ranks that share the rows of a part: tp / groups where it has fewer groups than there are ranks, else 1.
 int ranks_that_share(const ParameterSpec& spec, const ParameterPart& part, int tp_size);

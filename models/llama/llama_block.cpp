@@ -22,33 +22,41 @@ std::vector<LinearPiece> pieces_or(std::vector<LinearPiece> pieces, int64_t rows
 }  // namespace
 
 // The norms and the SwiGLU measure what they write; attention and RoPE do not.
-LlamaBlock::LlamaBlock(const LlamaConfig& config, const LlamaBlockParameters& p, int tp, LlamaBlockPieces pieces)
+LlamaBlock::LlamaBlock(const LlamaConfig& config, const LlamaBlockParameters& p, int tp,
+                       LlamaBlockPieces pieces)
     : parameters_(p),
       heads_{config.heads / tp, std::max<int64_t>(config.kv_heads / tp, 1), config.head_dim},
       norm_eps_(config.norm_eps),
       wqkv_("attention.wqkv", LinearStyle::column, p.wqkv, p.wqkv_bias,
-            pieces_or(std::move(pieces.wqkv), (heads_.heads + 2 * heads_.kv_heads) * heads_.head_dim), {.input = true}),
-      wo_("attention.wo", LinearStyle::row, p.wo, -1, pieces_or(std::move(pieces.wo), config.dim), {.output_gradient = true}),
-      w13_("feed_forward.w13", LinearStyle::column, p.w13, -1, pieces_or(std::move(pieces.w13), 2 * config.ffn_dim / tp),
+            pieces_or(std::move(pieces.wqkv), (heads_.heads + 2 * heads_.kv_heads) * heads_.head_dim),
+            {.input = true}),
+      wo_("attention.wo", LinearStyle::row, p.wo, -1, pieces_or(std::move(pieces.wo), config.dim),
+          {.output_gradient = true}),
+      w13_("feed_forward.w13", LinearStyle::column, p.w13, -1,
+           pieces_or(std::move(pieces.w13), 2 * config.ffn_dim / tp),
            {.input = true, .output_gradient = true}),
-      w2_("feed_forward.w2", LinearStyle::row, p.w2, -1, pieces_or(std::move(pieces.w2), config.dim), {.input = true}) {}
+      w2_("feed_forward.w2", LinearStyle::row, p.w2, -1, pieces_or(std::move(pieces.w2), config.dim),
+          {.input = true}) {}
 
 int64_t LlamaBlock::float8_products(Recompute recompute) const {
   int64_t sum = 0;
   for (const Linear* linear : {&wqkv_, &wo_, &w13_, &w2_}) sum += linear->float8_products();
   if (recompute != Recompute::block) return sum;
-  return sum + wqkv_.float8_forward_products() + wo_.float8_forward_products() + w13_.float8_forward_products();
+  return sum + wqkv_.float8_forward_products() + wo_.float8_forward_products() +
+         w13_.float8_forward_products();
 }
 
-ResidualStream LlamaBlock::forward(const StepContext& c, const LlamaBatch& batch, ResidualStream in, Recompute recompute,
-                                   LlamaBlockSaved& saved) const {
+ResidualStream LlamaBlock::forward(const StepContext& c, const LlamaBatch& batch, ResidualStream in,
+                                   Recompute recompute, LlamaBlockSaved& saved) const {
   ResidualStream middle, out;
   {
-    Allocation a = normalise(c, std::move(in), parameters_.attention_norm, saved.x, saved.attention_rstd, "attention_norm", wqkv_);
+    Allocation a = normalise(c, std::move(in), parameters_.attention_norm, saved.x, saved.attention_rstd,
+                             "attention_norm", wqkv_);
     middle = {saved.x, attention_half(c, batch, a, recompute, saved)};
   }
   {
-    Allocation b = normalise(c, std::move(middle), parameters_.ffn_norm, saved.h, saved.ffn_rstd, "ffn_norm", w13_);
+    Allocation b =
+        normalise(c, std::move(middle), parameters_.ffn_norm, saved.h, saved.ffn_rstd, "ffn_norm", w13_);
     out = {saved.h, feed_forward_half(c, b, recompute, saved)};
   }
   if (recompute == Recompute::block) {
@@ -59,35 +67,42 @@ ResidualStream LlamaBlock::forward(const StepContext& c, const LlamaBatch& batch
   return out;
 }
 
-Allocation LlamaBlock::normalise(const StepContext& c, ResidualStream in, int weight, Allocation& sum, Allocation& rstd,
-                                 std::string_view name, const Linear& reader) const {
+Allocation LlamaBlock::normalise(const StepContext& c, ResidualStream in, int weight, Allocation& sum,
+                                 Allocation& rstd, std::string_view name, const Linear& reader) const {
   StepContext::Scope scope(c, name);
   const Tensor& x = in.sum;
   Allocation y = c.activation(name, c.compute, x.shape);
   rstd = c.activation("rstd", DType::f32, {x.rows()});
-  RmsNormForward args{.x = x, .weight = c.parameters.weight(weight), .y = y, .rstd = rstd, .amax = reader.input_amax(c), .eps = norm_eps_};
+  RmsNormForward args{.x = x,
+                      .weight = c.parameters.weight(weight),
+                      .y = y,
+                      .rstd = rstd,
+                      .amax = reader.input_amax(c),
+                      .eps = norm_eps_};
   if (in.delta) args.residual = args.sum = in.delta.tensor();
   rms_norm_forward(c.stream, args);
   sum = in.delta ? in.delta : in.sum;
   return y;
 }
 
-Allocation LlamaBlock::normalise_again(const StepContext& c, const Allocation& sum, const Allocation& rstd, int weight,
-                                       std::string_view name) const {
+Allocation LlamaBlock::normalise_again(const StepContext& c, const Allocation& sum, const Allocation& rstd,
+                                       int weight, std::string_view name) const {
   StepContext::Scope scope(c, name);
   Allocation y = c.scratch(name, c.compute, sum.tensor().shape);
-  rms_norm_forward(c.stream, {.x = sum, .weight = c.parameters.weight(weight), .y = y, .rstd = rstd, .eps = norm_eps_});
+  rms_norm_forward(c.stream,
+                   {.x = sum, .weight = c.parameters.weight(weight), .y = y, .rstd = rstd, .eps = norm_eps_});
   return y;
 }
 
-void LlamaBlock::project(const StepContext& c, const LlamaBatch& batch, const Allocation& x, LlamaBlockSaved& saved,
-                         LinearInput* keep) const {
+void LlamaBlock::project(const StepContext& c, const LlamaBatch& batch, const Allocation& x,
+                         LlamaBlockSaved& saved, LinearInput* keep) const {
   saved.qkv = wqkv_.forward(c, x, keep);
   if (parameters_.q_norm >= 0) {
     StepContext::Scope scope(c, "attention.qk_norm");
     saved.projected = saved.qkv;
     saved.qkv = c.activation("attention.qkv", c.compute, saved.projected.tensor().shape);
-    saved.qk_rstd = c.activation("qk_rstd", DType::f32, {saved.qkv.tensor().rows(), heads_.heads + heads_.kv_heads});
+    saved.qk_rstd =
+        c.activation("qk_rstd", DType::f32, {saved.qkv.tensor().rows(), heads_.heads + heads_.kv_heads});
     qk_norm_forward(c.stream, {.qkv = saved.projected,
                                .weight_q = c.parameters.weight(parameters_.q_norm),
                                .weight_k = c.parameters.weight(parameters_.k_norm),
@@ -97,7 +112,11 @@ void LlamaBlock::project(const StepContext& c, const LlamaBatch& batch, const Al
                                .eps = norm_eps_});
   }
   StepContext::Scope scope(c, "attention.rope");
-  rope(c.stream, {.qkv = saved.qkv, .table = batch.rope_table, .positions = batch.positions, .heads = heads_, .sequence = batch.sequence});
+  rope(c.stream, {.qkv = saved.qkv,
+                  .table = batch.rope_table,
+                  .positions = batch.positions,
+                  .heads = heads_,
+                  .sequence = batch.sequence});
 }
 
 void LlamaBlock::attend(const StepContext& c, const LlamaBatch& batch, LlamaBlockSaved& saved) const {
@@ -105,7 +124,8 @@ void LlamaBlock::attend(const StepContext& c, const LlamaBatch& batch, LlamaBloc
   int64_t tokens = batch.batch * batch.sequence;
   saved.attention = c.activation("attention.core", c.compute, {tokens, heads_.heads * heads_.head_dim});
   saved.lse = c.activation("lse", DType::f32, {batch.batch, heads_.heads, batch.sequence});
-  int64_t bytes = attention_workspace_bytes(c.stream, Pass::forward, c.compute, heads_, batch.batch, batch.sequence);
+  int64_t bytes =
+      attention_workspace_bytes(c.stream, Pass::forward, c.compute, heads_, batch.batch, batch.sequence);
   Allocation workspace = c.scratch("attention.workspace", DType::u8, {bytes});
   attention_forward(c.stream, {.qkv = saved.qkv,
                                .out = saved.attention,
@@ -117,15 +137,16 @@ void LlamaBlock::attend(const StepContext& c, const LlamaBatch& batch, LlamaBloc
                                .sequence = batch.sequence});
 }
 
-Allocation LlamaBlock::attention_half(const StepContext& c, const LlamaBatch& batch, const Allocation& normalised,
-                                      Recompute recompute, LlamaBlockSaved& saved) const {
+Allocation LlamaBlock::attention_half(const StepContext& c, const LlamaBatch& batch,
+                                      const Allocation& normalised, Recompute recompute,
+                                      LlamaBlockSaved& saved) const {
   project(c, batch, normalised, saved, recompute == Recompute::nothing ? &saved.wqkv : nullptr);
   attend(c, batch, saved);
   return wo_.forward(c, saved.attention, recompute == Recompute::nothing ? &saved.wo : nullptr);
 }
 
-Allocation LlamaBlock::feed_forward_half(const StepContext& c, const Allocation& normalised, Recompute recompute,
-                                         LlamaBlockSaved& saved) const {
+Allocation LlamaBlock::feed_forward_half(const StepContext& c, const Allocation& normalised,
+                                         Recompute recompute, LlamaBlockSaved& saved) const {
   LinearInput* keep13 = recompute == Recompute::nothing ? &saved.w13 : nullptr;
   saved.gate_up = w13_.forward(c, normalised, keep13);
   const Tensor& gate_up = saved.gate_up;
@@ -137,20 +158,31 @@ Allocation LlamaBlock::feed_forward_half(const StepContext& c, const Allocation&
   return w2_.forward(c, s, recompute == Recompute::nothing ? &saved.w2 : nullptr);
 }
 
-ResidualStream LlamaBlock::generate(const StepContext& c, const LlamaBatch& batch, ResidualStream in, const KeyValueCache& cache,
-                                    int64_t position) const {
+ResidualStream LlamaBlock::generate(const StepContext& c, const LlamaBatch& batch, ResidualStream in,
+                                    const KeyValueCache& cache, int64_t position) const {
   LlamaBlockSaved now;
-  Allocation a = normalise(c, std::move(in), parameters_.attention_norm, now.x, now.attention_rstd, "attention_norm", wqkv_);
+  Allocation a = normalise(c, std::move(in), parameters_.attention_norm, now.x, now.attention_rstd,
+                           "attention_norm", wqkv_);
   project(c, batch, a, now, nullptr);
   const Tensor& qkv = now.qkv;
   Allocation q = c.scratch("attention.q", c.compute, {qkv.rows(), heads_.heads * heads_.head_dim});
-  store_key_values(c.stream, {.qkv = qkv, .q = q, .keys = cache.keys, .values = cache.values, .heads = heads_,
-                              .batch = batch.batch, .sequence = batch.sequence, .position = position});
+  store_key_values(c.stream, {.qkv = qkv,
+                              .q = q,
+                              .keys = cache.keys,
+                              .values = cache.values,
+                              .heads = heads_,
+                              .batch = batch.batch,
+                              .sequence = batch.sequence,
+                              .position = position});
   if (batch.sequence > 1) {
     attend(c, batch, now);
   } else {
     now.attention = c.scratch("attention.core", c.compute, q.tensor().shape);
-    attention_decode(c.stream, {.q = q, .keys = cache.keys, .values = cache.values, .out = now.attention, .heads = heads_,
+    attention_decode(c.stream, {.q = q,
+                                .keys = cache.keys,
+                                .values = cache.values,
+                                .out = now.attention,
+                                .heads = heads_,
                                 .length = position + 1});
   }
   ResidualStream middle{now.x, wo_.forward(c, now.attention, nullptr)};
@@ -158,26 +190,31 @@ ResidualStream LlamaBlock::generate(const StepContext& c, const LlamaBatch& batc
   return {now.h, feed_forward_half(c, b, Recompute::block, now)};
 }
 
-void LlamaBlock::recompute_block(const StepContext& context, const LlamaBatch& batch, LlamaBlockSaved& saved) const {
+void LlamaBlock::recompute_block(const StepContext& context, const LlamaBatch& batch,
+                                 LlamaBlockSaved& saved) const {
   StepContext c = context;
   c.is_recomputing = true;
   Allocation x = saved.x;
   ResidualStream middle;
   {
-    Allocation a = normalise(c, {x, {}}, parameters_.attention_norm, saved.x, saved.attention_rstd, "attention_norm", wqkv_);
+    Allocation a = normalise(c, {x, {}}, parameters_.attention_norm, saved.x, saved.attention_rstd,
+                             "attention_norm", wqkv_);
     middle = {x, attention_half(c, batch, a, Recompute::elementwise, saved)};
   }
-  Allocation b = normalise(c, std::move(middle), parameters_.ffn_norm, saved.h, saved.ffn_rstd, "ffn_norm", w13_);
+  Allocation b =
+      normalise(c, std::move(middle), parameters_.ffn_norm, saved.h, saved.ffn_rstd, "ffn_norm", w13_);
   saved.gate_up = w13_.forward(c, b, nullptr);  // w2's output is not needed again
 }
 
-Allocation LlamaBlock::backward(const StepContext& c, const LlamaBatch& batch, Allocation dout, LlamaBlockSaved saved) const {
+Allocation LlamaBlock::backward(const StepContext& c, const LlamaBatch& batch, Allocation dout,
+                                LlamaBlockSaved saved) const {
   if (!saved.qkv) recompute_block(c, batch, saved);
   Allocation dh = feed_forward_backward(c, std::move(dout), saved);
   return attention_backward_half(c, batch, std::move(dh), saved);
 }
 
-Allocation LlamaBlock::feed_forward_backward(const StepContext& c, Allocation dout, LlamaBlockSaved& saved) const {
+Allocation LlamaBlock::feed_forward_backward(const StepContext& c, Allocation dout,
+                                             LlamaBlockSaved& saved) const {
   Allocation db;
   {
     LinearOutputGradient dy = w2_.output_gradient(c, dout);
@@ -188,14 +225,19 @@ Allocation LlamaBlock::feed_forward_backward(const StepContext& c, Allocation do
       const bool again = !saved.w2;
       if (again) s = c.scratch("feed_forward.swiglu", c.compute, ds.tensor().shape);
       StepContext::Scope scope(c, "feed_forward.swiglu");
-      swiglu_backward(c.stream, {.dout = ds, .gate_up = gate_up, .dgate_up = gate_up, .out = s, .amax = w13_.output_gradient_amax(c)});
+      swiglu_backward(c.stream, {.dout = ds,
+                                 .gate_up = gate_up,
+                                 .dgate_up = gate_up,
+                                 .out = s,
+                                 .amax = w13_.output_gradient_amax(c)});
       if (again) saved.w2 = w2_.keep(c, s);
     }
     w2_.weight_gradient(c, dy, saved.w2);
     saved.w2 = {};
   }
   {
-    if (!saved.w13) saved.w13 = w13_.keep(c, normalise_again(c, saved.h, saved.ffn_rstd, parameters_.ffn_norm, "ffn_norm"));
+    if (!saved.w13)
+      saved.w13 = w13_.keep(c, normalise_again(c, saved.h, saved.ffn_rstd, parameters_.ffn_norm, "ffn_norm"));
     LinearOutputGradient dy = w13_.output_gradient(c, saved.gate_up);
     saved.gate_up.release();  // in FP8, dy is bytes by now
     w13_.weight_gradient(c, dy, saved.w13);
@@ -221,7 +263,8 @@ Allocation LlamaBlock::attention_backward_half(const StepContext& c, const Llama
     }
     StepContext::Scope scope(c, "attention.core");
     dqkv = c.scratch("attention.dqkv", c.compute, saved.qkv.tensor().shape);
-    int64_t bytes = attention_workspace_bytes(c.stream, Pass::backward, c.compute, heads_, batch.batch, batch.sequence);
+    int64_t bytes =
+        attention_workspace_bytes(c.stream, Pass::backward, c.compute, heads_, batch.batch, batch.sequence);
     Allocation workspace = c.scratch("attention.workspace", DType::u8, {bytes});
     attention_backward(c.stream, {.qkv = saved.qkv,
                                   .out = saved.attention,
@@ -238,7 +281,12 @@ Allocation LlamaBlock::attention_backward_half(const StepContext& c, const Llama
   saved.attention.release();
   {
     StepContext::Scope scope(c, "attention.rope");
-    rope(c.stream, {.qkv = dqkv, .table = batch.rope_table, .positions = batch.positions, .heads = heads_, .sequence = batch.sequence, .inverse = true});
+    rope(c.stream, {.qkv = dqkv,
+                    .table = batch.rope_table,
+                    .positions = batch.positions,
+                    .heads = heads_,
+                    .sequence = batch.sequence,
+                    .inverse = true});
   }
   if (saved.projected) {
     StepContext::Scope scope(c, "attention.qk_norm");
@@ -257,7 +305,8 @@ Allocation LlamaBlock::attention_backward_half(const StepContext& c, const Llama
   Allocation da;
   {
     if (!saved.wqkv) {
-      saved.wqkv = wqkv_.keep(c, normalise_again(c, saved.x, saved.attention_rstd, parameters_.attention_norm, "attention_norm"));
+      saved.wqkv = wqkv_.keep(
+          c, normalise_again(c, saved.x, saved.attention_rstd, parameters_.attention_norm, "attention_norm"));
     }
     LinearOutputGradient dy = wqkv_.output_gradient(c, dqkv);
     wqkv_.weight_gradient(c, dy, saved.wqkv);
@@ -269,10 +318,12 @@ Allocation LlamaBlock::attention_backward_half(const StepContext& c, const Llama
   return dh;
 }
 
-void LlamaBlock::norm_backward(const StepContext& c, const Allocation& dy, const Allocation& sum, const Allocation& rstd,
-                               int weight, const Allocation& stream_gradient, const Tensor& amax) const {
+void LlamaBlock::norm_backward(const StepContext& c, const Allocation& dy, const Allocation& sum,
+                               const Allocation& rstd, int weight, const Allocation& stream_gradient,
+                               const Tensor& amax) const {
   StepContext::Scope scope(c, "norm.backward");
-  Allocation workspace = c.scratch("norm.workspace", DType::f32, rms_norm_workspace(c.stream, sum.tensor().cols()));
+  Allocation workspace =
+      c.scratch("norm.workspace", DType::f32, rms_norm_workspace(c.stream, sum.tensor().cols()));
   rms_norm_backward(c.stream, {.dy = dy,
                                .x = sum,
                                .weight = c.parameters.weight(weight),

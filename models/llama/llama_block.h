@@ -20,7 +20,7 @@ enum class Recompute {
 
 /// What a block keeps from forward to backward.
 struct LlamaBlockSaved {
-  Allocation x, h;                ///< residual stream before attention and before the feed-forward layer
+  Allocation x, h;  ///< residual stream before attention and before the feed-forward layer
   Allocation attention_rstd, ffn_rstd;
   Allocation projected, qk_rstd;  ///< qkv before QK-norm, only with it
   Allocation qkv, attention, lse;
@@ -49,26 +49,28 @@ struct LlamaBlockPieces {
 /// Pre-norm transformer block:  h = x + attention(norm(x));  out = h + w2(swiglu(w13(norm(h)))).
 class LlamaBlock {
  public:
-  LlamaBlock(const LlamaConfig& config, const LlamaBlockParameters& parameters, int tensor_parallel_size, LlamaBlockPieces pieces);
+  LlamaBlock(const LlamaConfig& config, const LlamaBlockParameters& parameters, int tensor_parallel_size,
+             LlamaBlockPieces pieces);
 
-  ResidualStream forward(const StepContext& context, const LlamaBatch& batch, ResidualStream in, Recompute recompute,
-                         LlamaBlockSaved& saved) const;
+  ResidualStream forward(const StepContext& context, const LlamaBatch& batch, ResidualStream in,
+                         Recompute recompute, LlamaBlockSaved& saved) const;
   /// Gradient of the block's output [n,C] in, gradient of its input out (in the same memory). Consumes `saved`.
-  Allocation backward(const StepContext& context, const LlamaBatch& batch, Allocation dout, LlamaBlockSaved saved) const;
+  Allocation backward(const StepContext& context, const LlamaBatch& batch, Allocation dout,
+                      LlamaBlockSaved saved) const;
   /// One pass without gradients that appends keys and values at `position`; a prompt (position 0) or one token.
-  ResidualStream generate(const StepContext& context, const LlamaBatch& batch, ResidualStream in, const KeyValueCache& cache,
-                          int64_t position) const;
+  ResidualStream generate(const StepContext& context, const LlamaBatch& batch, ResidualStream in,
+                          const KeyValueCache& cache, int64_t position) const;
 
   /// FP8 products of one micro-batch, forward and backward.
   int64_t float8_products(Recompute recompute) const;
 
  private:
-  Allocation normalise(const StepContext& context, ResidualStream in, int weight, Allocation& sum, Allocation& rstd,
-                       std::string_view name, const Linear& reader) const;
-  Allocation normalise_again(const StepContext& context, const Allocation& sum, const Allocation& rstd, int weight,
-                             std::string_view name) const;
-  void project(const StepContext& context, const LlamaBatch& batch, const Allocation& x, LlamaBlockSaved& saved,
-               LinearInput* keep) const;
+  Allocation normalise(const StepContext& context, ResidualStream in, int weight, Allocation& sum,
+                       Allocation& rstd, std::string_view name, const Linear& reader) const;
+  Allocation normalise_again(const StepContext& context, const Allocation& sum, const Allocation& rstd,
+                             int weight, std::string_view name) const;
+  void project(const StepContext& context, const LlamaBatch& batch, const Allocation& x,
+               LlamaBlockSaved& saved, LinearInput* keep) const;
   void attend(const StepContext& context, const LlamaBatch& batch, LlamaBlockSaved& saved) const;
   Allocation attention_half(const StepContext& context, const LlamaBatch& batch, const Allocation& normalised,
                             Recompute recompute, LlamaBlockSaved& saved) const;
@@ -78,8 +80,9 @@ class LlamaBlock {
   Allocation feed_forward_backward(const StepContext& context, Allocation dout, LlamaBlockSaved& saved) const;
   Allocation attention_backward_half(const StepContext& context, const LlamaBatch& batch, Allocation dh,
                                      LlamaBlockSaved& saved) const;
-  void norm_backward(const StepContext& context, const Allocation& dy, const Allocation& sum, const Allocation& rstd,
-                     int weight, const Allocation& stream_gradient, const Tensor& amax) const;
+  void norm_backward(const StepContext& context, const Allocation& dy, const Allocation& sum,
+                     const Allocation& rstd, int weight, const Allocation& stream_gradient,
+                     const Tensor& amax) const;
 
   LlamaBlockParameters parameters_;
   AttentionHeads heads_;  ///< local to a tensor-parallel rank

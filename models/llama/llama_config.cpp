@@ -69,10 +69,16 @@ void validate(const LlamaConfig& c) {
   positive("ffn_dim", c.ffn_dim);
   positive("vocab_size", c.vocab_size);
   if (c.heads % c.kv_heads != 0) {
-    fail<ConfigError>("model", "n_heads {} is not a multiple of n_kv_heads {}: each key/value head serves n_heads / n_kv_heads query heads", c.heads, c.kv_heads);
+    fail<ConfigError>("model",
+                      "n_heads {} is not a multiple of n_kv_heads {}: each key/value head serves n_heads / "
+                      "n_kv_heads query heads",
+                      c.heads, c.kv_heads);
   }
   if (c.head_dim % 8 != 0) {
-    fail<ConfigError>("model", "head_dim {} is not a multiple of 8 (dim {} / n_heads {}): choose other head counts or set model.head_dim", c.head_dim, c.dim, c.heads);
+    fail<ConfigError>("model",
+                      "head_dim {} is not a multiple of 8 (dim {} / n_heads {}): choose other head counts or "
+                      "set model.head_dim",
+                      c.head_dim, c.dim, c.heads);
   }
 }
 
@@ -84,7 +90,8 @@ int64_t parameter_count(const LlamaConfig& config) {
 
 double model_flops_per_token(const LlamaConfig& c, int64_t sequence) {
   double embedding = c.tied_embeddings ? 0 : static_cast<double>(c.vocab_size * c.dim);
-  double attention = 12.0 * static_cast<double>(c.layers * c.heads * c.head_dim) * static_cast<double>(sequence);
+  double attention =
+      12.0 * static_cast<double>(c.layers * c.heads * c.head_dim) * static_cast<double>(sequence);
   return 6 * (static_cast<double>(parameter_count(c)) - embedding) + attention;
 }
 

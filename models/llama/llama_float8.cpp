@@ -28,7 +28,10 @@ class Builder {
  public:
   Builder(const LlamaParameters& table, const fp8::Policy& policy, const Float8Config& config, int tp)
       : table_(table), policy_(policy), config_(config), tp_(tp) {
-    out_.weights = {.specs = {}, .amax_history_length = config.amax_history_length, .margin = config.margin, .counts = config.enable_statistics};
+    out_.weights = {.specs = {},
+                    .amax_history_length = config.amax_history_length,
+                    .margin = config.margin,
+                    .counts = config.enable_statistics};
     out_.state = {.products = {},
                   .is_delayed = {},
                   .amax_history_length = config.amax_history_length,
@@ -39,7 +42,10 @@ class Builder {
 
   LlamaFloat8 build() {
     for (const LlamaBlockParameters& block : table_.blocks) {
-      out_.blocks.push_back({.wqkv = pieces(block.wqkv), .wo = pieces(block.wo), .w13 = pieces(block.w13), .w2 = pieces(block.w2)});
+      out_.blocks.push_back({.wqkv = pieces(block.wqkv),
+                             .wo = pieces(block.wo),
+                             .w13 = pieces(block.w13),
+                             .w2 = pieces(block.w2)});
     }
     if (const fp8::GemmDecision* output = policy_.find("output"); output && output->recipe) {
       const RowRange rows{0, tensor_parallel_shape(spec(table_.output), tp_)[0]};
@@ -71,18 +77,20 @@ class Builder {
     return out;
   }
 
-  Float8Product product(const fp8::GemmDecision& decision, int parameter, RowRange rows, int64_t padded_rows) {
+  Float8Product product(const fp8::GemmDecision& decision, int parameter, RowRange rows,
+                        int64_t padded_rows) {
     const fp8::Recipe& recipe = *decision.recipe;
     const size_t entry = out_.weights.specs.size();
     const auto index = static_cast<int64_t>(out_.state.products.size());
-    out_.weights.specs.push_back({.name = decision.gemm.name,
-                                  .parameter = parameter,
-                                  .rows = rows,
-                                  .padded_rows = padded_rows,
-                                  .forward = recipe.forward.b,
-                                  .backward = recipe.input_gradient.b,
-                                  .is_delayed = recipe.has_history(),
-                                  .gathers_bytes = config_.enable_fsdp_float8_all_gather && why_gathered_whole(decision).empty()});
+    out_.weights.specs.push_back(
+        {.name = decision.gemm.name,
+         .parameter = parameter,
+         .rows = rows,
+         .padded_rows = padded_rows,
+         .forward = recipe.forward.b,
+         .backward = recipe.input_gradient.b,
+         .is_delayed = recipe.has_history(),
+         .gathers_bytes = config_.enable_fsdp_float8_all_gather && why_gathered_whole(decision).empty()});
     out_.state.products.push_back(decision.gemm.name);
     out_.state.is_delayed.push_back(recipe.has_history());
     return {decision.gemm.name, recipe, entry, index, decision.is_emulated};
@@ -98,7 +106,9 @@ class Builder {
 }  // namespace
 
 fp8::PolicyInputs llama_policy_inputs(const LlamaParameters& table, int tp, int64_t local_tokens) {
-  fp8::PolicyInputs in{.layers = static_cast<int64_t>(table.blocks.size()), .tensor_parallel = tp, .local_tokens = local_tokens};
+  fp8::PolicyInputs in{.layers = static_cast<int64_t>(table.blocks.size()),
+                       .tensor_parallel = tp,
+                       .local_tokens = local_tokens};
   auto add = [&](int parameter, fp8::GemmRole role, int64_t layer) {
     const ParameterSpec& spec = table.specs[static_cast<size_t>(parameter)];
     fp8::PolicyGemm gemm{.name = role == fp8::GemmRole::output ? "output" : spec.name,
@@ -107,13 +117,15 @@ fp8::PolicyInputs llama_policy_inputs(const LlamaParameters& table, int tp, int6
                          .role = role,
                          .layer = layer};
     for (size_t p = 0; p < spec.parts.size(); ++p) {
-      gemm.parts.push_back({role == fp8::GemmRole::output ? "output" : spec.parts[p].name, spec.parts[p].rows, local_rows(spec, p, tp)});
+      gemm.parts.push_back({role == fp8::GemmRole::output ? "output" : spec.parts[p].name, spec.parts[p].rows,
+                            local_rows(spec, p, tp)});
     }
     in.gemms.push_back(std::move(gemm));
   };
   for (size_t l = 0; l < table.blocks.size(); ++l) {
     const LlamaBlockParameters& block = table.blocks[l];
-    for (int parameter : {block.wqkv, block.wo, block.w13, block.w2}) add(parameter, fp8::GemmRole::linear, static_cast<int64_t>(l));
+    for (int parameter : {block.wqkv, block.wo, block.w13, block.w2})
+      add(parameter, fp8::GemmRole::linear, static_cast<int64_t>(l));
   }
   add(table.output, fp8::GemmRole::output, -1);
   return in;
@@ -127,7 +139,8 @@ std::string why_gathered_whole(const fp8::GemmDecision& d) {
   return "";
 }
 
-LlamaFloat8 llama_float8(const LlamaParameters& table, const fp8::Policy& policy, const Float8Config& config, int tp) {
+LlamaFloat8 llama_float8(const LlamaParameters& table, const fp8::Policy& policy, const Float8Config& config,
+                         int tp) {
   return Builder(table, policy, config, tp).build();
 }
 

@@ -9,7 +9,8 @@ namespace ottava {
 
 /// The rows of the policy: every linear layer of the model with its parts, global and local to a rank, and the output
 /// layer. `local_tokens`: of a micro-batch, gathered over tensor-parallel ranks.
-fp8::PolicyInputs llama_policy_inputs(const LlamaParameters& table, int tensor_parallel_size, int64_t local_tokens);
+fp8::PolicyInputs llama_policy_inputs(const LlamaParameters& table, int tensor_parallel_size,
+                                      int64_t local_tokens);
 
 /// What a policy means for the parts of the machine.
 struct LlamaFloat8 {
@@ -20,7 +21,8 @@ struct LlamaFloat8 {
   bool is_on() const { return !state.products.empty(); }
 };
 /// Weights are gathered as bytes where the configuration says so and why_gathered_whole() has no objection.
-LlamaFloat8 llama_float8(const LlamaParameters& table, const fp8::Policy& policy, const Float8Config& config, int tensor_parallel_size);
+LlamaFloat8 llama_float8(const LlamaParameters& table, const fp8::Policy& policy, const Float8Config& config,
+                         int tensor_parallel_size);
 
 /// Why FSDP gathers this weight in the compute type although bytes are asked for; empty if it does not.
 std::string why_gathered_whole(const fp8::GemmDecision& decision);

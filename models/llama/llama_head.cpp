@@ -10,7 +10,12 @@
 namespace ottava {
 
 LlamaHead::LlamaHead(const LlamaConfig& config, int norm, int output, Output precision, Options options)
-    : norm_(norm), output_(output), precision_(std::move(precision)), dim_(config.dim), options_(options), norm_eps_(config.norm_eps) {}
+    : norm_(norm),
+      output_(output),
+      precision_(std::move(precision)),
+      dim_(config.dim),
+      options_(options),
+      norm_eps_(config.norm_eps) {}
 
 LlamaHead::Normalised LlamaHead::normalise(const StepContext& c, ResidualStream in) const {
   StepContext::Scope scope(c, "norm");
@@ -19,7 +24,8 @@ LlamaHead::Normalised LlamaHead::normalise(const StepContext& c, ResidualStream 
   out.x = in.delta ? in.delta : in.sum;
   out.rstd = c.scratch("rstd", DType::f32, {x.rows()});
   Allocation y = c.activation("norm", c.compute, x.shape);
-  RmsNormForward args{.x = x, .weight = c.parameters.weight(norm_), .y = y, .rstd = out.rstd, .eps = norm_eps_};
+  RmsNormForward args{
+      .x = x, .weight = c.parameters.weight(norm_), .y = y, .rstd = out.rstd, .eps = norm_eps_};
   if (in.delta) args.residual = args.sum = in.delta.tensor();
   rms_norm_forward(c.stream, args);
   out.y = c.tensor_parallel.gather_rows(c.stream, c.arena, y, "norm");
@@ -48,7 +54,8 @@ void LlamaHead::softmax(const StepContext& c, const CrossEntropy& chunk) const {
 
 void LlamaHead::chunks(const StepContext& c, const Normalised& in, const Loss& loss, bool backward) const {
   const Tensor y = in.y;
-  const int64_t rows = y.rows(), vocab = c.parameters.shard(output_).slice[0], chunk = std::min(rows, options_.chunk_rows);
+  const int64_t rows = y.rows(), vocab = c.parameters.shard(output_).slice[0],
+                chunk = std::min(rows, options_.chunk_rows);
   const int64_t columns = std::max(vocab, precision_.padded_rows);
   Allocation losses = c.scratch("losses", DType::f32, {rows});
   Allocation logits = c.scratch("logits", DType::f32, {chunk, columns});
@@ -57,7 +64,9 @@ void LlamaHead::chunks(const StepContext& c, const Normalised& in, const Loss& l
   if (backward) dlogits = c.scratch("dlogits", c.compute, {chunk, columns});
   for (int64_t begin = 0; begin < rows; begin += chunk) {
     const int64_t n = std::min(chunk, rows - begin);
-    auto statistic = [&](int64_t i) { return statistics.tensor().slice(i, i + 1).reshape({chunk}).slice(0, n); };
+    auto statistic = [&](int64_t i) {
+      return statistics.tensor().slice(i, i + 1).reshape({chunk}).slice(0, n);
+    };
     CrossEntropyBackward ce{.forward = {.logits = logits.tensor().slice(0, n),
                                         .targets = loss.targets.slice(begin, begin + n),
                                         .row_max = statistic(0),
@@ -85,21 +94,26 @@ void LlamaHead::chunks(const StepContext& c, const Normalised& in, const Loss& l
   sum_into(c.stream, losses, loss.sum);
 }
 
-void LlamaHead::project(const StepContext& c, const Tensor& y, const Tensor& logits, bool keep, Float8Matrix& kept) const {
+void LlamaHead::project(const StepContext& c, const Tensor& y, const Tensor& logits, bool keep,
+                        Float8Matrix& kept) const {
   StepContext::Scope scope(c, "output");
   if (!precision_.float8) {
-    return matmul(c.stream, {.kind = MatmulKind::forward, .a = y, .b = c.parameters.weight(output_), .out = logits});
+    return matmul(c.stream,
+                  {.kind = MatmulKind::forward, .a = y, .b = c.parameters.weight(output_), .out = logits});
   }
   const Float8Product& product = *precision_.float8;
   c.float8->begin_product(c.stream, product.index());  // each chunk has its own scale
-  Float8Matrix x = product.quantize(c, y, Float8Product::Source::x, {.along_columns = true, .along_rows = keep && product.weight_gradient_is_fp8()},
-                                    false, MemoryCategory::scratch);
+  Float8Matrix x =
+      product.quantize(c, y, Float8Product::Source::x,
+                       {.along_columns = true, .along_rows = keep && product.weight_gradient_is_fp8()}, false,
+                       MemoryCategory::scratch);
   product.forward(c, x, logits);
   if (keep && product.weight_gradient_is_fp8()) kept = std::move(x);
 }
 
 // The rows of y have served: their gradient takes their place.
-void LlamaHead::project_backward(const StepContext& c, const Tensor& dlogits, const Float8Matrix& kept, const Tensor& y) const {
+void LlamaHead::project_backward(const StepContext& c, const Tensor& dlogits, const Float8Matrix& kept,
+                                 const Tensor& y) const {
   StepContext::Scope scope(c, "output");
   const Fsdp::Gradient dw = c.parameters.gradient(output_);
   const bool is_padded = dlogits.cols() > dw.tensor.rows();
@@ -109,13 +123,16 @@ void LlamaHead::project_backward(const StepContext& c, const Tensor& dlogits, co
   const bool accumulate = dw.accumulate && !is_padded;
   Float8Matrix dy;
   if (precision_.float8) {
-    dy = precision_.float8->quantize(c, dlogits, Float8Product::Source::dy,
-                                     {.along_columns = true, .along_rows = precision_.float8->weight_gradient_is_fp8()}, false, MemoryCategory::scratch);
+    dy = precision_.float8->quantize(
+        c, dlogits, Float8Product::Source::dy,
+        {.along_columns = true, .along_rows = precision_.float8->weight_gradient_is_fp8()}, false,
+        MemoryCategory::scratch);
   }
   if (precision_.float8 && precision_.float8->weight_gradient_is_fp8()) {
     precision_.float8->weight_gradient(c, dy, kept, out, accumulate);
   } else {
-    matmul(c.stream, {.kind = MatmulKind::weight_gradient, .a = dlogits, .b = y, .out = out, .accumulate = accumulate});
+    matmul(c.stream,
+           {.kind = MatmulKind::weight_gradient, .a = dlogits, .b = y, .out = out, .accumulate = accumulate});
   }
   if (is_padded) {
     const Tensor rows = out.slice(0, dw.tensor.rows());
@@ -126,7 +143,8 @@ void LlamaHead::project_backward(const StepContext& c, const Tensor& dlogits, co
     }
   }
   if (precision_.float8) return precision_.float8->input_gradient(c, dy, y, false);
-  matmul(c.stream, {.kind = MatmulKind::input_gradient, .a = dlogits, .b = c.parameters.weight(output_), .out = y});
+  matmul(c.stream,
+         {.kind = MatmulKind::input_gradient, .a = dlogits, .b = c.parameters.weight(output_), .out = y});
 }
 
 int64_t LlamaHead::float8_products(int64_t tokens) const {
@@ -159,7 +177,8 @@ void LlamaHead::evaluate(const StepContext& c, ResidualStream in, const Loss& lo
 void LlamaHead::logits(const StepContext& c, ResidualStream in, const Tensor& out) const {
   Normalised normalised = normalise(c, std::move(in));
   StepContext::Scope scope(c, "output");
-  matmul(c.stream, {.kind = MatmulKind::forward, .a = normalised.y, .b = c.parameters.weight(output_), .out = out});
+  matmul(c.stream,
+         {.kind = MatmulKind::forward, .a = normalised.y, .b = c.parameters.weight(output_), .out = out});
 }
 
 }  // namespace ottava

@@ -14,7 +14,8 @@ class LlamaHead {
  public:
   struct Options {
     int64_t chunk_rows = 1024;
-    bool loss_parallel = true;  ///< false: each rank gathers the logits of a chunk and works out its softmax alone
+    bool loss_parallel =
+        true;  ///< false: each rank gathers the logits of a chunk and works out its softmax alone
   };
   /// `float8`: the output layer in FP8, on `padded_rows` local rows if that is more than there are.
   struct Output {
@@ -45,8 +46,10 @@ class LlamaHead {
   Normalised normalise(const StepContext& context, ResidualStream in) const;
   void softmax(const StepContext& context, const CrossEntropy& chunk) const;
   void chunks(const StepContext& context, const Normalised& in, const Loss& loss, bool backward) const;
-  void project(const StepContext& context, const Tensor& y, const Tensor& logits, bool keep, Float8Matrix& kept) const;
-  void project_backward(const StepContext& context, const Tensor& dlogits, const Float8Matrix& kept, const Tensor& y) const;
+  void project(const StepContext& context, const Tensor& y, const Tensor& logits, bool keep,
+               Float8Matrix& kept) const;
+  void project_backward(const StepContext& context, const Tensor& dlogits, const Float8Matrix& kept,
+                        const Tensor& y) const;
 
   int norm_, output_;
   Output precision_;

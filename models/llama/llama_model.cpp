@@ -7,16 +7,19 @@
 
 namespace ottava {
 
-LlamaModel::LlamaModel(const LlamaConfig& config, LlamaParameters parameters, Stream& stream, Arena& arena, int tp,
-                       LlamaModelOptions options, const LlamaFloat8& float8)
+LlamaModel::LlamaModel(const LlamaConfig& config, LlamaParameters parameters, Stream& stream, Arena& arena,
+                       int tp, LlamaModelOptions options, const LlamaFloat8& float8)
     : config_(config),
       parameters_(std::move(parameters)),
       options_(std::move(options)),
-      rope_table_(arena.persistent("rope table", DType::f32, {options_.sequence, config.head_dim}, MemoryCategory::data)),
-      head_(config, parameters_.norm, parameters_.output, float8.output, {.chunk_rows = options_.loss_chunk_rows, .loss_parallel = options_.loss_parallel}) {
+      rope_table_(arena.persistent("rope table", DType::f32, {options_.sequence, config.head_dim},
+                                   MemoryCategory::data)),
+      head_(config, parameters_.norm, parameters_.output, float8.output,
+            {.chunk_rows = options_.loss_chunk_rows, .loss_parallel = options_.loss_parallel}) {
   options_.recompute.resize(parameters_.blocks.size(), Recompute::nothing);
   for (size_t i = 0; i < parameters_.blocks.size(); ++i) {
-    blocks_.emplace_back(config, parameters_.blocks[i], tp, float8.blocks.empty() ? LlamaBlockPieces{} : float8.blocks[i]);
+    blocks_.emplace_back(config, parameters_.blocks[i], tp,
+                         float8.blocks.empty() ? LlamaBlockPieces{} : float8.blocks[i]);
   }
   backward_uses_.assign(static_cast<size_t>(parameters_.units), WeightUse::backward);
   for (size_t i = 0; i < blocks_.size(); ++i) {
@@ -43,7 +46,9 @@ Allocation LlamaModel::embed(const StepContext& c, const Tensor& tokens) const {
   StepContext::Scope scope(c, "tok_embeddings");
   Tensor table = c.parameters.weight(parameters_.embedding);
   Allocation x = c.activation("tok_embeddings", c.compute, {tokens.numel(), config_.dim});
-  embedding_forward(c.stream, {.tokens = tokens.reshape({tokens.numel()}), .table = table, .out = x,
+  embedding_forward(c.stream, {.tokens = tokens.reshape({tokens.numel()}),
+                               .table = table,
+                               .out = x,
                                .vocab_begin = table.rows() * c.tensor_parallel.rank()});
   return c.tensor_parallel.reduce_scatter_rows(c.stream, c.arena, x, "tok_embeddings");
 }
@@ -52,8 +57,12 @@ void LlamaModel::embed_backward(const StepContext& c, const Tensor& tokens, cons
   StepContext::Scope scope(c, "tok_embeddings");
   Allocation all = c.tensor_parallel.gather_rows(c.stream, c.arena, dout, "tok_embeddings");
   Tensor dtable = c.parameters.zeroed_gradient(parameters_.embedding);
-  Allocation workspace = c.scratch("embedding.workspace", DType::i32, embedding_backward_workspace(tokens.numel(), dtable.rows()));
-  embedding_backward(c.stream, {.tokens = tokens.reshape({tokens.numel()}), .dout = all, .dtable = dtable, .workspace = workspace,
+  Allocation workspace = c.scratch("embedding.workspace", DType::i32,
+                                   embedding_backward_workspace(tokens.numel(), dtable.rows()));
+  embedding_backward(c.stream, {.tokens = tokens.reshape({tokens.numel()}),
+                                .dout = all,
+                                .dtable = dtable,
+                                .workspace = workspace,
                                 .vocab_begin = dtable.rows() * c.tensor_parallel.rank()});
 }
 
@@ -81,7 +90,8 @@ void LlamaModel::forward_backward(const StepContext& c, const MicroBatch& micro,
   if (config_.tied_embeddings) parameters.unshard(0, WeightUse::both);
   parameters.prefetch(last, 1, backward_uses_);
   Allocation gradient = head_.forward_backward(
-      c, std::move(stream), {.targets = micro.targets.reshape({micro.targets.numel()}), .sum = loss_sum, .grad_scale = grad_scale});
+      c, std::move(stream),
+      {.targets = micro.targets.reshape({micro.targets.numel()}), .sum = loss_sum, .grad_scale = grad_scale});
   if (config_.tied_embeddings) parameters.reshard(0);
   parameters.reshard(last);
   parameters.reduce_gradients(last);
@@ -104,7 +114,8 @@ int64_t LlamaModel::float8_products(int64_t tokens) const {
 }
 
 // Without anything kept for backward.
-ResidualStream LlamaModel::forward_blocks(const StepContext& c, const LlamaBatch& batch, ResidualStream stream) const {
+ResidualStream LlamaModel::forward_blocks(const StepContext& c, const LlamaBatch& batch,
+                                          ResidualStream stream) const {
   for (size_t i = 0; i < blocks_.size(); ++i) {
     const int unit = static_cast<int>(i) + 1;
     c.parameters.unshard(unit);
@@ -125,13 +136,15 @@ void LlamaModel::evaluate(const StepContext& c, const MicroBatch& micro, const T
   stream = forward_blocks(c, batch_of(micro), std::move(stream));
   c.parameters.unshard(last);
   if (config_.tied_embeddings) c.parameters.unshard(0);
-  head_.evaluate(c, std::move(stream), {.targets = micro.targets.reshape({micro.targets.numel()}), .sum = loss_sum});
+  head_.evaluate(c, std::move(stream),
+                 {.targets = micro.targets.reshape({micro.targets.numel()}), .sum = loss_sum});
   if (config_.tied_embeddings) c.parameters.reshard(0);
   c.parameters.reshard(last);
 }
 
 void LlamaModel::generate(const StepContext& c, const Generation& in, const Tensor& logits) const {
-  LlamaBatch batch = batch_of({.tokens = in.tokens, .targets = {}, .document_start = {}, .positions = in.positions});
+  LlamaBatch batch =
+      batch_of({.tokens = in.tokens, .targets = {}, .document_start = {}, .positions = in.positions});
   c.parameters.unshard(0);
   ResidualStream stream{embed(c, in.tokens), {}};
   for (size_t i = 0; i < blocks_.size(); ++i) {

@@ -9,7 +9,7 @@
 namespace ottava {
 
 struct LlamaModelOptions {
-  int64_t sequence = 2048;        ///< longest sequence; rows of the RoPE table
+  int64_t sequence = 2048;  ///< longest sequence; rows of the RoPE table
   int64_t loss_chunk_rows = 1024;
   bool loss_parallel = true;         ///< with tensor parallel: softmax statistics travel instead of logits
   std::vector<Recompute> recompute;  ///< per block; empty: nothing is recomputed
@@ -28,8 +28,8 @@ struct MicroBatch {
 class LlamaModel {
  public:
   /// Takes persistent memory for the RoPE table.
-  LlamaModel(const LlamaConfig& config, LlamaParameters parameters, Stream& stream, Arena& arena, int tensor_parallel_size,
-             LlamaModelOptions options, const LlamaFloat8& float8 = {});
+  LlamaModel(const LlamaConfig& config, LlamaParameters parameters, Stream& stream, Arena& arena,
+             int tensor_parallel_size, LlamaModelOptions options, const LlamaFloat8& float8 = {});
 
   const LlamaConfig& config() const { return config_; }
   /// Forward and backward of one micro-batch: gradients and loss.sum are accumulated.
@@ -41,8 +41,8 @@ class LlamaModel {
   /// Logits f32 [B,V] after the last of `tokens`, which stand at `position` and follow what `caches` (one per block) hold;
   /// T > 1 only at position 0 and with B = 1.
   struct Generation {
-    Tensor tokens;     ///< i32 [B,T]
-    Tensor positions;  ///< i32 [B*T]
+    Tensor tokens;         ///< i32 [B,T]
+    Tensor positions;      ///< i32 [B*T]
     int64_t position = 0;  ///< of the first
     const std::vector<KeyValueCache>& caches;
   };
@@ -54,7 +54,8 @@ class LlamaModel {
  private:
   Allocation embed(const StepContext& context, const Tensor& tokens) const;
   void embed_backward(const StepContext& context, const Tensor& tokens, const Allocation& dout) const;
-  ResidualStream forward_blocks(const StepContext& context, const LlamaBatch& batch, ResidualStream stream) const;
+  ResidualStream forward_blocks(const StepContext& context, const LlamaBatch& batch,
+                                ResidualStream stream) const;
   LlamaBatch batch_of(const MicroBatch& batch) const;
 
   LlamaConfig config_;

@@ -29,8 +29,8 @@ class Table {
                 .role = ParameterRole::norm,
                 .unit = unit});
   }
-  int matrix(int unit, std::string name, std::vector<ParameterPart> parts, int64_t columns, TensorParallel cut,
-             ParameterRole role) {
+  int matrix(int unit, std::string name, std::vector<ParameterPart> parts, int64_t columns,
+             TensorParallel cut, ParameterRole role) {
     return add({.name = std::move(name),
                 .parts = std::move(parts),
                 .columns = columns,
@@ -49,7 +49,8 @@ LlamaBlockParameters add_block(Table& table, const LlamaConfig& c, int64_t layer
   const double deep = 0.02 / std::sqrt(2.0 * static_cast<double>(layer + 1));
   const int64_t q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
   LlamaBlockParameters p;
-  p.attention_norm = table.norm(unit, at + "attention_norm", "attention_norm", hf + "input_layernorm.weight", c.dim);
+  p.attention_norm =
+      table.norm(unit, at + "attention_norm", "attention_norm", hf + "input_layernorm.weight", c.dim);
   p.wqkv = table.matrix(unit, at + "attention.wqkv",
                         {{"wq", hf + "self_attn.q_proj.weight", q, c.heads, normal(0.02)},
                          {"wk", hf + "self_attn.k_proj.weight", kv, c.kv_heads, normal(0.02)},
@@ -67,18 +68,22 @@ LlamaBlockParameters add_block(Table& table, const LlamaConfig& c, int64_t layer
                              .unit = unit});
   }
   if (c.qk_norm) {
-    p.q_norm = table.norm(unit, at + "attention.q_norm", "q_norm", hf + "self_attn.q_norm.weight", c.head_dim);
-    p.k_norm = table.norm(unit, at + "attention.k_norm", "k_norm", hf + "self_attn.k_norm.weight", c.head_dim);
+    p.q_norm =
+        table.norm(unit, at + "attention.q_norm", "q_norm", hf + "self_attn.q_norm.weight", c.head_dim);
+    p.k_norm =
+        table.norm(unit, at + "attention.k_norm", "k_norm", hf + "self_attn.k_norm.weight", c.head_dim);
   }
-  p.wo = table.matrix(unit, at + "attention.wo", {{"wo", hf + "self_attn.o_proj.weight", c.dim, c.dim, normal(deep)}}, q,
+  p.wo = table.matrix(unit, at + "attention.wo",
+                      {{"wo", hf + "self_attn.o_proj.weight", c.dim, c.dim, normal(deep)}}, q,
                       TensorParallel::columns, ParameterRole::linear);
   p.ffn_norm = table.norm(unit, at + "ffn_norm", "ffn_norm", hf + "post_attention_layernorm.weight", c.dim);
   p.w13 = table.matrix(unit, at + "feed_forward.w13",
                        {{"w1", hf + "mlp.gate_proj.weight", c.ffn_dim, c.ffn_dim, normal(0.02)},
                         {"w3", hf + "mlp.up_proj.weight", c.ffn_dim, c.ffn_dim, normal(deep)}},
                        c.dim, TensorParallel::rows, ParameterRole::linear);
-  p.w2 = table.matrix(unit, at + "feed_forward.w2", {{"w2", hf + "mlp.down_proj.weight", c.dim, c.dim, normal(deep)}},
-                      c.ffn_dim, TensorParallel::columns, ParameterRole::linear);
+  p.w2 = table.matrix(unit, at + "feed_forward.w2",
+                      {{"w2", hf + "mlp.down_proj.weight", c.dim, c.dim, normal(deep)}}, c.ffn_dim,
+                      TensorParallel::columns, ParameterRole::linear);
   return p;
 }
 
@@ -87,7 +92,8 @@ LlamaBlockParameters add_block(Table& table, const LlamaConfig& c, int64_t layer
 LlamaParameters llama_parameters(const LlamaConfig& c) {
   LlamaParameters out;
   Table table(out);
-  const Initialisation output = {Initialisation::Kind::truncated_normal, 1 / std::sqrt(static_cast<double>(c.dim)), 3};
+  const Initialisation output = {Initialisation::Kind::truncated_normal,
+                                 1 / std::sqrt(static_cast<double>(c.dim)), 3};
   out.units = static_cast<int>(c.layers) + 2;
   const int last = out.units - 1;
   // N(0,1) embeddings would give logits of standard deviation sqrt(dim) when the output layer shares them.
@@ -97,10 +103,11 @@ LlamaParameters llama_parameters(const LlamaConfig& c) {
                                c.dim, TensorParallel::rows, ParameterRole::embedding);
   for (int64_t layer = 0; layer < c.layers; ++layer) out.blocks.push_back(add_block(table, c, layer));
   out.norm = table.norm(last, "norm", "norm", "model.norm.weight", c.dim);
-  out.output = c.tied_embeddings
-                   ? out.embedding
-                   : table.matrix(last, "output", {{"output", "lm_head.weight", c.vocab_size, c.vocab_size, output}}, c.dim,
-                                  TensorParallel::rows, ParameterRole::output);
+  out.output =
+      c.tied_embeddings
+          ? out.embedding
+          : table.matrix(last, "output", {{"output", "lm_head.weight", c.vocab_size, c.vocab_size, output}},
+                         c.dim, TensorParallel::rows, ParameterRole::output);
   return out;
 }
 

@@ -10,7 +10,8 @@ class Activations {
   Activations(CommStats& out, int ranks, int rank) : out_(out), ranks_(ranks), rank_(rank) {}
 
   void move(Collective collective, int64_t times, int64_t bytes) {
-    for (int64_t i = 0; i < times; ++i) out_.record({collective, "tp", "", bytes, bytes / ranks_ * (ranks_ - 1)});
+    for (int64_t i = 0; i < times; ++i)
+      out_.record({collective, "tp", "", bytes, bytes / ranks_ * (ranks_ - 1)});
   }
   void all_reduce(int64_t count) {
     out_.record({Collective::all_reduce, "tp", "", count * 4, all_reduce_sent(count, 4, ranks_, rank_)});
@@ -25,7 +26,11 @@ class Activations {
 class LayerGathers {
  public:
   LayerGathers(const LlamaStep& step, int64_t dim, Activations& activations)
-      : step_(step), tokens_(step.batch * step.sequence), dim_(dim), whole_(tokens_ * dim * static_cast<int64_t>(size_of(step.compute))), activations_(activations) {}
+      : step_(step),
+        tokens_(step.batch * step.sequence),
+        dim_(dim),
+        whole_(tokens_ * dim * static_cast<int64_t>(size_of(step.compute))),
+        activations_(activations) {}
 
   void column(const ParameterSpec& spec, bool recomputed) {
     const std::vector<const fp8::GemmDecision*> pieces = pieces_of(spec);
@@ -44,7 +49,8 @@ class LayerGathers {
   }
   void row(const ParameterSpec& spec) {
     const fp8::GemmDecision* piece = pieces_of(spec)[0];
-    if (step_.gathers_float8 && piece && piece->recipe && piece->recipe->weight_gradient.is_fp8 && has_one_scale(*piece)) {
+    if (step_.gathers_float8 && piece && piece->recipe && piece->recipe->weight_gradient.is_fp8 &&
+        has_one_scale(*piece)) {
       activations_.all_reduce(1);
       activations_.move(Collective::all_gather, 1, tokens_ * dim_);
     } else {
@@ -53,7 +59,9 @@ class LayerGathers {
   }
 
  private:
-  static bool has_one_scale(const fp8::GemmDecision& d) { return d.recipe->forward.a.granularity == fp8::Granularity::tensor; }
+  static bool has_one_scale(const fp8::GemmDecision& d) {
+    return d.recipe->forward.a.granularity == fp8::Granularity::tensor;
+  }
 
   std::vector<const fp8::GemmDecision*> pieces_of(const ParameterSpec& spec) const {
     if (const fp8::GemmDecision* whole = step_.float8_policy.find(spec.name)) return {whole};
@@ -67,8 +75,10 @@ class LayerGathers {
 
   void forward(const std::vector<const fp8::GemmDecision*>& pieces, bool measures) {
     const bool in_bytes = step_.gathers_float8 && pieces.size() == 1 && pieces[0] && pieces[0]->recipe;
-    const fp8::Granularity granularity = in_bytes ? pieces[0]->recipe->forward.a.granularity : fp8::Granularity::tensor;
-    if (!in_bytes || granularity == fp8::Granularity::block_1x32) return activations_.move(Collective::all_gather, 1, whole_);
+    const fp8::Granularity granularity =
+        in_bytes ? pieces[0]->recipe->forward.a.granularity : fp8::Granularity::tensor;
+    if (!in_bytes || granularity == fp8::Granularity::block_1x32)
+      return activations_.move(Collective::all_gather, 1, whole_);
     if (granularity == fp8::Granularity::tensor && measures) activations_.all_reduce(1);
     activations_.move(Collective::all_gather, 1, tokens_ * dim_);
     if (granularity != fp8::Granularity::tensor) {
@@ -100,20 +110,24 @@ void add_history_traffic(CommStats& out, const fp8::Policy& policy, const Traffi
   const int world = at.shard_size * at.tp_size * layout.replicas;
   if (!delays || world == 1) return;
   const int rank = (at.replica_rank * at.shard_size + at.shard_rank) * at.tp_size + at.tp_rank;
-  out.record({Collective::all_reduce, "world", "", 8 * products, all_reduce_sent(2 * products, 4, world, rank)});
+  out.record(
+      {Collective::all_reduce, "world", "", 8 * products, all_reduce_sent(2 * products, 4, world, rank)});
 }
 
 }  // namespace
 
-std::vector<UnitGatherCounts> llama_gathers(const LlamaConfig& config, const std::vector<Recompute>& recompute) {
-  std::vector<UnitGatherCounts> gathers(static_cast<size_t>(config.layers) + 2, {.total = 2, .forward = 1, .backward = 1});
+std::vector<UnitGatherCounts> llama_gathers(const LlamaConfig& config,
+                                            const std::vector<Recompute>& recompute) {
+  std::vector<UnitGatherCounts> gathers(static_cast<size_t>(config.layers) + 2,
+                                        {.total = 2, .forward = 1, .backward = 1});
   for (size_t i = 0; i < recompute.size(); ++i) gathers[i + 1].forward += recompute[i] == Recompute::block;
   gathers.front() = {.total = config.tied_embeddings ? 2 : 1};
   gathers.back() = {.total = 1, .forward = 1, .backward = 1};
   return gathers;
 }
 
-CommStats llama_traffic(const LlamaConfig& config, const LlamaStep& step, const FsdpOptions& parameters, const TrafficLayout& layout) {
+CommStats llama_traffic(const LlamaConfig& config, const LlamaStep& step, const FsdpOptions& parameters,
+                        const TrafficLayout& layout) {
   CommStats out;
   const LlamaParameters table = llama_parameters(config);
   add_parameter_traffic(out, table.specs, parameters, layout, llama_gathers(config, step.options.recompute));
@@ -121,7 +135,8 @@ CommStats llama_traffic(const LlamaConfig& config, const LlamaStep& step, const 
   const int tp = layout.at.tp_size;
   if (tp == 1) return out;
   Activations activations(out, tp, layout.at.tp_rank);
-  const int64_t tokens = step.batch * step.sequence, bytes = tokens * config.dim * static_cast<int64_t>(size_of(step.compute));
+  const int64_t tokens = step.batch * step.sequence,
+                bytes = tokens * config.dim * static_cast<int64_t>(size_of(step.compute));
   const std::vector<Recompute>& recompute = step.options.recompute;
   const int64_t again = std::count(recompute.begin(), recompute.end(), Recompute::block);
   LayerGathers layers(step, config.dim, activations);

@@ -7,15 +7,16 @@ namespace ottava {
 
 /// How often LlamaModel gathers each unit for one micro-batch: blocks for forward and for backward, the embedding for its
 /// forward (its backward needs no weights) and, tied, for the head, the head once.
-std::vector<UnitGatherCounts> llama_gathers(const LlamaConfig& config, const std::vector<Recompute>& recompute);
+std::vector<UnitGatherCounts> llama_gathers(const LlamaConfig& config,
+                                            const std::vector<Recompute>& recompute);
 
 /// What one rank works on in a step, for the formula below.
 struct LlamaStep {
   int64_t batch = 1, sequence = 2048;  ///< of a micro-batch
   DType compute = DType::bf16;
   LlamaModelOptions options;
-  fp8::Policy float8_policy;           ///< empty without FP8
-  bool gathers_float8 = false;         ///< activations too (quantize.linear.float8.enable_tp_float8_all_gather)
+  fp8::Policy float8_policy;    ///< empty without FP8
+  bool gathers_float8 = false;  ///< activations too (quantize.linear.float8.enable_tp_float8_all_gather)
 };
 
 /// Everything this rank sends in a training step: its parameters' traffic (parallel/traffic.h) and, with t tensor-parallel
@@ -28,6 +29,7 @@ struct LlamaStep {
 ///              those of forward (scales per row or 1x128 along) and of dy where both its products are FP8 with one scale;
 ///              one u32 all-reduce for each scale per tensor. Recipe delayed: the amaxes of all operands, once, over the world
 ///     loss     3 all-reduces of N f32, in chunks;  without loss parallel instead a gather of the logits, N V f32
-CommStats llama_traffic(const LlamaConfig& config, const LlamaStep& step, const FsdpOptions& parameters, const TrafficLayout& layout);
+CommStats llama_traffic(const LlamaConfig& config, const LlamaStep& step, const FsdpOptions& parameters,
+                        const TrafficLayout& layout);
 
 }  // namespace ottava

@@ -15,7 +15,9 @@ void resolve_rope_scaling(LlamaConfig& out, const RopeScalingConfig& given) {
     out.rope_scaling.reset();
     return;
   }
-  if (!given.factor && !given.low_freq_factor && !given.high_freq_factor && !given.original_max_position_embeddings) return;
+  if (!given.factor && !given.low_freq_factor && !given.high_freq_factor &&
+      !given.original_max_position_embeddings)
+    return;
   if (!out.rope_scaling) out.rope_scaling.emplace();
   replace(out.rope_scaling->factor, given.factor);
   replace(out.rope_scaling->low_freq_factor, given.low_freq_factor);
@@ -25,8 +27,8 @@ void resolve_rope_scaling(LlamaConfig& out, const RopeScalingConfig& given) {
 
 }  // namespace
 
-LlamaConfig resolve_model(const ModelConfig& c, const std::optional<LlamaConfig>& base, int64_t tokenizer_vocab,
-                          int64_t sequence) {
+LlamaConfig resolve_model(const ModelConfig& c, const std::optional<LlamaConfig>& base,
+                          int64_t tokenizer_vocab, int64_t sequence) {
   LlamaConfig out = base ? *base : llama_flavor(c.flavor);
   const bool heads_change = c.dim || c.n_heads;
   replace(out.dim, c.dim);
@@ -38,7 +40,8 @@ LlamaConfig resolve_model(const ModelConfig& c, const std::optional<LlamaConfig>
     out.head_dim = *c.head_dim;
   } else if (heads_change) {
     if (out.dim % out.heads != 0) {
-      fail<ConfigError>("model", "dim {} is not a multiple of n_heads {}: set model.head_dim", out.dim, out.heads);
+      fail<ConfigError>("model", "dim {} is not a multiple of n_heads {}: set model.head_dim", out.dim,
+                        out.heads);
     }
     out.head_dim = out.dim / out.heads;
   }
@@ -59,11 +62,15 @@ LlamaConfig resolve_model(const ModelConfig& c, const std::optional<LlamaConfig>
     out.vocab_size = tokenizer_vocab;
   }
   if (out.vocab_size < tokenizer_vocab) {
-    fail<ConfigError>("model", "vocab_size {} is smaller than the tokenizer's {}: ids above it would have no row; leave model.vocab_size out or raise it",
+    fail<ConfigError>("model",
+                      "vocab_size {} is smaller than the tokenizer's {}: ids above it would have no row; "
+                      "leave model.vocab_size out or raise it",
                       out.vocab_size, tokenizer_vocab);
   }
   if (c.max_seq_len && sequence > *c.max_seq_len) {
-    fail<ConfigError>("model", "sequences of {} tokens are longer than model.max_seq_len {}, which RoPE is meant for: lower training.seq_len, or raise model.max_seq_len and set model.rope_scaling",
+    fail<ConfigError>("model",
+                      "sequences of {} tokens are longer than model.max_seq_len {}, which RoPE is meant for: "
+                      "lower training.seq_len, or raise model.max_seq_len and set model.rope_scaling",
                       sequence, *c.max_seq_len);
   }
   validate(out);
