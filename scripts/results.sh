@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes scripts/results.md: the figures of this machine. Takes about five minutes; leave the machine alone meanwhile.
+# Makes scripts/results.md: the figures of this machine. Takes about eight minutes; leave the machine alone meanwhile.
 #   scripts/results.sh [TEXT]       a text to train on; else the sample text of the quickstart
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -30,6 +30,10 @@ for isa in AVX512_CORE_AMX AVX512_CORE_BF16; do
   printf '\n## One process, %s\n' "$isa" >>"$out"
   run build/ottava bench train configs/debug.yaml --steps 3 --training.local_batch_size 8 "${common[@]}"
   run build/ottava bench train configs/llama_60m.yaml --steps 3 --training.local_batch_size 4 --training.global_batch_size 4 "${common[@]}"
+  printf '\n### The same in FP8 (tensorwise), which a CPU emulates exactly\n' >>"$out"
+  fp8=(--model.converters quantize.linear.float8)
+  run build/ottava bench train configs/debug.yaml --steps 3 --training.local_batch_size 8 "${common[@]}" "${fp8[@]}"
+  run build/ottava bench train configs/llama_60m.yaml --steps 3 --training.local_batch_size 4 --training.global_batch_size 4 "${common[@]}" "${fp8[@]}"
 done
 
 printf '\n## Two ranks of one core each against one rank on two cores, same global batch\n' >>"$out"
@@ -48,5 +52,7 @@ printf '\nwall %.2f s, step %.2f s\n' "$(echo "$end - $begin" | bc -l 2>/dev/nul
 
 printf '\n## Tokenizer\n' >>"$out"
 for size in 2256 2560; do run build/ottava tokenizer inspect configs/tokenizers/en-$size --text "$text"; done
+
+printf '\n## FP8 recipes: loss\n\n[fp8_convergence.md](fp8_convergence.md), made by `scripts/fp8_convergence.py`.\n' >>"$out"
 mv "$out" scripts/results.md
 echo "wrote scripts/results.md"
