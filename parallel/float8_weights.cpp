@@ -75,7 +75,8 @@ Float8Weights::Float8Weights(Arena& arena, RankGroups& ranks, const std::vector<
   for (const Entry& e : entries_) {
     if (!is_exchanged(e)) continue;
     columns += e.columns;
-    scratch = std::max(scratch, e.segment_rows * e.columns);
+    // Room for make_column_scales() too: a row in bf16 and its bytes.
+    scratch = std::max(scratch, std::max<int64_t>(e.segment_rows, 3) * e.columns);
   }
   if (columns == 0) return;
   column_amax_ = slots("weight column amaxes", DType::u32, {columns});
@@ -279,13 +280,13 @@ void Float8Weights::make_shard(Stream& stream, size_t i, bool backward_form) {
        {form.straight.bytes.slice(0, x.rows()), all.shape == scales ? all : all.slice(0, scales[0])}, {}, {});
 }
 
-// They do not travel: a rank without rows makes them from a row of zeros.
+// They do not travel: a rank without rows makes them from a row of zeros. In memory of its own: a refresh is not part of
+// every step, so it may ask the arena for nothing.
 void Float8Weights::make_column_scales(Stream& stream, size_t i) {
   const Entry& e = entries_[i];
   const Form& form = e.forms[1];
-  Allocation row = arena_.allocate("zeros", DType::bf16, {1, e.columns}, MemoryCategory::scratch);
-  Allocation bytes =
-      arena_.allocate("zeros.fp8", form.recipe.format, {e.columns, 1}, MemoryCategory::scratch);
+  const Tensor row{turn_scratch_.data, DType::bf16, {1, e.columns}};
+  const Tensor bytes{turn_scratch_.slice(2 * e.columns, 3 * e.columns).data, form.recipe.format, {e.columns, 1}};
   fill_zero(stream, row);
   make(stream, i, form, row, {}, {bytes, form.straight.scale_inverse}, form.column_amax);
 }
