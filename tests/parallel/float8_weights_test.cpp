@@ -335,6 +335,18 @@ TEST_CASE("a step, a load and validation find the weights' own bytes; whatever e
   }
 }
 
+TEST_CASE("bytes are made again without memory that the plan of a step would have to know of") {
+  // Validation may find them stale where the step after it does not: ranks of 8 without rows included.
+  for (const fp8::RecipeName recipe : {fp8::RecipeName::tensorwise, fp8::RecipeName::rowwise, fp8::RecipeName::blockwise}) {
+    on_ranks({recipe, 8, 1, true}, [&](Rank& rank) {
+      rank.fsdp.begin_step();
+      if (rank.is_planning) return;
+      rank.fsdp.weights_changed();
+      CHECK_NOTHROW(rank.fsdp.begin_step());
+    });
+  }
+}
+
 TEST_CASE("a NaN or an infinity in one shard is flagged on every rank that shares the scale, with a full history too") {
   for (const fp8::RecipeName recipe : {fp8::RecipeName::tensorwise, fp8::RecipeName::delayed}) {
     for (float poison : {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
