@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/error.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/matmul.h"
 
@@ -37,7 +38,14 @@ Linear::Linear(std::string name, LinearStyle style, int weight, int bias, std::v
       weight_(weight),
       bias_(bias),
       pieces_(std::move(pieces)),
-      measured_(measured) {}
+      measured_(measured) {
+  if (style_ == LinearStyle::row && bias_ >= 0) {
+    fail<ConfigError>("linear",
+                      "{} has a bias in row style: every tensor-parallel rank would add it to its part of the sum, "
+                      "make it a column-style layer or leave the bias out",
+                      name_);
+  }
+}
 
 int64_t Linear::float8_forward_products() const {
   return std::count_if(pieces_.begin(), pieces_.end(),

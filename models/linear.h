@@ -48,7 +48,8 @@ class Linear {
   struct Measured {
     bool input = false, output_gradient = false;
   };
-  /// `pieces` cover the local rows in order; one without FP8 is the plain layer.
+  /// `pieces` cover the local rows in order; one without FP8 is the plain layer. A row-style layer has no bias (-1), every
+  /// rank would add it: ConfigError.
   Linear(std::string name, LinearStyle style, int weight, int bias, std::vector<LinearPiece> pieces,
          Measured measured);
 

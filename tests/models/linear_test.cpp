@@ -6,10 +6,8 @@
 #include "core/cost.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/matmul.h"
-#include "fp8/recipe.h"
-#include "tests/fp8/reference.h"
+#include "tests/models/linear_reference.h"
 #include "tests/support/catch.h"
-#include "tests/support/tolerance.h"
 #include "tests/support/values.h"
 
 // A layer against the straight-through formula in FP64 on what its operands decode to:
@@ -29,8 +27,6 @@ constexpr int64_t kTokens = 160, kColumns = 192;
 constexpr RowRange kParts[3] = {{0, 160}, {160, 224}, {224, 320}};
 constexpr int64_t kRows = 320;
 
-using Values = std::vector<double>;
-
 /// How each piece runs; one entry: a single product.
 struct Case {
   std::vector<std::optional<RecipeName>> recipes;
@@ -44,87 +40,6 @@ std::vector<ParameterSpec> specs() {
   return {weight, bias};
 }
 
-/// A matrix that a product read, [outer, contraction]: its codes as the product sees them and what they mean.
-struct Operand {
-  std::vector<uint8_t> codes;
-  std::vector<float> inverses;  ///< per element
-  DType format = DType::e4m3;
-  int64_t rows = 0, cols = 0;
-  Values meaning() const {
-    const std::vector<double> table = finite_values(format);
-    Values out(codes.size());
-    for (size_t i = 0; i < codes.size(); ++i) out[i] = (codes[i] & 0x80 ? -1 : 1) * table[codes[i] & 0x7f] * static_cast<double>(inverses[i]);
-    return out;
-  }
-};
-
-Operand read(const fp8::ScaledOperand& q) {
-  const Shape shape = q.matrix.bytes.shape;
-  Operand out{.codes = {}, .inverses = {}, .format = q.matrix.bytes.dtype, .rows = shape.rows(), .cols = shape.cols()};
-  for (int64_t r = 0; r < out.rows; ++r) {
-    for (int64_t c = 0; c < out.cols; ++c) {
-      const auto i = static_cast<size_t>(fp8::scale_index(q.granularity, shape, r, c));
-      out.codes.push_back(q.matrix.bytes.as<uint8_t>()[r * out.cols + c]);
-      out.inverses.push_back(q.granularity == Granularity::block_1x32 ? fp8::decode_e8m0(q.matrix.scale_inverse.as<uint8_t>()[i])
-                                                                      : q.matrix.scale_inverse.as<float>()[i]);
-    }
-  }
-  if (q.contraction == fp8::ScaledOperand::Contraction::outer) {
-    out.codes = test::transposed(out.codes, out.rows, out.cols);
-    out.inverses = test::transposed(out.inverses, out.rows, out.cols);
-    std::swap(out.rows, out.cols);
-  }
-  return out;
-}
-
-struct Product {
-  Values value, magnitude;
-};
-/// a [m,k] b [n,k]^T.
-Product product(const Values& a, const Values& b, int64_t m, int64_t n, int64_t k) {
-  Product p{Values(static_cast<size_t>(m * n)), Values(static_cast<size_t>(m * n))};
-  for (int64_t i = 0; i < m; ++i) {
-    for (int64_t j = 0; j < n; ++j) {
-      double sum = 0, magnitude = 0;
-      for (int64_t l = 0; l < k; ++l) {
-        const double term = a[static_cast<size_t>(i * k + l)] * b[static_cast<size_t>(j * k + l)];
-        sum += term, magnitude += std::abs(term);
-      }
-      p.value[static_cast<size_t>(i * n + j)] = sum;
-      p.magnitude[static_cast<size_t>(i * n + j)] = magnitude;
-    }
-  }
-  return p;
-}
-
-bool agree(const std::vector<float>& got, const Product& want, Tolerance t) {
-  bool is_close = got.size() == want.value.size();
-  for (size_t i = 0; is_close && i < got.size(); ++i) {
-    is_close = std::abs(got[i] - want.value[i]) <= t.stored * std::abs(want.value[i]) + t.arithmetic * want.magnitude[i] + 0x1p-126;
-  }
-  return is_close;
-}
-
-/// The bytes of this matrix by the reference, as an operand with its columns as contraction. `amax_factor`: of a scale that
-/// belongs to another amax.
-Operand reference(const std::vector<float>& values, int64_t rows, int64_t cols, const fp8::OperandRecipe& recipe, double amax_factor = 1) {
-  const bool power = recipe.rounding == fp8::ScaleRounding::down_to_power_of_two;
-  Operand out{.codes = {}, .inverses = {}, .format = recipe.format, .rows = rows, .cols = cols};
-  if (amax_factor == 1) {
-    ReferenceQuantized q = reference_quantize(values, rows, cols, {recipe.format, recipe.granularity, power});
-    out.codes = std::move(q.codes), out.inverses = std::move(q.inverses);
-    return out;
-  }
-  double amax = 0;
-  for (float v : values) amax = std::max(amax, std::abs(static_cast<double>(v)));
-  const float scale = reference_scale(amax * amax_factor, recipe.format, power);
-  const TableEncoder encode(recipe.format);
-  for (float v : values) out.codes.push_back(encode(v * scale)), out.inverses.push_back(1.0f / scale);
-  return out;
-}
-
-bool same(const Operand& a, const Operand& b) { return a.codes == b.codes && a.inverses == b.inverses; }
-
 /// What a layer made, and everything that it made it from.
 struct Outcome {
   std::vector<float> x, dy, w, bias;  ///< rounded to bf16
@@ -136,13 +51,6 @@ struct Outcome {
   int64_t kept_bytes = 0, products = 0;
   bool keeps_x = false;
 };
-
-std::vector<float> download(Stream& stream, const Tensor& t) {
-  std::vector<float> out(static_cast<size_t>(t.numel()));
-  cast(stream, t, view_of(out.data(), t.shape));
-  stream.synchronize();
-  return out;
-}
 
 Outcome run(const Case& what) {
   Outcome out{.x = normal_values(kTokens * kColumns, 1, DType::bf16, 3), .dy = normal_values(kTokens * kRows, 2, DType::bf16, 1e-3f)};
@@ -233,18 +141,6 @@ Outcome run(const Case& what) {
   return out;
 }
 
-std::vector<float> columns_of(const std::vector<float>& all, RowRange columns, int64_t of) {
-  std::vector<float> out;
-  for (size_t r = 0; r < all.size() / static_cast<size_t>(of); ++r) {
-    const auto row = all.begin() + static_cast<int64_t>(r) * of;
-    out.insert(out.end(), row + columns.begin, row + columns.end);
-  }
-  return out;
-}
-std::vector<float> rows_of(const std::vector<float>& all, RowRange rows, int64_t columns) {
-  return {all.begin() + rows.begin * columns, all.begin() + rows.end * columns};
-}
-
 /// The operands of one piece, in high precision too, with their meaning.
 struct Meaning {
   Values x, x_turned, dy, dy_turned, w, w_turned;
@@ -291,12 +187,6 @@ void check_formula(const Case& c) {
       CHECK(std::abs(o.dbias[r] - sum) <= sum_roundoff(kTokens) * magnitude);  // once, and not scaled
     }
   }
-}
-
-std::vector<RecipeName> recipes() {
-  std::vector<RecipeName> out;
-  for (std::string_view name : fp8::recipe_names()) out.push_back(fp8::parse_recipe(name));
-  return out;
 }
 
 }  // namespace
@@ -349,6 +239,15 @@ TEST_CASE("linear: operands are the reference's bytes, and mutants are not") {
     CHECK_FALSE(dx_holds(stale));
     CHECK_FALSE(dx_holds(reference(o.dy, kTokens, kRows, recipe.forward.a)));
   }
+}
+
+TEST_CASE("linear: a row-style layer refuses a bias") {
+  const auto make = [](LinearStyle style, int bias) { return Linear("attention.wo", style, 0, bias, {{.rows = {0, 32}}}, {}); };
+  CHECK_NOTHROW(make(LinearStyle::row, -1));
+  CHECK_NOTHROW(make(LinearStyle::column, 1));
+  CHECK_THROWS_WITH(make(LinearStyle::row, 1),
+                    "[linear] attention.wo has a bias in row style: every tensor-parallel rank would add it to its part of the sum, make it a "
+                    "column-style layer or leave the bias out");
 }
 
 TEST_CASE("linear: what is kept for the weight gradient is a byte per element, or x in high precision") {
