@@ -6,6 +6,7 @@
 #include "apps/available_memory.h"
 #include "apps/float8_speedup.h"
 #include "apps/rehearsal.h"
+#include "core/cuda/blas_plans.h"
 #include "core/cuda/runtime.h"
 #include "core/io/file.h"
 #include "core/log.h"
@@ -23,9 +24,10 @@ constexpr const char* kReduce = "parallelism.fsdp_reduce_every_microbatch";
 constexpr double kUsablePart = 0.8;
 
 std::string circumstances(const Experiment& e, Device device) {
-  return fmt::format("{}, {} x {} sequences of {} tokens on each rank, {}", e.mesh.describe(),
+  return fmt::format("{}, {} x {} sequences of {} tokens on each rank, {}{}", e.mesh.describe(),
                      e.shape.micro_batches, e.shape.batch, e.shape.sequence,
-                     device.type == DeviceType::cuda ? "cuda" : "cpu");
+                     device.type == DeviceType::cuda ? "cuda" : "cpu",
+                     e.sm_budget.products > 0 ? fmt::format(", products on {} SMs", e.sm_budget.products) : "");
 }
 
 // Decisions of the newest checkpoint that has readable ones for these circumstances. A broken checkpoint is
@@ -106,6 +108,7 @@ void decide_float8(Experiment& e, RankGroups& ranks, Device device, const Decisi
   }
   if (ranks.control->rank() == 0) {
     Stream stream = device.type == DeviceType::cuda ? Stream::cuda(device.index) : Stream::cpu();
+    if (e.sm_budget.products > 0) stream.blas_plans().set_sm_count(e.sm_budget.products);
     for (const ProductShape& shape : float8_shapes(e.shape.float8_policy, e.shape.batch * e.shape.sequence)) {
       const std::string name = decision_name(shape);
       const Decisions::Entry* before = saved.find(name);

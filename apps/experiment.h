@@ -6,6 +6,7 @@
 
 #include "apps/config.h"
 #include "apps/decisions.h"
+#include "apps/sm_budget.h"
 #include "apps/training_engine.h"
 #include "core/data/tokenizer/tokenizer.h"
 #include "parallel/mesh.h"
@@ -21,6 +22,7 @@ struct Experiment {
   Decisions decisions;       ///< apps/decide.h
   int64_t global_batch = 0;  ///< sequences per optimizer step, all ranks
   std::optional<int> compute_capability;
+  SmBudget sm_budget = {};  ///< apps/sm_budget.h
   int64_t tokens_per_step() const { return global_batch * shape.sequence; }
 };
 

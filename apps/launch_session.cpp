@@ -35,6 +35,7 @@ void work(const Config& config, Device device, World& world, const std::function
   if (device.type == DeviceType::cuda) capability = cuda::compute_capability(device.index);
   Experiment experiment = resolve_experiment(config, load_tokenizer(config), world.launch.world_size, capability);
   RankGroups ranks(world.share_control(), world.share_tensors(), experiment.mesh);
+  experiment.sm_budget = decide_sm_budget(config.comm.sm_budget, device, *ranks.world, experiment.mesh);
   Session session{std::move(experiment), ranks, device};
   body(session);
 }
@@ -49,9 +50,11 @@ int run_session(const Config& config, const std::function<void(Session&)>& body)
     if (config.training.threads > 0) set_parallel_threads(static_cast<int>(config.training.threads));
     if (config.debug.deterministic) pin_nccl_algorithms();
     const Device device = device_of_rank(config, launch);
+    check_sm_budget(config.comm.sm_budget, device);
     run_rank(launch,
              {.init_timeout_seconds = static_cast<double>(config.comm.init_timeout_seconds),
               .backend = config.comm.backend,
+              .max_ctas = static_cast<int>(config.comm.sm_budget),
               .device = device},
              [&](World& world) { work(config, device, world, body); });
   } catch (const std::exception& error) {

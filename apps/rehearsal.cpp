@@ -59,6 +59,7 @@ void rehearse(Experiment& experiment, const StepPlan& plan, Stream& stream, Rank
     fail<ConfigError>("decisions", "{}", complaint);
   }
   cuda::BlasPlans& plans = stream.blas_plans();
+  plans.set_sm_count(experiment.sm_budget.products);
   plans.adopt(to_choices(experiment.decisions));
   plans.select(cuda::BlasPlans::Selection::fastest);
   step_and_validate(experiment.shape, plan, stream, ranks);

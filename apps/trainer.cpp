@@ -99,6 +99,7 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
   engine_ = std::make_unique<TrainingEngine>(shape, stream_, *arena_, ranks, plan_.matmul_workspace_bytes);
   const GraphUse graphs = decide_graphs(c.training.cuda_graphs, device, *ranks.world);
   log::info("CUDA graphs: {}", graphs.reason);
+  if (device.type == DeviceType::cuda && !experiment_.sm_budget.reason.empty()) log::info("SM budget: {}", experiment_.sm_budget.reason);
   if (graphs.on) engine_->graphs().enable(*ranks.world);
   if (loss_scale_.is_dynamic()) state_.loss_scale = loss_scale_.state();
   checkpoints_->load(*engine_, state_);

@@ -11,6 +11,7 @@ namespace ottava {
 struct CommConfig {
   int64_t init_timeout_seconds = 300, train_timeout_seconds = 100;
   std::string backend = "auto";
+  int64_t sm_budget = 0;
   bool operator==(const CommConfig&) const = default;
 };
 

@@ -70,7 +70,8 @@ void connect(World& world, const WorldRequest& request) {
                                           Ledger::Options{.last_seconds = request.last_seconds});
   if (!wants_nccl(request)) return;
   require_own_gpus(bootstrap.all_gather(gpu_identity(request.device.index)));
-  world.device = nccl::make_world(bootstrap, world.control->shared_state(), request.device.index);
+  world.device = nccl::make_world(bootstrap, world.control->shared_state(),
+                                  {.gpu = request.device.index, .max_ctas = request.max_ctas});
 }
 
 }  // namespace

@@ -31,6 +31,7 @@ struct World {
 struct WorldRequest {
   double init_timeout_seconds = 300;
   std::string backend = "auto";  ///< comm.backend: "auto", "mpi", "tcp", "nccl"
+  int max_ctas = 0;              ///< for NCCL: comm.sm_budget
   Device device;                 ///< the training device of this rank
   double last_seconds = 20;      ///< after a failure, how long this rank may take to end before it is ended
 };

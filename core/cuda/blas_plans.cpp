@@ -7,6 +7,7 @@
 #include <map>
 
 #include "core/cuda/cublaslt_library.h"
+#include "core/cuda/runtime.h"
 
 namespace ottava::cuda {
 namespace {
@@ -60,6 +61,7 @@ uint32_t alignment_of(const void* p) {
 struct Key {
   BlasProblem problem;
   uint32_t a_alignment, b_alignment, d_alignment;
+  int32_t sm_count;  ///< 0: all of the GPU's
   auto operator<=>(const Key&) const = default;
 };
 
@@ -89,7 +91,8 @@ struct Preference {
   Preference(const Preference&) = delete;
 };
 
-void describe(Plan& plan, const BlasProblem& p) {
+void describe(Plan& plan, const Key& key) {
+  const BlasProblem& p = key.problem;
   const CublasLt& lt = cublaslt();
   auto layout = [&](cublasLtMatrixLayout_t& handle, DType type, int64_t rows, int64_t cols, int64_t ld) {
     check(lt.layout_create(&handle, type_of(type), static_cast<uint64_t>(rows), static_cast<uint64_t>(cols), ld),
@@ -104,6 +107,7 @@ void describe(Plan& plan, const BlasProblem& p) {
   set(CUBLASLT_MATMUL_DESC_TRANSA, a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(CUBLASLT_MATMUL_DESC_TRANSB, b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
   if (p.sums == BlasProblem::Sums::fast) set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{1});
+  if (key.sm_count > 0) set(CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, key.sm_count);
   if (p.a_scale != BlasProblem::Scale::none) set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode_of(p.a_scale));
   if (p.b_scale != BlasProblem::Scale::none) set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode_of(p.b_scale));
   layout(plan.a, p.a, a_transposed ? p.k : p.m, a_transposed ? p.m : p.k, p.lda);
@@ -134,8 +138,9 @@ namespace {
 // What to_string leaves out tells problems apart too.
 std::string text_of(const Key& key) {
   const BlasProblem& p = key.problem;
-  return fmt::format("{}{} ld {} {} {} aligned {} {} {}", to_string(p), p.sums == BlasProblem::Sums::fast ? " fast" : "", p.lda, p.ldb,
-                     p.ldd, key.a_alignment, key.b_alignment, key.d_alignment);
+  return fmt::format("{}{} ld {} {} {} aligned {} {} {}{}", to_string(p), p.sums == BlasProblem::Sums::fast ? " fast" : "", p.lda, p.ldb,
+                     p.ldd, key.a_alignment, key.b_alignment, key.d_alignment,
+                     key.sm_count > 0 ? fmt::format(" on {} SMs", key.sm_count) : "");
 }
 
 cublasLtMatmulAlgo_t parse_algorithm(const BlasPlans::Choice& choice) {
@@ -160,6 +165,7 @@ struct BlasPlans::State {
   int device;
   cublasLtHandle_t handle = nullptr;
   Tensor workspace{nullptr, DType::u8, {0}};
+  int32_t sm_count = 0;
   bool latched = false;
   std::map<Key, Plan> plans;
 
@@ -239,7 +245,7 @@ Plan& BlasPlans::State::find(Stream& stream, const Key& key, const BlasOperands&
   auto [it, is_new] = plans.try_emplace(key);
   Plan& plan = it->second;
   try {
-    describe(plan, p);
+    describe(plan, key);
     set_scales(plan, p, operands);
     const auto known = adopted.find(text_of(key));
     if (known != adopted.end() && takes(plan, known->second)) {
@@ -266,12 +272,20 @@ void BlasPlans::set_workspace(const Tensor& workspace) {
   state_->workspace = workspace;
 }
 
+void BlasPlans::set_sm_count(int sms) {
+  if (const int all = cuda::sm_count(state_->device); sms < 0 || sms > all) {
+    fail<DeviceError>(kOp, "products cannot be planned for {} SMs: GPU {} has {}", sms, state_->device, all);
+  }
+  state_->sm_count = sms;
+}
+
 void BlasPlans::select(Selection selection) { state_->selection = selection; }
 void BlasPlans::latch() { state_->latched = true; }
 size_t BlasPlans::size() const { return state_->plans.size(); }
 
 void BlasPlans::run(Stream& stream, const BlasProblem& problem, const BlasOperands& operands) {
-  const Key key{problem, alignment_of(operands.a), alignment_of(operands.b), alignment_of(operands.d)};
+  const Key key{problem, alignment_of(operands.a), alignment_of(operands.b), alignment_of(operands.d),
+                state_->sm_count};
   Plan& plan = state_->find(stream, key, operands);
   set_scales(plan, problem, operands);
   state_->run(stream, plan, problem, operands);

@@ -50,6 +50,9 @@ class BlasPlans {
 
   /// u8, 256-byte aligned; plans made for another size are dropped.
   void set_workspace(const Tensor& workspace);
+  /// SMs for which products are planned from here on: fewer than the GPU has where collectives run beside them. 0: all.
+  /// Plans for another number stay and are not used. Throws DeviceError for more than the GPU has.
+  void set_sm_count(int sms);
   /// Runs the product on the stream. Throws DeviceError when the library is missing or has no algorithm, and, once latched,
   /// for a problem without a plan.
   void run(Stream& stream, const BlasProblem& problem, const BlasOperands& operands);
@@ -63,7 +66,7 @@ class BlasPlans {
 
   /// An algorithm as text, for another run or rank with the same library and GPU.
   struct Choice {
-    std::string problem;    ///< with strides and alignments
+    std::string problem;    ///< with strides, alignments and, where not all, SMs
     std::string algorithm;  ///< hexadecimal
     double milliseconds = 0;  ///< 0: not measured here
     int candidates = 0;       ///< measured; 0: proposed by the library or adopted

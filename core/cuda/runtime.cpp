@@ -138,5 +138,10 @@ int compute_capability(int device) {
   check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "cudaDeviceGetAttribute");
   return major * 10 + minor;
 }
+int sm_count(int device) {
+  int count = 0;
+  check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
+  return count;
+}
 
 }  // namespace ottava::cuda

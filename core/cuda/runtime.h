@@ -41,5 +41,6 @@ MemoryInfo memory_info(int device);
 std::string device_name(int device);
 /// 90 for sm_90.
 int compute_capability(int device);
+int sm_count(int device);
 
 }  // namespace ottava::cuda

@@ -31,10 +31,12 @@ void graph_destroy(void*) noexcept {}
 MemoryInfo memory_info(int) { absent(); }
 std::string device_name(int) { absent(); }
 int compute_capability(int) { absent(); }
+int sm_count(int) { absent(); }
 BlasPlans* create_blas_plans(int) { absent(); }
 void destroy_blas_plans(BlasPlans*) noexcept {}
 void BlasPlans::select(Selection) { absent(); }
 void BlasPlans::latch() { absent(); }
+void BlasPlans::set_sm_count(int) { absent(); }
 size_t BlasPlans::size() const { absent(); }
 std::vector<BlasPlans::Choice> BlasPlans::choices() const { absent(); }
 void BlasPlans::adopt(const std::vector<Choice>&) { absent(); }

@@ -5,7 +5,7 @@ namespace ottava::nccl {
 
 bool available() { return false; }
 
-std::unique_ptr<Communicator> make_world(Bootstrap&, std::shared_ptr<RankState>, int) {
+std::unique_ptr<Communicator> make_world(Bootstrap&, std::shared_ptr<RankState>, WorldOptions) {
   fail<CommError>("nccl", "this binary was built without NCCL: use comm.backend mpi, or build with nccl.h and libnccl");
 }
 

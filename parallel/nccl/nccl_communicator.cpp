@@ -38,15 +38,26 @@ char* at(const Tensor& tensor, int64_t element) {
   return static_cast<char*>(tensor.data) + element * static_cast<int64_t>(size_of(tensor.dtype));
 }
 
+// Every library that has ncclCommSplit (2.18) knows the limits, so the environment need not say them.
+ncclConfig_t configuration(WorldOptions options) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;  // a call that hangs can be aborted
+  if (options.max_ctas > 0) {
+    config.minCTAs = 1;
+    config.maxCTAs = options.max_ctas;
+  }
+  return config;
+}
+
 class NcclCommunicator final : public Communicator {
  public:
-  NcclCommunicator(Members members, std::shared_ptr<NcclRank> rank, std::shared_ptr<Handle> handle, int gpu)
+  NcclCommunicator(Members members, std::shared_ptr<NcclRank> rank, std::shared_ptr<Handle> handle, WorldOptions options)
       : Communicator(std::move(members), rank->shared_state()), nccl_(std::move(rank)), handle_(std::move(handle)),
-        gpu_(gpu), ready_(Device{DeviceType::cuda, gpu}) {}
+        options_(options), ready_(Device{DeviceType::cuda, options.gpu}) {}
   ~NcclCommunicator() override {
     if (handle_.use_count() <= 2) nccl_->release(handle_);  // this one's and the watching thread's
   }
-  static std::unique_ptr<Communicator> world(Bootstrap& bootstrap, std::shared_ptr<RankState> state, int gpu);
+  static std::unique_ptr<Communicator> world(Bootstrap& bootstrap, std::shared_ptr<RankState> state, WorldOptions options);
   std::string_view transport() const override { return "nccl"; }
   bool overlaps() const override { return true; }
   bool can_be_recorded() const override { return true; }
@@ -63,7 +74,7 @@ class NcclCommunicator final : public Communicator {
 
   std::shared_ptr<NcclRank> nccl_;
   std::shared_ptr<Handle> handle_;
-  int gpu_;
+  WorldOptions options_;
   Event ready_;
   std::array<std::shared_ptr<Event>, kEvents> done_;
 };
@@ -81,7 +92,7 @@ void NcclCommunicator::issue(Stream& stream, uint64_t ticket, std::vector<Collec
   check(ncclGroupEnd(), "ncclGroupEnd");
   nccl_->settle(handle_, "ncclGroupEnd");
   std::shared_ptr<Event>& done = done_[ticket % kEvents];
-  if (!done || done.use_count() > 1) done = std::make_shared<Event>(Device{DeviceType::cuda, gpu_});
+  if (!done || done.use_count() > 1) done = std::make_shared<Event>(Device{DeviceType::cuda, options_.gpu});
   done->record(own);
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   cudaStreamIsCapturing(static_cast<cudaStream_t>(stream.native()), &capture);
@@ -143,7 +154,7 @@ void NcclCommunicator::enqueue(const CollectiveCall& call) {
 
 // The watch sees the graph as one call: its end says that the collectives in it have ended.
 void NcclCommunicator::graph_launched(Stream& stream, std::string_view name, int64_t calls) {
-  auto done = std::make_shared<Event>(Device{DeviceType::cuda, gpu_});
+  auto done = std::make_shared<Event>(Device{DeviceType::cuda, options_.gpu});
   done->record(stream);
   nccl_->issued({done, Collective::graph, axis(), std::string(name), calls});
 }
@@ -160,7 +171,7 @@ bool NcclCommunicator::is_done(uint64_t ticket) {
 std::unique_ptr<Communicator> NcclCommunicator::make_split(Members members) {
   std::shared_ptr<Handle> handle = handle_;  // a group of everybody needs no second set of NCCL's buffers
   if (members.world_ranks != world_ranks()) handle = split_handle(members.world_ranks[0], members.rank);
-  return std::make_unique<NcclCommunicator>(std::move(members), nccl_, std::move(handle), gpu_);
+  return std::make_unique<NcclCommunicator>(std::move(members), nccl_, std::move(handle), options_);
 }
 
 // Every rank of the parent takes part in ncclCommSplit.
@@ -168,8 +179,7 @@ void NcclCommunicator::stay_out_of_split() { split_handle(NCCL_SPLIT_NOCOLOR, 0)
 
 std::shared_ptr<Handle> NcclCommunicator::split_handle(int color, int key) {
   auto handle = std::make_shared<Handle>();
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
+  ncclConfig_t config = configuration(options_);
   config.splitShare = 1;
   check(ncclCommSplit(handle_->comm, color, key, &handle->comm, &config), "ncclCommSplit");
   nccl_->settle(handle_, "ncclCommSplit");
@@ -179,16 +189,16 @@ std::shared_ptr<Handle> NcclCommunicator::split_handle(int color, int key) {
   return handle;
 }
 
-std::unique_ptr<Communicator> NcclCommunicator::world(Bootstrap& bootstrap, std::shared_ptr<RankState> state, int gpu) {
+std::unique_ptr<Communicator> NcclCommunicator::world(Bootstrap& bootstrap, std::shared_ptr<RankState> state,
+                                                      WorldOptions options) {
   ncclUniqueId id{};
   if (bootstrap.rank() == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId");
   std::string mine = bootstrap.rank() == 0 ? std::string(id.internal, sizeof id.internal) : std::string();
   std::string shared = bootstrap.all_gather(mine)[0];
   std::memcpy(id.internal, shared.data(), sizeof id.internal);
-  auto rank = std::make_shared<NcclRank>(std::move(state), gpu);
+  auto rank = std::make_shared<NcclRank>(std::move(state), options.gpu);
   auto handle = std::make_shared<Handle>();
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
+  ncclConfig_t config = configuration(options);
   check(ncclCommInitRankConfig(&handle->comm, bootstrap.size(), id, bootstrap.rank(), &config),
         "ncclCommInitRankConfig");
   rank->settle(handle, "ncclCommInitRankConfig");
@@ -196,15 +206,15 @@ std::unique_ptr<Communicator> NcclCommunicator::world(Bootstrap& bootstrap, std:
   std::vector<int> ranks(static_cast<size_t>(bootstrap.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
   Members members{"world", std::move(ranks), bootstrap.rank()};
-  return std::make_unique<NcclCommunicator>(std::move(members), std::move(rank), std::move(handle), gpu);
+  return std::make_unique<NcclCommunicator>(std::move(members), std::move(rank), std::move(handle), options);
 }
 
 }  // namespace
 
 bool available() { return true; }
 
-std::unique_ptr<Communicator> make_world(Bootstrap& bootstrap, std::shared_ptr<RankState> state, int gpu) {
-  return NcclCommunicator::world(bootstrap, std::move(state), gpu);
+std::unique_ptr<Communicator> make_world(Bootstrap& bootstrap, std::shared_ptr<RankState> state, WorldOptions options) {
+  return NcclCommunicator::world(bootstrap, std::move(state), options);
 }
 
 }  // namespace ottava::nccl

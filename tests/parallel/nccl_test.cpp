@@ -47,7 +47,7 @@ TEST_CASE("two ranks on one GPU are refused by NCCL") {
   CHECK_THROWS_WITH(run_thread_ranks({.ranks = 2, .timeout_seconds = 20},
                                      [](Communicator& control) {
                                        CommunicatorBootstrap bootstrap(control);
-                                       nccl::make_world(bootstrap, control.shared_state(), 0);
+                                       nccl::make_world(bootstrap, control.shared_state(), {.gpu = 0});
                                      }),
                     Contains("Duplicate GPU detected"));
 }

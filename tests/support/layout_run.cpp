@@ -159,7 +159,7 @@ LayoutCurve train_on(const TrainingShape& whole, const Layout& layout, int steps
 void run_nccl_mesh(const Layout& layout, const std::function<void(std::unique_ptr<RankGroups>, int rank)>& body) {
   run_thread_ranks({.ranks = layout.world_size()}, [&](Communicator& control) {
     CommunicatorBootstrap bootstrap(control);
-    auto world = nccl::make_world(bootstrap, control.shared_state(), control.rank());
+    auto world = nccl::make_world(bootstrap, control.shared_state(), {.gpu = control.rank()});
     body(std::make_unique<RankGroups>(control.split("world", everyone(layout)), std::move(world), layout.mesh()), control.rank());
   });
 }

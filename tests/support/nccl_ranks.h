@@ -10,6 +10,7 @@ namespace ottava::test {
 struct NcclRanks {
   int ranks = 1;
   double timeout_seconds = 60;
+  int max_ctas = 0;
 };
 void run_nccl_ranks(const NcclRanks& options, const std::function<void(Communicator& control, Communicator& world)>& body);
 

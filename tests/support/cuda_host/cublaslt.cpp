@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "core/bf16.h"
@@ -30,6 +31,7 @@ struct Description {
   int8_t fast_accumulation = 0;
   int32_t a_scale_mode = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F, b_scale_mode = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
   const void *a_scale = nullptr, *b_scale = nullptr;
+  int32_t sm_count = 0;  // the target; 0: all
 };
 struct Layout {
   cudaDataType_t type;
@@ -46,11 +48,13 @@ struct Found {
   Layout a, b, d;
   cublasOperation_t transpose_a, transpose_b;
   int32_t a_scale_mode, b_scale_mode;
+  int32_t sm_count;
   uint64_t workspace;
   uint32_t alignment[4];
 };
 std::mutex found_mutex;  // ranks are threads
 std::vector<Found> found;
+std::vector<int> sm_counts;
 
 // The library's handles are pointers to types that it keeps to itself.
 template <class T, class H>
@@ -122,6 +126,7 @@ float scale_of(int32_t mode, const void* scales, uint64_t outer, uint64_t k, uin
 const char* objection(const Description& desc, const Layout& a, const Layout& b, const Layout& d) {
   const bool ta = desc.transpose_a == CUBLAS_OP_T, tb = desc.transpose_b == CUBLAS_OP_T;
   const uint64_t m = ta ? a.cols : a.rows, k = ta ? a.rows : a.cols, n = tb ? b.rows : b.cols;
+  if (desc.sm_count < 0 || desc.sm_count > kSmCount) return "a target of more SMs than the GPU has";
   if (desc.compute != CUBLAS_COMPUTE_32F || desc.scale_type != CUDA_R_32F) return "sums and factors must be f32";
   if ((tb ? b.cols : b.rows) != k || d.rows != m || d.cols != n) return "shapes do not fit";
   for (const Layout* x : {&a, &b, &d}) {
@@ -240,6 +245,7 @@ cublasStatus_t desc_set(cublasLtMatmulDesc_t handle, cublasLtMatmulDescAttribute
   switch (attribute) {
     case CUBLASLT_MATMUL_DESC_TRANSA: return set(desc.transpose_a);
     case CUBLASLT_MATMUL_DESC_TRANSB: return set(desc.transpose_b);
+    case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET: return set(desc.sm_count);
     case CUBLASLT_MATMUL_DESC_FAST_ACCUM: return set(desc.fast_accumulation);
     case CUBLASLT_MATMUL_DESC_A_SCALE_MODE: return set(desc.a_scale_mode);
     case CUBLASLT_MATMUL_DESC_B_SCALE_MODE: return set(desc.b_scale_mode);
@@ -291,7 +297,7 @@ cublasStatus_t heuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc_handle, cub
     }
   }
   Found entry{as<Layout>(a),     as<Layout>(b),     as<Layout>(d),        desc.transpose_a, desc.transpose_b,
-              desc.a_scale_mode, desc.b_scale_mode, preference.workspace, {}};
+              desc.a_scale_mode, desc.b_scale_mode, desc.sm_count,      preference.workspace, {}};
   std::copy(std::begin(preference.alignment), std::end(preference.alignment), entry.alignment);
   const std::lock_guard lock(found_mutex);
   const size_t index = found.size();
@@ -314,7 +320,8 @@ cublasStatus_t algorithm_check(cublasLtHandle_t, cublasLtMatmulDesc_t desc_handl
   if (algo->data[0] >= found.size() || algo->data[1] >= static_cast<uint64_t>(kAlgorithms)) return CUBLAS_STATUS_NOT_SUPPORTED;
   const Found& plan = found[algo->data[0]];
   if (!(plan.a == as<Layout>(a) && plan.b == as<Layout>(b) && plan.d == as<Layout>(d)) || plan.transpose_a != desc.transpose_a ||
-      plan.transpose_b != desc.transpose_b || plan.a_scale_mode != desc.a_scale_mode || plan.b_scale_mode != desc.b_scale_mode) {
+      plan.transpose_b != desc.transpose_b || plan.a_scale_mode != desc.a_scale_mode || plan.b_scale_mode != desc.b_scale_mode ||
+      plan.sm_count != desc.sm_count) {
     return CUBLAS_STATUS_NOT_SUPPORTED;
   }
   result->workspaceSize = plan.workspace;
@@ -334,12 +341,13 @@ cublasStatus_t matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc_handle,
     const std::lock_guard lock(found_mutex);
     if (!handle || index >= found.size()) return refuse(CUBLAS_STATUS_NOT_INITIALIZED, "no handle or no algorithm");
     plan = found[index];
+    sm_counts.push_back(desc.sm_count);
   }
   const Layout &la = as<Layout>(a_layout), &lb = as<Layout>(b_layout), &ld = as<Layout>(d_layout);
   if (const char* reason = objection(desc, la, lb, ld)) return refuse(CUBLAS_STATUS_NOT_SUPPORTED, reason);
   if (!(plan.a == la && plan.b == lb && plan.d == ld) || plan.transpose_a != desc.transpose_a ||
       plan.transpose_b != desc.transpose_b || plan.a_scale_mode != desc.a_scale_mode ||
-      plan.b_scale_mode != desc.b_scale_mode) {
+      plan.b_scale_mode != desc.b_scale_mode || plan.sm_count != desc.sm_count) {
     return refuse(CUBLAS_STATUS_NOT_SUPPORTED, "the algorithm was made for another problem");
   }
   if (!aligned(a, plan.alignment[0]) || !aligned(b, plan.alignment[1]) || !aligned(d, plan.alignment[3])) {
@@ -368,6 +376,12 @@ cublasStatus_t matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc_handle,
 }
 
 }  // namespace
+
+std::vector<int> matmul_sm_counts() {
+  const std::lock_guard lock(found_mutex);
+  return std::exchange(sm_counts, {});
+}
+
 }  // namespace ottava::cuda_host
 
 namespace ottava::cuda {

@@ -65,6 +65,9 @@ bool next_copy(unsigned pending, AsyncCopy& copy);
 /// __threadfence: orders everything before any fence with everything after a later one (more than CUDA promises).
 void fence();
 
+/// Streaming multiprocessors that the GPUs say they have.
+constexpr int kSmCount = 4;
+
 /// One kernel call. `run` calls the kernel with the stored arguments, `drop` frees them.
 struct Call {
   const void* kernel;

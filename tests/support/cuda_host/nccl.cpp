@@ -45,7 +45,7 @@ struct Clique {
 
 struct ncclComm {
   std::shared_ptr<ottava::cuda_host::Clique> clique;  ///< null until a split is complete
-  int rank = 0, gpu = 0;
+  int rank = 0, gpu = 0, max_ctas = 0;
   bool is_aborted = false, is_destroyed = false;
   uint64_t splits = 0;
   int visits = 0;    ///< groups under way
@@ -252,9 +252,22 @@ void join(ncclComm_t comm, std::shared_ptr<Clique> clique, int rank) {
   c.joined++;
 }
 
-ncclComm_t new_communicator() {
+constexpr int kMostCtas = 64;
+
+/// Why NCCL would refuse the configuration, or null.
+const char* objection(const ncclConfig_t* config) {
+  if (!config || config->blocking != 0) return "communicators are made with blocking = 0: a call that hangs can then be ended";
+  if (config->maxCTAs != NCCL_CONFIG_UNDEF_INT) {
+    if (config->minCTAs < 1 || config->maxCTAs < config->minCTAs || config->maxCTAs > kMostCtas) return "minCTAs and maxCTAs are not 1 <= min <= max <= 64";
+  }
+  return nullptr;
+}
+int limit_of(const ncclConfig_t& config) { return config.maxCTAs == NCCL_CONFIG_UNDEF_INT ? 0 : config.maxCTAs; }
+
+ncclComm_t new_communicator(const ncclConfig_t& config) {
   communicators.push_back(std::make_unique<ncclComm>());
   communicators.back()->gpu = current_gpu();
+  communicators.back()->max_ctas = limit_of(config);
   return communicators.back().get();
 }
 
@@ -282,11 +295,11 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
   auto lock = lock_layer();
-  if (!config || config->blocking != 0) return refuse(ncclInvalidArgument, "communicators are made with blocking = 0: a call that hangs can then be ended");
+  if (const char* reason = objection(config)) return refuse(ncclInvalidArgument, reason);
   if (rank < 0 || rank >= ranks) return refuse(ncclInvalidArgument, "no such rank");
   auto& clique = cliques[id.internal];
   if (!clique) clique = std::make_shared<Clique>(ranks);
-  *comm = new_communicator();
+  *comm = new_communicator(*config);
   join(*comm, clique, rank);
   if (clique->joined == ranks) cliques.erase(id.internal);
   return ncclInProgress;
@@ -294,8 +307,9 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
 
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* out, ncclConfig_t* config) {
   auto lock = lock_layer();
-  if (!config || config->blocking != 0) return refuse(ncclInvalidArgument, "communicators are made with blocking = 0");
-  *out = color == NCCL_SPLIT_NOCOLOR ? nullptr : new_communicator();
+  if (const char* reason = objection(config)) return refuse(ncclInvalidArgument, reason);
+  if (limit_of(*config) != comm->max_ctas) return refuse(ncclInvalidArgument, "a part of a communicator takes other CTAs than the whole");
+  *out = color == NCCL_SPLIT_NOCOLOR ? nullptr : new_communicator(*config);
   Clique::Split& split = comm->clique->splits[comm->splits++];
   if (*out) split.colors[color].emplace_back(key, *out);
   if (++split.asked == static_cast<int>(comm->clique->members.size())) make_groups(split);
@@ -392,6 +406,15 @@ const char* ncclGetLastError(ncclComm_t) { return last_error.c_str(); }
 }  // extern "C"
 
 namespace ottava::cuda_host {
+
+std::vector<int> nccl_cta_limits() {
+  auto lock = lock_layer();
+  std::vector<int> limits;
+  for (const auto& comm : communicators) {
+    if (!comm->is_destroyed) limits.push_back(comm->max_ctas);
+  }
+  return limits;
+}
 
 void break_network() {
   auto lock = lock_layer();

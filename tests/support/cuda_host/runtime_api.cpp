@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 
+#include "execution.h"
 #include "graphs.h"
 #include "memory.h"
 #include "sanitizer.h"
@@ -193,7 +194,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   switch (attribute) {
-    case cudaDevAttrMultiProcessorCount: *value = 4; return cudaSuccess;
+    case cudaDevAttrMultiProcessorCount: *value = kSmCount; return cudaSuccess;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = static_cast<int>(kSharedAtMost); return cudaSuccess;
     case cudaDevAttrComputeCapabilityMajor: *value = settings().capability / 10; return cudaSuccess;
     case cudaDevAttrComputeCapabilityMinor: *value = settings().capability % 10; return cudaSuccess;

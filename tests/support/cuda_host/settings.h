@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace ottava::cuda_host {
 
@@ -24,6 +25,10 @@ struct Settings {
 };
 Settings& settings();
 
+/// maxCTAs of the NCCL communicators that were not destroyed, as they were made; 0: none was given.
+std::vector<int> nccl_cta_limits();
+/// The SMs that each product was asked to make do with since the last call; 0: all.
+std::vector<int> matmul_sm_counts();
 /// Every NCCL communicator reports a remote error from now on.
 void break_network();
 

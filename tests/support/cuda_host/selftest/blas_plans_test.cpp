@@ -57,6 +57,37 @@ TEST_CASE("a problem is planned once per alignment of its operands, and not at a
   CHECK(plans.size() == 2);
 }
 
+TEST_CASE("products planned for some of the SMs are plans of their own, and the library is told") {
+  Stream stream = Stream::cuda(0);
+  BlasPlans& plans = stream.blas_plans();
+  DeviceBuffer a(stream, DType::f32, {64}, normal_values(64, 1)), b(stream, DType::f32, {64}, normal_values(64, 2)),
+      d(stream, DType::f32, {64});
+  const BlasProblem p{.m = 4, .n = 4, .k = 4, .lda = 4, .ldb = 4, .ldd = 4};
+  const BlasOperands operands{.a = device_pointer<float>(a), .b = device_pointer<float>(b), .d = device_pointer<float>(d)};
+  cuda_host::matmul_sm_counts();
+  plans.run(stream, p, operands);
+  plans.set_sm_count(3);
+  plans.run(stream, p, operands);
+  plans.run(stream, p, operands);
+  REQUIRE(plans.size() == 2);
+  const std::vector<BlasPlans::Choice> choices = plans.choices();
+  CHECK(choices[0].problem == "NN f32 x f32 -> f32 m 4 n 4 k 4 ld 4 4 4 aligned 256 256 256");
+  CHECK(choices[1].problem == choices[0].problem + " on 3 SMs");
+  // The stand-in, as the library, takes an algorithm only for the target it was found for.
+  CHECK(cuda_host::matmul_sm_counts() == std::vector<int>{0, 3, 3});
+  Stream other = Stream::cuda(0);
+  other.blas_plans().set_sm_count(2);
+  other.blas_plans().adopt({{.problem = choices[0].problem + " on 2 SMs", .algorithm = choices[1].algorithm}});
+  other.blas_plans().run(other, p, operands);
+  CHECK(other.blas_plans().choices()[0].algorithm != choices[1].algorithm);
+  CHECK(contains(failure_of(stream, [&] { plans.set_sm_count(5); }), "[matmul] products cannot be planned for 5 SMs: GPU 0 has 4"));
+  plans.latch();
+  plans.set_sm_count(0);
+  plans.run(stream, p, operands);
+  plans.set_sm_count(1);
+  CHECK(contains(failure_of(stream, [&] { plans.run(stream, p, operands); }), "was not planned before the first step"));
+}
+
 TEST_CASE("the fastest of several algorithms is taken, and can be adopted by another stream") {
   Stream stream = Stream::cuda(0);
   BlasPlans& plans = stream.blas_plans();

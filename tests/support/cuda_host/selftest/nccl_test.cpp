@@ -2,6 +2,7 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <thread>
@@ -101,6 +102,25 @@ TEST_CASE("a result is spoilt from the start of a call to its end, and late call
   settings = before;
 }
 #endif
+
+TEST_CASE("the limit on CTAs reaches NCCL, for all ranks and for the parts of a communicator") {
+  const auto limited = [](int limit) {
+    const std::vector<int> all = cuda_host::nccl_cta_limits();
+    return std::count(all.begin(), all.end(), limit);
+  };
+  const auto before = limited(7);
+  CHECK_NOTHROW(run_nccl_ranks({.ranks = 4, .max_ctas = 7}, [&](Communicator& control, Communicator& world) {
+    const int first = world.rank() / 2 * 2;
+    auto pair = world.split("pair", {first, first + 1});
+    Stream host = Stream::cpu();
+    control.barrier(host, "all are made");
+    if (limited(7) != before + 8) throw std::runtime_error("not every communicator has the limit");
+    control.barrier(host, "all were counted");
+  }));
+  CHECK(limited(7) == before);
+  CHECK_THROWS_WITH(run_nccl_ranks({.ranks = 1, .max_ctas = 65}, [](Communicator&, Communicator&) {}),
+                    Catch::Contains("ncclCommInitRankConfig failed") && Catch::Contains("maxCTAs"));
+}
 
 TEST_CASE("a network that breaks fails the ranks, and calls under way are given up") {
   CHECK_THROWS_WITH(run_nccl_ranks({.ranks = 2},
