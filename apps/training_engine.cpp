@@ -11,6 +11,7 @@
 #include "core/ops/matmul.h"
 #include "core/optim/grad_norm.h"
 #include "fp8/step_amax.h"
+#include "models/llama/float8_runs.h"
 
 namespace ottava {
 namespace {
@@ -230,12 +231,9 @@ void TrainingEngine::share_norm() {
 void TrainingEngine::check_products() const {
   if (!float8_) return;
   if (float8_->products_run() == 0 && graphs_.nodes() > 0) return;  // launched: counted when it was recorded
-  const int64_t expected = shape_.micro_batches * model_->float8_products(shape_.batch * shape_.sequence);
-  if (float8_->products_run() == expected) return;
-  fail<NumericsError>("fp8",
-                      "the step ran {} FP8 products, the policy has {}: this is a defect, please report it "
-                      "with the configuration",
-                      float8_->products_run(), expected);
+  check_float8_runs(
+      shape_.float8_policy, shape_.model_options,
+      {.micro_batches = shape_.micro_batches, .tokens = shape_.batch * shape_.sequence}, *float8_);
 }
 
 double TrainingEngine::validate(const HostTokens& tokens) {

@@ -145,7 +145,7 @@ void Float8Product::run(const StepContext& c, fp8::ScaledMatmul args) const {
     args.workspace = workspace;
   }
   fp8::scaled_matmul(c.stream, args);
-  c.float8->count_product();
+  c.float8->count_product(product_, recipe_.name, args.kind);
 }
 
 void Float8Product::forward(const StepContext& c, const Float8Matrix& x, const Tensor& y) const {

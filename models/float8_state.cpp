@@ -9,7 +9,7 @@
 namespace ottava {
 
 Float8State::Float8State(Arena& arena, RankGroups& ranks, Options options)
-    : ranks_(ranks), options_(std::move(options)) {
+    : ranks_(ranks), options_(std::move(options)), runs_(options_.products.size()) {
   const int64_t slots = 2 * static_cast<int64_t>(options_.products.size());
   auto place = [&](std::string_view name, DType dtype, Shape shape) {
     return arena.persistent(name, dtype, shape, MemoryCategory::data);
@@ -27,7 +27,7 @@ Float8State::Float8State(Arena& arena, RankGroups& ranks, Options options)
 
 void Float8State::begin_step(Stream& stream) {
   is_forward_only_ = false;
-  products_run_ = 0;
+  runs_.assign(options_.products.size(), {});
   fill_zero(stream, current_);
   fill_zero(stream, largest_);
   fill_zero(stream, non_finite_);
@@ -59,6 +59,18 @@ void Float8State::finish_step(Stream& stream) {
 
 void Float8State::advance_history(Stream& stream) {
   if (history()) fp8::advance(stream, history_, largest_);
+}
+
+void Float8State::count_product(int64_t product, fp8::RecipeName recipe, MatmulKind kind) {
+  Float8Runs& runs = runs_[static_cast<size_t>(product)];
+  runs.recipe = recipe;
+  ++runs.products[static_cast<size_t>(kind)];
+}
+
+int64_t Float8State::products_run() const {
+  int64_t sum = 0;
+  for (const Float8Runs& runs : runs_) sum += runs.sum();
+  return sum;
 }
 
 bool Float8State::is_from_history(int64_t slot) const {

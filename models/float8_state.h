@@ -1,6 +1,9 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +13,15 @@
 #include "parallel/rank_groups.h"
 
 namespace ottava {
+
+/// FP8 products of one layer that ran: in which recipe, and how many of each kind.
+struct Float8Runs {
+  std::optional<fp8::RecipeName> recipe;  ///< absent: none ran
+  std::array<int64_t, 3> products = {};   ///< by MatmulKind
+  int64_t of(MatmulKind kind) const { return products[static_cast<size_t>(kind)]; }
+  int64_t sum() const { return std::accumulate(products.begin(), products.end(), int64_t{0}); }
+  bool operator==(const Float8Runs&) const = default;
+};
 
 /// What a model's FP8 products share from step to step, on the device: amaxes, flags and counters of every operand made
 /// from activations and gradients, and the history of recipe `delayed`. Weights keep theirs in Float8Weights.
@@ -53,9 +65,10 @@ class Float8State {
   const Tensor& all_non_finite() const { return non_finite_; }
   fp8::AmaxHistory* history() { return history_.rows.empty() ? nullptr : &history_; }
 
-  void count_product() { ++products_run_; }
+  void count_product(int64_t product, fp8::RecipeName recipe, MatmulKind kind);
   /// Since begin_step, on this rank.
-  int64_t products_run() const { return products_run_; }
+  const Float8Runs& runs(int64_t product) const { return runs_[static_cast<size_t>(product)]; }
+  int64_t products_run() const;
 
  private:
   bool is_from_history(int64_t slot) const;
@@ -65,7 +78,7 @@ class Float8State {
   Tensor current_, largest_, scale_amax_, counters_, non_finite_;
   fp8::AmaxHistory history_;
   bool is_forward_only_ = false;
-  int64_t products_run_ = 0;
+  std::vector<Float8Runs> runs_;  ///< per product
 };
 
 }  // namespace ottava

@@ -47,15 +47,9 @@ Linear::Linear(std::string name, LinearStyle style, int weight, int bias, std::v
   }
 }
 
-int64_t Linear::float8_forward_products() const {
-  return std::count_if(pieces_.begin(), pieces_.end(),
-                       [](const LinearPiece& p) { return p.float8.has_value(); });
-}
-
-int64_t Linear::float8_products() const {
-  int64_t sum = 0;
-  for (const LinearPiece& piece : pieces_) sum += piece.float8 ? piece.float8->recipe().fp8_products() : 0;
-  return sum;
+bool Linear::has_float8() const {
+  return std::any_of(pieces_.begin(), pieces_.end(),
+                     [](const LinearPiece& p) { return p.float8.has_value(); });
 }
 
 bool Linear::gathers_bytes(const StepContext& c, Source source) const {
@@ -134,7 +128,7 @@ void Linear::forward_pieces(const StepContext& c, const Allocation& x, const All
       matmul(c.stream, {.kind = MatmulKind::forward, .a = input, .b = weight, .out = part});
     }
     if (!is_one_product()) copy_columns(c.stream, part, y, piece.rows.begin);
-    if (saved && float8_products() > 0)
+    if (saved && has_float8())
       saved->pieces.push_back(keeps ? kept_part(c, piece, q) : Float8Matrix{});
   }
 }
@@ -164,7 +158,7 @@ LinearInput Linear::keep(const StepContext& context, const Allocation& x) const 
   LinearInput kept;
   for (const LinearPiece& piece : pieces_) {
     if (!keeps_bytes(c, piece)) kept.x = x;
-    if (float8_products() == 0) continue;
+    if (!has_float8()) continue;
     // The slot holds the amax of everything that forward gathered.
     const Float8Product::Wanted wanted{.along_columns = gathers_input(c), .along_rows = !gathers_input(c)};
     kept.pieces.push_back(keeps_bytes(c, piece)
@@ -187,7 +181,7 @@ LinearOutputGradient Linear::output_gradient(const StepContext& c, const Allocat
   bool wants_dy = bias_ >= 0;
   for (const LinearPiece& piece : pieces_) {
     wants_dy |= !piece.float8 || !piece.float8->weight_gradient_is_fp8();
-    if (float8_products() == 0) continue;
+    if (!has_float8()) continue;
     if (!piece.float8) {
       out.pieces.emplace_back();
       continue;

@@ -69,10 +69,6 @@ class Linear {
   void weight_gradient(const StepContext& context, const LinearOutputGradient& gradient,
                        const LinearInput& saved) const;
 
-  /// FP8 products of a forward pass, and of forward and backward.
-  int64_t float8_forward_products() const;
-  int64_t float8_products() const;
-
  private:
   bool gathers_input(const StepContext& c) const {
     return style_ == LinearStyle::column && c.tensor_parallel.size() > 1;
@@ -85,6 +81,7 @@ class Linear {
   bool gradient_is_measured(const StepContext& c) const;
   bool keeps_bytes(const StepContext& c, const LinearPiece& piece) const;
   bool is_one_product() const { return pieces_.size() == 1; }
+  bool has_float8() const;
   Float8Matrix kept_part(const StepContext& c, const LinearPiece& piece, const Float8Matrix& all) const;
   void forward_pieces(const StepContext& c, const Allocation& x, const Allocation& y,
                       LinearInput* saved) const;

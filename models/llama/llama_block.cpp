@@ -38,14 +38,6 @@ LlamaBlock::LlamaBlock(const LlamaConfig& config, const LlamaBlockParameters& p,
       w2_("feed_forward.w2", LinearStyle::row, p.w2, -1, pieces_or(std::move(pieces.w2), config.dim),
           {.input = true}) {}
 
-int64_t LlamaBlock::float8_products(Recompute recompute) const {
-  int64_t sum = 0;
-  for (const Linear* linear : {&wqkv_, &wo_, &w13_, &w2_}) sum += linear->float8_products();
-  if (recompute != Recompute::block) return sum;
-  return sum + wqkv_.float8_forward_products() + wo_.float8_forward_products() +
-         w13_.float8_forward_products();
-}
-
 ResidualStream LlamaBlock::forward(const StepContext& c, const LlamaBatch& batch, ResidualStream in,
                                    Recompute recompute, LlamaBlockSaved& saved) const {
   ResidualStream middle, out;

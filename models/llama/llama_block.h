@@ -61,9 +61,6 @@ class LlamaBlock {
   ResidualStream generate(const StepContext& context, const LlamaBatch& batch, ResidualStream in,
                           const KeyValueCache& cache, int64_t position) const;
 
-  /// FP8 products of one micro-batch, forward and backward.
-  int64_t float8_products(Recompute recompute) const;
-
  private:
   Allocation normalise(const StepContext& context, ResidualStream in, int weight, Allocation& sum,
                        Allocation& rstd, std::string_view name, const Linear& reader) const;

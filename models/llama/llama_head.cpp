@@ -147,12 +147,6 @@ void LlamaHead::project_backward(const StepContext& c, const Tensor& dlogits, co
          {.kind = MatmulKind::input_gradient, .a = dlogits, .b = c.parameters.weight(output_), .out = y});
 }
 
-int64_t LlamaHead::float8_products(int64_t tokens) const {
-  if (!precision_.float8) return 0;
-  const int64_t chunk = std::min(tokens, options_.chunk_rows);
-  return (tokens + chunk - 1) / chunk * precision_.float8->recipe().fp8_products();
-}
-
 Allocation LlamaHead::forward_backward(const StepContext& c, ResidualStream in, const Loss& loss) const {
   Normalised normalised = normalise(c, std::move(in));
   chunks(c, normalised, loss, true);

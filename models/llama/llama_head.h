@@ -33,8 +33,6 @@ class LlamaHead {
   Allocation forward_backward(const StepContext& context, ResidualStream in, const Loss& loss) const;
   /// Adds to loss.sum only.
   void evaluate(const StepContext& context, ResidualStream in, const Loss& loss) const;
-  /// FP8 products of one micro-batch of `tokens` tokens on this rank.
-  int64_t float8_products(int64_t tokens) const;
   bool is_float8() const { return precision_.float8.has_value(); }
   /// Logits f32 [rows, V] of the rows given (generation); in the compute type.
   void logits(const StepContext& context, ResidualStream in, const Tensor& out) const;

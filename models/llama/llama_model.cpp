@@ -107,12 +107,6 @@ void LlamaModel::forward_backward(const StepContext& c, const MicroBatch& micro,
   parameters.reduce_gradients(0);
 }
 
-int64_t LlamaModel::float8_products(int64_t tokens) const {
-  int64_t sum = head_.float8_products(tokens);
-  for (size_t i = 0; i < blocks_.size(); ++i) sum += blocks_[i].float8_products(options_.recompute[i]);
-  return sum;
-}
-
 // Without anything kept for backward.
 ResidualStream LlamaModel::forward_blocks(const StepContext& c, const LlamaBatch& batch,
                                           ResidualStream stream) const {

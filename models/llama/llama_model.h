@@ -48,9 +48,6 @@ class LlamaModel {
   };
   void generate(const StepContext& context, const Generation& in, const Tensor& logits) const;
 
-  /// FP8 products that forward_backward() runs for a micro-batch of this many tokens (all tensor-parallel ranks').
-  int64_t float8_products(int64_t tokens) const;
-
  private:
   Allocation embed(const StepContext& context, const Tensor& tokens) const;
   void embed_backward(const StepContext& context, const Tensor& tokens, const Allocation& dout) const;

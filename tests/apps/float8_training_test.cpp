@@ -93,7 +93,7 @@ TEST_CASE("what is recomputed changes no bit in any recipe") {
 }
 
 TEST_CASE("layouts train as one rank does, within two thousandths over twenty steps") {
-  for (const std::string& recipe : {"tensorwise", "rowwise", "blockwise"}) {
+  for (const std::string recipe : {"tensorwise", "rowwise", "blockwise"}) {
     const Float8Config config{.recipe_name = recipe, .enable_fsdp_float8_all_gather = true, .enable_tp_float8_all_gather = true};
     const LayoutCurve single = train(config, {}, 20);
     for (const Layout& layout : {Layout{.dp_shard = 4}, Layout{.dp_shard = 2, .tp = 2, .micro_batches = 2}, Layout{.dp_replicate = 2, .dp_shard = 2}}) {
@@ -177,4 +177,39 @@ TEST_CASE("a step runs the number of FP8 products that the policy has, and those
   CHECK(step(shape) == shape.float8_policy.fp8_products());
   shape.model_options.recompute.assign(2, Recompute::block);  // all forward products but w2's, whose result backward does not need
   CHECK(step(shape) == shape.float8_policy.fp8_products() + 2 * 3);
+}
+
+TEST_CASE("a step whose FP8 products are not those of the policy is refused, by layer and with the counts") {
+  TrainingShape shape = in_float8(float8_step(), {});
+  shape.batch = 1;
+  auto policy = [](const Float8Config& config) { return in_float8(float8_step(), config).float8_policy; };
+  auto message = [&](const fp8::Policy& says) {
+    TrainingShape s = shape;
+    s.float8_policy = says;
+    try {
+      EngineRun run(s);
+    } catch (const NumericsError& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  CHECK(message(shape.float8_policy).empty());
+  const std::string all = "1 forward, 1 input gradient, 1 weight gradient", none = "high precision 0 forward, 0 input gradient, 0 weight gradient";
+  const std::string end = ": this is a defect, please report it with the configuration";
+  CHECK(message(policy({.policy = {{.match = "layers.1.feed_forward.w2", .recipe = "bf16"}}})) ==
+        "[fp8] the step ran 24 FP8 products, the policy has 21: layers.1.feed_forward.w2 ran tensorwise " + all + " instead of " + none + end);
+  CHECK(message(policy({.policy = {{.match = "layers.0.attention.wo", .recipe = "tensorwise_with_gw_hp"}}})) ==
+        "[fp8] the step ran 24 FP8 products, the policy has 23: layers.0.attention.wo ran tensorwise " + all +
+            " instead of tensorwise_with_gw_hp 1 forward, 1 input gradient, 0 weight gradient" + end);
+  // As many as there should be, and still not those.
+  CHECK(message(policy({.policy = {{.match = "layers.0.attention.wo", .recipe = "rowwise"}}})) ==
+        "[fp8] the step ran 24 FP8 products, the policy has 24: layers.0.attention.wo ran tensorwise " + all + " instead of rowwise " + all + end);
+  CHECK(message(policy({.policy = {{.match = "output", .recipe = "tensorwise"}}})) ==
+        "[fp8] the step ran 24 FP8 products, the policy has 27: output ran " + none + " instead of tensorwise " + all + end);
+  CHECK_THAT(message(policy({.recipe_name = "rowwise"})), Catch::Contains("; and 4 more layers"));
+  // And a model that does less than its table: one layer of it runs in bf16.
+  const TrainingShape less = in_float8(float8_step(), {.policy = {{.match = "layers.1.attention.wqkv", .recipe = "bf16"}}});
+  shape.float8 = less.float8, shape.parameters.float8 = less.parameters.float8;
+  CHECK(message(in_float8(float8_step(), {}).float8_policy) ==
+        "[fp8] the step ran 21 FP8 products, the policy has 24: layers.1.attention.wqkv ran " + none + " instead of tensorwise " + all + end);
 }
