@@ -90,10 +90,13 @@ struct Scale {
 /// An amax below this one counts as this one: an all-zero tensor has a finite scale.
 inline constexpr float kSmallestAmax = 1e-12f;
 
+/// Amaxes from here on are infinite or NaN.
+inline constexpr uint32_t kInfinityBits = 0x7f800000u;
+
 /// scale = max / max(amax, 1e-12), rounded down to a power of two if asked for; inverse = 1 / scale. IEEE
 /// divisions. The amax comes as the bits of max |x|, in which a NaN survives a maximum.
 constexpr Scale scale_from_amax(uint32_t amax_bits, float max, ScaleRounding rounding) {
-  if (amax_bits >= 0x7f800000u) return {1, 1, false};
+  if (amax_bits >= kInfinityBits) return {1, 1, false};
   const float amax = std::bit_cast<float>(amax_bits);
   float scale = max / (amax > kSmallestAmax ? amax : kSmallestAmax);
   if (rounding == ScaleRounding::down_to_power_of_two) {

@@ -54,6 +54,7 @@ void check(const Quantize& a) {
   }
   if (!a.counters.empty()) check_tensor(kQuantize, "counters", a.counters, DType::i64, {3});
   if (!a.non_finite.empty()) check_tensor(kQuantize, "non_finite", a.non_finite, DType::u32, {1});
+  if (!a.largest.empty()) check_tensor(kQuantize, "largest", a.largest, DType::u32, {1});
 }
 
 double bytes_of(const Quantized& q) {

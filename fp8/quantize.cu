@@ -38,6 +38,13 @@ __global__ void __launch_bounds__(kTileThreads) tile_kernel(Arguments<T> a) {
     x[p] = load_sixteen(a.x + row * a.cols + col, row < a.rows ? valid : 0, to.wide_rows);
   }
 
+  if (to.largest) {
+    uint32_t largest = 0;
+#pragma unroll
+    for (int p = 0; p < kTilePasses; ++p) largest = max(largest, largest_bits(x[p]));
+    raise_amax(to.largest, largest);
+  }
+
   Scale uniform;
   if constexpr (kTensor) {
     uniform = scale_of_group<kFormat>(*to.amax, to.rounding, is_first ? to.non_finite : nullptr);
@@ -175,6 +182,7 @@ QuantizeTargets targets_of(const Quantize& q) {
           .column_amax = static_cast<const uint32_t*>(q.column_amax.data),
           .counters = static_cast<unsigned long long*>(q.counters.data),
           .non_finite = static_cast<uint32_t*>(q.non_finite.data),
+          .largest = static_cast<uint32_t*>(q.largest.data),
           .rounding = q.rounding,
           .wide_rows = rows_are_aligned(cols, q.x, q.out.bytes),
           .wide_columns = rows_are_aligned(rows, q.transposed.bytes)};
@@ -190,6 +198,7 @@ void quantize(Stream& stream, const Quantize& q) {
     if (!to.transposed) return;
     to.out = nullptr;  // a row's scale is known only at its end, so that tiles cannot make it
     to.counters = nullptr;
+    to.largest = nullptr;
   }
   const int64_t across = ceil_div(cols, kTile);
   // A tensor without elements has a scale all the same.

@@ -39,6 +39,8 @@ struct Quantize {
   /// it is there.
   Tensor counters;
   Tensor non_finite;  ///< may be left out: u32 [1], raised to 1 where a group's amax is infinite or NaN
+  /// May be left out: u32 [1], raised to the bits of max |x| as amax() would, without another read of x.
+  Tensor largest;
 };
 /// Throws ShapeError. Reads x once (row with both outputs: twice) and writes a byte per element and output.
 void quantize(Stream& stream, const Quantize& args);

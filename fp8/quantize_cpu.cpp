@@ -49,7 +49,7 @@ void square_amax(const void* source, int64_t stride, Rows rows, uint32_t* amax) 
   for (int64_t b = 0; b * 128 < rows.cols; ++b) amax[b] = largest_lane(largest[b]);
 }
 
-bool scales(const uint32_t* amax, int64_t n, float max, bool power_of_two, float* scales, float* inverses) {
+uint32_t scales(const uint32_t* amax, int64_t n, float max, bool power_of_two, float* scales, float* inverses) {
   UVec largest{};
   for_each_vec(n, [&](int64_t i, auto lanes) {
     const Vec group = load(reinterpret_cast<const float*>(amax) + i, lanes);
@@ -61,7 +61,7 @@ bool scales(const uint32_t* amax, int64_t n, float max, bool power_of_two, float
     store(scales + i, scale, lanes);
     store(inverses + i, 1.0f / scale, lanes);
   });
-  return largest_lane(largest) < 0x7f800000u;
+  return largest_lane(largest);
 }
 
 template <class T>

@@ -10,7 +10,7 @@ struct QuantizeTargets {
   void *out_inverse = nullptr, *transposed_inverse = nullptr;
   const uint32_t *amax = nullptr, *column_amax = nullptr;
   unsigned long long* counters = nullptr;
-  uint32_t* non_finite = nullptr;
+  uint32_t *non_finite = nullptr, *largest = nullptr;
   ScaleRounding rounding = ScaleRounding::none;
   bool wide_rows = false, wide_columns = false;  ///< rows of x and out, and of transposed, can be moved 16 bytes at a time
 };

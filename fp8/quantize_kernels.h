@@ -20,9 +20,9 @@ struct QuantizeKernels {
   cpu::FloatKernel<void(const void* x, int64_t n, uint32_t* amax)> column_amax;                ///< raises [n]
   /// Of `rows` rows, `stride` elements apart: the amaxes of columns [0, 128), [128, 256), ... at most kMostSquares of them.
   cpu::FloatKernel<void(const void* x, int64_t stride, cpu::Rows rows, uint32_t* amax)> square_amax;
-  /// scale_from_amax of n groups, for a format with this largest number. False when an amax is not finite.
-  bool (*scales)(const uint32_t* amax, int64_t n, float max, bool power_of_two, float* scales,
-                 float* inverses);
+  /// scale_from_amax of n groups, for a format with this largest number. Returns the largest amax.
+  uint32_t (*scales)(const uint32_t* amax, int64_t n, float max, bool power_of_two, float* scales,
+                     float* inverses);
   /// Adds to counts unless it is null.
   cpu::FloatKernel<void(const void* x, int64_t n, int64_t block, const float* scales, bool e5m2, uint8_t* out,
                         QuantizeCounts* counts)>

@@ -127,14 +127,18 @@ class Quantizer {
 
   /// Of each 128 columns of the slab.
   void uniform_scales(const Slab& s, float* scales) const {
-    if (a_.granularity == Granularity::tensor) {
+    uint32_t amax[kMostSquares];
+    const int64_t squares = (s.width + kTile - 1) / kTile;
+    const bool own_scale = a_.granularity != Granularity::tensor;
+    if (own_scale || !a_.largest.empty()) {
+      kernels_.square_amax[a_.x.dtype](at(s.r0, s.c0), cols_, {0, s.height, s.width}, amax);
+      rows_of_out_.note_largest(amax, squares);
+    }
+    if (!own_scale) {
       std::fill_n(scales, kMostSquares, rows_of_out_.tensor_scale());
       return;
     }
-    uint32_t amax[kMostSquares];
     float inverses[kMostSquares];
-    const int64_t squares = (s.width + kTile - 1) / kTile;
-    kernels_.square_amax[a_.x.dtype](at(s.r0, s.c0), cols_, {0, s.height, s.width}, amax);
     rows_of_out_.scales_of(amax, squares, scales, inverses);
     if (!a_.out.empty()) rows_of_out_.set_inverses(s.r0, s.c0, squares, inverses);
     for (int64_t i = 0; i < squares && !a_.transposed.empty(); ++i) {
@@ -149,10 +153,13 @@ class Quantizer {
     for (int64_t b = 0; b < h; b += block) {
       const int64_t end = std::min(b + block, h);
       uint32_t amax[kPanel] = {};
-      if (a_.granularity == Granularity::row) {
-        std::memcpy(amax, a_.column_amax.as<uint32_t>() + c0, static_cast<size_t>(w) * sizeof *amax);
-      } else {
+      const bool given = a_.granularity == Granularity::row;
+      if (!given || !a_.largest.empty()) {
         for (int64_t r = b; r < end; ++r) kernels_.column_amax[a_.x.dtype](at(r0 + r, c0), w, amax);
+        rows_of_out_.note_largest(amax, w);
+      }
+      if (given) {
+        std::memcpy(amax, a_.column_amax.as<uint32_t>() + c0, static_cast<size_t>(w) * sizeof *amax);
       }
       float scales[kPanel], inverses[kPanel];
       rows_of_out_.scales_of(amax, w, scales, inverses);

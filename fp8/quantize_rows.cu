@@ -39,6 +39,7 @@ __global__ void __launch_bounds__(kBlock) row_kernel(Arguments<T> a) {
   }
   for (int64_t c = member + kKept * kTeam; c < pieces; c += kTeam) amax = max(amax, largest_bits(load(c)));
   amax = team_max<kTeam>(amax);
+  raise_amax(to.largest, amax);
 
   const Scale scale = scale_of_group<kFormat>(amax, to.rounding, member == 0 && active ? to.non_finite : nullptr);
   if (active && member == 0) static_cast<float*>(to.out_inverse)[row] = scale.inverse;

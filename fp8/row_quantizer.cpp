@@ -36,8 +36,12 @@ RowQuantizer::RowQuantizer(const Quantize& args)
 
 void RowQuantizer::scales_of(const uint32_t* amax, int64_t n, float* scales, float* inverses) const {
   const bool power_of_two = a_.rounding == ScaleRounding::down_to_power_of_two;
-  const bool finite = kernels_.scales(amax, n, format_.max, power_of_two, scales, inverses);
-  if (!finite && !a_.non_finite.empty()) raise_amax(a_.non_finite, 1);
+  const uint32_t largest = kernels_.scales(amax, n, format_.max, power_of_two, scales, inverses);
+  if (largest >= kInfinityBits && !a_.non_finite.empty()) raise_amax(a_.non_finite, 1);
+}
+
+void RowQuantizer::note_largest(const uint32_t* amax, int64_t n) const {
+  if (!a_.largest.empty() && n > 0) raise_amax(a_.largest, *std::max_element(amax, amax + n));
 }
 
 void RowQuantizer::set_inverses(int64_t row, int64_t col, int64_t n, const float* inverses) const {
@@ -66,11 +70,15 @@ void RowQuantizer::set_turned_inverses(int64_t row, int64_t col, int64_t n, cons
 void RowQuantizer::quantize_blocks(int64_t row, int64_t col, const void* values, int64_t n,
                                    QuantizeCounts* counts) const {
   float scales[kMostBlocks] = {shared_.scale};
-  if (a_.granularity != Granularity::tensor) {
-    uint32_t amax[kMostBlocks];
-    float inverses[kMostBlocks];
-    const int64_t blocks = (n + block_ - 1) / block_;
+  const bool own_scale = a_.granularity != Granularity::tensor;
+  uint32_t amax[kMostBlocks];
+  const int64_t blocks = (n + block_ - 1) / block_;
+  if (own_scale || !a_.largest.empty()) {
     kernels_.block_amax[a_.x.dtype](values, n, block_, amax);
+    note_largest(amax, blocks);
+  }
+  if (own_scale) {
+    float inverses[kMostBlocks];
     scales_of(amax, blocks, scales, inverses);
     set_inverses(row, col, blocks, inverses);
   }

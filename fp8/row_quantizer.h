@@ -18,6 +18,8 @@ class RowQuantizer {
 
   /// Scales and inverses of n groups; reports an amax that is not finite.
   void scales_of(const uint32_t* amax, int64_t n, float* scales, float* inverses) const;
+  /// Raises `largest`, if it is wanted, by the amaxes of n groups of x.
+  void note_largest(const uint32_t* amax, int64_t n) const;
   /// Stores the inverses of the n groups of `out` that follow each other along a row from (row, col) on.
   void set_inverses(int64_t row, int64_t col, int64_t n, const float* inverses) const;
   /// Stores the inverses of n groups of `transposed`: those of x's columns [col, col + n) that begin in a row of x.

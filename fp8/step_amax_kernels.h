@@ -1,11 +1,7 @@
 #pragma once
 
+#include "fp8/formats.h"
 #include "fp8/step_amax.h"
-
-namespace ottava::fp8 {
-/// Amaxes from here on are infinite or NaN.
-inline constexpr uint32_t kInfinityBits = 0x7f800000u;
-}  // namespace ottava::fp8
 
 namespace ottava::fp8::cuda {
 void flag_non_finite(Stream& stream, const Tensor& amaxes, const Tensor& flags);

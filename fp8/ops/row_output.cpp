@@ -18,6 +18,7 @@ void check_row_output(std::string_view op, const RowOutput& output, Shape shape)
                scale_shape(output.granularity, shape.rows(), shape.cols()));
   if (!output.counters.empty()) check_tensor(op, "counters", output.counters, DType::i64, {3});
   if (!output.non_finite.empty()) check_tensor(op, "non_finite", output.non_finite, DType::u32, {1});
+  if (!output.largest.empty()) check_tensor(op, "largest", output.largest, DType::u32, {1});
 }
 
 Quantize quantization_of(const RowOutput& output, const Tensor& x) {
@@ -26,7 +27,8 @@ Quantize quantization_of(const RowOutput& output, const Tensor& x) {
           .rounding = output.rounding,
           .out = output.out,
           .counters = output.counters,
-          .non_finite = output.non_finite};
+          .non_finite = output.non_finite,
+          .largest = output.largest};
 }
 
 double bytes_of(const RowOutput& output) {

@@ -13,7 +13,7 @@ struct RowTargets {
   uint8_t* out;
   float* inverse;
   unsigned long long* counters;
-  uint32_t* non_finite;
+  uint32_t *non_finite, *largest;
   ScaleRounding rounding;
   int64_t rows, cols;
 };
@@ -22,6 +22,7 @@ inline RowTargets row_targets(const RowOutput& o) {
           static_cast<float*>(o.out.scale_inverse.data),
           static_cast<unsigned long long*>(o.counters.data),
           static_cast<uint32_t*>(o.non_finite.data),
+          static_cast<uint32_t*>(o.largest.data),
           o.rounding,
           o.out.bytes.rows(),
           o.out.bytes.cols()};
@@ -81,6 +82,7 @@ __device__ __forceinline__ void write_row(const RowTargets& to, const RowPart& p
     }
     for (int64_t c = part.member + first_later; c < part.packs; c += kTeam) amax = max(amax, largest_bits(make(kRowPacks, c)));
     amax = team_max<kTeam>(amax);
+    raise_amax(to.largest, amax);
     const bool leads = part.member == 0 && part.packs > 0;
     const Scale scale = scale_of_group<kFormat>(amax, to.rounding, leads ? to.non_finite : nullptr);
     if (leads) to.inverse[part.row] = scale.inverse;
@@ -94,6 +96,7 @@ __device__ __forceinline__ void write_row(const RowTargets& to, const RowPart& p
     }
   } else {
     constexpr int kLanes = 128 / kSize;  // that share a group
+    uint32_t largest = 0;
     auto write = [&](int k, int64_t c) {
       const bool exists = c < part.packs;
       P pack{};
@@ -101,6 +104,7 @@ __device__ __forceinline__ void write_row(const RowTargets& to, const RowPart& p
       uint32_t amax = largest_bits(pack);
 #pragma unroll
       for (int offset = kLanes / 2; offset > 0; offset /= 2) amax = max(amax, __shfl_xor_sync(kAllLanes, amax, offset));
+      largest = max(largest, amax);
       const bool leads = exists && part.member % kLanes == 0;
       const Scale scale = scale_of_group<kFormat>(amax, to.rounding, leads ? to.non_finite : nullptr);
       if (leads) to.inverse[c / kLanes * to.rows + part.row] = scale.inverse;
@@ -112,6 +116,7 @@ __device__ __forceinline__ void write_row(const RowTargets& to, const RowPart& p
       if (int64_t{k} * kTeam < part.packs) write(k, part.member + k * kTeam);
     }
     for (int64_t c = first_later; c < part.packs; c += kTeam) write(kRowPacks, c + part.member);
+    raise_amax(to.largest, largest);
   }
   add_losses(to.counters, losses);
 }

@@ -11,7 +11,7 @@ struct RowOutput {
   Granularity granularity = Granularity::row;  ///< row or 1x128
   ScaleRounding rounding = ScaleRounding::none;
   Quantized out;                ///< bytes [N,C]
-  Tensor counters, non_finite;  ///< may be left out; as in Quantize
+  Tensor counters, non_finite, largest;  ///< may be left out; as in Quantize
 };
 
 /// Throws ShapeError unless `output` fits a result of this dtype and shape, whose rows are multiples of 16.

@@ -97,13 +97,16 @@ struct Quantizing {
         columns(stream, DType::u32, {size.cols}),
         counters(stream, DType::i64, {3}),
         non_finite(stream, DType::u32, {1}),
+        largest(stream, DType::u32, {1}),
         args{.x = x,
              .granularity = recipe.granularity,
              .rounding = rounding_of(recipe),
              .out = out.view(),
              .transposed = transposed.view(),
              .counters = counters,
-             .non_finite = non_finite} {
+             .non_finite = non_finite,
+             .largest = largest} {
+    largest.upload_as<uint32_t>(std::array{0u});
     amax_1.upload_as<uint32_t>(std::array{0u});
     columns.upload_as<uint32_t>(std::vector<uint32_t>(static_cast<size_t>(size.cols), 0u));
     counters.upload_as<int64_t>(std::array<int64_t, 3>{0, 0, 0});
@@ -119,7 +122,7 @@ struct Quantizing {
   }
   DeviceBuffer x;
   Made out, transposed;
-  DeviceBuffer amax_1, columns, counters, non_finite;
+  DeviceBuffer amax_1, columns, counters, non_finite, largest;
   Quantize args;
 };
 
@@ -160,6 +163,7 @@ TEST_CASE(
           CHECK(both.counters.download_as<int64_t>() ==
                 std::vector<int64_t>{size.rows * size.cols, want.underflow, want.saturation});
           CHECK(both.non_finite.download_as<uint32_t>()[0] == 0);
+          CHECK(both.largest.download_as<uint32_t>()[0] == largest_bits(values));
           quantize(stream, both.args);  // counters add up
           CHECK(both.counters.download_as<int64_t>()[1] == 2 * want.underflow);
 
@@ -168,10 +172,19 @@ TEST_CASE(
           quantize(stream, plain.args);
           CHECK(plain.out.codes() == both.out.codes());
           CHECK(plain.out.inverses() == both.out.inverses());
+          CHECK(plain.largest.download_as<uint32_t>()[0] == largest_bits(values));
 
           Quantizing turned_only(stream, values, size, recipe, dtype);
           turned_only.args.out = {};
+          turned_only.args.counters = {};
+          turned_only.args.largest = {};
           quantize(stream, turned_only.args);
+          CHECK(turned_only.counters.download_as<int64_t>()[0] == 0);
+          CHECK(turned_only.largest.download_as<uint32_t>()[0] == 0);
+          turned_only.args.counters = turned_only.counters;
+          turned_only.args.largest = turned_only.largest;
+          quantize(stream, turned_only.args);
+          CHECK(turned_only.largest.download_as<uint32_t>()[0] == largest_bits(values));
           CHECK(turned_only.transposed.codes() == both.transposed.codes());
           CHECK(turned_only.transposed.inverses() == both.transposed.inverses());
           CHECK(turned_only.counters.download_as<int64_t>()[1] == turned_want.underflow);
@@ -372,6 +385,8 @@ TEST_CASE("quantize: zeros, stale scales, infinities and NaN") {
         Quantizing r(stream, values, size, recipe, DType::bf16);
         quantize(stream, r.args);
         CHECK(r.non_finite.download_as<uint32_t>()[0] == 1);
+        const uint32_t largest = r.largest.download_as<uint32_t>()[0];
+        CHECK((std::isnan(bad) ? largest > kInfinityBits : largest == kInfinityBits));
         CHECK(r.out.inverses()[at] == 1.0f);
         const Format& format = format_of(recipe.format);
         const int want = std::isnan(bad) ? 0x7f : bad > 0 ? format.max_code : format.max_code | 0x80;
@@ -390,6 +405,7 @@ TEST_CASE("quantize: zeros, stale scales, infinities and NaN") {
     CHECK(past > 0);
     CHECK(stale.counters.download_as<int64_t>()[2] == past);
     CHECK(stale.non_finite.download_as<uint32_t>()[0] == 0);
+    CHECK(stale.largest.download_as<uint32_t>()[0] == largest_bits(values));  // of the data, whatever the scale is made from
   });
 }
 
@@ -534,6 +550,8 @@ TEST_CASE("quantize refuses what does not fit, and says which") {
   refuses(args, "[quantize] counters is i64 [2], expected i64 [3]");
   args = good, args.non_finite = shape_only(DType::f32, {1});
   refuses(args, "[quantize] non_finite is f32 [1], expected u32 [1]");
+  args = good, args.largest = shape_only(DType::u32, {2});
+  refuses(args, "[quantize] largest is u32 [2], expected u32 [1]");
   CHECK_THROWS_WITH(fp8::amax(stream, x, x), "[amax] amax is bf16 [4, 8], expected u32 [1]");
   CHECK_THROWS_WITH(column_amax(stream, x, one), "[column_amax] amax is u32 [1], expected u32 [8]");
   CHECK_THROWS_WITH(dequantize(stream, out, Granularity::tensor, shape_only(DType::bf16, {8, 4})),

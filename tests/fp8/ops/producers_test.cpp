@@ -23,11 +23,14 @@ struct Written {
         inverse(stream, DType::f32, scale_shape(granularity, shape.rows(), shape.cols())),
         counters(stream, DType::i64, {3}),
         non_finite(stream, DType::u32, {1}),
+        largest(stream, DType::u32, {1}),
         output{.granularity = granularity,
                .rounding = ScaleRounding::down_to_power_of_two,
                .out = {bytes, inverse},
                .counters = counters,
-               .non_finite = non_finite} {
+               .non_finite = non_finite,
+               .largest = largest} {
+    largest.upload_as<uint32_t>(std::array{0u});
     counters.upload_as<int64_t>(std::array<int64_t, 3>{0, 0, 0});
     non_finite.upload_as<uint32_t>(std::array{0u});
   }
@@ -36,8 +39,10 @@ struct Written {
     CHECK(inverse.download_as<float>() == other.inverse.download_as<float>());
     CHECK(counters.download_as<int64_t>() == other.counters.download_as<int64_t>());
     CHECK(non_finite.download_as<uint32_t>() == other.non_finite.download_as<uint32_t>());
+    CHECK(largest.download_as<uint32_t>() == other.largest.download_as<uint32_t>());
+    CHECK(largest.download_as<uint32_t>()[0] != 0);
   }
-  DeviceBuffer bytes, inverse, counters, non_finite;
+  DeviceBuffer bytes, inverse, counters, non_finite, largest;
   RowOutput output;
 };
 
@@ -93,7 +98,8 @@ TEST_CASE("rms_norm_quantize: bytes, scales, counts, y, sum and rstd of rms_norm
                             .rounding = apart.output.rounding,
                             .out = apart.output.out,
                             .counters = apart.counters,
-                            .non_finite = apart.non_finite});
+                            .non_finite = apart.non_finite,
+                            .largest = apart.largest});
           norm.y = kept ? fused_y.tensor() : Tensor{};
           norm.rstd = fused_rstd;
           if (with_residual) norm.sum = fused_sum;
@@ -125,7 +131,8 @@ TEST_CASE("swiglu_quantize: bytes, scales, counts and output of swiglu_forward a
                           .rounding = apart.output.rounding,
                           .out = apart.output.out,
                           .counters = apart.counters,
-                          .non_finite = apart.non_finite});
+                          .non_finite = apart.non_finite,
+                          .largest = apart.largest});
         swiglu_quantize(stream,
                         {{.gate_up = gate_up, .out = kept ? fused_out.tensor() : Tensor{}}, fused.output});
         fused.same_as(apart);
