@@ -126,9 +126,8 @@ void check_tensor_parallel(const LlamaConfig& m, const Config& c, int tp) {
 }
 
 // Where `auto` finds its ratios. A GPU's are measured later (settle_decisions); until then every candidate runs in FP8.
-std::function<double(const fp8::PolicyGemm&, const fp8::Recipe&)> speedups(const Config& c,
-                                                                           const Decisions* measured,
-                                                                           bool on_gpu, int64_t tokens) {
+std::function<std::optional<double>(const fp8::PolicyGemm&, const fp8::Recipe&)> speedups(
+    const Config& c, const Decisions* measured, bool on_gpu, int64_t tokens) {
   if (!c.float8.automatic) return {};
   if (measured) return speedups_of(*measured, tokens);
   if (!c.float8.auto_decisions.empty()) {
@@ -136,7 +135,7 @@ std::function<double(const fp8::PolicyGemm&, const fp8::Recipe&)> speedups(const
         find_input(c, "quantize.linear.float8.auto_decisions", c.float8.auto_decisions).string();
     return speedups_of(parse_decisions(read_file(path), path), tokens);
   }
-  if (on_gpu) return [](const fp8::PolicyGemm&, const fp8::Recipe&) { return 1.0; };
+  if (on_gpu) return [](const fp8::PolicyGemm&, const fp8::Recipe&) { return std::nullopt; };
   return {};
 }
 
@@ -173,13 +172,15 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const Config& config) {
   return Tokenizer::load(find_input(config, "model.hf_assets_path", config.model.hf_assets_path));
 }
 
+MeshDegrees mesh_degrees(const Config& c) {
+  return {.dp_replicate = static_cast<int>(c.parallelism.data_parallel_replicate_degree),
+          .dp_shard = static_cast<int>(c.parallelism.data_parallel_shard_degree),
+          .tp = static_cast<int>(c.parallelism.tensor_parallel_degree)};
+}
+
 Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> tokenizer, int world_size,
                               std::optional<int> compute_capability) {
-  const ParallelismConfig& p = c.parallelism;
-  Mesh mesh({.dp_replicate = static_cast<int>(p.data_parallel_replicate_degree),
-             .dp_shard = static_cast<int>(p.data_parallel_shard_degree),
-             .tp = static_cast<int>(p.tensor_parallel_degree)},
-            world_size);
+  Mesh mesh(mesh_degrees(c), world_size);
   const Batches batches = resolve_batches(c, mesh);
   std::optional<LlamaConfig> base;
   const int64_t longest = std::max(c.training.seq_len, c.validation.enable ? c.validation.seq_len : 0);

@@ -26,6 +26,8 @@ struct Experiment {
   int64_t tokens_per_step() const { return global_batch * shape.sequence; }
 };
 
+MeshDegrees mesh_degrees(const Config& config);
+
 /// Throws ConfigError with the arithmetic for batches that do not divide, meshes that do not fit, models that cannot be
 /// built. With `tokenizer` null the vocabulary must come from the configuration or the flavor. `compute_capability` of the
 /// GPU (90 for 9.0), which decides the FP8 recipes that there are; absent: a CPU, which runs all of them.

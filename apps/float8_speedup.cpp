@@ -144,9 +144,9 @@ double measure_float8_speedup(Stream& stream, const ProductShape& s) {
   return bf16 / fp8;
 }
 
-std::function<double(const fp8::PolicyGemm&, const fp8::Recipe&)> speedups_of(const Decisions& decisions,
+std::function<std::optional<double>(const fp8::PolicyGemm&, const fp8::Recipe&)> speedups_of(const Decisions& decisions,
                                                                               int64_t tokens) {
-  return [decisions, tokens](const fp8::PolicyGemm& gemm, const fp8::Recipe& recipe) {
+  return [decisions, tokens](const fp8::PolicyGemm& gemm, const fp8::Recipe& recipe) -> std::optional<double> {
     const std::string name = decision_name({tokens, gemm.local_rows(), gemm.local_columns, recipe.name});
     const Decisions::Entry* entry = decisions.find(name);
     if (!entry) {

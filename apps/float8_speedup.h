@@ -21,7 +21,7 @@ std::string decision_name(const ProductShape& shape);
 double measure_float8_speedup(Stream& stream, const ProductShape& shape);
 
 /// The ratios that decisions hold, for decide_policy(). A shape that they lack throws ConfigError.
-std::function<double(const fp8::PolicyGemm&, const fp8::Recipe&)> speedups_of(const Decisions& decisions,
+std::function<std::optional<double>(const fp8::PolicyGemm&, const fp8::Recipe&)> speedups_of(const Decisions& decisions,
                                                                               int64_t tokens);
 
 /// Every distinct shape that a policy runs in FP8.

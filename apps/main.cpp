@@ -82,7 +82,9 @@ void add_plan(CLI::App& app) {
   static PlanCommand options;
   CLI::App* command = add_experiment_command(
       app, "plan", "memory, compute and traffic of a training step for any number of ranks; needs no GPU");
-  command->add_option("--world-size", options.world_size, "ranks to plan for")->capture_default_str();
+  command->add_option("--world-size", options.world_size,
+                      "ranks to plan for (default: the fewest that the file's degrees make)")
+      ->check(CLI::PositiveNumber);
   command->callback([command] {
     take_experiment(*command, options);
     run_plan_command(options, std::cout);

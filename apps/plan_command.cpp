@@ -118,14 +118,15 @@ void run_plan_command(const PlanCommand& command, std::ostream& out) {
   const Config config = load_config(command.file, command.overrides);
   const Device device = planned_device(config.training.device);
   const std::optional<int> capability = planned_capability(device);
-  const Experiment e = resolve_experiment(config, tokenizer_if_there(config), command.world_size, capability);
-  RankGroups ranks(make_dry_run_world(0, command.world_size), make_dry_run_world(0, command.world_size),
-                   e.mesh);
+  const int world_size =
+      command.world_size > 0 ? command.world_size : mesh_degrees(config).fewest_ranks();
+  const Experiment e = resolve_experiment(config, tokenizer_if_there(config), world_size, capability);
+  RankGroups ranks(make_dry_run_world(0, world_size), make_dry_run_world(0, world_size), e.mesh);
   StepPlan plan = record_step(e.shape, device, ranks);
   const LlamaConfig& m = e.shape.model;
   out << fmt::format("Model {}: {} parameters, vocabulary {}\n", model_title(config.model),
                      with_commas(parameter_count(m)), m.vocab_size);
-  out << fmt::format("Ranks: {} ({}), planned for {}; this is rank 0, the fullest\n", command.world_size,
+  out << fmt::format("Ranks: {} ({}), planned for {}; this is rank 0, the fullest\n", world_size,
                      e.mesh.describe(), device.type == DeviceType::cuda ? "cuda" : "cpu");
   out << fmt::format(
       "Step: {} sequences of {} tokens, {} micro-batch(es) of {} per rank; model FLOPs per token {:.4e}\n",

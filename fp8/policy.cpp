@@ -200,9 +200,9 @@ void settle(GemmDecision& decision, const Choice& choice, const Float8Config& co
                         "device that emulates "
                         "FP8: leave it out, or set quantize.linear.float8.auto_decisions to the decisions.json of a run on the GPU");
     }
-    const double speedup = inputs.measured_speedup(decision.gemm, *decision.recipe);
-    decision.reason = fmt::format("measured {:.2f}x", speedup);
-    if (speedup < 1) decision.recipe.reset();
+    const std::optional<double> speedup = inputs.measured_speedup(decision.gemm, *decision.recipe);
+    decision.reason = speedup ? fmt::format("measured {:.2f}x", *speedup) : "auto: not measured yet";
+    if (speedup && *speedup < 1) decision.recipe.reset();
   }
 }
 

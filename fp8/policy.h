@@ -38,8 +38,9 @@ struct PolicyInputs {
   int64_t local_tokens = 0;
   /// Recipes that the device multiplies; absent: all of them (a CPU).
   std::optional<std::vector<RecipeName>> hardware = {};
-  /// Speed of FP8 with its casts over bf16 for one layer's products; asked only with `auto`.
-  std::function<double(const PolicyGemm&, const Recipe&)> measured_speedup = {};
+  /// Speed of FP8 with its casts over bf16 for one layer's products; asked only with `auto`. Without a value it will be
+  /// measured before step 1, and FP8 is assumed until then.
+  std::function<std::optional<double>(const PolicyGemm&, const Recipe&)> measured_speedup = {};
 };
 
 struct GemmDecision {

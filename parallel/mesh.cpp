@@ -64,6 +64,12 @@ Mesh::Mesh(const MeshDegrees& degrees, int world_size)
   }
 }
 
+int MeshDegrees::fewest_ranks() const {
+  int product = 1;
+  for (int degree : {pp, dp_replicate, dp_shard, cp, tp}) product *= std::max(degree, 1);
+  return product;
+}
+
 int Mesh::coordinate(MeshAxis axis, int rank) const {
   if (rank < 0 || rank >= world_size_) {
     fail<ConfigError>("mesh", "rank {} does not exist among {} ranks", rank, world_size_);

@@ -20,6 +20,8 @@ std::string_view name_of(MeshAxis axis);
 /// `parallelism.*_degree` of a config: each is >= 1, and at most one is -1, which takes the ranks that are left.
 struct MeshDegrees {
   int pp = 1, dp_replicate = 1, dp_shard = -1, cp = 1, tp = 1;
+  /// Ranks that these degrees need, the axis of -1 being 1.
+  int fewest_ranks() const;
 };
 
 /// Which rank stands where: rank = (((pp * dp_replicate + ...) * dp_shard + ...) * cp + ...) * tp + tp coordinate.

@@ -238,6 +238,8 @@ TEST_CASE("every command prints what it should") {
   CHECK(place.run("generate --checkpoint out/checkpoint --prompt hello --max-tokens 8 --seed 3 --device cpu").output == text.output);
   CHECK(place.run("generate --checkpoint absent --prompt hello").exit_code == 1);
 
+  const Outcome fewest = place.run("plan tiny.yaml --parallelism.tensor_parallel_degree 2");
+  CHECK(has(fewest.output, "Ranks: 2 (pp 1 x dp_replicate 1 x dp_shard 1 x cp 1 x tp 2 = 2)"));
   const Outcome plan = place.run("plan tiny.yaml --world-size 4");
   CHECK(plan.exit_code == 0);
   for (const char* part : {"Memory per rank: ", "Compute per rank and step", "Traffic per rank and step", "Ranks: 4"}) CHECK(has(plan.output, part));

@@ -284,6 +284,9 @@ TEST_CASE("policy: auto keeps FP8 where it was measured to be faster") {
   const Policy policy = decide_policy(config, in);
   CHECK(outcome(policy, "layers.3.attention.wo") == Outcome{"bf16", "measured 0.91x"});
   CHECK(outcome(policy, "layers.3.feed_forward.w13") == Outcome{"tensorwise", "measured 1.32x"});
+  in.measured_speedup = [](const PolicyGemm&, const Recipe&) { return std::nullopt; };
+  CHECK(outcome(decide_policy(config, in), "layers.3.attention.wo") ==
+        Outcome{"tensorwise", "auto: not measured yet"});
   in.hardware.emplace();
   CHECK_THROWS_WITH(decide_policy({.automatic = true, .emulate = true}, in),
                     Contains("on a device that emulates"));

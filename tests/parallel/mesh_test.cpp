@@ -19,6 +19,12 @@ TEST_CASE("mesh takes the ranks that are left") {
         "pp 1 x dp_replicate 2 x dp_shard 2 x cp 1 x tp 2 = 8");
 }
 
+TEST_CASE("degrees tell the fewest ranks that make them") {
+  CHECK(MeshDegrees{}.fewest_ranks() == 1);
+  CHECK(MeshDegrees{.dp_replicate = 2, .tp = 4}.fewest_ranks() == 8);
+  CHECK(MeshDegrees{.dp_shard = 3, .tp = -1}.fewest_ranks() == 3);
+}
+
 TEST_CASE("mesh prints the product that failed") {
   CHECK_THROWS_WITH(Mesh({.dp_replicate = 2, .dp_shard = 2, .tp = 3}, 8),
                     Contains("pp 1 x dp_replicate 2 x dp_shard 2 x cp 1 x tp 3 = 12, but there are 8 ranks"));
