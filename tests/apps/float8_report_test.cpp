@@ -88,6 +88,16 @@ TEST_CASE("what is read of every layer and role: elements of all ranks, steps an
   }
 }
 
+TEST_CASE("a weight is quantized once per optimizer step, however many micro-batches read it") {
+  for (int64_t micro_batches : {1, 4}) {
+    Float8Config config = recipe("tensorwise");
+    config.enable_fsdp_float8_all_gather = true;
+    const Watched w = watch(config, 3, micro_batches);
+    CHECK(w.first.at("layers.0.attention.wqkv/w").elements == 3 * 128 * 64);
+    CHECK(w.first.at("layers.1.feed_forward.w2/w").elements == 3 * 64 * 192);
+  }
+}
+
 TEST_CASE("scales of groups bound the amax, within twice") {
   const Watched exact = watch(recipe("tensorwise"), 1);
   for (const char* name : {"rowwise", "blockwise"}) {
