@@ -84,17 +84,7 @@ void print_float8(const Experiment& e, const std::optional<int>& capability, std
   out << ":\n" << fp8::policy_table(s.float8_policy);
   const int shards = e.mesh.size(MeshAxis::dp_shard);
   if (shards == 1 || !e.config.float8.enable_fsdp_float8_all_gather) return;
-  int64_t in_bytes = 0, fp8 = 0;
-  std::map<std::string, std::string> whole;  // reason: first layer
-  for (const fp8::GemmDecision& d : s.float8_policy.decisions) {
-    if (!d.recipe) continue;
-    ++fp8;
-    const std::string why = why_gathered_whole(d);
-    in_bytes += why.empty();
-    if (!why.empty()) whole.emplace(why, d.gemm.name);
-  }
-  out << fmt::format("FSDP gathers {} of {} FP8 weights as bytes\n", in_bytes, fp8);
-  for (const auto& [why, name] : whole) out << fmt::format("  in bf16: {} and others ({})\n", name, why);
+  out << float8_gathers_text(s.float8_policy, shards) << "\n";
   std::vector<ParameterSpec> specs = llama_parameters(s.model).specs;
   align_shards(specs, s.parameters);
   const ParameterSpec* worst = nullptr;

@@ -5,6 +5,7 @@
 #include "fp8/ops/rms_norm_quantize.h"
 #include "fp8/ops/swiglu_quantize.h"
 #include "fp8/quantize_kernels.h"
+#include "fp8/scale_tiles_kernels.h"
 #include "fp8/scaled_matmul_kernels.h"
 #include "fp8/step_amax_kernels.h"
 
@@ -27,7 +28,9 @@ void rms_norm_quantize(Stream&, const RmsNormQuantize&) { absent(); }
 void scale_result(Stream&, const ScaledMatmul&, const Tensor&) { absent(); }
 void scaled_matmul(Stream&, const ScaledMatmul&) { absent(); }
 void swiglu_quantize(Stream&, const SwigluQuantize&) { absent(); }
+void tile_scales(Stream&, const MxScales&) { absent(); }
 void transpose_block_scales(Stream&, const Tensor&, Shape, const Tensor&) { absent(); }
 void transpose_bytes(Stream&, const Tensor&, const Tensor&) { absent(); }
+void untile_scales(Stream&, const MxScales&) { absent(); }
 
 }  // namespace ottava::fp8::cuda

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/ops/elementwise.h"
+#include "fp8/scale_tiles.h"
 #include "fp8/step_amax.h"
 #include "parallel/fsdp.h"
 
@@ -23,18 +24,38 @@ bool scales_are_common(const fp8::OperandRecipe& recipe, bool backward_form) {
          (recipe.granularity == Granularity::row && backward_form);
 }
 fp8::Quantized persistent(Arena& arena, const std::string& name, const fp8::OperandRecipe& recipe,
-                          Shape shape) {
+                          Shape shape, Shape scales) {
   return {arena.persistent(name + ".fp8", recipe.format, shape, MemoryCategory::compute),
-          arena.persistent(name + ".fp8 scales", fp8::scale_dtype(recipe.granularity),
-                           fp8::scale_shape(recipe.granularity, shape.rows(), shape.cols()),
+          arena.persistent(name + ".fp8 scales", fp8::scale_dtype(recipe.granularity), scales,
                            MemoryCategory::compute)};
 }
+fp8::Quantized persistent(Arena& arena, const std::string& name, const fp8::OperandRecipe& recipe,
+                          Shape shape) {
+  return persistent(arena, name, recipe, shape,
+                    fp8::scale_shape(recipe.granularity, shape.rows(), shape.cols()));
+}
 Shape turned(const Shape& shape) { return {shape.cols(), shape.rows()}; }
+fp8::MxScales::Order plain_order(bool backward_form) {
+  return backward_form ? fp8::MxScales::Order::blocks : fp8::MxScales::Order::rows;
+}
+bool is_mx(const fp8::OperandRecipe& recipe) { return recipe.granularity == Granularity::block_1x32; }
 
 }  // namespace
 
 int64_t shard_alignment(const Float8WeightSpec& spec) {
   return spec.gathers_bytes && spec.forward.granularity == Granularity::block_128x128 ? 128 : 1;
+}
+
+bool gathers_bytes(const Float8WeightSpec& spec, int64_t slice_rows, int shards) {
+  if (!spec.gathers_bytes || shards == 1) return spec.gathers_bytes;
+  return !is_mx(spec.forward) || largest_shard_rows(slice_rows, shards) % kMxBlockRows == 0;
+}
+
+Shape travelling_scales(const fp8::OperandRecipe& recipe, bool backward_form, int64_t rows, int64_t columns) {
+  if (!is_mx(recipe)) return fp8::scale_shape(recipe.granularity, rows, columns);
+  constexpr int64_t kBlock = 32;
+  return backward_form ? Shape{(rows + kBlock - 1) / kBlock, columns}
+                       : Shape{rows, (columns + kBlock - 1) / kBlock};
 }
 
 Float8Travel float8_travel(const Float8WeightSpec& spec) {
@@ -68,7 +89,7 @@ Float8Weights::Float8Weights(Arena& arena, RankGroups& ranks, const std::vector<
   }
   for (size_t i = 0; i < entries_.size(); ++i) place(arena, i);
 
-  int64_t columns = 0, scratch = 0;
+  int64_t columns = 0, scratch = 0, tiles = 0;
   auto is_exchanged = [](const Entry& e) {
     return e.home == Home::gathered && !e.shares && e.forms[1].recipe.granularity == Granularity::row;
   };
@@ -78,9 +99,18 @@ Float8Weights::Float8Weights(Arena& arena, RankGroups& ranks, const std::vector<
     // Room for make_column_scales() too: a row in bf16 and its bytes.
     scratch = std::max(scratch, std::max<int64_t>(e.segment_rows, 3) * e.columns);
   }
+  for (const Entry& e : entries_) {
+    if (e.home != Home::gathered || !is_mx(e.forms[0].recipe)) continue;
+    scratch = std::max(scratch, e.segment_rows * e.columns);
+    for (const Shape& shape : {Shape{e.segment_rows, e.columns}, Shape{e.columns, e.segment_rows}})
+      tiles = std::max(tiles, fp8::scale_shape(Granularity::block_1x32, shape.rows(), shape.cols()).numel());
+  }
+  if (tiles > 0)
+    tile_scratch_ = arena.persistent("weight scale tiles", DType::e8m0, {tiles}, MemoryCategory::compute);
+  if (scratch > 0)
+    turn_scratch_ = arena.persistent("weight transpose", DType::u8, {scratch}, MemoryCategory::compute);
   if (columns == 0) return;
   column_amax_ = slots("weight column amaxes", DType::u32, {columns});
-  turn_scratch_ = arena.persistent("weight transpose", DType::u8, {scratch}, MemoryCategory::compute);
   columns = 0;
   for (Entry& e : entries_) {
     if (!is_exchanged(e)) continue;
@@ -98,7 +128,9 @@ void Float8Weights::place(Arena& arena, size_t i) {
   const Float8WeightSpec& spec = options_.specs[i];
   const ParameterShard& shard = shards_[static_cast<size_t>(spec.parameter)];
   const bool sharded = ranks_.dp_shard->size() > 1;
-  e.home = !sharded ? Home::resident : spec.gathers_bytes ? Home::gathered : Home::local;
+  e.home = !sharded                                                                   ? Home::resident
+           : gathers_bytes(spec, shard.slice[0], static_cast<int>(ranks_.dp_shard->size())) ? Home::gathered
+                                                                                           : Home::local;
   e.shares = same_bytes(spec.forward, spec.backward);
   e.forms[0].recipe = spec.forward;
   e.forms[1].recipe = spec.backward;
@@ -136,7 +168,8 @@ void Float8Weights::place_gathered(Arena& arena, size_t i, bool backward_form) {
   Entry& e = entries_[i];
   Form& form = e.forms[backward_form];
   const std::string name = options_.specs[i].name + (backward_form ? ".backward" : "");
-  form.straight = persistent(arena, name, form.recipe, {e.segment_rows, e.columns});
+  form.straight = persistent(arena, name, form.recipe, {e.segment_rows, e.columns},
+                             travelling_scales(form.recipe, backward_form, e.segment_rows, e.columns));
   if (form.recipe.granularity == Granularity::row && backward_form) {
     form.straight.scale_inverse =
         arena.persistent(name + ".column scales", DType::f32, {e.columns}, MemoryCategory::compute);
@@ -274,10 +307,35 @@ void Float8Weights::make_shard(Stream& stream, size_t i, bool backward_form) {
     return fp8::transpose_bytes(stream, bytes, form.straight.bytes.slice(0, x.rows()));
   }
   if (x.rows() == 0 && form.recipe.granularity != Granularity::tensor) return;
+  if (is_mx(form.recipe)) return make_mx_shard(stream, i, backward_form);
   const Shape scales = fp8::scale_shape(form.recipe.granularity, x.rows(), x.cols());
   const Tensor& all = form.straight.scale_inverse;
   make(stream, i, form, x,
        {form.straight.bytes.slice(0, x.rows()), all.shape == scales ? all : all.slice(0, scales[0])}, {}, {});
+}
+
+// The two forms are quantized apart: blocks of columns of the weight are blocks of rows of its transpose. Both are stored by
+// rows, scale bytes without their tiles, so that shards of rows make up the whole.
+void Float8Weights::make_mx_shard(Stream& stream, size_t i, bool backward_form) {
+  Entry& e = entries_[i];
+  Form& form = e.forms[backward_form];
+  const Tensor x = master_rows(i);
+  const Shape shape = backward_form ? turned(x.shape) : x.shape;
+  const Shape tiled = fp8::scale_shape(form.recipe.granularity, shape.rows(), shape.cols());
+  const Tensor tiles = tile_scratch_.slice(0, tiled.numel()).reshape(tiled);
+  const Tensor mine = form.straight.bytes.slice(0, x.rows());
+  if (backward_form) {
+    const Tensor bytes{turn_scratch_.data, form.recipe.format, shape};
+    make(stream, i, form, x, {}, {bytes, tiles}, {});
+    fp8::transpose_bytes(stream, bytes, mine);
+  } else {
+    make(stream, i, form, x, {mine, tiles}, {}, {});
+  }
+  const Shape plain = travelling_scales(form.recipe, backward_form, x.rows(), x.cols());
+  fp8::untile_scales(stream, {.tiles = tiles,
+                              .plain = form.straight.scale_inverse.slice(0, plain[0]),
+                              .matrix = shape,
+                              .order = plain_order(backward_form)});
 }
 
 // They do not travel: a rank without rows makes them from a row of zeros. In memory of its own: a refresh is not part of
@@ -323,6 +381,7 @@ void Float8Weights::release(size_t i) {
     form.whole_scales.release();
     form.turned_bytes.release();
     form.turned_scales.release();
+    form.tiled_scales.release();
   }
 }
 
@@ -366,9 +425,24 @@ void Float8Weights::turn_whole(Stream& stream, size_t i, Form& form) {
                               form.turned_scales);
 }
 
+void Float8Weights::tile_whole(Stream& stream, size_t i, Form& form, bool backward_form) {
+  const Entry& e = entries_[i];
+  const Shape matrix = backward_form ? Shape{e.columns, e.rows} : Shape{e.rows, e.columns};
+  form.tiled_scales =
+      arena_.allocate(options_.specs[i].name + ".scale tiles", DType::e8m0,
+                      fp8::scale_shape(form.recipe.granularity, matrix.rows(), matrix.cols()),
+                      MemoryCategory::unsharded);
+  const Shape plain = travelling_scales(form.recipe, backward_form, e.rows, e.columns);
+  fp8::tile_scales(stream, {.tiles = form.tiled_scales,
+                            .plain = form.whole_scales.tensor().slice(0, plain[0]),
+                            .matrix = matrix,
+                            .order = plain_order(backward_form)});
+}
+
 fp8::Quantized Float8Weights::straight_of(const Entry& e, const Form& form) const {
   if (e.home == Home::resident) return form.straight;
   if (e.home == Home::local) return {form.whole_bytes, form.whole_scales};
+  if (form.tiled_scales) return {form.whole_bytes.tensor().slice(0, e.rows), form.tiled_scales};
   const Tensor& scales = form.whole_scales ? form.whole_scales.tensor() : form.straight.scale_inverse;
   const Shape shape = fp8::scale_shape(form.recipe.granularity, e.rows, e.columns);
   return {form.whole_bytes.tensor().slice(0, e.rows),
@@ -379,6 +453,7 @@ fp8::Quantized Float8Weights::turned_of(const Entry& e, const Form& form) const 
   if (e.home == Home::resident) return form.turned;
   if (e.home == Home::local) return {form.turned_bytes, form.turned_scales};
   if (form.turned_scales) return {form.turned_bytes, form.turned_scales};
+  if (form.tiled_scales) return {form.turned_bytes, form.tiled_scales};
   return {form.turned_bytes, form.straight.scale_inverse};  // per tensor, or per column: common to all shards
 }
 
@@ -391,6 +466,8 @@ fp8::ScaledOperand Float8Weights::operand(Stream& stream, size_t i, WeightUse us
   if (e.home == Home::local && !(turns ? form.turned_bytes : form.whole_bytes))
     make_local(stream, i, form, whole, turns);
   if (e.home == Home::gathered && turns && !form.turned_bytes) turn_whole(stream, i, form);
+  if (e.home == Home::gathered && is_mx(form.recipe) && !form.tiled_scales)
+    tile_whole(stream, i, form, backward);
   return {.matrix = turns ? turned_of(e, form) : straight_of(e, form),
           .granularity = form.recipe.granularity,
           .contraction = backward && !turns ? Contraction::outer : Contraction::inner};

@@ -31,11 +31,17 @@ struct Float8WeightSpec {
   fp8::OperandRecipe forward, backward;  ///< how w is made for either use
   bool is_delayed = false;
   bool gathers_bytes =
-      false;  ///< ranks gather FP8 bytes, not the compute type; whole, unpadded weights alone
+      false;  ///< ranks should gather FP8 bytes, not the compute type; whole, unpadded weights alone
 };
 
 /// Rows that a shard must hold in whole multiples, so that the scales of this weight's shards travel as they are.
 int64_t shard_alignment(const Float8WeightSpec& spec);
+
+/// Rows of a block that shards of granularity 1x32 must not cut: their columns are scaled in blocks of as many rows.
+inline constexpr int64_t kMxBlockRows = 32;
+/// True if shards of a slice of this many rows gather bytes: where that is asked for and, of mxfp8, shards are whole blocks.
+/// Cutting elsewhere than evenly, as for 128x128, would leave ranks without rows as soon as shards are small.
+bool gathers_bytes(const Float8WeightSpec& spec, int64_t slice_rows, int shards);
 
 /// Which scales of a weight that is gathered in FP8 travel with its bytes. Others every rank makes from exchanged amaxes.
 struct Float8Travel {
@@ -43,12 +49,15 @@ struct Float8Travel {
   bool forward_scales = false, backward_scales = false;
 };
 Float8Travel float8_travel(const Float8WeightSpec& spec);
+/// The scales of a form that travel, of a weight [rows, columns]: as its products read them, but those of 1x32 without tiles
+/// (fp8/scale_tiles.h), of the transposed weight by blocks.
+Shape travelling_scales(const fp8::OperandRecipe& recipe, bool backward_form, int64_t rows, int64_t columns);
 
 /// FP8 bytes of the weights, made once per optimizer step from the f32 masters (rounded to bf16 first, so that they are
 /// the bytes of the gathered bf16 weight). Where they live:
 ///
 ///   resident   not sharded: whole, for the life of the run
-///   gathered   sharded, gathers_bytes: each rank makes its shard's, whole ones exist while their unit is whole
+///   gathered   sharded, gathers_bytes(): each rank makes its shard's, whole ones exist while their unit is whole
 ///   local      sharded otherwise: every rank makes them from the gathered weight, when first used
 ///
 /// A scale per tensor covers the weight across shards and tensor-parallel ranks: one all-reduce (u32, max) of all amaxes
@@ -107,6 +116,7 @@ class Float8Weights {
     fp8::OperandRecipe recipe;
     fp8::Quantized straight, turned;  ///< persistent: resident ones, or this rank's shard (straight bytes)
     Allocation whole_bytes, whole_scales, turned_bytes, turned_scales;  ///< while the unit is whole
+    Allocation tiled_scales;  ///< of 1x32, from whole_scales
     Tensor column_amax;  ///< u32 [columns], where bytes are scaled per column of the weight
   };
   struct Entry {
@@ -129,9 +139,11 @@ class Float8Weights {
   void make(Stream& stream, size_t entry, const Form& form, const Tensor& x, const fp8::Quantized& straight,
             const fp8::Quantized& turned, const Tensor& column_amax);
   void make_shard(Stream& stream, size_t entry, bool backward_form);
+  void make_mx_shard(Stream& stream, size_t entry, bool backward_form);
   void make_column_scales(Stream& stream, size_t entry);
   void make_local(Stream& stream, size_t entry, Form& form, const Tensor& whole, bool turned);
   void turn_whole(Stream& stream, size_t entry, Form& form);
+  void tile_whole(Stream& stream, size_t entry, Form& form, bool backward_form);
   fp8::Quantized straight_of(const Entry& e, const Form& form) const;
   fp8::Quantized turned_of(const Entry& e, const Form& form) const;
   fp8::Quantized allocate(std::string_view name, const fp8::OperandRecipe& recipe, Shape shape,
@@ -148,6 +160,7 @@ class Float8Weights {
   Tensor amax_, scale_amax_, counters_, non_finite_;
   Tensor column_amax_;   ///< all vectors that are exchanged, one after the other
   Tensor turn_scratch_;  ///< u8, of the largest shard
+  Tensor tile_scratch_;  ///< e8m0, tiles of the largest shard
   fp8::AmaxHistory history_;
   Tensor updated_amax_;  ///< u32 [entries], of the weights that the optimizer wrote last
   bool is_current_ = false, is_measured_ = false;

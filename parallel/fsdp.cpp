@@ -24,12 +24,14 @@ void align_shards(std::vector<ParameterSpec>& specs, const FsdpOptions& options)
 }
 
 std::vector<bool> replaced_by_float8(const std::vector<ParameterSpec>& specs, const FsdpOptions& options,
-                                     int tp_size, bool sharded) {
+                                     const ShardCoordinates& at) {
   std::vector<bool> replaced(specs.size(), false);
   for (const Float8WeightSpec& weight : options.float8.specs) {
     const auto p = static_cast<size_t>(weight.parameter);
-    const bool is_whole = weight.rows.size() == tensor_parallel_shape(specs[p], tp_size)[0];
-    replaced[p] = is_whole && (!sharded || weight.gathers_bytes) && specs[p].role == ParameterRole::linear;
+    const int64_t rows = tensor_parallel_shape(specs[p], at.tp_size)[0];
+    replaced[p] = weight.rows.size() == rows &&
+                  (at.shard_size == 1 || gathers_bytes(weight, rows, at.shard_size)) &&
+                  specs[p].role == ParameterRole::linear;
   }
   return replaced;
 }
@@ -45,7 +47,7 @@ Fsdp::Fsdp(Stream& stream, Arena& arena, RankGroups& ranks, std::vector<Paramete
       whole_(specs_.size()),
       summed_(specs_.size(), false) {
   align_shards(specs_, options_);
-  replaced_ = replaced_by_float8(specs_, options_, coordinates().tp_size, is_sharded());
+  replaced_ = replaced_by_float8(specs_, options_, coordinates());
   for (size_t p = 0; p < specs_.size(); ++p) {
     auto unit = static_cast<size_t>(specs_[p].unit);
     if (units_.size() <= unit) units_.resize(unit + 1);
@@ -63,7 +65,8 @@ void Fsdp::place_float8(Arena& arena) {
   float8_ = std::make_unique<Float8Weights>(arena, ranks_, shards_, options_.float8, stream_.target());
   for (size_t i = 0; i < options_.float8.specs.size(); ++i) {
     const Float8WeightSpec& spec = options_.float8.specs[i];
-    if (!is_sharded() || !spec.gathers_bytes) continue;
+    const int64_t rows = shards_[static_cast<size_t>(spec.parameter)].slice[0];
+    if (!is_sharded() || !gathers_bytes(spec, rows, coordinates().shard_size)) continue;
     Unit& unit = unit_at(specs_[static_cast<size_t>(spec.parameter)].unit);
     unit.float8.push_back(i);
     if (float8_->has_backward_form(i)) unit.portions |= kForwardBytes | kBackwardBytes;

@@ -46,9 +46,9 @@ struct FsdpOptions {
 
 /// What the options ask of the table: shards of whole blocks where scales of blocks travel.
 void align_shards(std::vector<ParameterSpec>& specs, const FsdpOptions& options);
-/// Parameters whose compute type nobody reads, by parameter: FP8 bytes take its place. `sharded`: more than one shard.
+/// Parameters whose compute type nobody reads, by parameter: FP8 bytes take its place.
 std::vector<bool> replaced_by_float8(const std::vector<ParameterSpec>& specs, const FsdpOptions& options,
-                                     int tp_size, bool sharded);
+                                     const ShardCoordinates& at);
 
 /// Fully sharded data parallel (ZeRO-3, arXiv:1910.02054; PyTorch FSDP, arXiv:2304.11277): where parameters live, and when
 /// they are whole. Each unit is gathered before its turn and let go after it; its gradients are reduce-scattered when its

@@ -28,12 +28,12 @@ void add_packed(UnitSize& size, const std::vector<ShardPacking::Item>& packed, i
 }
 
 /// Bytes of one form of a weight, gathered with padding, and its scales where they travel.
-void add_float8(UnitSize& size, const fp8::OperandRecipe& recipe, bool scales_travel, int64_t rows,
-                int64_t columns) {
-  size.elements += rows * columns;
+void add_float8(UnitSize& size, const fp8::OperandRecipe& recipe, bool backward_form, bool scales_travel,
+                const Shape& weight) {
+  size.elements += weight.numel();
   ++size.calls;
   if (!scales_travel) return;
-  size.elements += fp8::scale_shape(recipe.granularity, rows, columns).numel() *
+  size.elements += travelling_scales(recipe, backward_form, weight.rows(), weight.cols()).numel() *
                    static_cast<int64_t>(size_of(fp8::scale_dtype(recipe.granularity)));
   ++size.calls;
 }
@@ -43,7 +43,7 @@ std::vector<UnitTraffic> unit_traffic(std::span<const ParameterSpec> specs, cons
   std::vector<UnitTraffic> units;
   std::vector<std::vector<ShardPacking::Item>> gradients, weights;
   const std::vector<bool> replaced =
-      replaced_by_float8({specs.begin(), specs.end()}, options, at.tp_size, true);
+      replaced_by_float8({specs.begin(), specs.end()}, options, at);
   for (size_t p = 0; p < specs.size(); ++p) {
     const auto u = static_cast<size_t>(specs[p].unit);
     if (units.size() <= u) units.resize(u + 1), gradients.resize(u + 1), weights.resize(u + 1);
@@ -71,16 +71,16 @@ std::vector<UnitTraffic> unit_traffic(std::span<const ParameterSpec> specs, cons
     add_packed(units[u].gathers.compute, weights[u], at.shard_size);
   }
   for (const Float8WeightSpec& weight : options.float8.specs) {
-    if (!weight.gathers_bytes) continue;
     const ParameterSpec& spec = specs[static_cast<size_t>(weight.parameter)];
     const Shape slice = tensor_parallel_shape(spec, at.tp_size);
+    if (!gathers_bytes(weight, slice[0], at.shard_size)) continue;
     const int64_t rows = largest_shard_rows(slice[0], at.shard_size, spec.shard_alignment) * at.shard_size;
     UnitGathers& gathers = units[static_cast<size_t>(spec.unit)].gathers;
     const Float8Travel travel = float8_travel(weight);
-    add_float8(travel.shares_bytes ? gathers.both : gathers.forward, weight.forward, travel.forward_scales,
-               rows, slice[1]);
-    if (!travel.shares_bytes)
-      add_float8(gathers.backward, weight.backward, travel.backward_scales, rows, slice[1]);
+    const Shape whole{rows, slice[1]};
+    add_float8(travel.shares_bytes ? gathers.both : gathers.forward, weight.forward, false,
+               travel.forward_scales, whole);
+    if (!travel.shares_bytes) add_float8(gathers.backward, weight.backward, true, travel.backward_scales, whole);
   }
   return units;
 }

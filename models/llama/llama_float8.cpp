@@ -1,5 +1,8 @@
 #include "models/llama/llama_float8.h"
 
+#include <fmt/core.h>
+
+#include <algorithm>
 #include <utility>
 
 namespace ottava {
@@ -90,7 +93,7 @@ class Builder {
          .forward = recipe.forward.b,
          .backward = recipe.input_gradient.b,
          .is_delayed = recipe.has_history(),
-         .gathers_bytes = config_.enable_fsdp_float8_all_gather && why_gathered_whole(decision).empty()});
+         .gathers_bytes = config_.enable_fsdp_float8_all_gather && why_gathered_whole(decision, 1).empty()});
     out_.state.products.push_back(decision.gemm.name);
     out_.state.is_delayed.push_back(recipe.has_history());
     return {decision.gemm.name, recipe, entry, index, decision.is_emulated};
@@ -131,12 +134,41 @@ fp8::PolicyInputs llama_policy_inputs(const LlamaParameters& table, int tp, int6
   return in;
 }
 
-std::string why_gathered_whole(const fp8::GemmDecision& d) {
+std::string why_gathered_whole(const fp8::GemmDecision& d, int shards) {
   if (!d.recipe) return "high precision";
   if (d.gemm.role == fp8::GemmRole::output) return "the output layer is also needed in high precision";
   if (d.is_split) return "split from a fused matrix";
-  if (d.recipe->name == fp8::RecipeName::mxfp8) return "the blocks of mxfp8 lie in tiles of 128 rows";
-  return "";
+  const int64_t rows = d.gemm.local_rows();
+  const Float8WeightSpec spec{.forward = d.recipe->forward.b, .gathers_bytes = true};
+  if (gathers_bytes(spec, rows, shards)) return "";
+  return fmt::format("{} rows / {} shards = {:.6g}, and shards of mxfp8 are gathered as whole blocks of {} rows",
+                     rows, shards, static_cast<double>(rows) / shards, kMxBlockRows);
+}
+
+std::string float8_gathers_text(const fp8::Policy& policy, int shards) {
+  struct Whole {
+    std::string why, first;
+    int64_t count = 0;
+  };
+  std::vector<Whole> whole;
+  int64_t float8 = 0, in_bytes = 0;
+  for (const fp8::GemmDecision& d : policy.decisions) {
+    if (!d.recipe) continue;
+    ++float8;
+    const std::string why = why_gathered_whole(d, shards);
+    if (why.empty()) {
+      ++in_bytes;
+      continue;
+    }
+    auto same = std::find_if(whole.begin(), whole.end(), [&](const Whole& w) { return w.why == why; });
+    if (same == whole.end()) same = whole.insert(same, {.why = why, .first = d.gemm.name});
+    ++same->count;
+  }
+  std::string text = fmt::format("FSDP gathers {} of {} FP8 weights as bytes", in_bytes, float8);
+  for (size_t i = 0; i < whole.size(); ++i) {
+    text += fmt::format("{} {} ({}: {})", i > 0 ? "," : "; in bf16:", whole[i].count, whole[i].first, whole[i].why);
+  }
+  return text;
 }
 
 LlamaFloat8 llama_float8(const LlamaParameters& table, const fp8::Policy& policy, const Float8Config& config,

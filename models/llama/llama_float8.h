@@ -24,7 +24,10 @@ struct LlamaFloat8 {
 LlamaFloat8 llama_float8(const LlamaParameters& table, const fp8::Policy& policy, const Float8Config& config,
                          int tensor_parallel_size);
 
-/// Why FSDP gathers this weight in the compute type although bytes are asked for; empty if it does not.
-std::string why_gathered_whole(const fp8::GemmDecision& decision);
+/// Why FSDP gathers this weight among so many shards in the compute type although bytes are asked for; empty if it does not.
+std::string why_gathered_whole(const fp8::GemmDecision& decision, int shards);
+/// "FSDP gathers 20 of 24 FP8 weights as bytes; in bf16: 4 (layers.0.attention.wo: 48 rows / 3 shards = 16, ...)": the first
+/// weight of each reason.
+std::string float8_gathers_text(const fp8::Policy& policy, int shards);
 
 }  // namespace ottava

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <map>
 #include <numeric>
 
 #include "core/cost.h"
@@ -27,8 +28,8 @@ namespace {
 constexpr uint64_t kSeed = 5;
 
 /// A weight cut along rows, one along columns, in a unit each. Neither divides evenly among 3 or 8 shards, and the second
-/// leaves ranks of 8 with nothing.
-std::vector<ParameterSpec> weights() {
+/// leaves ranks of 8 with nothing. Of mxfp8 the first always divides into whole blocks of 32 rows, the second among 3.
+std::vector<ParameterSpec> weights(bool mx = false) {
   auto weight = [](const char* name, int64_t rows, int64_t columns, TensorParallel cut, int unit) {
     return ParameterSpec{.name = name,
                          .parts = {{.name = name, .hf_name = name, .rows = rows, .groups = rows, .init = {}}},
@@ -36,6 +37,7 @@ std::vector<ParameterSpec> weights() {
                          .tensor_parallel = cut,
                          .unit = unit};
   };
+  if (mx) return {weight("w13", 768, 160, TensorParallel::rows, 0), weight("w2", 96, 256, TensorParallel::columns, 1)};
   return {weight("w13", 392, 144, TensorParallel::rows, 0), weight("w2", 20, 272, TensorParallel::columns, 1)};
 }
 
@@ -43,12 +45,13 @@ struct Setting {
   fp8::RecipeName recipe = fp8::RecipeName::tensorwise;
   int shards = 1, tp = 1;
   bool gathers_bytes = true;
+  bool is_mx() const { return recipe == fp8::RecipeName::mxfp8; }
 };
 
 FsdpOptions options_of(const Setting& s) {
   FsdpOptions out;
   const fp8::Recipe recipe = fp8::make_recipe(s.recipe);
-  const std::vector<ParameterSpec> specs = weights();
+  const std::vector<ParameterSpec> specs = weights(s.is_mx());
   for (int p = 0; p < 2; ++p) {
     const auto& spec = specs[static_cast<size_t>(p)];
     out.float8.specs.push_back({.name = spec.name,
@@ -57,7 +60,7 @@ FsdpOptions options_of(const Setting& s) {
                                 .forward = recipe.forward.b,
                                 .backward = recipe.input_gradient.b,
                                 .is_delayed = recipe.has_history(),
-                                .gathers_bytes = s.gathers_bytes && s.recipe != fp8::RecipeName::mxfp8});
+                                .gathers_bytes = s.gathers_bytes});
   }
   out.float8.amax_history_length = 2;
   return out;
@@ -79,7 +82,7 @@ void on_ranks(const Setting& s, const std::function<void(Rank&)>& body) {
     std::iota(everyone.begin(), everyone.end(), 0);
     RankGroups ranks(world.split("world", everyone), world.split("world", everyone), Mesh({.dp_shard = s.shards, .tp = s.tp}, count));
     auto run = [&](Stream& stream, Arena& arena) {
-      Fsdp fsdp(stream, arena, ranks, weights(), options_of(s));
+      Fsdp fsdp(stream, arena, ranks, weights(s.is_mx()), options_of(s));
       Rank rank{ranks, stream, arena, fsdp, arena.is_recording()};
       fsdp.initialise(kSeed);
       Arena::Phase phase(arena, "test");
@@ -120,8 +123,8 @@ Bytes operand(Rank& rank, size_t entry, WeightUse use, bool keep = false) {
 }
 
 /// The whole slice of a tensor-parallel rank, as one process would hold it.
-std::vector<float> slice_of(size_t entry, int tp_rank, int tp) {
-  const ParameterSpec spec = weights()[entry];
+std::vector<float> slice_of(size_t entry, int tp_rank, int tp, bool mx = false) {
+  const ParameterSpec spec = weights(mx)[entry];
   const Shape shape = tensor_parallel_shape(spec, tp);
   std::vector<float> values(static_cast<size_t>(shape.numel()));
   Stream stream = Stream::cpu();
@@ -138,10 +141,10 @@ uint32_t rounded_amax(std::vector<float> values) {
 Bytes expected(const Setting& s, size_t entry, int tp_rank, WeightUse use, float factor = 1) {
   const fp8::Recipe recipe = fp8::make_recipe(s.recipe);
   const fp8::OperandRecipe& how = use == WeightUse::forward ? recipe.forward.b : recipe.input_gradient.b;
-  std::vector<float> values = slice_of(entry, tp_rank, s.tp), whole = slice_of(entry, 0, 1);
+  std::vector<float> values = slice_of(entry, tp_rank, s.tp, s.is_mx()), whole = slice_of(entry, 0, 1, s.is_mx());
   for (float& v : values) v *= factor;
   for (float& v : whole) v *= factor;
-  const Shape shape = tensor_parallel_shape(weights()[entry], s.tp);
+  const Shape shape = tensor_parallel_shape(weights(s.is_mx())[entry], s.tp);
   const bool turns = use == WeightUse::backward && how.granularity != Granularity::tensor && how.granularity != Granularity::block_128x128;
   const Shape stored = turns ? Shape{shape[1], shape[0]} : shape;
   const Shape scales = fp8::scale_shape(how.granularity, stored[0], stored[1]);
@@ -221,6 +224,32 @@ TEST_CASE("bytes that were gathered are those of the whole weight, for every rec
 }
 
 // A scale over the wrong group (each rank its own) was behind diverging runs elsewhere; here other bytes would show it.
+TEST_CASE("weights of mxfp8 travel as bytes where shards are whole blocks of 32 rows, each use for itself") {
+  for (int shards : {2, 3}) {
+    std::map<std::string, int64_t> sent;  // by label
+    on_ranks({fp8::RecipeName::mxfp8, shards, 1, true}, [&](Rank& rank) {
+      rank.fsdp.begin_step();
+      for (size_t entry : {0u, 1u}) {
+        for (WeightUse use : {WeightUse::forward, WeightUse::backward}) operand(rank, entry, use);
+      }
+      if (rank.is_planning || rank.ranks.world->rank() != 0) return;
+      for (const CommStats::Total& t : rank.ranks.world->stats().totals()) {
+        CHECK(t.collective == Collective::all_gather);
+        sent[t.label] += t.sent_bytes;
+      }
+    });
+    INFO(shards << " shards");
+    // A byte per element and one per block of 32, for either use; 96 rows / 2 = 48 are no whole blocks: bf16, packed, twice.
+    const int64_t w13 = 768 * 160 * 33 / 32, w2 = 96 * 256;
+    CHECK(sent["w13"] == 2 * w13 / shards * (shards - 1));
+    CHECK(sent["w2"] + sent["packed"] == (shards == 3 ? 2 * w2 * 33 / 32 : 2 * w2 * 2) / shards * (shards - 1));
+  }
+  CHECK(gathers_bytes({.forward = {.granularity = Granularity::block_1x32}, .gathers_bytes = true}, 4096, 128));
+  CHECK_FALSE(gathers_bytes({.forward = {.granularity = Granularity::block_1x32}, .gathers_bytes = true}, 4096, 256));
+  CHECK(gathers_bytes({.forward = {.granularity = Granularity::block_128x128}, .gathers_bytes = true}, 4096, 256));
+  CHECK_FALSE(gathers_bytes({.forward = {.granularity = Granularity::block_1x32}}, 4096, 2));
+}
+
 TEST_CASE("a rank's own amax would not do: the scale is that of all shards and slices") {
   const Setting s{.shards = 3, .tp = 2};
   std::vector<float> inverses(6);
@@ -280,8 +309,7 @@ TEST_CASE("bytes and scale stay what they are through a step, though amaxes are 
         rank.fsdp.begin_step();
         for (int micro_batch = 0; micro_batch < 3; ++micro_batch) {
           for (WeightUse use : {WeightUse::forward, WeightUse::backward}) mine.push_back(operand(rank, 0, use));
-          const bool travels = recipe != fp8::RecipeName::mxfp8;
-          if (!rank.is_planning && travels) fill_zero(rank.stream, rank.fsdp.float8()->amax());
+          if (!rank.is_planning) fill_zero(rank.stream, rank.fsdp.float8()->amax());
           rank.fsdp.begin_forward_only();  // validation in the middle
           rank.fsdp.begin_step();
         }
@@ -337,7 +365,7 @@ TEST_CASE("a step, a load and validation find the weights' own bytes; whatever e
 
 TEST_CASE("bytes are made again without memory that the plan of a step would have to know of") {
   // Validation may find them stale where the step after it does not: ranks of 8 without rows included.
-  for (const fp8::RecipeName recipe : {fp8::RecipeName::tensorwise, fp8::RecipeName::rowwise, fp8::RecipeName::blockwise}) {
+  for (const fp8::RecipeName recipe : recipes()) {
     on_ranks({recipe, 8, 1, true}, [&](Rank& rank) {
       rank.fsdp.begin_step();
       if (rank.is_planning) return;

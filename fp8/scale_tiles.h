@@ -1,0 +1,26 @@
+#pragma once
+
+#include "core/stream.h"
+#include "fp8/granularity.h"
+
+namespace ottava::fp8 {
+
+/// Scale bytes of granularity 1x32 of a matrix [rows, cols], as products read them and in plain order, without tiles and
+/// their padding: so the plain ones of neighbouring parts of the matrix are neighbours, and can be gathered.
+struct MxScales {
+  enum class Order {
+    rows,    ///< plain [rows, ceil(cols/32)]: for a matrix that is cut along rows
+    blocks,  ///< plain [ceil(cols/32), rows]: for one that is cut along whole blocks
+  };
+  Tensor tiles;  ///< e8m0, scale_shape(block_1x32, rows, cols)
+  Tensor plain;  ///< e8m0
+  Shape matrix;
+  Order order = Order::rows;
+};
+
+/// plain = the bytes of tiles. Throws ShapeError.
+void untile_scales(Stream& stream, const MxScales& args);
+/// tiles = the bytes of plain, padding zero.
+void tile_scales(Stream& stream, const MxScales& args);
+
+}  // namespace ottava::fp8
