@@ -74,14 +74,7 @@ Slots read_slots(TrainingEngine& engine, size_t products) {
 
 void set_amax(Float8Operand& out, const fp8::OperandRecipe& recipe, bool is_delayed, uint32_t bits,
               uint32_t history_bits) {
-  const bool from_scales = recipe.role != Role::w && recipe.granularity != Granularity::tensor;
-  if (from_scales && recipe.granularity == Granularity::block_1x32) return;
   const float value = std::bit_cast<float>(bits);
-  if (from_scales) {  // the largest inverse scale
-    out.amax = static_cast<double>(value) * static_cast<double>(fp8::format_of(recipe.format).max);
-    out.scale = value > 0 ? 1 / static_cast<double>(value) : 0;
-    return;
-  }
   out.amax = static_cast<double>(value);
   const uint32_t scaled = is_delayed && history_bits != 0 ? history_bits : bits;
   out.scale =

@@ -15,10 +15,8 @@ struct Float8Operand {
   std::string layer;  ///< "layers.0.attention.wqkv"
   fp8::Role role = fp8::Role::x;
   fp8::RecipeName recipe = fp8::RecipeName::tensorwise;
-  /// Of the last step, all micro-batches. For x and dy whose scales belong to rows or 1x128 blocks: the largest amax that
-  /// has the smallest scale, up to twice the true one. 0: not known (x and dy of mxfp8).
-  double amax = 0;
-  /// The smallest that was used; of recipe delayed, the one of the next step. 0: not known.
+  double amax = 0;  ///< of the last step, all micro-batches
+  /// The smallest that was used; of recipe delayed, the one of the next step.
   double scale = 0;
   int64_t elements = 0;
   int64_t underflow = 0;   ///< elements other than zero that became zero

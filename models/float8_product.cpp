@@ -81,12 +81,9 @@ Float8Matrix Float8Product::quantize(const StepContext& c, const Tensor& m, Sour
   }
   if (!c.is_recomputing) args.counters = c.float8->counters(slot(source));
   args.non_finite = c.float8->non_finite(slot(source));
+  // Groups measure themselves; who watches wants to know the largest.
+  if (!has_tensor_scales() && !args.counters.empty()) args.largest = c.float8->amax(slot(source));
   fp8::quantize(c.stream, args);
-  // Scales of groups are all that is known of their amaxes without another read of m.
-  if (!has_tensor_scales() && !args.counters.empty() && recipe.granularity != Granularity::block_1x32) {
-    fp8::amax(c.stream, args.out.empty() ? args.transposed.scale_inverse : args.out.scale_inverse,
-              c.float8->amax(slot(source)));
-  }
   return out;
 }
 

@@ -189,9 +189,7 @@ Tensor Float8Weights::scale_amax(size_t i) const {
 
 bool Float8Weights::has_scale_of_whole(size_t i) const {
   const Entry& e = entries_[i];
-  const bool per_tensor = e.forms[0].recipe.granularity == Granularity::tensor ||
-                          e.forms[1].recipe.granularity == Granularity::tensor;
-  return per_tensor &&
+  return e.has_tensor_scale() &&
          options_.specs[i].rows.size() == shards_[static_cast<size_t>(options_.specs[i].parameter)].slice[0];
 }
 
@@ -217,10 +215,8 @@ void Float8Weights::measure(Stream& stream) {
     Entry& e = entries_[i];
     if (e.shard.size() == 0) continue;
     const auto slot = static_cast<int64_t>(i);
-    const bool per_tensor = e.forms[0].recipe.granularity == Granularity::tensor ||
-                            e.forms[1].recipe.granularity == Granularity::tensor;
     const bool is_known = is_measured_ && has_scale_of_whole(i);
-    if ((per_tensor || options_.counts) && !is_known)
+    if (e.has_tensor_scale() && !is_known)
       fp8::amax(stream, master_rows(i), amax_.slice(slot, slot + 1));
     for (Form& form : e.forms) {
       if (form.column_amax.empty()) continue;
@@ -231,10 +227,8 @@ void Float8Weights::measure(Stream& stream) {
 }
 
 void Float8Weights::exchange(Stream& stream) {
-  const bool per_tensor = std::any_of(entries_.begin(), entries_.end(), [](const Entry& e) {
-    return e.forms[0].recipe.granularity == Granularity::tensor ||
-           e.forms[1].recipe.granularity == Granularity::tensor;
-  });
+  const bool per_tensor =
+      std::any_of(entries_.begin(), entries_.end(), [](const Entry& e) { return e.has_tensor_scale(); });
   if (per_tensor && ranks_.replica->size() > 1) {
     ranks_.replica
         ->all_reduce(stream, {.send = amax_, .recv = {}, .op = ReduceOp::max, .label = "weight amaxes"})
@@ -288,8 +282,10 @@ void Float8Weights::make(Stream& stream, size_t i, const Form& form, const Tenso
                      .transposed = turned};
   if (form.recipe.granularity == Granularity::tensor) args.amax = scale_amax(i);
   if (form.recipe.granularity == Granularity::row && !turned.empty()) args.column_amax = column_amax;
-  if (!counters_.empty() && &form == &entries_[i].forms[0])
+  if (!counters_.empty() && &form == &entries_[i].forms[0]) {
     args.counters = counters_.slice(slot, slot + 1).reshape({3});
+    if (!entries_[i].has_tensor_scale()) args.largest = amax_.slice(slot, slot + 1);
+  }
   args.non_finite = non_finite_.slice(slot, slot + 1);
   fp8::quantize(stream, args);
 }

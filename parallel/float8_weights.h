@@ -100,7 +100,7 @@ class Float8Weights {
   fp8::ScaledOperand operand(Stream& stream, size_t entry, WeightUse use, const Tensor& whole);
 
   // What was measured at the last refresh, per entry.
-  const Tensor& amax() const { return amax_; }          ///< u32
+  const Tensor& amax() const { return amax_; }          ///< u32; without a scale per tensor, only with statistics
   const Tensor& counters() const { return counters_; }  ///< i64 [entries, 3]; absent without statistics
   const Tensor& non_finite() const {
     return non_finite_;
@@ -123,6 +123,10 @@ class Float8Weights {
     Home home = Home::resident;
     bool shares = true;  ///< forward and backward read the same bytes
     Form forms[2];
+    bool has_tensor_scale() const {
+      return forms[0].recipe.granularity == fp8::Granularity::tensor ||
+             forms[1].recipe.granularity == fp8::Granularity::tensor;
+    }
     RowRange shard;  ///< rows of the slice that this rank holds, within the entry
     int64_t rows = 0, columns = 0, segment_rows = 0;
     Tensor padded;  ///< bf16, resident padded ones

@@ -49,6 +49,8 @@ struct Outcome {
   };
   std::vector<Piece> pieces;
   int64_t kept_bytes = 0, products = 0;
+  uint32_t x_amax = 0, dy_amax = 0;  ///< as watched, of the first piece
+  std::vector<std::string> operations;
   bool keeps_x = false;
 };
 
@@ -60,7 +62,7 @@ Outcome run(const Case& what) {
     const Tensor workspace = arena.persistent("workspace", DType::u8, {workspace_bytes}, MemoryCategory::workspace);
     if (!is_planning) set_matmul_workspace(stream, workspace);
     FsdpOptions options;
-    Float8State::Options state_options;
+    Float8State::Options state_options{.counts = true};
     std::vector<LinearPiece> pieces;
     for (size_t i = 0; i < what.recipes.size(); ++i) {
       LinearPiece piece{.rows = what.rows_of(i)};
@@ -113,6 +115,7 @@ Outcome run(const Case& what) {
     out.w = rounded(parameters.shard(0).master);
     out.bias = rounded(parameters.shard(1).master);
     out.products = state.products_run();
+    if (what.recipes[0]) out.x_amax = *state.amax(0).as<uint32_t>(), out.dy_amax = *state.amax(1).as<uint32_t>();
     out.keeps_x = static_cast<bool>(saved.x);
     for (const Float8Matrix& m : saved.pieces) {
       for (const Allocation* a : {&m.bytes, &m.scales, &m.turned_bytes, &m.turned_scales}) out.kept_bytes += *a ? a->tensor().bytes() : 0;
@@ -134,6 +137,7 @@ Outcome run(const Case& what) {
   Arena first, plan;
   pass(meta, first, 0);
   const int64_t workspace_bytes = recorder.workspace_bytes();
+  for (const auto& cost : recorder.totals()) out.operations.push_back(cost.op);
   pass(meta, plan, workspace_bytes);
   Stream stream = Stream::cpu();
   Arena arena(plan.plan(), {DeviceType::cpu, 0});
@@ -238,6 +242,17 @@ TEST_CASE("linear: operands are the reference's bytes, and mutants are not") {
     CHECK_FALSE(dx_holds(swapped));
     CHECK_FALSE(dx_holds(stale));
     CHECK_FALSE(dx_holds(reference(o.dy, kTokens, kRows, recipe.forward.a)));
+  }
+}
+
+TEST_CASE("linear: the amax that is watched is exact in every recipe, and scales of groups cost no pass for it") {
+  for (RecipeName name : recipes()) {
+    INFO(fp8::name_of(name));
+    const Outcome o = run({{name}});
+    CHECK(o.x_amax == largest_bits(o.x));
+    CHECK(o.dy_amax == largest_bits(o.dy));
+    const bool measures = std::count(o.operations.begin(), o.operations.end(), "amax") > 0;
+    CHECK(measures == (fp8::make_recipe(name).forward.a.granularity == Granularity::tensor || name == RecipeName::rowwise_with_gw_hp));  // its weight
   }
 }
 
