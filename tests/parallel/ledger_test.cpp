@@ -23,10 +23,10 @@ bool wait_for_failure(RankState& state) {
 
 // Ranks with a ledger each and a state that no communicator uses, so that a test says where each rank is.
 void with_ledgers(int ranks, const std::function<void(Communicator&, std::shared_ptr<RankState>)>& body) {
-  run_thread_ranks({.ranks = ranks, .timeout_seconds = 30}, [&](Communicator& world) {
+  run_thread_ranks({.ranks = ranks, .timeout_seconds = 60}, [&](Communicator& world) {
     auto state = std::make_shared<RankState>(world.rank(), world.size());
     CommunicatorBootstrap bootstrap(world);
-    Ledger ledger(state, bootstrap, {.connect_seconds = 10, .answer_seconds = 1.0});
+    Ledger ledger(state, bootstrap, {.connect_seconds = 30, .answer_seconds = 30});
     body(world, state);
   });
 }
@@ -109,7 +109,7 @@ TEST_CASE("the ledger names the rank that is behind") {
 
 TEST_CASE("a stranger who talks to the ledger disturbs nobody") {
   std::atomic<int> failures = 0;
-  run_thread_ranks({.ranks = 2, .timeout_seconds = 30}, [&](Communicator& world) {
+  run_thread_ranks({.ranks = 2, .timeout_seconds = 60}, [&](Communicator& world) {
     auto state = std::make_shared<RankState>(world.rank(), 2);
     struct Eavesdropper final : Bootstrap {
       explicit Eavesdropper(Communicator& c) : inner(c) {}

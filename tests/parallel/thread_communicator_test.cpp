@@ -49,6 +49,7 @@ TEST_CASE("a rank that never comes is named when the time is up") {
     auto& mine = x[static_cast<size_t>(world.rank())];
     world.state().set_step(3);
     sum(world, stream, mine, "layers.0").wait(stream);
+    world.state().set_timeout_seconds(1.0);  // short only now: threads may start late
     if (world.rank() == 2) {
       while (!over) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     } else {
@@ -57,9 +58,9 @@ TEST_CASE("a rank that never comes is named when the time is up") {
       if (++named == 3) over = true;
     }
   };
-  CHECK_NOTHROW(run_thread_ranks({.ranks = 4, .timeout_seconds = 0.4}, body));
+  CHECK_NOTHROW(run_thread_ranks({.ranks = 4, .timeout_seconds = 60}, body));
   CHECK(named == 3);
-  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(10));
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(50));
 }
 
 TEST_CASE("ranks that make different calls are told so") {
