@@ -41,6 +41,7 @@ void check(const Rope& a) {
     fail<ShapeError>("rope", "sequence is {}, expected 1 to the table's {} positions", a.sequence,
                      a.table.rows());
   }
+  if (!a.amax.empty()) check_tensor("rope", "amax", a.amax, DType::u32, {1});
 }
 
 void rope_on_cpu(const Rope& a) {
@@ -50,7 +51,10 @@ void rope_on_cpu(const Rope& a) {
   }
 #endif
   auto kernel = cpu::rope_kernels().rotate[a.qkv.dtype];
-  parallel_for(a.qkv.rows(), 16, [&](int64_t begin, int64_t end) { kernel(a, {begin, end, a.qkv.cols()}); });
+  parallel_for(a.qkv.rows(), 16, [&](int64_t begin, int64_t end) {
+    const uint32_t amax = kernel(a, {begin, end, a.qkv.cols()});
+    if (!a.amax.empty()) raise_amax(a.amax, amax);
+  });
 }
 
 }  // namespace
@@ -91,10 +95,10 @@ void rope(Stream& stream, const Rope& args) {
     case DeviceType::cuda:
       return cuda::rope(stream, args);
     case DeviceType::meta: {
-      int64_t rotated = args.qkv.rows() * (args.heads.heads + args.heads.kv_heads) * args.heads.head_dim;
+      const int64_t values = args.qkv.rows() * args.heads.kv_heads * args.heads.head_dim;
+      const int64_t moved = 2 * (args.qkv.numel() - values) + (args.amax.empty() ? 0 : values);
       stream.recorder().record(
-          {.op = "rope",
-           .bytes = 2.0 * static_cast<double>(rotated) * static_cast<double>(size_of(args.qkv.dtype))});
+          {.op = "rope", .bytes = static_cast<double>(moved) * static_cast<double>(size_of(args.qkv.dtype))});
     }
   }
 }

@@ -1,7 +1,8 @@
-#include "core/cuda/elements.cuh"
+#include "core/cuda/reduce.cuh"
 #include "core/ops/rope_kernels.h"
 
-// Ceiling: memory bandwidth: query and key heads are read and written once (4 bytes per bf16 element), 3 FLOPs on each.
+// Ceiling: memory bandwidth: query and key heads are read and written once (4 bytes per bf16 element), 3 FLOPs on each;
+// value heads are read where the amax is wanted.
 // A block rotates one token, so that its row of the table is read from memory once and then from the L1 cache.
 namespace ottava::cuda {
 namespace {
@@ -16,6 +17,7 @@ struct Arguments {
   int64_t row, sequence;
   int heads, head_dim;  // heads: those that turn, queries and keys
   float direction;      // 1, or -1 for the inverse
+  uint32_t* amax;
 };
 
 template <class T, int kSize>
@@ -25,6 +27,7 @@ __global__ void __launch_bounds__(kBlock) rope_kernel(Arguments<T> a) {
   const int64_t position = a.positions ? a.positions[token] : token % a.sequence;
   const int half = a.head_dim / 2, packs = half / kSize;
   const float* cosines = a.table + position * a.head_dim;
+  uint32_t amax = 0;
   for (int item = threadIdx.x; item < a.heads * packs; item += kBlock) {
     const int pack = item % packs;
     T* low = a.qkv + token * a.row + (item / packs) * a.head_dim;
@@ -35,10 +38,20 @@ __global__ void __launch_bounds__(kBlock) rope_kernel(Arguments<T> a) {
       const float sine = s[i] * a.direction, x_i = x[i], y_i = y[i];
       x.set(i, x_i * c[i] - y_i * sine);
       y.set(i, y_i * c[i] + x_i * sine);
+      amax = max(amax, max(abs_bits(x[i]), abs_bits(y[i])));
     }
     store_pack(low, pack, x);
     store_pack(low + half, pack, y);
   }
+  if (!a.amax) return;
+  const int64_t turned = int64_t{a.heads} * a.head_dim;
+  const T* values = a.qkv + token * a.row + turned;
+  for (int pack = threadIdx.x; pack < (a.row - turned) / kSize; pack += kBlock) {
+    const P v = load_pack<T, kSize>(values, pack);
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) amax = max(amax, abs_bits(v[i]));
+  }
+  raise_amax(a.amax, amax);
 }
 
 }  // namespace
@@ -53,7 +66,8 @@ void rope(Stream& stream, const Rope& r) {
                          .sequence = r.sequence,
                          .heads = static_cast<int>(r.heads.heads + r.heads.kv_heads),
                          .head_dim = static_cast<int>(r.heads.head_dim),
-                         .direction = r.inverse ? -1.0f : 1.0f};
+                         .direction = r.inverse ? -1.0f : 1.0f,
+                         .amax = static_cast<uint32_t*>(r.amax.data)};
     const LaunchShape shape{.grid = grid_of(r.qkv.rows()), .block = kBlock};
     const int64_t half_bytes = r.heads.head_dim / 2 * int64_t{sizeof(T)};
     if (rows_are_aligned(half_bytes, r.qkv, r.table)) {

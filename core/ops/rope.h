@@ -34,6 +34,8 @@ struct Rope {
   AttentionHeads heads;
   int64_t sequence = 0;  ///< T
   bool inverse = false;
+  /// May be left out: u32 [1], raised to the bits of max |qkv| as stored, the value heads included: they are read for it.
+  Tensor amax;
 };
 void rope(Stream& stream, const Rope& args);
 

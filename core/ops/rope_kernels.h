@@ -5,9 +5,9 @@
 
 namespace ottava {
 
-/// Rows of rope() on the CPU.
+/// Rows of rope() on the CPU; bits of their amax, if that is wanted.
 struct RopeKernels {
-  cpu::FloatKernel<void(const Rope&, cpu::Rows)> rotate;
+  cpu::FloatKernel<uint32_t(const Rope&, cpu::Rows)> rotate;
 };
 
 namespace cuda {

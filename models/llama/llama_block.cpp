@@ -21,7 +21,7 @@ std::vector<LinearPiece> pieces_or(std::vector<LinearPiece> pieces, int64_t rows
 
 }  // namespace
 
-// The norms and the SwiGLU measure what they write; attention and RoPE do not.
+// The norms, the SwiGLU and RoPE measure what they write; attention does not, nor QK-norm, whose backward follows RoPE's.
 LlamaBlock::LlamaBlock(const LlamaConfig& config, const LlamaBlockParameters& p, int tp,
                        LlamaBlockPieces pieces)
     : parameters_(p),
@@ -29,14 +29,14 @@ LlamaBlock::LlamaBlock(const LlamaConfig& config, const LlamaBlockParameters& p,
       norm_eps_(config.norm_eps),
       wqkv_("attention.wqkv", LinearStyle::column, p.wqkv, p.wqkv_bias,
             pieces_or(std::move(pieces.wqkv), (heads_.heads + 2 * heads_.kv_heads) * heads_.head_dim),
-            {.input = true}),
+            {.input = true, .output_gradient = p.q_norm < 0}),
       wo_("attention.wo", LinearStyle::row, p.wo, -1, pieces_or(std::move(pieces.wo), config.dim),
           {.output_gradient = true}),
       w13_("feed_forward.w13", LinearStyle::column, p.w13, -1,
            pieces_or(std::move(pieces.w13), 2 * config.ffn_dim / tp),
            {.input = true, .output_gradient = true}),
       w2_("feed_forward.w2", LinearStyle::row, p.w2, -1, pieces_or(std::move(pieces.w2), config.dim),
-          {.input = true}) {}
+          {.input = true, .output_gradient = true}) {}
 
 ResidualStream LlamaBlock::forward(const StepContext& c, const LlamaBatch& batch, ResidualStream in,
                                    Recompute recompute, LlamaBlockSaved& saved) const {
@@ -199,10 +199,10 @@ void LlamaBlock::recompute_block(const StepContext& context, const LlamaBatch& b
 }
 
 Allocation LlamaBlock::backward(const StepContext& c, const LlamaBatch& batch, Allocation dout,
-                                LlamaBlockSaved saved) const {
+                                LlamaBlockSaved saved, const Tensor& amax) const {
   if (!saved.qkv) recompute_block(c, batch, saved);
   Allocation dh = feed_forward_backward(c, std::move(dout), saved);
-  return attention_backward_half(c, batch, std::move(dh), saved);
+  return attention_backward_half(c, batch, std::move(dh), saved, amax);
 }
 
 Allocation LlamaBlock::feed_forward_backward(const StepContext& c, Allocation dout,
@@ -242,7 +242,7 @@ Allocation LlamaBlock::feed_forward_backward(const StepContext& c, Allocation do
 }
 
 Allocation LlamaBlock::attention_backward_half(const StepContext& c, const LlamaBatch& batch, Allocation dh,
-                                               LlamaBlockSaved& saved) const {
+                                               LlamaBlockSaved& saved, const Tensor& amax) const {
   Allocation dqkv;
   {
     Allocation dattention;
@@ -278,7 +278,8 @@ Allocation LlamaBlock::attention_backward_half(const StepContext& c, const Llama
                     .positions = batch.positions,
                     .heads = heads_,
                     .sequence = batch.sequence,
-                    .inverse = true});
+                    .inverse = true,
+                    .amax = saved.projected ? Tensor{} : wqkv_.output_gradient_amax(c)});
   }
   if (saved.projected) {
     StepContext::Scope scope(c, "attention.qk_norm");
@@ -306,7 +307,7 @@ Allocation LlamaBlock::attention_backward_half(const StepContext& c, const Llama
     da = wqkv_.input_gradient(c, dy);
     dqkv.release();
   }
-  norm_backward(c, da, saved.x, saved.attention_rstd, parameters_.attention_norm, dh, {});
+  norm_backward(c, da, saved.x, saved.attention_rstd, parameters_.attention_norm, dh, amax);
   return dh;
 }
 

@@ -54,9 +54,12 @@ class LlamaBlock {
 
   ResidualStream forward(const StepContext& context, const LlamaBatch& batch, ResidualStream in,
                          Recompute recompute, LlamaBlockSaved& saved) const;
-  /// Gradient of the block's output [n,C] in, gradient of its input out (in the same memory). Consumes `saved`.
+  /// Gradient of the block's output [n,C] in, gradient of its input out (in the same memory). Consumes `saved`. `amax`: where
+  /// the result's is wanted, the output_gradient_amax() of the block before; else empty.
   Allocation backward(const StepContext& context, const LlamaBatch& batch, Allocation dout,
-                      LlamaBlockSaved saved) const;
+                      LlamaBlockSaved saved, const Tensor& amax) const;
+  /// Slot for whoever makes `dout`; empty where nothing wants it.
+  Tensor output_gradient_amax(const StepContext& context) const { return w2_.output_gradient_amax(context); }
   /// One pass without gradients that appends keys and values at `position`; a prompt (position 0) or one token.
   ResidualStream generate(const StepContext& context, const LlamaBatch& batch, ResidualStream in,
                           const KeyValueCache& cache, int64_t position) const;
@@ -76,7 +79,7 @@ class LlamaBlock {
   void recompute_block(const StepContext& context, const LlamaBatch& batch, LlamaBlockSaved& saved) const;
   Allocation feed_forward_backward(const StepContext& context, Allocation dout, LlamaBlockSaved& saved) const;
   Allocation attention_backward_half(const StepContext& context, const LlamaBatch& batch, Allocation dh,
-                                     LlamaBlockSaved& saved) const;
+                                     LlamaBlockSaved& saved, const Tensor& amax) const;
   void norm_backward(const StepContext& context, const Allocation& dy, const Allocation& sum,
                      const Allocation& rstd, int weight, const Allocation& stream_gradient,
                      const Tensor& amax) const;

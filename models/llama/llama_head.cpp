@@ -147,7 +147,8 @@ void LlamaHead::project_backward(const StepContext& c, const Tensor& dlogits, co
          {.kind = MatmulKind::input_gradient, .a = dlogits, .b = c.parameters.weight(output_), .out = y});
 }
 
-Allocation LlamaHead::forward_backward(const StepContext& c, ResidualStream in, const Loss& loss) const {
+Allocation LlamaHead::forward_backward(const StepContext& c, ResidualStream in, const Loss& loss,
+                                       const Tensor& amax) const {
   Normalised normalised = normalise(c, std::move(in));
   chunks(c, normalised, loss, true);
   Allocation dy = c.tensor_parallel.reduce_scatter_rows(c.stream, c.arena, normalised.y, "norm");
@@ -160,7 +161,8 @@ Allocation LlamaHead::forward_backward(const StepContext& c, ResidualStream in, 
                                .rstd = normalised.rstd,
                                .dx = dy,
                                .dweight = c.parameters.zeroed_gradient(norm_),
-                               .workspace = workspace});
+                               .workspace = workspace,
+                               .amax = amax});
   return dy;
 }
 

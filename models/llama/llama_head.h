@@ -29,11 +29,11 @@ class LlamaHead {
     Tensor sum;         ///< f32 [1], accumulated: sum of the losses of valid tokens
     Tensor grad_scale;  ///< f32 [1]: d(scaled loss) / d(token loss)
   };
-  /// Gradient of the residual stream, [n,C]; accumulates the gradients of norm and output.
-  Allocation forward_backward(const StepContext& context, ResidualStream in, const Loss& loss) const;
+  /// Gradient of the residual stream, [n,C], and its `amax` unless that is empty; accumulates the gradients of norm and output.
+  Allocation forward_backward(const StepContext& context, ResidualStream in, const Loss& loss,
+                              const Tensor& amax) const;
   /// Adds to loss.sum only.
   void evaluate(const StepContext& context, ResidualStream in, const Loss& loss) const;
-  bool is_float8() const { return precision_.float8.has_value(); }
   /// Logits f32 [rows, V] of the rows given (generation); in the compute type.
   void logits(const StepContext& context, ResidualStream in, const Tensor& out) const;
 

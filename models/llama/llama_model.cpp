@@ -91,7 +91,8 @@ void LlamaModel::forward_backward(const StepContext& c, const MicroBatch& micro,
   parameters.prefetch(last, 1, backward_uses_);
   Allocation gradient = head_.forward_backward(
       c, std::move(stream),
-      {.targets = micro.targets.reshape({micro.targets.numel()}), .sum = loss_sum, .grad_scale = grad_scale});
+      {.targets = micro.targets.reshape({micro.targets.numel()}), .sum = loss_sum, .grad_scale = grad_scale},
+      blocks_.back().output_gradient_amax(c));
   if (config_.tied_embeddings) parameters.reshard(0);
   parameters.reshard(last);
   parameters.reduce_gradients(last);
@@ -99,7 +100,8 @@ void LlamaModel::forward_backward(const StepContext& c, const MicroBatch& micro,
     const int unit = static_cast<int>(i) + 1;
     parameters.unshard(unit, backward_uses_[static_cast<size_t>(unit)]);
     parameters.prefetch(unit, 1, backward_uses_);
-    gradient = blocks_[i].backward(c, batch, std::move(gradient), std::move(saved[i]));
+    gradient = blocks_[i].backward(c, batch, std::move(gradient), std::move(saved[i]),
+                                   i > 0 ? blocks_[i - 1].output_gradient_amax(c) : Tensor{});
     parameters.reshard(unit);
     parameters.reduce_gradients(unit);
   }

@@ -1,5 +1,6 @@
 #include <cmath>
 #include <limits>
+#include <map>
 #include <numeric>
 
 #include "parallel/thread/thread_communicator.h"
@@ -90,6 +91,31 @@ TEST_CASE("what is recomputed changes no bit in any recipe") {
       }
     }
   }
+}
+
+// An amax is measured by whoever writes the value, and that changes nothing: it is the one that a pass of its own finds.
+TEST_CASE("only what attention leaves is read once more for its amax") {
+  auto passes = [](TrainingShape shape) {
+    std::map<std::string, int64_t> calls;
+    const EngineRun run(shape);
+    for (const auto& cost : run.plan().costs) {
+      if (cost.op == "amax") calls[cost.label] += cost.calls;
+    }
+    calls.erase("weights.quantize");  // of the first step; after it AdamW tells
+    std::string text;
+    for (const auto& [label, count] : calls) text += fmt::format("{} {};", label, count);
+    return text;
+  };
+  for (const std::string& recipe : all_recipes()) {
+    INFO(recipe);
+    const TrainingShape shape = in_float8(float8_step(), {.recipe_name = recipe});
+    const bool per_tensor = shape.float8_policy.decisions[0].recipe->forward.a.granularity == fp8::Granularity::tensor;
+    CHECK(passes(shape) == (per_tensor ? "attention.wo 2;" : ""));
+  }
+  TrainingShape normed = float8_step();
+  normed.model.qk_norm = true;  // its backward comes after RoPE's
+  normed.groups.clear();
+  CHECK(passes(in_float8(normed, {})) == "attention.wo 2;attention.wqkv 2;");
 }
 
 TEST_CASE("FP8 keeps less for backward than bf16 does, and a recomputed block nothing in FP8") {

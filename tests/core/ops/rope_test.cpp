@@ -1,5 +1,6 @@
 #include "core/ops/rope.h"
 
+#include <array>
 #include <cstring>
 #include <numbers>
 
@@ -134,6 +135,31 @@ TEST_CASE("rope rotates query and key heads and leaves the values alone") {
   });
 }
 
+TEST_CASE("rope's amax is that of the whole row as stored, value heads too, and changes no bit") {
+  for_each_device_and_dtype([](Stream& stream, DType dtype) {
+    for (const AttentionHeads& heads : kHeads) {
+      // The largest lies in a rotated head, in a value head, or was there before.
+      for (int where : {0, 1, 2}) {
+        INFO("head dim " << heads.head_dim << ", largest " << where);
+        auto qkv = normal_values(kRows * heads.row(), 5, dtype);
+        if (where == 1) qkv[static_cast<size_t>(4 * heads.row() - 1)] = -64;
+        const uint32_t before = where == 2 ? 0x7fc00000u : 0;
+        DeviceBuffer with(stream, dtype, {kRows, heads.row()}, qkv), without(stream, dtype, {kRows, heads.row()}, qkv),
+            table(stream, DType::f32, {kSequence, heads.head_dim}, table_of(kSequence, heads.head_dim)), amax(stream, DType::u32, {1});
+        amax.upload_as<uint32_t>(std::array{before});
+        const Rope args{.qkv = with, .table = table, .heads = heads, .sequence = kSequence, .inverse = true, .amax = amax};
+        Rope plain = args;
+        plain.qkv = without, plain.amax = {};
+        rope(stream, args);
+        rope(stream, plain);
+        const auto got = with.floats(), want = without.floats();
+        CHECK(std::memcmp(got.data(), want.data(), got.size() * sizeof(float)) == 0);
+        CHECK(amax.download_as<uint32_t>()[0] == std::max(before, largest_bits(got)));
+      }
+    }
+  });
+}
+
 TEST_CASE("rope: the inverse rotation is rope's backward: <dy, R x> = <R^-1 dy, x>") {
   for_each_device([](Stream& stream) {
     for (const AttentionHeads& heads : kHeads) {
@@ -178,6 +204,13 @@ TEST_CASE("rope on meta records the bytes of query and key heads alone") {
                 .heads = heads,
                 .sequence = 3});
   CHECK(recorder.bytes() == 2 * 6 * (4 + 2) * 16 * 2);
+  recorder.clear();
+  rope(stream, {.qkv = shape_only(DType::bf16, {6, heads.row()}),
+                .table = shape_only(DType::f32, {3, 16}),
+                .heads = heads,
+                .sequence = 3,
+                .amax = shape_only(DType::u32, {1})});
+  CHECK(recorder.bytes() == 6 * (2 * (4 + 2) + 2) * 16 * 2);
 }
 
 TEST_CASE("rope refuses tensors that do not fit, and says which") {
@@ -195,6 +228,7 @@ TEST_CASE("rope refuses tensors that do not fit, and says which") {
     change(args);
     CHECK_THROWS_WITH(rope(stream, args), "[rope] " + message);
   };
+  says([](auto& a) { a.amax = shape_only(DType::u32, {2}); }, "amax is u32 [2], expected u32 [1]");
   says([](auto& a) { a.qkv.dtype = DType::i32; }, "qkv is i32 [6, 128], expected f32 or bf16");
   says([](auto& a) { a.qkv.shape = {6, 96}; }, "qkv is bf16 [6, 96], expected bf16 [6, 128]");
   says([](auto& a) { a.heads.head_dim = 15; },
