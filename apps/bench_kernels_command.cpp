@@ -108,7 +108,9 @@ int run_bench_kernels_command(const BenchKernelsCommand& command, std::ostream& 
   const Device device = parse_device(command.device);
   const KernelShapes shapes = command.shapes == "small" ? small_kernel_shapes() : KernelShapes{};
   std::vector<Measured> all;
-  for (const KernelCase& kernel : kernel_cases(shapes)) all.push_back(measure(kernel, device, command.seconds));
+  std::vector<KernelCase> cases = kernel_cases(shapes);
+  if (device.type == DeviceType::cuda) std::ranges::move(cudnn_kernel_cases(shapes), std::back_inserter(cases));
+  for (const KernelCase& kernel : cases) all.push_back(measure(kernel, device, command.seconds));
   double copy = all[0].seconds > 0 ? all[0].rate() : 0, gemm = all[1].seconds > 0 ? all[1].rate() : 0;
   if (command.print == BenchKernelsCommand::Print::json) {
     print_json(all, copy, gemm, out);

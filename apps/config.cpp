@@ -24,6 +24,7 @@ config::Section declare_all(Config& c) {
   root.section("parallelism", c.parallelism);
   root.section("checkpoint", c.checkpoint);
   root.section("activation_checkpoint", c.activation_checkpoint);
+  root.section("attention", c.attention);
   config::Section& quantize = root.section("quantize");
   config::Section& linear = quantize.section("linear");
   linear.section("float8", c.float8);

@@ -15,6 +15,7 @@
 #include "core/optim/optimizer_config.h"
 #include "fp8/float8_config.h"
 #include "models/activation_checkpoint_config.h"
+#include "models/attention_config.h"
 #include "models/model_config.h"
 #include "parallel/comm_config.h"
 #include "parallel/parallelism_config.h"
@@ -31,6 +32,7 @@ struct Config {
   ParallelismConfig parallelism;
   CheckpointConfig checkpoint;
   ActivationCheckpointConfig activation_checkpoint;
+  AttentionConfig attention;
   Float8Config float8;  ///< section quantize.linear.float8
   MetricsConfig metrics;
   ValidationConfig validation;

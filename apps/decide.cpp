@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "apps/attention_choice.h"
 #include "apps/available_memory.h"
 #include "apps/float8_speedup.h"
 #include "apps/rehearsal.h"
@@ -142,6 +143,7 @@ void settle_decisions(Experiment& e, RankGroups& ranks, Device device, DecisionS
   if (e.shape.float8.is_on() && e.config.float8.automatic && e.config.float8.auto_decisions.empty()) {
     decide_float8(e, ranks, device, saved);
   }
+  settle_attention(e, ranks, device, saved);
   if (is_left_to_us(e)) {
     TrainingShape once = e.shape;
     once.parameters.reduce_every_micro_batch = false;

@@ -18,6 +18,8 @@ enum class DecisionSource {
 ///
 /// quantize.linear.float8.auto: FP8 for the shapes for which a measurement on rank 0's GPU finds it faster.
 ///
+/// attention.backend: apps/attention_choice.h.
+///
 /// parallelism.fsdp_reduce_every_microbatch: once per step where all ranks have the memory for whole
 /// gradients, since that is less traffic; else after every micro-batch.
 void settle_decisions(Experiment& experiment, RankGroups& ranks, Device device, DecisionSource source);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/cuda/fused_attention.h"
 #include "core/ops/attention.h"
 #include "core/ops/cross_entropy.h"
 #include "core/ops/elementwise.h"
@@ -89,20 +90,22 @@ Run loss(Workbench& b, const KernelShapes& k) {
   return [=](Stream& s) { cross_entropy(s, args); };
 }
 
-Run attention(Workbench& b, Stream& target, const KernelShapes& k, Pass pass) {
+using Fused = std::shared_ptr<cuda::FusedAttention>;
+
+Run attention(Workbench& b, Stream& target, const KernelShapes& k, Pass pass, const Fused& fused = {}) {
   AttentionHeads heads{k.heads, k.kv_heads, k.head_dim};
   auto wide = [&] { return b.tensor(DType::bf16, {k.rows(), k.heads * k.head_dim}); };
   Tensor qkv = b.tensor(DType::bf16, {k.rows(), heads.row()}), out = wide();
   Tensor lse = b.tensor(DType::f32, {k.batch, k.heads, k.sequence});
-  int64_t bytes = attention_workspace_bytes(target, pass, DType::bf16, heads, k.batch, k.sequence);
+  int64_t bytes = attention_workspace_bytes(target, pass, DType::bf16, heads, k.batch, k.sequence, fused.get());
   Tensor workspace = b.tensor(DType::u8, {std::max<int64_t>(bytes, 256)});
   AttentionForward forward{.qkv = qkv, .out = out, .lse = lse, .document_start = {}, .workspace = workspace, .heads = heads,
-                           .batch = k.batch, .sequence = k.sequence};
-  if (pass == Pass::forward) return [=](Stream& s) { attention_forward(s, forward); };
+                           .batch = k.batch, .sequence = k.sequence, .fused = fused.get()};
+  if (pass == Pass::forward) return [forward, fused](Stream& s) { attention_forward(s, forward); };
   AttentionBackward backward{.qkv = qkv, .out = out, .lse = lse, .dout = wide(), .dqkv = b.tensor(DType::bf16, {k.rows(), heads.row()}),
                              .document_start = {}, .workspace = workspace, .heads = heads, .batch = k.batch,
-                             .sequence = k.sequence};
-  return [=](Stream& s) { attention_backward(s, backward); };
+                             .sequence = k.sequence, .fused = fused.get()};
+  return [backward, fused](Stream& s) { attention_backward(s, backward); };
 }
 
 Run optimizer(Workbench& b, const KernelShapes& k) {
@@ -219,6 +222,17 @@ std::vector<KernelCase> kernel_cases(const KernelShapes& k) {
       {"attention forward", Bound::gemm, [=](B& b, S& s) { return attention(b, s, k, Pass::forward); }},
       {"attention backward", Bound::gemm, [=](B& b, S& s) { return attention(b, s, k, Pass::backward); }},
   };
+}
+
+std::vector<KernelCase> cudnn_kernel_cases(const KernelShapes& k) {
+  if (!cuda::cudnn_is_built()) return {};
+  auto of = [k](Pass pass) {
+    return [=](Workbench& b, Stream& s) {
+      const bool runs = s.type() == DeviceType::cuda;  // on meta nothing does
+      return attention(b, s, k, pass, runs ? std::make_shared<cuda::FusedAttention>(s.device().index) : nullptr);
+    };
+  };
+  return {{"attention forward, cuDNN", Bound::gemm, of(Pass::forward)}, {"attention backward, cuDNN", Bound::gemm, of(Pass::backward)}};
 }
 
 }  // namespace ottava

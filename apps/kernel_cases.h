@@ -46,5 +46,7 @@ struct KernelCase {
 /// Every operation with a kernel, as a BF16 training step calls it. The first is the copy that others are compared with,
 /// the second the matrix product.
 std::vector<KernelCase> kernel_cases(const KernelShapes& shapes);
+/// What cuDNN does instead of some of them; none where it was not built in. For GPUs.
+std::vector<KernelCase> cudnn_kernel_cases(const KernelShapes& shapes);
 
 }  // namespace ottava

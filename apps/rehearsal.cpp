@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/cuda/blas_plans.h"
+#include "core/cuda/fused_attention.h"
 #include "core/cuda/runtime.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -73,6 +74,7 @@ void rehearse(Experiment& experiment, const StepPlan& plan, Stream& stream, Rank
     plans.adopt(to_choices(shared));
   }
   plans.latch();
+  if (const auto& fused = experiment.shape.model_options.fused_attention) fused->latch();
   std::vector<Decisions::Entry>& entries = experiment.decisions.entries;
   std::erase_if(entries, [](const Decisions::Entry& e) { return e.name.starts_with(kGemmDecisions); });
   entries.insert(entries.end(), shared.entries.begin(), shared.entries.end());

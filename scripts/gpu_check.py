@@ -92,7 +92,7 @@ class Check:
         return [self.program("ottava"), "train", "configs/debug.yaml", "--job.dump_folder", str(folder),
                 "--training.dataset_path", str(self.text), "--training.seq_len", "256", "--training.local_batch_size", "2",
                 "--training.global_batch_size", "2", "--training.steps", str(steps), "--training.device", device,
-                "--metrics.log_freq", "1", "--metrics.enable_json_lines", "true", "--checkpoint.enable", "false", *extra]
+                "--attention.backend", "flash", "--metrics.log_freq", "1", "--metrics.enable_json_lines", "true", "--checkpoint.enable", "false", *extra]
 
     def train(self, name, device, steps, extra, launcher=(), env=None):
         """Losses by step."""
@@ -231,6 +231,33 @@ def graphs(c):
     return "ten steps, eager and as graphs: the same bits", losses
 
 
+def attention(c):
+    """cuDNN's attention against ours; their times stand side by side in the stage kernels."""
+    if not c.has_key("attention.backend"):
+        raise Skipped("this build has no key attention.backend")
+    if c.dry:
+        raise Skipped("cuDNN is CUDA's")
+    rows, data, wrong = [], {}, []
+    for model in ("2 layers, head dim 64", "2 layers, head dim 128"):
+        flash = c.train(f"flash {model}", c.device, 20, MODELS[model])
+        try:
+            cudnn = c.train(f"cudnn {model}", c.device, 20, MODELS[model] + ["--attention.backend", "cudnn"])
+        except Failed as e:
+            if "built without cuDNN" in str(e) or "cuDNN library" in str(e):
+                raise Skipped(tail(str(e), 1))
+            raise
+        far = distance(cudnn, flash)
+        again = c.train(f"cudnn again {model}", c.device, 20, MODELS[model] + ["--attention.backend", "cudnn"])
+        rows.append((model, f"{flash[-1]:.4f}", f"{cudnn[-1]:.4f}", f"{far:.1e}", "the same bits" if again == cudnn else f"{distance(again, cudnn):.1e}"))
+        data[model] = {"flash": flash, "cudnn": cudnn, "largest_difference": far}
+        if far > BOUNDS["bf16"]:
+            wrong.append(f"{model}: {far:.2e} > {BOUNDS['bf16']:.0e}")
+    text = table(["model", "flash loss", "cuDNN loss", "largest distance", "cuDNN again"], rows)
+    if wrong:
+        raise Failed(text + "\n\n" + "\n".join(wrong))
+    return text, data
+
+
 def sanitizer(c):
     found = shutil.which("compute-sanitizer") or next((str(p) for p in (Path("/usr/local/cuda/bin/compute-sanitizer"),) if p.exists()), None)
     if not found:
@@ -277,7 +304,7 @@ def kernels(c):
                      f"{100 * share:.0f}%", "" if goal is None or c.dry else ("reached" if share >= goal else f"below {100 * goal:.0f}%")))
     text = (f"Copy {report['copy_bytes_per_second'] / 1e9:.0f} GB/s, BF16 product {report['gemm_flops_per_second'] / 1e12:.1f} TFLOP/s.\n\n"
             + table(["operation", "us", "GB/s or TFLOP/s", "of the peak", "goal"], rows))
-    if any("error" in k for k in report["kernels"]):
+    if any("error" in k for k in report["kernels"] if not k["name"].endswith("cuDNN")):  # a library that may be missing
         raise Failed(text)
     return text, report
 
@@ -337,7 +364,7 @@ def steps(c):
 
 
 STAGES = [  # function, seconds at most
-    (environment, 10), (op_tests, 100), (parity, 130), (shared_gpu, 30), (nccl, 20), (graphs, 20), (sanitizer, 60), (contract, 15),
+    (environment, 10), (op_tests, 100), (parity, 130), (shared_gpu, 30), (nccl, 20), (graphs, 20), (attention, 30), (sanitizer, 60), (contract, 15),
     (kernels, 40), (steps, 240)]
 
 

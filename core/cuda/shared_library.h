@@ -11,6 +11,9 @@ class SharedLibrary {
   /// `meaning` is for the message: "the NVIDIA cuBLAS library". Throws DeviceError naming the places searched.
   SharedLibrary(const std::string& file, std::string meaning);
 
+  /// For code that calls dlsym itself.
+  void* handle() const { return handle_; }
+
   /// Throws DeviceError when the library has no such function.
   template <class F>
   void find(const char* name, F& function) const {

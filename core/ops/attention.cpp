@@ -1,6 +1,7 @@
 #include "core/ops/attention.h"
 
 #include "core/cost.h"
+#include "core/cuda/fused_attention.h"
 #include "core/ops/attention_kernels.h"
 #include "core/ops/check.h"
 #include "core/parallel_for.h"
@@ -92,7 +93,7 @@ void attention_forward(Stream& stream, const AttentionForward& args) {
     case DeviceType::cpu:
       return cpu::attention_forward(stream, args);
     case DeviceType::cuda:
-      return cuda::attention_forward(stream, args);
+      return args.fused ? args.fused->forward(stream, args) : cuda::attention_forward(stream, args);
     case DeviceType::meta:
       stream.recorder().record(
           {.op = kForward,
@@ -108,7 +109,7 @@ void attention_backward(Stream& stream, const AttentionBackward& args) {
     case DeviceType::cpu:
       return cpu::attention_backward(stream, args);
     case DeviceType::cuda:
-      return cuda::attention_backward(stream, args);
+      return args.fused ? args.fused->backward(stream, args) : cuda::attention_backward(stream, args);
     case DeviceType::meta: {
       const int64_t bytes = 2 * args.qkv.bytes() + 2 * args.out.bytes() + args.lse.bytes();
       stream.recorder().record({.op = kBackward,
@@ -120,10 +121,11 @@ void attention_backward(Stream& stream, const AttentionBackward& args) {
 }
 
 int64_t attention_workspace_bytes(const Stream& stream, Pass pass, DType dtype, AttentionHeads heads,
-                                  int64_t batch, int64_t sequence) {
+                                  int64_t batch, int64_t sequence, cuda::FusedAttention* fused) {
   check_heads(kWorkspace, stream.target().type, heads);
   check_size(kWorkspace, batch, sequence);
   check_float(kWorkspace, "qkv", {nullptr, dtype, {batch * sequence, heads.row()}});
+  if (fused) return fused->workspace_bytes({.pass = pass, .heads = heads, .batch = batch, .sequence = sequence});
   return stream.target().type == DeviceType::cuda
              ? cuda::attention_workspace_bytes(pass, dtype, heads, batch, sequence)
              : cpu::attention_workspace_bytes(pass, dtype, heads, batch, sequence);

@@ -6,6 +6,10 @@
 
 namespace ottava {
 
+namespace cuda {
+class FusedAttention;
+}
+
 /// Causal attention with grouped key/value heads (arXiv:2305.13245), computed in tiles with an online softmax
 /// (arXiv:2205.14135): no T x T matrix exists. Per batch and head, scale = 1/sqrt(D):
 ///     S = scale Q K^T, masked to j <= i (and to i's document);  lse_i = log sum_j exp S_ij
@@ -21,6 +25,8 @@ struct AttentionForward {
   Tensor workspace;  ///< u8, at least attention_workspace_bytes(), aligned to 64 bytes (CUDA: 256)
   AttentionHeads heads;
   int64_t batch = 0, sequence = 0;
+  /// On `cuda`: cuDNN's kernels instead of ours (core/cuda/fused_attention.h), which then know the workspace.
+  cuda::FusedAttention* fused = nullptr;
 };
 void attention_forward(Stream& stream, const AttentionForward& args);
 
@@ -33,14 +39,16 @@ struct AttentionBackward {
   Tensor workspace;
   AttentionHeads heads;
   int64_t batch = 0, sequence = 0;
+  cuda::FusedAttention* fused = nullptr;
 };
 void attention_backward(Stream& stream, const AttentionBackward& args);
 
 enum class Pass { forward, backward };
 /// Bytes for the stream's target with as many threads as it would use now. Grows with threads and, backward,
-/// linearly with the sequence. Throws ShapeError.
+/// linearly with the sequence. With `fused`, what cuDNN asks for, which plans it. Throws ShapeError.
 int64_t attention_workspace_bytes(const Stream& stream, Pass pass, DType dtype, AttentionHeads heads,
-                                  int64_t batch, int64_t sequence);
+                                  int64_t batch, int64_t sequence,
+                                  cuda::FusedAttention* fused = nullptr);
 
 /// One new query per sequence against a cache of keys and values: q [B,H*D], keys and values
 /// [B,capacity,H_kv*D], attending to positions [0, length); out [B,H*D]. One dtype, f32 or bf16.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <compare>
 #include <optional>
 
 #include "core/stream.h"
@@ -23,6 +24,7 @@ void fill_rope_table(float* table, int64_t positions, int64_t head_dim, double t
 struct AttentionHeads {
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   int64_t row() const { return (heads + 2 * kv_heads) * head_dim; }
+  auto operator<=>(const AttentionHeads&) const = default;
 };
 
 /// Rotates the query and key heads of qkv [N, row()] in place (rotate-half layout, f32 arithmetic):

@@ -116,8 +116,8 @@ void LlamaBlock::attend(const StepContext& c, const LlamaBatch& batch, LlamaBloc
   int64_t tokens = batch.batch * batch.sequence;
   saved.attention = c.activation("attention.core", c.compute, {tokens, heads_.heads * heads_.head_dim});
   saved.lse = c.activation("lse", DType::f32, {batch.batch, heads_.heads, batch.sequence});
-  int64_t bytes =
-      attention_workspace_bytes(c.stream, Pass::forward, c.compute, heads_, batch.batch, batch.sequence);
+  int64_t bytes = attention_workspace_bytes(c.stream, Pass::forward, c.compute, heads_, batch.batch,
+                                            batch.sequence, batch.fused_attention);
   Allocation workspace = c.scratch("attention.workspace", DType::u8, {bytes});
   attention_forward(c.stream, {.qkv = saved.qkv,
                                .out = saved.attention,
@@ -126,7 +126,8 @@ void LlamaBlock::attend(const StepContext& c, const LlamaBatch& batch, LlamaBloc
                                .workspace = workspace,
                                .heads = heads_,
                                .batch = batch.batch,
-                               .sequence = batch.sequence});
+                               .sequence = batch.sequence,
+                               .fused = batch.fused_attention});
 }
 
 Allocation LlamaBlock::attention_half(const StepContext& c, const LlamaBatch& batch,
@@ -255,8 +256,8 @@ Allocation LlamaBlock::attention_backward_half(const StepContext& c, const Llama
     }
     StepContext::Scope scope(c, "attention.core");
     dqkv = c.scratch("attention.dqkv", c.compute, saved.qkv.tensor().shape);
-    int64_t bytes =
-        attention_workspace_bytes(c.stream, Pass::backward, c.compute, heads_, batch.batch, batch.sequence);
+    int64_t bytes = attention_workspace_bytes(c.stream, Pass::backward, c.compute, heads_, batch.batch,
+                                              batch.sequence, batch.fused_attention);
     Allocation workspace = c.scratch("attention.workspace", DType::u8, {bytes});
     attention_backward(c.stream, {.qkv = saved.qkv,
                                   .out = saved.attention,
@@ -267,7 +268,8 @@ Allocation LlamaBlock::attention_backward_half(const StepContext& c, const Llama
                                   .workspace = workspace,
                                   .heads = heads_,
                                   .batch = batch.batch,
-                                  .sequence = batch.sequence});
+                                  .sequence = batch.sequence,
+                                  .fused = batch.fused_attention});
   }
   saved.qkv.release();
   saved.attention.release();

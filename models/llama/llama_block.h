@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/ops/attention.h"
 #include "models/linear.h"
 #include "models/llama/llama_parameters.h"
 
@@ -34,6 +35,7 @@ struct LlamaBatch {
   Tensor rope_table;
   Tensor positions;       ///< i32 [N]; absent: token index modulo sequence
   Tensor document_start;  ///< i32 [N]; absent: plain causal
+  cuda::FusedAttention* fused_attention = nullptr;
 };
 
 /// Keys and values of one block for generation: [B, capacity, kv_heads * head_dim] each.

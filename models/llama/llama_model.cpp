@@ -39,7 +39,8 @@ LlamaBatch LlamaModel::batch_of(const MicroBatch& batch) const {
           .sequence = batch.tokens.shape[1],
           .rope_table = rope_table_,
           .positions = flat(batch.positions),
-          .document_start = flat(batch.document_start)};
+          .document_start = flat(batch.document_start),
+          .fused_attention = options_.fused_attention.get()};
 }
 
 Allocation LlamaModel::embed(const StepContext& c, const Tensor& tokens) const {

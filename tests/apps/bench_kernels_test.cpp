@@ -28,7 +28,11 @@ std::string printed(const BenchKernelsCommand& command) {
 
 TEST_CASE("every measured operation runs and says what it costs") {
   test::for_each_device([](Stream& stream) {
-    for (const KernelCase& kernel : kernel_cases(tiny())) {
+    std::vector<KernelCase> cases = kernel_cases(tiny());
+    if (stream.type() == DeviceType::cuda) {
+      for (KernelCase& kernel : cudnn_kernel_cases(tiny())) cases.push_back(std::move(kernel));
+    }
+    for (const KernelCase& kernel : cases) {
       INFO(kernel.name);
       CostRecorder recorder;
       Stream meta = Stream::meta(recorder, stream.device());

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <string>
+
+#include "core/config/declare.h"
+
+namespace ottava {
+
+/// Section `attention`. What keys mean: attention_config.cpp.
+struct AttentionConfig {
+  std::string backend = "auto";  ///< "auto", "flash", "cudnn"
+  bool operator==(const AttentionConfig&) const = default;
+};
+
+void declare(config::Section& s, AttentionConfig& c);
+
+}  // namespace ottava
