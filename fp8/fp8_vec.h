@@ -1,6 +1,6 @@
 #pragma once
 
-// FP8 of sixteen floats at a time, for kernel files (core/cpu/vec.h): the same bits as fp8/formats.h.
+// FP8 of sixteen floats at a time, for kernel files (core/cpu/vec.h): the same bits as fp8/formats.h, for every float.
 
 #include "core/cpu/vec.h"
 
@@ -9,18 +9,18 @@ namespace ottava::cpu::OTTAVA_ISA {
 typedef uint8_t BVec __attribute__((vector_size(16)));
 
 struct E4M3 {
-  static constexpr int kMantissa = 3;
+  static constexpr int kMantissa = 3, kDrop = 23 - kMantissa;
   static constexpr uint32_t kRebias = (127 - 7) << 3, kMaxBits = 0x43e00000u, kMaxCode = 0x7e;
   static constexpr uint32_t kOverflowBits = 0x43e80001u;   // above 464
   static constexpr uint32_t kMinNormalBits = 0x3c800000u;  // 2^-6
-  static constexpr float kStep = 0x1p-9f;
+  static constexpr float kMinNormal = 0x1p-6f, kStep = 0x1p-9f;
 };
 struct E5M2 {
-  static constexpr int kMantissa = 2;
+  static constexpr int kMantissa = 2, kDrop = 23 - kMantissa;
   static constexpr uint32_t kRebias = (127 - 15) << 2, kMaxBits = 0x47600000u, kMaxCode = 0x7b;
   static constexpr uint32_t kOverflowBits = 0x47700000u;   // 61440
   static constexpr uint32_t kMinNormalBits = 0x38800000u;  // 2^-14
-  static constexpr float kStep = 0x1p-16f;
+  static constexpr float kMinNormal = 0x1p-14f, kStep = 0x1p-16f;
 };
 
 inline UVec at_most(UVec a, uint32_t limit) {
@@ -42,13 +42,12 @@ inline UVec at_least(UVec a, uint32_t limit) {
 /// number of steps, and each binade begins 2^mantissa codes after the one below.
 template <class F>
 inline UVec fp8_codes(Vec x) {
-  constexpr int kDrop = 23 - F::kMantissa;
   const UVec u = bits_as<UVec>(x), magnitude = u & 0x7fffffffu;
   const UVec clamped = at_most(magnitude, F::kMaxBits);
   const UVec binade = at_least(clamped & 0x7f800000u, F::kMinNormalBits);
-  const UVec steps = binade + (static_cast<uint32_t>(kDrop) << 23);
+  const UVec steps = binade + (static_cast<uint32_t>(F::kDrop) << 23);
   const UVec sum = bits_as<UVec>(bits_as<Vec>(clamped) + bits_as<Vec>(steps));
-  const UVec code = (sum - steps) + ((binade >> kDrop) - (F::kMinNormalBits >> kDrop));
+  const UVec code = (sum - steps) + ((binade >> F::kDrop) - (F::kMinNormalBits >> F::kDrop));
   return magnitude > 0x7f800000u ? UVec{} + 0x7fu : code | (u >> 24 & 0x80u);
 }
 
@@ -56,7 +55,7 @@ template <class F>
 inline Vec fp8_values(UVec codes) {
   const UVec magnitude = codes & 0x7fu, sign = (codes & 0x80u) << 24;
   const Vec subnormal = __builtin_convertvector(bits_as<IVec>(magnitude), Vec) * F::kStep;
-  const UVec normal = (magnitude << (23 - F::kMantissa)) + (F::kRebias << (23 - F::kMantissa));
+  const UVec normal = (magnitude << F::kDrop) + (F::kRebias << F::kDrop);
   UVec value = magnitude < (1u << F::kMantissa) ? bits_as<UVec>(subnormal) : normal;
   const UVec special = UVec{} + 0x7fc00000u;
   value = magnitude > F::kMaxCode ? special : value;
@@ -92,39 +91,6 @@ inline void store_codes(uint8_t* p, UVec codes, Whole) {
 inline void store_codes(uint8_t* p, UVec codes, Part part) {
   const BVec b = narrow_codes(codes);
   __builtin_memcpy(p, &b, static_cast<unsigned long>(part.n));
-}
-
-/// max_lane of core/cpu/vec.h, quick enough for blocks of two vectors.
-inline uint32_t largest_lane(UVec v) {
-#if defined(__AVX512F__)
-  return _mm512_reduce_max_epu32(bits_as<__m512i>(v));
-#else
-  return max_lane(v);
-#endif
-}
-
-/// |x| of 32 bf16 values as 16-bit integers, ordered like the values; at two vectors' worth a load it is half the work.
-typedef int16_t SVec __attribute__((vector_size(64)));
-inline SVec load_magnitudes(const bf16* p) {
-  SVec v;
-  __builtin_memcpy(&v, p, sizeof v);
-  return v & 0x7fff;
-}
-inline SVec max_magnitudes(SVec a, SVec b) { return a > b ? a : b; }
-/// The larger of neighbours, as bits of floats.
-inline UVec bits_of_magnitudes(SVec v) {
-  const UVec u = bits_as<UVec>(v);
-  return max_bits(u << 16, u & 0xffff0000u);
-}
-
-/// What is quantized: the value as bf16 holds it.
-template <class Lanes>
-inline Vec load_as_bf16(const bf16* p, Lanes lanes) {
-  return load(p, lanes);
-}
-template <class Lanes>
-inline Vec load_as_bf16(const float* p, Lanes lanes) {
-  return rounded_to<bf16>(load(p, lanes));
 }
 
 }  // namespace ottava::cpu::OTTAVA_ISA

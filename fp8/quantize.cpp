@@ -1,10 +1,7 @@
 #include "fp8/quantize.h"
 
-#include <algorithm>
-
 #include "core/cost.h"
 #include "core/ops/check.h"
-#include "core/parallel_for.h"
 #include "fp8/quantize_kernels.h"
 #include "fp8/quantize_on_cpu.h"
 
@@ -67,15 +64,8 @@ void amax(Stream& stream, const Tensor& x, const Tensor& amax) {
   check_float(kAmax, "x", x);
   check_tensor(kAmax, "amax", amax, DType::u32, {1});
   switch (stream.type()) {
-    case DeviceType::cpu: {
-      auto kernel = cpu::quantize_kernels().block_amax[x.dtype];
-      const auto size = static_cast<int64_t>(size_of(x.dtype));
-      return parallel_for(x.numel(), 4096, [&](int64_t begin, int64_t end) {
-        uint32_t bits = 0;
-        kernel(static_cast<const uint8_t*>(x.data) + begin * size, end - begin, end - begin, &bits);
-        raise_amax(amax, bits);
-      });
-    }
+    case DeviceType::cpu:
+      return cpu::amax(x, amax);
     case DeviceType::cuda:
       return cuda::amax(stream, x, amax);
     case DeviceType::meta:
@@ -87,16 +77,8 @@ void column_amax(Stream& stream, const Tensor& x, const Tensor& amax) {
   check_float(kColumnAmax, "x", x);
   check_tensor(kColumnAmax, "amax", amax, DType::u32, {x.cols()});
   switch (stream.type()) {
-    case DeviceType::cpu: {
-      auto kernel = cpu::quantize_kernels().column_amax[x.dtype];
-      const auto size = static_cast<int64_t>(size_of(x.dtype));
-      return parallel_for(x.cols(), 128, [&](int64_t begin, int64_t end) {
-        for (int64_t r = 0; r < x.rows(); ++r) {
-          kernel(static_cast<const uint8_t*>(x.data) + (r * x.cols() + begin) * size, end - begin,
-                 amax.as<uint32_t>() + begin);
-        }
-      });
-    }
+    case DeviceType::cpu:
+      return cpu::column_amax(x, amax);
     case DeviceType::cuda:
       return cuda::column_amax(stream, x, amax);
     case DeviceType::meta:
@@ -140,17 +122,8 @@ void transpose_bytes(Stream& stream, const Tensor& from, const Tensor& to) {
   if (size_of(from.dtype) != 1) fail<ShapeError>(kTranspose, "from is {}, expected bytes", describe(from));
   check_tensor(kTranspose, "to", to, from.dtype, {from.cols(), from.rows()});
   switch (stream.type()) {
-    case DeviceType::cpu: {
-      auto kernel = cpu::quantize_kernels().transpose;
-      const int64_t rows = from.rows(), cols = from.cols();
-      return parallel_for(cols, 64, [&](int64_t begin, int64_t end) {
-        for (int64_t r = 0; r < rows;
-             r += 128) {  // a band of rows stays in the cache while its columns are written
-          kernel(from.as<uint8_t>() + r * cols + begin, cols, to.as<uint8_t>() + begin * rows + r, rows,
-                 {0, std::min<int64_t>(128, rows - r), end - begin});
-        }
-      });
-    }
+    case DeviceType::cpu:
+      return cpu::transpose_bytes(from, to);
     case DeviceType::cuda:
       return cuda::transpose_bytes(stream, from, to);
     case DeviceType::meta:

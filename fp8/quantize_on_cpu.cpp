@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
+#include <vector>
 
 #include "core/parallel_for.h"
 #include "fp8/row_quantizer.h"
@@ -11,16 +13,36 @@ namespace {
 
 using namespace fp8;
 
-constexpr int64_t kTile = 128, kPanel = 2 * kTile;
-/// Columns of 128 rows that are read together: 1 MiB of bf16, for the L2 cache.
-constexpr int64_t kWidestSlab = kMostSquares * kTile;
+constexpr int64_t kTile = 128;
+/// Columns of 128 rows that are worked on together: 256 KiB of bf16, so that these, the next ones and both outputs share an L2
+/// cache of 1 MiB.
+constexpr int64_t kWidestSlab = 1024;
+
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/// Part of x: `height` rows, at most a tile's, of `width` columns; its values as bf16, `stride` apart.
+struct Slab {
+  int64_t r0, c0, height, width;
+  const bf16* x;
+  int64_t stride;
+  int64_t ahead;  ///< bytes from x to the next slab, or 0
+};
+
+/// Of a slab's columns, in bands of rows that share scales: four of 32 rows for 1x32, else one.
+struct ColumnGroups {
+  uint32_t amax[4][kWidestSlab];
+  float scales[4][kWidestSlab], inverses[4][kWidestSlab];
+  uint8_t exponents[4][kWidestSlab];
+};
 
 class Quantizer {
  public:
   explicit Quantizer(const Quantize& args)
       : a_(args),
         rows_of_out_(args),
-        e5m2_((args.out.empty() ? args.transposed : args.out).bytes.dtype == DType::e5m2),
+        encode_(encode_kernels()[(args.out.empty() ? args.transposed : args.out).bytes.dtype]),
+        is_uniform_(args.granularity == Granularity::tensor || args.granularity == Granularity::block_128x128),
+        band_(args.granularity == Granularity::block_1x32 ? 32 : kTile),
         rows_(args.x.rows()),
         cols_(args.x.cols()),
         element_(static_cast<int64_t>(size_of(args.x.dtype))) {}
@@ -28,27 +50,30 @@ class Quantizer {
   void run() {
     // Rows are read in one piece where nothing but they matters; else one read of a slab serves both outputs.
     // A row's scale is known only at its end, so that slabs cannot make it.
+    const bool by_row = a_.granularity == Granularity::row;
     const bool slabs_write_out =
-        !a_.out.empty() && (a_.granularity == Granularity::block_128x128 ||
-                            (!a_.transposed.empty() && a_.granularity != Granularity::row));
-    if (!a_.out.empty() && !slabs_write_out) {
-      parallel_for(rows_, 16, [&](int64_t begin, int64_t end) {
-        QuantizeCounts counts;
-        for (int64_t r = begin; r < end; ++r) rows_of_out_.quantize_row(r, at(r, 0), counts_or_null(counts));
-        rows_of_out_.add(counts);
-      });
+        !a_.out.empty() && (a_.granularity == Granularity::block_128x128 || (!a_.transposed.empty() && !by_row));
+    const int64_t bands = ceil_div(rows_, kTile), threads = parallel_threads();
+    // The rows of a band just before its slabs, while x is in the cache, if there are bands enough for all threads.
+    const bool rows_by_band = by_row && !a_.transposed.empty() && bands >= 2 * threads;
+    if (!a_.out.empty() && !slabs_write_out && !rows_by_band) {
+      parallel_for(rows_, 16, [&](int64_t begin, int64_t end) { quantize_rows(begin, end); });
     }
     if (a_.transposed.empty() && !slabs_write_out) return;
-    const int64_t bands = (rows_ + kTile - 1) / kTile;
-    int64_t width = kWidestSlab;
-    auto across = [&] { return (cols_ + width - 1) / width; };
-    while (width > kPanel && bands * across() < 4 * parallel_threads()) width /= 2;
-    parallel_for(bands * across(), 1, [&](int64_t begin, int64_t end) {
+    int64_t width = width_of(ceil_div(cols_, kWidestSlab));
+    while (width > 2 * kTile && bands * ceil_div(cols_, width) < 4 * threads) width = width_of(2 * ceil_div(cols_, width));
+    const int64_t across = ceil_div(cols_, width);
+    parallel_for(bands * across, rows_by_band ? across : 1, [&](int64_t begin, int64_t end) {
       QuantizeCounts counts;
-      for (int64_t slab = begin; slab < end; ++slab) {
-        const int64_t r0 = slab / across() * kTile, c0 = slab % across() * width;
-        quantize_slab({r0, c0, std::min(kTile, rows_ - r0), std::min(width, cols_ - c0)}, slabs_write_out,
-                      counts);
+      auto groups = std::make_unique<ColumnGroups>();
+      std::vector<bf16> rounded(a_.x.dtype == DType::f32 ? static_cast<size_t>(kTile * width) : 0);
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t r0 = i / across * kTile, c0 = i % across * width;
+        if (rows_by_band && c0 == 0 && !a_.out.empty()) quantize_rows(r0, std::min(r0 + kTile, rows_));
+        const int64_t next = (i + 1) / across * kTile * cols_ + (i + 1) % across * width;
+        Slab slab{r0, c0, std::min(kTile, rows_ - r0), std::min(width, cols_ - c0), nullptr, 0, 0};
+        view(slab, rounded, i + 1 < end ? next - r0 * cols_ - c0 : 0);
+        quantize_slab(slab, slabs_write_out, *groups, counts);
       }
       rows_of_out_.add(counts);
     });
@@ -57,127 +82,161 @@ class Quantizer {
   void count_elements() const { rows_of_out_.count_elements(); }
 
  private:
+  /// Of slabs, this many of them across.
+  int64_t width_of(int64_t across) const { return ceil_div(ceil_div(cols_, across), kTile) * kTile; }
   const void* at(int64_t row, int64_t col) const {
     return static_cast<const uint8_t*>(a_.x.data) + (row * cols_ + col) * element_;
   }
-  QuantizeCounts* counts_or_null(QuantizeCounts& counts) const { return rows_of_out_.counts_or_null(counts); }
+  bool is_f32() const { return a_.x.dtype == DType::f32; }
 
-  /// Part of x: `height` rows, at most a tile's, of `width` columns.
-  struct Slab {
-    int64_t r0, c0, height, width;
-  };
+  void quantize_rows(int64_t begin, int64_t end) const {
+    QuantizeCounts counts;
+    for (int64_t r = begin; r < end; ++r) {
+      rows_of_out_.quantize_row(r, at(r, 0), rows_of_out_.counts_or_null(counts), is_f32() ? 0 : cols_ * element_);
+    }
+    rows_of_out_.add(counts);
+  }
 
-  /// `out` row by row, as x lies in memory; then `transposed` panel by panel, while x or its codes are in the cache.
-  void quantize_slab(const Slab& s, bool write_out, QuantizeCounts& counts) const {
-    const bool uniform =
-        a_.granularity == Granularity::tensor || a_.granularity == Granularity::block_128x128;
-    QuantizeCounts* own = counts_or_null(counts);
-    float scales[kMostSquares];
-    if (uniform) uniform_scales(s, scales);
-    for (int64_t r = s.r0; write_out && r < s.r0 + s.height; ++r) {
-      if (uniform) {
-        kernels_.encode[a_.x.dtype](at(r, s.c0), s.width, kTile, scales, e5m2_,
-                                    a_.out.bytes.as<uint8_t>() + r * cols_ + s.c0, own);
+  void view(Slab& s, std::vector<bf16>& rounded, int64_t next) const {
+    if (!is_f32()) {
+      s.x = static_cast<const bf16*>(at(s.r0, s.c0));
+      s.stride = cols_;
+      s.ahead = next * element_;
+      return;
+    }
+    for (int64_t r = 0; r < s.height; ++r) {
+      amax_.round(static_cast<const float*>(at(s.r0 + r, s.c0)), s.width, rounded.data() + r * s.width);
+    }
+    s.x = rounded.data();
+    s.stride = s.width;
+  }
+
+  /// `out` row by row, as x lies in memory; then `transposed`, while x or its codes are in the cache.
+  void quantize_slab(const Slab& s, bool write_out, ColumnGroups& groups, QuantizeCounts& counts) const {
+    QuantizeCounts* own = rows_of_out_.counts_or_null(counts);
+    float scales[kWidestSlab / kTile];
+    bool in_range = true;
+    if (is_uniform_ || !a_.transposed.empty()) measure_columns(s, groups);
+    if (is_uniform_) in_range = uniform_scales(s, groups, scales);
+    for (int64_t r = 0; write_out && r < s.height; ++r) {
+      const bf16* row = s.x + r * s.stride;
+      if (is_uniform_) {
+        encode_.row({.x = row,
+                     .n = s.width,
+                     .block = kTile,
+                     .scales = scales,
+                     .in_range = in_range,
+                     .out = a_.out.bytes.as<uint8_t>() + (s.r0 + r) * cols_ + s.c0,
+                     .counts = own,
+                     .ahead = s.ahead});
       } else {
-        rows_of_out_.quantize_blocks(r, s.c0, at(r, s.c0), s.width, own);
+        rows_of_out_.quantize_blocks(s.r0 + r, s.c0, row, s.width, own, s.ahead);
       }
     }
     if (a_.transposed.empty()) return;
-    QuantizeCounts* turned = a_.out.empty() ? own : nullptr;
-    for (int64_t c = 0; c < s.width; c += kPanel) {
-      const Slab panel{s.r0, s.c0 + c, s.height, std::min(kPanel, s.width - c)};
-      if (!write_out) prefetch(s.r0, panel.c0 + kPanel, s.height);
-      uint8_t buffer[kTile * kPanel];
-      const uint8_t* codes = buffer;
-      int64_t stride = kPanel;
-      if (!uniform) {
-        encode_columns(panel, buffer, turned);
-      } else if (write_out) {
-        codes = a_.out.bytes.as<uint8_t>() + s.r0 * cols_ + panel.c0;
-        stride = cols_;
+    uint8_t* to = a_.transposed.bytes.as<uint8_t>() + s.c0 * rows_ + s.r0;
+    if (is_uniform_ && write_out) {
+      const uint8_t* codes = a_.out.bytes.as<uint8_t>() + s.r0 * cols_ + s.c0;
+      return code_kernels().transpose(codes, cols_, to, rows_, {0, s.height, s.width});
+    }
+    if (is_uniform_) {
+      for (int64_t c = 0; c < s.width; ++c) groups.scales[0][c] = scales[c / kTile];
+    } else {
+      in_range = column_scales(s, groups);
+    }
+    encode_.turned({.x = s.x,
+                    .stride = s.stride,
+                    .rows = s.height,
+                    .cols = s.width,
+                    .band = band_,
+                    .scales = groups.scales[0],
+                    .scales_stride = kWidestSlab,
+                    .in_range = in_range,
+                    .to = to,
+                    .to_stride = rows_,
+                    .counts = a_.out.empty() ? own : nullptr,
+                    .ahead = write_out ? 0 : s.ahead});
+  }
+
+  void measure_columns(const Slab& s, ColumnGroups& groups) const {
+    uint32_t largest = 0;
+    for (int64_t b = 0; b * band_ < s.height; ++b) {
+      std::fill_n(groups.amax[b], s.width, 0u);
+      amax_.columns(s.x, s.stride, {b * band_, std::min((b + 1) * band_, s.height), s.width}, groups.amax[b], 0);
+      largest = std::max(largest, *std::max_element(groups.amax[b], groups.amax[b] + s.width));
+    }
+    rows_of_out_.note_largest(largest);
+  }
+
+  /// Of each 128 columns of the slab; whether they keep x in range.
+  bool uniform_scales(const Slab& s, const ColumnGroups& groups, float* scales) const {
+    bool in_range = true;
+    for (int64_t c = 0; c < s.width; c += kTile) {
+      const uint32_t* columns = groups.amax[0] + c;
+      const uint32_t amax = *std::max_element(columns, columns + std::min(kTile, s.width - c));
+      if (a_.granularity == Granularity::tensor) {
+        scales[c / kTile] = rows_of_out_.tensor_scale();
       } else {
-        for (int64_t r = 0; r < s.height; ++r) {
-          kernels_.encode[a_.x.dtype](at(s.r0 + r, panel.c0), panel.width, kTile, scales + c / kTile, e5m2_,
-                                      buffer + r * kPanel, turned);
+        const Scale own = rows_of_out_.scale_of(amax);
+        scales[c / kTile] = own.scale;
+        if (!a_.out.empty()) rows_of_out_.set_inverses(s.r0, s.c0 + c, 1, &own.inverse);
+        if (!a_.transposed.empty()) {
+          turned_inverses()[scale_index(a_.granularity, {cols_, rows_}, s.c0 + c, s.r0)] = own.inverse;
         }
       }
-      for (int64_t t = 0; t < panel.width; t += kTile) {
-        turn_tile(codes + t, stride, s.r0, panel.c0 + t, s.height, std::min(kTile, panel.width - t));
-      }
+      in_range = in_range && rows_of_out_.is_in_range(amax, scales[c / kTile]);
     }
+    return in_range;
   }
 
-  /// Through a buffer: rows of the transpose often lie a power of two apart, where few of them fit the cache
-  /// at once.
-  void turn_tile(const uint8_t* codes, int64_t stride, int64_t r0, int64_t c0, int64_t h, int64_t w) const {
-    uint8_t turned[kTile * kTile];
-    kernels_.transpose(codes, stride, turned, kTile, {0, h, w});
-    uint8_t* to = a_.transposed.bytes.as<uint8_t>() + c0 * rows_ + r0;
-    for (int64_t c = 0; c < w; ++c) std::memcpy(to + c * rows_, turned + c * kTile, static_cast<size_t>(h));
+  /// Of each column and band; whether they keep x in range.
+  bool column_scales(const Slab& s, ColumnGroups& groups) const {
+    const auto width = static_cast<size_t>(s.width);
+    if (a_.granularity == Granularity::row) {
+      uint32_t seen[kWidestSlab];
+      std::memcpy(seen, groups.amax[0], width * sizeof *seen);
+      std::memcpy(groups.amax[0], a_.column_amax.as<uint32_t>() + s.c0, width * sizeof *seen);
+      rows_of_out_.scales_of(groups.amax[0], s.width, groups.scales[0], groups.inverses[0]);
+      // Slabs one above the other share a column's scale; the topmost writes it.
+      if (s.r0 == 0) std::memcpy(turned_inverses() + s.c0, groups.inverses[0], width * sizeof(float));
+      for (int64_t c = 0; c < s.width; ++c) {
+        if (!rows_of_out_.is_in_range(seen[c], groups.scales[0][c])) return false;
+      }
+      return true;
+    }
+    uint32_t largest = 0;
+    std::memset(groups.exponents, 0, sizeof groups.exponents);
+    for (int64_t b = 0; b * band_ < s.height; ++b) {
+      uint8_t* exponents = a_.granularity == Granularity::block_1x32 ? groups.exponents[b] : nullptr;
+      const uint32_t of_band =
+          rows_of_out_.scales_of(groups.amax[b], s.width, groups.scales[b], groups.inverses[b], exponents);
+      largest = std::max(largest, of_band);
+    }
+    if (a_.granularity == Granularity::block_1x32) {
+      set_turned_exponents(s, groups);
+    } else {
+      std::memcpy(turned_inverses() + s.r0 / kTile * cols_ + s.c0, groups.inverses[0], width * sizeof(float));
+    }
+    return largest < kInfinityBits;
   }
 
-  /// The next panel: short pieces of many rows are no stream that the machine would fetch ahead.
-  void prefetch(int64_t r0, int64_t c0, int64_t h) const {
-    const int64_t bytes = std::min(kPanel, cols_ - c0) * element_;
-    for (int64_t r = r0; r < r0 + h; ++r) {
-      const auto* row = static_cast<const uint8_t*>(at(r, c0));
-      for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(row + b);
-    }
-  }
-
-  /// Of each 128 columns of the slab.
-  void uniform_scales(const Slab& s, float* scales) const {
-    uint32_t amax[kMostSquares];
-    const int64_t squares = (s.width + kTile - 1) / kTile;
-    const bool own_scale = a_.granularity != Granularity::tensor;
-    if (own_scale || !a_.largest.empty()) {
-      kernels_.square_amax[a_.x.dtype](at(s.r0, s.c0), cols_, {0, s.height, s.width}, amax);
-      rows_of_out_.note_largest(amax, squares);
-    }
-    if (!own_scale) {
-      std::fill_n(scales, kMostSquares, rows_of_out_.tensor_scale());
-      return;
-    }
-    float inverses[kMostSquares];
-    rows_of_out_.scales_of(amax, squares, scales, inverses);
-    if (!a_.out.empty()) rows_of_out_.set_inverses(s.r0, s.c0, squares, inverses);
-    for (int64_t i = 0; i < squares && !a_.transposed.empty(); ++i) {
-      rows_of_out_.set_turned_inverses(s.r0, s.c0 + i * kTile, 1, inverses + i);
-    }
-  }
-
-  /// Codes in the order of x with the scales of x^T.
-  void encode_columns(const Slab& panel, uint8_t* buffer, QuantizeCounts* counts) const {
-    const auto [r0, c0, h, w] = panel;
-    const int64_t block = std::min(scale_block(a_.granularity, kTile), kTile);
-    for (int64_t b = 0; b < h; b += block) {
-      const int64_t end = std::min(b + block, h);
-      uint32_t amax[kPanel] = {};
-      const bool given = a_.granularity == Granularity::row;
-      if (!given || !a_.largest.empty()) {
-        for (int64_t r = b; r < end; ++r) kernels_.column_amax[a_.x.dtype](at(r0 + r, c0), w, amax);
-        rows_of_out_.note_largest(amax, w);
-      }
-      if (given) {
-        std::memcpy(amax, a_.column_amax.as<uint32_t>() + c0, static_cast<size_t>(w) * sizeof *amax);
-      }
-      float scales[kPanel], inverses[kPanel];
-      rows_of_out_.scales_of(amax, w, scales, inverses);
-      // Panels one above the other share a row-wise scale; the topmost writes it.
-      if (a_.granularity != Granularity::row || r0 == 0) {
-        rows_of_out_.set_turned_inverses(r0 + b, c0, w, inverses);
-      }
-      for (int64_t r = b; r < end; ++r) {
-        kernels_.encode_columns[a_.x.dtype](at(r0 + r, c0), w, scales, e5m2_, buffer + r * kPanel, counts);
-      }
+  float* turned_inverses() const { return static_cast<float*>(a_.transposed.scale_inverse.data); }
+  /// The four bands of a column lie side by side.
+  void set_turned_exponents(const Slab& s, const ColumnGroups& groups) const {
+    auto* to = static_cast<uint8_t*>(a_.transposed.scale_inverse.data);
+    for (int64_t c = 0; c < s.width; ++c) {
+      const uint8_t bands[4] = {groups.exponents[0][c], groups.exponents[1][c], groups.exponents[2][c],
+                                groups.exponents[3][c]};
+      std::memcpy(to + scale_index(a_.granularity, {cols_, rows_}, s.c0 + c, s.r0), bands, sizeof bands);
     }
   }
 
   const Quantize& a_;
   const RowQuantizer rows_of_out_;
-  const QuantizeKernels& kernels_ = quantize_kernels();
-  const bool e5m2_;
-  const int64_t rows_, cols_, element_;
+  const AmaxKernels& amax_ = amax_kernels();
+  const EncodeKernel& encode_;
+  const bool is_uniform_;
+  const int64_t band_, rows_, cols_, element_;
 };
 
 }  // namespace
@@ -186,31 +245,6 @@ void quantize(const Quantize& args) {
   Quantizer quantizer(args);
   quantizer.run();
   quantizer.count_elements();
-}
-
-void dequantize(const Quantized& x, Granularity granularity, const Tensor& y) {
-  constexpr int64_t kMostBlocks = 128;  // inverse scales looked up at a time
-  auto kernel = quantize_kernels().decode[y.dtype];
-  const bool e5m2 = x.bytes.dtype == DType::e5m2;
-  const ScaleLayout layout(granularity, y.rows(), y.cols());
-  const int64_t cols = y.cols(), block = scale_block(granularity, cols), piece = block * kMostBlocks;
-  const auto size = static_cast<int64_t>(size_of(y.dtype));
-  parallel_for(y.rows(), 16, [&](int64_t begin, int64_t end) {
-    float inverses[kMostBlocks];
-    for (int64_t r = begin; r < end; ++r) {
-      for (int64_t c = 0; c < cols; c += piece) {
-        const int64_t n = std::min(piece, cols - c);
-        for (int64_t b = 0; b * block < n; ++b) {
-          const int64_t at = layout(r, c + b * block);
-          inverses[b] = granularity == Granularity::block_1x32
-                            ? decode_e8m0(static_cast<const uint8_t*>(x.scale_inverse.data)[at])
-                            : static_cast<const float*>(x.scale_inverse.data)[at];
-        }
-        kernel(x.bytes.as<uint8_t>() + r * cols + c, n, block, inverses, e5m2,
-               static_cast<uint8_t*>(y.data) + (r * cols + c) * size);
-      }
-    }
-  });
 }
 
 }  // namespace ottava::cpu

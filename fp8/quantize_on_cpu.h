@@ -2,10 +2,13 @@
 
 #include "fp8/quantize.h"
 
-// The loops over threads of quantize() and dequantize() on the CPU; arguments are checked.
+// The loops over threads of the operations of fp8/quantize.h on the CPU; arguments are checked.
 namespace ottava::cpu {
 
+void amax(const Tensor& x, const Tensor& amax);
+void column_amax(const Tensor& x, const Tensor& amax);
 void quantize(const fp8::Quantize& args);
 void dequantize(const fp8::Quantized& x, fp8::Granularity granularity, const Tensor& y);
+void transpose_bytes(const Tensor& from, const Tensor& to);
 
 }  // namespace ottava::cpu

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstring>
 
 #include "core/ops/check.h"
@@ -11,87 +12,142 @@ namespace ottava::cpu {
 using namespace fp8;
 
 namespace {
-/// Scales made at a time: a piece of a row stays in the L1 cache between its passes.
-constexpr int64_t kMostBlocks = 128;
+
+/// Elements of a row between its passes: 8 KiB in the L1 cache, and at least kMostBlocks of 32.
+constexpr int64_t kPiece = 32 * RowQuantizer::kMostBlocks;
+
+/// A row's values in pieces, as bf16: rounded into a buffer, once each while there is one piece, if they are f32.
+class RowPieces {
+ public:
+  RowPieces(const void* values, DType dtype, int64_t cols) : values_(values), is_f32_(dtype == DType::f32), cols_(cols) {}
+  template <class Body>
+  void for_each(Body&& body) {
+    for (int64_t col = 0; col < cols_; col += kPiece) {
+      const int64_t n = std::min(kPiece, cols_ - col);
+      if (is_f32_ && held_ != col) {
+        amax_kernels().round(static_cast<const float*>(values_) + col, n, rounded_);
+        held_ = col;
+      }
+      body(col, n, is_f32_ ? rounded_ : static_cast<const bf16*>(values_) + col);
+    }
+  }
+
+ private:
+  const void* values_;
+  const bool is_f32_;
+  const int64_t cols_;
+  int64_t held_ = -1;
+  bf16 rounded_[kPiece];
+};
+
+DType format_dtype(const Quantize& args) { return (args.out.empty() ? args.transposed : args.out).bytes.dtype; }
+
+/// Inverse scales are laid out in whole tiles of 1x32 and groups of four of 128x128.
+bool has_padding(Granularity granularity, const Shape& bytes) {
+  if (granularity == Granularity::block_1x32) return bytes.rows() % 128 != 0 || bytes.cols() % 128 != 0;
+  return granularity == Granularity::block_128x128 && bytes.cols() % 512 != 0;
+}
+
 }  // namespace
 
 RowQuantizer::RowQuantizer(const Quantize& args)
     : a_(args),
-      format_(format_of((args.out.empty() ? args.transposed : args.out).bytes.dtype)),
+      format_(format_of(format_dtype(args))),
+      encode_(encode_kernels()[format_dtype(args)]),
       rows_(args.x.rows()),
       cols_(args.x.cols()),
       block_(scale_block(args.granularity, args.x.cols())),
       element_(static_cast<int64_t>(size_of(args.x.dtype))),
-      layout_(args.granularity, rows_, cols_),
-      turned_layout_(args.granularity, cols_, rows_) {
-  if (a_.granularity == Granularity::tensor) {
-    scales_of(a_.amax.as<uint32_t>(), 1, &shared_.scale, &shared_.inverse);
-  }
+      layout_(args.granularity, rows_, cols_) {
+  if (a_.granularity == Granularity::tensor) shared_ = scale_of(*a_.amax.as<uint32_t>());
   for (const Quantized* q : {&a_.out, &a_.transposed}) {
     if (q->empty()) continue;
-    std::memset(q->scale_inverse.data, 0, static_cast<size_t>(q->scale_inverse.bytes()));
+    if (has_padding(a_.granularity, q->bytes.shape)) {
+      std::memset(q->scale_inverse.data, 0, static_cast<size_t>(q->scale_inverse.bytes()));
+    }
     if (a_.granularity == Granularity::tensor) *static_cast<float*>(q->scale_inverse.data) = shared_.inverse;
   }
 }
 
-void RowQuantizer::scales_of(const uint32_t* amax, int64_t n, float* scales, float* inverses) const {
-  const bool power_of_two = a_.rounding == ScaleRounding::down_to_power_of_two;
-  const uint32_t largest = kernels_.scales(amax, n, format_.max, power_of_two, scales, inverses);
-  if (largest >= kInfinityBits && !a_.non_finite.empty()) raise_amax(a_.non_finite, 1);
+Scale RowQuantizer::scale_of(uint32_t amax) const {
+  const Scale scale = scale_from_amax(amax, format_, a_.rounding);
+  if (!scale.finite && !a_.non_finite.empty()) raise_amax(a_.non_finite, 1);
+  return scale;
 }
 
-void RowQuantizer::note_largest(const uint32_t* amax, int64_t n) const {
-  if (!a_.largest.empty() && n > 0) raise_amax(a_.largest, *std::max_element(amax, amax + n));
+uint32_t RowQuantizer::scales_of(const uint32_t* amax, int64_t n, float* scales, float* inverses,
+                                 uint8_t* exponents) const {
+  const bool power_of_two = a_.rounding == ScaleRounding::down_to_power_of_two;
+  const uint32_t largest = kernels_.scales(amax, n, format_.max, power_of_two, scales, inverses, exponents);
+  if (largest >= kInfinityBits && !a_.non_finite.empty()) raise_amax(a_.non_finite, 1);
+  return largest;
+}
+
+void RowQuantizer::note_largest(uint32_t amax) const {
+  if (!a_.largest.empty()) raise_amax(a_.largest, amax);
+}
+
+bool RowQuantizer::is_in_range(uint32_t amax, float scale) const {
+  const float scaled = std::bit_cast<float>(amax) * scale;
+  return format_.mantissa_bits == 3 ? scaled <= format_.overflow : scaled < format_.overflow;
 }
 
 void RowQuantizer::set_inverses(int64_t row, int64_t col, int64_t n, const float* inverses) const {
-  if (a_.granularity == Granularity::block_1x32) {
-    // Four blocks of a row lie side by side, the next four a tile further.
-    auto* codes = static_cast<uint8_t*>(a_.out.scale_inverse.data) + layout_(row, 0);
-    const auto first = static_cast<uint64_t>(col / 32), count = static_cast<uint64_t>(n);
-    for (uint64_t b = 0; b < count; ++b)
-      codes[(first + b) / 4 * 512 + (first + b) % 4] = encode_e8m0(inverses[b]);
-    return;
-  }
   auto* to = static_cast<float*>(a_.out.scale_inverse.data);
   for (int64_t b = 0; b < n; ++b) to[layout_(row, col + b * block_)] = inverses[b];
 }
 
-void RowQuantizer::set_turned_inverses(int64_t row, int64_t col, int64_t n, const float* inverses) const {
-  if (a_.granularity == Granularity::block_1x32) {
-    auto* codes = static_cast<uint8_t*>(a_.transposed.scale_inverse.data);
-    for (int64_t c = 0; c < n; ++c) codes[turned_layout_(col + c, row)] = encode_e8m0(inverses[c]);
+void RowQuantizer::set_exponents(int64_t row, int64_t col, int64_t n, const uint8_t* exponents) const {
+  // Four blocks of a row lie side by side, the next four a tile further.
+  auto* to = static_cast<uint8_t*>(a_.out.scale_inverse.data) + layout_(row, col);
+  for (int64_t b = 0; b < n; b += 4, to += 512) std::memcpy(to, exponents + b, static_cast<size_t>(std::min<int64_t>(4, n - b)));
+}
+
+void RowQuantizer::encode(int64_t row, int64_t col, const bf16* values, int64_t n, EncodeRow how) const {
+  how.x = values;
+  how.n = n;
+  how.out = a_.out.bytes.as<uint8_t>() + row * cols_ + col;
+  encode_.row(how);
+}
+
+void RowQuantizer::quantize_blocks(int64_t row, int64_t col, const bf16* values, int64_t n, QuantizeCounts* counts,
+                                   int64_t ahead) const {
+  uint32_t amax[kMostBlocks] = {};
+  float scales[kMostBlocks], inverses[kMostBlocks];
+  uint8_t exponents[kMostBlocks];
+  const bool is_mx = a_.granularity == Granularity::block_1x32;
+  const int64_t blocks = (n + block_ - 1) / block_;
+  kernels_.blocks(values, n, block_, amax);
+  const uint32_t largest = scales_of(amax, blocks, scales, inverses, is_mx ? exponents : nullptr);
+  note_largest(largest);
+  is_mx ? set_exponents(row, col, blocks, exponents) : set_inverses(row, col, blocks, inverses);
+  encode(row, col, values, n,
+         {.block = block_, .scales = scales, .in_range = largest < kInfinityBits, .counts = counts, .ahead = ahead});
+}
+
+void RowQuantizer::quantize_row(int64_t row, const void* values, QuantizeCounts* counts, int64_t ahead) const {
+  RowPieces pieces(values, a_.x.dtype, cols_);
+  if (a_.granularity == Granularity::block_1x32 || a_.granularity == Granularity::block_1x128) {
+    pieces.for_each([&](int64_t col, int64_t n, const bf16* x) { quantize_blocks(row, col, x, n, counts, ahead); });
     return;
   }
-  auto* to = static_cast<float*>(a_.transposed.scale_inverse.data);
-  for (int64_t c = 0; c < n; ++c) to[turned_layout_(col + c, row)] = inverses[c];
-}
-
-void RowQuantizer::quantize_blocks(int64_t row, int64_t col, const void* values, int64_t n,
-                                   QuantizeCounts* counts) const {
-  float scales[kMostBlocks] = {shared_.scale};
-  const bool own_scale = a_.granularity != Granularity::tensor;
-  uint32_t amax[kMostBlocks];
-  const int64_t blocks = (n + block_ - 1) / block_;
-  if (own_scale || !a_.largest.empty()) {
-    kernels_.block_amax[a_.x.dtype](values, n, block_, amax);
-    note_largest(amax, blocks);
+  Scale scale = shared_;
+  auto amax_of = [&](const bf16* x, int64_t n) {
+    uint32_t amax = 0;
+    kernels_.blocks(x, n, n, &amax);
+    note_largest(amax);
+    return amax;
+  };
+  if (a_.granularity == Granularity::row) {
+    uint32_t amax = 0;
+    pieces.for_each([&](int64_t, int64_t n, const bf16* x) { amax = std::max(amax, amax_of(x, n)); });
+    scale = scale_of(amax);
+    set_inverses(row, 0, 1, &scale.inverse);
   }
-  if (own_scale) {
-    float inverses[kMostBlocks];
-    scales_of(amax, blocks, scales, inverses);
-    set_inverses(row, col, blocks, inverses);
-  }
-  kernels_.encode[a_.x.dtype](values, n, block_, scales, format_.mantissa_bits == 2,
-                              a_.out.bytes.as<uint8_t>() + row * cols_ + col, counts);
-}
-
-void RowQuantizer::quantize_row(int64_t row, const void* values, QuantizeCounts* counts) const {
-  const int64_t piece = block_ * kMostBlocks;
-  for (int64_t col = 0; col < cols_; col += piece) {
-    quantize_blocks(row, col, static_cast<const uint8_t*>(values) + col * element_,
-                    std::min(piece, cols_ - col), counts);
-  }
+  pieces.for_each([&](int64_t col, int64_t n, const bf16* x) {
+    const bool in_range = a_.granularity == Granularity::row ? scale.finite : is_in_range(amax_of(x, n), scale.scale);
+    encode(row, col, x, n, {.block = kPiece, .scales = &scale.scale, .in_range = in_range, .counts = counts, .ahead = ahead});
+  });
 }
 
 void RowQuantizer::add(const QuantizeCounts& counts) const {

@@ -10,20 +10,24 @@ class RowQuantizer {
  public:
   explicit RowQuantizer(const fp8::Quantize& args);
 
-  /// Bytes and inverse scales of one row, whose values of x's dtype are at `values`. Threads may share the object.
-  void quantize_row(int64_t row, const void* values, fp8::QuantizeCounts* counts) const;
-  /// The same for elements [col, col + n) of a row whose groups do not cross these limits.
-  void quantize_blocks(int64_t row, int64_t col, const void* values, int64_t n,
-                       fp8::QuantizeCounts* counts) const;
+  /// Bytes and inverse scales of one row, whose values of x's dtype are at `values`. Threads may share the object. If the next row
+  /// lies `ahead` bytes on, it is fetched meanwhile.
+  void quantize_row(int64_t row, const void* values, fp8::QuantizeCounts* counts, int64_t ahead = 0) const;
+  /// The same for elements [col, col + n) of a row whose groups do not cross these limits and are at most kMostBlocks.
+  void quantize_blocks(int64_t row, int64_t col, const bf16* values, int64_t n, fp8::QuantizeCounts* counts,
+                       int64_t ahead) const;
+  static constexpr int64_t kMostBlocks = 128;
 
-  /// Scales and inverses of n groups; reports an amax that is not finite.
-  void scales_of(const uint32_t* amax, int64_t n, float* scales, float* inverses) const;
-  /// Raises `largest`, if it is wanted, by the amaxes of n groups of x.
-  void note_largest(const uint32_t* amax, int64_t n) const;
+  /// Scales and inverses of n groups; reports an amax that is not finite and returns the largest. Arrays have room for n rounded
+  /// up to sixteens. Exponents, for granularity 1x32, are the inverses as stored.
+  uint32_t scales_of(const uint32_t* amax, int64_t n, float* scales, float* inverses, uint8_t* exponents = nullptr) const;
+  fp8::Scale scale_of(uint32_t amax) const;
+  /// Raises `largest`, if it is wanted.
+  void note_largest(uint32_t amax) const;
+  /// No element of at most this amax is out of the format's range once it is scaled.
+  bool is_in_range(uint32_t amax, float scale) const;
   /// Stores the inverses of the n groups of `out` that follow each other along a row from (row, col) on.
   void set_inverses(int64_t row, int64_t col, int64_t n, const float* inverses) const;
-  /// Stores the inverses of n groups of `transposed`: those of x's columns [col, col + n) that begin in a row of x.
-  void set_turned_inverses(int64_t row, int64_t col, int64_t n, const float* inverses) const;
   float tensor_scale() const { return shared_.scale; }  ///< granularity tensor
   /// Where losses are counted; null when nobody asked.
   fp8::QuantizeCounts* counts_or_null(fp8::QuantizeCounts& counts) const {
@@ -35,11 +39,15 @@ class RowQuantizer {
   void count_elements() const;
 
  private:
+  void set_exponents(int64_t row, int64_t col, int64_t n, const uint8_t* exponents) const;
+  void encode(int64_t row, int64_t col, const bf16* values, int64_t n, fp8::EncodeRow how) const;
+
   fp8::Quantize a_;
-  const fp8::QuantizeKernels& kernels_ = quantize_kernels();
+  const fp8::AmaxKernels& kernels_ = amax_kernels();
   const fp8::Format& format_;
+  const fp8::EncodeKernel& encode_;
   const int64_t rows_, cols_, block_, element_;
-  const fp8::ScaleLayout layout_, turned_layout_;
+  const fp8::ScaleLayout layout_;
   fp8::Scale shared_;
 };
 

@@ -1,15 +1,12 @@
 // Bytes per second of every operation that memory should bound, at the shapes of a 60M-parameter model (dim 512, ffn 1536,
-// vocabulary 2560, 8 heads of 64, 8 sequences of 1024 tokens), beside plain copies. The best of 25 calls counts.
+// vocabulary 2560, 8 heads of 64, 8 sequences of 1024 tokens), beside plain copies.
+// An argument chooses the lines that contain it.
 //     ninja -C build core_ops_bandwidth && OMP_NUM_THREADS=2 build/tests/core_ops_bandwidth
-#include <algorithm>
-#include <chrono>
-#include <cstdio>
-#include <functional>
-#include <memory>
-#include <vector>
+#include "tests/support/bandwidth.h"
 
-#include "core/buffer.h"
-#include "core/cost.h"
+#include <algorithm>
+#include <cstdio>
+
 #include "core/ops/cross_entropy.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/embedding.h"
@@ -19,7 +16,6 @@
 #include "core/ops/swiglu.h"
 #include "core/optim/adamw.h"
 #include "core/optim/grad_norm.h"
-#include "core/parallel_for.h"
 
 using namespace ottava;
 
@@ -28,47 +24,16 @@ namespace {
 constexpr int64_t kTokens = 8192, kDim = 512, kWidth = 1536, kVocab = 2560, kChunk = 512,
                   kParameters = 20'000'000;
 
-/// The bytes are those that the operation itself reports on the meta device.
-void measure(const char* name, const std::function<void(Stream&)>& body) {
-  CostRecorder recorder;
-  Stream meta = Stream::meta(recorder, {DeviceType::cpu, 0}), cpu = Stream::cpu();
-  body(meta);
-  double best = 1e9;
-  for (int i = 0; i < 25; ++i) {
-    auto start = std::chrono::steady_clock::now();
-    body(cpu);
-    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-  }
-  std::printf("%-28s %8.2f GB/s %9.3f ms\n", name, recorder.bytes() / best / 1e9, best * 1e3);
-}
-
 }  // namespace
 
-int main() {
-  // The real program's memory: large pages where the system has them.
-  std::vector<std::unique_ptr<Buffer>> memory;
+int main(int argc, char** argv) {
+  test::BandwidthTable table(argc > 1 ? argv[1] : "");
   Stream s = Stream::cpu();
-  auto zeros = [&](DType dtype, Shape shape) {
-    Tensor tensor{nullptr, dtype, shape};
-    memory.push_back(std::make_unique<Buffer>(Device{}, static_cast<size_t>(tensor.bytes())));
-    tensor.data = memory.back()->data();
-    fill_zero(s, tensor);
-    return tensor;
-  };
-  // Uniform in (-1, 1), repeated every 4099 elements.
-  auto filled = [&](DType dtype, Shape shape) {
-    Tensor wide = zeros(DType::f32, shape);
-    float* values = wide.as<float>();
-    for (int64_t i = 0; i < shape.numel(); ++i) values[i] = static_cast<float>(i % 4099) / 2049.5f - 1.0f;
-    if (dtype == DType::f32) return wide;
-    Tensor tensor = zeros(dtype, shape);
-    cast(s, wide, tensor);
-    return tensor;
-  };
-  std::printf("threads %d\n", parallel_threads());
+  auto zeros = [&](DType dtype, Shape shape) { return table.zeros(dtype, shape); };
+  auto filled = [&](DType dtype, Shape shape) { return table.filled(dtype, shape); };
+  auto measure = [&](const char* name, const std::function<void(Stream&)>& body) { table.measure(name, body); };
   {
-    auto a = filled(DType::f32, {1 << 24}), b = zeros(DType::f32, {1 << 24});
-    measure("copy 64 MiB", [&](Stream& t) { cast(t, a, b); });
+    auto a = filled(DType::f32, {1 << 24});
     measure("fill_zero 64 MiB", [&](Stream& t) { fill_zero(t, a); });
   }
   const DType type = DType::bf16;

@@ -1,0 +1,211 @@
+#include "fp8/fp8_vec.h"
+#include "fp8/quantize_kernels.h"
+
+// Ceiling: memory bandwidth: 2 bytes read per element; two instructions per 32 elements, and three more for each block of a row.
+
+namespace ottava::cpu::OTTAVA_ISA {
+namespace {
+
+/// |x| of 32 bf16 values as 16-bit integers, ordered like the values and NaN above all.
+typedef int16_t Words __attribute__((vector_size(64)));
+constexpr int kWords = 32;
+
+inline Words magnitudes(const bf16* p) {
+  Words v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v & 0x7fff;
+}
+inline Words magnitudes(const bf16* p, int64_t n) {
+  bf16 buffer[kWords] = {};
+  __builtin_memcpy(static_cast<void*>(buffer), p, static_cast<unsigned long>(n) * sizeof *p);
+  return magnitudes(buffer);
+}
+inline Words larger(Words a, Words b) { return a > b ? a : b; }
+
+inline Words largest_words(const bf16* x, int64_t n) {
+  Words a{}, b{};
+  int64_t i = 0;
+  for (; i + 2 * kWords <= n; i += 2 * kWords) {
+    a = larger(a, magnitudes(x + i));
+    b = larger(b, magnitudes(x + i + kWords));
+  }
+  if (i + kWords <= n) a = larger(a, magnitudes(x + i)), i += kWords;
+  if (i < n) b = larger(b, magnitudes(x + i, n - i));
+  return larger(a, b);
+}
+
+/// The larger of neighbours, as bits of floats.
+inline UVec bits_of(Words v) {
+  const UVec u = bits_as<UVec>(v);
+  return max_bits(u << 16, u & 0xffff0000u);
+}
+inline uint32_t largest_lane(UVec v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_epu32(bits_as<__m512i>(v));
+#else
+  return max_lane(v);
+#endif
+}
+
+#if defined(__AVX512BW__)
+template <class Shuffle>
+inline __m512i merge(__m512i a, __m512i b, Shuffle&& shuffle) {
+  return _mm512_max_epu16(shuffle(a, b, 0), shuffle(a, b, 1));
+}
+/// Lane i of the result: the largest of v[i]. A tree that halves registers four times: 45 instructions.
+inline UVec largest_of_each(const Words* v) {
+  __m512i m[16];
+  __builtin_memcpy(m, v, sizeof m);
+  for (int i = 0; i < 8; ++i) {
+    m[i] = merge(m[2 * i], m[2 * i + 1], [](__m512i a, __m512i b, int part) {
+      return part == 0 ? _mm512_shuffle_i64x2(a, b, 0x44) : _mm512_shuffle_i64x2(a, b, 0xee);
+    });
+  }
+  for (int i = 0; i < 4; ++i) {
+    m[i] = merge(m[2 * i], m[2 * i + 1], [](__m512i a, __m512i b, int part) {
+      return part == 0 ? _mm512_shuffle_i64x2(a, b, 0x88) : _mm512_shuffle_i64x2(a, b, 0xdd);
+    });
+  }
+  // 128 bits for each of four, then 64 for each of eight, interleaved.
+  for (int i = 0; i < 2; ++i) {
+    m[i] = merge(m[2 * i], m[2 * i + 1], [](__m512i a, __m512i b, int part) {
+      return part == 0 ? _mm512_unpacklo_epi64(a, b) : _mm512_unpackhi_epi64(a, b);
+    });
+  }
+  const __m512i last = merge(m[0], m[1], [](__m512i a, __m512i b, int part) {
+    const __m512 x = _mm512_castsi512_ps(a), y = _mm512_castsi512_ps(b);
+    return _mm512_castps_si512(part == 0 ? _mm512_shuffle_ps(x, y, 0x88) : _mm512_shuffle_ps(x, y, 0xdd));
+  });
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  return bits_of(bits_as<Words>(_mm512_permutexvar_epi32(order, last)));
+}
+#else
+inline UVec largest_of_each(const Words* v) {
+  UVec all{};
+  for (int i = 0; i < kLanes; ++i) all[i] = largest_lane(bits_of(v[i]));
+  return all;
+}
+#endif
+
+/// Sixteen blocks, or the last of a row.
+inline UVec largest_of_blocks(const bf16* x, int64_t n, int64_t block) {
+  Words each[kLanes];
+  for (int i = 0; i < kLanes; ++i) {
+    const int64_t start = i * block, rest = n - start;
+    each[i] = rest > 0 ? largest_words(x + start, rest < block ? rest : block) : Words{};
+  }
+  return largest_of_each(each);
+}
+template <int kBlock>
+inline UVec largest_of_whole_blocks(const bf16* x) {
+  Words each[kLanes];
+  for (int i = 0; i < kLanes; ++i) {
+    each[i] = magnitudes(x + i * kBlock);
+    for (int w = kWords; w < kBlock; w += kWords) each[i] = larger(each[i], magnitudes(x + i * kBlock + w));
+  }
+  return largest_of_each(each);
+}
+
+void blocks(const bf16* x, int64_t n, int64_t block, uint32_t* amax) {
+  if (n <= block) {
+    *amax = largest_lane(bits_of(largest_words(x, n)));
+    return;
+  }
+  const int64_t group = kLanes * block;
+  for (int64_t start = 0; start < n; start += group, amax += kLanes) {
+    const int64_t rest = n - start;
+    UVec bits;
+    if (rest >= group && block == 32) {
+      bits = largest_of_whole_blocks<32>(x + start);
+    } else if (rest >= group && block == 128) {
+      bits = largest_of_whole_blocks<128>(x + start);
+    } else {
+      bits = largest_of_blocks(x + start, rest, block);
+    }
+    __builtin_memcpy(amax, &bits, sizeof bits);
+  }
+}
+
+inline void raise(uint32_t* amax, Words v, int64_t n) {
+  uint16_t words[kWords];
+  __builtin_memcpy(words, &v, sizeof words);
+  for (int64_t i = 0; i < n; ++i) {
+    const uint32_t bits = static_cast<uint32_t>(words[i]) << 16;
+    amax[i] = amax[i] > bits ? amax[i] : bits;
+  }
+}
+inline void fetch(const bf16* x, int64_t ahead) {
+  if (ahead != 0) __builtin_prefetch(reinterpret_cast<const char*>(x) + ahead);
+}
+
+void columns(const bf16* x, int64_t stride, Rows rows, uint32_t* amax, int64_t ahead) {
+  constexpr int kWide = 8;
+  int64_t c = 0;
+  for (; c + kWide * kWords <= rows.cols; c += kWide * kWords) {
+    Words v[kWide] = {};
+    for (int64_t r = rows.begin; r < rows.end; ++r) {
+      for (int i = 0; i < kWide; ++i) {
+        const bf16* p = x + r * stride + c + i * kWords;
+        fetch(p, ahead);
+        v[i] = larger(v[i], magnitudes(p));
+      }
+    }
+    for (int i = 0; i < kWide; ++i) raise(amax + c + i * kWords, v[i], kWords);
+  }
+  for (; c < rows.cols; c += kWords) {
+    const int64_t n = rows.cols - c < kWords ? rows.cols - c : kWords;
+    Words v{};
+    for (int64_t r = rows.begin; r < rows.end; ++r) v = larger(v, magnitudes(x + r * stride + c, n));
+    raise(amax + c, v, n);
+  }
+}
+
+/// The power of two below max / amax is one exponent less the other, and one less where the amax has the larger fraction: the
+/// division, correctly rounded, cannot reach the power above.
+inline UVec inverse_power_of_two(UVec amax, float max) {
+  const uint32_t bits = bits_as<uint32_t>(max), fraction = bits & 0x7fffffu;
+  return ((amax + (0x7fffffu - fraction)) & 0x7f800000u) - ((bits & 0x7f800000u) - 0x3f800000u);
+}
+
+uint32_t scales(const uint32_t* amax, int64_t n, float max, bool power_of_two, float* scales, float* inverses,
+                uint8_t* exponents) {
+  const IVec lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const uint32_t smallest = bits_as<uint32_t>(fp8::kSmallestAmax);
+  UVec largest{};
+  for (int64_t i = 0; i < n; i += kLanes) {
+    UVec bits;
+    __builtin_memcpy(&bits, amax + i, sizeof bits);
+    bits = lane < static_cast<int>(n - i) ? bits : UVec{};
+    largest = max_bits(largest, bits);
+    const UVec finite = bits_as<UVec>(bits < fp8::kInfinityBits);
+    const UVec group = at_least(bits, smallest);
+    Vec scale, inverse;
+    if (power_of_two) {
+      const UVec exponent = inverse_power_of_two(group, max);
+      inverse = bits_as<Vec>(exponent);
+      scale = bits_as<Vec>((254u << 23) - exponent);
+    } else {
+      scale = max / bits_as<Vec>(group);
+      inverse = 1.0f / scale;
+    }
+    const UVec one = bits_as<UVec>(splat(1)) & ~finite;
+    scale = bits_as<Vec>((bits_as<UVec>(scale) & finite) | one);
+    inverse = bits_as<Vec>((bits_as<UVec>(inverse) & finite) | one);
+    store(scales + i, scale);
+    store(inverses + i, inverse);
+    if (exponents) store_codes(exponents + i, bits_as<UVec>(inverse) >> 23, Whole{});
+  }
+  return largest_lane(largest);
+}
+
+void round(const float* x, int64_t n, bf16* y) {
+  for_each_vec(n, [&](int64_t i, auto lanes) { store(y + i, load(x + i, lanes), lanes); });
+}
+
+}  // namespace
+
+fp8::AmaxKernels amax_kernels() {
+  return {.round = round, .blocks = blocks, .columns = columns, .scales = scales};
+}
+
+}  // namespace ottava::cpu::OTTAVA_ISA

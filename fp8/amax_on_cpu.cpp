@@ -1,0 +1,56 @@
+#include <algorithm>
+
+#include "core/ops/check.h"
+#include "core/parallel_for.h"
+#include "fp8/quantize_kernels.h"
+#include "fp8/quantize_on_cpu.h"
+
+namespace ottava::cpu {
+namespace {
+
+constexpr int64_t kPiece = 4096;
+
+/// n elements of x from `at` on, as bf16: rounded into the buffer if they are f32.
+const bf16* as_bf16(const Tensor& x, int64_t at, int64_t n, bf16* buffer) {
+  if (x.dtype == DType::bf16) return x.as<bf16>() + at;
+  amax_kernels().round(x.as<float>() + at, n, buffer);
+  return buffer;
+}
+
+}  // namespace
+
+void amax(const Tensor& x, const Tensor& amax) {
+  parallel_for(x.numel(), kPiece, [&](int64_t begin, int64_t end) {
+    bf16 buffer[kPiece];
+    uint32_t largest = 0;
+    const int64_t piece = x.dtype == DType::bf16 ? end - begin : kPiece;
+    for (int64_t at = begin; at < end; at += piece) {
+      const int64_t n = std::min(piece, end - at);
+      uint32_t bits = 0;
+      amax_kernels().blocks(as_bf16(x, at, n, buffer), n, n, &bits);
+      largest = std::max(largest, bits);
+    }
+    raise_amax(amax, largest);
+  });
+}
+
+void column_amax(const Tensor& x, const Tensor& amax) {
+  constexpr int64_t kWidth = 256, kRowsAhead = 8;
+  const int64_t rows = x.rows(), cols = x.cols();
+  parallel_for(cols, kWidth, [&](int64_t begin, int64_t end) {
+    if (x.dtype == DType::bf16) {
+      const int64_t ahead = kRowsAhead * cols * static_cast<int64_t>(sizeof(bf16));
+      return amax_kernels().columns(x.as<bf16>() + begin, cols, {0, rows, end - begin}, amax.as<uint32_t>() + begin, ahead);
+    }
+    bf16 buffer[kPiece];
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = begin; c < end; c += kPiece) {
+        const int64_t n = std::min(kPiece, end - c);
+        const bf16* values = as_bf16(x, r * cols + c, n, buffer);
+        amax_kernels().columns(values, n, {0, 1, n}, amax.as<uint32_t>() + c, 0);
+      }
+    }
+  });
+}
+
+}  // namespace ottava::cpu
