@@ -52,6 +52,33 @@ Tensor Float8Product::amax_slot(const StepContext& c, Source source) const {
   return has_tensor_scales() ? c.float8->amax(slot(source)) : Tensor{};
 }
 
+fp8::Quantized Float8Product::place(const StepContext& c, Source source, Shape shape, std::string_view suffix,
+                                    Allocation& bytes, Allocation& scales, MemoryCategory category) const {
+  const fp8::OperandRecipe& recipe = operand_recipe(source);
+  bytes = c.arena.allocate(fmt::format("{}.{}{}", name_, source == Source::x ? "x" : "dy", suffix),
+                           recipe.format, shape, category);
+  scales = c.arena.allocate(fmt::format("{}.scales{}", name_, suffix), fp8::scale_dtype(recipe.granularity),
+                            fp8::scale_shape(recipe.granularity, shape.rows(), shape.cols()), category);
+  return {bytes, scales};
+}
+
+bool Float8Product::can_be_produced(Source source) const {
+  const Granularity g = operand_recipe(source).granularity;
+  return g == Granularity::row || g == Granularity::block_1x128;
+}
+
+Float8Product::Produced Float8Product::produced(const StepContext& c, Shape shape, Source source) const {
+  const fp8::OperandRecipe& recipe = operand_recipe(source);
+  Produced p{.matrix = {.granularity = recipe.granularity},
+             .output = {.granularity = recipe.granularity,
+                        .rounding = recipe.rounding,
+                        .non_finite = c.float8->non_finite(slot(source))}};
+  p.output.out = place(c, source, shape, "", p.matrix.bytes, p.matrix.scales, MemoryCategory::scratch);
+  if (!c.is_recomputing) p.output.counters = c.float8->counters(slot(source));
+  if (!p.output.counters.empty()) p.output.largest = c.float8->amax(slot(source));
+  return p;
+}
+
 Float8Matrix Float8Product::quantize(const StepContext& c, const Tensor& m, Source source, Wanted wanted,
                                      bool is_measured, MemoryCategory category) const {
   QuantizeTime time(c, name_);
@@ -60,17 +87,12 @@ Float8Matrix Float8Product::quantize(const StepContext& c, const Tensor& m, Sour
   if (has_tensor_scales() && !is_measured && !c.is_recomputing)
     fp8::amax(c.stream, m, c.float8->amax(slot(source)));
   Float8Matrix out{.granularity = recipe.granularity};
-  auto place = [&](Shape shape, std::string_view suffix, Allocation& bytes,
-                   Allocation& scales) -> fp8::Quantized {
-    bytes = c.arena.allocate(fmt::format("{}.{}{}", name_, source == Source::x ? "x" : "dy", suffix),
-                             recipe.format, shape, category);
-    scales = c.arena.allocate(fmt::format("{}.scales{}", name_, suffix), fp8::scale_dtype(recipe.granularity),
-                              fp8::scale_shape(recipe.granularity, shape.rows(), shape.cols()), category);
-    return {bytes, scales};
-  };
   fp8::Quantize args{.x = m, .granularity = recipe.granularity, .rounding = recipe.rounding};
-  if (straight) args.out = place(m.shape, "", out.bytes, out.scales);
-  if (turned) args.transposed = place({m.cols(), m.rows()}, ".turned", out.turned_bytes, out.turned_scales);
+  if (straight) args.out = place(c, source, m.shape, "", out.bytes, out.scales, category);
+  if (turned) {
+    args.transposed =
+        place(c, source, {m.cols(), m.rows()}, ".turned", out.turned_bytes, out.turned_scales, category);
+  }
   if (has_tensor_scales()) args.amax = c.float8->scale_amax(slot(source));
   Allocation columns;
   if (turned && recipe.granularity == Granularity::row) {
@@ -94,25 +116,30 @@ bool Float8Product::can_gather(Source source) const {
 
 Float8Matrix Float8Product::gather(const StepContext& c, const Tensor& m, Source source, Wanted wanted,
                                    bool is_measured, Float8Matrix* local) const {
-  const TensorParallelGroup& tp = c.tensor_parallel;
-  const Granularity granularity = operand_recipe(source).granularity;
   if (!can_gather(source)) {
     fail<ShapeError>("fp8", "{}: scales per {} do not travel with gathered activations", name_,
-                     fp8::name_of(granularity));
+                     fp8::name_of(operand_recipe(source).granularity));
   }
   if (has_tensor_scales() && !c.is_recomputing) {
     if (!is_measured) fp8::amax(c.stream, m, c.float8->amax(slot(source)));
-    tp.all_reduce_max(c.stream, c.float8->amax(slot(source)), "amax");
+    c.tensor_parallel.all_reduce_max(c.stream, c.float8->amax(slot(source)), "amax");
   }
   Float8Matrix mine = quantize(c, m, source, {.along_columns = true}, true,
                                local ? MemoryCategory::activations : MemoryCategory::scratch);
+  Float8Matrix all = gather_bytes(c, mine, source);
+  if (wanted.along_rows) turn(c, all);
+  if (local) *local = std::move(mine);
+  return all;
+}
+
+Float8Matrix Float8Product::gather_bytes(const StepContext& c, const Float8Matrix& mine, Source source) const {
+  const TensorParallelGroup& tp = c.tensor_parallel;
   Float8Matrix all = mine;
   all.bytes = tp.gather_rows(c.stream, c.arena, mine.bytes, name_);
+  const Granularity granularity = operand_recipe(source).granularity;
   if (granularity == Granularity::row) all.scales = tp.gather_rows(c.stream, c.arena, mine.scales, name_);
   if (granularity == Granularity::block_1x128)
     all.scales = tp.gather_columns(c.stream, c.arena, mine.scales, name_);
-  if (wanted.along_rows) turn(c, all);
-  if (local) *local = std::move(mine);
   return all;
 }
 

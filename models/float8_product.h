@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "fp8/ops/row_output.h"
 #include "fp8/recipe.h"
 #include "fp8/scaled_matmul.h"
 #include "models/step_context.h"
@@ -50,12 +51,22 @@ class Float8Product {
   /// straight bytes serve the weight gradient too.
   Float8Matrix quantize(const StepContext& context, const Tensor& m, Source source, Wanted wanted,
                         bool is_measured, MemoryCategory category) const;
+  /// An operand [n,C] that its producer quantizes as it writes it: where it puts the bytes, for products along columns. For scales
+  /// per row or 1x128; the rest as quantize() has it.
+  struct Produced {
+    Float8Matrix matrix;
+    fp8::RowOutput output;
+  };
+  bool can_be_produced(Source source) const;
+  Produced produced(const StepContext& context, Shape shape, Source source) const;
   /// m [n,C] of every tensor-parallel rank as bytes [n size, C], never gathered in the compute type: quantized with a
   /// common scale (tensor; one u32 all-reduce), or with scales per row or 1x128 that travel along; along_rows for scales per
   /// tensor alone. `local`, if given, gets this rank's bytes. Other granularities: ShapeError.
   Float8Matrix gather(const StepContext& context, const Tensor& m, Source source, Wanted wanted,
                       bool is_measured, Float8Matrix* local) const;
   bool can_gather(Source source) const;
+  /// The same of bytes that are there, with scales per row or 1x128.
+  Float8Matrix gather_bytes(const StepContext& context, const Float8Matrix& mine, Source source) const;
   /// The bytes of a local matrix that were kept, of all ranks; scales per tensor alone.
   Float8Matrix gather_kept(const StepContext& context, const Float8Matrix& local) const;
 
@@ -72,6 +83,9 @@ class Float8Product {
  private:
   const fp8::OperandRecipe& operand_recipe(Source source) const;
   int64_t slot(Source source) const { return 2 * product_ + (source == Source::dy); }
+  /// [R,C] in the arena, to be filled. `suffix` ends the names in the memory plan.
+  fp8::Quantized place(const StepContext& context, Source source, Shape shape, std::string_view suffix,
+                       Allocation& bytes, Allocation& scales, MemoryCategory category) const;
   /// Adds the transposed bytes of a matrix with one scale, if the weight gradient reads those.
   void turn(const StepContext& context, Float8Matrix& m) const;
   /// The weight gradient reads transposed bytes: tensor cores want the contraction inside, and scales per row or block

@@ -103,11 +103,34 @@ Allocation Linear::forward(const StepContext& c, const Allocation& x, LinearInpu
   } else {
     forward_pieces(c, x, y, saved);
   }
-  if (bias_ >= 0) add_bias(c.stream, y, c.parameters.weight(bias_));
   const bool wants_x =
       std::any_of(pieces_.begin(), pieces_.end(), [&](const LinearPiece& p) { return !keeps_bytes(c, p); });
   if (saved && wants_x) saved->x = x;
+  return finish(c, y);
+}
+
+Allocation Linear::finish(const StepContext& c, const Allocation& y) const {
+  if (bias_ >= 0) add_bias(c.stream, y, c.parameters.weight(bias_));
   return style_ == LinearStyle::row ? c.tensor_parallel.reduce_scatter_rows(c.stream, c.arena, y, name_) : y;
+}
+
+bool Linear::takes_bytes(const StepContext& c) const {
+  return is_one_product() && pieces_[0].float8 && pieces_[0].float8->can_be_produced(Source::x) &&
+         (!gathers_input(c) || gathers_bytes(c, Source::x));
+}
+
+Float8Product::Produced Linear::input_bytes(const StepContext& c, Shape shape) const {
+  return pieces_[0].float8->produced(c, shape, Source::x);
+}
+
+Allocation Linear::forward(const StepContext& c, const Float8Matrix& x) const {
+  StepContext::Scope scope(c, name_);
+  const Float8Product& product = *pieces_[0].float8;
+  const Float8Matrix all = gathers_input(c) ? product.gather_bytes(c, x, Source::x) : x;
+  Allocation y =
+      c.activation(name_, c.compute, {all.bytes.tensor().rows(), pieces_.back().rows.end});
+  product.forward(c, all, y);
+  return finish(c, y);
 }
 
 void Linear::forward_pieces(const StepContext& c, const Allocation& x, const Allocation& y,

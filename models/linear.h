@@ -60,6 +60,12 @@ class Linear {
 
   /// Keeps what the weight gradient needs in `saved`, unless it is null.
   Allocation forward(const StepContext& context, const Allocation& x, LinearInput* saved) const;
+  /// True if forward() without keeping reads nothing of its input but FP8 bytes with scales that a row knows by itself: then
+  /// whoever writes the input may write these alone.
+  bool takes_bytes(const StepContext& context) const;
+  /// Where it writes them, for an input [n,K].
+  Float8Product::Produced input_bytes(const StepContext& context, Shape shape) const;
+  Allocation forward(const StepContext& context, const Float8Matrix& x) const;
   /// The same keeping for an input that was recomputed.
   LinearInput keep(const StepContext& context, const Allocation& x) const;
 
@@ -80,6 +86,7 @@ class Linear {
   bool input_is_measured(const StepContext& c) const;
   bool gradient_is_measured(const StepContext& c) const;
   bool keeps_bytes(const StepContext& c, const LinearPiece& piece) const;
+  Allocation finish(const StepContext& context, const Allocation& y) const;
   bool is_one_product() const { return pieces_.size() == 1; }
   bool has_float8() const;
   Float8Matrix kept_part(const StepContext& c, const LinearPiece& piece, const Float8Matrix& all) const;

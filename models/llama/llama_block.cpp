@@ -9,6 +9,8 @@
 #include "core/ops/qk_norm.h"
 #include "core/ops/rms_norm.h"
 #include "core/ops/swiglu.h"
+#include "fp8/ops/rms_norm_quantize.h"
+#include "fp8/ops/swiglu_quantize.h"
 
 namespace ottava {
 
@@ -40,15 +42,16 @@ LlamaBlock::LlamaBlock(const LlamaConfig& config, const LlamaBlockParameters& p,
 
 ResidualStream LlamaBlock::forward(const StepContext& c, const LlamaBatch& batch, ResidualStream in,
                                    Recompute recompute, LlamaBlockSaved& saved) const {
+  const bool keeps = recompute == Recompute::nothing;
   ResidualStream middle, out;
   {
-    Allocation a = normalise(c, std::move(in), parameters_.attention_norm, saved.x, saved.attention_rstd,
-                             "attention_norm", wqkv_);
+    Produced a = normalise(c, std::move(in), parameters_.attention_norm, saved.x, saved.attention_rstd,
+                           "attention_norm", wqkv_, keeps);
     middle = {saved.x, attention_half(c, batch, a, recompute, saved)};
   }
   {
-    Allocation b =
-        normalise(c, std::move(middle), parameters_.ffn_norm, saved.h, saved.ffn_rstd, "ffn_norm", w13_);
+    Produced b =
+        normalise(c, std::move(middle), parameters_.ffn_norm, saved.h, saved.ffn_rstd, "ffn_norm", w13_, keeps);
     out = {saved.h, feed_forward_half(c, b, recompute, saved)};
   }
   if (recompute == Recompute::block) {
@@ -59,22 +62,42 @@ ResidualStream LlamaBlock::forward(const StepContext& c, const LlamaBatch& batch
   return out;
 }
 
-Allocation LlamaBlock::normalise(const StepContext& c, ResidualStream in, int weight, Allocation& sum,
-                                 Allocation& rstd, std::string_view name, const Linear& reader) const {
+LlamaBlock::Produced LlamaBlock::normalise(const StepContext& c, ResidualStream in, int weight, Allocation& sum,
+                                           Allocation& rstd, std::string_view name, const Linear& reader,
+                                           bool keeps) const {
   StepContext::Scope scope(c, name);
   const Tensor& x = in.sum;
-  Allocation y = c.activation(name, c.compute, x.shape);
+  Produced out;
   rstd = c.activation("rstd", DType::f32, {x.rows()});
-  RmsNormForward args{.x = x,
-                      .weight = c.parameters.weight(weight),
-                      .y = y,
-                      .rstd = rstd,
-                      .amax = reader.input_amax(c),
-                      .eps = norm_eps_};
+  RmsNormForward args{.x = x, .weight = c.parameters.weight(weight), .rstd = rstd, .eps = norm_eps_};
   if (in.delta) args.residual = args.sum = in.delta.tensor();
-  rms_norm_forward(c.stream, args);
+  if (!keeps && reader.takes_bytes(c)) {
+    Float8Product::Produced q = reader.input_bytes(c, x.shape);
+    fp8::rms_norm_quantize(c.stream, {.norm = args, .output = q.output});
+    out.bytes = std::move(q.matrix);
+  } else {
+    out.values = c.activation(name, c.compute, x.shape);
+    args.y = out.values;
+    args.amax = reader.input_amax(c);
+    rms_norm_forward(c.stream, args);
+  }
   sum = in.delta ? in.delta : in.sum;
-  return y;
+  return out;
+}
+
+LlamaBlock::Produced LlamaBlock::activate(const StepContext& c, const Tensor& gate_up, bool keeps) const {
+  StepContext::Scope scope(c, "feed_forward.swiglu");
+  const Shape shape{gate_up.rows(), gate_up.cols() / 2};
+  Produced out;
+  if (!keeps && w2_.takes_bytes(c)) {
+    Float8Product::Produced q = w2_.input_bytes(c, shape);
+    fp8::swiglu_quantize(c.stream, {.swiglu = {.gate_up = gate_up}, .output = q.output});
+    out.bytes = std::move(q.matrix);
+  } else {
+    out.values = c.activation("feed_forward.swiglu", c.compute, shape);
+    swiglu_forward(c.stream, {.gate_up = gate_up, .out = out.values, .amax = w2_.input_amax(c)});
+  }
+  return out;
 }
 
 Allocation LlamaBlock::normalise_again(const StepContext& c, const Allocation& sum, const Allocation& rstd,
@@ -86,9 +109,9 @@ Allocation LlamaBlock::normalise_again(const StepContext& c, const Allocation& s
   return y;
 }
 
-void LlamaBlock::project(const StepContext& c, const LlamaBatch& batch, const Allocation& x,
+void LlamaBlock::project(const StepContext& c, const LlamaBatch& batch, const Produced& x,
                          LlamaBlockSaved& saved, LinearInput* keep) const {
-  saved.qkv = wqkv_.forward(c, x, keep);
+  saved.qkv = x.read_by(wqkv_, c, keep);
   if (parameters_.q_norm >= 0) {
     StepContext::Scope scope(c, "attention.qk_norm");
     saved.projected = saved.qkv;
@@ -131,31 +154,26 @@ void LlamaBlock::attend(const StepContext& c, const LlamaBatch& batch, LlamaBloc
 }
 
 Allocation LlamaBlock::attention_half(const StepContext& c, const LlamaBatch& batch,
-                                      const Allocation& normalised, Recompute recompute,
+                                      const Produced& normalised, Recompute recompute,
                                       LlamaBlockSaved& saved) const {
   project(c, batch, normalised, saved, recompute == Recompute::nothing ? &saved.wqkv : nullptr);
   attend(c, batch, saved);
   return wo_.forward(c, saved.attention, recompute == Recompute::nothing ? &saved.wo : nullptr);
 }
 
-Allocation LlamaBlock::feed_forward_half(const StepContext& c, const Allocation& normalised,
-                                         Recompute recompute, LlamaBlockSaved& saved) const {
-  LinearInput* keep13 = recompute == Recompute::nothing ? &saved.w13 : nullptr;
-  saved.gate_up = w13_.forward(c, normalised, keep13);
-  const Tensor& gate_up = saved.gate_up;
-  Allocation s = c.activation("feed_forward.swiglu", c.compute, {gate_up.rows(), gate_up.cols() / 2});
-  {
-    StepContext::Scope scope(c, "feed_forward.swiglu");
-    swiglu_forward(c.stream, {.gate_up = gate_up, .out = s, .amax = w2_.input_amax(c)});
-  }
-  return w2_.forward(c, s, recompute == Recompute::nothing ? &saved.w2 : nullptr);
+Allocation LlamaBlock::feed_forward_half(const StepContext& c, const Produced& normalised, Recompute recompute,
+                                         LlamaBlockSaved& saved) const {
+  const bool keeps = recompute == Recompute::nothing;
+  saved.gate_up = normalised.read_by(w13_, c, keeps ? &saved.w13 : nullptr);
+  const Produced s = activate(c, saved.gate_up, keeps);
+  return s.read_by(w2_, c, keeps ? &saved.w2 : nullptr);
 }
 
 ResidualStream LlamaBlock::generate(const StepContext& c, const LlamaBatch& batch, ResidualStream in,
                                     const KeyValueCache& cache, int64_t position) const {
   LlamaBlockSaved now;
-  Allocation a = normalise(c, std::move(in), parameters_.attention_norm, now.x, now.attention_rstd,
-                           "attention_norm", wqkv_);
+  Produced a = normalise(c, std::move(in), parameters_.attention_norm, now.x, now.attention_rstd,
+                         "attention_norm", wqkv_, false);
   project(c, batch, a, now, nullptr);
   const Tensor& qkv = now.qkv;
   Allocation q = c.scratch("attention.q", c.compute, {qkv.rows(), heads_.heads * heads_.head_dim});
@@ -179,7 +197,8 @@ ResidualStream LlamaBlock::generate(const StepContext& c, const LlamaBatch& batc
                                 .length = position + 1});
   }
   ResidualStream middle{now.x, wo_.forward(c, now.attention, nullptr)};
-  Allocation b = normalise(c, std::move(middle), parameters_.ffn_norm, now.h, now.ffn_rstd, "ffn_norm", w13_);
+  Produced b =
+      normalise(c, std::move(middle), parameters_.ffn_norm, now.h, now.ffn_rstd, "ffn_norm", w13_, false);
   return {now.h, feed_forward_half(c, b, Recompute::block, now)};
 }
 
@@ -190,13 +209,13 @@ void LlamaBlock::recompute_block(const StepContext& context, const LlamaBatch& b
   Allocation x = saved.x;
   ResidualStream middle;
   {
-    Allocation a = normalise(c, {x, {}}, parameters_.attention_norm, saved.x, saved.attention_rstd,
-                             "attention_norm", wqkv_);
+    Produced a = normalise(c, {x, {}}, parameters_.attention_norm, saved.x, saved.attention_rstd,
+                           "attention_norm", wqkv_, false);
     middle = {x, attention_half(c, batch, a, Recompute::elementwise, saved)};
   }
-  Allocation b =
-      normalise(c, std::move(middle), parameters_.ffn_norm, saved.h, saved.ffn_rstd, "ffn_norm", w13_);
-  saved.gate_up = w13_.forward(c, b, nullptr);  // w2's output is not needed again
+  Produced b =
+      normalise(c, std::move(middle), parameters_.ffn_norm, saved.h, saved.ffn_rstd, "ffn_norm", w13_, false);
+  saved.gate_up = b.read_by(w13_, c, nullptr);  // w2's output is not needed again
 }
 
 Allocation LlamaBlock::backward(const StepContext& c, const LlamaBatch& batch, Allocation dout,

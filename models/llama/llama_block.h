@@ -67,16 +67,26 @@ class LlamaBlock {
                           const KeyValueCache& cache, int64_t position) const;
 
  private:
-  Allocation normalise(const StepContext& context, ResidualStream in, int weight, Allocation& sum,
-                       Allocation& rstd, std::string_view name, const Linear& reader) const;
+  /// What a norm or the activation leaves for the linear layer that reads it: in the compute type or, where that layer takes
+  /// them and nothing is kept, as FP8 bytes that were never written otherwise.
+  struct Produced {
+    Allocation values;
+    Float8Matrix bytes;
+    Allocation read_by(const Linear& reader, const StepContext& context, LinearInput* keep) const {
+      return bytes ? reader.forward(context, bytes) : reader.forward(context, values, keep);
+    }
+  };
+  Produced normalise(const StepContext& context, ResidualStream in, int weight, Allocation& sum, Allocation& rstd,
+                     std::string_view name, const Linear& reader, bool keeps) const;
+  Produced activate(const StepContext& context, const Tensor& gate_up, bool keeps) const;
   Allocation normalise_again(const StepContext& context, const Allocation& sum, const Allocation& rstd,
                              int weight, std::string_view name) const;
-  void project(const StepContext& context, const LlamaBatch& batch, const Allocation& x,
-               LlamaBlockSaved& saved, LinearInput* keep) const;
+  void project(const StepContext& context, const LlamaBatch& batch, const Produced& x, LlamaBlockSaved& saved,
+               LinearInput* keep) const;
   void attend(const StepContext& context, const LlamaBatch& batch, LlamaBlockSaved& saved) const;
-  Allocation attention_half(const StepContext& context, const LlamaBatch& batch, const Allocation& normalised,
+  Allocation attention_half(const StepContext& context, const LlamaBatch& batch, const Produced& normalised,
                             Recompute recompute, LlamaBlockSaved& saved) const;
-  Allocation feed_forward_half(const StepContext& context, const Allocation& normalised, Recompute recompute,
+  Allocation feed_forward_half(const StepContext& context, const Produced& normalised, Recompute recompute,
                                LlamaBlockSaved& saved) const;
   void recompute_block(const StepContext& context, const LlamaBatch& batch, LlamaBlockSaved& saved) const;
   Allocation feed_forward_backward(const StepContext& context, Allocation dout, LlamaBlockSaved& saved) const;

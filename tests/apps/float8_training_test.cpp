@@ -118,6 +118,45 @@ TEST_CASE("only what attention leaves is read once more for its amax") {
   CHECK(passes(in_float8(normed, {})) == "attention.wo 2;attention.wqkv 2;");
 }
 
+// That bytes are the same the test above shows: without recomputation they are made from values that were written.
+TEST_CASE("what nothing but an FP8 product reads is written in FP8 alone") {
+  auto calls = [](const std::string& recipe, Recompute recompute, const Float8Config& more = {}) {
+    Float8Config config = more;
+    config.recipe_name = recipe;
+    TrainingShape shape = in_float8(float8_step(), config);
+    shape.model_options.recompute.assign(2, recompute);
+    const EngineRun run(shape);
+    std::map<std::string, int64_t> out;
+    for (const auto& cost : run.plan().costs) out[cost.op] += cost.calls;
+    return std::vector<int64_t>{out["rms_norm_quantize"], out["swiglu_quantize"], out["swiglu_forward"]};
+  };
+  using Calls = std::vector<int64_t>;
+  for (const std::string& recipe : all_recipes()) {
+    INFO(recipe);
+    const bool by_rows = recipe.starts_with("rowwise") || recipe == "blockwise";
+    CHECK(calls(recipe, Recompute::nothing) == Calls{0, 0, 2});
+    CHECK(calls(recipe, Recompute::elementwise) == (by_rows ? Calls{4, 2, 0} : Calls{0, 0, 2}));
+    CHECK(calls(recipe, Recompute::block) == (by_rows ? Calls{8, 2, 0} : Calls{0, 0, 2}));
+  }
+  CHECK(calls("rowwise", Recompute::block, {.filter_fqns = {"wk"}}) == Calls{4, 2, 0});  // a split fusion reads it in pieces
+}
+
+TEST_CASE("validation, which writes less, gives the loss of training bit for bit") {
+  for (const std::string& recipe : all_recipes()) {
+    INFO(recipe);
+    TrainingShape shape = in_float8(float8_step(), {.recipe_name = recipe});
+    shape.batch = shape.validation_batch = 2;
+    shape.validation_sequence = shape.sequence;
+    EngineRun run(shape);
+    run->parameters().initialise(7);
+    const std::vector<int32_t> tokens = random_tokens(64, 320, 3), targets = random_tokens(64, 320, 4);
+    const HostTokens batch{.inputs = tokens, .targets = targets, .document_start = {}, .positions = {}};
+    const double validated = run->validate(batch);
+    CHECK(validated > 0);
+    CHECK(run->train_step(batch, {.learning_rate = 1e-3, .valid_tokens = 64}).loss_sum == validated);
+  }
+}
+
 TEST_CASE("FP8 keeps less for backward than bf16 does, and a recomputed block nothing in FP8") {
   auto saved_bytes = [](TrainingShape shape, std::optional<Recompute> recompute) {
     shape.batch = 1;
