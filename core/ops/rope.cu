@@ -1,3 +1,4 @@
+#include "core/cuda/elements.cuh"
 #include "core/cuda/reduce.cuh"
 #include "core/ops/rope_kernels.h"
 
