@@ -47,16 +47,19 @@ StepTokens tokens_of(const StepTokens& all, const TrainingShape& mine, int data_
 
 struct RankCurve {
   std::vector<double> loss_sum, grad_norm;
+  std::vector<float> weights;
   MemoryPlan memory;
   CommStats planned, measured;
 };
 
-RankCurve train_rank(const TrainingShape& whole, const Layout& layout, int steps, std::unique_ptr<RankGroups> ranks, Device device) {
+RankCurve train_rank(const TrainingShape& whole, const Layout& layout, int steps, std::unique_ptr<RankGroups> ranks, Device device,
+                     StepForm form = StepForm::plain) {
   RankCurve out;
   const TrainingShape shape = shape_on(whole, layout);
   const int data_rank = ranks->data_rank;
   EngineRun run(shape, std::move(ranks), device);
   run->parameters().initialise(7);
+  if (form == StepForm::graphs) run->graphs().enable(*run.ranks().world);
   out.memory = run.plan().memory;
   out.planned = run.plan().traffic;
   for (int step = 0; step < steps; ++step) {
@@ -68,6 +71,10 @@ RankCurve train_rank(const TrainingShape& whole, const Layout& layout, int steps
     out.grad_norm.push_back(done.grad_norm);
   }
   out.measured = run.ranks().world->stats();
+  for (size_t p = 0; p < run->parameters().specs().size(); ++p) {
+    const std::vector<float> values = run.values(run->parameters().shard(static_cast<int>(p)).master);
+    out.weights.insert(out.weights.end(), values.begin(), values.end());
+  }
   return out;
 }
 
@@ -88,6 +95,8 @@ LayoutCurve combine(const TrainingShape& whole, const Layout& layout, std::vecto
     out.grad_norm.push_back(ranks[0].grad_norm[step]);
   }
   for (RankCurve& r : ranks) {
+    out.weights.push_back(std::move(r.weights));
+    out.calls.push_back(r.measured.calls());
     out.memory.push_back(std::move(r.memory));
     out.planned.push_back(std::move(r.planned));
     out.measured.push_back(std::move(r.measured));
@@ -164,10 +173,10 @@ void run_nccl_mesh(const Layout& layout, const std::function<void(std::unique_pt
   });
 }
 
-LayoutCurve train_over_nccl(const TrainingShape& whole, const Layout& layout, int steps) {
+LayoutCurve train_over_nccl(const TrainingShape& whole, const Layout& layout, int steps, StepForm form) {
   std::vector<RankCurve> ranks(static_cast<size_t>(layout.world_size()));
   run_nccl_mesh(layout, [&](std::unique_ptr<RankGroups> groups, int rank) {
-    ranks[static_cast<size_t>(rank)] = train_rank(whole, layout, steps, std::move(groups), {DeviceType::cuda, rank});
+    ranks[static_cast<size_t>(rank)] = train_rank(whole, layout, steps, std::move(groups), {DeviceType::cuda, rank}, form);
   });
   return combine(whole, layout, std::move(ranks));
 }

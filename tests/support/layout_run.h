@@ -23,6 +23,8 @@ struct Layout {
 struct LayoutCurve {
   std::vector<double> loss;       ///< mean over the tokens of all ranks, per step
   std::vector<double> grad_norm;  ///< per step
+  std::vector<std::vector<float>> weights;  ///< masters after the last step, per world rank
+  std::vector<int64_t> calls;        ///< collectives that the host issued in the last step, per world rank
   std::vector<MemoryPlan> memory;    ///< per world rank
   std::vector<CommStats> planned;    ///< of one step, recorded on `meta`, per world rank
   std::vector<CommStats> measured;   ///< of the last step, per world rank
@@ -39,8 +41,9 @@ LayoutCurve train_on(const TrainingShape& whole, const Layout& layout, int steps
 /// Runs body on threads with the communicators of a layout over NCCL, rank r for GPU r. Needs nccl_ranks(layout.world_size())
 /// of them (nccl_ranks.h).
 void run_nccl_mesh(const Layout& layout, const std::function<void(std::unique_ptr<RankGroups>, int rank)>& body);
-/// train_on over NCCL.
-LayoutCurve train_over_nccl(const TrainingShape& whole, const Layout& layout, int steps);
+/// train_on over NCCL, operation by operation or, from the third step on, as graphs.
+enum class StepForm { plain, graphs };
+LayoutCurve train_over_nccl(const TrainingShape& whole, const Layout& layout, int steps, StepForm form = StepForm::plain);
 
 /// Calls and bytes by axis and collective are equal.
 void require_same_traffic(const CommStats& got, const CommStats& want);
