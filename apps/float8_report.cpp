@@ -164,9 +164,9 @@ std::vector<std::string> Float8Alerts::check(const std::vector<Float8Operand>& o
   std::vector<Kind> kinds;
   for (Role role : kRoles) {
     kinds.push_back({"underflow", role,
-                     role == Role::dy ? thresholds_.gradient_underflow : thresholds_.underflow,
+                     role == Role::dy ? config_.alert_gradient_underflow : config_.alert_underflow,
                      &Float8Operand::underflow_fraction, advice_for(role, false)});
-    kinds.push_back({"saturation", role, thresholds_.saturation, &Float8Operand::saturation_fraction,
+    kinds.push_back({"saturation", role, config_.alert_saturation, &Float8Operand::saturation_fraction,
                      advice_for(role, true)});
   }
   std::vector<std::string> warnings;

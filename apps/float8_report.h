@@ -40,20 +40,15 @@ std::vector<std::pair<std::string, double>> float8_scalars(const std::vector<Flo
 /// Warnings for people when quantizing loses too much.
 class Float8Alerts {
  public:
-  struct Thresholds {
-    double underflow = 0.001;          ///< of x and w
-    double gradient_underflow = 0.05;  ///< of dy
-    double saturation = 0.001;
-  };
-  Float8Alerts() = default;
-  explicit Float8Alerts(Thresholds thresholds) : thresholds_(thresholds) {}
+  /// Thresholds are the configuration's, alert_*.
+  explicit Float8Alerts(const Float8Config& config) : config_(config) {}
 
   /// One warning for each role and kind of loss that has become too large somewhere: the worst layers, their fractions and
   /// what to do. A layer is named again only after it had recovered.
   std::vector<std::string> check(const std::vector<Float8Operand>& operands);
 
  private:
-  Thresholds thresholds_;
+  Float8Config config_;
   std::set<std::string> raised_;
 };
 

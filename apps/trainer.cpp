@@ -58,7 +58,8 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
       signals_(signals),
       device_(device),
       stream_(stream_of(device)),
-      loss_scale_(initial_loss_scale(experiment_.config.training)) {
+      loss_scale_(initial_loss_scale(experiment_.config.training)),
+      float8_alerts_(experiment_.config.float8) {
   const Config& c = experiment_.config;
   const TrainingShape& shape = experiment_.shape;
   const bool is_first = ranks.world->rank() == 0;

@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <tuple>
+
 #include "core/config/problems.h"
 #include "core/config/section.h"
 
@@ -56,6 +58,12 @@ void declare(config::Section& s, Float8Config& c) {
       .meaning("pad the output layer's rows to 16 x tensor parallel degree, outside of softmax and files");
   s.field("enable_statistics", c.enable_statistics)
       .meaning("report amax, underflow and saturation per layer and role at log steps");
+  s.field("alert_underflow", c.alert_underflow).range(0, 1)
+      .meaning("warn where more than this fraction of an input's or weight's elements became zero; 1: never");
+  s.field("alert_gradient_underflow", c.alert_gradient_underflow).range(0, 1)
+      .meaning("the same of an output's gradient");
+  s.field("alert_saturation", c.alert_saturation).range(0, 1)
+      .meaning("warn where more than this fraction of elements was past the largest number; 1: never");
   s.foreign("precompute_float8_dynamic_scale_for_fsdp", config::Value::of(false))
       .noted("weight scales are always made once per optimizer step, for all weights together");
   s.foreign("force_recompute_fp8_weight_in_bwd", config::Value::of(false))
@@ -65,6 +73,15 @@ void declare(config::Section& s, Float8Config& c) {
 void validate(const Float8Config& c, config::Problems& problems) {
   if (!c.auto_decisions.empty() && !c.automatic) {
     problems.add("quantize.linear.float8.auto_decisions", "only auto reads measurements, and quantize.linear.float8.auto is false");
+  }
+  const Float8Config usual;
+  for (const auto& [key, value, fallback] :
+       {std::tuple("alert_underflow", c.alert_underflow, usual.alert_underflow),
+        std::tuple("alert_gradient_underflow", c.alert_gradient_underflow, usual.alert_gradient_underflow),
+        std::tuple("alert_saturation", c.alert_saturation, usual.alert_saturation)}) {
+    const std::string path = fmt::format("quantize.linear.float8.{}", key);
+    if (!c.enable_statistics && problems.given(path) && value != fallback)
+      problems.add(path, "alerts read statistics, and quantize.linear.float8.enable_statistics is false");
   }
   if (c.recipe_name != "delayed") {
     for (const char* key : {"amax_history_length", "margin"}) {

@@ -33,6 +33,7 @@ struct Float8Config {
   bool enable_float8_gradient_all_to_all = false;
   bool pad_vocabulary = false;
   bool enable_statistics = true;
+  double alert_underflow = 0.001, alert_gradient_underflow = 0.05, alert_saturation = 0.001;
   bool operator==(const Float8Config&) const = default;
 };
 

@@ -152,7 +152,7 @@ TEST_CASE("names of the figures, and the worst of all layers") {
 }
 
 TEST_CASE("an alert names role, layers, fractions and what to do, once until the layer recovers") {
-  Float8Alerts alerts;
+  Float8Alerts alerts{Float8Config{}};
   CHECK(alerts.check({operand("a", Role::x, 1000, 1, 1), operand("b", Role::dy, 1000, 50, 0)}).empty());  // at the thresholds
   const auto first = alerts.check({operand("a", Role::x, 1000, 2, 0), operand("b", Role::x, 1000, 30, 0)});
   REQUIRE(first.size() == 1);
@@ -168,7 +168,7 @@ TEST_CASE("an alert names role, layers, fractions and what to do, once until the
 }
 
 TEST_CASE("gradients may lose more, saturation is an alert of its own, and few layers are named") {
-  Float8Alerts alerts;
+  Float8Alerts alerts{Float8Config{}};
   const auto gradient = alerts.check({operand("a", Role::dy, 1000, 51, 0)});
   REQUIRE(gradient.size() == 1);
   CHECK_THAT(gradient[0], Contains("FP8 underflow of dy above 5%: a 5.1%; the weight gradient may want high precision"));
@@ -178,4 +178,20 @@ TEST_CASE("gradients may lose more, saturation is an alert of its own, and few l
   REQUIRE(saturation.size() == 1);
   CHECK_THAT(saturation[0], Contains("FP8 saturation of w above 0.1%: layers.6 0.8%, layers.5 0.7%, layers.4 0.6%, layers.3 0.5% and 3 more layers; ") &&
                                 Contains("margin"));
+}
+
+TEST_CASE("thresholds of alerts are the configuration's, and 1 means never") {
+  const std::vector<Float8Operand> operands{operand("a", Role::x, 1000, 20, 20), operand("a", Role::dy, 1000, 200, 0)};
+  auto warnings = [&](const Float8Config& config) { return Float8Alerts(config).check(operands); };
+  CHECK(warnings({}).size() == 3);
+  CHECK(warnings({.alert_underflow = 0.02, .alert_gradient_underflow = 0.2, .alert_saturation = 0.02}).empty());
+  const auto one = warnings({.alert_underflow = 0.019, .alert_gradient_underflow = 1, .alert_saturation = 1});
+  REQUIRE(one.size() == 1);
+  CHECK_THAT(one[0], Contains("FP8 underflow of x above 1.9%: a 2%"));
+  const auto gradient = warnings({.alert_underflow = 1, .alert_gradient_underflow = 0.1, .alert_saturation = 1});
+  REQUIRE(gradient.size() == 1);
+  CHECK_THAT(gradient[0], Contains("of dy above 10%"));
+  const auto saturation = warnings({.alert_underflow = 1, .alert_gradient_underflow = 1, .alert_saturation = 0});
+  REQUIRE(saturation.size() == 1);
+  CHECK_THAT(saturation[0], Contains("FP8 saturation of x above 0%"));
 }
