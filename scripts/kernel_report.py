@@ -19,6 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 MEMORY, BF16 = 4.8e12, 989e12  # an H200's data sheet: bytes/s, dense BF16 FLOP/s
+CLOCKS = 4  # of a tensor core, for one m16n8k16 at that rate
 
 
 def output(*command, text=None):
@@ -107,13 +108,15 @@ def main():
     if not kernels:
         p.error(f"{args.program} has no code for {args.arch}: build with CUDA for it")
     demangled = dict(zip(kernels, output("c++filt", text="\n".join(kernels)).splitlines()))
-    rows, looks = [], []
+    rows, looks, issue = [], [], []
     for k in sorted(kernels, key=lambda k: short(demangled[k], k)):
         r, c = used.get(k, Counter()), code.get(k, Counter())
         wide, narrow = c["LDG.128"] + c["STG.128"], c["LDG.narrow"] + c["STG.narrow"]
         name = short(demangled[k], k)
         rows.append((f"`{name}`", r.get("reg", "?"), warps(r.get("reg", 0)), r.get("shared", 0), r.get("stack", 0), c["spill"], c["HMMA"], c["HGMMA"] + c["QGMMA"],
                      c["LDGSTS"], wide, narrow, c["atomics"], c["all"]))
+        if c["HMMA"]:
+            issue.append((f"`{name}`", c["HMMA"], c["all"], f"{100 * min(1, CLOCKS * c['HMMA'] / c['all']):.0f}%"))
         if c["spill"]:
             looks.append((name, f"{c['spill']} loads and stores of local memory"))
         if warps(r.get("reg", 0)) <= 16:
@@ -127,6 +130,11 @@ def main():
              "128256; 2^28 parameters), each operation once, against 4.8 TB/s and 989 TFLOP/s.", "", ceilings(args.program), "",
              "## What deserves a look", "",
              table(["kernel", "why"], [(f"`{n}`", w) for n, w in looks]) if looks else "Nothing: no spills, no kernel left with 16 warps or fewer.", "",
+             "## Tensor cores and issue slots", "",
+             f"A scheduler issues an instruction a clock, and an m16n8k16 keeps its tensor core busy for {CLOCKS} at the data sheet's rate (mma.sync "
+             "reaches about 60% of that). So of the data sheet's FLOP/s at most this share, counting every instruction of the kernel as part of "
+             "its loop. Backward as a whole computes 7 products for 5 that count.", "",
+             table(["kernel", "HMMA", "instructions", "at most"], issue), "",
              "## Every kernel", "",
              "Warps: that fit on an SM by registers (64 at most). HMMA: `mma.sync`; HGMMA, QGMMA: `wgmma` BF16 and FP8. Async: `cp.async`. Wide and "
              "narrow: global loads and stores in the code of 16 bytes and of fewer. Spills: local loads and stores.", "",

@@ -51,14 +51,8 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Arguments a) {
   const int last_start = shape.first_visible(batch, end_query - 1);
 
   float sums[kMTiles][D / 8][4] = {}, row_max[kMTiles][2], row_sum[kMTiles][2] = {};
-  int start[kMTiles][2];
 #pragma unroll
-  for (int m = 0; m < kMTiles; ++m) {
-    for (int half = 0; half < 2; ++half) {
-      row_max[m][half] = kMasked;
-      start[m][half] = shape.first_visible(batch, first_query + warp_row + m * 16 + g + 8 * half);
-    }
-  }
+  for (int m = 0; m < kMTiles; ++m) row_max[m][0] = row_max[m][1] = kMasked;
   const float scale = shape.scale * kLog2e;
 
   queries.template load<kRows, kThreads>(a.qkv + shape.query(batch, head, D), shape.row, first_query, sequence);
@@ -88,7 +82,24 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Arguments a) {
       }
     }
 
-    const bool masked = first_key + kKeys - 1 > first_query + warp_row || first_key < last_start;
+    // Few tiles are masked: what that takes is read again for each of them, which costs no register in the others.
+    if (first_key + kKeys - 1 > first_query + warp_row || first_key < last_start) {
+#pragma unroll
+      for (int m = 0; m < kMTiles; ++m) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int query = first_query + warp_row + m * 16 + g + 8 * half, start = shape.first_visible(batch, query);
+#pragma unroll
+          for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+            for (int c = 0; c < 2; ++c) {
+              const int key = first_key + n * 8 + t + c;
+              if (key > query || key < start) scores[m][n][2 * half + c] = kMasked;
+            }
+          }
+        }
+      }
+    }
 #pragma unroll
     for (int m = 0; m < kMTiles; ++m) {
       float largest[2] = {row_max[m][0], row_max[m][1]}, base[2];
@@ -98,11 +109,6 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Arguments a) {
         for (int e = 0; e < 4; ++e) {
           float& s = scores[m][n][e];
           s *= scale;
-          if (masked) {
-            const int key = first_key + n * 8 + t + e % 2;
-            const int query = first_query + warp_row + m * 16 + g + 8 * (e / 2);
-            if (key > query || key < start[m][e / 2]) s = kMasked;
-          }
           largest[e / 2] = fmaxf(largest[e / 2], s);
         }
       }

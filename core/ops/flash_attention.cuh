@@ -88,12 +88,16 @@ struct Tile {
   /// Starts copying rows [first, first + kRows) of a matrix; rows from `limit` on become zero.
   template <int kRows, int kThreads>
   __device__ __forceinline__ void load(const __nv_bfloat16* from, int stride, int first, int limit) const {
-    constexpr int kChunks = D / 8;
+    constexpr int kChunks = D / 8, kRowsAtOnce = kThreads / kChunks;
+    static_assert(kThreads % kChunks == 0);
+    // One address that moves on (past the end it is not read): one for each copy would not fit the registers beside the sums.
+    const int row = threadIdx.x / kChunks, column = threadIdx.x % kChunks * 8;
+    const __nv_bfloat16* source = from + int64_t{first + row} * stride + column;
 #pragma unroll
-    for (int i = threadIdx.x; i < kRows * kChunks; i += kThreads) {
-      const int row = i / kChunks, column = i % kChunks * 8;
-      const bool valid = first + row < limit;
-      cp_async_16(at(row, column), from + int64_t{valid ? first + row : 0} * stride + column, valid);
+    for (int r = 0; r < kRows; r += kRowsAtOnce) {
+      if (kRows % kRowsAtOnce != 0 && row + r >= kRows) break;
+      cp_async_16(at(row + r, column), source, first + row + r < limit);
+      source += int64_t{kRowsAtOnce} * stride;
     }
   }
 
