@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "core/error.h"
 
@@ -12,7 +13,8 @@ namespace ottava {
 using Kind = LedgerMessage::Kind;
 using State = ProgressRecord::State;
 
-LedgerServer::LedgerServer(Options options) : options_(options), records_(static_cast<size_t>(options.world_size)) {
+LedgerServer::LedgerServer(Options options)
+    : options_(options), records_(static_cast<size_t>(options.world_size)), parted_(records_.size()) {
   for (size_t r = 0; r < records_.size(); ++r) records_[r].rank = static_cast<int>(r);
   if (::pipe(wake_) != 0) fail<CommError>("ledger", "cannot make a pipe");
   thread_ = std::thread([this] { loop(); });
@@ -85,7 +87,8 @@ bool LedgerServer::read(Client& client) {
 }
 
 void LedgerServer::disconnected(Client& client) {
-  if (client.rank < 0 || client.farewell) return;
+  if (client.rank < 0 || parted_[static_cast<size_t>(client.rank)]) return;
+  parted_[static_cast<size_t>(client.rank)] = true;
   ProgressRecord& record = records_[static_cast<size_t>(client.rank)];
   if (record.state != State::failed) record.state = State::closed;
   bool counts = options_.watches < 0 || options_.watches == client.rank;
@@ -101,7 +104,7 @@ void LedgerServer::handle(Client& client, const LedgerMessage& message) {
       record = message.record;
       client.answered = true;
       return;
-    case Kind::farewell: client.farewell = true; return;
+    case Kind::farewell: parted_[static_cast<size_t>(client.rank)] = true; return;
     case Kind::failed:
       record = message.record;
       record.state = State::failed;
@@ -124,13 +127,16 @@ void LedgerServer::call_roll(std::string reason) {
   broadcast({.kind = Kind::roll_call});
 }
 
+// Ranks, not connections: one that has connected and said nothing yet is waited for as well.
 void LedgerServer::finish_roll_call() {
-  bool complete = std::ranges::all_of(clients_, [](const Client& c) { return c.answered || c.farewell || c.rank < 0; });
-  if (!complete && Clock::now() < roll_call_ends_) return;
+  std::vector<bool> told = parted_;
   for (const Client& client : clients_) {
-    if (client.rank >= 0 && !client.answered && !client.farewell) {
-      records_[static_cast<size_t>(client.rank)].state = State::silent;
-    }
+    if (client.answered) told[static_cast<size_t>(client.rank)] = true;
+  }
+  bool complete = std::ranges::all_of(told, std::identity{});
+  if (!complete && Clock::now() < roll_call_ends_) return;
+  for (size_t r = 0; r < told.size(); ++r) {
+    if (!told[r]) records_[r].state = State::silent;
   }
   stop_everybody(fmt::format("[comm] {}{}{}", *roll_call_, roll_call_->empty() ? "" : ": ", blame(records_)));
 }

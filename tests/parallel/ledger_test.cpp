@@ -2,9 +2,12 @@
 
 #include <atomic>
 #include <chrono>
+#include <optional>
 #include <random>
+#include <vector>
 
 #include "parallel/ledger_message.h"
+#include "parallel/ledger_server.h"
 #include "parallel/thread/thread_communicator.h"
 #include "tests/parallel/communicator_conformance.h"
 #include "tests/support/catch.h"
@@ -105,6 +108,38 @@ TEST_CASE("the ledger names the rank that is behind") {
     expect(state->failure().find("rank 2 made no progress in reduce_scatter 'layers.1'") != std::string::npos, "rank {} heard: {}",
            world.rank(), state->failure());
   }));
+}
+
+TEST_CASE("a rank that has connected and said nothing yet is waited for") {
+  LedgerServer server({.world_size = 3, .answer_seconds = 30});
+  std::vector<tcp::Connection> ranks;
+  for (int r = 0; r < 3; ++r) ranks.push_back(tcp::connect_to(server.endpoint(), 30));
+  auto say = [&](int rank, LedgerMessage::Kind kind, const std::string& text = "") {
+    const bool late = rank == 2;
+    ProgressRecord record{.rank = rank, .state = late ? State::done : State::inside, .collective = Collective::all_gather,
+                          .sequence = late ? 1 : 2, .axis = "tp", .label = late ? "layers.0" : "layers.1"};
+    ranks[static_cast<size_t>(rank)].send(LedgerMessage{kind, record, text}.encode());
+  };
+  auto hears = [&](int rank, LedgerMessage::Kind kind) -> std::optional<std::string> {
+    tcp::Connection& connection = ranks[static_cast<size_t>(rank)];
+    for (int i = 0; i < 3000 && connection.read_available(); ++i) {
+      while (auto bytes = connection.next()) {
+        auto message = LedgerMessage::decode(*bytes);
+        if (message && message->kind == kind) return message->text;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return std::nullopt;
+  };
+  say(1, LedgerMessage::Kind::question, "stuck");
+  for (int rank : {0, 1, 2}) {
+    REQUIRE(hears(rank, LedgerMessage::Kind::roll_call));
+    if (rank == 2) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    say(rank, LedgerMessage::Kind::present);
+  }
+  auto verdict = hears(0, LedgerMessage::Kind::stop);
+  REQUIRE(verdict);
+  CHECK_THAT(*verdict, Contains("[comm] stuck: behind: rank 2 is after all_gather 'layers.0' (axis tp"));
 }
 
 TEST_CASE("a stranger who talks to the ledger disturbs nobody") {
