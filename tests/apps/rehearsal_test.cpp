@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "apps/available_memory.h"
+#include "apps/startup_report.h"
 #include "core/cuda/blas_plans.h"
 #include "tests/support/devices.h"
 #include "tests/support/engine_run.h"
@@ -105,6 +106,21 @@ TEST_CASE("after a rehearsal nothing is planned any more, memory is the plan, an
                       Catch::Contains("[decisions] algorithms of matrix products were decided with cuBLASLt 1.2.3 on another GPU") &&
                           Catch::Contains("--redecide"));
   }
+}
+
+TEST_CASE("a step that does not fit a GPU is refused by its plan, before anything is allocated") {
+  if (!has_gpu()) return;
+  const Device gpu{DeviceType::cuda, 0};
+  RankGroups ranks = solo_rank_groups();
+  Experiment e = experiment_of(DType::bf16);
+  e.shape.model.ffn_dim = 1 << 24;
+  const StepPlan plan = record_step(e.shape, gpu, ranks);
+  const int64_t before = gpu_bytes_in_use(gpu);
+  CHECK_THROWS_WITH(require_memory(plan.memory, gpu, *ranks.control),
+                    Catch::Contains("[memory] the step needs ") && Catch::Contains(" on cuda:0, ") && Catch::Contains("largest items: ") &&
+                        Catch::Contains("Lower training.local_batch_size") && Catch::Contains("activation_checkpoint.mode: full"));
+  CHECK_THROWS_WITH(Arena(plan.memory, gpu), Catch::Contains("[cuda] GPU 0 cannot give ") && Catch::Contains(" bytes are free"));
+  CHECK(gpu_bytes_in_use(gpu) == before);
 }
 
 TEST_CASE("rank 0's algorithms are everybody's") {

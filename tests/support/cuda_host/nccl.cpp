@@ -6,6 +6,7 @@
 #include <deque>
 #include <map>
 #include <string>
+#include <utility>
 
 #include "graphs.h"
 #include "memory.h"
@@ -59,7 +60,7 @@ namespace {
 std::vector<std::unique_ptr<ncclComm>> communicators;  // kept for ever: work under way may still ask them
 std::map<std::string, std::shared_ptr<Clique>> cliques;  // by unique id, until all have joined
 uint64_t ids = 0;
-std::string last_error;
+std::string last_error, broken_connection;
 
 struct GroupedCall {
   ncclComm_t comm;
@@ -301,6 +302,10 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
   if (!clique) clique = std::make_shared<Clique>(ranks);
   *comm = new_communicator(*config);
   join(*comm, clique, rank);
+  if (!broken_connection.empty()) {
+    (*comm)->clique->error = ncclSystemError;
+    last_error = std::exchange(broken_connection, {});
+  }
   if (clique->joined == ranks) cliques.erase(id.internal);
   return ncclInProgress;
 }
@@ -397,6 +402,7 @@ const char* ncclGetErrorString(ncclResult_t result) {
     case ncclSuccess: return "no error";
     case ncclInvalidArgument: return "invalid argument";
     case ncclInvalidUsage: return "invalid usage";
+    case ncclSystemError: return "unhandled system error";
     case ncclRemoteError: return "remote process exited or there was a network error";
     default: return "internal error";
   }
@@ -414,6 +420,11 @@ std::vector<int> nccl_cta_limits() {
     if (!comm->is_destroyed) limits.push_back(comm->max_ctas);
   }
   return limits;
+}
+
+void break_next_connection(const char* reason) {
+  auto lock = lock_layer();
+  broken_connection = reason;
 }
 
 void break_network() {

@@ -171,8 +171,9 @@ using namespace ottava::cuda_host;
 extern "C" {
 
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = kGpus;
-  return cudaSuccess;
+  *count = settings().driver == Driver::good ? kGpus : 0;
+  if (settings().driver == Driver::without_gpus) return cudaErrorNoDevice;
+  return settings().driver == Driver::good ? cudaSuccess : cudaErrorInsufficientDriver;
 }
 cudaError_t cudaSetDevice(int device) {
   if (device < 0 || device >= kGpus) return cudaErrorInvalidDevice;
@@ -184,7 +185,8 @@ cudaError_t cudaGetDevice(int* device) {
   return cudaSuccess;
 }
 cudaError_t cudaDriverGetVersion(int* version) {
-  *version = CUDART_VERSION;
+  const Driver driver = settings().driver;
+  *version = driver == Driver::none ? 0 : driver == Driver::old ? 11040 : CUDART_VERSION;
   return cudaSuccess;
 }
 cudaError_t cudaRuntimeGetVersion(int* version) {
@@ -220,6 +222,7 @@ const char* cudaGetErrorString(cudaError_t error) {
     case cudaErrorMemoryAllocation: return "out of memory";
     case cudaErrorInvalidDevice: return "there are GPUs 0 to 7";
     case cudaErrorNotReady: return "not ready";
+    case cudaErrorNoDevice: return "no CUDA-capable device is detected";
     default: return explanation;
   }
 }

@@ -43,6 +43,18 @@ Settings from_environment() {
       reject("OTTAVA_CUDA_HOST_COLLECTIVES", collectives, "prompt or late");
     }
   }
+  if (const char* text = std::getenv("OTTAVA_CUDA_HOST_DRIVER")) {
+    std::string_view driver = text;
+    if (driver == "none") {
+      result.driver = Driver::none;
+    } else if (driver == "old") {
+      result.driver = Driver::old;
+    } else if (driver == "without_gpus") {
+      result.driver = Driver::without_gpus;
+    } else if (driver != "good") {
+      reject("OTTAVA_CUDA_HOST_DRIVER", driver, "good, none, old or without_gpus");
+    }
+  }
   if (const char* text = std::getenv("OTTAVA_CUDA_HOST_CAPABILITY")) {
     result.capability = std::atoi(text);
     if (result.capability < 50 || result.capability > 200) reject("OTTAVA_CUDA_HOST_CAPABILITY", text, "89, 90, 100");

@@ -11,15 +11,18 @@ enum class Order { forward, reverse, random };
 enum class Streams { eager, lazy, random };
 /// When a collective moves its data: as soon as streams come to it, or when nothing else is left to do (a slow network).
 enum class Collectives { prompt, late };
+/// What the machine has: a driver with GPUs, none, one of CUDA 11.4, or one without GPUs.
+enum class Driver { good, none, old, without_gpus };
 
 /// From the environment at first use; a test may change it between launches.
 ///     OTTAVA_CUDA_HOST_ORDER=forward|reverse|random:SEED     OTTAVA_CUDA_HOST_STREAMS=eager|lazy|random
-///     OTTAVA_CUDA_HOST_COLLECTIVES=prompt|late
+///     OTTAVA_CUDA_HOST_COLLECTIVES=prompt|late               OTTAVA_CUDA_HOST_DRIVER=good|none|old|without_gpus
 ///     OTTAVA_CUDA_HOST_CAPABILITY=90    the GPU's compute capability, by which cuBLASLt takes or refuses scale modes
 struct Settings {
   Order order = Order::forward;
   Streams streams = Streams::eager;
   Collectives collectives = Collectives::prompt;
+  Driver driver = Driver::good;
   uint64_t seed = 1;
   int capability = 90;
 };
@@ -29,6 +32,8 @@ Settings& settings();
 std::vector<int> nccl_cta_limits();
 /// The SMs that each product was asked to make do with since the last call; 0: all.
 std::vector<int> matmul_sm_counts();
+/// The next NCCL communicator that is made reports this while it connects.
+void break_next_connection(const char* reason);
 /// Every NCCL communicator reports a remote error from now on.
 void break_network();
 

@@ -57,6 +57,14 @@ __global__ void add_one(float* x) { x[threadIdx.x] += 1; }
 
 int main(int, char** argv) {
   const std::string name = argv[1];
+  if (name == "driver") {  // OTTAVA_CUDA_HOST_DRIVER says which
+    try {
+      parse_device("cuda");
+    } catch (const DeviceError& error) {
+      std::printf("auto is %s; %s\n", to_string(parse_device("auto")).c_str(), error.what());
+    }
+    return 0;
+  }
   auto faulty = [&](const char* fault) { return name == fault; };
   Stream stream = Stream::cuda(0), other = Stream::cuda(0);
   auto* x = static_cast<float*>(allocate(0, 128 * sizeof(float)));

@@ -8,6 +8,9 @@
 #include <thread>
 
 #include "core/cuda/runtime.h"
+#include "parallel/bootstrap.h"
+#include "parallel/nccl/nccl_communicator.h"
+#include "parallel/thread/thread_communicator.h"
 #include "tests/parallel/communicator_conformance.h"
 #include "tests/support/cuda_host/selftest/fixture.h"
 #include "tests/support/nccl_ranks.h"
@@ -120,6 +123,25 @@ TEST_CASE("the limit on CTAs reaches NCCL, for all ranks and for the parts of a 
   CHECK(limited(7) == before);
   CHECK_THROWS_WITH(run_nccl_ranks({.ranks = 1, .max_ctas = 65}, [](Communicator&, Communicator&) {}),
                     Catch::Contains("ncclCommInitRankConfig failed") && Catch::Contains("maxCTAs"));
+}
+
+TEST_CASE("NCCL that cannot connect is one error, on every rank") {
+  for (int ranks : {1, 3}) {
+    std::vector<std::string> says(static_cast<size_t>(ranks));
+    cuda_host::break_next_connection("Bootstrap : no socket interface found");
+    CHECK_THROWS_WITH(run_thread_ranks({.ranks = ranks, .timeout_seconds = 20},
+                                       [&](Communicator& control) {
+                                         try {
+                                           CommunicatorBootstrap bootstrap(control);
+                                           nccl::make_world(bootstrap, control.shared_state(), {.gpu = control.rank()});
+                                         } catch (const CommError& error) {
+                                           says[static_cast<size_t>(control.rank())] = error.what();
+                                           throw;
+                                         }
+                                       }),
+                      Catch::Contains("[nccl] ncclCommInitRankConfig failed: unhandled system error (Bootstrap : no socket interface found)"));
+    for (const std::string& said : says) CHECK(contains(said, "no socket interface found"));
+  }
 }
 
 TEST_CASE("a network that breaks fails the ranks, and calls under way are given up") {
