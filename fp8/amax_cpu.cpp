@@ -126,20 +126,34 @@ void blocks(const bf16* x, int64_t n, int64_t block, uint32_t* amax) {
   }
 }
 
-inline void raise(uint32_t* amax, Words v, int64_t n) {
-  uint16_t words[kWords];
-  __builtin_memcpy(words, &v, sizeof words);
-  for (int64_t i = 0; i < n; ++i) {
-    const uint32_t bits = static_cast<uint32_t>(words[i]) << 16;
-    amax[i] = amax[i] > bits ? amax[i] : bits;
+void rows(const bf16* x, int64_t stride, int64_t count, int64_t n, uint32_t* amax) {
+  Words each[kLanes];
+  if (count == kLanes && n == 128) {
+    for (int i = 0; i < kLanes; ++i) {
+      const bf16* row = x + i * stride;
+      each[i] = larger(larger(magnitudes(row), magnitudes(row + kWords)),
+                       larger(magnitudes(row + 2 * kWords), magnitudes(row + 3 * kWords)));
+    }
+  } else {
+    for (int i = 0; i < kLanes; ++i) each[i] = i < count ? largest_words(x + i * stride, n) : Words{};
   }
+  const UVec bits = largest_of_each(each);
+  __builtin_memcpy(amax, &bits, sizeof bits);
 }
+
 inline void fetch(const bf16* x, int64_t ahead) {
   if (ahead != 0) __builtin_prefetch(reinterpret_cast<const char*>(x) + ahead);
 }
+inline void store_bits(uint32_t* amax, Words v) {
+  HVec halves[2];
+  __builtin_memcpy(halves, &v, sizeof v);
+  const UVec bits[2] = {widen(halves[0]) << 16, widen(halves[1]) << 16};
+  __builtin_memcpy(amax, bits, sizeof bits);
+}
 
-void columns(const bf16* x, int64_t stride, Rows rows, uint32_t* amax, int64_t ahead) {
+uint32_t columns(const bf16* x, int64_t stride, Rows rows, uint32_t* amax, int64_t ahead) {
   constexpr int kWide = 8;
+  Words largest{};
   int64_t c = 0;
   for (; c + kWide * kWords <= rows.cols; c += kWide * kWords) {
     Words v[kWide] = {};
@@ -150,14 +164,18 @@ void columns(const bf16* x, int64_t stride, Rows rows, uint32_t* amax, int64_t a
         v[i] = larger(v[i], magnitudes(p));
       }
     }
-    for (int i = 0; i < kWide; ++i) raise(amax + c + i * kWords, v[i], kWords);
+    for (int i = 0; i < kWide; ++i) store_bits(amax + c + i * kWords, v[i]), largest = larger(largest, v[i]);
   }
   for (; c < rows.cols; c += kWords) {
     const int64_t n = rows.cols - c < kWords ? rows.cols - c : kWords;
     Words v{};
+    uint32_t bits[kWords];
     for (int64_t r = rows.begin; r < rows.end; ++r) v = larger(v, magnitudes(x + r * stride + c, n));
-    raise(amax + c, v, n);
+    store_bits(bits, v);
+    __builtin_memcpy(amax + c, bits, static_cast<unsigned long>(n) * sizeof *bits);
+    largest = larger(largest, v);
   }
+  return largest_lane(bits_of(largest));
 }
 
 /// The power of two below max / amax is one exponent less the other, and one less where the amax has the larger fraction: the
@@ -205,7 +223,7 @@ void round(const float* x, int64_t n, bf16* y) {
 }  // namespace
 
 fp8::AmaxKernels amax_kernels() {
-  return {.round = round, .blocks = blocks, .columns = columns, .scales = scales};
+  return {.round = round, .blocks = blocks, .rows = rows, .columns = columns, .scales = scales};
 }
 
 }  // namespace ottava::cpu::OTTAVA_ISA

@@ -36,18 +36,24 @@ void amax(const Tensor& x, const Tensor& amax) {
 
 void column_amax(const Tensor& x, const Tensor& amax) {
   constexpr int64_t kWidth = 256, kRowsAhead = 8;
-  const int64_t rows = x.rows(), cols = x.cols();
+  const int64_t rows = x.rows(), cols = x.cols(), element = static_cast<int64_t>(sizeof(bf16));
   parallel_for(cols, kWidth, [&](int64_t begin, int64_t end) {
-    if (x.dtype == DType::bf16) {
-      const int64_t ahead = kRowsAhead * cols * static_cast<int64_t>(sizeof(bf16));
-      return amax_kernels().columns(x.as<bf16>() + begin, cols, {0, rows, end - begin}, amax.as<uint32_t>() + begin, ahead);
-    }
-    bf16 buffer[kPiece];
-    for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t c = begin; c < end; c += kPiece) {
-        const int64_t n = std::min(kPiece, end - c);
-        const bf16* values = as_bf16(x, r * cols + c, n, buffer);
-        amax_kernels().columns(values, n, {0, 1, n}, amax.as<uint32_t>() + c, 0);
+    bf16 buffer[kWidth];
+    for (int64_t c = begin; c < end; c += kWidth) {
+      const int64_t n = std::min(kWidth, end - c);
+      uint32_t bits[kWidth];
+      auto raise = [&] {
+        uint32_t* to = amax.as<uint32_t>() + c;
+        for (int64_t i = 0; i < n; ++i) to[i] = std::max(to[i], bits[i]);
+      };
+      if (x.dtype == DType::bf16) {
+        amax_kernels().columns(x.as<bf16>() + c, cols, {0, rows, n}, bits, kRowsAhead * cols * element);
+        raise();
+        continue;
+      }
+      for (int64_t r = 0; r < rows; ++r) {
+        amax_kernels().columns(as_bf16(x, r * cols + c, n, buffer), n, {0, 1, n}, bits, 0);
+        raise();
       }
     }
   });

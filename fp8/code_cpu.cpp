@@ -120,15 +120,28 @@ void decode(const uint8_t* codes, int64_t n, int64_t block, const float* inverse
        : decode_blocks<E4M3>(codes, n, block, inverses, static_cast<T*>(y));
 }
 
+/// 64 x 64 codes at a time: lines of either side are read and written whole. Neither side is a stream that the machine would fetch
+/// ahead: the next tile's lines are asked for meanwhile.
 void transpose(const uint8_t* from, int64_t from_stride, uint8_t* to, int64_t to_stride, Rows block) {
-  for (int64_t c = 0; c < block.cols; c += kStripCols) {
-    for (int64_t r = block.begin; r < block.end; r += kStripRows) {
-      if (r + kStripRows <= block.end && c + kStripCols <= block.cols) {
-        transpose_strip(from + r * from_stride + c, from_stride, to + c * to_stride + r, to_stride);
-        continue;
-      }
-      for (int64_t i = r; i < r + kStripRows && i < block.end; ++i) {
-        for (int64_t j = c; j < c + kStripCols && j < block.cols; ++j) to[j * to_stride + i] = from[i * from_stride + j];
+  constexpr int kTile = kStripRows;
+  for (int64_t c = 0; c < block.cols; c += kTile) {
+    for (int64_t r = block.begin; r < block.end; r += kTile) {
+      const bool is_last = r + kTile >= block.end;
+      const int64_t next_r = is_last ? block.begin : r + kTile, next_c = is_last ? c + kTile : c;
+      for (int64_t strip = c; strip < c + kTile && strip < block.cols; strip += kStripCols) {
+        for (int64_t i = strip - c; i < strip - c + kStripCols; ++i) {
+          __builtin_prefetch(from + (next_r + i) * from_stride + next_c);
+          __builtin_prefetch(to + (next_c + i) * to_stride + next_r);
+        }
+        if (!(r + kTile > block.end || strip + kStripCols > block.cols)) {
+          transpose_strip(from + r * from_stride + strip, from_stride, to + strip * to_stride + r, to_stride);
+          continue;
+        }
+        for (int64_t i = r; i < r + kTile && i < block.end; ++i) {
+          for (int64_t j = strip; j < strip + kStripCols && j < block.cols; ++j) {
+            to[j * to_stride + i] = from[i * from_stride + j];
+          }
+        }
       }
     }
   }

@@ -15,7 +15,7 @@ template <class F, bool kCount>
 void encode_row_exactly(const EncodeRow& a) {
   Losses losses;
   for (int64_t start = 0; start < a.n; start += a.block) {
-    const Vec scale = splat(a.scales[start / a.block]);
+    const Vec scale = splat(a.scales[start / a.block * a.scales_stride]);
     const int64_t n = a.n - start < a.block ? a.n - start : a.block;
     encode_exactly<F, kCount>(a.x + start, n, a.out + start, losses, [&](int64_t) { return scale; });
   }
@@ -30,6 +30,7 @@ struct Tile {
   const float* scales[2];  ///< of the upper 32 rows and the lower
   uint8_t* to;
   int64_t to_stride;
+  const bf16* next;  ///< the tile after this one, whose rows are fetched meanwhile
 };
 template <class F, bool kCount>
 void encode_tile_exactly(const Tile& t, int64_t rows, int64_t cols, QuantizeCounts* counts) {
@@ -74,42 +75,30 @@ inline __m512i codes_of_64(__m512i a, __m512i b, __m512 scale_a, __m512 scale_b)
   return _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), codes);
 }
 
-template <class F, bool kCount, class ScaleOf>
-inline void encode_run(const bf16* x, int64_t n, uint8_t* out, int64_t ahead, ZeroCounts& zeros, ScaleOf&& scale_of) {
-  auto body = [&](const bf16* from, uint8_t* to, int64_t i) {
-    const __m512i a = load_words(from), b = load_words(from + 32);
-    const __m512i codes = codes_of_64<F>(a, b, scale_of(i), scale_of(i + 32));
-    if constexpr (kCount) zeros.values(a), zeros.values(b), zeros.codes(codes);
-    _mm512_storeu_si512(to, codes);
-  };
-  int64_t i = 0;
-  for (; i + 64 <= n; i += 64) {
-    const char* next = reinterpret_cast<const char*>(x + i) + ahead;
-    if (ahead != 0) __builtin_prefetch(next), __builtin_prefetch(next + 64);
-    body(x + i, out + i, i);
-  }
-  if (i == n) return;
-  bf16 values[64] = {};
-  uint8_t codes[64];
-  __builtin_memcpy(static_cast<void*>(values), x + i, static_cast<unsigned long>(n - i) * sizeof *x);
-  body(values, codes, i);
-  __builtin_memcpy(out + i, codes, static_cast<unsigned long>(n - i));
-}
-
 template <class F, bool kCount>
 void encode_row_in_range(const EncodeRow& a) {
   ZeroCounts zeros;
-  if (a.block == 32) {
-    encode_run<F, kCount>(a.x, a.n, a.out, a.ahead, zeros, [&](int64_t i) {
-      const int64_t at = i < a.n ? i / 32 : 0;
-      return _mm512_set1_ps(a.scales[at]);
-    });
-  } else {
-    for (int64_t start = 0; start < a.n; start += a.block) {
-      const __m512 scale = _mm512_set1_ps(a.scales[start / a.block]);
-      const int64_t n = a.n - start < a.block ? a.n - start : a.block;
-      encode_run<F, kCount>(a.x + start, n, a.out + start, a.ahead, zeros, [&](int64_t) { return scale; });
-    }
+  const int shift = __builtin_ctzll(static_cast<unsigned long long>(a.block));
+  const int64_t last = (a.n - 1) >> shift;
+  auto scale_of = [&](int64_t i) { return _mm512_set1_ps(a.scales[(i >> shift) * a.scales_stride]); };
+  auto encode = [&](const bf16* from, uint8_t* to, __m512 scale_a, __m512 scale_b) {
+    const __m512i x = load_words(from), y = load_words(from + 32);
+    const __m512i codes = codes_of_64<F>(x, y, scale_a, scale_b);
+    if constexpr (kCount) zeros.values(x), zeros.values(y), zeros.codes(codes);
+    _mm512_storeu_si512(to, codes);
+  };
+  const char* next = reinterpret_cast<const char*>(a.x) + a.ahead;
+  int64_t i = 0;
+  for (; i + 64 <= a.n; i += 64, next += 128) {
+    if (a.ahead != 0) __builtin_prefetch(next), __builtin_prefetch(next + 64);
+    encode(a.x + i, a.out + i, scale_of(i), scale_of(i + 32));
+  }
+  if (i < a.n) {
+    bf16 values[64] = {};
+    uint8_t codes[64];
+    __builtin_memcpy(static_cast<void*>(values), a.x + i, static_cast<unsigned long>(a.n - i) * sizeof *a.x);
+    encode(values, codes, scale_of(i), scale_of(i + 32 < a.n ? i + 32 : last << shift));
+    __builtin_memcpy(a.out + i, codes, static_cast<unsigned long>(a.n - i));
   }
   if constexpr (kCount) a.counts->underflow += zeros.after - zeros.before;
 }
@@ -141,7 +130,8 @@ void encode_tile(const Tile& t, int64_t ahead, ZeroCounts& zeros) {
       __m512i w[4], e[4], o[4];
       for (int i = 0; i < 4; ++i) {
         const bf16* row = t.x + (q * 4 + i) * t.stride;
-        if (ahead != 0) __builtin_prefetch(reinterpret_cast<const char*>(row) + ahead);
+        __builtin_prefetch(t.next + (q * 4 + i) * t.stride);
+        if (ahead != 0) __builtin_prefetch(reinterpret_cast<const char*>(row) + ahead, 0, 2);
         w[i] = load_words(row);
         e[i] = magnitude_codes<F>(even_floats(w[i]), scale.even);
         o[i] = magnitude_codes<F>(odd_floats(w[i]), scale.odd);
@@ -169,7 +159,7 @@ void encode_ragged_tile(const Tile& t, int64_t rows, int64_t cols, ZeroCounts& z
   for (int64_t r = 0; r < rows; ++r) {
     __builtin_memcpy(static_cast<void*>(values[r]), t.x + r * t.stride, static_cast<unsigned long>(cols) * sizeof(bf16));
   }
-  encode_tile<F, kCount>({values[0], kTileCols, {t.scales[0], t.scales[1]}, lines[0], kTileRows}, 0, zeros);
+  encode_tile<F, kCount>({values[0], kTileCols, {t.scales[0], t.scales[1]}, lines[0], kTileRows, values[0]}, 0, zeros);
   for (int64_t c = 0; c < cols; ++c) __builtin_memcpy(t.to + c * t.to_stride, lines[c], static_cast<unsigned long>(rows));
 }
 
@@ -190,11 +180,12 @@ void encode_tiles(const EncodeTurned& a) {
 #endif
   // Down the columns: a line of the transpose follows the other.
   for (int64_t c = 0; c < a.cols; c += kTileCols) {
-    alignas(64) float scales[4][kTileCols] = {};
+    alignas(64) float scales[2][kTileCols] = {};
     const int64_t cols = a.cols - c < kTileCols ? a.cols - c : kTileCols;
     for (int64_t r = 0; r < a.rows; r += kTileRows) {
       const int64_t rows = a.rows - r < kTileRows ? a.rows - r : kTileRows;
-      Tile tile{a.x + r * a.stride + c, a.stride, {}, a.to + c * a.to_stride + r, a.to_stride};
+      Tile tile{a.x + r * a.stride + c, a.stride, {}, a.to + c * a.to_stride + r, a.to_stride, nullptr};
+      tile.next = r + kTileRows < a.rows ? tile.x + kTileRows * a.stride : a.x + c + kTileCols;
       for (int half = 0; half < 2; ++half) {
         const int64_t row = r + half * 32 < a.rows ? r + half * 32 : r;
         __builtin_memcpy(scales[half], a.scales + row / a.band * a.scales_stride + c,

@@ -15,8 +15,11 @@ struct AmaxKernels {
   /// Of each `block` elements, the last of which may be fewer. Overwrites; with more than one block, the array has room for their
   /// number rounded up to sixteens.
   void (*blocks)(const bf16* x, int64_t n, int64_t block, uint32_t* amax);
-  /// Raises amax [cols]; rows lie `stride` elements apart. `ahead` bytes on lies what is read next: it is fetched meanwhile.
-  void (*columns)(const bf16* x, int64_t stride, cpu::Rows rows, uint32_t* amax, int64_t ahead);
+  /// Of the first n elements of `count` rows, `stride` elements apart, at most sixteen: so many are written, zeros for the rest.
+  void (*rows)(const bf16* x, int64_t stride, int64_t count, int64_t n, uint32_t* amax);
+  /// Of columns; rows lie `stride` elements apart. Overwrites amax [cols] and returns the largest. `ahead` bytes on lies what is
+  /// read next, if not 0: it is fetched meanwhile.
+  uint32_t (*columns)(const bf16* x, int64_t stride, cpu::Rows rows, uint32_t* amax, int64_t ahead);
   /// scale_from_amax of n groups, for a format with this largest number. Returns the largest amax. Arrays have room for n rounded
   /// up to sixteens, which is read and written. `exponents`, if not null, gets the inverses, powers of two, as UE8M0.
   uint32_t (*scales)(const uint32_t* amax, int64_t n, float max, bool power_of_two, float* scales, float* inverses,
@@ -27,11 +30,12 @@ struct QuantizeCounts {
   int64_t underflow = 0, saturation = 0;
 };
 
-/// n elements of a row; every `block` of them, a multiple of 32, share a scale.
+/// n elements of a row; every `block` of them, a power of two from 32 on, share a scale.
 struct EncodeRow {
   const bf16* x = nullptr;
   int64_t n = 0, block = 0;
   const float* scales = nullptr;
+  int64_t scales_stride = 1;
   bool in_range = false;  ///< no element times its scale is infinite, NaN or would be rounded past the largest number
   uint8_t* out = nullptr;
   QuantizeCounts* counts = nullptr;  ///< added to, unless null

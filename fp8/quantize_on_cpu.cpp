@@ -83,7 +83,10 @@ class Quantizer {
 
  private:
   /// Of slabs, this many of them across.
-  int64_t width_of(int64_t across) const { return ceil_div(ceil_div(cols_, across), kTile) * kTile; }
+  int64_t width_of(int64_t across) const {
+    const int64_t unit = cols_ >= 4 * kTile * across ? 4 * kTile : kTile;  // four tiles are sixteen blocks of 32
+    return ceil_div(ceil_div(cols_, across), unit) * unit;
+  }
   const void* at(int64_t row, int64_t col) const {
     return static_cast<const uint8_t*>(a_.x.data) + (row * cols_ + col) * element_;
   }
@@ -91,10 +94,29 @@ class Quantizer {
 
   void quantize_rows(int64_t begin, int64_t end) const {
     QuantizeCounts counts;
+    if (a_.granularity == Granularity::block_1x128 && !is_f32()) {
+      quantize_tall({begin, 0, end - begin, cols_, static_cast<const bf16*>(at(begin, 0)), cols_, 0}, counts);
+      return rows_of_out_.add(counts);
+    }
     for (int64_t r = begin; r < end; ++r) {
       rows_of_out_.quantize_row(r, at(r, 0), rows_of_out_.counts_or_null(counts), is_f32() ? 0 : cols_ * element_);
     }
     rows_of_out_.add(counts);
+  }
+
+  /// `out` of a slab of any size: sixteen rows of 512 columns stay in the L1 cache between their passes.
+  void quantize_tall(const Slab& s, QuantizeCounts& counts) const {
+    constexpr int64_t kRows = RowQuantizer::kTallRows, kCols = RowQuantizer::kMostTall;
+    for (int64_t r = 0; r < s.height; r += kRows) {
+      const int64_t rows = std::min(kRows, s.height - r);
+      for (int64_t c = 0; c < s.width; c += kCols) {
+        const bool is_last = c + kCols >= s.width;
+        const int64_t next = is_last ? rows * s.stride - c : kCols;
+        rows_of_out_.quantize_tall(s.r0 + r, rows, s.c0 + c, s.x + r * s.stride + c, s.stride,
+                                   std::min(kCols, s.width - c), rows_of_out_.counts_or_null(counts),
+                                   next * static_cast<int64_t>(sizeof(bf16)));
+      }
+    }
   }
 
   void view(Slab& s, std::vector<bf16>& rounded, int64_t next) const {
@@ -118,7 +140,9 @@ class Quantizer {
     bool in_range = true;
     if (is_uniform_ || !a_.transposed.empty()) measure_columns(s, groups);
     if (is_uniform_) in_range = uniform_scales(s, groups, scales);
-    for (int64_t r = 0; write_out && r < s.height; ++r) {
+    const bool tall = a_.granularity == Granularity::block_1x128;
+    if (write_out && tall) quantize_tall(s, counts);
+    for (int64_t r = 0; write_out && !tall && r < s.height; ++r) {
       const bf16* row = s.x + r * s.stride;
       if (is_uniform_) {
         encode_.row({.x = row,
@@ -130,7 +154,7 @@ class Quantizer {
                      .counts = own,
                      .ahead = s.ahead});
       } else {
-        rows_of_out_.quantize_blocks(s.r0 + r, s.c0, row, s.width, own, s.ahead);
+        rows_of_out_.quantize_blocks(s.r0 + r, s.c0, row, s.width, own, 0);
       }
     }
     if (a_.transposed.empty()) return;
@@ -155,15 +179,14 @@ class Quantizer {
                     .to = to,
                     .to_stride = rows_,
                     .counts = a_.out.empty() ? own : nullptr,
-                    .ahead = write_out ? 0 : s.ahead});
+                    .ahead = s.ahead});
   }
 
   void measure_columns(const Slab& s, ColumnGroups& groups) const {
     uint32_t largest = 0;
     for (int64_t b = 0; b * band_ < s.height; ++b) {
-      std::fill_n(groups.amax[b], s.width, 0u);
-      amax_.columns(s.x, s.stride, {b * band_, std::min((b + 1) * band_, s.height), s.width}, groups.amax[b], 0);
-      largest = std::max(largest, *std::max_element(groups.amax[b], groups.amax[b] + s.width));
+      const Rows band{b * band_, std::min((b + 1) * band_, s.height), s.width};
+      largest = std::max(largest, amax_.columns(s.x, s.stride, band, groups.amax[b], 0));
     }
     rows_of_out_.note_largest(largest);
   }
@@ -205,14 +228,15 @@ class Quantizer {
       return true;
     }
     uint32_t largest = 0;
-    std::memset(groups.exponents, 0, sizeof groups.exponents);
+    const bool is_mx = a_.granularity == Granularity::block_1x32;
+    for (int64_t b = s.height / band_; is_mx && b < 4; ++b) std::memset(groups.exponents[b], 0, width);
     for (int64_t b = 0; b * band_ < s.height; ++b) {
-      uint8_t* exponents = a_.granularity == Granularity::block_1x32 ? groups.exponents[b] : nullptr;
+      uint8_t* exponents = is_mx ? groups.exponents[b] : nullptr;
       const uint32_t of_band =
           rows_of_out_.scales_of(groups.amax[b], s.width, groups.scales[b], groups.inverses[b], exponents);
       largest = std::max(largest, of_band);
     }
-    if (a_.granularity == Granularity::block_1x32) {
+    if (is_mx) {
       set_turned_exponents(s, groups);
     } else {
       std::memcpy(turned_inverses() + s.r0 / kTile * cols_ + s.c0, groups.inverses[0], width * sizeof(float));
@@ -223,11 +247,15 @@ class Quantizer {
   float* turned_inverses() const { return static_cast<float*>(a_.transposed.scale_inverse.data); }
   /// The four bands of a column lie side by side.
   void set_turned_exponents(const Slab& s, const ColumnGroups& groups) const {
-    auto* to = static_cast<uint8_t*>(a_.transposed.scale_inverse.data);
-    for (int64_t c = 0; c < s.width; ++c) {
-      const uint8_t bands[4] = {groups.exponents[0][c], groups.exponents[1][c], groups.exponents[2][c],
-                                groups.exponents[3][c]};
-      std::memcpy(to + scale_index(a_.granularity, {cols_, rows_}, s.c0 + c, s.r0), bands, sizeof bands);
+    for (int64_t tile = 0; tile < s.width; tile += kTile) {
+      auto* to = static_cast<uint8_t*>(a_.transposed.scale_inverse.data) +
+                 scale_index(a_.granularity, {cols_, rows_}, s.c0 + tile, s.r0);
+      for (int64_t i = 0; i < kTile && tile + i < s.width; ++i) {
+        const int64_t c = tile + i;
+        const uint8_t bands[4] = {groups.exponents[0][c], groups.exponents[1][c], groups.exponents[2][c],
+                                  groups.exponents[3][c]};
+        std::memcpy(to + i % 32 * 16 + i / 32 * 4, bands, sizeof bands);
+      }
     }
   }
 

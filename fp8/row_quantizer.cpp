@@ -125,6 +125,28 @@ void RowQuantizer::quantize_blocks(int64_t row, int64_t col, const bf16* values,
          {.block = block_, .scales = scales, .in_range = largest < kInfinityBits, .counts = counts, .ahead = ahead});
 }
 
+void RowQuantizer::quantize_tall(int64_t row, int64_t rows, int64_t col, const bf16* values, int64_t stride, int64_t n,
+                                 QuantizeCounts* counts, int64_t ahead) const {
+  float scales[kMostTall / 128][kTallRows], inverses[kTallRows];
+  uint32_t amax[kTallRows], largest = 0;
+  for (int64_t c = 0; c < n; c += 128) {
+    kernels_.rows(values + c, stride, rows, std::min<int64_t>(128, n - c), amax);
+    largest = std::max(largest, scales_of(amax, rows, scales[c / 128], inverses));
+    auto* to = static_cast<float*>(a_.out.scale_inverse.data) + layout_(row, col + c);
+    std::memcpy(to, inverses, static_cast<size_t>(rows) * sizeof *to);
+  }
+  note_largest(largest);
+  for (int64_t r = 0; r < rows; ++r) {
+    encode(row + r, col, values + r * stride, n,
+           {.block = block_,
+            .scales = scales[0] + r,
+            .scales_stride = kTallRows,
+            .in_range = largest < kInfinityBits,
+            .counts = counts,
+            .ahead = ahead});
+  }
+}
+
 void RowQuantizer::quantize_row(int64_t row, const void* values, QuantizeCounts* counts, int64_t ahead) const {
   RowPieces pieces(values, a_.x.dtype, cols_);
   if (a_.granularity == Granularity::block_1x32 || a_.granularity == Granularity::block_1x128) {

@@ -17,6 +17,11 @@ class RowQuantizer {
   void quantize_blocks(int64_t row, int64_t col, const bf16* values, int64_t n, fp8::QuantizeCounts* counts,
                        int64_t ahead) const;
   static constexpr int64_t kMostBlocks = 128;
+  /// The same for granularity 1x128 and a few rows, at most sixteen, whose values lie `stride` elements apart: their amaxes are
+  /// reduced together and their inverses lie side by side. At most kMostTall elements of each row.
+  void quantize_tall(int64_t row, int64_t rows, int64_t col, const bf16* values, int64_t stride, int64_t n,
+                     fp8::QuantizeCounts* counts, int64_t ahead) const;
+  static constexpr int64_t kTallRows = 16, kMostTall = 512;
 
   /// Scales and inverses of n groups; reports an amax that is not finite and returns the largest. Arrays have room for n rounded
   /// up to sixteens. Exponents, for granularity 1x32, are the inverses as stored.
