@@ -88,6 +88,8 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
   data_->start(checkpoints_->data_position_to_load());
   if (validation_data_) validation_data_->start(0);
 
+  const GraphUse graphs = decide_graphs(c.training.cuda_graphs, device, *ranks.world);
+  experiment_.shape.parameters.reductions_cross = !graphs.on && shape.parameters.reshard == FsdpOptions::Reshard::never;
   plan_ = record_step(shape, device, ranks);
   require_memory(plan_.memory, device, *ranks.control);
   require_validation_data();
@@ -98,7 +100,6 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
   }
   arena_ = std::make_unique<Arena>(plan_.memory, device);
   engine_ = std::make_unique<TrainingEngine>(shape, stream_, *arena_, ranks, plan_.matmul_workspace_bytes);
-  const GraphUse graphs = decide_graphs(c.training.cuda_graphs, device, *ranks.world);
   log::info("CUDA graphs: {}", graphs.reason);
   if (device.type == DeviceType::cuda && !experiment_.sm_budget.reason.empty()) log::info("SM budget: {}", experiment_.sm_budget.reason);
   if (graphs.on) engine_->graphs().enable(*ranks.world);

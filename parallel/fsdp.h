@@ -39,6 +39,10 @@ struct FsdpOptions {
   Reshard reshard = Reshard::automatic;
   int prefetch = 1;                      ///< units gathered ahead of their turn
   bool reduce_every_micro_batch = true;  ///< false: whole gradients stay until the last micro-batch
+  /// The last reduction of a micro-batch may run beside the forward of the next and ends when that one's first begins; its
+  /// memory lives so long. Not where micro-batches are graphs of their own, and of use where weights stay whole alone: else
+  /// the next forward begins with gathers, which queue behind it.
+  bool reductions_cross = false;
   bool trains = true;                    ///< false: no gradients and no optimizer state (generation)
   Float8Weights::Options float8;         ///< weights that products read in FP8
   bool float8_gradients = false;         ///< between shards (float8_exchange.h); with float8 alone
@@ -101,8 +105,10 @@ class Fsdp {
   Tensor zeroed_gradient(int parameter);
   /// A unit's backward is done: starts summing its gradients over ranks.
   void reduce_gradients(int unit);
-  /// Leaves nothing in flight: after it the next micro-batch may begin on other terms (a CUDA graph of its own).
-  void finish_micro_batch() { complete_reduction(); }
+  /// Leaves nothing in flight, unless options().reductions_cross: after it the next micro-batch may be a CUDA graph of its own.
+  void finish_micro_batch() {
+    if (!options_.reductions_cross) complete_reduction();
+  }
   /// Waits until every gradient shard is complete; those that nothing touched are zero.
   void finish_gradients();
 

@@ -81,6 +81,11 @@ TEST_CASE("weights kept, gathered ahead, reduced once: the order of streams chan
   const LayoutCurve usual = train_over_nccl(whole, layout, 2);
   whole.parameters.reshard = FsdpOptions::Reshard::never;
   CHECK(train_over_nccl(whole, layout, 2).grad_norm == usual.grad_norm);
+  whole.parameters.reductions_cross = true;
+  const LayoutCurve crossing = train_over_nccl(whole, layout, 2);
+  CHECK(crossing.grad_norm == usual.grad_norm);
+  CHECK((crossing.weights == usual.weights));
+  whole.parameters.reductions_cross = false;
   whole.parameters.prefetch = 3;
   CHECK(train_over_nccl(whole, layout, 2).grad_norm == usual.grad_norm);
   whole.parameters.reshard = FsdpOptions::Reshard::always;
