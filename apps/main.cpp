@@ -1,7 +1,10 @@
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <cstdio>
 #include <iostream>
+#include <string>
+#include <vector>
 
 #include "apps/bench_command.h"
 #include "apps/bench_kernels_command.h"
@@ -12,6 +15,7 @@
 #include "apps/plan_command.h"
 #include "apps/tokenizer_command.h"
 #include "apps/train_command.h"
+#include "core/config/nearest.h"
 #include "core/error.h"
 #include "core/log.h"
 
@@ -84,7 +88,7 @@ void add_plan(CLI::App& app) {
       app, "plan", "memory, compute and traffic of a training step for any number of ranks; needs no GPU");
   command->add_option("--world-size", options.world_size,
                       "ranks to plan for (default: the fewest that the file's degrees make)")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1 << 24));
   command->callback([command] {
     take_experiment(*command, options);
     run_plan_command(options, std::cout);
@@ -257,6 +261,27 @@ void add_data(CLI::App& app) {
   }
 }
 
+/// What is wrong with a command line, and what may stand there.
+std::string command_line_failure(const CLI::App* at, const CLI::Error& error, const std::vector<std::string>& words) {
+  auto word = words.begin();
+  while (!at->get_subcommands().empty()) {
+    at = at->get_subcommands().front();
+    word = std::find(word, words.end(), at->get_name());
+    if (word != words.end()) ++word;
+  }
+  std::vector<std::string> names;
+  for (const CLI::App* command : at->get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(command->get_name());
+  }
+  if (names.empty()) return fmt::format("{}; see {} --help", error.what(), at->get_name());
+  if (word == words.end() || word->starts_with('-')) {
+    return fmt::format("{} needs a subcommand: {}", at->get_name(), config::one_of_text(names));
+  }
+  const std::string meant = config::nearest(*word, names);
+  return fmt::format("{} has no subcommand '{}': expected {}{}", at->get_name(), *word, config::one_of_text(names),
+                     meant.empty() ? "" : "; did you mean " + meant + "?");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -278,7 +303,10 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    return app.exit(e);
+    if (e.get_exit_code() == 0) return app.exit(e);  // --help, --version
+    const std::vector<std::string> words(argv + 1, argv + argc);
+    std::fprintf(stderr, "ottava: [command line] %s\n", command_line_failure(&app, e, words).c_str());
+    return 1;
   } catch (const std::exception& e) {
     std::fflush(stdout);
     std::fprintf(stderr, "ottava: %s\n", e.what());

@@ -45,9 +45,10 @@ Mesh::Mesh(const MeshDegrees& degrees, int world_size)
   if (rest >= 0) {
     auto& size = sizes_[static_cast<size_t>(rest)];
     if (world_size % product != 0) {
-      fail<ConfigError>("mesh", "{} ranks cannot be divided: {} with {} = -1 makes {} x {}, and {} / {} is not whole",
+      fail<ConfigError>("mesh", "{} ranks cannot be divided: {} with {} = -1 makes {} x {}, and {} / {} is not whole: "
+                        "change a degree, or start a multiple of {} ranks",
                         world_size, product_text(sizes_), kNames[static_cast<size_t>(rest)], product,
-                        kNames[static_cast<size_t>(rest)], world_size, product);
+                        kNames[static_cast<size_t>(rest)], world_size, product, product);
     }
     size = static_cast<int>(world_size / product);
   } else if (product != world_size) {

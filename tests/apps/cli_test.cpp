@@ -119,6 +119,22 @@ TEST_CASE("what is wrong with a configuration is said at once, with the place an
   CHECK(has(place.run("train --training.stpes 4").output, "unknown option --training.stpes"));
 }
 
+TEST_CASE("a command line that is no command is refused with what may stand there") {
+  Workplace here;
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"", "ottava: [command line] ottava needs a subcommand: train, plan, bench"},
+      {"trian tiny.yaml", "ottava has no subcommand 'trian': expected train, plan, bench"},
+      {"trian tiny.yaml", "did you mean train?"},
+      {"data nothing", "ottava: [command line] data has no subcommand 'nothing': expected prepare"},
+      {"plan tiny.yaml --world-size 0", "--world-size: Value 0 not in range 1 to 16777216; see plan --help"}};
+  for (const auto& [arguments, part] : cases) {
+    const Outcome out = here.run(arguments);
+    INFO(arguments << "\n" << out.output);
+    CHECK(out.exit_code == 1);
+    CHECK(has(out.output, part));
+  }
+}
+
 TEST_CASE("text, tokenizer and weights that are missing or damaged are named before training") {
   Workplace place;
   place.refuses("--training.dataset_path absent.txt", {"training.dataset_path: 'absent.txt' does not exist"});
