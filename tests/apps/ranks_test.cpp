@@ -15,6 +15,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/launched.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/tiny_training.h"
 
 // The program itself under mpirun, as people start it: it trains as one process does, goes on from a checkpoint of any
 // layout, refuses what is wrong on all ranks, and survives the death of one.
@@ -63,16 +64,14 @@ class Job {
 
   Curve curve() const {
     Curve out_curve;
-    std::istringstream lines(read_file(out() + "/metrics.jsonl"));
-    for (std::string line; std::getline(lines, line);) {
-      const Json json = Json::parse(line, "metrics.jsonl");
+    for (const Json& json : logged_lines(out())) {
       if (!json.find("grad_norm")) continue;
       out_curve[json.at("step", "metrics").as_integer("step")] = {json.at("loss_metrics/global_avg_loss", "metrics").as_number("loss"),
                                                                  json.at("grad_norm", "metrics").as_number("norm")};
     }
     return out_curve;
   }
-  int64_t last_step() const { return fs::exists(out() + "/metrics.jsonl") ? (curve().empty() ? 0 : curve().rbegin()->first) : 0; }
+  int64_t last_step() const { return curve().empty() ? 0 : curve().rbegin()->first; }
   int64_t newest_checkpoint() const {
     const auto steps = checkpoint::list_steps(checkpoints());
     return steps.empty() ? 0 : steps.back().step;

@@ -91,12 +91,17 @@ Everything everything_of(Trainer& trainer) {
   return out;
 }
 
+std::vector<Json> logged_lines(const std::string& run_folder) {
+  std::vector<Json> out;
+  std::ifstream file(run_folder + "/metrics.jsonl");
+  for (std::string line; std::getline(file, line) && !file.eof();) out.push_back(Json::parse(line, "metrics.jsonl"));
+  return out;
+}
+
 std::vector<double> logged(const std::string& run_folder, const std::string& name) {
   std::vector<double> out;
-  std::ifstream file(run_folder + "/metrics.jsonl");
-  for (std::string line; std::getline(file, line);) {
-    const Json json = Json::parse(line, "metrics.jsonl");
-    if (json.find(name)) out.push_back(json.at(name, "metrics.jsonl").as_number(name));
+  for (const Json& line : logged_lines(run_folder)) {
+    if (line.find(name)) out.push_back(line.at(name, "metrics.jsonl").as_number(name));
   }
   return out;
 }

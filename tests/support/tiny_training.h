@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "apps/trainer.h"
+#include "core/io/json.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ottava::test {
@@ -47,6 +48,8 @@ struct Everything {
 };
 Everything everything_of(Trainer& trainer);
 
+/// The lines of a run's metrics.jsonl that are whole: of a run that is on, the last may be half written.
+std::vector<Json> logged_lines(const std::string& run_folder);
 /// A column of the run's metrics.jsonl, in the order of its lines.
 std::vector<double> logged(const std::string& run_folder, const std::string& name);
 
