@@ -124,6 +124,10 @@ void run_plan_command(const PlanCommand& command, std::ostream& out) {
       model_flops_per_token(m, e.shape.sequence));
   print_float8(e, capability, out);
   print_memory(plan.memory, out);
+  if (device.type == DeviceType::cuda && config.attention.backend != "flash") {
+    out << fmt::format("  attention's workspaces are those of our kernels; cuDNN's are known where it runs (attention.backend is {})\n",
+                       config.attention.backend);
+  }
   print_compute(plan, out);
   print_traffic(plan.traffic, step_traffic(e, 0), out);
 }
