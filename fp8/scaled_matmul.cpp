@@ -143,12 +143,12 @@ void scaled_matmul(Stream& stream, const ScaledMatmul& args) {
 
 int64_t scaled_matmul_workspace_bytes(Stream& stream, const ScaledMatmul& args) {
   check(stream, args);
-  return is_native(stream, args) ? native_workspace_bytes(args) : emulated_workspace_bytes(args);
+  return is_native(stream, args) ? native_workspace_bytes(args) : emulated_workspace_bytes(stream, args);
 }
 
 int64_t scaled_matmul_inner_workspace_bytes(Stream& stream, const ScaledMatmul& args) {
   check(stream, args);
-  return matmul_workspace_bytes(stream, emulated_product(args));
+  return matmul_workspace_bytes(stream, emulated_product(stream, args));
 }
 
 }  // namespace ottava::fp8

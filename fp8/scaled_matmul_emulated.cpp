@@ -13,19 +13,37 @@ using Contraction = ScaledOperand::Contraction;
 
 bool in_blocks(Granularity g) { return g != Granularity::tensor && g != Granularity::row; }
 
-/// Offsets in bytes.
-struct Workspace {
-  int64_t a, b, sums, total;
-};
 int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
-/// With scales in the operands nothing is left for the result; else an f32 result's memory can hold the sums.
-bool needs_sums(const ScaledMatmul& args) {
-  if (in_blocks(args.a.granularity)) return false;
-  return args.accumulate || args.out.dtype != DType::f32;
+
+/// The bf16 product of the operands' values in `memory`, its result where the scaled one belongs.
+Matmul product_in(const ScaledMatmul& args, uint8_t* memory) {
+  const int64_t b = aligned(args.a.matrix.bytes.numel() * 2);
+  Matmul inner{.a = {memory, DType::bf16, args.a.matrix.bytes.shape},
+               .b = {memory ? memory + b : nullptr, DType::bf16, args.b.matrix.bytes.shape},
+               .out = args.out,
+               .accumulate = args.accumulate};
+  if (args.a.contraction == Contraction::outer) {
+    inner.kind = MatmulKind::weight_gradient;
+  } else {
+    inner.kind = args.b.contraction == Contraction::inner ? MatmulKind::forward : MatmulKind::input_gradient;
+  }
+  return inner;
 }
-Workspace workspace_of(const ScaledMatmul& args) {
-  const int64_t a = aligned(args.a.matrix.bytes.numel() * 2), b = aligned(args.b.matrix.bytes.numel() * 2);
-  return {0, a, a + b, a + b + (needs_sums(args) ? aligned(args.out.numel() * 4) : 0)};
+
+/// When the product is made nothing is left to do: block scales are in the operands, one scale goes into the product.
+enum class Scaling { in_operands, in_product, afterwards };
+Scaling scaling_of(Stream& stream, const ScaledMatmul& args) {
+  if (in_blocks(args.a.granularity)) return Scaling::in_operands;
+  const bool one = args.a.granularity == Granularity::tensor && args.b.granularity == Granularity::tensor;
+  return one && matmul_takes_scale(stream, product_in(args, nullptr)) ? Scaling::in_product : Scaling::afterwards;
+}
+/// Sums that are scaled afterwards wait in an f32 result's memory, if they may.
+int64_t sums_bytes(Stream& stream, const ScaledMatmul& args) {
+  const bool fits = !args.accumulate && args.out.dtype == DType::f32;
+  return fits || scaling_of(stream, args) != Scaling::afterwards ? 0 : aligned(args.out.numel() * 4);
+}
+int64_t operands_bytes(const ScaledMatmul& args) {
+  return aligned(args.a.matrix.bytes.numel() * 2) + aligned(args.b.matrix.bytes.numel() * 2);
 }
 
 /// A code times a power of two stays a normal bf16 number when the smallest and the largest code do; products
@@ -96,33 +114,34 @@ void scale_on_cpu(const ScaledMatmul& args, const Tensor& sums) {
 
 }  // namespace
 
-int64_t emulated_workspace_bytes(const ScaledMatmul& args) { return workspace_of(args).total; }
+int64_t emulated_workspace_bytes(Stream& stream, const ScaledMatmul& args) {
+  return operands_bytes(args) + sums_bytes(stream, args);
+}
 
-Matmul emulated_product(const ScaledMatmul& args, uint8_t* memory) {
-  const Workspace w = workspace_of(args);
-  auto at = [&](int64_t offset) -> void* { return memory ? memory + offset : nullptr; };
-  Matmul inner{.a = {at(w.a), DType::bf16, args.a.matrix.bytes.shape},
-               .b = {at(w.b), DType::bf16, args.b.matrix.bytes.shape},
-               .out = args.out,
-               .accumulate = args.accumulate};
-  if (args.a.contraction == Contraction::outer) {
-    inner.kind = MatmulKind::weight_gradient;
-  } else {
-    inner.kind = args.b.contraction == Contraction::inner ? MatmulKind::forward : MatmulKind::input_gradient;
-  }
-  if (!in_blocks(args.a.granularity)) {
-    if (needs_sums(args)) inner.out = {at(w.sums), DType::f32, args.out.shape};
-    inner.accumulate = false;
-  }
+Matmul emulated_product(Stream& stream, const ScaledMatmul& args, uint8_t* memory) {
+  static const float kSome = 1;  // that there is one decides about the workspace
+  Matmul inner = product_in(args, memory);
+  const Scaling scaling = scaling_of(stream, args);
+  if (scaling == Scaling::in_product) inner.scale = &kSome;
+  if (scaling != Scaling::afterwards) return inner;
+  inner.accumulate = false;
+  if (sums_bytes(stream, args) > 0)
+    inner.out = {memory ? memory + operands_bytes(args) : nullptr, DType::f32, args.out.shape};
   return inner;
 }
 
 void scaled_matmul_emulated(Stream& stream, const ScaledMatmul& args) {
-  const Matmul inner = emulated_product(args, args.workspace.as<uint8_t>());
+  const Scaling scaling = scaling_of(stream, args);
+  Matmul inner = emulated_product(stream, args, args.workspace.as<uint8_t>());
   widen(stream, "a", args.a, inner.a);
   widen(stream, "b", args.b, inner.b);
+  float scale = 1;
+  if (scaling == Scaling::in_product) {
+    scale = *args.a.matrix.scale_inverse.as<float>() * *args.b.matrix.scale_inverse.as<float>();
+    inner.scale = &scale;
+  }
   matmul(stream, inner);
-  if (in_blocks(args.a.granularity)) return;
+  if (scaling != Scaling::afterwards) return;
   stream.type() == DeviceType::cuda ? cuda::scale_result(stream, args, inner.out) : scale_on_cpu(args, inner.out);
 }
 

@@ -45,14 +45,17 @@ class ThreadsFor {
   int before_;
 };
 
+memory::desc one_number() {
+  return memory::desc(memory::dims{1, 1}, memory::data_type::f32, memory::dims{1, 1});
+}
+
 dnnl::matmul::primitive_desc describe(const GemmProblem& p) {
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  if (p.result == GemmProblem::Result::accumulate) {
-    dnnl::post_ops sum;
-    sum.append_sum(1.0f);
-    attributes.set_post_ops(sum);
-  }
+  dnnl::post_ops after;
+  if (p.scale == GemmProblem::Scale::at_run_time) after.append_binary(dnnl::algorithm::binary_mul, one_number());
+  if (p.result == GemmProblem::Result::accumulate) after.append_sum(1.0f);
+  attributes.set_post_ops(after);
   memory::desc a = matrix(p.input, p.m, p.k, p.a, p.lda);
   memory::desc b = matrix(p.input, p.k, p.n, p.b, p.ldb);
   memory::desc c = matrix(p.output, p.m, p.n, GemmProblem::Stored::plain, p.ldc);
@@ -77,13 +80,14 @@ dnnl::matmul::primitive_desc describe_or_fail(const GemmProblem& p, int threads)
 
 }  // namespace
 
-// oneDNN's memory objects carry the data pointers, so each lane has its own four, and its own stream.
+// oneDNN's memory objects carry the data pointers, so each lane has its own, and its own stream.
 struct Gemm::State {
   struct Lane {
-    memory a, b, c, scratch;
+    memory a, b, c, scratch, scale;
     dnnl::stream stream;
-    std::array<dnnl_exec_arg_t, 4> args;
+    std::array<dnnl_exec_arg_t, 5> args;
   };
+  int arguments = 4;  // the scale is the fifth
   dnnl::matmul::primitive_desc description;
   dnnl::matmul primitive;
   std::vector<Lane> lanes;
@@ -95,18 +99,21 @@ Gemm::Gemm(const GemmProblem& problem, int threads, int lanes) : state_(std::mak
     ThreadsFor scope(threads);
     state_->primitive = dnnl::matmul(state_->description);
   }
+  if (problem.scale == GemmProblem::Scale::at_run_time) state_->arguments = 5;
   const auto& d = state_->description;
   for (int i = 0; i < lanes; ++i) {
     State::Lane lane{memory(d.src_desc(), engine(), DNNL_MEMORY_NONE),
                      memory(d.weights_desc(), engine(), DNNL_MEMORY_NONE),
                      memory(d.dst_desc(), engine(), DNNL_MEMORY_NONE),
                      memory(d.scratchpad_desc(), engine(), DNNL_MEMORY_NONE),
+                     memory(one_number(), engine(), DNNL_MEMORY_NONE),
                      dnnl::stream(engine()),
                      {}};
     lane.args = {dnnl_exec_arg_t{DNNL_ARG_SRC, lane.a.get()},
                  {DNNL_ARG_WEIGHTS, lane.b.get()},
                  {DNNL_ARG_DST, lane.c.get()},
-                 {DNNL_ARG_SCRATCHPAD, lane.scratch.get()}};
+                 {DNNL_ARG_SCRATCHPAD, lane.scratch.get()},
+                 {DNNL_ARG_ATTR_MULTIPLE_POST_OP(0) | DNNL_ARG_SRC_1, lane.scale.get()}};
     state_->lanes.push_back(std::move(lane));
   }
 }
@@ -117,21 +124,30 @@ int64_t Gemm::scratch_bytes() const {
   return static_cast<int64_t>(state_->description.scratchpad_desc().get_size());
 }
 
-void Gemm::run(int lane, const void* a, const void* b, void* c, void* scratch) const {
+void Gemm::run(int lane, const void* a, const void* b, void* c, void* scratch, const float* scale) const {
   State::Lane& memory = state_->lanes[static_cast<size_t>(lane)];
   memory.a.set_data_handle(const_cast<void*>(a));
   memory.b.set_data_handle(const_cast<void*>(b));
   memory.c.set_data_handle(c);
   memory.scratch.set_data_handle(scratch);
+  if (scale) memory.scale.set_data_handle(const_cast<float*>(scale));
   // The C call: the C++ one builds a hash map of the arguments each time.
   dnnl_status_t status =
-      dnnl_primitive_execute(state_->primitive.get(), memory.stream.get(), 4, memory.args.data());
+      dnnl_primitive_execute(state_->primitive.get(), memory.stream.get(), state_->arguments, memory.args.data());
   if (status != dnnl_success)
     fail<DeviceError>("gemm", "{} failed with status {}", dnnl_version_text(), int{status});
 }
 
 int64_t gemm_scratch_bytes(const GemmProblem& problem, int threads) {
   return static_cast<int64_t>(describe_or_fail(problem, threads).scratchpad_desc().get_size());
+}
+
+bool gemm_takes_scale(const GemmProblem& problem) {
+  GemmProblem plain = problem, scaled = problem;
+  plain.scale = GemmProblem::Scale::none;
+  scaled.scale = GemmProblem::Scale::at_run_time;
+  const auto name = [](const GemmProblem& p) { return std::string(describe_or_fail(p, 1).impl_info_str()); };
+  return name(plain) == name(scaled);
 }
 
 namespace {

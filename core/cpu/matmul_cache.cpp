@@ -5,6 +5,12 @@ namespace ottava::cpu {
 const Gemm& MatmulCache::whole(const GemmProblem& problem, int threads) { return get({problem, threads, 1}); }
 const Gemm& MatmulCache::tile(const GemmProblem& problem, int lanes) { return get({problem, 1, lanes}); }
 
+bool MatmulCache::takes_scale(const GemmProblem& problem) {
+  auto found = takes_scale_.find(problem);
+  if (found == takes_scale_.end()) found = takes_scale_.emplace(problem, gemm_takes_scale(problem)).first;
+  return found->second;
+}
+
 const Gemm& MatmulCache::get(const Key& key) {
   auto found = gemms_.find(key);
   if (found == gemms_.end()) {

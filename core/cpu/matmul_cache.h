@@ -16,6 +16,8 @@ class MatmulCache {
   const Gemm& whole(const GemmProblem& problem, int threads);
   /// Products computed by one thread each, in at least `lanes` lanes: for use inside a parallel region.
   const Gemm& tile(const GemmProblem& problem, int lanes);
+  /// gemm_takes_scale(), asked once per problem.
+  bool takes_scale(const GemmProblem& problem);
 
   void set_workspace(Tensor workspace) { workspace_ = workspace; }
   const Tensor& workspace() const { return workspace_; }
@@ -31,6 +33,7 @@ class MatmulCache {
   const Gemm& get(const Key& key);
 
   std::map<Key, Gemm> gemms_;
+  std::map<GemmProblem, bool> takes_scale_;
   Tensor workspace_{nullptr, DType::u8, {0}};
 };
 

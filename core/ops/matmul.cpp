@@ -25,12 +25,18 @@ GemmProblem problem_of(const Matmul& args) {
           .a = a_transposed ? Stored::transposed : Stored::plain,
           .b = b_transposed ? Stored::transposed : Stored::plain,
           .result = args.accumulate ? GemmProblem::Result::accumulate : GemmProblem::Result::overwrite,
+          .scale = args.scale ? GemmProblem::Scale::at_run_time : GemmProblem::Scale::none,
           .m = a_transposed ? args.a.cols() : args.a.rows(),
           .n = b_transposed ? args.b.rows() : args.b.cols(),
           .k = a_transposed ? args.a.rows() : args.a.cols(),
           .lda = args.a.cols(),
           .ldb = args.b.cols(),
           .ldc = args.out.cols()};
+}
+
+GemmProblem plain_problem_of(Matmul args) {
+  args.scale = nullptr;
+  return problem_of(args);
 }
 
 void check(const Matmul& args) {
@@ -70,7 +76,8 @@ bool widens(const Matmul& args) { return args.a.dtype == DType::bf16 && !multipl
 void matmul_on_cpu(Stream& stream, const Matmul& args) {
   if (widens(args)) return cpu::matmul_widened(stream, args);
   const cpu::Gemm& gemm = stream.matmul_cache().whole(problem_of(args), parallel_threads());
-  gemm.run(0, args.a.data, args.b.data, args.out.data, cpu::matmul_workspace(stream, gemm.scratch_bytes()));
+  gemm.run(0, args.a.data, args.b.data, args.out.data, cpu::matmul_workspace(stream, gemm.scratch_bytes()),
+           args.scale);
 }
 
 int64_t workspace_on_cpu(const Matmul& args) {
@@ -91,8 +98,18 @@ void* cpu::matmul_workspace(const Stream& stream, int64_t bytes) {
   return workspace.data;
 }
 
+bool matmul_takes_scale(Stream& stream, const Matmul& args) {
+  if (stream.target().type == DeviceType::cuda || args.a.dtype != DType::bf16 || widens(args)) return false;
+  return stream.type() == DeviceType::cpu ? stream.matmul_cache().takes_scale(plain_problem_of(args))
+                                          : cpu::gemm_takes_scale(plain_problem_of(args));
+}
+
 void matmul(Stream& stream, const Matmul& args) {
   check(args);
+  if (args.scale && !matmul_takes_scale(stream, args)) {
+    fail<ShapeError>(kOp, "the product {} x {} takes no scale here: matmul_takes_scale tells", describe(args.a),
+                     describe(args.b));
+  }
   switch (stream.type()) {
     case DeviceType::cpu:
       return matmul_on_cpu(stream, args);

@@ -347,7 +347,13 @@ TEST_CASE("scaled_matmul on meta records FP8 arithmetic and its workspaces") {
   CHECK(recorder.flops(Precision::bf16) == 0);
   CHECK(recorder.bytes() == 32 * 64 + 48 * 64 + 2 * 4 + 32 * 48 * 2);
   CHECK(recorder.workspace_bytes() == scaled_matmul_inner_workspace_bytes(stream, args));
-  CHECK(scaled_matmul_workspace_bytes(stream, args) == 2 * (32 * 64 + 48 * 64) + 4 * 32 * 48);
+  // One scale goes into the product where oneDNN takes it, else sums wait for it in f32; scales of rows always wait.
+  const bool takes_scale = matmul_takes_scale(
+      stream, {.a = shape_only(DType::bf16, {32, 64}), .b = shape_only(DType::bf16, {48, 64}), .out = args.out});
+  CHECK(scaled_matmul_workspace_bytes(stream, args) == 2 * (32 * 64 + 48 * 64) + (takes_scale ? 0 : 4 * 32 * 48));
+  ScaledMatmul by_rows = args;
+  by_rows.a = {{shape_only(DType::e4m3, {32, 64}), shape_only(DType::f32, {32})}, Granularity::row};
+  CHECK(scaled_matmul_workspace_bytes(stream, by_rows) == 2 * (32 * 64 + 48 * 64) + 4 * 32 * 48);
   args.out = shape_only(DType::f32, {32, 48});
   CHECK(scaled_matmul_workspace_bytes(stream, args) == 2 * (32 * 64 + 48 * 64));
   Stream gpu = Stream::meta(recorder, {DeviceType::cuda, 0});

@@ -122,6 +122,43 @@ TEST_CASE("matmul agrees with the reference for every kind, dtype and result") {
   });
 }
 
+TEST_CASE("matmul scales the sums before it rounds or adds them, where it says that it can") {
+  Stream stream = Stream::cpu();
+  for (MatmulKind kind : kKinds) {
+    for (Size s : {Size{16, 32, 64}, Size{64, 48, 96}, Size{304, 272, 528}}) {
+      for (bool accumulate : {false, true}) {
+        for (DType result : {DType::f32, DType::bf16}) {
+          if (accumulate && result == DType::bf16) continue;
+          INFO("kind " << static_cast<int>(kind) << " n " << s.n << " accumulate " << accumulate << " " << name_of(result));
+          const Problem p = problem_of(kind, s);
+          const auto a = normal_values(p.a.numel(), 1, DType::bf16), b = normal_values(p.b.numel(), 2, DType::bf16);
+          const auto before = normal_values(p.out.numel(), 3, result);
+          DeviceBuffer a_buffer(stream, DType::bf16, p.a, a), b_buffer(stream, DType::bf16, p.b, b), out(stream, result, p.out, before);
+          const float scale = 3.7e-5f;
+          Matmul args{.kind = kind, .a = a_buffer, .b = b_buffer, .out = out, .accumulate = accumulate, .scale = &scale};
+          if (!matmul_takes_scale(stream, args)) {
+            CHECK_THROWS_WITH(matmul(stream, args), Catch::Contains("takes no scale here: matmul_takes_scale tells"));
+            continue;
+          }
+          DeviceBuffer workspace(stream, DType::u8, {matmul_workspace_bytes(stream, args) + 64});
+          set_matmul_workspace(stream, workspace);
+          matmul(stream, args);
+          Reference want = reference(kind, p, a, b);
+          for (size_t i = 0; i < want.product.size(); ++i) {
+            want.product[i] = want.product[i] * static_cast<double>(scale) + (accumulate ? before[i] : 0);
+            want.size[i] = want.size[i] * static_cast<double>(scale) + (accumulate ? std::abs(before[i]) : 0);
+          }
+          const auto got = out.floats();
+          check_close(got, want.product, tolerance(result, 3, p.terms), want.size);
+          out.upload(before);
+          matmul(stream, args);
+          CHECK(out.floats() == got);
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("matmul takes a tensor of more than two axes as rows of its last") {
   for_each_device_and_dtype([](Stream& stream, DType dtype) {
     auto x = normal_values(2 * 3 * 16, 1, dtype), w = normal_values(8 * 16, 2, dtype);
