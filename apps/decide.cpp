@@ -25,10 +25,10 @@ constexpr const char* kReduce = "parallelism.fsdp_reduce_every_microbatch";
 constexpr double kUsablePart = 0.8;
 
 std::string circumstances(const Experiment& e, Device device) {
-  return fmt::format("{}, {} x {} sequences of {} tokens on each rank, {}{}", e.mesh.describe(),
-                     e.shape.micro_batches, e.shape.batch, e.shape.sequence,
-                     device.type == DeviceType::cuda ? "cuda" : "cpu",
-                     e.sm_budget.products > 0 ? fmt::format(", products on {} SMs", e.sm_budget.products) : "");
+  return fmt::format(
+      "{}, {} x {} sequences of {} tokens on each rank, {}{}", e.mesh.describe(), e.shape.micro_batches,
+      e.shape.batch, e.shape.sequence, device.type == DeviceType::cuda ? "cuda" : "cpu",
+      e.sm_budget.products > 0 ? fmt::format(", products on {} SMs", e.sm_budget.products) : "");
 }
 
 // Decisions of the newest checkpoint that has readable ones for these circumstances. A broken checkpoint is
@@ -101,7 +101,8 @@ Decisions::Entry decide_reduction(const Need& once) {
           fmt::format("whole gradients would take {}, of {} free", mib(once.bytes), mib(once.available))};
 }
 
-// FP8 where it is faster, by rank 0's measurement of every shape, which holds for all because their GPUs are the same.
+// FP8 where it is faster, by rank 0's measurement of every shape, which holds for all because their GPUs are
+// the same.
 void decide_float8(Experiment& e, RankGroups& ranks, Device device, const Decisions& saved) {
   if (device.type == DeviceType::cuda) {
     require_equal_everywhere(*ranks.control, "the GPU model, on which quantize.linear.float8.auto measures",

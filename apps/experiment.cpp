@@ -76,7 +76,8 @@ FsdpOptions resolve_fsdp(const Config& c) {
   using Reshard = ParallelismConfig::Reshard;
   using Reduce = ParallelismConfig::Reduce;
   FsdpOptions out;
-  // training.dtype bfloat16 is TorchTitan's all-BF16 mode; here masters stay FP32 and only the moments are halved.
+  // training.dtype bfloat16 is TorchTitan's all-BF16 mode; here masters stay FP32 and only the moments are
+  // halved.
   out.compute = c.training.mixed_precision_param;
   out.reduce = c.training.mixed_precision_reduce;
   out.optimizer_state = c.optimizer.state_dtype;
@@ -125,7 +126,8 @@ void check_tensor_parallel(const LlamaConfig& m, const Config& c, int tp) {
   }
 }
 
-// Where `auto` finds its ratios. A GPU's are measured later (settle_decisions); until then every candidate runs in FP8.
+// Where `auto` finds its ratios. A GPU's are measured later (settle_decisions); until then every candidate
+// runs in FP8.
 std::function<std::optional<double>(const fp8::PolicyGemm&, const fp8::Recipe&)> speedups(
     const Config& c, const Decisions* measured, bool on_gpu, int64_t tokens) {
   if (!c.float8.automatic) return {};

@@ -28,9 +28,10 @@ struct Experiment {
 
 MeshDegrees mesh_degrees(const Config& config);
 
-/// Throws ConfigError with the arithmetic for batches that do not divide, meshes that do not fit, models that cannot be
-/// built. With `tokenizer` null the vocabulary must come from the configuration or the flavor. `compute_capability` of the
-/// GPU (90 for 9.0), which decides the FP8 recipes that there are; absent: a CPU, which runs all of them.
+/// Throws ConfigError with the arithmetic for batches that do not divide, meshes that do not fit, models that
+/// cannot be built. With `tokenizer` null the vocabulary must come from the configuration or the flavor.
+/// `compute_capability` of the GPU (90 for 9.0), which decides the FP8 recipes that there are; absent: a CPU,
+/// which runs all of them.
 Experiment resolve_experiment(const Config& config, std::shared_ptr<const Tokenizer> tokenizer,
                               int world_size, std::optional<int> compute_capability = {});
 
@@ -40,7 +41,8 @@ void apply_measured_float8(Experiment& experiment, const Decisions& measured);
 /// "llama3 8B", or "llama3 8B with other dimensions" where the configuration changes the flavor's.
 std::string model_title(const ModelConfig& config);
 
-/// What `rank` sends in a training step, by formula (models/llama/llama_traffic.h). What is measured must be equal.
+/// What `rank` sends in a training step, by formula (models/llama/llama_traffic.h). What is measured must be
+/// equal.
 CommStats step_traffic(const Experiment& experiment, int rank);
 
 /// Reads the tokenizer of model.hf_assets_path.

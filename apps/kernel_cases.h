@@ -10,7 +10,8 @@
 
 namespace ottava {
 
-/// Tensors of one measurement: in memory filled with numbers of both signs around one, or without any on `meta`.
+/// Tensors of one measurement: in memory filled with numbers of both signs around one, or without any on
+/// `meta`.
 class Workbench {
  public:
   /// `device` meta: tensors have shapes only.
@@ -40,11 +41,12 @@ enum class Bound { copy, gemm };
 struct KernelCase {
   std::string name;
   Bound bound = Bound::copy;  ///< which measured peak it is up against
-  /// Makes the tensors on the bench and returns the call. `target` is the stream it will run on, for workspaces.
+  /// Makes the tensors on the bench and returns the call. `target` is the stream it will run on, for
+  /// workspaces.
   std::function<std::function<void(Stream&)>(Workbench&, Stream& target)> prepare;
 };
-/// Every operation with a kernel, as a BF16 training step calls it. The first is the copy that others are compared with,
-/// the second the matrix product.
+/// Every operation with a kernel, as a BF16 training step calls it. The first is the copy that others are
+/// compared with, the second the matrix product.
 std::vector<KernelCase> kernel_cases(const KernelShapes& shapes);
 /// What cuDNN does instead of some of them; none where it was not built in. For GPUs.
 std::vector<KernelCase> cudnn_kernel_cases(const KernelShapes& shapes);

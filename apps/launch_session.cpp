@@ -16,7 +16,9 @@ namespace {
 Device device_of_rank(const Config& config, const Launch& launch) {
   Device device = parse_device(config.training.device);
   if (device.type != DeviceType::cuda || launch.world_size == 1) return device;
-  const GpuSharing sharing = config.comm.backend == "mpi" || config.comm.backend == "tcp" ? GpuSharing::allowed : GpuSharing::forbidden;
+  const GpuSharing sharing = config.comm.backend == "mpi" || config.comm.backend == "tcp"
+                                 ? GpuSharing::allowed
+                                 : GpuSharing::forbidden;
   return {DeviceType::cuda, choose_gpu(launch, cuda_device_count(), sharing)};
 }
 
@@ -33,7 +35,8 @@ void work(const Config& config, Device device, World& world, const std::function
                            checkpoint::text_checksum(print_config(config)));
   std::optional<int> capability;
   if (device.type == DeviceType::cuda) capability = cuda::compute_capability(device.index);
-  Experiment experiment = resolve_experiment(config, load_tokenizer(config), world.launch.world_size, capability);
+  Experiment experiment =
+      resolve_experiment(config, load_tokenizer(config), world.launch.world_size, capability);
   RankGroups ranks(world.share_control(), world.share_tensors(), experiment.mesh);
   experiment.sm_budget = decide_sm_budget(config.comm.sm_budget, device, *ranks.world, experiment.mesh);
   Session session{std::move(experiment), ranks, device};

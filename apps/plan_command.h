@@ -6,8 +6,8 @@
 
 namespace ottava {
 
-/// `ottava plan CONFIG [--world-size N]`: memory, compute and traffic per rank of a training step, without its
-/// devices.
+/// `ottava plan CONFIG [--world-size N]`: memory, compute and traffic per rank of a training step, without
+/// its devices.
 struct PlanCommand {
   std::string file;
   std::vector<std::string> overrides;

@@ -82,7 +82,8 @@ void log_startup_report(const Experiment& e, const StepPlan& plan, Device device
     const int shards = e.mesh.size(MeshAxis::dp_shard);
     if (s.float8.is_on() && shards > 1 && c.float8.enable_fsdp_float8_all_gather)
       log::info("FP8: {}", float8_gathers_text(s.float8_policy, shards));
-    if (device.type != DeviceType::cuda && s.float8.is_on()) log::info("FP8: on the CPU products are bf16 products of the same bytes: exact, and no faster");
+    if (device.type != DeviceType::cuda && s.float8.is_on())
+      log::info("FP8: on the CPU products are bf16 products of the same bytes: exact, and no faster");
   }
   std::string categories;
   for (const MemoryPlan::Row& row : plan.memory.by_category()) {

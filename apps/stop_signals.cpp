@@ -45,7 +45,8 @@ StopSignals::StopSignals() {
 StopSignals::~StopSignals() {
   pthread_kill(thread_.native_handle(), SIGUSR2);
   thread_.join();
-  // A launcher may repeat itself while the process is on its way out after a stop: that must not end it with an error.
+  // A launcher may repeat itself while the process is on its way out after a stop: that must not end it with
+  // an error.
   if (received() != 0) {
     for (int signal : {SIGTERM, SIGUSR1}) ::signal(signal, SIG_IGN);
   }

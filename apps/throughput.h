@@ -11,8 +11,8 @@ struct Throughput {
   double tflops = 0;             ///< model FLOPs per device and second
   double mfu_percent = 0;        ///< of the bf16 peak, whatever precision runs: the conventional figure
   double conservative_mfu_percent = 0;  ///< of the FP8 peak where anything runs in FP8: as if everything did
-  /// Mixed precision: the time that the FLOPs as computed would take at the peak of the precision of each, over the time taken.
-  /// Attention counts what a causal mask leaves; limits of documents are not taken off.
+  /// Mixed precision: the time that the FLOPs as computed would take at the peak of the precision of each,
+  /// over the time taken. Attention counts what a causal mask leaves; limits of documents are not taken off.
   double utilization_percent = 0;
 };
 

@@ -18,7 +18,8 @@ namespace ottava {
 /// Trains one experiment on one rank from its newest checkpoint, or from the beginning, to training.steps.
 class Trainer {
  public:
-  /// Plans, allocates, loads. Everything that can be wrong with the input is found here, before the first step.
+  /// Plans, allocates, loads. Everything that can be wrong with the input is found here, before the first
+  /// step.
   Trainer(Experiment experiment, RankGroups& ranks, Device device, const StopSignals* signals);
   ~Trainer();
 

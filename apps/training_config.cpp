@@ -76,8 +76,10 @@ void declare(config::Section& s, TrainingConfig& c) {
   declare_batch(s, c);
   declare_precision(s, c);
   s.field("device", c.device).one_of({"auto", "cpu", "cuda"}).meaning("auto: a GPU when one can be used");
-  s.field("cuda_graphs", c.cuda_graphs).one_of({"auto", "on", "off"})
-      .meaning("launch a step's work as a whole, recorded once; auto: where that is possible, and the log says why not");
+  s.field("cuda_graphs", c.cuda_graphs)
+      .one_of({"auto", "on", "off"})
+      .meaning(
+          "launch a step's work as a whole, recorded once; auto: where that is possible, and the log says why not");
   s.field("threads", c.threads).range(0, 4096).unit("threads")
       .meaning("CPU threads per rank; 0: cores / ranks on this machine");
   s.field("seed", c.seed).at_least(0).meaning("decides initial weights and order of data");

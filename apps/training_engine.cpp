@@ -213,8 +213,9 @@ void TrainingEngine::update(const StepContext& c) {
   adamw(stream_, tensors, shape_.adamw, scalars_, step_);
 }
 
-// FP8 saturates: an infinity in an operand may leave the gradients finite. So the flags of this rank's operands make the
-// norm NaN. Replicas, whose norms are equal otherwise, take the largest of both halves of their bits, in which NaN wins.
+// FP8 saturates: an infinity in an operand may leave the gradients finite. So the flags of this rank's
+// operands make the norm NaN. Replicas, whose norms are equal otherwise, take the largest of both halves of
+// their bits, in which NaN wins.
 void TrainingEngine::share_norm() {
   if (float8_) {
     fp8::poison_if_raised(stream_, float8_->all_non_finite(), sum_of_squares_);

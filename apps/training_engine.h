@@ -57,7 +57,8 @@ struct StepOutputs {
   bool skipped = false;      ///< the norm was not finite; nothing moved
 };
 
-/// Model, parameters and optimizer of one rank, on one device. The same object runs on `meta` to record memory and cost.
+/// Model, parameters and optimizer of one rank, on one device. The same object runs on `meta` to record
+/// memory and cost.
 class TrainingEngine {
  public:
   /// Takes persistent memory for all state, and the stream's matmul workspace of the given size.
@@ -74,11 +75,12 @@ class TrainingEngine {
   StepOutputs train_step(const HostTokens& tokens, const StepInputs& inputs, StepProfile* profile = nullptr);
   /// This rank's sum of token losses over one validation micro-batch.
   double validate(const HostTokens& tokens);
-  /// Which gradients of the last step are not finite on this rank, for the log: "3 of 20: layers.0.attention.wqkv, ...";
-  /// empty when none is. Copies every gradient to the host.
+  /// Which gradients of the last step are not finite on this rank, for the log: "3 of 20:
+  /// layers.0.attention.wqkv, ..."; empty when none is. Copies every gradient to the host.
   std::string non_finite_gradients();
-  /// Which FP8 operands of the last step were not finite on this rank: "x of layers.0.attention.wqkv, ..."; empty when none.
-  /// A weight's amax is that of all ranks: "(in its own shard)" where this one holds what is not finite.
+  /// Which FP8 operands of the last step were not finite on this rank: "x of layers.0.attention.wqkv, ...";
+  /// empty when none. A weight's amax is that of all ranks: "(in its own shard)" where this one holds what is
+  /// not finite.
   std::string non_finite_operands();
   /// Null without FP8.
   Float8State* float8() { return float8_.get(); }

@@ -6,8 +6,9 @@
 
 namespace ottava {
 
-/// Owns one block of memory on a device (nothing on `meta`). Host blocks are page-aligned, zero and, where the system
-/// allows it, backed by huge pages; GPU blocks are 256-byte aligned and not initialised. Move-only.
+/// Owns one block of memory on a device (nothing on `meta`). Host blocks are page-aligned, zero and, where
+/// the system allows it, backed by huge pages; GPU blocks are 256-byte aligned and not initialised.
+/// Move-only.
 class Buffer {
  public:
   Buffer() = default;

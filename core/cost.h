@@ -12,8 +12,8 @@ namespace ottava {
 enum class Precision { fp32, bf16, fp8 };
 std::string_view name_of(Precision precision);
 
-/// What one call of an operation costs: floating-point operations as computed (causal attention counts only what is
-/// computed) and bytes that must cross memory at least once.
+/// What one call of an operation costs: floating-point operations as computed (causal attention counts only
+/// what is computed) and bytes that must cross memory at least once.
 struct OpCost {
   std::string_view op;  ///< a literal: "matmul", "attention_forward", ...
   Precision precision = Precision::fp32;
@@ -21,7 +21,8 @@ struct OpCost {
   double bytes = 0;
 };
 
-/// Sums costs per (label, op, precision). Labels name the caller ("layers.3.attention.wqkv") and nest by scope.
+/// Sums costs per (label, op, precision). Labels name the caller ("layers.3.attention.wqkv") and nest by
+/// scope.
 class CostRecorder {
  public:
   struct Total {

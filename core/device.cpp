@@ -31,8 +31,11 @@ Device parse_device(std::string_view text) {
   }
   if (!is_cuda) fail<ConfigError>("device", "'{}' is not a device: expected auto, cpu, cuda or cuda:N", text);
   int count = cuda_device_count();
-  if (count == 0) fail<DeviceError>("device", "'{}' cannot be used: {}; use cpu or auto", text, cuda_unavailable_reason());
-  if (index >= count) fail<DeviceError>("device", "'{}' does not exist: this machine has {} GPU(s), cuda:0 to cuda:{}", text, count, count - 1);
+  if (count == 0)
+    fail<DeviceError>("device", "'{}' cannot be used: {}; use cpu or auto", text, cuda_unavailable_reason());
+  if (index >= count)
+    fail<DeviceError>("device", "'{}' does not exist: this machine has {} GPU(s), cuda:0 to cuda:{}", text,
+                      count, count - 1);
   return {DeviceType::cuda, index};
 }
 

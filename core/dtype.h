@@ -9,7 +9,8 @@
 
 namespace ottava {
 
-/// Storage types. `e4m3` and `e5m2` are the OCP 8-bit floats (arXiv:2209.05433), `e8m0` the MX scale byte 2^(e-127).
+/// Storage types. `e4m3` and `e5m2` are the OCP 8-bit floats (arXiv:2209.05433), `e8m0` the MX scale byte
+/// 2^(e-127).
 enum class DType : uint8_t { f32, bf16, f16, e4m3, e5m2, e8m0, u8, u16, i32, u32, i64, f64 };
 
 /// Bytes of one element.
@@ -19,7 +20,8 @@ std::string_view name_of(DType dtype);
 /// Inverse of name_of; also accepts "float32", "bfloat16", "float16". Throws ConfigError.
 DType parse_dtype(std::string_view name);
 
-/// Maps C++ element types to DType; one-byte floats have no C++ type and are handled as uint8_t by their owners.
+/// Maps C++ element types to DType; one-byte floats have no C++ type and are handled as uint8_t by their
+/// owners.
 template <class T> struct DTypeOf;
 template <> struct DTypeOf<float> { static constexpr DType value = DType::f32; };
 template <> struct DTypeOf<double> { static constexpr DType value = DType::f64; };

@@ -8,8 +8,8 @@
 
 namespace ottava {
 
-/// Every error a user can cause. The message is one sentence: `[where] what is wrong: what we got, what was expected,
-/// what to do`. Libraries throw; `main` prints the message and chooses the exit code.
+/// Every error a user can cause. The message is one sentence: `[where] what is wrong: what we got, what was
+/// expected, what to do`. Libraries throw; `main` prints the message and chooses the exit code.
 class Error : public std::runtime_error {
  public:
   Error(std::string_view where, std::string_view message)

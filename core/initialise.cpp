@@ -9,8 +9,8 @@
 namespace ottava {
 namespace {
 
-// ln x for normal x > 0 by ln m = 2 artanh((m-1)/(m+1)), m in [sqrt(1/2), sqrt(2)): a library's log may differ in its last
-// bit between machines, and initial weights must not.
+// ln x for normal x > 0 by ln m = 2 artanh((m-1)/(m+1)), m in [sqrt(1/2), sqrt(2)): a library's log may
+// differ in its last bit between machines, and initial weights must not.
 double portable_log(double x) {
   uint64_t bits = std::bit_cast<uint64_t>(x);
   int exponent = static_cast<int>(bits >> 52) - 1023;

@@ -9,8 +9,8 @@ namespace ottava::log {
 
 enum class Level { debug, info, warning, error };
 
-/// Lines look like `[ottava] 2026-01-31 12:00:00,000 - INFO - text` (with `rank 3` when more than one rank logs).
-/// The log is the one global of the program. It is safe to call from any thread.
+/// Lines look like `[ottava] 2026-01-31 12:00:00,000 - INFO - text` (with `rank 3` when more than one rank
+/// logs). The log is the one global of the program. It is safe to call from any thread.
 void set_level(Level level);
 /// Writes lines to this file too (appending). Throws FileError.
 void set_file(const std::string& path);

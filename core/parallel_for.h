@@ -9,7 +9,8 @@
 
 namespace ottava {
 
-/// Threads that parallel_for uses when called from this thread (OpenMP's per-thread setting: each rank has its own).
+/// Threads that parallel_for uses when called from this thread (OpenMP's per-thread setting: each rank has
+/// its own).
 inline int parallel_threads() {
 #if defined(OTTAVA_SERIAL)
   return 1;
@@ -18,7 +19,8 @@ inline int parallel_threads() {
 #endif
 }
 
-/// Which of the loop's threads runs the body: below parallel_threads() as seen outside the loop. For scratch memory.
+/// Which of the loop's threads runs the body: below parallel_threads() as seen outside the loop. For scratch
+/// memory.
 inline int parallel_lane() {
 #if defined(OTTAVA_SERIAL)
   return 0;
@@ -34,9 +36,9 @@ inline void set_parallel_threads(int threads) {
 #endif
 }
 
-/// Calls body(begin, end) on disjoint ranges that cover [0, n), each a multiple of `grain` long but the last. Ranges
-/// are static: the same thread gets the same range each time. A sum that must not depend on the number of threads
-/// makes one partial result per grain and adds those in order.
+/// Calls body(begin, end) on disjoint ranges that cover [0, n), each a multiple of `grain` long but the last.
+/// Ranges are static: the same thread gets the same range each time. A sum that must not depend on the number
+/// of threads makes one partial result per grain and adds those in order.
 template <class Body>
 void parallel_for(int64_t n, int64_t grain, Body&& body) {
   int64_t chunks = (n + grain - 1) / grain;
@@ -56,7 +58,8 @@ void parallel_for(int64_t n, int64_t grain, Body&& body) {
   body(int64_t{0}, n);
 }
 
-/// Like parallel_for over single indices whose costs differ (attention tiles): idle threads take the next index.
+/// Like parallel_for over single indices whose costs differ (attention tiles): idle threads take the next
+/// index.
 template <class Body>
 void parallel_for_each(int64_t n, Body&& body) {
 #if !defined(OTTAVA_SERIAL)

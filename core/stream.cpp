@@ -63,7 +63,9 @@ Event::Event(Device device) : device_(device) {
   if (device.type == DeviceType::cuda) native_ = cuda::event_create(device.index);
 }
 Event::Event(Event&& other) noexcept
-    : device_(other.device_), native_(std::exchange(other.native_, nullptr)), host_seconds_(other.host_seconds_) {}
+    : device_(other.device_),
+      native_(std::exchange(other.native_, nullptr)),
+      host_seconds_(other.host_seconds_) {}
 Event& Event::operator=(Event&& other) noexcept {
   std::swap(device_, other.device_);
   std::swap(native_, other.native_);

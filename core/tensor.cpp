@@ -3,7 +3,8 @@
 namespace ottava {
 
 Shape::Shape(std::initializer_list<int64_t> dims) {
-  if (dims.size() > dims_.size()) fail<ShapeError>("shape", "{} extents given, at most 4 are supported", dims.size());
+  if (dims.size() > dims_.size())
+    fail<ShapeError>("shape", "{} extents given, at most 4 are supported", dims.size());
   for (int64_t d : dims) {
     if (d < 0) fail<ShapeError>("shape", "extent {} is negative", d);
     dims_[static_cast<size_t>(rank_++)] = d;
@@ -32,7 +33,8 @@ std::string to_string(const Shape& shape) {
 
 Tensor Tensor::reshape(Shape to) const {
   if (to.numel() != numel()) {
-    fail<ShapeError>("reshape", "{} has {} elements, {} has {}", to_string(shape), numel(), to_string(to), to.numel());
+    fail<ShapeError>("reshape", "{} has {} elements, {} has {}", to_string(shape), numel(), to_string(to),
+                     to.numel());
   }
   return Tensor{data, dtype, to};
 }
@@ -42,7 +44,8 @@ Tensor Tensor::slice(int64_t begin, int64_t end) const {
     fail<ShapeError>("slice", "rows [{}, {}) of {}", begin, end, to_string(shape));
   }
   int64_t row = shape[0] == 0 ? 0 : numel() / shape[0];
-  char* start = data ? static_cast<char*>(data) + begin * row * static_cast<int64_t>(size_of(dtype)) : nullptr;
+  char* start =
+      data ? static_cast<char*>(data) + begin * row * static_cast<int64_t>(size_of(dtype)) : nullptr;
   Shape to = shape;
   switch (shape.rank()) {
     case 1: to = {end - begin}; break;

@@ -33,8 +33,8 @@ class Shape {
 /// "[128, 4096]".
 std::string to_string(const Shape& shape);
 
-/// A non-owning, contiguous, row-major view. `data` is a host pointer on `cpu`, a device pointer on `cuda` and null on
-/// `meta`. Copying a Tensor copies the view, never the elements.
+/// A non-owning, contiguous, row-major view. `data` is a host pointer on `cpu`, a device pointer on `cuda`
+/// and null on `meta`. Copying a Tensor copies the view, never the elements.
 struct Tensor {
   void* data = nullptr;
   DType dtype = DType::f32;
@@ -52,7 +52,8 @@ struct Tensor {
   T* as() const {
     bool matches = DTypeOf<T>::value == dtype || (sizeof(T) == 1 && size_of(dtype) == 1);
     if (!matches) {
-      fail<ShapeError>("tensor", "element type is {}, accessed as {}", name_of(dtype), name_of(DTypeOf<T>::value));
+      fail<ShapeError>("tensor", "element type is {}, accessed as {}", name_of(dtype),
+                       name_of(DTypeOf<T>::value));
     }
     return static_cast<T*>(data);
   }
@@ -66,7 +67,8 @@ struct Tensor {
 /// View over elements that the caller owns.
 template <class T>
 Tensor view_of(T* data, Shape shape) {
-  return Tensor{const_cast<void*>(static_cast<const void*>(data)), DTypeOf<std::remove_const_t<T>>::value, shape};
+  return Tensor{const_cast<void*>(static_cast<const void*>(data)), DTypeOf<std::remove_const_t<T>>::value,
+                shape};
 }
 
 /// "bf16 [128, 4096]", for messages.

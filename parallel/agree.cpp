@@ -20,7 +20,8 @@ void require_equal_everywhere(Communicator& ranks, std::string_view what, uint64
   Stream stream = Stream::cpu();
   int64_t n = ranks.size(), mine = static_cast<int64_t>(hash);
   std::vector<int64_t> all(static_cast<size_t>(n));
-  ranks.all_gather(stream, {.send = view_of(&mine, {1}), .recv = view_of(all.data(), {n}), .label = what}).wait(stream);
+  ranks.all_gather(stream, {.send = view_of(&mine, {1}), .recv = view_of(all.data(), {n}), .label = what})
+      .wait(stream);
   std::map<int64_t, std::pair<int, int>> seen;  // hash -> first rank, how many
   for (size_t r = 0; r < all.size(); ++r) {
     auto [entry, is_new] = seen.try_emplace(all[r], static_cast<int>(r), 0);
@@ -30,9 +31,12 @@ void require_equal_everywhere(Communicator& ranks, std::string_view what, uint64
   meet_before_refusing(ranks);
   for (size_t r = 1; r < all.size(); ++r) {
     if (all[r] == all[0]) continue;
-    fail<ConfigError>("ranks", "{} differs between ranks: rank 0 has {:016x} (as have {} ranks), rank {} has {:016x} ({} "
-                      "kinds in all): start all ranks with the same files and the same program", what,
-                      static_cast<uint64_t>(all[0]), seen[all[0]].second, r, static_cast<uint64_t>(all[r]), seen.size());
+    fail<ConfigError>(
+        "ranks",
+        "{} differs between ranks: rank 0 has {:016x} (as have {} ranks), rank {} has {:016x} ({} "
+        "kinds in all): start all ranks with the same files and the same program",
+        what, static_cast<uint64_t>(all[0]), seen[all[0]].second, r, static_cast<uint64_t>(all[r]),
+        seen.size());
   }
 }
 

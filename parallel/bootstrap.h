@@ -8,8 +8,8 @@
 
 namespace ottava {
 
-/// The least that ranks need before a fast transport exists: everybody tells everybody a few bytes. Carries NCCL ids,
-/// addresses of the ledger, names of GPUs.
+/// The least that ranks need before a fast transport exists: everybody tells everybody a few bytes. Carries
+/// NCCL ids, addresses of the ledger, names of GPUs.
 class Bootstrap {
  public:
   virtual ~Bootstrap() = default;

@@ -73,7 +73,8 @@ void CommThread::wait(const Counter& counter, uint64_t ticket) {
   } awaited(*state_);
   std::unique_lock lock(shared_->mutex);
   while (!done()) {
-    if (state_->failed()) {  // the job may be past the point where it matters, and else leaves its buffers now
+    if (state_
+            ->failed()) {  // the job may be past the point where it matters, and else leaves its buffers now
       auto settled = [&] { return counter.settled.load(std::memory_order_acquire) >= ticket; };
       shared_->changed.wait_for(lock, std::chrono::duration<double>(kGraceSeconds), settled);
       if (done()) return;

@@ -13,9 +13,9 @@
 
 namespace ottava {
 
-/// The communication thread of one rank. It carries out jobs in the order given, for all communicators of the rank: so
-/// they overlap with compute, keep program order, and a transport is only ever called from this one thread. An error in a
-/// job fails the rank's state; jobs after it are dropped.
+/// The communication thread of one rank. It carries out jobs in the order given, for all communicators of the
+/// rank: so they overlap with compute, keep program order, and a transport is only ever called from this one
+/// thread. An error in a job fails the rank's state; jobs after it are dropped.
 class CommThread {
  public:
   /// Counts the jobs of one communicator that are done.
@@ -29,8 +29,8 @@ class CommThread {
   ~CommThread();
 
   void submit(std::shared_ptr<Counter> counter, std::function<void()> job);
-  /// Blocks until `counter` has reached `ticket`; throws CommError when the rank failed first. A backstop behind the
-  /// transports' own time limits: throws when no job at all ended for that limit plus ten seconds.
+  /// Blocks until `counter` has reached `ticket`; throws CommError when the rank failed first. A backstop
+  /// behind the transports' own time limits: throws when no job at all ended for that limit plus ten seconds.
   void wait(const Counter& counter, uint64_t ticket);
   /// Blocks until the buffers of all jobs up to `ticket` are free, done or dropped. Never throws.
   void settle(const Counter& counter, uint64_t ticket) noexcept;

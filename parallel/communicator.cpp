@@ -9,21 +9,30 @@
 namespace ottava {
 namespace {
 
-int64_t sum_of(std::span<const int64_t> counts) { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
+int64_t sum_of(std::span<const int64_t> counts) {
+  return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+}
 
 void check_reducible(std::string_view where, DType dtype, std::string_view label) {
   switch (dtype) {
-    case DType::f32: case DType::bf16: case DType::f64: case DType::i32: case DType::u32: case DType::i64: return;
+    case DType::f32:
+    case DType::bf16:
+    case DType::f64:
+    case DType::i32:
+    case DType::u32:
+    case DType::i64:
+      return;
     default:
-      fail<ShapeError>(where, "'{}' is {}, which cannot be reduced: expected f32, bf16, f64, i32, u32 or i64", label,
-                       name_of(dtype));
+      fail<ShapeError>(where, "'{}' is {}, which cannot be reduced: expected f32, bf16, f64, i32, u32 or i64",
+                       label, name_of(dtype));
   }
 }
 
-void check_same_dtype(std::string_view where, const Tensor& send, const Tensor& recv, std::string_view label) {
+void check_same_dtype(std::string_view where, const Tensor& send, const Tensor& recv,
+                      std::string_view label) {
   if (send.dtype != recv.dtype) {
-    fail<ShapeError>(where, "'{}' is sent as {} and received as {}: expected one dtype", label, name_of(send.dtype),
-                     name_of(recv.dtype));
+    fail<ShapeError>(where, "'{}' is sent as {} and received as {}: expected one dtype", label,
+                     name_of(send.dtype), name_of(recv.dtype));
   }
 }
 
@@ -41,29 +50,31 @@ void check_overlap(std::string_view where, const Tensor& inner, const Tensor& ou
 }
 
 // Counts as given, or `each` for every rank; checked against the block of this rank and the whole.
-std::vector<int64_t> block_counts(std::string_view where, const Communicator& comm, std::span<const int64_t> given,
-                                  const Tensor& block, const Tensor& whole, std::string_view label) {
+std::vector<int64_t> block_counts(std::string_view where, const Communicator& comm,
+                                  std::span<const int64_t> given, const Tensor& block, const Tensor& whole,
+                                  std::string_view label) {
   std::vector<int64_t> counts(given.begin(), given.end());
   if (counts.empty()) counts.assign(static_cast<size_t>(comm.size()), block.numel());
   if (counts.size() != static_cast<size_t>(comm.size())) {
-    fail<ShapeError>(where, "'{}' has counts for {} ranks, expected {} (axis {})", label, counts.size(), comm.size(),
-                     comm.axis());
+    fail<ShapeError>(where, "'{}' has counts for {} ranks, expected {} (axis {})", label, counts.size(),
+                     comm.size(), comm.axis());
   }
   if (std::ranges::any_of(counts, [](int64_t c) { return c < 0; })) {
     fail<ShapeError>(where, "'{}' has a negative count", label);
   }
   if (counts[static_cast<size_t>(comm.rank())] != block.numel()) {
-    fail<ShapeError>(where, "'{}' has {} elements in the block of rank {}, its count says {}", label, block.numel(),
-                     comm.rank(), counts[static_cast<size_t>(comm.rank())]);
+    fail<ShapeError>(where, "'{}' has {} elements in the block of rank {}, its count says {}", label,
+                     block.numel(), comm.rank(), counts[static_cast<size_t>(comm.rank())]);
   }
   if (sum_of(counts) != whole.numel()) {
-    fail<ShapeError>(where, "'{}' has {} elements in all blocks together, expected {} ({} ranks)", label, whole.numel(),
-                     sum_of(counts), comm.size());
+    fail<ShapeError>(where, "'{}' has {} elements in all blocks together, expected {} ({} ranks)", label,
+                     whole.numel(), sum_of(counts), comm.size());
   }
   return counts;
 }
 
-void check_peer(std::string_view where, const Communicator& comm, int peer, bool may_be_self, std::string_view label) {
+void check_peer(std::string_view where, const Communicator& comm, int peer, bool may_be_self,
+                std::string_view label) {
   if (peer < 0 || peer >= comm.size()) {
     fail<ShapeError>(where, "'{}' names rank {}, but axis {} has ranks 0 to {}", label, peer, comm.axis(),
                      comm.size() - 1);
@@ -111,13 +122,15 @@ Request Communicator::all_reduce(Stream& stream, const AllReduce& a) {
   check_same_dtype(where, a.send, recv, a.label);
   check_reducible(where, a.send.dtype, a.label);
   if (recv.numel() != a.send.numel()) {
-    fail<ShapeError>(where, "'{}' is sent as {} and received as {}", a.label, describe(a.send), describe(recv));
+    fail<ShapeError>(where, "'{}' is sent as {} and received as {}", a.label, describe(a.send),
+                     describe(recv));
   }
   check_overlap(where, a.send, recv, 0, "in place, recv is send itself", a.label);
   int64_t n = size(), elements = a.send.numel();
   std::vector<int64_t> counts;
   for (int64_t r = 0; r < n; ++r) counts.push_back(elements * (r + 1) / n - elements * r / n);
-  return submit(stream, {Collective::all_reduce, a.op, a.send, recv, std::move(counts), 0, std::string(a.label)});
+  return submit(stream,
+                {Collective::all_reduce, a.op, a.send, recv, std::move(counts), 0, std::string(a.label)});
 }
 
 Request Communicator::reduce_scatter(Stream& stream, const ReduceScatter& a) {
@@ -126,7 +139,8 @@ Request Communicator::reduce_scatter(Stream& stream, const ReduceScatter& a) {
   check_reducible(where, a.send.dtype, a.label);
   CollectiveCall call{Collective::reduce_scatter, a.op, a.send, a.recv, {}, 0, std::string(a.label)};
   call.counts = block_counts(where, *this, a.counts, a.recv, a.send, a.label);
-  check_overlap(where, a.recv, a.send, call.offset(rank_), "in place, recv is this rank's block of send", a.label);
+  check_overlap(where, a.recv, a.send, call.offset(rank_), "in place, recv is this rank's block of send",
+                a.label);
   return submit(stream, std::move(call));
 }
 
@@ -135,7 +149,8 @@ Request Communicator::all_gather(Stream& stream, const AllGather& a) {
   check_same_dtype(where, a.send, a.recv, a.label);
   CollectiveCall call{Collective::all_gather, ReduceOp::sum, a.send, a.recv, {}, 0, std::string(a.label)};
   call.counts = block_counts(where, *this, a.counts, a.send, a.recv, a.label);
-  check_overlap(where, a.send, a.recv, call.offset(rank_), "in place, send is this rank's block of recv", a.label);
+  check_overlap(where, a.send, a.recv, call.offset(rank_), "in place, send is this rank's block of recv",
+                a.label);
   return submit(stream, std::move(call));
 }
 
@@ -143,8 +158,8 @@ Request Communicator::all_to_all(Stream& stream, const AllToAll& a) {
   constexpr std::string_view where = "all_to_all";
   check_same_dtype(where, a.send, a.recv, a.label);
   if (a.send.numel() != a.recv.numel() || a.send.numel() % size() != 0) {
-    fail<ShapeError>(where, "'{}' sends {} and receives {} elements: expected the same multiple of {} ranks", a.label,
-                     a.send.numel(), a.recv.numel(), size());
+    fail<ShapeError>(where, "'{}' sends {} and receives {} elements: expected the same multiple of {} ranks",
+                     a.label, a.send.numel(), a.recv.numel(), size());
   }
   check_overlap(where, a.send, a.recv, -1, "all_to_all is never in place", a.label);
   std::vector<int64_t> counts(static_cast<size_t>(size()), a.send.numel() / size());
@@ -154,17 +169,20 @@ Request Communicator::all_to_all(Stream& stream, const AllToAll& a) {
 
 Request Communicator::broadcast(Stream& stream, const Broadcast& a) {
   check_peer("broadcast", *this, a.root, true, a.label);
-  return submit(stream, {Collective::broadcast, ReduceOp::sum, a.tensor, a.tensor, {}, a.root, std::string(a.label)});
+  return submit(stream,
+                {Collective::broadcast, ReduceOp::sum, a.tensor, a.tensor, {}, a.root, std::string(a.label)});
 }
 
 Request Communicator::send(Stream& stream, const Send& a) {
   check_peer("send", *this, a.to, false, a.label);
-  return submit(stream, {Collective::send, ReduceOp::sum, a.tensor, a.tensor, {}, a.to, std::string(a.label)});
+  return submit(stream,
+                {Collective::send, ReduceOp::sum, a.tensor, a.tensor, {}, a.to, std::string(a.label)});
 }
 
 Request Communicator::recv(Stream& stream, const Recv& a) {
   check_peer("recv", *this, a.from, false, a.label);
-  return submit(stream, {Collective::recv, ReduceOp::sum, a.tensor, a.tensor, {}, a.from, std::string(a.label)});
+  return submit(stream,
+                {Collective::recv, ReduceOp::sum, a.tensor, a.tensor, {}, a.from, std::string(a.label)});
 }
 
 void Communicator::barrier(Stream& stream, std::string_view label) {
@@ -196,7 +214,8 @@ Request Communicator::submit(Stream& stream, CollectiveCall call) {
   if (state_->failed()) throw CommError(state_->failure());
   if (grouping_) {
     if (group_stream_ && group_stream_ != &stream) {
-      fail<CommError>(name_of(call.kind), "'{}' is on another stream than its group: use one stream", call.label);
+      fail<CommError>(name_of(call.kind), "'{}' is on another stream than its group: use one stream",
+                      call.label);
     }
     group_stream_ = &stream;
     group_calls_.push_back(std::move(call));
@@ -236,7 +255,8 @@ Communicator::Members Communicator::members_of(std::string axis, const std::vect
     if (ranks[i] == rank_) members.rank = static_cast<int>(i);
     members.world_ranks.push_back(world_ranks_[static_cast<size_t>(ranks[i])]);
   }
-  if (members.rank < 0) fail<ShapeError>("split", "axis {}: rank {} is not among its own group", members.axis, rank_);
+  if (members.rank < 0)
+    fail<ShapeError>("split", "axis {}: rank {} is not among its own group", members.axis, rank_);
   return members;
 }
 

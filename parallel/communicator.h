@@ -15,15 +15,16 @@ namespace ottava {
 
 class Communicator;
 
-/// The end of a call (or of a group of calls). The buffers of the call belong to the communicator until then; dropping a
-/// Request without waiting is allowed and ends nothing early. Valid as long as its communicator.
+/// The end of a call (or of a group of calls). The buffers of the call belong to the communicator until then;
+/// dropping a Request without waiting is allowed and ends nothing early. Valid as long as its communicator.
 class Request {
  public:
   /// One that is done.
   Request() = default;
-  /// Work put on `stream` after this call sees the result. On `cpu` (and for transports that move GPU tensors through host
-  /// memory) blocks the host; under NCCL the stream waits, not the host. Throws CommError when the call failed, a peer
-  /// stopped, or nothing moved for the time limit; a call that was complete before another rank failed does not throw.
+  /// Work put on `stream` after this call sees the result. On `cpu` (and for transports that move GPU tensors
+  /// through host memory) blocks the host; under NCCL the stream waits, not the host. Throws CommError when
+  /// the call failed, a peer stopped, or nothing moved for the time limit; a call that was complete before
+  /// another rank failed does not throw.
   void wait(Stream& stream) const;
   /// True when wait() would not block.
   bool done() const;
@@ -38,25 +39,27 @@ class Request {
 enum class ReduceOp : uint8_t { sum, max, min };
 std::string_view name_of(ReduceOp op);
 
-// Arguments of the calls. Tensors are contiguous; only their element counts matter, not their shapes. `label` names the
-// tensor or unit in errors, in the ledger and in the byte counters.
+// Arguments of the calls. Tensors are contiguous; only their element counts matter, not their shapes. `label`
+// names the tensor or unit in errors, in the ledger and in the byte counters.
 
-/// recv = op over ranks of send. `recv` may be left out or be send itself: in place; otherwise disjoint from it.
+/// recv = op over ranks of send. `recv` may be left out or be send itself: in place; otherwise disjoint from
+/// it.
 struct AllReduce {
   Tensor send, recv;
   ReduceOp op = ReduceOp::sum;
   std::string_view label;
 };
-/// recv = block `rank` of the op over ranks of send. send holds size() blocks in rank order, each of recv.numel()
-/// elements, or counts[r] where counts (same on all ranks) are given. In place: recv == block `rank` of send.
+/// recv = block `rank` of the op over ranks of send. send holds size() blocks in rank order, each of
+/// recv.numel() elements, or counts[r] where counts (same on all ranks) are given. In place: recv == block
+/// `rank` of send.
 struct ReduceScatter {
   Tensor send, recv;
   std::span<const int64_t> counts = {};
   ReduceOp op = ReduceOp::sum;
   std::string_view label;
 };
-/// recv = blocks of all ranks in rank order, each of send.numel() elements, or counts[r] where counts (same on all ranks)
-/// are given. In place: send == block `rank` of recv.
+/// recv = blocks of all ranks in rank order, each of send.numel() elements, or counts[r] where counts (same
+/// on all ranks) are given. In place: send == block `rank` of recv.
 struct AllGather {
   Tensor send, recv;
   std::span<const int64_t> counts = {};
@@ -89,8 +92,10 @@ struct Recv {
 struct CollectiveCall {
   Collective kind = Collective::barrier;
   ReduceOp op = ReduceOp::sum;
-  Tensor send, recv;            ///< recv is set (== send for an in-place all_reduce); send and recv: the one tensor
-  std::vector<int64_t> counts;  ///< elements of each rank's block: all_reduce, reduce_scatter, all_gather, all_to_all
+  /// recv is set (== send for an in-place all_reduce); send and recv: the one tensor
+  Tensor send, recv;
+  /// elements of each rank's block: all_reduce, reduce_scatter, all_gather, all_to_all
+  std::vector<int64_t> counts;
   int peer = 0;                 ///< root, destination or source
   std::string label;
 
@@ -98,19 +103,21 @@ struct CollectiveCall {
   int64_t elements() const;        ///< of the whole vector: the same on all ranks
 };
 
-/// Collectives among an ordered set of ranks, one object per rank and mesh axis. All ranks of the set make the same calls
-/// in the same order. Calls check their arguments, are counted in stats(), are handed to the transport and return; the
-/// result may be used after wait(). Calls of all communicators of one rank are carried out in program order.
+/// Collectives among an ordered set of ranks, one object per rank and mesh axis. All ranks of the set make
+/// the same calls in the same order. Calls check their arguments, are counted in stats(), are handed to the
+/// transport and return; the result may be used after wait(). Calls of all communicators of one rank are
+/// carried out in program order.
 ///
-/// Sums are made in rank order, in f32 for bf16 (rounded once at the end), and all ranks receive identical bits: on the
-/// thread and MPI transports bitwise repeatable for any number of threads and equal to each other. NCCL adds in the order of
-/// its rings and trees and rounds bf16 at every hop: repeatable where its algorithm and protocol are pinned. A NaN wins
-/// over numbers in max and min on thread and MPI (not on NCCL: reduce the bits as u32 where that matters).
+/// Sums are made in rank order, in f32 for bf16 (rounded once at the end), and all ranks receive identical
+/// bits: on the thread and MPI transports bitwise repeatable for any number of threads and equal to each
+/// other. NCCL adds in the order of its rings and trees and rounds bf16 at every hop: repeatable where its
+/// algorithm and protocol are pinned. A NaN wins over numbers in max and min on thread and MPI (not on NCCL:
+/// reduce the bits as u32 where that matters).
 ///
 /// Dtypes: sum f32, bf16, f64, i32, u32, i64; max and min the same; the calls that only move data take any.
 /// On a `meta` stream calls are checked and counted and move nothing.
-/// Throws ShapeError for arguments that do not fit, CommError for everything that goes wrong between ranks; after the first
-/// CommError every call of every communicator of this rank throws it again.
+/// Throws ShapeError for arguments that do not fit, CommError for everything that goes wrong between ranks;
+/// after the first CommError every call of every communicator of this rank throws it again.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -134,18 +141,19 @@ class Communicator {
   /// Blocks the host until every rank is here and what it put on its stream is done.
   void barrier(Stream& stream, std::string_view label);
 
-  /// Calls between group_begin and group_end (same stream) are carried out as one transaction: all or, after an error,
-  /// none of the results may be used; sends and receives inside cannot block one another. Nothing starts before group_end,
-  /// and waiting for a member before it throws. Prefer the Group object below.
+  /// Calls between group_begin and group_end (same stream) are carried out as one transaction: all or, after
+  /// an error, none of the results may be used; sends and receives inside cannot block one another. Nothing
+  /// starts before group_end, and waiting for a member before it throws. Prefer the Group object below.
   void group_begin();
   Request group_end();
 
-  /// The communicator of some of these ranks: `ranks` are ranks of this communicator, ascending, with this one among them.
-  /// Every rank of this communicator makes the call, in the same order, with its own group. Shares counters, order and
-  /// failure with this one. Does not block, except under NCCL.
+  /// The communicator of some of these ranks: `ranks` are ranks of this communicator, ascending, with this
+  /// one among them. Every rank of this communicator makes the call, in the same order, with its own group.
+  /// Shares counters, order and failure with this one. Does not block, except under NCCL.
   std::unique_ptr<Communicator> split(std::string axis, const std::vector<int>& ranks);
 
-  /// Tells the other ranks that this one cannot go on: their calls throw CommError with this reason. Never throws.
+  /// Tells the other ranks that this one cannot go on: their calls throw CommError with this reason. Never
+  /// throws.
   void abort(const std::string& reason) noexcept;
 
   RankState& state() const { return *state_; }
@@ -179,7 +187,8 @@ class Communicator {
   virtual bool is_done(uint64_t ticket) = 0;
   /// Called with two or more ranks.
   virtual std::unique_ptr<Communicator> make_split(Members members) = 0;
-  /// This rank's group is itself alone, which needs no transport; for transports whose splitting takes all ranks.
+  /// This rank's group is itself alone, which needs no transport; for transports whose splitting takes all
+  /// ranks.
   virtual void stay_out_of_split() {}
 
   Request submit(Stream& stream, CollectiveCall call);

@@ -117,7 +117,8 @@ void Fsdp::place_shard(Arena& arena, int p, const Unit& unit) {
       arena.persistent(name + ".exp_avg_sq", options_.optimizer_state, shape, MemoryCategory::optimizer);
 }
 
-// Key/value heads that several tensor-parallel ranks hold get their gradients from each rank's own query heads.
+// Key/value heads that several tensor-parallel ranks hold get their gradients from each rank's own query
+// heads.
 void Fsdp::find_shared_heads() {
   const int tp_size = coordinates().tp_size;
   int count = 1;

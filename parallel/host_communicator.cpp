@@ -19,8 +19,8 @@ struct HostRank {
 
 class HostCommunicator final : public Communicator {
  public:
-  HostCommunicator(Members members, std::shared_ptr<RankState> state, std::shared_ptr<HostTransport> transport,
-                   std::shared_ptr<HostRank> host)
+  HostCommunicator(Members members, std::shared_ptr<RankState> state,
+                   std::shared_ptr<HostTransport> transport, std::shared_ptr<HostRank> host)
       : Communicator(std::move(members), std::move(state)),
         transport_(std::move(transport)),
         host_(std::move(host)),
@@ -68,7 +68,8 @@ class HostCommunicator final : public Communicator {
   std::unique_ptr<Communicator> make_split(Members members) override {
     int ordinal = host_->splits[{members.axis, members.world_ranks}]++;
     auto transport = transport_->split(members.axis, members.world_ranks, members.rank, ordinal);
-    return std::make_unique<HostCommunicator>(std::move(members), shared_state(), std::move(transport), host_);
+    return std::make_unique<HostCommunicator>(std::move(members), shared_state(), std::move(transport),
+                                              host_);
   }
 
   std::shared_ptr<HostTransport> transport_;

@@ -52,7 +52,8 @@ void HostStaging::to_device(std::span<const CollectiveCall> staged, std::span<co
   for (size_t i = 0; i < calls.size(); ++i) {
     Collective kind = calls[i].kind;
     if (kind == Collective::send || kind == Collective::barrier || calls[i].recv.bytes() == 0) continue;
-    cuda::copy(calls[i].recv.data, staged[i].recv.data, static_cast<size_t>(calls[i].recv.bytes()), stream_.native());
+    cuda::copy(calls[i].recv.data, staged[i].recv.data, static_cast<size_t>(calls[i].recv.bytes()),
+               stream_.native());
   }
   stream_.synchronize();
 }

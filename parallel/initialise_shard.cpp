@@ -16,10 +16,11 @@ void fill_run(const ParameterSpec& spec, const ShardRun& run, uint64_t seed, flo
   if (part.init.kind == Initialisation::Kind::ones || part.init.std == 0) {
     return std::fill(out, out + rows * width, part.init.kind == Initialisation::Kind::ones ? 1.0f : 0.0f);
   }
-  NormalInitialisation how{.seed = seed,
-                           .name = part.hf_name,
-                           .std = part.init.std,
-                           .cut = part.init.kind == Initialisation::Kind::truncated_normal ? part.init.cut : 0};
+  NormalInitialisation how{
+      .seed = seed,
+      .name = part.hf_name,
+      .std = part.init.std,
+      .cut = part.init.kind == Initialisation::Kind::truncated_normal ? part.init.cut : 0};
   if (width == spec.columns) return fill_normal(out, run.row_begin * width, rows * width, how);
   for (int64_t r = 0; r < rows; ++r) {
     fill_normal(out + r * width, (run.row_begin + r) * spec.columns + run.column_begin, width, how);
@@ -28,7 +29,8 @@ void fill_run(const ParameterSpec& spec, const ShardRun& run, uint64_t seed, flo
 
 }  // namespace
 
-void initialise_shard(Stream& stream, const ParameterSpec& spec, const ShardCoordinates& at, uint64_t seed, const Tensor& shard) {
+void initialise_shard(Stream& stream, const ParameterSpec& spec, const ShardCoordinates& at, uint64_t seed,
+                      const Tensor& shard) {
   if (stream.type() == DeviceType::meta || shard.numel() == 0) return;
   if (stream.type() == DeviceType::cpu) {
     for (const ShardRun& run : shard_runs(spec, at)) fill_run(spec, run, seed, shard.as<float>());

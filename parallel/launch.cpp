@@ -62,7 +62,8 @@ int slurm_local_size(const Environment& environment, int world_size) {
   fail<ConfigError>("launch", "SLURM_STEP_TASKS_PER_NODE is '{}', which does not reach this node", text);
 }
 
-// The agent of torchrun keeps a store of its own on MASTER_PORT; ranks are then to meet elsewhere, at a port that all know.
+// The agent of torchrun keeps a store of its own on MASTER_PORT; ranks are then to meet elsewhere, at a port
+// that all know.
 Master read_master(const Environment& environment) {
   Master master;
   if (const char* address = environment("MASTER_ADDR")) master.address = address;
@@ -96,7 +97,13 @@ Launch detect_launch(const Environment& environment) {
       if (auto value = read(environment, name)) return *value;
       fail<ConfigError>("launch", "{} is set and {} is not: {} sets both", d.size, name, d.label);
     };
-    Launch launch{d.launcher, need(d.rank), *size, 0, *size, fmt::format("{} ({})", d.label, d.size), read_master(environment)};
+    Launch launch{d.launcher,
+                  need(d.rank),
+                  *size,
+                  0,
+                  *size,
+                  fmt::format("{} ({})", d.label, d.size),
+                  read_master(environment)};
     launch.local_rank = read(environment, d.local_rank).value_or(launch.rank);
     if (d.local_size) {
       launch.local_size = read(environment, d.local_size).value_or(launch.world_size);
@@ -105,22 +112,23 @@ Launch detect_launch(const Environment& environment) {
     }
     if (launch.world_size < 1 || launch.rank >= launch.world_size || launch.local_rank >= launch.local_size ||
         launch.local_size > launch.world_size) {
-      fail<ConfigError>("launch", "{} says rank {} of {}, local rank {} of {}: this does not fit together", launch.source,
-                        launch.rank, launch.world_size, launch.local_rank, launch.local_size);
+      fail<ConfigError>("launch", "{} says rank {} of {}, local rank {} of {}: this does not fit together",
+                        launch.source, launch.rank, launch.world_size, launch.local_rank, launch.local_size);
     }
     return launch;
   }
   return {.source = "one process"};
 }
 
-CpuShare share_cpus(const Launch& launch, const std::vector<int>& allowed, const std::function<int(int)>& core_of,
-                    const Environment& environment) {
+CpuShare share_cpus(const Launch& launch, const std::vector<int>& allowed,
+                    const std::function<int(int)>& core_of, const Environment& environment) {
   CpuShare share{.cpus = allowed};
   int n = static_cast<int>(allowed.size()), ranks = launch.local_size, r = launch.local_rank;
   bool bound = is_bound(environment);
   if (!bound && ranks > 1 && n >= ranks) {
     std::ranges::stable_sort(share.cpus, {}, core_of);
-    share.cpus = {share.cpus.begin() + int64_t{n} * r / ranks, share.cpus.begin() + int64_t{n} * (r + 1) / ranks};
+    share.cpus = {share.cpus.begin() + int64_t{n} * r / ranks,
+                  share.cpus.begin() + int64_t{n} * (r + 1) / ranks};
     share.binds = true;
   }
   std::map<int, int> cores;
@@ -136,15 +144,19 @@ int choose_gpu(const Launch& launch, int visible, GpuSharing sharing) {
   if (visible == 1 && launch.local_size > 1) return 0;  // its own, or shared: require_own_gpus finds out
   if (launch.local_rank < visible) return launch.local_rank;
   if (sharing == GpuSharing::allowed) return launch.local_rank % visible;
-  fail<ConfigError>("launch", "{} ranks on {} would share {} GPUs, which NCCL cannot: start {} ranks per machine, or use "
-                    "comm.backend mpi or tcp", launch.local_size, tcp::host_name(), visible, visible);
+  fail<ConfigError>(
+      "launch",
+      "{} ranks on {} would share {} GPUs, which NCCL cannot: start {} ranks per machine, or use "
+      "comm.backend mpi or tcp",
+      launch.local_size, tcp::host_name(), visible, visible);
 }
 
 std::string gpu_identity(int index, const Environment& environment) {
   std::string token = fmt::format("{}", index);
   if (const char* visible = environment("CUDA_VISIBLE_DEVICES"); visible && *visible) {
     std::string_view rest = visible;
-    for (int i = 0; i < index && rest.find(',') != std::string_view::npos; ++i) rest.remove_prefix(rest.find(',') + 1);
+    for (int i = 0; i < index && rest.find(',') != std::string_view::npos; ++i)
+      rest.remove_prefix(rest.find(',') + 1);
     token = rest.substr(0, rest.find(','));
   }
   return fmt::format("{}/{}", tcp::host_name(), token);
@@ -155,8 +167,11 @@ void require_own_gpus(const std::vector<std::string>& identities) {
   for (size_t r = 0; r < identities.size(); ++r) {
     auto [entry, is_new] = first.try_emplace(identities[r], r);
     if (is_new) continue;
-    fail<ConfigError>("launch", "ranks {} and {} would share one GPU ({}), which NCCL cannot: start one rank per GPU, or "
-                      "use comm.backend mpi or tcp", entry->second, r, identities[r]);
+    fail<ConfigError>(
+        "launch",
+        "ranks {} and {} would share one GPU ({}), which NCCL cannot: start one rank per GPU, or "
+        "use comm.backend mpi or tcp",
+        entry->second, r, identities[r]);
   }
 }
 

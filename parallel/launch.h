@@ -13,8 +13,8 @@ enum class Launcher {
   environment,  ///< torchrun and friends: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT
 };
 
-/// Where rank 0 waits for the others when there is no MPI: MASTER_ADDR and MASTER_PORT, as torchrun sets them and as a batch
-/// script can.
+/// Where rank 0 waits for the others when there is no MPI: MASTER_ADDR and MASTER_PORT, as torchrun sets them
+/// and as a batch script can.
 struct Master {
   std::string address;  ///< empty: nobody said
   int port = 29500;
@@ -33,8 +33,8 @@ using Environment = std::function<const char*(const char* name)>;
 /// std::getenv.
 Environment process_environment();
 
-/// Understands OpenMPI, PMI (MPICH, Intel MPI), Slurm's srun and torchrun's variables, in this order. Throws ConfigError
-/// when a variable is not a number, is missing beside the others, or ranks do not fit sizes.
+/// Understands OpenMPI, PMI (MPICH, Intel MPI), Slurm's srun and torchrun's variables, in this order. Throws
+/// ConfigError when a variable is not a number, is missing beside the others, or ranks do not fit sizes.
 Launch detect_launch(const Environment& environment = process_environment());
 
 /// The CPUs a rank computes on.
@@ -43,16 +43,19 @@ struct CpuShare {
   int threads = 1;     ///< for parallel_for: physical cores among `cpus`
   bool binds = false;  ///< whether the process has to be bound to `cpus` (the launcher did not do it)
 };
-/// A launcher that has bound the rank is believed. Otherwise the CPUs that this process may use are split evenly among
-/// the ranks of the machine (contiguous, in core order); with more ranks than CPUs they share and nothing is bound.
-/// OMP_NUM_THREADS, where set, decides `threads`. `allowed` are CPU numbers; `core_of` gives the physical core of each.
-CpuShare share_cpus(const Launch& launch, const std::vector<int>& allowed, const std::function<int(int)>& core_of,
+/// A launcher that has bound the rank is believed. Otherwise the CPUs that this process may use are split
+/// evenly among the ranks of the machine (contiguous, in core order); with more ranks than CPUs they share
+/// and nothing is bound. OMP_NUM_THREADS, where set, decides `threads`. `allowed` are CPU numbers; `core_of`
+/// gives the physical core of each.
+CpuShare share_cpus(const Launch& launch, const std::vector<int>& allowed,
+                    const std::function<int(int)>& core_of,
                     const Environment& environment = process_environment());
 /// The same for this machine; binds the process and sets the threads of parallel_for for the calling thread.
 CpuShare apply_cpu_share(const Launch& launch);
 
-/// The GPU of this rank: its local rank, or 0 when the launcher shows each rank one GPU of its own. Where ranks may share
-/// GPUs (transport mpi) local ranks wrap around; otherwise too few GPUs throw ConfigError. `visible` counts GPUs.
+/// The GPU of this rank: its local rank, or 0 when the launcher shows each rank one GPU of its own. Where
+/// ranks may share GPUs (transport mpi) local ranks wrap around; otherwise too few GPUs throw ConfigError.
+/// `visible` counts GPUs.
 enum class GpuSharing { forbidden, allowed };
 int choose_gpu(const Launch& launch, int visible, GpuSharing sharing);
 /// Names a GPU across the machines: "host/GPU", respecting CUDA_VISIBLE_DEVICES.
@@ -60,7 +63,8 @@ std::string gpu_identity(int index, const Environment& environment = process_env
 /// Throws ConfigError, the same on all ranks, when two ranks have the same identity: NCCL cannot share a GPU.
 void require_own_gpus(const std::vector<std::string>& identities);
 
-/// True when this rank's log lines are shown: ranks listed in LOG_RANK ("0,3"), rank 0 without it. Throws ConfigError.
+/// True when this rank's log lines are shown: ranks listed in LOG_RANK ("0,3"), rank 0 without it. Throws
+/// ConfigError.
 bool shows_log(int rank, const Environment& environment = process_environment());
 
 }  // namespace ottava

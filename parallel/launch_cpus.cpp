@@ -22,7 +22,8 @@ std::vector<int> allowed_cpus() {
   return cpus;
 }
 
-// Hyperthreads of one core list the same siblings, the lowest first ("3,67"); without the file a CPU is its own core.
+// Hyperthreads of one core list the same siblings, the lowest first ("3,67"); without the file a CPU is its
+// own core.
 int core_of_cpu(int cpu) {
   std::ifstream file(fmt::format("/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list", cpu));
   int core = cpu;

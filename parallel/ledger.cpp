@@ -41,7 +41,9 @@ struct Ledger::Client {
     if (wake >= 0) ::close(wake);
   }
 
-  LedgerMessage message(Kind kind, std::string text = "") const { return {kind, state->progress(), std::move(text)}; }
+  LedgerMessage message(Kind kind, std::string text = "") const {
+    return {kind, state->progress(), std::move(text)};
+  }
   // With the lock held.
   void send(size_t server, const LedgerMessage& m) {
     if (reachable[server]) servers[server].send(m.encode());
@@ -87,8 +89,9 @@ struct Ledger::Client {
   // Called by a thread whose call makes no progress.
   std::string ask() {
     ProgressRecord at = state->progress();
-    std::string text = fmt::format("rank {} made no progress in {} '{}' (axis {}, step {}) for {} s", state->rank(),
-                                   name_of(at.collective), at.label, at.axis, at.step, state->timeout_seconds());
+    std::string text =
+        fmt::format("rank {} made no progress in {} '{}' (axis {}, step {}) for {} s", state->rank(),
+                    name_of(at.collective), at.label, at.axis, at.step, state->timeout_seconds());
     LedgerMessage question = message(Kind::question, text);
     std::unique_lock lock(mutex);
     for (size_t s = 0; s < servers.size(); ++s) {
@@ -145,9 +148,10 @@ struct Ledger::Client {
         stop("[comm] rank 0 is gone, and no other rank has kept its last report");
       }
       if (!failed && state->failed()) failed = Clock::now();
-      if (failed && options.last_seconds > 0 && Clock::now() - *failed > std::chrono::duration<double>(options.last_seconds)) {
-        log::error("this rank has not come to its end {} s after the failure, and is ended now: {}", options.last_seconds,
-                   state->failure());
+      if (failed && options.last_seconds > 0 &&
+          Clock::now() - *failed > std::chrono::duration<double>(options.last_seconds)) {
+        log::error("this rank has not come to its end {} s after the failure, and is ended now: {}",
+                   options.last_seconds, state->failure());
         std::_Exit(1);
       }
     }

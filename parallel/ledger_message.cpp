@@ -21,16 +21,19 @@ bool parse(std::string_view text, int64_t& value) {
 
 }  // namespace
 
-// kind, then lines: rank, state, was_inside, collective, step, sequence, elements, axis, label; the text is the rest.
+// kind, then lines: rank, state, was_inside, collective, step, sequence, elements, axis, label; the text is
+// the rest.
 std::string LedgerMessage::encode() const {
   return fmt::format("{}{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}", static_cast<char>(kind), record.rank,
-                     static_cast<int>(record.state), record.was_inside ? 1 : 0, static_cast<int>(record.collective),
-                     record.step, record.sequence, record.elements, one_line(record.axis), one_line(record.label), text);
+                     static_cast<int>(record.state), record.was_inside ? 1 : 0,
+                     static_cast<int>(record.collective), record.step, record.sequence, record.elements,
+                     one_line(record.axis), one_line(record.label), text);
 }
 
 std::optional<LedgerMessage> LedgerMessage::decode(std::string_view bytes) {
   LedgerMessage message;
-  if (bytes.empty() || std::string_view("RGFQAPX").find(bytes[0]) == std::string_view::npos) return std::nullopt;
+  if (bytes.empty() || std::string_view("RGFQAPX").find(bytes[0]) == std::string_view::npos)
+    return std::nullopt;
   message.kind = static_cast<Kind>(bytes[0]);
   bytes.remove_prefix(1);
   std::vector<std::string_view> lines;
@@ -42,8 +45,8 @@ std::optional<LedgerMessage> LedgerMessage::decode(std::string_view bytes) {
   }
   int64_t rank = 0, state = 0, inside = 0, collective = 0;
   ProgressRecord& r = message.record;
-  if (!parse(lines[0], rank) || !parse(lines[1], state) || !parse(lines[2], inside) || !parse(lines[3], collective) ||
-      !parse(lines[4], r.step) || !parse(lines[5], r.sequence) ||
+  if (!parse(lines[0], rank) || !parse(lines[1], state) || !parse(lines[2], inside) ||
+      !parse(lines[3], collective) || !parse(lines[4], r.step) || !parse(lines[5], r.sequence) ||
       !parse(lines[6], r.elements)) {
     return std::nullopt;
   }

@@ -34,7 +34,8 @@ void LedgerServer::loop() {
     for (const Client& client : clients_) watched.push_back({client.connection.descriptor(), POLLIN, 0});
     int limit_ms = -1;
     if (roll_call_) {
-      auto left = std::chrono::duration_cast<std::chrono::milliseconds>(roll_call_ends_ - Clock::now()).count();
+      auto left =
+          std::chrono::duration_cast<std::chrono::milliseconds>(roll_call_ends_ - Clock::now()).count();
       limit_ms = static_cast<int>(std::max<int64_t>(left, 0));
     }
     if (::poll(watched.data(), watched.size(), limit_ms) < 0) continue;
@@ -117,7 +118,8 @@ void LedgerServer::handle(Client& client, const LedgerMessage& message) {
   }
 }
 
-// Where is everybody? `reason` starts the verdict. A question that comes while a roll call is under way is answered with it.
+// Where is everybody? `reason` starts the verdict. A question that comes while a roll call is under way is
+// answered with it.
 void LedgerServer::call_roll(std::string reason) {
   if (roll_call_) return;
   roll_call_ = std::move(reason);

@@ -12,7 +12,8 @@
 
 namespace ottava {
 
-/// The side of the ledger that keeps everybody's last report and passes the verdict; one thread, in rank 0 and in rank 1.
+/// The side of the ledger that keeps everybody's last report and passes the verdict; one thread, in rank 0
+/// and in rank 1.
 class LedgerServer {
  public:
   struct Options {

@@ -12,23 +12,25 @@ namespace ottava {
 
 /// Axes of the mesh from outer (ranks far apart) to inner (neighbouring ranks).
 enum class MeshAxis { pp, dp_replicate, dp_shard, cp, tp };
-inline constexpr std::array<MeshAxis, 5> kMeshAxes = {MeshAxis::pp, MeshAxis::dp_replicate, MeshAxis::dp_shard,
-                                                      MeshAxis::cp, MeshAxis::tp};
+inline constexpr std::array<MeshAxis, 5> kMeshAxes = {MeshAxis::pp, MeshAxis::dp_replicate,
+                                                      MeshAxis::dp_shard, MeshAxis::cp, MeshAxis::tp};
 /// "pp", "dp_replicate", "dp_shard", "cp", "tp".
 std::string_view name_of(MeshAxis axis);
 
-/// `parallelism.*_degree` of a config: each is >= 1, and at most one is -1, which takes the ranks that are left.
+/// `parallelism.*_degree` of a config: each is >= 1, and at most one is -1, which takes the ranks that are
+/// left.
 struct MeshDegrees {
   int pp = 1, dp_replicate = 1, dp_shard = -1, cp = 1, tp = 1;
   /// Ranks that these degrees need, the axis of -1 being 1.
   int fewest_ranks() const;
 };
 
-/// Which rank stands where: rank = (((pp * dp_replicate + ...) * dp_shard + ...) * cp + ...) * tp + tp coordinate.
+/// Which rank stands where: rank = (((pp * dp_replicate + ...) * dp_shard + ...) * cp + ...) * tp + tp
+/// coordinate.
 class Mesh {
  public:
-  /// Throws ConfigError with the product that failed when the degrees do not multiply to world_size, and with a sentence
-  /// for pp > 1 and cp > 1, which are not built yet.
+  /// Throws ConfigError with the product that failed when the degrees do not multiply to world_size, and with
+  /// a sentence for pp > 1 and cp > 1, which are not built yet.
   Mesh(const MeshDegrees& degrees, int world_size);
 
   int world_size() const { return world_size_; }

@@ -30,14 +30,15 @@ struct ParameterPart {
   std::string name;     ///< short name, "wq": what policies and filters match
   std::string hf_name;  ///< "model.layers.0.self_attn.q_proj.weight"
   int64_t rows = 0;     ///< global
-  /// Indivisible groups of rows (heads, for attention; 16-row units or rows otherwise). With more tensor-parallel ranks
-  /// than groups, neighbouring ranks hold the same group and the lowest of them owns it (KV heads, tp > kv heads).
+  /// Indivisible groups of rows (heads, for attention; 16-row units or rows otherwise). With more
+  /// tensor-parallel ranks than groups, neighbouring ranks hold the same group and the lowest of them owns it
+  /// (KV heads, tp > kv heads).
   int64_t groups = 0;
   Initialisation init;
 };
 
-/// One trainable parameter. The table of these is the single source of initialisation, FSDP units, optimizer groups,
-/// checkpoint files and HF names.
+/// One trainable parameter. The table of these is the single source of initialisation, FSDP units, optimizer
+/// groups, checkpoint files and HF names.
 struct ParameterSpec {
   std::string name;  ///< "layers.0.attention.wqkv"
   std::vector<ParameterPart> parts;
@@ -57,8 +58,9 @@ struct ParameterSpec {
   Shape shape() const { return is_vector ? Shape{rows()} : Shape{rows(), columns}; }
 };
 
-/// Where a rank stands, as far as storing parameters is concerned. FSDP cuts the tensor-parallel slice along rows into
-/// `shard_size` pieces of ceil(rows / shard_size), up to a multiple of the alignment, the last ones shorter or empty.
+/// Where a rank stands, as far as storing parameters is concerned. FSDP cuts the tensor-parallel slice along
+/// rows into `shard_size` pieces of ceil(rows / shard_size), up to a multiple of the alignment, the last ones
+/// shorter or empty.
 struct ShardCoordinates {
   int tp_rank = 0, tp_size = 1;
   int shard_rank = 0, shard_size = 1;
@@ -84,8 +86,8 @@ struct RowRange {
 RowRange shard_rows(int64_t slice_rows, int shard_rank, int shard_size, int64_t alignment = 1);
 /// Rows of the largest shard.
 int64_t largest_shard_rows(int64_t slice_rows, int shard_size, int64_t alignment = 1);
-/// The rank's rectangles in order of local rows: the one mapping that initialising, saving, loading and verifying use.
-/// Over all ranks with replica_rank 0 the owned runs cover every element exactly once.
+/// The rank's rectangles in order of local rows: the one mapping that initialising, saving, loading and
+/// verifying use. Over all ranks with replica_rank 0 the owned runs cover every element exactly once.
 std::vector<ShardRun> shard_runs(const ParameterSpec& spec, const ShardCoordinates& at);
 
 }  // namespace ottava

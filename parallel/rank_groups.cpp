@@ -6,7 +6,8 @@
 
 namespace ottava {
 
-RankGroups::RankGroups(std::unique_ptr<Communicator> host, std::unique_ptr<Communicator> device, const Mesh& mesh)
+RankGroups::RankGroups(std::unique_ptr<Communicator> host, std::unique_ptr<Communicator> device,
+                       const Mesh& mesh)
     : control(std::move(host)), world(std::move(device)) {
   const int rank = world->rank();
   control_loss = control->split("loss", mesh.loss_group(rank));
@@ -22,7 +23,8 @@ RankGroups::RankGroups(std::unique_ptr<Communicator> host, std::unique_ptr<Commu
 }
 
 RankGroups solo_rank_groups() {
-  return {std::make_unique<SoloCommunicator>(), std::make_unique<SoloCommunicator>(), Mesh({.dp_shard = 1}, 1)};
+  return {std::make_unique<SoloCommunicator>(), std::make_unique<SoloCommunicator>(),
+          Mesh({.dp_shard = 1}, 1)};
 }
 
 }  // namespace ottava

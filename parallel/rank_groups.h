@@ -10,9 +10,11 @@ namespace ottava {
 
 /// The communicators of one rank, one per use. Axes of size 1 have communicators of one rank.
 struct RankGroups {
-  std::unique_ptr<Communicator> control;       ///< all ranks, moves host memory: decisions and scalars of the host
+  /// all ranks, moves host memory: decisions and scalars of the host
+  std::unique_ptr<Communicator> control;
   std::unique_ptr<Communicator> control_loss;  ///< those that see different tokens, host memory
-  std::unique_ptr<Communicator> world;         ///< all ranks, moves tensors of the training device, as all that follow
+  /// all ranks, moves tensors of the training device, as all that follow
+  std::unique_ptr<Communicator> world;
   std::unique_ptr<Communicator> dp_shard;      ///< hold the pieces of a parameter (FSDP)
   std::unique_ptr<Communicator> dp_replicate;  ///< hold the same pieces (HSDP, DDP)
   std::unique_ptr<Communicator> tp;
@@ -20,7 +22,8 @@ struct RankGroups {
   std::unique_ptr<Communicator> replica;       ///< hold one replica of all parameters: dp_shard x tp
   TensorParallelGroup tensor_parallel;
   ShardCoordinates coordinates;
-  int data_rank = 0, data_size = 1;            ///< position in `loss`: which sequences of the global batch are read
+  /// position in `loss`: which sequences of the global batch are read
+  int data_rank = 0, data_size = 1;
 
   /// Takes the world's communicators apart along the mesh. Every rank makes the same call.
   RankGroups(std::unique_ptr<Communicator> control, std::unique_ptr<Communicator> world, const Mesh& mesh);

@@ -13,12 +13,14 @@ using State = ProgressRecord::State;
 std::string list_of(const std::vector<int>& ranks) {
   constexpr size_t kShown = 8;
   std::string text = ranks.size() == 1 ? "rank" : "ranks";
-  for (size_t i = 0; i < std::min(ranks.size(), kShown); ++i) text += fmt::format("{}{}", i ? ", " : " ", ranks[i]);
+  for (size_t i = 0; i < std::min(ranks.size(), kShown); ++i)
+    text += fmt::format("{}{}", i ? ", " : " ", ranks[i]);
   if (ranks.size() > kShown) text += fmt::format(" and {} more", ranks.size() - kShown);
   return text;
 }
 
-// Ranks whose records pass, grouped by what they are doing, in rank order: "rank 2 is in ...; ranks 0, 3 are after ...".
+// Ranks whose records pass, grouped by what they are doing, in rank order: "rank 2 is in ...; ranks 0, 3 are
+// after ...".
 template <class Keep>
 std::string describe_groups(const std::vector<ProgressRecord>& records, Keep keep) {
   std::vector<std::pair<std::string, std::vector<int>>> groups;
@@ -34,7 +36,8 @@ std::string describe_groups(const std::vector<ProgressRecord>& records, Keep kee
   }
   std::string text;
   for (const auto& [what, ranks] : groups) {
-    text += fmt::format("{}{} {} {}", text.empty() ? "" : "; ", list_of(ranks), ranks.size() == 1 ? "is" : "are", what);
+    text += fmt::format("{}{} {} {}", text.empty() ? "" : "; ", list_of(ranks),
+                        ranks.size() == 1 ? "is" : "are", what);
   }
   return text;
 }
@@ -71,14 +74,15 @@ std::string blame(const std::vector<ProgressRecord>& records) {
                        describe_groups(records, [&](const auto& r) { return r.sequence != lowest; }));
   }
   auto differs = [&](const ProgressRecord& r) {
-    return r.collective != records[0].collective || r.label != records[0].label || r.axis != records[0].axis ||
-           r.elements != records[0].elements;
+    return r.collective != records[0].collective || r.label != records[0].label ||
+           r.axis != records[0].axis || r.elements != records[0].elements;
   };
   std::string all = describe_groups(records, [](const ProgressRecord&) { return true; });
   if (std::ranges::any_of(records, differs)) {
     std::vector<ProgressRecord> sized = records;
     for (ProgressRecord& r : sized) r.label += fmt::format(" of {} elements", r.elements);
-    return fmt::format("the ranks disagree about the call: {}", describe_groups(sized, [](const auto&) { return true; }));
+    return fmt::format("the ranks disagree about the call: {}",
+                       describe_groups(sized, [](const auto&) { return true; }));
   }
   return fmt::format("no rank is behind, so the connection is at fault: {}", all);
 }

@@ -12,8 +12,8 @@
 
 namespace ottava {
 
-/// Where a rank is in its sequence of calls. Ranks run the same program, so the one with the lowest number is the one
-/// that the others wait for.
+/// Where a rank is in its sequence of calls. Ranks run the same program, so the one with the lowest number is
+/// the one that the others wait for.
 struct ProgressRecord {
   enum class State : uint8_t { idle, inside, done, silent, closed, failed };
   int rank = 0;
@@ -26,15 +26,16 @@ struct ProgressRecord {
   std::string axis, label;
 };
 
-/// "in all_gather 'layers.2' (axis dp_shard, call 42, step 12)", "after ...", "before its first call", "gone, last seen
-/// in ...", "not answering, last seen after ...".
+/// "in all_gather 'layers.2' (axis dp_shard, call 42, step 12)", "after ...", "before its first call", "gone,
+/// last seen in ...", "not answering, last seen after ...".
 std::string describe(const ProgressRecord& record);
-/// One clause that names who keeps the others waiting: ranks that are gone, else ranks behind the others, else ranks that
-/// disagree about the call. `records` are those of all ranks.
+/// One clause that names who keeps the others waiting: ranks that are gone, else ranks behind the others,
+/// else ranks that disagree about the call. `records` are those of all ranks.
 std::string blame(const std::vector<ProgressRecord>& records);
 
-/// What all communicators of one rank share: step and sequence number, byte counters, time limit, and the first failure,
-/// after which every call throws. Safe to use from several threads but for stats(), which the rank's own thread uses.
+/// What all communicators of one rank share: step and sequence number, byte counters, time limit, and the
+/// first failure, after which every call throws. Safe to use from several threads but for stats(), which the
+/// rank's own thread uses.
 class RankState {
  public:
   RankState(int rank, int world_size) : rank_(rank), world_size_(world_size) { record_.rank = rank; }
@@ -45,8 +46,8 @@ class RankState {
 
   /// Shown in messages and in the ledger.
   void set_step(int64_t step);
-  /// Seconds without progress inside a call after which it fails: `comm.init_timeout_seconds` until the first step is
-  /// done, `comm.train_timeout_seconds` afterwards.
+  /// Seconds without progress inside a call after which it fails: `comm.init_timeout_seconds` until the first
+  /// step is done, `comm.train_timeout_seconds` afterwards.
   void set_timeout_seconds(double seconds) { timeout_seconds_ = seconds; }
   double timeout_seconds() const { return timeout_seconds_; }
 
@@ -55,12 +56,13 @@ class RankState {
              int64_t elements = 0);
   void leave();
   ProgressRecord progress() const;
-  /// True while the rank's own thread waits for a call: then a transport polls eagerly, else it leaves the core to compute.
+  /// True while the rank's own thread waits for a call: then a transport polls eagerly, else it leaves the
+  /// core to compute.
   bool is_awaited() const { return waiters_ > 0; }
   void add_waiter(int change) { waiters_ += change; }
 
-  /// Records why this rank must stop, as the whole message of the CommError. Only the first reason counts; it is handed to the hooks (which wake whoever waits
-  /// and tell the other ranks) on the calling thread.
+  /// Records why this rank must stop, as the whole message of the CommError. Only the first reason counts; it
+  /// is handed to the hooks (which wake whoever waits and tell the other ranks) on the calling thread.
   void fail(const std::string& reason);
   bool failed() const { return failed_; }
   std::string failure() const;

@@ -54,7 +54,8 @@ void reduce(ReduceOp op, std::span<const void* const> inputs, void* out, int64_t
 
 }  // namespace
 
-void reduce_elements(DType dtype, ReduceOp op, std::span<const void* const> inputs, void* out, int64_t count) {
+void reduce_elements(DType dtype, ReduceOp op, std::span<const void* const> inputs, void* out,
+                     int64_t count) {
   switch (dtype) {
     case DType::f32: return reduce<float>(op, inputs, out, count);
     case DType::bf16: return reduce<bf16>(op, inputs, out, count);

@@ -8,9 +8,9 @@
 
 namespace ottava {
 
-/// Parameters that do not split evenly among shards, or are too small for a collective of their own, travel together in
-/// one buffer of equal segments, one per rank. Within a segment each parameter takes the rows of its largest shard; ranks
-/// with fewer rows leave the rest unused.
+/// Parameters that do not split evenly among shards, or are too small for a collective of their own, travel
+/// together in one buffer of equal segments, one per rank. Within a segment each parameter takes the rows of
+/// its largest shard; ranks with fewer rows leave the rest unused.
 class ShardPacking {
  public:
   struct Item {
@@ -19,7 +19,8 @@ class ShardPacking {
   };
   ShardPacking(std::vector<Item> items, int shards);
 
-  /// Smaller slices than this are packed, whatever their rows: the latency of a collective costs more than a copy.
+  /// Smaller slices than this are packed, whatever their rows: the latency of a collective costs more than a
+  /// copy.
   static constexpr int64_t kSmallBytes = 64 * 1024;
   /// True for a slice that goes into the pack: uneven, or small in the compute type.
   static bool wants(const Item& item, int shards, DType compute);
@@ -27,7 +28,8 @@ class ShardPacking {
   int64_t segment_elements() const { return segment_; }
   /// The i-th parameter's rows of `rank` within that rank's segment (a tensor of segment_elements()).
   Tensor shard_view(const Tensor& segment, size_t i, int rank) const;
-  /// Copies the i-th parameter out of the gathered segments [shards * segment] into its whole slice, or into them.
+  /// Copies the i-th parameter out of the gathered segments [shards * segment] into its whole slice, or into
+  /// them.
   void unpack(Stream& stream, const Tensor& segments, size_t i, const Tensor& slice) const;
   void pack(Stream& stream, const Tensor& slice, size_t i, const Tensor& segments) const;
 

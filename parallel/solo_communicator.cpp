@@ -26,7 +26,8 @@ void SoloCommunicator::issue(Stream& stream, uint64_t, std::vector<CollectiveCal
 }
 
 std::unique_ptr<Communicator> SoloCommunicator::make_split(Members members) {
-  fail<CommError>("split", "axis {} wants {} ranks of a single one", members.axis, members.world_ranks.size());
+  fail<CommError>("split", "axis {} wants {} ranks of a single one", members.axis,
+                  members.world_ranks.size());
 }
 
 }  // namespace ottava

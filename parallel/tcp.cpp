@@ -51,7 +51,8 @@ void configure(int descriptor) {
   ::setsockopt(descriptor, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
 }
 
-// One attempt, at most two seconds: an address on an interface that does not lead here must not eat the whole time limit.
+// One attempt, at most two seconds: an address on an interface that does not lead here must not eat the whole
+// time limit.
 int try_connect(const std::string& address, const std::string& port) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
@@ -208,7 +209,8 @@ Connection connect_to(const std::string& endpoint, double timeout_seconds) {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   } while (Clock::now() < deadline);
-  fail<CommError>("tcp", "{} cannot be reached from {} on port {} (tried {}) within {} s: check names and firewall",
+  fail<CommError>("tcp",
+                  "{} cannot be reached from {} on port {} (tried {}) within {} s: check names and firewall",
                   parts[0], host_name(), parts[2], parts[1].empty() ? parts[0] : parts[1], timeout_seconds);
 }
 

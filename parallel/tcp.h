@@ -6,8 +6,8 @@
 
 namespace ottava::tcp {
 
-/// A connection that carries short text messages, each a whole. Move-only. Sending is safe from several threads at once
-/// only where the owner locks.
+/// A connection that carries short text messages, each a whole. Move-only. Sending is safe from several
+/// threads at once only where the owner locks.
 class Connection {
  public:
   Connection() = default;

@@ -9,9 +9,9 @@ namespace ottava {
 
 class Communicator;
 
-/// The tensor-parallel ranks that share each matrix product. Activations between products are cut along tokens
-/// (sequence parallel), so a gather and a reduce-scatter take the place of an all-reduce. With one rank everything
-/// returns its input.
+/// The tensor-parallel ranks that share each matrix product. Activations between products are cut along
+/// tokens (sequence parallel), so a gather and a reduce-scatter take the place of an all-reduce. With one
+/// rank everything returns its input.
 class TensorParallelGroup {
  public:
   TensorParallelGroup() = default;
@@ -22,7 +22,8 @@ class TensorParallelGroup {
   /// x [n,C] of every rank, in rank order: [n * size, C]; a vector [n] likewise.
   Allocation gather_rows(Stream& stream, Arena& arena, const Allocation& x, std::string_view label) const;
   /// Sum over ranks of x [N,C]; this rank's rows [N / size, C].
-  Allocation reduce_scatter_rows(Stream& stream, Arena& arena, const Allocation& x, std::string_view label) const;
+  Allocation reduce_scatter_rows(Stream& stream, Arena& arena, const Allocation& x,
+                                 std::string_view label) const;
   /// x [N,V/size] of every rank side by side: [N,V].
   Allocation gather_columns(Stream& stream, Arena& arena, const Tensor& x, std::string_view label) const;
   /// In place, over ranks.

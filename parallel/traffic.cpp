@@ -80,7 +80,8 @@ std::vector<UnitTraffic> unit_traffic(std::span<const ParameterSpec> specs, cons
     const Shape whole{rows, slice[1]};
     add_float8(travel.shares_bytes ? gathers.both : gathers.forward, weight.forward, false,
                travel.forward_scales, whole);
-    if (!travel.shares_bytes) add_float8(gathers.backward, weight.backward, true, travel.backward_scales, whole);
+    if (!travel.shares_bytes)
+      add_float8(gathers.backward, weight.backward, true, travel.backward_scales, whole);
   }
   return units;
 }

@@ -14,8 +14,9 @@ struct TrafficLayout {
   int64_t micro_batches = 1;
 };
 
-/// Adds what this rank's parameters send in one training step, by formula, from the table alone. With S shards, R replicas,
-/// M micro-batches and P_u the elements of unit u's slices, padding of packed ones included (shard_packing.h):
+/// Adds what this rank's parameters send in one training step, by formula, from the table alone. With S
+/// shards, R replicas, M micro-batches and P_u the elements of unit u's slices, padding of packed ones
+/// included (shard_packing.h):
 ///
 ///     gathers     dp_shard      sum_u g_u (S-1)/S P_u in the compute type;  g_u = gathers[u] M, or 1 where never resharded;
 ///                               FP8 bytes and the scales that travel in their place where weights are gathered so
@@ -26,7 +27,8 @@ struct TrafficLayout {
 ///                               with FP8 and replicas the norm's two halves over dp_replicate
 ///     norm        replica       one f64
 ///
-/// `gathers` per unit and micro-batch is the model's schedule (llama_gathers). Entries carry the axis and no label.
+/// `gathers` per unit and micro-batch is the model's schedule (llama_gathers). Entries carry the axis and no
+/// label.
 struct UnitGatherCounts {
   int total = 0;                  ///< times that a unit becomes whole
   int forward = 0, backward = 0;  ///< of them with FP8 bytes of either use, where these differ

@@ -18,7 +18,8 @@ namespace {
 
 bool wants_nccl(const WorldRequest& request) {
   if (request.backend == "nccl" && request.device.type != DeviceType::cuda) {
-    fail<ConfigError>("world", "comm.backend is nccl, but the device is {}: use mpi, tcp or auto", to_string(request.device));
+    fail<ConfigError>("world", "comm.backend is nccl, but the device is {}: use mpi, tcp or auto",
+                      to_string(request.device));
   }
   if (request.backend == "nccl") return true;
   return request.backend == "auto" && request.device.type == DeviceType::cuda && nccl::available();
@@ -39,13 +40,17 @@ bool wants_mpi(const Launch& launch, const WorldRequest& request) {
 std::unique_ptr<Communicator> find_others(const Launch& launch, const WorldRequest& request) {
   bool by_mpi = wants_mpi(launch, request);
   if (by_mpi && launch.launcher == Launcher::environment) {
-    fail<ConfigError>("world", "started by {}, and comm.backend is mpi, which needs scripts/launch.sh, mpirun or srun "
-                      "--mpi=pmix: start the ranks so, or set comm.backend to auto", launch.source);
+    fail<ConfigError>("world",
+                      "started by {}, and comm.backend is mpi, which needs scripts/launch.sh, mpirun or srun "
+                      "--mpi=pmix: start the ranks so, or set comm.backend to auto",
+                      launch.source);
   }
   if (by_mpi) return mpi::make_world({.timeout_seconds = request.init_timeout_seconds});
   if (launch.master.address.empty()) {
-    fail<ConfigError>("world", "started by {} with {} ranks, and nothing says where rank 0 is: set MASTER_ADDR (and "
-                      "MASTER_PORT) to an address of its machine", launch.source, launch.world_size);
+    fail<ConfigError>("world",
+                      "started by {} with {} ranks, and nothing says where rank 0 is: set MASTER_ADDR (and "
+                      "MASTER_PORT) to an address of its machine",
+                      launch.source, launch.world_size);
   }
   return make_tcp_world(launch.master, {launch.rank, launch.world_size}, request.init_timeout_seconds);
 }
@@ -61,9 +66,11 @@ void connect(World& world, const WorldRequest& request) {
   }
   world.control = find_others(launch, request);
   if (world.control->rank() != launch.rank || world.control->size() != launch.world_size) {
-    fail<CommError>("world", "{} says rank {} of {}, MPI says {} of {}: libottava_mpi.so was not compiled for "
-                    "this launcher's MPI; compile it with its mpicxx", launch.source, launch.rank,
-                    launch.world_size, world.control->rank(), world.control->size());
+    fail<CommError>("world",
+                    "{} says rank {} of {}, MPI says {} of {}: libottava_mpi.so was not compiled for "
+                    "this launcher's MPI; compile it with its mpicxx",
+                    launch.source, launch.rank, launch.world_size, world.control->rank(),
+                    world.control->size());
   }
   CommunicatorBootstrap bootstrap(*world.control);
   world.ledger = std::make_unique<Ledger>(world.control->shared_state(), bootstrap,
@@ -114,7 +121,8 @@ int report_failure(const Launch& launch, const std::exception& error) {
   if (const char* accounts = std::getenv("OTTAVA_ACCOUNTS")) {
     std::string account = error.what();
     std::replace(account.begin(), account.end(), '\n', ' ');  // a line for each rank: the launcher sorts them
-    std::ofstream(accounts, std::ios::app) << fmt::format("rank {}: {}\n", launch.rank, account) << std::flush;
+    std::ofstream(accounts, std::ios::app)
+        << fmt::format("rank {}: {}\n", launch.rank, account) << std::flush;
   }
   if (launch.world_size > 1) std::this_thread::sleep_for(std::chrono::milliseconds(300));
   return 1;

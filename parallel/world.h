@@ -36,14 +36,16 @@ struct WorldRequest {
   double last_seconds = 20;      ///< after a failure, how long this rank may take to end before it is ended
 };
 
-/// Connects the ranks, runs `body`, and parts from them: after `body` all ranks meet once more, so that none leaves while
-/// others still need it. When `body` throws, the other ranks are told and the exception is thrown again; MPI is then not
-/// finalized, and the process must exit with an error. Throws CommError and ConfigError.
+/// Connects the ranks, runs `body`, and parts from them: after `body` all ranks meet once more, so that none
+/// leaves while others still need it. When `body` throws, the other ranks are told and the exception is
+/// thrown again; MPI is then not finalized, and the process must exit with an error. Throws CommError and
+/// ConfigError.
 void run_rank(const Launch& launch, const WorldRequest& request, const std::function<void(World&)>& body);
 
-/// For main: logs the error that run_rank threw and returns the exit code, 1. OpenMPI stops reading what ranks say when the
-/// first of them has died or exited with an error; so ranks wait a moment before they exit, and where OTTAVA_ACCOUNTS names
-/// a file (scripts/launch.sh does, and shows it) each adds its line there.
+/// For main: logs the error that run_rank threw and returns the exit code, 1. OpenMPI stops reading what
+/// ranks say when the first of them has died or exited with an error; so ranks wait a moment before they
+/// exit, and where OTTAVA_ACCOUNTS names a file (scripts/launch.sh does, and shows it) each adds its line
+/// there.
 int report_failure(const Launch& launch, const std::exception& error);
 
 }  // namespace ottava

@@ -76,7 +76,8 @@ std::string description(const Field& field) {
   if (!field.unit_text.empty()) text += " [" + field.unit_text + "]";
   if (field.fate == Fate::used) return text;
   if (!text.empty()) text += ". ";
-  return text + (field.fate == Fate::noted ? "Has no meaning here: " : "Refused unless default: ") + field.fate_text;
+  return text + (field.fate == Fate::noted ? "Has no meaning here: " : "Refused unless default: ") +
+         field.fate_text;
 }
 
 Json field_schema(const Field& field) {

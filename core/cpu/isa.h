@@ -8,12 +8,12 @@
 
 namespace ottava::cpu {
 
-/// Instruction sets that kernels are compiled for, smallest first. `avx2` includes FMA and F16C (Haswell, Zen 1);
-/// `avx512` means F, BW, DQ, VL and CD (Skylake-X, Zen 4).
+/// Instruction sets that kernels are compiled for, smallest first. `avx2` includes FMA and F16C (Haswell, Zen
+/// 1); `avx512` means F, BW, DQ, VL and CD (Skylake-X, Zen 4).
 enum class Isa { baseline, avx2, avx512 };
 
-/// The best set of this machine, or less when the environment variable OTTAVA_CPU_ISA names a smaller one. Throws
-/// DeviceError when it names one that the machine lacks or that does not exist.
+/// The best set of this machine, or less when the environment variable OTTAVA_CPU_ISA names a smaller one.
+/// Throws DeviceError when it names one that the machine lacks or that does not exist.
 Isa isa();
 std::string_view name_of(Isa isa);
 
@@ -36,8 +36,8 @@ struct Columns {
 
 }  // namespace ottava::cpu
 
-/// Declares `Table name()` once per instruction set and, in ottava::cpu, `name()` that calls the one to use here.
-/// `Table` is a struct of function pointers; the file given to ottava_cpu_kernels() in CMake defines
+/// Declares `Table name()` once per instruction set and, in ottava::cpu, `name()` that calls the one to use
+/// here. `Table` is a struct of function pointers; the file given to ottava_cpu_kernels() in CMake defines
 /// `Table OTTAVA_ISA::name()`. Kernels are serial over ranges: loops over threads stay in the caller.
 #if defined(__x86_64__)
 #define OTTAVA_CPU_KERNELS(Table, name)                  \

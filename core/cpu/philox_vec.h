@@ -8,7 +8,8 @@ namespace ottava::cpu::OTTAVA_ISA {
 
 typedef uint64_t UWide __attribute__((vector_size(64)));
 
-/// The 64-bit products of the even lanes with b. The compiler would multiply 64 by 64 bits, at three times the cost.
+/// The 64-bit products of the even lanes with b. The compiler would multiply 64 by 64 bits, at three times
+/// the cost.
 inline UWide multiply_even(UVec a, uint32_t b) {
 #if defined(__AVX512F__)
   return bits_as<UWide>(_mm512_mul_epu32(bits_as<__m512i>(a), _mm512_set1_epi64(b)));

@@ -1,8 +1,9 @@
 #pragma once
 
-// Sixteen floats at a time, for kernel files only (those given to ottava_cpu_kernels). GCC's and Clang's vector
-// extensions compile to one AVX-512 register, two AVX2 registers or four SSE registers, so a kernel is written once.
-// Everything is in the instruction set's own namespace: nothing here may be merged with another set's copy.
+// Sixteen floats at a time, for kernel files only (those given to ottava_cpu_kernels). GCC's and Clang's
+// vector extensions compile to one AVX-512 register, two AVX2 registers or four SSE registers, so a kernel is
+// written once. Everything is in the instruction set's own namespace: nothing here may be merged with another
+// set's copy.
 
 #include <stdint.h>
 
@@ -95,8 +96,8 @@ inline void store_partial(T* p, Vec v, int n) {
   __builtin_memcpy(static_cast<void*>(p), buffer, static_cast<unsigned long>(n) * sizeof(T));
 }
 
-/// Which lanes of a Vec exist: all of them, or the first n at the end of a row. A kernel's body takes one or the other
-/// and is written once.
+/// Which lanes of a Vec exist: all of them, or the first n at the end of a row. A kernel's body takes one or
+/// the other and is written once.
 struct Whole {};
 struct Part {
   int n;
@@ -116,7 +117,8 @@ inline Vec keep(Vec v, Part part, float other) {
   return lane < part.n ? v : splat(other);
 }
 
-/// Calls body(offset, Whole{}) for each full Vec of [0, n), then body(offset, Part{rest}) if something is left.
+/// Calls body(offset, Whole{}) for each full Vec of [0, n), then body(offset, Part{rest}) if something is
+/// left.
 template <class Body>
 inline void for_each_vec(int64_t n, Body&& body) {
   const int64_t whole = n / kLanes * kLanes;
@@ -161,8 +163,8 @@ inline Vec sqrt(Vec v) {
   for (int i = 0; i < kLanes; ++i) a[i] = __builtin_sqrtf(a[i]);
   return load(a);
 }
-/// |v| as its bit pattern: unsigned comparison orders it like the value and NaN above everything, so that a maximum
-/// over these never loses a NaN.
+/// |v| as its bit pattern: unsigned comparison orders it like the value and NaN above everything, so that a
+/// maximum over these never loses a NaN.
 inline UVec abs_bits(Vec v) { return bits_as<UVec>(v) & 0x7fffffffu; }
 inline UVec max_bits(UVec a, UVec b) { return a > b ? a : b; }
 /// Stores v and raises amax to the bits of what is stored.
@@ -183,8 +185,8 @@ inline uint32_t max_lane(UVec v) {
   return best;
 }
 
-/// e^x to 2 ulp for x in [-87, 88]; smaller x give 0, larger ones infinity. NaN stays NaN. Cody-Waite reduction by ln 2 and a
-/// degree-6 polynomial (the Cephes scheme).
+/// e^x to 2 ulp for x in [-87, 88]; smaller x give 0, larger ones infinity. NaN stays NaN. Cody-Waite
+/// reduction by ln 2 and a degree-6 polynomial (the Cephes scheme).
 inline Vec exp(Vec x) {
   const float kLog2e = 1.44269504088896341f;
 #if defined(__AVX512F__)  // the second operand is the one that a NaN passes through
@@ -194,7 +196,8 @@ inline Vec exp(Vec x) {
   Vec clamped = x > 89.0f ? splat(89.0f) : x;
   clamped = clamped < -88.0f ? splat(-88.0f) : clamped;
 #endif
-  Vec shifted = clamped * kLog2e + 12582912.0f;  // 1.5 * 2^23: the integer part lands in the low mantissa bits
+  Vec shifted =
+      clamped * kLog2e + 12582912.0f;  // 1.5 * 2^23: the integer part lands in the low mantissa bits
   Vec n = shifted - 12582912.0f;
   Vec r = clamped - n * 0.693359375f;
   r = r + n * 2.12194440e-4f;

@@ -16,8 +16,8 @@ Allocation::Node::~Node() { arena->release(index); }
 Arena::Arena(MemoryPlan plan, Device device)
     : plan_(std::move(plan)), device_(device), block_(device, static_cast<size_t>(plan_.total_bytes())) {}
 
-Tensor Arena::place(const PlannedAllocation& planned, std::string_view name, MemoryCategory category, DType dtype, Shape shape,
-                    int64_t base, std::string_view where) const {
+Tensor Arena::place(const PlannedAllocation& planned, std::string_view name, MemoryCategory category,
+                    DType dtype, Shape shape, int64_t base, std::string_view where) const {
   Tensor tensor{nullptr, dtype, shape};
   if (planned.name != name || planned.bytes != tensor.bytes() || planned.category != category) {
     fail("arena", "{} asks for {} ({} bytes), the plan recorded {} ({} bytes) at this point", where, name,
@@ -34,8 +34,9 @@ Tensor Arena::persistent(std::string_view name, DType dtype, Shape shape, Memory
     return place(plan_.persistent[next_persistent_++], name, category, dtype, shape, 0, "set-up");
   }
   Tensor tensor{nullptr, dtype, shape};
-  PlannedAllocation planned{std::string(name), category, tensor.bytes(), 0, std::numeric_limits<int64_t>::max(),
-                            plan_.persistent_bytes};
+  PlannedAllocation planned{
+      std::string(name),     category, tensor.bytes(), 0, std::numeric_limits<int64_t>::max(),
+      plan_.persistent_bytes};
   plan_.persistent_bytes += aligned(planned.bytes);
   plan_.persistent.push_back(std::move(planned));
   return tensor;
@@ -57,7 +58,8 @@ Allocation Arena::allocate(std::string_view name, DType dtype, Shape shape, Memo
   } else {
     if (next_ >= phase.allocations.size()) fail("arena", "{} was not planned in phase {}", name, phase.name);
     index = next_++;
-    tensor = place(phase.allocations[index], name, category, dtype, shape, plan_.persistent_bytes, phase.name);
+    tensor =
+        place(phase.allocations[index], name, category, dtype, shape, plan_.persistent_bytes, phase.name);
   }
   Allocation result;
   result.node_.reset(new Allocation::Node{this, index, tensor});
@@ -65,7 +67,8 @@ Allocation Arena::allocate(std::string_view name, DType dtype, Shape shape, Memo
 }
 
 void Arena::release(size_t index) {
-  if (is_recording() && phase_ >= 0) plan_.phases[static_cast<size_t>(phase_)].allocations[index].end = clock_++;
+  if (is_recording() && phase_ >= 0)
+    plan_.phases[static_cast<size_t>(phase_)].allocations[index].end = clock_++;
 }
 
 Arena::Phase::Phase(Arena& arena, std::string_view name) : arena_(arena) {

@@ -36,13 +36,14 @@ class Allocation {
   std::shared_ptr<const Node> node_;
 };
 
-/// All memory of a rank. A recording arena hands out tensors without data while a step runs on `meta` and packs what it
-/// saw into a plan; a replaying arena allocates the plan's one block and hands out the same sequence of tensors with
-/// data. The sequence is checked: a step that asks for something else than what was recorded is an error, not a growth.
+/// All memory of a rank. A recording arena hands out tensors without data while a step runs on `meta` and
+/// packs what it saw into a plan; a replaying arena allocates the plan's one block and hands out the same
+/// sequence of tensors with data. The sequence is checked: a step that asks for something else than what was
+/// recorded is an error, not a growth.
 ///
-/// Lives are counted in host order. Work on another stream is covered by two rules that its callers keep: such work
-/// first waits for everything enqueued on the compute stream so far, and the bytes it uses are released only after the
-/// compute stream has waited for it.
+/// Lives are counted in host order. Work on another stream is covered by two rules that its callers keep:
+/// such work first waits for everything enqueued on the compute stream so far, and the bytes it uses are
+/// released only after the compute stream has waited for it.
 class Arena {
  public:
   Arena() = default;  ///< recording
@@ -55,8 +56,8 @@ class Arena {
   /// Memory within a phase. In a phase only.
   Allocation allocate(std::string_view name, DType dtype, Shape shape, MemoryCategory category);
 
-  /// A phase is one complete pass: nothing allocated in it survives it. Recording a phase name again is an error;
-  /// replaying it starts its sequence again.
+  /// A phase is one complete pass: nothing allocated in it survives it. Recording a phase name again is an
+  /// error; replaying it starts its sequence again.
   class Phase {
    public:
     Phase(Arena& arena, std::string_view name);
@@ -75,8 +76,8 @@ class Arena {
  private:
   friend class Allocation;
   void release(size_t index);
-  Tensor place(const PlannedAllocation& planned, std::string_view name, MemoryCategory category, DType dtype, Shape shape,
-               int64_t base, std::string_view where) const;
+  Tensor place(const PlannedAllocation& planned, std::string_view name, MemoryCategory category, DType dtype,
+               Shape shape, int64_t base, std::string_view where) const;
   MemoryPlan::Phase& current(std::string_view what);
 
   MemoryPlan plan_;

@@ -7,12 +7,14 @@
 
 namespace ottava {
 
-PinnedInputs::PinnedInputs(Device device, int64_t bytes) : memory_(Buffer::pinned(device, static_cast<size_t>(bytes))) {}
+PinnedInputs::PinnedInputs(Device device, int64_t bytes)
+    : memory_(Buffer::pinned(device, static_cast<size_t>(bytes))) {}
 
 Tensor PinnedInputs::hold(const void* host, const Tensor& like) {
   const int64_t bytes = like.bytes();
   if (used_ + bytes > static_cast<int64_t>(memory_.bytes())) {
-    fail<MemoryError>("pinned inputs", "{} bytes are held and {} more asked for, of {}", used_, bytes, memory_.bytes());
+    fail<MemoryError>("pinned inputs", "{} bytes are held and {} more asked for, of {}", used_, bytes,
+                      memory_.bytes());
   }
   void* place = static_cast<char*>(memory_.data()) + used_;
   if (bytes > 0) std::memcpy(place, host, static_cast<size_t>(bytes));

@@ -47,15 +47,17 @@ std::vector<PlannedAllocation> alive_at_peak(const MemoryPlan& plan) {
 }  // namespace
 
 std::string_view name_of(MemoryCategory category) {
-  constexpr std::array<std::string_view, 9> kNames = {"parameters", "compute copies", "gradients", "optimizer", "unsharded",
-                                                      "activations", "scratch", "workspace", "data"};
+  constexpr std::array<std::string_view, 9> kNames = {"parameters", "compute copies", "gradients",
+                                                      "optimizer",  "unsharded",      "activations",
+                                                      "scratch",    "workspace",      "data"};
   return kNames[static_cast<size_t>(category)];
 }
 
 int64_t pack(std::vector<PlannedAllocation>& allocations) {
   std::vector<size_t> order(allocations.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return allocations[a].bytes > allocations[b].bytes; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return allocations[a].bytes > allocations[b].bytes; });
   std::vector<const PlannedAllocation*> placed;  // by offset
   int64_t size = 0;
   for (size_t index : order) {
@@ -85,7 +87,8 @@ int64_t MemoryPlan::total_bytes() const {
 std::vector<MemoryPlan::Row> MemoryPlan::by_category() const {
   std::vector<Row> rows;
   for (const PlannedAllocation& a : alive_at_peak(*this)) {
-    auto it = std::find_if(rows.begin(), rows.end(), [&](const Row& row) { return row.category == a.category; });
+    auto it =
+        std::find_if(rows.begin(), rows.end(), [&](const Row& row) { return row.category == a.category; });
     if (it == rows.end()) it = rows.insert(rows.end(), {a.category, 0});
     it->bytes += aligned(a.bytes);
   }
@@ -95,7 +98,8 @@ std::vector<MemoryPlan::Row> MemoryPlan::by_category() const {
 
 std::vector<PlannedAllocation> MemoryPlan::largest(int n) const {
   std::vector<PlannedAllocation> alive = alive_at_peak(*this);
-  std::stable_sort(alive.begin(), alive.end(), [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
+  std::stable_sort(alive.begin(), alive.end(),
+                   [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
   if (static_cast<int>(alive.size()) > n) alive.resize(static_cast<size_t>(n));
   return alive;
 }

@@ -22,7 +22,8 @@ enum class MemoryCategory {
 };
 std::string_view name_of(MemoryCategory category);
 
-/// One allocation of a recorded run. Times count allocations and releases of its phase; persistent ones live for ever.
+/// One allocation of a recorded run. Times count allocations and releases of its phase; persistent ones live
+/// for ever.
 struct PlannedAllocation {
   std::string name;
   MemoryCategory category;
@@ -32,10 +33,12 @@ struct PlannedAllocation {
 };
 
 inline constexpr int64_t kMemoryAlignment = 256;
-constexpr int64_t aligned(int64_t bytes) { return (bytes + kMemoryAlignment - 1) / kMemoryAlignment * kMemoryAlignment; }
+constexpr int64_t aligned(int64_t bytes) {
+  return (bytes + kMemoryAlignment - 1) / kMemoryAlignment * kMemoryAlignment;
+}
 
-/// Where everything lies in one block: persistent allocations first, then the phases (train, validate, generate), which
-/// never run at the same time and share the rest.
+/// Where everything lies in one block: persistent allocations first, then the phases (train, validate,
+/// generate), which never run at the same time and share the rest.
 struct MemoryPlan {
   struct Phase {
     std::string name;
@@ -48,7 +51,8 @@ struct MemoryPlan {
   std::vector<Phase> phases;
 
   int64_t total_bytes() const;
-  /// Bytes by category: persistent ones in full; of the phase with most bytes, what is alive at its fullest moment.
+  /// Bytes by category: persistent ones in full; of the phase with most bytes, what is alive at its fullest
+  /// moment.
   struct Row {
     MemoryCategory category;
     int64_t bytes;
@@ -58,8 +62,8 @@ struct MemoryPlan {
   std::vector<PlannedAllocation> largest(int n) const;
 };
 
-/// Gives every allocation an offset so that no two that are alive together overlap: larger ones first, each at the lowest
-/// offset that is free over its life. Returns the packed size.
+/// Gives every allocation an offset so that no two that are alive together overlap: larger ones first, each
+/// at the lowest offset that is free over its life. Returns the packed size.
 int64_t pack(std::vector<PlannedAllocation>& allocations);
 /// Most bytes alive at one time.
 int64_t most_alive(const std::vector<PlannedAllocation>& allocations);

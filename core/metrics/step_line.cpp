@@ -8,7 +8,8 @@ namespace ottava {
 
 std::string with_commas(int64_t number) {
   std::string digits = std::to_string(number < 0 ? -number : number);
-  for (int64_t i = static_cast<int64_t>(digits.size()) - 3; i > 0; i -= 3) digits.insert(static_cast<size_t>(i), ",");
+  for (int64_t i = static_cast<int64_t>(digits.size()) - 3; i > 0; i -= 3)
+    digits.insert(static_cast<size_t>(i), ",");
   return number < 0 ? "-" + digits : digits;
 }
 
@@ -19,12 +20,15 @@ std::string step_line(const StepMetrics& m, bool colors) {
   return paint("\033[31m", fmt::format("step: {:2}  ", m.step)) +
          paint("\033[32m", fmt::format("loss: {:7.4f}  ", m.global_avg_loss)) +
          paint("\033[38;2;180;60;0m", fmt::format("grad_norm: {:7.4f}  ", m.grad_norm)) +
-         paint("\033[38;2;54;234;195m", fmt::format("memory: {:5.2f}GiB({:.2f}%)  ", m.memory_gib, m.memory_percent)) +
+         paint("\033[38;2;54;234;195m",
+               fmt::format("memory: {:5.2f}GiB({:.2f}%)  ", m.memory_gib, m.memory_percent)) +
          paint("\033[34m", fmt::format("tps: {}  ", with_commas(std::llround(m.tokens_per_second)))) +
          paint("\033[36m", fmt::format("tflops: {}  ", tflops)) +
-         paint("\033[35m", fmt::format("mfu: {:.2f}%  {}util: {:.2f}%", m.mfu_percent,
-                                        m.runs_float8 ? fmt::format("mfu(fp8): {:.2f}%  ", m.conservative_mfu_percent) : "",
-                                        m.utilization_percent));
+         paint(
+             "\033[35m",
+             fmt::format("mfu: {:.2f}%  {}util: {:.2f}%", m.mfu_percent,
+                         m.runs_float8 ? fmt::format("mfu(fp8): {:.2f}%  ", m.conservative_mfu_percent) : "",
+                         m.utilization_percent));
 }
 
 }  // namespace ottava

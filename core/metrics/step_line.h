@@ -5,7 +5,8 @@
 
 namespace ottava {
 
-/// What is known about training at a logged step. Losses are means over tokens; times are since the last logged step.
+/// What is known about training at a logged step. Losses are means over tokens; times are since the last
+/// logged step.
 struct StepMetrics {
   int64_t step = 0;
   double global_avg_loss = 0;   ///< over all tokens of the step
@@ -18,7 +19,8 @@ struct StepMetrics {
   double mfu_percent = 0;       ///< model FLOPs against the BF16 peak: the conventional figure
   double conservative_mfu_percent = 0;  ///< against the FP8 peak where anything runs in FP8
   bool runs_float8 = false;     ///< the line shows the conservative figure too
-  double utilization_percent = 0;       ///< time the operations would take at the peak of their own precision / time taken
+  /// time the operations would take at the peak of their own precision / time taken
+  double utilization_percent = 0;
   double step_seconds = 0;
   double data_seconds = 0;      ///< of them, waiting for data
   double memory_gib = 0, memory_percent = 0;  ///< highest so far

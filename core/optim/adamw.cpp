@@ -54,7 +54,8 @@ void adamw_on_cpu(const std::vector<AdamwTensor>& tensors, const AdamwHyper& hyp
   chunks.for_each([&](const TensorChunks::Chunk& c) {
     const AdamwTensor& t = tensors[c.tensor];
     if (is_skipped) {
-      if (!t.amax.empty()) raise_amax(t.amax, kernels.weight_amax(t.master.as<float>() + c.begin, c.end - c.begin));
+      if (!t.amax.empty())
+        raise_amax(t.amax, kernels.weight_amax(t.master.as<float>() + c.begin, c.end - c.begin));
       return;
     }
     const auto& by_compute = t.exp_avg.dtype == DType::f32 ? kernels.f32_states : kernels.bf16_states;

@@ -1,8 +1,8 @@
 #include "core/cpu/philox_vec.h"
 #include "core/optim/adamw_kernels.h"
 
-// Ceiling: memory bandwidth. 16 bytes are read and 12 to 14 written per element with f32 states; bf16 states save 8 and
-// pay 10 rounds of Philox per 4 elements, about 3 instructions an element.
+// Ceiling: memory bandwidth. 16 bytes are read and 12 to 14 written per element with f32 states; bf16 states
+// save 8 and pay 10 rounds of Philox per 4 elements, about 3 instructions an element.
 
 namespace ottava::cpu::OTTAVA_ISA {
 namespace {
@@ -29,7 +29,8 @@ class RandomWords {
   int64_t skip_ = 0;
 };
 
-/// v cut to bf16 after adding a threshold in [0, 2^16) to its bits; infinities and NaN are stored as they are.
+/// v cut to bf16 after adding a threshold in [0, 2^16) to its bits; infinities and NaN are stored as they
+/// are.
 HVec stochastic_bf16(Vec v, UVec threshold) {
   UVec u = bits_as<UVec>(v);
   UVec finite = bits_as<UVec>((u & 0x7f800000u) != 0x7f800000u);
@@ -96,7 +97,8 @@ uint32_t weight_amax(const float* master, int64_t n) {
 }  // namespace
 
 AdamwKernels adamw_kernels() {
-  return {{update<float, float>, update<float, bf16>}, {update<bf16, float>, update<bf16, bf16>}, weight_amax};
+  return {
+      {update<float, float>, update<float, bf16>}, {update<bf16, float>, update<bf16, bf16>}, weight_amax};
 }
 
 }  // namespace ottava::cpu::OTTAVA_ISA

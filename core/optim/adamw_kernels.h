@@ -5,7 +5,8 @@
 
 namespace ottava {
 
-/// n elements of one tensor. The states have the kernel's state type, `compute` (may be null) its compute type.
+/// n elements of one tensor. The states have the kernel's state type, `compute` (may be null) its compute
+/// type.
 struct AdamwChunk {
   float* master;
   const float* gradient;
@@ -20,8 +21,8 @@ struct AdamwStep {
   AdamwHyper hyper;
   float factor, bias_correction1, bias_correction2;
 };
-/// The steps return the bits of max |bf16 of the new value|; which one runs is the type of the states, `[...]` that of
-/// compute.
+/// The steps return the bits of max |bf16 of the new value|; which one runs is the type of the states,
+/// `[...]` that of compute.
 struct AdamwKernels {
   cpu::FloatKernel<uint32_t(const AdamwStep&, const AdamwChunk&)> f32_states;
   cpu::FloatKernel<uint32_t(const AdamwStep&, const AdamwChunk&)> bf16_states;

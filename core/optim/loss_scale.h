@@ -4,9 +4,10 @@
 
 namespace ottava {
 
-/// What the loss is multiplied by, so that small gradients survive in a narrow format: a constant (1 is none), or dynamic
-/// (arXiv:1710.03740): starts at 2^16, doubles after 1000 steps in a row without overflow, halves on overflow, and stays
-/// within [1, 2^32]. The norm and the weights see unscaled gradients; a step that overflows is skipped by its caller.
+/// What the loss is multiplied by, so that small gradients survive in a narrow format: a constant (1 is
+/// none), or dynamic (arXiv:1710.03740): starts at 2^16, doubles after 1000 steps in a row without overflow,
+/// halves on overflow, and stays within [1, 2^32]. The norm and the weights see unscaled gradients; a step
+/// that overflows is skipped by its caller.
 class LossScale {
  public:
   static constexpr double kInitial = 65536, kLargest = 4294967296.0;
@@ -28,8 +29,8 @@ class LossScale {
     bool operator==(const State&) const = default;
   };
   State state() const { return state_; }
-  /// Continues from a checkpoint. A constant scale keeps its own value, which the configuration decides. Throws FileError
-  /// for a state that no run can have.
+  /// Continues from a checkpoint. A constant scale keeps its own value, which the configuration decides.
+  /// Throws FileError for a state that no run can have.
   void restore(State state);
 
  private:

@@ -8,8 +8,8 @@
 
 namespace ottava {
 
-/// Elements of many tensors as one list of pieces of at most kSize, none across two tensors: threads share the list
-/// evenly however different the tensors are, and the pieces do not depend on the number of threads.
+/// Elements of many tensors as one list of pieces of at most kSize, none across two tensors: threads share
+/// the list evenly however different the tensors are, and the pieces do not depend on the number of threads.
 class TensorChunks {
  public:
   static constexpr int64_t kSize = 16384;

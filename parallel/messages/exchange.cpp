@@ -13,8 +13,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Data moves inside the port's calls (MPI through shared memory, sockets), so while data should be moving polls follow one
-// another, with the core offered to others in between; afterwards (a peer is late) sleeping leaves the core to compute.
+// Data moves inside the port's calls (MPI through shared memory, sockets), so while data should be moving
+// polls follow one another, with the core offered to others in between; afterwards (a peer is late) sleeping
+// leaves the core to compute.
 constexpr double kBytesPerSecond = 1e9;
 constexpr auto kShortestSpin = std::chrono::microseconds(50);
 constexpr auto kSleep = std::chrono::microseconds(50);
@@ -57,14 +58,17 @@ void Exchange::await_signal(int peer, int tag) { add(port_->receive(nullptr, 0, 
 void Exchange::check(const MessagePort::Ended& ended) const {
   const Expected& expected = expected_[ended.index];
   if (expected.bytes < 0 || (!ended.too_long && ended.bytes == expected.bytes)) return;
-  fail<CommError>(port_->name(), "rank {} received {} bytes than {} from rank {} in {}: the ranks disagree about its size",
-                  state_->rank(), ended.too_long ? "more" : "fewer", expected.bytes, expected.peer, current_call(*state_));
+  fail<CommError>(port_->name(),
+                  "rank {} received {} bytes than {} from rank {} in {}: the ranks disagree about its size",
+                  state_->rank(), ended.too_long ? "more" : "fewer", expected.bytes, expected.peer,
+                  current_call(*state_));
 }
 
 void Exchange::finish() {
   size_t left = tickets_.size();
   auto limit = std::chrono::duration<double>(state_->timeout_seconds());
-  auto spin = std::chrono::duration<double>(static_cast<double>(pending_bytes_) / kBytesPerSecond) + kShortestSpin;
+  auto spin =
+      std::chrono::duration<double>(static_cast<double>(pending_bytes_) / kBytesPerSecond) + kShortestSpin;
   auto moved = Clock::now();
   while (left > 0) {
     ended_.clear();

@@ -22,8 +22,8 @@ class Exchange {
   /// An empty message.
   void signal(int peer, int tag);
   void await_signal(int peer, int tag);
-  /// Ends when all of it has arrived and left. Throws CommError when nothing moved for the time limit, when the rank
-  /// failed meanwhile, or when a message has another length than was expected.
+  /// Ends when all of it has arrived and left. Throws CommError when nothing moved for the time limit, when
+  /// the rank failed meanwhile, or when a message has another length than was expected.
   void finish();
   void abandon() noexcept;
 

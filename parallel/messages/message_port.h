@@ -10,9 +10,10 @@
 
 namespace ottava {
 
-/// Sends and receives messages between processes without blocking: what a transport needs of MPI or of sockets. Ranks are
-/// world ranks, never the rank itself. Messages between two ranks arrive in the order in which they were sent; receives
-/// take them in that order, and a receive takes only a message with its tag. Used by one thread. Functions throw CommError.
+/// Sends and receives messages between processes without blocking: what a transport needs of MPI or of
+/// sockets. Ranks are world ranks, never the rank itself. Messages between two ranks arrive in the order in
+/// which they were sent; receives take them in that order, and a receive takes only a message with its tag.
+/// Used by one thread. Functions throw CommError.
 class MessagePort {
  public:
   virtual ~MessagePort() = default;
@@ -30,7 +31,8 @@ class MessagePort {
     int64_t bytes = 0;       ///< that a receive got
     bool too_long = false;   ///< the message was longer than the receive
   };
-  /// Moves what can be moved, of all tickets; appends those of `tickets` that have ended and sets them to null.
+  /// Moves what can be moved, of all tickets; appends those of `tickets` that have ended and sets them to
+  /// null.
   virtual void test(std::span<Ticket> tickets, std::vector<Ended>& ended) = 0;
   /// After a failure: the buffer is free, the message may or may not have left.
   virtual void abandon_send(Ticket ticket) noexcept = 0;

@@ -13,8 +13,9 @@ namespace {
 
 // Up to here one round of whole vectors beats two rounds of blocks.
 constexpr int64_t kSmallBytes = 8 << 10;
-// Between the announcement of a failure and the release of its buffers. MPI on one machine lets a rank read another's
-// memory, and ends the reader by a signal when that memory is gone: the others need a moment to hear of it.
+// Between the announcement of a failure and the release of its buffers. MPI on one machine lets a rank read
+// another's memory, and ends the reader by a signal when that memory is gone: the others need a moment to
+// hear of it.
 constexpr auto kFarewell = std::chrono::milliseconds(300);
 // Of the workspace; many peers get more of it rather than messages that are all latency.
 constexpr int64_t kSmallestSegment = 64;
@@ -31,12 +32,14 @@ void copy_bytes(char* to, const char* from, int64_t bytes) {
 
 uint32_t mixed(uint32_t hash, uint32_t value) { return (hash ^ value) * 16777619u; }
 
-bool is_pairwise(const CollectiveCall& call) { return call.kind == Collective::send || call.kind == Collective::recv; }
+bool is_pairwise(const CollectiveCall& call) {
+  return call.kind == Collective::send || call.kind == Collective::recv;
+}
 
 }  // namespace
 
-MessageTransport::MessageTransport(std::shared_ptr<MessagePort> port, std::shared_ptr<RankState> state, Group group,
-                                   int64_t workspace_bytes)
+MessageTransport::MessageTransport(std::shared_ptr<MessagePort> port, std::shared_ptr<RankState> state,
+                                   Group group, int64_t workspace_bytes)
     : port_(std::move(port)),
       state_(std::move(state)),
       group_(std::move(group)),
@@ -52,9 +55,9 @@ MessageTransport::MessageTransport(std::shared_ptr<MessagePort> port, std::share
   group_hash_ = mixed(group_hash_, static_cast<uint32_t>(group_.ordinal));
 }
 
-// Group, call (only where every rank counts alike), kind and size: ranks that disagree about any of them find no match
-// and stop at the time limit, where the ledger compares their calls. OpenMPI 4.1 must not see the size mismatch: it writes
-// a long message past the end of a shorter receive.
+// Group, call (only where every rank counts alike), kind and size: ranks that disagree about any of them find
+// no match and stop at the time limit, where the ledger compares their calls. OpenMPI 4.1 must not see the
+// size mismatch: it writes a long message past the end of a shorter receive.
 int MessageTransport::tag(const CollectiveCall& call) const {
   uint32_t hash = mixed(group_hash_, is_pairwise(call) ? 0 : static_cast<uint32_t>(sequence_));
   hash = mixed(hash, static_cast<uint32_t>(call.kind == Collective::recv ? Collective::send : call.kind));
@@ -67,7 +70,8 @@ bool MessageTransport::is_small(const CollectiveCall& call) const {
   return call.kind == Collective::all_reduce && call.send.bytes() <= kSmallBytes;
 }
 
-std::vector<MessageTransport::Segment> MessageTransport::segments_of(std::span<const CollectiveCall> calls) const {
+std::vector<MessageTransport::Segment> MessageTransport::segments_of(
+    std::span<const CollectiveCall> calls) const {
   std::vector<Segment> segments;
   for (const CollectiveCall& call : calls) {
     if (call.kind != Collective::all_reduce && call.kind != Collective::reduce_scatter) continue;
@@ -138,7 +142,8 @@ void MessageTransport::reduce_all(std::span<const CollectiveCall> calls) {
 // Everything that only moves blocks, the second half of all_reduce included.
 void MessageTransport::post_moves(std::span<const CollectiveCall> calls) {
   for (const CollectiveCall& call : calls) {
-    bool gathers = call.kind == Collective::all_gather || (call.kind == Collective::all_reduce && !is_small(call));
+    bool gathers =
+        call.kind == Collective::all_gather || (call.kind == Collective::all_reduce && !is_small(call));
     if (!gathers && call.kind != Collective::all_to_all) continue;
     int64_t element = element_bytes(call);
     auto bytes = [&](int rank) { return call.counts[static_cast<size_t>(rank)] * element; };
@@ -160,7 +165,8 @@ void MessageTransport::post_moves(std::span<const CollectiveCall> calls) {
   }
 }
 
-// A binomial tree over ranks counted from the root: rank r has children r + 2^k for the 2^k below its lowest bit.
+// A binomial tree over ranks counted from the root: rank r has children r + 2^k for the 2^k below its lowest
+// bit.
 void MessageTransport::broadcast(const CollectiveCall& call) {
   int n = size(), position = (group_.rank - call.peer + n) % n, bit = 1;
   while (bit < n && !(position & bit)) bit <<= 1;
@@ -192,10 +198,12 @@ void MessageTransport::run(std::span<const CollectiveCall> calls) {
     for (const CollectiveCall& call : calls) everybody = everybody || !is_pairwise(call);
     if (everybody) ++sequence_;
     for (const CollectiveCall& call : calls) {
-      if (call.kind == Collective::recv) moves_.receive(call.recv.data, call.recv.bytes(), world(call.peer), tag(call));
+      if (call.kind == Collective::recv)
+        moves_.receive(call.recv.data, call.recv.bytes(), world(call.peer), tag(call));
     }
     for (const CollectiveCall& call : calls) {
-      if (call.kind == Collective::send) moves_.send(call.send.data, call.send.bytes(), world(call.peer), tag(call));
+      if (call.kind == Collective::send)
+        moves_.send(call.send.data, call.send.bytes(), world(call.peer), tag(call));
     }
     reduce_all(calls);
     post_moves(calls);
@@ -214,18 +222,20 @@ void MessageTransport::run(std::span<const CollectiveCall> calls) {
   }
 }
 
-std::shared_ptr<HostTransport> MessageTransport::split(const std::string& axis, const std::vector<int>& world_ranks,
-                                                   int rank, int ordinal) {
+std::shared_ptr<HostTransport> MessageTransport::split(const std::string& axis,
+                                                       const std::vector<int>& world_ranks, int rank,
+                                                       int ordinal) {
   return std::make_shared<MessageTransport>(port_, state_, Group{axis, world_ranks, rank, ordinal},
                                             workspace_bytes_);
 }
 
-std::unique_ptr<Communicator> make_message_world(std::shared_ptr<MessagePort> port, std::shared_ptr<RankState> state,
-                                                 int64_t workspace_bytes) {
+std::unique_ptr<Communicator> make_message_world(std::shared_ptr<MessagePort> port,
+                                                 std::shared_ptr<RankState> state, int64_t workspace_bytes) {
   std::vector<int> ranks(static_cast<size_t>(state->world_size()));
   std::iota(ranks.begin(), ranks.end(), 0);
   MessageTransport::Group everybody{"world", std::move(ranks), state->rank(), 0};
-  auto transport = std::make_shared<MessageTransport>(std::move(port), state, std::move(everybody), workspace_bytes);
+  auto transport =
+      std::make_shared<MessageTransport>(std::move(port), state, std::move(everybody), workspace_bytes);
   return make_host_world(std::move(transport), std::move(state));
 }
 

@@ -11,9 +11,9 @@ namespace ottava {
 
 constexpr int64_t kMessageWorkspaceBytes = 4 << 20;
 
-/// The collectives of one group of ranks, built from messages. Groups need no MPI communicator of their own: all ranks
-/// carry out their calls in program order, so messages between two ranks match in order; tags only tell calls apart, so
-/// that ranks which disagree stop instead of mixing data.
+/// The collectives of one group of ranks, built from messages. Groups need no MPI communicator of their own:
+/// all ranks carry out their calls in program order, so messages between two ranks match in order; tags only
+/// tell calls apart, so that ranks which disagree stop instead of mixing data.
 class MessageTransport final : public HostTransport {
  public:
   struct Group {
@@ -64,7 +64,8 @@ class MessageTransport final : public HostTransport {
 };
 
 /// The communicator of all ranks of `state` over a port that reaches them.
-std::unique_ptr<Communicator> make_message_world(std::shared_ptr<MessagePort> port, std::shared_ptr<RankState> state,
+std::unique_ptr<Communicator> make_message_world(std::shared_ptr<MessagePort> port,
+                                                 std::shared_ptr<RankState> state,
                                                  int64_t workspace_bytes = kMessageWorkspaceBytes);
 
 }  // namespace ottava

@@ -22,7 +22,8 @@ std::vector<std::filesystem::path> places() {
   if (const char* own = std::getenv("OTTAVA_MPI_LIBRARY"); own && *own) return {own};
   std::error_code error;
   std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
-  std::vector<std::filesystem::path> list = {folder / "lib" / "libottava_mpi.so", folder.parent_path() / "lib" / "libottava_mpi.so"};
+  std::vector<std::filesystem::path> list = {folder / "lib" / "libottava_mpi.so",
+                                             folder.parent_path() / "lib" / "libottava_mpi.so"};
 #ifdef OTTAVA_MPI_OF_THE_BUILD
   list.emplace_back(OTTAVA_MPI_OF_THE_BUILD);
 #endif
@@ -35,7 +36,9 @@ Module open_module() {
     std::error_code error;
     if (!std::filesystem::exists(file, error)) continue;
     void* handle = dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL);
-    if (!handle) return {nullptr, fmt::format("{} cannot be opened ({}): compile it for the MPI of this machine", file.string(), dlerror())};
+    if (!handle)
+      return {nullptr, fmt::format("{} cannot be opened ({}): compile it for the MPI of this machine",
+                                   file.string(), dlerror())};
     auto get = reinterpret_cast<decltype(&::ottava_mpi)>(dlsym(handle, "ottava_mpi"));
     const OttavaMpi* interface = get ? get() : nullptr;
     if (!interface || interface->interface_version != OTTAVA_MPI_INTERFACE) {
@@ -45,8 +48,11 @@ Module open_module() {
   }
   std::string tried;
   for (const std::filesystem::path& file : places()) tried += (tried.empty() ? "" : ", ") + file.string();
-  return {nullptr, fmt::format("there is no library for MPI (tried {}): compile it with build_mpi.sh, or start the ranks "
-                               "with MASTER_ADDR and MASTER_PORT set, which needs no MPI", tried)};
+  return {
+      nullptr,
+      fmt::format("there is no library for MPI (tried {}): compile it with build_mpi.sh, or start the ranks "
+                  "with MASTER_ADDR and MASTER_PORT set, which needs no MPI",
+                  tried)};
 }
 
 const Module& module() {
@@ -56,7 +62,8 @@ const Module& module() {
 
 class MpiPort final : public MessagePort {
  public:
-  MpiPort(const OttavaMpi& mpi, std::shared_ptr<RankState> state, OttavaMpiWorld world, int64_t largest_message_bytes)
+  MpiPort(const OttavaMpi& mpi, std::shared_ptr<RankState> state, OttavaMpiWorld world,
+          int64_t largest_message_bytes)
       : mpi_(mpi), state_(std::move(state)), world_(world), largest_message_bytes_(largest_message_bytes) {}
   // After a failure MPI is not finalized: it would wait for ranks that are gone.
   ~MpiPort() override {
@@ -111,16 +118,20 @@ bool available() { return module().interface != nullptr; }
 std::unique_ptr<Communicator> make_world(const WorldOptions& options) {
   if (!available()) fail<CommError>("mpi", "{}", module().problem);
   const OttavaMpi& mpi = *module().interface;
-  if (mpi.is_started()) fail<CommError>("mpi", "MPI was started before in this process, and it cannot be started twice");
+  if (mpi.is_started())
+    fail<CommError>("mpi", "MPI was started before in this process, and it cannot be started twice");
   OttavaMpiWorld world{};
-  if (int code = mpi.start(&world); code != 0) fail<CommError>("mpi", "MPI_Init_thread failed with code {}", code);
+  if (int code = mpi.start(&world); code != 0)
+    fail<CommError>("mpi", "MPI_Init_thread failed with code {}", code);
   if (!world.serialized) {
-    fail<CommError>("mpi", "this MPI library allows calls from its first thread only: it was built without thread "
+    fail<CommError>("mpi",
+                    "this MPI library allows calls from its first thread only: it was built without thread "
                     "support; use one that has MPI_THREAD_SERIALIZED");
   }
   auto state = std::make_shared<RankState>(world.rank, world.size);
   state->set_timeout_seconds(options.timeout_seconds);
-  auto port = std::make_shared<MpiPort>(mpi, state, world, std::min<int64_t>(options.largest_message_bytes, INT_MAX));
+  auto port =
+      std::make_shared<MpiPort>(mpi, state, world, std::min<int64_t>(options.largest_message_bytes, INT_MAX));
   return make_message_world(std::move(port), std::move(state), options.workspace_bytes);
 }
 

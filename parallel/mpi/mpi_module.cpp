@@ -114,7 +114,7 @@ void finish() {
 }  // namespace
 
 extern "C" const OttavaMpi* ottava_mpi(void) {
-  static const OttavaMpi interface = {OTTAVA_MPI_INTERFACE, is_started,   start, send, receive, test, abandon_send,
-                                      abandon_receive,      error_text,   finish};
+  static const OttavaMpi interface = {OTTAVA_MPI_INTERFACE, is_started,      start,      send,  receive, test,
+                                      abandon_send,         abandon_receive, error_text, finish};
   return &interface;
 }

@@ -77,13 +77,17 @@ MasterBootstrap::MasterBootstrap(const Master& master, Self self, double timeout
     await_ranks(master);
     return;
   }
-  connections_.push_back(tcp::connect_to(fmt::format("{};;{}", master.address, master.port), timeout_seconds));
+  connections_.push_back(
+      tcp::connect_to(fmt::format("{};;{}", master.address, master.port), timeout_seconds));
   connections_[0].send(greeting(self_.rank, self_.size));
   auto answer = read_message(connections_[0], after(timeout_seconds));
   if (!answer || *answer != "welcome") {
-    fail<CommError>("launch", "rank {} reached {}:{} (MASTER_ADDR, MASTER_PORT), which answered {}: it must be rank 0 of the "
-                    "same {} ranks", self_.rank, master.address, master.port,
-                    answer ? "'" + *answer + "'" : "nothing before the time was up or the connection closed", self_.size);
+    fail<CommError>(
+        "launch",
+        "rank {} reached {}:{} (MASTER_ADDR, MASTER_PORT), which answered {}: it must be rank 0 of the "
+        "same {} ranks",
+        self_.rank, master.address, master.port,
+        answer ? "'" + *answer + "'" : "nothing before the time was up or the connection closed", self_.size);
   }
 }
 
@@ -94,8 +98,9 @@ void MasterBootstrap::await_ranks(const Master& master) {
     try {
       return tcp::Listener(master.port);
     } catch (const CommError& error) {
-      fail<CommError>("launch", "rank 0 cannot wait for the others on MASTER_PORT {} ({}): set another MASTER_PORT", master.port,
-                      error.what());
+      fail<CommError>("launch",
+                      "rank 0 cannot wait for the others on MASTER_PORT {} ({}): set another MASTER_PORT",
+                      master.port, error.what());
     }
   }();
   auto deadline = after(timeout_seconds_);
@@ -103,10 +108,13 @@ void MasterBootstrap::await_ranks(const Master& master) {
     if (!await_input(listener.descriptor(), deadline)) {
       std::string names;
       for (int r = 1; r < self_.size; ++r) {
-        if (!connections_[static_cast<size_t>(r)].is_open()) names += fmt::format("{}{}", names.empty() ? "" : ", ", r);
+        if (!connections_[static_cast<size_t>(r)].is_open())
+          names += fmt::format("{}{}", names.empty() ? "" : ", ", r);
       }
-      fail<CommError>("launch", "ranks {} of {} did not come to {}:{} (MASTER_ADDR, MASTER_PORT) within {} s "
-                      "(comm.init_timeout_seconds)", names, self_.size, master.address, master.port, timeout_seconds_);
+      fail<CommError>("launch",
+                      "ranks {} of {} did not come to {}:{} (MASTER_ADDR, MASTER_PORT) within {} s "
+                      "(comm.init_timeout_seconds)",
+                      names, self_.size, master.address, master.port, timeout_seconds_);
     }
     tcp::Connection visitor = listener.accept();
     auto text = read_message(visitor, std::min(deadline, after(5)));
@@ -117,7 +125,8 @@ void MasterBootstrap::await_ranks(const Master& master) {
     }
     tcp::Connection& place = connections_[static_cast<size_t>(rank)];
     if (place.is_open()) {
-      fail<CommError>("launch", "two processes say that they are rank {} of {}: RANK must differ", rank, self_.size);
+      fail<CommError>("launch", "two processes say that they are rank {} of {}: RANK must differ", rank,
+                      self_.size);
     }
     place = std::move(visitor);
     place.send("welcome");
@@ -128,7 +137,8 @@ void MasterBootstrap::await_ranks(const Master& master) {
 std::string MasterBootstrap::receive(int from) {
   tcp::Connection& connection = connections_[self_.rank == 0 ? static_cast<size_t>(from) : 0];
   if (auto message = read_message(connection, after(timeout_seconds_))) return *message;
-  fail<CommError>("launch", "rank {} heard nothing more from rank {} while the ranks found each other", self_.rank, from);
+  fail<CommError>("launch", "rank {} heard nothing more from rank {} while the ranks found each other",
+                  self_.rank, from);
 }
 
 std::vector<std::string> MasterBootstrap::all_gather(std::string_view mine) {
@@ -153,7 +163,8 @@ std::string MasterBootstrap::own_address() const {
   sockaddr_storage storage{};
   socklen_t length = sizeof storage;
   char text[INET6_ADDRSTRLEN] = {};
-  if (::getsockname(connections_[0].descriptor(), reinterpret_cast<sockaddr*>(&storage), &length) != 0) return master_address_;
+  if (::getsockname(connections_[0].descriptor(), reinterpret_cast<sockaddr*>(&storage), &length) != 0)
+    return master_address_;
   if (storage.ss_family == AF_INET) {
     ::inet_ntop(AF_INET, &reinterpret_cast<sockaddr_in&>(storage).sin_addr, text, sizeof text);
   } else {

@@ -8,15 +8,15 @@
 
 namespace ottava {
 
-/// Ranks that meet at rank 0 over TCP, before anything else connects them. Rank 0 listens on the master's port; the others
-/// try to reach it until the time is up.
+/// Ranks that meet at rank 0 over TCP, before anything else connects them. Rank 0 listens on the master's
+/// port; the others try to reach it until the time is up.
 class MasterBootstrap final : public Bootstrap {
  public:
   struct Self {
     int rank = 0, size = 1;
   };
-  /// Throws CommError: a port that is taken, a master that is not reached, ranks that did not come (by number), two with
-  /// one number, a visitor of another job.
+  /// Throws CommError: a port that is taken, a master that is not reached, ranks that did not come (by
+  /// number), two with one number, a visitor of another job.
   MasterBootstrap(const Master& master, Self self, double timeout_seconds);
 
   int rank() const override { return self_.rank; }

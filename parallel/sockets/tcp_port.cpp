@@ -32,8 +32,8 @@ void allow_descriptors(int ranks) {
   rlim_t need = static_cast<rlim_t>(ranks) * 2 + 256;
   if (limit.rlim_cur >= need) return;
   if (limit.rlim_max < need) {
-    fail<CommError>("tcp", "{} ranks need {} open files, this machine allows {}: raise ulimit -n, or use MPI", ranks, need,
-                    limit.rlim_max);
+    fail<CommError>("tcp", "{} ranks need {} open files, this machine allows {}: raise ulimit -n, or use MPI",
+                    ranks, need, limit.rlim_max);
   }
   limit.rlim_cur = need;
   ::setrlimit(RLIMIT_NOFILE, &limit);
@@ -43,7 +43,8 @@ bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == 
 
 }  // namespace
 
-TcpPort::TcpPort(Bootstrap& bootstrap, const std::string& address, std::shared_ptr<RankState> state, Options options)
+TcpPort::TcpPort(Bootstrap& bootstrap, const std::string& address, std::shared_ptr<RankState> state,
+                 Options options)
     : state_(std::move(state)), options_(options), peers_(static_cast<size_t>(bootstrap.size())) {
   allow_descriptors(bootstrap.size());
   std::string token;
@@ -68,7 +69,10 @@ MessagePort::Ticket TcpPort::send(const void* data, int64_t bytes, int rank, int
   Peer& peer = peers_[static_cast<size_t>(rank)];
   if (!peer.out.is_open() && !peer.out_closed) connect(rank);
   // The data is only read: a receive is the one that writes.
-  return add({.data = const_cast<char*>(static_cast<const char*>(data)), .bytes = bytes, .header = {bytes, tag, kMagic}, .peer = rank},
+  return add({.data = const_cast<char*>(static_cast<const char*>(data)),
+              .bytes = bytes,
+              .header = {bytes, tag, kMagic},
+              .peer = rank},
              peer.sends);
 }
 
@@ -81,7 +85,8 @@ void TcpPort::connect(int rank) {
   Peer& peer = peers_[static_cast<size_t>(rank)];
   peer.out = tcp::connect_to(endpoints_[static_cast<size_t>(rank)], options_.connect_seconds);
   Hello hello{token_, state_->rank()};
-  if (::send(peer.out.descriptor(), &hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello) peer.out_closed = true;
+  if (::send(peer.out.descriptor(), &hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello)
+    peer.out_closed = true;
 }
 
 void TcpPort::accept_connections() {
@@ -111,10 +116,12 @@ void TcpPort::push(Peer& peer) {
     iovec parts[2];
     int count = 0;
     if (message.moved < kHeader) {
-      parts[count++] = {reinterpret_cast<char*>(&message.header) + message.moved, static_cast<size_t>(kHeader - message.moved)};
+      parts[count++] = {reinterpret_cast<char*>(&message.header) + message.moved,
+                        static_cast<size_t>(kHeader - message.moved)};
     }
     int64_t begin = std::max<int64_t>(message.moved - kHeader, 0);
-    if (begin < message.bytes) parts[count++] = {message.data + begin, static_cast<size_t>(message.bytes - begin)};
+    if (begin < message.bytes)
+      parts[count++] = {message.data + begin, static_cast<size_t>(message.bytes - begin)};
     msghdr what{};
     what.msg_iov = parts;
     what.msg_iovlen = static_cast<size_t>(count);
@@ -131,10 +138,11 @@ void TcpPort::push(Peer& peer) {
   }
 }
 
-// A message that nobody asked for yet stays in the socket: ranks make the same calls in the same order, so what comes next
-// is asked for before anything behind it.
+// A message that nobody asked for yet stays in the socket: ranks make the same calls in the same order, so
+// what comes next is asked for before anything behind it.
 bool TcpPort::match(Peer& peer) {
-  auto found = std::ranges::find_if(peer.receives, [&](Message* m) { return m->header.tag == peer.header.tag; });
+  auto found =
+      std::ranges::find_if(peer.receives, [&](Message* m) { return m->header.tag == peer.header.tag; });
   if (found == peer.receives.end()) return false;
   peer.arriving = *found;
   peer.arriving->too_long = peer.header.bytes > peer.arriving->bytes;
@@ -176,7 +184,8 @@ void TcpPort::pull(Peer& peer) {
       } else {
         peer.header_bytes += static_cast<size_t>(got);
         if (peer.header_bytes == sizeof(Header) && peer.header.magic != kMagic) {
-          fail<CommError>("tcp", "rank {} received bytes that are no message, in {}", state_->rank(), current_call(*state_));
+          fail<CommError>("tcp", "rank {} received bytes that are no message, in {}", state_->rank(),
+                          current_call(*state_));
         }
       }
     }
@@ -227,7 +236,8 @@ void TcpPort::abandon(Ticket ticket) noexcept {
   delete message;
 }
 
-std::unique_ptr<Communicator> make_tcp_world(const Master& master, MasterBootstrap::Self self, double timeout_seconds) {
+std::unique_ptr<Communicator> make_tcp_world(const Master& master, MasterBootstrap::Self self,
+                                             double timeout_seconds) {
   MasterBootstrap bootstrap(master, self, timeout_seconds);
   auto state = std::make_shared<RankState>(self.rank, self.size);
   state->set_timeout_seconds(timeout_seconds);

@@ -13,9 +13,9 @@
 
 namespace ottava {
 
-/// Messages over TCP: correct wherever ranks reach each other by name, as fast as sockets are. A connection carries messages
-/// one way and is made when the first one is sent, so nobody waits for anybody else's accept, and a rank that ends takes
-/// nothing back that it has sent.
+/// Messages over TCP: correct wherever ranks reach each other by name, as fast as sockets are. A connection
+/// carries messages one way and is made when the first one is sent, so nobody waits for anybody else's
+/// accept, and a rank that ends takes nothing back that it has sent.
 class TcpPort final : public MessagePort {
  public:
   struct Options {
@@ -23,7 +23,8 @@ class TcpPort final : public MessagePort {
     double connect_seconds = 30;
   };
   /// All ranks make theirs together. `address` is one of this machine that the others reach.
-  TcpPort(Bootstrap& bootstrap, const std::string& address, std::shared_ptr<RankState> state, Options options);
+  TcpPort(Bootstrap& bootstrap, const std::string& address, std::shared_ptr<RankState> state,
+          Options options);
 
   std::string_view name() const override { return "tcp"; }
   int largest_tag() const override { return 0x7fffffff; }
@@ -75,6 +76,7 @@ class TcpPort final : public MessagePort {
 };
 
 /// The communicator of all ranks that meet at `master`. Throws CommError.
-std::unique_ptr<Communicator> make_tcp_world(const Master& master, MasterBootstrap::Self self, double timeout_seconds);
+std::unique_ptr<Communicator> make_tcp_world(const Master& master, MasterBootstrap::Self self,
+                                             double timeout_seconds);
 
 }  // namespace ottava

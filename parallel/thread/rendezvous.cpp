@@ -14,12 +14,16 @@ char* at(const Tensor& tensor, int64_t element) {
   return static_cast<char*>(tensor.data) + element * static_cast<int64_t>(size_of(tensor.dtype));
 }
 
-void copy_elements(const Tensor& to, int64_t to_element, const Tensor& from, int64_t from_element, int64_t count) {
+void copy_elements(const Tensor& to, int64_t to_element, const Tensor& from, int64_t from_element,
+                   int64_t count) {
   char *target = at(to, to_element), *source = at(from, from_element);
-  if (count > 0 && target != source) std::memcpy(target, source, static_cast<size_t>(count) * size_of(to.dtype));
+  if (count > 0 && target != source)
+    std::memcpy(target, source, static_cast<size_t>(count) * size_of(to.dtype));
 }
 
-bool is_pairwise(const CollectiveCall& call) { return call.kind == Collective::send || call.kind == Collective::recv; }
+bool is_pairwise(const CollectiveCall& call) {
+  return call.kind == Collective::send || call.kind == Collective::recv;
+}
 
 std::string text_of(const CollectiveCall& call) {
   std::string_view op = call.counts.empty() || call.kind == Collective::all_gather ? "" : name_of(call.op);
@@ -37,8 +41,12 @@ class ThreadTransport final : public HostTransport {
  public:
   ThreadTransport(std::shared_ptr<World> world, std::shared_ptr<RankState> state, std::string axis,
                   std::shared_ptr<World::Meeting> meeting, int rank)
-      : world_(std::move(world)), state_(std::move(state)), axis_(std::move(axis)), meeting_(std::move(meeting)),
-        rank_(rank), inputs_(static_cast<size_t>(meeting_->size)) {}
+      : world_(std::move(world)),
+        state_(std::move(state)),
+        axis_(std::move(axis)),
+        meeting_(std::move(meeting)),
+        rank_(rank),
+        inputs_(static_cast<size_t>(meeting_->size)) {}
 
   std::string_view name() const override { return "thread"; }
   void run(std::span<const CollectiveCall> calls) override;
@@ -70,7 +78,8 @@ class ThreadTransport final : public HostTransport {
   std::vector<const void*> inputs_;  // of one reduction
 };
 
-// A rank that leaves early has set `failure` before it gives up the lock: while it is empty all published calls exist.
+// A rank that leaves early has set `failure` before it gives up the lock: while it is empty all published
+// calls exist.
 void ThreadTransport::stop_after_failure(Lock& lock) {
   if (!world_->failure.empty()) throw CommError(world_->failure);
 }
@@ -119,13 +128,15 @@ void ThreadTransport::check_agreement() const {
   for (int r = 1; r < meeting_->size; ++r) {
     auto mine = meeting_->published[0], other = meeting_->published[static_cast<size_t>(r)];
     if (mine.size() != other.size()) {
-      fail<CommError>("comm", "the ranks of axis {} disagree: rank 0 makes {} calls in a group ({} first), rank {} {}",
-                      axis_, mine.size(), text_of(mine[0]), r, other.size());
+      fail<CommError>(
+          "comm", "the ranks of axis {} disagree: rank 0 makes {} calls in a group ({} first), rank {} {}",
+          axis_, mine.size(), text_of(mine[0]), r, other.size());
     }
     for (size_t i = 0; i < mine.size(); ++i) {
       if (!same_call(mine[i], other[i])) {
-        fail<CommError>("comm", "the ranks of axis {} disagree about call {} of {}: rank 0 makes {}, rank {} {}", axis_,
-                        i + 1, mine.size(), text_of(mine[i]), r, text_of(other[i]));
+        fail<CommError>("comm",
+                        "the ranks of axis {} disagree about call {} of {}: rank 0 makes {}, rank {} {}",
+                        axis_, i + 1, mine.size(), text_of(mine[i]), r, text_of(other[i]));
       }
     }
   }
@@ -145,11 +156,13 @@ void ThreadTransport::reduce_and_move(size_t index, const CollectiveCall& call) 
     }
     case Collective::all_gather:
       for (int r = 0; r < n; ++r) {
-        copy_elements(call.recv, call.offset(r), published(r, index).send, 0, call.counts[static_cast<size_t>(r)]);
+        copy_elements(call.recv, call.offset(r), published(r, index).send, 0,
+                      call.counts[static_cast<size_t>(r)]);
       }
       return;
     case Collective::all_to_all:
-      for (int r = 0; r < n; ++r) copy_elements(call.recv, r * mine, published(r, index).send, rank_ * mine, mine);
+      for (int r = 0; r < n; ++r)
+        copy_elements(call.recv, r * mine, published(r, index).send, rank_ * mine, mine);
       return;
     case Collective::broadcast:
       return copy_elements(call.recv, 0, published(call.peer, index).send, 0, call.recv.numel());
@@ -171,8 +184,8 @@ void ThreadTransport::receive(Lock& lock, const CollectiveCall& call) {
   wait_until(lock, [&] { return !box.empty(); });
   World::Meeting::Parcel& parcel = *box.front();
   if (parcel.tensor.numel() != call.recv.numel() || parcel.tensor.dtype != call.recv.dtype) {
-    fail<CommError>("recv", "'{}' from rank {} (axis {}) is {}, but {} '{}' was sent", call.label, call.peer, axis_,
-                    describe(call.recv), describe(parcel.tensor), parcel.label);
+    fail<CommError>("recv", "'{}' from rank {} (axis {}) is {}, but {} '{}' was sent", call.label, call.peer,
+                    axis_, describe(call.recv), describe(parcel.tensor), parcel.label);
   }
   copy_while_unlocked(lock, [&] { copy_elements(call.recv, 0, parcel.tensor, 0, call.recv.numel()); });
   box.pop_front();
@@ -186,7 +199,8 @@ void ThreadTransport::run(std::span<const CollectiveCall> calls) {
   std::vector<int> destinations;
   Lock lock(world_->mutex);
   auto withdraw = [&] {
-    for (size_t i = 0; i < sent.size(); ++i) std::erase(meeting_->parcels[{rank_, destinations[i]}], sent[i].get());
+    for (size_t i = 0; i < sent.size(); ++i)
+      std::erase(meeting_->parcels[{rank_, destinations[i]}], sent[i].get());
   };
   try {
     bool everybody = false;
@@ -204,7 +218,8 @@ void ThreadTransport::run(std::span<const CollectiveCall> calls) {
         if (!is_pairwise(call)) collective.push_back(call);
       }
       bool two_phases = false;
-      for (const CollectiveCall& call : collective) two_phases = two_phases || call.kind == Collective::all_reduce;
+      for (const CollectiveCall& call : collective)
+        two_phases = two_phases || call.kind == Collective::all_reduce;
       meeting_->published[static_cast<size_t>(rank_)] = collective;
       meet(lock);
       stop_after_failure(lock);
@@ -258,8 +273,8 @@ std::string World::explain() const {
 }
 
 std::shared_ptr<HostTransport> make_transport(std::shared_ptr<World> world, std::shared_ptr<RankState> state,
-                                              const std::string& axis, const std::vector<int>& world_ranks, int rank,
-                                              int ordinal) {
+                                              const std::string& axis, const std::vector<int>& world_ranks,
+                                              int rank, int ordinal) {
   std::string key = fmt::format("{}#{}", axis, ordinal);
   for (int r : world_ranks) key += fmt::format(",{}", r);
   std::shared_ptr<World::Meeting> meeting;
@@ -269,7 +284,8 @@ std::shared_ptr<HostTransport> make_transport(std::shared_ptr<World> world, std:
     if (!slot) slot = std::make_shared<World::Meeting>(static_cast<int>(world_ranks.size()));
     meeting = slot;
   }
-  return std::make_shared<ThreadTransport>(std::move(world), std::move(state), axis, std::move(meeting), rank);
+  return std::make_shared<ThreadTransport>(std::move(world), std::move(state), axis, std::move(meeting),
+                                           rank);
 }
 
 }  // namespace ottava::threads

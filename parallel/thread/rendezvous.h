@@ -12,7 +12,8 @@
 
 namespace ottava::threads {
 
-/// What the ranks of one process share: a lock, the failure that stops them all, and the meeting points of groups.
+/// What the ranks of one process share: a lock, the failure that stops them all, and the meeting points of
+/// groups.
 class World {
  public:
   explicit World(int size) : states(static_cast<size_t>(size)) {}
@@ -41,13 +42,14 @@ class World {
       std::string label;
       bool taken = false;
     };
-    std::map<std::pair<int, int>, std::deque<Parcel*>> parcels;  ///< by (source, destination), in order of sending
+    /// by (source, destination), in order of sending
+    std::map<std::pair<int, int>, std::deque<Parcel*>> parcels;
   };
   std::map<std::string, std::shared_ptr<Meeting>> meetings;
 };
 
 std::shared_ptr<HostTransport> make_transport(std::shared_ptr<World> world, std::shared_ptr<RankState> state,
-                                              const std::string& axis, const std::vector<int>& world_ranks, int rank,
-                                              int ordinal);
+                                              const std::string& axis, const std::vector<int>& world_ranks,
+                                              int rank, int ordinal);
 
 }  // namespace ottava::threads

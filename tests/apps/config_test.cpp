@@ -110,8 +110,9 @@ TEST_CASE("impossible combinations come with the arithmetic", "[config]") {
   CHECK(has(error("validation: {steps: 0}"), "validation.steps: 0 batches validate nothing"));
   CHECK(has(error("quantize: {linear: {float8: {margin: 2}}}"),
             "only recipe_name delayed has a history; recipe_name is tensorwise"));
-  CHECK(has(error("quantize: {linear: {float8: {enable_statistics: false, alert_saturation: 0.1}}}"),
-            "alert_saturation: alerts read statistics, and quantize.linear.float8.enable_statistics is false"));
+  CHECK(
+      has(error("quantize: {linear: {float8: {enable_statistics: false, alert_saturation: 0.1}}}"),
+          "alert_saturation: alerts read statistics, and quantize.linear.float8.enable_statistics is false"));
   for (const char* key : {"alert_underflow", "alert_gradient_underflow", "alert_saturation"}) {
     CHECK(has(error(fmt::format("quantize: {{linear: {{float8: {{{}: 1.5}}}}}}", key)), key));
     CHECK(has(error(fmt::format("quantize: {{linear: {{float8: {{{}: -0.1}}}}}}", key)), key));

@@ -7,7 +7,8 @@ using namespace ottava;
 using Catch::Contains;
 
 TEST_CASE("decisions are read as they were written") {
-  const Decisions decisions{.made_for = "two ranks", .entries = {{"a.b", "true", "it \"fits\""}, {"c", "0.5", ""}}};
+  const Decisions decisions{.made_for = "two ranks",
+                            .entries = {{"a.b", "true", "it \"fits\""}, {"c", "0.5", ""}}};
   CHECK(parse_decisions(to_json(decisions), "here") == decisions);
   CHECK(parse_decisions(to_json(Decisions{}), "here") == Decisions{});
   REQUIRE(decisions.find("c"));
@@ -30,5 +31,7 @@ TEST_CASE("decisions are the same when what they say is, whatever the reason") {
 TEST_CASE("decisions that nobody wrote are refused") {
   CHECK_THROWS_WITH(parse_decisions("{}", "d.json"), Contains("d.json") && Contains("made_for"));
   CHECK_THROWS_WITH(parse_decisions(R"({"made_for": "x"})", "d.json"), Contains("entries"));
-  CHECK_THROWS_WITH(parse_decisions(R"({"made_for": "x", "entries": [{"name": "a", "value": 1, "reason": ""}]})", "d.json"), Contains("value"));
+  CHECK_THROWS_WITH(
+      parse_decisions(R"({"made_for": "x", "entries": [{"name": "a", "value": 1, "reason": ""}]})", "d.json"),
+      Contains("value"));
 }

@@ -4,15 +4,28 @@
 #include "tests/support/devices.h"
 #include "tests/support/tiny_training.h"
 
-// The trainer on a GPU: rehearsed, as graphs, with validation and checkpoints, against the same run on the CPU.
+// The trainer on a GPU: rehearsed, as graphs, with validation and checkpoints, against the same run on the
+// CPU.
 
 using namespace ottava;
 using namespace ottava::test;
 
 namespace {
 
-const TinyTraining::Overrides kRun = {"--training.steps", "6", "--validation.enable", "true", "--validation.freq", "2", "--validation.steps", "1",
-                                      "--validation.local_batch_size", "1", "--validation.seq_len", "16", "--training.global_batch_size", "6"};
+const TinyTraining::Overrides kRun = {"--training.steps",
+                                      "6",
+                                      "--validation.enable",
+                                      "true",
+                                      "--validation.freq",
+                                      "2",
+                                      "--validation.steps",
+                                      "1",
+                                      "--validation.local_batch_size",
+                                      "1",
+                                      "--validation.seq_len",
+                                      "16",
+                                      "--training.global_batch_size",
+                                      "6"};
 
 TinyTraining::Overrides with(const TinyTraining::Overrides& more) {
   TinyTraining::Overrides all = kRun;
@@ -22,7 +35,8 @@ TinyTraining::Overrides with(const TinyTraining::Overrides& more) {
 
 }  // namespace
 
-TEST_CASE("a run on a GPU ends where the CPU's does, with graphs and without, and goes on bitwise from a checkpoint") {
+TEST_CASE(
+    "a run on a GPU ends where the CPU's does, with graphs and without, and goes on bitwise from a checkpoint") {
   const std::vector<Device> all = devices();
   if (std::ranges::none_of(all, [](Device d) { return d.type == DeviceType::cuda; })) return;
   const Device gpu{DeviceType::cuda, 0};
@@ -44,7 +58,8 @@ TEST_CASE("a run on a GPU ends where the CPU's does, with graphs and without, an
   }
   REQUIRE(losses("graphs").size() == 6);
   for (size_t i = 0; i < 6; ++i) CHECK(losses("graphs")[i] == Approx(losses("cpu")[i]).epsilon(1e-5));
-  CHECK(logged(tiny / "graphs", "validation_metrics/loss").size() == logged(tiny / "cpu", "validation_metrics/loss").size());
+  CHECK(logged(tiny / "graphs", "validation_metrics/loss").size() ==
+        logged(tiny / "cpu", "validation_metrics/loss").size());
 
   // The plain run follows the decisions of the first: every bit the same.
   {
@@ -74,10 +89,20 @@ TEST_CASE("FP8 on a GPU: graphs change no bit, also once a history of amax is fu
     std::vector<double> loss[2], norm[2];
     for (const char* graphs : {"on", "off"}) {
       const std::string name = std::string(recipe) + graphs;
-      TinyTraining::Overrides o = {"--training.steps", "6", "--training.global_batch_size", "6", "--training.mixed_precision_param", "bfloat16",
-                                   "--model.converters", "quantize.linear.float8", "--quantize.linear.float8.recipe_name", recipe,
-                                   "--training.cuda_graphs", graphs};
-      if (recipe == std::string("delayed")) o.insert(o.end(), {"--quantize.linear.float8.amax_history_length", "2"});
+      TinyTraining::Overrides o = {"--training.steps",
+                                   "6",
+                                   "--training.global_batch_size",
+                                   "6",
+                                   "--training.mixed_precision_param",
+                                   "bfloat16",
+                                   "--model.converters",
+                                   "quantize.linear.float8",
+                                   "--quantize.linear.float8.recipe_name",
+                                   recipe,
+                                   "--training.cuda_graphs",
+                                   graphs};
+      if (recipe == std::string("delayed"))
+        o.insert(o.end(), {"--quantize.linear.float8.amax_history_length", "2"});
       auto run = tiny.start_on({DeviceType::cuda, 0}, name, o);
       CHECK(run->plan().flops(Precision::fp8) > 0);
       CHECK(run->run() == Trainer::End::completed);

@@ -8,8 +8,8 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/support/tiny_training.h"
 
-// The FP8 smoke configurations as a continuous-integration job starts them: the program, under mpirun where there are
-// ranks, on the shipped tokenizers. A vocabulary of 2256 = 16 x 141 and its three ways out.
+// The FP8 smoke configurations as a continuous-integration job starts them: the program, under mpirun where
+// there are ranks, on the shipped tokenizers. A vocabulary of 2256 = 16 x 141 and its three ways out.
 
 using namespace ottava;
 using namespace ottava::test;
@@ -22,10 +22,12 @@ class Smoke {
   Smoke() { std::ofstream(text()) << generated_text(400); }
 
   Outcome run(int ranks, const std::string& config, const std::string& overrides = {}) const {
-    const std::string program = ranks == 1 ? OTTAVA : fmt::format("{}/scripts/launch.sh -n {} {}", OTTAVA_SOURCE_DIR, ranks, OTTAVA);
-    return run_command(fmt::format("cd {} && {} train configs/{}.yaml --training.dataset_path {} --job.dump_folder {} --checkpoint.enable false "
-                                   "--training.steps 4 --training.seq_len 64 --metrics.log_freq 1 --training.threads 1 {} 2>&1",
-                                   OTTAVA_SOURCE_DIR, program, config, text(), out(), overrides));
+    const std::string program =
+        ranks == 1 ? OTTAVA : fmt::format("{}/scripts/launch.sh -n {} {}", OTTAVA_SOURCE_DIR, ranks, OTTAVA);
+    return run_command(fmt::format(
+        "cd {} && {} train configs/{}.yaml --training.dataset_path {} --job.dump_folder {} --checkpoint.enable false "
+        "--training.steps 4 --training.seq_len 64 --metrics.log_freq 1 --training.threads 1 {} 2>&1",
+        OTTAVA_SOURCE_DIR, program, config, text(), out(), overrides));
   }
   std::map<int64_t, double> losses() const {
     std::map<int64_t, double> curve;
@@ -33,7 +35,8 @@ class Smoke {
     for (size_t at = 0; at < lines.size();) {
       const size_t end = lines.find('\n', at);
       const Json json = Json::parse(std::string_view(lines).substr(at, end - at), "metrics");
-      if (const Json* loss = json.find("loss_metrics/global_avg_loss")) curve[json.at("step", "").as_integer("")] = loss->as_number("");
+      if (const Json* loss = json.find("loss_metrics/global_avg_loss"))
+        curve[json.at("step", "").as_integer("")] = loss->as_number("");
       at = end + 1;
     }
     return curve;
@@ -62,8 +65,9 @@ const std::string kForced = "--quantize.linear.float8.policy '[{match: output, r
 TEST_CASE("smoke: one rank") {
   Smoke smoke;
   smoke.trains(1, "smoke_fp8");
-  CHECK_THAT(smoke.run(1, "smoke_fp8").output, Contains("FP8: tensorwise in 8 of 9 layers, 24 products") &&
-                                                   Contains("output (the output layer stays in high precision)"));
+  CHECK_THAT(smoke.run(1, "smoke_fp8").output,
+             Contains("FP8: tensorwise in 8 of 9 layers, 24 products") &&
+                 Contains("output (the output layer stays in high precision)"));
 }
 
 TEST_CASE("smoke: tensor parallel 2, 4 and 8 on their ranks") {
@@ -80,7 +84,8 @@ TEST_CASE("smoke: the output layer in FP8 is refused where 2256 rows do not spli
   const Outcome refused = smoke.run(2, "smoke_tp2_fp8", kForced);
   CHECK(refused.exit_code != 0);
   CHECK_THAT(refused.output, Contains("2256 rows / tp 2 = 1128 is not a multiple of 16 (2256/16 = 141)") &&
-                                 Contains("a vocabulary of 2560") && Contains("pad_vocabulary: true") && Contains("recipe bf16"));
+                                 Contains("a vocabulary of 2560") && Contains("pad_vocabulary: true") &&
+                                 Contains("recipe bf16"));
   smoke.trains(2, "smoke_tp2_fp8", kForced + " --model.hf_assets_path configs/tokenizers/en-2560");
   smoke.trains(2, "smoke_tp2_fp8", kForced + " --quantize.linear.float8.pad_vocabulary true");
   smoke.trains(2, "smoke_tp2_fp8", "--quantize.linear.float8.policy '[{match: output, recipe: bf16}]'");

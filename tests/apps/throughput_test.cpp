@@ -8,16 +8,19 @@ using namespace ottava;
 namespace {
 
 // llama3 8B: every figure below is made from these and from the formulas beside them.
-constexpr double kLayers = 32, kDim = 4096, kHeads = 32, kKvHeads = 8, kHeadDim = 128, kFfn = 14336, kVocab = 128256;
+constexpr double kLayers = 32, kDim = 4096, kHeads = 32, kKvHeads = 8, kHeadDim = 128, kFfn = 14336,
+                 kVocab = 128256;
 constexpr double kTokens = 8192;  // one sequence of a data rank
 
 /// Weights of the linear layers of all blocks: wqkv, wo, w1 and w3 and w2.
-constexpr double kLinear = kLayers * (kDim * (kHeads + 2 * kKvHeads) * kHeadDim + kHeads * kHeadDim * kDim + 3 * kDim * kFfn);
-/// A product with a weight costs 2 FLOPs per weight and token; there are three: forward, input gradient, weight gradient.
+constexpr double kLinear =
+    kLayers * (kDim * (kHeads + 2 * kKvHeads) * kHeadDim + kHeads * kHeadDim * kDim + 3 * kDim * kFfn);
+/// A product with a weight costs 2 FLOPs per weight and token; there are three: forward, input gradient,
+/// weight gradient.
 constexpr double kLinearFlops = 3 * 2 * kTokens * kLinear;
 constexpr double kOutputFlops = 3 * 2 * kTokens * kDim * kVocab;
-/// A query sees the keys up to its own place: T (T + 1) / 2 pairs per head. Forward, scores and values: 2 products of 2 D
-/// FLOPs a pair; backward makes the scores again and four more: 5 products.
+/// A query sees the keys up to its own place: T (T + 1) / 2 pairs per head. Forward, scores and values: 2
+/// products of 2 D FLOPs a pair; backward makes the scores again and four more: 5 products.
 constexpr double kPairs = kTokens * (kTokens + 1) / 2;
 constexpr double kAttentionFlops = kLayers * kHeads * kPairs * kHeadDim * 2 * (2 + 5);
 
@@ -28,9 +31,18 @@ constexpr double kModelFlops = 6 * kParameters + 12 * kLayers * kHeads * kHeadDi
 
 /// Rank 0 of `ranks` GPUs trains one sequence.
 StepPlan plan_8b(int ranks, int tensor_parallel, bool float8, std::vector<std::string> more = {}) {
-  std::vector<std::string> overrides{"--model.flavor", "8B", "--model.vocab_size", "128256", "--training.seq_len", "8192",
-                                     "--training.local_batch_size", "1", "--activation_checkpoint.mode", "none",
-                                     "--parallelism.tensor_parallel_degree", std::to_string(tensor_parallel)};
+  std::vector<std::string> overrides{"--model.flavor",
+                                     "8B",
+                                     "--model.vocab_size",
+                                     "128256",
+                                     "--training.seq_len",
+                                     "8192",
+                                     "--training.local_batch_size",
+                                     "1",
+                                     "--activation_checkpoint.mode",
+                                     "none",
+                                     "--parallelism.tensor_parallel_degree",
+                                     std::to_string(tensor_parallel)};
   if (float8) overrides.insert(overrides.end(), {"--model.converters", "quantize.linear.float8"});
   overrides.insert(overrides.end(), more.begin(), more.end());
   const Experiment e = resolve_experiment(load_config("", overrides), nullptr, ranks, 90);
@@ -38,10 +50,15 @@ StepPlan plan_8b(int ranks, int tensor_parallel, bool float8, std::vector<std::s
   return record_step(e.shape, {DeviceType::cuda, 0}, groups);
 }
 
-const DevicePeaks kH100{.fp32 = 989e12 / 2, .bf16 = 989e12, .fp8 = 1979e12, .is_measured = false, .source = "NVIDIA H100"};
+const DevicePeaks kH100{
+    .fp32 = 989e12 / 2, .bf16 = 989e12, .fp8 = 1979e12, .is_measured = false, .source = "NVIDIA H100"};
 
 Throughput rates(const StepPlan& plan, double seconds, int ranks, double sequences) {
-  return throughput(plan, kH100, {.seconds = seconds, .tokens = sequences * kTokens, .ranks = ranks, .model_flops_per_token = kModelFlops});
+  return throughput(plan, kH100,
+                    {.seconds = seconds,
+                     .tokens = sequences * kTokens,
+                     .ranks = ranks,
+                     .model_flops_per_token = kModelFlops});
 }
 
 }  // namespace
@@ -57,7 +74,8 @@ TEST_CASE("8B at 8192 in bf16: FLOPs and the three figures") {
   CHECK(t.mfu_percent == Approx(100 * kModelFlops * 8192 / 1.25 / 989e12));
   // Nothing runs in FP8, so its peak says nothing.
   CHECK(t.conservative_mfu_percent == t.mfu_percent);
-  CHECK(t.utilization_percent == Approx(100 * (kLinearFlops + kOutputFlops + kAttentionFlops) / 989e12 / 1.25));
+  CHECK(t.utilization_percent ==
+        Approx(100 * (kLinearFlops + kOutputFlops + kAttentionFlops) / 989e12 / 1.25));
 }
 
 TEST_CASE("8B at 8192 in FP8: linear layers against the FP8 peak, the rest against that of bf16") {
@@ -68,7 +86,8 @@ TEST_CASE("8B at 8192 in FP8: linear layers against the FP8 peak, the rest again
   const Throughput t = rates(plan, 0.8, 8, 8);
   CHECK(t.mfu_percent == Approx(100 * kModelFlops * 8192 / 0.8 / 989e12));
   CHECK(t.conservative_mfu_percent == Approx(100 * kModelFlops * 8192 / 0.8 / 1979e12));
-  CHECK(t.utilization_percent == Approx(100 * (kLinearFlops / 1979e12 + (kOutputFlops + kAttentionFlops) / 989e12) / 0.8));
+  CHECK(t.utilization_percent ==
+        Approx(100 * (kLinearFlops / 1979e12 + (kOutputFlops + kAttentionFlops) / 989e12) / 0.8));
   CHECK(t.conservative_mfu_percent < t.utilization_percent);
 }
 

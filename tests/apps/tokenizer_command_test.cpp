@@ -75,9 +75,11 @@ TEST_CASE("encode, decode and inspect print what a pipe can use") {
   CHECK(back.str() == text);
   tokenizer_encode({.tokenizer = kShipped, .file = folder.write("t.txt", text)}, from_file);
   CHECK(from_file.str() == ids.str());
-  tokenizer_encode({.tokenizer = kShipped, .text = text, .wrap = TokenizerEncodeOptions::Wrap::as_the_files_say}, wrapped);
+  tokenizer_encode(
+      {.tokenizer = kShipped, .text = text, .wrap = TokenizerEncodeOptions::Wrap::as_the_files_say}, wrapped);
   CHECK(wrapped.str() == "2254 " + ids.str());
-  tokenizer_encode({.tokenizer = kShipped, .text = "A\n", .print = TokenizerEncodeOptions::Print::pieces}, pieces);
+  tokenizer_encode({.tokenizer = kShipped, .text = "A\n", .print = TokenizerEncodeOptions::Print::pieces},
+                   pieces);
   CHECK(pieces.str() == "      65  \"A\"\n      10  \"\\n\"\n");
   tokenizer_inspect({.tokenizer = kShipped, .text_file = folder.write("t.txt", text)}, about);
   CHECK(about.str().find("vocabulary: 2256 tokens, 2 of them added (2 special)\n") != std::string::npos);
@@ -86,5 +88,6 @@ TEST_CASE("encode, decode and inspect print what a pipe can use") {
                     "[tokenizer decode] '-3' is not a token id");
   CHECK_THROWS_AS(tokenizer_decode({.tokenizer = kShipped, .ids = "9999999999"}, back), DataError);
   CHECK_THROWS_AS(tokenizer_decode({.tokenizer = kShipped, .ids = "2256"}, back), DataError);
-  CHECK_THROWS_AS(tokenizer_encode({.tokenizer = kShipped, .file = (folder.path / "absent").string()}, back), FileError);
+  CHECK_THROWS_AS(tokenizer_encode({.tokenizer = kShipped, .file = (folder.path / "absent").string()}, back),
+                  FileError);
 }

@@ -19,8 +19,9 @@ namespace {
 
 const std::string kPath = OTTAVA_SOURCE_DIR "/tests/golden/debug_loss.json";
 
-// The design lets the bits depend on the number of threads (training.threads, OMP_NUM_THREADS): a library may split a sum
-// among them. Ours do not, and where the key matches, oneDNN gives these shapes the same bits too: one curve for both.
+// The design lets the bits depend on the number of threads (training.threads, OMP_NUM_THREADS): a library may
+// split a sum among them. Ours do not, and where the key matches, oneDNN gives these shapes the same bits
+// too: one curve for both.
 constexpr int kThreads[] = {1, 2};
 
 /// What the bits depend on besides the sources.
@@ -40,8 +41,9 @@ Json key_of_this_machine() {
 std::vector<double> curve(TinyTraining& tiny, const std::string& dtype, int threads) {
   set_parallel_threads(threads);
   const std::string name = dtype + std::to_string(threads);
-  TinyTraining::Run run = tiny.start(name, {"--training.steps", "20", "--training.mixed_precision_param", dtype, "--optimizer.lr", "0.01",
-                                            "--training.seq_len", "64", "--training.global_batch_size", "4"});
+  TinyTraining::Run run =
+      tiny.start(name, {"--training.steps", "20", "--training.mixed_precision_param", dtype, "--optimizer.lr",
+                        "0.01", "--training.seq_len", "64", "--training.global_batch_size", "4"});
   run->run();
   set_parallel_threads(1);
   return logged(tiny / name, "loss_metrics/global_avg_loss");
@@ -49,7 +51,8 @@ std::vector<double> curve(TinyTraining& tiny, const std::string& dtype, int thre
 
 }  // namespace
 
-TEST_CASE("the golden loss curve is reproduced on one thread and on two: bitwise where its key matches, to 1e-3 elsewhere") {
+TEST_CASE(
+    "the golden loss curve is reproduced on one thread and on two: bitwise where its key matches, to 1e-3 elsewhere") {
   TinyTraining tiny;
   const Json golden = Json::parse(read_file(kPath), kPath);
   const std::string here = key_of_this_machine().dump(), there = golden.at("key", kPath).dump();

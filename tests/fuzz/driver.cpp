@@ -1,4 +1,5 @@
-// Runs LLVMFuzzerTestOneInput without libFuzzer: every file of a corpus folder, then deterministic mutations of them.
+// Runs LLVMFuzzerTestOneInput without libFuzzer: every file of a corpus folder, then deterministic mutations
+// of them.
 //   TARGET CORPUS ITERATIONS            the short run of the tests
 //   TARGET CORPUS ITERATIONS --dump I   writes input number I to `fuzz-input` and runs it alone (after a failure)
 #include <unistd.h>

@@ -34,7 +34,8 @@ struct Folder {
 
 std::string write(const Folder& folder, const char* name, std::string_view bytes) {
   std::string path = folder.path + "/" + name;
-  // A new file each time: some file systems flush one that is emptied and written again, which costs milliseconds.
+  // A new file each time: some file systems flush one that is emptied and written again, which costs
+  // milliseconds.
   std::filesystem::remove(path);
   File file = File::create(path);
   file.write_at(bytes.data(), bytes.size(), 0);

@@ -1,5 +1,5 @@
-// Input: tokenizer.json, a NUL byte, tokenizer_config.json (both may be missing). What loads must encode anything, and
-// its ids must be in the vocabulary.
+// Input: tokenizer.json, a NUL byte, tokenizer_config.json (both may be missing). What loads must encode
+// anything, and its ids must be in the vocabulary.
 #include <cstdint>
 #include <cstdlib>
 

@@ -52,7 +52,8 @@ using Values = std::vector<T, DeviceVisible<T>>;
 
 /// Under NCCL every rank has the GPU of its number.
 inline Stream stream_for(const Communicator& world) {
-  return world.transport() == "nccl" ? Stream::cuda(world.world_ranks()[static_cast<size_t>(world.rank())]) : Stream::cpu();
+  return world.transport() == "nccl" ? Stream::cuda(world.world_ranks()[static_cast<size_t>(world.rank())])
+                                     : Stream::cpu();
 }
 /// After it the host sees the results.
 inline void finish(const Request& request, Stream& stream) {

@@ -12,7 +12,8 @@ void refuses_bad_arguments(Communicator& world) {
   int64_t n = world.size();
   Values<float> a(static_cast<size_t>(8 * n)), b(static_cast<size_t>(8 * n));
   Values<uint8_t> bytes(8);
-  Tensor whole = view_of(a.data(), {8 * n}), other = view_of(b.data(), {8 * n}), block = view_of(b.data(), {8});
+  Tensor whole = view_of(a.data(), {8 * n}), other = view_of(b.data(), {8 * n}),
+         block = view_of(b.data(), {8});
   auto shape_error = [&](std::string_view text, auto body) { expect_error<ShapeError>(text, body); };
 
   shape_error("sent as f32 [8] and received as f32 [4]", [&] {
@@ -32,7 +33,8 @@ void refuses_bad_arguments(Communicator& world) {
   });
   shape_error("send is this rank's block of recv", [&] {
     int64_t wrong = 8 * world.rank() + (world.rank() ? -1 : 1);
-    world.all_gather(stream, {.send = view_of(a.data() + wrong, {8}), .recv = view_of(a.data(), {8 * n}), .label = "x"});
+    world.all_gather(
+        stream, {.send = view_of(a.data() + wrong, {8}), .recv = view_of(a.data(), {8 * n}), .label = "x"});
   });
   shape_error("recv is this rank's block of send", [&] {
     int64_t wrong = 8 * world.rank() + (world.rank() ? -1 : 1);
@@ -54,10 +56,12 @@ void refuses_bad_arguments(Communicator& world) {
   shape_error("negative count", [&] {
     world.all_gather(stream, {.send = block, .recv = whole, .counts = counts, .label = "x"});
   });
-  shape_error("all_to_all is never in place", [&] { world.all_to_all(stream, {.send = whole, .recv = whole, .label = "x"}); });
+  shape_error("all_to_all is never in place",
+              [&] { world.all_to_all(stream, {.send = whole, .recv = whole, .label = "x"}); });
   if (n > 1) {
     shape_error("expected the same multiple", [&] {
-      world.all_to_all(stream, {.send = whole.slice(0, 8 * n - 1), .recv = other.slice(0, 8 * n - 1), .label = "x"});
+      world.all_to_all(stream,
+                       {.send = whole.slice(0, 8 * n - 1), .recv = other.slice(0, 8 * n - 1), .label = "x"});
     });
   }
   shape_error(fmt::format("names rank {}, but axis world", n), [&] {
@@ -111,8 +115,8 @@ void counts_bytes(Communicator& world) {
   auto expect_sum = [&](Collective kind, int64_t calls, int64_t payload, int64_t sent) {
     CommStats::Total sum = world.stats().sum(kind, "world");
     expect(sum.calls == calls && sum.payload_bytes == payload && sum.sent_bytes == sent,
-           "{}: {} calls, {} payload, {} sent; expected {}, {}, {}", name_of(kind), sum.calls, sum.payload_bytes,
-           sum.sent_bytes, calls, payload, sent);
+           "{}: {} calls, {} payload, {} sent; expected {}, {}, {}", name_of(kind), sum.calls,
+           sum.payload_bytes, sum.sent_bytes, calls, payload, sent);
   };
   finish(world.all_reduce(stream, {.send = whole, .label = "a"}), stream);
   expect_sum(Collective::all_reduce, 1, 40 * n, 80 * (n - 1));
@@ -159,9 +163,12 @@ void splits_share_counters(Communicator& world) {
   expect(alone->size() == 1 && alone->rank() == 0 && alone->world_ranks()[0] == world.rank(), "split alone");
   Values<float> x(4, 2.0f), y(4);
   finish(same->all_reduce(stream, {.send = view_of(x.data(), {4}), .label = "x"}), stream);
-  finish(alone->all_gather(stream, {.send = view_of(x.data(), {4}), .recv = view_of(y.data(), {4}), .label = "y"}), stream);
+  finish(alone->all_gather(stream,
+                           {.send = view_of(x.data(), {4}), .recv = view_of(y.data(), {4}), .label = "y"}),
+         stream);
   expect(x == y, "one rank alone did not copy");
-  expect(world.stats().sum(Collective::all_gather, "tp").calls == 1, "tp was not counted in the world's counters");
+  expect(world.stats().sum(Collective::all_gather, "tp").calls == 1,
+         "tp was not counted in the world's counters");
   expect(world.stats().sum(Collective::all_reduce, "dp_shard").calls == 1, "dp_shard was not counted");
 }
 

@@ -36,7 +36,8 @@ T reduced(ReduceOp op, int ranks, int64_t i) {
     A next = static_cast<A>(element<T>(r, i));
     if (op == ReduceOp::max) total = std::max(total, next);
     else if (op == ReduceOp::min) total = std::min(total, next);
-    else if constexpr (std::is_integral_v<A>) total = static_cast<A>(static_cast<uint64_t>(total) + static_cast<uint64_t>(next));
+    else if constexpr (std::is_integral_v<A>)
+      total = static_cast<A>(static_cast<uint64_t>(total) + static_cast<uint64_t>(next));
     else total += next;
   }
   return static_cast<T>(total);
@@ -49,7 +50,8 @@ template <class T>
 void expect_bits(const Values<T>& got, const Values<T>& want, std::string_view what) {
   expect(got.size() == want.size(), "{}: {} elements, expected {}", what, got.size(), want.size());
   for (size_t i = 0; i < got.size(); ++i) {
-    expect(same_bits(got[i], want[i]), "{} ({}): element {} of {} differs", what, name_of(DTypeOf<T>::value), i, got.size());
+    expect(same_bits(got[i], want[i]), "{} ({}): element {} of {} differs", what, name_of(DTypeOf<T>::value),
+           i, got.size());
   }
 }
 
@@ -87,10 +89,13 @@ void all_reduce_cases(Communicator& world) {
         for (int64_t i = 0; i < count; ++i) want.push_back(reduced<T>(op, n, i));
         send.reserve(1);
         recv.reserve(1);
-        finish(world.all_reduce(stream, {view_of(send.data(), {count}), view_of(recv.data(), {count}), op, "out"}), stream);
+        finish(world.all_reduce(stream,
+                                {view_of(send.data(), {count}), view_of(recv.data(), {count}), op, "out"}),
+               stream);
         expect_bits(recv, want, "all_reduce");
         expect_bits(send, untouched, "all_reduce changed its input");
-        finish(world.all_reduce(stream, {.send = view_of(send.data(), {count}), .op = op, .label = "in"}), stream);
+        finish(world.all_reduce(stream, {.send = view_of(send.data(), {count}), .op = op, .label = "in"}),
+               stream);
         expect_bits(send, want, "all_reduce in place");
       }
     }
@@ -103,16 +108,24 @@ void reduce_scatter_cases(Communicator& world) {
   for_each_dtype([&]<typename T>() {
     for (int64_t scale : kCounts) {
       for (bool even : {true, false}) {
-        std::vector<int64_t> counts = even ? std::vector<int64_t>(static_cast<size_t>(n), scale) : uneven(n, scale);
-        int64_t mine = counts[static_cast<size_t>(r)], offset = total_of(counts, r), total = total_of(counts, n);
+        std::vector<int64_t> counts =
+            even ? std::vector<int64_t>(static_cast<size_t>(n), scale) : uneven(n, scale);
+        int64_t mine = counts[static_cast<size_t>(r)], offset = total_of(counts, r),
+                total = total_of(counts, n);
         Values<T> send = data_of<T>(r, total), recv(static_cast<size_t>(mine)), want;
         for (int64_t i = 0; i < mine; ++i) want.push_back(reduced<T>(ReduceOp::sum, n, offset + i));
         std::span<const int64_t> given = even ? std::span<const int64_t>() : std::span<const int64_t>(counts);
-        finish(world.reduce_scatter(stream, {view_of(send.data(), {total}), view_of(recv.data(), {mine}), given, ReduceOp::sum, "out"}), stream);
+        finish(world.reduce_scatter(stream, {view_of(send.data(), {total}), view_of(recv.data(), {mine}),
+                                             given, ReduceOp::sum, "out"}),
+               stream);
         expect_bits(recv, want, "reduce_scatter");
         expect_bits(send, data_of<T>(r, total), "reduce_scatter changed its input");
-        finish(world.reduce_scatter(stream, {view_of(send.data(), {total}), view_of(send.data() + offset, {mine}), given, ReduceOp::sum, "in"}), stream);
-        expect_bits(Values<T>(send.begin() + offset, send.begin() + offset + mine), want, "reduce_scatter in place");
+        finish(
+            world.reduce_scatter(stream, {view_of(send.data(), {total}),
+                                          view_of(send.data() + offset, {mine}), given, ReduceOp::sum, "in"}),
+            stream);
+        expect_bits(Values<T>(send.begin() + offset, send.begin() + offset + mine), want,
+                    "reduce_scatter in place");
       }
     }
   });
@@ -124,19 +137,25 @@ void gather_and_exchange(Communicator& world) {
   int n = world.size(), r = world.rank();
   for (int64_t scale : kCounts) {
     for (bool even : {true, false}) {
-      std::vector<int64_t> counts = even ? std::vector<int64_t>(static_cast<size_t>(n), scale) : uneven(n, scale);
-      int64_t mine = counts[static_cast<size_t>(r)], offset = total_of(counts, r), total = total_of(counts, n);
+      std::vector<int64_t> counts =
+          even ? std::vector<int64_t>(static_cast<size_t>(n), scale) : uneven(n, scale);
+      int64_t mine = counts[static_cast<size_t>(r)], offset = total_of(counts, r),
+              total = total_of(counts, n);
       Values<T> send = data_of<T>(r, mine), recv(static_cast<size_t>(total)), want;
       for (int q = 0; q < n; ++q) {
         Values<T> block = data_of<T>(q, counts[static_cast<size_t>(q)]);
         want.insert(want.end(), block.begin(), block.end());
       }
       std::span<const int64_t> given = even ? std::span<const int64_t>() : std::span<const int64_t>(counts);
-      finish(world.all_gather(stream, {view_of(send.data(), {mine}), view_of(recv.data(), {total}), given, "out"}), stream);
+      finish(world.all_gather(stream,
+                              {view_of(send.data(), {mine}), view_of(recv.data(), {total}), given, "out"}),
+             stream);
       expect_bits(recv, want, "all_gather");
       std::fill(recv.begin(), recv.end(), T{});
       std::copy(send.begin(), send.end(), recv.begin() + offset);
-      finish(world.all_gather(stream, {view_of(recv.data() + offset, {mine}), view_of(recv.data(), {total}), given, "in"}), stream);
+      finish(world.all_gather(
+                 stream, {view_of(recv.data() + offset, {mine}), view_of(recv.data(), {total}), given, "in"}),
+             stream);
       expect_bits(recv, want, "all_gather in place");
     }
     Values<T> send, recv(static_cast<size_t>(n * scale)), want;
@@ -145,7 +164,9 @@ void gather_and_exchange(Communicator& world) {
       send.insert(send.end(), to.begin(), to.end());
       want.insert(want.end(), from.begin(), from.end());
     }
-    finish(world.all_to_all(stream, {view_of(send.data(), {n * scale}), view_of(recv.data(), {n * scale}), "x"}), stream);
+    finish(
+        world.all_to_all(stream, {view_of(send.data(), {n * scale}), view_of(recv.data(), {n * scale}), "x"}),
+        stream);
     expect_bits(recv, want, "all_to_all");
     for (int root = 0; root < n; ++root) {
       Values<T> tensor = data_of<T>(r, scale);
@@ -169,7 +190,8 @@ void nan_wins(Communicator& world) {
     Values<float> x(5, static_cast<float>(world.rank()));
     x[static_cast<size_t>(world.rank()) % 5] = std::numeric_limits<float>::quiet_NaN();
     finish(world.all_reduce(stream, {.send = view_of(x.data(), {5}), .op = op, .label = "x"}), stream);
-    for (int i = 0; i < std::min(5, world.size()); ++i) expect(std::isnan(x[static_cast<size_t>(i)]), "a NaN was lost in {}", name_of(op));
+    for (int i = 0; i < std::min(5, world.size()); ++i)
+      expect(std::isnan(x[static_cast<size_t>(i)]), "a NaN was lost in {}", name_of(op));
   }
 }
 
@@ -213,24 +235,31 @@ void groups_of_everything(Communicator& world) {
   Stream stream = stream_for(world);
   int n = world.size(), r = world.rank();
   constexpr int64_t kCount = 30011;
-  Values<float> sum = data_of<float>(r, kCount), gathered(static_cast<size_t>(n * kCount)), root = data_of<float>(r, 9);
+  Values<float> sum = data_of<float>(r, kCount), gathered(static_cast<size_t>(n * kCount)),
+                root = data_of<float>(r, 9);
   Values<bf16> scatter = data_of<bf16>(r, n * kCount), block(static_cast<size_t>(kCount));
   Values<float> mine = data_of<float>(r + 20, kCount);
   Values<int64_t> passed = data_of<int64_t>(r, 11), arrived(11);
   Group group(world);
   if (n > 1) world.send(stream, {view_of(passed.data(), {11}), (r + 1) % n, "pass"});
-  world.all_gather(stream, {.send = view_of(mine.data(), {kCount}), .recv = view_of(gathered.data(), {n * kCount}), .label = "g"});
+  world.all_gather(
+      stream,
+      {.send = view_of(mine.data(), {kCount}), .recv = view_of(gathered.data(), {n * kCount}), .label = "g"});
   world.all_reduce(stream, {.send = view_of(sum.data(), {kCount}), .label = "s"});
-  world.reduce_scatter(stream, {.send = view_of(scatter.data(), {n * kCount}), .recv = view_of(block.data(), {kCount}), .label = "r"});
+  world.reduce_scatter(
+      stream,
+      {.send = view_of(scatter.data(), {n * kCount}), .recv = view_of(block.data(), {kCount}), .label = "r"});
   world.broadcast(stream, {view_of(root.data(), {9}), n - 1, "b"});
   if (n > 1) world.recv(stream, {view_of(arrived.data(), {11}), (r + n - 1) % n, "pass"});
   finish(group.end(), stream);
   for (int64_t i = 0; i < kCount; ++i) {
     expect(same_bits(sum[static_cast<size_t>(i)], reduced<float>(ReduceOp::sum, n, i)), "sum in a group");
-    expect(same_bits(block[static_cast<size_t>(i)], reduced<bf16>(ReduceOp::sum, n, r * kCount + i)), "scatter in a group");
+    expect(same_bits(block[static_cast<size_t>(i)], reduced<bf16>(ReduceOp::sum, n, r * kCount + i)),
+           "scatter in a group");
   }
   for (int q = 0; q < n; ++q) {
-    expect_bits(Values<float>(gathered.begin() + q * kCount, gathered.begin() + (q + 1) * kCount), data_of<float>(q + 20, kCount), "gather in a group");
+    expect_bits(Values<float>(gathered.begin() + q * kCount, gathered.begin() + (q + 1) * kCount),
+                data_of<float>(q + 20, kCount), "gather in a group");
   }
   expect_bits(root, data_of<float>(n - 1, 9), "broadcast in a group");
   if (n > 1) expect_bits(arrived, data_of<int64_t>((r + n - 1) % n, 11), "pass in a group");
@@ -244,12 +273,15 @@ void keeps_program_order(Communicator& world) {
   Request last;
   for (int i = 0; i < 6; ++i) last = world.all_reduce(stream, {.send = view, .label = "chain"});
   finish(last, stream);
-  expect(x.front() == std::pow(world.size(), 6) && x.back() == x.front(), "calls were not carried out in order");
+  expect(x.front() == std::pow(world.size(), 6) && x.back() == x.front(),
+         "calls were not carried out in order");
   // Many at once, waited for backwards.
   std::vector<Values<float>> tensors;
   std::vector<Request> requests;
   for (int i = 0; i < 20; ++i) tensors.push_back(data_of<float>(world.rank(), 100 + i));
-  for (auto& t : tensors) requests.push_back(world.all_reduce(stream, {.send = view_of(t.data(), {static_cast<int64_t>(t.size())}), .label = "many"}));
+  for (auto& t : tensors)
+    requests.push_back(world.all_reduce(
+        stream, {.send = view_of(t.data(), {static_cast<int64_t>(t.size())}), .label = "many"}));
   for (size_t i = requests.size(); i-- > 0;) {
     finish(requests[i], stream);
     expect(requests[i].done(), "waited for and not done");
@@ -263,7 +295,8 @@ void splits_move_data(Communicator& world) {
   std::vector<int> same_parity, pair;
   for (int q = r % 2; q < n; q += 2) same_parity.push_back(q);
   for (int q = r / 2 * 2; q < std::min(n, r / 2 * 2 + 2); ++q) pair.push_back(q);
-  auto outer = world.split("dp_shard", same_parity), inner = world.split("tp", pair), again = world.split("tp", pair);
+  auto outer = world.split("dp_shard", same_parity), inner = world.split("tp", pair),
+       again = world.split("tp", pair);
   Values<double> a(3, r), b(3, r), c(3, 1);
   // All in flight at the same time, on three communicators of this rank.
   Request first = outer->all_reduce(stream, {.send = view_of(a.data(), {3}), .label = "a"});
@@ -274,10 +307,13 @@ void splits_move_data(Communicator& world) {
   double sum_outer = 0, sum_inner = 0;
   for (int q : same_parity) sum_outer += q;
   for (int q : pair) sum_inner += q;
-  expect(a[2] == sum_outer && b[2] == sum_inner && c[2] == static_cast<double>(pair.size()), "sums along axes are wrong");
+  expect(a[2] == sum_outer && b[2] == sum_inner && c[2] == static_cast<double>(pair.size()),
+         "sums along axes are wrong");
   int middle = same_parity[same_parity.size() / 2];
   Values<float> from = data_of<float>(r, 10);
-  finish(outer->broadcast(stream, {view_of(from.data(), {10}), static_cast<int>(same_parity.size() / 2), "m"}), stream);
+  finish(
+      outer->broadcast(stream, {view_of(from.data(), {10}), static_cast<int>(same_parity.size() / 2), "m"}),
+      stream);
   expect_bits(from, data_of<float>(middle, 10), "broadcast along an axis");
 }
 
@@ -292,19 +328,26 @@ void random_programs(Communicator& world) {
     Values<float> gathered(static_cast<size_t>(count * n));
     bool grouped = draw() % 2, in_place = draw() % 2;
     if (grouped) world.group_begin();
-    Request gather = world.all_gather(stream, {.send = view_of(x.data() + r * count, {count}), .recv = view_of(gathered.data(), {count * n}), .label = "g"});
+    Request gather = world.all_gather(stream, {.send = view_of(x.data() + r * count, {count}),
+                                               .recv = view_of(gathered.data(), {count * n}),
+                                               .label = "g"});
     Tensor target = in_place ? Tensor{} : view_of(y.data(), {count * n});
     if (in_place && !grouped) finish(gather, stream);
-    Request sum = grouped && in_place ? Request() : world.all_reduce(stream, {.send = view_of(x.data(), {count * n}), .recv = target, .label = "s"});
+    Request sum = grouped && in_place
+                      ? Request()
+                      : world.all_reduce(
+                            stream, {.send = view_of(x.data(), {count * n}), .recv = target, .label = "s"});
     if (grouped) world.group_end();
     finish(sum, stream);
     finish(gather, stream);
     const Values<float>& total = in_place ? x : y;
     for (int64_t i = 0; i < count * n; ++i) {
       int owner = static_cast<int>(i / count);
-      expect(gathered[static_cast<size_t>(i)] == element<float>(owner, round + i), "round {}: gathered {} is wrong", round, i);
+      expect(gathered[static_cast<size_t>(i)] == element<float>(owner, round + i),
+             "round {}: gathered {} is wrong", round, i);
       if (grouped && in_place) continue;
-      expect(same_bits(total[static_cast<size_t>(i)], reduced<float>(ReduceOp::sum, n, round + i)), "round {}: sum {} is wrong", round, i);
+      expect(same_bits(total[static_cast<size_t>(i)], reduced<float>(ReduceOp::sum, n, round + i)),
+             "round {}: sum {} is wrong", round, i);
     }
   }
 }

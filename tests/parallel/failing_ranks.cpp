@@ -1,4 +1,5 @@
-// A program whose ranks fail in one way or another; failure_test.cpp starts it under mpirun or over TCP and reads what it says.
+// A program whose ranks fail in one way or another; failure_test.cpp starts it under mpirun or over TCP and
+// reads what it says.
 //     failing_ranks MODE TOKEN      (TOKEN only marks its processes)
 #include <unistd.h>
 
@@ -24,7 +25,9 @@ void one_step(World& world, int step, std::vector<float>& x) {
   Stream stream = Stream::cpu();
   world.control->state().set_step(step);
   for (const char* label : {"layers.0", "layers.1"}) {
-    world.control->all_reduce(stream, {.send = view_of(x.data(), {static_cast<int64_t>(x.size())}), .label = label}).wait(stream);
+    world.control
+        ->all_reduce(stream, {.send = view_of(x.data(), {static_cast<int64_t>(x.size())}), .label = label})
+        .wait(stream);
   }
 }
 
@@ -38,7 +41,8 @@ void run(World& world, const std::string& mode) {
   // Short only now: on a busy machine ranks come to their first call seconds apart.
   if (mode == "absent" || mode == "stopped" || mode == "sizes") comm.state().set_timeout_seconds(1.0);
   pause_ms(100);  // until the ledger has heard of step 3
-  if (mode == "differ") return require_equal_everywhere(comm, "the configuration", comm.rank() == victim ? 1 : 0);
+  if (mode == "differ")
+    return require_equal_everywhere(comm, "the configuration", comm.rank() == victim ? 1 : 0);
   bool is_victim = comm.rank() == victim;
   if (mode == "sizes" && is_victim) x.resize(60'000);
   if (mode == "throw" && is_victim) throw DataError("data", "no more text");
@@ -72,7 +76,8 @@ int main(int argc, char** argv) {
     const std::string mode = argv[1];
     const std::string backend = launch.launcher == Launcher::environment ? "tcp" : "mpi";
     const double last_seconds = mode == "kill_linger" ? 20 : 1;
-    run_rank(launch, {.init_timeout_seconds = 30, .backend = backend, .device = {}, .last_seconds = last_seconds},
+    run_rank(launch,
+             {.init_timeout_seconds = 30, .backend = backend, .device = {}, .last_seconds = last_seconds},
              [&](World& world) { run(world, mode); });
   } catch (const std::exception& error) {
     return report_failure(launch, error);

@@ -47,7 +47,8 @@ int processes_with(const std::string& token) {
   return count;
 }
 
-// Dead processes of that name that somebody should have waited for; those that belong to init it will take away itself.
+// Dead processes of that name that somebody should have waited for; those that belong to init it will take
+// away itself.
 int zombies_named(const std::string& name) {
   int count = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
@@ -62,7 +63,8 @@ int zombies_named(const std::string& name) {
 // Four ranks, through the launcher that users have; checks that nothing of them stays behind.
 Outcome launch(const std::string& mode, const std::string& launcher = "launch.sh") {
   std::string token = "token-" + mode + "-" + std::to_string(::getpid());
-  std::string command = std::string(OTTAVA_SOURCE_DIR) + "/scripts/" + launcher + " -n 4 " + FAILING_RANKS + " " + mode + " " + token + " 2>&1";
+  std::string command = std::string(OTTAVA_SOURCE_DIR) + "/scripts/" + launcher + " -n 4 " + FAILING_RANKS +
+                        " " + mode + " " + token + " 2>&1";
   auto start = std::chrono::steady_clock::now();
   Outcome outcome;
   FILE* pipe = ::popen(command.c_str(), "r");
@@ -101,7 +103,8 @@ TEST_CASE("a rank killed inside a collective is named by all others") {
   CHECK(o.seconds < kPatience);
   for (int r : {0, 1, 2}) {
     if (r == victim) continue;
-    CHECK_THAT(o.of_rank(r), Contains("rank " + std::to_string(victim) + " is gone, last seen in all_reduce 'layers.0' (axis world"));
+    CHECK_THAT(o.of_rank(r), Contains("rank " + std::to_string(victim) +
+                                      " is gone, last seen in all_reduce 'layers.0' (axis world"));
     CHECK_THAT(o.of_rank(r), Contains("step 4)"));
   }
   CHECK_THAT(o.of_rank(3), Contains("rank " + std::to_string(victim) + " is gone"));
@@ -136,8 +139,9 @@ TEST_CASE("a rank that does not come is named when the time is up") {
   CHECK(o.exit_code != 0);
   CHECK(o.seconds < kPatience);
   for (int r : {0, 1, 3}) {
-    CHECK_THAT(o.of_rank(r), Contains("behind: rank 2 is after all_reduce 'layers.1'") && Contains("step 3)") &&
-                                 Contains("are in all_reduce 'layers.0'") && Contains("step 4)"));
+    CHECK_THAT(o.of_rank(r), Contains("behind: rank 2 is after all_reduce 'layers.1'") &&
+                                 Contains("step 3)") && Contains("are in all_reduce 'layers.0'") &&
+                                 Contains("step 4)"));
   }
 }
 
@@ -146,7 +150,8 @@ TEST_CASE("a rank that is stopped is named as not answering") {
   INFO(o.output);
   CHECK(o.exit_code != 0);
   CHECK(o.seconds < kPatience);
-  for (int r : {0, 1, 3}) CHECK_THAT(o.of_rank(r), Contains("rank 2 is not answering, last seen after all_reduce 'layers.1'"));
+  for (int r : {0, 1, 3})
+    CHECK_THAT(o.of_rank(r), Contains("rank 2 is not answering, last seen after all_reduce 'layers.1'"));
 }
 
 TEST_CASE("a rank that throws stops the others with its reason") {
@@ -168,7 +173,8 @@ TEST_CASE("ranks with different configurations are refused together") {
   Outcome o = launch("differ");
   INFO(o.output);
   CHECK(o.exit_code != 0);
-  for (int r = 0; r < 4; ++r) CHECK_THAT(o.of_rank(r), Contains("the configuration differs between ranks") && Contains("rank 2 has"));
+  for (int r = 0; r < 4; ++r)
+    CHECK_THAT(o.of_rank(r), Contains("the configuration differs between ranks") && Contains("rank 2 has"));
 }
 
 TEST_CASE("ranks that disagree about a size are told so") {
@@ -176,7 +182,10 @@ TEST_CASE("ranks that disagree about a size are told so") {
   INFO(o.output);
   CHECK(o.exit_code != 0);
   for (int r = 0; r < 4; ++r) {
-    CHECK_THAT(o.of_rank(r), Contains("the ranks disagree about the call: ranks 0, 1, 3 are in all_reduce 'layers.0 of 50000 elements'") &&
-                                 Contains("rank 2 is in all_reduce 'layers.0 of 60000 elements'"));
+    CHECK_THAT(
+        o.of_rank(r),
+        Contains(
+            "the ranks disagree about the call: ranks 0, 1, 3 are in all_reduce 'layers.0 of 50000 elements'") &&
+            Contains("rank 2 is in all_reduce 'layers.0 of 60000 elements'"));
   }
 }

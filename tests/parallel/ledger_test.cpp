@@ -20,7 +20,8 @@ using State = ProgressRecord::State;
 namespace {
 
 bool wait_for_failure(RankState& state) {
-  for (int i = 0; i < 3000 && !state.failed(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  for (int i = 0; i < 3000 && !state.failed(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
   return state.failed();
 }
 
@@ -43,14 +44,22 @@ void meet(Communicator& world) {
 
 TEST_CASE("ledger messages survive the wire") {
   LedgerMessage sent{LedgerMessage::Kind::failed,
-                     {.rank = 3, .state = State::inside, .was_inside = true, .collective = Collective::reduce_scatter,
-                      .step = 12, .sequence = 345, .elements = 77, .axis = "tp", .label = "layers.3\nwqkv"},
+                     {.rank = 3,
+                      .state = State::inside,
+                      .was_inside = true,
+                      .collective = Collective::reduce_scatter,
+                      .step = 12,
+                      .sequence = 345,
+                      .elements = 77,
+                      .axis = "tp",
+                      .label = "layers.3\nwqkv"},
                      "two\nlines"};
   auto got = LedgerMessage::decode(sent.encode());
   REQUIRE(got);
   CHECK(got->kind == LedgerMessage::Kind::failed);
   CHECK((got->record.rank == 3 && got->record.state == State::inside && got->record.was_inside));
-  CHECK((got->record.step == 12 && got->record.sequence == 345 && got->record.elements == 77 && got->record.collective == Collective::reduce_scatter));
+  CHECK((got->record.step == 12 && got->record.sequence == 345 && got->record.elements == 77 &&
+         got->record.collective == Collective::reduce_scatter));
   CHECK((got->record.axis == "tp" && got->record.label == "layers.3 wqkv" && got->text == "two\nlines"));
 }
 
@@ -89,7 +98,8 @@ TEST_CASE("a rank that fails takes the others with it") {
     meet(world);
     if (world.rank() == who) state->fail("[comm] rank stopped: disk full");
     expect(wait_for_failure(*state), "rank {} never heard of it", world.rank());
-    expect(state->failure() == "[comm] rank stopped: disk full", "rank {} heard: {}", world.rank(), state->failure());
+    expect(state->failure() == "[comm] rank stopped: disk full", "rank {} heard: {}", world.rank(),
+           state->failure());
   }));
 }
 
@@ -103,10 +113,12 @@ TEST_CASE("the ledger names the rank that is behind") {
     meet(world);
     if (world.rank() == 2) state->timeout_message();
     expect(wait_for_failure(*state), "rank {} never heard of it", world.rank());
-    std::string want = fmt::format("behind: rank {} is after all_gather 'layers.0' (axis dp_shard, call 1, step 5); waiting:", late);
-    expect(state->failure().find(want) != std::string::npos, "rank {} heard: {}", world.rank(), state->failure());
-    expect(state->failure().find("rank 2 made no progress in reduce_scatter 'layers.1'") != std::string::npos, "rank {} heard: {}",
-           world.rank(), state->failure());
+    std::string want = fmt::format(
+        "behind: rank {} is after all_gather 'layers.0' (axis dp_shard, call 1, step 5); waiting:", late);
+    expect(state->failure().find(want) != std::string::npos, "rank {} heard: {}", world.rank(),
+           state->failure());
+    expect(state->failure().find("rank 2 made no progress in reduce_scatter 'layers.1'") != std::string::npos,
+           "rank {} heard: {}", world.rank(), state->failure());
   }));
 }
 
@@ -116,8 +128,12 @@ TEST_CASE("a rank that has connected and said nothing yet is waited for") {
   for (int r = 0; r < 3; ++r) ranks.push_back(tcp::connect_to(server.endpoint(), 30));
   auto say = [&](int rank, LedgerMessage::Kind kind, const std::string& text = "") {
     const bool late = rank == 2;
-    ProgressRecord record{.rank = rank, .state = late ? State::done : State::inside, .collective = Collective::all_gather,
-                          .sequence = late ? 1 : 2, .axis = "tp", .label = late ? "layers.0" : "layers.1"};
+    ProgressRecord record{.rank = rank,
+                          .state = late ? State::done : State::inside,
+                          .collective = Collective::all_gather,
+                          .sequence = late ? 1 : 2,
+                          .axis = "tp",
+                          .label = late ? "layers.0" : "layers.1"};
     ranks[static_cast<size_t>(rank)].send(LedgerMessage{kind, record, text}.encode());
   };
   auto hears = [&](int rank, LedgerMessage::Kind kind) -> std::optional<std::string> {
@@ -150,7 +166,9 @@ TEST_CASE("a stranger who talks to the ledger disturbs nobody") {
       explicit Eavesdropper(Communicator& c) : inner(c) {}
       int rank() const override { return inner.rank(); }
       int size() const override { return inner.size(); }
-      std::vector<std::string> all_gather(std::string_view mine) override { return heard = inner.all_gather(mine); }
+      std::vector<std::string> all_gather(std::string_view mine) override {
+        return heard = inner.all_gather(mine);
+      }
       CommunicatorBootstrap inner;
       std::vector<std::string> heard;
     } bootstrap(world);
@@ -174,7 +192,8 @@ TEST_CASE("an endpoint that nobody listens on is named") {
     tcp::Listener closed;
     port = closed.port();
   }
-  CHECK_THROWS_WITH(tcp::connect_to(fmt::format("{};;{}", tcp::host_name(), port), 0.1), Contains("cannot be reached from"));
+  CHECK_THROWS_WITH(tcp::connect_to(fmt::format("{};;{}", tcp::host_name(), port), 0.1),
+                    Contains("cannot be reached from"));
   CHECK_THROWS_WITH(tcp::connect_to("nonsense", 0.1), Contains("is not an endpoint"));
   tcp::Listener first;
   CHECK_THROWS_WITH(tcp::Listener(first.port()), Contains("cannot listen on port"));

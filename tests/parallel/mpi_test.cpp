@@ -12,12 +12,13 @@ using namespace ottava;
 
 namespace {
 
-// One world for all cases: MPI starts once per process. Small pieces, so that long blocks are cut and reductions take many
-// segments; the benchmark takes the defaults.
+// One world for all cases: MPI starts once per process. Small pieces, so that long blocks are cut and
+// reductions take many segments; the benchmark takes the defaults.
 Communicator& world() {
   static std::unique_ptr<Communicator> instance = [] {
     mpi::WorldOptions options{.timeout_seconds = 60};
-    if (!std::getenv("DEFAULT_PIECES")) options.largest_message_bytes = 100'000, options.workspace_bytes = 24'000;
+    if (!std::getenv("DEFAULT_PIECES"))
+      options.largest_message_bytes = 100'000, options.workspace_bytes = 24'000;
     return mpi::make_world(options);
   }();
   return *instance;
@@ -45,14 +46,17 @@ TEST_CASE("MPI rates", "[.benchmark]") {
   for (int64_t count : {int64_t{16}, int64_t{4096}, int64_t{1} << 18, int64_t{1} << 22}) {
     std::vector<float> a(static_cast<size_t>(count * n), 1.0f), b(static_cast<size_t>(count * n), 1.0f);
     Tensor whole = view_of(a.data(), {count * n}), block = view_of(b.data(), {count});
-    double gather = seconds_of([&](Stream& s) { return world().all_gather(s, {.send = block, .recv = whole, .label = "x"}); });
-    double scatter = seconds_of([&](Stream& s) { return world().reduce_scatter(s, {.send = whole, .recv = block, .label = "x"}); });
+    double gather = seconds_of(
+        [&](Stream& s) { return world().all_gather(s, {.send = block, .recv = whole, .label = "x"}); });
+    double scatter = seconds_of(
+        [&](Stream& s) { return world().reduce_scatter(s, {.send = whole, .recv = block, .label = "x"}); });
     double sum = seconds_of([&](Stream& s) { return world().all_reduce(s, {.send = whole, .label = "x"}); });
     double sent = static_cast<double>(4 * count * (n - 1));
     if (world().rank() == 0) {
-      std::printf("%9lld KiB sent: all_gather %8.0f us (%.2f GB/s), reduce_scatter %8.0f us (%.2f GB/s), all_reduce %8.0f us\n",
-                  static_cast<long long>(4 * count * (n - 1) / 1024), gather * 1e6, sent / gather / 1e9, scatter * 1e6,
-                  sent / scatter / 1e9, sum * 1e6);
+      std::printf(
+          "%9lld KiB sent: all_gather %8.0f us (%.2f GB/s), reduce_scatter %8.0f us (%.2f GB/s), all_reduce %8.0f us\n",
+          static_cast<long long>(4 * count * (n - 1) / 1024), gather * 1e6, sent / gather / 1e9,
+          scatter * 1e6, sent / scatter / 1e9, sum * 1e6);
     }
   }
 }

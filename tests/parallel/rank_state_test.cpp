@@ -9,33 +9,48 @@ using State = ProgressRecord::State;
 namespace {
 
 ProgressRecord at(int rank, State state, int64_t sequence, std::string label = "layers.1") {
-  return {.rank = rank, .state = state, .was_inside = state == State::inside, .collective = Collective::all_gather,
-          .step = 7, .sequence = sequence, .elements = 64, .axis = "dp_shard", .label = std::move(label)};
+  return {.rank = rank,
+          .state = state,
+          .was_inside = state == State::inside,
+          .collective = Collective::all_gather,
+          .step = 7,
+          .sequence = sequence,
+          .elements = 64,
+          .axis = "dp_shard",
+          .label = std::move(label)};
 }
 
 }  // namespace
 
 TEST_CASE("blame names the rank that is behind") {
   std::string text = blame({at(0, State::inside, 9), at(1, State::done, 8), at(2, State::inside, 9)});
-  CHECK(text == "behind: rank 1 is after all_gather 'layers.1' (axis dp_shard, call 8, step 7); waiting: ranks 0, 2 are "
-                "in all_gather 'layers.1' (axis dp_shard, call 9, step 7)");
-  CHECK_THAT(blame({at(0, State::inside, 1), ProgressRecord{.rank = 1}}), Contains("behind: rank 1 is before its first call"));
+  CHECK(
+      text ==
+      "behind: rank 1 is after all_gather 'layers.1' (axis dp_shard, call 8, step 7); waiting: ranks 0, 2 are "
+      "in all_gather 'layers.1' (axis dp_shard, call 9, step 7)");
+  CHECK_THAT(blame({at(0, State::inside, 1), ProgressRecord{.rank = 1}}),
+             Contains("behind: rank 1 is before its first call"));
 }
 
 TEST_CASE("blame names ranks that are gone before ranks that are behind") {
   ProgressRecord gone = at(2, State::closed, 9);
   gone.was_inside = true;
   CHECK_THAT(blame({at(0, State::inside, 9), at(1, State::done, 8), gone}),
-             Catch::StartsWith("rank 2 is gone, last seen in all_gather 'layers.1' (axis dp_shard, call 9, step 7); "));
-  CHECK_THAT(blame({at(0, State::inside, 9), at(1, State::silent, 9)}), Catch::StartsWith("rank 1 is not answering, last seen after"));
-  CHECK_THAT(blame({at(0, State::inside, 9), at(1, State::failed, 9)}), Catch::StartsWith("rank 1 is stopped by an error"));
+             Catch::StartsWith(
+                 "rank 2 is gone, last seen in all_gather 'layers.1' (axis dp_shard, call 9, step 7); "));
+  CHECK_THAT(blame({at(0, State::inside, 9), at(1, State::silent, 9)}),
+             Catch::StartsWith("rank 1 is not answering, last seen after"));
+  CHECK_THAT(blame({at(0, State::inside, 9), at(1, State::failed, 9)}),
+             Catch::StartsWith("rank 1 is stopped by an error"));
   CHECK_THAT(blame({at(0, State::inside, 9), ProgressRecord{.rank = 1, .state = State::closed}}),
              Contains("rank 1 is gone, last seen before its first call"));
 }
 
 TEST_CASE("blame tells disagreement from a broken connection") {
-  CHECK_THAT(blame({at(0, State::inside, 9, "a"), at(1, State::inside, 9, "b")}), Contains("the ranks disagree about the call"));
-  CHECK_THAT(blame({at(0, State::inside, 9), at(1, State::inside, 9)}), Contains("no rank is behind, so the connection is at fault"));
+  CHECK_THAT(blame({at(0, State::inside, 9, "a"), at(1, State::inside, 9, "b")}),
+             Contains("the ranks disagree about the call"));
+  CHECK_THAT(blame({at(0, State::inside, 9), at(1, State::inside, 9)}),
+             Contains("no rank is behind, so the connection is at fault"));
   CHECK(blame({}) == "no rank has reported");
 }
 
@@ -52,8 +67,9 @@ TEST_CASE("the first failure counts and reaches every hook") {
   state.set_step(7);
   state.enter(Collective::all_reduce, "tp", "x", 2);
   CHECK(state.progress().sequence == 2);
-  CHECK_THAT(state.timeout_message(), Contains("rank 3: all_reduce 'x' (axis tp, step 7) made no progress for 300 s: who is "
-                                               "missing is not known"));
+  CHECK_THAT(state.timeout_message(),
+             Contains("rank 3: all_reduce 'x' (axis tp, step 7) made no progress for 300 s: who is "
+                      "missing is not known"));
   state.set_explanation([] { return std::string("it was rank 5"); });
   CHECK_THAT(state.timeout_message(), Contains("it was rank 5"));
   state.fail("first");

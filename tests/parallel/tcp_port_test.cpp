@@ -34,7 +34,8 @@ std::vector<std::string> run_ranks(int n, const std::function<void(int rank)>& b
   return errors;
 }
 
-std::unique_ptr<Communicator> world_of(MasterBootstrap& bootstrap, int64_t largest_message, int64_t workspace) {
+std::unique_ptr<Communicator> world_of(MasterBootstrap& bootstrap, int64_t largest_message,
+                                       int64_t workspace) {
   auto state = std::make_shared<RankState>(bootstrap.rank(), bootstrap.size());
   state->set_timeout_seconds(20);
   auto port = std::make_shared<TcpPort>(bootstrap, bootstrap.own_address(), state,
@@ -71,11 +72,13 @@ TEST_CASE("ranks tell each other a few bytes through the master") {
   auto errors = run_ranks(5, [&](int rank) {
     MasterBootstrap bootstrap(master, {rank, 5}, 20);
     for (int round = 0; round < 3; ++round) {
-      std::vector<std::string> said = bootstrap.all_gather(std::string(static_cast<size_t>(rank * round), 'x') + ":;");
+      std::vector<std::string> said =
+          bootstrap.all_gather(std::string(static_cast<size_t>(rank * round), 'x') + ":;");
       conformance::expect(said.size() == 5, "{} ranks spoke", said.size());
       for (int r = 0; r < 5; ++r) {
-        conformance::expect(said[static_cast<size_t>(r)] == std::string(static_cast<size_t>(r * round), 'x') + ":;",
-                            "rank {} said '{}'", r, said[static_cast<size_t>(r)]);
+        conformance::expect(
+            said[static_cast<size_t>(r)] == std::string(static_cast<size_t>(r * round), 'x') + ":;",
+            "rank {} said '{}'", r, said[static_cast<size_t>(r)]);
       }
     }
     conformance::expect(bootstrap.own_address() == "127.0.0.1", "own address {}", bootstrap.own_address());
@@ -90,20 +93,25 @@ TEST_CASE("ranks that do not come are named") {
 }
 
 TEST_CASE("a master that is not there is named") {
-  CHECK_THROWS_WITH(MasterBootstrap({"127.0.0.1", free_port()}, {1, 2}, 0.3), Contains("127.0.0.1 cannot be reached"));
+  CHECK_THROWS_WITH(MasterBootstrap({"127.0.0.1", free_port()}, {1, 2}, 0.3),
+                    Contains("127.0.0.1 cannot be reached"));
 }
 
 TEST_CASE("a master's port that is taken is named") {
   tcp::Listener other;
-  CHECK_THROWS_WITH(MasterBootstrap({"127.0.0.1", other.port()}, {0, 2}, 0.3),
-                    Contains("rank 0 cannot wait for the others on MASTER_PORT") && Contains("set another MASTER_PORT"));
+  CHECK_THROWS_WITH(
+      MasterBootstrap({"127.0.0.1", other.port()}, {0, 2}, 0.3),
+      Contains("rank 0 cannot wait for the others on MASTER_PORT") && Contains("set another MASTER_PORT"));
 }
 
 TEST_CASE("ranks of another job are sent away, doubles are refused") {
   Master master{"127.0.0.1", free_port()};
-  auto errors = run_ranks(2, [&](int rank) { MasterBootstrap(master, {rank, rank == 0 ? 2 : 3}, rank == 0 ? 1 : 5); });
+  auto errors = run_ranks(2, [&](int rank) {
+    MasterBootstrap(master, {rank, rank == 0 ? 2 : 3}, rank == 0 ? 1 : 5);
+  });
   CHECK_THAT(errors[0], Contains("ranks 1 of 2 did not come"));
-  CHECK_THAT(errors[1], Contains("answered 'this is rank 0 of 2'") && Contains("it must be rank 0 of the same 3 ranks"));
+  CHECK_THAT(errors[1],
+             Contains("answered 'this is rank 0 of 2'") && Contains("it must be rank 0 of the same 3 ranks"));
   Master again{"127.0.0.1", free_port()};
   errors = run_ranks(3, [&](int i) { MasterBootstrap(again, {i == 0 ? 0 : 1, 3}, 2); });
   CHECK_THAT(errors[0], Contains("two processes say that they are rank 1 of 3"));
@@ -117,7 +125,9 @@ TEST_CASE("strangers at a port are ignored") {
       explicit Spy(MasterBootstrap& of) : of(of) {}
       int rank() const override { return of.rank(); }
       int size() const override { return of.size(); }
-      std::vector<std::string> all_gather(std::string_view mine) override { return last = of.all_gather(mine); }
+      std::vector<std::string> all_gather(std::string_view mine) override {
+        return last = of.all_gather(mine);
+      }
       MasterBootstrap& of;
       std::vector<std::string> last;
     } spy(bootstrap);
@@ -143,7 +153,9 @@ TEST_CASE("a call that the others do not make ends at the time limit") {
     world->state().set_timeout_seconds(0.5);
     std::vector<float> x(rank == 0 ? 100'000 : 200'000);
     Stream stream = Stream::cpu();
-    world->all_reduce(stream, {.send = view_of(x.data(), {static_cast<int64_t>(x.size())}), .label = "x"}).wait(stream);
+    world->all_reduce(stream, {.send = view_of(x.data(), {static_cast<int64_t>(x.size())}), .label = "x"})
+        .wait(stream);
   });
-  for (const std::string& error : errors) CHECK_THAT(error, Contains("all_reduce 'x' (axis world, step 0) made no progress for 0.5 s"));
+  for (const std::string& error : errors)
+    CHECK_THAT(error, Contains("all_reduce 'x' (axis world, step 0) made no progress for 0.5 s"));
 }

@@ -17,7 +17,8 @@ using conformance::expect_error;
 namespace {
 
 Request sum(Communicator& comm, Stream& stream, std::vector<float>& x, std::string_view label) {
-  return comm.all_reduce(stream, {.send = view_of(x.data(), {static_cast<int64_t>(x.size())}), .label = label});
+  return comm.all_reduce(stream,
+                         {.send = view_of(x.data(), {static_cast<int64_t>(x.size())}), .label = label});
 }
 
 }  // namespace
@@ -31,11 +32,13 @@ TEST_CASE("a rank that throws wakes all others, which name it") {
     auto& mine = x[static_cast<size_t>(world.rank())];
     sum(world, stream, mine, "first").wait(stream);
     if (world.rank() == 1) throw DataError("data", "no more text");
-    expect_error<CommError>("rank 1 stopped: [data] no more text", [&] { sum(world, stream, mine, "second").wait(stream); });
+    expect_error<CommError>("rank 1 stopped: [data] no more text",
+                            [&] { sum(world, stream, mine, "second").wait(stream); });
     expect_error<CommError>("rank 1 stopped", [&] { sum(world, stream, mine, "third"); });
     ++named;
   };
-  CHECK_THROWS_WITH(run_thread_ranks({.ranks = ranks, .timeout_seconds = 60}, body), Contains("no more text"));
+  CHECK_THROWS_WITH(run_thread_ranks({.ranks = ranks, .timeout_seconds = 60}, body),
+                    Contains("no more text"));
   CHECK(named == ranks - 1);
 }
 
@@ -53,8 +56,10 @@ TEST_CASE("a rank that never comes is named when the time is up") {
     if (world.rank() == 2) {
       while (!over) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     } else {
-      expect_error<CommError>("behind: rank 2 is after all_reduce 'layers.0' (axis world, call 1, step 3); waiting: ranks 0, 1, 3 "
-                              "are in all_reduce 'layers.1'", [&] { sum(world, stream, mine, "layers.1").wait(stream); });
+      expect_error<CommError>(
+          "behind: rank 2 is after all_reduce 'layers.0' (axis world, call 1, step 3); waiting: ranks 0, 1, 3 "
+          "are in all_reduce 'layers.1'",
+          [&] { sum(world, stream, mine, "layers.1").wait(stream); });
       if (++named == 3) over = true;
     }
   };
@@ -69,7 +74,8 @@ TEST_CASE("ranks that make different calls are told so") {
     std::vector<std::vector<float>> x(3, std::vector<float>(12, 1.0f));
     run_thread_ranks({.ranks = 3, .timeout_seconds = 60}, [&](Communicator& world) {
       Stream stream = Stream::cpu();
-      expect_error<CommError>("of axis world disagree", [&] { call(world, stream, x[static_cast<size_t>(world.rank())]); });
+      expect_error<CommError>("of axis world disagree",
+                              [&] { call(world, stream, x[static_cast<size_t>(world.rank())]); });
       ++named;
     });
     return named.load();
@@ -79,7 +85,9 @@ TEST_CASE("ranks that make different calls are told so") {
           w.all_reduce(s, {.send = tensor(x, 4 + w.rank()), .label = "x"}).wait(s);
         }) == 3);
   CHECK(differing([&](Communicator& w, Stream& s, auto& x) {  // operations
-          w.all_reduce(s, {.send = tensor(x, 4), .op = w.rank() ? ReduceOp::max : ReduceOp::sum, .label = "x"}).wait(s);
+          w.all_reduce(s,
+                       {.send = tensor(x, 4), .op = w.rank() ? ReduceOp::max : ReduceOp::sum, .label = "x"})
+              .wait(s);
         }) == 3);
   CHECK(differing([&](Communicator& w, Stream& s, auto& x) {  // kinds
           if (w.rank() == 1) w.broadcast(s, {tensor(x, 4), 0, "x"}).wait(s);
@@ -115,7 +123,8 @@ TEST_CASE("calls progress while the rank computes") {
     Stream stream = Stream::cpu();
     expect(world.overlaps(), "thread ranks overlap");
     Request request = sum(world, stream, x[static_cast<size_t>(world.rank())], "x");
-    for (int i = 0; i < 2000 && !request.done(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    for (int i = 0; i < 2000 && !request.done(); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
     expect(request.done(), "nothing moved without a wait");
   }));
 }
@@ -125,9 +134,10 @@ TEST_CASE("ranks agree or are refused together") {
   run_thread_ranks({.ranks = 4, .timeout_seconds = 60}, [&](Communicator& world) {
     require_equal_everywhere(world, "the configuration", 17);
     require_no_complaint(world, "");
-    expect_error<ConfigError>("the configuration differs between ranks: rank 0 has 0000000000000011 (as have 3 ranks), rank 2 has "
-                              "0000000000000012 (2 kinds in all)",
-                              [&] { require_equal_everywhere(world, "the configuration", world.rank() == 2 ? 18 : 17); });
+    expect_error<ConfigError>(
+        "the configuration differs between ranks: rank 0 has 0000000000000011 (as have 3 ranks), rank 2 has "
+        "0000000000000012 (2 kinds in all)",
+        [&] { require_equal_everywhere(world, "the configuration", world.rank() == 2 ? 18 : 17); });
     expect_error<ConfigError>("rank 1 cannot go on: no such file",
                               [&] { require_no_complaint(world, world.rank() == 0 ? "" : "no such file"); });
     require_equal_everywhere(world, "the program", ~uint64_t{0});

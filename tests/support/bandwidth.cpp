@@ -36,8 +36,10 @@ void BandwidthTable::measure(const std::string& name, const std::function<void(S
     copy_seconds_ = std::min(copy_seconds_, seconds_of(cpu_, [&](Stream& s) { cast(s, source_, copy_); }));
     for (int k = 0; k < 3; ++k) best = std::min(best, seconds_of(cpu_, body));
   }
-  const double rate = recorder.bytes() / best, copy_rate = 2 * static_cast<double>(copy_.bytes()) / copy_seconds_;
-  std::printf("%-36s %8.2f GB/s %9.3f ms %5.0f%%\n", name.c_str(), rate / 1e9, best * 1e3, 100 * rate / copy_rate);
+  const double rate = recorder.bytes() / best,
+               copy_rate = 2 * static_cast<double>(copy_.bytes()) / copy_seconds_;
+  std::printf("%-36s %8.2f GB/s %9.3f ms %5.0f%%\n", name.c_str(), rate / 1e9, best * 1e3,
+              100 * rate / copy_rate);
 }
 
 Tensor BandwidthTable::zeros(DType dtype, Shape shape) {

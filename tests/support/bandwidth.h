@@ -11,8 +11,9 @@
 
 namespace ottava::test {
 
-/// A table of bytes per second on the CPU, each line beside a plain copy of 48 MiB measured in the same moments. The best of 25
-/// calls counts, for both. Bytes are those that the operation itself reports on the meta device.
+/// A table of bytes per second on the CPU, each line beside a plain copy of 48 MiB measured in the same
+/// moments. The best of 25 calls counts, for both. Bytes are those that the operation itself reports on the
+/// meta device.
 class BandwidthTable {
  public:
   /// Lines whose name does not contain `only` are left out.
@@ -20,7 +21,8 @@ class BandwidthTable {
   /// Prints "name GB/s ms percent of the copy".
   void measure(const std::string& name, const std::function<void(Stream&)>& body);
 
-  /// Memory as the real program has it, with large pages where the system has them; it lives as long as the table.
+  /// Memory as the real program has it, with large pages where the system has them; it lives as long as the
+  /// table.
   Tensor zeros(DType dtype, Shape shape);
   /// f32 or bf16, uniform in (-1, 1), repeated every 4099 elements.
   Tensor filled(DType dtype, Shape shape);

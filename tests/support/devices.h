@@ -13,7 +13,8 @@
 #include "tests/support/catch.h"
 
 // One test body for every device. The devices are those the process can use, so the same test runs on the CPU
-// everywhere, on a GPU where there is one, and, linked with tests/support/cuda_host, runs the kernels without one:
+// everywhere, on a GPU where there is one, and, linked with tests/support/cuda_host, runs the kernels without
+// one:
 //
 //     for_each_device_and_dtype([](Stream& stream, DType dtype) {
 //       DeviceBuffer x(stream, dtype, {4, 8}, values), y(stream, dtype, {4, 8});
@@ -37,13 +38,15 @@ inline Stream stream_on(Device device) {
   return device.type == DeviceType::cuda ? Stream::cuda(device.index) : Stream::cpu();
 }
 
-/// Owned memory of one tensor on a stream's device. Uploads, downloads and release wait for the stream. A buffer made
-/// without values holds 0xFF bytes: NaN in every float format, so an element that an operation forgot shows.
+/// Owned memory of one tensor on a stream's device. Uploads, downloads and release wait for the stream. A
+/// buffer made without values holds 0xFF bytes: NaN in every float format, so an element that an operation
+/// forgot shows.
 class DeviceBuffer {
  public:
   DeviceBuffer(Stream& stream, DType dtype, Shape shape) : stream_(&stream), tensor_{nullptr, dtype, shape} {
     size_t bytes = size_in_bytes() ? size_in_bytes() : 1;
-    tensor_.data = on_gpu() ? cuda::allocate(stream.device().index, bytes) : ::operator new(bytes, std::align_val_t{64});
+    tensor_.data = on_gpu() ? cuda::allocate(stream.device().index, bytes)
+                            : ::operator new (bytes, std::align_val_t{64});
     const std::vector<unsigned char> fill(std::min(size_in_bytes(), size_t{1} << 20), 0xff);
     for (size_t at = 0; at < size_in_bytes(); at += fill.size()) {
       move(static_cast<char*>(tensor_.data) + at, fill.data(), std::min(fill.size(), size_in_bytes() - at));

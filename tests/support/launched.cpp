@@ -68,7 +68,8 @@ Outcome run_command(const std::string& command, const std::function<void(int gro
   if (meanwhile) beside = std::thread([&] { meanwhile(child); });
   Outcome out;
   char chunk[4096];
-  for (ssize_t n; (n = ::read(ends[0], chunk, sizeof chunk)) > 0;) out.output.append(chunk, static_cast<size_t>(n));
+  for (ssize_t n; (n = ::read(ends[0], chunk, sizeof chunk)) > 0;)
+    out.output.append(chunk, static_cast<size_t>(n));
   ::close(ends[0]);
   int status = 0;
   ::waitpid(child, &status, 0);
@@ -83,7 +84,8 @@ int process_of_rank(const std::string& token, int rank) {
   const std::string variable = std::string("\0OMPI_COMM_WORLD_RANK=", 22) + std::to_string(rank) + '\0';
   for_each_process([&](int pid, const std::string& line) {
     if (line.find(token) == std::string::npos) return;
-    if (bytes_of(fs::path("/proc") / std::to_string(pid) / "environ").find(variable) != std::string::npos) found = pid;
+    if (bytes_of(fs::path("/proc") / std::to_string(pid) / "environ").find(variable) != std::string::npos)
+      found = pid;
   });
   return found;
 }

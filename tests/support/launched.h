@@ -10,7 +10,8 @@ struct Outcome {
   std::string output;  ///< stdout and stderr
   int exit_code = 0;   ///< 128 + signal where one ended it
   double seconds = 0;
-  /// True when the launcher's account of each of `ranks` ranks ends with the same text, which contains `text`.
+  /// True when the launcher's account of each of `ranks` ranks ends with the same text, which contains
+  /// `text`.
   bool all_say(int ranks, const std::string& text) const;
 };
 

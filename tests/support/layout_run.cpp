@@ -21,7 +21,9 @@ namespace {
 
 struct StepTokens {
   std::vector<int32_t> inputs, targets;
-  int64_t valid() const { return static_cast<int64_t>(targets.size()) - std::count(targets.begin(), targets.end(), kIgnoreIndex); }
+  int64_t valid() const {
+    return static_cast<int64_t>(targets.size()) - std::count(targets.begin(), targets.end(), kIgnoreIndex);
+  }
 };
 
 // Two batches in turn, so that there is something to learn; every 13th token does not count.
@@ -29,11 +31,13 @@ StepTokens whole_step(const TrainingShape& whole, int step) {
   const int64_t count = whole.batch * whole.sequence, vocab = whole.model.vocab_size;
   const auto seed = static_cast<uint32_t>(11 + step % 2);
   StepTokens out{random_tokens(count, vocab, seed), random_tokens(count, vocab, seed + 100)};
-  for (size_t i = static_cast<size_t>(step % 2); i < out.targets.size(); i += 13) out.targets[i] = kIgnoreIndex;
+  for (size_t i = static_cast<size_t>(step % 2); i < out.targets.size(); i += 13)
+    out.targets[i] = kIgnoreIndex;
   return out;
 }
 
-// Micro-batch m of data rank d holds sequences (m * D + d) * batch and on, as apps/batch_source.cpp deals them.
+// Micro-batch m of data rank d holds sequences (m * D + d) * batch and on, as apps/batch_source.cpp deals
+// them.
 StepTokens tokens_of(const StepTokens& all, const TrainingShape& mine, int data_rank, int data_ranks) {
   StepTokens out;
   const int64_t rows = mine.batch * mine.sequence;
@@ -52,8 +56,8 @@ struct RankCurve {
   CommStats planned, measured;
 };
 
-RankCurve train_rank(const TrainingShape& whole, const Layout& layout, int steps, std::unique_ptr<RankGroups> ranks, Device device,
-                     StepForm form = StepForm::plain) {
+RankCurve train_rank(const TrainingShape& whole, const Layout& layout, int steps,
+                     std::unique_ptr<RankGroups> ranks, Device device, StepForm form = StepForm::plain) {
   RankCurve out;
   const TrainingShape shape = shape_on(whole, layout);
   const int data_rank = ranks->data_rank;
@@ -63,10 +67,12 @@ RankCurve train_rank(const TrainingShape& whole, const Layout& layout, int steps
   out.memory = run.plan().memory;
   out.planned = run.plan().traffic;
   for (int step = 0; step < steps; ++step) {
-    const StepTokens all = whole_step(whole, step), mine = tokens_of(all, shape, data_rank, layout.data_ranks());
+    const StepTokens all = whole_step(whole, step),
+                     mine = tokens_of(all, shape, data_rank, layout.data_ranks());
     run.ranks().world->stats().reset();
-    StepOutputs done = run->train_step({.inputs = mine.inputs, .targets = mine.targets, .document_start = {}, .positions = {}},
-                                       {.learning_rate = 2e-3, .optimizer_step = step + 1, .valid_tokens = all.valid()});
+    StepOutputs done = run->train_step(
+        {.inputs = mine.inputs, .targets = mine.targets, .document_start = {}, .positions = {}},
+        {.learning_rate = 2e-3, .optimizer_step = step + 1, .valid_tokens = all.valid()});
     out.loss_sum.push_back(done.loss_sum);
     out.grad_norm.push_back(done.grad_norm);
   }
@@ -87,8 +93,8 @@ LayoutCurve combine(const TrainingShape& whole, const Layout& layout, std::vecto
       // Tensor-parallel ranks see the same tokens.
       if (mesh.coordinate(MeshAxis::tp, static_cast<int>(r)) == 0) sum += ranks[r].loss_sum[step];
       if (ranks[r].grad_norm[step] != ranks[0].grad_norm[step]) {
-        fail<Error>("layout", "ranks 0 and {} disagree about the gradient norm of step {}: {} and {}", r, step, ranks[0].grad_norm[step],
-                    ranks[r].grad_norm[step]);
+        fail<Error>("layout", "ranks 0 and {} disagree about the gradient norm of step {}: {} and {}", r,
+                    step, ranks[0].grad_norm[step], ranks[r].grad_norm[step]);
       }
     }
     out.loss.push_back(sum / static_cast<double>(whole_step(whole, static_cast<int>(step)).valid()));
@@ -113,14 +119,16 @@ std::vector<int> everyone(const Layout& layout) {
 // Each transaction takes up to 2 ms more before and after its bytes move, another time on each rank.
 class SlowTransport final : public HostTransport {
  public:
-  explicit SlowTransport(std::shared_ptr<HostTransport> inner) : inner_(std::move(inner)), draw_(static_cast<uint32_t>(++made_)) {}
+  explicit SlowTransport(std::shared_ptr<HostTransport> inner)
+      : inner_(std::move(inner)), draw_(static_cast<uint32_t>(++made_)) {}
   std::string_view name() const override { return inner_->name(); }
   void run(std::span<const CollectiveCall> calls) override {
     linger();
     inner_->run(calls);
     linger();
   }
-  std::shared_ptr<HostTransport> split(const std::string& axis, const std::vector<int>& world_ranks, int rank, int ordinal) override {
+  std::shared_ptr<HostTransport> split(const std::string& axis, const std::vector<int>& world_ranks, int rank,
+                                       int ordinal) override {
     return std::make_shared<SlowTransport>(inner_->split(axis, world_ranks, rank, ordinal));
   }
 
@@ -132,10 +140,12 @@ class SlowTransport final : public HostTransport {
   static inline std::atomic<int> made_ = 0;
 };
 
-LayoutCurve train_with(const ThreadRanks& how, const TrainingShape& whole, const Layout& layout, int steps, Device device) {
+LayoutCurve train_with(const ThreadRanks& how, const TrainingShape& whole, const Layout& layout, int steps,
+                       Device device) {
   std::vector<RankCurve> ranks(static_cast<size_t>(layout.world_size()));
   run_thread_ranks(how, [&](Communicator& world) {
-    auto groups = std::make_unique<RankGroups>(world.split("world", everyone(layout)), world.split("world", everyone(layout)), layout.mesh());
+    auto groups = std::make_unique<RankGroups>(world.split("world", everyone(layout)),
+                                               world.split("world", everyone(layout)), layout.mesh());
     ranks[static_cast<size_t>(world.rank())] = train_rank(whole, layout, steps, std::move(groups), device);
   });
   return combine(whole, layout, std::move(ranks));
@@ -146,7 +156,8 @@ LayoutCurve train_with(const ThreadRanks& how, const TrainingShape& whole, const
 TrainingShape shape_on(const TrainingShape& whole, const Layout& layout) {
   TrainingShape shape = whole;
   const int64_t parts = layout.data_ranks() * layout.micro_batches;
-  if (whole.batch % parts != 0) fail<Error>("layout", "{} sequences do not divide into {} parts", whole.batch, parts);
+  if (whole.batch % parts != 0)
+    fail<Error>("layout", "{} sequences do not divide into {} parts", whole.batch, parts);
   shape.batch = whole.batch / parts;
   shape.micro_batches = layout.micro_batches;
   return shape;
@@ -157,7 +168,9 @@ LayoutCurve train_on(const TrainingShape& whole, const Layout& layout, int steps
 }
 
 LayoutCurve train_slowly_on(const TrainingShape& whole, const Layout& layout, int steps) {
-  const auto slow = [](std::shared_ptr<HostTransport> transport) { return std::make_shared<SlowTransport>(std::move(transport)); };
+  const auto slow = [](std::shared_ptr<HostTransport> transport) {
+    return std::make_shared<SlowTransport>(std::move(transport));
+  };
   return train_with({.ranks = layout.world_size(), .wrap = slow}, whole, layout, steps, devices().front());
 }
 
@@ -165,18 +178,22 @@ LayoutCurve train_on(const TrainingShape& whole, const Layout& layout, int steps
   return train_with({.ranks = layout.world_size()}, whole, layout, steps, device);
 }
 
-void run_nccl_mesh(const Layout& layout, const std::function<void(std::unique_ptr<RankGroups>, int rank)>& body) {
+void run_nccl_mesh(const Layout& layout,
+                   const std::function<void(std::unique_ptr<RankGroups>, int rank)>& body) {
   run_thread_ranks({.ranks = layout.world_size()}, [&](Communicator& control) {
     CommunicatorBootstrap bootstrap(control);
     auto world = nccl::make_world(bootstrap, control.shared_state(), {.gpu = control.rank()});
-    body(std::make_unique<RankGroups>(control.split("world", everyone(layout)), std::move(world), layout.mesh()), control.rank());
+    body(std::make_unique<RankGroups>(control.split("world", everyone(layout)), std::move(world),
+                                      layout.mesh()),
+         control.rank());
   });
 }
 
 LayoutCurve train_over_nccl(const TrainingShape& whole, const Layout& layout, int steps, StepForm form) {
   std::vector<RankCurve> ranks(static_cast<size_t>(layout.world_size()));
   run_nccl_mesh(layout, [&](std::unique_ptr<RankGroups> groups, int rank) {
-    ranks[static_cast<size_t>(rank)] = train_rank(whole, layout, steps, std::move(groups), {DeviceType::cuda, rank}, form);
+    ranks[static_cast<size_t>(rank)] =
+        train_rank(whole, layout, steps, std::move(groups), {DeviceType::cuda, rank}, form);
   });
   return combine(whole, layout, std::move(ranks));
 }
@@ -214,7 +231,9 @@ void require_traffic_of_formula(const TrainingShape& whole, const Layout& layout
                                              .float8_policy = shape.float8_policy,
                                              .gathers_float8 = shape.float8.state.gathers_activations},
                                             shape.parameters,
-                                            {.at = layout.mesh().shard_coordinates(rank), .replicas = layout.dp_replicate, .micro_batches = layout.micro_batches});
+                                            {.at = layout.mesh().shard_coordinates(rank),
+                                             .replicas = layout.dp_replicate,
+                                             .micro_batches = layout.micro_batches});
     require_same_traffic(curve.measured[static_cast<size_t>(rank)], formula);
     require_same_traffic(curve.planned[static_cast<size_t>(rank)], formula);
   }

@@ -16,7 +16,9 @@ struct Layout {
 
   int data_ranks() const { return dp_replicate * dp_shard; }
   int world_size() const { return data_ranks() * tp; }
-  Mesh mesh() const { return Mesh({.dp_replicate = dp_replicate, .dp_shard = dp_shard, .tp = tp}, world_size()); }
+  Mesh mesh() const {
+    return Mesh({.dp_replicate = dp_replicate, .dp_shard = dp_shard, .tp = tp}, world_size());
+  }
 };
 
 /// What a run on some layout did.
@@ -30,20 +32,24 @@ struct LayoutCurve {
   std::vector<CommStats> measured;   ///< of the last step, per world rank
 };
 
-/// The shape of a step of one process, taken apart for a rank of the layout. Throws if the batch does not divide.
+/// The shape of a step of one process, taken apart for a rank of the layout. Throws if the batch does not
+/// divide.
 TrainingShape shape_on(const TrainingShape& whole, const Layout& layout);
 
-/// Trains `whole.batch` sequences per step from seed 7 on tokens that are the same for every layout, ranks as threads.
+/// Trains `whole.batch` sequences per step from seed 7 on tokens that are the same for every layout, ranks as
+/// threads.
 LayoutCurve train_on(const TrainingShape& whole, const Layout& layout, int steps);
 /// The same with every transaction between ranks made slow, by another time each.
 LayoutCurve train_slowly_on(const TrainingShape& whole, const Layout& layout, int steps);
 LayoutCurve train_on(const TrainingShape& whole, const Layout& layout, int steps, Device device);
-/// Runs body on threads with the communicators of a layout over NCCL, rank r for GPU r. Needs nccl_ranks(layout.world_size())
-/// of them (nccl_ranks.h).
-void run_nccl_mesh(const Layout& layout, const std::function<void(std::unique_ptr<RankGroups>, int rank)>& body);
+/// Runs body on threads with the communicators of a layout over NCCL, rank r for GPU r. Needs
+/// nccl_ranks(layout.world_size()) of them (nccl_ranks.h).
+void run_nccl_mesh(const Layout& layout,
+                   const std::function<void(std::unique_ptr<RankGroups>, int rank)>& body);
 /// train_on over NCCL, operation by operation or, from the third step on, as graphs.
 enum class StepForm { plain, graphs };
-LayoutCurve train_over_nccl(const TrainingShape& whole, const Layout& layout, int steps, StepForm form = StepForm::plain);
+LayoutCurve train_over_nccl(const TrainingShape& whole, const Layout& layout, int steps,
+                            StepForm form = StepForm::plain);
 
 /// Calls and bytes by axis and collective are equal.
 void require_same_traffic(const CommStats& got, const CommStats& want);

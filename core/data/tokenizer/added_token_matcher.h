@@ -10,14 +10,16 @@
 
 namespace ottava::tokenizer {
 
-/// Finds added tokens in text: leftmost first, the longest of those that start there (HF's rule). The text is scanned
-/// for bytes that can start a token; from each a trie is walked, so ordinary text costs one table look-up per byte.
+/// Finds added tokens in text: leftmost first, the longest of those that start there (HF's rule). The text is
+/// scanned for bytes that can start a token; from each a trie is walked, so ordinary text costs one table
+/// look-up per byte.
 class AddedTokenMatcher {
  public:
   explicit AddedTokenMatcher(const std::vector<AddedToken>& tokens);
   bool empty() const { return tokens_.empty(); }
 
-  /// `out` gets the pieces of `text` in order; id -1: ordinary text. Special tokens are left as text if !special.
+  /// `out` gets the pieces of `text` in order; id -1: ordinary text. Special tokens are left as text if
+  /// !special.
   struct Piece {
     std::string_view text;
     int32_t id;

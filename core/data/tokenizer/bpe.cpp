@@ -61,7 +61,8 @@ void Bpe::merge(std::string_view word, Scratch& scratch, std::vector<int32_t>& o
     if (at < 0 || symbols[at].next < 0) return false;
     int32_t left = symbols[at].id, right = symbols[symbols[at].next].id;
     const Slot* slot = find(left, right);
-    if (slot) heap.push_back({uint64_t{slot->rank} << 32 | static_cast<uint32_t>(at), left, right, slot->result});
+    if (slot)
+      heap.push_back({uint64_t{slot->rank} << 32 | static_cast<uint32_t>(at), left, right, slot->result});
     return slot != nullptr;
   };
   for (int32_t i = 0; i < n; ++i) candidate(i);

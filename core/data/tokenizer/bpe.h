@@ -10,8 +10,9 @@
 
 namespace ottava::tokenizer {
 
-/// Byte-pair encoding of one word: starts from its bytes, applies the earliest merge (leftmost first) until none fits.
-/// Two words in three are found in a cache of fixed size; a word of n bytes costs O(n log n) otherwise.
+/// Byte-pair encoding of one word: starts from its bytes, applies the earliest merge (leftmost first) until
+/// none fits. Two words in three are found in a cache of fixed size; a word of n bytes costs O(n log n)
+/// otherwise.
 class Bpe {
  public:
   explicit Bpe(const TokenizerDefinition& definition);

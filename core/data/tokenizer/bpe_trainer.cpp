@@ -48,8 +48,8 @@ void check(const BpeTrainerOptions& o) {
   }
   for (const std::string* token : {&o.bos_token, &o.eos_token}) {
     if (!token->empty() && !seen.count(*token)) {
-      fail<ConfigError>(where, "{} token '{}' is not one of the special tokens", token == &o.bos_token ? "BOS" : "EOS",
-                        *token);
+      fail<ConfigError>(where, "{} token '{}' is not one of the special tokens",
+                        token == &o.bos_token ? "BOS" : "EOS", *token);
     }
   }
 }
@@ -129,11 +129,12 @@ TokenizerDefinition BpeTrainer::train() const {
   while (d.tokens.size() < model_size) {
     PairCounts::Best best = counts.best();
     if (best.count < o.min_count) {
-      fail<DataError>("tokenizer train",
-                      "the text has pairs seen {} times or more for {} tokens only, expected {}: give more text ({} "
-                      "bytes, {} different words so far) or a vocabulary of at most {}",
-                      o.min_count, d.tokens.size(), model_size, bytes(), distinct_words(),
-                      d.tokens.size() + o.special_tokens.size());
+      fail<DataError>(
+          "tokenizer train",
+          "the text has pairs seen {} times or more for {} tokens only, expected {}: give more text ({} "
+          "bytes, {} different words so far) or a vocabulary of at most {}",
+          o.min_count, d.tokens.size(), model_size, bytes(), distinct_words(),
+          d.tokens.size() + o.special_tokens.size());
     }
     // Two pairs can spell the same token (ab+c, a+bc): both merges lead to the one id.
     std::string bytes = d.tokens[best.left] + d.tokens[best.right];
@@ -147,7 +148,8 @@ TokenizerDefinition BpeTrainer::train() const {
   for (const AddedToken& token : d.added) {
     // A special token that also grew by merging would have two ids.
     if (ids.count(token.content)) {
-      fail<ConfigError>("tokenizer train", "special token '{}' is an ordinary token of this text: choose a rarer one",
+      fail<ConfigError>("tokenizer train",
+                        "special token '{}' is an ordinary token of this text: choose a rarer one",
                         token.content);
     }
     d.tokens.push_back(token.content);

@@ -28,16 +28,18 @@ struct BpeTrainerOptions {
   int64_t min_count = 2;  ///< pairs seen less often are not merged
 };
 
-/// Byte-level BPE (arXiv:1508.07909) by pair counts kept up to date: the pair seen most often becomes a token, ties go to
-/// the pair with the smaller ids. The same texts in any order give the same tokenizer, on any machine.
+/// Byte-level BPE (arXiv:1508.07909) by pair counts kept up to date: the pair seen most often becomes a
+/// token, ties go to the pair with the smaller ids. The same texts in any order give the same tokenizer, on
+/// any machine.
 class BpeTrainer {
  public:
-  /// Throws ConfigError for a vocabulary too small for bytes and special tokens, and for special tokens that are empty,
-  /// repeated, or named as BOS or EOS but not given.
+  /// Throws ConfigError for a vocabulary too small for bytes and special tokens, and for special tokens that
+  /// are empty, repeated, or named as BOS or EOS but not given.
   explicit BpeTrainer(BpeTrainerOptions options);
   ~BpeTrainer();
 
-  /// Counts the words of a text. Special tokens in it are left out: they part what is before from what is after.
+  /// Counts the words of a text. Special tokens in it are left out: they part what is before from what is
+  /// after.
   void add(std::string_view text);
   int64_t bytes() const;
   int64_t distinct_words() const;

@@ -49,12 +49,13 @@ struct TokenizerDefinition {
   bool adds_bos = false, adds_eos = false;
 };
 
-/// Throws FileError whose message starts with the name of the file. An empty config_json: no tokenizer_config.json.
+/// Throws FileError whose message starts with the name of the file. An empty config_json: no
+/// tokenizer_config.json.
 TokenizerDefinition read_definition(std::string_view tokenizer_json, std::string_view config_json,
                                     const std::string& name);
 
-/// The texts of tokenizer.json and tokenizer_config.json; HF `tokenizers` reads them to the same ids. The definition
-/// has byte-level keys, special tokens after all others, and at most one split step.
+/// The texts of tokenizer.json and tokenizer_config.json; HF `tokenizers` reads them to the same ids. The
+/// definition has byte-level keys, special tokens after all others, and at most one split step.
 struct TokenizerTexts {
   std::string tokenizer_json, config_json;
 };

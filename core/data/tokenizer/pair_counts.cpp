@@ -34,7 +34,8 @@ void PairCounts::add(const Word& word, int32_t index) {
 }
 
 void PairCounts::subtract(const Word& word) {
-  for (size_t i = 0; i + 1 < word.ids.size(); ++i) pairs_[key(word.ids[i], word.ids[i + 1])].count -= word.count;
+  for (size_t i = 0; i + 1 < word.ids.size(); ++i)
+    pairs_[key(word.ids[i], word.ids[i + 1])].count -= word.count;
 }
 
 PairCounts::Best PairCounts::best() {

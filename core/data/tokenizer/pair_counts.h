@@ -9,8 +9,8 @@
 
 namespace ottava::tokenizer {
 
-/// How often two tokens stand side by side in a multiset of words, kept up to date while pairs are merged: a merge costs
-/// the words that contain the pair, not the text.
+/// How often two tokens stand side by side in a multiset of words, kept up to date while pairs are merged: a
+/// merge costs the words that contain the pair, not the text.
 class PairCounts {
  public:
   /// Words start as their bytes; byte b is token b.

@@ -136,8 +136,8 @@ bool Pattern::find(Scratch& scratch, std::string_view text, size_t from, Match& 
   auto* data = scratch.state_->data.get();
   auto* context = scratch.state_->context.get();
   int result = code_->jit ? pcre2_jit_match(code_->code.get(), subject, text.size(), from, 0, data, context)
-                          : pcre2_match(code_->code.get(), subject, text.size(), from, PCRE2_NO_UTF_CHECK, data,
-                                        context);
+                          : pcre2_match(code_->code.get(), subject, text.size(), from, PCRE2_NO_UTF_CHECK,
+                                        data, context);
   if (result == PCRE2_ERROR_NOMATCH) return false;
   if (result < 0) {
     fail<DataError>("tokenizer", "split pattern '{}' failed at byte {} of a text of {} bytes: {}",

@@ -7,8 +7,8 @@
 
 namespace ottava::tokenizer {
 
-/// A regular expression over Unicode text (PCRE2, compiled to machine code where the platform allows), with \s and \w
-/// meaning what they mean to HF's engines: \s is the Unicode property White_Space.
+/// A regular expression over Unicode text (PCRE2, compiled to machine code where the platform allows), with
+/// \s and \w meaning what they mean to HF's engines: \s is the Unicode property White_Space.
 class Pattern {
  public:
   struct Match {
@@ -35,8 +35,8 @@ class Pattern {
     std::unique_ptr<State> state_;
   };
 
-  /// The first match in `text` at or after `from`; false: none. `text` is well-formed UTF-8, `from` a character's
-  /// start. Throws DataError where the pattern backtracks more than any sane one.
+  /// The first match in `text` at or after `from`; false: none. `text` is well-formed UTF-8, `from` a
+  /// character's start. Throws DataError where the pattern backtracks more than any sane one.
   bool find(Scratch& scratch, std::string_view text, size_t from, Match& match) const;
 
  private:

@@ -7,7 +7,8 @@ namespace ottava::tokenizer {
 Pretokenizer::Pretokenizer(const std::vector<SplitStep>& steps) {
   for (const SplitStep& step : steps) {
     std::optional<Pattern> pattern;
-    if (!step.regex.empty()) pattern = step.literal ? Pattern::literal(step.regex) : Pattern::regex(step.regex);
+    if (!step.regex.empty())
+      pattern = step.literal ? Pattern::literal(step.regex) : Pattern::regex(step.regex);
     steps_.push_back({std::move(pattern), step.add_prefix_space});
   }
 }
@@ -23,7 +24,8 @@ void Pretokenizer::split(std::string_view text, Pattern::Scratch& scratch, const
   }
 }
 
-void Pretokenizer::split(std::string_view piece, size_t index, Pattern::Scratch& scratch, const Word& word) const {
+void Pretokenizer::split(std::string_view piece, size_t index, Pattern::Scratch& scratch,
+                         const Word& word) const {
   if (index == steps_.size()) return word(piece);
   const Step& step = steps_[index];
   std::string longer;

@@ -23,7 +23,8 @@ class Reader {
 
   TokenizerDefinition read(std::string_view tokenizer_json, std::string_view config_json) {
     Json file = Json::parse(tokenizer_json, name_);
-    Json config = config_json.empty() ? Json() : Json::parse(config_json, "tokenizer_config.json beside " + name_);
+    Json config =
+        config_json.empty() ? Json() : Json::parse(config_json, "tokenizer_config.json beside " + name_);
     if (!file.is_object()) refuse("expected a JSON object, got {}", quoted(file));
     read_model(member(file, "model"));
     read_added(file, config);
@@ -82,7 +83,8 @@ class Reader {
     std::string type = get(model, "type").is_null() ? "BPE" : type_of(model, "the model");
     if (type != "BPE") refuse("model type '{}' is not supported; expected BPE", type);
     if (flag(model, "byte_fallback", false)) {
-      refuse("byte_fallback belongs to SentencePiece vocabularies, which are not supported; expected byte-level BPE");
+      refuse(
+          "byte_fallback belongs to SentencePiece vocabularies, which are not supported; expected byte-level BPE");
     }
     const Json& dropout = get(model, "dropout");
     if (!dropout.is_null() && !(dropout.is_number() && dropout.as_number("dropout") == 0)) {
@@ -90,7 +92,8 @@ class Reader {
     }
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
       const Json& affix = get(model, key);
-      if (!affix.is_null() && !(affix.is_string() && affix.as_string(key).empty())) refuse("{} {} is not supported; expected none", key, quoted(affix));
+      if (!affix.is_null() && !(affix.is_string() && affix.as_string(key).empty()))
+        refuse("{} {} is not supported; expected none", key, quoted(affix));
     }
     d_.ignore_merges = flag(model, "ignore_merges", false);
     const Json& vocab = member(model, "vocab");
@@ -127,8 +130,10 @@ class Reader {
       return b < 128 ? std::string(1, static_cast<char>(b)) : fmt::format("\\x{:02x}", b);
     });
     if (raw_missing >= 0) {
-      refuse("the vocabulary has no token for byte 0x{:02x} (key U+{:04X}), so some text could not be encoded; "
-             "expected a byte-level vocabulary with all 256", missing, static_cast<uint32_t>(byte_level_alphabet()[missing]));
+      refuse(
+          "the vocabulary has no token for byte 0x{:02x} (key U+{:04X}), so some text could not be encoded; "
+          "expected a byte-level vocabulary with all 256",
+          missing, static_cast<uint32_t>(byte_level_alphabet()[missing]));
     }
   }
 
@@ -142,7 +147,8 @@ class Reader {
     for (size_t i = 0; i < key.size(); ++i) {
       size_t used = 0;
       int value = 0;
-      if (key.compare(i, 2, "\\x") == 0 && key.size() - i >= 4 && isxdigit(static_cast<unsigned char>(key[i + 2])) &&
+      if (key.compare(i, 2, "\\x") == 0 && key.size() - i >= 4 &&
+          isxdigit(static_cast<unsigned char>(key[i + 2])) &&
           isxdigit(static_cast<unsigned char>(key[i + 3]))) {
         value = std::stoi(key.substr(i + 2, 2), &used, 16);
       }
@@ -177,7 +183,8 @@ class Reader {
       auto id_of = [&](const std::string& key) {
         auto it = ids_.find(key);
         if (it == ids_.end()) {
-          refuse("merge {} ('{}' + '{}') needs token '{}', which the vocabulary does not have", rank, left, right, key);
+          refuse("merge {} ('{}' + '{}') needs token '{}', which the vocabulary does not have", rank, left,
+                 right, key);
         }
         return it->second;
       };
@@ -200,7 +207,8 @@ class Reader {
     if (known == ids_.end()) {
       place(token.content, token.id);
     } else if (known->second != token.id) {
-      refuse("added token '{}' has id {}, but the vocabulary gives it {}", token.content, token.id, known->second);
+      refuse("added token '{}' has id {}, but the vocabulary gives it {}", token.content, token.id,
+             known->second);
     }
     // tokenizer.json comes first; tokenizer_config.json mostly repeats it.
     if (added_ids_.insert(token.id).second) d_.added.push_back(token);
@@ -208,7 +216,8 @@ class Reader {
 
   void read_added(const Json& file, const Json& config) {
     const Json& list = get(file, "added_tokens");
-    if (!list.is_null() && !list.is_array()) refuse("\"added_tokens\" must be an array, got {}", quoted(list));
+    if (!list.is_null() && !list.is_array())
+      refuse("\"added_tokens\" must be an array, got {}", quoted(list));
     if (list.is_array()) {
       for (const Json& entry : list.as_array("added_tokens")) add(entry, get(entry, "id"));
     }
@@ -231,7 +240,8 @@ class Reader {
     auto count = static_cast<int32_t>(keys_.size());
     for (int32_t i = 0; i < count; ++i) {
       if (!keys_.count(i)) {
-        refuse("ids are not contiguous: there are {} tokens, but none has id {}; expected 0 to {}", count, i, count - 1);
+        refuse("ids are not contiguous: there are {} tokens, but none has id {}; expected 0 to {}", count, i,
+               count - 1);
       }
     }
     d_.tokens.resize(count);
@@ -272,7 +282,8 @@ class Reader {
     bool byte_level = false;
     auto read_one = [&](const Json& one) {
       std::string type = type_of(one, "the pre-tokenizer");
-      // After ByteLevel the text is stand-ins for bytes, which the patterns of later steps are not written for.
+      // After ByteLevel the text is stand-ins for bytes, which the patterns of later steps are not written
+      // for.
       if (byte_level) refuse("pre-tokenizer '{}' after ByteLevel is not supported", type);
       if (type == "ByteLevel") {
         byte_level = true;
@@ -285,7 +296,8 @@ class Reader {
       } else if (type == "Digits") {
         d_.steps.push_back({.regex = flag(one, "individual_digits", false) ? "\\p{N}" : "\\p{N}+"});
       } else {
-        refuse("pre-tokenizer '{}' is not supported; expected ByteLevel, Split, Digits or a Sequence of them", type);
+        refuse("pre-tokenizer '{}' is not supported; expected ByteLevel, Split, Digits or a Sequence of them",
+               type);
       }
     };
     if (!section.is_null() && type_of(section, "the pre-tokenizer") == "Sequence") {
@@ -293,7 +305,8 @@ class Reader {
     } else if (!section.is_null()) {
       read_one(section);
     }
-    if (!byte_level) refuse("there is no ByteLevel pre-tokenizer; only byte-level vocabularies are supported");
+    if (!byte_level)
+      refuse("there is no ByteLevel pre-tokenizer; only byte-level vocabularies are supported");
   }
 
   SplitStep read_split(const Json& section) const {
@@ -302,8 +315,10 @@ class Reader {
     const Json& pattern = get(section, "pattern");
     const Json& regex = get(pattern, "Regex");
     const Json& literal = get(pattern, "String");
-    if (regex.is_string() == literal.is_string()) refuse("a Split needs a pattern with either Regex or String");
-    SplitStep step{.regex = (regex.is_string() ? regex : literal).as_string("pattern"), .literal = literal.is_string()};
+    if (regex.is_string() == literal.is_string())
+      refuse("a Split needs a pattern with either Regex or String");
+    SplitStep step{.regex = (regex.is_string() ? regex : literal).as_string("pattern"),
+                   .literal = literal.is_string()};
     if (step.regex.empty()) refuse("a Split has an empty pattern");
     return step;
   }
@@ -352,7 +367,8 @@ class Reader {
   std::string named(const Json& config, const char* key) const {
     const Json& value = get(config, key);
     if (value.is_null()) return "";
-    return text(value.is_object() ? get(value, "content") : value, fmt::format("tokenizer_config.json: {}", key));
+    return text(value.is_object() ? get(value, "content") : value,
+                fmt::format("tokenizer_config.json: {}", key));
   }
   int32_t id_of(const std::string& token, std::string_view role) const {
     if (token.empty()) return -1;
@@ -362,11 +378,13 @@ class Reader {
   }
 
   void read_config(const Json& config, const std::string& prefix, const std::string& suffix) {
-    std::string bos = named(config, "bos_token"), eos = named(config, "eos_token"), pad = named(config, "pad_token");
+    std::string bos = named(config, "bos_token"), eos = named(config, "eos_token"),
+                pad = named(config, "pad_token");
     auto agree = [&](std::string& token, const std::string& in_template, const char* key) {
       if (token.empty()) token = in_template;
       if (!in_template.empty() && token != in_template) {
-        refuse("the post-processor adds '{}', but tokenizer_config.json says {} is '{}'", in_template, key, token);
+        refuse("the post-processor adds '{}', but tokenizer_config.json says {} is '{}'", in_template, key,
+               token);
       }
     };
     agree(bos, prefix, "bos_token");

@@ -33,13 +33,14 @@ uint64_t fingerprint_of(const TokenizerDefinition& d) {
   for (const Merge& m : d.merges) number(m.left), number(m.right), number(m.result);
   for (const AddedToken& t : d.added) {
     text(t.content);
-    for (int64_t n : {int64_t{t.id}, int64_t{t.special}, int64_t{t.normalized}, int64_t{t.lstrip}, int64_t{t.rstrip},
-                      int64_t{t.single_word}}) {
+    for (int64_t n : {int64_t{t.id}, int64_t{t.special}, int64_t{t.normalized}, int64_t{t.lstrip},
+                      int64_t{t.rstrip}, int64_t{t.single_word}}) {
       number(n);
     }
   }
   for (const SplitStep& s : d.steps) text(s.regex), number(s.literal), number(s.add_prefix_space);
-  for (int64_t n : {int64_t{d.nfc}, int64_t{d.ignore_merges}, int64_t{d.bos_id}, int64_t{d.eos_id}}) number(n);
+  for (int64_t n : {int64_t{d.nfc}, int64_t{d.ignore_merges}, int64_t{d.bos_id}, int64_t{d.eos_id}})
+    number(n);
   return XXH64(all.data(), all.size(), 0);
 }
 
@@ -152,8 +153,8 @@ struct Tokenizer::Impl {
 Tokenizer::Tokenizer(std::unique_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 Tokenizer::~Tokenizer() = default;
 
-std::shared_ptr<const Tokenizer> Tokenizer::parse(std::string_view tokenizer_json, std::string_view config_json,
-                                                  const std::string& name) {
+std::shared_ptr<const Tokenizer> Tokenizer::parse(std::string_view tokenizer_json,
+                                                  std::string_view config_json, const std::string& name) {
   auto impl = std::make_unique<Impl>(read_definition(tokenizer_json, config_json, name));
   return std::shared_ptr<const Tokenizer>(new Tokenizer(std::move(impl)));
 }
@@ -162,8 +163,9 @@ std::shared_ptr<const Tokenizer> Tokenizer::load(const std::filesystem::path& pa
   bool folder = std::filesystem::is_directory(path);
   auto file = folder ? path / "tokenizer.json" : path;
   if (!std::filesystem::exists(file)) {
-    fail<FileError>("tokenizer", "{} does not exist; expected a tokenizer.json or a folder with one{}", file.string(),
-                    folder ? " (tokenizer.model and vocab.json are not read: convert them with HF tokenizers)" : "");
+    fail<FileError>(
+        "tokenizer", "{} does not exist; expected a tokenizer.json or a folder with one{}", file.string(),
+        folder ? " (tokenizer.model and vocab.json are not read: convert them with HF tokenizers)" : "");
   }
   std::vector<std::filesystem::path> files{file};
   std::string text = read_file(file.string(), kMaxFileBytes), config;
@@ -217,7 +219,8 @@ std::string Tokenizer::decode(std::span<const int32_t> ids, const DecodeOptions&
 
 std::string_view Tokenizer::token_bytes(int32_t id) const {
   if (id < 0 || id >= vocab_size()) {
-    fail<DataError>("tokenizer", "token id {} is outside the vocabulary; expected 0 to {}", id, vocab_size() - 1);
+    fail<DataError>("tokenizer", "token id {} is outside the vocabulary; expected 0 to {}", id,
+                    vocab_size() - 1);
   }
   return impl_->bytes[id];
 }
@@ -243,26 +246,30 @@ std::string Tokenizer::describe() const {
   }
   for (const AddedToken& token : d.added) {
     added_specials += token.special;
-    unreachable -= !(d.reachable[token.id] && (d.tokens[token.id].size() == 1 || made[token.id] || d.ignore_merges));
+    unreachable -=
+        !(d.reachable[token.id] && (d.tokens[token.id].size() == 1 || made[token.id] || d.ignore_merges));
   }
   std::string text = fmt::format(
       "model: byte-level BPE, {} merges{}\nvocabulary: {} tokens, {} of them added ({} special)\nnormalizer: {}\n",
-      d.merges.size(), d.ignore_merges ? " (ignored for words that are tokens)" : "", d.tokens.size(), d.added.size(),
-      added_specials, d.nfc ? "NFC" : "none");
+      d.merges.size(), d.ignore_merges ? " (ignored for words that are tokens)" : "", d.tokens.size(),
+      d.added.size(), added_specials, d.nfc ? "NFC" : "none");
   for (const SplitStep& step : d.steps) {
     text += fmt::format("split: {}{}\n", step.add_prefix_space ? "after adding a space in front, " : "",
                         step.regex.empty() ? "nothing" : step.regex);
   }
   auto role = [&](const char* name, int32_t id, bool added) {
     text += id < 0 ? fmt::format("{}: none\n", name)
-                   : fmt::format("{}: {} '{}'{}\n", name, id, impl_->bytes[id], added ? ", added to every text" : "");
+                   : fmt::format("{}: {} '{}'{}\n", name, id, impl_->bytes[id],
+                                 added ? ", added to every text" : "");
   };
   role("bos", d.bos_id, d.adds_bos);
   role("eos", d.eos_id, d.adds_eos);
   role("pad", d.pad_id, false);
   text += fmt::format("fingerprint: {:016x}\n", impl_->hash);
-  if (d.key_style == KeyStyle::raw) text += "note: the vocabulary's keys are text, not byte-level stand-ins\n";
-  if (unreachable) text += fmt::format("note: {} tokens are never made from text: no merge leads to them\n", unreachable);
+  if (d.key_style == KeyStyle::raw)
+    text += "note: the vocabulary's keys are text, not byte-level stand-ins\n";
+  if (unreachable)
+    text += fmt::format("note: {} tokens are never made from text: no merge leads to them\n", unreachable);
   return text;
 }
 

@@ -32,16 +32,19 @@ struct DecodeOptions {
   UnknownIds unknown_ids = UnknownIds::refuse;
 };
 
-/// A byte-level BPE tokenizer as HF `tokenizer.json` files of Llama 3, GPT-2 and Qwen describe it. Ids equal those of HF
-/// `tokenizers` for every valid UTF-8 text; bytes that are not UTF-8 are kept: each ill-formed run is a word of its
-/// own, so decode(encode(x)) == x for any bytes (up to what the file itself asks for: NFC, prefix space, lstrip/rstrip).
-/// Immutable; every member may be called from any number of threads at once.
+/// A byte-level BPE tokenizer as HF `tokenizer.json` files of Llama 3, GPT-2 and Qwen describe it. Ids equal
+/// those of HF `tokenizers` for every valid UTF-8 text; bytes that are not UTF-8 are kept: each ill-formed
+/// run is a word of its own, so decode(encode(x)) == x for any bytes (up to what the file itself asks for:
+/// NFC, prefix space, lstrip/rstrip). Immutable; every member may be called from any number of threads at
+/// once.
 class Tokenizer {
  public:
   /// `path` is a folder with tokenizer.json (and tokenizer_config.json, read when there) or a tokenizer.json.
-  /// Throws FileError for a file that is missing, malformed, or asks for something that would change ids if ignored.
+  /// Throws FileError for a file that is missing, malformed, or asks for something that would change ids if
+  /// ignored.
   static std::shared_ptr<const Tokenizer> load(const std::filesystem::path& path);
-  /// The same from the files' texts; an empty config_json stands for no tokenizer_config.json. `name` is for errors.
+  /// The same from the files' texts; an empty config_json stands for no tokenizer_config.json. `name` is for
+  /// errors.
   static std::shared_ptr<const Tokenizer> parse(std::string_view tokenizer_json, std::string_view config_json,
                                                 const std::string& name);
   ~Tokenizer();
@@ -52,8 +55,8 @@ class Tokenizer {
   std::optional<int32_t> bos_id() const;
   std::optional<int32_t> eos_id() const;
   std::optional<int32_t> pad_id() const;
-  /// Whether the files ask for BOS or EOS around every text (add_bos_token, else the template). encode() does only
-  /// what its options say; a caller that follows the files passes these.
+  /// Whether the files ask for BOS or EOS around every text (add_bos_token, else the template). encode() does
+  /// only what its options say; a caller that follows the files passes these.
   bool adds_bos() const;
   bool adds_eos() const;
 
@@ -73,7 +76,8 @@ class Tokenizer {
 
   /// XXH64 over everything that decides ids: equal for two files exactly when they differ in layout alone.
   uint64_t fingerprint() const;
-  /// One line per property, for people: model, vocabulary, patterns, special tokens, anything odd about the file.
+  /// One line per property, for people: model, vocabulary, patterns, special tokens, anything odd about the
+  /// file.
   std::string describe() const;
   /// The files it was read from (to copy beside a checkpoint); empty after parse().
   const std::vector<std::filesystem::path>& files() const;

@@ -39,7 +39,8 @@ inline size_t well_formed_end(std::string_view text, size_t from) {
   size_t at = from;
   while (at < text.size()) {
     uint64_t eight;
-    if (text.size() - at >= 8 && (std::memcpy(&eight, text.data() + at, 8), (eight & 0x8080808080808080u) == 0)) {
+    if (text.size() - at >= 8 &&
+        (std::memcpy(&eight, text.data() + at, 8), (eight & 0x8080808080808080u) == 0)) {
       at += 8;
       continue;
     }

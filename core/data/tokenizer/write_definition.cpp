@@ -26,16 +26,20 @@ Json pre_tokenizer(const TokenizerDefinition& d) {
 Json post_processor(const TokenizerDefinition& d) {
   if (!d.adds_bos) return byte_level(false, false);
   const std::string& bos = d.tokens[d.bos_id];
-  auto special = [&] { return Json(Json::Object{{"SpecialToken", Json::Object{{"id", bos}, {"type_id", 0}}}}); };
+  auto special = [&] {
+    return Json(Json::Object{{"SpecialToken", Json::Object{{"id", bos}, {"type_id", 0}}}});
+  };
   auto text = [](const char* id, int type) {
     return Json(Json::Object{{"Sequence", Json::Object{{"id", id}, {"type_id", type}}}});
   };
-  Json::Object specials{{bos, Json::Object{{"id", bos}, {"ids", Json::Array{d.bos_id}}, {"tokens", Json::Array{bos}}}}};
+  Json::Object specials{
+      {bos, Json::Object{{"id", bos}, {"ids", Json::Array{d.bos_id}}, {"tokens", Json::Array{bos}}}}};
   Json of_template = Json::Object{{"type", "TemplateProcessing"},
                                   {"single", Json::Array{special(), text("A", 0)}},
                                   {"pair", Json::Array{special(), text("A", 0), special(), text("B", 1)}},
                                   {"special_tokens", specials}};
-  return Json::Object{{"type", "Sequence"}, {"processors", Json::Array{byte_level(false, false), of_template}}};
+  return Json::Object{{"type", "Sequence"},
+                      {"processors", Json::Array{byte_level(false, false), of_template}}};
 }
 
 Json model(const TokenizerDefinition& d) {

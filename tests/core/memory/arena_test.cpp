@@ -69,7 +69,9 @@ TEST_CASE("a recorded step replays into one block") {
   step(arena, 10);
   CHECK(arena.block_bytes() == plan.total_bytes());
 
-  CHECK_THROWS_WITH(step(arena, 11), "[arena] train asks for saved (2816 bytes), the plan recorded saved (2560 bytes) at this point");
+  CHECK_THROWS_WITH(
+      step(arena, 11),
+      "[arena] train asks for saved (2816 bytes), the plan recorded saved (2560 bytes) at this point");
   CHECK_THROWS_WITH(arena.allocate("x", DType::f32, {1}, kScratch), "[arena] x is asked for outside a phase");
   CHECK_THROWS_WITH(arena.persistent("more", DType::f32, {1}, kScratch), "[arena] more was not planned");
 }

@@ -13,7 +13,8 @@ TEST_CASE("pinned inputs: copies lie apart until the next step, which has all of
     inputs.begin();
     std::vector<int32_t> tokens{step, 2, 3};
     float scalar = 0.5f;
-    const Tensor a = inputs.hold(tokens.data(), view_of(tokens.data(), {3})), b = inputs.hold(&scalar, view_of(&scalar, {1}));
+    const Tensor a = inputs.hold(tokens.data(), view_of(tokens.data(), {3})),
+                 b = inputs.hold(&scalar, view_of(&scalar, {1}));
     tokens[0] = 99;
     scalar = 7;
     CHECK(a.as<int32_t>()[0] == step);

@@ -1,6 +1,6 @@
-// Bytes per second of every operation that memory should bound, at the shapes of a 60M-parameter model (dim 512, ffn 1536,
-// vocabulary 2560, 8 heads of 64, 8 sequences of 1024 tokens), beside plain copies.
-// An argument chooses the lines that contain it.
+// Bytes per second of every operation that memory should bound, at the shapes of a 60M-parameter model (dim
+// 512, ffn 1536, vocabulary 2560, 8 heads of 64, 8 sequences of 1024 tokens), beside plain copies. An
+// argument chooses the lines that contain it.
 //     ninja -C build core_ops_bandwidth && OMP_NUM_THREADS=2 build/tests/core_ops_bandwidth
 #include "tests/support/bandwidth.h"
 
@@ -31,7 +31,9 @@ int main(int argc, char** argv) {
   Stream s = Stream::cpu();
   auto zeros = [&](DType dtype, Shape shape) { return table.zeros(dtype, shape); };
   auto filled = [&](DType dtype, Shape shape) { return table.filled(dtype, shape); };
-  auto measure = [&](const char* name, const std::function<void(Stream&)>& body) { table.measure(name, body); };
+  auto measure = [&](const char* name, const std::function<void(Stream&)>& body) {
+    table.measure(name, body);
+  };
   {
     auto a = filled(DType::f32, {1 << 24});
     measure("fill_zero 64 MiB", [&](Stream& t) { fill_zero(t, a); });

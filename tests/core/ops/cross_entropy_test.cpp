@@ -62,7 +62,8 @@ Expected reference(const Problem& p, const std::vector<double>& logits, double s
 // exp to 2 ulp (4 roundings), the subtraction before it, and the product and quotient around it.
 Tolerance expected_error(DType dtype, int64_t vocab) { return tolerance(dtype, 9, vocab); }
 
-/// Everything one call needs, on a device, for columns [begin, end) of the problem followed by `padding` columns.
+/// Everything one call needs, on a device, for columns [begin, end) of the problem followed by `padding`
+/// columns.
 struct Part {
   Part(Stream& stream, const Problem& p, DType dtype, int64_t begin, int64_t end, int64_t padding,
        float scale)

@@ -17,8 +17,8 @@ namespace {
 
 const int64_t kSizes[] = {1, 15, 16, 37, 1000, 70001};
 
-// Values whose rounding is easy to get wrong: ties both ways, the largest numbers, denormals, infinities, NaN with a
-// payload that truncation would turn into an infinity.
+// Values whose rounding is easy to get wrong: ties both ways, the largest numbers, denormals, infinities, NaN
+// with a payload that truncation would turn into an infinity.
 std::vector<float> awkward_values() {
   std::vector<float> values;
   for (uint32_t bits : {0x3f808000u, 0x3f818000u, 0x3f808001u, 0x3f807fffu, 0x7f7fffffu, 0x7f7f7fffu,
@@ -117,13 +117,15 @@ TEST_CASE("elementwise: copy_columns puts a matrix beside others, take_columns t
       const int64_t rows = 5, whole = 2 * columns + 3;
       const auto values = normal_values(rows * columns, 3, dtype);
       DeviceBuffer source(stream, dtype, {rows, columns}, values),
-          destination(stream, dtype, {rows, whole}, std::vector<float>(static_cast<size_t>(rows * whole), -1.0f));
+          destination(stream, dtype, {rows, whole},
+                      std::vector<float>(static_cast<size_t>(rows * whole), -1.0f));
       copy_columns(stream, source, destination, columns + 1);
       const std::vector<float> got = destination.floats();
       for (int64_t row = 0; row < rows; ++row) {
         for (int64_t column = 0; column < whole; ++column) {
           const bool inside = column > columns && column <= 2 * columns;
-          const float want = inside ? values[static_cast<size_t>(row * columns + column - columns - 1)] : -1.0f;
+          const float want =
+              inside ? values[static_cast<size_t>(row * columns + column - columns - 1)] : -1.0f;
           REQUIRE(got[static_cast<size_t>(row * whole + column)] == want);
         }
       }
@@ -133,10 +135,13 @@ TEST_CASE("elementwise: copy_columns puts a matrix beside others, take_columns t
     }
   });
   Stream stream = Stream::cpu();
-  DeviceBuffer narrow(stream, DType::f32, {2, 3}), wide(stream, DType::f32, {2, 5}), other(stream, DType::bf16, {2, 3});
-  CHECK_THROWS_WITH(copy_columns(stream, narrow, wide, 3), Catch::Contains("[copy_columns] source") && Catch::Contains("from column 3 on"));
+  DeviceBuffer narrow(stream, DType::f32, {2, 3}), wide(stream, DType::f32, {2, 5}),
+      other(stream, DType::bf16, {2, 3});
+  CHECK_THROWS_WITH(copy_columns(stream, narrow, wide, 3),
+                    Catch::Contains("[copy_columns] source") && Catch::Contains("from column 3 on"));
   CHECK_THROWS_AS(copy_columns(stream, other, wide, 0), ShapeError);
-  CHECK_THROWS_WITH(take_columns(stream, wide, 3, narrow), Catch::Contains("[take_columns] destination") && Catch::Contains("from column 3 on"));
+  CHECK_THROWS_WITH(take_columns(stream, wide, 3, narrow),
+                    Catch::Contains("[take_columns] destination") && Catch::Contains("from column 3 on"));
 }
 
 TEST_CASE("elementwise: sum_into adds to what is there, accurately and the same for any number of threads") {

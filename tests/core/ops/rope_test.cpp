@@ -74,8 +74,9 @@ TEST_CASE("rope: the table holds cos and sin of position * theta^(-2i/D)") {
 }
 
 TEST_CASE("rope: Llama 3.1 scaling keeps short waves, divides long ones by 8 and blends between") {
-  // theta 500000, D 128: pair 0 has wavelength 6.28, pair 63 2.56e6; pair 30 has f = 500000^(-60/128) = 2.13112e-3,
-  // wavelength 2948.30 and s = (8192/2948.30 - 1)/3 = 0.592849, so f' = 0.407151 f/8 + 0.592849 f = 0.643743 f.
+  // theta 500000, D 128: pair 0 has wavelength 6.28, pair 63 2.56e6; pair 30 has f = 500000^(-60/128) =
+  // 2.13112e-3, wavelength 2948.30 and s = (8192/2948.30 - 1)/3 = 0.592849, so f' = 0.407151 f/8 + 0.592849 f
+  // = 0.643743 f.
   const int64_t dim = 128;
   std::vector<float> plain(2 * dim), scaled(2 * dim);
   fill_rope_table(plain.data(), 2, dim, 500000, {});
@@ -144,10 +145,17 @@ TEST_CASE("rope's amax is that of the whole row as stored, value heads too, and 
         auto qkv = normal_values(kRows * heads.row(), 5, dtype);
         if (where == 1) qkv[static_cast<size_t>(4 * heads.row() - 1)] = -64;
         const uint32_t before = where == 2 ? 0x7fc00000u : 0;
-        DeviceBuffer with(stream, dtype, {kRows, heads.row()}, qkv), without(stream, dtype, {kRows, heads.row()}, qkv),
-            table(stream, DType::f32, {kSequence, heads.head_dim}, table_of(kSequence, heads.head_dim)), amax(stream, DType::u32, {1});
+        DeviceBuffer with(stream, dtype, {kRows, heads.row()}, qkv),
+            without(stream, dtype, {kRows, heads.row()}, qkv),
+            table(stream, DType::f32, {kSequence, heads.head_dim}, table_of(kSequence, heads.head_dim)),
+            amax(stream, DType::u32, {1});
         amax.upload_as<uint32_t>(std::array{before});
-        const Rope args{.qkv = with, .table = table, .heads = heads, .sequence = kSequence, .inverse = true, .amax = amax};
+        const Rope args{.qkv = with,
+                        .table = table,
+                        .heads = heads,
+                        .sequence = kSequence,
+                        .inverse = true,
+                        .amax = amax};
         Rope plain = args;
         plain.qkv = without, plain.amax = {};
         rope(stream, args);

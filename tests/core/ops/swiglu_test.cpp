@@ -89,7 +89,8 @@ TEST_CASE("swiglu saturates without a NaN where exp overflows, and keeps a NaN")
         dgate_up(stream, dtype, {1, 2 * width}), amax(stream, DType::u32, {1});
     swiglu_forward(stream, {.gate_up = gate_up_N2F, .out = out});
     swiglu_backward(stream, {.dout = dout, .gate_up = gate_up_N2F, .dgate_up = dgate_up});
-    // e^-x leaves the range of f32 at x = -88.7, where silu is below 1e-36: that much absolute error is its limit.
+    // e^-x leaves the range of f32 at x = -88.7, where silu is below 1e-36: that much absolute error is its
+    // limit.
     auto want = reference_forward(as_double(gate_up), gates.size());
     auto gradient =
         reference_backward(std::vector<double>(gates.size(), 1.0), as_double(gate_up), gates.size());

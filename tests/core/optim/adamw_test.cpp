@@ -169,9 +169,11 @@ TEST_CASE("adamw: bf16 states are cut after adding the element's own random thre
   });
 }
 
-TEST_CASE("adamw: stochastic rounding is right on average: a mean that nearest rounding would freeze still moves") {
+TEST_CASE(
+    "adamw: stochastic rounding is right on average: a mean that nearest rounding would freeze still moves") {
   for_each_device([](Stream& stream) {
-    // m = 0.9 * 1 + 0.1 * 1.01 = 1.001, an eighth of bf16's spacing above 1: rounded up in 12.8% of the elements.
+    // m = 0.9 * 1 + 0.1 * 1.01 = 1.001, an eighth of bf16's spacing above 1: rounded up in 12.8% of the
+    // elements.
     const int64_t n = 100000;
     Parameter x(stream, n, DType::bf16, DType::bf16);
     x.exp_avg.upload(std::vector<float>(n, 1.0f));

@@ -14,7 +14,11 @@ using namespace ottava::tokenizer;
 namespace {
 
 BpeTrainerOptions plain(int32_t vocab_size) {
-  return {.vocab_size = vocab_size, .rules = WordRules::gpt2, .special_tokens = {}, .bos_token = "", .eos_token = ""};
+  return {.vocab_size = vocab_size,
+          .rules = WordRules::gpt2,
+          .special_tokens = {},
+          .bos_token = "",
+          .eos_token = ""};
 }
 
 TokenizerDefinition train(const BpeTrainerOptions& options, std::string_view text) {
@@ -24,7 +28,8 @@ TokenizerDefinition train(const BpeTrainerOptions& options, std::string_view tex
 }
 
 /// The rule itself: count all pairs of all words again for every merge.
-std::vector<Merge> by_counting_again(std::vector<std::pair<std::vector<int32_t>, int64_t>> words, int32_t merges) {
+std::vector<Merge> by_counting_again(std::vector<std::pair<std::vector<int32_t>, int64_t>> words,
+                                     int32_t merges) {
   std::vector<Merge> out;
   for (int32_t next = 256; next < 256 + merges; ++next) {
     std::map<std::pair<int32_t, int32_t>, int64_t> counts;
@@ -49,7 +54,8 @@ std::vector<Merge> by_counting_again(std::vector<std::pair<std::vector<int32_t>,
   return out;
 }
 
-const char* const kText = "low low low low low lower lower newest newest newest newest newest newest widest widest widest";
+const char* const kText =
+    "low low low low low lower lower newest newest newest newest newest newest widest widest widest";
 
 }  // namespace
 
@@ -74,7 +80,8 @@ TEST_CASE("counts kept up to date are those of counting again") {
     }
     words[word] += 1 + w % 5;
   }
-  for (const auto& [word, count] : words) same.push_back({std::vector<int32_t>(word.begin(), word.end()), count});
+  for (const auto& [word, count] : words)
+    same.push_back({std::vector<int32_t>(word.begin(), word.end()), count});
   auto expected = by_counting_again(same, 40);
   PairCounts counts(words);
   for (int32_t i = 0; i < 40; ++i) {
@@ -92,7 +99,8 @@ TEST_CASE("the order of texts does not matter") {
   for (int i = 0; i < 50; ++i) texts.push_back(std::string(kText).substr(i, 40));
   for (const auto& text : texts) forward.add(text);
   for (size_t i = texts.size(); i-- > 0;) backward.add(texts[i]);
-  CHECK(write_definition(forward.train()).tokenizer_json == write_definition(backward.train()).tokenizer_json);
+  CHECK(write_definition(forward.train()).tokenizer_json ==
+        write_definition(backward.train()).tokenizer_json);
   CHECK(forward.bytes() == backward.bytes());
   CHECK(forward.distinct_words() > 10);
 }
@@ -132,7 +140,8 @@ TEST_CASE("special tokens in the text are not learnt from") {
 }
 
 TEST_CASE("two pairs that spell one token share its id") {
-  // abc is reached as ab+c (in abc) and as a+bc (where bc merged first is cheaper: words bc and xbc weigh more).
+  // abc is reached as ab+c (in abc) and as a+bc (where bc merged first is cheaper: words bc and xbc weigh
+  // more).
   BpeTrainerOptions options = plain(259);
   BpeTrainer trainer(options);
   for (int i = 0; i < 9; ++i) trainer.add("bc");
@@ -145,22 +154,28 @@ TEST_CASE("two pairs that spell one token share its id") {
 }
 
 TEST_CASE("impossible wishes are refused") {
-  CHECK_THROWS_WITH(BpeTrainer({.vocab_size = 257}), "[tokenizer train] vocabulary size is 257; expected at least 258: "
+  CHECK_THROWS_WITH(BpeTrainer({.vocab_size = 257}),
+                    "[tokenizer train] vocabulary size is 257; expected at least 258: "
                     "256 bytes and 2 special tokens");
-  CHECK_THROWS_WITH(BpeTrainer({.vocab_size = 300, .special_tokens = {"<s>"}, .bos_token = "<t>", .eos_token = ""}),
-                    "[tokenizer train] BOS token '<t>' is not one of the special tokens");
-  CHECK_THROWS_WITH(BpeTrainer({.vocab_size = 300, .special_tokens = {"<s>"}, .bos_token = "", .eos_token = "<t>"}),
-                    "[tokenizer train] EOS token '<t>' is not one of the special tokens");
+  CHECK_THROWS_WITH(
+      BpeTrainer({.vocab_size = 300, .special_tokens = {"<s>"}, .bos_token = "<t>", .eos_token = ""}),
+      "[tokenizer train] BOS token '<t>' is not one of the special tokens");
+  CHECK_THROWS_WITH(
+      BpeTrainer({.vocab_size = 300, .special_tokens = {"<s>"}, .bos_token = "", .eos_token = "<t>"}),
+      "[tokenizer train] EOS token '<t>' is not one of the special tokens");
   auto with_specials = [](std::vector<std::string> tokens) {
     BpeTrainer({.vocab_size = 300, .special_tokens = std::move(tokens), .bos_token = "", .eos_token = ""});
   };
   CHECK_THROWS_WITH(with_specials({"<s>", "<s>"}), "[tokenizer train] special token '<s>' is given twice");
   CHECK_THROWS_WITH(with_specials({""}), "[tokenizer train] a special token is empty");
   CHECK_THROWS_WITH(with_specials({"x"}), "[tokenizer train] special token 'x' is a single byte");
-  CHECK_THROWS_WITH(with_specials({"ok", "\xff\xfe"}), "[tokenizer train] special token number 2 is not UTF-8");
-  CHECK_THROWS_WITH(train(plain(300), "aab aab"),
-                    "[tokenizer train] the text has pairs seen 2 times or more for 258 tokens only, expected 300: give "
-                    "more text (7 bytes, 2 different words so far) or a vocabulary of at most 258");
-  CHECK_THROWS_WITH(word_rules("bert"), "[tokenizer train] word rules 'bert' are unknown; expected llama3, gpt2 or qwen2");
+  CHECK_THROWS_WITH(with_specials({"ok", "\xff\xfe"}),
+                    "[tokenizer train] special token number 2 is not UTF-8");
+  CHECK_THROWS_WITH(
+      train(plain(300), "aab aab"),
+      "[tokenizer train] the text has pairs seen 2 times or more for 258 tokens only, expected 300: give "
+      "more text (7 bytes, 2 different words so far) or a vocabulary of at most 258");
+  CHECK_THROWS_WITH(word_rules("bert"),
+                    "[tokenizer train] word rules 'bert' are unknown; expected llama3, gpt2 or qwen2");
   CHECK(word_rules("qwen2") == WordRules::qwen2);
 }

@@ -49,7 +49,8 @@ TEST_CASE("BOS is added where HF adds it") {
     INFO(name);
     auto tokenizer = Tokenizer::load(folder_of(name));
     CHECK(tokenizer->adds_bos() == (name.starts_with("llama3") || name.starts_with("en-")));
-    CHECK(tokenizer->encode(texts[9].as_string("text"), {.add_bos = tokenizer->adds_bos()}) == ids_of(expected));
+    CHECK(tokenizer->encode(texts[9].as_string("text"), {.add_bos = tokenizer->adds_bos()}) ==
+          ids_of(expected));
   }
 }
 

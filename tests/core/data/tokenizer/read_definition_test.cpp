@@ -37,8 +37,10 @@ SmallTokenizer with(std::string SmallTokenizer::*member, const std::string& valu
 }  // namespace
 
 TEST_CASE("the small tokenizer is read as it says") {
-  auto d = tokenizer::read_definition(SmallTokenizer{}.json(), R"({"bos_token":"<s>","eos_token":{"content":"</s>"},
-    "pad_token":"<pad that is nowhere>","add_eos_token":true})", "t.json");
+  auto d = tokenizer::read_definition(SmallTokenizer{}.json(),
+                                      R"({"bos_token":"<s>","eos_token":{"content":"</s>"},
+    "pad_token":"<pad that is nowhere>","add_eos_token":true})",
+                                      "t.json");
   CHECK(d.tokens.size() == 262);
   CHECK(d.tokens[32] == " ");
   CHECK(d.tokens[259] == "hello");
@@ -61,20 +63,24 @@ TEST_CASE("the small tokenizer is read as it says") {
 TEST_CASE("merges may be pairs, strings, or strings after a version line") {
   auto pairs = with(&SmallTokenizer::merges, R"([["h","e"],["l","l"],["he","ll"],["hell","o"]])");
   auto version = with(&SmallTokenizer::merges, R"(["#version: 0.2","h e","l l","he ll","hell o"])");
-  auto print = [](const SmallTokenizer& s) { return Tokenizer::parse(s.json(), "", "t.json")->fingerprint(); };
+  auto print = [](const SmallTokenizer& s) {
+    return Tokenizer::parse(s.json(), "", "t.json")->fingerprint();
+  };
   CHECK(print(pairs) == print({}));
   CHECK(print(version) == print({}));
   CHECK(print(with(&SmallTokenizer::merges, R"(["h e","l l","he ll"])")) != print({}));
   CHECK(print(with(&SmallTokenizer::model_extra, R"(,"ignore_merges":true)")) != print({}));
   // GPT-2's own file has no type, and empty strings where others have null.
-  auto old = with(&SmallTokenizer::model_extra, R"(,"unk_token":"","continuing_subword_prefix":"","end_of_word_suffix":"")");
+  auto old = with(&SmallTokenizer::model_extra,
+                  R"(,"unk_token":"","continuing_subword_prefix":"","end_of_word_suffix":"")");
   old.model_type = "";
   CHECK(print(old) == print({}));
 }
 
 TEST_CASE("BOS and EOS come from the template where the config does not name them") {
   SmallTokenizer small;
-  small.post_processor = R"({"type":"Sequence","processors":[{"type":"ByteLevel"},{"type":"TemplateProcessing",
+  small.post_processor =
+      R"({"type":"Sequence","processors":[{"type":"ByteLevel"},{"type":"TemplateProcessing",
     "single":[{"SpecialToken":{"id":"<s>","type_id":0}},{"Sequence":{"id":"A","type_id":0}}]}]})";
   auto t = Tokenizer::parse(small.json(), "", "t.json");
   CHECK(t->bos_id() == 260);
@@ -93,8 +99,10 @@ TEST_CASE("keys that are the text itself are told from byte-level keys") {
   }
   auto json = fmt::format(R"({{"pre_tokenizer":{{"type":"ByteLevel","add_prefix_space":false}},
     "model":{{"type":"BPE","vocab":{{{}," the":256,"<|end|>":257}},"merges":[]}}}})", vocab.substr(1));
-  auto t = Tokenizer::parse(json, R"({"eos_token":"<|end|>","added_tokens_decoder":{"257":{"content":"<|end|>",
-    "special":true}}})", "t.json");
+  auto t =
+      Tokenizer::parse(json, R"({"eos_token":"<|end|>","added_tokens_decoder":{"257":{"content":"<|end|>",
+    "special":true}}})",
+                       "t.json");
   CHECK(t->vocab_size() == 258);
   CHECK(t->eos_id() == 257);
   CHECK(t->is_special(257));
@@ -122,8 +130,10 @@ TEST_CASE("malformed and unsupported files are refused with the reason") {
                     "be encoded; expected a byte-level vocabulary with all 256");
   check_error({}, "[tokenizer_config.json beside t.json] malformed JSON", "{");
   check_error(with(&S::model_extra, R"(,"byte_fallback":true)"), "byte_fallback belongs to SentencePiece");
-  check_error(with(&S::model_extra, R"(,"ignore_merges":1)"), "\"ignore_merges\" must be true or false, got 1");
-  check_error(with(&S::model_extra, R"(,"end_of_word_suffix":"</w>")"), "end_of_word_suffix \"</w>\" is not supported");
+  check_error(with(&S::model_extra, R"(,"ignore_merges":1)"),
+              "\"ignore_merges\" must be true or false, got 1");
+  check_error(with(&S::model_extra, R"(,"end_of_word_suffix":"</w>")"),
+              "end_of_word_suffix \"</w>\" is not supported");
   auto dropout = S{}.json();
   dropout.replace(dropout.find("\"dropout\":null"), 14, "\"dropout\":0.1");
   CHECK_THROWS_WITH(Tokenizer::parse(dropout, "", "t.json"),
@@ -132,16 +142,21 @@ TEST_CASE("malformed and unsupported files are refused with the reason") {
 
 TEST_CASE("ids must be 0 to n - 1, each once") {
   using S = SmallTokenizer;
-  check_error(with(&S::more, R"(,"he":256,"ll":257,"hell":258,"hello":258)"), "id 258 is given twice: to 'hell");
+  check_error(with(&S::more, R"(,"he":256,"ll":257,"hell":258,"hello":258)"),
+              "id 258 is given twice: to 'hell");
   check_error(with(&S::more, R"(,"he":256,"ll":257,"hell":258,"hello":270)"),
               "ids are not contiguous: there are 262 tokens, but none has id 259; expected 0 to 261");
-  check_error(with(&S::more, R"(,"he":-1)"), "token 'he' has id -1; expected an integer from 0 to 2147483647");
-  check_error(with(&S::more, R"(,"he":18446744073709551615)"), "the integer 18446744073709551615 does not fit");
+  check_error(with(&S::more, R"(,"he":-1)"),
+              "token 'he' has id -1; expected an integer from 0 to 2147483647");
+  check_error(with(&S::more, R"(,"he":18446744073709551615)"),
+              "the integer 18446744073709551615 does not fit");
   check_error(with(&S::more, R"(,"he":256,"he":257)"), "'he' appears twice in one object");
   check_error(with(&S::more, R"(,"he":25.5)"), "token 'he' has id 25.5; expected");
   check_error(with(&S::added, R"([{"id":300,"content":"<s>"}])"), "none has id 260; expected 0 to 260");
-  check_error(with(&S::added, R"([{"id":260,"content":"<s>"},{"id":260,"content":"<t>"}])"), "id 260 is given twice");
-  check_error(with(&S::added, R"([{"id":260,"content":"he"}])"), "added token 'he' has id 260, but the vocabulary gives it 256");
+  check_error(with(&S::added, R"([{"id":260,"content":"<s>"},{"id":260,"content":"<t>"}])"),
+              "id 260 is given twice");
+  check_error(with(&S::added, R"([{"id":260,"content":"he"}])"),
+              "added token 'he' has id 260, but the vocabulary gives it 256");
   check_error(with(&S::added, R"([{"id":260,"content":""}])"), "an added token has no content");
   check_error(with(&S::added, R"([{"id":260}])"), "the content of an added token must be a string, got null");
   check_error(with(&S::added, R"({})"), "\"added_tokens\" must be an array, got an object");
@@ -149,37 +164,54 @@ TEST_CASE("ids must be 0 to n - 1, each once") {
 
 TEST_CASE("merges name tokens that exist") {
   using S = SmallTokenizer;
-  check_error(with(&S::merges, R"(["h e","h x"])"), "merge 1 ('h' + 'x') needs token 'hx', which the vocabulary does not have");
+  check_error(with(&S::merges, R"(["h e","h x"])"),
+              "merge 1 ('h' + 'x') needs token 'hx', which the vocabulary does not have");
   check_error(with(&S::merges, R"(["hq e"])"), "merge 0 ('hq' + 'e') needs token 'hq'");
-  check_error(with(&S::merges, R"(["he"])"), "merge 0 is \"he\"; expected two tokens and one space between them");
+  check_error(with(&S::merges, R"(["he"])"),
+              "merge 0 is \"he\"; expected two tokens and one space between them");
   check_error(with(&S::merges, R"(["h e l"])"), "merge 0 is \"h e l\"; expected two tokens");
-  check_error(with(&S::merges, R"([["h","e","l"]])"), "merge 0 is an array; expected \"a b\" or [\"a\", \"b\"]");
+  check_error(with(&S::merges, R"([["h","e","l"]])"),
+              "merge 0 is an array; expected \"a b\" or [\"a\", \"b\"]");
   check_error(with(&S::merges, R"({})"), "\"merges\" must be an array, got an object");
 }
 
 TEST_CASE("normalizers, pre-tokenizers, decoders and post-processors that are not built are named") {
   using S = SmallTokenizer;
-  check_error(with(&S::normalizer, R"({"type":"Lowercase"})"), "normalizer 'Lowercase' is not supported; expected none or NFC");
-  check_error(with(&S::pre_tokenizer, R"({"type":"Metaspace"})"), "pre-tokenizer 'Metaspace' is not supported");
+  check_error(with(&S::normalizer, R"({"type":"Lowercase"})"),
+              "normalizer 'Lowercase' is not supported; expected none or NFC");
+  check_error(with(&S::pre_tokenizer, R"({"type":"Metaspace"})"),
+              "pre-tokenizer 'Metaspace' is not supported");
   check_error(with(&S::pre_tokenizer, "null"), "there is no ByteLevel pre-tokenizer");
-  check_error(with(&S::pre_tokenizer, R"({"type":"Sequence","pretokenizers":[{"type":"ByteLevel"},{"type":"Digits"}]})"),
+  check_error(with(&S::pre_tokenizer,
+                   R"({"type":"Sequence","pretokenizers":[{"type":"ByteLevel"},{"type":"Digits"}]})"),
               "pre-tokenizer 'Digits' after ByteLevel is not supported");
-  check_error(with(&S::pre_tokenizer, R"({"type":"Sequence","pretokenizers":3})"), "\"pretokenizers\" of a Sequence must be an array");
+  check_error(with(&S::pre_tokenizer, R"({"type":"Sequence","pretokenizers":3})"),
+              "\"pretokenizers\" of a Sequence must be an array");
   auto split = [](const std::string& inside) {
     return with(&S::pre_tokenizer, R"({"type":"Sequence","pretokenizers":[{"type":"Split",)" + inside +
                                        R"(},{"type":"ByteLevel","use_regex":false}]})");
   };
-  check_error(split(R"("pattern":{"Regex":"a"},"behavior":"Removed")"), "Split behavior 'Removed' is not supported; expected Isolated");
-  check_error(split(R"("pattern":{"Regex":"a(b"},"behavior":"Isolated")"), "split pattern 'a(b' is not a regular expression: missing closing parenthesis");
+  check_error(split(R"("pattern":{"Regex":"a"},"behavior":"Removed")"),
+              "Split behavior 'Removed' is not supported; expected Isolated");
+  check_error(split(R"("pattern":{"Regex":"a(b"},"behavior":"Isolated")"),
+              "split pattern 'a(b' is not a regular expression: missing closing parenthesis");
   check_error(split(R"("pattern":{"Regex":"\\C"},"behavior":"Isolated")"), "is not a regular expression");
-  check_error(split(R"("pattern":{},"behavior":"Isolated")"), "a Split needs a pattern with either Regex or String");
+  check_error(split(R"("pattern":{},"behavior":"Isolated")"),
+              "a Split needs a pattern with either Regex or String");
   check_error(split(R"("pattern":{"Regex":""},"behavior":"Isolated")"), "a Split has an empty pattern");
-  check_error(split("\"pattern\":{\"Regex\":\"" + std::string(20000, 'a') + "\"},\"behavior\":\"Isolated\""), "a split pattern has 20000 bytes; at most 16384 are accepted");
-  check_error(with(&S::decoder, R"({"type":"WordPiece"})"), "decoder 'WordPiece' is not supported; expected ByteLevel");
-  check_error(with(&S::post_processor, R"({"type":"BertProcessing"})"), "post-processor 'BertProcessing' is not supported");
-  check_error(with(&S::post_processor, R"({"type":"TemplateProcessing","single":[]})"), "has no place for the text");
-  check_error(with(&S::post_processor, R"({"type":"TemplateProcessing","single":[{"Sequence":{}},{"Sequence":{}}]})"), "must be [BOS] text [EOS]");
+  check_error(split("\"pattern\":{\"Regex\":\"" + std::string(20000, 'a') + "\"},\"behavior\":\"Isolated\""),
+              "a split pattern has 20000 bytes; at most 16384 are accepted");
+  check_error(with(&S::decoder, R"({"type":"WordPiece"})"),
+              "decoder 'WordPiece' is not supported; expected ByteLevel");
+  check_error(with(&S::post_processor, R"({"type":"BertProcessing"})"),
+              "post-processor 'BertProcessing' is not supported");
+  check_error(with(&S::post_processor, R"({"type":"TemplateProcessing","single":[]})"),
+              "has no place for the text");
+  check_error(
+      with(&S::post_processor, R"({"type":"TemplateProcessing","single":[{"Sequence":{}},{"Sequence":{}}]})"),
+      "must be [BOS] text [EOS]");
   check_error({}, "bos_token is '<missing>', which is not in the vocabulary", R"({"bos_token":"<missing>"})");
   check_error({}, "tokenizer_config.json: bos_token must be a string, got 5", R"({"bos_token":5})");
-  check_error({}, "added_tokens_decoder has key 'x'; expected an id", R"({"added_tokens_decoder":{"x":{"content":"y"}}})");
+  check_error({}, "added_tokens_decoder has key 'x'; expected an id",
+              R"({"added_tokens_decoder":{"x":{"content":"y"}}})");
 }

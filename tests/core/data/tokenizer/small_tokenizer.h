@@ -15,7 +15,8 @@ struct SmallTokenizer {
   std::string pre_tokenizer = R"({"type":"ByteLevel","add_prefix_space":false,"use_regex":true})";
   std::string post_processor = "null";
   std::string decoder = R"({"type":"ByteLevel"})";
-  std::string added = R"([{"id":260,"content":"<s>","special":true},{"id":261,"content":"</s>","special":true}])";
+  std::string added =
+      R"([{"id":260,"content":"<s>","special":true},{"id":261,"content":"</s>","special":true}])";
   std::string model_type = R"("type":"BPE",)";
 
   static std::string bytes_vocab() {
@@ -30,8 +31,9 @@ struct SmallTokenizer {
   std::string json() const {
     return R"({"version":"1.0","truncation":null,"padding":{"strategy":"BatchLongest","pad_id":0},"added_tokens":)" +
            added + R"(,"normalizer":)" + normalizer + R"(,"pre_tokenizer":)" + pre_tokenizer +
-           R"(,"post_processor":)" + post_processor + R"(,"decoder":)" + decoder + R"(,"model":{)" + model_type +
-           R"("dropout":null)" + model_extra + R"(,"vocab":{)" + bytes_vocab() + more + R"(},"merges":)" + merges + "}}";
+           R"(,"post_processor":)" + post_processor + R"(,"decoder":)" + decoder + R"(,"model":{)" +
+           model_type + R"("dropout":null)" + model_extra + R"(,"vocab":{)" + bytes_vocab() + more +
+           R"(},"merges":)" + merges + "}}";
   }
 };
 

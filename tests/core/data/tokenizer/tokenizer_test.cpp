@@ -20,7 +20,9 @@ namespace {
 
 constexpr const char* kConfig = R"({"bos_token":"<s>","eos_token":"</s>"})";
 
-std::shared_ptr<const Tokenizer> small() { return Tokenizer::parse(SmallTokenizer{}.json(), kConfig, "t.json"); }
+std::shared_ptr<const Tokenizer> small() {
+  return Tokenizer::parse(SmallTokenizer{}.json(), kConfig, "t.json");
+}
 
 std::shared_ptr<const Tokenizer> shipped() {
   return Tokenizer::load(OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256");
@@ -67,7 +69,8 @@ TEST_CASE("options of encode and decode") {
 
   CHECK(t->decode(Ids{260, 259, 261}) == "<s>hello</s>");
   CHECK(t->decode(Ids{260, 259, 261}, {.special_tokens = DecodeOptions::SpecialTokens::drop}) == "hello");
-  CHECK_THROWS_WITH(t->decode(Ids{262}), "[tokenizer] token id 262 is outside the vocabulary; expected 0 to 261");
+  CHECK_THROWS_WITH(t->decode(Ids{262}),
+                    "[tokenizer] token id 262 is outside the vocabulary; expected 0 to 261");
   CHECK_THROWS_AS(t->decode(Ids{-1}), DataError);
   CHECK(t->decode(Ids{259, 262, -1, 10}, {.unknown_ids = DecodeOptions::UnknownIds::drop}) == "hello\n");
   CHECK(t->token_id("hello") == 259);
@@ -142,8 +145,9 @@ TEST_CASE("threads share one tokenizer") {
 TEST_CASE("split patterns: white space, literals, empty matches, patterns that never end") {
   auto with_split = [](const std::string& pattern) {
     SmallTokenizer s;
-    s.pre_tokenizer = R"({"type":"Sequence","pretokenizers":[{"type":"Split","pattern":)" + pattern +
-                      R"(,"behavior":"Isolated","invert":false},{"type":"ByteLevel","add_prefix_space":false,"use_regex":false}]})";
+    s.pre_tokenizer =
+        R"({"type":"Sequence","pretokenizers":[{"type":"Split","pattern":)" + pattern +
+        R"(,"behavior":"Isolated","invert":false},{"type":"ByteLevel","add_prefix_space":false,"use_regex":false}]})";
     return Tokenizer::parse(s.json(), "", "t.json");
   };
   using Ids = std::vector<int32_t>;
@@ -151,7 +155,8 @@ TEST_CASE("split patterns: white space, literals, empty matches, patterns that n
   CHECK(with_split(R"({"String":"l"})")->encode("hello") == Ids{256, 'l', 'l', 'o'});
   CHECK(with_split(R"({"Regex":"x*"})")->encode("hell") == Ids{'h', 'e', 'l', 'l'});
   CHECK(with_split(R"x({"Regex":"(?=ll)"})x")->encode("hello") == Ids{256, 257, 'o'});
-  // U+180E is no white space (PCRE2's own \s has it), in and out of a class: h, e are cut apart only by a match.
+  // U+180E is no white space (PCRE2's own \s has it), in and out of a class: h, e are cut apart only by a
+  // match.
   for (const char* pattern : {R"({"Regex":"h\\s?"})", R"({"Regex":"h[\\s]?"})", R"({"Regex":"h[^\\S]?"})"}) {
     CHECK(with_split(pattern)->encode("he") == Ids{'h', 'e'});
   }
@@ -167,8 +172,9 @@ TEST_CASE("Digits cuts numbers out") {
     s.more = R"(,"12":256)";
     s.merges = R"(["1 2"])";
     s.added = "[]";
-    s.pre_tokenizer = std::string(R"({"type":"Sequence","pretokenizers":[{"type":"Digits","individual_digits":)") +
-                      (individual ? "true" : "false") + R"(},{"type":"ByteLevel","add_prefix_space":false}]})";
+    s.pre_tokenizer =
+        std::string(R"({"type":"Sequence","pretokenizers":[{"type":"Digits","individual_digits":)") +
+        (individual ? "true" : "false") + R"(},{"type":"ByteLevel","add_prefix_space":false}]})";
     auto ids = Tokenizer::parse(s.json(), "", "t.json")->encode("a12");
     CHECK(ids == (individual ? std::vector<int32_t>{'a', '1', '2'} : std::vector<int32_t>{'a', 256}));
   }
@@ -179,7 +185,8 @@ TEST_CASE("fingerprints tell what decides ids from layout") {
     return Tokenizer::parse(s.json(), config, "any name")->fingerprint();
   };
   SmallTokenizer base, other;
-  CHECK(print(base, kConfig) == print(base, R"({ "eos_token" : "</s>", "bos_token":"<s>", "model_max_length":5 })"));
+  CHECK(print(base, kConfig) ==
+        print(base, R"({ "eos_token" : "</s>", "bos_token":"<s>", "model_max_length":5 })"));
   CHECK(print(base, kConfig) != print(base, R"({"eos_token":"</s>"})"));
   other.normalizer = R"({"type":"NFC"})";
   CHECK(print(other, kConfig) != print(base, kConfig));
@@ -191,9 +198,12 @@ TEST_CASE("fingerprints tell what decides ids from layout") {
 TEST_CASE("files: a folder, a file, and what can be wrong with them") {
   Folder folder;
   std::string path = folder.path.string();
-  CHECK_THROWS_WITH(Tokenizer::load(path), "[tokenizer] " + path + "/tokenizer.json does not exist; expected a "
-                    "tokenizer.json or a folder with one (tokenizer.model and vocab.json are not read: convert them with "
-                    "HF tokenizers)");
+  CHECK_THROWS_WITH(
+      Tokenizer::load(path),
+      "[tokenizer] " + path +
+          "/tokenizer.json does not exist; expected a "
+          "tokenizer.json or a folder with one (tokenizer.model and vocab.json are not read: convert them with "
+          "HF tokenizers)");
   CHECK_THROWS_AS(Tokenizer::load(path + "/absent.json"), FileError);
   folder.write("tokenizer.json", SmallTokenizer{}.json());
   CHECK_FALSE(Tokenizer::load(path)->bos_id());

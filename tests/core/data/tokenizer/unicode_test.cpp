@@ -36,8 +36,9 @@ TEST_CASE("UTF-8: every code point there and back, everything else is told apart
   }
   CHECK(scalars == 0x110000 - 0x800);
   // Overlong forms, surrogates, beyond the last, cut short, lone continuation.
-  for (std::string bad : {"\xc0\x80", "\xc1\xbf", "\xe0\x9f\xbf", "\xf0\x8f\xbf\xbf", "\xed\xa0\x80", "\xed\xbf\xbf",
-                          "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xff", "\x80", "\xe2\x82", "\xf0\x9f\x98", "\xc3"}) {
+  for (std::string bad :
+       {"\xc0\x80", "\xc1\xbf", "\xe0\x9f\xbf", "\xf0\x8f\xbf\xbf", "\xed\xa0\x80", "\xed\xbf\xbf",
+        "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xff", "\x80", "\xe2\x82", "\xf0\x9f\x98", "\xc3"}) {
     INFO(fmt::format("{:02x}", fmt::join(bad, " ")));
     CHECK_FALSE(code_point_at(bad, 0).valid);
     CHECK(well_formed_end("0123456789" + bad + "z", 0) == 10);
@@ -77,7 +78,8 @@ TEST_CASE("white space and word characters") {
     CHECK(is_white_space(c));
   }
   for (char32_t c : {U'a', U'_', U'\u180e', U'\u200b', U'\ufeff'}) CHECK_FALSE(is_white_space(c));
-  for (char32_t c : {U'a', U'_', U'7', U'\u00e9', U'\u0301', U'\u0661', U'\u2167', U'\u4e00', U'\u24b6', U'\u200d'}) {
+  for (char32_t c :
+       {U'a', U'_', U'7', U'\u00e9', U'\u0301', U'\u0661', U'\u2167', U'\u4e00', U'\u24b6', U'\u200d'}) {
     CHECK(is_word_character(c));
   }
   for (char32_t c : {U' ', U'-', U'\u00b2', U'\u2014', U'\U0001f600'}) CHECK_FALSE(is_word_character(c));
