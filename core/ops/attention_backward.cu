@@ -60,14 +60,17 @@ __global__ void __launch_bounds__(kThreads) key_kernel(Arguments a) {
   // Steps: for each head of the group, the query tiles that see one of these keys.
   const int first_tile = first_key / kStep;
   const int tiles = shape.end_of_query_tiles<kStep>(batch, first_tile, min(first_key + kKeys, sequence)) - first_tile;
-  const int steps = tiles * shape.group;
-  auto head_of = [&](int i) { return kv_head * shape.group + i / tiles; };
-  auto query_of = [&](int i) { return (first_tile + i % tiles) * kStep; };
+  const int steps = tiles * shape.group, end_tile = first_tile + tiles;
+  int head = kv_head * shape.group, tile = first_tile;  // of the next load: counted, since a division takes 20 instructions
   auto load_step = [&](int i) {
-    const int head = head_of(i);
-    query_tile(i).template load<kStep, kThreads>(a.qkv + shape.query(batch, head, D), shape.row, query_of(i), sequence);
-    dout_tile(i).template load<kStep, kThreads>(a.dout + shape.out(batch, head, D), shape.out_row, query_of(i), sequence);
-    statistics(i).template load<kStep>(a, shape.statistics(batch, head), query_of(i), sequence);
+    const int query = tile * kStep;
+    query_tile(i).template load<kStep, kThreads>(a.qkv + shape.query(batch, head, D), shape.row, query, sequence);
+    dout_tile(i).template load<kStep, kThreads>(a.dout + shape.out(batch, head, D), shape.out_row, query, sequence);
+    statistics(i).template load<kStep>(a, shape.statistics(batch, head), query, sequence);
+    if (++tile == end_tile) {
+      tile = first_tile;
+      ++head;
+    }
   };
 
   const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, g = lane / 4, t = lane % 4 * 2;
@@ -77,14 +80,14 @@ __global__ void __launch_bounds__(kThreads) key_kernel(Arguments a) {
   values.template load<kKeys, kThreads>(a.qkv + shape.value(batch, kv_head, D), shape.row, first_key, sequence);
   load_step(0);
   cp_async_commit();
-  for (int i = 0; i < steps; ++i) {
+  for (int i = 0, first_query = first_tile * kStep, next_query; i < steps; ++i, first_query = next_query) {
     cp_async_wait<0>();
     __syncthreads();
+    next_query = tile * kStep;
     if (i + 1 < steps) load_step(i + 1);
     cp_async_commit();
     const Tile<D> q_tile = query_tile(i), do_tile = dout_tile(i);
     const RowStatistics rows = statistics(i);
-    const int first_query = query_of(i);
 
     float p[kStep / 8][4] = {};  // scores, probabilities, then gradients of the scores, of [keys, queries]
     float dp[kStep / 8][4] = {};
@@ -103,21 +106,29 @@ __global__ void __launch_bounds__(kThreads) key_kernel(Arguments a) {
       }
     }
 
-    const bool masked = first_query < first_key + row + 15 || first_query + kStep > sequence || shape.document_start;
 #pragma unroll
     for (int n = 0; n < kStep / 8; ++n) {
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
-        const int column = n * 8 + t + c;
-        const float lse = rows.lse[column] * kLog2e;
-        const int query = first_query + column;
-        const int start = masked ? shape.first_visible(batch, query) : 0;
+        const float lse = rows.lse[n * 8 + t + c] * kLog2e;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           float& x = p[n][2 * half + c];
           x = exp2_approx(x * scale - lse);
-          const int key = first_key + row + g + 8 * half;
-          if (masked && (key > query || key < start || query >= sequence)) x = 0;
+        }
+      }
+    }
+    if (first_query < first_key + row + 15 || first_query + kStep > sequence || shape.document_start) {
+#pragma unroll
+      for (int n = 0; n < kStep / 8; ++n) {
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          const int query = first_query + n * 8 + t + c, start = shape.first_visible(batch, query);
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            const int key = first_key + row + g + 8 * half;
+            if (key > query || key < start || query >= sequence) p[n][2 * half + c] = 0;
+          }
         }
       }
     }
@@ -186,14 +197,12 @@ __global__ void __launch_bounds__(kThreads) query_kernel(Arguments a) {
   const int last_start = shape.first_visible(batch, end_query - 1);
   const float scale = shape.scale * kLog2e;
   float dqueries[kMTiles][D / 8][4] = {}, lse[kMTiles][2], delta[kMTiles][2];
-  int start[kMTiles][2];
 #pragma unroll
   for (int m = 0; m < kMTiles; ++m) {
     for (int half = 0; half < 2; ++half) {
       const int query = min(first_query + warp_row + m * 16 + g + 8 * half, sequence - 1);
       lse[m][half] = a.lse[shape.statistics(batch, head) + query] * kLog2e;
       delta[m][half] = a.delta[shape.statistics(batch, head) + query];
-      start[m][half] = shape.first_visible(batch, query);
     }
   }
 
@@ -231,21 +240,31 @@ __global__ void __launch_bounds__(kThreads) query_kernel(Arguments a) {
         }
       }
     }
-    const bool masked = first_key + kKeyStep - 1 > first_query + warp_row || first_key < last_start;
 #pragma unroll
     for (int m = 0; m < kMTiles; ++m) {
 #pragma unroll
       for (int n = 0; n < kKeyStep / 8; ++n) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          const int half = e / 2;
-          float p = exp2_approx(ds[m][n][e] * scale - lse[m][half]);
-          if (masked) {
-            const int key = first_key + n * 8 + t + e % 2;
-            const int query = first_query + warp_row + m * 16 + g + 8 * half;
-            if (key > query || key < start[m][half]) p = 0;
+          const float p = exp2_approx(ds[m][n][e] * scale - lse[m][e / 2]);
+          ds[m][n][e] = p * (dp[m][n][e] - delta[m][e / 2]);
+        }
+      }
+    }
+    if (first_key + kKeyStep - 1 > first_query + warp_row || first_key < last_start) {
+#pragma unroll
+      for (int m = 0; m < kMTiles; ++m) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int query = first_query + warp_row + m * 16 + g + 8 * half, start = shape.first_visible(batch, query);
+#pragma unroll
+          for (int n = 0; n < kKeyStep / 8; ++n) {
+#pragma unroll
+            for (int c = 0; c < 2; ++c) {
+              const int key = first_key + n * 8 + t + c;
+              if (key > query || key < start) ds[m][n][2 * half + c] = 0;
+            }
           }
-          ds[m][n][e] = p * (dp[m][n][e] - delta[m][half]);
         }
       }
     }
