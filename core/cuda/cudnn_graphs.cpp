@@ -4,6 +4,7 @@
 #include <cudnn_frontend.h>
 
 #include <cstdlib>
+#include <exception>
 #include <unordered_map>
 #include <vector>
 
@@ -44,6 +45,18 @@ void check(fe::error_t error, const char* call) {
 }
 void check(cudnnStatus_t status, const char* call) {
   if (status != CUDNN_STATUS_SUCCESS) fail<DeviceError>(kOp, "{} failed in {}: status {}", call, cudnn_library(), static_cast<int>(status));
+}
+
+/// The frontend reports some things as exceptions of its own: a symbol that the library lacks, a driver that is missing.
+template <class Body>
+auto as_device_error(const char* call, Body&& body) {
+  try {
+    return body();
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    fail<DeviceError>(kOp, "{} failed: {}", call, error.what());
+  }
 }
 
 std::vector<int64_t> list(const std::array<int64_t, 4>& values) { return {values.begin(), values.end()}; }
@@ -99,7 +112,7 @@ bool cudnn_is_built() { return true; }
 
 std::string cudnn_library() {
   open_library();
-  const size_t v = fe::detail::get_backend_version();
+  const size_t v = as_device_error("cudnnGetVersion", [] { return fe::detail::get_backend_version(); });
   return fmt::format("cuDNN {}.{}.{}", v / 10000, v % 10000 / 100, v % 100);
 }
 
@@ -107,7 +120,7 @@ CudnnGraphs::CudnnGraphs(int device) : state_(std::make_unique<State>()) {
   open_library();
   state_->device = device;
   memory_info(device);  // the GPU's context is this thread's
-  check(fe::detail::create_handle(&state_->handle), "cudnnCreate");
+  check(as_device_error("cudnnCreate", [&] { return fe::detail::create_handle(&state_->handle); }), "cudnnCreate");
 }
 
 CudnnGraphs::~CudnnGraphs() {
@@ -117,12 +130,14 @@ CudnnGraphs::~CudnnGraphs() {
 size_t CudnnGraphs::add(const AttentionGraph& description) {
   State::Planned planned{.graph = translate(description), .uids = {}};
   fe::graph::Graph& graph = *planned.graph;
-  check(graph.validate(), "validation");
-  check(graph.build_operation_graph(state_->handle), "building the graph");
-  check(graph.create_execution_plans({fe::HeurMode_t::A}), "finding a kernel");
-  check(graph.check_support(state_->handle), "finding a kernel");
-  check(graph.build_plans(state_->handle), "building the plan");
-  check(graph.get_workspace_size(planned.workspace_bytes), "asking for the workspace");
+  as_device_error("planning attention", [&] {
+    check(graph.validate(), "validation");
+    check(graph.build_operation_graph(state_->handle), "building the graph");
+    check(graph.create_execution_plans({fe::HeurMode_t::A}), "finding a kernel");
+    check(graph.check_support(state_->handle), "finding a kernel");
+    check(graph.build_plans(state_->handle), "building the plan");
+    check(graph.get_workspace_size(planned.workspace_bytes), "asking for the workspace");
+  });
   for (const AttentionGraph::Operand& o : description.operands) planned.uids.push_back(uid_of(o.role));
   state_->planned.push_back(std::move(planned));
   return state_->planned.size() - 1;
@@ -135,7 +150,7 @@ void CudnnGraphs::run(Stream& stream, size_t index, std::span<void* const> addre
   check(fe::detail::set_stream(state_->handle, static_cast<cudaStream_t>(stream.native())), "cudnnSetStream");
   std::unordered_map<int64_t, void*> by_uid;
   for (size_t i = 0; i < addresses.size(); ++i) by_uid[planned.uids[i]] = addresses[i];
-  check(planned.graph->execute(state_->handle, by_uid, workspace), "execution");
+  as_device_error("attention", [&] { check(planned.graph->execute(state_->handle, by_uid, workspace), "execution"); });
 }
 
 }  // namespace ottava::cuda
