@@ -10,23 +10,16 @@
 #include "apps/config_command.h"
 #include "core/error.h"
 #include "tests/support/catch.h"
+#include "tests/support/message_of.h"
 
 using namespace ottava;
+using ottava::test::message_of;
 namespace fs = std::filesystem;
 
 namespace {
 
 Config parse(const std::string& yaml, const std::vector<std::string>& overrides = {}) {
   return parse_config(yaml, "f.yaml", overrides);
-}
-template <class F>
-std::string message_of(F&& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
 }
 std::string error(const std::string& yaml, const std::vector<std::string>& overrides = {}) {
   return message_of([&] { parse(yaml, overrides); });

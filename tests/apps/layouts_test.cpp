@@ -6,8 +6,8 @@
 #include "tests/support/engine_run.h"
 #include "tests/support/layout_run.h"
 
-// Every layout trains as one process does: FP32, the same seed, no checkpoint to start from. Sums are made in another
-// order, nothing else differs.
+// Every layout trains as one process does: FP32, the same seed, no checkpoint to start from. Sums are made in
+// another order, nothing else differs.
 
 using namespace ottava;
 using namespace ottava::test;
@@ -16,16 +16,11 @@ namespace {
 
 constexpr int kSteps = 20;
 
-// Two of its matrices per block are large enough to be gathered alone, the others travel packed; three ranks divide none.
+// Two of its matrices per block are large enough to be gathered alone, the others travel packed; three ranks
+// divide none.
 TrainingShape whole_step() {
-  LlamaConfig model;
-  model.dim = 64;
-  model.layers = 2;
-  model.heads = 4;
-  model.kv_heads = 2;
-  model.head_dim = 16;
-  model.ffn_dim = 160;
-  model.vocab_size = 320;
+  const LlamaConfig model{
+      .dim = 64, .layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 16, .ffn_dim = 160, .vocab_size = 320};
   TrainingShape shape = tiny_shape(model, 24, 12);
   shape.model_options.loss_chunk_rows = 40;
   shape.max_norm = 1;
@@ -57,7 +52,8 @@ void require_same_bits(const LayoutCurve& again, const LayoutCurve& first) {
   }
 }
 
-void check_layout(const TrainingShape& whole, const LayoutCurve& single, const Layout& layout, double tolerance = 1e-5) {
+void check_layout(const TrainingShape& whole, const LayoutCurve& single, const Layout& layout,
+                  double tolerance = 1e-5) {
   const LayoutCurve curve = train_on(whole, layout, kSteps);
   require_near(curve, single, tolerance);
   require_same_bits(train_on(whole, layout, 3), curve);
@@ -151,7 +147,8 @@ TEST_CASE("more shards than rows leave ranks with nothing, and nothing is lost")
 TEST_CASE("when gradients are summed and weights are let go changes the order of sums alone") {
   TrainingShape whole = whole_step();
   const LayoutCurve single = train_on(whole, {}, kSteps);
-  const Layout layout = {.dp_shard = 2, .micro_batches = 3}, replicas = {.dp_replicate = 2, .dp_shard = 2, .micro_batches = 3};
+  const Layout layout = {.dp_shard = 2, .micro_batches = 3},
+               replicas = {.dp_replicate = 2, .dp_shard = 2, .micro_batches = 3};
   const LayoutCurve usual = train_on(whole, layout, kSteps);
 
   SECTION("reduced once per step") {
@@ -202,7 +199,8 @@ TEST_CASE("logits that are gathered give the loss of those that are not") {
   check_layout(whole, single, {.dp_shard = 2, .tp = 2, .micro_batches = 2});
 }
 
-TEST_CASE("calls that take their time change no bit: bytes are used again when they have ended, not when they were asked for") {
+TEST_CASE(
+    "calls that take their time change no bit: bytes are used again when they have ended, not when they were asked for") {
   TrainingShape whole = whole_step();
   whole.model.layers = 4;
   whole.groups.clear();
@@ -215,10 +213,12 @@ TEST_CASE("calls that take their time change no bit: bytes are used again when t
       require_same_bits(train_slowly_on(whole, layout, 2), train_on(whole, layout, 2));
     }
   }
-  require_same_bits(train_slowly_on(whole, {.dp_shard = 3, .tp = 2}, 2), train_on(whole, {.dp_shard = 3, .tp = 2}, 2));
+  require_same_bits(train_slowly_on(whole, {.dp_shard = 3, .tp = 2}, 2),
+                    train_on(whole, {.dp_shard = 3, .tp = 2}, 2));
 }
 
-TEST_CASE("the last reduction of a micro-batch may run beside the forward of the next, which changes no bit") {
+TEST_CASE(
+    "the last reduction of a micro-batch may run beside the forward of the next, which changes no bit") {
   TrainingShape whole = whole_step();
   whole.groups.clear();
   whole.parameters.reshard = FsdpOptions::Reshard::never;
@@ -229,7 +229,8 @@ TEST_CASE("the last reduction of a micro-batch may run beside the forward of the
     for (const PlannedAllocation& start : all) {
       if (start.name != "tok_embeddings") continue;
       for (const PlannedAllocation& a : all) {
-        const bool is_gradient = a.name == "packed.gradient" || a.name.ends_with(".gradient") || a.name.ends_with(".reduced");
+        const bool is_gradient =
+            a.name == "packed.gradient" || a.name.ends_with(".gradient") || a.name.ends_with(".reduced");
         count += is_gradient && a.begin < start.begin && a.end > start.begin;
       }
     }
@@ -280,19 +281,33 @@ TEST_CASE("what ranks send is what the formula says, byte for byte") {
       {"FSDP 2", {.dp_shard = 2}, nothing},
       {"FSDP 3", {.dp_shard = 3, .micro_batches = 2}, nothing},
       {"FSDP 8", {.dp_shard = 8}, nothing},
-      {"FSDP 2 in bf16", {.dp_shard = 2}, [](TrainingShape& s) { s.parameters.compute = s.parameters.reduce = DType::bf16; }},
+      {"FSDP 2 in bf16",
+       {.dp_shard = 2},
+       [](TrainingShape& s) { s.parameters.compute = s.parameters.reduce = DType::bf16; }},
       {"HSDP 2x2", {.dp_replicate = 2, .dp_shard = 2, .micro_batches = 2}, nothing},
       {"DDP 3", {.dp_replicate = 3, .micro_batches = 2}, nothing},
-      {"reduced once", {.dp_shard = 2, .micro_batches = 3}, [](TrainingShape& s) { s.parameters.reduce_every_micro_batch = false; }},
-      {"never resharded", {.dp_shard = 2, .micro_batches = 3}, [](TrainingShape& s) { s.parameters.reshard = FsdpOptions::Reshard::never; }},
+      {"reduced once",
+       {.dp_shard = 2, .micro_batches = 3},
+       [](TrainingShape& s) { s.parameters.reduce_every_micro_batch = false; }},
+      {"never resharded",
+       {.dp_shard = 2, .micro_batches = 3},
+       [](TrainingShape& s) { s.parameters.reshard = FsdpOptions::Reshard::never; }},
       {"tied", {.dp_shard = 3, .micro_batches = 2}, [](TrainingShape& s) { s.model.tied_embeddings = true; }},
-      {"tied, never resharded", {.dp_shard = 2, .micro_batches = 2}, [](TrainingShape& s) {
+      {"tied, never resharded",
+       {.dp_shard = 2, .micro_batches = 2},
+       [](TrainingShape& s) {
          s.model.tied_embeddings = true;
          s.parameters.reshard = FsdpOptions::Reshard::never;
        }},
       {"TP 2", {.tp = 2}, nothing},
-      {"TP 4, recomputed", {.tp = 4, .micro_batches = 2}, [](TrainingShape& s) { s.model_options.recompute = {Recompute::elementwise, Recompute::block}; }},
-      {"TP 4, QK norm and bias", {.tp = 4}, [](TrainingShape& s) { s.model.qk_norm = s.model.qkv_bias = true; }},
+      {"TP 4, recomputed",
+       {.tp = 4, .micro_batches = 2},
+       [](TrainingShape& s) {
+         s.model_options.recompute = {Recompute::elementwise, Recompute::block};
+       }},
+      {"TP 4, QK norm and bias",
+       {.tp = 4},
+       [](TrainingShape& s) { s.model.qk_norm = s.model.qkv_bias = true; }},
       {"TP 2, logits gathered", {.tp = 2}, [](TrainingShape& s) { s.model_options.loss_parallel = false; }},
       {"everything", {.dp_replicate = 2, .dp_shard = 2, .tp = 2, .micro_batches = 2}, nothing},
       {"FSDP 3 x TP 2", {.dp_shard = 3, .tp = 2}, nothing},
@@ -328,7 +343,8 @@ TEST_CASE("memory of a rank is as planned and falls with the shards") {
     for (const MemoryPlan& plan : curve.memory) {
       // What travels packed has a copy in the pack: here norms, wo, and with more shards nothing else.
       int64_t packed = 0;
-      for (const PlannedAllocation& a : plan.persistent) packed += a.category == MemoryCategory::compute ? a.bytes : 0;
+      for (const PlannedAllocation& a : plan.persistent)
+        packed += a.category == MemoryCategory::compute ? a.bytes : 0;
       CHECK(state(plan) - packed == single / shards);
       sum += state(plan) - packed;
     }
@@ -340,13 +356,15 @@ TEST_CASE("memory of a rank is as planned and falls with the shards") {
 }
 
 TEST_CASE("layouts under the thread sanitizer", "[tsan]") {
-  TrainingShape whole = with_model([](LlamaConfig& m) { m.tied_embeddings = true, m.vocab_size = 128, m.ffn_dim = 96; });
+  TrainingShape whole =
+      with_model([](LlamaConfig& m) { m.tied_embeddings = true, m.vocab_size = 128, m.ffn_dim = 96; });
   whole.batch = 8;
   whole.sequence = whole.model_options.sequence = 8;
   whole.parameters.reduce_every_micro_batch = false;
   const LayoutCurve single = train_on(whole, {}, 3);
-  for (const Layout& layout : {Layout{.dp_shard = 3, .tp = 1}, Layout{.dp_replicate = 2, .dp_shard = 2, .micro_batches = 2},
-                               Layout{.dp_shard = 2, .tp = 2}, Layout{.tp = 4}}) {
+  for (const Layout& layout :
+       {Layout{.dp_shard = 3, .tp = 1}, Layout{.dp_replicate = 2, .dp_shard = 2, .micro_batches = 2},
+        Layout{.dp_shard = 2, .tp = 2}, Layout{.tp = 4}}) {
     whole.batch = layout.dp_shard == 3 ? 6 : 8;
     require_near(train_on(whole, layout, 3), layout.dp_shard == 3 ? train_on(whole, {}, 3) : single, 1e-5);
   }

@@ -9,6 +9,7 @@
 #include "core/parallel_for.h"
 #include "parallel/checkpoint/folder.h"
 #include "tests/support/catch.h"
+#include "tests/support/message_of.h"
 #include "tests/support/tiny_training.h"
 
 // Whole runs of one process on a small text: Trainer with everything it owns.
@@ -26,15 +27,6 @@ Overrides operator+(Overrides a, const Overrides& b) {
   return a;
 }
 
-template <class F>
-std::string message_of(F&& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
-}
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 /// Runs to the end.
@@ -48,14 +40,8 @@ float* master(Trainer& trainer, int parameter) {
   return trainer.engine().parameters().shard(parameter).master.as<float>();
 }
 
-const Overrides kSaving{"--checkpoint.enable",
-                        "true",
-                        "--checkpoint.interval",
-                        "3",
-                        "--checkpoint.keep_latest_k",
-                        "0",
-                        "--checkpoint.last_save_model_only",
-                        "false"};
+const Overrides kSaving{"--checkpoint.enable", "true", "--checkpoint.interval", "3",
+                        "--checkpoint.keep_latest_k", "0", "--checkpoint.last_save_model_only", "false"};
 
 struct Variant {
   const char* name;

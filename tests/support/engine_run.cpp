@@ -14,15 +14,7 @@ std::vector<float> EngineRun::values(const Tensor& tensor) {
 }
 
 LlamaConfig tiny_llama() {
-  LlamaConfig c;
-  c.dim = 48;
-  c.layers = 2;
-  c.heads = 4;
-  c.kv_heads = 2;
-  c.head_dim = 16;
-  c.ffn_dim = 80;
-  c.vocab_size = 96;
-  return c;
+  return {.dim = 48, .layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 16, .ffn_dim = 80, .vocab_size = 96};
 }
 
 TrainingShape tiny_shape(const LlamaConfig& model, int64_t batch, int64_t sequence) {

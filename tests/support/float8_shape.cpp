@@ -5,7 +5,8 @@
 
 namespace ottava::test {
 
-TrainingShape in_float8(TrainingShape shape, const Float8Config& config, int tp, std::optional<int> compute_capability) {
+TrainingShape in_float8(TrainingShape shape, const Float8Config& config, int tp,
+                        std::optional<int> compute_capability) {
   const LlamaParameters table = llama_parameters(shape.model);
   shape.parameters.compute = DType::bf16;
   fp8::PolicyInputs inputs = llama_policy_inputs(table, tp, shape.sequence);
@@ -17,14 +18,8 @@ TrainingShape in_float8(TrainingShape shape, const Float8Config& config, int tp,
 }
 
 TrainingShape float8_step() {
-  LlamaConfig model;
-  model.dim = 64;
-  model.layers = 2;
-  model.heads = 4;
-  model.kv_heads = 2;
-  model.head_dim = 16;
-  model.ffn_dim = 192;
-  model.vocab_size = 320;
+  const LlamaConfig model{
+      .dim = 64, .layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 16, .ffn_dim = 192, .vocab_size = 320};
   TrainingShape shape = tiny_shape(model, 8, 32);
   shape.model_options.loss_chunk_rows = 32;
   shape.max_norm = 1;

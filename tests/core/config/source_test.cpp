@@ -7,23 +7,16 @@
 
 #include "core/error.h"
 #include "tests/support/catch.h"
+#include "tests/support/message_of.h"
 
 using namespace ottava;
+using ottava::test::message_of;
 using namespace ottava::config;
 namespace fs = std::filesystem;
 using Kind = Value::Kind;
 
 namespace {
 
-template <class F>
-std::string message_of(F&& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
-}
 std::string yaml_error(const std::string& text) {
   return message_of([&] { parse_yaml(text, "f.yaml"); });
 }
