@@ -65,7 +65,7 @@ class Quantizer {
     const int64_t across = ceil_div(cols_, width);
     parallel_for(bands * across, rows_by_band ? across : 1, [&](int64_t begin, int64_t end) {
       QuantizeCounts counts;
-      auto groups = std::make_unique<ColumnGroups>();
+      auto groups = std::make_unique_for_overwrite<ColumnGroups>();
       std::vector<bf16> rounded(a_.x.dtype == DType::f32 ? static_cast<size_t>(kTile * width) : 0);
       for (int64_t i = begin; i < end; ++i) {
         const int64_t r0 = i / across * kTile, c0 = i % across * width;
