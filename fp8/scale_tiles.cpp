@@ -21,7 +21,8 @@ void check(std::string_view op, const MxScales& a) {
                plain.rows_outside ? Shape{plain.rows, plain.blocks} : Shape{plain.blocks, plain.rows});
 }
 
-/// copy(byte of the tiles, byte of the plain order) for every scale; `begin` with each row of tiles before it.
+/// copy(byte of the tiles, byte of the plain order) for every scale; `begin` with each row of tiles before
+/// it.
 template <class Begin, class Copy>
 void for_each_scale(const MxScales& a, Begin&& begin, Copy&& copy) {
   const PlainScales plain = plain_scales(a);
@@ -48,7 +49,8 @@ void untile_scales(Stream& stream, const MxScales& a) {
   check(kUntile, a);
   switch (stream.type()) {
     case DeviceType::cpu:
-      return for_each_scale(a, [](uint8_t*, int64_t) {}, [](uint8_t tile, uint8_t& plain) { plain = tile; });
+      return for_each_scale(
+          a, [](uint8_t*, int64_t) {}, [](uint8_t tile, uint8_t& plain) { plain = tile; });
     case DeviceType::cuda:
       return cuda::untile_scales(stream, a);
     case DeviceType::meta:

@@ -1,7 +1,8 @@
 #include "core/cuda/gpu.h"
 #include "fp8/scale_tiles_kernels.h"
 
-// A byte in and a byte out per 32 elements of the weight: a thirtieth of what its codes move, whatever order they are read in.
+// A byte in and a byte out per 32 elements of the weight: a thirtieth of what its codes move, whatever order
+// they are read in.
 namespace ottava::fp8::cuda {
 namespace {
 
@@ -10,7 +11,7 @@ using namespace ottava::cuda;
 constexpr int kBlock = 256;
 
 __global__ void __launch_bounds__(kBlock)
-untile_kernel(const uint8_t* tiles, uint8_t* list, PlainScales plain, ScaleLayout tiled) {
+    untile_kernel(const uint8_t* tiles, uint8_t* list, PlainScales plain, ScaleLayout tiled) {
   const int64_t i = blockIdx.x * int64_t{kBlock} + threadIdx.x;
   if (i >= plain.rows * plain.blocks) return;
   const int64_t row = plain.rows_outside ? i / plain.blocks : i % plain.rows;
@@ -20,25 +21,27 @@ untile_kernel(const uint8_t* tiles, uint8_t* list, PlainScales plain, ScaleLayou
 
 /// A thread per byte of the tiles: so the padding is written too.
 __global__ void __launch_bounds__(kBlock)
-tile_kernel(const uint8_t* list, uint8_t* tiles, PlainScales plain, int64_t count) {
+    tile_kernel(const uint8_t* list, uint8_t* tiles, PlainScales plain, int64_t count) {
   const int64_t i = blockIdx.x * int64_t{kBlock} + threadIdx.x;
   if (i >= count) return;
   const int64_t across = ceil_div(plain.blocks, 4), tile = i / 512, byte = i % 512;
-  const int64_t row = tile / across * 128 + byte % 16 / 4 * 32 + byte / 16, block = tile % across * 4 + byte % 4;
+  const int64_t row = tile / across * 128 + byte % 16 / 4 * 32 + byte / 16,
+                block = tile % across * 4 + byte % 4;
   tiles[i] = row < plain.rows && block < plain.blocks ? list[plain(row, block)] : 0;
 }
 
 }  // namespace
 
 void untile_scales(Stream& stream, const MxScales& a) {
-  launch("untile_scales", stream, {.grid = grid_of(ceil_div(a.plain.numel(), kBlock)), .block = kBlock}, untile_kernel,
-         static_cast<const uint8_t*>(a.tiles.data), static_cast<uint8_t*>(a.plain.data), plain_scales(a),
-         ScaleLayout(Granularity::block_1x32, a.matrix.rows(), a.matrix.cols()));
+  launch("untile_scales", stream, {.grid = grid_of(ceil_div(a.plain.numel(), kBlock)), .block = kBlock},
+         untile_kernel, static_cast<const uint8_t*>(a.tiles.data), static_cast<uint8_t*>(a.plain.data),
+         plain_scales(a), ScaleLayout(Granularity::block_1x32, a.matrix.rows(), a.matrix.cols()));
 }
 
 void tile_scales(Stream& stream, const MxScales& a) {
-  launch("tile_scales", stream, {.grid = grid_of(ceil_div(a.tiles.numel(), kBlock)), .block = kBlock}, tile_kernel,
-         static_cast<const uint8_t*>(a.plain.data), static_cast<uint8_t*>(a.tiles.data), plain_scales(a), a.tiles.numel());
+  launch("tile_scales", stream, {.grid = grid_of(ceil_div(a.tiles.numel(), kBlock)), .block = kBlock},
+         tile_kernel, static_cast<const uint8_t*>(a.plain.data), static_cast<uint8_t*>(a.tiles.data),
+         plain_scales(a), a.tiles.numel());
 }
 
 }  // namespace ottava::fp8::cuda

@@ -5,8 +5,9 @@
 
 namespace ottava::fp8 {
 
-/// Scale bytes of granularity 1x32 of a matrix [rows, cols], as products read them and in plain order, without tiles and
-/// their padding: so the plain ones of neighbouring parts of the matrix are neighbours, and can be gathered.
+/// Scale bytes of granularity 1x32 of a matrix [rows, cols], as products read them and in plain order,
+/// without tiles and their padding: so the plain ones of neighbouring parts of the matrix are neighbours, and
+/// can be gathered.
 struct MxScales {
   enum class Order {
     rows,    ///< plain [rows, ceil(cols/32)]: for a matrix that is cut along rows

@@ -30,12 +30,14 @@ Matmul product_in(const ScaledMatmul& args, uint8_t* memory) {
   return inner;
 }
 
-/// When the product is made nothing is left to do: block scales are in the operands, one scale goes into the product.
+/// When the product is made nothing is left to do: block scales are in the operands, one scale goes into the
+/// product.
 enum class Scaling { in_operands, in_product, afterwards };
 Scaling scaling_of(Stream& stream, const ScaledMatmul& args) {
   if (in_blocks(args.a.granularity)) return Scaling::in_operands;
   const bool one = args.a.granularity == Granularity::tensor && args.b.granularity == Granularity::tensor;
-  return one && matmul_takes_scale(stream, product_in(args, nullptr)) ? Scaling::in_product : Scaling::afterwards;
+  return one && matmul_takes_scale(stream, product_in(args, nullptr)) ? Scaling::in_product
+                                                                      : Scaling::afterwards;
 }
 /// Sums that are scaled afterwards wait in an f32 result's memory, if they may.
 int64_t sums_bytes(Stream& stream, const ScaledMatmul& args) {
@@ -142,7 +144,8 @@ void scaled_matmul_emulated(Stream& stream, const ScaledMatmul& args) {
   }
   matmul(stream, inner);
   if (scaling != Scaling::afterwards) return;
-  stream.type() == DeviceType::cuda ? cuda::scale_result(stream, args, inner.out) : scale_on_cpu(args, inner.out);
+  stream.type() == DeviceType::cuda ? cuda::scale_result(stream, args, inner.out)
+                                    : scale_on_cpu(args, inner.out);
 }
 
 }  // namespace ottava::fp8

@@ -10,7 +10,8 @@ using fp8::Granularity;
 
 namespace {
 
-/// Time that making FP8 operands takes, apart from the products' in a profile: as of those, of all blocks together.
+/// Time that making FP8 operands takes, apart from the products' in a profile: as of those, of all blocks
+/// together.
 class QuantizeTime {
  public:
   QuantizeTime(const StepContext& c, const std::string& name) : profile_(c.profile) {
@@ -132,7 +133,8 @@ Float8Matrix Float8Product::gather(const StepContext& c, const Tensor& m, Source
   return all;
 }
 
-Float8Matrix Float8Product::gather_bytes(const StepContext& c, const Float8Matrix& mine, Source source) const {
+Float8Matrix Float8Product::gather_bytes(const StepContext& c, const Float8Matrix& mine,
+                                         Source source) const {
   const TensorParallelGroup& tp = c.tensor_parallel;
   Float8Matrix all = mine;
   all.bytes = tp.gather_rows(c.stream, c.arena, mine.bytes, name_);

@@ -40,10 +40,11 @@ Linear::Linear(std::string name, LinearStyle style, int weight, int bias, std::v
       pieces_(std::move(pieces)),
       measured_(measured) {
   if (style_ == LinearStyle::row && bias_ >= 0) {
-    fail<ConfigError>("linear",
-                      "{} has a bias in row style: every tensor-parallel rank would add it to its part of the sum, "
-                      "make it a column-style layer or leave the bias out",
-                      name_);
+    fail<ConfigError>(
+        "linear",
+        "{} has a bias in row style: every tensor-parallel rank would add it to its part of the sum, "
+        "make it a column-style layer or leave the bias out",
+        name_);
   }
 }
 
@@ -127,8 +128,7 @@ Allocation Linear::forward(const StepContext& c, const Float8Matrix& x) const {
   StepContext::Scope scope(c, name_);
   const Float8Product& product = *pieces_[0].float8;
   const Float8Matrix all = gathers_input(c) ? product.gather_bytes(c, x, Source::x) : x;
-  Allocation y =
-      c.activation(name_, c.compute, {all.bytes.tensor().rows(), pieces_.back().rows.end});
+  Allocation y = c.activation(name_, c.compute, {all.bytes.tensor().rows(), pieces_.back().rows.end});
   product.forward(c, all, y);
   return finish(c, y);
 }
@@ -151,8 +151,7 @@ void Linear::forward_pieces(const StepContext& c, const Allocation& x, const All
       matmul(c.stream, {.kind = MatmulKind::forward, .a = input, .b = weight, .out = part});
     }
     if (!is_one_product()) copy_columns(c.stream, part, y, piece.rows.begin);
-    if (saved && has_float8())
-      saved->pieces.push_back(keeps ? kept_part(c, piece, q) : Float8Matrix{});
+    if (saved && has_float8()) saved->pieces.push_back(keeps ? kept_part(c, piece, q) : Float8Matrix{});
   }
 }
 

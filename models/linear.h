@@ -8,15 +8,15 @@
 
 namespace ottava {
 
-/// How a linear layer is cut among tensor-parallel ranks (arXiv:1909.08053), with the residual stream cut along tokens
-/// (arXiv:2205.05198). n = N / tp tokens are local, N all of them.
+/// How a linear layer is cut among tensor-parallel ranks (arXiv:1909.08053), with the residual stream cut
+/// along tokens (arXiv:2205.05198). n = N / tp tokens are local, N all of them.
 enum class LinearStyle {
   column,  ///< x [n,K] is gathered to [N,K]; y [N, O/tp]
   row,     ///< x [N, K/tp]; y is summed over ranks and scattered to [n,O]
 };
 
-/// Rows of a layer's local weight that run as one product: all of them or, where the policy splits a fused matrix, those
-/// of one part.
+/// Rows of a layer's local weight that run as one product: all of them or, where the policy splits a fused
+/// matrix, those of one part.
 struct LinearPiece {
   RowRange rows;
   std::optional<Float8Product> float8;  ///< absent: the compute type
@@ -36,20 +36,20 @@ struct LinearOutputGradient {
   int64_t tokens = 0;
 };
 
-/// y = x W^T (+ b) with W [O,K] from the parameter table. Forward, input gradient and weight gradient are apart, so that
-/// a block can recompute its input between them.
+/// y = x W^T (+ b) with W [O,K] from the parameter table. Forward, input gradient and weight gradient are
+/// apart, so that a block can recompute its input between them.
 ///
-/// In FP8 the input is quantized once for y and for what is kept: the bytes, a quarter of f32 and half of bf16 (a recipe
-/// whose weight gradient is in high precision keeps x). What is kept of a gathered input is the local part, gathered again
-/// in backward: bytes where there is one scale, else x.
+/// In FP8 the input is quantized once for y and for what is kept: the bytes, a quarter of f32 and half of
+/// bf16 (a recipe whose weight gradient is in high precision keeps x). What is kept of a gathered input is
+/// the local part, gathered again in backward: bytes where there is one scale, else x.
 class Linear {
  public:
   /// What writes the operand also measures its amax (input_amax(), output_gradient_amax()).
   struct Measured {
     bool input = false, output_gradient = false;
   };
-  /// `pieces` cover the local rows in order; one without FP8 is the plain layer. A row-style layer has no bias (-1), every
-  /// rank would add it: ConfigError.
+  /// `pieces` cover the local rows in order; one without FP8 is the plain layer. A row-style layer has no
+  /// bias (-1), every rank would add it: ConfigError.
   Linear(std::string name, LinearStyle style, int weight, int bias, std::vector<LinearPiece> pieces,
          Measured measured);
 
@@ -60,8 +60,8 @@ class Linear {
 
   /// Keeps what the weight gradient needs in `saved`, unless it is null.
   Allocation forward(const StepContext& context, const Allocation& x, LinearInput* saved) const;
-  /// True if forward() without keeping reads nothing of its input but FP8 bytes with scales that a row knows by itself: then
-  /// whoever writes the input may write these alone.
+  /// True if forward() without keeping reads nothing of its input but FP8 bytes with scales that a row knows
+  /// by itself: then whoever writes the input may write these alone.
   bool takes_bytes(const StepContext& context) const;
   /// Where it writes them, for an input [n,K].
   Float8Product::Produced input_bytes(const StepContext& context, Shape shape) const;

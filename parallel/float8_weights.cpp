@@ -128,9 +128,9 @@ void Float8Weights::place(Arena& arena, size_t i) {
   const Float8WeightSpec& spec = options_.specs[i];
   const ParameterShard& shard = shards_[static_cast<size_t>(spec.parameter)];
   const bool sharded = ranks_.dp_shard->size() > 1;
-  e.home = !sharded                                                                   ? Home::resident
+  e.home = !sharded                                                                         ? Home::resident
            : gathers_bytes(spec, shard.slice[0], static_cast<int>(ranks_.dp_shard->size())) ? Home::gathered
-                                                                                           : Home::local;
+                                                                                            : Home::local;
   e.shares = same_bytes(spec.forward, spec.backward);
   e.forms[0].recipe = spec.forward;
   e.forms[1].recipe = spec.backward;
@@ -216,8 +216,7 @@ void Float8Weights::measure(Stream& stream) {
     if (e.shard.size() == 0) continue;
     const auto slot = static_cast<int64_t>(i);
     const bool is_known = is_measured_ && has_scale_of_whole(i);
-    if (e.has_tensor_scale() && !is_known)
-      fp8::amax(stream, master_rows(i), amax_.slice(slot, slot + 1));
+    if (e.has_tensor_scale() && !is_known) fp8::amax(stream, master_rows(i), amax_.slice(slot, slot + 1));
     for (Form& form : e.forms) {
       if (form.column_amax.empty()) continue;
       if (e.home == Home::resident) fill_zero(stream, form.column_amax);
@@ -295,7 +294,8 @@ void Float8Weights::make_shard(Stream& stream, size_t i, bool backward_form) {
   Form& form = e.forms[backward_form];
   const Tensor x = master_rows(i);
   if (backward_form && form.recipe.granularity == Granularity::row) {
-    // Scaled per column, as rows of the transposed weight, but stored by rows: shards of rows are what can be gathered.
+    // Scaled per column, as rows of the transposed weight, but stored by rows: shards of rows are what can be
+    // gathered.
     if (x.rows() == 0) return make_column_scales(stream, i);
     const Tensor scratch = turn_scratch_.slice(0, x.numel()).reshape({x.cols(), x.rows()});
     const Tensor bytes{scratch.data, form.recipe.format, scratch.shape};
@@ -310,8 +310,8 @@ void Float8Weights::make_shard(Stream& stream, size_t i, bool backward_form) {
        {form.straight.bytes.slice(0, x.rows()), all.shape == scales ? all : all.slice(0, scales[0])}, {}, {});
 }
 
-// The two forms are quantized apart: blocks of columns of the weight are blocks of rows of its transpose. Both are stored by
-// rows, scale bytes without their tiles, so that shards of rows make up the whole.
+// The two forms are quantized apart: blocks of columns of the weight are blocks of rows of its transpose.
+// Both are stored by rows, scale bytes without their tiles, so that shards of rows make up the whole.
 void Float8Weights::make_mx_shard(Stream& stream, size_t i, bool backward_form) {
   Entry& e = entries_[i];
   Form& form = e.forms[backward_form];
@@ -334,13 +334,14 @@ void Float8Weights::make_mx_shard(Stream& stream, size_t i, bool backward_form) 
                               .order = plain_order(backward_form)});
 }
 
-// They do not travel: a rank without rows makes them from a row of zeros. In memory of its own: a refresh is not part of
-// every step, so it may ask the arena for nothing.
+// They do not travel: a rank without rows makes them from a row of zeros. In memory of its own: a refresh is
+// not part of every step, so it may ask the arena for nothing.
 void Float8Weights::make_column_scales(Stream& stream, size_t i) {
   const Entry& e = entries_[i];
   const Form& form = e.forms[1];
   const Tensor row{turn_scratch_.data, DType::bf16, {1, e.columns}};
-  const Tensor bytes{turn_scratch_.slice(2 * e.columns, 3 * e.columns).data, form.recipe.format, {e.columns, 1}};
+  const Tensor bytes{
+      turn_scratch_.slice(2 * e.columns, 3 * e.columns).data, form.recipe.format, {e.columns, 1}};
   fill_zero(stream, row);
   make(stream, i, form, row, {}, {bytes, form.straight.scale_inverse}, form.column_amax);
 }
@@ -424,10 +425,9 @@ void Float8Weights::turn_whole(Stream& stream, size_t i, Form& form) {
 void Float8Weights::tile_whole(Stream& stream, size_t i, Form& form, bool backward_form) {
   const Entry& e = entries_[i];
   const Shape matrix = backward_form ? Shape{e.columns, e.rows} : Shape{e.rows, e.columns};
-  form.tiled_scales =
-      arena_.allocate(options_.specs[i].name + ".scale tiles", DType::e8m0,
-                      fp8::scale_shape(form.recipe.granularity, matrix.rows(), matrix.cols()),
-                      MemoryCategory::unsharded);
+  form.tiled_scales = arena_.allocate(options_.specs[i].name + ".scale tiles", DType::e8m0,
+                                      fp8::scale_shape(form.recipe.granularity, matrix.rows(), matrix.cols()),
+                                      MemoryCategory::unsharded);
   const Shape plain = travelling_scales(form.recipe, backward_form, e.rows, e.columns);
   fp8::tile_scales(stream, {.tiles = form.tiled_scales,
                             .plain = form.whole_scales.tensor().slice(0, plain[0]),

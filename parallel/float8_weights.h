@@ -34,36 +34,40 @@ struct Float8WeightSpec {
       false;  ///< ranks should gather FP8 bytes, not the compute type; whole, unpadded weights alone
 };
 
-/// Rows that a shard must hold in whole multiples, so that the scales of this weight's shards travel as they are.
+/// Rows that a shard must hold in whole multiples, so that the scales of this weight's shards travel as they
+/// are.
 int64_t shard_alignment(const Float8WeightSpec& spec);
 
-/// Rows of a block that shards of granularity 1x32 must not cut: their columns are scaled in blocks of as many rows.
+/// Rows of a block that shards of granularity 1x32 must not cut: their columns are scaled in blocks of as
+/// many rows.
 inline constexpr int64_t kMxBlockRows = 32;
-/// True if shards of a slice of this many rows gather bytes: where that is asked for and, of mxfp8, shards are whole blocks.
-/// Cutting elsewhere than evenly, as for 128x128, would leave ranks without rows as soon as shards are small.
+/// True if shards of a slice of this many rows gather bytes: where that is asked for and, of mxfp8, shards
+/// are whole blocks. Cutting elsewhere than evenly, as for 128x128, would leave ranks without rows as soon as
+/// shards are small.
 bool gathers_bytes(const Float8WeightSpec& spec, int64_t slice_rows, int shards);
 
-/// Which scales of a weight that is gathered in FP8 travel with its bytes. Others every rank makes from exchanged amaxes.
+/// Which scales of a weight that is gathered in FP8 travel with its bytes. Others every rank makes from
+/// exchanged amaxes.
 struct Float8Travel {
   bool shares_bytes = false;  ///< one gather's bytes serve both uses
   bool forward_scales = false, backward_scales = false;
 };
 Float8Travel float8_travel(const Float8WeightSpec& spec);
-/// The scales of a form that travel, of a weight [rows, columns]: as its products read them, but those of 1x32 without tiles
-/// (fp8/scale_tiles.h), of the transposed weight by blocks.
+/// The scales of a form that travel, of a weight [rows, columns]: as its products read them, but those of
+/// 1x32 without tiles (fp8/scale_tiles.h), of the transposed weight by blocks.
 Shape travelling_scales(const fp8::OperandRecipe& recipe, bool backward_form, int64_t rows, int64_t columns);
 
-/// FP8 bytes of the weights, made once per optimizer step from the f32 masters (rounded to bf16 first, so that they are
-/// the bytes of the gathered bf16 weight). Where they live:
+/// FP8 bytes of the weights, made once per optimizer step from the f32 masters (rounded to bf16 first, so
+/// that they are the bytes of the gathered bf16 weight). Where they live:
 ///
 ///   resident   not sharded: whole, for the life of the run
-///   gathered   sharded, gathers_bytes(): each rank makes its shard's, whole ones exist while their unit is whole
+///   gathered   sharded, gathers_bytes(): each rank makes its shard's, whole ones while their unit is whole
 ///   local      sharded otherwise: every rank makes them from the gathered weight, when first used
 ///
-/// A scale per tensor covers the weight across shards and tensor-parallel ranks: one all-reduce (u32, max) of all amaxes
-/// per optimizer step. Scales per row of the transposed weight cover the tensor-parallel slice: one all-reduce of column
-/// amaxes among shards, where bytes are gathered. All other scales lie within a shard. So bytes do not depend on how they
-/// travelled.
+/// A scale per tensor covers the weight across shards and tensor-parallel ranks: one all-reduce (u32, max) of
+/// all amaxes per optimizer step. Scales per row of the transposed weight cover the tensor-parallel slice:
+/// one all-reduce of column amaxes among shards, where bytes are gathered. All other scales lie within a
+/// shard. So bytes do not depend on how they travelled.
 class Float8Weights {
  public:
   struct Options {
@@ -78,7 +82,8 @@ class Float8Weights {
   const std::vector<Float8WeightSpec>& specs() const { return options_.specs; }
   /// Amaxes, their exchange, and the bytes that live through the step; nothing if the weights did not change.
   void refresh(Stream& stream);
-  /// The next refresh makes new bytes. `measured`: the optimizer raised updated_amax() of every parameter that has one.
+  /// The next refresh makes new bytes. `measured`: the optimizer raised updated_amax() of every parameter
+  /// that has one.
   void weights_changed(bool measured = false) {
     is_current_ = false;
     is_measured_ = measured;
@@ -96,11 +101,12 @@ class Float8Weights {
   /// True if forward and backward read different bytes.
   bool has_backward_form(size_t entry) const { return !entries_[entry].shares; }
 
-  /// Operand b of the product. `whole` is the gathered slice in the compute type (local entries), else left out.
+  /// Operand b of the product. `whole` is the gathered slice in the compute type (local entries), else left
+  /// out.
   fp8::ScaledOperand operand(Stream& stream, size_t entry, WeightUse use, const Tensor& whole);
 
   // What was measured at the last refresh, per entry.
-  const Tensor& amax() const { return amax_; }          ///< u32; without a scale per tensor, only with statistics
+  const Tensor& amax() const { return amax_; }  ///< u32; without a scale per tensor, only with statistics
   const Tensor& counters() const { return counters_; }  ///< i64 [entries, 3]; absent without statistics
   const Tensor& non_finite() const {
     return non_finite_;
@@ -116,7 +122,7 @@ class Float8Weights {
     fp8::OperandRecipe recipe;
     fp8::Quantized straight, turned;  ///< persistent: resident ones, or this rank's shard (straight bytes)
     Allocation whole_bytes, whole_scales, turned_bytes, turned_scales;  ///< while the unit is whole
-    Allocation tiled_scales;  ///< of 1x32, from whole_scales
+    Allocation tiled_scales;                                            ///< of 1x32, from whole_scales
     Tensor column_amax;  ///< u32 [columns], where bytes are scaled per column of the weight
   };
   struct Entry {
@@ -152,7 +158,8 @@ class Float8Weights {
   fp8::Quantized turned_of(const Entry& e, const Form& form) const;
   fp8::Quantized allocate(std::string_view name, const fp8::OperandRecipe& recipe, Shape shape,
                           Allocation& bytes, Allocation& scales);
-  /// The product with the output's gradient reads the bytes as they lie (CPU: its product takes either order).
+  /// The product with the output's gradient reads the bytes as they lie (CPU: its product takes either
+  /// order).
   bool reads_outer(const fp8::OperandRecipe& recipe) const;
 
   Arena& arena_;

@@ -64,10 +64,11 @@ void check_float8_runs(const fp8::Policy& policy, const LlamaModelOptions& optio
   std::string list;
   for (size_t i = 0; i < std::min(wrong.size(), kNamed); ++i) list += (i > 0 ? "; " : "") + wrong[i];
   if (wrong.size() > kNamed) list += fmt::format("; and {} more layers", wrong.size() - kNamed);
-  fail<NumericsError>("fp8",
-                      "the step ran {} FP8 products, the policy has {}: {}: this is a defect, please report it "
-                      "with the configuration",
-                      state.products_run(), wanted_sum, list);
+  fail<NumericsError>(
+      "fp8",
+      "the step ran {} FP8 products, the policy has {}: {}: this is a defect, please report it "
+      "with the configuration",
+      state.products_run(), wanted_sum, list);
 }
 
 }  // namespace ottava

@@ -23,7 +23,8 @@ std::vector<LinearPiece> pieces_or(std::vector<LinearPiece> pieces, int64_t rows
 
 }  // namespace
 
-// The norms, the SwiGLU and RoPE measure what they write; attention does not, nor QK-norm, whose backward follows RoPE's.
+// The norms, the SwiGLU and RoPE measure what they write; attention does not, nor QK-norm, whose backward
+// follows RoPE's.
 LlamaBlock::LlamaBlock(const LlamaConfig& config, const LlamaBlockParameters& p, int tp,
                        LlamaBlockPieces pieces)
     : parameters_(p),
@@ -50,8 +51,8 @@ ResidualStream LlamaBlock::forward(const StepContext& c, const LlamaBatch& batch
     middle = {saved.x, attention_half(c, batch, a, recompute, saved)};
   }
   {
-    Produced b =
-        normalise(c, std::move(middle), parameters_.ffn_norm, saved.h, saved.ffn_rstd, "ffn_norm", w13_, keeps);
+    Produced b = normalise(c, std::move(middle), parameters_.ffn_norm, saved.h, saved.ffn_rstd, "ffn_norm",
+                           w13_, keeps);
     out = {saved.h, feed_forward_half(c, b, recompute, saved)};
   }
   if (recompute == Recompute::block) {
@@ -62,9 +63,9 @@ ResidualStream LlamaBlock::forward(const StepContext& c, const LlamaBatch& batch
   return out;
 }
 
-LlamaBlock::Produced LlamaBlock::normalise(const StepContext& c, ResidualStream in, int weight, Allocation& sum,
-                                           Allocation& rstd, std::string_view name, const Linear& reader,
-                                           bool keeps) const {
+LlamaBlock::Produced LlamaBlock::normalise(const StepContext& c, ResidualStream in, int weight,
+                                           Allocation& sum, Allocation& rstd, std::string_view name,
+                                           const Linear& reader, bool keeps) const {
   StepContext::Scope scope(c, name);
   const Tensor& x = in.sum;
   Produced out;
@@ -161,8 +162,8 @@ Allocation LlamaBlock::attention_half(const StepContext& c, const LlamaBatch& ba
   return wo_.forward(c, saved.attention, recompute == Recompute::nothing ? &saved.wo : nullptr);
 }
 
-Allocation LlamaBlock::feed_forward_half(const StepContext& c, const Produced& normalised, Recompute recompute,
-                                         LlamaBlockSaved& saved) const {
+Allocation LlamaBlock::feed_forward_half(const StepContext& c, const Produced& normalised,
+                                         Recompute recompute, LlamaBlockSaved& saved) const {
   const bool keeps = recompute == Recompute::nothing;
   saved.gate_up = normalised.read_by(w13_, c, keeps ? &saved.w13 : nullptr);
   const Produced s = activate(c, saved.gate_up, keeps);

@@ -6,7 +6,8 @@
 
 namespace ottava {
 
-/// The residual stream between blocks, as sum + delta: the addition happens in the next norm, which reads both anyway.
+/// The residual stream between blocks, as sum + delta: the addition happens in the next norm, which reads
+/// both anyway.
 struct ResidualStream {
   Allocation sum;    ///< [n,C]
   Allocation delta;  ///< [n,C], overwritten by the sum; absent after the embedding
@@ -56,19 +57,21 @@ class LlamaBlock {
 
   ResidualStream forward(const StepContext& context, const LlamaBatch& batch, ResidualStream in,
                          Recompute recompute, LlamaBlockSaved& saved) const;
-  /// Gradient of the block's output [n,C] in, gradient of its input out (in the same memory). Consumes `saved`. `amax`: where
-  /// the result's is wanted, the output_gradient_amax() of the block before; else empty.
+  /// Gradient of the block's output [n,C] in, gradient of its input out (in the same memory). Consumes
+  /// `saved`. `amax`: where the result's is wanted, the output_gradient_amax() of the block before; else
+  /// empty.
   Allocation backward(const StepContext& context, const LlamaBatch& batch, Allocation dout,
                       LlamaBlockSaved saved, const Tensor& amax) const;
   /// Slot for whoever makes `dout`; empty where nothing wants it.
   Tensor output_gradient_amax(const StepContext& context) const { return w2_.output_gradient_amax(context); }
-  /// One pass without gradients that appends keys and values at `position`; a prompt (position 0) or one token.
+  /// One pass without gradients that appends keys and values at `position`; a prompt (position 0) or one
+  /// token.
   ResidualStream generate(const StepContext& context, const LlamaBatch& batch, ResidualStream in,
                           const KeyValueCache& cache, int64_t position) const;
 
  private:
-  /// What a norm or the activation leaves for the linear layer that reads it: in the compute type or, where that layer takes
-  /// them and nothing is kept, as FP8 bytes that were never written otherwise.
+  /// What a norm or the activation leaves for the linear layer that reads it: in the compute type or, where
+  /// that layer takes them and nothing is kept, as FP8 bytes that were never written otherwise.
   struct Produced {
     Allocation values;
     Float8Matrix bytes;
@@ -76,8 +79,8 @@ class LlamaBlock {
       return bytes ? reader.forward(context, bytes) : reader.forward(context, values, keep);
     }
   };
-  Produced normalise(const StepContext& context, ResidualStream in, int weight, Allocation& sum, Allocation& rstd,
-                     std::string_view name, const Linear& reader, bool keeps) const;
+  Produced normalise(const StepContext& context, ResidualStream in, int weight, Allocation& sum,
+                     Allocation& rstd, std::string_view name, const Linear& reader, bool keeps) const;
   Produced activate(const StepContext& context, const Tensor& gate_up, bool keeps) const;
   Allocation normalise_again(const StepContext& context, const Allocation& sum, const Allocation& rstd,
                              int weight, std::string_view name) const;

@@ -141,8 +141,9 @@ std::string why_gathered_whole(const fp8::GemmDecision& d, int shards) {
   const int64_t rows = d.gemm.local_rows();
   const Float8WeightSpec spec{.forward = d.recipe->forward.b, .gathers_bytes = true};
   if (gathers_bytes(spec, rows, shards)) return "";
-  return fmt::format("{} rows / {} shards = {:.6g}, and shards of mxfp8 are gathered as whole blocks of {} rows",
-                     rows, shards, static_cast<double>(rows) / shards, kMxBlockRows);
+  return fmt::format(
+      "{} rows / {} shards = {:.6g}, and shards of mxfp8 are gathered as whole blocks of {} rows", rows,
+      shards, static_cast<double>(rows) / shards, kMxBlockRows);
 }
 
 std::string float8_gathers_text(const fp8::Policy& policy, int shards) {
@@ -166,7 +167,8 @@ std::string float8_gathers_text(const fp8::Policy& policy, int shards) {
   }
   std::string text = fmt::format("FSDP gathers {} of {} FP8 weights as bytes", in_bytes, float8);
   for (size_t i = 0; i < whole.size(); ++i) {
-    text += fmt::format("{} {} ({}: {})", i > 0 ? "," : "; in bf16:", whole[i].count, whole[i].first, whole[i].why);
+    text += fmt::format("{} {} ({}: {})", i > 0 ? "," : "; in bf16:", whole[i].count, whole[i].first,
+                        whole[i].why);
   }
   return text;
 }

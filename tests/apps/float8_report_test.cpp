@@ -44,11 +44,13 @@ Watched watch(const Float8Config& config, int steps, int64_t micro_batches = 1) 
     const int64_t tokens = 32 * micro_batches;
     for (int step = 0; step < steps; ++step) {
       const auto seed = static_cast<uint32_t>(10 * step + world.rank());
-      const std::vector<int32_t> inputs = random_tokens(tokens, 320, seed), targets = random_tokens(tokens, 320, seed + 5);
+      const std::vector<int32_t> inputs = random_tokens(tokens, 320, seed),
+                                 targets = random_tokens(tokens, 320, seed + 5);
       run->train_step({.inputs = inputs, .targets = targets, .document_start = {}, .positions = {}},
                       {.learning_rate = 1e-3, .optimizer_step = step + 1, .valid_tokens = 2 * tokens});
     }
-    const Operands mine = by_name(read_float8(*run, *run.ranks().control)), after = by_name(read_float8(*run, *run.ranks().control));
+    const Operands mine = by_name(read_float8(*run, *run.ranks().control)),
+                   after = by_name(read_float8(*run, *run.ranks().control));
     if (world.rank() == 0) out.first = mine, out.again = after;
   });
   return out;
@@ -60,8 +62,15 @@ Float8Config recipe(const std::string& name) {
   return config;
 }
 
-Float8Operand operand(const std::string& layer, Role role, int64_t elements, int64_t underflow, int64_t saturation) {
-  return {.layer = layer, .role = role, .amax = 2, .scale = 224, .elements = elements, .underflow = underflow, .saturation = saturation};
+Float8Operand operand(const std::string& layer, Role role, int64_t elements, int64_t underflow,
+                      int64_t saturation) {
+  return {.layer = layer,
+          .role = role,
+          .amax = 2,
+          .scale = 224,
+          .elements = elements,
+          .underflow = underflow,
+          .saturation = saturation};
 }
 
 }  // namespace
@@ -109,7 +118,8 @@ TEST_CASE("the amax is exact in every recipe, and the scale the smallest") {
     CHECK(x.amax == exact.first.at("layers.0.attention.wqkv/x").amax);
     CHECK(x.elements == 2 * 32 * 64);
     const bool rounds = name.starts_with("rowwise") || name == "blockwise" || name == "mxfp8";
-    CHECK(x.scale == (rounds ? std::exp2(std::floor(std::log2(448 / x.amax))) : exact.first.at("layers.0.attention.wqkv/x").scale));
+    CHECK(x.scale == (rounds ? std::exp2(std::floor(std::log2(448 / x.amax)))
+                             : exact.first.at("layers.0.attention.wqkv/x").scale));
     for (const auto& [key, operand] : got) {
       INFO(key);
       CHECK(operand.amax > 0);
@@ -140,7 +150,8 @@ TEST_CASE("nothing is read without statistics, or without FP8") {
 }
 
 TEST_CASE("names of the figures, and the worst of all layers") {
-  const auto scalars = float8_scalars({operand("layers.0.attention.wqkv", Role::x, 1000, 5, 0), operand("layers.1.attention.wqkv", Role::x, 1000, 20, 1)});
+  const auto scalars = float8_scalars({operand("layers.0.attention.wqkv", Role::x, 1000, 5, 0),
+                                       operand("layers.1.attention.wqkv", Role::x, 1000, 20, 1)});
   const std::map<std::string, double> values(scalars.begin(), scalars.end());
   CHECK(values.size() == 10);
   CHECK(values.at("fp8/layers.0.attention.wqkv/x/amax") == 2);
@@ -153,11 +164,13 @@ TEST_CASE("names of the figures, and the worst of all layers") {
 
 TEST_CASE("an alert names role, layers, fractions and what to do, once until the layer recovers") {
   Float8Alerts alerts{Float8Config{}};
-  CHECK(alerts.check({operand("a", Role::x, 1000, 1, 1), operand("b", Role::dy, 1000, 50, 0)}).empty());  // at the thresholds
+  CHECK(alerts.check({operand("a", Role::x, 1000, 1, 1), operand("b", Role::dy, 1000, 50, 0)})
+            .empty());  // at the thresholds
   const auto first = alerts.check({operand("a", Role::x, 1000, 2, 0), operand("b", Role::x, 1000, 30, 0)});
   REQUIRE(first.size() == 1);
   CHECK(first[0] ==
-        "FP8 underflow of x above 0.1%: b 3%, a 0.2%; scales of smaller groups lose less, recipe_name blockwise, or keep such layers in "
+        "FP8 underflow of x above 0.1%: b 3%, a 0.2%; scales of smaller groups lose less, recipe_name "
+        "blockwise, or keep such layers in "
         "bf16 with entries {match: LAYER, recipe: bf16} of quantize.linear.float8.policy");
   CHECK(alerts.check({operand("a", Role::x, 1000, 3, 0), operand("b", Role::x, 1000, 30, 0)}).empty());
   // b recovers and is hit again; a stays as it is.
@@ -171,27 +184,33 @@ TEST_CASE("gradients may lose more, saturation is an alert of its own, and few l
   Float8Alerts alerts{Float8Config{}};
   const auto gradient = alerts.check({operand("a", Role::dy, 1000, 51, 0)});
   REQUIRE(gradient.size() == 1);
-  CHECK_THAT(gradient[0], Contains("FP8 underflow of dy above 5%: a 5.1%; the weight gradient may want high precision"));
+  CHECK_THAT(gradient[0],
+             Contains("FP8 underflow of dy above 5%: a 5.1%; the weight gradient may want high precision"));
   std::vector<Float8Operand> many;
   for (int i = 0; i < 7; ++i) many.push_back(operand(fmt::format("layers.{}", i), Role::w, 1000, 0, 2 + i));
   const auto saturation = alerts.check(many);
   REQUIRE(saturation.size() == 1);
-  CHECK_THAT(saturation[0], Contains("FP8 saturation of w above 0.1%: layers.6 0.8%, layers.5 0.7%, layers.4 0.6%, layers.3 0.5% and 3 more layers; ") &&
+  CHECK_THAT(saturation[0], Contains("FP8 saturation of w above 0.1%: layers.6 0.8%, layers.5 0.7%, layers.4 "
+                                     "0.6%, layers.3 0.5% and 3 more layers; ") &&
                                 Contains("margin"));
 }
 
 TEST_CASE("thresholds of alerts are the configuration's, and 1 means never") {
-  const std::vector<Float8Operand> operands{operand("a", Role::x, 1000, 20, 20), operand("a", Role::dy, 1000, 200, 0)};
+  const std::vector<Float8Operand> operands{operand("a", Role::x, 1000, 20, 20),
+                                            operand("a", Role::dy, 1000, 200, 0)};
   auto warnings = [&](const Float8Config& config) { return Float8Alerts(config).check(operands); };
   CHECK(warnings({}).size() == 3);
-  CHECK(warnings({.alert_underflow = 0.02, .alert_gradient_underflow = 0.2, .alert_saturation = 0.02}).empty());
+  CHECK(
+      warnings({.alert_underflow = 0.02, .alert_gradient_underflow = 0.2, .alert_saturation = 0.02}).empty());
   const auto one = warnings({.alert_underflow = 0.019, .alert_gradient_underflow = 1, .alert_saturation = 1});
   REQUIRE(one.size() == 1);
   CHECK_THAT(one[0], Contains("FP8 underflow of x above 1.9%: a 2%"));
-  const auto gradient = warnings({.alert_underflow = 1, .alert_gradient_underflow = 0.1, .alert_saturation = 1});
+  const auto gradient =
+      warnings({.alert_underflow = 1, .alert_gradient_underflow = 0.1, .alert_saturation = 1});
   REQUIRE(gradient.size() == 1);
   CHECK_THAT(gradient[0], Contains("of dy above 10%"));
-  const auto saturation = warnings({.alert_underflow = 1, .alert_gradient_underflow = 1, .alert_saturation = 0});
+  const auto saturation =
+      warnings({.alert_underflow = 1, .alert_gradient_underflow = 1, .alert_saturation = 0});
   REQUIRE(saturation.size() == 1);
   CHECK_THAT(saturation[0], Contains("FP8 saturation of x above 0%"));
 }

@@ -10,7 +10,8 @@
 #include "tests/support/layout_run.h"
 #include "tests/support/tiny_training.h"
 
-// Whole steps in FP8, ranks as threads: what must not change a bit, what may change little, and what is skipped or refused.
+// Whole steps in FP8, ranks as threads: what must not change a bit, what may change little, and what is
+// skipped or refused.
 
 using namespace ottava;
 using namespace ottava::test;
@@ -19,7 +20,8 @@ namespace {
 
 constexpr int kSteps = 2;
 
-LayoutCurve train(const Float8Config& config, const Layout& layout, int steps = kSteps, void (*change)(TrainingShape&) = nullptr) {
+LayoutCurve train(const Float8Config& config, const Layout& layout, int steps = kSteps,
+                  void (*change)(TrainingShape&) = nullptr) {
   TrainingShape whole = float8_step();
   if (change) change(whole);
   return train_on(in_float8(whole, config, layout.tp), layout, steps);
@@ -30,7 +32,9 @@ void require_same_bits(const LayoutCurve& got, const LayoutCurve& want) {
   REQUIRE(got.grad_norm == want.grad_norm);
 }
 
-int64_t products(const Float8Config& config, int tp = 1) { return in_float8(float8_step(), config, tp).float8_policy.fp8_products(); }
+int64_t products(const Float8Config& config, int tp = 1) {
+  return in_float8(float8_step(), config, tp).float8_policy.fp8_products();
+}
 
 }  // namespace
 
@@ -43,22 +47,27 @@ TEST_CASE("every recipe trains, and no two give the same numbers") {
     CHECK(curves.back().loss.back() < curves.back().loss.front());
     require_same_bits(train({.recipe_name = recipe}, {}, 3), curves.back());
     for (size_t i = 0; i + 1 < curves.size(); ++i) {
-      // The history of `delayed` is still filling: until then it is tensorwise. Scales that are powers of two lose the same
-      // bits whatever shares them, as long as nothing underflows.
+      // The history of `delayed` is still filling: until then it is tensorwise. Scales that are powers of two
+      // lose the same bits whatever shares them, as long as nothing underflows.
       const std::string other = all_recipes()[i];
-      const bool is_same = recipe == "delayed" && other == "tensorwise", may_be = recipe == "mxfp8" && other == "blockwise";
+      const bool is_same = recipe == "delayed" && other == "tensorwise",
+                 may_be = recipe == "mxfp8" && other == "blockwise";
       INFO("and " << other);
       CHECK((may_be || (curves[i].grad_norm == curves.back().grad_norm) == is_same));
     }
   }
 }
 
-// torchtitan's flag was once ignored without a word: the traffic test counts the bytes. Here: they are the right ones.
+// torchtitan's flag was once ignored without a word: the traffic test counts the bytes. Here: they are the
+// right ones.
 TEST_CASE("weights gathered as FP8 bytes give the losses of those gathered in bf16, bit for bit") {
   for (const std::string& recipe : all_recipes()) {
-    for (const Layout& layout : {Layout{.dp_shard = 4}, Layout{.dp_shard = 2, .tp = 2, .micro_batches = 2}, Layout{.dp_replicate = 2, .dp_shard = 2}}) {
-      DYNAMIC_SECTION(recipe << " on FSDP " << layout.dp_shard << " x TP " << layout.tp << " x " << layout.dp_replicate) {
-        require_same_bits(train({.recipe_name = recipe, .enable_fsdp_float8_all_gather = true}, layout), train({.recipe_name = recipe}, layout));
+    for (const Layout& layout : {Layout{.dp_shard = 4}, Layout{.dp_shard = 2, .tp = 2, .micro_batches = 2},
+                                 Layout{.dp_replicate = 2, .dp_shard = 2}}) {
+      DYNAMIC_SECTION(recipe << " on FSDP " << layout.dp_shard << " x TP " << layout.tp << " x "
+                             << layout.dp_replicate) {
+        require_same_bits(train({.recipe_name = recipe, .enable_fsdp_float8_all_gather = true}, layout),
+                          train({.recipe_name = recipe}, layout));
       }
     }
   }
@@ -68,7 +77,8 @@ TEST_CASE("activations gathered as FP8 bytes give the losses of those gathered i
   for (const std::string& recipe : all_recipes()) {
     for (const Layout& layout : {Layout{.tp = 2}, Layout{.dp_shard = 2, .tp = 2, .micro_batches = 2}}) {
       DYNAMIC_SECTION(recipe << " on FSDP " << layout.dp_shard << " x TP " << layout.tp) {
-        require_same_bits(train({.recipe_name = recipe, .enable_tp_float8_all_gather = true}, layout), train({.recipe_name = recipe}, layout));
+        require_same_bits(train({.recipe_name = recipe, .enable_tp_float8_all_gather = true}, layout),
+                          train({.recipe_name = recipe}, layout));
       }
     }
   }
@@ -77,23 +87,32 @@ TEST_CASE("activations gathered as FP8 bytes give the losses of those gathered i
 TEST_CASE("what is recomputed changes no bit in any recipe") {
   const std::vector<std::pair<const char*, void (*)(TrainingShape&)>> modes = {
       {"elementwise", [](TrainingShape& s) { s.model_options.recompute.assign(2, Recompute::elementwise); }},
-      {"every second block", [](TrainingShape& s) { s.model_options.recompute = {Recompute::nothing, Recompute::block}; }},
+      {"every second block",
+       [](TrainingShape& s) {
+         s.model_options.recompute = {Recompute::nothing, Recompute::block};
+       }},
       {"full", [](TrainingShape& s) { s.model_options.recompute.assign(2, Recompute::block); }},
   };
   for (const std::string& recipe : all_recipes()) {
     for (const Layout& layout : {Layout{}, Layout{.dp_shard = 2, .tp = 2, .micro_batches = 2}}) {
       const bool gathers = layout.tp > 1;
-      if (gathers && (recipe == "tensorwise_with_gw_hp" || recipe == "rowwise" || recipe == "mxfp8")) continue;  // each has a sibling here
-      const Float8Config config{.recipe_name = recipe, .enable_fsdp_float8_all_gather = gathers, .enable_tp_float8_all_gather = gathers};
+      if (gathers && (recipe == "tensorwise_with_gw_hp" || recipe == "rowwise" || recipe == "mxfp8"))
+        continue;  // each has a sibling here
+      const Float8Config config{.recipe_name = recipe,
+                                .enable_fsdp_float8_all_gather = gathers,
+                                .enable_tp_float8_all_gather = gathers};
       const LayoutCurve usual = train(config, layout);
       for (const auto& [name, change] : modes) {
-        DYNAMIC_SECTION(recipe << ", " << name << ", TP " << layout.tp) { require_same_bits(train(config, layout, kSteps, change), usual); }
+        DYNAMIC_SECTION(recipe << ", " << name << ", TP " << layout.tp) {
+          require_same_bits(train(config, layout, kSteps, change), usual);
+        }
       }
     }
   }
 }
 
-// An amax is measured by whoever writes the value, and that changes nothing: it is the one that a pass of its own finds.
+// An amax is measured by whoever writes the value, and that changes nothing: it is the one that a pass of its
+// own finds.
 TEST_CASE("only what attention leaves is read once more for its amax") {
   auto passes = [](TrainingShape shape) {
     std::map<std::string, int64_t> calls;
@@ -109,7 +128,8 @@ TEST_CASE("only what attention leaves is read once more for its amax") {
   for (const std::string& recipe : all_recipes()) {
     INFO(recipe);
     const TrainingShape shape = in_float8(float8_step(), {.recipe_name = recipe});
-    const bool per_tensor = shape.float8_policy.decisions[0].recipe->forward.a.granularity == fp8::Granularity::tensor;
+    const bool per_tensor =
+        shape.float8_policy.decisions[0].recipe->forward.a.granularity == fp8::Granularity::tensor;
     CHECK(passes(shape) == (per_tensor ? "attention.wo 2;" : ""));
   }
   TrainingShape normed = float8_step();
@@ -118,7 +138,8 @@ TEST_CASE("only what attention leaves is read once more for its amax") {
   CHECK(passes(in_float8(normed, {})) == "attention.wo 2;attention.wqkv 2;");
 }
 
-// That bytes are the same the test above shows: without recomputation they are made from values that were written.
+// That bytes are the same the test above shows: without recomputation they are made from values that were
+// written.
 TEST_CASE("what nothing but an FP8 product reads is written in FP8 alone") {
   auto calls = [](const std::string& recipe, Recompute recompute, const Float8Config& more = {}) {
     Float8Config config = more;
@@ -138,7 +159,8 @@ TEST_CASE("what nothing but an FP8 product reads is written in FP8 alone") {
     CHECK(calls(recipe, Recompute::elementwise) == (by_rows ? Calls{4, 2, 0} : Calls{0, 0, 2}));
     CHECK(calls(recipe, Recompute::block) == (by_rows ? Calls{8, 2, 0} : Calls{0, 0, 2}));
   }
-  CHECK(calls("rowwise", Recompute::block, {.filter_fqns = {"wk"}}) == Calls{4, 2, 0});  // a split fusion reads it in pieces
+  CHECK(calls("rowwise", Recompute::block, {.filter_fqns = {"wk"}}) ==
+        Calls{4, 2, 0});  // a split fusion reads it in pieces
 }
 
 TEST_CASE("validation, which writes less, gives the loss of training bit for bit") {
@@ -171,7 +193,8 @@ TEST_CASE("FP8 keeps less for backward than bf16 does, and a recomputed block no
     INFO(recipe);
     const TrainingShape shape = in_float8(float8_step(), {.recipe_name = recipe});
     const int64_t in_fp8 = saved_bytes(shape, {}), in_bf16 = saved_bytes(bf16, {});
-    // Inputs of four layers; scales take some of it back, and what attention leaves is kept for its own backward too.
+    // Inputs of four layers; scales take some of it back, and what attention leaves is kept for its own
+    // backward too.
     if (!recipe.ends_with("gw_hp")) CHECK(in_fp8 < in_bf16);
     CHECK(saved_bytes(shape, Recompute::block) <= saved_bytes(bf16, Recompute::block));
   }
@@ -179,12 +202,15 @@ TEST_CASE("FP8 keeps less for backward than bf16 does, and a recomputed block no
 
 TEST_CASE("layouts train as one rank does, within two thousandths over twenty steps") {
   for (const std::string recipe : {"tensorwise", "rowwise", "blockwise"}) {
-    const Float8Config config{.recipe_name = recipe, .enable_fsdp_float8_all_gather = true, .enable_tp_float8_all_gather = true};
+    const Float8Config config{
+        .recipe_name = recipe, .enable_fsdp_float8_all_gather = true, .enable_tp_float8_all_gather = true};
     const LayoutCurve single = train(config, {}, 20);
-    for (const Layout& layout : {Layout{.dp_shard = 4}, Layout{.dp_shard = 2, .tp = 2, .micro_batches = 2}, Layout{.dp_replicate = 2, .dp_shard = 2}}) {
+    for (const Layout& layout : {Layout{.dp_shard = 4}, Layout{.dp_shard = 2, .tp = 2, .micro_batches = 2},
+                                 Layout{.dp_replicate = 2, .dp_shard = 2}}) {
       INFO(recipe << " on FSDP " << layout.dp_shard << " x TP " << layout.tp << " x " << layout.dp_replicate);
       const LayoutCurve curve = train(config, layout, 20);
-      for (size_t i = 0; i < single.loss.size(); ++i) CHECK(curve.loss[i] == Approx(single.loss[i]).epsilon(2e-3));
+      for (size_t i = 0; i < single.loss.size(); ++i)
+        CHECK(curve.loss[i] == Approx(single.loss[i]).epsilon(2e-3));
     }
   }
 }
@@ -193,7 +219,8 @@ TEST_CASE("layouts train as one rank does, within two thousandths over twenty st
 TEST_CASE("sixty steps on text end within one hundredth of bf16's loss, and not on it") {
   TinyTraining tiny;
   auto last_ten = [&](const std::string& name, TinyTraining::Overrides overrides) {
-    overrides.insert(overrides.end(), {"--training.steps", "60", "--optimizer.lr", "5e-3", "--training.mixed_precision_param", "bfloat16"});
+    overrides.insert(overrides.end(), {"--training.steps", "60", "--optimizer.lr", "5e-3",
+                                       "--training.mixed_precision_param", "bfloat16"});
     tiny.start(name, overrides)->run();
     const std::vector<double> loss = logged(tiny / name, "loss_metrics/global_avg_loss");
     REQUIRE(loss.size() == 60);
@@ -202,8 +229,10 @@ TEST_CASE("sixty steps on text end within one hundredth of bf16's loss, and not 
   };
   const double bf16 = last_ten("bf16", {});
   for (const std::string& recipe : all_recipes()) {
-    TinyTraining::Overrides overrides{"--model.converters", "[quantize.linear.float8]", "--quantize.linear.float8.recipe_name", recipe};
-    if (recipe == "delayed") overrides.insert(overrides.end(), {"--quantize.linear.float8.amax_history_length", "8"});
+    TinyTraining::Overrides overrides{"--model.converters", "[quantize.linear.float8]",
+                                      "--quantize.linear.float8.recipe_name", recipe};
+    if (recipe == "delayed")
+      overrides.insert(overrides.end(), {"--quantize.linear.float8.amax_history_length", "8"});
     const double gap = std::abs(last_ten(recipe, overrides) - bf16) / bf16;
     INFO(recipe << ": " << gap);
     CHECK(gap > 0);
@@ -214,53 +243,66 @@ TEST_CASE("sixty steps on text end within one hundredth of bf16's loss, and not 
 // Not the gradient but the flag of the operand tells: FP8 saturates infinities.
 TEST_CASE("an infinity in one rank's weight makes every rank skip the same step, replicas too") {
   for (const char* recipe : {"tensorwise", "rowwise", "blockwise", "mxfp8"}) {
-    for (const Layout& layout : {Layout{.dp_replicate = 2}, Layout{.dp_replicate = 2, .dp_shard = 2}, Layout{.dp_shard = 2, .tp = 2}}) {
+    for (const Layout& layout : {Layout{.dp_replicate = 2}, Layout{.dp_replicate = 2, .dp_shard = 2},
+                                 Layout{.dp_shard = 2, .tp = 2}}) {
       for (const bool gathers : {false, true}) {
         TrainingShape whole = float8_step();
         whole.batch = 4;
-        const TrainingShape shape = shape_on(in_float8(whole, {.recipe_name = recipe, .enable_fsdp_float8_all_gather = gathers}, layout.tp), layout);
+        const TrainingShape shape = shape_on(
+            in_float8(whole, {.recipe_name = recipe, .enable_fsdp_float8_all_gather = gathers}, layout.tp),
+            layout);
         std::vector<std::vector<int>> skipped(static_cast<size_t>(layout.world_size()));
         run_thread_ranks({.ranks = layout.world_size()}, [&](Communicator& world) {
           std::vector<int> everyone(static_cast<size_t>(world.size()));
           std::iota(everyone.begin(), everyone.end(), 0);
-          EngineRun run(shape, std::make_unique<RankGroups>(world.split("world", everyone), world.split("world", everyone), layout.mesh()), {DeviceType::cpu, 0});
+          EngineRun run(shape,
+                        std::make_unique<RankGroups>(world.split("world", everyone),
+                                                     world.split("world", everyone), layout.mesh()),
+                        {DeviceType::cpu, 0});
           run->parameters().initialise(7);
           int w2 = 0;
           while (run->parameters().specs()[static_cast<size_t>(w2)].name != "layers.0.feed_forward.w2") ++w2;
           // The last replica's and slice's first shard: blockwise, others hold no row of it.
           const ShardCoordinates& at = run->parameters().coordinates();
-          const bool is_here = at.shard_rank == 0 && at.tp_rank == layout.tp - 1 && at.replica_rank == layout.dp_replicate - 1;
+          const bool is_here =
+              at.shard_rank == 0 && at.tp_rank == layout.tp - 1 && at.replica_rank == layout.dp_replicate - 1;
           float* weight = run->parameters().shard(w2).master.as<float>();
           const float good = *weight;
-          const std::vector<int32_t> tokens = random_tokens(shape.batch * shape.sequence, 300, static_cast<uint32_t>(run.ranks().data_rank));
+          const std::vector<int32_t> tokens =
+              random_tokens(shape.batch * shape.sequence, 300, static_cast<uint32_t>(run.ranks().data_rank));
           for (int step = 0; step < 3; ++step) {
             if (is_here) *weight = step == 1 ? std::numeric_limits<float>::infinity() : *weight;
             run->parameters().refresh_compute_copies();
-            const StepOutputs out = run->train_step({.inputs = tokens, .targets = tokens, .document_start = {}, .positions = {}},
-                                                    {.learning_rate = 1e-3, .optimizer_step = step + 1, .valid_tokens = 128});
+            const StepOutputs out =
+                run->train_step({.inputs = tokens, .targets = tokens, .document_start = {}, .positions = {}},
+                                {.learning_rate = 1e-3, .optimizer_step = step + 1, .valid_tokens = 128});
             skipped[static_cast<size_t>(world.rank())].push_back(out.skipped);
             if (is_here && step == 1) *weight = good;
           }
         });
-        INFO(recipe << " on FSDP " << layout.dp_shard << " x TP " << layout.tp << " x " << layout.dp_replicate);
+        INFO(recipe << " on FSDP " << layout.dp_shard << " x TP " << layout.tp << " x "
+                    << layout.dp_replicate);
         for (const auto& mine : skipped) CHECK(mine == std::vector<int>{0, 1, 0});
       }
     }
   }
 }
 
-TEST_CASE("a step runs the number of FP8 products that the policy has, and those of recomputed blocks again") {
+TEST_CASE(
+    "a step runs the number of FP8 products that the policy has, and those of recomputed blocks again") {
   TrainingShape shape = in_float8(float8_step(), {});
   shape.batch = 1;
   auto step = [&](const TrainingShape& s) {
     EngineRun run(s);
     run->parameters().initialise(7);
     const std::vector<int32_t> tokens = random_tokens(32, 300, 1);
-    run->train_step({.inputs = tokens, .targets = tokens, .document_start = {}, .positions = {}}, {.learning_rate = 1e-3, .valid_tokens = 32});
+    run->train_step({.inputs = tokens, .targets = tokens, .document_start = {}, .positions = {}},
+                    {.learning_rate = 1e-3, .valid_tokens = 32});
     return run->float8()->products_run();
   };
   CHECK(step(shape) == shape.float8_policy.fp8_products());
-  shape.model_options.recompute.assign(2, Recompute::block);  // all forward products but w2's, whose result backward does not need
+  shape.model_options.recompute.assign(
+      2, Recompute::block);  // all forward products but w2's, whose result backward does not need
   CHECK(step(shape) == shape.float8_policy.fp8_products() + 2 * 3);
 }
 
@@ -279,22 +321,29 @@ TEST_CASE("a step whose FP8 products are not those of the policy is refused, by 
     return std::string();
   };
   CHECK(message(shape.float8_policy).empty());
-  const std::string all = "1 forward, 1 input gradient, 1 weight gradient", none = "high precision 0 forward, 0 input gradient, 0 weight gradient";
+  const std::string all = "1 forward, 1 input gradient, 1 weight gradient",
+                    none = "high precision 0 forward, 0 input gradient, 0 weight gradient";
   const std::string end = ": this is a defect, please report it with the configuration";
   CHECK(message(policy({.policy = {{.match = "layers.1.feed_forward.w2", .recipe = "bf16"}}})) ==
-        "[fp8] the step ran 24 FP8 products, the policy has 21: layers.1.feed_forward.w2 ran tensorwise " + all + " instead of " + none + end);
-  CHECK(message(policy({.policy = {{.match = "layers.0.attention.wo", .recipe = "tensorwise_with_gw_hp"}}})) ==
-        "[fp8] the step ran 24 FP8 products, the policy has 23: layers.0.attention.wo ran tensorwise " + all +
-            " instead of tensorwise_with_gw_hp 1 forward, 1 input gradient, 0 weight gradient" + end);
+        "[fp8] the step ran 24 FP8 products, the policy has 21: layers.1.feed_forward.w2 ran tensorwise " +
+            all + " instead of " + none + end);
+  CHECK(
+      message(policy({.policy = {{.match = "layers.0.attention.wo", .recipe = "tensorwise_with_gw_hp"}}})) ==
+      "[fp8] the step ran 24 FP8 products, the policy has 23: layers.0.attention.wo ran tensorwise " + all +
+          " instead of tensorwise_with_gw_hp 1 forward, 1 input gradient, 0 weight gradient" + end);
   // As many as there should be, and still not those.
   CHECK(message(policy({.policy = {{.match = "layers.0.attention.wo", .recipe = "rowwise"}}})) ==
-        "[fp8] the step ran 24 FP8 products, the policy has 24: layers.0.attention.wo ran tensorwise " + all + " instead of rowwise " + all + end);
+        "[fp8] the step ran 24 FP8 products, the policy has 24: layers.0.attention.wo ran tensorwise " + all +
+            " instead of rowwise " + all + end);
   CHECK(message(policy({.policy = {{.match = "output", .recipe = "tensorwise"}}})) ==
-        "[fp8] the step ran 24 FP8 products, the policy has 27: output ran " + none + " instead of tensorwise " + all + end);
+        "[fp8] the step ran 24 FP8 products, the policy has 27: output ran " + none +
+            " instead of tensorwise " + all + end);
   CHECK_THAT(message(policy({.recipe_name = "rowwise"})), Catch::Contains("; and 4 more layers"));
   // And a model that does less than its table: one layer of it runs in bf16.
-  const TrainingShape less = in_float8(float8_step(), {.policy = {{.match = "layers.1.attention.wqkv", .recipe = "bf16"}}});
+  const TrainingShape less =
+      in_float8(float8_step(), {.policy = {{.match = "layers.1.attention.wqkv", .recipe = "bf16"}}});
   shape.float8 = less.float8, shape.parameters.float8 = less.parameters.float8;
   CHECK(message(in_float8(float8_step(), {}).float8_policy) ==
-        "[fp8] the step ran 21 FP8 products, the policy has 24: layers.1.attention.wqkv ran " + none + " instead of tensorwise " + all + end);
+        "[fp8] the step ran 21 FP8 products, the policy has 24: layers.1.attention.wqkv ran " + none +
+            " instead of tensorwise " + all + end);
 }

@@ -13,7 +13,8 @@
 #include "tests/support/tolerance.h"
 #include "tests/support/values.h"
 
-// What tests of a linear layer compare with: operands by the reference encoder, and products in FP64 of what they decode to.
+// What tests of a linear layer compare with: operands by the reference encoder, and products in FP64 of what
+// they decode to.
 namespace ottava::test {
 
 using Values = std::vector<double>;
@@ -27,20 +28,26 @@ struct Operand {
   Values meaning() const {
     const std::vector<double> table = finite_values(format);
     Values out(codes.size());
-    for (size_t i = 0; i < codes.size(); ++i) out[i] = (codes[i] & 0x80 ? -1 : 1) * table[codes[i] & 0x7f] * static_cast<double>(inverses[i]);
+    for (size_t i = 0; i < codes.size(); ++i)
+      out[i] = (codes[i] & 0x80 ? -1 : 1) * table[codes[i] & 0x7f] * static_cast<double>(inverses[i]);
     return out;
   }
 };
 
 inline Operand read(const fp8::ScaledOperand& q) {
   const Shape shape = q.matrix.bytes.shape;
-  Operand out{.codes = {}, .inverses = {}, .format = q.matrix.bytes.dtype, .rows = shape.rows(), .cols = shape.cols()};
+  Operand out{.codes = {},
+              .inverses = {},
+              .format = q.matrix.bytes.dtype,
+              .rows = shape.rows(),
+              .cols = shape.cols()};
   for (int64_t r = 0; r < out.rows; ++r) {
     for (int64_t c = 0; c < out.cols; ++c) {
       const auto i = static_cast<size_t>(fp8::scale_index(q.granularity, shape, r, c));
       out.codes.push_back(q.matrix.bytes.as<uint8_t>()[r * out.cols + c]);
-      out.inverses.push_back(q.granularity == fp8::Granularity::block_1x32 ? fp8::decode_e8m0(q.matrix.scale_inverse.as<uint8_t>()[i])
-                                                                      : q.matrix.scale_inverse.as<float>()[i]);
+      out.inverses.push_back(q.granularity == fp8::Granularity::block_1x32
+                                 ? fp8::decode_e8m0(q.matrix.scale_inverse.as<uint8_t>()[i])
+                                 : q.matrix.scale_inverse.as<float>()[i]);
     }
   }
   if (q.contraction == fp8::ScaledOperand::Contraction::outer) {
@@ -74,16 +81,19 @@ inline Product product(const Values& a, const Values& b, int64_t m, int64_t n, i
 inline bool agree(const std::vector<float>& got, const Product& want, Tolerance t) {
   bool is_close = got.size() == want.value.size();
   for (size_t i = 0; is_close && i < got.size(); ++i) {
-    is_close = std::abs(got[i] - want.value[i]) <= t.stored * std::abs(want.value[i]) + t.arithmetic * want.magnitude[i] + 0x1p-126;
+    is_close = std::abs(got[i] - want.value[i]) <=
+               t.stored * std::abs(want.value[i]) + t.arithmetic * want.magnitude[i] + 0x1p-126;
   }
   return is_close;
 }
 
-/// The bytes of this matrix by the reference, as an operand with its columns as contraction, with one scale that belongs to
-/// this amax.
-inline Operand reference_of_amax(const std::vector<float>& values, int64_t rows, int64_t cols, const fp8::OperandRecipe& recipe, double amax) {
+/// The bytes of this matrix by the reference, as an operand with its columns as contraction, with one scale
+/// that belongs to this amax.
+inline Operand reference_of_amax(const std::vector<float>& values, int64_t rows, int64_t cols,
+                                 const fp8::OperandRecipe& recipe, double amax) {
   Operand out{.codes = {}, .inverses = {}, .format = recipe.format, .rows = rows, .cols = cols};
-  const float scale = reference_scale(amax, recipe.format, recipe.rounding == fp8::ScaleRounding::down_to_power_of_two);
+  const float scale =
+      reference_scale(amax, recipe.format, recipe.rounding == fp8::ScaleRounding::down_to_power_of_two);
   const TableEncoder encode(recipe.format);
   for (float v : values) out.codes.push_back(encode(v * scale)), out.inverses.push_back(1.0f / scale);
   return out;
@@ -94,14 +104,21 @@ inline double largest(const std::vector<float>& values) {
   return amax;
 }
 /// The same with scales of the matrix's own amaxes. `amax_factor`: of a scale that belongs to another amax.
-inline Operand reference(const std::vector<float>& values, int64_t rows, int64_t cols, const fp8::OperandRecipe& recipe, double amax_factor = 1) {
+inline Operand reference(const std::vector<float>& values, int64_t rows, int64_t cols,
+                         const fp8::OperandRecipe& recipe, double amax_factor = 1) {
   if (amax_factor != 1) return reference_of_amax(values, rows, cols, recipe, largest(values) * amax_factor);
   const bool power = recipe.rounding == fp8::ScaleRounding::down_to_power_of_two;
   ReferenceQuantized q = reference_quantize(values, rows, cols, {recipe.format, recipe.granularity, power});
-  return {.codes = std::move(q.codes), .inverses = std::move(q.inverses), .format = recipe.format, .rows = rows, .cols = cols};
+  return {.codes = std::move(q.codes),
+          .inverses = std::move(q.inverses),
+          .format = recipe.format,
+          .rows = rows,
+          .cols = cols};
 }
 
-inline bool same(const Operand& a, const Operand& b) { return a.codes == b.codes && a.inverses == b.inverses; }
+inline bool same(const Operand& a, const Operand& b) {
+  return a.codes == b.codes && a.inverses == b.inverses;
+}
 
 inline std::vector<float> download(Stream& stream, const Tensor& t) {
   std::vector<float> out(static_cast<size_t>(t.numel()));

@@ -8,10 +8,10 @@
 #include "tests/models/linear_reference.h"
 #include "tests/support/catch.h"
 
-// The layer cut among tensor-parallel ranks, in both styles, against the straight-through formula in FP64. Operands are not
-// read back: the reference makes them from the values of all ranks, with the scale of exactly those that share one. So what
-// is right here is also which ranks an amax covers:
-//   column   x: all tokens        dy: the rank's outputs   w: all ranks (scales per tensor), else the rank's slice
+// The layer cut among tensor-parallel ranks, in both styles, against the straight-through formula in FP64.
+// Operands are not read back: the reference makes them from the values of all ranks, with the scale of
+// exactly those that share one. So what is right here is also which ranks an amax covers:
+//   column   x: all tokens        dy: the rank's outputs   w: all ranks (one scale), else the rank's slice
 //   row      x: the rank's inputs dy: all tokens           w: likewise
 
 using namespace ottava;
@@ -34,8 +34,12 @@ struct Case {
   bool is_column() const { return style == LinearStyle::column; }
   int64_t rows() const { return is_column() ? kRows / kRanks : kRows; }  ///< of a rank's weight
   int64_t columns() const { return is_column() ? kColumns : kColumns / kRanks; }
-  Shape x_shape() const { return is_column() ? Shape{kTokens / kRanks, kColumns} : Shape{kTokens, kColumns / kRanks}; }
-  Shape dy_shape() const { return is_column() ? Shape{kTokens, kRows / kRanks} : Shape{kTokens / kRanks, kRows}; }
+  Shape x_shape() const {
+    return is_column() ? Shape{kTokens / kRanks, kColumns} : Shape{kTokens, kColumns / kRanks};
+  }
+  Shape dy_shape() const {
+    return is_column() ? Shape{kTokens, kRows / kRanks} : Shape{kTokens / kRanks, kRows};
+  }
   RowRange piece(size_t i) const {
     if (recipes.size() == 1) return {0, rows()};
     const int64_t begin = std::accumulate(kPartRows, kPartRows + i, int64_t{0}), part = kPartRows[i];
@@ -53,17 +57,25 @@ struct Rank {
 std::vector<ParameterSpec> specs(LinearStyle style) {
   const auto cut = style == LinearStyle::column ? TensorParallel::rows : TensorParallel::columns;
   ParameterSpec weight{.name = "w", .parts = {}, .columns = kColumns, .tensor_parallel = cut};
-  for (int64_t rows : kPartRows) weight.parts.push_back({.name = fmt::format("w{}", rows), .hf_name = fmt::format("w{}", rows), .rows = rows, .groups = rows, .init = {}});
+  for (int64_t rows : kPartRows)
+    weight.parts.push_back({.name = fmt::format("w{}", rows),
+                            .hf_name = fmt::format("w{}", rows),
+                            .rows = rows,
+                            .groups = rows,
+                            .init = {}});
   ParameterSpec bias = weight;
-  bias.name += ".bias", bias.columns = 1, bias.is_vector = true, bias.role = ParameterRole::bias, bias.tensor_parallel = TensorParallel::rows;
+  bias.name += ".bias", bias.columns = 1, bias.is_vector = true, bias.role = ParameterRole::bias,
+                        bias.tensor_parallel = TensorParallel::rows;
   for (ParameterPart& part : bias.parts) part.hf_name = fmt::format("{}.bias", part.name);
   return {weight, bias};
 }
 
 /// Forward and backward of one rank; on `meta` the memory it takes.
-void pass(const Case& what, Stream& stream, Arena& arena, RankGroups& ranks, int64_t workspace_bytes, Rank& out) {
+void pass(const Case& what, Stream& stream, Arena& arena, RankGroups& ranks, int64_t workspace_bytes,
+          Rank& out) {
   const bool is_planning = arena.is_recording();
-  const Tensor workspace = arena.persistent("workspace", DType::u8, {workspace_bytes}, MemoryCategory::workspace);
+  const Tensor workspace =
+      arena.persistent("workspace", DType::u8, {workspace_bytes}, MemoryCategory::workspace);
   if (!is_planning) set_matmul_workspace(stream, workspace);
   FsdpOptions options;
   Float8State::Options state_options{.gathers_activations = what.gathers_bytes};
@@ -72,8 +84,13 @@ void pass(const Case& what, Stream& stream, Arena& arena, RankGroups& ranks, int
     LinearPiece piece{.rows = what.piece(i)};
     if (what.recipes[i]) {
       const fp8::Recipe recipe = fp8::make_recipe(*what.recipes[i]);
-      piece.float8.emplace("w", recipe, options.float8.specs.size(), static_cast<int64_t>(state_options.products.size()), false);
-      options.float8.specs.push_back({.name = fmt::format("w.{}", i), .parameter = 0, .rows = piece.rows, .forward = recipe.forward.b, .backward = recipe.input_gradient.b});
+      piece.float8.emplace("w", recipe, options.float8.specs.size(),
+                           static_cast<int64_t>(state_options.products.size()), false);
+      options.float8.specs.push_back({.name = fmt::format("w.{}", i),
+                                      .parameter = 0,
+                                      .rows = piece.rows,
+                                      .forward = recipe.forward.b,
+                                      .backward = recipe.input_gradient.b});
       state_options.products.push_back("w");
       state_options.is_delayed.push_back(false);
     }
@@ -84,7 +101,12 @@ void pass(const Case& what, Stream& stream, Arena& arena, RankGroups& ranks, int
   const Linear linear("w", what.style, 0, what.bias ? 1 : -1, pieces, {});
   parameters.initialise(3);
   Arena::Phase phase(arena, "test");
-  StepContext c{.stream = stream, .arena = arena, .parameters = parameters, .tensor_parallel = ranks.tensor_parallel, .compute = DType::bf16, .float8 = &state};
+  StepContext c{.stream = stream,
+                .arena = arena,
+                .parameters = parameters,
+                .tensor_parallel = ranks.tensor_parallel,
+                .compute = DType::bf16,
+                .float8 = &state};
   auto given = [&](const std::vector<float>& values, Shape shape) {
     Allocation a = c.activation("given", DType::bf16, shape);
     cast(stream, Tensor{const_cast<float*>(values.data()), DType::f32, shape}, a);
@@ -104,7 +126,8 @@ void pass(const Case& what, Stream& stream, Arena& arena, RankGroups& ranks, int
     for (float& v : values) v = static_cast<float>(bf16(v));
     return values;
   };
-  out.y = download(stream, y), out.dx = download(stream, dx), out.dw = download(stream, parameters.shard(0).gradient);
+  out.y = download(stream, y), out.dx = download(stream, dx),
+  out.dw = download(stream, parameters.shard(0).gradient);
   out.w = rounded(parameters.shard(0).master), out.bias = rounded(parameters.shard(1).master);
   if (what.bias) out.dbias = download(stream, parameters.shard(1).gradient);
   out.products = state.products_run();
@@ -120,9 +143,12 @@ std::vector<Rank> run(const Case& what) {
     const float size = world.rank() == 0 ? 1.0f : 2.7f;
     mine.x = normal_values(what.x_shape().numel(), 1 + seed, DType::bf16, 3 * size);
     mine.dy = normal_values(what.dy_shape().numel(), 2 + seed, DType::bf16, 1e-3f * size);
-    // And one token and one output matter little: what underflows at a scale made for E4M3's largest number shows there.
+    // And one token and one output matter little: what underflows at a scale made for E4M3's largest number
+    // shows there.
     const int64_t outputs = what.dy_shape().cols();
-    for (size_t i = 0; i < mine.dy.size(); ++i) mine.dy[i] *= i < static_cast<size_t>(outputs) || i % static_cast<size_t>(outputs) == 0 ? 0x1p-22f : 1.0f;
+    for (size_t i = 0; i < mine.dy.size(); ++i)
+      mine.dy[i] *=
+          i < static_cast<size_t>(outputs) || i % static_cast<size_t>(outputs) == 0 ? 0x1p-22f : 1.0f;
     RankGroups dry(make_dry_run_world(world.rank(), kRanks), make_dry_run_world(world.rank(), kRanks), mesh);
     CostRecorder recorder;
     Stream meta = Stream::meta(recorder, {DeviceType::cpu, 0});
@@ -141,8 +167,10 @@ std::vector<Rank> run(const Case& what) {
 /// What could be wrong about an operand while the loss still falls.
 enum class Mutation { none, amax_of_own_rank, wrong_max, stale_scale, swapped_scale, e4m3_gradient };
 
-/// The operand as the products should read it. `of_all`: the largest amax of those that share a scale per tensor.
-Values meaning(const std::vector<float>& values, int64_t rows, int64_t cols, fp8::OperandRecipe recipe, double of_all, Mutation mutation) {
+/// The operand as the products should read it. `of_all`: the largest amax of those that share a scale per
+/// tensor.
+Values meaning(const std::vector<float>& values, int64_t rows, int64_t cols, fp8::OperandRecipe recipe,
+               double of_all, Mutation mutation) {
   if (recipe.granularity != Granularity::tensor) return reference(values, rows, cols, recipe).meaning();
   if (mutation == Mutation::amax_of_own_rank) of_all = largest(values);
   if (mutation == Mutation::stale_scale) of_all *= 0.75;
@@ -163,7 +191,8 @@ std::vector<float> all_rows(const std::vector<Rank>& ranks, std::vector<float> R
   return all;
 }
 
-Operands operands(const Case& what, const std::vector<Rank>& ranks, size_t rank, size_t piece, Mutation mutation) {
+Operands operands(const Case& what, const std::vector<Rank>& ranks, size_t rank, size_t piece,
+                  Mutation mutation) {
   const RowRange rows = what.piece(piece);
   const Rank& mine = ranks[rank];
   const bool gathers_x = what.is_column();
@@ -171,39 +200,51 @@ Operands operands(const Case& what, const std::vector<Rank>& ranks, size_t rank,
   const std::vector<float> x = gathers_x ? all_rows(ranks, &Rank::x) : mine.x;
   const std::vector<float> dy = slice_of_dy(gathers_x ? mine.dy : all_rows(ranks, &Rank::dy));
   const std::vector<float> w = rows_of(mine.w, rows, what.columns());
-  const auto transposed_x = test::transposed(x, kTokens, what.columns()), transposed_dy = test::transposed(dy, kTokens, rows.size()),
+  const auto transposed_x = test::transposed(x, kTokens, what.columns()),
+             transposed_dy = test::transposed(dy, kTokens, rows.size()),
              transposed_w = test::transposed(w, rows.size(), what.columns());
-  if (!what.recipes[piece]) return {as_double(x), as_double(transposed_x), as_double(dy), as_double(transposed_dy), as_double(w), as_double(transposed_w)};
+  if (!what.recipes[piece])
+    return {as_double(x), as_double(transposed_x), as_double(dy), as_double(transposed_dy),
+            as_double(w), as_double(transposed_w)};
   const fp8::Recipe recipe = fp8::make_recipe(*what.recipes[piece]);
   double w_amax = 0;
   for (const Rank& r : ranks) w_amax = std::max(w_amax, largest(rows_of(r.w, rows, what.columns())));
   // A rank that measures only what it holds, of what travels.
   const double own_x = mutation == Mutation::amax_of_own_rank ? largest(ranks[0].x) : largest(x);
-  const double own_dy = mutation == Mutation::amax_of_own_rank ? largest(slice_of_dy(ranks[0].dy)) : largest(dy);
+  const double own_dy =
+      mutation == Mutation::amax_of_own_rank ? largest(slice_of_dy(ranks[0].dy)) : largest(dy);
   const Mutation of_activation = mutation == Mutation::amax_of_own_rank ? Mutation::none : mutation;
   const Mutation of_x = mutation == Mutation::e4m3_gradient ? Mutation::none : of_activation;
   const Mutation of_w = mutation == Mutation::amax_of_own_rank ? mutation : Mutation::none;
   const bool turns = recipe.weight_gradient.is_fp8;
-  return {.x = meaning(x, kTokens, what.columns(), recipe.forward.a, own_x, of_x),
-          .x_turned = turns ? meaning(transposed_x, what.columns(), kTokens, recipe.weight_gradient.b, own_x, of_x) : as_double(transposed_x),
-          .dy = meaning(dy, kTokens, rows.size(), recipe.input_gradient.a, own_dy, of_activation),
-          .dy_turned = turns ? meaning(transposed_dy, rows.size(), kTokens, recipe.weight_gradient.a, own_dy, of_activation) : as_double(transposed_dy),
-          .w = meaning(w, rows.size(), what.columns(), recipe.forward.b, w_amax, of_w),
-          .w_turned = meaning(transposed_w, what.columns(), rows.size(), recipe.input_gradient.b, w_amax, of_w)};
+  return {
+      .x = meaning(x, kTokens, what.columns(), recipe.forward.a, own_x, of_x),
+      .x_turned = turns
+                      ? meaning(transposed_x, what.columns(), kTokens, recipe.weight_gradient.b, own_x, of_x)
+                      : as_double(transposed_x),
+      .dy = meaning(dy, kTokens, rows.size(), recipe.input_gradient.a, own_dy, of_activation),
+      .dy_turned = turns ? meaning(transposed_dy, rows.size(), kTokens, recipe.weight_gradient.a, own_dy,
+                                   of_activation)
+                         : as_double(transposed_dy),
+      .w = meaning(w, rows.size(), what.columns(), recipe.forward.b, w_amax, of_w),
+      .w_turned = meaning(transposed_w, what.columns(), rows.size(), recipe.input_gradient.b, w_amax, of_w)};
 }
 
 void add(Product& sum, const Product& term) {
   if (sum.value.empty()) sum = {Values(term.value.size()), Values(term.value.size())};
-  for (size_t i = 0; i < sum.value.size(); ++i) sum.value[i] += term.value[i], sum.magnitude[i] += term.magnitude[i];
+  for (size_t i = 0; i < sum.value.size(); ++i)
+    sum.value[i] += term.value[i], sum.magnitude[i] += term.magnitude[i];
 }
 
 /// The error that a product rounded to bf16 may have, as the magnitude of what is added to it.
 Product rounded(Product p, int64_t terms) {
   const Tolerance t = tolerance(DType::bf16, 4, terms);
-  for (size_t i = 0; i < p.value.size(); ++i) p.magnitude[i] = t.stored * std::abs(p.value[i]) + t.arithmetic * p.magnitude[i];
+  for (size_t i = 0; i < p.value.size(); ++i)
+    p.magnitude[i] = t.stored * std::abs(p.value[i]) + t.arithmetic * p.magnitude[i];
   return p;
 }
-constexpr Tolerance kRoundedOnceMore{.stored = unit_roundoff(DType::bf16), .arithmetic = 1 + 2 * unit_roundoff(DType::bf16)};
+constexpr Tolerance kRoundedOnceMore{.stored = unit_roundoff(DType::bf16),
+                                     .arithmetic = 1 + 2 * unit_roundoff(DType::bf16)};
 
 /// A sum over ranks of what they rounded to bf16, whose rows they share out: do all hold theirs?
 bool agree_scattered(const std::vector<Rank>& ranks, std::vector<float> Rank::*got, const Product& sum) {
@@ -225,13 +266,18 @@ Verdict holds(const Case& what, const std::vector<Rank>& ranks, Mutation mutatio
       const RowRange rows = what.piece(i);
       const Operands m = operands(what, ranks, r, i, mutation);
       Product y = rounded(product(m.x, m.w, kTokens, rows.size(), what.columns()), what.columns());
-      for (size_t k = 0; what.bias && k < y.value.size(); ++k) y.value[k] += mine.bias[static_cast<size_t>(rows.begin) + k % static_cast<size_t>(rows.size())];
+      for (size_t k = 0; what.bias && k < y.value.size(); ++k)
+        y.value[k] += mine.bias[static_cast<size_t>(rows.begin) + k % static_cast<size_t>(rows.size())];
       if (what.is_column()) {
-        out.y &= agree(columns_of(mine.y, rows, what.rows()), y, {.stored = what.bias ? unit_roundoff(DType::bf16) : 0, .arithmetic = 1 + unit_roundoff(DType::bf16)});
+        out.y &= agree(columns_of(mine.y, rows, what.rows()), y,
+                       {.stored = what.bias ? unit_roundoff(DType::bf16) : 0,
+                        .arithmetic = 1 + unit_roundoff(DType::bf16)});
       } else {
         add(sum, y);
       }
-      out.dw &= agree(rows_of(mine.dw, rows, what.columns()), product(m.dy_turned, m.x_turned, rows.size(), what.columns(), kTokens), tolerance(DType::f32, 3, kTokens));
+      out.dw &= agree(rows_of(mine.dw, rows, what.columns()),
+                      product(m.dy_turned, m.x_turned, rows.size(), what.columns(), kTokens),
+                      tolerance(DType::f32, 3, kTokens));
       add(dx, product(m.dy, m.w_turned, kTokens, what.columns(), rows.size()));
     }
     dx = rounded(dx, what.rows());
@@ -258,10 +304,13 @@ void check_formula(const Case& what) {
 
 }  // namespace
 
-TEST_CASE("linear over tensor-parallel ranks: y, dX and dW are the straight-through formula in either style, in every recipe") {
+TEST_CASE(
+    "linear over tensor-parallel ranks: y, dX and dW are the straight-through formula in either style, in "
+    "every recipe") {
   for (LinearStyle style : {LinearStyle::column, LinearStyle::row}) {
     for (bool gathers_bytes : {false, true}) {
-      INFO((style == LinearStyle::column ? "column" : "row") << ", gathered " << (gathers_bytes ? "as bytes" : "in bf16"));
+      INFO((style == LinearStyle::column ? "column" : "row")
+           << ", gathered " << (gathers_bytes ? "as bytes" : "in bf16"));
       check_formula({style, {std::nullopt}, gathers_bytes});
       for (RecipeName recipe : recipes()) {
         INFO(fp8::name_of(recipe));
@@ -279,7 +328,8 @@ TEST_CASE("linear over tensor-parallel ranks: a split fusion, and a bias that is
   for (const Rank& r : run(biased)) {
     for (size_t o = 0; o < r.dbias.size(); ++o) {
       double sum = 0, magnitude = 0;
-      for (size_t t = 0; t < static_cast<size_t>(kTokens); ++t) sum += r.dy[t * r.dbias.size() + o], magnitude += std::abs(r.dy[t * r.dbias.size() + o]);
+      for (size_t t = 0; t < static_cast<size_t>(kTokens); ++t)
+        sum += r.dy[t * r.dbias.size() + o], magnitude += std::abs(r.dy[t * r.dbias.size() + o]);
       CHECK(std::abs(r.dbias[o] - sum) <= sum_roundoff(kTokens) * magnitude);
     }
   }
@@ -290,7 +340,8 @@ TEST_CASE("linear over tensor-parallel ranks: the formula sees a wrong operand")
     const Case what{style, {RecipeName::tensorwise}, true};
     const std::vector<Rank> ranks = run(what);
     REQUIRE(holds(what, ranks).all());
-    for (Mutation mutation : {Mutation::amax_of_own_rank, Mutation::wrong_max, Mutation::stale_scale, Mutation::swapped_scale, Mutation::e4m3_gradient}) {
+    for (Mutation mutation : {Mutation::amax_of_own_rank, Mutation::wrong_max, Mutation::stale_scale,
+                              Mutation::swapped_scale, Mutation::e4m3_gradient}) {
       INFO((style == LinearStyle::column ? "column" : "row") << ", mutation " << static_cast<int>(mutation));
       const Verdict verdict = holds(what, ranks, mutation);
       const bool is_of_gradient = mutation == Mutation::wrong_max || mutation == Mutation::e4m3_gradient;

@@ -12,7 +12,8 @@
 
 // A layer against the straight-through formula in FP64 on what its operands decode to:
 //   y = deq(x) deq(W)^T + b     dX = deq(dy) deq(W)     dW = deq(dy)^T deq(x)
-// and the operands' bytes against an encoder that shares nothing with them. The loss proves nothing: wrong FP8 trains too.
+// and the operands' bytes against an encoder that shares nothing with them. The loss proves nothing: wrong
+// FP8 trains too.
 
 using namespace ottava;
 using namespace ottava::test;
@@ -35,8 +36,14 @@ struct Case {
 };
 
 std::vector<ParameterSpec> specs() {
-  ParameterSpec weight{.name = "w", .parts = {{.name = "w", .hf_name = "w", .rows = kRows, .groups = kRows, .init = {}}}, .columns = kColumns};
-  ParameterSpec bias{.name = "b", .parts = {{.name = "b", .hf_name = "b", .rows = kRows, .groups = kRows, .init = {}}}, .columns = 1, .is_vector = true, .role = ParameterRole::bias};
+  ParameterSpec weight{.name = "w",
+                       .parts = {{.name = "w", .hf_name = "w", .rows = kRows, .groups = kRows, .init = {}}},
+                       .columns = kColumns};
+  ParameterSpec bias{.name = "b",
+                     .parts = {{.name = "b", .hf_name = "b", .rows = kRows, .groups = kRows, .init = {}}},
+                     .columns = 1,
+                     .is_vector = true,
+                     .role = ParameterRole::bias};
   return {weight, bias};
 }
 
@@ -55,11 +62,13 @@ struct Outcome {
 };
 
 Outcome run(const Case& what) {
-  Outcome out{.x = normal_values(kTokens * kColumns, 1, DType::bf16, 3), .dy = normal_values(kTokens * kRows, 2, DType::bf16, 1e-3f)};
+  Outcome out{.x = normal_values(kTokens * kColumns, 1, DType::bf16, 3),
+              .dy = normal_values(kTokens * kRows, 2, DType::bf16, 1e-3f)};
   RankGroups ranks = solo_rank_groups();
   auto pass = [&](Stream& stream, Arena& arena, int64_t workspace_bytes) {
     const bool is_planning = arena.is_recording();
-    const Tensor workspace = arena.persistent("workspace", DType::u8, {workspace_bytes}, MemoryCategory::workspace);
+    const Tensor workspace =
+        arena.persistent("workspace", DType::u8, {workspace_bytes}, MemoryCategory::workspace);
     if (!is_planning) set_matmul_workspace(stream, workspace);
     FsdpOptions options;
     Float8State::Options state_options{.counts = true};
@@ -68,8 +77,13 @@ Outcome run(const Case& what) {
       LinearPiece piece{.rows = what.rows_of(i)};
       if (what.recipes[i]) {
         const fp8::Recipe recipe = fp8::make_recipe(*what.recipes[i]);
-        piece.float8.emplace("w", recipe, options.float8.specs.size(), static_cast<int64_t>(state_options.products.size()), false);
-        options.float8.specs.push_back({.name = fmt::format("w.{}", i), .parameter = 0, .rows = piece.rows, .forward = recipe.forward.b, .backward = recipe.input_gradient.b});
+        piece.float8.emplace("w", recipe, options.float8.specs.size(),
+                             static_cast<int64_t>(state_options.products.size()), false);
+        options.float8.specs.push_back({.name = fmt::format("w.{}", i),
+                                        .parameter = 0,
+                                        .rows = piece.rows,
+                                        .forward = recipe.forward.b,
+                                        .backward = recipe.input_gradient.b});
         state_options.products.push_back("w");
         state_options.is_delayed.push_back(false);
       }
@@ -86,7 +100,12 @@ Outcome run(const Case& what) {
     const Linear linear("w", LinearStyle::column, 0, what.bias ? 1 : -1, pieces, {});
     parameters.initialise(3);
     Arena::Phase phase(arena, "test");
-    StepContext c{.stream = stream, .arena = arena, .parameters = parameters, .tensor_parallel = ranks.tensor_parallel, .compute = DType::bf16, .float8 = &state};
+    StepContext c{.stream = stream,
+                  .arena = arena,
+                  .parameters = parameters,
+                  .tensor_parallel = ranks.tensor_parallel,
+                  .compute = DType::bf16,
+                  .float8 = &state};
     parameters.begin_step();
     state.begin_step(stream);
     Allocation x = c.activation("x", DType::bf16, x0.shape), dy = c.activation("dy", DType::bf16, dy0.shape);
@@ -99,7 +118,8 @@ Outcome run(const Case& what) {
     linear.weight_gradient(c, gradient, saved);
     if (is_planning) {
       for (size_t i = 0; i < pieces.size(); ++i) {
-        if (pieces[i].float8) pieces[i].float8->quantize(c, x, Source::x, {.along_columns = true}, true, MemoryCategory::scratch);
+        if (pieces[i].float8)
+          pieces[i].float8->quantize(c, x, Source::x, {.along_columns = true}, true, MemoryCategory::scratch);
       }
       return;
     }
@@ -115,18 +135,23 @@ Outcome run(const Case& what) {
     out.w = rounded(parameters.shard(0).master);
     out.bias = rounded(parameters.shard(1).master);
     out.products = state.products_run();
-    if (what.recipes[0]) out.x_amax = *state.amax(0).as<uint32_t>(), out.dy_amax = *state.amax(1).as<uint32_t>();
+    if (what.recipes[0])
+      out.x_amax = *state.amax(0).as<uint32_t>(), out.dy_amax = *state.amax(1).as<uint32_t>();
     out.keeps_x = static_cast<bool>(saved.x);
     for (const Float8Matrix& m : saved.pieces) {
-      for (const Allocation* a : {&m.bytes, &m.scales, &m.turned_bytes, &m.turned_scales}) out.kept_bytes += *a ? a->tensor().bytes() : 0;
+      for (const Allocation* a : {&m.bytes, &m.scales, &m.turned_bytes, &m.turned_scales})
+        out.kept_bytes += *a ? a->tensor().bytes() : 0;
     }
     for (size_t i = 0; i < pieces.size(); ++i) {
       Outcome::Piece& piece = out.pieces.emplace_back();
       if (!pieces[i].float8) continue;
       const Float8Product& p = *pieces[i].float8;
-      piece.x = read(p.quantize(c, x, Source::x, {.along_columns = true}, true, MemoryCategory::scratch).along_columns());
+      piece.x = read(p.quantize(c, x, Source::x, {.along_columns = true}, true, MemoryCategory::scratch)
+                         .along_columns());
       piece.dy = read(gradient.pieces[i].along_columns());
-      if (p.weight_gradient_is_fp8()) piece.x_turned = read(saved.pieces[i].along_rows()), piece.dy_turned = read(gradient.pieces[i].along_rows());
+      if (p.weight_gradient_is_fp8())
+        piece.x_turned = read(saved.pieces[i].along_rows()),
+        piece.dy_turned = read(gradient.pieces[i].along_rows());
       const size_t entry = static_cast<size_t>(p.index());
       piece.w = read(parameters.float8_weight(entry, WeightUse::forward));
       piece.w_turned = read(parameters.float8_weight(entry, WeightUse::backward));
@@ -153,8 +178,8 @@ Meaning meaning_of(const Outcome& o, const Case& c, size_t i) {
   const RowRange rows = c.rows_of(i);
   const std::vector<float> dy = columns_of(o.dy, rows, kRows), w = rows_of(o.w, rows, kColumns);
   Meaning m{as_double(o.x), as_double(test::transposed(o.x, kTokens, kColumns)),
-            as_double(dy), as_double(test::transposed(dy, kTokens, rows.size())),
-            as_double(w), as_double(test::transposed(w, rows.size(), kColumns))};
+            as_double(dy),  as_double(test::transposed(dy, kTokens, rows.size())),
+            as_double(w),   as_double(test::transposed(w, rows.size(), kColumns))};
   const Outcome::Piece& p = o.pieces[i];
   if (!c.recipes[i]) return m;
   m.x = p.x.meaning(), m.dy = p.dy.meaning(), m.w = p.w.meaning(), m.w_turned = p.w_turned.meaning();
@@ -164,7 +189,8 @@ Meaning meaning_of(const Outcome& o, const Case& c, size_t i) {
 
 void check_formula(const Case& c) {
   const Outcome o = run(c);
-  Product dx{Values(static_cast<size_t>(kTokens * kColumns)), Values(static_cast<size_t>(kTokens * kColumns))};
+  Product dx{Values(static_cast<size_t>(kTokens * kColumns)),
+             Values(static_cast<size_t>(kTokens * kColumns))};
   for (size_t i = 0; i < c.recipes.size(); ++i) {
     INFO("piece " << i);
     const RowRange rows = c.rows_of(i);
@@ -174,20 +200,25 @@ void check_formula(const Case& c) {
     Tolerance bf16_sum = tolerance(DType::bf16, 3, kColumns);
     for (size_t k = 0; c.bias && k < y.value.size(); ++k) {
       const double b = o.bias[static_cast<size_t>(rows.begin) + k % static_cast<size_t>(rows.size())];
-      y.magnitude[k] = y.magnitude[k] * bf16_sum.arithmetic + std::abs(y.value[k]) * unit_roundoff(DType::bf16);
+      y.magnitude[k] =
+          y.magnitude[k] * bf16_sum.arithmetic + std::abs(y.value[k]) * unit_roundoff(DType::bf16);
       y.value[k] += b;
     }
     if (c.bias) bf16_sum = {.stored = unit_roundoff(DType::bf16), .arithmetic = 1};
     CHECK(agree(columns_of(o.y, rows, kRows), y, bf16_sum));
-    CHECK(agree(rows_of(o.dw, rows, kColumns), product(m.dy_turned, m.x_turned, rows.size(), kColumns, kTokens), tolerance(DType::f32, 3, kTokens)));
+    CHECK(agree(rows_of(o.dw, rows, kColumns),
+                product(m.dy_turned, m.x_turned, rows.size(), kColumns, kTokens),
+                tolerance(DType::f32, 3, kTokens)));
     const Product part = product(m.dy, m.w_turned, kTokens, kColumns, rows.size());
-    for (size_t k = 0; k < part.value.size(); ++k) dx.value[k] += part.value[k], dx.magnitude[k] += part.magnitude[k];
+    for (size_t k = 0; k < part.value.size(); ++k)
+      dx.value[k] += part.value[k], dx.magnitude[k] += part.magnitude[k];
   }
   CHECK(agree(o.dx, dx, tolerance(DType::bf16, 4, kRows)));
   if (c.bias) {
     for (size_t r = 0; r < static_cast<size_t>(kRows); ++r) {
       double sum = 0, magnitude = 0;
-      for (size_t t = 0; t < static_cast<size_t>(kTokens); ++t) sum += o.dy[t * kRows + r], magnitude += std::abs(o.dy[t * kRows + r]);
+      for (size_t t = 0; t < static_cast<size_t>(kTokens); ++t)
+        sum += o.dy[t * kRows + r], magnitude += std::abs(o.dy[t * kRows + r]);
       CHECK(std::abs(o.dbias[r] - sum) <= sum_roundoff(kTokens) * magnitude);  // once, and not scaled
     }
   }
@@ -195,7 +226,8 @@ void check_formula(const Case& c) {
 
 }  // namespace
 
-TEST_CASE("linear: y, dX and dW are the straight-through formula on what the operands decode to, in every recipe") {
+TEST_CASE(
+    "linear: y, dX and dW are the straight-through formula on what the operands decode to, in every recipe") {
   for (RecipeName recipe : recipes()) {
     INFO(fp8::name_of(recipe));
     check_formula({{recipe}});
@@ -219,22 +251,32 @@ TEST_CASE("linear: operands are the reference's bytes, and mutants are not") {
     CHECK(same(p.x, reference(o.x, kTokens, kColumns, recipe.forward.a)));
     CHECK(same(p.dy, reference(o.dy, kTokens, kRows, recipe.input_gradient.a)));
     CHECK(same(p.w, reference(o.w, kRows, kColumns, recipe.forward.b)));
-    CHECK(same(p.w_turned, reference(test::transposed(o.w, kRows, kColumns), kColumns, kRows, recipe.input_gradient.b)));
+    CHECK(same(p.w_turned,
+               reference(test::transposed(o.w, kRows, kColumns), kColumns, kRows, recipe.input_gradient.b)));
     if (recipe.weight_gradient.is_fp8) {
-      CHECK(same(p.x_turned, reference(test::transposed(o.x, kTokens, kColumns), kColumns, kTokens, recipe.weight_gradient.b)));
-      CHECK(same(p.dy_turned, reference(test::transposed(o.dy, kTokens, kRows), kRows, kTokens, recipe.weight_gradient.a)));
+      CHECK(same(p.x_turned, reference(test::transposed(o.x, kTokens, kColumns), kColumns, kTokens,
+                                       recipe.weight_gradient.b)));
+      CHECK(same(p.dy_turned, reference(test::transposed(o.dy, kTokens, kRows), kRows, kTokens,
+                                        recipe.weight_gradient.a)));
     }
     if (name != RecipeName::tensorwise) continue;
-    CHECK_FALSE(same(p.dy, reference(o.dy, kTokens, kRows, recipe.input_gradient.a, 57344.0 / 448)));  // the largest number of E4M3
-    CHECK_FALSE(same(p.x, reference(o.x, kTokens, kColumns, recipe.forward.a, 0.75)));                 // the scale of another step
-    CHECK_FALSE(same(p.dy, reference(o.dy, kTokens, kRows, recipe.forward.a)));                        // E4M3 where E5M2 belongs
-    const std::vector<float> half(o.x.begin(), o.x.begin() + kTokens / 2 * kColumns), other(o.x.begin() + kTokens / 2 * kColumns, o.x.end());
+    CHECK_FALSE(same(p.dy, reference(o.dy, kTokens, kRows, recipe.input_gradient.a,
+                                     57344.0 / 448)));  // the largest number of E4M3
+    CHECK_FALSE(
+        same(p.x, reference(o.x, kTokens, kColumns, recipe.forward.a, 0.75)));   // the scale of another step
+    CHECK_FALSE(same(p.dy, reference(o.dy, kTokens, kRows, recipe.forward.a)));  // E4M3 where E5M2 belongs
+    const std::vector<float> half(o.x.begin(), o.x.begin() + kTokens / 2 * kColumns),
+        other(o.x.begin() + kTokens / 2 * kColumns, o.x.end());
     const double whole = static_cast<double>(largest_bits(o.x));
     const auto& smaller = static_cast<double>(largest_bits(half)) < whole ? half : other;
-    Operand own = reference(smaller, kTokens / 2, kColumns, recipe.forward.a);  // the amax of half of the ranks
+    Operand own =
+        reference(smaller, kTokens / 2, kColumns, recipe.forward.a);  // the amax of half of the ranks
     CHECK(own.inverses[0] != p.x.inverses[0]);
     // And the formula sees what bytes alone do not say.
-    auto dx_holds = [&](const Operand& dy) { return agree(o.dx, product(dy.meaning(), p.w_turned.meaning(), kTokens, kColumns, kRows), tolerance(DType::bf16, 3, kRows)); };
+    auto dx_holds = [&](const Operand& dy) {
+      return agree(o.dx, product(dy.meaning(), p.w_turned.meaning(), kTokens, kColumns, kRows),
+                   tolerance(DType::bf16, 3, kRows));
+    };
     CHECK(dx_holds(p.dy));
     Operand swapped = p.dy, stale = p.dy;
     for (float& inverse : swapped.inverses) inverse = 1 / inverse;
@@ -245,23 +287,28 @@ TEST_CASE("linear: operands are the reference's bytes, and mutants are not") {
   }
 }
 
-TEST_CASE("linear: the amax that is watched is exact in every recipe, and scales of groups cost no pass for it") {
+TEST_CASE(
+    "linear: the amax that is watched is exact in every recipe, and scales of groups cost no pass for it") {
   for (RecipeName name : recipes()) {
     INFO(fp8::name_of(name));
     const Outcome o = run({{name}});
     CHECK(o.x_amax == largest_bits(o.x));
     CHECK(o.dy_amax == largest_bits(o.dy));
     const bool measures = std::count(o.operations.begin(), o.operations.end(), "amax") > 0;
-    CHECK(measures == (fp8::make_recipe(name).forward.a.granularity == Granularity::tensor || name == RecipeName::rowwise_with_gw_hp));  // its weight
+    CHECK(measures == (fp8::make_recipe(name).forward.a.granularity == Granularity::tensor ||
+                       name == RecipeName::rowwise_with_gw_hp));  // its weight
   }
 }
 
 TEST_CASE("linear: a row-style layer refuses a bias") {
-  const auto make = [](LinearStyle style, int bias) { return Linear("attention.wo", style, 0, bias, {{.rows = {0, 32}}}, {}); };
+  const auto make = [](LinearStyle style, int bias) {
+    return Linear("attention.wo", style, 0, bias, {{.rows = {0, 32}}}, {});
+  };
   CHECK_NOTHROW(make(LinearStyle::row, -1));
   CHECK_NOTHROW(make(LinearStyle::column, 1));
   CHECK_THROWS_WITH(make(LinearStyle::row, 1),
-                    "[linear] attention.wo has a bias in row style: every tensor-parallel rank would add it to its part of the sum, make it a "
+                    "[linear] attention.wo has a bias in row style: every tensor-parallel rank would add it "
+                    "to its part of the sum, make it a "
                     "column-style layer or leave the bias out");
 }
 
@@ -272,7 +319,8 @@ TEST_CASE("linear: what is kept for the weight gradient is a byte per element, o
     const bool is_fp8 = fp8::make_recipe(name).weight_gradient.is_fp8;
     CHECK(o.keeps_x == !is_fp8);
     const Granularity g = fp8::make_recipe(name).forward.a.granularity;
-    const int64_t scales = fp8::scale_shape(g, kColumns, kTokens).numel() * static_cast<int64_t>(size_of(fp8::scale_dtype(g)));
+    const int64_t scales =
+        fp8::scale_shape(g, kColumns, kTokens).numel() * static_cast<int64_t>(size_of(fp8::scale_dtype(g)));
     CHECK(o.kept_bytes == (is_fp8 ? kTokens * kColumns + (g == Granularity::tensor ? 4 : scales) : 0));
     CHECK(o.products == fp8::make_recipe(name).fp8_products());
   }

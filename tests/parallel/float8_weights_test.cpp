@@ -17,7 +17,8 @@
 #include "tests/support/catch.h"
 #include "tests/support/values.h"
 
-// Shard, measure, exchange, quantize, gather: the bytes of quantizing the whole weight, however it was cut. Ranks as threads.
+// Shard, measure, exchange, quantize, gather: the bytes of quantizing the whole weight, however it was cut.
+// Ranks as threads.
 
 using namespace ottava;
 using namespace ottava::test;
@@ -27,8 +28,9 @@ namespace {
 
 constexpr uint64_t kSeed = 5;
 
-/// A weight cut along rows, one along columns, in a unit each. Neither divides evenly among 3 or 8 shards, and the second
-/// leaves ranks of 8 with nothing. Of mxfp8 the first always divides into whole blocks of 32 rows, the second among 3.
+/// A weight cut along rows, one along columns, in a unit each. Neither divides evenly among 3 or 8 shards,
+/// and the second leaves ranks of 8 with nothing. Of mxfp8 the first always divides into whole blocks of 32
+/// rows, the second among 3.
 std::vector<ParameterSpec> weights(bool mx = false) {
   auto weight = [](const char* name, int64_t rows, int64_t columns, TensorParallel cut, int unit) {
     return ParameterSpec{.name = name,
@@ -37,8 +39,11 @@ std::vector<ParameterSpec> weights(bool mx = false) {
                          .tensor_parallel = cut,
                          .unit = unit};
   };
-  if (mx) return {weight("w13", 768, 160, TensorParallel::rows, 0), weight("w2", 96, 256, TensorParallel::columns, 1)};
-  return {weight("w13", 392, 144, TensorParallel::rows, 0), weight("w2", 20, 272, TensorParallel::columns, 1)};
+  if (mx)
+    return {weight("w13", 768, 160, TensorParallel::rows, 0),
+            weight("w2", 96, 256, TensorParallel::columns, 1)};
+  return {weight("w13", 392, 144, TensorParallel::rows, 0),
+          weight("w2", 20, 272, TensorParallel::columns, 1)};
 }
 
 struct Setting {
@@ -80,7 +85,8 @@ void on_ranks(const Setting& s, const std::function<void(Rank&)>& body) {
   run_thread_ranks({.ranks = count}, [&](Communicator& world) {
     std::vector<int> everyone(static_cast<size_t>(count));
     std::iota(everyone.begin(), everyone.end(), 0);
-    RankGroups ranks(world.split("world", everyone), world.split("world", everyone), Mesh({.dp_shard = s.shards, .tp = s.tp}, count));
+    RankGroups ranks(world.split("world", everyone), world.split("world", everyone),
+                     Mesh({.dp_shard = s.shards, .tp = s.tp}, count));
     auto run = [&](Stream& stream, Arena& arena) {
       Fsdp fsdp(stream, arena, ranks, weights(s.is_mx()), options_of(s));
       Rank rank{ranks, stream, arena, fsdp, arena.is_recording()};
@@ -141,16 +147,20 @@ uint32_t rounded_amax(std::vector<float> values) {
 Bytes expected(const Setting& s, size_t entry, int tp_rank, WeightUse use, float factor = 1) {
   const fp8::Recipe recipe = fp8::make_recipe(s.recipe);
   const fp8::OperandRecipe& how = use == WeightUse::forward ? recipe.forward.b : recipe.input_gradient.b;
-  std::vector<float> values = slice_of(entry, tp_rank, s.tp, s.is_mx()), whole = slice_of(entry, 0, 1, s.is_mx());
+  std::vector<float> values = slice_of(entry, tp_rank, s.tp, s.is_mx()),
+                     whole = slice_of(entry, 0, 1, s.is_mx());
   for (float& v : values) v *= factor;
   for (float& v : whole) v *= factor;
   const Shape shape = tensor_parallel_shape(weights(s.is_mx())[entry], s.tp);
-  const bool turns = use == WeightUse::backward && how.granularity != Granularity::tensor && how.granularity != Granularity::block_128x128;
+  const bool turns = use == WeightUse::backward && how.granularity != Granularity::tensor &&
+                     how.granularity != Granularity::block_128x128;
   const Shape stored = turns ? Shape{shape[1], shape[0]} : shape;
   const Shape scales = fp8::scale_shape(how.granularity, stored[0], stored[1]);
-  Bytes out{std::vector<uint8_t>(static_cast<size_t>(stored.numel())),
-            std::vector<uint8_t>(static_cast<size_t>(scales.numel()) * size_of(fp8::scale_dtype(how.granularity)))};
-  const fp8::Quantized q{{out.codes.data(), how.format, stored}, {out.scales.data(), fp8::scale_dtype(how.granularity), scales}};
+  Bytes out{
+      std::vector<uint8_t>(static_cast<size_t>(stored.numel())),
+      std::vector<uint8_t>(static_cast<size_t>(scales.numel()) * size_of(fp8::scale_dtype(how.granularity)))};
+  const fp8::Quantized q{{out.codes.data(), how.format, stored},
+                         {out.scales.data(), fp8::scale_dtype(how.granularity), scales}};
   uint32_t amax = rounded_amax(whole);
   std::vector<uint32_t> columns(static_cast<size_t>(shape[1]), 0);
   Stream stream = Stream::cpu();
@@ -183,7 +193,8 @@ void scale_masters(Rank& rank, float factor) {
 
 int64_t amax_calls(Rank& rank) {
   int64_t calls = 0;
-  for (const CommStats::Total& t : rank.ranks.world->stats().totals()) calls += t.label == "weight amaxes" ? t.calls : 0;
+  for (const CommStats::Total& t : rank.ranks.world->stats().totals())
+    calls += t.label == "weight amaxes" ? t.calls : 0;
   return calls;
 }
 
@@ -202,17 +213,20 @@ TEST_CASE("bytes that were gathered are those of the whole weight, for every rec
             rank.fsdp.begin_step();
             std::vector<Bytes> mine;
             for (size_t entry : {0u, 1u}) {
-              for (WeightUse use : {WeightUse::forward, WeightUse::backward}) mine.push_back(operand(rank, entry, use));
+              for (WeightUse use : {WeightUse::forward, WeightUse::backward})
+                mine.push_back(operand(rank, entry, use));
             }
             answers[static_cast<size_t>(rank.ranks.world->rank())] = std::move(mine);
           });
-          INFO(fp8::name_of(recipe) << " FSDP " << shards << " TP " << tp << (gathers ? " gathered in FP8" : ""));
+          INFO(fp8::name_of(recipe) << " FSDP " << shards << " TP " << tp
+                                    << (gathers ? " gathered in FP8" : ""));
           for (size_t r = 0; r < answers.size(); ++r) {
             const int tp_rank = static_cast<int>(r) % tp;
             size_t i = 0;
             for (size_t entry : {0u, 1u}) {
               for (WeightUse use : {WeightUse::forward, WeightUse::backward}) {
-                INFO("rank " << r << ", weight " << entry << (use == WeightUse::forward ? ", forward" : ", backward"));
+                INFO("rank " << r << ", weight " << entry
+                             << (use == WeightUse::forward ? ", forward" : ", backward"));
                 CHECK((answers[r][i++] == expected(s, entry, tp_rank, use)));
               }
             }
@@ -223,7 +237,8 @@ TEST_CASE("bytes that were gathered are those of the whole weight, for every rec
   }
 }
 
-// A scale over the wrong group (each rank its own) was behind diverging runs elsewhere; here other bytes would show it.
+// A scale over the wrong group (each rank its own) was behind diverging runs elsewhere; here other bytes
+// would show it.
 TEST_CASE("weights of mxfp8 travel as bytes where shards are whole blocks of 32 rows, each use for itself") {
   for (int shards : {2, 3}) {
     std::map<std::string, int64_t> sent;  // by label
@@ -239,14 +254,19 @@ TEST_CASE("weights of mxfp8 travel as bytes where shards are whole blocks of 32 
       }
     });
     INFO(shards << " shards");
-    // A byte per element and one per block of 32, for either use; 96 rows / 2 = 48 are no whole blocks: bf16, packed, twice.
+    // A byte per element and one per block of 32, for either use; 96 rows / 2 = 48 are no whole blocks: bf16,
+    // packed, twice.
     const int64_t w13 = 768 * 160 * 33 / 32, w2 = 96 * 256;
     CHECK(sent["w13"] == 2 * w13 / shards * (shards - 1));
-    CHECK(sent["w2"] + sent["packed"] == (shards == 3 ? 2 * w2 * 33 / 32 : 2 * w2 * 2) / shards * (shards - 1));
+    CHECK(sent["w2"] + sent["packed"] ==
+          (shards == 3 ? 2 * w2 * 33 / 32 : 2 * w2 * 2) / shards * (shards - 1));
   }
-  CHECK(gathers_bytes({.forward = {.granularity = Granularity::block_1x32}, .gathers_bytes = true}, 4096, 128));
-  CHECK_FALSE(gathers_bytes({.forward = {.granularity = Granularity::block_1x32}, .gathers_bytes = true}, 4096, 256));
-  CHECK(gathers_bytes({.forward = {.granularity = Granularity::block_128x128}, .gathers_bytes = true}, 4096, 256));
+  CHECK(
+      gathers_bytes({.forward = {.granularity = Granularity::block_1x32}, .gathers_bytes = true}, 4096, 128));
+  CHECK_FALSE(
+      gathers_bytes({.forward = {.granularity = Granularity::block_1x32}, .gathers_bytes = true}, 4096, 256));
+  CHECK(gathers_bytes({.forward = {.granularity = Granularity::block_128x128}, .gathers_bytes = true}, 4096,
+                      256));
   CHECK_FALSE(gathers_bytes({.forward = {.granularity = Granularity::block_1x32}}, 4096, 2));
 }
 
@@ -256,7 +276,8 @@ TEST_CASE("a rank's own amax would not do: the scale is that of all shards and s
   on_ranks(s, [&](Rank& rank) {
     rank.fsdp.begin_step();
     const Bytes q = operand(rank, 0, WeightUse::forward);
-    if (!rank.is_planning) std::memcpy(&inverses[static_cast<size_t>(rank.ranks.world->rank())], q.scales.data(), sizeof(float));
+    if (!rank.is_planning)
+      std::memcpy(&inverses[static_cast<size_t>(rank.ranks.world->rank())], q.scales.data(), sizeof(float));
   });
   int different = 0;
   for (int tp_rank : {0, 1}) {
@@ -272,7 +293,8 @@ TEST_CASE("one all-reduce of amaxes per optimizer step, none for scales that lie
   for (const fp8::RecipeName recipe : recipes()) {
     for (bool gathers : {true, false}) {
       const Setting s{recipe, 2, 2, gathers};
-      const bool per_tensor = recipe == RecipeName::tensorwise || recipe == RecipeName::tensorwise_with_gw_hp || recipe == RecipeName::delayed ||
+      const bool per_tensor = recipe == RecipeName::tensorwise ||
+                              recipe == RecipeName::tensorwise_with_gw_hp || recipe == RecipeName::delayed ||
                               recipe == RecipeName::rowwise_with_gw_hp;
       std::vector<int64_t> calls(4, -1), after(4, -1), columns(4, -1);
       on_ranks(s, [&](Rank& rank) {
@@ -287,7 +309,8 @@ TEST_CASE("one all-reduce of amaxes per optimizer step, none for scales that lie
         }
         after[r] = amax_calls(rank);
         columns[r] = 0;
-        for (const CommStats::Total& t : rank.ranks.world->stats().totals()) columns[r] += t.label == "weight column amaxes" ? t.calls : 0;
+        for (const CommStats::Total& t : rank.ranks.world->stats().totals())
+          columns[r] += t.label == "weight column amaxes" ? t.calls : 0;
       });
       INFO(fp8::name_of(recipe) << (gathers ? " gathered" : ""));
       for (size_t r = 0; r < 4; ++r) {
@@ -299,7 +322,8 @@ TEST_CASE("one all-reduce of amaxes per optimizer step, none for scales that lie
   }
 }
 
-// Bytes of the first micro-batch with a scale of the second once made runs diverge: they are a pair that nothing parts.
+// Bytes of the first micro-batch with a scale of the second once made runs diverge: they are a pair that
+// nothing parts.
 TEST_CASE("bytes and scale stay what they are through a step, though amaxes are measured anew") {
   for (const fp8::RecipeName recipe : recipes()) {
     for (int shards : {1, 3}) {
@@ -308,7 +332,8 @@ TEST_CASE("bytes and scale stay what they are through a step, though amaxes are 
         std::vector<Bytes> mine;
         rank.fsdp.begin_step();
         for (int micro_batch = 0; micro_batch < 3; ++micro_batch) {
-          for (WeightUse use : {WeightUse::forward, WeightUse::backward}) mine.push_back(operand(rank, 0, use));
+          for (WeightUse use : {WeightUse::forward, WeightUse::backward})
+            mine.push_back(operand(rank, 0, use));
           if (!rank.is_planning) fill_zero(rank.stream, rank.fsdp.float8()->amax());
           rank.fsdp.begin_forward_only();  // validation in the middle
           rank.fsdp.begin_step();
@@ -324,13 +349,16 @@ TEST_CASE("bytes and scale stay what they are through a step, though amaxes are 
 }
 
 TEST_CASE("a step, a load and validation find the weights' own bytes; whatever else they keep is stale") {
-  for (const fp8::RecipeName recipe : {fp8::RecipeName::tensorwise, fp8::RecipeName::rowwise, fp8::RecipeName::blockwise, fp8::RecipeName::mxfp8}) {
-    for (const Setting& s : {Setting{recipe, 1, 1, false}, Setting{recipe, 2, 1, true}, Setting{recipe, 2, 1, false}}) {
+  for (const fp8::RecipeName recipe : {fp8::RecipeName::tensorwise, fp8::RecipeName::rowwise,
+                                       fp8::RecipeName::blockwise, fp8::RecipeName::mxfp8}) {
+    for (const Setting& s :
+         {Setting{recipe, 1, 1, false}, Setting{recipe, 2, 1, true}, Setting{recipe, 2, 1, false}}) {
       Answers answers(static_cast<size_t>(s.shards));
       on_ranks(s, [&](Rank& rank) {
         std::vector<Bytes> mine;
         auto look = [&] {
-          for (WeightUse use : {WeightUse::forward, WeightUse::backward}) mine.push_back(operand(rank, 0, use));
+          for (WeightUse use : {WeightUse::forward, WeightUse::backward})
+            mine.push_back(operand(rank, 0, use));
         };
         rank.fsdp.begin_step();
         look();
@@ -375,7 +403,9 @@ TEST_CASE("bytes are made again without memory that the plan of a step would hav
   }
 }
 
-TEST_CASE("a NaN or an infinity in one shard is flagged on every rank that shares the scale, with a full history too") {
+TEST_CASE(
+    "a NaN or an infinity in one shard is flagged on every rank that shares the scale, with a full history "
+    "too") {
   for (const fp8::RecipeName recipe : {fp8::RecipeName::tensorwise, fp8::RecipeName::delayed}) {
     for (float poison : {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
       for (int filled : {0, 2}) {
@@ -390,7 +420,9 @@ TEST_CASE("a NaN or an infinity in one shard is flagged on every rank that share
           if (!rank.is_planning && rank.ranks.world->rank() == 5) master.as<float>()[7] = poison;
           rank.fsdp.begin_step();
           const Tensor& raised = rank.fsdp.float8()->non_finite();
-          if (!rank.is_planning) flags[static_cast<size_t>(rank.ranks.world->rank())] = {raised.as<uint32_t>(), raised.as<uint32_t>() + 2};
+          if (!rank.is_planning)
+            flags[static_cast<size_t>(rank.ranks.world->rank())] = {raised.as<uint32_t>(),
+                                                                    raised.as<uint32_t>() + 2};
         });
         INFO(fp8::name_of(recipe) << " after " << filled << " steps, " << poison);
         for (const auto& raised : flags) CHECK(raised == std::vector<uint32_t>{1, 0});
