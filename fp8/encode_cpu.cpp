@@ -1,8 +1,8 @@
 #include "fp8/encode_vec.h"
 #include "fp8/transpose_vec.h"
 
-// Ceiling: memory bandwidth: 2 bytes read per element, one written. Rows: 18 instructions per 32 elements with AVX-512 (two units
-// do 32 elements in 9 cycles), 40 in other sets and out of range. Turned: 22.
+// Ceiling: memory bandwidth: 2 bytes read per element, one written. Rows: 20 instructions per 32 elements with AVX-512 (two units
+// do 32 elements in 10 cycles), 40 in other sets and out of range. Turned: 22.
 
 namespace ottava::cpu::OTTAVA_ISA {
 namespace {
