@@ -17,6 +17,8 @@ using fp8::Role;
 
 constexpr Role kRoles[] = {Role::x, Role::w, Role::dy};
 constexpr size_t kNamedLayers = 4;
+/// A layer has recovered at this part of the threshold.
+constexpr double kRecovered = 0.5;
 
 std::string_view name_of(Role role) { return role == Role::x ? "x" : role == Role::w ? "w" : "dy"; }
 
@@ -176,9 +178,9 @@ std::vector<std::string> Float8Alerts::check(const std::vector<Float8Operand>& o
       if (o.role != kind.role || o.elements == 0) continue;
       const double fraction = (o.*kind.fraction)();
       const std::string key = fmt::format("{} {} {}", o.layer, name_of(o.role), kind.name);
-      if (fraction <= kind.threshold) {
+      if (fraction <= kind.threshold * kRecovered) {
         raised_.erase(key);
-      } else if (raised_.insert(key).second) {
+      } else if (fraction > kind.threshold && raised_.insert(key).second) {
         found.emplace_back(fraction, o.layer);
       }
     }

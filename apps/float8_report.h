@@ -44,7 +44,8 @@ class Float8Alerts {
   explicit Float8Alerts(const Float8Config& config) : config_(config) {}
 
   /// One warning for each role and kind of loss that has become too large somewhere: the worst layers, their fractions and
-  /// what to do. A layer is named again only after it had recovered.
+  /// what to do. A layer is named again only after it had fallen to half the threshold: one that lies at the threshold is
+  /// named once.
   std::vector<std::string> check(const std::vector<Float8Operand>& operands);
 
  private:

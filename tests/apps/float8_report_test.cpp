@@ -173,6 +173,9 @@ TEST_CASE("an alert names role, layers, fractions and what to do, once until the
         "blockwise, or keep such layers in "
         "bf16 with entries {match: LAYER, recipe: bf16} of quantize.linear.float8.policy");
   CHECK(alerts.check({operand("a", Role::x, 1000, 3, 0), operand("b", Role::x, 1000, 30, 0)}).empty());
+  // At three quarters of the threshold nothing has recovered.
+  CHECK(alerts.check({operand("a", Role::x, 4000, 3, 0), operand("b", Role::x, 4000, 3, 0)}).empty());
+  CHECK(alerts.check({operand("a", Role::x, 1000, 3, 0), operand("b", Role::x, 1000, 30, 0)}).empty());
   // b recovers and is hit again; a stays as it is.
   CHECK(alerts.check({operand("a", Role::x, 1000, 3, 0), operand("b", Role::x, 1000, 0, 0)}).empty());
   const auto later = alerts.check({operand("a", Role::x, 1000, 3, 0), operand("b", Role::x, 1000, 40, 0)});
