@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/install_dependencies.sh
 [ -f build/build.ninja ] || cmake --preset release
-cmake --build build --target ottava >/dev/null
+cmake --build build --target ottava fp8_bandwidth >/dev/null
 text=${1:-outputs/sample/sample.txt}
 [ $# -gt 0 ] || scripts/sample_text.sh "$text"
 work=$(mktemp -d)
@@ -52,6 +52,9 @@ printf '\nwall %.2f s, step %.2f s\n' "$(echo "$end - $begin" | bc -l 2>/dev/nul
 
 printf '\n## Tokenizer\n' >>"$out"
 for size in 2256 2560; do run build/ottava tokenizer inspect configs/tokenizers/en-$size --text "$text"; done
+
+printf '\n## Bandwidth of quantizing: GB/s, time, and the part of a plain copy measured beside it\n' >>"$out"
+run build/tests/fp8_bandwidth
 
 printf '\n## FP8 recipes: loss\n\n[fp8_convergence.md](fp8_convergence.md), made by `scripts/fp8_convergence.py`.\n' >>"$out"
 mv "$out" scripts/results.md
