@@ -78,7 +78,9 @@ TEST_CASE("products planned for some of the SMs are plans of their own, and the 
   Stream other = Stream::cuda(0);
   other.blas_plans().set_sm_count(2);
   other.blas_plans().adopt({{.problem = choices[0].problem + " on 2 SMs", .algorithm = choices[1].algorithm}});
+  stream.synchronize();  // both write d
   other.blas_plans().run(other, p, operands);
+  other.synchronize();
   CHECK(other.blas_plans().choices()[0].algorithm != choices[1].algorithm);
   CHECK(contains(failure_of(stream, [&] { plans.set_sm_count(5); }), "[matmul] products cannot be planned for 5 SMs: GPU 0 has 4"));
   plans.latch();
