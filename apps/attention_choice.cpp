@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <array>
 
-#include "core/buffer.h"
+#include "apps/gpu_timing.h"
 #include "core/cuda/fused_attention.h"
 #include "core/cuda/runtime.h"
 #include "core/log.h"
-#include "core/ops/elementwise.h"
 #include "parallel/agree.h"
 #include "parallel/bootstrap.h"
 
@@ -29,21 +28,30 @@ struct Candidate {
 cuda::AttentionProblem problem_of(const Experiment& e, Pass pass) {
   const LlamaConfig& m = e.shape.model;
   const int64_t tp = e.mesh.size(MeshAxis::tp);
-  return {.pass = pass, .heads = {m.heads / tp, std::max<int64_t>(m.kv_heads / tp, 1), m.head_dim}, .batch = e.shape.batch,
+  return {.pass = pass,
+          .heads = {m.heads / tp, std::max<int64_t>(m.kv_heads / tp, 1), m.head_dim},
+          .batch = e.shape.batch,
           .sequence = e.shape.sequence};
 }
 
 Candidate find_cudnn(const Experiment& e, Device device) {
   const TrainingShape& s = e.shape;
   if (s.parameters.compute != DType::bf16) {
-    return {.fused = nullptr, .why_not = fmt::format("cuDNN's attention is bf16, and training.mixed_precision_param is {}", name_of(s.parameters.compute))};
+    return {.fused = nullptr,
+            .why_not = fmt::format("cuDNN's attention is bf16, and training.mixed_precision_param is {}",
+                                   name_of(s.parameters.compute))};
   }
-  if (s.block_causal) return {.fused = nullptr, .why_not = "cuDNN's attention has no documents, and model.attn_mask_type is block_causal"};
-  if (!cuda::cudnn_is_built()) return {.fused = nullptr, .why_not = "this program was built without cuDNN's attention (cudnn.h and cudnn_frontend.h)"};
+  if (s.block_causal)
+    return {.fused = nullptr,
+            .why_not = "cuDNN's attention has no documents, and model.attn_mask_type is block_causal"};
+  if (!cuda::cudnn_is_built())
+    return {.fused = nullptr,
+            .why_not = "this program was built without cuDNN's attention (cudnn.h and cudnn_frontend.h)"};
   Candidate out;
   try {
     auto fused = std::make_shared<cuda::FusedAttention>(device.index);
-    for (Pass pass : {Pass::forward, Pass::backward}) out.workspace = std::max(out.workspace, fused->workspace_bytes(problem_of(e, pass)));
+    for (Pass pass : {Pass::forward, Pass::backward})
+      out.workspace = std::max(out.workspace, fused->workspace_bytes(problem_of(e, pass)));
     if (s.validation_batch > 0) {
       cuda::AttentionProblem validation = problem_of(e, Pass::forward);
       validation.batch = s.validation_batch;
@@ -59,38 +67,41 @@ Candidate find_cudnn(const Experiment& e, Device device) {
 
 /// Best milliseconds of forward and backward of one layer.
 double measure(Stream& stream, const Experiment& e, cuda::FusedAttention* fused) {
-  constexpr int kRuns = 5;
   const cuda::AttentionProblem p = problem_of(e, Pass::forward);
   const int64_t rows = p.batch * p.sequence, width = p.heads.heads * p.heads.head_dim;
-  std::vector<Buffer> buffers;
-  auto tensor = [&](DType dtype, Shape shape) {
-    buffers.emplace_back(stream.device(), static_cast<size_t>(std::max<int64_t>(shape.numel() * static_cast<int64_t>(size_of(dtype)), 256)));
-    const Tensor t{buffers.back().data(), dtype, shape};
-    fill_zero(stream, t);
-    return t;
+  MeasurementTensors tensors(stream);
+  auto workspace_bytes = [&](Pass pass) {
+    return attention_workspace_bytes(stream, pass, DType::bf16, p.heads, p.batch, p.sequence, fused);
   };
-  auto workspace_bytes = [&](Pass pass) { return attention_workspace_bytes(stream, pass, DType::bf16, p.heads, p.batch, p.sequence, fused); };
-  const Tensor qkv = tensor(DType::bf16, {rows, p.heads.row()}), out = tensor(DType::bf16, {rows, width}),
-               lse = tensor(DType::f32, {p.batch, p.heads.heads, p.sequence}), dout = tensor(DType::bf16, {rows, width}),
-               dqkv = tensor(DType::bf16, {rows, p.heads.row()});
-  const Tensor workspace = tensor(DType::u8, {std::max(workspace_bytes(Pass::forward), workspace_bytes(Pass::backward))});
-  auto both = [&] {
-    attention_forward(stream, {.qkv = qkv, .out = out, .lse = lse, .document_start = {}, .workspace = workspace, .heads = p.heads,
-                               .batch = p.batch, .sequence = p.sequence, .fused = fused});
-    attention_backward(stream, {.qkv = qkv, .out = out, .lse = lse, .dout = dout, .dqkv = dqkv, .document_start = {}, .workspace = workspace,
-                                .heads = p.heads, .batch = p.batch, .sequence = p.sequence, .fused = fused});
-  };
-  Event begin(stream.device()), end(stream.device());
-  both();
-  double best = 1e30;
-  for (int i = 0; i < kRuns; ++i) {
-    begin.record(stream);
-    both();
-    end.record(stream);
-    end.synchronize();
-    best = std::min(best, end.milliseconds_since(begin));
-  }
-  return best;
+  const Tensor qkv = tensors.tensor(DType::bf16, {rows, p.heads.row()}),
+               out = tensors.tensor(DType::bf16, {rows, width}),
+               lse = tensors.tensor(DType::f32, {p.batch, p.heads.heads, p.sequence}),
+               dout = tensors.tensor(DType::bf16, {rows, width}),
+               dqkv = tensors.tensor(DType::bf16, {rows, p.heads.row()});
+  const Tensor workspace =
+      tensors.tensor(DType::u8, {std::max(workspace_bytes(Pass::forward), workspace_bytes(Pass::backward))});
+  return best_milliseconds(stream, [&] {
+    attention_forward(stream, {.qkv = qkv,
+                               .out = out,
+                               .lse = lse,
+                               .document_start = {},
+                               .workspace = workspace,
+                               .heads = p.heads,
+                               .batch = p.batch,
+                               .sequence = p.sequence,
+                               .fused = fused});
+    attention_backward(stream, {.qkv = qkv,
+                                .out = out,
+                                .lse = lse,
+                                .dout = dout,
+                                .dqkv = dqkv,
+                                .document_start = {},
+                                .workspace = workspace,
+                                .heads = p.heads,
+                                .batch = p.batch,
+                                .sequence = p.sequence,
+                                .fused = fused});
+  });
 }
 
 Decisions::Entry measured_choice(const Experiment& e, Device device, const Candidate& candidate) {
@@ -101,12 +112,14 @@ Decisions::Entry measured_choice(const Experiment& e, Device device, const Candi
 }
 
 /// Rank 0's entry for attention.backend: auto.
-Decisions::Entry choose(const Experiment& e, Device device, const Candidate& candidate, const Decisions& saved) {
+Decisions::Entry choose(const Experiment& e, Device device, const Candidate& candidate,
+                        const Decisions& saved) {
   if (const Decisions::Entry* before = saved.find(kBackend)) return *before;
   if (!candidate.fused) return {kBackend, "flash", candidate.why_not};
   if (candidate.workspace > kMostWorkspace) {
-    return {kBackend, "flash", fmt::format("cuDNN's deterministic backward wants a workspace of {:.1f} GiB",
-                                           static_cast<double>(candidate.workspace) / (1 << 30))};
+    return {kBackend, "flash",
+            fmt::format("cuDNN's deterministic backward wants a workspace of {:.1f} GiB",
+                        static_cast<double>(candidate.workspace) / (1 << 30))};
   }
   return measured_choice(e, device, candidate);
 }
@@ -117,11 +130,17 @@ void refuse_together(Communicator& control, const std::string& complaint) {
 }
 
 std::string complaint_about(const std::string& backend, bool is_saved, const Candidate& candidate) {
-  if (backend != "cudnn" && backend != "flash") return fmt::format("the checkpoint says {} = '{}', which is neither flash nor cudnn: start with --redecide", kBackend, backend);
+  if (backend != "cudnn" && backend != "flash")
+    return fmt::format(
+        "the checkpoint says {} = '{}', which is neither flash nor cudnn: start with --redecide", kBackend,
+        backend);
   if (backend == "flash" || candidate.fused) return {};
   if (is_saved) {
-    return fmt::format("{} = cudnn was decided when the checkpoint was saved, and here: {}. Start with --redecide, after which sums "
-                       "are made in another order", kBackend, candidate.why_not);
+    return fmt::format(
+        "{} = cudnn was decided when the checkpoint was saved, and here: {}. Start with --redecide, after "
+        "which sums "
+        "are made in another order",
+        kBackend, candidate.why_not);
   }
   return fmt::format("backend is cudnn, but {}: set it to auto or flash", candidate.why_not);
 }
@@ -130,8 +149,11 @@ std::string complaint_about(const std::string& backend, bool is_saved, const Can
 std::string complaint_about_library(const Decisions& saved, const std::string& library) {
   const Decisions::Entry* before = saved.find(kLibrary);
   if (!before || before->value == library) return {};
-  return fmt::format("attention was computed with {}, and here is {}: start with --redecide, after which sums are made in another "
-                     "order", before->value, library);
+  return fmt::format(
+      "attention was computed with {}, and here is {}: start with --redecide, after which sums are made in "
+      "another "
+      "order",
+      before->value, library);
 }
 
 }  // namespace
@@ -139,7 +161,9 @@ std::string complaint_about_library(const Decisions& saved, const std::string& l
 void settle_attention(Experiment& e, RankGroups& ranks, Device device, const Decisions& saved) {
   const std::string& wish = e.config.attention.backend;
   if (device.type != DeviceType::cuda) {
-    if (wish == "cudnn") fail<ConfigError>("attention", "backend is cudnn, but the device is {}: set it to auto or flash", to_string(device));
+    if (wish == "cudnn")
+      fail<ConfigError>("attention", "backend is cudnn, but the device is {}: set it to auto or flash",
+                        to_string(device));
     return;
   }
   if (wish == "flash") return log::info("Attention: flash (attention.backend is flash)");
@@ -149,12 +173,14 @@ void settle_attention(Experiment& e, RankGroups& ranks, Device device, const Dec
     Decisions mine;
     if (ranks.control->rank() == 0) mine.entries.push_back(choose(e, device, candidate, saved));
     if (ranks.control->size() > 1) {
-      mine = parse_decisions(CommunicatorBootstrap(*ranks.control).all_gather(to_json(mine)).front(), "decisions of rank 0");
+      mine = parse_decisions(CommunicatorBootstrap(*ranks.control).all_gather(to_json(mine)).front(),
+                             "decisions of rank 0");
     }
     entry = mine.entries.front();
     e.decisions.entries.push_back(entry);
   }
-  refuse_together(*ranks.control, complaint_about(entry.value, wish == "auto" && saved.find(kBackend), candidate));
+  refuse_together(*ranks.control,
+                  complaint_about(entry.value, wish == "auto" && saved.find(kBackend), candidate));
   log::info("Attention: {} ({})", entry.value, entry.reason);
   if (entry.value != "cudnn") return;
   const std::string library = cuda::cudnn_library() + " on " + cuda::device_name(device.index);

@@ -3,61 +3,26 @@
 #include <algorithm>
 #include <charconv>
 
-#include "core/buffer.h"
-#include "core/ops/elementwise.h"
+#include "apps/gpu_timing.h"
 #include "core/ops/matmul.h"
 #include "fp8/scaled_matmul.h"
 
 namespace ottava {
 namespace {
 
-/// Tensors of one measurement, in memory of their own.
-class Scratch {
- public:
-  Scratch(Stream& stream) : stream_(stream) {}
-  Tensor tensor(DType dtype, Shape shape) {
-    const auto bytes =
-        static_cast<size_t>(std::max<int64_t>(shape.numel() * static_cast<int64_t>(size_of(dtype)), 64));
-    buffers_.emplace_back(stream_.device(), bytes);
-    const Tensor t{buffers_.back().data(), dtype, shape};
-    fill_zero(stream_, t);
-    return t;
-  }
-  fp8::Quantized quantized(const fp8::OperandRecipe& recipe, Shape shape) {
-    return {tensor(recipe.format, shape),
-            tensor(fp8::scale_dtype(recipe.granularity),
-                   fp8::scale_shape(recipe.granularity, shape.rows(), shape.cols()))};
-  }
-
- private:
-  Stream& stream_;
-  std::vector<Buffer> buffers_;
-};
-
-/// Best milliseconds of `work`.
-template <class Work>
-double best_of(Stream& stream, const Work& work) {
-  constexpr int kRuns = 7;
-  Event begin(stream.device()), end(stream.device());
-  work();
-  double best = 1e30;
-  for (int i = 0; i < kRuns; ++i) {
-    begin.record(stream);
-    work();
-    end.record(stream);
-    end.synchronize();
-    best = std::min(best, end.milliseconds_since(begin));
-  }
-  return best;
+fp8::Quantized quantized(MeasurementTensors& scratch, const fp8::OperandRecipe& recipe, Shape shape) {
+  return {scratch.tensor(recipe.format, shape),
+          scratch.tensor(fp8::scale_dtype(recipe.granularity),
+                         fp8::scale_shape(recipe.granularity, shape.rows(), shape.cols()))};
 }
 
 /// x or dy: measured and quantized for the product along its columns and, if wanted, for the weight gradient.
 class Operand {
  public:
-  Operand(Scratch& scratch, const fp8::OperandRecipe& recipe, const Tensor& values, bool turned)
+  Operand(MeasurementTensors& scratch, const fp8::OperandRecipe& recipe, const Tensor& values, bool turned)
       : recipe_(recipe), values_(values) {
-    bytes_ = scratch.quantized(recipe, values.shape);
-    if (turned) turned_ = scratch.quantized(recipe, {values.cols(), values.rows()});
+    bytes_ = quantized(scratch, recipe, values.shape);
+    if (turned) turned_ = quantized(scratch, recipe, {values.cols(), values.rows()});
     amax_ = scratch.tensor(DType::u32, {1});
     columns_ = scratch.tensor(DType::u32, {values.cols()});
   }
@@ -94,7 +59,7 @@ std::string decision_name(const ProductShape& s) {
 }
 
 double measure_float8_speedup(Stream& stream, const ProductShape& s) {
-  Scratch scratch(stream);
+  MeasurementTensors scratch(stream);
   const fp8::Recipe recipe = fp8::make_recipe(s.recipe);
   const Tensor x = scratch.tensor(DType::bf16, {s.tokens, s.columns}),
                w = scratch.tensor(DType::bf16, {s.rows, s.columns}),
@@ -131,10 +96,10 @@ double measure_float8_speedup(Stream& stream, const ProductShape& s) {
   for (fp8::ScaledMatmul& m : scaled) m.workspace = workspace;
   qw.make(stream);
   qwt.make(stream);
-  const double bf16 = best_of(stream, [&] {
+  const double bf16 = best_milliseconds(stream, [&] {
     for (const Matmul& m : plain) matmul(stream, m);
   });
-  const double fp8 = best_of(stream, [&] {
+  const double fp8 = best_milliseconds(stream, [&] {
     qx.make(stream);
     qdy.make(stream);
     for (int i = 0; i < products; ++i) fp8::scaled_matmul(stream, scaled[i]);
@@ -144,24 +109,25 @@ double measure_float8_speedup(Stream& stream, const ProductShape& s) {
   return bf16 / fp8;
 }
 
-std::function<std::optional<double>(const fp8::PolicyGemm&, const fp8::Recipe&)> speedups_of(const Decisions& decisions,
-                                                                              int64_t tokens) {
-  return [decisions, tokens](const fp8::PolicyGemm& gemm, const fp8::Recipe& recipe) -> std::optional<double> {
-    const std::string name = decision_name({tokens, gemm.local_rows(), gemm.local_columns, recipe.name});
-    const Decisions::Entry* entry = decisions.find(name);
-    if (!entry) {
-      fail<ConfigError>("decisions", "there is no measurement '{}' for {}: measure again with --redecide",
-                        name, gemm.name);
-    }
-    double ratio = 0;
-    const char* end = entry->value.data() + entry->value.size();
-    if (auto [stop, error] = std::from_chars(entry->value.data(), end, ratio);
-        error != std::errc{} || stop != end || !(ratio > 0)) {
-      fail<ConfigError>("decisions", "'{}' is '{}', expected how many times faster FP8 is", name,
-                        entry->value);
-    }
-    return ratio;
-  };
+std::function<std::optional<double>(const fp8::PolicyGemm&, const fp8::Recipe&)> speedups_of(
+    const Decisions& decisions, int64_t tokens) {
+  return
+      [decisions, tokens](const fp8::PolicyGemm& gemm, const fp8::Recipe& recipe) -> std::optional<double> {
+        const std::string name = decision_name({tokens, gemm.local_rows(), gemm.local_columns, recipe.name});
+        const Decisions::Entry* entry = decisions.find(name);
+        if (!entry) {
+          fail<ConfigError>("decisions", "there is no measurement '{}' for {}: measure again with --redecide",
+                            name, gemm.name);
+        }
+        double ratio = 0;
+        const char* end = entry->value.data() + entry->value.size();
+        if (auto [stop, error] = std::from_chars(entry->value.data(), end, ratio);
+            error != std::errc{} || stop != end || !(ratio > 0)) {
+          fail<ConfigError>("decisions", "'{}' is '{}', expected how many times faster FP8 is", name,
+                            entry->value);
+        }
+        return ratio;
+      };
 }
 
 std::vector<ProductShape> float8_shapes(const fp8::Policy& policy, int64_t tokens) {

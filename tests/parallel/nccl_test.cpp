@@ -1,4 +1,5 @@
-#include <cstdlib>
+#include <chrono>
+#include <future>
 
 #include "parallel/bootstrap.h"
 #include "parallel/nccl/nccl_communicator.h"
@@ -59,19 +60,22 @@ TEST_CASE("two ranks on one GPU are refused by NCCL") {
 
 TEST_CASE("a rank that does not come ends the others' collectives") {
   if (nccl_ranks(2) < 2) return;
-  CHECK_THROWS_WITH(run_nccl_ranks({.ranks = 2, .timeout_seconds = 1},
-                                   [](Communicator& control, Communicator& world) {
-                                     Stream stream = stream_for(world);
-                                     Values<float> x(8, 1.0f);
-                                     if (world.rank() == 0) {
-                                       world.all_reduce(stream, {.send = view_of(x.data(), {8}), .label = "alone"}).wait(stream);
-                                       stream.synchronize();  // comes back because the call is aborted
-                                       if (world.state().failed()) throw CommError(world.state().failure());
-                                     }
-                                     Stream host = Stream::cpu();
-                                     control.barrier(host, "end");
-                                   }),
-                    Contains("all_reduce 'alone") && Contains("made no progress for 1 s"));
+  std::promise<void> ended;
+  CHECK_THROWS_WITH(
+      run_nccl_ranks({.ranks = 2, .timeout_seconds = 3},
+                     [&](Communicator&, Communicator& world) {
+                       if (world.rank() == 1) {
+                         ended.get_future().wait_for(std::chrono::seconds(60));
+                         return;
+                       }
+                       Stream stream = stream_for(world);
+                       Values<float> x(8, 1.0f);
+                       world.all_reduce(stream, {.send = view_of(x.data(), {8}), .label = "alone"}).wait(stream);
+                       stream.synchronize();  // comes back because the call is aborted
+                       ended.set_value();
+                       if (world.state().failed()) throw CommError(world.state().failure());
+                     }),
+      Contains("all_reduce 'alone") && Contains("made no progress for 3 s"));
 }
 
 TEST_CASE("ranks that make different calls over NCCL do not hang") {

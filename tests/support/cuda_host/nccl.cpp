@@ -1,6 +1,7 @@
 #include "nccl.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <deque>
@@ -60,7 +61,9 @@ namespace {
 std::vector<std::unique_ptr<ncclComm>> communicators;  // kept for ever: work under way may still ask them
 std::map<std::string, std::shared_ptr<Clique>> cliques;  // by unique id, until all have joined
 uint64_t ids = 0;
-std::string last_error, broken_connection;
+std::string broken_connection;
+std::deque<std::string> errors{""};  // each kept for ever: one caller reads the last while another adds the next
+std::atomic<const char*> last_error = errors.back().c_str();
 
 struct GroupedCall {
   ncclComm_t comm;
@@ -70,14 +73,16 @@ struct GroupedCall {
 thread_local int group_depth = 0;
 thread_local std::vector<GroupedCall> grouped;
 
+void set_last_error(std::string reason) { last_error = errors.emplace_back(std::move(reason)).c_str(); }
+
 ncclResult_t refuse(ncclResult_t result, std::string reason) {
-  last_error = std::move(reason);
+  set_last_error(std::move(reason));
   return result;
 }
 
 void blow(Clique& clique, std::string reason) {
   clique.error = ncclInvalidUsage;
-  last_error = std::move(reason);
+  set_last_error(std::move(reason));
   wake();
 }
 
@@ -304,7 +309,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
   join(*comm, clique, rank);
   if (!broken_connection.empty()) {
     (*comm)->clique->error = ncclSystemError;
-    last_error = std::exchange(broken_connection, {});
+    set_last_error(std::exchange(broken_connection, {}));
   }
   if (clique->joined == ranks) cliques.erase(id.internal);
   return ncclInProgress;
@@ -407,7 +412,7 @@ const char* ncclGetErrorString(ncclResult_t result) {
     default: return "internal error";
   }
 }
-const char* ncclGetLastError(ncclComm_t) { return last_error.c_str(); }
+const char* ncclGetLastError(ncclComm_t) { return last_error; }
 
 }  // extern "C"
 
@@ -432,7 +437,7 @@ void break_network() {
   for (auto& comm : communicators) {
     if (!comm->is_destroyed && comm->clique) comm->clique->error = ncclRemoteError;
   }
-  last_error = "the network is gone";
+  set_last_error("the network is gone");
   wake();
 }
 
