@@ -7,9 +7,8 @@
 
 #include "core/memory/arena.h"
 #include "fp8/amax_history.h"
-#include "fp8/recipe.h"
 #include "fp8/scaled_matmul.h"
-#include "parallel/parameter_spec.h"
+#include "parallel/float8_travel.h"
 #include "parallel/rank_groups.h"
 
 namespace ottava {
@@ -21,41 +20,6 @@ enum class WeightUse : uint8_t { forward = 1, backward = 2, both = 3 };
 constexpr bool includes(WeightUse use, WeightUse part) {
   return (static_cast<uint8_t>(use) & static_cast<uint8_t>(part)) != 0;
 }
-
-/// A weight that FP8 products read, or the rows of one where the policy splits a fused matrix.
-struct Float8WeightSpec {
-  std::string name;  ///< "layers.0.attention.wqkv", or of a part
-  int parameter = 0;
-  RowRange rows;                         ///< of the tensor-parallel slice
-  int64_t padded_rows = 0;               ///< rows of the product with zero rows at the end; 0: no padding
-  fp8::OperandRecipe forward, backward;  ///< how w is made for either use
-  bool is_delayed = false;
-  bool gathers_bytes =
-      false;  ///< ranks should gather FP8 bytes, not the compute type; whole, unpadded weights alone
-};
-
-/// Rows that a shard must hold in whole multiples, so that the scales of this weight's shards travel as they
-/// are.
-int64_t shard_alignment(const Float8WeightSpec& spec);
-
-/// Rows of a block that shards of granularity 1x32 must not cut: their columns are scaled in blocks of as
-/// many rows.
-inline constexpr int64_t kMxBlockRows = 32;
-/// True if shards of a slice of this many rows gather bytes: where that is asked for and, of mxfp8, shards
-/// are whole blocks. Cutting elsewhere than evenly, as for 128x128, would leave ranks without rows as soon as
-/// shards are small.
-bool gathers_bytes(const Float8WeightSpec& spec, int64_t slice_rows, int shards);
-
-/// Which scales of a weight that is gathered in FP8 travel with its bytes. Others every rank makes from
-/// exchanged amaxes.
-struct Float8Travel {
-  bool shares_bytes = false;  ///< one gather's bytes serve both uses
-  bool forward_scales = false, backward_scales = false;
-};
-Float8Travel float8_travel(const Float8WeightSpec& spec);
-/// The scales of a form that travel, of a weight [rows, columns]: as its products read them, but those of
-/// 1x32 without tiles (fp8/scale_tiles.h), of the transposed weight by blocks.
-Shape travelling_scales(const fp8::OperandRecipe& recipe, bool backward_form, int64_t rows, int64_t columns);
 
 /// FP8 bytes of the weights, made once per optimizer step from the f32 masters (rounded to bf16 first, so
 /// that they are the bytes of the gathered bf16 weight). Where they live:
