@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "core/ops/elementwise.h"
 #include "fp8/recipe.h"
 #include "fp8/scaled_matmul.h"
 #include "parallel/parameter_spec.h"
@@ -118,13 +117,6 @@ inline Operand reference(const std::vector<float>& values, int64_t rows, int64_t
 
 inline bool same(const Operand& a, const Operand& b) {
   return a.codes == b.codes && a.inverses == b.inverses;
-}
-
-inline std::vector<float> download(Stream& stream, const Tensor& t) {
-  std::vector<float> out(static_cast<size_t>(t.numel()));
-  cast(stream, t, view_of(out.data(), t.shape));
-  stream.synchronize();
-  return out;
 }
 
 inline std::vector<float> columns_of(const std::vector<float>& all, RowRange columns, int64_t of) {

@@ -1,10 +1,8 @@
 #include <numeric>
 
-#include "core/cost.h"
-#include "core/ops/matmul.h"
-#include "models/linear.h"
 #include "parallel/dry_run/dry_run_communicator.h"
 #include "parallel/thread/thread_communicator.h"
+#include "tests/models/linear_on_rank.h"
 #include "tests/models/linear_reference.h"
 #include "tests/support/catch.h"
 
@@ -73,64 +71,35 @@ std::vector<ParameterSpec> specs(LinearStyle style) {
 /// Forward and backward of one rank; on `meta` the memory it takes.
 void pass(const Case& what, Stream& stream, Arena& arena, RankGroups& ranks, int64_t workspace_bytes,
           Rank& out) {
-  const bool is_planning = arena.is_recording();
-  const Tensor workspace =
-      arena.persistent("workspace", DType::u8, {workspace_bytes}, MemoryCategory::workspace);
-  if (!is_planning) set_matmul_workspace(stream, workspace);
-  FsdpOptions options;
-  Float8State::Options state_options{.gathers_activations = what.gathers_bytes};
-  std::vector<LinearPiece> pieces;
-  for (size_t i = 0; i < what.recipes.size(); ++i) {
-    LinearPiece piece{.rows = what.piece(i)};
-    if (what.recipes[i]) {
-      const fp8::Recipe recipe = fp8::make_recipe(*what.recipes[i]);
-      piece.float8.emplace("w", recipe, options.float8.specs.size(),
-                           static_cast<int64_t>(state_options.products.size()), false);
-      options.float8.specs.push_back({.name = fmt::format("w.{}", i),
-                                      .parameter = 0,
-                                      .rows = piece.rows,
-                                      .forward = recipe.forward.b,
-                                      .backward = recipe.input_gradient.b});
-      state_options.products.push_back("w");
-      state_options.is_delayed.push_back(false);
-    }
-    pieces.push_back(piece);
-  }
-  Fsdp parameters(stream, arena, ranks, specs(what.style), options);
-  Float8State state(arena, ranks, state_options);
-  const Linear linear("w", what.style, 0, what.bias ? 1 : -1, pieces, {});
-  parameters.initialise(3);
+  LinearSetting setting{.style = what.style,
+                        .specs = specs(what.style),
+                        .bias = what.bias,
+                        .pieces = {},
+                        .state = {.gathers_activations = what.gathers_bytes}};
+  for (size_t i = 0; i < what.recipes.size(); ++i)
+    setting.pieces.push_back({what.piece(i), what.recipes[i]});
+  LinearOnRank layer(stream, arena, ranks, setting, workspace_bytes);
+  const Linear& linear = layer.linear;
+  StepContext& c = layer.context;
   Arena::Phase phase(arena, "test");
-  StepContext c{.stream = stream,
-                .arena = arena,
-                .parameters = parameters,
-                .tensor_parallel = ranks.tensor_parallel,
-                .compute = DType::bf16,
-                .float8 = &state};
   auto given = [&](const std::vector<float>& values, Shape shape) {
     Allocation a = c.activation("given", DType::bf16, shape);
     cast(stream, Tensor{const_cast<float*>(values.data()), DType::f32, shape}, a);
     return a;
   };
-  parameters.begin_step();
-  state.begin_step(stream);
+  layer.begin_step();
   Allocation x = given(out.x, what.x_shape()), dy = given(out.dy, what.dy_shape());
   LinearInput saved;
   Allocation y = linear.forward(c, x, &saved);
   LinearOutputGradient gradient = linear.output_gradient(c, dy);
   linear.weight_gradient(c, gradient, saved);
   Allocation dx = linear.input_gradient(c, gradient);
-  if (is_planning) return;
-  auto rounded = [&](const Tensor& t) {
-    std::vector<float> values = download(stream, t);
-    for (float& v : values) v = static_cast<float>(bf16(v));
-    return values;
-  };
-  out.y = download(stream, y), out.dx = download(stream, dx),
-  out.dw = download(stream, parameters.shard(0).gradient);
-  out.w = rounded(parameters.shard(0).master), out.bias = rounded(parameters.shard(1).master);
-  if (what.bias) out.dbias = download(stream, parameters.shard(1).gradient);
-  out.products = state.products_run();
+  if (arena.is_recording()) return;
+  const ParameterShard &weight = layer.parameters.shard(0), &bias = layer.parameters.shard(1);
+  out.y = download(stream, y), out.dx = download(stream, dx), out.dw = download(stream, weight.gradient);
+  out.w = download_as_bf16(stream, weight.master), out.bias = download_as_bf16(stream, bias.master);
+  if (what.bias) out.dbias = download(stream, bias.gradient);
+  out.products = layer.state.products_run();
 }
 
 std::vector<Rank> run(const Case& what) {
@@ -150,16 +119,11 @@ std::vector<Rank> run(const Case& what) {
       mine.dy[i] *=
           i < static_cast<size_t>(outputs) || i % static_cast<size_t>(outputs) == 0 ? 0x1p-22f : 1.0f;
     RankGroups dry(make_dry_run_world(world.rank(), kRanks), make_dry_run_world(world.rank(), kRanks), mesh);
-    CostRecorder recorder;
-    Stream meta = Stream::meta(recorder, {DeviceType::cpu, 0});
-    Arena first, plan;
-    pass(what, meta, first, dry, 0, mine);
-    const int64_t workspace_bytes = recorder.workspace_bytes();
-    pass(what, meta, plan, dry, workspace_bytes, mine);
-    Stream stream = Stream::cpu();
-    Arena arena(plan.plan(), {DeviceType::cpu, 0});
     RankGroups ranks(world.split("world", {0, 1}), world.split("world", {0, 1}), mesh);
-    pass(what, stream, arena, ranks, workspace_bytes, mine);
+    CostRecorder recorder;
+    plan_and_run(recorder, [&](Stream& stream, Arena& arena, int64_t workspace_bytes) {
+      pass(what, stream, arena, arena.is_recording() ? dry : ranks, workspace_bytes, mine);
+    });
   });
   return out;
 }
@@ -325,14 +289,7 @@ TEST_CASE("linear over tensor-parallel ranks: a split fusion, and a bias that is
   check_formula({LinearStyle::column, {RecipeName::tensorwise, RecipeName::blockwise, std::nullopt}, true});
   const Case biased{LinearStyle::column, {RecipeName::tensorwise}, true, true};
   check_formula(biased);
-  for (const Rank& r : run(biased)) {
-    for (size_t o = 0; o < r.dbias.size(); ++o) {
-      double sum = 0, magnitude = 0;
-      for (size_t t = 0; t < static_cast<size_t>(kTokens); ++t)
-        sum += r.dy[t * r.dbias.size() + o], magnitude += std::abs(r.dy[t * r.dbias.size() + o]);
-      CHECK(std::abs(r.dbias[o] - sum) <= sum_roundoff(kTokens) * magnitude);
-    }
-  }
+  for (const Rank& r : run(biased)) CHECK(is_sum_of_rows(r.dbias, r.dy, kTokens));
 }
 
 TEST_CASE("linear over tensor-parallel ranks: the formula sees a wrong operand") {

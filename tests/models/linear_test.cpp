@@ -1,11 +1,10 @@
 #include "models/linear.h"
 
+#include <algorithm>
 #include <cmath>
-#include <functional>
 
-#include "core/cost.h"
 #include "core/ops/elementwise.h"
-#include "core/ops/matmul.h"
+#include "tests/models/linear_on_rank.h"
 #include "tests/models/linear_reference.h"
 #include "tests/support/catch.h"
 #include "tests/support/values.h"
@@ -65,49 +64,25 @@ Outcome run(const Case& what) {
   Outcome out{.x = normal_values(kTokens * kColumns, 1, DType::bf16, 3),
               .dy = normal_values(kTokens * kRows, 2, DType::bf16, 1e-3f)};
   RankGroups ranks = solo_rank_groups();
-  auto pass = [&](Stream& stream, Arena& arena, int64_t workspace_bytes) {
+  LinearSetting setting{.specs = specs(), .bias = what.bias, .pieces = {}, .state = {.counts = true}};
+  for (size_t i = 0; i < what.recipes.size(); ++i)
+    setting.pieces.push_back({what.rows_of(i), what.recipes[i]});
+  CostRecorder recorder;
+  plan_and_run(recorder, [&](Stream& stream, Arena& arena, int64_t workspace_bytes) {
     const bool is_planning = arena.is_recording();
-    const Tensor workspace =
-        arena.persistent("workspace", DType::u8, {workspace_bytes}, MemoryCategory::workspace);
-    if (!is_planning) set_matmul_workspace(stream, workspace);
-    FsdpOptions options;
-    Float8State::Options state_options{.counts = true};
-    std::vector<LinearPiece> pieces;
-    for (size_t i = 0; i < what.recipes.size(); ++i) {
-      LinearPiece piece{.rows = what.rows_of(i)};
-      if (what.recipes[i]) {
-        const fp8::Recipe recipe = fp8::make_recipe(*what.recipes[i]);
-        piece.float8.emplace("w", recipe, options.float8.specs.size(),
-                             static_cast<int64_t>(state_options.products.size()), false);
-        options.float8.specs.push_back({.name = fmt::format("w.{}", i),
-                                        .parameter = 0,
-                                        .rows = piece.rows,
-                                        .forward = recipe.forward.b,
-                                        .backward = recipe.input_gradient.b});
-        state_options.products.push_back("w");
-        state_options.is_delayed.push_back(false);
-      }
-      pieces.push_back(piece);
-    }
-    Fsdp parameters(stream, arena, ranks, specs(), options);
-    Float8State state(arena, ranks, state_options);
+    LinearOnRank layer(stream, arena, ranks, setting, workspace_bytes);
+    const std::vector<LinearPiece>& pieces = layer.pieces();
+    Fsdp& parameters = layer.parameters;
+    const Linear& linear = layer.linear;
+    StepContext& c = layer.context;
     auto place = [&](const std::vector<float>& values, Shape shape) {
       const Tensor t = arena.persistent("test", DType::bf16, shape, MemoryCategory::data);
       if (!is_planning) cast(stream, view_of(values.data(), shape), t);
       return t;
     };
     const Tensor x0 = place(out.x, {kTokens, kColumns}), dy0 = place(out.dy, {kTokens, kRows});
-    const Linear linear("w", LinearStyle::column, 0, what.bias ? 1 : -1, pieces, {});
-    parameters.initialise(3);
     Arena::Phase phase(arena, "test");
-    StepContext c{.stream = stream,
-                  .arena = arena,
-                  .parameters = parameters,
-                  .tensor_parallel = ranks.tensor_parallel,
-                  .compute = DType::bf16,
-                  .float8 = &state};
-    parameters.begin_step();
-    state.begin_step(stream);
+    layer.begin_step();
     Allocation x = c.activation("x", DType::bf16, x0.shape), dy = c.activation("dy", DType::bf16, dy0.shape);
     cast(stream, x0, x);
     cast(stream, dy0, dy);
@@ -127,16 +102,11 @@ Outcome run(const Case& what) {
     out.dx = download(stream, dx);
     out.dw = download(stream, parameters.shard(0).gradient);
     if (what.bias) out.dbias = download(stream, parameters.shard(1).gradient);
-    auto rounded = [&](const Tensor& t) {
-      std::vector<float> values = download(stream, t);
-      for (float& v : values) v = static_cast<float>(bf16(v));
-      return values;
-    };
-    out.w = rounded(parameters.shard(0).master);
-    out.bias = rounded(parameters.shard(1).master);
-    out.products = state.products_run();
+    out.w = download_as_bf16(stream, parameters.shard(0).master);
+    out.bias = download_as_bf16(stream, parameters.shard(1).master);
+    out.products = layer.state.products_run();
     if (what.recipes[0])
-      out.x_amax = *state.amax(0).as<uint32_t>(), out.dy_amax = *state.amax(1).as<uint32_t>();
+      out.x_amax = *layer.state.amax(0).as<uint32_t>(), out.dy_amax = *layer.state.amax(1).as<uint32_t>();
     out.keeps_x = static_cast<bool>(saved.x);
     for (const Float8Matrix& m : saved.pieces) {
       for (const Allocation* a : {&m.bytes, &m.scales, &m.turned_bytes, &m.turned_scales})
@@ -156,17 +126,8 @@ Outcome run(const Case& what) {
       piece.w = read(parameters.float8_weight(entry, WeightUse::forward));
       piece.w_turned = read(parameters.float8_weight(entry, WeightUse::backward));
     }
-  };
-  CostRecorder recorder;
-  Stream meta = Stream::meta(recorder, {DeviceType::cpu, 0});
-  Arena first, plan;
-  pass(meta, first, 0);
-  const int64_t workspace_bytes = recorder.workspace_bytes();
+  });
   for (const auto& cost : recorder.totals()) out.operations.push_back(cost.op);
-  pass(meta, plan, workspace_bytes);
-  Stream stream = Stream::cpu();
-  Arena arena(plan.plan(), {DeviceType::cpu, 0});
-  pass(stream, arena, workspace_bytes);
   return out;
 }
 
@@ -214,14 +175,7 @@ void check_formula(const Case& c) {
       dx.value[k] += part.value[k], dx.magnitude[k] += part.magnitude[k];
   }
   CHECK(agree(o.dx, dx, tolerance(DType::bf16, 4, kRows)));
-  if (c.bias) {
-    for (size_t r = 0; r < static_cast<size_t>(kRows); ++r) {
-      double sum = 0, magnitude = 0;
-      for (size_t t = 0; t < static_cast<size_t>(kTokens); ++t)
-        sum += o.dy[t * kRows + r], magnitude += std::abs(o.dy[t * kRows + r]);
-      CHECK(std::abs(o.dbias[r] - sum) <= sum_roundoff(kTokens) * magnitude);  // once, and not scaled
-    }
-  }
+  if (c.bias) CHECK(is_sum_of_rows(o.dbias, o.dy, kTokens));
 }
 
 }  // namespace
