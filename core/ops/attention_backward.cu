@@ -252,21 +252,7 @@ __global__ void __launch_bounds__(kThreads) query_kernel(Arguments a) {
       }
     }
     if (first_key + kKeyStep - 1 > first_query + warp_row || first_key < last_start) {
-#pragma unroll
-      for (int m = 0; m < kMTiles; ++m) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int query = first_query + warp_row + m * 16 + g + 8 * half, start = shape.first_visible(batch, query);
-#pragma unroll
-          for (int n = 0; n < kKeyStep / 8; ++n) {
-#pragma unroll
-            for (int c = 0; c < 2; ++c) {
-              const int key = first_key + n * 8 + t + c;
-              if (key > query || key < start) ds[m][n][2 * half + c] = 0;
-            }
-          }
-        }
-      }
+      mask_keys(ds, shape, batch, first_query + warp_row + g, first_key + t, 0);
     }
 #pragma unroll
     for (int k = 0; k < kKeyStep / 16; ++k) {

@@ -84,21 +84,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Arguments a) {
 
     // Few tiles are masked: what that takes is read again for each of them, which costs no register in the others.
     if (first_key + kKeys - 1 > first_query + warp_row || first_key < last_start) {
-#pragma unroll
-      for (int m = 0; m < kMTiles; ++m) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int query = first_query + warp_row + m * 16 + g + 8 * half, start = shape.first_visible(batch, query);
-#pragma unroll
-          for (int n = 0; n < kKeys / 8; ++n) {
-#pragma unroll
-            for (int c = 0; c < 2; ++c) {
-              const int key = first_key + n * 8 + t + c;
-              if (key > query || key < start) scores[m][n][2 * half + c] = kMasked;
-            }
-          }
-        }
-      }
+      mask_keys(scores, shape, batch, first_query + warp_row + g, first_key + t, kMasked);
     }
 #pragma unroll
     for (int m = 0; m < kMTiles; ++m) {
