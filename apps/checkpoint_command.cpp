@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <map>
 
+#include "core/counted.h"
 #include "core/io/json.h"
 #include "parallel/checkpoint/checksum.h"
 #include "parallel/checkpoint/differences.h"
@@ -100,13 +101,14 @@ void inspect_checkpoint(const CheckpointInspectOptions& options, std::ostream& o
   for (const auto& [type, count] : types)
     stored += fmt::format("{}{} {}", stored.empty() ? "" : ", ", count, type);
   fmt::print(out, "{}\n", folder);
-  fmt::print(out, "step:     {}, saved by {} ranks ({})\n", manifest.step, manifest.world_size,
+  fmt::print(out, "step:     {}, saved by {} ({})\n", manifest.step, counted(manifest.world_size, "rank"),
              manifest.layout);
-  fmt::print(out, "model:    {} parameters in {} tensors ({})\n", parameters, weights, stored);
+  fmt::print(out, "model:    {} in {} ({})\n", counted(parameters, "parameter"), counted(weights, "tensor"),
+             stored);
   int64_t moments = static_cast<int64_t>(manifest.tensors.size()) - weights;
-  fmt::print(out, "optimizer: {}\n",
-             moments == 0 ? "none: this checkpoint can start a run, not continue one"
-                          : fmt::format("{} tensors", moments));
+  fmt::print(
+      out, "optimizer: {}\n",
+      moments == 0 ? "none: this checkpoint can start a run, not continue one" : counted(moments, "tensor"));
   print_training_state(folder, out);
   fmt::print(out, "files:    {} with {}; sizes, headers and small files are as they were saved\n",
              manifest.files.size(), bytes_text(total));
@@ -128,7 +130,7 @@ bool verify_checkpoint(const CheckpointVerifyOptions& options, std::ostream& out
   if (problems.empty()) {
     fmt::print(out, "{}: all {} tensors and all files are as they were saved\n", folder, tensors);
   } else {
-    fmt::print(out, "{}: {} problems\n", folder, problems.size());
+    fmt::print(out, "{}: {}\n", folder, counted(problems.size(), "problem"));
   }
   return problems.empty();
 }

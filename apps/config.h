@@ -68,6 +68,8 @@ void require_inputs(const Config& config);
 /// looked for beside the configuration file. Globs are taken as they are. Throws FileError that names both
 /// places.
 std::filesystem::path find_input(const Config& config, std::string_view key, const std::string& path);
+/// The folder of model.hf_assets_path, found likewise; FileError too where a file is there.
+std::filesystem::path find_assets(const Config& config);
 
 /// The resolved tree as YAML; loading it gives an equal Config. With `comments`, each key is explained.
 std::string print_config(const Config& config, bool comments = false);

@@ -33,15 +33,27 @@ Found look_for(const Config& config, const std::string& path) {
                       has_other_place ? " and " + full(beside) : "")};
 }
 
+/// The folder of model.hf_assets_path.
+Found look_for_assets(const Config& config) {
+  std::error_code error;
+  Found found = look_for(config, config.model.hf_assets_path);
+  if (!found.missing.empty() || fs::is_directory(found.path, error)) return found;
+  const fs::path folder = fs::absolute(found.path).parent_path().lexically_normal();
+  const bool is_beside = fs::exists(folder / "tokenizer.json", error);
+  return {
+      {},
+      fmt::format("'{}' is a file, expected the folder that holds tokenizer.json (for model.flavor hf also "
+                  "config.json): give that folder{}",
+                  config.model.hf_assets_path, is_beside ? fmt::format(", '{}'", folder.string()) : "")};
+}
+
 /// Collects what is absent instead of stopping at the first.
 class Inputs {
  public:
   explicit Inputs(const Config& config) : config_(config) { problems_.origins = config.provenance.origins; }
 
-  void need(const std::string& key, const std::string& path) {
-    Found found = look_for(config_, path);
-    if (!found.missing.empty()) problems_.add(key, found.missing);
-  }
+  void need(const std::string& key, const std::string& path) { add(key, look_for(config_, path)); }
+  void need_assets() { add("model.hf_assets_path", look_for_assets(config_)); }
 
   void need_text(const std::string& section, const std::string& dataset,
                  const std::vector<std::string>& paths) {
@@ -61,6 +73,10 @@ class Inputs {
   }
 
  private:
+  void add(const std::string& key, const Found& found) {
+    if (!found.missing.empty()) problems_.add(key, found.missing);
+  }
+
   const Config& config_;
   config::Problems problems_;
 };
@@ -73,9 +89,15 @@ fs::path find_input(const Config& config, std::string_view key, const std::strin
   return found.path;
 }
 
+fs::path find_assets(const Config& config) {
+  Found found = look_for_assets(config);
+  if (!found.missing.empty()) fail<FileError>("model.hf_assets_path", "{}", found.missing);
+  return found.path;
+}
+
 void require_inputs(const Config& config) {
   Inputs inputs(config);
-  inputs.need("model.hf_assets_path", config.model.hf_assets_path);
+  inputs.need_assets();
   inputs.need_text("training", config.training.dataset, config.training.dataset_path);
   if (config.validation.enable) {
     inputs.need_text("validation", config.validation.dataset, config.validation.dataset_path);

@@ -11,6 +11,7 @@
 #include <map>
 #include <ostream>
 
+#include "core/counted.h"
 #include "core/data/corpus.h"
 #include "core/data/packing.h"
 #include "core/data/shard_writer.h"
@@ -111,11 +112,11 @@ void show_file(const DataFile& file, DataInspectOptions::Verify verify, std::ost
                      kPacked[static_cast<size_t>(file.compression)], file.bytes);
   if (is_tokenized(file.format)) {
     auto shard = TokenShard::open(file.path, file.format);
-    out << fmt::format(", {} tokens of {} bytes", shard->tokens(), shard->token_bytes());
+    out << fmt::format(", {} of {} bytes", counted(shard->tokens(), "token"), shard->token_bytes());
     if (file.format == Format::ottava_shard) {
       ShardHeader header = read_shard_header(shard->file());
-      out << fmt::format(", {} documents, vocabulary {}, tokenizer {}", header.documents, header.vocab_size,
-                         shard->fingerprint());
+      out << fmt::format(", {}, vocabulary {}, tokenizer {}", counted(header.documents, "document"),
+                         header.vocab_size, shard->fingerprint());
       if (verify == DataInspectOptions::Verify::contents) {
         uint64_t found = compute_token_checksum(shard->file(), shard->begin(), shard->end());
         if (found != header.checksum) {
@@ -153,8 +154,8 @@ DataPrepareTotals prepare_data(const DataPrepareOptions& options, std::ostream& 
   std::unique_ptr<ShardWriter> shard;
   auto finish_shard = [&] {
     shard->finish();
-    out << fmt::format("tokens-{:05}.bin: {} documents, {} tokens\n", totals.shards, shard->documents(),
-                       shard->tokens());
+    out << fmt::format("tokens-{:05}.bin: {}, {}\n", totals.shards, counted(shard->documents(), "document"),
+                       counted(shard->tokens(), "token"));
     totals.documents += shard->documents();
     totals.tokens += shard->tokens();
     ++totals.shards;
@@ -176,22 +177,23 @@ DataPrepareTotals prepare_data(const DataPrepareOptions& options, std::ostream& 
   }
   if (shard) finish_shard();
   if (totals.tokens == 0) {
-    fail<DataError>(kPrepare, "the sources hold no text: {} files with {} bytes, 0 documents",
-                    corpus.files().size(), corpus.bytes());
+    fail<DataError>(kPrepare, "the sources hold no text: {} with {}, 0 documents",
+                    counted(corpus.files().size(), "file"), counted(corpus.bytes(), "byte"));
   }
   folder.complete();
-  out << fmt::format(
-      "{}: {} shards, {} documents, {} tokens from {} bytes of text ({:.3f} bytes per token)\n",
-      options.output, totals.shards, totals.documents, totals.tokens, totals.bytes,
-      static_cast<double>(totals.bytes) / static_cast<double>(totals.tokens));
+  out << fmt::format("{}: {}, {}, {} from {} of text ({:.3f} bytes per token)\n", options.output,
+                     counted(totals.shards, "shard"), counted(totals.documents, "document"),
+                     counted(totals.tokens, "token"), counted(totals.bytes, "byte"),
+                     static_cast<double>(totals.bytes) / static_cast<double>(totals.tokens));
   return totals;
 }
 
 void inspect_data(const DataInspectOptions& options, std::ostream& out) {
   if (options.seq_len < 1) fail<ConfigError>(kInspect, "seq_len is {}, expected at least 1", options.seq_len);
   Corpus corpus(find_data_files(options.sources), block_sizes(options.seq_len));
-  out << fmt::format("{} files, {} bytes, {} blocks of about {} MiB\n", corpus.files().size(), corpus.bytes(),
-                     corpus.blocks(), corpus.sizes().block_bytes >> 20);
+  out << fmt::format("{}, {}, {} of about {} MiB\n", counted(corpus.files().size(), "file"),
+                     counted(corpus.bytes(), "byte"), counted(corpus.blocks(), "block"),
+                     corpus.sizes().block_bytes >> 20);
   for (const DataFile& file : corpus.files()) show_file(file, options.verify, out);
 
   std::shared_ptr<const Tokenizer> tokenizer;
@@ -226,10 +228,10 @@ void inspect_data(const DataInspectOptions& options, std::ostream& out) {
   for (const auto& list : tokens) count += static_cast<int64_t>(list.size());
   double bytes = static_cast<double>(segment.bytes.size());
   out << fmt::format(
-      "first block: {} documents, {} tokens, {:.3f} bytes per token; {} windows of seq_len + 1 = {} tokens, "
-      "{} tokens dropped\n",
-      tokens.size(), count, count > 0 ? bytes / static_cast<double>(count) : 0.0,
-      count / (options.seq_len + 1), options.seq_len + 1, count % (options.seq_len + 1));
+      "first block: {}, {}, {:.3f} bytes per token; {} of seq_len + 1 = {} tokens, {} dropped\n",
+      counted(tokens.size(), "document"), counted(count, "token"),
+      count > 0 ? bytes / static_cast<double>(count) : 0.0, counted(count / (options.seq_len + 1), "window"),
+      options.seq_len + 1, counted(count % (options.seq_len + 1), "token"));
 }
 
 }  // namespace ottava

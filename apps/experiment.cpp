@@ -171,7 +171,7 @@ void resolve_float8(const Config& c, const LlamaParameters& table, int tp,
 }  // namespace
 
 std::shared_ptr<const Tokenizer> load_tokenizer(const Config& config) {
-  return Tokenizer::load(find_input(config, "model.hf_assets_path", config.model.hf_assets_path));
+  return Tokenizer::load(find_assets(config));
 }
 
 MeshDegrees mesh_degrees(const Config& c) {
@@ -187,7 +187,7 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
   std::optional<LlamaConfig> base;
   const int64_t longest = std::max(c.training.seq_len, c.validation.enable ? c.validation.seq_len : 0);
   if (c.model.flavor == "hf") {
-    const std::string folder = find_input(c, "model.hf_assets_path", c.model.hf_assets_path).string();
+    const std::string folder = find_assets(c).string();
     base = read_hf_config(folder);
     if (!c.model.max_seq_len) check_positions(folder + "/config.json", longest);
   }

@@ -2,6 +2,7 @@
 
 #include <charconv>
 
+#include "core/counted.h"
 #include "core/io/json.h"
 #include "core/ops/elementwise.h"
 
@@ -86,15 +87,15 @@ void restore(const Named& named, const Json& json, std::string_view where, Strea
   if (length != h.length()) {
     fail<ConfigError>(
         kWhere,
-        "{} holds {} steps of amaxes, quantize.linear.float8.amax_history_length is {}: set it to {}, or add "
+        "{} holds {} of amaxes, quantize.linear.float8.amax_history_length is {}: set it to {}, or add "
         "float8_history to checkpoint.exclude_from_loading to begin a new history",
-        where, length, h.length(), length);
+        where, counted(length, "step"), h.length(), length);
   }
   const Json::Array& rows = json.at("rows", where).as_array(where);
   const size_t columns = named.names.size();
   if (steps < 0 || static_cast<int64_t>(rows.size()) != std::min(steps, length)) {
-    fail<FileError>(kWhere, "{} has {} rows of amaxes after {} steps, expected {}", where, rows.size(), steps,
-                    std::min(steps, length));
+    fail<FileError>(kWhere, "{} has {} of amaxes after {}, expected {}", where, counted(rows.size(), "row"),
+                    counted(steps, "step"), std::min(steps, length));
   }
   std::vector<uint32_t> values(static_cast<size_t>(h.rows.numel()), 0);
   for (size_t r = 0; r < rows.size(); ++r) {

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 
+#include "core/counted.h"
 #include "core/ops/elementwise.h"
 
 namespace ottava {
@@ -192,7 +193,7 @@ std::vector<std::string> Float8Alerts::check(const std::vector<Float8Operand>& o
       layers += fmt::format("{}{} {:.3g}%", i > 0 ? ", " : "", found[i].second, 100 * found[i].first);
     }
     if (found.size() > kNamedLayers)
-      layers += fmt::format(" and {} more layers", found.size() - kNamedLayers);
+      layers += fmt::format(" and {}", counted(found.size() - kNamedLayers, "more layer"));
     warnings.push_back(fmt::format("FP8 {} of {} above {:.3g}%: {}; {}", kind.name, name_of(kind.role),
                                    100 * kind.threshold, layers, kind.advice));
   }

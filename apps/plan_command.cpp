@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "apps/experiment.h"
+#include "core/counted.h"
 #include "core/cuda/runtime.h"
 #include "core/log.h"
 #include "core/metrics/step_line.h"
@@ -53,8 +54,8 @@ void print_compute(const StepPlan& plan, std::ostream& out) {
 
 void print_traffic(const CommStats& stats, const CommStats& formula, std::ostream& out) {
   if (stats.calls() == 0) return;
-  out << fmt::format("Traffic per rank and step: {:.3f} GiB sent in {} calls\n", gib(stats.sent_bytes()),
-                     stats.calls());
+  out << fmt::format("Traffic per rank and step: {:.3f} GiB sent in {}\n", gib(stats.sent_bytes()),
+                     counted(stats.calls(), "call"));
   std::map<std::pair<std::string, std::string>, CommStats::Total> sums;
   for (const CommStats::Total& t : stats.totals()) {
     CommStats::Total& sum = sums[{t.axis, std::string(name_of(t.collective))}];
@@ -65,7 +66,7 @@ void print_traffic(const CommStats& stats, const CommStats& formula, std::ostrea
     out << fmt::format("  {:<14} {:<16} {:>8} calls {:>12.3f} GiB sent\n", key.first, key.second, sum.calls,
                        gib(sum.sent_bytes));
   }
-  out << fmt::format("  by formula: {} calls, {} bytes; recorded: {} bytes\n", formula.calls(),
+  out << fmt::format("  by formula: {}, {} bytes; recorded: {} bytes\n", counted(formula.calls(), "call"),
                      with_commas(formula.sent_bytes()), with_commas(stats.sent_bytes()));
 }
 
@@ -118,10 +119,10 @@ void run_plan_command(const PlanCommand& command, std::ostream& out) {
                      with_commas(parameter_count(m)), m.vocab_size);
   out << fmt::format("Ranks: {} ({}), planned for {}; this is rank 0, the fullest\n", world_size,
                      e.mesh.describe(), device.type == DeviceType::cuda ? "cuda" : "cpu");
-  out << fmt::format(
-      "Step: {} sequences of {} tokens, {} micro-batch(es) of {} per rank; model FLOPs per token {:.4e}\n",
-      e.global_batch, e.shape.sequence, e.shape.micro_batches, e.shape.batch,
-      model_flops_per_token(m, e.shape.sequence));
+  out << fmt::format("Step: {} of {}, {} of {} per rank; model FLOPs per token {:.4e}\n",
+                     counted(e.global_batch, "sequence"), counted(e.shape.sequence, "token"),
+                     counted(e.shape.micro_batches, "micro-batch", "micro-batches"), e.shape.batch,
+                     model_flops_per_token(m, e.shape.sequence));
   print_float8(e, capability, out);
   print_memory(plan.memory, out);
   if (device.type == DeviceType::cuda && config.attention.backend != "flash") {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <vector>
 
+#include "core/counted.h"
 #include "parallel/bootstrap.h"
 
 namespace ottava {
@@ -58,7 +59,7 @@ std::string describe_skipped_step(TrainingEngine& engine, Communicator& control)
       accounts.begin());
   for (size_t i = 0; i < std::min(suspects, kNamedRanks); ++i)
     text += (i > 0 ? "; " : "") + accounts[i].substr(1);
-  if (suspects > kNamedRanks) text += fmt::format("; and {} more ranks", suspects - kNamedRanks);
+  if (suspects > kNamedRanks) text += fmt::format("; and {}", counted(suspects - kNamedRanks, "more rank"));
   return text;
 }
 

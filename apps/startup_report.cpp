@@ -1,6 +1,7 @@
 #include "apps/startup_report.h"
 
 #include "apps/available_memory.h"
+#include "core/counted.h"
 #include "core/cpu/isa.h"
 #include "core/cuda/runtime.h"
 #include "core/log.h"
@@ -63,17 +64,18 @@ void log_startup_report(const Experiment& e, const StepPlan& plan, Device device
   log::info("Starting job: {}", c.job.description);
   for (const std::string& note : c.provenance.notes) log::info("{}", note);
   if (device.type == DeviceType::cuda) {
-    log::info("Device: {} ({}), {} rank(s): {}", to_string(device), cuda::device_name(device.index),
-              ranks.world->size(), e.mesh.describe());
+    log::info("Device: {} ({}), {}: {}", to_string(device), cuda::device_name(device.index),
+              counted(ranks.world->size(), "rank"), e.mesh.describe());
   } else {
-    log::info("Device: cpu ({}, {} threads), {} rank(s): {}", matmul_backend_description(),
-              parallel_threads(), ranks.world->size(), e.mesh.describe());
+    log::info("Device: cpu ({}, {}), {}: {}", matmul_backend_description(),
+              counted(parallel_threads(), "thread"), counted(ranks.world->size(), "rank"), e.mesh.describe());
   }
   log::info(
-      "Model {} size: {} total parameters ({} layers, dim {}, {} heads of {} over {} key/value heads, ffn "
+      "Model {} size: {} total parameters ({}, dim {}, {} of {} over {}, ffn "
       "{}, vocabulary {}{})",
-      model_title(c.model), with_commas(parameter_count(m)), m.layers, m.dim, m.heads, m.head_dim, m.kv_heads,
-      m.ffn_dim, m.vocab_size, m.tied_embeddings ? ", tied" : "");
+      model_title(c.model), with_commas(parameter_count(m)), counted(m.layers, "layer"), m.dim,
+      counted(m.heads, "head"), m.head_dim, counted(m.kv_heads, "key/value head"), m.ffn_dim, m.vocab_size,
+      m.tied_embeddings ? ", tied" : "");
   log::info("Precision: compute {}, masters f32, moments {}, gradient sums {}; {}",
             name_of(s.parameters.compute), name_of(s.parameters.optimizer_state),
             name_of(s.parameters.reduce), recompute_text(s.model_options.recompute));
@@ -101,12 +103,12 @@ void log_startup_report(const Experiment& e, const StepPlan& plan, Device device
       s.block_causal ? "; attention is counted as one document, so that utilization is an upper limit" : "");
   if (ranks.world->size() > 1) {
     const CommStats traffic = step_traffic(e, ranks.world->rank());
-    log::info(
-        "Traffic: {} in {} calls sent by this rank in each step: gathers {}, reductions {}, sums {}; {}",
-        size_text(traffic.sent_bytes()), traffic.calls(),
-        size_text(traffic.sum(Collective::all_gather).sent_bytes),
-        size_text(traffic.sum(Collective::reduce_scatter).sent_bytes),
-        size_text(traffic.sum(Collective::all_reduce).sent_bytes), overlap_text(e, traffic, *ranks.world));
+    log::info("Traffic: {} in {} sent by this rank in each step: gathers {}, reductions {}, sums {}; {}",
+              size_text(traffic.sent_bytes()), counted(traffic.calls(), "call"),
+              size_text(traffic.sum(Collective::all_gather).sent_bytes),
+              size_text(traffic.sum(Collective::reduce_scatter).sent_bytes),
+              size_text(traffic.sum(Collective::all_reduce).sent_bytes),
+              overlap_text(e, traffic, *ranks.world));
   }
   log::info(
       "Trainer is initialized with local batch size {}, global batch size {}, gradient accumulation steps "

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <filesystem>
 
+#include "core/counted.h"
 #include "core/data/corpus.h"
 #include "core/data/data_file.h"
 #include "core/data/json_line.h"
@@ -125,8 +126,8 @@ void tokenizer_inspect(const TokenizerInspectOptions& options, std::ostream& out
   auto start = std::chrono::steady_clock::now();
   auto ids = tokenizer->encode(text);
   double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  out << fmt::format("{}: {} bytes, {} tokens, {:.3f} bytes per token, {:.1f} MB/s on one core\n",
-                     options.text_file, text.size(), ids.size(),
+  out << fmt::format("{}: {}, {}, {:.3f} bytes per token, {:.1f} MB/s on one core\n", options.text_file,
+                     counted(text.size(), "byte"), counted(ids.size(), "token"),
                      static_cast<double>(text.size()) / std::max<size_t>(ids.size(), 1),
                      static_cast<double>(text.size()) / 1e6 / std::max(seconds, 1e-9));
 }

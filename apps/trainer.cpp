@@ -6,11 +6,12 @@
 #include <filesystem>
 #include <utility>
 
-#include "apps/skipped_step.h"
 #include "apps/available_memory.h"
 #include "apps/rehearsal.h"
+#include "apps/skipped_step.h"
 #include "apps/startup_report.h"
 #include "apps/throughput.h"
+#include "core/counted.h"
 #include "core/data/data_file.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -319,9 +320,10 @@ void Trainer::require_validation_data() {
   validation_data_->read(0);
   if (v.steps >= 0 || !is_past_validation_data(per_step)) return;
   fail<DataError>("validation",
-                  "{} make fewer than the {} sequences of {} tokens that one step reads: give more text, or "
+                  "{} make fewer than the {} of {} that one step reads: give more text, or "
                   "lower validation.local_batch_size or validation.seq_len",
-                  data::names_of_sources(v.dataset_path), per_step, v.seq_len);
+                  data::names_of_sources(v.dataset_path), counted(per_step, "sequence"),
+                  counted(v.seq_len, "token"));
 }
 
 // How many samples there are is known when all of them have been tokenized, which some ranks find out before others: what

@@ -2,6 +2,7 @@
 
 #include <charconv>
 
+#include "core/counted.h"
 #include "core/cuda/runtime.h"
 #include "core/error.h"
 
@@ -34,8 +35,8 @@ Device parse_device(std::string_view text) {
   if (count == 0)
     fail<DeviceError>("device", "'{}' cannot be used: {}; use cpu or auto", text, cuda_unavailable_reason());
   if (index >= count)
-    fail<DeviceError>("device", "'{}' does not exist: this machine has {} GPU(s), cuda:0 to cuda:{}", text,
-                      count, count - 1);
+    fail<DeviceError>("device", "'{}' does not exist: this machine has {}, cuda:0 to cuda:{}", text,
+                      counted(count, "GPU"), count - 1);
   return {DeviceType::cuda, index};
 }
 

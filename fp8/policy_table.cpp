@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "core/counted.h"
 #include "fp8/policy.h"
 
 namespace ottava::fp8 {
@@ -62,12 +63,12 @@ std::string policy_summary(const Policy& policy) {
   }
   std::string text;
   for (const auto& [name, count] : recipes) text += fmt::format("{}{} in {}", text.empty() ? "" : ", ", name, count);
-  text = fmt::format("{} of {} layers, {} products in each forward and backward pass", text.empty() ? "none" : text,
-                     policy.decisions.size(), policy.fp8_products());
+  text = fmt::format("{} of {}, {} in each forward and backward pass", text.empty() ? "none" : text,
+                     counted(policy.decisions.size(), "layer"), counted(policy.fp8_products(), "product"));
   for (size_t i = 0; i < reasons.size(); ++i) {
     text += fmt::format("{}{} ({})", i == 0 ? "; bf16: " : ", ", reasons[i].second, reasons[i].first);
   }
-  return more > 0 ? text + fmt::format(" and {} more reasons", more) : text;
+  return more > 0 ? text + fmt::format(" and {}", counted(more, "more reason")) : text;
 }
 
 std::string policy_table(const Policy& policy) {
@@ -107,11 +108,10 @@ std::string policy_table(const Policy& policy) {
   std::string table = row(titles);
   for (const Line& line : lines)
     table += row({line.name(), line.rest[0], line.rest[1], line.rest[2], line.rest[3]});
-  return table +
-         fmt::format(
-             "FP8: {} of {} layers, {} products per forward and backward pass, {:.1f}% of their FLOPs\n",
-             fp8_layers, policy.decisions.size(), policy.fp8_products(),
-             flops > 0 ? 100 * fp8_flops / flops : 0.0);
+  return table + fmt::format("FP8: {} of {}, {} per forward and backward pass, {:.1f}% of their FLOPs\n",
+                             fp8_layers, counted(policy.decisions.size(), "layer"),
+                             counted(policy.fp8_products(), "product"),
+                             flops > 0 ? 100 * fp8_flops / flops : 0.0);
 }
 
 }  // namespace ottava::fp8

@@ -3,6 +3,7 @@
 #include <map>
 #include <vector>
 
+#include "core/counted.h"
 #include "parallel/bootstrap.h"
 
 namespace ottava {
@@ -31,12 +32,11 @@ void require_equal_everywhere(Communicator& ranks, std::string_view what, uint64
   meet_before_refusing(ranks);
   for (size_t r = 1; r < all.size(); ++r) {
     if (all[r] == all[0]) continue;
-    fail<ConfigError>(
-        "ranks",
-        "{} differs between ranks: rank 0 has {:016x} (as have {} ranks), rank {} has {:016x} ({} "
-        "kinds in all): start all ranks with the same files and the same program",
-        what, static_cast<uint64_t>(all[0]), seen[all[0]].second, r, static_cast<uint64_t>(all[r]),
-        seen.size());
+    fail<ConfigError>("ranks",
+                      "{} differs between ranks: rank 0 has {:016x} (on {}), rank {} has {:016x} ({} "
+                      "kinds in all): start all ranks with the same files and the same program",
+                      what, static_cast<uint64_t>(all[0]), counted(seen[all[0]].second, "rank"), r,
+                      static_cast<uint64_t>(all[r]), seen.size());
   }
 }
 

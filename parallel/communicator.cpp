@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "core/counted.h"
 #include "parallel/solo_communicator.h"
 
 namespace ottava {
@@ -56,8 +57,8 @@ std::vector<int64_t> block_counts(std::string_view where, const Communicator& co
   std::vector<int64_t> counts(given.begin(), given.end());
   if (counts.empty()) counts.assign(static_cast<size_t>(comm.size()), block.numel());
   if (counts.size() != static_cast<size_t>(comm.size())) {
-    fail<ShapeError>(where, "'{}' has counts for {} ranks, expected {} (axis {})", label, counts.size(),
-                     comm.size(), comm.axis());
+    fail<ShapeError>(where, "'{}' has counts for {}, expected {} (axis {})", label,
+                     counted(counts.size(), "rank"), comm.size(), comm.axis());
   }
   if (std::ranges::any_of(counts, [](int64_t c) { return c < 0; })) {
     fail<ShapeError>(where, "'{}' has a negative count", label);
@@ -67,8 +68,8 @@ std::vector<int64_t> block_counts(std::string_view where, const Communicator& co
                      block.numel(), comm.rank(), counts[static_cast<size_t>(comm.rank())]);
   }
   if (sum_of(counts) != whole.numel()) {
-    fail<ShapeError>(where, "'{}' has {} elements in all blocks together, expected {} ({} ranks)", label,
-                     whole.numel(), sum_of(counts), comm.size());
+    fail<ShapeError>(where, "'{}' has {} elements in all blocks together, expected {} ({})", label,
+                     whole.numel(), sum_of(counts), counted(comm.size(), "rank"));
   }
   return counts;
 }
@@ -158,8 +159,8 @@ Request Communicator::all_to_all(Stream& stream, const AllToAll& a) {
   constexpr std::string_view where = "all_to_all";
   check_same_dtype(where, a.send, a.recv, a.label);
   if (a.send.numel() != a.recv.numel() || a.send.numel() % size() != 0) {
-    fail<ShapeError>(where, "'{}' sends {} and receives {} elements: expected the same multiple of {} ranks",
-                     a.label, a.send.numel(), a.recv.numel(), size());
+    fail<ShapeError>(where, "'{}' sends {} and receives {} elements: expected the same multiple of {}",
+                     a.label, a.send.numel(), a.recv.numel(), counted(size(), "rank"));
   }
   check_overlap(where, a.send, a.recv, -1, "all_to_all is never in place", a.label);
   std::vector<int64_t> counts(static_cast<size_t>(size()), a.send.numel() / size());

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/counted.h"
 #include "core/error.h"
 
 namespace ottava {
@@ -45,15 +46,16 @@ Mesh::Mesh(const MeshDegrees& degrees, int world_size)
   if (rest >= 0) {
     auto& size = sizes_[static_cast<size_t>(rest)];
     if (world_size % product != 0) {
-      fail<ConfigError>("mesh", "{} ranks cannot be divided: {} with {} = -1 makes {} x {}, and {} / {} is not whole: "
+      fail<ConfigError>("mesh",
+                        "{} cannot be divided: {} with {} = -1 makes {} x {}, and {} / {} is not whole: "
                         "change a degree, or start a multiple of {} ranks",
-                        world_size, product_text(sizes_), kNames[static_cast<size_t>(rest)], product,
-                        kNames[static_cast<size_t>(rest)], world_size, product, product);
+                        counted(world_size, "rank"), product_text(sizes_), kNames[static_cast<size_t>(rest)],
+                        product, kNames[static_cast<size_t>(rest)], world_size, product, product);
     }
     size = static_cast<int>(world_size / product);
   } else if (product != world_size) {
-    fail<ConfigError>("mesh", "{} = {}, but there are {} ranks: change a degree, set one to -1, or start {} ranks",
-                      product_text(sizes_), product, world_size, product);
+    fail<ConfigError>("mesh", "{} = {}, but the world is {}: change a degree, set one to -1, or start {}",
+                      product_text(sizes_), product, counted(world_size, "rank"), counted(product, "rank"));
   }
   if (size(MeshAxis::pp) > 1) {
     fail<ConfigError>("mesh", "{} is {}: pipeline parallelism is not built yet; use 1 and shard with dp_shard or tp",
@@ -73,7 +75,7 @@ int MeshDegrees::fewest_ranks() const {
 
 int Mesh::coordinate(MeshAxis axis, int rank) const {
   if (rank < 0 || rank >= world_size_) {
-    fail<ConfigError>("mesh", "rank {} does not exist among {} ranks", rank, world_size_);
+    fail<ConfigError>("mesh", "rank {} does not exist among {}", rank, counted(world_size_, "rank"));
   }
   for (size_t i = sizes_.size(); i-- > static_cast<size_t>(axis) + 1;) rank /= sizes_[i];
   return rank % size(axis);

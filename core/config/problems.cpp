@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "core/counted.h"
 #include "core/error.h"
 
 namespace ottava::config {
@@ -36,8 +37,7 @@ void Problems::throw_if_any(std::string_view what) const {
   if (found_.empty()) return;
   std::string text;
   for (const std::string& line : lines()) text += "\n  " + line;
-  fail<ConfigError>("config", "{} problem{} in {}:{}", found_.size(), found_.size() == 1 ? "" : "s", what,
-                    text);
+  fail<ConfigError>("config", "{} in {}:{}", counted(found_.size(), "problem"), what, text);
 }
 
 }  // namespace ottava::config

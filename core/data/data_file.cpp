@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "core/counted.h"
 #include "core/data/token_shard.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -176,11 +177,11 @@ std::vector<DataFile> find_data_files(const std::vector<std::string>& sources) {
   Finder finder;
   for (const std::string& source : sources) finder.add(source, 0);
   if (finder.files.empty()) {
-    fail<DataError>(
-        kWhere, "the dataset is empty: {} give {} files, all of 0 bytes; expected at least one with text",
-        names_of_sources(sources), finder.empty);
+    fail<DataError>(kWhere,
+                    "the dataset is empty: {} give {}, all of 0 bytes; expected at least one with text",
+                    names_of_sources(sources), counted(finder.empty, "file"));
   }
-  if (finder.empty > 0) log::warning("data: {} empty files are left out", finder.empty);
+  if (finder.empty > 0) log::warning("data: {} left out", counted(finder.empty, "empty file"));
   return std::move(finder.files);
 }
 

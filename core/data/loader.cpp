@@ -4,6 +4,7 @@
 #include <future>
 #include <tuple>
 
+#include "core/counted.h"
 #include "core/data/corpus.h"
 #include "core/data/data_file.h"
 #include "core/data/packing.h"
@@ -136,13 +137,12 @@ struct TokenLoader::State {
 
   [[noreturn]] void fail_empty() const {
     SegmentCount total = index.total();
-    fail<DataError>(
-        kWhere,
-        "the dataset is too small: {} with {} files of {} bytes give {} documents and {} tokens in {} "
-        "blocks, of which none "
-        "fills a window of seq_len + 1 = {} tokens; use more text or a smaller seq_len",
-        names_of_sources(options.sources), corpus.files().size(), corpus.bytes(), total.documents,
-        total.tokens, corpus.blocks(), options.seq_len + 1);
+    fail<DataError>(kWhere,
+                    "the dataset is too small: {} with {} of {} give {} and {} in {}, of which none fills a "
+                    "window of seq_len + 1 = {} tokens; use more text or a smaller seq_len",
+                    names_of_sources(options.sources), counted(corpus.files().size(), "file"),
+                    counted(corpus.bytes(), "byte"), counted(total.documents, "document"),
+                    counted(total.tokens, "token"), counted(corpus.blocks(), "block"), options.seq_len + 1);
   }
 
   void save_index_now_and_then() {

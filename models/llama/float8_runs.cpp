@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "core/counted.h"
 #include "core/error.h"
 
 namespace ottava {
@@ -63,7 +64,7 @@ void check_float8_runs(const fp8::Policy& policy, const LlamaModelOptions& optio
   if (wrong.empty()) return;
   std::string list;
   for (size_t i = 0; i < std::min(wrong.size(), kNamed); ++i) list += (i > 0 ? "; " : "") + wrong[i];
-  if (wrong.size() > kNamed) list += fmt::format("; and {} more layers", wrong.size() - kNamed);
+  if (wrong.size() > kNamed) list += fmt::format("; and {}", counted(wrong.size() - kNamed, "more layer"));
   fail<NumericsError>(
       "fp8",
       "the step ran {} FP8 products, the policy has {}: {}: this is a defect, please report it "

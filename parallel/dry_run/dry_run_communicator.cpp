@@ -1,4 +1,5 @@
 #include "parallel/dry_run/dry_run_communicator.h"
+#include "core/counted.h"
 
 #include <numeric>
 
@@ -34,7 +35,7 @@ class DryRunCommunicator final : public Communicator {
 
 std::unique_ptr<Communicator> make_dry_run_world(int rank, int world_size) {
   if (world_size < 1 || rank < 0 || rank >= world_size) {
-    fail<ConfigError>("dry_run", "rank {} of {} ranks does not exist", rank, world_size);
+    fail<ConfigError>("dry_run", "rank {} of {} does not exist", rank, counted(world_size, "rank"));
   }
   return DryRunCommunicator::world(rank, world_size);
 }

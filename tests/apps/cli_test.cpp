@@ -151,6 +151,9 @@ TEST_CASE("text, tokenizer and weights that are missing or damaged are named bef
   place.refuses("--model.hf_assets_path assets", {"tokenizer.json"});
   place.write("assets/tokenizer.json", "{\"model\": {\"type\": \"BPE\", ");
   place.refuses("--model.hf_assets_path assets", {"tokenizer.json"});
+  place.refuses(
+      "--model.hf_assets_path short.txt",
+      {"model.hf_assets_path: 'short.txt' is a file, expected the folder that holds tokenizer.json"});
 
   REQUIRE(place.run("train tiny.yaml --job.dump_folder good").exit_code == 0);
   const std::string good = place / "good/checkpoint/step-6";

@@ -195,6 +195,16 @@ TEST_CASE("inputs are looked for here and beside the file, and both places are n
         "[model.hf_assets_path] '/none' does not exist: tried /none");
   CHECK(message_of([&] { find_input(c, "model.hf_assets_path", ""); }) ==
         "[model.hf_assets_path] the path is empty");
+
+  c.model.hf_assets_path = ".";
+  CHECK(find_assets(c) == ".");
+  c.model.hf_assets_path = "text.txt";
+  const std::string text =
+      "[model.hf_assets_path] 'text.txt' is a file, expected the folder that holds tokenizer.json (for "
+      "model.flavor hf also config.json): give that folder";
+  CHECK(message_of([&] { find_assets(c); }) == text);
+  folder.write("tokenizer.json", "{}");
+  CHECK(message_of([&] { find_assets(c); }) == fmt::format("{}, '{}'", text, folder.path.string()));
 }
 
 TEST_CASE("what training lacks is said together, before it starts", "[config]") {
@@ -215,6 +225,9 @@ TEST_CASE("what training lacks is said together, before it starts", "[config]") 
   Config good =
       load_config(folder.write("b.yaml", "training: {dataset_path: t.txt}\nmodel: {hf_assets_path: .}\n"));
   CHECK(message_of([&] { require_inputs(good); }) == "no error");
+  good.model.hf_assets_path = "t.txt";
+  CHECK(has(message_of([&] { require_inputs(good); }),
+            "b.yaml:2:25: model.hf_assets_path: 't.txt' is a file, expected the folder"));
 }
 
 TEST_CASE("the schema describes every key and is a JSON schema", "[config]") {

@@ -80,7 +80,7 @@ TEST_CASE("inspect shows text and its beginning without a tokenizer too") {
       folder.write("a.txt", "first line\nsecond \u20ac" + std::string(300, 'x') + "<|endoftext|>other");
   std::ostringstream out;
   inspect_data({.sources = {path}, .documents = 1}, out);
-  CHECK_HAS(out.str(), "1 files, 339 bytes, 1 blocks of about 4 MiB");
+  CHECK_HAS(out.str(), "1 file, 339 bytes, 1 block of about 4 MiB");
   CHECK_HAS(out.str(), "a.txt: text, 339 bytes");
   CHECK_HAS(out.str(), "document 0 (321 bytes or ids): first line\\nsecond \u20acxxx");
   CHECK_FALSE(has(out.str(), "document 1"));
@@ -122,7 +122,7 @@ TEST_CASE("prepare writes everything or nothing, and over nothing") {
   CHECK(entries() == before);
   o.sources = {folder.write("tokenizer/blank.txt", "  \n")};
   CHECK_HAS(message_of<DataError>([&] { prepare_data(o, out); }),
-            "the sources hold no text: 1 files with 3 bytes");
+            "the sources hold no text: 1 file with 3 bytes");
   CHECK(entries() == before);
   o.sources = {good};
   prepare_data(o, out);

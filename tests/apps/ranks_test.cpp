@@ -167,11 +167,14 @@ TEST_CASE("a run goes on from a checkpoint of any layout and number of ranks") {
 TEST_CASE("what does not fit the ranks is refused on all of them") {
   Job job;
   const auto [options, text] = GENERATE(table<std::string, std::string>({
-      {"--parallelism.data_parallel_shard_degree 3", "but there are 2 ranks"},
+      {"--parallelism.data_parallel_shard_degree 3", "but the world is 2 ranks"},
       {"--parallelism.tensor_parallel_degree 2 --model.n_heads 3 --model.n_kv_heads 3 --model.head_dim 8",
        "tensor_parallel_degree 2 does not divide n_heads 3 (remainder 1)"},
-      {"--parallelism.tensor_parallel_degree 2 --model.ffn_dim 33", "tensor_parallel_degree 2 does not divide ffn_dim 33"},
-      {"--training.global_batch_size 9", "global_batch_size 9 is not a multiple of local_batch_size 1 x 2 data-parallel ranks = 2 (remainder 1)"},
+      {"--parallelism.tensor_parallel_degree 2 --model.ffn_dim 33",
+       "tensor_parallel_degree 2 does not divide ffn_dim 33"},
+      {"--training.global_batch_size 9",
+       "global_batch_size 9 is not a multiple of local_batch_size 1 x 2 data-parallel ranks = 2 (remainder "
+       "1)"},
   }));
   check_refused(mpirun(2, job.train(options)), 2, text);
 }

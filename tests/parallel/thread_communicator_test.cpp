@@ -135,7 +135,7 @@ TEST_CASE("ranks agree or are refused together") {
     require_equal_everywhere(world, "the configuration", 17);
     require_no_complaint(world, "");
     expect_error<ConfigError>(
-        "the configuration differs between ranks: rank 0 has 0000000000000011 (as have 3 ranks), rank 2 has "
+        "the configuration differs between ranks: rank 0 has 0000000000000011 (on 3 ranks), rank 2 has "
         "0000000000000012 (2 kinds in all)",
         [&] { require_equal_everywhere(world, "the configuration", world.rank() == 2 ? 18 : 17); });
     expect_error<ConfigError>("rank 1 cannot go on: no such file",

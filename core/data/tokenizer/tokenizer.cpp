@@ -5,6 +5,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "core/counted.h"
 #include "core/data/tokenizer/added_token_matcher.h"
 #include "core/data/tokenizer/bpe.h"
 #include "core/data/tokenizer/definition.h"
@@ -250,9 +251,9 @@ std::string Tokenizer::describe() const {
         !(d.reachable[token.id] && (d.tokens[token.id].size() == 1 || made[token.id] || d.ignore_merges));
   }
   std::string text = fmt::format(
-      "model: byte-level BPE, {} merges{}\nvocabulary: {} tokens, {} of them added ({} special)\nnormalizer: {}\n",
-      d.merges.size(), d.ignore_merges ? " (ignored for words that are tokens)" : "", d.tokens.size(),
-      d.added.size(), added_specials, d.nfc ? "NFC" : "none");
+      "model: byte-level BPE, {}{}\nvocabulary: {}, {} of them added ({} special)\nnormalizer: {}\n",
+      counted(d.merges.size(), "merge"), d.ignore_merges ? " (ignored for words that are tokens)" : "",
+      counted(d.tokens.size(), "token"), d.added.size(), added_specials, d.nfc ? "NFC" : "none");
   for (const SplitStep& step : d.steps) {
     text += fmt::format("split: {}{}\n", step.add_prefix_space ? "after adding a space in front, " : "",
                         step.regex.empty() ? "nothing" : step.regex);
@@ -269,7 +270,7 @@ std::string Tokenizer::describe() const {
   if (d.key_style == KeyStyle::raw)
     text += "note: the vocabulary's keys are text, not byte-level stand-ins\n";
   if (unreachable)
-    text += fmt::format("note: {} tokens are never made from text: no merge leads to them\n", unreachable);
+    text += fmt::format("note: no merge leads to {}: never made from text\n", counted(unreachable, "token"));
   return text;
 }
 

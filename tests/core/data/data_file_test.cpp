@@ -22,6 +22,9 @@ std::vector<std::string> names(const std::vector<std::string>& sources, const st
 
 using List = std::vector<std::string>;
 
+/// The source that stands for those that this file names.
+std::string listed_in(const std::string& path) { return fmt::format("@{}", path); }
+
 }  // namespace
 
 TEST_CASE("files, folders, globs and lists, in byte order within each") {
@@ -39,7 +42,7 @@ TEST_CASE("files, folders, globs and lists, in byte order within each") {
   CHECK(names({root}, root) == List{"a/10.jsonl", "a/2.jsonl", "a/x/deep.md", "b.txt", "c.txt"});
   CHECK(names({folder / "*.txt"}, root) == List{"b.txt", "c.txt"});
   CHECK(names({folder / "?/[12]*.jsonl"}, root) == List{"a/10.jsonl", "a/2.jsonl"});
-  CHECK(names({"@" + (folder / "list")}, root) == List{"b.txt", "c.txt", "more/../a/2.jsonl"});
+  CHECK(names({listed_in(folder / "list")}, root) == List{"b.txt", "c.txt", "more/../a/2.jsonl"});
 }
 
 TEST_CASE("formats are known by name, shards by their first bytes") {
@@ -80,14 +83,14 @@ TEST_CASE("sources that cannot be read") {
   CHECK_HAS(data({}), "the dataset is empty: no sources give 0 files");
   CHECK_HAS(data({""}), "a source is an empty string");
   const std::string empty = folder.write("empty.txt", "");
-  CHECK_HAS(data({empty}), "the dataset is empty: '" + empty + "' give 1 files, all of 0 bytes");
+  CHECK_HAS(data({empty}), "the dataset is empty: '" + empty + "' give 1 file, all of 0 bytes");
   CHECK_HAS(data(std::vector<std::string>(5, empty)), "', '" + empty + "' and 2 more give 5 files");
   CHECK_HAS(data({folder / "*.md"}), "no file matches");
   folder.write("only/model.safetensors", "x");
   CHECK_HAS(data({folder / "only"}), "holds no data");
-  CHECK_HAS(data({"@" + folder.write("loop", "@loop\n")}), "nested more than 8 deep");
+  CHECK_HAS(data({listed_in(folder.write("loop", "@loop\n"))}), "nested more than 8 deep");
   CHECK_HAS(file({folder / "none.txt"}), "does not exist; expected a file, folder, glob or @list");
-  CHECK_HAS(file({"@" + (folder / "none")}), "cannot open the list");
+  CHECK_HAS(file({listed_in(folder / "none")}), "cannot open the list");
   CHECK_HAS(file({folder.write("nul.txt", std::string("ab\0c", 4))}), "is not text: byte 2 is 0");
   CHECK_HAS(file({folder.write("x.bin", "not tokens")}), "is no token shard: it starts with 6e 6f 74 20");
   REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
