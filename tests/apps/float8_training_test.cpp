@@ -201,7 +201,7 @@ TEST_CASE("FP8 keeps less for backward than bf16 does, and a recomputed block no
 }
 
 TEST_CASE("layouts train as one rank does, within two thousandths over twenty steps") {
-  for (const std::string recipe : {"tensorwise", "rowwise", "blockwise"}) {
+  for (const char* recipe : {"tensorwise", "rowwise", "blockwise"}) {
     const Float8Config config{
         .recipe_name = recipe, .enable_fsdp_float8_all_gather = true, .enable_tp_float8_all_gather = true};
     const LayoutCurve single = train(config, {}, 20);
