@@ -125,8 +125,7 @@ inline bool is_sum_of_rows(const std::vector<float>& dbias, const std::vector<fl
   bool holds = outputs > 0 && dy.size() == rows * outputs;
   for (size_t o = 0; holds && o < outputs; ++o) {
     double sum = 0, magnitude = 0;
-    for (size_t t = 0; t < rows; ++t)
-      sum += dy[t * outputs + o], magnitude += std::abs(dy[t * outputs + o]);
+    for (size_t t = 0; t < rows; ++t) sum += dy[t * outputs + o], magnitude += std::abs(dy[t * outputs + o]);
     holds = std::abs(dbias[o] - sum) <= sum_roundoff(tokens) * magnitude;
   }
   return holds;

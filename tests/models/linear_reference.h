@@ -8,6 +8,7 @@
 #include "fp8/recipe.h"
 #include "fp8/scaled_matmul.h"
 #include "parallel/parameter_spec.h"
+#include "tests/fp8/exact_product.h"
 #include "tests/fp8/reference.h"
 #include "tests/support/tolerance.h"
 #include "tests/support/values.h"
@@ -15,8 +16,6 @@
 // What tests of a linear layer compare with: operands by the reference encoder, and products in FP64 of what
 // they decode to.
 namespace ottava::test {
-
-using Values = std::vector<double>;
 
 /// A matrix that a product read, [outer, contraction]: its codes as the product sees them and what they mean.
 struct Operand {
@@ -55,26 +54,6 @@ inline Operand read(const fp8::ScaledOperand& q) {
     std::swap(out.rows, out.cols);
   }
   return out;
-}
-
-struct Product {
-  Values value, magnitude;
-};
-/// a [m,k] b [n,k]^T.
-inline Product product(const Values& a, const Values& b, int64_t m, int64_t n, int64_t k) {
-  Product p{Values(static_cast<size_t>(m * n)), Values(static_cast<size_t>(m * n))};
-  for (int64_t i = 0; i < m; ++i) {
-    for (int64_t j = 0; j < n; ++j) {
-      double sum = 0, magnitude = 0;
-      for (int64_t l = 0; l < k; ++l) {
-        const double term = a[static_cast<size_t>(i * k + l)] * b[static_cast<size_t>(j * k + l)];
-        sum += term, magnitude += std::abs(term);
-      }
-      p.value[static_cast<size_t>(i * n + j)] = sum;
-      p.magnitude[static_cast<size_t>(i * n + j)] = magnitude;
-    }
-  }
-  return p;
 }
 
 inline bool agree(const std::vector<float>& got, const Product& want, Tolerance t) {
@@ -129,12 +108,6 @@ inline std::vector<float> columns_of(const std::vector<float>& all, RowRange col
 }
 inline std::vector<float> rows_of(const std::vector<float>& all, RowRange rows, int64_t columns) {
   return {all.begin() + rows.begin * columns, all.begin() + rows.end * columns};
-}
-
-inline std::vector<fp8::RecipeName> recipes() {
-  std::vector<fp8::RecipeName> out;
-  for (std::string_view name : fp8::recipe_names()) out.push_back(fp8::parse_recipe(name));
-  return out;
 }
 
 }  // namespace ottava::test

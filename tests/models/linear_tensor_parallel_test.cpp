@@ -2,6 +2,7 @@
 
 #include "parallel/dry_run/dry_run_communicator.h"
 #include "parallel/thread/thread_communicator.h"
+#include "tests/fp8/recipes.h"
 #include "tests/models/linear_on_rank.h"
 #include "tests/models/linear_reference.h"
 #include "tests/support/catch.h"
@@ -76,8 +77,7 @@ void pass(const Case& what, Stream& stream, Arena& arena, RankGroups& ranks, int
                         .bias = what.bias,
                         .pieces = {},
                         .state = {.gathers_activations = what.gathers_bytes}};
-  for (size_t i = 0; i < what.recipes.size(); ++i)
-    setting.pieces.push_back({what.piece(i), what.recipes[i]});
+  for (size_t i = 0; i < what.recipes.size(); ++i) setting.pieces.push_back({what.piece(i), what.recipes[i]});
   LinearOnRank layer(stream, arena, ranks, setting, workspace_bytes);
   const Linear& linear = layer.linear;
   StepContext& c = layer.context;
@@ -229,7 +229,7 @@ Verdict holds(const Case& what, const std::vector<Rank>& ranks, Mutation mutatio
     for (size_t i = 0; i < what.recipes.size(); ++i) {
       const RowRange rows = what.piece(i);
       const Operands m = operands(what, ranks, r, i, mutation);
-      Product y = rounded(product(m.x, m.w, kTokens, rows.size(), what.columns()), what.columns());
+      Product y = rounded(exact_product(m.x, m.w, kTokens, rows.size(), what.columns()), what.columns());
       for (size_t k = 0; what.bias && k < y.value.size(); ++k)
         y.value[k] += mine.bias[static_cast<size_t>(rows.begin) + k % static_cast<size_t>(rows.size())];
       if (what.is_column()) {
@@ -240,9 +240,9 @@ Verdict holds(const Case& what, const std::vector<Rank>& ranks, Mutation mutatio
         add(sum, y);
       }
       out.dw &= agree(rows_of(mine.dw, rows, what.columns()),
-                      product(m.dy_turned, m.x_turned, rows.size(), what.columns(), kTokens),
+                      exact_product(m.dy_turned, m.x_turned, rows.size(), what.columns(), kTokens),
                       tolerance(DType::f32, 3, kTokens));
-      add(dx, product(m.dy, m.w_turned, kTokens, what.columns(), rows.size()));
+      add(dx, exact_product(m.dy, m.w_turned, kTokens, what.columns(), rows.size()));
     }
     dx = rounded(dx, what.rows());
     if (what.is_column()) {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/ops/elementwise.h"
+#include "tests/fp8/recipes.h"
 #include "tests/models/linear_on_rank.h"
 #include "tests/models/linear_reference.h"
 #include "tests/support/catch.h"
@@ -156,7 +157,7 @@ void check_formula(const Case& c) {
     INFO("piece " << i);
     const RowRange rows = c.rows_of(i);
     const Meaning m = meaning_of(o, c, i);
-    Product y = product(m.x, m.w, kTokens, rows.size(), kColumns);
+    Product y = exact_product(m.x, m.w, kTokens, rows.size(), kColumns);
     // The bias joins what was rounded to bf16 already.
     Tolerance bf16_sum = tolerance(DType::bf16, 3, kColumns);
     for (size_t k = 0; c.bias && k < y.value.size(); ++k) {
@@ -168,9 +169,9 @@ void check_formula(const Case& c) {
     if (c.bias) bf16_sum = {.stored = unit_roundoff(DType::bf16), .arithmetic = 1};
     CHECK(agree(columns_of(o.y, rows, kRows), y, bf16_sum));
     CHECK(agree(rows_of(o.dw, rows, kColumns),
-                product(m.dy_turned, m.x_turned, rows.size(), kColumns, kTokens),
+                exact_product(m.dy_turned, m.x_turned, rows.size(), kColumns, kTokens),
                 tolerance(DType::f32, 3, kTokens)));
-    const Product part = product(m.dy, m.w_turned, kTokens, kColumns, rows.size());
+    const Product part = exact_product(m.dy, m.w_turned, kTokens, kColumns, rows.size());
     for (size_t k = 0; k < part.value.size(); ++k)
       dx.value[k] += part.value[k], dx.magnitude[k] += part.magnitude[k];
   }
@@ -228,7 +229,7 @@ TEST_CASE("linear: operands are the reference's bytes, and mutants are not") {
     CHECK(own.inverses[0] != p.x.inverses[0]);
     // And the formula sees what bytes alone do not say.
     auto dx_holds = [&](const Operand& dy) {
-      return agree(o.dx, product(dy.meaning(), p.w_turned.meaning(), kTokens, kColumns, kRows),
+      return agree(o.dx, exact_product(dy.meaning(), p.w_turned.meaning(), kTokens, kColumns, kRows),
                    tolerance(DType::bf16, 3, kRows));
     };
     CHECK(dx_holds(p.dy));

@@ -1,0 +1,93 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "fp8/scaled_matmul.h"
+#include "tests/fp8/exact_product.h"
+#include "tests/fp8/reference.h"
+#include "tests/support/catch.h"
+#include "tests/support/devices.h"
+#include "tests/support/values.h"
+
+// Operands of scaled products on a device with what they mean in FP64, and the call.
+namespace ottava::test::scaled_matmul_operands {
+
+using namespace ottava::fp8;
+using Contraction = ScaledOperand::Contraction;
+
+/// A quantized matrix [outer, contraction], in memory as it is or turned, with its FP64 meaning.
+struct Operand {
+  Operand(Stream& stream, const std::vector<float>& values, int64_t outer, int64_t inner,
+          ReferenceRecipe recipe, Contraction contraction = Contraction::inner)
+      : rows(contraction == Contraction::inner ? outer : inner),
+        cols(contraction == Contraction::inner ? inner : outer),
+        bytes(stream, recipe.format, {rows, cols}),
+        inverse(stream, scale_dtype(recipe.granularity), scale_shape(recipe.granularity, rows, cols)),
+        view{{bytes, inverse}, recipe.granularity, contraction} {
+    const auto stored = contraction == Contraction::inner ? values : test::transposed(values, outer, inner);
+    DeviceBuffer x(stream, DType::bf16, {rows, cols}, stored), amax_1(stream, DType::u32, {1});
+    amax_1.upload_as<uint32_t>(std::array{largest_bits(x.floats())});
+    Quantize args{.x = x,
+                  .granularity = recipe.granularity,
+                  .rounding = recipe.power_of_two ? ScaleRounding::down_to_power_of_two : ScaleRounding::none,
+                  .out = {bytes, inverse}};
+    if (recipe.granularity == Granularity::tensor) args.amax = amax_1;
+    quantize(stream, args);
+    const auto q = reference_quantize(x.floats(), rows, cols, recipe);
+    const auto table = finite_values(recipe.format);
+    for (size_t i = 0; i < q.codes.size(); ++i) {
+      const double v = table[q.codes[i] & 0x7f] * static_cast<double>(q.inverses[i]);
+      exact.push_back(q.codes[i] & 0x80 ? -v : v);
+    }
+    if (contraction == Contraction::outer) exact = test::transposed(exact, rows, cols);
+  }
+  int64_t rows, cols;
+  DeviceBuffer bytes, inverse;
+  ScaledOperand view;
+  Values exact;  ///< [outer, contraction]
+};
+
+inline std::vector<float> run(Stream& stream, ScaledMatmul args, DType dtype, int64_t m, int64_t n,
+                              const std::vector<float>* before = nullptr) {
+  DeviceBuffer out(stream, dtype, {m, n});
+  if (before) out.upload(*before);
+  args.out = out;
+  args.accumulate = before != nullptr;
+  DeviceBuffer workspace(stream, DType::u8, {scaled_matmul_workspace_bytes(stream, args)});
+  // What a GPU may use at most is much for these products, and filling it is slow where there is none.
+  const int64_t inner_bytes =
+      std::min(scaled_matmul_inner_workspace_bytes(stream, args) + 64, int64_t{1} << 20);
+  DeviceBuffer inner(stream, DType::u8, {inner_bytes});
+  set_matmul_workspace(stream, inner);
+  args.workspace = workspace;
+  scaled_matmul(stream, args);
+  return out.floats();
+}
+
+/// Calls body(stream, emulate) for every device, and a second time for a GPU that emulates.
+template <class Body>
+void for_each_way(Body&& body) {
+  for_each_device([&](Stream& stream) {
+    body(stream, false);
+    INFO("emulated");
+    if (stream.type() == DeviceType::cuda) body(stream, true);
+  });
+}
+/// Whether this GPU multiplies such scales; a GPU that does not must say so.
+inline bool refuses(Stream& stream, ScaledMatmul args, int64_t m, int64_t n) {
+  if (stream.type() != DeviceType::cuda || args.emulate) return false;
+  const int capability = cuda::compute_capability(stream.device().index);
+  const Granularity g = std::max(args.a.granularity, args.b.granularity);
+  if (g == Granularity::tensor       ? capability >= 89
+      : g == Granularity::block_1x32 ? capability >= 100
+                                     : capability == 90)
+    return false;
+  CHECK_THROWS_WITH(
+      run(stream, args, DType::f32, m, n),
+      Catch::Matchers::Contains(fmt::format("does not multiply with scales per {}", name_of(g))));
+  return true;
+}
+
+}  // namespace ottava::test::scaled_matmul_operands

@@ -1,0 +1,67 @@
+#include "parallel/checkpoint/folder.h"
+
+#include <filesystem>
+#include <new>
+
+#include "core/io/atomic_file.h"
+#include "tests/parallel/checkpoint/tiny_checkpoint.h"
+#include "tests/support/temporary_folder.h"
+
+namespace ottava::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Matchers::Contains;
+
+TEST_CASE("steps are listed by number") {
+  TemporaryFolder folder;
+  for (const char* name : {"step-10", "step-9", "step-100", "step-x", "step-", "step-5.tmp", "step--3",
+                           "other", "step-7.deleted"}) {
+    fs::create_directory(folder / name);
+  }
+  std::vector<SavedStep> steps = list_steps(folder.path());
+  REQUIRE(steps.size() == 3);
+  CHECK(steps[0].step == 9);
+  CHECK(steps[2].path == folder / "step-100");
+  CHECK(list_steps(folder / "none").empty());
+}
+
+TEST_CASE("a shared folder is seen by all ranks; one rank that fails stops all with its words") {
+  TemporaryFolder folder;
+  std::vector<std::string> texts, messages(3), refusals(3), others(3);
+  std::vector<uint64_t> sums;
+  run_ranks({1, 3, 1}, [&](RankGroup& group, ShardCoordinates) {
+    check_shared_folder(folder / "new/checkpoints", group);
+    auto rank = static_cast<size_t>(group.rank());
+    std::vector<std::string> gathered = group.all_gather(fmt::format("r{}", rank));
+    std::vector<uint64_t> summed = {~uint64_t{0}, 1, uint64_t{1} << 63};
+    group.sum(summed);
+    if (rank == 2) texts = gathered, sums = summed;
+    messages[rank] = file_error_of([&] {
+      group.together([&] {
+        if (rank > 0) fail<FileError>("x", "rank {} is unwell", rank);
+      });
+    });
+    refusals[rank] = config_error_of([&] {
+      group.together([&] {
+        if (rank == 2) fail<ConfigError>("x", "no");
+      });
+    });
+    others[rank] = file_error_of([&] { group.on_rank_0([] { throw std::bad_alloc(); }); });
+    group.together([] {});
+  });
+  CHECK(texts == std::vector<std::string>{"r0", "r1", "r2"});
+  CHECK(sums == std::vector<uint64_t>{~uint64_t{0} * 3, 3, (uint64_t{1} << 63) * 3});
+  for (size_t rank : {0u, 1u, 2u}) {
+    CHECK_THAT(messages[rank], Contains("rank 1: [x] rank 1 is unwell"));
+    CHECK_THAT(refusals[rank], Contains("rank 2: [x] no"));
+    CHECK_THAT(others[rank], Contains("rank 0: std::bad_alloc"));
+  }
+  CHECK(fs::is_empty(folder / "new/checkpoints"));
+  RankGroup group;
+  write_file_atomically(folder / "file", "");
+  CHECK_THROWS_WITH(check_shared_folder(folder / "file/x", group), Contains("cannot create"));
+}
+
+}  // namespace
+}  // namespace ottava::checkpoint

@@ -1,0 +1,141 @@
+#include "parallel/checkpoint/saver.h"
+
+#include <atomic>
+#include <filesystem>
+#include <thread>
+
+#include "core/io/atomic_file.h"
+#include "parallel/checkpoint/folder.h"
+#include "tests/parallel/checkpoint/tiny_checkpoint.h"
+#include "tests/support/temporary_folder.h"
+
+namespace ottava::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Matchers::Contains;
+
+TEST_CASE("asynchronous saving keeps the values of the moment it began") {
+  TemporaryFolder folder;
+  std::vector<ParameterSpec> specs = tiny_model();
+  std::atomic<int> as_expected = 0;
+  run_ranks({2, 2, 1}, [&](RankGroup& group, ShardCoordinates at) {
+    TinyRank rank(specs, at);
+    CheckpointSaver saver({.folder = folder.path()}, group);
+    as_expected += saver.poll();
+    for (int64_t step : {1, 2, 3}) {
+      rank.fill(step);
+      saver.begin(checkpoint_of(rank, step));
+      as_expected += saver.in_flight();
+      rank.clear();  // training goes on
+      while (!saver.poll()) std::this_thread::yield();
+      as_expected += !saver.in_flight();
+    }
+    rank.fill(4);
+    saver.begin(checkpoint_of(rank, 4));
+    rank.fill(5);
+    saver.begin(checkpoint_of(rank, 5));  // finishes step 4
+    saver.finish();
+  });
+  CHECK(as_expected == 4 * 7);
+  for (int64_t step : {1, 2, 3, 4, 5}) CHECK(load(folder.path(), step, step) == step);
+}
+
+TEST_CASE("a saver that ends with a save in flight leaves only a temporary folder") {
+  TemporaryFolder folder;
+  save(folder.path(), {}, 1, 1);
+  {
+    std::vector<ParameterSpec> specs = tiny_model();
+    RankGroup group;
+    TinyRank rank(specs, {});
+    CheckpointSaver saver({.folder = folder.path()}, group);
+    saver.begin(checkpoint_of(rank, 2));
+  }
+  CHECK(fs::exists(folder / "step-2.tmp"));
+  CHECK(load(folder.path(), 1) == 1);
+  save(folder.path(), {}, 3, 3);
+  CHECK_FALSE(fs::exists(folder / "step-2.tmp"));
+}
+
+TEST_CASE("rotation keeps the newest, never touches what is not complete, and knows the step just saved") {
+  TemporaryFolder folder;
+  SaveOptions keep2{.keep_latest_k = 2};
+  fs::create_directories(folder / "step-0");  // torn: no manifest
+  for (int64_t step : {1, 2, 3, 4}) save(folder.path(), {}, step, step, keep2);
+  auto names = [&] {
+    std::vector<int64_t> steps;
+    for (const SavedStep& saved : list_steps(folder.path())) steps.push_back(saved.step);
+    return steps;
+  };
+  CHECK(names() == std::vector<int64_t>{0, 3, 4});
+  save(folder.path(), {}, 2, 9, keep2);  // the run went back
+  CHECK(names() == std::vector<int64_t>{0, 2, 4});
+  save(folder.path(), {}, 5, 5, {.keep_latest_k = 0});
+  CHECK(names() == std::vector<int64_t>{0, 2, 4, 5});
+  RankGroup group;
+  CHECK_THROWS_WITH(CheckpointSaver({.folder = "x", .keep_latest_k = 1}, group),
+                    Contains("keep_latest_k is 1"));
+  CHECK_THROWS_WITH(CheckpointSaver({.folder = "x", .keep_latest_k = -1}, group),
+                    Contains("keep_latest_k is -1"));
+}
+
+TEST_CASE("saving a step again replaces it as a whole") {
+  TemporaryFolder folder;
+  save(folder.path(), {}, 7, 1);
+  save(folder.path(), {1, 3, 1}, 7, 2);
+  CHECK(load(folder.path(), 2) == 7);
+  CHECK(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 1);
+  // A replacement that died between its two renames (file systems that cannot exchange names).
+  fs::rename(folder / "step-7", folder / "step-7.old");
+  CHECK(load(folder.path(), 2) == 7);
+  remove_leftovers(folder.path());
+  CHECK(fs::exists(folder / "step-7"));
+}
+
+TEST_CASE("requests that cannot be met are refused") {
+  TemporaryFolder folder;
+  std::vector<ParameterSpec> specs = tiny_model();
+  RankGroup group;
+  TinyRank rank(specs, {});
+  rank.fill(1);
+  CheckpointSaver saver({.folder = folder.path()}, group);
+  Checkpoint checkpoint = checkpoint_of(rank, 1);
+  for (std::string name :
+       {"manifest.json", "model.safetensors", "../x", "", "model.safetensors.index.json"}) {
+    checkpoint.texts = {{name, "x"}};
+    CHECK_THROWS_WITH(saver.save(checkpoint), Contains("cannot be the name of a file"));
+  }
+  checkpoint.texts = {{"a", "x"}, {"a", "y"}};
+  CHECK_THROWS_WITH(saver.save(checkpoint), Contains("cannot be the name"));
+  checkpoint = checkpoint_of(rank, 1);
+  checkpoint.copies = {{"tokenizer.json", folder / "none"}};
+  CHECK_THROWS_WITH(saver.save(checkpoint), Contains("none: No such file"));
+  CHECK(fs::is_empty(folder.path()));  // the failed save gave its space back
+  checkpoint.copies = {};
+  checkpoint.parameters.shards[2].exp_avg.data = nullptr;
+  CHECK_THROWS_WITH(saver.save(checkpoint), Contains("q_proj.weight.exp_avg' has no memory on this rank"));
+  checkpoint.parameters.shards.pop_back();
+  CHECK_THROWS_WITH(saver.save(checkpoint), Contains("there are 9 parameters and 8 shards"));
+  CHECK(load(folder.path(), 1) == -1);
+  CHECK_THROWS_WITH(load(folder.path(), 1, 12), Contains("step-12 does not exist"));
+  write_file_atomically(folder / "file", "");
+  CheckpointSaver blocked({.folder = folder / "file/below"}, group);
+  CHECK_THROWS_AS(blocked.save(checkpoint_of(rank, 1)), std::exception);
+}
+
+TEST_CASE("small files and copies lie beside the weights") {
+  TemporaryFolder folder;
+  write_file_atomically(folder / "tokenizer.json", "tok");
+  std::vector<ParameterSpec> specs = tiny_model();
+  RankGroup group;
+  TinyRank rank(specs, {});
+  rank.fill(1);
+  Checkpoint checkpoint = checkpoint_of(rank, 1);
+  checkpoint.copies = {{"tokenizer.json", folder / "tokenizer.json"}};
+  CheckpointSaver(SaveOptions{.folder = folder.path()}, group).save(checkpoint);
+  CHECK(read_file(folder / "step-1/tokenizer.json") == "tok");
+  CHECK(read_file(folder / "step-1/config.json") == "{}\n");
+}
+
+}  // namespace
+}  // namespace ottava::checkpoint
