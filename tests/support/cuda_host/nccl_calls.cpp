@@ -1,69 +1,13 @@
-#include "nccl.h"
-
-#include <algorithm>
-#include <atomic>
-#include <cstdio>
-#include <cstring>
-#include <deque>
-#include <map>
-#include <string>
-#include <utility>
-
 #include "graphs.h"
 #include "memory.h"
+#include "nccl_communicator.h"
 #include "sanitizer.h"
 #include "settings.h"
 
-// Communicators, groups and streams of the NCCL stand-in. A group of calls is two tasks on each of its streams: the rank
-// arrives, and the group ends once all ranks that take part have arrived; the first whose turn it is moves the data for all.
+// Calls and groups of the NCCL stand-in. A group of calls is two tasks on each of its streams: the rank arrives, and the
+// group ends once all ranks that take part have arrived; the first whose turn it is moves the data for all.
 namespace ottava::cuda_host {
 namespace {
-
-using OperationPtr = std::shared_ptr<NcclOperation>;
-
-struct Member {
-  int gpu = -1;              ///< until it has joined
-  Stream* stream = nullptr;  ///< where it last had work
-  uint64_t collectives = 0;  ///< it has arrived at
-};
-
-/// What the ranks of one communicator share.
-struct Clique {
-  explicit Clique(int ranks) : members(static_cast<size_t>(ranks)) {}
-  std::vector<Member> members;
-  int joined = 0;
-  ncclResult_t error = ncclSuccess;
-  std::map<uint64_t, OperationPtr> collectives;                          ///< by number; dropped when all have arrived
-  std::map<std::pair<int, int>, std::deque<OperationPtr>> sends, recvs;  ///< by (from, to); one end has arrived
-  struct Split {
-    std::map<int, std::vector<std::pair<int, ncclComm_t>>> colors;  ///< key, handle
-    int asked = 0;
-  };
-  std::map<uint64_t, Split> splits;
-};
-
-}  // namespace
-}  // namespace ottava::cuda_host
-
-struct ncclComm {
-  std::shared_ptr<ottava::cuda_host::Clique> clique;  ///< null until a split is complete
-  int rank = 0, gpu = 0, max_ctas = 0;
-  bool is_aborted = false, is_destroyed = false;
-  uint64_t splits = 0;
-  int visits = 0;    ///< groups under way
-  int captured = 0;  ///< groups in graphs
-  int polls = 1;     ///< how often it still says "in progress": calls of non-blocking communicators end later
-};
-
-namespace ottava::cuda_host {
-namespace {
-
-std::vector<std::unique_ptr<ncclComm>> communicators;  // kept for ever: work under way may still ask them
-std::map<std::string, std::shared_ptr<Clique>> cliques;  // by unique id, until all have joined
-uint64_t ids = 0;
-std::string broken_connection;
-std::deque<std::string> errors{""};  // each kept for ever: one caller reads the last while another adds the next
-std::atomic<const char*> last_error = errors.back().c_str();
 
 struct GroupedCall {
   ncclComm_t comm;
@@ -72,19 +16,6 @@ struct GroupedCall {
 };
 thread_local int group_depth = 0;
 thread_local std::vector<GroupedCall> grouped;
-
-void set_last_error(std::string reason) { last_error = errors.emplace_back(std::move(reason)).c_str(); }
-
-ncclResult_t refuse(ncclResult_t result, std::string reason) {
-  set_last_error(std::move(reason));
-  return result;
-}
-
-void blow(Clique& clique, std::string reason) {
-  clique.error = ncclInvalidUsage;
-  set_last_error(std::move(reason));
-  wake();
-}
 
 bool is_pair(const NcclCall& call) { return call.kind == NcclKind::send || call.kind == NcclKind::recv; }
 
@@ -245,124 +176,12 @@ ncclResult_t make_call(ncclComm_t comm, cudaStream_t handle, const NcclCall& cal
   return group_depth == 0 ? issue_grouped() : ncclSuccess;
 }
 
-void join(ncclComm_t comm, std::shared_ptr<Clique> clique, int rank) {
-  Clique& c = *clique;
-  comm->clique = std::move(clique);
-  comm->rank = rank;
-  c.members[static_cast<size_t>(rank)].gpu = comm->gpu;
-  for (size_t r = 0; r < c.members.size(); ++r) {
-    if (static_cast<int>(r) != rank && c.members[r].gpu == comm->gpu) {
-      blow(c, "Duplicate GPU detected : rank " + std::to_string(rank) + " and rank " + std::to_string(r) + " both on GPU " + std::to_string(comm->gpu));
-    }
-  }
-  c.joined++;
-}
-
-constexpr int kMostCtas = 64;
-
-/// Why NCCL would refuse the configuration, or null.
-const char* objection(const ncclConfig_t* config) {
-  if (!config || config->blocking != 0) return "communicators are made with blocking = 0: a call that hangs can then be ended";
-  if (config->maxCTAs != NCCL_CONFIG_UNDEF_INT) {
-    if (config->minCTAs < 1 || config->maxCTAs < config->minCTAs || config->maxCTAs > kMostCtas) return "minCTAs and maxCTAs are not 1 <= min <= max <= 64";
-  }
-  return nullptr;
-}
-int limit_of(const ncclConfig_t& config) { return config.maxCTAs == NCCL_CONFIG_UNDEF_INT ? 0 : config.maxCTAs; }
-
-ncclComm_t new_communicator(const ncclConfig_t& config) {
-  communicators.push_back(std::make_unique<ncclComm>());
-  communicators.back()->gpu = current_gpu();
-  communicators.back()->max_ctas = limit_of(config);
-  return communicators.back().get();
-}
-
-// All ranks have asked: the groups come into being.
-void make_groups(Clique::Split& split) {
-  for (auto& [color, handles] : split.colors) {
-    std::sort(handles.begin(), handles.end());
-    auto clique = std::make_shared<Clique>(static_cast<int>(handles.size()));
-    for (size_t r = 0; r < handles.size(); ++r) join(handles[r].second, clique, static_cast<int>(r));
-  }
-}
-
 }  // namespace
 }  // namespace ottava::cuda_host
 
 using namespace ottava::cuda_host;
 
 extern "C" {
-
-ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
-  auto lock = lock_layer();
-  std::snprintf(id->internal, sizeof id->internal, "clique %llu", static_cast<unsigned long long>(ids++));
-  return ncclSuccess;
-}
-
-ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
-  auto lock = lock_layer();
-  if (const char* reason = objection(config)) return refuse(ncclInvalidArgument, reason);
-  if (rank < 0 || rank >= ranks) return refuse(ncclInvalidArgument, "no such rank");
-  auto& clique = cliques[id.internal];
-  if (!clique) clique = std::make_shared<Clique>(ranks);
-  *comm = new_communicator(*config);
-  join(*comm, clique, rank);
-  if (!broken_connection.empty()) {
-    (*comm)->clique->error = ncclSystemError;
-    set_last_error(std::exchange(broken_connection, {}));
-  }
-  if (clique->joined == ranks) cliques.erase(id.internal);
-  return ncclInProgress;
-}
-
-ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* out, ncclConfig_t* config) {
-  auto lock = lock_layer();
-  if (const char* reason = objection(config)) return refuse(ncclInvalidArgument, reason);
-  if (limit_of(*config) != comm->max_ctas) return refuse(ncclInvalidArgument, "a part of a communicator takes other CTAs than the whole");
-  *out = color == NCCL_SPLIT_NOCOLOR ? nullptr : new_communicator(*config);
-  Clique::Split& split = comm->clique->splits[comm->splits++];
-  if (*out) split.colors[color].emplace_back(key, *out);
-  if (++split.asked == static_cast<int>(comm->clique->members.size())) make_groups(split);
-  comm->polls = 1;
-  return ncclInProgress;
-}
-
-ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
-  auto lock = lock_layer();
-  *result = ncclSuccess;
-  if (comm->is_destroyed) return refuse(ncclInvalidArgument, "the communicator was destroyed");
-  if (comm->clique && comm->clique->error != ncclSuccess) {
-    *result = comm->clique->error;
-  } else if (!comm->clique || comm->clique->joined < static_cast<int>(comm->clique->members.size())) {
-    *result = ncclInProgress;
-  } else if (comm->polls > 0) {
-    comm->polls--;
-    *result = ncclInProgress;
-  }
-  return ncclSuccess;
-}
-
-ncclResult_t ncclCommFinalize(ncclComm_t comm) {
-  auto lock = lock_layer();
-  if (comm->captured > 0) return refuse(ncclInvalidUsage, "graphs with calls of the communicator are still there");
-  Stream* stream = comm->clique->members[static_cast<size_t>(comm->rank)].stream;
-  if (run_until(lock, stream, [&] { return comm->visits == 0; }) != cudaSuccess) return ncclInternalError;
-  comm->polls = 1;
-  return ncclInProgress;
-}
-
-ncclResult_t ncclCommDestroy(ncclComm_t comm) {
-  auto lock = lock_layer();
-  comm->is_destroyed = true;
-  return comm->visits == 0 ? ncclSuccess : refuse(ncclInvalidUsage, "destroyed with work under way");
-}
-
-ncclResult_t ncclCommAbort(ncclComm_t comm) {
-  auto lock = lock_layer();
-  comm->is_aborted = comm->is_destroyed = true;
-  wake();
-  return ncclSuccess;
-}
 
 ncclResult_t ncclGroupStart() {
   group_depth++;
@@ -402,43 +221,4 @@ ncclResult_t ncclRecv(void* recv, size_t count, ncclDataType_t type, int peer, n
   return make_call(comm, stream, {NcclKind::recv, type, ncclSum, count, peer, nullptr, recv});
 }
 
-const char* ncclGetErrorString(ncclResult_t result) {
-  switch (result) {
-    case ncclSuccess: return "no error";
-    case ncclInvalidArgument: return "invalid argument";
-    case ncclInvalidUsage: return "invalid usage";
-    case ncclSystemError: return "unhandled system error";
-    case ncclRemoteError: return "remote process exited or there was a network error";
-    default: return "internal error";
-  }
-}
-const char* ncclGetLastError(ncclComm_t) { return last_error; }
-
 }  // extern "C"
-
-namespace ottava::cuda_host {
-
-std::vector<int> nccl_cta_limits() {
-  auto lock = lock_layer();
-  std::vector<int> limits;
-  for (const auto& comm : communicators) {
-    if (!comm->is_destroyed) limits.push_back(comm->max_ctas);
-  }
-  return limits;
-}
-
-void break_next_connection(const char* reason) {
-  auto lock = lock_layer();
-  broken_connection = reason;
-}
-
-void break_network() {
-  auto lock = lock_layer();
-  for (auto& comm : communicators) {
-    if (!comm->is_destroyed && comm->clique) comm->clique->error = ncclRemoteError;
-  }
-  set_last_error("the network is gone");
-  wake();
-}
-
-}  // namespace ottava::cuda_host

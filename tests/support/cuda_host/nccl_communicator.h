@@ -1,0 +1,57 @@
+#pragma once
+
+#include <deque>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "nccl.h"
+
+// Communicators of the NCCL stand-in, and what their ranks share.
+namespace ottava::cuda_host {
+
+using OperationPtr = std::shared_ptr<NcclOperation>;
+
+struct Member {
+  int gpu = -1;              ///< until it has joined
+  Stream* stream = nullptr;  ///< where it last had work
+  uint64_t collectives = 0;  ///< it has arrived at
+};
+
+/// What the ranks of one communicator share.
+struct Clique {
+  explicit Clique(int ranks) : members(static_cast<size_t>(ranks)) {}
+  std::vector<Member> members;
+  int joined = 0;
+  ncclResult_t error = ncclSuccess;
+  std::map<uint64_t, OperationPtr> collectives;                          ///< by number; dropped when all have arrived
+  std::map<std::pair<int, int>, std::deque<OperationPtr>> sends, recvs;  ///< by (from, to); one end has arrived
+  struct Split {
+    std::map<int, std::vector<std::pair<int, ncclComm_t>>> colors;  ///< key, handle
+    int asked = 0;
+  };
+  std::map<uint64_t, Split> splits;
+};
+
+}  // namespace ottava::cuda_host
+
+struct ncclComm {
+  std::shared_ptr<ottava::cuda_host::Clique> clique;  ///< null until a split is complete
+  int rank = 0, gpu = 0, max_ctas = 0;
+  bool is_aborted = false, is_destroyed = false;
+  uint64_t splits = 0;
+  int visits = 0;    ///< groups under way
+  int captured = 0;  ///< groups in graphs
+  int polls = 1;     ///< how often it still says "in progress": calls of non-blocking communicators end later
+};
+
+namespace ottava::cuda_host {
+
+// With the lock held.
+void set_last_error(std::string reason);
+/// Gives back `result`; the reason is what ncclGetLastError says.
+ncclResult_t refuse(ncclResult_t result, std::string reason);
+/// All calls of these ranks end in an error from now on.
+void blow(Clique& clique, std::string reason);
+
+}  // namespace ottava::cuda_host
