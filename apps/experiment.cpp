@@ -141,6 +141,22 @@ std::function<std::optional<double>(const fp8::PolicyGemm&, const fp8::Recipe&)>
   return {};
 }
 
+// Validation runs the same products on batches of its own.
+void check_validation_tokens(const TrainingShape& shape) {
+  const int64_t tokens = shape.validation_batch * shape.validation_sequence;
+  for (const fp8::GemmDecision& d : shape.float8_policy.decisions) {
+    if (!d.recipe || tokens % d.recipe->alignment() == 0) continue;
+    fail<ConfigError>("fp8",
+                      "validation.local_batch_size {} x validation.seq_len {} = {} tokens are not a multiple "
+                      "of {} ({}/{} = "
+                      "{:.6g}), which {} in {} needs: change one of the two",
+                      shape.validation_batch, shape.validation_sequence, tokens, d.recipe->alignment(),
+                      tokens, d.recipe->alignment(),
+                      static_cast<double>(tokens) / static_cast<double>(d.recipe->alignment()), d.gemm.name,
+                      fp8::name_of(d.recipe->name));
+  }
+}
+
 void resolve_float8(const Config& c, const LlamaParameters& table, int tp,
                     std::optional<int> compute_capability, const Decisions* measured, TrainingShape& shape) {
   const int64_t tokens = shape.batch * shape.sequence;
@@ -148,6 +164,8 @@ void resolve_float8(const Config& c, const LlamaParameters& table, int tp,
   if (compute_capability) inputs.hardware = fp8::recipes_of_compute_capability(*compute_capability);
   inputs.measured_speedup = speedups(c, measured, compute_capability.has_value(), tokens);
   shape.float8_policy = fp8::decide_policy(c.float8, inputs);
+  fp8::require_some_float8(shape.float8_policy, c.float8);
+  check_validation_tokens(shape);
   shape.float8 = llama_float8(table, shape.float8_policy, c.float8, tp);
   shape.parameters.float8 = shape.float8.weights;
   shape.parameters.float8_gradients = c.float8.enable_float8_gradient_all_to_all && shape.float8.is_on();
@@ -242,6 +260,14 @@ CommStats step_traffic(const Experiment& e, int rank) {
                        {.at = e.mesh.shard_coordinates(rank),
                         .replicas = e.mesh.size(MeshAxis::dp_replicate),
                         .micro_batches = s.micro_batches});
+}
+
+std::vector<std::string> float8_remarks(const Experiment& e, const CommStats& traffic) {
+  if (!e.shape.float8.is_on()) return {};
+  return float8_remarks(e.shape.float8_policy, e.config.float8,
+                        {.shards = e.mesh.size(MeshAxis::dp_shard),
+                         .tensor_parallel = e.mesh.size(MeshAxis::tp),
+                         .traffic = traffic});
 }
 
 double StepPlan::flops(Precision precision) const {

@@ -45,6 +45,10 @@ std::string model_title(const ModelConfig& config);
 /// equal.
 CommStats step_traffic(const Experiment& experiment, int rank);
 
+/// float8_remarks() of this experiment (models/llama/llama_float8.h); `traffic` of a step as record_step()
+/// finds it.
+std::vector<std::string> float8_remarks(const Experiment& experiment, const CommStats& traffic);
+
 /// Reads the tokenizer of model.hf_assets_path.
 std::shared_ptr<const Tokenizer> load_tokenizer(const Config& config);
 

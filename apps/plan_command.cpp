@@ -77,15 +77,15 @@ std::optional<int> planned_capability(const Device& device) {
 }
 
 // Why weights that FP8 products read travel in the compute type, and what cutting at whole blocks costs.
-void print_float8(const Experiment& e, const std::optional<int>& capability, std::ostream& out) {
+void print_float8(const Experiment& e, const std::optional<int>& capability, const CommStats& traffic,
+                  std::ostream& out) {
   const TrainingShape& s = e.shape;
   if (s.float8_policy.decisions.empty()) return;
   out << "Precision of linear layers";
   if (capability) out << fmt::format(" (compute capability {}.{})", *capability / 10, *capability % 10);
   out << ":\n" << fp8::policy_table(s.float8_policy);
+  for (const std::string& remark : float8_remarks(e, traffic)) out << remark << "\n";
   const int shards = e.mesh.size(MeshAxis::dp_shard);
-  if (shards == 1 || !e.config.float8.enable_fsdp_float8_all_gather) return;
-  out << float8_gathers_text(s.float8_policy, shards) << "\n";
   std::vector<ParameterSpec> specs = llama_parameters(s.model).specs;
   align_shards(specs, s.parameters);
   const ParameterSpec* worst = nullptr;
@@ -123,7 +123,7 @@ void run_plan_command(const PlanCommand& command, std::ostream& out) {
                      counted(e.global_batch, "sequence"), counted(e.shape.sequence, "token"),
                      counted(e.shape.micro_batches, "micro-batch", "micro-batches"), e.shape.batch,
                      model_flops_per_token(m, e.shape.sequence));
-  print_float8(e, capability, out);
+  print_float8(e, capability, plan.traffic, out);
   print_memory(plan.memory, out);
   if (device.type == DeviceType::cuda && config.attention.backend != "flash") {
     out << fmt::format("  attention's workspaces are those of our kernels; cuDNN's are known where it runs (attention.backend is {})\n",

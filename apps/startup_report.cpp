@@ -81,9 +81,7 @@ void log_startup_report(const Experiment& e, const StepPlan& plan, Device device
             name_of(s.parameters.reduce), recompute_text(s.model_options.recompute));
   if (!s.float8_policy.decisions.empty()) {
     log::info("FP8: {}", fp8::policy_summary(s.float8_policy));
-    const int shards = e.mesh.size(MeshAxis::dp_shard);
-    if (s.float8.is_on() && shards > 1 && c.float8.enable_fsdp_float8_all_gather)
-      log::info("FP8: {}", float8_gathers_text(s.float8_policy, shards));
+    for (const std::string& remark : float8_remarks(e, plan.traffic)) log::info("FP8: {}", remark);
     if (device.type != DeviceType::cuda && s.float8.is_on())
       log::info("FP8: on the CPU products are bf16 products of the same bytes: exact, and no faster");
   }

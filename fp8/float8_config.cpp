@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <tuple>
 
 #include "core/config/problems.h"
@@ -83,16 +84,17 @@ void validate(const Float8Config& c, config::Problems& problems) {
     if (!c.enable_statistics && problems.given(path) && value != fallback)
       problems.add(path, "alerts read statistics, and quantize.linear.float8.enable_statistics is false");
   }
-  if (c.recipe_name != "delayed") {
-    for (const char* key : {"amax_history_length", "margin"}) {
-      std::string path = fmt::format("quantize.linear.float8.{}", key);
-      bool is_default =
-          c.amax_history_length == Float8Config{}.amax_history_length && c.margin == Float8Config{}.margin;
-      if (problems.given(path) && !is_default) {
-        problems.add(path,
-                     fmt::format("only recipe_name delayed has a history; recipe_name is {}", c.recipe_name));
-      }
-    }
+  const bool delays =
+      c.recipe_name == "delayed" || std::any_of(c.policy.begin(), c.policy.end(),
+                                                [](const auto& entry) { return entry.recipe == "delayed"; });
+  for (const auto& [key, value, fallback] :
+       {std::tuple("amax_history_length", c.amax_history_length, usual.amax_history_length),
+        std::tuple("margin", c.margin, usual.margin)}) {
+    const std::string path = fmt::format("quantize.linear.float8.{}", key);
+    if (delays || !problems.given(path) || value == fallback) continue;
+    problems.add(path, fmt::format("only recipe delayed has a history; recipe_name is {}, and no entry of "
+                                   "quantize.linear.float8.policy asks for delayed",
+                                   c.recipe_name));
   }
 }
 

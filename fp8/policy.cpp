@@ -178,12 +178,15 @@ void check_hardware(GemmDecision& decision, const Float8Config& config, const Po
   decision.reason += "; emulated";
 }
 
+bool has_auto_filter(const Float8Config& config) {
+  return std::find(config.filter_fqns.begin(), config.filter_fqns.end(), kAutoFilter) !=
+         config.filter_fqns.end();
+}
+
 void settle(GemmDecision& decision, const Choice& choice, const Float8Config& config,
             const PolicyInputs& inputs) {
   if (!decision.recipe) return;
-  const bool sized = std::find(config.filter_fqns.begin(), config.filter_fqns.end(), kAutoFilter) !=
-                     config.filter_fqns.end();
-  if (sized && !choice.entry) apply_size_rule(decision);
+  if (has_auto_filter(config) && !choice.entry) apply_size_rule(decision);
   if (!decision.recipe) return;
   if (config.pad_vocabulary && decision.gemm.role == GemmRole::output) pad(decision, inputs);
   if (const std::string why = shape_problem(decision, inputs); !why.empty()) {
@@ -223,6 +226,15 @@ int64_t Policy::fp8_products() const {
   int64_t sum = 0;
   for (const GemmDecision& d : decisions) sum += d.recipe ? d.recipe->fp8_products() : 0;
   return sum;
+}
+
+void require_some_float8(const Policy& policy, const Float8Config& config) {
+  if (policy.fp8_products() > 0 || config.automatic || has_auto_filter(config)) return;
+  fail<ConfigError>("fp8",
+                    "model.converters asks for quantize.linear.float8, but its policy leaves no layer in "
+                    "FP8: {}; change what "
+                    "stands in the way, or leave quantize.linear.float8 out of model.converters",
+                    policy_summary(policy));
 }
 
 const GemmDecision* Policy::find(std::string_view name) const {

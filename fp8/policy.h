@@ -79,6 +79,10 @@ struct Policy {
 /// measurements. DeviceError: a recipe that the hardware lacks, unless emulate is set.
 Policy decide_policy(const Float8Config& config, const PolicyInputs& inputs);
 
+/// Throws ConfigError if nothing runs in FP8 although it was asked for, with the reasons. What was measured to
+/// be slower or is below the thresholds of auto_filter_small_kn may leave nothing: that was asked for too.
+void require_some_float8(const Policy& policy, const Float8Config& config);
+
 /// "tensorwise in 24 of 25 layers, 72 products in each forward and backward pass; bf16: output (the output layer stays in
 /// high precision)": a line for the log, the first three reasons for high precision with one layer each.
 std::string policy_summary(const Policy& policy);

@@ -15,6 +15,38 @@ bool covers_something(const std::vector<PolicyGemm>& gemms, Matches&& matches) {
   });
 }
 
+/// The last entry that covers a part decides it. One that decides none, and is contradicted where it matches,
+/// was meant to do something.
+void refuse_overruled(const Float8Config& config, const std::vector<PolicyGemm>& gemms) {
+  constexpr size_t kNone = static_cast<size_t>(-1);
+  std::vector<bool> decides(config.policy.size(), false);
+  std::vector<size_t> overruled_by(config.policy.size(), kNone);
+  for (const PolicyGemm& gemm : gemms) {
+    std::vector<size_t> last(gemm.parts.size(), kNone);
+    for (size_t e = config.policy.size(); e-- > 0;) {
+      const std::vector<bool> covered = parts_matching_glob(gemm, config.policy[e].match);
+      for (size_t p = 0; p < covered.size(); ++p) {
+        if (!covered[p]) continue;
+        if (last[p] == kNone) {
+          last[p] = e;
+          decides[e] = true;
+        } else if (config.policy[last[p]].recipe != config.policy[e].recipe) {
+          overruled_by[e] = last[p];
+        }
+      }
+    }
+  }
+  for (size_t e = 0; e < decides.size(); ++e) {
+    if (decides[e] || overruled_by[e] == kNone) continue;
+    const Float8PolicyConfig &entry = config.policy[e], &later = config.policy[overruled_by[e]];
+    fail<ConfigError>(
+        "fp8",
+        "quantize.linear.float8.policy asks for {} in \"{}\", but later entries decide all that it matches "
+        "(\"{}\": {}): the last match decides, put what is more general first",
+        entry.recipe, entry.match, later.match, later.recipe);
+  }
+}
+
 /// "layers.*.attention.wqkv (wq, wk, wv)" and its like, each once.
 std::string known_names(const std::vector<PolicyGemm>& gemms) {
   std::vector<std::string> names;
@@ -88,6 +120,7 @@ void check_entries(const Float8Config& config, const std::vector<PolicyGemm>& ge
     fail<ConfigError>("fp8", "in quantize.linear.float8, {} matches no matrix product: this model has {}",
                       fmt::join(idle, " and "), known_names(gemms));
   }
+  refuse_overruled(config, gemms);
 }
 
 }  // namespace ottava::fp8

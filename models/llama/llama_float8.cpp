@@ -173,6 +173,57 @@ std::string float8_gathers_text(const fp8::Policy& policy, int shards) {
   return text;
 }
 
+namespace {
+
+/// "tensor parallel gathers inputs of 12 and gradients of 12 of 24 FP8 layers as bytes; 24 all-reduces of an
+/// amax per step". What gathers: Linear::gathers_bytes().
+std::string activation_gathers_text(const fp8::Policy& policy, const CommStats& traffic) {
+  int64_t float8 = 0, inputs = 0, gradients = 0, amaxes = 0;
+  for (const fp8::GemmDecision& d : policy.decisions) {
+    if (!d.recipe || d.gemm.role != fp8::GemmRole::linear) continue;
+    ++float8;
+    if (d.is_split) continue;
+    const bool is_row_style = d.gemm.local_columns < d.gemm.columns;
+    const fp8::Granularity granularity = d.recipe->forward.a.granularity;
+    if (is_row_style) {
+      gradients += granularity == fp8::Granularity::tensor && d.recipe->weight_gradient.is_fp8;
+    } else {
+      inputs += granularity != fp8::Granularity::block_1x32;
+    }
+  }
+  for (const CommStats::Total& t : traffic.totals())
+    amaxes += t.axis == "tp" && t.label == "amax" ? t.calls : 0;
+  return fmt::format(
+      "tensor parallel gathers inputs of {} and gradients of {} of {} FP8 layers as bytes; {} all-reduces of "
+      "an amax per step",
+      inputs, gradients, float8, amaxes);
+}
+
+}  // namespace
+
+std::vector<std::string> float8_remarks(const fp8::Policy& policy, const Float8Config& config,
+                                        const Float8Ranks& ranks) {
+  std::vector<std::string> lines;
+  auto idle = [&](const char* key, const std::string& why) {
+    lines.push_back(fmt::format("{} changes nothing: {}", key, why));
+  };
+  const char* whole = "parameters are not sharded (dp_shard 1)";
+  if (config.enable_fsdp_float8_all_gather) {
+    if (ranks.shards == 1) idle("enable_fsdp_float8_all_gather", whole);
+    if (ranks.shards > 1) lines.push_back(float8_gathers_text(policy, ranks.shards));
+  }
+  if (config.enable_tp_float8_all_gather) {
+    if (ranks.tensor_parallel == 1) idle("enable_tp_float8_all_gather", "tensor_parallel_degree is 1");
+    if (ranks.tensor_parallel > 1) lines.push_back(activation_gathers_text(policy, ranks.traffic));
+  }
+  if (config.enable_float8_gradient_all_to_all && ranks.shards == 1)
+    idle("enable_float8_gradient_all_to_all", whole);
+  const fp8::GemmDecision* output = policy.find("output");
+  if (config.pad_vocabulary && output && !output->recipe)
+    idle("pad_vocabulary", fmt::format("the output layer runs in bf16 ({})", output->reason));
+  return lines;
+}
+
 LlamaFloat8 llama_float8(const LlamaParameters& table, const fp8::Policy& policy, const Float8Config& config,
                          int tp) {
   return Builder(table, policy, config, tp).build();

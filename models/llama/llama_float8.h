@@ -30,4 +30,14 @@ std::string why_gathered_whole(const fp8::GemmDecision& decision, int shards);
 /// weight of each reason.
 std::string float8_gathers_text(const fp8::Policy& policy, int shards);
 
+/// How many ranks share what, and what one of them sends in a step.
+struct Float8Ranks {
+  int shards = 1, tensor_parallel = 1;
+  const CommStats& traffic;
+};
+/// A line for each thing that travels in FP8, and for each setting of the section that changes nothing here,
+/// with the reason.
+std::vector<std::string> float8_remarks(const fp8::Policy& policy, const Float8Config& config,
+                                        const Float8Ranks& ranks);
+
 }  // namespace ottava

@@ -102,7 +102,8 @@ TEST_CASE("impossible combinations come with the arithmetic", "[config]") {
   CHECK(has(error("activation_checkpoint: {selective_ac_option: ops}"), "expected op or an integer >= 1"));
   CHECK(has(error("validation: {steps: 0}"), "validation.steps: 0 batches validate nothing"));
   CHECK(has(error("quantize: {linear: {float8: {margin: 2}}}"),
-            "only recipe_name delayed has a history; recipe_name is tensorwise"));
+            "only recipe delayed has a history; recipe_name is tensorwise, and no entry of "
+            "quantize.linear.float8.policy asks for delayed"));
   CHECK(
       has(error("quantize: {linear: {float8: {enable_statistics: false, alert_saturation: 0.1}}}"),
           "alert_saturation: alerts read statistics, and quantize.linear.float8.enable_statistics is false"));
@@ -111,8 +112,12 @@ TEST_CASE("impossible combinations come with the arithmetic", "[config]") {
     CHECK(has(error(fmt::format("quantize: {{linear: {{float8: {{{}: -0.1}}}}}}", key)), key));
   }
   CHECK(has(error("quantize: {linear: {float8: {amax_history_length: 2}}}"),
-            "amax_history_length: only recipe_name delayed"));
+            "amax_history_length: only recipe delayed"));
   CHECK(error("quantize: {linear: {float8: {margin: 2, recipe_name: delayed}}}") == "no error");
+  CHECK(error("quantize: {linear: {float8: {margin: 2, amax_history_length: 4, "
+              "policy: [{match: output, recipe: delayed}]}}}") == "no error");
+  // The one that changes nothing is not blamed for the other.
+  CHECK(has(error("quantize: {linear: {float8: {amax_history_length: 1024, margin: 2}}}"), "1 problem in"));
   CHECK(has(error("model: {converters: [float8]}\ntraining: {mixed_precision_param: float32}"),
             "float32 is given, but model.converters asks for FP8"));
   CHECK(error("model: {dim: 100, n_heads: 16, head_dim: 16}") == "no error");

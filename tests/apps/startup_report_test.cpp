@@ -6,10 +6,13 @@
 #include "core/log.h"
 #include "parallel/thread/thread_communicator.h"
 #include "tests/support/catch.h"
+#include "tests/support/message_of.h"
 #include "tests/support/temporary_folder.h"
 
 using namespace ottava;
 using Catch::Contains;
+using Catch::EndsWith;
+using Catch::StartsWith;
 
 namespace {
 
@@ -85,6 +88,83 @@ TEST_CASE("the report says which FP8 weights travel as bytes, and why others do 
           "FP8: FSDP gathers 12 of 24 FP8 weights as bytes; in bf16: 12 (layers.0.attention.wo: 256 rows / 3 shards = "
           "85.3333, and shards of mxfp8 are gathered as whole blocks of 32 rows)\n"));
   CHECK_THAT(fp8_report(1, "mxfp8"), !Contains("FSDP gathers"));
+}
+
+TEST_CASE(
+    "the report says what tensor parallel gathers as bytes, with its amaxes, and what changes nothing") {
+  auto remarks = [](int ranks, const char* recipe, std::vector<std::string> more) {
+    more.insert(more.end(), {"--model.converters", "[quantize.linear.float8]", "--model.n_layers", "2",
+                             "--quantize.linear.float8.recipe_name", recipe,
+                             "--quantize.linear.float8.enable_tp_float8_all_gather", "true"});
+    return report(ranks, more);
+  };
+  const std::vector<std::string> tp{"--parallelism.tensor_parallel_degree", "2"};
+  // Two micro-batches of two blocks: x of wqkv and w13, dy of wo and w2. What is recomputed knows its amax.
+  CHECK_THAT(remarks(2, "tensorwise", {tp[0], tp[1], "--training.global_batch_size", "2"}),
+             Contains("FP8: tensor parallel gathers inputs of 4 and gradients of 4 of 8 FP8 layers as bytes; "
+                      "16 all-reduces of "
+                      "an amax per step\n") &&
+                 !Contains("changes nothing"));
+  CHECK_THAT(remarks(2, "rowwise", tp), Contains("FP8: tensor parallel gathers inputs of 4 and gradients of "
+                                                 "0 of 8 FP8 layers as bytes; 0 all-reduces"));
+  CHECK_THAT(remarks(2, "mxfp8", tp), Contains("inputs of 0 and gradients of 0 of 8 FP8 layers"));
+  CHECK_THAT(remarks(2, "tensorwise", {tp[0], tp[1], "--quantize.linear.float8.filter_fqns", "wk"}),
+             Contains("inputs of 2 and gradients of 4 of 10 FP8 layers"));
+  const std::string alone = remarks(1, "tensorwise",
+                                    {"--quantize.linear.float8.enable_fsdp_float8_all_gather", "true",
+                                     "--quantize.linear.float8.pad_vocabulary", "true",
+                                     "--quantize.linear.float8.enable_float8_gradient_all_to_all", "true"});
+  for (const char* line :
+       {"FP8: enable_fsdp_float8_all_gather changes nothing: parameters are not sharded (dp_shard 1)\n",
+        "FP8: enable_tp_float8_all_gather changes nothing: tensor_parallel_degree is 1\n",
+        "FP8: enable_float8_gradient_all_to_all changes nothing: parameters are not sharded (dp_shard 1)\n",
+        "FP8: pad_vocabulary changes nothing: the output layer runs in bf16 (the output layer stays in high "
+        "precision)\n"}) {
+    CHECK_THAT(alone, Contains(line));
+  }
+  CHECK_THAT(remarks(1, "tensorwise",
+                     {"--quantize.linear.float8.pad_vocabulary", "true", "--quantize.linear.float8.policy",
+                      "[{match: output, recipe: tensorwise}]"}),
+             !Contains("pad_vocabulary changes nothing"));
+}
+
+TEST_CASE(
+    "FP8 that no layer can run in, and validation batches that do not fit it, are refused with the "
+    "arithmetic") {
+  auto message = [](std::vector<std::string> more) {
+    more.insert(more.end(), {"--model.converters", "[quantize.linear.float8]"});
+    return test::message_of([&] { resolve_experiment(config_with(more), nullptr, 1); });
+  };
+  CHECK(message({}) == "no error");
+  const std::string asked =
+      "[fp8] model.converters asks for quantize.linear.float8, but its policy leaves no layer in FP8: ";
+  const std::string tokens = message({"--training.seq_len", "100"});
+  CHECK_THAT(tokens,
+             StartsWith(asked) &&
+                 Contains("layers.0.attention.wqkv (100 tokens is not a multiple of 16 (100/16 = 6.25))") &&
+                 EndsWith("or leave quantize.linear.float8 out of model.converters"));
+  CHECK_THAT(message({"--training.seq_len", "80", "--quantize.linear.float8.recipe_name", "mxfp8"}),
+             StartsWith(asked) && Contains("80 tokens is not a multiple of 32 (80/32 = 2.5)"));
+  CHECK_THAT(message({"--quantize.linear.float8.high_precision_first_blocks", "6"}),
+             StartsWith(asked) && Contains("the first 6 blocks stay in high precision"));
+  // Thresholds that were asked for may leave nothing.
+  CHECK(message({"--model.ffn_dim", "512", "--quantize.linear.float8.filter_fqns", "auto_filter_small_kn"}) ==
+        "no error");
+
+  const std::vector<std::string> validated{"--validation.enable", "true", "--validation.local_batch_size",
+                                           "3"};
+  auto validating = [&](const char* tokens_each, const char* recipe) {
+    std::vector<std::string> more = validated;
+    more.insert(more.end(),
+                {"--validation.seq_len", tokens_each, "--quantize.linear.float8.recipe_name", recipe});
+    return message(more);
+  };
+  CHECK(validating("16", "tensorwise") == "no error");
+  CHECK(validating("20", "tensorwise") ==
+        "[fp8] validation.local_batch_size 3 x validation.seq_len 20 = 60 tokens are not a multiple of 16 "
+        "(60/16 = 3.75), "
+        "which layers.0.attention.wqkv in tensorwise needs: change one of the two");
+  CHECK_THAT(validating("16", "mxfp8"), Contains("48 tokens are not a multiple of 32 (48/32 = 1.5)"));
 }
 
 TEST_CASE(

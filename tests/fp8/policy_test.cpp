@@ -322,6 +322,19 @@ TEST_CASE("policy: entries that match nothing are named, contradictions refused"
   CHECK_THROWS_WITH(
       decide_policy({.policy = {{"layers.*", "bf16"}, {"layers.*", "rowwise"}}}, llama(kDebug, 1)),
       "[fp8] quantize.linear.float8.policy says both bf16 and rowwise for \"layers.*\": keep one of them");
+  const Float8Config overruled{
+      .policy = {{"layers.0.attention.wqkv", "rowwise"}, {"layers.*", "bf16"}, {"*.w2", "delayed"}}};
+  CHECK_THROWS_WITH(decide_policy(overruled, llama(kDebug, 1)),
+                    "[fp8] quantize.linear.float8.policy asks for rowwise in \"layers.0.attention.wqkv\", "
+                    "but later entries "
+                    "decide all that it matches (\"layers.*\": bf16): the last match decides, put what is "
+                    "more general first");
+  // One that decides something, or says what a later one says, may stay.
+  for (const Float8Config& fine : {Float8Config{.policy = {{"*.wqkv", "rowwise"}, {"layers.0.*", "bf16"}}},
+                                   Float8Config{.policy = {{"*.wqkv", "rowwise"}, {"*.wq", "bf16"}}},
+                                   Float8Config{.policy = {{"layers.0.*", "bf16"}, {"layers.*", "bf16"}}}}) {
+    CHECK_NOTHROW(decide_policy(fine, llama(kDebug, 1)));
+  }
   CHECK_THROWS_AS(decide_policy({.recipe_name = "fp4"}, llama(kDebug, 1)), ConfigError);
 }
 
