@@ -132,33 +132,13 @@ __global__ void __launch_bounds__(kThreads) key_kernel(Arguments a) {
         }
       }
     }
-#pragma unroll
-    for (int k = 0; k < kStep / 16; ++k) {
-      uint32_t left[4];
-      as_left(left, p[2 * k], p[2 * k + 1]);
-#pragma unroll
-      for (int n = 0; n < D / 8; n += 2) {
-        uint32_t right[4];
-        do_tile.right(right, k * 16, n * 8);
-        multiply_add(dvalues[n], dvalues[n + 1], left, right);
-      }
-    }
+    multiply_add_rows(dvalues, p, do_tile);
 #pragma unroll
     for (int n = 0; n < kStep / 8; ++n) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) p[n][e] *= dp[n][e] - rows.delta[n * 8 + t + e % 2];
     }
-#pragma unroll
-    for (int k = 0; k < kStep / 16; ++k) {
-      uint32_t left[4];
-      as_left(left, p[2 * k], p[2 * k + 1]);
-#pragma unroll
-      for (int n = 0; n < D / 8; n += 2) {
-        uint32_t right[4];
-        q_tile.right(right, k * 16, n * 8);
-        multiply_add(dkeys[n], dkeys[n + 1], left, right);
-      }
-    }
+    multiply_add_rows(dkeys, p, q_tile);
   }
   const float of_keys[2] = {shape.scale, shape.scale}, of_values[2] = {1.0f, 1.0f};
   keys.store(dkeys, of_keys, row, a.dqkv + shape.key(batch, kv_head, D), shape.row, first_key, sequence);
@@ -254,19 +234,7 @@ __global__ void __launch_bounds__(kThreads) query_kernel(Arguments a) {
     if (first_key + kKeyStep - 1 > first_query + warp_row || first_key < last_start) {
       mask_keys(ds, shape, batch, first_query + warp_row + g, first_key + t, 0);
     }
-#pragma unroll
-    for (int k = 0; k < kKeyStep / 16; ++k) {
-      uint32_t left[kMTiles][4];
-#pragma unroll
-      for (int m = 0; m < kMTiles; ++m) as_left(left[m], ds[m][2 * k], ds[m][2 * k + 1]);
-#pragma unroll
-      for (int n = 0; n < D / 8; n += 2) {
-        uint32_t right[4];
-        k_tile.right(right, k * 16, n * 8);
-#pragma unroll
-        for (int m = 0; m < kMTiles; ++m) multiply_add(dqueries[m][n], dqueries[m][n + 1], left[m], right);
-      }
-    }
+    multiply_add_rows(dqueries, ds, k_tile);
   }
   const float factors[2] = {shape.scale, shape.scale};
   __nv_bfloat16* out = a.dqkv + shape.query(batch, head, D);

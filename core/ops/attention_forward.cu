@@ -123,20 +123,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Arguments a) {
       }
     }
 
-    const Tile<D> v_tile = value_tile(j);
-#pragma unroll
-    for (int k = 0; k < kKeys / 16; ++k) {
-      uint32_t left[kMTiles][4];
-#pragma unroll
-      for (int m = 0; m < kMTiles; ++m) as_left(left[m], scores[m][2 * k], scores[m][2 * k + 1]);
-#pragma unroll
-      for (int n = 0; n < D / 8; n += 2) {
-        uint32_t right[4];
-        v_tile.right(right, k * 16, n * 8);
-#pragma unroll
-        for (int m = 0; m < kMTiles; ++m) multiply_add(sums[m][n], sums[m][n + 1], left[m], right);
-      }
-    }
+    multiply_add_rows(sums, scores, value_tile(j));
   }
 
   __nv_bfloat16* out = a.out + shape.out(batch, head, D);

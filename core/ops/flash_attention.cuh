@@ -158,6 +158,41 @@ __device__ __forceinline__ void multiply_add(float (&first)[4], float (&second)[
   mma_m16n8k16_bf16(second, left, {right[2], right[3]});
 }
 
+/// sums += results, rounded to bf16, x the tile's rows.
+template <int D, int kBlocks>
+__device__ __forceinline__ void multiply_add_rows(float (&sums)[D / 8][4], const float (&results)[kBlocks][4],
+                                                  const Tile<D>& tile) {
+#pragma unroll
+  for (int k = 0; k < kBlocks / 2; ++k) {
+    uint32_t left[4];
+    as_left(left, results[2 * k], results[2 * k + 1]);
+#pragma unroll
+    for (int n = 0; n < D / 8; n += 2) {
+      uint32_t right[4];
+      tile.right(right, k * 16, n * 8);
+      multiply_add(sums[n], sums[n + 1], left, right);
+    }
+  }
+}
+/// The same for kMTiles tiles of results: a fragment serves all of them.
+template <int D, int kMTiles, int kBlocks>
+__device__ __forceinline__ void multiply_add_rows(float (&sums)[kMTiles][D / 8][4],
+                                                  const float (&results)[kMTiles][kBlocks][4], const Tile<D>& tile) {
+#pragma unroll
+  for (int k = 0; k < kBlocks / 2; ++k) {
+    uint32_t left[kMTiles][4];
+#pragma unroll
+    for (int m = 0; m < kMTiles; ++m) as_left(left[m], results[m][2 * k], results[m][2 * k + 1]);
+#pragma unroll
+    for (int n = 0; n < D / 8; n += 2) {
+      uint32_t right[4];
+      tile.right(right, k * 16, n * 8);
+#pragma unroll
+      for (int m = 0; m < kMTiles; ++m) multiply_add(sums[m][n], sums[m][n + 1], left[m], right);
+    }
+  }
+}
+
 /// Replaces results whose rows are queries and whose columns are keys, where a query does not see the key.
 /// `query`, `key`: of the lane's first result. Made from its number here, one kernel takes 30 registers more.
 template <int kMTiles, int kBlocks>
