@@ -22,14 +22,8 @@ struct Case {
 };
 
 TrainingShape shape_of(const Case& c) {
-  LlamaConfig model;
-  model.dim = 64;
-  model.layers = 2;
-  model.heads = 2;
-  model.kv_heads = 1;
-  model.head_dim = 64;
-  model.ffn_dim = 96;
-  model.vocab_size = 160;
+  LlamaConfig model{
+      .dim = 64, .layers = 2, .heads = 2, .kv_heads = 1, .head_dim = 64, .ffn_dim = 96, .vocab_size = 160};
   model.tied_embeddings = c.family == Case::Family::tied;
   model.qkv_bias = c.family == Case::Family::qwen2;
   model.qk_norm = c.family == Case::Family::qwen3;

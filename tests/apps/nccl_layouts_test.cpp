@@ -15,14 +15,8 @@ namespace {
 
 // Two blocks, heads of 64. The largest matrices travel alone, the others packed; three ranks divide none.
 TrainingShape whole_step(DType compute) {
-  LlamaConfig model;
-  model.dim = 64;
-  model.layers = 2;
-  model.heads = 2;
-  model.kv_heads = 2;
-  model.head_dim = 64;
-  model.ffn_dim = 160;
-  model.vocab_size = 320;
+  const LlamaConfig model{
+      .dim = 64, .layers = 2, .heads = 2, .kv_heads = 2, .head_dim = 64, .ffn_dim = 160, .vocab_size = 320};
   TrainingShape shape = tiny_shape(model, 6, 12);
   shape.parameters.compute = compute;
   shape.max_norm = 1;

@@ -22,14 +22,8 @@ namespace {
 constexpr int kSteps = 5, kSkipped = 3;  // the loss scale of that step makes gradients infinite
 
 TrainingShape shape_of(DType compute, int64_t micro_batches) {
-  LlamaConfig model;
-  model.dim = 64;
-  model.layers = 2;
-  model.heads = 2;
-  model.kv_heads = 2;
-  model.head_dim = 64;
-  model.ffn_dim = 96;
-  model.vocab_size = 96;
+  const LlamaConfig model{
+      .dim = 64, .layers = 2, .heads = 2, .kv_heads = 2, .head_dim = 64, .ffn_dim = 96, .vocab_size = 96};
   TrainingShape shape = tiny_shape(model, 1, 8);
   shape.parameters.compute = compute;
   shape.micro_batches = micro_batches;

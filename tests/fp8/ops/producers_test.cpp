@@ -42,6 +42,16 @@ struct Written {
     CHECK(largest.download_as<uint32_t>() == other.largest.download_as<uint32_t>());
     CHECK(largest.download_as<uint32_t>()[0] != 0);
   }
+  /// What the fused operation is compared with.
+  void quantize_from(Stream& stream, const Tensor& x) const {
+    quantize(stream, {.x = x,
+                      .granularity = output.granularity,
+                      .rounding = output.rounding,
+                      .out = output.out,
+                      .counters = counters,
+                      .non_finite = non_finite,
+                      .largest = largest});
+  }
   DeviceBuffer bytes, inverse, counters, non_finite, largest;
   RowOutput output;
 };
@@ -93,13 +103,7 @@ TEST_CASE("rms_norm_quantize: bytes, scales, counts, y, sum and rstd of rms_norm
           RmsNormForward norm{.x = x, .weight = weight, .y = y, .rstd = rstd};
           if (with_residual) norm.residual = residual, norm.sum = sum;
           rms_norm_forward(stream, norm);
-          quantize(stream, {.x = y,
-                            .granularity = apart.output.granularity,
-                            .rounding = apart.output.rounding,
-                            .out = apart.output.out,
-                            .counters = apart.counters,
-                            .non_finite = apart.non_finite,
-                            .largest = apart.largest});
+          apart.quantize_from(stream, y);
           norm.y = kept ? fused_y.tensor() : Tensor{};
           norm.rstd = fused_rstd;
           if (with_residual) norm.sum = fused_sum;
@@ -126,13 +130,7 @@ TEST_CASE("swiglu_quantize: bytes, scales, counts and output of swiglu_forward a
                              spread(2 * shape.numel(), 4, with_nan)),
             out(stream, dtype, shape), fused_out(stream, dtype, shape);
         swiglu_forward(stream, {.gate_up = gate_up, .out = out});
-        quantize(stream, {.x = out,
-                          .granularity = apart.output.granularity,
-                          .rounding = apart.output.rounding,
-                          .out = apart.output.out,
-                          .counters = apart.counters,
-                          .non_finite = apart.non_finite,
-                          .largest = apart.largest});
+        apart.quantize_from(stream, out);
         swiglu_quantize(stream,
                         {{.gate_up = gate_up, .out = kept ? fused_out.tensor() : Tensor{}}, fused.output});
         fused.same_as(apart);

@@ -11,7 +11,7 @@
 #include "parallel/checkpoint/loader.h"
 #include "parallel/checkpoint/saver.h"
 #include "parallel/checkpoint/verify.h"
-#include "tests/parallel/checkpoint/tiny_model.h"
+#include "tests/parallel/checkpoint/tiny_checkpoint.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"
 
@@ -19,10 +19,6 @@ namespace ottava::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-
-Checkpoint checkpoint_of(const TinyRank& rank, int64_t step) {
-  return {.step = step, .parameters = rank.parameters, .texts = {{"config.json", "{}\n"}}, .copies = {}};
-}
 
 void save(const std::string& folder, int64_t step) {
   std::vector<ParameterSpec> specs = tiny_model();
