@@ -30,12 +30,14 @@ struct Watched {
   Operands first, again;  ///< after the steps, and right after that reading
 };
 
-Watched watch(const Float8Config& config, int steps, int64_t micro_batches = 1) {
+Watched watch(const Float8Config& config, int steps, int64_t micro_batches = 1,
+              Recompute recompute = Recompute::nothing) {
   Watched out;
   run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
     TrainingShape whole = float8_step();
     whole.batch = 1;
     whole.micro_batches = micro_batches;
+    whole.model_options.recompute.assign(2, recompute);
     EngineRun run(in_float8(whole, config),
                   std::make_unique<RankGroups>(world.split("world", {0, 1}), world.split("world", {0, 1}),
                                                Mesh({.dp_replicate = 1, .dp_shard = 2, .tp = 1}, 2)),
@@ -96,6 +98,54 @@ TEST_CASE("what is read of every layer and role: elements of all ranks, steps an
     CHECK(o.underflow == 0);
     CHECK(o.amax == w.first.at(name).amax);
   }
+}
+
+TEST_CASE("what is recomputed is not counted again, and neither is its amax") {
+  for (const char* name : {"tensorwise", "rowwise", "blockwise", "delayed"}) {
+    const Watched once = watch(recipe(name), 1);
+    for (Recompute recompute : {Recompute::elementwise, Recompute::block}) {
+      INFO(name << ", mode " << static_cast<int>(recompute));
+      const Watched again = watch(recipe(name), 1, 1, recompute);
+      REQUIRE(again.first.size() == once.first.size());
+      for (const auto& [key, operand] : again.first) {
+        if (operand.role == Role::w) continue;  // made again where whole weights were let go of
+        INFO(key);
+        CHECK(operand.elements == once.first.at(key).elements);
+        CHECK(operand.underflow == once.first.at(key).underflow);
+        CHECK(operand.amax == once.first.at(key).amax);
+      }
+    }
+  }
+}
+
+// What a history remembers of a step. Neither the last micro-batch's amax nor the first one's would do.
+TEST_CASE("a step's amaxes are the largest of its micro-batches, operand by operand") {
+  constexpr int64_t kTokens = 32, kParts = 3;
+  const std::vector<int32_t> inputs = random_tokens(kParts * kTokens, 320, 3),
+                             targets = random_tokens(kParts * kTokens, 320, 4);
+  auto amaxes = [&](int64_t first, int64_t count) {
+    TrainingShape shape = in_float8(float8_step(), recipe("tensorwise"));
+    shape.batch = 1;
+    shape.micro_batches = count;
+    EngineRun run(shape);
+    run->parameters().initialise(7);
+    const auto begin = static_cast<size_t>(first * kTokens), size = static_cast<size_t>(count * kTokens);
+    run->train_step({.inputs = std::span(inputs).subspan(begin, size),
+                     .targets = std::span(targets).subspan(begin, size),
+                     .document_start = {},
+                     .positions = {}},
+                    {.learning_rate = 1e-3, .valid_tokens = kParts * kTokens});
+    const Tensor all = run->float8()->step_amax();
+    return std::vector<uint32_t>(all.as<uint32_t>(), all.as<uint32_t>() + all.numel());
+  };
+  const std::vector<uint32_t> together = amaxes(0, kParts);
+  std::vector<uint32_t> largest(together.size(), 0);
+  for (int64_t part = 0; part < kParts; ++part) {
+    const std::vector<uint32_t> own = amaxes(part, 1);
+    CHECK(own != together);
+    for (size_t i = 0; i < own.size(); ++i) largest[i] = std::max(largest[i], own[i]);
+  }
+  CHECK(together == largest);
 }
 
 TEST_CASE("a weight is quantized once per optimizer step, however many micro-batches read it") {

@@ -175,6 +175,12 @@ TEST_CASE("validation, which writes less, gives the loss of training bit for bit
     const HostTokens batch{.inputs = tokens, .targets = targets, .document_start = {}, .positions = {}};
     const double validated = run->validate(batch);
     CHECK(validated > 0);
+    // Scales are of this batch alone, whatever was validated before it.
+    for (uint32_t seed : {5, 6, 7}) {
+      const std::vector<int32_t> others = random_tokens(64, 320, seed);
+      run->validate({.inputs = others, .targets = others, .document_start = {}, .positions = {}});
+      CHECK(run->validate(batch) == validated);
+    }
     CHECK(run->train_step(batch, {.learning_rate = 1e-3, .valid_tokens = 64}).loss_sum == validated);
   }
 }
