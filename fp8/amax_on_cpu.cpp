@@ -35,8 +35,8 @@ void amax(const Tensor& x, const Tensor& amax) {
 }
 
 void column_amax(const Tensor& x, const Tensor& amax) {
-  constexpr int64_t kWidth = 256, kRowsAhead = 8;
-  const int64_t rows = x.rows(), cols = x.cols(), element = static_cast<int64_t>(sizeof(bf16));
+  constexpr int64_t kWidth = 256;
+  const int64_t rows = x.rows(), cols = x.cols();
   parallel_for(cols, kWidth, [&](int64_t begin, int64_t end) {
     bf16 buffer[kWidth];
     for (int64_t c = begin; c < end; c += kWidth) {
@@ -47,12 +47,12 @@ void column_amax(const Tensor& x, const Tensor& amax) {
         for (int64_t i = 0; i < n; ++i) to[i] = std::max(to[i], bits[i]);
       };
       if (x.dtype == DType::bf16) {
-        amax_kernels().columns(x.as<bf16>() + c, cols, {0, rows, n}, bits, kRowsAhead * cols * element);
+        amax_kernels().columns(x.as<bf16>() + c, cols, {0, rows, n}, bits);
         raise();
         continue;
       }
       for (int64_t r = 0; r < rows; ++r) {
-        amax_kernels().columns(as_bf16(x, r * cols + c, n, buffer), n, {0, 1, n}, bits, 0);
+        amax_kernels().columns(as_bf16(x, r * cols + c, n, buffer), n, {0, 1, n}, bits);
         raise();
       }
     }

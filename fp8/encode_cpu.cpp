@@ -1,8 +1,10 @@
+#include "fp8/coders_vec.h"
 #include "fp8/encode_vec.h"
 #include "fp8/transpose_vec.h"
 
-// Ceiling: memory bandwidth: 2 bytes read per element, one written. Rows: 20 instructions per 32 elements with AVX-512 (two units
-// do 32 elements in 10 cycles), 40 in other sets and out of range. Turned: 22.
+// Ceiling: memory bandwidth: 2 bytes read per element, one written. Instructions per 32 elements: rows 20 with AVX-512 (two units
+// do 32 elements in 10 cycles), 11 where it has arithmetic of 16 bits and scales are powers of two, 40 in other sets and out of
+// range; turned 22 and 13.
 
 namespace ottava::cpu::OTTAVA_ISA {
 namespace {
@@ -38,11 +40,14 @@ void encode_tile_exactly(const Tile& t, int64_t rows, int64_t cols, QuantizeCoun
   Losses losses;
   for (int64_t r = 0; r < rows; ++r) {
     const float* scales = t.scales[r / 32];
-    encode_exactly<F, kCount>(t.x + r * t.stride, cols, codes[r], losses, [&](int64_t c) { return load(scales + c); });
+    encode_exactly<F, kCount>(t.x + r * t.stride, cols, codes[r], losses,
+                              [&](int64_t c) { return load(scales + c); });
   }
   if constexpr (kCount) losses.add_to(*counts);
-  for (int c = 0; c < kTileCols; c += kStripCols) transpose_strip(codes[0] + c, kTileCols, lines[c], kTileRows);
-  for (int64_t c = 0; c < cols; ++c) __builtin_memcpy(t.to + c * t.to_stride, lines[c], static_cast<unsigned long>(rows));
+  for (int c = 0; c < kTileCols; c += kStripCols)
+    transpose_strip(codes[0] + c, kTileCols, lines[c], kTileRows);
+  for (int64_t c = 0; c < cols; ++c)
+    __builtin_memcpy(t.to + c * t.to_stride, lines[c], static_cast<unsigned long>(rows));
 }
 
 #if defined(__AVX512BW__) && defined(__AVX512DQ__)
@@ -53,37 +58,27 @@ struct ZeroCounts {
   void codes(__m512i bytes) {
     after += __builtin_popcountll(_mm512_testn_epi8_mask(bytes, _mm512_set1_epi8(0x7f)));
   }
-  void values(__m512i w) { before += __builtin_popcount(_mm512_testn_epi16_mask(w, _mm512_set1_epi16(0x7fff))); }
+  void values(__m512i w) {
+    before += __builtin_popcount(_mm512_testn_epi16_mask(w, _mm512_set1_epi16(0x7fff)));
+  }
 };
 
 inline __m512i load_words(const bf16* p) { return _mm512_loadu_si512(p); }
 
-/// Codes of thirty-two values, each in the low byte of its word but for the sign.
-template <class F>
-inline __m512i word_codes(__m512i w, __m512 scale) {
-  const __m512i even = magnitude_codes<F>(even_floats(w), scale), odd = magnitude_codes<F>(odd_floats(w), scale);
-  const __m512i shifted = _mm512_maskz_slli_epi16(0x55555555u, odd, 8);
-  // (even & 0xff) | shifted: two codes in the low half of each lane, nothing above.
-  return _mm512_ternarylogic_epi32(even, shifted, _mm512_set1_epi32(0xff), 0xec);
-}
-/// 64 codes, values a before values b.
-template <class F>
-inline __m512i codes_of_64(__m512i a, __m512i b, __m512 scale_a, __m512 scale_b) {
-  const __m512i magnitudes = _mm512_packus_epi32(word_codes<F>(a, scale_a), word_codes<F>(b, scale_b));
-  const __m512i signs = _mm512_packs_epi16(a, b);  // saturates, and keeps them
-  const __m512i codes = choose(0x7f7f7f7fu, magnitudes, signs);
-  return _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), codes);
-}
-
-template <class F, bool kCount>
+/// `Coder` is FloatCoder<F> or WordCoder.
+template <class Coder, bool kCount>
 void encode_row_in_range(const EncodeRow& a) {
   ZeroCounts zeros;
   const int shift = __builtin_ctzll(static_cast<unsigned long long>(a.block));
   const int64_t last = (a.n - 1) >> shift;
-  auto scale_of = [&](int64_t i) { return _mm512_set1_ps(a.scales[(i >> shift) * a.scales_stride]); };
-  auto encode = [&](const bf16* from, uint8_t* to, __m512 scale_a, __m512 scale_b) {
+  auto scale_of = [&](int64_t i) { return Coder::splat(a.scales[(i >> shift) * a.scales_stride]); };
+  auto encode = [&](const bf16* from, uint8_t* to, typename Coder::Scale scale_a,
+                    typename Coder::Scale scale_b) {
     const __m512i x = load_words(from), y = load_words(from + 32);
-    const __m512i codes = codes_of_64<F>(x, y, scale_a, scale_b);
+    const __m512i magnitudes = Coder::magnitudes(x, y, scale_a, scale_b);
+    const __m512i signs = _mm512_packs_epi16(x, y);  // saturates, and keeps them
+    const __m512i order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
+    const __m512i codes = _mm512_permutexvar_epi64(order, choose(0x7f7f7f7fu, magnitudes, signs));
     if constexpr (kCount) zeros.values(x), zeros.values(y), zeros.codes(codes);
     _mm512_storeu_si512(to, codes);
   };
@@ -103,35 +98,41 @@ void encode_row_in_range(const EncodeRow& a) {
   if constexpr (kCount) a.counts->underflow += zeros.after - zeros.before;
 }
 
-/// Scales of even and odd columns of thirty-two.
-struct ColumnScales {
-  __m512 even, odd;
-  explicit ColumnScales(const float* scales) {
-    const __m512 low = _mm512_loadu_ps(scales), high = _mm512_loadu_ps(scales + 16);
-    const __m512i evens = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-    even = _mm512_permutex2var_ps(low, evens, high);
-    odd = _mm512_permutex2var_ps(low, _mm512_add_epi32(evens, _mm512_set1_epi32(1)), high);
+/// Columns of codes on their way to memory, past the caches and two lines at a time: where columns lie a power of two apart, the
+/// few lines that fit a set of a cache would push each other out. A little at a time, while the next columns are encoded.
+struct LineStream {
+  static constexpr int kRows = 2 * kTileRows;
+  const uint8_t (*from)[kRows];
+  uint8_t* to;
+  int64_t to_stride;
+  int left = 0;
+  void step() {
+    if (left == 0) return;
+    for (int i = 0; i < kRows; i += 64) {
+      _mm512_stream_si512(reinterpret_cast<__m512i*>(to + i), _mm512_load_si512(*from + i));
+    }
+    ++from, to += to_stride, --left;
+  }
+  /// To be called before anybody else may read: such stores are not ordered with those that follow.
+  void finish() {
+    while (left > 0) step();
+    _mm_sfence();
   }
 };
-/// One byte of each of four registers, the first lowest.
-inline __m512i join_bytes(__m512i a, __m512i b, __m512i c, __m512i d) {
-  const __m512i low = choose(0xff, a, _mm512_slli_epi32(b, 8)), high = choose(0xff, c, _mm512_slli_epi32(d, 8));
-  return choose(0xffff, low, _mm512_slli_epi32(high, 16));
-}
 
 /// 64 x 32 elements: four rows make a register of dwords for the even columns and one for the odd ones; sixteen of either are
 /// turned. Per 32 elements 14 instructions for codes, 5.5 to join them with their signs, 2 to turn.
-template <class F, bool kCount>
-void encode_tile(const Tile& t, int64_t ahead, ZeroCounts& zeros) {
+template <bool kCount, class F>
+void encode_tile(FloatCoder<F>, const Tile& t, LineStream& stream, ZeroCounts& zeros) {
   __m512i even[16], odd[16];
   for (int half = 0; half < 2; ++half) {
     const ColumnScales scale(t.scales[half]);
     for (int q = half * 8; q < half * 8 + 8; ++q) {
+      stream.step();
       __m512i w[4], e[4], o[4];
       for (int i = 0; i < 4; ++i) {
         const bf16* row = t.x + (q * 4 + i) * t.stride;
         __builtin_prefetch(t.next + (q * 4 + i) * t.stride);
-        if (ahead != 0) __builtin_prefetch(reinterpret_cast<const char*>(row) + ahead, 0, 2);
         w[i] = load_words(row);
         e[i] = magnitude_codes<F>(even_floats(w[i]), scale.even);
         o[i] = magnitude_codes<F>(odd_floats(w[i]), scale.odd);
@@ -147,38 +148,79 @@ void encode_tile(const Tile& t, int64_t ahead, ZeroCounts& zeros) {
       if constexpr (kCount) zeros.codes(even[q]), zeros.codes(odd[q]);
     }
   }
-  store_turned_dwords(even, t.to, 2 * t.to_stride);
-  store_turned_dwords(odd, t.to + t.to_stride, 2 * t.to_stride);
+  store_turned_dwords(even, t.to, 2 * t.to_stride, 8 * t.to_stride);
+  store_turned_dwords(odd, t.to + t.to_stride, 2 * t.to_stride, 8 * t.to_stride);
 }
 
+#if defined(__AVX512FP16__)
+/// Two rows make a register of words, four of them two registers of dwords. Per 32 elements 7 instructions for codes, 3 to join
+/// them with their signs, 2 to turn.
+template <bool kCount>
+void encode_tile(WordCoder, const Tile& t, LineStream& stream, ZeroCounts& zeros) {
+  __m512i low[16], high[16];
+  for (int half = 0; half < 2; ++half) {
+    const __m512i down = downs_of(t.scales[half]);
+    for (int q = half * 8; q < half * 8 + 8; ++q) {
+      stream.step();
+      __m512i w[4], codes[4];
+      for (int i = 0; i < 4; ++i) {
+        const bf16* row = t.x + (q * 4 + i) * t.stride;
+        __builtin_prefetch(t.next + (q * 4 + i) * t.stride);
+        w[i] = load_words(row);
+        codes[i] = word_magnitude_codes(w[i], down);
+        if constexpr (kCount) zeros.values(w[i]);
+      }
+      auto join = [&](int i) {
+        const __m512i magnitudes = choose(0x00ff00ffu, codes[i], _mm512_slli_epi16(codes[i + 1], 8)),
+                      signs = choose(0x00ff00ffu, _mm512_srli_epi16(w[i], 8), w[i + 1]);
+        return choose(0x7f7f7f7fu, magnitudes, signs);
+      };
+      const __m512i upper = join(0), lower = join(2);
+      low[q] = _mm512_unpacklo_epi16(upper, lower);
+      high[q] = _mm512_unpackhi_epi16(upper, lower);
+      if constexpr (kCount) zeros.codes(low[q]), zeros.codes(high[q]);
+    }
+  }
+  // Columns 0 to 3 of each eight are in the low ones.
+  store_turned_dwords(low, t.to, t.to_stride, 8 * t.to_stride);
+  store_turned_dwords(high, t.to + 4 * t.to_stride, t.to_stride, 8 * t.to_stride);
+}
+#endif
+
 /// At the edges, through copies padded with zeros.
-template <class F, bool kCount>
+template <class Coder, bool kCount>
 void encode_ragged_tile(const Tile& t, int64_t rows, int64_t cols, ZeroCounts& zeros) {
   alignas(64) bf16 values[kTileRows][kTileCols] = {};
   alignas(64) uint8_t lines[kTileCols][kTileRows];
   for (int64_t r = 0; r < rows; ++r) {
-    __builtin_memcpy(static_cast<void*>(values[r]), t.x + r * t.stride, static_cast<unsigned long>(cols) * sizeof(bf16));
+    __builtin_memcpy(static_cast<void*>(values[r]), t.x + r * t.stride,
+                     static_cast<unsigned long>(cols) * sizeof(bf16));
   }
-  encode_tile<F, kCount>({values[0], kTileCols, {t.scales[0], t.scales[1]}, lines[0], kTileRows, values[0]}, 0, zeros);
-  for (int64_t c = 0; c < cols; ++c) __builtin_memcpy(t.to + c * t.to_stride, lines[c], static_cast<unsigned long>(rows));
+  const Tile copy{values[0], kTileCols, {t.scales[0], t.scales[1]}, lines[0], kTileRows, values[0]};
+  LineStream none{};
+  encode_tile<kCount>(Coder{}, copy, none, zeros);
+  for (int64_t c = 0; c < cols; ++c)
+    __builtin_memcpy(t.to + c * t.to_stride, lines[c], static_cast<unsigned long>(rows));
 }
 
 #endif
 
 template <class F, bool kCount>
 void encode_row_as_needed(const EncodeRow& a) {
+#if defined(__AVX512FP16__)
+  if constexpr (F::kMantissa == 3) {
+    if (a.in_range && a.powers_of_two) return encode_row_in_range<WordCoder, kCount>(a);
+  }
+#endif
 #if defined(__AVX512BW__) && defined(__AVX512DQ__)
-  if (a.in_range) return encode_row_in_range<F, kCount>(a);
+  if (a.in_range) return encode_row_in_range<FloatCoder<F>, kCount>(a);
 #endif
   encode_row_exactly<F, kCount>(a);
 }
 
-template <class F, bool kCount>
-void encode_tiles(const EncodeTurned& a) {
-#if defined(__AVX512BW__) && defined(__AVX512DQ__)
-  ZeroCounts zeros;
-#endif
-  // Down the columns: a line of the transpose follows the other.
+/// encode_tile(tile, rows, cols, its row, its column) for each. Down the columns: a line of the transpose follows the other.
+template <class EncodeTile>
+void for_each_tile(const EncodeTurned& a, EncodeTile&& encode_tile) {
   for (int64_t c = 0; c < a.cols; c += kTileCols) {
     alignas(64) float scales[2][kTileCols] = {};
     const int64_t cols = a.cols - c < kTileCols ? a.cols - c : kTileCols;
@@ -192,28 +234,62 @@ void encode_tiles(const EncodeTurned& a) {
                          static_cast<unsigned long>(cols) * sizeof(float));
         tile.scales[half] = scales[half];
       }
-#if defined(__AVX512BW__) && defined(__AVX512DQ__)
-      if (a.in_range) {
-        if (rows == kTileRows && cols == kTileCols) {
-          encode_tile<F, kCount>(tile, a.ahead, zeros);
-        } else {
-          encode_ragged_tile<F, kCount>(tile, rows, cols, zeros);
-        }
-        continue;
-      }
-#endif
-      encode_tile_exactly<F, kCount>(tile, rows, cols, a.counts);
+      encode_tile(tile, rows, cols, r, c);
     }
   }
+}
+
 #if defined(__AVX512BW__) && defined(__AVX512DQ__)
+template <class Coder, bool kCount>
+void encode_turned_in_range(const EncodeTurned& a) {
+  ZeroCounts zeros;
+  alignas(64) uint8_t lines[2][kTileCols][LineStream::kRows];
+  const auto alignment = reinterpret_cast<uintptr_t>(a.to) | static_cast<uintptr_t>(a.to_stride);
+  const bool streams = a.past_caches && a.rows == LineStream::kRows && alignment % 64 == 0;
+  LineStream stream{};
+  for_each_tile(a, [&](Tile tile, int64_t rows, int64_t cols, int64_t r, int64_t c) {
+    if (streams && cols == kTileCols) {
+      auto& mine = lines[c / kTileCols % 2];
+      uint8_t* to = tile.to;
+      tile.to = mine[0] + r, tile.to_stride = LineStream::kRows;
+      encode_tile<kCount>(Coder{}, tile, stream, zeros);
+      if (r != 0) stream = {mine, to - r, a.to_stride, kTileCols};
+    } else if (rows == kTileRows && cols == kTileCols) {
+      encode_tile<kCount>(Coder{}, tile, stream, zeros);
+    } else {
+      encode_ragged_tile<Coder, kCount>(tile, rows, cols, zeros);
+    }
+  });
+  if (streams) stream.finish();
   if constexpr (kCount) a.counts->underflow += zeros.after - zeros.before;
+}
 #endif
+
+template <class F, bool kCount>
+void encode_turned_as_needed(const EncodeTurned& a) {
+#if defined(__AVX512FP16__)
+  if constexpr (F::kMantissa == 3) {
+    if (a.in_range && a.powers_of_two) return encode_turned_in_range<WordCoder, kCount>(a);
+  }
+#endif
+#if defined(__AVX512BW__) && defined(__AVX512DQ__)
+  if (a.in_range) return encode_turned_in_range<FloatCoder<F>, kCount>(a);
+#endif
+  for_each_tile(a, [&](const Tile& tile, int64_t rows, int64_t cols, int64_t, int64_t) {
+    encode_tile_exactly<F, kCount>(tile, rows, cols, a.counts);
+  });
 }
 
 template <class F>
 fp8::EncodeKernel kernels_of() {
-  return {.row = [](const EncodeRow& a) { a.counts ? encode_row_as_needed<F, true>(a) : encode_row_as_needed<F, false>(a); },
-          .turned = [](const EncodeTurned& a) { a.counts ? encode_tiles<F, true>(a) : encode_tiles<F, false>(a); }};
+  return {.row =
+              [](const EncodeRow& a) {
+                a.counts ? encode_row_as_needed<F, true>(a) : encode_row_as_needed<F, false>(a);
+              },
+          .turned =
+              [](const EncodeTurned& a) {
+                a.counts ? encode_turned_as_needed<F, true>(a) : encode_turned_as_needed<F, false>(a);
+              }};
 }
 
 }  // namespace

@@ -47,10 +47,12 @@ inline __m512i magnitude_codes(__m512i x, __m512 scale) {
   constexpr uint32_t kSteps = (127u + F::kDrop) << 23 | ((0u - kFirst) & 0xffu);
   static_assert(kSteps % 2 == 0);
   const __m512 v = _mm512_mul_ps(_mm512_castsi512_ps(x), scale);
-  const __m512i exponent = _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(static_cast<int>(0xff800000u)));
+  const __m512i exponent =
+      _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(static_cast<int>(0xff800000u)));
   // The larger magnitude with the sign of the first.
   const __m512 binade = _mm512_range_ps(_mm512_castsi512_ps(exponent), _mm512_set1_ps(F::kMinNormal), 0x3);
-  const __m512 sum = _mm512_fmadd_ps(binade, _mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int>(kSteps))), v);
+  const __m512 sum =
+      _mm512_fmadd_ps(binade, _mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int>(kSteps))), v);
   return _mm512_add_epi32(_mm512_castps_si512(sum), _mm512_srli_epi32(_mm512_castps_si512(binade), F::kDrop));
 }
 /// Of thirty-two values the even and the odd ones as floats: bf16 is the upper half of one.

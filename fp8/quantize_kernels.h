@@ -17,9 +17,8 @@ struct AmaxKernels {
   void (*blocks)(const bf16* x, int64_t n, int64_t block, uint32_t* amax);
   /// Of the first n elements of `count` rows, `stride` elements apart, at most sixteen: so many are written, zeros for the rest.
   void (*rows)(const bf16* x, int64_t stride, int64_t count, int64_t n, uint32_t* amax);
-  /// Of columns; rows lie `stride` elements apart. Overwrites amax [cols] and returns the largest. `ahead` bytes on lies what is
-  /// read next, if not 0: it is fetched meanwhile.
-  uint32_t (*columns)(const bf16* x, int64_t stride, cpu::Rows rows, uint32_t* amax, int64_t ahead);
+  /// Of columns; rows lie `stride` elements apart. Overwrites amax [cols] and returns the largest.
+  uint32_t (*columns)(const bf16* x, int64_t stride, cpu::Rows rows, uint32_t* amax);
   /// scale_from_amax of n groups, for a format with this largest number. Returns the largest amax. Arrays have room for n rounded
   /// up to sixteens, which is read and written. `exponents`, if not null, gets the inverses, powers of two, as UE8M0.
   uint32_t (*scales)(const uint32_t* amax, int64_t n, float max, bool power_of_two, float* scales, float* inverses,
@@ -37,6 +36,7 @@ struct EncodeRow {
   const float* scales = nullptr;
   int64_t scales_stride = 1;
   bool in_range = false;  ///< no element times its scale is infinite, NaN or would be rounded past the largest number
+  bool powers_of_two = false;  ///< all scales are
   uint8_t* out = nullptr;
   QuantizeCounts* counts = nullptr;  ///< added to, unless null
   int64_t ahead = 0;                 ///< bytes from x to what is read next: fetched meanwhile. 0: nothing
@@ -48,11 +48,11 @@ struct EncodeTurned {
   int64_t stride = 0, rows = 0, cols = 0, band = 0;
   const float* scales = nullptr;  ///< a row of them for each band
   int64_t scales_stride = 0;
-  bool in_range = false;
+  bool in_range = false, powers_of_two = false;  ///< as in EncodeRow
   uint8_t* to = nullptr;
   int64_t to_stride = 0;
+  bool past_caches = false;  ///< stored directly to memory where lines allow it: more than caches hold
   QuantizeCounts* counts = nullptr;
-  int64_t ahead = 0;
 };
 struct EncodeKernel {
   void (*row)(const EncodeRow&);
@@ -84,5 +84,5 @@ void transpose_block_scales(Stream& stream, const Tensor& from, Shape matrix, co
 }  // namespace ottava::fp8
 
 OTTAVA_CPU_KERNELS(ottava::fp8::AmaxKernels, amax_kernels)
-OTTAVA_CPU_KERNELS(ottava::fp8::EncodeKernels, encode_kernels)
+OTTAVA_CPU_KERNELS_AND_FP16(ottava::fp8::EncodeKernels, encode_kernels)
 OTTAVA_CPU_KERNELS(ottava::fp8::CodeKernels, code_kernels)

@@ -14,9 +14,12 @@ namespace {
 using namespace fp8;
 
 constexpr int64_t kTile = 128;
-/// Columns of 128 rows that are worked on together: 256 KiB of bf16, so that these, the next ones and both outputs share an L2
-/// cache of 1 MiB.
-constexpr int64_t kWidestSlab = 1024;
+/// Columns of 128 rows that are worked on together: 512 KiB of bf16 at most, which share an L2 cache of 2 MiB with the next ones
+/// and with both outputs. Wide, because the processor fetches long pieces of rows on its own.
+constexpr int64_t kWidestSlab = 2048;
+
+/// A transpose of so many bytes is not in a cache any more when somebody reads it.
+constexpr int64_t kCachedBytes = int64_t{4} << 20;
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -41,7 +44,8 @@ class Quantizer {
       : a_(args),
         rows_of_out_(args),
         encode_(encode_kernels()[(args.out.empty() ? args.transposed : args.out).bytes.dtype]),
-        is_uniform_(args.granularity == Granularity::tensor || args.granularity == Granularity::block_128x128),
+        is_uniform_(args.granularity == Granularity::tensor ||
+                    args.granularity == Granularity::block_128x128),
         band_(args.granularity == Granularity::block_1x32 ? 32 : kTile),
         rows_(args.x.rows()),
         cols_(args.x.cols()),
@@ -51,8 +55,8 @@ class Quantizer {
     // Rows are read in one piece where nothing but they matters; else one read of a slab serves both outputs.
     // A row's scale is known only at its end, so that slabs cannot make it.
     const bool by_row = a_.granularity == Granularity::row;
-    const bool slabs_write_out =
-        !a_.out.empty() && (a_.granularity == Granularity::block_128x128 || (!a_.transposed.empty() && !by_row));
+    const bool slabs_write_out = !a_.out.empty() && (a_.granularity == Granularity::block_128x128 ||
+                                                     (!a_.transposed.empty() && !by_row));
     const int64_t bands = ceil_div(rows_, kTile), threads = parallel_threads();
     // The rows of a band just before its slabs, while x is in the cache, if there are bands enough for all threads.
     const bool rows_by_band = by_row && !a_.transposed.empty() && bands >= 2 * threads;
@@ -61,7 +65,8 @@ class Quantizer {
     }
     if (a_.transposed.empty() && !slabs_write_out) return;
     int64_t width = width_of(ceil_div(cols_, kWidestSlab));
-    while (width > 2 * kTile && bands * ceil_div(cols_, width) < 4 * threads) width = width_of(2 * ceil_div(cols_, width));
+    while (width > 2 * kTile && bands * ceil_div(cols_, width) < 4 * threads)
+      width = width_of(2 * ceil_div(cols_, width));
     const int64_t across = ceil_div(cols_, width);
     parallel_for(bands * across, rows_by_band ? across : 1, [&](int64_t begin, int64_t end) {
       QuantizeCounts counts;
@@ -84,7 +89,8 @@ class Quantizer {
  private:
   /// Of slabs, this many of them across.
   int64_t width_of(int64_t across) const {
-    const int64_t unit = cols_ >= 4 * kTile * across ? 4 * kTile : kTile;  // four tiles are sixteen blocks of 32
+    const int64_t unit =
+        cols_ >= 4 * kTile * across ? 4 * kTile : kTile;  // four tiles are sixteen blocks of 32
     return ceil_div(ceil_div(cols_, across), unit) * unit;
   }
   const void* at(int64_t row, int64_t col) const {
@@ -95,11 +101,14 @@ class Quantizer {
   void quantize_rows(int64_t begin, int64_t end) const {
     QuantizeCounts counts;
     if (a_.granularity == Granularity::block_1x128 && !is_f32()) {
-      quantize_tall({begin, 0, end - begin, cols_, static_cast<const bf16*>(at(begin, 0)), cols_, 0}, counts);
+      const int64_t next_rows = RowQuantizer::kTallRows * cols_ * element_;
+      quantize_tall({begin, 0, end - begin, cols_, static_cast<const bf16*>(at(begin, 0)), cols_, next_rows},
+                    counts);
       return rows_of_out_.add(counts);
     }
     for (int64_t r = begin; r < end; ++r) {
-      rows_of_out_.quantize_row(r, at(r, 0), rows_of_out_.counts_or_null(counts), is_f32() ? 0 : cols_ * element_);
+      rows_of_out_.quantize_row(r, at(r, 0), rows_of_out_.counts_or_null(counts),
+                                is_f32() ? 0 : cols_ * element_);
     }
     rows_of_out_.add(counts);
   }
@@ -110,11 +119,9 @@ class Quantizer {
     for (int64_t r = 0; r < s.height; r += kRows) {
       const int64_t rows = std::min(kRows, s.height - r);
       for (int64_t c = 0; c < s.width; c += kCols) {
-        const bool is_last = c + kCols >= s.width;
-        const int64_t next = is_last ? rows * s.stride - c : kCols;
         rows_of_out_.quantize_tall(s.r0 + r, rows, s.c0 + c, s.x + r * s.stride + c, s.stride,
                                    std::min(kCols, s.width - c), rows_of_out_.counts_or_null(counts),
-                                   next * static_cast<int64_t>(sizeof(bf16)));
+                                   s.ahead);
       }
     }
   }
@@ -150,11 +157,12 @@ class Quantizer {
                      .block = kTile,
                      .scales = scales,
                      .in_range = in_range,
+                     .powers_of_two = rows_of_out_.has_powers_of_two(),
                      .out = a_.out.bytes.as<uint8_t>() + (s.r0 + r) * cols_ + s.c0,
                      .counts = own,
                      .ahead = s.ahead});
       } else {
-        rows_of_out_.quantize_blocks(s.r0 + r, s.c0, row, s.width, own, 0);
+        rows_of_out_.quantize_blocks(s.r0 + r, s.c0, row, s.width, own, s.ahead);
       }
     }
     if (a_.transposed.empty()) return;
@@ -176,17 +184,18 @@ class Quantizer {
                     .scales = groups.scales[0],
                     .scales_stride = kWidestSlab,
                     .in_range = in_range,
+                    .powers_of_two = rows_of_out_.has_powers_of_two(),
                     .to = to,
                     .to_stride = rows_,
-                    .counts = a_.out.empty() ? own : nullptr,
-                    .ahead = s.ahead});
+                    .past_caches = a_.transposed.bytes.bytes() >= kCachedBytes,
+                    .counts = a_.out.empty() ? own : nullptr});
   }
 
   void measure_columns(const Slab& s, ColumnGroups& groups) const {
     uint32_t largest = 0;
     for (int64_t b = 0; b * band_ < s.height; ++b) {
       const Rows band{b * band_, std::min((b + 1) * band_, s.height), s.width};
-      largest = std::max(largest, amax_.columns(s.x, s.stride, band, groups.amax[b], 0));
+      largest = std::max(largest, amax_.columns(s.x, s.stride, band, groups.amax[b]));
     }
     rows_of_out_.note_largest(largest);
   }

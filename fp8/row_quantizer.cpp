@@ -15,17 +15,23 @@ namespace {
 
 /// Elements of a row between its passes: 8 KiB in the L1 cache, and at least kMostBlocks of 32.
 constexpr int64_t kPiece = 32 * RowQuantizer::kMostBlocks;
+constexpr int64_t kFloatsOfLine = 16;
+constexpr int kIntoL2 = 2;
 
 /// A row's values in pieces, as bf16: rounded into a buffer, once each while there is one piece, if they are f32.
 class RowPieces {
  public:
-  RowPieces(const void* values, DType dtype, int64_t cols) : values_(values), is_f32_(dtype == DType::f32), cols_(cols) {}
+  RowPieces(const void* values, DType dtype, int64_t cols)
+      : values_(values), is_f32_(dtype == DType::f32), cols_(cols) {}
   template <class Body>
   void for_each(Body&& body) {
     for (int64_t col = 0; col < cols_; col += kPiece) {
       const int64_t n = std::min(kPiece, cols_ - col);
       if (is_f32_ && held_ != col) {
-        amax_kernels().round(static_cast<const float*>(values_) + col, n, rounded_);
+        const float* x = static_cast<const float*>(values_) + col;
+        amax_kernels().round(x, n, rounded_);
+        // What follows reads the buffer alone: memory is idle meanwhile.
+        for (int64_t i = 0; i < n; i += kFloatsOfLine) __builtin_prefetch(x + n + i, 0, kIntoL2);
         held_ = col;
       }
       body(col, n, is_f32_ ? rounded_ : static_cast<const bf16*>(values_) + col);
@@ -40,7 +46,9 @@ class RowPieces {
   bf16 rounded_[kPiece];
 };
 
-DType format_dtype(const Quantize& args) { return (args.out.empty() ? args.transposed : args.out).bytes.dtype; }
+DType format_dtype(const Quantize& args) {
+  return (args.out.empty() ? args.transposed : args.out).bytes.dtype;
+}
 
 /// Inverse scales are laid out in whole tiles of 1x32 and groups of four of 128x128.
 bool has_padding(Granularity granularity, const Shape& bytes) {
@@ -77,8 +85,8 @@ Scale RowQuantizer::scale_of(uint32_t amax) const {
 
 uint32_t RowQuantizer::scales_of(const uint32_t* amax, int64_t n, float* scales, float* inverses,
                                  uint8_t* exponents) const {
-  const bool power_of_two = a_.rounding == ScaleRounding::down_to_power_of_two;
-  const uint32_t largest = kernels_.scales(amax, n, format_.max, power_of_two, scales, inverses, exponents);
+  const uint32_t largest =
+      kernels_.scales(amax, n, format_.max, has_powers_of_two(), scales, inverses, exponents);
   if (largest >= kInfinityBits && !a_.non_finite.empty()) raise_amax(a_.non_finite, 1);
   return largest;
 }
@@ -100,18 +108,20 @@ void RowQuantizer::set_inverses(int64_t row, int64_t col, int64_t n, const float
 void RowQuantizer::set_exponents(int64_t row, int64_t col, int64_t n, const uint8_t* exponents) const {
   // Four blocks of a row lie side by side, the next four a tile further.
   auto* to = static_cast<uint8_t*>(a_.out.scale_inverse.data) + layout_(row, col);
-  for (int64_t b = 0; b < n; b += 4, to += 512) std::memcpy(to, exponents + b, static_cast<size_t>(std::min<int64_t>(4, n - b)));
+  for (int64_t b = 0; b < n; b += 4, to += 512)
+    std::memcpy(to, exponents + b, static_cast<size_t>(std::min<int64_t>(4, n - b)));
 }
 
 void RowQuantizer::encode(int64_t row, int64_t col, const bf16* values, int64_t n, EncodeRow how) const {
   how.x = values;
   how.n = n;
+  how.powers_of_two = has_powers_of_two();
   how.out = a_.out.bytes.as<uint8_t>() + row * cols_ + col;
   encode_.row(how);
 }
 
-void RowQuantizer::quantize_blocks(int64_t row, int64_t col, const bf16* values, int64_t n, QuantizeCounts* counts,
-                                   int64_t ahead) const {
+void RowQuantizer::quantize_blocks(int64_t row, int64_t col, const bf16* values, int64_t n,
+                                   QuantizeCounts* counts, int64_t ahead) const {
   uint32_t amax[kMostBlocks] = {};
   float scales[kMostBlocks], inverses[kMostBlocks];
   uint8_t exponents[kMostBlocks];
@@ -122,11 +132,15 @@ void RowQuantizer::quantize_blocks(int64_t row, int64_t col, const bf16* values,
   note_largest(largest);
   is_mx ? set_exponents(row, col, blocks, exponents) : set_inverses(row, col, blocks, inverses);
   encode(row, col, values, n,
-         {.block = block_, .scales = scales, .in_range = largest < kInfinityBits, .counts = counts, .ahead = ahead});
+         {.block = block_,
+          .scales = scales,
+          .in_range = largest < kInfinityBits,
+          .counts = counts,
+          .ahead = ahead});
 }
 
-void RowQuantizer::quantize_tall(int64_t row, int64_t rows, int64_t col, const bf16* values, int64_t stride, int64_t n,
-                                 QuantizeCounts* counts, int64_t ahead) const {
+void RowQuantizer::quantize_tall(int64_t row, int64_t rows, int64_t col, const bf16* values, int64_t stride,
+                                 int64_t n, QuantizeCounts* counts, int64_t ahead) const {
   float scales[kMostTall / 128][kTallRows], inverses[kTallRows];
   uint32_t amax[kTallRows], largest = 0;
   for (int64_t c = 0; c < n; c += 128) {
@@ -147,10 +161,12 @@ void RowQuantizer::quantize_tall(int64_t row, int64_t rows, int64_t col, const b
   }
 }
 
-void RowQuantizer::quantize_row(int64_t row, const void* values, QuantizeCounts* counts, int64_t ahead) const {
+void RowQuantizer::quantize_row(int64_t row, const void* values, QuantizeCounts* counts,
+                                int64_t ahead) const {
   RowPieces pieces(values, a_.x.dtype, cols_);
   if (a_.granularity == Granularity::block_1x32 || a_.granularity == Granularity::block_1x128) {
-    pieces.for_each([&](int64_t col, int64_t n, const bf16* x) { quantize_blocks(row, col, x, n, counts, ahead); });
+    pieces.for_each(
+        [&](int64_t col, int64_t n, const bf16* x) { quantize_blocks(row, col, x, n, counts, ahead); });
     return;
   }
   Scale scale = shared_;
@@ -167,8 +183,10 @@ void RowQuantizer::quantize_row(int64_t row, const void* values, QuantizeCounts*
     set_inverses(row, 0, 1, &scale.inverse);
   }
   pieces.for_each([&](int64_t col, int64_t n, const bf16* x) {
-    const bool in_range = a_.granularity == Granularity::row ? scale.finite : is_in_range(amax_of(x, n), scale.scale);
-    encode(row, col, x, n, {.block = kPiece, .scales = &scale.scale, .in_range = in_range, .counts = counts, .ahead = ahead});
+    const bool in_range =
+        a_.granularity == Granularity::row ? scale.finite : is_in_range(amax_of(x, n), scale.scale);
+    encode(row, col, x, n,
+           {.block = kPiece, .scales = &scale.scale, .in_range = in_range, .counts = counts, .ahead = ahead});
   });
 }
 

@@ -29,6 +29,7 @@ class RowQuantizer {
   fp8::Scale scale_of(uint32_t amax) const;
   /// Raises `largest`, if it is wanted.
   void note_largest(uint32_t amax) const;
+  bool has_powers_of_two() const { return a_.rounding == fp8::ScaleRounding::down_to_power_of_two; }
   /// No element of at most this amax is out of the format's range once it is scaled.
   bool is_in_range(uint32_t amax, float scale) const;
   /// Stores the inverses of the n groups of `out` that follow each other along a row from (row, col) on.

@@ -35,8 +35,9 @@ inline void transpose_strip(const uint8_t* from, int64_t from_stride, uint8_t* t
   for (int i = 0; i < 16; ++i) _mm512_storeu_si512(to + i * to_stride, rows[i]);
 }
 
-/// Sixteen registers of four bytes (four rows) per column: to row i of `to` goes lane i of each. 64 shuffles.
-inline void store_turned_dwords(const __m512i* columns, uint8_t* to, int64_t to_stride) {
+/// Sixteen registers of four bytes (four rows) per column. To row i of `to` goes lane i of each; rows lie `to_stride` apart and
+/// each four of them `four_stride`. 64 shuffles.
+inline void store_turned_dwords(const __m512i* columns, uint8_t* to, int64_t to_stride, int64_t four_stride) {
   __m512i a[16], b[16];
   for (int i = 0; i < 16; i += 2) {
     a[i] = _mm512_unpacklo_epi32(columns[i], columns[i + 1]);
@@ -50,13 +51,14 @@ inline void store_turned_dwords(const __m512i* columns, uint8_t* to, int64_t to_
     b[g + 3] = _mm512_unpackhi_epi64(a[g + 1], a[g + 3]);
   }
   for (int j = 0; j < 4; ++j) {
-    const __m512i low_01 = _mm512_shuffle_i32x4(b[j], b[4 + j], 0x44), high_01 = _mm512_shuffle_i32x4(b[j], b[4 + j], 0xee);
+    const __m512i low_01 = _mm512_shuffle_i32x4(b[j], b[4 + j], 0x44),
+                  high_01 = _mm512_shuffle_i32x4(b[j], b[4 + j], 0xee);
     const __m512i low_23 = _mm512_shuffle_i32x4(b[8 + j], b[12 + j], 0x44),
                   high_23 = _mm512_shuffle_i32x4(b[8 + j], b[12 + j], 0xee);
     _mm512_storeu_si512(to + j * to_stride, _mm512_shuffle_i32x4(low_01, low_23, 0x88));
-    _mm512_storeu_si512(to + (4 + j) * to_stride, _mm512_shuffle_i32x4(low_01, low_23, 0xdd));
-    _mm512_storeu_si512(to + (8 + j) * to_stride, _mm512_shuffle_i32x4(high_01, high_23, 0x88));
-    _mm512_storeu_si512(to + (12 + j) * to_stride, _mm512_shuffle_i32x4(high_01, high_23, 0xdd));
+    _mm512_storeu_si512(to + j * to_stride + four_stride, _mm512_shuffle_i32x4(low_01, low_23, 0xdd));
+    _mm512_storeu_si512(to + j * to_stride + 2 * four_stride, _mm512_shuffle_i32x4(high_01, high_23, 0x88));
+    _mm512_storeu_si512(to + j * to_stride + 3 * four_stride, _mm512_shuffle_i32x4(high_01, high_23, 0xdd));
   }
 }
 
@@ -69,9 +71,10 @@ inline void transpose_strip(const uint8_t* from, int64_t from_stride, uint8_t* t
     for (int i = 0; i < 16; ++i) __builtin_memcpy(&rows[i], from + (r + i) * from_stride, 16);
     for (int round = 0; round < 4; ++round) {
       for (int i = 0; i < 8; ++i) {
-        next[2 * i] = __builtin_shufflevector(rows[i], rows[i + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-        next[2 * i + 1] =
-            __builtin_shufflevector(rows[i], rows[i + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+        next[2 * i] = __builtin_shufflevector(rows[i], rows[i + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21,
+                                              6, 22, 7, 23);
+        next[2 * i + 1] = __builtin_shufflevector(rows[i], rows[i + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28,
+                                                  13, 29, 14, 30, 15, 31);
       }
       __builtin_memcpy(rows, next, sizeof rows);
     }

@@ -14,7 +14,11 @@ Isa detect() {
   bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
               __builtin_cpu_supports("avx512cd");
-  return wide ? Isa::avx512 : Isa::avx2;
+  if (!wide) return Isa::avx2;
+#if OTTAVA_HAS_AVX512_FP16
+  if (__builtin_cpu_supports("avx512fp16")) return Isa::avx512_fp16;
+#endif
+  return Isa::avx512;
 #else
   return Isa::baseline;
 #endif
@@ -24,14 +28,15 @@ Isa choose() {
   Isa best = detect();
   const char* wish = std::getenv("OTTAVA_CPU_ISA");
   if (!wish || !*wish) return best;
-  for (Isa candidate : {Isa::baseline, Isa::avx2, Isa::avx512}) {
+  for (Isa candidate : {Isa::baseline, Isa::avx2, Isa::avx512, Isa::avx512_fp16}) {
     if (name_of(candidate) != wish) continue;
     if (candidate > best) {
       fail<DeviceError>("cpu", "OTTAVA_CPU_ISA={} but this machine supports at most {}", wish, name_of(best));
     }
     return candidate;
   }
-  fail<DeviceError>("cpu", "OTTAVA_CPU_ISA={} is unknown: expected baseline, avx2 or avx512", wish);
+  fail<DeviceError>("cpu", "OTTAVA_CPU_ISA={} is unknown: expected baseline, avx2, avx512 or avx512_fp16",
+                    wish);
 }
 
 }  // namespace
@@ -43,9 +48,14 @@ Isa isa() {
 
 std::string_view name_of(Isa isa) {
   switch (isa) {
-    case Isa::baseline: return "baseline";
-    case Isa::avx2: return "avx2";
-    default: return "avx512";
+    case Isa::baseline:
+      return "baseline";
+    case Isa::avx2:
+      return "avx2";
+    case Isa::avx512:
+      return "avx512";
+    default:
+      return "avx512_fp16";
   }
 }
 

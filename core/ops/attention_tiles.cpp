@@ -18,7 +18,7 @@ constexpr int64_t kRows = 128, kKeys = 256, kFewestQueries = 16;
 // bf16 operands pay where they reach AMX. Elsewhere f32 is at least as fast, and the probabilities need no
 // rounding.
 DType tile_dtype(DType dtype) {
-  return dtype == DType::bf16 && isa() == Isa::avx512 && dnnl_uses_amx() ? DType::bf16 : DType::f32;
+  return dtype == DType::bf16 && isa() >= Isa::avx512 && dnnl_uses_amx() ? DType::bf16 : DType::f32;
 }
 
 struct TileShape {

@@ -70,7 +70,7 @@ void check(const Matmul& args) {
 }
 
 // OTTAVA_CPU_ISA below avx512 asks for what a smaller machine does.
-bool multiplies_bf16_directly() { return cpu::isa() == cpu::Isa::avx512 && cpu::dnnl_multiplies_bf16(); }
+bool multiplies_bf16_directly() { return cpu::isa() >= cpu::Isa::avx512 && cpu::dnnl_multiplies_bf16(); }
 bool widens(const Matmul& args) { return args.a.dtype == DType::bf16 && !multiplies_bf16_directly(); }
 
 void matmul_on_cpu(Stream& stream, const Matmul& args) {

@@ -12,21 +12,40 @@ set(OTTAVA_ISA_FLAGS_avx2 -mavx2 -mfma -mf16c -mbmi -mbmi2)
 set(OTTAVA_ISA_FLAGS_avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512cd -mavx2 -mfma -mf16c -mbmi -mbmi2
     -mprefer-vector-width=512)
 
+set(OTTAVA_ISA_FLAGS_avx512_fp16 ${OTTAVA_ISA_FLAGS_avx512} -mavx512fp16)
+if(avx512 IN_LIST OTTAVA_ISA_LIST)
+  include(CheckCXXCompilerFlag)
+  check_cxx_compiler_flag(-mavx512fp16 OTTAVA_HAS_AVX512_FP16)
+endif()
+
+# The same for files that have a use for arithmetic of 16 bits: once more, where the compiler knows it.
+function(ottava_cpu_kernels_and_fp16 target)
+  ottava_cpu_kernels(${target} ${ARGN})
+  if(OTTAVA_HAS_AVX512_FP16)
+    ottava_cpu_kernels_of(avx512_fp16 ${target} ${ARGN})
+    target_compile_definitions(${target} PRIVATE OTTAVA_HAS_AVX512_FP16=1)
+  endif()
+endfunction()
+
 function(ottava_cpu_kernels target)
   foreach(isa IN LISTS OTTAVA_ISA_LIST)
-    set(object ${target}_${isa})
-    if(NOT TARGET ${object})
-      add_library(${object} OBJECT)
-      target_link_libraries(${object} PRIVATE ottava_flags ottava::openmp)
-      target_compile_definitions(${object} PRIVATE OTTAVA_ISA=${isa})
-      # -O3 also in debug builds: a kernel at -O0 is 50 times slower and no easier to read.
-      target_compile_options(${object} PRIVATE ${OTTAVA_ISA_FLAGS_${isa}} -Wno-psabi
-        -Wno-uninitialized -Wno-maybe-uninitialized  # GCC 12 takes the undefined operands of its own AVX-512 intrinsics for ours
-        $<$<NOT:$<BOOL:${OTTAVA_SANITIZE}>>:-O3>)
-      target_sources(${target} PRIVATE $<TARGET_OBJECTS:${object}>)
-    endif()
-    foreach(file IN LISTS ARGN)
-      target_sources(${object} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/${file})
-    endforeach()
+    ottava_cpu_kernels_of(${isa} ${target} ${ARGN})
+  endforeach()
+endfunction()
+
+function(ottava_cpu_kernels_of isa target)
+  set(object ${target}_${isa})
+  if(NOT TARGET ${object})
+    add_library(${object} OBJECT)
+    target_link_libraries(${object} PRIVATE ottava_flags ottava::openmp)
+    target_compile_definitions(${object} PRIVATE OTTAVA_ISA=${isa})
+    # -O3 also in debug builds: a kernel at -O0 is 50 times slower and no easier to read.
+    target_compile_options(${object} PRIVATE ${OTTAVA_ISA_FLAGS_${isa}} -Wno-psabi
+      -Wno-uninitialized -Wno-maybe-uninitialized  # GCC 12 takes the undefined operands of its own AVX-512 intrinsics for ours
+      $<$<NOT:$<BOOL:${OTTAVA_SANITIZE}>>:-O3>)
+    target_sources(${target} PRIVATE $<TARGET_OBJECTS:${object}>)
+  endif()
+  foreach(file IN LISTS ARGN)
+    target_sources(${object} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/${file})
   endforeach()
 endfunction()
