@@ -1,0 +1,191 @@
+#include "core/data/tokenizer/vocabulary_reader.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "core/data/tokenizer/byte_level.h"
+
+namespace ottava::tokenizer {
+
+void VocabularyReader::read_model(const Json& model) {
+  if (!model.is_object()) refuse("\"model\" must be an object, got {}", quoted(model));
+  // GPT-2's own file is older than the field.
+  std::string type = get(model, "type").is_null() ? "BPE" : type_of(model, "the model");
+  if (type != "BPE") refuse("model type '{}' is not supported; expected BPE", type);
+  if (flag(model, "byte_fallback", false)) {
+    refuse(
+        "byte_fallback belongs to SentencePiece vocabularies, which are not supported; expected byte-level "
+        "BPE");
+  }
+  const Json& dropout = get(model, "dropout");
+  if (!dropout.is_null() && !(dropout.is_number() && dropout.as_number("dropout") == 0)) {
+    refuse("dropout {} would make ids random; expected null", quoted(dropout));
+  }
+  for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    const Json& affix = get(model, key);
+    if (!affix.is_null() && !(affix.is_string() && affix.as_string(key).empty()))
+      refuse("{} {} is not supported; expected none", key, quoted(affix));
+  }
+  d_.ignore_merges = flag(model, "ignore_merges", false);
+  const Json& vocab = member(model, "vocab");
+  if (!vocab.is_object()) refuse("\"vocab\" must be an object of token: id, got {}", quoted(vocab));
+  for (const auto& [key, value] : vocab.as_object("vocab")) place(key, id(value, key));
+  decode_keys();
+  read_merges(member(model, "merges"));
+}
+
+/// Takes an id for a key. Ids beyond the number of tokens are kept for check_ids to report.
+void VocabularyReader::place(const std::string& key, int32_t at) {
+  auto [other, is_new] = keys_.try_emplace(at, key);
+  if (!is_new) refuse("id {} is given twice: to '{}' and to '{}'", at, other->second, key);
+  ids_.emplace(key, at);
+}
+
+void VocabularyReader::decode_keys() {
+  auto missing_byte = [&](auto key_of) {
+    for (int b = 0; b < 256; ++b) {
+      if (!ids_.count(key_of(b))) return b;
+    }
+    return -1;
+  };
+  int missing = missing_byte([&](int b) { return to_byte_level(std::string(1, static_cast<char>(b))); });
+  if (missing >= 0) check_raw_keys(missing, missing_byte);
+  for (const auto& [key, at] : ids_) model_bytes_.emplace(at, bytes_of(key));
+}
+
+/// A vocabulary whose keys are the text itself, written by hand or from another format.
+template <class MissingByte>
+void VocabularyReader::check_raw_keys(int missing, MissingByte missing_byte) {
+  d_.key_style = KeyStyle::raw;
+  int raw_missing = missing_byte(
+      [&](int b) { return b < 128 ? std::string(1, static_cast<char>(b)) : fmt::format("\\x{:02x}", b); });
+  if (raw_missing >= 0) {
+    refuse(
+        "the vocabulary has no token for byte 0x{:02x} (key U+{:04X}), so some text could not be encoded; "
+        "expected a byte-level vocabulary with all 256",
+        missing, static_cast<uint32_t>(byte_level_alphabet()[missing]));
+  }
+}
+
+/// The bytes of a key, and whether BPE can produce them.
+std::pair<std::string, bool> VocabularyReader::bytes_of(const std::string& key) const {
+  if (d_.key_style == KeyStyle::byte_level) {
+    auto bytes = from_byte_level(key);
+    return bytes ? std::pair{*bytes, true} : std::pair{key, false};
+  }
+  std::string bytes;
+  for (size_t i = 0; i < key.size(); ++i) {
+    size_t used = 0;
+    int value = 0;
+    if (key.compare(i, 2, "\\x") == 0 && key.size() - i >= 4 &&
+        isxdigit(static_cast<unsigned char>(key[i + 2])) &&
+        isxdigit(static_cast<unsigned char>(key[i + 3]))) {
+      value = std::stoi(key.substr(i + 2, 2), &used, 16);
+    }
+    bytes.push_back(value >= 128 ? static_cast<char>(value) : key[i]);
+    if (value >= 128) i += 3;
+  }
+  return {bytes, true};
+}
+
+void VocabularyReader::read_merges(const Json& merges) {
+  if (!merges.is_array()) refuse("\"merges\" must be an array, got {}", quoted(merges));
+  const auto& all = merges.as_array("merges");
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    const Json& merge = all[rank];
+    std::string left, right;
+    const Json::Array none, &pair = merge.is_array() ? merge.as_array("merge") : none;
+    if (pair.size() == 2 && pair[0].is_string() && pair[1].is_string()) {
+      left = pair[0].as_string("merge");
+      right = pair[1].as_string("merge");
+    } else if (merge.is_string()) {
+      const std::string& both = merge.as_string("merge");
+      if (rank == 0 && both.starts_with("#version")) continue;
+      size_t space = both.find(' ');
+      if (space == std::string::npos || both.find(' ', space + 1) != std::string::npos) {
+        refuse("merge {} is {}; expected two tokens and one space between them", rank, quoted(merge));
+      }
+      left = both.substr(0, space);
+      right = both.substr(space + 1);
+    } else {
+      refuse("merge {} is {}; expected \"a b\" or [\"a\", \"b\"]", rank, quoted(merge));
+    }
+    auto id_of = [&](const std::string& key) {
+      auto it = ids_.find(key);
+      if (it == ids_.end()) {
+        refuse("merge {} ('{}' + '{}') needs token '{}', which the vocabulary does not have", rank, left,
+               right, key);
+      }
+      return it->second;
+    };
+    int32_t left_id = id_of(left), right_id = id_of(right);
+    d_.merges.push_back({left_id, right_id, id_of(left + right)});
+  }
+}
+
+void VocabularyReader::add(const Json& entry, const Json& at) {
+  AddedToken token;
+  token.content = text(get(entry, "content"), "the content of an added token");
+  if (token.content.empty()) refuse("an added token has no content");
+  token.id = id(at, token.content);
+  token.special = flag(entry, "special", false);
+  token.normalized = flag(entry, "normalized", !token.special);
+  token.lstrip = flag(entry, "lstrip", false);
+  token.rstrip = flag(entry, "rstrip", false);
+  token.single_word = flag(entry, "single_word", false);
+  auto known = ids_.find(token.content);
+  if (known == ids_.end()) {
+    place(token.content, token.id);
+  } else if (known->second != token.id) {
+    refuse("added token '{}' has id {}, but the vocabulary gives it {}", token.content, token.id,
+           known->second);
+  }
+  // tokenizer.json comes first; tokenizer_config.json mostly repeats it.
+  if (added_ids_.insert(token.id).second) d_.added.push_back(token);
+}
+
+void VocabularyReader::read_added(const Json& file, const Json& config) {
+  const Json& list = get(file, "added_tokens");
+  if (!list.is_null() && !list.is_array()) refuse("\"added_tokens\" must be an array, got {}", quoted(list));
+  if (list.is_array()) {
+    for (const Json& entry : list.as_array("added_tokens")) add(entry, get(entry, "id"));
+  }
+  const Json& more = get(config, "added_tokens_decoder");
+  if (!more.is_null() && !more.is_object()) {
+    refuse("tokenizer_config.json: \"added_tokens_decoder\" must be an object, got {}", quoted(more));
+  }
+  if (more.is_null()) return;
+  for (const auto& [key, entry] : more.as_object("added_tokens_decoder")) {
+    bool digits = !key.empty() && key.size() <= 10 &&
+                  std::all_of(key.begin(), key.end(), [](char c) { return c >= '0' && c <= '9'; });
+    if (!digits) refuse("tokenizer_config.json: added_tokens_decoder has key '{}'; expected an id", key);
+    add(entry, Json(static_cast<int64_t>(std::stoll(key))));
+  }
+}
+
+void VocabularyReader::check_ids() {
+  std::sort(d_.added.begin(), d_.added.end(), [](auto& a, auto& b) { return a.id < b.id; });
+  auto count = static_cast<int32_t>(keys_.size());
+  for (int32_t i = 0; i < count; ++i) {
+    if (!keys_.count(i)) {
+      refuse("ids are not contiguous: there are {} tokens, but none has id {}; expected 0 to {}", count, i,
+             count - 1);
+    }
+  }
+  d_.tokens.resize(count);
+  d_.reachable.assign(count, false);
+  for (const auto& [at, key] : keys_) {
+    auto of_model = model_bytes_.find(at);
+    d_.tokens[at] = of_model == model_bytes_.end() ? key : of_model->second.first;
+    d_.reachable[at] = of_model != model_bytes_.end() && of_model->second.second;
+  }
+}
+
+int32_t VocabularyReader::id_of(const std::string& token, std::string_view role) const {
+  if (token.empty()) return -1;
+  auto it = ids_.find(token);
+  if (it == ids_.end()) refuse("{} is '{}', which is not in the vocabulary", role, token);
+  return it->second;
+}
+
+}  // namespace ottava::tokenizer

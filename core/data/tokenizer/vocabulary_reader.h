@@ -1,0 +1,46 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "core/data/tokenizer/definition.h"
+#include "core/data/tokenizer/definition_file.h"
+
+namespace ottava::tokenizer {
+
+/// The tokens of a definition: the model's vocabulary and merges, added tokens, and which id is whose.
+class VocabularyReader : protected DefinitionFile {
+ public:
+  using DefinitionFile::DefinitionFile;
+
+ protected:
+  void read_model(const Json& model);
+  void read_added(const Json& file, const Json& config);
+  /// After both: ids without gaps, the bytes of each.
+  void check_ids();
+  /// Whether the vocabulary or the added tokens have it.
+  bool has(const std::string& token) const { return ids_.count(token) > 0; }
+  /// -1 for an empty token; refuses one that is not there.
+  int32_t id_of(const std::string& token, std::string_view role) const;
+
+  TokenizerDefinition d_;
+
+ private:
+  void place(const std::string& key, int32_t at);
+  void decode_keys();
+  template <class MissingByte>
+  void check_raw_keys(int missing, MissingByte missing_byte);
+  std::pair<std::string, bool> bytes_of(const std::string& key) const;
+  void read_merges(const Json& merges);
+  void add(const Json& entry, const Json& at);
+
+  std::unordered_map<std::string, int32_t> ids_;
+  std::unordered_map<int32_t, std::string> keys_;
+  std::unordered_set<int32_t> added_ids_;
+  std::unordered_map<int32_t, std::pair<std::string, bool>> model_bytes_;  ///< and whether BPE can make them
+};
+
+}  // namespace ottava::tokenizer
