@@ -37,6 +37,7 @@ void check(const QkNormBackward& a, Shape workspace) {
   check_tensor(kBackward, "dweight_q", a.dweight_q, DType::f32, {a.heads.head_dim});
   check_tensor(kBackward, "dweight_k", a.dweight_k, DType::f32, {a.heads.head_dim});
   check_tensor(kBackward, "workspace", a.workspace, DType::f32, workspace);
+  if (!a.amax.empty()) check_tensor(kBackward, "amax", a.amax, DType::u32, {1});
 }
 
 void forward_on_cpu(const QkNormForward& a) {
@@ -49,16 +50,16 @@ void backward_on_cpu(const QkNormBackward& a) {
   const int64_t dim = a.heads.head_dim;
   float* partials = a.workspace.as<float>();
   for_each_row_group(a.qkv.rows(), 2 * dim, partials, [&](float* partial, int64_t begin, int64_t end) {
-    kernel(a, {begin, end, a.qkv.cols()}, partial);
+    const uint32_t amax = kernel(a, {begin, end, a.qkv.cols()}, partial);
+    if (!a.amax.empty()) raise_amax(a.amax, amax);
   });
   add_row_groups(partials, 2 * dim, a.dweight_q.as<float>(), dim);
   add_row_groups(partials + dim, 2 * dim, a.dweight_k.as<float>(), dim);
 }
 
-/// Bytes of the query and key heads of all rows.
-double normed_bytes(const Tensor& qkv, AttentionHeads heads) {
-  return static_cast<double>(qkv.rows() * (heads.heads + heads.kv_heads) * heads.head_dim) *
-         static_cast<double>(size_of(qkv.dtype));
+/// Bytes of so many heads of all rows.
+double head_bytes(const Tensor& qkv, int64_t heads, AttentionHeads of) {
+  return static_cast<double>(qkv.rows() * heads * of.head_dim) * static_cast<double>(size_of(qkv.dtype));
 }
 
 }  // namespace
@@ -87,8 +88,13 @@ void qk_norm_backward(Stream& stream, const QkNormBackward& args) {
       return backward_on_cpu(args);
     case DeviceType::cuda:
       return cuda::qk_norm_backward(stream, args);
-    case DeviceType::meta:
-      stream.recorder().record({.op = kBackward, .bytes = 3 * normed_bytes(args.qkv, args.heads)});
+    case DeviceType::meta: {
+      const AttentionHeads& heads = args.heads;
+      stream.recorder().record(
+          {.op = kBackward,
+           .bytes = 3 * head_bytes(args.qkv, heads.heads + heads.kv_heads, heads) +
+                    (args.amax.empty() ? 0 : head_bytes(args.qkv, heads.kv_heads, heads))});
+    }
   }
 }
 

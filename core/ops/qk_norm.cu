@@ -5,8 +5,8 @@
 #include "core/cuda/row_groups.h"
 #include "core/ops/qk_norm_kernels.h"
 
-// Ceiling: memory bandwidth. Forward moves 2 elements per element and does 4 FLOPs on it, backward 3 and 9. A warp takes a
-// head at a time; D = 128 is 4 elements per lane.
+// Ceiling: memory bandwidth. Forward moves 2 elements per element and does 4 FLOPs on it, backward 3 and 9, and
+// reads the value heads where the amax is wanted. A warp takes a head at a time; D = 128 is 4 elements per lane.
 namespace ottava::cuda {
 namespace {
 
@@ -19,6 +19,7 @@ struct Arguments {
   const T *qkv, *weight_q, *weight_k;
   T* out;  // backward: dqkv, in and out
   float *rstd, *partial;
+  uint32_t* amax;
   int64_t tokens, row;
   int queries, heads, kv_heads, head_dim;  // heads: queries and keys
   float eps;
@@ -65,6 +66,7 @@ __global__ void __launch_bounds__(kBlock) backward_kernel(Arguments<T> a) {
   constexpr int kLanePacks = kPacks * 4 / kSize;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, packs = a.head_dim / kSize;
   float sums[2][kLanePacks][kSize] = {};  // of weight_q, weight_k
+  uint32_t amax = 0;
   const int64_t first = blockIdx.x * int64_t{kWarps} + warp;
   for (int64_t item = first; item < a.tokens * a.heads; item += gridDim.x * int64_t{kWarps}) {
     const int64_t token = item / a.heads, start = token * a.row + item % a.heads * a.head_dim;
@@ -93,9 +95,22 @@ __global__ void __launch_bounds__(kBlock) backward_kernel(Arguments<T> a) {
         sums[0][k][i] += is_query ? share : 0.0f;
         sums[1][k][i] += is_query ? 0.0f : share;
         dx.set(i, rstd * (dy[k][i] * w[k][i] - x[k][i] * slope));
+        amax = max(amax, abs_bits(dx[i]));
       }
       store_pack(a.out + start, lane + 32 * k, dx);
     }
+  }
+  if (a.amax) {
+    for (int64_t item = first; item < a.tokens * a.kv_heads; item += gridDim.x * int64_t{kWarps}) {
+      const T* values =
+          a.out + item / a.kv_heads * a.row + (a.heads + item % a.kv_heads) * int64_t{a.head_dim};
+      for (int pack = lane; pack < packs; pack += 32) {
+        const P v = load_pack<T, kSize>(values, pack);
+#pragma unroll
+        for (int i = 0; i < kSize; ++i) amax = max(amax, abs_bits(v[i]));
+      }
+    }
+    raise_amax(a.amax, amax);
   }
   OTTAVA_SHARED(float, all, [kWarps][2 * kMaxHeadDim]);
 #pragma unroll
@@ -163,6 +178,7 @@ void qk_norm_backward(Stream& stream, const QkNormBackward& b) {
     auto a = arguments_of<T>(kOp, b.qkv, b.weight_q, b.weight_k, b.rstd, b.heads);
     a.out = static_cast<T*>(b.dqkv.data);
     a.partial = static_cast<float*>(b.workspace.data);
+    a.amax = static_cast<uint32_t*>(b.amax.data);
     const int64_t groups = std::min(ceil_div(a.tokens * a.heads, kWarps), kRowGroups);
     if (groups == 0) return;
     const bool fours = in_fours(b.heads, b.qkv, b.weight_q, b.weight_k, b.dqkv);

@@ -24,6 +24,9 @@ struct QkNormBackward {
   Tensor dweight_q, dweight_k;
   Tensor workspace;  ///< f32, qk_norm_workspace()
   AttentionHeads heads;
+  /// May be left out: u32 [1], raised to the bits of max |dqkv| as stored, the value heads included: they are
+  /// read for it.
+  Tensor amax;
 };
 void qk_norm_backward(Stream& stream, const QkNormBackward& args);
 Shape qk_norm_workspace(const Stream& stream, AttentionHeads heads);

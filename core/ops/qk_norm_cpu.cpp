@@ -27,7 +27,7 @@ void forward(const QkNormForward& a, Rows rows) {
 }
 
 template <class T>
-void backward(const QkNormBackward& a, Rows rows, float* partial) {
+uint32_t backward(const QkNormBackward& a, Rows rows, float* partial) {
   const int64_t dim = a.heads.head_dim, queries = a.heads.heads, heads = queries + a.heads.kv_heads;
   UVec amax{};
   for (int64_t n = rows.begin; n < rows.end; ++n) {
@@ -42,7 +42,12 @@ void backward(const QkNormBackward& a, Rows rows, float* partial) {
                             .dweight = h < queries ? partial : partial + dim},
                            static_cast<const float*>(a.rstd.data)[n * heads + h], dim, amax);
     }
+    if (!a.amax.data) continue;
+    const T* values = static_cast<const T*>(a.dqkv.data) + n * rows.cols + heads * dim;
+    for_each_vec(rows.cols - heads * dim,
+                 [&](int64_t c, auto lanes) { amax = max_bits(amax, abs_bits(load(values + c, lanes))); });
   }
+  return max_lane(amax);
 }
 
 }  // namespace

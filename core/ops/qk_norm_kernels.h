@@ -8,8 +8,9 @@ namespace ottava {
 /// Rows (tokens) of qk_norm_forward / backward on the CPU; rows.cols is a row of qkv.
 struct QkNormKernels {
   cpu::FloatKernel<void(const QkNormForward&, cpu::Rows)> forward;
-  /// Adds the rows' share of [dweight_q | dweight_k] to partial [2D].
-  cpu::FloatKernel<void(const QkNormBackward&, cpu::Rows, float* partial)> backward;
+  /// Adds the rows' share of [dweight_q | dweight_k] to partial [2D]. Returns the bits of the rows' largest
+  /// magnitude, without the value heads' where no amax is wanted.
+  cpu::FloatKernel<uint32_t(const QkNormBackward&, cpu::Rows, float* partial)> backward;
 };
 
 namespace cuda {

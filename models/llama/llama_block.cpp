@@ -23,8 +23,7 @@ std::vector<LinearPiece> pieces_or(std::vector<LinearPiece> pieces, int64_t rows
 
 }  // namespace
 
-// The norms, the SwiGLU and RoPE measure what they write; attention does not, nor QK-norm, whose backward
-// follows RoPE's.
+// The norms, the SwiGLU and RoPE measure what they write; attention does not.
 LlamaBlock::LlamaBlock(const LlamaConfig& config, const LlamaBlockParameters& p, int tp,
                        LlamaBlockPieces pieces)
     : parameters_(p),
@@ -32,7 +31,7 @@ LlamaBlock::LlamaBlock(const LlamaConfig& config, const LlamaBlockParameters& p,
       norm_eps_(config.norm_eps),
       wqkv_("attention.wqkv", LinearStyle::column, p.wqkv, p.wqkv_bias,
             pieces_or(std::move(pieces.wqkv), (heads_.heads + 2 * heads_.kv_heads) * heads_.head_dim),
-            {.input = true, .output_gradient = p.q_norm < 0}),
+            {.input = true, .output_gradient = true}),
       wo_("attention.wo", LinearStyle::row, p.wo, -1, pieces_or(std::move(pieces.wo), config.dim),
           {.output_gradient = true}),
       w13_("feed_forward.w13", LinearStyle::column, p.w13, -1,
@@ -314,7 +313,8 @@ Allocation LlamaBlock::attention_backward_half(const StepContext& c, const Llama
                                 .dweight_q = c.parameters.zeroed_gradient(parameters_.q_norm),
                                 .dweight_k = c.parameters.zeroed_gradient(parameters_.k_norm),
                                 .workspace = workspace,
-                                .heads = heads_});
+                                .heads = heads_,
+                                .amax = wqkv_.output_gradient_amax(c)});
     saved.projected.release();
   }
   Allocation da;

@@ -1,5 +1,6 @@
 #include "core/ops/qk_norm.h"
 
+#include <array>
 #include <cstring>
 
 #include "core/cost.h"
@@ -196,6 +197,49 @@ TEST_CASE("qk_norm_backward agrees with the reference and leaves the values' gra
   });
 }
 
+TEST_CASE("qk_norm_backward's amax is that of the whole row as stored, value heads too, and changes no bit") {
+  for_each_device_and_dtype([](Stream& stream, DType dtype) {
+    for (const Size& s : kSizes) {
+      for (const float of_values :
+           {0.1f, 50.0f}) {  // the largest is a query's or key's gradient, or a value's
+        const int64_t dim = s.heads.head_dim, heads = s.heads.heads + s.heads.kv_heads;
+        INFO("rows " << s.rows << " head dim " << dim << " values " << of_values);
+        const Shape shape{s.rows, s.heads.row()};
+        auto dout = normal_values(shape.numel(), 4, dtype);
+        for (size_t i = 0; i < dout.size(); ++i) {
+          if (static_cast<int64_t>(i) % s.heads.row() >= heads * dim) dout[i] *= of_values;
+        }
+        DeviceBuffer qkv(stream, dtype, shape, normal_values(shape.numel(), 1, dtype)),
+            weight(stream, dtype, {dim}, normal_values(dim, 2, dtype)), dqkv(stream, dtype, shape),
+            dweight(stream, DType::f32, {dim}, std::vector<float>(static_cast<size_t>(dim))),
+            rstd(stream, DType::f32, {s.rows, heads}, normal_values(s.rows * heads, 3)),
+            workspace(stream, DType::f32, qk_norm_workspace(stream, s.heads)), amax(stream, DType::u32, {1});
+        QkNormBackward args{.dqkv = dqkv,
+                            .qkv = qkv,
+                            .weight_q = weight,
+                            .weight_k = weight,
+                            .rstd = rstd,
+                            .dweight_q = dweight,
+                            .dweight_k = dweight,
+                            .workspace = workspace,
+                            .heads = s.heads};
+        dqkv.upload(dout);
+        qk_norm_backward(stream, args);
+        const std::vector<float> plain = dqkv.floats();
+        args.amax = amax;
+        const uint32_t largest = largest_bits(plain);
+        for (const uint32_t before : {0u, largest + 1}) {
+          amax.upload_as<uint32_t>(std::array{before});
+          dqkv.upload(dout);
+          qk_norm_backward(stream, args);
+          CHECK(dqkv.floats() == plain);
+          CHECK(amax.download_as<uint32_t>()[0] == std::max(before, largest));
+        }
+      }
+    }
+  });
+}
+
 TEST_CASE("qk_norm on meta records what crosses memory, and refuses tensors that do not fit") {
   CostRecorder recorder;
   Stream stream = Stream::meta(recorder, {DeviceType::cpu, 0});
@@ -218,6 +262,10 @@ TEST_CASE("qk_norm on meta records what crosses memory, and refuses tensors that
                                 .heads = heads};
   qk_norm_backward(stream, backward);
   CHECK(recorder.bytes() == 2 * 6 * 128 * 2 + 3 * 6 * 96 * 2);
+  QkNormBackward measuring = backward;
+  measuring.amax = shape_only(DType::u32, {1});
+  qk_norm_backward(stream, measuring);
+  CHECK(recorder.bytes() == 2 * 6 * 128 * 2 + 2 * 3 * 6 * 96 * 2 + 6 * 32 * 2);
 
   auto both_say = [&](auto&& change, const std::string& message) {
     QkNormForward f = forward;
@@ -250,6 +298,7 @@ TEST_CASE("qk_norm on meta records what crosses memory, and refuses tensors that
       "dqkv is bf16 [6, 96], expected bf16 [6, 128] (like qkv)");
   backward_says([](auto& a) { a.dweight_q.shape = {8}; }, "dweight_q is f32 [8], expected f32 [16]");
   backward_says([](auto& a) { a.dweight_k.shape = {8}; }, "dweight_k is f32 [8], expected f32 [16]");
+  backward_says([](auto& a) { a.amax = shape_only(DType::u32, {2}); }, "amax is u32 [2], expected u32 [1]");
   backward_says([](auto& a) { a.workspace.shape = {8}; },
                 "workspace is f32 [8], expected f32 " + to_string(workspace));
 }
