@@ -68,6 +68,9 @@ void fence();
 /// Streaming multiprocessors that the GPUs say they have.
 constexpr int kSmCount = 4;
 
+/// Bytes of shared memory that a block may have, once it has asked (cudaFuncSetAttribute).
+constexpr size_t kSharedAtMost = 232448;
+
 /// One kernel call. `run` calls the kernel with the stored arguments, `drop` frees them.
 struct Call {
   const void* kernel;
