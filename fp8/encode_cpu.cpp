@@ -230,8 +230,9 @@ void for_each_tile(const EncodeTurned& a, EncodeTile&& encode_tile) {
       tile.next = r + kTileRows < a.rows ? tile.x + kTileRows * a.stride : a.x + c + kTileCols;
       for (int half = 0; half < 2; ++half) {
         const int64_t row = r + half * 32 < a.rows ? r + half * 32 : r;
-        __builtin_memcpy(scales[half], a.scales + row / a.band * a.scales_stride + c,
-                         static_cast<unsigned long>(cols) * sizeof(float));
+        tile.scales[half] = a.scales + row / a.band * a.scales_stride + c;
+        if (cols == kTileCols) continue;
+        __builtin_memcpy(scales[half], tile.scales[half], static_cast<unsigned long>(cols) * sizeof(float));
         tile.scales[half] = scales[half];
       }
       encode_tile(tile, rows, cols, r, c);

@@ -108,8 +108,9 @@ void RowQuantizer::set_inverses(int64_t row, int64_t col, int64_t n, const float
 void RowQuantizer::set_exponents(int64_t row, int64_t col, int64_t n, const uint8_t* exponents) const {
   // Four blocks of a row lie side by side, the next four a tile further.
   auto* to = static_cast<uint8_t*>(a_.out.scale_inverse.data) + layout_(row, col);
-  for (int64_t b = 0; b < n; b += 4, to += 512)
-    std::memcpy(to, exponents + b, static_cast<size_t>(std::min<int64_t>(4, n - b)));
+  int64_t b = 0;
+  for (; b + 4 <= n; b += 4, to += 512) std::memcpy(to, exponents + b, 4);
+  if (b < n) std::memcpy(to, exponents + b, static_cast<size_t>(n - b));
 }
 
 void RowQuantizer::encode(int64_t row, int64_t col, const bf16* values, int64_t n, EncodeRow how) const {
@@ -122,7 +123,7 @@ void RowQuantizer::encode(int64_t row, int64_t col, const bf16* values, int64_t 
 
 void RowQuantizer::quantize_blocks(int64_t row, int64_t col, const bf16* values, int64_t n,
                                    QuantizeCounts* counts, int64_t ahead) const {
-  uint32_t amax[kMostBlocks] = {};
+  uint32_t amax[kMostBlocks];
   float scales[kMostBlocks], inverses[kMostBlocks];
   uint8_t exponents[kMostBlocks];
   const bool is_mx = a_.granularity == Granularity::block_1x32;
