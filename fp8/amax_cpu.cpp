@@ -182,12 +182,15 @@ uint32_t columns(const bf16* x, int64_t stride, Rows rows, uint32_t* amax) {
     }
     for (int64_t c = 0; c < cols; c += kWords) {
       Words v;
-      uint32_t bits[kWords];
       __builtin_memcpy(&v, words + c, sizeof v);
       largest = larger(largest, v);
-      store_bits(bits, v);
-      const int64_t n = cols - c < kWords ? cols - c : kWords;
-      __builtin_memcpy(amax + start + c, bits, static_cast<unsigned long>(n) * sizeof *bits);
+      if (const int64_t n = cols - c; n < kWords) {
+        uint32_t bits[kWords];
+        store_bits(bits, v);
+        __builtin_memcpy(amax + start + c, bits, static_cast<unsigned long>(n) * sizeof *bits);
+      } else {
+        store_bits(amax + start + c, v);
+      }
     }
   }
   return largest_lane(bits_of(largest));

@@ -254,16 +254,18 @@ class Quantizer {
   }
 
   float* turned_inverses() const { return static_cast<float*>(a_.transposed.scale_inverse.data); }
-  /// The four bands of a column lie side by side.
+  /// The four bands of a column lie side by side, and the columns 32 apart.
   void set_turned_exponents(const Slab& s, const ColumnGroups& groups) const {
     for (int64_t tile = 0; tile < s.width; tile += kTile) {
       auto* to = static_cast<uint8_t*>(a_.transposed.scale_inverse.data) +
                  scale_index(a_.granularity, {cols_, rows_}, s.c0 + tile, s.r0);
-      for (int64_t i = 0; i < kTile && tile + i < s.width; ++i) {
-        const int64_t c = tile + i;
-        const uint8_t bands[4] = {groups.exponents[0][c], groups.exponents[1][c], groups.exponents[2][c],
-                                  groups.exponents[3][c]};
-        std::memcpy(to + i % 32 * 16 + i / 32 * 4, bands, sizeof bands);
+      uint32_t bands[kTile] = {};
+      for (int64_t i = 0; i < std::min(kTile, s.width - tile); ++i) {
+        for (int b = 0; b < 4; ++b) bands[i] |= static_cast<uint32_t>(groups.exponents[b][tile + i]) << 8 * b;
+      }
+      for (int64_t k = 0; k < 32; ++k) {
+        const uint32_t columns[4] = {bands[k], bands[k + 32], bands[k + 64], bands[k + 96]};
+        std::memcpy(to + k * 16, columns, sizeof columns);
       }
     }
   }
