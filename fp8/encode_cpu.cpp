@@ -85,7 +85,7 @@ void encode_row_in_range(const EncodeRow& a) {
   const char* next = reinterpret_cast<const char*>(a.x) + a.ahead;
   int64_t i = 0;
   for (; i + 64 <= a.n; i += 64, next += 128) {
-    if (a.ahead != 0) __builtin_prefetch(next), __builtin_prefetch(next + 64);
+    if (a.ahead != 0) __builtin_prefetch(next, 0, 2), __builtin_prefetch(next + 64, 0, 2);
     encode(a.x + i, a.out + i, scale_of(i), scale_of(i + 32));
   }
   if (i < a.n) {
