@@ -32,7 +32,6 @@ struct Tile {
   const float* scales[2];  ///< of the upper 32 rows and the lower
   uint8_t* to;
   int64_t to_stride;
-  const bf16* next;  ///< the tile after this one, whose rows are fetched meanwhile
 };
 template <class F, bool kCount>
 void encode_tile_exactly(const Tile& t, int64_t rows, int64_t cols, QuantizeCounts* counts) {
@@ -132,7 +131,6 @@ void encode_tile(FloatCoder<F>, const Tile& t, LineStream& stream, ZeroCounts& z
       __m512i w[4], e[4], o[4];
       for (int i = 0; i < 4; ++i) {
         const bf16* row = t.x + (q * 4 + i) * t.stride;
-        __builtin_prefetch(t.next + (q * 4 + i) * t.stride);
         w[i] = load_words(row);
         e[i] = magnitude_codes<F>(even_floats(w[i]), scale.even);
         o[i] = magnitude_codes<F>(odd_floats(w[i]), scale.odd);
@@ -165,7 +163,6 @@ void encode_tile(WordCoder, const Tile& t, LineStream& stream, ZeroCounts& zeros
       __m512i w[4], codes[4];
       for (int i = 0; i < 4; ++i) {
         const bf16* row = t.x + (q * 4 + i) * t.stride;
-        __builtin_prefetch(t.next + (q * 4 + i) * t.stride);
         w[i] = load_words(row);
         codes[i] = word_magnitude_codes(w[i], down);
         if constexpr (kCount) zeros.values(w[i]);
@@ -196,7 +193,7 @@ void encode_ragged_tile(const Tile& t, int64_t rows, int64_t cols, ZeroCounts& z
     __builtin_memcpy(static_cast<void*>(values[r]), t.x + r * t.stride,
                      static_cast<unsigned long>(cols) * sizeof(bf16));
   }
-  const Tile copy{values[0], kTileCols, {t.scales[0], t.scales[1]}, lines[0], kTileRows, values[0]};
+  const Tile copy{values[0], kTileCols, {t.scales[0], t.scales[1]}, lines[0], kTileRows};
   LineStream none{};
   encode_tile<kCount>(Coder{}, copy, none, zeros);
   for (int64_t c = 0; c < cols; ++c)
@@ -226,8 +223,7 @@ void for_each_tile(const EncodeTurned& a, EncodeTile&& encode_tile) {
     const int64_t cols = a.cols - c < kTileCols ? a.cols - c : kTileCols;
     for (int64_t r = 0; r < a.rows; r += kTileRows) {
       const int64_t rows = a.rows - r < kTileRows ? a.rows - r : kTileRows;
-      Tile tile{a.x + r * a.stride + c, a.stride, {}, a.to + c * a.to_stride + r, a.to_stride, nullptr};
-      tile.next = r + kTileRows < a.rows ? tile.x + kTileRows * a.stride : a.x + c + kTileCols;
+      Tile tile{a.x + r * a.stride + c, a.stride, {}, a.to + c * a.to_stride + r, a.to_stride};
       for (int half = 0; half < 2; ++half) {
         const int64_t row = r + half * 32 < a.rows ? r + half * 32 : r;
         tile.scales[half] = a.scales + row / a.band * a.scales_stride + c;
