@@ -51,6 +51,16 @@ void configure(int descriptor) {
   ::setsockopt(descriptor, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
 }
 
+// While nobody listens on a port from the range of client ports, a connection to it on this machine may get that very port for
+// its own end, and TCP then connects it with itself; whoever should listen there would find the port taken.
+bool is_with_itself(int descriptor) {
+  sockaddr_storage ends[2] = {};
+  socklen_t sizes[2] = {sizeof ends[0], sizeof ends[1]};
+  return ::getsockname(descriptor, reinterpret_cast<sockaddr*>(&ends[0]), &sizes[0]) == 0 &&
+         ::getpeername(descriptor, reinterpret_cast<sockaddr*>(&ends[1]), &sizes[1]) == 0 && sizes[0] == sizes[1] &&
+         std::memcmp(&ends[0], &ends[1], sizes[0]) == 0;
+}
+
 // One attempt, at most two seconds: an address on an interface that does not lead here must not eat the whole
 // time limit.
 int try_connect(const std::string& address, const std::string& port) {
@@ -72,7 +82,7 @@ int try_connect(const std::string& address, const std::string& port) {
                        ::getsockopt(descriptor, SOL_SOCKET, SO_ERROR, &error, &length) == 0 && error == 0;
       status = connected ? 0 : -1;
     }
-    if (status == 0) {
+    if (status == 0 && !is_with_itself(descriptor)) {
       ::fcntl(descriptor, F_SETFL, ::fcntl(descriptor, F_GETFL) & ~O_NONBLOCK);
       result = descriptor;
     } else {

@@ -238,12 +238,12 @@ TEST_CASE("a rank that is killed stops the others, and the next start goes on fr
   const std::string forever = kSave + " --training.steps 100000 --lr_scheduler.decay_ratio 0 --checkpoint.interval " +
                               (while_saving ? "1 --checkpoint.keep_latest_k 3" : "4");
   const Outcome o = run_command(mpirun(2, job.train(forever)), [&](int group) {
-    if (!wait_until(kPatience, [&] { return job.newest_checkpoint() >= 4; })) {
+    const bool has_saved = wait_until(kPatience, [&] { return job.newest_checkpoint() >= 4; });
+    const int victim = has_saved ? process_of_rank(job.file(), 1) : 0;
+    if (victim == 0) {
       ::kill(group, SIGTERM);
       return;
     }
-    const int victim = process_of_rank(job.file(), 1);
-    const std::string next = job.checkpoints() + "/step-";
     if (while_saving) {
       // A save is on its way as long as there is a folder of that name.
       wait_until(10, [&] {

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "tests/support/catch.h"
+#include "tests/support/held_port.h"
 
 using Catch::Contains;
 
@@ -111,7 +112,8 @@ TEST_CASE("a rank killed inside a collective is named by all others") {
 }
 
 TEST_CASE("ranks over TCP: a rank that is killed, throws or disagrees is named by all others") {
-  ::setenv("MASTER_PORT", std::to_string(20000 + ::getpid() % 10000).c_str(), 1);
+  const ottava::test::HeldPort port;
+  ::setenv("MASTER_PORT", std::to_string(port.number()).c_str(), 1);
   auto [mode, said] = GENERATE(table<std::string, std::string>({
       {"good", "ended"},
       {"kill", "rank 2 is gone, last seen in all_reduce 'layers.0' (axis world"},

@@ -11,6 +11,7 @@
 #include "parallel/thread/thread_communicator.h"
 #include "tests/parallel/communicator_conformance.h"
 #include "tests/support/catch.h"
+#include "tests/support/held_port.h"
 
 using namespace ottava;
 using Catch::Contains;
@@ -187,12 +188,8 @@ TEST_CASE("a stranger who talks to the ledger disturbs nobody") {
 }
 
 TEST_CASE("an endpoint that nobody listens on is named") {
-  int port = 0;
-  {
-    tcp::Listener closed;
-    port = closed.port();
-  }
-  CHECK_THROWS_WITH(tcp::connect_to(fmt::format("{};;{}", tcp::host_name(), port), 0.1),
+  test::HeldPort nobody;
+  CHECK_THROWS_WITH(tcp::connect_to(fmt::format("{};;{}", tcp::host_name(), nobody.number()), 0.1),
                     Contains("cannot be reached from"));
   CHECK_THROWS_WITH(tcp::connect_to("nonsense", 0.1), Contains("is not an endpoint"));
   tcp::Listener first;

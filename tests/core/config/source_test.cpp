@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"
+#include "tests/support/temporary_folder.h"
 
 using namespace ottava;
 using ottava::test::message_of;
@@ -129,8 +130,8 @@ TEST_CASE("malformed TOML is one error with its place", "[config]") {
 }
 
 TEST_CASE("files are read by their extension, and what cannot be read is said", "[config]") {
-  fs::path folder = fs::temp_directory_path() / "ottava_config_source_test";
-  fs::remove_all(folder);
+  const TemporaryFolder own;
+  const fs::path folder = own.path();
   fs::create_directories(folder / "folder.yaml");
   auto write = [&](const char* name, const std::string& text) {
     std::ofstream(folder / name, std::ios::binary) << text;
@@ -146,5 +147,4 @@ TEST_CASE("files are read by their extension, and what cannot be read is said", 
   CHECK(error(folder / "folder.yaml").find("is not a regular file") != std::string::npos);
   CHECK(error(write("big.yaml", std::string(kMaxBytes + 1, '#'))).find("is it another kind of file?") !=
         std::string::npos);
-  fs::remove_all(folder);
 }

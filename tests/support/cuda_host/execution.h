@@ -92,7 +92,9 @@ void spend(double milliseconds);
 bool is_device_visible(const void* p);
 /// Bytes of device memory from p to the end of its allocation; 0 for other memory.
 size_t device_bytes_behind(const void* p);
-/// Makes cudaGetErrorString explain the next cudaErrorLaunchFailure or cudaErrorInvalidValue with this text.
+/// What cudaGetErrorString says to the calling thread about cudaErrorLaunchFailure, cudaErrorInvalidValue and their like: ranks
+/// are threads, and none must read another's. The failure of a stream's work keeps its text until somebody is told of it.
 void explain(const char* format, ...) __attribute__((format(printf, 1, 2)));
+const char* explanation();
 
 }  // namespace ottava::cuda_host

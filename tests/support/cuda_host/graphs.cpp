@@ -114,7 +114,7 @@ void launch_on(Executable& exec, Stream& stream) {
     enqueue(*lane, {[launch](Stream& s) {
               as_identity(s.identity, [&] { release(launch->ends()); });
               launch->lanes_left--;
-              return std::exchange(s.error, cudaSuccess);
+              return report(s);
             }});
   }
   enqueue(stream, {.run = [launch, &exec](Stream& s) {
@@ -122,8 +122,8 @@ void launch_on(Executable& exec, Stream& stream) {
                      exec.under_way--;
                      cudaError_t first = cudaSuccess;
                      for (Stream* lane : exec.lanes) {
-                       const cudaError_t error = std::exchange(lane->error, cudaSuccess);
-                       if (first == cudaSuccess) first = error;
+                       if (first == cudaSuccess) first = report(*lane);
+                       lane->error = cudaSuccess;
                      }
                      return first;
                    },

@@ -21,15 +21,15 @@ namespace {
 
 constexpr size_t kDeviceBytes = size_t{8} << 30;
 
-char explanation[1200];
+thread_local char explained[1200];
 
 using EventHandle = std::shared_ptr<Event>*;
 EventHandle as_event(cudaEvent_t e) { return reinterpret_cast<EventHandle>(e); }
 
-// The streams' own time, in which work takes what it claims: a busy machine changes no measurement.
-double spent = 0;
+// A GPU's own time, in which work takes what it claims: neither a busy machine nor another rank changes a measurement.
+double spent[kGpus];
 
-double milliseconds_now() { return spent += 1e-3; }
+double milliseconds_now() { return spent[gpu_at_work()] += 1e-3; }
 
 cudaError_t free_memory(void* p, MemoryKind kind) {
   if (!p) return cudaSuccess;
@@ -49,11 +49,13 @@ cudaError_t free_memory(void* p, MemoryKind kind) {
 void explain(const char* format, ...) {
   va_list arguments;
   va_start(arguments, format);
-  std::vsnprintf(explanation, sizeof explanation, format, arguments);
+  std::vsnprintf(explained, sizeof explained, format, arguments);
   va_end(arguments);
 }
 
-void spend(double milliseconds) { spent += milliseconds; }
+const char* explanation() { return explained; }
+
+void spend(double milliseconds) { spent[gpu_at_work()] += milliseconds; }
 
 bool is_device_visible(const void* p) {
   auto lock = lock_layer();
@@ -124,7 +126,7 @@ const char* cudaGetErrorString(cudaError_t error) {
     case cudaErrorInvalidDevice: return "there are GPUs 0 to 7";
     case cudaErrorNotReady: return "not ready";
     case cudaErrorNoDevice: return "no CUDA-capable device is detected";
-    default: return explanation;
+    default: return explained;
   }
 }
 

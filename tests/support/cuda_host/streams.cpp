@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "execution.h"
 #include "sanitizer.h"
 #include "settings.h"
 
@@ -14,8 +15,13 @@ namespace {
 
 std::mutex layer_mutex;
 std::condition_variable progress;
-std::vector<std::unique_ptr<Stream>> streams;
+std::vector<std::shared_ptr<Stream>> streams;
 unsigned created = 0;
+int working_gpu = 0;
+
+bool exists(const Stream* stream) {
+  return std::ranges::any_of(streams, [&](const auto& s) { return s.get() == stream; });
+}
 
 bool can_run(const Stream& stream) {
   if (stream.queue.empty() || stream.running) return false;
@@ -28,9 +34,13 @@ void run_head(Stream& stream) {
   stream.queue.pop_front();
   as_identity(stream.identity, [&] { acquire(task.order.get()); });
   stream.running = true;
+  working_gpu = stream.gpu;
   cudaError_t status = task.run(stream);
   stream.running = false;
-  if (stream.error == cudaSuccess) stream.error = status;
+  if (stream.error == cudaSuccess && status != cudaSuccess) {
+    stream.error = status;
+    stream.reason = explanation();
+  }
   progress.notify_all();
 }
 
@@ -49,9 +59,8 @@ Stream* any_runnable(Asked asked) {
 
 // The stream whose work brings `target` on, and no other if that can be known.
 Stream* needed_for(Stream* target) {
-  auto exists = [&] { return std::ranges::any_of(streams, [&](const auto& s) { return s.get() == target; }); };
   for (size_t hops = 0; target && hops <= streams.size(); ++hops) {
-    if (!exists()) return nullptr;
+    if (!exists(target)) return nullptr;
     if (can_run(*target)) return target;
     const bool knows = !target->queue.empty() && target->queue.front().waits_for;
     target = knows ? target->queue.front().waits_for() : nullptr;
@@ -68,8 +77,10 @@ int& current_gpu() {
   return gpu;
 }
 
+int gpu_at_work() { return working_gpu; }
+
 Stream* create_stream() {
-  auto& stream = streams.emplace_back(std::make_unique<Stream>());
+  auto& stream = streams.emplace_back(std::make_shared<Stream>());
   stream->identity = make_identity();
   stream->slot = created++;
   stream->gpu = current_gpu();
@@ -77,10 +88,15 @@ Stream* create_stream() {
 }
 
 cudaError_t destroy_stream(Stream* stream) {
-  cudaError_t status = std::exchange(stream->error, cudaSuccess);
+  cudaError_t status = report(*stream);
   destroy_identity(stream->identity);
   std::erase_if(streams, [&](const auto& s) { return s.get() == stream; });
   return status;
+}
+
+cudaError_t report(Stream& stream) {
+  if (stream.error != cudaSuccess) explain("%s", stream.reason.c_str());
+  return std::exchange(stream.error, cudaSuccess);
 }
 
 Stream* find_stream(void* handle) {
@@ -129,16 +145,18 @@ bool is_idle(const Stream& stream) { return stream.queue.empty() && !stream.runn
 
 cudaError_t synchronize(std::unique_lock<std::mutex>& lock, Stream& stream) {
   if (cudaError_t status = run_until(lock, &stream, [&] { return is_idle(stream); })) return status;
+  if (!exists(&stream)) return cudaSuccess;  // its owner was faster
   as_identity(stream.identity, [&] { release(stream.order.done); });
   acquire(stream.order.done);
-  return std::exchange(stream.error, cudaSuccess);
+  return report(stream);
 }
 
 cudaError_t synchronize_gpu(std::unique_lock<std::mutex>& lock, int gpu) {
   cudaError_t first = cudaSuccess;
-  for (size_t i = 0; i < streams.size(); ++i) {
-    if (streams[i]->gpu != gpu) continue;
-    cudaError_t status = synchronize(lock, *streams[i]);
+  const std::vector<std::shared_ptr<Stream>> now = streams;  // they come and go while this thread waits
+  for (const std::shared_ptr<Stream>& stream : now) {
+    if (stream->gpu != gpu) continue;
+    cudaError_t status = synchronize(lock, *stream);
     if (first == cudaSuccess) first = status;
   }
   return first;

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "block.h"
@@ -33,6 +34,7 @@ struct Stream {
   GridOrder order;
   std::deque<Task> queue;
   cudaError_t error = cudaSuccess;  ///< the first failure not yet reported
+  std::string reason;               ///< what was said about it
   bool running = false;
   std::shared_ptr<Capture> capture = nullptr;  ///< while it takes part in one
   int lane = 0;                                ///< which of the capture's streams it is
@@ -54,10 +56,15 @@ std::unique_lock<std::mutex> lock_layer();
 constexpr int kGpus = 8;
 int& current_gpu();
 
+/// The GPU whose stream does the task that is under way.
+int gpu_at_work();
+
 /// On the current GPU.
 Stream* create_stream();
-/// Runs what is left; reports and clears the stream's error.
+/// Reports and clears the stream's error.
 cudaError_t destroy_stream(Stream* stream);
+/// The stream's failure, if there was one: from now on the calling thread's to explain, and no longer the stream's.
+cudaError_t report(Stream& stream);
 /// Fails for null (the legacy default stream orders itself with all others: never wanted) and unknown handles.
 Stream* find_stream(void* handle);
 void enqueue(Stream& stream, Task task);
