@@ -216,8 +216,18 @@ std::vector<std::string> float8_remarks(const fp8::Policy& policy, const Float8C
     if (ranks.tensor_parallel == 1) idle("enable_tp_float8_all_gather", "tensor_parallel_degree is 1");
     if (ranks.tensor_parallel > 1) lines.push_back(activation_gathers_text(policy, ranks.traffic));
   }
-  if (config.enable_float8_gradient_all_to_all && ranks.shards == 1)
-    idle("enable_float8_gradient_all_to_all", whole);
+  if (config.enable_float8_gradient_all_to_all) {
+    const CommStats::Total sent = ranks.traffic.sum(Collective::all_to_all);
+    if (ranks.shards == 1) {
+      idle("enable_float8_gradient_all_to_all", whole);
+    } else if (sent.calls == 0) {
+      idle("enable_float8_gradient_all_to_all",
+           "no matrix is large enough, or none splits into whole rows of 128");
+    } else {
+      lines.push_back(fmt::format("FSDP exchanges gradients in FP8: {} all-to-alls, {:.1f} MiB sent per step",
+                                  sent.calls, static_cast<double>(sent.sent_bytes) / (1 << 20)));
+    }
+  }
   const fp8::GemmDecision* output = policy.find("output");
   if (config.pad_vocabulary && output && !output->recipe)
     idle("pad_vocabulary", fmt::format("the output layer runs in bf16 ({})", output->reason));

@@ -71,6 +71,44 @@ TEST_CASE("the formula knows every way to let go of weights, replicas and vocabu
   }
 }
 
+TEST_CASE(
+    "gradients that travel in FP8 are all-to-alls of a byte and a 32nd per element, in the formula too") {
+  const auto each = [](TrainingShape& s) {
+    s = wide_float8_step();
+    s.parameters.reduce_every_micro_batch = true;
+  };
+  const auto once = [](TrainingShape& s) {
+    s = wide_float8_step();
+    s.parameters.reduce_every_micro_batch = false;
+  };
+  for (const std::string& recipe : {"tensorwise", "blockwise"}) {
+    for (const Traffic& t : std::vector<Traffic>{
+             {"FSDP 4", {}, {.dp_shard = 4}, each},
+             {"FSDP 2 x TP 2, every micro-batch", {}, {.dp_shard = 2, .tp = 2, .micro_batches = 2}, each},
+             {"FSDP 2 x TP 2, once", {}, {.dp_shard = 2, .tp = 2, .micro_batches = 2}, once},
+             {"HSDP 2x2", {}, {.dp_replicate = 2, .dp_shard = 2}, each},
+             {"DDP 2", {}, {.dp_replicate = 2}, each}}) {
+      Traffic in_bytes = t;
+      in_bytes.config = {.recipe_name = recipe,
+                         .enable_fsdp_float8_all_gather = true,
+                         .enable_float8_gradient_all_to_all = true};
+      DYNAMIC_SECTION(recipe << ", " << t.name) { run(in_bytes); }
+    }
+  }
+  const Layout layout{.dp_shard = 2};
+  const LayoutCurve off = run({"off", {}, layout, each}),
+                    on = run({"on", {.enable_float8_gradient_all_to_all = true}, layout, each});
+  const int64_t elements =
+      2 * (256 * 128 + 1536 * 128 + 128 * 768);  // of two blocks without wo; half of them are sent
+  CHECK(sent(on, Collective::all_to_all, "dp_shard") == (elements + elements / 32) / 2);
+  CHECK(on.measured[0].sum(Collective::all_to_all, "dp_shard").calls == 2 * 3 * 2);  // bytes and scales
+  CHECK(sent(off, Collective::reduce_scatter, "dp_shard") -
+            sent(on, Collective::reduce_scatter, "dp_shard") ==
+        4 * elements / 2);
+  CHECK(sent(off, Collective::all_to_all, "dp_shard") == 0);
+  CHECK(sent(off, Collective::all_gather, "dp_shard") == sent(on, Collective::all_gather, "dp_shard"));
+}
+
 TEST_CASE("bytes are half of bf16 on the wire") {
   const Layout layout{.dp_shard = 2};
   // Large enough not to travel packed, so that only the norms are left beside them.

@@ -122,6 +122,13 @@ TEST_CASE(
         "precision)\n"}) {
     CHECK_THAT(alone, Contains(line));
   }
+  const std::string exchange = "--quantize.linear.float8.enable_float8_gradient_all_to_all";
+  CHECK_THAT(remarks(2, "tensorwise", {exchange, "true"}),
+             Contains("FP8: FSDP exchanges gradients in FP8: 16 all-to-alls, 0.8 MiB sent per step\n"));
+  CHECK_THAT(
+      remarks(2, "tensorwise",
+              {exchange, "true", "--model.dim", "64", "--model.n_heads", "4", "--model.ffn_dim", "128"}),
+      Contains("enable_float8_gradient_all_to_all changes nothing: no matrix is large enough"));
   CHECK_THAT(remarks(1, "tensorwise",
                      {"--quantize.linear.float8.pad_vocabulary", "true", "--quantize.linear.float8.policy",
                       "[{match: output, recipe: tensorwise}]"}),

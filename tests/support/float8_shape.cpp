@@ -14,6 +14,7 @@ TrainingShape in_float8(TrainingShape shape, const Float8Config& config, int tp,
   shape.float8_policy = fp8::decide_policy(config, inputs);
   shape.float8 = llama_float8(table, shape.float8_policy, config, tp);
   shape.parameters.float8 = shape.float8.weights;
+  shape.parameters.float8_gradients = config.enable_float8_gradient_all_to_all;
   return shape;
 }
 
@@ -25,6 +26,14 @@ TrainingShape float8_step() {
   shape.max_norm = 1;
   shape.groups.assign(llama_parameters(model).specs.size(), {.weight_decay = 0.1f, .lr_factor = 1});
   shape.parameters.compute = DType::bf16;
+  return shape;
+}
+
+TrainingShape wide_float8_step() {
+  TrainingShape shape = float8_step();
+  shape.model.dim = 128;
+  shape.model.head_dim = 32;
+  shape.model.ffn_dim = 768;
   return shape;
 }
 

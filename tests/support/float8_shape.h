@@ -18,6 +18,9 @@ TrainingShape in_float8(TrainingShape shape, const Float8Config& config, int tp 
 /// of 64, some more than a block of 128, none of them equal.
 TrainingShape float8_step();
 
+/// The same with matrices whose gradients are large enough for collectives of their own, but wo's.
+TrainingShape wide_float8_step();
+
 /// All recipes by name.
 std::vector<std::string> all_recipes();
 
