@@ -278,13 +278,15 @@ std::string TrainingEngine::non_finite_gradients() {
   return fmt::format("{} of {}: {}{}", found, table_.specs.size(), names, found > kNamed ? ", ..." : "");
 }
 
+// As FP8 sees them: what f32 can hold may be an infinity in bf16.
 bool TrainingEngine::holds_non_finite(size_t entry) {
   const ParameterShard& shard = parameters_->shard(parameters_->float8()->specs()[entry].parameter);
   std::vector<float> host(static_cast<size_t>(shard.master.numel()));
   if (host.empty()) return false;
   cast(stream_, shard.master, view_of(host.data(), shard.master.shape));
   stream_.synchronize();
-  return !std::all_of(host.begin(), host.end(), [](float w) { return std::isfinite(w); });
+  return !std::all_of(host.begin(), host.end(),
+                      [](float w) { return std::isfinite(static_cast<float>(bf16(w))); });
 }
 
 std::string TrainingEngine::non_finite_operands() {

@@ -105,6 +105,7 @@ namespace {
 struct Float8Run {
   Float8Config config;
   int good_steps = 0;        ///< before it
+  float value = std::numeric_limits<float>::infinity();
   bool into_weight = false;  ///< of its shard of a weight, else into the row of the embedding that it alone reads
 };
 
@@ -125,7 +126,7 @@ Float8Outcome skip_on_rank(const Float8Run& what, Communicator& world) {
   parameters.initialise(7);
   auto poison = [&](const ParameterShard& shard, int64_t row) {
     if (row < shard.rows.begin || row >= shard.rows.end) return;
-    shard.master.as<float>()[(row - shard.rows.begin) * shard.master.shape[1]] = std::numeric_limits<float>::infinity();
+    shard.master.as<float>()[(row - shard.rows.begin) * shard.master.shape[1]] = what.value;
   };
   std::vector<int32_t> tokens = random_tokens(16, kPoisoned, 3);
   const std::vector<int32_t> targets = random_tokens(16, kPoisoned, 4);
@@ -200,11 +201,13 @@ TEST_CASE("an infinity in an FP8 input is named although its scale is an earlier
 
 TEST_CASE("an infinity in one rank's shard of an FP8 weight skips the step of all and names the weight and the rank") {
   for (const bool gathers : {false, true}) {
+    const float value = gathers ? std::numeric_limits<float>::max()  // an infinity in bf16
+                                : std::numeric_limits<float>::infinity();
     INFO(gathers);
     Float8Config config;
     config.recipe_name = "delayed";
     config.enable_fsdp_float8_all_gather = gathers;
-    const std::string text = skip_float8({.config = config, .into_weight = true});
+    const std::string text = skip_float8({.config = config, .value = value, .into_weight = true});
     CHECK_THAT(text, Contains("rank 1: loss ") && Contains("w of layers.0.feed_forward.w13 (in its own shard)"));
     CHECK(text.find("(in its own shard)") == text.rfind("(in its own shard)"));
   }
