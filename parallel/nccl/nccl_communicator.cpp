@@ -199,9 +199,14 @@ std::unique_ptr<Communicator> NcclCommunicator::world(Bootstrap& bootstrap, std:
   auto rank = std::make_shared<NcclRank>(std::move(state), options.gpu);
   auto handle = std::make_shared<Handle>();
   ncclConfig_t config = configuration(options);
-  check(ncclCommInitRankConfig(&handle->comm, bootstrap.size(), id, bootstrap.rank(), &config),
-        "ncclCommInitRankConfig");
-  rank->settle(handle, "ncclCommInitRankConfig");
+  try {
+    check(ncclCommInitRankConfig(&handle->comm, bootstrap.size(), id, bootstrap.rank(), &config),
+          "ncclCommInitRankConfig");
+    rank->settle(handle, "ncclCommInitRankConfig");
+  } catch (const CommError& error) {
+    throw CommError(fmt::format("{}; NCCL_DEBUG=INFO prints NCCL's own account, comm.backend mpi or tcp do without it",
+                                error.what()));
+  }
   rank->watch(handle);
   std::vector<int> ranks(static_cast<size_t>(bootstrap.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
