@@ -89,6 +89,10 @@ void add_plan(CLI::App& app) {
   command->add_option("--world-size", options.world_size,
                       "ranks to plan for (default: the fewest that the file's degrees make)")
       ->check(CLI::Range(1, 1 << 24));
+  command
+      ->add_option("--compute-capability", options.compute_capability,
+                   "of the GPUs to plan for, such as 100 for 10.0 (default: of this machine's, or 90)")
+      ->check(CLI::Range(80, 199));
   command->callback([command] {
     take_experiment(*command, options);
     run_plan_command(options, std::cout);

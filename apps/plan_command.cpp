@@ -70,10 +70,26 @@ void print_traffic(const CommStats& stats, const CommStats& formula, std::ostrea
                      with_commas(formula.sent_bytes()), with_commas(stats.sent_bytes()));
 }
 
-// Of the GPU in this machine or, where the plan is for another one, of an H100.
-std::optional<int> planned_capability(const Device& device) {
-  if (device.type != DeviceType::cuda) return {};
+std::optional<int> planned_capability(const PlanCommand& command, const Device& device) {
+  if (device.type != DeviceType::cuda) {
+    if (command.compute_capability > 0)
+      fail<ConfigError>(
+          "plan", "--compute-capability is of GPUs, and training.device is cpu: set training.device: cuda");
+    return {};
+  }
+  if (command.compute_capability > 0) return command.compute_capability;
   return cuda::device_count() > 0 ? cuda::compute_capability(0) : 90;
+}
+
+Experiment resolve_for(const Config& config, int world_size, const std::optional<int>& capability) {
+  try {
+    return resolve_experiment(config, tokenizer_if_there(config), world_size, capability);
+  } catch (const DeviceError& error) {
+    if (!capability) throw;
+    throw DeviceError(
+        fmt::format("{}; this plan is for compute capability {}.{}, --compute-capability says another",
+                    error.what(), *capability / 10, *capability % 10));
+  }
 }
 
 // Why weights that FP8 products read travel in the compute type, and what cutting at whole blocks costs.
@@ -108,13 +124,14 @@ void print_float8(const Experiment& e, const std::optional<int>& capability, con
 void run_plan_command(const PlanCommand& command, std::ostream& out) {
   const Config config = load_config(command.file, command.overrides);
   const Device device = planned_device(config.training.device);
-  const std::optional<int> capability = planned_capability(device);
+  const std::optional<int> capability = planned_capability(command, device);
   const int world_size =
       command.world_size > 0 ? command.world_size : mesh_degrees(config).fewest_ranks();
-  const Experiment e = resolve_experiment(config, tokenizer_if_there(config), world_size, capability);
+  const Experiment e = resolve_for(config, world_size, capability);
   RankGroups ranks(make_dry_run_world(0, world_size), make_dry_run_world(0, world_size), e.mesh);
   StepPlan plan = record_step(e.shape, device, ranks);
   const LlamaConfig& m = e.shape.model;
+  for (const std::string& note : config.provenance.notes) out << note << "\n";
   out << fmt::format("Model {}: {} parameters, vocabulary {}\n", model_title(config.model),
                      with_commas(parameter_count(m)), m.vocab_size);
   out << fmt::format("Ranks: {} ({}), planned for {}; this is rank 0, the fullest\n", world_size,

@@ -6,12 +6,14 @@
 
 namespace ottava {
 
-/// `ottava plan CONFIG [--world-size N]`: memory, compute and traffic per rank of a training step, without
-/// its devices.
+/// `ottava plan CONFIG [--world-size N] [--compute-capability C]`: memory, compute and traffic per rank of a
+/// training step, without its devices.
 struct PlanCommand {
   std::string file;
   std::vector<std::string> overrides;
   int world_size = 0;  ///< 0: the fewest ranks that the configuration's degrees make
+  /// Of the GPUs: 90 for 9.0. 0: of the one in this machine or, where there is none, 90.
+  int compute_capability = 0;
 };
 void run_plan_command(const PlanCommand& command, std::ostream& out);
 

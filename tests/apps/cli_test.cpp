@@ -262,6 +262,19 @@ TEST_CASE("every command prints what it should") {
   const Outcome plan = place.run("plan tiny.yaml --world-size 4");
   CHECK(plan.exit_code == 0);
   for (const char* part : {"Memory per rank: ", "Compute per rank and step", "Traffic per rank and step", "Ranks: 4"}) CHECK(has(plan.output, part));
+  const std::string mx = "plan tiny.yaml --training.device cuda --quantize.linear.float8.recipe_name mxfp8";
+  CHECK(has(place.run(mx).output, "FP8 is off, since model.converters does not hold quantize.linear.float8"));
+  const std::string mxfp8 = mx + " --model.converters '[quantize.linear.float8]'";
+  const Outcome hopper = place.run(mxfp8 + " --compute-capability 90");
+  CHECK(hopper.exit_code == 1);
+  CHECK(has(hopper.output, "this GPU does not multiply recipe mxfp8"));
+  CHECK(has(hopper.output, "; this plan is for compute capability 9.0, --compute-capability says another"));
+  const Outcome blackwell = place.run(mxfp8 + " --compute-capability 100");
+  INFO(blackwell.output);
+  CHECK(blackwell.exit_code == 0);
+  CHECK(has(blackwell.output, "Precision of linear layers (compute capability 10.0):"));
+  CHECK(has(place.run("plan tiny.yaml --training.device cpu --compute-capability 100").output,
+            "[plan] --compute-capability is of GPUs, and training.device is cpu"));
   const Outcome bench = place.run("bench train tiny.yaml --steps 1");
   INFO(bench.output);
   CHECK(bench.exit_code == 0);
