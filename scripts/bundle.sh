@@ -11,7 +11,11 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 cuda=ON
-[ "${1:-}" = --cpu ] && cuda=OFF
+case "$*" in
+  "") ;;
+  --cpu) cuda=OFF ;;
+  *) echo "bundle.sh: '$*' is unknown: --cpu or nothing was expected" >&2; exit 2 ;;
+esac
 build=build-bundle
 architectures=${OTTAVA_BUNDLE_ARCHITECTURES:-80-real;89-real;90a-real;100}
 if [ "$cuda" = ON ] && ! command -v nvcc >/dev/null; then
