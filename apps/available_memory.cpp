@@ -50,7 +50,8 @@ int64_t gpu_bytes_in_use(Device device) {
 std::string gpu_memory_text(const GpuMemory& m) {
   auto mib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
   return fmt::format(
-      "GPU memory: plan {:.1f} MiB, and {:.1f} MiB that libraries, connections and graphs took besides ({} {:.0f} MiB kept for them)",
+      "GPU memory: plan {:.1f} MiB, and {:.1f} MiB that libraries, connections and graphs took besides ({} "
+      "{:.0f} MiB kept for them)",
       mib(m.plan_bytes), mib(m.besides_bytes),
       m.besides_bytes > kGpuLibraryBytes ? "more than the" : "of the", mib(kGpuLibraryBytes));
 }

@@ -104,8 +104,9 @@ int run_bench_command(const BenchCommand& command, std::ostream& out) {
     print(fmt::format("{:<28} {:>10.2f} {:>6.1f}%", "outside operations", (median - total) * 1e3,
                       100 * (median - total) / median));
     if (plan.flops(Precision::fp8) > 0) {
-      print(fmt::format("FP8: amaxes, quantizing and transposing took {:.2f} ms, {:.1f}% of the step (rows .quantize)", quantizing * 1e3,
-                        100 * quantizing / median));
+      print(fmt::format(
+          "FP8: amaxes, quantizing and transposing took {:.2f} ms, {:.1f}% of the step (rows .quantize)",
+          quantizing * 1e3, 100 * quantizing / median));
     }
     print(fmt::format("utilization: {:.1f}% (FLOPs as computed / time / measured GEMM peak)",
                       100 * ideal / median));

@@ -65,7 +65,8 @@ Measured measure(const KernelCase& kernel, Device device, double seconds) {
 void print_table(const std::vector<Measured>& all, double copy, double gemm, std::ostream& out) {
   if (gemm > 0) {
     out << fmt::format("copy {:.1f} GB/s, bf16 product {:.2f} TFLOP/s\n", copy / 1e9, gemm / 1e12);
-    out << fmt::format("{:<34} {:>10} {:>10} {:>10} {:>12}\n", "operation", "us", "GB/s", "TFLOP/s", "of the peak");
+    out << fmt::format("{:<34} {:>10} {:>10} {:>10} {:>12}\n", "operation", "us", "GB/s", "TFLOP/s",
+                       "of the peak");
   }
   for (const Measured& m : all) {
     if (!m.problem.empty()) {
@@ -77,8 +78,8 @@ void print_table(const std::vector<Measured>& all, double copy, double gemm, std
       continue;
     }
     double share = m.rate() / (m.bound == Bound::copy ? copy : gemm);
-    out << fmt::format("{:<34} {:>10.1f} {:>10.1f} {:>10.3f} {:>11.1f}%\n", m.name, m.seconds * 1e6, m.bytes / m.seconds / 1e9,
-                       m.flops / m.seconds / 1e12, 100 * share);
+    out << fmt::format("{:<34} {:>10.1f} {:>10.1f} {:>10.3f} {:>11.1f}%\n", m.name, m.seconds * 1e6,
+                       m.bytes / m.seconds / 1e9, m.flops / m.seconds / 1e12, 100 * share);
   }
 }
 
@@ -90,12 +91,18 @@ void print_json(const std::vector<Measured>& all, double copy, double gemm, std:
     if (!m.problem.empty()) {
       kernel.set("error", m.problem);
     } else {
-      kernel.set("bound", m.bound == Bound::copy ? "copy" : "gemm").set("bytes", m.bytes).set("flops", m.flops);
-      if (m.seconds > 0) kernel.set("seconds", m.seconds).set("share_of_peak", m.rate() / (m.bound == Bound::copy ? copy : gemm));
+      kernel.set("bound", m.bound == Bound::copy ? "copy" : "gemm")
+          .set("bytes", m.bytes)
+          .set("flops", m.flops);
+      if (m.seconds > 0)
+        kernel.set("seconds", m.seconds)
+            .set("share_of_peak", m.rate() / (m.bound == Bound::copy ? copy : gemm));
     }
     kernels.push(std::move(kernel));
   }
-  report.set("copy_bytes_per_second", copy).set("gemm_flops_per_second", gemm).set("kernels", std::move(kernels));
+  report.set("copy_bytes_per_second", copy)
+      .set("gemm_flops_per_second", gemm)
+      .set("kernels", std::move(kernels));
   out << report.dump(1) << '\n';
 }
 
@@ -109,7 +116,8 @@ int run_bench_kernels_command(const BenchKernelsCommand& command, std::ostream& 
   const KernelShapes shapes = command.shapes == "small" ? small_kernel_shapes() : KernelShapes{};
   std::vector<Measured> all;
   std::vector<KernelCase> cases = kernel_cases(shapes);
-  if (device.type == DeviceType::cuda) std::ranges::move(cudnn_kernel_cases(shapes), std::back_inserter(cases));
+  if (device.type == DeviceType::cuda)
+    std::ranges::move(cudnn_kernel_cases(shapes), std::back_inserter(cases));
   for (const KernelCase& kernel : cases) all.push_back(measure(kernel, device, command.seconds));
   double copy = all[0].seconds > 0 ? all[0].rate() : 0, gemm = all[1].seconds > 0 ? all[1].rate() : 0;
   if (command.print == BenchKernelsCommand::Print::json) {

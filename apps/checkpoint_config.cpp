@@ -14,7 +14,9 @@ void declare(config::Section& s, CheckpointConfig& c) {
   s.field("folder", c.folder).meaning("folder inside job.dump_folder");
   s.field("interval", c.interval).at_least(1).unit("steps").meaning("steps between checkpoints");
   s.field("keep_latest_k", c.keep_latest_k).at_least(0).meaning("older ones are deleted; 0: keep all");
-  s.field("load_step", c.load_step).at_least(-1).unit("steps")
+  s.field("load_step", c.load_step)
+      .at_least(-1)
+      .unit("steps")
       .meaning("checkpoint to resume from; -1: the newest good one");
   s.field("load_only", c.load_only).meaning("load, but never save");
   s.field("exclude_from_loading", c.exclude_from_loading)

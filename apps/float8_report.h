@@ -9,8 +9,8 @@
 
 namespace ottava {
 
-/// What became of one operand of a layer's FP8 products, over all ranks. Counts are since the last reading, of forward and
-/// backward in training; of a weight, each time it was quantized.
+/// What became of one operand of a layer's FP8 products, over all ranks. Counts are since the last reading,
+/// of forward and backward in training; of a weight, each time it was quantized.
 struct Float8Operand {
   std::string layer;  ///< "layers.0.attention.wqkv"
   fp8::Role role = fp8::Role::x;
@@ -29,12 +29,13 @@ struct Float8Operand {
   }
 };
 
-/// Reads amaxes and counters of the engine's FP8 products to the host, adds them up over `control` (two all-reduces of CPU
-/// tensors) and sets the counters to zero. All ranks make the call, after a step. Empty without FP8 or without statistics.
+/// Reads amaxes and counters of the engine's FP8 products to the host, adds them up over `control` (two
+/// all-reduces of CPU tensors) and sets the counters to zero. All ranks make the call, after a step. Empty
+/// without FP8 or without statistics.
 std::vector<Float8Operand> read_float8(TrainingEngine& engine, Communicator& control);
 
-/// "fp8/layers.0.attention.wqkv/x/amax", ".../scale", ".../underflow" and ".../saturation" (fractions), and over all layers
-/// the largest fractions, "fp8/worst/x/underflow".
+/// "fp8/layers.0.attention.wqkv/x/amax", ".../scale", ".../underflow" and ".../saturation" (fractions), and
+/// over all layers the largest fractions, "fp8/worst/x/underflow".
 std::vector<std::pair<std::string, double>> float8_scalars(const std::vector<Float8Operand>& operands);
 
 /// Warnings for people when quantizing loses too much.
@@ -43,9 +44,9 @@ class Float8Alerts {
   /// Thresholds are the configuration's, alert_*.
   explicit Float8Alerts(const Float8Config& config) : config_(config) {}
 
-  /// One warning for each role and kind of loss that has become too large somewhere: the worst layers, their fractions and
-  /// what to do. A layer is named again only after it had fallen to half the threshold: one that lies at the threshold is
-  /// named once.
+  /// One warning for each role and kind of loss that has become too large somewhere: the worst layers, their
+  /// fractions and what to do. A layer is named again only after it had fallen to half the threshold: one
+  /// that lies at the threshold is named once.
   std::vector<std::string> check(const std::vector<Float8Operand>& operands);
 
  private:

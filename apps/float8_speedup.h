@@ -15,14 +15,15 @@ struct ProductShape {
 /// "quantize.linear.float8.auto 8192 x 14336 x 4096 tensorwise": the name of its decision.
 std::string decision_name(const ProductShape& shape);
 
-/// Time of the three bf16 products of a layer over that of its FP8 products with everything they cost besides: amax,
-/// quantizing x and dy (and both transposed where the weight gradient wants that). The weight's bytes are made once per
-/// step and not counted. Best of several runs after one to warm up, on the stream's device, in memory taken and given back.
+/// Time of the three bf16 products of a layer over that of its FP8 products with everything they cost
+/// besides: amax, quantizing x and dy (and both transposed where the weight gradient wants that). The
+/// weight's bytes are made once per step and not counted. Best of several runs after one to warm up, on the
+/// stream's device, in memory taken and given back.
 double measure_float8_speedup(Stream& stream, const ProductShape& shape);
 
 /// The ratios that decisions hold, for decide_policy(). A shape that they lack throws ConfigError.
-std::function<std::optional<double>(const fp8::PolicyGemm&, const fp8::Recipe&)> speedups_of(const Decisions& decisions,
-                                                                              int64_t tokens);
+std::function<std::optional<double>(const fp8::PolicyGemm&, const fp8::Recipe&)> speedups_of(
+    const Decisions& decisions, int64_t tokens);
 
 /// Every distinct shape that a policy runs in FP8.
 std::vector<ProductShape> float8_shapes(const fp8::Policy& policy, int64_t tokens);

@@ -52,7 +52,8 @@ void declare_foreign_sections(Section& root, Section& quantize, Section& linear)
 
   Section& mx = linear.section("mx").meaning("MX formats of other trainers");
   const char* not_mx = "MX runs as quantize.linear.float8.recipe_name mxfp8";
-  mx.foreign("mxfp8_dim1_cast_kernel_choice", text("triton")).one_of({"triton", "cuda", "torch"})
+  mx.foreign("mxfp8_dim1_cast_kernel_choice", text("triton"))
+      .one_of({"triton", "cuda", "torch"})
       .noted(not_mx);
   mx.foreign("recipe_name", text("mxfp8_cublas")).noted(not_mx);
   mx.foreign("filter_fqns", Value::list_of({"output"})).noted(not_mx);

@@ -27,7 +27,8 @@ class MeasurementTensors {
   std::vector<Buffer> buffers_;
 };
 
-/// Best milliseconds of `work()` on the stream, after one call that is not counted: plans and clocks settle in it.
+/// Best milliseconds of `work()` on the stream, after one call that is not counted: plans and clocks settle
+/// in it.
 template <class Work>
 double best_milliseconds(Stream& stream, const Work& work) {
   constexpr int kRuns = 7;

@@ -30,7 +30,8 @@ Run copy(Workbench& b, int64_t elements) {
 }
 
 Run product(Workbench& b, Stream& target, const KernelShapes& k) {
-  Matmul args{.a = b.tensor(DType::bf16, {k.rows(), k.dim}), .b = b.tensor(DType::bf16, {k.ffn, k.dim}),
+  Matmul args{.a = b.tensor(DType::bf16, {k.rows(), k.dim}),
+              .b = b.tensor(DType::bf16, {k.ffn, k.dim}),
               .out = b.tensor(DType::bf16, {k.rows(), k.ffn})};
   Tensor workspace = b.tensor(DType::u8, {std::max<int64_t>(matmul_workspace_bytes(target, args), 1)});
   return [=](Stream& s) {

@@ -71,8 +71,12 @@ void add_bench(CLI::App& app, int& code) {
   });
   static BenchKernelsCommand kernels;
   static bool json = false;
-  CLI::App* alone = bench->add_subcommand("kernels", "each operation alone, against what a copy and a matrix product reach");
-  alone->add_option("--device", kernels.device, "auto, cpu or cuda; meta counts bytes and FLOPs and runs nothing")->capture_default_str();
+  CLI::App* alone = bench->add_subcommand(
+      "kernels", "each operation alone, against what a copy and a matrix product reach");
+  alone
+      ->add_option("--device", kernels.device,
+                   "auto, cpu or cuda; meta counts bytes and FLOPs and runs nothing")
+      ->capture_default_str();
   alone->add_option("--shapes", kernels.shapes, "8B or small")->capture_default_str();
   alone->add_option("--seconds", kernels.seconds, "spent on each")->capture_default_str();
   alone->add_flag("--json", json, "for programs");
@@ -86,8 +90,9 @@ void add_plan(CLI::App& app) {
   static PlanCommand options;
   CLI::App* command = add_experiment_command(
       app, "plan", "memory, compute and traffic of a training step for any number of ranks; needs no GPU");
-  command->add_option("--world-size", options.world_size,
-                      "ranks to plan for (default: the fewest that the file's degrees make)")
+  command
+      ->add_option("--world-size", options.world_size,
+                   "ranks to plan for (default: the fewest that the file's degrees make)")
       ->check(CLI::Range(1, 1 << 24));
   command
       ->add_option("--compute-capability", options.compute_capability,
@@ -266,7 +271,8 @@ void add_data(CLI::App& app) {
 }
 
 /// What is wrong with a command line, and what may stand there.
-std::string command_line_failure(const CLI::App* at, const CLI::Error& error, const std::vector<std::string>& words) {
+std::string command_line_failure(const CLI::App* at, const CLI::Error& error,
+                                 const std::vector<std::string>& words) {
   auto word = words.begin();
   while (!at->get_subcommands().empty()) {
     at = at->get_subcommands().front();
@@ -282,8 +288,8 @@ std::string command_line_failure(const CLI::App* at, const CLI::Error& error, co
     return fmt::format("{} needs a subcommand: {}", at->get_name(), config::one_of_text(names));
   }
   const std::string meant = config::nearest(*word, names);
-  return fmt::format("{} has no subcommand '{}': expected {}{}", at->get_name(), *word, config::one_of_text(names),
-                     meant.empty() ? "" : "; did you mean " + meant + "?");
+  return fmt::format("{} has no subcommand '{}': expected {}{}", at->get_name(), *word,
+                     config::one_of_text(names), meant.empty() ? "" : "; did you mean " + meant + "?");
 }
 
 }  // namespace

@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "core/device.h"
 #include "core/metrics/metrics_config.h"
 #include "core/metrics/step_line.h"
-#include "core/device.h"
 
 namespace ottava {
 
@@ -41,9 +41,9 @@ class MetricsReporter {
  public:
   struct Options {
     MetricsConfig config;
-    std::string folder;        ///< job.dump_folder
+    std::string folder;  ///< job.dump_folder
     int64_t total_steps = 0;
-    int64_t resumed_at = 0;    ///< records past this step belong to a run that was cut off
+    int64_t resumed_at = 0;  ///< records past this step belong to a run that was cut off
     int rank = 0,
         world_size =
             1;  ///< rank 0 reports; the others write files of their own under metrics.save_for_all_ranks

@@ -125,8 +125,7 @@ void run_plan_command(const PlanCommand& command, std::ostream& out) {
   const Config config = load_config(command.file, command.overrides);
   const Device device = planned_device(config.training.device);
   const std::optional<int> capability = planned_capability(command, device);
-  const int world_size =
-      command.world_size > 0 ? command.world_size : mesh_degrees(config).fewest_ranks();
+  const int world_size = command.world_size > 0 ? command.world_size : mesh_degrees(config).fewest_ranks();
   const Experiment e = resolve_for(config, world_size, capability);
   RankGroups ranks(make_dry_run_world(0, world_size), make_dry_run_world(0, world_size), e.mesh);
   StepPlan plan = record_step(e.shape, device, ranks);
@@ -143,8 +142,10 @@ void run_plan_command(const PlanCommand& command, std::ostream& out) {
   print_float8(e, capability, plan.traffic, out);
   print_memory(plan.memory, out);
   if (device.type == DeviceType::cuda && config.attention.backend != "flash") {
-    out << fmt::format("  attention's workspaces are those of our kernels; cuDNN's are known where it runs (attention.backend is {})\n",
-                       config.attention.backend);
+    out << fmt::format(
+        "  attention's workspaces are those of our kernels; cuDNN's are known where it runs "
+        "(attention.backend is {})\n",
+        config.attention.backend);
   }
   print_compute(plan, out);
   print_traffic(plan.traffic, step_traffic(e, 0), out);

@@ -14,7 +14,8 @@ namespace {
 
 constexpr size_t kNamedRanks = 4;
 
-// The first character sorts: a rank whose own losses or operands are not finite made what others were only sent.
+// The first character sorts: a rank whose own losses or operands are not finite made what others were only
+// sent.
 enum Suspicion : char { own_loss = '0', own_operand = '1', own_gradient = '2', none = '3' };
 
 Suspicion suspicion_of(bool loss, bool operands, bool gradients) {
@@ -39,7 +40,9 @@ std::string account_of(TrainingEngine& engine, int rank) {
   return text + (gradients.empty() ? ", gradients finite" : ", gradients not finite in " + gradients);
 }
 
-bool is_about_operands(const std::string& account) { return account.find(", FP8 operands not finite: ") != std::string::npos; }
+bool is_about_operands(const std::string& account) {
+  return account.find(", FP8 operands not finite: ") != std::string::npos;
+}
 
 }  // namespace
 
@@ -53,7 +56,8 @@ std::string describe_skipped_step(TrainingEngine& engine, Communicator& control)
     return "losses and gradients are finite on all ranks, the sum of their squares is not";
   std::string text;
   // Who raised a flag made the step stop; gradients alone are what others got from them.
-  const Suspicion silent = std::any_of(accounts.begin(), accounts.end(), is_about_operands) ? own_gradient : none;
+  const Suspicion silent =
+      std::any_of(accounts.begin(), accounts.end(), is_about_operands) ? own_gradient : none;
   const auto suspects = static_cast<size_t>(
       std::find_if(accounts.begin(), accounts.end(), [&](const std::string& a) { return a[0] >= silent; }) -
       accounts.begin());

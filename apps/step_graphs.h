@@ -11,20 +11,20 @@
 
 namespace ottava {
 
-/// The pieces of a training step. Micro-batches that stand at one place of a step put the same work on the device: the
-/// first overwrites gradients, later ones add to them, the last also ends the sums over ranks.
+/// The pieces of a training step. Micro-batches that stand at one place of a step put the same work on the
+/// device: the first overwrites gradients, later ones add to them, the last also ends the sums over ranks.
 enum class StepPart : uint8_t { only, first, middle, last, update };
 std::string_view name_of(StepPart part);
 
-/// The parts of a step as CUDA graphs: the first step runs as it is (libraries make plans and connections), the second is
-/// recorded part by part and launched, later ones are launched alone. Then no host code of the step runs: the arena hands
-/// out nothing and FSDP's state stays as the end of a step leaves it, which is where the next one begins. That is harmless
-/// because a recording starts and ends in that state, and every address in it is what the plan says for that place. What
-/// the host has to do in every step (uploads, what the beginning of a step refreshes, forgetting stale weights) stands
-/// outside the parts.
+/// The parts of a step as CUDA graphs: the first step runs as it is (libraries make plans and connections),
+/// the second is recorded part by part and launched, later ones are launched alone. Then no host code of the
+/// step runs: the arena hands out nothing and FSDP's state stays as the end of a step leaves it, which is
+/// where the next one begins. That is harmless because a recording starts and ends in that state, and every
+/// address in it is what the plan says for that place. What the host has to do in every step (uploads, what
+/// the beginning of a step refreshes, forgetting stale weights) stands outside the parts.
 ///
-/// The middle micro-batches share the graph of the second one. Nothing that one of them allocates lives on in the next, so
-/// the addresses of any of them serve all.
+/// The middle micro-batches share the graph of the second one. Nothing that one of them allocates lives on in
+/// the next, so the addresses of any of them serve all.
 class StepGraphs {
  public:
   /// From the next step on. `world` is told of launches, so that a rank that hangs in one can be named.
@@ -52,8 +52,8 @@ class StepGraphs {
   bool is_recorded_ = false;
 };
 
-/// Whether steps can be graphs here, and the reason, for people: "on: ...", "off: ...". `wish` is training.cuda_graphs: auto,
-/// on or off. Throws ConfigError where `on` cannot be had.
+/// Whether steps can be graphs here, and the reason, for people: "on: ...", "off: ...". `wish` is
+/// training.cuda_graphs: auto, on or off. Throws ConfigError where `on` cannot be had.
 struct GraphUse {
   bool on = false;
   std::string reason;

@@ -17,8 +17,8 @@ struct Throughput {
 };
 
 struct StepRate {
-  double seconds = 0;               ///< of one step
-  double tokens = 0;                ///< of one step, all ranks
+  double seconds = 0;  ///< of one step
+  double tokens = 0;   ///< of one step, all ranks
   int ranks = 1;
   double model_flops_per_token = 0;
 };

@@ -13,14 +13,14 @@ namespace ottava {
 struct TokenizerTrainOptions {
   std::vector<std::string>
       sources;  ///< files, folders, globs, @lists as data.dataset_path takes them; no token shards
-  std::string text_key = "text";     ///< of JSON lines
+  std::string text_key = "text";  ///< of JSON lines
   std::string output_folder;
   int32_t vocab_size = 0;
-  std::string rules = "llama3";      ///< llama3, gpt2 or qwen2: how text is cut into words
+  std::string rules = "llama3";  ///< llama3, gpt2 or qwen2: how text is cut into words
   std::vector<std::string> special_tokens{"<|begin_of_text|>", "<|end_of_text|>"};
   std::string bos_token = "<|begin_of_text|>";
   std::string eos_token = "<|end_of_text|>";
-  int64_t max_bytes = 0;             ///< stop after so much text; 0: all of it
+  int64_t max_bytes = 0;  ///< stop after so much text; 0: all of it
 };
 /// Says on `out` what it read and wrote. Throws ConfigError, FileError or DataError; then nothing is written.
 void tokenizer_train(const TokenizerTrainOptions& options, std::ostream& out);

@@ -90,7 +90,8 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
   if (validation_data_) validation_data_->start(0);
 
   const GraphUse graphs = decide_graphs(c.training.cuda_graphs, device, *ranks.world);
-  experiment_.shape.parameters.reductions_cross = !graphs.on && shape.parameters.reshard == FsdpOptions::Reshard::never;
+  experiment_.shape.parameters.reductions_cross =
+      !graphs.on && shape.parameters.reshard == FsdpOptions::Reshard::never;
   plan_ = record_step(shape, device, ranks);
   require_memory(plan_.memory, device, *ranks.control);
   require_validation_data();
@@ -102,7 +103,8 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
   arena_ = std::make_unique<Arena>(plan_.memory, device);
   engine_ = std::make_unique<TrainingEngine>(shape, stream_, *arena_, ranks, plan_.matmul_workspace_bytes);
   log::info("CUDA graphs: {}", graphs.reason);
-  if (device.type == DeviceType::cuda && !experiment_.sm_budget.reason.empty()) log::info("SM budget: {}", experiment_.sm_budget.reason);
+  if (device.type == DeviceType::cuda && !experiment_.sm_budget.reason.empty())
+    log::info("SM budget: {}", experiment_.sm_budget.reason);
   if (graphs.on) engine_->graphs().enable(*ranks.world);
   if (loss_scale_.is_dynamic()) state_.loss_scale = loss_scale_.state();
   checkpoints_->load(*engine_, state_);
@@ -326,8 +328,8 @@ void Trainer::require_validation_data() {
                   counted(v.seq_len, "token"));
 }
 
-// How many samples there are is known when all of them have been tokenized, which some ranks find out before others: what
-// one knows, all know, so that they stop together.
+// How many samples there are is known when all of them have been tokenized, which some ranks find out before
+// others: what one knows, all know, so that they stop together.
 bool Trainer::is_past_validation_data(int64_t samples) {
   int64_t known = validation_data_->loader().samples_per_epoch().value_or(-1);
   if (ranks_.control->size() > 1) {

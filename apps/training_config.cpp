@@ -27,14 +27,20 @@ void declare_data(config::Section& s, TrainingConfig& c) {
 
 void declare_batch(config::Section& s, TrainingConfig& c) {
   constexpr double kMost = 1 << 30;
-  s.field("local_batch_size", c.local_batch_size).range(1, kMost).unit("sequences")
+  s.field("local_batch_size", c.local_batch_size)
+      .range(1, kMost)
+      .unit("sequences")
       .meaning("sequences per data-parallel rank and micro-batch");
-  s.field("global_batch_size", c.global_batch_size).range(-1, kMost).unit("sequences")
-      .meaning("sequences per step; more than the ranks hold at once are accumulated; -1: "
-               "local_batch_size x ranks");
+  s.field("global_batch_size", c.global_batch_size)
+      .range(-1, kMost)
+      .unit("sequences")
+      .meaning(
+          "sequences per step; more than the ranks hold at once are accumulated; -1: "
+          "local_batch_size x ranks");
   s.field("seq_len", c.seq_len).range(1, kMost).unit("tokens").meaning("length of a sequence");
   s.field("steps", c.steps).at_least(1).unit("steps").meaning("optimizer steps of the whole run");
-  s.field("max_norm", c.max_norm).above(0)
+  s.field("max_norm", c.max_norm)
+      .above(0)
       .meaning("gradients with a larger global norm are scaled down to it");
 }
 
@@ -50,11 +56,15 @@ void declare_precision(config::Section& s, TrainingConfig& c) {
   s.choice("mixed_precision_reduce", c.mixed_precision_reduce,
            {{"float32", DType::f32}, {"bfloat16", DType::bf16}})
       .meaning("gradient reduction");
-  s.field("mixed_precision_level", c.mixed_precision_level).one_of({"", "O0", "O1", "O2"})
+  s.field("mixed_precision_level", c.mixed_precision_level)
+      .one_of({"", "O0", "O1", "O2"})
       .meaning("short for precisions: O0 FP32, O1 FP8 compute, O2 BF16 compute; empty: as the keys say");
-  s.field("loss_scale", c.loss_scale).or_scalar()
+  s.field("loss_scale", c.loss_scale)
+      .or_scalar()
       .meaning("none, dynamic, or a constant; gradients are unscaled before the norm");
-  s.field("max_consecutive_skipped_steps", c.max_consecutive_skipped_steps).at_least(0).unit("steps")
+  s.field("max_consecutive_skipped_steps", c.max_consecutive_skipped_steps)
+      .at_least(0)
+      .unit("steps")
       .meaning("steps in a row whose gradient is not finite before the run ends with an error");
 }
 
@@ -63,7 +73,9 @@ void declare_precision(config::Section& s, TrainingConfig& c) {
 void declare(config::Section& s, DataloaderConfig& c) {
   s.meaning("threads that read, tokenize and pack ahead of training");
   s.field("num_workers", c.num_workers).range(0, 1024).unit("threads").meaning("0: chosen from the cores");
-  s.field("prefetch_factor", c.prefetch_factor).range(1, 1024).unit("segments")
+  s.field("prefetch_factor", c.prefetch_factor)
+      .range(1, 1024)
+      .unit("segments")
       .meaning("segments (about 4 MiB of text) tokenized ahead of use; null: chosen");
   const char* threads = "workers are threads of this process and live as long as the run";
   s.foreign("persistent_workers", Value::of(false)).noted(threads);
@@ -79,8 +91,11 @@ void declare(config::Section& s, TrainingConfig& c) {
   s.field("cuda_graphs", c.cuda_graphs)
       .one_of({"auto", "on", "off"})
       .meaning(
-          "launch a step's work as a whole, recorded once; auto: where that is possible, and the log says why not");
-  s.field("threads", c.threads).range(0, 4096).unit("threads")
+          "launch a step's work as a whole, recorded once; auto: where that is possible, and the log says "
+          "why not");
+  s.field("threads", c.threads)
+      .range(0, 4096)
+      .unit("threads")
       .meaning("CPU threads per rank; 0: cores / ranks on this machine");
   s.field("seed", c.seed).at_least(0).meaning("decides initial weights and order of data");
   s.section("dataloader", c.dataloader);

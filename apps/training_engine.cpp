@@ -232,9 +232,9 @@ void TrainingEngine::share_norm() {
 void TrainingEngine::check_products() const {
   if (!float8_) return;
   if (float8_->products_run() == 0 && graphs_.nodes() > 0) return;  // launched: counted when it was recorded
-  check_float8_runs(
-      shape_.float8_policy, shape_.model_options,
-      {.micro_batches = shape_.micro_batches, .tokens = shape_.batch * shape_.sequence}, *float8_);
+  check_float8_runs(shape_.float8_policy, shape_.model_options,
+                    {.micro_batches = shape_.micro_batches, .tokens = shape_.batch * shape_.sequence},
+                    *float8_);
 }
 
 double TrainingEngine::validate(const HostTokens& tokens) {

@@ -12,11 +12,15 @@ void declare(config::Section& s, ValidationConfig& c) {
   s.field("dataset", c.dataset).meaning("a name for the log; the text itself is dataset_path");
   s.field("dataset_path", c.dataset_path)
       .meaning("text to validate on: file, folder, glob, @file that lists them, or several");
-  s.field("local_batch_size", c.local_batch_size).range(1, kMost).unit("sequences")
+  s.field("local_batch_size", c.local_batch_size)
+      .range(1, kMost)
+      .unit("sequences")
       .meaning("sequences per data-parallel rank and pass");
   s.field("seq_len", c.seq_len).range(1, kMost).unit("tokens").meaning("length of a sequence");
   s.field("freq", c.freq).at_least(1).unit("steps").meaning("training steps between validations");
-  s.field("steps", c.steps).at_least(-1).unit("batches")
+  s.field("steps", c.steps)
+      .at_least(-1)
+      .unit("batches")
       .meaning("batches per validation; -1: all of the text");
   s.section("dataloader", c.dataloader);
 }

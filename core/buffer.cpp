@@ -63,10 +63,17 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
 
 Buffer::~Buffer() {
   switch (kind_) {
-    case Kind::none: break;
-    case Kind::host: munmap(data_, bytes_); break;
-    case Kind::device: cuda::release(device_.index, data_); break;
-    case Kind::pinned: cuda::release_pinned(data_); break;
+    case Kind::none:
+      break;
+    case Kind::host:
+      munmap(data_, bytes_);
+      break;
+    case Kind::device:
+      cuda::release(device_.index, data_);
+      break;
+    case Kind::pinned:
+      cuda::release_pinned(data_);
+      break;
   }
 }
 

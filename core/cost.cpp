@@ -6,9 +6,12 @@ namespace ottava {
 
 std::string_view name_of(Precision precision) {
   switch (precision) {
-    case Precision::fp32: return "fp32";
-    case Precision::bf16: return "bf16";
-    default: return "fp8";
+    case Precision::fp32:
+      return "fp32";
+    case Precision::bf16:
+      return "bf16";
+    default:
+      return "fp8";
   }
 }
 

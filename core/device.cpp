@@ -10,9 +10,12 @@ namespace ottava {
 
 std::string to_string(Device device) {
   switch (device.type) {
-    case DeviceType::cpu: return "cpu";
-    case DeviceType::meta: return "meta";
-    default: return fmt::format("cuda:{}", device.index);
+    case DeviceType::cpu:
+      return "cpu";
+    case DeviceType::meta:
+      return "meta";
+    default:
+      return fmt::format("cuda:{}", device.index);
   }
 }
 

@@ -22,23 +22,51 @@ DType parse_dtype(std::string_view name);
 
 /// Maps C++ element types to DType; one-byte floats have no C++ type and are handled as uint8_t by their
 /// owners.
-template <class T> struct DTypeOf;
-template <> struct DTypeOf<float> { static constexpr DType value = DType::f32; };
-template <> struct DTypeOf<double> { static constexpr DType value = DType::f64; };
-template <> struct DTypeOf<bf16> { static constexpr DType value = DType::bf16; };
-template <> struct DTypeOf<int32_t> { static constexpr DType value = DType::i32; };
-template <> struct DTypeOf<uint32_t> { static constexpr DType value = DType::u32; };
-template <> struct DTypeOf<int64_t> { static constexpr DType value = DType::i64; };
-template <> struct DTypeOf<uint16_t> { static constexpr DType value = DType::u16; };
-template <> struct DTypeOf<uint8_t> { static constexpr DType value = DType::u8; };
+template <class T>
+struct DTypeOf;
+template <>
+struct DTypeOf<float> {
+  static constexpr DType value = DType::f32;
+};
+template <>
+struct DTypeOf<double> {
+  static constexpr DType value = DType::f64;
+};
+template <>
+struct DTypeOf<bf16> {
+  static constexpr DType value = DType::bf16;
+};
+template <>
+struct DTypeOf<int32_t> {
+  static constexpr DType value = DType::i32;
+};
+template <>
+struct DTypeOf<uint32_t> {
+  static constexpr DType value = DType::u32;
+};
+template <>
+struct DTypeOf<int64_t> {
+  static constexpr DType value = DType::i64;
+};
+template <>
+struct DTypeOf<uint16_t> {
+  static constexpr DType value = DType::u16;
+};
+template <>
+struct DTypeOf<uint8_t> {
+  static constexpr DType value = DType::u8;
+};
 
 /// Calls f.operator()<T>() with T = float or bf16. Throws ShapeError naming `where` for any other dtype.
 template <class F>
 decltype(auto) dispatch_float(DType dtype, std::string_view where, F&& f) {
   switch (dtype) {
-    case DType::f32: return f.template operator()<float>();
-    case DType::bf16: return f.template operator()<bf16>();
-    default: fail<ShapeError>(where, "dtype is {}, expected f32 or bf16", name_of(dtype));
+    case DType::f32:
+      return f.template operator()<float>();
+    case DType::bf16:
+      return f.template operator()<bf16>();
+    default:
+      fail<ShapeError>(where, "dtype is {}, expected f32 or bf16", name_of(dtype));
   }
 }
 

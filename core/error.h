@@ -18,21 +18,37 @@ class Error : public std::runtime_error {
 };
 
 /// Tensor shapes or dtypes that do not fit an operation.
-struct ShapeError : Error { using Error::Error; };
+struct ShapeError : Error {
+  using Error::Error;
+};
 /// A setting that is unknown, of the wrong type, or impossible together with others.
-struct ConfigError : Error { using Error::Error; };
+struct ConfigError : Error {
+  using Error::Error;
+};
 /// A file that is missing, unreadable, malformed or cannot be written.
-struct FileError : Error { using Error::Error; };
+struct FileError : Error {
+  using Error::Error;
+};
 /// Text or tokens that cannot be trained on (empty data, ids outside the vocabulary).
-struct DataError : Error { using Error::Error; };
+struct DataError : Error {
+  using Error::Error;
+};
 /// A device that is absent, too old, or reports a failure.
-struct DeviceError : Error { using Error::Error; };
+struct DeviceError : Error {
+  using Error::Error;
+};
 /// The plan does not fit into memory; thrown before anything is allocated.
-struct MemoryError : Error { using Error::Error; };
+struct MemoryError : Error {
+  using Error::Error;
+};
 /// A collective failed, timed out, or a peer is gone.
-struct CommError : Error { using Error::Error; };
+struct CommError : Error {
+  using Error::Error;
+};
 /// Non-finite values past the budget, or an impossible numeric state.
-struct NumericsError : Error { using Error::Error; };
+struct NumericsError : Error {
+  using Error::Error;
+};
 
 /// `fail<ShapeError>("rms_norm", "x has {} columns, weight has {}", a, b)`.
 template <class E = Error, class... A>

@@ -7,8 +7,12 @@
 namespace ottava {
 
 class CostRecorder;
-namespace cpu { class MatmulCache; }
-namespace cuda { class BlasPlans; }
+namespace cpu {
+class MatmulCache;
+}
+namespace cuda {
+class BlasPlans;
+}
 
 /// An ordered queue of work on one device. Every operation takes one. On `cpu` work is done before the call
 /// returns, on `cuda` it is enqueued, on `meta` its cost is recorded. Move-only; used by one thread at a

@@ -48,10 +48,18 @@ Tensor Tensor::slice(int64_t begin, int64_t end) const {
       data ? static_cast<char*>(data) + begin * row * static_cast<int64_t>(size_of(dtype)) : nullptr;
   Shape to = shape;
   switch (shape.rank()) {
-    case 1: to = {end - begin}; break;
-    case 2: to = {end - begin, shape[1]}; break;
-    case 3: to = {end - begin, shape[1], shape[2]}; break;
-    default: to = {end - begin, shape[1], shape[2], shape[3]}; break;
+    case 1:
+      to = {end - begin};
+      break;
+    case 2:
+      to = {end - begin, shape[1]};
+      break;
+    case 3:
+      to = {end - begin, shape[1], shape[2]};
+      break;
+    default:
+      to = {end - begin, shape[1], shape[2], shape[3]};
+      break;
   }
   return Tensor{start, dtype, to};
 }

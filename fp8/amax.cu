@@ -26,7 +26,7 @@ constexpr int kColumns = 512, kRows = 128;
 
 template <class T>
 __global__ void __launch_bounds__(kBlock)
-column_amax_kernel(const T* x, int64_t rows, int64_t cols, uint32_t* amax, unsigned across, bool wide) {
+    column_amax_kernel(const T* x, int64_t rows, int64_t cols, uint32_t* amax, unsigned across, bool wide) {
   OTTAVA_SHARED(uint32_t, largest, [kColumns]);
   for (int i = static_cast<int>(threadIdx.x); i < kColumns; i += kBlock) largest[i] = 0;
   __syncthreads();
@@ -57,8 +57,8 @@ void amax(Stream& stream, const Tensor& x, const Tensor& amax) {
   dispatch_float(x.dtype, "amax", [&]<class Host>() {
     using T = Element<Host>;
     const int64_t n = x.numel(), blocks = ceil_div(n, int64_t{16} * kBlock * kPiecesPerThread);
-    launch("amax", stream, {.grid = grid_of(blocks), .block = kBlock}, amax_kernel<T>, static_cast<const T*>(x.data), n,
-           static_cast<uint32_t*>(amax.data), rows_are_aligned(16, x));
+    launch("amax", stream, {.grid = grid_of(blocks), .block = kBlock}, amax_kernel<T>,
+           static_cast<const T*>(x.data), n, static_cast<uint32_t*>(amax.data), rows_are_aligned(16, x));
   });
 }
 
@@ -67,8 +67,9 @@ void column_amax(Stream& stream, const Tensor& x, const Tensor& amax) {
     using T = Element<Host>;
     const int64_t across = ceil_div(x.cols(), kColumns);
     launch("column_amax", stream, {.grid = grid_of(ceil_div(x.rows(), kRows) * across), .block = kBlock},
-           column_amax_kernel<T>, static_cast<const T*>(x.data), x.rows(), x.cols(), static_cast<uint32_t*>(amax.data),
-           static_cast<unsigned>(across), x.cols() % 16 == 0 && rows_are_aligned(16, x));
+           column_amax_kernel<T>, static_cast<const T*>(x.data), x.rows(), x.cols(),
+           static_cast<uint32_t*>(amax.data), static_cast<unsigned>(across),
+           x.cols() % 16 == 0 && rows_are_aligned(16, x));
   });
 }
 

@@ -1,7 +1,8 @@
 #include "fp8/fp8_vec.h"
 #include "fp8/quantize_kernels.h"
 
-// Ceiling: memory bandwidth: 2 bytes read per element; two instructions per 32 elements, and three more for each block of a row.
+// Ceiling: memory bandwidth: 2 bytes read per element; two instructions per 32 elements, and three more for
+// each block of a row.
 
 namespace ottava::cpu::OTTAVA_ISA {
 namespace {
@@ -148,7 +149,8 @@ inline void store_bits(uint32_t* amax, Words v) {
   __builtin_memcpy(amax, bits, sizeof bits);
 }
 
-/// Of whole vectors, into words. Eight rows at a time: so few streams of reads the processor fetches on its own.
+/// Of whole vectors, into words. Eight rows at a time: so few streams of reads the processor fetches on its
+/// own.
 inline void raise_words(const bf16* x, int64_t stride, int64_t rows, int64_t cols, uint16_t* words) {
   constexpr int kRows = 8, kWide = 4;
   for (int64_t r = 0; r < rows; r += kRows) {
@@ -196,8 +198,8 @@ uint32_t columns(const bf16* x, int64_t stride, Rows rows, uint32_t* amax) {
   return largest_lane(bits_of(largest));
 }
 
-/// The power of two below max / amax is one exponent less the other, and one less where the amax has the larger fraction: the
-/// division, correctly rounded, cannot reach the power above.
+/// The power of two below max / amax is one exponent less the other, and one less where the amax has the
+/// larger fraction: the division, correctly rounded, cannot reach the power above.
 inline UVec inverse_power_of_two(UVec amax, float max) {
   const uint32_t bits = bits_as<uint32_t>(max), fraction = bits & 0x7fffffu;
   return ((amax + (0x7fffffu - fraction)) & 0x7f800000u) - ((bits & 0x7f800000u) - 0x3f800000u);

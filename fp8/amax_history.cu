@@ -10,7 +10,8 @@ using namespace ottava::cuda;
 constexpr int kBlock = 128;
 
 __global__ void __launch_bounds__(kBlock)
-delayed_kernel(const uint32_t* rows, int64_t length, int64_t slots, int margin, const uint32_t* current, uint32_t* amax) {
+    delayed_kernel(const uint32_t* rows, int64_t length, int64_t slots, int margin, const uint32_t* current,
+                   uint32_t* amax) {
   const int64_t s = blockIdx.x * int64_t{kBlock} + threadIdx.x;
   if (s >= slots) return;
   if (current) {
@@ -23,7 +24,7 @@ delayed_kernel(const uint32_t* rows, int64_t length, int64_t slots, int margin, 
 }
 
 __global__ void __launch_bounds__(kBlock)
-advance_kernel(const uint32_t* step_amax, const uint32_t* newest, uint32_t* oldest, int64_t slots) {
+    advance_kernel(const uint32_t* step_amax, const uint32_t* newest, uint32_t* oldest, int64_t slots) {
   const int64_t s = blockIdx.x * int64_t{kBlock} + threadIdx.x;
   if (s >= slots) return;
   const uint32_t before = newest ? newest[s] : 0;  // newest may be oldest
@@ -35,15 +36,17 @@ advance_kernel(const uint32_t* step_amax, const uint32_t* newest, uint32_t* olde
 void delayed_amax(Stream& stream, const AmaxHistory& history, const Tensor& current, const Tensor& amax) {
   const int64_t slots = history.rows.cols();
   launch("delayed_amax", stream, {.grid = grid_of(ceil_div(slots, kBlock)), .block = kBlock}, delayed_kernel,
-         static_cast<const uint32_t*>(history.rows.data), history.length(), slots, static_cast<int>(history.margin),
-         history.is_full() ? nullptr : static_cast<const uint32_t*>(current.data), static_cast<uint32_t*>(amax.data));
+         static_cast<const uint32_t*>(history.rows.data), history.length(), slots,
+         static_cast<int>(history.margin),
+         history.is_full() ? nullptr : static_cast<const uint32_t*>(current.data),
+         static_cast<uint32_t*>(amax.data));
 }
 
 void advance(Stream& stream, const AmaxHistory& history, const Tensor& step_amax) {
   const int64_t slots = history.rows.cols(), length = history.length();
   auto row = [&](int64_t step) { return static_cast<uint32_t*>(history.rows.data) + step % length * slots; };
-  launch("advance_amax_history", stream, {.grid = grid_of(ceil_div(slots, kBlock)), .block = kBlock}, advance_kernel,
-         static_cast<const uint32_t*>(step_amax.data),
+  launch("advance_amax_history", stream, {.grid = grid_of(ceil_div(slots, kBlock)), .block = kBlock},
+         advance_kernel, static_cast<const uint32_t*>(step_amax.data),
          history.steps > 0 ? row(history.steps + length - 1) : nullptr, row(history.steps), slots);
 }
 

@@ -23,15 +23,16 @@ inline bool are_numbers(__m512i codes) {
   constexpr char kLast = F::kMantissa == 3 ? 0x7e : 0x7c;
   return _mm512_cmpgt_epi8_mask(magnitudes, _mm512_set1_epi8(kLast)) == 0;
 }
-/// Codes in the upper bytes of words as half-precision floats, E4M3's 2^-8 times what they are: its smallest numbers are those of
-/// half precision too.
+/// Codes in the upper bytes of words as half-precision floats, E4M3's 2^-8 times what they are: its smallest
+/// numbers are those of half precision too.
 template <class F>
 inline __m512i halves(__m512i upper_bytes) {
   if constexpr (F::kMantissa == 2) return upper_bytes;
   // The sign comes down with the rest; what it leaves behind is cleared.
   return _mm512_and_si512(_mm512_srai_epi16(upper_bytes, 1), _mm512_set1_epi16(static_cast<short>(0xbf80)));
 }
-/// The factor that a block's halves are multiplied with; false if it would not give the bits of value times inverse.
+/// The factor that a block's halves are multiplied with; false if it would not give the bits of value times
+/// inverse.
 template <class F>
 inline bool factor_of(float inverse, float& factor) {
   factor = F::kMantissa == 3 ? inverse * 0x1p8f : inverse;
@@ -43,13 +44,14 @@ inline Vec products(__m256i halves, float factor) {
 inline __m256i lower(__m512i v) { return _mm512_castsi512_si256(v); }
 inline __m256i upper(__m512i v) { return _mm512_extracti64x4_epi64(v, 1); }
 
-/// Rounded to bf16, in the upper half of each lane. Powers of two times a code have few enough digits as they are.
+/// Rounded to bf16, in the upper half of each lane. Powers of two times a code have few enough digits as they
+/// are.
 inline UVec upper_bf16(Vec v, bool is_exact) {
   const UVec u = bits_as<UVec>(v);
   return is_exact ? u : u + 0x7fffu + (u >> 16 & 1u);
 }
-/// 64 codes, the first 32 with one factor and the others with the second. Words of two codes give the even values and the odd
-/// ones, and two bf16 values make a word again.
+/// 64 codes, the first 32 with one factor and the others with the second. Words of two codes give the even
+/// values and the odd ones, and two bf16 values make a word again.
 template <class F>
 inline void decode_64(__m512i codes, float first, float second, bool is_exact, bf16* y) {
   const __m512i even = halves<F>(_mm512_slli_epi16(codes, 8));
@@ -65,7 +67,8 @@ inline void decode_64(__m512i codes, float first, float second, bool is_exact, b
 template <class F>
 inline void decode_64(__m512i codes, float first, float second, bool, float* y) {
   for (int half = 0; half < 2; ++half) {
-    const __m512i h = halves<F>(_mm512_slli_epi16(_mm512_cvtepu8_epi16(half == 0 ? lower(codes) : upper(codes)), 8));
+    const __m512i h =
+        halves<F>(_mm512_slli_epi16(_mm512_cvtepu8_epi16(half == 0 ? lower(codes) : upper(codes)), 8));
     store(y + half * 32, products(lower(h), half == 0 ? first : second));
     store(y + half * 32 + 16, products(upper(h), half == 0 ? first : second));
   }
@@ -111,7 +114,8 @@ void decode_blocks(const uint8_t* codes, int64_t n, int64_t block, const float* 
   if (block == 32) return decode_run<F>(codes, n, y, [&](int64_t i) { return inverses[i / 32]; });
   for (int64_t start = 0; start < n; start += block) {
     const float inverse = *inverses++;
-    decode_run<F>(codes + start, n - start < block ? n - start : block, y + start, [&](int64_t) { return inverse; });
+    decode_run<F>(codes + start, n - start < block ? n - start : block, y + start,
+                  [&](int64_t) { return inverse; });
   }
 }
 template <class T>
@@ -120,8 +124,8 @@ void decode(const uint8_t* codes, int64_t n, int64_t block, const float* inverse
        : decode_blocks<E4M3>(codes, n, block, inverses, static_cast<T*>(y));
 }
 
-/// 64 x 64 codes at a time: lines of either side are read and written whole. Neither side is a stream that the machine would fetch
-/// ahead: the next tile's lines are asked for meanwhile.
+/// 64 x 64 codes at a time: lines of either side are read and written whole. Neither side is a stream that
+/// the machine would fetch ahead: the next tile's lines are asked for meanwhile.
 void transpose(const uint8_t* from, int64_t from_stride, uint8_t* to, int64_t to_stride, Rows block) {
   constexpr int kTile = kStripRows;
   for (int64_t c = 0; c < block.cols; c += kTile) {
@@ -149,8 +153,6 @@ void transpose(const uint8_t* from, int64_t from_stride, uint8_t* to, int64_t to
 
 }  // namespace
 
-fp8::CodeKernels code_kernels() {
-  return {.decode = {decode<float>, decode<bf16>}, .transpose = transpose};
-}
+fp8::CodeKernels code_kernels() { return {.decode = {decode<float>, decode<bf16>}, .transpose = transpose}; }
 
 }  // namespace ottava::cpu::OTTAVA_ISA

@@ -9,7 +9,9 @@ inline constexpr int kTile = 128, kTileThreads = 256;
 /// A thread handles 16 neighbouring codes of one row in each of four passes over 32 rows.
 inline constexpr int kTilePasses = 4, kRowsPerPass = kTileThreads / (kTile / 16);
 __device__ __forceinline__ int tile_chunk() { return static_cast<int>(threadIdx.x % 8); }
-__device__ __forceinline__ int tile_row(int pass) { return pass * kRowsPerPass + static_cast<int>(threadIdx.x / 8); }
+__device__ __forceinline__ int tile_row(int pass) {
+  return pass * kRowsPerPass + static_cast<int>(threadIdx.x / 8);
+}
 
 /// Row r's chunk c of 16 codes lies at [r][c ^ r / 16], so that neither rows nor columns meet a bank twice.
 using CodeTile = Codes[kTile][kTile / 16];
@@ -23,8 +25,8 @@ struct TurnedTile {
   int64_t rows, cols, first_row, first_col;
   bool wide;  ///< rows is a multiple of 16 and `to` aligned
 };
-/// Writes the tile's columns as rows. Every thread takes 16 rows of 4 columns; 8 threads fill the 128 bytes that belong together.
-/// The tile is complete: the caller has synchronised.
+/// Writes the tile's columns as rows. Every thread takes 16 rows of 4 columns; 8 threads fill the 128 bytes
+/// that belong together. The tile is complete: the caller has synchronised.
 __device__ __forceinline__ void store_turned(const CodeTile& tile, const TurnedTile& t) {
   const int band = static_cast<int>(threadIdx.x % 8), quad = static_cast<int>(threadIdx.x / 8);
   Codes columns[4];

@@ -5,15 +5,17 @@
 #include "fp8/formats.h"
 #include "fp8/granularity.h"
 
-// FP8 in kernels, sixteen elements at a time: the bits of fp8/formats.h, made by the conversion instructions of sm_89 (on older
-// GPUs by cuda_fp8.h's arithmetic).
+// FP8 in kernels, sixteen elements at a time: the bits of fp8/formats.h, made by the conversion instructions
+// of sm_89 (on older GPUs by cuda_fp8.h's arithmetic).
 namespace ottava::fp8::cuda {
 
 using namespace ottava::cuda;
 
-template <DType kFormat> inline constexpr float kMax = kFormat == DType::e4m3 ? 448.0f : 57344.0f;
+template <DType kFormat>
+inline constexpr float kMax = kFormat == DType::e4m3 ? 448.0f : 57344.0f;
 /// Bits of the smallest magnitude that would round past kMax.
-template <DType kFormat> inline constexpr uint32_t kOverflowBits = kFormat == DType::e4m3 ? 0x43e80001u : 0x47700000u;
+template <DType kFormat>
+inline constexpr uint32_t kOverflowBits = kFormat == DType::e4m3 ? 0x43e80001u : 0x47700000u;
 template <DType kFormat>
 inline constexpr __nv_fp8_interpretation_t kInterpretation = kFormat == DType::e4m3 ? __NV_E4M3 : __NV_E5M2;
 
@@ -35,8 +37,8 @@ struct Sixteen {
     return __uint_as_float(i % 2 ? pairs[i / 2] & 0xffff0000u : pairs[i / 2] << 16);
   }
 };
-/// The first `valid` (at most 16, perhaps none) from p, zeros for the rest. `wide`: valid is 16 or less than 1, and p is
-/// aligned to 16 bytes.
+/// The first `valid` (at most 16, perhaps none) from p, zeros for the rest. `wide`: valid is 16 or less than
+/// 1, and p is aligned to 16 bytes.
 template <class T>
 __device__ __forceinline__ Sixteen load_sixteen(const T* p, int64_t valid, bool wide) {
   Sixteen x{};
@@ -60,14 +62,16 @@ __device__ __forceinline__ Sixteen load_sixteen(const T* p, int64_t valid, bool 
   } else {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      const float low = 2 * i < valid ? to_float(p[2 * i]) : 0, high = 2 * i + 1 < valid ? to_float(p[2 * i + 1]) : 0;
+      const float low = 2 * i < valid ? to_float(p[2 * i]) : 0,
+                  high = 2 * i + 1 < valid ? to_float(p[2 * i + 1]) : 0;
       x.pairs[i] = pack_bf16(low, high);
     }
   }
   return x;
 }
 
-/// Largest magnitudes of pairs, and their bits as of a float: unsigned comparison keeps a NaN, as in core/cuda/reduce.cuh.
+/// Largest magnitudes of pairs, and their bits as of a float: unsigned comparison keeps a NaN, as in
+/// core/cuda/reduce.cuh.
 __device__ __forceinline__ uint32_t max_of_pairs(uint32_t a, uint32_t b) {
   return __vmaxu2(a & 0x7fff7fffu, b & 0x7fff7fffu);
 }
@@ -149,7 +153,8 @@ __device__ __forceinline__ Codes load_codes(const uint8_t* p, int64_t valid, boo
 
 /// The scale of a group, whose amax, if it is not finite, is reported.
 template <DType kFormat>
-__device__ __forceinline__ Scale scale_of_group(uint32_t amax_bits, ScaleRounding rounding, uint32_t* non_finite) {
+__device__ __forceinline__ Scale scale_of_group(uint32_t amax_bits, ScaleRounding rounding,
+                                                uint32_t* non_finite) {
   const Scale scale = scale_from_amax(amax_bits, kMax<kFormat>, rounding);
   if (!scale.finite && non_finite) atomicMax(non_finite, 1u);
   return scale;

@@ -1,7 +1,7 @@
 #pragma once
 
-// Codes of bf16 values that stay in range, for kernel files: registers of values and scales to registers of codes. FloatCoder
-// takes any scale; WordCoder, E4M3 and powers of two, and needs arithmetic of 16 bits.
+// Codes of bf16 values that stay in range, for kernel files: registers of values and scales to registers of
+// codes. FloatCoder takes any scale; WordCoder, E4M3 and powers of two, and needs arithmetic of 16 bits.
 
 #include "fp8/encode_vec.h"
 
@@ -49,10 +49,11 @@ inline __m512i join_bytes(__m512i a, __m512i b, __m512i c, __m512i d) {
 
 #if defined(__AVX512FP16__)
 
-/// magnitude_codes() as E4M3 of thirty-two bf16 values times powers of two, in the low byte of each word: bits of bf16 less
-/// `down` (the exponents of both formats and of the scale) are those of fp16 with three bits of fraction less. What lies below
-/// fp16's range is below half of E4M3's smallest number anyway. 7 instructions.
-/// The sum's low byte holds the steps and its high byte four times the exponent: the code is the one and twice the other.
+/// magnitude_codes() as E4M3 of thirty-two bf16 values times powers of two, in the low byte of each word:
+/// bits of bf16 less `down` (the exponents of both formats and of the scale) are those of fp16 with three
+/// bits of fraction less. What lies below fp16's range is below half of E4M3's smallest number anyway. 7
+/// instructions. The sum's low byte holds the steps and its high byte four times the exponent: the code is
+/// the one and twice the other.
 inline __m512i word_magnitude_codes(__m512i w, __m512i down) {
   constexpr int kMinNormal = (15 - 6) << 10;
   constexpr int kSteps =

@@ -1,7 +1,8 @@
 #include "fp8/code_tile.cuh"
 #include "fp8/quantize_kernels.h"
 
-// Ceiling: memory bandwidth. Dequantizing reads a byte and writes 2 (4) per element, transposing reads one and writes one.
+// Ceiling: memory bandwidth. Dequantizing reads a byte and writes 2 (4) per element, transposing reads one
+// and writes one.
 namespace ottava::fp8::cuda {
 namespace {
 
@@ -29,13 +30,15 @@ template <class T, DType kFormat>
 __global__ void __launch_bounds__(kBlock) dequantize_kernel(Arguments<T> a) {
   const int64_t index = blockIdx.x * int64_t{kBlock} + threadIdx.x;
   if (index >= a.rows * a.pieces) return;
-  const int64_t row = index / a.pieces, col = index % a.pieces * 16, valid = a.cols - col, at = row * a.cols + col;
+  const int64_t row = index / a.pieces, col = index % a.pieces * 16, valid = a.cols - col,
+                at = row * a.cols + col;
   const Codes codes = load_codes(a.codes + at, valid, a.wide);
   float inverse = 1;
   if (a.inverses) {
     const int64_t i = ScaleLayout(a.granularity, a.rows, a.cols)(row, col);
-    inverse = a.granularity == Granularity::block_1x32 ? decode_e8m0(static_cast<const uint8_t*>(a.inverses)[i])
-                                                       : static_cast<const float*>(a.inverses)[i];
+    inverse = a.granularity == Granularity::block_1x32
+                  ? decode_e8m0(static_cast<const uint8_t*>(a.inverses)[i])
+                  : static_cast<const float*>(a.inverses)[i];
   }
   constexpr int kSize = kPackSize<T>;
 #pragma unroll
@@ -60,7 +63,7 @@ __global__ void __launch_bounds__(kBlock) dequantize_kernel(Arguments<T> a) {
 }
 
 __global__ void __launch_bounds__(kTileThreads)
-transpose_kernel(const uint8_t* from, TurnedTile whole, unsigned tiles_across, bool wide) {
+    transpose_kernel(const uint8_t* from, TurnedTile whole, unsigned tiles_across, bool wide) {
   OTTAVA_SHARED(Codes, tile, [kTile][kTile / 16]);
   TurnedTile turned = whole;
   turned.first_row = int64_t{blockIdx.x / tiles_across} * kTile;
@@ -77,7 +80,8 @@ transpose_kernel(const uint8_t* from, TurnedTile whole, unsigned tiles_across, b
 
 /// Some thousand words of the largest weight: the launch costs more than the work.
 __global__ void __launch_bounds__(kBlock)
-transpose_scales_kernel(const float* from, int64_t from_rows, int64_t from_cols, float* to, int64_t to_rows, int64_t to_cols) {
+    transpose_scales_kernel(const float* from, int64_t from_rows, int64_t from_cols, float* to,
+                            int64_t to_rows, int64_t to_cols) {
   const int64_t i = blockIdx.x * int64_t{kBlock} + threadIdx.x;
   if (i >= to_rows * to_cols) return;
   const int64_t c = i / to_cols, r = i % to_cols;
@@ -113,8 +117,9 @@ void transpose_bytes(Stream& stream, const Tensor& from, const Tensor& to) {
 }
 
 void transpose_block_scales(Stream& stream, const Tensor& from, Shape, const Tensor& to) {
-  launch("transpose_block_scales", stream, {.grid = grid_of(ceil_div(to.numel(), kBlock)), .block = kBlock}, transpose_scales_kernel,
-         static_cast<const float*>(from.data), from.shape[0], from.shape[1], static_cast<float*>(to.data), to.shape[0], to.shape[1]);
+  launch("transpose_block_scales", stream, {.grid = grid_of(ceil_div(to.numel(), kBlock)), .block = kBlock},
+         transpose_scales_kernel, static_cast<const float*>(from.data), from.shape[0], from.shape[1],
+         static_cast<float*>(to.data), to.shape[0], to.shape[1]);
 }
 
 }  // namespace ottava::fp8::cuda

@@ -54,7 +54,8 @@ void transpose_bytes(const Tensor& from, const Tensor& to) {
   parallel_for(cols, kWidth, [&](int64_t begin, int64_t end) {
     // A band of rows stays in the cache while its columns are written.
     for (int64_t r = 0; r < rows; r += kBand) {
-      code_kernels().transpose(from.as<uint8_t>() + r * cols + begin, cols, to.as<uint8_t>() + begin * rows + r, rows,
+      code_kernels().transpose(from.as<uint8_t>() + r * cols + begin, cols,
+                               to.as<uint8_t>() + begin * rows + r, rows,
                                {0, std::min(kBand, rows - r), end - begin});
     }
   });

@@ -2,9 +2,9 @@
 #include "fp8/encode_vec.h"
 #include "fp8/transpose_vec.h"
 
-// Ceiling: memory bandwidth: 2 bytes read per element, one written. Instructions per 32 elements: rows 20 with AVX-512 (two units
-// do 32 elements in 10 cycles), 11 where it has arithmetic of 16 bits and scales are powers of two, 40 in other sets and out of
-// range; turned 22 and 13.
+// Ceiling: memory bandwidth: 2 bytes read per element, one written. Instructions per 32 elements: rows 20
+// with AVX-512 (two units do 32 elements in 10 cycles), 11 where it has arithmetic of 16 bits and scales are
+// powers of two, 40 in other sets and out of range; turned 22 and 13.
 
 namespace ottava::cpu::OTTAVA_ISA {
 namespace {
@@ -97,8 +97,9 @@ void encode_row_in_range(const EncodeRow& a) {
   if constexpr (kCount) a.counts->underflow += zeros.after - zeros.before;
 }
 
-/// Columns of codes on their way to memory, past the caches and two lines at a time: where columns lie a power of two apart, the
-/// few lines that fit a set of a cache would push each other out. A little at a time, while the next columns are encoded.
+/// Columns of codes on their way to memory, past the caches and two lines at a time: where columns lie a
+/// power of two apart, the few lines that fit a set of a cache would push each other out. A little at a time,
+/// while the next columns are encoded.
 struct LineStream {
   static constexpr int kRows = 2 * kTileRows;
   const uint8_t (*from)[kRows];
@@ -119,8 +120,9 @@ struct LineStream {
   }
 };
 
-/// 64 x 32 elements: four rows make a register of dwords for the even columns and one for the odd ones; sixteen of either are
-/// turned. Per 32 elements 14 instructions for codes, 5.5 to join them with their signs, 2 to turn.
+/// 64 x 32 elements: four rows make a register of dwords for the even columns and one for the odd ones;
+/// sixteen of either are turned. Per 32 elements 14 instructions for codes, 5.5 to join them with their
+/// signs, 2 to turn.
 template <bool kCount, class F>
 void encode_tile(FloatCoder<F>, const Tile& t, LineStream& stream, ZeroCounts& zeros) {
   __m512i even[16], odd[16];
@@ -136,7 +138,8 @@ void encode_tile(FloatCoder<F>, const Tile& t, LineStream& stream, ZeroCounts& z
         o[i] = magnitude_codes<F>(odd_floats(w[i]), scale.odd);
         if constexpr (kCount) zeros.values(w[i]);
       }
-      // Signs of both columns of rows 0 and 1 at the tops of their bytes, in the lower half and the upper; of rows 2 and 3.
+      // Signs of both columns of rows 0 and 1 at the tops of their bytes, in the lower half and the upper; of
+      // rows 2 and 3.
       const __m512i signs_01 = choose(0x00ff00ff, _mm512_srli_epi32(w[0], 8), w[1]),
                     signs_23 = choose(0x00ff00ff, _mm512_srli_epi32(w[2], 8), w[3]);
       const __m512i even_signs = choose(0xffff, signs_01, _mm512_slli_epi32(signs_23, 16)),
@@ -151,8 +154,8 @@ void encode_tile(FloatCoder<F>, const Tile& t, LineStream& stream, ZeroCounts& z
 }
 
 #if defined(__AVX512FP16__)
-/// Two rows make a register of words, four of them two registers of dwords. Per 32 elements 7 instructions for codes, 3 to join
-/// them with their signs, 2 to turn.
+/// Two rows make a register of words, four of them two registers of dwords. Per 32 elements 7 instructions
+/// for codes, 3 to join them with their signs, 2 to turn.
 template <bool kCount>
 void encode_tile(WordCoder, const Tile& t, LineStream& stream, ZeroCounts& zeros) {
   __m512i low[16], high[16];
@@ -215,7 +218,8 @@ void encode_row_as_needed(const EncodeRow& a) {
   encode_row_exactly<F, kCount>(a);
 }
 
-/// encode_tile(tile, rows, cols, its row, its column) for each. Down the columns: a line of the transpose follows the other.
+/// encode_tile(tile, rows, cols, its row, its column) for each. Down the columns: a line of the transpose
+/// follows the other.
 template <class EncodeTile>
 void for_each_tile(const EncodeTurned& a, EncodeTile&& encode_tile) {
   for (int64_t c = 0; c < a.cols; c += kTileCols) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// Codes of bf16 values times a scale, for kernel files: sixteen at a time for every value, and thirty-two at a time for values
-// that stay in range.
+// Codes of bf16 values times a scale, for kernel files: sixteen at a time for every value, and thirty-two at
+// a time for values that stay in range.
 
 #include "fp8/fp8_vec.h"
 #include "fp8/quantize_kernels.h"
@@ -37,10 +37,11 @@ inline void encode_exactly(const bf16* x, int64_t n, uint8_t* out, Losses& losse
 
 #if defined(__AVX512BW__) && defined(__AVX512DQ__)
 
-/// In the low byte of each lane, the code of x (bits of floats) times scale without its sign, which is whatever the seventh bit
-/// happens to be. No clamp and no test for NaN: the products are in range. 6 instructions per sixteen.
-/// The product is rounded by adding 2^23 steps of its binade, whose exponent, shifted, is the code at which the binade begins, up
-/// to a constant; the steps carry that constant along in their low bits. It is even, so that ties are rounded as without it.
+/// In the low byte of each lane, the code of x (bits of floats) times scale without its sign, which is
+/// whatever the seventh bit happens to be. No clamp and no test for NaN: the products are in range. 6
+/// instructions per sixteen. The product is rounded by adding 2^23 steps of its binade, whose exponent,
+/// shifted, is the code at which the binade begins, up to a constant; the steps carry that constant along in
+/// their low bits. It is even, so that ties are rounded as without it.
 template <class F>
 inline __m512i magnitude_codes(__m512i x, __m512 scale) {
   constexpr uint32_t kFirst = F::kMinNormalBits >> F::kDrop;

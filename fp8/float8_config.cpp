@@ -34,20 +34,28 @@ void declare(config::Section& s, Float8Config& c) {
           "torchao's size rule");
   s.list("policy", c.policy)
       .meaning("recipe or bf16 by GEMM name; the last match decides; what cannot hold is refused");
-  s.field("high_precision_first_blocks", c.high_precision_first_blocks).at_least(0)
+  s.field("high_precision_first_blocks", c.high_precision_first_blocks)
+      .at_least(0)
       .meaning("first blocks that stay in high precision");
-  s.field("high_precision_last_blocks", c.high_precision_last_blocks).at_least(0)
+  s.field("high_precision_last_blocks", c.high_precision_last_blocks)
+      .at_least(0)
       .meaning("last blocks that stay in high precision");
   s.field("auto", c.automatic)
       .meaning("measure each GEMM with its casts before step 1, keep FP8 only where it is faster");
   s.field("auto_decisions", c.auto_decisions)
-      .meaning("auto: take the measurements from this decisions.json, of a run on the GPU, instead of making them");
+      .meaning(
+          "auto: take the measurements from this decisions.json, of a run on the GPU, instead of making "
+          "them");
   s.field("emulate", c.emulate)
       .meaning("run a recipe that the GPU lacks, in BF16 arithmetic on the same bytes");
   s.field("power_of_two_scales", c.power_of_two_scales).meaning("round scales down to powers of two");
-  s.field("amax_history_length", c.amax_history_length).range(1, 1 << 16).unit("steps")
+  s.field("amax_history_length", c.amax_history_length)
+      .range(1, 1 << 16)
+      .unit("steps")
       .meaning("recipe delayed: steps whose largest amax gives the scale");
-  s.field("margin", c.margin).range(0, 16).unit("bits")
+  s.field("margin", c.margin)
+      .range(0, 16)
+      .unit("bits")
       .meaning("recipe delayed: scale is divided by 2^margin");
   s.field("enable_fsdp_float8_all_gather", c.enable_fsdp_float8_all_gather)
       .meaning("FSDP gathers weights as FP8 bytes");
@@ -59,11 +67,14 @@ void declare(config::Section& s, Float8Config& c) {
       .meaning("pad the output layer's rows to 16 x tensor parallel degree, outside of softmax and files");
   s.field("enable_statistics", c.enable_statistics)
       .meaning("report amax, underflow and saturation per layer and role at log steps");
-  s.field("alert_underflow", c.alert_underflow).range(0, 1)
+  s.field("alert_underflow", c.alert_underflow)
+      .range(0, 1)
       .meaning("warn where more than this fraction of an input's or weight's elements became zero; 1: never");
-  s.field("alert_gradient_underflow", c.alert_gradient_underflow).range(0, 1)
+  s.field("alert_gradient_underflow", c.alert_gradient_underflow)
+      .range(0, 1)
       .meaning("the same of an output's gradient");
-  s.field("alert_saturation", c.alert_saturation).range(0, 1)
+  s.field("alert_saturation", c.alert_saturation)
+      .range(0, 1)
       .meaning("warn where more than this fraction of elements was past the largest number; 1: never");
   s.foreign("precompute_float8_dynamic_scale_for_fsdp", config::Value::of(false))
       .noted("weight scales are always made once per optimizer step, for all weights together");
@@ -73,7 +84,8 @@ void declare(config::Section& s, Float8Config& c) {
 
 void validate(const Float8Config& c, config::Problems& problems) {
   if (!c.auto_decisions.empty() && !c.automatic) {
-    problems.add("quantize.linear.float8.auto_decisions", "only auto reads measurements, and quantize.linear.float8.auto is false");
+    problems.add("quantize.linear.float8.auto_decisions",
+                 "only auto reads measurements, and quantize.linear.float8.auto is false");
   }
   const Float8Config usual;
   for (const auto& [key, value, fallback] :

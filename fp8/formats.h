@@ -7,7 +7,8 @@
 #include "core/dtype.h"
 
 // The FP8 formats (arXiv:2209.05433), the MX scale byte, and the one formula that turns an amax into a scale.
-// Scalar definitions: every kernel, on any device, gives the same bits. What is constexpr here also runs in CUDA kernels.
+// Scalar definitions: every kernel, on any device, gives the same bits. What is constexpr here also runs in
+// CUDA kernels.
 namespace ottava::fp8 {
 
 /// E4M3: bias 7, no infinity, NaN 0x7f and 0xff. E5M2: bias 15, infinity 0x7c, NaN above. Both have

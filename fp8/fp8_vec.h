@@ -1,6 +1,7 @@
 #pragma once
 
-// FP8 of sixteen floats at a time, for kernel files (core/cpu/vec.h): the same bits as fp8/formats.h, for every float.
+// FP8 of sixteen floats at a time, for kernel files (core/cpu/vec.h): the same bits as fp8/formats.h, for
+// every float.
 
 #include "core/cpu/vec.h"
 
@@ -38,8 +39,8 @@ inline UVec at_least(UVec a, uint32_t limit) {
 #endif
 }
 
-/// A number is rounded by adding 2^23 steps of its binade (subnormals: of the smallest normal one): the sum's low bits are the
-/// number of steps, and each binade begins 2^mantissa codes after the one below.
+/// A number is rounded by adding 2^23 steps of its binade (subnormals: of the smallest normal one): the sum's
+/// low bits are the number of steps, and each binade begins 2^mantissa codes after the one below.
 template <class F>
 inline UVec fp8_codes(Vec x) {
   const UVec u = bits_as<UVec>(x), magnitude = u & 0x7fffffffu;

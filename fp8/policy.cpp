@@ -201,7 +201,8 @@ void settle(GemmDecision& decision, const Choice& choice, const Float8Config& co
       fail<ConfigError>("fp8",
                         "quantize.linear.float8.auto measures FP8 against bf16, which says nothing on a "
                         "device that emulates "
-                        "FP8: leave it out, or set quantize.linear.float8.auto_decisions to the decisions.json of a run on the GPU");
+                        "FP8: leave it out, or set quantize.linear.float8.auto_decisions to the "
+                        "decisions.json of a run on the GPU");
     }
     const std::optional<double> speedup = inputs.measured_speedup(decision.gemm, *decision.recipe);
     decision.reason = speedup ? fmt::format("measured {:.2f}x", *speedup) : "auto: not measured yet";

@@ -38,8 +38,8 @@ struct PolicyInputs {
   int64_t local_tokens = 0;
   /// Recipes that the device multiplies; absent: all of them (a CPU).
   std::optional<std::vector<RecipeName>> hardware = {};
-  /// Speed of FP8 with its casts over bf16 for one layer's products; asked only with `auto`. Without a value it will be
-  /// measured before step 1, and FP8 is assumed until then.
+  /// Speed of FP8 with its casts over bf16 for one layer's products; asked only with `auto`. Without a value
+  /// it will be measured before step 1, and FP8 is assumed until then.
   std::function<std::optional<double>(const PolicyGemm&, const Recipe&)> measured_speedup = {};
 };
 
@@ -79,12 +79,13 @@ struct Policy {
 /// measurements. DeviceError: a recipe that the hardware lacks, unless emulate is set.
 Policy decide_policy(const Float8Config& config, const PolicyInputs& inputs);
 
-/// Throws ConfigError if nothing runs in FP8 although it was asked for, with the reasons. What was measured to
-/// be slower or is below the thresholds of auto_filter_small_kn may leave nothing: that was asked for too.
+/// Throws ConfigError if nothing runs in FP8 although it was asked for, with the reasons. What was measured
+/// to be slower or is below the thresholds of auto_filter_small_kn may leave nothing: that was asked for too.
 void require_some_float8(const Policy& policy, const Float8Config& config);
 
-/// "tensorwise in 24 of 25 layers, 72 products in each forward and backward pass; bf16: output (the output layer stays in
-/// high precision)": a line for the log, the first three reasons for high precision with one layer each.
+/// "tensorwise in 24 of 25 layers, 72 products in each forward and backward pass; bf16: output (the output
+/// layer stays in high precision)": a line for the log, the first three reasons for high precision with one
+/// layer each.
 std::string policy_summary(const Policy& policy);
 
 /// The decisions as a table, equal blocks in one line, and how much of the arithmetic is FP8.

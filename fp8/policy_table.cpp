@@ -46,7 +46,8 @@ std::string policy_summary(const Policy& policy) {
   for (const GemmDecision& d : policy.decisions) {
     if (d.recipe) {
       const std::string name(name_of(d.recipe->name));
-      auto known = std::find_if(recipes.begin(), recipes.end(), [&](const auto& r) { return r.first == name; });
+      auto known =
+          std::find_if(recipes.begin(), recipes.end(), [&](const auto& r) { return r.first == name; });
       if (known == recipes.end()) {
         recipes.emplace_back(name, 1);
       } else {
@@ -54,7 +55,8 @@ std::string policy_summary(const Policy& policy) {
       }
       continue;
     }
-    if (std::any_of(reasons.begin(), reasons.end(), [&](const auto& r) { return r.first == d.reason; })) continue;
+    if (std::any_of(reasons.begin(), reasons.end(), [&](const auto& r) { return r.first == d.reason; }))
+      continue;
     if (reasons.size() < kReasons) {
       reasons.emplace_back(d.reason, d.gemm.name);
     } else {
@@ -62,7 +64,8 @@ std::string policy_summary(const Policy& policy) {
     }
   }
   std::string text;
-  for (const auto& [name, count] : recipes) text += fmt::format("{}{} in {}", text.empty() ? "" : ", ", name, count);
+  for (const auto& [name, count] : recipes)
+    text += fmt::format("{}{} in {}", text.empty() ? "" : ", ", name, count);
   text = fmt::format("{} of {}, {} in each forward and backward pass", text.empty() ? "none" : text,
                      counted(policy.decisions.size(), "layer"), counted(policy.fp8_products(), "product"));
   for (size_t i = 0; i < reasons.size(); ++i) {

@@ -9,7 +9,8 @@ namespace ottava::fp8 {
 namespace {
 
 constexpr std::string_view kQuantize = "quantize", kDequantize = "dequantize", kAmax = "amax",
-                           kColumnAmax = "column_amax", kTranspose = "transpose_bytes", kBlockScales = "transpose_block_scales";
+                           kColumnAmax = "column_amax", kTranspose = "transpose_bytes",
+                           kBlockScales = "transpose_block_scales";
 
 void check_quantized(std::string_view op, std::string_view name, const Quantized& q, Granularity granularity,
                      Shape shape) {

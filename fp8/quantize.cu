@@ -2,8 +2,9 @@
 #include "fp8/quantize_cuda.h"
 #include "fp8/quantize_kernels.h"
 
-// Ceiling: memory bandwidth. A tile is read once, 2 bytes per bf16 element, and stays in registers while its groups are measured;
-// a byte per element and output is written. About 5 instructions per element and output, 3 more to count.
+// Ceiling: memory bandwidth. A tile is read once, 2 bytes per bf16 element, and stays in registers while its
+// groups are measured; a byte per element and output is written. About 5 instructions per element and output,
+// 3 more to count.
 namespace ottava::fp8::cuda {
 namespace {
 
@@ -15,16 +16,20 @@ struct Arguments {
   unsigned tiles_across;
 };
 
-/// One 128 x 128 tile per block. Scales that one tile cannot know come from outside: the tensor's, and those of whole columns.
+/// One 128 x 128 tile per block. Scales that one tile cannot know come from outside: the tensor's, and those
+/// of whole columns.
 template <class T, DType kFormat, Granularity kGranularity>
 __global__ void __launch_bounds__(kTileThreads) tile_kernel(Arguments<T> a) {
-  constexpr bool kMx = kGranularity == Granularity::block_1x32, kLine = kGranularity == Granularity::block_1x128;
-  constexpr bool kSquare = kGranularity == Granularity::block_128x128, kTensor = kGranularity == Granularity::tensor;
+  constexpr bool kMx = kGranularity == Granularity::block_1x32,
+                 kLine = kGranularity == Granularity::block_1x128;
+  constexpr bool kSquare = kGranularity == Granularity::block_128x128,
+                 kTensor = kGranularity == Granularity::tensor;
   constexpr bool kUniform = kTensor || kSquare;  // the transpose has the same codes
   constexpr int kBands = kMx ? 4 : 1;            // groups of a column inside the tile
   OTTAVA_SHARED(Codes, tile, [kTile][kTile / 16]);
   const QuantizeTargets& to = a.to;
-  const int64_t r0 = int64_t{blockIdx.x / a.tiles_across} * kTile, c0 = int64_t{blockIdx.x % a.tiles_across} * kTile;
+  const int64_t r0 = int64_t{blockIdx.x / a.tiles_across} * kTile,
+                c0 = int64_t{blockIdx.x % a.tiles_across} * kTile;
   const int chunk = tile_chunk();
   const int64_t col = c0 + chunk * 16, valid = a.cols - col;
   const ScaleLayout layout(kGranularity, a.rows, a.cols), turned_layout(kGranularity, a.cols, a.rows);
@@ -90,7 +95,8 @@ __global__ void __launch_bounds__(kTileThreads) tile_kernel(Arguments<T> a) {
           store_padding<kGranularity>(to.out_inverse, layout(row, col));
         }
       }
-      const Codes codes = encode<kFormat>(x[p], [&](int) { return scale; }, to.counters != nullptr, losses);
+      const Codes codes = encode<kFormat>(
+          x[p], [&](int) { return scale; }, to.counters != nullptr, losses);
       if (to.out) store_codes(to.out + row * a.cols + col, codes, here, to.wide_rows);
       if (kUniform && to.transposed) put_codes(tile, tile_row(p), chunk, codes);
     }
@@ -143,7 +149,8 @@ __global__ void __launch_bounds__(kTileThreads) tile_kernel(Arguments<T> a) {
 #pragma unroll
       for (int p = 0; p < kTilePasses; ++p) {
         const uint32_t* scales = &groups[kBands == 1 ? 0 : p][chunk * 16];
-        const Codes codes = encode<kFormat>(x[p], [&](int i) { return __uint_as_float(scales[i]); }, count, losses);
+        const Codes codes = encode<kFormat>(
+            x[p], [&](int i) { return __uint_as_float(scales[i]); }, count, losses);
         put_codes(tile, tile_row(p), chunk, codes);
       }
     }
@@ -209,7 +216,8 @@ void quantize(Stream& stream, const Quantize& q) {
     using T = Element<Host>;
     const Arguments<T> a{static_cast<const T*>(q.x.data), rows, cols, to,
                          static_cast<unsigned>(across > 0 ? across : 1)};
-    dispatch_format(format, [&]<DType kFormat>() { launch_tiles<T, kFormat>(stream, q.granularity, a, tiles); });
+    dispatch_format(format,
+                    [&]<DType kFormat>() { launch_tiles<T, kFormat>(stream, q.granularity, a, tiles); });
   });
 }
 

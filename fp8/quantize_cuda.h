@@ -4,7 +4,8 @@
 
 namespace ottava::fp8::cuda {
 
-/// What quantizing writes on a GPU and what it needs to know besides x: device pointers, null for what is left out.
+/// What quantizing writes on a GPU and what it needs to know besides x: device pointers, null for what is
+/// left out.
 struct QuantizeTargets {
   uint8_t *out = nullptr, *transposed = nullptr;
   void *out_inverse = nullptr, *transposed_inverse = nullptr;
@@ -12,7 +13,8 @@ struct QuantizeTargets {
   unsigned long long* counters = nullptr;
   uint32_t *non_finite = nullptr, *largest = nullptr;
   ScaleRounding rounding = ScaleRounding::none;
-  bool wide_rows = false, wide_columns = false;  ///< rows of x and out, and of transposed, can be moved 16 bytes at a time
+  bool wide_rows = false,
+       wide_columns = false;  ///< rows of x and out, and of transposed, can be moved 16 bytes at a time
 };
 
 /// `out` with a scale per row: one pass over rows, each kept in registers between its amax and its bytes.

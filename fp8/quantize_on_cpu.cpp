@@ -14,8 +14,9 @@ namespace {
 using namespace fp8;
 
 constexpr int64_t kTile = 128;
-/// Columns of 128 rows that are worked on together: 512 KiB of bf16 at most, which share an L2 cache of 2 MiB with the next ones
-/// and with both outputs. Wide, because the processor fetches long pieces of rows on its own.
+/// Columns of 128 rows that are worked on together: 512 KiB of bf16 at most, which share an L2 cache of 2 MiB
+/// with the next ones and with both outputs. Wide, because the processor fetches long pieces of rows on its
+/// own.
 constexpr int64_t kWidestSlab = 2048;
 
 /// A transpose of so many bytes is not in a cache any more when somebody reads it.
@@ -58,7 +59,8 @@ class Quantizer {
     const bool slabs_write_out = !a_.out.empty() && (a_.granularity == Granularity::block_128x128 ||
                                                      (!a_.transposed.empty() && !by_row));
     const int64_t bands = ceil_div(rows_, kTile), threads = parallel_threads();
-    // The rows of a band just before its slabs, while x is in the cache, if there are bands enough for all threads.
+    // The rows of a band just before its slabs, while x is in the cache, if there are bands enough for all
+    // threads.
     const bool rows_by_band = by_row && !a_.transposed.empty() && bands >= 2 * threads;
     if (!a_.out.empty() && !slabs_write_out && !rows_by_band) {
       parallel_for(rows_, 16, [&](int64_t begin, int64_t end) { quantize_rows(begin, end); });

@@ -1,8 +1,8 @@
 #include "fp8/codec.cuh"
 #include "fp8/quantize_cuda.h"
 
-// Ceiling: memory bandwidth: 2 bytes read and one written per bf16 element. Rows past 16384 elements are read again, from the L2
-// cache.
+// Ceiling: memory bandwidth: 2 bytes read and one written per bf16 element. Rows past 16384 elements are read
+// again, from the L2 cache.
 namespace ottava::fp8::cuda {
 namespace {
 
@@ -41,11 +41,13 @@ __global__ void __launch_bounds__(kBlock) row_kernel(Arguments<T> a) {
   amax = team_max<kTeam>(amax);
   raise_amax(to.largest, amax);
 
-  const Scale scale = scale_of_group<kFormat>(amax, to.rounding, member == 0 && active ? to.non_finite : nullptr);
+  const Scale scale =
+      scale_of_group<kFormat>(amax, to.rounding, member == 0 && active ? to.non_finite : nullptr);
   if (active && member == 0) static_cast<float*>(to.out_inverse)[row] = scale.inverse;
   Losses losses;
   auto write = [&](int64_t c, const Sixteen& x) {
-    const Codes codes = encode<kFormat>(x, [&](int) { return scale.scale; }, to.counters != nullptr, losses);
+    const Codes codes = encode<kFormat>(
+        x, [&](int) { return scale.scale; }, to.counters != nullptr, losses);
     store_codes(to.out + start + c * 16, codes, a.cols - c * 16, to.wide_rows);
   };
 #pragma unroll

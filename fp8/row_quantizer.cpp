@@ -18,7 +18,8 @@ constexpr int64_t kPiece = 32 * RowQuantizer::kMostBlocks;
 constexpr int64_t kFloatsOfLine = 16;
 constexpr int kIntoL2 = 2;
 
-/// A row's values in pieces, as bf16: rounded into a buffer, once each while there is one piece, if they are f32.
+/// A row's values in pieces, as bf16: rounded into a buffer, once each while there is one piece, if they are
+/// f32.
 class RowPieces {
  public:
   RowPieces(const void* values, DType dtype, int64_t cols)

@@ -4,28 +4,32 @@
 
 namespace ottava::cpu {
 
-/// The part of quantize() on the CPU that makes `out` row by row: for quantize() itself and for operations that make the
-/// row as well, while it is in the cache. Arguments are checked; x gives shape and dtype, its data may be null.
+/// The part of quantize() on the CPU that makes `out` row by row: for quantize() itself and for operations
+/// that make the row as well, while it is in the cache. Arguments are checked; x gives shape and dtype, its
+/// data may be null.
 class RowQuantizer {
  public:
   explicit RowQuantizer(const fp8::Quantize& args);
 
-  /// Bytes and inverse scales of one row, whose values of x's dtype are at `values`. Threads may share the object. If the next row
-  /// lies `ahead` bytes on, it is fetched meanwhile.
+  /// Bytes and inverse scales of one row, whose values of x's dtype are at `values`. Threads may share the
+  /// object. If the next row lies `ahead` bytes on, it is fetched meanwhile.
   void quantize_row(int64_t row, const void* values, fp8::QuantizeCounts* counts, int64_t ahead = 0) const;
-  /// The same for elements [col, col + n) of a row whose groups do not cross these limits and are at most kMostBlocks.
+  /// The same for elements [col, col + n) of a row whose groups do not cross these limits and are at most
+  /// kMostBlocks.
   void quantize_blocks(int64_t row, int64_t col, const bf16* values, int64_t n, fp8::QuantizeCounts* counts,
                        int64_t ahead) const;
   static constexpr int64_t kMostBlocks = 128;
-  /// The same for granularity 1x128 and a few rows, at most sixteen, whose values lie `stride` elements apart: their amaxes are
-  /// reduced together and their inverses lie side by side. At most kMostTall elements of each row.
+  /// The same for granularity 1x128 and a few rows, at most sixteen, whose values lie `stride` elements
+  /// apart: their amaxes are reduced together and their inverses lie side by side. At most kMostTall elements
+  /// of each row.
   void quantize_tall(int64_t row, int64_t rows, int64_t col, const bf16* values, int64_t stride, int64_t n,
                      fp8::QuantizeCounts* counts, int64_t ahead) const;
   static constexpr int64_t kTallRows = 16, kMostTall = 512;
 
-  /// Scales and inverses of n groups; reports an amax that is not finite and returns the largest. Arrays have room for n rounded
-  /// up to sixteens. Exponents, for granularity 1x32, are the inverses as stored.
-  uint32_t scales_of(const uint32_t* amax, int64_t n, float* scales, float* inverses, uint8_t* exponents = nullptr) const;
+  /// Scales and inverses of n groups; reports an amax that is not finite and returns the largest. Arrays have
+  /// room for n rounded up to sixteens. Exponents, for granularity 1x32, are the inverses as stored.
+  uint32_t scales_of(const uint32_t* amax, int64_t n, float* scales, float* inverses,
+                     uint8_t* exponents = nullptr) const;
   fp8::Scale scale_of(uint32_t amax) const;
   /// Raises `largest`, if it is wanted.
   void note_largest(uint32_t amax) const;

@@ -102,7 +102,8 @@ void check(const Stream& stream, const ScaledMatmul& args) {
   }
 }
 
-/// Tensor cores take scales per row of both operands or of none: a tensor's scale is repeated for the other's sake.
+/// Tensor cores take scales per row of both operands or of none: a tensor's scale is repeated for the other's
+/// sake.
 int64_t native_workspace_bytes(const ScaledMatmul& args) {
   if (args.a.granularity == args.b.granularity) return 0;
   if (args.a.granularity == Granularity::tensor) return outer_of(args.a) * 4;

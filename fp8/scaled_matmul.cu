@@ -1,8 +1,8 @@
 #include "core/cuda/elements.cuh"
 #include "fp8/scaled_matmul_kernels.h"
 
-// What surrounds products: scaling sums reads 4 bytes and writes 2 or 4 per element (accumulating: reads 4 more), at memory
-// bandwidth.
+// What surrounds products: scaling sums reads 4 bytes and writes 2 or 4 per element (accumulating: reads 4
+// more), at memory bandwidth.
 namespace ottava::fp8::cuda {
 namespace {
 
@@ -60,14 +60,15 @@ void scale_result(Stream& stream, const ScaledMatmul& m, const Tensor& sums) {
       launch("scaled_matmul", stream, shape,
              m.accumulate ? scale_kernel<T, kSize, true> : scale_kernel<T, kSize, false>, a);
     } else {
-      launch("scaled_matmul", stream, shape, m.accumulate ? scale_kernel<T, 1, true> : scale_kernel<T, 1, false>, a);
+      launch("scaled_matmul", stream, shape,
+             m.accumulate ? scale_kernel<T, 1, true> : scale_kernel<T, 1, false>, a);
     }
   });
 }
 
 void fill_with(Stream& stream, const Tensor& from, const Tensor& to) {
-  launch("scaled_matmul", stream, {.grid = grid_of(ceil_div(to.numel(), kBlock)), .block = kBlock}, fill_kernel,
-         static_cast<const float*>(from.data), static_cast<float*>(to.data), to.numel());
+  launch("scaled_matmul", stream, {.grid = grid_of(ceil_div(to.numel(), kBlock)), .block = kBlock},
+         fill_kernel, static_cast<const float*>(from.data), static_cast<float*>(to.data), to.numel());
 }
 
 }  // namespace ottava::fp8::cuda

@@ -7,8 +7,9 @@
 #include "fp8/recipe.h"
 #include "fp8/scaled_matmul_kernels.h"
 
-// Ceiling: the tensor cores, at twice bf16's rate; the kernels are cuBLASLt's. The row-major product out = a b^T is, column-major,
-// out^T = b a^T: the library's A is our b, transposed, and its B our a. That is the one layout (TN) that it has for FP8 before sm_100.
+// Ceiling: the tensor cores, at twice bf16's rate; the kernels are cuBLASLt's. The row-major product out = a
+// b^T is, column-major, out^T = b a^T: the library's A is our b, transposed, and its B our a. That is the one
+// layout (TN) that it has for FP8 before sm_100.
 namespace ottava::fp8::cuda {
 namespace {
 
@@ -36,11 +37,12 @@ void check_gpu(const Stream& stream, Granularity a, Granularity b) {
   if (std::find(possible.begin(), possible.end(), recipe_with(finer)) != possible.end()) return;
   std::string names;
   for (RecipeName name : possible) names += fmt::format("{}{}", names.empty() ? "" : ", ", name_of(name));
-  fail<DeviceError>(kOp,
-                    "GPU {} has compute capability {}.{}, which does not multiply with scales per {} (recipe {}): {}",
-                    stream.device().index, capability / 10, capability % 10, fp8::name_of(finer),
-                    name_of(recipe_with(finer)),
-                    names.empty() ? "it has no FP8; emulate" : fmt::format("it has {}; choose one of these or emulate", names));
+  fail<DeviceError>(
+      kOp, "GPU {} has compute capability {}.{}, which does not multiply with scales per {} (recipe {}): {}",
+      stream.device().index, capability / 10, capability % 10, fp8::name_of(finer),
+      name_of(recipe_with(finer)),
+      names.empty() ? "it has no FP8; emulate"
+                    : fmt::format("it has {}; choose one of these or emulate", names));
 }
 
 void check_aligned(std::string_view name, const Tensor& tensor) {
@@ -84,7 +86,8 @@ void scaled_matmul(Stream& stream, const ScaledMatmul& args) {
   }
   const Tensor &left = b.matrix.bytes, &right = a.matrix.bytes;
   const bool in_blocks = a.granularity != Granularity::tensor && a.granularity != Granularity::row;
-  const bool fast = args.kind == MatmulKind::forward && !in_blocks;  // blocks are promoted one by one as it is
+  const bool fast =
+      args.kind == MatmulKind::forward && !in_blocks;  // blocks are promoted one by one as it is
   const BlasProblem problem{
       .a = left.dtype,
       .b = right.dtype,

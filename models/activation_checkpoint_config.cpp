@@ -18,7 +18,8 @@ void declare(config::Section& s, ActivationCheckpointConfig& c) {
       .refuse_value("memory_budget",
                     "it is not built yet; selective with selective_ac_option op comes nearest")
       .meaning("keep everything, some, or only the input of each block; results are bitwise the same");
-  s.field("selective_ac_option", c.selective_ac_option).or_scalar()
+  s.field("selective_ac_option", c.selective_ac_option)
+      .or_scalar()
       .meaning("op: cheap operations of every block; n: every n-th block in full");
 
   const char* by_operation = "what an operation saves is fixed by its layer";

@@ -24,8 +24,8 @@ struct Float8Matrix {
   fp8::ScaledOperand along_rows() const;
 };
 
-/// One FP8 matrix product of a linear layer in its three forms; knows how operands are made and where amaxes go. The
-/// weight is local: [O,K], or O rows of a fused one.
+/// One FP8 matrix product of a linear layer in its three forms; knows how operands are made and where amaxes
+/// go. The weight is local: [O,K], or O rows of a fused one.
 class Float8Product {
  public:
   /// `entry` in Fsdp's FP8 weights; `product` in Float8State.
@@ -39,7 +39,7 @@ class Float8Product {
   bool weight_gradient_is_fp8() const { return recipe_.weight_gradient.is_fp8; }
   bool has_tensor_scales() const { return recipe_.forward.a.granularity == fp8::Granularity::tensor; }
 
-  // --- operands -------------------------------------------------------------------------------------------------------
+  // --- operands ----------------------------------------------------------------------------------
   enum class Source { x, dy };
   /// What of a matrix is wanted: for the product along its columns, for the weight gradient, for both.
   struct Wanted {
@@ -47,21 +47,22 @@ class Float8Product {
   };
   /// Where its amax is raised by a producer; empty for recipes that measure in smaller groups.
   Tensor amax_slot(const StepContext& context, Source source) const;
-  /// Quantizes m in one read. `is_measured`: its producer raised the slot. On the CPU, and for scales per tensor, the
-  /// straight bytes serve the weight gradient too.
+  /// Quantizes m in one read. `is_measured`: its producer raised the slot. On the CPU, and for scales per
+  /// tensor, the straight bytes serve the weight gradient too.
   Float8Matrix quantize(const StepContext& context, const Tensor& m, Source source, Wanted wanted,
                         bool is_measured, MemoryCategory category) const;
-  /// An operand [n,C] that its producer quantizes as it writes it: where it puts the bytes, for products along columns. For scales
-  /// per row or 1x128; the rest as quantize() has it.
+  /// An operand [n,C] that its producer quantizes as it writes it: where it puts the bytes, for products
+  /// along columns. For scales per row or 1x128; the rest as quantize() has it.
   struct Produced {
     Float8Matrix matrix;
     fp8::RowOutput output;
   };
   bool can_be_produced(Source source) const;
   Produced produced(const StepContext& context, Shape shape, Source source) const;
-  /// m [n,C] of every tensor-parallel rank as bytes [n size, C], never gathered in the compute type: quantized with a
-  /// common scale (tensor; one u32 all-reduce), or with scales per row or 1x128 that travel along; along_rows for scales per
-  /// tensor alone. `local`, if given, gets this rank's bytes. Other granularities: ShapeError.
+  /// m [n,C] of every tensor-parallel rank as bytes [n size, C], never gathered in the compute type:
+  /// quantized with a common scale (tensor; one u32 all-reduce), or with scales per row or 1x128 that travel
+  /// along; along_rows for scales per tensor alone. `local`, if given, gets this rank's bytes. Other
+  /// granularities: ShapeError.
   Float8Matrix gather(const StepContext& context, const Tensor& m, Source source, Wanted wanted,
                       bool is_measured, Float8Matrix* local) const;
   bool can_gather(Source source) const;
@@ -70,7 +71,7 @@ class Float8Product {
   /// The bytes of a local matrix that were kept, of all ranks; scales per tensor alone.
   Float8Matrix gather_kept(const StepContext& context, const Float8Matrix& local) const;
 
-  // --- products -------------------------------------------------------------------------------------------------------
+  // --- products ----------------------------------------------------------------------------------
   /// y [T,O] = x W^T.
   void forward(const StepContext& context, const Float8Matrix& x, const Tensor& y) const;
   /// dx [T,K] = dy W; f32 dx may be added to.
@@ -88,8 +89,8 @@ class Float8Product {
                        Allocation& bytes, Allocation& scales, MemoryCategory category) const;
   /// Adds the transposed bytes of a matrix with one scale, if the weight gradient reads those.
   void turn(const StepContext& context, Float8Matrix& m) const;
-  /// The weight gradient reads transposed bytes: tensor cores want the contraction inside, and scales per row or block
-  /// belong to one direction.
+  /// The weight gradient reads transposed bytes: tensor cores want the contraction inside, and scales per row
+  /// or block belong to one direction.
   bool turns(const StepContext& context) const;
   void run(const StepContext& context, fp8::ScaledMatmul args) const;
 

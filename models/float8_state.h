@@ -23,8 +23,9 @@ struct Float8Runs {
   bool operator==(const Float8Runs&) const = default;
 };
 
-/// What a model's FP8 products share from step to step, on the device: amaxes, flags and counters of every operand made
-/// from activations and gradients, and the history of recipe `delayed`. Weights keep theirs in Float8Weights.
+/// What a model's FP8 products share from step to step, on the device: amaxes, flags and counters of every
+/// operand made from activations and gradients, and the history of recipe `delayed`. Weights keep theirs in
+/// Float8Weights.
 ///
 /// Slots: product p has slot 2p for its input x and 2p + 1 for its output's gradient dy.
 class Float8State {

@@ -8,9 +8,13 @@ using config::Value;
 
 void declare(config::Section& s, CommConfig& c) {
   s.meaning("messages between ranks");
-  s.field("init_timeout_seconds", c.init_timeout_seconds).at_least(1).unit("seconds")
+  s.field("init_timeout_seconds", c.init_timeout_seconds)
+      .at_least(1)
+      .unit("seconds")
       .meaning("limit for start-up and the first step");
-  s.field("train_timeout_seconds", c.train_timeout_seconds).at_least(1).unit("seconds")
+  s.field("train_timeout_seconds", c.train_timeout_seconds)
+      .at_least(1)
+      .unit("seconds")
       .meaning("limit for every later collective; then the missing rank is named");
   s.field("backend", c.backend)
       .one_of({"auto", "mpi", "tcp", "nccl"})
@@ -20,7 +24,8 @@ void declare(config::Section& s, CommConfig& c) {
       .range(0, 64)
       .unit("SMs")
       .meaning(
-          "of each GPU, kept for collectives that overlap: NCCL takes no more, matrix products are planned for the rest; 0: "
+          "of each GPU, kept for collectives that overlap: NCCL takes no more, matrix products are planned "
+          "for the rest; 0: "
           "both take what they like");
   s.foreign("mode", Value::of(std::string("default")))
       .one_of({"default"})

@@ -27,8 +27,12 @@ std::string_view name_of(Collective collective);
 /// broadcast, send and recv; all ranks' blocks together for all_gather, reduce_scatter and all_to_all.
 /// `sent_bytes` is what this rank sends by the ring formula for n ranks and a payload of N bytes, where slice
 /// r is the block of rank r (for all_reduce elements [count * r / n, count * (r + 1) / n)):
-///     reduce_scatter  N - slice_r            all_gather  (n - 1) slice_r      all_reduce  both, = 2 (n - 1) / n * N
-///     all_to_all      N - N / n              send        N                    recv, barrier 0
+///     reduce_scatter  N - slice_r
+///     all_gather      (n - 1) slice_r
+///     all_reduce      both, = 2 (n - 1) / n * N
+///     all_to_all      N - N / n
+///     send            N
+///     recv, barrier   0
 ///     broadcast       N, but 0 for the last rank of the chain root, root + 1, ..., root + n - 1 (modulo n)
 /// Summed over ranks it is exactly the formula's volume, also where n does not divide the count.
 class CommStats {

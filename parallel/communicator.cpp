@@ -236,13 +236,29 @@ void Communicator::count(const CollectiveCall& call) {
   int64_t payload = call.send.bytes(), sent = 0;
   int64_t block = call.counts.empty() ? 0 : call.counts[static_cast<size_t>(rank_)] * element;
   switch (call.kind) {
-    case Collective::all_reduce: sent = payload - block + (n - 1) * block; break;
-    case Collective::reduce_scatter: case Collective::all_to_all: sent = payload - block; break;
-    case Collective::all_gather: payload = call.recv.bytes(); sent = (n - 1) * block; break;
-    case Collective::broadcast: sent = (rank_ - call.peer + n) % n == n - 1 ? 0 : payload; break;
-    case Collective::send: sent = payload; break;
-    case Collective::recv: break;
-    case Collective::barrier: case Collective::graph: payload = 0; break;
+    case Collective::all_reduce:
+      sent = payload - block + (n - 1) * block;
+      break;
+    case Collective::reduce_scatter:
+    case Collective::all_to_all:
+      sent = payload - block;
+      break;
+    case Collective::all_gather:
+      payload = call.recv.bytes();
+      sent = (n - 1) * block;
+      break;
+    case Collective::broadcast:
+      sent = (rank_ - call.peer + n) % n == n - 1 ? 0 : payload;
+      break;
+    case Collective::send:
+      sent = payload;
+      break;
+    case Collective::recv:
+      break;
+    case Collective::barrier:
+    case Collective::graph:
+      payload = 0;
+      break;
   }
   stats().record({call.kind, axis_, call.label, payload, sent});
 }

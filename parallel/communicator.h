@@ -96,7 +96,7 @@ struct CollectiveCall {
   Tensor send, recv;
   /// elements of each rank's block: all_reduce, reduce_scatter, all_gather, all_to_all
   std::vector<int64_t> counts;
-  int peer = 0;                 ///< root, destination or source
+  int peer = 0;  ///< root, destination or source
   std::string label;
 
   int64_t offset(int rank) const;  ///< first element of the rank's block

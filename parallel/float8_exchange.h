@@ -9,12 +9,13 @@
 
 namespace ottava {
 
-/// Reduce-scatter of an f32 gradient as FP8: an all-to-all of E4M3 chunks, each 128 elements with a scale of their own (a
-/// power of two), summed in f32 by the rank that keeps the chunk, in rank order. A quarter of f32's bytes, and each addend
-/// is rounded once; a reduce-scatter of FP8 sums would round at every hop.
+/// Reduce-scatter of an f32 gradient as FP8: an all-to-all of E4M3 chunks, each 128 elements with a scale of
+/// their own (a power of two), summed in f32 by the rank that keeps the chunk, in rank order. A quarter of
+/// f32's bytes, and each addend is rounded once; a reduce-scatter of FP8 sums would round at every hop.
 class Float8Exchange {
  public:
-  /// Matrices of linear layers that split evenly into whole rows of 128; everything else is reduced in the reduce type.
+  /// Matrices of linear layers that split evenly into whole rows of 128; everything else is reduced in the
+  /// reduce type.
   static bool takes(const ParameterSpec& spec, const Shape& slice, int shards);
 
   Float8Exchange() = default;

@@ -39,13 +39,13 @@ struct FsdpOptions {
   Reshard reshard = Reshard::automatic;
   int prefetch = 1;                      ///< units gathered ahead of their turn
   bool reduce_every_micro_batch = true;  ///< false: whole gradients stay until the last micro-batch
-  /// The last reduction of a micro-batch may run beside the forward of the next and ends when that one's first begins; its
-  /// memory lives so long. Not where micro-batches are graphs of their own, and of use where weights stay whole alone: else
-  /// the next forward begins with gathers, which queue behind it.
+  /// The last reduction of a micro-batch may run beside the forward of the next and ends when that one's
+  /// first begins; its memory lives so long. Not where micro-batches are graphs of their own, and of use
+  /// where weights stay whole alone: else the next forward begins with gathers, which queue behind it.
   bool reductions_cross = false;
-  bool trains = true;                    ///< false: no gradients and no optimizer state (generation)
-  Float8Weights::Options float8;         ///< weights that products read in FP8
-  bool float8_gradients = false;         ///< between shards (float8_exchange.h); with float8 alone
+  bool trains = true;             ///< false: no gradients and no optimizer state (generation)
+  Float8Weights::Options float8;  ///< weights that products read in FP8
+  bool float8_gradients = false;  ///< between shards (float8_exchange.h); with float8 alone
 };
 
 /// What the options ask of the table: shards of whole blocks where scales of blocks travel.
@@ -54,13 +54,14 @@ void align_shards(std::vector<ParameterSpec>& specs, const FsdpOptions& options)
 std::vector<bool> replaced_by_float8(const std::vector<ParameterSpec>& specs, const FsdpOptions& options,
                                      const ShardCoordinates& at);
 
-/// Fully sharded data parallel (ZeRO-3, arXiv:1910.02054; PyTorch FSDP, arXiv:2304.11277): where parameters live, and when
-/// they are whole. Each unit is gathered before its turn and let go after it; its gradients are reduce-scattered when its
-/// backward is done, and all-reduced over replicas with the step's last micro-batch. Sums between ranks are f32 unless
-/// asked otherwise. With one rank every call is free.
+/// Fully sharded data parallel (ZeRO-3, arXiv:1910.02054; PyTorch FSDP, arXiv:2304.11277): where parameters
+/// live, and when they are whole. Each unit is gathered before its turn and let go after it; its gradients
+/// are reduce-scattered when its backward is done, and all-reduced over replicas with the step's last
+/// micro-batch. Sums between ranks are f32 unless asked otherwise. With one rank every call is free.
 ///
-/// Traffic of a step and rank group of S shards: each gather of a unit moves (S-1)/S of its bytes in the compute type (or in
-/// FP8, where Float8Weights says so), each reduction (S-1)/S of its bytes in the reduce type, padding included (traffic.h).
+/// Traffic of a step and rank group of S shards: each gather of a unit moves (S-1)/S of its bytes in the
+/// compute type (or in FP8, where Float8Weights says so), each reduction (S-1)/S of its bytes in the reduce
+/// type, padding included (traffic.h).
 class Fsdp {
  public:
   /// Takes persistent memory for all shards. Every rank makes the same call.
@@ -77,13 +78,13 @@ class Fsdp {
   /// Working copies from the masters, after masters were loaded.
   void refresh_compute_copies();
 
-  // --- a step -------------------------------------------------------------------------------------------------------
+  // --- a step ------------------------------------------------------------------------------------
   void begin_step();
   void begin_micro_batch(bool is_last);
   /// Validation and generation: nothing is kept for backward.
   void begin_forward_only();
-  /// Starts gathering the units that follow `after` on the way to `last`, in either direction: options().prefetch of them,
-  /// each for its entry of `uses` (none given: for forward).
+  /// Starts gathering the units that follow `after` on the way to `last`, in either direction:
+  /// options().prefetch of them, each for its entry of `uses` (none given: for forward).
   void prefetch(int after, int last, std::span<const WeightUse> uses = {});
   /// Waits for a unit (and starts it if nobody did); reshard lets go of it.
   void unshard(int unit, WeightUse use = WeightUse::forward);
@@ -105,15 +106,17 @@ class Fsdp {
   Tensor zeroed_gradient(int parameter);
   /// A unit's backward is done: starts summing its gradients over ranks.
   void reduce_gradients(int unit);
-  /// Leaves nothing in flight, unless options().reductions_cross: after it the next micro-batch may be a CUDA graph of its own.
+  /// Leaves nothing in flight, unless options().reductions_cross: after it the next micro-batch may be a CUDA
+  /// graph of its own.
   void finish_micro_batch() {
     if (!options_.reductions_cross) complete_reduction();
   }
   /// Waits until every gradient shard is complete; those that nothing touched are zero.
   void finish_gradients();
 
-  // --- the optimizer ------------------------------------------------------------------------------------------------
-  /// Views of the gradient shards that this rank counts for the global norm: every element on exactly one rank of a replica.
+  // --- the optimizer -----------------------------------------------------------------------------
+  /// Views of the gradient shards that this rank counts for the global norm: every element on exactly one
+  /// rank of a replica.
   std::vector<Tensor> counted_gradients() const;
   /// f64 [1], over the ranks of a replica.
   void all_reduce_norm(const Tensor& sum_of_squares);
@@ -121,7 +124,8 @@ class Fsdp {
   void weights_changed();
 
  private:
-  /// What of a unit is gathered together: the compute type with bytes that serve both uses, and those of either use.
+  /// What of a unit is gathered together: the compute type with bytes that serve both uses, and those of
+  /// either use.
   enum Portion : unsigned { kBase = 1, kForwardBytes = 2, kBackwardBytes = 4 };
   struct Unit {
     std::vector<int> parameters;            ///< indices into specs_
@@ -139,7 +143,8 @@ class Fsdp {
   struct Whole {
     Allocation weight, gradient;  ///< [slice]; only with shards
   };
-  /// A unit's reduction in flight: the memory it reads, and where sums arrive that must still be added to a shard.
+  /// A unit's reduction in flight: the memory it reads, and where sums arrive that must still be added to a
+  /// shard.
   struct Reduction {
     int unit = -1;
     bool is_last = false;  ///< of the step: it may end when the next micro-batch has begun

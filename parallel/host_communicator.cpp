@@ -49,8 +49,7 @@ class HostCommunicator final : public Communicator {
     }
     host_->thread.submit(counter_, [this, ready, gpu = stream.device().index, calls = std::move(calls)] {
       const CollectiveCall& first = calls.front();
-      state().enter(first.kind, axis(), first.label, static_cast<int64_t>(calls.size()),
-                    first.elements());
+      state().enter(first.kind, axis(), first.label, static_cast<int64_t>(calls.size()), first.elements());
       if (ready) {
         ready->synchronize();
         HostStaging& staging = host_->staging.try_emplace(gpu, gpu).first->second;

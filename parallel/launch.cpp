@@ -55,7 +55,8 @@ int slurm_local_size(const Environment& environment, int world_size) {
     size_t open = item.find("(x");
     int tasks = number("SLURM_STEP_TASKS_PER_NODE", item.substr(0, open));
     int nodes = open == std::string_view::npos
-                    ? 1 : number("SLURM_STEP_TASKS_PER_NODE", item.substr(open + 2, item.size() - open - 3));
+                    ? 1
+                    : number("SLURM_STEP_TASKS_PER_NODE", item.substr(open + 2, item.size() - open - 3));
     if (node < nodes) return tasks;
     node -= nodes;
   }

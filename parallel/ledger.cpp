@@ -29,7 +29,7 @@ struct Ledger::Client {
   Options options;
   std::array<tcp::Connection, 2> servers;  ///< in rank 0 and in rank 1
   std::array<bool, 2> reachable = {};
-  std::mutex mutex;                        ///< of everything below, and of sending
+  std::mutex mutex;  ///< of everything below, and of sending
   std::condition_variable changed;
   std::string verdict;
   bool leaving = false;
@@ -165,8 +165,8 @@ Ledger::Ledger(std::shared_ptr<RankState> state, Bootstrap& bootstrap, Options o
   client_->options = options;
   client_->wake = ::eventfd(0, EFD_CLOEXEC);
   if (rank < 2) {
-    LedgerServer::Options server{.world_size = size, .watches = rank == 0 ? -1 : 0,
-                                 .answer_seconds = options.answer_seconds};
+    LedgerServer::Options server{
+        .world_size = size, .watches = rank == 0 ? -1 : 0, .answer_seconds = options.answer_seconds};
     server_ = std::make_unique<LedgerServer>(server);
   }
   std::vector<std::string> endpoints = bootstrap.all_gather(server_ ? server_->endpoint() : "");

@@ -100,12 +100,16 @@ void LedgerServer::handle(Client& client, const LedgerMessage& message) {
   client.rank = message.record.rank;
   ProgressRecord& record = records_[static_cast<size_t>(client.rank)];
   switch (message.kind) {
-    case Kind::report: record = message.record; return;
+    case Kind::report:
+      record = message.record;
+      return;
     case Kind::present:
       record = message.record;
       client.answered = true;
       return;
-    case Kind::farewell: parted_[static_cast<size_t>(client.rank)] = true; return;
+    case Kind::farewell:
+      parted_[static_cast<size_t>(client.rank)] = true;
+      return;
     case Kind::failed:
       record = message.record;
       record.state = State::failed;
@@ -114,7 +118,8 @@ void LedgerServer::handle(Client& client, const LedgerMessage& message) {
       record = message.record;
       if (verdict_) return;
       return call_roll(message.text);
-    default: return;
+    default:
+      return;
   }
 }
 

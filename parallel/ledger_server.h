@@ -51,7 +51,7 @@ class LedgerServer {
   int wake_[2] = {-1, -1};
   std::list<Client> clients_;
   std::vector<ProgressRecord> records_;
-  std::vector<bool> parted_;  ///< ranks that said farewell or whose connection is closed
+  std::vector<bool> parted_;              ///< ranks that said farewell or whose connection is closed
   std::optional<std::string> roll_call_;  ///< why it was called
   Clock::time_point roll_call_ends_;
   std::optional<std::string> verdict_;  ///< what everybody was stopped with

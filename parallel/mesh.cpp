@@ -16,7 +16,8 @@ constexpr std::array<std::string_view, 5> kKeys = {
 
 std::string product_text(const std::array<int, 5>& sizes) {
   std::string text;
-  for (size_t i = 0; i < sizes.size(); ++i) text += fmt::format("{}{} {}", i ? " x " : "", kNames[i], sizes[i]);
+  for (size_t i = 0; i < sizes.size(); ++i)
+    text += fmt::format("{}{} {}", i ? " x " : "", kNames[i], sizes[i]);
   return text;
 }
 
@@ -25,7 +26,8 @@ std::string product_text(const std::array<int, 5>& sizes) {
 std::string_view name_of(MeshAxis axis) { return kNames[static_cast<size_t>(axis)]; }
 
 Mesh::Mesh(const MeshDegrees& degrees, int world_size)
-    : sizes_{degrees.pp, degrees.dp_replicate, degrees.dp_shard, degrees.cp, degrees.tp}, world_size_(world_size) {
+    : sizes_{degrees.pp, degrees.dp_replicate, degrees.dp_shard, degrees.cp, degrees.tp},
+      world_size_(world_size) {
   if (world_size < 1) fail<ConfigError>("mesh", "the world size is {}, expected at least 1", world_size);
   int64_t product = 1;
   int rest = -1;
@@ -37,8 +39,8 @@ Mesh::Mesh(const MeshDegrees& degrees, int world_size)
       }
       rest = static_cast<int>(i);
     } else if (sizes_[i] < 1) {
-      fail<ConfigError>("mesh", "{} is {}: expected a positive number, or -1 for the ranks that are left", kKeys[i],
-                        sizes_[i]);
+      fail<ConfigError>("mesh", "{} is {}: expected a positive number, or -1 for the ranks that are left",
+                        kKeys[i], sizes_[i]);
     } else {
       product *= sizes_[i];
     }
@@ -58,11 +60,13 @@ Mesh::Mesh(const MeshDegrees& degrees, int world_size)
                       product_text(sizes_), product, counted(world_size, "rank"), counted(product, "rank"));
   }
   if (size(MeshAxis::pp) > 1) {
-    fail<ConfigError>("mesh", "{} is {}: pipeline parallelism is not built yet; use 1 and shard with dp_shard or tp",
+    fail<ConfigError>("mesh",
+                      "{} is {}: pipeline parallelism is not built yet; use 1 and shard with dp_shard or tp",
                       kKeys[0], size(MeshAxis::pp));
   }
   if (size(MeshAxis::cp) > 1) {
-    fail<ConfigError>("mesh", "{} is {}: context parallelism is not built yet; use 1 and shard with dp_shard or tp",
+    fail<ConfigError>("mesh",
+                      "{} is {}: context parallelism is not built yet; use 1 and shard with dp_shard or tp",
                       kKeys[3], size(MeshAxis::cp));
   }
 }
@@ -103,7 +107,8 @@ std::vector<int> Mesh::replica_group(int rank) const {
 ShardCoordinates Mesh::shard_coordinates(int rank) const {
   return {.tp_rank = coordinate(MeshAxis::tp, rank),
           .tp_size = size(MeshAxis::tp),
-          .shard_rank = coordinate(MeshAxis::dp_shard, rank) * size(MeshAxis::cp) + coordinate(MeshAxis::cp, rank),
+          .shard_rank =
+              coordinate(MeshAxis::dp_shard, rank) * size(MeshAxis::cp) + coordinate(MeshAxis::cp, rank),
           .shard_size = size(MeshAxis::dp_shard) * size(MeshAxis::cp),
           .replica_rank = coordinate(MeshAxis::dp_replicate, rank)};
 }

@@ -37,7 +37,8 @@ void declare_absent_axes(config::Section& s) {
   const char* no_experts = "the models here are dense: there are no experts";
   s.foreign("expert_parallel_degree", one).refused(no_experts);
   s.foreign("expert_tensor_parallel_degree", one).refused(no_experts);
-  s.foreign("expert_parallel_comm_backend", Value::of(std::string("standard"))).one_of({"standard", "deepep"})
+  s.foreign("expert_parallel_comm_backend", Value::of(std::string("standard")))
+      .one_of({"standard", "deepep"})
       .noted(no_experts);
 }
 
@@ -45,11 +46,17 @@ void declare_absent_axes(config::Section& s) {
 
 void declare(config::Section& s, ParallelismConfig& c) {
   s.meaning("how the ranks share the work; the degrees multiply to the number of ranks");
-  s.field("data_parallel_replicate_degree", c.data_parallel_replicate_degree).at_least(1).unit("ranks")
+  s.field("data_parallel_replicate_degree", c.data_parallel_replicate_degree)
+      .at_least(1)
+      .unit("ranks")
       .meaning("copies of the sharded model (HSDP; DDP when the shard degree is 1)");
-  s.field("data_parallel_shard_degree", c.data_parallel_shard_degree).at_least(-1).unit("ranks")
+  s.field("data_parallel_shard_degree", c.data_parallel_shard_degree)
+      .at_least(-1)
+      .unit("ranks")
       .meaning("FSDP: ranks that share parameters, gradients and optimizer state; -1: the rest");
-  s.field("tensor_parallel_degree", c.tensor_parallel_degree).at_least(1).unit("ranks")
+  s.field("tensor_parallel_degree", c.tensor_parallel_degree)
+      .at_least(1)
+      .unit("ranks")
       .meaning("ranks that share each matrix, with sequence parallel norms");
   using Reshard = ParallelismConfig::Reshard;
   s.choice("fsdp_reshard_after_forward", c.fsdp_reshard_after_forward,
@@ -60,9 +67,12 @@ void declare(config::Section& s, ParallelismConfig& c) {
        "fsdp_reduce_every_microbatch", c.fsdp_reduce_every_microbatch,
        {{"auto", Reduce::automatic}, {"true", Reduce::every_microbatch}, {"false", Reduce::once_per_step}})
       .meaning(
-          "reduce gradients after every micro-batch (less memory) or once per step (less traffic); auto: after "
+          "reduce gradients after every micro-batch (less memory) or once per step (less traffic); auto: "
+          "after "
           "every one");
-  s.field("fsdp_prefetch", c.fsdp_prefetch).range(0, 8).unit("units")
+  s.field("fsdp_prefetch", c.fsdp_prefetch)
+      .range(0, 8)
+      .unit("units")
       .meaning("units gathered ahead of their use");
   s.field("disable_loss_parallel", c.disable_loss_parallel)
       .meaning("gather logits instead of sharing the loss among tensor parallel ranks");

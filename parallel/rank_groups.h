@@ -18,8 +18,8 @@ struct RankGroups {
   std::unique_ptr<Communicator> dp_shard;      ///< hold the pieces of a parameter (FSDP)
   std::unique_ptr<Communicator> dp_replicate;  ///< hold the same pieces (HSDP, DDP)
   std::unique_ptr<Communicator> tp;
-  std::unique_ptr<Communicator> loss;          ///< see different tokens
-  std::unique_ptr<Communicator> replica;       ///< hold one replica of all parameters: dp_shard x tp
+  std::unique_ptr<Communicator> loss;     ///< see different tokens
+  std::unique_ptr<Communicator> replica;  ///< hold one replica of all parameters: dp_shard x tp
   TensorParallelGroup tensor_parallel;
   ShardCoordinates coordinates;
   /// position in `loss`: which sequences of the global batch are read

@@ -46,9 +46,12 @@ void reduce(std::span<const void* const> inputs, void* out, int64_t count) {
 template <class T>
 void reduce(ReduceOp op, std::span<const void* const> inputs, void* out, int64_t count) {
   switch (op) {
-    case ReduceOp::sum: return reduce<ReduceOp::sum, T>(inputs, out, count);
-    case ReduceOp::max: return reduce<ReduceOp::max, T>(inputs, out, count);
-    case ReduceOp::min: return reduce<ReduceOp::min, T>(inputs, out, count);
+    case ReduceOp::sum:
+      return reduce<ReduceOp::sum, T>(inputs, out, count);
+    case ReduceOp::max:
+      return reduce<ReduceOp::max, T>(inputs, out, count);
+    case ReduceOp::min:
+      return reduce<ReduceOp::min, T>(inputs, out, count);
   }
 }
 
@@ -57,13 +60,20 @@ void reduce(ReduceOp op, std::span<const void* const> inputs, void* out, int64_t
 void reduce_elements(DType dtype, ReduceOp op, std::span<const void* const> inputs, void* out,
                      int64_t count) {
   switch (dtype) {
-    case DType::f32: return reduce<float>(op, inputs, out, count);
-    case DType::bf16: return reduce<bf16>(op, inputs, out, count);
-    case DType::f64: return reduce<double>(op, inputs, out, count);
-    case DType::i32: return reduce<int32_t>(op, inputs, out, count);
-    case DType::u32: return reduce<uint32_t>(op, inputs, out, count);
-    case DType::i64: return reduce<int64_t>(op, inputs, out, count);
-    default: fail<ShapeError>("reduce_elements", "{} cannot be reduced", name_of(dtype));
+    case DType::f32:
+      return reduce<float>(op, inputs, out, count);
+    case DType::bf16:
+      return reduce<bf16>(op, inputs, out, count);
+    case DType::f64:
+      return reduce<double>(op, inputs, out, count);
+    case DType::i32:
+      return reduce<int32_t>(op, inputs, out, count);
+    case DType::u32:
+      return reduce<uint32_t>(op, inputs, out, count);
+    case DType::i64:
+      return reduce<int64_t>(op, inputs, out, count);
+    default:
+      fail<ShapeError>("reduce_elements", "{} cannot be reduced", name_of(dtype));
   }
 }
 

@@ -51,14 +51,15 @@ void configure(int descriptor) {
   ::setsockopt(descriptor, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
 }
 
-// While nobody listens on a port from the range of client ports, a connection to it on this machine may get that very port for
-// its own end, and TCP then connects it with itself; whoever should listen there would find the port taken.
+// While nobody listens on a port from the range of client ports, a connection to it on this machine may get
+// that very port for its own end, and TCP then connects it with itself; whoever should listen there would
+// find the port taken.
 bool is_with_itself(int descriptor) {
   sockaddr_storage ends[2] = {};
   socklen_t sizes[2] = {sizeof ends[0], sizeof ends[1]};
   return ::getsockname(descriptor, reinterpret_cast<sockaddr*>(&ends[0]), &sizes[0]) == 0 &&
-         ::getpeername(descriptor, reinterpret_cast<sockaddr*>(&ends[1]), &sizes[1]) == 0 && sizes[0] == sizes[1] &&
-         std::memcmp(&ends[0], &ends[1], sizes[0]) == 0;
+         ::getpeername(descriptor, reinterpret_cast<sockaddr*>(&ends[1]), &sizes[1]) == 0 &&
+         sizes[0] == sizes[1] && std::memcmp(&ends[0], &ends[1], sizes[0]) == 0;
 }
 
 // One attempt, at most two seconds: an address on an interface that does not lead here must not eat the whole

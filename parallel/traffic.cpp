@@ -42,8 +42,7 @@ std::vector<UnitTraffic> unit_traffic(std::span<const ParameterSpec> specs, cons
                                       const ShardCoordinates& at) {
   std::vector<UnitTraffic> units;
   std::vector<std::vector<ShardPacking::Item>> gradients, weights;
-  const std::vector<bool> replaced =
-      replaced_by_float8({specs.begin(), specs.end()}, options, at);
+  const std::vector<bool> replaced = replaced_by_float8({specs.begin(), specs.end()}, options, at);
   for (size_t p = 0; p < specs.size(); ++p) {
     const auto u = static_cast<size_t>(specs[p].unit);
     if (units.size() <= u) units.resize(u + 1), gradients.resize(u + 1), weights.resize(u + 1);

@@ -18,13 +18,17 @@ struct TrafficLayout {
 /// shards, R replicas, M micro-batches and P_u the elements of unit u's slices, padding of packed ones
 /// included (shard_packing.h):
 ///
-///     gathers     dp_shard      sum_u g_u (S-1)/S P_u in the compute type;  g_u = gathers[u] M, or 1 where never resharded;
-///                               FP8 bytes and the scales that travel in their place where weights are gathered so
-///     reductions  dp_shard      sum_u r   (S-1)/S P_u in the reduce type;   r = M, or 1 where reduced once per step
-///                               with float8_gradients instead all-to-alls of 1 + 1/32 bytes per element (float8_exchange.h)
-///     copies      dp_replicate  2 (R-1)/R of all shards in f32, once; tp and kv_heads the same for what their ranks share
-///     amaxes      replica       u32 per FP8 weight with a scale per tensor, once; dp_shard a vector per weight scaled by columns;
-///                               with FP8 and replicas the norm's two halves over dp_replicate
+///     gathers     dp_shard      sum_u g_u (S-1)/S P_u in the compute type, g_u = gathers[u] M, or 1 where
+///                               never resharded; FP8 bytes and the scales that travel in their place where
+///                               weights are gathered so
+///     reductions  dp_shard      sum_u r (S-1)/S P_u in the reduce type, r = M, or 1 where reduced once per
+///                               step; with float8_gradients instead all-to-alls of 1 + 1/32 bytes per
+///                               element (float8_exchange.h)
+///     copies      dp_replicate  2 (R-1)/R of all shards in f32, once; tp and kv_heads the same for what
+///                               their ranks share
+///     amaxes      replica       u32 per FP8 weight with a scale per tensor, once
+///                 dp_shard      a vector per weight scaled by columns
+///                 dp_replicate  with FP8 and replicas the norm's two halves
 ///     norm        replica       one f64
 ///
 /// `gathers` per unit and micro-batch is the model's schedule (llama_gathers). Entries carry the axis and no

@@ -57,7 +57,8 @@ Value typed(const Field& field, const Value& value) {
       }
       return v;
     }
-    default: return plain_scalar(text, value.at);
+    default:
+      return plain_scalar(text, value.at);
   }
 }
 
@@ -68,13 +69,18 @@ class Coercion {
   std::optional<Value> operator()(Value v) {
     if (v.kind == Kind::null) return v;
     switch (field_.type) {
-      case Type::boolean: return v.kind == Kind::boolean ? std::optional(v) : wrong(v);
+      case Type::boolean:
+        return v.kind == Kind::boolean ? std::optional(v) : wrong(v);
       case Type::integer:
         return v.kind == Kind::integer && in_range(field_, v.real) ? std::optional(v) : wrong(v);
-      case Type::real: return number(std::move(v));
-      case Type::text: return text(std::move(v));
-      case Type::text_list: return list(std::move(v));
-      default: return v.kind == Kind::list ? std::optional(v) : wrong(v);
+      case Type::real:
+        return number(std::move(v));
+      case Type::text:
+        return text(std::move(v));
+      case Type::text_list:
+        return list(std::move(v));
+      default:
+        return v.kind == Kind::list ? std::optional(v) : wrong(v);
     }
   }
 

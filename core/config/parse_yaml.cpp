@@ -62,8 +62,8 @@ class TreeBuilder : public YAML::EventHandler {
     Value value;
     YAML::anchor_t anchor = 0;
     bool has_key = false;
-    Member pending;                ///< the key whose value comes next
-    std::vector<Value> merges;     ///< values of `<<`, applied when the table is complete
+    Member pending;             ///< the key whose value comes next
+    std::vector<Value> merges;  ///< values of `<<`, applied when the table is complete
     std::set<std::string> keys;
   };
 

@@ -44,11 +44,16 @@ bool is_plain(std::string_view text) {
 
 std::string scalar_text(const Value& value) {
   switch (value.kind) {
-    case Value::Kind::null: return "null";
-    case Value::Kind::boolean: return value.boolean ? "true" : "false";
-    case Value::Kind::integer: return std::to_string(value.integer);
-    case Value::Kind::real: return to_text(value.real);
-    default: return is_plain(value.text) ? value.text : quoted(value.text);
+    case Value::Kind::null:
+      return "null";
+    case Value::Kind::boolean:
+      return value.boolean ? "true" : "false";
+    case Value::Kind::integer:
+      return std::to_string(value.integer);
+    case Value::Kind::real:
+      return to_text(value.real);
+    default:
+      return is_plain(value.text) ? value.text : quoted(value.text);
   }
 }
 

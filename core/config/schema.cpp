@@ -10,11 +10,16 @@ Json section_schema(const Section& section);
 
 Json json_of(const Value& value) {
   switch (value.kind) {
-    case Value::Kind::null: return {};
-    case Value::Kind::boolean: return value.boolean;
-    case Value::Kind::integer: return value.integer;
-    case Value::Kind::real: return value.real;
-    case Value::Kind::text: return value.text;
+    case Value::Kind::null:
+      return {};
+    case Value::Kind::boolean:
+      return value.boolean;
+    case Value::Kind::integer:
+      return value.integer;
+    case Value::Kind::real:
+      return value.real;
+    case Value::Kind::text:
+      return value.text;
     default: {
       Json::Array items;
       for (const Value& item : value.items) items.push_back(json_of(item));
@@ -62,12 +67,18 @@ Json text_list_schema(const Field& field) {
 
 Json type_schema(const Field& field) {
   switch (field.type) {
-    case Type::boolean: return types({"boolean"});
-    case Type::integer: return types({"integer"});
-    case Type::real: return types({"number"});
-    case Type::text: return text_schema(field);
-    case Type::text_list: return text_list_schema(field);
-    default: return types({"array"}).set("items", section_schema(field.tables->prototype()));
+    case Type::boolean:
+      return types({"boolean"});
+    case Type::integer:
+      return types({"integer"});
+    case Type::real:
+      return types({"number"});
+    case Type::text:
+      return text_schema(field);
+    case Type::text_list:
+      return text_list_schema(field);
+    default:
+      return types({"array"}).set("items", section_schema(field.tables->prototype()));
   }
 }
 

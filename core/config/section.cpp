@@ -32,12 +32,18 @@ void bind_optional(Field& f, std::optional<T>& target) {
 
 std::string_view name_of(Type type) {
   switch (type) {
-    case Type::boolean: return "true or false";
-    case Type::integer: return "an integer";
-    case Type::real: return "a number";
-    case Type::text: return "a text";
-    case Type::text_list: return "a list of texts";
-    default: return "a list of tables";
+    case Type::boolean:
+      return "true or false";
+    case Type::integer:
+      return "an integer";
+    case Type::real:
+      return "a number";
+    case Type::text:
+      return "a text";
+    case Type::text_list:
+      return "a list of texts";
+    default:
+      return "a list of tables";
   }
 }
 
@@ -164,11 +170,20 @@ Section& Section::section(std::string name) { return sections_.emplace_back(join
 Field& Section::foreign(std::string name, Value fallback) {
   Type type = Type::text;
   switch (fallback.kind) {
-    case Value::Kind::boolean: type = Type::boolean; break;
-    case Value::Kind::integer: type = Type::integer; break;
-    case Value::Kind::real: type = Type::real; break;
-    case Value::Kind::list: type = Type::text_list; break;
-    default: break;
+    case Value::Kind::boolean:
+      type = Type::boolean;
+      break;
+    case Value::Kind::integer:
+      type = Type::integer;
+      break;
+    case Value::Kind::real:
+      type = Type::real;
+      break;
+    case Value::Kind::list:
+      type = Type::text_list;
+      break;
+    default:
+      break;
   }
   Field& f = foreign(std::move(name), type);
   f.nullable = false;

@@ -55,9 +55,9 @@ class Field {
   std::string name;  ///< "warmup_steps"
   std::string path;  ///< "lr_scheduler.warmup_steps"
   Type type = Type::text;
-  bool nullable = false;  ///< null is a value of its own; elsewhere null means the default
-  bool has_target = true; ///< false: known, checked, and kept nowhere
-  Value fallback;         ///< the default
+  bool nullable = false;   ///< null is a value of its own; elsewhere null means the default
+  bool has_target = true;  ///< false: known, checked, and kept nowhere
+  Value fallback;          ///< the default
   std::string meaning_text, unit_text, fate_text;
   Fate fate = Fate::used;
   double least = -std::numeric_limits<double>::infinity(), most = std::numeric_limits<double>::infinity();
@@ -83,7 +83,7 @@ class Field {
   /// Filled while reading.
   std::optional<Location> given;
   std::optional<Value> last;  ///< as last set, in the field's type; nothing when that failed
-  int given_in = 0;  ///< which source; giving a key twice in one is an error
+  int given_in = 0;           ///< which source; giving a key twice in one is an error
 };
 
 /// The table of a section's keys, bound to one instance of its struct. Beside a struct stands

@@ -108,11 +108,16 @@ bool same(const Value& a, const Value& b) {
     if (a.members[i].key != b.members[i].key || !same(a.members[i].value, b.members[i].value)) return false;
   }
   switch (a.kind) {
-    case Value::Kind::boolean: return a.boolean == b.boolean;
-    case Value::Kind::integer: return a.integer == b.integer;
-    case Value::Kind::real: return a.real == b.real;
-    case Value::Kind::text: return a.text == b.text;
-    default: return true;
+    case Value::Kind::boolean:
+      return a.boolean == b.boolean;
+    case Value::Kind::integer:
+      return a.integer == b.integer;
+    case Value::Kind::real:
+      return a.real == b.real;
+    case Value::Kind::text:
+      return a.text == b.text;
+    default:
+      return true;
   }
 }
 
@@ -120,13 +125,20 @@ std::string describe(const Value& value) {
   constexpr size_t kShown = 60;  // a hostile value must not flood the terminal
   std::string shown = value.text.size() > kShown ? value.text.substr(0, kShown) + "..." : value.text;
   switch (value.kind) {
-    case Value::Kind::null: return "nothing (null)";
-    case Value::Kind::boolean: return "the boolean " + shown;
-    case Value::Kind::integer: return "the integer " + shown;
-    case Value::Kind::real: return "the number " + shown;
-    case Value::Kind::text: return fmt::format("the text \"{}\"", shown);
-    case Value::Kind::list: return "a list";
-    default: return "a table of keys";
+    case Value::Kind::null:
+      return "nothing (null)";
+    case Value::Kind::boolean:
+      return "the boolean " + shown;
+    case Value::Kind::integer:
+      return "the integer " + shown;
+    case Value::Kind::real:
+      return "the number " + shown;
+    case Value::Kind::text:
+      return fmt::format("the text \"{}\"", shown);
+    case Value::Kind::list:
+      return "a list";
+    default:
+      return "a table of keys";
   }
 }
 

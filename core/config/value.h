@@ -28,9 +28,9 @@ struct Value {
   Kind kind = Kind::null;
   bool boolean = false;
   int64_t integer = 0;
-  double real = 0;            ///< also set for integers
-  std::string text;           ///< scalars: as written (without quotes)
-  std::vector<Value> items;   ///< list
+  double real = 0;              ///< also set for integers
+  std::string text;             ///< scalars: as written (without quotes)
+  std::vector<Value> items;     ///< list
   std::vector<Member> members;  ///< table, in the order of the source; keys are unique
   Location at;
   bool untyped = false;  ///< from the command line, where 2 may be a number or a name: the key's type decides

@@ -53,7 +53,8 @@ dnnl::matmul::primitive_desc describe(const GemmProblem& p) {
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   dnnl::post_ops after;
-  if (p.scale == GemmProblem::Scale::at_run_time) after.append_binary(dnnl::algorithm::binary_mul, one_number());
+  if (p.scale == GemmProblem::Scale::at_run_time)
+    after.append_binary(dnnl::algorithm::binary_mul, one_number());
   if (p.result == GemmProblem::Result::accumulate) after.append_sum(1.0f);
   attributes.set_post_ops(after);
   memory::desc a = matrix(p.input, p.m, p.k, p.a, p.lda);
@@ -132,8 +133,8 @@ void Gemm::run(int lane, const void* a, const void* b, void* c, void* scratch, c
   memory.scratch.set_data_handle(scratch);
   if (scale) memory.scale.set_data_handle(const_cast<float*>(scale));
   // The C call: the C++ one builds a hash map of the arguments each time.
-  dnnl_status_t status =
-      dnnl_primitive_execute(state_->primitive.get(), memory.stream.get(), state_->arguments, memory.args.data());
+  dnnl_status_t status = dnnl_primitive_execute(state_->primitive.get(), memory.stream.get(),
+                                                state_->arguments, memory.args.data());
   if (status != dnnl_success)
     fail<DeviceError>("gemm", "{} failed with status {}", dnnl_version_text(), int{status});
 }

@@ -10,8 +10,9 @@
 // The only room where oneDNN is known; it adapts versions 2 and 3.
 namespace ottava::cpu {
 
-/// One matrix product C[m,n] (+)= (scale) A[m,k] B[k,n] with f32 sums, scaled before they are rounded or added. A and B share `input`. A stored transposed is
-/// a [k,m] array, B stored transposed an [n,k] one; the leading dimensions are those of the stored arrays.
+/// One matrix product C[m,n] (+)= (scale) A[m,k] B[k,n] with f32 sums, scaled before they are rounded or
+/// added. A and B share `input`. A stored transposed is a [k,m] array, B stored transposed an [n,k] one; the
+/// leading dimensions are those of the stored arrays.
 struct GemmProblem {
   enum class Stored { plain, transposed };
   enum class Result { overwrite, accumulate };
@@ -39,7 +40,8 @@ class Gemm {
   /// Bytes of scratch that one lane's run() writes to.
   int64_t scratch_bytes() const;
   /// `scale`: of a problem that has one, else null.
-  void run(int lane, const void* a, const void* b, void* c, void* scratch, const float* scale = nullptr) const;
+  void run(int lane, const void* a, const void* b, void* c, void* scratch,
+           const float* scale = nullptr) const;
 
  private:
   struct State;
@@ -49,7 +51,8 @@ class Gemm {
 /// Scratch of the primitive that Gemm(problem, threads, 1) would make, without making it.
 int64_t gemm_scratch_bytes(const GemmProblem& problem, int threads);
 
-/// True if oneDNN has the scaled problem as fast as the plain one: other implementations are slower than a pass of one's own.
+/// True if oneDNN has the scaled problem as fast as the plain one: other implementations are slower than a
+/// pass of one's own.
 bool gemm_takes_scale(const GemmProblem& problem);
 
 /// True where oneDNN multiplies bf16 with bf16 instructions: AVX512-BF16 or AMX, unless DNNL_MAX_CPU_ISA

@@ -9,8 +9,8 @@
 namespace ottava::cpu {
 
 /// Instruction sets that kernels are compiled for, smallest first. `avx2` includes FMA and F16C (Haswell, Zen
-/// 1); `avx512` means F, BW, DQ, VL and CD (Skylake-X, Zen 4); `avx512_fp16` adds arithmetic of 16 bits (Sapphire
-/// Rapids), for which few kernels have a use: the others run there as compiled for `avx512`.
+/// 1); `avx512` means F, BW, DQ, VL and CD (Skylake-X, Zen 4); `avx512_fp16` adds arithmetic of 16 bits
+/// (Sapphire Rapids), for which few kernels have a use: the others run there as compiled for `avx512`.
 enum class Isa { baseline, avx2, avx512, avx512_fp16 };
 
 /// The best set of this machine, or less when the environment variable OTTAVA_CPU_ISA names a smaller one.
@@ -40,45 +40,62 @@ struct Columns {
 /// Declares `Table name()` once per instruction set and, in ottava::cpu, `name()` that calls the one to use
 /// here. `Table` is a struct of function pointers; the file given to ottava_cpu_kernels() in CMake defines
 /// `Table OTTAVA_ISA::name()`. Kernels are serial over ranges: loops over threads stay in the caller.
-/// OTTAVA_CPU_KERNELS_AND_FP16 is for files given to ottava_cpu_kernels_and_fp16(), which have a table for `avx512_fp16` too.
+/// OTTAVA_CPU_KERNELS_AND_FP16 is for files given to ottava_cpu_kernels_and_fp16(), which have a table for
+/// `avx512_fp16` too.
 #if defined(__x86_64__)
-#define OTTAVA_CPU_KERNELS(Table, name)                                                                  \
-  namespace ottava::cpu {                                                                                \
-  namespace baseline { Table name(); }                                                                   \
-  namespace avx2 { Table name(); }                                                                       \
-  namespace avx512 { Table name(); }                                                                     \
-  inline const Table& name() {                                                                           \
-    static const Table table = isa() >= Isa::avx512 ? avx512::name()                                     \
-                               : isa() == Isa::avx2 ? avx2::name()                                       \
-                                                    : baseline::name();                                  \
-    return table;                                                                                        \
-  }                                                                                                      \
+#define OTTAVA_CPU_KERNELS(Table, name)                                 \
+  namespace ottava::cpu {                                               \
+  namespace baseline {                                                  \
+  Table name();                                                         \
+  }                                                                     \
+  namespace avx2 {                                                      \
+  Table name();                                                         \
+  }                                                                     \
+  namespace avx512 {                                                    \
+  Table name();                                                         \
+  }                                                                     \
+  inline const Table& name() {                                          \
+    static const Table table = isa() >= Isa::avx512 ? avx512::name()    \
+                               : isa() == Isa::avx2 ? avx2::name()      \
+                                                    : baseline::name(); \
+    return table;                                                       \
+  }                                                                     \
   }
 #else
-#define OTTAVA_CPU_KERNELS(Table, name)                                                                  \
-  namespace ottava::cpu {                                                                                \
-  namespace baseline { Table name(); }                                                                   \
-  inline const Table& name() {                                                                           \
-    static const Table table = baseline::name();                                                         \
-    return table;                                                                                        \
-  }                                                                                                      \
+#define OTTAVA_CPU_KERNELS(Table, name)          \
+  namespace ottava::cpu {                        \
+  namespace baseline {                           \
+  Table name();                                  \
+  }                                              \
+  inline const Table& name() {                   \
+    static const Table table = baseline::name(); \
+    return table;                                \
+  }                                              \
   }
 #endif
 
 #if OTTAVA_HAS_AVX512_FP16  // the compiler knows it
-#define OTTAVA_CPU_KERNELS_AND_FP16(Table, name)                                                         \
-  namespace ottava::cpu {                                                                                \
-  namespace baseline { Table name(); }                                                                   \
-  namespace avx2 { Table name(); }                                                                       \
-  namespace avx512 { Table name(); }                                                                     \
-  namespace avx512_fp16 { Table name(); }                                                                \
-  inline const Table& name() {                                                                           \
-    static const Table table = isa() == Isa::avx512_fp16 ? avx512_fp16::name()                           \
-                               : isa() == Isa::avx512    ? avx512::name()                                \
-                               : isa() == Isa::avx2      ? avx2::name()                                  \
-                                                         : baseline::name();                             \
-    return table;                                                                                        \
-  }                                                                                                      \
+#define OTTAVA_CPU_KERNELS_AND_FP16(Table, name)                               \
+  namespace ottava::cpu {                                                      \
+  namespace baseline {                                                         \
+  Table name();                                                                \
+  }                                                                            \
+  namespace avx2 {                                                             \
+  Table name();                                                                \
+  }                                                                            \
+  namespace avx512 {                                                           \
+  Table name();                                                                \
+  }                                                                            \
+  namespace avx512_fp16 {                                                      \
+  Table name();                                                                \
+  }                                                                            \
+  inline const Table& name() {                                                 \
+    static const Table table = isa() == Isa::avx512_fp16 ? avx512_fp16::name() \
+                               : isa() == Isa::avx512    ? avx512::name()      \
+                               : isa() == Isa::avx2      ? avx2::name()        \
+                                                         : baseline::name();        \
+    return table;                                                              \
+  }                                                                            \
   }
 #else
 #define OTTAVA_CPU_KERNELS_AND_FP16 OTTAVA_CPU_KERNELS

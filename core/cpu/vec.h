@@ -69,9 +69,14 @@ inline HVec to_bf16(Vec v) {
   return narrow((is_nan & nan) | (~is_nan & rounded));
 }
 /// The value that a store to T and a load from it would give.
-template <class T> inline Vec rounded_to(Vec v);
-template <> inline Vec rounded_to<float>(Vec v) { return v; }
-template <> inline Vec rounded_to<bf16>(Vec v) {
+template <class T>
+inline Vec rounded_to(Vec v);
+template <>
+inline Vec rounded_to<float>(Vec v) {
+  return v;
+}
+template <>
+inline Vec rounded_to<bf16>(Vec v) {
   return bits_as<Vec>(widen(to_bf16(v)) << 16);
 }
 
@@ -102,10 +107,22 @@ struct Whole {};
 struct Part {
   int n;
 };
-template <class T> inline Vec load(const T* p, Whole) { return load(p); }
-template <class T> inline Vec load(const T* p, Part part) { return load_partial(p, part.n); }
-template <class T> inline void store(T* p, Vec v, Whole) { store(p, v); }
-template <class T> inline void store(T* p, Vec v, Part part) { store_partial(p, v, part.n); }
+template <class T>
+inline Vec load(const T* p, Whole) {
+  return load(p);
+}
+template <class T>
+inline Vec load(const T* p, Part part) {
+  return load_partial(p, part.n);
+}
+template <class T>
+inline void store(T* p, Vec v, Whole) {
+  store(p, v);
+}
+template <class T>
+inline void store(T* p, Vec v, Part part) {
+  store_partial(p, v, part.n);
+}
 inline void store_bits(bf16* p, HVec h, Whole) { __builtin_memcpy(static_cast<void*>(p), &h, sizeof h); }
 inline void store_bits(bf16* p, HVec h, Part part) {
   __builtin_memcpy(static_cast<void*>(p), &h, static_cast<unsigned long>(part.n) * sizeof(bf16));

@@ -27,8 +27,12 @@ AttentionGraph describe(const AttentionProblem& p) {
   const int64_t d = p.heads.head_dim, t = p.sequence, row = p.heads.row();
   AttentionGraph graph{.problem = p, .scale = 1.0f / std::sqrt(static_cast<float>(d)), .operands = {}};
   auto add = [&](Role role, Memory memory, int64_t heads, int64_t of_row, int64_t offset, bool is_result) {
-    graph.operands.push_back({.role = role, .memory = memory, .offset = offset, .dims = {p.batch, heads, t, d},
-                              .strides = {t * of_row, d, of_row, 1}, .is_result = is_result});
+    graph.operands.push_back({.role = role,
+                              .memory = memory,
+                              .offset = offset,
+                              .dims = {p.batch, heads, t, d},
+                              .strides = {t * of_row, d, of_row, 1},
+                              .is_result = is_result});
   };
   const int64_t h = p.heads.heads, kv = p.heads.kv_heads;
   const bool is_forward = p.pass == Pass::forward;
@@ -36,8 +40,12 @@ AttentionGraph describe(const AttentionProblem& p) {
   add(Role::k, Memory::qkv, kv, row, h * d, false);
   add(Role::v, Memory::qkv, kv, row, (h + kv) * d, false);
   add(Role::out, Memory::out, h, h * d, 0, is_forward);
-  graph.operands.push_back({.role = Role::lse, .memory = Memory::lse, .dtype = DType::f32, .dims = {p.batch, h, t, 1},
-                            .strides = {h * t, t, 1, 1}, .is_result = is_forward});
+  graph.operands.push_back({.role = Role::lse,
+                            .memory = Memory::lse,
+                            .dtype = DType::f32,
+                            .dims = {p.batch, h, t, 1},
+                            .strides = {h * t, t, 1, 1},
+                            .is_result = is_forward});
   if (is_forward) return graph;
   add(Role::dout, Memory::dout, h, h * d, 0, false);
   add(Role::dq, Memory::dqkv, h, row, 0, true);
@@ -53,20 +61,29 @@ const char* name_of(Role role) {
 
 void* address_of(const AttentionGraph::Operand& operand, const AttentionForward& a) {
   switch (operand.memory) {
-    case Memory::qkv: return element(a.qkv, operand.offset);
-    case Memory::out: return element(a.out, operand.offset);
-    case Memory::lse: return element(a.lse, operand.offset);
-    default: fail<Error>("attention_graph", "{} takes no part in forward", name_of(operand.role));
+    case Memory::qkv:
+      return element(a.qkv, operand.offset);
+    case Memory::out:
+      return element(a.out, operand.offset);
+    case Memory::lse:
+      return element(a.lse, operand.offset);
+    default:
+      fail<Error>("attention_graph", "{} takes no part in forward", name_of(operand.role));
   }
 }
 
 void* address_of(const AttentionGraph::Operand& operand, const AttentionBackward& a) {
   switch (operand.memory) {
-    case Memory::qkv: return element(a.qkv, operand.offset);
-    case Memory::out: return element(a.out, operand.offset);
-    case Memory::lse: return element(a.lse, operand.offset);
-    case Memory::dout: return element(a.dout, operand.offset);
-    case Memory::dqkv: return element(a.dqkv, operand.offset);
+    case Memory::qkv:
+      return element(a.qkv, operand.offset);
+    case Memory::out:
+      return element(a.out, operand.offset);
+    case Memory::lse:
+      return element(a.lse, operand.offset);
+    case Memory::dout:
+      return element(a.dout, operand.offset);
+    case Memory::dqkv:
+      return element(a.dqkv, operand.offset);
   }
   return nullptr;
 }

@@ -16,11 +16,17 @@ struct AttentionProblem {
   auto operator<=>(const AttentionProblem&) const = default;
 };
 
-/// Attention as a graph of named tensors and attributes: what a library is told about a problem, before it is said in the
-/// library's words. Strides say where our packed layouts have each operand, so nothing is copied.
+/// Attention as a graph of named tensors and attributes: what a library is told about a problem, before it is
+/// said in the library's words. Strides say where our packed layouts have each operand, so nothing is copied.
 struct AttentionGraph {
   enum class Role : uint8_t { q, k, v, out, lse, dout, dq, dk, dv };
-  enum class Memory : uint8_t { qkv, out, lse, dout, dqkv };  ///< tensors of AttentionForward and AttentionBackward
+  enum class Memory : uint8_t {
+    qkv,
+    out,
+    lse,
+    dout,
+    dqkv
+  };  ///< tensors of AttentionForward and AttentionBackward
   struct Operand {
     Role role;
     Memory memory;
@@ -38,7 +44,8 @@ struct AttentionGraph {
   const Operand& at(Role role) const;
 };
 
-/// lse, which forward leaves and backward reads, is the natural logarithm of the sum of exponentials of scaled scores.
+/// lse, which forward leaves and backward reads, is the natural logarithm of the sum of exponentials of
+/// scaled scores.
 AttentionGraph describe(const AttentionProblem& problem);
 
 const char* name_of(AttentionGraph::Role role);

@@ -17,38 +17,55 @@ constexpr int kCandidates = 8, kMeasurements = 3;
 
 void check(cublasStatus_t status, const char* call, const BlasProblem& problem) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
-  fail<DeviceError>(kOp, "{} of cuBLASLt failed for {}: {}", call, to_string(problem), cublaslt().status_string(status));
+  fail<DeviceError>(kOp, "{} of cuBLASLt failed for {}: {}", call, to_string(problem),
+                    cublaslt().status_string(status));
 }
 
 cudaDataType_t type_of(DType dtype) {
   switch (dtype) {
-    case DType::f32: return CUDA_R_32F;
-    case DType::bf16: return CUDA_R_16BF;
-    case DType::e4m3: return CUDA_R_8F_E4M3;
-    case DType::e5m2: return CUDA_R_8F_E5M2;
-    default: fail<ShapeError>(kOp, "cuBLASLt takes no operands of type {}", name_of(dtype));
+    case DType::f32:
+      return CUDA_R_32F;
+    case DType::bf16:
+      return CUDA_R_16BF;
+    case DType::e4m3:
+      return CUDA_R_8F_E4M3;
+    case DType::e5m2:
+      return CUDA_R_8F_E5M2;
+    default:
+      fail<ShapeError>(kOp, "cuBLASLt takes no operands of type {}", name_of(dtype));
   }
 }
 
 int32_t mode_of(BlasProblem::Scale scale) {
   using Scale = BlasProblem::Scale;
   switch (scale) {
-    case Scale::outer: return CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
-    case Scale::block_1x128: return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
-    case Scale::block_128x128: return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
-    case Scale::block_1x32: return CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
-    default: return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+    case Scale::outer:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+    case Scale::block_1x128:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+    case Scale::block_128x128:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+    case Scale::block_1x32:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
+    default:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
   }
 }
 const char* suffix_of(BlasProblem::Scale scale) {
   using Scale = BlasProblem::Scale;
   switch (scale) {
-    case Scale::none: return "";
-    case Scale::tensor: return " by tensor";
-    case Scale::outer: return " by row";
-    case Scale::block_1x128: return " by 1x128";
-    case Scale::block_128x128: return " by 128x128";
-    default: return " by 1x32";
+    case Scale::none:
+      return "";
+    case Scale::tensor:
+      return " by tensor";
+    case Scale::outer:
+      return " by row";
+    case Scale::block_1x128:
+      return " by 1x128";
+    case Scale::block_128x128:
+      return " by 128x128";
+    default:
+      return " by 1x32";
   }
 }
 
@@ -86,7 +103,9 @@ struct Plan {
 
 struct Preference {
   cublasLtMatmulPreference_t handle = nullptr;
-  explicit Preference(const BlasProblem& p) { check(cublaslt().preference_create(&handle), "PreferenceCreate", p); }
+  explicit Preference(const BlasProblem& p) {
+    check(cublaslt().preference_create(&handle), "PreferenceCreate", p);
+  }
   ~Preference() { cublaslt().preference_destroy(handle); }
   Preference(const Preference&) = delete;
 };
@@ -95,7 +114,8 @@ void describe(Plan& plan, const Key& key) {
   const BlasProblem& p = key.problem;
   const CublasLt& lt = cublaslt();
   auto layout = [&](cublasLtMatrixLayout_t& handle, DType type, int64_t rows, int64_t cols, int64_t ld) {
-    check(lt.layout_create(&handle, type_of(type), static_cast<uint64_t>(rows), static_cast<uint64_t>(cols), ld),
+    check(lt.layout_create(&handle, type_of(type), static_cast<uint64_t>(rows), static_cast<uint64_t>(cols),
+                           ld),
           "MatrixLayoutCreate", p);
   };
   auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
@@ -128,9 +148,9 @@ void set_scales(Plan& plan, const BlasProblem& p, const BlasOperands& operands) 
 
 std::string to_string(const BlasProblem& p) {
   auto letter = [](BlasProblem::Operand o) { return o == BlasProblem::Operand::transposed ? 'T' : 'N'; };
-  return fmt::format("{}{} {}{} x {}{} -> {} m {} n {} k {}{}", letter(p.a_layout), letter(p.b_layout), name_of(p.a),
-                     suffix_of(p.a_scale), name_of(p.b), suffix_of(p.b_scale), name_of(p.d), p.m, p.n, p.k,
-                     p.result == BlasProblem::Result::accumulate ? " accumulated" : "");
+  return fmt::format("{}{} {}{} x {}{} -> {} m {} n {} k {}{}", letter(p.a_layout), letter(p.b_layout),
+                     name_of(p.a), suffix_of(p.a_scale), name_of(p.b), suffix_of(p.b_scale), name_of(p.d),
+                     p.m, p.n, p.k, p.result == BlasProblem::Result::accumulate ? " accumulated" : "");
 }
 
 namespace {
@@ -138,8 +158,9 @@ namespace {
 // What to_string leaves out tells problems apart too.
 std::string text_of(const Key& key) {
   const BlasProblem& p = key.problem;
-  return fmt::format("{}{} ld {} {} {} aligned {} {} {}{}", to_string(p), p.sums == BlasProblem::Sums::fast ? " fast" : "", p.lda, p.ldb,
-                     p.ldd, key.a_alignment, key.b_alignment, key.d_alignment,
+  return fmt::format("{}{} ld {} {} {} aligned {} {} {}{}", to_string(p),
+                     p.sums == BlasProblem::Sums::fast ? " fast" : "", p.lda, p.ldb, p.ldd, key.a_alignment,
+                     key.b_alignment, key.d_alignment,
                      key.sm_count > 0 ? fmt::format(" on {} SMs", key.sm_count) : "");
 }
 
@@ -153,8 +174,8 @@ cublasLtMatmulAlgo_t parse_algorithm(const BlasPlans::Choice& choice) {
     ok = error == std::errc{} && end == word + kDigits;
   }
   if (!ok) {
-    fail<ConfigError>(kOp, "'{}' is no algorithm for {}: expected {} hexadecimal digits", choice.algorithm, choice.problem,
-                      kDigits * std::size(algorithm.data));
+    fail<ConfigError>(kOp, "'{}' is no algorithm for {}: expected {} hexadecimal digits", choice.algorithm,
+                      choice.problem, kDigits * std::size(algorithm.data));
   }
   return algorithm;
 }
@@ -180,15 +201,17 @@ struct BlasPlans::State {
 
 bool BlasPlans::State::takes(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm) const {
   cublasLtMatmulHeuristicResult_t result{};
-  const cublasStatus_t status = cublaslt().algorithm_check(handle, plan.desc, plan.a, plan.b, plan.d, plan.d, &algorithm, &result);
+  const cublasStatus_t status =
+      cublaslt().algorithm_check(handle, plan.desc, plan.a, plan.b, plan.d, plan.d, &algorithm, &result);
   return status == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= static_cast<size_t>(workspace.bytes());
 }
 
-void BlasPlans::State::run(Stream& stream, const Plan& plan, const BlasProblem& problem, const BlasOperands& operands) const {
+void BlasPlans::State::run(Stream& stream, const Plan& plan, const BlasProblem& problem,
+                           const BlasOperands& operands) const {
   const float alpha = 1, beta = problem.result == BlasProblem::Result::accumulate ? 1.0f : 0.0f;
-  check(cublaslt().matmul(handle, plan.desc, &alpha, operands.a, plan.a, operands.b, plan.b, &beta, operands.d, plan.d,
-                          operands.d, plan.d, &plan.algorithm, workspace.data, static_cast<size_t>(workspace.bytes()),
-                          static_cast<cudaStream_t>(stream.native())),
+  check(cublaslt().matmul(handle, plan.desc, &alpha, operands.a, plan.a, operands.b, plan.b, &beta,
+                          operands.d, plan.d, operands.d, plan.d, &plan.algorithm, workspace.data,
+                          static_cast<size_t>(workspace.bytes()), static_cast<cudaStream_t>(stream.native())),
         "Matmul", problem);
 }
 
@@ -206,10 +229,12 @@ void BlasPlans::State::choose(Stream& stream, Plan& plan, const Key& key, const 
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.d_alignment);
   std::array<cublasLtMatmulHeuristicResult_t, kCandidates> results{};
   int found = 0;
-  const cublasStatus_t status = lt.heuristic(handle, plan.desc, plan.a, plan.b, plan.d, plan.d, preference.handle,
-                                             selection == Selection::fastest ? kCandidates : 1, results.data(), &found);
+  const cublasStatus_t status =
+      lt.heuristic(handle, plan.desc, plan.a, plan.b, plan.d, plan.d, preference.handle,
+                   selection == Selection::fastest ? kCandidates : 1, results.data(), &found);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && found == 0)) {
-    fail<DeviceError>(kOp, "cuBLASLt has no algorithm for {} within {} bytes of workspace", to_string(p), workspace.bytes());
+    fail<DeviceError>(kOp, "cuBLASLt has no algorithm for {} within {} bytes of workspace", to_string(p),
+                      workspace.bytes());
   }
   check(status, "MatmulAlgoGetHeuristic", p);
   plan.algorithm = results[0].algo;

@@ -11,13 +11,14 @@
 
 namespace ottava::cuda {
 
-/// One matrix product of cuBLASLt: D[m,n] = op(A) op(B) (+ D), column-major, sums in f32. A row-major matrix is its
-/// column-major transpose: the callers swap operands accordingly.
+/// One matrix product of cuBLASLt: D[m,n] = op(A) op(B) (+ D), column-major, sums in f32. A row-major matrix
+/// is its column-major transpose: the callers swap operands accordingly.
 struct BlasProblem {
   enum class Operand : uint8_t { plain, transposed };
   enum class Result : uint8_t { overwrite, accumulate };
-  /// How a one-byte operand is scaled: by one f32; by one per row of op(A) or column of op(B); by one per 128 of the
-  /// contraction, or per 128 x 128; by an e8m0 per 32. Layouts: fp8/granularity.h; addresses are aligned to 16 bytes.
+  /// How a one-byte operand is scaled: by one f32; by one per row of op(A) or column of op(B); by one per 128
+  /// of the contraction, or per 128 x 128; by an e8m0 per 32. Layouts: fp8/granularity.h; addresses are
+  /// aligned to 16 bytes.
   enum class Scale : uint8_t { none, tensor, outer, block_1x128, block_128x128, block_1x32 };
   enum class Sums : uint8_t { exact, fast };  ///< fast: the tensor cores' own accumulation of fp8, 14 bits
 
@@ -39,9 +40,9 @@ struct BlasOperands {
   const void *a_scale = nullptr, *b_scale = nullptr;
 };
 
-/// The plans of one stream: the library's handle, a workspace and, for every problem and alignment of its operands, the
-/// descriptors and the algorithm, chosen once for this workspace. Repeating a problem neither allocates nor searches, so it
-/// may be captured in a graph. Used by the stream's thread only.
+/// The plans of one stream: the library's handle, a workspace and, for every problem and alignment of its
+/// operands, the descriptors and the algorithm, chosen once for this workspace. Repeating a problem neither
+/// allocates nor searches, so it may be captured in a graph. Used by the stream's thread only.
 class BlasPlans {
  public:
   explicit BlasPlans(int device);
@@ -50,14 +51,16 @@ class BlasPlans {
 
   /// u8, 256-byte aligned; plans made for another size are dropped.
   void set_workspace(const Tensor& workspace);
-  /// SMs for which products are planned from here on: fewer than the GPU has where collectives run beside them. 0: all.
-  /// Plans for another number stay and are not used. Throws DeviceError for more than the GPU has.
+  /// SMs for which products are planned from here on: fewer than the GPU has where collectives run beside
+  /// them. 0: all. Plans for another number stay and are not used. Throws DeviceError for more than the GPU
+  /// has.
   void set_sm_count(int sms);
-  /// Runs the product on the stream. Throws DeviceError when the library is missing or has no algorithm, and, once latched,
-  /// for a problem without a plan.
+  /// Runs the product on the stream. Throws DeviceError when the library is missing or has no algorithm, and,
+  /// once latched, for a problem without a plan.
   void run(Stream& stream, const BlasProblem& problem, const BlasOperands& operands);
-  /// How algorithms are chosen from here on: the library's first proposal, or the fastest of its first eight, each of them
-  /// run on the operands in question (so results that accumulate are spoilt, and the host waits: for rehearsals).
+  /// How algorithms are chosen from here on: the library's first proposal, or the fastest of its first eight,
+  /// each of them run on the operands in question (so results that accumulate are spoilt, and the host waits:
+  /// for rehearsals).
   enum class Selection : uint8_t { first, fastest };
   void select(Selection selection);
   /// No new plans from here on: what runs in a step is what was planned before it.
@@ -66,15 +69,15 @@ class BlasPlans {
 
   /// An algorithm as text, for another run or rank with the same library and GPU.
   struct Choice {
-    std::string problem;    ///< with strides, alignments and, where not all, SMs
-    std::string algorithm;  ///< hexadecimal
+    std::string problem;      ///< with strides, alignments and, where not all, SMs
+    std::string algorithm;    ///< hexadecimal
     double milliseconds = 0;  ///< 0: not measured here
     int candidates = 0;       ///< measured; 0: proposed by the library or adopted
   };
   /// Of all plans.
   std::vector<Choice> choices() const;
-  /// Follows these, for plans that exist and for those made from here on. What the library refuses is chosen anew.
-  /// Throws ConfigError for text that is no algorithm.
+  /// Follows these, for plans that exist and for those made from here on. What the library refuses is chosen
+  /// anew. Throws ConfigError for text that is no algorithm.
   void adopt(const std::vector<Choice>& choices);
 
  private:

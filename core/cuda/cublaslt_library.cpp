@@ -8,7 +8,8 @@ namespace ottava::cuda {
 namespace {
 
 CublasLt load() {
-  const SharedLibrary library(fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR), "the NVIDIA cuBLAS library");
+  const SharedLibrary library(fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR),
+                              "the NVIDIA cuBLAS library");
   CublasLt lt{};
   library.find("cublasLtCreate", lt.create);
   library.find("cublasLtDestroy", lt.destroy);

@@ -5,8 +5,10 @@ namespace ottava::cuda {
 namespace {
 
 [[noreturn]] void absent() {
-  fail<DeviceError>("cudnn", "this program was built without cuDNN's attention: build with CUDA where cudnn.h and cudnn_frontend.h "
-                    "are found (pip's nvidia-cudnn-frontend has the second), or set attention.backend to auto or flash");
+  fail<DeviceError>(
+      "cudnn",
+      "this program was built without cuDNN's attention: build with CUDA where cudnn.h and cudnn_frontend.h "
+      "are found (pip's nvidia-cudnn-frontend has the second), or set attention.backend to auto or flash");
 }
 
 }  // namespace

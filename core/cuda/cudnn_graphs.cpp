@@ -12,7 +12,8 @@
 #include "core/cuda/shared_library.h"
 #include "core/error.h"
 
-// The frontend calls cuDNN, and the CUDA runtime, through this handle and through dlopen (NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING).
+// The frontend calls cuDNN, and the CUDA runtime, through this handle and through dlopen
+// (NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING).
 namespace cudnn_frontend {
 void* cudnn_dlhandle = nullptr;
 }
@@ -25,8 +26,9 @@ using Role = AttentionGraph::Role;
 using TensorPtr = std::shared_ptr<fe::graph::Tensor_attributes>;
 constexpr std::string_view kOp = "cudnn";
 
-// Its own search for libcudart knows the loader's path alone, so it is opened from wherever ours is first. Deterministic
-// backward with a workspace linear in the sequence, where cuDNN has it, is asked for by this limit alone.
+// Its own search for libcudart knows the loader's path alone, so it is opened from wherever ours is first.
+// Deterministic backward with a workspace linear in the sequence, where cuDNN has it, is asked for by this
+// limit alone.
 void open_library() {
   static const bool opened = [] {
     const std::string cudart = fmt::format("libcudart.so.{}", CUDART_VERSION / 1000);
@@ -41,13 +43,16 @@ void open_library() {
 }
 
 void check(fe::error_t error, const char* call) {
-  if (error.is_bad()) fail<DeviceError>(kOp, "{} of attention failed in {}: {}", call, cudnn_library(), error.get_message());
+  if (error.is_bad())
+    fail<DeviceError>(kOp, "{} of attention failed in {}: {}", call, cudnn_library(), error.get_message());
 }
 void check(cudnnStatus_t status, const char* call) {
-  if (status != CUDNN_STATUS_SUCCESS) fail<DeviceError>(kOp, "{} failed in {}: status {}", call, cudnn_library(), static_cast<int>(status));
+  if (status != CUDNN_STATUS_SUCCESS)
+    fail<DeviceError>(kOp, "{} failed in {}: status {}", call, cudnn_library(), static_cast<int>(status));
 }
 
-/// The frontend reports some things as exceptions of its own: a symbol that the library lacks, a driver that is missing.
+/// The frontend reports some things as exceptions of its own: a symbol that the library lacks, a driver that
+/// is missing.
 template <class Body>
 auto as_device_error(const char* call, Body&& body) {
   try {
@@ -61,10 +66,16 @@ auto as_device_error(const char* call, Body&& body) {
 
 std::vector<int64_t> list(const std::array<int64_t, 4>& values) { return {values.begin(), values.end()}; }
 int64_t uid_of(Role role) { return static_cast<int64_t>(role) + 1; }
-fe::DataType_t type_of(DType dtype) { return dtype == DType::f32 ? fe::DataType_t::FLOAT : fe::DataType_t::BFLOAT16; }
+fe::DataType_t type_of(DType dtype) {
+  return dtype == DType::f32 ? fe::DataType_t::FLOAT : fe::DataType_t::BFLOAT16;
+}
 
 void place(const TensorPtr& tensor, const AttentionGraph::Operand& o) {
-  tensor->set_name(name_of(o.role)).set_uid(uid_of(o.role)).set_dim(list(o.dims)).set_stride(list(o.strides)).set_data_type(type_of(o.dtype));
+  tensor->set_name(name_of(o.role))
+      .set_uid(uid_of(o.role))
+      .set_dim(list(o.dims))
+      .set_stride(list(o.strides))
+      .set_data_type(type_of(o.dtype));
   if (o.is_result) tensor->set_output(true);
 }
 
@@ -80,14 +91,22 @@ std::shared_ptr<fe::graph::Graph> translate(const AttentionGraph& a) {
   };
   const TensorPtr q = input(Role::q), k = input(Role::k), v = input(Role::v);
   if (a.problem.pass == Pass::forward) {
-    auto attributes = fe::graph::SDPA_attributes().set_name("attention_forward").set_attn_scale(a.scale).set_causal_mask(a.causal).set_generate_stats(true);
+    auto attributes = fe::graph::SDPA_attributes()
+                          .set_name("attention_forward")
+                          .set_attn_scale(a.scale)
+                          .set_causal_mask(a.causal)
+                          .set_generate_stats(true);
     auto [out, lse] = graph->sdpa(q, k, v, attributes);
     place(out, a.at(Role::out));
     place(lse, a.at(Role::lse));
     return graph;
   }
   const TensorPtr out = input(Role::out), dout = input(Role::dout), lse = input(Role::lse);
-  auto attributes = fe::graph::SDPA_backward_attributes().set_name("attention_backward").set_attn_scale(a.scale).set_causal_mask(a.causal).set_deterministic_algorithm(a.deterministic);
+  auto attributes = fe::graph::SDPA_backward_attributes()
+                        .set_name("attention_backward")
+                        .set_attn_scale(a.scale)
+                        .set_causal_mask(a.causal)
+                        .set_deterministic_algorithm(a.deterministic);
   auto [dq, dk, dv] = graph->sdpa_backward(q, k, v, out, dout, lse, attributes);
   place(dq, a.at(Role::dq));
   place(dk, a.at(Role::dk));
@@ -120,7 +139,8 @@ CudnnGraphs::CudnnGraphs(int device) : state_(std::make_unique<State>()) {
   open_library();
   state_->device = device;
   memory_info(device);  // the GPU's context is this thread's
-  check(as_device_error("cudnnCreate", [&] { return fe::detail::create_handle(&state_->handle); }), "cudnnCreate");
+  check(as_device_error("cudnnCreate", [&] { return fe::detail::create_handle(&state_->handle); }),
+        "cudnnCreate");
 }
 
 CudnnGraphs::~CudnnGraphs() {
@@ -150,7 +170,8 @@ void CudnnGraphs::run(Stream& stream, size_t index, std::span<void* const> addre
   check(fe::detail::set_stream(state_->handle, static_cast<cudaStream_t>(stream.native())), "cudnnSetStream");
   std::unordered_map<int64_t, void*> by_uid;
   for (size_t i = 0; i < addresses.size(); ++i) by_uid[planned.uids[i]] = addresses[i];
-  as_device_error("attention", [&] { check(planned.graph->execute(state_->handle, by_uid, workspace), "execution"); });
+  as_device_error("attention",
+                  [&] { check(planned.graph->execute(state_->handle, by_uid, workspace), "execution"); });
 }
 
 }  // namespace ottava::cuda

@@ -13,8 +13,8 @@ bool cudnn_is_built();
 /// "cuDNN 9.19.0". Throws DeviceError without the library or the headers.
 std::string cudnn_library();
 
-/// cuDNN's handle on one GPU and graphs that are ready to run. The library is opened when the first is made, where the other
-/// CUDA libraries are looked for.
+/// cuDNN's handle on one GPU and graphs that are ready to run. The library is opened when the first is made,
+/// where the other CUDA libraries are looked for.
 class CudnnGraphs {
  public:
   /// Throws DeviceError when this binary was built without it, or the library is missing.

@@ -7,15 +7,29 @@
 namespace ottava::cuda {
 
 /// The device type of a host element type.
-template <class T> struct DeviceElement { using type = T; };
-template <> struct DeviceElement<bf16> { using type = __nv_bfloat16; };
-template <class T> using Element = typename DeviceElement<T>::type;
+template <class T>
+struct DeviceElement {
+  using type = T;
+};
+template <>
+struct DeviceElement<bf16> {
+  using type = __nv_bfloat16;
+};
+template <class T>
+using Element = typename DeviceElement<T>::type;
 
 __device__ __forceinline__ float to_float(float x) { return x; }
 __device__ __forceinline__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
-template <class T> __device__ __forceinline__ T from_float(float x);
-template <> __device__ __forceinline__ float from_float<float>(float x) { return x; }
-template <> __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float x) { return __float2bfloat16_rn(x); }
+template <class T>
+__device__ __forceinline__ T from_float(float x);
+template <>
+__device__ __forceinline__ float from_float<float>(float x) {
+  return x;
+}
+template <>
+__device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float x) {
+  return __float2bfloat16_rn(x);
+}
 
 /// Two floats as a pair of bf16, the first in the low half: the element order of mma fragments.
 __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
@@ -32,7 +46,8 @@ struct alignas(kSize * sizeof(T)) Pack {
   __device__ __forceinline__ void set(int i, float x) { values[i] = from_float<T>(x); }
 };
 /// Elements in 16 bytes.
-template <class T> inline constexpr int kPackSize = static_cast<int>(16 / sizeof(T));
+template <class T>
+inline constexpr int kPackSize = static_cast<int>(16 / sizeof(T));
 
 template <class T, int kSize>
 __device__ __forceinline__ Pack<T, kSize> load_pack(const T* p, int64_t index) {

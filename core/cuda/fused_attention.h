@@ -6,19 +6,19 @@
 
 namespace ottava::cuda {
 
-/// Attention by cuDNN on one GPU, in place of our kernels (AttentionForward::fused): bf16, causal, without documents, with the
-/// deterministic backward alone. A problem is planned when its workspace is first asked for, which the recording of a step
-/// does; a call neither allocates nor plans, so it may be captured.
+/// Attention by cuDNN on one GPU, in place of our kernels (AttentionForward::fused): bf16, causal, without
+/// documents, with the deterministic backward alone. A problem is planned when its workspace is first asked
+/// for, which the recording of a step does; a call neither allocates nor plans, so it may be captured.
 class FusedAttention {
  public:
   /// Throws DeviceError: not built, or no library.
   explicit FusedAttention(int device) : graphs_(device) {}
 
-  /// Plans the problem if it is new. Throws DeviceError when cuDNN has no kernel for it, and, once latched, for a problem that
-  /// was not planned.
+  /// Plans the problem if it is new. Throws DeviceError when cuDNN has no kernel for it, and, once latched,
+  /// for a problem that was not planned.
   int64_t workspace_bytes(const AttentionProblem& problem);
-  /// Throw ShapeError for f32, for documents and for addresses that are not aligned to 16 bytes; MemoryError for a workspace that
-  /// is too small.
+  /// Throw ShapeError for f32, for documents and for addresses that are not aligned to 16 bytes; MemoryError
+  /// for a workspace that is too small.
   void forward(Stream& stream, const AttentionForward& args);
   void backward(Stream& stream, const AttentionBackward& args);
   void latch() { latched_ = true; }

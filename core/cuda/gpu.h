@@ -1,7 +1,8 @@
 #pragma once
 
-// The one header that kernels include. A `.cu` file is compiled twice: by nvcc for the GPU, and by the host compiler for
-// the execution layer in tests/support/cuda_host, which runs it without one. What keeps that possible:
+// The one header that kernels include. A `.cu` file is compiled twice: by nvcc for the GPU, and by the host
+// compiler for the execution layer in tests/support/cuda_host, which runs it without one. What keeps that
+// possible:
 //   - launch() instead of <<<>>>, OTTAVA_SHARED and dynamic_shared() instead of __shared__;
 //   - inline PTX only here, each wrapper with its host version (cuda_host/device.h) added in the same commit;
 //   - explicit masks in every warp collective, no spinning on another block, no __CUDA_ARCH__ in kernels;
@@ -26,7 +27,8 @@ inline constexpr unsigned kAllLanes = 0xffffffffu;
 __host__ __device__ constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 /// A grid extent; throws where it would not fit.
 inline unsigned grid_of(int64_t blocks) {
-  if (blocks > 2147483647) fail<ShapeError>("cuda", "{} blocks in one launch, at most 2^31 - 1 are possible", blocks);
+  if (blocks > 2147483647)
+    fail<ShapeError>("cuda", "{} blocks in one launch, at most 2^31 - 1 are possible", blocks);
   return static_cast<unsigned>(blocks);
 }
 
@@ -56,14 +58,17 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
 }
 
 /// d += a b: a 16x16 row-major, b 16x8 column-major, fragments as the PTX ISA lays them out. sm_80.
-__device__ __forceinline__ void mma_m16n8k16_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+__device__ __forceinline__ void mma_m16n8k16_bf16(float (&d)[4], const uint32_t (&a)[4],
+                                                  const uint32_t (&b)[2]) {
   asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};\n"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/// Four 8x8 matrices of 16-bit elements from shared memory; lane l gives the address of row l % 8 of matrix l / 8.
+/// Four 8x8 matrices of 16-bit elements from shared memory; lane l gives the address of row l % 8 of matrix l
+/// / 8.
 template <bool kTransposed>
 __device__ __forceinline__ void load_matrix_x4(uint32_t (&out)[4], const void* row) {
   if constexpr (kTransposed) {
@@ -133,13 +138,16 @@ inline void check(cudaError_t status, std::string_view op) {
   if (status != cudaSuccess) fail<DeviceError>("cuda", "{} failed: {}", op, cudaGetErrorString(status));
 }
 
-/// Enqueues kernel(arguments...). A grid with a zero extent has nothing to do and is not launched. Throws DeviceError.
+/// Enqueues kernel(arguments...). A grid with a zero extent has nothing to do and is not launched. Throws
+/// DeviceError.
 template <class... P, class... A>
-void launch(std::string_view op, Stream& stream, const LaunchShape& shape, void (*kernel)(P...), A&&... arguments) {
+void launch(std::string_view op, Stream& stream, const LaunchShape& shape, void (*kernel)(P...),
+            A&&... arguments) {
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
   constexpr size_t kAllowedByDefault = 48 * 1024;
   if (shape.shared_bytes > kAllowedByDefault) {
-    check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+    check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                               cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(shape.shared_bytes)),
           op);
   }

@@ -11,7 +11,8 @@ Graph::~Graph() {
 
 Graph Graph::record(Stream& stream, const std::function<void()>& body) {
   if (stream.type() != DeviceType::cuda) {
-    fail<DeviceError>("graph", "work on {} cannot be recorded into a CUDA graph: only that of a GPU's stream", to_string(stream.device()));
+    fail<DeviceError>("graph", "work on {} cannot be recorded into a CUDA graph: only that of a GPU's stream",
+                      to_string(stream.device()));
   }
   capture_begin(stream.native());
   try {

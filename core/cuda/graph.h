@@ -8,16 +8,18 @@
 
 namespace ottava::cuda {
 
-/// Work of a stream, recorded once and carried out again by one launch: the same kernels, copies and collectives on the
-/// same addresses, without the host code that enqueued them. Streams that wait for the stream's events while it is
-/// recorded, and are waited for before the end, are part of it. Move-only.
+/// Work of a stream, recorded once and carried out again by one launch: the same kernels, copies and
+/// collectives on the same addresses, without the host code that enqueued them. Streams that wait for the
+/// stream's events while it is recorded, and are waited for before the end, are part of it. Move-only.
 ///
-/// What is recorded runs as often as the graph is launched, so it may not depend on what the host decides meanwhile:
-/// memory is at fixed addresses, numbers that change lie in device memory, nothing allocates or waits.
+/// What is recorded runs as often as the graph is launched, so it may not depend on what the host decides
+/// meanwhile: memory is at fixed addresses, numbers that change lie in device memory, nothing allocates or
+/// waits.
 class Graph {
  public:
   Graph() = default;
-  Graph(Graph&& other) noexcept : executable_(std::exchange(other.executable_, nullptr)), nodes_(other.nodes_) {}
+  Graph(Graph&& other) noexcept
+      : executable_(std::exchange(other.executable_, nullptr)), nodes_(other.nodes_) {}
   Graph& operator=(Graph&& other) noexcept {
     std::swap(executable_, other.executable_);
     std::swap(nodes_, other.nodes_);
@@ -25,8 +27,8 @@ class Graph {
   }
   ~Graph();
 
-  /// Records what body() puts on the stream; none of it is done. Throws DeviceError, saying what cannot be recorded, and
-  /// whatever body throws; the stream is usable afterwards.
+  /// Records what body() puts on the stream; none of it is done. Throws DeviceError, saying what cannot be
+  /// recorded, and whatever body throws; the stream is usable afterwards.
   static Graph record(Stream& stream, const std::function<void()>& body);
 
   bool is_recorded() const { return executable_ != nullptr; }

@@ -24,8 +24,8 @@ __device__ __forceinline__ uint32_t warp_max(uint32_t x) {
   return x;
 }
 
-/// The sum over kThreads neighbouring threads, given to all of them. Every thread of the block calls it; kThreads is 32
-/// or the block's size.
+/// The sum over kThreads neighbouring threads, given to all of them. Every thread of the block calls it;
+/// kThreads is 32 or the block's size.
 template <int kThreads>
 __device__ __forceinline__ float team_sum(float x) {
   x = warp_sum(x);
@@ -59,7 +59,8 @@ __device__ __forceinline__ uint32_t team_max(uint32_t x) {
 /// Bits of |x|: ordered like the value, NaN above everything.
 __device__ __forceinline__ uint32_t abs_bits(float x) { return __float_as_uint(x) & 0x7fffffffu; }
 
-/// Raises *amax to the largest `bits` of the warp. Most calls only read: values past the first few rows rarely rise.
+/// Raises *amax to the largest `bits` of the warp. Most calls only read: values past the first few rows
+/// rarely rise.
 __device__ __forceinline__ void raise_amax(uint32_t* amax, uint32_t bits) {
   if (!amax) return;
   bits = warp_max(bits);

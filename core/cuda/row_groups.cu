@@ -8,7 +8,7 @@ namespace {
 constexpr int kColumns = 32, kSlices = 8;  // of one block
 
 // Each of 8 warps adds every eighth group, then the 8 sums are added in order.
-__global__ void __launch_bounds__(kColumns * kSlices) sum_kernel(RowGroupSums s, float* out) {
+__global__ void __launch_bounds__(kColumns* kSlices) sum_kernel(RowGroupSums s, float* out) {
   OTTAVA_SHARED(float, slices, [kSlices][kColumns]);
   const int lane = threadIdx.x % kColumns, slice = threadIdx.x / kColumns;
   const int64_t c = blockIdx.x * int64_t{kColumns} + lane;
@@ -27,8 +27,8 @@ __global__ void __launch_bounds__(kColumns * kSlices) sum_kernel(RowGroupSums s,
 }  // namespace
 
 void add_row_groups(std::string_view op, Stream& stream, const RowGroupSums& sums, float* out) {
-  launch(op, stream, {.grid = grid_of(ceil_div(sums.cols, kColumns)), .block = kColumns * kSlices}, sum_kernel, sums,
-         out);
+  launch(op, stream, {.grid = grid_of(ceil_div(sums.cols, kColumns)), .block = kColumns * kSlices},
+         sum_kernel, sums, out);
 }
 
 }  // namespace ottava::cuda

@@ -7,8 +7,8 @@
 
 namespace ottava::cuda {
 
-/// Groups of rows whose sums are made apart, by one block each, and then added in order: two blocks for each of an H100's
-/// 132 processors, and a constant, so that sums do not depend on the device.
+/// Groups of rows whose sums are made apart, by one block each, and then added in order: two blocks for each
+/// of an H100's 132 processors, and a constant, so that sums do not depend on the device.
 inline constexpr int64_t kRowGroups = 264;
 
 /// What row groups have left in partials [groups, stride]; the columns [first, first + cols) are added up.

@@ -30,7 +30,8 @@ Probe probe() {
   if (driver == 0) {
     result.reason = "no NVIDIA driver is loaded on this machine";
   } else if (driver / 1000 < toolkit / 1000) {
-    result.reason = fmt::format("the NVIDIA driver supports CUDA {}, this binary needs {}: update the driver", version(driver), version(toolkit));
+    result.reason = fmt::format("the NVIDIA driver supports CUDA {}, this binary needs {}: update the driver",
+                                version(driver), version(toolkit));
   } else {
     result.reason = fmt::format("no usable GPU was found ({})", cudaGetErrorString(status));
   }
@@ -58,7 +59,9 @@ void* stream_create(int device) {
   return stream;
 }
 void stream_destroy(void* stream) noexcept { cudaStreamDestroy(as_stream(stream)); }
-void stream_synchronize(void* stream) { check(cudaStreamSynchronize(as_stream(stream)), "cudaStreamSynchronize"); }
+void stream_synchronize(void* stream) {
+  check(cudaStreamSynchronize(as_stream(stream)), "cudaStreamSynchronize");
+}
 
 void* event_create(int device) {
   check(cudaSetDevice(device), "cudaSetDevice");
@@ -67,8 +70,12 @@ void* event_create(int device) {
   return event;
 }
 void event_destroy(void* event) noexcept { cudaEventDestroy(as_event(event)); }
-void event_record(void* event, void* stream) { check(cudaEventRecord(as_event(event), as_stream(stream)), "cudaEventRecord"); }
-void event_wait(void* event, void* stream) { check(cudaStreamWaitEvent(as_stream(stream), as_event(event), 0), "cudaStreamWaitEvent"); }
+void event_record(void* event, void* stream) {
+  check(cudaEventRecord(as_event(event), as_stream(stream)), "cudaEventRecord");
+}
+void event_wait(void* event, void* stream) {
+  check(cudaStreamWaitEvent(as_stream(stream), as_event(event), 0), "cudaStreamWaitEvent");
+}
 void event_synchronize(void* event) { check(cudaEventSynchronize(as_event(event)), "cudaEventSynchronize"); }
 double event_milliseconds(void* start, void* stop) {
   float ms = 0;
@@ -83,7 +90,8 @@ void* allocate(int device, size_t bytes) {
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();
     MemoryInfo info = memory_info(device);
-    fail<MemoryError>("cuda", "GPU {} cannot give {} bytes: {} of {} bytes are free", device, bytes, info.free_bytes, info.total_bytes);
+    fail<MemoryError>("cuda", "GPU {} cannot give {} bytes: {} of {} bytes are free", device, bytes,
+                      info.free_bytes, info.total_bytes);
   }
   check(status, "cudaMalloc");
   return data;
@@ -98,11 +106,14 @@ void release_pinned(void* data) noexcept { cudaFreeHost(data); }
 void copy(void* destination, const void* source, size_t bytes, void* stream) {
   check(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault, as_stream(stream)), "cudaMemcpyAsync");
 }
-void fill_zero(void* data, size_t bytes, void* stream) { check(cudaMemsetAsync(data, 0, bytes, as_stream(stream)), "cudaMemsetAsync"); }
+void fill_zero(void* data, size_t bytes, void* stream) {
+  check(cudaMemsetAsync(data, 0, bytes, as_stream(stream)), "cudaMemsetAsync");
+}
 
 // Thread-local: other threads (NCCL's watch, readers, savers) may use CUDA meanwhile.
 void capture_begin(void* stream) {
-  check(cudaStreamBeginCapture(as_stream(stream), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+  check(cudaStreamBeginCapture(as_stream(stream), cudaStreamCaptureModeThreadLocal),
+        "cudaStreamBeginCapture");
 }
 CapturedGraph capture_end(void* stream) {
   cudaGraph_t graph = nullptr;
@@ -119,7 +130,9 @@ CapturedGraph capture_end(void* stream) {
 void graph_launch(void* executable, void* stream) {
   check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(executable), as_stream(stream)), "cudaGraphLaunch");
 }
-void graph_destroy(void* executable) noexcept { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(executable)); }
+void graph_destroy(void* executable) noexcept {
+  cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(executable));
+}
 
 MemoryInfo memory_info(int device) {
   check(cudaSetDevice(device), "cudaSetDevice");

@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <string>
 
-/// The few CUDA runtime calls that host code makes, without CUDA headers. A build without CUDA links runtime_absent.cpp:
-/// device_count() is 0 and everything else throws DeviceError.
+/// The few CUDA runtime calls that host code makes, without CUDA headers. A build without CUDA links
+/// runtime_absent.cpp: device_count() is 0 and everything else throws DeviceError.
 namespace ottava::cuda {
 
 int device_count();
@@ -28,15 +28,21 @@ void release_pinned(void* data) noexcept;
 /// Any direction (the addresses tell); ordered on the stream.
 void copy(void* destination, const void* source, size_t bytes, void* stream);
 void fill_zero(void* data, size_t bytes, void* stream);
-/// From here on work on the stream (and on streams that wait for its events) is recorded, not done, and this thread may
-/// neither allocate nor wait; ends with capture_end, which gives the graph ready to be launched and how many nodes it has.
-struct CapturedGraph { void* executable; size_t nodes; };
+/// From here on work on the stream (and on streams that wait for its events) is recorded, not done, and this
+/// thread may neither allocate nor wait; ends with capture_end, which gives the graph ready to be launched
+/// and how many nodes it has.
+struct CapturedGraph {
+  void* executable;
+  size_t nodes;
+};
 void capture_begin(void* stream);
 CapturedGraph capture_end(void* stream);
 void graph_launch(void* executable, void* stream);
 void graph_destroy(void* executable) noexcept;
 /// Free and total bytes of the GPU.
-struct MemoryInfo { size_t free_bytes, total_bytes; };
+struct MemoryInfo {
+  size_t free_bytes, total_bytes;
+};
 MemoryInfo memory_info(int device);
 std::string device_name(int device);
 /// 90 for sm_90.

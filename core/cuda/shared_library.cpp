@@ -43,7 +43,8 @@ std::vector<std::string> places() {
 
 }  // namespace
 
-SharedLibrary::SharedLibrary(const std::string& file, std::string meaning) : file_(file), meaning_(std::move(meaning)) {
+SharedLibrary::SharedLibrary(const std::string& file, std::string meaning)
+    : file_(file), meaning_(std::move(meaning)) {
   handle_ = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   std::string searched = "the loader's path";
   for (const std::string& place : places()) {
@@ -51,13 +52,15 @@ SharedLibrary::SharedLibrary(const std::string& file, std::string meaning) : fil
     searched += ", " + place;
     glob_t found{};
     if (glob((place + "/" + file).c_str(), 0, nullptr, &found) == 0) {
-      for (size_t i = 0; i < found.gl_pathc && !handle_; ++i) handle_ = dlopen(found.gl_pathv[i], RTLD_NOW | RTLD_LOCAL);
+      for (size_t i = 0; i < found.gl_pathc && !handle_; ++i)
+        handle_ = dlopen(found.gl_pathv[i], RTLD_NOW | RTLD_LOCAL);
     }
     globfree(&found);
   }
   if (handle_) return;
-  fail<DeviceError>("cuda", "{} ({}) was not found: install it or name its directory in OTTAVA_CUDA_LIBRARIES; searched {}",
-                    meaning_, file_, searched);
+  fail<DeviceError>(
+      "cuda", "{} ({}) was not found: install it or name its directory in OTTAVA_CUDA_LIBRARIES; searched {}",
+      meaning_, file_, searched);
 }
 
 void* SharedLibrary::symbol(const char* name) const {

@@ -4,11 +4,13 @@
 
 namespace ottava::cuda {
 
-/// A CUDA library opened at run time: from the loader's own path, OTTAVA_CUDA_LIBRARIES (directories, separated by colons),
-/// $CUDA_HOME, /usr/local/cuda, and where pip puts NVIDIA's packages. Stays open for the life of the process.
+/// A CUDA library opened at run time: from the loader's own path, OTTAVA_CUDA_LIBRARIES (directories,
+/// separated by colons), $CUDA_HOME, /usr/local/cuda, and where pip puts NVIDIA's packages. Stays open for
+/// the life of the process.
 class SharedLibrary {
  public:
-  /// `meaning` is for the message: "the NVIDIA cuBLAS library". Throws DeviceError naming the places searched.
+  /// `meaning` is for the message: "the NVIDIA cuBLAS library". Throws DeviceError naming the places
+  /// searched.
   SharedLibrary(const std::string& file, std::string meaning);
 
   /// For code that calls dlsym itself.

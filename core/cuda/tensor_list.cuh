@@ -6,7 +6,8 @@
 
 namespace ottava::cuda {
 
-/// Several tensors for one launch, passed by value (at most 4 KiB): each block works on one piece of one tensor.
+/// Several tensors for one launch, passed by value (at most 4 KiB): each block works on one piece of one
+/// tensor.
 template <class Entry>
 struct TensorList {
   static constexpr int kMax = static_cast<int>(3800 / (sizeof(Entry) + sizeof(unsigned)));
@@ -25,7 +26,8 @@ struct TensorList {
   }
 };
 
-/// Calls body(list, blocks) for consecutive entries; an entry needs ceil(elements / per_block) blocks, perhaps none.
+/// Calls body(list, blocks) for consecutive entries; an entry needs ceil(elements / per_block) blocks,
+/// perhaps none.
 template <class Entry, class Body>
 void for_each_list(const std::vector<Entry>& entries, int64_t per_block, Body&& body) {
   TensorList<Entry> list{};

@@ -31,8 +31,8 @@ struct DataFile {
 };
 
 /// The files behind a list of sources, in the order given; each source is
-///   a file; a folder (searched recursively); a glob (`*`, `?`, `[]` in any component); or `@list`, a text file
-///   with one source per line (`#` starts a comment), relative to the folder of that file.
+///   a file; a folder (searched recursively); a glob (`*`, `?`, `[]` in any component);
+///   or `@list`, a text file with one source per line (`#` starts a comment), relative to that file's folder.
 /// Folders and globs give their files in byte order of the path; folders take only files whose names say what
 /// they are (.txt .text .md .jsonl .ndjson .json .bin, text ones also with .gz or .zst). Format: .json .jsonl
 /// .ndjson are JSON lines, shards are known by their first bytes, everything else is text. Empty files are

@@ -53,8 +53,8 @@ Allocation Arena::allocate(std::string_view name, DType dtype, Shape shape, Memo
   Tensor tensor{nullptr, dtype, shape};
   if (is_recording()) {
     index = phase.allocations.size();
-    phase.allocations.push_back({std::string(name), category, tensor.bytes(), clock_++,
-                                 std::numeric_limits<int64_t>::max(), 0});
+    phase.allocations.push_back(
+        {std::string(name), category, tensor.bytes(), clock_++, std::numeric_limits<int64_t>::max(), 0});
   } else {
     if (next_ >= phase.allocations.size()) fail("arena", "{} was not planned in phase {}", name, phase.name);
     index = next_++;

@@ -85,7 +85,7 @@ class Arena {
   Buffer block_;
   size_t next_persistent_ = 0;
   int phase_ = -1;
-  size_t next_ = 0;   // replaying: the next allocation of the phase
+  size_t next_ = 0;    // replaying: the next allocation of the phase
   int64_t clock_ = 0;  // recording: allocations and releases so far in the phase
 };
 

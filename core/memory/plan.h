@@ -10,8 +10,8 @@ namespace ottava {
 
 /// What a piece of memory is for; the report adds up by it.
 enum class MemoryCategory {
-  parameters,   ///< FP32 master weights (shards)
-  compute,      ///< their copies in the compute type or FP8
+  parameters,  ///< FP32 master weights (shards)
+  compute,     ///< their copies in the compute type or FP8
   gradients,
   optimizer,
   unsharded,    ///< gathered parameters and unreduced gradients

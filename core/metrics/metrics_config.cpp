@@ -14,9 +14,13 @@ void declare(config::Section& s, MetricsConfig& c) {
   s.field("disable_color_printing", c.disable_color_printing).meaning("plain text also on a terminal");
   s.field("save_tb_folder", c.save_tb_folder).meaning("folder of the events, inside job.dump_folder");
   s.field("save_for_all_ranks", c.save_for_all_ranks).meaning("every rank writes metrics, not rank 0 alone");
-  s.field("peak_tflops_bf16", c.peak_tflops_bf16).at_least(0).unit("TFLOP/s")
+  s.field("peak_tflops_bf16", c.peak_tflops_bf16)
+      .at_least(0)
+      .unit("TFLOP/s")
       .meaning("dense BF16 peak of the device; 0: from the table, else measured");
-  s.field("peak_tflops_fp8", c.peak_tflops_fp8).at_least(0).unit("TFLOP/s")
+  s.field("peak_tflops_fp8", c.peak_tflops_fp8)
+      .at_least(0)
+      .unit("TFLOP/s")
       .meaning("dense FP8 peak of the device; 0: from the table, else measured");
   s.foreign("enable_wandb", Value::of(false))
       .refused(

@@ -9,28 +9,30 @@ namespace ottava {
 /// logged step.
 struct StepMetrics {
   int64_t step = 0;
-  double global_avg_loss = 0;   ///< over all tokens of the step
-  double global_max_loss = 0;   ///< largest of the ranks' means
-  double grad_norm = 0;         ///< global, before clipping
+  double global_avg_loss = 0;  ///< over all tokens of the step
+  double global_max_loss = 0;  ///< largest of the ranks' means
+  double grad_norm = 0;        ///< global, before clipping
   double learning_rate = 0;
-  int64_t tokens_seen = 0;      ///< since the beginning of training, all ranks
-  double tokens_per_second = 0;  ///< per device
-  double tflops = 0;            ///< model FLOPs (README of core/metrics) per device and second
-  double mfu_percent = 0;       ///< model FLOPs against the BF16 peak: the conventional figure
+  int64_t tokens_seen = 0;              ///< since the beginning of training, all ranks
+  double tokens_per_second = 0;         ///< per device
+  double tflops = 0;                    ///< model FLOPs (README of core/metrics) per device and second
+  double mfu_percent = 0;               ///< model FLOPs against the BF16 peak: the conventional figure
   double conservative_mfu_percent = 0;  ///< against the FP8 peak where anything runs in FP8
-  bool runs_float8 = false;     ///< the line shows the conservative figure too
+  bool runs_float8 = false;             ///< the line shows the conservative figure too
   /// time the operations would take at the peak of their own precision / time taken
   double utilization_percent = 0;
   double step_seconds = 0;
-  double data_seconds = 0;      ///< of them, waiting for data
+  double data_seconds = 0;                    ///< of them, waiting for data
   double memory_gib = 0, memory_percent = 0;  ///< highest so far
   double loss_scale = 1;
-  int64_t skipped_steps = 0;    ///< so far
+  int64_t skipped_steps = 0;  ///< so far
 };
 
 /// TorchTitan's line, then the honest utilization:
-/// `step: 10  loss:  4.1234  grad_norm:  1.2345  memory:  0.51GiB(0.37%)  tps: 365,000  tflops: 26.26  mfu: 2.66%  util: 3.10%`
-/// With FP8, `mfu: 2.66%  mfu(fp8): 1.33%  util: 3.10%`: never the conservative figure or the utilization alone.
+/// `step: 10  loss:  4.1234  grad_norm:  1.2345  memory:  0.51GiB(0.37%)  tps: 365,000  tflops: 26.26
+///  mfu: 2.66%  util: 3.10%`
+/// With FP8, `mfu: 2.66%  mfu(fp8): 1.33%  util: 3.10%`: never the conservative figure or the utilization
+/// alone.
 std::string step_line(const StepMetrics& metrics, bool colors);
 
 /// "1,234,567".

@@ -125,7 +125,8 @@ int64_t attention_workspace_bytes(const Stream& stream, Pass pass, DType dtype, 
   check_heads(kWorkspace, stream.target().type, heads);
   check_size(kWorkspace, batch, sequence);
   check_float(kWorkspace, "qkv", {nullptr, dtype, {batch * sequence, heads.row()}});
-  if (fused) return fused->workspace_bytes({.pass = pass, .heads = heads, .batch = batch, .sequence = sequence});
+  if (fused)
+    return fused->workspace_bytes({.pass = pass, .heads = heads, .batch = batch, .sequence = sequence});
   return stream.target().type == DeviceType::cuda
              ? cuda::attention_workspace_bytes(pass, dtype, heads, batch, sequence)
              : cpu::attention_workspace_bytes(pass, dtype, heads, batch, sequence);

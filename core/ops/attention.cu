@@ -27,8 +27,9 @@ __global__ void __launch_bounds__(kDeltaThreads)
   delta[shape.statistics(token / shape.sequence, static_cast<int>(head)) + token % shape.sequence] = sum;
 }
 
-// --- One query against a cache. Ceiling: memory bandwidth over the cache, read once per query head: the heads of a group
-// find it in the L2 cache. A block takes one head; its keys come in chunks whose scores fit in shared memory.
+// --- One query against a cache. Ceiling: memory bandwidth over the cache, read once per query head: the
+// heads of a group find it in the L2 cache. A block takes one head; its keys come in chunks whose scores fit
+// in shared memory.
 constexpr int kDecodeThreads = 128, kChunk = 512;
 
 template <class T>
@@ -42,7 +43,8 @@ struct DecodeArguments {
 
 template <class T, int D>
 __global__ void __launch_bounds__(kDecodeThreads) decode_kernel(DecodeArguments<T> a) {
-  constexpr int kSize = D / 16 < kPackSize<T> ? D / 16 : kPackSize<T>;  // 16 lanes per key, or more packs of each
+  constexpr int kSize =
+      D / 16 < kPackSize<T> ? D / 16 : kPackSize<T>;  // 16 lanes per key, or more packs of each
   constexpr int kTeam = 16, kTeams = kDecodeThreads / kTeam, kPacks = D / (kTeam * kSize);
   constexpr int kParts = kDecodeThreads / D;  // threads that share a column of the result
   OTTAVA_SHARED(float, scores, [kChunk]);
@@ -117,8 +119,10 @@ void attention_backward(Stream& stream, const AttentionBackward& b) {
   check_alignment(kOp, b.qkv, b.out, b.dout, b.dqkv);
   const int64_t needed = attention_workspace_bytes(Pass::backward, b.qkv.dtype, b.heads, b.batch, b.sequence);
   if (b.workspace.dtype != DType::u8 || b.workspace.bytes() < needed || !rows_are_aligned(0, b.workspace)) {
-    fail<MemoryError>(kOp, "workspace is {}, expected u8 with at least {} elements: attention_workspace_bytes says how many",
-                      describe(b.workspace), needed);
+    fail<MemoryError>(
+        kOp,
+        "workspace is {}, expected u8 with at least {} elements: attention_workspace_bytes says how many",
+        describe(b.workspace), needed);
   }
   auto* delta = static_cast<float*>(b.workspace.data);
   const AttentionShape shape = attention_shape(b);
@@ -126,8 +130,9 @@ void attention_backward(Stream& stream, const AttentionBackward& b) {
     using T = Element<Host>;
     dispatch_head_dim(b.heads.head_dim, [&]<int D>() {
       const int64_t threads = b.out.numel() / kPackSize<T>;
-      launch(kOp, stream, {.grid = grid_of(ceil_div(threads, kDeltaThreads)), .block = kDeltaThreads}, delta_kernel<T, D>,
-             static_cast<const T*>(b.out.data), static_cast<const T*>(b.dout.data), delta, b.out.rows(), shape);
+      launch(kOp, stream, {.grid = grid_of(ceil_div(threads, kDeltaThreads)), .block = kDeltaThreads},
+             delta_kernel<T, D>, static_cast<const T*>(b.out.data), static_cast<const T*>(b.dout.data), delta,
+             b.out.rows(), shape);
     });
   });
   b.qkv.dtype == DType::f32 ? tiled_backward_f32(stream, b, delta) : flash_backward_bf16(stream, b, delta);
@@ -147,7 +152,8 @@ void attention_decode(Stream& stream, const AttentionDecode& d) {
                                .kv_heads = static_cast<int>(d.heads.kv_heads),
                                .scale = 1.0f / sqrtf(static_cast<float>(d.heads.head_dim))};
     dispatch_head_dim(d.heads.head_dim, [&]<int D>() {
-      launch("attention_decode", stream, {.grid = dim3(grid_of(d.heads.heads), grid_of(d.q.rows())), .block = kDecodeThreads},
+      launch("attention_decode", stream,
+             {.grid = dim3(grid_of(d.heads.heads), grid_of(d.q.rows())), .block = kDecodeThreads},
              decode_kernel<T, D>, a);
     });
   });

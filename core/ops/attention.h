@@ -47,8 +47,7 @@ enum class Pass { forward, backward };
 /// Bytes for the stream's target with as many threads as it would use now. Grows with threads and, backward,
 /// linearly with the sequence. With `fused`, what cuDNN asks for, which plans it. Throws ShapeError.
 int64_t attention_workspace_bytes(const Stream& stream, Pass pass, DType dtype, AttentionHeads heads,
-                                  int64_t batch, int64_t sequence,
-                                  cuda::FusedAttention* fused = nullptr);
+                                  int64_t batch, int64_t sequence, cuda::FusedAttention* fused = nullptr);
 
 /// One new query per sequence against a cache of keys and values: q [B,H*D], keys and values
 /// [B,capacity,H_kv*D], attending to positions [0, length); out [B,H*D]. One dtype, f32 or bf16.

@@ -1,9 +1,10 @@
 #include "core/ops/flash_attention.cuh"
 
-// Backward of flash attention in bf16 (arXiv:2307.08691), deterministic: one kernel owns a tile of keys and walks over the
-// queries of all heads of its group, another owns a tile of queries and walks over the keys. Scores are computed in
-// both: 7 products instead of 5, and no sum is ever shared between blocks. Ceiling: mma.sync and the shared memory that
-// feeds it: in the first kernel a fragment serves two products, in the second four.
+// Backward of flash attention in bf16 (arXiv:2307.08691), deterministic: one kernel owns a tile of keys and
+// walks over the queries of all heads of its group, another owns a tile of queries and walks over the keys.
+// Scores are computed in both: 7 products instead of 5, and no sum is ever shared between blocks. Ceiling:
+// mma.sync and the shared memory that feeds it: in the first kernel a fragment serves two products, in the
+// second four.
 namespace ottava::cuda {
 namespace {
 
@@ -31,11 +32,13 @@ struct RowStatistics {
   }
 };
 
-// --- dK and dV: rows of the products are keys, so that P and dS leave one product as the left operand of the next.
+// --- dK and dV: rows of the products are keys, so that P and dS leave one product as the left operand of the
+// next.
 constexpr int kKeys = 16 * kWarps;
-template <int D> constexpr int kQueryStep = D == 128 ? 32 : 64;  // what fits the registers
 template <int D>
-constexpr size_t kKeySharedBytes = (2 * kKeys + 4 * kQueryStep<D>) * Tile<D>::kStride * sizeof(__nv_bfloat16) +
+constexpr int kQueryStep = D == 128 ? 32 : 64;  // what fits the registers
+template <int D>
+constexpr size_t kKeySharedBytes = (2 * kKeys + 4 * kQueryStep<D>)*Tile<D>::kStride * sizeof(__nv_bfloat16) +
                                    4 * kQueryStep<D> * sizeof(float);
 
 template <int D>
@@ -59,13 +62,17 @@ __global__ void __launch_bounds__(kThreads) key_kernel(Arguments a) {
 
   // Steps: for each head of the group, the query tiles that see one of these keys.
   const int first_tile = first_key / kStep;
-  const int tiles = shape.end_of_query_tiles<kStep>(batch, first_tile, min(first_key + kKeys, sequence)) - first_tile;
+  const int tiles =
+      shape.end_of_query_tiles<kStep>(batch, first_tile, min(first_key + kKeys, sequence)) - first_tile;
   const int steps = tiles * shape.group, end_tile = first_tile + tiles;
-  int head = kv_head * shape.group, tile = first_tile;  // of the next load: counted, since a division takes 20 instructions
+  int head = kv_head * shape.group,
+      tile = first_tile;  // of the next load: counted, since a division takes 20 instructions
   auto load_step = [&](int i) {
     const int query = tile * kStep;
-    query_tile(i).template load<kStep, kThreads>(a.qkv + shape.query(batch, head, D), shape.row, query, sequence);
-    dout_tile(i).template load<kStep, kThreads>(a.dout + shape.out(batch, head, D), shape.out_row, query, sequence);
+    query_tile(i).template load<kStep, kThreads>(a.qkv + shape.query(batch, head, D), shape.row, query,
+                                                 sequence);
+    dout_tile(i).template load<kStep, kThreads>(a.dout + shape.out(batch, head, D), shape.out_row, query,
+                                                sequence);
     statistics(i).template load<kStep>(a, shape.statistics(batch, head), query, sequence);
     if (++tile == end_tile) {
       tile = first_tile;
@@ -77,7 +84,8 @@ __global__ void __launch_bounds__(kThreads) key_kernel(Arguments a) {
   const float scale = shape.scale * kLog2e;
   float dkeys[D / 8][4] = {}, dvalues[D / 8][4] = {};
   keys.template load<kKeys, kThreads>(a.qkv + shape.key(batch, kv_head, D), shape.row, first_key, sequence);
-  values.template load<kKeys, kThreads>(a.qkv + shape.value(batch, kv_head, D), shape.row, first_key, sequence);
+  values.template load<kKeys, kThreads>(a.qkv + shape.value(batch, kv_head, D), shape.row, first_key,
+                                        sequence);
   load_step(0);
   cp_async_commit();
   for (int i = 0, first_query = first_tile * kStep, next_query; i < steps; ++i, first_query = next_query) {
@@ -142,7 +150,8 @@ __global__ void __launch_bounds__(kThreads) key_kernel(Arguments a) {
   }
   const float of_keys[2] = {shape.scale, shape.scale}, of_values[2] = {1.0f, 1.0f};
   keys.store(dkeys, of_keys, row, a.dqkv + shape.key(batch, kv_head, D), shape.row, first_key, sequence);
-  values.store(dvalues, of_values, row, a.dqkv + shape.value(batch, kv_head, D), shape.row, first_key, sequence);
+  values.store(dvalues, of_values, row, a.dqkv + shape.value(batch, kv_head, D), shape.row, first_key,
+               sequence);
 }
 
 // --- dQ: rows of the products are queries.
@@ -165,12 +174,14 @@ __global__ void __launch_bounds__(kThreads) query_kernel(Arguments a) {
   auto key_tile = [&](int j) { return Tile<D>{stages + (j % 2) * 2 * kTile}; };
   auto value_tile = [&](int j) { return Tile<D>{key_tile(j).data + kTile}; };
   auto load_keys = [&](int j) {
-    key_tile(j).template load<kKeyStep, kThreads>(a.qkv + shape.key(batch, kv_head, D), shape.row, j * kKeyStep, sequence);
-    value_tile(j).template load<kKeyStep, kThreads>(a.qkv + shape.value(batch, kv_head, D), shape.row, j * kKeyStep,
-                                                    sequence);
+    key_tile(j).template load<kKeyStep, kThreads>(a.qkv + shape.key(batch, kv_head, D), shape.row,
+                                                  j * kKeyStep, sequence);
+    value_tile(j).template load<kKeyStep, kThreads>(a.qkv + shape.value(batch, kv_head, D), shape.row,
+                                                    j * kKeyStep, sequence);
   };
 
-  const int lane = threadIdx.x % 32, warp_row = threadIdx.x / 32 * 16 * kMTiles, g = lane / 4, t = lane % 4 * 2;
+  const int lane = threadIdx.x % 32, warp_row = threadIdx.x / 32 * 16 * kMTiles, g = lane / 4,
+            t = lane % 4 * 2;
   const int end_query = min(first_query + kQueries, sequence);
   const int tiles = (end_query + kKeyStep - 1) / kKeyStep;
   const int first_tile = shape.first_visible(batch, first_query) / kKeyStep;
@@ -186,8 +197,10 @@ __global__ void __launch_bounds__(kThreads) query_kernel(Arguments a) {
     }
   }
 
-  queries.template load<kQueries, kThreads>(a.qkv + shape.query(batch, head, D), shape.row, first_query, sequence);
-  douts.template load<kQueries, kThreads>(a.dout + shape.out(batch, head, D), shape.out_row, first_query, sequence);
+  queries.template load<kQueries, kThreads>(a.qkv + shape.query(batch, head, D), shape.row, first_query,
+                                            sequence);
+  douts.template load<kQueries, kThreads>(a.dout + shape.out(batch, head, D), shape.out_row, first_query,
+                                          sequence);
   load_keys(first_tile);
   cp_async_commit();
   for (int j = first_tile; j < tiles; ++j) {
@@ -247,16 +260,18 @@ __global__ void __launch_bounds__(kThreads) query_kernel(Arguments a) {
 }  // namespace
 
 void flash_backward_bf16(Stream& stream, const AttentionBackward& b, const float* delta) {
-  const Arguments a{static_cast<const __nv_bfloat16*>(b.qkv.data), static_cast<const __nv_bfloat16*>(b.dout.data),
-                    static_cast<const float*>(b.lse.data), delta, static_cast<__nv_bfloat16*>(b.dqkv.data),
-                    attention_shape(b)};
+  const Arguments a{
+      static_cast<const __nv_bfloat16*>(b.qkv.data), static_cast<const __nv_bfloat16*>(b.dout.data),
+      static_cast<const float*>(b.lse.data),         delta,
+      static_cast<__nv_bfloat16*>(b.dqkv.data),      attention_shape(b)};
   dispatch_head_dim(b.heads.head_dim, [&]<int D>() {
     const dim3 per_keys(grid_of(ceil_div(b.sequence, kKeys)), grid_of(b.heads.kv_heads), grid_of(b.batch));
-    launch("attention_backward", stream, {.grid = per_keys, .block = kThreads, .shared_bytes = kKeySharedBytes<D>},
-           key_kernel<D>, a);
+    launch("attention_backward", stream,
+           {.grid = per_keys, .block = kThreads, .shared_bytes = kKeySharedBytes<D>}, key_kernel<D>, a);
     const dim3 per_queries(grid_of(ceil_div(b.sequence, kQueries)), grid_of(b.heads.heads), grid_of(b.batch));
     launch("attention_backward", stream,
-           {.grid = per_queries, .block = kThreads, .shared_bytes = kQuerySharedBytes<D>}, query_kernel<D>, a);
+           {.grid = per_queries, .block = kThreads, .shared_bytes = kQuerySharedBytes<D>}, query_kernel<D>,
+           a);
   });
 }
 

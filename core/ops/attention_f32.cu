@@ -2,15 +2,16 @@
 
 #include "core/ops/flash_attention.cuh"
 
-// Attention in f32, in tiles of 32 x 32 through shared memory, without tensor cores: they would round the operands. Ceiling:
-// f32 arithmetic fed from shared memory, about a quarter of its rate. Exists so that an f32 run is f32 throughout;
-// bf16 has its own kernels. The backward is cut like theirs: one kernel per tile of keys, one per tile of queries.
+// Attention in f32, in tiles of 32 x 32 through shared memory, without tensor cores: they would round the
+// operands. Ceiling: f32 arithmetic fed from shared memory, about a quarter of its rate. Exists so that an
+// f32 run is f32 throughout; bf16 has its own kernels. The backward is cut like theirs: one kernel per tile
+// of keys, one per tile of queries.
 namespace ottava::cuda {
 namespace {
 
 constexpr int kTile = 32, kThreads = 256;
-constexpr int kColumns = 8;                    // threads that share a row
-constexpr int kPerThread = kTile / kColumns;   // scores of a thread: one row, columns c + 8 i
+constexpr int kColumns = 8;                   // threads that share a row
+constexpr int kPerThread = kTile / kColumns;  // scores of a thread: one row, columns c + 8 i
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
 static_assert(kThreads == kTile * kColumns);
 
@@ -30,7 +31,8 @@ struct Rows {
   __device__ __forceinline__ void load(const float* from, int stride, int first, int limit) const {
     for (int i = threadIdx.x; i < kTile * D; i += kThreads) {
       const int row = i / D, column = i % D;
-      data[row * kStride + column] = first + row < limit ? from[int64_t{first + row} * stride + column] : 0.0f;
+      data[row * kStride + column] =
+          first + row < limit ? from[int64_t{first + row} * stride + column] : 0.0f;
     }
   }
 };
@@ -40,11 +42,12 @@ struct Square {
   __device__ __forceinline__ float& at(int row, int column) const { return data[row * (kTile + 1) + column]; }
 };
 template <int D>
-constexpr int kRowsFloats = kTile * Rows<D>::kStride;
+constexpr int kRowsFloats = kTile* Rows<D>::kStride;
 constexpr int kSquareFloats = kTile * (kTile + 1);
 
 template <int D>
-__device__ __forceinline__ void dot_rows(float (&sums)[kPerThread], const Rows<D>& a, int row, const Rows<D>& b, int column) {
+__device__ __forceinline__ void dot_rows(float (&sums)[kPerThread], const Rows<D>& a, int row,
+                                         const Rows<D>& b, int column) {
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) sums[i] = 0;
 #pragma unroll 8
@@ -56,7 +59,8 @@ __device__ __forceinline__ void dot_rows(float (&sums)[kPerThread], const Rows<D
 
 /// sums[i] += sum_j weights(j) * rows[j][column + 8 i]
 template <int D, class Weight>
-__device__ __forceinline__ void add_rows(float (&sums)[D / kColumns], const Rows<D>& rows, int column, Weight&& weight) {
+__device__ __forceinline__ void add_rows(float (&sums)[D / kColumns], const Rows<D>& rows, int column,
+                                         Weight&& weight) {
 #pragma unroll 8
   for (int j = 0; j < kTile; ++j) {
     const float w = weight(j);
@@ -66,7 +70,8 @@ __device__ __forceinline__ void add_rows(float (&sums)[D / kColumns], const Rows
 }
 
 template <int D>
-__device__ __forceinline__ void store_row(float* to, const float (&sums)[D / kColumns], int column, float factor) {
+__device__ __forceinline__ void store_row(float* to, const float (&sums)[D / kColumns], int column,
+                                          float factor) {
 #pragma unroll
   for (int i = 0; i < D / kColumns; ++i) to[column + kColumns * i] = sums[i] * factor;
 }
@@ -87,7 +92,8 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Arguments a) {
 
   float sums[D / kColumns] = {}, row_max = kMasked, row_sum = 0;
   const int end_query = min(first_query + kTile, sequence);
-  for (int first_key = shape.first_visible(batch, first_query) / kTile * kTile; first_key < end_query; first_key += kTile) {
+  for (int first_key = shape.first_visible(batch, first_query) / kTile * kTile; first_key < end_query;
+       first_key += kTile) {
     __syncthreads();
     keys.load(a.qkv + shape.key(batch, kv_head, D), shape.row, first_key, sequence);
     values.load(a.qkv + shape.value(batch, kv_head, D), shape.row, first_key, sequence);
@@ -119,17 +125,20 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Arguments a) {
     add_rows<D>(sums, values, column, [&](int j) { return probabilities.at(row, j); });
   }
 #pragma unroll
-  for (int offset = kColumns / 2; offset > 0; offset /= 2) row_sum += __shfl_xor_sync(kAllLanes, row_sum, offset);
+  for (int offset = kColumns / 2; offset > 0; offset /= 2)
+    row_sum += __shfl_xor_sync(kAllLanes, row_sum, offset);
   if (query >= sequence) return;
-  store_row<D>(a.out + shape.out(batch, head, D) + int64_t{query} * shape.out_row, sums, column, 1.0f / row_sum);
+  store_row<D>(a.out + shape.out(batch, head, D) + int64_t{query} * shape.out_row, sums, column,
+               1.0f / row_sum);
   if (column == 0) a.lse[shape.statistics(batch, head) + query] = row_max + logf(row_sum);
 }
 
 /// P and dS of one tile, for the thread's scores: rows are queries, columns keys.
 template <int D>
-__device__ __forceinline__ void score_gradients(const Arguments& a, int64_t batch, int head, int query, int first_key,
-                                                const Rows<D>& queries, const Rows<D>& keys, const Rows<D>& values,
-                                                const Rows<D>& douts, float (&p)[kPerThread], float (&ds)[kPerThread]) {
+__device__ __forceinline__ void score_gradients(const Arguments& a, int64_t batch, int head, int query,
+                                                int first_key, const Rows<D>& queries, const Rows<D>& keys,
+                                                const Rows<D>& values, const Rows<D>& douts,
+                                                float (&p)[kPerThread], float (&ds)[kPerThread]) {
   const int row = threadIdx.x / kColumns, column = threadIdx.x % kColumns;
   const bool valid = query < a.shape.sequence;
   const int64_t at = a.shape.statistics(batch, head) + (valid ? query : 0);
@@ -161,7 +170,8 @@ __global__ void __launch_bounds__(kThreads) key_kernel(Arguments a) {
   values.load(a.qkv + shape.value(batch, kv_head, D), shape.row, first_key, sequence);
 
   float dkeys[D / kColumns] = {}, dvalues[D / kColumns] = {};
-  const int tiles = shape.end_of_query_tiles<kTile>(batch, first_key / kTile, min(first_key + kTile, sequence));
+  const int tiles =
+      shape.end_of_query_tiles<kTile>(batch, first_key / kTile, min(first_key + kTile, sequence));
   for (int head = kv_head * shape.group; head < (kv_head + 1) * shape.group; ++head) {
     for (int tile = first_key / kTile; tile < tiles; ++tile) {
       const int first_query = tile * kTile;
@@ -203,7 +213,8 @@ __global__ void __launch_bounds__(kThreads) query_kernel(Arguments a) {
 
   float dqueries[D / kColumns] = {};
   const int end_query = min(first_query + kTile, sequence);
-  for (int first_key = shape.first_visible(batch, first_query) / kTile * kTile; first_key < end_query; first_key += kTile) {
+  for (int first_key = shape.first_visible(batch, first_query) / kTile * kTile; first_key < end_query;
+       first_key += kTile) {
     __syncthreads();
     keys.load(a.qkv + shape.key(batch, kv_head, D), shape.row, first_key, sequence);
     values.load(a.qkv + shape.value(batch, kv_head, D), shape.row, first_key, sequence);
@@ -216,7 +227,8 @@ __global__ void __launch_bounds__(kThreads) query_kernel(Arguments a) {
     add_rows<D>(dqueries, keys, column, [&](int j) { return dscores.at(row, j); });
   }
   if (query >= sequence) return;
-  store_row<D>(a.dqkv + shape.query(batch, head, D) + int64_t{query} * shape.row, dqueries, column, shape.scale);
+  store_row<D>(a.dqkv + shape.query(batch, head, D) + int64_t{query} * shape.row, dqueries, column,
+               shape.scale);
 }
 
 dim3 grid_for(const AttentionShape& shape, int64_t batch, int heads) {

@@ -2,9 +2,10 @@
 
 #include "core/ops/flash_attention.cuh"
 
-// Flash attention in bf16 (arXiv:2307.08691). Ceiling: the tensor cores through mma.sync, which reaches about 60% of a
-// Hopper's wgmma rate: 4 D FLOPs per visible pair against 4 D bytes of K and V per key and query tile. A warp owns 16
-// or 32 queries; each fragment of K and V that it reads from shared memory then serves 2 or 4 products.
+// Flash attention in bf16 (arXiv:2307.08691). Ceiling: the tensor cores through mma.sync, which reaches about
+// 60% of a Hopper's wgmma rate: 4 D FLOPs per visible pair against 4 D bytes of K and V per key and query
+// tile. A warp owns 16 or 32 queries; each fragment of K and V that it reads from shared memory then serves 2
+// or 4 products.
 namespace ottava::cuda {
 namespace {
 
@@ -19,7 +20,7 @@ struct Arguments {
 };
 
 template <int D, int kMTiles>
-constexpr int kQueries = 16 * kWarps * kMTiles;
+constexpr int kQueries = 16 * kWarps* kMTiles;
 template <int D, int kMTiles>
 constexpr size_t kSharedBytes = (kQueries<D, kMTiles> + 4 * kKeys) * Tile<D>::kStride * sizeof(__nv_bfloat16);
 
@@ -55,7 +56,8 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Arguments a) {
   for (int m = 0; m < kMTiles; ++m) row_max[m][0] = row_max[m][1] = kMasked;
   const float scale = shape.scale * kLog2e;
 
-  queries.template load<kRows, kThreads>(a.qkv + shape.query(batch, head, D), shape.row, first_query, sequence);
+  queries.template load<kRows, kThreads>(a.qkv + shape.query(batch, head, D), shape.row, first_query,
+                                         sequence);
   load_keys(first_tile);
   cp_async_commit();
   for (int j = first_tile; j < tiles; ++j) {
@@ -64,7 +66,8 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Arguments a) {
     if (j + 1 < tiles) load_keys(j + 1);
     cp_async_commit();
     const int first_key = j * kKeys;
-    if (first_key > first_query + warp_row + 16 * kMTiles - 1) continue;  // later than all of this warp's queries
+    if (first_key > first_query + warp_row + 16 * kMTiles - 1)
+      continue;  // later than all of this warp's queries
 
     float scores[kMTiles][kKeys / 8][4] = {};
     const Tile<D> k_tile = key_tile(j);
@@ -82,7 +85,8 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Arguments a) {
       }
     }
 
-    // Few tiles are masked: what that takes is read again for each of them, which costs no register in the others.
+    // Few tiles are masked: what that takes is read again for each of them, which costs no register in the
+    // others.
     if (first_key + kKeys - 1 > first_query + warp_row || first_key < last_start) {
       mask_keys(scores, shape, batch, first_query + warp_row + g, first_key + t, kMasked);
     }
@@ -152,8 +156,10 @@ void flash_forward_bf16(Stream& stream, const AttentionForward& f) {
                     static_cast<float*>(f.lse.data), attention_shape(f)};
   dispatch_head_dim(f.heads.head_dim, [&]<int D>() {
     constexpr int kMTiles = 2;
-    const dim3 grid(grid_of(ceil_div(f.sequence, kQueries<D, kMTiles>)), grid_of(f.heads.heads), grid_of(f.batch));
-    launch("attention_forward", stream, {.grid = grid, .block = kThreads, .shared_bytes = kSharedBytes<D, kMTiles>},
+    const dim3 grid(grid_of(ceil_div(f.sequence, kQueries<D, kMTiles>)), grid_of(f.heads.heads),
+                    grid_of(f.batch));
+    launch("attention_forward", stream,
+           {.grid = grid, .block = kThreads, .shared_bytes = kSharedBytes<D, kMTiles>},
            forward_kernel<D, kMTiles>, a);
   });
 }

@@ -78,7 +78,8 @@ void attention_forward(Stream& stream, const AttentionForward& args);
 void attention_backward(Stream& stream, const AttentionBackward& args);
 void attention_decode(Stream& stream, const AttentionDecode& args);
 /// Backward's delta, f32 [B,H,T]. Here, so that it can be planned in a build without CUDA.
-inline int64_t attention_workspace_bytes(Pass pass, DType, AttentionHeads heads, int64_t batch, int64_t sequence) {
+inline int64_t attention_workspace_bytes(Pass pass, DType, AttentionHeads heads, int64_t batch,
+                                         int64_t sequence) {
   return pass == Pass::forward ? 0 : batch * heads.heads * sequence * static_cast<int64_t>(sizeof(float));
 }
 }  // namespace cuda

@@ -1,7 +1,8 @@
 #include "core/cuda/elements.cuh"
 #include "core/ops/matmul_kernels.h"
 
-// Ceiling: memory bandwidth: add_bias reads and writes y once, bias_gradient reads dy once; one FLOP per element.
+// Ceiling: memory bandwidth: add_bias reads and writes y once, bias_gradient reads dy once; one FLOP per
+// element.
 namespace ottava::cuda {
 namespace {
 
@@ -23,7 +24,7 @@ constexpr int kColumns = 32, kSlices = 16;  // of one block of gradient_kernel
 
 // Each of 16 warps adds every 16th row, then the 16 sums are added in order.
 template <class T>
-__global__ void __launch_bounds__(kColumns * kSlices)
+__global__ void __launch_bounds__(kColumns* kSlices)
     gradient_kernel(const T* dy, float* dbias, int64_t rows, int64_t cols) {
   OTTAVA_SHARED(float, slices, [kSlices][kColumns]);
   const int lane = threadIdx.x % kColumns, slice = threadIdx.x / kColumns;
@@ -55,8 +56,9 @@ void add_bias(Stream& stream, const Tensor& y, const Tensor& bias) {
 void bias_gradient(Stream& stream, const Tensor& dy, const Tensor& dbias) {
   dispatch_float(dy.dtype, "bias_gradient", [&]<class Host>() {
     using T = Element<Host>;
-    launch("bias_gradient", stream, {.grid = grid_of(ceil_div(dy.cols(), kColumns)), .block = kColumns * kSlices},
-           gradient_kernel<T>, static_cast<const T*>(dy.data), static_cast<float*>(dbias.data), dy.rows(), dy.cols());
+    launch("bias_gradient", stream,
+           {.grid = grid_of(ceil_div(dy.cols(), kColumns)), .block = kColumns * kSlices}, gradient_kernel<T>,
+           static_cast<const T*>(dy.data), static_cast<float*>(dbias.data), dy.rows(), dy.cols());
   });
 }
 

@@ -8,16 +8,19 @@ void check_float(std::string_view op, std::string_view name, const Tensor& tenso
   }
 }
 
-void check_tensor(std::string_view op, std::string_view name, const Tensor& tensor, DType dtype, Shape shape) {
+void check_tensor(std::string_view op, std::string_view name, const Tensor& tensor, DType dtype,
+                  Shape shape) {
   if (tensor.dtype != dtype || !(tensor.shape == shape)) {
-    fail<ShapeError>(op, "{} is {}, expected {} {}", name, describe(tensor), name_of(dtype), to_string(shape));
+    fail<ShapeError>(op, "{} is {}, expected {} {}", name, describe(tensor), name_of(dtype),
+                     to_string(shape));
   }
 }
 
 void check_like(std::string_view op, std::string_view name, const Tensor& tensor, std::string_view like_name,
                 const Tensor& like) {
   if (tensor.dtype != like.dtype || !(tensor.shape == like.shape)) {
-    fail<ShapeError>(op, "{} is {}, expected {} (like {})", name, describe(tensor), describe(like), like_name);
+    fail<ShapeError>(op, "{} is {}, expected {} (like {})", name, describe(tensor), describe(like),
+                     like_name);
   }
 }
 

@@ -4,9 +4,9 @@
 #include "core/cuda/reduce.cuh"
 #include "core/ops/cross_entropy_kernels.h"
 
-// Ceiling: memory bandwidth. One block per row. Maximum and sum take one pass: each thread keeps a running maximum and
-// the sum relative to it (arXiv:1805.02867), so cross_entropy() reads the logits twice, 8 bytes per logit, and writes 2 or
-// 4; about 25 FLOPs per logit, two of them exponentials.
+// Ceiling: memory bandwidth. One block per row. Maximum and sum take one pass: each thread keeps a running
+// maximum and the sum relative to it (arXiv:1805.02867), so cross_entropy() reads the logits twice, 8 bytes
+// per logit, and writes 2 or 4; about 25 FLOPs per logit, two of them exponentials.
 namespace ottava::cuda {
 namespace {
 
@@ -71,7 +71,8 @@ __device__ __forceinline__ Running reduce_row(const float* logits, int64_t valid
   });
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) {
-    const Running other{__shfl_xor_sync(kAllLanes, mine.max, offset), __shfl_xor_sync(kAllLanes, mine.sum, offset)};
+    const Running other{__shfl_xor_sync(kAllLanes, mine.max, offset),
+                        __shfl_xor_sync(kAllLanes, mine.sum, offset)};
     mine.add(other);
   }
   OTTAVA_SHARED(float, maxima, [kBlock / 32]);
@@ -131,10 +132,14 @@ __global__ void __launch_bounds__(kBlock) gradient_kernel(Arguments a, BackwardA
 }
 
 Arguments arguments_of(const CrossEntropy& c) {
-  return {static_cast<const float*>(c.logits.data), static_cast<const int32_t*>(c.targets.data),
-          static_cast<float*>(c.row_max.data),      static_cast<float*>(c.row_sum.data),
-          static_cast<float*>(c.row_target.data),   c.logits.cols(),
-          c.valid_columns,                          c.vocab_begin};
+  return {static_cast<const float*>(c.logits.data),
+          static_cast<const int32_t*>(c.targets.data),
+          static_cast<float*>(c.row_max.data),
+          static_cast<float*>(c.row_sum.data),
+          static_cast<float*>(c.row_target.data),
+          c.logits.cols(),
+          c.valid_columns,
+          c.vocab_begin};
 }
 
 template <Step kStep>
@@ -155,14 +160,19 @@ void backward(std::string_view op, Stream& stream, const CrossEntropyBackward& c
     constexpr int kWidth = kPackSize<T>;
     const bool aligned = rows_are_aligned(a.cols * int64_t{sizeof(T)}, c.forward.logits, c.dlogits);
     launch(op, stream, {.grid = grid_of(b.rows), .block = kBlock},
-           aligned ? gradient_kernel<T, kWidth> : gradient_kernel<T, 1>, a, b, static_cast<T*>(c.dlogits.data));
+           aligned ? gradient_kernel<T, kWidth> : gradient_kernel<T, 1>, a, b,
+           static_cast<T*>(c.dlogits.data));
   });
 }
 
 }  // namespace
 
-void cross_entropy_max(Stream& stream, const CrossEntropy& c) { reduce<Step::max>("cross_entropy_max", stream, c); }
-void cross_entropy_sum(Stream& stream, const CrossEntropy& c) { reduce<Step::sum>("cross_entropy_sum", stream, c); }
+void cross_entropy_max(Stream& stream, const CrossEntropy& c) {
+  reduce<Step::max>("cross_entropy_max", stream, c);
+}
+void cross_entropy_sum(Stream& stream, const CrossEntropy& c) {
+  reduce<Step::sum>("cross_entropy_sum", stream, c);
+}
 void cross_entropy_backward(Stream& stream, const CrossEntropyBackward& c) {
   backward("cross_entropy_backward", stream, c);
 }

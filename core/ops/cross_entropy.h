@@ -8,8 +8,9 @@
 namespace ottava {
 
 /// Softmax cross-entropy of a chunk of rows whose vocabulary may be split among ranks. Between the steps a
-/// vocab-parallel caller combines `row_max` (max) and `row_sum`, `row_target` (sum) over its ranks. Logits f32 [n,V];
-/// targets i32 [n], global ids, `kIgnoreIndex` for rows that do not count; columns >= `valid_columns` are padding (-inf).
+/// vocab-parallel caller combines `row_max` (max) and `row_sum`, `row_target` (sum) over its ranks. Logits
+/// f32 [n,V]; targets i32 [n], global ids, `kIgnoreIndex` for rows that do not count; columns >=
+/// `valid_columns` are padding (-inf).
 inline constexpr int32_t kIgnoreIndex = -100;
 
 struct CrossEntropy {
@@ -20,11 +21,13 @@ struct CrossEntropy {
 };
 /// row_max = max_v logits.
 void cross_entropy_max(Stream& stream, const CrossEntropy& args);
-/// row_sum = sum_v exp(logit - row_max); row_target = logit of the target, 0 where it is not among these columns.
+/// row_sum = sum_v exp(logit - row_max); row_target = logit of the target, 0 where it is not among these
+/// columns.
 void cross_entropy_sum(Stream& stream, const CrossEntropy& args);
 
 /// losses[n] = log row_sum + row_max - row_target (0 for ignored rows);
-/// dlogits [n,V] f32|bf16 = (softmax - onehot) * grad_scale[0], zero rows for ignored targets, zero padding columns.
+/// dlogits [n,V] f32|bf16 = (softmax - onehot) * grad_scale[0], zero rows for ignored targets, zero padding
+/// columns.
 struct CrossEntropyBackward {
   CrossEntropy forward;
   Tensor losses;      ///< f32 [n]
@@ -33,7 +36,8 @@ struct CrossEntropyBackward {
 };
 void cross_entropy_backward(Stream& stream, const CrossEntropyBackward& args);
 
-/// The three steps in one for a vocabulary that is not divided: the same values, and the logits cross memory once.
+/// The three steps in one for a vocabulary that is not divided: the same values, and the logits cross memory
+/// once.
 void cross_entropy(Stream& stream, const CrossEntropyBackward& args);
 
 }  // namespace ottava

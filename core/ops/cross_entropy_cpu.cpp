@@ -1,8 +1,9 @@
 #include "core/cpu/vec.h"
 #include "core/ops/cross_entropy_kernels.h"
 
-// Each step reads the logits once; exp is computed twice per logit (sum and gradient), about 20 instructions per 16 of
-// them. A row of 128256 logits is 513 KB and fits the L2 cache, so cross_entropy() runs the steps row by row.
+// Each step reads the logits once; exp is computed twice per logit (sum and gradient), about 20 instructions
+// per 16 of them. A row of 128256 logits is 513 KB and fits the L2 cache, so cross_entropy() runs the steps
+// row by row.
 
 namespace ottava::cpu::OTTAVA_ISA {
 namespace {

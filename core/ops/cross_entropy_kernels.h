@@ -5,7 +5,8 @@
 
 namespace ottava {
 
-/// Rows of the steps of the cross-entropy on the CPU; `backward` writes dlogits only and is chosen by their type.
+/// Rows of the steps of the cross-entropy on the CPU; `backward` writes dlogits only and is chosen by their
+/// type.
 struct CrossEntropyKernels {
   void (*max)(const CrossEntropy&, cpu::Rows);
   void (*sum)(const CrossEntropy&, cpu::Rows);

@@ -18,7 +18,9 @@ namespace {
 [[noreturn]] void absent() { fail<DeviceError>("cuda", "{}", unavailable_reason()); }
 }  // namespace
 
-void adamw(Stream&, const std::vector<AdamwTensor>&, const AdamwHyper&, const Tensor&, const Tensor&) { absent(); }
+void adamw(Stream&, const std::vector<AdamwTensor>&, const AdamwHyper&, const Tensor&, const Tensor&) {
+  absent();
+}
 void add(Stream&, const Tensor&, const Tensor&, const Tensor&) { absent(); }
 void add_bias(Stream&, const Tensor&, const Tensor&) { absent(); }
 void attention_backward(Stream&, const AttentionBackward&) { absent(); }

@@ -58,13 +58,14 @@ void sum_on_cpu(const Tensor& x, const Tensor& out) {
 // A narrow matrix and the wide one that holds, or is to hold, its columns from `column` on.
 void check_columns(std::string_view op, const Tensor& narrow, const Tensor& wide, int64_t column) {
   const bool copies = op == "copy_columns";
-  const std::string_view narrow_name = copies ? "source" : "destination", wide_name = copies ? "destination" : "source";
+  const std::string_view narrow_name = copies ? "source" : "destination",
+                         wide_name = copies ? "destination" : "source";
   check_float(op, narrow_name, narrow);
   const bool fits = narrow.shape.rank() == 2 && wide.shape.rank() == 2 && narrow.dtype == wide.dtype &&
                     narrow.rows() == wide.rows() && column >= 0 && column + narrow.cols() <= wide.cols();
   if (fits) return;
-  fail<ShapeError>(op, "{} {} does not fit into {} {} from column {} on", narrow_name, describe(narrow), wide_name,
-                   describe(wide), column);
+  fail<ShapeError>(op, "{} {} does not fit into {} {} from column {} on", narrow_name, describe(narrow),
+                   wide_name, describe(wide), column);
 }
 
 void copy_rows(const Tensor& source, int64_t from, const Tensor& destination, int64_t to, int64_t columns) {
@@ -73,7 +74,8 @@ void copy_rows(const Tensor& source, int64_t from, const Tensor& destination, in
   parallel_for(source.rows(), grain, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       std::memcpy(bytes_of(destination) + (row * destination.cols() + to) * size,
-                  bytes_of(source) + (row * source.cols() + from) * size, static_cast<size_t>(columns * size));
+                  bytes_of(source) + (row * source.cols() + from) * size,
+                  static_cast<size_t>(columns * size));
     }
   });
 }

@@ -3,7 +3,8 @@
 #include "core/cuda/runtime.h"
 #include "core/ops/elementwise_kernels.h"
 
-// Ceiling: memory bandwidth; one or two FLOPs per element. cast moves 6 bytes per element, add 3 elements, scale 2.
+// Ceiling: memory bandwidth; one or two FLOPs per element. cast moves 6 bytes per element, add 3 elements,
+// scale 2.
 namespace ottava::cuda {
 namespace {
 
@@ -30,7 +31,8 @@ template <int kSize, class Body>
 void map(std::string_view op, Stream& stream, const Body& body, int64_t n, bool aligned) {
   auto blocks = [&](int64_t items) { return grid_of(ceil_div(items, kBlock * kPacksPerThread)); };
   if (aligned) {
-    launch(op, stream, {.grid = blocks(n / kSize + n % kSize), .block = kBlock}, map_kernel<kSize, Body>, body, n);
+    launch(op, stream, {.grid = blocks(n / kSize + n % kSize), .block = kBlock}, map_kernel<kSize, Body>,
+           body, n);
   } else {
     launch(op, stream, {.grid = blocks(n), .block = kBlock}, map_kernel<1, Body>, body, n);
   }
@@ -85,11 +87,13 @@ struct CopyColumns {
   int64_t columns, source_stride, destination_stride;
   template <int kSize>
   __device__ void run(int64_t i) const {
-    destination[i / columns * destination_stride + i % columns] = source[i / columns * source_stride + i % columns];
+    destination[i / columns * destination_stride + i % columns] =
+        source[i / columns * source_stride + i % columns];
   }
 };
 
-// One block: the sums asked for here are of a few thousand losses, and no workspace or second launch is worth it.
+// One block: the sums asked for here are of a few thousand losses, and no workspace or second launch is worth
+// it.
 constexpr int kSumBlock = 512;
 template <class T>
 __global__ void __launch_bounds__(kSumBlock) sum_kernel(const T* x, float* out, int64_t n) {
@@ -109,7 +113,8 @@ __global__ void __launch_bounds__(kSumBlock) sum_kernel(const T* x, float* out, 
 
 void cast(Stream& stream, const Tensor& source, const Tensor& destination) {
   if (source.dtype == destination.dtype) {
-    if (source.bytes()) copy(destination.data, source.data, static_cast<size_t>(source.bytes()), stream.native());
+    if (source.bytes())
+      copy(destination.data, source.data, static_cast<size_t>(source.bytes()), stream.native());
     return;
   }
   const bool aligned = rows_are_aligned(0, source, destination);
@@ -131,7 +136,8 @@ void fill_zero(Stream& stream, const Tensor& tensor) {
 void add(Stream& stream, const Tensor& a, const Tensor& b, const Tensor& out) {
   dispatch_float(a.dtype, "add", [&]<class Host>() {
     using T = Element<Host>;
-    const Add<T> body{static_cast<const T*>(a.data), static_cast<const T*>(b.data), static_cast<T*>(out.data)};
+    const Add<T> body{static_cast<const T*>(a.data), static_cast<const T*>(b.data),
+                      static_cast<T*>(out.data)};
     map<kPackSize<T>>("add", stream, body, a.numel(), rows_are_aligned(0, a, b, out));
   });
 }
@@ -147,8 +153,8 @@ void scale(Stream& stream, const Tensor& x, const Tensor& factor) {
 void copy_columns(Stream& stream, const Tensor& source, const Tensor& destination, int64_t column) {
   dispatch_float(source.dtype, "copy_columns", [&]<class Host>() {
     using T = Element<Host>;
-    const CopyColumns<T> body{static_cast<const T*>(source.data), static_cast<T*>(destination.data) + column, source.cols(),
-                              source.cols(), destination.cols()};
+    const CopyColumns<T> body{static_cast<const T*>(source.data), static_cast<T*>(destination.data) + column,
+                              source.cols(), source.cols(), destination.cols()};
     map<1>("copy_columns", stream, body, source.numel(), false);
   });
 }

@@ -59,12 +59,14 @@ void forward_on_cpu(const EmbeddingForward& a) {
   });
 }
 
-// A counting sort: stable, so that each row's tokens stay in order. Serial: N + V integers beside N * C floats.
+// A counting sort: stable, so that each row's tokens stay in order. Serial: N + V integers beside N * C
+// floats.
 TokensByRow sort_tokens(const EmbeddingBackward& a) {
   const int64_t vocab = a.dtable.rows(), count = a.tokens.numel();
   const int32_t* tokens = a.tokens.as<int32_t>();
   int32_t *first = a.workspace.as<int32_t>(), *order = first + vocab + 2;
-  // first[v + 2] counts row v; then first[v + 1] is where row v's next token goes; in the end it is where row v ends.
+  // first[v + 2] counts row v; then first[v + 1] is where row v's next token goes; in the end it is where row
+  // v ends.
   std::fill(first, first + vocab + 2, 0);
   auto row_of = [&](int64_t n) { return tokens[n] - a.vocab_begin; };
   for (int64_t n = 0; n < count; ++n) {
@@ -77,7 +79,8 @@ TokensByRow sort_tokens(const EmbeddingBackward& a) {
   return {first, order};
 }
 
-// Threads share the columns, not the rows: text repeats a few tokens very often, and each column still sums in order.
+// Threads share the columns, not the rows: text repeats a few tokens very often, and each column still sums
+// in order.
 void backward_on_cpu(const EmbeddingBackward& a) {
   const TokensByRow tokens = sort_tokens(a);
   const int64_t vocab = a.dtable.rows(), cols = a.dtable.cols();
@@ -88,7 +91,8 @@ void backward_on_cpu(const EmbeddingBackward& a) {
 }  // namespace
 
 Shape embedding_backward_workspace(int64_t tokens, int64_t vocab_local) {
-  // The GPU's sort: a total, a count and an end per row, tokens by row in any order and in order. The CPU needs less.
+  // The GPU's sort: a total, a count and an end per row, tokens by row in any order and in order. The CPU
+  // needs less.
   return {1 + 2 * vocab_local + 2 * tokens + 1};
 }
 

@@ -2,16 +2,17 @@
 #include "core/cuda/runtime.h"
 #include "core/ops/embedding_kernels.h"
 
-// Ceiling: memory bandwidth. Forward reads and writes each row once. Backward reads dout once and reads and writes each
-// row of dtable that has tokens once; sorting moves about 40 bytes per token and 12 per table row beside that.
+// Ceiling: memory bandwidth. Forward reads and writes each row once. Backward reads dout once and reads and
+// writes each row of dtable that has tokens once; sorting moves about 40 bytes per token and 12 per table row
+// beside that.
 namespace ottava::cuda {
 namespace {
 
 constexpr int kBlock = 128;
 
 template <class T, int kSize>
-__global__ void __launch_bounds__(kBlock)
-    gather_kernel(const int32_t* tokens, const T* table, T* out, int64_t packs, int64_t vocab, int64_t vocab_begin) {
+__global__ void __launch_bounds__(kBlock) gather_kernel(const int32_t* tokens, const T* table, T* out,
+                                                        int64_t packs, int64_t vocab, int64_t vocab_begin) {
   const int64_t n = blockIdx.x, v = tokens[n] - vocab_begin;
   const bool here = v >= 0 && v < vocab;
   for (int64_t c = threadIdx.x; c < packs; c += kBlock) {
@@ -26,8 +27,9 @@ __global__ void __launch_bounds__(kBlock)
   }
 }
 
-// Tokens are grouped by table row: counted, given a segment per row, put there in any order, and put in ascending order
-// by counting the smaller ones. Where a segment lies depends on the order of atomics; what it holds in the end does not.
+// Tokens are grouped by table row: counted, given a segment per row, put there in any order, and put in
+// ascending order by counting the smaller ones. Where a segment lies depends on the order of atomics; what it
+// holds in the end does not.
 struct Sort {
   const int32_t* tokens;
   int32_t* total;        // [1], zero before
@@ -104,8 +106,15 @@ void embedding_backward(Stream& stream, const EmbeddingBackward& b) {
   constexpr std::string_view kOp = "embedding_backward";
   const int64_t tokens = b.tokens.numel(), vocab = b.dtable.rows(), cols = b.dtable.cols();
   auto* work = static_cast<int32_t*>(b.workspace.data);
-  const Sort sort{static_cast<const int32_t*>(b.tokens.data), work, work + 1, work + 1 + vocab, work + 1 + 2 * vocab,
-                  work + 1 + 2 * vocab + tokens, tokens, vocab, b.vocab_begin};
+  const Sort sort{static_cast<const int32_t*>(b.tokens.data),
+                  work,
+                  work + 1,
+                  work + 1 + vocab,
+                  work + 1 + 2 * vocab,
+                  work + 1 + 2 * vocab + tokens,
+                  tokens,
+                  vocab,
+                  b.vocab_begin};
   fill_zero(work, static_cast<size_t>(1 + vocab) * sizeof(int32_t), stream.native());
   const LaunchShape per_token{.grid = grid_of(ceil_div(tokens, kBlock)), .block = kBlock};
   launch(kOp, stream, per_token, count_kernel, sort);
@@ -116,8 +125,8 @@ void embedding_backward(Stream& stream, const EmbeddingBackward& b) {
     using T = Element<Host>;
     auto go = [&](auto kernel, int64_t size) {
       const int64_t packs = cols / size;
-      launch(kOp, stream, {.grid = dim3(grid_of(tokens), grid_of(ceil_div(packs, kBlock))), .block = kBlock}, kernel,
-             sort, static_cast<const T*>(b.dout.data), static_cast<float*>(b.dtable.data), packs);
+      launch(kOp, stream, {.grid = dim3(grid_of(tokens), grid_of(ceil_div(packs, kBlock))), .block = kBlock},
+             kernel, sort, static_cast<const T*>(b.dout.data), static_cast<float*>(b.dtable.data), packs);
     };
     if (rows_are_aligned(cols * int64_t{sizeof(T)}, b.dout, b.dtable)) {
       go(sum_kernel<T, kPackSize<T>>, kPackSize<T>);

@@ -14,8 +14,9 @@ struct EmbeddingForward {
 };
 void embedding_forward(Stream& stream, const EmbeddingForward& args);
 
-/// dtable[tokens[n] - vocab_begin] += dout[n], tokens in order n = 0..N-1 for each row: deterministic, no atomics.
-/// dout [N,C] f32|bf16, dtable [V_local,C] f32 accumulated, workspace i32 of embedding_backward_workspace() elements.
+/// dtable[tokens[n] - vocab_begin] += dout[n], tokens in order n = 0..N-1 for each row: deterministic, no
+/// atomics. dout [N,C] f32|bf16, dtable [V_local,C] f32 accumulated, workspace i32 of
+/// embedding_backward_workspace() elements.
 struct EmbeddingBackward {
   Tensor tokens, dout, dtable;
   Tensor workspace;

@@ -1,8 +1,8 @@
 #include "core/cpu/vec.h"
 #include "core/ops/embedding_kernels.h"
 
-// Ceiling: memory bandwidth. dout is read once; each row of dtable that has tokens is read and written once, and stays
-// in the L1 cache while its tokens are added.
+// Ceiling: memory bandwidth. dout is read once; each row of dtable that has tokens is read and written once,
+// and stays in the L1 cache while its tokens are added.
 
 namespace ottava::cpu::OTTAVA_ISA {
 namespace {

@@ -3,8 +3,8 @@
 #include "core/cuda/elements.cuh"
 #include "core/ops/attention_kernels.h"
 
-// What the attention kernels share: where heads lie, and tiles of bf16 rows in shared memory with the fragments that
-// mma.sync takes from them. (arXiv:2205.14135, arXiv:2307.08691)
+// What the attention kernels share: where heads lie, and tiles of bf16 rows in shared memory with the
+// fragments that mma.sync takes from them. (arXiv:2205.14135, arXiv:2307.08691)
 namespace ottava::cuda {
 
 inline constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
@@ -17,7 +17,8 @@ struct AttentionShape {
   const int32_t* document_start;  // null: one document
   float scale;                    // 1 / sqrt(D)
 
-  /// Of query head h of sequence b, for tensors laid out like qkv and like out; of key head h for keys and values.
+  /// Of query head h of sequence b, for tensors laid out like qkv and like out; of key head h for keys and
+  /// values.
   __device__ __forceinline__ int64_t query(int64_t b, int h, int head_dim) const {
     return b * sequence * row + int64_t{h} * head_dim;
   }
@@ -69,28 +70,35 @@ AttentionShape attention_shape(const Args& a) {
 template <class F>
 void dispatch_head_dim(int64_t head_dim, F&& f) {
   switch (head_dim) {
-    case 16: return f.template operator()<16>();
-    case 32: return f.template operator()<32>();
-    case 64: return f.template operator()<64>();
-    default: return f.template operator()<128>();
+    case 16:
+      return f.template operator()<16>();
+    case 32:
+      return f.template operator()<32>();
+    case 64:
+      return f.template operator()<64>();
+    default:
+      return f.template operator()<128>();
   }
 }
 
-/// Rows of D bf16 in shared memory. 16 bytes of padding make the stride an odd multiple of 16 bytes: the eight rows of a
-/// matrix that ldmatrix reads at once lie in different banks.
+/// Rows of D bf16 in shared memory. 16 bytes of padding make the stride an odd multiple of 16 bytes: the
+/// eight rows of a matrix that ldmatrix reads at once lie in different banks.
 template <int D>
 struct Tile {
   static constexpr int kStride = D + 8;
   __nv_bfloat16* data;
 
-  __device__ __forceinline__ __nv_bfloat16* at(int row, int column) const { return data + row * kStride + column; }
+  __device__ __forceinline__ __nv_bfloat16* at(int row, int column) const {
+    return data + row * kStride + column;
+  }
 
   /// Starts copying rows [first, first + kRows) of a matrix; rows from `limit` on become zero.
   template <int kRows, int kThreads>
   __device__ __forceinline__ void load(const __nv_bfloat16* from, int stride, int first, int limit) const {
     constexpr int kChunks = D / 8, kRowsAtOnce = kThreads / kChunks;
     static_assert(kThreads % kChunks == 0);
-    // One address that moves on (past the end it is not read): one for each copy would not fit the registers beside the sums.
+    // One address that moves on (past the end it is not read): one for each copy would not fit the registers
+    // beside the sums.
     const int row = threadIdx.x / kChunks, column = threadIdx.x % kChunks * 8;
     const __nv_bfloat16* source = from + int64_t{first + row} * stride + column;
 #pragma unroll
@@ -106,7 +114,8 @@ struct Tile {
     const int lane = threadIdx.x % 32;
     load_matrix_x4<false>(a, at(row + lane % 16, column + lane / 16 * 8));
   }
-  /// Right operand, this tile transposed: its rows [row, row + 16) are columns of the product, b[0..1] the first eight.
+  /// Right operand, this tile transposed: its rows [row, row + 16) are columns of the product, b[0..1] the
+  /// first eight.
   __device__ __forceinline__ void right_transposed(uint32_t (&b)[4], int row, int column) const {
     const int lane = threadIdx.x % 32;
     load_matrix_x4<false>(b, at(row + lane % 8 + lane / 16 * 8, column + lane / 8 % 2 * 8));
@@ -117,8 +126,8 @@ struct Tile {
     load_matrix_x4<true>(b, at(row + lane % 16, column + lane / 16 * 8));
   }
 
-  /// Puts a warp's 16 rows of results in place, then writes those below `limit` to global memory, 16 bytes at a time. No
-  /// other warp may read these rows of the tile any more.
+  /// Puts a warp's 16 rows of results in place, then writes those below `limit` to global memory, 16 bytes at
+  /// a time. No other warp may read these rows of the tile any more.
   __device__ __forceinline__ void store(const float (&sums)[D / 8][4], const float (&factors)[2], int row,
                                         __nv_bfloat16* to, int stride, int first, int limit) const {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4 * 2;
@@ -177,7 +186,8 @@ __device__ __forceinline__ void multiply_add_rows(float (&sums)[D / 8][4], const
 /// The same for kMTiles tiles of results: a fragment serves all of them.
 template <int D, int kMTiles, int kBlocks>
 __device__ __forceinline__ void multiply_add_rows(float (&sums)[kMTiles][D / 8][4],
-                                                  const float (&results)[kMTiles][kBlocks][4], const Tile<D>& tile) {
+                                                  const float (&results)[kMTiles][kBlocks][4],
+                                                  const Tile<D>& tile) {
 #pragma unroll
   for (int k = 0; k < kBlocks / 2; ++k) {
     uint32_t left[kMTiles][4];

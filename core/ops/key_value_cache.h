@@ -7,7 +7,8 @@
 namespace ottava {
 
 /// Takes a fused projection apart for generation: keys and values of qkv [B*T, row()] go to positions
-/// [position, position + T) of the caches [B, capacity, H_kv*D], queries to q [B*T, H*D] (may be left out). All f32 or bf16.
+/// [position, position + T) of the caches [B, capacity, H_kv*D], queries to q [B*T, H*D] (may be left out).
+/// All f32 or bf16.
 struct StoreKeyValues {
   Tensor qkv, q, keys, values;
   AttentionHeads heads;

@@ -107,8 +107,8 @@ bool matmul_takes_scale(Stream& stream, const Matmul& args) {
 void matmul(Stream& stream, const Matmul& args) {
   check(args);
   if (args.scale && !matmul_takes_scale(stream, args)) {
-    fail<ShapeError>(kOp, "the product {} x {} takes no scale here: matmul_takes_scale tells", describe(args.a),
-                     describe(args.b));
+    fail<ShapeError>(kOp, "the product {} x {} takes no scale here: matmul_takes_scale tells",
+                     describe(args.a), describe(args.b));
   }
   switch (stream.type()) {
     case DeviceType::cpu:

@@ -22,11 +22,13 @@ struct Matmul {
   MatmulKind kind = MatmulKind::forward;
   Tensor a, b, out;
   bool accumulate = false;
-  /// On the host: multiplies the sums before they are rounded or added. Only where matmul_takes_scale(); null: 1.
+  /// On the host: multiplies the sums before they are rounded or added. Only where matmul_takes_scale();
+  /// null: 1.
   const float* scale = nullptr;
 };
 void matmul(Stream& stream, const Matmul& args);
-/// True if matmul() can scale this product as it makes it (`scale` itself is not looked at): on a CPU with bf16 instructions.
+/// True if matmul() can scale this product as it makes it (`scale` itself is not looked at): on a CPU with
+/// bf16 instructions.
 bool matmul_takes_scale(Stream& stream, const Matmul& args);
 
 /// Bytes that this problem needs on the stream's target with as many threads as it would use now; matmul on

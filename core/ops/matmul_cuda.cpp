@@ -1,14 +1,16 @@
 #include "core/cuda/blas_plans.h"
 #include "core/ops/matmul_kernels.h"
 
-// Ceiling: the tensor cores; the kernels are cuBLASLt's. A row-major product out = a b is, column-major, out^T = b^T a^T: the
-// library's A is our b, its B our a, and a matrix that we use as it lies is to the library a transposed one.
+// Ceiling: the tensor cores; the kernels are cuBLASLt's. A row-major product out = a b is, column-major,
+// out^T = b^T a^T: the library's A is our b, its B our a, and a matrix that we use as it lies is to the
+// library a transposed one.
 namespace ottava::cuda {
 namespace {
 
 BlasProblem problem_of(const Matmul& args) {
   using Operand = BlasProblem::Operand;
-  const bool a_transposed = args.kind == MatmulKind::weight_gradient, b_transposed = args.kind == MatmulKind::forward;
+  const bool a_transposed = args.kind == MatmulKind::weight_gradient,
+             b_transposed = args.kind == MatmulKind::forward;
   return {.a = args.b.dtype,
           .b = args.a.dtype,
           .d = args.out.dtype,

@@ -5,13 +5,14 @@
 #include "core/cuda/row_groups.h"
 #include "core/ops/qk_norm_kernels.h"
 
-// Ceiling: memory bandwidth. Forward moves 2 elements per element and does 4 FLOPs on it, backward 3 and 9, and
-// reads the value heads where the amax is wanted. A warp takes a head at a time; D = 128 is 4 elements per lane.
+// Ceiling: memory bandwidth. Forward moves 2 elements per element and does 4 FLOPs on it, backward 3 and 9,
+// and reads the value heads where the amax is wanted. A warp takes a head at a time; D = 128 is 4 elements
+// per lane.
 namespace ottava::cuda {
 namespace {
 
 constexpr int kBlock = 256, kWarps = kBlock / 32;
-constexpr int kPacks = 2;        // of a head, per lane
+constexpr int kPacks = 2;  // of a head, per lane
 constexpr int kMaxHeadDim = 256;
 
 template <class T>
@@ -59,7 +60,8 @@ __global__ void __launch_bounds__(kBlock) forward_kernel(Arguments<T> a) {
   }
 }
 
-// Each warp sums its heads' share of both weights' gradients in registers; a block's warps are added in order.
+// Each warp sums its heads' share of both weights' gradients in registers; a block's warps are added in
+// order.
 template <class T, int kSize>
 __global__ void __launch_bounds__(kBlock) backward_kernel(Arguments<T> a) {
   using P = Pack<T, kSize>;
@@ -132,8 +134,8 @@ __global__ void __launch_bounds__(kBlock) backward_kernel(Arguments<T> a) {
 }
 
 template <class T>
-Arguments<T> arguments_of(std::string_view op, const Tensor& qkv, const Tensor& weight_q, const Tensor& weight_k,
-                          const Tensor& rstd, const AttentionHeads& heads) {
+Arguments<T> arguments_of(std::string_view op, const Tensor& qkv, const Tensor& weight_q,
+                          const Tensor& weight_k, const Tensor& rstd, const AttentionHeads& heads) {
   if (heads.head_dim > kMaxHeadDim) {
     fail<ShapeError>(op, "head dimension is {}, at most {} is possible on cuda", heads.head_dim, kMaxHeadDim);
   }
@@ -186,7 +188,8 @@ void qk_norm_backward(Stream& stream, const QkNormBackward& b) {
            fours ? backward_kernel<T, 4> : backward_kernel<T, 1>, a);
     const int64_t dim = a.head_dim;
     add_row_groups(kOp, stream, {a.partial, groups, 2 * dim, 0, dim}, static_cast<float*>(b.dweight_q.data));
-    add_row_groups(kOp, stream, {a.partial, groups, 2 * dim, dim, dim}, static_cast<float*>(b.dweight_k.data));
+    add_row_groups(kOp, stream, {a.partial, groups, 2 * dim, dim, dim},
+                   static_cast<float*>(b.dweight_k.data));
   });
 }
 

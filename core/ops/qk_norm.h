@@ -7,9 +7,10 @@
 namespace ottava {
 
 /// RMSNorm of every query and key head over its D elements (Qwen3), before RoPE:
-///     y = x / sqrt(mean_D(x^2) + eps) * weight, weight_q for query heads, weight_k for key heads; values untouched.
-/// qkv [N,row()] f32|bf16; out the same shape, may alias qkv only when no backward follows; weights [D] same dtype;
-/// rstd f32 [N, H + H_kv] out.
+///     y = x / sqrt(mean_D(x^2) + eps) * weight
+/// with weight_q for query heads and weight_k for key heads; values are left as they are.
+/// qkv [N,row()] f32|bf16; out the same shape, may alias qkv only when no backward follows; weights [D] same
+/// dtype; rstd f32 [N, H + H_kv] out.
 struct QkNormForward {
   Tensor qkv, weight_q, weight_k, out, rstd;
   AttentionHeads heads;
@@ -17,8 +18,8 @@ struct QkNormForward {
 };
 void qk_norm_forward(Stream& stream, const QkNormForward& args);
 
-/// dqkv (gradient of out) is turned into the gradient of qkv in place; dweight_q, dweight_k [D] f32 accumulated in a
-/// fixed order. `qkv` is forward's input.
+/// dqkv (gradient of out) is turned into the gradient of qkv in place; dweight_q, dweight_k [D] f32
+/// accumulated in a fixed order. `qkv` is forward's input.
 struct QkNormBackward {
   Tensor dqkv, qkv, weight_q, weight_k, rstd;
   Tensor dweight_q, dweight_k;

@@ -4,9 +4,9 @@
 #include "core/ops/rms_norm.cuh"
 #include "core/ops/rms_norm_kernels.h"
 
-// Ceiling: memory bandwidth. Forward moves 2 elements per element (4 with a residual) and does 4 FLOPs on it, backward 3
-// (4) and 9. A row is read from memory once: its packs stay in registers between the two passes, and only what does
-// not fit there (rows past 16384 bf16 elements) is read again, from the L2 cache.
+// Ceiling: memory bandwidth. Forward moves 2 elements per element (4 with a residual) and does 4 FLOPs on it,
+// backward 3 (4) and 9. A row is read from memory once: its packs stay in registers between the two passes,
+// and only what does not fit there (rows past 16384 bf16 elements) is read again, from the L2 cache.
 namespace ottava::cuda {
 namespace {
 
@@ -42,7 +42,8 @@ struct BackwardArguments {
   float inverse_cols;
 };
 
-// Each team walks over rows and sums its columns' share of dweight in registers; a block's teams are added in order.
+// Each team walks over rows and sums its columns' share of dweight in registers; a block's teams are added in
+// order.
 template <class T, int kSize, int kBlock, int kTeam, int kPacks>
 __global__ void __launch_bounds__(kBlock) backward_kernel(BackwardArguments<T> a) {
   using P = Pack<T, kSize>;
@@ -51,7 +52,8 @@ __global__ void __launch_bounds__(kBlock) backward_kernel(BackwardArguments<T> a
   float* partial = a.partial + blockIdx.x * a.packs * kSize;
 
   float sums[kPacks][kSize] = {};
-  for (int64_t c = member + kKept; c < a.packs; c += kTeam) {  // columns without a register: one team per block
+  for (int64_t c = member + kKept; c < a.packs;
+       c += kTeam) {  // columns without a register: one team per block
     for (int i = 0; i < kSize; ++i) partial[c * kSize + i] = 0;
   }
   uint32_t amax = 0;
@@ -100,7 +102,8 @@ __global__ void __launch_bounds__(kBlock) backward_kernel(BackwardArguments<T> a
       if (c < packs) write(c, dy_kept[k], x_kept[k], sums[k]);
     }
     for (int64_t c = member + kKept; c < packs; c += kTeam) {
-      write(c, load_pack<T, kSize>(a.dy, start + c), load_pack<T, kSize>(a.x, start + c), partial + c * kSize);
+      write(c, load_pack<T, kSize>(a.dy, start + c), load_pack<T, kSize>(a.x, start + c),
+            partial + c * kSize);
     }
   }
   raise_amax(a.amax, amax);
@@ -130,23 +133,31 @@ __global__ void __launch_bounds__(kBlock) backward_kernel(BackwardArguments<T> a
 
 template <class T, int kSize, int kTeam>
 void launch_forward(Stream& stream, const RmsNormForward& f) {
-  launch("rms_norm_forward", stream, {.grid = grid_of(ceil_div(f.x.rows(), kNormBlock / kTeam)), .block = kNormBlock},
+  launch("rms_norm_forward", stream,
+         {.grid = grid_of(ceil_div(f.x.rows(), kNormBlock / kTeam)), .block = kNormBlock},
          forward_kernel<T, kSize, kTeam>, norm_arguments<T>(f));
 }
 
 template <class T, int kSize, int kBlock, int kTeam, int kPacks = kBackwardPacks>
 void launch_backward(Stream& stream, const RmsNormBackward& b) {
   const int64_t rows = b.x.rows(), cols = b.x.cols(), rows_per_block = kBlock / kTeam;
-  BackwardArguments<T> a{static_cast<const T*>(b.dy.data), static_cast<const T*>(b.x.data),
-                         static_cast<const T*>(b.weight.data), static_cast<const T*>(b.dresidual.data),
-                         static_cast<const float*>(b.rstd.data), static_cast<T*>(b.dx.data),
-                         static_cast<float*>(b.workspace.data), static_cast<uint32_t*>(b.amax.data), rows, cols / kSize,
+  BackwardArguments<T> a{static_cast<const T*>(b.dy.data),
+                         static_cast<const T*>(b.x.data),
+                         static_cast<const T*>(b.weight.data),
+                         static_cast<const T*>(b.dresidual.data),
+                         static_cast<const float*>(b.rstd.data),
+                         static_cast<T*>(b.dx.data),
+                         static_cast<float*>(b.workspace.data),
+                         static_cast<uint32_t*>(b.amax.data),
+                         rows,
+                         cols / kSize,
                          1.0f / static_cast<float>(cols)};
   const auto groups = std::min(ceil_div(rows, rows_per_block), kRowGroups);
   if (groups == 0) return;
   launch("rms_norm_backward", stream, {.grid = grid_of(groups), .block = kBlock},
          backward_kernel<T, kSize, kBlock, kTeam, kPacks>, a);
-  add_row_groups("rms_norm_backward", stream, {a.partial, groups, cols, 0, cols}, static_cast<float*>(b.dweight.data));
+  add_row_groups("rms_norm_backward", stream, {a.partial, groups, cols, 0, cols},
+                 static_cast<float*>(b.dweight.data));
 }
 
 }  // namespace

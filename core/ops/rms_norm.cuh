@@ -4,7 +4,8 @@
 #include "core/cuda/reduce.cuh"
 #include "core/ops/rms_norm.h"
 
-// RMSNorm of one row, for rms_norm and whatever is fused with it: one order of summation, so that all of them give the same bits.
+// RMSNorm of one row, for rms_norm and whatever is fused with it: one order of summation, so that all of them
+// give the same bits.
 namespace ottava::cuda {
 
 inline constexpr int kNormBlock = 256, kNormPacks = 8;  // threads; packs of a row, per thread, in registers
@@ -26,13 +27,21 @@ struct NormArguments {
 template <class T>
 NormArguments<T> norm_arguments(const RmsNormForward& f) {
   const int64_t rows = f.x.rows(), cols = f.x.cols();
-  return {static_cast<const T*>(f.x.data), static_cast<const T*>(f.residual.data), static_cast<const T*>(f.weight.data),
-          static_cast<T*>(f.sum.data),     static_cast<T*>(f.y.data),              static_cast<float*>(f.rstd.data),
-          static_cast<uint32_t*>(f.amax.data), rows, cols, 1.0f / static_cast<float>(cols), f.eps};
+  return {static_cast<const T*>(f.x.data),
+          static_cast<const T*>(f.residual.data),
+          static_cast<const T*>(f.weight.data),
+          static_cast<T*>(f.sum.data),
+          static_cast<T*>(f.y.data),
+          static_cast<float*>(f.rstd.data),
+          static_cast<uint32_t*>(f.amax.data),
+          rows,
+          cols,
+          1.0f / static_cast<float>(cols),
+          f.eps};
 }
 
-/// One team's row between the passes: `kept` are its packs member, member + kTeam, ...; what does not fit there (rows past
-/// 16384 bf16 elements) is read again, from the L2 cache.
+/// One team's row between the passes: `kept` are its packs member, member + kTeam, ...; what does not fit
+/// there (rows past 16384 bf16 elements) is read again, from the L2 cache.
 template <class T, int kSize, int kTeam>
 struct NormRow {
   int64_t row;
@@ -88,7 +97,8 @@ __device__ __forceinline__ NormRow<T, kSize, kTeam> read_norm_row(const NormArgu
 
 /// y of a pack as it is stored.
 template <class T, int kSize>
-__device__ __forceinline__ Pack<T, kSize> normalised(const Pack<T, kSize>& h, float rstd, const Pack<T, kSize>& weight) {
+__device__ __forceinline__ Pack<T, kSize> normalised(const Pack<T, kSize>& h, float rstd,
+                                                     const Pack<T, kSize>& weight) {
   Pack<T, kSize> y;
 #pragma unroll
   for (int i = 0; i < kSize; ++i) y.set(i, h[i] * rstd * weight[i]);

@@ -7,8 +7,9 @@ namespace ottava {
 
 /// RMSNorm (arXiv:1910.07467), optionally after adding a residual:
 ///     h = x + residual;  rstd = 1 / sqrt(mean_C(h^2) + eps);  y = h * rstd * weight
-/// x, residual, sum, y [N,C] and weight [C] share one dtype, f32 or bf16; rstd [N] f32. Statistics and products are f32;
-/// with bf16, h is rounded before it is normalised, so that `sum` alone determines y. Overwrites y, rstd and sum.
+/// x, residual, sum, y [N,C] and weight [C] share one dtype, f32 or bf16; rstd [N] f32. Statistics and
+/// products are f32; with bf16, h is rounded before it is normalised, so that `sum` alone determines y.
+/// Overwrites y, rstd and sum.
 struct RmsNormForward {
   Tensor x, weight;
   Tensor residual;  ///< may be left out; then sum must be too
@@ -17,11 +18,15 @@ struct RmsNormForward {
   Tensor amax;  ///< may be left out: u32 [1], raised to the bits of max |y| as stored (NaN ranks highest)
   float eps = 1e-5f;
 };
-/// Throws ShapeError. Reads x (and residual) once, writes y (and sum) once: 2 or 4 elements of traffic per element.
+/// Throws ShapeError. Reads x (and residual) once, writes y (and sum) once: 2 or 4 elements of traffic per
+/// element.
 void rms_norm_forward(Stream& stream, const RmsNormForward& args);
 
-/// dx_i = rstd * (g_i - h_i * rstd^2 * mean_C(g * h)) + dresidual_i  with g = dy * weight;   dweight += sum_N dy * h * rstd
-/// x is the normalised input h. dy, x, dx, dresidual [N,C], weight [C] share one dtype; rstd [N], dweight [C] f32.
+///     g = dy * weight
+///     dx_i = rstd * (g_i - h_i * rstd^2 * mean_C(g * h)) + dresidual_i
+///     dweight += sum_N dy * h * rstd
+/// x is the normalised input h. dy, x, dx, dresidual [N,C], weight [C] share one dtype; rstd [N], dweight [C]
+/// f32.
 struct RmsNormBackward {
   Tensor dy, x, weight, rstd;
   Tensor dresidual;  ///< may be left out: gradient that reaches h past the norm, added to dx
@@ -30,7 +35,8 @@ struct RmsNormBackward {
   Tensor workspace;  ///< f32, shape rms_norm_workspace()
   Tensor amax;       ///< may be left out: u32 [1], raised to the bits of max |dx| as stored
 };
-/// Row sums for dweight are made per fixed group of rows and added in order: bitwise the same for any thread count.
+/// Row sums for dweight are made per fixed group of rows and added in order: bitwise the same for any thread
+/// count.
 void rms_norm_backward(Stream& stream, const RmsNormBackward& args);
 Shape rms_norm_workspace(const Stream& stream, int64_t channels);
 

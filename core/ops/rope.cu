@@ -2,9 +2,9 @@
 #include "core/cuda/reduce.cuh"
 #include "core/ops/rope_kernels.h"
 
-// Ceiling: memory bandwidth: query and key heads are read and written once (4 bytes per bf16 element), 3 FLOPs on each;
-// value heads are read where the amax is wanted.
-// A block rotates one token, so that its row of the table is read from memory once and then from the L1 cache.
+// Ceiling: memory bandwidth: query and key heads are read and written once (4 bytes per bf16 element), 3
+// FLOPs on each; value heads are read where the amax is wanted. A block rotates one token, so that its row of
+// the table is read from memory once and then from the L1 cache.
 namespace ottava::cuda {
 namespace {
 

@@ -15,8 +15,8 @@ struct RopeScaling {
   bool operator==(const RopeScaling&) const = default;
 };
 
-/// cos and sin of position * f_i for i in [0, D/2): table f32 [positions, D], first half cos, second half sin, computed
-/// in double on the host. f_i = theta^(-2i/D), scaled if asked.
+/// cos and sin of position * f_i for i in [0, D/2): table f32 [positions, D], first half cos, second half
+/// sin, computed in double on the host. f_i = theta^(-2i/D), scaled if asked.
 void fill_rope_table(float* table, int64_t positions, int64_t head_dim, double theta,
                      const std::optional<RopeScaling>& scaling);
 
@@ -29,14 +29,16 @@ struct AttentionHeads {
 
 /// Rotates the query and key heads of qkv [N, row()] in place (rotate-half layout, f32 arithmetic):
 ///     (a, b) -> (a cos - b sin, b cos + a sin)   with a = x[i], b = x[i + D/2]
-/// `inverse` turns the other way: the backward pass. Row n has position positions[n] if given (i32 [N]), else n % T.
+/// `inverse` turns the other way: the backward pass. Row n has position positions[n] if given (i32 [N]), else
+/// n % T.
 struct Rope {
   Tensor qkv, table;
   Tensor positions;  ///< may be left out
   AttentionHeads heads;
   int64_t sequence = 0;  ///< T
   bool inverse = false;
-  /// May be left out: u32 [1], raised to the bits of max |qkv| as stored, the value heads included: they are read for it.
+  /// May be left out: u32 [1], raised to the bits of max |qkv| as stored, the value heads included: they are
+  /// read for it.
   Tensor amax;
 };
 void rope(Stream& stream, const Rope& args);

@@ -1,8 +1,8 @@
 #include "core/cpu/vec.h"
 #include "core/ops/rope_kernels.h"
 
-// Ceiling: memory bandwidth, 4 bytes per bf16 element and 3 FLOPs (2 bytes of a value head, where its amax is wanted). The
-// table's row stays in the L1 cache for all heads.
+// Ceiling: memory bandwidth, 4 bytes per bf16 element and 3 FLOPs (2 bytes of a value head, where its amax is
+// wanted). The table's row stays in the L1 cache for all heads.
 
 namespace ottava::cpu::OTTAVA_ISA {
 namespace {

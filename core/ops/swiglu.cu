@@ -2,8 +2,8 @@
 #include "core/ops/swiglu.cuh"
 #include "core/ops/swiglu_kernels.h"
 
-// Ceiling: memory bandwidth. Forward moves 3 elements per output element (6 bytes in bf16) and does about 20 FLOPs on
-// them, backward 5 (6 when the output is written again) and 30.
+// Ceiling: memory bandwidth. Forward moves 3 elements per output element (6 bytes in bf16) and does about 20
+// FLOPs on them, backward 5 (6 when the output is written again) and 30.
 namespace ottava::cuda {
 namespace {
 
@@ -14,7 +14,7 @@ struct Arguments {
   const T *dout, *gate_up;  // dout: backward only
   T *dgate_up, *out;        // dgate_up may be gate_up; backward writes out only if it is given
   uint32_t* amax;
-  int64_t packs;            // per row of F elements
+  int64_t packs;  // per row of F elements
   unsigned blocks_per_row;
 };
 
@@ -30,7 +30,8 @@ __global__ void __launch_bounds__(kBlock) swiglu_kernel(Arguments<T> a) {
   for (int k = 0; k < kPacksPerThread; ++k) {
     const int64_t c = first + k * kBlock;
     if (c >= a.packs) continue;
-    const P gate = load_pack<T, kSize>(a.gate_up, gate_at + c), up = load_pack<T, kSize>(a.gate_up, up_at + c);
+    const P gate = load_pack<T, kSize>(a.gate_up, gate_at + c),
+            up = load_pack<T, kSize>(a.gate_up, up_at + c);
     P out;
     if constexpr (kBackward) {
       const P dout = load_pack<T, kSize>(a.dout, half + c);

@@ -5,16 +5,17 @@
 
 namespace ottava {
 
-/// out = silu(gate) * up (arXiv:2002.05202) with gate_up [N, 2F] = [gate | up], silu(x) = x / (1 + exp(-x)), f32 inside.
-/// gate_up and out [N,F] share f32 or bf16. amax: may be left out, u32 [1], raised to the bits of max |out| as stored.
+/// out = silu(gate) * up (arXiv:2002.05202) with gate_up [N, 2F] = [gate | up], silu(x) = x / (1 + exp(-x)),
+/// f32 inside. gate_up and out [N,F] share f32 or bf16. amax: may be left out, u32 [1], raised to the bits of
+/// max |out| as stored.
 struct SwigluForward {
   Tensor gate_up, out, amax;
 };
 void swiglu_forward(Stream& stream, const SwigluForward& args);
 
-/// dgate = dout * up * s * (1 + gate * (1 - s)), dup = dout * gate * s, with s = sigmoid(gate). Overwrites dgate_up
-/// [N,2F], which may alias gate_up. If `out` is given, silu(gate) * up is written again: the recomputation that the
-/// weight gradient of the next layer needs, for no extra reads.
+/// dgate = dout * up * s * (1 + gate * (1 - s)), dup = dout * gate * s, with s = sigmoid(gate). Overwrites
+/// dgate_up [N,2F], which may alias gate_up. If `out` is given, silu(gate) * up is written again: the
+/// recomputation that the weight gradient of the next layer needs, for no extra reads.
 struct SwigluBackward {
   Tensor dout, gate_up, dgate_up;
   Tensor out;   ///< may be left out

@@ -1,8 +1,8 @@
 #include "core/cpu/vec.h"
 #include "core/ops/swiglu_kernels.h"
 
-// Forward moves 6 bytes per bf16 output and spends about 25 instructions per 16 of them, most in exp: near the memory's
-// bandwidth with AVX-512, bound by arithmetic below it.
+// Forward moves 6 bytes per bf16 output and spends about 25 instructions per 16 of them, most in exp: near
+// the memory's bandwidth with AVX-512, bound by arithmetic below it.
 
 namespace ottava::cpu::OTTAVA_ISA {
 namespace {

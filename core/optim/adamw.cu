@@ -4,8 +4,9 @@
 #include "core/cuda/tensor_list.cuh"
 #include "core/optim/adamw_kernels.h"
 
-// Ceiling: memory bandwidth: 16 bytes are read and 12 to 14 written per element with f32 states, about 40 instructions.
-// bf16 states save 8 bytes and pay 10 rounds of Philox per 4 elements. Many tensors share a launch.
+// Ceiling: memory bandwidth: 16 bytes are read and 12 to 14 written per element with f32 states, about 40
+// instructions. bf16 states save 8 bytes and pay 10 rounds of Philox per 4 elements. Many tensors share a
+// launch.
 namespace ottava::cuda {
 namespace {
 
@@ -45,7 +46,8 @@ __device__ __forceinline__ uint32_t bf16_bits(float x) { return abs_bits(to_floa
 
 // Every multiply-add is written as one, so that no instance of this code rounds differently from another.
 template <class State, class Compute, int kWidth>
-__device__ __forceinline__ uint32_t update(const Entry& e, const Coefficients& c, int64_t i, const uint32_t* words) {
+__device__ __forceinline__ uint32_t update(const Entry& e, const Coefficients& c, int64_t i,
+                                           const uint32_t* words) {
   auto *exp_avg = static_cast<State*>(e.exp_avg), *exp_avg_sq = static_cast<State*>(e.exp_avg_sq);
   auto p = load_pack<float, kWidth>(e.master, i);
   const auto gradient = load_pack<float, kWidth>(e.gradient, i);
@@ -147,14 +149,14 @@ Entry entry_of(const AdamwTensor& t) {
           .key = t.key,
           .weight_decay = t.weight_decay,
           .lr_factor = t.lr_factor,
-          .aligned = aligned(t.master) && aligned(t.gradient) && aligned(t.exp_avg) && aligned(t.exp_avg_sq) &&
-                     aligned(t.compute)};
+          .aligned = aligned(t.master) && aligned(t.gradient) && aligned(t.exp_avg) &&
+                     aligned(t.exp_avg_sq) && aligned(t.compute)};
 }
 
 }  // namespace
 
-void adamw(Stream& stream, const std::vector<AdamwTensor>& tensors, const AdamwHyper& hyper, const Tensor& scalars,
-           const Tensor& step) {
+void adamw(Stream& stream, const std::vector<AdamwTensor>& tensors, const AdamwHyper& hyper,
+           const Tensor& scalars, const Tensor& step) {
   const Shared shared{hyper, static_cast<const float*>(scalars.data), static_cast<const int64_t*>(step.data)};
   for (DType state : {DType::f32, DType::bf16}) {
     for (DType compute : {DType::f32, DType::bf16}) {
@@ -165,8 +167,8 @@ void adamw(Stream& stream, const std::vector<AdamwTensor>& tensors, const AdamwH
       dispatch_float(state, "adamw", [&]<class State>() {
         dispatch_float(compute, "adamw", [&]<class Compute>() {
           for_each_list(entries, kPerBlock, [&](const TensorList<Entry>& list, unsigned blocks) {
-            launch("adamw", stream, {.grid = blocks, .block = kBlock}, adamw_kernel<Element<State>, Element<Compute>>,
-                   list, shared);
+            launch("adamw", stream, {.grid = blocks, .block = kBlock},
+                   adamw_kernel<Element<State>, Element<Compute>>, list, shared);
           });
         });
       });

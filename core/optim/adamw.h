@@ -19,7 +19,7 @@ enum StepScalar : int {
   kLossGradient,
   /// written by clip_factor(): 1 / loss scale * min(1, max_norm / (norm + 1e-6)); 0 skips the step
   kGradientFactor,
-  kGradientNorm,     ///< written by clip_factor(): the unscaled global norm before clipping
+  kGradientNorm,  ///< written by clip_factor(): the unscaled global norm before clipping
   kStepScalars
 };
 

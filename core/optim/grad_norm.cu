@@ -4,8 +4,8 @@
 #include "core/optim/grad_norm_kernels.h"
 #include "core/optim/tensor_chunks.h"
 
-// Ceiling: memory bandwidth, 4 bytes per element (on GPUs with full-rate f64; others are bound by the f64 additions). The
-// squares of f32 are exact in f64. One block per chunk, then one block for all chunks.
+// Ceiling: memory bandwidth, 4 bytes per element (on GPUs with full-rate f64; others are bound by the f64
+// additions). The squares of f32 are exact in f64. One block per chunk, then one block for all chunks.
 namespace ottava::cuda {
 namespace {
 
@@ -61,7 +61,8 @@ __global__ void __launch_bounds__(kBlock) total_kernel(const double* chunks, int
 }
 
 __global__ void clip_kernel(const double* sum_of_squares, float max_norm, float* scalars, int32_t* skipped) {
-  const double loss_scale = static_cast<double>(scalars[kLossScale]), norm = sqrt(*sum_of_squares) / loss_scale;
+  const double loss_scale = static_cast<double>(scalars[kLossScale]),
+               norm = sqrt(*sum_of_squares) / loss_scale;
   const double wanted = static_cast<double>(max_norm) / (norm + 1e-6);
   const double clip = max_norm > 0 && !(wanted >= 1.0) ? wanted : 1.0;
   const float factor = static_cast<float>(clip / loss_scale), stored = static_cast<float>(norm);
@@ -92,8 +93,9 @@ void grad_norm_squared(Stream& stream, const std::vector<Tensor>& gradients, con
 
 void clip_factor(Stream& stream, const Tensor& sum_of_squares, float max_norm, const Tensor& scalars,
                  const Tensor& skipped) {
-  launch("clip_factor", stream, {.grid = 1, .block = 1}, clip_kernel, static_cast<const double*>(sum_of_squares.data),
-         max_norm, static_cast<float*>(scalars.data), static_cast<int32_t*>(skipped.data));
+  launch("clip_factor", stream, {.grid = 1, .block = 1}, clip_kernel,
+         static_cast<const double*>(sum_of_squares.data), max_norm, static_cast<float*>(scalars.data),
+         static_cast<int32_t*>(skipped.data));
 }
 
 }  // namespace ottava::cuda

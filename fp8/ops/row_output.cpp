@@ -6,8 +6,9 @@ namespace ottava::fp8 {
 
 void check_row_output(std::string_view op, const RowOutput& output, Shape shape) {
   if (output.granularity != Granularity::row && output.granularity != Granularity::block_1x128) {
-    fail<ShapeError>(op, "scales per {} need more than a row at a time: expected row or 1x128, else quantize the result",
-                     name_of(output.granularity));
+    fail<ShapeError>(
+        op, "scales per {} need more than a row at a time: expected row or 1x128, else quantize the result",
+        name_of(output.granularity));
   }
   if (shape.cols() % 16 != 0) {
     fail<ShapeError>(op, "rows have {} elements, FP8 products take multiples of 16", shape.cols());

@@ -3,7 +3,8 @@
 #include "fp8/codec.cuh"
 #include "fp8/ops/row_output.h"
 
-// FP8 output of kernels in which kTeam threads, a warp or the block, make a row together, in packs of 16 bytes.
+// FP8 output of kernels in which kTeam threads, a warp or the block, make a row together, in packs of 16
+// bytes.
 namespace ottava::fp8::cuda {
 
 inline constexpr int kRowPacks = 8;  // of a row, per thread, in registers
@@ -49,19 +50,19 @@ __device__ __forceinline__ uint32_t largest_bits(const Pack<T, kSize>& pack) {
 
 /// Codes of a pack of the row.
 template <DType kFormat, class T, int kSize>
-__device__ __forceinline__ void write_codes(const RowTargets& to, int64_t row, int64_t c, const Pack<T, kSize>& pack,
-                                            float scale, Losses& losses) {
+__device__ __forceinline__ void write_codes(const RowTargets& to, int64_t row, int64_t c,
+                                            const Pack<T, kSize>& pack, float scale, Losses& losses) {
   Pack<uint16_t, kSize / 2> codes;
 #pragma unroll
   for (int i = 0; i < kSize; i += 2) {
-    codes.values[i / 2] = static_cast<uint16_t>(
-        encode_pair<kFormat>({quantized_value(pack, i), quantized_value(pack, i + 1)}, {scale, scale}, to.counters, losses));
+    codes.values[i / 2] = static_cast<uint16_t>(encode_pair<kFormat>(
+        {quantized_value(pack, i), quantized_value(pack, i + 1)}, {scale, scale}, to.counters, losses));
   }
   store_pack(reinterpret_cast<uint16_t*>(to.out + row * to.cols), c, codes);
 }
 
-/// The row in FP8. make(k, c) gives its pack c, which is the thread's k-th; for k == kRowPacks, one of the later ones, which for
-/// scales per row are made twice. Every thread of the block calls it.
+/// The row in FP8. make(k, c) gives its pack c, which is the thread's k-th; for k == kRowPacks, one of the
+/// later ones, which for scales per row are made twice. Every thread of the block calls it.
 template <DType kFormat, Granularity kGranularity, int kTeam, class T, int kSize, class Make>
 __device__ __forceinline__ void write_row(const RowTargets& to, const RowPart& part, Make&& make) {
   using P = Pack<T, kSize>;
@@ -80,7 +81,8 @@ __device__ __forceinline__ void write_row(const RowTargets& to, const RowPart& p
       kept[k] = make(k, c);
       amax = max(amax, largest_bits(kept[k]));
     }
-    for (int64_t c = part.member + first_later; c < part.packs; c += kTeam) amax = max(amax, largest_bits(make(kRowPacks, c)));
+    for (int64_t c = part.member + first_later; c < part.packs; c += kTeam)
+      amax = max(amax, largest_bits(make(kRowPacks, c)));
     amax = team_max<kTeam>(amax);
     raise_amax(to.largest, amax);
     const bool leads = part.member == 0 && part.packs > 0;
@@ -103,7 +105,8 @@ __device__ __forceinline__ void write_row(const RowTargets& to, const RowPart& p
       if (exists) pack = make(k, c);
       uint32_t amax = largest_bits(pack);
 #pragma unroll
-      for (int offset = kLanes / 2; offset > 0; offset /= 2) amax = max(amax, __shfl_xor_sync(kAllLanes, amax, offset));
+      for (int offset = kLanes / 2; offset > 0; offset /= 2)
+        amax = max(amax, __shfl_xor_sync(kAllLanes, amax, offset));
       largest = max(largest, amax);
       const bool leads = exists && part.member % kLanes == 0;
       const Scale scale = scale_of_group<kFormat>(amax, to.rounding, leads ? to.non_finite : nullptr);

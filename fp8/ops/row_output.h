@@ -5,12 +5,13 @@
 
 namespace ottava::fp8 {
 
-/// Where an operation leaves its output [N,C] in FP8, with scales that a row knows by itself: the same bytes, inverse scales,
-/// counts and flags as quantize() gives for the output as it would be stored, without its being written and read.
+/// Where an operation leaves its output [N,C] in FP8, with scales that a row knows by itself: the same bytes,
+/// inverse scales, counts and flags as quantize() gives for the output as it would be stored, without its
+/// being written and read.
 struct RowOutput {
   Granularity granularity = Granularity::row;  ///< row or 1x128
   ScaleRounding rounding = ScaleRounding::none;
-  Quantized out;                ///< bytes [N,C]
+  Quantized out;                         ///< bytes [N,C]
   Tensor counters, non_finite, largest;  ///< may be left out; as in Quantize
 };
 

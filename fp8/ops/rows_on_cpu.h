@@ -8,8 +8,9 @@
 
 namespace ottava::cpu {
 
-/// Calls make(row, Tensor [1,C]) for every row of x, whose data are not looked at, and quantizes what it has written there while
-/// that is in the cache: into `kept`, if the rows are wanted, else into a row of the thread's own.
+/// Calls make(row, Tensor [1,C]) for every row of x, whose data are not looked at, and quantizes what it has
+/// written there while that is in the cache: into `kept`, if the rows are wanted, else into a row of the
+/// thread's own.
 template <class Make>
 void for_each_quantized_row(const fp8::RowOutput& output, const Tensor& x, const Tensor& kept, Make&& make) {
   const int64_t rows = x.rows(), cols = x.cols(), row_bytes = cols * static_cast<int64_t>(size_of(x.dtype));

@@ -40,9 +40,10 @@ void swiglu_quantize(Stream& stream, const SwigluQuantize& args) {
     case DeviceType::cuda:
       return cuda::swiglu_quantize(stream, args);
     case DeviceType::meta:
-      stream.recorder().record({.op = kOp,
-                                .bytes = static_cast<double>(args.swiglu.gate_up.bytes()) + bytes_of(args.output) +
-                                         (args.swiglu.out.empty() ? 0.0 : static_cast<double>(args.swiglu.out.bytes()))});
+      stream.recorder().record(
+          {.op = kOp,
+           .bytes = static_cast<double>(args.swiglu.gate_up.bytes()) + bytes_of(args.output) +
+                    (args.swiglu.out.empty() ? 0.0 : static_cast<double>(args.swiglu.out.bytes()))});
   }
 }
 

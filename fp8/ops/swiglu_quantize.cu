@@ -2,8 +2,8 @@
 #include "fp8/ops/row_output.cuh"
 #include "fp8/ops/swiglu_quantize.h"
 
-// Ceiling: memory bandwidth: 5 bytes per bf16 element of the output in place of the 9 of swiglu and a quantization, and about 25
-// instructions.
+// Ceiling: memory bandwidth: 5 bytes per bf16 element of the output in place of the 9 of swiglu and a
+// quantization, and about 25 instructions.
 namespace ottava::fp8::cuda {
 namespace {
 
@@ -22,7 +22,8 @@ __global__ void __launch_bounds__(kBlock) swiglu_kernel(Arguments<T> a, RowTarge
   const RowPart part{row, row < to.rows ? packs : 0, static_cast<int>(threadIdx.x % kTeam)};
   write_row<kFormat, kGranularity, kTeam, T, kSize>(to, part, [&](int, int64_t c) {
     const int64_t gate = 2 * row * packs + c;
-    const auto out = swiglu_of(load_pack<T, kSize>(a.gate_up, gate), load_pack<T, kSize>(a.gate_up, gate + packs));
+    const auto out =
+        swiglu_of(load_pack<T, kSize>(a.gate_up, gate), load_pack<T, kSize>(a.gate_up, gate + packs));
     if (a.out) store_pack(a.out, row * packs + c, out);
     return out;
   });
@@ -41,7 +42,9 @@ void swiglu_quantize(Stream& stream, const SwigluQuantize& q) {
       const bool is_short = to.cols <= kPackSize<T> * kRowPacks * 32;  // a warp has the row in its registers
       launch("swiglu_quantize", stream,
              {.grid = grid_of(ceil_div(to.rows, is_short ? kBlock / 32 : 1)), .block = kBlock},
-             is_short ? swiglu_kernel<T, kFormat, kGranularity, 32> : swiglu_kernel<T, kFormat, kGranularity, kBlock>, a, to);
+             is_short ? swiglu_kernel<T, kFormat, kGranularity, 32>
+                      : swiglu_kernel<T, kFormat, kGranularity, kBlock>,
+             a, to);
     });
   });
 }

@@ -7,8 +7,8 @@
 
 namespace ottava {
 
-/// The rows of the policy: every linear layer of the model with its parts, global and local to a rank, and the output
-/// layer. `local_tokens`: of a micro-batch, gathered over tensor-parallel ranks.
+/// The rows of the policy: every linear layer of the model with its parts, global and local to a rank, and
+/// the output layer. `local_tokens`: of a micro-batch, gathered over tensor-parallel ranks.
 fp8::PolicyInputs llama_policy_inputs(const LlamaParameters& table, int tensor_parallel_size,
                                       int64_t local_tokens);
 
@@ -24,10 +24,11 @@ struct LlamaFloat8 {
 LlamaFloat8 llama_float8(const LlamaParameters& table, const fp8::Policy& policy, const Float8Config& config,
                          int tensor_parallel_size);
 
-/// Why FSDP gathers this weight among so many shards in the compute type although bytes are asked for; empty if it does not.
+/// Why FSDP gathers this weight among so many shards in the compute type although bytes are asked for; empty
+/// if it does not.
 std::string why_gathered_whole(const fp8::GemmDecision& decision, int shards);
-/// "FSDP gathers 20 of 24 FP8 weights as bytes; in bf16: 4 (layers.0.attention.wo: 48 rows / 3 shards = 16, ...)": the first
-/// weight of each reason.
+/// "FSDP gathers 20 of 24 FP8 weights as bytes; in bf16: 4 (layers.0.attention.wo: 48 rows / 3 shards = 16,
+/// ...)": the first weight of each reason.
 std::string float8_gathers_text(const fp8::Policy& policy, int shards);
 
 /// How many ranks share what, and what one of them sends in a step.

@@ -7,9 +7,10 @@
 
 namespace ottava {
 
-/// Final norm, output layer and cross-entropy. Logits are made, used and dropped in chunks of rows, forward and backward
-/// together, so those of the whole batch never exist. With tensor parallel the vocabulary is cut among ranks and three
-/// small all-reduces per chunk combine the softmax (logits are not gathered, unless loss_parallel is off).
+/// Final norm, output layer and cross-entropy. Logits are made, used and dropped in chunks of rows, forward
+/// and backward together, so those of the whole batch never exist. With tensor parallel the vocabulary is cut
+/// among ranks and three small all-reduces per chunk combine the softmax (logits are not gathered, unless
+/// loss_parallel is off).
 class LlamaHead {
  public:
   struct Options {
@@ -29,7 +30,8 @@ class LlamaHead {
     Tensor sum;         ///< f32 [1], accumulated: sum of the losses of valid tokens
     Tensor grad_scale;  ///< f32 [1]: d(scaled loss) / d(token loss)
   };
-  /// Gradient of the residual stream, [n,C], and its `amax` unless that is empty; accumulates the gradients of norm and output.
+  /// Gradient of the residual stream, [n,C], and its `amax` unless that is empty; accumulates the gradients
+  /// of norm and output.
   Allocation forward_backward(const StepContext& context, ResidualStream in, const Loss& loss,
                               const Tensor& amax) const;
   /// Adds to loss.sum only.

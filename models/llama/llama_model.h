@@ -25,8 +25,8 @@ struct MicroBatch {
   Tensor positions;       ///< i32 [B,T], with document_start: positions restart
 };
 
-/// A Llama-family decoder: embedding, blocks, head. Each is a unit whose parameters are gathered before and released
-/// after its turn.
+/// A Llama-family decoder: embedding, blocks, head. Each is a unit whose parameters are gathered before and
+/// released after its turn.
 class LlamaModel {
  public:
   /// Takes persistent memory for the RoPE table.
@@ -40,8 +40,8 @@ class LlamaModel {
   /// Adds the losses of one micro-batch to loss_sum.
   void evaluate(const StepContext& context, const MicroBatch& batch, const Tensor& loss_sum) const;
 
-  /// Logits f32 [B,V] after the last of `tokens`, which stand at `position` and follow what `caches` (one per block) hold;
-  /// T > 1 only at position 0 and with B = 1.
+  /// Logits f32 [B,V] after the last of `tokens`, which stand at `position` and follow what `caches` (one per
+  /// block) hold; T > 1 only at position 0 and with B = 1.
   struct Generation {
     Tensor tokens;         ///< i32 [B,T]
     Tensor positions;      ///< i32 [B*T]

@@ -13,8 +13,8 @@ struct LlamaBlockParameters {
   int ffn_norm = -1, w13 = -1, w2 = -1;
 };
 
-/// The parameter table of a model. Units in forward order: 0 the embedding, 1..layers the blocks, last norm + output.
-/// With tied embeddings `output == embedding`, which is unit 0: gathered for both uses.
+/// The parameter table of a model. Units in forward order: 0 the embedding, 1..layers the blocks, last norm +
+/// output. With tied embeddings `output == embedding`, which is unit 0: gathered for both uses.
 struct LlamaParameters {
   std::vector<ParameterSpec> specs;
   int embedding = -1, norm = -1, output = -1;

@@ -22,7 +22,8 @@ class Activations {
   int ranks_, rank_;
 };
 
-/// The gathers of one linear layer in a micro-batch: products of one column-parallel layer's parts, or a row-parallel one.
+/// The gathers of one linear layer in a micro-batch: products of one column-parallel layer's parts, or a
+/// row-parallel one.
 class LayerGathers {
  public:
   LayerGathers(const LlamaStep& step, int64_t dim, Activations& activations)

@@ -29,8 +29,11 @@ TensorsByName check_model(const Manifest& manifest, const Layout& layout, const 
   for (const StoredTensor& tensor : layout.tensors) {
     wanted[tensor.entry.name] = true;
     if (tensor.state != State::weight && !has_optimizer) {
-      fail<ConfigError>("checkpoint", "{} holds no optimizer state: it can start a run (checkpoint.initial_load_path, with another job.dump_folder), "
-                        "not continue one; runs that shall go on after their last step set checkpoint.last_save_model_only: false",
+      fail<ConfigError>("checkpoint",
+                        "{} holds no optimizer state: it can start a run (checkpoint.initial_load_path, with "
+                        "another job.dump_folder), "
+                        "not continue one; runs that shall go on after their last step set "
+                        "checkpoint.last_save_model_only: false",
                         folder);
     }
     auto found = saved.find(tensor.entry.name);

@@ -27,9 +27,9 @@ class MessagePort {
   virtual Ticket receive(void* data, int64_t bytes, int peer, int tag) = 0;
 
   struct Ended {
-    size_t index = 0;        ///< in `tickets`
-    int64_t bytes = 0;       ///< that a receive got
-    bool too_long = false;   ///< the message was longer than the receive
+    size_t index = 0;       ///< in `tickets`
+    int64_t bytes = 0;      ///< that a receive got
+    bool too_long = false;  ///< the message was longer than the receive
   };
   /// Moves what can be moved, of all tickets; appends those of `tickets` that have ended and sets them to
   /// null.

@@ -1,6 +1,7 @@
 // libottava_mpi.so: see mpi_module.h. Compiled with any MPI's own compiler driver:
 //     mpicxx -std=c++11 -O2 -fPIC -shared -I. parallel/mpi/mpi_module.cpp -o libottava_mpi.so
-#define OMPI_SKIP_MPICXX  // the C++ bindings were removed from the standard in 2012; some mpi.h still declare them
+#define OMPI_SKIP_MPICXX  // the C++ bindings were removed from the standard in 2012; some mpi.h still declare
+                          // them
 #define MPICH_SKIP_MPICXX
 #include "parallel/mpi/mpi_module.h"
 

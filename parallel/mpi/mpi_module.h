@@ -19,13 +19,14 @@ struct OttavaMpiWorld {
 };
 
 struct OttavaMpiEnded {
-  int index;      /* of the request */
-  int error;      /* an MPI error code, or 0 */
-  int too_long;   /* the message was longer than the receive */
+  int index;    /* of the request */
+  int error;    /* an MPI error code, or 0 */
+  int too_long; /* the message was longer than the receive */
   int64_t bytes;
 };
 
-/* Functions that return int return 0 or an MPI error code. A request is whatever fits into a pointer; 0 is none. */
+/* Functions that return int return 0 or an MPI error code. A request is whatever fits into a pointer; 0 is
+ * none. */
 struct OttavaMpi {
   int interface_version;
   int (*is_started)(void);

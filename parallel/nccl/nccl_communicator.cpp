@@ -11,7 +11,8 @@
 namespace ottava::nccl {
 namespace {
 
-// Ends of calls that can be told apart; an older call is then waited for with a later one, which is never wrong.
+// Ends of calls that can be told apart; an older call is then waited for with a later one, which is never
+// wrong.
 constexpr uint64_t kEvents = 64;
 
 // Bytes for types that NCCL does not have and only moves.
@@ -21,18 +22,28 @@ struct Unit {
 };
 Unit unit_of(DType dtype) {
   switch (dtype) {
-    case DType::f32: return {ncclFloat32, 1};
-    case DType::bf16: return {ncclBfloat16, 1};
-    case DType::f16: return {ncclFloat16, 1};
-    case DType::f64: return {ncclFloat64, 1};
-    case DType::i32: return {ncclInt32, 1};
-    case DType::u32: return {ncclUint32, 1};
-    case DType::i64: return {ncclInt64, 1};
-    default: return {ncclUint8, size_of(dtype)};
+    case DType::f32:
+      return {ncclFloat32, 1};
+    case DType::bf16:
+      return {ncclBfloat16, 1};
+    case DType::f16:
+      return {ncclFloat16, 1};
+    case DType::f64:
+      return {ncclFloat64, 1};
+    case DType::i32:
+      return {ncclInt32, 1};
+    case DType::u32:
+      return {ncclUint32, 1};
+    case DType::i64:
+      return {ncclInt64, 1};
+    default:
+      return {ncclUint8, size_of(dtype)};
   }
 }
 
-ncclRedOp_t op_of(ReduceOp op) { return op == ReduceOp::sum ? ncclSum : op == ReduceOp::max ? ncclMax : ncclMin; }
+ncclRedOp_t op_of(ReduceOp op) {
+  return op == ReduceOp::sum ? ncclSum : op == ReduceOp::max ? ncclMax : ncclMin;
+}
 
 char* at(const Tensor& tensor, int64_t element) {
   return static_cast<char*>(tensor.data) + element * static_cast<int64_t>(size_of(tensor.dtype));
@@ -51,13 +62,18 @@ ncclConfig_t configuration(WorldOptions options) {
 
 class NcclCommunicator final : public Communicator {
  public:
-  NcclCommunicator(Members members, std::shared_ptr<NcclRank> rank, std::shared_ptr<Handle> handle, WorldOptions options)
-      : Communicator(std::move(members), rank->shared_state()), nccl_(std::move(rank)), handle_(std::move(handle)),
-        options_(options), ready_(Device{DeviceType::cuda, options.gpu}) {}
+  NcclCommunicator(Members members, std::shared_ptr<NcclRank> rank, std::shared_ptr<Handle> handle,
+                   WorldOptions options)
+      : Communicator(std::move(members), rank->shared_state()),
+        nccl_(std::move(rank)),
+        handle_(std::move(handle)),
+        options_(options),
+        ready_(Device{DeviceType::cuda, options.gpu}) {}
   ~NcclCommunicator() override {
     if (handle_.use_count() <= 2) nccl_->release(handle_);  // this one's and the watching thread's
   }
-  static std::unique_ptr<Communicator> world(Bootstrap& bootstrap, std::shared_ptr<RankState> state, WorldOptions options);
+  static std::unique_ptr<Communicator> world(Bootstrap& bootstrap, std::shared_ptr<RankState> state,
+                                             WorldOptions options);
   std::string_view transport() const override { return "nccl"; }
   bool overlaps() const override { return true; }
   bool can_be_recorded() const override { return true; }
@@ -81,7 +97,8 @@ class NcclCommunicator final : public Communicator {
 
 void NcclCommunicator::issue(Stream& stream, uint64_t ticket, std::vector<CollectiveCall> calls) {
   if (stream.type() != DeviceType::cuda) {
-    fail<CommError>(name_of(calls[0].kind), "'{}' is on {}, and NCCL moves GPU tensors only: use the control communicator",
+    fail<CommError>(name_of(calls[0].kind),
+                    "'{}' is on {}, and NCCL moves GPU tensors only: use the control communicator",
                     calls[0].label, to_string(stream.device()));
   }
   Stream& own = nccl_->stream();
@@ -97,7 +114,8 @@ void NcclCommunicator::issue(Stream& stream, uint64_t ticket, std::vector<Collec
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   cudaStreamIsCapturing(static_cast<cudaStream_t>(stream.native()), &capture);
   if (capture != cudaStreamCaptureStatusNone) return;
-  nccl_->issued({done, calls[0].kind, axis(), calls[0].label, static_cast<int64_t>(calls.size()), calls[0].elements()});
+  nccl_->issued(
+      {done, calls[0].kind, axis(), calls[0].label, static_cast<int64_t>(calls.size()), calls[0].elements()});
 }
 
 void NcclCommunicator::enqueue(const CollectiveCall& call) {
@@ -109,11 +127,13 @@ void NcclCommunicator::enqueue(const CollectiveCall& call) {
   int64_t mine = call.counts.empty() ? 0 : call.counts[static_cast<size_t>(rank())];
   switch (call.kind) {
     case Collective::all_reduce:
-      return check(ncclAllReduce(call.send.data, call.recv.data, units(call.send.numel()), type, op_of(call.op), comm,
-                                 stream), "ncclAllReduce");
+      return check(ncclAllReduce(call.send.data, call.recv.data, units(call.send.numel()), type,
+                                 op_of(call.op), comm, stream),
+                   "ncclAllReduce");
     case Collective::reduce_scatter:
       if (even) {
-        return check(ncclReduceScatter(call.send.data, call.recv.data, units(mine), type, op_of(call.op), comm, stream),
+        return check(ncclReduceScatter(call.send.data, call.recv.data, units(mine), type, op_of(call.op),
+                                       comm, stream),
                      "ncclReduceScatter");
       }
       for (int r = 0; r < size(); ++r) {
@@ -124,12 +144,14 @@ void NcclCommunicator::enqueue(const CollectiveCall& call) {
       return;
     case Collective::all_gather:
       if (even) {
-        return check(ncclAllGather(call.send.data, call.recv.data, units(mine), type, comm, stream), "ncclAllGather");
+        return check(ncclAllGather(call.send.data, call.recv.data, units(mine), type, comm, stream),
+                     "ncclAllGather");
       }
       for (int r = 0; r < size(); ++r) {
         void* block = at(call.recv, call.offset(r));
-        check(ncclBroadcast(r == rank() ? call.send.data : block, block, units(call.counts[static_cast<size_t>(r)]),
-                            type, r, comm, stream), "ncclBroadcast");
+        check(ncclBroadcast(r == rank() ? call.send.data : block, block,
+                            units(call.counts[static_cast<size_t>(r)]), type, r, comm, stream),
+              "ncclBroadcast");
       }
       return;
     case Collective::all_to_all:
@@ -139,13 +161,17 @@ void NcclCommunicator::enqueue(const CollectiveCall& call) {
       }
       return;
     case Collective::broadcast:
-      return check(ncclBroadcast(call.send.data, call.recv.data, units(call.send.numel()), type, call.peer, comm, stream),
+      return check(ncclBroadcast(call.send.data, call.recv.data, units(call.send.numel()), type, call.peer,
+                                 comm, stream),
                    "ncclBroadcast");
     case Collective::send:
-      return check(ncclSend(call.send.data, units(call.send.numel()), type, call.peer, comm, stream), "ncclSend");
+      return check(ncclSend(call.send.data, units(call.send.numel()), type, call.peer, comm, stream),
+                   "ncclSend");
     case Collective::recv:
-      return check(ncclRecv(call.recv.data, units(call.recv.numel()), type, call.peer, comm, stream), "ncclRecv");
-    case Collective::graph: return;
+      return check(ncclRecv(call.recv.data, units(call.recv.numel()), type, call.peer, comm, stream),
+                   "ncclRecv");
+    case Collective::graph:
+      return;
     case Collective::barrier:
       return check(ncclAllReduce(nccl_->scratch(), nccl_->scratch(), 1, ncclInt32, ncclSum, comm, stream),
                    "ncclAllReduce");
@@ -204,8 +230,9 @@ std::unique_ptr<Communicator> NcclCommunicator::world(Bootstrap& bootstrap, std:
           "ncclCommInitRankConfig");
     rank->settle(handle, "ncclCommInitRankConfig");
   } catch (const CommError& error) {
-    throw CommError(fmt::format("{}; NCCL_DEBUG=INFO prints NCCL's own account, comm.backend mpi or tcp do without it",
-                                error.what()));
+    throw CommError(
+        fmt::format("{}; NCCL_DEBUG=INFO prints NCCL's own account, comm.backend mpi or tcp do without it",
+                    error.what()));
   }
   rank->watch(handle);
   std::vector<int> ranks(static_cast<size_t>(bootstrap.size()));
@@ -218,7 +245,8 @@ std::unique_ptr<Communicator> NcclCommunicator::world(Bootstrap& bootstrap, std:
 
 bool available() { return true; }
 
-std::unique_ptr<Communicator> make_world(Bootstrap& bootstrap, std::shared_ptr<RankState> state, WorldOptions options) {
+std::unique_ptr<Communicator> make_world(Bootstrap& bootstrap, std::shared_ptr<RankState> state,
+                                         WorldOptions options) {
   return NcclCommunicator::world(bootstrap, std::move(state), options);
 }
 

@@ -11,12 +11,14 @@ namespace ottava::nccl {
 bool available();
 
 struct WorldOptions {
-  int gpu = 0;       ///< of this process
-  int max_ctas = 0;  ///< blocks that a collective runs at once, one to an SM (comm.sm_budget); 0: as NCCL chooses
+  int gpu = 0;  ///< of this process
+  int max_ctas =
+      0;  ///< blocks that a collective runs at once, one to an SM (comm.sm_budget); 0: as NCCL chooses
 };
 
 /// The communicator of all ranks of `bootstrap`. Calls are enqueued on a stream of its own,
 /// after the caller's work and before what follows Request::wait; the host does not block. Throws CommError.
-std::unique_ptr<Communicator> make_world(Bootstrap& bootstrap, std::shared_ptr<RankState> state, WorldOptions options);
+std::unique_ptr<Communicator> make_world(Bootstrap& bootstrap, std::shared_ptr<RankState> state,
+                                         WorldOptions options);
 
 }  // namespace ottava::nccl

@@ -1,5 +1,5 @@
-// NCCL's functions, found in its library at run time: the program also starts where NCCL is not installed, and takes the one
-// that comes with the toolkit, the system or pip (core/cuda/shared_library.h).
+// NCCL's functions, found in its library at run time: the program also starts where NCCL is not installed,
+// and takes the one that comes with the toolkit, the system or pip (core/cuda/shared_library.h).
 #include <nccl.h>
 
 #include "core/cuda/shared_library.h"
@@ -24,7 +24,8 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   static const auto call = find<decltype(&::ncclGetUniqueId)>("ncclGetUniqueId");
   return call(id);
 }
-ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id, int rank, ncclConfig_t* config) {
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id, int rank,
+                                    ncclConfig_t* config) {
   static const auto call = find<decltype(&::ncclCommInitRankConfig)>("ncclCommInitRankConfig");
   return call(comm, size, id, rank, config);
 }
@@ -64,18 +65,18 @@ ncclResult_t ncclGroupEnd() {
   static const auto call = find<decltype(&::ncclGroupEnd)>("ncclGroupEnd");
   return call();
 }
-ncclResult_t ncclAllReduce(const void* send, void* recv, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
-                           cudaStream_t stream) {
+ncclResult_t ncclAllReduce(const void* send, void* recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                           ncclComm_t comm, cudaStream_t stream) {
   static const auto call = find<decltype(&::ncclAllReduce)>("ncclAllReduce");
   return call(send, recv, count, type, op, comm, stream);
 }
-ncclResult_t ncclReduceScatter(const void* send, void* recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
-                               ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclReduceScatter(const void* send, void* recv, size_t count, ncclDataType_t type,
+                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
   static const auto call = find<decltype(&::ncclReduceScatter)>("ncclReduceScatter");
   return call(send, recv, count, type, op, comm, stream);
 }
-ncclResult_t ncclReduce(const void* send, void* recv, size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
-                        ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclReduce(const void* send, void* recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                        int root, ncclComm_t comm, cudaStream_t stream) {
   static const auto call = find<decltype(&::ncclReduce)>("ncclReduce");
   return call(send, recv, count, type, op, root, comm, stream);
 }
@@ -84,16 +85,18 @@ ncclResult_t ncclAllGather(const void* send, void* recv, size_t count, ncclDataT
   static const auto call = find<decltype(&::ncclAllGather)>("ncclAllGather");
   return call(send, recv, count, type, comm, stream);
 }
-ncclResult_t ncclBroadcast(const void* send, void* recv, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
-                           cudaStream_t stream) {
+ncclResult_t ncclBroadcast(const void* send, void* recv, size_t count, ncclDataType_t type, int root,
+                           ncclComm_t comm, cudaStream_t stream) {
   static const auto call = find<decltype(&::ncclBroadcast)>("ncclBroadcast");
   return call(send, recv, count, type, root, comm, stream);
 }
-ncclResult_t ncclSend(const void* data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclSend(const void* data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
   static const auto call = find<decltype(&::ncclSend)>("ncclSend");
   return call(data, count, type, peer, comm, stream);
 }
-ncclResult_t ncclRecv(void* data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclRecv(void* data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
   static const auto call = find<decltype(&::ncclRecv)>("ncclRecv");
   return call(data, count, type, peer, comm, stream);
 }

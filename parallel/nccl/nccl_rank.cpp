@@ -92,8 +92,8 @@ void NcclRank::advance() {
     cudaError_t status = cudaEventQuery(static_cast<cudaEvent_t>(front.done->native()));
     if (status == cudaErrorNotReady) return;
     if (status != cudaSuccess) {
-      fail<CommError>("nccl", "{} '{}' (axis {}) failed on GPU {}: {}", name_of(front.kind), front.label, front.axis,
-                      gpu_, cudaGetErrorString(status));
+      fail<CommError>("nccl", "{} '{}' (axis {}) failed on GPU {}: {}", name_of(front.kind), front.label,
+                      front.axis, gpu_, cudaGetErrorString(status));
     }
     state_->leave();
     queue_.pop_front();
@@ -128,7 +128,8 @@ void NcclRank::loop() {
         if (!handle->aborted) check(ncclCommGetAsyncError(handle->comm, &result), "ncclCommGetAsyncError");
         check(result, "a collective");
       }
-      late = !queue_.empty() && Clock::now() - moved_ > std::chrono::duration<double>(state_->timeout_seconds());
+      late =
+          !queue_.empty() && Clock::now() - moved_ > std::chrono::duration<double>(state_->timeout_seconds());
     } catch (const std::exception& error) {
       reason = error.what();
     }

@@ -25,11 +25,12 @@ struct Handle {
   bool aborted = false;
 };
 
-/// What the NCCL communicators of one rank share: the stream on which all collectives run in program order (two NCCL
-/// kernels at once could each wait for the other's ranks), and a thread that watches them. The host never blocks in a
-/// collective, so only that thread can see one that hangs: after the time limit, an asynchronous NCCL error, or a failure
-/// of the rank's state it aborts all handles; kernels end, and whoever waits for the stream comes back. What the stream
-/// computed is then worthless: check RankState::failed() after synchronizing, before results are used.
+/// What the NCCL communicators of one rank share: the stream on which all collectives run in program order
+/// (two NCCL kernels at once could each wait for the other's ranks), and a thread that watches them. The host
+/// never blocks in a collective, so only that thread can see one that hangs: after the time limit, an
+/// asynchronous NCCL error, or a failure of the rank's state it aborts all handles; kernels end, and whoever
+/// waits for the stream comes back. What the stream computed is then worthless: check RankState::failed()
+/// after synchronizing, before results are used.
 class NcclRank {
  public:
   NcclRank(std::shared_ptr<RankState> state, int gpu);

@@ -71,7 +71,7 @@ class TcpPort final : public MessagePort {
   uint64_t token_ = 0;
   std::vector<std::string> endpoints_;
   std::vector<Peer> peers_;
-  std::vector<int> active_;  ///< ranks with messages that have not ended
+  std::vector<int> active_;                ///< ranks with messages that have not ended
   std::vector<tcp::Connection> visitors_;  ///< that have not said who they are
 };
 

@@ -166,7 +166,8 @@ void ThreadTransport::reduce_and_move(size_t index, const CollectiveCall& call) 
       return;
     case Collective::broadcast:
       return copy_elements(call.recv, 0, published(call.peer, index).send, 0, call.recv.numel());
-    default: return;
+    default:
+      return;
   }
 }
 

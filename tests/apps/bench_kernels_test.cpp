@@ -14,8 +14,16 @@ using Catch::Contains;
 namespace {
 
 KernelShapes tiny() {
-  return {.batch = 1, .sequence = 64, .dim = 128, .ffn = 128, .heads = 2, .kv_heads = 1, .head_dim = 64, .vocabulary = 256,
-          .loss_rows = 16, .parameters = 4096};
+  return {.batch = 1,
+          .sequence = 64,
+          .dim = 128,
+          .ffn = 128,
+          .heads = 2,
+          .kv_heads = 1,
+          .head_dim = 64,
+          .vocabulary = 256,
+          .loss_rows = 16,
+          .parameters = 4096};
 }
 
 std::string printed(const BenchKernelsCommand& command) {
@@ -68,6 +76,7 @@ TEST_CASE("bench kernels prints a table, or JSON, or counts alone") {
 
 TEST_CASE("bench kernels refuses what it does not know") {
   std::ostringstream out;
-  CHECK_THROWS_WITH(run_bench_kernels_command({.device = "cpu", .shapes = "huge"}, out), Contains("--shapes is 'huge', expected 8B or small"));
+  CHECK_THROWS_WITH(run_bench_kernels_command({.device = "cpu", .shapes = "huge"}, out),
+                    Contains("--shapes is 'huge', expected 8B or small"));
   CHECK_THROWS_WITH(run_bench_kernels_command({.device = "tpu"}, out), Contains("'tpu' is not a device"));
 }

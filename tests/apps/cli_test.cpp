@@ -25,13 +25,18 @@ class Workplace {
   Workplace() {
     write("text.txt", generated_text(200));
     write("tiny.yaml",
-          "model: {dim: 32, n_layers: 2, n_heads: 2, n_kv_heads: 1, ffn_dim: 48, hf_assets_path: " OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256}\n"
-          "training: {dataset_path: text.txt, seq_len: 32, local_batch_size: 2, steps: 6, threads: 1, dataloader: {num_workers: 1}}\n"
+          "model: {dim: 32, n_layers: 2, n_heads: 2, n_kv_heads: 1, ffn_dim: 48, "
+          "hf_assets_path: " OTTAVA_SOURCE_DIR
+          "/configs/tokenizers/en-2256}\n"
+          "training: {dataset_path: text.txt, seq_len: 32, local_batch_size: 2, steps: 6, threads: 1, "
+          "dataloader: {num_workers: 1}}\n"
           "job: {dump_folder: out}\n"
           "metrics: {log_freq: 1, peak_tflops_bf16: 1}\n"
           "checkpoint: {enable: true, interval: 3, last_save_model_only: false}\n");
   }
-  void write(const std::string& name, const std::string& text) const { std::ofstream(folder_ / name, std::ios::binary) << text; }
+  void write(const std::string& name, const std::string& text) const {
+    std::ofstream(folder_ / name, std::ios::binary) << text;
+  }
   std::string operator/(const std::string& name) const { return folder_ / name; }
   Outcome run(const std::string& arguments, const std::function<void(int)>& meanwhile = {}) const {
     return run_command("cd " + folder_.path() + " && exec " OTTAVA " " + arguments, meanwhile);
@@ -77,7 +82,8 @@ TEST_CASE("SIGTERM, SIGUSR1 and SIGINT save after the current step, end with 0, 
   for (int signal : {SIGTERM, SIGUSR1, SIGINT}) {
     INFO(strsignal(signal));
     const std::string out = "out" + std::to_string(signal);
-    const std::string arguments = "train tiny.yaml --training.steps 1000000 --checkpoint.interval 1000000 --job.dump_folder " + out;
+    const std::string arguments =
+        "train tiny.yaml --training.steps 1000000 --checkpoint.interval 1000000 --job.dump_folder " + out;
     auto reached = [&](size_t lines) { return logged(place / out, "lr").size() >= lines; };
     const Outcome stopped = place.run(arguments, [&](int group) {
       CHECK(wait_until(100, [&] { return reached(5); }));
@@ -90,7 +96,8 @@ TEST_CASE("SIGTERM, SIGUSR1 and SIGINT save after the current step, end with 0, 
     REQUIRE(steps.size() == 1);
     const size_t step = logged(place / out, "lr").size();
     CHECK(steps[0] == "step-" + std::to_string(step));
-    const Outcome again = place.run("train tiny.yaml --checkpoint.interval 1000000 --job.dump_folder " + out + " --training.steps " + std::to_string(step + 2));
+    const Outcome again = place.run("train tiny.yaml --checkpoint.interval 1000000 --job.dump_folder " + out +
+                                    " --training.steps " + std::to_string(step + 2));
     INFO(again.output);
     CHECK(again.exit_code == 0);
     CHECK(has(again.output, "Training starts at step " + std::to_string(step + 1)));
@@ -102,16 +109,21 @@ TEST_CASE("what is wrong with a configuration is said at once, with the place an
   Workplace place;
   place.refuses("--training.stpes 5", {"unknown option --training.stpes; did you mean --training.steps?"});
   place.refuses("--training.steps many", {"training.steps: expected an integer"});
-  place.refuses("--training.steps 0 --training.seq_len x", {"2 problems", "training.steps", "training.seq_len"});
-  place.refuses("--training.local_batch_size 8 --training.global_batch_size 20", {"20 is not a multiple of local_batch_size 8 (remainder 4)"});
+  place.refuses("--training.steps 0 --training.seq_len x",
+                {"2 problems", "training.steps", "training.seq_len"});
+  place.refuses("--training.local_batch_size 8 --training.global_batch_size 20",
+                {"20 is not a multiple of local_batch_size 8 (remainder 4)"});
   place.refuses("--model.max_seq_len 16", {"32 tokens exceed model.max_seq_len 16"});
   place.refuses("--model.n_heads 3", {"dim 32 is not a multiple of n_heads 3"});
-  place.refuses("--model.n_heads 4 --model.n_kv_heads 3", {"n_heads 4 is not a multiple of n_kv_heads 3 (remainder 1)"});
+  place.refuses("--model.n_heads 4 --model.n_kv_heads 3",
+                {"n_heads 4 is not a multiple of n_kv_heads 3 (remainder 1)"});
   place.refuses("--model.vocab_size 100", {"vocab_size 100 is smaller than the tokenizer's 2256"});
   place.refuses("--model.flavor 9B", {"9B", "debugmodel"});
   place.refuses("--parallelism.tensor_parallel_degree 2", {"tp 2"});
-  place.refuses("--quantize.linear.float8.recipe_name fp4", {"fp4", "tensorwise, tensorwise_with_gw_hp, delayed"});
-  place.refuses("--optimizer.implementation fused --training.dtype bfloat16", {"training.dtype: bfloat16 is refused: "});
+  place.refuses("--quantize.linear.float8.recipe_name fp4",
+                {"fp4", "tensorwise, tensorwise_with_gw_hp, delayed"});
+  place.refuses("--optimizer.implementation fused --training.dtype bfloat16",
+                {"training.dtype: bfloat16 is refused: "});
   place.refuses("stray", {"expected --section.key value, got 'stray'"});
   place.write("broken.yaml", "training: {steps: 5\n");
   CHECK(has(place.run("train broken.yaml").output, "broken.yaml:"));
@@ -142,7 +154,8 @@ TEST_CASE("text, tokenizer and weights that are missing or damaged are named bef
   place.write("empty.txt", "");
   place.refuses("--training.dataset_path empty.txt", {"the dataset is empty", "empty.txt' give"});
   place.write("short.txt", "too short");
-  place.refuses("--training.dataset_path short.txt --training.seq_len 512", {"the dataset is too small", "short.txt'", "seq_len"});
+  place.refuses("--training.dataset_path short.txt --training.seq_len 512",
+                {"the dataset is too small", "short.txt'", "seq_len"});
   place.write("bad.jsonl", "{\"text\": \"fine\"}\n{\"text\": 5}\n");
   place.refuses("--training.dataset_path bad.jsonl", {"bad.jsonl"});
 
@@ -157,7 +170,8 @@ TEST_CASE("text, tokenizer and weights that are missing or damaged are named bef
 
   REQUIRE(place.run("train tiny.yaml --job.dump_folder good").exit_code == 0);
   const std::string good = place / "good/checkpoint/step-6";
-  place.refuses("--checkpoint.initial_load_path absent", {"checkpoint.initial_load_path: 'absent' does not exist"});
+  place.refuses("--checkpoint.initial_load_path absent",
+                {"checkpoint.initial_load_path: 'absent' does not exist"});
   auto damaged = [&](const std::string& name, auto&& damage) {
     fs::remove_all(place / "bad");
     fs::copy(good, place / "bad", fs::copy_options::recursive);
@@ -168,34 +182,43 @@ TEST_CASE("text, tokenizer and weights that are missing or damaged are named bef
     file.seekp(at);
     file << bytes;
   };
-  damaged("model.safetensors", [](const std::string& path) { fs::resize_file(path, fs::file_size(path) - 100); });
+  damaged("model.safetensors",
+          [](const std::string& path) { fs::resize_file(path, fs::file_size(path) - 100); });
   place.refuses("--checkpoint.initial_load_path bad", {"model.safetensors"});
   damaged("model.safetensors", [&](const std::string& path) { overwrite(path, 0, std::string(8, '\x7f')); });
   place.refuses("--checkpoint.initial_load_path bad", {"model.safetensors"});
-  damaged("model.safetensors", [&](const std::string& path) { overwrite(path, static_cast<int64_t>(fs::file_size(path)) - 4, std::string("\0\0\xc0\x7f", 4)); });
+  damaged("model.safetensors", [&](const std::string& path) {
+    overwrite(path, static_cast<int64_t>(fs::file_size(path)) - 4, std::string("\0\0\xc0\x7f", 4));
+  });
   place.refuses("--checkpoint.initial_load_path bad", {"model.safetensors", "not finite"});
   damaged("model.safetensors", [](const std::string& path) { fs::remove(path); });
   place.refuses("--checkpoint.initial_load_path bad", {"model.safetensors"});
-  place.refuses("--checkpoint.initial_load_path " + good + " --model.dim 64", {"is not of this model", "[2256, 32], expected [2256, 64]"});
+  place.refuses("--checkpoint.initial_load_path " + good + " --model.dim 64",
+                {"is not of this model", "[2256, 32], expected [2256, 64]"});
 
-  place.refuses("--model.flavor hf --model.hf_assets_path " + good + " --training.seq_len 70000", {"70000 tokens are longer than max_position_embeddings 65536"});
+  place.refuses("--model.flavor hf --model.hf_assets_path " + good + " --training.seq_len 70000",
+                {"70000 tokens are longer than max_position_embeddings 65536"});
 
   // The run's own checkpoints: all broken, so it says so instead of starting over.
-  for (const std::string& step : steps_in(place / "good/checkpoint")) fs::resize_file(place / ("good/checkpoint/" + step + "/model.safetensors"), 1000);
+  for (const std::string& step : steps_in(place / "good/checkpoint"))
+    fs::resize_file(place / ("good/checkpoint/" + step + "/model.safetensors"), 1000);
   const Outcome broken = place.run("train tiny.yaml --job.dump_folder good --training.steps 9");
   CHECK(broken.exit_code == 1);
   CHECK(has(broken.output, "are broken; move them away to start over"));
 }
 
-TEST_CASE("a folder that cannot be written or a full disk ends the run with a reason and leaves what was there") {
+TEST_CASE(
+    "a folder that cannot be written or a full disk ends the run with a reason and leaves what was there") {
   Workplace place;
   place.write("file", "");
   place.refuses("--job.dump_folder file", {"[job.dump_folder] cannot write into file: Not a directory"});
-  place.refuses("--job.dump_folder file/below", {"[job.dump_folder] cannot write into file/below: Not a directory"});
+  place.refuses("--job.dump_folder file/below",
+                {"[job.dump_folder] cannot write into file/below: Not a directory"});
   place.refuses("--checkpoint.folder ../text.txt", {"text.txt"});
 
   // A limit on file size stands for the full disk: small files fit, a tensor file does not.
-  const std::string limited = "ulimit -f 400; cd " + (place / "") + " && trap '' XFSZ; exec " OTTAVA " train tiny.yaml";
+  const std::string limited =
+      "ulimit -f 400; cd " + (place / "") + " && trap '' XFSZ; exec " OTTAVA " train tiny.yaml";
   REQUIRE(place.run("train tiny.yaml --training.steps 3").exit_code == 0);
   const Outcome full = run_command(limited);
   INFO(full.output);
@@ -213,8 +236,10 @@ TEST_CASE("on a terminal lines are coloured and a progress line says what is lef
   Workplace place;
   // util-linux's script gives a pseudo-terminal.
   auto on_terminal = [&](const std::string& environment, const std::string& options) {
-    const Outcome out = run_command("cd " + (place / "") + " && env -u NO_COLOR TERM=xterm " + environment + " script -qec '" OTTAVA
-                                    " train tiny.yaml --checkpoint.enable false --training.steps 40 " + options + "' /dev/null");
+    const Outcome out = run_command("cd " + (place / "") + " && env -u NO_COLOR TERM=xterm " + environment +
+                                    " script -qec '" OTTAVA
+                                    " train tiny.yaml --checkpoint.enable false --training.steps 40 " +
+                                    options + "' /dev/null");
     INFO(out.output);
     CHECK(out.exit_code == 0);
     CHECK(has(out.output, "loss: "));
@@ -237,10 +262,13 @@ TEST_CASE("on a terminal lines are coloured and a progress line says what is lef
 
 TEST_CASE("every command prints what it should") {
   Workplace place;
-  const Outcome trained = place.run("train tiny.yaml --job.print_config true --job.save_config_file all.yaml --metrics.enable_tensorboard true");
+  const Outcome trained = place.run(
+      "train tiny.yaml --job.print_config true --job.save_config_file all.yaml --metrics.enable_tensorboard "
+      "true");
   REQUIRE(trained.exit_code == 0);
-  for (const char* line : {" - INFO - Starting job", "Memory plan: ", "total parameters", "Training starts at step 1", "step:  6  loss: ", "Saving the checkpoint of step 6",
-                           "Training completed"}) {
+  for (const char* line :
+       {" - INFO - Starting job", "Memory plan: ", "total parameters", "Training starts at step 1",
+        "step:  6  loss: ", "Saving the checkpoint of step 6", "Training completed"}) {
     INFO(line);
     CHECK(has(trained.output, line));
   }
@@ -250,18 +278,22 @@ TEST_CASE("every command prints what it should") {
   CHECK_FALSE(fs::is_empty(place / "out/tb"));
 
   const std::string step = "out/checkpoint/step-6";
-  const Outcome text = place.run("generate --checkpoint " + step + " --prompt hello --max-tokens 8 --seed 3 --device cpu");
+  const Outcome text =
+      place.run("generate --checkpoint " + step + " --prompt hello --max-tokens 8 --seed 3 --device cpu");
   INFO(text.output);
   CHECK(text.exit_code == 0);
   CHECK(text.output.starts_with("hello"));
-  CHECK(place.run("generate --checkpoint out/checkpoint --prompt hello --max-tokens 8 --seed 3 --device cpu").output == text.output);
+  CHECK(place.run("generate --checkpoint out/checkpoint --prompt hello --max-tokens 8 --seed 3 --device cpu")
+            .output == text.output);
   CHECK(place.run("generate --checkpoint absent --prompt hello").exit_code == 1);
 
   const Outcome fewest = place.run("plan tiny.yaml --parallelism.tensor_parallel_degree 2");
   CHECK(has(fewest.output, "Ranks: 2 (pp 1 x dp_replicate 1 x dp_shard 1 x cp 1 x tp 2 = 2)"));
   const Outcome plan = place.run("plan tiny.yaml --world-size 4");
   CHECK(plan.exit_code == 0);
-  for (const char* part : {"Memory per rank: ", "Compute per rank and step", "Traffic per rank and step", "Ranks: 4"}) CHECK(has(plan.output, part));
+  for (const char* part :
+       {"Memory per rank: ", "Compute per rank and step", "Traffic per rank and step", "Ranks: 4"})
+    CHECK(has(plan.output, part));
   const std::string mx = "plan tiny.yaml --training.device cuda --quantize.linear.float8.recipe_name mxfp8";
   CHECK(has(place.run(mx).output, "FP8 is off, since model.converters does not hold quantize.linear.float8"));
   const std::string mxfp8 = mx + " --model.converters '[quantize.linear.float8]'";
@@ -282,10 +314,13 @@ TEST_CASE("every command prints what it should") {
 
   const std::string tokenizer = OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256";
   const std::string ids = place.run("tokenizer encode " + tokenizer + " 'some words'").output;
-  CHECK(place.run("tokenizer decode " + tokenizer + " " + ids.substr(0, ids.find('\n'))).output == "some words");
+  CHECK(place.run("tokenizer decode " + tokenizer + " " + ids.substr(0, ids.find('\n'))).output ==
+        "some words");
   CHECK(place.run("data prepare text.txt --tokenizer " + tokenizer + " --output shards").exit_code == 0);
   CHECK(place.run("data inspect shards --verify").exit_code == 0);
-  CHECK(place.run("train tiny.yaml --training.dataset_path shards --job.dump_folder sharded --training.steps 1").exit_code == 0);
+  CHECK(
+      place.run("train tiny.yaml --training.dataset_path shards --job.dump_folder sharded --training.steps 1")
+          .exit_code == 0);
   CHECK(place.run("checkpoint verify " + step).exit_code == 0);
   CHECK(has(place.run("checkpoint inspect " + step).output, "step"));
   CHECK(place.run("checkpoint diff " + step + " " + step).exit_code == 0);
@@ -295,14 +330,17 @@ TEST_CASE("every command prints what it should") {
 }
 
 TEST_CASE("TorchTitan's debug_model.toml trains with text and tokenizer given") {
-  const fs::path file = fs::path(OTTAVA_SOURCE_DIR) / "../shared/data/torchtitan/train_configs/debug_model.toml";
+  const fs::path file =
+      fs::path(OTTAVA_SOURCE_DIR) / "../shared/data/torchtitan/train_configs/debug_model.toml";
   if (!fs::exists(file)) {
     WARN(file.string() << " is not there");
     return;
   }
   Workplace place;
-  const Outcome out = place.run("train " + fs::absolute(file).string() + " --training.dataset_path text.txt --model.hf_assets_path " OTTAVA_SOURCE_DIR
-                                "/configs/tokenizers/en-2256 --training.steps 2 --training.local_batch_size 1 --training.seq_len 256 --metrics.peak_tflops_bf16 1");
+  const Outcome out = place.run("train " + fs::absolute(file).string() +
+                                " --training.dataset_path text.txt --model.hf_assets_path " OTTAVA_SOURCE_DIR
+                                "/configs/tokenizers/en-2256 --training.steps 2 --training.local_batch_size "
+                                "1 --training.seq_len 256 --metrics.peak_tflops_bf16 1");
   INFO(out.output);
   CHECK(out.exit_code == 0);
   CHECK(has(out.output, "step:  2  loss: "));

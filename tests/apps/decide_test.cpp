@@ -26,12 +26,18 @@ class Job {
 
   /// The experiment of a rank, with what was settled. Both ranks must agree.
   Experiment settle(DecisionSource source, const std::vector<std::string>& more = {}) const {
-    std::vector<std::string> options{"--job.dump_folder", folder_.path(),
-                                     "--checkpoint.enable", "true",
-                                     "--model.flavor", size_ == Size::small ? "debugmodel" : "405B",
-                                     "--training.seq_len", "64",
-                                     "--training.local_batch_size", "1",
-                                     "--training.global_batch_size", "4"};
+    std::vector<std::string> options{"--job.dump_folder",
+                                     folder_.path(),
+                                     "--checkpoint.enable",
+                                     "true",
+                                     "--model.flavor",
+                                     size_ == Size::small ? "debugmodel" : "405B",
+                                     "--training.seq_len",
+                                     "64",
+                                     "--training.local_batch_size",
+                                     "1",
+                                     "--training.global_batch_size",
+                                     "4"};
     options.insert(options.end(), more.begin(), more.end());
     const Config config = load_config("", options);
     std::vector<std::unique_ptr<Experiment>> settled(2);

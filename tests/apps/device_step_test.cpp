@@ -5,7 +5,8 @@
 #include "tests/support/engine_run.h"
 #include "tests/support/float8_shape.h"
 
-// The whole step on every device, against the CPU: two blocks, grouped heads of 64, three steps from the same weights.
+// The whole step on every device, against the CPU: two blocks, grouped heads of 64, three steps from the same
+// weights.
 
 using namespace ottava;
 using namespace ottava::test;
@@ -51,11 +52,13 @@ Curve train(Device device, const Case& c) {
   Curve curve;
   for (int step = 0; step < kSteps; ++step) {
     const int64_t count = shape.batch * shape.sequence;
-    auto inputs = random_tokens(count, shape.model.vocab_size, 5), targets = random_tokens(count, shape.model.vocab_size, 6);
+    auto inputs = random_tokens(count, shape.model.vocab_size, 5),
+         targets = random_tokens(count, shape.model.vocab_size, 6);
     for (size_t i = 0; i < targets.size(); i += 7) targets[i] = kIgnoreIndex;
     const int64_t valid = std::count_if(targets.begin(), targets.end(), [](int32_t t) { return t >= 0; });
-    StepOutputs out = run->train_step({.inputs = inputs, .targets = targets, .document_start = {}, .positions = {}},
-                                      {.learning_rate = 2e-3, .optimizer_step = step + 1, .valid_tokens = valid});
+    StepOutputs out =
+        run->train_step({.inputs = inputs, .targets = targets, .document_start = {}, .positions = {}},
+                        {.learning_rate = 2e-3, .optimizer_step = step + 1, .valid_tokens = valid});
     CHECK_FALSE(out.skipped);
     curve.loss.push_back(out.loss_sum / static_cast<double>(valid));
     curve.grad_norm.push_back(out.grad_norm);
@@ -70,7 +73,8 @@ Curve train(Device device, const Case& c) {
 /// Three steps on every device end where the CPU's do, and repeat bitwise.
 void check_devices(const Case& c) {
   // f32: order of sums alone. bf16: activations, rounded to 2^-9, fall on the other side now and then.
-  const double bound = c.compute == DType::f32 ? 1e-5 : 2e-3, weight_bound = c.compute == DType::f32 ? 2e-4 : 8e-3;
+  const double bound = c.compute == DType::f32 ? 1e-5 : 2e-3,
+               weight_bound = c.compute == DType::f32 ? 2e-4 : 8e-3;
   const Curve cpu = train({DeviceType::cpu, 0}, c);
   CHECK(cpu.loss.back() < cpu.loss.front());
   for (Device device : devices()) {
@@ -81,7 +85,8 @@ void check_devices(const Case& c) {
       CHECK(got.loss[i] == Approx(cpu.loss[i]).epsilon(bound));
       CHECK(got.grad_norm[i] == Approx(cpu.grad_norm[i]).epsilon(10 * bound));
     }
-    // Adam moves a weight by about the learning rate whatever its gradient: a gradient near zero may take either sign.
+    // Adam moves a weight by about the learning rate whatever its gradient: a gradient near zero may take
+    // either sign.
     double squares = 0;
     for (size_t i = 0; i < got.weights.size(); ++i) {
       const double difference = got.weights[i] - cpu.weights[i];
@@ -97,8 +102,12 @@ void check_devices(const Case& c) {
 
 }  // namespace
 
-TEST_CASE("three f32 steps on every device end where the CPU's do, and repeat bitwise") { check_devices({DType::f32}); }
-TEST_CASE("three bf16 steps on every device end where the CPU's do, and repeat bitwise") { check_devices({DType::bf16}); }
+TEST_CASE("three f32 steps on every device end where the CPU's do, and repeat bitwise") {
+  check_devices({DType::f32});
+}
+TEST_CASE("three bf16 steps on every device end where the CPU's do, and repeat bitwise") {
+  check_devices({DType::bf16});
+}
 
 TEST_CASE("three fp8 steps on every device end where the CPU's do, and repeat bitwise") {
   for (const char* recipe : {"tensorwise", "rowwise_with_gw_hp", "blockwise"}) {

@@ -6,7 +6,8 @@
 #include "tests/support/catch.h"
 #include "tests/support/tiny_training.h"
 
-// Recipe `delayed` is the one with a state: what fills it, what must not touch it, and how it travels through a checkpoint.
+// Recipe `delayed` is the one with a state: what fills it, what must not touch it, and how it travels through
+// a checkpoint.
 
 using namespace ottava;
 using namespace ottava::test;
@@ -21,11 +22,19 @@ Overrides operator+(Overrides a, const Overrides& b) {
 }
 
 Overrides recipe(const char* name) {
-  return {"--training.mixed_precision_param", "bfloat16", "--model.converters", "[quantize.linear.float8]", "--quantize.linear.float8.recipe_name", name,
-          "--training.steps", "6"};
+  return {
+      "--training.mixed_precision_param",     "bfloat16", "--model.converters", "[quantize.linear.float8]",
+      "--quantize.linear.float8.recipe_name", name,       "--training.steps",   "6"};
 }
 const Overrides kHistory{"--quantize.linear.float8.amax_history_length", "3"};
-const Overrides kSaving{"--checkpoint.enable", "true", "--checkpoint.interval", "2", "--checkpoint.keep_latest_k", "0", "--checkpoint.last_save_model_only", "false"};
+const Overrides kSaving{"--checkpoint.enable",
+                        "true",
+                        "--checkpoint.interval",
+                        "2",
+                        "--checkpoint.keep_latest_k",
+                        "0",
+                        "--checkpoint.last_save_model_only",
+                        "false"};
 
 struct History {
   int64_t steps = 0;
@@ -33,8 +42,11 @@ struct History {
   bool operator==(const History&) const = default;
 };
 History history_of(Trainer& trainer) {
-  auto words = [](const fp8::AmaxHistory& h) { return std::vector<uint32_t>(h.rows.as<uint32_t>(), h.rows.as<uint32_t>() + h.rows.numel()); };
-  const fp8::AmaxHistory &operands = *trainer.engine().float8()->history(), &weights = *trainer.engine().parameters().float8()->history();
+  auto words = [](const fp8::AmaxHistory& h) {
+    return std::vector<uint32_t>(h.rows.as<uint32_t>(), h.rows.as<uint32_t>() + h.rows.numel());
+  };
+  const fp8::AmaxHistory &operands = *trainer.engine().float8()->history(),
+                         &weights = *trainer.engine().parameters().float8()->history();
   CHECK(operands.steps == weights.steps);
   return {operands.steps, words(operands), words(weights)};
 }
@@ -68,23 +80,31 @@ TEST_CASE("delayed: the history fills, counts steps, and decides the scales once
   CHECK(std::count(six.history.operands.begin(), six.history.operands.end(), 0u) == 0);
   CHECK(std::count(six.history.weights.begin(), six.history.weights.end(), 0u) == 0);
   // While it fills, scales are current: what is longer than the run is tensorwise.
-  const Ended filling = finish(tiny, "filling", recipe("delayed") + Overrides{"--quantize.linear.float8.amax_history_length", "7"});
+  const Ended filling = finish(
+      tiny, "filling", recipe("delayed") + Overrides{"--quantize.linear.float8.amax_history_length", "7"});
   TinyTraining::Run tensorwise = tiny.start("tensorwise", recipe("tensorwise"));
   tensorwise->run();
   CHECK((filling.everything == everything_of(*tensorwise.trainer)));
   CHECK_FALSE((six.everything == filling.everything));
-  CHECK_FALSE((finish(tiny, "margin", recipe("delayed") + kHistory + Overrides{"--quantize.linear.float8.margin", "1"}).everything == six.everything));
+  CHECK_FALSE((
+      finish(tiny, "margin", recipe("delayed") + kHistory + Overrides{"--quantize.linear.float8.margin", "1"})
+          .everything == six.everything));
 }
 
 TEST_CASE("delayed: neither validation nor recomputation touches the history; micro-batches share one row") {
   TinyTraining tiny;
   const Overrides base = recipe("delayed") + kHistory;
   const Ended expected = finish(tiny, "base", base);
-  CHECK((finish(tiny, "validated", base + Overrides{"--validation.enable", "true", "--validation.dataset_path", tiny.text_path(), "--validation.freq", "1",
-                                                   "--validation.steps", "2", "--validation.seq_len", "32", "--validation.local_batch_size", "1"}) == expected));
+  CHECK((finish(tiny, "validated",
+                base + Overrides{"--validation.enable", "true", "--validation.dataset_path", tiny.text_path(),
+                                 "--validation.freq", "1", "--validation.steps", "2", "--validation.seq_len",
+                                 "32", "--validation.local_batch_size", "1"}) == expected));
   CHECK((finish(tiny, "full", base + Overrides{"--activation_checkpoint.mode", "full"}) == expected));
-  CHECK((finish(tiny, "op", base + Overrides{"--activation_checkpoint.mode", "selective", "--activation_checkpoint.selective_ac_option", "op"}) == expected));
-  CHECK(finish(tiny, "accumulated", base + Overrides{"--training.global_batch_size", "8"}).history.steps == 6);
+  CHECK((finish(tiny, "op",
+                base + Overrides{"--activation_checkpoint.mode", "selective",
+                                 "--activation_checkpoint.selective_ac_option", "op"}) == expected));
+  CHECK(finish(tiny, "accumulated", base + Overrides{"--training.global_batch_size", "8"}).history.steps ==
+        6);
 }
 
 TEST_CASE("delayed: a run that is resumed is bitwise the uninterrupted one, its history too") {
@@ -94,16 +114,25 @@ TEST_CASE("delayed: a run that is resumed is bitwise the uninterrupted one, its 
   CHECK((finish(tiny, "resumed", base + kSaving) == expected));
   for (int saved : {4, 2}) {  // full, and still filling
     INFO("from step " << saved);
-    for (int later = saved + 2; later <= 6; later += 2) fs::remove_all(tiny / ("resumed/checkpoint/step-" + std::to_string(later)));
+    for (int later = saved + 2; later <= 6; later += 2)
+      fs::remove_all(tiny / ("resumed/checkpoint/step-" + std::to_string(later)));
     CHECK((finish(tiny, "resumed", base + kSaving) == expected));
   }
   SECTION("not by another recipe, and not with another length") {
     CHECK_THAT(message_of([&] { tiny.start("resumed", recipe("tensorwise") + kSaving); }),
-               Catch::Contains("is of recipe delayed, which this run does not use") && Catch::Contains("checkpoint.exclude_from_loading"));
-    CHECK_THAT(message_of([&] { tiny.start("resumed", recipe("delayed") + kSaving); }),
-               Catch::Contains("holds 3 steps of amaxes, quantize.linear.float8.amax_history_length is 1024: set it to 3"));
-    CHECK_THAT(message_of([&] { tiny.start("resumed", base + kSaving + Overrides{"--quantize.linear.float8.filter_fqns", "[layers.0.feed_forward.w2]"}); }),
-               Catch::Contains("has the amax history of layers.0.feed_forward.w2 x where this run has layers.1.attention.wqkv x"));
+               Catch::Contains("is of recipe delayed, which this run does not use") &&
+                   Catch::Contains("checkpoint.exclude_from_loading"));
+    CHECK_THAT(
+        message_of([&] { tiny.start("resumed", recipe("delayed") + kSaving); }),
+        Catch::Contains(
+            "holds 3 steps of amaxes, quantize.linear.float8.amax_history_length is 1024: set it to 3"));
+    CHECK_THAT(message_of([&] {
+                 tiny.start("resumed", base + kSaving +
+                                           Overrides{"--quantize.linear.float8.filter_fqns",
+                                                     "[layers.0.feed_forward.w2]"});
+               }),
+               Catch::Contains("has the amax history of layers.0.feed_forward.w2 x where this run has "
+                               "layers.1.attention.wqkv x"));
   }
   SECTION("a new history begins where it is excluded") {
     const Overrides excluded{"--checkpoint.exclude_from_loading", "float8_history"};
@@ -114,7 +143,8 @@ TEST_CASE("delayed: a run that is resumed is bitwise the uninterrupted one, its 
   }
 }
 
-TEST_CASE("delayed: a skipped step leaves the history, and an infinity is found although its scale is an old one") {
+TEST_CASE(
+    "delayed: a skipped step leaves the history, and an infinity is found although its scale is an old one") {
   TinyTraining tiny;
   for (int steps : {1, 4}) {  // filling, and full
     INFO("after " << steps << " steps");

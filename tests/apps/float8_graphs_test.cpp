@@ -3,8 +3,9 @@
 #include "tests/support/layout_run.h"
 #include "tests/support/nccl_ranks.h"
 
-// FP8 with ranks that have a GPU each: bytes of weights and activations travel over NCCL, scales are exchanged, and all of it is
-// in the step's graphs. However the step is put on the device, every bit is the same.
+// FP8 with ranks that have a GPU each: bytes of weights and activations travel over NCCL, scales are
+// exchanged, and all of it is in the step's graphs. However the step is put on the device, every bit is the
+// same.
 
 using namespace ottava;
 using namespace ottava::test;
@@ -32,9 +33,12 @@ struct Case {
 
 }  // namespace
 
-TEST_CASE("FP8 steps over NCCL: as graphs and one by one, over NCCL and through the host, every bit is the same") {
+TEST_CASE(
+    "FP8 steps over NCCL: as graphs and one by one, over NCCL and through the host, every bit is the same") {
   constexpr int kSteps = 4;
-  const Float8Config tensorwise{.recipe_name = "tensorwise", .enable_fsdp_float8_all_gather = true, .enable_tp_float8_all_gather = true};
+  const Float8Config tensorwise{.recipe_name = "tensorwise",
+                                .enable_fsdp_float8_all_gather = true,
+                                .enable_tp_float8_all_gather = true};
   Float8Config delayed = tensorwise;
   delayed.recipe_name = "delayed";
   delayed.amax_history_length = 1;  // full after the first step: the third is launched, as the others are
@@ -48,7 +52,8 @@ TEST_CASE("FP8 steps over NCCL: as graphs and one by one, over NCCL and through 
     DYNAMIC_SECTION(c.name) {
       const TrainingShape whole = whole_step(c.config, c.layout.tp);
       REQUIRE(whole.float8.is_on());
-      const LayoutCurve plain = train_over_nccl(whole, c.layout, kSteps), graphs = train_over_nccl(whole, c.layout, kSteps, StepForm::graphs);
+      const LayoutCurve plain = train_over_nccl(whole, c.layout, kSteps),
+                        graphs = train_over_nccl(whole, c.layout, kSteps, StepForm::graphs);
       CHECK(plain.loss[0] != plain.loss[kSteps - 1]);
       CHECK(graphs.loss == plain.loss);
       CHECK(graphs.grad_norm == plain.grad_norm);

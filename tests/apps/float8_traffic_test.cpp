@@ -2,8 +2,8 @@
 #include "tests/support/float8_shape.h"
 #include "tests/support/layout_run.h"
 
-// Every byte and every collective of a step in FP8 is in the formula, and in the plan. A gather that is asked for and does
-// not happen, or an exchange per weight or micro-batch, shows here.
+// Every byte and every collective of a step in FP8 is in the formula, and in the plan. A gather that is asked
+// for and does not happen, or an exchange per weight or micro-batch, shows here.
 
 using namespace ottava;
 using namespace ottava::test;
@@ -35,11 +35,15 @@ int64_t sent(const LayoutCurve& curve, Collective collective, std::string_view a
 TEST_CASE("what FP8 ranks send is what the formula says, byte for byte, with and without gathers of bytes") {
   for (const std::string& recipe : all_recipes()) {
     for (const bool gathers : {false, true}) {
-      const Float8Config config{.recipe_name = recipe, .amax_history_length = 4, .enable_fsdp_float8_all_gather = gathers, .enable_tp_float8_all_gather = gathers};
-      for (const Traffic& t : {Traffic{"FSDP 2 x TP 2, accumulation", config, {.dp_shard = 2, .tp = 2, .micro_batches = 2}},
-                               Traffic{"FSDP 4, recomputed", config, {.dp_shard = 4}, [](TrainingShape& s) {
-                                         s.model_options.recompute = {Recompute::elementwise, Recompute::block};
-                                       }}}) {
+      const Float8Config config{.recipe_name = recipe,
+                                .amax_history_length = 4,
+                                .enable_fsdp_float8_all_gather = gathers,
+                                .enable_tp_float8_all_gather = gathers};
+      for (const Traffic& t :
+           {Traffic{"FSDP 2 x TP 2, accumulation", config, {.dp_shard = 2, .tp = 2, .micro_batches = 2}},
+            Traffic{"FSDP 4, recomputed", config, {.dp_shard = 4}, [](TrainingShape& s) {
+                      s.model_options.recompute = {Recompute::elementwise, Recompute::block};
+                    }}}) {
         DYNAMIC_SECTION(recipe << (gathers ? " in bytes, " : ", ") << t.name) { run(t); }
       }
     }
@@ -58,11 +62,20 @@ TEST_CASE("the formula knows every way to let go of weights, replicas and vocabu
   for (const Traffic& t : std::vector<Traffic>{
            {"never resharded", both, {.dp_shard = 2, .micro_batches = 4}, never},
            {"never resharded, rowwise", rows, {.dp_shard = 2, .micro_batches = 4}, never},
-           {"always resharded", rows, {.dp_shard = 2, .micro_batches = 2}, [](TrainingShape& s) { s.parameters.reshard = FsdpOptions::Reshard::always; }},
-           {"recomputed on FSDP 2 x TP 2", rows, {.dp_shard = 2, .tp = 2}, [](TrainingShape& s) { s.model_options.recompute.assign(2, Recompute::block); }},
+           {"always resharded",
+            rows,
+            {.dp_shard = 2, .micro_batches = 2},
+            [](TrainingShape& s) { s.parameters.reshard = FsdpOptions::Reshard::always; }},
+           {"recomputed on FSDP 2 x TP 2",
+            rows,
+            {.dp_shard = 2, .tp = 2},
+            [](TrainingShape& s) { s.model_options.recompute.assign(2, Recompute::block); }},
            {"HSDP 2x2, delayed", delayed, {.dp_replicate = 2, .dp_shard = 2, .micro_batches = 2}},
            {"DDP 2", both, {.dp_replicate = 2}},
-           {"padded vocabulary", output, {.dp_shard = 2, .tp = 2}, [](TrainingShape& s) {
+           {"padded vocabulary",
+            output,
+            {.dp_shard = 2, .tp = 2},
+            [](TrainingShape& s) {
               s.model.vocab_size = 296;
               s.groups.clear();
             }},
@@ -113,10 +126,13 @@ TEST_CASE("bytes are half of bf16 on the wire") {
   const Layout layout{.dp_shard = 2};
   // Large enough not to travel packed, so that only the norms are left beside them.
   const auto wide = [](TrainingShape& s) { s.model.tied_embeddings = false; };
-  const LayoutCurve off = run({"off", {}, layout, wide}), on = run({"on", {.enable_fsdp_float8_all_gather = true}, layout, wide});
+  const LayoutCurve off = run({"off", {}, layout, wide}),
+                    on = run({"on", {.enable_fsdp_float8_all_gather = true}, layout, wide});
   const int64_t linear = 2 * (128 * 64 + 64 * 64 + 384 * 64 + 64 * 192);  // elements of two blocks
   // Forward and backward, half of them on this rank; a byte each instead of two.
-  CHECK(sent(off, Collective::all_gather, "dp_shard") - sent(on, Collective::all_gather, "dp_shard") == 2 * linear / 2);
-  CHECK(sent(off, Collective::reduce_scatter, "dp_shard") == sent(on, Collective::reduce_scatter, "dp_shard"));
+  CHECK(sent(off, Collective::all_gather, "dp_shard") - sent(on, Collective::all_gather, "dp_shard") ==
+        2 * linear / 2);
+  CHECK(sent(off, Collective::reduce_scatter, "dp_shard") ==
+        sent(on, Collective::reduce_scatter, "dp_shard"));
   CHECK(on.measured[0].sum(Collective::all_reduce, "replica").calls == 2);  // amaxes and norm
 }

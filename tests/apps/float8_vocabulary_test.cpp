@@ -54,8 +54,11 @@ TEST_CASE("vocabulary: the output layer in FP8 fits 2560 tokens on 1, 2, 4 and 8
       CHECK(refusal(kOdd, tp) == "");
       continue;
     }
-    CHECK_THAT(refusal(kOdd, tp), Catch::Contains(fmt::format("2256 rows / tp {} = {} is not a multiple of 16 (2256/16 = 141)", tp, kOdd / tp)) &&
-                                      Catch::Contains("a vocabulary of 2560") && Catch::Contains("pad_vocabulary: true") && Catch::Contains("recipe bf16"));
+    CHECK_THAT(refusal(kOdd, tp),
+               Catch::Contains(fmt::format("2256 rows / tp {} = {} is not a multiple of 16 (2256/16 = 141)",
+                                           tp, kOdd / tp)) &&
+                   Catch::Contains("a vocabulary of 2560") && Catch::Contains("pad_vocabulary: true") &&
+                   Catch::Contains("recipe bf16"));
   }
 }
 
@@ -73,7 +76,8 @@ TEST_CASE("vocabulary: 2560 tokens, padding and high precision all train, near t
 }
 
 // Padding rows are no parameters: they have no gradient, no optimizer state, and no row in a file.
-TEST_CASE("vocabulary: padding is outside of softmax and weights: the curve is that of what needs no padding") {
+TEST_CASE(
+    "vocabulary: padding is outside of softmax and weights: the curve is that of what needs no padding") {
   for (const char* recipe : {"tensorwise", "tensorwise_with_gw_hp"}) {
     TrainingShape whole = step_with(kOdd), padded = in_float8(whole, forced(recipe), 1);
     const LayoutCurve plain = train_on(padded, {}, 2);
@@ -87,7 +91,8 @@ TEST_CASE("vocabulary: padding is outside of softmax and weights: the curve is t
       TrainingShape on = padded;
       on.batch = layout.dp_shard;
       whole.batch = layout.dp_shard;
-      const LayoutCurve want = layout.dp_shard == 1 ? plain : train_on(in_float8(whole, forced(recipe), 1), layout, 2);
+      const LayoutCurve want =
+          layout.dp_shard == 1 ? plain : train_on(in_float8(whole, forced(recipe), 1), layout, 2);
       const LayoutCurve got = train_on(on, layout, 2);
       CHECK(got.loss[0] == want.loss[0]);
       require_near(got, want, 1e-5);  // sums over the vocabulary are made in other pieces
@@ -95,13 +100,18 @@ TEST_CASE("vocabulary: padding is outside of softmax and weights: the curve is t
   }
   EngineRun run(in_float8(step_with(kEven - 8), forced("tensorwise", true)));
   CHECK(run->parameters().specs().back().rows() == kEven - 8);
-  CHECK(run->parameters().shard(static_cast<int>(run->parameters().specs().size()) - 1).gradient.rows() == kEven - 8);
+  CHECK(run->parameters().shard(static_cast<int>(run->parameters().specs().size()) - 1).gradient.rows() ==
+        kEven - 8);
 }
 
 TEST_CASE("vocabulary: chunks of the loss that FP8 products do not fit are refused with the arithmetic") {
   TinyTraining tiny;
-  const TinyTraining::Overrides base{"--training.mixed_precision_param", "bfloat16", "--model.converters", "[quantize.linear.float8]",
-                                     "--quantize.linear.float8.policy", "[{match: output, recipe: tensorwise}]"};
+  const TinyTraining::Overrides base{"--training.mixed_precision_param",
+                                     "bfloat16",
+                                     "--model.converters",
+                                     "[quantize.linear.float8]",
+                                     "--quantize.linear.float8.policy",
+                                     "[{match: output, recipe: tensorwise}]"};
   auto with = [&](const char* chunk) {
     TinyTraining::Overrides all = base;
     all.insert(all.end(), {"--model.loss_chunk_tokens", chunk});
@@ -109,5 +119,6 @@ TEST_CASE("vocabulary: chunks of the loss that FP8 products do not fit are refus
     return resolve_experiment(config, load_tokenizer(config), 1).shape.float8.output.float8.has_value();
   };
   CHECK(with("32"));
-  CHECK_THROWS_WITH(with("24"), Catch::Contains("runs 24 tokens at a time, not a multiple of 16 (24/16 = 1.5): set model.loss_chunk_tokens to one"));
+  CHECK_THROWS_WITH(with("24"), Catch::Contains("runs 24 tokens at a time, not a multiple of 16 (24/16 = "
+                                                "1.5): set model.loss_chunk_tokens to one"));
 }

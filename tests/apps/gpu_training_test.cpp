@@ -36,7 +36,8 @@ TinyTraining::Overrides with(const TinyTraining::Overrides& more) {
 }  // namespace
 
 TEST_CASE(
-    "a run on a GPU ends where the CPU's does, with graphs and without, and goes on bitwise from a checkpoint") {
+    "a run on a GPU ends where the CPU's does, with graphs and without, and goes on bitwise from a "
+    "checkpoint") {
   const std::vector<Device> all = devices();
   if (std::ranges::none_of(all, [](Device d) { return d.type == DeviceType::cuda; })) return;
   const Device gpu{DeviceType::cuda, 0};

@@ -200,7 +200,8 @@ TEST_CASE("logits that are gathered give the loss of those that are not") {
 }
 
 TEST_CASE(
-    "calls that take their time change no bit: bytes are used again when they have ended, not when they were asked for") {
+    "calls that take their time change no bit: bytes are used again when they have ended, not when they were "
+    "asked for") {
   TrainingShape whole = whole_step();
   whole.model.layers = 4;
   whole.groups.clear();

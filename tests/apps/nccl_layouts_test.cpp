@@ -5,8 +5,8 @@
 #include "tests/support/layout_run.h"
 #include "tests/support/nccl_ranks.h"
 
-// The whole step with ranks that have a GPU each: FSDP's gathers and sums and tensor parallelism's on NCCL's stream beside
-// the compute stream, against one process on the CPU.
+// The whole step with ranks that have a GPU each: FSDP's gathers and sums and tensor parallelism's on NCCL's
+// stream beside the compute stream, against one process on the CPU.
 
 using namespace ottava;
 using namespace ottava::test;
@@ -24,7 +24,9 @@ TrainingShape whole_step(DType compute) {
   return shape;
 }
 
-LayoutCurve on_cpu(const TrainingShape& whole, int steps) { return train_on(whole, {}, steps, {DeviceType::cpu, 0}); }
+LayoutCurve on_cpu(const TrainingShape& whole, int steps) {
+  return train_on(whole, {}, steps, {DeviceType::cpu, 0});
+}
 
 struct Case {
   const char* name;

@@ -17,8 +17,8 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/support/tiny_training.h"
 
-// The program itself under mpirun, as people start it: it trains as one process does, goes on from a checkpoint of any
-// layout, refuses what is wrong on all ranks, and survives the death of one.
+// The program itself under mpirun, as people start it: it trains as one process does, goes on from a
+// checkpoint of any layout, refuses what is wrong on all ranks, and survives the death of one.
 
 using namespace ottava;
 using namespace ottava::test;
@@ -42,13 +42,17 @@ class Job {
   Job() {
     std::mt19937 random(5);
     std::ofstream text(folder_ / "text.txt");
-    const char* words[] = {"the", "octave", "above", "is", "played", "with", "one", "hand", "and", "heard", "by", "nobody"};
+    const char* words[] = {"the", "octave", "above", "is",    "played", "with",
+                           "one", "hand",   "and",   "heard", "by",     "nobody"};
     for (int i = 0; i < 20000; ++i) text << words[random() % 12] << (i % 60 == 59 ? "\n\n" : " ");
     std::ofstream(file()) << "job: {dump_folder: " << out() << "}\n"
-                          << "model: {flavor: debugmodel, hf_assets_path: " << OTTAVA_SOURCE_DIR << "/configs/tokenizers/en-2256, "
+                          << "model: {flavor: debugmodel, hf_assets_path: " << OTTAVA_SOURCE_DIR
+                          << "/configs/tokenizers/en-2256, "
                           << "dim: 32, n_layers: 2, n_heads: 4, n_kv_heads: 2, ffn_dim: 48}\n"
-                          << "training: {dataset_path: " << folder_ / "text.txt" << ", seq_len: 16, local_batch_size: 1, "
-                          << "global_batch_size: 8, steps: " << kSteps << ", mixed_precision_param: float32, threads: 1}\n"
+                          << "training: {dataset_path: " << folder_ / "text.txt"
+                          << ", seq_len: 16, local_batch_size: 1, "
+                          << "global_batch_size: 8, steps: " << kSteps
+                          << ", mixed_precision_param: float32, threads: 1}\n"
                           << "optimizer: {lr: 2.0e-3}\n"
                           << "lr_scheduler: {warmup_steps: 0}\n"
                           << "checkpoint: {interval: 4, last_save_model_only: false, keep_latest_k: 0}\n"
@@ -59,15 +63,18 @@ class Job {
   std::string file() const { return folder_ / "job.yaml"; }
   std::string out() const { return folder_ / "out"; }
   std::string in(const std::string& name) const { return folder_ / name; }
-  std::string train(const std::string& options = "") const { return std::string(OTTAVA) + " train " + file() + " " + options; }
+  std::string train(const std::string& options = "") const {
+    return std::string(OTTAVA) + " train " + file() + " " + options;
+  }
   std::string checkpoints() const { return out() + "/checkpoint"; }
 
   Curve curve() const {
     Curve out_curve;
     for (const Json& json : logged_lines(out())) {
       if (!json.find("grad_norm")) continue;
-      out_curve[json.at("step", "metrics").as_integer("step")] = {json.at("loss_metrics/global_avg_loss", "metrics").as_number("loss"),
-                                                                 json.at("grad_norm", "metrics").as_number("norm")};
+      out_curve[json.at("step", "metrics").as_integer("step")] = {
+          json.at("loss_metrics/global_avg_loss", "metrics").as_number("loss"),
+          json.at("grad_norm", "metrics").as_number("norm")};
     }
     return out_curve;
   }
@@ -104,8 +111,10 @@ const std::string kSave = " --checkpoint.enable true";
 }  // namespace
 
 TEST_CASE("processes train as one process does") {
-  // 24 sequences per step on every layout, one micro-batch or several; the threads of layouts_test.cpp see more models.
-  const std::string steps = " --training.steps 20 --training.global_batch_size 24 --training.local_batch_size ";
+  // 24 sequences per step on every layout, one micro-batch or several; the threads of layouts_test.cpp see
+  // more models.
+  const std::string steps =
+      " --training.steps 20 --training.global_batch_size 24 --training.local_batch_size ";
   const std::string tied = " --model.tie_embeddings true";
   auto curve_of_one = [&](const std::string& options) {
     Job job;
@@ -115,16 +124,17 @@ TEST_CASE("processes train as one process does") {
   static const Curve single = curve_of_one(""), single_tied = curve_of_one(tied);
   REQUIRE(single.size() == 20);
   const std::string tp2 = " --parallelism.tensor_parallel_degree 2";
-  const auto [ranks, options] = GENERATE_REF(table<int, std::string>({{1, "6"},
-                                                                      {2, "4"},
-                                                                      {2, "12 --activation_checkpoint.mode full"},
-                                                                      {3, "8"},
-                                                                      {3, "8" + tied},
-                                                                      {4, "2 --parallelism.data_parallel_replicate_degree 2"},
-                                                                      {2, "24" + tp2},
-                                                                      {4, "24 --parallelism.tensor_parallel_degree 4"},
-                                                                      {4, "6" + tp2},
-                                                                      {8, "3"}}));
+  const auto [ranks, options] =
+      GENERATE_REF(table<int, std::string>({{1, "6"},
+                                            {2, "4"},
+                                            {2, "12 --activation_checkpoint.mode full"},
+                                            {3, "8"},
+                                            {3, "8" + tied},
+                                            {4, "2 --parallelism.data_parallel_replicate_degree 2"},
+                                            {2, "24" + tp2},
+                                            {4, "24 --parallelism.tensor_parallel_degree 4"},
+                                            {4, "6" + tp2},
+                                            {8, "3"}}));
   INFO(ranks << " ranks, --training.local_batch_size " << options);
   Job job;
   run(mpirun(ranks, job.train(steps + options)));
@@ -147,7 +157,8 @@ TEST_CASE("processes train as one process does") {
 
 TEST_CASE("a run goes on from a checkpoint of any layout and number of ranks") {
   Job job;
-  // 4 steps on shards, 4 on replicas of shards, 4 on slices of matrices: the schedule is constant and does not see the end.
+  // 4 steps on shards, 4 on replicas of shards, 4 on slices of matrices: the schedule is constant and does
+  // not see the end.
   const std::string constant = kSave + " --lr_scheduler.decay_ratio 0";
   run(mpirun(2, job.train(constant + " --training.steps 4")));
   run(mpirun(4, job.train(constant + " --training.steps 8 --parallelism.data_parallel_replicate_degree 2")));
@@ -183,19 +194,22 @@ TEST_CASE("ranks that were started differently are refused on all of them") {
   Job job;
   const std::string program = job.train();
   SECTION("configurations") {
-    check_refused(mpirun(1, program + " : -n 1 " + program + " --optimizer.lr 1"), 2, "the configuration differs between ranks");
+    check_refused(mpirun(1, program + " : -n 1 " + program + " --optimizer.lr 1"), 2,
+                  "the configuration differs between ranks");
   }
   SECTION("programs") {
     fs::copy_file(OTTAVA, job.in("other"));
     std::ofstream(job.in("other"), std::ios::app) << "x";
-    check_refused(mpirun(1, program + " : -n 1 " + job.in("other") + " train " + job.file()), 2, "the ottava binary differs between ranks");
+    check_refused(mpirun(1, program + " : -n 1 " + job.in("other") + " train " + job.file()), 2,
+                  "the ottava binary differs between ranks");
   }
   SECTION("folders that are not shared") {
     fs::create_directories(job.in("here"));
     fs::create_directories(job.in("there"));
     const std::string relative = job.train(kSave + " --job.dump_folder out");
-    check_refused(mpirun(1, "--wdir " + job.in("here") + " " + relative + " : -n 1 --wdir " + job.in("there") + " " + relative), 2,
-                  "cannot see a file that rank 0 wrote into out/checkpoint");
+    check_refused(mpirun(1, "--wdir " + job.in("here") + " " + relative + " : -n 1 --wdir " +
+                                job.in("there") + " " + relative),
+                  2, "cannot see a file that rank 0 wrote into out/checkpoint");
   }
 }
 
@@ -203,7 +217,9 @@ TEST_CASE("a checkpoint that cannot be loaded is refused on all ranks") {
   Job job;
   run(mpirun(2, job.train(kSave + " --training.steps 4")));
   const std::string go_on = kSave + " --checkpoint.load_step 4";
-  SECTION("of another model") { check_refused(mpirun(2, job.train(go_on + " --model.ffn_dim 64")), 2, "step-4"); }
+  SECTION("of another model") {
+    check_refused(mpirun(2, job.train(go_on + " --model.ffn_dim 64")), 2, "step-4");
+  }
   SECTION("cut off under one rank's part") {
     const std::string weights = job.checkpoints() + "/step-4/model.safetensors";
     fs::resize_file(weights, fs::file_size(weights) - 1000);
@@ -216,7 +232,8 @@ TEST_CASE("a checkpoint that cannot be loaded is refused on all ranks") {
 TEST_CASE("a signal to mpirun saves and ends well, and the next start goes on") {
   const int signal = GENERATE(SIGUSR1, SIGTERM);
   Job job;
-  const std::string forever = kSave + " --training.steps 100000 --checkpoint.interval 100000 --lr_scheduler.decay_ratio 0";
+  const std::string forever =
+      kSave + " --training.steps 100000 --checkpoint.interval 100000 --lr_scheduler.decay_ratio 0";
   const Outcome o = run_command("exec " + mpirun(2, job.train(forever)), [&](int group) {
     wait_until(kPatience, [&] { return job.last_step() >= 3; });
     ::kill(group, signal);  // also when it never came so far: a run that is not stopped goes on for minutes
@@ -226,16 +243,19 @@ TEST_CASE("a signal to mpirun saves and ends well, and the next start goes on") 
   CHECK_THAT(o.output, Contains("the same command continues from here"));
   const int64_t saved = job.newest_checkpoint();
   CHECK(saved >= 3);
-  const Outcome again = run_command(mpirun(2, job.train(kSave + " --lr_scheduler.decay_ratio 0 --training.steps " + std::to_string(saved + 2))));
+  const Outcome again = run_command(mpirun(
+      2, job.train(kSave + " --lr_scheduler.decay_ratio 0 --training.steps " + std::to_string(saved + 2))));
   INFO(again.output);
   CHECK(again.exit_code == 0);
   CHECK_THAT(again.output, Contains("Training starts at step " + std::to_string(saved + 1)));
 }
 
-TEST_CASE("a rank that is killed stops the others, and the next start goes on from the last good checkpoint") {
+TEST_CASE(
+    "a rank that is killed stops the others, and the next start goes on from the last good checkpoint") {
   const bool while_saving = GENERATE(false, true);
   Job job;
-  const std::string forever = kSave + " --training.steps 100000 --lr_scheduler.decay_ratio 0 --checkpoint.interval " +
+  const std::string forever = kSave +
+                              " --training.steps 100000 --lr_scheduler.decay_ratio 0 --checkpoint.interval " +
                               (while_saving ? "1 --checkpoint.keep_latest_k 3" : "4");
   const Outcome o = run_command(mpirun(2, job.train(forever)), [&](int group) {
     const bool has_saved = wait_until(kPatience, [&] { return job.newest_checkpoint() >= 4; });
@@ -264,11 +284,13 @@ TEST_CASE("a rank that is killed stops the others, and the next start goes on fr
   const int64_t saved = job.newest_checkpoint();
   REQUIRE(saved >= 4);
   CHECK_NOTHROW(checkpoint::open_checkpoint(job.checkpoints() + "/step-" + std::to_string(saved)));
-  const Outcome again = run_command(mpirun(2, job.train(kSave + " --lr_scheduler.decay_ratio 0 --training.steps " + std::to_string(saved + 2))));
+  const Outcome again = run_command(mpirun(
+      2, job.train(kSave + " --lr_scheduler.decay_ratio 0 --training.steps " + std::to_string(saved + 2))));
   INFO(again.output);
   CHECK(again.exit_code == 0);
   CHECK_THAT(again.output, Contains("Training starts at step " + std::to_string(saved + 1)));
-  for (const auto& entry : fs::directory_iterator(job.checkpoints())) CHECK(entry.path().extension() != ".tmp");
+  for (const auto& entry : fs::directory_iterator(job.checkpoints()))
+    CHECK(entry.path().extension() != ".tmp");
 }
 
 TEST_CASE("saving in the background changes no bit of the run or of its checkpoints") {
@@ -283,9 +305,11 @@ TEST_CASE("saving in the background changes no bit of the run or of its checkpoi
   for (int step = 2; step <= kSteps; step += 2) {
     INFO("step " << step);
     const std::string folder = "/step-" + std::to_string(step);
-    const auto first = checkpoint::open_checkpoint(job.checkpoints() + folder), second = checkpoint::open_checkpoint(other.checkpoints() + folder);
+    const auto first = checkpoint::open_checkpoint(job.checkpoints() + folder),
+               second = checkpoint::open_checkpoint(other.checkpoints() + folder);
     REQUIRE(first.tensors.size() == second.tensors.size());
-    for (size_t t = 0; t < first.tensors.size(); ++t) CHECK(first.tensors[t].checksum == second.tensors[t].checksum);
+    for (size_t t = 0; t < first.tensors.size(); ++t)
+      CHECK(first.tensors[t].checksum == second.tensors[t].checksum);
   }
 }
 
@@ -294,7 +318,8 @@ TEST_CASE("what a run decided is kept, followed and compared") {
   const std::string constant = kSave + " --lr_scheduler.decay_ratio 0";
   run(mpirun(2, job.train(constant + " --training.steps 4")));
   const std::string decisions = job.checkpoints() + "/step-4/decisions.json";
-  CHECK_THAT(read_file(decisions), Contains("fsdp_reduce_every_microbatch") && Contains("\"value\":\"false\""));
+  CHECK_THAT(read_file(decisions),
+             Contains("fsdp_reduce_every_microbatch") && Contains("\"value\":\"false\""));
   CHECK(read_file(job.out() + "/decisions.json") == read_file(decisions));
   const Outcome again = run_command(mpirun(2, job.train(constant + " --training.steps 5")));
   INFO(again.output);
@@ -303,6 +328,7 @@ TEST_CASE("what a run decided is kept, followed and compared") {
   const Outcome afresh = run_command(mpirun(2, job.train(constant + " --training.steps 6 --redecide")));
   INFO(afresh.output);
   CHECK(afresh.exit_code == 0);
-  CHECK_THAT(afresh.output, Contains("Decided: parallelism.fsdp_reduce_every_microbatch = false") && !Contains("Decided before"));
+  CHECK_THAT(afresh.output, Contains("Decided: parallelism.fsdp_reduce_every_microbatch = false") &&
+                                !Contains("Decided before"));
   CHECK_THAT(afresh.output, Contains("Training starts at step 6"));
 }

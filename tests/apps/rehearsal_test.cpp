@@ -11,8 +11,8 @@
 #include "tests/support/layout_run.h"
 #include "tests/support/nccl_ranks.h"
 
-// Before the first step of a GPU everything is planned: after a rehearsal no product is planned any more, and memory is the
-// plan's block.
+// Before the first step of a GPU everything is planned: after a rehearsal no product is planned any more, and
+// memory is the plan's block.
 
 using namespace ottava;
 using namespace ottava::test;
@@ -20,7 +20,11 @@ using namespace ottava::test;
 namespace {
 
 Experiment experiment_of(DType compute) {
-  Experiment e{.config = {}, .tokenizer = nullptr, .mesh = Mesh({.dp_shard = 1}, 1), .shape = tiny_shape(tiny_llama(), 1, 16), .decisions = {}};
+  Experiment e{.config = {},
+               .tokenizer = nullptr,
+               .mesh = Mesh({.dp_shard = 1}, 1),
+               .shape = tiny_shape(tiny_llama(), 1, 16),
+               .decisions = {}};
   e.shape.parameters.compute = compute;
   e.shape.micro_batches = 2;
   e.shape.validation_batch = 2;
@@ -61,7 +65,9 @@ Trained rehearse_and_train(Experiment& e, RankGroups& ranks, Device device) {
   const auto tokens = random_tokens(std::max<int64_t>(count, 24), e.shape.model.vocab_size, 1);
   const HostTokens host{.inputs = tokens, .targets = tokens, .document_start = {}, .positions = {}};
   for (int step = 1; step <= 4; ++step) {
-    out.loss.push_back(engine.train_step(host, {.learning_rate = 1e-3, .optimizer_step = step, .valid_tokens = count}).loss_sum);
+    out.loss.push_back(
+        engine.train_step(host, {.learning_rate = 1e-3, .optimizer_step = step, .valid_tokens = count})
+            .loss_sum);
     out.loss.push_back(engine.validate(host));
   }
   require(stream.blas_plans().size() == out.plans, "a product was planned after the rehearsal");
@@ -70,7 +76,8 @@ Trained rehearse_and_train(Experiment& e, RankGroups& ranks, Device device) {
 }
 
 size_t gemm_entries(const Experiment& e) {
-  return static_cast<size_t>(std::ranges::count_if(e.decisions.entries, [](const auto& x) { return x.name.starts_with(kGemmDecisions); }));
+  return static_cast<size_t>(std::ranges::count_if(
+      e.decisions.entries, [](const auto& x) { return x.name.starts_with(kGemmDecisions); }));
 }
 
 }  // namespace
@@ -87,7 +94,8 @@ TEST_CASE("after a rehearsal nothing is planned any more, memory is the plan, an
     CHECK(gemm_entries(e) == first.plans + 1);
     CHECK(e.decisions.entries[0].reason == "stays");
     CHECK(first.besides_bytes <= kGpuLibraryBytes);
-    if (cuda::device_name(0) == "host execution layer") CHECK(first.besides_bytes == 0);  // its libraries take nothing
+    if (cuda::device_name(0) == "host execution layer")
+      CHECK(first.besides_bytes == 0);  // its libraries take nothing
     const Decisions::Entry& library = *e.decisions.find("gemm library");
     CHECK(library.value.starts_with("cuBLASLt "));
     CHECK(e.decisions.entries.back().reason.find("the fastest of") != std::string::npos);
@@ -102,9 +110,11 @@ TEST_CASE("after a rehearsal nothing is planned any more, memory is the plan, an
     for (Decisions::Entry& entry : e.decisions.entries) {
       if (entry.name == "gemm library") entry.value = "cuBLASLt 1.2.3 on another GPU";
     }
-    CHECK_THROWS_WITH(rehearse_and_train(e, ranks, gpu),
-                      Catch::Contains("[decisions] algorithms of matrix products were decided with cuBLASLt 1.2.3 on another GPU") &&
-                          Catch::Contains("--redecide"));
+    CHECK_THROWS_WITH(
+        rehearse_and_train(e, ranks, gpu),
+        Catch::Contains(
+            "[decisions] algorithms of matrix products were decided with cuBLASLt 1.2.3 on another GPU") &&
+            Catch::Contains("--redecide"));
   }
 }
 
@@ -117,9 +127,12 @@ TEST_CASE("a step that does not fit a GPU is refused by its plan, before anythin
   const StepPlan plan = record_step(e.shape, gpu, ranks);
   const int64_t before = gpu_bytes_in_use(gpu);
   CHECK_THROWS_WITH(require_memory(plan.memory, gpu, *ranks.control),
-                    Catch::Contains("[memory] the step needs ") && Catch::Contains(" on cuda:0, ") && Catch::Contains("largest items: ") &&
-                        Catch::Contains("Lower training.local_batch_size") && Catch::Contains("activation_checkpoint.mode: full"));
-  CHECK_THROWS_WITH(Arena(plan.memory, gpu), Catch::Contains("[cuda] GPU 0 cannot give ") && Catch::Contains(" bytes are free"));
+                    Catch::Contains("[memory] the step needs ") && Catch::Contains(" on cuda:0, ") &&
+                        Catch::Contains("largest items: ") &&
+                        Catch::Contains("Lower training.local_batch_size") &&
+                        Catch::Contains("activation_checkpoint.mode: full"));
+  CHECK_THROWS_WITH(Arena(plan.memory, gpu),
+                    Catch::Contains("[cuda] GPU 0 cannot give ") && Catch::Contains(" bytes are free"));
   CHECK(gpu_bytes_in_use(gpu) == before);
 }
 
@@ -129,7 +142,8 @@ TEST_CASE("rank 0's algorithms are everybody's") {
   std::vector<double> besides(2);
   run_nccl_mesh({.dp_shard = 2}, [&](std::unique_ptr<RankGroups> groups, int rank) {
     Experiment e = experiment_of(DType::bf16);
-    besides[static_cast<size_t>(rank)] = static_cast<double>(rehearse_and_train(e, *groups, {DeviceType::cuda, rank}).besides_bytes);
+    besides[static_cast<size_t>(rank)] =
+        static_cast<double>(rehearse_and_train(e, *groups, {DeviceType::cuda, rank}).besides_bytes);
     decided[static_cast<size_t>(rank)] = e.decisions;
   });
   CHECK(decided[0] == decided[1]);
@@ -138,7 +152,8 @@ TEST_CASE("rank 0's algorithms are everybody's") {
 
 TEST_CASE("a GPU's memory is told as plan and what came besides") {
   CHECK(gpu_memory_text({.plan_bytes = 3 << 20, .besides_bytes = 1 << 20}) ==
-        "GPU memory: plan 3.0 MiB, and 1.0 MiB that libraries, connections and graphs took besides (of the 1024 MiB kept for them)");
-  CHECK(gpu_memory_text({.plan_bytes = 3 << 20, .besides_bytes = kGpuLibraryBytes + 1}).find("(more than the 1024 MiB kept for them)") !=
-        std::string::npos);
+        "GPU memory: plan 3.0 MiB, and 1.0 MiB that libraries, connections and graphs took besides (of the "
+        "1024 MiB kept for them)");
+  CHECK(gpu_memory_text({.plan_bytes = 3 << 20, .besides_bytes = kGpuLibraryBytes + 1})
+            .find("(more than the 1024 MiB kept for them)") != std::string::npos);
 }

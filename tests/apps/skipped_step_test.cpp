@@ -104,9 +104,10 @@ namespace {
 /// One FP8 step of two ranks that share every parameter; something not finite is put into rank 1 alone.
 struct Float8Run {
   Float8Config config;
-  int good_steps = 0;        ///< before it
+  int good_steps = 0;  ///< before it
   float value = std::numeric_limits<float>::infinity();
-  bool into_weight = false;  ///< of its shard of a weight, else into the row of the embedding that it alone reads
+  bool into_weight =
+      false;  ///< of its shard of a weight, else into the row of the embedding that it alone reads
 };
 
 struct Float8Outcome {
@@ -156,14 +157,17 @@ Float8Outcome skip_on_rank(const Float8Run& what, Communicator& world) {
   Float8Outcome out{.before = state()};
   out.skipped = step(what.good_steps + 1).skipped;
   out.after = state();
-  if (fp8::AmaxHistory* history = run->float8()->history()) out.remembered = history->steps + parameters.float8()->history()->steps;
+  if (fp8::AmaxHistory* history = run->float8()->history())
+    out.remembered = history->steps + parameters.float8()->history()->steps;
   out.text = describe_skipped_step(*run, *run.ranks().control);
   return out;
 }
 
 std::string skip_float8(const Float8Run& what) {
   std::vector<Float8Outcome> ranks(2);
-  run_thread_ranks({.ranks = 2}, [&](Communicator& world) { ranks[static_cast<size_t>(world.rank())] = skip_on_rank(what, world); });
+  run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
+    ranks[static_cast<size_t>(world.rank())] = skip_on_rank(what, world);
+  });
   for (const Float8Outcome& rank : ranks) {
     CHECK(rank.skipped);
     CHECK(rank.before == rank.after);
@@ -199,7 +203,9 @@ TEST_CASE("an infinity in an FP8 input is named although its scale is an earlier
   }
 }
 
-TEST_CASE("an infinity in one rank's shard of an FP8 weight skips the step of all and names the weight and the rank") {
+TEST_CASE(
+    "an infinity in one rank's shard of an FP8 weight skips the step of all and names the weight and the "
+    "rank") {
   for (const bool gathers : {false, true}) {
     const float value = gathers ? std::numeric_limits<float>::max()  // an infinity in bf16
                                 : std::numeric_limits<float>::infinity();
@@ -208,7 +214,8 @@ TEST_CASE("an infinity in one rank's shard of an FP8 weight skips the step of al
     config.recipe_name = "delayed";
     config.enable_fsdp_float8_all_gather = gathers;
     const std::string text = skip_float8({.config = config, .value = value, .into_weight = true});
-    CHECK_THAT(text, Contains("rank 1: loss ") && Contains("w of layers.0.feed_forward.w13 (in its own shard)"));
+    CHECK_THAT(text,
+               Contains("rank 1: loss ") && Contains("w of layers.0.feed_forward.w13 (in its own shard)"));
     CHECK(text.find("(in its own shard)") == text.rfind("(in its own shard)"));
   }
 }

@@ -25,7 +25,8 @@ class Smoke {
     const std::string program =
         ranks == 1 ? OTTAVA : fmt::format("{}/scripts/launch.sh -n {} {}", OTTAVA_SOURCE_DIR, ranks, OTTAVA);
     return run_command(fmt::format(
-        "cd {} && {} train configs/{}.yaml --training.dataset_path {} --job.dump_folder {} --checkpoint.enable false "
+        "cd {} && {} train configs/{}.yaml --training.dataset_path {} --job.dump_folder {} "
+        "--checkpoint.enable false "
         "--training.steps 4 --training.seq_len 64 --metrics.log_freq 1 --training.threads 1 {} 2>&1",
         OTTAVA_SOURCE_DIR, program, config, text(), out(), overrides));
   }

@@ -82,11 +82,10 @@ TEST_CASE("the report says which FP8 weights travel as bytes, and why others do 
   CHECK_THAT(fp8_report(2, "tensorwise"), Contains("FP8: FSDP gathers 24 of 24 FP8 weights as bytes\n"));
   CHECK_THAT(fp8_report(2, "mxfp8"), Contains("FP8: FSDP gathers 24 of 24 FP8 weights as bytes\n"));
   // 768 and 1536 rows divide into whole blocks among 3 ranks, 256 do not: 85.3.
-  CHECK_THAT(
-      fp8_report(3, "mxfp8"),
-      Contains(
-          "FP8: FSDP gathers 12 of 24 FP8 weights as bytes; in bf16: 12 (layers.0.attention.wo: 256 rows / 3 shards = "
-          "85.3333, and shards of mxfp8 are gathered as whole blocks of 32 rows)\n"));
+  CHECK_THAT(fp8_report(3, "mxfp8"),
+             Contains("FP8: FSDP gathers 12 of 24 FP8 weights as bytes; in bf16: 12 (layers.0.attention.wo: "
+                      "256 rows / 3 shards = "
+                      "85.3333, and shards of mxfp8 are gathered as whole blocks of 32 rows)\n"));
   CHECK_THAT(fp8_report(1, "mxfp8"), !Contains("FSDP gathers"));
 }
 

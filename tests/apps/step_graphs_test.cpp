@@ -49,24 +49,28 @@ Run train(const TrainingShape& shape, std::unique_ptr<RankGroups> ranks, Device 
   EngineRun run(shape, std::move(ranks), device);
   run->parameters().initialise(3);
   if (how == How::graphs) run->graphs().enable(*run.ranks().world);
-  const int64_t count = shape.micro_batches * shape.batch * shape.sequence, checked = shape.validation_batch * shape.validation_sequence;
+  const int64_t count = shape.micro_batches * shape.batch * shape.sequence,
+                checked = shape.validation_batch * shape.validation_sequence;
   for (int step = 0; step < kSteps; ++step) {
     const auto seed = static_cast<uint32_t>(10 * step + data_rank);
-    auto inputs = random_tokens(count, shape.model.vocab_size, seed), targets = random_tokens(count, shape.model.vocab_size, seed + 100);
+    auto inputs = random_tokens(count, shape.model.vocab_size, seed),
+         targets = random_tokens(count, shape.model.vocab_size, seed + 100);
     for (size_t i = static_cast<size_t>(step); i < targets.size(); i += 7) targets[i] = kIgnoreIndex;
     const int64_t calls = run.ranks().world->stats().calls();
-    StepOutputs done = run->train_step({.inputs = inputs, .targets = targets, .document_start = {}, .positions = {}},
-                                       {.learning_rate = 1e-3 * (step + 1),
-                                        .loss_scale = step == kSkipped ? 1e38 : 1 << step,
-                                        .optimizer_step = step + 1,
-                                        .valid_tokens = step == kSkipped ? 1 : count});
+    StepOutputs done =
+        run->train_step({.inputs = inputs, .targets = targets, .document_start = {}, .positions = {}},
+                        {.learning_rate = 1e-3 * (step + 1),
+                         .loss_scale = step == kSkipped ? 1e38 : 1 << step,
+                         .optimizer_step = step + 1,
+                         .valid_tokens = step == kSkipped ? 1 : count});
     out.calls.push_back(run.ranks().world->stats().calls() - calls);
     out.loss.push_back(done.loss_sum);
     out.grad_norm.push_back(done.skipped ? 0 : done.grad_norm);
     out.skipped.push_back(done.skipped);
     if (step % 2 == 0) {
       auto text = random_tokens(checked, shape.model.vocab_size, seed + 500);
-      out.validation.push_back(run->validate({.inputs = text, .targets = text, .document_start = {}, .positions = {}}));
+      out.validation.push_back(
+          run->validate({.inputs = text, .targets = text, .document_start = {}, .positions = {}}));
     }
   }
   for (size_t p = 0; p < run->parameters().specs().size(); ++p) {
@@ -97,7 +101,9 @@ TEST_CASE("graphs change no bit: accumulation, validation between steps, a skipp
     for (auto [compute, micro_batches] : {std::pair{DType::f32, 1}, {DType::bf16, 2}, {DType::bf16, 4}}) {
       INFO(name_of(compute) << ", " << micro_batches << " micro-batches");
       const TrainingShape shape = shape_of(compute, micro_batches);
-      auto run = [&](How how) { return train(shape, std::make_unique<RankGroups>(solo_rank_groups()), device, how); };
+      auto run = [&](How how) {
+        return train(shape, std::make_unique<RankGroups>(solo_rank_groups()), device, how);
+      };
       check_same(run(How::graphs), run(How::plain));
     }
   }
@@ -112,8 +118,12 @@ TEST_CASE("graphs that contain NCCL's calls change no bit") {
   const std::vector<Case> cases = {
       {"FSDP 2", {.dp_shard = 2, .micro_batches = 1}, [](TrainingShape&) {}},
       {"FSDP 2, accumulation", {.dp_shard = 2, .micro_batches = 3}, [](TrainingShape&) {}},
-      {"FSDP 2, reduced once", {.dp_shard = 2, .micro_batches = 3}, [](TrainingShape& s) { s.parameters.reduce_every_micro_batch = false; }},
-      {"FSDP 2, weights kept", {.dp_shard = 2, .micro_batches = 3}, [](TrainingShape& s) { s.parameters.reshard = FsdpOptions::Reshard::never; }},
+      {"FSDP 2, reduced once",
+       {.dp_shard = 2, .micro_batches = 3},
+       [](TrainingShape& s) { s.parameters.reduce_every_micro_batch = false; }},
+      {"FSDP 2, weights kept",
+       {.dp_shard = 2, .micro_batches = 3},
+       [](TrainingShape& s) { s.parameters.reshard = FsdpOptions::Reshard::never; }},
       {"TP 2", {.tp = 2, .micro_batches = 2}, [](TrainingShape&) {}},
       {"DDP 2", {.dp_replicate = 2, .micro_batches = 2}, [](TrainingShape&) {}},
   };
@@ -147,13 +157,16 @@ TEST_CASE("whether steps are graphs is decided and said") {
   auto staged = make_dry_run_world(0, 2);
   const Device cpu{DeviceType::cpu, 0}, gpu{DeviceType::cuda, 0};
   CHECK(decide_graphs("auto", gpu, alone).on);
-  CHECK(decide_graphs("on", gpu, alone).reason == "on: step 1 runs as it is, step 2 is recorded, later steps are launched");
+  CHECK(decide_graphs("on", gpu, alone).reason ==
+        "on: step 1 runs as it is, step 2 is recorded, later steps are launched");
   CHECK_FALSE(decide_graphs("off", gpu, alone).on);
   CHECK(decide_graphs("off", gpu, alone).reason == "off: training.cuda_graphs is off");
   CHECK(decide_graphs("auto", cpu, alone).reason == "off: the device is cpu");
   CHECK(decide_graphs("auto", gpu, *staged).reason ==
         "off: ranks exchange tensors through host memory (dry_run), which a graph cannot contain");
-  CHECK_THROWS_WITH(decide_graphs("on", cpu, alone), Catch::Contains("[training] cuda_graphs is on, but the device is cpu: set it to auto or off"));
+  CHECK_THROWS_WITH(
+      decide_graphs("on", cpu, alone),
+      Catch::Contains("[training] cuda_graphs is on, but the device is cpu: set it to auto or off"));
   CHECK_THROWS_AS(decide_graphs("on", gpu, *staged), ConfigError);
 }
 
@@ -176,9 +189,11 @@ TEST_CASE("micro-batches that do different work cannot share a graph") {
     CHECK(graphs.nodes() == 1);
     cleared = 2;
     CHECK_THROWS_WITH(graphs.run(StepPart::update, stream, [&] { stream.synchronize(); }),
-                      Catch::Contains("the update cannot be recorded") && Catch::Contains("cudaStreamSynchronize") &&
+                      Catch::Contains("the update cannot be recorded") &&
+                          Catch::Contains("cudaStreamSynchronize") &&
                           Catch::Contains("training.cuda_graphs: off"));
-    CHECK_THROWS_WITH(graphs.run(StepPart::middle, stream, body), Catch::Contains("was recorded as 1 operations and is now 2"));
+    CHECK_THROWS_WITH(graphs.run(StepPart::middle, stream, body),
+                      Catch::Contains("was recorded as 1 operations and is now 2"));
     stream.synchronize();
   }
 }

@@ -34,7 +34,9 @@ TEST_CASE("train writes a tokenizer that loads; text and JSON lines are read ali
   std::string sentence = "the theory of these things is that they thicken\n";
   std::string all, lines;
   for (int i = 0; i < 8; ++i) all += sentence;
-  for (int i = 0; i < 8; ++i) lines += R"({"body":"the theory of these things is that they thicken"})" "\n";
+  for (int i = 0; i < 8; ++i)
+    lines += R"({"body":"the theory of these things is that they thicken"})"
+             "\n";
   TokenizerTrainOptions options{.sources = {folder.write("a.txt", all)},
                                 .output_folder = (folder.path / "new/tok").string(),
                                 .vocab_size = 270};

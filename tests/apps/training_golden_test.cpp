@@ -52,7 +52,8 @@ std::vector<double> curve(TinyTraining& tiny, const std::string& dtype, int thre
 }  // namespace
 
 TEST_CASE(
-    "the golden loss curve is reproduced on one thread and on two: bitwise where its key matches, to 1e-3 elsewhere") {
+    "the golden loss curve is reproduced on one thread and on two: bitwise where its key matches, to 1e-3 "
+    "elsewhere") {
   TinyTraining tiny;
   const Json golden = Json::parse(read_file(kPath), kPath);
   const std::string here = key_of_this_machine().dump(), there = golden.at("key", kPath).dump();

@@ -1,5 +1,6 @@
-// Bytes per second of the FP8 operations that memory should bound, at 8192 tokens of 1536, beside a plain copy. An argument
-// chooses the lines that contain it, a second one the number of tokens: 256 show what the arithmetic takes, in the cache.
+// Bytes per second of the FP8 operations that memory should bound, at 8192 tokens of 1536, beside a plain
+// copy. An argument chooses the lines that contain it, a second one the number of tokens: 256 show what the
+// arithmetic takes, in the cache.
 //     ninja -C build fp8_bandwidth && OMP_NUM_THREADS=2 build/tests/fp8_bandwidth
 #include "tests/support/bandwidth.h"
 
@@ -22,13 +23,15 @@ int main(int argc, char** argv) {
   column_amax(cpu, x, columns);
   table.measure("amax", [&](Stream& s) { amax(s, x, amax_1); });
   table.measure("column_amax", [&](Stream& s) { column_amax(s, x, columns); });
-  for (Granularity g : {Granularity::tensor, Granularity::row, Granularity::block_1x128, Granularity::block_128x128,
-                        Granularity::block_1x32}) {
+  for (Granularity g : {Granularity::tensor, Granularity::row, Granularity::block_1x128,
+                        Granularity::block_128x128, Granularity::block_1x32}) {
     auto made = [&](int64_t rows, int64_t cols) {
-      return Quantized{table.zeros(DType::e4m3, {rows, cols}), table.zeros(scale_dtype(g), scale_shape(g, rows, cols))};
+      return Quantized{table.zeros(DType::e4m3, {rows, cols}),
+                       table.zeros(scale_dtype(g), scale_shape(g, rows, cols))};
     };
     auto named = [&](const char* what) { return fmt::format("{} {}", what, name_of(g)); };
-    Quantize out{.x = x, .granularity = g, .rounding = ScaleRounding::down_to_power_of_two, .out = made(kRows, kCols)};
+    Quantize out{
+        .x = x, .granularity = g, .rounding = ScaleRounding::down_to_power_of_two, .out = made(kRows, kCols)};
     if (g == Granularity::tensor) out.amax = amax_1;
     auto counted = out, both = out, from_f32 = out;
     counted.counters = counters;
@@ -44,6 +47,7 @@ int main(int argc, char** argv) {
     table.measure(named("quantize transposed only"), [&](Stream& s) { quantize(s, turned); });
     table.measure(named("dequantize"), [&](Stream& s) { dequantize(s, out.out, g, y); });
     if (g != Granularity::tensor) continue;
-    table.measure("transpose_bytes", [&](Stream& s) { transpose_bytes(s, out.out.bytes, both.transposed.bytes); });
+    table.measure("transpose_bytes",
+                  [&](Stream& s) { transpose_bytes(s, out.out.bytes, both.transposed.bytes); });
   }
 }

@@ -1,5 +1,5 @@
-// Every bf16 value and every code through whole matrices, where elements share registers and tests for range, against the scalar
-// definitions of fp8/formats.h.
+// Every bf16 value and every code through whole matrices, where elements share registers and tests for range,
+// against the scalar definitions of fp8/formats.h.
 #include <array>
 #include <bit>
 #include <cmath>
@@ -18,14 +18,13 @@ constexpr int64_t kRows = 256, kCols = 256;
 const Shape kShape{kRows, kCols};
 
 /// Value i of all, in steps that put neighbours into different rows and columns.
-float value_of(int64_t i) {
-  return std::bit_cast<float>(static_cast<uint32_t>(i * 40503 % 65536) << 16);
-}
+float value_of(int64_t i) { return std::bit_cast<float>(static_cast<uint32_t>(i * 40503 % 65536) << 16); }
 bool is_in_range(float scaled, const Format& f) {
   return f.mantissa_bits == 3 ? std::fabs(scaled) <= f.overflow : std::fabs(scaled) < f.overflow;
 }
 
-/// Amaxes whose scales are of every kind: ordinary, the largest and the smallest, and what subnormal products come from.
+/// Amaxes whose scales are of every kind: ordinary, the largest and the smallest, and what subnormal products
+/// come from.
 const float kAmaxes[] = {1.0f, 448.0f, 0.3711f, 1.37e-3f, 6.1e4f, 1e-12f, 3.1e38f, 0x1p90f};
 
 struct Outputs {
@@ -76,7 +75,8 @@ void for_each_case(Body&& body) {
     for (DType format : {DType::e4m3, DType::e5m2}) {
       for (auto rounding : {ScaleRounding::none, ScaleRounding::down_to_power_of_two}) {
         for (bool stays : {false, true}) {
-          INFO(name_of(format) << " power of two " << (rounding != ScaleRounding::none) << " in range " << stays);
+          INFO(name_of(format) << " power of two " << (rounding != ScaleRounding::none) << " in range "
+                               << stays);
           body(stream, format, rounding, stays);
         }
       }
@@ -114,7 +114,8 @@ TEST_CASE("quantize: every bf16 value with one scale is encode(x * scale), plain
       CHECK(both.turned.download_as<uint8_t>() == want.turned);
       CHECK(plain.out.download_as<uint8_t>() == want.codes);
       CHECK(turned.turned.download_as<uint8_t>() == want.turned);
-      for (const Outputs* o : {&both, &plain, &turned}) CHECK(o->counters.download_as<int64_t>() == want.counters());
+      for (const Outputs* o : {&both, &plain, &turned})
+        CHECK(o->counters.download_as<int64_t>() == want.counters());
       for (const DeviceBuffer* inverse : {&both.inverse, &plain.inverse, &turned.turned_inverse}) {
         CHECK(inverse->floats()[0] == scale.inverse);
       }

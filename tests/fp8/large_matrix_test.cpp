@@ -1,4 +1,5 @@
-// Matrices larger than caches, whose transposes are stored past them: the bytes are those of quantizing the transposed matrix.
+// Matrices larger than caches, whose transposes are stored past them: the bytes are those of quantizing the
+// transposed matrix.
 #include <array>
 #include <bit>
 #include <random>

@@ -288,9 +288,13 @@ TEST_CASE("quantize: scales of 128x128 turn with the bytes, and their padding is
     for (Size size : {Size{150, 290}, Size{128, 1024}, Size{700, 16}, Size{513, 1153}}) {
       INFO(size.rows << " x " << size.cols);
       DeviceBuffer x(stream, DType::bf16, {size.rows, size.cols}, spread_values(size.rows * size.cols, 21));
-      auto shape = [](int64_t rows, int64_t cols) { return scale_shape(Granularity::block_128x128, rows, cols); };
-      DeviceBuffer bytes(stream, DType::e4m3, {size.rows, size.cols}), turned_bytes(stream, DType::e4m3, {size.cols, size.rows});
-      DeviceBuffer scales(stream, DType::f32, shape(size.rows, size.cols)), want(stream, DType::f32, shape(size.cols, size.rows)),
+      auto shape = [](int64_t rows, int64_t cols) {
+        return scale_shape(Granularity::block_128x128, rows, cols);
+      };
+      DeviceBuffer bytes(stream, DType::e4m3, {size.rows, size.cols}),
+          turned_bytes(stream, DType::e4m3, {size.cols, size.rows});
+      DeviceBuffer scales(stream, DType::f32, shape(size.rows, size.cols)),
+          want(stream, DType::f32, shape(size.cols, size.rows)),
           turned(stream, DType::f32, shape(size.cols, size.rows));
       quantize(stream, {.x = x,
                         .granularity = Granularity::block_128x128,
@@ -405,7 +409,8 @@ TEST_CASE("quantize: zeros, stale scales, infinities and NaN") {
     CHECK(past > 0);
     CHECK(stale.counters.download_as<int64_t>()[2] == past);
     CHECK(stale.non_finite.download_as<uint32_t>()[0] == 0);
-    CHECK(stale.largest.download_as<uint32_t>()[0] == largest_bits(values));  // of the data, whatever the scale is made from
+    CHECK(stale.largest.download_as<uint32_t>()[0] ==
+          largest_bits(values));  // of the data, whatever the scale is made from
   });
 }
 
@@ -561,6 +566,8 @@ TEST_CASE("quantize refuses what does not fit, and says which") {
                     "[transpose_bytes] to is e4m3 [4, 8], expected e4m3 [8, 4]");
   const Tensor tall = shape_only(DType::f32, {3, 4}), wide = shape_only(DType::f32, {1, 4});
   transpose_block_scales(stream, tall, {300, 100}, wide);
-  CHECK_THROWS_WITH(transpose_block_scales(stream, wide, {300, 100}, wide), "[transpose_block_scales] from is f32 [1, 4], expected f32 [3, 4]");
-  CHECK_THROWS_WITH(transpose_block_scales(stream, tall, {300, 100}, tall), "[transpose_block_scales] to is f32 [3, 4], expected f32 [1, 4]");
+  CHECK_THROWS_WITH(transpose_block_scales(stream, wide, {300, 100}, wide),
+                    "[transpose_block_scales] from is f32 [1, 4], expected f32 [3, 4]");
+  CHECK_THROWS_WITH(transpose_block_scales(stream, tall, {300, 100}, tall),
+                    "[transpose_block_scales] to is f32 [3, 4], expected f32 [1, 4]");
 }

@@ -19,7 +19,8 @@ TEST_CASE("scaled_matmul on meta records FP8 arithmetic and its workspaces") {
   CHECK(recorder.flops(Precision::bf16) == 0);
   CHECK(recorder.bytes() == 32 * 64 + 48 * 64 + 2 * 4 + 32 * 48 * 2);
   CHECK(recorder.workspace_bytes() == scaled_matmul_inner_workspace_bytes(stream, args));
-  // One scale goes into the product where oneDNN takes it, else sums wait for it in f32; scales of rows always wait.
+  // One scale goes into the product where oneDNN takes it, else sums wait for it in f32; scales of rows
+  // always wait.
   const bool takes_scale = matmul_takes_scale(
       stream,
       {.a = shape_only(DType::bf16, {32, 64}), .b = shape_only(DType::bf16, {48, 64}), .out = args.out});

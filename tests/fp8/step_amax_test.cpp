@@ -16,7 +16,8 @@ namespace {
 using Words = std::vector<uint32_t>;
 
 struct Slots {
-  Slots(Stream& stream, const Words& words) : buffer(stream, DType::u32, {static_cast<int64_t>(words.size())}) {
+  Slots(Stream& stream, const Words& words)
+      : buffer(stream, DType::u32, {static_cast<int64_t>(words.size())}) {
     buffer.upload_as<uint32_t>(words);
   }
   Words words() const { return buffer.download_as<uint32_t>(); }
@@ -60,9 +61,13 @@ TEST_CASE("amax: one raised flag makes the norm NaN, none leaves it") {
 TEST_CASE("amax: slots of other shapes are refused") {
   CostRecorder recorder;
   Stream stream = Stream::meta(recorder, {DeviceType::cpu, 0});
-  const Tensor three = shape_only(DType::u32, {3}), four = shape_only(DType::u32, {4}), sum = shape_only(DType::f64, {1});
+  const Tensor three = shape_only(DType::u32, {3}), four = shape_only(DType::u32, {4}),
+               sum = shape_only(DType::f64, {1});
   CHECK_THROWS_WITH(fold_amax(stream, three, four), "[fold_amax] largest is u32 [4], expected u32 [3]");
-  CHECK_THROWS_WITH(flag_non_finite(stream, three, four), "[flag_non_finite] flags is u32 [4], expected u32 [3]");
-  CHECK_THROWS_WITH(flag_non_finite(stream, sum, sum), "[flag_non_finite] amaxes is f64 [1], expected u32 [1]");
-  CHECK_THROWS_WITH(poison_if_raised(stream, three, four), "[poison_if_raised] sum_of_squares is u32 [4], expected f64 [1]");
+  CHECK_THROWS_WITH(flag_non_finite(stream, three, four),
+                    "[flag_non_finite] flags is u32 [4], expected u32 [3]");
+  CHECK_THROWS_WITH(flag_non_finite(stream, sum, sum),
+                    "[flag_non_finite] amaxes is f64 [1], expected u32 [1]");
+  CHECK_THROWS_WITH(poison_if_raised(stream, three, four),
+                    "[poison_if_raised] sum_of_squares is u32 [4], expected f64 [1]");
 }

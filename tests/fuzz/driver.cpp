@@ -1,7 +1,7 @@
 // Runs LLVMFuzzerTestOneInput without libFuzzer: every file of a corpus folder, then deterministic mutations
 // of them.
 //   TARGET CORPUS ITERATIONS            the short run of the tests
-//   TARGET CORPUS ITERATIONS --dump I   writes input number I to `fuzz-input` and runs it alone (after a failure)
+//   TARGET CORPUS ITERATIONS --dump I   after a failure: writes input number I to `fuzz-input`, runs it alone
 #include <unistd.h>
 
 #include <algorithm>
@@ -46,20 +46,57 @@ struct Random {
 constexpr size_t kMaxInput = size_t{1} << 20;
 
 /// Values at which length and index arithmetic breaks, binary and as text.
-const char* const kTexts[] = {"0", "-1", "1e999", "4294967296", "9223372036854775807", "18446744073709551616",
-                              "null", "\"", "{", "[", "]", "}", "\\u0000", "\xff", "\n", ""};
-const uint64_t kNumbers[] = {0, 1, 0x7f, 0x80, 0xff, 0x7fff, 0xffff, 0x7fffffff, 0x80000000, 0xffffffff,
-                             0x7fffffffffffffff, 0x8000000000000000, 0xffffffffffffffff};
+const char* const kTexts[] = {"0",
+                              "-1",
+                              "1e999",
+                              "4294967296",
+                              "9223372036854775807",
+                              "18446744073709551616",
+                              "null",
+                              "\"",
+                              "{",
+                              "[",
+                              "]",
+                              "}",
+                              "\\u0000",
+                              "\xff",
+                              "\n",
+                              ""};
+const uint64_t kNumbers[] = {0,
+                             1,
+                             0x7f,
+                             0x80,
+                             0xff,
+                             0x7fff,
+                             0xffff,
+                             0x7fffffff,
+                             0x80000000,
+                             0xffffffff,
+                             0x7fffffffffffffff,
+                             0x8000000000000000,
+                             0xffffffffffffffff};
 
 void mutate(std::string& s, const std::vector<std::string>& seeds, Random& random) {
   size_t at = random.below(s.size() + 1), length = random.below(std::min<size_t>(s.size() - at, 64) + 1);
   switch (random.below(9)) {
-    case 0: if (at < s.size()) s[at] = static_cast<char>(s[at] ^ (1u << random.below(8))); break;
-    case 1: if (at < s.size()) s[at] = static_cast<char>(random.next()); break;
-    case 2: s.erase(at, length); break;
-    case 3: s.insert(at, std::string(s, at, length)); break;
-    case 4: s.resize(at); break;
-    case 5: s.replace(at, length, kTexts[random.below(std::size(kTexts))]); break;
+    case 0:
+      if (at < s.size()) s[at] = static_cast<char>(s[at] ^ (1u << random.below(8)));
+      break;
+    case 1:
+      if (at < s.size()) s[at] = static_cast<char>(random.next());
+      break;
+    case 2:
+      s.erase(at, length);
+      break;
+    case 3:
+      s.insert(at, std::string(s, at, length));
+      break;
+    case 4:
+      s.resize(at);
+      break;
+    case 5:
+      s.replace(at, length, kTexts[random.below(std::size(kTexts))]);
+      break;
     case 6: {
       uint64_t number = kNumbers[random.below(std::size(kNumbers))];
       size_t width = size_t{1} << random.below(4);
@@ -72,8 +109,10 @@ void mutate(std::string& s, const std::vector<std::string>& seeds, Random& rando
       s.replace(at, length, other, from, random.below(256));
       break;
     }
-    case 8: std::swap_ranges(s.begin() + at, s.begin() + at + std::min(length, s.size() - at - length),
-                             s.begin() + at + length); break;
+    case 8:
+      std::swap_ranges(s.begin() + at, s.begin() + at + std::min(length, s.size() - at - length),
+                       s.begin() + at + length);
+      break;
   }
   if (s.size() > kMaxInput) s.resize(kMaxInput);
 }

@@ -9,7 +9,8 @@
 namespace {
 
 constexpr std::string_view kText =
-    "Hello hell <s>, it's 1234 \t\n\r\n caf\xc3\xa9 e\xcc\x81\xcc\xa3 \xe4\xb8\x80\xf0\x9f\x98\x80 \xff\xc3\xe2\x82</s> word ";
+    "Hello hell <s>, it's 1234 \t\n\r\n caf\xc3\xa9 e\xcc\x81\xcc\xa3 \xe4\xb8\x80\xf0\x9f\x98\x80 "
+    "\xff\xc3\xe2\x82</s> word ";
 
 void use(const ottava::Tokenizer& tokenizer, std::string_view text) {
   auto ids = tokenizer.encode(text, {.add_bos = true, .add_eos = true});

@@ -1,5 +1,6 @@
-// Which products this cuBLASLt offers on this GPU, asked of its heuristic without running any: every pair of operand types
-// times scale mode, result type, accumulation into D, fast accumulation and layout. One JSON object a line.
+// Which products this cuBLASLt offers on this GPU, asked of its heuristic without running any: every pair of
+// operand types times scale mode, result type, accumulation into D, fast accumulation and layout. One JSON
+// object a line.
 //     ottava_cublaslt_probe [--dry-run]        --dry-run lists the questions without a GPU
 #include <cstdio>
 #include <cstring>
@@ -54,9 +55,10 @@ struct Question {
 };
 
 std::string describe(const Question& q) {
-  return fmt::format(R"("types": "{}", "scales": "{}", "result": "{}", "beta": {}, "fast_accumulation": {}, "layout": "{}{}", "m": {})",
-                     q.pair.name, q.scale.name, q.d == CUDA_R_32F ? "f32" : "bf16", q.accumulate ? 1 : 0, q.fast,
-                     q.a_transposed ? "T" : "N", q.b_transposed ? "T" : "N", q.m);
+  return fmt::format(
+      R"("types": "{}", "scales": "{}", "result": "{}", "beta": {}, "fast_accumulation": {}, "layout": "{}{}", "m": {})",
+      q.pair.name, q.scale.name, q.d == CUDA_R_32F ? "f32" : "bf16", q.accumulate ? 1 : 0, q.fast,
+      q.a_transposed ? "T" : "N", q.b_transposed ? "T" : "N", q.m);
 }
 
 std::vector<Question> questions() {
@@ -120,7 +122,8 @@ Answer ask(const cuda::CublasLt& lt, cublasLtHandle_t handle, const Question& q)
     set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, address);
     set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, address);
   }
-  auto layout = [&](cublasLtMatrixLayout_t* out, cudaDataType_t type, bool transposed, int64_t rows, int64_t columns) {
+  auto layout = [&](cublasLtMatrixLayout_t* out, cudaDataType_t type, bool transposed, int64_t rows,
+                    int64_t columns) {
     if (transposed) std::swap(rows, columns);
     if (status == CUBLAS_STATUS_SUCCESS) {
       status = lt.layout_create(out, type, static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), rows);
@@ -131,14 +134,16 @@ Answer ask(const cuda::CublasLt& lt, cublasLtHandle_t handle, const Question& q)
   layout(&d, q.d, false, q.m, kSize);
   if (status == CUBLAS_STATUS_SUCCESS) status = lt.preference_create(&preference);
   if (status == CUBLAS_STATUS_SUCCESS) {
-    status = lt.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &kWorkspace, sizeof kWorkspace);
+    status = lt.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &kWorkspace,
+                               sizeof kWorkspace);
   }
   cublasLtMatmulHeuristicResult_t found[8] = {};
   Answer answer;
   if (status == CUBLAS_STATUS_SUCCESS) {
     status = lt.heuristic(handle, desc, a, b, d, d, preference, 8, found, &answer.algorithms);
   }
-  for (int i = 0; i < answer.algorithms; ++i) answer.workspace = std::max(answer.workspace, found[i].workspaceSize);
+  for (int i = 0; i < answer.algorithms; ++i)
+    answer.workspace = std::max(answer.workspace, found[i].workspaceSize);
   answer.status = lt.status_string(status);
   if (preference) lt.preference_destroy(preference);
   for (cublasLtMatrixLayout_t made : {a, b, d}) {
@@ -156,8 +161,8 @@ void probe() {
   if (lt.create(&handle) != CUBLAS_STATUS_SUCCESS) fail<DeviceError>("cublaslt", "cublasLtCreate failed");
   for (const Question& q : questions()) {
     Answer answer = ask(lt, handle, q);
-    std::printf("{%s, \"algorithms\": %d, \"workspace_bytes\": %zu, \"status\": \"%s\"}\n", describe(q).c_str(),
-                answer.algorithms, answer.workspace, answer.status.c_str());
+    std::printf("{%s, \"algorithms\": %d, \"workspace_bytes\": %zu, \"status\": \"%s\"}\n",
+                describe(q).c_str(), answer.algorithms, answer.workspace, answer.status.c_str());
   }
   lt.destroy(handle);
   cuda::stream_destroy(stream);

@@ -92,8 +92,8 @@ class LinearOnRank {
   }
 };
 
-/// Calls pass(stream, arena, workspace bytes) on meta for the workspace, again for the plan of the memory, then
-/// on the CPU. `costs` is what meta recorded.
+/// Calls pass(stream, arena, workspace bytes) on meta for the workspace, again for the plan of the memory,
+/// then on the CPU. `costs` is what meta recorded.
 inline void plan_and_run(CostRecorder& costs,
                          const std::function<void(Stream&, Arena&, int64_t workspace_bytes)>& pass) {
   Stream meta = Stream::meta(costs, {DeviceType::cpu, 0});

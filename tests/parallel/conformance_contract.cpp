@@ -16,15 +16,13 @@ void refuses_bad_arguments(Communicator& world) {
          block = view_of(b.data(), {8});
   auto shape_error = [&](std::string_view text, auto body) { expect_error<ShapeError>(text, body); };
 
-  shape_error("sent as f32 [8] and received as f32 [4]", [&] {
-    world.all_reduce(stream, {.send = block, .recv = block.slice(0, 4), .label = "x"});
-  });
+  shape_error("sent as f32 [8] and received as f32 [4]",
+              [&] { world.all_reduce(stream, {.send = block, .recv = block.slice(0, 4), .label = "x"}); });
   shape_error("sent as f32 and received as u8", [&] {
     world.all_reduce(stream, {.send = block, .recv = view_of(bytes.data(), {8}), .label = "x"});
   });
-  shape_error("'x' is u8, which cannot be reduced", [&] {
-    world.all_reduce(stream, {.send = view_of(bytes.data(), {8}), .label = "x"});
-  });
+  shape_error("'x' is u8, which cannot be reduced",
+              [&] { world.all_reduce(stream, {.send = view_of(bytes.data(), {8}), .label = "x"}); });
   shape_error("in place, recv is send itself", [&] {
     world.all_reduce(stream, {.send = whole.slice(0, 5), .recv = whole.slice(1, 6), .label = "x"});
   });
@@ -64,9 +62,8 @@ void refuses_bad_arguments(Communicator& world) {
                        {.send = whole.slice(0, 8 * n - 1), .recv = other.slice(0, 8 * n - 1), .label = "x"});
     });
   }
-  shape_error(fmt::format("names rank {}, but axis world", n), [&] {
-    world.broadcast(stream, {.tensor = block, .root = static_cast<int>(n), .label = "x"});
-  });
+  shape_error(fmt::format("names rank {}, but axis world", n),
+              [&] { world.broadcast(stream, {.tensor = block, .root = static_cast<int>(n), .label = "x"}); });
   shape_error("names rank -1", [&] { world.recv(stream, {.tensor = block, .from = -1, .label = "x"}); });
   shape_error("to itself", [&] { world.send(stream, {.tensor = block, .to = world.rank(), .label = "x"}); });
   shape_error("must ascend", [&] { world.split("x", {world.rank(), world.rank()}); });
@@ -95,7 +92,10 @@ void groups_are_transactions(Communicator& world) {
     expect(inside.done(), "a call of a finished group is not done");
   }
   expect(world.stats().calls() == 2, "a group of two calls was counted as {}", world.stats().calls());
-  { Group empty(world); expect(empty.end().done(), "an empty group is not done"); }
+  {
+    Group empty(world);
+    expect(empty.end().done(), "an empty group is not done");
+  }
   try {
     Group dropped(world);
     world.all_reduce(stream, {.send = view_of(x.data(), {4}), .label = "x"});
@@ -150,7 +150,8 @@ void counts_bytes(Communicator& world) {
   expect(planned.done(), "a planned call is not done");
   auto totals = world.stats().totals();
   expect(totals.size() == 1 && totals[0].label == "layers.0" && totals[0].axis == "world" &&
-             totals[0].sent_bytes == (n - 1) << 21, "planned totals are wrong");
+             totals[0].sent_bytes == (n - 1) << 21,
+         "planned totals are wrong");
 }
 
 void splits_share_counters(Communicator& world) {

@@ -16,8 +16,10 @@ T element(int rank, int64_t i) {
   h ^= h >> 15;
   h *= 2246822519u;
   h ^= h >> 13;
-  if constexpr (std::is_integral_v<T>) return static_cast<T>(h);
-  else return T(static_cast<float>(static_cast<int32_t>(h)) * 1e-6f);
+  if constexpr (std::is_integral_v<T>)
+    return static_cast<T>(h);
+  else
+    return T(static_cast<float>(static_cast<int32_t>(h)) * 1e-6f);
 }
 
 template <class T>
@@ -34,17 +36,22 @@ T reduced(ReduceOp op, int ranks, int64_t i) {
   A total = static_cast<A>(element<T>(0, i));
   for (int r = 1; r < ranks; ++r) {
     A next = static_cast<A>(element<T>(r, i));
-    if (op == ReduceOp::max) total = std::max(total, next);
-    else if (op == ReduceOp::min) total = std::min(total, next);
+    if (op == ReduceOp::max)
+      total = std::max(total, next);
+    else if (op == ReduceOp::min)
+      total = std::min(total, next);
     else if constexpr (std::is_integral_v<A>)
       total = static_cast<A>(static_cast<uint64_t>(total) + static_cast<uint64_t>(next));
-    else total += next;
+    else
+      total += next;
   }
   return static_cast<T>(total);
 }
 
 template <class T>
-bool same_bits(const T& a, const T& b) { return std::memcmp(&a, &b, sizeof(T)) == 0; }
+bool same_bits(const T& a, const T& b) {
+  return std::memcmp(&a, &b, sizeof(T)) == 0;
+}
 
 template <class T>
 void expect_bits(const Values<T>& got, const Values<T>& want, std::string_view what) {

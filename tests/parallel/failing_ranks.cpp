@@ -41,7 +41,8 @@ void run(World& world, const std::string& mode) {
   int victim = mode.ends_with("0") ? 0 : kVictim;
   for (int step = 1; step <= 3; ++step) one_step(world, step, x);
   if (mode == "good") return;
-  // Short only now: on a busy machine ranks come to their first call seconds apart, and to this one not at once.
+  // Short only now: on a busy machine ranks come to their first call seconds apart, and to this one not at
+  // once.
   if (mode == "absent" || mode == "stopped" || mode == "sizes") comm.state().set_timeout_seconds(2.0);
   pause_ms(kUntilTheLedgerKnows);
   if (mode == "differ")
@@ -52,10 +53,13 @@ void run(World& world, const std::string& mode) {
   if (mode == "absent" && is_victim) pause_ms(120'000);
   if (mode == "stopped" && is_victim) std::raise(SIGSTOP);
   if (mode == "exit" && is_victim) std::_Exit(0);
-  // kill: the victim dies inside the call, because rank 3 keeps everybody waiting in it until it hears of that.
+  // kill: the victim dies inside the call, because rank 3 keeps everybody waiting in it until it hears of
+  // that.
   if (mode.starts_with("kill") && is_victim) {
     std::thread([state = comm.shared_state()] {
-      const auto is_inside = [](const ProgressRecord& at) { return at.step == 4 && at.state == ProgressRecord::State::inside; };
+      const auto is_inside = [](const ProgressRecord& at) {
+        return at.step == 4 && at.state == ProgressRecord::State::inside;
+      };
       while (!is_inside(state->progress())) pause_ms(5);
       pause_ms(kUntilTheLedgerKnows);
       std::raise(SIGKILL);

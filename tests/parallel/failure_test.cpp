@@ -114,11 +114,11 @@ TEST_CASE("a rank killed inside a collective is named by all others") {
 TEST_CASE("ranks over TCP: a rank that is killed, throws or disagrees is named by all others") {
   const ottava::test::HeldPort port;
   ::setenv("MASTER_PORT", std::to_string(port.number()).c_str(), 1);
-  auto [mode, said] = GENERATE(table<std::string, std::string>({
-      {"good", "ended"},
-      {"kill", "rank 2 is gone, last seen in all_reduce 'layers.0' (axis world"},
-      {"throw", "rank 2 stopped: [data] no more text"},
-      {"sizes", "rank 2 is in all_reduce 'layers.0 of 60000 elements'"}}));
+  auto [mode, said] = GENERATE(table<std::string, std::string>(
+      {{"good", "ended"},
+       {"kill", "rank 2 is gone, last seen in all_reduce 'layers.0' (axis world"},
+       {"throw", "rank 2 stopped: [data] no more text"},
+       {"sizes", "rank 2 is in all_reduce 'layers.0 of 60000 elements'"}}));
   Outcome o = launch(mode, "launch_tcp.sh");
   INFO(o.output);
   CHECK((o.exit_code == 0) == (mode == "good"));
@@ -184,10 +184,8 @@ TEST_CASE("ranks that disagree about a size are told so") {
   INFO(o.output);
   CHECK(o.exit_code != 0);
   for (int r = 0; r < 4; ++r) {
-    CHECK_THAT(
-        o.of_rank(r),
-        Contains(
-            "the ranks disagree about the call: ranks 0, 1, 3 are in all_reduce 'layers.0 of 50000 elements'") &&
-            Contains("rank 2 is in all_reduce 'layers.0 of 60000 elements'"));
+    CHECK_THAT(o.of_rank(r), Contains("the ranks disagree about the call: ranks 0, 1, 3 are in all_reduce "
+                                      "'layers.0 of 50000 elements'") &&
+                                 Contains("rank 2 is in all_reduce 'layers.0 of 60000 elements'"));
   }
 }

@@ -12,8 +12,8 @@
 #include "parallel/thread/thread_communicator.h"
 #include "tests/support/values.h"
 
-// Two FP8 weights on the ranks of a layout, as threads: what products read of them, and what quantizing the whole
-// weight in one piece gives.
+// Two FP8 weights on the ranks of a layout, as threads: what products read of them, and what quantizing the
+// whole weight in one piece gives.
 namespace ottava::test::float8_weights {
 
 using fp8::Granularity;

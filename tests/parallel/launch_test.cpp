@@ -67,8 +67,12 @@ TEST_CASE("variables that make no sense are refused") {
   CHECK_THROWS_WITH((Variables{{{"WORLD_SIZE", "2"}}}.launch()),
                     Contains("WORLD_SIZE is set and RANK is not"));
   CHECK_THROWS_WITH((Variables{{{"WORLD_SIZE", "2"}, {"RANK", "2"}}}.launch()), Contains("says rank 2 of 2"));
-  CHECK_THROWS_WITH((Variables{{{"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_PROCID", "3"}, {"SLURM_LOCALID", "0"},
-                                {"SLURM_NODEID", "5"}, {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"}}}.launch()),
+  CHECK_THROWS_WITH((Variables{{{"SLURM_STEP_NUM_TASKS", "4"},
+                                {"SLURM_PROCID", "3"},
+                                {"SLURM_LOCALID", "0"},
+                                {"SLURM_NODEID", "5"},
+                                {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"}}}
+                         .launch()),
                     Contains("does not reach this node"));
   CHECK_THROWS_AS((Variables{{{"WORLD_SIZE", "-1"}, {"RANK", "0"}}}.launch()), ConfigError);
 }

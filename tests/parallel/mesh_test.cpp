@@ -32,9 +32,12 @@ TEST_CASE("mesh prints the product that failed") {
   CHECK_THROWS_WITH(
       Mesh({.dp_shard = 2}, 1),
       Contains("= 2, but the world is 1 rank: change a degree, set one to -1, or start 2 ranks"));
-  CHECK_THROWS_WITH(Mesh({.tp = 3}, 8), Contains("8 ranks cannot be divided") && Contains("8 / 3 is not whole: change a degree, or start a multiple of 3 ranks"));
-  CHECK_THROWS_WITH(Mesh({.dp_shard = -1, .tp = -1}, 8),
-                    Contains("data_parallel_shard_degree and parallelism.tensor_parallel_degree are both -1"));
+  CHECK_THROWS_WITH(Mesh({.tp = 3}, 8),
+                    Contains("8 ranks cannot be divided") &&
+                        Contains("8 / 3 is not whole: change a degree, or start a multiple of 3 ranks"));
+  CHECK_THROWS_WITH(
+      Mesh({.dp_shard = -1, .tp = -1}, 8),
+      Contains("data_parallel_shard_degree and parallelism.tensor_parallel_degree are both -1"));
   CHECK_THROWS_WITH(Mesh({.tp = 0}, 8), Contains("parallelism.tensor_parallel_degree is 0"));
   CHECK_THROWS_WITH(Mesh({.tp = 16}, 8), Contains("8 / 16 is not whole"));
   CHECK_THROWS_WITH(Mesh({.pp = 2}, 8), Contains("pipeline parallelism is not built yet"));
@@ -47,11 +50,13 @@ TEST_CASE("mesh prints the product that failed") {
 TEST_CASE("coordinates count the inner axes fastest") {
   Mesh mesh({.dp_replicate = 2, .dp_shard = 3, .tp = 4}, 24);
   for (int rank = 0; rank < 24; ++rank) {
-    int r = mesh.coordinate(dp_replicate, rank), s = mesh.coordinate(dp_shard, rank), t = mesh.coordinate(tp, rank);
+    int r = mesh.coordinate(dp_replicate, rank), s = mesh.coordinate(dp_shard, rank),
+        t = mesh.coordinate(tp, rank);
     CHECK((r * 3 + s) * 4 + t == rank);
     CHECK(mesh.coordinate(pp, rank) == 0);
     ShardCoordinates at = mesh.shard_coordinates(rank);
-    CHECK((at.tp_rank == t && at.tp_size == 4 && at.shard_rank == s && at.shard_size == 3 && at.replica_rank == r));
+    CHECK((at.tp_rank == t && at.tp_size == 4 && at.shard_rank == s && at.shard_size == 3 &&
+           at.replica_rank == r));
   }
 }
 

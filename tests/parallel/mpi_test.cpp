@@ -54,7 +54,8 @@ TEST_CASE("MPI rates", "[.benchmark]") {
     double sent = static_cast<double>(4 * count * (n - 1));
     if (world().rank() == 0) {
       std::printf(
-          "%9lld KiB sent: all_gather %8.0f us (%.2f GB/s), reduce_scatter %8.0f us (%.2f GB/s), all_reduce %8.0f us\n",
+          "%9lld KiB sent: all_gather %8.0f us (%.2f GB/s), reduce_scatter %8.0f us (%.2f GB/s), all_reduce "
+          "%8.0f us\n",
           static_cast<long long>(4 * count * (n - 1) / 1024), gather * 1e6, sent / gather / 1e9,
           scatter * 1e6, sent / scatter / 1e9, sum * 1e6);
     }

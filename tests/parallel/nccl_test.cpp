@@ -19,7 +19,8 @@ TEST_CASE("NCCL communicator conforms") {
     for (auto* cases : {&contract_cases(), &data_cases()}) {
       for (const auto& item : *cases) {
         INFO(item.name << " on " << ranks << " ranks");
-        CHECK_NOTHROW(run_nccl_ranks({.ranks = ranks}, [&](Communicator&, Communicator& world) { item.run(world); }));
+        CHECK_NOTHROW(
+            run_nccl_ranks({.ranks = ranks}, [&](Communicator&, Communicator& world) { item.run(world); }));
       }
     }
   }
@@ -31,7 +32,8 @@ TEST_CASE("without NCCL or a GPU its communicator is refused") {
   if (nccl::available()) {
     CHECK_THROWS(start());
   } else {
-    CHECK_THROWS_WITH(start(), Contains("[nccl] this binary was built without NCCL: use comm.backend mpi, or build with nccl.h and libnccl"));
+    CHECK_THROWS_WITH(start(), Contains("[nccl] this binary was built without NCCL: use comm.backend mpi, or "
+                                        "build with nccl.h and libnccl"));
   }
 }
 
@@ -43,53 +45,58 @@ TEST_CASE("NCCL moves tensors of the GPU only") {
     expect_error<CommError>("'x' is on cpu, and NCCL moves GPU tensors only",
                             [&] { world.all_reduce(host, {.send = view_of(x.data(), {4}), .label = "x"}); });
     Stream stream = stream_for(world);
-    expect_error<CommError>("a buffer is not memory of the GPU",
-                            [&] { world.all_reduce(stream, {.send = view_of(x.data(), {4}), .label = "x"}); });
+    expect_error<CommError>("a buffer is not memory of the GPU", [&] {
+      world.all_reduce(stream, {.send = view_of(x.data(), {4}), .label = "x"});
+    });
   }));
 }
 
 TEST_CASE("two ranks on one GPU are refused by NCCL") {
   if (nccl_ranks(2) < 2) return;
-  CHECK_THROWS_WITH(run_thread_ranks({.ranks = 2, .timeout_seconds = 20},
-                                     [](Communicator& control) {
-                                       CommunicatorBootstrap bootstrap(control);
-                                       nccl::make_world(bootstrap, control.shared_state(), {.gpu = 0});
-                                     }),
-                    Contains("[nccl] ncclCommInitRankConfig failed: ") && Contains("Duplicate GPU detected") &&
-                        Contains("; NCCL_DEBUG=INFO prints NCCL's own account, comm.backend mpi or tcp do without it"));
+  CHECK_THROWS_WITH(
+      run_thread_ranks({.ranks = 2, .timeout_seconds = 20},
+                       [](Communicator& control) {
+                         CommunicatorBootstrap bootstrap(control);
+                         nccl::make_world(bootstrap, control.shared_state(), {.gpu = 0});
+                       }),
+      Contains("[nccl] ncclCommInitRankConfig failed: ") && Contains("Duplicate GPU detected") &&
+          Contains("; NCCL_DEBUG=INFO prints NCCL's own account, comm.backend mpi or tcp do without it"));
 }
 
 TEST_CASE("a rank that does not come ends the others' collectives") {
   if (nccl_ranks(2) < 2) return;
   std::promise<void> ended;
   CHECK_THROWS_WITH(
-      run_nccl_ranks({.ranks = 2},
-                     [&](Communicator&, Communicator& world) {
-                       world.state().set_timeout_seconds(1);  // short only now: ranks may find each other late
-                       if (world.rank() == 1) {
-                         ended.get_future().wait_for(std::chrono::seconds(60));
-                         return;
-                       }
-                       Stream stream = stream_for(world);
-                       Values<float> x(8, 1.0f);
-                       world.all_reduce(stream, {.send = view_of(x.data(), {8}), .label = "alone"}).wait(stream);
-                       stream.synchronize();  // comes back because the call is aborted
-                       ended.set_value();
-                       if (world.state().failed()) throw CommError(world.state().failure());
-                     }),
+      run_nccl_ranks(
+          {.ranks = 2},
+          [&](Communicator&, Communicator& world) {
+            world.state().set_timeout_seconds(1);  // short only now: ranks may find each other late
+            if (world.rank() == 1) {
+              ended.get_future().wait_for(std::chrono::seconds(60));
+              return;
+            }
+            Stream stream = stream_for(world);
+            Values<float> x(8, 1.0f);
+            world.all_reduce(stream, {.send = view_of(x.data(), {8}), .label = "alone"}).wait(stream);
+            stream.synchronize();  // comes back because the call is aborted
+            ended.set_value();
+            if (world.state().failed()) throw CommError(world.state().failure());
+          }),
       Contains("all_reduce 'alone") && Contains("made no progress for 1 s"));
 }
 
 TEST_CASE("ranks that make different calls over NCCL do not hang") {
   if (nccl_ranks(2) < 2) return;
-  CHECK_THROWS_AS(run_nccl_ranks({.ranks = 2},
-                                 [](Communicator&, Communicator& world) {
-                                   world.state().set_timeout_seconds(1);
-                                   Stream stream = stream_for(world);
-                                   Values<float> x(8, 1.0f);
-                                   const int64_t count = world.rank() == 0 ? 8 : 4;
-                                   finish(world.all_reduce(stream, {.send = view_of(x.data(), {count}), .label = "x"}), stream);
-                                   if (world.state().failed()) throw CommError(world.state().failure());
-                                 }),
-                  CommError);
+  CHECK_THROWS_AS(
+      run_nccl_ranks({.ranks = 2},
+                     [](Communicator&, Communicator& world) {
+                       world.state().set_timeout_seconds(1);
+                       Stream stream = stream_for(world);
+                       Values<float> x(8, 1.0f);
+                       const int64_t count = world.rank() == 0 ? 8 : 4;
+                       finish(world.all_reduce(stream, {.send = view_of(x.data(), {count}), .label = "x"}),
+                              stream);
+                       if (world.state().failed()) throw CommError(world.state().failure());
+                     }),
+      CommError);
 }

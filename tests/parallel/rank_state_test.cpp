@@ -24,10 +24,10 @@ ProgressRecord at(int rank, State state, int64_t sequence, std::string label = "
 
 TEST_CASE("blame names the rank that is behind") {
   std::string text = blame({at(0, State::inside, 9), at(1, State::done, 8), at(2, State::inside, 9)});
-  CHECK(
-      text ==
-      "behind: rank 1 is after all_gather 'layers.1' (axis dp_shard, call 8, step 7); waiting: ranks 0, 2 are "
-      "in all_gather 'layers.1' (axis dp_shard, call 9, step 7)");
+  CHECK(text ==
+        "behind: rank 1 is after all_gather 'layers.1' (axis dp_shard, call 8, step 7); waiting: ranks 0, 2 "
+        "are "
+        "in all_gather 'layers.1' (axis dp_shard, call 9, step 7)");
   CHECK_THAT(blame({at(0, State::inside, 1), ProgressRecord{.rank = 1}}),
              Contains("behind: rank 1 is before its first call"));
 }

@@ -17,8 +17,8 @@
 #include "tests/support/held_port.h"
 
 using namespace ottava;
-using ottava::test::HeldPort;
 using Catch::Contains;
+using ottava::test::HeldPort;
 
 namespace {
 
@@ -39,8 +39,8 @@ std::vector<std::string> run_ranks(int n, const std::function<void(int rank)>& b
   return errors;
 }
 
-// Limits, in seconds, for a test in which rank 0 gives up: the next one only where the machine was so busy that the other
-// rank had not come by then.
+// Limits, in seconds, for a test in which rank 0 gives up: the next one only where the machine was so busy
+// that the other rank had not come by then.
 constexpr double kLimits[] = {0.5, 4, 30};
 
 std::unique_ptr<Communicator> world_of(MasterBootstrap& bootstrap, int64_t largest_message,
@@ -103,7 +103,8 @@ TEST_CASE("ranks that do not come are named") {
   std::string said;
   for (double limit : kLimits) {
     said = run_ranks(2, [&](int rank) { MasterBootstrap(master, {rank, 4}, limit); })[0];
-    CHECK_THAT(said, Contains("of 4 did not come to 127.0.0.1:") && Contains(fmt::format("within {} s", limit)));
+    CHECK_THAT(said,
+               Contains("of 4 did not come to 127.0.0.1:") && Contains(fmt::format("within {} s", limit)));
     if (said.find("ranks 1, 2, 3 of 4") == std::string::npos) break;
   }
   CHECK_THAT(said, Contains("ranks 2, 3 of 4"));

@@ -57,7 +57,8 @@ TEST_CASE("a rank that never comes is named when the time is up") {
       while (!over) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     } else {
       expect_error<CommError>(
-          "behind: rank 2 is after all_reduce 'layers.0' (axis world, call 1, step 3); waiting: ranks 0, 1, 3 "
+          "behind: rank 2 is after all_reduce 'layers.0' (axis world, call 1, step 3); waiting: ranks 0, 1, "
+          "3 "
           "are in all_reduce 'layers.1'",
           [&] { sum(world, stream, mine, "layers.1").wait(stream); });
       if (++named == 3) over = true;
@@ -90,8 +91,10 @@ TEST_CASE("ranks that make different calls are told so") {
               .wait(s);
         }) == 3);
   CHECK(differing([&](Communicator& w, Stream& s, auto& x) {  // kinds
-          if (w.rank() == 1) w.broadcast(s, {tensor(x, 4), 0, "x"}).wait(s);
-          else w.all_reduce(s, {.send = tensor(x, 4), .label = "x"}).wait(s);
+          if (w.rank() == 1)
+            w.broadcast(s, {tensor(x, 4), 0, "x"}).wait(s);
+          else
+            w.all_reduce(s, {.send = tensor(x, 4), .label = "x"}).wait(s);
         }) == 3);
   CHECK(differing([&](Communicator& w, Stream& s, auto& x) {  // roots
           w.broadcast(s, {tensor(x, 4), w.rank(), "x"}).wait(s);
@@ -109,8 +112,10 @@ TEST_CASE("a receive of another size stops both sides") {
   run_thread_ranks({.ranks = 2, .timeout_seconds = 60}, [&](Communicator& world) {
     Stream stream = Stream::cpu();
     expect_error<CommError>("'in' from rank 0 (axis world) is f32 [4], but f32 [8] 'out' was sent", [&] {
-      if (world.rank() == 0) world.send(stream, {view_of(x.data(), {8}), 1, "out"}).wait(stream);
-      else world.recv(stream, {view_of(y.data(), {4}), 0, "in"}).wait(stream);
+      if (world.rank() == 0)
+        world.send(stream, {view_of(x.data(), {8}), 1, "out"}).wait(stream);
+      else
+        world.recv(stream, {view_of(y.data(), {4}), 0, "in"}).wait(stream);
     });
     ++named;
   });

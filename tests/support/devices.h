@@ -63,7 +63,7 @@ class DeviceBuffer {
     if (on_gpu()) {
       cuda::release(stream_->device().index, tensor_.data);
     } else {
-      ::operator delete(tensor_.data, std::align_val_t{64});
+      ::operator delete (tensor_.data, std::align_val_t{64});
     }
   }
 

@@ -8,8 +8,8 @@
 
 namespace ottava::test {
 
-/// A port of this machine on which nobody listens and that the system gives to no other process, while a tcp::Listener
-/// can still ask for it by its number: it is bound, with SO_REUSEADDR.
+/// A port of this machine on which nobody listens and that the system gives to no other process, while a
+/// tcp::Listener can still ask for it by its number: it is bound, with SO_REUSEADDR.
 class HeldPort {
  public:
   HeldPort() : descriptor_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {

@@ -38,7 +38,8 @@ void for_each_process(F&& body) {
 std::string without_messenger(const std::string& account) {
   const std::string messenger = "[comm] rank ", verb = " stopped: ";
   const size_t at = account.find(verb);
-  return account.starts_with(messenger) && at != std::string::npos ? account.substr(at + verb.size()) : account;
+  return account.starts_with(messenger) && at != std::string::npos ? account.substr(at + verb.size())
+                                                                   : account;
 }
 
 }  // namespace

@@ -23,13 +23,13 @@ struct Layout {
 
 /// What a run on some layout did.
 struct LayoutCurve {
-  std::vector<double> loss;       ///< mean over the tokens of all ranks, per step
-  std::vector<double> grad_norm;  ///< per step
+  std::vector<double> loss;                 ///< mean over the tokens of all ranks, per step
+  std::vector<double> grad_norm;            ///< per step
   std::vector<std::vector<float>> weights;  ///< masters after the last step, per world rank
-  std::vector<int64_t> calls;        ///< collectives that the host issued in the last step, per world rank
-  std::vector<MemoryPlan> memory;    ///< per world rank
-  std::vector<CommStats> planned;    ///< of one step, recorded on `meta`, per world rank
-  std::vector<CommStats> measured;   ///< of the last step, per world rank
+  std::vector<int64_t> calls;       ///< collectives that the host issued in the last step, per world rank
+  std::vector<MemoryPlan> memory;   ///< per world rank
+  std::vector<CommStats> planned;   ///< of one step, recorded on `meta`, per world rank
+  std::vector<CommStats> measured;  ///< of the last step, per world rank
 };
 
 /// The shape of a step of one process, taken apart for a rank of the layout. Throws if the batch does not

@@ -12,7 +12,8 @@
 namespace ottava::test {
 namespace {
 
-// A linear congruential generator in 64 bits (MMIX's constants): the same numbers from every compiler and library.
+// A linear congruential generator in 64 bits (MMIX's constants): the same numbers from every compiler and
+// library.
 class Numbers {
  public:
   explicit Numbers(uint32_t seed) : state_(seed) {}
@@ -37,7 +38,8 @@ std::string generated_text(int documents, uint32_t seed) {
   std::string text;
   for (int d = 0; d < documents; ++d) {
     const uint32_t length = 20 + numbers.below(80);
-    for (uint32_t i = 0; i < length; ++i) text += (i > 0 ? " " : "") + words[numbers.below(numbers.below(200) + 1)];
+    for (uint32_t i = 0; i < length; ++i)
+      text += (i > 0 ? " " : "") + words[numbers.below(numbers.below(200) + 1)];
     text += ".\n\n";
   }
   return text;
@@ -50,25 +52,55 @@ TinyTraining::TinyTraining() : text_(folder_ / "text.txt") {
 }
 
 Config TinyTraining::config(const std::string& run, const Overrides& overrides) const {
-  Overrides all{"--job.dump_folder", folder_ / run,
-                "--model.hf_assets_path", OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256",
-                "--model.dim", "32", "--model.n_layers", "2", "--model.n_heads", "2", "--model.n_kv_heads", "1", "--model.ffn_dim", "48",
-                "--training.dataset_path", text_, "--training.seq_len", "32", "--training.local_batch_size", "2", "--training.steps", "8",
-                "--training.mixed_precision_param", "float32", "--training.dataloader.num_workers", "1",
-                "--lr_scheduler.warmup_steps", "2", "--activation_checkpoint.mode", "none",
-                "--metrics.log_freq", "1", "--metrics.peak_tflops_bf16", "1"};  // measuring the peak takes longer than all steps
+  Overrides all{"--job.dump_folder",
+                folder_ / run,
+                "--model.hf_assets_path",
+                OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256",
+                "--model.dim",
+                "32",
+                "--model.n_layers",
+                "2",
+                "--model.n_heads",
+                "2",
+                "--model.n_kv_heads",
+                "1",
+                "--model.ffn_dim",
+                "48",
+                "--training.dataset_path",
+                text_,
+                "--training.seq_len",
+                "32",
+                "--training.local_batch_size",
+                "2",
+                "--training.steps",
+                "8",
+                "--training.mixed_precision_param",
+                "float32",
+                "--training.dataloader.num_workers",
+                "1",
+                "--lr_scheduler.warmup_steps",
+                "2",
+                "--activation_checkpoint.mode",
+                "none",
+                "--metrics.log_freq",
+                "1",
+                "--metrics.peak_tflops_bf16",
+                "1"};  // measuring the peak takes longer than all steps
   all.insert(all.end(), overrides.begin(), overrides.end());
   return load_config("", all);
 }
 
-TinyTraining::Run TinyTraining::start(const std::string& run, const Overrides& overrides, const StopSignals* signals) const {
+TinyTraining::Run TinyTraining::start(const std::string& run, const Overrides& overrides,
+                                      const StopSignals* signals) const {
   const Config c = config(run, overrides);
   Run out{std::make_unique<RankGroups>(solo_rank_groups()), nullptr};
-  out.trainer = std::make_unique<Trainer>(resolve_experiment(c, load_tokenizer(c), 1), *out.ranks, Device{DeviceType::cpu, 0}, signals);
+  out.trainer = std::make_unique<Trainer>(resolve_experiment(c, load_tokenizer(c), 1), *out.ranks,
+                                          Device{DeviceType::cpu, 0}, signals);
   return out;
 }
 
-TinyTraining::Run TinyTraining::start_on(Device device, const std::string& run, const Overrides& overrides) const {
+TinyTraining::Run TinyTraining::start_on(Device device, const std::string& run,
+                                         const Overrides& overrides) const {
   const Config c = config(run, overrides);
   Run out{std::make_unique<RankGroups>(solo_rank_groups()), nullptr};
   Experiment experiment = resolve_experiment(c, load_tokenizer(c), 1);
@@ -94,7 +126,8 @@ Everything everything_of(Trainer& trainer) {
 std::vector<Json> logged_lines(const std::string& run_folder) {
   std::vector<Json> out;
   std::ifstream file(run_folder + "/metrics.jsonl");
-  for (std::string line; std::getline(file, line) && !file.eof();) out.push_back(Json::parse(line, "metrics.jsonl"));
+  for (std::string line; std::getline(file, line) && !file.eof();)
+    out.push_back(Json::parse(line, "metrics.jsonl"));
   return out;
 }
 

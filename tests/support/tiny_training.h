@@ -10,10 +10,12 @@
 
 namespace ottava::test {
 
-/// Repeatable prose of made-up words, `documents` of them with an empty line between: the same on every machine.
+/// Repeatable prose of made-up words, `documents` of them with an empty line between: the same on every
+/// machine.
 std::string generated_text(int documents, uint32_t seed = 1);
 
-/// A small model in FP32 on generated text with the shipped tokenizer, in a folder of its own. Runs differ by overrides,
+/// A small model in FP32 on generated text with the shipped tokenizer, in a folder of its own. Runs differ by
+/// overrides,
 /// "--section.key", "value", ... as on the command line.
 class TinyTraining {
  public:
@@ -28,7 +30,8 @@ class TinyTraining {
     std::unique_ptr<Trainer> trainer;
     Trainer* operator->() { return trainer.get(); }
   };
-  Run start(const std::string& run, const Overrides& overrides = {}, const StopSignals* signals = nullptr) const;
+  Run start(const std::string& run, const Overrides& overrides = {},
+            const StopSignals* signals = nullptr) const;
   /// The same on any device, decisions settled as the program does.
   Run start_on(Device device, const std::string& run, const Overrides& overrides = {}) const;
 
@@ -40,7 +43,8 @@ class TinyTraining {
   std::string text_;
 };
 
-/// Every element of weights and moments, and whatever else decides how a run goes on: equal only if bitwise equal.
+/// Every element of weights and moments, and whatever else decides how a run goes on: equal only if bitwise
+/// equal.
 struct Everything {
   std::vector<std::vector<uint8_t>> tensors;
   TrainingState state;

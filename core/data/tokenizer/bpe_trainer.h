@@ -23,7 +23,7 @@ struct BpeTrainerOptions {
   int32_t vocab_size = 0;  ///< reached exactly: 256 bytes + merges + special tokens
   WordRules rules = WordRules::llama3;
   std::vector<std::string> special_tokens{"<|begin_of_text|>", "<|end_of_text|>"};  ///< they get the last ids
-  std::string bos_token = "<|begin_of_text|>";  ///< one of them, or empty
+  std::string bos_token = "<|begin_of_text|>";                                      ///< one of them, or empty
   std::string eos_token = "<|end_of_text|>";
   int64_t min_count = 2;  ///< pairs seen less often are not merged
 };

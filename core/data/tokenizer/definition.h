@@ -20,9 +20,9 @@ struct AddedToken {
 
 /// One step that cuts text into pieces; every later step works inside the pieces.
 struct SplitStep {
-  std::string regex;                ///< matches and what lies between them become pieces; empty: no cut
-  bool literal = false;             ///< `regex` is plain text
-  bool add_prefix_space = false;    ///< before cutting, a piece that does not start with a space gets one
+  std::string regex;              ///< matches and what lies between them become pieces; empty: no cut
+  bool literal = false;           ///< `regex` is plain text
+  bool add_prefix_space = false;  ///< before cutting, a piece that does not start with a space gets one
 };
 
 /// Two neighbours that become one token; earlier merges go first.

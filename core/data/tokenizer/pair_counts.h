@@ -46,8 +46,8 @@ class PairCounts {
 
   std::vector<Word> words_;
   std::unordered_map<uint64_t, Pair> pairs_;
-  std::vector<Candidate> heap_;       ///< counts in it may be out of date; best() repairs what it meets
-  std::vector<uint64_t> grown_;       ///< pairs whose count rose during one merge
+  std::vector<Candidate> heap_;  ///< counts in it may be out of date; best() repairs what it meets
+  std::vector<uint64_t> grown_;  ///< pairs whose count rose during one merge
 };
 
 }  // namespace ottava::tokenizer

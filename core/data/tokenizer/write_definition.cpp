@@ -64,13 +64,10 @@ Json model(const TokenizerDefinition& d) {
 }
 
 Json added_token(const AddedToken& token) {
-  return Json::Object{{"id", token.id},
-                      {"content", token.content},
-                      {"single_word", token.single_word},
-                      {"lstrip", token.lstrip},
-                      {"rstrip", token.rstrip},
-                      {"normalized", token.normalized},
-                      {"special", token.special}};
+  return Json::Object{
+      {"id", token.id},          {"content", token.content}, {"single_word", token.single_word},
+      {"lstrip", token.lstrip},  {"rstrip", token.rstrip},   {"normalized", token.normalized},
+      {"special", token.special}};
 }
 
 }  // namespace

@@ -95,7 +95,7 @@ TEST_CASE("every type is read", "[config]") {
   CHECK(r.notes.empty());
   Sample expected{true, 7, 1e-4, "y", 5, false, "n", {"a", "b"}, Sample::Mode::off, {{"m", "b", 2.0}}};
   CHECK(r.sample == expected);
-  CHECK(inner("names: a").sample.names == Lines{"a"});      // a list of one needs no brackets
+  CHECK(inner("names: a").sample.names == Lines{"a"});         // a list of one needs no brackets
   CHECK(inner("mode: 3").sample.mode == Sample::Mode::three);  // a choice that YAML reads as a number
 }
 

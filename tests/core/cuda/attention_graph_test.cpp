@@ -18,7 +18,9 @@ namespace {
 constexpr AttentionHeads kHeads{.heads = 6, .kv_heads = 2, .head_dim = 16};
 constexpr int64_t kBatch = 3, kSequence = 5;
 
-AttentionGraph graph_of(Pass pass) { return describe({.pass = pass, .heads = kHeads, .batch = kBatch, .sequence = kSequence}); }
+AttentionGraph graph_of(Pass pass) {
+  return describe({.pass = pass, .heads = kHeads, .batch = kBatch, .sequence = kSequence});
+}
 
 int64_t index_of(const AttentionGraph::Operand& o, int64_t b, int64_t h, int64_t t, int64_t d) {
   return o.offset + b * o.strides[0] + h * o.strides[1] + t * o.strides[2] + d * o.strides[3];
@@ -99,15 +101,25 @@ TEST_CASE("forward leaves out and lse, backward the gradients, deterministically
 TEST_CASE("addresses of operands are those of their tensors and offsets") {
   std::vector<uint16_t> qkv(256), out(256), dout(256), dqkv(256);
   std::vector<float> lse(64);
-  auto tensor = [](auto& v, DType dtype) { return Tensor{v.data(), dtype, {static_cast<int64_t>(v.size())}}; };
+  auto tensor = [](auto& v, DType dtype) {
+    return Tensor{v.data(), dtype, {static_cast<int64_t>(v.size())}};
+  };
   const AttentionHeads heads{.heads = 2, .kv_heads = 1, .head_dim = 16};
   const AttentionGraph graph = describe({.pass = Pass::backward, .heads = heads, .batch = 1, .sequence = 2});
-  const AttentionBackward b{.qkv = tensor(qkv, DType::bf16), .out = tensor(out, DType::bf16), .lse = tensor(lse, DType::f32),
-                            .dout = tensor(dout, DType::bf16), .dqkv = tensor(dqkv, DType::bf16), .document_start = {}, .workspace = {}, .heads = heads};
-  const AttentionForward f{.qkv = b.qkv, .out = b.out, .lse = b.lse, .document_start = {}, .workspace = {}, .heads = heads};
-  const std::pair<Role, void*> want[] = {{Role::q, qkv.data()}, {Role::k, qkv.data() + 32}, {Role::v, qkv.data() + 48},
-                                         {Role::out, out.data()}, {Role::lse, lse.data()}, {Role::dout, dout.data()},
-                                         {Role::dq, dqkv.data()}, {Role::dk, dqkv.data() + 32}, {Role::dv, dqkv.data() + 48}};
+  const AttentionBackward b{.qkv = tensor(qkv, DType::bf16),
+                            .out = tensor(out, DType::bf16),
+                            .lse = tensor(lse, DType::f32),
+                            .dout = tensor(dout, DType::bf16),
+                            .dqkv = tensor(dqkv, DType::bf16),
+                            .document_start = {},
+                            .workspace = {},
+                            .heads = heads};
+  const AttentionForward f{
+      .qkv = b.qkv, .out = b.out, .lse = b.lse, .document_start = {}, .workspace = {}, .heads = heads};
+  const std::pair<Role, void*> want[] = {
+      {Role::q, qkv.data()},   {Role::k, qkv.data() + 32},   {Role::v, qkv.data() + 48},
+      {Role::out, out.data()}, {Role::lse, lse.data()},      {Role::dout, dout.data()},
+      {Role::dq, dqkv.data()}, {Role::dk, dqkv.data() + 32}, {Role::dv, dqkv.data() + 48}};
   for (auto [role, address] : want) CHECK(address_of(graph.at(role), b) == address);
   CHECK(address_of(graph.at(Role::v), f) == qkv.data() + 48);
   CHECK_THROWS_WITH(address_of(graph.at(Role::dq), f), "[attention_graph] dq takes no part in forward");
@@ -119,7 +131,11 @@ TEST_CASE("without cuDNN its attention is refused with what to do") {
     return;
   }
   for (const auto& call : {+[] { CudnnGraphs graphs(0); }, +[] { cudnn_library(); }}) {
-    CHECK_THROWS_WITH(call(), Catch::Contains("[cudnn] this program was built without cuDNN's attention: build with CUDA where cudnn.h and "
-                                              "cudnn_frontend.h are found") && Catch::Contains("set attention.backend to auto or flash"));
+    CHECK_THROWS_WITH(
+        call(),
+        Catch::Contains(
+            "[cudnn] this program was built without cuDNN's attention: build with CUDA where cudnn.h and "
+            "cudnn_frontend.h are found") &&
+            Catch::Contains("set attention.backend to auto or flash"));
   }
 }

@@ -13,8 +13,9 @@ TEST_CASE("a library is opened and its functions found") {
   double (*cosine)(double) = nullptr;
   library.find("cos", cosine);
   CHECK(cosine(0.0) == 1.0);
-  CHECK_THROWS_WITH(library.find("no_such_function", cosine),
-                    "[cuda] the mathematics library (libm.so.6) has no function no_such_function: it is too old");
+  CHECK_THROWS_WITH(
+      library.find("no_such_function", cosine),
+      "[cuda] the mathematics library (libm.so.6) has no function no_such_function: it is too old");
 }
 
 TEST_CASE("a missing library is named with the places that were searched") {
@@ -27,7 +28,8 @@ TEST_CASE("a missing library is named with the places that were searched") {
   }
   unsetenv("OTTAVA_CUDA_LIBRARIES");
   INFO(message);
-  CHECK(message.find("[cuda] an absent library (libottava_absent.so.1) was not found: install it or name its directory in "
+  CHECK(message.find("[cuda] an absent library (libottava_absent.so.1) was not found: install it or name its "
+                     "directory in "
                      "OTTAVA_CUDA_LIBRARIES; searched the loader's path, /first/place, /second, ") == 0);
   CHECK(message.find("/usr/local/cuda/lib64") != std::string::npos);
   CHECK(message.find("nvidia/*/lib") != std::string::npos);

@@ -25,8 +25,10 @@ TEST_CASE("the log line is TorchTitan's, with the honest utilization behind it")
   CHECK(painted.starts_with("\033[31mstep: 10  \033[0m\033[32mloss:  4.1234  \033[0m"));
   std::string bare;
   for (size_t i = 0; i < painted.size(); ++i) {
-    if (painted[i] == '\033') i = painted.find('m', i);
-    else bare += painted[i];
+    if (painted[i] == '\033')
+      i = painted.find('m', i);
+    else
+      bare += painted[i];
   }
   CHECK(bare == step_line(m, false));
 }

@@ -175,7 +175,8 @@ TEST_CASE("cross_entropy writes f32 gradients over the logits") {
 }
 
 TEST_CASE(
-    "cross_entropy: a vocabulary split between two ranks, one of them with padding only at its end, gives the same loss") {
+    "cross_entropy: a vocabulary split between two ranks, one of them with padding only at its end, gives "
+    "the same loss") {
   for_each_device_and_dtype([](Stream& stream, DType dtype) {
     Problem p = problem({7, 50, 0});
     Expected want = reference(p, as_double(p.logits), 1);

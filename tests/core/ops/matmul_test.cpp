@@ -129,15 +129,24 @@ TEST_CASE("matmul scales the sums before it rounds or adds them, where it says t
       for (bool accumulate : {false, true}) {
         for (DType result : {DType::f32, DType::bf16}) {
           if (accumulate && result == DType::bf16) continue;
-          INFO("kind " << static_cast<int>(kind) << " n " << s.n << " accumulate " << accumulate << " " << name_of(result));
+          INFO("kind " << static_cast<int>(kind) << " n " << s.n << " accumulate " << accumulate << " "
+                       << name_of(result));
           const Problem p = problem_of(kind, s);
-          const auto a = normal_values(p.a.numel(), 1, DType::bf16), b = normal_values(p.b.numel(), 2, DType::bf16);
+          const auto a = normal_values(p.a.numel(), 1, DType::bf16),
+                     b = normal_values(p.b.numel(), 2, DType::bf16);
           const auto before = normal_values(p.out.numel(), 3, result);
-          DeviceBuffer a_buffer(stream, DType::bf16, p.a, a), b_buffer(stream, DType::bf16, p.b, b), out(stream, result, p.out, before);
+          DeviceBuffer a_buffer(stream, DType::bf16, p.a, a), b_buffer(stream, DType::bf16, p.b, b),
+              out(stream, result, p.out, before);
           const float scale = 3.7e-5f;
-          Matmul args{.kind = kind, .a = a_buffer, .b = b_buffer, .out = out, .accumulate = accumulate, .scale = &scale};
+          Matmul args{.kind = kind,
+                      .a = a_buffer,
+                      .b = b_buffer,
+                      .out = out,
+                      .accumulate = accumulate,
+                      .scale = &scale};
           if (!matmul_takes_scale(stream, args)) {
-            CHECK_THROWS_WITH(matmul(stream, args), Catch::Contains("takes no scale here: matmul_takes_scale tells"));
+            CHECK_THROWS_WITH(matmul(stream, args),
+                              Catch::Contains("takes no scale here: matmul_takes_scale tells"));
             continue;
           }
           DeviceBuffer workspace(stream, DType::u8, {matmul_workspace_bytes(stream, args) + 64});

@@ -1,4 +1,5 @@
-// Operations that leave their output in FP8: the bytes are those of the same operation and quantize(), one after the other.
+// Operations that leave their output in FP8: the bytes are those of the same operation and quantize(), one
+// after the other.
 #include <array>
 #include <limits>
 
@@ -56,7 +57,8 @@ struct Written {
   RowOutput output;
 };
 
-/// Values over many binades, so that rows and blocks differ and some elements underflow; a NaN in the last row if asked for.
+/// Values over many binades, so that rows and blocks differ and some elements underflow; a NaN in the last
+/// row if asked for.
 std::vector<float> spread(int64_t n, uint64_t seed, bool with_nan = false) {
   auto x = normal_values(n, seed);
   for (size_t i = 0; i < x.size(); ++i) x[i] *= std::exp2(static_cast<float>(i * 7919 % 23) - 14);

@@ -16,8 +16,8 @@ struct Direction {
   std::vector<float> unit;
 };
 
-/// Half the gradient's own direction, half chance: a derivative far above the loss's rounding that still sees errors
-/// across the gradient.
+/// Half the gradient's own direction, half chance: a derivative far above the loss's rounding that still sees
+/// errors across the gradient.
 std::vector<float> direction(const std::vector<float>& gradient, uint32_t seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
@@ -45,7 +45,8 @@ TEST_CASE("the gradient of every parameter is the derivative of the loss") {
   INFO(variant);
   if (variant == "tied, scaled rope") {
     model.tied_embeddings = true;
-    model.rope_scaling = RopeScaling{.factor = 8, .low_freq_factor = 1, .high_freq_factor = 4, .original_max_position_embeddings = 16};
+    model.rope_scaling = RopeScaling{
+        .factor = 8, .low_freq_factor = 1, .high_freq_factor = 4, .original_max_position_embeddings = 16};
   }
   model.qkv_bias = variant == "bias";
   model.qk_norm = variant == "qk norm";
@@ -54,7 +55,8 @@ TEST_CASE("the gradient of every parameter is the derivative of the loss") {
   shape.validation_batch = batch;
   shape.validation_sequence = sequence;
   shape.block_causal = variant == "documents";
-  std::vector<int32_t> inputs = random_tokens(count, model.vocab_size, 1), targets = random_tokens(count, model.vocab_size, 2), starts, positions;
+  std::vector<int32_t> inputs = random_tokens(count, model.vocab_size, 1),
+                       targets = random_tokens(count, model.vocab_size, 2), starts, positions;
   targets[3] = targets[27] = -100;
   for (int32_t i = 0; shape.block_causal && i < count; ++i) {
     const int32_t t = i % static_cast<int32_t>(sequence), start = t < 7 ? 0 : t < 12 ? 7 : 12;
@@ -65,7 +67,8 @@ TEST_CASE("the gradient of every parameter is the derivative of the loss") {
   EngineRun run(shape);
   Fsdp& parameters = run->parameters();
   parameters.initialise(3);
-  run->train_step(tokens, {.learning_rate = 0, .loss_scale = 1, .valid_tokens = 1});  // so that gradients are of the sum
+  run->train_step(
+      tokens, {.learning_rate = 0, .loss_scale = 1, .valid_tokens = 1});  // so that gradients are of the sum
 
   for (size_t p = 0; p < parameters.specs().size(); ++p) {
     INFO(parameters.specs()[p].name);
@@ -80,12 +83,14 @@ TEST_CASE("the gradient of every parameter is the derivative of the loss") {
       double expected = 0;
       for (size_t i = 0; i < unit.size(); ++i) expected += static_cast<double>(unit[i]) * gradient[i];
       auto loss_at = [&](double h) {
-        for (size_t i = 0; i < unit.size(); ++i) shard.master.as<float>()[i] = static_cast<float>(weights[i] + h * unit[i]);
+        for (size_t i = 0; i < unit.size(); ++i)
+          shard.master.as<float>()[i] = static_cast<float>(weights[i] + h * unit[i]);
         parameters.refresh_compute_copies();
         parameters.weights_changed();
         return run->validate(tokens);
       };
-      // Steps that move the loss by about a hundredth of itself, and Richardson's extrapolation of two of them.
+      // Steps that move the loss by about a hundredth of itself, and Richardson's extrapolation of two of
+      // them.
       const double h = std::min(0.02 * 200 / size, 0.05);
       auto central = [&](double step) { return (loss_at(step) - loss_at(-step)) / (2 * step); };
       const double got = (4 * central(h / 2) - central(h)) / 3;
@@ -98,7 +103,8 @@ TEST_CASE("the gradient of every parameter is the derivative of the loss") {
 TEST_CASE("documents kept apart by block_causal are trained on as if each were alone") {
   const LlamaConfig model = tiny_llama();
   const std::vector<int32_t> begins{0, 7, 17, 24};
-  const std::vector<int32_t> inputs = random_tokens(24, model.vocab_size, 5), targets = random_tokens(24, model.vocab_size, 6);
+  const std::vector<int32_t> inputs = random_tokens(24, model.vocab_size, 5),
+                             targets = random_tokens(24, model.vocab_size, 6);
   std::vector<int32_t> starts(24), positions(24);
   for (size_t d = 0; d < 3; ++d) {
     for (int32_t t = begins[d]; t < begins[d + 1]; ++t) {
@@ -123,12 +129,14 @@ TEST_CASE("documents kept apart by block_causal are trained on as if each were a
   const std::vector<double> packed = train(0, 24, true), mixed = train(0, 24, false);
   std::vector<double> apart(packed.size(), 0.0);
   for (size_t d = 0; d < 3; ++d) {
-    const std::vector<double> one = train(static_cast<size_t>(begins[d]), static_cast<size_t>(begins[d + 1] - begins[d]), false);
+    const std::vector<double> one =
+        train(static_cast<size_t>(begins[d]), static_cast<size_t>(begins[d + 1] - begins[d]), false);
     for (size_t i = 0; i < one.size(); ++i) apart[i] += one[i];
   }
   auto distance = [&](const std::vector<double>& a) {
     double difference = 0, size = 0;
-    for (size_t i = 1; i < a.size(); ++i) difference += std::pow(a[i] - apart[i], 2), size += apart[i] * apart[i];
+    for (size_t i = 1; i < a.size(); ++i)
+      difference += std::pow(a[i] - apart[i], 2), size += apart[i] * apart[i];
     return std::sqrt(difference / size);
   };
   CHECK(packed[0] == Approx(apart[0]).epsilon(1e-6));
@@ -146,8 +154,10 @@ TEST_CASE("the memory plan is what is taken, and phases replay in any order") {
   CHECK(run.arena().block_bytes() == run.plan().memory.total_bytes());
   CHECK(run.plan().memory.phases.size() == 2);
   run->parameters().initialise(1);
-  const std::vector<int32_t> inputs = random_tokens(64, model.vocab_size, 1), targets = random_tokens(64, model.vocab_size, 2);
-  const HostTokens all{inputs, targets, {}, {}}, some{std::span(inputs).first(48), std::span(targets).first(48), {}, {}};
+  const std::vector<int32_t> inputs = random_tokens(64, model.vocab_size, 1),
+                             targets = random_tokens(64, model.vocab_size, 2);
+  const HostTokens all{inputs, targets, {}, {}},
+      some{std::span(inputs).first(48), std::span(targets).first(48), {}, {}};
   const double before = run->validate(some);
   CHECK(run->validate(some) == before);
   const StepInputs still{.learning_rate = 0, .valid_tokens = 64};

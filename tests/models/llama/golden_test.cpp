@@ -39,10 +39,15 @@ LlamaConfig base(int64_t heads, int64_t kv_heads, int64_t head_dim) {
 std::vector<Case> cases() {
   LlamaConfig tied = base(2, 1, 64), bias = base(2, 1, 16), qk_norm = base(2, 1, 16);
   tied.tied_embeddings = true;
-  tied.rope_scaling = RopeScaling{.factor = 8, .low_freq_factor = 1, .high_freq_factor = 4, .original_max_position_embeddings = 16};
+  tied.rope_scaling = RopeScaling{
+      .factor = 8, .low_freq_factor = 1, .high_freq_factor = 4, .original_max_position_embeddings = 16};
   bias.qkv_bias = true;
   qk_norm.qk_norm = true;
-  return {{"gqa_head16", base(4, 2, 16)}, {"tied_rope_scaling_head64", tied}, {"head128", base(1, 1, 128)}, {"qwen2_bias", bias}, {"qwen3_qk_norm", qk_norm}};
+  return {{"gqa_head16", base(4, 2, 16)},
+          {"tied_rope_scaling_head64", tied},
+          {"head128", base(1, 1, 128)},
+          {"qwen2_bias", bias},
+          {"qwen3_qk_norm", qk_norm}};
 }
 
 fs::path folder_of(const Case& c) { return fs::path(OTTAVA_SOURCE_DIR) / "tests/golden/llama" / c.name; }
@@ -52,8 +57,10 @@ std::vector<float> read_floats(const SafetensorsFile& file, const std::string& n
   INFO("tensor " << name);
   REQUIRE(entry != nullptr);
   std::vector<float> values(static_cast<size_t>(entry->numel()));
-  read_rectangle(file, *entry, {.row_begin = 0, .row_end = entry->rows(), .column_begin = 0, .column_end = entry->columns()},
-                 FloatSpan{DType::f32, values.data()});
+  read_rectangle(
+      file, *entry,
+      {.row_begin = 0, .row_end = entry->rows(), .column_begin = 0, .column_end = entry->columns()},
+      FloatSpan{DType::f32, values.data()});
   return values;
 }
 
@@ -96,18 +103,21 @@ TrainingShape shape_of(const Case& c, DType compute) {
 
 TEST_CASE("loss, logits and every gradient agree with transformers in FP32, and stay near in BF16") {
   const DType compute = GENERATE(DType::f32, DType::bf16);
-  // FP32: sums of at most 128 products through 2 blocks. BF16 rounds every activation and weight to 2^-9 relative.
+  // FP32: sums of at most 128 products through 2 blocks. BF16 rounds every activation and weight to 2^-9
+  // relative.
   const double loss_bound = compute == DType::f32 ? 2e-6 : 5e-3;
   const double gradient_bound = compute == DType::f32 ? 2e-5 : 0.06;
   for (const Case& c : cases()) {
     INFO(c.name << " " << name_of(compute));
-    SafetensorsFile weights((folder_of(c) / "model.safetensors").string()), golden((folder_of(c) / "golden.safetensors").string());
+    SafetensorsFile weights((folder_of(c) / "model.safetensors").string()),
+        golden((folder_of(c) / "golden.safetensors").string());
     EngineRun run(shape_of(c, compute));
     load_weights(run->parameters(), weights);
     std::vector<int32_t> tokens = read_ints(golden, "tokens"), targets = read_ints(golden, "targets");
     const int64_t valid = std::count_if(targets.begin(), targets.end(), [](int32_t t) { return t >= 0; });
 
-    StepOutputs out = run->train_step({.inputs = tokens, .targets = targets}, {.learning_rate = 0, .valid_tokens = valid});
+    StepOutputs out =
+        run->train_step({.inputs = tokens, .targets = targets}, {.learning_rate = 0, .valid_tokens = valid});
     CHECK(out.loss_sum == Approx(read_floats(golden, "loss_sum")[0]).epsilon(loss_bound));
     Fsdp& parameters = run->parameters();
     for (size_t p = 0; p < parameters.specs().size(); ++p) {
@@ -115,7 +125,8 @@ TEST_CASE("loss, logits and every gradient agree with transformers in FP32, and 
       size_t at = 0;
       for (const ParameterPart& part : parameters.specs()[p].parts) {
         std::vector<float> expected = read_floats(golden, "grad." + part.hf_name);
-        std::vector<float> got(gradient.begin() + static_cast<int64_t>(at), gradient.begin() + static_cast<int64_t>(at + expected.size()));
+        std::vector<float> got(gradient.begin() + static_cast<int64_t>(at),
+                               gradient.begin() + static_cast<int64_t>(at + expected.size()));
         at += expected.size();
         INFO(part.hf_name);
         CHECK(relative_error(got, expected.data()) < gradient_bound);
@@ -125,17 +136,20 @@ TEST_CASE("loss, logits and every gradient agree with transformers in FP32, and 
   }
 }
 
-TEST_CASE("a Hugging Face folder gives the model and its weights, and the first step has transformers' loss") {
+TEST_CASE(
+    "a Hugging Face folder gives the model and its weights, and the first step has transformers' loss") {
   for (const Case& c : cases()) {
     INFO(c.name);
     SafetensorsFile golden((folder_of(c) / "golden.safetensors").string());
     const LlamaConfig model = read_hf_config(folder_of(c).string());
     EngineRun run(tiny_shape(model, 2, 21));
     checkpoint::RankGroup alone;
-    checkpoint::load_huggingface(folder_of(c).string(), trained_parameters(run->parameters(), run.stream(), false), alone);
+    checkpoint::load_huggingface(folder_of(c).string(),
+                                 trained_parameters(run->parameters(), run.stream(), false), alone);
     run->parameters().refresh_compute_copies();
     std::vector<int32_t> tokens = read_ints(golden, "tokens"), targets = read_ints(golden, "targets");
-    StepOutputs out = run->train_step({.inputs = tokens, .targets = targets}, {.learning_rate = 0, .valid_tokens = 42});
+    StepOutputs out =
+        run->train_step({.inputs = tokens, .targets = targets}, {.learning_rate = 0, .valid_tokens = 42});
     CHECK(out.loss_sum == Approx(read_floats(golden, "loss_sum")[0]).epsilon(2e-6));
   }
 }
@@ -144,12 +158,14 @@ TEST_CASE("generation with a key/value cache gives transformers' logits, from a 
   const DType compute = GENERATE(DType::f32, DType::bf16);
   const int64_t prompt = GENERATE(1, 9);
   for (const Case& c : cases()) {
-    SafetensorsFile weights((folder_of(c) / "model.safetensors").string()), golden((folder_of(c) / "golden.safetensors").string());
+    SafetensorsFile weights((folder_of(c) / "model.safetensors").string()),
+        golden((folder_of(c) / "golden.safetensors").string());
     std::vector<int32_t> tokens = read_ints(golden, "tokens");
     std::vector<float> expected = read_floats(golden, "logits");
     const int64_t length = 21, vocab = c.model.vocab_size;
     INFO(c.name << " " << name_of(compute) << ", prompt of " << prompt);
-    Generator generator({.model = c.model, .compute = compute, .prompt_tokens = prompt, .capacity = length}, {DeviceType::cpu, 0});
+    Generator generator({.model = c.model, .compute = compute, .prompt_tokens = prompt, .capacity = length},
+                        {DeviceType::cpu, 0});
     load_weights(generator.parameters(), weights);
     for (int round = 0; round < 2; ++round) {  // a new prompt forgets the old one
       const int32_t* sequence = tokens.data() + round * length;
@@ -175,9 +191,11 @@ TEST_CASE("recomputation changes no bit of any gradient") {
       shape.model_options.recompute.assign(2, mode);
       EngineRun run(shape);
       run->parameters().initialise(5);
-      StepOutputs out = run->train_step({.inputs = tokens, .targets = targets}, {.learning_rate = 0, .valid_tokens = 42});
+      StepOutputs out =
+          run->train_step({.inputs = tokens, .targets = targets}, {.learning_rate = 0, .valid_tokens = 42});
       std::vector<std::vector<float>> got{{static_cast<float>(out.loss_sum)}};
-      for (size_t p = 0; p < run->parameters().specs().size(); ++p) got.push_back(run.values(run->parameters().shard(static_cast<int>(p)).gradient));
+      for (size_t p = 0; p < run->parameters().specs().size(); ++p)
+        got.push_back(run.values(run->parameters().shard(static_cast<int>(p)).gradient));
       if (mode == Recompute::nothing) expected = got;
       CHECK((got == expected));
     }
@@ -186,13 +204,15 @@ TEST_CASE("recomputation changes no bit of any gradient") {
 
 TEST_CASE("micro-batches add up to the whole batch") {
   LlamaConfig model = tiny_llama();
-  std::vector<int32_t> tokens = random_tokens(4 * 24, model.vocab_size, 3), targets = random_tokens(4 * 24, model.vocab_size, 4);
+  std::vector<int32_t> tokens = random_tokens(4 * 24, model.vocab_size, 3),
+                       targets = random_tokens(4 * 24, model.vocab_size, 4);
   auto gradients = [&](int64_t batch, int64_t micro_batches) {
     TrainingShape shape = tiny_shape(model, batch, 24);
     shape.micro_batches = micro_batches;
     EngineRun run(shape);
     run->parameters().initialise(5);
-    StepOutputs out = run->train_step({.inputs = tokens, .targets = targets}, {.learning_rate = 0, .valid_tokens = 4 * 24});
+    StepOutputs out =
+        run->train_step({.inputs = tokens, .targets = targets}, {.learning_rate = 0, .valid_tokens = 4 * 24});
     std::vector<float> all{static_cast<float>(out.loss_sum)};
     for (size_t p = 0; p < run->parameters().specs().size(); ++p) {
       std::vector<float> g = run.values(run->parameters().shard(static_cast<int>(p)).gradient);
@@ -211,6 +231,7 @@ TEST_CASE("the first loss is ln V + 0.5") {
   std::vector<int32_t> tokens = random_tokens(256, 2048, 1), targets = random_tokens(256, 2048, 2);
   EngineRun run(tiny_shape(model, 1, 256));
   run->parameters().initialise(1);
-  StepOutputs out = run->train_step({.inputs = tokens, .targets = targets}, {.learning_rate = 0, .valid_tokens = 256});
+  StepOutputs out =
+      run->train_step({.inputs = tokens, .targets = targets}, {.learning_rate = 0, .valid_tokens = 256});
   CHECK(std::abs(out.loss_sum / 256 - (std::log(2048.0) + 0.5)) < 0.1);
 }

@@ -13,7 +13,8 @@ TEST_CASE("flavors have the published parameter counts") {
   CHECK(parameter_count(llama_flavor("8B")) == 8'030'261'248);
   CHECK(parameter_count(llama_flavor("70B")) == 70'553'706'496);
   CHECK(parameter_count(llama_flavor("405B")) == 405'853'388'800);
-  CHECK_THROWS_WITH(llama_flavor("7B"), "[model] flavor '7B' is unknown: expected one of debugmodel, 1B, 3B, 8B, 70B, 405B");
+  CHECK_THROWS_WITH(llama_flavor("7B"),
+                    "[model] flavor '7B' is unknown: expected one of debugmodel, 1B, 3B, 8B, 70B, 405B");
 }
 
 TEST_CASE("model FLOPs per token are TorchTitan's") {
@@ -33,10 +34,14 @@ TEST_CASE("the width of the feed-forward layer follows the Llama rule") {
 TEST_CASE("shapes that cannot be built are refused") {
   LlamaConfig c = llama_flavor("debugmodel");
   c.kv_heads = 3;
-  CHECK_THROWS_WITH(validate(c), "[model] n_heads 16 is not a multiple of n_kv_heads 3: each key/value head serves n_heads / n_kv_heads query heads");
+  CHECK_THROWS_WITH(validate(c),
+                    "[model] n_heads 16 is not a multiple of n_kv_heads 3: each key/value head serves "
+                    "n_heads / n_kv_heads query heads");
   c = llama_flavor("debugmodel");
   c.head_dim = 12;
-  CHECK_THROWS_WITH(validate(c), "[model] head_dim 12 is not a multiple of 8 (dim 256 / n_heads 16): choose other head counts or set model.head_dim");
+  CHECK_THROWS_WITH(validate(c),
+                    "[model] head_dim 12 is not a multiple of 8 (dim 256 / n_heads 16): choose other head "
+                    "counts or set model.head_dim");
   c = llama_flavor("debugmodel");
   c.layers = 0;
   CHECK_THROWS_WITH(validate(c), "[model] n_layers is 0, expected at least 1");
@@ -48,7 +53,8 @@ TEST_CASE("the parameter table names every tensor once, in unit order") {
   LlamaParameters p = llama_parameters(c);
   CHECK(p.units == 8);
   CHECK(p.specs[static_cast<size_t>(p.blocks[2].wqkv)].name == "layers.2.attention.wqkv");
-  CHECK(p.specs[static_cast<size_t>(p.blocks[2].wqkv)].parts[1].hf_name == "model.layers.2.self_attn.k_proj.weight");
+  CHECK(p.specs[static_cast<size_t>(p.blocks[2].wqkv)].parts[1].hf_name ==
+        "model.layers.2.self_attn.k_proj.weight");
   CHECK(p.specs[static_cast<size_t>(p.blocks[2].wqkv_bias)].shape() == Shape{768});
   std::vector<std::string> names;
   int unit = 0;

@@ -10,10 +10,11 @@
 #include "sanitizer.h"
 #include "settings.h"
 
-// Code that runs on a fiber must not allocate nor call memmove and its like: the thread sanitizer sees those calls even
-// from code that it does not instrument, and would take them for the kernel's.
+// Code that runs on a fiber must not allocate nor call memmove and its like: the thread sanitizer sees those
+// calls even from code that it does not instrument, and would take them for the kernel's.
 //
-// A block's threads are fibers of one OS thread. A fiber that has to wait switches straight to the next runnable one.
+// A block's threads are fibers of one OS thread. A fiber that has to wait switches straight to the next
+// runnable one.
 namespace ottava::cuda_host {
 
 ThreadView* this_thread = nullptr;
@@ -24,15 +25,18 @@ namespace {
 
 constexpr size_t kStackBytes = 256 * 1024;  // mapped lazily: 8 KiB are touched as a rule
 
-// A fiber keeps the order it has seen from block to block. For the race detector neighbouring blocks and different
-// streams therefore run on different fibers; its runtime has 8128 identities, hence only two kinds of stream.
+// A fiber keeps the order it has seen from block to block. For the race detector neighbouring blocks and
+// different streams therefore run on different fibers; its runtime has 8128 identities, hence only two kinds
+// of stream.
 constexpr unsigned kColors = kThreadSanitizer ? 3 : 1, kSlots = kThreadSanitizer ? 2 : 1;
 std::vector<GpuThread*> pools[kSlots][kColors];
 unsigned next_color = 0;
 Fiber host;
 char fence_order[8];
 
-void push_ready(GpuThread* thread) { block.ready[(block.ready_head + block.ready_count++) % kMaxThreads] = thread; }
+void push_ready(GpuThread* thread) {
+  block.ready[(block.ready_head + block.ready_count++) % kMaxThreads] = thread;
+}
 
 void resume(GpuThread* next) {
   GpuThread* from = &self();
@@ -57,8 +61,9 @@ void leave_to_host() {
     bool known = t->done;
     for (int k = 0; k < count; ++k) known |= shown[k]->site.line() == t->site.line();
     if (known) continue;
-    used += std::snprintf(text + used, sizeof text - static_cast<size_t>(used), "%sthread %u waits in %s at %s:%u",
-                          count ? ", " : "", t->rank, t->waits_in, t->site.file_name(), t->site.line());
+    used += std::snprintf(text + used, sizeof text - static_cast<size_t>(used),
+                          "%sthread %u waits in %s at %s:%u", count ? ", " : "", t->rank, t->waits_in,
+                          t->site.file_name(), t->site.line());
     used = std::min(used, static_cast<int>(sizeof text) - 1);
     shown[count++] = t;
   }
@@ -74,7 +79,8 @@ void run_next() {
   }
   GpuThread*& head = block.ready[block.ready_head % kMaxThreads];
   if (settings().order == Order::random) {
-    unsigned chosen = (block.ready_head + static_cast<unsigned>(next_random() >> 33) % block.ready_count) % kMaxThreads;
+    unsigned chosen =
+        (block.ready_head + static_cast<unsigned>(next_random() >> 33) % block.ready_count) % kMaxThreads;
     std::swap(head, block.ready[chosen]);
   }
   GpuThread* next = head;
@@ -116,11 +122,14 @@ void complete(Warp& warp, LaneGroup& group) {
   group.generation++;
 }
 
-bool is_complete(const Warp& warp, const LaneGroup& group) { return !(group.mask & warp.alive & ~group.arrived); }
+bool is_complete(const Warp& warp, const LaneGroup& group) {
+  return !(group.mask & warp.alive & ~group.arrived);
+}
 
 void finish_thread() {
   GpuThread& thread = self();
-  if (thread.copy_count) fail_kernel(thread.site, "thread %u exits with cp.async copies pending", thread.rank);
+  if (thread.copy_count)
+    fail_kernel(thread.site, "thread %u exits with cp.async copies pending", thread.rank);
   thread.done = true;
   block.alive--;
   Warp& warp = *thread.warp;
@@ -220,8 +229,8 @@ void fail_kernel(const Site& site, const char* format, ...) {
     std::abort();
   }
   const uint3 &b = block.index, &t = this_thread->index;
-  explain("%s:%u: %s [block (%u,%u,%u) thread (%u,%u,%u)]", site.file_name(), site.line(), text, b.x, b.y, b.z, t.x,
-          t.y, t.z);
+  explain("%s:%u: %s [block (%u,%u,%u) thread (%u,%u,%u)]", site.file_name(), site.line(), text, b.x, b.y,
+          b.z, t.x, t.y, t.z);
   block.failed = true;
   leave_to_host();
   std::abort();  // an abandoned fiber is never resumed
@@ -239,7 +248,8 @@ int block_barrier(const char* name, int predicate, Vote vote, const Site& site) 
   block.votes.any |= predicate != 0;
   block.votes.all &= predicate != 0;
   block.votes.count += predicate != 0;
-  // Two objects in turn: what a fast thread releases on its way into the next barrier must not reach a slow one.
+  // Two objects in turn: what a fast thread releases on its way into the next barrier must not reach a slow
+  // one.
   char* order = block_order(block) + 8 * (generation % 2);
   release(order);
   block.at_barrier[block.arrived++] = &self();
@@ -253,11 +263,12 @@ int block_barrier(const char* name, int predicate, Vote vote, const Site& site) 
   return vote == Vote::any ? result.any : vote == Vote::all ? result.all : result.count;
 }
 
-void warp_collective(const char* name, unsigned mask, bool orders_memory, void* payload, LaneFunction function,
-                     const Site& site) {
+void warp_collective(const char* name, unsigned mask, bool orders_memory, void* payload,
+                     LaneFunction function, const Site& site) {
   GpuThread& thread = self();
   Warp& warp = *thread.warp;
-  if (!(mask >> thread.lane & 1)) fail_kernel(site, "%s: lane %u is not in its own mask %08x", name, thread.lane, mask);
+  if (!(mask >> thread.lane & 1))
+    fail_kernel(site, "%s: lane %u is not in its own mask %08x", name, thread.lane, mask);
   LaneGroup *group = nullptr, *idle = nullptr;
   for (LaneGroup& candidate : warp.groups) {
     if (!candidate.arrived) {
@@ -266,7 +277,8 @@ void warp_collective(const char* name, unsigned mask, bool orders_memory, void* 
       group = &candidate;
     } else if (candidate.mask & mask & warp.alive) {
       fail_kernel(site, "%s with mask %08x while lanes %08x wait with mask %08x in %s at %s:%u", name, mask,
-                  candidate.arrived, candidate.mask, candidate.name, candidate.site.file_name(), candidate.site.line());
+                  candidate.arrived, candidate.mask, candidate.name, candidate.site.file_name(),
+                  candidate.site.line());
     }
   }
   if (group && (group->function != function || !same_place(group->site, site))) {

@@ -79,15 +79,15 @@ struct Block : BlockView {
 extern Block block;
 inline GpuThread& self() { return *static_cast<GpuThread*>(this_thread); }
 
-/// Makes the memory of a block as an identity that no thread is ordered after, and frees it as one that is after all
-/// threads: neither creates an order between blocks.
+/// Makes the memory of a block as an identity that no thread is ordered after, and frees it as one that is
+/// after all threads: neither creates an order between blocks.
 void open_shared(Block& block, size_t dynamic_bytes);
 void close_shared(Block& block);
 char* block_order(Block& block);
 char* group_order(Block& block, const Warp& warp, const LaneGroup& group);
 
-/// Runs all blocks of one grid on the calling OS thread; false when a kernel error abandoned it. `slot` tells streams
-/// apart in the race detector.
+/// Runs all blocks of one grid on the calling OS thread; false when a kernel error abandoned it. `slot` tells
+/// streams apart in the race detector.
 bool run_grid(const Geometry& geometry, const Call& call, GridOrder& order, unsigned slot);
 
 }  // namespace ottava::cuda_host

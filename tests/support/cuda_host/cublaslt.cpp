@@ -15,9 +15,10 @@
 #include "tests/support/cuda_host/execution.h"
 #include "tests/support/cuda_host/settings.h"
 
-// cuBLASLt for the host execution layer: the entry points of core/cuda/cublaslt_library.h, which enforce what the library
-// requires (types, TN and multiples of 16 for fp8, scale modes, alignment, workspace, an algorithm made for exactly this
-// problem) and then multiply on the host, in stream order. Compiled with the sanitizers' instrumentation.
+// cuBLASLt for the host execution layer: the entry points of core/cuda/cublaslt_library.h, which enforce what
+// the library requires (types, TN and multiples of 16 for fp8, scale modes, alignment, workspace, an
+// algorithm made for exactly this problem) and then multiply on the host, in stream order. Compiled with the
+// sanitizers' instrumentation.
 namespace ottava::cuda_host {
 namespace {
 
@@ -29,7 +30,8 @@ struct Description {
   cudaDataType_t scale_type;
   cublasOperation_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N;
   int8_t fast_accumulation = 0;
-  int32_t a_scale_mode = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F, b_scale_mode = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+  int32_t a_scale_mode = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F,
+          b_scale_mode = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
   const void *a_scale = nullptr, *b_scale = nullptr;
   int32_t sm_count = 0;  // the target; 0: all
 };
@@ -74,11 +76,14 @@ bool is_fp8(cudaDataType_t type) { return type == CUDA_R_8F_E4M3 || type == CUDA
 constexpr double kMilliseconds[] = {200, 100, 300};
 constexpr int kAlgorithms = 3;
 
-constexpr int32_t kScalar = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F, kOuter = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F,
-                  kVec128 = CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F, kBlk128 = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F,
+constexpr int32_t kScalar = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F,
+                  kOuter = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F,
+                  kVec128 = CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F,
+                  kBlk128 = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F,
                   kVec32 = CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
 
-/// Why the library would refuse these scales, or null. Which GPU has which modes: the table of "Scaling Mode Support".
+/// Why the library would refuse these scales, or null. Which GPU has which modes: the table of "Scaling Mode
+/// Support".
 const char* objection_to_scales(const Description& desc) {
   const int32_t a = desc.a_scale_mode, b = desc.b_scale_mode;
   const int capability = settings().capability;
@@ -118,7 +123,8 @@ float scale_of(int32_t mode, const void* scales, uint64_t outer, uint64_t k, uin
   if (mode == kVec128) return f32[k / 128 * outers + outer];
   if (mode == kBlk128) return f32[outer / 128 * (blocks(blocks(ks, 128), 4) * 4) + k / 128];
   const uint64_t tile = outer / 128 * blocks(ks, 128) + k / 128;
-  const uint8_t code = static_cast<const uint8_t*>(scales)[tile * 512 + outer % 32 * 16 + outer / 32 % 4 * 4 + k / 32 % 4];
+  const uint8_t code =
+      static_cast<const uint8_t*>(scales)[tile * 512 + outer % 32 * 16 + outer / 32 % 4 * 4 + k / 32 % 4];
   return std::ldexp(1.0f, code - 127);
 }
 
@@ -127,7 +133,8 @@ const char* objection(const Description& desc, const Layout& a, const Layout& b,
   const bool ta = desc.transpose_a == CUBLAS_OP_T, tb = desc.transpose_b == CUBLAS_OP_T;
   const uint64_t m = ta ? a.cols : a.rows, k = ta ? a.rows : a.cols, n = tb ? b.rows : b.cols;
   if (desc.sm_count < 0 || desc.sm_count > kSmCount) return "a target of more SMs than the GPU has";
-  if (desc.compute != CUBLAS_COMPUTE_32F || desc.scale_type != CUDA_R_32F) return "sums and factors must be f32";
+  if (desc.compute != CUBLAS_COMPUTE_32F || desc.scale_type != CUDA_R_32F)
+    return "sums and factors must be f32";
   if ((tb ? b.cols : b.rows) != k || d.rows != m || d.cols != n) return "shapes do not fit";
   for (const Layout* x : {&a, &b, &d}) {
     if (x->ld < static_cast<int64_t>(x->rows)) return "a leading dimension is below the number of rows";
@@ -135,7 +142,8 @@ const char* objection(const Description& desc, const Layout& a, const Layout& b,
   if (d.type != CUDA_R_32F && d.type != CUDA_R_16BF) return "D must be f32 or bf16";
   if (is_fp8(a.type) != is_fp8(b.type)) return "both operands must be fp8, or none";
   if (!is_fp8(a.type)) {
-    if (a.type != b.type || (a.type == CUDA_R_32F && d.type != CUDA_R_32F)) return "no such combination of types";
+    if (a.type != b.type || (a.type == CUDA_R_32F && d.type != CUDA_R_32F))
+      return "no such combination of types";
     return nullptr;
   }
   if (a.type == CUDA_R_8F_E5M2 && b.type == CUDA_R_8F_E5M2) return "e5m2 x e5m2 does not exist";
@@ -147,8 +155,10 @@ const char* objection(const Description& desc, const Layout& a, const Layout& b,
 float element(const Layout& layout, const void* data, uint64_t row, uint64_t col) {
   const uint64_t i = row + col * static_cast<uint64_t>(layout.ld);
   switch (layout.type) {
-    case CUDA_R_32F: return static_cast<const float*>(data)[i];
-    case CUDA_R_16BF: return static_cast<float>(bf16::from_bits(static_cast<const uint16_t*>(data)[i]));
+    case CUDA_R_32F:
+      return static_cast<const float*>(data)[i];
+    case CUDA_R_16BF:
+      return static_cast<float>(bf16::from_bits(static_cast<const uint16_t*>(data)[i]));
     default: {
       const auto kind = layout.type == CUDA_R_8F_E4M3 ? __NV_E4M3 : __NV_E5M2;
       const __half_raw half = __nv_cvt_fp8_to_halfraw(static_cast<const uint8_t*>(data)[i], kind);
@@ -172,10 +182,12 @@ struct Product {
     const uint64_t m = d.rows, n = d.cols, k = ta ? a.rows : a.cols;
     std::vector<float> left(m * k), right(n * k);
     for (uint64_t i = 0; i < m; ++i) {
-      for (uint64_t x = 0; x < k; ++x) left[i * k + x] = ta ? element(a, a_data, x, i) : element(a, a_data, i, x);
+      for (uint64_t x = 0; x < k; ++x)
+        left[i * k + x] = ta ? element(a, a_data, x, i) : element(a, a_data, i, x);
     }
     for (uint64_t j = 0; j < n; ++j) {
-      for (uint64_t x = 0; x < k; ++x) right[j * k + x] = tb ? element(b, b_data, j, x) : element(b, b_data, x, j);
+      for (uint64_t x = 0; x < k; ++x)
+        right[j * k + x] = tb ? element(b, b_data, j, x) : element(b, b_data, x, j);
     }
     const uint64_t step = !is_fp8(a.type) ? k : desc.a_scale_mode == kVec32 ? 32 : 128;  // shares its scales
     for (uint64_t j = 0; j < n; ++j) {
@@ -213,7 +225,9 @@ bool covers(const void* data, const Layout& layout) {
   const uint64_t elements = (layout.cols - 1) * static_cast<uint64_t>(layout.ld) + layout.rows;
   return device_bytes_behind(data) >= elements * size_of(layout.type);
 }
-bool aligned(const void* data, uint32_t alignment) { return reinterpret_cast<uintptr_t>(data) % alignment == 0; }
+bool aligned(const void* data, uint32_t alignment) {
+  return reinterpret_cast<uintptr_t>(data) % alignment == 0;
+}
 
 cublasStatus_t refuse(cublasStatus_t status, const char* reason) {
   explain("%s", reason);
@@ -228,14 +242,16 @@ cublasStatus_t destroy(cublasLtHandle_t handle) {
 const char* status_string(cublasStatus_t status) {
   return status == CUBLAS_STATUS_SUCCESS ? "success" : cudaGetErrorString(cudaErrorInvalidValue);
 }
-cublasStatus_t desc_create(cublasLtMatmulDesc_t* desc, cublasComputeType_t compute, cudaDataType_t scale_type) {
+cublasStatus_t desc_create(cublasLtMatmulDesc_t* desc, cublasComputeType_t compute,
+                           cudaDataType_t scale_type) {
   return give(desc, new Description{.compute = compute, .scale_type = scale_type});
 }
 cublasStatus_t desc_destroy(cublasLtMatmulDesc_t desc) {
   delete &as<Description>(desc);
   return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t desc_set(cublasLtMatmulDesc_t handle, cublasLtMatmulDescAttributes_t attribute, const void* value, size_t bytes) {
+cublasStatus_t desc_set(cublasLtMatmulDesc_t handle, cublasLtMatmulDescAttributes_t attribute,
+                        const void* value, size_t bytes) {
   auto& desc = as<Description>(handle);
   auto set = [&](auto& member) {
     if (bytes != sizeof member) return refuse(CUBLAS_STATUS_INVALID_VALUE, "an attribute of the wrong size");
@@ -243,31 +259,43 @@ cublasStatus_t desc_set(cublasLtMatmulDesc_t handle, cublasLtMatmulDescAttribute
     return CUBLAS_STATUS_SUCCESS;
   };
   switch (attribute) {
-    case CUBLASLT_MATMUL_DESC_TRANSA: return set(desc.transpose_a);
-    case CUBLASLT_MATMUL_DESC_TRANSB: return set(desc.transpose_b);
-    case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET: return set(desc.sm_count);
-    case CUBLASLT_MATMUL_DESC_FAST_ACCUM: return set(desc.fast_accumulation);
-    case CUBLASLT_MATMUL_DESC_A_SCALE_MODE: return set(desc.a_scale_mode);
-    case CUBLASLT_MATMUL_DESC_B_SCALE_MODE: return set(desc.b_scale_mode);
-    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER: return set(desc.a_scale);
-    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER: return set(desc.b_scale);
-    default: return refuse(CUBLAS_STATUS_NOT_SUPPORTED, "an attribute that the stand-in does not know");
+    case CUBLASLT_MATMUL_DESC_TRANSA:
+      return set(desc.transpose_a);
+    case CUBLASLT_MATMUL_DESC_TRANSB:
+      return set(desc.transpose_b);
+    case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET:
+      return set(desc.sm_count);
+    case CUBLASLT_MATMUL_DESC_FAST_ACCUM:
+      return set(desc.fast_accumulation);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_MODE:
+      return set(desc.a_scale_mode);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_MODE:
+      return set(desc.b_scale_mode);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER:
+      return set(desc.a_scale);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER:
+      return set(desc.b_scale);
+    default:
+      return refuse(CUBLAS_STATUS_NOT_SUPPORTED, "an attribute that the stand-in does not know");
   }
 }
-cublasStatus_t layout_create(cublasLtMatrixLayout_t* layout, cudaDataType type, uint64_t rows, uint64_t cols, int64_t ld) {
+cublasStatus_t layout_create(cublasLtMatrixLayout_t* layout, cudaDataType type, uint64_t rows, uint64_t cols,
+                             int64_t ld) {
   return give(layout, new Layout{type, rows, cols, ld});
 }
 cublasStatus_t layout_destroy(cublasLtMatrixLayout_t layout) {
   delete &as<Layout>(layout);
   return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t preference_create(cublasLtMatmulPreference_t* preference) { return give(preference, new Preference); }
+cublasStatus_t preference_create(cublasLtMatmulPreference_t* preference) {
+  return give(preference, new Preference);
+}
 cublasStatus_t preference_destroy(cublasLtMatmulPreference_t preference) {
   delete &as<Preference>(preference);
   return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t preference_set(cublasLtMatmulPreference_t handle, cublasLtMatmulPreferenceAttributes_t attribute,
-                              const void* value, size_t) {
+cublasStatus_t preference_set(cublasLtMatmulPreference_t handle,
+                              cublasLtMatmulPreferenceAttributes_t attribute, const void* value, size_t) {
   auto& preference = as<Preference>(handle);
   const auto first = CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES;
   if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES) {
@@ -282,8 +310,8 @@ cublasStatus_t preference_set(cublasLtMatmulPreference_t handle, cublasLtMatmulP
 
 cublasStatus_t heuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc_handle, cublasLtMatrixLayout_t a,
                          cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-                         cublasLtMatmulPreference_t preference_handle, int wanted, cublasLtMatmulHeuristicResult_t* result,
-                         int* count) {
+                         cublasLtMatmulPreference_t preference_handle, int wanted,
+                         cublasLtMatmulHeuristicResult_t* result, int* count) {
   const auto& desc = as<Description>(desc_handle);
   const auto& preference = as<Preference>(preference_handle);
   *count = 0;
@@ -293,11 +321,12 @@ cublasStatus_t heuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc_handle, cub
   }
   if (is_fp8(as<Layout>(a).type)) {
     for (uint32_t alignment : preference.alignment) {
-      if (alignment < 16) return refuse(CUBLAS_STATUS_NOT_SUPPORTED, "fp8 needs operands aligned to 16 bytes");
+      if (alignment < 16)
+        return refuse(CUBLAS_STATUS_NOT_SUPPORTED, "fp8 needs operands aligned to 16 bytes");
     }
   }
-  Found entry{as<Layout>(a),     as<Layout>(b),     as<Layout>(d),        desc.transpose_a, desc.transpose_b,
-              desc.a_scale_mode, desc.b_scale_mode, desc.sm_count,      preference.workspace, {}};
+  Found entry{as<Layout>(a),     as<Layout>(b),     as<Layout>(d), desc.transpose_a,     desc.transpose_b,
+              desc.a_scale_mode, desc.b_scale_mode, desc.sm_count, preference.workspace, {}};
   std::copy(std::begin(preference.alignment), std::end(preference.alignment), entry.alignment);
   const std::lock_guard lock(found_mutex);
   const size_t index = found.size();
@@ -312,15 +341,17 @@ cublasStatus_t heuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc_handle, cub
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t algorithm_check(cublasLtHandle_t, cublasLtMatmulDesc_t desc_handle, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
-                               cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t* algo,
-                               cublasLtMatmulHeuristicResult_t* result) {
+cublasStatus_t algorithm_check(cublasLtHandle_t, cublasLtMatmulDesc_t desc_handle, cublasLtMatrixLayout_t a,
+                               cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d,
+                               const cublasLtMatmulAlgo_t* algo, cublasLtMatmulHeuristicResult_t* result) {
   const auto& desc = as<Description>(desc_handle);
   const std::lock_guard lock(found_mutex);
-  if (algo->data[0] >= found.size() || algo->data[1] >= static_cast<uint64_t>(kAlgorithms)) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (algo->data[0] >= found.size() || algo->data[1] >= static_cast<uint64_t>(kAlgorithms))
+    return CUBLAS_STATUS_NOT_SUPPORTED;
   const Found& plan = found[algo->data[0]];
-  if (!(plan.a == as<Layout>(a) && plan.b == as<Layout>(b) && plan.d == as<Layout>(d)) || plan.transpose_a != desc.transpose_a ||
-      plan.transpose_b != desc.transpose_b || plan.a_scale_mode != desc.a_scale_mode || plan.b_scale_mode != desc.b_scale_mode ||
+  if (!(plan.a == as<Layout>(a) && plan.b == as<Layout>(b) && plan.d == as<Layout>(d)) ||
+      plan.transpose_a != desc.transpose_a || plan.transpose_b != desc.transpose_b ||
+      plan.a_scale_mode != desc.a_scale_mode || plan.b_scale_mode != desc.b_scale_mode ||
       plan.sm_count != desc.sm_count) {
     return CUBLAS_STATUS_NOT_SUPPORTED;
   }
@@ -330,16 +361,19 @@ cublasStatus_t algorithm_check(cublasLtHandle_t, cublasLtMatmulDesc_t desc_handl
 }
 size_t version() { return 130100; }
 
-cublasStatus_t matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc_handle, const void* alpha, const void* a,
-                      cublasLtMatrixLayout_t a_layout, const void* b, cublasLtMatrixLayout_t b_layout, const void* beta,
-                      const void* c, cublasLtMatrixLayout_t, void* d, cublasLtMatrixLayout_t d_layout,
-                      const cublasLtMatmulAlgo_t* algo, void* workspace, size_t workspace_bytes, cudaStream_t stream) {
+cublasStatus_t matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc_handle, const void* alpha,
+                      const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
+                      cublasLtMatrixLayout_t b_layout, const void* beta, const void* c,
+                      cublasLtMatrixLayout_t, void* d, cublasLtMatrixLayout_t d_layout,
+                      const cublasLtMatmulAlgo_t* algo, void* workspace, size_t workspace_bytes,
+                      cudaStream_t stream) {
   const auto& desc = as<Description>(desc_handle);
   const size_t index = algo->data[0];
   Found plan;
   {
     const std::lock_guard lock(found_mutex);
-    if (!handle || index >= found.size()) return refuse(CUBLAS_STATUS_NOT_INITIALIZED, "no handle or no algorithm");
+    if (!handle || index >= found.size())
+      return refuse(CUBLAS_STATUS_NOT_INITIALIZED, "no handle or no algorithm");
     plan = found[index];
     sm_counts.push_back(desc.sm_count);
   }
@@ -353,25 +387,26 @@ cublasStatus_t matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc_handle,
   if (!aligned(a, plan.alignment[0]) || !aligned(b, plan.alignment[1]) || !aligned(d, plan.alignment[3])) {
     return refuse(CUBLAS_STATUS_INVALID_VALUE, "an operand is less aligned than the algorithm was promised");
   }
-  if (workspace_bytes < plan.workspace || (plan.workspace && (device_bytes_behind(workspace) < plan.workspace || !aligned(workspace, 256)))) {
-    return refuse(CUBLAS_STATUS_INVALID_VALUE, "the workspace is too small, not on the device or not aligned to 256 bytes");
+  if (workspace_bytes < plan.workspace ||
+      (plan.workspace && (device_bytes_behind(workspace) < plan.workspace || !aligned(workspace, 256)))) {
+    return refuse(CUBLAS_STATUS_INVALID_VALUE,
+                  "the workspace is too small, not on the device or not aligned to 256 bytes");
   }
   if (c != d || !covers(a, la) || !covers(b, lb) || !covers(d, ld)) {
     return refuse(CUBLAS_STATUS_INVALID_VALUE, "an operand does not lie inside device memory");
   }
   if (is_fp8(la.type)) {
-    auto holds = [](const void* scales, uint64_t bytes) {
-      return device_bytes_behind(scales) >= bytes;
-    };
+    auto holds = [](const void* scales, uint64_t bytes) { return device_bytes_behind(scales) >= bytes; };
     if (!holds(desc.a_scale, scale_bytes(desc.a_scale_mode, ld.rows, la.rows)) ||
         !holds(desc.b_scale, scale_bytes(desc.b_scale_mode, ld.cols, la.rows))) {
       return refuse(CUBLAS_STATUS_INVALID_VALUE, "scales do not lie inside device memory");
     }
   }
-  auto* product = new Product{desc, la, lb, ld, a, b, d, *static_cast<const float*>(alpha), *static_cast<const float*>(beta),
-                              algo->data[1]};
-  const Call call{nullptr, [](void* p) { static_cast<Product*>(p)->run(); }, [](void* p) { delete static_cast<Product*>(p); },
-                  product};
+  auto* product = new Product{
+      desc,         la, lb, ld, a, b, d, *static_cast<const float*>(alpha), *static_cast<const float*>(beta),
+      algo->data[1]};
+  const Call call{nullptr, [](void* p) { static_cast<Product*>(p)->run(); },
+                  [](void* p) { delete static_cast<Product*>(p); }, product};
   return enqueue_work(stream, call) == 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 
@@ -388,9 +423,10 @@ namespace ottava::cuda {
 
 const CublasLt& cublaslt() {
   using namespace cuda_host;
-  static const CublasLt library{create,         destroy,           status_string,      desc_create,    desc_destroy,
-                                desc_set,       layout_create,     layout_destroy,     preference_create, preference_destroy,
-                                preference_set, heuristic,         algorithm_check,    version,        matmul};
+  static const CublasLt library{
+      create,         destroy,       status_string,   desc_create,       desc_destroy,
+      desc_set,       layout_create, layout_destroy,  preference_create, preference_destroy,
+      preference_set, heuristic,     algorithm_check, version,           matmul};
   return library;
 }
 

@@ -10,11 +10,11 @@
 #include "core/error.h"
 #include "tests/support/cuda_host/execution.h"
 
-// cuDNN's attention for the host execution layer: takes or refuses what a graph describes, by the library's rules, and
-// computes from the description alone (addresses, strides, attributes), in stream order. What it claims to take is
-// OTTAVA_CUDA_HOST_CUDNN: fast (no time, less than any kernel) or slow; none (the library is not installed), old (its backward
-// is not deterministic), hungry (a workspace of 2 GiB).
-// Compiled with the sanitizers' instrumentation.
+// cuDNN's attention for the host execution layer: takes or refuses what a graph describes, by the library's
+// rules, and computes from the description alone (addresses, strides, attributes), in stream order. What it
+// claims to take is OTTAVA_CUDA_HOST_CUDNN: fast (no time, less than any kernel) or slow; none (the library
+// is not installed), old (its backward is not deterministic), hungry (a workspace of 2 GiB). Compiled with
+// the sanitizers' instrumentation.
 namespace ottava::cuda {
 namespace {
 
@@ -35,7 +35,8 @@ const char* objection(const AttentionGraph& g) {
   if (g.problem.pass == Pass::backward && setting() == "old") return "backward is not deterministic";
   for (const Operand& o : g.operands) {
     if (o.strides[3] != 1) return "the last stride is not 1";
-    if (o.dtype != (o.role == Role::lse ? DType::f32 : DType::bf16)) return "a type that this graph does not have";
+    if (o.dtype != (o.role == Role::lse ? DType::f32 : DType::bf16))
+      return "a type that this graph does not have";
     if (o.role != Role::lse && o.offset * 2 % 16 != 0) return "an operand is not aligned to 16 bytes";
   }
   return nullptr;
@@ -53,7 +54,9 @@ class View {
   }
   double get(int64_t b, int64_t h, int64_t t, int64_t d = 0) const {
     const int64_t i = index(b, h, t, d);
-    return operand_->dtype == DType::f32 ? static_cast<const float*>(data_)[i] : static_cast<float>(bf16::from_bits(static_cast<const uint16_t*>(data_)[i]));
+    return operand_->dtype == DType::f32
+               ? static_cast<const float*>(data_)[i]
+               : static_cast<float>(bf16::from_bits(static_cast<const uint16_t*>(data_)[i]));
   }
   void set(int64_t b, int64_t h, int64_t t, int64_t d, double value) const {
     const int64_t i = index(b, h, t, d);
@@ -68,7 +71,10 @@ class View {
     for (size_t i = 0; i < 4; ++i) sum += (operand_->dims[i] - 1) * operand_->strides[i];
     return sum;
   }
-  bool is_inside() const { return cuda_host::device_bytes_behind(data_) >= static_cast<size_t>(last() + 1) * size_of(operand_->dtype); }
+  bool is_inside() const {
+    return cuda_host::device_bytes_behind(data_) >=
+           static_cast<size_t>(last() + 1) * size_of(operand_->dtype);
+  }
 
  private:
   int64_t index(int64_t b, int64_t h, int64_t t, int64_t d) const {
@@ -88,25 +94,29 @@ struct Work {
   View view(Role role) const { return {graph, role, addresses}; }
   double score(const View& q, const View& k, int64_t b, int64_t h, int64_t i, int64_t j) const {
     double sum = 0;
-    for (int64_t d = 0; d < graph.problem.heads.head_dim; ++d) sum += q.get(b, h, i, d) * k.get(b, key_head(h), j, d);
+    for (int64_t d = 0; d < graph.problem.heads.head_dim; ++d)
+      sum += q.get(b, h, i, d) * k.get(b, key_head(h), j, d);
     return sum * graph.scale;
   }
   int64_t key_head(int64_t h) const { return h / (graph.problem.heads.heads / graph.problem.heads.kv_heads); }
 
   void forward() const {
     const AttentionProblem& p = graph.problem;
-    const View q = view(Role::q), k = view(Role::k), v = view(Role::v), out = view(Role::out), lse = view(Role::lse);
+    const View q = view(Role::q), k = view(Role::k), v = view(Role::v), out = view(Role::out),
+               lse = view(Role::lse);
     for (int64_t b = 0; b < p.batch; ++b) {
       for (int64_t h = 0; h < p.heads.heads; ++h) {
         for (int64_t i = 0; i < p.sequence; ++i) {
           std::vector<double> scores(static_cast<size_t>(i + 1));
           double largest = -std::numeric_limits<double>::infinity(), sum = 0;
-          for (int64_t j = 0; j <= i; ++j) largest = std::max(largest, scores[static_cast<size_t>(j)] = score(q, k, b, h, i, j));
+          for (int64_t j = 0; j <= i; ++j)
+            largest = std::max(largest, scores[static_cast<size_t>(j)] = score(q, k, b, h, i, j));
           for (double& s : scores) sum += s = std::exp(s - largest);
           lse.set(b, h, i, 0, largest + std::log(sum));
           for (int64_t d = 0; d < p.heads.head_dim; ++d) {
             double x = 0;
-            for (int64_t j = 0; j <= i; ++j) x += scores[static_cast<size_t>(j)] * v.get(b, key_head(h), j, d);
+            for (int64_t j = 0; j <= i; ++j)
+              x += scores[static_cast<size_t>(j)] * v.get(b, key_head(h), j, d);
             out.set(b, h, i, d, x / sum);
           }
         }
@@ -117,8 +127,9 @@ struct Work {
   void backward() const {
     const AttentionProblem& p = graph.problem;
     const int64_t t = p.sequence, width = p.heads.head_dim;
-    const View q = view(Role::q), k = view(Role::k), v = view(Role::v), out = view(Role::out), lse = view(Role::lse),
-               dout = view(Role::dout), dq = view(Role::dq), dk = view(Role::dk), dv = view(Role::dv);
+    const View q = view(Role::q), k = view(Role::k), v = view(Role::v), out = view(Role::out),
+               lse = view(Role::lse), dout = view(Role::dout), dq = view(Role::dq), dk = view(Role::dk),
+               dv = view(Role::dv);
     const auto block = [&] { return std::vector<double>(static_cast<size_t>(t * width)); };
     for (int64_t b = 0; b < p.batch; ++b) {
       for (int64_t kv = 0; kv < p.heads.kv_heads; ++kv) {
@@ -156,7 +167,8 @@ struct Work {
 
   void run() const {
     cuda_host::spend(setting() == "slow" ? 5 : 0);
-    for (int64_t i = 0; i < workspace_floats; ++i) workspace[i] = std::numeric_limits<float>::quiet_NaN();  // what lies there is lost
+    for (int64_t i = 0; i < workspace_floats; ++i)
+      workspace[i] = std::numeric_limits<float>::quiet_NaN();  // what lies there is lost
     graph.problem.pass == Pass::forward ? forward() : backward();
   }
 };
@@ -171,12 +183,14 @@ bool cudnn_is_built() { return true; }
 std::string cudnn_library() { return "cuDNN 9.99.0"; }
 
 CudnnGraphs::CudnnGraphs(int) : state_(std::make_unique<State>()) {
-  if (setting() == "none") fail<DeviceError>("cuda", "the NVIDIA cuDNN library (libcudnn.so.9) was not found");
+  if (setting() == "none")
+    fail<DeviceError>("cuda", "the NVIDIA cuDNN library (libcudnn.so.9) was not found");
 }
 CudnnGraphs::~CudnnGraphs() = default;
 
 size_t CudnnGraphs::add(const AttentionGraph& graph) {
-  if (const char* reason = objection(graph)) fail<DeviceError>("cudnn", "finding a kernel of attention failed in cuDNN 9.99.0: {}", reason);
+  if (const char* reason = objection(graph))
+    fail<DeviceError>("cudnn", "finding a kernel of attention failed in cuDNN 9.99.0: {}", reason);
   state_->graphs.push_back(graph);
   return state_->graphs.size() - 1;
 }
@@ -191,7 +205,8 @@ int64_t CudnnGraphs::workspace_bytes(size_t index) const {
 void CudnnGraphs::run(Stream& stream, size_t index, std::span<void* const> addresses, void* workspace) {
   const AttentionGraph& graph = state_->graphs[index];
   const int64_t bytes = workspace_bytes(index);
-  auto* work = new Work{graph, {addresses.begin(), addresses.end()}, static_cast<float*>(workspace), bytes / 4};
+  auto* work =
+      new Work{graph, {addresses.begin(), addresses.end()}, static_cast<float*>(workspace), bytes / 4};
   const auto refuse = [&](const char* reason) {
     delete work;
     fail<DeviceError>("cudnn", "execution of attention failed in cuDNN 9.99.0: {}", reason);
@@ -199,9 +214,12 @@ void CudnnGraphs::run(Stream& stream, size_t index, std::span<void* const> addre
   for (const Operand& o : graph.operands) {
     if (!work->view(o.role).is_inside()) refuse("an operand does not lie inside device memory");
   }
-  if (bytes > 0 && cuda_host::device_bytes_behind(workspace) < static_cast<size_t>(bytes)) refuse("the workspace does not lie inside device memory");
-  const cuda_host::Call call{nullptr, [](void* p) { static_cast<Work*>(p)->run(); }, [](void* p) { delete static_cast<Work*>(p); }, work};
-  if (cuda_host::enqueue_work(stream.native(), call) != 0) fail<DeviceError>("cudnn", "execution of attention failed in cuDNN 9.99.0: the stream takes no work");
+  if (bytes > 0 && cuda_host::device_bytes_behind(workspace) < static_cast<size_t>(bytes))
+    refuse("the workspace does not lie inside device memory");
+  const cuda_host::Call call{nullptr, [](void* p) { static_cast<Work*>(p)->run(); },
+                             [](void* p) { delete static_cast<Work*>(p); }, work};
+  if (cuda_host::enqueue_work(stream.native(), call) != 0)
+    fail<DeviceError>("cudnn", "execution of attention failed in cuDNN 9.99.0: the stream takes no work");
 }
 
 }  // namespace ottava::cuda

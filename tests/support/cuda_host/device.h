@@ -1,7 +1,7 @@
 #pragma once
 
-// CUDA's device language as ordinary C++: core/cuda/gpu.h includes this instead of its own device half when a kernel is
-// compiled for the host execution layer. Only what the kernels of this project use is here.
+// CUDA's device language as ordinary C++: core/cuda/gpu.h includes this instead of its own device half when a
+// kernel is compiled for the host execution layer. Only what the kernels of this project use is here.
 
 #ifdef __CUDACC__
 #error "the host execution layer is for host compilers"
@@ -47,7 +47,8 @@ OTTAVA_CUDA_HOST_UNSEEN void shuffle_lanes(void** payloads, unsigned lanes, cons
     if (!(lanes >> lane & 1)) continue;
     auto& p = *static_cast<ShufflePayload<T>*>(payloads[lane]);
     if (!(lanes >> p.source & 1)) {
-      fail_kernel(site, "shuffle: lane %d reads lane %d, which takes no part (lanes %08x)", lane, p.source, lanes);
+      fail_kernel(site, "shuffle: lane %d reads lane %d, which takes no part (lanes %08x)", lane, p.source,
+                  lanes);
     }
     __builtin_memcpy(&p.result, &static_cast<ShufflePayload<T>*>(payloads[p.source])->value, sizeof(T));
   }
@@ -72,13 +73,15 @@ OTTAVA_CUDA_HOST_UNSEEN inline void ballot_lanes(void** payloads, unsigned lanes
     if (lanes >> lane & 1) static_cast<BallotPayload*>(payloads[lane])->result = result;
   }
 }
-OTTAVA_CUDA_HOST_UNSEEN inline unsigned ballot(const char* name, unsigned mask, bool predicate, const Site& site) {
+OTTAVA_CUDA_HOST_UNSEEN inline unsigned ballot(const char* name, unsigned mask, bool predicate,
+                                               const Site& site) {
   BallotPayload payload{predicate, 0};
   warp_collective(name, mask, false, &payload, ballot_lanes, site);
   return payload.result;
 }
 
-/// Read-modify-write as a compare-and-swap loop of relaxed builtins: atomic for the race detector, ordering nothing.
+/// Read-modify-write as a compare-and-swap loop of relaxed builtins: atomic for the race detector, ordering
+/// nothing.
 template <class T, class F>
 T read_modify_write(T* p, F&& f) {
   using Bits = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
@@ -90,7 +93,8 @@ T read_modify_write(T* p, F&& f) {
     std::memcpy(&old_value, &old_bits, sizeof(T));
     new_value = f(old_value);
     std::memcpy(&new_bits, &new_value, sizeof(T));
-  } while (!__atomic_compare_exchange_n(cell, &old_bits, new_bits, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+  } while (
+      !__atomic_compare_exchange_n(cell, &old_bits, new_bits, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
   return old_value;
 }
 
@@ -120,7 +124,7 @@ bool argument_is_visible(const T& argument) {
 
 }  // namespace ottava::cuda_host
 
-// --- synchronisation and warp collectives; the call site comes from the default argument -----------------------
+// --- synchronisation and warp collectives; the call site comes from the default argument ---------
 using OttavaSite = ottava::cuda_host::Site;
 
 inline void __syncthreads(OttavaSite site = OttavaSite::current()) {
@@ -133,7 +137,8 @@ inline int __syncthreads_and(int predicate, OttavaSite site = OttavaSite::curren
   return ottava::cuda_host::block_barrier("__syncthreads_and", predicate, ottava::cuda_host::Vote::all, site);
 }
 inline int __syncthreads_count(int predicate, OttavaSite site = OttavaSite::current()) {
-  return ottava::cuda_host::block_barrier("__syncthreads_count", predicate, ottava::cuda_host::Vote::count, site);
+  return ottava::cuda_host::block_barrier("__syncthreads_count", predicate, ottava::cuda_host::Vote::count,
+                                          site);
 }
 inline void __syncwarp(unsigned mask, OttavaSite site = OttavaSite::current()) {
   ottava::cuda_host::warp_collective("__syncwarp", mask, true, nullptr, nullptr, site);
@@ -145,18 +150,22 @@ T __shfl_sync(unsigned mask, T value, int source, int width = 32, OttavaSite sit
   return ottava::cuda_host::shuffle("__shfl_sync", mask, value, from, site);
 }
 template <class T>
-T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = 32, OttavaSite site = OttavaSite::current()) {
+T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = 32,
+                  OttavaSite site = OttavaSite::current()) {
   int lane = static_cast<int>(ottava::cuda_host::this_thread->lane), from = lane ^ lane_mask;
-  return ottava::cuda_host::shuffle("__shfl_xor_sync", mask, value, from > (lane | (width - 1)) ? lane : from, site);
+  return ottava::cuda_host::shuffle("__shfl_xor_sync", mask, value, from > (lane | (width - 1)) ? lane : from,
+                                    site);
 }
 template <class T>
-T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32, OttavaSite site = OttavaSite::current()) {
+T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32,
+                   OttavaSite site = OttavaSite::current()) {
   int lane = static_cast<int>(ottava::cuda_host::this_thread->lane), step = static_cast<int>(delta);
   int from = (lane & (width - 1)) + step >= width ? lane : lane + step;
   return ottava::cuda_host::shuffle("__shfl_down_sync", mask, value, from, site);
 }
 template <class T>
-T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32, OttavaSite site = OttavaSite::current()) {
+T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32,
+                 OttavaSite site = OttavaSite::current()) {
   int lane = static_cast<int>(ottava::cuda_host::this_thread->lane), step = static_cast<int>(delta);
   int from = (lane & (width - 1)) < step ? lane : lane - step;
   return ottava::cuda_host::shuffle("__shfl_up_sync", mask, value, from, site);
@@ -175,7 +184,7 @@ inline void __threadfence() { ottava::cuda_host::fence(); }
   ottava::cuda_host::fail_kernel(site, "__trap");
 }
 
-// --- memory ----------------------------------------------------------------------------------------------------
+// --- memory --------------------------------------------------------------------------------------
 template <class T>
 T atomicAdd(T* p, std::type_identity_t<T> v) {
   return ottava::cuda_host::read_modify_write(p, [&](T old) { return static_cast<T>(old + v); });
@@ -205,7 +214,7 @@ void __stcs(T* p, std::type_identity_t<T> v) {
   *p = v;
 }
 
-// --- arithmetic ------------------------------------------------------------------------------------------------
+// --- arithmetic ----------------------------------------------------------------------------------
 using std::isfinite;
 using std::isnan;
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
@@ -238,13 +247,16 @@ inline int __clz(int x) { return x ? __builtin_clz(static_cast<unsigned>(x)) : 3
 inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
   const uint64_t bytes = uint64_t{b} << 32 | a;
   unsigned result = 0;
-  for (int i = 0; i < 4; ++i) result |= static_cast<unsigned>(bytes >> (selector >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+  for (int i = 0; i < 4; ++i)
+    result |= static_cast<unsigned>(bytes >> (selector >> 4 * i & 7) * 8 & 0xff) << 8 * i;
   return result;
 }
-inline unsigned __vmaxu2(unsigned a, unsigned b) { return max(a & 0xffffu, b & 0xffffu) | max(a >> 16, b >> 16) << 16; }
+inline unsigned __vmaxu2(unsigned a, unsigned b) {
+  return max(a & 0xffffu, b & 0xffffu) | max(a >> 16, b >> 16) << 16;
+}
 inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>(uint64_t{a} * b >> 32); }
 
-// --- what core/cuda/gpu.h promises -----------------------------------------------------------------------------
+// --- what core/cuda/gpu.h promises ---------------------------------------------------------------
 #define OTTAVA_SHARED(T, name, ...) auto& name = ::ottava::cuda_host::shared_of<T __VA_ARGS__>([] {})
 
 namespace ottava::cuda {
@@ -261,7 +273,8 @@ inline void mma_m16n8k16_bf16(float (&d)[4], const uint32_t (&a)[4], const uint3
 
 template <bool kTransposed>
 void load_matrix_x4(uint32_t (&out)[4], const void* row, OttavaSite site = OttavaSite::current()) {
-  if (reinterpret_cast<uintptr_t>(row) % 16) cuda_host::fail_kernel(site, "ldmatrix: a row is not 16-byte aligned");
+  if (reinterpret_cast<uintptr_t>(row) % 16)
+    cuda_host::fail_kernel(site, "ldmatrix: a row is not 16-byte aligned");
   cuda_host::check_shared(row, 16, site);
   uint16_t copy[8];
   // The lane's own plain load, so that sanitizers see it.
@@ -272,13 +285,16 @@ void load_matrix_x4(uint32_t (&out)[4], const void* row, OttavaSite site = Ottav
 template <int kBytes>
 void start_copy(void* shared, const void* global, const OttavaSite& site) {
   cuda_host::push_copy({shared, global, kBytes, 0}, site);
-  // From here to the wait the contents are undefined: a missing wait shows, and so does a stage still being read.
+  // From here to the wait the contents are undefined: a missing wait shows, and so does a stage still being
+  // read.
   for (int i = 0; i < kBytes / 4; ++i) static_cast<uint32_t*>(shared)[i] = ~0u;
 }
-inline void cp_async_16(void* shared, const void* global, bool valid, OttavaSite site = OttavaSite::current()) {
+inline void cp_async_16(void* shared, const void* global, bool valid,
+                        OttavaSite site = OttavaSite::current()) {
   start_copy<16>(shared, valid ? global : nullptr, site);
 }
-inline void cp_async_4(void* shared, const void* global, bool valid, OttavaSite site = OttavaSite::current()) {
+inline void cp_async_4(void* shared, const void* global, bool valid,
+                       OttavaSite site = OttavaSite::current()) {
   start_copy<4>(shared, valid ? global : nullptr, site);
 }
 inline void cp_async_commit() { cuda_host::commit_copies(); }
@@ -298,14 +314,16 @@ template <class... P, class... A>
 cudaError_t launch_on(cudaStream_t stream, const LaunchShape& shape, void (*kernel)(P...), A&&... arguments) {
   using Stored = cuda_host::StoredCall<P...>;
   auto* stored = new Stored{kernel, {static_cast<P>(std::forward<A>(arguments))...}};
-  bool visible = std::apply([](const auto&... a) { return (cuda_host::argument_is_visible(a) && ...); }, stored->arguments);
+  bool visible = std::apply([](const auto&... a) { return (cuda_host::argument_is_visible(a) && ...); },
+                            stored->arguments);
   if (!visible) {
     delete stored;
     cuda_host::explain("a kernel argument points to memory that the device cannot see");
     return cudaErrorIllegalAddress;
   }
   cuda_host::Call call{reinterpret_cast<const void*>(kernel), &Stored::run, &Stored::drop, stored};
-  return static_cast<cudaError_t>(cuda_host::enqueue_grid(stream, {shape.grid, shape.block, shape.shared_bytes}, call));
+  return static_cast<cudaError_t>(
+      cuda_host::enqueue_grid(stream, {shape.grid, shape.block, shape.shared_bytes}, call));
 }
 
 }  // namespace ottava::cuda

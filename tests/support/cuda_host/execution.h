@@ -26,18 +26,19 @@ extern ThreadView* this_thread;
 extern BlockView* this_block;
 
 /// Abandons the running grid; the message reaches the host as the text of cudaErrorLaunchFailure.
-[[noreturn]] void fail_kernel(const Site& site, const char* format, ...) __attribute__((format(printf, 2, 3)));
+[[noreturn]] void fail_kernel(const Site& site, const char* format, ...)
+    __attribute__((format(printf, 2, 3)));
 
 enum class Vote { any, all, count };
 /// __syncthreads and its voting forms: all threads of the block that have not exited, at one call site.
 int block_barrier(const char* name, int predicate, Vote vote, const Site& site);
 
 /// Brings the lanes of `mask` together: each gives a payload on its own stack, the last to arrive calls
-/// function(payloads, lanes that take part, site), then all continue. Only `orders_memory` makes earlier writes of one
-/// lane visible to another, as in CUDA, where __syncwarp does and shuffles do not.
+/// function(payloads, lanes that take part, site), then all continue. Only `orders_memory` makes earlier
+/// writes of one lane visible to another, as in CUDA, where __syncwarp does and shuffles do not.
 using LaneFunction = void (*)(void** payloads, unsigned lanes, const Site& site);
-void warp_collective(const char* name, unsigned mask, bool orders_memory, void* payload, LaneFunction function,
-                     const Site& site);
+void warp_collective(const char* name, unsigned mask, bool orders_memory, void* payload,
+                     LaneFunction function, const Site& site);
 
 /// d += a b for one 16x8x16 tile, fragments as in the PTX ISA ("Matrix Fragments for mma.m16n8k16").
 void mma_m16n8k16_bf16(float* d, const uint32_t* a, const uint32_t* b, const Site& site);
@@ -62,7 +63,8 @@ void commit_copies();
 /// The next copy that must be done for at most `pending` groups to remain; false when there is none.
 bool next_copy(unsigned pending, AsyncCopy& copy);
 
-/// __threadfence: orders everything before any fence with everything after a later one (more than CUDA promises).
+/// __threadfence: orders everything before any fence with everything after a later one (more than CUDA
+/// promises).
 void fence();
 
 /// Streaming multiprocessors that the GPUs say they have.
@@ -84,7 +86,8 @@ struct Geometry {
 };
 /// Enqueues on a cudaStream_t; returns a cudaError_t. Frees the arguments in every case.
 int enqueue_grid(void* stream, const Geometry& geometry, const Call& call);
-/// Enqueues host code that stands for a library's kernel: it may touch device memory, under the stream's identity.
+/// Enqueues host code that stands for a library's kernel: it may touch device memory, under the stream's
+/// identity.
 int enqueue_work(void* stream, const Call& call);
 /// Work that is running claims to have taken this long: events' times, not the host's.
 void spend(double milliseconds);
@@ -92,8 +95,9 @@ void spend(double milliseconds);
 bool is_device_visible(const void* p);
 /// Bytes of device memory from p to the end of its allocation; 0 for other memory.
 size_t device_bytes_behind(const void* p);
-/// What cudaGetErrorString says to the calling thread about cudaErrorLaunchFailure, cudaErrorInvalidValue and their like: ranks
-/// are threads, and none must read another's. The failure of a stream's work keeps its text until somebody is told of it.
+/// What cudaGetErrorString says to the calling thread about cudaErrorLaunchFailure, cudaErrorInvalidValue and
+/// their like: ranks are threads, and none must read another's. The failure of a stream's work keeps its text
+/// until somebody is told of it.
 void explain(const char* format, ...) __attribute__((format(printf, 1, 2)));
 const char* explanation();
 

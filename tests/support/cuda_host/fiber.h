@@ -4,7 +4,8 @@
 
 namespace ottava::cuda_host {
 
-/// A stack with a saved point of execution. Switching costs about 15 instructions: no system call, no signal mask.
+/// A stack with a saved point of execution. Switching costs about 15 instructions: no system call, no signal
+/// mask.
 struct Fiber {
   void* stack_pointer = nullptr;
   char* stack = nullptr;  ///< lowest usable byte; the page below it is not accessible

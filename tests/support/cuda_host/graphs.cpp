@@ -62,22 +62,28 @@ std::vector<bool> ancestors(const Capture& capture, const Capture::Lane& lane) {
   return reached;
 }
 
-void enqueue_wait(Executable& exec, Stream& lane, const std::vector<int>& after, const std::shared_ptr<Launch>& launch) {
+void enqueue_wait(Executable& exec, Stream& lane, const std::vector<int>& after,
+                  const std::shared_ptr<Launch>& launch) {
   auto pending = [launch, after] {
-    auto it = std::find_if(after.begin(), after.end(), [&](int n) { return !launch->done[static_cast<size_t>(n)]; });
+    auto it = std::find_if(after.begin(), after.end(),
+                           [&](int n) { return !launch->done[static_cast<size_t>(n)]; });
     return it == after.end() ? -1 : *it;
   };
-  enqueue(lane, {.run = [launch, after](Stream& s) {
-                   as_identity(s.identity, [&] {
-                     for (int n : after) acquire(launch->order_of(static_cast<size_t>(n)));
-                   });
-                   return cudaSuccess;
-                 },
-                 .ready = [pending] { return pending() < 0; },
-                 .waits_for = [pending, &exec]() -> Stream* {
-                   const int node = pending();
-                   return node < 0 ? nullptr : exec.lanes[static_cast<size_t>(exec.graph->nodes[static_cast<size_t>(node)].lane)];
-                 }});
+  enqueue(lane,
+          {.run =
+               [launch, after](Stream& s) {
+                 as_identity(s.identity, [&] {
+                   for (int n : after) acquire(launch->order_of(static_cast<size_t>(n)));
+                 });
+                 return cudaSuccess;
+               },
+           .ready = [pending] { return pending() < 0; },
+           .waits_for = [pending, &exec]() -> Stream* {
+             const int node = pending();
+             return node < 0
+                        ? nullptr
+                        : exec.lanes[static_cast<size_t>(exec.graph->nodes[static_cast<size_t>(node)].lane)];
+           }});
 }
 
 void launch_on(Executable& exec, Stream& stream) {
@@ -92,10 +98,11 @@ void launch_on(Executable& exec, Stream& stream) {
             return cudaSuccess;
           }});
   for (Stream* lane : exec.lanes) {
-    enqueue(*lane, {.run = [launch](Stream& s) {
-                      as_identity(s.identity, [&] { acquire(launch->begin()); });
-                      return cudaSuccess;
-                    },
+    enqueue(*lane, {.run =
+                        [launch](Stream& s) {
+                          as_identity(s.identity, [&] { acquire(launch->begin()); });
+                          return cudaSuccess;
+                        },
                     .ready = [launch] { return launch->has_begun; },
                     .waits_for = [&stream] { return &stream; }});
   }
@@ -112,21 +119,22 @@ void launch_on(Executable& exec, Stream& stream) {
   }
   for (Stream* lane : exec.lanes) {
     enqueue(*lane, {[launch](Stream& s) {
-              as_identity(s.identity, [&] { release(launch->ends()); });
-              launch->lanes_left--;
-              return report(s);
-            }});
+      as_identity(s.identity, [&] { release(launch->ends()); });
+      launch->lanes_left--;
+      return report(s);
+    }});
   }
-  enqueue(stream, {.run = [launch, &exec](Stream& s) {
-                     as_identity(s.identity, [&] { acquire(launch->ends()); });
-                     exec.under_way--;
-                     cudaError_t first = cudaSuccess;
-                     for (Stream* lane : exec.lanes) {
-                       if (first == cudaSuccess) first = report(*lane);
-                       lane->error = cudaSuccess;
-                     }
-                     return first;
-                   },
+  enqueue(stream, {.run =
+                       [launch, &exec](Stream& s) {
+                         as_identity(s.identity, [&] { acquire(launch->ends()); });
+                         exec.under_way--;
+                         cudaError_t first = cudaSuccess;
+                         for (Stream* lane : exec.lanes) {
+                           if (first == cudaSuccess) first = report(*lane);
+                           lane->error = cudaSuccess;
+                         }
+                         return first;
+                       },
                    .ready = [launch] { return launch->lanes_left == 0; },
                    .waits_for = [&exec]() -> Stream* {
                      for (Stream* lane : exec.lanes) {
@@ -153,7 +161,8 @@ cudaError_t submit(Stream& stream, Emit emit) {
 
 cudaError_t forbid_in_capture(const char* call, const Stream* stream, const Event* event) {
   if (capturing) return lose(*capturing, std::string(call) + " while a stream is captured");
-  if (stream && stream->capture) return lose(*stream->capture, std::string(call) + " of a stream that is captured");
+  if (stream && stream->capture)
+    return lose(*stream->capture, std::string(call) + " of a stream that is captured");
   if (event && event->capture) {
     explain("%s of an event that was recorded into a graph", call);
     return cudaErrorCapturedEvent;
@@ -169,12 +178,15 @@ std::vector<int> captured_before(const Stream& stream) {
 }
 
 cudaError_t wait_in_capture(Stream& stream, const Event& event) {
-  if (!event.capture) return lose(*stream.capture, "a captured stream waits for an event that was recorded outside the capture");
+  if (!event.capture)
+    return lose(*stream.capture,
+                "a captured stream waits for an event that was recorded outside the capture");
   if (event.capture->has_ended) {
     explain("an event that was recorded into a graph is waited for after the capture");
     return cudaErrorCapturedEvent;
   }
-  if (stream.capture && stream.capture != event.capture) return lose(*stream.capture, "one capture waits for another");
+  if (stream.capture && stream.capture != event.capture)
+    return lose(*stream.capture, "one capture waits for another");
   Capture& capture = *event.capture;
   if (!stream.capture) {
     stream.capture = event.capture;
@@ -228,7 +240,8 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
     return cudaErrorStreamCaptureInvalidated;
   }
   if (std::find(joined.begin(), joined.end(), false) != joined.end()) {
-    explain("the capture ends while another stream has captured work that the first stream does not wait for");
+    explain(
+        "the capture ends while another stream has captured work that the first stream does not wait for");
     return cudaErrorStreamCaptureUnjoined;
   }
   *graph = reinterpret_cast<cudaGraph_t>(new std::shared_ptr<const Capture>(capture));
@@ -239,9 +252,9 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* 
   auto lock = lock_layer();
   Stream* stream = find_stream(handle);
   if (!stream) return cudaErrorInvalidResourceHandle;
-  *status = !stream->capture                  ? cudaStreamCaptureStatusNone
+  *status = !stream->capture                 ? cudaStreamCaptureStatusNone
             : stream->capture->fault.empty() ? cudaStreamCaptureStatusActive
-                                              : cudaStreamCaptureStatusInvalidated;
+                                             : cudaStreamCaptureStatusInvalidated;
   return cudaSuccess;
 }
 

@@ -9,11 +9,13 @@
 
 #include "streams.h"
 
-// CUDA graphs: work of streams that is recorded instead of done. Every stream of a capture becomes a lane of the graph;
-// a launch gives the lanes their work again, each on a stream of its own, ordered by what the events said and nothing else.
+// CUDA graphs: work of streams that is recorded instead of done. Every stream of a capture becomes a lane of
+// the graph; a launch gives the lanes their work again, each on a stream of its own, ordered by what the
+// events said and nothing else.
 namespace ottava::cuda_host {
 
-/// Puts work on a stream, at once or each time that the graph is launched which the stream is being captured into.
+/// Puts work on a stream, at once or each time that the graph is launched which the stream is being captured
+/// into.
 using Emit = std::function<void(Stream& on)>;
 
 struct CapturedNode {
@@ -37,8 +39,8 @@ struct Capture {
 
 /// With the layer's lock held, as everything here.
 cudaError_t submit(Stream& stream, Emit emit);
-/// Refuses calls that the thread must not make while it captures, or that ask about work that is captured and never runs;
-/// the capture is then lost.
+/// Refuses calls that the thread must not make while it captures, or that ask about work that is captured and
+/// never runs; the capture is then lost.
 cudaError_t forbid_in_capture(const char* call, const Stream* stream = nullptr, const Event* event = nullptr);
 /// The nodes that an event recorded on the stream stands for.
 std::vector<int> captured_before(const Stream& stream);

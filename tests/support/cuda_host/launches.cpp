@@ -26,22 +26,24 @@ cudaError_t check_geometry(const Geometry& g, const void* kernel) {
     explain("a block of %u x %u x %u threads: 1 to 1024 are possible", g.block.x, g.block.y, g.block.z);
     return cudaErrorInvalidConfiguration;
   }
-  if (g.grid.x == 0 || g.grid.y == 0 || g.grid.z == 0 || g.grid.x > 2147483647u || g.grid.y > 65535u || g.grid.z > 65535u) {
-    explain("a grid of %u x %u x %u blocks: at most 2^31-1 x 65535 x 65535 and none zero", g.grid.x, g.grid.y, g.grid.z);
+  if (g.grid.x == 0 || g.grid.y == 0 || g.grid.z == 0 || g.grid.x > 2147483647u || g.grid.y > 65535u ||
+      g.grid.z > 65535u) {
+    explain("a grid of %u x %u x %u blocks: at most 2^31-1 x 65535 x 65535 and none zero", g.grid.x, g.grid.y,
+            g.grid.z);
     return cudaErrorInvalidConfiguration;
   }
   auto limit = shared_limits.find(kernel);
   size_t allowed = limit == shared_limits.end() ? kSharedByDefault : static_cast<size_t>(limit->second);
   if (g.shared_bytes > allowed) {
-    explain("%zu bytes of dynamic shared memory, %zu allowed: cudaFuncSetAttribute raises it up to %zu", g.shared_bytes,
-            allowed, kSharedAtMost);
+    explain("%zu bytes of dynamic shared memory, %zu allowed: cudaFuncSetAttribute raises it up to %zu",
+            g.shared_bytes, allowed, kSharedAtMost);
     return cudaErrorInvalidValue;
   }
   return cudaSuccess;
 }
 
-/// A call that may run several times (in a graph). Its arguments are freed after the last time, by nobody in particular:
-/// the thread that happens to do it learns nothing about the order of the work.
+/// A call that may run several times (in a graph). Its arguments are freed after the last time, by nobody in
+/// particular: the thread that happens to do it learns nothing about the order of the work.
 struct OwnedCall {
   explicit OwnedCall(const Call& c) : call(c) { release(ran); }
   OwnedCall(const OwnedCall&) = delete;
@@ -77,7 +79,8 @@ int enqueue_grid(void* handle, const Geometry& geometry, const Call& call) {
   Stream* stream = find_stream(handle);
   cudaError_t status = stream ? check_geometry(geometry, call.kernel) : cudaErrorInvalidResourceHandle;
   if (stream && stream->gpu != current_gpu()) {
-    explain("a kernel for a stream of GPU %d is launched by a thread that has chosen GPU %d (cudaSetDevice)", stream->gpu, current_gpu());
+    explain("a kernel for a stream of GPU %d is launched by a thread that has chosen GPU %d (cudaSetDevice)",
+            stream->gpu, current_gpu());
     status = cudaErrorInvalidResourceHandle;
   }
   if (status != cudaSuccess) {
@@ -87,9 +90,9 @@ int enqueue_grid(void* handle, const Geometry& geometry, const Call& call) {
   auto owned = std::make_shared<OwnedCall>(call);
   return submit(*stream, [geometry, owned](Stream& on) {
     enqueue(on, {[geometry, owned](Stream& s) {
-      spend(kKernelMilliseconds);
-      return run_call(s, geometry, *owned);
-    }});
+              spend(kKernelMilliseconds);
+              return run_call(s, geometry, *owned);
+            }});
   });
 }
 
@@ -108,8 +111,10 @@ using namespace ottava::cuda_host;
 extern "C" cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
   auto lock = lock_layer();
   if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value > static_cast<int>(kSharedAtMost)) {
-    explain("cudaFuncSetAttribute: only dynamic shared memory up to %zu bytes can be set, got attribute %d, value %d",
-            kSharedAtMost, attribute, value);
+    explain(
+        "cudaFuncSetAttribute: only dynamic shared memory up to %zu bytes can be set, got attribute %d, "
+        "value %d",
+        kSharedAtMost, attribute, value);
     return cudaErrorInvalidValue;
   }
   shared_limits[kernel] = value;

@@ -6,7 +6,8 @@ namespace ottava::cuda_host {
 
 enum class MemoryKind { none, device, pinned };
 
-/// Memory as the runtime API gives it out, of one GPU: 256-byte aligned, filled with 0xFF. null when there is none left.
+/// Memory as the runtime API gives it out, of one GPU: 256-byte aligned, filled with 0xFF. null when there is
+/// none left.
 void* allocate(size_t bytes, MemoryKind kind, int gpu);
 /// False when p is not the start of an allocation of this kind.
 bool release(void* p, MemoryKind kind);
@@ -18,7 +19,8 @@ size_t bytes_behind(const void* p);
 int gpu_of(const void* p);
 size_t device_bytes_in_use(int gpu);
 
-/// While it lives, device memory may be touched; otherwise the address sanitizer reports it as an error of host code.
+/// While it lives, device memory may be touched; otherwise the address sanitizer reports it as an error of
+/// host code.
 class DeviceAccess {
  public:
   DeviceAccess();

@@ -8,7 +8,8 @@
 
 #include "streams.h"
 
-// NCCL for the host execution layer: ranks are host threads, each with a GPU of its own. What the files share.
+// NCCL for the host execution layer: ranks are host threads, each with a GPU of its own. What the files
+// share.
 namespace ottava::cuda_host {
 
 enum class NcclKind : uint8_t { all_reduce, reduce, reduce_scatter, all_gather, broadcast, send, recv };
@@ -33,8 +34,8 @@ struct NcclOperation {
 };
 
 size_t nccl_size_of(ncclDataType_t type);
-/// Moves and adds, in rank order, f32 for bf16. All user memory is touched through memcpy and memset, which the sanitizers
-/// see as the work of the stream that runs it.
+/// Moves and adds, in rank order, f32 for bf16. All user memory is touched through memcpy and memset, which
+/// the sanitizers see as the work of the stream that runs it.
 void run_operation(const NcclOperation& operation);
 /// What the rank receives becomes NaN: nobody may read it between the start of a call and its end.
 void spoil_result(const NcclCall& call, int rank, int ranks);

@@ -4,8 +4,9 @@
 #include "sanitizer.h"
 #include "settings.h"
 
-// Calls and groups of the NCCL stand-in. A group of calls is two tasks on each of its streams: the rank arrives, and the
-// group ends once all ranks that take part have arrived; the first whose turn it is moves the data for all.
+// Calls and groups of the NCCL stand-in. A group of calls is two tasks on each of its streams: the rank
+// arrives, and the group ends once all ranks that take part have arrived; the first whose turn it is moves
+// the data for all.
 namespace ottava::cuda_host {
 namespace {
 
@@ -22,7 +23,8 @@ bool is_pair(const NcclCall& call) { return call.kind == NcclKind::send || call.
 OperationPtr join_point_to_point(Clique& clique, int rank, const NcclCall& call) {
   const bool sends = call.kind == NcclKind::send;
   const std::pair<int, int> pair = sends ? std::pair(rank, call.peer) : std::pair(call.peer, rank);
-  auto &mine = sends ? clique.sends[pair] : clique.recvs[pair], &theirs = sends ? clique.recvs[pair] : clique.sends[pair];
+  auto &mine = sends ? clique.sends[pair] : clique.recvs[pair],
+       &theirs = sends ? clique.recvs[pair] : clique.sends[pair];
   OperationPtr operation;
   if (theirs.empty()) {
     operation = std::make_shared<NcclOperation>();
@@ -33,7 +35,8 @@ OperationPtr join_point_to_point(Clique& clique, int rank, const NcclCall& call)
     theirs.pop_front();
     const NcclCall& other = operation->calls[sends ? 1 : 0];
     if (other.count != call.count || other.type != call.type) {
-      blow(clique, "send and recv differ: " + std::to_string(call.count) + " and " + std::to_string(other.count) + " elements");
+      blow(clique, "send and recv differ: " + std::to_string(call.count) + " and " +
+                       std::to_string(other.count) + " elements");
     }
   }
   operation->calls[sends ? 0 : 1] = call;
@@ -48,7 +51,8 @@ OperationPtr join_collective(Clique& clique, int rank, const NcclCall& call) {
     operation = std::make_shared<NcclOperation>();
     operation->calls.resize(clique.members.size(), call);
   } else if (!agree(operation->calls[static_cast<size_t>(rank)], call)) {
-    blow(clique, "rank " + std::to_string(rank) + " makes another collective than the others, its number " + std::to_string(number));
+    blow(clique, "rank " + std::to_string(rank) + " makes another collective than the others, its number " +
+                     std::to_string(number));
   }
   operation->calls[static_cast<size_t>(rank)] = call;
   operation->arrived++;
@@ -77,7 +81,8 @@ struct Visit {
     const uint64_t mine = clique->members[static_cast<size_t>(comm->rank)].collectives;
     for (size_t i = 0; i < operations.size(); ++i) {
       if (operations[i]->arrived == operations[i]->calls.size()) continue;
-      if (operations[i]->calls.size() == 2 && is_pair(calls[i])) return clique->members[static_cast<size_t>(calls[i].peer)].stream;
+      if (operations[i]->calls.size() == 2 && is_pair(calls[i]))
+        return clique->members[static_cast<size_t>(calls[i].peer)].stream;
       for (const Member& m : clique->members) {
         if (m.collectives < mine && m.stream) return m.stream;
       }
@@ -88,7 +93,8 @@ struct Visit {
     if (comm->is_aborted) return;
     const int ranks = static_cast<int>(clique->members.size());
     for (const NcclCall& call : calls) {
-      operations.push_back(is_pair(call) ? join_point_to_point(*clique, comm->rank, call) : join_collective(*clique, comm->rank, call));
+      operations.push_back(is_pair(call) ? join_point_to_point(*clique, comm->rank, call)
+                                         : join_collective(*clique, comm->rank, call));
       as_identity(stream.identity, [&] {
         spoil_result(call, comm->rank, ranks);
         release(operations.back()->order);
@@ -125,12 +131,13 @@ void enqueue_visit(Stream& stream, ncclComm_t comm, const std::vector<NcclCall>&
             visit->arrive(s);
             return cudaSuccess;
           }});
-  enqueue(stream, {.run = [visit](Stream& s) {
-                     const DeviceAccess access;
-                     visit->end(s);
-                     visit->comm->visits--;
-                     return cudaSuccess;
-                   },
+  enqueue(stream, {.run =
+                       [visit](Stream& s) {
+                         const DeviceAccess access;
+                         visit->end(s);
+                         visit->comm->visits--;
+                         return cudaSuccess;
+                       },
                    .ready = [visit] { return visit->is_complete(); },
                    .waits_for = [visit] { return visit->waits_for(); },
                    .is_late = settings().collectives == Collectives::late});
@@ -154,7 +161,8 @@ ncclResult_t issue_grouped() {
       }
     }
     auto captured = stream->capture ? std::make_shared<CapturedCall>(comm) : nullptr;
-    const cudaError_t status = submit(*stream, [comm, together, captured](Stream& on) { enqueue_visit(on, comm, together); });
+    const cudaError_t status =
+        submit(*stream, [comm, together, captured](Stream& on) { enqueue_visit(on, comm, together); });
     if (status != cudaSuccess) return refuse(ncclUnhandledCudaError, cudaGetErrorString(status));
     comm->polls = 1;
     result = ncclInProgress;
@@ -166,12 +174,16 @@ ncclResult_t issue_grouped() {
 ncclResult_t make_call(ncclComm_t comm, cudaStream_t handle, const NcclCall& call) {
   auto lock = lock_layer();
   Stream* stream = find_stream(handle);
-  if (!comm || !comm->clique || comm->is_aborted) return refuse(ncclInvalidArgument, "the communicator is not ready, or was aborted");
-  if (!stream || stream->gpu != comm->gpu) return refuse(ncclInvalidArgument, "the stream is not one of the communicator's GPU");
-  if (const char* reason = objection(call, comm->rank, static_cast<int>(comm->clique->members.size()), comm->gpu)) {
+  if (!comm || !comm->clique || comm->is_aborted)
+    return refuse(ncclInvalidArgument, "the communicator is not ready, or was aborted");
+  if (!stream || stream->gpu != comm->gpu)
+    return refuse(ncclInvalidArgument, "the stream is not one of the communicator's GPU");
+  if (const char* reason =
+          objection(call, comm->rank, static_cast<int>(comm->clique->members.size()), comm->gpu)) {
     return refuse(ncclInvalidArgument, reason);
   }
-  if (is_pair(call) && call.peer == comm->rank && group_depth == 0) return refuse(ncclInvalidUsage, "a send to oneself outside a group");
+  if (is_pair(call) && call.peer == comm->rank && group_depth == 0)
+    return refuse(ncclInvalidUsage, "a send to oneself outside a group");
   grouped.push_back({comm, stream, call});
   return group_depth == 0 ? issue_grouped() : ncclSuccess;
 }
@@ -195,29 +207,32 @@ ncclResult_t ncclGroupEnd() {
   return issue_grouped();
 }
 
-ncclResult_t ncclAllReduce(const void* send, void* recv, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
-                           cudaStream_t stream) {
+ncclResult_t ncclAllReduce(const void* send, void* recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                           ncclComm_t comm, cudaStream_t stream) {
   return make_call(comm, stream, {NcclKind::all_reduce, type, op, count, 0, send, recv});
 }
-ncclResult_t ncclReduce(const void* send, void* recv, size_t count, ncclDataType_t type, ncclRedOp_t op, int root, ncclComm_t comm,
-                        cudaStream_t stream) {
+ncclResult_t ncclReduce(const void* send, void* recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                        int root, ncclComm_t comm, cudaStream_t stream) {
   return make_call(comm, stream, {NcclKind::reduce, type, op, count, root, send, recv});
 }
-ncclResult_t ncclReduceScatter(const void* send, void* recv, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
-                               cudaStream_t stream) {
+ncclResult_t ncclReduceScatter(const void* send, void* recv, size_t count, ncclDataType_t type,
+                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
   return make_call(comm, stream, {NcclKind::reduce_scatter, type, op, count, 0, send, recv});
 }
-ncclResult_t ncclAllGather(const void* send, void* recv, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclAllGather(const void* send, void* recv, size_t count, ncclDataType_t type, ncclComm_t comm,
+                           cudaStream_t stream) {
   return make_call(comm, stream, {NcclKind::all_gather, type, ncclSum, count, 0, send, recv});
 }
-ncclResult_t ncclBroadcast(const void* send, void* recv, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
-                           cudaStream_t stream) {
+ncclResult_t ncclBroadcast(const void* send, void* recv, size_t count, ncclDataType_t type, int root,
+                           ncclComm_t comm, cudaStream_t stream) {
   return make_call(comm, stream, {NcclKind::broadcast, type, ncclSum, count, root, send, recv});
 }
-ncclResult_t ncclSend(const void* send, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclSend(const void* send, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
   return make_call(comm, stream, {NcclKind::send, type, ncclSum, count, peer, send, nullptr});
 }
-ncclResult_t ncclRecv(void* recv, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclRecv(void* recv, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
   return make_call(comm, stream, {NcclKind::recv, type, ncclSum, count, peer, nullptr, recv});
 }
 

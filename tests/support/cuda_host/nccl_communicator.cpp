@@ -10,11 +10,12 @@
 namespace ottava::cuda_host {
 namespace {
 
-std::vector<std::unique_ptr<ncclComm>> communicators;  // kept for ever: work under way may still ask them
+std::vector<std::unique_ptr<ncclComm>> communicators;    // kept for ever: work under way may still ask them
 std::map<std::string, std::shared_ptr<Clique>> cliques;  // by unique id, until all have joined
 uint64_t ids = 0;
 std::string broken_connection;
-std::deque<std::string> errors{""};  // each kept for ever: one caller reads the last while another adds the next
+std::deque<std::string> errors{
+    ""};  // each kept for ever: one caller reads the last while another adds the next
 std::atomic<const char*> last_error = errors.back().c_str();
 
 }  // namespace
@@ -41,7 +42,8 @@ void join(ncclComm_t comm, std::shared_ptr<Clique> clique, int rank) {
   c.members[static_cast<size_t>(rank)].gpu = comm->gpu;
   for (size_t r = 0; r < c.members.size(); ++r) {
     if (static_cast<int>(r) != rank && c.members[r].gpu == comm->gpu) {
-      blow(c, "Duplicate GPU detected : rank " + std::to_string(rank) + " and rank " + std::to_string(r) + " both on GPU " + std::to_string(comm->gpu));
+      blow(c, "Duplicate GPU detected : rank " + std::to_string(rank) + " and rank " + std::to_string(r) +
+                  " both on GPU " + std::to_string(comm->gpu));
     }
   }
   c.joined++;
@@ -51,13 +53,17 @@ constexpr int kMostCtas = 64;
 
 /// Why NCCL would refuse the configuration, or null.
 const char* objection(const ncclConfig_t* config) {
-  if (!config || config->blocking != 0) return "communicators are made with blocking = 0: a call that hangs can then be ended";
+  if (!config || config->blocking != 0)
+    return "communicators are made with blocking = 0: a call that hangs can then be ended";
   if (config->maxCTAs != NCCL_CONFIG_UNDEF_INT) {
-    if (config->minCTAs < 1 || config->maxCTAs < config->minCTAs || config->maxCTAs > kMostCtas) return "minCTAs and maxCTAs are not 1 <= min <= max <= 64";
+    if (config->minCTAs < 1 || config->maxCTAs < config->minCTAs || config->maxCTAs > kMostCtas)
+      return "minCTAs and maxCTAs are not 1 <= min <= max <= 64";
   }
   return nullptr;
 }
-int limit_of(const ncclConfig_t& config) { return config.maxCTAs == NCCL_CONFIG_UNDEF_INT ? 0 : config.maxCTAs; }
+int limit_of(const ncclConfig_t& config) {
+  return config.maxCTAs == NCCL_CONFIG_UNDEF_INT ? 0 : config.maxCTAs;
+}
 
 ncclComm_t new_communicator(const ncclConfig_t& config) {
   communicators.push_back(std::make_unique<ncclComm>());
@@ -88,7 +94,8 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   return ncclSuccess;
 }
 
-ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank,
+                                    ncclConfig_t* config) {
   auto lock = lock_layer();
   if (const char* reason = objection(config)) return refuse(ncclInvalidArgument, reason);
   if (rank < 0 || rank >= ranks) return refuse(ncclInvalidArgument, "no such rank");
@@ -107,7 +114,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* out, ncclConfig_t* config) {
   auto lock = lock_layer();
   if (const char* reason = objection(config)) return refuse(ncclInvalidArgument, reason);
-  if (limit_of(*config) != comm->max_ctas) return refuse(ncclInvalidArgument, "a part of a communicator takes other CTAs than the whole");
+  if (limit_of(*config) != comm->max_ctas)
+    return refuse(ncclInvalidArgument, "a part of a communicator takes other CTAs than the whole");
   *out = color == NCCL_SPLIT_NOCOLOR ? nullptr : new_communicator(*config);
   Clique::Split& split = comm->clique->splits[comm->splits++];
   if (*out) split.colors[color].emplace_back(key, *out);
@@ -133,7 +141,8 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   auto lock = lock_layer();
-  if (comm->captured > 0) return refuse(ncclInvalidUsage, "graphs with calls of the communicator are still there");
+  if (comm->captured > 0)
+    return refuse(ncclInvalidUsage, "graphs with calls of the communicator are still there");
   Stream* stream = comm->clique->members[static_cast<size_t>(comm->rank)].stream;
   if (run_until(lock, stream, [&] { return comm->visits == 0; }) != cudaSuccess) return ncclInternalError;
   comm->polls = 1;
@@ -155,12 +164,18 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
 
 const char* ncclGetErrorString(ncclResult_t result) {
   switch (result) {
-    case ncclSuccess: return "no error";
-    case ncclInvalidArgument: return "invalid argument";
-    case ncclInvalidUsage: return "invalid usage";
-    case ncclSystemError: return "unhandled system error";
-    case ncclRemoteError: return "remote process exited or there was a network error";
-    default: return "internal error";
+    case ncclSuccess:
+      return "no error";
+    case ncclInvalidArgument:
+      return "invalid argument";
+    case ncclInvalidUsage:
+      return "invalid usage";
+    case ncclSystemError:
+      return "unhandled system error";
+    case ncclRemoteError:
+      return "remote process exited or there was a network error";
+    default:
+      return "internal error";
   }
 }
 const char* ncclGetLastError(ncclComm_t) { return last_error; }

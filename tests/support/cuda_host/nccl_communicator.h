@@ -24,8 +24,9 @@ struct Clique {
   std::vector<Member> members;
   int joined = 0;
   ncclResult_t error = ncclSuccess;
-  std::map<uint64_t, OperationPtr> collectives;                          ///< by number; dropped when all have arrived
-  std::map<std::pair<int, int>, std::deque<OperationPtr>> sends, recvs;  ///< by (from, to); one end has arrived
+  std::map<uint64_t, OperationPtr> collectives;  ///< by number; dropped when all have arrived
+  std::map<std::pair<int, int>, std::deque<OperationPtr>> sends,
+      recvs;  ///< by (from, to); one end has arrived
   struct Split {
     std::map<int, std::vector<std::pair<int, ncclComm_t>>> colors;  ///< key, handle
     int asked = 0;

@@ -13,7 +13,8 @@ void reduce_as(const NcclOperation& operation, size_t offset, size_t count, std:
   std::vector<T> mine(count);
   std::vector<Sum> total(count);
   for (size_t r = 0; r < operation.calls.size(); ++r) {
-    std::memcpy(mine.data(), static_cast<const char*>(operation.calls[r].send) + offset * sizeof(T), count * sizeof(T));
+    std::memcpy(mine.data(), static_cast<const char*>(operation.calls[r].send) + offset * sizeof(T),
+                count * sizeof(T));
     for (size_t i = 0; i < count; ++i) {
       const Sum next = static_cast<Sum>(mine[i]);
       if (r == 0) {
@@ -40,19 +41,31 @@ void reduce_as(const NcclOperation& operation, size_t offset, size_t count, std:
 std::vector<char> reduced(const NcclOperation& operation, size_t offset, size_t count) {
   std::vector<char> out;
   switch (operation.calls[0].type) {
-    case ncclFloat32: reduce_as<float, float>(operation, offset, count, out); break;
-    case ncclBfloat16: reduce_as<bf16, float>(operation, offset, count, out); break;
-    case ncclFloat64: reduce_as<double, double>(operation, offset, count, out); break;
-    case ncclInt32: reduce_as<int32_t, int32_t>(operation, offset, count, out); break;
-    case ncclUint32: reduce_as<uint32_t, uint32_t>(operation, offset, count, out); break;
-    default: reduce_as<int64_t, int64_t>(operation, offset, count, out); break;
+    case ncclFloat32:
+      reduce_as<float, float>(operation, offset, count, out);
+      break;
+    case ncclBfloat16:
+      reduce_as<bf16, float>(operation, offset, count, out);
+      break;
+    case ncclFloat64:
+      reduce_as<double, double>(operation, offset, count, out);
+      break;
+    case ncclInt32:
+      reduce_as<int32_t, int32_t>(operation, offset, count, out);
+      break;
+    case ncclUint32:
+      reduce_as<uint32_t, uint32_t>(operation, offset, count, out);
+      break;
+    default:
+      reduce_as<int64_t, int64_t>(operation, offset, count, out);
+      break;
   }
   return out;
 }
 
 bool is_reducible(ncclDataType_t type) {
-  return type == ncclFloat32 || type == ncclBfloat16 || type == ncclFloat64 || type == ncclInt32 || type == ncclUint32 ||
-         type == ncclInt64;
+  return type == ncclFloat32 || type == ncclBfloat16 || type == ncclFloat64 || type == ncclInt32 ||
+         type == ncclUint32 || type == ncclInt64;
 }
 
 // A bare block is copied first: one rank's result may be another's operand.
@@ -98,24 +111,37 @@ bool is_in_place(const NcclCall& c, int rank) {
 
 size_t nccl_size_of(ncclDataType_t type) {
   switch (type) {
-    case ncclFloat64: case ncclInt64: case ncclUint64: return 8;
-    case ncclFloat32: case ncclInt32: case ncclUint32: return 4;
-    case ncclFloat16: case ncclBfloat16: return 2;
-    default: return 1;
+    case ncclFloat64:
+    case ncclInt64:
+    case ncclUint64:
+      return 8;
+    case ncclFloat32:
+    case ncclInt32:
+    case ncclUint32:
+      return 4;
+    case ncclFloat16:
+    case ncclBfloat16:
+      return 2;
+    default:
+      return 1;
   }
 }
 
 bool agree(const NcclCall& a, const NcclCall& b) {
-  const bool reduces = a.kind == NcclKind::all_reduce || a.kind == NcclKind::reduce || a.kind == NcclKind::reduce_scatter;
-  return a.kind == b.kind && a.type == b.type && a.count == b.count && a.peer == b.peer && (!reduces || a.op == b.op);
+  const bool reduces =
+      a.kind == NcclKind::all_reduce || a.kind == NcclKind::reduce || a.kind == NcclKind::reduce_scatter;
+  return a.kind == b.kind && a.type == b.type && a.count == b.count && a.peer == b.peer &&
+         (!reduces || a.op == b.op);
 }
 
 const char* objection(const NcclCall& c, int rank, int ranks, int gpu) {
-  const bool reduces = c.kind == NcclKind::all_reduce || c.kind == NcclKind::reduce || c.kind == NcclKind::reduce_scatter;
+  const bool reduces =
+      c.kind == NcclKind::all_reduce || c.kind == NcclKind::reduce || c.kind == NcclKind::reduce_scatter;
   if (c.peer < 0 || c.peer >= ranks) return "no such rank";
   if (reduces && !is_reducible(c.type)) return "this type is not reduced by the stand-in";
   const Range in = sent(c, rank, ranks), out = received(c, rank, ranks);
-  if (in.overlaps(out) && !is_in_place(c, rank)) return "buffers overlap and are not in place as NCCL defines it";
+  if (in.overlaps(out) && !is_in_place(c, rank))
+    return "buffers overlap and are not in place as NCCL defines it";
   for (const Range& range : {in, out}) {
     if (!range.bytes) continue;
     if (kind_of(range.begin) == MemoryKind::none) return "a buffer is not memory of the GPU";
@@ -149,7 +175,9 @@ void run_operation(const NcclOperation& operation) {
       for (const NcclCall& c : calls) put(c.recv, sum);
       break;
     }
-    case NcclKind::reduce: put(calls[static_cast<size_t>(first.peer)].recv, reduced(operation, 0, count)); break;
+    case NcclKind::reduce:
+      put(calls[static_cast<size_t>(first.peer)].recv, reduced(operation, 0, count));
+      break;
     case NcclKind::reduce_scatter: {
       std::vector<std::vector<char>> blocks;
       for (size_t r = 0; r < ranks; ++r) blocks.push_back(reduced(operation, r * count, count));
@@ -160,16 +188,20 @@ void run_operation(const NcclOperation& operation) {
       std::vector<std::vector<char>> blocks;
       for (const NcclCall& c : calls) blocks.push_back(block_of(c));
       for (const NcclCall& c : calls) {
-        for (size_t r = 0; r < ranks; ++r) put(static_cast<char*>(c.recv) + r * blocks[r].size(), blocks[r], c.send);
+        for (size_t r = 0; r < ranks; ++r)
+          put(static_cast<char*>(c.recv) + r * blocks[r].size(), blocks[r], c.send);
       }
       break;
     }
     case NcclKind::broadcast: {
       const std::vector<char> block = block_of(calls[static_cast<size_t>(first.peer)]);
-      for (const NcclCall& c : calls) put(c.recv, block, &c == &calls[static_cast<size_t>(first.peer)] ? c.send : nullptr);
+      for (const NcclCall& c : calls)
+        put(c.recv, block, &c == &calls[static_cast<size_t>(first.peer)] ? c.send : nullptr);
       break;
     }
-    default: put(calls[1].recv, block_of(calls[0])); break;
+    default:
+      put(calls[1].recv, block_of(calls[0]));
+      break;
   }
 }
 

@@ -14,8 +14,8 @@
 #include "streams.h"
 #include "transfers.h"
 
-// The CUDA runtime's entry points that this project calls, as the execution layer's own functions. A program linked with
-// them has eight GPUs of compute capability 9.0.
+// The CUDA runtime's entry points that this project calls, as the execution layer's own functions. A program
+// linked with them has eight GPUs of compute capability 9.0.
 namespace ottava::cuda_host {
 namespace {
 
@@ -26,7 +26,8 @@ thread_local char explained[1200];
 using EventHandle = std::shared_ptr<Event>*;
 EventHandle as_event(cudaEvent_t e) { return reinterpret_cast<EventHandle>(e); }
 
-// A GPU's own time, in which work takes what it claims: neither a busy machine nor another rank changes a measurement.
+// A GPU's own time, in which work takes what it claims: neither a busy machine nor another rank changes a
+// measurement.
 double spent[kGpus];
 
 double milliseconds_now() { return spent[gpu_at_work()] += 1e-3; }
@@ -34,7 +35,8 @@ double milliseconds_now() { return spent[gpu_at_work()] += 1e-3; }
 cudaError_t free_memory(void* p, MemoryKind kind) {
   if (!p) return cudaSuccess;
   auto lock = lock_layer();
-  if (cudaError_t status = forbid_in_capture(kind == MemoryKind::device ? "cudaFree" : "cudaFreeHost")) return status;
+  if (cudaError_t status = forbid_in_capture(kind == MemoryKind::device ? "cudaFree" : "cudaFreeHost"))
+    return status;
   const int gpu = kind == MemoryKind::device ? gpu_of(p) : current_gpu();
   cudaError_t status = synchronize_gpu(lock, gpu < 0 ? current_gpu() : gpu);  // as the real one does
   if (!release(p, kind)) {
@@ -105,11 +107,21 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   switch (attribute) {
-    case cudaDevAttrMultiProcessorCount: *value = kSmCount; return cudaSuccess;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = static_cast<int>(kSharedAtMost); return cudaSuccess;
-    case cudaDevAttrComputeCapabilityMajor: *value = settings().capability / 10; return cudaSuccess;
-    case cudaDevAttrComputeCapabilityMinor: *value = settings().capability % 10; return cudaSuccess;
-    default: explain("device attribute %d is not known to the host execution layer", attribute); return cudaErrorInvalidValue;
+    case cudaDevAttrMultiProcessorCount:
+      *value = kSmCount;
+      return cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = static_cast<int>(kSharedAtMost);
+      return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = settings().capability / 10;
+      return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = settings().capability % 10;
+      return cudaSuccess;
+    default:
+      explain("device attribute %d is not known to the host execution layer", attribute);
+      return cudaErrorInvalidValue;
   }
 }
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
@@ -121,12 +133,18 @@ cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 const char* cudaGetErrorString(cudaError_t error) {
   switch (error) {
-    case cudaSuccess: return "no error";
-    case cudaErrorMemoryAllocation: return "out of memory";
-    case cudaErrorInvalidDevice: return "there are GPUs 0 to 7";
-    case cudaErrorNotReady: return "not ready";
-    case cudaErrorNoDevice: return "no CUDA-capable device is detected";
-    default: return explained;
+    case cudaSuccess:
+      return "no error";
+    case cudaErrorMemoryAllocation:
+      return "out of memory";
+    case cudaErrorInvalidDevice:
+      return "there are GPUs 0 to 7";
+    case cudaErrorNotReady:
+      return "not ready";
+    case cudaErrorNoDevice:
+      return "no CUDA-capable device is detected";
+    default:
+      return explained;
   }
 }
 
@@ -134,7 +152,8 @@ cudaError_t cudaMalloc(void** p, size_t bytes) {
   auto lock = lock_layer();
   if (cudaError_t status = forbid_in_capture("cudaMalloc")) return status;
   const int gpu = current_gpu();
-  *p = bytes && device_bytes_in_use(gpu) + bytes <= kDeviceBytes ? allocate(bytes, MemoryKind::device, gpu) : nullptr;
+  *p = bytes && device_bytes_in_use(gpu) + bytes <= kDeviceBytes ? allocate(bytes, MemoryKind::device, gpu)
+                                                                 : nullptr;
   return *p || !bytes ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 cudaError_t cudaFree(void* p) { return free_memory(p, MemoryKind::device); }
@@ -146,13 +165,15 @@ cudaError_t cudaHostAlloc(void** p, size_t bytes, unsigned) {
 }
 cudaError_t cudaFreeHost(void* p) { return free_memory(p, MemoryKind::pinned); }
 
-cudaError_t cudaMemcpyAsync(void* destination, const void* source, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+cudaError_t cudaMemcpyAsync(void* destination, const void* source, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
   {
     auto lock = lock_layer();
     auto on_device = [](const void* p) { return kind_of(p) == MemoryKind::device; };
     bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
     bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
-    if (bytes && kind != cudaMemcpyDefault && (to_device != on_device(destination) || from_device != on_device(source))) {
+    if (bytes && kind != cudaMemcpyDefault &&
+        (to_device != on_device(destination) || from_device != on_device(source))) {
       explain("cudaMemcpyAsync: kind %d does not fit its pointers", kind);
       return cudaErrorInvalidValue;
     }
@@ -211,7 +232,8 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle) {
   run_until(lock, stream, [&] { return is_idle(*stream); });
   cudaError_t status = destroy_stream(stream);
   if (status != cudaSuccess) {  // a test must not pass because nobody asked
-    std::fprintf(stderr, "cuda_host: a stream is destroyed with an unreported error: %s\n", cudaGetErrorString(status));
+    std::fprintf(stderr, "cuda_host: a stream is destroyed with an unreported error: %s\n",
+                 cudaGetErrorString(status));
     std::_Exit(70);
   }
   return status;
@@ -259,11 +281,11 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t on) {
   event->stream = stream;
   uint64_t version = ++event->recorded;
   enqueue(*stream, {[event, version](Stream& s) {
-            as_identity(s.identity, [&] { release(event->order); });
-            event->completed = version;
-            event->milliseconds = milliseconds_now();
-            return cudaSuccess;
-          }});
+    as_identity(s.identity, [&] { release(event->order); });
+    event->completed = version;
+    event->milliseconds = milliseconds_now();
+    return cudaSuccess;
+  }});
   return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t waiting, cudaEvent_t handle, unsigned) {
@@ -274,11 +296,12 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t waiting, cudaEvent_t handle, unsign
   if (event->capture || (stream->capture && event->recorded > 0)) return wait_in_capture(*stream, *event);
   uint64_t version = event->recorded;
   if (version == 0) return cudaSuccess;
-  enqueue(*stream, {[event](Stream& s) {
-                      as_identity(s.identity, [&] { acquire(event->order); });
-                      return cudaSuccess;
-                    },
-                    [event, version] { return event->completed >= version; }, [event] { return event->stream; }});
+  enqueue(*stream,
+          {[event](Stream& s) {
+             as_identity(s.identity, [&] { acquire(event->order); });
+             return cudaSuccess;
+           },
+           [event, version] { return event->completed >= version; }, [event] { return event->stream; }});
   return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t handle) {

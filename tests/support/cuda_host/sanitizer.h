@@ -1,7 +1,8 @@
 #pragma once
 
-// What the layer tells the sanitizers, as functions that do nothing in other builds. Sources that include this are
-// compiled without instrumentation (their own data must not be watched), so the build says which sanitizer is on.
+// What the layer tells the sanitizers, as functions that do nothing in other builds. Sources that include
+// this are compiled without instrumentation (their own data must not be watched), so the build says which
+// sanitizer is on.
 
 #include <cstddef>
 
@@ -15,8 +16,8 @@
 
 namespace ottava::cuda_host {
 
-// --- thread sanitizer: an identity is a thread of control as the race detector sees it. `become` switches without
-// creating an order; order exists only between a release and a later acquire of the same address.
+// --- thread sanitizer: an identity is a thread of control as the race detector sees it. `become` switches
+// without creating an order; order exists only between a release and a later acquire of the same address.
 #if defined(OTTAVA_CUDA_HOST_THREAD)
 inline constexpr bool kThreadSanitizer = true;
 inline void* make_identity() { return __tsan_create_fiber(0); }

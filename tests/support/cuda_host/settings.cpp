@@ -8,7 +8,8 @@ namespace ottava::cuda_host {
 namespace {
 
 [[noreturn]] void reject(const char* name, std::string_view value, const char* expected) {
-  std::fprintf(stderr, "cuda_host: %s=%.*s: expected %s\n", name, static_cast<int>(value.size()), value.data(), expected);
+  std::fprintf(stderr, "cuda_host: %s=%.*s: expected %s\n", name, static_cast<int>(value.size()),
+               value.data(), expected);
   std::exit(2);
 }
 
@@ -57,7 +58,8 @@ Settings from_environment() {
   }
   if (const char* text = std::getenv("OTTAVA_CUDA_HOST_CAPABILITY")) {
     result.capability = std::atoi(text);
-    if (result.capability < 50 || result.capability > 200) reject("OTTAVA_CUDA_HOST_CAPABILITY", text, "89, 90, 100");
+    if (result.capability < 50 || result.capability > 200)
+      reject("OTTAVA_CUDA_HOST_CAPABILITY", text, "89, 90, 100");
   }
   return result;
 }

@@ -9,15 +9,18 @@ namespace ottava::cuda_host {
 enum class Order { forward, reverse, random };
 /// When work enqueued on a stream runs: at once if it can; as late as waiting allows; or by chance.
 enum class Streams { eager, lazy, random };
-/// When a collective moves its data: as soon as streams come to it, or when nothing else is left to do (a slow network).
+/// When a collective moves its data: as soon as streams come to it, or when nothing else is left to do (a
+/// slow network).
 enum class Collectives { prompt, late };
 /// What the machine has: a driver with GPUs, none, one of CUDA 11.4, or one without GPUs.
 enum class Driver { good, none, old, without_gpus };
 
 /// From the environment at first use; a test may change it between launches.
-///     OTTAVA_CUDA_HOST_ORDER=forward|reverse|random:SEED     OTTAVA_CUDA_HOST_STREAMS=eager|lazy|random
-///     OTTAVA_CUDA_HOST_COLLECTIVES=prompt|late               OTTAVA_CUDA_HOST_DRIVER=good|none|old|without_gpus
-///     OTTAVA_CUDA_HOST_CAPABILITY=90    the GPU's compute capability, by which cuBLASLt takes or refuses scale modes
+///     OTTAVA_CUDA_HOST_ORDER=forward|reverse|random:SEED
+///     OTTAVA_CUDA_HOST_STREAMS=eager|lazy|random
+///     OTTAVA_CUDA_HOST_COLLECTIVES=prompt|late
+///     OTTAVA_CUDA_HOST_DRIVER=good|none|old|without_gpus
+///     OTTAVA_CUDA_HOST_CAPABILITY=90    the GPU's, by which cuBLASLt takes or refuses scale modes
 struct Settings {
   Order order = Order::forward;
   Streams streams = Streams::eager;

@@ -60,7 +60,8 @@ void* shared_array(const void* key, size_t bytes) {
   SharedArray* end = block.shared + block.shared_count;
   while (found != end && found->key != key) ++found;
   if (found == end) {
-    if (block.shared_count == kMaxShared) fail_kernel(Site::current(), "more than %u shared arrays", kMaxShared);
+    if (block.shared_count == kMaxShared)
+      fail_kernel(Site::current(), "more than %u shared arrays", kMaxShared);
     block.shared_count++;
     as_identity(maker, [&] {
       *found = {key, make(bytes, 128), bytes, {}};
@@ -83,18 +84,22 @@ void check_shared(const void* p, size_t bytes, const Site& site) {
     return begin && first >= begin && first + bytes <= begin + size;
   };
   bool found = inside(block.dynamic, block.dynamic_bytes);
-  for (unsigned i = 0; i < block.shared_count; ++i) found |= inside(block.shared[i].data, block.shared[i].bytes);
+  for (unsigned i = 0; i < block.shared_count; ++i)
+    found |= inside(block.shared[i].data, block.shared[i].bytes);
   if (!found) fail_kernel(site, "address %p (+%zu bytes) is not in this block's shared memory", p, bytes);
 }
 
 void push_copy(const AsyncCopy& copy, const Site& site) {
   GpuThread& thread = self();
-  auto misaligned = [&](const void* p) { return reinterpret_cast<uintptr_t>(p) % static_cast<unsigned>(copy.bytes) != 0; };
+  auto misaligned = [&](const void* p) {
+    return reinterpret_cast<uintptr_t>(p) % static_cast<unsigned>(copy.bytes) != 0;
+  };
   if (misaligned(copy.destination) || misaligned(copy.source)) {
     fail_kernel(site, "cp.async: an address is not aligned to %d bytes", copy.bytes);
   }
   check_shared(copy.destination, static_cast<size_t>(copy.bytes), site);
-  if (thread.copy_count == kMaxCopies) fail_kernel(site, "cp.async: more than %u copies of one thread pending", kMaxCopies);
+  if (thread.copy_count == kMaxCopies)
+    fail_kernel(site, "cp.async: more than %u copies of one thread pending", kMaxCopies);
   AsyncCopy& slot = thread.copies[(thread.first_copy + thread.copy_count++) % kMaxCopies];
   slot = copy;
   slot.group = thread.open_group;

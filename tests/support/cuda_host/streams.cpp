@@ -103,7 +103,8 @@ Stream* find_stream(void* handle) {
   for (auto& stream : streams) {
     if (stream.get() == handle) return stream.get();
   }
-  explain(handle ? "the stream does not exist (destroyed?)" : "the legacy default stream is not used: pass a stream");
+  explain(handle ? "the stream does not exist (destroyed?)"
+                 : "the legacy default stream is not used: pass a stream");
   return nullptr;
 }
 

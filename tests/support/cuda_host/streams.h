@@ -16,9 +16,9 @@ namespace ottava::cuda_host {
 struct Stream;
 struct Capture;  // graphs.h
 
-/// One thing that a stream does. It runs when everything before it on the stream has and `ready` (if given) says so;
-/// `waits_for` names the stream to advance meanwhile. Runs under the layer's lock, as the host's identity. `is_late`: when
-/// nobody asks for it, everything else that can run goes first.
+/// One thing that a stream does. It runs when everything before it on the stream has and `ready` (if given)
+/// says so; `waits_for` names the stream to advance meanwhile. Runs under the layer's lock, as the host's
+/// identity. `is_late`: when nobody asks for it, everything else that can run goes first.
 struct Task {
   std::function<cudaError_t(Stream&)> run;
   std::function<bool()> ready = nullptr;
@@ -63,15 +63,17 @@ int gpu_at_work();
 Stream* create_stream();
 /// Reports and clears the stream's error.
 cudaError_t destroy_stream(Stream* stream);
-/// The stream's failure, if there was one: from now on the calling thread's to explain, and no longer the stream's.
+/// The stream's failure, if there was one: from now on the calling thread's to explain, and no longer the
+/// stream's.
 cudaError_t report(Stream& stream);
-/// Fails for null (the legacy default stream orders itself with all others: never wanted) and unknown handles.
+/// Fails for null (the legacy default stream orders itself with all others: never wanted) and unknown
+/// handles.
 Stream* find_stream(void* handle);
 void enqueue(Stream& stream, Task task);
 /// Something that a task's `ready` asks about has changed otherwise than by a task.
 void wake();
-/// Runs work of this and other streams, in the order that the settings ask for, until done() holds. A wait that
-/// nothing ends for 60 seconds is reported as cudaErrorLaunchTimeout.
+/// Runs work of this and other streams, in the order that the settings ask for, until done() holds. A wait
+/// that nothing ends for 60 seconds is reported as cudaErrorLaunchTimeout.
 cudaError_t run_until(std::unique_lock<std::mutex>& lock, Stream* target, const std::function<bool()>& done);
 /// Everything on the stream; the host is then ordered after it.
 cudaError_t synchronize(std::unique_lock<std::mutex>& lock, Stream& stream);

@@ -2,9 +2,10 @@
 
 #include "execution.h"
 
-// Fragment layouts are those of the PTX ISA, section "Matrix Fragments for mma.m16n8k16" and "ldmatrix": with g = lane / 4
-// and t = lane % 4, register r of A holds row g + 8 (r & 1), columns 2t + 8 (r >> 1) and the next; register r of B rows
-// (k) 2t + 8r and the next of column g; element r of C and D row g + 8 (r >> 1), column 2t + (r & 1).
+// Fragment layouts are those of the PTX ISA, section "Matrix Fragments for mma.m16n8k16" and "ldmatrix": with
+// g = lane / 4 and t = lane % 4, register r of A holds row g + 8 (r & 1), columns 2t + 8 (r >> 1) and the
+// next; register r of B rows (k) 2t + 8r and the next of column g; element r of C and D row g + 8 (r >> 1),
+// column 2t + (r & 1).
 namespace ottava::cuda_host {
 namespace {
 
@@ -72,7 +73,8 @@ void exchange(void** payloads, unsigned lanes, const Site& site) {
       auto element = [&](int row, int column) -> uint32_t {
         return static_cast<ExchangePayload*>(payloads[m * 8 + row])->row[column];
       };
-      p.out[m] = p.transposed ? element(c, r) | element(c + 1, r) << 16 : element(r, c) | element(r, c + 1) << 16;
+      p.out[m] =
+          p.transposed ? element(c, r) | element(c + 1, r) << 16 : element(r, c) | element(r, c + 1) << 16;
     }
   }
 }

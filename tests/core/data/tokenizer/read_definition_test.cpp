@@ -98,7 +98,8 @@ TEST_CASE("keys that are the text itself are told from byte-level keys") {
     vocab += b < 128 ? fmt::format(",\"\\u{:04x}\":{}", b, b) : fmt::format(",\"\\\\x{:02x}\":{}", b, b);
   }
   auto json = fmt::format(R"({{"pre_tokenizer":{{"type":"ByteLevel","add_prefix_space":false}},
-    "model":{{"type":"BPE","vocab":{{{}," the":256,"<|end|>":257}},"merges":[]}}}})", vocab.substr(1));
+    "model":{{"type":"BPE","vocab":{{{}," the":256,"<|end|>":257}},"merges":[]}}}})",
+                          vocab.substr(1));
   auto t =
       Tokenizer::parse(json, R"({"eos_token":"<|end|>","added_tokens_decoder":{"257":{"content":"<|end|>",
     "special":true}}})",

@@ -198,12 +198,11 @@ TEST_CASE("fingerprints tell what decides ids from layout") {
 TEST_CASE("files: a folder, a file, and what can be wrong with them") {
   Folder folder;
   std::string path = folder.path.string();
-  CHECK_THROWS_WITH(
-      Tokenizer::load(path),
-      "[tokenizer] " + path +
-          "/tokenizer.json does not exist; expected a "
-          "tokenizer.json or a folder with one (tokenizer.model and vocab.json are not read: convert them with "
-          "HF tokenizers)");
+  CHECK_THROWS_WITH(Tokenizer::load(path), "[tokenizer] " + path +
+                                               "/tokenizer.json does not exist; expected a "
+                                               "tokenizer.json or a folder with one (tokenizer.model and "
+                                               "vocab.json are not read: convert them with "
+                                               "HF tokenizers)");
   CHECK_THROWS_AS(Tokenizer::load(path + "/absent.json"), FileError);
   folder.write("tokenizer.json", SmallTokenizer{}.json());
   CHECK_FALSE(Tokenizer::load(path)->bos_id());

@@ -46,8 +46,9 @@ TEST_CASE("UTF-8: every code point there and back, everything else is told apart
   CHECK(well_formed_end("0123456789\u00e9\u4e00\U0001f600", 3) == 19);
 }
 
-// The numbers come from Python 3.11 (Unicode 14), with f(h, s) = FNV-1a over the UTF-8 of s:
-//   h over unicodedata.normalize("NFC", chr(c)) of every scalar; of "a" + chr(c) + "\u0301\u0323"; of chr(c) * 2 + "\u1161\u11a8"
+// The numbers come from Python 3.11 (Unicode 14), with f(h, s) = FNV-1a over the UTF-8 of s, where s is
+//   unicodedata.normalize("NFC", chr(c)) of every scalar;
+//   the same of "a" + chr(c) + "\u0301\u0323"; the same of chr(c) * 2 + "\u1161\u11a8"
 TEST_CASE("NFC of every code point is Python's") {
   uint64_t alone = kFnvStart, marked = kFnvStart, hangul = kFnvStart;
   size_t wrong_quick = 0;
@@ -67,7 +68,8 @@ TEST_CASE("NFC of every code point is Python's") {
 }
 
 TEST_CASE("NFC keeps what is not UTF-8") {
-  CHECK(nfc("e\u0301\xff" "e\u0301\xc3") == "\u00e9\xff\u00e9\xc3");
+  CHECK(nfc("e\u0301\xff"
+            "e\u0301\xc3") == "\u00e9\xff\u00e9\xc3");
   CHECK(is_nfc_quickly("plain text, \u00e9\u4e00\uac00\xff"));
   CHECK_FALSE(is_nfc_quickly("e\u0301"));
   CHECK_FALSE(is_nfc_quickly("\u212b"));

@@ -39,8 +39,8 @@ std::vector<uint8_t> ones_and_twos(size_t count, uint8_t one, uint8_t two) {
 TEST_CASE("a problem is planned once per alignment of its operands, and not at all once latched") {
   Stream stream = Stream::cuda(0);
   BlasPlans& plans = stream.blas_plans();
-  DeviceBuffer a(stream, DType::f32, {64}, normal_values(64, 1)), b(stream, DType::f32, {64}, normal_values(64, 2)),
-      d(stream, DType::f32, {64});
+  DeviceBuffer a(stream, DType::f32, {64}, normal_values(64, 1)),
+      b(stream, DType::f32, {64}, normal_values(64, 2)), d(stream, DType::f32, {64});
   BlasProblem p{.m = 4, .n = 4, .k = 4, .lda = 4, .ldb = 4, .ldd = 4};
   float* x = device_pointer<float>(a);
   const BlasOperands operands{.a = x, .b = device_pointer<float>(b), .d = device_pointer<float>(d)};
@@ -60,10 +60,11 @@ TEST_CASE("a problem is planned once per alignment of its operands, and not at a
 TEST_CASE("products planned for some of the SMs are plans of their own, and the library is told") {
   Stream stream = Stream::cuda(0);
   BlasPlans& plans = stream.blas_plans();
-  DeviceBuffer a(stream, DType::f32, {64}, normal_values(64, 1)), b(stream, DType::f32, {64}, normal_values(64, 2)),
-      d(stream, DType::f32, {64});
+  DeviceBuffer a(stream, DType::f32, {64}, normal_values(64, 1)),
+      b(stream, DType::f32, {64}, normal_values(64, 2)), d(stream, DType::f32, {64});
   const BlasProblem p{.m = 4, .n = 4, .k = 4, .lda = 4, .ldb = 4, .ldd = 4};
-  const BlasOperands operands{.a = device_pointer<float>(a), .b = device_pointer<float>(b), .d = device_pointer<float>(d)};
+  const BlasOperands operands{
+      .a = device_pointer<float>(a), .b = device_pointer<float>(b), .d = device_pointer<float>(d)};
   cuda_host::matmul_sm_counts();
   plans.run(stream, p, operands);
   plans.set_sm_count(3);
@@ -77,27 +78,33 @@ TEST_CASE("products planned for some of the SMs are plans of their own, and the 
   CHECK(cuda_host::matmul_sm_counts() == std::vector<int>{0, 3, 3});
   Stream other = Stream::cuda(0);
   other.blas_plans().set_sm_count(2);
-  other.blas_plans().adopt({{.problem = choices[0].problem + " on 2 SMs", .algorithm = choices[1].algorithm}});
+  other.blas_plans().adopt(
+      {{.problem = choices[0].problem + " on 2 SMs", .algorithm = choices[1].algorithm}});
   stream.synchronize();  // both write d
   other.blas_plans().run(other, p, operands);
   other.synchronize();
   CHECK(other.blas_plans().choices()[0].algorithm != choices[1].algorithm);
-  CHECK(contains(failure_of(stream, [&] { plans.set_sm_count(5); }), "[matmul] products cannot be planned for 5 SMs: GPU 0 has 4"));
+  CHECK(contains(failure_of(stream, [&] { plans.set_sm_count(5); }),
+                 "[matmul] products cannot be planned for 5 SMs: GPU 0 has 4"));
   plans.latch();
   plans.set_sm_count(0);
   plans.run(stream, p, operands);
   plans.set_sm_count(1);
-  CHECK(contains(failure_of(stream, [&] { plans.run(stream, p, operands); }), "was not planned before the first step"));
+  CHECK(contains(failure_of(stream, [&] { plans.run(stream, p, operands); }),
+                 "was not planned before the first step"));
 }
 
 TEST_CASE("the fastest of several algorithms is taken, and can be adopted by another stream") {
   Stream stream = Stream::cuda(0);
   BlasPlans& plans = stream.blas_plans();
-  DeviceBuffer a(stream, DType::f32, {64}, normal_values(64, 1)), b(stream, DType::f32, {64}, normal_values(64, 2)),
-      d(stream, DType::f32, {16}), first(stream, DType::f32, {16});
+  DeviceBuffer a(stream, DType::f32, {64}, normal_values(64, 1)),
+      b(stream, DType::f32, {64}, normal_values(64, 2)), d(stream, DType::f32, {16}),
+      first(stream, DType::f32, {16});
   const BlasProblem p{.m = 4, .n = 4, .k = 16, .lda = 4, .ldb = 16, .ldd = 4};
   auto run = [&](Stream& on, const DeviceBuffer& out) {
-    on.blas_plans().run(on, p, {.a = device_pointer<float>(a), .b = device_pointer<float>(b), .d = device_pointer<float>(out)});
+    on.blas_plans().run(
+        on, p,
+        {.a = device_pointer<float>(a), .b = device_pointer<float>(b), .d = device_pointer<float>(out)});
   };
   plans.select(BlasPlans::Selection::fastest);
   run(stream, d);
@@ -134,7 +141,8 @@ TEST_CASE("the fastest of several algorithms is taken, and can be adopted by ano
   CHECK(first.floats() == proposed);
   foreign.algorithm = "12zz";
   CHECK_THROWS_WITH(fresh.blas_plans().adopt({foreign}),
-                    Catch::Contains("'12zz' is no algorithm for NN f32") && Catch::Contains("expected 128 hexadecimal digits"));
+                    Catch::Contains("'12zz' is no algorithm for NN f32") &&
+                        Catch::Contains("expected 128 hexadecimal digits"));
 }
 
 TEST_CASE("fp8 products are scaled, by tensor and by row") {
@@ -142,7 +150,8 @@ TEST_CASE("fp8 products are scaled, by tensor and by row") {
   // 1 and 2: 0x38 and 0x40 in e4m3, 0x3c and 0x40 in e5m2.
   const auto a = ones_and_twos(16 * 48, 0x38, 0x40), b = ones_and_twos(32 * 48, 0x3c, 0x40);
   auto value = [](const std::vector<uint8_t>& bytes, size_t i) { return bytes[i] == 0x40 ? 2.0 : 1.0; };
-  DeviceBuffer a_device(stream, DType::e4m3, {16, 48}), b_device(stream, DType::e5m2, {32, 48}), d(stream, DType::f32, {32, 16});
+  DeviceBuffer a_device(stream, DType::e4m3, {16, 48}), b_device(stream, DType::e5m2, {32, 48}),
+      d(stream, DType::f32, {32, 16});
   a_device.upload_as<uint8_t>(a);
   b_device.upload_as<uint8_t>(b);
   std::vector<float> a_scales(16), b_scales(32);
@@ -191,15 +200,18 @@ TEST_CASE("what the library does not have is refused with the problem's name") {
   refuses([](BlasProblem& p) { p.a = DType::e5m2; }, operands);                        // e5m2 x e5m2
   refuses([](BlasProblem& p) { p.a_layout = Operand::plain, p.lda = 16; }, operands);  // not TN
   refuses([](BlasProblem& p) { p.n = 24; }, operands);                                 // not a multiple of 16
-  refuses([](BlasProblem& p) { p.b = DType::bf16; }, operands);                        // fp8 with another type
-  refuses([](BlasProblem& p) { p.b_scale = BlasProblem::Scale::none; }, operands);     // no scales
-  refuses([](BlasProblem& p) { p.b_scale = BlasProblem::Scale::outer; }, operands);    // modes that do not go together
+  refuses([](BlasProblem& p) { p.b = DType::bf16; }, operands);                     // fp8 with another type
+  refuses([](BlasProblem& p) { p.b_scale = BlasProblem::Scale::none; }, operands);  // no scales
+  refuses([](BlasProblem& p) { p.b_scale = BlasProblem::Scale::outer; },
+          operands);  // modes that do not go together
   refuses([](BlasProblem& p) { p.a_scale = p.b_scale = BlasProblem::Scale::block_128x128; }, operands);
-  refuses([](BlasProblem& p) { p.a_scale = p.b_scale = BlasProblem::Scale::block_1x32; }, operands);  // another GPU's
+  refuses([](BlasProblem& p) { p.a_scale = p.b_scale = BlasProblem::Scale::block_1x32; },
+          operands);  // another GPU's
   BlasOperands misaligned = operands;
   misaligned.b = data + 2056;
   refuses([](BlasProblem&) {}, misaligned);
   BlasProblem odd = fp8_problem();
   odd.a = DType::i32;
-  CHECK(contains(failure_of(stream, [&] { stream.blas_plans().run(stream, odd, operands); }), "takes no operands of type i32"));
+  CHECK(contains(failure_of(stream, [&] { stream.blas_plans().run(stream, odd, operands); }),
+                 "takes no operands of type i32"));
 }

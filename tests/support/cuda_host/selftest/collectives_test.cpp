@@ -1,10 +1,10 @@
 // Each collective and intrinsic against a loop.
 #include <array>
 
-#include "core/philox.h"
 #include "core/cuda/elements.cuh"
 #include "core/cuda/philox.cuh"
 #include "core/cuda/reduce.cuh"
+#include "core/philox.h"
 #include "tests/support/cuda_host/selftest/fixture.h"
 #include "tests/support/values.h"
 
@@ -82,7 +82,10 @@ __global__ void staged_copy(const float* in, float* out, int tiles) {
   };
   load(0);
   for (int tile = 0; tile < tiles; ++tile) {
-    if (tile + 1 < tiles) load(tile + 1); else cp_async_commit();
+    if (tile + 1 < tiles)
+      load(tile + 1);
+    else
+      cp_async_commit();
     cp_async_wait<1>();
     __syncthreads();
     for (int i = threadIdx.x; i < 128; i += 32) out[tile * 128 + i] = stages[tile % 2][127 - i];
@@ -125,7 +128,8 @@ TEST_CASE("shuffles take the lane that CUDA's definition names") {
       const int lane = i % 32, warp = 100 + i / 32 * 32;
       const int down = lane % 16 + 3 < 16 ? lane + 3 : lane;
       const std::array<int, kShuffles> want = {warp + (lane + 3) % 32, warp + (lane ^ 5), warp + down,
-                                               warp + (lane < 2 ? lane : lane - 2), lane < 20 ? warp + (lane ^ 1) : 0};
+                                               warp + (lane < 2 ? lane : lane - 2),
+                                               lane < 20 ? warp + (lane ^ 1) : 0};
       for (int k = 0; k < kShuffles; ++k) CHECK(got[size_t(i * kShuffles + k)] == want[size_t(k)]);
     }
   });
@@ -200,7 +204,8 @@ TEST_CASE("a pipeline of asynchronous copies, with zeros where they are not vali
 
 TEST_CASE("the last block finds what the others wrote") {
   Stream stream = Stream::cuda(0);
-  DeviceBuffer counter(stream, DType::u32, {1}), partial(stream, DType::f32, {20}), out(stream, DType::f32, {1});
+  DeviceBuffer counter(stream, DType::u32, {1}), partial(stream, DType::f32, {20}),
+      out(stream, DType::f32, {1});
   for_each_order([&] {
     counter.upload_as<uint32_t>(std::array{0u});
     launch("last_block", stream, {.grid = 20, .block = 32}, last_block, device_pointer<uint32_t>(counter),
@@ -213,7 +218,8 @@ TEST_CASE("the device's Philox gives the host's words") {
   Stream stream = Stream::cuda(0);
   DeviceBuffer out(stream, DType::u32, {4});
   for (uint64_t index : {uint64_t{0}, uint64_t{5}, (uint64_t{1} << 40) + 3}) {
-    launch("random_words", stream, {.grid = 1, .block = 1}, random_words, device_pointer<uint32_t>(out), index);
+    launch("random_words", stream, {.grid = 1, .block = 1}, random_words, device_pointer<uint32_t>(out),
+           index);
     auto want = PhiloxStream{7, 0x123456789abcdefu}.bits(index);
     CHECK(out.download_as<uint32_t>() == std::vector<uint32_t>(want.begin(), want.end()));
   }
@@ -223,7 +229,8 @@ TEST_CASE("three-dimensional grids and blocks") {
   Stream stream = Stream::cuda(0);
   DeviceBuffer out(stream, DType::i32, {24 * 30});
   for_each_order([&] {
-    launch("indices", stream, {.grid = dim3(2, 3, 4), .block = dim3(5, 3, 2)}, indices, device_pointer<int>(out));
+    launch("indices", stream, {.grid = dim3(2, 3, 4), .block = dim3(5, 3, 2)}, indices,
+           device_pointer<int>(out));
     auto got = out.download_as<int32_t>();
     for (int i = 0; i < 24 * 30; ++i) CHECK(got[size_t(i)] == i / 30 * 1000 + i % 30);
   });

@@ -1,5 +1,5 @@
-// Faults that only a sanitizer can see: `faults NAME` commits one, and the test passes when it is reported. `faults none`
-// does the same things right and must stay silent.
+// Faults that only a sanitizer can see: `faults NAME` commits one, and the test passes when it is reported.
+// `faults none` does the same things right and must stay silent.
 #include <cstdio>
 #include <string>
 

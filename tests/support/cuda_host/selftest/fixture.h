@@ -20,7 +20,9 @@ inline std::string failure_of(Stream& stream, const std::function<void()>& body)
   return "";
 }
 
-inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+inline bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 /// Runs body under every order of threads, some random ones among them.
 template <class F>

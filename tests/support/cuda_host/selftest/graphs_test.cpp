@@ -1,5 +1,5 @@
-// Recording and replay: what is recorded is not done, a launch does it in any order that the events allow, and what cannot
-// be recorded is refused.
+// Recording and replay: what is recorded is not done, a launch does it in any order that the events allow,
+// and what cannot be recorded is refused.
 #include "core/cuda/graph.h"
 
 #include <thread>
@@ -14,7 +14,9 @@ using cuda_host::Streams;
 
 namespace {
 
-__global__ void affine(float* x, float factor, float offset) { x[threadIdx.x] = x[threadIdx.x] * factor + offset; }
+__global__ void affine(float* x, float factor, float offset) {
+  x[threadIdx.x] = x[threadIdx.x] * factor + offset;
+}
 
 template <class F>
 void for_each_policy(F&& body) {
@@ -94,9 +96,12 @@ TEST_CASE("other streams take part by events, and keep their order in every repl
 
 TEST_CASE("matrix products are recorded once their plan exists") {
   Stream a = Stream::cuda(0);
-  DeviceBuffer x(a, DType::f32, {4}, std::vector<float>{1, 2, 3, 4}), y(a, DType::f32, {4}, std::vector<float>(4, 0));
-  const BlasProblem p{.result = BlasProblem::Result::accumulate, .m = 2, .n = 2, .k = 2, .lda = 2, .ldb = 2, .ldd = 2};
-  const BlasOperands operands{.a = device_pointer<float>(x), .b = device_pointer<float>(x), .d = device_pointer<float>(y)};
+  DeviceBuffer x(a, DType::f32, {4}, std::vector<float>{1, 2, 3, 4}),
+      y(a, DType::f32, {4}, std::vector<float>(4, 0));
+  const BlasProblem p{
+      .result = BlasProblem::Result::accumulate, .m = 2, .n = 2, .k = 2, .lda = 2, .ldb = 2, .ldd = 2};
+  const BlasOperands operands{
+      .a = device_pointer<float>(x), .b = device_pointer<float>(x), .d = device_pointer<float>(y)};
   a.blas_plans().run(a, p, operands);
   const Graph graph = Graph::record(a, [&] { a.blas_plans().run(a, p, operands); });
   graph.launch(a);
@@ -122,8 +127,10 @@ TEST_CASE("what must not happen while a stream is recorded loses the recording, 
   refused("cudaStreamSynchronize", [&] { a.synchronize(); });
   refused("cudaStreamSynchronize", [&] { b.synchronize(); });
   refused("cudaEventSynchronize", [&] { outside.synchronize(); });
-  refused("from or to pageable host memory", [&] { cuda::copy(host.data(), x.tensor().data, 128, a.native()); });
-  refused("from or to pageable host memory", [&] { cuda::copy(x.tensor().data, host.data(), 128, a.native()); });
+  refused("from or to pageable host memory",
+          [&] { cuda::copy(host.data(), x.tensor().data, 128, a.native()); });
+  refused("from or to pageable host memory",
+          [&] { cuda::copy(x.tensor().data, host.data(), 128, a.native()); });
   refused("recorded outside the capture", [&] { outside.wait(a); });
   refused("work that the first stream does not wait for", [&] {
     event.record(a);
@@ -167,7 +174,10 @@ TEST_CASE("an event of a recording cannot be asked afterwards, and other threads
 TEST_CASE("a kernel that fails in a graph fails the stream it was launched on") {
   for_each_policy([] {
     Stream a = Stream::cuda(0);
-    const Graph graph = Graph::record(a, [&] { launch("trap", a, {.grid = 1, .block = 1}, +[] { __trap(); }); });
+    const Graph graph = Graph::record(a, [&] {
+      launch(
+          "trap", a, {.grid = 1, .block = 1}, +[] { __trap(); });
+    });
     CHECK(contains(failure_of(a, [&] { graph.launch(a); }), "__trap"));
     CHECK(failure_of(a, [] {}).empty());
   });

@@ -46,7 +46,9 @@ struct Alone {
   }
 };
 
-std::string refusal(ncclResult_t result) { return result == ncclInvalidArgument ? ncclGetLastError(nullptr) : ""; }
+std::string refusal(ncclResult_t result) {
+  return result == ncclInvalidArgument ? ncclGetLastError(nullptr) : "";
+}
 
 }  // namespace
 
@@ -55,19 +57,29 @@ TEST_CASE("buffers that are not in place as NCCL defines it, or not the GPU's, a
   DeviceBuffer x(alone.stream, DType::f32, {16}, std::vector<float>(16, 1.0f));
   float* data = device_pointer<float>(x);
   float host[4] = {};
-  CHECK(contains(refusal(ncclAllReduce(data, data + 4, 8, ncclFloat32, ncclSum, alone.comm, alone.native())), "buffers overlap"));
-  CHECK(contains(refusal(ncclAllGather(data + 1, data, 4, ncclFloat32, alone.comm, alone.native())), "buffers overlap"));
-  CHECK(contains(refusal(ncclReduceScatter(data, data + 1, 4, ncclFloat32, ncclSum, alone.comm, alone.native())), "buffers overlap"));
-  CHECK(contains(refusal(ncclAllReduce(host, host, 4, ncclFloat32, ncclSum, alone.comm, alone.native())), "not memory of the GPU"));
-  CHECK(contains(refusal(ncclAllReduce(data + 8, data + 8, 9, ncclFloat32, ncclSum, alone.comm, alone.native())), "past its allocation"));
-  CHECK(contains(refusal(ncclBroadcast(data, data, 4, ncclFloat32, 1, alone.comm, alone.native())), "no such rank"));
-  CHECK(contains(refusal(ncclAllReduce(data, data, 4, ncclFloat16, ncclSum, alone.comm, alone.native())), "this type is not reduced"));
+  CHECK(contains(refusal(ncclAllReduce(data, data + 4, 8, ncclFloat32, ncclSum, alone.comm, alone.native())),
+                 "buffers overlap"));
+  CHECK(contains(refusal(ncclAllGather(data + 1, data, 4, ncclFloat32, alone.comm, alone.native())),
+                 "buffers overlap"));
+  CHECK(contains(
+      refusal(ncclReduceScatter(data, data + 1, 4, ncclFloat32, ncclSum, alone.comm, alone.native())),
+      "buffers overlap"));
+  CHECK(contains(refusal(ncclAllReduce(host, host, 4, ncclFloat32, ncclSum, alone.comm, alone.native())),
+                 "not memory of the GPU"));
+  CHECK(contains(
+      refusal(ncclAllReduce(data + 8, data + 8, 9, ncclFloat32, ncclSum, alone.comm, alone.native())),
+      "past its allocation"));
+  CHECK(contains(refusal(ncclBroadcast(data, data, 4, ncclFloat32, 1, alone.comm, alone.native())),
+                 "no such rank"));
+  CHECK(contains(refusal(ncclAllReduce(data, data, 4, ncclFloat16, ncclSum, alone.comm, alone.native())),
+                 "this type is not reduced"));
   Stream other = Stream::cuda(1);
-  CHECK(contains(refusal(ncclAllReduce(data, data, 4, ncclFloat32, ncclSum, alone.comm, static_cast<cudaStream_t>(other.native()))),
+  CHECK(contains(refusal(ncclAllReduce(data, data, 4, ncclFloat32, ncclSum, alone.comm,
+                                       static_cast<cudaStream_t>(other.native()))),
                  "not one of the communicator's GPU"));
   DeviceBuffer elsewhere(other, DType::f32, {16}, std::vector<float>(16, 1.0f));
-  CHECK(contains(refusal(ncclAllReduce(device_pointer<float>(elsewhere), device_pointer<float>(elsewhere), 4, ncclFloat32, ncclSum,
-                                       alone.comm, alone.native())),
+  CHECK(contains(refusal(ncclAllReduce(device_pointer<float>(elsewhere), device_pointer<float>(elsewhere), 4,
+                                       ncclFloat32, ncclSum, alone.comm, alone.native())),
                  "on another GPU"));
   CHECK(ncclSend(data, 4, ncclFloat32, 0, alone.comm, alone.native()) == ncclInvalidUsage);
   CHECK(ncclGroupEnd() == ncclInvalidUsage);
@@ -76,14 +88,15 @@ TEST_CASE("buffers that are not in place as NCCL defines it, or not the GPU's, a
 
 TEST_CASE("in place works where NCCL defines it, and calls of a group go together") {
   Alone alone;
-  DeviceBuffer x(alone.stream, DType::f32, {4}, std::vector<float>{1, 2, 3, 4}), y(alone.stream, DType::f32, {4});
+  DeviceBuffer x(alone.stream, DType::f32, {4}, std::vector<float>{1, 2, 3, 4}),
+      y(alone.stream, DType::f32, {4});
   ncclGroupStart();
   CHECK(ncclSend(device_pointer<float>(x), 4, ncclFloat32, 0, alone.comm, alone.native()) == ncclSuccess);
   CHECK(ncclRecv(device_pointer<float>(y), 4, ncclFloat32, 0, alone.comm, alone.native()) == ncclSuccess);
   CHECK(ncclGroupEnd() == ncclInProgress);
   alone.settle();
-  CHECK(ncclAllReduce(device_pointer<float>(x), device_pointer<float>(x), 4, ncclFloat32, ncclSum, alone.comm, alone.native()) ==
-        ncclInProgress);
+  CHECK(ncclAllReduce(device_pointer<float>(x), device_pointer<float>(x), 4, ncclFloat32, ncclSum, alone.comm,
+                      alone.native()) == ncclInProgress);
   CHECK(x.floats() == y.floats());
 }
 
@@ -94,10 +107,12 @@ TEST_CASE("a result is spoilt from the start of a call to its end, and late call
   settings.collectives = cuda_host::Collectives::late;
   {
     Alone alone;
-    DeviceBuffer x(alone.stream, DType::f32, {4}, std::vector<float>(4, 1.0f)), y(alone.stream, DType::f32, {4}, std::vector<float>(4, 2.0f));
+    DeviceBuffer x(alone.stream, DType::f32, {4}, std::vector<float>(4, 1.0f)),
+        y(alone.stream, DType::f32, {4}, std::vector<float>(4, 2.0f));
     Stream other = Stream::cuda(0);
     DeviceBuffer seen(other, DType::f32, {4});
-    ncclAllReduce(device_pointer<float>(x), device_pointer<float>(y), 4, ncclFloat32, ncclSum, alone.comm, alone.native());
+    ncclAllReduce(device_pointer<float>(x), device_pointer<float>(y), 4, ncclFloat32, ncclSum, alone.comm,
+                  alone.native());
     cuda::copy(seen.tensor().data, y.tensor().data, 16, other.native());  // without an event
     CHECK(std::isnan(seen.floats()[0]));
     CHECK(y.floats()[0] == 1.0f);
@@ -133,32 +148,36 @@ TEST_CASE("NCCL that cannot connect is one error, on every rank") {
                                        [&](Communicator& control) {
                                          try {
                                            CommunicatorBootstrap bootstrap(control);
-                                           nccl::make_world(bootstrap, control.shared_state(), {.gpu = control.rank()});
+                                           nccl::make_world(bootstrap, control.shared_state(),
+                                                            {.gpu = control.rank()});
                                          } catch (const CommError& error) {
                                            says[static_cast<size_t>(control.rank())] = error.what();
                                            throw;
                                          }
                                        }),
-                      Catch::Contains("[nccl] ncclCommInitRankConfig failed: unhandled system error (Bootstrap : no socket interface found)"));
+                      Catch::Contains("[nccl] ncclCommInitRankConfig failed: unhandled system error "
+                                      "(Bootstrap : no socket interface found)"));
     for (const std::string& said : says) CHECK(contains(said, "no socket interface found"));
   }
 }
 
 TEST_CASE("a network that breaks fails the ranks, and calls under way are given up") {
-  CHECK_THROWS_WITH(run_nccl_ranks({.ranks = 2},
-                                   [](Communicator& control, Communicator& world) {
-                                     Stream stream = stream_for(world);
-                                     Values<float> x(8, 1.0f);
-                                     finish(world.all_reduce(stream, {.send = view_of(x.data(), {8}), .label = "x"}), stream);
-                                     Stream host = Stream::cpu();
-                                     control.barrier(host, "both are here");
-                                     if (world.rank() == 0) {
-                                       world.all_reduce(stream, {.send = view_of(x.data(), {8}), .label = "broken"}).wait(stream);
-                                       cuda_host::break_network();
-                                     }
-                                     stream.synchronize();
-                                     while (!world.state().failed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-                                     throw CommError(world.state().failure());
-                                   }),
-                    Catch::Contains("a collective failed: remote process exited"));
+  CHECK_THROWS_WITH(
+      run_nccl_ranks(
+          {.ranks = 2},
+          [](Communicator& control, Communicator& world) {
+            Stream stream = stream_for(world);
+            Values<float> x(8, 1.0f);
+            finish(world.all_reduce(stream, {.send = view_of(x.data(), {8}), .label = "x"}), stream);
+            Stream host = Stream::cpu();
+            control.barrier(host, "both are here");
+            if (world.rank() == 0) {
+              world.all_reduce(stream, {.send = view_of(x.data(), {8}), .label = "broken"}).wait(stream);
+              cuda_host::break_network();
+            }
+            stream.synchronize();
+            while (!world.state().failed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            throw CommError(world.state().failure());
+          }),
+      Catch::Contains("a collective failed: remote process exited"));
 }

@@ -104,7 +104,9 @@ TEST_CASE("every misuse of the device language is reported, and the next launch 
     return [=](Stream& s, int* p) { launch("bad", s, {.grid = 2, .block = threads}, kernel, p); };
   };
   auto with_floats = [](auto kernel) {
-    return [=](Stream& s, int* p) { launch("bad", s, {.grid = 1, .block = 32}, kernel, reinterpret_cast<float*>(p)); };
+    return [=](Stream& s, int* p) {
+      launch("bad", s, {.grid = 1, .block = 32}, kernel, reinterpret_cast<float*>(p));
+    };
   };
   const Report reports[] = {
       {"divergent __syncthreads: ", one(divergent_barrier, 64)},
@@ -157,9 +159,10 @@ TEST_CASE("launches that the hardware would refuse are refused") {
   says({.grid = 1, .block = 1, .shared_bytes = 232449}, "only dynamic shared memory up to 232448 bytes", p);
   int host = 0;
   says({.grid = 1, .block = 1}, "a kernel argument points to memory that the device cannot see", &host);
-  CHECK(launch_on(static_cast<cudaStream_t>(stream.native()), {.grid = 1, .block = 1, .shared_bytes = 50000}, nothing, p) ==
-        cudaErrorInvalidValue);
-  CHECK(contains(cudaGetErrorString(cudaErrorInvalidValue), "50000 bytes of dynamic shared memory, 49152 allowed"));
+  CHECK(launch_on(static_cast<cudaStream_t>(stream.native()), {.grid = 1, .block = 1, .shared_bytes = 50000},
+                  nothing, p) == cudaErrorInvalidValue);
+  CHECK(contains(cudaGetErrorString(cudaErrorInvalidValue),
+                 "50000 bytes of dynamic shared memory, 49152 allowed"));
   CHECK(launch_on(nullptr, {.grid = 1, .block = 1}, nothing, p) == cudaErrorInvalidResourceHandle);
   launch("nothing", stream, {.grid = dim3(0, 1), .block = 1}, nothing, p);  // nothing to do is no error
   stream.synchronize();

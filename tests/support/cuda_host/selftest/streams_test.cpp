@@ -8,7 +8,9 @@ using cuda_host::Streams;
 
 namespace {
 
-__global__ void affine(float* x, float factor, float offset) { x[threadIdx.x] = x[threadIdx.x] * factor + offset; }
+__global__ void affine(float* x, float factor, float offset) {
+  x[threadIdx.x] = x[threadIdx.x] * factor + offset;
+}
 [[maybe_unused]] __global__ void copy_value(const float* from, float* to) { *to = *from; }
 
 template <class F>
@@ -52,8 +54,8 @@ TEST_CASE("without an event the other stream may be late, and lazy streams are")
     DeviceBuffer x(a, DType::f32, {32}, std::vector<float>(32, 1.0f)), y(b, DType::f32, {1});
     a.synchronize();
     launch("affine", a, {.grid = 1, .block = 32}, affine, device_pointer<float>(x), 2.0f, 0.0f);
-    launch("copy_value", b, {.grid = 1, .block = 1}, copy_value, static_cast<const float*>(device_pointer<float>(x)),
-           device_pointer<float>(y));
+    launch("copy_value", b, {.grid = 1, .block = 1}, copy_value,
+           static_cast<const float*>(device_pointer<float>(x)), device_pointer<float>(y));
     CHECK(y.floats()[0] == 1.0f);  // stream a has not begun
     CHECK(cudaStreamQuery(static_cast<cudaStream_t>(a.native())) == cudaErrorNotReady);
     CHECK(x.floats()[0] == 2.0f);
@@ -83,7 +85,8 @@ TEST_CASE("an event waits for its latest record only, and a new one for nothing"
 TEST_CASE("an error is reported once, by the stream that it happened on") {
   for_each_policy([](Streams) {
     Stream a = Stream::cuda(0), b = Stream::cuda(0);
-    launch("trap", a, {.grid = 1, .block = 1}, +[] { __trap(); });
+    launch(
+        "trap", a, {.grid = 1, .block = 1}, +[] { __trap(); });
     b.synchronize();
     CHECK(contains(failure_of(a, [] {}), "__trap"));
     CHECK(failure_of(a, [] {}).empty());
