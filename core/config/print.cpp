@@ -9,7 +9,7 @@ namespace ottava::config {
 namespace {
 
 /// Double quotes with YAML's escapes; bytes above 127 are UTF-8 and stay.
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   std::string out = "\"";
   for (char c : text) {
     auto byte = static_cast<unsigned char>(c);
@@ -53,7 +53,7 @@ std::string scalar_text(const Value& value) {
     case Value::Kind::real:
       return to_text(value.real);
     default:
-      return is_plain(value.text) ? value.text : quoted(value.text);
+      return is_plain(value.text) ? value.text : in_quotes(value.text);
   }
 }
 
