@@ -4,6 +4,8 @@
   1. Include direction: core <- fp8 <- parallel <- models <- apps; a folder includes itself and what is left of it.
   2. Vendor headers stay in their rooms: CUDA in core/cuda, *.cu and *.cuh; NCCL in parallel/nccl; MPI in parallel/mpi; oneDNN in core/cpu.
   3. Heavy headers (yaml-cpp, toml++, nlohmann, CLI11, spdlog, PCRE2) are included by at most two .cpp files and by no header.
+  4. What core/precompiled.h would hide: a file that names something of a standard header includes that header, itself or through
+     headers of the project.
 Prints each violation as file:line and exits with 1.
 """
 
@@ -22,6 +24,18 @@ ROOMS = [
     (re.compile(r"^(oneapi/dnnl|dnnl)"), ("core/cpu/",), "oneDNN"),
 ]
 HEAVY = {"yaml-cpp": "yaml-cpp/", "toml++": "toml++/", "nlohmann": "nlohmann/", "CLI11": "CLI/", "spdlog": "spdlog/", "PCRE2": "pcre2"}
+STANDARD = {
+    "algorithm": "sort stable_sort find_if any_of all_of none_of copy_n fill_n clamp transform lower_bound upper_bound max_element min_element",
+    "array": "array", "atomic": "atomic atomic_flag", "charconv": "from_chars to_chars", "chrono": "chrono", "cmath": "sqrt isnan isfinite isinf ldexp frexp",
+    "cstring": "memcpy memset memcmp memmove strlen", "filesystem": "filesystem", "functional": "function", "limits": "numeric_limits",
+    "map": "map multimap", "memory": "unique_ptr shared_ptr make_unique make_shared", "mutex": "mutex lock_guard unique_lock call_once",
+    "numeric": "accumulate iota inner_product reduce", "optional": "optional nullopt", "set": "set multiset", "span": "span", "string": "string to_string stoi stod",
+    "string_view": "string_view", "thread": "thread this_thread", "unordered_map": "unordered_map", "vector": "vector",
+}
+HEADER_OF = {name: header for header, names in STANDARD.items() for name in names.split()}
+ALSO = {"string_view": {"string"}}  # <string> brings it
+STD_NAME = re.compile(r"\bstd::(" + "|".join(sorted(HEADER_OF, key=len, reverse=True)) + r")\b")
+COMMENT_OR_TEXT = re.compile(r'//[^\n]*|"(?:\\.|[^"\\\n])*"')
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 
 
@@ -31,8 +45,35 @@ def sources():
     return [name for name in names if (ROOT / name).exists()]
 
 
+def included_by(name, texts, seen):
+    """Headers that `name` includes, itself and through headers of the project."""
+    if name in seen or name not in texts:
+        return set()
+    seen.add(name)
+    found = set()
+    for line in texts[name].splitlines():
+        if match := INCLUDE.match(line):
+            path = match.group(1)
+            beside = str(Path(name).parent / path)
+            found |= {path} | included_by(path if path in texts else beside, texts, seen)
+    return found
+
+
+def missing_standard_headers(names):
+    texts = {name: (ROOT / name).read_text(errors="replace") for name in names}
+    for name in names:
+        used = {}
+        for number, line in enumerate(texts[name].splitlines(), 1):
+            for match in STD_NAME.finditer(COMMENT_OR_TEXT.sub("", line)):
+                used.setdefault(HEADER_OF[match.group(1)], (number, match.group(0)))
+        included = included_by(name, texts, set()) if used else set()
+        for header, (number, what) in sorted(used.items()):
+            if not included & ({header} | ALSO.get(header, set())):
+                yield f"{name}:{number}: {what} without <{header}>"
+
+
 def main():
-    problems, heavy = [], defaultdict(set)
+    problems, heavy = list(missing_standard_headers(sources())), defaultdict(set)
     for name in sources():
         folder = name.split("/")[0]
         for number, line in enumerate((ROOT / name).read_text(errors="replace").splitlines(), 1):

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes scripts/results.md: the figures of this machine. Takes about eight minutes; leave the machine alone meanwhile.
+# Makes scripts/results.md: the figures of this machine. Takes about twelve minutes; leave the machine alone meanwhile.
 #   scripts/results.sh [TEXT]       a text to train on; else the sample text of the quickstart
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -30,11 +30,35 @@ for isa in AVX512_CORE_AMX AVX512_CORE_BF16; do
   printf '\n## One process, %s\n' "$isa" >>"$out"
   run build/ottava bench train configs/debug.yaml --steps 3 --training.local_batch_size 8 "${common[@]}"
   run build/ottava bench train configs/llama_60m.yaml --steps 3 --training.local_batch_size 4 --training.global_batch_size 4 "${common[@]}"
-  printf '\n### The same in FP8 (tensorwise), which a CPU emulates exactly\n' >>"$out"
-  fp8=(--model.converters quantize.linear.float8)
-  run build/ottava bench train configs/debug.yaml --steps 3 --training.local_batch_size 8 "${common[@]}" "${fp8[@]}"
-  run build/ottava bench train configs/llama_60m.yaml --steps 3 --training.local_batch_size 4 --training.global_batch_size 4 "${common[@]}" "${fp8[@]}"
 done
+
+# FP8 beside BF16, one run after the other and BF16 at either end: how far its two figures lie apart says how far to trust a ratio.
+median() { build/ottava bench train "$@" "${common[@]}" 2>&1 | sed -n 's/^step: median \([0-9.]*\) s.*/\1/p'; }
+declare -A model=([debug]="configs/debug.yaml --steps 3 --training.local_batch_size 8"
+                  [60m]="configs/llama_60m.yaml --steps 3 --training.local_batch_size 4 --training.global_batch_size 4")
+beside_bf16() {  # beside_bf16 MODEL RECIPE...: lines of the table
+  local name=$1 before after recipe
+  shift
+  local -A seconds
+  before=$(median ${model[$name]})
+  for recipe in "$@"; do
+    seconds[$recipe]=$(median ${model[$name]} --model.converters quantize.linear.float8 --quantize.linear.float8.recipe_name "$recipe")
+  done
+  after=$(median ${model[$name]})
+  for recipe in "$@"; do
+    awk -v n="$name" -v i="$DNNL_MAX_CPU_ISA" -v r="$recipe" -v t="${seconds[$recipe]}" -v a="$before" -v b="$after" \
+      'BEGIN {printf "| %s | %s | %s | %.2f s | %.2f, %.2f s | %.2f |\n", n, i, r, t, a, b, 2 * t / (a + b)}' >>"$out"
+  done
+}
+printf '\n## FP8, which a CPU emulates exactly, beside BF16: median step times, and their ratio to the mean of two runs of BF16\n\n' >>"$out"
+printf '| model | instructions | recipe | step | BF16 before, after | ratio |\n|---|---|---|---|---|---|\n' >>"$out"
+recipes=(tensorwise tensorwise_with_gw_hp delayed rowwise rowwise_with_gw_hp blockwise mxfp8)
+export DNNL_MAX_CPU_ISA=AVX512_CORE_AMX
+beside_bf16 debug "${recipes[@]}"
+beside_bf16 60m "${recipes[@]}"
+export DNNL_MAX_CPU_ISA=AVX512_CORE_BF16
+beside_bf16 debug tensorwise
+beside_bf16 60m tensorwise
 
 printf '\n## Two ranks of one core each against one rank on two cores, same global batch\n' >>"$out"
 run build/ottava bench train configs/llama_60m.yaml --steps 3 --training.local_batch_size 4 --training.global_batch_size 4 "${common[@]}"
@@ -56,6 +80,7 @@ for size in 2256 2560; do run build/ottava tokenizer inspect configs/tokenizers/
 printf '\n## Bandwidth of quantizing: GB/s, time, and the part of a plain copy measured beside it\n' >>"$out"
 run build/tests/fp8_bandwidth
 
-printf '\n## FP8 recipes: loss\n\n[fp8_convergence.md](fp8_convergence.md), made by `scripts/fp8_convergence.py`.\n' >>"$out"
+printf '\n## FP8 recipes: loss\n\n' >>"$out"
+tail -n +3 scripts/fp8_convergence.md >>"$out"
 mv "$out" scripts/results.md
 echo "wrote scripts/results.md"

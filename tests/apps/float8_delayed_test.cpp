@@ -1,5 +1,6 @@
 #include <filesystem>
 #include <fstream>
+#include <limits>
 
 #include "core/ops/elementwise.h"
 #include "fp8/amax_history.h"

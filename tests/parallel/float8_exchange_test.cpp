@@ -1,5 +1,6 @@
 #include "parallel/float8_exchange.h"
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <random>

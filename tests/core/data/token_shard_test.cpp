@@ -1,5 +1,7 @@
 #include "core/data/token_shard.h"
 
+#include <cstring>
+
 #include "core/data/corpus.h"
 #include "core/data/packing.h"
 #include "tests/core/data/shards.h"

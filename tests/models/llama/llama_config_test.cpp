@@ -1,5 +1,7 @@
 #include "models/llama/llama_config.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "models/llama/llama_parameters.h"
 #include "tests/support/catch.h"
