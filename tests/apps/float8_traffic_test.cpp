@@ -94,7 +94,7 @@ TEST_CASE(
     s = wide_float8_step();
     s.parameters.reduce_every_micro_batch = false;
   };
-  for (const std::string& recipe : {"tensorwise", "blockwise"}) {
+  for (std::string recipe : {"tensorwise", "blockwise"}) {
     for (const Traffic& t : std::vector<Traffic>{
              {"FSDP 4", {}, {.dp_shard = 4}, each},
              {"FSDP 2 x TP 2, every micro-batch", {}, {.dp_shard = 2, .tp = 2, .micro_batches = 2}, each},
