@@ -101,25 +101,65 @@ Decisions::Entry decide_reduction(const Need& once) {
           fmt::format("whole gradients would take {}, of {} free", mib(once.bytes), mib(once.available))};
 }
 
-// FP8 where it is faster, by rank 0's measurement of every shape, which holds for all because their GPUs are
-// the same.
+/// Ratios of FP8 products: decided before, of a file, or measured here.
+class Float8Ratios {
+ public:
+  Float8Ratios(const Experiment& e, Device device, const Decisions& saved)
+      : experiment_(e), device_(device), saved_(saved) {}
+
+  /// Nothing if a file lacks this shape: whoever needs it says so (speedups_of()).
+  std::optional<Decisions::Entry> entry_of(const ProductShape& shape) {
+    const std::string name = decision_name(shape);
+    if (const Decisions::Entry* before = saved_.find(name)) return *before;
+    if (experiment_.config.float8.auto_decisions.empty()) {
+      return Decisions::Entry{name, fmt::format("{:.3f}", measure_float8_speedup(stream(), shape)),
+                              "time of the bf16 products over that of FP8 with its casts"};
+    }
+    if (!file_) file_ = read_auto_decisions(experiment_.config);
+    const Decisions::Entry* entry = file_->find(name);
+    if (!entry) return {};
+    return Decisions::Entry{
+        name, entry->value,
+        fmt::format("{}, of {}", entry->reason, experiment_.config.float8.auto_decisions)};
+  }
+
+ private:
+  Stream& stream() {
+    if (!stream_) {
+      stream_ = device_.type == DeviceType::cuda ? Stream::cuda(device_.index) : Stream::cpu();
+      if (experiment_.sm_budget.products > 0)
+        stream_->blas_plans().set_sm_count(experiment_.sm_budget.products);
+    }
+    return *stream_;
+  }
+
+  const Experiment& experiment_;
+  Device device_;
+  const Decisions& saved_;
+  std::optional<Decisions> file_;
+  std::optional<Stream> stream_;
+};
+
+// FP8 where it is faster, by rank 0's ratios. Its measurements hold for all because their GPUs are the same,
+// its file because nobody else reads one.
 void decide_float8(Experiment& e, RankGroups& ranks, Device device, const Decisions& saved) {
-  if (device.type == DeviceType::cuda) {
+  if (e.config.float8.auto_decisions.empty() && device.type == DeviceType::cuda) {
     require_equal_everywhere(*ranks.control, "the GPU model, on which quantize.linear.float8.auto measures",
                              checkpoint::text_checksum(cuda::device_name(device.index)));
   }
+  std::string complaint;
   if (ranks.control->rank() == 0) {
-    Stream stream = device.type == DeviceType::cuda ? Stream::cuda(device.index) : Stream::cpu();
-    if (e.sm_budget.products > 0) stream.blas_plans().set_sm_count(e.sm_budget.products);
-    for (const ProductShape& shape : float8_shapes(e.shape.float8_policy, e.shape.batch * e.shape.sequence)) {
-      const std::string name = decision_name(shape);
-      const Decisions::Entry* before = saved.find(name);
-      e.decisions.entries.push_back(
-          before ? *before
-                 : Decisions::Entry{name, fmt::format("{:.3f}", measure_float8_speedup(stream, shape)),
-                                    "time of the bf16 products over that of FP8 with its casts"});
+    try {
+      Float8Ratios ratios(e, device, saved);
+      for (const ProductShape& shape :
+           float8_candidates(e.shape.float8_policy, e.shape.batch * e.shape.sequence)) {
+        if (auto entry = ratios.entry_of(shape)) e.decisions.entries.push_back(*std::move(entry));
+      }
+    } catch (const Error& error) {
+      complaint = error.what();
     }
   }
+  require_no_complaint(*ranks.control, complaint);
   e.decisions = share(e.decisions, *ranks.control);
   for (const Decisions::Entry& entry : e.decisions.entries) {
     if (entry.name.starts_with("quantize."))
@@ -141,9 +181,7 @@ void settle_decisions(Experiment& e, RankGroups& ranks, Device device, DecisionS
     if (entry.name.starts_with(kGemmDecisions))
       e.decisions.entries.push_back(entry);  // followed in rehearse()
   }
-  if (e.shape.float8.is_on() && e.config.float8.automatic && e.config.float8.auto_decisions.empty()) {
-    decide_float8(e, ranks, device, saved);
-  }
+  if (e.shape.float8.is_on() && e.config.float8.automatic) decide_float8(e, ranks, device, saved);
   settle_attention(e, ranks, device, saved);
   if (is_left_to_us(e)) {
     TrainingShape once = e.shape;

@@ -16,7 +16,8 @@ enum class DecisionSource {
 /// Every rank makes the call. Throws ConfigError, on all ranks, when a checkpoint's decision cannot be
 /// followed here.
 ///
-/// quantize.linear.float8.auto: FP8 for the shapes for which a measurement on rank 0's GPU finds it faster.
+/// quantize.linear.float8.auto: FP8 for the shapes for which a measurement on rank 0's GPU finds it faster,
+/// or for which rank 0's file auto_decisions says so.
 ///
 /// attention.backend: apps/attention_choice.h.
 ///

@@ -126,18 +126,14 @@ void check_tensor_parallel(const LlamaConfig& m, const Config& c, int tp) {
   }
 }
 
-// Where `auto` finds its ratios. A GPU's are measured later (settle_decisions); until then every candidate
-// runs in FP8.
+// Where `auto` finds its ratios. Those of a GPU or of a file are settled later (settle_decisions); until then
+// every candidate runs in FP8.
 std::function<std::optional<double>(const fp8::PolicyGemm&, const fp8::Recipe&)> speedups(
     const Config& c, const Decisions* measured, bool on_gpu, int64_t tokens) {
   if (!c.float8.automatic) return {};
-  if (measured) return speedups_of(*measured, tokens);
-  if (!c.float8.auto_decisions.empty()) {
-    const std::string path =
-        find_input(c, "quantize.linear.float8.auto_decisions", c.float8.auto_decisions).string();
-    return speedups_of(parse_decisions(read_file(path), path), tokens);
-  }
-  if (on_gpu) return [](const fp8::PolicyGemm&, const fp8::Recipe&) { return std::nullopt; };
+  if (measured) return speedups_of(*measured, tokens, c.float8.auto_decisions);
+  if (on_gpu || !c.float8.auto_decisions.empty())
+    return [](const fp8::PolicyGemm&, const fp8::Recipe&) { return std::nullopt; };
   return {};
 }
 
@@ -163,6 +159,7 @@ void resolve_float8(const Config& c, const LlamaParameters& table, int tp,
   fp8::PolicyInputs inputs = llama_policy_inputs(table, tp, tokens);
   if (compute_capability) inputs.hardware = fp8::recipes_of_compute_capability(*compute_capability);
   inputs.measured_speedup = speedups(c, measured, compute_capability.has_value(), tokens);
+  inputs.is_measured_elsewhere = !c.float8.auto_decisions.empty();
   shape.float8_policy = fp8::decide_policy(c.float8, inputs);
   fp8::require_some_float8(shape.float8_policy, c.float8);
   check_validation_tokens(shape);
@@ -239,6 +236,12 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
 void apply_measured_float8(Experiment& e, const Decisions& measured) {
   resolve_float8(e.config, llama_parameters(e.shape.model), e.mesh.size(MeshAxis::tp), e.compute_capability,
                  &measured, e.shape);
+}
+
+Decisions read_auto_decisions(const Config& c) {
+  const std::string path =
+      find_input(c, "quantize.linear.float8.auto_decisions", c.float8.auto_decisions).string();
+  return parse_decisions(read_file(path), path);
 }
 
 std::string model_title(const ModelConfig& c) {

@@ -37,6 +37,8 @@ Experiment resolve_experiment(const Config& config, std::shared_ptr<const Tokeni
 
 /// Decides the FP8 policy again from measured speedups (quantize.linear.float8.auto; float8_speedup.h).
 void apply_measured_float8(Experiment& experiment, const Decisions& measured);
+/// The file quantize.linear.float8.auto_decisions. Throws FileError.
+Decisions read_auto_decisions(const Config& config);
 
 /// "llama3 8B", or "llama3 8B with other dimensions" where the configuration changes the flavor's.
 std::string model_title(const ModelConfig& config);

@@ -110,30 +110,34 @@ double measure_float8_speedup(Stream& stream, const ProductShape& s) {
 }
 
 std::function<std::optional<double>(const fp8::PolicyGemm&, const fp8::Recipe&)> speedups_of(
-    const Decisions& decisions, int64_t tokens) {
-  return
-      [decisions, tokens](const fp8::PolicyGemm& gemm, const fp8::Recipe& recipe) -> std::optional<double> {
-        const std::string name = decision_name({tokens, gemm.local_rows(), gemm.local_columns, recipe.name});
-        const Decisions::Entry* entry = decisions.find(name);
-        if (!entry) {
-          fail<ConfigError>("decisions", "there is no measurement '{}' for {}: measure again with --redecide",
-                            name, gemm.name);
-        }
-        double ratio = 0;
-        const char* end = entry->value.data() + entry->value.size();
-        if (auto [stop, error] = std::from_chars(entry->value.data(), end, ratio);
-            error != std::errc{} || stop != end || !(ratio > 0)) {
-          fail<ConfigError>("decisions", "'{}' is '{}', expected how many times faster FP8 is", name,
-                            entry->value);
-        }
-        return ratio;
-      };
+    const Decisions& decisions, int64_t tokens, const std::string& file) {
+  return [decisions, tokens, file](const fp8::PolicyGemm& gemm,
+                                   const fp8::Recipe& recipe) -> std::optional<double> {
+    const std::string name = decision_name({tokens, gemm.local_rows(), gemm.local_columns, recipe.name});
+    const Decisions::Entry* entry = decisions.find(name);
+    if (!entry) {
+      fail<ConfigError>("decisions", "there is no measurement '{}' for {}{}", name, gemm.name,
+                        file.empty()
+                            ? ": measure again with --redecide"
+                            : fmt::format(" in {}: take quantize.linear.float8.auto_decisions from a "
+                                          "run of this model, batch and layout on the GPU",
+                                          file));
+    }
+    double ratio = 0;
+    const char* end = entry->value.data() + entry->value.size();
+    if (auto [stop, error] = std::from_chars(entry->value.data(), end, ratio);
+        error != std::errc{} || stop != end || !(ratio > 0)) {
+      fail<ConfigError>("decisions", "'{}' is '{}', expected how many times faster FP8 is", name,
+                        entry->value);
+    }
+    return ratio;
+  };
 }
 
-std::vector<ProductShape> float8_shapes(const fp8::Policy& policy, int64_t tokens) {
+std::vector<ProductShape> float8_candidates(const fp8::Policy& policy, int64_t tokens) {
   std::vector<ProductShape> shapes;
   for (const fp8::GemmDecision& d : policy.decisions) {
-    if (!d.recipe) continue;
+    if (!d.is_measured) continue;
     const ProductShape shape{tokens, d.gemm.local_rows(), d.gemm.local_columns, d.recipe->name};
     const std::string name = decision_name(shape);
     if (std::none_of(shapes.begin(), shapes.end(),

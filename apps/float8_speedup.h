@@ -21,11 +21,12 @@ std::string decision_name(const ProductShape& shape);
 /// stream's device, in memory taken and given back.
 double measure_float8_speedup(Stream& stream, const ProductShape& shape);
 
-/// The ratios that decisions hold, for decide_policy(). A shape that they lack throws ConfigError.
+/// The ratios that decisions hold, for decide_policy(). A shape that they lack throws ConfigError, with the
+/// advice to make them again or, of a file, in a run on the GPU.
 std::function<std::optional<double>(const fp8::PolicyGemm&, const fp8::Recipe&)> speedups_of(
-    const Decisions& decisions, int64_t tokens);
+    const Decisions& decisions, int64_t tokens, const std::string& file);
 
-/// Every distinct shape that a policy runs in FP8.
-std::vector<ProductShape> float8_shapes(const fp8::Policy& policy, int64_t tokens);
+/// Every distinct shape for which a policy asks whether FP8 is faster.
+std::vector<ProductShape> float8_candidates(const fp8::Policy& policy, int64_t tokens);
 
 }  // namespace ottava

@@ -83,7 +83,10 @@ std::optional<int> planned_capability(const PlanCommand& command, const Device& 
 
 Experiment resolve_for(const Config& config, int world_size, const std::optional<int>& capability) {
   try {
-    return resolve_experiment(config, tokenizer_if_there(config), world_size, capability);
+    Experiment e = resolve_experiment(config, tokenizer_if_there(config), world_size, capability);
+    if (e.shape.float8.is_on() && config.float8.automatic && !config.float8.auto_decisions.empty())
+      apply_measured_float8(e, read_auto_decisions(config));
+    return e;
   } catch (const DeviceError& error) {
     if (!capability) throw;
     throw DeviceError(

@@ -197,13 +197,14 @@ void settle(GemmDecision& decision, const Choice& choice, const Float8Config& co
   }
   check_hardware(decision, config, inputs);
   if (config.automatic && !choice.entry) {
-    if (!inputs.measured_speedup || decision.is_emulated) {
+    if (!inputs.measured_speedup || (decision.is_emulated && !inputs.is_measured_elsewhere)) {
       fail<ConfigError>("fp8",
                         "quantize.linear.float8.auto measures FP8 against bf16, which says nothing on a "
                         "device that emulates "
                         "FP8: leave it out, or set quantize.linear.float8.auto_decisions to the "
                         "decisions.json of a run on the GPU");
     }
+    decision.is_measured = true;
     const std::optional<double> speedup = inputs.measured_speedup(decision.gemm, *decision.recipe);
     decision.reason = speedup ? fmt::format("measured {:.2f}x", *speedup) : "auto: not measured yet";
     if (speedup && *speedup < 1) decision.recipe.reset();

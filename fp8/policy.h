@@ -41,6 +41,8 @@ struct PolicyInputs {
   /// Speed of FP8 with its casts over bf16 for one layer's products; asked only with `auto`. Without a value
   /// it will be measured before step 1, and FP8 is assumed until then.
   std::function<std::optional<double>(const PolicyGemm&, const Recipe&)> measured_speedup = {};
+  /// Those ratios are another device's: they hold on one that emulates FP8 too.
+  bool is_measured_elsewhere = false;
 };
 
 struct GemmDecision {
@@ -49,7 +51,8 @@ struct GemmDecision {
   std::string reason;
   bool is_split = false;  ///< a part that must run as a product of its own
   bool is_emulated = false;
-  int64_t padded_rows = 0;  ///< global rows with pad_vocabulary; 0: not padded
+  bool is_measured = false;  ///< `auto` decides, by whether FP8 is faster
+  int64_t padded_rows = 0;   ///< global rows with pad_vocabulary; 0: not padded
 };
 
 struct Policy {

@@ -287,9 +287,18 @@ TEST_CASE("policy: auto keeps FP8 where it was measured to be faster") {
   in.measured_speedup = [](const PolicyGemm&, const Recipe&) { return std::nullopt; };
   CHECK(outcome(decide_policy(config, in), "layers.3.attention.wo") ==
         Outcome{"tensorwise", "auto: not measured yet"});
+  // Where nothing is multiplied in FP8 a measurement says nothing, but another device's does.
   in.hardware.emplace();
-  CHECK_THROWS_WITH(decide_policy({.automatic = true, .emulate = true}, in),
-                    Contains("on a device that emulates"));
+  in.measured_speedup = [](const PolicyGemm& gemm, const Recipe&) {
+    return gemm.rows() > 1000 ? 1.316 : 0.91;
+  };
+  const Float8Config emulated{.automatic = true, .emulate = true};
+  CHECK_THROWS_WITH(decide_policy(emulated, in), Contains("on a device that emulates"));
+  in.is_measured_elsewhere = true;
+  const Policy elsewhere = decide_policy(emulated, in);
+  CHECK(outcome(elsewhere, "layers.3.attention.wo") == Outcome{"bf16", "measured 0.91x"});
+  CHECK(outcome(elsewhere, "layers.3.feed_forward.w13") == Outcome{"tensorwise", "measured 1.32x"});
+  CHECK(elsewhere.find("layers.3.feed_forward.w13")->is_emulated);
 }
 
 TEST_CASE("policy: a recipe that the hardware lacks is refused with what it has, or emulated") {
