@@ -25,11 +25,25 @@ struct LaunchShape {
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 
 __host__ __device__ constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-/// A grid extent; throws where it would not fit.
+/// A grid's extent in x; throws where it would not fit.
 inline unsigned grid_of(int64_t blocks) {
   if (blocks > 2147483647)
     fail<ShapeError>("cuda", "{} blocks in one launch, at most 2^31 - 1 are possible", blocks);
   return static_cast<unsigned>(blocks);
+}
+/// A grid's extent in y or z; throws where it would not fit.
+inline constexpr int64_t kMostInYZ = 65535;
+inline unsigned grid_of_yz(int64_t blocks) {
+  if (blocks > kMostInYZ)
+    fail<ShapeError>("cuda", "{} blocks along y or z of one launch, at most {} are possible", blocks,
+                     kMostInYZ);
+  return static_cast<unsigned>(blocks);
+}
+/// Calls body(first, extent) until `count` items have had their place along y or z.
+template <class Body>
+void for_each_grid(int64_t count, Body&& body) {
+  for (int64_t first = 0; first < count; first += kMostInYZ)
+    body(first, grid_of_yz(count - first < kMostInYZ ? count - first : kMostInYZ));
 }
 
 }  // namespace ottava::cuda

@@ -157,4 +157,11 @@ int sm_count(int device) {
   return count;
 }
 
+int shared_bytes_per_block(int device) {
+  int bytes = 0;
+  check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+        "cudaDeviceGetAttribute");
+  return bytes;
+}
+
 }  // namespace ottava::cuda

@@ -48,5 +48,7 @@ std::string device_name(int device);
 /// 90 for sm_90.
 int compute_capability(int device);
 int sm_count(int device);
+/// Dynamic shared memory that a block may ask for: 232,448 on sm_90, 101,376 on sm_86, 89 and 120.
+int shared_bytes_per_block(int device);
 
 }  // namespace ottava::cuda

@@ -32,6 +32,7 @@ MemoryInfo memory_info(int) { absent(); }
 std::string device_name(int) { absent(); }
 int compute_capability(int) { absent(); }
 int sm_count(int) { absent(); }
+int shared_bytes_per_block(int) { absent(); }
 BlasPlans* create_blas_plans(int) { absent(); }
 void destroy_blas_plans(BlasPlans*) noexcept {}
 void BlasPlans::select(Selection) { absent(); }

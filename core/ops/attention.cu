@@ -49,8 +49,10 @@ __global__ void __launch_bounds__(kDecodeThreads) decode_kernel(DecodeArguments<
   constexpr int kParts = kDecodeThreads / D;  // threads that share a column of the result
   OTTAVA_SHARED(float, scores, [kChunk]);
   OTTAVA_SHARED(float, partial, [kDecodeThreads]);
-  const int head = blockIdx.x, kv_head = head / (a.heads / a.kv_heads), member = threadIdx.x % kTeam;
-  const int64_t batch = blockIdx.y, row = int64_t{a.kv_heads} * D;
+  const unsigned heads = static_cast<unsigned>(a.heads);
+  const int head = static_cast<int>(blockIdx.x % heads), kv_head = head / (a.heads / a.kv_heads),
+            member = threadIdx.x % kTeam;
+  const int64_t batch = blockIdx.x / heads, row = int64_t{a.kv_heads} * D;
   const T* q = a.q + (batch * a.heads + head) * D;
   const T* keys = a.keys + batch * a.capacity * row + int64_t{kv_head} * D;
   const T* values = a.values + batch * a.capacity * row + int64_t{kv_head} * D;
@@ -153,8 +155,7 @@ void attention_decode(Stream& stream, const AttentionDecode& d) {
                                .scale = 1.0f / sqrtf(static_cast<float>(d.heads.head_dim))};
     dispatch_head_dim(d.heads.head_dim, [&]<int D>() {
       launch("attention_decode", stream,
-             {.grid = dim3(grid_of(d.heads.heads), grid_of(d.q.rows())), .block = kDecodeThreads},
-             decode_kernel<T, D>, a);
+             {.grid = grid_of(d.heads.heads * d.q.rows()), .block = kDecodeThreads}, decode_kernel<T, D>, a);
     });
   });
 }

@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kThreads) key_kernel(Arguments a) {
   constexpr int kStep = kQueryStep<D>, kTile = kStep * Tile<D>::kStride;
   const AttentionShape& shape = a.shape;
   const int kv_head = blockIdx.y;
-  const int64_t batch = blockIdx.z;
+  const int64_t batch = shape.batch();
   const int sequence = shape.sequence, first_key = static_cast<int>(blockIdx.x) * kKeys;
 
   auto* shared = dynamic_shared<__nv_bfloat16>();
@@ -155,22 +155,25 @@ __global__ void __launch_bounds__(kThreads) key_kernel(Arguments a) {
 }
 
 // --- dQ: rows of the products are queries.
-constexpr int kMTiles = 2, kQueries = 16 * kWarps * kMTiles, kKeyStep = 32;
-template <int D>
-constexpr size_t kQuerySharedBytes = (2 * kQueries + 4 * kKeyStep) * Tile<D>::kStride * sizeof(__nv_bfloat16);
+constexpr int kKeyStep = 32;
+template <int kMTiles>
+constexpr int kQueries = 16 * kWarps* kMTiles;
+template <int D, int kMTiles>
+constexpr size_t kQuerySharedBytes = (2 * kQueries<kMTiles> + 4 * kKeyStep) * Tile<D>::kStride *
+                                     sizeof(__nv_bfloat16);
 
-template <int D>
+template <int D, int kMTiles>
 __global__ void __launch_bounds__(kThreads) query_kernel(Arguments a) {
-  constexpr int kTile = kKeyStep * Tile<D>::kStride;
+  constexpr int kRows = kQueries<kMTiles>, kTile = kKeyStep * Tile<D>::kStride;
   const AttentionShape& shape = a.shape;
   const int head = blockIdx.y, kv_head = head / shape.group;
-  const int64_t batch = blockIdx.z;
+  const int64_t batch = shape.batch();
   const int sequence = shape.sequence;
-  const int first_query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kQueries;  // the longest rows first
+  const int first_query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kRows;  // the longest rows first
 
   auto* shared = dynamic_shared<__nv_bfloat16>();
-  const Tile<D> queries{shared}, douts{shared + kQueries * Tile<D>::kStride};
-  auto* stages = shared + 2 * kQueries * Tile<D>::kStride;
+  const Tile<D> queries{shared}, douts{shared + kRows * Tile<D>::kStride};
+  auto* stages = shared + 2 * kRows * Tile<D>::kStride;
   auto key_tile = [&](int j) { return Tile<D>{stages + (j % 2) * 2 * kTile}; };
   auto value_tile = [&](int j) { return Tile<D>{key_tile(j).data + kTile}; };
   auto load_keys = [&](int j) {
@@ -182,7 +185,7 @@ __global__ void __launch_bounds__(kThreads) query_kernel(Arguments a) {
 
   const int lane = threadIdx.x % 32, warp_row = threadIdx.x / 32 * 16 * kMTiles, g = lane / 4,
             t = lane % 4 * 2;
-  const int end_query = min(first_query + kQueries, sequence);
+  const int end_query = min(first_query + kRows, sequence);
   const int tiles = (end_query + kKeyStep - 1) / kKeyStep;
   const int first_tile = shape.first_visible(batch, first_query) / kKeyStep;
   const int last_start = shape.first_visible(batch, end_query - 1);
@@ -197,10 +200,10 @@ __global__ void __launch_bounds__(kThreads) query_kernel(Arguments a) {
     }
   }
 
-  queries.template load<kQueries, kThreads>(a.qkv + shape.query(batch, head, D), shape.row, first_query,
-                                            sequence);
-  douts.template load<kQueries, kThreads>(a.dout + shape.out(batch, head, D), shape.out_row, first_query,
-                                          sequence);
+  queries.template load<kRows, kThreads>(a.qkv + shape.query(batch, head, D), shape.row, first_query,
+                                         sequence);
+  douts.template load<kRows, kThreads>(a.dout + shape.out(batch, head, D), shape.out_row, first_query,
+                                       sequence);
   load_keys(first_tile);
   cp_async_commit();
   for (int j = first_tile; j < tiles; ++j) {
@@ -260,18 +263,24 @@ __global__ void __launch_bounds__(kThreads) query_kernel(Arguments a) {
 }  // namespace
 
 void flash_backward_bf16(Stream& stream, const AttentionBackward& b, const float* delta) {
-  const Arguments a{
-      static_cast<const __nv_bfloat16*>(b.qkv.data), static_cast<const __nv_bfloat16*>(b.dout.data),
-      static_cast<const float*>(b.lse.data),         delta,
-      static_cast<__nv_bfloat16*>(b.dqkv.data),      attention_shape(b)};
+  Arguments a{static_cast<const __nv_bfloat16*>(b.qkv.data), static_cast<const __nv_bfloat16*>(b.dout.data),
+              static_cast<const float*>(b.lse.data),         delta,
+              static_cast<__nv_bfloat16*>(b.dqkv.data),      attention_shape(b)};
   dispatch_head_dim(b.heads.head_dim, [&]<int D>() {
-    const dim3 per_keys(grid_of(ceil_div(b.sequence, kKeys)), grid_of(b.heads.kv_heads), grid_of(b.batch));
-    launch("attention_backward", stream,
-           {.grid = per_keys, .block = kThreads, .shared_bytes = kKeySharedBytes<D>}, key_kernel<D>, a);
-    const dim3 per_queries(grid_of(ceil_div(b.sequence, kQueries)), grid_of(b.heads.heads), grid_of(b.batch));
-    launch("attention_backward", stream,
-           {.grid = per_queries, .block = kThreads, .shared_bytes = kQuerySharedBytes<D>}, query_kernel<D>,
-           a);
+    static_assert(kKeySharedBytes<D> <= kSharedEverywhere);
+    for_each_grid(b.batch, [&](int64_t first, unsigned sequences) {
+      a.shape.first_batch = first;
+      const dim3 per_keys(grid_of(ceil_div(b.sequence, kKeys)), grid_of_yz(b.heads.kv_heads), sequences);
+      launch("attention_backward", stream,
+             {.grid = per_keys, .block = kThreads, .shared_bytes = kKeySharedBytes<D>}, key_kernel<D>, a);
+      dispatch_query_tiles<kQuerySharedBytes<D, 1>, kQuerySharedBytes<D, 2>>(stream, [&]<int kMTiles>() {
+        const dim3 per_queries(grid_of(ceil_div(b.sequence, kQueries<kMTiles>)), grid_of_yz(b.heads.heads),
+                               sequences);
+        launch("attention_backward", stream,
+               {.grid = per_queries, .block = kThreads, .shared_bytes = kQuerySharedBytes<D, kMTiles>},
+               query_kernel<D, kMTiles>, a);
+      });
+    });
   });
 }
 

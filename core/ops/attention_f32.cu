@@ -80,7 +80,7 @@ template <int D>
 __global__ void __launch_bounds__(kThreads) forward_kernel(Arguments a) {
   const AttentionShape& shape = a.shape;
   const int head = blockIdx.y, kv_head = head / shape.group, sequence = shape.sequence;
-  const int64_t batch = blockIdx.z;
+  const int64_t batch = shape.batch();
   const int row = threadIdx.x / kColumns, column = threadIdx.x % kColumns;
   const int first_query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kTile, query = first_query + row;
   const int start = shape.first_visible(batch, query);
@@ -158,7 +158,7 @@ template <int D>
 __global__ void __launch_bounds__(kThreads) key_kernel(Arguments a) {
   const AttentionShape& shape = a.shape;
   const int kv_head = blockIdx.y, sequence = shape.sequence;
-  const int64_t batch = blockIdx.z;
+  const int64_t batch = shape.batch();
   const int row = threadIdx.x / kColumns, column = threadIdx.x % kColumns;
   const int first_key = static_cast<int>(blockIdx.x) * kTile, key = first_key + row;
 
@@ -200,7 +200,7 @@ template <int D>
 __global__ void __launch_bounds__(kThreads) query_kernel(Arguments a) {
   const AttentionShape& shape = a.shape;
   const int head = blockIdx.y, kv_head = head / shape.group, sequence = shape.sequence;
-  const int64_t batch = blockIdx.z;
+  const int64_t batch = shape.batch();
   const int row = threadIdx.x / kColumns, column = threadIdx.x % kColumns;
   const int first_query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kTile, query = first_query + row;
 
@@ -231,8 +231,8 @@ __global__ void __launch_bounds__(kThreads) query_kernel(Arguments a) {
                shape.scale);
 }
 
-dim3 grid_for(const AttentionShape& shape, int64_t batch, int heads) {
-  return {grid_of(ceil_div(shape.sequence, kTile)), grid_of(heads), grid_of(batch)};
+dim3 grid_for(const AttentionShape& shape, int heads, unsigned sequences) {
+  return {grid_of(ceil_div(shape.sequence, kTile)), grid_of_yz(heads), sequences};
 }
 
 }  // namespace
@@ -244,9 +244,13 @@ void tiled_forward_f32(Stream& stream, const AttentionForward& f) {
               .shape = attention_shape(f)};
   dispatch_head_dim(f.heads.head_dim, [&]<int D>() {
     constexpr size_t kShared = (3 * kRowsFloats<D> + kSquareFloats) * sizeof(float);
-    launch("attention_forward", stream,
-           {.grid = grid_for(a.shape, f.batch, a.shape.heads), .block = kThreads, .shared_bytes = kShared},
-           forward_kernel<D>, a);
+    for_each_grid(f.batch, [&](int64_t first, unsigned sequences) {
+      a.shape.first_batch = first;
+      launch(
+          "attention_forward", stream,
+          {.grid = grid_for(a.shape, a.shape.heads, sequences), .block = kThreads, .shared_bytes = kShared},
+          forward_kernel<D>, a);
+    });
   });
 }
 
@@ -259,12 +263,17 @@ void tiled_backward_f32(Stream& stream, const AttentionBackward& b, const float*
               .shape = attention_shape(b)};
   dispatch_head_dim(b.heads.head_dim, [&]<int D>() {
     constexpr size_t kShared = (4 * kRowsFloats<D> + 2 * kSquareFloats) * sizeof(float);
-    launch("attention_backward", stream,
-           {.grid = grid_for(a.shape, b.batch, a.shape.kv_heads), .block = kThreads, .shared_bytes = kShared},
-           key_kernel<D>, a);
-    launch("attention_backward", stream,
-           {.grid = grid_for(a.shape, b.batch, a.shape.heads), .block = kThreads, .shared_bytes = kShared},
-           query_kernel<D>, a);
+    static_assert(kShared <= kSharedEverywhere);
+    for_each_grid(b.batch, [&](int64_t first, unsigned sequences) {
+      a.shape.first_batch = first;
+      auto go = [&](auto kernel, int heads) {
+        launch("attention_backward", stream,
+               {.grid = grid_for(a.shape, heads, sequences), .block = kThreads, .shared_bytes = kShared},
+               kernel, a);
+      };
+      go(key_kernel<D>, a.shape.kv_heads);
+      go(query_kernel<D>, a.shape.heads);
+    });
   });
 }
 

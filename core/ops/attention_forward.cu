@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Arguments a) {
   constexpr int kRows = kQueries<D, kMTiles>, kTile = kKeys * Tile<D>::kStride;
   const AttentionShape& shape = a.shape;
   const int head = blockIdx.y, kv_head = head / shape.group;
-  const int64_t batch = blockIdx.z;
+  const int64_t batch = shape.batch();
   const int sequence = shape.sequence;
   const int first_query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kRows;  // the longest rows first
   const __nv_bfloat16* keys = a.qkv + shape.key(batch, kv_head, D);
@@ -152,15 +152,19 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Arguments a) {
 }  // namespace
 
 void flash_forward_bf16(Stream& stream, const AttentionForward& f) {
-  const Arguments a{static_cast<const __nv_bfloat16*>(f.qkv.data), static_cast<__nv_bfloat16*>(f.out.data),
-                    static_cast<float*>(f.lse.data), attention_shape(f)};
+  Arguments a{static_cast<const __nv_bfloat16*>(f.qkv.data), static_cast<__nv_bfloat16*>(f.out.data),
+              static_cast<float*>(f.lse.data), attention_shape(f)};
   dispatch_head_dim(f.heads.head_dim, [&]<int D>() {
-    constexpr int kMTiles = 2;
-    const dim3 grid(grid_of(ceil_div(f.sequence, kQueries<D, kMTiles>)), grid_of(f.heads.heads),
-                    grid_of(f.batch));
-    launch("attention_forward", stream,
-           {.grid = grid, .block = kThreads, .shared_bytes = kSharedBytes<D, kMTiles>},
-           forward_kernel<D, kMTiles>, a);
+    dispatch_query_tiles<kSharedBytes<D, 1>, kSharedBytes<D, 2>>(stream, [&]<int kMTiles>() {
+      for_each_grid(f.batch, [&](int64_t first, unsigned sequences) {
+        a.shape.first_batch = first;
+        const dim3 grid(grid_of(ceil_div(f.sequence, kQueries<D, kMTiles>)), grid_of_yz(f.heads.heads),
+                        sequences);
+        launch("attention_forward", stream,
+               {.grid = grid, .block = kThreads, .shared_bytes = kSharedBytes<D, kMTiles>},
+               forward_kernel<D, kMTiles>, a);
+      });
+    });
   });
 }
 

@@ -125,8 +125,9 @@ void embedding_backward(Stream& stream, const EmbeddingBackward& b) {
     using T = Element<Host>;
     auto go = [&](auto kernel, int64_t size) {
       const int64_t packs = cols / size;
-      launch(kOp, stream, {.grid = dim3(grid_of(tokens), grid_of(ceil_div(packs, kBlock))), .block = kBlock},
-             kernel, sort, static_cast<const T*>(b.dout.data), static_cast<float*>(b.dtable.data), packs);
+      launch(kOp, stream,
+             {.grid = dim3(grid_of(tokens), grid_of_yz(ceil_div(packs, kBlock))), .block = kBlock}, kernel,
+             sort, static_cast<const T*>(b.dout.data), static_cast<float*>(b.dtable.data), packs);
     };
     if (rows_are_aligned(cols * int64_t{sizeof(T)}, b.dout, b.dtable)) {
       go(sum_kernel<T, kPackSize<T>>, kPackSize<T>);

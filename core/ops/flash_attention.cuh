@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/cuda/elements.cuh"
+#include "core/cuda/runtime.h"
 #include "core/ops/attention_kernels.h"
 
 // What the attention kernels share: where heads lie, and tiles of bf16 rows in shared memory with the
@@ -16,6 +17,9 @@ struct AttentionShape {
   int heads, kv_heads, group;
   const int32_t* document_start;  // null: one document
   float scale;                    // 1 / sqrt(D)
+  int64_t first_batch = 0;        // the sequence of blocks with z = 0
+
+  __device__ __forceinline__ int64_t batch() const { return first_batch + blockIdx.z; }
 
   /// Of query head h of sequence b, for tensors laid out like qkv and like out; of key head h for keys and
   /// values.
@@ -79,6 +83,22 @@ void dispatch_head_dim(int64_t head_dim, F&& f) {
     default:
       return f.template operator()<128>();
   }
+}
+
+/// What every GPU since sm_80 gives a block, and sm_86, 89 and 120 no more than that.
+inline constexpr size_t kSharedEverywhere = 101376;
+
+/// Calls f.operator()<kMTiles>() with the tiles of 16 queries that a warp of a block owns: 2, or 1 on a GPU
+/// that has too little shared memory for a block of 2. The device alone decides. A query's sums are made in
+/// the same order either way: the larger block only adds key tiles of which the query sees nothing, as zeros.
+template <size_t kSharedOfOne, size_t kSharedOfTwo, class F>
+void dispatch_query_tiles(const Stream& stream, F&& f) {
+  static_assert(kSharedOfOne <= kSharedEverywhere);
+  if constexpr (kSharedOfTwo > kSharedEverywhere) {
+    if (static_cast<size_t>(shared_bytes_per_block(stream.device().index)) < kSharedOfTwo)
+      return f.template operator()<1>();
+  }
+  f.template operator()<2>();
 }
 
 /// Rows of D bf16 in shared memory. 16 bytes of padding make the stride an odd multiple of 16 bytes: the

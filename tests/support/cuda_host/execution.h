@@ -70,8 +70,24 @@ void fence();
 /// Streaming multiprocessors that the GPUs say they have.
 constexpr int kSmCount = 4;
 
-/// Bytes of shared memory that a block may have, once it has asked (cudaFuncSetAttribute).
-constexpr size_t kSharedAtMost = 232448;
+/// Bytes of shared memory that a block may have on a GPU of this capability (89 for 8.9), once it has asked
+/// (cudaFuncSetAttribute). From the CUDA programming guide's table of compute capabilities.
+constexpr size_t shared_at_most(int capability) {
+  switch (capability) {
+    case 75:
+      return 65536;
+    case 80:
+    case 87:
+      return 166912;
+    case 86:
+    case 89:
+    case 120:
+    case 121:
+      return 101376;
+    default:
+      return capability < 80 ? 98304 : 232448;
+  }
+}
 
 /// One kernel call. `run` calls the kernel with the stored arguments, `drop` frees them.
 struct Call {

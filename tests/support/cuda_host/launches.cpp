@@ -1,5 +1,6 @@
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 
@@ -7,6 +8,7 @@
 #include "graphs.h"
 #include "memory.h"
 #include "sanitizer.h"
+#include "settings.h"
 #include "streams.h"
 #include "transfers.h"
 
@@ -33,10 +35,12 @@ cudaError_t check_geometry(const Geometry& g, const void* kernel) {
     return cudaErrorInvalidConfiguration;
   }
   auto limit = shared_limits.find(kernel);
-  size_t allowed = limit == shared_limits.end() ? kSharedByDefault : static_cast<size_t>(limit->second);
+  const size_t most = shared_at_most(settings().capability),
+               allowed = limit == shared_limits.end() ? kSharedByDefault
+                                                      : std::min(most, static_cast<size_t>(limit->second));
   if (g.shared_bytes > allowed) {
     explain("%zu bytes of dynamic shared memory, %zu allowed: cudaFuncSetAttribute raises it up to %zu",
-            g.shared_bytes, allowed, kSharedAtMost);
+            g.shared_bytes, allowed, most);
     return cudaErrorInvalidValue;
   }
   return cudaSuccess;
@@ -110,11 +114,12 @@ using namespace ottava::cuda_host;
 
 extern "C" cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
   auto lock = lock_layer();
-  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value > static_cast<int>(kSharedAtMost)) {
+  const size_t most = shared_at_most(settings().capability);
+  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value > static_cast<int>(most)) {
     explain(
         "cudaFuncSetAttribute: only dynamic shared memory up to %zu bytes can be set, got attribute %d, "
         "value %d",
-        kSharedAtMost, attribute, value);
+        most, attribute, value);
     return cudaErrorInvalidValue;
   }
   shared_limits[kernel] = value;

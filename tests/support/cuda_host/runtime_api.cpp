@@ -111,7 +111,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
       *value = kSmCount;
       return cudaSuccess;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      *value = static_cast<int>(kSharedAtMost);
+      *value = static_cast<int>(shared_at_most(settings().capability));
       return cudaSuccess;
     case cudaDevAttrComputeCapabilityMajor:
       *value = settings().capability / 10;
