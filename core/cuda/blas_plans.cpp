@@ -1,7 +1,6 @@
 #include "core/cuda/blas_plans.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <limits>
 #include <map>
@@ -167,15 +166,14 @@ std::string text_of(const Key& key) {
 cublasLtMatmulAlgo_t parse_algorithm(const BlasPlans::Choice& choice) {
   constexpr size_t kDigits = 16;
   cublasLtMatmulAlgo_t algorithm{};
-  bool ok = choice.algorithm.size() == kDigits * std::size(algorithm.data);
-  for (size_t i = 0; ok && i < std::size(algorithm.data); ++i) {
-    const char* word = choice.algorithm.data() + i * kDigits;
-    auto [end, error] = std::from_chars(word, word + kDigits, algorithm.data[i], 16);
-    ok = error == std::errc{} && end == word + kDigits;
-  }
-  if (!ok) {
+  static_assert(kDigits * std::size(cublasLtMatmulAlgo_t{}.data) == BlasPlans::kAlgorithmDigits);
+  if (!BlasPlans::is_algorithm(choice.algorithm)) {
     fail<ConfigError>(kOp, "'{}' is no algorithm for {}: expected {} hexadecimal digits", choice.algorithm,
-                      choice.problem, kDigits * std::size(algorithm.data));
+                      choice.problem, BlasPlans::kAlgorithmDigits);
+  }
+  for (size_t i = 0; i < std::size(algorithm.data); ++i) {
+    const char* word = choice.algorithm.data() + i * kDigits;
+    std::from_chars(word, word + kDigits, algorithm.data[i], 16);
   }
   return algorithm;
 }
@@ -193,10 +191,14 @@ struct BlasPlans::State {
   Selection selection = Selection::first;
   std::map<std::string, cublasLtMatmulAlgo_t> adopted;  ///< by text_of(key)
 
-  Plan& find(Stream& stream, const Key& key, const BlasOperands& operands);
-  void choose(Stream& stream, Plan& plan, const Key& key, const BlasOperands& operands);
+  void plan_and_run(Stream& stream, const Key& key, const BlasOperands& operands);
+  std::vector<cublasLtMatmulHeuristicResult_t> proposals(const Plan& plan, const Key& key) const;
+  void choose_and_run(Stream& stream, Plan& plan, const Key& key, const BlasOperands& operands) const;
+  cublasStatus_t measure(Stream& stream, Plan& plan, const BlasProblem& p,
+                         const BlasOperands& operands) const;
   bool takes(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm) const;
-  void run(Stream& stream, const Plan& plan, const BlasProblem& problem, const BlasOperands& operands) const;
+  cublasStatus_t run(Stream& stream, const Plan& plan, const BlasProblem& problem,
+                     const BlasOperands& operands) const;
 };
 
 bool BlasPlans::State::takes(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm) const {
@@ -206,16 +208,17 @@ bool BlasPlans::State::takes(const Plan& plan, const cublasLtMatmulAlgo_t& algor
   return status == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= static_cast<size_t>(workspace.bytes());
 }
 
-void BlasPlans::State::run(Stream& stream, const Plan& plan, const BlasProblem& problem,
-                           const BlasOperands& operands) const {
+cublasStatus_t BlasPlans::State::run(Stream& stream, const Plan& plan, const BlasProblem& problem,
+                                     const BlasOperands& operands) const {
   const float alpha = 1, beta = problem.result == BlasProblem::Result::accumulate ? 1.0f : 0.0f;
-  check(cublaslt().matmul(handle, plan.desc, &alpha, operands.a, plan.a, operands.b, plan.b, &beta,
-                          operands.d, plan.d, operands.d, plan.d, &plan.algorithm, workspace.data,
-                          static_cast<size_t>(workspace.bytes()), static_cast<cudaStream_t>(stream.native())),
-        "Matmul", problem);
+  return cublaslt().matmul(handle, plan.desc, &alpha, operands.a, plan.a, operands.b, plan.b, &beta,
+                           operands.d, plan.d, operands.d, plan.d, &plan.algorithm, workspace.data,
+                           static_cast<size_t>(workspace.bytes()),
+                           static_cast<cudaStream_t>(stream.native()));
 }
 
-void BlasPlans::State::choose(Stream& stream, Plan& plan, const Key& key, const BlasOperands& operands) {
+std::vector<cublasLtMatmulHeuristicResult_t> BlasPlans::State::proposals(const Plan& plan,
+                                                                         const Key& key) const {
   const BlasProblem& p = key.problem;
   const CublasLt& lt = cublaslt();
   const Preference preference(p);
@@ -227,46 +230,73 @@ void BlasPlans::State::choose(Stream& stream, Plan& plan, const Key& key, const 
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.b_alignment);
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.d_alignment);
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.d_alignment);
-  std::array<cublasLtMatmulHeuristicResult_t, kCandidates> results{};
+  std::vector<cublasLtMatmulHeuristicResult_t> results(kCandidates);
   int found = 0;
-  const cublasStatus_t status =
-      lt.heuristic(handle, plan.desc, plan.a, plan.b, plan.d, plan.d, preference.handle,
-                   selection == Selection::fastest ? kCandidates : 1, results.data(), &found);
+  const cublasStatus_t status = lt.heuristic(handle, plan.desc, plan.a, plan.b, plan.d, plan.d,
+                                             preference.handle, kCandidates, results.data(), &found);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && found == 0)) {
     fail<DeviceError>(kOp, "cuBLASLt has no algorithm for {} within {} bytes of workspace", to_string(p),
                       workspace.bytes());
   }
   check(status, "MatmulAlgoGetHeuristic", p);
-  plan.algorithm = results[0].algo;
-  if (selection == Selection::first) return;
-  cublasLtMatmulAlgo_t best = results[0].algo;
-  Event start(stream.device()), stop(stream.device());
-  for (int c = 0; c < found; ++c) {
-    if (results[static_cast<size_t>(c)].state != CUBLAS_STATUS_SUCCESS) continue;
-    plan.algorithm = results[static_cast<size_t>(c)].algo;
-    run(stream, plan, p, operands);  // loads the kernel
-    double fastest = std::numeric_limits<double>::infinity();
-    for (int i = 0; i < kMeasurements; ++i) {
-      start.record(stream);
-      run(stream, plan, p, operands);
-      stop.record(stream);
-      stop.synchronize();
-      fastest = std::min(fastest, stop.milliseconds_since(start));
-    }
-    if (plan.candidates++ == 0 || fastest < plan.milliseconds) {
-      plan.milliseconds = fastest;
-      best = plan.algorithm;
-    }
-  }
-  plan.algorithm = best;
+  results.resize(static_cast<size_t>(found));
+  return results;
 }
 
-Plan& BlasPlans::State::find(Stream& stream, const Key& key, const BlasOperands& operands) {
+// Remembers the algorithm's time in the plan if it runs.
+cublasStatus_t BlasPlans::State::measure(Stream& stream, Plan& plan, const BlasProblem& p,
+                                         const BlasOperands& operands) const {
+  cublasStatus_t status = run(stream, plan, p, operands);  // loads the kernel
+  Event start(stream.device()), stop(stream.device());
+  double fastest = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < kMeasurements && status == CUBLAS_STATUS_SUCCESS; ++i) {
+    start.record(stream);
+    status = run(stream, plan, p, operands);
+    stop.record(stream);
+    stop.synchronize();
+    fastest = std::min(fastest, stop.milliseconds_since(start));
+  }
+  plan.milliseconds = fastest;
+  return status;
+}
+
+// A proposal that the library then does not run is passed over: its heuristics do not see everything.
+void BlasPlans::State::choose_and_run(Stream& stream, Plan& plan, const Key& key,
+                                      const BlasOperands& operands) const {
+  const std::vector<cublasLtMatmulHeuristicResult_t> proposed = proposals(plan, key);
+  const cublasLtMatmulAlgo_t* best = nullptr;
+  double best_milliseconds = 0;
+  cublasStatus_t status = CUBLAS_STATUS_SUCCESS, failed = CUBLAS_STATUS_SUCCESS;
+  for (const cublasLtMatmulHeuristicResult_t& proposal : proposed) {
+    plan.algorithm = proposal.algo;
+    status = proposal.state;
+    if (status == CUBLAS_STATUS_SUCCESS && selection == Selection::first) {
+      status = run(stream, plan, key.problem, operands);
+      if (status == CUBLAS_STATUS_SUCCESS) return;
+    } else if (status == CUBLAS_STATUS_SUCCESS) {
+      status = measure(stream, plan, key.problem, operands);
+    }
+    if (status != CUBLAS_STATUS_SUCCESS) {
+      failed = status;
+    } else if (++plan.candidates == 1 || plan.milliseconds < best_milliseconds) {
+      best_milliseconds = plan.milliseconds;
+      best = &proposal.algo;
+    }
+  }
+  if (!best) {
+    fail<DeviceError>(kOp,
+                      "cuBLASLt runs none of the {} algorithms that it proposes for {}: the last says {}",
+                      proposed.size(), to_string(key.problem), cublaslt().status_string(failed));
+  }
+  plan.algorithm = *best;
+  plan.milliseconds = best_milliseconds;
+  check(run(stream, plan, key.problem, operands), "Matmul", key.problem);
+}
+
+void BlasPlans::State::plan_and_run(Stream& stream, const Key& key, const BlasOperands& operands) {
   const BlasProblem& p = key.problem;
-  if (auto known = plans.find(key); known != plans.end()) return known->second;
   if (latched) fail<DeviceError>(kOp, "{} was not planned before the first step", to_string(p));
-  const CublasLt& lt = cublaslt();
-  if (!handle) check(lt.create(&handle), "Create", p);
+  if (!handle) check(cublaslt().create(&handle), "Create", p);
   auto [it, is_new] = plans.try_emplace(key);
   Plan& plan = it->second;
   try {
@@ -275,14 +305,13 @@ Plan& BlasPlans::State::find(Stream& stream, const Key& key, const BlasOperands&
     const auto known = adopted.find(text_of(key));
     if (known != adopted.end() && takes(plan, known->second)) {
       plan.algorithm = known->second;
-    } else {
-      choose(stream, plan, key, operands);
+      if (run(stream, plan, p, operands) == CUBLAS_STATUS_SUCCESS) return;
     }
+    choose_and_run(stream, plan, key, operands);
   } catch (...) {
     plans.erase(it);
     throw;
   }
-  return plan;
 }
 
 BlasPlans::BlasPlans(int device) : state_(std::make_unique<State>()) { state_->device = device; }
@@ -311,9 +340,10 @@ size_t BlasPlans::size() const { return state_->plans.size(); }
 void BlasPlans::run(Stream& stream, const BlasProblem& problem, const BlasOperands& operands) {
   const Key key{problem, alignment_of(operands.a), alignment_of(operands.b), alignment_of(operands.d),
                 state_->sm_count};
-  Plan& plan = state_->find(stream, key, operands);
-  set_scales(plan, problem, operands);
-  state_->run(stream, plan, problem, operands);
+  const auto known = state_->plans.find(key);
+  if (known == state_->plans.end()) return state_->plan_and_run(stream, key, operands);
+  set_scales(known->second, problem, operands);
+  check(state_->run(stream, known->second, problem, operands), "Matmul", problem);
 }
 
 std::vector<BlasPlans::Choice> BlasPlans::choices() const {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/stream.h"
@@ -58,9 +59,9 @@ class BlasPlans {
   /// Runs the product on the stream. Throws DeviceError when the library is missing or has no algorithm, and,
   /// once latched, for a problem without a plan.
   void run(Stream& stream, const BlasProblem& problem, const BlasOperands& operands);
-  /// How algorithms are chosen from here on: the library's first proposal, or the fastest of its first eight,
-  /// each of them run on the operands in question (so results that accumulate are spoilt, and the host waits:
-  /// for rehearsals).
+  /// How algorithms are chosen from here on: the library's first proposal that runs, or the fastest of its
+  /// first eight, each of them run on the operands in question (so results that accumulate are spoilt, and
+  /// the host waits: for rehearsals).
   enum class Selection : uint8_t { first, fastest };
   void select(Selection selection);
   /// No new plans from here on: what runs in a step is what was planned before it.
@@ -76,6 +77,12 @@ class BlasPlans {
   };
   /// Of all plans.
   std::vector<Choice> choices() const;
+  /// Whether adopt() takes this as Choice::algorithm. Needs no library.
+  static constexpr size_t kAlgorithmDigits = 128;
+  static bool is_algorithm(std::string_view text) {
+    return text.size() == kAlgorithmDigits &&
+           text.find_first_not_of("0123456789abcdefABCDEF") == std::string_view::npos;
+  }
   /// Follows these, for plans that exist and for those made from here on. What the library refuses is chosen
   /// anew. Throws ConfigError for text that is no algorithm.
   void adopt(const std::vector<Choice>& choices);

@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -45,18 +46,23 @@ struct Preference {
   uint64_t workspace = 0;
   uint32_t alignment[4] = {256, 256, 256, 256};  // of A, B, C, D
 };
-/// What an algorithm was found for; kept in cublasLtMatmulAlgo_t by index.
-struct Found {
-  Layout a, b, d;
-  cublasOperation_t transpose_a, transpose_b;
-  int32_t a_scale_mode, b_scale_mode;
-  int32_t sm_count;
+/// What an algorithm was found for, all of it in cublasLtMatmulAlgo_t: as with the library, another process
+/// may use what one has found.
+struct Algorithm {
+  uint64_t problem;  ///< problem_of()
+  uint64_t ordinal;
   uint64_t workspace;
   uint32_t alignment[4];
 };
-std::mutex found_mutex;  // ranks are threads
-std::vector<Found> found;
+static_assert(sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t));
+std::mutex sm_counts_mutex;  // ranks are threads
 std::vector<int> sm_counts;
+std::atomic<int> dull_products{0};
+
+bool is_dull(const std::vector<float>& operand) {
+  return std::ranges::all_of(operand, [](float x) { return x == 0; }) ||
+         !std::ranges::all_of(operand, [](float x) { return std::isfinite(x); });
+}
 
 // The library's handles are pointers to types that it keeps to itself.
 template <class T, class H>
@@ -105,6 +111,28 @@ const char* objection_to_scales(const Description& desc) {
     if (reinterpret_cast<uintptr_t>(scale) % 16) return "scales are not aligned to 16 bytes";
   }
   return nullptr;
+}
+/// A number for the problem: types, shapes, strides, transposes, scales, SMs.
+uint64_t problem_of(const Description& desc, const Layout& a, const Layout& b, const Layout& d) {
+  uint64_t hash = 14695981039346656037u;  // FNV-1a, a word at a time
+  auto add = [&](auto value) { hash = (hash ^ static_cast<uint64_t>(value)) * 1099511628211u; };
+  for (const Layout* x : {&a, &b, &d}) {
+    add(x->type);
+    add(x->rows);
+    add(x->cols);
+    add(x->ld);
+  }
+  add(desc.transpose_a);
+  add(desc.transpose_b);
+  add(desc.a_scale_mode);
+  add(desc.b_scale_mode);
+  add(desc.sm_count);
+  return hash;
+}
+Algorithm algorithm_in(const cublasLtMatmulAlgo_t& algo) {
+  Algorithm algorithm;
+  std::memcpy(&algorithm, &algo, sizeof algorithm);
+  return algorithm;
 }
 uint64_t blocks(uint64_t n, uint64_t size) { return (n + size - 1) / size; }
 /// Bytes of the scales of [outer, k], whole tiles and padded strides where the library reads them.
@@ -189,6 +217,7 @@ struct Product {
       for (uint64_t x = 0; x < k; ++x)
         right[j * k + x] = tb ? element(b, b_data, j, x) : element(b, b_data, x, j);
     }
+    if (is_dull(left) || is_dull(right)) ++dull_products;
     const uint64_t step = !is_fp8(a.type) ? k : desc.a_scale_mode == kVec32 ? 32 : 128;  // shares its scales
     for (uint64_t j = 0; j < n; ++j) {
       for (uint64_t i = 0; i < m; ++i) {
@@ -311,7 +340,7 @@ cublasStatus_t preference_set(cublasLtMatmulPreference_t handle,
 cublasStatus_t heuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc_handle, cublasLtMatrixLayout_t a,
                          cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                          cublasLtMatmulPreference_t preference_handle, int wanted,
-                         cublasLtMatmulHeuristicResult_t* result, int* count) {
+                         cublasLtMatmulHeuristicResult_t* results, int* count) {
   const auto& desc = as<Description>(desc_handle);
   const auto& preference = as<Preference>(preference_handle);
   *count = 0;
@@ -325,18 +354,16 @@ cublasStatus_t heuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc_handle, cub
         return refuse(CUBLAS_STATUS_NOT_SUPPORTED, "fp8 needs operands aligned to 16 bytes");
     }
   }
-  Found entry{as<Layout>(a),     as<Layout>(b),     as<Layout>(d), desc.transpose_a,     desc.transpose_b,
-              desc.a_scale_mode, desc.b_scale_mode, desc.sm_count, preference.workspace, {}};
-  std::copy(std::begin(preference.alignment), std::end(preference.alignment), entry.alignment);
-  const std::lock_guard lock(found_mutex);
-  const size_t index = found.size();
-  found.push_back(entry);
+  Algorithm algorithm{
+      problem_of(desc, as<Layout>(a), as<Layout>(b), as<Layout>(d)), 0, preference.workspace, {}};
+  std::copy(std::begin(preference.alignment), std::end(preference.alignment), algorithm.alignment);
   for (; *count < std::min(wanted, kAlgorithms); ++*count) {
-    result[*count] = {};
-    result[*count].algo.data[0] = index;
-    result[*count].algo.data[1] = static_cast<uint64_t>(*count);
-    result[*count].workspaceSize = preference.workspace;
-    result[*count].state = CUBLAS_STATUS_SUCCESS;
+    cublasLtMatmulHeuristicResult_t& result = results[*count] = {};
+    algorithm.ordinal = static_cast<uint64_t>(*count);
+    std::memcpy(&result.algo, &algorithm, sizeof algorithm);
+    result.workspaceSize = preference.workspace;
+    result.state =
+        settings().unusable_algorithms >> *count & 1 ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
   }
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -344,18 +371,13 @@ cublasStatus_t heuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc_handle, cub
 cublasStatus_t algorithm_check(cublasLtHandle_t, cublasLtMatmulDesc_t desc_handle, cublasLtMatrixLayout_t a,
                                cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d,
                                const cublasLtMatmulAlgo_t* algo, cublasLtMatmulHeuristicResult_t* result) {
-  const auto& desc = as<Description>(desc_handle);
-  const std::lock_guard lock(found_mutex);
-  if (algo->data[0] >= found.size() || algo->data[1] >= static_cast<uint64_t>(kAlgorithms))
-    return CUBLAS_STATUS_NOT_SUPPORTED;
-  const Found& plan = found[algo->data[0]];
-  if (!(plan.a == as<Layout>(a) && plan.b == as<Layout>(b) && plan.d == as<Layout>(d)) ||
-      plan.transpose_a != desc.transpose_a || plan.transpose_b != desc.transpose_b ||
-      plan.a_scale_mode != desc.a_scale_mode || plan.b_scale_mode != desc.b_scale_mode ||
-      plan.sm_count != desc.sm_count) {
+  const Algorithm algorithm = algorithm_in(*algo);
+  if (algorithm.problem !=
+          problem_of(as<Description>(desc_handle), as<Layout>(a), as<Layout>(b), as<Layout>(d)) ||
+      algorithm.ordinal >= static_cast<uint64_t>(kAlgorithms)) {
     return CUBLAS_STATUS_NOT_SUPPORTED;
   }
-  result->workspaceSize = plan.workspace;
+  result->workspaceSize = algorithm.workspace;
   result->state = CUBLAS_STATUS_SUCCESS;
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -368,22 +390,18 @@ cublasStatus_t matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc_handle,
                       const cublasLtMatmulAlgo_t* algo, void* workspace, size_t workspace_bytes,
                       cudaStream_t stream) {
   const auto& desc = as<Description>(desc_handle);
-  const size_t index = algo->data[0];
-  Found plan;
+  const Algorithm plan = algorithm_in(*algo);
+  if (!handle) return refuse(CUBLAS_STATUS_NOT_INITIALIZED, "no handle");
   {
-    const std::lock_guard lock(found_mutex);
-    if (!handle || index >= found.size())
-      return refuse(CUBLAS_STATUS_NOT_INITIALIZED, "no handle or no algorithm");
-    plan = found[index];
+    const std::lock_guard lock(sm_counts_mutex);
     sm_counts.push_back(desc.sm_count);
   }
   const Layout &la = as<Layout>(a_layout), &lb = as<Layout>(b_layout), &ld = as<Layout>(d_layout);
   if (const char* reason = objection(desc, la, lb, ld)) return refuse(CUBLAS_STATUS_NOT_SUPPORTED, reason);
-  if (!(plan.a == la && plan.b == lb && plan.d == ld) || plan.transpose_a != desc.transpose_a ||
-      plan.transpose_b != desc.transpose_b || plan.a_scale_mode != desc.a_scale_mode ||
-      plan.b_scale_mode != desc.b_scale_mode || plan.sm_count != desc.sm_count) {
+  if (plan.problem != problem_of(desc, la, lb, ld))
     return refuse(CUBLAS_STATUS_NOT_SUPPORTED, "the algorithm was made for another problem");
-  }
+  if (settings().failing_algorithms >> plan.ordinal & 1)
+    return refuse(CUBLAS_STATUS_EXECUTION_FAILED, "the algorithm does not run");
   if (!aligned(a, plan.alignment[0]) || !aligned(b, plan.alignment[1]) || !aligned(d, plan.alignment[3])) {
     return refuse(CUBLAS_STATUS_INVALID_VALUE, "an operand is less aligned than the algorithm was promised");
   }
@@ -403,8 +421,8 @@ cublasStatus_t matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc_handle,
     }
   }
   auto* product = new Product{
-      desc,         la, lb, ld, a, b, d, *static_cast<const float*>(alpha), *static_cast<const float*>(beta),
-      algo->data[1]};
+      desc,        la, lb, ld, a, b, d, *static_cast<const float*>(alpha), *static_cast<const float*>(beta),
+      plan.ordinal};
   const Call call{nullptr, [](void* p) { static_cast<Product*>(p)->run(); },
                   [](void* p) { delete static_cast<Product*>(p); }, product};
   return enqueue_work(stream, call) == 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
@@ -412,8 +430,10 @@ cublasStatus_t matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc_handle,
 
 }  // namespace
 
+int matmuls_on_dull_numbers() { return dull_products.exchange(0); }
+
 std::vector<int> matmul_sm_counts() {
-  const std::lock_guard lock(found_mutex);
+  const std::lock_guard lock(sm_counts_mutex);
   return std::exchange(sm_counts, {});
 }
 

@@ -28,6 +28,9 @@ struct Settings {
   Driver driver = Driver::good;
   uint64_t seed = 1;
   int capability = 90;
+  /// Of the algorithms that cuBLASLt proposes, a bit each: those it marks as not to be used, and those that
+  /// fail when they are to run.
+  unsigned unusable_algorithms = 0, failing_algorithms = 0;
 };
 Settings& settings();
 
@@ -35,6 +38,8 @@ Settings& settings();
 std::vector<int> nccl_cta_limits();
 /// The SMs that each product was asked to make do with since the last call; 0: all.
 std::vector<int> matmul_sm_counts();
+/// Products that ran since the last call with an operand that was all zeros or not finite.
+int matmuls_on_dull_numbers();
 /// The next NCCL communicator that is made reports this while it connects.
 void break_next_connection(const char* reason);
 /// Every NCCL communicator reports a remote error from now on.

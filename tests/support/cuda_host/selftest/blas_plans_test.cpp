@@ -145,6 +145,62 @@ TEST_CASE("the fastest of several algorithms is taken, and can be adopted by ano
                         Catch::Contains("expected 128 hexadecimal digits"));
 }
 
+TEST_CASE(
+    "algorithms that are proposed and do not run are passed over; where none runs, the problem is named") {
+  using Selection = BlasPlans::Selection;
+  const auto before = cuda_host::settings();
+  auto choice = [&](Selection selection, unsigned unusable, unsigned failing) {
+    Stream stream = Stream::cuda(0);
+    DeviceBuffer a(stream, DType::f32, {64}, normal_values(64, 1)),
+        b(stream, DType::f32, {64}, normal_values(64, 2)), d(stream, DType::f32, {16});
+    cuda_host::settings().unusable_algorithms = unusable;
+    cuda_host::settings().failing_algorithms = failing;
+    BlasPlans& plans = stream.blas_plans();
+    plans.select(selection);
+    const std::string failure = failure_of(stream, [&] {
+      plans.run(
+          stream, {.m = 4, .n = 4, .k = 16, .lda = 4, .ldb = 16, .ldd = 4},
+          {.a = device_pointer<float>(a), .b = device_pointer<float>(b), .d = device_pointer<float>(d)});
+    });
+    CHECK(plans.size() == (failure.empty() ? 1 : 0));
+    for (float x : d.floats()) CHECK(std::isfinite(x) == failure.empty());
+    cuda_host::settings() = before;
+    return failure.empty() ? fmt::format("{} ms of {}", std::lround(plans.choices()[0].milliseconds),
+                                         plans.choices()[0].candidates)
+                           : failure;
+  };
+  // The stand-in proposes three, of 200, 100 and 300 ms.
+  CHECK(choice(Selection::fastest, 0, 0) == "100 ms of 3");
+  CHECK(choice(Selection::fastest, 0, 0b010) == "200 ms of 2");
+  CHECK(choice(Selection::fastest, 0b001, 0b010) == "300 ms of 1");
+  CHECK(choice(Selection::first, 0b001, 0b010) == "0 ms of 0");
+  for (Selection selection : {Selection::first, Selection::fastest}) {
+    CHECK(choice(selection, 0b001, 0b110) ==
+          "[matmul] cuBLASLt runs none of the 3 algorithms that it proposes for NN f32 x f32 -> f32 m 4 n 4 "
+          "k 16: "
+          "the last says the algorithm does not run");
+  }
+}
+
+TEST_CASE("an adopted algorithm that does not run is chosen anew") {
+  Stream stream = Stream::cuda(0);
+  DeviceBuffer a(stream, DType::f32, {64}, normal_values(64, 1)),
+      b(stream, DType::f32, {64}, normal_values(64, 2)), d(stream, DType::f32, {16});
+  const BlasProblem p{.m = 4, .n = 4, .k = 16, .lda = 4, .ldb = 16, .ldd = 4};
+  const BlasOperands operands{
+      .a = device_pointer<float>(a), .b = device_pointer<float>(b), .d = device_pointer<float>(d)};
+  stream.blas_plans().run(stream, p, operands);
+  const std::vector<BlasPlans::Choice> first = stream.blas_plans().choices();
+  Stream other = Stream::cuda(0);
+  other.blas_plans().adopt(first);
+  stream.synchronize();  // both write d
+  cuda_host::settings().failing_algorithms = 0b001;
+  other.blas_plans().run(other, p, operands);
+  cuda_host::settings().failing_algorithms = 0;
+  other.synchronize();
+  CHECK(other.blas_plans().choices()[0].algorithm != first[0].algorithm);
+}
+
 TEST_CASE("fp8 products are scaled, by tensor and by row") {
   Stream stream = Stream::cuda(0);
   // 1 and 2: 0x38 and 0x40 in e4m3, 0x3c and 0x40 in e5m2.
