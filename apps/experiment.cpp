@@ -153,6 +153,25 @@ void check_validation_tokens(const TrainingShape& shape) {
   }
 }
 
+struct Tokens {
+  int64_t count;
+  std::string_view of;
+};
+
+// Logits are made for so many tokens at a time; the last chunk has what is left.
+void check_output_chunks(const fp8::GemmDecision& output, int64_t chunk_tokens, const Tokens& tokens) {
+  const int64_t chunk = std::min(chunk_tokens, tokens.count), of = output.recipe->alignment();
+  for (const int64_t rows : {chunk, tokens.count % chunk}) {
+    if (rows % of == 0) continue;
+    fail<ConfigError>("fp8",
+                      "the output layer in FP8 runs the {} tokens of {} {} at a time{}, not a multiple of {} "
+                      "({}/{} = {:.6g}): set model.loss_chunk_tokens to one",
+                      tokens.count, tokens.of, chunk,
+                      rows == chunk ? "" : fmt::format(" and {} at last", rows), of, rows, of,
+                      static_cast<double>(rows) / static_cast<double>(of));
+  }
+}
+
 void resolve_float8(const Config& c, const LlamaParameters& table, int tp,
                     std::optional<int> compute_capability, const Decisions* measured, TrainingShape& shape) {
   const int64_t tokens = shape.batch * shape.sequence;
@@ -168,13 +187,10 @@ void resolve_float8(const Config& c, const LlamaParameters& table, int tp,
   shape.parameters.float8_gradients = c.float8.enable_float8_gradient_all_to_all && shape.float8.is_on();
   const fp8::GemmDecision* output = shape.float8_policy.find("output");
   if (!output || !output->recipe) return;
-  const int64_t chunk = std::min(shape.model_options.loss_chunk_rows, tokens),
-                of = output->recipe->alignment();
-  if (chunk % of != 0 || tokens % chunk % of != 0) {
-    fail<ConfigError>("fp8",
-                      "the output layer in FP8 runs {} tokens at a time, not a multiple of {} ({}/{} = "
-                      "{:.6g}): set model.loss_chunk_tokens to one",
-                      chunk, of, chunk, of, static_cast<double>(chunk) / static_cast<double>(of));
+  check_output_chunks(*output, shape.model_options.loss_chunk_rows, {tokens, "a step"});
+  if (shape.validation_batch > 0) {
+    check_output_chunks(*output, shape.model_options.loss_chunk_rows,
+                        {shape.validation_batch * shape.validation_sequence, "validation"});
   }
   if (output->padded_rows > 0 && c.parallelism.disable_loss_parallel && tp > 1) {
     fail<ConfigError>("fp8",

@@ -112,13 +112,72 @@ TEST_CASE("vocabulary: chunks of the loss that FP8 products do not fit are refus
                                      "[quantize.linear.float8]",
                                      "--quantize.linear.float8.policy",
                                      "[{match: output, recipe: tensorwise}]"};
-  auto with = [&](const char* chunk) {
+  auto with = [&](const char* chunk, const TinyTraining::Overrides& more = {}) {
     TinyTraining::Overrides all = base;
     all.insert(all.end(), {"--model.loss_chunk_tokens", chunk});
+    all.insert(all.end(), more.begin(), more.end());
     const Config config = tiny.config("run", all);
     return resolve_experiment(config, load_tokenizer(config), 1).shape.float8.output.float8.has_value();
   };
   CHECK(with("32"));
-  CHECK_THROWS_WITH(with("24"), Catch::Contains("runs 24 tokens at a time, not a multiple of 16 (24/16 = "
-                                                "1.5): set model.loss_chunk_tokens to one"));
+  CHECK_THROWS_WITH(
+      with("24"),
+      Catch::Contains("runs the 64 tokens of a step 24 at a time, not a multiple of 16 (24/16 = 1.5): set "
+                      "model.loss_chunk_tokens to one"));
+  // Larger than a step has tokens, which is then one chunk, but not than validation has.
+  const TinyTraining::Overrides validated{
+      "--validation.enable",  "true", "--validation.dataset_path",     tiny.text_path(),
+      "--validation.seq_len", "32",   "--validation.local_batch_size", "4"};
+  CHECK(with("72"));
+  CHECK_THROWS_WITH(
+      with("72", validated),
+      Catch::Contains("runs the 128 tokens of validation 72 at a time, not a multiple of 16 (72/16 = 4.5)"));
+  CHECK(with("48", validated));
+}
+
+TEST_CASE("vocabulary: padding is refused where the logits of all ranks are gathered") {
+  TinyTraining tiny;
+  auto resolve = [&](const char* disables, const char* tp, const char* pads) {
+    const Config config = tiny.config(
+        "run", {"--training.mixed_precision_param", "bfloat16", "--model.converters",
+                "[quantize.linear.float8]", "--quantize.linear.float8.policy",
+                "[{match: output, recipe: tensorwise}]", "--quantize.linear.float8.pad_vocabulary", pads,
+                "--model.vocab_size", tp[0] == '2' ? "2256" : "2264", "--parallelism.tensor_parallel_degree",
+                tp, "--parallelism.disable_loss_parallel", disables});
+    return resolve_experiment(config, nullptr, tp[0] - '0').shape.float8.output.padded_rows;
+  };
+  CHECK(resolve("false", "2", "true") == 2272 / 2);
+  CHECK(resolve("true", "1", "true") == 2272);
+  CHECK_THROWS_WITH(resolve("true", "2", "true"),
+                    Catch::Contains("pad_vocabulary pads the logits of every rank, which "
+                                    "parallelism.disable_loss_parallel would gather: leave one of them out"));
+}
+
+TEST_CASE("vocabulary: padding trains in every granularity") {
+  const LayoutCurve odd = train_on(step_with(kOdd), {}, 2);
+  for (const char* recipe : {"rowwise", "blockwise", "mxfp8"}) {
+    for (const Layout& layout : {Layout{.tp = 2}, Layout{.dp_shard = 1, .tp = 4}}) {
+      INFO(recipe << ", tp " << layout.tp);
+      const TrainingShape padded = in_float8(step_with(kOdd), forced(recipe, true), layout.tp);
+      CHECK(padded.float8.output.padded_rows == (layout.tp == 4                        ? 576
+                                                 : std::string_view(recipe) == "mxfp8" ? 1152
+                                                                                       : 1136));
+      require_near(train_on(padded, layout, 2), odd, 2e-3);
+    }
+  }
+}
+
+TEST_CASE("vocabulary: the output layer in FP8 may share its weight with the embedding") {
+  TrainingShape tied = step_with(kEven);
+  tied.model.tied_embeddings = true;
+  tied.batch = 2;
+  const LayoutCurve want = train_on(tied, {}, 2);
+  for (const Layout& layout : {Layout{}, Layout{.dp_shard = 2}, Layout{.tp = 2}}) {
+    INFO("FSDP " << layout.dp_shard << " x TP " << layout.tp);
+    const TrainingShape shape = in_float8(tied, forced(), layout.tp);
+    CHECK(shape.float8.output.float8.has_value());
+    const LayoutCurve got = train_on(shape, layout, 2);
+    require_near(got, want, 2e-3);
+    CHECK(got.loss[0] != want.loss[0]);
+  }
 }
