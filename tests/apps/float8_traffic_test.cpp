@@ -136,3 +136,64 @@ TEST_CASE("bytes are half of bf16 on the wire") {
         sent(on, Collective::reduce_scatter, "dp_shard"));
   CHECK(on.measured[0].sum(Collective::all_reduce, "replica").calls == 2);  // amaxes and norm
 }
+
+// The formula reads the flag where the step does: what the flag is worth is counted by hand, from the
+// configuration's key on.
+TEST_CASE(
+    "sequence-parallel activations travel in half of bf16's bytes where the configuration asks for it") {
+  constexpr int64_t kTokens = 32, kDim = 64, kLayers = 2;
+  auto traffic = [](const char* recipe, const char* gathers) {
+    const Config config = load_config("", {"--model.dim",
+                                           "64",
+                                           "--model.n_layers",
+                                           "2",
+                                           "--model.n_heads",
+                                           "4",
+                                           "--model.n_kv_heads",
+                                           "2",
+                                           "--model.ffn_dim",
+                                           "192",
+                                           "--model.vocab_size",
+                                           "320",
+                                           "--training.seq_len",
+                                           "32",
+                                           "--training.local_batch_size",
+                                           "1",
+                                           "--parallelism.tensor_parallel_degree",
+                                           "2",
+                                           "--model.converters",
+                                           "[quantize.linear.float8]",
+                                           "--activation_checkpoint.mode",
+                                           "none",
+                                           "--quantize.linear.float8.recipe_name",
+                                           recipe,
+                                           "--quantize.linear.float8.enable_tp_float8_all_gather",
+                                           gathers});
+    return train_on(resolve_experiment(config, nullptr, 2).shape, {.tp = 2}, 1);
+  };
+  auto calls = [](const LayoutCurve& curve, Collective collective) {
+    return curve.measured[0].sum(collective, "tp").calls;
+  };
+  // Each rank sends its half of the tokens. In each block forward gathers the inputs of wqkv and w13,
+  // backward the gradients of what wo and w2 gave.
+  constexpr int64_t kHalf = kTokens / 2, kInputs = 2 * kLayers, kGradients = 2 * kLayers;
+  {
+    const LayoutCurve off = traffic("tensorwise", "false"), on = traffic("tensorwise", "true");
+    CHECK(sent(off, Collective::all_gather, "tp") - sent(on, Collective::all_gather, "tp") ==
+          (kInputs + kGradients) * kHalf * kDim);
+    CHECK(calls(on, Collective::all_gather) == calls(off, Collective::all_gather));
+    CHECK(calls(on, Collective::all_reduce) - calls(off, Collective::all_reduce) ==
+          kInputs + kGradients);  // an amax each
+    CHECK(sent(on, Collective::reduce_scatter, "tp") == sent(off, Collective::reduce_scatter, "tp"));
+  }
+  {
+    // A gradient is scaled by rows for one product and by columns for the other: it stays in bf16. A scale of
+    // f32 per token.
+    const LayoutCurve off = traffic("rowwise", "false"), on = traffic("rowwise", "true");
+    CHECK(sent(off, Collective::all_gather, "tp") - sent(on, Collective::all_gather, "tp") ==
+          kInputs * (kHalf * kDim - kHalf * 4));
+    CHECK(calls(on, Collective::all_gather) - calls(off, Collective::all_gather) == kInputs);
+    CHECK(calls(on, Collective::all_reduce) == calls(off, Collective::all_reduce));
+    CHECK(sent(on, Collective::reduce_scatter, "tp") == sent(off, Collective::reduce_scatter, "tp"));
+  }
+}
