@@ -51,10 +51,7 @@ void append_history(Stream& stream, fp8::AmaxHistory* history, size_t slots, std
     std::vector<uint32_t> rows;
     append(stream, history->rows, rows);
     for (size_t i = 0; i < rows.size(); ++i) largest[i % slots] = std::max(largest[i % slots], rows[i]);
-    for (uint32_t& bits : largest) {
-      bits =
-          std::bit_cast<uint32_t>(std::ldexp(std::bit_cast<float>(bits), static_cast<int>(history->margin)));
-    }
+    for (uint32_t& bits : largest) bits = fp8::with_margin(bits, history->margin);
   }
   host.insert(host.end(), largest.begin(), largest.end());
 }

@@ -20,12 +20,12 @@ int64_t slots_of(std::string_view op, const AmaxHistory& history) {
   return history.rows.cols();
 }
 
-uint32_t with_margin(uint32_t bits, int64_t margin) {
-  const float scaled = std::ldexp(std::bit_cast<float>(bits), static_cast<int>(margin));
+}  // namespace
+
+uint32_t with_margin(uint32_t amax_bits, int64_t margin) {
+  const float scaled = std::ldexp(std::bit_cast<float>(amax_bits), static_cast<int>(margin));
   return std::min(std::bit_cast<uint32_t>(scaled), 0x7f7fffffu);
 }
-
-}  // namespace
 
 void delayed_amax(Stream& stream, const AmaxHistory& history, const Tensor& current, const Tensor& amax) {
   const int64_t slots = slots_of(kDelayed, history);

@@ -19,6 +19,9 @@ struct AmaxHistory {
   bool is_full() const { return steps >= length(); }
 };
 
+/// 2^margin times an amax, both as bits: at most the largest float.
+uint32_t with_margin(uint32_t amax_bits, int64_t margin);
+
 /// amax [slots] u32, what quantize() takes its scale from: `current`, the bits of this tensor's amax, while
 /// the history fills, then 2^margin times the largest of the history (at most the largest float; a NaN or
 /// infinity never enters a history). `current` may be left out once the history is full.

@@ -1,6 +1,7 @@
 #include "apps/float8_report.h"
 
 #include <cmath>
+#include <limits>
 #include <map>
 
 #include "parallel/thread/thread_communicator.h"
@@ -186,6 +187,11 @@ TEST_CASE("of recipe delayed the scale is made from the history, with its margin
   // The history's largest amax is no less than the last step's, and the margin halves the scale.
   CHECK(x.scale > 0);
   CHECK(x.scale <= 448 / x.amax / 2);
+  // A margin may leave float's range, which scales do not.
+  Float8Config wide = config;
+  wide.margin = 140;
+  CHECK(watch(wide, 3).first.at("layers.0.attention.wqkv/x").scale ==
+        static_cast<double>(448.0f / std::numeric_limits<float>::max()));
   config.amax_history_length = 8;  // not full yet: of this step's amax
   const Float8Operand filling = watch(config, 3).first.at("layers.0.attention.wqkv/x");
   CHECK(filling.scale == static_cast<double>(448.0f / static_cast<float>(filling.amax)));
