@@ -1,0 +1,94 @@
+#include <filesystem>
+
+#include "core/io/file.h"
+#include "core/log.h"
+#include "tests/support/catch.h"
+#include "tests/support/tiny_training.h"
+
+// What a run in FP8 leaves for people to look at: lines, events, and a warning.
+
+using namespace ottava;
+using namespace ottava::test;
+using Catch::Contains;
+
+namespace {
+
+TinyTraining::Overrides in_float8(const TinyTraining::Overrides& more) {
+  TinyTraining::Overrides all{"--training.mixed_precision_param",
+                              "bfloat16",
+                              "--model.converters",
+                              "[quantize.linear.float8]",
+                              "--training.steps",
+                              "3",
+                              "--metrics.enable_tensorboard",
+                              "true"};
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+std::string events_of(const std::string& run_folder) {
+  return read_file(std::filesystem::directory_iterator(run_folder + "/tb")->path().string());
+}
+
+}  // namespace
+
+TEST_CASE("amaxes, scales and fractions of every layer and role are in each line and in TensorBoard") {
+  const TinyTraining tiny;
+  tiny.start("run", in_float8({}))->run();
+  const std::vector<Json> lines = logged_lines(tiny / "run");
+  const std::string events = events_of(tiny / "run");
+  REQUIRE(lines.size() == 3);
+  for (const char* layer : {"attention.wqkv", "attention.wo", "feed_forward.w13", "feed_forward.w2"}) {
+    for (int block : {0, 1}) {
+      for (const char* role : {"x", "w", "dy"}) {
+        const std::string name = fmt::format("fp8/layers.{}.{}/{}", block, layer, role);
+        INFO(name);
+        for (const char* figure : {"/amax", "/scale", "/underflow", "/saturation"}) {
+          REQUIRE(logged(tiny / "run", name + figure).size() == 3);
+          CHECK_THAT(events, Contains(name + figure));
+        }
+        const double max = std::string_view(role) == "dy" ? 57344 : 448;
+        for (const Json& line : lines) {
+          const double amax = line.at(name + "/amax", "").as_number(""),
+                       scale = line.at(name + "/scale", "").as_number("");
+          CHECK(amax > 0);
+          CHECK(scale == Approx(max / amax).epsilon(1e-6));
+        }
+      }
+    }
+  }
+  for (const char* worst : {"fp8/worst/x/underflow", "fp8/worst/w/saturation", "fp8/worst/dy/underflow"}) {
+    CHECK(logged(tiny / "run", worst).size() == 3);
+    CHECK_THAT(events, Contains(worst));
+  }
+}
+
+TEST_CASE("a layer above the threshold is a warning in the log, once, and none where it is below") {
+  const TinyTraining tiny;
+  auto warnings = [&](const std::string& run, const char* threshold) {
+    const std::string path = tiny / (run + ".log");
+    log::set_file(path);
+    TinyTraining::Run r = tiny.start(run, in_float8({"--quantize.linear.float8.alert_underflow", threshold}));
+    // One weight that is so large that the others of its matrix, 0.02 each, become zero.
+    Fsdp& parameters = r->engine().parameters();
+    parameters.shard(parameters.float8()->specs()[0].parameter).master.as<float>()[5] = 1e4f;
+    parameters.refresh_compute_copies();
+    r->run();
+    CHECK(logged(tiny / run, "fp8/layers.0.attention.wqkv/w/underflow")[0] > 0.1);
+    const std::string text = read_file(path),
+                      warning = "FP8 underflow of w above 0%: layers.0.attention.wqkv ";
+    const size_t at = text.find(warning);
+    if (at == std::string::npos) return 0;
+    CHECK_THAT(text.substr(0, at), Contains("WARNING"));
+    return text.find(warning, at + 1) == std::string::npos ? 1 : 2;
+  };
+  CHECK(warnings("zero", "0") == 1);
+  CHECK(warnings("never", "1") == 0);
+}
+
+TEST_CASE("without statistics nothing of FP8 is logged") {
+  const TinyTraining tiny;
+  tiny.start("run", in_float8({"--quantize.linear.float8.enable_statistics", "false"}))->run();
+  CHECK_THAT(read_file(tiny / "run/metrics.jsonl"), Contains("grad_norm") && !Contains("fp8/"));
+  CHECK_THAT(events_of(tiny / "run"), Contains("grad_norm") && !Contains("fp8/"));
+}
