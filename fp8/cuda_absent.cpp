@@ -2,7 +2,9 @@
 #include "core/cuda/runtime.h"
 #include "core/error.h"
 #include "fp8/amax_history_kernels.h"
+#include "fp8/ops/rms_norm_backward_quantize.h"
 #include "fp8/ops/rms_norm_quantize.h"
+#include "fp8/ops/swiglu_backward_quantize.h"
 #include "fp8/ops/swiglu_quantize.h"
 #include "fp8/quantize_kernels.h"
 #include "fp8/scale_tiles_kernels.h"
@@ -24,9 +26,11 @@ void flag_non_finite(Stream&, const Tensor&, const Tensor&) { absent(); }
 void fold_amax(Stream&, const Tensor&, const Tensor&) { absent(); }
 void poison_if_raised(Stream&, const Tensor&, const Tensor&) { absent(); }
 void quantize(Stream&, const Quantize&) { absent(); }
+void rms_norm_backward_quantize(Stream&, const RmsNormBackwardQuantize&) { absent(); }
 void rms_norm_quantize(Stream&, const RmsNormQuantize&) { absent(); }
 void scale_result(Stream&, const ScaledMatmul&, const Tensor&) { absent(); }
 void scaled_matmul(Stream&, const ScaledMatmul&) { absent(); }
+void swiglu_backward_quantize(Stream&, const SwigluBackwardQuantize&) { absent(); }
 void swiglu_quantize(Stream&, const SwigluQuantize&) { absent(); }
 void tile_scales(Stream&, const MxScales&) { absent(); }
 void transpose_block_scales(Stream&, const Tensor&, Shape, const Tensor&) { absent(); }

@@ -27,19 +27,6 @@ void check(const RmsNormForward& a) {
   if (!a.amax.empty()) check_tensor(kForward, "amax", a.amax, DType::u32, {1});
 }
 
-void check(const RmsNormBackward& a, Shape workspace) {
-  check_float(kBackward, "x", a.x);
-  int64_t rows = a.x.rows(), cols = a.x.cols();
-  check_like(kBackward, "dy", a.dy, "x", a.x);
-  check_like(kBackward, "dx", a.dx, "x", a.x);
-  if (!a.dresidual.empty()) check_like(kBackward, "dresidual", a.dresidual, "x", a.x);
-  check_tensor(kBackward, "weight", a.weight, a.x.dtype, {cols});
-  check_tensor(kBackward, "rstd", a.rstd, DType::f32, {rows});
-  check_tensor(kBackward, "dweight", a.dweight, DType::f32, {cols});
-  check_tensor(kBackward, "workspace", a.workspace, DType::f32, workspace);
-  if (!a.amax.empty()) check_tensor(kBackward, "amax", a.amax, DType::u32, {1});
-}
-
 void forward_on_cpu(const RmsNormForward& a) {
   auto kernel = cpu::rms_norm_kernels().forward[a.x.dtype];
   parallel_for(a.x.rows(), 16, [&](int64_t begin, int64_t end) {
@@ -61,6 +48,19 @@ void backward_on_cpu(const RmsNormBackward& a) {
 
 }  // namespace
 
+void check_rms_norm_backward(std::string_view op, const RmsNormBackward& a, const Shape& workspace) {
+  check_float(op, "x", a.x);
+  int64_t rows = a.x.rows(), cols = a.x.cols();
+  check_like(op, "dy", a.dy, "x", a.x);
+  check_like(op, "dx", a.dx, "x", a.x);
+  if (!a.dresidual.empty()) check_like(op, "dresidual", a.dresidual, "x", a.x);
+  check_tensor(op, "weight", a.weight, a.x.dtype, {cols});
+  check_tensor(op, "rstd", a.rstd, DType::f32, {rows});
+  check_tensor(op, "dweight", a.dweight, DType::f32, {cols});
+  check_tensor(op, "workspace", a.workspace, DType::f32, workspace);
+  if (!a.amax.empty()) check_tensor(op, "amax", a.amax, DType::u32, {1});
+}
+
 Shape rms_norm_workspace(const Stream& stream, int64_t channels) {
   bool on_gpu = stream.target().type == DeviceType::cuda;
   return {on_gpu ? cuda::kRowGroups : kRowGroups, channels};
@@ -81,7 +81,7 @@ void rms_norm_forward(Stream& stream, const RmsNormForward& args) {
 }
 
 void rms_norm_backward(Stream& stream, const RmsNormBackward& args) {
-  check(args, rms_norm_workspace(stream, args.x.cols()));
+  check_rms_norm_backward(kBackward, args, rms_norm_workspace(stream, args.x.cols()));
   switch (stream.type()) {
     case DeviceType::cpu:
       return backward_on_cpu(args);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "core/cpu/isa.h"
 #include "core/ops/rms_norm.h"
@@ -13,6 +14,9 @@ struct RmsNormKernels {
   /// Adds the rows' share of dweight to partial [C].
   cpu::FloatKernel<uint32_t(const RmsNormBackward&, cpu::Rows, float* partial)> backward;
 };
+
+/// Throws ShapeError, in the name of `op`, unless the arguments fit each other.
+void check_rms_norm_backward(std::string_view op, const RmsNormBackward& args, const Shape& workspace);
 
 namespace cuda {
 void rms_norm_forward(Stream& stream, const RmsNormForward& args);

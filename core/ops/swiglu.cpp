@@ -26,14 +26,6 @@ void check(const SwigluForward& a) {
   if (!a.amax.empty()) check_tensor(kForward, "amax", a.amax, DType::u32, {1});
 }
 
-void check(const SwigluBackward& a) {
-  Shape half = half_of(kBackward, a.gate_up);
-  check_tensor(kBackward, "dout", a.dout, a.gate_up.dtype, half);
-  check_like(kBackward, "dgate_up", a.dgate_up, "gate_up", a.gate_up);
-  if (!a.out.empty()) check_tensor(kBackward, "out", a.out, a.gate_up.dtype, half);
-  if (!a.amax.empty()) check_tensor(kBackward, "amax", a.amax, DType::u32, {1});
-}
-
 template <class Args, class Kernel>
 void on_cpu(const Args& a, Kernel kernel) {
   parallel_for(a.gate_up.rows(), kGrain, [&](int64_t begin, int64_t end) {
@@ -43,6 +35,14 @@ void on_cpu(const Args& a, Kernel kernel) {
 }
 
 }  // namespace
+
+void check_swiglu_backward(std::string_view op, const SwigluBackward& a) {
+  Shape half = half_of(op, a.gate_up);
+  check_tensor(op, "dout", a.dout, a.gate_up.dtype, half);
+  check_like(op, "dgate_up", a.dgate_up, "gate_up", a.gate_up);
+  if (!a.out.empty()) check_tensor(op, "out", a.out, a.gate_up.dtype, half);
+  if (!a.amax.empty()) check_tensor(op, "amax", a.amax, DType::u32, {1});
+}
 
 void swiglu_forward(Stream& stream, const SwigluForward& args) {
   check(args);
@@ -57,7 +57,7 @@ void swiglu_forward(Stream& stream, const SwigluForward& args) {
 }
 
 void swiglu_backward(Stream& stream, const SwigluBackward& args) {
-  check(args);
+  check_swiglu_backward(kBackward, args);
   switch (stream.type()) {
     case DeviceType::cpu:
       return on_cpu(args, cpu::swiglu_kernels().backward[args.dout.dtype]);

@@ -32,23 +32,17 @@ __global__ void __launch_bounds__(kBlock) swiglu_kernel(Arguments<T> a) {
     if (c >= a.packs) continue;
     const P gate = load_pack<T, kSize>(a.gate_up, gate_at + c),
             up = load_pack<T, kSize>(a.gate_up, up_at + c);
-    P out;
     if constexpr (kBackward) {
       const P dout = load_pack<T, kSize>(a.dout, half + c);
-      P dgate, dup;
+      const auto gradient = swiglu_gradient(dout, gate, up);
 #pragma unroll
-      for (int i = 0; i < kSize; ++i) {
-        const float g = gate[i], s = sigmoid(g), silu = g * s;
-        dgate.set(i, dout[i] * up[i] * (s * (1.0f + g * (1.0f - s))));
-        dup.set(i, dout[i] * silu);
-        out.set(i, silu * up[i]);
-        amax = max(amax, max(abs_bits(dgate[i]), abs_bits(dup[i])));
-      }
-      store_pack(a.dgate_up, gate_at + c, dgate);
-      store_pack(a.dgate_up, up_at + c, dup);
-      if (a.out) store_pack(a.out, half + c, out);
+      for (int i = 0; i < kSize; ++i)
+        amax = max(amax, max(abs_bits(gradient.dgate[i]), abs_bits(gradient.dup[i])));
+      store_pack(a.dgate_up, gate_at + c, gradient.dgate);
+      store_pack(a.dgate_up, up_at + c, gradient.dup);
+      if (a.out) store_pack(a.out, half + c, gradient.out);
     } else {
-      out = swiglu_of(gate, up);
+      const P out = swiglu_of(gate, up);
 #pragma unroll
       for (int i = 0; i < kSize; ++i) amax = max(amax, abs_bits(out[i]));
       store_pack(a.out, half + c, out);

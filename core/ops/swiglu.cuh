@@ -15,4 +15,24 @@ __device__ __forceinline__ Pack<T, kSize> swiglu_of(const Pack<T, kSize>& gate, 
   return out;
 }
 
+/// Both halves of dgate_up, as they are stored; and out, made again from the same values.
+template <class T, int kSize>
+struct SwigluGradient {
+  Pack<T, kSize> dgate, dup, out;
+};
+template <class T, int kSize>
+__device__ __forceinline__ SwigluGradient<T, kSize> swiglu_gradient(const Pack<T, kSize>& dout,
+                                                                    const Pack<T, kSize>& gate,
+                                                                    const Pack<T, kSize>& up) {
+  SwigluGradient<T, kSize> to;
+#pragma unroll
+  for (int i = 0; i < kSize; ++i) {
+    const float g = gate[i], s = sigmoid(g), silu = g * s;
+    to.dgate.set(i, dout[i] * up[i] * (s * fmaf(g, 1.0f - s, 1.0f)));
+    to.dup.set(i, dout[i] * silu);
+    to.out.set(i, silu * up[i]);
+  }
+  return to;
+}
+
 }  // namespace ottava::cuda

@@ -11,6 +11,9 @@ struct SwigluKernels {
   cpu::FloatKernel<uint32_t(const SwigluBackward&, cpu::Rows)> backward;
 };
 
+/// Throws ShapeError, in the name of `op`, unless the arguments fit each other.
+void check_swiglu_backward(std::string_view op, const SwigluBackward& args);
+
 namespace cuda {
 void swiglu_forward(Stream& stream, const SwigluForward& args);
 void swiglu_backward(Stream& stream, const SwigluBackward& args);

@@ -13,12 +13,11 @@ template <class T, DType kFormat, Granularity kGranularity, int kTeam>
 __global__ void __launch_bounds__(kNormBlock) rms_norm_kernel(NormArguments<T> a, RowTargets to) {
   constexpr int kSize = kPackSize<T>;
   const auto row = read_norm_row<T, kSize, kTeam>(a);
-  write_row<kFormat, kGranularity, kTeam, T, kSize>(
-      to, {row.row, row.packs, row.member}, [&](int k, int64_t c) {
-        const auto y = normalised(row.pack(k, c), row.rstd, load_pack<T, kSize>(a.weight, c));
-        if (a.y) store_pack(a.y, row.start + c, y);
-        return y;
-      });
+  write_row<kFormat, kGranularity, kTeam>(to, {row.row, row.packs, row.member}, [&](int k, int64_t c) {
+    const auto y = normalised(row.pack(k, c), row.rstd, load_pack<T, kSize>(a.weight, c));
+    if (a.y) store_pack(a.y, row.start + c, y);
+    return y;
+  });
 }
 
 }  // namespace

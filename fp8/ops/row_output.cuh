@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/cuda/row_part.h"
 #include "fp8/codec.cuh"
 #include "fp8/ops/row_output.h"
 
@@ -7,7 +8,7 @@
 // bytes.
 namespace ottava::fp8::cuda {
 
-inline constexpr int kRowPacks = 8;  // of a row, per thread, in registers
+inline constexpr int kRowPacks = 8;  // of a row, per thread, in registers, unless the operation says less
 
 /// RowOutput for a kernel.
 struct RowTargets {
@@ -29,12 +30,6 @@ inline RowTargets row_targets(const RowOutput& o) {
           o.out.bytes.cols()};
 }
 
-/// Which row and which of its packs a thread has.
-struct RowPart {
-  int64_t row, packs;  ///< packs of this row: none past the last row
-  int member;          ///< has packs member, member + kTeam, ...
-};
-
 /// What is quantized of a value that is stored as T.
 template <class T, int kSize>
 __device__ __forceinline__ float quantized_value(const Pack<T, kSize>& pack, int i) {
@@ -48,7 +43,26 @@ __device__ __forceinline__ uint32_t largest_bits(const Pack<T, kSize>& pack) {
   return largest;
 }
 
-/// Codes of a pack of the row.
+/// What an operation makes at a time of a row whose halves belong together: pack c of the first, which lies
+/// part.packs before that of the second.
+template <class P>
+struct TwoPacks {
+  P first, second;
+};
+/// Calls body(pack, j) for what was made: j is 1 for the second of two.
+template <class T, int kSize, class Body>
+__device__ __forceinline__ void for_each_pack(const Pack<T, kSize>& pack, Body&& body) {
+  body(pack, 0);
+}
+template <class P, class Body>
+__device__ __forceinline__ void for_each_pack(const TwoPacks<P>& packs, Body&& body) {
+  body(packs.first, 0);
+  body(packs.second, 1);
+}
+
+/// Codes of a pack of the row. Eight bytes each of bf16, so that a warp fills 256 bytes, whole lines: sixteen
+/// would need two neighbouring packs in a thread, and which packs a thread has decides the order in which a
+/// norm adds up its row.
 template <DType kFormat, class T, int kSize>
 __device__ __forceinline__ void write_codes(const RowTargets& to, int64_t row, int64_t c,
                                             const Pack<T, kSize>& pack, float scale, Losses& losses) {
@@ -61,67 +75,93 @@ __device__ __forceinline__ void write_codes(const RowTargets& to, int64_t row, i
   store_pack(reinterpret_cast<uint16_t*>(to.out + row * to.cols), c, codes);
 }
 
-/// The row in FP8. make(k, c) gives its pack c, which is the thread's k-th; for k == kRowPacks, one of the
-/// later ones, which for scales per row are made twice. Every thread of the block calls it.
-template <DType kFormat, Granularity kGranularity, int kTeam, class T, int kSize, class Make>
-__device__ __forceinline__ void write_row(const RowTargets& to, const RowPart& part, Make&& make) {
-  using P = Pack<T, kSize>;
+/// What a thread has seen of its rows.
+struct RowsSeen {
+  Losses losses;
+  uint32_t largest = 0;
+};
+/// Counts and measures the block's rows. Every thread of the block calls it, once.
+__device__ __forceinline__ void report(const RowTargets& to, const RowsSeen& seen) {
   if (blockIdx.x == 0 && threadIdx.x == 0 && to.counters) {
     atomicAdd(to.counters, static_cast<unsigned long long>(to.rows * to.cols));
   }
-  Losses losses;
-  const int64_t first_later = int64_t{kRowPacks} * kTeam;
+  raise_amax(to.largest, seen.largest);
+  add_losses(to.counters, seen.losses);
+}
+
+/// The row in FP8. make(k, c) gives its pack c, which is the thread's k-th (of a row of two halves: TwoPacks,
+/// and part.packs counts one half); for k == kPacks, one of the later ones, which for scales per row again(c)
+/// gives once more. Two halves with scales per 1x128 are multiples of 128. Every thread of the block calls
+/// it.
+template <DType kFormat, Granularity kGranularity, int kTeam, int kPacks, class Make, class Again>
+__device__ __forceinline__ void write_row(const RowTargets& to, const RowPart& part, RowsSeen& seen,
+                                          Make&& make, Again&& again) {
+  using Made = decltype(make(kPacks, int64_t{}));
+  const int64_t first_later = int64_t{kPacks} * kTeam;
   if constexpr (kGranularity == Granularity::row) {
-    P kept[kRowPacks];
+    Made kept[kPacks];
     uint32_t amax = 0;
+    auto measure = [&](const Made& made) {
+      for_each_pack(made, [&](const auto& pack, int) { amax = max(amax, largest_bits(pack)); });
+    };
 #pragma unroll
-    for (int k = 0; k < kRowPacks; ++k) {
+    for (int k = 0; k < kPacks; ++k) {
       const int64_t c = part.member + k * kTeam;
       if (c >= part.packs) continue;
       kept[k] = make(k, c);
-      amax = max(amax, largest_bits(kept[k]));
+      measure(kept[k]);
     }
-    for (int64_t c = part.member + first_later; c < part.packs; c += kTeam)
-      amax = max(amax, largest_bits(make(kRowPacks, c)));
+    for (int64_t c = part.member + first_later; c < part.packs; c += kTeam) measure(make(kPacks, c));
     amax = team_max<kTeam>(amax);
-    raise_amax(to.largest, amax);
+    seen.largest = max(seen.largest, amax);
     const bool leads = part.member == 0 && part.packs > 0;
     const Scale scale = scale_of_group<kFormat>(amax, to.rounding, leads ? to.non_finite : nullptr);
     if (leads) to.inverse[part.row] = scale.inverse;
+    auto write = [&](int64_t c, const Made& made) {
+      for_each_pack(made, [&](const auto& pack, int j) {
+        write_codes<kFormat>(to, part.row, c + j * part.packs, pack, scale.scale, seen.losses);
+      });
+    };
 #pragma unroll
-    for (int k = 0; k < kRowPacks; ++k) {
+    for (int k = 0; k < kPacks; ++k) {
       const int64_t c = part.member + k * kTeam;
-      if (c < part.packs) write_codes<kFormat>(to, part.row, c, kept[k], scale.scale, losses);
+      if (c < part.packs) write(c, kept[k]);
     }
-    for (int64_t c = part.member + first_later; c < part.packs; c += kTeam) {
-      write_codes<kFormat>(to, part.row, c, make(kRowPacks, c), scale.scale, losses);
-    }
+    for (int64_t c = part.member + first_later; c < part.packs; c += kTeam) write(c, again(c));
   } else {
-    constexpr int kLanes = 128 / kSize;  // that share a group
-    uint32_t largest = 0;
     auto write = [&](int k, int64_t c) {
       const bool exists = c < part.packs;
-      P pack{};
-      if (exists) pack = make(k, c);
-      uint32_t amax = largest_bits(pack);
+      Made made{};
+      if (exists) made = make(k, c);
+      for_each_pack(made, [&]<class T, int kSize>(const Pack<T, kSize>& pack, int j) {
+        constexpr int kLanes = 128 / kSize;  // that share a group
+        const int64_t at = c + j * part.packs;
+        uint32_t amax = largest_bits(pack);
 #pragma unroll
-      for (int offset = kLanes / 2; offset > 0; offset /= 2)
-        amax = max(amax, __shfl_xor_sync(kAllLanes, amax, offset));
-      largest = max(largest, amax);
-      const bool leads = exists && part.member % kLanes == 0;
-      const Scale scale = scale_of_group<kFormat>(amax, to.rounding, leads ? to.non_finite : nullptr);
-      if (leads) to.inverse[c / kLanes * to.rows + part.row] = scale.inverse;
-      if (exists) write_codes<kFormat>(to, part.row, c, pack, scale.scale, losses);
+        for (int offset = kLanes / 2; offset > 0; offset /= 2)
+          amax = max(amax, __shfl_xor_sync(kAllLanes, amax, offset));
+        seen.largest = max(seen.largest, amax);
+        const bool leads = exists && part.member % kLanes == 0;
+        const Scale scale = scale_of_group<kFormat>(amax, to.rounding, leads ? to.non_finite : nullptr);
+        if (leads) to.inverse[at / kLanes * to.rows + part.row] = scale.inverse;
+        if (exists) write_codes<kFormat>(to, part.row, at, pack, scale.scale, seen.losses);
+      });
     };
     // The same number of turns for all of a team.
 #pragma unroll
-    for (int k = 0; k < kRowPacks; ++k) {
+    for (int k = 0; k < kPacks; ++k) {
       if (int64_t{k} * kTeam < part.packs) write(k, part.member + k * kTeam);
     }
-    for (int64_t c = first_later; c < part.packs; c += kTeam) write(kRowPacks, c + part.member);
-    raise_amax(to.largest, largest);
+    for (int64_t c = first_later; c < part.packs; c += kTeam) write(kPacks, c + part.member);
   }
-  add_losses(to.counters, losses);
+}
+/// A block's only row of each team, whose later packs are made twice.
+template <DType kFormat, Granularity kGranularity, int kTeam, class Make>
+__device__ __forceinline__ void write_row(const RowTargets& to, const RowPart& part, Make&& make) {
+  RowsSeen seen;
+  write_row<kFormat, kGranularity, kTeam, kRowPacks>(to, part, seen, make,
+                                                     [&](int64_t c) { return make(kRowPacks, c); });
+  report(to, seen);
 }
 
 /// Calls body.operator()<format, granularity>().

@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kBlock) swiglu_kernel(Arguments<T> a, RowTarge
   constexpr int kSize = kPackSize<T>;
   const int64_t row = blockIdx.x * int64_t{kBlock / kTeam} + threadIdx.x / kTeam, packs = to.cols / kSize;
   const RowPart part{row, row < to.rows ? packs : 0, static_cast<int>(threadIdx.x % kTeam)};
-  write_row<kFormat, kGranularity, kTeam, T, kSize>(to, part, [&](int, int64_t c) {
+  write_row<kFormat, kGranularity, kTeam>(to, part, [&](int, int64_t c) {
     const int64_t gate = 2 * row * packs + c;
     const auto out =
         swiglu_of(load_pack<T, kSize>(a.gate_up, gate), load_pack<T, kSize>(a.gate_up, gate + packs));
