@@ -190,13 +190,35 @@ LinearInput Linear::keep(const StepContext& context, const Allocation& x) const 
   return kept;
 }
 
-LinearOutputGradient Linear::output_gradient(const StepContext& c, const Allocation& dy) const {
+bool Linear::takes_gradient_bytes(const StepContext& c) const {
+  return is_one_product() && pieces_[0].float8 && pieces_[0].float8->can_be_produced(Source::dy) &&
+         !gathers_gradient(c);
+}
+
+Float8Product::Produced Linear::output_gradient_bytes(const StepContext& c, Shape shape) const {
+  return pieces_[0].float8->produced(c, shape, Source::dy);
+}
+
+LinearOutputGradient Linear::output_gradient(const StepContext& c, const Allocation& dy,
+                                             const Float8Matrix& bytes) const {
   StepContext::Scope scope(c, name_);
   LinearOutputGradient out{.tokens =
                                dy.tensor().rows() * (gathers_gradient(c) ? c.tensor_parallel.size() : 1)};
   if (gathers_bytes(c, Source::dy)) {
     out.pieces.push_back(pieces_[0].float8->gather(
         c, dy, Source::dy, {.along_columns = true, .along_rows = true}, gradient_is_measured(c), nullptr));
+    return out;
+  }
+  if (bytes) {
+    const Float8Product& product = *pieces_[0].float8;
+    Float8Matrix q = bytes;
+    if (product.weight_gradient_is_fp8()) {
+      const Float8Matrix turned =
+          product.quantize(again(c), dy, Source::dy, {.along_rows = true}, true, MemoryCategory::scratch);
+      q.turned_bytes = turned.turned_bytes, q.turned_scales = turned.turned_scales;
+    }
+    out.pieces.push_back(std::move(q));
+    if (bias_ >= 0 || !product.weight_gradient_is_fp8()) out.dy = dy;
     return out;
   }
   Allocation all = gathers_gradient(c) ? c.tensor_parallel.gather_rows(c.stream, c.arena, dy, name_) : dy;

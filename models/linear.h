@@ -69,7 +69,15 @@ class Linear {
   /// The same keeping for an input that was recomputed.
   LinearInput keep(const StepContext& context, const Allocation& x) const;
 
-  LinearOutputGradient output_gradient(const StepContext& context, const Allocation& dy) const;
+  /// `bytes`: dy in FP8, if its producer made them.
+  LinearOutputGradient output_gradient(const StepContext& context, const Allocation& dy,
+                                       const Float8Matrix& bytes = {}) const;
+  /// True if the input gradient reads dy [n,O] as FP8 bytes with scales that a row knows by itself, and dy is
+  /// all of it: then whoever writes dy may write these with it. The weight gradient reads dy itself, or
+  /// turned.
+  bool takes_gradient_bytes(const StepContext& context) const;
+  /// Where it writes them.
+  Float8Product::Produced output_gradient_bytes(const StepContext& context, Shape shape) const;
   Allocation input_gradient(const StepContext& context, const LinearOutputGradient& gradient) const;
   /// Accumulates into the weight's (and bias's) FP32 gradient.
   void weight_gradient(const StepContext& context, const LinearOutputGradient& gradient,

@@ -7,9 +7,9 @@
 #include "core/ops/elementwise.h"
 #include "core/ops/key_value_cache.h"
 #include "core/ops/qk_norm.h"
-#include "core/ops/rms_norm.h"
-#include "core/ops/swiglu.h"
+#include "fp8/ops/rms_norm_backward_quantize.h"
 #include "fp8/ops/rms_norm_quantize.h"
+#include "fp8/ops/swiglu_backward_quantize.h"
 #include "fp8/ops/swiglu_quantize.h"
 
 namespace ottava {
@@ -218,56 +218,67 @@ void LlamaBlock::recompute_block(const StepContext& context, const LlamaBatch& b
   saved.gate_up = b.read_by(w13_, c, nullptr);  // w2's output is not needed again
 }
 
-Allocation LlamaBlock::backward(const StepContext& c, const LlamaBatch& batch, Allocation dout,
-                                LlamaBlockSaved saved, const Tensor& amax) const {
+StreamGradient LlamaBlock::backward(const StepContext& c, const LlamaBatch& batch, StreamGradient dout,
+                                    LlamaBlockSaved saved, const Linear* before) const {
   if (!saved.qkv) recompute_block(c, batch, saved);
-  Allocation dh = feed_forward_backward(c, std::move(dout), saved);
-  return attention_backward_half(c, batch, std::move(dh), saved, amax);
+  StreamGradient dh = feed_forward_backward(c, std::move(dout), saved);
+  return attention_backward_half(c, batch, std::move(dh), saved, before);
 }
 
-Allocation LlamaBlock::feed_forward_backward(const StepContext& c, Allocation dout,
-                                             LlamaBlockSaved& saved) const {
+Float8Matrix LlamaBlock::activate_backward(const StepContext& c, SwigluBackward args) const {
+  StepContext::Scope scope(c, "feed_forward.swiglu");
+  if (!w13_.takes_gradient_bytes(c)) {
+    args.amax = w13_.output_gradient_amax(c);
+    swiglu_backward(c.stream, args);
+    return {};
+  }
+  Float8Product::Produced q = w13_.output_gradient_bytes(c, args.dgate_up.shape);
+  fp8::swiglu_backward_quantize(c.stream, {.swiglu = args, .output = q.output});
+  return std::move(q.matrix);
+}
+
+StreamGradient LlamaBlock::feed_forward_backward(const StepContext& c, StreamGradient dout,
+                                                 LlamaBlockSaved& saved) const {
   Allocation db;
+  Float8Matrix dgate_up;
   {
-    LinearOutputGradient dy = w2_.output_gradient(c, dout);
+    LinearOutputGradient dy = w2_.output_gradient(c, dout.values, dout.bytes);
+    dout.bytes = {};
     const Tensor& gate_up = saved.gate_up;
     Allocation s;
     {
       Allocation ds = w2_.input_gradient(c, dy);
-      const bool again = !saved.w2;
-      if (again) s = c.scratch("feed_forward.swiglu", c.compute, ds.tensor().shape);
-      StepContext::Scope scope(c, "feed_forward.swiglu");
-      swiglu_backward(c.stream, {.dout = ds,
-                                 .gate_up = gate_up,
-                                 .dgate_up = gate_up,
-                                 .out = s,
-                                 .amax = w13_.output_gradient_amax(c)});
-      if (again) saved.w2 = w2_.keep(c, s);
+      if (!saved.w2) s = c.scratch("feed_forward.swiglu", c.compute, ds.tensor().shape);
+      dgate_up = activate_backward(c, {.dout = ds, .gate_up = gate_up, .dgate_up = gate_up, .out = s});
     }
+    if (!saved.w2) saved.w2 = w2_.keep(c, s);
     w2_.weight_gradient(c, dy, saved.w2);
     saved.w2 = {};
   }
   {
     if (!saved.w13)
       saved.w13 = w13_.keep(c, normalise_again(c, saved.h, saved.ffn_rstd, parameters_.ffn_norm, "ffn_norm"));
-    LinearOutputGradient dy = w13_.output_gradient(c, saved.gate_up);
+    LinearOutputGradient dy = w13_.output_gradient(c, saved.gate_up, dgate_up);
+    dgate_up = {};
     saved.gate_up.release();  // in FP8, dy is bytes by now
     w13_.weight_gradient(c, dy, saved.w13);
     saved.w13 = {};
     db = w13_.input_gradient(c, dy);
   }
-  norm_backward(c, db, saved.h, saved.ffn_rstd, parameters_.ffn_norm, dout, wo_.output_gradient_amax(c));
+  StreamGradient dh = pass_norm(c, db, saved.h, saved.ffn_rstd, parameters_.ffn_norm, dout.values, &wo_);
   saved.h.release();
-  return dout;
+  return dh;
 }
 
-Allocation LlamaBlock::attention_backward_half(const StepContext& c, const LlamaBatch& batch, Allocation dh,
-                                               LlamaBlockSaved& saved, const Tensor& amax) const {
+StreamGradient LlamaBlock::attention_backward_half(const StepContext& c, const LlamaBatch& batch,
+                                                   StreamGradient dh, LlamaBlockSaved& saved,
+                                                   const Linear* before) const {
   Allocation dqkv;
   {
     Allocation dattention;
     {
-      LinearOutputGradient dy = wo_.output_gradient(c, dh);
+      LinearOutputGradient dy = wo_.output_gradient(c, dh.values, dh.bytes);
+      dh.bytes = {};
       if (!saved.wo) saved.wo = wo_.keep(c, saved.attention);  // its bytes were not worth keeping beside it
       wo_.weight_gradient(c, dy, saved.wo);
       saved.wo = {};
@@ -329,25 +340,35 @@ Allocation LlamaBlock::attention_backward_half(const StepContext& c, const Llama
     da = wqkv_.input_gradient(c, dy);
     dqkv.release();
   }
-  norm_backward(c, da, saved.x, saved.attention_rstd, parameters_.attention_norm, dh, amax);
-  return dh;
+  return pass_norm(c, da, saved.x, saved.attention_rstd, parameters_.attention_norm, dh.values, before);
 }
 
-void LlamaBlock::norm_backward(const StepContext& c, const Allocation& dy, const Allocation& sum,
-                               const Allocation& rstd, int weight, const Allocation& stream_gradient,
-                               const Tensor& amax) const {
+StreamGradient LlamaBlock::pass_norm(const StepContext& c, const Allocation& dy, const Allocation& sum,
+                                     const Allocation& rstd, int weight, const Allocation& stream_gradient,
+                                     const Linear* reader) const {
+  return {stream_gradient, norm_backward(c,
+                                         {.dy = dy,
+                                          .x = sum,
+                                          .weight = c.parameters.weight(weight),
+                                          .rstd = rstd,
+                                          .dresidual = stream_gradient,
+                                          .dx = stream_gradient,
+                                          .dweight = c.parameters.zeroed_gradient(weight)},
+                                         reader)};
+}
+
+Float8Matrix norm_backward(const StepContext& c, RmsNormBackward args, const Linear* reader) {
   StepContext::Scope scope(c, "norm.backward");
-  Allocation workspace =
-      c.scratch("norm.workspace", DType::f32, rms_norm_workspace(c.stream, sum.tensor().cols()));
-  rms_norm_backward(c.stream, {.dy = dy,
-                               .x = sum,
-                               .weight = c.parameters.weight(weight),
-                               .rstd = rstd,
-                               .dresidual = stream_gradient,
-                               .dx = stream_gradient,
-                               .dweight = c.parameters.zeroed_gradient(weight),
-                               .workspace = workspace,
-                               .amax = amax});
+  Allocation workspace = c.scratch("norm.workspace", DType::f32, rms_norm_workspace(c.stream, args.x.cols()));
+  args.workspace = workspace;
+  if (!reader || !reader->takes_gradient_bytes(c)) {
+    if (reader) args.amax = reader->output_gradient_amax(c);
+    rms_norm_backward(c.stream, args);
+    return {};
+  }
+  Float8Product::Produced q = reader->output_gradient_bytes(c, args.dx.shape);
+  fp8::rms_norm_backward_quantize(c.stream, {.norm = args, .output = q.output});
+  return std::move(q.matrix);
 }
 
 }  // namespace ottava

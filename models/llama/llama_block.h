@@ -1,6 +1,8 @@
 #pragma once
 
 #include "core/ops/attention.h"
+#include "core/ops/rms_norm.h"
+#include "core/ops/swiglu.h"
 #include "models/linear.h"
 #include "models/llama/llama_parameters.h"
 
@@ -12,6 +14,16 @@ struct ResidualStream {
   Allocation sum;    ///< [n,C]
   Allocation delta;  ///< [n,C], overwritten by the sum; absent after the embedding
 };
+
+/// The gradient of the residual stream [n,C]: of the output of the layer that added to it last, for which
+/// `bytes` are the same in FP8, where it takes them.
+struct StreamGradient {
+  Allocation values;
+  Float8Matrix bytes;
+};
+/// rms_norm_backward, whose workspace it brings. `reader`: the layer whose output's gradient dx is; it gets
+/// its amax or the bytes that are returned. Null: nobody wants either.
+Float8Matrix norm_backward(const StepContext& context, RmsNormBackward args, const Linear* reader);
 
 /// What of a block's forward pass is computed again in backward. Every mode gives bitwise the same gradients.
 enum class Recompute {
@@ -58,12 +70,11 @@ class LlamaBlock {
   ResidualStream forward(const StepContext& context, const LlamaBatch& batch, ResidualStream in,
                          Recompute recompute, LlamaBlockSaved& saved) const;
   /// Gradient of the block's output [n,C] in, gradient of its input out (in the same memory). Consumes
-  /// `saved`. `amax`: where the result's is wanted, the output_gradient_amax() of the block before; else
-  /// empty.
-  Allocation backward(const StepContext& context, const LlamaBatch& batch, Allocation dout,
-                      LlamaBlockSaved saved, const Tensor& amax) const;
-  /// Slot for whoever makes `dout`; empty where nothing wants it.
-  Tensor output_gradient_amax(const StepContext& context) const { return w2_.output_gradient_amax(context); }
+  /// `saved`. `before`: the last_layer() of the block before; null for the first.
+  StreamGradient backward(const StepContext& context, const LlamaBatch& batch, StreamGradient dout,
+                          LlamaBlockSaved saved, const Linear* before) const;
+  /// The reader of `dout`, for whoever makes it.
+  const Linear& last_layer() const { return w2_; }
   /// One pass without gradients that appends keys and values at `position`; a prompt (position 0) or one
   /// token.
   ResidualStream generate(const StepContext& context, const LlamaBatch& batch, ResidualStream in,
@@ -92,12 +103,17 @@ class LlamaBlock {
   Allocation feed_forward_half(const StepContext& context, const Produced& normalised, Recompute recompute,
                                LlamaBlockSaved& saved) const;
   void recompute_block(const StepContext& context, const LlamaBatch& batch, LlamaBlockSaved& saved) const;
-  Allocation feed_forward_backward(const StepContext& context, Allocation dout, LlamaBlockSaved& saved) const;
-  Allocation attention_backward_half(const StepContext& context, const LlamaBatch& batch, Allocation dh,
-                                     LlamaBlockSaved& saved, const Tensor& amax) const;
-  void norm_backward(const StepContext& context, const Allocation& dy, const Allocation& sum,
-                     const Allocation& rstd, int weight, const Allocation& stream_gradient,
-                     const Tensor& amax) const;
+  StreamGradient feed_forward_backward(const StepContext& context, StreamGradient dout,
+                                       LlamaBlockSaved& saved) const;
+  StreamGradient attention_backward_half(const StepContext& context, const LlamaBatch& batch,
+                                         StreamGradient dh, LlamaBlockSaved& saved,
+                                         const Linear* before) const;
+  /// Gradient of gate_up, in its place.
+  Float8Matrix activate_backward(const StepContext& context, SwigluBackward args) const;
+  /// A norm's share is added to the gradient of the stream, in its place.
+  StreamGradient pass_norm(const StepContext& context, const Allocation& dy, const Allocation& sum,
+                           const Allocation& rstd, int weight, const Allocation& stream_gradient,
+                           const Linear* reader) const;
 
   LlamaBlockParameters parameters_;
   AttentionHeads heads_;  ///< local to a tensor-parallel rank

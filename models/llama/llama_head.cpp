@@ -147,23 +147,20 @@ void LlamaHead::project_backward(const StepContext& c, const Tensor& dlogits, co
          {.kind = MatmulKind::input_gradient, .a = dlogits, .b = c.parameters.weight(output_), .out = y});
 }
 
-Allocation LlamaHead::forward_backward(const StepContext& c, ResidualStream in, const Loss& loss,
-                                       const Tensor& amax) const {
+StreamGradient LlamaHead::forward_backward(const StepContext& c, ResidualStream in, const Loss& loss,
+                                           const Linear& last_layer) const {
   Normalised normalised = normalise(c, std::move(in));
   chunks(c, normalised, loss, true);
   Allocation dy = c.tensor_parallel.reduce_scatter_rows(c.stream, c.arena, normalised.y, "norm");
   normalised.y.release();
-  StepContext::Scope scope(c, "norm.backward");
-  Allocation workspace = c.scratch("norm.workspace", DType::f32, rms_norm_workspace(c.stream, dim_));
-  rms_norm_backward(c.stream, {.dy = dy,
-                               .x = normalised.x,
-                               .weight = c.parameters.weight(norm_),
-                               .rstd = normalised.rstd,
-                               .dx = dy,
-                               .dweight = c.parameters.zeroed_gradient(norm_),
-                               .workspace = workspace,
-                               .amax = amax});
-  return dy;
+  return {dy, norm_backward(c,
+                            {.dy = dy,
+                             .x = normalised.x,
+                             .weight = c.parameters.weight(norm_),
+                             .rstd = normalised.rstd,
+                             .dx = dy,
+                             .dweight = c.parameters.zeroed_gradient(norm_)},
+                            &last_layer)};
 }
 
 void LlamaHead::evaluate(const StepContext& c, ResidualStream in, const Loss& loss) const {

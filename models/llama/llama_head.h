@@ -30,10 +30,10 @@ class LlamaHead {
     Tensor sum;         ///< f32 [1], accumulated: sum of the losses of valid tokens
     Tensor grad_scale;  ///< f32 [1]: d(scaled loss) / d(token loss)
   };
-  /// Gradient of the residual stream, [n,C], and its `amax` unless that is empty; accumulates the gradients
-  /// of norm and output.
-  Allocation forward_backward(const StepContext& context, ResidualStream in, const Loss& loss,
-                              const Tensor& amax) const;
+  /// Gradient of the residual stream, for `last_layer`, which added to it last; accumulates the gradients of
+  /// norm and output.
+  StreamGradient forward_backward(const StepContext& context, ResidualStream in, const Loss& loss,
+                                  const Linear& last_layer) const;
   /// Adds to loss.sum only.
   void evaluate(const StepContext& context, ResidualStream in, const Loss& loss) const;
   /// Logits f32 [rows, V] of the rows given (generation); in the compute type.

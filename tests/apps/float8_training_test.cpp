@@ -163,6 +163,43 @@ TEST_CASE("what nothing but an FP8 product reads is written in FP8 alone") {
         Calls{4, 2, 0});  // a split fusion reads it in pieces
 }
 
+// That the bytes are the same, and what follows from them, tests of fp8/ops and of Linear show.
+TEST_CASE("a gradient that rows scale leaves its producer in FP8, and no pass makes that form again") {
+  for (const std::string& recipe : all_recipes()) {
+    INFO(recipe);
+    const bool by_rows = recipe.starts_with("rowwise") || recipe == "blockwise";
+    const TrainingShape shape = in_float8(float8_step(), {.recipe_name = recipe});
+    const EngineRun run(shape);
+    std::map<std::string, int64_t> calls;
+    std::map<std::string, double> quantized;
+    for (const auto& cost : run.plan().costs) {
+      calls[cost.op] += cost.calls;
+      if (cost.op == "quantize") quantized[cost.label] += cost.bytes;
+    }
+    // The first block's first norm gives the embedding its gradient; RoPE's goes to wqkv.
+    CHECK(calls["rms_norm_backward_quantize"] == (by_rows ? 4 : 0));
+    CHECK(calls["rms_norm_backward"] == (by_rows ? 1 : 5));
+    CHECK(calls["swiglu_backward_quantize"] == (by_rows ? 2 : 0));
+    CHECK(calls["swiglu_backward"] == (by_rows ? 0 : 2));
+    if (!by_rows) continue;
+    // What is left of each block's: x, and dy turned. A byte per element is written, two are read, twice
+    // where rows and columns have scales of their own.
+    const fp8::Recipe& made = *shape.float8_policy.decisions[0].recipe;
+    const auto scales = [&](int64_t rows, int64_t cols) {
+      return 4 * fp8::scale_shape(made.forward.a.granularity, rows, cols).numel();
+    };
+    const auto bytes = [&](int64_t out, int64_t in) {
+      const int64_t tokens = shape.batch * shape.sequence, x = tokens * in, dy = tokens * out;
+      if (!made.weight_gradient.is_fp8) return 2 * (3 * x + scales(tokens, in));
+      const int64_t reads = made.forward.a.granularity == fp8::Granularity::row ? 4 : 2;
+      return 2 * ((reads + 2) * x + scales(tokens, in) + scales(in, tokens) + 3 * dy + scales(out, tokens));
+    };
+    CHECK(quantized["feed_forward.w13"] == bytes(2 * shape.model.ffn_dim, shape.model.dim));
+    CHECK(quantized["feed_forward.w2"] == bytes(shape.model.dim, shape.model.ffn_dim));
+    CHECK(quantized["attention.wo"] == bytes(shape.model.dim, shape.model.dim));
+  }
+}
+
 TEST_CASE("validation, which writes less, gives the loss of training bit for bit") {
   for (const std::string& recipe : all_recipes()) {
     INFO(recipe);

@@ -32,6 +32,7 @@ constexpr int64_t kRows = 320;
 struct Case {
   std::vector<std::optional<RecipeName>> recipes;
   bool bias = false;
+  bool dy_in_bytes = false;  ///< dy's producer makes them, if the layer takes them
   RowRange rows_of(size_t piece) const { return recipes.size() == 1 ? RowRange{0, kRows} : kParts[piece]; }
 };
 
@@ -56,6 +57,7 @@ struct Outcome {
   };
   std::vector<Piece> pieces;
   int64_t kept_bytes = 0, products = 0;
+  std::vector<int64_t> dy_counters;  ///< of the first piece
   uint32_t x_amax = 0, dy_amax = 0;  ///< as watched, of the first piece
   std::vector<std::string> operations;
   bool keeps_x = false;
@@ -89,7 +91,13 @@ Outcome run(const Case& what) {
     cast(stream, dy0, dy);
     LinearInput saved;
     Allocation y = linear.forward(c, x, &saved);
-    LinearOutputGradient gradient = linear.output_gradient(c, dy);
+    Float8Matrix bytes;
+    if (what.dy_in_bytes && linear.takes_gradient_bytes(c)) {
+      const Float8Product::Produced q = linear.output_gradient_bytes(c, dy.tensor().shape);
+      fp8::quantize(stream, fp8::quantization_of(q.output, dy));
+      bytes = q.matrix;
+    }
+    LinearOutputGradient gradient = linear.output_gradient(c, dy, bytes);
     Allocation dx = linear.input_gradient(c, gradient);
     linear.weight_gradient(c, gradient, saved);
     if (is_planning) {
@@ -106,8 +114,11 @@ Outcome run(const Case& what) {
     out.w = download_as_bf16(stream, parameters.shard(0).master);
     out.bias = download_as_bf16(stream, parameters.shard(1).master);
     out.products = layer.state.products_run();
-    if (what.recipes[0])
+    if (what.recipes[0]) {
       out.x_amax = *layer.state.amax(0).as<uint32_t>(), out.dy_amax = *layer.state.amax(1).as<uint32_t>();
+      const int64_t* counters = layer.state.counters(1).as<int64_t>();
+      out.dy_counters.assign(counters, counters + 3);
+    }
     out.keeps_x = static_cast<bool>(saved.x);
     for (const Float8Matrix& m : saved.pieces) {
       for (const Allocation* a : {&m.bytes, &m.scales, &m.turned_bytes, &m.turned_scales})
@@ -252,6 +263,24 @@ TEST_CASE(
     const bool measures = std::count(o.operations.begin(), o.operations.end(), "amax") > 0;
     CHECK(measures == (fp8::make_recipe(name).forward.a.granularity == Granularity::tensor ||
                        name == RecipeName::rowwise_with_gw_hp));  // its weight
+  }
+}
+
+TEST_CASE(
+    "linear: bytes that the gradient's producer made give the gradients of those made here, bit for bit") {
+  for (RecipeName name : recipes()) {
+    for (bool bias : {false, true}) {
+      INFO(fp8::name_of(name) << " bias " << bias);
+      const Outcome apart = run({.recipes = {name}, .bias = bias}),
+                    produced = run({.recipes = {name}, .bias = bias, .dy_in_bytes = true});
+      CHECK((produced.dx == apart.dx));
+      CHECK((produced.dw == apart.dw));
+      CHECK((produced.dbias == apart.dbias));
+      CHECK(produced.dy_amax == apart.dy_amax);
+      CHECK(produced.dy_counters == apart.dy_counters);
+      CHECK(produced.dy_counters[0] == kTokens * kRows);
+      CHECK(produced.products == apart.products);
+    }
   }
 }
 
