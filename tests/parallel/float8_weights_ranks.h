@@ -135,14 +135,19 @@ inline uint32_t rounded_amax(std::vector<float> values) {
   return largest_bits(values);
 }
 
-/// Quantizing that slice in one piece, times `factor`.
-inline Bytes expected(const Setting& s, size_t entry, int tp_rank, WeightUse use, float factor = 1) {
+/// What weights are multiplied by, and those whose amax the scale is of (recipe delayed: an earlier step's).
+struct Factors {
+  float values = 1, scaled_for = 1;
+};
+
+/// Quantizing that slice in one piece.
+inline Bytes expected(const Setting& s, size_t entry, int tp_rank, WeightUse use, Factors factors = {}) {
   const fp8::Recipe recipe = fp8::make_recipe(s.recipe);
   const fp8::OperandRecipe& how = use == WeightUse::forward ? recipe.forward.b : recipe.input_gradient.b;
   std::vector<float> values = slice_of(entry, tp_rank, s.tp, s.is_mx()),
                      whole = slice_of(entry, 0, 1, s.is_mx());
-  for (float& v : values) v *= factor;
-  for (float& v : whole) v *= factor;
+  for (float& v : values) v *= factors.values;
+  for (float& v : whole) v *= factors.scaled_for;
   const Shape shape = tensor_parallel_shape(weights(s.is_mx())[entry], s.tp);
   const bool turns = use == WeightUse::backward && how.granularity != Granularity::tensor &&
                      how.granularity != Granularity::block_128x128;

@@ -103,7 +103,7 @@ TEST_CASE("a step, a load and validation find the weights' own bytes; whatever e
         for (size_t k : {0u, 1u}) {
           const WeightUse use = k == 0 ? WeightUse::forward : WeightUse::backward;
           CHECK((mine[k] == expected(s, 0, 0, use)));
-          CHECK((mine[2 + k] == expected(s, 0, 0, use, 3)));
+          CHECK((mine[2 + k] == expected(s, 0, 0, use, {3, 3})));
           CHECK_FALSE((mine[2 + k] == mine[k]));
           CHECK((mine[4 + k] == mine[2 + k]));
           CHECK_FALSE((mine[6 + k] == mine[4 + k]));

@@ -119,3 +119,52 @@ TEST_CASE("an all-zero weight has a finite scale and zero bytes") {
     CHECK(good == std::vector<int>{1, 1, 1});
   }
 }
+
+// The history holds the amaxes of 1 and 1/2 times the weights when they are 1/4 of what they were: all ranks
+// scale for 1.
+TEST_CASE("delayed: with a full history bytes have the scale of its largest amax, for every cut and travel") {
+  for (const auto& [shards, tp] : {std::pair{1, 1}, std::pair{3, 2}}) {
+    for (bool gathers : {true, false}) {
+      if (gathers && shards == 1) continue;
+      const Setting s{fp8::RecipeName::delayed, shards, tp, gathers};
+      Answers answers(static_cast<size_t>(shards * tp)), newer(answers.size());
+      on_ranks(s, [&](Rank& rank) {
+        const auto r = static_cast<size_t>(rank.ranks.world->rank());
+        auto next_step = [&] {
+          rank.fsdp.begin_step();
+          std::vector<Bytes> mine;
+          for (size_t entry : {0u, 1u}) {
+            for (WeightUse use : {WeightUse::forward, WeightUse::backward})
+              mine.push_back(operand(rank, entry, use));
+          }
+          rank.fsdp.float8()->advance_history(rank.stream);
+          scale_masters(rank, 0.5f);
+          rank.fsdp.refresh_compute_copies();
+          rank.fsdp.weights_changed();
+          return mine;
+        };
+        next_step();
+        next_step();
+        answers[r] = next_step();
+        newer[r] = next_step();  // the first has left the history: 1/8 of the weights, scaled for 1/2 of them
+      });
+      INFO("FSDP " << shards << " TP " << tp << (gathers ? " gathered in FP8" : ""));
+      const auto slices = static_cast<size_t>(tp);
+      for (size_t r = slices; r < answers.size(); ++r) {
+        CHECK((answers[r] == answers[r % slices]));
+        CHECK((newer[r] == newer[r % slices]));
+      }
+      for (size_t r = 0; r < slices; ++r) {
+        size_t i = 0;
+        for (size_t entry : {0u, 1u}) {
+          for (WeightUse use : {WeightUse::forward, WeightUse::backward}) {
+            INFO("slice " << r << ", weight " << entry);
+            CHECK((answers[r][i] == expected(s, entry, static_cast<int>(r), use, {0.25f, 1})));
+            CHECK((newer[r][i] == expected(s, entry, static_cast<int>(r), use, {0.125f, 0.5f})));
+            ++i;
+          }
+        }
+      }
+    }
+  }
+}
