@@ -21,14 +21,19 @@ class Smoke {
  public:
   Smoke() { std::ofstream(text()) << generated_text(400); }
 
+  /// With few and short steps.
   Outcome run(int ranks, const std::string& config, const std::string& overrides = {}) const {
+    return run_as_shipped(
+        ranks, config,
+        "--training.steps 4 --training.seq_len 64 --metrics.log_freq 1 --training.threads 1 " + overrides);
+  }
+  Outcome run_as_shipped(int ranks, const std::string& config, const std::string& overrides = {}) const {
     const std::string program =
         ranks == 1 ? OTTAVA : fmt::format("{}/scripts/launch.sh -n {} {}", OTTAVA_SOURCE_DIR, ranks, OTTAVA);
-    return run_command(fmt::format(
-        "cd {} && {} train configs/{}.yaml --training.dataset_path {} --job.dump_folder {} "
-        "--checkpoint.enable false "
-        "--training.steps 4 --training.seq_len 64 --metrics.log_freq 1 --training.threads 1 {} 2>&1",
-        OTTAVA_SOURCE_DIR, program, config, text(), out(), overrides));
+    return run_command(
+        fmt::format("cd {} && {} train configs/{}.yaml --training.dataset_path {} --job.dump_folder {} "
+                    "--checkpoint.enable false {} 2>&1",
+                    OTTAVA_SOURCE_DIR, program, config, text(), out(), overrides));
   }
   std::map<int64_t, double> losses() const {
     std::map<int64_t, double> curve;
@@ -71,10 +76,22 @@ TEST_CASE("smoke: one rank") {
                  Contains("output (the output layer stays in high precision)"));
 }
 
+TEST_CASE("smoke: one rank, every step of the file") {
+  const Smoke smoke;
+  const Outcome outcome = smoke.run_as_shipped(1, "smoke_fp8");
+  INFO(outcome.output);
+  REQUIRE(outcome.exit_code == 0);
+  const std::map<int64_t, double> curve = smoke.losses();
+  REQUIRE(curve.contains(20));
+  CHECK(curve.begin()->second > 7);
+  CHECK(curve.at(20) < curve.begin()->second - 2);
+}
+
 TEST_CASE("smoke: tensor parallel 2, 4 and 8 on their ranks") {
   Smoke smoke;
   smoke.trains(2, "smoke_tp2_fp8");
   smoke.trains(4, "smoke_tp2_fp8");
+  smoke.trains(8, "smoke_tp2_fp8");
   smoke.trains(4, "smoke_tp4_fp8");
   smoke.trains(8, "smoke_tp4_fp8");
   smoke.trains(8, "smoke_tp8_fp8");
@@ -91,4 +108,5 @@ TEST_CASE("smoke: the output layer in FP8 is refused where 2256 rows do not spli
   smoke.trains(2, "smoke_tp2_fp8", kForced + " --quantize.linear.float8.pad_vocabulary true");
   smoke.trains(2, "smoke_tp2_fp8", "--quantize.linear.float8.policy '[{match: output, recipe: bf16}]'");
   smoke.trains(4, "smoke_tp4_fp8", kForced + " --quantize.linear.float8.pad_vocabulary true");
+  smoke.trains(8, "smoke_tp8_fp8", kForced + " --model.hf_assets_path configs/tokenizers/en-2560");
 }
