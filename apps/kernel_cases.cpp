@@ -1,6 +1,7 @@
 #include "apps/kernel_cases.h"
 
 #include <algorithm>
+#include <memory>
 
 #include "core/cuda/fused_attention.h"
 #include "core/ops/attention.h"
@@ -8,21 +9,21 @@
 #include "core/ops/elementwise.h"
 #include "core/ops/embedding.h"
 #include "core/ops/matmul.h"
+#include "core/ops/qk_norm.h"
 #include "core/ops/rms_norm.h"
-#include "core/ops/rope.h"
 #include "core/ops/swiglu.h"
 #include "core/optim/adamw.h"
 #include "core/optim/grad_norm.h"
-#include "core/philox.h"
-#include "fp8/quantize.h"
 
 namespace ottava {
 namespace {
 
 using Run = std::function<void(Stream&)>;
-constexpr int64_t kPattern = 1 << 16;  ///< elements, repeated
+enum class Measure { nothing, amax };  ///< of what the operation writes, for FP8
 
-float pattern_value(int64_t i) { return static_cast<float>((i * 2654435761u >> 7) % 4001) / 1000.0f - 2.0f; }
+Tensor amax_of(Workbench& b, Measure measure) {
+  return measure == Measure::amax ? b.zeros(DType::u32, {1}) : Tensor{};
+}
 
 Run copy(Workbench& b, int64_t elements) {
   Tensor from = b.tensor(DType::bf16, {elements}), to = b.tensor(DType::bf16, {elements});
@@ -40,18 +41,18 @@ Run product(Workbench& b, Stream& target, const KernelShapes& k) {
   };
 }
 
-Run norm_forward(Workbench& b, const KernelShapes& k) {
+Run norm_forward(Workbench& b, const KernelShapes& k, Measure measure) {
   RmsNormForward args{.x = b.tensor(DType::bf16, {k.rows(), k.dim}),
                       .weight = b.tensor(DType::bf16, {k.dim}),
                       .residual = b.tensor(DType::bf16, {k.rows(), k.dim}),
                       .sum = b.tensor(DType::bf16, {k.rows(), k.dim}),
                       .y = b.tensor(DType::bf16, {k.rows(), k.dim}),
                       .rstd = b.tensor(DType::f32, {k.rows()}),
-                      .amax = {}};
+                      .amax = amax_of(b, measure)};
   return [=](Stream& s) { rms_norm_forward(s, args); };
 }
 
-Run norm_backward(Workbench& b, Stream& target, const KernelShapes& k) {
+Run norm_backward(Workbench& b, Stream& target, const KernelShapes& k, Measure measure) {
   RmsNormBackward args{.dy = b.tensor(DType::bf16, {k.rows(), k.dim}),
                        .x = b.tensor(DType::bf16, {k.rows(), k.dim}),
                        .weight = b.tensor(DType::bf16, {k.dim}),
@@ -60,22 +61,71 @@ Run norm_backward(Workbench& b, Stream& target, const KernelShapes& k) {
                        .dx = b.tensor(DType::bf16, {k.rows(), k.dim}),
                        .dweight = b.zeros(DType::f32, {k.dim}),
                        .workspace = b.tensor(DType::f32, rms_norm_workspace(target, k.dim)),
-                       .amax = {}};
+                       .amax = amax_of(b, measure)};
   return [=](Stream& s) { rms_norm_backward(s, args); };
 }
 
-Run swiglu_both(Workbench& b, const KernelShapes& k, bool backward) {
+Run swiglu(Workbench& b, const KernelShapes& k, Pass pass, Measure measure) {
   Tensor gate_up = b.tensor(DType::bf16, {k.rows(), 2 * k.ffn}),
-         out = b.tensor(DType::bf16, {k.rows(), k.ffn});
-  if (!backward) return [=](Stream& s) { swiglu_forward(s, {.gate_up = gate_up, .out = out, .amax = {}}); };
+         out = b.tensor(DType::bf16, {k.rows(), k.ffn}), amax = amax_of(b, measure);
+  if (pass == Pass::forward)
+    return [=](Stream& s) { swiglu_forward(s, {.gate_up = gate_up, .out = out, .amax = amax}); };
   Tensor d = b.tensor(DType::bf16, {k.rows(), 2 * k.ffn});
   return [=](Stream& s) {
-    swiglu_backward(s, {.dout = out, .gate_up = gate_up, .dgate_up = d, .out = {}, .amax = {}});
+    swiglu_backward(s, {.dout = out, .gate_up = gate_up, .dgate_up = d, .out = {}, .amax = amax});
   };
 }
 
+Run qk_norm(Workbench& b, Stream& target, const KernelShapes& k, Pass pass) {
+  const AttentionHeads heads = k.attention_heads();
+  auto matrix = [&] { return b.tensor(DType::bf16, {k.rows(), heads.row()}); };
+  auto vector = [&] { return b.tensor(DType::bf16, {k.head_dim}); };
+  Tensor qkv = matrix(), rstd = b.tensor(DType::f32, {k.rows(), k.heads + k.kv_heads});
+  if (pass == Pass::forward) {
+    QkNormForward args{.qkv = qkv,
+                       .weight_q = vector(),
+                       .weight_k = vector(),
+                       .out = matrix(),
+                       .rstd = rstd,
+                       .heads = heads};
+    return [=](Stream& s) { qk_norm_forward(s, args); };
+  }
+  QkNormBackward args{.dqkv = matrix(),
+                      .qkv = qkv,
+                      .weight_q = vector(),
+                      .weight_k = vector(),
+                      .rstd = rstd,
+                      .dweight_q = b.zeros(DType::f32, {k.head_dim}),
+                      .dweight_k = b.zeros(DType::f32, {k.head_dim}),
+                      .workspace = b.tensor(DType::f32, qk_norm_workspace(target, heads)),
+                      .heads = heads,
+                      .amax = {}};
+  return [=](Stream& s) { qk_norm_backward(s, args); };
+}
+
+Run bias(Workbench& b, const KernelShapes& k, Pass pass) {
+  Tensor y = b.tensor(DType::bf16, {k.rows(), k.dim});
+  if (pass == Pass::forward) {
+    Tensor values = b.tensor(DType::bf16, {k.dim});
+    return [=](Stream& s) { add_bias(s, y, values); };
+  }
+  Tensor gradient = b.zeros(DType::f32, {k.dim});
+  return [=](Stream& s) { bias_gradient(s, y, gradient); };
+}
+
+Run sum(Workbench& b, const KernelShapes& k) {
+  auto matrix = [&] { return b.tensor(DType::bf16, {k.rows(), k.dim}); };
+  Tensor x = matrix(), y = matrix(), out = matrix();
+  return [=](Stream& s) { add(s, x, y, out); };
+}
+
+Run narrowed(Workbench& b, const KernelShapes& k) {
+  Tensor from = b.tensor(DType::f32, {k.parameters}), to = b.tensor(DType::bf16, {k.parameters});
+  return [=](Stream& s) { cast(s, from, to); };
+}
+
 Run rotary(Workbench& b, const KernelShapes& k) {
-  AttentionHeads heads{k.heads, k.kv_heads, k.head_dim};
+  const AttentionHeads heads = k.attention_heads();
   Rope args{.qkv = b.tensor(DType::bf16, {k.rows(), heads.row()}),
             .table = b.tensor(DType::f32, {k.sequence, k.head_dim}),
             .positions = {},
@@ -116,7 +166,7 @@ Run loss(Workbench& b, const KernelShapes& k) {
 using Fused = std::shared_ptr<cuda::FusedAttention>;
 
 Run attention(Workbench& b, Stream& target, const KernelShapes& k, Pass pass, const Fused& fused = {}) {
-  AttentionHeads heads{k.heads, k.kv_heads, k.head_dim};
+  const AttentionHeads heads = k.attention_heads();
   auto wide = [&] { return b.tensor(DType::bf16, {k.rows(), k.heads * k.head_dim}); };
   Tensor qkv = b.tensor(DType::bf16, {k.rows(), heads.row()}), out = wide();
   Tensor lse = b.tensor(DType::f32, {k.batch, k.heads, k.sequence});
@@ -147,15 +197,16 @@ Run attention(Workbench& b, Stream& target, const KernelShapes& k, Pass pass, co
   return [backward, fused](Stream& s) { attention_backward(s, backward); };
 }
 
-Run optimizer(Workbench& b, const KernelShapes& k) {
+// bf16 states are rounded stochastically.
+Run optimizer(Workbench& b, const KernelShapes& k, DType state, Measure measure) {
   auto f32 = [&] { return b.tensor(DType::f32, {k.parameters}); };
   std::vector<AdamwTensor> tensors(1);
   tensors[0] = {.master = f32(),
                 .gradient = f32(),
-                .exp_avg = f32(),
-                .exp_avg_sq = b.zeros(DType::f32, {k.parameters}),
+                .exp_avg = b.tensor(state, {k.parameters}),
+                .exp_avg_sq = b.zeros(state, {k.parameters}),
                 .compute = b.tensor(DType::bf16, {k.parameters}),
-                .amax = {}};
+                .amax = amax_of(b, measure)};
   Tensor scalars = b.tensor(DType::f32, {kStepScalars}), step = b.zeros(DType::i64, {1});
   return [=](Stream& s) { adamw(s, tensors, {}, scalars, step); };
 }
@@ -166,84 +217,7 @@ Run norm_of_gradients(Workbench& b, const KernelShapes& k) {
   return [=](Stream& s) { grad_norm_squared(s, {x}, out, workspace); };
 }
 
-Run quantized(Workbench& b, const KernelShapes& k, fp8::Granularity granularity, bool with_transpose) {
-  int64_t rows = k.rows(), columns = k.dim;
-  auto output = [&](int64_t r, int64_t c) {
-    return fp8::Quantized{b.tensor(DType::e4m3, {r, c}),
-                          b.tensor(fp8::scale_dtype(granularity), fp8::scale_shape(granularity, r, c))};
-  };
-  fp8::Quantize args{.x = b.tensor(DType::bf16, {rows, columns}),
-                     .granularity = granularity,
-                     .amax = {},
-                     .column_amax = {},
-                     .out = output(rows, columns),
-                     .transposed = {},
-                     .counters = {},
-                     .non_finite = {}};
-  if (with_transpose) args.transposed = output(columns, rows);
-  if (granularity == fp8::Granularity::tensor) args.amax = b.zeros(DType::u32, {1});
-  if (granularity == fp8::Granularity::row && with_transpose)
-    args.column_amax = b.zeros(DType::u32, {columns});
-  return [=](Stream& s) { fp8::quantize(s, args); };
-}
-
-Run largest(Workbench& b, const KernelShapes& k) {
-  Tensor x = b.tensor(DType::bf16, {k.rows(), k.dim}), out = b.zeros(DType::u32, {1});
-  return [=](Stream& s) { fp8::amax(s, x, out); };
-}
-
 }  // namespace
-
-Workbench::Workbench(Device device) : device_(device) {}
-
-Tensor Workbench::allocate(DType dtype, Shape shape) {
-  Tensor tensor{nullptr, dtype, shape};
-  if (device_.type == DeviceType::meta) return tensor;
-  buffers_.emplace_back(device_, static_cast<size_t>(std::max<int64_t>(tensor.bytes(), 1)));
-  tensor.data = buffers_.back().data();
-  return tensor;
-}
-
-void Workbench::fill(const Tensor& tensor, const void* pattern, int64_t pattern_bytes) {
-  Stream stream = device_.type == DeviceType::cuda ? Stream::cuda(device_.index) : Stream::cpu();
-  for (int64_t at = 0; at < tensor.bytes(); at += pattern_bytes) {
-    int64_t bytes = std::min(pattern_bytes, tensor.bytes() - at);
-    cast(stream, Tensor{const_cast<void*>(pattern), DType::u8, {bytes}},
-         Tensor{static_cast<char*>(tensor.data) + at, DType::u8, {bytes}});
-  }
-  stream.synchronize();
-}
-
-Tensor Workbench::tensor(DType dtype, Shape shape) {
-  Tensor tensor = allocate(dtype, shape);
-  if (!tensor.data) return tensor;
-  if (dtype == DType::f32) {
-    std::vector<float> pattern;
-    for (int64_t i = 0; i < kPattern; ++i) pattern.push_back(pattern_value(i));
-    fill(tensor, pattern.data(), kPattern * 4);
-  } else {
-    std::vector<bf16> pattern;
-    for (int64_t i = 0; i < kPattern; ++i) pattern.emplace_back(pattern_value(i));
-    fill(tensor, pattern.data(), kPattern * 2);
-  }
-  return tensor;
-}
-
-Tensor Workbench::zeros(DType dtype, Shape shape) {
-  Tensor tensor = allocate(dtype, shape);
-  std::vector<char> pattern(kPattern);
-  if (tensor.data) fill(tensor, pattern.data(), kPattern);
-  return tensor;
-}
-
-Tensor Workbench::indices(int64_t count, int64_t limit) {
-  Tensor tensor = allocate(DType::i32, {count});
-  std::vector<int32_t> values;
-  for (int64_t i = 0; i < count; ++i)
-    values.push_back(static_cast<int32_t>(i * 2654435761 % 4294967291 % limit));
-  if (tensor.data) fill(tensor, values.data(), count * 4);
-  return tensor;
-}
 
 KernelShapes small_kernel_shapes() {
   return {.batch = 1,
@@ -261,30 +235,38 @@ KernelShapes small_kernel_shapes() {
 std::vector<KernelCase> kernel_cases(const KernelShapes& k) {
   using B = Workbench;
   using S = Stream;
-  using fp8::Granularity;
+  constexpr auto kNothing = Measure::nothing, kAmax = Measure::amax;
+  constexpr auto kForward = Pass::forward, kBackward = Pass::backward;
   return {
       {"copy", Bound::copy, [=](B& b, S&) { return copy(b, 2 * k.parameters); }},
       {"matmul bf16", Bound::gemm, [=](B& b, S& s) { return product(b, s, k); }},
-      {"rms_norm forward + residual", Bound::copy, [=](B& b, S&) { return norm_forward(b, k); }},
-      {"rms_norm backward + residual", Bound::copy, [=](B& b, S& s) { return norm_backward(b, s, k); }},
-      {"swiglu forward", Bound::copy, [=](B& b, S&) { return swiglu_both(b, k, false); }},
-      {"swiglu backward", Bound::copy, [=](B& b, S&) { return swiglu_both(b, k, true); }},
+      {"rms_norm forward + residual", Bound::copy, [=](B& b, S&) { return norm_forward(b, k, kNothing); }},
+      {"rms_norm forward + residual + amax", Bound::copy,
+       [=](B& b, S&) { return norm_forward(b, k, kAmax); }},
+      {"rms_norm backward + residual", Bound::copy,
+       [=](B& b, S& s) { return norm_backward(b, s, k, kNothing); }},
+      {"rms_norm backward + residual + amax", Bound::copy,
+       [=](B& b, S& s) { return norm_backward(b, s, k, kAmax); }},
+      {"swiglu forward", Bound::copy, [=](B& b, S&) { return swiglu(b, k, kForward, kNothing); }},
+      {"swiglu forward + amax", Bound::copy, [=](B& b, S&) { return swiglu(b, k, kForward, kAmax); }},
+      {"swiglu backward", Bound::copy, [=](B& b, S&) { return swiglu(b, k, kBackward, kNothing); }},
+      {"swiglu backward + amax", Bound::copy, [=](B& b, S&) { return swiglu(b, k, kBackward, kAmax); }},
       {"rope", Bound::copy, [=](B& b, S&) { return rotary(b, k); }},
+      {"qk_norm forward", Bound::copy, [=](B& b, S& s) { return qk_norm(b, s, k, kForward); }},
+      {"qk_norm backward", Bound::copy, [=](B& b, S& s) { return qk_norm(b, s, k, kBackward); }},
+      {"bias", Bound::copy, [=](B& b, S&) { return bias(b, k, kForward); }},
+      {"bias gradient", Bound::copy, [=](B& b, S&) { return bias(b, k, kBackward); }},
+      {"add", Bound::copy, [=](B& b, S&) { return sum(b, k); }},
+      {"cast f32 to bf16", Bound::copy, [=](B& b, S&) { return narrowed(b, k); }},
       {"embedding forward", Bound::copy, [=](B& b, S&) { return embedding(b, k, false); }},
       {"embedding backward", Bound::copy, [=](B& b, S&) { return embedding(b, k, true); }},
       {"cross_entropy", Bound::copy, [=](B& b, S&) { return loss(b, k); }},
-      {"adamw", Bound::copy, [=](B& b, S&) { return optimizer(b, k); }},
+      {"adamw", Bound::copy, [=](B& b, S&) { return optimizer(b, k, DType::f32, kNothing); }},
+      {"adamw + amax", Bound::copy, [=](B& b, S&) { return optimizer(b, k, DType::f32, kAmax); }},
+      {"adamw, bf16 states", Bound::copy, [=](B& b, S&) { return optimizer(b, k, DType::bf16, kNothing); }},
       {"grad_norm", Bound::copy, [=](B& b, S&) { return norm_of_gradients(b, k); }},
-      {"amax", Bound::copy, [=](B& b, S&) { return largest(b, k); }},
-      {"quantize tensorwise", Bound::copy,
-       [=](B& b, S&) { return quantized(b, k, Granularity::tensor, false); }},
-      {"quantize tensorwise + transpose", Bound::copy,
-       [=](B& b, S&) { return quantized(b, k, Granularity::tensor, true); }},
-      {"quantize rowwise", Bound::copy, [=](B& b, S&) { return quantized(b, k, Granularity::row, false); }},
-      {"quantize 1x128 + transpose", Bound::copy,
-       [=](B& b, S&) { return quantized(b, k, Granularity::block_1x128, true); }},
-      {"attention forward", Bound::gemm, [=](B& b, S& s) { return attention(b, s, k, Pass::forward); }},
-      {"attention backward", Bound::gemm, [=](B& b, S& s) { return attention(b, s, k, Pass::backward); }},
+      {"attention forward", Bound::gemm, [=](B& b, S& s) { return attention(b, s, k, kForward); }},
+      {"attention backward", Bound::gemm, [=](B& b, S& s) { return attention(b, s, k, kBackward); }},
   };
 }
 
@@ -299,6 +281,15 @@ std::vector<KernelCase> cudnn_kernel_cases(const KernelShapes& k) {
   };
   return {{"attention forward, cuDNN", Bound::gemm, of(Pass::forward)},
           {"attention backward, cuDNN", Bound::gemm, of(Pass::backward)}};
+}
+
+std::vector<KernelCase> all_kernel_cases(const KernelShapes& k, Device device) {
+  std::vector<KernelCase> all = kernel_cases(k);
+  auto append = [&](std::vector<KernelCase> more) { std::ranges::move(more, std::back_inserter(all)); };
+  append(float8_kernel_cases(k));
+  append(float8_product_cases(k, device));
+  if (device.type == DeviceType::cuda) append(cudnn_kernel_cases(k));
+  return all;
 }
 
 }  // namespace ottava

@@ -4,35 +4,18 @@
 #include <string>
 #include <vector>
 
-#include "core/buffer.h"
+#include "apps/workbench.h"
+#include "core/ops/rope.h"
 #include "core/stream.h"
-#include "core/tensor.h"
 
 namespace ottava {
-
-/// Tensors of one measurement: in memory filled with numbers of both signs around one, or without any on
-/// `meta`.
-class Workbench {
- public:
-  /// `device` meta: tensors have shapes only.
-  explicit Workbench(Device device);
-  Tensor tensor(DType dtype, Shape shape);
-  /// i32, below `limit`, in no order.
-  Tensor indices(int64_t count, int64_t limit);
-  Tensor zeros(DType dtype, Shape shape);
-
- private:
-  Tensor allocate(DType dtype, Shape shape);
-  void fill(const Tensor& tensor, const void* pattern, int64_t pattern_bytes);
-  Device device_;
-  std::vector<Buffer> buffers_;
-};
 
 /// Sizes of a training step: N = batch x sequence rows.
 struct KernelShapes {
   int64_t batch = 2, sequence = 8192, dim = 4096, ffn = 14336, heads = 32, kv_heads = 8, head_dim = 128;
   int64_t vocabulary = 128256, loss_rows = 2048, parameters = 1 << 28;
   int64_t rows() const { return batch * sequence; }
+  AttentionHeads attention_heads() const { return {heads, kv_heads, head_dim}; }
 };
 /// An eighth of a laptop's second.
 KernelShapes small_kernel_shapes();
@@ -45,10 +28,16 @@ struct KernelCase {
   /// workspaces.
   std::function<std::function<void(Stream&)>(Workbench&, Stream& target)> prepare;
 };
-/// Every operation with a kernel, as a BF16 training step calls it. The first is the copy that others are
-/// compared with, the second the matrix product.
+/// Operations of a BF16 training step. The first is the copy that others are compared with, the second the
+/// matrix product.
 std::vector<KernelCase> kernel_cases(const KernelShapes& shapes);
+/// What FP8 adds: amaxes, quantizing on its own and as part of what makes the operand, the way back.
+std::vector<KernelCase> float8_kernel_cases(const KernelShapes& shapes);
+/// The matrix product of kernel_cases() in FP8, once for each kind of scale that the device multiplies with.
+std::vector<KernelCase> float8_product_cases(const KernelShapes& shapes, Device device);
 /// What cuDNN does instead of some of them; none where it was not built in. For GPUs.
 std::vector<KernelCase> cudnn_kernel_cases(const KernelShapes& shapes);
+/// All of these that a device has.
+std::vector<KernelCase> all_kernel_cases(const KernelShapes& shapes, Device device);
 
 }  // namespace ottava
