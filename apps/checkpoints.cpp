@@ -13,6 +13,7 @@
 #include "parallel/checkpoint/folder.h"
 #include "parallel/checkpoint/huggingface.h"
 #include "parallel/checkpoint/loader.h"
+#include "parallel/repeated_weights.h"
 
 namespace ottava {
 namespace {
@@ -84,7 +85,10 @@ void Checkpoints::load(TrainingEngine& engine, TrainingState& state) {
   const CheckpointConfig& c = experiment_.config.checkpoint;
   const bool with_optimizer = !excludes(c, "optimizer");
   auto initialise = [&] {
-    engine.parameters().initialise(static_cast<uint64_t>(experiment_.config.training.seed));
+    const auto seed = static_cast<uint64_t>(experiment_.config.training.seed);
+    if (experiment_.repeats_initial_weights)
+      return initialise_by_repetition(stream_, engine.parameters(), seed);
+    engine.parameters().initialise(seed);
   };
   if (!with_optimizer) initialise();
   std::optional<checkpoint::LoadedCheckpoint> loaded;

@@ -22,7 +22,8 @@ struct Experiment {
   Decisions decisions;       ///< apps/decide.h
   int64_t global_batch = 0;  ///< sequences per optimizer step, all ranks
   std::optional<int> compute_capability;
-  SmBudget sm_budget = {};  ///< apps/sm_budget.h
+  SmBudget sm_budget = {};               ///< apps/sm_budget.h
+  bool repeats_initial_weights = false;  ///< parallel/repeated_weights.h: for benchmarks alone
   int64_t tokens_per_step() const { return global_batch * shape.sequence; }
 };
 

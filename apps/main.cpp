@@ -63,7 +63,11 @@ void add_bench(CLI::App& app, int& code) {
   bench->require_subcommand(1);
   CLI::App* command = add_experiment_command(
       *bench, "train", "tokens per second, time per operation and utilization of a training step");
-  command->add_option("--steps", options.steps, "steps that are measured, after two that are not")
+  command->add_option("--steps", options.steps, "steps that are measured, after a few that are not")
+      ->capture_default_str();
+  command
+      ->add_option("--weights", options.weights,
+                   "drawn, or repeated: a few values again and again, which large models have sooner")
       ->capture_default_str();
   command->callback([command, &code] {
     take_experiment(*command, options);

@@ -2,18 +2,29 @@
 
 namespace ottava {
 
+void StepProfile::mark() {
+  marks_.push_back({Event(stream_.device()), stack_.empty() ? std::string() : stack_.back()});
+  marks_.back().at.record(stream_);
+}
+
 void StepProfile::enter(std::string_view label) {
-  Clock::time_point now = Clock::now();
-  if (!stack_.empty()) seconds_[stack_.back()] += std::chrono::duration<double>(now - last_).count();
+  mark();
   stack_.emplace_back(label);
-  last_ = now;
 }
 
 void StepProfile::leave() {
-  Clock::time_point now = Clock::now();
-  seconds_[stack_.back()] += std::chrono::duration<double>(now - last_).count();
+  mark();
   stack_.pop_back();
-  last_ = now;
+}
+
+const std::map<std::string, double, std::less<>>& StepProfile::seconds() {
+  stream_.synchronize();
+  for (size_t i = 1; i < marks_.size(); ++i) {
+    if (marks_[i].label.empty()) continue;
+    seconds_[marks_[i].label] += marks_[i].at.milliseconds_since(marks_[i - 1].at) / 1e3;
+  }
+  marks_.clear();
+  return seconds_;
 }
 
 StepContext::Scope::Scope(const StepContext& context, std::string_view label)

@@ -1,9 +1,9 @@
 #pragma once
 
-#include <chrono>
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/cost.h"
 #include "core/memory/arena.h"
@@ -14,19 +14,26 @@
 
 namespace ottava {
 
-/// Host seconds per label, for the benchmark. Times of nested scopes are not counted twice.
+/// Time per label, for the benchmark: between events on the stream, so that on a GPU it is what the device
+/// took and not what the host took to enqueue it. Times of nested scopes are not counted twice.
 class StepProfile {
  public:
+  explicit StepProfile(Stream& stream) : stream_(stream) {}
   void enter(std::string_view label);
   void leave();
-  const std::map<std::string, double, std::less<>>& seconds() const { return seconds_; }
-  void clear() { seconds_.clear(); }
+  /// Of all steps so far; waits for the stream.
+  const std::map<std::string, double, std::less<>>& seconds();
 
  private:
-  using Clock = std::chrono::steady_clock;
-  std::map<std::string, double, std::less<>> seconds_;
+  struct Mark {
+    Event at;
+    std::string label;  ///< of the time since the mark before it; empty: no scope was open
+  };
+  void mark();
+  Stream& stream_;
+  std::vector<Mark> marks_;
   std::vector<std::string> stack_;
-  Clock::time_point last_;
+  std::map<std::string, double, std::less<>> seconds_;
 };
 
 /// Everything a rank's step works with, passed explicitly: ranks may be threads of one process.
