@@ -42,6 +42,8 @@ bool has_gpu() {
   return std::any_of(all.begin(), all.end(), [](Device d) { return d.type == DeviceType::cuda; });
 }
 
+bool is_host_layer() { return cuda::device_name(0) == "host execution layer"; }
+
 struct Trained {
   std::vector<double> loss;
   int64_t besides_bytes = 0;  ///< taken of the GPU, less the plan
@@ -54,7 +56,9 @@ Trained rehearse_and_train(Experiment& e, RankGroups& ranks, Device device) {
   const StepPlan plan = record_step(e.shape, device, ranks);
   const int64_t before = gpu_bytes_in_use(device);
   rehearse(e, plan, stream, ranks);
-  require(gpu_bytes_in_use(device) == before, "the rehearsal keeps memory");
+  // A real GPU keeps the kernels that were loaded.
+  const int64_t kernels = is_host_layer() ? 0 : kGpuLibraryBytes;
+  require(gpu_bytes_in_use(device) - before <= kernels, "the rehearsal keeps memory");
   Trained out;
   out.plans = stream.blas_plans().size();
   Arena arena(plan.memory, device);
@@ -94,8 +98,7 @@ TEST_CASE("after a rehearsal nothing is planned any more, memory is the plan, an
     CHECK(gemm_entries(e) == first.plans + 1);
     CHECK(e.decisions.entries[0].reason == "stays");
     CHECK(first.besides_bytes <= kGpuLibraryBytes);
-    if (cuda::device_name(0) == "host execution layer")
-      CHECK(first.besides_bytes == 0);  // its libraries take nothing
+    if (is_host_layer()) CHECK(first.besides_bytes == 0);  // its libraries take nothing
     const Decisions::Entry& library = *e.decisions.find("gemm library");
     CHECK(library.value.starts_with("cuBLASLt "));
     CHECK(e.decisions.entries.back().reason.find("the fastest of") != std::string::npos);
@@ -123,7 +126,7 @@ TEST_CASE("a step that does not fit a GPU is refused by its plan, before anythin
   const Device gpu{DeviceType::cuda, 0};
   RankGroups ranks = solo_rank_groups();
   Experiment e = experiment_of(DType::bf16);
-  e.shape.model.ffn_dim = 1 << 24;
+  e.shape.model.ffn_dim = 1 << 26;  // 325 GiB
   const StepPlan plan = record_step(e.shape, gpu, ranks);
   const int64_t before = gpu_bytes_in_use(gpu);
   CHECK_THROWS_WITH(require_memory(plan.memory, gpu, *ranks.control),

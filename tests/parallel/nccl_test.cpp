@@ -1,6 +1,8 @@
+#include <algorithm>
 #include <chrono>
 #include <future>
 
+#include "core/cuda/graph.h"
 #include "parallel/bootstrap.h"
 #include "parallel/nccl/nccl_communicator.h"
 #include "parallel/thread/thread_communicator.h"
@@ -24,6 +26,39 @@ TEST_CASE("NCCL communicator conforms") {
       }
     }
   }
+}
+
+// Such a graph must be gone before the communicator is; a group of one rank that is split off needs no NCCL,
+// the world has.
+TEST_CASE("NCCL's collectives of one rank are recorded in a graph and repeated by it") {
+  if (nccl_ranks(1) < 1) return;
+  CHECK_NOTHROW(run_nccl_ranks({.ranks = 1}, [](Communicator&, Communicator& world) {
+    constexpr int64_t kCount = 1000;
+    Stream stream = stream_for(world);
+    Values<float> x(kCount), reduced(kCount), gathered(kCount), scattered(kCount);
+    const Tensor send = view_of(x.data(), {kCount});
+    auto collectives = [&] {
+      world.all_reduce(stream, {.send = send, .recv = view_of(reduced.data(), {kCount}), .label = "a"})
+          .wait(stream);
+      world.all_gather(stream, {.send = send, .recv = view_of(gathered.data(), {kCount}), .label = "b"})
+          .wait(stream);
+      world.reduce_scatter(stream, {.send = send, .recv = view_of(scattered.data(), {kCount}), .label = "c"})
+          .wait(stream);
+    };
+    collectives();  // NCCL sets up what it needs in the first calls
+    stream.synchronize();
+    const cuda::Graph graph = cuda::Graph::record(stream, collectives);
+    expect(graph.nodes() >= 3, "{} operations were recorded, expected 3 or more", graph.nodes());
+    for (float value : {1.5f, -2.0f}) {
+      std::ranges::fill(x, value);
+      for (Values<float>* result : {&reduced, &gathered, &scattered}) std::ranges::fill(*result, 0.0f);
+      graph.launch(stream);
+      world.graph_launched(stream, "the collectives", 3);
+      stream.synchronize();
+      for (const Values<float>* result : {&reduced, &gathered, &scattered})
+        expect(*result == x, "a launch for {} gave {}", value, (*result)[0]);
+    }
+  }));
 }
 
 TEST_CASE("without NCCL or a GPU its communicator is refused") {
