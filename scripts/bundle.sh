@@ -26,6 +26,10 @@ fi
 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DOTTAVA_BUNDLE=ON -DOTTAVA_CUDA=$cuda \
   -DCMAKE_CUDA_ARCHITECTURES="$architectures" >"$build.log" || { cat "$build.log" >&2; exit 1; }
 grep '^-- ottava' "$build.log"
+cudnn=$(sed -nE 's/^-- ottava.* cudnn attention (on|off)( \([^)]*\))?.*/\1\2/p' "$build.log")
+if [ "$cuda" = ON ] && [[ "$cudnn" != on* ]]; then
+  echo "bundle.sh: cuDNN's attention is $cudnn: this bundle has our own kernels alone (attention.backend flash)" >&2
+fi
 targets=(ottava ottava_device_tests)
 [ "$cuda" = ON ] && targets+=(ottava_cublaslt_probe)
 cmake --build "$build" --target "${targets[@]}"
@@ -34,7 +38,7 @@ version=$("$build/ottava" --version)
 name=ottava-$version-linux-$(uname -m)
 root=$build/$name
 rm -rf "$root"
-mkdir -p "$root"/{bin,lib,mpi/parallel/mpi,scripts/reference,tests/golden}
+mkdir -p "$root"/{bin,lib,mpi/parallel/mpi,scripts/reference,scripts/gpu_check,tests/golden/fp8}
 programs=(ottava tests/ottava_device_tests)
 [ "$cuda" = ON ] && programs+=(tests/ottava_cublaslt_probe)
 for program in "${programs[@]}"; do
@@ -55,13 +59,16 @@ cp -r configs LICENSE "$root/"
 cp scripts/bundle/README.md scripts/bundle/build_mpi.sh "$root/"
 cp parallel/mpi/mpi_module.h parallel/mpi/mpi_module.cpp "$root/mpi/parallel/mpi/"
 cp scripts/launch.sh scripts/launch_tcp.sh scripts/slurm_example.sbatch scripts/sample_text.sh \
-  scripts/gpu_check.sh scripts/gpu_check.py "$root/scripts/"
+  scripts/gpu_check.sh "$root/scripts/"
+cp scripts/gpu_check/*.py "$root/scripts/gpu_check/"
+cp tests/golden/fp8/policy_tables.txt "$root/tests/golden/fp8/"  # what the device tests read besides configs
 cp scripts/reference/bench_pytorch.py "$root/scripts/reference/"
 sed -i 's|build/ottava|bin/ottava|g' "$root"/scripts/*.sh "$root"/scripts/*.sbatch "$root"/configs/*.yaml
 {
   echo "version $version"
   echo "commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown)"
   [ "$cuda" = ON ] && echo "gpu $architectures" || echo "gpu none"
+  echo "cudnn attention $cudnn"
 } >"$root/BUILD"
 
 # The newest symbol version that anything in the bundle asks the C library for.

@@ -8,10 +8,12 @@
 #     scripts/gpu_check.sh --only parity,kernels   # some stages; --help lists them
 #
 # A stage that fails is reported and the others run; the exit code is 1 if one failed. The bundle needs python3 and, for the
-# other side of the benchmark, its PyTorch (OTTAVA_TORCH_PYTHON names another python).
+# other side of the benchmark, its PyTorch (OTTAVA_TORCH_PYTHON names another python). CUDA's libraries that are neither in the
+# toolkit nor on the loader's path are taken from that python's packages.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 command -v python3 >/dev/null || { echo "gpu_check.sh: python3 was not found" >&2; exit 2; }
+case " $* " in *" --help "* | *" -h "*) exec python3 scripts/gpu_check --help ;; esac
 if [ -x bin/ottava ]; then
   programs=bin
 else
@@ -23,4 +25,4 @@ else
   cmake --build build --target "${targets[@]}"
   programs=build
 fi
-exec python3 scripts/gpu_check.py --programs "$programs" "$@"
+exec python3 scripts/gpu_check --programs "$programs" "$@"

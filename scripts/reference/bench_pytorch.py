@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""A Llama training step in PyTorch, as fast as its own parts make it: torch.compile, scaled_dot_product_attention, fused
-AdamW, BF16 products of FP32 weights or FP8 ones (torch._scaled_mm, tensorwise dynamic scales). The other side of
-scripts/gpu_check.sh's benchmark: same shapes, same batch, same machine. Prints one JSON object.
+"""Llama training steps in PyTorch, as fast as its own parts make them: torch.compile of each block and of the loss (as
+TorchTitan does; --compile model: of everything at once, which takes minutes), scaled_dot_product_attention, fused AdamW,
+BF16 products of FP32 weights or FP8 ones (torch._scaled_mm, tensorwise dynamic scales). The other side of
+scripts/gpu_check.sh's benchmark: same shapes, same batch, same machine. A JSON line for each run, as soon as it is done:
 
-    bench_pytorch.py --flavor 8B --layers 8 --seq-len 8192 --precision fp8
-    bench_pytorch.py --device cpu --dim 64 --layers 2 --heads 4 --kv-heads 2 --ffn-dim 192 --vocab 512 --seq-len 64 --steps 2
+    bench_pytorch.py --run 8B:16:8192:1:bf16 --run 8B:16:8192:1:fp8        # flavor:layers:seq_len:batch:precision
+    bench_pytorch.py --attention 2,32,8,8192,128                           # batch, heads, kv heads, seq_len, head dim
+    bench_pytorch.py --device cpu --compile off --run debugmodel:2:64:1:bf16
 """
 
 import argparse
+import gc
 import json
 import statistics
 import time
@@ -118,6 +121,9 @@ class Llama(nn.Module):
         x = self.embedding(tokens).to(torch.bfloat16)
         for block in self.blocks:
             x = block(x, self.cos, self.sin)
+        return self.loss(x, targets)
+
+    def loss(self, x, targets):
         return F.cross_entropy(self.output(self.norm(x)).flatten(0, 1).float(), targets.flatten())
 
 
@@ -128,28 +134,40 @@ def flops_per_token(c, seq_len):
     return 6 * (c["layers"] * block + c["dim"] * c["vocab"]) + 12 * c["layers"] * c["heads"] * d * seq_len
 
 
-def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--flavor", choices=FLAVORS, default="debugmodel")
-    for name in ("dim", "layers", "heads", "kv-heads", "ffn-dim", "vocab"):
-        p.add_argument(f"--{name}", type=int)
-    p.add_argument("--seq-len", type=int, default=2048)
-    p.add_argument("--batch", type=int, default=1)
-    p.add_argument("--precision", choices=("bf16", "fp8"), default="bf16")
-    p.add_argument("--steps", type=int, default=5)
-    p.add_argument("--device", default="cuda")
-    p.add_argument("--no-compile", action="store_true")
-    a = p.parse_args()
-    c = {k: getattr(a, k) or v for k, v in FLAVORS[a.flavor].items()}
+def compiled(model, how):
+    """`blocks`: all blocks share what is compiled for the first, and a shape costs seconds instead of a minute."""
+    if how == "model":
+        return torch.compile(model)
+    if how == "blocks":
+        for block in model.blocks:
+            block.compile()
+        model.loss = torch.compile(model.loss)
+    return model
 
+
+def synchronize(device):
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+
+
+def timed(device, work):
+    synchronize(device)
+    began = time.perf_counter()
+    result = work()
+    synchronize(device)
+    return time.perf_counter() - began, result
+
+
+def train(run, a):
+    """Figures of one run, "flavor:layers:seq_len:batch:precision"."""
+    flavor, layers, seq_len, batch, precision = run.split(":")
+    c, seq_len, batch = {**FLAVORS[flavor], "layers": int(layers)}, int(seq_len), int(batch)
     torch.manual_seed(0)
-    torch.set_float32_matmul_precision("high")
-    cuda = a.device.startswith("cuda")
     with torch.device(a.device):
-        model = Llama(c, a.seq_len, a.precision == "fp8", a.flavor in ("1B", "3B"))
+        model = Llama(c, seq_len, precision == "fp8", flavor in ("1B", "3B"))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
-    forward = model if a.no_compile else torch.compile(model)
-    text = torch.randint(0, c["vocab"], (a.batch, a.seq_len + 1), device=a.device)
+    forward = compiled(model, a.compile)
+    text = torch.randint(0, c["vocab"], (batch, seq_len + 1), device=a.device)
 
     def step():
         loss = forward(text[:, :-1], text[:, 1:])
@@ -157,31 +175,85 @@ def main():
         nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        return loss
+        return loss.detach()
 
-    def wait():
-        if cuda:
-            torch.cuda.synchronize()
+    warmup, first = timed(a.device, step)
+    warmup += timed(a.device, step)[0]
+    seconds, last = zip(*(timed(a.device, step) for _ in range(a.steps)))
+    median, tokens = statistics.median(seconds), batch * seq_len
+    return {"precision": precision, "compiled": a.compile, **c, "seq_len": seq_len, "batch": batch, "seconds_per_step": median,
+            "tokens_per_second": tokens / median, "tflops": flops_per_token(c, seq_len) * tokens / median / 1e12,
+            "memory_gib": torch.cuda.max_memory_allocated() / 2**30 if a.device.startswith("cuda") else None,
+            "warmup_seconds": warmup, "first_loss": first.item(), "last_loss": last[-1].item()}
 
-    began = time.perf_counter()
-    first = step().item()
-    step().item()
-    warmup = time.perf_counter() - began
-    seconds = []
-    for _ in range(a.steps):
-        wait()
-        t = time.perf_counter()
-        last = step()
-        wait()
-        seconds.append(time.perf_counter() - t)
-    median = statistics.median(seconds)
-    tokens = a.batch * a.seq_len
-    print(json.dumps({
-        "torch": torch.__version__, "device": torch.cuda.get_device_name() if cuda else "cpu", "precision": a.precision,
-        "compiled": not a.no_compile, **c, "seq_len": a.seq_len, "batch": a.batch, "seconds_per_step": median,
-        "tokens_per_second": tokens / median, "tflops": flops_per_token(c, a.seq_len) * tokens / median / 1e12,
-        "memory_gib": torch.cuda.max_memory_allocated() / 2**30 if cuda else None, "warmup_seconds": warmup,
-        "first_loss": first, "last_loss": last.item()}))
+
+def attention_seconds(backend, sizes, a):
+    """Causal attention, forward and backward apart: the median of batches of calls."""
+    from torch.nn.attention import sdpa_kernel
+
+    batch, heads, kv_heads, seq_len, head_dim = sizes
+    tensor = lambda h: torch.randn(batch, h, seq_len, head_dim, device=a.device, dtype=torch.bfloat16, requires_grad=True)
+    q, k, v = tensor(heads), tensor(kv_heads), tensor(kv_heads)
+    calls = 3 if a.device.startswith("cuda") else 1
+
+    def seconds(work):
+        work()
+        return statistics.median(timed(a.device, lambda: [work() for _ in range(calls)])[0] / calls for _ in range(5))
+
+    def forward():
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=heads != kv_heads)
+
+    with sdpa_kernel(backend):
+        y = forward()
+        dy = torch.randn_like(y)
+        return {"forward_seconds": seconds(forward),
+                "backward_seconds": seconds(lambda: torch.autograd.grad(y, (q, k, v), dy, retain_graph=True))}
+
+
+def attention(sizes, a):
+    """By backend. One that does not share heads of k and v gets as many as of q, and its answer says so."""
+    from torch.nn.attention import SDPBackend
+
+    batch, heads, kv_heads, *rest = map(int, sizes.split(","))
+    out = {}
+    for name, backend in (("cudnn", SDPBackend.CUDNN_ATTENTION), ("flash", SDPBackend.FLASH_ATTENTION)):
+        for heads_of_kv in dict.fromkeys((kv_heads, heads)):
+            try:
+                out[name] = {"kv_heads": heads_of_kv, **attention_seconds(backend, (batch, heads, heads_of_kv, *rest), a)}
+                break
+            except RuntimeError as e:
+                out[name] = {"error": str(e).strip().splitlines()[0]}
+    return out
+
+
+def release(a):
+    torch._dynamo.reset()
+    gc.collect()
+    if a.device.startswith("cuda"):
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--run", action="append", default=[], metavar="FLAVOR:LAYERS:SEQ_LEN:BATCH:PRECISION")
+    p.add_argument("--attention", metavar="BATCH,HEADS,KV_HEADS,SEQ_LEN,HEAD_DIM")
+    p.add_argument("--steps", type=int, default=5)
+    p.add_argument("--device", default="cuda")
+    p.add_argument("--compile", choices=("blocks", "model", "off"), default="blocks")
+    a = p.parse_args()
+    torch.set_float32_matmul_precision("high")
+    torch._dynamo.config.automatic_dynamic_shapes = False  # every shape is compiled for itself
+    about = {"torch": torch.__version__, "device": torch.cuda.get_device_name() if a.device.startswith("cuda") else "cpu"}
+    if a.attention:
+        print(json.dumps({**about, "sizes": a.attention, "attention": attention(a.attention, a)}), flush=True)
+    for run in a.run:
+        try:
+            line = train(run, a)
+        except (RuntimeError, KeyError, ValueError) as e:  # out of memory, too: the others run
+            line = {"error": (str(e).strip() or repr(e)).splitlines()[0]}
+        print(json.dumps({**about, "run": run, **line}), flush=True)
+        release(a)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,58 @@
+"""What was aimed for, and whether it was reached: "met", "not met" or "not measured", with the numbers."""
+
+BF16_OVER_TORCH, FP8_OVER_BF16, DEBUG_TOKENS, COPY_SHARE = 1.15, 1.40, 4e6, 0.85
+ATTENTION_SHARE = {"attention forward": 0.40, "attention backward": 0.30}
+NOISE = 0.99  # two measurements of one thing
+
+
+def goal(text, measured, is_met=None):
+    return {"goal": text, "measured": measured, "verdict": "not measured" if is_met is None else "met" if is_met else "not met"}
+
+
+def speeds(items):
+    return {(i["shape"], i["precision"]): i["tokens_per_second"] for i in items if "tokens_per_second" in i}
+
+
+def ratio_goal(text, a, b, least):
+    """a / b >= least, both tokens/s."""
+    if a is None or b is None:
+        return goal(text, "")
+    return goal(text, f"{a / b:.3f} ({a:.0f} and {b:.0f} tokens/s)", a / b >= least)
+
+
+def step_goals(shapes, auto_shapes, steps):
+    """`shapes`: all that were to be measured; `auto_shapes`: those where FP8 auto was."""
+    ours, torch = speeds(steps["ottava"]), speeds(steps["torch"])
+    large = [s for s in shapes if not s.startswith("debugmodel")]
+    out = [ratio_goal(f"{s}: BF16 >= {BF16_OVER_TORCH} x PyTorch's", ours.get((s, "bf16")), torch.get((s, "bf16")), BF16_OVER_TORCH) for s in large]
+    out += [ratio_goal(f"{s}: FP8 >= {FP8_OVER_BF16:.2f} x own BF16", ours.get((s, "fp8")), ours.get((s, "bf16")), FP8_OVER_BF16)
+            for s in large if s.startswith("8B")]
+    debug = next(s for s in shapes if s.startswith("debugmodel"))
+    text, item = f"{debug}: >= {DEBUG_TOKENS / 1e6:.0f}M tokens/s with graphs", next(
+        (i for i in steps["ottava"] if (i["shape"], i["precision"]) == (debug, "bf16") and "tokens_per_second" in i), None)
+    out.append(goal(text, f"{item['tokens_per_second'] / 1e6:.2f}M, graphs {item['graphs']}",
+                    item["tokens_per_second"] >= DEBUG_TOKENS and item["graphs"] == "on") if item else goal(text, ""))
+    out += [ratio_goal(f"{s}: FP8 auto not below BF16 (beyond 1% of noise)", ours.get((s, "auto")), ours.get((s, "bf16")), NOISE)
+            for s in auto_shapes]
+    return out
+
+
+def kernel_goals(report):
+    out = []
+    for k in report["kernels"]:
+        least = ATTENTION_SHARE.get(k["name"], COPY_SHARE if k.get("bound") == "copy" else None)
+        if least is None or k["name"] == "copy":
+            continue
+        of = "the measured BF16 product" if k["name"] in ATTENTION_SHARE else "the measured copy"
+        text = f"{k['name']}: >= {100 * least:.0f}% of {of}"
+        out.append(goal(text, f"{100 * k['share_of_peak']:.1f}%", k["share_of_peak"] >= least) if "share_of_peak" in k else goal(text, k.get("error", "")))
+    return out
+
+
+def memory_goal(parity):
+    text = "GPU memory is the plan and at most the stated constant"
+    if not parity or not parity["memory"]:
+        return goal(text, "")
+    measured = "; ".join(f"{m['model']}: {m['plan']:.0f} + {m['besides']:.0f} of {m['limit']:.0f} MiB" if "plan" in m else f"{m['model']}: {m['verdict']}"
+                         for m in parity["memory"])
+    return goal(text, measured, all(m["verdict"] == "as planned" for m in parity["memory"]))

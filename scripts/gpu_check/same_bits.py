@@ -1,0 +1,92 @@
+"""Stages in which one run is compared with another on the same device: several ranks, graphs, cuDNN's attention."""
+
+import shutil
+
+from check import ROOT, Failed, Skipped, distance, tail
+from models import BOUNDS, MODELS
+from report import table
+
+CHECKPOINT, END = 4, 12
+
+
+def shared_gpu(c):
+    model = MODELS["2 layers, head dim 64"]
+    steps = 4 if c.dry else 10
+    alone = c.train("alone", c.device, steps, model + ["--training.global_batch_size", "4"]).curve()
+    rows, data = [], {}
+    ways = [("tcp", [str(ROOT / "scripts/launch_tcp.sh"), "-n", "2"])]
+    has_module = any((folder / "lib/libottava_mpi.so").exists() for folder in (c.programs, c.programs.parent))
+    if shutil.which("mpirun") and has_module:
+        ways.append(("mpi", [str(ROOT / "scripts/launch.sh"), "-n", "2"]))
+    for backend, launcher in ways:
+        extra = model + ["--comm.backend", backend, "--training.global_batch_size", "4"]
+        both = c.train(f"shared {backend}", c.device, steps, extra, launcher).curve()
+        far = distance(both, alone)
+        data[backend] = far
+        rows.append((f"2 ranks on one device, {backend}", f"{both[-1]:.4f}", f"{alone[-1]:.4f}", f"{far:.1e}"))
+        if far > BOUNDS["bf16"]:
+            raise Failed(table(["", "loss", "one rank", "largest distance"], rows))
+    if len(ways) == 1:
+        rows.append(("2 ranks on one device, mpi", "no mpirun here, or build_mpi.sh was not run", "", ""))
+    return table(["", "loss", "one rank", "largest distance"], rows), data
+
+
+def train_and_save(c, name, extra):
+    """END steps with a checkpoint after CHECKPOINT, which holds the decisions of the run, algorithms of products included."""
+    return c.train(name, c.device, END, [*extra, "--checkpoint.enable", "true", "--checkpoint.interval", str(CHECKPOINT),
+                                         "--checkpoint.keep_latest_k", "0"])
+
+
+def go_on(c, name, copy, extra):
+    """The same steps from that checkpoint, with what was decided there. (`load_only`: it stays as it is for others.)"""
+    c.copy_of(name, copy)
+    return c.train(copy, c.device, END, [*extra, "--checkpoint.enable", "true", "--checkpoint.load_step", str(CHECKPOINT),
+                                         "--checkpoint.load_only", "true"])
+
+
+def after(training):
+    return {step: (loss, training.grad_norms[step]) for step, loss in training.losses.items() if step > CHECKPOINT}
+
+
+def graphs(c):
+    """Two runs that each measured which algorithms are fast may differ by them; all go on from one checkpoint instead."""
+    model, modes = MODELS["2 layers, head dim 64"], {"eager": "off", "graphs": "auto" if c.dry else "on"}
+    first = train_and_save(c, "graphs first", model + ["--training.cuda_graphs", "off"])
+    runs = {mode: go_on(c, "graphs first", f"graphs {mode}", model + ["--training.cuda_graphs", value]) for mode, value in modes.items()}
+    data = {mode: after(run) for mode, run in runs.items()} | {"first": after(first)}
+    if data["eager"] != data["first"]:
+        raise Failed(f"steps {CHECKPOINT + 1} to {END} from a checkpoint are not those of the run that saved it: {data}")
+    if data["graphs"] != data["eager"]:
+        raise Failed(f"eager and graphs differ after the same {CHECKPOINT} steps: {data}")
+    if not c.dry and "CUDA graphs: on" not in runs["graphs"].output:
+        raise Failed(f"the run with graphs does not say that they are on\n{tail(runs['graphs'].output)}")
+    said = "without graphs, which are CUDA's: " if c.dry else ""
+    return f"{said}steps {CHECKPOINT + 1} to {END} after one checkpoint, eager and as graphs: the same losses and gradient norms", data
+
+
+def attention(c):
+    """cuDNN's attention against ours; their times stand side by side in the stage kernels."""
+    if c.dry:
+        raise Skipped("cuDNN is CUDA's")
+    rows, data, wrong = [], {}, []
+    for model in ("2 layers, head dim 64", "2 layers, head dim 128"):
+        flash = c.train(f"flash {model}", c.device, END, MODELS[model])
+        extra = MODELS[model] + ["--attention.backend", "cudnn"]
+        try:
+            cudnn = train_and_save(c, f"cudnn {model}", extra)
+        except Failed as e:
+            if "built without cuDNN" in str(e) or "cuDNN library" in str(e):
+                raise Skipped(tail(str(e), 1)) from None
+            raise
+        again = go_on(c, f"cudnn {model}", f"cudnn again {model}", extra)
+        far, same = distance(cudnn.curve(), flash.curve()), after(again) == after(cudnn)
+        rows.append((model, f"{flash.curve()[-1]:.4f}", f"{cudnn.curve()[-1]:.4f}", f"{far:.1e}", "the same bits" if same else "other bits"))
+        data[model] = {"flash": flash.curve(), "cudnn": cudnn.curve(), "again": again.curve(), "largest_difference": far}
+        if far > BOUNDS["bf16"]:
+            wrong.append(f"{model}: {far:.2e} > {BOUNDS['bf16']:.0e}")
+        if not same:
+            wrong.append(f"{model}: cuDNN's attention does not repeat bit for bit")
+    text = table(["model", "flash loss", "cuDNN loss", "largest distance", "cuDNN again"], rows)
+    if wrong:
+        raise Failed(text + "\n\n" + "\n".join(wrong))
+    return text, data

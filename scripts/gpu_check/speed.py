@@ -1,0 +1,209 @@
+"""Stages that measure: every operation alone, and whole steps beside PyTorch's."""
+
+import json
+import re
+import time
+
+from check import ROOT, Failed, TimedOut, tail
+from report import table
+
+BENCH_PYTORCH = str(ROOT / "scripts/reference/bench_pytorch.py")
+TORCH_SECONDS = 60  # of the stage `steps`: kept for PyTorch however long ours takes
+
+# flavor, layers, seq_len, batch. 8B: a stack of as many layers as leave room for PyTorch's logits beside FP32 masters,
+# moments and gradients.
+SHAPES = {
+    "8B x 16 layers, seq 8192": ("8B", 16, 8192, 1),
+    "1B, seq 8192": ("1B", 16, 8192, 2),
+    "3B, seq 8192": ("3B", 28, 8192, 1),
+    "8B x 16 layers, seq 2048": ("8B", 16, 2048, 4),
+    "1B, seq 2048": ("1B", 16, 2048, 8),
+    "3B, seq 2048": ("3B", 28, 2048, 4),
+    "debugmodel, seq 2048": ("debugmodel", 6, 2048, 16),
+}
+# In order of importance: what time does not reach is not measured. `auto`: FP8 where a measurement finds it faster.
+OURS = [("8B x 16 layers, seq 8192", "bf16"), ("8B x 16 layers, seq 8192", "fp8"), ("debugmodel, seq 2048", "bf16"),
+        ("8B x 16 layers, seq 8192", "auto"), ("8B x 16 layers, seq 2048", "bf16"), ("8B x 16 layers, seq 2048", "fp8"),
+        ("1B, seq 8192", "bf16"), ("3B, seq 8192", "bf16"), ("1B, seq 8192", "auto"), ("debugmodel, seq 2048", "auto"),
+        ("1B, seq 8192", "fp8"), ("3B, seq 8192", "fp8"), ("8B x 16 layers, seq 2048", "auto"), ("1B, seq 2048", "bf16"),
+        ("3B, seq 2048", "bf16"), ("1B, seq 2048", "fp8"), ("3B, seq 2048", "fp8")]
+TORCH = [("8B x 16 layers, seq 8192", "bf16"), ("1B, seq 8192", "bf16"), ("3B, seq 8192", "bf16"), ("8B x 16 layers, seq 2048", "bf16"),
+         ("8B x 16 layers, seq 8192", "fp8"), ("1B, seq 2048", "bf16"), ("3B, seq 2048", "bf16"), ("1B, seq 8192", "fp8"),
+         ("3B, seq 8192", "fp8"), ("8B x 16 layers, seq 2048", "fp8")]
+
+
+def json_lines(output):
+    """Of a program that prints other things too, and may have been ended in the middle of a line."""
+    out = []
+    for line in output.splitlines():
+        try:
+            if line.startswith("{"):
+                out.append(json.loads(line))
+        except ValueError:
+            pass
+    return out
+
+
+def has_torch(c):
+    try:
+        c.run([c.python, "-c", "import importlib.util as u; raise SystemExit(u.find_spec('torch') is None)"])
+    except Failed:
+        return False
+    return True
+
+
+# --- operations ---------------------------------------------------------------------------------------------------
+
+def torch_attention(c):
+    """Times of scaled_dot_product_attention by backend, forward and backward: {"cudnn": {...}, "flash": {...}} or an error."""
+    if not has_torch(c):
+        return {"error": "no PyTorch here"}
+    sizes = "1,4,2,64,32" if c.dry else "2,32,8,8192,128"
+    try:
+        out = c.run([c.python, BENCH_PYTORCH, "--device", c.device, "--attention", sizes], seconds=30)
+    except TimedOut:
+        return {"error": "not measured: no time was left"}
+    except Failed as e:
+        return {"error": tail(str(e), 1)}
+    return json_lines(out)[-1]["attention"]
+
+
+def kernel_rows(report, torch):
+    """Rows of the table; PyTorch's attention is rated with the FLOPs that ours counts."""
+    rows = []
+    for k in report["kernels"]:
+        if "error" in k:
+            rows.append((k["name"], k["error"], "", ""))
+            continue
+        rate = f"{k['bytes'] / k['seconds'] / 1e9:.0f} GB/s" if k["bound"] == "copy" else f"{k['flops'] / k['seconds'] / 1e12:.2f} TFLOP/s"
+        rows.append((k["name"], f"{k['seconds'] * 1e6:.1f}", rate, f"{100 * k['share_of_peak']:.0f}%"))
+    flops = {k["name"]: k["flops"] for k in report["kernels"] if "flops" in k}
+    for backend in ("cudnn", "flash"):
+        item = torch.get(backend, {"error": torch.get("error", "not measured")})
+        for way in ("forward", "backward"):
+            name = f"attention {way}, PyTorch with {'cuDNN' if backend == 'cudnn' else 'its flash attention'}"
+            if "error" in item:
+                rows.append((name, item["error"], "", ""))
+                continue
+            rate = flops[f"attention {way}"] / item[f"{way}_seconds"]
+            rows.append((name, f"{item[f'{way}_seconds'] * 1e6:.1f}", f"{rate / 1e12:.2f} TFLOP/s", f"{100 * rate / report['gemm_flops_per_second']:.0f}%"))
+    return rows
+
+
+def kernels(c):
+    shapes, seconds = ("small", "0.01") if c.dry else ("8B", "0.1")
+    out = c.run([c.program("ottava"), "bench", "kernels", "--device", c.device, "--shapes", shapes, "--seconds", seconds, "--json"], check=False)
+    if "{" not in out:
+        raise Failed(tail(out))
+    report = json.loads(out[out.index("{"):])
+    report["torch_attention"] = torch_attention(c)
+    text = (f"Copy {report['copy_bytes_per_second'] / 1e9:.0f} GB/s, BF16 product {report['gemm_flops_per_second'] / 1e12:.1f} TFLOP/s"
+            " (the fastest of the algorithms that cuBLASLt proposes).\n\n"
+            + table(["operation", "us", "rate", "of the peak"], kernel_rows(report, report["torch_attention"])))
+    if any("error" in k for k in report["kernels"] if not k["name"].endswith("cuDNN")):  # a library that may be missing
+        raise Failed(text, report)
+    return text, report
+
+
+# --- whole steps --------------------------------------------------------------------------------------------------
+
+def read_bench_train(out):
+    """Figures of `ottava bench train`."""
+    number = lambda pattern: float(re.search(pattern, out).group(1))
+    in_use = re.search(r"([\d.]+) GiB in use on the GPU", out)
+    return {"tokens_per_second": number(r"tokens/s: ([\d.]+)"), "tflops": number(r"model FLOPs: ([\d.]+) TFLOP/s"),
+            "utilization_percent": number(r"utilization: ([\d.]+)%"), "seconds_per_step": number(r"median ([\d.]+) s"),
+            "plan_gib": number(r"memory: plan ([\d.]+) GiB"), "memory_gib": float(in_use.group(1)) if in_use else None,
+            "graphs": re.search(r"CUDA graphs: (on|off)", out).group(1)}
+
+
+def train_ours(c, shape, precision, until):
+    flavor, layers, seq_len, batch = SHAPES[shape]
+    extra = ["--model.flavor", flavor, "--model.n_layers", str(layers)]
+    if flavor != "debugmodel":
+        extra += ["--model.vocab_size", "128256"]
+    if c.dry:
+        extra, seq_len, batch = ["--model.n_layers", "2"], 128, 1
+    if precision != "bf16":
+        extra += ["--model.converters", "quantize.linear.float8", "--quantize.linear.float8.auto", str(precision == "auto").lower()]
+    steps = "30" if flavor == "debugmodel" and not c.dry else "3"
+    out = c.run([c.program("ottava"), "bench", "train", "configs/debug.yaml", "--steps", steps, "--weights", "repeated",
+                 "--training.dataset_path", str(c.text), "--training.device", c.device, "--training.seq_len", str(seq_len),
+                 "--training.local_batch_size", str(batch), "--job.dump_folder", str(c.folder("bench")), *extra], until=until)
+    return read_bench_train(out)
+
+
+def measure_ours(c, wanted, until):
+    """{(shape, precision): figures or an error}. What time ends is absent: not measured."""
+    out = {}
+    for shape, precision in wanted:
+        try:
+            out[shape, precision] = train_ours(c, shape, precision, until)
+        except TimedOut:
+            break
+        except (Failed, ValueError, AttributeError) as e:
+            out[shape, precision] = {"error": tail(str(e), 1)}
+    return out
+
+
+def torch_run(c, shape, precision):
+    """A run as bench_pytorch.py reads it: flavor:layers:seq_len:batch:precision."""
+    flavor, layers, seq_len, batch = ("debugmodel", 2, 64, 1) if c.dry else SHAPES[shape]
+    return f"{flavor}:{layers}:{seq_len}:{batch}:{precision}"
+
+
+def measure_torch(c, wanted):
+    """Like measure_ours; one process for all, so that PyTorch is loaded once. Each run's line comes as soon as it is done."""
+    runs = {torch_run(c, *key): key for key in wanted}
+    command = [c.python, BENCH_PYTORCH, "--device", c.device, "--steps", "3", *(["--compile", "off"] if c.dry else [])]
+    for run in runs:
+        command += ["--run", run]
+    try:
+        output = c.run(command, check=False)
+    except TimedOut as e:
+        output = e.output
+    return {runs[line["run"]]: line for line in json_lines(output)}
+
+
+def cells(item, *forms):
+    """(key, format) each; what is wrong stands in the first one."""
+    if item is None or "error" in item:
+        return ["not measured" if item is None else item["error"]] + [""] * (len(forms) - 1)
+    return [form.format(item[key]) if item.get(key) is not None else "" for key, form in forms]
+
+
+def step_rows(ours, torch):
+    rows = []
+    for shape in SHAPES:
+        for precision in ("bf16", "fp8", "auto"):
+            key = shape, precision
+            if key not in OURS and key not in TORCH:
+                continue
+            mine, theirs = ours.get(key), torch.get(key)
+            both = mine and theirs and "tokens_per_second" in mine and "tokens_per_second" in theirs
+            rows.append((*key, *cells(mine, ("tokens_per_second", "{:.0f}"), ("tflops", "{:.0f}"), ("utilization_percent", "{:.1f}%"),
+                                      ("memory_gib", "{:.1f}"), ("plan_gib", "{:.1f}"), ("graphs", "{}")),
+                         *(cells(theirs, ("tokens_per_second", "{:.0f}"), ("tflops", "{:.0f}"), ("memory_gib", "{:.1f}"))
+                           if key in TORCH else ("", "", "")),
+                         f"{mine['tokens_per_second'] / theirs['tokens_per_second']:.2f}" if both else ""))
+    return rows
+
+
+def steps(c):
+    wanted = OURS[:3] if c.dry else OURS
+    torch_wanted = TORCH[:1] if c.dry else TORCH
+    installed = has_torch(c)
+    until = time.monotonic() + c.seconds_left() - (TORCH_SECONDS if installed else 0)
+    ours = measure_ours(c, wanted, until)
+    torch = measure_torch(c, torch_wanted) if installed else {key: {"error": "no PyTorch here"} for key in TORCH}
+    header = ["step", "precision", "tokens/s", "TFLOP/s", "utilization", "GPU GiB in use", "GiB planned", "graphs", "PyTorch tokens/s",
+              "TFLOP/s", "GiB", "ottava / PyTorch"]
+    text = ("TFLOP/s are the model's, 6 (N - N of the embedding) + 12 L H D T per token, on both sides; utilization weighs what is computed "
+            "with the peak of its precision.\n\n" + table(header, step_rows(ours, torch)))
+    if c.dry:
+        text = "Tiny models, each side its own.\n\n" + text
+    data = {side: [{"shape": shape, "precision": precision, **item} for (shape, precision), item in items.items()]
+            for side, items in (("ottava", ours), ("torch", torch))}
+    if any("error" in item for item in ours.values()):
+        raise Failed(text, data)
+    return text, data

@@ -1,0 +1,253 @@
+#!/usr/bin/env python3
+"""scripts/gpu_check on outputs that only a GPU would give it: what it reads, and what it calls met, red or not measured."""
+
+import importlib.util
+import sys
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "scripts/gpu_check"))
+
+import cuda_libraries
+import device_tests
+import goals
+import parity
+import same_bits
+import speed
+from check import Check, Failed, TimedOut, Training
+from models import RECIPES, recipes_of
+
+BENCH = """CUDA graphs: on
+step: median 0.405 s, fastest 0.404 s, slowest 0.409 s of 3
+tokens/s: 20227 (8192 tokens per step)
+model FLOPs: 512.3 TFLOP/s on each device (6 (N - N of the embedding) + 12 L H D T per token)
+utilization: 49.2% (FLOPs as computed / time / GEMM peak)
+memory: plan 94.026 GiB; 95.120 GiB in use on the GPU, 0.612 GiB of them before the plan's block
+"""
+MEMORY = ("GPU memory: plan 512.3 MiB, and {} MiB that libraries, connections and graphs took besides ({} the 1024 MiB kept for them)")
+REFUSED = "exit code 1: ottava\n[fp8] this GPU does not multiply recipe {} (layers.0.attention.wqkv): it has tensorwise, delayed; set ..."
+
+
+def case(recipe, if_time_allows=False):
+    return parity.float8_case("2 layers, head dim 64", recipe, if_time_allows)
+
+
+class Parity(unittest.TestCase):
+    def test_memory_is_the_plan_and_the_constant(self):
+        memory = parity.read_memory("[rank0] " + MEMORY.format("700.5", "of"))
+        self.assertEqual(memory, {"plan": 512.3, "besides": 700.5, "limit": 1024})
+        self.assertEqual(parity.judge_memory(memory), "as planned")
+        self.assertTrue(parity.judge_memory(parity.read_memory(MEMORY.format("1100.0", "more than"))).startswith("FAILED"))
+        self.assertTrue(parity.judge_memory(parity.read_memory(MEMORY.format("-3.0", "of"))).startswith("FAILED"))
+        self.assertTrue(parity.judge_memory(parity.read_memory("no such line")).startswith("FAILED"))
+
+    def test_only_a_recipe_that_the_gpu_lacks_may_be_refused(self):
+        refused = lambda recipe, capability: parity.judge_error(case(recipe), Failed(REFUSED.format(recipe)), capability)
+        self.assertEqual(refused("mxfp8", 90), "refused, as expected of this GPU")
+        self.assertEqual(refused("rowwise", 100), "refused, as expected of this GPU")
+        self.assertTrue(refused("tensorwise", 90).startswith("FAILED"))
+        self.assertTrue(refused("mxfp8", 100).startswith("FAILED"))
+        self.assertTrue(refused("mxfp8", None).startswith("FAILED"))
+        other = Failed("exit code 1\n[cublaslt] no algorithm for fp8 policy of the model")
+        self.assertTrue(parity.judge_error(case("mxfp8"), other, 90).startswith("FAILED"))
+
+    def test_no_time_is_red_but_for_what_may_be_left_out(self):
+        self.assertTrue(parity.judge_error(case("tensorwise"), TimedOut("not done after 3 s: ottava"), 90).startswith("FAILED"))
+        self.assertTrue(parity.judge_error(case("tensorwise", True), TimedOut("no time was left"), 90).startswith("not measured"))
+        self.assertTrue(parity.judge_error(case("tensorwise", True), Failed("exit code 1"), 90).startswith("FAILED"))
+
+    def test_losses_within_the_bound_agree(self):
+        self.assertEqual(parity.judge_losses(case("tensorwise"), [7.0, 6.05], [7.0, 6.0], 90)[1], "agrees")
+        self.assertTrue(parity.judge_losses(case("tensorwise"), [7.0, 6.07], [7.0, 6.0], 90)[1].startswith("FAILED: too far"))
+        self.assertTrue(parity.judge_losses(case("mxfp8"), [7.0], [7.0], 90)[1].startswith("FAILED"))
+
+    def test_recipes_by_compute_capability(self):
+        self.assertEqual(set(RECIPES) - set(recipes_of(90)), {"mxfp8"})
+        self.assertEqual(set(RECIPES) - set(recipes_of(100)), {"rowwise", "rowwise_with_gw_hp", "blockwise"})
+        self.assertEqual(recipes_of(80), [])
+
+
+class Sanitizer(unittest.TestCase):
+    def test_a_device_that_it_does_not_support_is_not_run(self):
+        verdict, _ = device_tests.read_sanitizer("memcheck", "========= Error: Device not supported. Please refer to ...\n========= ERROR SUMMARY: 1 error")
+        self.assertEqual(verdict, "not run")
+
+    def test_errors_and_unfinished_runs_are_red(self):
+        clean = "Training completed\n========= ERROR SUMMARY: 0 errors"
+        self.assertEqual(device_tests.read_sanitizer("memcheck", clean), ("ok", "ERROR SUMMARY: 0 errors"))
+        self.assertEqual(device_tests.read_sanitizer("racecheck", "Training completed\n========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)")[0], "ok")
+        self.assertEqual(device_tests.read_sanitizer("memcheck", clean.replace("0 errors", "10 errors"))[0], "FAILED")
+        self.assertEqual(device_tests.read_sanitizer("memcheck", "========= ERROR SUMMARY: 0 errors")[0], "FAILED")
+        self.assertEqual(device_tests.read_sanitizer("memcheck", "segmentation fault")[0], "FAILED")
+
+
+class Libraries(unittest.TestCase):
+    def test_pip_is_asked_for_what_is_nowhere_else(self):
+        folders = lambda python: [str(Path(__file__).parent)]
+        needed, cuda_libraries.NEEDED = cuda_libraries.NEEDED, (Path(__file__).name,)
+        self.addCleanup(setattr, cuda_libraries, "NEEDED", needed)
+        find = lambda environment, found: cuda_libraries.missing_library_folders("python3", environment, lambda name: found, folders)
+        self.assertEqual(find({}, False), {"OTTAVA_CUDA_LIBRARIES": str(Path(__file__).parent)})
+        self.assertEqual(find({}, True), {})
+        self.assertEqual(find({"OTTAVA_CUDA_LIBRARIES": "/opt/own"}, False), {})
+
+
+class Bench:
+    """A Check whose programs answer at once; `answers` maps words of the command to an output or an error."""
+
+    dry, device, python, text = False, "cuda", "python3", "text.txt"
+
+    def __init__(self, answers):
+        self.answers = answers
+
+    def program(self, name):
+        return name
+
+    def folder(self, name):
+        return Path("/nowhere") / name
+
+    def seconds_left(self):
+        return 100
+
+    def run(self, command, **_):
+        line = " ".join(map(str, command))
+        answer = next((answer for words, answer in self.answers if all(w in line for w in words)), "")
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class Steps(unittest.TestCase):
+    def test_figures_of_both_sides(self):
+        self.assertEqual(speed.read_bench_train(BENCH)["memory_gib"], 95.12)
+        lines = '{"run": "8B:16:8192:1:bf16", "tokens_per_second": 16000, "tflops": 405, "memory_gib": 99}\n{"run": "1B:16:81'
+        c = Bench([(("bench train",), BENCH), (("bench_pytorch",), TimedOut("not done", lines))])
+        text, data = speed.steps(c)
+        self.assertIn("| 8B x 16 layers, seq 8192 | bf16 | 20227 | 512 | 49.2% | 95.1 | 94.0 | on | 16000 | 405 | 99.0 | 1.26 |", text)
+        self.assertIn("| 1B, seq 8192 | bf16 | 20227 | 512 | 49.2% | 95.1 | 94.0 | on | not measured |  |  |  |", text)
+        self.assertEqual(len(data["torch"]), 1)
+
+    def test_no_time_is_not_measured_and_an_error_is_red(self):
+        slow = Bench([(("bench train",), TimedOut("no time was left")), (("bench_pytorch",), "")])
+        text, data = speed.steps(slow)
+        self.assertEqual(data, {"ottava": [], "torch": []})
+        verdicts = {g["verdict"] for g in goals.step_goals(list(speed.SHAPES), ["1B, seq 8192"], data)}
+        self.assertEqual(verdicts, {"not measured"})
+        broken = Bench([(("find_spec",), Failed("exit code 1")), (("bench train", "--quantize"), Failed("exit code 1\n[cuda] out of memory")),
+                        (("bench train",), BENCH)])
+        with self.assertRaisesRegex(Failed, "out of memory") as caught:
+            speed.steps(broken)
+        self.assertIn("no PyTorch here", str(caught.exception))
+        self.assertEqual(caught.exception.data["ottava"][0]["tokens_per_second"], 20227)
+
+
+def item(shape, precision, tokens, graphs="on"):
+    return {"shape": shape, "precision": precision, "tokens_per_second": tokens, "graphs": graphs}
+
+
+class Goals(unittest.TestCase):
+    def verdicts(self, ours, torch):
+        steps = {"ottava": [item(*i) for i in ours], "torch": [item(*i) for i in torch]}
+        return {g["goal"]: g["verdict"] for g in goals.step_goals(["8B, seq 8192", "1B", "debugmodel"], ["8B, seq 8192", "1B"], steps)}
+
+    def test_met_or_not(self):
+        v = self.verdicts([("8B, seq 8192", "bf16", 1150), ("8B, seq 8192", "fp8", 1600), ("8B, seq 8192", "auto", 1140),
+                           ("1B", "bf16", 1100), ("1B", "auto", 1080), ("debugmodel", "bf16", 4.1e6)], [("8B, seq 8192", "bf16", 1000), ("1B", "bf16", 1000)])
+        self.assertEqual(v["8B, seq 8192: BF16 >= 1.15 x PyTorch's"], "met")
+        self.assertEqual(v["1B: BF16 >= 1.15 x PyTorch's"], "not met")
+        self.assertEqual(v["8B, seq 8192: FP8 >= 1.40 x own BF16"], "not met")
+        self.assertEqual(v["debugmodel: >= 4M tokens/s with graphs"], "met")
+        self.assertEqual(v["8B, seq 8192: FP8 auto not below BF16 (beyond 1% of noise)"], "met")
+        self.assertEqual(v["1B: FP8 auto not below BF16 (beyond 1% of noise)"], "not met")
+        self.assertNotIn("1B: FP8 >= 1.40 x own BF16", v)
+
+    def test_without_graphs_the_small_model_does_not_count(self):
+        self.assertEqual(self.verdicts([("debugmodel", "bf16", 5e6, "off")], [])["debugmodel: >= 4M tokens/s with graphs"], "not met")
+        self.assertEqual(set(self.verdicts([], []).values()), {"not measured"})
+
+    def test_operations(self):
+        kernel = lambda name, bound, share: {"name": name, "bound": bound, "share_of_peak": share, "bytes": 1e9, "flops": 1e12, "seconds": 1e-3}
+        report = {"copy_bytes_per_second": 4e12, "gemm_flops_per_second": 8e14, "kernels": [
+            kernel("copy", "copy", 1), kernel("matmul bf16", "gemm", 1), kernel("rope", "copy", 0.86), kernel("amax", "copy", 0.84),
+            kernel("attention forward", "gemm", 0.41), kernel("attention backward", "gemm", 0.29), {"name": "adamw", "error": "no memory"}]}
+        verdict = {g["goal"].split(":")[0]: g["verdict"] for g in goals.kernel_goals(report)}
+        self.assertEqual(verdict, {"rope": "met", "amax": "not met", "attention forward": "met", "attention backward": "not met"})
+        rows = speed.kernel_rows(report, {"cudnn": {"forward_seconds": 2.5e-3, "backward_seconds": 5e-3}, "flash": {"error": "no kernel"}})
+        self.assertIn(("attention forward, PyTorch with cuDNN", "2500.0", "400.00 TFLOP/s", "50%"), rows)
+        self.assertIn(("attention backward, PyTorch with its flash attention", "no kernel", "", ""), rows)
+
+    def test_memory(self):
+        self.assertEqual(goals.memory_goal(None)["verdict"], "not measured")
+        fits = {"model": "a", "plan": 500.0, "besides": 600.0, "limit": 1024.0, "verdict": "as planned"}
+        self.assertEqual(goals.memory_goal({"memory": [fits]})["verdict"], "met")
+        self.assertEqual(goals.memory_goal({"memory": [fits, {"model": "b", "verdict": "FAILED: no line"}]})["verdict"], "not met")
+
+
+class Trainings:
+    """A Check whose trainings end at once, with the losses that `changed` alters by the run's name."""
+
+    dry, device = False, "cuda"
+
+    def __init__(self, changed=None, said="CUDA graphs: on: step 1 runs as it is"):
+        self.changed, self.said, self.commands = changed or {}, said, {}
+
+    def copy_of(self, name, copy):
+        return copy
+
+    def train(self, name, device, steps, extra):
+        self.commands[name] = extra
+        losses = {step: 7 - step / 10 for step in range(1, steps + 1)} | self.changed.get(name, {})
+        return Training(losses, {step: 1.0 for step in losses}, self.said)
+
+
+class SameBits(unittest.TestCase):
+    def test_eager_and_graphs_go_on_from_one_checkpoint(self):
+        c = Trainings()
+        same_bits.graphs(c)
+        for name, mode in (("graphs eager", "off"), ("graphs graphs", "on")):
+            keys = dict(zip(c.commands[name][::2], c.commands[name][1::2]))
+            self.assertEqual((keys["--checkpoint.load_step"], keys["--training.cuda_graphs"]), (str(same_bits.CHECKPOINT), mode))
+
+    def test_a_bit_is_enough(self):
+        with self.assertRaisesRegex(Failed, "eager and graphs differ"):
+            same_bits.graphs(Trainings({"graphs graphs": {12: 5.8000001}}))
+        with self.assertRaisesRegex(Failed, "are not those of the run that saved it"):
+            same_bits.graphs(Trainings({"graphs eager": {5: 6.4}}))
+        with self.assertRaisesRegex(Failed, "does not say that they are on"):
+            same_bits.graphs(Trainings(said="CUDA graphs: off: ..."))
+        same_bits.graphs(Trainings({"graphs graphs": {same_bits.CHECKPOINT: 1.0}}))  # what lies before it was read, not computed
+
+    def test_attention_must_repeat_itself(self):
+        same_bits.attention(Trainings())
+        with self.assertRaisesRegex(Failed, "does not repeat bit for bit"):
+            same_bits.attention(Trainings({"cudnn again 2 layers, head dim 128": {9: 6.0}}))
+        with self.assertRaisesRegex(Failed, "> 5e-03"):
+            same_bits.attention(Trainings({f"cudnn{again} 2 layers, head dim 64": {9: 6.2} for again in ("", " again")}))
+
+
+class Programs(unittest.TestCase):
+    def test_what_a_program_said_before_its_time_was_up_is_kept(self):
+        c = Check(dry=True, programs=".", seconds=60)
+        self.addCleanup(c.close)
+        with self.assertRaisesRegex(TimedOut, "not done after 3 s") as caught:
+            c.run(["sh", "-c", "echo first; sleep 60"], seconds=3)
+        self.assertEqual(caught.exception.output, "first\n")
+        with self.assertRaisesRegex(Failed, "exit code 3"):
+            c.run(["sh", "-c", "exit 3"])
+        c.stage_deadline = 0
+        with self.assertRaisesRegex(TimedOut, "no time was left"):
+            c.run(["true"])
+
+
+class Budget(unittest.TestCase):
+    def test_all_stages_fit(self):
+        spec = importlib.util.spec_from_file_location("gpu_check_main", Path(speed.__file__).parent / "__main__.py")
+        main = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(main)
+        self.assertLess(sum(seconds for _, seconds in main.STAGES), main.TOTAL)
+        self.assertLess(main.TOTAL, 540)
+        self.assertGreater(dict((s.__name__, t) for s, t in main.STAGES)["steps"], speed.TORCH_SECONDS)
+
+
+if __name__ == "__main__":
+    unittest.main()
