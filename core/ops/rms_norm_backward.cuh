@@ -31,6 +31,9 @@ template <int kSize, int kBlock, int kTeam, int kPacks, class T, class Output>
 __device__ __forceinline__ void norm_backward(const NormBackwardArguments<T>& a, Output output) {
   using P = Pack<T, kSize>;
   constexpr int kTeams = kBlock / kTeam, kKept = kPacks * kTeam;
+  // A thread of a large block has 128 registers, too few for its sums and its share of the row: that is read
+  // again, from the L1 cache.
+  constexpr bool kKeeps = kBlock <= 256;
   const int team = threadIdx.x / kTeam, member = threadIdx.x % kTeam;
   float* partial = a.partial + blockIdx.x * a.packs * kSize;
 
@@ -46,7 +49,7 @@ __device__ __forceinline__ void norm_backward(const NormBackwardArguments<T>& a,
     const float rstd = active ? a.rstd[row] : 0;
 
     float dot = 0;
-    P dy_kept[kPacks], x_kept[kPacks];
+    P dy_kept[kKeeps ? kPacks : 1], x_kept[kKeeps ? kPacks : 1];
     auto add_to_dot = [&](const P& dy, const P& x, const P& w) {
 #pragma unroll
       for (int i = 0; i < kSize; ++i) dot = fmaf(dy[i] * w[i], x[i], dot);
@@ -55,9 +58,9 @@ __device__ __forceinline__ void norm_backward(const NormBackwardArguments<T>& a,
     for (int k = 0; k < kPacks; ++k) {
       const int64_t c = member + k * kTeam;
       if (c >= packs) continue;
-      dy_kept[k] = load_pack<T, kSize>(a.dy, start + c);
-      x_kept[k] = load_pack<T, kSize>(a.x, start + c);
-      add_to_dot(dy_kept[k], x_kept[k], load_pack<T, kSize>(a.weight, c));
+      const P dy = load_pack<T, kSize>(a.dy, start + c), x = load_pack<T, kSize>(a.x, start + c);
+      if constexpr (kKeeps) dy_kept[k] = dy, x_kept[k] = x;
+      add_to_dot(dy, x, load_pack<T, kSize>(a.weight, c));
     }
     for (int64_t c = member + kKept; c < packs; c += kTeam) {
       add_to_dot(load_pack<T, kSize>(a.dy, start + c), load_pack<T, kSize>(a.x, start + c),
@@ -81,9 +84,9 @@ __device__ __forceinline__ void norm_backward(const NormBackwardArguments<T>& a,
     output.template take_row<kTeam, kPacks>(
         {row, packs, member},
         [&](int k, int64_t c) {
-          if (k < kPacks) return write(c, dy_kept[k], x_kept[k], sums[k]);
+          if (kKeeps && k < kPacks) return write(c, dy_kept[kKeeps ? k : 0], x_kept[kKeeps ? k : 0], sums[k]);
           return write(c, load_pack<T, kSize>(a.dy, start + c), load_pack<T, kSize>(a.x, start + c),
-                       partial + c * kSize);
+                       k < kPacks ? sums[k] : partial + c * kSize);
         },
         [&](int64_t c) { return load_pack<T, kSize>(a.dx, start + c); });
   }
