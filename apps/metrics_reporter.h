@@ -2,7 +2,9 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -24,6 +26,8 @@ struct MemoryUse {
   double gib = 0, percent = 0;
 };
 MemoryUse memory_use(Device device);
+/// By NVIDIA's data sheets; nothing for a GPU that is not in the list. `name` as the driver says it.
+std::optional<DevicePeaks> data_sheet_peaks(std::string_view name);
 /// The table of dense vendor figures, the configuration, or a measurement of 0.1 s for each precision in
 /// `used`.
 struct PrecisionsUsed {

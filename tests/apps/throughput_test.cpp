@@ -51,7 +51,7 @@ StepPlan plan_8b(int ranks, int tensor_parallel, bool float8, std::vector<std::s
 }
 
 const DevicePeaks kH100{
-    .fp32 = 989e12 / 2, .bf16 = 989e12, .fp8 = 1979e12, .is_measured = false, .source = "NVIDIA H100"};
+    .fp32 = 67e12, .bf16 = 989e12, .fp8 = 1979e12, .is_measured = false, .source = "NVIDIA H100"};
 
 Throughput rates(const StepPlan& plan, double seconds, int ranks, double sequences) {
   return throughput(plan, kH100,
@@ -104,4 +104,15 @@ TEST_CASE("a weight gradient in high precision is a third of the linear layers")
   const StepPlan plan = plan_8b(8, 1, true, {"--quantize.linear.float8.recipe_name", "rowwise_with_gw_hp"});
   CHECK(plan.flops(Precision::fp8) == kLinearFlops * 2 / 3);
   CHECK(plan.flops(Precision::bf16) == kLinearFlops / 3 + kOutputFlops + kAttentionFlops);
+}
+
+TEST_CASE("peaks of GPUs are their data sheets': f32 products run on the ordinary cores") {
+  CHECK(data_sheet_peaks("NVIDIA H200")->fp32 == 67e12);
+  CHECK(data_sheet_peaks("NVIDIA H200")->source == "NVIDIA H200 (dense)");
+  CHECK(data_sheet_peaks("NVIDIA H100 80GB HBM3")->fp32 == 67e12);
+  CHECK(data_sheet_peaks("NVIDIA H100 PCIe")->fp32 == 51e12);
+  CHECK(data_sheet_peaks("NVIDIA H200 NVL")->bf16 == 835e12);
+  CHECK(data_sheet_peaks("NVIDIA A100-SXM4-80GB")->fp32 == 19.5e12);
+  CHECK(data_sheet_peaks("NVIDIA A100-SXM4-80GB")->fp8 == 312e12);  // it has none: as bf16
+  CHECK_FALSE(data_sheet_peaks("NVIDIA GeForce GTX 1080").has_value());
 }
