@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "apps/gpu_timing.h"
+#include "apps/workbench.h"
 #include "core/cuda/fused_attention.h"
 #include "core/cuda/runtime.h"
 #include "core/log.h"
@@ -69,7 +69,7 @@ Candidate find_cudnn(const Experiment& e, Device device) {
 double measure(Stream& stream, const Experiment& e, cuda::FusedAttention* fused) {
   const cuda::AttentionProblem p = problem_of(e, Pass::forward);
   const int64_t rows = p.batch * p.sequence, width = p.heads.heads * p.heads.head_dim;
-  MeasurementTensors tensors(stream);
+  Workbench tensors(stream.device());
   auto workspace_bytes = [&](Pass pass) {
     return attention_workspace_bytes(stream, pass, DType::bf16, p.heads, p.batch, p.sequence, fused);
   };

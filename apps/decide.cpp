@@ -112,8 +112,10 @@ class Float8Ratios {
     const std::string name = decision_name(shape);
     if (const Decisions::Entry* before = saved_.find(name)) return *before;
     if (experiment_.config.float8.auto_decisions.empty()) {
-      return Decisions::Entry{name, fmt::format("{:.3f}", measure_float8_speedup(stream(), shape)),
-                              "time of the bf16 products over that of FP8 with its casts"};
+      return Decisions::Entry{
+          name,
+          fmt::format("{:.3f}", measure_float8_speedup(stream(), shape, experiment_.shape.micro_batches)),
+          "time of the bf16 products over that of FP8 with its casts"};
     }
     if (!file_) file_ = read_auto_decisions(experiment_.config);
     const Decisions::Entry* entry = file_->find(name);

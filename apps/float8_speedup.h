@@ -16,10 +16,11 @@ struct ProductShape {
 std::string decision_name(const ProductShape& shape);
 
 /// Time of the three bf16 products of a layer over that of its FP8 products with everything they cost
-/// besides: amax, quantizing x and dy (and both transposed where the weight gradient wants that). The
-/// weight's bytes are made once per step and not counted. Best of several runs after one to warm up, on the
-/// stream's device, in memory taken and given back.
-double measure_float8_speedup(Stream& stream, const ProductShape& shape);
+/// besides: amax, quantizing x and dy (and both transposed where the weight gradient wants that), and the
+/// weight's bytes, which are made once per step of `micro_batches` (here of the whole weight: shards make
+/// fewer). Best of several runs after one to warm up, on numbers of both signs, on the stream's device, in
+/// memory taken and given back.
+double measure_float8_speedup(Stream& stream, const ProductShape& shape, int64_t micro_batches);
 
 /// The ratios that decisions hold, for decide_policy(). A shape that they lack throws ConfigError, with the
 /// advice to make them again or, of a file, in a run on the GPU.

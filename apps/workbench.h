@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "core/buffer.h"
@@ -8,15 +9,21 @@
 
 namespace ottava {
 
-/// Tensors of one measurement: in memory filled with numbers of both signs around one, or without any on
-/// `meta`.
+/// Memory = numbers of both signs below `largest` in magnitude, whether it is read as bf16 or as f32, in no
+/// order that a multiplier could profit from: a GPU that multiplies zeros draws less power and clocks higher.
+/// Repeats every 65,536 numbers of bf16. Any dtype; enqueued on the stream.
+void fill_with_numbers(Stream& stream, const Tensor& memory, float largest);
+/// Indices below `limit`, in no order.
+std::vector<int32_t> scattered_indices(int64_t count, int64_t limit);
+
+/// Tensors of one measurement, in memory of their own that goes with the bench, or without any on `meta`.
 class Workbench {
  public:
   /// `device` meta: tensors have shapes only.
-  explicit Workbench(Device device);
-  /// f32, bf16 or one-byte floats, which are finite.
+  explicit Workbench(Device device) : device_(device) {}
+  /// fill_with_numbers(), below 2; one-byte floats are finite.
   Tensor tensor(DType dtype, Shape shape);
-  /// i32, below `limit`, in no order.
+  /// i32, scattered_indices().
   Tensor indices(int64_t count, int64_t limit);
   Tensor zeros(DType dtype, Shape shape);
   /// Scales that change nothing: f32, or e8m0.
@@ -24,9 +31,27 @@ class Workbench {
 
  private:
   Tensor allocate(DType dtype, Shape shape);
-  void fill(const Tensor& tensor, const void* pattern, int64_t pattern_bytes);
+  Stream stream() const;
   Device device_;
   std::vector<Buffer> buffers_;
 };
+
+/// Best milliseconds of `work()` on the stream, after one call that is not counted: plans and clocks settle
+/// in it.
+template <class Work>
+double best_milliseconds(Stream& stream, const Work& work) {
+  constexpr int kRuns = 7;
+  Event begin(stream.device()), end(stream.device());
+  work();
+  double best = 1e30;
+  for (int i = 0; i < kRuns; ++i) {
+    begin.record(stream);
+    work();
+    end.record(stream);
+    end.synchronize();
+    best = std::min(best, end.milliseconds_since(begin));
+  }
+  return best;
+}
 
 }  // namespace ottava
