@@ -43,27 +43,14 @@ TrainingEngine::TrainingEngine(TrainingShape shape, Stream& stream, Arena& arena
   model_ = std::make_unique<LlamaModel>(shape_.model, table_, stream, arena, ranks.tensor_parallel.size(),
                                         shape_.model_options, shape_.float8);
   if (shape_.float8.is_on()) float8_ = std::make_unique<Float8State>(arena, ranks, shape_.float8.state);
-  const int64_t most = std::max(shape_.batch * shape_.micro_batches * shape_.sequence,
-                                shape_.validation_batch * shape_.validation_sequence);
-  auto tokens = [&](std::string_view name) {
-    return arena.persistent(name, DType::i32, {most}, MemoryCategory::data);
-  };
-  tokens_ = tokens("tokens");
-  targets_ = tokens("targets");
-  if (shape_.block_causal) {
-    document_start_ = tokens("document starts");
-    positions_ = tokens("positions");
-  }
-  if (shape_.micro_batches > 1) {
-    auto one = [&](std::string_view name) {
-      return arena.persistent(name, DType::i32, {shape_.batch, shape_.sequence}, MemoryCategory::data);
-    };
-    current_ = {one("micro-batch tokens"), one("micro-batch targets"), {}, {}};
-    if (shape_.block_causal) {
-      current_.document_start = one("micro-batch document starts");
-      current_.positions = one("micro-batch positions");
-    }
-  }
+  const int64_t most =
+      std::max(shape_.batch * shape_.sequence, shape_.validation_batch * shape_.validation_sequence);
+  std::vector<std::string_view> names{"tokens", "targets"};
+  if (shape_.block_causal) names.insert(names.end(), {"document starts", "positions"});
+  for (std::string_view name : names)
+    inputs_.push_back(arena.persistent(name, DType::i32, {most}, MemoryCategory::data));
+  if (stream.target().type == DeviceType::cuda)
+    ring_ = std::make_unique<InputRing>(stream, arena, names, most);
   scalars_ = arena.persistent("step scalars", DType::f32, {kStepScalars}, MemoryCategory::data);
   step_ = arena.persistent("step", DType::i64, {1}, MemoryCategory::data);
   loss_sum_ = arena.persistent("loss sum", DType::f32, {1}, MemoryCategory::data);
@@ -74,7 +61,7 @@ TrainingEngine::TrainingEngine(TrainingShape shape, Stream& stream, Arena& arena
       arena.persistent("matmul workspace", DType::u8, {matmul_workspace_bytes}, MemoryCategory::workspace);
   if (stream.type() != DeviceType::meta) set_matmul_workspace(stream, workspace);
   if (stream.type() == DeviceType::cuda)
-    inputs_ = PinnedInputs(stream.device(), 4 * aligned(tokens_.bytes()) + 2 * kMemoryAlignment);
+    pinned_scalars_ = PinnedInputs(stream.device(), 2 * kMemoryAlignment);
 }
 
 StepContext TrainingEngine::context() {
@@ -89,44 +76,50 @@ StepContext TrainingEngine::context() {
 
 void TrainingEngine::upload(const void* host, const Tensor& device) {
   if (stream_.type() == DeviceType::meta) return;
-  if (stream_.type() == DeviceType::cuda) return cast(stream_, inputs_.hold(host, device), device);
+  if (stream_.type() == DeviceType::cuda) return cast(stream_, pinned_scalars_.hold(host, device), device);
   cast(stream_, Tensor{const_cast<void*>(host), device.dtype, device.shape}, device);
 }
 
-void TrainingEngine::upload(const HostTokens& tokens, int64_t count) {
-  upload(tokens.inputs.data(), tokens_.slice(0, count));
-  upload(tokens.targets.data(), targets_.slice(0, count));
-  if (!shape_.block_causal) return;
-  upload(tokens.document_start.data(), document_start_.slice(0, count));
-  upload(tokens.positions.data(), positions_.slice(0, count));
+namespace {
+
+std::vector<std::span<const int32_t>> share_of(const HostTokens& tokens, size_t arrays, int64_t index,
+                                               int64_t count) {
+  std::vector<std::span<const int32_t>> share;
+  for (const auto& all : {tokens.inputs, tokens.targets, tokens.document_start, tokens.positions}) {
+    if (share.size() < arrays)
+      share.push_back(all.subspan(static_cast<size_t>(index * count), static_cast<size_t>(count)));
+  }
+  return share;
 }
 
-MicroBatch TrainingEngine::micro_batch(int64_t index, int64_t batch, int64_t sequence) const {
+}  // namespace
+
+void TrainingEngine::send(const HostTokens& tokens, int64_t index, int64_t count) {
+  if (!ring_) return;
+  if (stream_.type() == DeviceType::meta) return ring_->upload({});
+  ring_->upload(share_of(tokens, inputs_.size(), index, count));
+}
+
+MicroBatch TrainingEngine::receive(const HostTokens& tokens, int64_t index, int64_t batch, int64_t sequence) {
   const int64_t count = batch * sequence;
-  auto rows = [&](const Tensor& t) {
-    return t.empty() ? t : t.slice(index * count, (index + 1) * count).reshape({batch, sequence});
-  };
-  return {rows(tokens_), rows(targets_), rows(document_start_), rows(positions_)};
-}
-
-// The work of all micro-batches reads the same addresses, so that a graph of one serves another.
-MicroBatch TrainingEngine::at_fixed_place(const MicroBatch& micro) {
-  if (shape_.micro_batches == 1) return micro;
-  auto copy = [&](const Tensor& from, const Tensor& to) {
-    if (!to.empty()) cast(stream_, from, to);
-  };
-  copy(micro.tokens, current_.tokens);
-  copy(micro.targets, current_.targets);
-  copy(micro.document_start, current_.document_start);
-  copy(micro.positions, current_.positions);
-  return current_;
+  std::vector<Tensor> places;
+  for (const Tensor& place : inputs_) places.push_back(place.slice(0, count).reshape({batch, sequence}));
+  if (ring_) {
+    ring_->take(places);
+  } else if (stream_.type() == DeviceType::cpu) {
+    const auto share = share_of(tokens, inputs_.size(), index, count);
+    for (size_t i = 0; i < places.size(); ++i) upload(share[i].data(), places[i]);
+  }
+  places.resize(4);
+  return {places[0], places[1], places[2], places[3]};
 }
 
 StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInputs& inputs,
                                        StepProfile* profile) {
   profile_ = profile;
-  inputs_.begin();
-  upload(tokens, shape_.micro_batches * shape_.batch * shape_.sequence);
+  const int64_t count = shape_.batch * shape_.sequence;
+  send(tokens, 0, count);
+  pinned_scalars_.begin();
   std::vector<float> scalars = step_scalars(inputs, shape_.adamw);
   upload(scalars.data(), scalars_);
   upload(&inputs.optimizer_step, step_);
@@ -143,7 +136,8 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
     const bool is_first = m == 0, is_last = m + 1 == shape_.micro_batches;
     const StepPart part = is_first ? (is_last ? StepPart::only : StepPart::first)
                                    : (is_last ? StepPart::last : StepPart::middle);
-    const MicroBatch micro = at_fixed_place(micro_batch(m, shape_.batch, shape_.sequence));
+    const MicroBatch micro = receive(tokens, m, shape_.batch, shape_.sequence);
+    if (!is_last) send(tokens, m + 1, count);  // arrives while this one is computed
     graphs_.run(part, stream_, [&] {
       parameters_->begin_micro_batch(is_last);
       model_->forward_backward(c, micro, loss_sum_, grad_scale);
@@ -239,13 +233,13 @@ void TrainingEngine::check_products() const {
 
 double TrainingEngine::validate(const HostTokens& tokens) {
   profile_ = nullptr;
-  inputs_.begin();
-  upload(tokens, shape_.validation_batch * shape_.validation_sequence);
+  send(tokens, 0, shape_.validation_batch * shape_.validation_sequence);
   Arena::Phase phase(arena_, "validate");
   fill_zero(stream_, loss_sum_);
   parameters_->begin_forward_only();
   if (float8_) float8_->begin_forward_only(stream_);
-  model_->evaluate(context(), micro_batch(0, shape_.validation_batch, shape_.validation_sequence), loss_sum_);
+  model_->evaluate(context(), receive(tokens, 0, shape_.validation_batch, shape_.validation_sequence),
+                   loss_sum_);
   if (stream_.type() == DeviceType::meta) return 0;
   float loss = 0;
   cast(stream_, loss_sum_, view_of(&loss, {1}));

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "apps/step_graphs.h"
-#include "core/memory/pinned_inputs.h"
+#include "core/memory/input_ring.h"
 #include "core/optim/adamw.h"
 #include "models/llama/llama_model.h"
 #include "parallel/fsdp.h"
@@ -88,10 +88,11 @@ class TrainingEngine {
   std::vector<float> loss_after_each_micro_batch();
 
  private:
-  void upload(const HostTokens& tokens, int64_t count);
   void upload(const void* host, const Tensor& device);
-  MicroBatch micro_batch(int64_t index, int64_t batch, int64_t sequence) const;
-  MicroBatch at_fixed_place(const MicroBatch& micro);
+  /// On a GPU, starts the upload of a micro-batch's share of the host's tokens.
+  void send(const HostTokens& tokens, int64_t index, int64_t count);
+  /// The micro-batch [batch, sequence] at its place.
+  MicroBatch receive(const HostTokens& tokens, int64_t index, int64_t batch, int64_t sequence);
   void begin_parameters(const StepContext& context);
   void update(const StepContext& context);
   void share_norm();
@@ -106,12 +107,13 @@ class TrainingEngine {
   std::unique_ptr<Fsdp> parameters_;
   std::unique_ptr<LlamaModel> model_;
   std::unique_ptr<Float8State> float8_;  ///< null without FP8
-  Tensor tokens_, targets_, document_start_,
-      positions_;       ///< i32 [micro_batches * B * T], room for validation too
-  MicroBatch current_;  ///< where every micro-batch of several is computed from
+  std::vector<Tensor>
+      inputs_;  ///< tokens, targets and, block-causal, document starts and positions: i32, where every
+                ///< micro-batch is computed from, so that a graph of one serves another
+  std::unique_ptr<InputRing> ring_;  ///< for a GPU
   Tensor scalars_, step_, loss_sum_, sum_of_squares_, skipped_;
-  Tensor loss_sums_;     ///< loss_sum_ after each micro-batch: read only when a step was skipped
-  PinnedInputs inputs_;  ///< on a GPU
+  Tensor loss_sums_;             ///< loss_sum_ after each micro-batch: read only when a step was skipped
+  PinnedInputs pinned_scalars_;  ///< on a GPU
   StepProfile* profile_ = nullptr;
   StepGraphs graphs_;
 };

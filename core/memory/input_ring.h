@@ -1,0 +1,45 @@
+#pragma once
+
+#include <array>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "core/memory/arena.h"
+#include "core/memory/pinned_inputs.h"
+#include "core/stream.h"
+
+namespace ottava {
+
+/// The way of a micro-batch's inputs (i32) from the host to a GPU, ahead of its turn: on a stream of their
+/// own they go through pinned host memory to a slot of device memory while the compute stream is at the
+/// micro-batch before. There they wait until the compute stream copies them to the place that its kernels,
+/// and graphs of them, always read. Slots are used in turn; events keep both streams and the host from
+/// overtaking each other.
+class InputRing {
+ public:
+  static constexpr size_t kSlots = 2;
+
+  /// Persistent memory for `names.size()` arrays of up to `elements` in each slot; on `meta` nothing else.
+  InputRing(Stream& compute, Arena& arena, std::span<const std::string_view> names, int64_t elements);
+
+  /// Starts the upload of one array for each name. May be called once more than take(): then it waits, on the
+  /// host, for the upload before the last to have left pinned memory.
+  void upload(std::span<const std::span<const int32_t>> arrays);
+  /// places[i] = array i of the oldest upload that was not taken, in the order of the compute stream.
+  void take(std::span<const Tensor> places);
+
+ private:
+  struct Slot {
+    std::vector<Tensor> device;
+    PinnedInputs pinned;
+    Event uploaded, taken;
+  };
+  Stream& compute_;
+  std::optional<Stream> copies_;  ///< not on meta
+  std::vector<Slot> slots_;
+  size_t uploads_ = 0, takes_ = 0;
+};
+
+}  // namespace ottava
