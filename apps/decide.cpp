@@ -174,6 +174,7 @@ void decide_float8(Experiment& e, RankGroups& ranks, Device device, const Decisi
 
 void settle_decisions(Experiment& e, RankGroups& ranks, Device device, DecisionSource source) {
   const std::string made_for = circumstances(e, device);
+  e.decides_afresh = source == DecisionSource::afresh;
   Decisions saved;
   if (source == DecisionSource::checkpoint && ranks.control->rank() == 0)
     saved = saved_decisions(e, made_for);

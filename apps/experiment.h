@@ -24,6 +24,7 @@ struct Experiment {
   std::optional<int> compute_capability;
   SmBudget sm_budget = {};               ///< apps/sm_budget.h
   bool repeats_initial_weights = false;  ///< parallel/repeated_weights.h: for benchmarks alone
+  bool decides_afresh = false;           ///< --redecide: what was measured before is measured again
   int64_t tokens_per_step() const { return global_batch * shape.sequence; }
 };
 

@@ -93,6 +93,10 @@ void declare(config::Section& s, TrainingConfig& c) {
       .meaning(
           "launch a step's work as a whole, recorded once; auto: where that is possible, and the log says "
           "why not");
+  s.field("gemm_cache", c.gemm_cache)
+      .meaning(
+          "folder that keeps measured algorithms of a GPU's matrix products for later runs; auto: "
+          "$XDG_CACHE_HOME/ottava or ~/.cache/ottava; off: none");
   s.field("threads", c.threads)
       .range(0, 4096)
       .unit("threads")

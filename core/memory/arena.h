@@ -71,6 +71,8 @@ class Arena {
   /// What was recorded, packed.
   MemoryPlan plan() const;
   bool is_recording() const { return !device_; }
+  /// u8: all of it. Not while recording.
+  Tensor block() const { return {const_cast<void*>(block_.data()), DType::u8, {block_bytes()}}; }
   int64_t block_bytes() const { return static_cast<int64_t>(block_.bytes()); }
 
  private:

@@ -1,18 +1,27 @@
 #include "apps/rehearsal.h"
 
 #include <algorithm>
+#include <fstream>
 #include <stdexcept>
 
 #include "apps/available_memory.h"
+#include "apps/float8_speedup.h"
+#include "apps/gemm_cache.h"
 #include "apps/startup_report.h"
 #include "core/cuda/blas_plans.h"
 #include "tests/support/devices.h"
 #include "tests/support/engine_run.h"
 #include "tests/support/layout_run.h"
 #include "tests/support/nccl_ranks.h"
+#include "tests/support/temporary_folder.h"
 
 // Before the first step of a GPU everything is planned: after a rehearsal no product is planned any more, and
 // memory is the plan's block.
+
+// In a test that is linked with the host execution layer, whose cuBLASLt counts.
+namespace ottava::cuda_host {
+__attribute__((weak)) int matmuls_on_dull_numbers();
+}
 
 using namespace ottava;
 using namespace ottava::test;
@@ -25,6 +34,7 @@ Experiment experiment_of(DType compute) {
                .mesh = Mesh({.dp_shard = 1}, 1),
                .shape = tiny_shape(tiny_llama(), 1, 16),
                .decisions = {}};
+  e.config.training.gemm_cache = "off";
   e.shape.parameters.compute = compute;
   e.shape.micro_batches = 2;
   e.shape.validation_batch = 2;
@@ -119,6 +129,91 @@ TEST_CASE("after a rehearsal nothing is planned any more, memory is the plan, an
             "[decisions] algorithms of matrix products were decided with cuBLASLt 1.2.3 on another GPU") &&
             Catch::Contains("--redecide"));
   }
+}
+
+TEST_CASE("what is measured before the first step multiplies numbers like those of training, not zeros") {
+  if (!has_gpu() || !cuda_host::matmuls_on_dull_numbers) return;
+  const Device gpu{DeviceType::cuda, 0};
+  RankGroups ranks = solo_rank_groups();
+  cuda_host::matmuls_on_dull_numbers();
+  for (DType compute : {DType::f32, DType::bf16}) {
+    Experiment e = experiment_of(compute);
+    Stream stream = Stream::cuda(0);
+    rehearse(e, record_step(e.shape, gpu, ranks), stream, ranks);
+    CHECK(gemm_entries(e) > 10);
+  }
+  CHECK(cuda_host::matmuls_on_dull_numbers() == 0);
+  Stream stream = Stream::cuda(0);
+  for (fp8::RecipeName recipe : {fp8::RecipeName::tensorwise, fp8::RecipeName::rowwise_with_gw_hp}) {
+    // The weight's bytes cost most where they serve one micro-batch.
+    const double one = measure_float8_speedup(stream, {32, 48, 64, recipe}, 1),
+                 many = measure_float8_speedup(stream, {32, 48, 64, recipe}, 8);
+    CHECK(one > 0);
+    CHECK(one < many);
+  }
+  CHECK(cuda_host::matmuls_on_dull_numbers() == 0);
+}
+
+TEST_CASE("measured algorithms are kept in a file for later runs, which follow it and measure nothing") {
+  if (!has_gpu()) return;
+  const Device gpu{DeviceType::cuda, 0};
+  const TemporaryFolder folder;
+  RankGroups ranks = solo_rank_groups();
+  auto fresh = [&] {
+    Experiment e = experiment_of(DType::bf16);
+    e.config.training.gemm_cache = folder.path();
+    return e;
+  };
+  auto how_many = [](const Experiment& e, const char* reason) {
+    return std::ranges::count_if(e.decisions.entries, [&](const Decisions::Entry& x) {
+      return x.reason.find(reason) != std::string::npos;
+    });
+  };
+  Experiment first = fresh();
+  const Trained measured = rehearse_and_train(first, ranks, gpu);
+  const auto plans = static_cast<std::ptrdiff_t>(measured.plans);
+  CHECK(how_many(first, "the fastest of") == plans);
+  CHECK(how_many(first, "kept from an earlier run") == 0);
+  const std::string library = first.decisions.find("gemm library")->value,
+                    file = gemm_cache_file(folder.path(), library);
+  const Decisions kept = read_gemm_cache(file, library);
+  CHECK(static_cast<std::ptrdiff_t>(kept.entries.size()) == plans);
+
+  Experiment second = fresh();
+  const Trained followed = rehearse_and_train(second, ranks, gpu);
+  CHECK(how_many(second, "kept from an earlier run") == plans);
+  CHECK(second.decisions.hash() == first.decisions.hash());
+  CHECK(followed.loss == measured.loss);
+
+  // The file says another algorithm: it is followed, unless a checkpoint decided, or all is decided afresh.
+  Decisions other = kept;
+  Decisions::Entry& changed = other.entries.front();
+  const std::string fastest = changed.value;
+  changed.value[31] = changed.value[31] == '0' ? '1' : '0';  // of the stand-in's three; a GPU's may refuse it
+  write_gemm_cache(file, library, {changed});
+  if (cuda_host::matmuls_on_dull_numbers) {
+    Experiment third = fresh();
+    rehearse_and_train(third, ranks, gpu);
+    CHECK(third.decisions.find(changed.name)->value == changed.value);
+  }
+  Experiment resumed = fresh();
+  resumed.decisions = first.decisions;
+  rehearse_and_train(resumed, ranks, gpu);
+  CHECK(resumed.decisions.find(changed.name)->value == fastest);
+  CHECK(how_many(resumed, "as decided before") == plans);
+  Experiment afresh = fresh();
+  afresh.decides_afresh = true;
+  rehearse_and_train(afresh, ranks, gpu);
+  CHECK(how_many(afresh, "the fastest of") == plans);
+  if (cuda_host::matmuls_on_dull_numbers)
+    CHECK(read_gemm_cache(file, library).hash() == kept.hash());  // the same times there
+
+  // Damage is said, measured around and gone.
+  std::ofstream(file, std::ios::trunc) << "{\"made_for\": \"matrix";
+  Experiment after_damage = fresh();
+  rehearse_and_train(after_damage, ranks, gpu);
+  CHECK(how_many(after_damage, "the fastest of") == plans);
+  CHECK(static_cast<std::ptrdiff_t>(read_gemm_cache(file, library).entries.size()) == plans);
 }
 
 TEST_CASE("a step that does not fit a GPU is refused by its plan, before anything is allocated") {

@@ -78,6 +78,7 @@ TEST_CASE(
                  .mesh = Mesh({.dp_shard = 2}, 2),
                  .shape = tiny_shape(tiny_llama(), 1, 16),
                  .decisions = {}};
+    e.config.training.gemm_cache = "off";
     const Device gpu{DeviceType::cuda, rank};
     e.sm_budget = budgets[r] = decide_sm_budget(1, gpu, *groups->world, e.mesh);
     Stream stream = Stream::cuda(rank);

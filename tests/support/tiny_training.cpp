@@ -82,6 +82,8 @@ Config TinyTraining::config(const std::string& run, const Overrides& overrides) 
                 "2",
                 "--activation_checkpoint.mode",
                 "none",
+                "--training.gemm_cache",
+                "off",
                 "--metrics.log_freq",
                 "1",
                 "--metrics.peak_tflops_bf16",
