@@ -69,20 +69,20 @@ Measured measure(const KernelCase& kernel, Device device, double seconds) {
 void print_table(const std::vector<Measured>& all, double copy, double gemm, std::ostream& out) {
   if (gemm > 0) {
     out << fmt::format("copy {:.1f} GB/s, bf16 product {:.2f} TFLOP/s\n", copy / 1e9, gemm / 1e12);
-    out << fmt::format("{:<34} {:>10} {:>10} {:>10} {:>12}\n", "operation", "us", "GB/s", "TFLOP/s",
+    out << fmt::format("{:<46} {:>10} {:>10} {:>10} {:>12}\n", "operation", "us", "GB/s", "TFLOP/s",
                        "of the peak");
   }
   for (const Measured& m : all) {
     if (!m.problem.empty()) {
-      out << fmt::format("{:<34} {}\n", m.name, m.problem);
+      out << fmt::format("{:<46} {}\n", m.name, m.problem);
       continue;
     }
     if (m.seconds == 0) {
-      out << fmt::format("{:<34} {:>10.1f} MB {:>10.1f} GFLOP\n", m.name, m.bytes / 1e6, m.flops / 1e9);
+      out << fmt::format("{:<46} {:>10.1f} MB {:>10.1f} GFLOP\n", m.name, m.bytes / 1e6, m.flops / 1e9);
       continue;
     }
     double share = m.rate() / (m.bound == Bound::copy ? copy : gemm);
-    out << fmt::format("{:<34} {:>10.1f} {:>10.1f} {:>10.3f} {:>11.1f}%\n", m.name, m.seconds * 1e6,
+    out << fmt::format("{:<46} {:>10.1f} {:>10.1f} {:>10.3f} {:>11.1f}%\n", m.name, m.seconds * 1e6,
                        m.bytes / m.seconds / 1e9, m.flops / m.seconds / 1e12, 100 * share);
   }
 }

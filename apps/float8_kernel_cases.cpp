@@ -3,7 +3,9 @@
 #include "apps/kernel_cases.h"
 #include "core/cuda/runtime.h"
 #include "core/ops/matmul.h"
+#include "fp8/ops/rms_norm_backward_quantize.h"
 #include "fp8/ops/rms_norm_quantize.h"
+#include "fp8/ops/swiglu_backward_quantize.h"
 #include "fp8/ops/swiglu_quantize.h"
 #include "fp8/quantize.h"
 #include "fp8/recipe.h"
@@ -66,6 +68,12 @@ Run transposed(Workbench& b, const KernelShapes& k) {
   return [=](Stream& s) { fp8::transpose_bytes(s, from, to); };
 }
 
+fp8::RowOutput row_output(Workbench& b, Granularity granularity, int64_t rows, int64_t columns) {
+  return {.granularity = granularity,
+          .rounding = rounding_of(granularity),
+          .out = float8_matrix(b, granularity, rows, columns)};
+}
+
 Run norm_quantized(Workbench& b, const KernelShapes& k, Granularity granularity) {
   auto matrix = [&] { return b.tensor(DType::bf16, {k.rows(), k.dim}); };
   fp8::RmsNormQuantize args{.norm = {.x = matrix(),
@@ -75,19 +83,42 @@ Run norm_quantized(Workbench& b, const KernelShapes& k, Granularity granularity)
                                      .y = {},
                                      .rstd = b.tensor(DType::f32, {k.rows()}),
                                      .amax = {}},
-                            .output = {.granularity = granularity,
-                                       .rounding = rounding_of(granularity),
-                                       .out = float8_matrix(b, granularity, k.rows(), k.dim)}};
+                            .output = row_output(b, granularity, k.rows(), k.dim)};
   return [=](Stream& s) { fp8::rms_norm_quantize(s, args); };
 }
 
 Run swiglu_quantized(Workbench& b, const KernelShapes& k, Granularity granularity) {
   fp8::SwigluQuantize args{
       .swiglu = {.gate_up = b.tensor(DType::bf16, {k.rows(), 2 * k.ffn}), .out = {}, .amax = {}},
-      .output = {.granularity = granularity,
-                 .rounding = rounding_of(granularity),
-                 .out = float8_matrix(b, granularity, k.rows(), k.ffn)}};
+      .output = row_output(b, granularity, k.rows(), k.ffn)};
   return [=](Stream& s) { fp8::swiglu_quantize(s, args); };
+}
+
+Run norm_backward_quantized(Workbench& b, Stream& target, const KernelShapes& k, Granularity granularity) {
+  auto matrix = [&] { return b.tensor(DType::bf16, {k.rows(), k.dim}); };
+  fp8::RmsNormBackwardQuantize args{
+      .norm = {.dy = matrix(),
+               .x = matrix(),
+               .weight = b.tensor(DType::bf16, {k.dim}),
+               .rstd = b.tensor(DType::f32, {k.rows()}),
+               .dresidual = matrix(),
+               .dx = matrix(),
+               .dweight = b.zeros(DType::f32, {k.dim}),
+               .workspace = b.tensor(DType::f32, rms_norm_workspace(target, k.dim)),
+               .amax = {}},
+      .output = row_output(b, granularity, k.rows(), k.dim)};
+  return [=](Stream& s) { fp8::rms_norm_backward_quantize(s, args); };
+}
+
+Run swiglu_backward_quantized(Workbench& b, const KernelShapes& k, Granularity granularity) {
+  auto wide = [&] { return b.tensor(DType::bf16, {k.rows(), 2 * k.ffn}); };
+  fp8::SwigluBackwardQuantize args{.swiglu = {.dout = b.tensor(DType::bf16, {k.rows(), k.ffn}),
+                                              .gate_up = wide(),
+                                              .dgate_up = wide(),
+                                              .out = {},
+                                              .amax = {}},
+                                   .output = row_output(b, granularity, k.rows(), 2 * k.ffn)};
+  return [=](Stream& s) { fp8::swiglu_backward_quantize(s, args); };
 }
 
 Run product(Workbench& b, Stream& target, const KernelShapes& k, Granularity x, Granularity w) {
@@ -140,6 +171,10 @@ std::vector<KernelCase> float8_kernel_cases(const KernelShapes& k) {
     add("rms_norm forward + residual + quantize " + scales,
         [k, g = g](B& b) { return norm_quantized(b, k, g); });
     add("swiglu forward + quantize " + scales, [k, g = g](B& b) { return swiglu_quantized(b, k, g); });
+    cases.push_back({"rms_norm backward + residual + quantize " + scales, Bound::copy,
+                     [k, g = g](B& b, S& s) { return norm_backward_quantized(b, s, k, g); }});
+    add("swiglu backward + quantize " + scales,
+        [k, g = g](B& b) { return swiglu_backward_quantized(b, k, g); });
   }
   return cases;
 }
