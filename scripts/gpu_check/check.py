@@ -82,7 +82,8 @@ class Check:
         self.work = Path(tempfile.mkdtemp(prefix="ottava-gpu-check-"))
         self.text = self.work / "text.txt"
         self.text.write_text(made_up_text())
-        self.environment = {} if dry else missing_library_folders(self.python)
+        # Algorithms of products that a run measured are there for the next one, and gone with the report.
+        self.environment = {"XDG_CACHE_HOME": str(self.work / "cache"), **({} if dry else missing_library_folders(self.python))}
         self.curves = None  # of the CPU, made while the GPU does other things (parity.py)
 
     def program(self, name):

@@ -17,7 +17,7 @@ def environment(c):
     build = ROOT / "BUILD"
     if build.exists():
         data["bundle"] = build.read_text().split("\n")[:-1]
-    if c.environment:
+    if "OTTAVA_CUDA_LIBRARIES" in c.environment:
         data["CUDA libraries of pip"] = c.environment["OTTAVA_CUDA_LIBRARIES"]
     if shutil.which("nvidia-smi"):
         query = "name,driver_version,memory.total,power.limit,clocks.max.sm,compute_cap"
