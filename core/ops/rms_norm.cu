@@ -4,8 +4,8 @@
 
 // Ceiling: memory bandwidth. Forward moves 2 elements per element (4 with a residual) and does 4 FLOPs on it,
 // backward 3 (4) and 9. A row is read from memory once: its packs stay in registers between the two passes,
-// and only what does not fit there (of bf16, rows past 16384 elements, and in backward past 8192) is read again,
-// from the caches.
+// and only what does not fit there (of bf16, rows past 16384 elements, and in backward past 8192) is read
+// again, from the caches.
 namespace ottava::cuda {
 namespace {
 
