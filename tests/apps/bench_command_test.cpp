@@ -39,6 +39,8 @@ std::string bench(const TinyTraining& tiny, Device device, const std::string& we
                        "32",
                        "--training.local_batch_size",
                        "2",
+                       "--training.gemm_cache",
+                       "off",
                        "--training.device",
                        device.type == DeviceType::cuda ? "cuda" : "cpu",
                        "--metrics.peak_tflops_bf16",
