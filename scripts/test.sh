@@ -3,6 +3,7 @@
 #   release     build (CUDA kernels too where nvcc is found) and all tests
 #   portable    the operations and a short training run as on a machine without AVX-512
 #   asan        address and undefined-behaviour sanitizers: core, fp8, the parsers of files, the kernels on the host execution layer
+#   asan_steps  (only when named) the same of whole steps in FP8 and on the host execution layer
 #   architectures   (only when named) every kernel compiled for sm_80, sm_89, sm_90a and sm_100
 #   tsan        thread sanitizer: ranks as threads, and the kernels on the host execution layer
 # scripts/test.sh [stage ...] runs some of them.
@@ -46,7 +47,13 @@ for stage in "${stages[@]}"; do
     asan)
       stage_begin asan "core, fp8, the parsers and the kernels under the address and undefined-behaviour sanitizers"
       build asan build-asan --target ottava_asan_tests
-      ASAN_OPTIONS=detect_leaks=1 ctest --no-tests=error --test-dir build-asan --output-on-failure -j 2 -L asan
+      ASAN_OPTIONS=detect_leaks=1 ctest --no-tests=error --test-dir build-asan --output-on-failure -j 2 -L '^asan$'
+      stage_end
+      ;;
+    asan_steps)
+      stage_begin asan_steps "whole steps under the address and undefined-behaviour sanitizers"
+      build asan build-asan --target ottava_asan_steps_tests
+      ASAN_OPTIONS=detect_leaks=1 ctest --no-tests=error --test-dir build-asan --output-on-failure -j 2 -L asan_steps
       stage_end
       ;;
     tsan)
@@ -60,6 +67,6 @@ for stage in "${stages[@]}"; do
       build architectures build-architectures --target ottava_core ottava_fp8
       stage_end
       ;;
-    *) echo "test.sh: stage '$stage' is unknown: release, portable, asan, tsan or architectures" >&2; exit 2 ;;
+    *) echo "test.sh: stage '$stage' is unknown: release, portable, asan, asan_steps, tsan or architectures" >&2; exit 2 ;;
   esac
 done
