@@ -51,7 +51,9 @@ cudaError_t free_memory(void* p, MemoryKind kind) {
 void explain(const char* format, ...) {
   va_list arguments;
   va_start(arguments, format);
+  ignore_begin();  // the text goes from the identity of the work that failed to whoever asks
   std::vsnprintf(explained, sizeof explained, format, arguments);
+  ignore_end();
   va_end(arguments);
 }
 

@@ -12,6 +12,8 @@
 #endif
 #if defined(OTTAVA_CUDA_HOST_THREAD)
 #include <sanitizer/tsan_interface.h>
+extern "C" void __tsan_ignore_thread_begin();
+extern "C" void __tsan_ignore_thread_end();
 #endif
 
 namespace ottava::cuda_host {
@@ -26,6 +28,9 @@ inline void* current_identity() { return __tsan_get_current_fiber(); }
 inline void become(void* identity) { __tsan_switch_to_fiber(identity, 1); }
 inline void acquire(void* object) { __tsan_acquire(object); }
 inline void release(void* object) { __tsan_release(object); }
+/// What libc reads and writes in between is the layer's own, as if libc were not watched either.
+inline void ignore_begin() { __tsan_ignore_thread_begin(); }
+inline void ignore_end() { __tsan_ignore_thread_end(); }
 #else
 inline constexpr bool kThreadSanitizer = false;
 inline void* make_identity() { return nullptr; }
@@ -34,6 +39,8 @@ inline void* current_identity() { return nullptr; }
 inline void become(void*) {}
 inline void acquire(void*) {}
 inline void release(void*) {}
+inline void ignore_begin() {}
+inline void ignore_end() {}
 #endif
 
 /// Runs f as another identity.
