@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/ops/matmul.h"
+#include "core/ops/matmul/matmul.h"
 #include "fp8/quantize.h"
 
 namespace ottava::fp8 {
@@ -38,8 +38,8 @@ struct OperandRecipe {
   bool operator==(const OperandRecipe&) const = default;
 };
 
-/// One of the three products. a and b as in core/ops/matmul.h: forward x and w, input gradient dy and w,
-/// weight gradient dy and x.
+/// One of the three products. a and b as in core/ops/matmul/matmul.h: forward x and w, input gradient dy and
+/// w, weight gradient dy and x.
 struct ProductRecipe {
   bool is_fp8 = true;  ///< else high precision, and nothing below matters
   OperandRecipe a, b;

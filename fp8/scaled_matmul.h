@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/ops/matmul.h"
+#include "core/ops/matmul/matmul.h"
 #include "fp8/quantize.h"
 
 namespace ottava::fp8 {
@@ -17,8 +17,8 @@ struct ScaledOperand {
 };
 
 /// out[M,N] = (sum_k a(m,k) b(n,k)) * a_inverse * b_inverse, or out += it; out f32 or bf16, accumulating f32.
-/// For a linear layer with row-major x [T,K], W [O,K], dy [T,O] (core/ops/matmul.h) the contraction is inside
-/// with
+/// For a linear layer with row-major x [T,K], W [O,K], dy [T,O] (core/ops/matmul/matmul.h) the contraction is
+/// inside with
 ///   forward          a = x [T,K]      b = W [O,K]      out [T,O]
 ///   input_gradient   a = dy [T,O]     b = W^T [K,O]    out [T,K]
 ///   weight_gradient  a = dy^T [O,T]   b = x^T [K,T]    out [O,K]

@@ -10,7 +10,7 @@
 #include "core/memory/arena.h"
 #include "fp8/amax_history.h"
 #include "fp8/recipe.h"
-#include "parallel/rank_groups.h"
+#include "parallel/ranks/rank_groups.h"
 
 namespace ottava {
 

@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 #include "core/ops/elementwise.h"
-#include "core/ops/matmul.h"
+#include "core/ops/matmul/matmul.h"
 
 namespace ottava {
 namespace {

@@ -9,8 +9,8 @@
 #include "core/memory/arena.h"
 #include "core/stream.h"
 #include "models/float8_state.h"
-#include "parallel/fsdp.h"
-#include "parallel/tensor_parallel.h"
+#include "parallel/sharding/fsdp.h"
+#include "parallel/sharding/tensor_parallel.h"
 
 namespace ottava {
 

@@ -38,7 +38,7 @@ version=$("$build/ottava" --version)
 name=ottava-$version-linux-$(uname -m)
 root=$build/$name
 rm -rf "$root"
-mkdir -p "$root"/{bin,lib,mpi/parallel/mpi,scripts/reference,scripts/gpu_check,tests/golden/fp8}
+mkdir -p "$root"/{bin,lib,mpi/parallel/comm/mpi,scripts/reference,scripts/gpu_check,tests/golden/fp8}
 programs=(ottava tests/ottava_device_tests)
 [ "$cuda" = ON ] && programs+=(tests/ottava_cublaslt_probe)
 for program in "${programs[@]}"; do
@@ -57,7 +57,7 @@ chmod 644 "$root"/lib/*
 
 cp -r configs LICENSE "$root/"
 cp scripts/bundle/README.md scripts/bundle/build_mpi.sh "$root/"
-cp parallel/mpi/mpi_module.h parallel/mpi/mpi_module.cpp "$root/mpi/parallel/mpi/"
+cp parallel/comm/mpi/mpi_module.h parallel/comm/mpi/mpi_module.cpp "$root/mpi/parallel/comm/mpi/"
 cp scripts/launch.sh scripts/launch_tcp.sh scripts/slurm_example.sbatch scripts/sample_text.sh \
   scripts/gpu_check.sh "$root/scripts/"
 cp scripts/gpu_check/*.py "$root/scripts/gpu_check/"

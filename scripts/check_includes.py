@@ -2,7 +2,7 @@
 """Checks the rules of the house that a compiler does not see.
 
   1. Include direction: core <- fp8 <- parallel <- models <- apps; a folder includes itself and what is left of it.
-  2. Vendor headers stay in their rooms: CUDA in core/cuda, *.cu and *.cuh; NCCL in parallel/nccl; MPI in parallel/mpi; oneDNN in core/cpu.
+  2. Vendor headers stay in their rooms: CUDA in core/cuda, *.cu and *.cuh; NCCL in parallel/comm/nccl; MPI in parallel/comm/mpi; oneDNN in core/cpu.
   3. Heavy headers (yaml-cpp, toml++, nlohmann, CLI11, spdlog, PCRE2) are included by at most two .cpp files and by no header.
   4. What core/precompiled.h would hide: a file that names something of a standard header includes that header, itself or through
      headers of the project.
@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 ORDER = ["core", "fp8", "parallel", "models", "apps"]
 ROOMS = [
     (re.compile(r"^(cuda|cublas|cudnn|curand|nv_|mma\.h|driver_types)"), ("core/cuda/", ".cu", ".cuh", "tests/support/cuda_host/", "tests/fp8/"), "CUDA"),
-    (re.compile(r"^nccl\.h"), ("parallel/nccl/", "tests/support/"), "NCCL"),
-    (re.compile(r"^mpi\.h"), ("parallel/mpi/",), "MPI"),
+    (re.compile(r"^nccl\.h"), ("parallel/comm/nccl/", "tests/support/"), "NCCL"),
+    (re.compile(r"^mpi\.h"), ("parallel/comm/mpi/",), "MPI"),
     (re.compile(r"^(oneapi/dnnl|dnnl)"), ("core/cpu/",), "oneDNN"),
 ]
 HEAVY = {"yaml-cpp": "yaml-cpp/", "toml++": "toml++/", "nlohmann": "nlohmann/", "CLI11": "CLI/", "spdlog": "spdlog/", "PCRE2": "pcre2"}

@@ -33,7 +33,7 @@ if [[ -z "$ranks" ]]; then
   [[ "$ranks" -gt 0 ]] || ranks=2
 fi
 
-# Ranks share out the cores themselves (parallel/launch.h), hyperthreads and OpenMP threads considered. The signal
+# Ranks share out the cores themselves (parallel/ranks/launch.h), hyperthreads and OpenMP threads considered. The signal
 # timeout is for ranks that are saving; a failed rank's peers stop by themselves and need none of it.
 command=(mpirun -n "$ranks" --oversubscribe --bind-to none
   --mca odls_base_sigkill_timeout "${OTTAVA_SIGKILL_TIMEOUT:-120}"

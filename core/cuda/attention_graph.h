@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/ops/attention.h"
+#include "core/ops/attention/attention.h"
 
 namespace ottava::cuda {
 

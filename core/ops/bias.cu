@@ -1,5 +1,5 @@
 #include "core/cuda/elements.cuh"
-#include "core/ops/matmul_kernels.h"
+#include "core/ops/matmul/matmul_kernels.h"
 
 // Ceiling: memory bandwidth: add_bias reads and writes y once, bias_gradient reads dy once; one FLOP per
 // element.

@@ -2,7 +2,7 @@
 
 #include "core/cost.h"
 #include "core/ops/check.h"
-#include "core/ops/rms_norm_kernels.h"
+#include "core/ops/norm/rms_norm_kernels.h"
 #include "core/ops/row_groups.h"
 #include "fp8/row_quantizer.h"
 

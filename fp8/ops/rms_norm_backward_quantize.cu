@@ -1,6 +1,6 @@
 #include "fp8/ops/rms_norm_backward_quantize.h"
 
-#include "core/ops/rms_norm_backward.cuh"
+#include "core/ops/norm/rms_norm_backward.cuh"
 #include "fp8/ops/row_output.cuh"
 
 // Ceiling: memory bandwidth: 7 bytes per bf16 element (9 with a residual) in place of the 9 (11) of a norm's

@@ -2,7 +2,7 @@
 
 #include "core/cost.h"
 #include "core/ops/check.h"
-#include "core/ops/rms_norm_kernels.h"
+#include "core/ops/norm/rms_norm_kernels.h"
 #include "fp8/ops/rows_on_cpu.h"
 
 namespace ottava::fp8 {

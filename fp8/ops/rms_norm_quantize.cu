@@ -1,4 +1,4 @@
-#include "core/ops/rms_norm.cuh"
+#include "core/ops/norm/rms_norm.cuh"
 #include "fp8/ops/rms_norm_quantize.h"
 #include "fp8/ops/row_output.cuh"
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/ops/rms_norm.h"
+#include "core/ops/norm/rms_norm.h"
 #include "fp8/ops/row_output.h"
 
 namespace ottava::fp8 {

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/ops/attention.h"
+#include "core/ops/attention/attention.h"
+#include "core/ops/attention/key_value_cache.h"
 #include "core/ops/elementwise.h"
-#include "core/ops/key_value_cache.h"
-#include "core/ops/qk_norm.h"
+#include "core/ops/norm/qk_norm.h"
 #include "fp8/ops/rms_norm_backward_quantize.h"
 #include "fp8/ops/rms_norm_quantize.h"
 #include "fp8/ops/swiglu_backward_quantize.h"

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "core/ops/attention.h"
-#include "core/ops/rms_norm.h"
+#include "core/ops/attention/attention.h"
+#include "core/ops/norm/rms_norm.h"
 #include "core/ops/swiglu.h"
 #include "models/linear.h"
 #include "models/llama/llama_parameters.h"

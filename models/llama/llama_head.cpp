@@ -4,8 +4,8 @@
 
 #include "core/ops/cross_entropy.h"
 #include "core/ops/elementwise.h"
-#include "core/ops/matmul.h"
-#include "core/ops/rms_norm.h"
+#include "core/ops/matmul/matmul.h"
+#include "core/ops/norm/rms_norm.h"
 
 namespace ottava {
 

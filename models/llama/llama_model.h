@@ -13,7 +13,7 @@ struct LlamaModelOptions {
   int64_t loss_chunk_rows = 1024;
   bool loss_parallel = true;         ///< with tensor parallel: softmax statistics travel instead of logits
   std::vector<Recompute> recompute;  ///< per block; empty: nothing is recomputed
-  /// Attention by cuDNN, on a GPU and without documents (apps/attention_choice.h); null: our kernels.
+  /// Attention by cuDNN, on a GPU and without documents (apps/decide/attention_choice.h); null: our kernels.
   std::shared_ptr<cuda::FusedAttention> fused_attention = {};
 };
 

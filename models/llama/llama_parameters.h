@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "models/llama/llama_config.h"
-#include "parallel/parameter_spec.h"
+#include "parallel/sharding/parameter_spec.h"
 
 namespace ottava {
 

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "models/llama/llama_model.h"
-#include "parallel/traffic.h"
+#include "parallel/sharding/traffic.h"
 
 namespace ottava {
 
@@ -19,9 +19,9 @@ struct LlamaStep {
   bool gathers_float8 = false;  ///< activations too (quantize.linear.float8.enable_tp_float8_all_gather)
 };
 
-/// Everything this rank sends in a training step: its parameters' traffic (parallel/traffic.h) and, with t
-/// tensor-parallel ranks, that of activations. With A = N C elements of the compute type per micro-batch of N
-/// tokens, each moved by (t-1)/t:
+/// Everything this rank sends in a training step: its parameters' traffic (parallel/sharding/traffic.h) and,
+/// with t tensor-parallel ranks, that of activations. With A = N C elements of the compute type per
+/// micro-batch of N tokens, each moved by (t-1)/t:
 ///
 ///     gathers  (6 L + 2 L_recomputed + 2) A   forward wqkv, w13; backward w2, w13, wo, wqkv; head;
 ///                                             embedding's backward

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/dtype.h"
-#include "parallel/parameter_spec.h"
+#include "parallel/sharding/parameter_spec.h"
 
 namespace ottava::checkpoint {
 

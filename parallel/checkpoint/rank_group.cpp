@@ -1,6 +1,6 @@
 #include "parallel/checkpoint/rank_group.h"
 
-#include "parallel/agree.h"
+#include "parallel/ranks/agree.h"
 
 namespace ottava::checkpoint {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/stream.h"
-#include "parallel/communicator.h"
+#include "parallel/comm/communicator.h"
 
 namespace ottava::checkpoint {
 

@@ -6,6 +6,6 @@ set -euo pipefail
 cd "$(dirname "$0")"
 compiler=${1:-${MPICXX:-mpicxx}}
 command -v "$compiler" >/dev/null || { echo "build_mpi.sh: $compiler was not found: load your MPI module, or name it: ./build_mpi.sh /path/to/mpicxx" >&2; exit 1; }
-"$compiler" -std=c++11 -O2 -fPIC -shared -Impi mpi/parallel/mpi/mpi_module.cpp -o lib/libottava_mpi.so.part
+"$compiler" -std=c++11 -O2 -fPIC -shared -Impi mpi/parallel/comm/mpi/mpi_module.cpp -o lib/libottava_mpi.so.part
 mv lib/libottava_mpi.so.part lib/libottava_mpi.so
 echo "lib/libottava_mpi.so is made; start ranks with: mpirun -n 8 bin/ottava train CONFIG"

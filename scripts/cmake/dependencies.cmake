@@ -62,7 +62,7 @@ else()
   list(APPEND _missing "oneDNN >= 2.6 (Debian: libdnnl-dev)")
 endif()
 
-# MPI sits in parallel/mpi alone. Without it one process still trains; ranks then need the CUDA build's own bootstrap.
+# MPI sits in parallel/comm/mpi alone. Without it one process still trains; ranks then need the CUDA build's own bootstrap.
 find_package(MPI QUIET COMPONENTS C)
 if(MPI_C_FOUND)
   ottava_interface(mpi MPI::MPI_C)

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/config.h"
+#include "apps/config/config.h"
 #include "core/error.h"
 
 namespace {

@@ -9,7 +9,7 @@
 
 #include "core/cost.h"
 #include "core/ops/elementwise.h"
-#include "core/ops/matmul.h"
+#include "core/ops/matmul/matmul.h"
 #include "fp8/recipe.h"
 #include "models/linear.h"
 #include "tests/support/tolerance.h"

@@ -7,7 +7,7 @@
 
 #include "fp8/recipe.h"
 #include "fp8/scaled_matmul.h"
-#include "parallel/parameter_spec.h"
+#include "parallel/sharding/parameter_spec.h"
 #include "tests/fp8/exact_product.h"
 #include "tests/fp8/reference.h"
 #include "tests/support/tolerance.h"

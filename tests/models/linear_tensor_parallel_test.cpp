@@ -1,7 +1,7 @@
 #include <numeric>
 
-#include "parallel/dry_run/dry_run_communicator.h"
-#include "parallel/thread/thread_communicator.h"
+#include "parallel/comm/dry_run/dry_run_communicator.h"
+#include "parallel/comm/thread/thread_communicator.h"
 #include "tests/fp8/recipes.h"
 #include "tests/models/linear_on_rank.h"
 #include "tests/models/linear_reference.h"

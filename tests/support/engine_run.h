@@ -3,8 +3,8 @@
 #include <memory>
 #include <vector>
 
-#include "apps/experiment.h"
-#include "apps/training_engine.h"
+#include "apps/config/experiment.h"
+#include "apps/train/training_engine.h"
 
 namespace ottava::test {
 

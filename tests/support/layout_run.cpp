@@ -10,8 +10,8 @@
 
 #include "core/ops/cross_entropy.h"
 #include "models/llama/llama_traffic.h"
-#include "parallel/nccl/nccl_communicator.h"
-#include "parallel/thread/thread_communicator.h"
+#include "parallel/comm/nccl/nccl_communicator.h"
+#include "parallel/comm/thread/thread_communicator.h"
 #include "tests/support/catch.h"
 #include "tests/support/devices.h"
 #include "tests/support/engine_run.h"
@@ -36,8 +36,8 @@ StepTokens whole_step(const TrainingShape& whole, int step) {
   return out;
 }
 
-// Micro-batch m of data rank d holds sequences (m * D + d) * batch and on, as apps/batch_source.cpp deals
-// them.
+// Micro-batch m of data rank d holds sequences (m * D + d) * batch and on, as apps/train/batch_source.cpp
+// deals them.
 StepTokens tokens_of(const StepTokens& all, const TrainingShape& mine, int data_rank, int data_ranks) {
   StepTokens out;
   const int64_t rows = mine.batch * mine.sequence;

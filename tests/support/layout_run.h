@@ -4,8 +4,8 @@
 #include <memory>
 #include <vector>
 
-#include "apps/experiment.h"
-#include "parallel/mesh.h"
+#include "apps/config/experiment.h"
+#include "parallel/ranks/mesh.h"
 
 namespace ottava::test {
 

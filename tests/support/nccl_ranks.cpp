@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "core/cuda/runtime.h"
-#include "parallel/bootstrap.h"
-#include "parallel/nccl/nccl_communicator.h"
-#include "parallel/thread/thread_communicator.h"
+#include "parallel/comm/nccl/nccl_communicator.h"
+#include "parallel/comm/thread/thread_communicator.h"
+#include "parallel/ranks/bootstrap.h"
 
 namespace ottava::test {
 

@@ -2,7 +2,7 @@
 
 #include <functional>
 
-#include "parallel/communicator.h"
+#include "parallel/comm/communicator.h"
 
 namespace ottava::test {
 

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <fstream>
 
-#include "apps/decide.h"
+#include "apps/decide/decide.h"
 #include "core/io/file.h"
 #include "core/io/json.h"
 #include "core/log.h"

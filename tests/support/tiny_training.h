@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/trainer.h"
+#include "apps/train/trainer.h"
 #include "core/io/json.h"
 #include "tests/support/temporary_folder.h"
 

@@ -1,8 +1,8 @@
 #include <cmath>
 #include <filesystem>
 
-#include "apps/checkpoints.h"
-#include "apps/generator.h"
+#include "apps/generate/generator.h"
+#include "apps/train/checkpoints.h"
 #include "core/io/safetensors.h"
 #include "core/io/tensor_rectangle.h"
 #include "models/llama/read_hf_config.h"

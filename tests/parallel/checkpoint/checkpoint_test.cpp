@@ -3,7 +3,7 @@
 
 #include "core/io/atomic_file.h"
 #include "core/io/safetensors_folder.h"
-#include "parallel/thread/thread_communicator.h"
+#include "parallel/comm/thread/thread_communicator.h"
 #include "tests/parallel/checkpoint/tiny_checkpoint.h"
 #include "tests/support/temporary_folder.h"
 

@@ -5,7 +5,7 @@
 
 #include "core/io/float_cast.h"
 #include "parallel/checkpoint/checksum.h"
-#include "parallel/thread/thread_communicator.h"
+#include "parallel/comm/thread/thread_communicator.h"
 
 namespace ottava::checkpoint {
 namespace {

@@ -1,6 +1,6 @@
 // GPUs of other compute capabilities: what they lack, and that kernels do with what they have.
-#include "core/ops/attention_kernels.h"
-#include "tests/core/ops/attention_problem.h"
+#include "core/ops/attention/attention_kernels.h"
+#include "tests/core/ops/attention/attention_problem.h"
 #include "tests/support/cuda_host/selftest/fixture.h"
 
 using namespace ottava;

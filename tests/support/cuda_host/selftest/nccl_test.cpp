@@ -8,10 +8,10 @@
 #include <thread>
 
 #include "core/cuda/runtime.h"
-#include "parallel/bootstrap.h"
-#include "parallel/nccl/nccl_communicator.h"
-#include "parallel/thread/thread_communicator.h"
-#include "tests/parallel/communicator_conformance.h"
+#include "parallel/comm/nccl/nccl_communicator.h"
+#include "parallel/comm/thread/thread_communicator.h"
+#include "parallel/ranks/bootstrap.h"
+#include "tests/parallel/comm/communicator_conformance.h"
 #include "tests/support/cuda_host/selftest/fixture.h"
 #include "tests/support/nccl_ranks.h"
 

@@ -1,0 +1,197 @@
+#include "apps/commands/bench_command.h"
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <map>
+
+#include "apps/decide/available_memory.h"
+#include "apps/decide/decide.h"
+#include "apps/report/metrics_reporter.h"
+#include "apps/report/throughput.h"
+#include "apps/train/launch_session.h"
+#include "apps/train/trainer.h"
+#include "core/cuda/runtime.h"
+#include "core/error.h"
+#include "core/ops/matmul/matmul.h"
+#include "parallel/sharding/repeated_weights.h"
+
+namespace ottava {
+namespace {
+
+struct LabelCost {
+  double ideal_seconds = 0, flops = 0;
+};
+
+std::map<std::string, LabelCost> cost_by_label(const StepPlan& plan, const DevicePeaks& peaks) {
+  std::map<std::string, LabelCost> out;
+  for (const CostRecorder::Total& t : plan.costs) {
+    double peak = t.precision == Precision::fp8    ? peaks.fp8
+                  : t.precision == Precision::bf16 ? peaks.bf16
+                                                   : peaks.fp32;
+    LabelCost& cost = out[t.label];
+    cost.flops += t.flops;
+    cost.ideal_seconds += t.flops / peak;
+  }
+  return out;
+}
+
+// Measured rates before and after the steps, the higher of each: a busy moment must not make the steps look
+// good.
+DevicePeaks higher(const DevicePeaks& a, const DevicePeaks& b) {
+  DevicePeaks out = a;
+  out.fp32 = std::max(a.fp32, b.fp32);
+  out.bf16 = std::max(a.bf16, b.bf16);
+  out.fp8 = std::max(a.fp8, b.fp8);
+  return out;
+}
+
+constexpr double kGib = 1 << 30;
+
+double resident_gib() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    double kib = 0;
+    if (word == "VmRSS:" && status >> kib) return kib / (1 << 20);
+  }
+  return 0;
+}
+
+struct Measured {
+  std::vector<double> seconds;  ///< of the steps, as training takes them; ascending
+  double waited_for_data = 0;   ///< seconds in each of them
+  double profiled_seconds = 0;  ///< a step's, while its operations are timed
+  std::vector<std::pair<double, std::string>> operations;  ///< seconds in a step and label; longest first
+  double median() const { return seconds[seconds.size() / 2]; }
+};
+
+template <class Step>
+double seconds_of(const Step& step) {
+  const auto begin = std::chrono::steady_clock::now();
+  step();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+// On a GPU a step is launched as graphs, in which operations cannot be timed: they are in steps of their own,
+// which run one operation after the other. On a CPU the same steps do for both.
+Measured measure(Trainer& trainer, Device device, int steps) {
+  const bool apart = device.type == DeviceType::cuda;
+  const int settling = apart ? 3 : 2;  // one as it is, one that is recorded, one launched
+  for (int i = 0; i < settling; ++i) trainer.step(nullptr);
+  StepProfile profile(trainer.stream());
+  Measured out;
+  const double waited = trainer.data().seconds_waited();
+  for (int i = 0; i < steps; ++i)
+    out.seconds.push_back(seconds_of([&] { trainer.step(apart ? nullptr : &profile); }));
+  out.waited_for_data = (trainer.data().seconds_waited() - waited) / steps;
+  std::sort(out.seconds.begin(), out.seconds.end());
+  const int profiled = apart ? 2 : steps;
+  if (!apart) out.profiled_seconds = out.median();
+  for (int i = 0; apart && i < profiled; ++i)
+    out.profiled_seconds += seconds_of([&] { trainer.step(&profile); }) / profiled;
+  for (const auto& [label, s] : profile.seconds()) out.operations.emplace_back(s / profiled, label);
+  std::sort(out.operations.rbegin(), out.operations.rend());
+  return out;
+}
+
+void print_operations(const Measured& m, const StepPlan& plan, const DevicePeaks& peaks, std::ostream& out) {
+  const double step = m.profiled_seconds;
+  double sum = 0, quantizing = 0;
+  std::map<std::string, LabelCost> costs = cost_by_label(plan, peaks);
+  out << fmt::format("{:<28} {:>10} {:>7} {:>10} {:>12}\n", "operation", "ms", "share", "GFLOP/s",
+                     "utilization");
+  for (const auto& [s, label] : m.operations) {
+    const LabelCost& cost = costs[label];
+    out << fmt::format("{:<28} {:>10.2f} {:>6.1f}% {:>10.1f} {:>11.1f}%\n", label, s * 1e3, 100 * s / step,
+                       cost.flops / s / 1e9, 100 * cost.ideal_seconds / s);
+    sum += s;
+    quantizing += label.ends_with(".quantize") ? s : 0;
+  }
+  out << fmt::format("{:<28} {:>10.2f} {:>6.1f}%\n", "outside operations", (step - sum) * 1e3,
+                     100 * (step - sum) / step);
+  if (plan.flops(Precision::fp8) > 0) {
+    out << fmt::format(
+        "FP8: amaxes, quantizing and transposing took {:.2f} ms, {:.1f}% of the step (rows .quantize)\n",
+        quantizing * 1e3, 100 * quantizing / step);
+  }
+}
+
+struct MemoryBefore {
+  double resident_gib = 0;
+  int64_t gpu_bytes = 0;
+};
+
+MemoryBefore memory_before(Device device) {
+  return {resident_gib(), device.type == DeviceType::cuda ? gpu_bytes_in_use(device) : 0};
+}
+
+std::string memory_text(const MemoryBefore& before, const StepPlan& plan, Device device) {
+  const auto planned = static_cast<double>(plan.memory.total_bytes());
+  if (device.type == DeviceType::cuda) {
+    return fmt::format(
+        "memory: plan {:.3f} GiB; {:.3f} GiB in use on the GPU, {:.3f} GiB of them before the plan's block",
+        planned / kGib, static_cast<double>(gpu_bytes_in_use(device)) / kGib,
+        static_cast<double>(before.gpu_bytes) / kGib);
+  }
+  const double grown = resident_gib() - before.resident_gib;
+  return fmt::format(
+      "memory: plan {:.3f} GiB; resident grew by {:.3f} GiB ({:+.1f}% of the plan) over the libraries' "
+      "{:.3f} GiB",
+      planned / kGib, grown, 100 * (grown * kGib / planned - 1), before.resident_gib);
+}
+
+}  // namespace
+
+int run_bench_command(const BenchCommand& command, std::ostream& out) {
+  if (command.weights != "drawn" && command.weights != "repeated")
+    fail<ConfigError>("bench", "--weights is '{}', expected drawn or repeated", command.weights);
+  Config config = load_config(command.file, command.overrides);
+  config.checkpoint.enable = false;
+  config.metrics.enable_json_lines = config.metrics.enable_tensorboard = false;
+  return run_session(config, [&](Session& session) {
+    Experiment& experiment = session.experiment;
+    const DevicePeaks peaks_before = find_device_peaks(session.device, config.metrics);
+    const MemoryBefore before = memory_before(session.device);
+    experiment.repeats_initial_weights = command.weights == "repeated";
+    settle_decisions(experiment, session.ranks, session.device, DecisionSource::afresh);
+    Trainer trainer(experiment, session.ranks, session.device, nullptr);
+    const Measured m = measure(trainer, session.device, std::max(command.steps, 1));
+    const std::string memory = memory_text(before, trainer.plan(), session.device);
+    if (session.ranks.world->rank() != 0) return;
+    const StepPlan& plan = trainer.plan();
+    const DevicePeaks peaks = higher(peaks_before, find_device_peaks(session.device, config.metrics));
+    const TrainingShape& shape = experiment.shape;
+    const auto tokens = static_cast<double>(experiment.tokens_per_step());
+    const Throughput rates =
+        throughput(plan, peaks,
+                   {.seconds = m.median(),
+                    .tokens = tokens,
+                    .ranks = session.ranks.world->size(),
+                    .model_flops_per_token = model_flops_per_token(shape.model, shape.sequence)});
+    auto print = [&](const std::string& line) { out << line << '\n'; };
+    print(fmt::format("device: {}; GEMM peaks ({}): bf16 {:#.3g} TFLOP/s, fp32 {:#.3g} TFLOP/s",
+                      session.device.type == DeviceType::cuda ? cuda::device_name(session.device.index)
+                                                              : matmul_backend_description(),
+                      peaks.source, peaks.bf16 / 1e12, peaks.fp32 / 1e12));
+    if (experiment.repeats_initial_weights)
+      print(fmt::format("initial weights: {} random values of each tensor, repeated", kRepeatedValues));
+    print(fmt::format("CUDA graphs: {}", trainer.engine().graphs().is_enabled() ? "on" : "off"));
+    print(fmt::format("step: median {:.3f} s, fastest {:.3f} s, slowest {:.3f} s of {}", m.median(),
+                      m.seconds.front(), m.seconds.back(), m.seconds.size()));
+    print(fmt::format("tokens/s: {:.0f} ({:.0f} tokens per step)", tokens / m.median(), tokens));
+    print(fmt::format("data: {:.2f} ms of a step were waited for it", m.waited_for_data * 1e3));
+    print(fmt::format(
+        "model FLOPs: {:.4g} TFLOP/s on each device (6 (N - N of the embedding) + 12 L H D T per token)",
+        rates.tflops));
+    if (session.device.type == DeviceType::cuda) {
+      print(fmt::format("operations one after the other, without graphs, in a step of {:.3f} s:",
+                        m.profiled_seconds));
+    }
+    print_operations(m, plan, peaks, out);
+    print(fmt::format("utilization: {:.1f}% (FLOPs as computed / time / GEMM peak)",
+                      rates.utilization_percent));
+    print(memory);
+  });
+}
+
+}  // namespace ottava

@@ -1,0 +1,153 @@
+#include "apps/commands/checkpoint_command.h"
+
+#include <fmt/ostream.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+
+#include "core/counted.h"
+#include "core/io/json.h"
+#include "parallel/checkpoint/checksum.h"
+#include "parallel/checkpoint/differences.h"
+#include "parallel/checkpoint/folder.h"
+#include "parallel/checkpoint/manifest.h"
+#include "parallel/checkpoint/verify.h"
+
+namespace ottava {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace checkpoint;
+
+// The folder itself, or the newest step in it.
+std::string resolve(const std::string& path) {
+  std::error_code ignored;
+  if (!fs::is_directory(path, ignored)) fail<FileError>("checkpoint", "{} is not a folder", path);
+  std::vector<SavedStep> steps = list_steps(path);
+  return steps.empty() ? path : steps.back().path;
+}
+
+std::string bytes_text(int64_t bytes) {
+  if (bytes < 10'000) return fmt::format("{} bytes", bytes);
+  if (bytes < 10'000'000) return fmt::format("{:.1f} KB", static_cast<double>(bytes) / 1e3);
+  if (bytes < 10'000'000'000) return fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6);
+  return fmt::format("{:.1f} GB", static_cast<double>(bytes) / 1e9);
+}
+
+int64_t numel_of(const Manifest::Tensor& tensor) {
+  int64_t numel = 1;
+  for (int64_t extent : tensor.shape) numel *= extent;
+  return numel;
+}
+
+bool is_weight(const Manifest::Tensor& tensor) { return tensor.file.compare(0, 5, "model") == 0; }
+
+void print_training_state(const std::string& folder, std::ostream& out) {
+  std::string path = folder + "/training_state.json";
+  if (!fs::exists(path)) return;
+  Json state = Json::parse(read_file(path), path);
+  std::string line;
+  for (const auto& [name, value] : state.as_object(path)) {
+    line += fmt::format("{}{} {}", line.empty() ? "" : ", ", name,
+                        value.is_string() ? value.as_string(path) : value.dump());
+  }
+  fmt::print(out, "state:    {}\n", line);
+}
+
+bool has_optimizer(const std::string& folder) {
+  return fs::exists(folder + "/" + safetensors_index_name("optimizer"));
+}
+
+bool print_differences(const FolderDifference& d, const CheckpointDiffOptions& options, std::string_view what,
+                       std::ostream& out) {
+  for (const std::string& name : d.only_in_a) fmt::print(out, "only in {}: {}\n", options.a, name);
+  for (const std::string& name : d.only_in_b) fmt::print(out, "only in {}: {}\n", options.b, name);
+  for (const std::string& text : d.other_shape) fmt::print(out, "shapes differ: {}\n", text);
+  std::vector<TensorDifference> different;
+  std::copy_if(d.tensors.begin(), d.tensors.end(), std::back_inserter(different),
+               [](const TensorDifference& t) { return t.different > 0; });
+  // NaN first: it is the largest difference there is.
+  auto size = [](const TensorDifference& t) { return std::isnan(t.relative) ? HUGE_VAL : t.relative; };
+  std::stable_sort(different.begin(), different.end(),
+                   [&](const auto& a, const auto& b) { return size(a) > size(b); });
+  fmt::print(out, "{}: {} of {} tensors in both differ\n", what, different.size(), d.tensors.size());
+  size_t shown = options.largest == 0 ? different.size() : static_cast<size_t>(options.largest);
+  for (size_t i = 0; i < std::min(shown, different.size()); ++i) {
+    const TensorDifference& t = different[i];
+    fmt::print(out, "  {:<60} relative {:.3e}  largest {:.3e}  {} of {} elements\n", t.name, t.relative,
+               t.max_abs, t.different, t.elements);
+  }
+  if (shown < different.size()) fmt::print(out, "  and {} more\n", different.size() - shown);
+  return d.same();
+}
+
+}  // namespace
+
+void inspect_checkpoint(const CheckpointInspectOptions& options, std::ostream& out) {
+  std::string folder = resolve(options.path);
+  Manifest manifest = open_checkpoint(folder);
+  int64_t total = 0, parameters = 0, weights = 0;
+  for (const Manifest::File& file : manifest.files) total += file.bytes;
+  std::map<std::string, int64_t> types;
+  for (const Manifest::Tensor& tensor : manifest.tensors) {
+    if (!is_weight(tensor)) continue;
+    ++weights;
+    ++types[tensor.type];
+    parameters += numel_of(tensor);
+  }
+  std::string stored;
+  for (const auto& [type, count] : types)
+    stored += fmt::format("{}{} {}", stored.empty() ? "" : ", ", count, type);
+  fmt::print(out, "{}\n", folder);
+  fmt::print(out, "step:     {}, saved by {} ({})\n", manifest.step, counted(manifest.world_size, "rank"),
+             manifest.layout);
+  fmt::print(out, "model:    {} in {} ({})\n", counted(parameters, "parameter"), counted(weights, "tensor"),
+             stored);
+  int64_t moments = static_cast<int64_t>(manifest.tensors.size()) - weights;
+  fmt::print(
+      out, "optimizer: {}\n",
+      moments == 0 ? "none: this checkpoint can start a run, not continue one" : counted(moments, "tensor"));
+  print_training_state(folder, out);
+  fmt::print(out, "files:    {} with {}; sizes, headers and small files are as they were saved\n",
+             manifest.files.size(), bytes_text(total));
+  for (const Manifest::File& file : manifest.files)
+    fmt::print(out, "  {:<40} {}\n", file.name, bytes_text(file.bytes));
+  if (options.tensors == CheckpointInspectOptions::Tensors::summary) return;
+  for (const Manifest::Tensor& tensor : manifest.tensors) {
+    fmt::print(out, "  {:<60} {:<5} {:<16} {}\n", tensor.name, tensor.type, shape_text(tensor.shape),
+               to_hex(tensor.checksum));
+  }
+}
+
+bool verify_checkpoint(const CheckpointVerifyOptions& options, std::ostream& out) {
+  std::string folder = resolve(options.path);
+  int64_t tensors = 0;
+  std::vector<std::string> problems =
+      checkpoint::verify_checkpoint(folder, [&](const std::string&) { ++tensors; });
+  for (const std::string& problem : problems) fmt::print(out, "{}\n", problem);
+  if (problems.empty()) {
+    fmt::print(out, "{}: all {} tensors and all files are as they were saved\n", folder, tensors);
+  } else {
+    fmt::print(out, "{}: {}\n", folder, counted(problems.size(), "problem"));
+  }
+  return problems.empty();
+}
+
+bool diff_checkpoints(const CheckpointDiffOptions& options, std::ostream& out) {
+  std::string a = resolve(options.a), b = resolve(options.b);
+  bool same =
+      print_differences(compare_folders(SafetensorsFolder(a), SafetensorsFolder(b)), options, "weights", out);
+  if (options.what == CheckpointDiffOptions::What::weights) return same;
+  if (has_optimizer(a) && has_optimizer(b)) {
+    SafetensorsFolder moments_a(a, "optimizer"), moments_b(b, "optimizer");
+    same &= print_differences(compare_folders(moments_a, moments_b), options, "optimizer", out);
+  } else if (has_optimizer(a) != has_optimizer(b)) {
+    fmt::print(out, "optimizer: only {} has any\n", has_optimizer(a) ? a : b);
+    same = false;
+  }
+  return same;
+}
+
+}  // namespace ottava

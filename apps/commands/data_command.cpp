@@ -1,0 +1,237 @@
+#include "apps/commands/data_command.h"
+
+#include <stdlib.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <map>
+#include <ostream>
+
+#include "core/counted.h"
+#include "core/data/corpus.h"
+#include "core/data/packing.h"
+#include "core/data/shard_writer.h"
+#include "core/data/tokenizer/tokenizer.h"
+#include "core/error.h"
+#include "core/parallel_for.h"
+
+namespace ottava {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace data;
+constexpr std::string_view kPrepare = "data prepare", kInspect = "data inspect";
+
+/// A folder beside the one it is to become; removed unless it does.
+class OutputFolder {
+ public:
+  explicit OutputFolder(std::string target) : target_(std::move(target)) {
+    while (target_.size() > 1 && target_.back() == '/') target_.pop_back();
+    std::error_code error;
+    if (target_.empty()) fail<ConfigError>(kPrepare, "no output folder is given");
+    if (fs::exists(target_, error) && !(fs::is_directory(target_, error) && fs::is_empty(target_, error))) {
+      fail<ConfigError>(
+          kPrepare, "'{}' exists and is not an empty folder; remove it or choose another output", target_);
+    }
+    fs::create_directories(fs::absolute(target_).parent_path(), error);
+    path_ = target_ + ".incomplete-XXXXXX";
+    if (error || ::mkdtemp(path_.data()) == nullptr) {
+      std::string reason = error ? error.message() : std::strerror(errno);
+      path_.clear();
+      fail<FileError>(kPrepare, "cannot make a folder beside '{}': {}", target_, reason);
+    }
+    fs::permissions(path_, fs::perms(0755), error);
+  }
+  OutputFolder(const OutputFolder&) = delete;
+  ~OutputFolder() {
+    std::error_code ignored;
+    if (!path_.empty()) fs::remove_all(path_, ignored);
+  }
+  const std::string& path() const { return path_; }
+  void complete() {
+    sync_folder(path_);
+    std::error_code error;
+    fs::rename(path_, target_, error);
+    if (error) fail<FileError>(kPrepare, "cannot rename '{}' to '{}': {}", path_, target_, error.message());
+    path_.clear();
+    sync_folder(fs::absolute(target_).parent_path().string());
+  }
+
+ private:
+  std::string target_, path_;
+};
+
+// Tokens of all documents of a segment, in order.
+std::vector<std::vector<int32_t>> encode_all(const DocumentEncoder& encoder, const Segment& segment) {
+  std::vector<std::vector<int32_t>> tokens(segment.documents.size());
+  std::vector<std::exception_ptr> errors(segment.documents.size());
+  std::atomic<bool> failed{false};
+  parallel_for_each(static_cast<int64_t>(tokens.size()), [&](int64_t i) {
+    if (failed) return;
+    auto d = static_cast<size_t>(i);
+    std::string scratch;
+    try {
+      encoder.append(segment, segment.documents[d], tokens[d], scratch);
+    } catch (...) {
+      errors[d] = std::current_exception();
+      failed = true;
+    }
+  });
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+  return tokens;
+}
+
+std::string quote(std::string_view text, size_t limit) {
+  std::string quoted;
+  for (char c : text.substr(0, limit)) {
+    if (c == '\n')
+      quoted += "\\n";
+    else if (static_cast<unsigned char>(c) < 0x20)
+      quoted += ' ';
+    else
+      quoted += c;
+  }
+  // The cut may have left part of a character behind.
+  if (text.size() > limit) {
+    while (!quoted.empty() && (static_cast<unsigned char>(quoted.back()) & 0xc0) == 0x80) quoted.pop_back();
+    if (!quoted.empty() && static_cast<unsigned char>(quoted.back()) >= 0xc0) quoted.pop_back();
+    quoted += "...";
+  }
+  return quoted;
+}
+
+void show_file(const DataFile& file, DataInspectOptions::Verify verify, std::ostream& out) {
+  constexpr std::string_view kPacked[]{"", ", gzip", ", zstd"};
+  out << fmt::format("  {}: {}{}, {} bytes", file.path, name_of(file.format),
+                     kPacked[static_cast<size_t>(file.compression)], file.bytes);
+  if (is_tokenized(file.format)) {
+    auto shard = TokenShard::open(file.path, file.format);
+    out << fmt::format(", {} of {} bytes", counted(shard->tokens(), "token"), shard->token_bytes());
+    if (file.format == Format::ottava_shard) {
+      ShardHeader header = read_shard_header(shard->file());
+      out << fmt::format(", {}, vocabulary {}, tokenizer {}", counted(header.documents, "document"),
+                         header.vocab_size, shard->fingerprint());
+      if (verify == DataInspectOptions::Verify::contents) {
+        uint64_t found = compute_token_checksum(shard->file(), shard->begin(), shard->end());
+        if (found != header.checksum) {
+          fail<FileError>(kInspect,
+                          "'{}' is damaged: its tokens have checksum {:016x}, the header says {:016x}",
+                          file.path, found, header.checksum);
+        }
+        out << ", checksum good";
+      }
+    }
+  }
+  out << "\n";
+}
+
+}  // namespace
+
+DataPrepareTotals prepare_data(const DataPrepareOptions& options, std::ostream& out) {
+  if (options.tokens_per_shard < 1)
+    fail<ConfigError>(kPrepare, "tokens_per_shard is {}, expected at least 1", options.tokens_per_shard);
+  if (options.max_text_bytes < 1)
+    fail<ConfigError>(kPrepare, "max_text_bytes is {}, expected at least 1", options.max_text_bytes);
+  if (options.sources.empty()) fail<ConfigError>(kPrepare, "no sources are given");
+  TextEncoder text_encoder = make_text_encoder(Tokenizer::load(options.tokenizer), options.marks);
+  Corpus corpus(find_data_files(options.sources), {.max_text_bytes = options.max_text_bytes});
+  for (const DataFile& file : corpus.files()) {
+    if (is_tokenized(file.format)) {
+      fail<DataError>(kPrepare, "'{}' is tokenized already ({}); expected text or JSON lines", file.path,
+                      name_of(file.format));
+    }
+  }
+  DocumentEncoder encoder(corpus, text_encoder, options.text_key);
+  OutputFolder folder(options.output);
+
+  DataPrepareTotals totals;
+  std::unique_ptr<ShardWriter> shard;
+  auto finish_shard = [&] {
+    shard->finish();
+    out << fmt::format("tokens-{:05}.bin: {}, {}\n", totals.shards, counted(shard->documents(), "document"),
+                       counted(shard->tokens(), "token"));
+    totals.documents += shard->documents();
+    totals.tokens += shard->tokens();
+    ++totals.shards;
+    shard.reset();
+  };
+  Segment segment;
+  for (int64_t block = 0; block < corpus.blocks(); ++block) {
+    for (BlockReader reader(corpus, block); !reader.finished();) {
+      reader.next(segment);
+      totals.bytes += static_cast<int64_t>(segment.bytes.size());
+      for (const std::vector<int32_t>& tokens : encode_all(encoder, segment)) {
+        if (!shard)
+          shard = std::make_unique<ShardWriter>(
+              fmt::format("{}/tokens-{:05}.bin", folder.path(), totals.shards), text_encoder);
+        shard->append(tokens);
+        if (shard->tokens() >= options.tokens_per_shard) finish_shard();
+      }
+    }
+  }
+  if (shard) finish_shard();
+  if (totals.tokens == 0) {
+    fail<DataError>(kPrepare, "the sources hold no text: {} with {}, 0 documents",
+                    counted(corpus.files().size(), "file"), counted(corpus.bytes(), "byte"));
+  }
+  folder.complete();
+  out << fmt::format("{}: {}, {}, {} from {} of text ({:.3f} bytes per token)\n", options.output,
+                     counted(totals.shards, "shard"), counted(totals.documents, "document"),
+                     counted(totals.tokens, "token"), counted(totals.bytes, "byte"),
+                     static_cast<double>(totals.bytes) / static_cast<double>(totals.tokens));
+  return totals;
+}
+
+void inspect_data(const DataInspectOptions& options, std::ostream& out) {
+  if (options.seq_len < 1) fail<ConfigError>(kInspect, "seq_len is {}, expected at least 1", options.seq_len);
+  Corpus corpus(find_data_files(options.sources), block_sizes(options.seq_len));
+  out << fmt::format("{}, {}, {} of about {} MiB\n", counted(corpus.files().size(), "file"),
+                     counted(corpus.bytes(), "byte"), counted(corpus.blocks(), "block"),
+                     corpus.sizes().block_bytes >> 20);
+  for (const DataFile& file : corpus.files()) show_file(file, options.verify, out);
+
+  std::shared_ptr<const Tokenizer> tokenizer;
+  if (!options.tokenizer.empty()) tokenizer = Tokenizer::load(options.tokenizer);
+  TextEncoder encoder;
+  // Without a tokenizer ids of any size are shown and text is its own bytes.
+  encoder.vocab_size = INT32_MAX;
+  encoder.encode = [](std::string_view text, std::vector<int32_t>& ids) {
+    ids.assign(text.begin(), text.end());
+  };
+  if (tokenizer) encoder = make_text_encoder(tokenizer, options.marks);
+  DocumentEncoder documents(corpus, encoder, options.text_key);
+
+  Segment segment;
+  BlockReader(corpus, 0).next(segment);
+  std::vector<std::vector<int32_t>> tokens = encode_all(documents, segment);
+  for (size_t d = 0;
+       d < std::min(tokens.size(), static_cast<size_t>(std::max<int64_t>(options.documents, 0))); ++d) {
+    const Document& document = segment.documents[d];
+    std::string shown;
+    if (tokenizer) {
+      shown = tokenizer->decode(std::span(tokens[d]).first(std::min<size_t>(tokens[d].size(), 64)));
+    } else if (document.kind == Document::Kind::text || document.kind == Document::Kind::json_line) {
+      shown.assign(tokens[d].begin(),
+                   tokens[d].begin() + static_cast<std::ptrdiff_t>(std::min<size_t>(tokens[d].size(), 256)));
+    }
+    out << fmt::format("document {} ({} {}): {}\n", d, tokens[d].size(),
+                       tokenizer ? "tokens" : "bytes or ids", quote(shown, 160));
+  }
+  if (!tokenizer) return;
+  int64_t count = 0;
+  for (const auto& list : tokens) count += static_cast<int64_t>(list.size());
+  double bytes = static_cast<double>(segment.bytes.size());
+  out << fmt::format(
+      "first block: {}, {}, {:.3f} bytes per token; {} of seq_len + 1 = {} tokens, {} dropped\n",
+      counted(tokens.size(), "document"), counted(count, "token"),
+      count > 0 ? bytes / static_cast<double>(count) : 0.0, counted(count / (options.seq_len + 1), "window"),
+      options.seq_len + 1, counted(count % (options.seq_len + 1), "token"));
+}
+
+}  // namespace ottava

@@ -1,0 +1,157 @@
+#include "apps/commands/plan_command.h"
+
+#include <filesystem>
+
+#include "apps/config/experiment.h"
+#include "core/counted.h"
+#include "core/cuda/runtime.h"
+#include "core/log.h"
+#include "core/metrics/step_line.h"
+#include "parallel/comm/dry_run/dry_run_communicator.h"
+
+namespace ottava {
+namespace {
+
+// The device that a plan is for need not be on this machine.
+Device planned_device(const std::string& text) {
+  if (text.starts_with("cuda")) return {DeviceType::cuda, 0};
+  return parse_device(text);
+}
+
+std::shared_ptr<const Tokenizer> tokenizer_if_there(const Config& config) {
+  if (config.model.vocab_size > 0 || !std::filesystem::exists(config.model.hf_assets_path)) return nullptr;
+  return load_tokenizer(config);
+}
+
+double gib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
+
+void print_memory(const MemoryPlan& memory, std::ostream& out) {
+  out << fmt::format("Memory per rank: {:.3f} GiB (persistent {:.3f})\n", gib(memory.total_bytes()),
+                     gib(memory.persistent_bytes));
+  for (const MemoryPlan::Row& row : memory.by_category())
+    out << fmt::format("  {:<16} {:>10.3f} GiB\n", name_of(row.category), gib(row.bytes));
+  out << "  largest:";
+  for (const PlannedAllocation& a : memory.largest(5))
+    out << fmt::format(" {} {:.3f} GiB;", a.name, gib(a.bytes));
+  out << '\n';
+  for (const MemoryPlan::Phase& phase : memory.phases) {
+    out << fmt::format("  phase {:<10} {:>10.3f} GiB packed, {:.3f} GiB alive at most\n", phase.name,
+                       gib(phase.bytes), gib(phase.lower_bound));
+  }
+}
+
+void print_compute(const StepPlan& plan, std::ostream& out) {
+  out << "Compute per rank and step (FLOPs as computed):\n";
+  for (Precision precision : {Precision::bf16, Precision::fp8, Precision::fp32}) {
+    out << fmt::format("  {:<6} {:>14.4f} TFLOP\n", name_of(precision), plan.flops(precision) / 1e12);
+  }
+  std::map<std::string, double> by_label;
+  for (const CostRecorder::Total& t : plan.costs) by_label[t.label] += t.flops;
+  for (const auto& [label, flops] : by_label) {
+    if (flops > 0) out << fmt::format("    {:<26} {:>14.4f} TFLOP\n", label, flops / 1e12);
+  }
+}
+
+void print_traffic(const CommStats& stats, const CommStats& formula, std::ostream& out) {
+  if (stats.calls() == 0) return;
+  out << fmt::format("Traffic per rank and step: {:.3f} GiB sent in {}\n", gib(stats.sent_bytes()),
+                     counted(stats.calls(), "call"));
+  std::map<std::pair<std::string, std::string>, CommStats::Total> sums;
+  for (const CommStats::Total& t : stats.totals()) {
+    CommStats::Total& sum = sums[{t.axis, std::string(name_of(t.collective))}];
+    sum.calls += t.calls;
+    sum.sent_bytes += t.sent_bytes;
+  }
+  for (const auto& [key, sum] : sums) {
+    out << fmt::format("  {:<14} {:<16} {:>8} calls {:>12.3f} GiB sent\n", key.first, key.second, sum.calls,
+                       gib(sum.sent_bytes));
+  }
+  out << fmt::format("  by formula: {}, {} bytes; recorded: {} bytes\n", counted(formula.calls(), "call"),
+                     with_commas(formula.sent_bytes()), with_commas(stats.sent_bytes()));
+}
+
+std::optional<int> planned_capability(const PlanCommand& command, const Device& device) {
+  if (device.type != DeviceType::cuda) {
+    if (command.compute_capability > 0)
+      fail<ConfigError>(
+          "plan", "--compute-capability is of GPUs, and training.device is cpu: set training.device: cuda");
+    return {};
+  }
+  if (command.compute_capability > 0) return command.compute_capability;
+  return cuda::device_count() > 0 ? cuda::compute_capability(0) : 90;
+}
+
+Experiment resolve_for(const Config& config, int world_size, const std::optional<int>& capability) {
+  try {
+    Experiment e = resolve_experiment(config, tokenizer_if_there(config), world_size, capability);
+    if (e.shape.float8.is_on() && config.float8.automatic && !config.float8.auto_decisions.empty())
+      apply_measured_float8(e, read_auto_decisions(config));
+    return e;
+  } catch (const DeviceError& error) {
+    if (!capability) throw;
+    throw DeviceError(
+        fmt::format("{}; this plan is for compute capability {}.{}, --compute-capability says another",
+                    error.what(), *capability / 10, *capability % 10));
+  }
+}
+
+// Why weights that FP8 products read travel in the compute type, and what cutting at whole blocks costs.
+void print_float8(const Experiment& e, const std::optional<int>& capability, const CommStats& traffic,
+                  std::ostream& out) {
+  const TrainingShape& s = e.shape;
+  if (s.float8_policy.decisions.empty()) return;
+  out << "Precision of linear layers";
+  if (capability) out << fmt::format(" (compute capability {}.{})", *capability / 10, *capability % 10);
+  out << ":\n" << fp8::policy_table(s.float8_policy);
+  for (const std::string& remark : float8_remarks(e, traffic)) out << remark << "\n";
+  const int shards = e.mesh.size(MeshAxis::dp_shard);
+  std::vector<ParameterSpec> specs = llama_parameters(s.model).specs;
+  align_shards(specs, s.parameters);
+  const ParameterSpec* worst = nullptr;
+  double most = 1;
+  for (const ParameterSpec& spec : specs) {
+    const int64_t rows = tensor_parallel_shape(spec, e.mesh.size(MeshAxis::tp))[0];
+    const double ratio =
+        static_cast<double>(largest_shard_rows(rows, shards, spec.shard_alignment) * shards) /
+        static_cast<double>(rows);
+    if (spec.shard_alignment > 1 && ratio > most) most = ratio, worst = &spec;
+  }
+  if (worst)
+    out << fmt::format(
+        "  shards are whole blocks of 128 rows: the largest of {} holds {:.2f} times its even part\n",
+        worst->name, most);
+}
+
+}  // namespace
+
+void run_plan_command(const PlanCommand& command, std::ostream& out) {
+  const Config config = load_config(command.file, command.overrides);
+  const Device device = planned_device(config.training.device);
+  const std::optional<int> capability = planned_capability(command, device);
+  const int world_size = command.world_size > 0 ? command.world_size : mesh_degrees(config).fewest_ranks();
+  const Experiment e = resolve_for(config, world_size, capability);
+  RankGroups ranks(make_dry_run_world(0, world_size), make_dry_run_world(0, world_size), e.mesh);
+  StepPlan plan = record_step(e.shape, device, ranks);
+  const LlamaConfig& m = e.shape.model;
+  for (const std::string& note : config.provenance.notes) out << note << "\n";
+  out << fmt::format("Model {}: {} parameters, vocabulary {}\n", model_title(config.model),
+                     with_commas(parameter_count(m)), m.vocab_size);
+  out << fmt::format("Ranks: {} ({}), planned for {}; this is rank 0, the fullest\n", world_size,
+                     e.mesh.describe(), device.type == DeviceType::cuda ? "cuda" : "cpu");
+  out << fmt::format("Step: {} of {}, {} of {} per rank; model FLOPs per token {:.4e}\n",
+                     counted(e.global_batch, "sequence"), counted(e.shape.sequence, "token"),
+                     counted(e.shape.micro_batches, "micro-batch", "micro-batches"), e.shape.batch,
+                     model_flops_per_token(m, e.shape.sequence));
+  print_float8(e, capability, plan.traffic, out);
+  print_memory(plan.memory, out);
+  if (device.type == DeviceType::cuda && config.attention.backend != "flash") {
+    out << fmt::format(
+        "  attention's workspaces are those of our kernels; cuDNN's are known where it runs "
+        "(attention.backend is {})\n",
+        config.attention.backend);
+  }
+  print_compute(plan, out);
+  print_traffic(plan.traffic, step_traffic(e, 0), out);
+}
+
+}  // namespace ottava

@@ -1,0 +1,135 @@
+#include "apps/commands/tokenizer_command.h"
+
+#include <chrono>
+#include <filesystem>
+
+#include "core/counted.h"
+#include "core/data/corpus.h"
+#include "core/data/data_file.h"
+#include "core/data/json_line.h"
+#include "core/data/tokenizer/bpe_trainer.h"
+#include "core/data/tokenizer/tokenizer.h"
+#include "core/error.h"
+#include "core/io/atomic_file.h"
+#include "core/io/file.h"
+#include "core/io/json.h"
+
+namespace ottava {
+namespace {
+
+constexpr std::string_view kTrain = "tokenizer train";
+
+/// Calls visit(text) for every document until it returns false.
+template <class Visit>
+void each_document(const TokenizerTrainOptions& options, Visit visit) {
+  auto files = data::find_data_files(options.sources);
+  for (const auto& file : files) {
+    if (data::is_tokenized(file.format)) {
+      fail<DataError>(kTrain, "{} is a {}: a tokenizer is made from text", file.path,
+                      data::name_of(file.format));
+    }
+  }
+  data::Corpus corpus(std::move(files), {.max_text_bytes = 4 << 20});
+  data::Segment segment;
+  for (int64_t block = 0; block < corpus.blocks(); ++block) {
+    for (data::BlockReader reader(corpus, block); !reader.finished();) {
+      reader.next(segment);
+      for (const auto& document : segment.documents) {
+        std::string_view text(segment.bytes.data() + document.begin, document.end - document.begin);
+        std::string unescaped;
+        if (document.kind == data::Document::Kind::json_line) {
+          if (auto problem = data::append_json_string(text, options.text_key, unescaped)) {
+            fail<DataError>(kTrain, "{}:{}:{}: {}", corpus.files()[document.file].path,
+                            corpus.line_number(document.file, document.offset), problem->column,
+                            problem->what);
+          }
+          text = unescaped;
+        }
+        if (!visit(text)) return;
+      }
+    }
+  }
+}
+
+std::string text_or_file(const std::string& text, const std::string& file) {
+  return file.empty() ? text : read_file(file, int64_t{4} << 30);
+}
+
+std::vector<int32_t> parse_ids(std::string_view text) {
+  std::vector<int32_t> ids;
+  for (size_t at = 0; at < text.size();) {
+    size_t end = std::min(text.find_first_of(" \t\r\n,", at), text.size());
+    std::string_view word = text.substr(at, end - at);
+    at = end + 1;
+    if (word.empty()) continue;
+    bool digits = word.size() <= 9 && word.find_first_not_of("0123456789") == std::string_view::npos;
+    if (!digits) fail<DataError>("tokenizer decode", "'{}' is not a token id", word.substr(0, 40));
+    ids.push_back(std::stoi(std::string(word)));
+  }
+  return ids;
+}
+
+}  // namespace
+
+void tokenizer_train(const TokenizerTrainOptions& options, std::ostream& out) {
+  if (options.output_folder.empty()) fail<ConfigError>(kTrain, "no output folder is given");
+  auto start = std::chrono::steady_clock::now();
+  tokenizer::BpeTrainer trainer({.vocab_size = options.vocab_size,
+                                 .rules = tokenizer::word_rules(options.rules),
+                                 .special_tokens = options.special_tokens,
+                                 .bos_token = options.bos_token,
+                                 .eos_token = options.eos_token});
+  each_document(options, [&](std::string_view text) {
+    trainer.add(text);
+    return options.max_bytes <= 0 || trainer.bytes() < options.max_bytes;
+  });
+  auto texts = tokenizer::write_definition(trainer.train());
+  std::error_code error;
+  std::filesystem::create_directories(options.output_folder, error);
+  if (error) fail<FileError>(kTrain, "cannot create {}: {}", options.output_folder, error.message());
+  write_file_atomically(options.output_folder + "/tokenizer_config.json", texts.config_json);
+  write_file_atomically(options.output_folder + "/tokenizer.json", texts.tokenizer_json);
+  double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  out << fmt::format("read {:.1f} MB of text, {} different words, in {:.1f} s\nwrote {} ({} tokens)\n",
+                     static_cast<double>(trainer.bytes()) / 1e6, trainer.distinct_words(), seconds,
+                     options.output_folder + "/tokenizer.json", options.vocab_size);
+}
+
+void tokenizer_encode(const TokenizerEncodeOptions& options, std::ostream& out) {
+  auto tokenizer = Tokenizer::load(options.tokenizer);
+  bool wrap = options.wrap == TokenizerEncodeOptions::Wrap::as_the_files_say;
+  auto ids =
+      tokenizer->encode(text_or_file(options.text, options.file),
+                        {.add_bos = wrap && tokenizer->adds_bos(), .add_eos = wrap && tokenizer->adds_eos()});
+  if (options.print == TokenizerEncodeOptions::Print::pieces) {
+    for (int32_t id : ids) {
+      std::string quoted;
+      append_json_string(quoted, tokenizer->token_bytes(id));
+      out << fmt::format("{:>8}  {}\n", id, quoted);
+    }
+    return;
+  }
+  for (size_t i = 0; i < ids.size(); ++i) out << (i ? " " : "") << ids[i];
+  out << '\n';
+}
+
+void tokenizer_decode(const TokenizerDecodeOptions& options, std::ostream& out) {
+  out << Tokenizer::load(options.tokenizer)->decode(parse_ids(text_or_file(options.ids, options.file)));
+}
+
+void tokenizer_inspect(const TokenizerInspectOptions& options, std::ostream& out) {
+  auto tokenizer = Tokenizer::load(options.tokenizer);
+  out << tokenizer->describe();
+  if (options.text_file.empty()) return;
+  std::string text = text_or_file("", options.text_file);
+  tokenizer->encode(std::string_view(text).substr(0, 1 << 20));  // fills the caches
+  auto start = std::chrono::steady_clock::now();
+  auto ids = tokenizer->encode(text);
+  double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  out << fmt::format("{}: {}, {}, {:.3f} bytes per token, {:.1f} MB/s on one core\n", options.text_file,
+                     counted(text.size(), "byte"), counted(ids.size(), "token"),
+                     static_cast<double>(text.size()) / std::max<size_t>(ids.size(), 1),
+                     static_cast<double>(text.size()) / 1e6 / std::max(seconds, 1e-9));
+}
+
+}  // namespace ottava

@@ -1,0 +1,55 @@
+#include "apps/commands/train_command.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <iostream>
+
+#include "apps/decide/decide.h"
+#include "apps/train/launch_session.h"
+#include "apps/train/stop_signals.h"
+#include "apps/train/trainer.h"
+#include "core/error.h"
+#include "core/io/atomic_file.h"
+
+namespace ottava {
+
+namespace {
+
+void make_dump_folder(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (!error && ::access(folder.c_str(), W_OK | X_OK) != 0)
+    error = std::error_code(errno, std::generic_category());
+  if (error) fail<FileError>("job.dump_folder", "cannot write into {}: {}", folder, error.message());
+}
+
+}  // namespace
+
+int run_train_command(const TrainCommand& command) {
+  Config config = load_config(command.file, command.overrides);
+  require_inputs(config);
+  StopSignals signals;
+  return run_session(config, [&](Session& session) {
+    if (session.ranks.world->rank() == 0) {
+      make_dump_folder(config.job.dump_folder);
+      if (config.job.print_config) std::cout << print_config(config) << std::flush;
+      if (config.job.save_config_file) {
+        write_file_atomically(
+            (std::filesystem::path(config.job.dump_folder) / *config.job.save_config_file).string(),
+            print_config(config));
+      }
+    }
+    settle_decisions(session.experiment, session.ranks, session.device,
+                     command.redecide ? DecisionSource::afresh : DecisionSource::checkpoint);
+    Trainer trainer(session.experiment, session.ranks, session.device, &signals);
+    if (session.ranks.world->rank() == 0) {
+      write_file_atomically((std::filesystem::path(config.job.dump_folder) / "decisions.json").string(),
+                            to_json(trainer.experiment().decisions));
+    }
+    trainer.run();
+  });
+}
+
+}  // namespace ottava

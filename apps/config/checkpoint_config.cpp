@@ -1,0 +1,69 @@
+#include "apps/config/checkpoint_config.h"
+
+#include "core/config/problems.h"
+#include "core/config/section.h"
+
+namespace ottava {
+
+using config::Type;
+using config::Value;
+
+void declare(config::Section& s, CheckpointConfig& c) {
+  s.meaning("saving and resuming; every checkpoint is a folder that Hugging Face loads");
+  s.field("enable", c.enable).meaning("save, and resume from the newest checkpoint of the folder");
+  s.field("folder", c.folder).meaning("folder inside job.dump_folder");
+  s.field("interval", c.interval).at_least(1).unit("steps").meaning("steps between checkpoints");
+  s.field("keep_latest_k", c.keep_latest_k).at_least(0).meaning("older ones are deleted; 0: keep all");
+  s.field("load_step", c.load_step)
+      .at_least(-1)
+      .unit("steps")
+      .meaning("checkpoint to resume from; -1: the newest good one");
+  s.field("load_only", c.load_only).meaning("load, but never save");
+  s.field("exclude_from_loading", c.exclude_from_loading)
+      .one_of({"optimizer", "lr_scheduler", "dataloader", "train_state", "float8_history"})
+      .rename_value("data_loader", "dataloader")
+      .refuse_value("model",
+                    "without its weights a checkpoint continues nothing: start a run in another dump_folder")
+      .meaning(
+          "parts that start afresh: train_state counts steps and tokens, lr_scheduler is the position in the "
+          "schedule");
+  s.field("initial_load_path", c.initial_load_path)
+      .meaning("checkpoint or Hugging Face folder to start from, when the run has none of its own");
+  s.field("initial_load_model_only", c.initial_load_model_only)
+      .meaning("take weights alone from initial_load_path");
+  s.field("last_save_model_only", c.last_save_model_only)
+      .meaning("the last save holds weights alone, in export_dtype");
+  s.choice("export_dtype", c.export_dtype,
+           {{"float32", DType::f32}, {"bfloat16", DType::bf16}, {"float16", DType::f16}})
+      .meaning("dtype of weights saved alone");
+  using Async = CheckpointConfig::Async;
+  s.choice("async_mode", c.async_mode,
+           {{"disabled", Async::disabled},
+            {"async", Async::async},
+            {"async_with_pinned_mem", Async::async_with_pinned_mem}})
+      .meaning("write in the background from a copy in host memory");
+  s.field("enable_first_step_checkpoint", c.enable_first_step_checkpoint)
+      .meaning("save after step 1 too, which proves that saving works");
+
+  s.foreign("initial_load_in_hf", Value::of(false)).noted("the kind of folder is detected");
+  s.foreign("initial_load_in_hf_quantized", Value::of(false))
+      .refused("quantized weights cannot be trained on; load an f32, bf16 or f16 folder");
+  s.foreign("last_save_in_hf", Value::of(false)).noted("every checkpoint is a Hugging Face folder");
+  s.foreign("create_seed_checkpoint", Value::of(false))
+      .noted("initial weights are the same for every layout without one");
+  s.foreign("enable_ft_dataloader_checkpoints", Value::of(true))
+      .noted("the data position is one number in every checkpoint");
+  s.renamed("enable_checkpoint", "checkpoint.enable");
+  s.renamed("initial_load_model_weights_only", "checkpoint.initial_load_model_only");
+  s.renamed("last_save_model_weights_only", "checkpoint.last_save_model_only");
+}
+
+void validate(const CheckpointConfig& c, config::Problems& problems) {
+  if (c.keep_latest_k == 1) {
+    problems.add(
+        "checkpoint.keep_latest_k",
+        "1 would delete the only good checkpoint while the next is written; expected 0 (all) or at least 2");
+  }
+}
+
+}  // namespace ottava

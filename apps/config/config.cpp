@@ -1,0 +1,161 @@
+#include "apps/config/config.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "apps/config/foreign_sections.h"
+#include "core/config/print.h"
+#include "core/config/reader.h"
+#include "core/config/section.h"
+#include "core/config/source.h"
+#include "core/error.h"
+
+namespace ottava {
+namespace {
+
+config::Section declare_all(Config& c) {
+  config::Section root;
+  root.section("job", c.job);
+  root.section("model", c.model);
+  root.section("training", c.training);
+  root.section("optimizer", c.optimizer);
+  root.section("lr_scheduler", c.lr_scheduler);
+  root.section("parallelism", c.parallelism);
+  root.section("checkpoint", c.checkpoint);
+  root.section("activation_checkpoint", c.activation_checkpoint);
+  root.section("attention", c.attention);
+  config::Section& quantize = root.section("quantize");
+  config::Section& linear = quantize.section("linear");
+  linear.section("float8", c.float8);
+  root.section("metrics", c.metrics);
+  declare_profiling(root.section("profiling"));
+  root.section("validation", c.validation);
+  root.section("comm", c.comm);
+  root.section("debug", c.debug);
+  declare_foreign_sections(root, quantize, linear);
+  return root;
+}
+
+/// A level is short for other keys: it fills in those that were not given and refuses those that say
+/// otherwise.
+void apply_precision_level(Config& c, config::Problems& problems) {
+  const std::string& level = c.training.mixed_precision_level;
+  if (level.empty()) return;
+  constexpr std::string_view kParam = "training.mixed_precision_param", kConverters = "model.converters";
+  bool wants_float8 = level == "O1";
+  DType wanted = level == "O0" ? DType::f32 : DType::bf16;
+  if (!problems.given(kParam)) c.training.mixed_precision_param = wanted;
+  if (!problems.given(kConverters) && wants_float8) c.model.converters.push_back("quantize.linear.float8");
+
+  DType param = c.training.mixed_precision_param;
+  if (param != wanted) {
+    problems.add(kParam, fmt::format("mixed_precision_level {} computes in {}, but {} is given", level,
+                                     name_of(wanted), name_of(param)));
+  }
+  if (c.model.uses_float8() != wants_float8) {
+    problems.add(
+        kConverters,
+        fmt::format("mixed_precision_level {} computes in {}, but quantize.linear.float8 is "
+                    "{} the list",
+                    level, wants_float8 ? "fp8" : name_of(wanted), wants_float8 ? "missing from" : "in"));
+  }
+}
+
+/// TorchTitan's files set the section without the converter, which is the switch; someone may have forgotten
+/// it.
+void note_unused_float8(Config& c) {
+  if (c.model.uses_float8() || c.float8 == Float8Config{}) return;
+  c.provenance.notes.push_back(
+      "quantize.linear.float8: FP8 is off, since model.converters does not hold quantize.linear.float8");
+}
+
+/// A section with a value that could not be read is not judged: its default stands there, which nobody chose.
+void check_combinations(const Config& c, config::Problems& problems) {
+  auto check = [&](std::string_view path, const auto& section) {
+    if (problems.sound(path)) validate(section, problems);
+  };
+  check("model", c.model);
+  check("training", c.training);
+  check("parallelism", c.parallelism);
+  check("checkpoint", c.checkpoint);
+  check("activation_checkpoint", c.activation_checkpoint);
+  check("quantize.linear.float8", c.float8);
+  check("validation", c.validation);
+  if (!problems.sound("model") || !problems.sound("training")) return;
+  if (c.model.max_seq_len && c.training.seq_len > *c.model.max_seq_len) {
+    problems.add("training.seq_len", fmt::format("{} tokens exceed model.max_seq_len {}", c.training.seq_len,
+                                                 *c.model.max_seq_len));
+  }
+  if (c.model.uses_float8() && c.training.mixed_precision_param != DType::bf16) {
+    problems.add("training.mixed_precision_param",
+                 "float32 is given, but model.converters asks for FP8, which runs beside bfloat16");
+  }
+}
+
+Config resolve(const config::Value& tree, const std::string& name,
+               const std::vector<std::string>& overrides) {
+  Config c;
+  config::Problems problems;
+  config::Section root = declare_all(c);
+  config::Reader reader(root, problems);
+  reader.read(tree);
+  reader.read_overrides(overrides);
+  c.provenance.notes = reader.finish();
+  if (problems.sound("model") && problems.sound("training")) apply_precision_level(c, problems);
+  check_combinations(c, problems);
+  problems.throw_if_any(name.empty() ? "the command line" : name);
+  note_unused_float8(c);
+  c.provenance.origins = std::move(problems.origins);
+  return c;
+}
+
+config::Value empty_tree() {
+  config::Value tree;
+  tree.kind = config::Value::Kind::table;
+  return tree;
+}
+
+}  // namespace
+
+Config load_config(const std::filesystem::path& path, const std::vector<std::string>& overrides) {
+  Config c = resolve(path.empty() ? empty_tree() : config::read_file(path), path.string(), overrides);
+  c.provenance.file = path;
+  return c;
+}
+
+Config parse_config(std::string_view text, const std::string& name,
+                    const std::vector<std::string>& overrides) {
+  bool is_toml = std::filesystem::path(name).extension() == ".toml";
+  return resolve(is_toml ? config::parse_toml(text, name) : config::parse_yaml(text, name), name, overrides);
+}
+
+std::string print_config(const Config& config, bool comments) {
+  Config copy = config;  // tables are bound to a mutable instance
+  config::Section root = declare_all(copy);
+  return config::to_yaml(root, {.comments = comments});
+}
+
+std::string config_schema() {
+  Config c;
+  return config::to_json_schema(declare_all(c), "ottava configuration");
+}
+
+std::string config_help() {
+  Config c;
+  return config::to_help(declare_all(c));
+}
+
+std::string config_fates() {
+  Config c;
+  std::string text = "| key | takes | default | fate | meaning or reason |\n|---|---|---|---|---|\n";
+  for (const config::KeyFate& row : config::fates(declare_all(c))) {
+    bool is_renamed = row.fate == "renamed";
+    text += fmt::format("| `{}` | {} | {} | {} | {} |\n", row.path, row.type,
+                        is_renamed ? "" : "`" + row.fallback + "`", row.fate,
+                        is_renamed ? "now called `" + row.text + "`" : row.text);
+  }
+  return text;
+}
+
+}  // namespace ottava

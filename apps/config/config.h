@@ -1,0 +1,83 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "apps/config/checkpoint_config.h"
+#include "apps/config/debug_config.h"
+#include "apps/config/job_config.h"
+#include "apps/config/training_config.h"
+#include "apps/config/validation_config.h"
+#include "core/config/problems.h"
+#include "core/metrics/metrics_config.h"
+#include "core/optim/optimizer_config.h"
+#include "fp8/float8_config.h"
+#include "models/activation_checkpoint_config.h"
+#include "models/attention_config.h"
+#include "models/model_config.h"
+#include "parallel/comm/comm_config.h"
+#include "parallel/sharding/parallelism_config.h"
+
+namespace ottava {
+
+/// One experiment, resolved: file, then command line, over defaults.
+struct Config {
+  JobConfig job;
+  ModelConfig model;
+  TrainingConfig training;
+  OptimizerConfig optimizer;
+  LrSchedulerConfig lr_scheduler;
+  ParallelismConfig parallelism;
+  CheckpointConfig checkpoint;
+  ActivationCheckpointConfig activation_checkpoint;
+  AttentionConfig attention;
+  Float8Config float8;  ///< section quantize.linear.float8
+  MetricsConfig metrics;
+  ValidationConfig validation;
+  CommConfig comm;
+  DebugConfig debug;
+
+  /// Where it came from; no part of what it is, so copies of equal settings are equal.
+  struct Provenance {
+    std::filesystem::path file;      ///< empty when there was none
+    config::Origins origins;         ///< keys that were set
+    std::vector<std::string> notes;  ///< one line per noted or renamed key; rank 0 logs them once
+    bool operator==(const Provenance&) const { return true; }
+  } provenance;
+
+  bool operator==(const Config&) const = default;
+};
+
+/// Reads `path` (.yaml, .yml, .toml; empty for defaults alone) and `overrides` ("--section.key", "value",
+/// ...), fills in what follows from training.mixed_precision_level, checks keys and combinations. Throws
+/// FileError when the file cannot be read and one ConfigError with a line per problem; nothing else is
+/// touched, no path in it is opened.
+Config load_config(const std::filesystem::path& path, const std::vector<std::string>& overrides = {});
+
+/// The same from text; `name` stands for the file in messages and its extension says YAML or TOML.
+Config parse_config(std::string_view text, const std::string& name,
+                    const std::vector<std::string>& overrides = {});
+
+/// What training needs and a configuration alone may lack: training.dataset_path (and validation's when
+/// enabled), files that exist. Throws one ConfigError with a line per problem.
+void require_inputs(const Config& config);
+
+/// Paths in a configuration are relative to the current directory, as in TorchTitan; one that is not there is
+/// looked for beside the configuration file. Globs are taken as they are. Throws FileError that names both
+/// places.
+std::filesystem::path find_input(const Config& config, std::string_view key, const std::string& path);
+/// The folder of model.hf_assets_path, found likewise; FileError too where a file is there.
+std::filesystem::path find_assets(const Config& config);
+
+/// The resolved tree as YAML; loading it gives an equal Config. With `comments`, each key is explained.
+std::string print_config(const Config& config, bool comments = false);
+/// JSON Schema (draft 7) for editors.
+std::string config_schema();
+/// Every key with default and meaning.
+std::string config_help();
+/// Markdown table: every key, also those that only other trainers have, and what becomes of it.
+std::string config_fates();
+
+}  // namespace ottava

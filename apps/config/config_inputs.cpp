@@ -1,0 +1,111 @@
+#include <fmt/core.h>
+
+#include "apps/config/config.h"
+#include "core/error.h"
+
+namespace ottava {
+namespace fs = std::filesystem;
+
+namespace {
+
+bool is_glob(const std::string& path) { return path.find_first_of("*?[") != std::string::npos; }
+
+/// Where a path leads, or why it leads nowhere.
+struct Found {
+  fs::path path;
+  std::string missing;
+};
+
+Found look_for(const Config& config, const std::string& path) {
+  std::error_code error;
+  if (path.starts_with('@')) {  // a file that lists sources
+    Found list = look_for(config, path.substr(1));
+    return list.missing.empty() ? Found{"@" + list.path.string(), ""} : list;
+  }
+  if (path.empty()) return {{}, "the path is empty"};
+  fs::path here(path), beside = config.provenance.file.parent_path() / path;
+  if (is_glob(path) || fs::exists(here, error)) return {here, ""};
+  auto full = [](const fs::path& p) { return fs::absolute(p).lexically_normal().string(); };
+  bool has_other_place = here.is_relative() && !config.provenance.file.empty() && full(here) != full(beside);
+  if (has_other_place && fs::exists(beside, error)) return {beside, ""};
+  return {{},
+          fmt::format("'{}' does not exist: tried {}{}", path, full(here),
+                      has_other_place ? " and " + full(beside) : "")};
+}
+
+/// The folder of model.hf_assets_path.
+Found look_for_assets(const Config& config) {
+  std::error_code error;
+  Found found = look_for(config, config.model.hf_assets_path);
+  if (!found.missing.empty() || fs::is_directory(found.path, error)) return found;
+  const fs::path folder = fs::absolute(found.path).parent_path().lexically_normal();
+  const bool is_beside = fs::exists(folder / "tokenizer.json", error);
+  return {
+      {},
+      fmt::format("'{}' is a file, expected the folder that holds tokenizer.json (for model.flavor hf also "
+                  "config.json): give that folder{}",
+                  config.model.hf_assets_path, is_beside ? fmt::format(", '{}'", folder.string()) : "")};
+}
+
+/// Collects what is absent instead of stopping at the first.
+class Inputs {
+ public:
+  explicit Inputs(const Config& config) : config_(config) { problems_.origins = config.provenance.origins; }
+
+  void need(const std::string& key, const std::string& path) { add(key, look_for(config_, path)); }
+  void need_assets() { add("model.hf_assets_path", look_for_assets(config_)); }
+
+  void need_text(const std::string& section, const std::string& dataset,
+                 const std::vector<std::string>& paths) {
+    std::string key = section + ".dataset_path";
+    if (paths.empty()) {
+      problems_.add(key,
+                    fmt::format("no text is given; {}.dataset '{}' is only a name, nothing is downloaded: "
+                                "set --{} to a file, folder or glob",
+                                section, dataset, key));
+    }
+    for (const std::string& path : paths) need(key, path);
+  }
+
+  void finish() const {
+    const fs::path& file = config_.provenance.file;
+    problems_.throw_if_any(file.empty() ? "the command line" : file.string());
+  }
+
+ private:
+  void add(const std::string& key, const Found& found) {
+    if (!found.missing.empty()) problems_.add(key, found.missing);
+  }
+
+  const Config& config_;
+  config::Problems problems_;
+};
+
+}  // namespace
+
+fs::path find_input(const Config& config, std::string_view key, const std::string& path) {
+  Found found = look_for(config, path);
+  if (!found.missing.empty()) fail<FileError>(key, "{}", found.missing);
+  return found.path;
+}
+
+fs::path find_assets(const Config& config) {
+  Found found = look_for_assets(config);
+  if (!found.missing.empty()) fail<FileError>("model.hf_assets_path", "{}", found.missing);
+  return found.path;
+}
+
+void require_inputs(const Config& config) {
+  Inputs inputs(config);
+  inputs.need_assets();
+  inputs.need_text("training", config.training.dataset, config.training.dataset_path);
+  if (config.validation.enable) {
+    inputs.need_text("validation", config.validation.dataset, config.validation.dataset_path);
+  }
+  if (config.checkpoint.initial_load_path) {
+    inputs.need("checkpoint.initial_load_path", *config.checkpoint.initial_load_path);
+  }
+  inputs.finish();
+}
+
+}  // namespace ottava

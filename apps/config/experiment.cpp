@@ -1,0 +1,318 @@
+#include "apps/config/experiment.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "apps/decide/float8_speedup.h"
+#include "core/error.h"
+#include "core/io/file.h"
+#include "models/hf_config.h"
+#include "models/llama/llama_traffic.h"
+#include "models/llama/read_hf_config.h"
+#include "models/llama/resolve_model.h"
+
+namespace ottava {
+namespace {
+
+struct Batches {
+  int64_t global, micro_batches;
+};
+
+Batches resolve_batches(const Config& c, const Mesh& mesh) {
+  const int64_t ranks =
+      static_cast<int64_t>(mesh.size(MeshAxis::dp_replicate)) * mesh.size(MeshAxis::dp_shard);
+  const int64_t local = c.training.local_batch_size, together = local * ranks;
+  const int64_t global = c.training.global_batch_size < 0 ? together : c.training.global_batch_size;
+  if (global % together != 0 || global < together) {
+    fail<ConfigError>("training",
+                      "global_batch_size {} is not a multiple of local_batch_size {} x {} data-parallel "
+                      "ranks = {} (remainder {})",
+                      global, local, ranks, together, global % together);
+  }
+  return {global, global / together};
+}
+
+// The pattern is a glob over the parameter's name: "*norm*".
+bool matches(std::string_view pattern, std::string_view name) {
+  if (pattern.empty()) return name.empty();
+  if (pattern.front() == '*') {
+    for (size_t skip = 0; skip <= name.size(); ++skip) {
+      if (matches(pattern.substr(1), name.substr(skip))) return true;
+    }
+    return false;
+  }
+  if (name.empty() || (pattern.front() != '?' && pattern.front() != name.front())) return false;
+  return matches(pattern.substr(1), name.substr(1));
+}
+
+// Per parameter of the table; a fused parameter takes the group of its own name or of its first part.
+std::vector<ParameterTraining> resolve_groups(const OptimizerConfig& c,
+                                              const std::vector<ParameterSpec>& specs) {
+  std::vector<ParameterTraining> out;
+  std::vector<bool> used(c.param_groups.size(), false);
+  for (const ParameterSpec& spec : specs) {
+    ParameterTraining training{static_cast<float>(c.weight_decay), 1.0f};
+    for (size_t g = 0; g < c.param_groups.size(); ++g) {
+      const ParamGroupConfig& group = c.param_groups[g];
+      if (!matches(group.match, spec.name) && !matches(group.match, spec.parts[0].hf_name)) continue;
+      used[g] = true;
+      training.weight_decay = static_cast<float>(group.weight_decay.value_or(c.weight_decay));
+      training.lr_factor = static_cast<float>(group.lr_factor);
+      break;
+    }
+    out.push_back(training);
+  }
+  for (size_t g = 0; g < used.size(); ++g) {
+    if (!used[g])
+      fail<ConfigError>(
+          "optimizer",
+          "param_groups entry {} matches no parameter: '{}'; names look like layers.0.attention_norm", g + 1,
+          c.param_groups[g].match);
+  }
+  return out;
+}
+
+FsdpOptions resolve_fsdp(const Config& c) {
+  using Reshard = ParallelismConfig::Reshard;
+  using Reduce = ParallelismConfig::Reduce;
+  FsdpOptions out;
+  // training.dtype bfloat16 is TorchTitan's all-BF16 mode; here masters stay FP32 and only the moments are
+  // halved.
+  out.compute = c.training.mixed_precision_param;
+  out.reduce = c.training.mixed_precision_reduce;
+  out.optimizer_state = c.optimizer.state_dtype;
+  switch (c.parallelism.fsdp_reshard_after_forward) {
+    case Reshard::automatic:
+      out.reshard = FsdpOptions::Reshard::automatic;
+      break;
+    case Reshard::always:
+      out.reshard = FsdpOptions::Reshard::always;
+      break;
+    case Reshard::never:
+      out.reshard = FsdpOptions::Reshard::never;
+      break;
+  }
+  out.prefetch = static_cast<int>(c.parallelism.fsdp_prefetch);
+  out.reduce_every_micro_batch = c.parallelism.fsdp_reduce_every_microbatch != Reduce::once_per_step;
+  return out;
+}
+
+// A Hugging Face model says how far its positions go.
+void check_positions(const std::string& path, int64_t longest) {
+  const int64_t most = parse_hf_config(read_file(path), path).max_position_embeddings;
+  if (longest <= most) return;
+  fail<ConfigError>(
+      "model",
+      "sequences of {} tokens are longer than max_position_embeddings {} of {}: lower training.seq_len, or "
+      "set model.max_seq_len (and model.rope_scaling) to go beyond what RoPE was made for",
+      longest, most, path);
+}
+
+void check_tensor_parallel(const LlamaConfig& m, const Config& c, int tp) {
+  if (tp == 1) return;
+  auto divides = [&](std::string_view name, int64_t value) {
+    if (value % tp != 0)
+      fail<ConfigError>("parallelism", "tensor_parallel_degree {} does not divide {} {} (remainder {})", tp,
+                        name, value, value % tp);
+  };
+  divides("n_heads", m.heads);
+  divides("ffn_dim", m.ffn_dim);
+  divides("vocab_size", m.vocab_size);
+  divides("local_batch_size x seq_len =", c.training.local_batch_size * c.training.seq_len);
+  if (m.kv_heads % tp != 0 && tp % m.kv_heads != 0) {
+    fail<ConfigError>("parallelism",
+                      "tensor_parallel_degree {} neither divides n_kv_heads {} nor is a multiple of it", tp,
+                      m.kv_heads);
+  }
+}
+
+// Where `auto` finds its ratios. Those of a GPU or of a file are settled later (settle_decisions); until then
+// every candidate runs in FP8.
+std::function<std::optional<double>(const fp8::PolicyGemm&, const fp8::Recipe&)> speedups(
+    const Config& c, const Decisions* measured, bool on_gpu, int64_t tokens) {
+  if (!c.float8.automatic) return {};
+  if (measured) return speedups_of(*measured, tokens, c.float8.auto_decisions);
+  if (on_gpu || !c.float8.auto_decisions.empty())
+    return [](const fp8::PolicyGemm&, const fp8::Recipe&) { return std::nullopt; };
+  return {};
+}
+
+// Validation runs the same products on batches of its own.
+void check_validation_tokens(const TrainingShape& shape) {
+  const int64_t tokens = shape.validation_batch * shape.validation_sequence;
+  for (const fp8::GemmDecision& d : shape.float8_policy.decisions) {
+    if (!d.recipe || tokens % d.recipe->alignment() == 0) continue;
+    fail<ConfigError>("fp8",
+                      "validation.local_batch_size {} x validation.seq_len {} = {} tokens are not a multiple "
+                      "of {} ({}/{} = "
+                      "{:.6g}), which {} in {} needs: change one of the two",
+                      shape.validation_batch, shape.validation_sequence, tokens, d.recipe->alignment(),
+                      tokens, d.recipe->alignment(),
+                      static_cast<double>(tokens) / static_cast<double>(d.recipe->alignment()), d.gemm.name,
+                      fp8::name_of(d.recipe->name));
+  }
+}
+
+struct Tokens {
+  int64_t count;
+  std::string_view of;
+};
+
+// Logits are made for so many tokens at a time; the last chunk has what is left.
+void check_output_chunks(const fp8::GemmDecision& output, int64_t chunk_tokens, const Tokens& tokens) {
+  const int64_t chunk = std::min(chunk_tokens, tokens.count), of = output.recipe->alignment();
+  for (const int64_t rows : {chunk, tokens.count % chunk}) {
+    if (rows % of == 0) continue;
+    fail<ConfigError>("fp8",
+                      "the output layer in FP8 runs the {} tokens of {} {} at a time{}, not a multiple of {} "
+                      "({}/{} = {:.6g}): set model.loss_chunk_tokens to one",
+                      tokens.count, tokens.of, chunk,
+                      rows == chunk ? "" : fmt::format(" and {} at last", rows), of, rows, of,
+                      static_cast<double>(rows) / static_cast<double>(of));
+  }
+}
+
+void resolve_float8(const Config& c, const LlamaParameters& table, int tp,
+                    std::optional<int> compute_capability, const Decisions* measured, TrainingShape& shape) {
+  const int64_t tokens = shape.batch * shape.sequence;
+  fp8::PolicyInputs inputs = llama_policy_inputs(table, tp, tokens);
+  if (compute_capability) inputs.hardware = fp8::recipes_of_compute_capability(*compute_capability);
+  inputs.measured_speedup = speedups(c, measured, compute_capability.has_value(), tokens);
+  inputs.is_measured_elsewhere = !c.float8.auto_decisions.empty();
+  shape.float8_policy = fp8::decide_policy(c.float8, inputs);
+  fp8::require_some_float8(shape.float8_policy, c.float8);
+  check_validation_tokens(shape);
+  shape.float8 = llama_float8(table, shape.float8_policy, c.float8, tp);
+  shape.parameters.float8 = shape.float8.weights;
+  shape.parameters.float8_gradients = c.float8.enable_float8_gradient_all_to_all && shape.float8.is_on();
+  const fp8::GemmDecision* output = shape.float8_policy.find("output");
+  if (!output || !output->recipe) return;
+  check_output_chunks(*output, shape.model_options.loss_chunk_rows, {tokens, "a step"});
+  if (shape.validation_batch > 0) {
+    check_output_chunks(*output, shape.model_options.loss_chunk_rows,
+                        {shape.validation_batch * shape.validation_sequence, "validation"});
+  }
+  if (output->padded_rows > 0 && c.parallelism.disable_loss_parallel && tp > 1) {
+    fail<ConfigError>("fp8",
+                      "quantize.linear.float8.pad_vocabulary pads the logits of every rank, which "
+                      "parallelism.disable_loss_parallel would gather: leave one of them out");
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<const Tokenizer> load_tokenizer(const Config& config) {
+  return Tokenizer::load(find_assets(config));
+}
+
+MeshDegrees mesh_degrees(const Config& c) {
+  return {.dp_replicate = static_cast<int>(c.parallelism.data_parallel_replicate_degree),
+          .dp_shard = static_cast<int>(c.parallelism.data_parallel_shard_degree),
+          .tp = static_cast<int>(c.parallelism.tensor_parallel_degree)};
+}
+
+Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> tokenizer, int world_size,
+                              std::optional<int> compute_capability) {
+  Mesh mesh(mesh_degrees(c), world_size);
+  const Batches batches = resolve_batches(c, mesh);
+  std::optional<LlamaConfig> base;
+  const int64_t longest = std::max(c.training.seq_len, c.validation.enable ? c.validation.seq_len : 0);
+  if (c.model.flavor == "hf") {
+    const std::string folder = find_assets(c).string();
+    base = read_hf_config(folder);
+    if (!c.model.max_seq_len) check_positions(folder + "/config.json", longest);
+  }
+
+  TrainingShape shape;
+  shape.model = resolve_model(c.model, base, tokenizer ? tokenizer->vocab_size() : 0, longest);
+  check_tensor_parallel(shape.model, c, mesh.size(MeshAxis::tp));
+  shape.model_options = {.sequence = longest,
+                         .loss_chunk_rows = c.model.loss_chunk_tokens > 0 ? c.model.loss_chunk_tokens : 1024,
+                         .loss_parallel = !c.parallelism.disable_loss_parallel,
+                         .recompute = resolve_recompute(c.activation_checkpoint, shape.model.layers)};
+  shape.parameters = resolve_fsdp(c);
+  shape.batch = c.training.local_batch_size;
+  shape.sequence = c.training.seq_len;
+  shape.micro_batches = batches.micro_batches;
+  shape.validation_batch = c.validation.enable ? c.validation.local_batch_size : 0;
+  shape.validation_sequence = c.validation.seq_len;
+  shape.block_causal = c.model.attn_mask_type == ModelConfig::AttnMask::block_causal;
+  shape.adamw = {.beta1 = static_cast<float>(c.optimizer.beta1),
+                 .beta2 = static_cast<float>(c.optimizer.beta2),
+                 .eps = static_cast<float>(c.optimizer.eps),
+                 .seed = static_cast<uint64_t>(c.training.seed)};
+  shape.max_norm = static_cast<float>(c.training.max_norm);
+  const LlamaParameters table = llama_parameters(shape.model);
+  shape.groups = resolve_groups(c.optimizer, table.specs);
+  if (c.model.uses_float8())
+    resolve_float8(c, table, mesh.size(MeshAxis::tp), compute_capability, nullptr, shape);
+  return {c, std::move(tokenizer), mesh, std::move(shape), {}, batches.global, compute_capability};
+}
+
+void apply_measured_float8(Experiment& e, const Decisions& measured) {
+  resolve_float8(e.config, llama_parameters(e.shape.model), e.mesh.size(MeshAxis::tp), e.compute_capability,
+                 &measured, e.shape);
+}
+
+Decisions read_auto_decisions(const Config& c) {
+  const std::string path =
+      find_input(c, "quantize.linear.float8.auto_decisions", c.float8.auto_decisions).string();
+  return parse_decisions(read_file(path), path);
+}
+
+std::string model_title(const ModelConfig& c) {
+  const bool changed = c.dim || c.n_layers || c.n_heads || c.n_kv_heads || c.head_dim || c.ffn_dim ||
+                       c.ffn_dim_multiplier || c.multiple_of;
+  return fmt::format("{} {}{}", c.name, c.flavor, changed ? " with other dimensions" : "");
+}
+
+CommStats step_traffic(const Experiment& e, int rank) {
+  const TrainingShape& s = e.shape;
+  return llama_traffic(s.model,
+                       {.batch = s.batch,
+                        .sequence = s.sequence,
+                        .compute = s.parameters.compute,
+                        .options = s.model_options,
+                        .float8_policy = s.float8_policy,
+                        .gathers_float8 = e.config.float8.enable_tp_float8_all_gather},
+                       s.parameters,
+                       {.at = e.mesh.shard_coordinates(rank),
+                        .replicas = e.mesh.size(MeshAxis::dp_replicate),
+                        .micro_batches = s.micro_batches});
+}
+
+std::vector<std::string> float8_remarks(const Experiment& e, const CommStats& traffic) {
+  if (!e.shape.float8.is_on()) return {};
+  return float8_remarks(e.shape.float8_policy, e.config.float8,
+                        {.shards = e.mesh.size(MeshAxis::dp_shard),
+                         .tensor_parallel = e.mesh.size(MeshAxis::tp),
+                         .traffic = traffic});
+}
+
+double StepPlan::flops(Precision precision) const {
+  double sum = 0;
+  for (const CostRecorder::Total& total : costs) sum += total.precision == precision ? total.flops : 0;
+  return sum;
+}
+
+StepPlan record_step(const TrainingShape& shape, Device target, RankGroups& ranks) {
+  CostRecorder recorder;
+  Stream stream = Stream::meta(recorder, target);
+  StepPlan plan;
+  // The first pass learns the libraries' scratchpad, which the second places with everything else.
+  for (int pass = 0; pass < 2; ++pass) {
+    recorder.clear();
+    Arena arena;
+    TrainingEngine engine(shape, stream, arena, ranks, plan.matmul_workspace_bytes);
+    ranks.world->stats().reset();
+    engine.train_step({}, {});
+    plan.costs = recorder.totals();
+    plan.traffic = ranks.world->stats();
+    if (shape.validation_batch > 0) engine.validate({});
+    plan.matmul_workspace_bytes = recorder.workspace_bytes();
+    plan.memory = arena.plan();
+  }
+  return plan;
+}
+
+}  // namespace ottava

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "apps/config/config.h"
+#include "apps/decide/decisions.h"
+#include "apps/decide/sm_budget.h"
+#include "apps/train/training_engine.h"
+#include "core/data/tokenizer/tokenizer.h"
+#include "parallel/ranks/mesh.h"
+
+namespace ottava {
+
+/// A configuration with everything worked out that files and the number of ranks decide.
+struct Experiment {
+  Config config;
+  std::shared_ptr<const Tokenizer> tokenizer;  ///< null when planning without one
+  Mesh mesh;
+  TrainingShape shape;
+  Decisions decisions;       ///< apps/decide/decide.h
+  int64_t global_batch = 0;  ///< sequences per optimizer step, all ranks
+  std::optional<int> compute_capability;
+  SmBudget sm_budget = {};               ///< apps/decide/sm_budget.h
+  bool repeats_initial_weights = false;  ///< parallel/sharding/repeated_weights.h: for benchmarks alone
+  bool decides_afresh = false;           ///< --redecide: what was measured before is measured again
+  int64_t tokens_per_step() const { return global_batch * shape.sequence; }
+};
+
+MeshDegrees mesh_degrees(const Config& config);
+
+/// Throws ConfigError with the arithmetic for batches that do not divide, meshes that do not fit, models that
+/// cannot be built. With `tokenizer` null the vocabulary must come from the configuration or the flavor.
+/// `compute_capability` of the GPU (90 for 9.0), which decides the FP8 recipes that there are; absent: a CPU,
+/// which runs all of them.
+Experiment resolve_experiment(const Config& config, std::shared_ptr<const Tokenizer> tokenizer,
+                              int world_size, std::optional<int> compute_capability = {});
+
+/// Decides the FP8 policy again from measured speedups (quantize.linear.float8.auto; float8_speedup.h).
+void apply_measured_float8(Experiment& experiment, const Decisions& measured);
+/// The file quantize.linear.float8.auto_decisions. Throws FileError.
+Decisions read_auto_decisions(const Config& config);
+
+/// "llama3 8B", or "llama3 8B with other dimensions" where the configuration changes the flavor's.
+std::string model_title(const ModelConfig& config);
+
+/// What `rank` sends in a training step, by formula (models/llama/llama_traffic.h). What is measured must be
+/// equal.
+CommStats step_traffic(const Experiment& experiment, int rank);
+
+/// float8_remarks() of this experiment (models/llama/llama_float8.h); `traffic` of a step as record_step()
+/// finds it.
+std::vector<std::string> float8_remarks(const Experiment& experiment, const CommStats& traffic);
+
+/// Reads the tokenizer of model.hf_assets_path.
+std::shared_ptr<const Tokenizer> load_tokenizer(const Config& config);
+
+/// What a recorded run of the step on `meta` says about memory and cost, for one rank.
+struct StepPlan {
+  MemoryPlan memory;
+  std::vector<CostRecorder::Total> costs;  ///< of one training step
+  CommStats traffic;                       ///< of that step
+  double flops(Precision precision) const;
+  int64_t matmul_workspace_bytes = 0;
+};
+/// Runs set-up, a training step and, if configured, a validation step on `meta` for the rank of `ranks`.
+StepPlan record_step(const TrainingShape& shape, Device target, RankGroups& ranks);
+
+}  // namespace ottava

@@ -1,0 +1,145 @@
+#include "apps/config/training_config.h"
+
+#include <fmt/core.h>
+
+#include <cmath>
+#include <limits>
+
+#include "core/config/problems.h"
+#include "core/config/section.h"
+
+namespace ottava {
+
+using config::Type;
+using config::Value;
+
+namespace {
+
+void declare_data(config::Section& s, TrainingConfig& c) {
+  s.field("dataset", c.dataset).meaning("a name for the log; the text itself is dataset_path");
+  s.field("dataset_path", c.dataset_path)
+      .meaning("text to train on: file, folder, glob, @file that lists them, or several");
+  s.field("text_key", c.text_key).meaning("key of the text in JSON lines");
+  s.field("add_bos", c.add_bos).meaning("begin every document with the tokenizer's BOS");
+  s.field("add_eos", c.add_eos).meaning("end every document with the tokenizer's EOS");
+  s.field("shuffle", c.shuffle).meaning("permute blocks and documents anew in every epoch, by seed");
+}
+
+void declare_batch(config::Section& s, TrainingConfig& c) {
+  constexpr double kMost = 1 << 30;
+  s.field("local_batch_size", c.local_batch_size)
+      .range(1, kMost)
+      .unit("sequences")
+      .meaning("sequences per data-parallel rank and micro-batch");
+  s.field("global_batch_size", c.global_batch_size)
+      .range(-1, kMost)
+      .unit("sequences")
+      .meaning(
+          "sequences per step; more than the ranks hold at once are accumulated; -1: "
+          "local_batch_size x ranks");
+  s.field("seq_len", c.seq_len).range(1, kMost).unit("tokens").meaning("length of a sequence");
+  s.field("steps", c.steps).at_least(1).unit("steps").meaning("optimizer steps of the whole run");
+  s.field("max_norm", c.max_norm)
+      .above(0)
+      .meaning("gradients with a larger global norm are scaled down to it");
+}
+
+void declare_precision(config::Section& s, TrainingConfig& c) {
+  s.choice("dtype", c.dtype, {{"float32", DType::f32}})
+      .refuse_value("bfloat16",
+                    "weights and optimizer state without FP32 masters stop learning; optimizer.state_dtype "
+                    "bfloat16 saves half of the state")
+      .meaning("master weights");
+  s.choice("mixed_precision_param", c.mixed_precision_param,
+           {{"bfloat16", DType::bf16}, {"float32", DType::f32}})
+      .meaning("compute, and what FSDP gathers");
+  s.choice("mixed_precision_reduce", c.mixed_precision_reduce,
+           {{"float32", DType::f32}, {"bfloat16", DType::bf16}})
+      .meaning("gradient reduction");
+  s.field("mixed_precision_level", c.mixed_precision_level)
+      .one_of({"", "O0", "O1", "O2"})
+      .meaning("short for precisions: O0 FP32, O1 FP8 compute, O2 BF16 compute; empty: as the keys say");
+  s.field("loss_scale", c.loss_scale)
+      .or_scalar()
+      .meaning("none, dynamic, or a constant; gradients are unscaled before the norm");
+  s.field("max_consecutive_skipped_steps", c.max_consecutive_skipped_steps)
+      .at_least(0)
+      .unit("steps")
+      .meaning("steps in a row whose gradient is not finite before the run ends with an error");
+}
+
+}  // namespace
+
+void declare(config::Section& s, DataloaderConfig& c) {
+  s.meaning("threads that read, tokenize and pack ahead of training");
+  s.field("num_workers", c.num_workers).range(0, 1024).unit("threads").meaning("0: chosen from the cores");
+  s.field("prefetch_factor", c.prefetch_factor)
+      .range(1, 1024)
+      .unit("segments")
+      .meaning("segments (about 4 MiB of text) tokenized ahead of use; null: chosen");
+  const char* threads = "workers are threads of this process and live as long as the run";
+  s.foreign("persistent_workers", Value::of(false)).noted(threads);
+  s.foreign("pin_memory", Value::of(false)).noted("host buffers of a GPU run are always pinned");
+}
+
+void declare(config::Section& s, TrainingConfig& c) {
+  s.meaning("data, batch, precision, device");
+  declare_data(s, c);
+  declare_batch(s, c);
+  declare_precision(s, c);
+  s.field("device", c.device).one_of({"auto", "cpu", "cuda"}).meaning("auto: a GPU when one can be used");
+  s.field("cuda_graphs", c.cuda_graphs)
+      .one_of({"auto", "on", "off"})
+      .meaning(
+          "launch a step's work as a whole, recorded once; auto: where that is possible, and the log says "
+          "why not");
+  s.field("gemm_cache", c.gemm_cache)
+      .meaning(
+          "folder that keeps measured algorithms of a GPU's matrix products for later runs; auto: "
+          "$XDG_CACHE_HOME/ottava or ~/.cache/ottava; off: none");
+  s.field("threads", c.threads)
+      .range(0, 4096)
+      .unit("threads")
+      .meaning("CPU threads per rank; 0: cores / ranks on this machine");
+  s.field("seed", c.seed).at_least(0).meaning("decides initial weights and order of data");
+  s.section("dataloader", c.dataloader);
+
+  s.foreign("enable_cpu_offload", Value::of(false))
+      .refused(
+          "parameters and optimizer state stay on the device; more shards, activation checkpointing or "
+          "optimizer.state_dtype bfloat16 save memory");
+  const char* no_gc = "nothing is garbage collected";
+  s.foreign("gc_freq", Value::of(int64_t{50})).noted(no_gc);
+  s.foreign("gc_debug", Value::of(false)).noted(no_gc);
+  s.renamed("compile", "compile.enable");
+  s.renamed("deterministic", "debug.deterministic");
+}
+
+std::optional<double> TrainingConfig::constant_loss_scale() const {
+  if (loss_scale == "none") return 1.0;
+  Value number = config::plain_scalar(loss_scale, {});
+  bool is_number = number.kind == Value::Kind::integer || number.kind == Value::Kind::real;
+  return is_number ? std::optional(number.real) : std::nullopt;
+}
+
+void validate(const TrainingConfig& c, config::Problems& problems) {
+  double scale = c.constant_loss_scale().value_or(c.loss_scale == "dynamic" ? 1.0 : -1.0);
+  if (!(scale > 0) || !std::isfinite(scale)) {
+    problems.add("training.loss_scale",
+                 fmt::format("expected none, dynamic or a number > 0, got the text \"{}\"", c.loss_scale));
+  } else if (scale > std::numeric_limits<float>::max() || scale < std::numeric_limits<float>::min()) {
+    problems.add("training.loss_scale",
+                 fmt::format("{} is out of FP32's range, in which losses are scaled", c.loss_scale));
+  }
+  if (c.global_batch_size == 0) {
+    problems.add("training.global_batch_size",
+                 "0 sequences train nothing; expected -1 (local_batch_size x ranks) or at least 1");
+  } else if (c.global_batch_size > 0 && c.global_batch_size % c.local_batch_size != 0) {
+    problems.add(
+        "training.global_batch_size",
+        fmt::format("{} is not a multiple of local_batch_size {} (remainder {})", c.global_batch_size,
+                    c.local_batch_size, c.global_batch_size % c.local_batch_size));
+  }
+}
+
+}  // namespace ottava

@@ -1,0 +1,33 @@
+#include "apps/config/validation_config.h"
+
+#include "core/config/problems.h"
+#include "core/config/section.h"
+
+namespace ottava {
+
+void declare(config::Section& s, ValidationConfig& c) {
+  constexpr double kMost = 1 << 30;
+  s.meaning("loss on other text, between steps");
+  s.field("enable", c.enable).meaning("validate at step 1 and every freq steps");
+  s.field("dataset", c.dataset).meaning("a name for the log; the text itself is dataset_path");
+  s.field("dataset_path", c.dataset_path)
+      .meaning("text to validate on: file, folder, glob, @file that lists them, or several");
+  s.field("local_batch_size", c.local_batch_size)
+      .range(1, kMost)
+      .unit("sequences")
+      .meaning("sequences per data-parallel rank and pass");
+  s.field("seq_len", c.seq_len).range(1, kMost).unit("tokens").meaning("length of a sequence");
+  s.field("freq", c.freq).at_least(1).unit("steps").meaning("training steps between validations");
+  s.field("steps", c.steps)
+      .at_least(-1)
+      .unit("batches")
+      .meaning("batches per validation; -1: all of the text");
+  s.section("dataloader", c.dataloader);
+}
+
+void validate(const ValidationConfig& c, config::Problems& problems) {
+  if (c.steps == 0)
+    problems.add("validation.steps", "0 batches validate nothing; expected -1 (all) or at least 1");
+}
+
+}  // namespace ottava

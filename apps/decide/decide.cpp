@@ -1,0 +1,216 @@
+#include "apps/decide/decide.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "apps/decide/attention_choice.h"
+#include "apps/decide/available_memory.h"
+#include "apps/decide/float8_speedup.h"
+#include "apps/decide/rehearsal.h"
+#include "core/cuda/blas_plans.h"
+#include "core/cuda/runtime.h"
+#include "core/io/file.h"
+#include "core/log.h"
+#include "parallel/checkpoint/checksum.h"
+#include "parallel/checkpoint/folder.h"
+#include "parallel/ranks/agree.h"
+#include "parallel/ranks/bootstrap.h"
+
+namespace ottava {
+namespace {
+
+constexpr const char* kReduce = "parallelism.fsdp_reduce_every_microbatch";
+// Of what is free: the rest is for the tokenizer's threads, the page cache of saves and what the machine does
+// besides.
+constexpr double kUsablePart = 0.8;
+
+std::string circumstances(const Experiment& e, Device device) {
+  return fmt::format(
+      "{}, {} x {} sequences of {} tokens on each rank, {}{}", e.mesh.describe(), e.shape.micro_batches,
+      e.shape.batch, e.shape.sequence, device.type == DeviceType::cuda ? "cuda" : "cpu",
+      e.sm_budget.products > 0 ? fmt::format(", products on {} SMs", e.sm_budget.products) : "");
+}
+
+// Decisions of the newest checkpoint that has readable ones for these circumstances. A broken checkpoint is
+// said to be so when it is loaded.
+Decisions saved_decisions(const Experiment& e, const std::string& made_for) {
+  const Config& c = e.config;
+  if (!c.checkpoint.enable) return {};
+  std::vector<checkpoint::SavedStep> steps =
+      checkpoint::list_steps((std::filesystem::path(c.job.dump_folder) / c.checkpoint.folder).string());
+  if (c.checkpoint.load_step >= 0)
+    std::erase_if(steps, [&](const auto& s) { return s.step != c.checkpoint.load_step; });
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    try {
+      const std::string path = step->path + "/decisions.json";
+      Decisions saved = parse_decisions(read_file(path), path);
+      if (saved.made_for == made_for) return saved;
+      if (!saved.entries.empty())
+        log::info("Decisions of {} were for another layout ({}) and are made again", step->path,
+                  saved.made_for);
+      return {};
+    } catch (const FileError&) {
+      continue;
+    }
+  }
+  return {};
+}
+
+struct Need {
+  int64_t bytes = 0, available = 0;
+  bool fits() const { return static_cast<double>(bytes) <= kUsablePart * static_cast<double>(available); }
+};
+
+// Of the rank that has least to spare.
+Need need_of(const TrainingShape& shape, RankGroups& ranks, Device device) {
+  const int64_t mine[2] = {record_step(shape, device, ranks).memory.total_bytes(),
+                           memory_for_rank(device, *ranks.control)};
+  std::vector<int64_t> all(2 * static_cast<size_t>(ranks.control->size()));
+  Stream host = Stream::cpu();
+  ranks.control
+      ->all_gather(host, {.send = view_of(const_cast<int64_t*>(mine), {2}),
+                          .recv = view_of(all.data(), {static_cast<int64_t>(all.size())}),
+                          .label = "memory"})
+      .wait(host);
+  Need worst{mine[0], mine[1]};
+  for (size_t i = 0; i < all.size(); i += 2) {
+    if (all[i + 1] - all[i] < worst.available - worst.bytes) worst = {all[i], all[i + 1]};
+  }
+  return worst;
+}
+
+std::string mib(int64_t bytes) { return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20)); }
+
+bool is_left_to_us(const Experiment& e) {
+  return e.config.parallelism.fsdp_reduce_every_microbatch == ParallelismConfig::Reduce::automatic &&
+         e.shape.micro_batches > 1 && e.mesh.size(MeshAxis::dp_shard) > 1;
+}
+
+// Rank 0's text on every rank.
+Decisions share(const Decisions& mine, Communicator& control) {
+  if (control.size() == 1) return mine;
+  return parse_decisions(CommunicatorBootstrap(control).all_gather(to_json(mine)).front(),
+                         "decisions of rank 0");
+}
+
+Decisions::Entry decide_reduction(const Need& once) {
+  if (once.fits())
+    return {kReduce, "false",
+            fmt::format("less traffic, and {} of {} free suffice", mib(once.bytes), mib(once.available))};
+  return {kReduce, "true",
+          fmt::format("whole gradients would take {}, of {} free", mib(once.bytes), mib(once.available))};
+}
+
+/// Ratios of FP8 products: decided before, of a file, or measured here.
+class Float8Ratios {
+ public:
+  Float8Ratios(const Experiment& e, Device device, const Decisions& saved)
+      : experiment_(e), device_(device), saved_(saved) {}
+
+  /// Nothing if a file lacks this shape: whoever needs it says so (speedups_of()).
+  std::optional<Decisions::Entry> entry_of(const ProductShape& shape) {
+    const std::string name = decision_name(shape);
+    if (const Decisions::Entry* before = saved_.find(name)) return *before;
+    if (experiment_.config.float8.auto_decisions.empty()) {
+      return Decisions::Entry{
+          name,
+          fmt::format("{:.3f}", measure_float8_speedup(stream(), shape, experiment_.shape.micro_batches)),
+          "time of the bf16 products over that of FP8 with its casts"};
+    }
+    if (!file_) file_ = read_auto_decisions(experiment_.config);
+    const Decisions::Entry* entry = file_->find(name);
+    if (!entry) return {};
+    return Decisions::Entry{
+        name, entry->value,
+        fmt::format("{}, of {}", entry->reason, experiment_.config.float8.auto_decisions)};
+  }
+
+ private:
+  Stream& stream() {
+    if (!stream_) {
+      stream_ = device_.type == DeviceType::cuda ? Stream::cuda(device_.index) : Stream::cpu();
+      if (experiment_.sm_budget.products > 0)
+        stream_->blas_plans().set_sm_count(experiment_.sm_budget.products);
+    }
+    return *stream_;
+  }
+
+  const Experiment& experiment_;
+  Device device_;
+  const Decisions& saved_;
+  std::optional<Decisions> file_;
+  std::optional<Stream> stream_;
+};
+
+// FP8 where it is faster, by rank 0's ratios. Its measurements hold for all because their GPUs are the same,
+// its file because nobody else reads one.
+void decide_float8(Experiment& e, RankGroups& ranks, Device device, const Decisions& saved) {
+  if (e.config.float8.auto_decisions.empty() && device.type == DeviceType::cuda) {
+    require_equal_everywhere(*ranks.control, "the GPU model, on which quantize.linear.float8.auto measures",
+                             checkpoint::text_checksum(cuda::device_name(device.index)));
+  }
+  std::string complaint;
+  if (ranks.control->rank() == 0) {
+    try {
+      Float8Ratios ratios(e, device, saved);
+      for (const ProductShape& shape :
+           float8_candidates(e.shape.float8_policy, e.shape.batch * e.shape.sequence)) {
+        if (auto entry = ratios.entry_of(shape)) e.decisions.entries.push_back(*std::move(entry));
+      }
+    } catch (const Error& error) {
+      complaint = error.what();
+    }
+  }
+  require_no_complaint(*ranks.control, complaint);
+  e.decisions = share(e.decisions, *ranks.control);
+  for (const Decisions::Entry& entry : e.decisions.entries) {
+    if (entry.name.starts_with("quantize."))
+      log::info("Decided: {} = {} ({})", entry.name, entry.value, entry.reason);
+  }
+  apply_measured_float8(e, e.decisions);
+}
+
+}  // namespace
+
+void settle_decisions(Experiment& e, RankGroups& ranks, Device device, DecisionSource source) {
+  const std::string made_for = circumstances(e, device);
+  e.decides_afresh = source == DecisionSource::afresh;
+  Decisions saved;
+  if (source == DecisionSource::checkpoint && ranks.control->rank() == 0)
+    saved = saved_decisions(e, made_for);
+  saved = share(saved, *ranks.control);
+  e.decisions = {.made_for = made_for, .entries = {}};
+  for (const Decisions::Entry& entry : saved.entries) {
+    if (entry.name.starts_with(kGemmDecisions))
+      e.decisions.entries.push_back(entry);  // followed in rehearse()
+  }
+  if (e.shape.float8.is_on() && e.config.float8.automatic) decide_float8(e, ranks, device, saved);
+  settle_attention(e, ranks, device, saved);
+  if (is_left_to_us(e)) {
+    TrainingShape once = e.shape;
+    once.parameters.reduce_every_micro_batch = false;
+    const Need need = need_of(once, ranks, device);
+    const Decisions::Entry* before = saved.find(kReduce);
+    if (before && before->value != "true" && before->value != "false") {
+      fail<ConfigError>(
+          "decisions",
+          "the checkpoint says {} = '{}', which is neither true nor false: start with --redecide", kReduce,
+          before->value);
+    }
+    if (before && before->value == "false" && need.bytes > need.available) {
+      fail<ConfigError>("decisions",
+                        "{} = false was decided when the checkpoint was saved; now that needs {} and {} are "
+                        "free: free memory, or "
+                        "start with --redecide, after which gradients are summed in another order",
+                        kReduce, mib(need.bytes), mib(need.available));
+    }
+    e.decisions.entries.push_back(before ? *before : decide_reduction(need));
+    e.decisions = share(e.decisions, *ranks.control);
+    const Decisions::Entry& entry = *e.decisions.find(kReduce);
+    e.shape.parameters.reduce_every_micro_batch = entry.value == "true";
+    log::info("Decided{}: {} = {} ({})", before ? " before" : "", entry.name, entry.value, entry.reason);
+  }
+  require_equal_everywhere(*ranks.control, "decisions.json", e.decisions.hash());
+}
+
+}  // namespace ottava

@@ -1,0 +1,28 @@
+#pragma once
+
+#include "apps/config/experiment.h"
+
+namespace ottava {
+
+/// Where decisions come from.
+enum class DecisionSource {
+  checkpoint,  ///< the newest checkpoint's, where it has some for this layout; else they are made
+  afresh,      ///< made, whatever a checkpoint says (`--redecide`)
+};
+
+/// Settles what the configuration leaves to be decided and writes it into `experiment`: the shape of the step
+/// and experiment.decisions. Rank 0 reads or makes the decisions, all ranks get them, apply them and compare
+/// what they have.
+/// Every rank makes the call. Throws ConfigError, on all ranks, when a checkpoint's decision cannot be
+/// followed here.
+///
+/// quantize.linear.float8.auto: FP8 for the shapes for which a measurement on rank 0's GPU finds it faster,
+/// or for which rank 0's file auto_decisions says so.
+///
+/// attention.backend: apps/decide/attention_choice.h.
+///
+/// parallelism.fsdp_reduce_every_microbatch: once per step where all ranks have the memory for whole
+/// gradients, since that is less traffic; else after every micro-batch.
+void settle_decisions(Experiment& experiment, RankGroups& ranks, Device device, DecisionSource source);
+
+}  // namespace ottava

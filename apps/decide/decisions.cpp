@@ -1,0 +1,44 @@
+#include "apps/decide/decisions.h"
+
+#include <algorithm>
+
+#include "core/io/json.h"
+#include "parallel/checkpoint/checksum.h"
+
+namespace ottava {
+
+const Decisions::Entry* Decisions::find(std::string_view name) const {
+  auto found = std::find_if(entries.begin(), entries.end(), [&](const Entry& e) { return e.name == name; });
+  return found == entries.end() ? nullptr : &*found;
+}
+
+uint64_t Decisions::hash() const {
+  std::string text = made_for;
+  for (const Entry& e : entries) text += "\n" + e.name + "=" + e.value;
+  return checkpoint::text_checksum(text);
+}
+
+std::string to_json(const Decisions& decisions) {
+  Json entries = Json::Array{};
+  for (const Decisions::Entry& e : decisions.entries) {
+    entries.push(Json().set("name", e.name).set("value", e.value).set("reason", e.reason));
+  }
+  Json json;
+  json.set("made_for", decisions.made_for);
+  json.set("entries", std::move(entries));
+  return json.dump(2) + "\n";
+}
+
+Decisions parse_decisions(std::string_view text, std::string_view where) {
+  const Json json = Json::parse(text, where);
+  auto text_of = [&](const Json& parent, const char* name) {
+    return parent.at(name, where).as_string(fmt::format("{}: {}", where, name));
+  };
+  Decisions out{.made_for = text_of(json, "made_for"), .entries = {}};
+  for (const Json& entry : json.at("entries", where).as_array(fmt::format("{}: entries", where))) {
+    out.entries.push_back({text_of(entry, "name"), text_of(entry, "value"), text_of(entry, "reason")});
+  }
+  return out;
+}
+
+}  // namespace ottava

@@ -1,0 +1,138 @@
+#include "apps/decide/rehearsal.h"
+
+#include <algorithm>
+
+#include "apps/decide/gemm_cache.h"
+#include "apps/decide/workbench.h"
+#include "core/cuda/blas_plans.h"
+#include "core/cuda/fused_attention.h"
+#include "core/cuda/runtime.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "core/ops/elementwise.h"
+#include "parallel/ranks/agree.h"
+#include "parallel/ranks/bootstrap.h"
+
+namespace ottava {
+namespace {
+
+using Choice = cuda::BlasPlans::Choice;
+constexpr const char* kLibrary = "gemm library";
+
+// Weights that keep activations of the size of their inputs, and tokens from all over the vocabulary.
+void step_and_validate(const TrainingShape& shape, const StepPlan& plan, Stream& stream, RankGroups& ranks) {
+  constexpr float kLargestWeight = 1.0f / 16;
+  Arena arena(plan.memory, stream.device());
+  fill_with_numbers(stream, arena.block(), kLargestWeight);
+  TrainingEngine engine(shape, stream, arena, ranks, plan.matmul_workspace_bytes);
+  // A root is taken of second moments: of negative numbers it would be NaN, and so the weights that
+  // validation reads.
+  for (size_t p = 0; p < engine.parameters().specs().size(); ++p) {
+    if (const Tensor& squares = engine.parameters().shard(static_cast<int>(p)).exp_avg_sq;
+        squares.numel() > 0)
+      fill_zero(stream, squares);
+  }
+  const int64_t most = std::max(shape.micro_batches * shape.batch * shape.sequence,
+                                shape.validation_batch * shape.validation_sequence);
+  const std::vector<int32_t> indices = scattered_indices(most, shape.model.vocab_size),
+                             zeros(static_cast<size_t>(most), 0);
+  const HostTokens tokens{indices, indices, zeros, zeros};
+  engine.train_step(tokens, {.valid_tokens = most});
+  if (shape.validation_batch > 0) engine.validate(tokens);
+}
+
+std::vector<Choice> to_choices(const Decisions& decisions) {
+  std::vector<Choice> out;
+  for (const Decisions::Entry& e : decisions.entries) {
+    if (e.name.starts_with(kGemmDecisions) && e.name != kLibrary)
+      out.push_back({e.name.substr(kGemmDecisions.size()), e.value});
+  }
+  return out;
+}
+
+// Rank 0's on every rank.
+Decisions share(const Decisions& mine, Communicator& control) {
+  if (control.size() == 1) return mine;
+  return parse_decisions(CommunicatorBootstrap(control).all_gather(to_json(mine)).front(),
+                         "decisions of rank 0");
+}
+
+/// Plans as decisions, and where they came from.
+struct Plans {
+  Decisions decisions;
+  std::vector<Decisions::Entry> measured;
+  int64_t decided = 0, cached = 0;
+};
+
+Plans explain(const std::vector<Choice>& choices, const std::string& library, const Decisions& before,
+              const Decisions& cache) {
+  Plans out;
+  auto& entries = out.decisions.entries;
+  entries.push_back({kLibrary, library, "algorithms are this library's on this GPU"});
+  for (const Choice& c : choices) {
+    const std::string name = std::string(kGemmDecisions) + c.problem;
+    if (c.candidates > 0) {
+      entries.push_back(
+          {name, c.algorithm, fmt::format("{:.4f} ms, the fastest of {}", c.milliseconds, c.candidates)});
+      out.measured.push_back(entries.back());
+    } else if (before.find(name)) {
+      entries.push_back({name, c.algorithm, "as decided before"});
+      ++out.decided;
+    } else {
+      const Decisions::Entry* kept = cache.find(name);
+      entries.push_back({name, c.algorithm, kept ? kept->reason + ", kept from an earlier run" : ""});
+      ++out.cached;
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+void rehearse(Experiment& experiment, const StepPlan& plan, Stream& stream, RankGroups& ranks) {
+  const std::string library = cuda::blas_library() + " on " + cuda::device_name(stream.device().index);
+  const Decisions::Entry* before = experiment.decisions.find(kLibrary);
+  std::string complaint;
+  if (before && before->value != library) {
+    complaint = fmt::format(
+        "algorithms of matrix products were decided with {}, and here is {}: start with --redecide, after "
+        "which sums are made in another order",
+        before->value, library);
+  }
+  if (ranks.control->size() > 1) {
+    require_no_complaint(*ranks.control, complaint);
+  } else if (!complaint.empty()) {
+    fail<ConfigError>("decisions", "{}", complaint);
+  }
+  const bool is_first = ranks.control->rank() == 0;
+  const std::string file = gemm_cache_file(experiment.config.training.gemm_cache, library);
+  Decisions cache;
+  if (is_first && !experiment.decides_afresh) cache = read_gemm_cache(file, library);
+  cache = share(cache, *ranks.control);
+
+  cuda::BlasPlans& plans = stream.blas_plans();
+  plans.set_sm_count(experiment.sm_budget.products);
+  plans.adopt(to_choices(cache));
+  plans.adopt(to_choices(experiment.decisions));  // these win
+  plans.select(cuda::BlasPlans::Selection::fastest);
+  step_and_validate(experiment.shape, plan, stream, ranks);
+  plans.select(cuda::BlasPlans::Selection::first);
+  ranks.world->stats().reset();
+
+  const std::vector<Choice> mine = plans.choices();
+  const Plans found = explain(mine, library, experiment.decisions, cache);
+  const Decisions shared = share(found.decisions, *ranks.control);
+  if (ranks.control->size() > 1) plans.adopt(to_choices(shared));
+  plans.latch();
+  if (const auto& fused = experiment.shape.model_options.fused_attention) fused->latch();
+  std::vector<Decisions::Entry>& entries = experiment.decisions.entries;
+  std::erase_if(entries, [](const Decisions::Entry& e) { return e.name.starts_with(kGemmDecisions); });
+  entries.insert(entries.end(), shared.entries.begin(), shared.entries.end());
+  require_equal_everywhere(*ranks.control, "decisions.json", experiment.decisions.hash());
+  log::info("Matrix products: {} planned with {}: {} measured, {} as the checkpoint's run decided, {} of {}",
+            mine.size(), library, found.measured.size(), found.decided, found.cached,
+            file.empty() ? "a cache (training.gemm_cache is off)" : file);
+  if (is_first) write_gemm_cache(file, library, found.measured);
+}
+
+}  // namespace ottava

@@ -1,0 +1,55 @@
+#include "apps/decide/sm_budget.h"
+
+#include <fmt/core.h>
+
+#include "core/cuda/runtime.h"
+#include "core/error.h"
+
+namespace ottava {
+
+void check_sm_budget(int64_t wish, Device device, const Environment& environment) {
+  if (wish == 0) return;
+  if (device.type != DeviceType::cuda) {
+    fail<ConfigError>("comm", "sm_budget is {}, but the device is {}, which has no SMs: set it to 0", wish,
+                      to_string(device));
+  }
+  if (const int all = cuda::sm_count(device.index); wish >= all) {
+    fail<ConfigError>("comm",
+                      "sm_budget is {}, and GPU {} has {} SMs: none would be left for matrix products", wish,
+                      device.index, all);
+  }
+  for (const char* name : {"NCCL_MAX_CTAS", "NCCL_MIN_CTAS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_NCHANNELS"}) {
+    if (const char* value = environment(name)) {
+      fail<ConfigError>(
+          "comm",
+          "sm_budget is {}, and {}={} in the environment goes before it in NCCL, but not in matrix products: "
+          "leave one of them out",
+          wish, name, value);
+    }
+  }
+}
+
+SmBudget decide_sm_budget(int64_t wish, Device device, const Communicator& world, const Mesh& mesh) {
+  if (wish == 0) return {.reason = "off: comm.sm_budget is 0"};
+  if (world.size() == 1)
+    return {.reason = fmt::format("off: comm.sm_budget is {}, but one rank has no collectives", wish)};
+  if (world.transport() != "nccl") {
+    return {.reason = fmt::format("off: comm.sm_budget is {}, but ranks exchange tensors through host memory "
+                                  "({}), which takes no SMs",
+                                  wish, world.transport())};
+  }
+  const int all = cuda::sm_count(device.index), collectives = static_cast<int>(wish);
+  if (mesh.size(MeshAxis::dp_shard) * mesh.size(MeshAxis::dp_replicate) == 1) {
+    return {.collectives = collectives,
+            .reason = fmt::format(
+                "NCCL takes {} of {} SMs at most; products take all, since tensor parallel collectives are "
+                "waited for",
+                collectives, all)};
+  }
+  return {.collectives = collectives,
+          .products = all - collectives,
+          .reason = fmt::format("NCCL takes {} of {} SMs at most, matrix products are planned for {}",
+                                collectives, all, all - collectives)};
+}
+
+}  // namespace ottava

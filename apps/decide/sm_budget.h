@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/device.h"
+#include "parallel/comm/communicator.h"
+#include "parallel/ranks/launch.h"
+#include "parallel/ranks/mesh.h"
+
+namespace ottava {
+
+/// How a GPU's SMs are divided between a step's matrix products and the collectives beside them
+/// (comm.sm_budget). The two numbers never add up to more than the GPU has.
+struct SmBudget {
+  int collectives = 0;  ///< CTAs of NCCL at once, one to an SM; 0: as NCCL chooses
+  int products = 0;     ///< SMs for which products are planned; 0: all
+  std::string reason;   ///< for people: "16 of 132 SMs ...", "off: ..."
+};
+
+/// Before the ranks are connected. Throws ConfigError for a budget on a CPU, for one that leaves products
+/// nothing, and where NCCL's own variables, which go before it, are set.
+void check_sm_budget(int64_t wish, Device device, const Environment& environment = process_environment());
+
+/// What a budget that was checked means for this world and mesh.
+SmBudget decide_sm_budget(int64_t wish, Device device, const Communicator& world, const Mesh& mesh);
+
+}  // namespace ottava

@@ -1,0 +1,115 @@
+#include "apps/decide/workbench.h"
+
+#include "core/bf16.h"
+#include "core/ops/elementwise.h"
+
+namespace ottava {
+namespace {
+
+constexpr int64_t kPattern = 1 << 16;  ///< elements, repeated
+
+// E4M3 codes below the largest number, of both signs: 127 and 255 are NaN.
+uint8_t pattern_code(int64_t i) {
+  const uint32_t random = static_cast<uint32_t>(i) * 2654435761u >> 7;
+  return static_cast<uint8_t>(random % 126 | (random & 0x8000 ? 0x80 : 0));
+}
+
+// The pattern, from the host once and then from what is there already.
+template <class T>
+void repeat(Stream& stream, const std::vector<T>& pattern, const Tensor& memory) {
+  auto bytes = [&](int64_t from, int64_t count) {
+    return Tensor{static_cast<char*>(memory.data) + from, DType::u8, {count}};
+  };
+  const int64_t all = memory.bytes();
+  int64_t done = std::min(static_cast<int64_t>(pattern.size() * sizeof(T)), all);
+  if (done == 0) return;
+  cast(stream, Tensor{const_cast<T*>(pattern.data()), DType::u8, {done}}, bytes(0, done));
+  while (done < all) {
+    const int64_t more = std::min(done, all - done);
+    cast(stream, bytes(0, more), bytes(done, more));
+    done += more;
+  }
+}
+
+}  // namespace
+
+// An f32 whose halves are bf16 numbers of the pattern is nearly the upper one of them.
+void fill_with_numbers(Stream& stream, const Tensor& memory, float largest) {
+  constexpr int64_t kSteps = 4001;
+  std::vector<bf16> pattern;
+  for (int64_t i = 0; i < kPattern; ++i) {
+    const auto step = static_cast<float>((i * 2654435761u >> 7) % kSteps);
+    pattern.emplace_back(largest * (2 * step / (kSteps - 1) - 1));
+  }
+  repeat(stream, pattern, memory);
+}
+
+std::vector<int32_t> scattered_indices(int64_t count, int64_t limit) {
+  std::vector<int32_t> values;
+  for (int64_t i = 0; i < count; ++i)
+    values.push_back(static_cast<int32_t>(i * 2654435761 % 4294967291 % limit));
+  return values;
+}
+
+Stream Workbench::stream() const {
+  return device_.type == DeviceType::cuda ? Stream::cuda(device_.index) : Stream::cpu();
+}
+
+Tensor Workbench::allocate(DType dtype, Shape shape) {
+  Tensor tensor{nullptr, dtype, shape};
+  if (device_.type == DeviceType::meta) return tensor;
+  constexpr int64_t kLeastBytes = 256;  // a workspace of nothing has an address too
+  buffers_.emplace_back(device_, static_cast<size_t>(std::max(tensor.bytes(), kLeastBytes)));
+  tensor.data = buffers_.back().data();
+  return tensor;
+}
+
+Tensor Workbench::tensor(DType dtype, Shape shape) {
+  Tensor tensor = allocate(dtype, shape);
+  if (!tensor.data) return tensor;
+  Stream on = stream();
+  if (size_of(dtype) == 1) {
+    std::vector<uint8_t> pattern;
+    for (int64_t i = 0; i < kPattern; ++i) pattern.push_back(pattern_code(i));
+    repeat(on, pattern, tensor);
+  } else {
+    fill_with_numbers(on, tensor, 2);
+  }
+  on.synchronize();
+  return tensor;
+}
+
+Tensor Workbench::zeros(DType dtype, Shape shape) {
+  Tensor tensor = allocate(dtype, shape);
+  if (!tensor.data) return tensor;
+  Stream on = stream();
+  fill_zero(on, tensor);
+  on.synchronize();
+  return tensor;
+}
+
+Tensor Workbench::ones(DType dtype, Shape shape) {
+  constexpr uint8_t kOneE8m0 = 127;
+  Tensor tensor = allocate(dtype, shape);
+  if (!tensor.data) return tensor;
+  Stream on = stream();
+  if (dtype == DType::f32) {
+    repeat(on, std::vector<float>(kPattern, 1.0f), tensor);
+  } else {
+    repeat(on, std::vector<uint8_t>(kPattern, kOneE8m0), tensor);
+  }
+  on.synchronize();
+  return tensor;
+}
+
+Tensor Workbench::indices(int64_t count, int64_t limit) {
+  Tensor tensor = allocate(DType::i32, {count});
+  if (!tensor.data) return tensor;
+  std::vector<int32_t> values = scattered_indices(count, limit);
+  Stream on = stream();
+  cast(on, view_of(values.data(), {count}), tensor);
+  on.synchronize();
+  return tensor;
+}
+
+}  // namespace ottava

@@ -1,0 +1,34 @@
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "apps/commands/generate_command.h"
+
+namespace ottava {
+
+int32_t sample_token(const float* logits, int64_t vocab, const Sampling& s, double uniform) {
+  if (s.temperature <= 0) return static_cast<int32_t>(std::max_element(logits, logits + vocab) - logits);
+  std::vector<int32_t> order(static_cast<size_t>(vocab));
+  std::iota(order.begin(), order.end(), 0);
+  const int64_t keep = s.top_k > 0 ? std::min(s.top_k, vocab) : vocab;
+  std::partial_sort(order.begin(), order.begin() + keep, order.end(), [&](int32_t a, int32_t b) {
+    return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
+  });
+  order.resize(static_cast<size_t>(keep));
+  std::vector<double> weight(order.size());
+  double total = 0;
+  for (size_t i = 0; i < order.size(); ++i)
+    total += weight[i] = std::exp((logits[order[i]] - logits[order[0]]) / s.temperature);
+  size_t count = 0;
+  double kept = 0;
+  while (count < order.size() && (count == 0 || kept < s.top_p * total)) kept += weight[count++];
+  double left = uniform * kept;
+  for (size_t i = 0; i < count; ++i) {
+    left -= weight[i];
+    if (left < 0) return order[i];
+  }
+  return order[count - 1];
+}
+
+}  // namespace ottava

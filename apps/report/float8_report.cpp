@@ -1,0 +1,200 @@
+#include "apps/report/float8_report.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <map>
+
+#include "core/counted.h"
+#include "core/ops/elementwise.h"
+
+namespace ottava {
+namespace {
+
+using fp8::Granularity;
+using fp8::Role;
+
+constexpr Role kRoles[] = {Role::x, Role::w, Role::dy};
+constexpr size_t kNamedLayers = 4;
+/// A layer has recovered at this part of the threshold.
+constexpr double kRecovered = 0.5;
+
+std::string_view name_of(Role role) { return role == Role::x ? "x" : role == Role::w ? "w" : "dy"; }
+
+const fp8::OperandRecipe& operand_recipe(const fp8::Recipe& recipe, Role role) {
+  return role == Role::x ? recipe.forward.a : role == Role::w ? recipe.forward.b : recipe.input_gradient.a;
+}
+
+// Slots on the host: x and dy of each product in turn, then the weights.
+struct Slots {
+  std::vector<uint32_t> amax, scale_amax;
+  std::vector<int64_t> counters;
+  static size_t of(size_t product, Role role, size_t products) {
+    return role == Role::w ? 2 * products + product : 2 * product + (role == Role::dy);
+  }
+};
+
+template <class T>
+void append(Stream& stream, const Tensor& device, std::vector<T>& host) {
+  const size_t begin = host.size();
+  host.resize(begin + static_cast<size_t>(device.numel()));
+  cast(stream, device, Tensor{host.data() + begin, device.dtype, device.shape});
+  stream.synchronize();
+}
+
+// What scales of recipe delayed are made from, by slot; zero while the history fills.
+void append_history(Stream& stream, fp8::AmaxHistory* history, size_t slots, std::vector<uint32_t>& host) {
+  std::vector<uint32_t> largest(slots, 0);
+  if (history && history->is_full()) {
+    std::vector<uint32_t> rows;
+    append(stream, history->rows, rows);
+    for (size_t i = 0; i < rows.size(); ++i) largest[i % slots] = std::max(largest[i % slots], rows[i]);
+    for (uint32_t& bits : largest) bits = fp8::with_margin(bits, history->margin);
+  }
+  host.insert(host.end(), largest.begin(), largest.end());
+}
+
+Slots read_slots(TrainingEngine& engine, size_t products) {
+  Float8State& state = *engine.float8();
+  Float8Weights& weights = *engine.parameters().float8();
+  Stream& stream = engine.context().stream;
+  Slots slots;
+  append(stream, state.step_amax(), slots.amax);
+  append(stream, weights.amax(), slots.amax);
+  append(stream, state.all_counters(), slots.counters);
+  append(stream, weights.counters(), slots.counters);
+  append_history(stream, state.history(), 2 * products, slots.scale_amax);
+  append_history(stream, weights.history(), products, slots.scale_amax);
+  fill_zero(stream, state.all_counters());
+  fill_zero(stream, weights.counters());
+  return slots;
+}
+
+void set_amax(Float8Operand& out, const fp8::OperandRecipe& recipe, bool is_delayed, uint32_t bits,
+              uint32_t history_bits) {
+  const float value = std::bit_cast<float>(bits);
+  out.amax = static_cast<double>(value);
+  const uint32_t scaled = is_delayed && history_bits != 0 ? history_bits : bits;
+  out.scale =
+      static_cast<double>(fp8::scale_from_amax(scaled, fp8::format_of(recipe.format), recipe.rounding).scale);
+}
+
+struct Kind {
+  std::string_view name;
+  Role role;
+  double threshold;
+  double (Float8Operand::*fraction)() const;
+  std::string advice;
+};
+
+std::string advice_for(Role role, bool saturates) {
+  const std::string_view keep =
+      "or keep such layers in bf16 with entries {match: LAYER, recipe: bf16} of "
+      "quantize.linear.float8.policy";
+  if (saturates)
+    return fmt::format(
+        "scales lag behind: raise quantize.linear.float8.margin, use recipe_name tensorwise instead of "
+        "delayed, {}",
+        keep);
+  if (role == Role::dy) {
+    return fmt::format(
+        "the weight gradient may want high precision, recipe_name tensorwise_with_gw_hp or "
+        "rowwise_with_gw_hp, {}",
+        keep);
+  }
+  return fmt::format("scales of smaller groups lose less, recipe_name blockwise, {}", keep);
+}
+
+}  // namespace
+
+std::vector<Float8Operand> read_float8(TrainingEngine& engine, Communicator& control) {
+  if (!engine.float8() || !engine.float8()->options().counts) return {};
+  const std::vector<std::string>& names = engine.float8()->options().products;
+  Slots slots = read_slots(engine, names.size());
+  if (control.size() > 1) {
+    Stream host = Stream::cpu();
+    auto share = [&](Tensor all, ReduceOp op, std::string_view label) {
+      control.all_reduce(host, {.send = all, .recv = {}, .op = op, .label = label}).wait(host);
+    };
+    share(view_of(slots.amax.data(), {static_cast<int64_t>(slots.amax.size())}), ReduceOp::max, "FP8 amaxes");
+    share(view_of(slots.counters.data(), {static_cast<int64_t>(slots.counters.size())}), ReduceOp::sum,
+          "FP8 counters");
+  }
+  std::vector<Float8Operand> out;
+  for (size_t p = 0; p < names.size(); ++p) {
+    const fp8::Recipe& recipe = *engine.shape().float8_policy.find(names[p])->recipe;
+    for (Role role : kRoles) {
+      const size_t slot = Slots::of(p, role, names.size());
+      const int64_t* counters = &slots.counters[3 * slot];
+      Float8Operand operand{.layer = names[p], .role = role, .recipe = recipe.name};
+      set_amax(operand, operand_recipe(recipe, role), recipe.has_history(), slots.amax[slot],
+               slots.scale_amax[slot]);
+      operand.elements = counters[0];
+      operand.underflow = counters[1];
+      operand.saturation = counters[2];
+      out.push_back(std::move(operand));
+    }
+  }
+  return out;
+}
+
+std::vector<std::pair<std::string, double>> float8_scalars(const std::vector<Float8Operand>& operands) {
+  std::vector<std::pair<std::string, double>> out;
+  std::map<std::string, double> worst;
+  for (const Float8Operand& o : operands) {
+    const std::string role(name_of(o.role)), name = "fp8/" + o.layer + "/" + role;
+    if (o.scale != 0) {
+      out.emplace_back(name + "/amax", o.amax);
+      out.emplace_back(name + "/scale", o.scale);
+    }
+    out.emplace_back(name + "/underflow", o.underflow_fraction());
+    out.emplace_back(name + "/saturation", o.saturation_fraction());
+    double &underflow = worst["fp8/worst/" + role + "/underflow"],
+           &saturation = worst["fp8/worst/" + role + "/saturation"];
+    underflow = std::max(underflow, o.underflow_fraction());
+    saturation = std::max(saturation, o.saturation_fraction());
+  }
+  out.insert(out.end(), worst.begin(), worst.end());
+  return out;
+}
+
+std::vector<std::string> Float8Alerts::check(const std::vector<Float8Operand>& operands) {
+  std::vector<Kind> kinds;
+  for (Role role : kRoles) {
+    kinds.push_back({"underflow", role,
+                     role == Role::dy ? config_.alert_gradient_underflow : config_.alert_underflow,
+                     &Float8Operand::underflow_fraction, advice_for(role, false)});
+    kinds.push_back({"saturation", role, config_.alert_saturation, &Float8Operand::saturation_fraction,
+                     advice_for(role, true)});
+  }
+  std::vector<std::string> warnings;
+  for (const Kind& kind : kinds) {
+    std::vector<std::pair<double, std::string_view>> found;
+    for (const Float8Operand& o : operands) {
+      if (o.role != kind.role || o.elements == 0) continue;
+      const double fraction = (o.*kind.fraction)();
+      const std::string key = fmt::format("{} {} {}", o.layer, name_of(o.role), kind.name);
+      if (fraction <= kind.threshold * kRecovered) {
+        raised_.erase(key);
+      } else if (fraction > kind.threshold && raised_.insert(key).second) {
+        found.emplace_back(fraction, o.layer);
+      }
+    }
+    if (found.empty()) continue;
+    std::stable_sort(found.begin(), found.end(),
+                     [](const auto& a, const auto& b) { return a.first > b.first; });
+    std::string layers;
+    for (size_t i = 0; i < std::min(found.size(), kNamedLayers); ++i) {
+      layers += fmt::format("{}{} {:.3g}%", i > 0 ? ", " : "", found[i].second, 100 * found[i].first);
+    }
+    if (found.size() > kNamedLayers)
+      layers += fmt::format(" and {}", counted(found.size() - kNamedLayers, "more layer"));
+    warnings.push_back(fmt::format("FP8 {} of {} above {:.3g}%: {}; {}", kind.name, name_of(kind.role),
+                                   100 * kind.threshold, layers, kind.advice));
+  }
+  return warnings;
+}
+
+}  // namespace ottava

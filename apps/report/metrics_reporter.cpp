@@ -1,0 +1,135 @@
+#include "apps/report/metrics_reporter.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+
+#include "core/io/json_lines.h"
+#include "core/io/tensorboard.h"
+#include "core/log.h"
+
+namespace ottava {
+namespace {
+
+// The names that TorchTitan's dashboards use, and ours beside them.
+std::vector<std::pair<std::string, double>> scalars_of(const StepMetrics& m) {
+  return {{"loss_metrics/global_avg_loss", m.global_avg_loss},
+          {"loss_metrics/global_max_loss", m.global_max_loss},
+          {"grad_norm", m.grad_norm},
+          {"throughput(tps)", m.tokens_per_second},
+          {"tflops", m.tflops},
+          {"mfu(%)", m.mfu_percent},
+          {"mfu_conservative(%)", m.conservative_mfu_percent},
+          {"utilization(%)", m.utilization_percent},
+          {"time_metrics/end_to_end(s)", m.step_seconds},
+          {"time_metrics/data_loading(s)", m.data_seconds},
+          {"time_metrics/data_loading(%)", m.step_seconds > 0 ? 100 * m.data_seconds / m.step_seconds : 0},
+          {"memory/max_active(GiB)", m.memory_gib},
+          {"memory/max_active(%)", m.memory_percent},
+          {"memory/max_reserved(GiB)", m.memory_gib},
+          {"memory/max_reserved(%)", m.memory_percent},
+          {"n_tokens_seen", static_cast<double>(m.tokens_seen)},
+          {"lr", m.learning_rate},
+          {"loss_scale", m.loss_scale},
+          {"skipped_steps", static_cast<double>(m.skipped_steps)}};
+}
+
+bool is_dumb_terminal() {
+  const char* name = std::getenv("TERM");
+  return name != nullptr && std::string_view(name) == "dumb";
+}
+
+std::string time_left(double seconds) {
+  auto total = static_cast<int64_t>(seconds);
+  if (total >= 3600) return fmt::format("{}h {:02}m", total / 3600, total / 60 % 60);
+  return fmt::format("{}m {:02}s", total / 60, total % 60);
+}
+
+}  // namespace
+
+bool prints_colors(const MetricsConfig& config, int world_size, bool is_terminal) {
+  const char* no_color = std::getenv("NO_COLOR");
+  const bool asked_plain = config.disable_color_printing || (no_color != nullptr && *no_color != '\0');
+  return is_terminal && world_size == 1 && !asked_plain && !is_dumb_terminal();
+}
+
+struct MetricsReporter::Files {
+  std::unique_ptr<JsonLines> json_lines;
+  std::unique_ptr<TensorBoardWriter> tensorboard;
+
+  void write(int64_t step, const std::vector<std::pair<std::string, double>>& scalars) {
+    if (json_lines) json_lines->append(step, scalars);
+    if (!tensorboard) return;
+    for (const auto& [name, value] : scalars) tensorboard->add_scalar(name, value, step);
+  }
+};
+
+MetricsReporter::MetricsReporter(Options options)
+    : options_(std::move(options)), files_(std::make_unique<Files>()) {
+  colors_ = prints_colors(options_.config, options_.world_size, isatty(STDOUT_FILENO) != 0);
+  on_terminal_ = isatty(STDERR_FILENO) != 0 && options_.world_size == 1 && !is_dumb_terminal();
+  if (options_.rank != 0 && !options_.config.save_for_all_ranks) return;
+  const std::filesystem::path folder(options_.folder), events = folder / options_.config.save_tb_folder;
+  std::filesystem::create_directories(folder);
+  if (options_.config.enable_json_lines) {
+    const std::string name =
+        options_.rank == 0 ? "metrics.jsonl" : fmt::format("metrics.rank{}.jsonl", options_.rank);
+    files_->json_lines = std::make_unique<JsonLines>((folder / name).string(), options_.resumed_at);
+  }
+  if (options_.config.enable_tensorboard) {
+    const bool is_alone = options_.world_size == 1 || !options_.config.save_for_all_ranks;
+    files_->tensorboard = std::make_unique<TensorBoardWriter>(
+        (is_alone ? events : events / fmt::format("rank_{}", options_.rank)).string());
+  }
+}
+
+MetricsReporter::~MetricsReporter() { clear_progress(); }
+
+void MetricsReporter::clear_progress() {
+  if (!progress_shown_) return;
+  std::fputs("\r\033[K", stderr);
+  progress_shown_ = false;
+}
+
+void MetricsReporter::log_step(const StepMetrics& metrics, const Scalars& more) {
+  clear_progress();
+  if (options_.rank == 0) log::info("{}", step_line(metrics, colors_));
+  Scalars scalars = scalars_of(metrics);
+  scalars.insert(scalars.end(), more.begin(), more.end());
+  files_->write(metrics.step, scalars);
+}
+
+void MetricsReporter::log_validation(int64_t step, double loss, double tokens_per_second,
+                                     const MemoryUse& memory) {
+  clear_progress();
+  if (options_.rank == 0) {
+    log::info("validate step: {:2}  loss: {:7.4f}  memory: {:5.2f}GiB({:.2f}%)  tps: {}", step, loss,
+              memory.gib, memory.percent, with_commas(static_cast<int64_t>(tokens_per_second)));
+  }
+  files_->write(
+      step, {{"validation_metrics/loss", loss}, {"validation_metrics/throughput(tps)", tokens_per_second}});
+}
+
+void MetricsReporter::progress(int64_t step, double seconds_per_step) {
+  if (!on_terminal_ || step >= options_.total_steps) return;
+  auto now = std::chrono::steady_clock::now();
+  if (now - last_progress_ < std::chrono::milliseconds(200)) return;
+  last_progress_ = now;
+  double done = static_cast<double>(step) / static_cast<double>(options_.total_steps);
+  std::string bar(static_cast<size_t>(done * 30), '=');
+  const std::string left = time_left(seconds_per_step * static_cast<double>(options_.total_steps - step));
+  const std::string line = fmt::format("step {} of {} [{:<30}] {:.2f} s/step, {} left", step,
+                                       options_.total_steps, bar, seconds_per_step, left);
+  std::fprintf(stderr, "\r\033[K%s", line.c_str());
+  std::fflush(stderr);
+  progress_shown_ = true;
+}
+
+void MetricsReporter::flush() {
+  clear_progress();
+  if (files_->tensorboard) files_->tensorboard->flush();
+}
+
+}  // namespace ottava

@@ -1,0 +1,135 @@
+#include "apps/report/startup_report.h"
+
+#include "apps/decide/available_memory.h"
+#include "core/counted.h"
+#include "core/cpu/isa.h"
+#include "core/cuda/runtime.h"
+#include "core/log.h"
+#include "core/metrics/step_line.h"
+#include "core/ops/matmul/matmul.h"
+#include "core/parallel_for.h"
+#include "parallel/ranks/agree.h"
+
+namespace ottava {
+namespace {
+
+std::string size_text(int64_t bytes) {
+  double b = static_cast<double>(bytes);
+  if (b < 1 << 20) return fmt::format("{:.1f} KiB", b / 1024);
+  if (b < 1 << 30) return fmt::format("{:.1f} MiB", b / (1 << 20));
+  return fmt::format("{:.2f} GiB", b / (1 << 30));
+}
+
+std::string recompute_text(const std::vector<Recompute>& blocks) {
+  int64_t elementwise = 0, whole = 0;
+  for (Recompute r : blocks) {
+    elementwise += r == Recompute::elementwise;
+    whole += r == Recompute::block;
+  }
+  if (elementwise > 0) return "norms and activations are recomputed";
+  if (whole == 0) return "nothing is recomputed";
+  return fmt::format("{} of {} blocks are recomputed", whole, blocks.size());
+}
+
+// Gathers are asked for ahead of their unit, gradients are summed while the next unit's backward computes;
+// what a tensor-parallel layer needs, it needs at once, and the norm comes last.
+std::string overlap_text(const Experiment& e, const CommStats& traffic, const Communicator& world) {
+  int64_t gathers = 0, sums = 0, tensor_parallel = 0;
+  for (const CommStats::Total& t : traffic.totals()) {
+    if (t.axis == "replica") continue;
+    int64_t& kind = t.axis == "tp"                           ? tensor_parallel
+                    : t.collective == Collective::all_gather ? gathers
+                                                             : sums;
+    kind += t.sent_bytes;
+  }
+  if (!world.overlaps()) return fmt::format("nothing overlaps with compute ({})", world.transport());
+  const bool gathers_overlap = gathers > 0 && e.shape.parameters.prefetch > 0;
+  std::string text = fmt::format("{} overlap with compute over {}",
+                                 size_text(sums + (gathers_overlap ? gathers : 0)), world.transport());
+  if (sums > 0)
+    text += gathers_overlap ? " (gathers of the units ahead, sums of gradients)" : " (sums of gradients)";
+  if (gathers > 0 && !gathers_overlap)
+    text += fmt::format(", gathers {} are waited for (parallelism.fsdp_prefetch 0)", size_text(gathers));
+  if (tensor_parallel > 0)
+    text += fmt::format(", tensor parallel {} is waited for", size_text(tensor_parallel));
+  return text;
+}
+
+}  // namespace
+
+void log_startup_report(const Experiment& e, const StepPlan& plan, Device device, const RankGroups& ranks) {
+  const Config& c = e.config;
+  const TrainingShape& s = e.shape;
+  const LlamaConfig& m = s.model;
+  log::info("Starting job: {}", c.job.description);
+  for (const std::string& note : c.provenance.notes) log::info("{}", note);
+  if (device.type == DeviceType::cuda) {
+    log::info("Device: {} ({}), {}: {}", to_string(device), cuda::device_name(device.index),
+              counted(ranks.world->size(), "rank"), e.mesh.describe());
+  } else {
+    log::info("Device: cpu ({}, {}), {}: {}", matmul_backend_description(),
+              counted(parallel_threads(), "thread"), counted(ranks.world->size(), "rank"), e.mesh.describe());
+  }
+  log::info(
+      "Model {} size: {} total parameters ({}, dim {}, {} of {} over {}, ffn "
+      "{}, vocabulary {}{})",
+      model_title(c.model), with_commas(parameter_count(m)), counted(m.layers, "layer"), m.dim,
+      counted(m.heads, "head"), m.head_dim, counted(m.kv_heads, "key/value head"), m.ffn_dim, m.vocab_size,
+      m.tied_embeddings ? ", tied" : "");
+  log::info("Precision: compute {}, masters f32, moments {}, gradient sums {}; {}",
+            name_of(s.parameters.compute), name_of(s.parameters.optimizer_state),
+            name_of(s.parameters.reduce), recompute_text(s.model_options.recompute));
+  if (!s.float8_policy.decisions.empty()) {
+    log::info("FP8: {}", fp8::policy_summary(s.float8_policy));
+    for (const std::string& remark : float8_remarks(e, plan.traffic)) log::info("FP8: {}", remark);
+    if (device.type != DeviceType::cuda && s.float8.is_on())
+      log::info("FP8: on the CPU products are bf16 products of the same bytes: exact, and no faster");
+  }
+  std::string categories;
+  for (const MemoryPlan::Row& row : plan.memory.by_category()) {
+    categories +=
+        fmt::format("{}{} {}", categories.empty() ? "" : ", ", name_of(row.category), size_text(row.bytes));
+  }
+  log::info("Memory plan: {} on each rank at the fullest moment: {}", size_text(plan.memory.total_bytes()),
+            categories);
+  const double flops = plan.flops(Precision::fp32) + plan.flops(Precision::bf16) + plan.flops(Precision::fp8);
+  log::info(
+      "Compute: {:.3f} TFLOP on each rank and step ({:.1f}% bf16, {:.1f}% fp32, {:.1f}% fp8); model FLOPs "
+      "per token {:.4g}{}",
+      flops / 1e12, 100 * plan.flops(Precision::bf16) / flops, 100 * plan.flops(Precision::fp32) / flops,
+      100 * plan.flops(Precision::fp8) / flops, model_flops_per_token(m, s.sequence),
+      s.block_causal ? "; attention is counted as one document, so that utilization is an upper limit" : "");
+  if (ranks.world->size() > 1) {
+    const CommStats traffic = step_traffic(e, ranks.world->rank());
+    log::info("Traffic: {} in {} sent by this rank in each step: gathers {}, reductions {}, sums {}; {}",
+              size_text(traffic.sent_bytes()), counted(traffic.calls(), "call"),
+              size_text(traffic.sum(Collective::all_gather).sent_bytes),
+              size_text(traffic.sum(Collective::reduce_scatter).sent_bytes),
+              size_text(traffic.sum(Collective::all_reduce).sent_bytes),
+              overlap_text(e, traffic, *ranks.world));
+  }
+  log::info(
+      "Trainer is initialized with local batch size {}, global batch size {}, gradient accumulation steps "
+      "{}, sequence length {}, total steps {} (warmup {})",
+      s.batch, e.global_batch, s.micro_batches, s.sequence, c.training.steps, c.lr_scheduler.warmup_steps);
+}
+
+void require_memory(const MemoryPlan& plan, Device device, Communicator& control) {
+  const int64_t available = memory_for_rank(device, control);
+  std::string complaint;
+  if (plan.total_bytes() > available) {
+    std::string largest;
+    for (const PlannedAllocation& a : plan.largest(6)) {
+      largest += fmt::format("{}{} {}", largest.empty() ? "" : ", ", a.name, size_text(a.bytes));
+    }
+    complaint = fmt::format(
+        "the step needs {} on {}, {} are free for this rank; largest items: {}. Lower "
+        "training.local_batch_size (raise global_batch_size instead) or training.seq_len, set "
+        "activation_checkpoint.mode: full, optimizer.state_dtype: bfloat16, or shard over more ranks",
+        size_text(plan.total_bytes()), to_string(device), size_text(available), largest);
+  }
+  if (control.size() > 1) return require_no_complaint(control, complaint);
+  if (!complaint.empty()) fail<MemoryError>("memory", "{}", complaint);
+}
+
+}  // namespace ottava

@@ -1,0 +1,27 @@
+#pragma once
+
+#include "apps/config/experiment.h"
+#include "apps/report/metrics_reporter.h"
+
+namespace ottava {
+
+/// How fast a step was and how well it used the device, three ways. Peaks are dense, of one device.
+struct Throughput {
+  double tokens_per_second = 0;  ///< per device
+  double tflops = 0;             ///< model FLOPs per device and second
+  double mfu_percent = 0;        ///< of the bf16 peak, whatever precision runs: the conventional figure
+  double conservative_mfu_percent = 0;  ///< of the FP8 peak where anything runs in FP8: as if everything did
+  /// Mixed precision: the time that the FLOPs as computed would take at the peak of the precision of each,
+  /// over the time taken. Attention counts what a causal mask leaves; limits of documents are not taken off.
+  double utilization_percent = 0;
+};
+
+struct StepRate {
+  double seconds = 0;  ///< of one step
+  double tokens = 0;   ///< of one step, all ranks
+  int ranks = 1;
+  double model_flops_per_token = 0;
+};
+Throughput throughput(const StepPlan& plan, const DevicePeaks& peaks, const StepRate& rate);
+
+}  // namespace ottava

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "apps/train/training_engine.h"
+#include "core/data/loader.h"
+
+namespace ottava {
+
+/// The tokens that one data rank reads. Step after step takes global_batch samples in order; within a step,
+/// micro-batch m of data rank d of D holds samples (m * D + d) * B to (m * D + d + 1) * B: the same samples
+/// make a step on every layout.
+class BatchSource {
+ public:
+  struct Options {
+    data::LoaderOptions loader;
+    int64_t batch = 1, micro_batches = 1;
+    int data_rank = 0, data_size = 1;
+    bool documents = false;  ///< also where documents start
+  };
+  explicit BatchSource(Options options);
+
+  /// Starts reading ahead for the step at this sample.
+  void start(int64_t position) { loader_.start(position); }
+  /// This rank's tokens of the step that begins at `position`; valid until the next call.
+  const HostTokens& read(int64_t position);
+  /// Targets of the last read that count towards the loss.
+  int64_t valid_tokens() const { return valid_tokens_; }
+  int64_t samples_per_step() const { return options_.batch * options_.micro_batches * options_.data_size; }
+
+  data::TokenLoader& loader() { return loader_; }
+  double seconds_waited() const { return loader_.stats().seconds_waited; }
+
+ private:
+  Options options_;
+  data::TokenLoader loader_;
+  std::vector<int32_t> inputs_, targets_, document_starts_, positions_;
+  HostTokens tokens_;
+  int64_t valid_tokens_ = 0;
+};
+
+}  // namespace ottava

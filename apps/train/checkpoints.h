@@ -1,0 +1,53 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "apps/config/experiment.h"
+#include "apps/train/training_state.h"
+#include "models/hf_config.h"
+#include "parallel/checkpoint/rank_group.h"
+#include "parallel/checkpoint/saver.h"
+
+namespace ottava {
+
+/// When a run saves and what it starts from: section `checkpoint`. Every call is made by all ranks.
+class Checkpoints {
+ public:
+  /// Checks the folder (every rank must see it) when the run saves. Throws FileError, ConfigError.
+  Checkpoints(const Experiment& experiment, RankGroups& ranks, Stream& stream);
+  ~Checkpoints();
+
+  bool is_enabled() const { return experiment_.config.checkpoint.enable; }
+  /// Where reading of data will begin, for reading ahead: the newest checkpoint's position, or 0.
+  int64_t data_position_to_load() const;
+  /// Weights, moments and state of the newest whole checkpoint, else what initial_load_path gives; what
+  /// neither gives, or exclude_from_loading names, begins as in a new run, `state` as it is given.
+  void load(TrainingEngine& engine, TrainingState& state);
+
+  bool is_due(int64_t step, bool is_last) const;
+  void save(TrainingEngine& engine, const TrainingState& state, bool is_last);
+  /// Completes an asynchronous save whose writing is done; never waits.
+  void poll();
+  /// Waits for it.
+  void finish();
+
+ private:
+  void load_initial(const std::string& path, TrainingEngine& engine, TrainingState& state);
+  void take_state(const std::string& folder, TrainingState& state) const;
+  void take_history(const std::string& folder, TrainingEngine& engine) const;
+  HfConfig hf_config(DType stored) const;
+  checkpoint::Checkpoint contents(TrainingEngine& engine, const TrainingState& state, bool model_only) const;
+
+  const Experiment& experiment_;
+  Stream& stream_;
+  checkpoint::RankGroup group_;
+  std::string folder_;
+  std::unique_ptr<checkpoint::CheckpointSaver> saver_;
+};
+
+/// The shards of an engine as checkpoints see them.
+checkpoint::TrainedParameters trained_parameters(Fsdp& parameters, Stream& stream, bool with_optimizer);
+
+}  // namespace ottava

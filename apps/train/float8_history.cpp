@@ -1,0 +1,144 @@
+#include "apps/train/float8_history.h"
+
+#include <charconv>
+
+#include "core/counted.h"
+#include "core/io/json.h"
+#include "core/ops/elementwise.h"
+
+namespace ottava {
+namespace {
+
+constexpr std::string_view kWhere = "fp8";
+constexpr size_t kDigits = 8;
+
+/// A history and what its columns are.
+struct Named {
+  std::string key;
+  fp8::AmaxHistory* history;
+  std::vector<std::string> names;  ///< of columns
+};
+
+std::vector<Named> histories_of(TrainingEngine& engine) {
+  std::vector<Named> out;
+  Float8State* state = engine.float8();
+  if (!state || !state->history()) return out;
+  Named operands{"operands", state->history(), {}};
+  for (const std::string& name : state->options().products) {
+    operands.names.push_back(name + " x");
+    operands.names.push_back(name + " dy");
+  }
+  out.push_back(std::move(operands));
+  Named weights{"weights", engine.parameters().float8()->history(), {}};
+  for (const Float8WeightSpec& spec : engine.parameters().float8()->specs())
+    weights.names.push_back(spec.name);
+  out.push_back(std::move(weights));
+  return out;
+}
+
+/// Rows that were written so far.
+int64_t filled(const fp8::AmaxHistory& h) { return std::min(h.steps, h.length()); }
+
+std::vector<uint32_t> read(const fp8::AmaxHistory& h, Stream& stream) {
+  std::vector<uint32_t> rows(static_cast<size_t>(h.rows.numel()));
+  cast(stream, h.rows, view_of(rows.data(), h.rows.shape));
+  stream.synchronize();
+  return rows;
+}
+
+Json to_json(const Named& named, Stream& stream) {
+  const fp8::AmaxHistory& h = *named.history;
+  const std::vector<uint32_t> values = read(h, stream);
+  Json json;
+  json.set("steps", h.steps);
+  json.set("length", h.length());
+  Json names(Json::Array{}), rows(Json::Array{});
+  for (const std::string& name : named.names) names.push(name);
+  const size_t columns = named.names.size();
+  for (size_t r = 0; r < static_cast<size_t>(filled(h)); ++r) {
+    std::string row;
+    for (size_t c = 0; c < columns; ++c) row += fmt::format("{:08x}", values[r * columns + c]);
+    rows.push(std::move(row));
+  }
+  json.set("columns", std::move(names));
+  json.set("rows", std::move(rows));
+  return json;
+}
+
+void check_columns(const Named& named, const Json& json, std::string_view where) {
+  const Json::Array& columns = json.at("columns", where).as_array(where);
+  for (size_t i = 0; i < std::max(columns.size(), named.names.size()); ++i) {
+    const std::string saved = i < columns.size() ? columns[i].as_string(where) : "nothing";
+    const std::string& here = i < named.names.size() ? named.names[i] : "nothing";
+    if (saved == here) continue;
+    fail<ConfigError>(kWhere,
+                      "{} has the amax history of {} where this run has {}: the layers that run in FP8 are "
+                      "others; keep quantize.linear.float8 as it was, or add float8_history to "
+                      "checkpoint.exclude_from_loading to begin a new history",
+                      where, saved, here);
+  }
+}
+
+void restore(const Named& named, const Json& json, std::string_view where, Stream& stream) {
+  check_columns(named, json, where);
+  fp8::AmaxHistory& h = *named.history;
+  const int64_t length = json.at("length", where).as_integer(where),
+                steps = json.at("steps", where).as_integer(where);
+  if (length != h.length()) {
+    fail<ConfigError>(
+        kWhere,
+        "{} holds {} of amaxes, quantize.linear.float8.amax_history_length is {}: set it to {}, or add "
+        "float8_history to checkpoint.exclude_from_loading to begin a new history",
+        where, counted(length, "step"), h.length(), length);
+  }
+  const Json::Array& rows = json.at("rows", where).as_array(where);
+  const size_t columns = named.names.size();
+  if (steps < 0 || static_cast<int64_t>(rows.size()) != std::min(steps, length)) {
+    fail<FileError>(kWhere, "{} has {} of amaxes after {}, expected {}", where, counted(rows.size(), "row"),
+                    counted(steps, "step"), std::min(steps, length));
+  }
+  std::vector<uint32_t> values(static_cast<size_t>(h.rows.numel()), 0);
+  for (size_t r = 0; r < rows.size(); ++r) {
+    const std::string& row = rows[r].as_string(where);
+    if (row.size() != kDigits * columns) {
+      fail<FileError>(kWhere, "{}: row {} has {} digits, expected {}", where, r, row.size(),
+                      kDigits * columns);
+    }
+    for (size_t c = 0; c < columns; ++c) {
+      const char* begin = row.data() + c * kDigits;
+      auto [end, error] = std::from_chars(begin, begin + kDigits, values[r * columns + c], 16);
+      if (error != std::errc{} || end != begin + kDigits)
+        fail<FileError>(kWhere, "{}: row {} is no row of hexadecimal numbers", where, r);
+    }
+  }
+  h.steps = steps;
+  cast(stream, view_of(values.data(), h.rows.shape), h.rows);
+  stream.synchronize();
+}
+
+}  // namespace
+
+std::string float8_history_json(TrainingEngine& engine, Stream& stream) {
+  const std::vector<Named> histories = histories_of(engine);
+  if (histories.empty()) return {};
+  Json json;
+  json.set("recipe", "delayed");
+  for (const Named& named : histories) json.set(named.key, to_json(named, stream));
+  return json.dump(1) + "\n";
+}
+
+void restore_float8_history(std::string_view text, std::string_view where, TrainingEngine& engine,
+                            Stream& stream) {
+  const std::vector<Named> histories = histories_of(engine);
+  if (histories.empty()) {
+    fail<ConfigError>(
+        kWhere,
+        "{} is of recipe delayed, which this run does not use: set quantize.linear.float8.recipe_name: "
+        "delayed, or add float8_history to checkpoint.exclude_from_loading to leave it",
+        where);
+  }
+  const Json json = Json::parse(text, where);
+  for (const Named& named : histories) restore(named, json.at(named.key, where), where, stream);
+}
+
+}  // namespace ottava

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "apps/train/training_engine.h"
+
+namespace ottava {
+
+/// State of recipe `delayed` in a checkpoint, `float8_history.json`: the amaxes of the last steps by layer,
+/// the same on every rank and for every layout. Empty for engines without a history.
+std::string float8_history_json(TrainingEngine& engine, Stream& stream);
+
+/// Puts it back, bit for bit. Throws FileError for anything that float8_history_json does not write,
+/// ConfigError where the engine's layers or recipe are others.
+void restore_float8_history(std::string_view text, std::string_view where, TrainingEngine& engine,
+                            Stream& stream);
+
+}  // namespace ottava

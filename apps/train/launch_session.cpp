@@ -1,0 +1,70 @@
+#include "apps/train/launch_session.h"
+
+#include <cstdlib>
+
+#include "apps/decide/binary_fingerprint.h"
+#include "core/cuda/runtime.h"
+#include "core/log.h"
+#include "core/parallel_for.h"
+#include "parallel/checkpoint/checksum.h"
+#include "parallel/ranks/agree.h"
+#include "parallel/ranks/world.h"
+
+namespace ottava {
+namespace {
+
+Device device_of_rank(const Config& config, const Launch& launch) {
+  Device device = parse_device(config.training.device);
+  if (device.type != DeviceType::cuda || launch.world_size == 1) return device;
+  const GpuSharing sharing = config.comm.backend == "mpi" || config.comm.backend == "tcp"
+                                 ? GpuSharing::allowed
+                                 : GpuSharing::forbidden;
+  return {DeviceType::cuda, choose_gpu(launch, cuda_device_count(), sharing)};
+}
+
+// NCCL chooses by measured topology; sums in another order are other sums. What the user has set stays.
+void pin_nccl_algorithms() {
+  ::setenv("NCCL_ALGO", "Ring", 0);
+  ::setenv("NCCL_PROTO", "Simple", 0);
+}
+
+void work(const Config& config, Device device, World& world, const std::function<void(Session&)>& body) {
+  if (world.launch.world_size > 1)
+    require_equal_everywhere(*world.control, "the ottava binary", binary_fingerprint());
+  require_equal_everywhere(*world.control, "the configuration",
+                           checkpoint::text_checksum(print_config(config)));
+  std::optional<int> capability;
+  if (device.type == DeviceType::cuda) capability = cuda::compute_capability(device.index);
+  Experiment experiment =
+      resolve_experiment(config, load_tokenizer(config), world.launch.world_size, capability);
+  RankGroups ranks(world.share_control(), world.share_tensors(), experiment.mesh);
+  experiment.sm_budget = decide_sm_budget(config.comm.sm_budget, device, *ranks.world, experiment.mesh);
+  Session session{std::move(experiment), ranks, device};
+  body(session);
+}
+
+}  // namespace
+
+int run_session(const Config& config, const std::function<void(Session&)>& body) {
+  const Launch launch = detect_launch();
+  log::set_rank({.rank = launch.rank, .world_size = launch.world_size, .quiet = !shows_log(launch.rank)});
+  try {
+    apply_cpu_share(launch);
+    if (config.training.threads > 0) set_parallel_threads(static_cast<int>(config.training.threads));
+    if (config.debug.deterministic) pin_nccl_algorithms();
+    const Device device = device_of_rank(config, launch);
+    check_sm_budget(config.comm.sm_budget, device);
+    run_rank(launch,
+             {.init_timeout_seconds = static_cast<double>(config.comm.init_timeout_seconds),
+              .backend = config.comm.backend,
+              .max_ctas = static_cast<int>(config.comm.sm_budget),
+              .device = device},
+             [&](World& world) { work(config, device, world, body); });
+  } catch (const std::exception& error) {
+    if (launch.world_size == 1) throw;
+    return report_failure(launch, error);
+  }
+  return 0;
+}
+
+}  // namespace ottava

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <functional>
+
+#include "apps/config/experiment.h"
+#include "parallel/ranks/rank_groups.h"
+
+namespace ottava {
+
+/// A rank that is ready to work on an experiment: connected, with its device, threads and log chosen.
+struct Session {
+  Experiment experiment;
+  RankGroups& ranks;
+  Device device;
+};
+
+/// Finds out how the process was launched, connects the ranks, chooses device and threads, checks that all
+/// ranks run the same binary and configuration, reads the tokenizer, resolves the experiment and calls body.
+/// Returns the exit code. A single process throws what goes wrong; among several, each rank logs it and the
+/// code is 1.
+int run_session(const Config& config, const std::function<void(Session&)>& body);
+
+}  // namespace ottava

@@ -1,0 +1,80 @@
+#include "apps/train/step_graphs.h"
+
+#include "core/error.h"
+
+namespace ottava {
+
+std::string_view name_of(StepPart part) {
+  constexpr std::string_view kNames[] = {"the micro-batch", "the first micro-batch", "a middle micro-batch",
+                                         "the last micro-batch", "the update"};
+  return kNames[static_cast<size_t>(part)];
+}
+
+namespace {
+
+cuda::Graph record(StepPart part, Stream& stream, const std::function<void()>& body) {
+  try {
+    return cuda::Graph::record(stream, body);
+  } catch (const DeviceError& error) {
+    fail<DeviceError>("graphs", "{} cannot be recorded: {}; training.cuda_graphs: off trains without",
+                      name_of(part), error.what());
+  }
+}
+
+}  // namespace
+
+void StepGraphs::begin_step(Pace pace) {
+  // The step after the one that records finds all parts there.
+  if (mode_ == Mode::record) is_recorded_ = true;
+  if (!world_ || pace == Pace::step_by_step || plain_steps_ == 0) {
+    mode_ = Mode::plain;
+    ++plain_steps_;
+  } else {
+    mode_ = is_recorded_ ? Mode::launch : Mode::record;
+  }
+}
+
+void StepGraphs::run(StepPart part, Stream& stream, const std::function<void()>& body) {
+  if (mode_ == Mode::plain) return body();
+  Part& p = parts_[static_cast<size_t>(part)];
+  if (mode_ == Mode::record) {
+    // Middle micro-batches after the second are recorded for the host's part of the step alone, which has to
+    // go on.
+    const int64_t before = world_->stats().calls();
+    cuda::Graph graph = record(part, stream, body);
+    if (!p.graph.is_recorded()) {
+      p = {std::move(graph), world_->stats().calls() - before};
+    } else if (graph.nodes() != p.graph.nodes()) {
+      fail("graphs",
+           "{} was recorded as {} operations and is now {}: a step that differs from micro-batch to "
+           "micro-batch cannot be replayed; set training.cuda_graphs: off",
+           name_of(part), p.graph.nodes(), graph.nodes());
+    }
+  }
+  p.graph.launch(stream);
+  world_->graph_launched(stream, name_of(part), p.calls);
+}
+
+size_t StepGraphs::nodes() const {
+  size_t sum = 0;
+  for (const Part& p : parts_) sum += p.graph.nodes();
+  return sum;
+}
+
+GraphUse decide_graphs(std::string_view wish, Device device, const Communicator& world) {
+  if (wish == "off") return {false, "off: training.cuda_graphs is off"};
+  std::string obstacle;
+  if (device.type != DeviceType::cuda) {
+    obstacle = fmt::format("the device is {}", to_string(device));
+  } else if (!world.can_be_recorded()) {
+    obstacle = fmt::format("ranks exchange tensors through host memory ({}), which a graph cannot contain",
+                           world.transport());
+  } else {
+    return {true, "on: step 1 runs as it is, step 2 is recorded, later steps are launched"};
+  }
+  if (wish == "on")
+    fail<ConfigError>("training", "cuda_graphs is on, but {}: set it to auto or off", obstacle);
+  return {false, "off: " + obstacle};
+}
+
+}  // namespace ottava

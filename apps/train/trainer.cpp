@@ -1,0 +1,357 @@
+#include "apps/train/trainer.h"
+
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <filesystem>
+#include <utility>
+
+#include "apps/decide/available_memory.h"
+#include "apps/decide/rehearsal.h"
+#include "apps/report/startup_report.h"
+#include "apps/report/throughput.h"
+#include "apps/train/skipped_step.h"
+#include "core/counted.h"
+#include "core/data/data_file.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "core/optim/lr_schedule.h"
+
+namespace ottava {
+namespace {
+
+Stream stream_of(Device device) {
+  return device.type == DeviceType::cuda ? Stream::cuda(device.index) : Stream::cpu();
+}
+
+data::LoaderOptions loader_options(const Experiment& e, const std::vector<std::string>& paths,
+                                   std::string_view key, int64_t sequence, data::Order order,
+                                   bool writes_index) {
+  const TrainingConfig& t = e.config.training;
+  data::LoaderOptions options;
+  for (const std::string& path : paths) options.sources.push_back(find_input(e.config, key, path).string());
+  options.text_key = t.text_key;
+  options.encoder = data::make_text_encoder(e.tokenizer, {.bos = t.add_bos, .eos = t.add_eos});
+  options.seq_len = sequence;
+  options.seed = static_cast<uint64_t>(t.seed);
+  options.order = order;
+  options.index_folder = (std::filesystem::path(e.config.job.dump_folder) / "data_index").string();
+  options.index_access = writes_index ? data::IndexAccess::read_write : data::IndexAccess::read_only;
+  if (t.dataloader.num_workers > 0) options.threads = static_cast<int>(t.dataloader.num_workers);
+  if (t.dataloader.prefetch_factor) options.prefetch = static_cast<int>(*t.dataloader.prefetch_factor);
+  return options;
+}
+
+LossScale initial_loss_scale(const TrainingConfig& c) {
+  std::optional<double> constant = c.constant_loss_scale();
+  return constant ? LossScale::constant(*constant) : LossScale::dynamic();
+}
+
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const StopSignals* signals)
+    : experiment_(std::move(experiment)),
+      ranks_(ranks),
+      signals_(signals),
+      device_(device),
+      stream_(stream_of(device)),
+      loss_scale_(initial_loss_scale(experiment_.config.training)),
+      float8_alerts_(experiment_.config.float8) {
+  const Config& c = experiment_.config;
+  const TrainingShape& shape = experiment_.shape;
+  const bool is_first = ranks.world->rank() == 0;
+  BatchSource::Options data{
+      .loader =
+          loader_options(experiment_, c.training.dataset_path, "training.dataset_path", shape.sequence,
+                         c.training.shuffle ? data::Order::shuffled : data::Order::sequential, is_first),
+      .batch = shape.batch,
+      .micro_batches = shape.micro_batches,
+      .data_rank = ranks.data_rank,
+      .data_size = ranks.data_size,
+      .documents = shape.block_causal};
+  data_ = std::make_unique<BatchSource>(std::move(data));
+  if (c.validation.enable) {
+    BatchSource::Options validation{
+        .loader = loader_options(experiment_, c.validation.dataset_path, "validation.dataset_path",
+                                 shape.validation_sequence, data::Order::sequential, is_first),
+        .batch = shape.validation_batch,
+        .data_rank = ranks.data_rank,
+        .data_size = ranks.data_size,
+        .documents = shape.block_causal};
+    validation_data_ = std::make_unique<BatchSource>(std::move(validation));
+  }
+  checkpoints_ = std::make_unique<Checkpoints>(experiment_, ranks_, stream_);
+  // The first tokens are made while memory is planned and weights are drawn.
+  data_->start(checkpoints_->data_position_to_load());
+  if (validation_data_) validation_data_->start(0);
+
+  const GraphUse graphs = decide_graphs(c.training.cuda_graphs, device, *ranks.world);
+  experiment_.shape.parameters.reductions_cross =
+      !graphs.on && shape.parameters.reshard == FsdpOptions::Reshard::never;
+  plan_ = record_step(shape, device, ranks);
+  require_memory(plan_.memory, device, *ranks.control);
+  require_validation_data();
+  if (is_first) log_startup_report(experiment_, plan_, device, ranks);
+  if (device.type == DeviceType::cuda) {
+    gpu_bytes_before_ = gpu_bytes_in_use(device);
+    rehearse(experiment_, plan_, stream_, ranks);
+  }
+  arena_ = std::make_unique<Arena>(plan_.memory, device);
+  engine_ = std::make_unique<TrainingEngine>(shape, stream_, *arena_, ranks, plan_.matmul_workspace_bytes);
+  log::info("CUDA graphs: {}", graphs.reason);
+  if (device.type == DeviceType::cuda && !experiment_.sm_budget.reason.empty())
+    log::info("SM budget: {}", experiment_.sm_budget.reason);
+  if (graphs.on) engine_->graphs().enable(*ranks.world);
+  if (loss_scale_.is_dynamic()) state_.loss_scale = loss_scale_.state();
+  checkpoints_->load(*engine_, state_);
+  if (state_.loss_scale) loss_scale_.restore(*state_.loss_scale);
+  check_data_unchanged();
+  reporter_ = std::make_unique<MetricsReporter>(MetricsReporter::Options{.config = c.metrics,
+                                                                         .folder = c.job.dump_folder,
+                                                                         .total_steps = c.training.steps,
+                                                                         .resumed_at = state_.step,
+                                                                         .rank = ranks.world->rank(),
+                                                                         .world_size = ranks.world->size()});
+}
+
+Trainer::~Trainer() = default;
+
+double Trainer::learning_rate(int64_t step) const {
+  const Config& c = experiment_.config;
+  return ottava::learning_rate({.lr = c.optimizer.lr, .steps = c.training.steps, .schedule = c.lr_scheduler},
+                               step);
+}
+
+StepOutputs Trainer::step(StepProfile* profile) {
+  const HostTokens& tokens = data_->read(state_.data_position);
+  // One exchange per step: how many tokens count, and whether any rank was asked to stop.
+  double shared[2] = {static_cast<double>(data_->valid_tokens()),
+                      signals_ && signals_->received() != 0 ? 1.0 : 0.0};
+  if (ranks_.world->size() > 1) {
+    // Tensor-parallel ranks read the same tokens: only the first of each group counts them.
+    if (ranks_.tensor_parallel.rank() != 0) shared[0] = 0;
+    Stream host = Stream::cpu();
+    ranks_.control->all_reduce(host, {.send = view_of(shared, {2}), .recv = {}, .label = "tokens and stop"})
+        .wait(host);
+  }
+  stop_asked_ = shared[1] > 0;
+  StepInputs inputs{.learning_rate = learning_rate(state_.schedule_step),
+                    .loss_scale = loss_scale_.value(),
+                    .optimizer_step = state_.optimizer_step + 1,
+                    .valid_tokens = static_cast<int64_t>(shared[0])};
+  StepOutputs out = engine_->train_step(tokens, inputs, profile);
+  out.valid_tokens = inputs.valid_tokens;
+  state_.step += 1;
+  state_.schedule_step += 1;
+  state_.data_position += experiment_.global_batch;
+  state_.tokens_seen += experiment_.tokens_per_step();
+  if (out.skipped) {
+    state_.skipped_steps += 1;
+    state_.consecutive_skips += 1;
+  } else {
+    state_.optimizer_step += 1;
+    state_.consecutive_skips = 0;
+  }
+  loss_scale_.update(out.skipped);
+  if (loss_scale_.is_dynamic()) state_.loss_scale = loss_scale_.state();
+  return out;
+}
+
+Trainer::End Trainer::run() {
+  const Config& c = experiment_.config;
+  find_peaks();
+  log::info("Training starts at step {}", state_.step + 1);
+  last_log_ = {seconds_now(), state_.step, data_->seconds_waited()};
+  while (state_.step < c.training.steps) {
+    ranks_.world->state().set_step(state_.step + 1);
+    ranks_.control->state().set_step(state_.step + 1);
+    const double begin = seconds_now();
+    StepOutputs out = step(nullptr);
+    // The first step includes set-up of libraries and connections; from now on a silent peer is a lost peer.
+    const auto timeout = static_cast<double>(c.comm.train_timeout_seconds);
+    ranks_.world->state().set_timeout_seconds(timeout);
+    ranks_.control->state().set_timeout_seconds(timeout);
+    if (state_.step == 1 || state_.step % c.metrics.log_freq == 0 || state_.step == c.training.steps)
+      log_step(out);
+    if (device_.type == DeviceType::cuda && ++steps_here_ == 3) report_gpu_memory();
+    check_health(out);
+    reporter_->progress(state_.step, seconds_now() - begin);
+    if (validation_data_ && (state_.step == 1 || state_.step % c.validation.freq == 0)) validate();
+    checkpoints_->poll();
+    const bool is_last = state_.step == c.training.steps;
+    if (checkpoints_->is_due(state_.step, is_last) || (stop_asked_ && !is_last))
+      checkpoints_->save(*engine_, state_, is_last);
+    if (stop_asked_ && !is_last) {
+      checkpoints_->finish();
+      reporter_->flush();
+      log::info("Stopped after step {}{}", state_.step,
+                checkpoints_->is_enabled() ? "; the same command continues from here"
+                                           : "; nothing was saved because checkpoint.enable is false");
+      return End::stopped;
+    }
+  }
+  checkpoints_->finish();
+  reporter_->flush();
+  log::info("Training completed");
+  return End::completed;
+}
+
+// Sum over the ranks that see different tokens, and the largest of their means.
+Trainer::GlobalLoss Trainer::global_loss(double sum, double tokens) {
+  double sums[2] = {sum, tokens}, largest[1] = {tokens > 0 ? sum / tokens : 0};
+  if (ranks_.loss->size() > 1) {
+    Stream host = Stream::cpu();
+    ranks_.control_loss->all_reduce(host, {.send = view_of(sums, {2}), .recv = {}, .label = "loss"})
+        .wait(host);
+    ranks_.control_loss
+        ->all_reduce(
+            host, {.send = view_of(largest, {1}), .recv = {}, .op = ReduceOp::max, .label = "largest loss"})
+        .wait(host);
+  }
+  return {sums[1] > 0 ? sums[0] / sums[1] : 0, largest[0], sums[1]};
+}
+
+void Trainer::log_step(const StepOutputs& out) {
+  GlobalLoss loss = global_loss(out.loss_sum, static_cast<double>(data_->valid_tokens()));
+  const double now = seconds_now(), seconds = now - last_log_.seconds;
+  const int64_t steps = state_.step - last_log_.step;
+  const double waited = data_->seconds_waited();
+  StepMetrics m;
+  m.step = state_.step;
+  m.global_avg_loss = loss.mean;
+  m.global_max_loss = loss.largest;
+  m.grad_norm = out.grad_norm;
+  m.learning_rate = learning_rate(state_.schedule_step - 1);
+  m.tokens_seen = state_.tokens_seen;
+  m.step_seconds = seconds / static_cast<double>(steps);
+  m.data_seconds = (waited - last_log_.seconds_waited) / static_cast<double>(steps);
+  m.loss_scale = loss_scale_.value();
+  m.skipped_steps = state_.skipped_steps;
+  const Throughput rates = throughput(
+      plan_, peaks_,
+      {.seconds = m.step_seconds,
+       .tokens = static_cast<double>(experiment_.tokens_per_step()),
+       .ranks = ranks_.world->size(),
+       .model_flops_per_token = model_flops_per_token(experiment_.shape.model, experiment_.shape.sequence)});
+  m.tokens_per_second = rates.tokens_per_second;
+  m.tflops = rates.tflops;
+  m.mfu_percent = rates.mfu_percent;
+  m.conservative_mfu_percent = rates.conservative_mfu_percent;
+  m.utilization_percent = rates.utilization_percent;
+  m.runs_float8 = plan_.flops(Precision::fp8) > 0;
+  MemoryUse memory = memory_use(device_);
+  m.memory_gib = memory.gib;
+  m.memory_percent = memory.percent;
+  const std::vector<Float8Operand> operands = read_float8(*engine_, *ranks_.control);
+  reporter_->log_step(m, float8_scalars(operands));
+  if (ranks_.world->rank() == 0) {
+    for (const std::string& warning : float8_alerts_.check(operands))
+      log::warning("step {}: {}", state_.step, warning);
+  }
+  last_log_ = {now, state_.step, waited};
+}
+
+// When libraries, connections and graphs have taken what they take.
+void Trainer::report_gpu_memory() const {
+  const int64_t plan = plan_.memory.total_bytes(),
+                besides = gpu_bytes_in_use(device_) - gpu_bytes_before_ - plan;
+  const std::string text = gpu_memory_text({.plan_bytes = plan, .besides_bytes = besides});
+  besides > kGpuLibraryBytes ? log::warning("{}", text) : log::info("{}", text);
+}
+
+void Trainer::find_peaks() {
+  const bool uses_bf16 = plan_.flops(Precision::bf16) + plan_.flops(Precision::fp8) > 0;
+  peaks_ = find_device_peaks(device_, experiment_.config.metrics,
+                             {.fp32 = plan_.flops(Precision::fp32) > 0, .bf16 = uses_bf16});
+  log::info("Peak FLOPS used for computing MFU: {:.3e} ({})", peaks_.bf16, peaks_.source);
+  if (plan_.flops(Precision::fp8) > 0) {
+    log::info(
+        "Peak FLOPS of FP8: {:.3e}; mfu is against the bf16 peak, mfu(fp8) the same FLOPs against this one, "
+        "util weighs each product with the peak of its own precision",
+        peaks_.fp8);
+  }
+}
+
+void Trainer::check_health(const StepOutputs& out) {
+  if (!out.skipped) return;
+  const std::string where = describe_skipped_step(*engine_, *ranks_.control);
+  if (ranks_.control->rank() == 0) {
+    log::warning(
+        "step {} was skipped: the gradient norm is not finite; weights, moments and t did not move; {}",
+        state_.step, where);
+  }
+  const int64_t limit = experiment_.config.training.max_consecutive_skipped_steps;
+  if (state_.consecutive_skips > limit) {
+    fail<NumericsError>(
+        "training",
+        "{} consecutive steps had non-finite gradients (training.max_consecutive_skipped_steps {}): lower "
+        "optimizer.lr, raise lr_scheduler.warmup_steps, or look at the data after sample {}",
+        state_.consecutive_skips, limit, state_.data_position);
+  }
+}
+
+void Trainer::validate() {
+  const ValidationConfig& v = experiment_.config.validation;
+  const double begin = seconds_now();
+  double sum = 0, tokens = 0;
+  const int64_t per_step = validation_data_->samples_per_step();
+  for (int64_t i = 0; v.steps < 0 || i < v.steps; ++i) {
+    if (v.steps < 0 && is_past_validation_data((i + 1) * per_step)) break;
+    const HostTokens& batch = validation_data_->read(i * per_step);
+    // Where the text ends is known once it was read to the end, which may be only now.
+    if (v.steps < 0 && is_past_validation_data((i + 1) * per_step)) break;
+    sum += engine_->validate(batch);
+    tokens += static_cast<double>(validation_data_->valid_tokens());
+  }
+  GlobalLoss loss = global_loss(sum, tokens);
+  const double seconds = seconds_now() - begin;
+  reporter_->log_validation(state_.step, loss.mean, loss.tokens / seconds / ranks_.world->size(),
+                            memory_use(device_));
+  last_log_.seconds += seconds;
+}
+
+// The first batch is read for the first validation anyway; text that ends before it does is found here.
+void Trainer::require_validation_data() {
+  if (!validation_data_) return;
+  const ValidationConfig& v = experiment_.config.validation;
+  const int64_t per_step = validation_data_->samples_per_step();
+  validation_data_->read(0);
+  if (v.steps >= 0 || !is_past_validation_data(per_step)) return;
+  fail<DataError>("validation",
+                  "{} make fewer than the {} of {} that one step reads: give more text, or "
+                  "lower validation.local_batch_size or validation.seq_len",
+                  data::names_of_sources(v.dataset_path), counted(per_step, "sequence"),
+                  counted(v.seq_len, "token"));
+}
+
+// How many samples there are is known when all of them have been tokenized, which some ranks find out before
+// others: what one knows, all know, so that they stop together.
+bool Trainer::is_past_validation_data(int64_t samples) {
+  int64_t known = validation_data_->loader().samples_per_epoch().value_or(-1);
+  if (ranks_.control->size() > 1) {
+    Stream host = Stream::cpu();
+    ranks_.control
+        ->all_reduce(
+            host,
+            {.send = view_of(&known, {1}), .recv = {}, .op = ReduceOp::max, .label = "validation samples"})
+        .wait(host);
+  }
+  return known >= 0 && samples > known;
+}
+
+void Trainer::check_data_unchanged() {
+  const uint64_t now = data_->loader().fingerprint();
+  if (state_.data_fingerprint != 0 && state_.data_fingerprint != now) {
+    log::warning(
+        "the training data, tokenizer or seq_len differ from those of the checkpoint: sample {} is not where "
+        "it stopped",
+        state_.data_position);
+  }
+  state_.data_fingerprint = now;
+}
+
+}  // namespace ottava

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "apps/config/experiment.h"
+#include "apps/report/float8_report.h"
+#include "apps/report/metrics_reporter.h"
+#include "apps/train/batch_source.h"
+#include "apps/train/checkpoints.h"
+#include "apps/train/stop_signals.h"
+#include "apps/train/training_state.h"
+#include "core/optim/loss_scale.h"
+
+namespace ottava {
+
+/// Trains one experiment on one rank from its newest checkpoint, or from the beginning, to training.steps.
+class Trainer {
+ public:
+  /// Plans, allocates, loads. Everything that can be wrong with the input is found here, before the first
+  /// step.
+  Trainer(Experiment experiment, RankGroups& ranks, Device device, const StopSignals* signals);
+  ~Trainer();
+
+  enum class End { completed, stopped };
+  End run();
+
+  const TrainingState& state() const { return state_; }
+  TrainingEngine& engine() { return *engine_; }
+  const StepPlan& plan() const { return plan_; }
+  Experiment& experiment() { return experiment_; }
+  BatchSource& data() { return *data_; }
+  Stream& stream() { return stream_; }
+  /// One step without logging or saving (benchmarks).
+  StepOutputs step(StepProfile* profile);
+
+ private:
+  struct GlobalLoss {
+    double mean, largest, tokens;
+  };
+  double learning_rate(int64_t step) const;
+  GlobalLoss global_loss(double sum, double tokens);
+  void log_step(const StepOutputs& out);
+  void validate();
+  void require_validation_data();
+  void check_health(const StepOutputs& out);
+  void check_data_unchanged();
+  bool is_past_validation_data(int64_t samples);
+  void find_peaks();
+  void report_gpu_memory() const;
+
+  Experiment experiment_;
+  RankGroups& ranks_;
+  const StopSignals* signals_;
+  Device device_;
+  Stream stream_;
+  LossScale loss_scale_;
+  StepPlan plan_;
+  std::unique_ptr<Arena> arena_;
+  std::unique_ptr<TrainingEngine> engine_;
+  std::unique_ptr<BatchSource> data_, validation_data_;
+  std::unique_ptr<Checkpoints> checkpoints_;
+  std::unique_ptr<MetricsReporter> reporter_;
+  TrainingState state_;
+  DevicePeaks peaks_;
+  Float8Alerts float8_alerts_;
+  struct {
+    double seconds = 0;
+    int64_t step = 0;
+    double seconds_waited = 0;
+  } last_log_;
+  bool stop_asked_ = false;
+  int64_t gpu_bytes_before_ = 0, steps_here_ = 0;
+};
+
+}  // namespace ottava

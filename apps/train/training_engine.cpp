@@ -1,0 +1,313 @@
+#include "apps/train/training_engine.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "core/ops/elementwise.h"
+#include "core/ops/matmul/matmul.h"
+#include "core/optim/grad_norm.h"
+#include "fp8/step_amax.h"
+#include "models/llama/float8_runs.h"
+
+namespace ottava {
+namespace {
+
+// Those not set here are written on the device by clip_factor().
+std::vector<float> step_scalars(const StepInputs& inputs, const AdamwHyper& adamw) {
+  std::vector<float> s(kStepScalars, 0.0f);
+  double t = static_cast<double>(inputs.optimizer_step);
+  s[kLearningRate] = static_cast<float>(inputs.learning_rate);
+  s[kBiasCorrection1] = static_cast<float>(1 - std::pow(static_cast<double>(adamw.beta1), t));
+  s[kBiasCorrection2] = static_cast<float>(1 - std::pow(static_cast<double>(adamw.beta2), t));
+  s[kLossScale] = static_cast<float>(inputs.loss_scale);
+  s[kLossGradient] = inputs.valid_tokens > 0
+                         ? static_cast<float>(inputs.loss_scale / static_cast<double>(inputs.valid_tokens))
+                         : 0.0f;
+  return s;
+}
+
+}  // namespace
+
+TrainingEngine::TrainingEngine(TrainingShape shape, Stream& stream, Arena& arena, RankGroups& ranks,
+                               int64_t matmul_workspace_bytes)
+    : shape_(std::move(shape)),
+      stream_(stream),
+      arena_(arena),
+      ranks_(ranks),
+      table_(llama_parameters(shape_.model)) {
+  parameters_ = std::make_unique<Fsdp>(stream, arena, ranks, table_.specs, shape_.parameters);
+  model_ = std::make_unique<LlamaModel>(shape_.model, table_, stream, arena, ranks.tensor_parallel.size(),
+                                        shape_.model_options, shape_.float8);
+  if (shape_.float8.is_on()) float8_ = std::make_unique<Float8State>(arena, ranks, shape_.float8.state);
+  const int64_t most =
+      std::max(shape_.batch * shape_.sequence, shape_.validation_batch * shape_.validation_sequence);
+  std::vector<std::string_view> names{"tokens", "targets"};
+  if (shape_.block_causal) names.insert(names.end(), {"document starts", "positions"});
+  for (std::string_view name : names)
+    inputs_.push_back(arena.persistent(name, DType::i32, {most}, MemoryCategory::data));
+  if (stream.target().type == DeviceType::cuda)
+    ring_ = std::make_unique<InputRing>(stream, arena, names, most);
+  scalars_ = arena.persistent("step scalars", DType::f32, {kStepScalars}, MemoryCategory::data);
+  step_ = arena.persistent("step", DType::i64, {1}, MemoryCategory::data);
+  loss_sum_ = arena.persistent("loss sum", DType::f32, {1}, MemoryCategory::data);
+  loss_sums_ = arena.persistent("loss sums", DType::f32, {shape_.micro_batches}, MemoryCategory::data);
+  sum_of_squares_ = arena.persistent("sum of squares", DType::f64, {1}, MemoryCategory::data);
+  skipped_ = arena.persistent("skipped", DType::i32, {1}, MemoryCategory::data);
+  Tensor workspace =
+      arena.persistent("matmul workspace", DType::u8, {matmul_workspace_bytes}, MemoryCategory::workspace);
+  if (stream.type() != DeviceType::meta) set_matmul_workspace(stream, workspace);
+  if (stream.type() == DeviceType::cuda)
+    pinned_scalars_ = PinnedInputs(stream.device(), 2 * kMemoryAlignment);
+}
+
+StepContext TrainingEngine::context() {
+  return {.stream = stream_,
+          .arena = arena_,
+          .parameters = *parameters_,
+          .tensor_parallel = ranks_.tensor_parallel,
+          .compute = shape_.parameters.compute,
+          .profile = profile_,
+          .float8 = float8_.get()};
+}
+
+void TrainingEngine::upload(const void* host, const Tensor& device) {
+  if (stream_.type() == DeviceType::meta) return;
+  if (stream_.type() == DeviceType::cuda) return cast(stream_, pinned_scalars_.hold(host, device), device);
+  cast(stream_, Tensor{const_cast<void*>(host), device.dtype, device.shape}, device);
+}
+
+namespace {
+
+std::vector<std::span<const int32_t>> share_of(const HostTokens& tokens, size_t arrays, int64_t index,
+                                               int64_t count) {
+  std::vector<std::span<const int32_t>> share;
+  for (const auto& all : {tokens.inputs, tokens.targets, tokens.document_start, tokens.positions}) {
+    if (share.size() < arrays)
+      share.push_back(all.subspan(static_cast<size_t>(index * count), static_cast<size_t>(count)));
+  }
+  return share;
+}
+
+}  // namespace
+
+void TrainingEngine::send(const HostTokens& tokens, int64_t index, int64_t count) {
+  if (!ring_) return;
+  if (stream_.type() == DeviceType::meta) return ring_->upload({});
+  ring_->upload(share_of(tokens, inputs_.size(), index, count));
+}
+
+MicroBatch TrainingEngine::receive(const HostTokens& tokens, int64_t index, int64_t batch, int64_t sequence) {
+  const int64_t count = batch * sequence;
+  std::vector<Tensor> places;
+  for (const Tensor& place : inputs_) places.push_back(place.slice(0, count).reshape({batch, sequence}));
+  if (ring_) {
+    ring_->take(places);
+  } else if (stream_.type() == DeviceType::cpu) {
+    const auto share = share_of(tokens, inputs_.size(), index, count);
+    for (size_t i = 0; i < places.size(); ++i) upload(share[i].data(), places[i]);
+  }
+  places.resize(4);
+  return {places[0], places[1], places[2], places[3]};
+}
+
+StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInputs& inputs,
+                                       StepProfile* profile) {
+  profile_ = profile;
+  const int64_t count = shape_.batch * shape_.sequence;
+  send(tokens, 0, count);
+  pinned_scalars_.begin();
+  std::vector<float> scalars = step_scalars(inputs, shape_.adamw);
+  upload(scalars.data(), scalars_);
+  upload(&inputs.optimizer_step, step_);
+
+  Arena::Phase phase(arena_, "train");
+  StepContext c = context();
+  // While an amax history fills, scales are read elsewhere than once it is full.
+  const bool varies = float8_ && float8_->history() && !float8_->history()->is_full();
+  graphs_.begin_step(profile || varies ? StepGraphs::Pace::step_by_step : StepGraphs::Pace::launched);
+  fill_zero(stream_, loss_sum_);
+  begin_parameters(c);
+  const Tensor grad_scale = scalars_.slice(kLossGradient, kLossGradient + 1);
+  for (int64_t m = 0; m < shape_.micro_batches; ++m) {
+    const bool is_first = m == 0, is_last = m + 1 == shape_.micro_batches;
+    const StepPart part = is_first ? (is_last ? StepPart::only : StepPart::first)
+                                   : (is_last ? StepPart::last : StepPart::middle);
+    const MicroBatch micro = receive(tokens, m, shape_.batch, shape_.sequence);
+    if (!is_last) send(tokens, m + 1, count);  // arrives while this one is computed
+    graphs_.run(part, stream_, [&] {
+      parameters_->begin_micro_batch(is_last);
+      model_->forward_backward(c, micro, loss_sum_, grad_scale);
+      is_last ? parameters_->finish_gradients() : parameters_->finish_micro_batch();
+    });
+    cast(stream_, loss_sum_, loss_sums_.slice(m, m + 1));
+  }
+  graphs_.run(StepPart::update, stream_, [&] {
+    if (float8_) float8_->finish_step(stream_);
+    update(c);
+  });
+  parameters_
+      ->weights_changed();  // the host's part of the update, also when the device's was launched as a graph
+  if (float8_) parameters_->float8()->weights_changed(true);
+  check_products();
+  StepOutputs out;
+  if (stream_.type() == DeviceType::meta) return out;
+  float loss = 0;
+  int32_t skipped = 0;
+  cast(stream_, loss_sum_, view_of(&loss, {1}));
+  cast(stream_, scalars_, view_of(scalars.data(), {kStepScalars}));
+  cast(stream_, skipped_, view_of(&skipped, {1}));
+  stream_.synchronize();
+  out.loss_sum = loss;
+  out.grad_norm = scalars[kGradientNorm];
+  out.skipped = skipped != 0;
+  if (float8_ && !out.skipped) {
+    float8_->advance_history(stream_);
+    parameters_->float8()->advance_history(stream_);
+  }
+  return out;
+}
+
+void TrainingEngine::begin_parameters(const StepContext& c) {
+  if (!float8_) return parameters_->begin_step();
+  StepContext::Scope scope(c, "weights.quantize");
+  parameters_->begin_step();
+  float8_->begin_step(stream_);
+}
+
+void TrainingEngine::update(const StepContext& c) {
+  StepContext::Scope scope(c, "optimizer");
+  std::vector<Tensor> counted = parameters_->counted_gradients();
+  std::vector<Shape> shapes;
+  for (const Tensor& g : counted) shapes.push_back(g.shape);
+  Allocation workspace = c.scratch("gradient norm", DType::f64, grad_norm_workspace(shapes));
+  grad_norm_squared(stream_, counted, sum_of_squares_, workspace);
+  share_norm();
+  clip_factor(stream_, sum_of_squares_, shape_.max_norm, scalars_, skipped_);
+  if (float8_) parameters_->float8()->begin_update(stream_);
+  std::vector<AdamwTensor> tensors;
+  for (size_t p = 0; p < table_.specs.size(); ++p) {
+    const ParameterShard& s = parameters_->shard(static_cast<int>(p));
+    if (s.master.numel() == 0) continue;
+    const ParameterTraining training = shape_.groups.empty() ? ParameterTraining{} : shape_.groups[p];
+    tensors.push_back({.master = s.master,
+                       .gradient = s.gradient,
+                       .exp_avg = s.exp_avg,
+                       .exp_avg_sq = s.exp_avg_sq,
+                       .compute = s.has_compute_copy ? s.compute : Tensor{},
+                       .amax = float8_ ? parameters_->float8()->updated_amax(static_cast<int>(p)) : Tensor{},
+                       .weight_decay = training.weight_decay,
+                       .lr_factor = training.lr_factor,
+                       .key = p,
+                       .first_element = s.rows.begin * (s.slice.rank() == 2 ? s.slice[1] : 1)});
+  }
+  adamw(stream_, tensors, shape_.adamw, scalars_, step_);
+}
+
+// FP8 saturates: an infinity in an operand may leave the gradients finite. So the flags of this rank's
+// operands make the norm NaN. Replicas, whose norms are equal otherwise, take the largest of both halves of
+// their bits, in which NaN wins.
+void TrainingEngine::share_norm() {
+  if (float8_) {
+    fp8::poison_if_raised(stream_, float8_->all_non_finite(), sum_of_squares_);
+    fp8::poison_if_raised(stream_, parameters_->float8()->non_finite(), sum_of_squares_);
+  }
+  parameters_->all_reduce_norm(sum_of_squares_);
+  if (!float8_ || ranks_.dp_replicate->size() == 1) return;
+  const Tensor halves{sum_of_squares_.data, DType::u32, {2}};
+  ranks_.dp_replicate
+      ->all_reduce(stream_, {.send = halves, .recv = {}, .op = ReduceOp::max, .label = "gradient norm"})
+      .wait(stream_);
+}
+
+void TrainingEngine::check_products() const {
+  if (!float8_) return;
+  if (float8_->products_run() == 0 && graphs_.nodes() > 0) return;  // launched: counted when it was recorded
+  check_float8_runs(shape_.float8_policy, shape_.model_options,
+                    {.micro_batches = shape_.micro_batches, .tokens = shape_.batch * shape_.sequence},
+                    *float8_);
+}
+
+double TrainingEngine::validate(const HostTokens& tokens) {
+  profile_ = nullptr;
+  send(tokens, 0, shape_.validation_batch * shape_.validation_sequence);
+  Arena::Phase phase(arena_, "validate");
+  fill_zero(stream_, loss_sum_);
+  parameters_->begin_forward_only();
+  if (float8_) float8_->begin_forward_only(stream_);
+  model_->evaluate(context(), receive(tokens, 0, shape_.validation_batch, shape_.validation_sequence),
+                   loss_sum_);
+  if (stream_.type() == DeviceType::meta) return 0;
+  float loss = 0;
+  cast(stream_, loss_sum_, view_of(&loss, {1}));
+  stream_.synchronize();
+  return loss;
+}
+
+std::vector<float> TrainingEngine::loss_after_each_micro_batch() {
+  std::vector<float> sums(static_cast<size_t>(shape_.micro_batches));
+  cast(stream_, loss_sums_, view_of(sums.data(), loss_sums_.shape));
+  stream_.synchronize();
+  return sums;
+}
+
+std::string TrainingEngine::non_finite_gradients() {
+  constexpr int64_t kNamed = 4;
+  std::string names;
+  int64_t found = 0;
+  std::vector<float> host;
+  for (size_t p = 0; p < table_.specs.size(); ++p) {
+    const Tensor& gradient = parameters_->shard(static_cast<int>(p)).gradient;
+    if (gradient.numel() == 0) continue;
+    host.resize(static_cast<size_t>(gradient.numel()));
+    cast(stream_, gradient, view_of(host.data(), gradient.shape));
+    stream_.synchronize();
+    if (std::all_of(host.begin(), host.end(), [](float g) { return std::isfinite(g); })) continue;
+    if (++found <= kNamed) names += (found > 1 ? ", " : "") + table_.specs[p].name;
+  }
+  if (found == 0) return {};
+  return fmt::format("{} of {}: {}{}", found, table_.specs.size(), names, found > kNamed ? ", ..." : "");
+}
+
+// As FP8 sees them: what f32 can hold may be an infinity in bf16.
+bool TrainingEngine::holds_non_finite(size_t entry) {
+  const ParameterShard& shard = parameters_->shard(parameters_->float8()->specs()[entry].parameter);
+  std::vector<float> host(static_cast<size_t>(shard.master.numel()));
+  if (host.empty()) return false;
+  cast(stream_, shard.master, view_of(host.data(), shard.master.shape));
+  stream_.synchronize();
+  return !std::all_of(host.begin(), host.end(),
+                      [](float w) { return std::isfinite(static_cast<float>(bf16(w))); });
+}
+
+std::string TrainingEngine::non_finite_operands() {
+  if (!float8_) return {};
+  std::vector<uint32_t> flags(static_cast<size_t>(float8_->all_non_finite().numel())),
+      weights(static_cast<size_t>(parameters_->float8()->non_finite().numel()));
+  cast(stream_, float8_->all_non_finite(), view_of(flags.data(), float8_->all_non_finite().shape));
+  cast(stream_, parameters_->float8()->non_finite(),
+       view_of(weights.data(), parameters_->float8()->non_finite().shape));
+  stream_.synchronize();
+  constexpr size_t kNamed = 6;
+  std::vector<std::string> found;
+  for (size_t w = 0; w < weights.size(); ++w) {
+    if (!weights[w]) continue;
+    const auto& specs = parameters_->float8()->specs();
+    const bool is_gradient = w >= specs.size();
+    found.push_back(is_gradient ? "a gradient that travels in FP8"
+                                : fmt::format("w of {}{}", specs[w].name,
+                                              holds_non_finite(w) ? " (in its own shard)" : ""));
+  }
+  for (size_t slot = 0; slot < flags.size(); ++slot) {
+    if (flags[slot])
+      found.push_back(fmt::format("{} of {}", slot % 2 ? "dy" : "x", float8_->options().products[slot / 2]));
+  }
+  const bool cut = found.size() > kNamed;
+  if (cut) found.resize(kNamed);
+  return fmt::format("{}{}", fmt::join(found, ", "), cut ? ", ..." : "");
+}
+
+}  // namespace ottava

@@ -1,0 +1,121 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "apps/train/step_graphs.h"
+#include "core/memory/input_ring.h"
+#include "core/optim/adamw.h"
+#include "models/llama/llama_model.h"
+#include "parallel/ranks/rank_groups.h"
+#include "parallel/sharding/fsdp.h"
+
+namespace ottava {
+
+/// How the optimizer treats one parameter (optimizer.param_groups).
+struct ParameterTraining {
+  float weight_decay = 0;
+  float lr_factor = 1;
+};
+
+/// Everything that decides what a step computes, resolved from the configuration.
+struct TrainingShape {
+  LlamaConfig model;
+  LlamaModelOptions model_options;
+  FsdpOptions parameters;
+  int64_t batch = 1, sequence = 2048;  ///< of one micro-batch on one data rank
+  int64_t micro_batches = 1;
+  int64_t validation_batch = 0;  ///< 0: never validates
+  int64_t validation_sequence = 0;
+  bool block_causal = false;  ///< attention stays within documents; positions restart
+  AdamwHyper adamw;
+  float max_norm = 1;
+  std::vector<ParameterTraining> groups;  ///< per parameter of the table; empty: the defaults
+  fp8::Policy float8_policy;              ///< empty without FP8
+  LlamaFloat8 float8;  ///< what it means for the model; parameters.float8 has the weights' part
+};
+
+/// Host tokens of one micro-batch or of several: [count, T], documents only when block-causal.
+struct HostTokens {
+  std::span<const int32_t> inputs, targets, document_start, positions;
+};
+
+/// What the host decides before a step.
+struct StepInputs {
+  double learning_rate = 0;
+  double loss_scale = 1;
+  int64_t optimizer_step = 1;  ///< t of the bias corrections: steps that were not skipped, this one included
+  int64_t valid_tokens = 0;    ///< of the whole step, all ranks
+};
+struct StepOutputs {
+  double loss_sum = 0;       ///< this rank's sum of token losses, all micro-batches
+  double grad_norm = 0;      ///< global, before clipping
+  int64_t valid_tokens = 0;  ///< as given
+  bool skipped = false;      ///< the norm was not finite; nothing moved
+};
+
+/// Model, parameters and optimizer of one rank, on one device. The same object runs on `meta` to record
+/// memory and cost.
+class TrainingEngine {
+ public:
+  /// Takes persistent memory for all state, and the stream's matmul workspace of the given size.
+  TrainingEngine(TrainingShape shape, Stream& stream, Arena& arena, RankGroups& ranks,
+                 int64_t matmul_workspace_bytes);
+
+  const TrainingShape& shape() const { return shape_; }
+  Fsdp& parameters() { return *parameters_; }
+  StepContext context();
+  /// Off until StepGraphs::enable.
+  StepGraphs& graphs() { return graphs_; }
+
+  /// One optimizer step over micro_batches x batch sequences. Blocks until it is done.
+  StepOutputs train_step(const HostTokens& tokens, const StepInputs& inputs, StepProfile* profile = nullptr);
+  /// This rank's sum of token losses over one validation micro-batch.
+  double validate(const HostTokens& tokens);
+  /// Which gradients of the last step are not finite on this rank, for the log: "3 of 20:
+  /// layers.0.attention.wqkv, ..."; empty when none is. Copies every gradient to the host.
+  std::string non_finite_gradients();
+  /// Which FP8 operands of the last step were not finite on this rank: "x of layers.0.attention.wqkv, ...";
+  /// empty when none. A weight's amax is that of all ranks: "(in its own shard)" where this one holds what is
+  /// not finite.
+  std::string non_finite_operands();
+  /// Null without FP8.
+  Float8State* float8() { return float8_.get(); }
+  /// This rank's sum of token losses of the last step after each of its micro-batches, for the log.
+  std::vector<float> loss_after_each_micro_batch();
+
+ private:
+  void upload(const void* host, const Tensor& device);
+  /// On a GPU, starts the upload of a micro-batch's share of the host's tokens.
+  void send(const HostTokens& tokens, int64_t index, int64_t count);
+  /// The micro-batch [batch, sequence] at its place.
+  MicroBatch receive(const HostTokens& tokens, int64_t index, int64_t batch, int64_t sequence);
+  void begin_parameters(const StepContext& context);
+  void update(const StepContext& context);
+  void share_norm();
+  void check_products() const;
+  bool holds_non_finite(size_t entry);
+
+  TrainingShape shape_;
+  Stream& stream_;
+  Arena& arena_;
+  RankGroups& ranks_;
+  LlamaParameters table_;
+  std::unique_ptr<Fsdp> parameters_;
+  std::unique_ptr<LlamaModel> model_;
+  std::unique_ptr<Float8State> float8_;  ///< null without FP8
+  std::vector<Tensor>
+      inputs_;  ///< tokens, targets and, block-causal, document starts and positions: i32, where every
+                ///< micro-batch is computed from, so that a graph of one serves another
+  std::unique_ptr<InputRing> ring_;  ///< for a GPU
+  Tensor scalars_, step_, loss_sum_, sum_of_squares_, skipped_;
+  Tensor loss_sums_;             ///< loss_sum_ after each micro-batch: read only when a step was skipped
+  PinnedInputs pinned_scalars_;  ///< on a GPU
+  StepProfile* profile_ = nullptr;
+  StepGraphs graphs_;
+};
+
+}  // namespace ottava

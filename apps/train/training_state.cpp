@@ -1,0 +1,55 @@
+#include "apps/train/training_state.h"
+
+#include <charconv>
+
+#include "core/io/json.h"
+
+namespace ottava {
+
+std::string to_json(const TrainingState& s) {
+  Json json;
+  json.set("step", s.step);
+  json.set("schedule_step", s.schedule_step);
+  json.set("optimizer_step", s.optimizer_step);
+  json.set("data_position", s.data_position);
+  json.set("tokens_seen", s.tokens_seen);
+  json.set("skipped_steps", s.skipped_steps);
+  json.set("consecutive_skips", s.consecutive_skips);
+  if (s.loss_scale) {
+    json.set("loss_scale", s.loss_scale->scale);
+    json.set("loss_scale_good_steps", s.loss_scale->good_steps);
+  }
+  json.set("data_fingerprint", fmt::format("{:016x}", s.data_fingerprint));
+  return json.dump(2) + "\n";
+}
+
+TrainingState parse_training_state(std::string_view text, std::string_view where) {
+  const Json json = Json::parse(text, where);
+  auto count = [&](std::string_view name) {
+    std::string what = fmt::format("{}: {}", where, name);
+    int64_t value = json.at(name, where).as_integer(what);
+    if (value < 0) fail<FileError>("checkpoint", "{} is {}, expected a count", what, value);
+    return value;
+  };
+  TrainingState s;
+  s.step = count("step");
+  s.schedule_step = count("schedule_step");
+  s.optimizer_step = count("optimizer_step");
+  s.data_position = count("data_position");
+  s.tokens_seen = count("tokens_seen");
+  s.skipped_steps = count("skipped_steps");
+  s.consecutive_skips = count("consecutive_skips");
+  if (const Json* scale = json.find("loss_scale")) {
+    s.loss_scale = {.scale = scale->as_number(fmt::format("{}: loss_scale", where)),
+                    .good_steps = count("loss_scale_good_steps")};
+  }
+  const std::string& hex =
+      json.at("data_fingerprint", where).as_string(fmt::format("{}: data_fingerprint", where));
+  auto [end, error] = std::from_chars(hex.data(), hex.data() + hex.size(), s.data_fingerprint, 16);
+  if (error != std::errc{} || end != hex.data() + hex.size()) {
+    fail<FileError>("checkpoint", "{}: data_fingerprint is '{}', expected 16 hexadecimal digits", where, hex);
+  }
+  return s;
+}
+
+}  // namespace ottava

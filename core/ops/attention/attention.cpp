@@ -1,0 +1,154 @@
+#include "core/ops/attention/attention.h"
+
+#include "core/cost.h"
+#include "core/cuda/fused_attention.h"
+#include "core/ops/attention/attention_kernels.h"
+#include "core/ops/check.h"
+#include "core/parallel_for.h"
+
+namespace ottava {
+namespace {
+
+constexpr std::string_view kForward = "attention_forward", kBackward = "attention_backward",
+                           kDecode = "attention_decode", kWorkspace = "attention_workspace_bytes";
+
+void check_heads(std::string_view op, DeviceType target, AttentionHeads h) {
+  if (h.heads < 1 || h.kv_heads < 1 || h.heads % h.kv_heads != 0) {
+    fail<ShapeError>(op, "{} heads cannot share {} key heads: the first must be a multiple of the second",
+                     h.heads, h.kv_heads);
+  }
+  const int64_t d = h.head_dim;
+  if (target == DeviceType::cuda && d != 16 && d != 32 && d != 64 && d != 128) {
+    fail<ShapeError>(op, "head dimension is {}, expected 16, 32, 64 or 128 on cuda", d);
+  }
+  if (d < 8 || d % 8 != 0 || d > kMaxHeadDim) {
+    fail<ShapeError>(op, "head dimension is {}, expected a multiple of 8 up to {}", d, kMaxHeadDim);
+  }
+}
+
+void check_size(std::string_view op, int64_t batch, int64_t sequence) {
+  if (batch < 1 || sequence < 1) {
+    fail<ShapeError>(op, "batch {} and sequence {}: both must be at least 1", batch, sequence);
+  }
+}
+
+/// What forward and backward share.
+template <class Args>
+void check(std::string_view op, DeviceType target, const Args& a) {
+  check_heads(op, target, a.heads);
+  check_size(op, a.batch, a.sequence);
+  check_float(op, "qkv", a.qkv);
+  const int64_t tokens = a.batch * a.sequence, width = a.heads.heads * a.heads.head_dim;
+  check_tensor(op, "qkv", a.qkv, a.qkv.dtype, {tokens, a.heads.row()});
+  check_tensor(op, "out", a.out, a.qkv.dtype, {tokens, width});
+  check_tensor(op, "lse", a.lse, DType::f32, {a.batch, a.heads.heads, a.sequence});
+  if (!a.document_start.empty()) check_tensor(op, "document_start", a.document_start, DType::i32, {tokens});
+}
+
+void check_backward(DeviceType target, const AttentionBackward& a) {
+  check(kBackward, target, a);
+  check_like(kBackward, "dout", a.dout, "out", a.out);
+  check_like(kBackward, "dqkv", a.dqkv, "qkv", a.qkv);
+}
+
+void check_decode(DeviceType target, const AttentionDecode& a) {
+  check_heads(kDecode, target, a.heads);
+  check_float(kDecode, "q", a.q);
+  if (a.keys.shape.rank() != 3) {
+    fail<ShapeError>(kDecode, "keys is {}, expected [B, capacity, {}]", describe(a.keys),
+                     a.heads.kv_heads * a.heads.head_dim);
+  }
+  const int64_t batch = a.keys.shape[0], capacity = a.keys.shape[1];
+  check_tensor(kDecode, "q", a.q, a.q.dtype, {batch, a.heads.heads * a.heads.head_dim});
+  check_tensor(kDecode, "keys", a.keys, a.q.dtype, {batch, capacity, a.heads.kv_heads * a.heads.head_dim});
+  check_like(kDecode, "values", a.values, "keys", a.keys);
+  check_like(kDecode, "out", a.out, "q", a.q);
+  if (a.length < 1 || a.length > capacity) {
+    fail<ShapeError>(kDecode, "length is {}, expected 1 to the cache's capacity {}", a.length, capacity);
+  }
+}
+
+Precision precision_of(DType dtype) { return dtype == DType::f32 ? Precision::fp32 : Precision::bf16; }
+
+/// Pairs of a query and a key it sees, without documents.
+template <class Args>
+double causal_pairs(const Args& a) {
+  const double t = static_cast<double>(a.sequence);
+  return static_cast<double>(a.batch * a.heads.heads) * t * (t + 1) / 2;
+}
+
+void decode_on_cpu(const AttentionDecode& a) {
+  auto kernel = cpu::attention_kernels().decode[a.q.dtype];
+  const int64_t heads = a.heads.heads;
+  parallel_for(a.q.rows() * heads, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) kernel(a, i / heads, i % heads);
+  });
+}
+
+}  // namespace
+
+void attention_forward(Stream& stream, const AttentionForward& args) {
+  check(kForward, stream.target().type, args);
+  switch (stream.type()) {
+    case DeviceType::cpu:
+      return cpu::attention_forward(stream, args);
+    case DeviceType::cuda:
+      return args.fused ? args.fused->forward(stream, args) : cuda::attention_forward(stream, args);
+    case DeviceType::meta:
+      stream.recorder().record(
+          {.op = kForward,
+           .precision = precision_of(args.qkv.dtype),
+           .flops = 4.0 * static_cast<double>(args.heads.head_dim) * causal_pairs(args),
+           .bytes = static_cast<double>(args.qkv.bytes() + args.out.bytes() + args.lse.bytes())});
+  }
+}
+
+void attention_backward(Stream& stream, const AttentionBackward& args) {
+  check_backward(stream.target().type, args);
+  switch (stream.type()) {
+    case DeviceType::cpu:
+      return cpu::attention_backward(stream, args);
+    case DeviceType::cuda:
+      return args.fused ? args.fused->backward(stream, args) : cuda::attention_backward(stream, args);
+    case DeviceType::meta: {
+      const int64_t bytes = 2 * args.qkv.bytes() + 2 * args.out.bytes() + args.lse.bytes();
+      stream.recorder().record({.op = kBackward,
+                                .precision = precision_of(args.qkv.dtype),
+                                .flops = 10.0 * static_cast<double>(args.heads.head_dim) * causal_pairs(args),
+                                .bytes = static_cast<double>(bytes)});
+    }
+  }
+}
+
+int64_t attention_workspace_bytes(const Stream& stream, Pass pass, DType dtype, AttentionHeads heads,
+                                  int64_t batch, int64_t sequence, cuda::FusedAttention* fused) {
+  check_heads(kWorkspace, stream.target().type, heads);
+  check_size(kWorkspace, batch, sequence);
+  check_float(kWorkspace, "qkv", {nullptr, dtype, {batch * sequence, heads.row()}});
+  if (fused)
+    return fused->workspace_bytes({.pass = pass, .heads = heads, .batch = batch, .sequence = sequence});
+  return stream.target().type == DeviceType::cuda
+             ? cuda::attention_workspace_bytes(pass, dtype, heads, batch, sequence)
+             : cpu::attention_workspace_bytes(pass, dtype, heads, batch, sequence);
+}
+
+void attention_decode(Stream& stream, const AttentionDecode& args) {
+  check_decode(stream.target().type, args);
+  switch (stream.type()) {
+    case DeviceType::cpu:
+      return decode_on_cpu(args);
+    case DeviceType::cuda:
+      return cuda::attention_decode(stream, args);
+    case DeviceType::meta: {
+      const double rows = static_cast<double>(args.q.rows()), seen = static_cast<double>(args.length);
+      const double width = static_cast<double>(args.heads.head_dim);
+      stream.recorder().record({.op = kDecode,
+                                .precision = precision_of(args.q.dtype),
+                                .flops = 4 * rows * static_cast<double>(args.heads.heads) * width * seen,
+                                .bytes = 2 * rows * static_cast<double>(args.heads.kv_heads) * width * seen *
+                                         static_cast<double>(size_of(args.q.dtype))});
+    }
+  }
+}
+
+}  // namespace ottava

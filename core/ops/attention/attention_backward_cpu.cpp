@@ -1,0 +1,189 @@
+#include <cmath>
+#include <numbers>
+
+#include "core/ops/attention/attention_kernels.h"
+#include "core/ops/attention/attention_tiles.h"
+#include "core/parallel_for.h"
+
+// A task owns key tiles and walks down the queries that see them, so dK and dV are finished in one place. Its
+// share of dQ goes to a slot. Where there are enough (sequence, key head) pairs to keep the threads busy, a
+// task is a pair, its dQ is complete and the slot is the thread's own; where there are few, a pair's key
+// tiles are dealt out to several tasks, each with a slot, and the slots are added in order. Either way
+// nothing is summed twice or in an order that time decides.
+namespace ottava::cpu {
+namespace {
+
+// Tasks per thread that level out unequal ones.
+constexpr int64_t kTasksPerThread = 4;
+
+int64_t tasks_per_pair(const AttentionTiling& t) {
+  const int64_t wanted = (kTasksPerThread * t.lanes + t.pairs() - 1) / t.pairs();
+  return t.lanes == 1 ? 1 : std::min(wanted, t.key_tiles());
+}
+
+/// One thread's memory.
+struct Lane {
+  Lane(const AttentionTiling& t, int64_t scratch_bytes) {
+    const int64_t d = t.heads.head_dim, rows = t.tile_rows();
+    q = parts.take(t.tile_bytes(rows * d));
+    dout = parts.take(t.tile_bytes(rows * d));
+    k = parts.take(t.tile_bytes(t.keys * d));
+    v = parts.take(t.tile_bytes(t.keys * d));
+    dk = parts.take(t.keys * d * 4);
+    dv = parts.take(t.keys * d * 4);
+    scores = parts.take(t.score_elements() * 4);
+    dprobabilities = parts.take(t.score_elements() * 4);
+    const bool in_place = t.tile == DType::f32;
+    probabilities = in_place ? scores : parts.take(t.tile_bytes(t.score_elements()));
+    dscores = in_place ? dprobabilities : parts.take(t.tile_bytes(t.score_elements()));
+    scratch = parts.take(scratch_bytes);
+  }
+  Parts parts;
+  int64_t q, dout, k, v, dk, dv, scores, dprobabilities, probabilities, dscores, scratch;
+};
+
+/// All of the memory: threads, slots of dQ, delta.
+struct Layout {
+  Layout(const AttentionTiling& t, int64_t scratch_bytes) : lane(t, scratch_bytes), split(tasks_per_pair(t)) {
+    slot_elements = t.group * t.sequence * t.heads.head_dim;
+    lanes = parts.take(t.lanes * lane.parts.bytes());
+    slots = parts.take((split > 1 ? split * t.pairs() : std::min(t.lanes, t.pairs())) * slot_elements * 4);
+    delta = parts.take(t.batch * t.heads.heads * t.sequence * 4);
+  }
+  Lane lane;
+  int64_t split, slot_elements;
+  Parts parts;
+  int64_t lanes, slots, delta;
+};
+
+/// The whole pass: what each task needs to know.
+class Backward {
+ public:
+  Backward(Stream& stream, const AttentionBackward& args)
+      : a_(args),
+        t_(args.qkv.dtype, args.heads, args.batch, args.sequence),
+        gemms_(stream.matmul_cache(), t_, Pass::backward),
+        layout_(t_, gemms_.scratch_bytes()),
+        workspace_(attention_workspace("attention_backward", args.workspace, layout_.parts.bytes())),
+        delta_(reinterpret_cast<float*>(workspace_ + layout_.delta)),
+        slots_(reinterpret_cast<float*>(workspace_ + layout_.slots)),
+        kernels_(attention_kernels()),
+        pack_(t_.dtype == t_.tile ? kernels_.copy[t_.tile] : kernels_.widen),
+        scale_(static_cast<float>(1 / std::sqrt(static_cast<double>(args.heads.head_dim)))) {}
+
+  void run() {
+    parallel_for(t_.batch * t_.sequence, 16, [&](int64_t begin, int64_t end) {
+      kernels_.delta[t_.dtype](a_, delta_, {begin, end, a_.heads.head_dim});
+    });
+    // The first key tiles are seen by the most queries: longest tasks first.
+    parallel_for_each(t_.pairs() * layout_.split, [&](int64_t task) {
+      const int lane = t_.lanes == 1 ? 0 : parallel_lane();
+      float* dq = slots_ + (layout_.split > 1 ? task : lane) * layout_.slot_elements;
+      std::fill_n(dq, layout_.slot_elements, 0.0f);
+      const int64_t pair = task % t_.pairs();
+      for (int64_t i = task / t_.pairs(); i < t_.key_tiles(); i += layout_.split) key_tile(pair, i, lane, dq);
+      for (int64_t i = 0; layout_.split == 1 && i < t_.query_tiles(); ++i) store_dq(pair, i, {.from = dq});
+    });
+    if (layout_.split == 1) return;
+    parallel_for(t_.pairs() * t_.query_tiles(), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t pair = i / t_.query_tiles();
+        store_dq(pair, i % t_.query_tiles(),
+                 {.from = slots_ + pair * layout_.slot_elements,
+                  .parts = layout_.split,
+                  .part_stride = t_.pairs() * layout_.slot_elements});
+      }
+    });
+  }
+
+ private:
+  /// dK and dV of one key tile, and its share of dQ: dq is [query tile][group, queries, D].
+  void key_tile(int64_t pair, int64_t index, int lane, float* dq) const {
+    const Lane& l = layout_.lane;
+    char* own = workspace_ + layout_.lanes + lane * l.parts.bytes();
+    void* scratch = own + l.scratch;
+    float* dk = reinterpret_cast<float*>(own + l.dk);
+    float* dv = reinterpret_cast<float*>(own + l.dv);
+    const int64_t d = a_.heads.head_dim, heads = a_.heads.heads, row = a_.heads.row(),
+                  kv_heads = a_.heads.kv_heads;
+    const int64_t b = pair / kv_heads, kv = pair % kv_heads, head = kv * t_.group, token = b * t_.sequence;
+    const int64_t key = index * t_.keys, all_keys = std::min(t_.keys, t_.sequence - key);
+    const int64_t k_column = (heads + kv) * d, v_column = k_column + kv_heads * d;
+    const int32_t* starts = a_.document_start.empty() ? nullptr : a_.document_start.as<int32_t>() + token;
+    pack_(element(a_.qkv, (token + key) * row + k_column), row, own + l.k, {0, all_keys, d});
+    pack_(element(a_.qkv, (token + key) * row + v_column), row, own + l.v, {0, all_keys, d});
+    std::fill_n(dk, all_keys * d, 0.0f);
+    std::fill_n(dv, all_keys * d, 0.0f);
+
+    for (int64_t i = key / t_.queries; i < t_.query_tiles(); ++i) {
+      const int64_t first = i * t_.queries, queries = std::min(t_.queries, t_.sequence - first);
+      const int64_t keys = std::min(all_keys, first + queries - key);
+      if (first_visible_key(starts, first, first + queries) >= key + keys) continue;
+      for (int64_t g = 0; g < t_.group; ++g) {
+        const int64_t packed = t_.tile_bytes(g * queries * d);
+        pack_(element(a_.qkv, (token + first) * row + (head + g) * d), row, own + l.q + packed,
+              {0, queries, d});
+        pack_(element(a_.dout, (token + first) * heads * d + (head + g) * d), heads * d,
+              own + l.dout + packed, {0, queries, d});
+      }
+      const TileProducts& products = gemms_.at(queries, keys);
+      const int64_t statistics = (b * heads + head) * t_.sequence + first;
+      const GradientTile step{.tile = {.scores = reinterpret_cast<float*>(own + l.scores),
+                                       .rows = t_.group * queries,
+                                       .queries = queries,
+                                       .keys = keys,
+                                       .stride = t_.stride_of(keys),
+                                       .first_query = first,
+                                       .first_key = key,
+                                       .document_start = starts,
+                                       .scale_log2 = static_cast<float>(std::numbers::log2e) * scale_},
+                              .dprobabilities = reinterpret_cast<float*>(own + l.dprobabilities),
+                              .lse = a_.lse.as<float>() + statistics,
+                              .delta = delta_ + statistics,
+                              .head_stride = t_.sequence,
+                              .probabilities = own + l.probabilities,
+                              .dscores = own + l.dscores};
+      products.scores->run(lane, own + l.q, own + l.k, step.tile.scores, scratch);
+      products.scores->run(lane, own + l.dout, own + l.v, own + l.dprobabilities, scratch);
+      kernels_.gradient[t_.tile](step);
+      products.columns->run(lane, step.probabilities, own + l.dout, dv, scratch);
+      products.columns->run(lane, step.dscores, own + l.q, dk, scratch);
+      products.rows->run(lane, step.dscores, own + l.k, dq + first * t_.group * d, scratch);
+    }
+    const auto store = kernels_.store[t_.dtype];
+    store({.from = dk, .factor = scale_}, element(a_.dqkv, (token + key) * row + k_column), row,
+          {0, all_keys, d});
+    store({.from = dv}, element(a_.dqkv, (token + key) * row + v_column), row, {0, all_keys, d});
+  }
+
+  void store_dq(int64_t pair, int64_t index, AttentionKernels::Sum dq) const {
+    const int64_t d = a_.heads.head_dim, row = a_.heads.row(), kv_heads = a_.heads.kv_heads;
+    const int64_t first = index * t_.queries, queries = std::min(t_.queries, t_.sequence - first);
+    const int64_t token = pair / kv_heads * t_.sequence + first, head = pair % kv_heads * t_.group;
+    dq.from += first * t_.group * d;
+    dq.factor = scale_;
+    for (int64_t g = 0; g < t_.group; ++g, dq.from += queries * d) {
+      kernels_.store[t_.dtype](dq, element(a_.dqkv, token * row + (head + g) * d), row, {0, queries, d});
+    }
+  }
+
+  const AttentionBackward& a_;
+  AttentionTiling t_;
+  TileGemms gemms_;
+  Layout layout_;
+  char* workspace_;
+  float *delta_, *slots_;
+  const AttentionKernels& kernels_;
+  AttentionKernels::Pack* pack_;
+  float scale_;
+};
+
+}  // namespace
+
+int64_t backward_workspace_bytes(const AttentionTiling& t, int64_t scratch_bytes) {
+  return Layout(t, scratch_bytes).parts.bytes();
+}
+
+void attention_backward(Stream& stream, const AttentionBackward& args) { Backward(stream, args).run(); }
+
+}  // namespace ottava::cpu

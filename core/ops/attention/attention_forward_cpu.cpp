@@ -1,0 +1,99 @@
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+#include "core/ops/attention/attention_kernels.h"
+#include "core/ops/attention/attention_tiles.h"
+#include "core/parallel_for.h"
+
+namespace ottava::cpu {
+namespace {
+
+/// One thread's memory.
+struct Lane {
+  Lane(const AttentionTiling& t, int64_t scratch_bytes) {
+    const int64_t d = t.heads.head_dim, rows = t.tile_rows();
+    q = parts.take(t.tile_bytes(rows * d));
+    k = parts.take(t.tile_bytes(t.keys * d));
+    v = parts.take(t.tile_bytes(t.keys * d));
+    scores = parts.take(t.score_elements() * 4);
+    probabilities = t.tile == DType::f32 ? scores : parts.take(t.tile_bytes(t.score_elements()));
+    sums = parts.take(rows * d * 4);
+    row_max = parts.take(rows * 4);
+    row_sum = parts.take(rows * 4);
+    scratch = parts.take(scratch_bytes);
+  }
+  Parts parts;
+  int64_t q, k, v, scores, probabilities, sums, row_max, row_sum, scratch;
+};
+
+}  // namespace
+
+int64_t forward_workspace_bytes(const AttentionTiling& t, int64_t scratch_bytes) {
+  return t.lanes * Lane(t, scratch_bytes).parts.bytes();
+}
+
+void attention_forward(Stream& stream, const AttentionForward& a) {
+  const AttentionTiling t(a.qkv.dtype, a.heads, a.batch, a.sequence);
+  const TileGemms gemms(stream.matmul_cache(), t, Pass::forward);
+  const Lane lane(t, gemms.scratch_bytes());
+  char* workspace = attention_workspace("attention_forward", a.workspace, t.lanes * lane.parts.bytes());
+  const auto& kernels = attention_kernels();
+  const auto pack = t.dtype == t.tile ? kernels.copy[t.tile] : kernels.widen;
+  const auto softmax = kernels.softmax[t.tile];
+  const auto finish = kernels.finish[t.dtype];
+  const int64_t d = a.heads.head_dim, stride = a.heads.row(), kv_heads = a.heads.kv_heads;
+  const float scale_log2 = static_cast<float>(std::numbers::log2e / std::sqrt(static_cast<double>(d)));
+
+  // A pair's keys and values stay in the cache for its tiles of queries; the longest first, so that what is
+  // left for the end is short.
+  parallel_for_each(t.query_tiles() * t.pairs(), [&](int64_t task) {
+    const int lane_index = t.lanes == 1 ? 0 : parallel_lane();
+    char* own = workspace + lane_index * lane.parts.bytes();
+    const int64_t pair = task / t.query_tiles(), b = pair / kv_heads, kv = pair % kv_heads;
+    const int64_t first = (t.query_tiles() - 1 - task % t.query_tiles()) * t.queries;
+    const int64_t queries = std::min(t.queries, t.sequence - first), rows = t.group * queries;
+    const int64_t token = b * t.sequence, head = kv * t.group;
+    const int32_t* starts = a.document_start.empty() ? nullptr : a.document_start.as<int32_t>() + token;
+
+    SoftmaxTile step{.tile = {.scores = reinterpret_cast<float*>(own + lane.scores),
+                              .rows = rows,
+                              .queries = queries,
+                              .first_query = first,
+                              .document_start = starts,
+                              .scale_log2 = scale_log2},
+                     .probabilities = own + lane.probabilities,
+                     .row_max = reinterpret_cast<float*>(own + lane.row_max),
+                     .row_sum = reinterpret_cast<float*>(own + lane.row_sum),
+                     .sums = reinterpret_cast<float*>(own + lane.sums),
+                     .head_dim = d};
+    std::fill_n(step.row_max, rows, -std::numeric_limits<float>::infinity());
+    std::fill_n(step.row_sum, rows, 0.0f);
+    std::fill_n(step.sums, rows * d, 0.0f);
+    for (int64_t g = 0; g < t.group; ++g) {
+      pack(element(a.qkv, (token + first) * stride + (head + g) * d), stride,
+           own + lane.q + t.tile_bytes(g * queries * d), {0, queries, d});
+    }
+    const int64_t skipped = first_visible_key(starts, first, first + queries) / t.keys * t.keys;
+    for (int64_t key = skipped; key < first + queries; key += t.keys) {
+      const int64_t keys = std::min(t.keys, first + queries - key);
+      const TileProducts& products = gemms.at(queries, keys);
+      const int64_t k_column = (a.heads.heads + kv) * d, v_column = k_column + kv_heads * d;
+      pack(element(a.qkv, (token + key) * stride + k_column), stride, own + lane.k, {0, keys, d});
+      pack(element(a.qkv, (token + key) * stride + v_column), stride, own + lane.v, {0, keys, d});
+      products.scores->run(lane_index, own + lane.q, own + lane.k, step.tile.scores, own + lane.scratch);
+      step.tile.keys = keys;
+      step.tile.stride = t.stride_of(keys);
+      step.tile.first_key = key;
+      softmax(step);
+      products.rows->run(lane_index, step.probabilities, own + lane.v, step.sums, own + lane.scratch);
+    }
+    for (int64_t g = 0; g < t.group; ++g) {
+      finish(step, element(a.out, (token + first) * a.heads.heads * d + (head + g) * d), a.heads.heads * d,
+             a.lse.as<float>() + (b * a.heads.heads + head + g) * t.sequence + first,
+             {g * queries, (g + 1) * queries, d});
+    }
+  });
+}
+
+}  // namespace ottava::cpu

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <cstdint>
+
+#include "core/cpu/isa.h"
+#include "core/ops/attention/attention.h"
+
+namespace ottava {
+
+/// A tile of scores on the CPU: rows are (head of the group, query), columns are keys. Row i belongs to query
+/// first_query + i % queries of head i / queries. `stride` is a multiple of 32; columns past `keys` are free.
+struct ScoreTile {
+  float* scores = nullptr;  ///< unscaled Q K^T; overwritten
+  int64_t rows = 0, queries = 0, keys = 0, stride = 0;
+  int64_t first_query = 0, first_key = 0;
+  const int32_t* document_start = nullptr;  ///< of position 0; may be null
+  float scale_log2 = 0;                     ///< log2(e) / sqrt(D)
+};
+
+/// One step of the online softmax, in powers of two: with m the new maximum of scale_log2 * scores,
+///     probabilities = 2^(scale_log2 scores - m);  row_sum and sums are rescaled by 2^(row_max - m)
+struct SoftmaxTile {
+  ScoreTile tile;
+  void* probabilities = nullptr;  ///< [rows, stride], may be the scores themselves when f32
+  float* row_max = nullptr;
+  float* row_sum = nullptr;
+  float* sums = nullptr;  ///< [rows, head_dim]
+  int64_t head_dim = 0;
+};
+
+/// probabilities = exp(S - lse);  dscores = probabilities (dprobabilities - delta). lse and delta of head g
+/// and query q (of the tile) lie at g * head_stride + q.
+struct GradientTile {
+  ScoreTile tile;
+  const float* dprobabilities = nullptr;
+  const float* lse = nullptr;
+  const float* delta = nullptr;
+  int64_t head_stride = 0;
+  void* probabilities = nullptr;
+  void* dscores = nullptr;
+};
+
+struct AttentionKernels {
+  /// Rows of `block` of a strided matrix, packed. By the element type of both; widen takes bf16 to f32.
+  using Pack = void(const void* from, int64_t stride, void* to, cpu::Rows block);
+  cpu::FloatKernel<Pack> copy;
+  Pack* widen;
+  /// By the type of the probabilities.
+  cpu::FloatKernel<void(const SoftmaxTile&)> softmax;
+  cpu::FloatKernel<void(const GradientTile&)> gradient;
+  /// to = factor * (sum over `parts` of from + part * part_stride); by the type of `to`.
+  struct Sum {
+    const float* from = nullptr;
+    int64_t parts = 1, part_stride = 0;
+    float factor = 1;
+  };
+  cpu::FloatKernel<void(const Sum&, void* to, int64_t to_stride, cpu::Rows block)> store;
+  /// out = sums / row_sum and lse = (row_max + log2 row_sum) ln 2, for one head's rows.
+  cpu::FloatKernel<void(const SoftmaxTile&, void* out, int64_t out_stride, float* lse, cpu::Rows block)>
+      finish;
+  /// delta [B,H,T] for tokens [begin, end).
+  cpu::FloatKernel<void(const AttentionBackward&, float* delta, cpu::Rows tokens)> delta;
+  cpu::FloatKernel<void(const AttentionDecode&, int64_t sequence, int64_t head)> decode;
+};
+
+/// Largest head dimension on the CPU (decode keeps one head's sums on the stack).
+inline constexpr int64_t kMaxHeadDim = 512;
+
+namespace cpu {
+void attention_forward(Stream& stream, const AttentionForward& args);
+void attention_backward(Stream& stream, const AttentionBackward& args);
+int64_t attention_workspace_bytes(Pass pass, DType dtype, AttentionHeads heads, int64_t batch,
+                                  int64_t sequence);
+}  // namespace cpu
+
+namespace cuda {
+void attention_forward(Stream& stream, const AttentionForward& args);
+void attention_backward(Stream& stream, const AttentionBackward& args);
+void attention_decode(Stream& stream, const AttentionDecode& args);
+/// Backward's delta, f32 [B,H,T]. Here, so that it can be planned in a build without CUDA.
+inline int64_t attention_workspace_bytes(Pass pass, DType, AttentionHeads heads, int64_t batch,
+                                         int64_t sequence) {
+  return pass == Pass::forward ? 0 : batch * heads.heads * sequence * static_cast<int64_t>(sizeof(float));
+}
+}  // namespace cuda
+
+}  // namespace ottava
+
+OTTAVA_CPU_KERNELS(ottava::AttentionKernels, attention_kernels)

@@ -1,0 +1,254 @@
+#pragma once
+
+#include "core/cuda/elements.cuh"
+#include "core/cuda/runtime.h"
+#include "core/ops/attention/attention_kernels.h"
+
+// What the attention kernels share: where heads lie, and tiles of bf16 rows in shared memory with the
+// fragments that mma.sync takes from them. (arXiv:2205.14135, arXiv:2307.08691)
+namespace ottava::cuda {
+
+inline constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+
+struct AttentionShape {
+  int sequence;
+  int row;      // elements of a row of qkv
+  int out_row;  // of out
+  int heads, kv_heads, group;
+  const int32_t* document_start;  // null: one document
+  float scale;                    // 1 / sqrt(D)
+  int64_t first_batch = 0;        // the sequence of blocks with z = 0
+
+  __device__ __forceinline__ int64_t batch() const { return first_batch + blockIdx.z; }
+
+  /// Of query head h of sequence b, for tensors laid out like qkv and like out; of key head h for keys and
+  /// values.
+  __device__ __forceinline__ int64_t query(int64_t b, int h, int head_dim) const {
+    return b * sequence * row + int64_t{h} * head_dim;
+  }
+  __device__ __forceinline__ int64_t key(int64_t b, int h, int head_dim) const {
+    return b * sequence * row + int64_t{heads + h} * head_dim;
+  }
+  __device__ __forceinline__ int64_t value(int64_t b, int h, int head_dim) const {
+    return b * sequence * row + int64_t{heads + kv_heads + h} * head_dim;
+  }
+  __device__ __forceinline__ int64_t out(int64_t b, int h, int head_dim) const {
+    return b * sequence * out_row + int64_t{h} * head_dim;
+  }
+  /// Offset of a row's statistics in [B,H,T].
+  __device__ __forceinline__ int64_t statistics(int64_t b, int h) const { return (b * heads + h) * sequence; }
+  /// First position that query t of sequence b sees.
+  __device__ __forceinline__ int first_visible(int64_t b, int t) const {
+    return document_start && t < sequence ? document_start[b * sequence + t] : 0;
+  }
+  /// One past the last query tile of kTile rows that sees a key below `key_end`: starts never decrease.
+  template <int kTile>
+  __device__ __forceinline__ int end_of_query_tiles(int64_t b, int first_tile, int key_end) const {
+    int low = first_tile, high = (sequence + kTile - 1) / kTile;
+    while (document_start && low < high) {
+      const int middle = (low + high) / 2;
+      if (first_visible(b, middle * kTile) < key_end) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return high;
+  }
+};
+
+template <class Args>
+AttentionShape attention_shape(const Args& a) {
+  const AttentionHeads& h = a.heads;
+  return {.sequence = static_cast<int>(a.sequence),
+          .row = static_cast<int>(h.row()),
+          .out_row = static_cast<int>(h.heads * h.head_dim),
+          .heads = static_cast<int>(h.heads),
+          .kv_heads = static_cast<int>(h.kv_heads),
+          .group = static_cast<int>(h.heads / h.kv_heads),
+          .document_start = static_cast<const int32_t*>(a.document_start.data),
+          .scale = 1.0f / sqrtf(static_cast<float>(h.head_dim))};
+}
+
+/// Calls f.operator()<D>() for the head dimensions that have kernels.
+template <class F>
+void dispatch_head_dim(int64_t head_dim, F&& f) {
+  switch (head_dim) {
+    case 16:
+      return f.template operator()<16>();
+    case 32:
+      return f.template operator()<32>();
+    case 64:
+      return f.template operator()<64>();
+    default:
+      return f.template operator()<128>();
+  }
+}
+
+/// What every GPU since sm_80 gives a block, and sm_86, 89 and 120 no more than that.
+inline constexpr size_t kSharedEverywhere = 101376;
+
+/// Calls f.operator()<kMTiles>() with the tiles of 16 queries that a warp of a block owns: 2, or 1 on a GPU
+/// that has too little shared memory for a block of 2. The device alone decides. A query's sums are made in
+/// the same order either way: the larger block only adds key tiles of which the query sees nothing, as zeros.
+template <size_t kSharedOfOne, size_t kSharedOfTwo, class F>
+void dispatch_query_tiles(const Stream& stream, F&& f) {
+  static_assert(kSharedOfOne <= kSharedEverywhere);
+  if constexpr (kSharedOfTwo > kSharedEverywhere) {
+    if (static_cast<size_t>(shared_bytes_per_block(stream.device().index)) < kSharedOfTwo)
+      return f.template operator()<1>();
+  }
+  f.template operator()<2>();
+}
+
+/// Rows of D bf16 in shared memory. 16 bytes of padding make the stride an odd multiple of 16 bytes: the
+/// eight rows of a matrix that ldmatrix reads at once lie in different banks.
+template <int D>
+struct Tile {
+  static constexpr int kStride = D + 8;
+  __nv_bfloat16* data;
+
+  __device__ __forceinline__ __nv_bfloat16* at(int row, int column) const {
+    return data + row * kStride + column;
+  }
+
+  /// Starts copying rows [first, first + kRows) of a matrix; rows from `limit` on become zero.
+  template <int kRows, int kThreads>
+  __device__ __forceinline__ void load(const __nv_bfloat16* from, int stride, int first, int limit) const {
+    constexpr int kChunks = D / 8, kRowsAtOnce = kThreads / kChunks;
+    static_assert(kThreads % kChunks == 0);
+    // One address that moves on (past the end it is not read): one for each copy would not fit the registers
+    // beside the sums.
+    const int row = threadIdx.x / kChunks, column = threadIdx.x % kChunks * 8;
+    const __nv_bfloat16* source = from + int64_t{first + row} * stride + column;
+#pragma unroll
+    for (int r = 0; r < kRows; r += kRowsAtOnce) {
+      if (kRows % kRowsAtOnce != 0 && row + r >= kRows) break;
+      cp_async_16(at(row + r, column), source, first + row + r < limit);
+      source += int64_t{kRowsAtOnce} * stride;
+    }
+  }
+
+  /// Left operand: 16 rows from `row`, 16 columns from `column`.
+  __device__ __forceinline__ void left(uint32_t (&a)[4], int row, int column) const {
+    const int lane = threadIdx.x % 32;
+    load_matrix_x4<false>(a, at(row + lane % 16, column + lane / 16 * 8));
+  }
+  /// Right operand, this tile transposed: its rows [row, row + 16) are columns of the product, b[0..1] the
+  /// first eight.
+  __device__ __forceinline__ void right_transposed(uint32_t (&b)[4], int row, int column) const {
+    const int lane = threadIdx.x % 32;
+    load_matrix_x4<false>(b, at(row + lane % 8 + lane / 16 * 8, column + lane / 8 % 2 * 8));
+  }
+  /// Right operand, this tile as it is: its columns [column, column + 16) are columns of the product.
+  __device__ __forceinline__ void right(uint32_t (&b)[4], int row, int column) const {
+    const int lane = threadIdx.x % 32;
+    load_matrix_x4<true>(b, at(row + lane % 16, column + lane / 16 * 8));
+  }
+
+  /// Puts a warp's 16 rows of results in place, then writes those below `limit` to global memory, 16 bytes at
+  /// a time. No other warp may read these rows of the tile any more.
+  __device__ __forceinline__ void store(const float (&sums)[D / 8][4], const float (&factors)[2], int row,
+                                        __nv_bfloat16* to, int stride, int first, int limit) const {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4 * 2;
+    __syncwarp(kAllLanes);  // other lanes may still be reading the old contents
+#pragma unroll
+    for (int n = 0; n < D / 8; ++n) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        *reinterpret_cast<uint32_t*>(at(row + g + 8 * half, n * 8 + t)) =
+            pack_bf16(sums[n][2 * half] * factors[half], sums[n][2 * half + 1] * factors[half]);
+      }
+    }
+    __syncwarp(kAllLanes);
+    constexpr int kChunks = D / 8;
+#pragma unroll
+    for (int i = lane; i < 16 * kChunks; i += 32) {
+      const int r = i / kChunks, column = i % kChunks * 8;
+      if (first + row + r >= limit) continue;
+      *reinterpret_cast<uint4*>(to + int64_t{first + row + r} * stride + column) =
+          *reinterpret_cast<const uint4*>(at(row + r, column));
+    }
+  }
+};
+
+/// Two neighbouring 8-column blocks of results as the left operand of the next product, rounded to bf16.
+__device__ __forceinline__ void as_left(uint32_t (&a)[4], const float (&x)[4], const float (&y)[4]) {
+  a[0] = pack_bf16(x[0], x[1]);
+  a[1] = pack_bf16(x[2], x[3]);
+  a[2] = pack_bf16(y[0], y[1]);
+  a[3] = pack_bf16(y[2], y[3]);
+}
+
+/// sums[0..1] += left x the two 8-column halves of right.
+__device__ __forceinline__ void multiply_add(float (&first)[4], float (&second)[4], const uint32_t (&left)[4],
+                                             const uint32_t (&right)[4]) {
+  mma_m16n8k16_bf16(first, left, {right[0], right[1]});
+  mma_m16n8k16_bf16(second, left, {right[2], right[3]});
+}
+
+/// sums += results, rounded to bf16, x the tile's rows.
+template <int D, int kBlocks>
+__device__ __forceinline__ void multiply_add_rows(float (&sums)[D / 8][4], const float (&results)[kBlocks][4],
+                                                  const Tile<D>& tile) {
+#pragma unroll
+  for (int k = 0; k < kBlocks / 2; ++k) {
+    uint32_t left[4];
+    as_left(left, results[2 * k], results[2 * k + 1]);
+#pragma unroll
+    for (int n = 0; n < D / 8; n += 2) {
+      uint32_t right[4];
+      tile.right(right, k * 16, n * 8);
+      multiply_add(sums[n], sums[n + 1], left, right);
+    }
+  }
+}
+/// The same for kMTiles tiles of results: a fragment serves all of them.
+template <int D, int kMTiles, int kBlocks>
+__device__ __forceinline__ void multiply_add_rows(float (&sums)[kMTiles][D / 8][4],
+                                                  const float (&results)[kMTiles][kBlocks][4],
+                                                  const Tile<D>& tile) {
+#pragma unroll
+  for (int k = 0; k < kBlocks / 2; ++k) {
+    uint32_t left[kMTiles][4];
+#pragma unroll
+    for (int m = 0; m < kMTiles; ++m) as_left(left[m], results[m][2 * k], results[m][2 * k + 1]);
+#pragma unroll
+    for (int n = 0; n < D / 8; n += 2) {
+      uint32_t right[4];
+      tile.right(right, k * 16, n * 8);
+#pragma unroll
+      for (int m = 0; m < kMTiles; ++m) multiply_add(sums[m][n], sums[m][n + 1], left[m], right);
+    }
+  }
+}
+
+/// Replaces results whose rows are queries and whose columns are keys, where a query does not see the key.
+/// `query`, `key`: of the lane's first result. Made from its number here, one kernel takes 30 registers more.
+template <int kMTiles, int kBlocks>
+__device__ __forceinline__ void mask_keys(float (&results)[kMTiles][kBlocks][4], const AttentionShape& shape,
+                                          int64_t batch, int query, int key, float masked) {
+#pragma unroll
+  for (int m = 0; m < kMTiles; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = query + m * 16 + 8 * half, start = shape.first_visible(batch, row);
+#pragma unroll
+      for (int n = 0; n < kBlocks; ++n) {
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          const int column = key + n * 8 + c;
+          if (column > row || column < start) results[m][n][2 * half + c] = masked;
+        }
+      }
+    }
+  }
+}
+
+// The kernels proper, one file each.
+void flash_forward_bf16(Stream& stream, const AttentionForward& args);
+void flash_backward_bf16(Stream& stream, const AttentionBackward& args, const float* delta);
+void tiled_forward_f32(Stream& stream, const AttentionForward& args);
+void tiled_backward_f32(Stream& stream, const AttentionBackward& args, const float* delta);
+
+}  // namespace ottava::cuda

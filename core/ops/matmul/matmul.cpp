@@ -1,0 +1,229 @@
+#include "core/ops/matmul/matmul.h"
+
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+#include "core/cost.h"
+#include "core/cpu/matmul_cache.h"
+#include "core/ops/check.h"
+#include "core/ops/matmul/matmul_kernels.h"
+#include "core/parallel_for.h"
+
+namespace ottava {
+namespace {
+
+using cpu::GemmProblem;
+constexpr std::string_view kOp = "matmul";
+
+GemmProblem problem_of(const Matmul& args) {
+  using Stored = GemmProblem::Stored;
+  const bool a_transposed = args.kind == MatmulKind::weight_gradient,
+             b_transposed = args.kind == MatmulKind::forward;
+  return {.input = args.a.dtype,
+          .output = args.out.dtype,
+          .a = a_transposed ? Stored::transposed : Stored::plain,
+          .b = b_transposed ? Stored::transposed : Stored::plain,
+          .result = args.accumulate ? GemmProblem::Result::accumulate : GemmProblem::Result::overwrite,
+          .scale = args.scale ? GemmProblem::Scale::at_run_time : GemmProblem::Scale::none,
+          .m = a_transposed ? args.a.cols() : args.a.rows(),
+          .n = b_transposed ? args.b.rows() : args.b.cols(),
+          .k = a_transposed ? args.a.rows() : args.a.cols(),
+          .lda = args.a.cols(),
+          .ldb = args.b.cols(),
+          .ldc = args.out.cols()};
+}
+
+GemmProblem plain_problem_of(Matmul args) {
+  args.scale = nullptr;
+  return problem_of(args);
+}
+
+void check(const Matmul& args) {
+  check_float(kOp, "a", args.a);
+  if (args.b.dtype != args.a.dtype) {
+    fail<ShapeError>(kOp, "b is {}, expected {} (like a)", describe(args.b), name_of(args.a.dtype));
+  }
+  check_float(kOp, "out", args.out);
+  if (args.a.dtype == DType::f32 && args.out.dtype != DType::f32) {
+    fail<ShapeError>(kOp, "out is {}, expected f32 (like a)", describe(args.out));
+  }
+  if (args.accumulate && args.out.dtype != DType::f32) {
+    fail<ShapeError>(kOp, "out is {}, accumulating needs f32", describe(args.out));
+  }
+  for (const Tensor* tensor : {&args.a, &args.b, &args.out}) {
+    if (tensor->numel() == 0) {
+      fail<ShapeError>(kOp, "a {}, b {}, out {}: each needs at least one element", to_string(args.a.shape),
+                       to_string(args.b.shape), to_string(args.out.shape));
+    }
+  }
+  const GemmProblem p = problem_of(args);
+  const int64_t k_of_b = p.b == GemmProblem::Stored::transposed ? args.b.cols() : args.b.rows();
+  if (k_of_b != p.k) {
+    fail<ShapeError>(kOp, "inner dimensions differ: a {}, b {} ({} vs {})", to_string(args.a.shape),
+                     to_string(args.b.shape), p.k, k_of_b);
+  }
+  if (args.out.rows() != p.m || args.out.cols() != p.n) {
+    fail<ShapeError>(kOp, "out is {}, expected [{}, {}] from a {}, b {}", describe(args.out), p.m, p.n,
+                     to_string(args.a.shape), to_string(args.b.shape));
+  }
+}
+
+// OTTAVA_CPU_ISA below avx512 asks for what a smaller machine does.
+bool multiplies_bf16_directly() { return cpu::isa() >= cpu::Isa::avx512 && cpu::dnnl_multiplies_bf16(); }
+bool widens(const Matmul& args) { return args.a.dtype == DType::bf16 && !multiplies_bf16_directly(); }
+
+void matmul_on_cpu(Stream& stream, const Matmul& args) {
+  if (widens(args)) return cpu::matmul_widened(stream, args);
+  const cpu::Gemm& gemm = stream.matmul_cache().whole(problem_of(args), parallel_threads());
+  gemm.run(0, args.a.data, args.b.data, args.out.data, cpu::matmul_workspace(stream, gemm.scratch_bytes()),
+           args.scale);
+}
+
+int64_t workspace_on_cpu(const Matmul& args) {
+  if (widens(args)) return cpu::matmul_widened_workspace_bytes(args);
+  return cpu::gemm_scratch_bytes(problem_of(args), parallel_threads());
+}
+
+}  // namespace
+
+void* cpu::matmul_workspace(const Stream& stream, int64_t bytes) {
+  const Tensor& workspace = stream.matmul_cache().workspace();
+  if (bytes > 0 && workspace.bytes() < bytes) {
+    fail<MemoryError>(kOp,
+                      "workspace has {} bytes, {} are needed: give set_matmul_workspace the largest "
+                      "matmul_workspace_bytes of all products",
+                      workspace.bytes(), bytes);
+  }
+  return workspace.data;
+}
+
+bool matmul_takes_scale(Stream& stream, const Matmul& args) {
+  if (stream.target().type == DeviceType::cuda || args.a.dtype != DType::bf16 || widens(args)) return false;
+  return stream.type() == DeviceType::cpu ? stream.matmul_cache().takes_scale(plain_problem_of(args))
+                                          : cpu::gemm_takes_scale(plain_problem_of(args));
+}
+
+void matmul(Stream& stream, const Matmul& args) {
+  check(args);
+  if (args.scale && !matmul_takes_scale(stream, args)) {
+    fail<ShapeError>(kOp, "the product {} x {} takes no scale here: matmul_takes_scale tells",
+                     describe(args.a), describe(args.b));
+  }
+  switch (stream.type()) {
+    case DeviceType::cpu:
+      return matmul_on_cpu(stream, args);
+    case DeviceType::cuda:
+      return cuda::matmul(stream, args);
+    case DeviceType::meta: {
+      const GemmProblem p = problem_of(args);
+      const double bytes = static_cast<double>(args.a.bytes() + args.b.bytes() + args.out.bytes()) +
+                           (args.accumulate ? static_cast<double>(args.out.bytes()) : 0.0);
+      stream.recorder().need_workspace(matmul_workspace_bytes(stream, args));
+      stream.recorder().record(
+          {.op = kOp,
+           .precision = args.a.dtype == DType::f32 ? Precision::fp32 : Precision::bf16,
+           .flops = 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k),
+           .bytes = bytes});
+    }
+  }
+}
+
+int64_t matmul_workspace_bytes(Stream& stream, const Matmul& args) {
+  check(args);
+  return stream.target().type == DeviceType::cuda ? cuda::kMatmulWorkspaceBytes : workspace_on_cpu(args);
+}
+
+void set_matmul_workspace(Stream& stream, Tensor workspace) {
+  check_tensor("set_matmul_workspace", "workspace", workspace, DType::u8, {workspace.numel()});
+  const uintptr_t alignment = stream.type() == DeviceType::cuda ? 256 : 64;
+  if (reinterpret_cast<uintptr_t>(workspace.data) % alignment != 0) {
+    fail<MemoryError>("set_matmul_workspace", "workspace at {} is not aligned to {} bytes", workspace.data,
+                      alignment);
+  }
+  switch (stream.type()) {
+    case DeviceType::cpu:
+      return stream.matmul_cache().set_workspace(workspace);
+    case DeviceType::cuda:
+      return cuda::set_matmul_workspace(stream, workspace);
+    case DeviceType::meta:
+      return;
+  }
+}
+
+void add_bias(Stream& stream, const Tensor& y, const Tensor& bias) {
+  check_float("add_bias", "y", y);
+  check_tensor("add_bias", "bias", bias, y.dtype, {y.cols()});
+  switch (stream.type()) {
+    case DeviceType::cpu: {
+      auto kernel = cpu::matmul_kernels().add_bias[y.dtype];
+      return parallel_for(y.rows(), 16, [&](int64_t begin, int64_t end) {
+        kernel(y, bias, {begin, end, y.cols()});
+      });
+    }
+    case DeviceType::cuda:
+      return cuda::add_bias(stream, y, bias);
+    case DeviceType::meta:
+      stream.recorder().record({.op = "add_bias", .bytes = 2 * static_cast<double>(y.bytes())});
+  }
+}
+
+void bias_gradient(Stream& stream, const Tensor& dy, const Tensor& dbias) {
+  check_float("bias_gradient", "dy", dy);
+  check_tensor("bias_gradient", "dbias", dbias, DType::f32, {dy.cols()});
+  switch (stream.type()) {
+    case DeviceType::cpu: {
+      auto kernel = cpu::matmul_kernels().bias_gradient[dy.dtype];
+      return parallel_for(dy.cols(), 64, [&](int64_t begin, int64_t end) {
+        kernel(dy, dbias, {begin, end, dy.rows(), dy.cols()});
+      });
+    }
+    case DeviceType::cuda:
+      return cuda::bias_gradient(stream, dy, dbias);
+    case DeviceType::meta:
+      stream.recorder().record({.op = "bias_gradient", .bytes = static_cast<double>(dy.bytes())});
+  }
+}
+
+std::string matmul_backend_description() {
+  if (multiplies_bf16_directly()) {
+    return fmt::format("{}, bf16 {}", cpu::dnnl_version_text(),
+                       cpu::dnnl_uses_amx() ? "with AMX" : "with AVX-512");
+  }
+  return fmt::format("{}, bf16 widened to f32 panels (no bf16 instructions to use; products stay exact)",
+                     cpu::dnnl_version_text());
+}
+
+double measure_matmul_peak_flops(DType dtype) {
+  const int64_t edge = 1024;
+  const size_t count = static_cast<size_t>(edge * edge);
+  // Values of one magnitude with alternating signs: no denormals, sums that stay small.
+  std::vector<float> values(count), sums(count);
+  std::vector<bf16> rounded(count);
+  for (size_t i = 0; i < count; ++i) {
+    values[i] = (i * 7919 % 5 < 2 ? 1.0f : -1.0f) * (0.5f + 0.001f * static_cast<float>(i % 97));
+    rounded[i] = bf16(values[i]);
+  }
+  Tensor operand =
+      dtype == DType::f32 ? view_of(values.data(), {edge, edge}) : view_of(rounded.data(), {edge, edge});
+  operand.dtype = dtype;
+  const Matmul args{
+      .kind = MatmulKind::forward, .a = operand, .b = operand, .out = view_of(sums.data(), {edge, edge})};
+  Stream stream = Stream::cpu();
+  const int64_t bytes = matmul_workspace_bytes(stream, args);
+  std::vector<uint8_t> memory(static_cast<size_t>(bytes) + 256);
+  uint8_t* start = memory.data() + (256 - reinterpret_cast<uintptr_t>(memory.data()) % 256) % 256;
+  set_matmul_workspace(stream, view_of(start, {bytes}));
+  matmul(stream, args);
+  double best = 0, total = 0;
+  for (int i = 0; i < 20 && total < 0.1; ++i) {
+    const auto before = std::chrono::steady_clock::now();
+    matmul(stream, args);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - before).count();
+    best = std::max(best, 2.0 * edge * edge * edge / seconds);
+    total += seconds;
+  }
+  return best;
+}
+
+}  // namespace ottava

@@ -1,0 +1,55 @@
+#include "core/cpu/vec.h"
+#include "core/ops/matmul/matmul_kernels.h"
+
+// Ceiling of all four: memory bandwidth.
+
+namespace ottava::cpu::OTTAVA_ISA {
+namespace {
+
+template <class From, class To>
+void convert(const From* from, int64_t from_stride, To* to, int64_t to_stride, Rows block) {
+  for (int64_t i = block.begin; i < block.end; ++i) {
+    for_each_vec(block.cols, [&](int64_t c, auto lanes) {
+      store(to + i * to_stride + c, load(from + i * from_stride + c, lanes), lanes);
+    });
+  }
+}
+
+template <class T>
+void add_bias(const Tensor& y, const Tensor& bias, Rows rows) {
+  const T* b = static_cast<const T*>(bias.data);
+  for (int64_t i = rows.begin; i < rows.end; ++i) {
+    T* row = static_cast<T*>(y.data) + i * rows.cols;
+    for_each_vec(rows.cols, [&](int64_t c, auto lanes) {
+      store(row + c, load(row + c, lanes) + load(b + c, lanes), lanes);
+    });
+  }
+}
+
+// Sums of 64 rows are added to the total: two short sums lose less than one of all rows.
+template <class T>
+void bias_gradient(const Tensor& dy, const Tensor& dbias, Columns columns) {
+  const T* from = static_cast<const T*>(dy.data) + columns.begin;
+  float* to = static_cast<float*>(dbias.data) + columns.begin;
+  for_each_vec(columns.end - columns.begin, [&](int64_t c, auto lanes) {
+    Vec total = load(to + c, lanes);
+    for (int64_t first = 0; first < columns.rows; first += 64) {
+      const int64_t last = first + 64 < columns.rows ? first + 64 : columns.rows;
+      Vec part{};
+      for (int64_t i = first; i < last; ++i) part += load(from + i * columns.stride + c, lanes);
+      total += part;
+    }
+    store(to + c, total, lanes);
+  });
+}
+
+}  // namespace
+
+MatmulKernels matmul_kernels() {
+  return {convert<bf16, float>,
+          convert<float, bf16>,
+          {add_bias<float>, add_bias<bf16>},
+          {bias_gradient<float>, bias_gradient<bf16>}};
+}
+
+}  // namespace ottava::cpu::OTTAVA_ISA

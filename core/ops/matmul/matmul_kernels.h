@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+
+#include "core/cpu/isa.h"
+#include "core/ops/matmul/matmul.h"
+
+namespace ottava {
+
+/// What surrounds the products on the CPU.
+struct MatmulKernels {
+  /// A block of bf16 as f32, and back with rounding to nearest even. Strides are in elements.
+  void (*widen)(const bf16* from, int64_t from_stride, float* to, int64_t to_stride, cpu::Rows block);
+  void (*narrow)(const float* from, int64_t from_stride, bf16* to, int64_t to_stride, cpu::Rows block);
+  cpu::FloatKernel<void(const Tensor& y, const Tensor& bias, cpu::Rows)> add_bias;
+  cpu::FloatKernel<void(const Tensor& dy, const Tensor& dbias, cpu::Columns)> bias_gradient;
+};
+
+namespace cpu {
+/// The path of machines without bf16 instructions: panels are widened to f32, where the products are exact,
+/// and multiplied by the f32 primitive. a and b bf16, out f32 or bf16.
+void matmul_widened(Stream& stream, const Matmul& args);
+int64_t matmul_widened_workspace_bytes(const Matmul& args);
+/// The workspace's bytes, after a check that there are enough. Throws MemoryError.
+void* matmul_workspace(const Stream& stream, int64_t bytes);
+}  // namespace cpu
+
+namespace cuda {
+void matmul(Stream& stream, const Matmul& args);
+void set_matmul_workspace(Stream& stream, Tensor workspace);
+void add_bias(Stream& stream, const Tensor& y, const Tensor& bias);
+void bias_gradient(Stream& stream, const Tensor& dy, const Tensor& dbias);
+/// The cap given to cuBLASLt, a stated item of the plan on any machine.
+inline constexpr int64_t kMatmulWorkspaceBytes = int64_t{32} << 20;
+}  // namespace cuda
+
+}  // namespace ottava
+
+OTTAVA_CPU_KERNELS(ottava::MatmulKernels, matmul_kernels)

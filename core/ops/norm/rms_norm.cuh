@@ -1,0 +1,108 @@
+#pragma once
+
+#include "core/cuda/elements.cuh"
+#include "core/cuda/reduce.cuh"
+#include "core/ops/norm/rms_norm.h"
+
+// RMSNorm of one row, for rms_norm and whatever is fused with it: one order of summation, so that all of them
+// give the same bits.
+namespace ottava::cuda {
+
+inline constexpr int kNormBlock = 256, kNormPacks = 8;  // threads; packs of a row, per thread, in registers
+/// A team is the threads that share a row: a warp for short rows, else the block.
+template <class T>
+bool norm_row_is_short(int64_t cols) {
+  return cols <= kPackSize<T> * kNormPacks * 32;
+}
+
+template <class T>
+struct NormArguments {
+  const T *x, *residual, *weight;  // residual null: x is normalised and sum not written
+  T *sum, *y;                      // sum may be x or residual
+  float* rstd;
+  uint32_t* amax;
+  int64_t rows, cols;
+  float inverse_cols, eps;
+};
+template <class T>
+NormArguments<T> norm_arguments(const RmsNormForward& f) {
+  const int64_t rows = f.x.rows(), cols = f.x.cols();
+  return {static_cast<const T*>(f.x.data),
+          static_cast<const T*>(f.residual.data),
+          static_cast<const T*>(f.weight.data),
+          static_cast<T*>(f.sum.data),
+          static_cast<T*>(f.y.data),
+          static_cast<float*>(f.rstd.data),
+          static_cast<uint32_t*>(f.amax.data),
+          rows,
+          cols,
+          1.0f / static_cast<float>(cols),
+          f.eps};
+}
+
+/// One team's row between the passes: `kept` are its packs member, member + kTeam, ...; what does not fit
+/// there (rows past 16384 bf16 elements) is read again, from the L2 cache.
+template <class T, int kSize, int kTeam>
+struct NormRow {
+  int64_t row;
+  bool active;  ///< not past the last row
+  int member;
+  int64_t packs, start;  ///< no packs when not active; `start` in packs
+  const T* h;            ///< all rows
+  float rstd;
+  Pack<T, kSize> kept[kNormPacks];
+
+  __device__ __forceinline__ Pack<T, kSize> pack(int k, int64_t c) const {
+    return k < kNormPacks ? kept[k] : load_pack<T, kSize>(h, start + c);
+  }
+};
+
+/// Reads the row, adds and stores the residual, stores rstd. Every thread of the block calls it.
+template <class T, int kSize, int kTeam>
+__device__ __forceinline__ NormRow<T, kSize, kTeam> read_norm_row(const NormArguments<T>& a) {
+  using P = Pack<T, kSize>;
+  NormRow<T, kSize, kTeam> r;
+  r.row = blockIdx.x * int64_t{kNormBlock / kTeam} + threadIdx.x / kTeam;
+  r.active = r.row < a.rows;
+  r.member = static_cast<int>(threadIdx.x % kTeam);
+  const int64_t packs = a.cols / kSize;
+  r.packs = r.active ? packs : 0;
+  r.start = r.row * packs;
+  r.h = a.residual ? a.sum : a.x;
+
+  float squares = 0;
+  auto read = [&](int64_t c) {
+    P h = load_pack<T, kSize>(a.x, r.start + c);
+    if (a.residual) {
+      const P residual = load_pack<T, kSize>(a.residual, r.start + c);
+#pragma unroll
+      for (int i = 0; i < kSize; ++i) h.set(i, h[i] + residual[i]);
+      store_pack(a.sum, r.start + c, h);
+    }
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) squares += h[i] * h[i];
+    return h;
+  };
+#pragma unroll
+  for (int k = 0; k < kNormPacks; ++k) {
+    const int64_t c = r.member + k * kTeam;
+    if (c < r.packs) r.kept[k] = read(c);
+  }
+  for (int64_t c = r.member + kNormPacks * kTeam; c < r.packs; c += kTeam) read(c);
+
+  r.rstd = 1.0f / sqrtf(team_sum<kTeam>(squares) * a.inverse_cols + a.eps);
+  if (r.active && r.member == 0) a.rstd[r.row] = r.rstd;
+  return r;
+}
+
+/// y of a pack as it is stored.
+template <class T, int kSize>
+__device__ __forceinline__ Pack<T, kSize> normalised(const Pack<T, kSize>& h, float rstd,
+                                                     const Pack<T, kSize>& weight) {
+  Pack<T, kSize> y;
+#pragma unroll
+  for (int i = 0; i < kSize; ++i) y.set(i, h[i] * rstd * weight[i]);
+  return y;
+}
+
+}  // namespace ottava::cuda

@@ -1,0 +1,157 @@
+#pragma once
+
+#include <algorithm>
+
+#include "core/cuda/elements.cuh"
+#include "core/cuda/reduce.cuh"
+#include "core/cuda/row_groups.h"
+#include "core/cuda/row_part.h"
+#include "core/ops/norm/rms_norm.h"
+
+// RMSNorm's backward pass, for rms_norm and whatever is fused with it. All of them give the same bits: one
+// order of summation, and multiply-adds written out, so that no compiler chooses what to contract.
+namespace ottava::cuda {
+
+template <class T>
+struct NormBackwardArguments {
+  const T *dy, *x, *weight, *dresidual;  // dresidual may be null
+  const float* rstd;
+  T* dx;           // may be dy or dresidual
+  float* partial;  // [gridDim.x, cols]
+  int64_t rows, packs;
+  float inverse_cols;
+};
+
+/// Each team walks over rows and sums its columns' share of dweight in registers; a block's teams are added
+/// in order. `output` learns what dx is: take_row<kTeam, kPacks>(part, make, again), called by every thread
+/// of the block, calls make(k, c) once for each of the thread's packs: it stores pack c of dx, the thread's
+/// k-th, and returns it; k is kPacks for all that have no registers. again(c) gives such a pack back. Then
+/// finish().
+template <int kSize, int kBlock, int kTeam, int kPacks, class T, class Output>
+__device__ __forceinline__ void norm_backward(const NormBackwardArguments<T>& a, Output output) {
+  using P = Pack<T, kSize>;
+  constexpr int kTeams = kBlock / kTeam, kKept = kPacks * kTeam;
+  // A thread of a large block has 128 registers, too few for its sums and its share of the row: that is read
+  // again, from the L1 cache.
+  constexpr bool kKeeps = kBlock <= 256;
+  const int team = threadIdx.x / kTeam, member = threadIdx.x % kTeam;
+  float* partial = a.partial + blockIdx.x * a.packs * kSize;
+
+  float sums[kPacks][kSize] = {};
+  // Columns without a register: one team per block.
+  for (int64_t c = member + kKept; c < a.packs; c += kTeam) {
+    for (int i = 0; i < kSize; ++i) partial[c * kSize + i] = 0;
+  }
+  for (int64_t first = blockIdx.x * int64_t{kTeams}; first < a.rows; first += gridDim.x * int64_t{kTeams}) {
+    const int64_t row = first + team;
+    const bool active = row < a.rows;
+    const int64_t packs = active ? a.packs : 0, start = row * a.packs;
+    const float rstd = active ? a.rstd[row] : 0;
+
+    float dot = 0;
+    P dy_kept[kKeeps ? kPacks : 1], x_kept[kKeeps ? kPacks : 1];
+    auto add_to_dot = [&](const P& dy, const P& x, const P& w) {
+#pragma unroll
+      for (int i = 0; i < kSize; ++i) dot = fmaf(dy[i] * w[i], x[i], dot);
+    };
+#pragma unroll
+    for (int k = 0; k < kPacks; ++k) {
+      const int64_t c = member + k * kTeam;
+      if (c >= packs) continue;
+      const P dy = load_pack<T, kSize>(a.dy, start + c), x = load_pack<T, kSize>(a.x, start + c);
+      if constexpr (kKeeps) dy_kept[k] = dy, x_kept[k] = x;
+      add_to_dot(dy, x, load_pack<T, kSize>(a.weight, c));
+    }
+    for (int64_t c = member + kKept; c < packs; c += kTeam) {
+      add_to_dot(load_pack<T, kSize>(a.dy, start + c), load_pack<T, kSize>(a.x, start + c),
+                 load_pack<T, kSize>(a.weight, c));
+    }
+    const float slope = rstd * rstd * team_sum<kTeam>(dot) * a.inverse_cols;
+
+    auto write = [&](int64_t c, const P& dy, const P& x, float* column_sums) {
+      const P w = load_pack<T, kSize>(a.weight, c);
+      P dx, through;
+      if (a.dresidual) through = load_pack<T, kSize>(a.dresidual, start + c);
+#pragma unroll
+      for (int i = 0; i < kSize; ++i) {
+        column_sums[i] = fmaf(dy[i] * x[i], rstd, column_sums[i]);
+        const float inner = fmaf(dy[i], w[i], -(x[i] * slope));
+        dx.set(i, a.dresidual ? fmaf(rstd, inner, through[i]) : rstd * inner);
+      }
+      store_pack(a.dx, start + c, dx);
+      return dx;
+    };
+    output.template take_row<kTeam, kPacks>(
+        {row, packs, member},
+        [&](int k, int64_t c) {
+          if (kKeeps && k < kPacks) return write(c, dy_kept[kKeeps ? k : 0], x_kept[kKeeps ? k : 0], sums[k]);
+          return write(c, load_pack<T, kSize>(a.dy, start + c), load_pack<T, kSize>(a.x, start + c),
+                       k < kPacks ? sums[k] : partial + c * kSize);
+        },
+        [&](int64_t c) { return load_pack<T, kSize>(a.dx, start + c); });
+  }
+  output.finish();
+
+  if constexpr (kTeams == 1) {
+#pragma unroll
+    for (int k = 0; k < kPacks; ++k) {
+      const int64_t c = member + k * kTeam;
+      if (c >= a.packs) continue;
+      for (int i = 0; i < kSize; ++i) partial[c * kSize + i] = sums[k][i];
+    }
+  } else {
+    OTTAVA_SHARED(float, all, [kTeams][kKept * kSize]);
+#pragma unroll
+    for (int k = 0; k < kPacks; ++k) {
+      for (int i = 0; i < kSize; ++i) all[team][(member + k * kTeam) * kSize + i] = sums[k][i];
+    }
+    __syncthreads();
+    for (int c = threadIdx.x; c < a.packs * kSize; c += kBlock) {
+      float sum = 0;
+#pragma unroll
+      for (int t = 0; t < kTeams; ++t) sum += all[t][c];
+      partial[c] = sum;
+    }
+  }
+}
+
+/// Calls body.operator()<kSize, kBlock, kTeam, kPacks>() with what suits these rows: a warp for short ones,
+/// else the block, and elements one by one where rows are not aligned.
+template <class T, class Body>
+void dispatch_norm_backward(const RmsNormBackward& b, Body&& body) {
+  constexpr int kSize = kPackSize<T>, kPacks = 4;  // of a row, per thread, in registers, at most
+  const int64_t cols = b.x.cols();
+  if (!rows_are_aligned(cols * int64_t{sizeof(T)}, b.x, b.dy, b.weight, b.dx, b.dresidual)) {
+    return body.template operator()<1, 256, 256, kPacks>();
+  }
+  if (cols <= kSize * kPacks * 32) return body.template operator()<kSize, 256, 32, kPacks>();
+  // A block that keeps four packs a thread is alone on its SM: most models' rows need two.
+  if (cols <= kSize * 2 * 256) return body.template operator()<kSize, 256, 256, 2>();
+  if (cols <= kSize * kPacks * 256) return body.template operator()<kSize, 256, 256, kPacks>();
+  return body.template operator()<kSize, 512, 512, kPacks>();
+}
+
+/// Launches kernel(arguments, target) and adds up what its blocks have left of dweight. kTeams: rows of a
+/// block at a time.
+template <int kTeams, class T, class Target>
+void launch_norm_backward(std::string_view op, Stream& stream, const RmsNormBackward& b, int size,
+                          unsigned block, void (*kernel)(NormBackwardArguments<T>, Target),
+                          const Target& target) {
+  const int64_t rows = b.x.rows(), cols = b.x.cols();
+  const NormBackwardArguments<T> a{static_cast<const T*>(b.dy.data),
+                                   static_cast<const T*>(b.x.data),
+                                   static_cast<const T*>(b.weight.data),
+                                   static_cast<const T*>(b.dresidual.data),
+                                   static_cast<const float*>(b.rstd.data),
+                                   static_cast<T*>(b.dx.data),
+                                   static_cast<float*>(b.workspace.data),
+                                   rows,
+                                   cols / size,
+                                   1.0f / static_cast<float>(cols)};
+  const int64_t groups = std::min(ceil_div(rows, kTeams), kRowGroups);
+  if (groups == 0) return;
+  launch(op, stream, {.grid = grid_of(groups), .block = block}, kernel, a, target);
+  add_row_groups(op, stream, {a.partial, groups, cols, 0, cols}, static_cast<float*>(b.dweight.data));
+}
+
+}  // namespace ottava::cuda

@@ -1,0 +1,41 @@
+#include "parallel/comm/comm_config.h"
+
+#include "core/config/section.h"
+
+namespace ottava {
+
+using config::Value;
+
+void declare(config::Section& s, CommConfig& c) {
+  s.meaning("messages between ranks");
+  s.field("init_timeout_seconds", c.init_timeout_seconds)
+      .at_least(1)
+      .unit("seconds")
+      .meaning("limit for start-up and the first step");
+  s.field("train_timeout_seconds", c.train_timeout_seconds)
+      .at_least(1)
+      .unit("seconds")
+      .meaning("limit for every later collective; then the missing rank is named");
+  s.field("backend", c.backend)
+      .one_of({"auto", "mpi", "tcp", "nccl"})
+      .meaning(
+          "transport; auto: nccl for GPUs of a build that has it, else what started the ranks: mpi, or tcp");
+  s.field("sm_budget", c.sm_budget)
+      .range(0, 64)
+      .unit("SMs")
+      .meaning(
+          "of each GPU, kept for collectives that overlap: NCCL takes no more, matrix products are planned "
+          "for the rest; 0: "
+          "both take what they like");
+  s.foreign("mode", Value::of(std::string("default")))
+      .one_of({"default"})
+      .refuse_value("fake_backend", "`ottava plan CONFIG --world-size N` answers for any number of ranks")
+      .refuse_value("local_tensor", "`ottava plan CONFIG --world-size N` answers for any number of ranks");
+  const char* ledger =
+      "the last collectives of every rank are always known; a hang names rank, collective, tensor and step";
+  s.foreign("trace_buf_size", Value::of(int64_t{20000})).noted(ledger);
+  s.foreign("save_traces_folder", Value::of(std::string("comm_traces"))).noted(ledger);
+  s.foreign("save_traces_file_prefix", Value::of(std::string("rank_"))).noted(ledger);
+}
+
+}  // namespace ottava

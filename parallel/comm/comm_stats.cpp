@@ -1,0 +1,59 @@
+#include "parallel/comm/comm_stats.h"
+
+#include <array>
+
+#include <fmt/core.h>
+
+namespace ottava {
+
+std::string_view name_of(Collective collective) {
+  constexpr std::array<std::string_view, 9> kNames = {"all_reduce", "reduce_scatter", "all_gather",
+                                                      "all_to_all", "broadcast",      "send",
+                                                      "recv",       "barrier",        "CUDA graph"};
+  return kNames[static_cast<size_t>(collective)];
+}
+
+void CommStats::record(const Entry& entry) {
+  std::string key = fmt::format("{}\n{}\n{}", static_cast<int>(entry.collective), entry.axis, entry.label);
+  auto found = index_.find(key);
+  if (found == index_.end()) {
+    found = index_.emplace(std::move(key), totals_.size()).first;
+    totals_.push_back({entry.collective, std::string(entry.axis), std::string(entry.label)});
+  }
+  Total& total = totals_[found->second];
+  ++total.calls;
+  total.payload_bytes += entry.payload_bytes;
+  total.sent_bytes += entry.sent_bytes;
+}
+
+std::vector<CommStats::Total> CommStats::totals() const { return totals_; }
+
+CommStats::Total CommStats::sum(Collective collective, std::string_view axis) const {
+  Total sum{collective, std::string(axis), ""};
+  for (const Total& total : totals_) {
+    if (total.collective != collective || (!axis.empty() && total.axis != axis)) continue;
+    sum.calls += total.calls;
+    sum.payload_bytes += total.payload_bytes;
+    sum.sent_bytes += total.sent_bytes;
+  }
+  return sum;
+}
+
+int64_t CommStats::sent_bytes() const {
+  int64_t bytes = 0;
+  for (const Total& total : totals_) bytes += total.sent_bytes;
+  return bytes;
+}
+
+int64_t CommStats::calls() const {
+  int64_t calls = 0;
+  for (const Total& total : totals_) calls += total.calls;
+  return calls;
+}
+
+void CommStats::reset() {
+  totals_.clear();
+  index_.clear();
+}
+
+}  // namespace ottava

@@ -1,0 +1,100 @@
+#include "parallel/comm/comm_thread.h"
+
+#include <chrono>
+
+#include "core/error.h"
+#include "core/log.h"
+
+namespace ottava {
+namespace {
+constexpr double kGraceSeconds = 10;
+}
+
+CommThread::CommThread(std::shared_ptr<RankState> state)
+    : state_(std::move(state)), shared_(std::make_shared<Shared>()) {
+  state_->on_failure([weak = std::weak_ptr(shared_)](const std::string&) {
+    if (auto shared = weak.lock()) {
+      std::lock_guard lock(shared->mutex);
+      shared->changed.notify_all();
+    }
+  });
+  thread_ = std::thread([this] { loop(); });
+}
+
+CommThread::~CommThread() {
+  {
+    std::lock_guard lock(shared_->mutex);
+    shared_->stopping = true;
+    shared_->changed.notify_all();
+  }
+  thread_.join();
+}
+
+void CommThread::submit(std::shared_ptr<Counter> counter, std::function<void()> job) {
+  std::lock_guard lock(shared_->mutex);
+  shared_->queue.push_back({std::move(counter), std::move(job)});
+  shared_->changed.notify_all();
+}
+
+void CommThread::loop() {
+  log::set_rank({state_->rank(), state_->world_size(), state_->rank() != 0});
+  std::unique_lock lock(shared_->mutex);
+  while (true) {
+    shared_->changed.wait(lock, [&] { return shared_->stopping || !shared_->queue.empty(); });
+    if (shared_->queue.empty()) return;
+    Job job = std::move(shared_->queue.front());
+    shared_->queue.pop_front();
+    lock.unlock();
+    bool carried_out = false;
+    if (!state_->failed()) {
+      try {
+        job.run();
+        carried_out = true;
+      } catch (const std::exception& error) {
+        state_->fail(error.what());
+      }
+    }
+    job.run = nullptr;
+    lock.lock();
+    if (carried_out) job.counter->done.fetch_add(1, std::memory_order_release);
+    job.counter->settled.fetch_add(1, std::memory_order_release);
+    ++shared_->ended;
+    shared_->changed.notify_all();
+  }
+}
+
+void CommThread::wait(const Counter& counter, uint64_t ticket) {
+  auto done = [&] { return counter.done.load(std::memory_order_acquire) >= ticket; };
+  if (done()) return;
+  struct Awaited {
+    RankState& state;
+    explicit Awaited(RankState& s) : state(s) { state.add_waiter(1); }
+    ~Awaited() { state.add_waiter(-1); }
+  } awaited(*state_);
+  std::unique_lock lock(shared_->mutex);
+  while (!done()) {
+    if (state_
+            ->failed()) {  // the job may be past the point where it matters, and else leaves its buffers now
+      auto settled = [&] { return counter.settled.load(std::memory_order_acquire) >= ticket; };
+      shared_->changed.wait_for(lock, std::chrono::duration<double>(kGraceSeconds), settled);
+      if (done()) return;
+      throw CommError(state_->failure());
+    }
+    uint64_t before = shared_->ended;
+    auto limit = std::chrono::duration<double>(state_->timeout_seconds() + kGraceSeconds);
+    bool moved = shared_->changed.wait_for(
+        lock, limit, [&] { return done() || state_->failed() || shared_->ended != before; });
+    if (!moved) {
+      lock.unlock();
+      state_->fail(state_->timeout_message());
+      lock.lock();
+    }
+  }
+}
+
+void CommThread::settle(const Counter& counter, uint64_t ticket) noexcept {
+  std::unique_lock lock(shared_->mutex);
+  shared_->changed.wait(lock, [&] { return counter.settled.load(std::memory_order_acquire) >= ticket; });
+}
+
+}  // namespace ottava

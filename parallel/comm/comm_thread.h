@@ -1,0 +1,58 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "parallel/failure/rank_state.h"
+
+namespace ottava {
+
+/// The communication thread of one rank. It carries out jobs in the order given, for all communicators of the
+/// rank: so they overlap with compute, keep program order, and a transport is only ever called from this one
+/// thread. An error in a job fails the rank's state; jobs after it are dropped.
+class CommThread {
+ public:
+  /// Counts the jobs of one communicator that are done.
+  struct Counter {
+    std::atomic<uint64_t> done = 0;     ///< carried out
+    std::atomic<uint64_t> settled = 0;  ///< carried out or dropped: their buffers are free
+  };
+
+  explicit CommThread(std::shared_ptr<RankState> state);
+  /// Carries out what is queued (or drops it after a failure), then ends the thread.
+  ~CommThread();
+
+  void submit(std::shared_ptr<Counter> counter, std::function<void()> job);
+  /// Blocks until `counter` has reached `ticket`; throws CommError when the rank failed first. A backstop
+  /// behind the transports' own time limits: throws when no job at all ended for that limit plus ten seconds.
+  void wait(const Counter& counter, uint64_t ticket);
+  /// Blocks until the buffers of all jobs up to `ticket` are free, done or dropped. Never throws.
+  void settle(const Counter& counter, uint64_t ticket) noexcept;
+
+ private:
+  struct Job {
+    std::shared_ptr<Counter> counter;
+    std::function<void()> run;
+  };
+  // Shared with the failure hook, which may outlive this object.
+  struct Shared {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::deque<Job> queue;
+    uint64_t ended = 0;
+    bool stopping = false;
+  };
+  void loop();
+
+  std::shared_ptr<RankState> state_;
+  std::shared_ptr<Shared> shared_;
+  std::thread thread_;
+};
+
+}  // namespace ottava

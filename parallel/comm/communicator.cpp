@@ -1,0 +1,308 @@
+#include "parallel/comm/communicator.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "core/counted.h"
+#include "parallel/comm/solo_communicator.h"
+
+namespace ottava {
+namespace {
+
+int64_t sum_of(std::span<const int64_t> counts) {
+  return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+}
+
+void check_reducible(std::string_view where, DType dtype, std::string_view label) {
+  switch (dtype) {
+    case DType::f32:
+    case DType::bf16:
+    case DType::f64:
+    case DType::i32:
+    case DType::u32:
+    case DType::i64:
+      return;
+    default:
+      fail<ShapeError>(where, "'{}' is {}, which cannot be reduced: expected f32, bf16, f64, i32, u32 or i64",
+                       label, name_of(dtype));
+  }
+}
+
+void check_same_dtype(std::string_view where, const Tensor& send, const Tensor& recv,
+                      std::string_view label) {
+  if (send.dtype != recv.dtype) {
+    fail<ShapeError>(where, "'{}' is sent as {} and received as {}: expected one dtype", label,
+                     name_of(send.dtype), name_of(recv.dtype));
+  }
+}
+
+// Blocks may only overlap where `inner` is exactly the block of `outer` that starts at `offset` elements.
+void check_overlap(std::string_view where, const Tensor& inner, const Tensor& outer, int64_t offset,
+                   std::string_view rule, std::string_view label) {
+  if (inner.data == nullptr || outer.data == nullptr || inner.numel() == 0 || outer.numel() == 0) return;
+  const char* a = static_cast<const char*>(inner.data);
+  const char* b = static_cast<const char*>(outer.data);
+  bool disjoint = a + inner.bytes() <= b || b + outer.bytes() <= a;
+  bool in_place = offset >= 0 && a == b + offset * static_cast<int64_t>(size_of(outer.dtype));
+  if (!disjoint && !in_place) {
+    fail<ShapeError>(where, "send and recv of '{}' overlap: {}", label, rule);
+  }
+}
+
+// Counts as given, or `each` for every rank; checked against the block of this rank and the whole.
+std::vector<int64_t> block_counts(std::string_view where, const Communicator& comm,
+                                  std::span<const int64_t> given, const Tensor& block, const Tensor& whole,
+                                  std::string_view label) {
+  std::vector<int64_t> counts(given.begin(), given.end());
+  if (counts.empty()) counts.assign(static_cast<size_t>(comm.size()), block.numel());
+  if (counts.size() != static_cast<size_t>(comm.size())) {
+    fail<ShapeError>(where, "'{}' has counts for {}, expected {} (axis {})", label,
+                     counted(counts.size(), "rank"), comm.size(), comm.axis());
+  }
+  if (std::ranges::any_of(counts, [](int64_t c) { return c < 0; })) {
+    fail<ShapeError>(where, "'{}' has a negative count", label);
+  }
+  if (counts[static_cast<size_t>(comm.rank())] != block.numel()) {
+    fail<ShapeError>(where, "'{}' has {} elements in the block of rank {}, its count says {}", label,
+                     block.numel(), comm.rank(), counts[static_cast<size_t>(comm.rank())]);
+  }
+  if (sum_of(counts) != whole.numel()) {
+    fail<ShapeError>(where, "'{}' has {} elements in all blocks together, expected {} ({})", label,
+                     whole.numel(), sum_of(counts), counted(comm.size(), "rank"));
+  }
+  return counts;
+}
+
+void check_peer(std::string_view where, const Communicator& comm, int peer, bool may_be_self,
+                std::string_view label) {
+  if (peer < 0 || peer >= comm.size()) {
+    fail<ShapeError>(where, "'{}' names rank {}, but axis {} has ranks 0 to {}", label, peer, comm.axis(),
+                     comm.size() - 1);
+  }
+  if (!may_be_self && peer == comm.rank()) {
+    fail<ShapeError>(where, "'{}' goes from rank {} to itself: copy the tensor instead", label, peer);
+  }
+}
+
+}  // namespace
+
+std::string_view name_of(ReduceOp op) {
+  return op == ReduceOp::sum ? "sum" : op == ReduceOp::max ? "max" : "min";
+}
+
+int64_t CollectiveCall::offset(int rank) const {
+  return std::accumulate(counts.begin(), counts.begin() + rank, int64_t{0});
+}
+
+int64_t CollectiveCall::elements() const {
+  if (kind == Collective::barrier) return 0;
+  return kind == Collective::all_gather ? recv.numel() : send.numel();
+}
+
+void Request::wait(Stream& stream) const {
+  if (!owner_) return;
+  if (ticket_ > owner_->issued_) {
+    fail<CommError>("request", "a call of an open group cannot be waited for: end the group first (axis {})",
+                    owner_->axis());
+  }
+  owner_->wait_for(ticket_, stream);
+}
+
+bool Request::done() const { return !owner_ || (ticket_ <= owner_->issued_ && owner_->is_done(ticket_)); }
+
+Communicator::Communicator(Members members, std::shared_ptr<RankState> state)
+    : axis_(std::move(members.axis)),
+      world_ranks_(std::move(members.world_ranks)),
+      rank_(members.rank),
+      state_(std::move(state)) {}
+
+Request Communicator::all_reduce(Stream& stream, const AllReduce& a) {
+  constexpr std::string_view where = "all_reduce";
+  Tensor recv = a.recv.empty() ? a.send : a.recv;
+  check_same_dtype(where, a.send, recv, a.label);
+  check_reducible(where, a.send.dtype, a.label);
+  if (recv.numel() != a.send.numel()) {
+    fail<ShapeError>(where, "'{}' is sent as {} and received as {}", a.label, describe(a.send),
+                     describe(recv));
+  }
+  check_overlap(where, a.send, recv, 0, "in place, recv is send itself", a.label);
+  int64_t n = size(), elements = a.send.numel();
+  std::vector<int64_t> counts;
+  for (int64_t r = 0; r < n; ++r) counts.push_back(elements * (r + 1) / n - elements * r / n);
+  return submit(stream,
+                {Collective::all_reduce, a.op, a.send, recv, std::move(counts), 0, std::string(a.label)});
+}
+
+Request Communicator::reduce_scatter(Stream& stream, const ReduceScatter& a) {
+  constexpr std::string_view where = "reduce_scatter";
+  check_same_dtype(where, a.send, a.recv, a.label);
+  check_reducible(where, a.send.dtype, a.label);
+  CollectiveCall call{Collective::reduce_scatter, a.op, a.send, a.recv, {}, 0, std::string(a.label)};
+  call.counts = block_counts(where, *this, a.counts, a.recv, a.send, a.label);
+  check_overlap(where, a.recv, a.send, call.offset(rank_), "in place, recv is this rank's block of send",
+                a.label);
+  return submit(stream, std::move(call));
+}
+
+Request Communicator::all_gather(Stream& stream, const AllGather& a) {
+  constexpr std::string_view where = "all_gather";
+  check_same_dtype(where, a.send, a.recv, a.label);
+  CollectiveCall call{Collective::all_gather, ReduceOp::sum, a.send, a.recv, {}, 0, std::string(a.label)};
+  call.counts = block_counts(where, *this, a.counts, a.send, a.recv, a.label);
+  check_overlap(where, a.send, a.recv, call.offset(rank_), "in place, send is this rank's block of recv",
+                a.label);
+  return submit(stream, std::move(call));
+}
+
+Request Communicator::all_to_all(Stream& stream, const AllToAll& a) {
+  constexpr std::string_view where = "all_to_all";
+  check_same_dtype(where, a.send, a.recv, a.label);
+  if (a.send.numel() != a.recv.numel() || a.send.numel() % size() != 0) {
+    fail<ShapeError>(where, "'{}' sends {} and receives {} elements: expected the same multiple of {}",
+                     a.label, a.send.numel(), a.recv.numel(), counted(size(), "rank"));
+  }
+  check_overlap(where, a.send, a.recv, -1, "all_to_all is never in place", a.label);
+  std::vector<int64_t> counts(static_cast<size_t>(size()), a.send.numel() / size());
+  return submit(stream, {Collective::all_to_all, ReduceOp::sum, a.send, a.recv, std::move(counts), 0,
+                         std::string(a.label)});
+}
+
+Request Communicator::broadcast(Stream& stream, const Broadcast& a) {
+  check_peer("broadcast", *this, a.root, true, a.label);
+  return submit(stream,
+                {Collective::broadcast, ReduceOp::sum, a.tensor, a.tensor, {}, a.root, std::string(a.label)});
+}
+
+Request Communicator::send(Stream& stream, const Send& a) {
+  check_peer("send", *this, a.to, false, a.label);
+  return submit(stream,
+                {Collective::send, ReduceOp::sum, a.tensor, a.tensor, {}, a.to, std::string(a.label)});
+}
+
+Request Communicator::recv(Stream& stream, const Recv& a) {
+  check_peer("recv", *this, a.from, false, a.label);
+  return submit(stream,
+                {Collective::recv, ReduceOp::sum, a.tensor, a.tensor, {}, a.from, std::string(a.label)});
+}
+
+void Communicator::barrier(Stream& stream, std::string_view label) {
+  if (grouping_) fail<CommError>("barrier", "'{}' cannot be part of a group: end the group first", label);
+  stream.synchronize();
+  submit(stream, {Collective::barrier, ReduceOp::sum, {}, {}, {}, 0, std::string(label)}).wait(stream);
+  stream.synchronize();
+}
+
+void Communicator::group_begin() {
+  if (grouping_) fail<CommError>("group", "a group is already open on axis {}: groups do not nest", axis_);
+  grouping_ = true;
+}
+
+Request Communicator::group_end() {
+  if (!grouping_) fail<CommError>("group", "no group is open on axis {}", axis_);
+  grouping_ = false;
+  Stream* stream = std::exchange(group_stream_, nullptr);
+  std::vector<CollectiveCall> calls = std::exchange(group_calls_, {});
+  if (calls.empty()) return {};
+  for (const CollectiveCall& call : calls) count(call);
+  if (stream->type() == DeviceType::meta) return {};
+  ++issued_;
+  issue(*stream, issued_, std::move(calls));
+  return {this, issued_};
+}
+
+Request Communicator::submit(Stream& stream, CollectiveCall call) {
+  if (state_->failed()) throw CommError(state_->failure());
+  if (grouping_) {
+    if (group_stream_ && group_stream_ != &stream) {
+      fail<CommError>(name_of(call.kind), "'{}' is on another stream than its group: use one stream",
+                      call.label);
+    }
+    group_stream_ = &stream;
+    group_calls_.push_back(std::move(call));
+    return {this, issued_ + 1};
+  }
+  count(call);
+  if (stream.type() == DeviceType::meta) return {};
+  std::vector<CollectiveCall> calls;
+  calls.push_back(std::move(call));
+  ++issued_;
+  issue(stream, issued_, std::move(calls));
+  return {this, issued_};
+}
+
+void Communicator::count(const CollectiveCall& call) {
+  int64_t n = size(), element = static_cast<int64_t>(size_of(call.send.dtype));
+  int64_t payload = call.send.bytes(), sent = 0;
+  int64_t block = call.counts.empty() ? 0 : call.counts[static_cast<size_t>(rank_)] * element;
+  switch (call.kind) {
+    case Collective::all_reduce:
+      sent = payload - block + (n - 1) * block;
+      break;
+    case Collective::reduce_scatter:
+    case Collective::all_to_all:
+      sent = payload - block;
+      break;
+    case Collective::all_gather:
+      payload = call.recv.bytes();
+      sent = (n - 1) * block;
+      break;
+    case Collective::broadcast:
+      sent = (rank_ - call.peer + n) % n == n - 1 ? 0 : payload;
+      break;
+    case Collective::send:
+      sent = payload;
+      break;
+    case Collective::recv:
+      break;
+    case Collective::barrier:
+    case Collective::graph:
+      payload = 0;
+      break;
+  }
+  stats().record({call.kind, axis_, call.label, payload, sent});
+}
+
+Communicator::Members Communicator::members_of(std::string axis, const std::vector<int>& ranks) const {
+  Members members{std::move(axis), {}, -1};
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (ranks[i] < 0 || ranks[i] >= size() || (i > 0 && ranks[i] <= ranks[i - 1])) {
+      fail<ShapeError>("split", "axis {}: the ranks must ascend within 0 to {}", members.axis, size() - 1);
+    }
+    if (ranks[i] == rank_) members.rank = static_cast<int>(i);
+    members.world_ranks.push_back(world_ranks_[static_cast<size_t>(ranks[i])]);
+  }
+  if (members.rank < 0)
+    fail<ShapeError>("split", "axis {}: rank {} is not among its own group", members.axis, rank_);
+  return members;
+}
+
+std::unique_ptr<Communicator> Communicator::split(std::string axis, const std::vector<int>& ranks) {
+  Members members = members_of(std::move(axis), ranks);
+  if (members.world_ranks.size() == 1) {
+    if (size() > 1) stay_out_of_split();
+    return std::make_unique<SoloCommunicator>(members.axis, members.world_ranks[0], state_);
+  }
+  return make_split(std::move(members));
+}
+
+void Communicator::abort(const std::string& reason) noexcept {
+  try {
+    state_->fail(fmt::format("[comm] rank {} stopped: {}", state_->rank(), reason));
+  } catch (...) {  // out of memory while reporting an error: the caller is about to stop anyway
+  }
+}
+
+Group::~Group() {
+  if (ended_) return;
+  communicator_.grouping_ = false;
+  communicator_.group_stream_ = nullptr;
+  communicator_.group_calls_.clear();
+}
+
+Request Group::end() {
+  ended_ = true;
+  return communicator_.group_end();
+}
+
+}  // namespace ottava

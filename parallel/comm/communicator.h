@@ -1,0 +1,221 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/stream.h"
+#include "core/tensor.h"
+#include "parallel/failure/rank_state.h"
+
+namespace ottava {
+
+class Communicator;
+
+/// The end of a call (or of a group of calls). The buffers of the call belong to the communicator until then;
+/// dropping a Request without waiting is allowed and ends nothing early. Valid as long as its communicator.
+class Request {
+ public:
+  /// One that is done.
+  Request() = default;
+  /// Work put on `stream` after this call sees the result. On `cpu` (and for transports that move GPU tensors
+  /// through host memory) blocks the host; under NCCL the stream waits, not the host. Throws CommError when
+  /// the call failed, a peer stopped, or nothing moved for the time limit; a call that was complete before
+  /// another rank failed does not throw.
+  void wait(Stream& stream) const;
+  /// True when wait() would not block.
+  bool done() const;
+
+ private:
+  friend class Communicator;
+  Request(Communicator* owner, uint64_t ticket) : owner_(owner), ticket_(ticket) {}
+  Communicator* owner_ = nullptr;
+  uint64_t ticket_ = 0;
+};
+
+enum class ReduceOp : uint8_t { sum, max, min };
+std::string_view name_of(ReduceOp op);
+
+// Arguments of the calls. Tensors are contiguous; only their element counts matter, not their shapes. `label`
+// names the tensor or unit in errors, in the ledger and in the byte counters.
+
+/// recv = op over ranks of send. `recv` may be left out or be send itself: in place; otherwise disjoint from
+/// it.
+struct AllReduce {
+  Tensor send, recv;
+  ReduceOp op = ReduceOp::sum;
+  std::string_view label;
+};
+/// recv = block `rank` of the op over ranks of send. send holds size() blocks in rank order, each of
+/// recv.numel() elements, or counts[r] where counts (same on all ranks) are given. In place: recv == block
+/// `rank` of send.
+struct ReduceScatter {
+  Tensor send, recv;
+  std::span<const int64_t> counts = {};
+  ReduceOp op = ReduceOp::sum;
+  std::string_view label;
+};
+/// recv = blocks of all ranks in rank order, each of send.numel() elements, or counts[r] where counts (same
+/// on all ranks) are given. In place: send == block `rank` of recv.
+struct AllGather {
+  Tensor send, recv;
+  std::span<const int64_t> counts = {};
+  std::string_view label;
+};
+/// Block r of send goes to rank r, whose block `rank` of recv it becomes; equal blocks. Never in place.
+struct AllToAll {
+  Tensor send, recv;
+  std::string_view label;
+};
+/// `tensor` of rank `root` becomes that of all ranks.
+struct Broadcast {
+  Tensor tensor;
+  int root = 0;
+  std::string_view label;
+};
+/// May end as late as when the receiver has the data: two ranks that send to each other do so inside a Group.
+struct Send {
+  Tensor tensor;
+  int to = 0;
+  std::string_view label;
+};
+struct Recv {
+  Tensor tensor;
+  int from = 0;
+  std::string_view label;
+};
+
+/// One checked call, as implementations see it.
+struct CollectiveCall {
+  Collective kind = Collective::barrier;
+  ReduceOp op = ReduceOp::sum;
+  /// recv is set (== send for an in-place all_reduce); send and recv: the one tensor
+  Tensor send, recv;
+  /// elements of each rank's block: all_reduce, reduce_scatter, all_gather, all_to_all
+  std::vector<int64_t> counts;
+  int peer = 0;  ///< root, destination or source
+  std::string label;
+
+  int64_t offset(int rank) const;  ///< first element of the rank's block
+  int64_t elements() const;        ///< of the whole vector: the same on all ranks
+};
+
+/// Collectives among an ordered set of ranks, one object per rank and mesh axis. All ranks of the set make
+/// the same calls in the same order. Calls check their arguments, are counted in stats(), are handed to the
+/// transport and return; the result may be used after wait(). Calls of all communicators of one rank are
+/// carried out in program order.
+///
+/// Sums are made in rank order, in f32 for bf16 (rounded once at the end), and all ranks receive identical
+/// bits: on the thread and MPI transports bitwise repeatable for any number of threads and equal to each
+/// other. NCCL adds in the order of its rings and trees and rounds bf16 at every hop: repeatable where its
+/// algorithm and protocol are pinned. A NaN wins over numbers in max and min on thread and MPI (not on NCCL:
+/// reduce the bits as u32 where that matters).
+///
+/// Dtypes: sum f32, bf16, f64, i32, u32, i64; max and min the same; the calls that only move data take any.
+/// On a `meta` stream calls are checked and counted and move nothing.
+/// Throws ShapeError for arguments that do not fit, CommError for everything that goes wrong between ranks;
+/// after the first CommError every call of every communicator of this rank throws it again.
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(world_ranks_.size()); }
+  /// "world", "dp_shard", ...
+  const std::string& axis() const { return axis_; }
+  /// World ranks of the members, by rank.
+  const std::vector<int>& world_ranks() const { return world_ranks_; }
+
+  Request all_reduce(Stream& stream, const AllReduce& call);
+  Request reduce_scatter(Stream& stream, const ReduceScatter& call);
+  Request all_gather(Stream& stream, const AllGather& call);
+  Request all_to_all(Stream& stream, const AllToAll& call);
+  Request broadcast(Stream& stream, const Broadcast& call);
+  Request send(Stream& stream, const Send& call);
+  Request recv(Stream& stream, const Recv& call);
+  /// Blocks the host until every rank is here and what it put on its stream is done.
+  void barrier(Stream& stream, std::string_view label);
+
+  /// Calls between group_begin and group_end (same stream) are carried out as one transaction: all or, after
+  /// an error, none of the results may be used; sends and receives inside cannot block one another. Nothing
+  /// starts before group_end, and waiting for a member before it throws. Prefer the Group object below.
+  void group_begin();
+  Request group_end();
+
+  /// The communicator of some of these ranks: `ranks` are ranks of this communicator, ascending, with this
+  /// one among them. Every rank of this communicator makes the call, in the same order, with its own group.
+  /// Shares counters, order and failure with this one. Does not block, except under NCCL.
+  std::unique_ptr<Communicator> split(std::string axis, const std::vector<int>& ranks);
+
+  /// Tells the other ranks that this one cannot go on: their calls throw CommError with this reason. Never
+  /// throws.
+  void abort(const std::string& reason) noexcept;
+
+  RankState& state() const { return *state_; }
+  const std::shared_ptr<RankState>& shared_state() const { return state_; }
+  CommStats& stats() const { return state_->stats(); }
+  /// "thread", "mpi", "nccl", "dry_run", "solo".
+  virtual std::string_view transport() const = 0;
+  /// True where calls progress while the rank computes.
+  virtual bool overlaps() const = 0;
+  /// True where calls are work of the stream alone, which a CUDA graph can contain.
+  virtual bool can_be_recorded() const { return false; }
+  /// A graph that contains `calls` recorded calls of this rank's communicators was launched on `stream`.
+  virtual void graph_launched(Stream& stream, std::string_view name, int64_t calls) {}
+
+ protected:
+  struct Members {
+    std::string axis;
+    std::vector<int> world_ranks;
+    int rank = 0;
+  };
+  Communicator(Members members, std::shared_ptr<RankState> state);
+
+  Members members_of(std::string axis, const std::vector<int>& ranks) const;
+
+ private:
+  friend class Request;
+  friend class Group;
+  /// Carries out the calls as one transaction; tickets count up by one.
+  virtual void issue(Stream& stream, uint64_t ticket, std::vector<CollectiveCall> calls) = 0;
+  virtual void wait_for(uint64_t ticket, Stream& stream) = 0;
+  virtual bool is_done(uint64_t ticket) = 0;
+  /// Called with two or more ranks.
+  virtual std::unique_ptr<Communicator> make_split(Members members) = 0;
+  /// This rank's group is itself alone, which needs no transport; for transports whose splitting takes all
+  /// ranks.
+  virtual void stay_out_of_split() {}
+
+  Request submit(Stream& stream, CollectiveCall call);
+  void count(const CollectiveCall& call);
+
+  std::string axis_;
+  std::vector<int> world_ranks_;
+  int rank_ = 0;
+  std::shared_ptr<RankState> state_;
+  uint64_t issued_ = 0;
+  bool grouping_ = false;
+  Stream* group_stream_ = nullptr;
+  std::vector<CollectiveCall> group_calls_;
+};
+
+/// Group group(comm); comm.send(...); comm.recv(...); Request done = group.end();
+/// Without end() (an exception on the way) the calls are dropped unissued.
+class Group {
+ public:
+  explicit Group(Communicator& communicator) : communicator_(communicator) { communicator_.group_begin(); }
+  ~Group();
+  Group(const Group&) = delete;
+  Request end();
+
+ private:
+  Communicator& communicator_;
+  bool ended_ = false;
+};
+
+}  // namespace ottava

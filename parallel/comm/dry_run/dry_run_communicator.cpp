@@ -1,0 +1,43 @@
+#include "parallel/comm/dry_run/dry_run_communicator.h"
+#include "core/counted.h"
+
+#include <numeric>
+
+namespace ottava {
+namespace {
+
+class DryRunCommunicator final : public Communicator {
+ public:
+  DryRunCommunicator(Members members, std::shared_ptr<RankState> state)
+      : Communicator(std::move(members), std::move(state)) {}
+  static std::unique_ptr<Communicator> world(int rank, int world_size) {
+    std::vector<int> ranks(static_cast<size_t>(world_size));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return std::make_unique<DryRunCommunicator>(Members{"world", std::move(ranks), rank},
+                                                std::make_shared<RankState>(rank, world_size));
+  }
+  std::string_view transport() const override { return "dry_run"; }
+  bool overlaps() const override { return false; }
+
+ private:
+  void issue(Stream&, uint64_t, std::vector<CollectiveCall> calls) override {
+    for (const CollectiveCall& call : calls) state().enter(call.kind, axis(), call.label);
+    state().leave();
+  }
+  void wait_for(uint64_t, Stream&) override {}
+  bool is_done(uint64_t) override { return true; }
+  std::unique_ptr<Communicator> make_split(Members members) override {
+    return std::make_unique<DryRunCommunicator>(std::move(members), shared_state());
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_dry_run_world(int rank, int world_size) {
+  if (world_size < 1 || rank < 0 || rank >= world_size) {
+    fail<ConfigError>("dry_run", "rank {} of {} does not exist", rank, counted(world_size, "rank"));
+  }
+  return DryRunCommunicator::world(rank, world_size);
+}
+
+}  // namespace ottava

@@ -1,0 +1,87 @@
+#include "parallel/comm/host_communicator.h"
+
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include "parallel/comm/host_staging.h"
+
+namespace ottava {
+namespace {
+
+// One per rank, shared by the communicators that come from one world.
+struct HostRank {
+  explicit HostRank(const std::shared_ptr<RankState>& state) : thread(state) {}
+  std::map<int, HostStaging> staging;  // by GPU; used by the communication thread
+  std::map<std::pair<std::string, std::vector<int>>, int> splits;
+  CommThread thread;  // last: ends before what its jobs use
+};
+
+class HostCommunicator final : public Communicator {
+ public:
+  HostCommunicator(Members members, std::shared_ptr<RankState> state,
+                   std::shared_ptr<HostTransport> transport, std::shared_ptr<HostRank> host)
+      : Communicator(std::move(members), std::move(state)),
+        transport_(std::move(transport)),
+        host_(std::move(host)),
+        counter_(std::make_shared<CommThread::Counter>()) {}
+  static std::unique_ptr<Communicator> world(std::shared_ptr<HostTransport> transport,
+                                             std::shared_ptr<RankState> state) {
+    std::vector<int> ranks(static_cast<size_t>(state->world_size()));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    auto host = std::make_shared<HostRank>(state);
+    Members members{"world", std::move(ranks), state->rank()};
+    return std::make_unique<HostCommunicator>(std::move(members), std::move(state), std::move(transport),
+                                              std::move(host));
+  }
+  ~HostCommunicator() override { host_->thread.settle(*counter_, last_ticket_); }
+
+  std::string_view transport() const override { return transport_->name(); }
+  bool overlaps() const override { return true; }
+
+ private:
+  void issue(Stream& stream, uint64_t ticket, std::vector<CollectiveCall> calls) override {
+    last_ticket_ = ticket;
+    std::shared_ptr<Event> ready;
+    if (stream.type() == DeviceType::cuda) {
+      ready = std::make_shared<Event>(stream.device());
+      ready->record(stream);
+    }
+    host_->thread.submit(counter_, [this, ready, gpu = stream.device().index, calls = std::move(calls)] {
+      const CollectiveCall& first = calls.front();
+      state().enter(first.kind, axis(), first.label, static_cast<int64_t>(calls.size()), first.elements());
+      if (ready) {
+        ready->synchronize();
+        HostStaging& staging = host_->staging.try_emplace(gpu, gpu).first->second;
+        std::vector<CollectiveCall> staged = staging.to_host(calls, rank());
+        transport_->run(staged);
+        staging.to_device(staged, calls);
+      } else {
+        transport_->run(calls);
+      }
+      state().leave();
+    });
+  }
+  void wait_for(uint64_t ticket, Stream&) override { host_->thread.wait(*counter_, ticket); }
+  bool is_done(uint64_t ticket) override { return counter_->done.load(std::memory_order_acquire) >= ticket; }
+  std::unique_ptr<Communicator> make_split(Members members) override {
+    int ordinal = host_->splits[{members.axis, members.world_ranks}]++;
+    auto transport = transport_->split(members.axis, members.world_ranks, members.rank, ordinal);
+    return std::make_unique<HostCommunicator>(std::move(members), shared_state(), std::move(transport),
+                                              host_);
+  }
+
+  std::shared_ptr<HostTransport> transport_;
+  std::shared_ptr<HostRank> host_;
+  std::shared_ptr<CommThread::Counter> counter_;
+  uint64_t last_ticket_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_host_world(std::shared_ptr<HostTransport> transport,
+                                              std::shared_ptr<RankState> state) {
+  return HostCommunicator::world(std::move(transport), std::move(state));
+}
+
+}  // namespace ottava

@@ -1,0 +1,61 @@
+#include "parallel/comm/host_staging.h"
+
+#include "core/cuda/runtime.h"
+
+namespace ottava {
+namespace {
+
+size_t padded(int64_t bytes) { return (static_cast<size_t>(bytes) + 63) / 64 * 64; }
+
+bool one_tensor(const CollectiveCall& call) {
+  return call.kind == Collective::broadcast || call.kind == Collective::send || call.kind == Collective::recv;
+}
+
+}  // namespace
+
+HostStaging::~HostStaging() {
+  if (pinned_) cuda::release_pinned(pinned_);
+}
+
+std::vector<CollectiveCall> HostStaging::to_host(std::span<const CollectiveCall> calls, int rank) {
+  size_t need = 0;
+  for (const CollectiveCall& call : calls) need += padded(call.send.bytes()) + padded(call.recv.bytes());
+  if (need > capacity_) {
+    if (pinned_) cuda::release_pinned(pinned_);
+    pinned_ = nullptr;
+    capacity_ = 0;
+    pinned_ = static_cast<char*>(cuda::allocate_pinned(need));
+    capacity_ = need;
+  }
+  std::vector<CollectiveCall> staged(calls.begin(), calls.end());
+  char* next = pinned_;
+  for (CollectiveCall& call : staged) {
+    bool sends = call.kind != Collective::recv && !(call.kind == Collective::broadcast && call.peer != rank);
+    if (call.kind == Collective::barrier) continue;
+    if (sends && call.send.bytes() > 0) {
+      cuda::copy(next, call.send.data, static_cast<size_t>(call.send.bytes()), stream_.native());
+    }
+    call.send.data = next;
+    next += padded(call.send.bytes());
+    if (one_tensor(call)) {
+      call.recv.data = call.send.data;
+    } else {
+      call.recv.data = next;
+      next += padded(call.recv.bytes());
+    }
+  }
+  stream_.synchronize();
+  return staged;
+}
+
+void HostStaging::to_device(std::span<const CollectiveCall> staged, std::span<const CollectiveCall> calls) {
+  for (size_t i = 0; i < calls.size(); ++i) {
+    Collective kind = calls[i].kind;
+    if (kind == Collective::send || kind == Collective::barrier || calls[i].recv.bytes() == 0) continue;
+    cuda::copy(calls[i].recv.data, staged[i].recv.data, static_cast<size_t>(calls[i].recv.bytes()),
+               stream_.native());
+  }
+  stream_.synchronize();
+}
+
+}  // namespace ottava

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "core/stream.h"
+#include "parallel/comm/communicator.h"
+
+namespace ottava {
+
+/// Copies of GPU tensors in pinned host memory, for transports that read host memory only. The memory grows
+/// to the largest transaction and stays. Used by the communication thread alone.
+class HostStaging {
+ public:
+  explicit HostStaging(int gpu) : stream_(Stream::cuda(gpu)) {}
+  ~HostStaging();
+  HostStaging(const HostStaging&) = delete;
+
+  /// The calls with host tensors in place of device tensors; what they send is copied. `rank` is this rank's.
+  std::vector<CollectiveCall> to_host(std::span<const CollectiveCall> calls, int rank);
+  /// Copies what the staged calls received to the tensors of `calls` and waits for it.
+  void to_device(std::span<const CollectiveCall> staged, std::span<const CollectiveCall> calls);
+
+ private:
+  Stream stream_;
+  char* pinned_ = nullptr;
+  size_t capacity_ = 0;
+};
+
+}  // namespace ottava

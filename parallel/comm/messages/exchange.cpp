@@ -1,0 +1,108 @@
+#include "parallel/comm/messages/exchange.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "core/error.h"
+
+namespace ottava {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Data moves inside the port's calls (MPI through shared memory, sockets), so while data should be moving
+// polls follow one another, with the core offered to others in between; afterwards (a peer is late) sleeping
+// leaves the core to compute.
+constexpr double kBytesPerSecond = 1e9;
+constexpr auto kShortestSpin = std::chrono::microseconds(50);
+constexpr auto kSleep = std::chrono::microseconds(50);
+
+}  // namespace
+
+std::string current_call(const RankState& state) {
+  ProgressRecord at = state.progress();
+  return fmt::format("{} '{}' (axis {}, step {})", name_of(at.collective), at.label, at.axis, at.step);
+}
+
+Exchange::~Exchange() { abandon(); }
+
+void Exchange::add(MessagePort::Ticket ticket, Expected expected) {
+  tickets_.push_back(ticket);
+  expected_.push_back(expected);
+  pending_bytes_ += std::max<int64_t>(expected.bytes, 0);
+}
+
+void Exchange::send(const void* data, int64_t bytes, int peer, int tag) {
+  for (int64_t done = 0; done < bytes;) {
+    int64_t piece = std::min(bytes - done, port_->largest_message_bytes());
+    add(port_->send(static_cast<const char*>(data) + done, piece, peer, tag), {-1, peer});
+    done += piece;
+  }
+}
+
+void Exchange::receive(void* data, int64_t bytes, int peer, int tag) {
+  for (int64_t done = 0; done < bytes;) {
+    int64_t piece = std::min(bytes - done, port_->largest_message_bytes());
+    add(port_->receive(static_cast<char*>(data) + done, piece, peer, tag), {piece, peer});
+    done += piece;
+  }
+}
+
+void Exchange::signal(int peer, int tag) { add(port_->send(nullptr, 0, peer, tag), {-1, peer}); }
+
+void Exchange::await_signal(int peer, int tag) { add(port_->receive(nullptr, 0, peer, tag), {0, peer}); }
+
+void Exchange::check(const MessagePort::Ended& ended) const {
+  const Expected& expected = expected_[ended.index];
+  if (expected.bytes < 0 || (!ended.too_long && ended.bytes == expected.bytes)) return;
+  fail<CommError>(port_->name(),
+                  "rank {} received {} bytes than {} from rank {} in {}: the ranks disagree about its size",
+                  state_->rank(), ended.too_long ? "more" : "fewer", expected.bytes, expected.peer,
+                  current_call(*state_));
+}
+
+void Exchange::finish() {
+  size_t left = tickets_.size();
+  auto limit = std::chrono::duration<double>(state_->timeout_seconds());
+  auto spin =
+      std::chrono::duration<double>(static_cast<double>(pending_bytes_) / kBytesPerSecond) + kShortestSpin;
+  auto moved = Clock::now();
+  while (left > 0) {
+    ended_.clear();
+    port_->test(tickets_, ended_);
+    for (const MessagePort::Ended& ended : ended_) check(ended);
+    left -= ended_.size();
+    if (left == 0) break;
+    if (state_->failed()) throw CommError(state_->failure());
+    auto now = Clock::now();
+    if (!ended_.empty()) moved = now;
+    if (now - moved > limit) throw CommError(state_->timeout_message());
+    if (state_->is_awaited() || now - moved < spin) {
+      sched_yield();
+    } else {
+      std::this_thread::sleep_for(kSleep);
+    }
+  }
+  tickets_.clear();
+  expected_.clear();
+  pending_bytes_ = 0;
+}
+
+void Exchange::abandon() noexcept {
+  for (size_t i = 0; i < tickets_.size(); ++i) {
+    if (!tickets_[i]) continue;
+    if (expected_[i].bytes < 0) {
+      port_->abandon_send(tickets_[i]);
+    } else {
+      port_->abandon_receive(tickets_[i]);
+    }
+  }
+  tickets_.clear();
+  expected_.clear();
+  pending_bytes_ = 0;
+}
+
+}  // namespace ottava

@@ -1,0 +1,242 @@
+#include "parallel/comm/messages/message_transport.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <numeric>
+#include <thread>
+
+#include "parallel/comm/reduce_elements.h"
+
+namespace ottava {
+namespace {
+
+// Up to here one round of whole vectors beats two rounds of blocks.
+constexpr int64_t kSmallBytes = 8 << 10;
+// Between the announcement of a failure and the release of its buffers. MPI on one machine lets a rank read
+// another's memory, and ends the reader by a signal when that memory is gone: the others need a moment to
+// hear of it.
+constexpr auto kFarewell = std::chrono::milliseconds(300);
+// Of the workspace; many peers get more of it rather than messages that are all latency.
+constexpr int64_t kSmallestSegment = 64;
+
+char* at(const Tensor& tensor, int64_t element) {
+  return static_cast<char*>(tensor.data) + element * static_cast<int64_t>(size_of(tensor.dtype));
+}
+
+int64_t element_bytes(const CollectiveCall& call) { return static_cast<int64_t>(size_of(call.send.dtype)); }
+
+void copy_bytes(char* to, const char* from, int64_t bytes) {
+  if (to != from && bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+
+uint32_t mixed(uint32_t hash, uint32_t value) { return (hash ^ value) * 16777619u; }
+
+bool is_pairwise(const CollectiveCall& call) {
+  return call.kind == Collective::send || call.kind == Collective::recv;
+}
+
+}  // namespace
+
+MessageTransport::MessageTransport(std::shared_ptr<MessagePort> port, std::shared_ptr<RankState> state,
+                                   Group group, int64_t workspace_bytes)
+    : port_(std::move(port)),
+      state_(std::move(state)),
+      group_(std::move(group)),
+      workspace_bytes_(workspace_bytes),
+      moves_(port_, state_),
+      even_(port_, state_),
+      odd_(port_, state_),
+      inputs_(group_.world_ranks.size()) {
+  int64_t peers = std::clamp<int64_t>(size() - 1, 1, kSmallestSegment);
+  segment_bytes_ = workspace_bytes_ / peers;
+  for (char c : group_.axis) group_hash_ = mixed(group_hash_, static_cast<unsigned char>(c));
+  for (int r : group_.world_ranks) group_hash_ = mixed(group_hash_, static_cast<uint32_t>(r));
+  group_hash_ = mixed(group_hash_, static_cast<uint32_t>(group_.ordinal));
+}
+
+// Group, call (only where every rank counts alike), kind and size: ranks that disagree about any of them find
+// no match and stop at the time limit, where the ledger compares their calls. OpenMPI 4.1 must not see the
+// size mismatch: it writes a long message past the end of a shorter receive.
+int MessageTransport::tag(const CollectiveCall& call) const {
+  uint32_t hash = mixed(group_hash_, is_pairwise(call) ? 0 : static_cast<uint32_t>(sequence_));
+  hash = mixed(hash, static_cast<uint32_t>(call.kind == Collective::recv ? Collective::send : call.kind));
+  auto bytes = static_cast<uint64_t>(call.elements() * element_bytes(call));
+  hash = mixed(mixed(hash, static_cast<uint32_t>(bytes)), static_cast<uint32_t>(bytes >> 32));
+  return static_cast<int>((hash ^ hash >> 16) % static_cast<uint32_t>(port_->largest_tag()));
+}
+
+bool MessageTransport::is_small(const CollectiveCall& call) const {
+  return call.kind == Collective::all_reduce && call.send.bytes() <= kSmallBytes;
+}
+
+std::vector<MessageTransport::Segment> MessageTransport::segments_of(
+    std::span<const CollectiveCall> calls) const {
+  std::vector<Segment> segments;
+  for (const CollectiveCall& call : calls) {
+    if (call.kind != Collective::all_reduce && call.kind != Collective::reduce_scatter) continue;
+    if (is_small(call)) {
+      segments.push_back({&call, 0, call.send.numel(), true});
+      continue;
+    }
+    int64_t longest = *std::ranges::max_element(call.counts), step = segment_bytes_ / element_bytes(call);
+    for (int64_t begin = 0; begin < longest; begin += step) {
+      segments.push_back({&call, begin, std::min(begin + step, longest)});
+    }
+  }
+  return segments;
+}
+
+// Peer p's part lies at (p - 1) x segment bytes of the workspace, p counted from this rank.
+void MessageTransport::post(const Segment& s, char* workspace, Exchange& exchange) {
+  const CollectiveCall& call = *s.call;
+  int64_t element = element_bytes(call), stride = (s.end - s.begin) * element;
+  auto part = [&](int rank) {
+    int64_t count = s.whole ? s.end : call.counts[static_cast<size_t>(rank)];
+    return std::clamp<int64_t>(count - s.begin, 0, s.end - s.begin) * element;
+  };
+  for (int distance = 1; distance < size(); ++distance) {
+    int from = peer(size() - distance);
+    exchange.receive(workspace + (distance - 1) * stride, part(group_.rank), world(from), tag(call));
+  }
+  for (int distance = 1; distance < size(); ++distance) {
+    int to = peer(distance);
+    int64_t first = s.whole ? 0 : call.offset(to) + s.begin;
+    exchange.send(at(call.send, first), part(to), world(to), tag(call));
+  }
+}
+
+void MessageTransport::add_up(const Segment& s, char* workspace) {
+  const CollectiveCall& call = *s.call;
+  int64_t stride = (s.end - s.begin) * element_bytes(call);
+  int64_t offset = s.whole ? 0 : call.offset(group_.rank);
+  int64_t end = s.whole ? s.end : std::min(s.end, call.counts[static_cast<size_t>(group_.rank)]);
+  if (end <= s.begin) return;
+  inputs_[static_cast<size_t>(group_.rank)] = at(call.send, offset + s.begin);
+  for (int distance = 1; distance < size(); ++distance) {
+    inputs_[static_cast<size_t>(peer(size() - distance))] = workspace + (distance - 1) * stride;
+  }
+  int64_t target = (call.kind == Collective::all_reduce ? offset : 0) + s.begin;
+  reduce_elements(call.send.dtype, call.op, inputs_, at(call.recv, target), end - s.begin);
+}
+
+// While one segment is added up the next one travels.
+void MessageTransport::reduce_all(std::span<const CollectiveCall> calls) {
+  std::vector<Segment> segments = segments_of(calls);
+  auto bytes = [&](const Segment& s) {
+    return static_cast<size_t>((s.end - s.begin) * element_bytes(*s.call) * (size() - 1));
+  };
+  auto start = [&](size_t i) {
+    std::vector<char>& workspace = workspace_[i % 2];
+    if (workspace.size() < bytes(segments[i])) workspace.resize(bytes(segments[i]));
+    post(segments[i], workspace.data(), i % 2 ? odd_ : even_);
+  };
+  for (size_t i = 0; i < segments.size(); ++i) {
+    if (i == 0) start(0);
+    if (i + 1 < segments.size()) start(i + 1);
+    (i % 2 ? odd_ : even_).finish();
+    add_up(segments[i], workspace_[i % 2].data());
+  }
+}
+
+// Everything that only moves blocks, the second half of all_reduce included.
+void MessageTransport::post_moves(std::span<const CollectiveCall> calls) {
+  for (const CollectiveCall& call : calls) {
+    bool gathers =
+        call.kind == Collective::all_gather || (call.kind == Collective::all_reduce && !is_small(call));
+    if (!gathers && call.kind != Collective::all_to_all) continue;
+    int64_t element = element_bytes(call);
+    auto bytes = [&](int rank) { return call.counts[static_cast<size_t>(rank)] * element; };
+    int64_t mine = bytes(group_.rank);
+    char* own = at(call.recv, call.offset(group_.rank));
+    const char* block = own;
+    if (call.kind == Collective::all_gather) block = static_cast<const char*>(call.send.data);
+    if (call.kind == Collective::all_to_all) block = at(call.send, call.offset(group_.rank));
+    for (int distance = 1; distance < size(); ++distance) {
+      int from = peer(size() - distance);
+      moves_.receive(at(call.recv, call.offset(from)), bytes(from), world(from), tag(call));
+    }
+    for (int distance = 1; distance < size(); ++distance) {
+      int to = peer(distance);
+      bool exchanges = call.kind == Collective::all_to_all;
+      moves_.send(exchanges ? at(call.send, call.offset(to)) : block, mine, world(to), tag(call));
+    }
+    copy_bytes(own, block, mine);
+  }
+}
+
+// A binomial tree over ranks counted from the root: rank r has children r + 2^k for the 2^k below its lowest
+// bit.
+void MessageTransport::broadcast(const CollectiveCall& call) {
+  int n = size(), position = (group_.rank - call.peer + n) % n, bit = 1;
+  while (bit < n && !(position & bit)) bit <<= 1;
+  if (position != 0) {
+    int parent = (position - bit + call.peer) % n;
+    even_.receive(call.recv.data, call.recv.bytes(), world(parent), tag(call));
+    even_.finish();
+  }
+  for (bit >>= 1; bit > 0; bit >>= 1) {
+    if (position + bit < n) {
+      even_.send(call.send.data, call.send.bytes(), world((position + bit + call.peer) % n), tag(call));
+    }
+  }
+  even_.finish();
+}
+
+// Dissemination: after round k everybody knows of 2^(k+1) ranks.
+void MessageTransport::barrier(const CollectiveCall& call) {
+  for (int distance = 1; distance < size(); distance <<= 1) {
+    even_.await_signal(world(peer(size() - distance)), tag(call));
+    even_.signal(world(peer(distance)), tag(call));
+    even_.finish();
+  }
+}
+
+void MessageTransport::run(std::span<const CollectiveCall> calls) {
+  try {
+    bool everybody = false;
+    for (const CollectiveCall& call : calls) everybody = everybody || !is_pairwise(call);
+    if (everybody) ++sequence_;
+    for (const CollectiveCall& call : calls) {
+      if (call.kind == Collective::recv)
+        moves_.receive(call.recv.data, call.recv.bytes(), world(call.peer), tag(call));
+    }
+    for (const CollectiveCall& call : calls) {
+      if (call.kind == Collective::send)
+        moves_.send(call.send.data, call.send.bytes(), world(call.peer), tag(call));
+    }
+    reduce_all(calls);
+    post_moves(calls);
+    for (const CollectiveCall& call : calls) {
+      if (call.kind == Collective::broadcast) broadcast(call);
+      if (call.kind == Collective::barrier) barrier(call);
+    }
+    moves_.finish();
+  } catch (const std::exception& error) {
+    moves_.abandon();
+    even_.abandon();
+    odd_.abandon();
+    state_->fail(error.what());
+    std::this_thread::sleep_for(kFarewell);
+    throw;
+  }
+}
+
+std::shared_ptr<HostTransport> MessageTransport::split(const std::string& axis,
+                                                       const std::vector<int>& world_ranks, int rank,
+                                                       int ordinal) {
+  return std::make_shared<MessageTransport>(port_, state_, Group{axis, world_ranks, rank, ordinal},
+                                            workspace_bytes_);
+}
+
+std::unique_ptr<Communicator> make_message_world(std::shared_ptr<MessagePort> port,
+                                                 std::shared_ptr<RankState> state, int64_t workspace_bytes) {
+  std::vector<int> ranks(static_cast<size_t>(state->world_size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  MessageTransport::Group everybody{"world", std::move(ranks), state->rank(), 0};
+  auto transport =
+      std::make_shared<MessageTransport>(std::move(port), state, std::move(everybody), workspace_bytes);
+  return make_host_world(std::move(transport), std::move(state));
+}
+
+}  // namespace ottava

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "parallel/comm/host_communicator.h"
+#include "parallel/comm/messages/exchange.h"
+
+namespace ottava {
+
+constexpr int64_t kMessageWorkspaceBytes = 4 << 20;
+
+/// The collectives of one group of ranks, built from messages. Groups need no MPI communicator of their own:
+/// all ranks carry out their calls in program order, so messages between two ranks match in order; tags only
+/// tell calls apart, so that ranks which disagree stop instead of mixing data.
+class MessageTransport final : public HostTransport {
+ public:
+  struct Group {
+    std::string axis;
+    std::vector<int> world_ranks;
+    int rank = 0;
+    int ordinal = 0;
+  };
+  /// `workspace_bytes`: of one half of the pipeline of reductions, shared by up to 64 peers.
+  MessageTransport(std::shared_ptr<MessagePort> port, std::shared_ptr<RankState> state, Group group,
+                   int64_t workspace_bytes);
+
+  std::string_view name() const override { return port_->name(); }
+  void run(std::span<const CollectiveCall> calls) override;
+  std::shared_ptr<HostTransport> split(const std::string& axis, const std::vector<int>& world_ranks, int rank,
+                                       int ordinal) override;
+
+ private:
+  /// One piece of a reduction, small enough for the workspace: elements [begin, end) of every rank's block.
+  struct Segment {
+    const CollectiveCall* call;
+    int64_t begin, end;
+    bool whole = false;  ///< the whole vector goes to everybody, who adds it alone
+  };
+  std::vector<Segment> segments_of(std::span<const CollectiveCall> calls) const;
+  void post(const Segment& segment, char* workspace, Exchange& exchange);
+  void add_up(const Segment& segment, char* workspace);
+  void reduce_all(std::span<const CollectiveCall> calls);
+  void post_moves(std::span<const CollectiveCall> calls);
+  void broadcast(const CollectiveCall& call);
+  void barrier(const CollectiveCall& call);
+
+  int size() const { return static_cast<int>(group_.world_ranks.size()); }
+  int world(int rank) const { return group_.world_ranks[static_cast<size_t>(rank)]; }
+  int peer(int distance) const { return (group_.rank + distance) % size(); }
+  int tag(const CollectiveCall& call) const;
+  bool is_small(const CollectiveCall& call) const;
+
+  std::shared_ptr<MessagePort> port_;
+  std::shared_ptr<RankState> state_;
+  Group group_;
+  int64_t workspace_bytes_ = 0, segment_bytes_ = 0;
+  uint32_t group_hash_ = 2166136261u;
+  uint64_t sequence_ = 0;
+  Exchange moves_, even_, odd_;
+  std::vector<char> workspace_[2];
+  std::vector<const void*> inputs_;
+};
+
+/// The communicator of all ranks of `state` over a port that reaches them.
+std::unique_ptr<Communicator> make_message_world(std::shared_ptr<MessagePort> port,
+                                                 std::shared_ptr<RankState> state,
+                                                 int64_t workspace_bytes = kMessageWorkspaceBytes);
+
+}  // namespace ottava

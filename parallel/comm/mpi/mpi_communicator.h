@@ -1,0 +1,35 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "parallel/comm/communicator.h"
+
+/// MPI as transport: CPU tensors, and GPU tensors through pinned host memory (several ranks may share a GPU
+/// so).
+///
+/// MPI_Init asks for MPI_THREAD_SERIALIZED: it is called by the thread that makes the world, every later MPI
+/// call comes from the rank's communication thread, and MPI_Finalize is called when the last communicator is
+/// gone, after that thread has ended. After a failure MPI is not finalized (it would wait for ranks that are
+/// gone): the process must exit with an error, which makes mpirun stop the others.
+///
+/// Only point-to-point messages are used. Reductions exchange blocks pairwise and add them in rank order,
+/// because MPI leaves the order of MPI_Reduce to its implementation; the volume is that of the ring formula.
+/// An all_reduce of a few KiB is one exchange of whole vectors, added in the same order, so the bits do not
+/// depend on the path.
+namespace ottava::mpi {
+
+/// Whether libottava_mpi.so (mpi_module.h) is there and can be opened: OTTAVA_MPI_LIBRARY where set, else in
+/// lib/ beside the program or beside its folder, else in the build folder.
+bool available();
+
+struct WorldOptions {
+  double timeout_seconds = 300;
+  int64_t largest_message_bytes = int64_t{1} << 30;  ///< MPI counts are 32-bit: longer blocks go in pieces
+  int64_t workspace_bytes = 4 << 20;  ///< of one half of the pipeline of reductions, shared by up to 64 peers
+};
+/// Starts MPI and returns the communicator of all ranks. Only under an MPI launcher (launch.h). Once per
+/// process. Throws CommError, also when the library is missing.
+std::unique_ptr<Communicator> make_world(const WorldOptions& options);
+
+}  // namespace ottava::mpi

@@ -1,0 +1,253 @@
+#include "parallel/comm/nccl/nccl_communicator.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <numeric>
+
+#include "core/cuda/runtime.h"
+#include "parallel/comm/nccl/nccl_rank.h"
+
+namespace ottava::nccl {
+namespace {
+
+// Ends of calls that can be told apart; an older call is then waited for with a later one, which is never
+// wrong.
+constexpr uint64_t kEvents = 64;
+
+// Bytes for types that NCCL does not have and only moves.
+struct Unit {
+  ncclDataType_t type;
+  size_t per_element;
+};
+Unit unit_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return {ncclFloat32, 1};
+    case DType::bf16:
+      return {ncclBfloat16, 1};
+    case DType::f16:
+      return {ncclFloat16, 1};
+    case DType::f64:
+      return {ncclFloat64, 1};
+    case DType::i32:
+      return {ncclInt32, 1};
+    case DType::u32:
+      return {ncclUint32, 1};
+    case DType::i64:
+      return {ncclInt64, 1};
+    default:
+      return {ncclUint8, size_of(dtype)};
+  }
+}
+
+ncclRedOp_t op_of(ReduceOp op) {
+  return op == ReduceOp::sum ? ncclSum : op == ReduceOp::max ? ncclMax : ncclMin;
+}
+
+char* at(const Tensor& tensor, int64_t element) {
+  return static_cast<char*>(tensor.data) + element * static_cast<int64_t>(size_of(tensor.dtype));
+}
+
+// Every library that has ncclCommSplit (2.18) knows the limits, so the environment need not say them.
+ncclConfig_t configuration(WorldOptions options) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;  // a call that hangs can be aborted
+  if (options.max_ctas > 0) {
+    config.minCTAs = 1;
+    config.maxCTAs = options.max_ctas;
+  }
+  return config;
+}
+
+class NcclCommunicator final : public Communicator {
+ public:
+  NcclCommunicator(Members members, std::shared_ptr<NcclRank> rank, std::shared_ptr<Handle> handle,
+                   WorldOptions options)
+      : Communicator(std::move(members), rank->shared_state()),
+        nccl_(std::move(rank)),
+        handle_(std::move(handle)),
+        options_(options),
+        ready_(Device{DeviceType::cuda, options.gpu}) {}
+  ~NcclCommunicator() override {
+    if (handle_.use_count() <= 2) nccl_->release(handle_);  // this one's and the watching thread's
+  }
+  static std::unique_ptr<Communicator> world(Bootstrap& bootstrap, std::shared_ptr<RankState> state,
+                                             WorldOptions options);
+  std::string_view transport() const override { return "nccl"; }
+  bool overlaps() const override { return true; }
+  bool can_be_recorded() const override { return true; }
+  void graph_launched(Stream& stream, std::string_view name, int64_t calls) override;
+
+ private:
+  void issue(Stream& stream, uint64_t ticket, std::vector<CollectiveCall> calls) override;
+  void wait_for(uint64_t ticket, Stream& stream) override;
+  bool is_done(uint64_t ticket) override;
+  std::unique_ptr<Communicator> make_split(Members members) override;
+  void stay_out_of_split() override;
+  std::shared_ptr<Handle> split_handle(int color, int key);
+  void enqueue(const CollectiveCall& call);
+
+  std::shared_ptr<NcclRank> nccl_;
+  std::shared_ptr<Handle> handle_;
+  WorldOptions options_;
+  Event ready_;
+  std::array<std::shared_ptr<Event>, kEvents> done_;
+};
+
+void NcclCommunicator::issue(Stream& stream, uint64_t ticket, std::vector<CollectiveCall> calls) {
+  if (stream.type() != DeviceType::cuda) {
+    fail<CommError>(name_of(calls[0].kind),
+                    "'{}' is on {}, and NCCL moves GPU tensors only: use the control communicator",
+                    calls[0].label, to_string(stream.device()));
+  }
+  Stream& own = nccl_->stream();
+  ready_.record(stream);
+  ready_.wait(own);
+  check(ncclGroupStart(), "ncclGroupStart");
+  for (const CollectiveCall& call : calls) enqueue(call);
+  check(ncclGroupEnd(), "ncclGroupEnd");
+  nccl_->settle(handle_, "ncclGroupEnd");
+  std::shared_ptr<Event>& done = done_[ticket % kEvents];
+  if (!done || done.use_count() > 1) done = std::make_shared<Event>(Device{DeviceType::cuda, options_.gpu});
+  done->record(own);
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  cudaStreamIsCapturing(static_cast<cudaStream_t>(stream.native()), &capture);
+  if (capture != cudaStreamCaptureStatusNone) return;
+  nccl_->issued(
+      {done, calls[0].kind, axis(), calls[0].label, static_cast<int64_t>(calls.size()), calls[0].elements()});
+}
+
+void NcclCommunicator::enqueue(const CollectiveCall& call) {
+  auto [type, per_element] = unit_of(call.send.dtype);
+  auto units = [&, factor = per_element](int64_t elements) { return static_cast<size_t>(elements) * factor; };
+  auto stream = static_cast<cudaStream_t>(nccl_->stream().native());
+  ncclComm_t comm = handle_->comm;
+  bool even = std::ranges::all_of(call.counts, [&](int64_t c) { return c == call.counts[0]; });
+  int64_t mine = call.counts.empty() ? 0 : call.counts[static_cast<size_t>(rank())];
+  switch (call.kind) {
+    case Collective::all_reduce:
+      return check(ncclAllReduce(call.send.data, call.recv.data, units(call.send.numel()), type,
+                                 op_of(call.op), comm, stream),
+                   "ncclAllReduce");
+    case Collective::reduce_scatter:
+      if (even) {
+        return check(ncclReduceScatter(call.send.data, call.recv.data, units(mine), type, op_of(call.op),
+                                       comm, stream),
+                     "ncclReduceScatter");
+      }
+      for (int r = 0; r < size(); ++r) {
+        check(ncclReduce(at(call.send, call.offset(r)), r == rank() ? call.recv.data : nullptr,
+                         units(call.counts[static_cast<size_t>(r)]), type, op_of(call.op), r, comm, stream),
+              "ncclReduce");
+      }
+      return;
+    case Collective::all_gather:
+      if (even) {
+        return check(ncclAllGather(call.send.data, call.recv.data, units(mine), type, comm, stream),
+                     "ncclAllGather");
+      }
+      for (int r = 0; r < size(); ++r) {
+        void* block = at(call.recv, call.offset(r));
+        check(ncclBroadcast(r == rank() ? call.send.data : block, block,
+                            units(call.counts[static_cast<size_t>(r)]), type, r, comm, stream),
+              "ncclBroadcast");
+      }
+      return;
+    case Collective::all_to_all:
+      for (int r = 0; r < size(); ++r) {
+        check(ncclSend(at(call.send, r * mine), units(mine), type, r, comm, stream), "ncclSend");
+        check(ncclRecv(at(call.recv, r * mine), units(mine), type, r, comm, stream), "ncclRecv");
+      }
+      return;
+    case Collective::broadcast:
+      return check(ncclBroadcast(call.send.data, call.recv.data, units(call.send.numel()), type, call.peer,
+                                 comm, stream),
+                   "ncclBroadcast");
+    case Collective::send:
+      return check(ncclSend(call.send.data, units(call.send.numel()), type, call.peer, comm, stream),
+                   "ncclSend");
+    case Collective::recv:
+      return check(ncclRecv(call.recv.data, units(call.recv.numel()), type, call.peer, comm, stream),
+                   "ncclRecv");
+    case Collective::graph:
+      return;
+    case Collective::barrier:
+      return check(ncclAllReduce(nccl_->scratch(), nccl_->scratch(), 1, ncclInt32, ncclSum, comm, stream),
+                   "ncclAllReduce");
+  }
+}
+
+// The watch sees the graph as one call: its end says that the collectives in it have ended.
+void NcclCommunicator::graph_launched(Stream& stream, std::string_view name, int64_t calls) {
+  auto done = std::make_shared<Event>(Device{DeviceType::cuda, options_.gpu});
+  done->record(stream);
+  nccl_->issued({done, Collective::graph, axis(), std::string(name), calls});
+}
+
+void NcclCommunicator::wait_for(uint64_t ticket, Stream& stream) {
+  if (state().failed()) throw CommError(state().failure());
+  done_[ticket % kEvents]->wait(stream);
+}
+
+bool NcclCommunicator::is_done(uint64_t ticket) {
+  return cudaEventQuery(static_cast<cudaEvent_t>(done_[ticket % kEvents]->native())) == cudaSuccess;
+}
+
+std::unique_ptr<Communicator> NcclCommunicator::make_split(Members members) {
+  std::shared_ptr<Handle> handle = handle_;  // a group of everybody needs no second set of NCCL's buffers
+  if (members.world_ranks != world_ranks()) handle = split_handle(members.world_ranks[0], members.rank);
+  return std::make_unique<NcclCommunicator>(std::move(members), nccl_, std::move(handle), options_);
+}
+
+// Every rank of the parent takes part in ncclCommSplit.
+void NcclCommunicator::stay_out_of_split() { split_handle(NCCL_SPLIT_NOCOLOR, 0); }
+
+std::shared_ptr<Handle> NcclCommunicator::split_handle(int color, int key) {
+  auto handle = std::make_shared<Handle>();
+  ncclConfig_t config = configuration(options_);
+  config.splitShare = 1;
+  check(ncclCommSplit(handle_->comm, color, key, &handle->comm, &config), "ncclCommSplit");
+  nccl_->settle(handle_, "ncclCommSplit");
+  if (color == NCCL_SPLIT_NOCOLOR) return nullptr;
+  nccl_->settle(handle, "ncclCommSplit");
+  nccl_->watch(handle);
+  return handle;
+}
+
+std::unique_ptr<Communicator> NcclCommunicator::world(Bootstrap& bootstrap, std::shared_ptr<RankState> state,
+                                                      WorldOptions options) {
+  ncclUniqueId id{};
+  if (bootstrap.rank() == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+  std::string mine = bootstrap.rank() == 0 ? std::string(id.internal, sizeof id.internal) : std::string();
+  std::string shared = bootstrap.all_gather(mine)[0];
+  std::memcpy(id.internal, shared.data(), sizeof id.internal);
+  auto rank = std::make_shared<NcclRank>(std::move(state), options.gpu);
+  auto handle = std::make_shared<Handle>();
+  ncclConfig_t config = configuration(options);
+  try {
+    check(ncclCommInitRankConfig(&handle->comm, bootstrap.size(), id, bootstrap.rank(), &config),
+          "ncclCommInitRankConfig");
+    rank->settle(handle, "ncclCommInitRankConfig");
+  } catch (const CommError& error) {
+    throw CommError(
+        fmt::format("{}; NCCL_DEBUG=INFO prints NCCL's own account, comm.backend mpi or tcp do without it",
+                    error.what()));
+  }
+  rank->watch(handle);
+  std::vector<int> ranks(static_cast<size_t>(bootstrap.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  Members members{"world", std::move(ranks), bootstrap.rank()};
+  return std::make_unique<NcclCommunicator>(std::move(members), std::move(rank), std::move(handle), options);
+}
+
+}  // namespace
+
+bool available() { return true; }
+
+std::unique_ptr<Communicator> make_world(Bootstrap& bootstrap, std::shared_ptr<RankState> state,
+                                         WorldOptions options) {
+  return NcclCommunicator::world(bootstrap, std::move(state), options);
+}
+
+}  // namespace ottava::nccl

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <memory>
+
+#include "parallel/ranks/bootstrap.h"
+
+/// NCCL as transport: CUDA tensors between GPUs, one rank per GPU.
+namespace ottava::nccl {
+
+/// Whether this binary was built with NCCL.
+bool available();
+
+struct WorldOptions {
+  int gpu = 0;  ///< of this process
+  int max_ctas =
+      0;  ///< blocks that a collective runs at once, one to an SM (comm.sm_budget); 0: as NCCL chooses
+};
+
+/// The communicator of all ranks of `bootstrap`. Calls are enqueued on a stream of its own,
+/// after the caller's work and before what follows Request::wait; the host does not block. Throws CommError.
+std::unique_ptr<Communicator> make_world(Bootstrap& bootstrap, std::shared_ptr<RankState> state,
+                                         WorldOptions options);
+
+}  // namespace ottava::nccl

@@ -1,0 +1,145 @@
+#include "parallel/comm/nccl/nccl_rank.h"
+
+#include <algorithm>
+
+#include "core/cuda/runtime.h"
+
+namespace ottava::nccl {
+namespace {
+constexpr auto kPeriod = std::chrono::milliseconds(20);
+}
+
+void check(ncclResult_t result, const char* call) {
+  if (result == ncclSuccess || result == ncclInProgress) return;
+  fail<CommError>("nccl", "{} failed: {} ({})", call, ncclGetErrorString(result), ncclGetLastError(nullptr));
+}
+
+NcclRank::NcclRank(std::shared_ptr<RankState> state, int gpu)
+    : state_(std::move(state)), gpu_(gpu), stream_(Stream::cuda(gpu)), scratch_(cuda::allocate(gpu, 4)) {
+  cuda::fill_zero(scratch_, 4, stream_.native());
+  thread_ = std::thread([this] { loop(); });
+}
+
+NcclRank::~NcclRank() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+    changed_.notify_all();
+  }
+  thread_.join();
+  cuda::release(gpu_, scratch_);
+}
+
+void NcclRank::settle(const std::shared_ptr<Handle>& handle, const char* call) {
+  auto deadline = Clock::now() + std::chrono::duration<double>(state_->timeout_seconds());
+  while (true) {
+    ncclResult_t result = ncclSuccess;
+    {
+      std::lock_guard lock(mutex_);
+      if (handle->aborted) throw CommError(state_->failure());
+      check(ncclCommGetAsyncError(handle->comm, &result), "ncclCommGetAsyncError");
+    }
+    check(result, call);
+    if (result == ncclSuccess) return;
+    if (state_->failed()) throw CommError(state_->failure());
+    if (Clock::now() > deadline) {
+      state_->fail(state_->timeout_message());
+      throw CommError(state_->failure());
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+}
+
+void NcclRank::watch(const std::shared_ptr<Handle>& handle) {
+  std::lock_guard lock(mutex_);
+  handles_.push_back(handle);
+}
+
+void NcclRank::release(const std::shared_ptr<Handle>& handle) noexcept {
+  {
+    std::lock_guard lock(mutex_);
+    std::erase(handles_, handle);
+    if (handle->aborted) return;
+    if (state_->failed()) {
+      handle->aborted = true;
+      ncclCommAbort(handle->comm);
+      return;
+    }
+  }
+  try {
+    check(ncclCommFinalize(handle->comm), "ncclCommFinalize");
+    settle(handle, "ncclCommFinalize");
+    ncclCommDestroy(handle->comm);
+  } catch (const std::exception& error) {
+    state_->fail(error.what());
+    ncclCommAbort(handle->comm);
+  }
+}
+
+void NcclRank::issued(Issued work) {
+  std::lock_guard lock(mutex_);
+  if (queue_.empty()) moved_ = Clock::now();
+  queue_.push_back(std::move(work));
+  changed_.notify_all();
+}
+
+// With the lock held: what the GPU has finished leaves the queue; what it is in is the rank's progress.
+void NcclRank::advance() {
+  while (!queue_.empty()) {
+    Issued& front = queue_.front();
+    if (!front_entered_) state_->enter(front.kind, front.axis, front.label, front.calls, front.elements);
+    front_entered_ = true;
+    cudaError_t status = cudaEventQuery(static_cast<cudaEvent_t>(front.done->native()));
+    if (status == cudaErrorNotReady) return;
+    if (status != cudaSuccess) {
+      fail<CommError>("nccl", "{} '{}' (axis {}) failed on GPU {}: {}", name_of(front.kind), front.label,
+                      front.axis, gpu_, cudaGetErrorString(status));
+    }
+    state_->leave();
+    queue_.pop_front();
+    front_entered_ = false;
+    moved_ = Clock::now();
+  }
+}
+
+void NcclRank::abort_all() {
+  std::lock_guard lock(mutex_);
+  aborted_ = true;
+  queue_.clear();
+  for (auto& handle : handles_) {
+    if (handle->aborted) continue;
+    handle->aborted = true;
+    ncclCommAbort(handle->comm);
+  }
+}
+
+void NcclRank::loop() {
+  cudaSetDevice(gpu_);
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait_for(lock, kPeriod, [&] { return stopping_; });
+    if (stopping_) return;
+    std::string reason;
+    bool late = false;
+    try {
+      advance();
+      for (auto& handle : handles_) {
+        ncclResult_t result = ncclSuccess;
+        if (!handle->aborted) check(ncclCommGetAsyncError(handle->comm, &result), "ncclCommGetAsyncError");
+        check(result, "a collective");
+      }
+      late =
+          !queue_.empty() && Clock::now() - moved_ > std::chrono::duration<double>(state_->timeout_seconds());
+    } catch (const std::exception& error) {
+      reason = error.what();
+    }
+    if (aborted_ || (reason.empty() && !late && !state_->failed())) continue;
+    lock.unlock();
+    if (late) reason = state_->timeout_message();
+    if (!reason.empty()) state_->fail(reason);
+    abort_all();
+    lock.lock();
+  }
+}
+
+}  // namespace ottava::nccl

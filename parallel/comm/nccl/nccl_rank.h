@@ -1,0 +1,78 @@
+#pragma once
+
+#include <nccl.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/stream.h"
+#include "parallel/comm/communicator.h"
+
+namespace ottava::nccl {
+
+/// Throws CommError for anything but success and ncclInProgress.
+void check(ncclResult_t result, const char* call);
+
+/// A handle that is shared by communicators with the same members; knows whether it was aborted.
+struct Handle {
+  ncclComm_t comm = nullptr;
+  bool aborted = false;
+};
+
+/// What the NCCL communicators of one rank share: the stream on which all collectives run in program order
+/// (two NCCL kernels at once could each wait for the other's ranks), and a thread that watches them. The host
+/// never blocks in a collective, so only that thread can see one that hangs: after the time limit, an
+/// asynchronous NCCL error, or a failure of the rank's state it aborts all handles; kernels end, and whoever
+/// waits for the stream comes back. What the stream computed is then worthless: check RankState::failed()
+/// after synchronizing, before results are used.
+class NcclRank {
+ public:
+  NcclRank(std::shared_ptr<RankState> state, int gpu);
+  ~NcclRank();
+  NcclRank(const NcclRank&) = delete;
+
+  Stream& stream() { return stream_; }
+  const std::shared_ptr<RankState>& shared_state() const { return state_; }
+  void* scratch() const { return scratch_; }  ///< 4 bytes on the GPU, for barriers
+
+  /// Communicators are not blocking: after each NCCL call polls until it is accepted. Throws CommError.
+  void settle(const std::shared_ptr<Handle>& handle, const char* call);
+  void watch(const std::shared_ptr<Handle>& handle);
+  /// Finalizes and destroys, or aborts after a failure.
+  void release(const std::shared_ptr<Handle>& handle) noexcept;
+
+  struct Issued {
+    std::shared_ptr<Event> done;
+    Collective kind;
+    std::string axis, label;
+    int64_t calls = 1, elements = 0;
+  };
+  /// Adds work whose end is watched. Not for work captured into a CUDA graph: its events cannot be asked.
+  void issued(Issued work);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  void loop();
+  void advance();
+  void abort_all();
+
+  std::shared_ptr<RankState> state_;
+  int gpu_;
+  Stream stream_;
+  void* scratch_ = nullptr;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::shared_ptr<Handle>> handles_;
+  std::deque<Issued> queue_;
+  bool front_entered_ = false, stopping_ = false, aborted_ = false;
+  Clock::time_point moved_ = Clock::now();
+  std::thread thread_;
+};
+
+}  // namespace ottava::nccl

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <string>
+
+#include "parallel/comm/tcp.h"
+#include "parallel/ranks/bootstrap.h"
+#include "parallel/ranks/launch.h"
+
+namespace ottava {
+
+/// Ranks that meet at rank 0 over TCP, before anything else connects them. Rank 0 listens on the master's
+/// port; the others try to reach it until the time is up.
+class MasterBootstrap final : public Bootstrap {
+ public:
+  struct Self {
+    int rank = 0, size = 1;
+  };
+  /// Throws CommError: a port that is taken, a master that is not reached, ranks that did not come (by
+  /// number), two with one number, a visitor of another job.
+  MasterBootstrap(const Master& master, Self self, double timeout_seconds);
+
+  int rank() const override { return self_.rank; }
+  int size() const override { return self_.size; }
+  std::vector<std::string> all_gather(std::string_view mine) override;
+  /// An address of this machine that the others reach: the one with which this rank reaches the master.
+  std::string own_address() const;
+
+ private:
+  void await_ranks(const Master& master);
+  std::string receive(int from);
+
+  Self self_;
+  std::string master_address_;
+  double timeout_seconds_;
+  std::vector<tcp::Connection> connections_;  ///< rank 0: by rank; the others: to rank 0
+};
+
+}  // namespace ottava

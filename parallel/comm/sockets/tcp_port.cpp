@@ -1,0 +1,250 @@
+#include "parallel/comm/sockets/tcp_port.h"
+
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <random>
+
+#include "core/error.h"
+#include "parallel/comm/messages/message_transport.h"
+
+namespace ottava {
+namespace {
+
+constexpr int32_t kMagic = 0x0a07a7a1;
+// What one connection may move before the others have their turn.
+constexpr int64_t kTurnBytes = 8 << 20;
+
+struct Hello {
+  uint64_t token = 0;
+  int32_t rank = 0, magic = kMagic;
+};
+
+// Two descriptors a rank: more than the usual 1024 from 500 ranks on.
+void allow_descriptors(int ranks) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  rlim_t need = static_cast<rlim_t>(ranks) * 2 + 256;
+  if (limit.rlim_cur >= need) return;
+  if (limit.rlim_max < need) {
+    fail<CommError>("tcp", "{} ranks need {} open files, this machine allows {}: raise ulimit -n, or use MPI",
+                    ranks, need, limit.rlim_max);
+  }
+  limit.rlim_cur = need;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
+
+}  // namespace
+
+TcpPort::TcpPort(Bootstrap& bootstrap, const std::string& address, std::shared_ptr<RankState> state,
+                 Options options)
+    : state_(std::move(state)), options_(options), peers_(static_cast<size_t>(bootstrap.size())) {
+  allow_descriptors(bootstrap.size());
+  std::string token;
+  if (bootstrap.rank() == 0) {
+    std::random_device random;
+    token = fmt::format("{}", (uint64_t{random()} << 32) | random());
+  }
+  token_ = std::stoull(bootstrap.all_gather(token)[0]);
+  endpoints_ = bootstrap.all_gather(fmt::format("{};{};{}", tcp::host_name(), address, listener_.port()));
+}
+
+MessagePort::Ticket TcpPort::add(Message message, std::deque<Message*>& queue) {
+  auto owned = std::make_unique<Message>(message);
+  Peer& peer = peers_[static_cast<size_t>(message.peer)];
+  queue.push_back(owned.get());
+  if (!peer.is_active) active_.push_back(message.peer);
+  peer.is_active = true;
+  return owned.release();
+}
+
+MessagePort::Ticket TcpPort::send(const void* data, int64_t bytes, int rank, int tag) {
+  Peer& peer = peers_[static_cast<size_t>(rank)];
+  if (!peer.out.is_open() && !peer.out_closed) connect(rank);
+  // The data is only read: a receive is the one that writes.
+  return add({.data = const_cast<char*>(static_cast<const char*>(data)),
+              .bytes = bytes,
+              .header = {bytes, tag, kMagic},
+              .peer = rank},
+             peer.sends);
+}
+
+MessagePort::Ticket TcpPort::receive(void* data, int64_t bytes, int rank, int tag) {
+  return add({.data = static_cast<char*>(data), .bytes = bytes, .header = {bytes, tag, kMagic}, .peer = rank},
+             peers_[static_cast<size_t>(rank)].receives);
+}
+
+void TcpPort::connect(int rank) {
+  Peer& peer = peers_[static_cast<size_t>(rank)];
+  peer.out = tcp::connect_to(endpoints_[static_cast<size_t>(rank)], options_.connect_seconds);
+  Hello hello{token_, state_->rank()};
+  if (::send(peer.out.descriptor(), &hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello)
+    peer.out_closed = true;
+}
+
+void TcpPort::accept_connections() {
+  pollfd waiting{listener_.descriptor(), POLLIN, 0};
+  while (::poll(&waiting, 1, 0) == 1) {
+    visitors_.push_back(listener_.accept());
+    if (!visitors_.back().is_open()) visitors_.pop_back();
+  }
+  std::erase_if(visitors_, [&](tcp::Connection& visitor) {
+    Hello hello;
+    ssize_t got = ::recv(visitor.descriptor(), &hello, sizeof hello, MSG_DONTWAIT | MSG_PEEK);
+    if (got < 0 && would_block()) return false;
+    if (got > 0 && got < static_cast<ssize_t>(sizeof hello)) return false;
+    ::recv(visitor.descriptor(), &hello, sizeof hello, MSG_DONTWAIT);
+    bool is_ours = got == sizeof hello && hello.magic == kMagic && hello.token == token_ && hello.rank >= 0 &&
+                   hello.rank < static_cast<int32_t>(peers_.size());
+    if (is_ours) peers_[static_cast<size_t>(hello.rank)].in = std::move(visitor);
+    return true;
+  });
+}
+
+void TcpPort::push(Peer& peer) {
+  int64_t turn = 0;
+  while (!peer.sends.empty() && !peer.out_closed && turn < kTurnBytes) {
+    Message& message = *peer.sends.front();
+    constexpr auto kHeader = static_cast<int64_t>(sizeof(Header));
+    iovec parts[2];
+    int count = 0;
+    if (message.moved < kHeader) {
+      parts[count++] = {reinterpret_cast<char*>(&message.header) + message.moved,
+                        static_cast<size_t>(kHeader - message.moved)};
+    }
+    int64_t begin = std::max<int64_t>(message.moved - kHeader, 0);
+    if (begin < message.bytes)
+      parts[count++] = {message.data + begin, static_cast<size_t>(message.bytes - begin)};
+    msghdr what{};
+    what.msg_iov = parts;
+    what.msg_iovlen = static_cast<size_t>(count);
+    ssize_t sent = ::sendmsg(peer.out.descriptor(), &what, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0) {
+      if (!would_block()) peer.out_closed = true;
+      return;
+    }
+    message.moved += sent;
+    turn += sent;
+    if (message.moved < kHeader + message.bytes) return;
+    message.ended = true;
+    peer.sends.pop_front();
+  }
+}
+
+// A message that nobody asked for yet stays in the socket: ranks make the same calls in the same order, so
+// what comes next is asked for before anything behind it.
+bool TcpPort::match(Peer& peer) {
+  auto found =
+      std::ranges::find_if(peer.receives, [&](Message* m) { return m->header.tag == peer.header.tag; });
+  if (found == peer.receives.end()) return false;
+  peer.arriving = *found;
+  peer.arriving->too_long = peer.header.bytes > peer.arriving->bytes;
+  if (peer.arriving->too_long) {
+    peer.arriving->ended = true;
+  } else {
+    peer.arriving->bytes = peer.header.bytes;
+  }
+  return true;
+}
+
+void TcpPort::pull(Peer& peer) {
+  int64_t turn = 0;
+  while (!peer.receives.empty() && !peer.in_closed && turn < kTurnBytes) {
+    char* to = nullptr;
+    size_t want = 0;
+    if (!peer.arriving) {
+      want = sizeof(Header) - peer.header_bytes;
+      to = reinterpret_cast<char*>(&peer.header) + peer.header_bytes;
+      if (want == 0 && !match(peer)) return;
+    }
+    Message* message = peer.arriving;
+    if (message) {
+      if (message->too_long) return;  // whoever waits for it fails
+      to = message->data + message->moved;
+      want = static_cast<size_t>(message->bytes - message->moved);
+    }
+    if (want > 0) {
+      ssize_t got = ::recv(peer.in.descriptor(), to, want, MSG_DONTWAIT);
+      if (got < 0 && would_block()) return;
+      // The ledger says who is gone and why; until it does, the message just does not come.
+      if (got <= 0) {
+        peer.in_closed = true;
+        return;
+      }
+      turn += got;
+      if (message) {
+        message->moved += got;
+      } else {
+        peer.header_bytes += static_cast<size_t>(got);
+        if (peer.header_bytes == sizeof(Header) && peer.header.magic != kMagic) {
+          fail<CommError>("tcp", "rank {} received bytes that are no message, in {}", state_->rank(),
+                          current_call(*state_));
+        }
+      }
+    }
+    if (message && message->moved == message->bytes) {
+      message->ended = true;
+      std::erase(peer.receives, message);
+      peer.arriving = nullptr;
+      peer.header_bytes = 0;
+    }
+  }
+}
+
+void TcpPort::move() {
+  bool awaits_visitor = std::ranges::any_of(active_, [&](int rank) {
+    const Peer& peer = peers_[static_cast<size_t>(rank)];
+    return !peer.receives.empty() && !peer.in.is_open();
+  });
+  if (awaits_visitor) accept_connections();
+  std::erase_if(active_, [&](int rank) {
+    Peer& peer = peers_[static_cast<size_t>(rank)];
+    if (!peer.sends.empty()) push(peer);
+    if (peer.in.is_open()) pull(peer);
+    peer.is_active = !peer.sends.empty() || !peer.receives.empty();
+    return !peer.is_active;
+  });
+}
+
+void TcpPort::test(std::span<Ticket> tickets, std::vector<Ended>& ended) {
+  move();
+  for (size_t i = 0; i < tickets.size(); ++i) {
+    auto* message = static_cast<Message*>(tickets[i]);
+    if (!message || !message->ended) continue;
+    ended.push_back({i, message->bytes, message->too_long});
+    if (message->too_long) continue;  // still in its queue: whoever sees this gives up
+    delete message;
+    tickets[i] = nullptr;
+  }
+}
+
+void TcpPort::abandon(Ticket ticket) noexcept {
+  auto* message = static_cast<Message*>(ticket);
+  Peer& peer = peers_[static_cast<size_t>(message->peer)];
+  // Half a message: nothing behind it can be read.
+  if (peer.arriving == message) peer.in_closed = true, peer.arriving = nullptr;
+  if (!peer.sends.empty() && peer.sends.front() == message && message->moved > 0) peer.out_closed = true;
+  std::erase(peer.sends, message);
+  std::erase(peer.receives, message);
+  delete message;
+}
+
+std::unique_ptr<Communicator> make_tcp_world(const Master& master, MasterBootstrap::Self self,
+                                             double timeout_seconds) {
+  MasterBootstrap bootstrap(master, self, timeout_seconds);
+  auto state = std::make_shared<RankState>(self.rank, self.size);
+  state->set_timeout_seconds(timeout_seconds);
+  auto port = std::make_shared<TcpPort>(bootstrap, bootstrap.own_address(), state, TcpPort::Options{});
+  // Nobody leaves the master before everybody has everybody's address.
+  bootstrap.all_gather("done");
+  return make_message_world(std::move(port), std::move(state));
+}
+
+}  // namespace ottava

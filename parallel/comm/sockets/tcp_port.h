@@ -1,0 +1,82 @@
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "parallel/comm/communicator.h"
+#include "parallel/comm/messages/message_port.h"
+#include "parallel/comm/sockets/master.h"
+#include "parallel/comm/tcp.h"
+#include "parallel/ranks/bootstrap.h"
+
+namespace ottava {
+
+/// Messages over TCP: correct wherever ranks reach each other by name, as fast as sockets are. A connection
+/// carries messages one way and is made when the first one is sent, so nobody waits for anybody else's
+/// accept, and a rank that ends takes nothing back that it has sent.
+class TcpPort final : public MessagePort {
+ public:
+  struct Options {
+    int64_t largest_message_bytes = int64_t{1} << 30;
+    double connect_seconds = 30;
+  };
+  /// All ranks make theirs together. `address` is one of this machine that the others reach.
+  TcpPort(Bootstrap& bootstrap, const std::string& address, std::shared_ptr<RankState> state,
+          Options options);
+
+  std::string_view name() const override { return "tcp"; }
+  int largest_tag() const override { return 0x7fffffff; }
+  int64_t largest_message_bytes() const override { return options_.largest_message_bytes; }
+  Ticket send(const void* data, int64_t bytes, int peer, int tag) override;
+  Ticket receive(void* data, int64_t bytes, int peer, int tag) override;
+  void test(std::span<Ticket> tickets, std::vector<Ended>& ended) override;
+  void abandon_send(Ticket ticket) noexcept override { abandon(ticket); }
+  void abandon_receive(Ticket ticket) noexcept override { abandon(ticket); }
+
+ private:
+  struct Header {
+    int64_t bytes = 0;
+    int32_t tag = 0;
+    int32_t magic = 0;
+  };
+  struct Message {
+    char* data = nullptr;
+    int64_t bytes = 0, moved = 0;
+    Header header;
+    int peer = 0;
+    bool ended = false, too_long = false;
+  };
+  struct Peer {
+    tcp::Connection out, in;
+    std::deque<Message*> sends, receives;  ///< that have not ended, in order
+    Message* arriving = nullptr;           ///< of `receives`
+    Header header;                         ///< of the next message that comes in
+    size_t header_bytes = 0;
+    bool is_active = false, out_closed = false, in_closed = false;
+  };
+  Ticket add(Message message, std::deque<Message*>& queue);
+  void move();
+  void push(Peer& peer);
+  void pull(Peer& peer);
+  bool match(Peer& peer);
+  void accept_connections();
+  void connect(int rank);
+  void abandon(Ticket ticket) noexcept;
+
+  std::shared_ptr<RankState> state_;
+  Options options_;
+  tcp::Listener listener_;
+  uint64_t token_ = 0;
+  std::vector<std::string> endpoints_;
+  std::vector<Peer> peers_;
+  std::vector<int> active_;                ///< ranks with messages that have not ended
+  std::vector<tcp::Connection> visitors_;  ///< that have not said who they are
+};
+
+/// The communicator of all ranks that meet at `master`. Throws CommError.
+std::unique_ptr<Communicator> make_tcp_world(const Master& master, MasterBootstrap::Self self,
+                                             double timeout_seconds);
+
+}  // namespace ottava

@@ -1,0 +1,228 @@
+#include "parallel/comm/tcp.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+
+namespace ottava::tcp {
+namespace {
+
+constexpr uint32_t kLongestMessage = 1 << 20;
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  size_t begin = 0;
+  while (true) {
+    size_t end = text.find(separator, begin);
+    parts.push_back(text.substr(begin, end - begin));
+    if (end == std::string::npos) return parts;
+    begin = end + 1;
+  }
+}
+
+void set_option(int descriptor, int level, int option, int value) {
+  ::setsockopt(descriptor, level, option, &value, sizeof value);
+}
+
+// A machine that loses power closes nothing: keep-alive finds it after about 25 s.
+void configure(int descriptor) {
+  set_option(descriptor, IPPROTO_TCP, TCP_NODELAY, 1);
+  set_option(descriptor, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(descriptor, IPPROTO_TCP, TCP_KEEPIDLE, 10);
+  set_option(descriptor, IPPROTO_TCP, TCP_KEEPINTVL, 5);
+  set_option(descriptor, IPPROTO_TCP, TCP_KEEPCNT, 3);
+  timeval limit{2, 0};
+  ::setsockopt(descriptor, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+}
+
+// While nobody listens on a port from the range of client ports, a connection to it on this machine may get
+// that very port for its own end, and TCP then connects it with itself; whoever should listen there would
+// find the port taken.
+bool is_with_itself(int descriptor) {
+  sockaddr_storage ends[2] = {};
+  socklen_t sizes[2] = {sizeof ends[0], sizeof ends[1]};
+  return ::getsockname(descriptor, reinterpret_cast<sockaddr*>(&ends[0]), &sizes[0]) == 0 &&
+         ::getpeername(descriptor, reinterpret_cast<sockaddr*>(&ends[1]), &sizes[1]) == 0 &&
+         sizes[0] == sizes[1] && std::memcmp(&ends[0], &ends[1], sizes[0]) == 0;
+}
+
+// One attempt, at most two seconds: an address on an interface that does not lead here must not eat the whole
+// time limit.
+int try_connect(const std::string& address, const std::string& port) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(address.c_str(), port.c_str(), &hints, &found) != 0) return -1;
+  int result = -1;
+  for (addrinfo* a = found; a && result < 0; a = a->ai_next) {
+    int descriptor = ::socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol);
+    if (descriptor < 0) continue;
+    int status = ::connect(descriptor, a->ai_addr, a->ai_addrlen);
+    if (status != 0 && errno == EINPROGRESS) {
+      pollfd wait{descriptor, POLLOUT, 0};
+      int error = 0;
+      socklen_t length = sizeof error;
+      bool connected = ::poll(&wait, 1, 2000) == 1 &&
+                       ::getsockopt(descriptor, SOL_SOCKET, SO_ERROR, &error, &length) == 0 && error == 0;
+      status = connected ? 0 : -1;
+    }
+    if (status == 0 && !is_with_itself(descriptor)) {
+      ::fcntl(descriptor, F_SETFL, ::fcntl(descriptor, F_GETFL) & ~O_NONBLOCK);
+      result = descriptor;
+    } else {
+      ::close(descriptor);
+    }
+  }
+  ::freeaddrinfo(found);
+  return result;
+}
+
+}  // namespace
+
+Connection::Connection(int descriptor) : descriptor_(descriptor) {
+  if (descriptor >= 0) configure(descriptor);
+}
+Connection::Connection(Connection&& other) noexcept
+    : descriptor_(std::exchange(other.descriptor_, -1)), buffer_(std::move(other.buffer_)) {}
+Connection& Connection::operator=(Connection&& other) noexcept {
+  std::swap(descriptor_, other.descriptor_);
+  std::swap(buffer_, other.buffer_);
+  return *this;
+}
+Connection::~Connection() { close(); }
+
+void Connection::close() {
+  if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
+}
+
+bool Connection::send(std::string_view message) {
+  if (descriptor_ < 0) return false;
+  uint32_t length = htonl(static_cast<uint32_t>(message.size()));
+  std::string bytes(reinterpret_cast<const char*>(&length), sizeof length);
+  bytes += message;
+  for (size_t done = 0; done < bytes.size();) {
+    ssize_t sent = ::send(descriptor_, bytes.data() + done, bytes.size() - done, MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent <= 0) return false;
+    done += static_cast<size_t>(sent);
+  }
+  return true;
+}
+
+bool Connection::read_available() {
+  if (descriptor_ < 0) return false;
+  char chunk[4096];
+  while (true) {
+    ssize_t got = ::recv(descriptor_, chunk, sizeof chunk, MSG_DONTWAIT);
+    if (got > 0) {
+      buffer_.append(chunk, static_cast<size_t>(got));
+    } else if (got == 0) {
+      return false;
+    } else if (errno != EINTR) {
+      return errno == EAGAIN || errno == EWOULDBLOCK;
+    }
+  }
+}
+
+std::optional<std::string> Connection::next() {
+  uint32_t length = 0;
+  if (buffer_.size() < sizeof length) return std::nullopt;
+  std::memcpy(&length, buffer_.data(), sizeof length);
+  length = ntohl(length);
+  if (length > kLongestMessage) {  // not one of ours
+    close();
+    buffer_.clear();
+    return std::nullopt;
+  }
+  if (buffer_.size() < sizeof length + length) return std::nullopt;
+  std::string message = buffer_.substr(sizeof length, length);
+  buffer_.erase(0, sizeof length + length);
+  return message;
+}
+
+Listener::Listener(int port) {
+  descriptor_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (descriptor_ >= 0) set_option(descriptor_, SOL_SOCKET, SO_REUSEADDR, 1);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_ANY);
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  socklen_t length = sizeof address;
+  if (descriptor_ < 0 || ::bind(descriptor_, generic, length) != 0 || ::listen(descriptor_, 1024) != 0 ||
+      ::getsockname(descriptor_, generic, &length) != 0) {
+    std::string reason = std::strerror(errno);
+    if (descriptor_ >= 0) ::close(descriptor_);
+    fail<CommError>("tcp", "cannot listen on port {}: {}", port, reason);
+  }
+  port_ = ntohs(address.sin_port);
+}
+
+Listener::~Listener() { ::close(descriptor_); }
+
+Connection Listener::accept() { return Connection(::accept4(descriptor_, nullptr, nullptr, SOCK_CLOEXEC)); }
+
+std::string Listener::endpoint() const {
+  std::string addresses;
+  ifaddrs* interfaces = nullptr;
+  if (::getifaddrs(&interfaces) == 0) {
+    for (ifaddrs* i = interfaces; i; i = i->ifa_next) {
+      if (!i->ifa_addr || i->ifa_addr->sa_family != AF_INET || (i->ifa_flags & IFF_LOOPBACK)) continue;
+      char text[INET_ADDRSTRLEN];
+      auto* address = reinterpret_cast<sockaddr_in*>(i->ifa_addr);
+      if (::inet_ntop(AF_INET, &address->sin_addr, text, sizeof text)) {
+        addresses += (addresses.empty() ? "" : ",") + std::string(text);
+      }
+    }
+    ::freeifaddrs(interfaces);
+  }
+  return fmt::format("{};{};{}", host_name(), addresses, port_);
+}
+
+std::string host_name() {
+  char name[256] = {};
+  ::gethostname(name, sizeof name - 1);
+  return name;
+}
+
+Connection connect_to(const std::string& endpoint, double timeout_seconds) {
+  using Clock = std::chrono::steady_clock;
+  std::vector<std::string> parts = split(endpoint, ';');
+  if (parts.size() != 3) fail<CommError>("tcp", "'{}' is not an endpoint", endpoint);
+  std::vector<std::string> hosts;
+  if (parts[0] == host_name()) hosts.push_back("127.0.0.1");
+  for (std::string& address : split(parts[1], ',')) {
+    if (!address.empty()) hosts.push_back(std::move(address));
+  }
+  hosts.push_back(parts[0]);
+  auto deadline = Clock::now() + std::chrono::duration<double>(timeout_seconds);
+  do {
+    for (const std::string& host : hosts) {
+      int descriptor = try_connect(host, parts[2]);
+      if (descriptor >= 0) return Connection(descriptor);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  } while (Clock::now() < deadline);
+  fail<CommError>("tcp",
+                  "{} cannot be reached from {} on port {} (tried {}) within {} s: check names and firewall",
+                  parts[0], host_name(), parts[2], parts[1].empty() ? parts[0] : parts[1], timeout_seconds);
+}
+
+}  // namespace ottava::tcp

@@ -1,0 +1,203 @@
+#include "parallel/failure/ledger.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdlib>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "parallel/failure/ledger_server.h"
+
+namespace ottava {
+
+using Kind = LedgerMessage::Kind;
+
+namespace {
+// After rank 0's server is gone, how long the verdict of rank 1's may take beyond the roll call.
+constexpr double kSecondServerSeconds = 2;
+}  // namespace
+
+struct Ledger::Client {
+  using Clock = std::chrono::steady_clock;
+
+  std::shared_ptr<RankState> state;
+  Options options;
+  std::array<tcp::Connection, 2> servers;  ///< in rank 0 and in rank 1
+  std::array<bool, 2> reachable = {};
+  std::mutex mutex;  ///< of everything below, and of sending
+  std::condition_variable changed;
+  std::string verdict;
+  bool leaving = false;
+  int wake = -1;
+  int64_t reported_sequence = -1, reported_step = -1;
+  ProgressRecord::State reported_state = ProgressRecord::State::idle;
+
+  ~Client() {
+    if (wake >= 0) ::close(wake);
+  }
+
+  LedgerMessage message(Kind kind, std::string text = "") const {
+    return {kind, state->progress(), std::move(text)};
+  }
+  // With the lock held.
+  void send(size_t server, const LedgerMessage& m) {
+    if (reachable[server]) servers[server].send(m.encode());
+  }
+
+  // To both servers, changed or not: the first report, and the answer to a roll call.
+  enum class To { first_server_if_changed, both_servers };
+  void report(Kind kind, To to) {
+    const bool always = to == To::both_servers;
+    LedgerMessage m = message(kind);
+    const ProgressRecord& r = m.record;
+    std::lock_guard lock(mutex);
+    if (!always && r.sequence == reported_sequence && r.state == reported_state && r.step == reported_step) {
+      return;
+    }
+    reported_sequence = r.sequence;
+    reported_state = r.state;
+    reported_step = r.step;
+    send(0, m);
+    if (always || r.rank == 0) send(1, m);
+  }
+
+  void stop(const std::string& why) {
+    {
+      std::lock_guard lock(mutex);
+      if (!verdict.empty() || leaving) return;
+      verdict = why;
+      changed.notify_all();
+    }
+    state->fail(why);
+  }
+
+  // Called by whoever finds the failure, on its thread: the process may end right after.
+  void announce(const std::string& reason) {
+    LedgerMessage m = message(Kind::failed, reason);
+    std::lock_guard lock(mutex);
+    if (!verdict.empty()) return;  // the servers know
+    verdict = reason;
+    changed.notify_all();
+    for (size_t s = 0; s < servers.size(); ++s) send(s, m);
+  }
+
+  // Called by a thread whose call makes no progress.
+  std::string ask() {
+    ProgressRecord at = state->progress();
+    std::string text =
+        fmt::format("rank {} made no progress in {} '{}' (axis {}, step {}) for {} s", state->rank(),
+                    name_of(at.collective), at.label, at.axis, at.step, state->timeout_seconds());
+    LedgerMessage question = message(Kind::question, text);
+    std::unique_lock lock(mutex);
+    for (size_t s = 0; s < servers.size(); ++s) {
+      if (!reachable[s]) continue;
+      send(s, question);
+      auto limit = std::chrono::duration<double>(options.answer_seconds + kSecondServerSeconds);
+      if (!changed.wait_for(lock, limit, [&] { return !verdict.empty(); })) continue;
+      std::string why = verdict;
+      lock.unlock();
+      state->fail(why);  // before the asker adds words of its own: all ranks give the same account
+      return why;
+    }
+    return "the ledgers in rank 0 and rank 1 do not answer";
+  }
+
+  void handle(const LedgerMessage& m, size_t server) {
+    if (m.kind == Kind::roll_call) return report(Kind::present, To::both_servers);
+    if (m.kind == Kind::stop) return stop(m.text);
+    if (m.kind == Kind::farewell) {
+      std::lock_guard lock(mutex);
+      reachable[server] = false;
+    }
+  }
+
+  void loop() {
+    log::set_rank({state->rank(), state->world_size(), true});
+    auto period = std::chrono::milliseconds(std::max(20, state->world_size() / 4));
+    std::optional<Clock::time_point> orphaned, failed;
+    while (true) {
+      std::array<pollfd, 3> watched{{{wake, POLLIN, 0}, {-1, POLLIN, 0}, {-1, POLLIN, 0}}};
+      {
+        std::lock_guard lock(mutex);
+        if (leaving) return;
+        for (size_t s = 0; s < servers.size(); ++s) {
+          if (reachable[s]) watched[s + 1].fd = servers[s].descriptor();
+        }
+      }
+      ::poll(watched.data(), watched.size(), static_cast<int>(period.count()));
+      for (size_t s = 0; s < servers.size(); ++s) {
+        if (watched[s + 1].fd < 0 || watched[s + 1].revents == 0) continue;
+        bool open = servers[s].read_available();
+        while (auto bytes = servers[s].next()) {
+          if (auto m = LedgerMessage::decode(*bytes)) handle(*m, s);
+        }
+        std::lock_guard lock(mutex);
+        if (!open && reachable[s]) {
+          reachable[s] = false;
+          if (s == 0) orphaned = Clock::now();
+        }
+      }
+      report(Kind::report, To::first_server_if_changed);
+      double patience = options.answer_seconds + kSecondServerSeconds;
+      if (orphaned && Clock::now() - *orphaned > std::chrono::duration<double>(patience)) {
+        stop("[comm] rank 0 is gone, and no other rank has kept its last report");
+      }
+      if (!failed && state->failed()) failed = Clock::now();
+      if (failed && options.last_seconds > 0 &&
+          Clock::now() - *failed > std::chrono::duration<double>(options.last_seconds)) {
+        log::error("this rank has not come to its end {} s after the failure, and is ended now: {}",
+                   options.last_seconds, state->failure());
+        std::_Exit(1);
+      }
+    }
+  }
+};
+
+Ledger::Ledger(std::shared_ptr<RankState> state, Bootstrap& bootstrap, Options options)
+    : client_(std::make_shared<Client>()) {
+  int rank = bootstrap.rank(), size = bootstrap.size();
+  client_->state = state;
+  client_->options = options;
+  client_->wake = ::eventfd(0, EFD_CLOEXEC);
+  if (rank < 2) {
+    LedgerServer::Options server{
+        .world_size = size, .watches = rank == 0 ? -1 : 0, .answer_seconds = options.answer_seconds};
+    server_ = std::make_unique<LedgerServer>(server);
+  }
+  std::vector<std::string> endpoints = bootstrap.all_gather(server_ ? server_->endpoint() : "");
+  for (size_t s = 0; s < std::min<size_t>(endpoints.size(), 2); ++s) {
+    client_->servers[s] = tcp::connect_to(endpoints[s], options.connect_seconds);
+    client_->reachable[s] = true;
+  }
+  client_->report(Kind::report, Client::To::both_servers);
+  state->on_failure([weak = std::weak_ptr(client_)](const std::string& reason) {
+    if (auto client = weak.lock()) client->announce(reason);
+  });
+  state->set_explanation([weak = std::weak_ptr(client_)] {
+    auto client = weak.lock();
+    return client ? client->ask() : std::string("the ledger of this rank has ended");
+  });
+  thread_ = std::thread([client = client_] { client->loop(); });
+}
+
+Ledger::~Ledger() {
+  LedgerMessage farewell = client_->message(Kind::farewell);
+  {
+    std::lock_guard lock(client_->mutex);
+    client_->leaving = true;
+    if (!client_->state->failed()) {
+      for (size_t s = 0; s < 2; ++s) client_->send(s, farewell);
+    }
+    uint64_t one = 1;
+    if (::write(client_->wake, &one, sizeof one) < 0) {  // the thread also wakes by itself within its period
+    }
+  }
+  thread_.join();
+}
+
+}  // namespace ottava

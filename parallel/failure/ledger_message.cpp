@@ -1,0 +1,67 @@
+#include "parallel/failure/ledger_message.h"
+
+#include <algorithm>
+#include <charconv>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace ottava {
+namespace {
+
+std::string one_line(std::string text) {
+  std::ranges::replace(text, '\n', ' ');
+  return text;
+}
+
+bool parse(std::string_view text, int64_t& value) {
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc{} && end == text.data() + text.size();
+}
+
+}  // namespace
+
+// kind, then lines: rank, state, was_inside, collective, step, sequence, elements, axis, label; the text is
+// the rest.
+std::string LedgerMessage::encode() const {
+  return fmt::format("{}{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}", static_cast<char>(kind), record.rank,
+                     static_cast<int>(record.state), record.was_inside ? 1 : 0,
+                     static_cast<int>(record.collective), record.step, record.sequence, record.elements,
+                     one_line(record.axis), one_line(record.label), text);
+}
+
+std::optional<LedgerMessage> LedgerMessage::decode(std::string_view bytes) {
+  LedgerMessage message;
+  if (bytes.empty() || std::string_view("RGFQAPX").find(bytes[0]) == std::string_view::npos)
+    return std::nullopt;
+  message.kind = static_cast<Kind>(bytes[0]);
+  bytes.remove_prefix(1);
+  std::vector<std::string_view> lines;
+  for (int i = 0; i < 9; ++i) {
+    size_t end = bytes.find('\n');
+    if (end == std::string_view::npos) return std::nullopt;
+    lines.push_back(bytes.substr(0, end));
+    bytes.remove_prefix(end + 1);
+  }
+  int64_t rank = 0, state = 0, inside = 0, collective = 0;
+  ProgressRecord& r = message.record;
+  if (!parse(lines[0], rank) || !parse(lines[1], state) || !parse(lines[2], inside) ||
+      !parse(lines[3], collective) || !parse(lines[4], r.step) || !parse(lines[5], r.sequence) ||
+      !parse(lines[6], r.elements)) {
+    return std::nullopt;
+  }
+  if (rank < 0 || rank > INT32_MAX || state < 0 || state > static_cast<int>(ProgressRecord::State::failed) ||
+      collective < 0 || collective > static_cast<int>(Collective::graph)) {
+    return std::nullopt;
+  }
+  r.rank = static_cast<int>(rank);
+  r.state = static_cast<ProgressRecord::State>(state);
+  r.was_inside = inside != 0;
+  r.collective = static_cast<Collective>(collective);
+  r.axis = lines[7];
+  r.label = lines[8];
+  message.text = bytes;
+  return message;
+}
+
+}  // namespace ottava

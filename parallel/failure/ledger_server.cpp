@@ -1,0 +1,167 @@
+#include "parallel/failure/ledger_server.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "core/error.h"
+
+namespace ottava {
+
+using Kind = LedgerMessage::Kind;
+using State = ProgressRecord::State;
+
+LedgerServer::LedgerServer(Options options)
+    : options_(options), records_(static_cast<size_t>(options.world_size)), parted_(records_.size()) {
+  for (size_t r = 0; r < records_.size(); ++r) records_[r].rank = static_cast<int>(r);
+  if (::pipe(wake_) != 0) fail<CommError>("ledger", "cannot make a pipe");
+  thread_ = std::thread([this] { loop(); });
+}
+
+LedgerServer::~LedgerServer() {
+  if (::write(wake_[1], "", 1) < 0) {  // the pipe is empty: one byte always fits
+  }
+  thread_.join();
+  ::close(wake_[0]);
+  ::close(wake_[1]);
+}
+
+void LedgerServer::loop() {
+  while (true) {
+    std::vector<pollfd> watched = {{wake_[0], POLLIN, 0}, {listener_.descriptor(), POLLIN, 0}};
+    for (const Client& client : clients_) watched.push_back({client.connection.descriptor(), POLLIN, 0});
+    int limit_ms = -1;
+    if (roll_call_) {
+      auto left =
+          std::chrono::duration_cast<std::chrono::milliseconds>(roll_call_ends_ - Clock::now()).count();
+      limit_ms = static_cast<int>(std::max<int64_t>(left, 0));
+    }
+    if (::poll(watched.data(), watched.size(), limit_ms) < 0) continue;
+    size_t i = 2;
+    for (auto client = clients_.begin(); client != clients_.end(); ++i) {
+      bool open = watched[i].revents == 0 || read(*client);
+      if (!open) disconnected(*client);
+      client = open ? std::next(client) : clients_.erase(client);
+    }
+    if (watched[1].revents) accept();
+    if (roll_call_) finish_roll_call();
+    if (watched[0].revents) {
+      drain();
+      broadcast({.kind = Kind::farewell});
+      return;
+    }
+  }
+}
+
+void LedgerServer::accept() {
+  tcp::Connection connection = listener_.accept();
+  if (!connection.is_open()) return;
+  clients_.push_back({std::move(connection)});
+  // It may have waited to be accepted while the others were asked, or stopped.
+  auto tell = [&](Kind kind, const std::string& text) {
+    LedgerMessage message;
+    message.kind = kind;
+    message.text = text;
+    clients_.back().connection.send(message.encode());
+  };
+  if (roll_call_) tell(Kind::roll_call, "");
+  if (verdict_) tell(Kind::stop, *verdict_);
+}
+
+// What was said before this server ends, also by those who still wait to be accepted.
+void LedgerServer::drain() {
+  pollfd waiting{listener_.descriptor(), POLLIN, 0};
+  while (::poll(&waiting, 1, 0) > 0) accept();
+  for (Client& client : clients_) read(client);
+}
+
+bool LedgerServer::read(Client& client) {
+  bool open = client.connection.read_available();
+  while (auto bytes = client.connection.next()) {
+    auto message = LedgerMessage::decode(*bytes);
+    if (!message || message->record.rank >= options_.world_size) return false;  // a stranger
+    handle(client, *message);
+  }
+  return open && client.connection.is_open();
+}
+
+void LedgerServer::disconnected(Client& client) {
+  if (client.rank < 0 || parted_[static_cast<size_t>(client.rank)]) return;
+  parted_[static_cast<size_t>(client.rank)] = true;
+  ProgressRecord& record = records_[static_cast<size_t>(client.rank)];
+  if (record.state != State::failed) record.state = State::closed;
+  bool counts = options_.watches < 0 || options_.watches == client.rank;
+  if (counts && !verdict_) call_roll("");
+}
+
+void LedgerServer::handle(Client& client, const LedgerMessage& message) {
+  client.rank = message.record.rank;
+  ProgressRecord& record = records_[static_cast<size_t>(client.rank)];
+  switch (message.kind) {
+    case Kind::report:
+      record = message.record;
+      return;
+    case Kind::present:
+      record = message.record;
+      client.answered = true;
+      return;
+    case Kind::farewell:
+      parted_[static_cast<size_t>(client.rank)] = true;
+      return;
+    case Kind::failed:
+      record = message.record;
+      record.state = State::failed;
+      return stop_everybody(message.text);
+    case Kind::question:
+      record = message.record;
+      if (verdict_) return;
+      return call_roll(message.text);
+    default:
+      return;
+  }
+}
+
+// Where is everybody? `reason` starts the verdict. A question that comes while a roll call is under way is
+// answered with it.
+void LedgerServer::call_roll(std::string reason) {
+  if (roll_call_) return;
+  roll_call_ = std::move(reason);
+  auto seconds = std::chrono::duration<double>(options_.answer_seconds);
+  roll_call_ends_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(seconds);
+  for (Client& client : clients_) client.answered = false;
+  broadcast({.kind = Kind::roll_call});
+}
+
+// Ranks, not connections: one that has connected and said nothing yet is waited for as well.
+void LedgerServer::finish_roll_call() {
+  std::vector<bool> told = parted_;
+  for (const Client& client : clients_) {
+    if (client.answered) told[static_cast<size_t>(client.rank)] = true;
+  }
+  bool complete = std::ranges::all_of(told, std::identity{});
+  if (!complete && Clock::now() < roll_call_ends_) return;
+  for (size_t r = 0; r < told.size(); ++r) {
+    if (!told[r]) records_[r].state = State::silent;
+  }
+  stop_everybody(fmt::format("[comm] {}{}{}", *roll_call_, roll_call_->empty() ? "" : ": ", blame(records_)));
+}
+
+void LedgerServer::stop_everybody(const std::string& verdict) {
+  roll_call_.reset();
+  if (verdict_) return;
+  verdict_ = verdict;
+  LedgerMessage message;
+  message.kind = Kind::stop;
+  message.text = verdict;
+  broadcast(message);
+}
+
+// A client that cannot be written to is found by the next read.
+void LedgerServer::broadcast(const LedgerMessage& message) {
+  std::string bytes = message.encode();
+  for (Client& client : clients_) client.connection.send(bytes);
+}
+
+}  // namespace ottava

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <chrono>
+#include <list>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "parallel/comm/tcp.h"
+#include "parallel/failure/ledger_message.h"
+
+namespace ottava {
+
+/// The side of the ledger that keeps everybody's last report and passes the verdict; one thread, in rank 0
+/// and in rank 1.
+class LedgerServer {
+ public:
+  struct Options {
+    int world_size = 1;
+    int watches = -1;  ///< only this rank's disconnection counts; -1: every rank's
+    double answer_seconds = 1.5;
+  };
+  explicit LedgerServer(Options options);
+  /// Tells the ranks that this is no failure.
+  ~LedgerServer();
+  LedgerServer(const LedgerServer&) = delete;
+
+  std::string endpoint() const { return listener_.endpoint(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Client {
+    tcp::Connection connection;
+    int rank = -1;
+    bool answered = false;  ///< the roll call under way
+  };
+  void loop();
+  void accept();
+  void drain();
+  bool read(Client& client);
+  void disconnected(Client& client);
+  void handle(Client& client, const LedgerMessage& message);
+  void call_roll(std::string reason);
+  void finish_roll_call();
+  void stop_everybody(const std::string& verdict);
+  void broadcast(const LedgerMessage& message);
+
+  Options options_;
+  tcp::Listener listener_;
+  int wake_[2] = {-1, -1};
+  std::list<Client> clients_;
+  std::vector<ProgressRecord> records_;
+  std::vector<bool> parted_;              ///< ranks that said farewell or whose connection is closed
+  std::optional<std::string> roll_call_;  ///< why it was called
+  Clock::time_point roll_call_ends_;
+  std::optional<std::string> verdict_;  ///< what everybody was stopped with
+  std::thread thread_;
+};
+
+}  // namespace ottava

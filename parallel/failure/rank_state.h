@@ -1,0 +1,89 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "parallel/comm/comm_stats.h"
+
+namespace ottava {
+
+/// Where a rank is in its sequence of calls. Ranks run the same program, so the one with the lowest number is
+/// the one that the others wait for.
+struct ProgressRecord {
+  enum class State : uint8_t { idle, inside, done, silent, closed, failed };
+  int rank = 0;
+  State state = State::idle;
+  bool was_inside = false;  ///< for a rank that is gone: whether it was in the call or past it
+  Collective collective = Collective::barrier;
+  int64_t step = 0;
+  int64_t sequence = 0;  ///< calls this rank has entered, on all communicators
+  int64_t elements = 0;  ///< of the whole vector; ranks that disagree about it stop
+  std::string axis, label;
+};
+
+/// "in all_gather 'layers.2' (axis dp_shard, call 42, step 12)", "after ...", "before its first call", "gone,
+/// last seen in ...", "not answering, last seen after ...".
+std::string describe(const ProgressRecord& record);
+/// One clause that names who keeps the others waiting: ranks that are gone, else ranks behind the others,
+/// else ranks that disagree about the call. `records` are those of all ranks.
+std::string blame(const std::vector<ProgressRecord>& records);
+
+/// What all communicators of one rank share: step and sequence number, byte counters, time limit, and the
+/// first failure, after which every call throws. Safe to use from several threads but for stats(), which the
+/// rank's own thread uses.
+class RankState {
+ public:
+  RankState(int rank, int world_size) : rank_(rank), world_size_(world_size) { record_.rank = rank; }
+
+  int rank() const { return rank_; }
+  int world_size() const { return world_size_; }
+  CommStats& stats() { return stats_; }
+
+  /// Shown in messages and in the ledger.
+  void set_step(int64_t step);
+  /// Seconds without progress inside a call after which it fails: `comm.init_timeout_seconds` until the first
+  /// step is done, `comm.train_timeout_seconds` afterwards.
+  void set_timeout_seconds(double seconds) { timeout_seconds_ = seconds; }
+  double timeout_seconds() const { return timeout_seconds_; }
+
+  /// Called by transports when a call starts and ends.
+  void enter(Collective collective, std::string_view axis, std::string_view label, int64_t calls = 1,
+             int64_t elements = 0);
+  void leave();
+  ProgressRecord progress() const;
+  /// True while the rank's own thread waits for a call: then a transport polls eagerly, else it leaves the
+  /// core to compute.
+  bool is_awaited() const { return waiters_ > 0; }
+  void add_waiter(int change) { waiters_ += change; }
+
+  /// Records why this rank must stop, as the whole message of the CommError. Only the first reason counts; it
+  /// is handed to the hooks (which wake whoever waits and tell the other ranks) on the calling thread.
+  void fail(const std::string& reason);
+  bool failed() const { return failed_; }
+  std::string failure() const;
+  void on_failure(std::function<void(const std::string&)> hook);
+  /// Asks the rank's ledger who is missing; set by whoever connects the rank.
+  void set_explanation(std::function<std::string()> explain);
+  std::string explain() const;
+  /// The message of a call that made no progress: names the call, then explain().
+  std::string timeout_message() const;
+
+ private:
+  int rank_, world_size_;
+  CommStats stats_;
+  std::atomic<double> timeout_seconds_ = 300;
+  std::atomic<bool> failed_ = false;
+  std::atomic<int> waiters_ = 0;
+  mutable std::mutex mutex_;
+  ProgressRecord record_;
+  std::string failure_;
+  std::vector<std::function<void(const std::string&)>> hooks_;
+  std::function<std::string()> explain_;
+};
+
+}  // namespace ottava

@@ -1,0 +1,52 @@
+#include "parallel/ranks/agree.h"
+
+#include <map>
+#include <vector>
+
+#include "core/counted.h"
+#include "parallel/ranks/bootstrap.h"
+
+namespace ottava {
+
+void meet_before_refusing(Communicator& ranks) noexcept {
+  try {
+    Stream stream = Stream::cpu();
+    ranks.barrier(stream, "refusal");
+  } catch (const std::exception&) {
+    // Another rank has left already: this one knows its sentence all the same.
+  }
+}
+
+void require_equal_everywhere(Communicator& ranks, std::string_view what, uint64_t hash) {
+  Stream stream = Stream::cpu();
+  int64_t n = ranks.size(), mine = static_cast<int64_t>(hash);
+  std::vector<int64_t> all(static_cast<size_t>(n));
+  ranks.all_gather(stream, {.send = view_of(&mine, {1}), .recv = view_of(all.data(), {n}), .label = what})
+      .wait(stream);
+  std::map<int64_t, std::pair<int, int>> seen;  // hash -> first rank, how many
+  for (size_t r = 0; r < all.size(); ++r) {
+    auto [entry, is_new] = seen.try_emplace(all[r], static_cast<int>(r), 0);
+    ++entry->second.second;
+  }
+  if (seen.size() == 1) return;
+  meet_before_refusing(ranks);
+  for (size_t r = 1; r < all.size(); ++r) {
+    if (all[r] == all[0]) continue;
+    fail<ConfigError>("ranks",
+                      "{} differs between ranks: rank 0 has {:016x} (on {}), rank {} has {:016x} ({} "
+                      "kinds in all): start all ranks with the same files and the same program",
+                      what, static_cast<uint64_t>(all[0]), counted(seen[all[0]].second, "rank"), r,
+                      static_cast<uint64_t>(all[r]), seen.size());
+  }
+}
+
+void require_no_complaint(Communicator& ranks, std::string_view complaint) {
+  std::vector<std::string> complaints = CommunicatorBootstrap(ranks).all_gather(complaint);
+  for (size_t r = 0; r < complaints.size(); ++r) {
+    if (complaints[r].empty()) continue;
+    meet_before_refusing(ranks);
+    fail<ConfigError>("ranks", "rank {} cannot go on: {}", ranks.world_ranks()[r], complaints[r]);
+  }
+}
+
+}  // namespace ottava

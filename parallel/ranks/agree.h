@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "parallel/comm/communicator.h"
+
+namespace ottava {
+
+/// Refuses, on all ranks with one message, when `hash` is not the same everywhere: a config, a binary, a
+/// decision. `what` starts the sentence ("the configuration"). All ranks call it; `ranks` moves CPU tensors.
+/// Throws ConfigError.
+void require_equal_everywhere(Communicator& ranks, std::string_view what, uint64_t hash);
+
+/// Throws ConfigError with the same message on all ranks when any of them brings a complaint (empty: none):
+/// so that a rank which cannot go on never leaves the others waiting. Names the first rank that complains.
+void require_no_complaint(Communicator& ranks, std::string_view complaint);
+
+/// For what all ranks are about to throw: returns when all have what they need to say it. A rank that threw
+/// at once would stop the others in the middle of hearing why. Never throws.
+void meet_before_refusing(Communicator& ranks) noexcept;
+
+}  // namespace ottava

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "parallel/comm/communicator.h"
+
+namespace ottava {
+
+/// The least that ranks need before a fast transport exists: everybody tells everybody a few bytes. Carries
+/// NCCL ids, addresses of the ledger, names of GPUs.
+class Bootstrap {
+ public:
+  virtual ~Bootstrap() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  /// What every rank said, by rank. All ranks call it, in the same order. Throws CommError.
+  virtual std::vector<std::string> all_gather(std::string_view mine) = 0;
+};
+
+/// Over any communicator that moves CPU tensors.
+class CommunicatorBootstrap final : public Bootstrap {
+ public:
+  explicit CommunicatorBootstrap(Communicator& communicator) : communicator_(communicator) {}
+  int rank() const override { return communicator_.rank(); }
+  int size() const override { return communicator_.size(); }
+  std::vector<std::string> all_gather(std::string_view mine) override;
+
+ private:
+  Communicator& communicator_;
+};
+
+}  // namespace ottava

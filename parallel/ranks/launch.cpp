@@ -1,0 +1,191 @@
+#include "parallel/ranks/launch.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <map>
+#include <optional>
+#include <string_view>
+
+#include "core/error.h"
+#include "parallel/comm/tcp.h"
+
+namespace ottava {
+namespace {
+
+int number(std::string_view name, std::string_view text) {
+  int value = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size() || value < 0) {
+    fail<ConfigError>("launch", "{} is '{}', expected a number that is not negative", name, text);
+  }
+  return value;
+}
+
+std::optional<int> read(const Environment& environment, const char* name) {
+  const char* text = environment(name);
+  if (!text || !*text) return std::nullopt;
+  return number(name, text);
+}
+
+// The variables that one launcher sets; a null name means that it has none.
+struct Dialect {
+  Launcher launcher;
+  const char* label;
+  const char *size, *rank, *local_rank, *local_size;
+};
+constexpr Dialect kDialects[] = {
+    {Launcher::mpi, "mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {Launcher::mpi, "mpiexec", "PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+    // SLURM_NTASKS is also set in a batch script that starts nothing; the step's variable is srun's alone.
+    {Launcher::slurm, "srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID", nullptr},
+    {Launcher::environment, "torchrun", "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+};
+
+// "4(x2),3" with node 1 -> 4: tasks per node as Slurm writes them.
+int slurm_local_size(const Environment& environment, int world_size) {
+  const char* text = environment("SLURM_STEP_TASKS_PER_NODE");
+  if (!text) return world_size;
+  int node = read(environment, "SLURM_NODEID").value_or(0);
+  std::string_view rest = text;
+  while (!rest.empty()) {
+    std::string_view item = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(item.size() + 1, rest.size()));
+    size_t open = item.find("(x");
+    int tasks = number("SLURM_STEP_TASKS_PER_NODE", item.substr(0, open));
+    int nodes = open == std::string_view::npos
+                    ? 1
+                    : number("SLURM_STEP_TASKS_PER_NODE", item.substr(open + 2, item.size() - open - 3));
+    if (node < nodes) return tasks;
+    node -= nodes;
+  }
+  fail<ConfigError>("launch", "SLURM_STEP_TASKS_PER_NODE is '{}', which does not reach this node", text);
+}
+
+// The agent of torchrun keeps a store of its own on MASTER_PORT; ranks are then to meet elsewhere, at a port
+// that all know.
+Master read_master(const Environment& environment) {
+  Master master;
+  if (const char* address = environment("MASTER_ADDR")) master.address = address;
+  master.port = read(environment, "MASTER_PORT").value_or(master.port);
+  const char* agent = environment("TORCHELASTIC_USE_AGENT_STORE");
+  if (agent && std::string_view(agent) == "True") ++master.port;
+  if (master.port < 1 || master.port > 65535) {
+    fail<ConfigError>("launch", "MASTER_PORT is {}, expected 1 to 65535", master.port);
+  }
+  return master;
+}
+
+bool is_bound(const Environment& environment) {
+  if (environment("OMPI_MCA_orte_bound_at_launch")) return true;
+  const char* slurm = environment("SLURM_CPU_BIND_TYPE");
+  std::string_view type = slurm ? slurm : "";
+  return type.starts_with("mask_cpu") || type.starts_with("map_cpu");
+}
+
+}  // namespace
+
+Environment process_environment() {
+  return [](const char* name) -> const char* { return std::getenv(name); };
+}
+
+Launch detect_launch(const Environment& environment) {
+  for (const Dialect& d : kDialects) {
+    std::optional<int> size = read(environment, d.size);
+    if (!size) continue;
+    auto need = [&](const char* name) {
+      if (auto value = read(environment, name)) return *value;
+      fail<ConfigError>("launch", "{} is set and {} is not: {} sets both", d.size, name, d.label);
+    };
+    Launch launch{d.launcher,
+                  need(d.rank),
+                  *size,
+                  0,
+                  *size,
+                  fmt::format("{} ({})", d.label, d.size),
+                  read_master(environment)};
+    launch.local_rank = read(environment, d.local_rank).value_or(launch.rank);
+    if (d.local_size) {
+      launch.local_size = read(environment, d.local_size).value_or(launch.world_size);
+    } else {
+      launch.local_size = slurm_local_size(environment, launch.world_size);
+    }
+    if (launch.world_size < 1 || launch.rank >= launch.world_size || launch.local_rank >= launch.local_size ||
+        launch.local_size > launch.world_size) {
+      fail<ConfigError>("launch", "{} says rank {} of {}, local rank {} of {}: this does not fit together",
+                        launch.source, launch.rank, launch.world_size, launch.local_rank, launch.local_size);
+    }
+    return launch;
+  }
+  return {.source = "one process"};
+}
+
+CpuShare share_cpus(const Launch& launch, const std::vector<int>& allowed,
+                    const std::function<int(int)>& core_of, const Environment& environment) {
+  CpuShare share{.cpus = allowed};
+  int n = static_cast<int>(allowed.size()), ranks = launch.local_size, r = launch.local_rank;
+  bool bound = is_bound(environment);
+  if (!bound && ranks > 1 && n >= ranks) {
+    std::ranges::stable_sort(share.cpus, {}, core_of);
+    share.cpus = {share.cpus.begin() + int64_t{n} * r / ranks,
+                  share.cpus.begin() + int64_t{n} * (r + 1) / ranks};
+    share.binds = true;
+  }
+  std::map<int, int> cores;
+  for (int cpu : share.cpus) ++cores[core_of(cpu)];
+  share.threads = std::max<int>(static_cast<int>(cores.size()), 1);
+  if (!bound && n < ranks) share.threads = 1;
+  if (auto asked = read(environment, "OMP_NUM_THREADS"); asked && *asked > 0) share.threads = *asked;
+  return share;
+}
+
+int choose_gpu(const Launch& launch, int visible, GpuSharing sharing) {
+  if (visible < 1) fail<ConfigError>("launch", "rank {} sees no GPU", launch.rank);
+  if (visible == 1 && launch.local_size > 1) return 0;  // its own, or shared: require_own_gpus finds out
+  if (launch.local_rank < visible) return launch.local_rank;
+  if (sharing == GpuSharing::allowed) return launch.local_rank % visible;
+  fail<ConfigError>(
+      "launch",
+      "{} ranks on {} would share {} GPUs, which NCCL cannot: start {} ranks per machine, or use "
+      "comm.backend mpi or tcp",
+      launch.local_size, tcp::host_name(), visible, visible);
+}
+
+std::string gpu_identity(int index, const Environment& environment) {
+  std::string token = fmt::format("{}", index);
+  if (const char* visible = environment("CUDA_VISIBLE_DEVICES"); visible && *visible) {
+    std::string_view rest = visible;
+    for (int i = 0; i < index && rest.find(',') != std::string_view::npos; ++i)
+      rest.remove_prefix(rest.find(',') + 1);
+    token = rest.substr(0, rest.find(','));
+  }
+  return fmt::format("{}/{}", tcp::host_name(), token);
+}
+
+void require_own_gpus(const std::vector<std::string>& identities) {
+  std::map<std::string, size_t> first;
+  for (size_t r = 0; r < identities.size(); ++r) {
+    auto [entry, is_new] = first.try_emplace(identities[r], r);
+    if (is_new) continue;
+    fail<ConfigError>(
+        "launch",
+        "ranks {} and {} would share one GPU ({}), which NCCL cannot: start one rank per GPU, or "
+        "use comm.backend mpi or tcp",
+        entry->second, r, identities[r]);
+  }
+}
+
+bool shows_log(int rank, const Environment& environment) {
+  const char* listed = environment("LOG_RANK");
+  if (!listed || !*listed) return rank == 0;
+  std::string_view rest = listed;
+  while (true) {
+    size_t comma = rest.find(',');
+    if (number("LOG_RANK", rest.substr(0, comma)) == rank) return true;
+    if (comma == std::string_view::npos) return false;
+    rest.remove_prefix(comma + 1);
+  }
+}
+
+}  // namespace ottava

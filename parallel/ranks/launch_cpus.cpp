@@ -1,0 +1,52 @@
+#include <sched.h>
+
+#include <fstream>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "core/parallel_for.h"
+#include "parallel/ranks/launch.h"
+
+namespace ottava {
+namespace {
+
+std::vector<int> allowed_cpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::vector<int> cpus;
+  if (::sched_getaffinity(0, sizeof set, &set) == 0) {
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+      if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
+    }
+  }
+  return cpus;
+}
+
+// Hyperthreads of one core list the same siblings, the lowest first ("3,67"); without the file a CPU is its
+// own core.
+int core_of_cpu(int cpu) {
+  std::ifstream file(fmt::format("/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list", cpu));
+  int core = cpu;
+  file >> core;
+  return file ? core : cpu;
+}
+
+}  // namespace
+
+CpuShare apply_cpu_share(const Launch& launch) {
+  CpuShare share = share_cpus(launch, allowed_cpus(), core_of_cpu);
+  if (share.binds) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    for (int cpu : share.cpus) CPU_SET(cpu, &set);
+    if (::sched_setaffinity(0, sizeof set, &set) != 0) {
+      log::warning("rank {} could not be bound to its {} CPUs: ranks may disturb each other", launch.rank,
+                   share.cpus.size());
+      share.binds = false;
+    }
+  }
+  set_parallel_threads(share.threads);
+  return share;
+}
+
+}  // namespace ottava

@@ -1,0 +1,118 @@
+#include "parallel/ranks/mesh.h"
+
+#include <algorithm>
+
+#include "core/counted.h"
+#include "core/error.h"
+
+namespace ottava {
+namespace {
+
+constexpr std::array<std::string_view, 5> kNames = {"pp", "dp_replicate", "dp_shard", "cp", "tp"};
+constexpr std::array<std::string_view, 5> kKeys = {
+    "parallelism.pipeline_parallel_degree", "parallelism.data_parallel_replicate_degree",
+    "parallelism.data_parallel_shard_degree", "parallelism.context_parallel_degree",
+    "parallelism.tensor_parallel_degree"};
+
+std::string product_text(const std::array<int, 5>& sizes) {
+  std::string text;
+  for (size_t i = 0; i < sizes.size(); ++i)
+    text += fmt::format("{}{} {}", i ? " x " : "", kNames[i], sizes[i]);
+  return text;
+}
+
+}  // namespace
+
+std::string_view name_of(MeshAxis axis) { return kNames[static_cast<size_t>(axis)]; }
+
+Mesh::Mesh(const MeshDegrees& degrees, int world_size)
+    : sizes_{degrees.pp, degrees.dp_replicate, degrees.dp_shard, degrees.cp, degrees.tp},
+      world_size_(world_size) {
+  if (world_size < 1) fail<ConfigError>("mesh", "the world size is {}, expected at least 1", world_size);
+  int64_t product = 1;
+  int rest = -1;
+  for (size_t i = 0; i < sizes_.size(); ++i) {
+    if (sizes_[i] == -1) {
+      if (rest >= 0) {
+        fail<ConfigError>("mesh", "{} and {} are both -1: only one axis can take the ranks that are left",
+                          kKeys[static_cast<size_t>(rest)], kKeys[i]);
+      }
+      rest = static_cast<int>(i);
+    } else if (sizes_[i] < 1) {
+      fail<ConfigError>("mesh", "{} is {}: expected a positive number, or -1 for the ranks that are left",
+                        kKeys[i], sizes_[i]);
+    } else {
+      product *= sizes_[i];
+    }
+  }
+  if (rest >= 0) {
+    auto& size = sizes_[static_cast<size_t>(rest)];
+    if (world_size % product != 0) {
+      fail<ConfigError>("mesh",
+                        "{} cannot be divided: {} with {} = -1 makes {} x {}, and {} / {} is not whole: "
+                        "change a degree, or start a multiple of {} ranks",
+                        counted(world_size, "rank"), product_text(sizes_), kNames[static_cast<size_t>(rest)],
+                        product, kNames[static_cast<size_t>(rest)], world_size, product, product);
+    }
+    size = static_cast<int>(world_size / product);
+  } else if (product != world_size) {
+    fail<ConfigError>("mesh", "{} = {}, but the world is {}: change a degree, set one to -1, or start {}",
+                      product_text(sizes_), product, counted(world_size, "rank"), counted(product, "rank"));
+  }
+  if (size(MeshAxis::pp) > 1) {
+    fail<ConfigError>("mesh",
+                      "{} is {}: pipeline parallelism is not built yet; use 1 and shard with dp_shard or tp",
+                      kKeys[0], size(MeshAxis::pp));
+  }
+  if (size(MeshAxis::cp) > 1) {
+    fail<ConfigError>("mesh",
+                      "{} is {}: context parallelism is not built yet; use 1 and shard with dp_shard or tp",
+                      kKeys[3], size(MeshAxis::cp));
+  }
+}
+
+int MeshDegrees::fewest_ranks() const {
+  int product = 1;
+  for (int degree : {pp, dp_replicate, dp_shard, cp, tp}) product *= std::max(degree, 1);
+  return product;
+}
+
+int Mesh::coordinate(MeshAxis axis, int rank) const {
+  if (rank < 0 || rank >= world_size_) {
+    fail<ConfigError>("mesh", "rank {} does not exist among {}", rank, counted(world_size_, "rank"));
+  }
+  for (size_t i = sizes_.size(); i-- > static_cast<size_t>(axis) + 1;) rank /= sizes_[i];
+  return rank % size(axis);
+}
+
+std::vector<int> Mesh::group(std::initializer_list<MeshAxis> axes, int rank) const {
+  std::vector<int> ranks;
+  for (int other = 0; other < world_size_; ++other) {
+    bool together = std::ranges::all_of(kMeshAxes, [&](MeshAxis axis) {
+      return std::ranges::find(axes, axis) != axes.end() || coordinate(axis, other) == coordinate(axis, rank);
+    });
+    if (together) ranks.push_back(other);
+  }
+  return ranks;
+}
+
+std::vector<int> Mesh::loss_group(int rank) const {
+  return group({MeshAxis::dp_replicate, MeshAxis::dp_shard, MeshAxis::cp}, rank);
+}
+
+std::vector<int> Mesh::replica_group(int rank) const {
+  return group({MeshAxis::dp_shard, MeshAxis::cp, MeshAxis::tp}, rank);
+}
+
+ShardCoordinates Mesh::shard_coordinates(int rank) const {
+  return {.tp_rank = coordinate(MeshAxis::tp, rank),
+          .tp_size = size(MeshAxis::tp),
+          .shard_rank =
+              coordinate(MeshAxis::dp_shard, rank) * size(MeshAxis::cp) + coordinate(MeshAxis::cp, rank),
+          .shard_size = size(MeshAxis::dp_shard) * size(MeshAxis::cp),
+          .replica_rank = coordinate(MeshAxis::dp_replicate, rank)};
+}
+
+std::string Mesh::describe() const { return fmt::format("{} = {}", product_text(sizes_), world_size_); }
+
+}  // namespace ottava

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <memory>
+
+#include "parallel/comm/communicator.h"
+#include "parallel/ranks/mesh.h"
+#include "parallel/sharding/tensor_parallel.h"
+
+namespace ottava {
+
+/// The communicators of one rank, one per use. Axes of size 1 have communicators of one rank.
+struct RankGroups {
+  /// all ranks, moves host memory: decisions and scalars of the host
+  std::unique_ptr<Communicator> control;
+  std::unique_ptr<Communicator> control_loss;  ///< those that see different tokens, host memory
+  /// all ranks, moves tensors of the training device, as all that follow
+  std::unique_ptr<Communicator> world;
+  std::unique_ptr<Communicator> dp_shard;      ///< hold the pieces of a parameter (FSDP)
+  std::unique_ptr<Communicator> dp_replicate;  ///< hold the same pieces (HSDP, DDP)
+  std::unique_ptr<Communicator> tp;
+  std::unique_ptr<Communicator> loss;     ///< see different tokens
+  std::unique_ptr<Communicator> replica;  ///< hold one replica of all parameters: dp_shard x tp
+  TensorParallelGroup tensor_parallel;
+  ShardCoordinates coordinates;
+  /// position in `loss`: which sequences of the global batch are read
+  int data_rank = 0, data_size = 1;
+
+  /// Takes the world's communicators apart along the mesh. Every rank makes the same call.
+  RankGroups(std::unique_ptr<Communicator> control, std::unique_ptr<Communicator> world, const Mesh& mesh);
+  RankGroups(RankGroups&&) = default;
+};
+
+/// A single process.
+RankGroups solo_rank_groups();
+
+}  // namespace ottava

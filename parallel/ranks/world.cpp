@@ -1,0 +1,131 @@
+#include "parallel/ranks/world.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <numeric>
+#include <thread>
+
+#include "core/log.h"
+#include "parallel/comm/mpi/mpi_communicator.h"
+#include "parallel/comm/nccl/nccl_communicator.h"
+#include "parallel/comm/sockets/tcp_port.h"
+#include "parallel/comm/solo_communicator.h"
+
+namespace ottava {
+namespace {
+
+bool wants_nccl(const WorldRequest& request) {
+  if (request.backend == "nccl" && request.device.type != DeviceType::cuda) {
+    fail<ConfigError>("world", "comm.backend is nccl, but the device is {}: use mpi, tcp or auto",
+                      to_string(request.device));
+  }
+  if (request.backend == "nccl") return true;
+  return request.backend == "auto" && request.device.type == DeviceType::cuda && nccl::available();
+}
+
+bool is_known(const std::string& backend) {
+  return backend == "auto" || backend == "mpi" || backend == "tcp" || backend == "nccl";
+}
+
+// MPI is for those who started the ranks with it: mpirun always, srun unless it was told where rank 0 is.
+bool wants_mpi(const Launch& launch, const WorldRequest& request) {
+  if (request.backend == "mpi" || request.backend == "tcp") return request.backend == "mpi";
+  if (launch.launcher == Launcher::environment) return false;
+  if (launch.master.address.empty()) return true;
+  return launch.launcher == Launcher::mpi && mpi::available();
+}
+
+std::unique_ptr<Communicator> find_others(const Launch& launch, const WorldRequest& request) {
+  bool by_mpi = wants_mpi(launch, request);
+  if (by_mpi && launch.launcher == Launcher::environment) {
+    fail<ConfigError>("world",
+                      "started by {}, and comm.backend is mpi, which needs scripts/launch.sh, mpirun or srun "
+                      "--mpi=pmix: start the ranks so, or set comm.backend to auto",
+                      launch.source);
+  }
+  if (by_mpi) return mpi::make_world({.timeout_seconds = request.init_timeout_seconds});
+  if (launch.master.address.empty()) {
+    fail<ConfigError>("world",
+                      "started by {} with {} ranks, and nothing says where rank 0 is: set MASTER_ADDR (and "
+                      "MASTER_PORT) to an address of its machine",
+                      launch.source, launch.world_size);
+  }
+  return make_tcp_world(launch.master, {launch.rank, launch.world_size}, request.init_timeout_seconds);
+}
+
+void connect(World& world, const WorldRequest& request) {
+  if (!is_known(request.backend)) {
+    fail<ConfigError>("world", "comm.backend is '{}', expected auto, mpi, tcp or nccl", request.backend);
+  }
+  const Launch& launch = world.launch;
+  if (launch.launcher == Launcher::none) {
+    world.control = std::make_unique<SoloCommunicator>();
+    return;
+  }
+  world.control = find_others(launch, request);
+  if (world.control->rank() != launch.rank || world.control->size() != launch.world_size) {
+    fail<CommError>("world",
+                    "{} says rank {} of {}, MPI says {} of {}: libottava_mpi.so was not compiled for "
+                    "this launcher's MPI; compile it with its mpicxx",
+                    launch.source, launch.rank, launch.world_size, world.control->rank(),
+                    world.control->size());
+  }
+  CommunicatorBootstrap bootstrap(*world.control);
+  world.ledger = std::make_unique<Ledger>(world.control->shared_state(), bootstrap,
+                                          Ledger::Options{.last_seconds = request.last_seconds});
+  if (!wants_nccl(request)) return;
+  require_own_gpus(bootstrap.all_gather(gpu_identity(request.device.index)));
+  world.device = nccl::make_world(bootstrap, world.control->shared_state(),
+                                  {.gpu = request.device.index, .max_ctas = request.max_ctas});
+}
+
+}  // namespace
+
+namespace {
+
+std::unique_ptr<Communicator> share(Communicator& of) {
+  std::vector<int> everyone(static_cast<size_t>(of.size()));
+  std::iota(everyone.begin(), everyone.end(), 0);
+  return of.split("world", everyone);
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> World::share_tensors() const { return share(tensors()); }
+std::unique_ptr<Communicator> World::share_control() const { return share(*control); }
+
+void run_rank(const Launch& launch, const WorldRequest& request, const std::function<void(World&)>& body) {
+  World world{.launch = launch, .control = nullptr, .device = nullptr, .ledger = nullptr};
+  try {
+    connect(world, request);
+    body(world);
+    if (world.control->size() > 1) {
+      Stream stream = Stream::cpu();
+      world.control->barrier(stream, "farewell");
+    }
+  } catch (const std::exception& error) {
+    if (world.control) world.control->abort(error.what());
+    world.ledger.reset();  // before the communicators: what it said is out, and they may take a while to end
+    throw;
+  }
+  world.ledger.reset();
+  world.device.reset();
+  world.control.reset();
+}
+
+int report_failure(const Launch& launch, const std::exception& error) {
+  log::set_rank({launch.rank, launch.world_size, launch.rank != 0});
+  log::error("{}", error.what());
+  if (const char* accounts = std::getenv("OTTAVA_ACCOUNTS")) {
+    std::string account = error.what();
+    std::replace(account.begin(), account.end(), '\n', ' ');  // a line for each rank: the launcher sorts them
+    std::ofstream(accounts, std::ios::app)
+        << fmt::format("rank {}: {}\n", launch.rank, account) << std::flush;
+  }
+  if (launch.world_size > 1) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  return 1;
+}
+
+}  // namespace ottava

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <string>
+
+#include "core/memory/arena.h"
+#include "fp8/quantize.h"
+#include "parallel/comm/communicator.h"
+#include "parallel/sharding/parameter_spec.h"
+
+namespace ottava {
+
+/// Reduce-scatter of an f32 gradient as FP8: an all-to-all of E4M3 chunks, each 128 elements with a scale of
+/// their own (a power of two), summed in f32 by the rank that keeps the chunk, in rank order. A quarter of
+/// f32's bytes, and each addend is rounded once; a reduce-scatter of FP8 sums would round at every hop.
+class Float8Exchange {
+ public:
+  /// Matrices of linear layers that split evenly into whole rows of 128; everything else is reduced in the
+  /// reduce type.
+  static bool takes(const ParameterSpec& spec, const Shape& slice, int shards);
+
+  Float8Exchange() = default;
+  /// Quantizes; `non_finite` u32 [1] is raised by infinities and NaN, which FP8 would hide.
+  Float8Exchange(Stream& stream, Arena& arena, const std::string& name, const Tensor& gradient, int shards,
+                 const Tensor& non_finite);
+
+  /// Two calls: bytes, scales.
+  void start(Stream& stream, Communicator& shards, const std::string& label) const;
+  /// shard = the sum, or += it.
+  void finish(Stream& stream, Arena& arena, const Tensor& shard, bool accumulate) const;
+
+  /// Bytes that all ranks' chunks and scales of a slice of this many elements take.
+  static int64_t chunk_bytes(int64_t elements) { return elements; }
+  static int64_t scale_bytes(int64_t elements) { return elements / kRow * 4; }
+
+  explicit operator bool() const { return static_cast<bool>(bytes_); }
+
+ private:
+  static constexpr int64_t kRow = 128;
+  int shards_ = 1;
+  Allocation bytes_, scales_, received_bytes_, received_scales_;
+};
+
+}  // namespace ottava

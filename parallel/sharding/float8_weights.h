@@ -1,0 +1,144 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/memory/arena.h"
+#include "fp8/amax_history.h"
+#include "fp8/scaled_matmul.h"
+#include "parallel/ranks/rank_groups.h"
+#include "parallel/sharding/float8_travel.h"
+
+namespace ottava {
+
+struct ParameterShard;
+
+/// What a weight is needed for: the product with the input, the product with the output's gradient, both.
+enum class WeightUse : uint8_t { forward = 1, backward = 2, both = 3 };
+constexpr bool includes(WeightUse use, WeightUse part) {
+  return (static_cast<uint8_t>(use) & static_cast<uint8_t>(part)) != 0;
+}
+
+/// FP8 bytes of the weights, made once per optimizer step from the f32 masters (rounded to bf16 first, so
+/// that they are the bytes of the gathered bf16 weight). Where they live:
+///
+///   resident   not sharded: whole, for the life of the run
+///   gathered   sharded, gathers_bytes(): each rank makes its shard's, whole ones while their unit is whole
+///   local      sharded otherwise: every rank makes them from the gathered weight, when first used
+///
+/// A scale per tensor covers the weight across shards and tensor-parallel ranks: one all-reduce (u32, max) of
+/// all amaxes per optimizer step. Scales per row of the transposed weight cover the tensor-parallel slice:
+/// one all-reduce of column amaxes among shards, where bytes are gathered. All other scales lie within a
+/// shard. So bytes do not depend on how they travelled.
+class Float8Weights {
+ public:
+  struct Options {
+    std::vector<Float8WeightSpec> specs;
+    int64_t amax_history_length = 0, margin = 0;  ///< recipe delayed
+    bool counts = false;                          ///< keep statistics
+  };
+  /// Takes persistent memory. `shards` and `specs` are those of Fsdp, by parameter.
+  Float8Weights(Arena& arena, RankGroups& ranks, const std::vector<ParameterShard>& shards, Options options,
+                Device target);
+
+  const std::vector<Float8WeightSpec>& specs() const { return options_.specs; }
+  /// Amaxes, their exchange, and the bytes that live through the step; nothing if the weights did not change.
+  void refresh(Stream& stream);
+  /// The next refresh makes new bytes. `measured`: the optimizer raised updated_amax() of every parameter
+  /// that has one.
+  void weights_changed(bool measured = false) {
+    is_current_ = false;
+    is_measured_ = measured;
+  }
+  /// Before the optimizer writes weights: their amaxes begin at 0.
+  void begin_update(Stream& stream);
+  /// u32 [1] for whoever writes a parameter's shard to raise; empty where no scale is of the whole weight.
+  Tensor updated_amax(int parameter) const;
+  /// After an optimizer step that was not skipped.
+  void advance_history(Stream& stream);
+
+  /// Within a group of dp_shard: gathers this entry's bytes for these uses, which must not be there yet.
+  void gather(Stream& stream, size_t entry, bool backward_form);
+  void release(size_t entry);
+  /// True if forward and backward read different bytes.
+  bool has_backward_form(size_t entry) const { return !entries_[entry].shares; }
+
+  /// Operand b of the product. `whole` is the gathered slice in the compute type (local entries), else left
+  /// out.
+  fp8::ScaledOperand operand(Stream& stream, size_t entry, WeightUse use, const Tensor& whole);
+
+  // What was measured at the last refresh, per entry.
+  const Tensor& amax() const { return amax_; }  ///< u32; without a scale per tensor, only with statistics
+  const Tensor& counters() const { return counters_; }  ///< i64 [entries, 3]; absent without statistics
+  const Tensor& non_finite() const {
+    return non_finite_;
+  }  ///< u32, one more than entries: the last is gradient_flag()
+  /// u32 [1]: raised by gradients that travel in FP8.
+  Tensor gradient_flag() const { return non_finite_.slice(non_finite_.numel() - 1, non_finite_.numel()); }
+  fp8::AmaxHistory* history() { return history_.rows.empty() ? nullptr : &history_; }
+
+ private:
+  enum class Home { resident, gathered, local };
+  /// One set of bytes: as the weight lies, transposed, or both.
+  struct Form {
+    fp8::OperandRecipe recipe;
+    fp8::Quantized straight, turned;  ///< persistent: resident ones, or this rank's shard (straight bytes)
+    Allocation whole_bytes, whole_scales, turned_bytes, turned_scales;  ///< while the unit is whole
+    Allocation tiled_scales;                                            ///< of 1x32, from whole_scales
+    Tensor column_amax;  ///< u32 [columns], where bytes are scaled per column of the weight
+  };
+  struct Entry {
+    Home home = Home::resident;
+    bool shares = true;  ///< forward and backward read the same bytes
+    Form forms[2];
+    bool has_tensor_scale() const {
+      return forms[0].recipe.granularity == fp8::Granularity::tensor ||
+             forms[1].recipe.granularity == fp8::Granularity::tensor;
+    }
+    RowRange shard;  ///< rows of the slice that this rank holds, within the entry
+    int64_t rows = 0, columns = 0, segment_rows = 0;
+    Tensor padded;  ///< bf16, resident padded ones
+  };
+
+  void place(Arena& arena, size_t entry);
+  void place_resident(Arena& arena, size_t entry, bool backward_form);
+  void place_gathered(Arena& arena, size_t entry, bool backward_form);
+  Tensor master_rows(size_t entry) const;
+  Tensor scale_amax(size_t entry) const;
+  bool has_scale_of_whole(size_t entry) const;
+  void measure(Stream& stream);
+  void exchange(Stream& stream);
+  void make(Stream& stream, size_t entry, const Form& form, const Tensor& x, const fp8::Quantized& straight,
+            const fp8::Quantized& turned, const Tensor& column_amax);
+  void make_shard(Stream& stream, size_t entry, bool backward_form);
+  void make_mx_shard(Stream& stream, size_t entry, bool backward_form);
+  void make_column_scales(Stream& stream, size_t entry);
+  void make_local(Stream& stream, size_t entry, Form& form, const Tensor& whole, bool turned);
+  void turn_whole(Stream& stream, size_t entry, Form& form);
+  void tile_whole(Stream& stream, size_t entry, Form& form, bool backward_form);
+  fp8::Quantized straight_of(const Entry& e, const Form& form) const;
+  fp8::Quantized turned_of(const Entry& e, const Form& form) const;
+  fp8::Quantized allocate(std::string_view name, const fp8::OperandRecipe& recipe, Shape shape,
+                          Allocation& bytes, Allocation& scales);
+  /// The product with the output's gradient reads the bytes as they lie (CPU: its product takes either
+  /// order).
+  bool reads_outer(const fp8::OperandRecipe& recipe) const;
+
+  Arena& arena_;
+  RankGroups& ranks_;
+  const std::vector<ParameterShard>& shards_;
+  Options options_;
+  Device target_;
+  std::vector<Entry> entries_;
+  Tensor amax_, scale_amax_, counters_, non_finite_;
+  Tensor column_amax_;   ///< all vectors that are exchanged, one after the other
+  Tensor turn_scratch_;  ///< u8, of the largest shard
+  Tensor tile_scratch_;  ///< e8m0, tiles of the largest shard
+  fp8::AmaxHistory history_;
+  Tensor updated_amax_;  ///< u32 [entries], of the weights that the optimizer wrote last
+  bool is_current_ = false, is_measured_ = false;
+};
+
+}  // namespace ottava

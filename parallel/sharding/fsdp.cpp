@@ -1,0 +1,253 @@
+#include "parallel/sharding/fsdp.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/ops/elementwise.h"
+#include "parallel/sharding/initialise_shard.h"
+#include "parallel/sharding/traffic.h"
+
+namespace ottava {
+namespace {
+
+Shape rows_of(const Shape& slice, int64_t rows) {
+  return slice.rank() == 2 ? Shape{rows, slice[1]} : Shape{rows};
+}
+
+}  // namespace
+
+void align_shards(std::vector<ParameterSpec>& specs, const FsdpOptions& options) {
+  for (const Float8WeightSpec& weight : options.float8.specs) {
+    ParameterSpec& spec = specs[static_cast<size_t>(weight.parameter)];
+    spec.shard_alignment = std::max(spec.shard_alignment, shard_alignment(weight));
+  }
+}
+
+std::vector<bool> replaced_by_float8(const std::vector<ParameterSpec>& specs, const FsdpOptions& options,
+                                     const ShardCoordinates& at) {
+  std::vector<bool> replaced(specs.size(), false);
+  for (const Float8WeightSpec& weight : options.float8.specs) {
+    const auto p = static_cast<size_t>(weight.parameter);
+    const int64_t rows = tensor_parallel_shape(specs[p], at.tp_size)[0];
+    replaced[p] = weight.rows.size() == rows &&
+                  (at.shard_size == 1 || gathers_bytes(weight, rows, at.shard_size)) &&
+                  specs[p].role == ParameterRole::linear;
+  }
+  return replaced;
+}
+
+Fsdp::Fsdp(Stream& stream, Arena& arena, RankGroups& ranks, std::vector<ParameterSpec> specs,
+           FsdpOptions options)
+    : stream_(stream),
+      arena_(arena),
+      ranks_(ranks),
+      specs_(std::move(specs)),
+      options_(options),
+      shards_(specs_.size()),
+      whole_(specs_.size()),
+      summed_(specs_.size(), false) {
+  align_shards(specs_, options_);
+  replaced_ = replaced_by_float8(specs_, options_, coordinates());
+  for (size_t p = 0; p < specs_.size(); ++p) {
+    auto unit = static_cast<size_t>(specs_[p].unit);
+    if (units_.size() <= unit) units_.resize(unit + 1);
+    units_[unit].parameters.push_back(static_cast<int>(p));
+    shards_[p].slice = tensor_parallel_shape(specs_[p], coordinates().tp_size);
+    shards_[p].rows = shard_rows(shards_[p].slice[0], coordinates().shard_rank, coordinates().shard_size,
+                                 specs_[p].shard_alignment);
+  }
+  if (!options_.float8.specs.empty()) place_float8(arena);
+  for (size_t u = 0; u < units_.size(); ++u) place_unit(arena, units_[u], static_cast<int>(u));
+  find_shared_heads();
+}
+
+void Fsdp::place_float8(Arena& arena) {
+  float8_ = std::make_unique<Float8Weights>(arena, ranks_, shards_, options_.float8, stream_.target());
+  for (size_t i = 0; i < options_.float8.specs.size(); ++i) {
+    const Float8WeightSpec& spec = options_.float8.specs[i];
+    const int64_t rows = shards_[static_cast<size_t>(spec.parameter)].slice[0];
+    if (!is_sharded() || !gathers_bytes(spec, rows, coordinates().shard_size)) continue;
+    Unit& unit = unit_at(specs_[static_cast<size_t>(spec.parameter)].unit);
+    unit.float8.push_back(i);
+    if (float8_->has_backward_form(i)) unit.portions |= kForwardBytes | kBackwardBytes;
+  }
+}
+
+void Fsdp::place_unit(Arena& arena, Unit& unit, int index) {
+  std::vector<ShardPacking::Item> gradients, weights;
+  for (int p : unit.parameters) {
+    const ShardPacking::Item item{shard(p).slice, specs_[static_cast<size_t>(p)].shard_alignment};
+    if (!is_sharded() || !ShardPacking::wants(item, coordinates().shard_size, options_.compute)) continue;
+    unit.packed.push_back(p);
+    gradients.push_back(item);
+    if (replaced_[static_cast<size_t>(p)]) continue;
+    unit.packed_weights.push_back(p);
+    weights.push_back(item);
+  }
+  if (!gradients.empty()) unit.packing = std::make_unique<ShardPacking>(gradients, coordinates().shard_size);
+  if (!weights.empty()) {
+    unit.weight_packing = std::make_unique<ShardPacking>(weights, coordinates().shard_size);
+    unit.pack = arena.persistent(fmt::format("unit {} packed", index), options_.compute,
+                                 {unit.weight_packing->segment_elements()}, MemoryCategory::compute);
+  }
+  for (int p : unit.parameters) place_shard(arena, p, unit);
+}
+
+void Fsdp::place_shard(Arena& arena, int p, const Unit& unit) {
+  const std::string& name = specs_[static_cast<size_t>(p)].name;
+  ParameterShard& s = shards_[static_cast<size_t>(p)];
+  const Shape shape = rows_of(s.slice, s.rows.size());
+  s.master = arena.persistent(name + ".master", DType::f32, shape, MemoryCategory::parameters);
+  const bool is_replaced = replaced_[static_cast<size_t>(p)];
+  auto in_pack = std::find(unit.packed_weights.begin(), unit.packed_weights.end(), p);
+  if (in_pack != unit.packed_weights.end()) {
+    s.compute = unit.weight_packing->shard_view(
+        unit.pack, static_cast<size_t>(in_pack - unit.packed_weights.begin()), coordinates().shard_rank);
+  } else if (options_.compute == DType::f32 || is_replaced) {
+    s.compute = s.master;
+  } else {
+    s.compute = arena.persistent(name, options_.compute, shape, MemoryCategory::compute);
+  }
+  s.has_compute_copy =
+      in_pack != unit.packed_weights.end() || (options_.compute != DType::f32 && !is_replaced);
+  if (!options_.trains) return;
+  s.gradient = arena.persistent(name + ".gradient", DType::f32, shape, MemoryCategory::gradients);
+  s.exp_avg = arena.persistent(name + ".exp_avg", options_.optimizer_state, shape, MemoryCategory::optimizer);
+  s.exp_avg_sq =
+      arena.persistent(name + ".exp_avg_sq", options_.optimizer_state, shape, MemoryCategory::optimizer);
+}
+
+// Key/value heads that several tensor-parallel ranks hold get their gradients from each rank's own query
+// heads.
+void Fsdp::find_shared_heads() {
+  const int tp_size = coordinates().tp_size;
+  int count = 1;
+  for (const ParameterSpec& spec : specs_) {
+    for (const ParameterPart& part : spec.parts)
+      count = std::max(count, ranks_that_share(spec, part, tp_size));
+  }
+  if (count == 1) return;
+  std::vector<int> group;
+  int first = coordinates().tp_rank / count * count;
+  for (int i = 0; i < count; ++i) group.push_back(first + i);
+  head_sharers_ = ranks_.tp->split("kv_heads", group);
+}
+
+void Fsdp::initialise(uint64_t seed) {
+  for (size_t p = 0; p < specs_.size(); ++p) {
+    const ParameterShard& s = shards_[p];
+    initialise_shard(stream_, specs_[p], coordinates(), seed, s.master);
+    if (!options_.trains || s.master.numel() == 0) continue;
+    fill_zero(stream_, s.exp_avg);
+    fill_zero(stream_, s.exp_avg_sq);
+  }
+  refresh_compute_copies();
+}
+
+void Fsdp::refresh_compute_copies() {
+  for (const ParameterShard& s : shards_) {
+    if (s.has_compute_copy && s.master.numel() > 0) cast(stream_, s.master, s.compute);
+  }
+  if (float8_) float8_->weights_changed();
+}
+
+void Fsdp::begin_step() {
+  summed_.assign(specs_.size(), false);
+  is_forward_only_ = false;
+  if (float8_) float8_->refresh(stream_);
+}
+void Fsdp::begin_micro_batch(bool is_last) { is_last_micro_batch_ = is_last; }
+void Fsdp::begin_forward_only() {
+  is_forward_only_ = true;
+  if (float8_) float8_->refresh(stream_);
+}
+
+void Fsdp::gather_base(Unit& unit) {
+  for (int p : unit.parameters) {
+    if (replaced_[static_cast<size_t>(p)]) continue;
+    const ParameterShard& s = shard(p);
+    const std::string& name = specs_[static_cast<size_t>(p)].name;
+    whole_at(p).weight =
+        arena_.allocate(name + ".whole", options_.compute, s.slice, MemoryCategory::unsharded);
+    if (std::find(unit.packed.begin(), unit.packed.end(), p) != unit.packed.end()) continue;
+    ranks_.dp_shard->all_gather(stream_, {.send = s.compute, .recv = whole_at(p).weight, .label = name});
+  }
+  if (unit.weight_packing) {
+    unit.gathered_pack =
+        arena_.allocate("packed.whole", options_.compute, {unit.pack.numel() * ranks_.dp_shard->size()},
+                        MemoryCategory::unsharded);
+    ranks_.dp_shard->all_gather(stream_, {.send = unit.pack, .recv = unit.gathered_pack, .label = "packed"});
+  }
+}
+
+void Fsdp::start_gather(int index, WeightUse use) {
+  if (!is_sharded()) return;
+  Unit& unit = unit_at(index);
+  unsigned wanted = kBase;
+  if (includes(use, WeightUse::forward)) wanted |= kForwardBytes;
+  if (includes(use, WeightUse::backward)) wanted |= kBackwardBytes;
+  const unsigned missing = wanted & unit.portions & ~(unit.gathering | unit.whole);
+  if (missing == 0) return;
+  Group group(*ranks_.dp_shard);
+  if (missing & kBase) gather_base(unit);
+  for (size_t entry : unit.float8) {
+    const bool two = float8_->has_backward_form(entry);
+    if (missing & (two ? kForwardBytes : kBase)) float8_->gather(stream_, entry, false);
+    if (two && (missing & kBackwardBytes)) float8_->gather(stream_, entry, true);
+  }
+  unit.gathers.push_back(group.end());
+  unit.gathering |= missing;
+}
+
+void Fsdp::prefetch(int after, int last, std::span<const WeightUse> uses) {
+  const int step = last < after ? -1 : 1;
+  for (int i = 0, unit = after; i < options_.prefetch && unit != last; ++i) {
+    unit += step;
+    start_gather(unit, uses.empty() ? WeightUse::forward : uses[static_cast<size_t>(unit)]);
+  }
+}
+
+void Fsdp::unshard(int index, WeightUse use) {
+  start_gather(index, use);
+  Unit& unit = unit_at(index);
+  if (unit.gathering == 0) return;
+  for (Request& gather : unit.gathers) gather.wait(stream_);
+  unit.gathers.clear();
+  if (unit.gathering & kBase) {
+    for (size_t i = 0; i < unit.packed_weights.size(); ++i) {
+      unit.weight_packing->unpack(stream_, unit.gathered_pack, i, whole_at(unit.packed_weights[i]).weight);
+    }
+    unit.gathered_pack.release();
+  }
+  unit.whole |= std::exchange(unit.gathering, 0u);
+}
+
+void Fsdp::reshard(int unit) {
+  if (options_.reshard != FsdpOptions::Reshard::never || is_forward_only_) release_whole(unit);
+}
+
+void Fsdp::release_whole(int index) {
+  Unit& unit = unit_at(index);
+  if (unit.whole == 0) return;
+  for (int p : unit.parameters) whole_at(p).weight.release();
+  for (size_t i = 0; i < options_.float8.specs.size(); ++i) {
+    if (specs_[static_cast<size_t>(options_.float8.specs[i].parameter)].unit == index) float8_->release(i);
+  }
+  unit.whole = 0;
+}
+
+void Fsdp::weights_changed() {
+  for (size_t u = 0; u < units_.size(); ++u) release_whole(static_cast<int>(u));
+  if (float8_) float8_->weights_changed();
+}
+
+fp8::ScaledOperand Fsdp::float8_weight(size_t entry, WeightUse use) {
+  const int p = options_.float8.specs[entry].parameter;
+  return float8_->operand(stream_, entry, use, replaced_[static_cast<size_t>(p)] ? Tensor{} : weight(p));
+}
+
+Tensor Fsdp::weight(int parameter) const {
+  return is_sharded() ? whole_[static_cast<size_t>(parameter)].weight.tensor() : shard(parameter).compute;
+}
+
+}  // namespace ottava

@@ -1,0 +1,191 @@
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/memory/arena.h"
+#include "core/stream.h"
+#include "parallel/comm/communicator.h"
+#include "parallel/ranks/rank_groups.h"
+#include "parallel/sharding/float8_exchange.h"
+#include "parallel/sharding/float8_weights.h"
+#include "parallel/sharding/parameter_spec.h"
+#include "parallel/sharding/shard_packing.h"
+
+namespace ottava {
+
+/// A rank's part of one parameter: rows of its tensor-parallel slice.
+struct ParameterShard {
+  Shape slice;      ///< tensor-parallel slice, before FSDP
+  RowRange rows;    ///< rows of the slice that are this rank's; what follows is [rows.size(), columns]
+  Tensor master;    ///< f32
+  Tensor compute;   ///< working copy in the compute type; the master itself where nothing needs a second one
+  Tensor gradient;  ///< f32, summed over everything that trained on this step
+  Tensor exp_avg, exp_avg_sq;  ///< AdamW moments, f32 or bf16
+  bool has_compute_copy = false;
+};
+
+struct FsdpOptions {
+  enum class Reshard {
+    automatic,  ///< the last unit stays whole from forward to backward, where it is needed at once
+    always,
+    never,  ///< units stay whole from forward to the optimizer step (ZeRO-2)
+  };
+  DType compute = DType::bf16;
+  DType reduce = DType::f32;  ///< of gradient sums between ranks
+  DType optimizer_state = DType::f32;
+  Reshard reshard = Reshard::automatic;
+  int prefetch = 1;                      ///< units gathered ahead of their turn
+  bool reduce_every_micro_batch = true;  ///< false: whole gradients stay until the last micro-batch
+  /// The last reduction of a micro-batch may run beside the forward of the next and ends when that one's
+  /// first begins; its memory lives so long. Not where micro-batches are graphs of their own, and of use
+  /// where weights stay whole alone: else the next forward begins with gathers, which queue behind it.
+  bool reductions_cross = false;
+  bool trains = true;             ///< false: no gradients and no optimizer state (generation)
+  Float8Weights::Options float8;  ///< weights that products read in FP8
+  bool float8_gradients = false;  ///< between shards (float8_exchange.h); with float8 alone
+};
+
+/// What the options ask of the table: shards of whole blocks where scales of blocks travel.
+void align_shards(std::vector<ParameterSpec>& specs, const FsdpOptions& options);
+/// Parameters whose compute type nobody reads, by parameter: FP8 bytes take its place.
+std::vector<bool> replaced_by_float8(const std::vector<ParameterSpec>& specs, const FsdpOptions& options,
+                                     const ShardCoordinates& at);
+
+/// Fully sharded data parallel (ZeRO-3, arXiv:1910.02054; PyTorch FSDP, arXiv:2304.11277): where parameters
+/// live, and when they are whole. Each unit is gathered before its turn and let go after it; its gradients
+/// are reduce-scattered when its backward is done, and all-reduced over replicas with the step's last
+/// micro-batch. Sums between ranks are f32 unless asked otherwise. With one rank every call is free.
+///
+/// Traffic of a step and rank group of S shards: each gather of a unit moves (S-1)/S of its bytes in the
+/// compute type (or in FP8, where Float8Weights says so), each reduction (S-1)/S of its bytes in the reduce
+/// type, padding included (traffic.h).
+class Fsdp {
+ public:
+  /// Takes persistent memory for all shards. Every rank makes the same call.
+  Fsdp(Stream& stream, Arena& arena, RankGroups& ranks, std::vector<ParameterSpec> specs,
+       FsdpOptions options);
+
+  const std::vector<ParameterSpec>& specs() const { return specs_; }
+  const ShardCoordinates& coordinates() const { return ranks_.coordinates; }
+  const ParameterShard& shard(int parameter) const { return shards_[static_cast<size_t>(parameter)]; }
+  const FsdpOptions& options() const { return options_; }
+
+  /// Writes the initial masters (parameter_spec.h), zero moments and working copies.
+  void initialise(uint64_t seed);
+  /// Working copies from the masters, after masters were loaded.
+  void refresh_compute_copies();
+
+  // --- a step ------------------------------------------------------------------------------------
+  void begin_step();
+  void begin_micro_batch(bool is_last);
+  /// Validation and generation: nothing is kept for backward.
+  void begin_forward_only();
+  /// Starts gathering the units that follow `after` on the way to `last`, in either direction:
+  /// options().prefetch of them, each for its entry of `uses` (none given: for forward).
+  void prefetch(int after, int last, std::span<const WeightUse> uses = {});
+  /// Waits for a unit (and starts it if nobody did); reshard lets go of it.
+  void unshard(int unit, WeightUse use = WeightUse::forward);
+  void reshard(int unit);
+  /// The slice in the compute type. Its unit must be unsharded.
+  Tensor weight(int parameter) const;
+  /// Operand b of an FP8 product: `entry` of options().float8.specs. Its unit must be unsharded for this use.
+  fp8::ScaledOperand float8_weight(size_t entry, WeightUse use);
+  /// Null without FP8.
+  Float8Weights* float8() const { return float8_.get(); }
+
+  /// Where a product puts a parameter's gradient: overwrite it the first time, add after that.
+  struct Gradient {
+    Tensor tensor;
+    bool accumulate;
+  };
+  Gradient gradient(int parameter);
+  /// The same for operations that can only add.
+  Tensor zeroed_gradient(int parameter);
+  /// A unit's backward is done: starts summing its gradients over ranks.
+  void reduce_gradients(int unit);
+  /// Leaves nothing in flight, unless options().reductions_cross: after it the next micro-batch may be a CUDA
+  /// graph of its own.
+  void finish_micro_batch() {
+    if (!options_.reductions_cross) complete_reduction();
+  }
+  /// Waits until every gradient shard is complete; those that nothing touched are zero.
+  void finish_gradients();
+
+  // --- the optimizer -----------------------------------------------------------------------------
+  /// Views of the gradient shards that this rank counts for the global norm: every element on exactly one
+  /// rank of a replica.
+  std::vector<Tensor> counted_gradients() const;
+  /// f64 [1], over the ranks of a replica.
+  void all_reduce_norm(const Tensor& sum_of_squares);
+  /// Whole copies are stale: the optimizer or a load changed the shards.
+  void weights_changed();
+
+ private:
+  /// What of a unit is gathered together: the compute type with bytes that serve both uses, and those of
+  /// either use.
+  enum Portion : unsigned { kBase = 1, kForwardBytes = 2, kBackwardBytes = 4 };
+  struct Unit {
+    std::vector<int> parameters;            ///< indices into specs_
+    std::vector<int> packed;                ///< those whose gradients share a buffer, in the packing's order
+    std::unique_ptr<ShardPacking> packing;  ///< null without packed ones
+    std::vector<int> packed_weights;        ///< and those whose weights do: not those gathered in FP8
+    std::unique_ptr<ShardPacking> weight_packing;
+    Tensor pack;                 ///< this rank's segment of working copies
+    std::vector<size_t> float8;  ///< entries of float8_ that gather bytes
+    Allocation gathered_pack;
+    std::vector<Request> gathers;
+    unsigned portions = kBase;          ///< that this unit has
+    unsigned gathering = 0, whole = 0;  ///< portions
+  };
+  struct Whole {
+    Allocation weight, gradient;  ///< [slice]; only with shards
+  };
+  /// A unit's reduction in flight: the memory it reads, and where sums arrive that must still be added to a
+  /// shard.
+  struct Reduction {
+    int unit = -1;
+    bool is_last = false;  ///< of the step: it may end when the next micro-batch has begun
+    Request request;
+    std::vector<Allocation> sources;
+    std::vector<std::pair<int, Allocation>> sums;
+    std::vector<std::pair<int, Float8Exchange>> exchanges;
+    Allocation pack_sum;
+  };
+
+  bool is_sharded() const { return ranks_.dp_shard->size() > 1; }
+  Unit& unit_at(int unit) { return units_[static_cast<size_t>(unit)]; }
+  Whole& whole_at(int parameter) { return whole_[static_cast<size_t>(parameter)]; }
+  void place_float8(Arena& arena);
+  void place_unit(Arena& arena, Unit& unit, int index);
+  void place_shard(Arena& arena, int parameter, const Unit& unit);
+  void find_shared_heads();
+  void start_gather(int unit, WeightUse use);
+  void gather_base(Unit& unit);
+  void release_whole(int unit);
+  void scatter_gradients(int unit);
+  Allocation in_reduce_type(const Allocation& gradient, const std::string& name);
+  void complete_reduction();
+  void take_sum(int parameter, const Tensor& sum);
+  void sum_over_copies(int unit);
+
+  Stream& stream_;
+  Arena& arena_;
+  RankGroups& ranks_;
+  std::vector<ParameterSpec> specs_;
+  FsdpOptions options_;
+  std::vector<ParameterShard> shards_;
+  std::unique_ptr<Float8Weights> float8_;
+  std::vector<bool> replaced_;  ///< by FP8 bytes, by parameter
+  std::vector<Unit> units_;
+  std::vector<Whole> whole_;
+  std::vector<bool> summed_;                    ///< the gradient shard holds something of this step
+  std::unique_ptr<Communicator> head_sharers_;  ///< tensor-parallel ranks that hold the same key/value heads
+  Reduction pending_;
+  std::vector<Request> copy_sums_;  ///< all-reduces of finished shards
+  bool is_last_micro_batch_ = true, is_forward_only_ = false;
+};
+
+}  // namespace ottava

@@ -1,0 +1,191 @@
+// The gradients of Fsdp: where products put them, how ranks sum them.
+#include <algorithm>
+#include <utility>
+
+#include "core/ops/elementwise.h"
+#include "parallel/sharding/fsdp.h"
+#include "parallel/sharding/traffic.h"
+
+namespace ottava {
+
+Fsdp::Gradient Fsdp::gradient(int parameter) {
+  auto index = static_cast<size_t>(parameter);
+  if (!is_sharded()) {
+    bool accumulate = summed_[index];
+    summed_[index] = true;
+    return {shards_[index].gradient, accumulate};
+  }
+  bool accumulate = static_cast<bool>(whole_[index].gradient);
+  if (!accumulate) {
+    whole_[index].gradient = arena_.allocate(specs_[index].name + ".gradient", DType::f32,
+                                             shards_[index].slice, MemoryCategory::unsharded);
+  }
+  return {whole_[index].gradient, accumulate};
+}
+
+Tensor Fsdp::zeroed_gradient(int parameter) {
+  Gradient g = gradient(parameter);
+  if (!g.accumulate) fill_zero(stream_, g.tensor);
+  return g.tensor;
+}
+
+void Fsdp::reduce_gradients(int unit) {
+  if (!is_sharded()) {
+    if (is_last_micro_batch_) sum_over_copies(unit);
+  } else if (is_last_micro_batch_ || options_.reduce_every_micro_batch) {
+    complete_reduction();
+    scatter_gradients(unit);
+  }
+}
+
+Allocation Fsdp::in_reduce_type(const Allocation& gradient, const std::string& name) {
+  if (options_.reduce == DType::f32) return gradient;
+  Allocation converted =
+      arena_.allocate(name, options_.reduce, gradient.tensor().shape, MemoryCategory::unsharded);
+  cast(stream_, gradient, converted);
+  return converted;
+}
+
+void Fsdp::scatter_gradients(int index) {
+  Unit& unit = unit_at(index);
+  Reduction r;
+  r.unit = index;
+  r.is_last = is_last_micro_batch_;
+  Allocation segments;
+  if (unit.packing) {
+    const int64_t segment =
+        unit.packing->segment_elements();  // longer than that of the weights, of which FP8 takes some
+    segments = arena_.allocate("packed.gradient", options_.reduce, {segment * ranks_.dp_shard->size()},
+                               MemoryCategory::unsharded);
+    fill_zero(stream_, segments);
+    for (size_t i = 0; i < unit.packed.size(); ++i) {
+      Allocation& gradient = whole_at(unit.packed[i]).gradient;
+      if (gradient) unit.packing->pack(stream_, gradient, i, segments);
+      gradient.release();
+    }
+    r.pack_sum = arena_.allocate("packed.sum", options_.reduce, {segment}, MemoryCategory::unsharded);
+    r.sources.push_back(segments);
+  }
+  for (int p : unit.parameters) {
+    Allocation gradient = std::exchange(whole_at(p).gradient, {});
+    if (!gradient) continue;
+    const ParameterSpec& spec = specs_[static_cast<size_t>(p)];
+    const std::string& name = spec.name;
+    if (options_.float8_gradients && Float8Exchange::takes(spec, shard(p).slice, ranks_.dp_shard->size())) {
+      r.exchanges.emplace_back(p, Float8Exchange(stream_, arena_, name, gradient, ranks_.dp_shard->size(),
+                                                 float8_->gradient_flag()));
+      continue;
+    }
+    r.sources.push_back(in_reduce_type(gradient, name + ".reduced"));
+    r.sums.emplace_back(p, Allocation{});
+    if (summed_[static_cast<size_t>(p)] || options_.reduce != DType::f32) {
+      r.sums.back().second =
+          arena_.allocate(name + ".sum", options_.reduce, shard(p).gradient.shape, MemoryCategory::unsharded);
+    }
+  }
+  Group group(*ranks_.dp_shard);
+  if (unit.packing) {
+    ranks_.dp_shard->reduce_scatter(stream_,
+                                    {.send = segments, .recv = r.pack_sum, .label = "packed.gradient"});
+  }
+  const size_t first = unit.packing ? 1 : 0;
+  for (size_t i = 0; i < r.sums.size(); ++i) {
+    auto& [p, sum] = r.sums[i];
+    ranks_.dp_shard->reduce_scatter(stream_, {.send = r.sources[first + i],
+                                              .recv = sum ? sum.tensor() : shard(p).gradient,
+                                              .label = specs_[static_cast<size_t>(p)].name});
+  }
+  for (const auto& [p, exchange] : r.exchanges)
+    exchange.start(stream_, *ranks_.dp_shard, specs_[static_cast<size_t>(p)].name);
+  r.request = group.end();
+  pending_ = std::move(r);
+}
+
+void Fsdp::take_sum(int parameter, const Tensor& sum) {
+  const Tensor& gradient = shard(parameter).gradient;
+  auto index = static_cast<size_t>(parameter);
+  if (gradient.numel() > 0) {
+    if (!summed_[index]) {
+      cast(stream_, sum, gradient);
+    } else if (sum.dtype == DType::f32) {
+      add(stream_, gradient, sum, gradient);
+    } else {
+      Allocation wide = arena_.allocate("sum", DType::f32, sum.shape, MemoryCategory::scratch);
+      cast(stream_, sum, wide);
+      add(stream_, gradient, wide, gradient);
+    }
+  }
+  summed_[index] = true;
+}
+
+void Fsdp::complete_reduction() {
+  if (pending_.unit < 0) return;
+  Reduction r = std::exchange(pending_, {});
+  r.request.wait(stream_);
+  Unit& unit = unit_at(r.unit);
+  for (size_t i = 0; i < unit.packed.size(); ++i) {
+    take_sum(unit.packed[i], unit.packing->shard_view(r.pack_sum, i, coordinates().shard_rank));
+  }
+  for (auto& [p, sum] : r.sums) {
+    if (sum) take_sum(p, sum);
+    summed_[static_cast<size_t>(p)] = true;
+  }
+  for (auto& [p, exchange] : r.exchanges) {
+    exchange.finish(stream_, arena_, shard(p).gradient, summed_[static_cast<size_t>(p)]);
+    summed_[static_cast<size_t>(p)] = true;
+  }
+  if (r.is_last) sum_over_copies(r.unit);
+}
+
+// Copies of a shard on other ranks: replicas, norms on every tensor-parallel rank, shared key/value heads.
+void Fsdp::sum_over_copies(int index) {
+  const ShardCoordinates& at = coordinates();
+  for (int p : unit_at(index).parameters) {
+    const ParameterSpec& spec = specs_[static_cast<size_t>(p)];
+    const Tensor& gradient = shard(p).gradient;
+    if (gradient.numel() == 0) continue;
+    if (spec.tensor_parallel == TensorParallel::replicate && at.tp_size > 1) {
+      copy_sums_.push_back(
+          ranks_.tp->all_reduce(stream_, {.send = gradient, .recv = {}, .label = spec.name}));
+    }
+    for (const ShardRun& run : shard_runs(spec, at)) {
+      if (ranks_that_share(spec, spec.parts[static_cast<size_t>(run.part)], at.tp_size) == 1) continue;
+      Tensor rows = gradient.slice(run.local_row, run.local_row + run.row_end - run.row_begin);
+      copy_sums_.push_back(
+          head_sharers_->all_reduce(stream_, {.send = rows, .recv = {}, .label = spec.name}));
+    }
+    if (ranks_.dp_replicate->size() > 1) {
+      copy_sums_.push_back(
+          ranks_.dp_replicate->all_reduce(stream_, {.send = gradient, .recv = {}, .label = spec.name}));
+    }
+  }
+}
+
+void Fsdp::finish_gradients() {
+  complete_reduction();
+  for (Request& request : copy_sums_) request.wait(stream_);
+  copy_sums_.clear();
+  for (size_t p = 0; p < specs_.size(); ++p) {
+    if (!summed_[p]) fill_zero(stream_, shards_[p].gradient);
+  }
+}
+
+std::vector<Tensor> Fsdp::counted_gradients() const {
+  std::vector<Tensor> counted;
+  for (size_t p = 0; p < specs_.size(); ++p) {
+    for (const ShardRun& run : shard_runs(specs_[p], coordinates())) {
+      if (!run.is_owner) continue;
+      counted.push_back(
+          shards_[p].gradient.slice(run.local_row, run.local_row + run.row_end - run.row_begin));
+    }
+  }
+  return counted;
+}
+
+void Fsdp::all_reduce_norm(const Tensor& sum_of_squares) {
+  if (ranks_.replica->size() == 1) return;
+  ranks_.replica->all_reduce(stream_, {.send = sum_of_squares, .recv = {}, .label = "gradient norm"})
+      .wait(stream_);
+}
+
+}  // namespace ottava

@@ -1,0 +1,132 @@
+#include <chrono>
+#include <sstream>
+
+#include "apps/commands/bench_command.h"
+#include "models/step_context.h"
+#include "parallel/sharding/repeated_weights.h"
+#include "tests/support/devices.h"
+#include "tests/support/engine_run.h"
+#include "tests/support/tiny_training.h"
+
+// `ottava bench train`: what it measures with, and what it says on a CPU and on a GPU.
+
+using namespace ottava;
+using namespace ottava::test;
+using Catch::Contains;
+
+namespace {
+
+std::string bench(const TinyTraining& tiny, Device device, const std::string& weights,
+                  std::vector<std::string> more = {}) {
+  BenchCommand command{.file = "", .overrides = {}, .steps = 2, .weights = weights};
+  command.overrides = {"--job.dump_folder",
+                       tiny / "bench",
+                       "--model.hf_assets_path",
+                       OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256",
+                       "--model.dim",
+                       "32",
+                       "--model.n_layers",
+                       "2",
+                       "--model.n_heads",
+                       "2",
+                       "--model.n_kv_heads",
+                       "1",
+                       "--model.ffn_dim",
+                       "48",
+                       "--training.dataset_path",
+                       tiny.text_path(),
+                       "--training.seq_len",
+                       "32",
+                       "--training.local_batch_size",
+                       "2",
+                       "--training.gemm_cache",
+                       "off",
+                       "--training.device",
+                       device.type == DeviceType::cuda ? "cuda" : "cpu",
+                       "--metrics.peak_tflops_bf16",
+                       "1"};
+  command.overrides.insert(command.overrides.end(), more.begin(), more.end());
+  std::ostringstream out;
+  CHECK(run_bench_command(command, out) == 0);
+  return out.str();
+}
+
+void spin(double seconds) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  while (std::chrono::steady_clock::now() < end) {
+  }
+}
+
+}  // namespace
+
+TEST_CASE("bench train: steps, operations and memory of the device") {
+  const TinyTraining tiny;
+  for (Device device : devices()) {
+    const std::string said = bench(tiny, device, "drawn");
+    INFO(said);
+    for (const char* part : {"step: median ", " of 2\n", "tokens/s: ", "model FLOPs: ", "attention.wqkv ",
+                             "optimizer ", "outside operations", "utilization: ", "memory: plan "}) {
+      CHECK_THAT(said, Contains(part));
+    }
+    const bool on_gpu = device.type == DeviceType::cuda;
+    CHECK_THAT(said, Contains(on_gpu ? "CUDA graphs: on\n" : "CUDA graphs: off\n"));
+    CHECK_THAT(said, Contains(on_gpu ? " GiB in use on the GPU, " : "; resident grew by "));
+    CHECK((said.find("without graphs, in a step of ") != std::string::npos) == on_gpu);
+    CHECK(said.find("initial weights") == std::string::npos);
+    CHECK_THAT(bench(tiny, device, "repeated", {"--training.cuda_graphs", "off"}),
+               Contains("initial weights: 1000003 random values of each tensor, repeated\n") &&
+                   Contains("CUDA graphs: off\n"));
+  }
+  std::ostringstream out;
+  CHECK_THROWS_WITH(run_bench_command({.file = "", .overrides = {}, .weights = "none"}, out),
+                    Contains("[bench] --weights is 'none', expected drawn or repeated"));
+}
+
+TEST_CASE("repeated weights are the first drawn ones, again and again") {
+  constexpr int64_t kValues = 7;
+  for (Device device : devices()) {
+    const TrainingShape shape = tiny_shape(tiny_llama(), 1, 8);
+    EngineRun drawn(shape, device), repeated(shape, device);
+    drawn->parameters().initialise(3);
+    initialise_by_repetition(repeated.stream(), repeated->parameters(), 3, kValues);
+    Fsdp& parameters = repeated->parameters();
+    for (size_t p = 0; p < parameters.specs().size(); ++p) {
+      const ParameterSpec& spec = parameters.specs()[p];
+      INFO(spec.name);
+      const ParameterShard& shard = parameters.shard(static_cast<int>(p));
+      const auto all = drawn.values(drawn->parameters().shard(static_cast<int>(p)).master),
+                 few = repeated.values(shard.master);
+      for (const ShardRun& run : shard_runs(spec, parameters.coordinates())) {
+        const auto begin = static_cast<size_t>(run.local_row * spec.columns);
+        const auto count = static_cast<size_t>((run.row_end - run.row_begin) * spec.columns);
+        size_t wrong = 0;
+        for (size_t i = 0; i < count; ++i) wrong += few[begin + i] != all[begin + i % kValues];
+        CHECK(wrong == 0);
+      }
+      for (const Tensor& moment : {shard.exp_avg, shard.exp_avg_sq})
+        CHECK((repeated.values(moment) == std::vector<float>(few.size(), 0.0f)));
+      if (shard.has_compute_copy) CHECK((repeated.values(shard.compute) == few));
+    }
+  }
+}
+
+TEST_CASE("a profile counts the time of a nested scope once") {
+  Stream stream = Stream::cpu();
+  StepProfile profile(stream);
+  const auto begin = std::chrono::steady_clock::now();
+  profile.enter("outer");
+  spin(0.002);
+  profile.enter("inner");
+  spin(0.02);
+  profile.leave();
+  profile.leave();
+  const double wall = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  spin(0.02);  // belongs to nothing
+  profile.enter("outer");
+  profile.leave();
+  const auto& seconds = profile.seconds();
+  CHECK(seconds.size() == 2);
+  CHECK(seconds.at("outer") >= 0.002);
+  CHECK(seconds.at("inner") >= 0.02);
+  CHECK(seconds.at("outer") + seconds.at("inner") <= wall + 0.015);
+}

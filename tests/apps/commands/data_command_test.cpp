@@ -1,0 +1,147 @@
+#include "apps/commands/data_command.h"
+
+#include <sstream>
+
+#include "core/data/corpus.h"
+#include "core/data/tokenizer/tokenizer.h"
+#include "tests/core/data/fixture.h"
+#include "tests/core/data/tokenizer/small_tokenizer.h"
+
+using namespace ottava;
+using namespace ottava::data;
+using namespace ottava::data::test;
+
+namespace {
+
+// BOS is 260, EOS 261; the vocabulary has 262.
+std::string write_tokenizer(const DataFolder& folder) {
+  folder.write("tokenizer/tokenizer_config.json", R"({"bos_token": "<s>", "eos_token": "</s>"})");
+  folder.write("tokenizer/tokenizer.json", ottava::test::SmallTokenizer{}.json());
+  return folder / "tokenizer";
+}
+
+std::string lines(int count) {
+  std::string all;
+  for (int i = 0; i < count; ++i) all += fmt::format("{{\"text\": \"hello number {} <s>\"}}\n", i);
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("training on prepared shards sees the tokens that training on the text sees") {
+  DataFolder folder;
+  DataPrepareOptions o{.sources = {folder.write("text/a.jsonl", lines(1000))},
+                       .tokenizer = write_tokenizer(folder)};
+  o.output = folder / "made/shards/";
+  o.tokens_per_shard = 5000;
+  std::ostringstream out;
+  DataPrepareTotals totals = prepare_data(o, out);
+  CHECK(totals.documents == 1000);
+  CHECK(totals.shards == 4);
+  CHECK_HAS(out.str(), "tokens-00000.bin: ");
+  CHECK_HAS(out.str(), fmt::format("4 shards, 1000 documents, {} tokens", totals.tokens));
+
+  LoaderOptions text{.sources = {folder / "text"},
+                     .encoder = make_text_encoder(Tokenizer::load(o.tokenizer), {}),
+                     .seq_len = 100};
+  text.order = Order::sequential;
+  LoaderOptions shards = text;
+  shards.sources = {o.output};
+  int64_t samples = totals.tokens / 101;
+  std::vector<int32_t> x(100), y(100), starts(100), x2(100), y2(100), starts2(100);
+  TokenLoader a(text), b(shards);
+  for (int64_t s = 0; s < samples; ++s) {
+    a.read(s, 1, {x.data(), y.data(), starts.data()});
+    b.read(s, 1, {x2.data(), y2.data(), starts2.data()});
+    REQUIRE((x == x2 && y == y2 && starts == starts2));
+  }
+  // Text that spells a special token is text.
+  std::vector<int32_t> ids;
+  text.encoder.encode("<s>", ids);
+  CHECK(ids == std::vector<int32_t>{'<', 's', '>'});
+
+  std::ostringstream seen;
+  inspect_data({.sources = {o.output},
+                .tokenizer = o.tokenizer,
+                .seq_len = 100,
+                .verify = DataInspectOptions::Verify::contents},
+               seen);
+  CHECK_HAS(seen.str(), "tokens-00003.bin: ottava shard, ");
+  CHECK_HAS(seen.str(), "vocabulary 262, tokenizer ");
+  CHECK_HAS(seen.str(), "checksum good");
+  CHECK_HAS(seen.str(), "document 0 (");
+  CHECK_HAS(seen.str(), "<s>hello number 0 <s></s>");
+  CHECK_HAS(seen.str(), fmt::format("first block: 1000 documents, {} tokens", totals.tokens));
+}
+
+TEST_CASE("inspect shows text and its beginning without a tokenizer too") {
+  DataFolder folder;
+  std::string path =
+      folder.write("a.txt", "first line\nsecond \u20ac" + std::string(300, 'x') + "<|endoftext|>other");
+  std::ostringstream out;
+  inspect_data({.sources = {path}, .documents = 1}, out);
+  CHECK_HAS(out.str(), "1 file, 339 bytes, 1 block of about 4 MiB");
+  CHECK_HAS(out.str(), "a.txt: text, 339 bytes");
+  CHECK_HAS(out.str(), "document 0 (321 bytes or ids): first line\\nsecond \u20acxxx");
+  CHECK_FALSE(has(out.str(), "document 1"));
+  CHECK_HAS(message_of<ConfigError>([&] { inspect_data({.sources = {path}, .seq_len = 0}, out); }),
+            "seq_len is 0");
+}
+
+TEST_CASE("a shard whose tokens changed is found by its checksum") {
+  DataFolder folder;
+  DataPrepareOptions o{.sources = {folder.write("a.jsonl", lines(10))},
+                       .tokenizer = write_tokenizer(folder),
+                       .output = folder / "out"};
+  std::ostringstream out;
+  prepare_data(o, out);
+  std::string shard = slurp(folder / "out/tokens-00000.bin");
+  shard[150] ^= 1;
+  folder.write("out/tokens-00000.bin", shard);
+  DataInspectOptions inspect{.sources = {folder / "out"}};
+  inspect_data(inspect, out);
+  inspect.verify = DataInspectOptions::Verify::contents;
+  CHECK_HAS(message_of<FileError>([&] { inspect_data(inspect, out); }),
+            "is damaged: its tokens have checksum");
+}
+
+TEST_CASE("prepare writes everything or nothing, and over nothing") {
+  DataFolder folder;
+  std::ostringstream out;
+  std::string tokenizer = write_tokenizer(folder), good = folder.write("good.jsonl", lines(10));
+  DataPrepareOptions o{.sources = {good}, .tokenizer = tokenizer, .output = folder / "out"};
+  auto entries = [&] {
+    size_t n = 0;
+    for ([[maybe_unused]] const auto& e : std::filesystem::directory_iterator(folder.path())) ++n;
+    return n;
+  };
+  size_t before = entries();
+  o.sources.push_back(folder.write("tokenizer/bad.jsonl", lines(5) + "{\n"));
+  CHECK_HAS(message_of<DataError>([&] { prepare_data(o, out); }),
+            "bad.jsonl' line 6, column 2: expected a key");
+  CHECK(entries() == before);
+  o.sources = {folder.write("tokenizer/blank.txt", "  \n")};
+  CHECK_HAS(message_of<DataError>([&] { prepare_data(o, out); }),
+            "the sources hold no text: 1 file with 3 bytes");
+  CHECK(entries() == before);
+  o.sources = {good};
+  prepare_data(o, out);
+  CHECK(entries() == before + 1);
+  CHECK_HAS(message_of<ConfigError>([&] { prepare_data(o, out); }), "exists and is not an empty folder");
+  o.sources = {folder / "out"};
+  o.output = folder / "again";
+  CHECK_HAS(message_of<DataError>([&] { prepare_data(o, out); }), "is tokenized already (ottava shard)");
+  o.sources = {good};
+  o.output = good + "/below";
+  CHECK_HAS(message_of<FileError>([&] { prepare_data(o, out); }), "cannot make a folder beside");
+  o.output = "";
+  CHECK_HAS(message_of<ConfigError>([&] { prepare_data(o, out); }), "no output folder");
+  o.output = folder / "again";
+  o.sources.clear();
+  CHECK_HAS(message_of<ConfigError>([&] { prepare_data(o, out); }), "no sources");
+  o.tokens_per_shard = 0;
+  CHECK_HAS(message_of<ConfigError>([&] { prepare_data(o, out); }), "tokens_per_shard is 0");
+  o.tokens_per_shard = 1, o.max_text_bytes = 0;
+  CHECK_HAS(message_of<ConfigError>([&] { prepare_data(o, out); }), "max_text_bytes is 0");
+  CHECK(entries() == before + 1);
+}

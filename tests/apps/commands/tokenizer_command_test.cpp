@@ -1,0 +1,95 @@
+#include "apps/commands/tokenizer_command.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "core/data/tokenizer/tokenizer.h"
+#include "core/error.h"
+#include "tests/support/catch.h"
+
+using namespace ottava;
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Folder {
+  fs::path path = fs::temp_directory_path() / ("ottava_tokenizer_command_" + std::to_string(::getpid()));
+  Folder() { fs::create_directories(path); }
+  ~Folder() { fs::remove_all(path); }
+  std::string write(const std::string& name, const std::string& text) const {
+    std::ofstream(path / name) << text;
+    return (path / name).string();
+  }
+};
+
+const std::string kShipped = OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256";
+
+}  // namespace
+
+TEST_CASE("train writes a tokenizer that loads; text and JSON lines are read alike") {
+  Folder folder;
+  std::string sentence = "the theory of these things is that they thicken\n";
+  std::string all, lines;
+  for (int i = 0; i < 8; ++i) all += sentence;
+  for (int i = 0; i < 8; ++i)
+    lines += R"({"body":"the theory of these things is that they thicken"})"
+             "\n";
+  TokenizerTrainOptions options{.sources = {folder.write("a.txt", all)},
+                                .output_folder = (folder.path / "new/tok").string(),
+                                .vocab_size = 270};
+  std::ostringstream out;
+  tokenizer_train(options, out);
+  CHECK(out.str().find("(270 tokens)") != std::string::npos);
+  auto t = Tokenizer::load(options.output_folder);
+  CHECK(t->vocab_size() == 270);
+  CHECK(t->encode(" the").size() == 1);
+
+  options.sources = {folder.write("a.jsonl", lines)};
+  options.text_key = "body";
+  options.output_folder = (folder.path / "json").string();
+  tokenizer_train(options, out);
+  CHECK(Tokenizer::load(options.output_folder)->encode(" the").size() == 1);
+
+  options.text_key = "absent";
+  CHECK_THROWS_AS(tokenizer_train(options, out), DataError);
+  options.text_key = "body";
+  options.output_folder = (folder.path / "never").string();
+  options.vocab_size = 5000;
+  CHECK_THROWS_AS(tokenizer_train(options, out), DataError);
+  CHECK_FALSE(fs::exists(folder.path / "never"));
+  options.output_folder = "";
+  CHECK_THROWS_WITH(tokenizer_train(options, out), "[tokenizer train] no output folder is given");
+  options.output_folder = (folder.path / "a.txt/below").string();
+  options.vocab_size = 270;
+  CHECK_THROWS_AS(tokenizer_train(options, out), FileError);
+}
+
+TEST_CASE("encode, decode and inspect print what a pipe can use") {
+  Folder folder;
+  std::string text = "A dictionary of English.\n";
+  std::ostringstream ids, wrapped, pieces, back, from_file, about;
+  tokenizer_encode({.tokenizer = kShipped, .text = text}, ids);
+  CHECK(ids.str().back() == '\n');
+  tokenizer_decode({.tokenizer = kShipped, .ids = ids.str()}, back);
+  CHECK(back.str() == text);
+  tokenizer_encode({.tokenizer = kShipped, .file = folder.write("t.txt", text)}, from_file);
+  CHECK(from_file.str() == ids.str());
+  tokenizer_encode(
+      {.tokenizer = kShipped, .text = text, .wrap = TokenizerEncodeOptions::Wrap::as_the_files_say}, wrapped);
+  CHECK(wrapped.str() == "2254 " + ids.str());
+  tokenizer_encode({.tokenizer = kShipped, .text = "A\n", .print = TokenizerEncodeOptions::Print::pieces},
+                   pieces);
+  CHECK(pieces.str() == "      65  \"A\"\n      10  \"\\n\"\n");
+  tokenizer_inspect({.tokenizer = kShipped, .text_file = folder.write("t.txt", text)}, about);
+  CHECK(about.str().find("vocabulary: 2256 tokens, 2 of them added (2 special)\n") != std::string::npos);
+  CHECK(about.str().find("bytes per token") != std::string::npos);
+  CHECK_THROWS_WITH(tokenizer_decode({.tokenizer = kShipped, .ids = "1, 2 -3"}, back),
+                    "[tokenizer decode] '-3' is not a token id");
+  CHECK_THROWS_AS(tokenizer_decode({.tokenizer = kShipped, .ids = "9999999999"}, back), DataError);
+  CHECK_THROWS_AS(tokenizer_decode({.tokenizer = kShipped, .ids = "2256"}, back), DataError);
+  CHECK_THROWS_AS(tokenizer_encode({.tokenizer = kShipped, .file = (folder.path / "absent").string()}, back),
+                  FileError);
+}

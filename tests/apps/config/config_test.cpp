@@ -1,0 +1,310 @@
+#include "apps/config/config.h"
+
+#include <fmt/core.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "apps/commands/config_command.h"
+#include "core/error.h"
+#include "tests/support/catch.h"
+#include "tests/support/message_of.h"
+
+using namespace ottava;
+using ottava::test::message_of;
+namespace fs = std::filesystem;
+
+namespace {
+
+Config parse(const std::string& yaml, const std::vector<std::string>& overrides = {}) {
+  return parse_config(yaml, "f.yaml", overrides);
+}
+std::string error(const std::string& yaml, const std::vector<std::string>& overrides = {}) {
+  return message_of([&] { parse(yaml, overrides); });
+}
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+/// A folder of its own, gone at the end.
+struct Folder {
+  fs::path path = fs::temp_directory_path() / ("ottava_config_test_" + std::to_string(::getpid()));
+  Folder() {
+    fs::remove_all(path);
+    fs::create_directories(path);
+  }
+  ~Folder() { fs::remove_all(path); }
+  fs::path write(const std::string& name, const std::string& text) const {
+    std::ofstream(path / name) << text;
+    return path / name;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("defaults print and reload as themselves", "[config]") {
+  Config c = load_config("");
+  CHECK((c == Config{}));
+  for (bool comments : {false, true}) {
+    Config again = parse(print_config(c, comments));
+    CHECK((again == c));
+    CHECK(again.provenance.notes.empty());
+  }
+}
+
+TEST_CASE("command line over file over default, and each setting knows where it came from", "[config]") {
+  Folder folder;
+  fs::path file = folder.write("a.toml", "[training]\nsteps = 5\nseq_len = 64\n");
+  Config c = load_config(file, {"--training.steps", "7", "--quantize.linear.float8.recipe_name", "rowwise"});
+  CHECK(c.training.steps == 7);
+  CHECK(c.training.seq_len == 64);
+  CHECK(c.training.local_batch_size == 8);
+  CHECK(c.float8.recipe_name == "rowwise");
+  CHECK(config::to_string(c.provenance.origins.at("training.steps")) == "command line");
+  CHECK(config::to_string(c.provenance.origins.at("training.seq_len")) == file.string() + ":3:11");
+  CHECK(c.provenance.origins.count("training.local_batch_size") == 0);
+  CHECK(c.provenance.file == file);
+  CHECK(has(message_of([&] {
+              load_config(file, {"--training.stpes", "7"});
+            }),
+            "1 problem in " + file.string() + ":\n  command line: unknown option"));
+  CHECK(has(message_of([] {
+              load_config("", {"--training.stpes", "7"});
+            }),
+            "1 problem in the command line:"));
+}
+
+TEST_CASE("impossible combinations come with the arithmetic", "[config]") {
+  CHECK(error("training: {local_batch_size: 8, global_batch_size: 20}") ==
+        "[config] 1 problem in f.yaml:\n  f.yaml:1:52: training.global_batch_size: 20 is not a multiple of "
+        "local_batch_size 8 "
+        "(remainder 4)");
+  CHECK(has(error("training: {global_batch_size: 0}"), "0 sequences train nothing"));
+  CHECK(has(error("training: {loss_scale: much}"),
+            "expected none, dynamic or a number > 0, got the text \"much\""));
+  CHECK(has(error("training: {loss_scale: 1e39}"), "is out of FP32's range"));
+  CHECK(has(error("training: {loss_scale: -2}"), "training.loss_scale: expected none, dynamic"));
+  CHECK(has(error("training: {loss_scale: .inf}"), "training.loss_scale: expected none, dynamic"));
+  CHECK(has(error("model: {max_seq_len: 128}"),
+            "default: training.seq_len: 2048 tokens exceed model.max_seq_len 128"));
+  CHECK(has(error("model: {n_heads: 12, n_kv_heads: 5}"),
+            "n_heads 12 is not a multiple of n_kv_heads 5 (remainder 2)"));
+  CHECK(
+      has(error("model: {dim: 100, n_heads: 16}"), "dim 100 is not a multiple of n_heads 16 (remainder 4)"));
+  CHECK(has(error("model: {head_dim: 15}"), "head_dim 15 is odd"));
+  CHECK(has(error("model: {ffn_dim: 768, ffn_dim_multiplier: 1.3}"), "ffn_dim 768 is given as well"));
+  CHECK(has(error("model: {rope_scaling: {low_freq_factor: 4, high_freq_factor: 1}}"),
+            "high_freq_factor 1 must exceed low_freq_factor 4"));
+  CHECK(has(error("parallelism: {data_parallel_shard_degree: 0}"), "expected -1 (the rest) or at least 1"));
+  CHECK(has(error("checkpoint: {keep_latest_k: 1}"), "would delete the only good checkpoint"));
+  CHECK(has(error("activation_checkpoint: {selective_ac_option: 0}"),
+            "expected op or an integer >= 1, got the text \"0\""));
+  CHECK(has(error("activation_checkpoint: {selective_ac_option: ops}"), "expected op or an integer >= 1"));
+  CHECK(has(error("validation: {steps: 0}"), "validation.steps: 0 batches validate nothing"));
+  CHECK(has(error("quantize: {linear: {float8: {margin: 2}}}"),
+            "only recipe delayed has a history; recipe_name is tensorwise, and no entry of "
+            "quantize.linear.float8.policy asks for delayed"));
+  CHECK(
+      has(error("quantize: {linear: {float8: {enable_statistics: false, alert_saturation: 0.1}}}"),
+          "alert_saturation: alerts read statistics, and quantize.linear.float8.enable_statistics is false"));
+  for (const char* key : {"alert_underflow", "alert_gradient_underflow", "alert_saturation"}) {
+    CHECK(has(error(fmt::format("quantize: {{linear: {{float8: {{{}: 1.5}}}}}}", key)), key));
+    CHECK(has(error(fmt::format("quantize: {{linear: {{float8: {{{}: -0.1}}}}}}", key)), key));
+  }
+  CHECK(has(error("quantize: {linear: {float8: {amax_history_length: 2}}}"),
+            "amax_history_length: only recipe delayed"));
+  CHECK(error("quantize: {linear: {float8: {margin: 2, recipe_name: delayed}}}") == "no error");
+  CHECK(error("quantize: {linear: {float8: {margin: 2, amax_history_length: 4, "
+              "policy: [{match: output, recipe: delayed}]}}}") == "no error");
+  // The one that changes nothing is not blamed for the other.
+  CHECK(has(error("quantize: {linear: {float8: {amax_history_length: 1024, margin: 2}}}"), "1 problem in"));
+  CHECK(has(error("model: {converters: [float8]}\ntraining: {mixed_precision_param: float32}"),
+            "float32 is given, but model.converters asks for FP8"));
+  CHECK(error("model: {dim: 100, n_heads: 16, head_dim: 16}") == "no error");
+}
+
+TEST_CASE("combinations are reported with the rest, except where a value of the section is missing",
+          "[config]") {
+  std::string text =
+      error("model: {head_dim: 15}\ntraining: {local_batch_size: x, global_batch_size: 20}\nfoo: 1");
+  CHECK(has(text, "3 problems in"));
+  CHECK(has(text, "f.yaml:1:19: model.head_dim: head_dim 15 is odd"));
+  CHECK(has(text, "f.yaml:2:30: training.local_batch_size: expected an integer"));
+  CHECK(has(text, "f.yaml:3:1: unknown key foo"));
+  CHECK(has(error("model: {head_dim: 15, n_head: 2}"), "1 problem in"));
+  CHECK(has(error("model: {head_dim: 15}", {"--model.n_head", "2"}), "1 problem in"));
+  CHECK(has(error("model: {head_dim: 15}", {"--training.n_head", "2"}), "2 problems in"));
+}
+
+TEST_CASE("mixed_precision_level fills in what is not said and refuses what contradicts", "[config]") {
+  Config o0 = parse("training: {mixed_precision_level: O0}");
+  CHECK(o0.training.mixed_precision_param == DType::f32);
+  CHECK_FALSE(o0.model.uses_float8());
+  Config o1 = parse("training: {mixed_precision_level: O1}");
+  CHECK(o1.training.mixed_precision_param == DType::bf16);
+  CHECK(o1.model.uses_float8());
+  Config o2 = parse("training: {mixed_precision_level: O2}");
+  CHECK(o2.training.mixed_precision_param == DType::bf16);
+  CHECK_FALSE(o2.model.uses_float8());
+  for (const Config& c : {o0, o1, o2}) CHECK((parse(print_config(c)) == c));
+  CHECK(has(error("training: {mixed_precision_level: O0, mixed_precision_param: bfloat16}"),
+            "mixed_precision_level O0 computes in f32, but bf16 is given"));
+  CHECK(has(error("training: {mixed_precision_level: O2, mixed_precision_param: float32}"),
+            "mixed_precision_level O2 computes in bf16, but f32 is given"));
+  CHECK(has(error("training: {mixed_precision_level: O2}\nmodel: {converters: [float8]}"),
+            "mixed_precision_level O2 computes in bf16, but quantize.linear.float8 is in the list"));
+  CHECK(has(error("training: {mixed_precision_level: O1}\nmodel: {converters: []}"),
+            "mixed_precision_level O1 computes in fp8, but quantize.linear.float8 is missing from the list"));
+  CHECK(has(error("training: {mixed_precision_level: O3}"),
+            "expected \"\", O0, O1 or O2, got the text \"O3\""));
+}
+
+TEST_CASE("values that have two spellings", "[config]") {
+  CHECK(parse("activation_checkpoint: {selective_ac_option: 3}").activation_checkpoint.every_nth_block() ==
+        3);
+  CHECK(parse("activation_checkpoint: {selective_ac_option: '3'}").activation_checkpoint.every_nth_block() ==
+        3);
+  CHECK(parse("activation_checkpoint: {selective_ac_option: op}").activation_checkpoint.per_op());
+  CHECK(parse("training: {loss_scale: 1024}").training.constant_loss_scale() == 1024.0);
+  CHECK(parse("training: {loss_scale: none}").training.constant_loss_scale() == 1.0);
+  CHECK(parse("training: {loss_scale: dynamic}").training.constant_loss_scale() == std::nullopt);
+  using Reduce = ParallelismConfig::Reduce;
+  CHECK(parse("parallelism: {fsdp_reduce_every_microbatch: true}").parallelism.fsdp_reduce_every_microbatch ==
+        Reduce::every_microbatch);
+  CHECK(parse("", {"--parallelism.fsdp_reduce_every_microbatch", "false"})
+            .parallelism.fsdp_reduce_every_microbatch == Reduce::once_per_step);
+  CHECK(parse("training: {dataset_path: a.txt}").training.dataset_path == std::vector<std::string>{"a.txt"});
+  CHECK(parse("training: {dataset_path: [a, b]}").training.dataset_path ==
+        std::vector<std::string>{"a", "b"});
+  CHECK(parse("optimizer: {param_groups: [{match: '*norm*', weight_decay: 0}]}").optimizer.param_groups ==
+        std::vector<ParamGroupConfig>{{"*norm*", 0.0, 1.0}});
+}
+
+TEST_CASE("inputs are looked for here and beside the file, and both places are named", "[config]") {
+  Folder folder;
+  folder.write("text.txt", "hello");
+  fs::path file = folder.write("a.yaml", "training: {dataset_path: text.txt}\n");
+  Config c = load_config(file);
+  CHECK(find_input(c, "training.dataset_path", "text.txt") == folder.path / "text.txt");
+  CHECK(find_input(c, "training.dataset_path", (folder.path / "text.txt").string()) ==
+        folder.path / "text.txt");
+  CHECK(find_input(c, "training.dataset_path", "none/*.txt") == "none/*.txt");
+  CHECK(find_input(c, "training.dataset_path", "@text.txt").string() ==
+        fmt::format("@{}", (folder.path / "text.txt").string()));
+  CHECK(has(message_of([&] { find_input(c, "training.dataset_path", "@none.txt"); }),
+            "'none.txt' does not exist"));
+  CHECK(message_of([&] { find_input(c, "training.dataset_path", "none.txt"); }) ==
+        "[training.dataset_path] 'none.txt' does not exist: tried " +
+            (fs::current_path() / "none.txt").string() + " and " + (folder.path / "none.txt").string());
+  CHECK(message_of([&] { find_input(c, "model.hf_assets_path", "/none"); }) ==
+        "[model.hf_assets_path] '/none' does not exist: tried /none");
+  CHECK(message_of([&] { find_input(c, "model.hf_assets_path", ""); }) ==
+        "[model.hf_assets_path] the path is empty");
+
+  c.model.hf_assets_path = ".";
+  CHECK(find_assets(c) == ".");
+  c.model.hf_assets_path = "text.txt";
+  const std::string text =
+      "[model.hf_assets_path] 'text.txt' is a file, expected the folder that holds tokenizer.json (for "
+      "model.flavor hf also config.json): give that folder";
+  CHECK(message_of([&] { find_assets(c); }) == text);
+  folder.write("tokenizer.json", "{}");
+  CHECK(message_of([&] { find_assets(c); }) == fmt::format("{}, '{}'", text, folder.path.string()));
+}
+
+TEST_CASE("what training lacks is said together, before it starts", "[config]") {
+  Folder folder;
+  Config c = load_config(folder.write("a.yaml",
+                                      "validation: {enable: true}\ncheckpoint: {initial_load_path: /none}\n"
+                                      "model: {hf_assets_path: /nowhere}\n"));
+  std::string text = message_of([&] { require_inputs(c); });
+  CHECK(has(text, "4 problems"));
+  CHECK(has(text,
+            "default: training.dataset_path: no text is given; training.dataset 'c4_test' is only a name, "
+            "nothing is downloaded: "
+            "set --training.dataset_path to a file, folder or glob"));
+  CHECK(has(text, "default: validation.dataset_path: no text is given"));
+  CHECK(has(text, "a.yaml:2:33: checkpoint.initial_load_path: '/none' does not exist"));
+  CHECK(has(text, "a.yaml:3:25: model.hf_assets_path: "));
+  folder.write("t.txt", "x");
+  Config good =
+      load_config(folder.write("b.yaml", "training: {dataset_path: t.txt}\nmodel: {hf_assets_path: .}\n"));
+  CHECK(message_of([&] { require_inputs(good); }) == "no error");
+  good.model.hf_assets_path = "t.txt";
+  CHECK(has(message_of([&] { require_inputs(good); }),
+            "b.yaml:2:25: model.hf_assets_path: 't.txt' is a file, expected the folder"));
+}
+
+TEST_CASE("the schema describes every key and is a JSON schema", "[config]") {
+  auto schema = nlohmann::json::parse(config_schema());
+  CHECK(schema["$schema"] == "http://json-schema.org/draft-07/schema#");
+  size_t keys = 0;
+  // Every node says what it accepts; objects are closed, so that editors mark unknown keys.
+  auto walk = [&](auto&& self, const nlohmann::json& node) -> void {
+    if (node.contains("properties")) {
+      CHECK(node["additionalProperties"] == false);
+      for (const auto& [name, child] : node["properties"].items()) {
+        INFO(name);
+        bool says = child.contains("type") || child.contains("enum") || child.contains("anyOf") ||
+                    has(child["description"], "Now called ");
+        CHECK(says);
+        keys += !child.contains("properties");
+        self(self, child);
+      }
+    }
+    if (node.contains("items")) self(self, node["items"]);
+  };
+  walk(walk, schema);
+  std::string fates = config_fates();
+  size_t rows = 0;
+  std::stringstream lines(fates);
+  for (std::string line; std::getline(lines, line);) rows += line.rfind("| `", 0) == 0;
+  CHECK(rows > 200);
+  CHECK(keys >= rows);  // and the keys of tables in lists
+  CHECK(schema["properties"]["quantize"]["properties"]["linear"]["properties"]["float8"]["properties"]
+              ["policy"]["items"]["required"] == nlohmann::json::parse(R"(["match", "recipe"])"));
+}
+
+TEST_CASE("help lists keys with defaults", "[config]") {
+  CHECK(has(config_help(), "  --optimizer.lr\n      peak learning rate (a number >= 0; default 0.0008)\n"));
+}
+
+TEST_CASE("the config command prints a tree that loads, the schema and the fates", "[config]") {
+  Folder folder;
+  std::string file = folder.write("a.yaml", "training: {steps: 5, gc_freq: 7}\n").string();
+  std::stringstream out, notes;
+  run_config_command({file, {"--training.seed", "9"}, ConfigCommand::Print::tree}, out, notes);
+  CHECK((parse(out.str()) == load_config(file, {"--training.seed", "9"})));
+  CHECK(notes.str() == file + ":1:31: training.gc_freq: no meaning here: nothing is garbage collected\n");
+  out.str("");
+  run_config_command({file, {}, ConfigCommand::Print::explained_tree}, out, notes);
+  CHECK(has(out.str(), "  # optimizer steps of the whole run [steps]\n  steps: 5\n"));
+  out.str("");
+  run_config_command({"", {}, ConfigCommand::Print::schema}, out, notes);
+  CHECK(out.str() == config_schema());
+  out.str("");
+  run_config_command({"", {}, ConfigCommand::Print::fates}, out, notes);
+  CHECK(out.str() == config_fates());
+}
+
+TEST_CASE("the page of keys is the one that the program prints", "[config]") {
+  std::ifstream in(fs::path(OTTAVA_SOURCE_DIR) / "configs/keys.md");
+  std::stringstream page;
+  page << in.rdbuf();
+  INFO("write it anew: ottava config --fates > configs/keys.md");
+  CHECK((page.str() == config_fates()));
+}
+
+TEST_CASE("the example configurations load", "[config]") {
+  int count = 0;
+  for (const auto& entry : fs::directory_iterator(fs::path(OTTAVA_SOURCE_DIR) / "configs")) {
+    if (entry.path().extension() != ".yaml" && entry.path().extension() != ".toml") continue;
+    INFO(entry.path().string());
+    Config c;
+    REQUIRE_NOTHROW(c = load_config(entry.path()));
+    CHECK(c.provenance.notes.empty());
+    CHECK((parse(print_config(c)) == c));
+    ++count;
+  }
+  CHECK(count >= 3);
+}

@@ -1,0 +1,190 @@
+#include "apps/decide/attention_choice.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "apps/decide/decide.h"
+#include "core/cuda/fused_attention.h"
+#include "tests/support/devices.h"
+#include "tests/support/engine_run.h"
+#include "tests/support/tiny_training.h"
+
+// Who computes attention on a GPU: what is refused, what is measured, what a run that goes on follows.
+
+using namespace ottava;
+using namespace ottava::test;
+using Catch::Contains;
+
+namespace {
+
+const Device kGpu{DeviceType::cuda, 0};
+
+/// The stand-in of cuDNN, whose speed and presence a test may choose.
+bool has_stand_in() {
+  const std::vector<Device> all = devices();
+  return std::ranges::any_of(all, [](Device d) { return d.type == DeviceType::cuda; }) &&
+         cuda::cudnn_is_built() && cuda::device_name(0) == "host execution layer";
+}
+
+class StandIn {
+ public:
+  explicit StandIn(const char* kind) { ::setenv("OTTAVA_CUDA_HOST_CUDNN", kind, 1); }
+  ~StandIn() { ::unsetenv("OTTAVA_CUDA_HOST_CUDNN"); }
+};
+
+const TinyTraining::Overrides kRun = {"--training.steps",
+                                      "6",
+                                      "--training.global_batch_size",
+                                      "4",
+                                      "--training.mixed_precision_param",
+                                      "bfloat16",
+                                      "--checkpoint.enable",
+                                      "true",
+                                      "--checkpoint.interval",
+                                      "4"};
+
+TinyTraining::Overrides with(const TinyTraining::Overrides& more) {
+  TinyTraining::Overrides all = kRun;
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+Experiment settled(const TinyTraining& tiny, const TinyTraining::Overrides& overrides, Device device) {
+  const Config c = tiny.config("unused", overrides);
+  RankGroups ranks = solo_rank_groups();
+  Experiment e = resolve_experiment(c, load_tokenizer(c), 1);
+  settle_decisions(e, ranks, device, DecisionSource::checkpoint);
+  return e;
+}
+
+std::string chosen(const Experiment& e) {
+  const Decisions::Entry* entry = e.decisions.find("attention.backend");
+  CHECK((e.shape.model_options.fused_attention != nullptr) ==
+        (e.decisions.find("attention.library") != nullptr));
+  return entry ? entry->value + ": " + entry->reason : "";
+}
+
+}  // namespace
+
+TEST_CASE("a CPU has one attention") {
+  const TinyTraining tiny;
+  const Device cpu{DeviceType::cpu, 0};
+  CHECK(chosen(settled(tiny, {}, cpu)) == "");
+  CHECK(chosen(settled(tiny, {"--attention.backend", "flash"}, cpu)) == "");
+  CHECK_THROWS_WITH(settled(tiny, {"--attention.backend", "cudnn"}, cpu),
+                    Contains("[attention] backend is cudnn, but the device is cpu: set it to auto or flash"));
+  CHECK_THROWS_WITH(tiny.config("x", {"--attention.backend", "xformers"}),
+                    Contains("attention.backend") && Contains("flash"));
+}
+
+TEST_CASE("under auto the faster attention is taken, and the reason is a decision") {
+  if (!has_stand_in()) return;
+  const TinyTraining tiny;
+  {
+    const StandIn fast("fast");
+    const Experiment e = settled(tiny, kRun, kGpu);
+    CHECK_THAT(chosen(e),
+               Contains("cudnn: forward and backward of a layer: flash ") && Contains(" ms, cudnn 0.0"));
+    CHECK(e.decisions.find("attention.library")->value == "cuDNN 9.99.0 on host execution layer");
+    CHECK(e.shape.model_options.fused_attention->size() == 2);
+    CHECK(settled(tiny, with({"--attention.backend", "flash"}), kGpu).decisions.entries.empty());
+    CHECK(settled(tiny, with({"--attention.backend", "cudnn"}), kGpu).shape.model_options.fused_attention);
+  }
+  {
+    const StandIn slow("slow");
+    CHECK_THAT(chosen(settled(tiny, kRun, kGpu)),
+               Contains("flash: forward and backward of a layer: flash ") && Contains(" ms, cudnn 10.0"));
+    CHECK(settled(tiny, with({"--attention.backend", "cudnn"}), kGpu).shape.model_options.fused_attention);
+  }
+}
+
+TEST_CASE("where cuDNN cannot compute attention, auto says why and cudnn is refused") {
+  if (!has_stand_in()) return;
+  const TinyTraining tiny;
+  struct Case {
+    const char* stand_in;
+    TinyTraining::Overrides overrides;
+    const char* reason;
+  };
+  const std::vector<Case> cases = {
+      {"none", {}, "[cuda] the NVIDIA cuDNN library (libcudnn.so.9) was not found"},
+      {"fast",
+       {"--training.mixed_precision_param", "float32"},
+       "cuDNN's attention is bf16, and training.mixed_precision_param is f32"},
+      {"fast",
+       {"--model.attn_mask_type", "block_causal"},
+       "cuDNN's attention has no documents, and model.attn_mask_type is block_causal"},
+      {"old", {}, "finding a kernel of attention failed in cuDNN 9.99.0: backward is not deterministic"},
+  };
+  for (const Case& c : cases) {
+    INFO(c.reason);
+    const StandIn stand_in(c.stand_in);
+    CHECK_THAT(chosen(settled(tiny, with(c.overrides), kGpu)), Contains("flash: ") && Contains(c.reason));
+    TinyTraining::Overrides asked = with(c.overrides);
+    asked.insert(asked.end(), {"--attention.backend", "cudnn"});
+    CHECK_THROWS_WITH(settled(tiny, asked, kGpu), Contains("[attention] backend is cudnn, but ") &&
+                                                      Contains(c.reason) &&
+                                                      Contains("set it to auto or flash"));
+  }
+}
+
+TEST_CASE("a workspace out of proportion is no bargain, but can be asked for") {
+  if (!has_stand_in()) return;
+  const TinyTraining tiny;
+  const StandIn hungry("hungry");
+  CHECK_THAT(chosen(settled(tiny, kRun, kGpu)),
+             Contains("flash: cuDNN's deterministic backward wants a workspace of 2.0 GiB"));
+  CHECK(settled(tiny, with({"--attention.backend", "cudnn"}), kGpu).shape.model_options.fused_attention);
+}
+
+TEST_CASE(
+    "a step with cuDNN's attention is the same as graphs, near ours, and a run that goes on follows the "
+    "decision") {
+  if (!has_stand_in()) return;
+  const TinyTraining tiny;
+  auto losses = [&](const std::string& run) { return logged(tiny / run, "loss_metrics/global_avg_loss"); };
+  auto train = [&](const std::string& run, const TinyTraining::Overrides& more) {
+    auto trainer = tiny.start_on(kGpu, run, with(more));
+    CHECK(trainer->run() == Trainer::End::completed);
+    return chosen(trainer->experiment());
+  };
+  const StandIn fast("fast");
+  const TinyTraining::Overrides validates = {"--validation.enable",
+                                             "true",
+                                             "--validation.freq",
+                                             "2",
+                                             "--validation.steps",
+                                             "1",
+                                             "--validation.local_batch_size",
+                                             "1",
+                                             "--validation.seq_len",
+                                             "16",
+                                             "--validation.dataset_path",
+                                             tiny.text_path()};
+  CHECK_THAT(train("graphs", validates), Contains("cudnn: "));
+  train("flash", {"--attention.backend", "flash"});
+  TinyTraining::Overrides plain = validates;
+  plain.insert(plain.end(), {"--training.cuda_graphs", "off", "--attention.backend", "cudnn"});
+  train("plain", plain);
+  CHECK(losses("graphs") == losses("plain"));
+  CHECK(losses("graphs") != losses("flash"));
+  REQUIRE(losses("flash").size() == 6);
+  for (size_t i = 0; i < 6; ++i) CHECK(losses("graphs")[i] == Approx(losses("flash")[i]).epsilon(2e-3));
+
+  // Slower now, and followed all the same.
+  {
+    const StandIn slow("slow");
+    auto again = tiny.start_on(kGpu, "graphs", with({"--checkpoint.load_step", "4"}));
+    CHECK_THAT(chosen(again->experiment()), Contains("cudnn: "));
+    CHECK(again->run() == Trainer::End::completed);
+    CHECK(losses("graphs").back() == losses("plain").back());
+  }
+  {
+    const StandIn none("none");
+    CHECK_THROWS_WITH(
+        tiny.start_on(kGpu, "graphs", kRun),
+        Contains(
+            "[attention] attention.backend = cudnn was decided when the checkpoint was saved, and here: ") &&
+            Contains("was not found. Start with --redecide"));
+  }
+}

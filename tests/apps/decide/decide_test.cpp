@@ -1,0 +1,149 @@
+#include "apps/decide/decide.h"
+
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+
+#include "core/log.h"
+#include "parallel/comm/thread/thread_communicator.h"
+#include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
+
+// What two ranks settle: for a model that fits any machine, and for one that fits none. Only `meta` runs.
+
+using namespace ottava;
+using Catch::Contains;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kKey = "parallelism.fsdp_reduce_every_microbatch";
+
+class Job {
+ public:
+  enum class Size { small, impossible };
+  explicit Job(Size size) : size_(size) { log::set_level(log::Level::warning); }
+
+  /// The experiment of a rank, with what was settled. Both ranks must agree.
+  Experiment settle(DecisionSource source, const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> options{"--job.dump_folder",
+                                     folder_.path(),
+                                     "--checkpoint.enable",
+                                     "true",
+                                     "--model.flavor",
+                                     size_ == Size::small ? "debugmodel" : "405B",
+                                     "--training.seq_len",
+                                     "64",
+                                     "--training.local_batch_size",
+                                     "1",
+                                     "--training.global_batch_size",
+                                     "4"};
+    options.insert(options.end(), more.begin(), more.end());
+    const Config config = load_config("", options);
+    std::vector<std::unique_ptr<Experiment>> settled(2);
+    std::vector<std::string> refusals(2);
+    run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
+      const auto rank = static_cast<size_t>(world.rank());
+      settled[rank] = std::make_unique<Experiment>(resolve_experiment(config, nullptr, 2));
+      RankGroups ranks(world.split("world", {0, 1}), world.split("world", {0, 1}), settled[rank]->mesh);
+      try {
+        settle_decisions(*settled[rank], ranks, {DeviceType::cpu, 0}, source);
+      } catch (const ConfigError& error) {
+        refusals[rank] = error.what();
+      }
+    });
+    CHECK(refusals[0] == refusals[1]);
+    if (!refusals[0].empty()) fail<ConfigError>("both ranks", "{}", refusals[0]);
+    CHECK(settled[0]->decisions == settled[1]->decisions);
+    CHECK(settled[0]->shape.parameters.reduce_every_micro_batch ==
+          settled[1]->shape.parameters.reduce_every_micro_batch);
+    return std::move(*settled[0]);
+  }
+  std::string value(DecisionSource source, const std::vector<std::string>& more = {}) const {
+    const Experiment e = settle(source, more);
+    REQUIRE(e.decisions.find(kKey));
+    const std::string value = e.decisions.find(kKey)->value;
+    CHECK(e.shape.parameters.reduce_every_micro_batch == (value == "true"));
+    return value;
+  }
+  /// As if a checkpoint of these circumstances had been saved with that decision.
+  void save(int step, const std::string& value) const {
+    write(step, to_json({.made_for = settle(DecisionSource::afresh).decisions.made_for,
+                         .entries = {{kKey, value, "before"}}}));
+  }
+  void write(int step, const std::string& text) const {
+    const std::string path = folder_ / ("checkpoint/step-" + std::to_string(step));
+    fs::create_directories(path);
+    std::ofstream(path + "/decisions.json") << text;
+  }
+
+ private:
+  Size size_;
+  TemporaryFolder folder_;
+};
+
+constexpr DecisionSource kSaved = DecisionSource::checkpoint, kAfresh = DecisionSource::afresh;
+
+}  // namespace
+
+TEST_CASE("gradients are reduced once where whole ones fit, else after every micro-batch") {
+  const Job small(Job::Size::small), impossible(Job::Size::impossible);
+  const Experiment once = small.settle(kSaved);
+  CHECK(small.value(kSaved) == "false");
+  CHECK_THAT(once.decisions.find(kKey)->reason,
+             Contains("less traffic, and ") && Contains("MiB free suffice"));
+  CHECK_THAT(once.decisions.made_for, Contains("2 x 1 sequences of 64 tokens on each rank, cpu"));
+  CHECK(impossible.value(kSaved) == "true");
+  CHECK_THAT(impossible.settle(kSaved).decisions.find(kKey)->reason,
+             Contains("whole gradients would take ") && Contains(" free"));
+}
+
+TEST_CASE("what the configuration says, or what makes no difference, is not decided") {
+  const Job job(Job::Size::small);
+  const std::string option = std::string("--") + kKey;
+  CHECK(job.settle(kSaved, {option, "true"}).decisions.entries.empty());
+  CHECK(job.settle(kSaved, {option, "true"}).shape.parameters.reduce_every_micro_batch);
+  CHECK_FALSE(job.settle(kSaved, {option, "false"}).shape.parameters.reduce_every_micro_batch);
+  CHECK(job.settle(kSaved, {"--training.global_batch_size", "2"}).decisions.entries.empty());
+  CHECK(job.settle(kSaved, {"--parallelism.data_parallel_replicate_degree", "2"}).decisions.entries.empty());
+}
+
+TEST_CASE("a checkpoint's decision is followed, --redecide makes it again") {
+  const Job job(Job::Size::small);
+  job.save(4, "true");
+  CHECK(job.value(kSaved) == "true");
+  CHECK(job.settle(kSaved).decisions.find(kKey)->reason == "before");
+  CHECK(job.value(kAfresh) == "false");
+  SECTION("the newest one's, or that of the step asked for") {
+    job.save(8, "false");
+    CHECK(job.value(kSaved) == "false");
+    CHECK(job.value(kSaved, {"--checkpoint.load_step", "4"}) == "true");
+  }
+  SECTION("of the newest that has readable ones") {
+    job.write(8, "{\"made_for\":");
+    CHECK(job.value(kSaved) == "true");
+  }
+  SECTION("unless it was made for another layout") {
+    CHECK(job.value(kSaved, {"--training.global_batch_size", "6"}) == "false");
+    job.write(8, to_json({.made_for = "another", .entries = {{kKey, "true", ""}}}));
+    CHECK(job.value(kSaved) == "false");
+  }
+  SECTION("unless checkpoints are off") {
+    CHECK(job.value(kSaved, {"--checkpoint.enable", "false"}) == "false");
+  }
+}
+
+TEST_CASE("a decision that cannot be followed is refused on all ranks and asks for --redecide") {
+  const Job job(Job::Size::impossible);
+  job.save(4, "false");
+  CHECK_THROWS_WITH(job.settle(kSaved),
+                    Contains("[decisions] parallelism.fsdp_reduce_every_microbatch = false was decided when "
+                             "the checkpoint was saved; now that needs ") &&
+                        Contains(" are free: free memory, or start with --redecide, after which gradients "
+                                 "are summed in another order"));
+  CHECK(job.value(kAfresh) == "true");
+  job.save(4, "perhaps");
+  CHECK_THROWS_WITH(job.settle(kSaved),
+                    Contains("= 'perhaps', which is neither true nor false: start with --redecide"));
+  CHECK(job.value(kAfresh) == "true");
+}

@@ -1,0 +1,127 @@
+#include "apps/report/metrics_reporter.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+
+#include "core/io/file.h"
+#include "core/log.h"
+#include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
+
+using namespace ottava;
+using Catch::Contains;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// What two ranks leave in a folder after one logged step: rank r took r + 1 seconds.
+void report_two_ranks(const std::string& folder, bool all_ranks) {
+  log::set_level(log::Level::warning);
+  for (int rank : {0, 1}) {
+    MetricsConfig config;
+    config.enable_tensorboard = true;
+    config.save_for_all_ranks = all_ranks;
+    MetricsReporter reporter(
+        {.config = config, .folder = folder, .total_steps = 2, .rank = rank, .world_size = 2});
+    StepMetrics m;
+    m.step = 1;
+    m.step_seconds = rank + 1;
+    reporter.log_step(m);
+    reporter.flush();
+  }
+}
+
+int64_t files_in(const std::string& folder) {
+  return fs::exists(folder) ? std::distance(fs::directory_iterator(folder), fs::directory_iterator()) : 0;
+}
+
+/// Value of a scalar in an event file: tag, then the field simple_value (core/io/tensorboard.h). NaN: not
+/// there.
+float scalar_in(const std::string& events, const std::string& tag) {
+  const size_t at = events.find(static_cast<char>(tag.size()) + tag + '\x15');
+  float value = std::numeric_limits<float>::quiet_NaN();
+  if (at != std::string::npos) std::memcpy(&value, events.data() + at + tag.size() + 2, sizeof value);
+  return value;
+}
+
+class Environment {
+ public:
+  Environment(const char* name, const char* value) : name_(name) {
+    value ? ::setenv(name, value, 1) : ::unsetenv(name);
+  }
+  ~Environment() { ::unsetenv(name_); }
+
+ private:
+  const char* name_;
+};
+
+}  // namespace
+
+TEST_CASE("rank 0 alone writes metrics, unless save_for_all_ranks asks for files of every rank") {
+  TemporaryFolder folder;
+  report_two_ranks(folder / "first", false);
+  CHECK(files_in(folder / "first") == 2);  // metrics.jsonl and tb
+  CHECK_THAT(read_file(folder / "first/metrics.jsonl"), Contains("\"time_metrics/end_to_end(s)\":1"));
+  CHECK(files_in(folder / "first/tb") == 1);
+  CHECK_FALSE(fs::is_directory(*fs::directory_iterator(folder / "first/tb")));
+
+  report_two_ranks(folder / "all", true);
+  CHECK(files_in(folder / "all") == 3);
+  CHECK_THAT(read_file(folder / "all/metrics.jsonl"), Contains("\"time_metrics/end_to_end(s)\":1"));
+  CHECK_THAT(read_file(folder / "all/metrics.rank1.jsonl"), Contains("\"time_metrics/end_to_end(s)\":2"));
+  for (const char* rank : {"rank_0", "rank_1"}) CHECK(files_in(folder / "all/tb/" + rank) == 1);
+}
+
+// What a dashboard compares runs by: each figure under its own label, none in another's place.
+TEST_CASE("the three utilizations are labelled in JSON lines and in TensorBoard") {
+  log::set_level(log::Level::warning);
+  TemporaryFolder folder;
+  MetricsConfig config;
+  config.enable_tensorboard = true;
+  MetricsReporter reporter({.config = config, .folder = folder / "run", .total_steps = 1});
+  StepMetrics m;
+  m.step = 1;
+  m.tokens_per_second = 4096;
+  m.tflops = 410.5;
+  m.mfu_percent = 41.5;
+  m.conservative_mfu_percent = 20.75;
+  m.utilization_percent = 28.25;
+  reporter.log_step(m);
+  reporter.flush();
+  const std::string lines = read_file(folder / "run/metrics.jsonl");
+  const std::string events = read_file(fs::directory_iterator(folder / "run/tb")->path().string());
+  for (const auto& [label, value] :
+       std::initializer_list<std::pair<std::string, double>>{{"throughput(tps)", 4096},
+                                                             {"tflops", 410.5},
+                                                             {"mfu(%)", 41.5},
+                                                             {"mfu_conservative(%)", 20.75},
+                                                             {"utilization(%)", 28.25}}) {
+    INFO(label);
+    CHECK_THAT(lines, Contains(fmt::format("\"{}\":{}", label, value)));
+    CHECK(static_cast<double>(scalar_in(events, label)) == value);
+  }
+}
+
+TEST_CASE("colours are for the terminal of one process that did not ask for plain text") {
+  Environment no_color("NO_COLOR", nullptr), terminal("TERM", "xterm");
+  MetricsConfig config;
+  CHECK(prints_colors(config, 1, true));
+  CHECK_FALSE(prints_colors(config, 1, false));
+  CHECK_FALSE(prints_colors(config, 2, true));
+  {
+    Environment empty("NO_COLOR", "");
+    CHECK(prints_colors(config, 1, true));
+  }
+  {
+    Environment set("NO_COLOR", "1");
+    CHECK_FALSE(prints_colors(config, 1, true));
+  }
+  {
+    Environment dumb("TERM", "dumb");
+    CHECK_FALSE(prints_colors(config, 1, true));
+  }
+  config.disable_color_printing = true;
+  CHECK_FALSE(prints_colors(config, 1, true));
+}

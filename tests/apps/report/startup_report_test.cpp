@@ -1,0 +1,204 @@
+#include "apps/report/startup_report.h"
+
+#include "apps/decide/available_memory.h"
+#include "core/error.h"
+#include "core/io/file.h"
+#include "core/log.h"
+#include "parallel/comm/thread/thread_communicator.h"
+#include "tests/support/catch.h"
+#include "tests/support/message_of.h"
+#include "tests/support/temporary_folder.h"
+
+using namespace ottava;
+using Catch::Contains;
+using Catch::EndsWith;
+using Catch::StartsWith;
+
+namespace {
+
+Config config_with(const std::vector<std::string>& more) {
+  std::vector<std::string> options{"--training.seq_len", "64", "--training.local_batch_size", "1"};
+  options.insert(options.end(), more.begin(), more.end());
+  return load_config("", options);
+}
+
+/// What rank 0 of some says at start.
+std::string report(int ranks, const std::vector<std::string>& more) {
+  const TemporaryFolder folder;
+  const Config config = config_with(more);
+  std::vector<int> everyone(static_cast<size_t>(ranks));
+  for (int rank = 0; rank < ranks; ++rank) everyone[static_cast<size_t>(rank)] = rank;
+  log::set_level(log::Level::info);
+  log::set_file(folder / "log.txt");
+  run_thread_ranks({.ranks = ranks}, [&](Communicator& world) {
+    const Experiment e = resolve_experiment(config, nullptr, ranks);
+    RankGroups groups(world.split("world", everyone), world.split("world", everyone), e.mesh);
+    const StepPlan plan = record_step(e.shape, {DeviceType::cpu, 0}, groups);
+    if (world.rank() == 0) log_startup_report(e, plan, {DeviceType::cpu, 0}, groups);
+  });
+  return read_file(folder / "log.txt");
+}
+
+const Device kCpu{DeviceType::cpu, 0};
+
+}  // namespace
+
+TEST_CASE("the report says model, precision, memory, compute and schedule") {
+  const std::string text = report(1, {"--activation_checkpoint.mode", "full"});
+  for (const char* part :
+       {"Device: cpu (", "1 rank: ",
+        "Model llama3 debugmodel size: 6,163,712 total parameters (6 layers, dim 256, 16 heads of 16 over 16",
+        "compute bf16, masters f32, moments f32, gradient sums f32; 6 of 6 blocks are recomputed",
+        "Memory plan: ", "parameters ", "TFLOP on each rank and step",
+        "local batch size 1, global batch size 1, gradient accumulation steps 1, sequence length 64"}) {
+    CHECK_THAT(text, Contains(part));
+  }
+  CHECK_THAT(text, !Contains("Traffic: "));
+}
+
+TEST_CASE("the report says which calls run beside compute and which are waited for") {
+  CHECK_THAT(report(2, {}),
+             Contains(" overlap with compute over thread (gathers of the units ahead, sums of gradients)\n"));
+  const std::string late = report(2, {"--parallelism.fsdp_prefetch", "0"});
+  CHECK_THAT(late, Contains(" overlap with compute over thread (sums of gradients), gathers ") &&
+                       Contains(" are waited for (parallelism.fsdp_prefetch 0)\n"));
+  CHECK_THAT(report(4, {"--parallelism.tensor_parallel_degree", "2"}),
+             Contains("(gathers of the units ahead, sums of gradients), tensor parallel ") &&
+                 Contains(" is waited for\n"));
+  CHECK_THAT(report(2, {"--parallelism.data_parallel_replicate_degree", "2"}),
+             Contains("gathers 0.0 KiB, reductions 0.0 KiB") &&
+                 Contains(" overlap with compute over thread (sums of gradients)\n"));
+  CHECK_THAT(
+      report(2, {"--parallelism.tensor_parallel_degree", "2"}),
+      Contains("0.0 KiB overlap with compute over thread, tensor parallel ") && Contains(" is waited for\n"));
+}
+
+TEST_CASE("the report says which FP8 weights travel as bytes, and why others do not") {
+  auto fp8_report = [](int ranks, const char* recipe) {
+    return report(ranks,
+                  {"--model.converters", "[quantize.linear.float8]", "--quantize.linear.float8.recipe_name",
+                   recipe, "--quantize.linear.float8.enable_fsdp_float8_all_gather", "true"});
+  };
+  CHECK_THAT(fp8_report(2, "tensorwise"), Contains("FP8: FSDP gathers 24 of 24 FP8 weights as bytes\n"));
+  CHECK_THAT(fp8_report(2, "mxfp8"), Contains("FP8: FSDP gathers 24 of 24 FP8 weights as bytes\n"));
+  // 768 and 1536 rows divide into whole blocks among 3 ranks, 256 do not: 85.3.
+  CHECK_THAT(fp8_report(3, "mxfp8"),
+             Contains("FP8: FSDP gathers 12 of 24 FP8 weights as bytes; in bf16: 12 (layers.0.attention.wo: "
+                      "256 rows / 3 shards = "
+                      "85.3333, and shards of mxfp8 are gathered as whole blocks of 32 rows)\n"));
+  CHECK_THAT(fp8_report(1, "mxfp8"), !Contains("FSDP gathers"));
+}
+
+TEST_CASE(
+    "the report says what tensor parallel gathers as bytes, with its amaxes, and what changes nothing") {
+  auto remarks = [](int ranks, const char* recipe, std::vector<std::string> more) {
+    more.insert(more.end(), {"--model.converters", "[quantize.linear.float8]", "--model.n_layers", "2",
+                             "--quantize.linear.float8.recipe_name", recipe,
+                             "--quantize.linear.float8.enable_tp_float8_all_gather", "true"});
+    return report(ranks, more);
+  };
+  const std::vector<std::string> tp{"--parallelism.tensor_parallel_degree", "2"};
+  // Two micro-batches of two blocks: x of wqkv and w13, dy of wo and w2. What is recomputed knows its amax.
+  CHECK_THAT(remarks(2, "tensorwise", {tp[0], tp[1], "--training.global_batch_size", "2"}),
+             Contains("FP8: tensor parallel gathers inputs of 4 and gradients of 4 of 8 FP8 layers as bytes; "
+                      "16 all-reduces of "
+                      "an amax per step\n") &&
+                 !Contains("changes nothing"));
+  CHECK_THAT(remarks(2, "rowwise", tp), Contains("FP8: tensor parallel gathers inputs of 4 and gradients of "
+                                                 "0 of 8 FP8 layers as bytes; 0 all-reduces"));
+  CHECK_THAT(remarks(2, "mxfp8", tp), Contains("inputs of 0 and gradients of 0 of 8 FP8 layers"));
+  CHECK_THAT(remarks(2, "tensorwise", {tp[0], tp[1], "--quantize.linear.float8.filter_fqns", "wk"}),
+             Contains("inputs of 2 and gradients of 4 of 10 FP8 layers"));
+  const std::string alone = remarks(1, "tensorwise",
+                                    {"--quantize.linear.float8.enable_fsdp_float8_all_gather", "true",
+                                     "--quantize.linear.float8.pad_vocabulary", "true",
+                                     "--quantize.linear.float8.enable_float8_gradient_all_to_all", "true"});
+  for (const char* line :
+       {"FP8: enable_fsdp_float8_all_gather changes nothing: parameters are not sharded (dp_shard 1)\n",
+        "FP8: enable_tp_float8_all_gather changes nothing: tensor_parallel_degree is 1\n",
+        "FP8: enable_float8_gradient_all_to_all changes nothing: parameters are not sharded (dp_shard 1)\n",
+        "FP8: pad_vocabulary changes nothing: the output layer runs in bf16 (the output layer stays in high "
+        "precision)\n"}) {
+    CHECK_THAT(alone, Contains(line));
+  }
+  const std::string exchange = "--quantize.linear.float8.enable_float8_gradient_all_to_all";
+  CHECK_THAT(remarks(2, "tensorwise", {exchange, "true"}),
+             Contains("FP8: FSDP exchanges gradients in FP8: 16 all-to-alls, 0.8 MiB sent per step\n"));
+  CHECK_THAT(
+      remarks(2, "tensorwise",
+              {exchange, "true", "--model.dim", "64", "--model.n_heads", "4", "--model.ffn_dim", "128"}),
+      Contains("enable_float8_gradient_all_to_all changes nothing: no matrix is large enough"));
+  CHECK_THAT(remarks(1, "tensorwise",
+                     {"--quantize.linear.float8.pad_vocabulary", "true", "--quantize.linear.float8.policy",
+                      "[{match: output, recipe: tensorwise}]"}),
+             !Contains("pad_vocabulary changes nothing"));
+}
+
+TEST_CASE(
+    "FP8 that no layer can run in, and validation batches that do not fit it, are refused with the "
+    "arithmetic") {
+  auto message = [](std::vector<std::string> more) {
+    more.insert(more.end(), {"--model.converters", "[quantize.linear.float8]"});
+    return test::message_of([&] { resolve_experiment(config_with(more), nullptr, 1); });
+  };
+  CHECK(message({}) == "no error");
+  const std::string asked =
+      "[fp8] model.converters asks for quantize.linear.float8, but its policy leaves no layer in FP8: ";
+  const std::string tokens = message({"--training.seq_len", "100"});
+  CHECK_THAT(tokens,
+             StartsWith(asked) &&
+                 Contains("layers.0.attention.wqkv (100 tokens is not a multiple of 16 (100/16 = 6.25))") &&
+                 EndsWith("or leave quantize.linear.float8 out of model.converters"));
+  CHECK_THAT(message({"--training.seq_len", "80", "--quantize.linear.float8.recipe_name", "mxfp8"}),
+             StartsWith(asked) && Contains("80 tokens is not a multiple of 32 (80/32 = 2.5)"));
+  CHECK_THAT(message({"--quantize.linear.float8.high_precision_first_blocks", "6"}),
+             StartsWith(asked) && Contains("the first 6 blocks stay in high precision"));
+  // Thresholds that were asked for may leave nothing.
+  CHECK(message({"--model.ffn_dim", "512", "--quantize.linear.float8.filter_fqns", "auto_filter_small_kn"}) ==
+        "no error");
+
+  const std::vector<std::string> validated{"--validation.enable", "true", "--validation.local_batch_size",
+                                           "3"};
+  auto validating = [&](const char* tokens_each, const char* recipe) {
+    std::vector<std::string> more = validated;
+    more.insert(more.end(),
+                {"--validation.seq_len", tokens_each, "--quantize.linear.float8.recipe_name", recipe});
+    return message(more);
+  };
+  CHECK(validating("16", "tensorwise") == "no error");
+  CHECK(validating("20", "tensorwise") ==
+        "[fp8] validation.local_batch_size 3 x validation.seq_len 20 = 60 tokens are not a multiple of 16 "
+        "(60/16 = 3.75), "
+        "which layers.0.attention.wqkv in tensorwise needs: change one of the two");
+  CHECK_THAT(validating("16", "mxfp8"), Contains("48 tokens are not a multiple of 32 (48/32 = 1.5)"));
+}
+
+TEST_CASE(
+    "a step that does not fit is refused before it begins, on all ranks, with what is large and what shrinks "
+    "it") {
+  const Config config = config_with({"--model.flavor", "405B"});
+  {
+    RankGroups alone = solo_rank_groups();
+    const StepPlan plan = record_step(resolve_experiment(config, nullptr, 1).shape, kCpu, alone);
+    CHECK_THROWS_AS(require_memory(plan.memory, kCpu, *alone.control), MemoryError);
+    CHECK_THROWS_WITH(require_memory(plan.memory, kCpu, *alone.control),
+                      Contains("[memory] the step needs ") &&
+                          Contains(" are free for this rank; largest items: ") &&
+                          Contains(". Lower training.local_batch_size"));
+    CHECK(memory_for_rank(kCpu, *alone.control) > 0);
+  }
+  std::vector<std::string> messages(2);
+  run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
+    const Experiment e = resolve_experiment(config, nullptr, 2);
+    RankGroups ranks(world.split("world", {0, 1}), world.split("world", {0, 1}), e.mesh);
+    const StepPlan plan = record_step(e.shape, kCpu, ranks);
+    try {
+      require_memory(plan.memory, kCpu, *ranks.control);
+    } catch (const ConfigError& error) {
+      messages[static_cast<size_t>(world.rank())] = error.what();
+    }
+  });
+  CHECK_THAT(messages[0], Contains("[ranks] rank 0 cannot go on: the step needs ") &&
+                              Contains(" are free for this rank; largest items: "));
+  CHECK(messages[1] == messages[0]);
+}

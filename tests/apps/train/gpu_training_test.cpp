@@ -1,0 +1,119 @@
+#include <algorithm>
+
+#include "apps/decide/rehearsal.h"
+#include "tests/support/devices.h"
+#include "tests/support/tiny_training.h"
+
+// The trainer on a GPU: rehearsed, as graphs, with validation and checkpoints, against the same run on the
+// CPU.
+
+using namespace ottava;
+using namespace ottava::test;
+
+namespace {
+
+const TinyTraining::Overrides kRun = {"--training.steps",
+                                      "6",
+                                      "--validation.enable",
+                                      "true",
+                                      "--validation.freq",
+                                      "2",
+                                      "--validation.steps",
+                                      "1",
+                                      "--validation.local_batch_size",
+                                      "1",
+                                      "--validation.seq_len",
+                                      "16",
+                                      "--training.global_batch_size",
+                                      "6"};
+
+TinyTraining::Overrides with(const TinyTraining::Overrides& more) {
+  TinyTraining::Overrides all = kRun;
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "a run on a GPU ends where the CPU's does, with graphs and without, and goes on bitwise from a "
+    "checkpoint") {
+  const std::vector<Device> all = devices();
+  if (std::ranges::none_of(all, [](Device d) { return d.type == DeviceType::cuda; })) return;
+  const Device gpu{DeviceType::cuda, 0};
+  const TinyTraining tiny;
+  const TinyTraining::Overrides validation = {"--validation.dataset_path", tiny.text_path()};
+  auto losses = [&](const std::string& run) { return logged(tiny / run, "loss_metrics/global_avg_loss"); };
+  auto norms = [&](const std::string& run) { return logged(tiny / run, "grad_norm"); };
+
+  auto cpu = tiny.start("cpu", with(validation));
+  CHECK(cpu->run() == Trainer::End::completed);
+
+  TinyTraining::Overrides saves = with(validation);
+  saves.insert(saves.end(), {"--checkpoint.enable", "true", "--checkpoint.interval", "4"});
+  {
+    auto graphs = tiny.start_on(gpu, "graphs", saves);
+    CHECK(graphs->run() == Trainer::End::completed);
+    CHECK(graphs->engine().graphs().nodes() > 50);
+    CHECK(graphs->experiment().decisions.find("gemm library") != nullptr);
+  }
+  REQUIRE(losses("graphs").size() == 6);
+  for (size_t i = 0; i < 6; ++i) CHECK(losses("graphs")[i] == Approx(losses("cpu")[i]).epsilon(1e-5));
+  CHECK(logged(tiny / "graphs", "validation_metrics/loss").size() ==
+        logged(tiny / "cpu", "validation_metrics/loss").size());
+
+  // The plain run follows the decisions of the first: every bit the same.
+  {
+    auto again = tiny.start_on(gpu, "graphs", [&] {
+      TinyTraining::Overrides o = saves;
+      o.insert(o.end(), {"--checkpoint.load_step", "4", "--training.cuda_graphs", "off"});
+      return o;
+    }());
+    CHECK(again->engine().graphs().is_enabled() == false);
+    CHECK(again->state().step == 4);
+    const auto& entries = again->experiment().decisions.entries;
+    CHECK(std::ranges::count_if(entries, [](const auto& e) { return e.reason == "as decided before"; }) > 10);
+    CHECK(again->run() == Trainer::End::completed);
+  }
+  const std::vector<double> loss = losses("graphs"), norm = norms("graphs");
+  REQUIRE(loss.size() >= 6);
+  CHECK(loss[loss.size() - 1] == loss[5]);
+  CHECK(norm[norm.size() - 1] == norm[5]);
+}
+
+TEST_CASE("FP8 on a GPU: graphs change no bit, also once a history of amax is full") {
+  const std::vector<Device> all = devices();
+  if (std::ranges::none_of(all, [](Device d) { return d.type == DeviceType::cuda; })) return;
+  const TinyTraining tiny;
+  for (const char* recipe : {"tensorwise", "delayed"}) {
+    INFO(recipe);
+    std::vector<double> loss[2], norm[2];
+    for (const char* graphs : {"on", "off"}) {
+      const std::string name = std::string(recipe) + graphs;
+      TinyTraining::Overrides o = {"--training.steps",
+                                   "6",
+                                   "--training.global_batch_size",
+                                   "6",
+                                   "--training.mixed_precision_param",
+                                   "bfloat16",
+                                   "--model.converters",
+                                   "quantize.linear.float8",
+                                   "--quantize.linear.float8.recipe_name",
+                                   recipe,
+                                   "--training.cuda_graphs",
+                                   graphs};
+      if (recipe == std::string("delayed"))
+        o.insert(o.end(), {"--quantize.linear.float8.amax_history_length", "2"});
+      auto run = tiny.start_on({DeviceType::cuda, 0}, name, o);
+      CHECK(run->plan().flops(Precision::fp8) > 0);
+      CHECK(run->run() == Trainer::End::completed);
+      CHECK((run->engine().graphs().nodes() > 50) == (graphs[1] == 'n'));
+      loss[graphs[1] == 'n'] = logged(tiny / name, "loss_metrics/global_avg_loss");
+      norm[graphs[1] == 'n'] = logged(tiny / name, "grad_norm");
+    }
+    REQUIRE(loss[0].size() == 6);
+    CHECK(loss[0][5] < loss[0][0]);
+    CHECK(loss[1] == loss[0]);
+    CHECK(norm[1] == norm[0]);
+  }
+}

@@ -1,0 +1,92 @@
+#include "apps/train/stop_signals.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <initializer_list>
+#include <thread>
+
+#include "core/log.h"
+#include "tests/support/catch.h"
+
+using namespace ottava;
+
+namespace {
+
+bool comes(const StopSignals& signals, int signal) {
+  for (int i = 0; i < 3000 && signals.received() != signal; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  return signals.received() == signal;
+}
+
+/// How a process ends in which `body` runs: the signal that killed it, or 0.
+template <class Body>
+int killed_by(Body&& body) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    for (int signal : {SIGTERM, SIGUSR1, SIGINT})
+      ::signal(signal, SIG_DFL);  // the test library has handlers of its own
+    body();
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+}
+
+}  // namespace
+
+TEST_CASE("each of the three signals is noticed, and ends nothing") {
+  log::set_level(log::Level::warning);
+  for (int signal : {SIGTERM, SIGUSR1, SIGINT}) {
+    CHECK(killed_by([&] {
+            StopSignals signals;
+            if (signals.received() != 0) ::raise(SIGKILL);
+            ::kill(::getpid(), signal);
+            if (!comes(signals, signal)) ::raise(SIGKILL);
+          }) == 0);
+  }
+}
+
+TEST_CASE("a second SIGINT stops at once") {
+  CHECK(killed_by([&] {
+          StopSignals signals;
+          ::kill(::getpid(), SIGINT);
+          comes(signals, SIGINT);
+          ::kill(::getpid(), SIGINT);
+          std::this_thread::sleep_for(std::chrono::seconds(30));
+        }) == SIGINT);
+}
+
+TEST_CASE("a signal that is repeated after the stop does not kill the process on its way out") {
+  auto stop_and_repeat = [](int repeated) {
+    return killed_by([&] {
+      {
+        StopSignals signals;
+        ::kill(::getpid(), SIGTERM);
+        comes(signals, SIGTERM);
+      }
+      ::raise(repeated);
+    });
+  };
+  CHECK(stop_and_repeat(SIGTERM) == 0);
+  CHECK(stop_and_repeat(SIGUSR1) == 0);
+  CHECK(stop_and_repeat(SIGINT) == SIGINT);
+  // Where nobody asked for a stop, signals mean what they always do.
+  CHECK(killed_by([] {
+          { StopSignals signals; }
+          ::raise(SIGTERM);
+        }) == SIGTERM);
+}
+
+TEST_CASE("those who listen later hear again") {
+  CHECK(killed_by([] {
+          for (int i = 0; i < 2; ++i) {
+            StopSignals signals;
+            ::kill(::getpid(), SIGUSR1);
+            if (!comes(signals, SIGUSR1)) ::raise(SIGKILL);
+          }
+        }) == 0);
+}

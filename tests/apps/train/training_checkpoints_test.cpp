@@ -1,0 +1,175 @@
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "core/io/file.h"
+#include "core/log.h"
+#include "parallel/checkpoint/folder.h"
+#include "tests/apps/train/training_runs.h"
+#include "tests/support/message_of.h"
+
+// Runs that begin from a checkpoint: their own, another run's, parts of one, a broken one.
+
+using namespace ottava;
+using namespace ottava::test;
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Variant {
+  const char* name;
+  Overrides overrides;
+};
+
+}  // namespace
+
+TEST_CASE("a resumed run is bitwise the uninterrupted one") {
+  TinyTraining tiny;
+  std::ofstream(tiny / "v.txt") << generated_text(12, 7);
+  const Overrides bf16{"--training.mixed_precision_param", "bfloat16"};
+  const Overrides accumulate{"--training.global_batch_size", "4"};
+  const std::vector<Variant> variants{
+      {"f32", {}},
+      {"bf16, accumulating", bf16 + accumulate},
+      {"f32, full recomputation, accumulating",
+       accumulate + Overrides{"--activation_checkpoint.mode", "full"}},
+      {"bf16, every second block, saving in the background",
+       bf16 + Overrides{"--activation_checkpoint.mode", "selective", "--checkpoint.async_mode", "async"}},
+      {"bf16, cheap operations, dynamic loss scale",
+       bf16 + Overrides{"--activation_checkpoint.mode", "selective",
+                        "--activation_checkpoint.selective_ac_option", "op", "--training.loss_scale",
+                        "dynamic"}},
+      {"bf16 moments, saving in the background",
+       bf16 + Overrides{"--optimizer.state_dtype", "bfloat16", "--checkpoint.async_mode",
+                        "async_with_pinned_mem"}},
+      {"validation, block-causal",
+       {"--validation.enable", "true", "--validation.dataset_path", tiny / "v.txt", "--validation.freq", "2",
+        "--validation.seq_len", "24", "--validation.local_batch_size", "1", "--model.attn_mask_type",
+        "block_causal"}},
+  };
+  for (const Variant& variant : variants) {
+    INFO(variant.name);
+    const std::string whole = std::string("whole ") + variant.name,
+                      resumed = std::string("resumed ") + variant.name;
+    const Everything expected = finish(tiny, whole, variant.overrides);
+    // A run that saves computes the same; what is left of its folder is that of a run that died after step 3
+    // or 6.
+    CHECK((finish(tiny, resumed, variant.overrides + kSaving) == expected));
+    const std::vector<double> losses = logged(tiny / whole, "loss_metrics/global_avg_loss"),
+                              norms = logged(tiny / whole, "grad_norm"), rates = logged(tiny / whole, "lr"),
+                              validation = logged(tiny / whole, "validation_metrics/loss");
+    CHECK(losses.size() == 8);
+    CHECK(losses[0] == Approx(std::log(2256) + 0.5).margin(0.3));
+    for (int saved : {6, 3}) {
+      INFO("from step " << saved);
+      for (int later = saved + 1; later <= 8; ++later)
+        fs::remove_all(tiny / (resumed + "/checkpoint/step-" + std::to_string(later)));
+      CHECK((finish(tiny, resumed, variant.overrides + kSaving) == expected));
+      CHECK((logged(tiny / resumed, "loss_metrics/global_avg_loss") == losses));
+      CHECK((logged(tiny / resumed, "grad_norm") == norms));
+      CHECK((logged(tiny / resumed, "lr") == rates));
+      CHECK((logged(tiny / resumed, "validation_metrics/loss") == validation));
+    }
+  }
+}
+
+TEST_CASE("a checkpoint starts another run, bit for bit, as weights or as a whole run") {
+  TinyTraining tiny;
+  const Everything trained = finish(tiny, "first", kSaving);
+  const std::string saved = tiny / "first/checkpoint/step-8";
+  const size_t per_parameter = 4;  // master, exp_avg, exp_avg_sq, compute
+  TinyTraining::Run weights = tiny.start("weights", {"--checkpoint.initial_load_path", saved});
+  Everything loaded = everything_of(*weights.trainer);
+  CHECK(loaded.state.step == 0);
+  for (size_t i = 0; i < loaded.tensors.size(); ++i) {
+    const bool is_moment = i % per_parameter == 1 || i % per_parameter == 2;
+    if (!is_moment) CHECK((loaded.tensors[i] == trained.tensors[i]));
+    if (is_moment) CHECK((loaded.tensors[i] == std::vector<uint8_t>(loaded.tensors[i].size(), 0)));
+  }
+  TinyTraining::Run whole = tiny.start(
+      "whole", {"--checkpoint.initial_load_path", saved, "--checkpoint.initial_load_model_only", "false"});
+  CHECK((everything_of(*whole.trainer) == trained));
+
+  // The folder is a Hugging Face model: its config.json gives the shape.
+  Config c = tiny.config("hf", {"--checkpoint.initial_load_path", saved});
+  c.model = {};
+  c.model.flavor = "hf";
+  c.model.hf_assets_path = saved;
+  RankGroups ranks = solo_rank_groups();
+  Trainer from_config(resolve_experiment(c, load_tokenizer(c), 1), ranks, {DeviceType::cpu, 0}, nullptr);
+  CHECK((everything_of(from_config).tensors == loaded.tensors));
+
+  // An export in bf16 holds the weights rounded.
+  finish(tiny, "export", {"--checkpoint.enable", "true", "--checkpoint.export_dtype", "bfloat16"});
+  TinyTraining::Run rounded =
+      tiny.start("rounded", {"--checkpoint.initial_load_path", tiny / "export/checkpoint/step-8"});
+  const auto* exact = reinterpret_cast<const float*>(trained.tensors[0].data());
+  for (size_t i = 0; i < 100; ++i)
+    CHECK(master(*rounded.trainer, 0)[i] == static_cast<float>(bf16(exact[i])));
+}
+
+TEST_CASE("exclude_from_loading starts exactly the named part afresh") {
+  TinyTraining tiny;
+  const Overrides dynamic = kSaving + Overrides{"--training.loss_scale", "dynamic"};
+  finish(tiny, "run", dynamic);
+  const Everything saved = everything_of(*tiny.start("run", dynamic).trainer);
+  auto without = [&](const char* part) {
+    return everything_of(
+        *tiny.start("run", dynamic + Overrides{"--checkpoint.exclude_from_loading", part}).trainer);
+  };
+  CHECK(saved.state.loss_scale->good_steps == 8);
+
+  Everything optimizer = without("optimizer");
+  CHECK(optimizer.state.optimizer_step == 0);
+  CHECK(optimizer.state.loss_scale->good_steps == 0);
+  CHECK(optimizer.tensors[0] == saved.tensors[0]);
+  CHECK(optimizer.tensors[1] == std::vector<uint8_t>(optimizer.tensors[1].size(), 0));
+  optimizer.state.optimizer_step = 8;
+  optimizer.state.loss_scale = saved.state.loss_scale;
+  CHECK((optimizer.state == saved.state));
+
+  Everything schedule = without("lr_scheduler");
+  CHECK(schedule.state.schedule_step == 0);
+  schedule.state.schedule_step = 8;
+  CHECK((schedule == saved));
+
+  Everything data = without("dataloader");
+  CHECK(data.state.data_position == 0);
+  data.state.data_position = saved.state.data_position;
+  CHECK((data == saved));
+
+  Everything counts = without("train_state");
+  CHECK(counts.state.step == 0);
+  CHECK(counts.state.tokens_seen == 0);
+  counts.state.step = 8;
+  counts.state.tokens_seen = saved.state.tokens_seen;
+  CHECK((counts == saved));
+
+  CHECK(has(message_of([&] { without("model"); }),
+            "model is refused: without its weights a checkpoint continues nothing"));
+}
+
+TEST_CASE("keep_latest_k keeps the newest, a broken checkpoint is passed over by name") {
+  TinyTraining tiny;
+  const Overrides saving =
+      kSaving + Overrides{"--checkpoint.interval", "2", "--checkpoint.keep_latest_k", "2"};
+  const Everything expected = finish(tiny, "run", saving);
+  std::vector<int64_t> steps;
+  for (const checkpoint::SavedStep& s : checkpoint::list_steps(tiny / "run/checkpoint"))
+    steps.push_back(s.step);
+  CHECK((steps == std::vector<int64_t>{6, 8}));
+  const std::string weights = tiny / "run/checkpoint/step-8/model.safetensors";
+  fs::resize_file(weights, fs::file_size(weights) / 2);
+  const std::string log_path = tiny / "log.txt";
+  log::set_file(log_path);
+  TinyTraining::Run run = tiny.start("run", saving);
+  CHECK(run->state().step == 6);
+  CHECK(has(read_file(log_path), "step-8 is broken and skipped"));
+  run->run();
+  CHECK((everything_of(*run.trainer) == expected));
+  CHECK(has(message_of([&] {
+              tiny.start("run", saving + Overrides{"--checkpoint.load_step", "5"});
+            }),
+            "step-5 does not exist"));
+  CHECK(tiny.start("run", saving + Overrides{"--checkpoint.load_step", "6"})->state().step == 6);
+}

@@ -1,0 +1,90 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/io/file.h"
+#include "core/log.h"
+#include "parallel/checkpoint/folder.h"
+#include "tests/apps/train/training_runs.h"
+#include "tests/support/message_of.h"
+
+// Steps whose gradient is not finite.
+
+using namespace ottava;
+using namespace ottava::test;
+
+TEST_CASE("a step whose gradient is not finite moves nothing but data and schedule") {
+  TinyTraining tiny;
+  TinyTraining::Run run = tiny.start("run", {"--training.loss_scale", "dynamic"});
+  run->step(nullptr);
+  const int parameter = GENERATE(0, 3);
+  const float poison =
+      GENERATE(std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity());
+  float* weight = master(*run.trainer, parameter);
+  const float before = weight[5];
+  // Every row of the embedding, since a batch does not use all of them.
+  const int64_t count = run->engine().parameters().shard(parameter).master.numel();
+  std::vector<float> weights(weight, weight + count);
+  std::fill(weight, weight + count, poison);
+  run->engine().parameters().refresh_compute_copies();
+  const Everything poisoned = everything_of(*run.trainer);
+  StepOutputs out = run->step(nullptr);
+  CHECK(out.skipped);
+  CHECK_FALSE(std::isfinite(out.grad_norm));
+  Everything after = everything_of(*run.trainer);
+  CHECK((after.tensors == poisoned.tensors));
+  CHECK(after.state.step == poisoned.state.step + 1);
+  CHECK(after.state.schedule_step == poisoned.state.schedule_step + 1);
+  CHECK(after.state.data_position == poisoned.state.data_position + 2);
+  CHECK(after.state.tokens_seen == poisoned.state.tokens_seen + 64);
+  CHECK(after.state.optimizer_step == poisoned.state.optimizer_step);
+  CHECK(after.state.skipped_steps == 1);
+  CHECK(after.state.consecutive_skips == 1);
+  CHECK(after.state.loss_scale->scale == LossScale::kInitial / 2);
+  CHECK(run->engine().non_finite_gradients() != "");
+  std::copy(weights.begin(), weights.end(), weight);
+  run->engine().parameters().refresh_compute_copies();
+  CHECK(weight[5] == before);
+  CHECK_FALSE(run->step(nullptr).skipped);
+  CHECK(run->state().optimizer_step == 2);
+  CHECK(run->state().skipped_steps == 1);
+  CHECK(run->state().consecutive_skips == 0);
+  CHECK(run->engine().non_finite_gradients() == "");
+}
+
+TEST_CASE("too many skipped steps in a row end the run, and the count survives a restart") {
+  TinyTraining tiny;
+  // The gradient of one token times 3e38 leaves FP32's range.
+  const Overrides tokens = kSaving + Overrides{"--training.seq_len", "1", "--training.local_batch_size", "1"};
+  const Overrides overflowing =
+      tokens + Overrides{"--training.loss_scale", "3e38", "--training.max_consecutive_skipped_steps", "4",
+                         "--checkpoint.interval", "2"};
+  const std::string log_path = tiny / "log.txt";
+  log::set_file(log_path);
+  auto message = message_of([&] { tiny.start("run", overflowing)->run(); });
+  CHECK(has(
+      message,
+      "[training] 5 consecutive steps had non-finite gradients (training.max_consecutive_skipped_steps 4)"));
+  CHECK(has(message, "lower optimizer.lr"));
+  const std::string log = read_file(log_path);
+  CHECK(has(log, "step 5 was skipped: the gradient norm is not finite"));
+  CHECK(has(log, "did not move; rank 0: loss finite in its only micro-batch, gradients not finite in "));
+  CHECK(has(log, "WARNING"));
+  CHECK(checkpoint::list_steps(tiny / "run/checkpoint").back().step == 4);
+  TinyTraining::Run again = tiny.start("run", overflowing);
+  CHECK(again->state().skipped_steps == 4);
+  CHECK(again->state().consecutive_skips == 4);
+  CHECK(again->state().optimizer_step == 0);
+  CHECK(has(message_of([&] { again->run(); }), "5 consecutive steps"));
+  // Without the overflow the same run goes on.
+  TinyTraining::Run cured =
+      tiny.start("run", tokens + Overrides{"--training.max_consecutive_skipped_steps", "0"});
+  CHECK(cured->run() == Trainer::End::completed);
+  CHECK(cured->state().optimizer_step == 4);
+  CHECK(cured->state().skipped_steps == 4);
+  CHECK(has(
+      message_of([&] {
+        tiny.start("none", overflowing + Overrides{"--training.max_consecutive_skipped_steps", "0"})->run();
+      }),
+      "1 consecutive steps"));
+}

@@ -1,0 +1,196 @@
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "core/parallel_for.h"
+#include "tests/apps/train/training_runs.h"
+#include "tests/support/message_of.h"
+
+// What a run computes: its losses, gradients and updates, and the losses of validation.
+
+using namespace ottava;
+using namespace ottava::test;
+namespace fs = std::filesystem;
+
+TEST_CASE(
+    "runs repeat bitwise; recomputation, saving and validation change nothing; threads change only "
+    "rounding") {
+  TinyTraining tiny;
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    const Overrides base{"--training.mixed_precision_param", dtype};
+    const std::string name(dtype);
+    const Everything expected = finish(tiny, name, base);
+    CHECK((finish(tiny, name + " again", base) == expected));
+    CHECK(
+        (finish(tiny, name + " full", base + Overrides{"--activation_checkpoint.mode", "full"}) == expected));
+    CHECK((finish(tiny, name + " op",
+                  base + Overrides{"--activation_checkpoint.mode", "selective",
+                                   "--activation_checkpoint.selective_ac_option", "op"}) == expected));
+    CHECK((finish(tiny, name + " validated",
+                  base + Overrides{"--validation.enable", "true", "--validation.dataset_path",
+                                   tiny.text_path(), "--validation.freq", "1", "--validation.steps", "1",
+                                   "--validation.seq_len", "48"}) == expected));
+    CHECK_FALSE((finish(tiny, name + " seed", base + Overrides{"--training.seed", "1"}) == expected));
+    set_parallel_threads(2);
+    finish(tiny, name + " threads", base);
+    set_parallel_threads(1);
+    const std::vector<double> one = logged(tiny / name, "loss_metrics/global_avg_loss"),
+                              two = logged(tiny / (name + " threads"), "loss_metrics/global_avg_loss");
+    for (size_t i = 0; i < one.size(); ++i)
+      CHECK(two[i] == Approx(one[i]).epsilon(name == "float32" ? 1e-6 : 1e-3));
+  }
+}
+
+TEST_CASE("accumulating micro-batches is the larger batch") {
+  TinyTraining tiny;
+  finish(tiny, "whole", {"--training.local_batch_size", "4"});
+  finish(tiny, "parts", {"--training.local_batch_size", "1", "--training.global_batch_size", "4"});
+  const std::vector<double> whole = logged(tiny / "whole", "loss_metrics/global_avg_loss"),
+                            parts = logged(tiny / "parts", "loss_metrics/global_avg_loss");
+  REQUIRE(whole.size() == 8);
+  for (size_t i = 0; i < whole.size(); ++i) CHECK(parts[i] == Approx(whole[i]).epsilon(1e-5));
+  CHECK((logged(tiny / "whole", "n_tokens_seen") == logged(tiny / "parts", "n_tokens_seen")));
+}
+
+TEST_CASE("loss scaling leaves the FP32 curve as it is") {
+  TinyTraining tiny;
+  finish(tiny, "none", {});
+  const std::vector<double> expected = logged(tiny / "none", "loss_metrics/global_avg_loss"),
+                            norms = logged(tiny / "none", "grad_norm");
+  for (const char* scale : {"1024", "1000", "dynamic"}) {
+    INFO(scale);
+    finish(tiny, scale, {"--training.loss_scale", scale});
+    const std::vector<double> losses = logged(tiny / scale, "loss_metrics/global_avg_loss"),
+                              scaled = logged(tiny / scale, "grad_norm");
+    REQUIRE(losses.size() == expected.size());
+    for (size_t i = 0; i < losses.size(); ++i) {
+      CHECK(losses[i] == Approx(expected[i]).epsilon(1e-5));
+      CHECK(scaled[i] == Approx(norms[i]).epsilon(1e-4));
+    }
+  }
+  CHECK(logged(tiny / "1000", "loss_scale")[0] == 1000);
+  CHECK(logged(tiny / "dynamic", "loss_scale")[0] == 65536);
+}
+
+TEST_CASE("the gradient is clipped to max_norm, the norm that is logged is the one before") {
+  TinyTraining tiny;
+  double before[2] = {0, 0};
+  int i = 0;
+  for (double max_norm : {1e-3, 1e9}) {
+    TinyTraining::Run run =
+        tiny.start("run" + std::to_string(i), {"--training.max_norm", fmt::format("{}", max_norm)});
+    const double norm = before[i++] = run->step(nullptr).grad_norm;
+    // After one step the mean of gradients is (1 - beta1) times the clipped gradient.
+    double sum = 0;
+    Fsdp& parameters = run->engine().parameters();
+    for (size_t p = 0; p < parameters.specs().size(); ++p) {
+      const Tensor& m = parameters.shard(static_cast<int>(p)).exp_avg;
+      for (int64_t e = 0; e < m.numel(); ++e) sum += std::pow(m.as<float>()[e] / 0.1, 2);
+    }
+    CHECK(std::sqrt(sum) == Approx(std::min(norm, max_norm)).epsilon(1e-4));
+  }
+  CHECK(before[0] == before[1]);
+  CHECK(before[0] > 1e-3);
+}
+
+TEST_CASE("param_groups decide decay and learning rate by name, the first match first") {
+  TinyTraining tiny;
+  Config c = tiny.config("run", {"--optimizer.lr", "0.01", "--optimizer.weight_decay", "0.2",
+                                 "--lr_scheduler.warmup_steps", "0"});
+  c.optimizer.param_groups = {{.match = "*norm*", .weight_decay = 0.0},
+                              {.match = "output*", .weight_decay = std::nullopt, .lr_factor = 0.5},
+                              {.match = "*", .weight_decay = 0.1}};
+  RankGroups ranks = solo_rank_groups();
+  Trainer trainer(resolve_experiment(c, load_tokenizer(c), 1), ranks, {DeviceType::cpu, 0}, nullptr);
+  Fsdp& parameters = trainer.engine().parameters();
+  const size_t count = parameters.specs().size();
+  std::vector<std::vector<float>> before;
+  for (size_t p = 0; p < count; ++p)
+    before.emplace_back(
+        master(trainer, static_cast<int>(p)),
+        master(trainer, static_cast<int>(p)) + parameters.shard(static_cast<int>(p)).master.numel());
+  trainer.step(nullptr);
+  int norms = 0, outputs = 0;
+  for (size_t p = 0; p < count; ++p) {
+    const std::string& name = parameters.specs()[p].name;
+    INFO(name);
+    const bool is_norm = has(name, "norm"), is_output = name.starts_with("output");
+    norms += is_norm;
+    outputs += is_output;
+    const double decay = is_norm ? 0 : is_output ? 0.2 : 0.1, lr = 0.01 * (is_output ? 0.5 : 1);
+    const ParameterShard& s = parameters.shard(static_cast<int>(p));
+    double worst = 0;
+    for (int64_t e = 0; e < s.master.numel(); ++e) {
+      const double w = before[p][static_cast<size_t>(e)], m = s.exp_avg.as<float>()[e] / 0.1,
+                   v = s.exp_avg_sq.as<float>()[e] / 0.05;
+      const double expected = w - lr * (m / (std::sqrt(v) + 1e-8) + decay * w);
+      worst = std::max(worst, std::abs(expected - s.master.as<float>()[e]));
+    }
+    CHECK(worst < 2e-6);
+  }
+  CHECK(norms == 5);
+  CHECK(outputs == 1);
+  c.optimizer.param_groups = {{.match = "*nrom*", .weight_decay = 0.0}};
+  CHECK(has(message_of([&] { resolve_experiment(c, load_tokenizer(c), 1); }),
+            "param_groups entry 1 matches no parameter: '*nrom*'"));
+}
+
+TEST_CASE("the validation loss is that of the text's windows in order") {
+  TinyTraining tiny;
+  std::ofstream(tiny / "v.txt") << generated_text(12, 7);
+  const Overrides validating{"--validation.enable",
+                             "true",
+                             "--validation.dataset_path",
+                             tiny / "v.txt",
+                             "--validation.freq",
+                             "4",
+                             "--validation.seq_len",
+                             "40",
+                             "--validation.local_batch_size",
+                             "1",
+                             "--training.seed",
+                             "3"};
+  finish(tiny, "all", validating);
+  finish(tiny, "three", validating + Overrides{"--validation.steps", "3"});
+  const std::vector<double> all = logged(tiny / "all", "validation_metrics/loss"),
+                            three = logged(tiny / "three", "validation_metrics/loss");
+  REQUIRE(all.size() == 3);  // steps 1, 4, 8
+  REQUIRE(three.size() == 3);
+  CHECK(all[2] < all[0]);
+  CHECK(all[0] != three[0]);
+  // By hand: the engine that trained, over the windows of the same text.
+  TinyTraining::Run run = tiny.start("hand", validating);
+  for (int i = 0; i < 8; ++i) run->step(nullptr);
+  data::LoaderOptions options;
+  options.sources = {tiny / "v.txt"};
+  options.encoder = data::make_text_encoder(run->experiment().tokenizer, {.bos = true, .eos = true});
+  options.seq_len = 40;
+  options.order = data::Order::sequential;
+  BatchSource source({.loader = options});
+  source.read(10000);  // far beyond the end: now the number of windows is known
+  double sum = 0, tokens = 0, first_three = 0;
+  for (int64_t i = 0; i < source.loader().samples_per_epoch().value(); ++i) {
+    sum += run->engine().validate(source.read(i));
+    tokens += static_cast<double>(source.valid_tokens());
+    if (i == 2) first_three = sum / tokens;
+  }
+  CHECK(tokens > 400);
+  CHECK(all[2] == sum / tokens);
+  CHECK(three[2] == first_three);
+}
+
+TEST_CASE("text too short for one validation batch is refused, not taken for a loss of zero") {
+  TinyTraining tiny;
+  std::ofstream(tiny / "v.txt") << generated_text(1, 7);
+  const Overrides validating{"--validation.enable",  "true", "--validation.dataset_path",     tiny / "v.txt",
+                             "--validation.seq_len", "32",   "--validation.local_batch_size", "64"};
+  // Before the first step, so that nothing is trained in vain.
+  const std::string message = message_of([&] { tiny.start("few", validating); });
+  CHECK(has(message, "[validation] '" + (tiny / "v.txt") +
+                         "' make fewer than the 64 sequences of 32 tokens that one step reads"));
+  CHECK_FALSE(fs::exists(tiny / "few/metrics.jsonl"));
+  // A number of steps to validate for starts the text again.
+  CHECK(message_of([&] {
+          tiny.start("again", validating + Overrides{"--validation.steps", "1"});
+        }) == "no error");
+}

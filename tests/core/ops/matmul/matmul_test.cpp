@@ -1,0 +1,350 @@
+#include "core/ops/matmul/matmul.h"
+
+#include <array>
+#include <cstring>
+
+#include "core/cost.h"
+#include "core/cpu/matmul_cache.h"
+#include "tests/support/catch.h"
+#include "tests/support/devices.h"
+#include "tests/support/tolerance.h"
+#include "tests/support/values.h"
+
+using namespace ottava;
+using namespace ottava::test;
+
+namespace {
+
+/// y [N,O], x [N,K], weight [O,K].
+struct Size {
+  int64_t n, o, k;
+};
+// One element; odd everything; whole vectors; more than one tile and panel with remainders (the widening
+// path); tall.
+const Size kSizes[] = {{1, 1, 1},       {3, 5, 7},      {16, 32, 64}, {65, 129, 33},
+                       {300, 270, 520}, {1000, 24, 40}, {2, 640, 96}};
+constexpr MatmulKind kKinds[] = {MatmulKind::forward, MatmulKind::input_gradient,
+                                 MatmulKind::weight_gradient};
+
+struct Problem {
+  Shape a, b, out;
+  int64_t terms;
+};
+Problem problem_of(MatmulKind kind, Size s) {
+  switch (kind) {
+    case MatmulKind::forward:
+      return {{s.n, s.k}, {s.o, s.k}, {s.n, s.o}, s.k};
+    case MatmulKind::input_gradient:
+      return {{s.n, s.o}, {s.o, s.k}, {s.n, s.k}, s.o};
+    default:
+      return {{s.n, s.o}, {s.n, s.k}, {s.o, s.k}, s.n};
+  }
+}
+
+/// The product by its definition, and the sums of the absolute values of its terms.
+struct Reference {
+  std::vector<double> product, size;
+};
+Reference reference(MatmulKind kind, const Problem& p, const std::vector<float>& a,
+                    const std::vector<float>& b) {
+  const int64_t rows = p.out[0], cols = p.out[1];
+  Reference r{std::vector<double>(static_cast<size_t>(rows * cols)),
+              std::vector<double>(static_cast<size_t>(rows * cols))};
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < cols; ++j) {
+      double sum = 0, size = 0;
+      for (int64_t k = 0; k < p.terms; ++k) {
+        double x =
+            a[static_cast<size_t>(kind == MatmulKind::weight_gradient ? k * p.a[1] + i : i * p.a[1] + k)];
+        double y = b[static_cast<size_t>(kind == MatmulKind::forward ? j * p.b[1] + k : k * p.b[1] + j)];
+        sum += x * y;
+        size += std::abs(x * y);
+      }
+      r.product[static_cast<size_t>(i * cols + j)] = sum;
+      r.size[static_cast<size_t>(i * cols + j)] = size;
+    }
+  }
+  return r;
+}
+
+/// A stream's workspace as large as its problem asks for.
+class Workspace {
+ public:
+  Workspace(Stream& stream, const Matmul& args)
+      : buffer_(stream, DType::u8, {matmul_workspace_bytes(stream, args)}) {
+    set_matmul_workspace(stream, buffer_);
+  }
+
+ private:
+  DeviceBuffer buffer_;
+};
+
+}  // namespace
+
+TEST_CASE("matmul agrees with the reference for every kind, dtype and result") {
+  for_each_device_and_dtype([](Stream& stream, DType dtype) {
+    for (Size s : kSizes) {
+      for (MatmulKind kind : kKinds) {
+        const Problem p = problem_of(kind, s);
+        auto a = normal_values(p.a.numel(), 1, dtype), b = normal_values(p.b.numel(), 2, dtype);
+        auto before = normal_values(p.out.numel(), 3);
+        const Reference want = reference(kind, p, a, b);
+        DeviceBuffer a_buffer(stream, dtype, p.a, a), b_buffer(stream, dtype, p.b, b),
+            out(stream, DType::f32, p.out), rounded(stream, DType::bf16, p.out);
+        INFO("kind " << static_cast<int>(kind) << " N " << s.n << " O " << s.o << " K " << s.k);
+        Matmul args{.kind = kind, .a = a_buffer, .b = b_buffer, .out = out};
+        {
+          Workspace workspace(stream, args);
+          matmul(stream, args);
+          check_close(out.floats(), want.product, tolerance(DType::f32, 1, p.terms), want.size);
+        }
+        {
+          out.upload(before);
+          args.accumulate = true;
+          Reference sum = want;
+          for (size_t i = 0; i < before.size(); ++i) {
+            sum.product[i] += before[i];
+            sum.size[i] += std::abs(before[i]);
+          }
+          Workspace workspace(stream, args);
+          matmul(stream, args);
+          check_close(out.floats(), sum.product, tolerance(DType::f32, 2, p.terms + 1), sum.size);
+        }
+        if (dtype == DType::bf16) {
+          args.accumulate = false;
+          args.out = rounded;
+          Workspace workspace(stream, args);
+          matmul(stream, args);
+          check_close(rounded.floats(), want.product, tolerance(DType::bf16, 1, p.terms), want.size);
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("matmul scales the sums before it rounds or adds them, where it says that it can") {
+  Stream stream = Stream::cpu();
+  for (MatmulKind kind : kKinds) {
+    for (Size s : {Size{16, 32, 64}, Size{64, 48, 96}, Size{304, 272, 528}}) {
+      for (bool accumulate : {false, true}) {
+        for (DType result : {DType::f32, DType::bf16}) {
+          if (accumulate && result == DType::bf16) continue;
+          INFO("kind " << static_cast<int>(kind) << " n " << s.n << " accumulate " << accumulate << " "
+                       << name_of(result));
+          const Problem p = problem_of(kind, s);
+          const auto a = normal_values(p.a.numel(), 1, DType::bf16),
+                     b = normal_values(p.b.numel(), 2, DType::bf16);
+          const auto before = normal_values(p.out.numel(), 3, result);
+          DeviceBuffer a_buffer(stream, DType::bf16, p.a, a), b_buffer(stream, DType::bf16, p.b, b),
+              out(stream, result, p.out, before);
+          const float scale = 3.7e-5f;
+          Matmul args{.kind = kind,
+                      .a = a_buffer,
+                      .b = b_buffer,
+                      .out = out,
+                      .accumulate = accumulate,
+                      .scale = &scale};
+          if (!matmul_takes_scale(stream, args)) {
+            CHECK_THROWS_WITH(matmul(stream, args),
+                              Catch::Contains("takes no scale here: matmul_takes_scale tells"));
+            continue;
+          }
+          DeviceBuffer workspace(stream, DType::u8, {matmul_workspace_bytes(stream, args) + 64});
+          set_matmul_workspace(stream, workspace);
+          matmul(stream, args);
+          Reference want = reference(kind, p, a, b);
+          for (size_t i = 0; i < want.product.size(); ++i) {
+            want.product[i] = want.product[i] * static_cast<double>(scale) + (accumulate ? before[i] : 0);
+            want.size[i] = want.size[i] * static_cast<double>(scale) + (accumulate ? std::abs(before[i]) : 0);
+          }
+          const auto got = out.floats();
+          check_close(got, want.product, tolerance(result, 3, p.terms), want.size);
+          out.upload(before);
+          matmul(stream, args);
+          CHECK(out.floats() == got);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("matmul takes a tensor of more than two axes as rows of its last") {
+  for_each_device_and_dtype([](Stream& stream, DType dtype) {
+    auto x = normal_values(2 * 3 * 16, 1, dtype), w = normal_values(8 * 16, 2, dtype);
+    DeviceBuffer x_buffer(stream, dtype, {2, 3, 16}, x), w_buffer(stream, dtype, {8, 16}, w),
+        out(stream, DType::f32, {2, 3, 8});
+    const Matmul args{.kind = MatmulKind::forward, .a = x_buffer, .b = w_buffer, .out = out};
+    Workspace workspace(stream, args);
+    matmul(stream, args);
+    const Problem p = problem_of(args.kind, {6, 8, 16});
+    const Reference want = reference(args.kind, p, x, w);
+    check_close(out.floats(), want.product, tolerance(DType::f32, 1, 16), want.size);
+  });
+}
+
+TEST_CASE("products of bf16 are exact: sums of few bits come out without error") {
+  for_each_device([](Stream& stream) {
+    // Seven significant bits each: products have 14 bits, and 64 of them still fit the 24 bits of f32.
+    const int64_t n = 33, o = 17, k = 64;
+    std::vector<float> a(n * k), b(o * k);
+    for (size_t i = 0; i < a.size(); ++i) a[i] = static_cast<float>(static_cast<int>(i * 37 % 255) - 127);
+    for (size_t i = 0; i < b.size(); ++i) b[i] = static_cast<float>(static_cast<int>(i * 91 % 255) - 127);
+    DeviceBuffer a_buffer(stream, DType::bf16, {n, k}, a), b_buffer(stream, DType::bf16, {o, k}, b),
+        out(stream, DType::f32, {n, o});
+    const Matmul args{.kind = MatmulKind::forward, .a = a_buffer, .b = b_buffer, .out = out};
+    Workspace workspace(stream, args);
+    matmul(stream, args);
+    CHECK(as_double(out.floats()) == reference(args.kind, problem_of(args.kind, {n, o, k}), a, b).product);
+  });
+}
+
+TEST_CASE("matmul repeats bitwise and makes each primitive once per number of threads") {
+  for_each_device_and_dtype([](Stream& stream, DType dtype) {
+    const int64_t n = 300, o = 270, k = 520;
+    DeviceBuffer a(stream, dtype, {n, k}, normal_values(n * k, 1)),
+        b(stream, dtype, {o, k}, normal_values(o * k, 2)), out(stream, DType::f32, {n, o});
+    const Matmul args{.kind = MatmulKind::forward, .a = a, .b = b, .out = out};
+    for_each_thread_count([&](int) {
+      Workspace workspace(stream, args);
+      matmul(stream, args);
+      auto first = out.floats();
+      const size_t made = stream.type() == DeviceType::cpu ? stream.matmul_cache().size() : 0;
+      matmul(stream, args);
+      auto second = out.floats();
+      CHECK(std::memcmp(first.data(), second.data(), first.size() * sizeof(float)) == 0);
+      if (stream.type() == DeviceType::cpu) CHECK(stream.matmul_cache().size() == made);
+    });
+  });
+}
+
+TEST_CASE("add_bias and bias_gradient agree with their formulas") {
+  for_each_device_and_dtype([](Stream& stream, DType dtype) {
+    for (auto [rows, cols] : {std::pair<int64_t, int64_t>{1, 1}, {5, 37}, {200, 130}}) {
+      auto y = normal_values(rows * cols, 1, dtype), bias = normal_values(cols, 2, dtype),
+           before = normal_values(cols, 3);
+      DeviceBuffer y_buffer(stream, dtype, {rows, cols}, y), bias_buffer(stream, dtype, {cols}, bias),
+          dbias(stream, DType::f32, {cols}, before);
+      bias_gradient(stream, y_buffer, dbias);
+      add_bias(stream, y_buffer, bias_buffer);
+      std::vector<double> sum(y.size()), gradient = as_double(before), size(before.size());
+      for (size_t c = 0; c < size.size(); ++c) size[c] = std::abs(before[c]);
+      for (size_t i = 0; i < y.size(); ++i) {
+        const size_t c = i % static_cast<size_t>(cols);
+        sum[i] = static_cast<double>(y[i]) + bias[c];
+        gradient[c] += y[i];
+        size[c] += std::abs(y[i]);
+      }
+      check_close(y_buffer.floats(), sum, tolerance(dtype, 1));
+      check_close(dbias.floats(), gradient, tolerance(DType::f32, 1, rows), size);
+    }
+  });
+}
+
+TEST_CASE("matmul on meta records FLOPs, bytes and the largest workspace") {
+  CostRecorder recorder;
+  Stream stream = Stream::meta(recorder, {DeviceType::cpu, 0});
+  Matmul args{.kind = MatmulKind::weight_gradient,
+              .a = shape_only(DType::bf16, {64, 32}),
+              .b = shape_only(DType::bf16, {64, 16}),
+              .out = shape_only(DType::f32, {32, 16}),
+              .accumulate = true};
+  matmul(stream, args);
+  CHECK(recorder.flops(Precision::bf16) == 2.0 * 64 * 32 * 16);
+  CHECK(recorder.bytes() == 2.0 * (64 * 32 + 64 * 16) + 2 * 4.0 * 32 * 16);
+  CHECK(recorder.workspace_bytes() == matmul_workspace_bytes(stream, args));
+  Stream cpu = Stream::cpu();
+  CHECK(matmul_workspace_bytes(cpu, args) == matmul_workspace_bytes(stream, args));
+  args.a.dtype = args.b.dtype = DType::f32;
+  matmul(stream, args);
+  CHECK(recorder.flops(Precision::fp32) == 2.0 * 64 * 32 * 16);
+
+  CostRecorder for_gpu;
+  Stream planned = Stream::meta(for_gpu, {DeviceType::cuda, 0});
+  matmul(planned, args);
+  CHECK(for_gpu.workspace_bytes() == 32 << 20);
+
+  const double before = recorder.bytes();
+  add_bias(stream, args.a, shape_only(DType::f32, {32}));
+  bias_gradient(stream, args.a, shape_only(DType::f32, {32}));
+  CHECK(recorder.bytes() - before == 3.0 * 64 * 32 * 4);
+  set_matmul_workspace(stream, shape_only(DType::u8, {64}));
+}
+
+TEST_CASE("matmul refuses what does not fit, and says what") {
+  CostRecorder recorder;
+  Stream stream = Stream::meta(recorder, {DeviceType::cpu, 0});
+  const Matmul good{.kind = MatmulKind::forward,
+                    .a = shape_only(DType::bf16, {128, 64}),
+                    .b = shape_only(DType::bf16, {32, 64}),
+                    .out = shape_only(DType::bf16, {128, 32})};
+  auto says = [&](auto&& change, const std::string& message) {
+    Matmul args = good;
+    change(args);
+    CHECK_THROWS_WITH(matmul(stream, args), "[matmul] " + message);
+    CHECK_THROWS_AS(matmul(stream, args), ShapeError);
+  };
+  matmul(stream, good);
+  says([](auto& m) { m.a.dtype = DType::i32; }, "a is i32 [128, 64], expected f32 or bf16");
+  says([](auto& m) { m.b.dtype = DType::f32; }, "b is f32 [32, 64], expected bf16 (like a)");
+  says([](auto& m) { m.out.dtype = DType::u8; }, "out is u8 [128, 32], expected f32 or bf16");
+  says([](auto& m) { m.a.dtype = m.b.dtype = DType::f32; }, "out is bf16 [128, 32], expected f32 (like a)");
+  says([](auto& m) { m.accumulate = true; }, "out is bf16 [128, 32], accumulating needs f32");
+  says(
+      [](auto& m) {
+        m.a.shape = {0, 64};
+      },
+      "a [0, 64], b [32, 64], out [128, 32]: each needs at least one element");
+  says([](auto& m) { m.b.shape = {32, 60}; }, "inner dimensions differ: a [128, 64], b [32, 60] (64 vs 60)");
+  says([](auto& m) { m.kind = MatmulKind::input_gradient; },
+       "inner dimensions differ: a [128, 64], b [32, 64] (64 vs 32)");
+  says(
+      [](auto& m) {
+        m.out.shape = {128, 31};
+      },
+      "out is bf16 [128, 31], expected [128, 32] from a [128, 64], b [32, 64]");
+
+  const Tensor y = shape_only(DType::bf16, {4, 8});
+  CHECK_THROWS_WITH(add_bias(stream, shape_only(DType::u8, {4, 8}), y),
+                    "[add_bias] y is u8 [4, 8], expected f32 or bf16");
+  CHECK_THROWS_WITH(add_bias(stream, y, shape_only(DType::f32, {8})),
+                    "[add_bias] bias is f32 [8], expected bf16 [8]");
+  CHECK_THROWS_WITH(bias_gradient(stream, shape_only(DType::u8, {4, 8}), y),
+                    "[bias_gradient] dy is u8 [4, 8], expected f32 or bf16");
+  CHECK_THROWS_WITH(bias_gradient(stream, y, shape_only(DType::bf16, {8})),
+                    "[bias_gradient] dbias is bf16 [8], expected f32 [8]");
+  CHECK_THROWS_WITH(set_matmul_workspace(stream, y),
+                    "[set_matmul_workspace] workspace is bf16 [4, 8], expected u8 [32]");
+}
+
+TEST_CASE("matmul without enough workspace says how much it needs") {
+  Stream stream = Stream::cpu();
+  DeviceBuffer a(stream, DType::bf16, {64, 64}, normal_values(64 * 64, 1)), out(stream, DType::f32, {64, 64});
+  const Matmul args{.kind = MatmulKind::forward, .a = a, .b = a, .out = out};
+  const int64_t needed = matmul_workspace_bytes(stream, args);
+  if (needed > 0) {
+    CHECK_THROWS_WITH(
+        matmul(stream, args),
+        "[matmul] workspace has 0 bytes, " + std::to_string(needed) +
+            " are needed: give set_matmul_workspace the largest matmul_workspace_bytes of all products");
+  } else {
+    matmul(stream, args);
+  }
+  alignas(64) static uint8_t memory[128];
+  CHECK_THROWS_AS(set_matmul_workspace(stream, view_of(memory + 1, {64})), MemoryError);
+  CHECK_THROWS_WITH(set_matmul_workspace(stream, view_of(memory + 1, {64})),
+                    Catch::Matchers::Contains("is not aligned to 64 bytes"));
+}
+
+TEST_CASE("oneDNN's refusal of a product names the problem") {
+  CHECK_THROWS_WITH(cpu::Gemm({.input = DType::u8, .m = 1, .n = 1, .k = 1}, 1, 1),
+                    "[gemm] dtype is u8, expected f32 or bf16");
+  CHECK_THROWS_WITH(
+      cpu::Gemm({.output = DType::bf16, .m = -4, .n = 2, .k = 3, .lda = 3, .ldb = 2, .ldc = 2}, 1, 1),
+      Catch::Matchers::Contains("refuses f32 x f32 -> bf16 with m -4, n 2, k 3"));
+}
+
+TEST_CASE("the backend names itself and measures its peak") {
+  CHECK_THAT(matmul_backend_description(), Catch::Matchers::StartsWith("oneDNN "));
+  CHECK(measure_matmul_peak_flops(DType::f32) > 1e8);
+  CHECK(measure_matmul_peak_flops(DType::bf16) > 1e8);
+}

@@ -1,0 +1,137 @@
+#include <algorithm>
+#include <chrono>
+#include <future>
+
+#include "core/cuda/graph.h"
+#include "parallel/comm/nccl/nccl_communicator.h"
+#include "parallel/comm/thread/thread_communicator.h"
+#include "parallel/ranks/bootstrap.h"
+#include "tests/parallel/comm/communicator_conformance.h"
+#include "tests/support/catch.h"
+#include "tests/support/nccl_ranks.h"
+
+using namespace ottava;
+using namespace ottava::test;
+using namespace ottava::conformance;
+using Catch::Contains;
+
+TEST_CASE("NCCL communicator conforms") {
+  for (int ranks : {1, 2, 3, 4}) {
+    if (nccl_ranks(ranks) < ranks) continue;
+    for (auto* cases : {&contract_cases(), &data_cases()}) {
+      for (const auto& item : *cases) {
+        INFO(item.name << " on " << ranks << " ranks");
+        CHECK_NOTHROW(
+            run_nccl_ranks({.ranks = ranks}, [&](Communicator&, Communicator& world) { item.run(world); }));
+      }
+    }
+  }
+}
+
+// Such a graph must be gone before the communicator is; a group of one rank that is split off needs no NCCL,
+// the world has.
+TEST_CASE("NCCL's collectives of one rank are recorded in a graph and repeated by it") {
+  if (nccl_ranks(1) < 1) return;
+  CHECK_NOTHROW(run_nccl_ranks({.ranks = 1}, [](Communicator&, Communicator& world) {
+    constexpr int64_t kCount = 1000;
+    Stream stream = stream_for(world);
+    Values<float> x(kCount), reduced(kCount), gathered(kCount), scattered(kCount);
+    const Tensor send = view_of(x.data(), {kCount});
+    auto collectives = [&] {
+      world.all_reduce(stream, {.send = send, .recv = view_of(reduced.data(), {kCount}), .label = "a"})
+          .wait(stream);
+      world.all_gather(stream, {.send = send, .recv = view_of(gathered.data(), {kCount}), .label = "b"})
+          .wait(stream);
+      world.reduce_scatter(stream, {.send = send, .recv = view_of(scattered.data(), {kCount}), .label = "c"})
+          .wait(stream);
+    };
+    collectives();  // NCCL sets up what it needs in the first calls
+    stream.synchronize();
+    const cuda::Graph graph = cuda::Graph::record(stream, collectives);
+    expect(graph.nodes() >= 3, "{} operations were recorded, expected 3 or more", graph.nodes());
+    for (float value : {1.5f, -2.0f}) {
+      std::ranges::fill(x, value);
+      for (Values<float>* result : {&reduced, &gathered, &scattered}) std::ranges::fill(*result, 0.0f);
+      graph.launch(stream);
+      world.graph_launched(stream, "the collectives", 3);
+      stream.synchronize();
+      for (const Values<float>* result : {&reduced, &gathered, &scattered})
+        expect(*result == x, "a launch for {} gave {}", value, (*result)[0]);
+    }
+  }));
+}
+
+TEST_CASE("without NCCL or a GPU its communicator is refused") {
+  if (nccl_ranks(1) > 0) return;
+  auto start = [] { run_nccl_ranks({.ranks = 1}, [](Communicator&, Communicator&) {}); };
+  if (nccl::available()) {
+    CHECK_THROWS(start());
+  } else {
+    CHECK_THROWS_WITH(start(), Contains("[nccl] this binary was built without NCCL: use comm.backend mpi, or "
+                                        "build with nccl.h and libnccl"));
+  }
+}
+
+TEST_CASE("NCCL moves tensors of the GPU only") {
+  if (nccl_ranks(2) < 2) return;
+  CHECK_NOTHROW(run_nccl_ranks({.ranks = 2}, [](Communicator&, Communicator& world) {
+    Stream host = Stream::cpu();
+    std::vector<float> x(4);
+    expect_error<CommError>("'x' is on cpu, and NCCL moves GPU tensors only",
+                            [&] { world.all_reduce(host, {.send = view_of(x.data(), {4}), .label = "x"}); });
+    Stream stream = stream_for(world);
+    expect_error<CommError>("a buffer is not memory of the GPU", [&] {
+      world.all_reduce(stream, {.send = view_of(x.data(), {4}), .label = "x"});
+    });
+  }));
+}
+
+TEST_CASE("two ranks on one GPU are refused by NCCL") {
+  if (nccl_ranks(2) < 2) return;
+  CHECK_THROWS_WITH(
+      run_thread_ranks({.ranks = 2, .timeout_seconds = 20},
+                       [](Communicator& control) {
+                         CommunicatorBootstrap bootstrap(control);
+                         nccl::make_world(bootstrap, control.shared_state(), {.gpu = 0});
+                       }),
+      Contains("[nccl] ncclCommInitRankConfig failed: ") && Contains("Duplicate GPU detected") &&
+          Contains("; NCCL_DEBUG=INFO prints NCCL's own account, comm.backend mpi or tcp do without it"));
+}
+
+TEST_CASE("a rank that does not come ends the others' collectives") {
+  if (nccl_ranks(2) < 2) return;
+  std::promise<void> ended;
+  CHECK_THROWS_WITH(
+      run_nccl_ranks(
+          {.ranks = 2},
+          [&](Communicator&, Communicator& world) {
+            world.state().set_timeout_seconds(1);  // short only now: ranks may find each other late
+            if (world.rank() == 1) {
+              ended.get_future().wait_for(std::chrono::seconds(60));
+              return;
+            }
+            Stream stream = stream_for(world);
+            Values<float> x(8, 1.0f);
+            world.all_reduce(stream, {.send = view_of(x.data(), {8}), .label = "alone"}).wait(stream);
+            stream.synchronize();  // comes back because the call is aborted
+            ended.set_value();
+            if (world.state().failed()) throw CommError(world.state().failure());
+          }),
+      Contains("all_reduce 'alone") && Contains("made no progress for 1 s"));
+}
+
+TEST_CASE("ranks that make different calls over NCCL do not hang") {
+  if (nccl_ranks(2) < 2) return;
+  CHECK_THROWS_AS(
+      run_nccl_ranks({.ranks = 2},
+                     [](Communicator&, Communicator& world) {
+                       world.state().set_timeout_seconds(1);
+                       Stream stream = stream_for(world);
+                       Values<float> x(8, 1.0f);
+                       const int64_t count = world.rank() == 0 ? 8 : 4;
+                       finish(world.all_reduce(stream, {.send = view_of(x.data(), {count}), .label = "x"}),
+                              stream);
+                       if (world.state().failed()) throw CommError(world.state().failure());
+                     }),
+      CommError);
+}

@@ -1,0 +1,208 @@
+#include "parallel/comm/sockets/tcp_port.h"
+
+#include <net/if.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <thread>
+
+#include "core/error.h"
+#include "parallel/comm/messages/message_transport.h"
+#include "tests/parallel/comm/communicator_conformance.h"
+#include "tests/support/catch.h"
+#include "tests/support/held_port.h"
+
+using namespace ottava;
+using Catch::Contains;
+using ottava::test::HeldPort;
+
+namespace {
+
+// Every rank in a thread of its own, as if it were a process. Returns what each one threw.
+std::vector<std::string> run_ranks(int n, const std::function<void(int rank)>& body) {
+  std::vector<std::string> errors(static_cast<size_t>(n));
+  std::vector<std::thread> threads;
+  for (int r = 0; r < n; ++r) {
+    threads.emplace_back([&, r] {
+      try {
+        body(r);
+      } catch (const std::exception& error) {
+        errors[static_cast<size_t>(r)] = error.what();
+      }
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  return errors;
+}
+
+// Limits, in seconds, for a test in which rank 0 gives up: the next one only where the machine was so busy
+// that the other rank had not come by then.
+constexpr double kLimits[] = {0.5, 4, 30};
+
+std::unique_ptr<Communicator> world_of(MasterBootstrap& bootstrap, int64_t largest_message,
+                                       int64_t workspace) {
+  auto state = std::make_shared<RankState>(bootstrap.rank(), bootstrap.size());
+  state->set_timeout_seconds(20);
+  auto port = std::make_shared<TcpPort>(bootstrap, bootstrap.own_address(), state,
+                                        TcpPort::Options{.largest_message_bytes = largest_message});
+  return make_message_world(std::move(port), std::move(state), workspace);
+}
+
+}  // namespace
+
+TEST_CASE("TCP communicator conforms") {
+  int n = GENERATE(1, 2, 3, 4);
+  HeldPort port;
+  Master master{"127.0.0.1", port.number()};
+  auto errors = run_ranks(n, [&](int rank) {
+    MasterBootstrap bootstrap(master, {rank, n}, 20);
+    // Small pieces, so that long blocks are cut and reductions take many segments.
+    auto world = world_of(bootstrap, 100'000, 24'000);
+    for (auto* cases : {&conformance::contract_cases(), &conformance::data_cases()}) {
+      for (const auto& item : *cases) {
+        world->stats().reset();
+        try {
+          item.run(*world);
+        } catch (const std::exception& error) {
+          world->abort(error.what());
+          throw std::runtime_error(fmt::format("{}: {}", item.name, error.what()));
+        }
+      }
+    }
+  });
+  for (const std::string& error : errors) CHECK(error == "");
+}
+
+TEST_CASE("ranks tell each other a few bytes through the master") {
+  HeldPort port;
+  Master master{"127.0.0.1", port.number()};
+  auto errors = run_ranks(5, [&](int rank) {
+    MasterBootstrap bootstrap(master, {rank, 5}, 20);
+    for (int round = 0; round < 3; ++round) {
+      std::vector<std::string> said =
+          bootstrap.all_gather(std::string(static_cast<size_t>(rank * round), 'x') + ":;");
+      conformance::expect(said.size() == 5, "{} ranks spoke", said.size());
+      for (int r = 0; r < 5; ++r) {
+        conformance::expect(
+            said[static_cast<size_t>(r)] == std::string(static_cast<size_t>(r * round), 'x') + ":;",
+            "rank {} said '{}'", r, said[static_cast<size_t>(r)]);
+      }
+    }
+    conformance::expect(bootstrap.own_address() == "127.0.0.1", "own address {}", bootstrap.own_address());
+  });
+  for (const std::string& error : errors) CHECK(error == "");
+}
+
+TEST_CASE("ranks that do not come are named") {
+  HeldPort port;
+  Master master{"127.0.0.1", port.number()};
+  std::string said;
+  for (double limit : kLimits) {
+    said = run_ranks(2, [&](int rank) { MasterBootstrap(master, {rank, 4}, limit); })[0];
+    CHECK_THAT(said,
+               Contains("of 4 did not come to 127.0.0.1:") && Contains(fmt::format("within {} s", limit)));
+    if (said.find("ranks 1, 2, 3 of 4") == std::string::npos) break;
+  }
+  CHECK_THAT(said, Contains("ranks 2, 3 of 4"));
+}
+
+TEST_CASE("a master that is not there is named") {
+  HeldPort port;
+  CHECK_THROWS_WITH(MasterBootstrap({"127.0.0.1", port.number()}, {1, 2}, 0.3),
+                    Contains("127.0.0.1 cannot be reached"));
+}
+
+// Of the two ports that the system may choose for this end of the connection, one is the other end's.
+TEST_CASE("who waits for a master is not connected with itself") {
+  std::string said;
+  std::thread([&] {
+    if (::unshare(CLONE_NEWNET) != 0) return;  // a network of this thread's own, for which one must be root
+    ifreq loopback{};
+    std::strcpy(loopback.ifr_name, "lo");
+    loopback.ifr_flags = IFF_UP;
+    const tcp::Listener any;
+    ::ioctl(any.descriptor(), SIOCSIFFLAGS, &loopback);
+    std::ofstream("/proc/sys/net/ipv4/ip_local_port_range") << "40000 40001";
+    try {
+      MasterBootstrap({"127.0.0.1", 40000}, {1, 2}, 0.2);
+    } catch (const CommError& error) {
+      said = error.what();
+    }
+  }).join();
+  if (said.empty()) {
+    WARN("no network of its own can be made here");
+    return;
+  }
+  CHECK_THAT(said, Contains("127.0.0.1 cannot be reached"));
+}
+
+TEST_CASE("a master's port that is taken is named") {
+  tcp::Listener other;
+  CHECK_THROWS_WITH(
+      MasterBootstrap({"127.0.0.1", other.port()}, {0, 2}, 0.3),
+      Contains("rank 0 cannot wait for the others on MASTER_PORT") && Contains("set another MASTER_PORT"));
+}
+
+TEST_CASE("ranks of another job are sent away, doubles are refused") {
+  HeldPort port;
+  Master master{"127.0.0.1", port.number()};
+  std::vector<std::string> errors;
+  for (double limit : kLimits) {
+    errors = run_ranks(2, [&](int rank) { MasterBootstrap(master, {rank, rank == 0 ? 2 : 3}, limit); });
+    CHECK_THAT(errors[0], Contains("ranks 1 of 2 did not come"));
+    if (errors[1].find("answered 'this is") != std::string::npos) break;
+  }
+  CHECK_THAT(errors[1],
+             Contains("answered 'this is rank 0 of 2'") && Contains("it must be rank 0 of the same 3 ranks"));
+  errors = run_ranks(3, [&](int i) { MasterBootstrap(master, {i == 0 ? 0 : 1, 3}, 20); });
+  CHECK_THAT(errors[0], Contains("two processes say that they are rank 1 of 3"));
+}
+
+TEST_CASE("strangers at a port are ignored") {
+  HeldPort port;
+  Master master{"127.0.0.1", port.number()};
+  auto errors = run_ranks(2, [&](int rank) {
+    MasterBootstrap bootstrap(master, {rank, 2}, 20);
+    struct Spy final : Bootstrap {
+      explicit Spy(MasterBootstrap& of) : of(of) {}
+      int rank() const override { return of.rank(); }
+      int size() const override { return of.size(); }
+      std::vector<std::string> all_gather(std::string_view mine) override {
+        return last = of.all_gather(mine);
+      }
+      MasterBootstrap& of;
+      std::vector<std::string> last;
+    } spy(bootstrap);
+    auto state = std::make_shared<RankState>(rank, 2);
+    auto port = std::make_shared<TcpPort>(spy, "127.0.0.1", state, TcpPort::Options{});
+    tcp::Connection stranger = tcp::connect_to(spy.last[static_cast<size_t>(1 - rank)], 5);
+    char noise[64] = {};
+    ::send(stranger.descriptor(), noise, sizeof noise, MSG_NOSIGNAL);
+    auto world = make_message_world(std::move(port), state);
+    float x = static_cast<float>(rank + 1);
+    Stream stream = Stream::cpu();
+    world->all_reduce(stream, {.send = view_of(&x, {1}), .label = "x"}).wait(stream);
+    conformance::expect(x == 3.0f, "the sum is {}", x);
+  });
+  for (const std::string& error : errors) CHECK(error == "");
+}
+
+TEST_CASE("a call that the others do not make ends at the time limit") {
+  HeldPort port;
+  Master master{"127.0.0.1", port.number()};
+  auto errors = run_ranks(2, [&](int rank) {
+    MasterBootstrap bootstrap(master, {rank, 2}, 20);
+    auto world = world_of(bootstrap, 1 << 20, 1 << 20);
+    world->state().set_timeout_seconds(0.5);
+    std::vector<float> x(rank == 0 ? 100'000 : 200'000);
+    Stream stream = Stream::cpu();
+    world->all_reduce(stream, {.send = view_of(x.data(), {static_cast<int64_t>(x.size())}), .label = "x"})
+        .wait(stream);
+  });
+  for (const std::string& error : errors)
+    CHECK_THAT(error, Contains("all_reduce 'x' (axis world, step 0) made no progress for 0.5 s"));
+}

@@ -1,0 +1,99 @@
+// A program whose ranks fail in one way or another; failure_test.cpp starts it under mpirun or over TCP and
+// reads what it says.
+//     failing_ranks MODE TOKEN      (TOKEN only marks its processes)
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <string>
+#include <thread>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "parallel/ranks/agree.h"
+#include "parallel/ranks/world.h"
+
+using namespace ottava;
+
+namespace {
+
+constexpr int kVictim = 2;
+
+void pause_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
+
+// Of several of the 20 ms after which a rank tells the ledger where it is.
+constexpr int kUntilTheLedgerKnows = 500;
+
+void one_step(World& world, int step, std::vector<float>& x) {
+  Stream stream = Stream::cpu();
+  world.control->state().set_step(step);
+  for (const char* label : {"layers.0", "layers.1"}) {
+    world.control
+        ->all_reduce(stream, {.send = view_of(x.data(), {static_cast<int64_t>(x.size())}), .label = label})
+        .wait(stream);
+  }
+}
+
+void run(World& world, const std::string& mode) {
+  Communicator& comm = *world.control;
+  comm.state().set_timeout_seconds(60.0);
+  std::vector<float> x(50'000, 1.0f);
+  int victim = mode.ends_with("0") ? 0 : kVictim;
+  for (int step = 1; step <= 3; ++step) one_step(world, step, x);
+  if (mode == "good") return;
+  // Short only now: on a busy machine ranks come to their first call seconds apart, and to this one not at
+  // once.
+  if (mode == "absent" || mode == "stopped" || mode == "sizes") comm.state().set_timeout_seconds(2.0);
+  pause_ms(kUntilTheLedgerKnows);
+  if (mode == "differ")
+    return require_equal_everywhere(comm, "the configuration", comm.rank() == victim ? 1 : 0);
+  bool is_victim = comm.rank() == victim;
+  if (mode == "sizes" && is_victim) x.resize(60'000);
+  if (mode == "throw" && is_victim) throw DataError("data", "no more text");
+  if (mode == "absent" && is_victim) pause_ms(120'000);
+  if (mode == "stopped" && is_victim) std::raise(SIGSTOP);
+  if (mode == "exit" && is_victim) std::_Exit(0);
+  // kill: the victim dies inside the call, because rank 3 keeps everybody waiting in it until it hears of
+  // that.
+  if (mode.starts_with("kill") && is_victim) {
+    std::thread([state = comm.shared_state()] {
+      const auto is_inside = [](const ProgressRecord& at) {
+        return at.step == 4 && at.state == ProgressRecord::State::inside;
+      };
+      while (!is_inside(state->progress())) pause_ms(5);
+      pause_ms(kUntilTheLedgerKnows);
+      std::raise(SIGKILL);
+    }).detach();
+  }
+  if (mode == "kill_linger") std::signal(SIGTERM, SIG_IGN);  // as in training, where it asks for a last save
+  if (mode.starts_with("kill") && comm.rank() == 3) {
+    for (int i = 0; i < 6000 && !comm.state().failed(); ++i) pause_ms(5);
+  }
+  try {
+    one_step(world, 4, x);
+  } catch (const CommError& error) {
+    if (mode != "kill_linger") throw;
+    pause_ms(4'000);
+    fail<CommError>("linger", "took its time: {}", error.what());
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 2) return 2;
+  Launch launch = detect_launch();
+  try {
+    const std::string mode = argv[1];
+    const std::string backend = launch.launcher == Launcher::environment ? "tcp" : "mpi";
+    // The absent one is outside of every call, and nothing but its ledger can end it.
+    const double last_seconds = mode == "absent" && launch.rank == kVictim ? 1 : 20;
+    run_rank(launch,
+             {.init_timeout_seconds = 30, .backend = backend, .device = {}, .last_seconds = last_seconds},
+             [&](World& world) { run(world, mode); });
+  } catch (const std::exception& error) {
+    return report_failure(launch, error);
+  }
+  log::set_rank({launch.rank, launch.world_size, false});
+  log::warning("ended");
+}

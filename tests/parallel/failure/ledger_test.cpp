@@ -1,0 +1,197 @@
+#include "parallel/failure/ledger.h"
+
+#include <atomic>
+#include <chrono>
+#include <optional>
+#include <random>
+#include <vector>
+
+#include "parallel/comm/thread/thread_communicator.h"
+#include "parallel/failure/ledger_message.h"
+#include "parallel/failure/ledger_server.h"
+#include "tests/parallel/comm/communicator_conformance.h"
+#include "tests/support/catch.h"
+#include "tests/support/held_port.h"
+
+using namespace ottava;
+using Catch::Contains;
+using conformance::expect;
+using State = ProgressRecord::State;
+
+namespace {
+
+bool wait_for_failure(RankState& state) {
+  for (int i = 0; i < 3000 && !state.failed(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  return state.failed();
+}
+
+// Ranks with a ledger each and a state that no communicator uses, so that a test says where each rank is.
+void with_ledgers(int ranks, const std::function<void(Communicator&, std::shared_ptr<RankState>)>& body) {
+  run_thread_ranks({.ranks = ranks, .timeout_seconds = 60}, [&](Communicator& world) {
+    auto state = std::make_shared<RankState>(world.rank(), world.size());
+    CommunicatorBootstrap bootstrap(world);
+    Ledger ledger(state, bootstrap, {.connect_seconds = 30, .answer_seconds = 30});
+    body(world, state);
+  });
+}
+
+void meet(Communicator& world) {
+  Stream stream = Stream::cpu();
+  world.barrier(stream, "test");
+}
+
+}  // namespace
+
+TEST_CASE("ledger messages survive the wire") {
+  LedgerMessage sent{LedgerMessage::Kind::failed,
+                     {.rank = 3,
+                      .state = State::inside,
+                      .was_inside = true,
+                      .collective = Collective::reduce_scatter,
+                      .step = 12,
+                      .sequence = 345,
+                      .elements = 77,
+                      .axis = "tp",
+                      .label = "layers.3\nwqkv"},
+                     "two\nlines"};
+  auto got = LedgerMessage::decode(sent.encode());
+  REQUIRE(got);
+  CHECK(got->kind == LedgerMessage::Kind::failed);
+  CHECK((got->record.rank == 3 && got->record.state == State::inside && got->record.was_inside));
+  CHECK((got->record.step == 12 && got->record.sequence == 345 && got->record.elements == 77 &&
+         got->record.collective == Collective::reduce_scatter));
+  CHECK((got->record.axis == "tp" && got->record.label == "layers.3 wqkv" && got->text == "two\nlines"));
+}
+
+TEST_CASE("ledger messages from strangers are not understood") {
+  CHECK_FALSE(LedgerMessage::decode(""));
+  CHECK_FALSE(LedgerMessage::decode("GET / HTTP/1.1\r\n\r\n"));
+  CHECK_FALSE(LedgerMessage::decode("R1\n9\n0\n0\n0\n0\n0\nx\ny\n"));
+  CHECK_FALSE(LedgerMessage::decode("R-1\n0\n0\n0\n0\n0\n0\nx\ny\n"));
+  CHECK_FALSE(LedgerMessage::decode("R1\n0\n0\n99\n0\n0\n0\nx\ny\n"));
+  CHECK_FALSE(LedgerMessage::decode("R1\n0\n0"));
+  std::string valid = LedgerMessage{}.encode();
+  std::mt19937 draw(1);
+  for (int i = 0; i < 2000; ++i) {  // nothing but a refusal may come of damage
+    std::string damaged = valid;
+    damaged[draw() % damaged.size()] = static_cast<char>(draw());
+    damaged.resize(draw() % (damaged.size() + 1));
+    LedgerMessage::decode(damaged);
+  }
+}
+
+TEST_CASE("ranks that part orderly fail nobody") {
+  int ranks = GENERATE(1, 2, 4);
+  std::atomic<int> failures = 0;
+  with_ledgers(ranks, [&](Communicator& world, std::shared_ptr<RankState> state) {
+    meet(world);
+    if (world.rank() % 2) return;  // these leave early
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    failures += state->failed();
+  });
+  CHECK(failures == 0);
+}
+
+TEST_CASE("a rank that fails takes the others with it") {
+  int who = GENERATE(0, 1, 2);
+  CHECK_NOTHROW(with_ledgers(3, [&](Communicator& world, std::shared_ptr<RankState> state) {
+    meet(world);
+    if (world.rank() == who) state->fail("[comm] rank stopped: disk full");
+    expect(wait_for_failure(*state), "rank {} never heard of it", world.rank());
+    expect(state->failure() == "[comm] rank stopped: disk full", "rank {} heard: {}", world.rank(),
+           state->failure());
+  }));
+}
+
+TEST_CASE("the ledger names the rank that is behind") {
+  int late = GENERATE(0, 1, 3);
+  CHECK_NOTHROW(with_ledgers(4, [&](Communicator& world, std::shared_ptr<RankState> state) {
+    state->set_step(5);
+    state->enter(Collective::all_gather, "dp_shard", "layers.0");
+    state->leave();
+    if (world.rank() != late) state->enter(Collective::reduce_scatter, "dp_shard", "layers.1");
+    meet(world);
+    if (world.rank() == 2) state->timeout_message();
+    expect(wait_for_failure(*state), "rank {} never heard of it", world.rank());
+    std::string want = fmt::format(
+        "behind: rank {} is after all_gather 'layers.0' (axis dp_shard, call 1, step 5); waiting:", late);
+    expect(state->failure().find(want) != std::string::npos, "rank {} heard: {}", world.rank(),
+           state->failure());
+    expect(state->failure().find("rank 2 made no progress in reduce_scatter 'layers.1'") != std::string::npos,
+           "rank {} heard: {}", world.rank(), state->failure());
+  }));
+}
+
+TEST_CASE("a rank that has connected and said nothing yet is waited for") {
+  LedgerServer server({.world_size = 3, .answer_seconds = 30});
+  std::vector<tcp::Connection> ranks;
+  for (int r = 0; r < 3; ++r) ranks.push_back(tcp::connect_to(server.endpoint(), 30));
+  auto say = [&](int rank, LedgerMessage::Kind kind, const std::string& text = "") {
+    const bool late = rank == 2;
+    ProgressRecord record{.rank = rank,
+                          .state = late ? State::done : State::inside,
+                          .collective = Collective::all_gather,
+                          .sequence = late ? 1 : 2,
+                          .axis = "tp",
+                          .label = late ? "layers.0" : "layers.1"};
+    ranks[static_cast<size_t>(rank)].send(LedgerMessage{kind, record, text}.encode());
+  };
+  auto hears = [&](int rank, LedgerMessage::Kind kind) -> std::optional<std::string> {
+    tcp::Connection& connection = ranks[static_cast<size_t>(rank)];
+    for (int i = 0; i < 3000 && connection.read_available(); ++i) {
+      while (auto bytes = connection.next()) {
+        auto message = LedgerMessage::decode(*bytes);
+        if (message && message->kind == kind) return message->text;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return std::nullopt;
+  };
+  say(1, LedgerMessage::Kind::question, "stuck");
+  for (int rank : {0, 1, 2}) {
+    REQUIRE(hears(rank, LedgerMessage::Kind::roll_call));
+    if (rank == 2) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    say(rank, LedgerMessage::Kind::present);
+  }
+  auto verdict = hears(0, LedgerMessage::Kind::stop);
+  REQUIRE(verdict);
+  CHECK_THAT(*verdict, Contains("[comm] stuck: behind: rank 2 is after all_gather 'layers.0' (axis tp"));
+}
+
+TEST_CASE("a stranger who talks to the ledger disturbs nobody") {
+  std::atomic<int> failures = 0;
+  run_thread_ranks({.ranks = 2, .timeout_seconds = 60}, [&](Communicator& world) {
+    auto state = std::make_shared<RankState>(world.rank(), 2);
+    struct Eavesdropper final : Bootstrap {
+      explicit Eavesdropper(Communicator& c) : inner(c) {}
+      int rank() const override { return inner.rank(); }
+      int size() const override { return inner.size(); }
+      std::vector<std::string> all_gather(std::string_view mine) override {
+        return heard = inner.all_gather(mine);
+      }
+      CommunicatorBootstrap inner;
+      std::vector<std::string> heard;
+    } bootstrap(world);
+    Ledger ledger(state, bootstrap);
+    for (int i = 0; i < 3; ++i) {
+      tcp::Connection stranger = tcp::connect_to(bootstrap.heard[0], 5);
+      stranger.send("hello");
+      stranger.send(std::string(100000, 'x'));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    meet(world);
+    failures += state->failed();
+    meet(world);
+  });
+  CHECK(failures == 0);
+}
+
+TEST_CASE("an endpoint that nobody listens on is named") {
+  test::HeldPort nobody;
+  CHECK_THROWS_WITH(tcp::connect_to(fmt::format("{};;{}", tcp::host_name(), nobody.number()), 0.1),
+                    Contains("cannot be reached from"));
+  CHECK_THROWS_WITH(tcp::connect_to("nonsense", 0.1), Contains("is not an endpoint"));
+  tcp::Listener first;
+  CHECK_THROWS_WITH(tcp::Listener(first.port()), Contains("cannot listen on port"));
+}

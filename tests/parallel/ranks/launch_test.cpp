@@ -1,0 +1,140 @@
+#include "parallel/ranks/launch.h"
+
+#include <map>
+
+#include "core/error.h"
+#include "tests/support/catch.h"
+
+using namespace ottava;
+using Catch::Contains;
+
+namespace {
+
+struct Variables {
+  std::map<std::string, std::string> values;
+  Environment environment() const {
+    return [this](const char* name) -> const char* {
+      auto found = values.find(name);
+      return found == values.end() ? nullptr : found->second.c_str();
+    };
+  }
+  Launch launch() const { return detect_launch(environment()); }
+};
+
+bool is(const Launch& l, Launcher launcher, int rank, int world, int local_rank, int local_size) {
+  return l.launcher == launcher && l.rank == rank && l.world_size == world && l.local_rank == local_rank &&
+         l.local_size == local_size;
+}
+
+int every_cpu_a_core(int cpu) { return cpu; }
+int two_threads_a_core(int cpu) { return cpu % 4; }
+
+}  // namespace
+
+TEST_CASE("launchers are recognised by their variables") {
+  CHECK(is(Variables{}.launch(), Launcher::none, 0, 1, 0, 1));
+  Variables open_mpi{{{"OMPI_COMM_WORLD_SIZE", "8"},
+                      {"OMPI_COMM_WORLD_RANK", "5"},
+                      {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                      {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"},
+                      {"RANK", "0"},
+                      {"WORLD_SIZE", "1"}}};
+  CHECK(is(open_mpi.launch(), Launcher::mpi, 5, 8, 1, 4));
+  Variables mpich{{{"PMI_SIZE", "4"}, {"PMI_RANK", "3"}}};
+  CHECK(is(mpich.launch(), Launcher::mpi, 3, 4, 3, 4));
+  Variables srun{{{"SLURM_STEP_NUM_TASKS", "11"},
+                  {"SLURM_PROCID", "9"},
+                  {"SLURM_LOCALID", "1"},
+                  {"SLURM_NODEID", "2"},
+                  {"SLURM_STEP_TASKS_PER_NODE", "4(x2),3"}}};
+  CHECK(is(srun.launch(), Launcher::slurm, 9, 11, 1, 3));
+  Variables torchrun{{{"WORLD_SIZE", "16"}, {"RANK", "9"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "8"}}};
+  CHECK(is(torchrun.launch(), Launcher::environment, 9, 16, 1, 8));
+  CHECK(torchrun.launch().master.address.empty());
+  torchrun.values.insert({{"MASTER_ADDR", "node7"}, {"MASTER_PORT", "4000"}});
+  CHECK((torchrun.launch().master.address == "node7" && torchrun.launch().master.port == 4000));
+  torchrun.values["TORCHELASTIC_USE_AGENT_STORE"] = "True";  // its agent has taken the port
+  CHECK(torchrun.launch().master.port == 4001);
+  // Inside a batch script, outside srun: one process.
+  CHECK(is(Variables{{{"SLURM_NTASKS", "8"}, {"SLURM_PROCID", "0"}}}.launch(), Launcher::none, 0, 1, 0, 1));
+}
+
+TEST_CASE("variables that make no sense are refused") {
+  CHECK_THROWS_WITH((Variables{{{"WORLD_SIZE", "two"}, {"RANK", "0"}}}.launch()),
+                    Contains("WORLD_SIZE is 'two'"));
+  CHECK_THROWS_WITH((Variables{{{"WORLD_SIZE", "2"}, {"RANK", "0"}, {"MASTER_PORT", "70000"}}}.launch()),
+                    Contains("MASTER_PORT is 70000"));
+  CHECK_THROWS_WITH((Variables{{{"WORLD_SIZE", "2"}}}.launch()),
+                    Contains("WORLD_SIZE is set and RANK is not"));
+  CHECK_THROWS_WITH((Variables{{{"WORLD_SIZE", "2"}, {"RANK", "2"}}}.launch()), Contains("says rank 2 of 2"));
+  CHECK_THROWS_WITH((Variables{{{"SLURM_STEP_NUM_TASKS", "4"},
+                                {"SLURM_PROCID", "3"},
+                                {"SLURM_LOCALID", "0"},
+                                {"SLURM_NODEID", "5"},
+                                {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"}}}
+                         .launch()),
+                    Contains("does not reach this node"));
+  CHECK_THROWS_AS((Variables{{{"WORLD_SIZE", "-1"}, {"RANK", "0"}}}.launch()), ConfigError);
+}
+
+TEST_CASE("CPUs are split among the ranks of a machine") {
+  Variables none;
+  std::vector<int> eight = {0, 1, 2, 3, 4, 5, 6, 7};
+  Launch second{
+      .launcher = Launcher::mpi, .rank = 5, .world_size = 8, .local_rank = 1, .local_size = 4, .source = {}};
+  CpuShare share = share_cpus(second, eight, every_cpu_a_core, none.environment());
+  CHECK((share.cpus == std::vector<int>{2, 3} && share.threads == 2 && share.binds));
+  share = share_cpus(second, eight, two_threads_a_core, none.environment());  // CPUs 1 and 5 are one core
+  CHECK((share.cpus == std::vector<int>{1, 5} && share.threads == 1 && share.binds));
+  share = share_cpus(second, {0, 1}, every_cpu_a_core, none.environment());
+  CHECK((share.threads == 1 && !share.binds && share.cpus.size() == 2));
+  Variables bound{{{"OMPI_MCA_orte_bound_at_launch", "1"}}};
+  share = share_cpus(second, {4, 5, 6}, every_cpu_a_core, bound.environment());
+  CHECK((share.threads == 3 && !share.binds));
+  Variables slurm{{{"SLURM_CPU_BIND_TYPE", "mask_cpu:"}, {"OMP_NUM_THREADS", "5"}}};
+  share = share_cpus(second, {4, 5}, every_cpu_a_core, slurm.environment());
+  CHECK((share.threads == 5 && !share.binds));
+  share = share_cpus({}, eight, two_threads_a_core, none.environment());
+  CHECK((share.threads == 4 && !share.binds && share.cpus == eight));
+  // Every CPU is used exactly once.
+  std::vector<int> all;
+  for (int r = 0; r < 3; ++r) {
+    Launch launch{.launcher = Launcher::mpi,
+                  .rank = r,
+                  .world_size = 3,
+                  .local_rank = r,
+                  .local_size = 3,
+                  .source = {}};
+    for (int cpu : share_cpus(launch, eight, every_cpu_a_core, none.environment()).cpus) all.push_back(cpu);
+  }
+  CHECK(all == eight);
+}
+
+TEST_CASE("the machine's own CPUs are shared") { CHECK(apply_cpu_share({}).threads >= 1); }
+
+TEST_CASE("each rank has its GPU") {
+  Launch third{
+      .launcher = Launcher::mpi, .rank = 2, .world_size = 4, .local_rank = 2, .local_size = 4, .source = {}};
+  CHECK(choose_gpu(third, 4, GpuSharing::forbidden) == 2);
+  CHECK(choose_gpu(third, 1, GpuSharing::forbidden) == 0);
+  CHECK(choose_gpu(third, 2, GpuSharing::allowed) == 0);
+  CHECK_THROWS_WITH(choose_gpu(third, 2, GpuSharing::forbidden),
+                    Contains("4 ranks on") && Contains("would share 2 GPUs"));
+  CHECK_THROWS_WITH(choose_gpu(third, 0, GpuSharing::allowed), Contains("sees no GPU"));
+  Variables devices{{{"CUDA_VISIBLE_DEVICES", "3,GPU-77"}}};
+  CHECK_THAT(gpu_identity(1, devices.environment()), Catch::EndsWith("/GPU-77"));
+  CHECK_THAT(gpu_identity(5, Variables{}.environment()), Catch::EndsWith("/5"));
+  CHECK_NOTHROW(require_own_gpus({"a/0", "a/1", "b/0"}));
+  CHECK_THROWS_WITH(require_own_gpus({"a/0", "a/1", "b/0", "a/1"}),
+                    Contains("ranks 1 and 3 would share one GPU (a/1)"));
+}
+
+TEST_CASE("LOG_RANK chooses whose lines are shown") {
+  CHECK(shows_log(0, Variables{}.environment()));
+  CHECK_FALSE(shows_log(1, Variables{}.environment()));
+  Variables some{{{"LOG_RANK", "0,3"}}};
+  CHECK(shows_log(3, some.environment()));
+  CHECK_FALSE(shows_log(1, some.environment()));
+  CHECK_THROWS_WITH(shows_log(1, Variables{{{"LOG_RANK", "all"}}}.environment()),
+                    Contains("LOG_RANK is 'all'"));
+}

@@ -1,0 +1,192 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <numeric>
+#include <vector>
+
+#include "core/cost.h"
+#include "fp8/recipe.h"
+#include "parallel/comm/thread/thread_communicator.h"
+#include "parallel/sharding/fsdp.h"
+#include "parallel/sharding/initialise_shard.h"
+#include "tests/support/values.h"
+
+// Two FP8 weights on the ranks of a layout, as threads: what products read of them, and what quantizing the
+// whole weight in one piece gives.
+namespace ottava::test::float8_weights {
+
+using fp8::Granularity;
+
+inline constexpr uint64_t kSeed = 5;
+
+/// A weight cut along rows, one along columns, in a unit each. Neither divides evenly among 3 or 8 shards,
+/// and the second leaves ranks of 8 with nothing. Of mxfp8 the first always divides into whole blocks of 32
+/// rows, the second among 3.
+inline std::vector<ParameterSpec> weights(bool mx = false) {
+  auto weight = [](const char* name, int64_t rows, int64_t columns, TensorParallel cut, int unit) {
+    return ParameterSpec{.name = name,
+                         .parts = {{.name = name, .hf_name = name, .rows = rows, .groups = rows, .init = {}}},
+                         .columns = columns,
+                         .tensor_parallel = cut,
+                         .unit = unit};
+  };
+  if (mx)
+    return {weight("w13", 768, 160, TensorParallel::rows, 0),
+            weight("w2", 96, 256, TensorParallel::columns, 1)};
+  return {weight("w13", 392, 144, TensorParallel::rows, 0),
+          weight("w2", 20, 272, TensorParallel::columns, 1)};
+}
+
+struct Setting {
+  fp8::RecipeName recipe = fp8::RecipeName::tensorwise;
+  int shards = 1, tp = 1;
+  bool gathers_bytes = true;
+  bool is_mx() const { return recipe == fp8::RecipeName::mxfp8; }
+};
+
+inline FsdpOptions options_of(const Setting& s) {
+  FsdpOptions out;
+  const fp8::Recipe recipe = fp8::make_recipe(s.recipe);
+  const std::vector<ParameterSpec> specs = weights(s.is_mx());
+  for (int p = 0; p < 2; ++p) {
+    const auto& spec = specs[static_cast<size_t>(p)];
+    out.float8.specs.push_back({.name = spec.name,
+                                .parameter = p,
+                                .rows = {0, tensor_parallel_shape(spec, s.tp)[0]},
+                                .forward = recipe.forward.b,
+                                .backward = recipe.input_gradient.b,
+                                .is_delayed = recipe.has_history(),
+                                .gathers_bytes = s.gathers_bytes});
+  }
+  out.float8.amax_history_length = 2;
+  return out;
+}
+
+struct Rank {
+  RankGroups& ranks;
+  Stream& stream;
+  Arena& arena;
+  Fsdp& fsdp;
+  bool is_planning = false;
+};
+
+/// Runs the body on every rank, first to plan its memory, then in earnest.
+inline void on_ranks(const Setting& s, const std::function<void(Rank&)>& body) {
+  const int count = s.shards * s.tp;
+  run_thread_ranks({.ranks = count}, [&](Communicator& world) {
+    std::vector<int> everyone(static_cast<size_t>(count));
+    std::iota(everyone.begin(), everyone.end(), 0);
+    RankGroups ranks(world.split("world", everyone), world.split("world", everyone),
+                     Mesh({.dp_shard = s.shards, .tp = s.tp}, count));
+    auto run = [&](Stream& stream, Arena& arena) {
+      Fsdp fsdp(stream, arena, ranks, weights(s.is_mx()), options_of(s));
+      Rank rank{ranks, stream, arena, fsdp, arena.is_recording()};
+      fsdp.initialise(kSeed);
+      Arena::Phase phase(arena, "test");
+      ranks.world->stats().reset();
+      body(rank);
+      fsdp.weights_changed();
+      stream.synchronize();
+    };
+    CostRecorder recorder;
+    Stream meta = Stream::meta(recorder, {DeviceType::cpu, 0});
+    Arena plan;
+    run(meta, plan);
+    Stream stream = Stream::cpu();
+    Arena arena(plan.plan(), {DeviceType::cpu, 0});
+    run(stream, arena);
+  });
+}
+
+inline std::vector<uint8_t> bytes_of(const Tensor& t) {
+  const auto* from = static_cast<const uint8_t*>(t.data);
+  return {from, from + t.bytes()};
+}
+
+struct Bytes {
+  std::vector<uint8_t> codes, scales;
+  bool operator==(const Bytes&) const = default;
+};
+
+/// What a product would read of a weight, its unit gathered for this use and let go after it.
+inline Bytes operand(Rank& rank, size_t entry, WeightUse use, bool keep = false) {
+  const int unit = weights()[entry].unit;
+  rank.fsdp.unshard(unit, use);
+  const fp8::ScaledOperand q = rank.fsdp.float8_weight(entry, use);
+  Bytes out;
+  if (!rank.is_planning) out = {bytes_of(q.matrix.bytes), bytes_of(q.matrix.scale_inverse)};
+  if (!keep) rank.fsdp.reshard(unit);
+  return out;
+}
+
+/// The whole slice of a tensor-parallel rank, as one process would hold it.
+inline std::vector<float> slice_of(size_t entry, int tp_rank, int tp, bool mx = false) {
+  const ParameterSpec spec = weights(mx)[entry];
+  const Shape shape = tensor_parallel_shape(spec, tp);
+  std::vector<float> values(static_cast<size_t>(shape.numel()));
+  Stream stream = Stream::cpu();
+  initialise_shard(stream, spec, {.tp_rank = tp_rank, .tp_size = tp}, kSeed, view_of(values.data(), shape));
+  return values;
+}
+
+inline uint32_t rounded_amax(std::vector<float> values) {
+  for (float& v : values) v = static_cast<float>(bf16(v));
+  return largest_bits(values);
+}
+
+/// What weights are multiplied by, and those whose amax the scale is of (recipe delayed: an earlier step's).
+struct Factors {
+  float values = 1, scaled_for = 1;
+};
+
+/// Quantizing that slice in one piece.
+inline Bytes expected(const Setting& s, size_t entry, int tp_rank, WeightUse use, Factors factors = {}) {
+  const fp8::Recipe recipe = fp8::make_recipe(s.recipe);
+  const fp8::OperandRecipe& how = use == WeightUse::forward ? recipe.forward.b : recipe.input_gradient.b;
+  std::vector<float> values = slice_of(entry, tp_rank, s.tp, s.is_mx()),
+                     whole = slice_of(entry, 0, 1, s.is_mx());
+  for (float& v : values) v *= factors.values;
+  for (float& v : whole) v *= factors.scaled_for;
+  const Shape shape = tensor_parallel_shape(weights(s.is_mx())[entry], s.tp);
+  const bool turns = use == WeightUse::backward && how.granularity != Granularity::tensor &&
+                     how.granularity != Granularity::block_128x128;
+  const Shape stored = turns ? Shape{shape[1], shape[0]} : shape;
+  const Shape scales = fp8::scale_shape(how.granularity, stored[0], stored[1]);
+  Bytes out{
+      std::vector<uint8_t>(static_cast<size_t>(stored.numel())),
+      std::vector<uint8_t>(static_cast<size_t>(scales.numel()) * size_of(fp8::scale_dtype(how.granularity)))};
+  const fp8::Quantized q{{out.codes.data(), how.format, stored},
+                         {out.scales.data(), fp8::scale_dtype(how.granularity), scales}};
+  uint32_t amax = rounded_amax(whole);
+  std::vector<uint32_t> columns(static_cast<size_t>(shape[1]), 0);
+  Stream stream = Stream::cpu();
+  const Tensor x = view_of(values.data(), shape), column_amax = view_of(columns.data(), {shape[1]});
+  fp8::column_amax(stream, x, column_amax);
+  fp8::Quantize args{.x = x, .granularity = how.granularity, .rounding = how.rounding};
+  (turns ? args.transposed : args.out) = q;
+  if (how.granularity == Granularity::tensor) args.amax = view_of(&amax, {1});
+  if (turns && how.granularity == Granularity::row) args.column_amax = column_amax;
+  fp8::quantize(stream, args);
+  return out;
+}
+
+/// The ranks' answers, compared after they have ended: assertions belong to one thread.
+using Answers = std::vector<std::vector<Bytes>>;
+
+inline void scale_masters(Rank& rank, float factor) {
+  if (rank.is_planning) return;
+  for (int p = 0; p < 2; ++p) {
+    const Tensor master = rank.fsdp.shard(p).master;
+    for (int64_t i = 0; i < master.numel(); ++i) master.as<float>()[i] *= factor;
+  }
+}
+
+inline int64_t amax_calls(Rank& rank) {
+  int64_t calls = 0;
+  for (const CommStats::Total& t : rank.ranks.world->stats().totals())
+    calls += t.label == "weight amaxes" ? t.calls : 0;
+  return calls;
+}
+
+}  // namespace ottava::test::float8_weights
