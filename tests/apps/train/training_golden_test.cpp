@@ -1,5 +1,8 @@
+#include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
+#include <string_view>
 
 #include "core/cpu/isa.h"
 #include "core/io/file.h"
@@ -49,29 +52,46 @@ std::vector<double> curve(TinyTraining& tiny, const std::string& dtype, int thre
   return logged(tiny / name, "loss_metrics/global_avg_loss");
 }
 
+/// Elsewhere sums have another order and bf16 products another rounding of their sums; 20 steps at lr 0.01
+/// carry that on. The curves of the file differ by 0 in f32 and by 1.0e-4 in bf16.
+double bound_elsewhere(std::string_view dtype) { return dtype == "float32" ? 2e-6 : 3e-4; }
+
+Json::Array stored_curves() {
+  return Json::parse(read_file(kPath), kPath).at("curves", kPath).as_array("curves");
+}
+
+bool has_key(const Json& curve, const Json& key) { return curve.at("key", kPath).dump() == key.dump(); }
+
+double largest_difference(const std::vector<double>& losses, const Json::Array& expected, const char* dtype) {
+  REQUIRE(losses.size() == expected.size());
+  double largest = 0;
+  for (size_t i = 0; i < losses.size(); ++i) {
+    const double value = expected[i].as_number(dtype);
+    largest = std::max(largest, std::abs(losses[i] - value) / value);
+  }
+  return largest;
+}
+
 }  // namespace
 
 TEST_CASE(
-    "the golden loss curve is reproduced on one thread and on two: bitwise where its key matches, to 1e-3 "
-    "elsewhere") {
+    "the golden loss curve is reproduced on one thread and on two: bitwise where a key of the file matches, "
+    "within a stated bound elsewhere") {
   TinyTraining tiny;
-  const Json golden = Json::parse(read_file(kPath), kPath);
-  const std::string here = key_of_this_machine().dump(), there = golden.at("key", kPath).dump();
-  const bool is_bitwise = here == there;
-  if (!is_bitwise) WARN("compared to 1e-3 only: the curve is bitwise for " << there << ", this is " << here);
+  const Json here = key_of_this_machine();
+  const Json::Array curves = stored_curves();
+  const auto same =
+      std::find_if(curves.begin(), curves.end(), [&](const Json& c) { return has_key(c, here); });
   for (const char* dtype : {"float32", "bfloat16"}) {
-    const Json::Array& expected = golden.at(dtype, kPath).as_array(dtype);
     for (int threads : kThreads) {
       const std::vector<double> losses = curve(tiny, dtype, threads);
-      REQUIRE(losses.size() == expected.size());
-      for (size_t i = 0; i < losses.size(); ++i) {
-        INFO(dtype << " on " << threads << " thread(s), step " << i + 1);
-        const double value = expected[i].as_number(dtype);
-        if (is_bitwise) {
-          CHECK(losses[i] == value);
-        } else {
-          CHECK(losses[i] == Approx(value).epsilon(1e-3));
-        }
+      INFO(dtype << " on " << threads << " thread(s), " << here.dump());
+      if (same != curves.end())
+        CHECK(largest_difference(losses, same->at(dtype, kPath).as_array(dtype), dtype) == 0);
+      for (const Json& other : curves) {
+        INFO("against the curve of " << other.at("key", kPath).dump());
+        CHECK(largest_difference(losses, other.at(dtype, kPath).as_array(dtype), dtype) <=
+              bound_elsewhere(dtype));
       }
     }
   }
@@ -79,14 +99,22 @@ TEST_CASE(
 
 TEST_CASE("write the golden loss curve", "[.write]") {
   TinyTraining tiny;
-  Json golden;
-  golden.set("key", key_of_this_machine());
+  Json mine;
+  mine.set("key", key_of_this_machine());
   for (const char* dtype : {"float32", "bfloat16"}) {
     const std::vector<double> losses = curve(tiny, dtype, kThreads[0]);
     CHECK(curve(tiny, dtype, kThreads[1]) == losses);
     Json list{Json::Array{}};
     for (double loss : losses) list.push(loss);
-    golden.set(dtype, std::move(list));
+    mine.set(dtype, std::move(list));
   }
+  Json curves{Json::Array{}};
+  if (std::filesystem::exists(kPath)) {
+    for (const Json& curve : stored_curves())
+      if (!has_key(curve, mine.at("key", kPath))) curves.push(curve);
+  }
+  curves.push(mine);
+  Json golden;
+  golden.set("curves", std::move(curves));
   std::ofstream(kPath) << golden.dump(2) << '\n';
 }
