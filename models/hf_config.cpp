@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "core/error.h"
 #include "core/io/json.h"
@@ -123,6 +124,70 @@ void read_tokens(const Reader& r, HfConfig& config) {
     config.eos_token_ids.push_back(id.as_integer(r.what("eos_token_id")));
 }
 
+Json scaling_json(const std::optional<RopeScaling>& scaling) {
+  Json json;
+  if (!scaling) return json;
+  json.set("rope_type", "llama3").set("factor", scaling->factor);
+  json.set("low_freq_factor", scaling->low_freq_factor).set("high_freq_factor", scaling->high_freq_factor);
+  json.set("original_max_position_embeddings",
+           static_cast<int64_t>(scaling->original_max_position_embeddings));
+  return json;
+}
+
+// transformers writes 9.999999747378752e-06 where 1e-05 was meant.
+bool same_epsilon(double a, double b) { return static_cast<float>(a) == static_cast<float>(b); }
+
+class Editor {
+ public:
+  explicit Editor(const Json::Object& members) : members_(members) {}
+
+  template <class T>
+  void replace(std::string_view name, const T& was, const T& now) {
+    if (was == now) return;
+    if constexpr (std::is_same_v<T, std::string>) {
+      put(name, now, was, now);
+    } else {
+      put(name, Json(now), Json(was).dump(), Json(now).dump());
+    }
+  }
+  void put(std::string_view name, Json value, std::string_view was, std::string_view now) {
+    changes_.push_back(fmt::format("{} {} -> {}", name, was, now));
+    set(name, std::move(value));
+  }
+  void set(std::string_view name, Json value) {
+    for (auto& [member, old] : members_) {
+      if (member != name) continue;
+      old = std::move(value);
+      return;
+    }
+    members_.emplace_back(name, std::move(value));
+  }
+  void erase(std::string_view name) {
+    std::erase_if(members_, [&](const auto& member) { return member.first == name; });
+  }
+  HfConfigEdit finish() { return {Json(std::move(members_)).dump(2) + "\n", std::move(changes_)}; }
+
+ private:
+  Json::Object members_;
+  std::vector<std::string> changes_;
+};
+
+void edit_rope(const Json& root, const HfConfig& was, const HfConfig& now, Editor& edit) {
+  if (was.rope_theta == now.rope_theta && was.rope_scaling == now.rope_scaling) return;
+  const Json* newer = root.find("rope_parameters");
+  if (newer == nullptr || newer->is_null()) {
+    edit.replace("rope_theta", was.rope_theta, now.rope_theta);
+    if (was.rope_scaling != now.rope_scaling) {
+      const Json json = scaling_json(now.rope_scaling);
+      edit.put("rope_scaling", json, scaling_json(was.rope_scaling).dump(), json.dump());
+    }
+    return;
+  }
+  Json json = now.rope_scaling ? scaling_json(now.rope_scaling) : Json().set("rope_type", "default");
+  json.set("rope_theta", now.rope_theta);
+  edit.put("rope_parameters", json, newer->dump(), json.dump());
+}
+
 }  // namespace
 
 std::string_view model_type_of(HfFamily family) { return kFamilies[static_cast<size_t>(family)].model_type; }
@@ -166,6 +231,52 @@ HfConfig parse_hf_config(std::string_view text, std::string_view where) {
   return config;
 }
 
+HfConfigEdit edit_hf_config(std::string_view source, std::string_view where, const HfConfig& now) {
+  const Json root = Json::parse(source, where);
+  const HfConfig was = parse_hf_config(source, where);
+  Editor edit(root.as_object(where));
+  if (was.family != now.family) {
+    const auto &old = kFamilies[static_cast<size_t>(was.family)],
+               &family = kFamilies[static_cast<size_t>(now.family)];
+    edit.put("model_type", std::string(family.model_type), old.model_type, family.model_type);
+    edit.set("architectures", Json(Json::Array{std::string(family.architecture)}));
+  }
+  edit.replace("hidden_size", was.hidden_size, now.hidden_size);
+  edit.replace("num_hidden_layers", was.num_hidden_layers, now.num_hidden_layers);
+  if (was.num_hidden_layers != now.num_hidden_layers) edit.erase("layer_types");  // one for each layer
+  edit.replace("num_attention_heads", was.num_attention_heads, now.num_attention_heads);
+  edit.replace("num_key_value_heads", was.num_key_value_heads, now.num_key_value_heads);
+  edit.replace("head_dim", was.head_dim, now.head_dim);
+  edit.replace("intermediate_size", was.intermediate_size, now.intermediate_size);
+  edit.replace("vocab_size", was.vocab_size, now.vocab_size);
+  edit.replace("max_position_embeddings", was.max_position_embeddings, now.max_position_embeddings);
+  if (!same_epsilon(was.rms_norm_eps, now.rms_norm_eps))
+    edit.replace("rms_norm_eps", was.rms_norm_eps, now.rms_norm_eps);
+  edit.replace("tie_word_embeddings", was.tie_word_embeddings, now.tie_word_embeddings);
+  edit_rope(root, was, now, edit);
+  edit.replace(root.find("dtype") != nullptr ? "dtype" : "torch_dtype", was.dtype, now.dtype);
+  return edit.finish();
+}
+
+std::vector<std::string> differences(const HfConfig& a, const HfConfig& b) {
+  std::vector<std::string> out;
+  auto compare = [&](std::string_view name, const Json& x, const Json& y) {
+    if (x.dump() != y.dump()) out.push_back(fmt::format("{} {} and {}", name, x.dump(), y.dump()));
+  };
+  auto family = [](const HfConfig& c) {
+    return std::string(kFamilies[static_cast<size_t>(c.family)].model_type);
+  };
+  compare("model_type", family(a), family(b));
+  compare("num_attention_heads", a.num_attention_heads, b.num_attention_heads);
+  compare("num_key_value_heads", a.num_key_value_heads, b.num_key_value_heads);
+  compare("head_dim", a.head_dim, b.head_dim);
+  if (!same_epsilon(a.rms_norm_eps, b.rms_norm_eps)) compare("rms_norm_eps", a.rms_norm_eps, b.rms_norm_eps);
+  compare("rope_theta", a.rope_theta, b.rope_theta);
+  compare("rope_scaling", scaling_json(a.rope_scaling), scaling_json(b.rope_scaling));
+  compare("tie_word_embeddings", a.tie_word_embeddings, b.tie_word_embeddings);
+  return out;
+}
+
 std::string to_json(const HfConfig& c) {
   const auto& family = kFamilies[static_cast<size_t>(c.family)];
   Json root;
@@ -178,15 +289,7 @@ std::string to_json(const HfConfig& c) {
       .set("vocab_size", c.vocab_size);
   root.set("max_position_embeddings", c.max_position_embeddings);
   root.set("hidden_act", "silu").set("rms_norm_eps", c.rms_norm_eps).set("rope_theta", c.rope_theta);
-  Json scaling;
-  if (c.rope_scaling) {
-    scaling.set("rope_type", "llama3").set("factor", c.rope_scaling->factor);
-    scaling.set("low_freq_factor", c.rope_scaling->low_freq_factor);
-    scaling.set("high_freq_factor", c.rope_scaling->high_freq_factor);
-    scaling.set("original_max_position_embeddings",
-                static_cast<int64_t>(c.rope_scaling->original_max_position_embeddings));
-  }
-  root.set("rope_scaling", std::move(scaling));
+  root.set("rope_scaling", scaling_json(c.rope_scaling));
   root.set("attention_bias", false).set("attention_dropout", 0.0);
   if (c.family == HfFamily::llama) root.set("mlp_bias", false);
   root.set("tie_word_embeddings", c.tie_word_embeddings);

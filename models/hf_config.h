@@ -46,4 +46,17 @@ HfConfig parse_hf_config(std::string_view text, std::string_view where);
 /// The text of a config.json that `transformers` reads, in the older form, which all its versions know.
 std::string to_json(const HfConfig& config);
 
+/// The text of a config.json, changed where `now` differs from it and otherwise kept, unknown members
+/// included.
+struct HfConfigEdit {
+  std::string json;
+  std::vector<std::string> changes;  ///< "rope_theta 10000 -> 500000"
+};
+/// Throws FileError as parse_hf_config() does.
+HfConfigEdit edit_hf_config(std::string_view source, std::string_view where, const HfConfig& now);
+
+/// What two configurations compute differently: "rope_theta 10000 and 500000". Lengths, tokens and the dtype
+/// of stored weights are no part of it.
+std::vector<std::string> differences(const HfConfig& a, const HfConfig& b);
+
 }  // namespace ottava

@@ -32,6 +32,11 @@ void declare(config::Section& s, ModelConfig& c) {
       .meaning("size: debugmodel, 1B, 3B, 8B, 70B, 405B; hf: from config.json in hf_assets_path");
   s.field("hf_assets_path", c.hf_assets_path)
       .meaning("folder with tokenizer.json (and config.json, weights)");
+  using Initial = ModelConfig::Initial;
+  s.choice("initial", c.initial, {{"auto", Initial::automatic}, {"random", Initial::random}})
+      .meaning(
+          "where weights begin without a checkpoint: auto: flavor hf takes those in hf_assets_path, others "
+          "are random");
   s.field("converters", c.converters)
       .one_of({"quantize.linear.float8"})
       .rename_value("float8", "quantize.linear.float8")

@@ -24,6 +24,8 @@ struct ModelConfig {
 
   std::string name = "llama3";
   std::string flavor = "debugmodel";  ///< "hf": dimensions from config.json in hf_assets_path
+  enum class Initial { automatic, random };
+  Initial initial = Initial::automatic;
   std::string hf_assets_path = "./tests/assets/tokenizer";
   std::vector<std::string> converters;
 

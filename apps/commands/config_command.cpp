@@ -1,6 +1,8 @@
 #include "apps/commands/config_command.h"
 
 #include "apps/config/config.h"
+#include "apps/config/resolved_model.h"
+#include "core/error.h"
 
 namespace ottava {
 
@@ -16,6 +18,14 @@ void run_config_command(const ConfigCommand& command, std::ostream& out, std::os
   Config config = load_config(command.file, command.overrides);
   for (const std::string& note : config.provenance.notes) notes << note << '\n';
   out << print_config(config, command.print == ConfigCommand::Print::explained_tree);
+  try {
+    std::vector<ModelValue> values;
+    resolved_model(config, Tokenizer::load(find_assets(config)).get(), &values);
+    out << "\n# The model that this resolves to:\n";
+    for (const std::string& line : model_lines(config, values)) out << "#   " << line << '\n';
+  } catch (const FileError& error) {
+    notes << "The model is not resolved: " << error.what() << '\n';
+  }
 }
 
 }  // namespace ottava

@@ -16,6 +16,9 @@ struct ConfigCommand {
   Print print = Print::tree;
 };
 
+/// After the tree come comments: the model that it resolves to, a line for each property with its origin.
+/// Where files that it needs are missing, a note says so instead.
+///
 /// Notes about keys go to `notes` (a terminal's standard error), so that the tree can be redirected into a
 /// file. Throws as load_config does.
 void run_config_command(const ConfigCommand& command, std::ostream& out, std::ostream& notes);

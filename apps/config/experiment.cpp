@@ -6,10 +6,7 @@
 #include "apps/decide/float8_speedup.h"
 #include "core/error.h"
 #include "core/io/file.h"
-#include "models/hf_config.h"
 #include "models/llama/llama_traffic.h"
-#include "models/llama/read_hf_config.h"
-#include "models/llama/resolve_model.h"
 
 namespace ottava {
 namespace {
@@ -95,17 +92,6 @@ FsdpOptions resolve_fsdp(const Config& c) {
   out.prefetch = static_cast<int>(c.parallelism.fsdp_prefetch);
   out.reduce_every_micro_batch = c.parallelism.fsdp_reduce_every_microbatch != Reduce::once_per_step;
   return out;
-}
-
-// A Hugging Face model says how far its positions go.
-void check_positions(const std::string& path, int64_t longest) {
-  const int64_t most = parse_hf_config(read_file(path), path).max_position_embeddings;
-  if (longest <= most) return;
-  fail<ConfigError>(
-      "model",
-      "sequences of {} tokens are longer than max_position_embeddings {} of {}: lower training.seq_len, or "
-      "set model.max_seq_len (and model.rope_scaling) to go beyond what RoPE was made for",
-      longest, most, path);
 }
 
 void check_tensor_parallel(const LlamaConfig& m, const Config& c, int tp) {
@@ -215,16 +201,10 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
                               std::optional<int> compute_capability) {
   Mesh mesh(mesh_degrees(c), world_size);
   const Batches batches = resolve_batches(c, mesh);
-  std::optional<LlamaConfig> base;
   const int64_t longest = std::max(c.training.seq_len, c.validation.enable ? c.validation.seq_len : 0);
-  if (c.model.flavor == "hf") {
-    const std::string folder = find_assets(c).string();
-    base = read_hf_config(folder);
-    if (!c.model.max_seq_len) check_positions(folder + "/config.json", longest);
-  }
-
   TrainingShape shape;
-  shape.model = resolve_model(c.model, base, tokenizer ? tokenizer->vocab_size() : 0, longest);
+  std::vector<ModelValue> model_values;
+  shape.model = resolved_model(c, tokenizer.get(), &model_values);
   check_tensor_parallel(shape.model, c, mesh.size(MeshAxis::tp));
   shape.model_options = {.sequence = longest,
                          .loss_chunk_rows = c.model.loss_chunk_tokens > 0 ? c.model.loss_chunk_tokens : 1024,
@@ -246,7 +226,14 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
   shape.groups = resolve_groups(c.optimizer, table.specs);
   if (c.model.uses_float8())
     resolve_float8(c, table, mesh.size(MeshAxis::tp), compute_capability, nullptr, shape);
-  return {c, std::move(tokenizer), mesh, std::move(shape), {}, batches.global, compute_capability};
+  return {.config = c,
+          .tokenizer = std::move(tokenizer),
+          .mesh = mesh,
+          .shape = std::move(shape),
+          .model_values = std::move(model_values),
+          .decisions = {},
+          .global_batch = batches.global,
+          .compute_capability = compute_capability};
 }
 
 void apply_measured_float8(Experiment& e, const Decisions& measured) {
@@ -263,6 +250,8 @@ Decisions read_auto_decisions(const Config& c) {
 std::string model_title(const ModelConfig& c) {
   const bool changed = c.dim || c.n_layers || c.n_heads || c.n_kv_heads || c.head_dim || c.ffn_dim ||
                        c.ffn_dim_multiplier || c.multiple_of;
+  if (c.flavor == "hf") return fmt::format("from config.json{}", changed ? " with other dimensions" : "");
+  if (c.dim) return fmt::format("{} of one's own", c.name);
   return fmt::format("{} {}{}", c.name, c.flavor, changed ? " with other dimensions" : "");
 }
 

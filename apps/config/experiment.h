@@ -5,6 +5,7 @@
 #include <string>
 
 #include "apps/config/config.h"
+#include "apps/config/resolved_model.h"
 #include "apps/decide/decisions.h"
 #include "apps/decide/sm_budget.h"
 #include "apps/train/training_engine.h"
@@ -19,8 +20,9 @@ struct Experiment {
   std::shared_ptr<const Tokenizer> tokenizer;  ///< null when planning without one
   Mesh mesh;
   TrainingShape shape;
-  Decisions decisions;       ///< apps/decide/decide.h
-  int64_t global_batch = 0;  ///< sequences per optimizer step, all ranks
+  std::vector<ModelValue> model_values;  ///< of shape.model, with origins
+  Decisions decisions;                   ///< apps/decide/decide.h
+  int64_t global_batch = 0;              ///< sequences per optimizer step, all ranks
   std::optional<int> compute_capability;
   SmBudget sm_budget = {};               ///< apps/decide/sm_budget.h
   bool repeats_initial_weights = false;  ///< parallel/sharding/repeated_weights.h: for benchmarks alone
@@ -42,7 +44,8 @@ void apply_measured_float8(Experiment& experiment, const Decisions& measured);
 /// The file quantize.linear.float8.auto_decisions. Throws FileError.
 Decisions read_auto_decisions(const Config& config);
 
-/// "llama3 8B", or "llama3 8B with other dimensions" where the configuration changes the flavor's.
+/// "llama3 8B"; "llama3 8B with other dimensions" where the configuration changes some; "llama3 of one's own"
+/// where it sets dim; "from config.json".
 std::string model_title(const ModelConfig& config);
 
 /// What `rank` sends in a training step, by formula (models/llama/llama_traffic.h). What is measured must be

@@ -6,10 +6,11 @@
 #include <filesystem>
 
 #include "apps/train/float8_history.h"
+#include "apps/train/model_files.h"
 #include "core/cuda/runtime.h"
 #include "core/io/file.h"
+#include "core/io/safetensors_folder.h"
 #include "core/log.h"
-#include "models/llama/read_hf_config.h"
 #include "parallel/checkpoint/folder.h"
 #include "parallel/checkpoint/huggingface.h"
 #include "parallel/checkpoint/loader.h"
@@ -29,6 +30,11 @@ std::string checkpoint_folder(const Config& c) {
 bool excludes(const CheckpointConfig& c, std::string_view what) {
   return std::find(c.exclude_from_loading.begin(), c.exclude_from_loading.end(), what) !=
          c.exclude_from_loading.end();
+}
+
+bool has_safetensors(const std::filesystem::path& folder) {
+  return std::filesystem::exists(folder / "model.safetensors") ||
+         std::filesystem::exists(folder / safetensors_index_name("model"));
 }
 
 }  // namespace
@@ -62,6 +68,12 @@ Checkpoints::Checkpoints(const Experiment& experiment, RankGroups& ranks, Stream
   group_.on_rank_0([&] { checkpoint::remove_leftovers(folder_); });
   saver_ = std::make_unique<checkpoint::CheckpointSaver>(
       checkpoint::SaveOptions{.folder = folder_, .keep_latest_k = static_cast<int>(c.keep_latest_k)}, group_);
+  if (const std::optional<std::string> source = source_config_path(experiment.config)) {
+    const std::vector<std::string> changes =
+        model_files(experiment, c.last_save_model_only ? c.export_dtype : DType::f32).changes;
+    log::info("Checkpoints keep {} and the files beside it{}{}", *source,
+              changes.empty() ? "" : ", but for: ", fmt::join(changes, ", "));
+  }
 }
 
 Checkpoints::~Checkpoints() = default;
@@ -97,17 +109,50 @@ void Checkpoints::load(TrainingEngine& engine, TrainingState& state) {
         folder_, trained_parameters(engine.parameters(), stream_, with_optimizer), group_, c.load_step);
   }
   if (loaded) {
+    require_same_model(loaded->path);
     take_state(loaded->path, state);
     take_history(loaded->path, engine);
     log::info("Loaded checkpoint {} ({} tokens seen)", loaded->path, state.tokens_seen);
   } else {
     if (!c.initial_load_path || c.initial_load_model_only) initialise();
-    if (!c.initial_load_path) return;
-    load_initial(
-        find_input(experiment_.config, "checkpoint.initial_load_path", *c.initial_load_path).string(), engine,
-        state);
+    const std::optional<std::string> start = initial_path();
+    if (!start) return;
+    load_initial(*start, engine, state);
   }
   engine.parameters().refresh_compute_copies();
+}
+
+std::optional<std::string> Checkpoints::initial_path() const {
+  const Config& c = experiment_.config;
+  if (c.checkpoint.initial_load_path)
+    return find_input(c, "checkpoint.initial_load_path", *c.checkpoint.initial_load_path).string();
+  if (c.model.flavor != "hf" || experiment_.repeats_initial_weights) return std::nullopt;
+  const std::string folder = find_assets(c).string();
+  if (c.model.initial == ModelConfig::Initial::random) {
+    log::info("The weights begin at random (seed {}), not as those of {} (model.initial)", c.training.seed,
+              folder);
+    return std::nullopt;
+  }
+  if (!has_safetensors(folder)) {
+    fail<ConfigError>(
+        "model",
+        "flavor hf begins with the weights of {}, which has none (*.safetensors): name their folder in "
+        "checkpoint.initial_load_path, or set model.initial: random to begin at random",
+        folder);
+  }
+  return folder;
+}
+
+// A run that goes on computes what it computed before.
+void Checkpoints::require_same_model(const std::string& path) const {
+  const std::vector<std::string> differences = model_differences(experiment_, path);
+  if (differences.empty()) return;
+  fail<ConfigError>(
+      "checkpoint",
+      "{} belongs to another model than this configuration's: {} (config.json there, and here): set section "
+      "model as it was, or begin another run in a job.dump_folder of its own, with "
+      "checkpoint.initial_load_path naming this one",
+      path, fmt::join(differences, ", "));
 }
 
 void Checkpoints::load_initial(const std::string& path, TrainingEngine& engine, TrainingState& state) {
@@ -123,6 +168,9 @@ void Checkpoints::load_initial(const std::string& path, TrainingEngine& engine, 
   checkpoint::HuggingFaceLoad loaded =
       checkpoint::load_huggingface(path, trained_parameters(engine.parameters(), stream_, false), group_);
   log::info("Loaded the weights of {} ({})", path, fmt::join(loaded.stored_types, ", "));
+  if (const std::vector<std::string> other = model_differences(experiment_, path); !other.empty())
+    log::warning("the model of {} and this one differ: {} (config.json there, and here)", path,
+                 fmt::join(other, ", "));
   if (!loaded.ignored.empty()) log::info("Of no use here: {}", fmt::join(loaded.ignored, ", "));
 }
 
@@ -162,23 +210,6 @@ bool Checkpoints::is_due(int64_t step, bool is_last) const {
   return is_last || step % c.interval == 0 || (step == 1 && c.enable_first_step_checkpoint);
 }
 
-HfConfig Checkpoints::hf_config(DType stored) const {
-  const Config& c = experiment_.config;
-  const LlamaConfig& model = experiment_.shape.model;
-  // Scaled frequencies are made for sequences up to factor times the original length.
-  const std::optional<RopeScaling>& scaling = model.rope_scaling;
-  const int64_t made_for =
-      scaling ? static_cast<int64_t>(scaling->factor * scaling->original_max_position_embeddings)
-              : c.training.seq_len;
-  HfConfig hf = hf_config_of(model, c.model.max_seq_len.value_or(std::max(made_for, c.training.seq_len)));
-  hf.dtype = stored == DType::bf16 ? "bfloat16" : stored == DType::f16 ? "float16" : "float32";
-  if (experiment_.tokenizer) {
-    hf.bos_token_id = experiment_.tokenizer->bos_id();
-    if (auto eos = experiment_.tokenizer->eos_id()) hf.eos_token_ids = {*eos};
-  }
-  return hf;
-}
-
 checkpoint::Checkpoint Checkpoints::contents(TrainingEngine& engine, const TrainingState& state,
                                              bool model_only) const {
   checkpoint::Checkpoint out{.step = state.step,
@@ -187,17 +218,15 @@ checkpoint::Checkpoint Checkpoints::contents(TrainingEngine& engine, const Train
                              .copies = {}};
   const Config& c = experiment_.config;
   if (model_only) out.export_dtype = c.checkpoint.export_dtype;
-  out.texts = {{"config.json", to_json(hf_config(model_only ? c.checkpoint.export_dtype : DType::f32))},
+  ModelFiles files = model_files(experiment_, model_only ? c.checkpoint.export_dtype : DType::f32);
+  out.texts = {{"config.json", std::move(files.config_json)},
                {"ottava_config.yaml", print_config(c)},
                {"decisions.json", to_json(experiment_.decisions)},
                {kStateName, to_json(state)}};
   if (std::string history = model_only ? "" : float8_history_json(engine, stream_); !history.empty()) {
     out.texts.push_back({kHistoryName, std::move(history)});
   }
-  if (experiment_.tokenizer) {
-    for (const std::filesystem::path& file : experiment_.tokenizer->files())
-      out.copies.push_back({file.filename().string(), file.string()});
-  }
+  out.copies = std::move(files.copies);
   return out;
 }
 

@@ -6,7 +6,6 @@
 
 #include "apps/config/experiment.h"
 #include "apps/train/training_state.h"
-#include "models/hf_config.h"
 #include "parallel/checkpoint/rank_group.h"
 #include "parallel/checkpoint/saver.h"
 
@@ -37,7 +36,9 @@ class Checkpoints {
   void load_initial(const std::string& path, TrainingEngine& engine, TrainingState& state);
   void take_state(const std::string& folder, TrainingState& state) const;
   void take_history(const std::string& folder, TrainingEngine& engine) const;
-  HfConfig hf_config(DType stored) const;
+  /// Weights to begin with, if not random ones.
+  std::optional<std::string> initial_path() const;
+  void require_same_model(const std::string& path) const;
   checkpoint::Checkpoint contents(TrainingEngine& engine, const TrainingState& state, bool model_only) const;
 
   const Experiment& experiment_;

@@ -1,5 +1,6 @@
 #include "models/llama/llama_parameters.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -97,9 +98,13 @@ LlamaParameters llama_parameters(const LlamaConfig& c) {
   out.units = static_cast<int>(c.layers) + 2;
   const int last = out.units - 1;
   // N(0,1) embeddings would give logits of standard deviation sqrt(dim) when the output layer shares them.
+  // The residual stream begins with the token's own embedding, which the head then finds again: with numbers
+  // of dim^-1/2 a small model starts sure that every token repeats itself. 0.02, as in transformers, leaves
+  // the stream to the blocks.
+  const Initialisation tied = {Initialisation::Kind::truncated_normal, std::min(0.02, output.std), 3};
   out.embedding = table.matrix(0, "tok_embeddings",
                                {{"tok_embeddings", "model.embed_tokens.weight", c.vocab_size, c.vocab_size,
-                                 c.tied_embeddings ? output : normal(1)}},
+                                 c.tied_embeddings ? tied : normal(1)}},
                                c.dim, TensorParallel::rows, ParameterRole::embedding);
   for (int64_t layer = 0; layer < c.layers; ++layer) out.blocks.push_back(add_block(table, c, layer));
   out.norm = table.norm(last, "norm", "norm", "model.norm.weight", c.dim);

@@ -25,11 +25,49 @@ void resolve_rope_scaling(LlamaConfig& out, const RopeScalingConfig& given) {
   replace(out.rope_scaling->original_max_position_embeddings, given.original_max_position_embeddings);
 }
 
+std::string scaling_text(const std::optional<RopeScaling>& s) {
+  if (!s) return "none";
+  return fmt::format("llama3, factor {}, frequencies {} to {}, original length {}", s->factor,
+                     s->low_freq_factor, s->high_freq_factor, s->original_max_position_embeddings);
+}
+
+// In the order in which resolve_model() decides.
+std::vector<ModelValue> values_of(const LlamaConfig& m, const ModelConfig& c, bool has_base,
+                                  bool has_tokenizer) {
+  const std::string base = has_base ? "config.json" : "flavor " + c.flavor;
+  const std::string rope = has_base || !c.dim ? base : "default";
+  const RopeScalingConfig& r = c.rope_scaling;
+  const bool scales =
+      r.factor || r.low_freq_factor || r.high_freq_factor || r.original_max_position_embeddings;
+  std::vector<ModelValue> out;
+  auto add = [&](const char* name, std::string value, bool is_set, std::string_view otherwise) {
+    out.push_back({name, std::move(value), is_set ? "" : std::string(otherwise)});
+  };
+  auto number = [](auto value) { return fmt::format("{}", value); };
+  add("dim", number(m.dim), c.dim.has_value(), base);
+  add("n_layers", number(m.layers), c.n_layers.has_value(), base);
+  add("n_heads", number(m.heads), c.n_heads.has_value(), base);
+  add("n_kv_heads", number(m.kv_heads), c.n_kv_heads.has_value(), c.n_heads ? "n_heads" : base);
+  add("head_dim", number(m.head_dim), c.head_dim.has_value(), c.dim || c.n_heads ? "dim / n_heads" : base);
+  add("ffn_dim", number(m.ffn_dim), c.ffn_dim.has_value(),
+      c.dim || c.ffn_dim_multiplier || c.multiple_of ? "8 dim / 3, rounded up" : base);
+  add("vocab_size", number(m.vocab_size), c.vocab_size > 0,
+      has_base || !has_tokenizer ? base : "the tokenizer");
+  add("rope_theta", number(m.rope_theta), c.rope_theta.has_value(), rope);
+  add("rope_scaling", scaling_text(m.rope_scaling), scales, rope);
+  add("norm_eps", number(m.norm_eps), c.norm_eps.has_value(), base);
+  add("tie_embeddings", number(m.tied_embeddings), c.tie_embeddings.has_value(), base);
+  add("qkv_bias", number(m.qkv_bias), c.qkv_bias.has_value(), base);
+  add("qk_norm", number(m.qk_norm), c.qk_norm.has_value(), base);
+  return out;
+}
+
 }  // namespace
 
 LlamaConfig resolve_model(const ModelConfig& c, const std::optional<LlamaConfig>& base,
-                          int64_t tokenizer_vocab, int64_t sequence) {
+                          int64_t tokenizer_vocab, int64_t sequence, std::vector<ModelValue>* values) {
   LlamaConfig out = base ? *base : llama_flavor(c.flavor);
+  if (c.dim && !base) out.rope_scaling.reset();  // a flavor's scaling belongs to its own training
   const bool heads_change = c.dim || c.n_heads;
   replace(out.dim, c.dim);
   replace(out.layers, c.n_layers);
@@ -74,6 +112,7 @@ LlamaConfig resolve_model(const ModelConfig& c, const std::optional<LlamaConfig>
                       sequence, *c.max_seq_len);
   }
   validate(out);
+  if (values) *values = values_of(out, c, base.has_value(), tokenizer_vocab > 0);
   return out;
 }
 

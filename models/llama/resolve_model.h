@@ -1,6 +1,8 @@
 #pragma once
 
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "models/activation_checkpoint_config.h"
 #include "models/llama/llama_block.h"
@@ -9,12 +11,22 @@
 
 namespace ottava {
 
+/// One property of a resolved model and where it comes from.
+struct ModelValue {
+  std::string name;   ///< a key of section `model`: "n_heads"
+  std::string value;  ///< "12"
+  std::string
+      origin;  ///< empty: the key itself; else "flavor 8B", "config.json", "the tokenizer", "default", ...
+};
+
 /// The model that section `model` describes: the flavor's dimensions, or those of an HF config.json (`base`),
 /// with every key that is set in their place, and the tokenizer's vocabulary unless model.vocab_size is set.
-/// Throws ConfigError, also for a vocabulary smaller than the tokenizer's and for sequences longer than
-/// model.max_seq_len.
+/// With model.dim set the model is one's own: RoPE as by default (theta 500,000, no scaling), not as the
+/// flavor's. `values`, if given, lists every property with its origin. Throws ConfigError, also for a
+/// vocabulary smaller than the tokenizer's and for sequences longer than model.max_seq_len.
 LlamaConfig resolve_model(const ModelConfig& config, const std::optional<LlamaConfig>& base,
-                          int64_t tokenizer_vocab, int64_t sequence);
+                          int64_t tokenizer_vocab, int64_t sequence,
+                          std::vector<ModelValue>* values = nullptr);
 
 /// What each block computes again: none; selective "op": elementwise outputs; selective n: every n-th block
 /// whole; full.

@@ -112,5 +112,48 @@ TEST_CASE("HF config: what would compute something else is refused with a senten
                     Contains("has no head_dim"));
 }
 
+TEST_CASE("HF config: one that a model was made from keeps what did not change") {
+  const std::string source =
+      llama_with(R"("rope_theta":500000.0,"rms_norm_eps":9.999999747378752e-06,"dtype":"bfloat16",)"
+                 R"("layer_types":["full_attention","full_attention"],"my_own":{"a":[1]})");
+  HfConfig now = parse_hf_config(source, "config.json");
+  now.rms_norm_eps = 1e-5;  // the number that was meant
+  HfConfigEdit same = edit_hf_config(source, "config.json", now);
+  CHECK(same.changes.empty());
+  CHECK(Json::parse(same.json, "").dump() == Json::parse(source, "").dump());
+
+  now.dtype = "float32";
+  now.num_hidden_layers = 1;
+  now.rope_scaling = RopeScaling{.factor = 8};
+  const HfConfigEdit edit = edit_hf_config(source, "config.json", now);
+  REQUIRE(edit.changes.size() == 3);
+  CHECK(edit.changes[0] == "num_hidden_layers 2 -> 1");
+  CHECK_THAT(edit.changes[1], Contains("rope_scaling null -> {\"rope_type\":\"llama3\",\"factor\":8.0"));
+  CHECK(edit.changes[2] == "dtype bfloat16 -> float32");
+  now.rms_norm_eps = 9.999999747378752e-06;  // as it was written
+  CHECK(parse_hf_config(edit.json, "edited") == now);
+  const Json json = Json::parse(edit.json, "edited");
+  CHECK(json.find("layer_types") == nullptr);
+  CHECK(json.find("torch_dtype") == nullptr);
+  CHECK(json.at("my_own", "").dump() == R"({"a":[1]})");
+
+  // The newer form stays the newer form.
+  const std::string newer = llama_with(R"("rope_parameters":{"rope_type":"default","rope_theta":10000.0})");
+  HfConfig longer = parse_hf_config(newer, "config.json");
+  longer.rope_theta = 1e6;
+  const HfConfigEdit moved = edit_hf_config(newer, "config.json", longer);
+  CHECK(parse_hf_config(moved.json, "moved") == longer);
+  CHECK(Json::parse(moved.json, "moved").find("rope_theta") == nullptr);
+}
+
+TEST_CASE("HF config: what two models compute differently") {
+  HfConfig a = parse_hf_config(kLlama32, "config.json"), b = a;
+  b.max_position_embeddings = 9, b.dtype = "float16", b.eos_token_ids = {};
+  CHECK(differences(a, b).empty());
+  b.rope_theta = 10000, b.tie_word_embeddings = false;
+  CHECK((differences(a, b) ==
+         std::vector<std::string>{"rope_theta 500000.0 and 10000.0", "tie_word_embeddings true and false"}));
+}
+
 }  // namespace
 }  // namespace ottava

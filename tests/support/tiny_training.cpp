@@ -66,6 +66,8 @@ Config TinyTraining::config(const std::string& run, const Overrides& overrides) 
                 "1",
                 "--model.ffn_dim",
                 "48",
+                "--model.rope_scaling.factor",
+                "8",
                 "--training.dataset_path",
                 text_,
                 "--training.seq_len",

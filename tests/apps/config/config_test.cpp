@@ -275,7 +275,27 @@ TEST_CASE("the config command prints a tree that loads, the schema and the fates
   std::stringstream out, notes;
   run_config_command({file, {"--training.seed", "9"}, ConfigCommand::Print::tree}, out, notes);
   CHECK((parse(out.str()) == load_config(file, {"--training.seed", "9"})));
-  CHECK(notes.str() == file + ":1:31: training.gc_freq: no meaning here: nothing is garbage collected\n");
+  CHECK(notes.str().starts_with(
+      file + ":1:31: training.gc_freq: no meaning here: nothing is garbage collected\n" +
+      "The model is not resolved: [model.hf_assets_path] './tests/assets/tokenizer' does not"));
+  const std::string own =
+      folder
+          .write("own.yaml", "model: {dim: 96, n_layers: 3, n_heads: 6, hf_assets_path: \"" OTTAVA_SOURCE_DIR
+                             "/configs/tokenizers/en-2256\"}\n")
+          .string();
+  out.str("");
+  run_config_command({own, {"--model.rope_theta", "10000"}, ConfigCommand::Print::tree}, out, notes);
+  CHECK((parse(out.str()) == load_config(own, {"--model.rope_theta", "10000"})));
+  for (const std::string& line : {"dim             96         " + own + ":1:14",
+                                  std::string("head_dim        16         dim / n_heads"),
+                                  std::string("ffn_dim         256        8 dim / 3, rounded up"),
+                                  std::string("vocab_size      2256       the tokenizer"),
+                                  std::string("n_kv_heads      6          n_heads"),
+                                  std::string("rope_theta      10000      command line"),
+                                  std::string("rope_scaling    none       default")}) {
+    INFO(line);
+    CHECK(has(out.str(), "#   " + line + "\n"));
+  }
   out.str("");
   run_config_command({file, {}, ConfigCommand::Print::explained_tree}, out, notes);
   CHECK(has(out.str(), "  # optimizer steps of the whole run [steps]\n  steps: 5\n"));

@@ -1,0 +1,56 @@
+#include "apps/config/resolved_model.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "core/io/file.h"
+#include "models/llama/read_hf_config.h"
+
+namespace ottava {
+namespace {
+
+// A Hugging Face model says how far its positions go.
+void check_positions(const std::string& path, int64_t longest) {
+  const int64_t most = parse_hf_config(read_file(path), path).max_position_embeddings;
+  if (longest <= most) return;
+  fail<ConfigError>(
+      "model",
+      "sequences of {} tokens are longer than max_position_embeddings {} of {}: lower training.seq_len, or "
+      "set model.max_seq_len (and model.rope_scaling) to go beyond what RoPE was made for",
+      longest, most, path);
+}
+
+}  // namespace
+
+std::optional<std::string> source_config_path(const Config& config) {
+  if (config.model.flavor != "hf") return std::nullopt;
+  return (find_assets(config) / "config.json").string();
+}
+
+LlamaConfig resolved_model(const Config& c, const Tokenizer* tokenizer, std::vector<ModelValue>* values) {
+  const int64_t longest = std::max(c.training.seq_len, c.validation.enable ? c.validation.seq_len : 0);
+  std::optional<LlamaConfig> base;
+  if (const std::optional<std::string> path = source_config_path(c)) {
+    base = llama_config_of(parse_hf_config(read_file(*path), *path));
+    if (!c.model.max_seq_len) check_positions(*path, longest);
+  }
+  return resolve_model(c.model, base, tokenizer ? tokenizer->vocab_size() : 0, longest, values);
+}
+
+std::vector<std::string> model_lines(const Config& config, const std::vector<ModelValue>& values) {
+  const config::Origins& origins = config.provenance.origins;
+  auto where_set = [&](const std::string& key) -> std::string {
+    // A section counts as set where its first key is.
+    const auto at = origins.lower_bound(key);
+    return at != origins.end() && at->first.starts_with(key) ? config::to_string(at->second)
+                                                             : "the configuration";
+  };
+  std::vector<std::string> lines;
+  for (const ModelValue& v : values) {
+    lines.push_back(fmt::format("{:<15} {:<10} {}", v.name, v.value,
+                                v.origin.empty() ? where_set("model." + v.name) : v.origin));
+  }
+  return lines;
+}
+
+}  // namespace ottava

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/config/config.h"
+#include "core/data/tokenizer/tokenizer.h"
+#include "models/llama/resolve_model.h"
+
+namespace ottava {
+
+/// The model of section `model` for this run: of its flavor, or of the config.json in hf_assets_path, with
+/// every key that is set. `tokenizer` may be null; then the vocabulary must come from the configuration or
+/// the flavor. `values`, if given, lists every property with its origin. Throws ConfigError, FileError.
+LlamaConfig resolved_model(const Config& config, const Tokenizer* tokenizer,
+                           std::vector<ModelValue>* values = nullptr);
+
+/// The config.json that the model comes from; absent where it comes from a flavor. Throws FileError where it
+/// is missing.
+std::optional<std::string> source_config_path(const Config& config);
+
+/// A line for each property: name, value, and where it was set ("configs/debug.yaml:7", "command line") or
+/// what gave it ("flavor 8B").
+std::vector<std::string> model_lines(const Config& config, const std::vector<ModelValue>& values);
+
+}  // namespace ottava

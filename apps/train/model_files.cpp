@@ -1,0 +1,109 @@
+#include "apps/train/model_files.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <string_view>
+
+#include "core/io/file.h"
+#include "models/hf_config.h"
+#include "models/llama/read_hf_config.h"
+#include "parallel/checkpoint/manifest.h"
+
+namespace ottava {
+namespace fs = std::filesystem;
+
+namespace {
+
+bool is_one_of(std::string_view name, std::initializer_list<std::string_view> names) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+bool is_weights(const fs::path& file) {
+  return is_one_of(file.extension().string(), {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5",
+                                               ".msgpack", ".onnx", ".npz"}) ||
+         file.filename().string().ends_with(".index.json");
+}
+
+// Of a folder that is itself a checkpoint of a run: these are written anew.
+bool is_checkpoint_state(std::string_view name) {
+  return name == checkpoint::kManifestName ||
+         is_one_of(name, {"config.json", "ottava_config.yaml", "decisions.json", "training_state.json",
+                          "float8_history.json"});
+}
+
+// What transformers may keep beside tokenizer.json.
+bool belongs_to_tokenizer(std::string_view name) {
+  return is_one_of(name, {"chat_template.jinja", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+                          "merges.txt"});
+}
+
+template <class Wanted>
+void add_files(const fs::path& folder, const Wanted& wanted, std::vector<checkpoint::CopiedFile>& out) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    const bool is_new =
+        std::none_of(out.begin(), out.end(), [&](const auto& file) { return file.name == name; });
+    if (entry.is_regular_file() && is_new && wanted(entry.path()))
+      out.push_back({name, entry.path().string()});
+  }
+}
+
+std::string dtype_name(DType stored) {
+  return stored == DType::bf16 ? "bfloat16" : stored == DType::f16 ? "float16" : "float32";
+}
+
+// Frequencies that are scaled are made for sequences of up to factor times the original length.
+int64_t positions_of(const Experiment& e) {
+  const std::optional<RopeScaling>& scaling = e.shape.model.rope_scaling;
+  const int64_t made_for =
+      scaling ? static_cast<int64_t>(scaling->factor * scaling->original_max_position_embeddings) : 0;
+  return std::max(made_for, e.config.training.seq_len);
+}
+
+}  // namespace
+
+ModelFiles model_files(const Experiment& e, DType stored) {
+  ModelFiles out;
+  if (e.tokenizer) {
+    for (const fs::path& file : e.tokenizer->files())
+      out.copies.push_back({file.filename().string(), file.string()});
+  }
+  const std::optional<int64_t>& max_seq_len = e.config.model.max_seq_len;
+  if (const std::optional<std::string> path = source_config_path(e.config)) {
+    const std::string text = read_file(*path);
+    const HfConfig source = parse_hf_config(text, *path);
+    HfConfig now = hf_config_of(e.shape.model, max_seq_len.value_or(source.max_position_embeddings));
+    now.dtype = dtype_name(stored);
+    HfConfigEdit edit = edit_hf_config(text, *path, now);
+    out.config_json = std::move(edit.json);
+    out.changes = std::move(edit.changes);
+    add_files(
+        fs::path(*path).parent_path(),
+        [](const fs::path& f) { return !is_weights(f) && !is_checkpoint_state(f.filename().string()); },
+        out.copies);
+    return out;
+  }
+  HfConfig now = hf_config_of(e.shape.model, max_seq_len.value_or(positions_of(e)));
+  now.dtype = dtype_name(stored);
+  if (e.tokenizer) {
+    now.bos_token_id = e.tokenizer->bos_id();
+    if (auto eos = e.tokenizer->eos_id()) now.eos_token_ids = {*eos};
+    if (!e.tokenizer->files().empty()) {
+      add_files(
+          e.tokenizer->files()[0].parent_path(),
+          [](const fs::path& f) { return belongs_to_tokenizer(f.filename().string()); }, out.copies);
+    }
+  }
+  out.config_json = to_json(now);
+  return out;
+}
+
+std::vector<std::string> model_differences(const Experiment& e, const std::string& path) {
+  const std::string file = path + "/config.json";
+  if (!fs::exists(file)) return {};
+  const HfConfig theirs = parse_hf_config(read_file(file), file);
+  return differences(theirs, hf_config_of(e.shape.model, theirs.max_position_embeddings));
+}
+
+}  // namespace ottava

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "apps/config/experiment.h"
+#include "parallel/checkpoint/contents.h"
+
+namespace ottava {
+
+/// What makes a checkpoint's folder a Hugging Face model, beside its weights.
+struct ModelFiles {
+  std::string config_json;
+  /// The tokenizer; of a model that came from a folder (model.flavor: hf) every file of it that is neither
+  /// weights nor a checkpoint's own.
+  std::vector<checkpoint::CopiedFile> copies;
+  /// What config.json says otherwise than the folder's, a line each.
+  std::vector<std::string> changes;
+};
+/// `stored` is the dtype of the saved weights. Throws FileError for a folder that is gone.
+ModelFiles model_files(const Experiment& experiment, DType stored);
+
+/// What the model of the folder `path` computes otherwise than this run's: "rope_theta 10000 and 500000".
+/// Empty also where it has no config.json.
+std::vector<std::string> model_differences(const Experiment& experiment, const std::string& path);
+
+}  // namespace ottava

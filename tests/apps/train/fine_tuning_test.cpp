@@ -1,0 +1,147 @@
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "core/error.h"
+#include "core/io/file.h"
+#include "core/log.h"
+#include "tests/apps/train/training_runs.h"
+#include "tests/support/message_of.h"
+
+// A Hugging Face folder in, a Hugging Face folder out: the same model but for its weights.
+
+using namespace ottava;
+using namespace ottava::test;
+using Catch::Matchers::Contains;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// A folder as people publish it: weights, tokenizer, template, generation settings, a licence, and members
+/// of config.json that mean nothing to us.
+std::string publish(TinyTraining& tiny, const std::string& name, const Overrides& family) {
+  finish(tiny, "pretrained " + name, family + kSaving + Overrides{"--training.steps", "1"});
+  const std::string trained = tiny / ("pretrained " + name + "/checkpoint/step-1"), folder = tiny / name;
+  fs::create_directories(folder + "/original");
+  for (const char* file : {"model.safetensors", "tokenizer.json", "tokenizer_config.json"})
+    fs::copy_file(trained + "/" + file, folder + "/" + file);
+  std::string config = read_file(trained + "/config.json");
+  auto replace = [&](std::string_view what, std::string_view with) {
+    const size_t at = config.find(what);
+    REQUIRE(at != std::string::npos);
+    config.replace(at, what.size(), with);
+  };
+  replace("\"max_position_embeddings\": 65536", "\"max_position_embeddings\": 4096");
+  replace("\"torch_dtype\": \"float32\"",
+          "\"torch_dtype\": \"bfloat16\",\n  \"initializer_range\": 0.02,\n  \"transformers_version\": "
+          "\"4.51.0\"");
+  std::ofstream(folder + "/config.json") << config;
+  std::ofstream(folder + "/generation_config.json") << R"({"do_sample": true, "eos_token_id": [1, 5]})";
+  std::ofstream(folder + "/special_tokens_map.json") << R"({"eos_token": "<|end_of_text|>"})";
+  std::ofstream(folder + "/chat_template.jinja") << "{% for m in messages %}{{ m.content }}{% endfor %}";
+  std::ofstream(folder + "/LICENSE") << "do as you please\n";
+  std::ofstream(folder + "/pytorch_model.bin") << "the same weights in another form";
+  std::ofstream(folder + "/original/params.json") << "{}";
+  return folder;
+}
+
+/// A configuration of the model in `folder` and of nothing else of the tiny model's.
+Config fine_tuning(TinyTraining& tiny, const std::string& run, const std::string& folder,
+                   const Overrides& more = {}) {
+  Config c = tiny.config(run, kSaving + more);
+  const ModelConfig::Initial initial = c.model.initial;
+  c.model = {};
+  c.model.flavor = "hf";
+  c.model.hf_assets_path = folder;
+  c.model.initial = initial;
+  c.training.steps = 2;
+  return c;
+}
+
+struct Solo {
+  RankGroups ranks = solo_rank_groups();
+  Trainer trainer;
+  explicit Solo(const Config& c)
+      : trainer(resolve_experiment(c, load_tokenizer(c), 1), ranks, {DeviceType::cpu, 0}, nullptr) {}
+};
+
+}  // namespace
+
+TEST_CASE("fine-tuning keeps every file of a Hugging Face folder but its weights") {
+  TinyTraining tiny;
+  const struct {
+    const char* name;
+    Overrides family;
+  } kinds[] = {
+      {"llama", {}}, {"qwen2", {"--model.qkv_bias", "true"}}, {"qwen3", {"--model.qk_norm", "true"}}};
+  for (const auto& kind : kinds) {
+    INFO(kind.name);
+    const std::string folder = publish(tiny, kind.name, kind.family);
+    const std::string run = std::string("tuned ") + kind.name;
+    Solo solo(fine_tuning(tiny, run, folder));
+    CHECK(solo.trainer.run() == Trainer::End::completed);
+    const std::string out = tiny / (run + "/checkpoint/step-2");
+    for (const char* file : {"tokenizer.json", "tokenizer_config.json", "generation_config.json",
+                             "special_tokens_map.json", "chat_template.jinja", "LICENSE"}) {
+      INFO(file);
+      CHECK(read_file(out + "/" + file) == read_file(folder + "/" + file));
+    }
+    CHECK_FALSE(fs::exists(out + "/pytorch_model.bin"));
+    CHECK_FALSE(fs::exists(out + "/original"));
+
+    // Masters are stored in f32; nothing else of config.json moves, the length of 4096 least of all.
+    const Json before = Json::parse(read_file(folder + "/config.json"), "before"),
+               after = Json::parse(read_file(out + "/config.json"), "after");
+    REQUIRE(after.as_object("").size() == before.as_object("").size());
+    for (const auto& [name, value] : before.as_object("")) {
+      INFO(name);
+      const std::string expected = name == "torch_dtype" ? "\"float32\"" : value.dump();
+      CHECK(after.at(name, "after").dump() == expected);
+    }
+  }
+}
+
+TEST_CASE("flavor hf begins with the folder's weights unless random ones are asked for") {
+  TinyTraining tiny;
+  const std::string folder = publish(tiny, "model", {});
+  Solo loaded(fine_tuning(tiny, "loaded", folder));
+  Config named = fine_tuning(tiny, "named", folder);
+  named.checkpoint.initial_load_path = folder;
+  Solo by_path(named);
+  CHECK((everything_of(loaded.trainer) == everything_of(by_path.trainer)));
+
+  Solo random(fine_tuning(tiny, "random", folder, {"--model.initial", "random"}));
+  CHECK_FALSE((everything_of(random.trainer).tensors[0] == everything_of(loaded.trainer).tensors[0]));
+
+  fs::remove(folder + "/model.safetensors");
+  CHECK_THAT(message_of([&] { Solo none(fine_tuning(tiny, "none", folder)); }),
+             Contains("flavor hf begins with the weights of " + folder + ", which has none") &&
+                 Contains("model.initial: random"));
+  Solo still(fine_tuning(tiny, "still", folder, {"--model.initial", "random"}));
+  CHECK((everything_of(still.trainer).tensors == everything_of(random.trainer).tensors));
+}
+
+TEST_CASE("a run does not go on as another model of the same shape") {
+  TinyTraining tiny;
+  finish(tiny, "run", kSaving);
+  const std::string message = message_of([&] {
+    tiny.start("run", kSaving + Overrides{"--model.rope_theta", "10000", "--model.norm_eps", "1e-6"});
+  });
+  CHECK_THAT(message,
+             Contains("step-8 belongs to another model than this configuration's: rms_norm_eps 1e-05 and "
+                      "1e-06, rope_theta 500000.0 and 10000.0"));
+}
+
+TEST_CASE("a small model with tied embeddings begins where others do") {
+  TinyTraining tiny;
+  for (const char* dim : {"32", "128", "256"}) {
+    INFO("dim " << dim);
+    const std::string run = std::string("tied ") + dim;
+    finish(tiny, run,
+           {"--model.dim", dim, "--model.tie_embeddings", "true", "--training.steps", "1",
+            "--lr_scheduler.warmup_steps", "0"});
+    const double loss = logged(tiny / run, "loss_metrics/global_avg_loss").at(0);
+    CHECK(loss > std::log(2256) - 0.1);
+    CHECK(loss < std::log(2256) + 0.6);
+  }
+}
