@@ -2,11 +2,11 @@
 
 #include "core/cuda/elements.cuh"
 #include "core/cuda/reduce.cuh"
-#include "fp8/formats.h"
-#include "fp8/granularity.h"
+#include "core/float8/formats.h"
+#include "core/float8/granularity.h"
 
-// FP8 in kernels, sixteen elements at a time: the bits of fp8/formats.h, made by the conversion instructions
-// of sm_89 (on older GPUs by cuda_fp8.h's arithmetic).
+// FP8 in kernels, sixteen elements at a time: the bits of core/float8/formats.h, made by the conversion
+// instructions of sm_89 (on older GPUs by cuda_fp8.h's arithmetic).
 namespace ottava::fp8::cuda {
 
 using namespace ottava::cuda;

@@ -20,7 +20,7 @@ void advance(Stream&, const AmaxHistory&, const Tensor&) { absent(); }
 void amax(Stream&, const Tensor&, const Tensor&) { absent(); }
 void column_amax(Stream&, const Tensor&, const Tensor&) { absent(); }
 void delayed_amax(Stream&, const AmaxHistory&, const Tensor&, const Tensor&) { absent(); }
-void dequantize(Stream&, const Quantized&, Granularity, const Tensor&) { absent(); }
+void dequantize(Stream&, const Float8Codes&, Granularity, const Tensor&) { absent(); }
 void fill_with(Stream&, const Tensor&, const Tensor&) { absent(); }
 void flag_non_finite(Stream&, const Tensor&, const Tensor&) { absent(); }
 void fold_amax(Stream&, const Tensor&, const Tensor&) { absent(); }
@@ -34,7 +34,7 @@ void swiglu_backward_quantize(Stream&, const SwigluBackwardQuantize&) { absent()
 void swiglu_quantize(Stream&, const SwigluQuantize&) { absent(); }
 void tile_scales(Stream&, const MxScales&) { absent(); }
 void transpose_block_scales(Stream&, const Tensor&, Shape, const Tensor&) { absent(); }
-void transpose_bytes(Stream&, const Tensor&, const Tensor&) { absent(); }
+void transpose_codes(Stream&, const Tensor&, const Tensor&) { absent(); }
 void untile_scales(Stream&, const MxScales&) { absent(); }
 
 }  // namespace ottava::fp8::cuda

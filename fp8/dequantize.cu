@@ -90,28 +90,28 @@ __global__ void __launch_bounds__(kBlock)
 
 }  // namespace
 
-void dequantize(Stream& stream, const Quantized& x, Granularity granularity, const Tensor& y) {
+void dequantize(Stream& stream, const Float8Codes& x, Granularity granularity, const Tensor& y) {
   dispatch_float(y.dtype, "dequantize", [&]<class Host>() {
     using T = Element<Host>;
-    const Arguments<T> a{.codes = static_cast<const uint8_t*>(x.bytes.data),
+    const Arguments<T> a{.codes = static_cast<const uint8_t*>(x.codes.data),
                          .inverses = x.scale_inverse.data,
                          .granularity = granularity,
                          .y = static_cast<T*>(y.data),
                          .rows = y.rows(),
                          .cols = y.cols(),
                          .pieces = ceil_div(y.cols(), 16),
-                         .wide = rows_are_aligned(y.cols(), x.bytes, y)};
-    dispatch_format(x.bytes.dtype, [&]<DType kFormat>() {
+                         .wide = rows_are_aligned(y.cols(), x.codes, y)};
+    dispatch_format(x.codes.dtype, [&]<DType kFormat>() {
       launch("dequantize", stream, {.grid = grid_of(ceil_div(a.rows * a.pieces, kBlock)), .block = kBlock},
              dequantize_kernel<T, kFormat>, a);
     });
   });
 }
 
-void transpose_bytes(Stream& stream, const Tensor& from, const Tensor& to) {
+void transpose_codes(Stream& stream, const Tensor& from, const Tensor& to) {
   const int64_t rows = from.rows(), cols = from.cols(), across = ceil_div(cols, kTile);
   const TurnedTile turned{static_cast<uint8_t*>(to.data), rows, cols, 0, 0, rows_are_aligned(rows, to)};
-  launch("transpose_bytes", stream, {.grid = grid_of(ceil_div(rows, kTile) * across), .block = kTileThreads},
+  launch("transpose_codes", stream, {.grid = grid_of(ceil_div(rows, kTile) * across), .block = kTileThreads},
          transpose_kernel, static_cast<const uint8_t*>(from.data), turned, static_cast<unsigned>(across),
          rows_are_aligned(cols, from));
 }

@@ -14,8 +14,8 @@ namespace {
 constexpr int64_t kMostBlocks = 128;
 
 /// Inverses of the `count` groups of a row from column `col` on.
-void look_up(const Quantized& x, const ScaleLayout& layout, Granularity granularity, int64_t row, int64_t col,
-             int64_t count, float* inverses) {
+void look_up(const Float8Codes& x, const ScaleLayout& layout, Granularity granularity, int64_t row,
+             int64_t col, int64_t count, float* inverses) {
   if (granularity == Granularity::block_1x32) {
     // Four blocks of a row lie side by side, the next four a tile further.
     const uint8_t* codes = static_cast<const uint8_t*>(x.scale_inverse.data) + layout(row, col);
@@ -29,9 +29,9 @@ void look_up(const Quantized& x, const ScaleLayout& layout, Granularity granular
 
 }  // namespace
 
-void dequantize(const Quantized& x, Granularity granularity, const Tensor& y) {
+void dequantize(const Float8Codes& x, Granularity granularity, const Tensor& y) {
   auto kernel = code_kernels().decode[y.dtype];
-  const bool e5m2 = x.bytes.dtype == DType::e5m2;
+  const bool e5m2 = x.codes.dtype == DType::e5m2;
   const ScaleLayout layout(granularity, y.rows(), y.cols());
   const int64_t cols = y.cols(), block = scale_block(granularity, cols), piece = block * kMostBlocks;
   const auto size = static_cast<int64_t>(size_of(y.dtype));
@@ -41,14 +41,14 @@ void dequantize(const Quantized& x, Granularity granularity, const Tensor& y) {
       for (int64_t c = 0; c < cols; c += piece) {
         const int64_t n = std::min(piece, cols - c);
         look_up(x, layout, granularity, r, c, (n + block - 1) / block, inverses);
-        kernel(x.bytes.as<uint8_t>() + r * cols + c, n, block, inverses, e5m2,
+        kernel(x.codes.as<uint8_t>() + r * cols + c, n, block, inverses, e5m2,
                static_cast<uint8_t*>(y.data) + (r * cols + c) * size);
       }
     }
   });
 }
 
-void transpose_bytes(const Tensor& from, const Tensor& to) {
+void transpose_codes(const Tensor& from, const Tensor& to) {
   constexpr int64_t kWidth = 64, kBand = 128;
   const int64_t rows = from.rows(), cols = from.cols();
   parallel_for(cols, kWidth, [&](int64_t begin, int64_t end) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// FP8 of sixteen floats at a time, for kernel files (core/cpu/vec.h): the same bits as fp8/formats.h, for
-// every float.
+// FP8 of sixteen floats at a time, for kernel files (core/cpu/vec.h): the same bits as core/float8/formats.h,
+// for every float.
 
 #include "core/cpu/vec.h"
 

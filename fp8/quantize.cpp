@@ -9,13 +9,13 @@ namespace ottava::fp8 {
 namespace {
 
 constexpr std::string_view kQuantize = "quantize", kDequantize = "dequantize", kAmax = "amax",
-                           kColumnAmax = "column_amax", kTranspose = "transpose_bytes",
+                           kColumnAmax = "column_amax", kTranspose = "transpose_codes",
                            kBlockScales = "transpose_block_scales";
 
-void check_quantized(std::string_view op, std::string_view name, const Quantized& q, Granularity granularity,
-                     Shape shape) {
-  format_of(q.bytes.dtype);
-  check_tensor(op, fmt::format("{}.bytes", name), q.bytes, q.bytes.dtype, shape);
+void check_quantized(std::string_view op, std::string_view name, const Float8Codes& q,
+                     Granularity granularity, Shape shape) {
+  format_of(q.codes.dtype);
+  check_tensor(op, fmt::format("{}.codes", name), q.codes, q.codes.dtype, shape);
   check_tensor(op, fmt::format("{}.scale_inverse", name), q.scale_inverse, scale_dtype(granularity),
                scale_shape(granularity, shape.rows(), shape.cols()));
 }
@@ -34,9 +34,9 @@ void check(const Quantize& a) {
   if (!a.out.empty()) check_quantized(kQuantize, "out", a.out, a.granularity, {rows, cols});
   if (!a.transposed.empty())
     check_quantized(kQuantize, "transposed", a.transposed, a.granularity, {cols, rows});
-  if (!a.out.empty() && !a.transposed.empty() && a.out.bytes.dtype != a.transposed.bytes.dtype) {
-    fail<ShapeError>(kQuantize, "transposed is {}, expected {} (like out)", name_of(a.transposed.bytes.dtype),
-                     name_of(a.out.bytes.dtype));
+  if (!a.out.empty() && !a.transposed.empty() && a.out.codes.dtype != a.transposed.codes.dtype) {
+    fail<ShapeError>(kQuantize, "transposed is {}, expected {} (like out)", name_of(a.transposed.codes.dtype),
+                     name_of(a.out.codes.dtype));
   }
   if (a.granularity == Granularity::tensor) {
     check_tensor(kQuantize, "amax", a.amax, DType::u32, {1});
@@ -55,9 +55,7 @@ void check(const Quantize& a) {
   if (!a.largest.empty()) check_tensor(kQuantize, "largest", a.largest, DType::u32, {1});
 }
 
-double bytes_of(const Quantized& q) {
-  return q.empty() ? 0 : static_cast<double>(q.bytes.bytes() + q.scale_inverse.bytes());
-}
+double bytes_of(const Float8Codes& q) { return q.empty() ? 0 : static_cast<double>(q.bytes()); }
 
 }  // namespace
 
@@ -104,7 +102,7 @@ void quantize(Stream& stream, const Quantize& args) {
   }
 }
 
-void dequantize(Stream& stream, const Quantized& x, Granularity granularity, const Tensor& y) {
+void dequantize(Stream& stream, const Float8Codes& x, Granularity granularity, const Tensor& y) {
   check_float(kDequantize, "y", y);
   check_matrix(kDequantize, "y", y);
   check_quantized(kDequantize, "x", x, granularity, y.shape);
@@ -118,15 +116,15 @@ void dequantize(Stream& stream, const Quantized& x, Granularity granularity, con
   }
 }
 
-void transpose_bytes(Stream& stream, const Tensor& from, const Tensor& to) {
+void transpose_codes(Stream& stream, const Tensor& from, const Tensor& to) {
   check_matrix(kTranspose, "from", from);
   if (size_of(from.dtype) != 1) fail<ShapeError>(kTranspose, "from is {}, expected bytes", describe(from));
   check_tensor(kTranspose, "to", to, from.dtype, {from.cols(), from.rows()});
   switch (stream.type()) {
     case DeviceType::cpu:
-      return cpu::transpose_bytes(from, to);
+      return cpu::transpose_codes(from, to);
     case DeviceType::cuda:
-      return cuda::transpose_bytes(stream, from, to);
+      return cuda::transpose_codes(stream, from, to);
     case DeviceType::meta:
       stream.recorder().record({.op = kTranspose, .bytes = 2 * static_cast<double>(from.bytes())});
   }

@@ -181,8 +181,8 @@ void launch_tiles(Stream& stream, Granularity granularity, const Arguments<T>& a
 
 QuantizeTargets targets_of(const Quantize& q) {
   const int64_t rows = q.x.rows(), cols = q.x.cols();
-  return {.out = static_cast<uint8_t*>(q.out.bytes.data),
-          .transposed = static_cast<uint8_t*>(q.transposed.bytes.data),
+  return {.out = static_cast<uint8_t*>(q.out.codes.data),
+          .transposed = static_cast<uint8_t*>(q.transposed.codes.data),
           .out_inverse = q.out.scale_inverse.data,
           .transposed_inverse = q.transposed.scale_inverse.data,
           .amax = static_cast<const uint32_t*>(q.amax.data),
@@ -191,8 +191,8 @@ QuantizeTargets targets_of(const Quantize& q) {
           .non_finite = static_cast<uint32_t*>(q.non_finite.data),
           .largest = static_cast<uint32_t*>(q.largest.data),
           .rounding = q.rounding,
-          .wide_rows = rows_are_aligned(cols, q.x, q.out.bytes),
-          .wide_columns = rows_are_aligned(rows, q.transposed.bytes)};
+          .wide_rows = rows_are_aligned(cols, q.x, q.out.codes),
+          .wide_columns = rows_are_aligned(rows, q.transposed.codes)};
 }
 
 }  // namespace
@@ -211,7 +211,7 @@ void quantize(Stream& stream, const Quantize& q) {
   // A tensor without elements has a scale all the same.
   int64_t tiles = ceil_div(rows, kTile) * across;
   if (q.granularity == Granularity::tensor && tiles == 0) tiles = 1;
-  const DType format = (q.out.empty() ? q.transposed : q.out).bytes.dtype;
+  const DType format = (q.out.empty() ? q.transposed : q.out).codes.dtype;
   dispatch_float(q.x.dtype, "quantize", [&]<class Host>() {
     using T = Element<Host>;
     const Arguments<T> a{static_cast<const T*>(q.x.data), rows, cols, to,

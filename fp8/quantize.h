@@ -1,8 +1,8 @@
 #pragma once
 
+#include "core/float8/float8_tensor.h"
+#include "core/float8/formats.h"
 #include "core/stream.h"
-#include "fp8/formats.h"
-#include "fp8/granularity.h"
 
 namespace ottava::fp8 {
 
@@ -12,13 +12,6 @@ void amax(Stream& stream, const Tensor& x, const Tensor& amax);
 /// Raises amax, u32 [C], to the bits of max over rows of |x| of each column of x [R,C]. What ranks exchange
 /// before they quantize columns whose rows they share.
 void column_amax(Stream& stream, const Tensor& x, const Tensor& amax);
-
-/// FP8 bytes and the inverse scales that belong to them: x ~ bytes * inverse.
-struct Quantized {
-  Tensor bytes;          ///< e4m3 or e5m2 [R,C]
-  Tensor scale_inverse;  ///< scale_dtype(), scale_shape(R, C)
-  bool empty() const { return bytes.empty(); }
-};
 
 /// out = encode(x * scale) with scale = scale_from_amax(amax of each group). x [R,C] f32 or bf16; f32 is
 /// rounded to bf16 first. Overwrites all outputs, padding of the scales included.
@@ -31,9 +24,9 @@ struct Quantize {
   /// Granularity row with `transposed`: u32 [C], bits of the columns' amaxes, as column_amax() makes them;
   /// ranks that hold rows of the same columns reduce it first.
   Tensor column_amax;
-  Quantized out;         ///< may be left out if `transposed` is there
-  Quantized transposed;  ///< may be left out: [C,R], exactly what quantizing x^T would give, from the same
-                         ///< read of x
+  Float8Codes out;         ///< may be left out if `transposed` is there
+  Float8Codes transposed;  ///< may be left out: [C,R], exactly what quantizing x^T would give, from the same
+                           ///< read of x
   /// May be left out: i64 [3], added to: elements; elements other than zero that became zero (underflow);
   /// elements that would round past the largest number (saturation, infinities and NaN included). Of `out` if
   /// it is there.
@@ -46,10 +39,10 @@ struct Quantize {
 void quantize(Stream& stream, const Quantize& args);
 
 /// y = decode(bytes) * inverse, rounded to y's dtype, f32 or bf16. Powers of two are exact in bf16 too.
-void dequantize(Stream& stream, const Quantized& x, Granularity granularity, const Tensor& y);
+void dequantize(Stream& stream, const Float8Codes& x, Granularity granularity, const Tensor& y);
 
-/// to [C,R] = from [R,C], one byte per element.
-void transpose_bytes(Stream& stream, const Tensor& from, const Tensor& to);
+/// to [C,R] = from [R,C], codes of one byte.
+void transpose_codes(Stream& stream, const Tensor& from, const Tensor& to);
 /// Inverse scales of granularity 128x128 of a matrix of this shape, as its transposed bytes need them:
 /// from scale_shape(R, C) to scale_shape(C, R), whose padding is zero.
 void transpose_block_scales(Stream& stream, const Tensor& from, Shape matrix, const Tensor& to);

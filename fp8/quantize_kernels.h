@@ -83,8 +83,8 @@ void amax(Stream& stream, const Tensor& x, const Tensor& amax);
 void column_amax(Stream& stream, const Tensor& x, const Tensor& amax);
 void quantize(Stream& stream, const Quantize& args);
 /// Inverse scales may be left out: all are 1.
-void dequantize(Stream& stream, const Quantized& x, Granularity granularity, const Tensor& y);
-void transpose_bytes(Stream& stream, const Tensor& from, const Tensor& to);
+void dequantize(Stream& stream, const Float8Codes& x, Granularity granularity, const Tensor& y);
+void transpose_codes(Stream& stream, const Tensor& from, const Tensor& to);
 void transpose_block_scales(Stream& stream, const Tensor& from, Shape matrix, const Tensor& to);
 }  // namespace cuda
 

@@ -44,7 +44,7 @@ class Quantizer {
   explicit Quantizer(const Quantize& args)
       : a_(args),
         rows_of_out_(args),
-        encode_(encode_kernels()[(args.out.empty() ? args.transposed : args.out).bytes.dtype]),
+        encode_(encode_kernels()[(args.out.empty() ? args.transposed : args.out).codes.dtype]),
         is_uniform_(args.granularity == Granularity::tensor ||
                     args.granularity == Granularity::block_128x128),
         band_(args.granularity == Granularity::block_1x32 ? 32 : kTile),
@@ -160,7 +160,7 @@ class Quantizer {
                      .scales = scales,
                      .in_range = in_range,
                      .powers_of_two = rows_of_out_.has_powers_of_two(),
-                     .out = a_.out.bytes.as<uint8_t>() + (s.r0 + r) * cols_ + s.c0,
+                     .out = a_.out.codes.as<uint8_t>() + (s.r0 + r) * cols_ + s.c0,
                      .counts = own,
                      .ahead = s.ahead});
       } else {
@@ -168,9 +168,9 @@ class Quantizer {
       }
     }
     if (a_.transposed.empty()) return;
-    uint8_t* to = a_.transposed.bytes.as<uint8_t>() + s.c0 * rows_ + s.r0;
+    uint8_t* to = a_.transposed.codes.as<uint8_t>() + s.c0 * rows_ + s.r0;
     if (is_uniform_ && write_out) {
-      const uint8_t* codes = a_.out.bytes.as<uint8_t>() + s.r0 * cols_ + s.c0;
+      const uint8_t* codes = a_.out.codes.as<uint8_t>() + s.r0 * cols_ + s.c0;
       return code_kernels().transpose(codes, cols_, to, rows_, {0, s.height, s.width});
     }
     if (is_uniform_) {
@@ -189,7 +189,7 @@ class Quantizer {
                     .powers_of_two = rows_of_out_.has_powers_of_two(),
                     .to = to,
                     .to_stride = rows_,
-                    .past_caches = a_.transposed.bytes.bytes() >= kCachedBytes,
+                    .past_caches = a_.transposed.codes.bytes() >= kCachedBytes,
                     .counts = a_.out.empty() ? own : nullptr});
   }
 

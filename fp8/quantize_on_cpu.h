@@ -8,7 +8,7 @@ namespace ottava::cpu {
 void amax(const Tensor& x, const Tensor& amax);
 void column_amax(const Tensor& x, const Tensor& amax);
 void quantize(const fp8::Quantize& args);
-void dequantize(const fp8::Quantized& x, fp8::Granularity granularity, const Tensor& y);
-void transpose_bytes(const Tensor& from, const Tensor& to);
+void dequantize(const fp8::Float8Codes& x, fp8::Granularity granularity, const Tensor& y);
+void transpose_codes(const Tensor& from, const Tensor& to);
 
 }  // namespace ottava::cpu

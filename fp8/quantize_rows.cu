@@ -65,7 +65,7 @@ void quantize_rows(Stream& stream, const Quantize& q, const QuantizeTargets& to)
   dispatch_float(q.x.dtype, "quantize", [&]<class Host>() {
     using T = Element<Host>;
     const Arguments<T> a{static_cast<const T*>(q.x.data), q.x.rows(), q.x.cols(), to};
-    dispatch_format(q.out.bytes.dtype, [&]<DType kFormat>() {
+    dispatch_format(q.out.codes.dtype, [&]<DType kFormat>() {
       // A warp for short rows, else a block.
       const bool is_short = a.cols <= 16 * kKept * 32;
       const int64_t blocks = is_short ? ceil_div(a.rows, kBlock / 32) : a.rows;

@@ -48,7 +48,7 @@ class RowPieces {
 };
 
 DType format_dtype(const Quantize& args) {
-  return (args.out.empty() ? args.transposed : args.out).bytes.dtype;
+  return (args.out.empty() ? args.transposed : args.out).codes.dtype;
 }
 
 /// Inverse scales are laid out in whole tiles of 1x32 and groups of four of 128x128.
@@ -69,9 +69,9 @@ RowQuantizer::RowQuantizer(const Quantize& args)
       element_(static_cast<int64_t>(size_of(args.x.dtype))),
       layout_(args.granularity, rows_, cols_) {
   if (a_.granularity == Granularity::tensor) shared_ = scale_of(*a_.amax.as<uint32_t>());
-  for (const Quantized* q : {&a_.out, &a_.transposed}) {
+  for (const Float8Codes* q : {&a_.out, &a_.transposed}) {
     if (q->empty()) continue;
-    if (has_padding(a_.granularity, q->bytes.shape)) {
+    if (has_padding(a_.granularity, q->codes.shape)) {
       std::memset(q->scale_inverse.data, 0, static_cast<size_t>(q->scale_inverse.bytes()));
     }
     if (a_.granularity == Granularity::tensor) *static_cast<float*>(q->scale_inverse.data) = shared_.inverse;
@@ -118,7 +118,7 @@ void RowQuantizer::encode(int64_t row, int64_t col, const bf16* values, int64_t 
   how.x = values;
   how.n = n;
   how.powers_of_two = has_powers_of_two();
-  how.out = a_.out.bytes.as<uint8_t>() + row * cols_ + col;
+  how.out = a_.out.codes.as<uint8_t>() + row * cols_ + col;
   encode_.row(how);
 }
 

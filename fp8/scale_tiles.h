@@ -1,7 +1,7 @@
 #pragma once
 
+#include "core/float8/granularity.h"
 #include "core/stream.h"
-#include "fp8/granularity.h"
 
 namespace ottava::fp8 {
 

@@ -15,10 +15,10 @@ struct Extents {
   int64_t m, n, k;
 };
 int64_t outer_of(const ScaledOperand& o) {
-  return o.contraction == Contraction::inner ? o.matrix.bytes.rows() : o.matrix.bytes.cols();
+  return o.contraction == Contraction::inner ? o.matrix.codes.rows() : o.matrix.codes.cols();
 }
 int64_t contraction_of(const ScaledOperand& o) {
-  return o.contraction == Contraction::inner ? o.matrix.bytes.cols() : o.matrix.bytes.rows();
+  return o.contraction == Contraction::inner ? o.matrix.codes.cols() : o.matrix.codes.rows();
 }
 Extents extents_of(const ScaledMatmul& a) { return {outer_of(a.a), outer_of(a.b), contraction_of(a.a)}; }
 
@@ -37,7 +37,7 @@ bool pairs(Granularity a, Granularity b) {
 }
 
 void check_operand(std::string_view name, const ScaledOperand& o) {
-  const Tensor& bytes = o.matrix.bytes;
+  const Tensor& bytes = o.matrix.codes;
   if (bytes.shape.rank() != 2) fail<ShapeError>(kOp, "{} is {}, expected a matrix", name, describe(bytes));
   format_of(bytes.dtype);
   check_tensor(kOp, fmt::format("{}.scale_inverse", name), o.matrix.scale_inverse, scale_dtype(o.granularity),
@@ -60,7 +60,7 @@ void check_multiple(std::string_view what, int64_t extent, int64_t of) {
 void check(const ScaledMatmul& args) {
   check_operand("a", args.a);
   check_operand("b", args.b);
-  if (args.a.matrix.bytes.dtype == DType::e5m2 && args.b.matrix.bytes.dtype == DType::e5m2) {
+  if (args.a.matrix.codes.dtype == DType::e5m2 && args.b.matrix.codes.dtype == DType::e5m2) {
     fail<ShapeError>(kOp, "a and b are both e5m2: at most one operand may be");
   }
   if (!pairs(args.a.granularity, args.b.granularity)) {
@@ -73,8 +73,8 @@ void check(const ScaledMatmul& args) {
   }
   const Extents e = extents_of(args);
   if (contraction_of(args.b) != e.k) {
-    fail<ShapeError>(kOp, "contractions differ: a {}, b {} ({} vs {})", to_string(args.a.matrix.bytes.shape),
-                     to_string(args.b.matrix.bytes.shape), e.k, contraction_of(args.b));
+    fail<ShapeError>(kOp, "contractions differ: a {}, b {} ({} vs {})", to_string(args.a.matrix.codes.shape),
+                     to_string(args.b.matrix.codes.shape), e.k, contraction_of(args.b));
   }
   check_multiple("outer extent of a", e.m, 16);
   check_multiple("outer extent of b", e.n, 16);
@@ -130,7 +130,7 @@ void scaled_matmul(Stream& stream, const ScaledMatmul& args) {
       const Extents e = extents_of(args);
       double bytes = static_cast<double>(args.out.bytes()) * (args.accumulate ? 2 : 1);
       for (const ScaledOperand* o : {&args.a, &args.b}) {
-        bytes += static_cast<double>(o->matrix.bytes.bytes() + o->matrix.scale_inverse.bytes());
+        bytes += static_cast<double>(o->matrix.bytes());
       }
       stream.recorder().need_workspace(scaled_matmul_inner_workspace_bytes(stream, args));
       stream.recorder().record(

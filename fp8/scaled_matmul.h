@@ -8,11 +8,11 @@ namespace ottava::fp8 {
 /// One side of a product: FP8 bytes of a matrix whose rows are the product's outer index and whose columns
 /// are the contraction, with scales along the contraction.
 struct ScaledOperand {
-  Quantized matrix;
+  Float8Codes matrix;
   Granularity granularity = Granularity::tensor;
   /// Where the contraction lies in memory. `outer`: the bytes are those of the transposed matrix,
   /// [contraction, outer index]; for granularity tensor and 128x128 alone, whose scales do not care. On a GPU
-  /// only with `emulate`: tensor cores take `inner`, so that bytes are transposed first (transpose_bytes).
+  /// only with `emulate`: tensor cores take `inner`, so that bytes are transposed first (transpose_codes).
   enum class Contraction : uint8_t { inner, outer } contraction = Contraction::inner;
 };
 

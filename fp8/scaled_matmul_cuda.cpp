@@ -70,21 +70,21 @@ BlasProblem::Scale scale_of(Granularity granularity) {
 void scaled_matmul(Stream& stream, const ScaledMatmul& args) {
   check_gpu(stream, args.a.granularity, args.b.granularity);
   ScaledOperand a = args.a, b = args.b;
-  check_aligned("a.bytes", a.matrix.bytes);
-  check_aligned("b.bytes", b.matrix.bytes);
+  check_aligned("a.codes", a.matrix.codes);
+  check_aligned("b.codes", b.matrix.codes);
   check_aligned("a.scale_inverse", a.matrix.scale_inverse);
   check_aligned("b.scale_inverse", b.matrix.scale_inverse);
   check_aligned("out", args.out);
   // Scales per row of one operand ask for the same of the other.
   if (a.granularity != b.granularity && std::max(a.granularity, b.granularity) == Granularity::row) {
     ScaledOperand& coarse = a.granularity == Granularity::tensor ? a : b;
-    const Tensor repeated{args.workspace.data, DType::f32, {coarse.matrix.bytes.rows()}};
+    const Tensor repeated{args.workspace.data, DType::f32, {coarse.matrix.codes.rows()}};
     check_aligned("workspace", repeated);
     fill_with(stream, coarse.matrix.scale_inverse, repeated);
     coarse.matrix.scale_inverse = repeated;
     coarse.granularity = Granularity::row;
   }
-  const Tensor &left = b.matrix.bytes, &right = a.matrix.bytes;
+  const Tensor &left = b.matrix.codes, &right = a.matrix.codes;
   const bool in_blocks = a.granularity != Granularity::tensor && a.granularity != Granularity::row;
   const bool fast =
       args.kind == MatmulKind::forward && !in_blocks;  // blocks are promoted one by one as it is

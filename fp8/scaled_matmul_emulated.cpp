@@ -17,9 +17,9 @@ int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 /// The bf16 product of the operands' values in `memory`, its result where the scaled one belongs.
 Matmul product_in(const ScaledMatmul& args, uint8_t* memory) {
-  const int64_t b = aligned(args.a.matrix.bytes.numel() * 2);
-  Matmul inner{.a = {memory, DType::bf16, args.a.matrix.bytes.shape},
-               .b = {memory ? memory + b : nullptr, DType::bf16, args.b.matrix.bytes.shape},
+  const int64_t b = aligned(args.a.matrix.codes.numel() * 2);
+  Matmul inner{.a = {memory, DType::bf16, args.a.matrix.codes.shape},
+               .b = {memory ? memory + b : nullptr, DType::bf16, args.b.matrix.codes.shape},
                .out = args.out,
                .accumulate = args.accumulate};
   if (args.a.contraction == Contraction::outer) {
@@ -45,7 +45,7 @@ int64_t sums_bytes(Stream& stream, const ScaledMatmul& args) {
   return fits || scaling_of(stream, args) != Scaling::afterwards ? 0 : aligned(args.out.numel() * 4);
 }
 int64_t operands_bytes(const ScaledMatmul& args) {
-  return aligned(args.a.matrix.bytes.numel() * 2) + aligned(args.b.matrix.bytes.numel() * 2);
+  return aligned(args.a.matrix.codes.numel() * 2) + aligned(args.b.matrix.codes.numel() * 2);
 }
 
 /// A code times a power of two stays a normal bf16 number when the smallest code does and the largest does
@@ -53,7 +53,7 @@ int64_t operands_bytes(const ScaledMatmul& args) {
 /// amaxes within 1/8 of the end of bf16 have: their own codes are lower, and one that is rounded up to 2^128
 /// is the infinity that bf16 makes of it, which makes every rank skip the step.
 void check_block_scales(std::string_view name, const ScaledOperand& o) {
-  const Format& f = format_of(o.matrix.bytes.dtype);
+  const Format& f = format_of(o.matrix.codes.dtype);
   const int lowest = -126 + f.bias + f.mantissa_bits - 1, highest = f.bias == 7 ? 120 : 113;
   auto check_one = [&](float inverse) {
     const uint32_t u = std::bit_cast<uint32_t>(inverse);
@@ -70,10 +70,10 @@ void check_block_scales(std::string_view name, const ScaledOperand& o) {
           kOp,
           "a {} scale of {} is 2^{}, outside of [2^{}, 2^{}], which is what finite bf16 values have in {}",
           fp8::name_of(o.granularity), name, exponent, lowest, highest,
-          ottava::name_of(o.matrix.bytes.dtype));
+          ottava::name_of(o.matrix.codes.dtype));
     }
   };
-  const Shape shape = o.matrix.bytes.shape;
+  const Shape shape = o.matrix.codes.shape;
   const int64_t high = o.granularity == Granularity::block_128x128 ? 128 : 1,
                 wide = scale_block(o.granularity, shape.cols());
   for (int64_t r = 0; r < shape.rows(); r += high) {
@@ -90,14 +90,14 @@ void check_block_scales(std::string_view name, const ScaledOperand& o) {
 void widen(Stream& stream, std::string_view name, const ScaledOperand& o, const Tensor& to) {
   if (stream.type() == DeviceType::cuda) {
     if (in_blocks(o.granularity)) return cuda::dequantize(stream, o.matrix, o.granularity, to);
-    return cuda::dequantize(stream, {o.matrix.bytes, {}}, Granularity::tensor, to);
+    return cuda::dequantize(stream, {o.matrix.codes, {}}, Granularity::tensor, to);
   }
   static const float kOne = 1;
   if (in_blocks(o.granularity)) {
     check_block_scales(name, o);
     cpu::dequantize(o.matrix, o.granularity, to);
   } else {
-    cpu::dequantize({o.matrix.bytes, view_of(&kOne, {1})}, Granularity::tensor, to);
+    cpu::dequantize({o.matrix.codes, view_of(&kOne, {1})}, Granularity::tensor, to);
   }
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "fp8/formats.h"
+#include "core/float8/formats.h"
 #include "fp8/step_amax.h"
 
 namespace ottava::fp8::cuda {

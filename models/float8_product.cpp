@@ -53,8 +53,9 @@ Tensor Float8Product::amax_slot(const StepContext& c, Source source) const {
   return has_tensor_scales() ? c.float8->amax(slot(source)) : Tensor{};
 }
 
-fp8::Quantized Float8Product::place(const StepContext& c, Source source, Shape shape, std::string_view suffix,
-                                    Allocation& bytes, Allocation& scales, MemoryCategory category) const {
+fp8::Float8Codes Float8Product::place(const StepContext& c, Source source, Shape shape,
+                                      std::string_view suffix, Allocation& bytes, Allocation& scales,
+                                      MemoryCategory category) const {
   const fp8::OperandRecipe& recipe = operand_recipe(source);
   bytes = c.arena.allocate(fmt::format("{}.{}{}", name_, source == Source::x ? "x" : "dy", suffix),
                            recipe.format, shape, category);
@@ -150,7 +151,7 @@ void Float8Product::turn(const StepContext& c, Float8Matrix& m) const {
   QuantizeTime time(c, name_);
   const Tensor& bytes = m.bytes;
   m.turned_bytes = c.scratch(name_ + ".turned", bytes.dtype, {bytes.cols(), bytes.rows()});
-  fp8::transpose_bytes(c.stream, bytes, m.turned_bytes);
+  fp8::transpose_codes(c.stream, bytes, m.turned_bytes);
   m.turned_scales = m.scales;
 }
 

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "fp8/ops/row_output.h"
+#include "core/float8/row_output.h"
 #include "fp8/recipe.h"
 #include "fp8/scaled_matmul.h"
 #include "models/step_context.h"
@@ -85,8 +85,8 @@ class Float8Product {
   const fp8::OperandRecipe& operand_recipe(Source source) const;
   int64_t slot(Source source) const { return 2 * product_ + (source == Source::dy); }
   /// [R,C] in the arena, to be filled. `suffix` ends the names in the memory plan.
-  fp8::Quantized place(const StepContext& context, Source source, Shape shape, std::string_view suffix,
-                       Allocation& bytes, Allocation& scales, MemoryCategory category) const;
+  fp8::Float8Codes place(const StepContext& context, Source source, Shape shape, std::string_view suffix,
+                         Allocation& bytes, Allocation& scales, MemoryCategory category) const;
   /// Adds the transposed bytes of a matrix with one scale, if the weight gradient reads those.
   void turn(const StepContext& context, Float8Matrix& m) const;
   /// The weight gradient reads transposed bytes: tensor cores want the contraction inside, and scales per row

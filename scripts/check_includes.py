@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 ORDER = ["core", "fp8", "parallel", "models", "apps"]
 ROOMS = [
-    (re.compile(r"^(cuda|cublas|cudnn|curand|nv_|mma\.h|driver_types)"), ("core/cuda/", ".cu", ".cuh", "tests/support/cuda_host/", "tests/fp8/"), "CUDA"),
+    (re.compile(r"^(cuda|cublas|cudnn|curand|nv_|mma\.h|driver_types)"), ("core/cuda/", ".cu", ".cuh", "tests/support/cuda_host/", "tests/core/float8/"), "CUDA"),
     (re.compile(r"^nccl\.h"), ("parallel/comm/nccl/", "tests/support/"), "NCCL"),
     (re.compile(r"^mpi\.h"), ("parallel/comm/mpi/",), "MPI"),
     (re.compile(r"^(oneapi/dnnl|dnnl)"), ("core/cpu/",), "oneDNN"),

@@ -17,7 +17,7 @@ namespace {
 using fp8::Granularity;
 using Run = std::function<void(Stream&)>;
 
-fp8::Quantized float8_matrix(Workbench& b, Granularity granularity, int64_t rows, int64_t columns) {
+fp8::Float8Codes float8_matrix(Workbench& b, Granularity granularity, int64_t rows, int64_t columns) {
   return {b.tensor(DType::e4m3, {rows, columns}),
           b.ones(fp8::scale_dtype(granularity), fp8::scale_shape(granularity, rows, columns))};
 }
@@ -58,14 +58,14 @@ Run largest_of_columns(Workbench& b, const KernelShapes& k) {
 }
 
 Run dequantized(Workbench& b, const KernelShapes& k, Granularity granularity) {
-  const fp8::Quantized x = float8_matrix(b, granularity, k.rows(), k.dim);
+  const fp8::Float8Codes x = float8_matrix(b, granularity, k.rows(), k.dim);
   Tensor y = b.tensor(DType::bf16, {k.rows(), k.dim});
   return [=](Stream& s) { fp8::dequantize(s, x, granularity, y); };
 }
 
 Run transposed(Workbench& b, const KernelShapes& k) {
   Tensor from = b.tensor(DType::e4m3, {k.ffn, k.dim}), to = b.tensor(DType::e4m3, {k.dim, k.ffn});
-  return [=](Stream& s) { fp8::transpose_bytes(s, from, to); };
+  return [=](Stream& s) { fp8::transpose_codes(s, from, to); };
 }
 
 fp8::RowOutput row_output(Workbench& b, Granularity granularity, int64_t rows, int64_t columns) {
@@ -149,7 +149,7 @@ std::vector<KernelCase> float8_kernel_cases(const KernelShapes& k) {
   std::vector<KernelCase> cases = {
       {"amax", Bound::copy, [=](B& b, S&) { return largest(b, k); }},
       {"column_amax", Bound::copy, [=](B& b, S&) { return largest_of_columns(b, k); }},
-      {"transpose_bytes", Bound::copy, [=](B& b, S&) { return transposed(b, k); }},
+      {"transpose_codes", Bound::copy, [=](B& b, S&) { return transposed(b, k); }},
   };
   struct Scales {
     const char* name;

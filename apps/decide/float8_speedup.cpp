@@ -10,7 +10,7 @@
 namespace ottava {
 namespace {
 
-fp8::Quantized quantized(Workbench& scratch, const fp8::OperandRecipe& recipe, Shape shape) {
+fp8::Float8Codes quantized(Workbench& scratch, const fp8::OperandRecipe& recipe, Shape shape) {
   return {scratch.tensor(recipe.format, shape),
           scratch.tensor(fp8::scale_dtype(recipe.granularity),
                          fp8::scale_shape(recipe.granularity, shape.rows(), shape.cols()))};
@@ -48,7 +48,7 @@ class Operand {
  private:
   fp8::OperandRecipe recipe_;
   Tensor values_, amax_, columns_;
-  fp8::Quantized bytes_, turned_;
+  fp8::Float8Codes bytes_, turned_;
 };
 
 }  // namespace

@@ -18,8 +18,8 @@ struct BlasProblem {
   enum class Operand : uint8_t { plain, transposed };
   enum class Result : uint8_t { overwrite, accumulate };
   /// How a one-byte operand is scaled: by one f32; by one per row of op(A) or column of op(B); by one per 128
-  /// of the contraction, or per 128 x 128; by an e8m0 per 32. Layouts: fp8/granularity.h; addresses are
-  /// aligned to 16 bytes.
+  /// of the contraction, or per 128 x 128; by an e8m0 per 32. Layouts: core/float8/granularity.h; addresses
+  /// are aligned to 16 bytes.
   enum class Scale : uint8_t { none, tensor, outer, block_1x128, block_128x128, block_1x32 };
   enum class Sums : uint8_t { exact, fast };  ///< fast: the tensor cores' own accumulation of fp8, 14 bits
 

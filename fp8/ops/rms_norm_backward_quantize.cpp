@@ -4,7 +4,7 @@
 #include "core/ops/check.h"
 #include "core/ops/norm/rms_norm_kernels.h"
 #include "core/ops/row_groups.h"
-#include "fp8/row_quantizer.h"
+#include "fp8/ops/rows_on_cpu.h"
 
 namespace ottava::fp8 {
 namespace {
@@ -24,7 +24,7 @@ void on_cpu(const RmsNormBackwardQuantize& q) {
   auto kernel = cpu::rms_norm_kernels().backward[a.x.dtype];
   const int64_t rows = a.x.rows(), cols = a.x.cols(),
                 row_bytes = cols * static_cast<int64_t>(size_of(a.x.dtype));
-  const cpu::RowQuantizer quantizer(quantization_of(q.output, a.dx.reshape({rows, cols})));
+  const cpu::RowQuantizer quantizer(cpu::quantization_of(q.output, a.dx.reshape({rows, cols})));
   float* partials = a.workspace.as<float>();
   for_each_row_group(rows, cols, partials, [&](float* partial, int64_t begin, int64_t end) {
     QuantizeCounts counts;

@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kBlock) norm_backward_kernel(NormBackwardArgum
 
 void rms_norm_backward_quantize(Stream& stream, const RmsNormBackwardQuantize& q) {
   const RmsNormBackward& b = q.norm;
-  check_aligned("rms_norm_backward_quantize", b.x, b.dy, b.weight, b.dx, b.dresidual, q.output.out.bytes);
+  check_aligned("rms_norm_backward_quantize", b.x, b.dy, b.weight, b.dx, b.dresidual, q.output.out.codes);
   dispatch_float(b.x.dtype, "rms_norm_backward_quantize", [&]<class Host>() {
     using T = Element<Host>;
     dispatch_row_output(q.output, [&]<DType kFormat, Granularity kGranularity>() {

@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kNormBlock) rms_norm_kernel(NormArguments<T> a
 
 void rms_norm_quantize(Stream& stream, const RmsNormQuantize& q) {
   const RmsNormForward& f = q.norm;
-  check_aligned("rms_norm_quantize", f.x, f.residual, f.weight, f.sum, f.y, q.output.out.bytes);
+  check_aligned("rms_norm_quantize", f.x, f.residual, f.weight, f.sum, f.y, q.output.out.codes);
   dispatch_float(f.x.dtype, "rms_norm_quantize", [&]<class Host>() {
     using T = Element<Host>;
     dispatch_row_output(q.output, [&]<DType kFormat, Granularity kGranularity>() {

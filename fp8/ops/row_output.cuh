@@ -1,8 +1,8 @@
 #pragma once
 
 #include "core/cuda/row_part.h"
+#include "core/float8/row_output.h"
 #include "fp8/codec.cuh"
-#include "fp8/ops/row_output.h"
 
 // FP8 output of kernels in which kTeam threads, a warp or the block, make a row together, in packs of 16
 // bytes.
@@ -20,14 +20,14 @@ struct RowTargets {
   int64_t rows, cols;
 };
 inline RowTargets row_targets(const RowOutput& o) {
-  return {static_cast<uint8_t*>(o.out.bytes.data),
+  return {static_cast<uint8_t*>(o.out.codes.data),
           static_cast<float*>(o.out.scale_inverse.data),
           static_cast<unsigned long long*>(o.counters.data),
           static_cast<uint32_t*>(o.non_finite.data),
           static_cast<uint32_t*>(o.largest.data),
           o.rounding,
-          o.out.bytes.rows(),
-          o.out.bytes.cols()};
+          o.out.codes.rows(),
+          o.out.codes.cols()};
 }
 
 /// What is quantized of a value that is stored as T.
@@ -167,7 +167,7 @@ __device__ __forceinline__ void write_row(const RowTargets& to, const RowPart& p
 /// Calls body.operator()<format, granularity>().
 template <class Body>
 void dispatch_row_output(const RowOutput& o, Body&& body) {
-  dispatch_format(o.out.bytes.dtype, [&]<DType kFormat>() {
+  dispatch_format(o.out.codes.dtype, [&]<DType kFormat>() {
     if (o.granularity == Granularity::row) {
       body.template operator()<kFormat, Granularity::row>();
     } else {

@@ -2,11 +2,22 @@
 
 #include <vector>
 
+#include "core/float8/row_output.h"
 #include "core/parallel_for.h"
-#include "fp8/ops/row_output.h"
 #include "fp8/row_quantizer.h"
 
 namespace ottava::cpu {
+
+/// What quantize() would be asked for the result x.
+inline fp8::Quantize quantization_of(const fp8::RowOutput& output, const Tensor& x) {
+  return {.x = x,
+          .granularity = output.granularity,
+          .rounding = output.rounding,
+          .out = output.out,
+          .counters = output.counters,
+          .non_finite = output.non_finite,
+          .largest = output.largest};
+}
 
 /// Calls make(row, Tensor [1,C]) for every row of x, whose data are not looked at, and quantizes what it has
 /// written there while that is in the cache: into `kept`, if the rows are wanted, else into a row of the

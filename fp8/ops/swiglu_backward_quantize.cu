@@ -71,7 +71,7 @@ void start(Stream& stream, const Arguments<T>& a, const RowTargets& to) {
 
 void swiglu_backward_quantize(Stream& stream, const SwigluBackwardQuantize& q) {
   const SwigluBackward& b = q.swiglu;
-  check_aligned("swiglu_backward_quantize", b.dout, b.gate_up, b.dgate_up, b.out, q.output.out.bytes);
+  check_aligned("swiglu_backward_quantize", b.dout, b.gate_up, b.dgate_up, b.out, q.output.out.codes);
   dispatch_float(b.dout.dtype, "swiglu_backward_quantize", [&]<class Host>() {
     using T = Element<Host>;
     const Arguments<T> a{static_cast<const T*>(b.dout.data), static_cast<const T*>(b.gate_up.data),

@@ -24,7 +24,7 @@ void check(const SwigluQuantize& q) {
 
 void on_cpu(const SwigluQuantize& q) {
   auto kernel = cpu::swiglu_kernels().forward[q.swiglu.gate_up.dtype];
-  const Tensor x{nullptr, q.swiglu.gate_up.dtype, q.output.out.bytes.shape};
+  const Tensor x{nullptr, q.swiglu.gate_up.dtype, q.output.out.codes.shape};
   cpu::for_each_quantized_row(q.output, x, q.swiglu.out, [&](int64_t row, const Tensor& out) {
     kernel({.gate_up = q.swiglu.gate_up.slice(row, row + 1), .out = out}, {0, 1, x.cols()});
   });

@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kBlock) swiglu_kernel(Arguments<T> a, RowTarge
 
 void swiglu_quantize(Stream& stream, const SwigluQuantize& q) {
   const SwigluForward& f = q.swiglu;
-  check_aligned("swiglu_quantize", f.gate_up, f.out, q.output.out.bytes);
+  check_aligned("swiglu_quantize", f.gate_up, f.out, q.output.out.codes);
   dispatch_float(f.gate_up.dtype, "swiglu_quantize", [&]<class Host>() {
     using T = Element<Host>;
     const Arguments<T> a{static_cast<const T*>(f.gate_up.data), static_cast<T*>(f.out.data)};

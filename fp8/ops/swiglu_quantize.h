@@ -1,7 +1,7 @@
 #pragma once
 
+#include "core/float8/row_output.h"
 #include "core/ops/swiglu.h"
-#include "fp8/ops/row_output.h"
 
 namespace ottava::fp8 {
 

@@ -37,8 +37,8 @@ void Float8Exchange::finish(Stream& stream, Arena& arena, const Tensor& shard, b
   const Tensor sum = shard.reshape({rows, kRow});
   Allocation addend = arena.allocate("fp8 addend", DType::f32, sum.shape, MemoryCategory::scratch);
   for (int r = 0; r < shards_; ++r) {
-    const fp8::Quantized chunk{received_bytes_.tensor().slice(r * rows, (r + 1) * rows),
-                               received_scales_.tensor().slice(r * rows, (r + 1) * rows)};
+    const fp8::Float8Codes chunk{received_bytes_.tensor().slice(r * rows, (r + 1) * rows),
+                                 received_scales_.tensor().slice(r * rows, (r + 1) * rows)};
     const bool first = r == 0 && !accumulate;
     fp8::dequantize(stream, chunk, fp8::Granularity::row, first ? sum : addend.tensor());
     if (!first) add(stream, sum, addend, sum);

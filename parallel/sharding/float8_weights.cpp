@@ -14,14 +14,14 @@ namespace {
 
 using fp8::Granularity;
 
-fp8::Quantized persistent(Arena& arena, const std::string& name, const fp8::OperandRecipe& recipe,
-                          Shape shape, Shape scales) {
+fp8::Float8Codes persistent(Arena& arena, const std::string& name, const fp8::OperandRecipe& recipe,
+                            Shape shape, Shape scales) {
   return {arena.persistent(name + ".fp8", recipe.format, shape, MemoryCategory::compute),
           arena.persistent(name + ".fp8 scales", fp8::scale_dtype(recipe.granularity), scales,
                            MemoryCategory::compute)};
 }
-fp8::Quantized persistent(Arena& arena, const std::string& name, const fp8::OperandRecipe& recipe,
-                          Shape shape) {
+fp8::Float8Codes persistent(Arena& arena, const std::string& name, const fp8::OperandRecipe& recipe,
+                            Shape shape) {
   return persistent(arena, name, recipe, shape,
                     fp8::scale_shape(recipe.granularity, shape.rows(), shape.cols()));
 }
@@ -232,7 +232,7 @@ void Float8Weights::refresh(Stream& stream) {
 }
 
 void Float8Weights::make(Stream& stream, size_t i, const Form& form, const Tensor& x,
-                         const fp8::Quantized& straight, const fp8::Quantized& turned,
+                         const fp8::Float8Codes& straight, const fp8::Float8Codes& turned,
                          const Tensor& column_amax) {
   const auto slot = static_cast<int64_t>(i);
   fp8::Quantize args{.x = x,
@@ -261,14 +261,14 @@ void Float8Weights::make_shard(Stream& stream, size_t i, bool backward_form) {
     const Tensor scratch = turn_scratch_.slice(0, x.numel()).reshape({x.cols(), x.rows()});
     const Tensor bytes{scratch.data, form.recipe.format, scratch.shape};
     make(stream, i, form, x, {}, {bytes, form.straight.scale_inverse}, form.column_amax);
-    return fp8::transpose_bytes(stream, bytes, form.straight.bytes.slice(0, x.rows()));
+    return fp8::transpose_codes(stream, bytes, form.straight.codes.slice(0, x.rows()));
   }
   if (x.rows() == 0 && form.recipe.granularity != Granularity::tensor) return;
   if (is_mx(form.recipe)) return make_mx_shard(stream, i, backward_form);
   const Shape scales = fp8::scale_shape(form.recipe.granularity, x.rows(), x.cols());
   const Tensor& all = form.straight.scale_inverse;
   make(stream, i, form, x,
-       {form.straight.bytes.slice(0, x.rows()), all.shape == scales ? all : all.slice(0, scales[0])}, {}, {});
+       {form.straight.codes.slice(0, x.rows()), all.shape == scales ? all : all.slice(0, scales[0])}, {}, {});
 }
 
 // The two forms are quantized apart: blocks of columns of the weight are blocks of rows of its transpose.
@@ -280,11 +280,11 @@ void Float8Weights::make_mx_shard(Stream& stream, size_t i, bool backward_form) 
   const Shape shape = backward_form ? turned(x.shape) : x.shape;
   const Shape tiled = fp8::scale_shape(form.recipe.granularity, shape.rows(), shape.cols());
   const Tensor tiles = tile_scratch_.slice(0, tiled.numel()).reshape(tiled);
-  const Tensor mine = form.straight.bytes.slice(0, x.rows());
+  const Tensor mine = form.straight.codes.slice(0, x.rows());
   if (backward_form) {
     const Tensor bytes{turn_scratch_.data, form.recipe.format, shape};
     make(stream, i, form, x, {}, {bytes, tiles}, {});
-    fp8::transpose_bytes(stream, bytes, mine);
+    fp8::transpose_codes(stream, bytes, mine);
   } else {
     make(stream, i, form, x, {mine, tiles}, {}, {});
   }

@@ -84,7 +84,7 @@ class Float8Weights {
   /// One set of bytes: as the weight lies, transposed, or both.
   struct Form {
     fp8::OperandRecipe recipe;
-    fp8::Quantized straight, turned;  ///< persistent: resident ones, or this rank's shard (straight bytes)
+    fp8::Float8Codes straight, turned;  ///< persistent: resident ones, or this rank's shard (straight bytes)
     Allocation whole_bytes, whole_scales, turned_bytes, turned_scales;  ///< while the unit is whole
     Allocation tiled_scales;                                            ///< of 1x32, from whole_scales
     Tensor column_amax;  ///< u32 [columns], where bytes are scaled per column of the weight
@@ -110,18 +110,18 @@ class Float8Weights {
   bool has_scale_of_whole(size_t entry) const;
   void measure(Stream& stream);
   void exchange(Stream& stream);
-  void make(Stream& stream, size_t entry, const Form& form, const Tensor& x, const fp8::Quantized& straight,
-            const fp8::Quantized& turned, const Tensor& column_amax);
+  void make(Stream& stream, size_t entry, const Form& form, const Tensor& x, const fp8::Float8Codes& straight,
+            const fp8::Float8Codes& turned, const Tensor& column_amax);
   void make_shard(Stream& stream, size_t entry, bool backward_form);
   void make_mx_shard(Stream& stream, size_t entry, bool backward_form);
   void make_column_scales(Stream& stream, size_t entry);
   void make_local(Stream& stream, size_t entry, Form& form, const Tensor& whole, bool turned);
   void turn_whole(Stream& stream, size_t entry, Form& form);
   void tile_whole(Stream& stream, size_t entry, Form& form, bool backward_form);
-  fp8::Quantized straight_of(const Entry& e, const Form& form) const;
-  fp8::Quantized turned_of(const Entry& e, const Form& form) const;
-  fp8::Quantized allocate(std::string_view name, const fp8::OperandRecipe& recipe, Shape shape,
-                          Allocation& bytes, Allocation& scales);
+  fp8::Float8Codes straight_of(const Entry& e, const Form& form) const;
+  fp8::Float8Codes turned_of(const Entry& e, const Form& form) const;
+  fp8::Float8Codes allocate(std::string_view name, const fp8::OperandRecipe& recipe, Shape shape,
+                            Allocation& bytes, Allocation& scales);
   /// The product with the output's gradient reads the bytes as they lie (CPU: its product takes either
   /// order).
   bool reads_outer(const fp8::OperandRecipe& recipe) const;

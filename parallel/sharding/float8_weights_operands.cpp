@@ -13,8 +13,8 @@ bool Float8Weights::reads_outer(const fp8::OperandRecipe& recipe) const {
   return target_.type != DeviceType::cuda && scales_turn(recipe.granularity);
 }
 
-fp8::Quantized Float8Weights::allocate(std::string_view name, const fp8::OperandRecipe& recipe, Shape shape,
-                                       Allocation& bytes, Allocation& scales) {
+fp8::Float8Codes Float8Weights::allocate(std::string_view name, const fp8::OperandRecipe& recipe, Shape shape,
+                                         Allocation& bytes, Allocation& scales) {
   bytes = arena_.allocate(name, recipe.format, shape, MemoryCategory::unsharded);
   scales = arena_.allocate(fmt::format("{} scales", name), fp8::scale_dtype(recipe.granularity),
                            fp8::scale_shape(recipe.granularity, shape.rows(), shape.cols()),
@@ -30,7 +30,7 @@ void Float8Weights::gather(Stream& stream, size_t i, bool backward_form) {
   const std::string& name = options_.specs[i].name;
   form.whole_bytes = arena_.allocate(name + ".fp8 whole", form.recipe.format,
                                      {e.segment_rows * shards, e.columns}, MemoryCategory::unsharded);
-  ranks_.dp_shard->all_gather(stream, {.send = form.straight.bytes, .recv = form.whole_bytes, .label = name});
+  ranks_.dp_shard->all_gather(stream, {.send = form.straight.codes, .recv = form.whole_bytes, .label = name});
   const Float8Travel travel = float8_travel(options_.specs[i]);
   if (!(backward_form ? travel.backward_scales : travel.forward_scales)) return;
   const Tensor& scales = form.straight.scale_inverse;
@@ -81,7 +81,7 @@ void Float8Weights::turn_whole(Stream& stream, size_t i, Form& form) {
   const Entry& e = entries_[i];
   form.turned_bytes = arena_.allocate(options_.specs[i].name + ".fp8 turned", form.recipe.format,
                                       {e.columns, e.rows}, MemoryCategory::unsharded);
-  fp8::transpose_bytes(stream, form.whole_bytes.tensor().slice(0, e.rows), form.turned_bytes);
+  fp8::transpose_codes(stream, form.whole_bytes.tensor().slice(0, e.rows), form.turned_bytes);
   if (form.recipe.granularity != Granularity::block_128x128) return;
   form.turned_scales = arena_.allocate(options_.specs[i].name + ".fp8 turned scales", DType::f32,
                                        fp8::scale_shape(form.recipe.granularity, e.columns, e.rows),
@@ -103,7 +103,7 @@ void Float8Weights::tile_whole(Stream& stream, size_t i, Form& form, bool backwa
                             .order = travelling_order(backward_form)});
 }
 
-fp8::Quantized Float8Weights::straight_of(const Entry& e, const Form& form) const {
+fp8::Float8Codes Float8Weights::straight_of(const Entry& e, const Form& form) const {
   if (e.home == Home::resident) return form.straight;
   if (e.home == Home::local) return {form.whole_bytes, form.whole_scales};
   if (form.tiled_scales) return {form.whole_bytes.tensor().slice(0, e.rows), form.tiled_scales};
@@ -113,7 +113,7 @@ fp8::Quantized Float8Weights::straight_of(const Entry& e, const Form& form) cons
           scales.shape == shape ? scales : scales.slice(0, shape[0])};
 }
 
-fp8::Quantized Float8Weights::turned_of(const Entry& e, const Form& form) const {
+fp8::Float8Codes Float8Weights::turned_of(const Entry& e, const Form& form) const {
   if (e.home == Home::resident) return form.turned;
   if (e.home == Home::local) return {form.turned_bytes, form.turned_scales};
   if (form.turned_scales) return {form.turned_bytes, form.turned_scales};

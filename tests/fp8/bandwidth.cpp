@@ -26,8 +26,8 @@ int main(int argc, char** argv) {
   for (Granularity g : {Granularity::tensor, Granularity::row, Granularity::block_1x128,
                         Granularity::block_128x128, Granularity::block_1x32}) {
     auto made = [&](int64_t rows, int64_t cols) {
-      return Quantized{table.zeros(DType::e4m3, {rows, cols}),
-                       table.zeros(scale_dtype(g), scale_shape(g, rows, cols))};
+      return Float8Codes{table.zeros(DType::e4m3, {rows, cols}),
+                         table.zeros(scale_dtype(g), scale_shape(g, rows, cols))};
     };
     auto named = [&](const char* what) { return fmt::format("{} {}", what, name_of(g)); };
     Quantize out{
@@ -47,7 +47,7 @@ int main(int argc, char** argv) {
     table.measure(named("quantize transposed only"), [&](Stream& s) { quantize(s, turned); });
     table.measure(named("dequantize"), [&](Stream& s) { dequantize(s, out.out, g, y); });
     if (g != Granularity::tensor) continue;
-    table.measure("transpose_bytes",
-                  [&](Stream& s) { transpose_bytes(s, out.out.bytes, both.transposed.bytes); });
+    table.measure("transpose_codes",
+                  [&](Stream& s) { transpose_codes(s, out.out.codes, both.transposed.codes); });
   }
 }

@@ -1,5 +1,5 @@
 // Every bf16 value and every code through whole matrices, where elements share registers and tests for range,
-// against the scalar definitions of fp8/formats.h.
+// against the scalar definitions of core/float8/formats.h.
 #include <array>
 #include <bit>
 #include <cmath>

@@ -35,7 +35,7 @@ std::vector<uint16_t> turned(const std::vector<uint16_t>& x) {
 struct Output {
   Output(Stream& stream, DType format, Granularity g, int64_t rows, int64_t cols)
       : bytes(stream, format, {rows, cols}), inverse(stream, scale_dtype(g), scale_shape(g, rows, cols)) {}
-  Quantized quantized() { return {bytes, inverse}; }
+  Float8Codes quantized() { return {bytes, inverse}; }
   std::vector<uint8_t> codes() const { return bytes.download_as<uint8_t>(); }
   /// E8M0 bytes or bits of floats.
   std::vector<uint32_t> inverse_bits() const {

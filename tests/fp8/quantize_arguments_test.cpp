@@ -1,5 +1,5 @@
 #include "core/cost.h"
-#include "fp8/granularity.h"
+#include "core/float8/granularity.h"
 #include "fp8/quantize.h"
 #include "tests/support/catch.h"
 #include "tests/support/values.h"
@@ -29,7 +29,7 @@ TEST_CASE("quantize on meta records what crosses memory") {
   CostRecorder recorder;
   Stream stream = Stream::meta(recorder, {DeviceType::cpu, 0});
   const Tensor x = shape_only(DType::bf16, {64, 256}), amax_1 = shape_only(DType::u32, {1});
-  const Quantized out{shape_only(DType::e4m3, {64, 256}), shape_only(DType::f32, {1})};
+  const Float8Codes out{shape_only(DType::e4m3, {64, 256}), shape_only(DType::f32, {1})};
   const double n = 64 * 256;
   fp8::amax(stream, x, amax_1);
   CHECK(recorder.bytes() == 2 * n);
@@ -37,7 +37,7 @@ TEST_CASE("quantize on meta records what crosses memory") {
   quantize(stream, {.x = x, .amax = amax_1, .out = out});
   CHECK(recorder.bytes() == 3 * n + 4);
   recorder.clear();
-  const Quantized rows{shape_only(DType::e4m3, {64, 256}), shape_only(DType::f32, {64})},
+  const Float8Codes rows{shape_only(DType::e4m3, {64, 256}), shape_only(DType::f32, {64})},
       columns{shape_only(DType::e4m3, {256, 64}), shape_only(DType::f32, {256})};
   column_amax(stream, x, shape_only(DType::u32, {256}));
   CHECK(recorder.bytes() == 2 * n);
@@ -52,7 +52,7 @@ TEST_CASE("quantize on meta records what crosses memory") {
   dequantize(stream, out, Granularity::tensor, x);
   CHECK(recorder.bytes() == 3 * n + 4);
   recorder.clear();
-  transpose_bytes(stream, out.bytes, columns.bytes);
+  transpose_codes(stream, out.codes, columns.codes);
   CHECK(recorder.bytes() == 2 * n);
 }
 
@@ -60,7 +60,7 @@ TEST_CASE("quantize refuses what does not fit, and says which") {
   CostRecorder recorder;
   Stream stream = Stream::meta(recorder, {DeviceType::cpu, 0});
   const Tensor x = shape_only(DType::bf16, {4, 8}), one = shape_only(DType::u32, {1});
-  const Quantized out{shape_only(DType::e4m3, {4, 8}), shape_only(DType::f32, {1})};
+  const Float8Codes out{shape_only(DType::e4m3, {4, 8}), shape_only(DType::f32, {1})};
   const Quantize good{.x = x, .amax = one, .out = out};
   quantize(stream, good);
   auto refuses = [&](const Quantize& args, const char* message) {
@@ -73,9 +73,9 @@ TEST_CASE("quantize refuses what does not fit, and says which") {
   refuses(args, "[quantize] x is bf16 [4], expected a matrix");
   args = good, args.out = {};
   refuses(args, "[quantize] nothing to write: give out, transposed or both");
-  args = good, args.out.bytes = shape_only(DType::e4m3, {8, 4});
-  refuses(args, "[quantize] out.bytes is e4m3 [8, 4], expected e4m3 [4, 8]");
-  args = good, args.out.bytes = shape_only(DType::u8, {4, 8});
+  args = good, args.out.codes = shape_only(DType::e4m3, {8, 4});
+  refuses(args, "[quantize] out.codes is e4m3 [8, 4], expected e4m3 [4, 8]");
+  args = good, args.out.codes = shape_only(DType::u8, {4, 8});
   refuses(args, "[fp8] u8 is not an FP8 format: expected e4m3 or e5m2");
   args = good, args.out.scale_inverse = shape_only(DType::f32, {4});
   refuses(args, "[quantize] out.scale_inverse is f32 [4], expected f32 [1]");
@@ -101,10 +101,10 @@ TEST_CASE("quantize refuses what does not fit, and says which") {
   CHECK_THROWS_WITH(fp8::amax(stream, x, x), "[amax] amax is bf16 [4, 8], expected u32 [1]");
   CHECK_THROWS_WITH(column_amax(stream, x, one), "[column_amax] amax is u32 [1], expected u32 [8]");
   CHECK_THROWS_WITH(dequantize(stream, out, Granularity::tensor, shape_only(DType::bf16, {8, 4})),
-                    "[dequantize] x.bytes is e4m3 [4, 8], expected e4m3 [8, 4]");
-  CHECK_THROWS_WITH(transpose_bytes(stream, x, x), "[transpose_bytes] from is bf16 [4, 8], expected bytes");
-  CHECK_THROWS_WITH(transpose_bytes(stream, out.bytes, out.bytes),
-                    "[transpose_bytes] to is e4m3 [4, 8], expected e4m3 [8, 4]");
+                    "[dequantize] x.codes is e4m3 [4, 8], expected e4m3 [8, 4]");
+  CHECK_THROWS_WITH(transpose_codes(stream, x, x), "[transpose_codes] from is bf16 [4, 8], expected bytes");
+  CHECK_THROWS_WITH(transpose_codes(stream, out.codes, out.codes),
+                    "[transpose_codes] to is e4m3 [4, 8], expected e4m3 [8, 4]");
   const Tensor tall = shape_only(DType::f32, {3, 4}), wide = shape_only(DType::f32, {1, 4});
   transpose_block_scales(stream, tall, {300, 100}, wide);
   CHECK_THROWS_WITH(transpose_block_scales(stream, wide, {300, 100}, wide),

@@ -151,7 +151,7 @@ TEST_CASE("quantize: turning the matrix and quantizing commute for tensor and 12
       quantize(stream, q.args);
       CHECK(q.transposed.codes() == test::transposed(q.out.codes(), size.rows, size.cols));
       DeviceBuffer turned(stream, DType::e4m3, {size.cols, size.rows});
-      transpose_bytes(stream, q.out.bytes, turned);
+      transpose_codes(stream, q.args.out.codes, turned);
       CHECK(turned.download_as<uint8_t>() == q.transposed.codes());
     }
   });

@@ -47,7 +47,7 @@ struct Made {
       : granularity(recipe.granularity),
         bytes(stream, recipe.format, shape),
         inverse(stream, scale_dtype(granularity), scale_shape(granularity, shape.rows(), shape.cols())) {}
-  Quantized view() const { return {bytes, inverse}; }
+  Float8Codes view() const { return {bytes, inverse}; }
   std::vector<uint8_t> codes() const { return bytes.download_as<uint8_t>(); }
   /// As stored, padding included.
   std::vector<uint32_t> raw_inverses() const {

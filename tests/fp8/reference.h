@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/dtype.h"
-#include "fp8/granularity.h"
+#include "core/float8/granularity.h"
 
 // FP8 a second time, from the tables of the formats and in double: shares nothing with the code under test.
 namespace ottava::test {

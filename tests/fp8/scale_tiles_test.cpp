@@ -1,7 +1,7 @@
 #include "fp8/scale_tiles.h"
 
 #include "core/cost.h"
-#include "fp8/granularity.h"
+#include "core/float8/granularity.h"
 #include "tests/support/catch.h"
 #include "tests/support/devices.h"
 #include "tests/support/values.h"

@@ -41,7 +41,7 @@ TEST_CASE("scaled_matmul on meta records FP8 arithmetic and its workspaces") {
   CHECK(scaled_matmul_workspace_bytes(gpu, args) == 2 * (32 * 64 + 48 * 64));
   args.emulate = false;
   args.b.contraction = Contraction::outer;
-  args.b.matrix.bytes = shape_only(DType::e4m3, {64, 48});
+  args.b.matrix.codes = shape_only(DType::e4m3, {64, 48});
   CHECK_THROWS_WITH(scaled_matmul(gpu, args),
                     Catch::Matchers::Contains("b has its contraction outside, and a GPU"));
 }
@@ -62,8 +62,8 @@ TEST_CASE(
       CHECK_THROWS_WITH(scaled_matmul(stream, bad), Catch::Matchers::Contains(what));
     };
     ScaledMatmul bad = args;
-    bad.a.matrix.bytes = at(bytes, 8, {32, 64});
-    refused(bad, "[scaled_matmul] a.bytes at ");
+    bad.a.matrix.codes = at(bytes, 8, {32, 64});
+    refused(bad, "[scaled_matmul] a.codes at ");
     bad = args, bad.b.matrix.scale_inverse = at(scales, 4, {1});
     refused(bad, "is not aligned to 16 bytes, which tensor cores need");
     bad = args, bad.emulate = true;
@@ -137,7 +137,7 @@ TEST_CASE("scaled_matmul refuses what tensor cores cannot multiply, with the ari
   ScaledMatmul bad{.a = operand(32, 64), .b = operand(64, 64), .out = out(32, 64)};
   bad.a.matrix.scale_inverse = shape_only(DType::f32, {32});
   refuses(bad, "[scaled_matmul] a.scale_inverse is f32 [32], expected f32 [1]");
-  bad.a.matrix.bytes = shape_only(DType::e4m3, {32});
+  bad.a.matrix.codes = shape_only(DType::e4m3, {32});
   refuses(bad, "[scaled_matmul] a is e4m3 [32], expected a matrix");
 
   Stream cpu = Stream::cpu();

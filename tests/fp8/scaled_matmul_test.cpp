@@ -195,7 +195,7 @@ TEST_CASE(
     CHECK_FALSE(is(dw(narrow.view, xt.view), dw_want, T));
     // E5M2 bytes read as E4M3.
     mutated = dyt.view;
-    mutated.matrix.bytes.dtype = DType::e4m3;
+    mutated.matrix.codes.dtype = DType::e4m3;
     CHECK_FALSE(is(dw(mutated, xt.view), dw_want, T));
     // A scale of each row where the tensor's belongs.
     Operand rows(stream, test::transposed(dy, T, O), O, T, {DType::e5m2, Granularity::row});

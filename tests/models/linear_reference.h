@@ -33,16 +33,16 @@ struct Operand {
 };
 
 inline Operand read(const fp8::ScaledOperand& q) {
-  const Shape shape = q.matrix.bytes.shape;
+  const Shape shape = q.matrix.codes.shape;
   Operand out{.codes = {},
               .inverses = {},
-              .format = q.matrix.bytes.dtype,
+              .format = q.matrix.codes.dtype,
               .rows = shape.rows(),
               .cols = shape.cols()};
   for (int64_t r = 0; r < out.rows; ++r) {
     for (int64_t c = 0; c < out.cols; ++c) {
       const auto i = static_cast<size_t>(fp8::scale_index(q.granularity, shape, r, c));
-      out.codes.push_back(q.matrix.bytes.as<uint8_t>()[r * out.cols + c]);
+      out.codes.push_back(q.matrix.codes.as<uint8_t>()[r * out.cols + c]);
       out.inverses.push_back(q.granularity == fp8::Granularity::block_1x32
                                  ? fp8::decode_e8m0(q.matrix.scale_inverse.as<uint8_t>()[i])
                                  : q.matrix.scale_inverse.as<float>()[i]);

@@ -182,9 +182,9 @@ TEST_CASE("gradients in FP8 on meta record what crosses memory, and refuse what 
       "else quantize the result");
   refuses(
       [](auto& a) {
-        a.output.out.bytes = shape_only(DType::e4m3, {4, 16});
+        a.output.out.codes = shape_only(DType::e4m3, {4, 16});
       },
-      "[rms_norm_backward_quantize] out.bytes is e4m3 [4, 16], expected e4m3 [4, 32]");
+      "[rms_norm_backward_quantize] out.codes is e4m3 [4, 16], expected e4m3 [4, 32]");
   refuses([](auto& a) { a.norm.dx = Tensor{}; },
           "[rms_norm_backward_quantize] dx is f32 [], expected bf16 [4, 32] (like x)");
   refuses([](auto& a) { a.norm.amax = shape_only(DType::u32, {1}); },
@@ -198,9 +198,9 @@ TEST_CASE("gradients in FP8 on meta record what crosses memory, and refuse what 
                  "[swiglu_backward_quantize] dout is bf16 [4, 32], expected bf16 [4, 16]");
   refuses_swiglu(
       [](auto& a) {
-        a.output.out.bytes = shape_only(DType::e4m3, {4, 16});
+        a.output.out.codes = shape_only(DType::e4m3, {4, 16});
       },
-      "[swiglu_backward_quantize] out.bytes is e4m3 [4, 16], expected e4m3 [4, 32]");
+      "[swiglu_backward_quantize] out.codes is e4m3 [4, 16], expected e4m3 [4, 32]");
   refuses_swiglu([](auto& a) { a.swiglu.amax = shape_only(DType::u32, {1}); },
                  "[swiglu_backward_quantize] amax is given: scales per row and block need no tensor's");
 

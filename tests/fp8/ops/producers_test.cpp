@@ -166,9 +166,9 @@ TEST_CASE("producers in FP8 on meta record what crosses memory, and refuse what 
       "[rms_norm_quantize] rows have 24 elements, FP8 products take multiples of 16");
   refuses(
       [](auto& a) {
-        a.output.out.bytes = shape_only(DType::e4m3, {4, 16});
+        a.output.out.codes = shape_only(DType::e4m3, {4, 16});
       },
-      "[rms_norm_quantize] out.bytes is e4m3 [4, 16], expected e4m3 [4, 32]");
+      "[rms_norm_quantize] out.codes is e4m3 [4, 16], expected e4m3 [4, 32]");
   refuses([](auto& a) { a.output.out.scale_inverse = shape_only(DType::f32, {1}); },
           "[rms_norm_quantize] out.scale_inverse is f32 [1], expected f32 [4]");
   refuses([](auto& a) { a.output.counters = shape_only(DType::i64, {2}); },

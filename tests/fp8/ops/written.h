@@ -4,7 +4,8 @@
 #include <bit>
 #include <limits>
 
-#include "fp8/ops/row_output.h"
+#include "core/float8/row_output.h"
+#include "fp8/quantize.h"
 #include "tests/support/catch.h"
 #include "tests/support/devices.h"
 #include "tests/support/values.h"

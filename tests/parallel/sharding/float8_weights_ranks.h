@@ -115,7 +115,7 @@ inline Bytes operand(Rank& rank, size_t entry, WeightUse use, bool keep = false)
   rank.fsdp.unshard(unit, use);
   const fp8::ScaledOperand q = rank.fsdp.float8_weight(entry, use);
   Bytes out;
-  if (!rank.is_planning) out = {bytes_of(q.matrix.bytes), bytes_of(q.matrix.scale_inverse)};
+  if (!rank.is_planning) out = {bytes_of(q.matrix.codes), bytes_of(q.matrix.scale_inverse)};
   if (!keep) rank.fsdp.reshard(unit);
   return out;
 }
@@ -156,8 +156,8 @@ inline Bytes expected(const Setting& s, size_t entry, int tp_rank, WeightUse use
   Bytes out{
       std::vector<uint8_t>(static_cast<size_t>(stored.numel())),
       std::vector<uint8_t>(static_cast<size_t>(scales.numel()) * size_of(fp8::scale_dtype(how.granularity)))};
-  const fp8::Quantized q{{out.codes.data(), how.format, stored},
-                         {out.scales.data(), fp8::scale_dtype(how.granularity), scales}};
+  const fp8::Float8Codes q{{out.codes.data(), how.format, stored},
+                           {out.scales.data(), fp8::scale_dtype(how.granularity), scales}};
   uint32_t amax = rounded_amax(whole);
   std::vector<uint32_t> columns(static_cast<size_t>(shape[1]), 0);
   Stream stream = Stream::cpu();

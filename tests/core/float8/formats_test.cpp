@@ -1,4 +1,4 @@
-#include "fp8/formats.h"
+#include "core/float8/formats.h"
 
 #include <cfloat>
 #include <cmath>

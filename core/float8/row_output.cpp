@@ -1,4 +1,4 @@
-#include "fp8/ops/row_output.h"
+#include "core/float8/row_output.h"
 
 #include "core/ops/check.h"
 
@@ -13,8 +13,8 @@ void check_row_output(std::string_view op, const RowOutput& output, Shape shape)
   if (shape.cols() % 16 != 0) {
     fail<ShapeError>(op, "rows have {} elements, FP8 products take multiples of 16", shape.cols());
   }
-  format_of(output.out.bytes.dtype);
-  check_tensor(op, "out.bytes", output.out.bytes, output.out.bytes.dtype, shape);
+  format_of(output.out.codes.dtype);
+  check_tensor(op, "out.codes", output.out.codes, output.out.codes.dtype, shape);
   check_tensor(op, "out.scale_inverse", output.out.scale_inverse, DType::f32,
                scale_shape(output.granularity, shape.rows(), shape.cols()));
   if (!output.counters.empty()) check_tensor(op, "counters", output.counters, DType::i64, {3});
@@ -22,18 +22,6 @@ void check_row_output(std::string_view op, const RowOutput& output, Shape shape)
   if (!output.largest.empty()) check_tensor(op, "largest", output.largest, DType::u32, {1});
 }
 
-Quantize quantization_of(const RowOutput& output, const Tensor& x) {
-  return {.x = x,
-          .granularity = output.granularity,
-          .rounding = output.rounding,
-          .out = output.out,
-          .counters = output.counters,
-          .non_finite = output.non_finite,
-          .largest = output.largest};
-}
-
-double bytes_of(const RowOutput& output) {
-  return static_cast<double>(output.out.bytes.bytes() + output.out.scale_inverse.bytes());
-}
+double bytes_of(const RowOutput& output) { return static_cast<double>(output.out.bytes()); }
 
 }  // namespace ottava::fp8

@@ -1,7 +1,8 @@
 #pragma once
 
+#include "core/float8/float8_tensor.h"
+#include "core/float8/formats.h"
 #include "core/stream.h"
-#include "fp8/quantize.h"
 
 namespace ottava::fp8 {
 
@@ -11,14 +12,12 @@ namespace ottava::fp8 {
 struct RowOutput {
   Granularity granularity = Granularity::row;  ///< row or 1x128
   ScaleRounding rounding = ScaleRounding::none;
-  Quantized out;                         ///< bytes [N,C]
+  Float8Codes out;                       ///< codes [N,C]
   Tensor counters, non_finite, largest;  ///< may be left out; as in Quantize
 };
 
 /// Throws ShapeError unless `output` fits a result of this dtype and shape, whose rows are multiples of 16.
 void check_row_output(std::string_view op, const RowOutput& output, Shape shape);
-/// What quantize() would be asked for the result x.
-Quantize quantization_of(const RowOutput& output, const Tensor& x);
 /// Bytes that are written.
 double bytes_of(const RowOutput& output);
 

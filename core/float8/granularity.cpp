@@ -1,4 +1,4 @@
-#include "fp8/granularity.h"
+#include "core/float8/granularity.h"
 
 namespace ottava::fp8 {
 namespace {

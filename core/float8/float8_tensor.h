@@ -1,0 +1,27 @@
+#pragma once
+
+#include "core/float8/granularity.h"
+#include "core/tensor.h"
+
+namespace ottava::fp8 {
+
+/// FP8 codes of a matrix and the inverse scales that belong to them: x ~ codes * scale_inverse. They are made
+/// together and travel together.
+struct Float8Codes {
+  Tensor codes;          ///< e4m3 or e5m2 [R,C]
+  Tensor scale_inverse;  ///< scale_dtype(), scale_shape(R, C)
+  bool empty() const { return codes.empty(); }
+  /// Memory that both take.
+  int64_t bytes() const { return codes.bytes() + scale_inverse.bytes(); }
+};
+
+/// A matrix [R,C] in FP8, in either or both orientations; owns nothing, like Tensor. A product reads the one
+/// whose columns it contracts.
+struct Float8Tensor {
+  Float8Codes rowwise;                            ///< [R,C], scales along columns
+  Float8Codes columnwise;                         ///< [C,R], what quantizing the transposed matrix gives
+  Granularity granularity = Granularity::tensor;  ///< of both
+  bool empty() const { return rowwise.empty() && columnwise.empty(); }
+};
+
+}  // namespace ottava::fp8
