@@ -28,8 +28,8 @@ void poison_if_raised(Stream&, const Tensor&, const Tensor&) { absent(); }
 void quantize(Stream&, const Quantize&) { absent(); }
 void rms_norm_backward_quantize(Stream&, const RmsNormBackwardQuantize&) { absent(); }
 void rms_norm_quantize(Stream&, const RmsNormQuantize&) { absent(); }
-void scale_result(Stream&, const ScaledMatmul&, const Tensor&) { absent(); }
-void scaled_matmul(Stream&, const ScaledMatmul&) { absent(); }
+void scale_result(Stream&, const ScaledProduct&, const Tensor&) { absent(); }
+void scaled_matmul(Stream&, const ScaledProduct&) { absent(); }
 void swiglu_backward_quantize(Stream&, const SwigluBackwardQuantize&) { absent(); }
 void swiglu_quantize(Stream&, const SwigluQuantize&) { absent(); }
 void tile_scales(Stream&, const MxScales&) { absent(); }

@@ -38,24 +38,25 @@ void check(const Quantize& a) {
     fail<ShapeError>(kQuantize, "transposed is {}, expected {} (like out)", name_of(a.transposed.codes.dtype),
                      name_of(a.out.codes.dtype));
   }
-  if (a.granularity == Granularity::tensor) {
+  if (traits(a.granularity).amax == AmaxSource::given) {
     check_tensor(kQuantize, "amax", a.amax, DType::u32, {1});
   } else if (!a.amax.empty()) {
     fail<ShapeError>(kQuantize, "amax is given, but granularity {} measures its own", name_of(a.granularity));
   }
-  if (a.granularity == Granularity::row && !a.transposed.empty()) {
+  if (traits(a.granularity).needs_column_amax && !a.transposed.empty()) {
     check_tensor(kQuantize, "column_amax", a.column_amax, DType::u32, {cols});
   }
-  if (a.granularity == Granularity::block_1x32 && a.rounding != ScaleRounding::down_to_power_of_two) {
+  if (scale_dtype(a.granularity) == DType::e8m0 && a.rounding != ScaleRounding::down_to_power_of_two) {
     fail<ShapeError>(kQuantize,
-                     "granularity 1x32 stores scales as e8m0, which holds powers of two alone: set rounding");
+                     "granularity {} stores scales as e8m0, which holds only powers of two: set rounding",
+                     name_of(a.granularity));
   }
   if (!a.counters.empty()) check_tensor(kQuantize, "counters", a.counters, DType::i64, {3});
   if (!a.non_finite.empty()) check_tensor(kQuantize, "non_finite", a.non_finite, DType::u32, {1});
   if (!a.largest.empty()) check_tensor(kQuantize, "largest", a.largest, DType::u32, {1});
 }
 
-double bytes_of(const Float8Codes& q) { return q.empty() ? 0 : static_cast<double>(q.bytes()); }
+double bytes_of(const Float8Codes& q) { return static_cast<double>(q.bytes()); }
 
 }  // namespace
 
@@ -94,7 +95,7 @@ void quantize(Stream& stream, const Quantize& args) {
       return cuda::quantize(stream, args);
     case DeviceType::meta: {
       const bool twice =
-          args.granularity == Granularity::row && !args.out.empty() && !args.transposed.empty();
+          traits(args.granularity).needs_column_amax && !args.out.empty() && !args.transposed.empty();
       stream.recorder().record({.op = kQuantize,
                                 .bytes = (twice ? 2.0 : 1.0) * static_cast<double>(args.x.bytes()) +
                                          bytes_of(args.out) + bytes_of(args.transposed)});

@@ -60,7 +60,7 @@ struct Recipe {
   /// precision.
   int fp8_products() const { return forward.is_fp8 + input_gradient.is_fp8 + weight_gradient.is_fp8; }
   /// Rows, columns and tokens of the local product must be multiples of this.
-  int64_t alignment() const { return name == RecipeName::mxfp8 ? 32 : 16; }
+  int64_t alignment() const { return traits(forward.a.granularity).alignment; }
 };
 
 /// power_of_two_scales rounds scales down where the recipe leaves a choice (tensorwise, delayed); the others

@@ -9,41 +9,42 @@ namespace ottava::fp8 {
 namespace {
 
 constexpr std::string_view kOp = "scaled_matmul";
-using Contraction = ScaledOperand::Contraction;
+using Contraction = ProductOperand::Contraction;
 
 struct Extents {
   int64_t m, n, k;
 };
-int64_t outer_of(const ScaledOperand& o) {
+int64_t outer_of(const ProductOperand& o) {
   return o.contraction == Contraction::inner ? o.matrix.codes.rows() : o.matrix.codes.cols();
 }
-int64_t contraction_of(const ScaledOperand& o) {
+int64_t contraction_of(const ProductOperand& o) {
   return o.contraction == Contraction::inner ? o.matrix.codes.cols() : o.matrix.codes.rows();
 }
-Extents extents_of(const ScaledMatmul& a) { return {outer_of(a.a), outer_of(a.b), contraction_of(a.a)}; }
+Extents extents_of(const ScaledProduct& a) { return {outer_of(a.a), outer_of(a.b), contraction_of(a.a)}; }
 
-bool pairs(Granularity a, Granularity b) {
-  switch (a) {
-    case Granularity::tensor:
-    case Granularity::row:
-      return b == Granularity::tensor || b == Granularity::row;
-    case Granularity::block_1x128:
-      return b == Granularity::block_1x128 || b == Granularity::block_128x128;
-    case Granularity::block_128x128:
-      return b == Granularity::block_1x128;
-    default:
-      return b == Granularity::block_1x32;
-  }
+/// The codes that a product reads: column-wise ones where it contracts rows, if they are there.
+ProductOperand operand_of(const Float8Tensor& x, bool contracts_rows) {
+  if (!contracts_rows) return {x.rowwise, x.granularity};
+  if (!x.columnwise.empty()) return {x.columnwise, x.granularity};
+  return {x.rowwise, x.granularity, Contraction::outer};
+}
+ScaledProduct product_of(const ScaledMatmul& args) {
+  return {.kind = args.kind,
+          .a = operand_of(args.a, args.kind == MatmulKind::weight_gradient),
+          .b = operand_of(args.b, args.kind != MatmulKind::forward),
+          .out = args.out,
+          .accumulate = args.accumulate,
+          .emulate = args.emulate,
+          .workspace = args.workspace};
 }
 
-void check_operand(std::string_view name, const ScaledOperand& o) {
+void check_operand(std::string_view name, const ProductOperand& o) {
   const Tensor& bytes = o.matrix.codes;
   if (bytes.shape.rank() != 2) fail<ShapeError>(kOp, "{} is {}, expected a matrix", name, describe(bytes));
   format_of(bytes.dtype);
   check_tensor(kOp, fmt::format("{}.scale_inverse", name), o.matrix.scale_inverse, scale_dtype(o.granularity),
                scale_shape(o.granularity, bytes.rows(), bytes.cols()));
-  const bool turns = o.granularity == Granularity::tensor || o.granularity == Granularity::block_128x128;
-  if (o.contraction == Contraction::outer && !turns) {
+  if (o.contraction == Contraction::outer && !traits(o.granularity).is_transpose_invariant) {
     fail<ShapeError>(
         kOp,
         "{} has its contraction outside, where its {} scales do not run along it: quantize the transpose",
@@ -57,13 +58,13 @@ void check_multiple(std::string_view what, int64_t extent, int64_t of) {
                    what, extent, of, extent, of, static_cast<double>(extent) / static_cast<double>(of));
 }
 
-void check(const ScaledMatmul& args) {
+void check(const ScaledProduct& args) {
   check_operand("a", args.a);
   check_operand("b", args.b);
   if (args.a.matrix.codes.dtype == DType::e5m2 && args.b.matrix.codes.dtype == DType::e5m2) {
     fail<ShapeError>(kOp, "a and b are both e5m2: at most one operand may be");
   }
-  if (!pairs(args.a.granularity, args.b.granularity)) {
+  if (!(traits(args.a.granularity).pairs & bit(args.b.granularity))) {
     fail<ShapeError>(kOp, "scales per {} of a and per {} of b do not go together",
                      fp8::name_of(args.a.granularity), fp8::name_of(args.b.granularity));
   }
@@ -78,7 +79,7 @@ void check(const ScaledMatmul& args) {
   }
   check_multiple("outer extent of a", e.m, 16);
   check_multiple("outer extent of b", e.n, 16);
-  check_multiple("the contraction", e.k, args.a.granularity == Granularity::block_1x32 ? 32 : 16);
+  check_multiple("the contraction", e.k, traits(args.a.granularity).alignment);
   check_float(kOp, "out", args.out);
   check_tensor(kOp, "out", args.out, args.out.dtype, {e.m, e.n});
   if (args.accumulate && args.out.dtype != DType::f32) {
@@ -87,13 +88,13 @@ void check(const ScaledMatmul& args) {
 }
 
 /// In plain FP8, on a GPU: what its tensor cores refuse whatever the model.
-bool is_native(const Stream& stream, const ScaledMatmul& args) {
+bool is_native(const Stream& stream, const ScaledProduct& args) {
   return stream.target().type == DeviceType::cuda && !args.emulate;
 }
-void check(const Stream& stream, const ScaledMatmul& args) {
+void check(const Stream& stream, const ScaledProduct& args) {
   check(args);
   if (!is_native(stream, args)) return;
-  for (const ScaledOperand* o : {&args.a, &args.b}) {
+  for (const ProductOperand* o : {&args.a, &args.b}) {
     if (o->contraction == Contraction::inner) continue;
     fail<ShapeError>(kOp,
                      "{} has its contraction outside, and a GPU multiplies FP8 only with both inside: "
@@ -104,18 +105,19 @@ void check(const Stream& stream, const ScaledMatmul& args) {
 
 /// Tensor cores take scales per row of both operands or of none: a tensor's scale is repeated for the other's
 /// sake.
-int64_t native_workspace_bytes(const ScaledMatmul& args) {
+int64_t native_workspace_bytes(const ScaledProduct& args) {
   if (args.a.granularity == args.b.granularity) return 0;
-  if (args.a.granularity == Granularity::tensor) return outer_of(args.a) * 4;
-  return args.b.granularity == Granularity::tensor ? outer_of(args.b) * 4 : 0;
+  if (traits(args.a.granularity).has_blocks()) return 0;
+  return outer_of(args.a.matrix.scale_inverse.numel() == 1 ? args.a : args.b) * 4;
 }
 
 }  // namespace
 
-void scaled_matmul(Stream& stream, const ScaledMatmul& args) {
+void scaled_matmul(Stream& stream, const ScaledMatmul& given) {
+  const ScaledProduct args = product_of(given);
   check(stream, args);
   if (stream.type() != DeviceType::meta) {
-    const int64_t need = scaled_matmul_workspace_bytes(stream, args);
+    const int64_t need = scaled_matmul_workspace_bytes(stream, given);
     if (need > 0 && (args.workspace.dtype != DType::u8 || args.workspace.bytes() < need)) {
       fail<MemoryError>(kOp, "workspace is {}, expected u8 [{}]: scaled_matmul_workspace_bytes tells",
                         describe(args.workspace), need);
@@ -129,10 +131,10 @@ void scaled_matmul(Stream& stream, const ScaledMatmul& args) {
     case DeviceType::meta: {
       const Extents e = extents_of(args);
       double bytes = static_cast<double>(args.out.bytes()) * (args.accumulate ? 2 : 1);
-      for (const ScaledOperand* o : {&args.a, &args.b}) {
+      for (const ProductOperand* o : {&args.a, &args.b}) {
         bytes += static_cast<double>(o->matrix.bytes());
       }
-      stream.recorder().need_workspace(scaled_matmul_inner_workspace_bytes(stream, args));
+      stream.recorder().need_workspace(scaled_matmul_inner_workspace_bytes(stream, given));
       stream.recorder().record(
           {.op = kOp,
            .precision = Precision::fp8,
@@ -142,12 +144,14 @@ void scaled_matmul(Stream& stream, const ScaledMatmul& args) {
   }
 }
 
-int64_t scaled_matmul_workspace_bytes(Stream& stream, const ScaledMatmul& args) {
+int64_t scaled_matmul_workspace_bytes(Stream& stream, const ScaledMatmul& given) {
+  const ScaledProduct args = product_of(given);
   check(stream, args);
   return is_native(stream, args) ? native_workspace_bytes(args) : emulated_workspace_bytes(stream, args);
 }
 
-int64_t scaled_matmul_inner_workspace_bytes(Stream& stream, const ScaledMatmul& args) {
+int64_t scaled_matmul_inner_workspace_bytes(Stream& stream, const ScaledMatmul& given) {
+  const ScaledProduct args = product_of(given);
   check(stream, args);
   return matmul_workspace_bytes(stream, emulated_product(stream, args));
 }

@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kBlock) fill_kernel(const float* from, float* 
 
 }  // namespace
 
-void scale_result(Stream& stream, const ScaledMatmul& m, const Tensor& sums) {
+void scale_result(Stream& stream, const ScaledProduct& m, const Tensor& sums) {
   constexpr int kSize = 4;  // extents are multiples of 16: a pack lies in one row
   dispatch_float(m.out.dtype, "scaled_matmul", [&]<class Host>() {
     using T = Element<Host>;
@@ -52,8 +52,8 @@ void scale_result(Stream& stream, const ScaledMatmul& m, const Tensor& sums) {
                          .column_scales = static_cast<const float*>(m.b.matrix.scale_inverse.data),
                          .packs = m.out.numel() / (aligned ? kSize : 1),
                          .columns = m.out.cols(),
-                         .by_row = m.a.granularity == Granularity::row,
-                         .by_column = m.b.granularity == Granularity::row,
+                         .by_row = m.a.matrix.scale_inverse.numel() > 1,
+                         .by_column = m.b.matrix.scale_inverse.numel() > 1,
                          .out = static_cast<T*>(m.out.data)};
     const LaunchShape shape{.grid = grid_of(ceil_div(a.packs, kBlock)), .block = kBlock};
     if (aligned) {

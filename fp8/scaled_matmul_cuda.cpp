@@ -67,9 +67,9 @@ BlasProblem::Scale scale_of(Granularity granularity) {
 
 }  // namespace
 
-void scaled_matmul(Stream& stream, const ScaledMatmul& args) {
+void scaled_matmul(Stream& stream, const ScaledProduct& args) {
   check_gpu(stream, args.a.granularity, args.b.granularity);
-  ScaledOperand a = args.a, b = args.b;
+  ProductOperand a = args.a, b = args.b;
   check_aligned("a.codes", a.matrix.codes);
   check_aligned("b.codes", b.matrix.codes);
   check_aligned("a.scale_inverse", a.matrix.scale_inverse);
@@ -77,7 +77,7 @@ void scaled_matmul(Stream& stream, const ScaledMatmul& args) {
   check_aligned("out", args.out);
   // Scales per row of one operand ask for the same of the other.
   if (a.granularity != b.granularity && std::max(a.granularity, b.granularity) == Granularity::row) {
-    ScaledOperand& coarse = a.granularity == Granularity::tensor ? a : b;
+    ProductOperand& coarse = a.granularity == Granularity::tensor ? a : b;
     const Tensor repeated{args.workspace.data, DType::f32, {coarse.matrix.codes.rows()}};
     check_aligned("workspace", repeated);
     fill_with(stream, coarse.matrix.scale_inverse, repeated);
@@ -85,7 +85,7 @@ void scaled_matmul(Stream& stream, const ScaledMatmul& args) {
     coarse.granularity = Granularity::row;
   }
   const Tensor &left = b.matrix.codes, &right = a.matrix.codes;
-  const bool in_blocks = a.granularity != Granularity::tensor && a.granularity != Granularity::row;
+  const bool in_blocks = traits(a.granularity).has_blocks();
   const bool fast =
       args.kind == MatmulKind::forward && !in_blocks;  // blocks are promoted one by one as it is
   const BlasProblem problem{

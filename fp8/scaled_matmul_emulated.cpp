@@ -9,14 +9,12 @@ namespace ottava::fp8 {
 namespace {
 
 constexpr std::string_view kOp = "scaled_matmul";
-using Contraction = ScaledOperand::Contraction;
-
-bool in_blocks(Granularity g) { return g != Granularity::tensor && g != Granularity::row; }
+using Contraction = ProductOperand::Contraction;
 
 int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 /// The bf16 product of the operands' values in `memory`, its result where the scaled one belongs.
-Matmul product_in(const ScaledMatmul& args, uint8_t* memory) {
+Matmul product_in(const ScaledProduct& args, uint8_t* memory) {
   const int64_t b = aligned(args.a.matrix.codes.numel() * 2);
   Matmul inner{.a = {memory, DType::bf16, args.a.matrix.codes.shape},
                .b = {memory ? memory + b : nullptr, DType::bf16, args.b.matrix.codes.shape},
@@ -33,18 +31,18 @@ Matmul product_in(const ScaledMatmul& args, uint8_t* memory) {
 /// When the product is made nothing is left to do: block scales are in the operands, one scale goes into the
 /// product.
 enum class Scaling { in_operands, in_product, afterwards };
-Scaling scaling_of(Stream& stream, const ScaledMatmul& args) {
-  if (in_blocks(args.a.granularity)) return Scaling::in_operands;
-  const bool one = args.a.granularity == Granularity::tensor && args.b.granularity == Granularity::tensor;
+Scaling scaling_of(Stream& stream, const ScaledProduct& args) {
+  if (traits(args.a.granularity).has_blocks()) return Scaling::in_operands;
+  const bool one = args.a.matrix.scale_inverse.numel() == 1 && args.b.matrix.scale_inverse.numel() == 1;
   return one && matmul_takes_scale(stream, product_in(args, nullptr)) ? Scaling::in_product
                                                                       : Scaling::afterwards;
 }
 /// Sums that are scaled afterwards wait in an f32 result's memory, if they may.
-int64_t sums_bytes(Stream& stream, const ScaledMatmul& args) {
+int64_t sums_bytes(Stream& stream, const ScaledProduct& args) {
   const bool fits = !args.accumulate && args.out.dtype == DType::f32;
   return fits || scaling_of(stream, args) != Scaling::afterwards ? 0 : aligned(args.out.numel() * 4);
 }
-int64_t operands_bytes(const ScaledMatmul& args) {
+int64_t operands_bytes(const ScaledProduct& args) {
   return aligned(args.a.matrix.codes.numel() * 2) + aligned(args.b.matrix.codes.numel() * 2);
 }
 
@@ -52,7 +50,7 @@ int64_t operands_bytes(const ScaledMatmul& args) {
 /// not overflow; products of zeros and of subnormals would depend on the machine. One power more is what
 /// amaxes within 1/8 of the end of bf16 have: their own codes are lower, and one that is rounded up to 2^128
 /// is the infinity that bf16 makes of it, which makes every rank skip the step.
-void check_block_scales(std::string_view name, const ScaledOperand& o) {
+void check_block_scales(std::string_view name, const ProductOperand& o) {
   const Format& f = format_of(o.matrix.codes.dtype);
   const int lowest = -126 + f.bias + f.mantissa_bits - 1, highest = f.bias == 7 ? 120 : 113;
   auto check_one = [&](float inverse) {
@@ -74,26 +72,24 @@ void check_block_scales(std::string_view name, const ScaledOperand& o) {
     }
   };
   const Shape shape = o.matrix.codes.shape;
-  const int64_t high = o.granularity == Granularity::block_128x128 ? 128 : 1,
-                wide = scale_block(o.granularity, shape.cols());
-  for (int64_t r = 0; r < shape.rows(); r += high) {
-    for (int64_t c = 0; c < shape.cols(); c += wide) {
+  const GranularityTraits& t = traits(o.granularity);
+  for (int64_t r = 0; r < shape.rows(); r += t.block_rows) {
+    for (int64_t c = 0; c < shape.cols(); c += t.block_columns) {
       const int64_t i = scale_index(o.granularity, shape, r, c);
-      check_one(o.granularity == Granularity::block_1x32
-                    ? decode_e8m0(o.matrix.scale_inverse.as<uint8_t>()[i])
-                    : o.matrix.scale_inverse.as<float>()[i]);
+      check_one(t.scale_dtype == DType::e8m0 ? decode_e8m0(o.matrix.scale_inverse.as<uint8_t>()[i])
+                                             : o.matrix.scale_inverse.as<float>()[i]);
     }
   }
 }
 
 /// Values of the codes; with block scales the values that they stand for.
-void widen(Stream& stream, std::string_view name, const ScaledOperand& o, const Tensor& to) {
+void widen(Stream& stream, std::string_view name, const ProductOperand& o, const Tensor& to) {
   if (stream.type() == DeviceType::cuda) {
-    if (in_blocks(o.granularity)) return cuda::dequantize(stream, o.matrix, o.granularity, to);
+    if (traits(o.granularity).has_blocks()) return cuda::dequantize(stream, o.matrix, o.granularity, to);
     return cuda::dequantize(stream, {o.matrix.codes, {}}, Granularity::tensor, to);
   }
   static const float kOne = 1;
-  if (in_blocks(o.granularity)) {
+  if (traits(o.granularity).has_blocks()) {
     check_block_scales(name, o);
     cpu::dequantize(o.matrix, o.granularity, to);
   } else {
@@ -101,10 +97,11 @@ void widen(Stream& stream, std::string_view name, const ScaledOperand& o, const 
   }
 }
 
-void scale_on_cpu(const ScaledMatmul& args, const Tensor& sums) {
+void scale_on_cpu(const ScaledProduct& args, const Tensor& sums) {
   auto kernel = cpu::scaled_matmul_kernels().scale_row[args.out.dtype];
   const float *a = args.a.matrix.scale_inverse.as<float>(), *b = args.b.matrix.scale_inverse.as<float>();
-  const bool a_rows = args.a.granularity == Granularity::row, b_rows = args.b.granularity == Granularity::row;
+  const bool a_rows = args.a.matrix.scale_inverse.numel() > 1,
+             b_rows = args.b.matrix.scale_inverse.numel() > 1;
   const int64_t n = args.out.cols();
   const auto size = static_cast<int64_t>(size_of(args.out.dtype));
   parallel_for(args.out.rows(), 16, [&](int64_t begin, int64_t end) {
@@ -118,11 +115,11 @@ void scale_on_cpu(const ScaledMatmul& args, const Tensor& sums) {
 
 }  // namespace
 
-int64_t emulated_workspace_bytes(Stream& stream, const ScaledMatmul& args) {
+int64_t emulated_workspace_bytes(Stream& stream, const ScaledProduct& args) {
   return operands_bytes(args) + sums_bytes(stream, args);
 }
 
-Matmul emulated_product(Stream& stream, const ScaledMatmul& args, uint8_t* memory) {
+Matmul emulated_product(Stream& stream, const ScaledProduct& args, uint8_t* memory) {
   static const float kSome = 1;  // that there is one decides about the workspace
   Matmul inner = product_in(args, memory);
   const Scaling scaling = scaling_of(stream, args);
@@ -134,7 +131,7 @@ Matmul emulated_product(Stream& stream, const ScaledMatmul& args, uint8_t* memor
   return inner;
 }
 
-void scaled_matmul_emulated(Stream& stream, const ScaledMatmul& args) {
+void scaled_matmul_emulated(Stream& stream, const ScaledProduct& args) {
   const Scaling scaling = scaling_of(stream, args);
   Matmul inner = emulated_product(stream, args, args.workspace.as<uint8_t>());
   widen(stream, "a", args.a, inner.a);

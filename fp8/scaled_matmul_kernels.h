@@ -7,6 +7,22 @@
 
 namespace ottava::fp8 {
 
+/// What a product reads of an operand: codes whose scales run along the contraction.
+struct ProductOperand {
+  Float8Codes matrix;
+  Granularity granularity = Granularity::tensor;
+  /// Where the contraction lies in memory; `outer`: the codes are [contraction, outer index].
+  enum class Contraction : uint8_t { inner, outer } contraction = Contraction::inner;
+};
+/// ScaledMatmul with its operands chosen: out[M,N] = (sum_k a(m,k) b(n,k)) * a_inverse * b_inverse.
+struct ScaledProduct {
+  MatmulKind kind = MatmulKind::forward;
+  ProductOperand a, b;
+  Tensor out;
+  bool accumulate = false, emulate = false;
+  Tensor workspace;
+};
+
 /// Scales of one row of a product, for n columns: those of its columns one by one, or one for all of them.
 struct RowScales {
   float row = 1;
@@ -21,9 +37,9 @@ struct ScaledMatmulKernels {
 
 namespace cuda {
 /// The product on tensor cores.
-void scaled_matmul(Stream& stream, const ScaledMatmul& args);
+void scaled_matmul(Stream& stream, const ScaledProduct& args);
 /// out = sums * (scale of its row * scale of its column), or out += it; scales per row or tensor.
-void scale_result(Stream& stream, const ScaledMatmul& args, const Tensor& sums);
+void scale_result(Stream& stream, const ScaledProduct& args, const Tensor& sums);
 /// All elements of `to`, f32, become the one of `from`.
 void fill_with(Stream& stream, const Tensor& from, const Tensor& to);
 }  // namespace cuda

@@ -1,104 +1,88 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
+#include <utility>
 
 #include "core/float8/row_output.h"
-#include "fp8/recipe.h"
+#include "core/memory/float8_allocation.h"
+#include "fp8/quantize_operand.h"
 #include "fp8/scaled_matmul.h"
+#include "models/float8_plan.h"
 #include "models/step_context.h"
 
 namespace ottava {
 
-/// A matrix [R,C] in FP8, in the arena: as it lies, transposed, or both.
-struct Float8Matrix {
-  Allocation bytes, scales;                ///< [R,C]
-  Allocation turned_bytes, turned_scales;  ///< [C,R]
-  fp8::Granularity granularity = fp8::Granularity::tensor;
-
-  explicit operator bool() const { return static_cast<bool>(bytes) || static_cast<bool>(turned_bytes); }
-  /// With the columns as contraction: for y and for dx.
-  fp8::ScaledOperand along_columns() const;
-  /// With the rows as contraction: for dW. Transposed bytes where there are some.
-  fp8::ScaledOperand along_rows() const;
-};
-
-/// One FP8 matrix product of a linear layer in its three forms; knows how operands are made and where amaxes
-/// go. The weight is local: [O,K], or O rows of a fused one.
+/// One FP8 matrix product of a linear layer in its three forms: makes its operands as its plan says and runs
+/// it. The weight is local: [O,K], or O rows of a fused one.
 class Float8Product {
  public:
-  /// `entry` in Fsdp's FP8 weights; `product` in Float8State.
-  Float8Product(std::string name, fp8::Recipe recipe, size_t entry, int64_t product, bool emulates)
-      : name_(std::move(name)), recipe_(recipe), entry_(entry), product_(product), emulates_(emulates) {}
+  struct Options {
+    std::string name;
+    fp8::Recipe recipe;
+    Float8Plan plan;
+    size_t entry = 0;     ///< in Fsdp's FP8 weights
+    int64_t product = 0;  ///< in Float8State
+    bool emulates = false;
+  };
+  explicit Float8Product(Options options) : o_(std::move(options)) {}
 
-  const std::string& name() const { return name_; }
+  const std::string& name() const { return o_.name; }
+  const Float8Plan& plan() const { return o_.plan; }
   /// In Float8State.
-  int64_t index() const { return product_; }
-  const fp8::Recipe& recipe() const { return recipe_; }
-  bool weight_gradient_is_fp8() const { return recipe_.weight_gradient.is_fp8; }
-  bool has_tensor_scales() const { return recipe_.forward.a.granularity == fp8::Granularity::tensor; }
+  int64_t index() const { return o_.product; }
+  bool weight_gradient_is_fp8() const { return o_.recipe.weight_gradient.is_fp8; }
 
   // --- operands ----------------------------------------------------------------------------------
   enum class Source { x, dy };
-  /// What of a matrix is wanted: for the product along its columns, for the weight gradient, for both.
-  struct Wanted {
-    bool along_columns = false, along_rows = false;
+  /// What the codes of a matrix are made for.
+  struct Use {
+    bool product = false;          ///< y or dx: row-wise
+    bool weight_gradient = false;  ///< column-wise where the device or the scales want that, else row-wise
+    bool is_kept = false;          ///< from forward to backward
   };
-  /// Where its amax is raised by a producer; empty for recipes that measure in smaller groups.
+  /// Producers raise these amaxes where the plan takes them: quantizing does not measure again.
+  void set_measured(bool x, bool dy) { x_is_measured_ = x, dy_is_measured_ = dy; }
+  /// u32 [1] for the producer; empty where it has not been told to measure, or the plan does not take it.
   Tensor amax_slot(const StepContext& context, Source source) const;
-  /// Quantizes m in one read. `is_measured`: its producer raised the slot. On the CPU, and for scales per
-  /// tensor, the straight bytes serve the weight gradient too.
-  Float8Matrix quantize(const StepContext& context, const Tensor& m, Source source, Wanted wanted,
-                        bool is_measured, MemoryCategory category) const;
-  /// An operand [n,C] that its producer quantizes as it writes it: where it puts the bytes, for products
-  /// along columns. For scales per row or 1x128; the rest as quantize() has it.
+  /// Codes of m in one read. Where they travel: of this rank, with the amax of all ranks if they share a
+  /// scale (one u32 all-reduce).
+  Float8Allocation quantize(const StepContext& context, const Tensor& m, Source source, Use use) const;
+  /// An operand [n,C] that its producer quantizes as it writes it, for y or dx: the rest as quantize() has
+  /// it. Where the plan takes codes.
   struct Produced {
-    Float8Matrix matrix;
+    Float8Allocation codes;
     fp8::RowOutput output;
   };
-  bool can_be_produced(Source source) const;
   Produced produced(const StepContext& context, Shape shape, Source source) const;
-  /// m [n,C] of every tensor-parallel rank as bytes [n size, C], never gathered in the compute type:
-  /// quantized with a common scale (tensor; one u32 all-reduce), or with scales per row or 1x128 that travel
-  /// along; along_rows for scales per tensor alone. `local`, if given, gets this rank's bytes. Other
-  /// granularities: ShapeError.
-  Float8Matrix gather(const StepContext& context, const Tensor& m, Source source, Wanted wanted,
-                      bool is_measured, Float8Matrix* local) const;
-  bool can_gather(Source source) const;
-  /// The same of bytes that are there, with scales per row or 1x128.
-  Float8Matrix gather_bytes(const StepContext& context, const Float8Matrix& mine, Source source) const;
-  /// The bytes of a local matrix that were kept, of all ranks; scales per tensor alone.
-  Float8Matrix gather_kept(const StepContext& context, const Float8Matrix& local) const;
+  /// Row-wise codes [n,C] of every tensor-parallel rank: [n size, C]; for the weight gradient too if `use`
+  /// says so, which takes scales per tensor.
+  Float8Allocation gather(const StepContext& context, Float8Allocation mine, Source source, Use use) const;
 
   // --- products ----------------------------------------------------------------------------------
   /// y [T,O] = x W^T.
-  void forward(const StepContext& context, const Float8Matrix& x, const Tensor& y) const;
+  void forward(const StepContext& context, const Float8Allocation& x, const Tensor& y) const;
   /// dx [T,K] = dy W; f32 dx may be added to.
-  void input_gradient(const StepContext& context, const Float8Matrix& dy, const Tensor& dx,
+  void input_gradient(const StepContext& context, const Float8Allocation& dy, const Tensor& dx,
                       bool accumulate) const;
   /// dw [O,K] f32 = dy^T x, or added to.
-  void weight_gradient(const StepContext& context, const Float8Matrix& dy, const Float8Matrix& x,
+  void weight_gradient(const StepContext& context, const Float8Allocation& dy, const Float8Allocation& x,
                        const Tensor& dw, bool accumulate) const;
 
  private:
-  const fp8::OperandRecipe& operand_recipe(Source source) const;
-  int64_t slot(Source source) const { return 2 * product_ + (source == Source::dy); }
-  /// [R,C] in the arena, to be filled. `suffix` ends the names in the memory plan.
-  fp8::Float8Codes place(const StepContext& context, Source source, Shape shape, std::string_view suffix,
-                         Allocation& bytes, Allocation& scales, MemoryCategory category) const;
-  /// Adds the transposed bytes of a matrix with one scale, if the weight gradient reads those.
-  void turn(const StepContext& context, Float8Matrix& m) const;
-  /// The weight gradient reads transposed bytes: tensor cores want the contraction inside, and scales per row
-  /// or block belong to one direction.
-  bool turns(const StepContext& context) const;
+  const fp8::OperandRecipe& recipe_of(Source source) const;
+  const Float8Plan::Operand& plan_of(Source source) const {
+    return source == Source::x ? o_.plan.x : o_.plan.dy;
+  }
+  bool is_measured(Source source) const;
+  fp8::OperandSlots slots(const StepContext& context, Source source) const;
+  Float8Allocation::Codes place(const StepContext& context, Source source, Shape shape,
+                                std::string_view suffix, MemoryCategory category) const;
+  bool reads_columnwise(const StepContext& context, Source source) const;
   void run(const StepContext& context, fp8::ScaledMatmul args) const;
 
-  std::string name_;
-  fp8::Recipe recipe_;
-  size_t entry_;
-  int64_t product_;
-  bool emulates_;
+  Options o_;
+  bool x_is_measured_ = false, dy_is_measured_ = false;
 };
 
 }  // namespace ottava

@@ -34,8 +34,7 @@ class Float8State {
     std::vector<std::string> products;  ///< "layers.0.attention.wqkv", in slot order
     std::vector<bool> is_delayed;       ///< per product
     int64_t amax_history_length = 0, margin = 0;
-    bool counts = false;               ///< keep statistics
-    bool gathers_activations = false;  ///< sequence-parallel inputs travel as FP8 bytes
+    bool counts = false;  ///< keep statistics
   };
   /// Takes persistent memory.
   Float8State(Arena& arena, RankGroups& ranks, Options options);
@@ -53,7 +52,7 @@ class Float8State {
   /// After a step that was not skipped.
   void advance_history(Stream& stream);
 
-  /// u32 [1], raised by whoever writes the operand or by amax(); of this micro-batch.
+  /// u32 [1], raised by the operand's producer or by quantize_operand(); of this micro-batch.
   Tensor amax(int64_t slot) const { return current_.slice(slot, slot + 1); }
   /// What the operand's scale is made from: its amax, or of recipe `delayed` the history's.
   Tensor scale_amax(int64_t slot) const;

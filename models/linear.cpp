@@ -22,6 +22,9 @@ Allocation columns_of(const StepContext& c, const Allocation& all, const LinearP
   return part;
 }
 
+/// What of x is kept for the weight gradient.
+bool keeps_codes(const LinearPiece& piece) { return piece.float8 && piece.float8->plan().keeps_codes; }
+
 /// What is made again was measured and counted before.
 StepContext again(const StepContext& c) {
   StepContext copy = c;
@@ -33,12 +36,9 @@ StepContext again(const StepContext& c) {
 
 Linear::Linear(std::string name, LinearStyle style, int weight, int bias, std::vector<LinearPiece> pieces,
                Measured measured)
-    : name_(std::move(name)),
-      style_(style),
-      weight_(weight),
-      bias_(bias),
-      pieces_(std::move(pieces)),
-      measured_(measured) {
+    : name_(std::move(name)), style_(style), weight_(weight), bias_(bias), pieces_(std::move(pieces)) {
+  if (is_one_product() && pieces_[0].float8)
+    pieces_[0].float8->set_measured(measured.input, measured.output_gradient);
   if (style_ == LinearStyle::row && bias_ >= 0) {
     fail<ConfigError>(
         "linear",
@@ -53,38 +53,12 @@ bool Linear::has_float8() const {
                      [](const LinearPiece& p) { return p.float8.has_value(); });
 }
 
-bool Linear::gathers_bytes(const StepContext& c, Source source) const {
-  if (!is_one_product() || !pieces_[0].float8 || !c.float8->options().gathers_activations) return false;
-  const Float8Product& product = *pieces_[0].float8;
-  if (source == Source::x) return gathers_input(c) && product.can_gather(source);
-  // Bytes serve both products with the output's gradient only where there is one scale and both are FP8.
-  return gathers_gradient(c) && product.has_tensor_scales() && product.weight_gradient_is_fp8();
-}
-
-bool Linear::input_is_measured(const StepContext& c) const {
-  const bool is_local = !gathers_input(c) || gathers_bytes(c, Source::x);
-  return measured_.input && is_one_product() && pieces_[0].float8 && pieces_[0].float8->has_tensor_scales() &&
-         is_local;
-}
-
-bool Linear::gradient_is_measured(const StepContext& c) const {
-  const bool is_local = !gathers_gradient(c) || gathers_bytes(c, Source::dy);
-  return measured_.output_gradient && is_one_product() && pieces_[0].float8 &&
-         pieces_[0].float8->has_tensor_scales() && is_local;
-}
-
 Tensor Linear::input_amax(const StepContext& c) const {
-  return input_is_measured(c) ? pieces_[0].float8->amax_slot(c, Source::x) : Tensor{};
+  return plan() ? pieces_[0].float8->amax_slot(c, Source::x) : Tensor{};
 }
 
 Tensor Linear::output_gradient_amax(const StepContext& c) const {
-  return gradient_is_measured(c) ? pieces_[0].float8->amax_slot(c, Source::dy) : Tensor{};
-}
-
-/// For its weight gradient: of a gathered input bytes are kept only where a local part of them makes sense.
-bool Linear::keeps_bytes(const StepContext& c, const LinearPiece& piece) const {
-  return piece.float8 && piece.float8->weight_gradient_is_fp8() &&
-         (!gathers_input(c) || piece.float8->has_tensor_scales());
+  return plan() ? pieces_[0].float8->amax_slot(c, Source::dy) : Tensor{};
 }
 
 Allocation Linear::forward(const StepContext& c, const Allocation& x, LinearInput* saved) const {
@@ -92,21 +66,16 @@ Allocation Linear::forward(const StepContext& c, const Allocation& x, LinearInpu
   const int64_t tokens = x.tensor().rows() * (gathers_input(c) ? c.tensor_parallel.size() : 1);
   Allocation y = c.activation(name_, c.compute, {tokens, pieces_.back().rows.end});
   if (saved) *saved = {};
-  if (gathers_bytes(c, Source::x)) {
+  if (plan() && plan()->x.travel == Travel::codes) {
     const Float8Product& product = *pieces_[0].float8;
-    const bool keeps = saved && keeps_bytes(c, pieces_[0]);
-    Float8Matrix local;
-    product.forward(c,
-                    product.gather(c, x, Source::x, {.along_columns = true}, input_is_measured(c),
-                                   keeps ? &local : nullptr),
-                    y);
-    if (keeps) saved->pieces.push_back(std::move(local));
+    const bool keeps = saved && keeps_codes(pieces_[0]);
+    Float8Allocation mine = product.quantize(c, x, Source::x, {.product = true, .is_kept = keeps});
+    if (keeps) saved->pieces.push_back(mine);
+    product.forward(c, product.gather(c, std::move(mine), Source::x, {.product = true}), y);
   } else {
     forward_pieces(c, x, y, saved);
   }
-  const bool wants_x =
-      std::any_of(pieces_.begin(), pieces_.end(), [&](const LinearPiece& p) { return !keeps_bytes(c, p); });
-  if (saved && wants_x) saved->x = x;
+  if (saved && !std::all_of(pieces_.begin(), pieces_.end(), keeps_codes)) saved->x = x;
   return finish(c, y);
 }
 
@@ -115,20 +84,15 @@ Allocation Linear::finish(const StepContext& c, const Allocation& y) const {
   return style_ == LinearStyle::row ? c.tensor_parallel.reduce_scatter_rows(c.stream, c.arena, y, name_) : y;
 }
 
-bool Linear::takes_bytes(const StepContext& c) const {
-  return is_one_product() && pieces_[0].float8 && pieces_[0].float8->can_be_produced(Source::x) &&
-         (!gathers_input(c) || gathers_bytes(c, Source::x));
-}
-
-Float8Product::Produced Linear::input_bytes(const StepContext& c, Shape shape) const {
+Float8Product::Produced Linear::input_codes(const StepContext& c, Shape shape) const {
   return pieces_[0].float8->produced(c, shape, Source::x);
 }
 
-Allocation Linear::forward(const StepContext& c, const Float8Matrix& x) const {
+Allocation Linear::forward(const StepContext& c, const Float8Allocation& x) const {
   StepContext::Scope scope(c, name_);
   const Float8Product& product = *pieces_[0].float8;
-  const Float8Matrix all = gathers_input(c) ? product.gather_bytes(c, x, Source::x) : x;
-  Allocation y = c.activation(name_, c.compute, {all.bytes.tensor().rows(), pieces_.back().rows.end});
+  const Float8Allocation all = gathers_input(c) ? product.gather(c, x, Source::x, {.product = true}) : x;
+  Allocation y = c.activation(name_, c.compute, {all.rowwise.codes.tensor().rows(), pieces_.back().rows.end});
   product.forward(c, all, y);
   return finish(c, y);
 }
@@ -139,38 +103,32 @@ void Linear::forward_pieces(const StepContext& c, const Allocation& x, const All
   for (const LinearPiece& piece : pieces_) {
     Allocation part =
         is_one_product() ? y : c.scratch(name_ + ".part", c.compute, {y.tensor().rows(), piece.rows.size()});
-    const bool keeps = saved && keeps_bytes(c, piece);
-    Float8Matrix q;
+    const bool keeps = saved && keeps_codes(piece);
+    Float8Allocation q;
     if (piece.float8) {
       q = piece.float8->quantize(
-          c, input, Source::x, {.along_columns = true, .along_rows = keeps && !gathers_input(c)},
-          input_is_measured(c), keeps ? MemoryCategory::activations : MemoryCategory::scratch);
+          c, input, Source::x,
+          {.product = true, .weight_gradient = keeps && !gathers_input(c), .is_kept = keeps});
       piece.float8->forward(c, q, part);
     } else {
       const Tensor weight = c.parameters.weight(weight_).slice(piece.rows.begin, piece.rows.end);
       matmul(c.stream, {.kind = MatmulKind::forward, .a = input, .b = weight, .out = part});
     }
     if (!is_one_product()) copy_columns(c.stream, part, y, piece.rows.begin);
-    if (saved && has_float8()) saved->pieces.push_back(keeps ? kept_part(c, piece, q) : Float8Matrix{});
+    if (saved && has_float8()) saved->pieces.push_back(keeps ? kept_part(c, piece, q) : Float8Allocation{});
   }
 }
 
 /// Of everything that was quantized for y, what backward reads.
-Float8Matrix Linear::kept_part(const StepContext& c, const LinearPiece& piece,
-                               const Float8Matrix& all) const {
-  Float8Matrix kept = all;
-  if (kept.turned_bytes) {
-    kept.bytes.release();
-    kept.scales.release();
-  }
+Float8Allocation Linear::kept_part(const StepContext& c, const LinearPiece& piece,
+                                   const Float8Allocation& all) const {
+  Float8Allocation kept = all;
+  if (kept.columnwise) kept.rowwise = {};
   if (!gathers_input(c)) return kept;
-  const int64_t rows = all.bytes.tensor().rows() / c.tensor_parallel.size(),
-                first = rows * c.tensor_parallel.rank();
-  kept = {.granularity = all.granularity};
-  kept.bytes =
-      c.activation(piece.float8->name() + ".x", all.bytes.tensor().dtype, {rows, all.bytes.tensor().cols()});
-  cast(c.stream, all.bytes.tensor().slice(first, first + rows), kept.bytes);
-  kept.scales = all.scales;
+  const Tensor& codes = all.rowwise.codes;
+  const int64_t rows = codes.rows() / c.tensor_parallel.size(), first = rows * c.tensor_parallel.rank();
+  kept.rowwise.codes = c.activation(piece.float8->name() + ".x", codes.dtype, {rows, codes.cols()});
+  cast(c.stream, codes.slice(first, first + rows), kept.rowwise.codes);
   return kept;
 }
 
@@ -179,44 +137,37 @@ LinearInput Linear::keep(const StepContext& context, const Allocation& x) const 
   StepContext::Scope scope(c, name_);
   LinearInput kept;
   for (const LinearPiece& piece : pieces_) {
-    if (!keeps_bytes(c, piece)) kept.x = x;
+    if (!keeps_codes(piece)) kept.x = x;
     if (!has_float8()) continue;
     // The slot holds the amax of everything that forward gathered.
-    const Float8Product::Wanted wanted{.along_columns = gathers_input(c), .along_rows = !gathers_input(c)};
-    kept.pieces.push_back(keeps_bytes(c, piece)
-                              ? piece.float8->quantize(c, x, Source::x, wanted, true, MemoryCategory::scratch)
-                              : Float8Matrix{});
+    kept.pieces.push_back(keeps_codes(piece) ? piece.float8->quantize(c, x, Source::x,
+                                                                      {.product = gathers_input(c),
+                                                                       .weight_gradient = !gathers_input(c)})
+                                             : Float8Allocation{});
   }
   return kept;
 }
 
-bool Linear::takes_gradient_bytes(const StepContext& c) const {
-  return is_one_product() && pieces_[0].float8 && pieces_[0].float8->can_be_produced(Source::dy) &&
-         !gathers_gradient(c);
-}
-
-Float8Product::Produced Linear::output_gradient_bytes(const StepContext& c, Shape shape) const {
+Float8Product::Produced Linear::output_gradient_codes(const StepContext& c, Shape shape) const {
   return pieces_[0].float8->produced(c, shape, Source::dy);
 }
 
 LinearOutputGradient Linear::output_gradient(const StepContext& c, const Allocation& dy,
-                                             const Float8Matrix& bytes) const {
+                                             const Float8Allocation& codes) const {
   StepContext::Scope scope(c, name_);
   LinearOutputGradient out{.tokens =
                                dy.tensor().rows() * (gathers_gradient(c) ? c.tensor_parallel.size() : 1)};
-  if (gathers_bytes(c, Source::dy)) {
-    out.pieces.push_back(pieces_[0].float8->gather(
-        c, dy, Source::dy, {.along_columns = true, .along_rows = true}, gradient_is_measured(c), nullptr));
+  if (plan() && plan()->dy.travel == Travel::codes) {
+    const Float8Product& product = *pieces_[0].float8;
+    out.pieces.push_back(product.gather(c, product.quantize(c, dy, Source::dy, {.product = true}), Source::dy,
+                                        {.product = true, .weight_gradient = true}));
     return out;
   }
-  if (bytes) {
+  if (codes) {
     const Float8Product& product = *pieces_[0].float8;
-    Float8Matrix q = bytes;
-    if (product.weight_gradient_is_fp8()) {
-      const Float8Matrix turned =
-          product.quantize(again(c), dy, Source::dy, {.along_rows = true}, true, MemoryCategory::scratch);
-      q.turned_bytes = turned.turned_bytes, q.turned_scales = turned.turned_scales;
-    }
+    Float8Allocation q = codes;
+    if (product.weight_gradient_is_fp8())
+      q.columnwise = product.quantize(again(c), dy, Source::dy, {.weight_gradient = true}).columnwise;
     out.pieces.push_back(std::move(q));
     if (bias_ >= 0 || !product.weight_gradient_is_fp8()) out.dy = dy;
     return out;
@@ -232,8 +183,7 @@ LinearOutputGradient Linear::output_gradient(const StepContext& c, const Allocat
     }
     Allocation part = columns_of(c, all, piece, is_one_product(), name_);
     out.pieces.push_back(piece.float8->quantize(
-        c, part, Source::dy, {.along_columns = true, .along_rows = piece.float8->weight_gradient_is_fp8()},
-        gradient_is_measured(c), MemoryCategory::scratch));
+        c, part, Source::dy, {.product = true, .weight_gradient = piece.float8->weight_gradient_is_fp8()}));
   }
   if (wants_dy) out.dy = all;
   return out;
@@ -274,11 +224,12 @@ void Linear::weight_gradient(const StepContext& context, const LinearOutputGradi
     const LinearPiece& piece = pieces_[i];
     const Tensor rows = dw.tensor.slice(piece.rows.begin, piece.rows.end);
     if (piece.float8 && piece.float8->weight_gradient_is_fp8()) {
-      Float8Matrix q;
-      if (!keeps_bytes(c, piece)) {
-        q = piece.float8->quantize(c, x, Source::x, {.along_rows = true}, true, MemoryCategory::scratch);
+      Float8Allocation q;
+      if (!keeps_codes(piece)) {
+        q = piece.float8->quantize(c, x, Source::x, {.weight_gradient = true});
       } else {
-        q = gathers_input(c) ? piece.float8->gather_kept(c, saved.pieces[i]) : saved.pieces[i];
+        q = gathers_input(c) ? piece.float8->gather(c, saved.pieces[i], Source::x, {.weight_gradient = true})
+                             : saved.pieces[i];
       }
       piece.float8->weight_gradient(c, gradient.pieces[i], q, rows, dw.accumulate);
       continue;

@@ -122,9 +122,10 @@ Run swiglu_backward_quantized(Workbench& b, const KernelShapes& k, Granularity g
 }
 
 Run product(Workbench& b, Stream& target, const KernelShapes& k, Granularity x, Granularity w) {
-  fp8::ScaledMatmul args{.a = {.matrix = float8_matrix(b, x, k.rows(), k.dim), .granularity = x},
-                         .b = {.matrix = float8_matrix(b, w, k.ffn, k.dim), .granularity = w},
-                         .out = b.tensor(DType::bf16, {k.rows(), k.ffn})};
+  fp8::ScaledMatmul args{
+      .a = {.rowwise = float8_matrix(b, x, k.rows(), k.dim), .columnwise = {}, .granularity = x},
+      .b = {.rowwise = float8_matrix(b, w, k.ffn, k.dim), .columnwise = {}, .granularity = w},
+      .out = b.tensor(DType::bf16, {k.rows(), k.ffn})};
   args.workspace =
       b.tensor(DType::u8, {std::max<int64_t>(fp8::scaled_matmul_workspace_bytes(target, args), 1)});
   Tensor inner =

@@ -5,51 +5,33 @@
 
 #include "apps/decide/workbench.h"
 #include "core/ops/matmul/matmul.h"
+#include "fp8/quantize_operand.h"
 #include "fp8/scaled_matmul.h"
 
 namespace ottava {
 namespace {
 
-fp8::Float8Codes quantized(Workbench& scratch, const fp8::OperandRecipe& recipe, Shape shape) {
+fp8::Float8Codes codes(Workbench& scratch, const fp8::OperandRecipe& recipe, Shape shape) {
   return {scratch.tensor(recipe.format, shape),
           scratch.tensor(fp8::scale_dtype(recipe.granularity),
                          fp8::scale_shape(recipe.granularity, shape.rows(), shape.cols()))};
 }
 
-/// x or dy: measured and quantized for the product along its columns and, if wanted, for the weight gradient.
-class Operand {
- public:
-  Operand(Workbench& scratch, const fp8::OperandRecipe& recipe, const Tensor& values, bool turned)
-      : recipe_(recipe), values_(values) {
-    bytes_ = quantized(scratch, recipe, values.shape);
-    if (turned) turned_ = quantized(scratch, recipe, {values.cols(), values.rows()});
-    amax_ = scratch.zeros(DType::u32, {1});
-    columns_ = scratch.zeros(DType::u32, {values.cols()});
-  }
-  void make(Stream& stream) const {
-    fp8::Quantize q{.x = values_,
-                    .granularity = recipe_.granularity,
-                    .rounding = recipe_.rounding,
-                    .out = bytes_,
-                    .transposed = turned_};
-    if (recipe_.granularity == fp8::Granularity::tensor) {
-      fp8::amax(stream, values_, amax_);
-      q.amax = amax_;
-    }
-    if (recipe_.granularity == fp8::Granularity::row && !turned_.empty()) {
-      fp8::column_amax(stream, values_, columns_);
-      q.column_amax = columns_;
-    }
-    fp8::quantize(stream, q);
-  }
-  fp8::ScaledOperand straight() const { return {.matrix = bytes_, .granularity = recipe_.granularity}; }
-  fp8::ScaledOperand turned() const { return {.matrix = turned_, .granularity = recipe_.granularity}; }
-
- private:
-  fp8::OperandRecipe recipe_;
-  Tensor values_, amax_, columns_;
-  fp8::Float8Codes bytes_, turned_;
-};
+/// What making x, dy or w takes: for the products that contract its columns, its rows, or for both.
+enum class Contracted { columns, rows, both };
+fp8::QuantizeOperand operand(Workbench& scratch, const fp8::OperandRecipe& recipe, const Tensor& values,
+                             Contracted contracted) {
+  fp8::QuantizeOperand out{.x = values,
+                           .out = {.granularity = recipe.granularity},
+                           .rounding = recipe.rounding,
+                           .slots = {.amax = scratch.zeros(DType::u32, {1})},
+                           .column_amax = scratch.zeros(DType::u32, {values.cols()})};
+  out.slots.scale_amax = out.slots.amax;
+  if (contracted != Contracted::rows) out.out.rowwise = codes(scratch, recipe, values.shape);
+  if (contracted != Contracted::columns)
+    out.out.columnwise = codes(scratch, recipe, {values.cols(), values.rows()});
+  return out;
+}
 
 }  // namespace
 
@@ -71,26 +53,20 @@ double measure_float8_speedup(Stream& stream, const ProductShape& s, int64_t mic
       {.kind = MatmulKind::forward, .a = x, .b = w, .out = y},
       {.kind = MatmulKind::input_gradient, .a = dy, .b = w, .out = dx},
       {.kind = MatmulKind::weight_gradient, .a = dy, .b = x, .out = dw, .accumulate = true}};
-  const bool turns = recipe.weight_gradient.is_fp8;
-  const Operand qx(scratch, recipe.forward.a, x, turns), qdy(scratch, recipe.input_gradient.a, dy, turns);
+  const int products = recipe.fp8_products();
+  const Contracted activations = recipe.weight_gradient.is_fp8 ? Contracted::both : Contracted::columns;
+  const fp8::QuantizeOperand qx = operand(scratch, recipe.forward.a, x, activations),
+                             qdy = operand(scratch, recipe.input_gradient.a, dy, activations);
   // Where both products take the weight alike, it is read once for both.
   const bool is_read_once = recipe.forward.b == recipe.input_gradient.b;
-  const Operand qw(scratch, recipe.forward.b, w, is_read_once);
-  std::optional<Operand> qwt;
-  if (!is_read_once)
-    qwt.emplace(scratch, recipe.input_gradient.b, scratch.tensor(DType::bf16, {s.columns, s.rows}), false);
+  const fp8::QuantizeOperand qw =
+      operand(scratch, recipe.forward.b, w, is_read_once ? Contracted::both : Contracted::columns);
+  std::optional<fp8::QuantizeOperand> qwt;
+  if (!is_read_once) qwt = operand(scratch, recipe.input_gradient.b, w, Contracted::rows);
   fp8::ScaledMatmul scaled[3] = {
-      {.kind = MatmulKind::forward, .a = qx.straight(), .b = qw.straight(), .out = y},
-      {.kind = MatmulKind::input_gradient,
-       .a = qdy.straight(),
-       .b = qwt ? qwt->straight() : qw.turned(),
-       .out = dx},
-      {.kind = MatmulKind::weight_gradient,
-       .a = qdy.turned(),
-       .b = qx.turned(),
-       .out = dw,
-       .accumulate = true}};
-  const int products = turns ? 3 : 2;
+      {.kind = MatmulKind::forward, .a = qx.out, .b = qw.out, .out = y},
+      {.kind = MatmulKind::input_gradient, .a = qdy.out, .b = (qwt ? *qwt : qw).out, .out = dx},
+      {.kind = MatmulKind::weight_gradient, .a = qdy.out, .b = qx.out, .out = dw, .accumulate = true}};
   int64_t own = 0, inner = 0;
   for (const Matmul& m : plain) inner = std::max(inner, matmul_workspace_bytes(stream, m));
   for (int i = 0; i < products; ++i) {
@@ -101,17 +77,17 @@ double measure_float8_speedup(Stream& stream, const ProductShape& s, int64_t mic
   const Tensor workspace = scratch.tensor(DType::u8, {own});
   for (fp8::ScaledMatmul& m : scaled) m.workspace = workspace;
   const double weights = best_milliseconds(stream, [&] {
-    qw.make(stream);
-    if (qwt) qwt->make(stream);
+    quantize_operand(stream, qw);
+    if (qwt) quantize_operand(stream, *qwt);
   });
   const double bf16 = best_milliseconds(stream, [&] {
     for (const Matmul& m : plain) matmul(stream, m);
   });
   const double fp8 = best_milliseconds(stream, [&] {
-    qx.make(stream);
-    qdy.make(stream);
+    quantize_operand(stream, qx);
+    quantize_operand(stream, qdy);
     for (int i = 0; i < products; ++i) fp8::scaled_matmul(stream, scaled[i]);
-    if (!turns) matmul(stream, plain[2]);
+    if (!recipe.weight_gradient.is_fp8) matmul(stream, plain[2]);
   });
   stream.synchronize();
   return bf16 / (fp8 + weights / static_cast<double>(micro_batches));

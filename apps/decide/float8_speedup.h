@@ -17,7 +17,7 @@ std::string decision_name(const ProductShape& shape);
 
 /// Time of the three bf16 products of a layer over that of its FP8 products with everything they cost
 /// besides: amax, quantizing x and dy (and both transposed where the weight gradient wants that), and the
-/// weight's bytes, which are made once per step of `micro_batches` (here of the whole weight: shards make
+/// weight's codes, which are made once per step of `micro_batches` (here of the whole weight: shards make
 /// fewer). Best of several runs after one to warm up, on numbers of both signs, on the stream's device, in
 /// memory taken and given back.
 double measure_float8_speedup(Stream& stream, const ProductShape& shape, int64_t micro_batches);

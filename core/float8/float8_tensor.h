@@ -12,7 +12,7 @@ struct Float8Codes {
   Tensor scale_inverse;  ///< scale_dtype(), scale_shape(R, C)
   bool empty() const { return codes.empty(); }
   /// Memory that both take.
-  int64_t bytes() const { return codes.bytes() + scale_inverse.bytes(); }
+  int64_t bytes() const { return empty() ? 0 : codes.bytes() + scale_inverse.bytes(); }
 };
 
 /// A matrix [R,C] in FP8, in either or both orientations; owns nothing, like Tensor. A product reads the one

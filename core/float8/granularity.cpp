@@ -5,21 +5,6 @@ namespace {
 constexpr int64_t blocks(int64_t n, int64_t size) { return (n + size - 1) / size; }
 }  // namespace
 
-std::string_view name_of(Granularity granularity) {
-  switch (granularity) {
-    case Granularity::tensor:
-      return "tensor";
-    case Granularity::row:
-      return "row";
-    case Granularity::block_1x128:
-      return "1x128";
-    case Granularity::block_128x128:
-      return "128x128";
-    default:
-      return "1x32";
-  }
-}
-
 Shape scale_shape(Granularity granularity, int64_t rows, int64_t cols) {
   switch (granularity) {
     case Granularity::tensor:

@@ -10,7 +10,78 @@ namespace ottava::fp8 {
 /// What shares one scale. A matrix is [outer, inner] with the contraction inside; blocks run along it. The
 /// last block of a row or column may be short.
 enum class Granularity : uint8_t { tensor, row, block_1x128, block_128x128, block_1x32 };
-std::string_view name_of(Granularity granularity);
+
+/// Where the amax of a group comes from.
+enum class AmaxSource : uint8_t {
+  given,   ///< measured before: by the producer of the matrix or in a pass of its own; ranks may reduce it
+  groups,  ///< of each group, by quantizing itself
+};
+/// How rows of a matrix that ranks hold parts of are gathered as codes.
+enum class RowGather : uint8_t {
+  common_scale,   ///< quantized with one amax of all ranks; no scale travels
+  scale_rows,     ///< inverse scales are gathered along rows with the codes
+  scale_columns,  ///< along columns of their matrix
+  none,           ///< not: rows are gathered in the compute type and quantized after that
+};
+
+/// Everything that depends on the granularity and is not arithmetic: who makes, keeps, reads or sends an FP8
+/// matrix asks here.
+struct GranularityTraits {
+  std::string_view name;
+  DType scale_dtype = DType::f32;
+  int64_t block_rows = 1, block_columns = 1;  ///< elements that share a scale; 0: all of that extent
+  AmaxSource amax = AmaxSource::groups;
+  /// Column-wise codes need the amax of every column before quantizing; ranks may reduce them.
+  bool needs_column_amax = false;
+  /// The inverse scales of the transposed matrix are those of the matrix: one set of codes serves both
+  /// orientations.
+  bool is_transpose_invariant = false;
+  bool is_row_local = false;  ///< who writes a row knows its scales
+  bool is_tiled = false;      ///< inverse scales lie in tiles, without which they travel (fp8/scale_tiles.h)
+  RowGather row_gather = RowGather::none;
+  int64_t alignment = 16;  ///< the contraction of a product is a multiple of this
+  /// Bits by Granularity: what the other operand of a product may have.
+  uint32_t pairs = 0;
+
+  constexpr bool has_blocks() const { return block_columns > 1; }
+};
+constexpr uint32_t bit(Granularity g) { return 1u << static_cast<uint32_t>(g); }
+/// By Granularity.
+inline constexpr GranularityTraits kGranularityTraits[] = {
+    {.name = "tensor",
+     .block_rows = 0,
+     .block_columns = 0,
+     .amax = AmaxSource::given,
+     .is_transpose_invariant = true,
+     .row_gather = RowGather::common_scale,
+     .pairs = bit(Granularity::tensor) | bit(Granularity::row)},
+    {.name = "row",
+     .block_columns = 0,
+     .needs_column_amax = true,
+     .is_row_local = true,
+     .row_gather = RowGather::scale_rows,
+     .pairs = bit(Granularity::tensor) | bit(Granularity::row)},
+    {.name = "1x128",
+     .block_columns = 128,
+     .is_row_local = true,
+     .row_gather = RowGather::scale_columns,
+     .pairs = bit(Granularity::block_1x128) | bit(Granularity::block_128x128)},
+    {.name = "128x128",
+     .block_rows = 128,
+     .block_columns = 128,
+     .is_transpose_invariant = true,
+     .pairs = bit(Granularity::block_1x128)},
+    {.name = "1x32",
+     .scale_dtype = DType::e8m0,
+     .block_columns = 32,
+     .is_tiled = true,
+     .alignment = 32,
+     .pairs = bit(Granularity::block_1x32)},
+};
+constexpr const GranularityTraits& traits(Granularity g) {
+  return kGranularityTraits[static_cast<size_t>(g)];
+}
+constexpr std::string_view name_of(Granularity g) { return traits(g).name; }
 
 /// Shape and dtype of the inverse scales of a [rows, cols] matrix, in the layouts that cuBLASLt reads:
 ///   tensor          f32 [1]
@@ -20,9 +91,7 @@ std::string_view name_of(Granularity granularity);
 ///   block_1x32      e8m0, tiles of 128 rows x 4 blocks, row-major, whole tiles, padding zero; inside
 ///                   a tile the byte of (row, block) is at (row % 32) * 16 + row / 32 * 4 + block
 Shape scale_shape(Granularity granularity, int64_t rows, int64_t cols);
-inline DType scale_dtype(Granularity granularity) {
-  return granularity == Granularity::block_1x32 ? DType::e8m0 : DType::f32;
-}
+constexpr DType scale_dtype(Granularity g) { return traits(g).scale_dtype; }
 /// Index into the inverse scales of the element (row, col) of a [rows, cols] matrix.
 class ScaleLayout {
  public:
@@ -51,16 +120,9 @@ inline int64_t scale_index(Granularity granularity, const Shape& matrix, int64_t
   return ScaleLayout(granularity, matrix.rows(), matrix.cols())(row, col);
 }
 /// Elements of a row that share a scale, given its length.
-constexpr int64_t scale_block(Granularity granularity, int64_t cols) {
-  switch (granularity) {
-    case Granularity::block_1x128:
-    case Granularity::block_128x128:
-      return 128;
-    case Granularity::block_1x32:
-      return 32;
-    default:
-      return cols > 0 ? cols : 1;
-  }
+constexpr int64_t scale_block(Granularity g, int64_t cols) {
+  const int64_t block = traits(g).block_columns;
+  return block > 0 ? block : cols > 0 ? cols : 1;
 }
 
 }  // namespace ottava::fp8

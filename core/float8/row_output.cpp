@@ -5,7 +5,7 @@
 namespace ottava::fp8 {
 
 void check_row_output(std::string_view op, const RowOutput& output, Shape shape) {
-  if (output.granularity != Granularity::row && output.granularity != Granularity::block_1x128) {
+  if (!traits(output.granularity).is_row_local) {
     fail<ShapeError>(
         op, "scales per {} need more than a row at a time: expected row or 1x128, else quantize the result",
         name_of(output.granularity));

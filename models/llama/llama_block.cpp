@@ -71,10 +71,10 @@ LlamaBlock::Produced LlamaBlock::normalise(const StepContext& c, ResidualStream 
   rstd = c.activation("rstd", DType::f32, {x.rows()});
   RmsNormForward args{.x = x, .weight = c.parameters.weight(weight), .rstd = rstd, .eps = norm_eps_};
   if (in.delta) args.residual = args.sum = in.delta.tensor();
-  if (!keeps && reader.takes_bytes(c)) {
-    Float8Product::Produced q = reader.input_bytes(c, x.shape);
+  if (!keeps && reader.takes_codes()) {
+    Float8Product::Produced q = reader.input_codes(c, x.shape);
     fp8::rms_norm_quantize(c.stream, {.norm = args, .output = q.output});
-    out.bytes = std::move(q.matrix);
+    out.codes = std::move(q.codes);
   } else {
     out.values = c.activation(name, c.compute, x.shape);
     args.y = out.values;
@@ -89,10 +89,10 @@ LlamaBlock::Produced LlamaBlock::activate(const StepContext& c, const Tensor& ga
   StepContext::Scope scope(c, "feed_forward.swiglu");
   const Shape shape{gate_up.rows(), gate_up.cols() / 2};
   Produced out;
-  if (!keeps && w2_.takes_bytes(c)) {
-    Float8Product::Produced q = w2_.input_bytes(c, shape);
+  if (!keeps && w2_.takes_codes()) {
+    Float8Product::Produced q = w2_.input_codes(c, shape);
     fp8::swiglu_quantize(c.stream, {.swiglu = {.gate_up = gate_up}, .output = q.output});
-    out.bytes = std::move(q.matrix);
+    out.codes = std::move(q.codes);
   } else {
     out.values = c.activation("feed_forward.swiglu", c.compute, shape);
     swiglu_forward(c.stream, {.gate_up = gate_up, .out = out.values, .amax = w2_.input_amax(c)});
@@ -225,25 +225,25 @@ StreamGradient LlamaBlock::backward(const StepContext& c, const LlamaBatch& batc
   return attention_backward_half(c, batch, std::move(dh), saved, before);
 }
 
-Float8Matrix LlamaBlock::activate_backward(const StepContext& c, SwigluBackward args) const {
+Float8Allocation LlamaBlock::activate_backward(const StepContext& c, SwigluBackward args) const {
   StepContext::Scope scope(c, "feed_forward.swiglu");
-  if (!w13_.takes_gradient_bytes(c)) {
+  if (!w13_.takes_gradient_codes()) {
     args.amax = w13_.output_gradient_amax(c);
     swiglu_backward(c.stream, args);
     return {};
   }
-  Float8Product::Produced q = w13_.output_gradient_bytes(c, args.dgate_up.shape);
+  Float8Product::Produced q = w13_.output_gradient_codes(c, args.dgate_up.shape);
   fp8::swiglu_backward_quantize(c.stream, {.swiglu = args, .output = q.output});
-  return std::move(q.matrix);
+  return std::move(q.codes);
 }
 
 StreamGradient LlamaBlock::feed_forward_backward(const StepContext& c, StreamGradient dout,
                                                  LlamaBlockSaved& saved) const {
   Allocation db;
-  Float8Matrix dgate_up;
+  Float8Allocation dgate_up;
   {
-    LinearOutputGradient dy = w2_.output_gradient(c, dout.values, dout.bytes);
-    dout.bytes = {};
+    LinearOutputGradient dy = w2_.output_gradient(c, dout.values, dout.codes);
+    dout.codes = {};
     const Tensor& gate_up = saved.gate_up;
     Allocation s;
     {
@@ -260,7 +260,7 @@ StreamGradient LlamaBlock::feed_forward_backward(const StepContext& c, StreamGra
       saved.w13 = w13_.keep(c, normalise_again(c, saved.h, saved.ffn_rstd, parameters_.ffn_norm, "ffn_norm"));
     LinearOutputGradient dy = w13_.output_gradient(c, saved.gate_up, dgate_up);
     dgate_up = {};
-    saved.gate_up.release();  // in FP8, dy is bytes by now
+    saved.gate_up.release();  // in FP8, dy is codes by now
     w13_.weight_gradient(c, dy, saved.w13);
     saved.w13 = {};
     db = w13_.input_gradient(c, dy);
@@ -277,9 +277,9 @@ StreamGradient LlamaBlock::attention_backward_half(const StepContext& c, const L
   {
     Allocation dattention;
     {
-      LinearOutputGradient dy = wo_.output_gradient(c, dh.values, dh.bytes);
-      dh.bytes = {};
-      if (!saved.wo) saved.wo = wo_.keep(c, saved.attention);  // its bytes were not worth keeping beside it
+      LinearOutputGradient dy = wo_.output_gradient(c, dh.values, dh.codes);
+      dh.codes = {};
+      if (!saved.wo) saved.wo = wo_.keep(c, saved.attention);  // its codes were not worth keeping beside it
       wo_.weight_gradient(c, dy, saved.wo);
       saved.wo = {};
       dattention = wo_.input_gradient(c, dy);
@@ -357,18 +357,18 @@ StreamGradient LlamaBlock::pass_norm(const StepContext& c, const Allocation& dy,
                                          reader)};
 }
 
-Float8Matrix norm_backward(const StepContext& c, RmsNormBackward args, const Linear* reader) {
+Float8Allocation norm_backward(const StepContext& c, RmsNormBackward args, const Linear* reader) {
   StepContext::Scope scope(c, "norm.backward");
   Allocation workspace = c.scratch("norm.workspace", DType::f32, rms_norm_workspace(c.stream, args.x.cols()));
   args.workspace = workspace;
-  if (!reader || !reader->takes_gradient_bytes(c)) {
+  if (!reader || !reader->takes_gradient_codes()) {
     if (reader) args.amax = reader->output_gradient_amax(c);
     rms_norm_backward(c.stream, args);
     return {};
   }
-  Float8Product::Produced q = reader->output_gradient_bytes(c, args.dx.shape);
+  Float8Product::Produced q = reader->output_gradient_codes(c, args.dx.shape);
   fp8::rms_norm_backward_quantize(c.stream, {.norm = args, .output = q.output});
-  return std::move(q.matrix);
+  return std::move(q.codes);
 }
 
 }  // namespace ottava

@@ -16,14 +16,14 @@ struct ResidualStream {
 };
 
 /// The gradient of the residual stream [n,C]: of the output of the layer that added to it last, for which
-/// `bytes` are the same in FP8, where it takes them.
+/// `codes` are the same in FP8, where it takes them.
 struct StreamGradient {
   Allocation values;
-  Float8Matrix bytes;
+  Float8Allocation codes;
 };
 /// rms_norm_backward, whose workspace it brings. `reader`: the layer whose output's gradient dx is; it gets
-/// its amax or the bytes that are returned. Null: nobody wants either.
-Float8Matrix norm_backward(const StepContext& context, RmsNormBackward args, const Linear* reader);
+/// its amax or the codes that are returned. Null: neither is wanted.
+Float8Allocation norm_backward(const StepContext& context, RmsNormBackward args, const Linear* reader);
 
 /// What of a block's forward pass is computed again in backward. Every mode gives bitwise the same gradients.
 enum class Recompute {
@@ -73,7 +73,7 @@ class LlamaBlock {
   /// `saved`. `before`: the last_layer() of the block before; null for the first.
   StreamGradient backward(const StepContext& context, const LlamaBatch& batch, StreamGradient dout,
                           LlamaBlockSaved saved, const Linear* before) const;
-  /// The reader of `dout`, for whoever makes it.
+  /// The reader of `dout`, for its producer.
   const Linear& last_layer() const { return w2_; }
   /// One pass without gradients that appends keys and values at `position`; a prompt (position 0) or one
   /// token.
@@ -82,12 +82,12 @@ class LlamaBlock {
 
  private:
   /// What a norm or the activation leaves for the linear layer that reads it: in the compute type or, where
-  /// that layer takes them and nothing is kept, as FP8 bytes that were never written otherwise.
+  /// that layer takes them and nothing is kept, only as FP8 codes.
   struct Produced {
     Allocation values;
-    Float8Matrix bytes;
+    Float8Allocation codes;
     Allocation read_by(const Linear& reader, const StepContext& context, LinearInput* keep) const {
-      return bytes ? reader.forward(context, bytes) : reader.forward(context, values, keep);
+      return codes ? reader.forward(context, codes) : reader.forward(context, values, keep);
     }
   };
   Produced normalise(const StepContext& context, ResidualStream in, int weight, Allocation& sum,
@@ -109,7 +109,7 @@ class LlamaBlock {
                                          StreamGradient dh, LlamaBlockSaved& saved,
                                          const Linear* before) const;
   /// Gradient of gate_up, in its place.
-  Float8Matrix activate_backward(const StepContext& context, SwigluBackward args) const;
+  Float8Allocation activate_backward(const StepContext& context, SwigluBackward args) const;
   /// A norm's share is added to the gradient of the stream, in its place.
   StreamGradient pass_norm(const StepContext& context, const Allocation& dy, const Allocation& sum,
                            const Allocation& rstd, int weight, const Allocation& stream_gradient,

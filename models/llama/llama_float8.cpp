@@ -27,6 +27,24 @@ RowRange rows_of(const fp8::GemmDecision& decision, const ParameterSpec& spec, i
   return rows;
 }
 
+/// The plan of a decision for its layer's activations. Row style is what cuts columns.
+Float8Plan plan_of(const fp8::GemmDecision& d, const Float8Config& config, int tp) {
+  if (d.gemm.role == fp8::GemmRole::output) return {};  // the head gathers for all its chunks at once
+  return float8_plan(*d.recipe,
+                     {.style = d.gemm.local_columns < d.gemm.columns ? LinearStyle::row : LinearStyle::column,
+                      .tensor_parallel = tp,
+                      .is_part = d.is_split,
+                      .travels_in_codes = config.enable_tp_float8_all_gather});
+}
+
+Float8WeightSpec weight_spec(const fp8::GemmDecision& d, bool gathers_codes) {
+  return {.name = d.gemm.name,
+          .forward = d.recipe->forward.b,
+          .backward = d.recipe->input_gradient.b,
+          .is_delayed = d.recipe->has_history(),
+          .gathers_codes = gathers_codes};
+}
+
 class Builder {
  public:
   Builder(const LlamaParameters& table, const fp8::Policy& policy, const Float8Config& config, int tp)
@@ -39,8 +57,7 @@ class Builder {
                   .is_delayed = {},
                   .amax_history_length = config.amax_history_length,
                   .margin = config.margin,
-                  .counts = config.enable_statistics,
-                  .gathers_activations = config.enable_tp_float8_all_gather};
+                  .counts = config.enable_statistics};
   }
 
   LlamaFloat8 build() {
@@ -85,18 +102,18 @@ class Builder {
     const fp8::Recipe& recipe = *decision.recipe;
     const size_t entry = out_.weights.specs.size();
     const auto index = static_cast<int64_t>(out_.state.products.size());
-    out_.weights.specs.push_back(
-        {.name = decision.gemm.name,
-         .parameter = parameter,
-         .rows = rows,
-         .padded_rows = padded_rows,
-         .forward = recipe.forward.b,
-         .backward = recipe.input_gradient.b,
-         .is_delayed = recipe.has_history(),
-         .gathers_bytes = config_.enable_fsdp_float8_all_gather && why_gathered_whole(decision, 1).empty()});
+    Float8WeightSpec weight = weight_spec(
+        decision, config_.enable_fsdp_float8_all_gather && why_gathered_whole(decision, 1).empty());
+    weight.parameter = parameter, weight.rows = rows, weight.padded_rows = padded_rows;
+    out_.weights.specs.push_back(std::move(weight));
     out_.state.products.push_back(decision.gemm.name);
     out_.state.is_delayed.push_back(recipe.has_history());
-    return {decision.gemm.name, recipe, entry, index, decision.is_emulated};
+    return Float8Product({.name = decision.gemm.name,
+                          .recipe = recipe,
+                          .plan = plan_of(decision, config_, tp_),
+                          .entry = entry,
+                          .product = index,
+                          .emulates = decision.is_emulated});
   }
 
   const LlamaParameters& table_;
@@ -139,11 +156,11 @@ std::string why_gathered_whole(const fp8::GemmDecision& d, int shards) {
   if (d.gemm.role == fp8::GemmRole::output) return "the output layer is also needed in high precision";
   if (d.is_split) return "split from a fused matrix";
   const int64_t rows = d.gemm.local_rows();
-  const Float8WeightSpec spec{.forward = d.recipe->forward.b, .gathers_bytes = true};
-  if (gathers_bytes(spec, rows, shards)) return "";
-  return fmt::format(
-      "{} rows / {} shards = {:.6g}, and shards of mxfp8 are gathered as whole blocks of {} rows", rows,
-      shards, static_cast<double>(rows) / shards, kMxBlockRows);
+  const Float8WeightTravel travel = float8_weight_travel(weight_spec(d, true), rows, shards);
+  if (travel.in_codes) return "";
+  return fmt::format("{} rows / {} shards = {:.6g}, and shards of {} are gathered as whole blocks of {} rows",
+                     rows, shards, static_cast<double>(rows) / shards, fp8::name_of(d.recipe->name),
+                     travel.cut_blocks);
 }
 
 std::string float8_gathers_text(const fp8::Policy& policy, int shards) {
@@ -176,22 +193,18 @@ std::string float8_gathers_text(const fp8::Policy& policy, int shards) {
 namespace {
 
 /// "tensor parallel gathers inputs of 12 and gradients of 12 of 24 FP8 layers as bytes; 24 all-reduces of an
-/// amax per step". What gathers: Linear::gathers_bytes().
-std::string activation_gathers_text(const fp8::Policy& policy, const CommStats& traffic) {
+/// amax per step".
+std::string activation_gathers_text(const fp8::Policy& policy, const Float8Config& config,
+                                    const Float8Ranks& ranks) {
   int64_t float8 = 0, inputs = 0, gradients = 0, amaxes = 0;
   for (const fp8::GemmDecision& d : policy.decisions) {
     if (!d.recipe || d.gemm.role != fp8::GemmRole::linear) continue;
     ++float8;
-    if (d.is_split) continue;
-    const bool is_row_style = d.gemm.local_columns < d.gemm.columns;
-    const fp8::Granularity granularity = d.recipe->forward.a.granularity;
-    if (is_row_style) {
-      gradients += granularity == fp8::Granularity::tensor && d.recipe->weight_gradient.is_fp8;
-    } else {
-      inputs += granularity != fp8::Granularity::block_1x32;
-    }
+    const Float8Plan plan = plan_of(d, config, ranks.tensor_parallel);
+    inputs += plan.x.travel == Travel::codes;
+    gradients += plan.dy.travel == Travel::codes;
   }
-  for (const CommStats::Total& t : traffic.totals())
+  for (const CommStats::Total& t : ranks.traffic.totals())
     amaxes += t.axis == "tp" && t.label == "amax" ? t.calls : 0;
   return fmt::format(
       "tensor parallel gathers inputs of {} and gradients of {} of {} FP8 layers as bytes; {} all-reduces of "
@@ -214,7 +227,7 @@ std::vector<std::string> float8_remarks(const fp8::Policy& policy, const Float8C
   }
   if (config.enable_tp_float8_all_gather) {
     if (ranks.tensor_parallel == 1) idle("enable_tp_float8_all_gather", "tensor_parallel_degree is 1");
-    if (ranks.tensor_parallel > 1) lines.push_back(activation_gathers_text(policy, ranks.traffic));
+    if (ranks.tensor_parallel > 1) lines.push_back(activation_gathers_text(policy, config, ranks));
   }
   if (config.enable_float8_gradient_all_to_all) {
     const CommStats::Total sent = ranks.traffic.sum(Collective::all_to_all);

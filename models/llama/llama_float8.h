@@ -20,11 +20,11 @@ struct LlamaFloat8 {
   Float8State::Options state;
   bool is_on() const { return !state.products.empty(); }
 };
-/// Weights are gathered as bytes where the configuration says so and why_gathered_whole() has no objection.
+/// Weights are gathered as codes where the configuration says so and why_gathered_whole() has no objection.
 LlamaFloat8 llama_float8(const LlamaParameters& table, const fp8::Policy& policy, const Float8Config& config,
                          int tensor_parallel_size);
 
-/// Why FSDP gathers this weight among so many shards in the compute type although bytes are asked for; empty
+/// Why FSDP gathers this weight among so many shards in the compute type although codes are asked for; empty
 /// if it does not.
 std::string why_gathered_whole(const fp8::GemmDecision& decision, int shards);
 /// "FSDP gathers 20 of 24 FP8 weights as bytes; in bf16: 4 (layers.0.attention.wo: 48 rows / 3 shards = 16,

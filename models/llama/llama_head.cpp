@@ -78,7 +78,7 @@ void LlamaHead::chunks(const StepContext& c, const Normalised& in, const Loss& l
                             .grad_scale = loss.grad_scale};
     if (backward) ce.dlogits = dlogits.tensor().slice(0, n);
     const Tensor y_chunk = y.slice(begin, begin + n);
-    Float8Matrix kept;
+    Float8Allocation kept;
     project(c, y_chunk, ce.forward.logits, backward, kept);
     {
       StepContext::Scope scope(c, "cross_entropy");
@@ -95,7 +95,7 @@ void LlamaHead::chunks(const StepContext& c, const Normalised& in, const Loss& l
 }
 
 void LlamaHead::project(const StepContext& c, const Tensor& y, const Tensor& logits, bool keep,
-                        Float8Matrix& kept) const {
+                        Float8Allocation& kept) const {
   StepContext::Scope scope(c, "output");
   if (!precision_.float8) {
     return matmul(c.stream,
@@ -103,16 +103,15 @@ void LlamaHead::project(const StepContext& c, const Tensor& y, const Tensor& log
   }
   const Float8Product& product = *precision_.float8;
   c.float8->begin_product(c.stream, product.index());  // each chunk has its own scale
-  Float8Matrix x =
+  Float8Allocation x =
       product.quantize(c, y, Float8Product::Source::x,
-                       {.along_columns = true, .along_rows = keep && product.weight_gradient_is_fp8()}, false,
-                       MemoryCategory::scratch);
+                       {.product = true, .weight_gradient = keep && product.weight_gradient_is_fp8()});
   product.forward(c, x, logits);
   if (keep && product.weight_gradient_is_fp8()) kept = std::move(x);
 }
 
 // The rows of y have served: their gradient takes their place.
-void LlamaHead::project_backward(const StepContext& c, const Tensor& dlogits, const Float8Matrix& kept,
+void LlamaHead::project_backward(const StepContext& c, const Tensor& dlogits, const Float8Allocation& kept,
                                  const Tensor& y) const {
   StepContext::Scope scope(c, "output");
   const Fsdp::Gradient dw = c.parameters.gradient(output_);
@@ -121,12 +120,11 @@ void LlamaHead::project_backward(const StepContext& c, const Tensor& dlogits, co
   if (is_padded) padded = c.scratch("output.padded gradient", DType::f32, {dlogits.cols(), dim_});
   const Tensor out = is_padded ? padded.tensor() : dw.tensor;
   const bool accumulate = dw.accumulate && !is_padded;
-  Float8Matrix dy;
+  Float8Allocation dy;
   if (precision_.float8) {
     dy = precision_.float8->quantize(
         c, dlogits, Float8Product::Source::dy,
-        {.along_columns = true, .along_rows = precision_.float8->weight_gradient_is_fp8()}, false,
-        MemoryCategory::scratch);
+        {.product = true, .weight_gradient = precision_.float8->weight_gradient_is_fp8()});
   }
   if (precision_.float8 && precision_.float8->weight_gradient_is_fp8()) {
     precision_.float8->weight_gradient(c, dy, kept, out, accumulate);

@@ -47,8 +47,8 @@ class LlamaHead {
   void softmax(const StepContext& context, const CrossEntropy& chunk) const;
   void chunks(const StepContext& context, const Normalised& in, const Loss& loss, bool backward) const;
   void project(const StepContext& context, const Tensor& y, const Tensor& logits, bool keep,
-               Float8Matrix& kept) const;
-  void project_backward(const StepContext& context, const Tensor& dlogits, const Float8Matrix& kept,
+               Float8Allocation& kept) const;
+  void project_backward(const StepContext& context, const Tensor& dlogits, const Float8Allocation& kept,
                         const Tensor& y) const;
 
   int norm_, output_;

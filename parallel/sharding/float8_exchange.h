@@ -23,7 +23,7 @@ class Float8Exchange {
   Float8Exchange(Stream& stream, Arena& arena, const std::string& name, const Tensor& gradient, int shards,
                  const Tensor& non_finite);
 
-  /// Two calls: bytes, scales.
+  /// Two calls: codes, scales.
   void start(Stream& stream, Communicator& shards, const std::string& label) const;
   /// shard = the sum, or += it.
   void finish(Stream& stream, Arena& arena, const Tensor& shard, bool accumulate) const;
@@ -32,12 +32,12 @@ class Float8Exchange {
   static int64_t chunk_bytes(int64_t elements) { return elements; }
   static int64_t scale_bytes(int64_t elements) { return elements / kRow * 4; }
 
-  explicit operator bool() const { return static_cast<bool>(bytes_); }
+  explicit operator bool() const { return static_cast<bool>(codes_); }
 
  private:
   static constexpr int64_t kRow = 128;
   int shards_ = 1;
-  Allocation bytes_, scales_, received_bytes_, received_scales_;
+  Allocation codes_, scales_, received_codes_, received_scales_;
 };
 
 }  // namespace ottava

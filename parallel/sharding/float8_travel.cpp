@@ -1,41 +1,41 @@
 #include "parallel/sharding/float8_travel.h"
 
+#include <algorithm>
+
 namespace ottava {
 namespace {
 
-using fp8::Granularity;
-
-bool same_bytes(const fp8::OperandRecipe& a, const fp8::OperandRecipe& b) {
-  return a.granularity == b.granularity && a.format == b.format && a.rounding == b.rounding &&
-         scales_turn(a.granularity);
-}
-/// The scales of a shard are made from what all ranks know, and need not travel.
-bool scales_are_common(const fp8::OperandRecipe& recipe, bool backward_form) {
-  return recipe.granularity == Granularity::tensor ||
-         (recipe.granularity == Granularity::row && backward_form);
+/// A shard's scales are made from what all ranks know: an amax, or amaxes of columns, that they exchange.
+bool scales_are_common(const fp8::GranularityTraits& t, WeightUse use) {
+  return t.amax == fp8::AmaxSource::given || (use == WeightUse::backward && t.needs_column_amax);
 }
 
 }  // namespace
 
-int64_t shard_alignment(const Float8WeightSpec& spec) {
-  return spec.gathers_bytes && spec.forward.granularity == Granularity::block_128x128 ? 128 : 1;
+Float8WeightTravel float8_weight_travel(const Float8WeightSpec& spec, int64_t slice_rows, int shards) {
+  const fp8::GranularityTraits &forward = fp8::traits(spec.forward.granularity),
+                               &backward = fp8::traits(spec.backward.granularity);
+  Float8WeightTravel out{.in_codes = spec.gathers_codes,
+                         .shares_codes = spec.forward == spec.backward && forward.is_transpose_invariant,
+                         .forward_scales = !scales_are_common(forward, WeightUse::forward),
+                         .backward_scales = !scales_are_common(backward, WeightUse::backward)};
+  if (!spec.gathers_codes) return out;
+  out.alignment = std::max<int64_t>(forward.block_rows, 1);
+  // Blocks of the transposed weight run along its rows.
+  const bool has_blocks_of_rows = backward.has_blocks() && !backward.is_transpose_invariant;
+  if (shards > 1 && has_blocks_of_rows &&
+      largest_shard_rows(slice_rows, shards) % backward.block_columns != 0) {
+    out.in_codes = false;
+    out.cut_blocks = backward.block_columns;
+  }
+  return out;
 }
 
-bool gathers_bytes(const Float8WeightSpec& spec, int64_t slice_rows, int shards) {
-  if (!spec.gathers_bytes || shards == 1) return spec.gathers_bytes;
-  return !is_mx(spec.forward) || largest_shard_rows(slice_rows, shards) % kMxBlockRows == 0;
-}
-
-Shape travelling_scales(const fp8::OperandRecipe& recipe, bool backward_form, int64_t rows, int64_t columns) {
-  if (!is_mx(recipe)) return fp8::scale_shape(recipe.granularity, rows, columns);
-  auto blocks = [](int64_t n) { return (n + kMxBlockRows - 1) / kMxBlockRows; };
-  return backward_form ? Shape{blocks(rows), columns} : Shape{rows, blocks(columns)};
-}
-
-Float8Travel float8_travel(const Float8WeightSpec& spec) {
-  return {.shares_bytes = same_bytes(spec.forward, spec.backward),
-          .forward_scales = !scales_are_common(spec.forward, false),
-          .backward_scales = !scales_are_common(spec.backward, true)};
+Shape travelling_scales(const fp8::OperandRecipe& recipe, WeightUse use, int64_t rows, int64_t columns) {
+  const fp8::GranularityTraits& t = fp8::traits(recipe.granularity);
+  if (!t.is_tiled) return fp8::scale_shape(recipe.granularity, rows, columns);
+  auto blocks = [&](int64_t n) { return (n + t.block_columns - 1) / t.block_columns; };
+  return use == WeightUse::backward ? Shape{blocks(rows), columns} : Shape{rows, blocks(columns)};
 }
 
 }  // namespace ottava

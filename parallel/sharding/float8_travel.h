@@ -7,9 +7,15 @@
 #include "fp8/scale_tiles.h"
 #include "parallel/sharding/parameter_spec.h"
 
-// What of a weight's FP8 bytes and scales travels between the ranks that share it, and how its shards are cut
-// for that: functions of its description alone, for whoever makes the bytes and whoever counts the traffic.
+// What of a weight's FP8 codes and scales travels between the ranks that share it, and how its shards are cut
+// for that: read by the ranks that make the codes, by the traffic's count and by the report alike.
 namespace ottava {
+
+/// What a weight is needed for: the product with the input, the product with the output's gradient, both.
+enum class WeightUse : uint8_t { forward = 1, backward = 2, both = 3 };
+constexpr bool includes(WeightUse use, WeightUse part) {
+  return (static_cast<uint8_t>(use) & static_cast<uint8_t>(part)) != 0;
+}
 
 /// A weight that FP8 products read, or the rows of one where the policy splits a fused matrix.
 struct Float8WeightSpec {
@@ -19,43 +25,32 @@ struct Float8WeightSpec {
   int64_t padded_rows = 0;               ///< rows of the product with zero rows at the end; 0: no padding
   fp8::OperandRecipe forward, backward;  ///< how w is made for either use
   bool is_delayed = false;
-  /// Ranks should gather FP8 bytes, not the compute type; whole, unpadded weights alone.
-  bool gathers_bytes = false;
+  /// Ranks should gather codes, not the compute type; only whole, unpadded weights.
+  bool gathers_codes = false;
 };
 
-/// Rows that a shard must hold in whole multiples, so that the scales of this weight's shards travel as they
-/// are.
-int64_t shard_alignment(const Float8WeightSpec& spec);
-
-/// Rows of a block that shards of granularity 1x32 must not cut: their columns are scaled in blocks of as
-/// many rows.
-inline constexpr int64_t kMxBlockRows = 32;
-/// True if shards of a slice of this many rows gather bytes: where that is asked for and, of mxfp8, shards
-/// are whole blocks. Cutting elsewhere than evenly, as for 128x128, would leave ranks without rows as soon as
-/// shards are small.
-bool gathers_bytes(const Float8WeightSpec& spec, int64_t slice_rows, int shards);
-
-/// Which scales of a weight that is gathered in FP8 travel with its bytes. Others every rank makes from
-/// exchanged amaxes.
-struct Float8Travel {
-  bool shares_bytes = false;  ///< one gather's bytes serve both uses
+/// How one weight comes from its shards to its products.
+struct Float8WeightTravel {
+  bool in_codes = false;      ///< gathered as codes; else in the compute type, and every rank quantizes it
+  bool shares_codes = false;  ///< forward and backward read the same codes: one gather serves both
+  /// Inverse scales that are gathered with the codes of either use. Others every rank makes from exchanged
+  /// amaxes.
   bool forward_scales = false, backward_scales = false;
+  /// Rows of which shards hold whole multiples, so that the scales of shards are those of the weight.
+  int64_t alignment = 1;
+  /// Where codes are asked for and not gathered: the rows of which even shards are no whole multiples.
+  /// Cutting elsewhere than evenly would leave ranks without rows as soon as shards are small.
+  int64_t cut_blocks = 0;
 };
-Float8Travel float8_travel(const Float8WeightSpec& spec);
-/// The scales of a form that travel, of a weight [rows, columns]: as its products read them, but those of
-/// 1x32 without tiles (fp8/scale_tiles.h), of the transposed weight by blocks.
-Shape travelling_scales(const fp8::OperandRecipe& recipe, bool backward_form, int64_t rows, int64_t columns);
-/// And the order in which those of 1x32 lie.
-inline fp8::MxScales::Order travelling_order(bool backward_form) {
-  return backward_form ? fp8::MxScales::Order::blocks : fp8::MxScales::Order::rows;
-}
+/// `slice_rows`: of the tensor-parallel slice that so many shards make up.
+Float8WeightTravel float8_weight_travel(const Float8WeightSpec& spec, int64_t slice_rows, int shards);
 
-/// The scales of the transposed matrix are those of the matrix.
-inline bool scales_turn(fp8::Granularity granularity) {
-  return granularity == fp8::Granularity::tensor || granularity == fp8::Granularity::block_128x128;
-}
-inline bool is_mx(const fp8::OperandRecipe& recipe) {
-  return recipe.granularity == fp8::Granularity::block_1x32;
+/// The scales of a weight [rows, columns] that travel for this use, forward or backward: as its products read
+/// them, but tiled ones without tiles (fp8/scale_tiles.h), of the transposed weight by blocks.
+Shape travelling_scales(const fp8::OperandRecipe& recipe, WeightUse use, int64_t rows, int64_t columns);
+/// And the order in which tiled ones lie then.
+inline fp8::MxScales::Order travelling_order(WeightUse use) {
+  return use == WeightUse::backward ? fp8::MxScales::Order::blocks : fp8::MxScales::Order::rows;
 }
 
 }  // namespace ottava

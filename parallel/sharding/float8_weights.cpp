@@ -4,15 +4,13 @@
 #include <utility>
 
 #include "core/ops/elementwise.h"
-#include "fp8/scale_tiles.h"
+#include "fp8/quantize_operand.h"
 #include "fp8/step_amax.h"
 #include "parallel/sharding/fsdp.h"
 
-// How the bytes are made: where they live, what is measured for their scales, what ranks exchange.
+// How the codes are made: where they live, what is measured for their scales, what ranks exchange.
 namespace ottava {
 namespace {
-
-using fp8::Granularity;
 
 fp8::Float8Codes persistent(Arena& arena, const std::string& name, const fp8::OperandRecipe& recipe,
                             Shape shape, Shape scales) {
@@ -20,14 +18,20 @@ fp8::Float8Codes persistent(Arena& arena, const std::string& name, const fp8::Op
           arena.persistent(name + ".fp8 scales", fp8::scale_dtype(recipe.granularity), scales,
                            MemoryCategory::compute)};
 }
-fp8::Float8Codes persistent(Arena& arena, const std::string& name, const fp8::OperandRecipe& recipe,
-                            Shape shape) {
-  return persistent(arena, name, recipe, shape,
-                    fp8::scale_shape(recipe.granularity, shape.rows(), shape.cols()));
-}
-Shape turned(const Shape& shape) { return {shape.cols(), shape.rows()}; }
+Shape transposed(const Shape& shape) { return {shape.cols(), shape.rows()}; }
 
 }  // namespace
+
+bool Float8Weights::Entry::has_amax() const {
+  return std::any_of(std::begin(forms), std::end(forms), [](const Form& form) {
+    return fp8::traits(form.recipe.granularity).amax == fp8::AmaxSource::given;
+  });
+}
+
+bool Float8Weights::Entry::exchanges_column_amax() const {
+  return home == Home::gathered && !travel.shares_codes &&
+         fp8::traits(forms[1].recipe.granularity).needs_column_amax;
+}
 
 Float8Weights::Float8Weights(Arena& arena, RankGroups& ranks, const std::vector<ParameterShard>& shards,
                              Options options, Device target)
@@ -54,31 +58,35 @@ Float8Weights::Float8Weights(Arena& arena, RankGroups& ranks, const std::vector<
   }
   for (size_t i = 0; i < entries_.size(); ++i) place(arena, i);
 
+  place_shared(arena);
+}
+
+/// What all entries share: memory for shards whose codes or scales are stored otherwise than they are made,
+/// and the amaxes of columns, one after the other.
+void Float8Weights::place_shared(Arena& arena) {
   int64_t columns = 0, scratch = 0, tiles = 0;
-  auto is_exchanged = [](const Entry& e) {
-    return e.home == Home::gathered && !e.shares && e.forms[1].recipe.granularity == Granularity::row;
-  };
   for (const Entry& e : entries_) {
-    if (!is_exchanged(e)) continue;
+    if (!e.exchanges_column_amax()) continue;
     columns += e.columns;
-    // Room for make_column_scales() too: a row in bf16 and its bytes.
+    // Room for make_column_scales() too: a row in bf16 and its codes.
     scratch = std::max(scratch, std::max<int64_t>(e.segment_rows, 3) * e.columns);
   }
   for (const Entry& e : entries_) {
-    if (e.home != Home::gathered || !is_mx(e.forms[0].recipe)) continue;
+    const fp8::Granularity granularity = e.forms[0].recipe.granularity;
+    if (e.home != Home::gathered || !fp8::traits(granularity).is_tiled) continue;
     scratch = std::max(scratch, e.segment_rows * e.columns);
     for (const Shape& shape : {Shape{e.segment_rows, e.columns}, Shape{e.columns, e.segment_rows}})
-      tiles = std::max(tiles, fp8::scale_shape(Granularity::block_1x32, shape.rows(), shape.cols()).numel());
+      tiles = std::max(tiles, fp8::scale_shape(granularity, shape.rows(), shape.cols()).numel());
   }
   if (tiles > 0)
     tile_scratch_ = arena.persistent("weight scale tiles", DType::e8m0, {tiles}, MemoryCategory::compute);
   if (scratch > 0)
-    turn_scratch_ = arena.persistent("weight transpose", DType::u8, {scratch}, MemoryCategory::compute);
+    transpose_scratch_ = arena.persistent("weight transpose", DType::u8, {scratch}, MemoryCategory::compute);
   if (columns == 0) return;
-  column_amax_ = slots("weight column amaxes", DType::u32, {columns});
+  column_amax_ = arena.persistent("weight column amaxes", DType::u32, {columns}, MemoryCategory::data);
   columns = 0;
   for (Entry& e : entries_) {
-    if (!is_exchanged(e)) continue;
+    if (!e.exchanges_column_amax()) continue;
     e.forms[1].column_amax = column_amax_.slice(columns, columns + e.columns);
     columns += e.columns;
   }
@@ -88,11 +96,9 @@ void Float8Weights::place(Arena& arena, size_t i) {
   Entry& e = entries_[i];
   const Float8WeightSpec& spec = options_.specs[i];
   const ParameterShard& shard = shards_[static_cast<size_t>(spec.parameter)];
-  const bool sharded = ranks_.dp_shard->size() > 1;
-  e.home = !sharded                                                                         ? Home::resident
-           : gathers_bytes(spec, shard.slice[0], static_cast<int>(ranks_.dp_shard->size())) ? Home::gathered
-                                                                                            : Home::local;
-  e.shares = float8_travel(spec).shares_bytes;
+  const int shards = ranks_.dp_shard->size();
+  e.travel = float8_weight_travel(spec, shard.slice[0], shards);
+  e.home = shards == 1 ? Home::resident : e.travel.in_codes ? Home::gathered : Home::local;
   e.forms[0].recipe = spec.forward;
   e.forms[1].recipe = spec.backward;
   e.rows = std::max(spec.rows.size(), spec.padded_rows);
@@ -100,11 +106,12 @@ void Float8Weights::place(Arena& arena, size_t i) {
   const int64_t begin = std::max(shard.rows.begin, spec.rows.begin),
                 end = std::min(shard.rows.end, spec.rows.end);
   e.shard = {begin, std::max(begin, end)};
-  const int64_t pieces = static_cast<int64_t>(ranks_.dp_shard->size()) * shard_alignment(spec);
-  e.segment_rows = (e.rows + pieces - 1) / pieces * shard_alignment(spec);
-  for (int k = 0; k < (e.shares ? 1 : 2); ++k) {
-    if (e.home == Home::resident) place_resident(arena, i, k == 1);
-    if (e.home == Home::gathered) place_gathered(arena, i, k == 1);
+  const int64_t multiple = shards * e.travel.alignment;
+  e.segment_rows = (e.rows + multiple - 1) / multiple * e.travel.alignment;
+  for (WeightUse use : e.uses()) {
+    e.form(use).whole.granularity = e.form(use).recipe.granularity;
+    if (e.home == Home::resident) place_resident(arena, i, use);
+    if (e.home == Home::gathered) place_gathered(arena, i, use);
   }
   if (e.home == Home::resident && spec.padded_rows > spec.rows.size()) {
     e.padded =
@@ -112,29 +119,31 @@ void Float8Weights::place(Arena& arena, size_t i) {
   }
 }
 
-void Float8Weights::place_resident(Arena& arena, size_t i, bool backward_form) {
+void Float8Weights::place_resident(Arena& arena, size_t i, WeightUse use) {
   Entry& e = entries_[i];
-  Form& form = e.forms[backward_form];
-  const std::string name = options_.specs[i].name + (backward_form ? ".backward" : "");
-  const Shape shape{e.rows, e.columns};
-  const bool turns = (backward_form || e.shares) && !reads_outer(form.recipe);
-  if (!backward_form || !turns) form.straight = persistent(arena, name, form.recipe, shape);
-  if (turns) form.turned = persistent(arena, name + ".turned", form.recipe, turned(shape));
-  if (turns && form.recipe.granularity == Granularity::row) {
+  Form& form = e.form(use);
+  const bool is_backward = use == WeightUse::backward;
+  const std::string name = options_.specs[i].name + (is_backward ? ".backward" : "");
+  auto codes = [&](const std::string& called, Shape shape) {
+    return persistent(arena, called, form.recipe, shape,
+                      fp8::scale_shape(form.recipe.granularity, shape.rows(), shape.cols()));
+  };
+  const bool columnwise = (is_backward || e.travel.shares_codes) && reads_columnwise(form.recipe);
+  if (!is_backward || !columnwise) form.whole.rowwise = codes(name, {e.rows, e.columns});
+  if (columnwise) form.whole.columnwise = codes(name + ".transposed", {e.columns, e.rows});
+  if (fp8::takes_column_amax(form.whole)) {
     form.column_amax = arena.persistent(name + ".column amax", DType::u32, {e.columns}, MemoryCategory::data);
   }
 }
 
-void Float8Weights::place_gathered(Arena& arena, size_t i, bool backward_form) {
+void Float8Weights::place_gathered(Arena& arena, size_t i, WeightUse use) {
   Entry& e = entries_[i];
-  Form& form = e.forms[backward_form];
-  const std::string name = options_.specs[i].name + (backward_form ? ".backward" : "");
-  form.straight = persistent(arena, name, form.recipe, {e.segment_rows, e.columns},
-                             travelling_scales(form.recipe, backward_form, e.segment_rows, e.columns));
-  if (form.recipe.granularity == Granularity::row && backward_form) {
-    form.straight.scale_inverse =
-        arena.persistent(name + ".column scales", DType::f32, {e.columns}, MemoryCategory::compute);
-  }
+  Form& form = e.form(use);
+  const bool by_columns = use == WeightUse::backward && e.exchanges_column_amax();
+  form.shard = persistent(
+      arena, options_.specs[i].name + (use == WeightUse::backward ? ".backward" : ""), form.recipe,
+      {e.segment_rows, e.columns},
+      by_columns ? Shape{e.columns} : travelling_scales(form.recipe, use, e.segment_rows, e.columns));
 }
 
 Tensor Float8Weights::master_rows(size_t i) const {
@@ -150,7 +159,7 @@ Tensor Float8Weights::scale_amax(size_t i) const {
 
 bool Float8Weights::has_scale_of_whole(size_t i) const {
   const Entry& e = entries_[i];
-  return e.has_tensor_scale() &&
+  return e.has_amax() &&
          options_.specs[i].rows.size() == shards_[static_cast<size_t>(options_.specs[i].parameter)].slice[0];
 }
 
@@ -177,18 +186,14 @@ void Float8Weights::measure(Stream& stream) {
     if (e.shard.size() == 0) continue;
     const auto slot = static_cast<int64_t>(i);
     const bool is_known = is_measured_ && has_scale_of_whole(i);
-    if (e.has_tensor_scale() && !is_known) fp8::amax(stream, master_rows(i), amax_.slice(slot, slot + 1));
-    for (Form& form : e.forms) {
-      if (form.column_amax.empty()) continue;
-      if (e.home == Home::resident) fill_zero(stream, form.column_amax);
-      fp8::column_amax(stream, master_rows(i), form.column_amax);
-    }
+    if (e.has_amax() && !is_known) fp8::amax(stream, master_rows(i), amax_.slice(slot, slot + 1));
+    if (e.exchanges_column_amax()) fp8::column_amax(stream, master_rows(i), e.forms[1].column_amax);
   }
 }
 
 void Float8Weights::exchange(Stream& stream) {
   const bool per_tensor =
-      std::any_of(entries_.begin(), entries_.end(), [](const Entry& e) { return e.has_tensor_scale(); });
+      std::any_of(entries_.begin(), entries_.end(), [](const Entry& e) { return e.has_amax(); });
   if (per_tensor && ranks_.replica->size() > 1) {
     ranks_.replica
         ->all_reduce(stream, {.send = amax_, .recv = {}, .op = ReduceOp::max, .label = "weight amaxes"})
@@ -214,85 +219,74 @@ void Float8Weights::refresh(Stream& stream) {
   measure(stream);
   exchange(stream);
   for (size_t i = 0; i < entries_.size(); ++i) {
-    Entry& e = entries_[i];
-    if (e.home == Home::local) continue;
-    for (int k = 0; k < (e.shares ? 1 : 2); ++k) {
-      if (e.home == Home::gathered) {
-        make_shard(stream, i, k == 1);
-        continue;
-      }
-      Tensor x = master_rows(i);
-      if (!e.padded.empty()) {
-        cast(stream, x, e.padded.slice(0, x.rows()));  // the rows after it are zero from the start
-        x = e.padded;
-      }
-      make(stream, i, e.forms[k], x, e.forms[k].straight, e.forms[k].turned, e.forms[k].column_amax);
+    for (WeightUse use : entries_[i].uses()) {
+      if (entries_[i].home == Home::resident) make_resident(stream, i, use);
+      if (entries_[i].home == Home::gathered) make_shard(stream, i, use);
     }
   }
 }
 
 void Float8Weights::make(Stream& stream, size_t i, const Form& form, const Tensor& x,
-                         const fp8::Float8Codes& straight, const fp8::Float8Codes& turned,
-                         const Tensor& column_amax) {
+                         const fp8::Float8Tensor& out, const Tensor& column_amax) {
+  const Entry& e = entries_[i];
   const auto slot = static_cast<int64_t>(i);
-  fp8::Quantize args{.x = x,
-                     .granularity = form.recipe.granularity,
-                     .rounding = form.recipe.rounding,
-                     .out = straight,
-                     .transposed = turned};
-  if (form.recipe.granularity == Granularity::tensor) args.amax = scale_amax(i);
-  if (form.recipe.granularity == Granularity::row && !turned.empty()) args.column_amax = column_amax;
-  if (!counters_.empty() && &form == &entries_[i].forms[0]) {
-    args.counters = counters_.slice(slot, slot + 1).reshape({3});
-    if (!entries_[i].has_tensor_scale()) args.largest = amax_.slice(slot, slot + 1);
+  fp8::OperandSlots slots{.scale_amax = scale_amax(i), .non_finite = non_finite_.slice(slot, slot + 1)};
+  if (!counters_.empty() && &form == &e.forms[0]) {
+    slots.counters = counters_.slice(slot, slot + 1).reshape({3});
+    if (!e.has_amax()) slots.amax = amax_.slice(slot, slot + 1);
   }
-  args.non_finite = non_finite_.slice(slot, slot + 1);
-  fp8::quantize(stream, args);
+  fp8::quantize_operand(stream,
+                        {.x = x,
+                         .out = out,
+                         .rounding = form.recipe.rounding,
+                         .slots = slots,
+                         .column_amax = column_amax,
+                         .measured = e.home == Home::gathered ? fp8::Measured::all : fp8::Measured::amax});
 }
 
-void Float8Weights::make_shard(Stream& stream, size_t i, bool backward_form) {
+void Float8Weights::make_resident(Stream& stream, size_t i, WeightUse use) {
   Entry& e = entries_[i];
-  Form& form = e.forms[backward_form];
-  const Tensor x = master_rows(i);
-  if (backward_form && form.recipe.granularity == Granularity::row) {
-    // Scaled per column, as rows of the transposed weight, but stored by rows: shards of rows are what can be
-    // gathered.
-    if (x.rows() == 0) return make_column_scales(stream, i);
-    const Tensor scratch = turn_scratch_.slice(0, x.numel()).reshape({x.cols(), x.rows()});
-    const Tensor bytes{scratch.data, form.recipe.format, scratch.shape};
-    make(stream, i, form, x, {}, {bytes, form.straight.scale_inverse}, form.column_amax);
-    return fp8::transpose_codes(stream, bytes, form.straight.codes.slice(0, x.rows()));
+  Tensor x = master_rows(i);
+  if (!e.padded.empty()) {
+    cast(stream, x, e.padded.slice(0, x.rows()));  // the rows after it are zero from the start
+    x = e.padded;
   }
-  if (x.rows() == 0 && form.recipe.granularity != Granularity::tensor) return;
-  if (is_mx(form.recipe)) return make_mx_shard(stream, i, backward_form);
-  const Shape scales = fp8::scale_shape(form.recipe.granularity, x.rows(), x.cols());
-  const Tensor& all = form.straight.scale_inverse;
-  make(stream, i, form, x,
-       {form.straight.codes.slice(0, x.rows()), all.shape == scales ? all : all.slice(0, scales[0])}, {}, {});
+  const Form& form = e.form(use);
+  make(stream, i, form, x, form.whole, form.column_amax);
 }
 
-// The two forms are quantized apart: blocks of columns of the weight are blocks of rows of its transpose.
-// Both are stored by rows, scale bytes without their tiles, so that shards of rows make up the whole.
-void Float8Weights::make_mx_shard(Stream& stream, size_t i, bool backward_form) {
+// Codes are stored by rows, whichever way they are scaled, and tiled scales without their tiles: shards of
+// rows are what can be gathered.
+void Float8Weights::make_shard(Stream& stream, size_t i, WeightUse use) {
   Entry& e = entries_[i];
-  Form& form = e.forms[backward_form];
+  const Form& form = e.form(use);
+  const fp8::GranularityTraits& t = fp8::traits(form.recipe.granularity);
   const Tensor x = master_rows(i);
-  const Shape shape = backward_form ? turned(x.shape) : x.shape;
-  const Shape tiled = fp8::scale_shape(form.recipe.granularity, shape.rows(), shape.cols());
-  const Tensor tiles = tile_scratch_.slice(0, tiled.numel()).reshape(tiled);
-  const Tensor mine = form.straight.codes.slice(0, x.rows());
-  if (backward_form) {
-    const Tensor bytes{turn_scratch_.data, form.recipe.format, shape};
-    make(stream, i, form, x, {}, {bytes, tiles}, {});
-    fp8::transpose_codes(stream, bytes, mine);
-  } else {
-    make(stream, i, form, x, {mine, tiles}, {}, {});
+  const bool columnwise = use == WeightUse::backward && !t.is_transpose_invariant;
+  if (x.rows() == 0 && e.scales_travel(use)) return;
+  if (x.rows() == 0 && columnwise) return make_column_scales(stream, i);
+  fp8::Float8Codes mine{form.shard.codes.slice(0, x.rows()), form.shard.scale_inverse};
+  if (e.scales_travel(use)) {
+    mine.scale_inverse =
+        mine.scale_inverse.slice(0, travelling_scales(form.recipe, use, x.rows(), x.cols())[0]);
   }
-  const Shape plain = travelling_scales(form.recipe, backward_form, x.rows(), x.cols());
-  fp8::untile_scales(stream, {.tiles = tiles,
-                              .plain = form.straight.scale_inverse.slice(0, plain[0]),
-                              .matrix = shape,
-                              .order = travelling_order(backward_form)});
+  const Shape matrix = columnwise ? transposed(x.shape) : x.shape;
+  fp8::Float8Codes made = mine;
+  if (columnwise) made.codes = {transpose_scratch_.data, form.recipe.format, matrix};
+  if (t.is_tiled) {
+    const Shape tiles = fp8::scale_shape(form.recipe.granularity, matrix.rows(), matrix.cols());
+    made.scale_inverse = tile_scratch_.slice(0, tiles.numel()).reshape(tiles);
+  }
+  fp8::Float8Tensor out{.granularity = form.recipe.granularity};
+  (columnwise ? out.columnwise : out.rowwise) = made;
+  make(stream, i, form, x, out, form.column_amax);
+  if (columnwise) fp8::transpose_codes(stream, made.codes, mine.codes);
+  if (t.is_tiled) {
+    fp8::untile_scales(stream, {.tiles = made.scale_inverse,
+                                .plain = mine.scale_inverse,
+                                .matrix = matrix,
+                                .order = travelling_order(use)});
+  }
 }
 
 // They do not travel: a rank without rows makes them from a row of zeros. In memory of its own: a refresh is
@@ -300,11 +294,13 @@ void Float8Weights::make_mx_shard(Stream& stream, size_t i, bool backward_form) 
 void Float8Weights::make_column_scales(Stream& stream, size_t i) {
   const Entry& e = entries_[i];
   const Form& form = e.forms[1];
-  const Tensor row{turn_scratch_.data, DType::bf16, {1, e.columns}};
-  const Tensor bytes{
-      turn_scratch_.slice(2 * e.columns, 3 * e.columns).data, form.recipe.format, {e.columns, 1}};
+  const Tensor row{transpose_scratch_.data, DType::bf16, {1, e.columns}};
+  const Tensor codes{
+      transpose_scratch_.slice(2 * e.columns, 3 * e.columns).data, form.recipe.format, {e.columns, 1}};
   fill_zero(stream, row);
-  make(stream, i, form, row, {}, {bytes, form.straight.scale_inverse}, form.column_amax);
+  make(stream, i, form, row,
+       {.columnwise = {codes, form.shard.scale_inverse}, .granularity = form.recipe.granularity},
+       form.column_amax);
 }
 
 void Float8Weights::advance_history(Stream& stream) {

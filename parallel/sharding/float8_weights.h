@@ -1,8 +1,9 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/memory/arena.h"
@@ -15,23 +16,18 @@ namespace ottava {
 
 struct ParameterShard;
 
-/// What a weight is needed for: the product with the input, the product with the output's gradient, both.
-enum class WeightUse : uint8_t { forward = 1, backward = 2, both = 3 };
-constexpr bool includes(WeightUse use, WeightUse part) {
-  return (static_cast<uint8_t>(use) & static_cast<uint8_t>(part)) != 0;
-}
-
-/// FP8 bytes of the weights, made once per optimizer step from the f32 masters (rounded to bf16 first, so
-/// that they are the bytes of the gathered bf16 weight). Where they live:
+/// FP8 codes of the weights, made once per optimizer step from the f32 masters (rounded to bf16 first, so
+/// that they are the codes of the gathered bf16 weight). Where they live:
 ///
 ///   resident   not sharded: whole, for the life of the run
-///   gathered   sharded, gathers_bytes(): each rank makes its shard's, whole ones while their unit is whole
+///   gathered   sharded, Float8WeightTravel::in_codes: each rank makes its shard's, whole ones while their
+///              unit is whole
 ///   local      sharded otherwise: every rank makes them from the gathered weight, when first used
 ///
 /// A scale per tensor covers the weight across shards and tensor-parallel ranks: one all-reduce (u32, max) of
 /// all amaxes per optimizer step. Scales per row of the transposed weight cover the tensor-parallel slice:
-/// one all-reduce of column amaxes among shards, where bytes are gathered. All other scales lie within a
-/// shard. So bytes do not depend on how they travelled.
+/// one all-reduce of column amaxes among shards, where codes are gathered. All other scales lie within a
+/// shard. So codes do not depend on how they travelled.
 class Float8Weights {
  public:
   struct Options {
@@ -44,9 +40,9 @@ class Float8Weights {
                 Device target);
 
   const std::vector<Float8WeightSpec>& specs() const { return options_.specs; }
-  /// Amaxes, their exchange, and the bytes that live through the step; nothing if the weights did not change.
+  /// Amaxes, their exchange, and the codes that live through the step; nothing if the weights did not change.
   void refresh(Stream& stream);
-  /// The next refresh makes new bytes. `measured`: the optimizer raised updated_amax() of every parameter
+  /// The next refresh makes new codes. `measured`: the optimizer raised updated_amax() of every parameter
   /// that has one.
   void weights_changed(bool measured = false) {
     is_current_ = false;
@@ -54,20 +50,21 @@ class Float8Weights {
   }
   /// Before the optimizer writes weights: their amaxes begin at 0.
   void begin_update(Stream& stream);
-  /// u32 [1] for whoever writes a parameter's shard to raise; empty where no scale is of the whole weight.
+  /// u32 [1], raised by the writer of a parameter's shard; empty where no scale is of the whole weight.
   Tensor updated_amax(int parameter) const;
   /// After an optimizer step that was not skipped.
   void advance_history(Stream& stream);
 
-  /// Within a group of dp_shard: gathers this entry's bytes for these uses, which must not be there yet.
-  void gather(Stream& stream, size_t entry, bool backward_form);
+  /// Within a group of dp_shard: gathers this entry's codes for one use (forward, where one set serves both),
+  /// which must not be there yet.
+  void gather(Stream& stream, size_t entry, WeightUse use);
   void release(size_t entry);
-  /// True if forward and backward read different bytes.
-  bool has_backward_form(size_t entry) const { return !entries_[entry].shares; }
+  /// True if forward and backward read the same codes.
+  bool shares_codes(size_t entry) const { return entries_[entry].travel.shares_codes; }
 
   /// Operand b of the product. `whole` is the gathered slice in the compute type (local entries), else left
   /// out.
-  fp8::ScaledOperand operand(Stream& stream, size_t entry, WeightUse use, const Tensor& whole);
+  fp8::Float8Tensor operand(Stream& stream, size_t entry, WeightUse use, const Tensor& whole);
 
   // What was measured at the last refresh, per entry.
   const Tensor& amax() const { return amax_; }  ///< u32; without a scale per tensor, only with statistics
@@ -81,50 +78,56 @@ class Float8Weights {
 
  private:
   enum class Home { resident, gathered, local };
-  /// One set of bytes: as the weight lies, transposed, or both.
+  /// One set of codes, for one use or both.
   struct Form {
     fp8::OperandRecipe recipe;
-    fp8::Float8Codes straight, turned;  ///< persistent: resident ones, or this rank's shard (straight bytes)
-    Allocation whole_bytes, whole_scales, turned_bytes, turned_scales;  ///< while the unit is whole
-    Allocation tiled_scales;                                            ///< of 1x32, from whole_scales
-    Tensor column_amax;  ///< u32 [columns], where bytes are scaled per column of the weight
+    Tensor column_amax;              ///< u32 [columns], where codes are scaled per column of the weight
+    fp8::Float8Codes shard;          ///< gathered ones: this rank's, as they travel
+    fp8::Float8Codes gathered;       ///< and those of all shards, while their unit is whole
+    fp8::Float8Tensor whole;         ///< what products read, in the orientations that have been read
+    std::vector<Allocation> memory;  ///< of `gathered` and `whole`; resident ones are persistent
   };
   struct Entry {
     Home home = Home::resident;
-    bool shares = true;  ///< forward and backward read the same bytes
+    Float8WeightTravel travel;
     Form forms[2];
-    bool has_tensor_scale() const {
-      return forms[0].recipe.granularity == fp8::Granularity::tensor ||
-             forms[1].recipe.granularity == fp8::Granularity::tensor;
-    }
     RowRange shard;  ///< rows of the slice that this rank holds, within the entry
     int64_t rows = 0, columns = 0, segment_rows = 0;
     Tensor padded;  ///< bf16, resident padded ones
+    /// The uses that have codes of their own.
+    std::span<const WeightUse> uses() const {
+      static constexpr WeightUse kUses[] = {WeightUse::forward, WeightUse::backward};
+      return {kUses, travel.shares_codes ? 1u : 2u};
+    }
+    Form& form(WeightUse use) { return forms[use == WeightUse::backward && !travel.shares_codes]; }
+    bool scales_travel(WeightUse use) const {
+      return use == WeightUse::backward ? travel.backward_scales : travel.forward_scales;
+    }
+    bool has_amax() const;
+    bool exchanges_column_amax() const;
   };
 
   void place(Arena& arena, size_t entry);
-  void place_resident(Arena& arena, size_t entry, bool backward_form);
-  void place_gathered(Arena& arena, size_t entry, bool backward_form);
+  void place_resident(Arena& arena, size_t entry, WeightUse use);
+  void place_gathered(Arena& arena, size_t entry, WeightUse use);
+  void place_shared(Arena& arena);
   Tensor master_rows(size_t entry) const;
   Tensor scale_amax(size_t entry) const;
   bool has_scale_of_whole(size_t entry) const;
   void measure(Stream& stream);
   void exchange(Stream& stream);
-  void make(Stream& stream, size_t entry, const Form& form, const Tensor& x, const fp8::Float8Codes& straight,
-            const fp8::Float8Codes& turned, const Tensor& column_amax);
-  void make_shard(Stream& stream, size_t entry, bool backward_form);
-  void make_mx_shard(Stream& stream, size_t entry, bool backward_form);
+  void make(Stream& stream, size_t entry, const Form& form, const Tensor& x, const fp8::Float8Tensor& out,
+            const Tensor& column_amax);
+  void make_resident(Stream& stream, size_t entry, WeightUse use);
+  void make_shard(Stream& stream, size_t entry, WeightUse use);
   void make_column_scales(Stream& stream, size_t entry);
-  void make_local(Stream& stream, size_t entry, Form& form, const Tensor& whole, bool turned);
-  void turn_whole(Stream& stream, size_t entry, Form& form);
-  void tile_whole(Stream& stream, size_t entry, Form& form, bool backward_form);
-  fp8::Float8Codes straight_of(const Entry& e, const Form& form) const;
-  fp8::Float8Codes turned_of(const Entry& e, const Form& form) const;
-  fp8::Float8Codes allocate(std::string_view name, const fp8::OperandRecipe& recipe, Shape shape,
-                            Allocation& bytes, Allocation& scales);
-  /// The product with the output's gradient reads the bytes as they lie (CPU: its product takes either
-  /// order).
-  bool reads_outer(const fp8::OperandRecipe& recipe) const;
+  void make_local(Stream& stream, size_t entry, Form& form, const Tensor& whole, bool columnwise);
+  void assemble(Stream& stream, size_t entry, WeightUse use, bool columnwise);
+  Tensor allocate(Form& form, std::string_view name, DType dtype, Shape shape);
+  fp8::Float8Codes allocate_codes(Form& form, std::string_view name, Shape shape);
+  /// True if the input gradient reads column-wise codes; a CPU's product contracts rows where scales are
+  /// transpose-invariant.
+  bool reads_columnwise(const fp8::OperandRecipe& recipe) const;
 
   Arena& arena_;
   RankGroups& ranks_;
@@ -133,9 +136,9 @@ class Float8Weights {
   Device target_;
   std::vector<Entry> entries_;
   Tensor amax_, scale_amax_, counters_, non_finite_;
-  Tensor column_amax_;   ///< all vectors that are exchanged, one after the other
-  Tensor turn_scratch_;  ///< u8, of the largest shard
-  Tensor tile_scratch_;  ///< e8m0, tiles of the largest shard
+  Tensor column_amax_;        ///< all vectors that are exchanged, one after the other
+  Tensor transpose_scratch_;  ///< u8, of the largest shard
+  Tensor tile_scratch_;       ///< e8m0, tiles of the largest shard
   fp8::AmaxHistory history_;
   Tensor updated_amax_;  ///< u32 [entries], of the weights that the optimizer wrote last
   bool is_current_ = false, is_measured_ = false;

@@ -19,7 +19,8 @@ Shape rows_of(const Shape& slice, int64_t rows) {
 void align_shards(std::vector<ParameterSpec>& specs, const FsdpOptions& options) {
   for (const Float8WeightSpec& weight : options.float8.specs) {
     ParameterSpec& spec = specs[static_cast<size_t>(weight.parameter)];
-    spec.shard_alignment = std::max(spec.shard_alignment, shard_alignment(weight));
+    spec.shard_alignment =
+        std::max(spec.shard_alignment, float8_weight_travel(weight, spec.rows(), 1).alignment);
   }
 }
 
@@ -30,7 +31,7 @@ std::vector<bool> replaced_by_float8(const std::vector<ParameterSpec>& specs, co
     const auto p = static_cast<size_t>(weight.parameter);
     const int64_t rows = tensor_parallel_shape(specs[p], at.tp_size)[0];
     replaced[p] = weight.rows.size() == rows &&
-                  (at.shard_size == 1 || gathers_bytes(weight, rows, at.shard_size)) &&
+                  (at.shard_size == 1 || float8_weight_travel(weight, rows, at.shard_size).in_codes) &&
                   specs[p].role == ParameterRole::linear;
   }
   return replaced;
@@ -66,10 +67,10 @@ void Fsdp::place_float8(Arena& arena) {
   for (size_t i = 0; i < options_.float8.specs.size(); ++i) {
     const Float8WeightSpec& spec = options_.float8.specs[i];
     const int64_t rows = shards_[static_cast<size_t>(spec.parameter)].slice[0];
-    if (!is_sharded() || !gathers_bytes(spec, rows, coordinates().shard_size)) continue;
+    if (!is_sharded() || !float8_weight_travel(spec, rows, coordinates().shard_size).in_codes) continue;
     Unit& unit = unit_at(specs_[static_cast<size_t>(spec.parameter)].unit);
     unit.float8.push_back(i);
-    if (float8_->has_backward_form(i)) unit.portions |= kForwardBytes | kBackwardBytes;
+    if (!float8_->shares_codes(i)) unit.portions |= kForwardCodes | kBackwardCodes;
   }
 }
 
@@ -184,16 +185,16 @@ void Fsdp::start_gather(int index, WeightUse use) {
   if (!is_sharded()) return;
   Unit& unit = unit_at(index);
   unsigned wanted = kBase;
-  if (includes(use, WeightUse::forward)) wanted |= kForwardBytes;
-  if (includes(use, WeightUse::backward)) wanted |= kBackwardBytes;
+  if (includes(use, WeightUse::forward)) wanted |= kForwardCodes;
+  if (includes(use, WeightUse::backward)) wanted |= kBackwardCodes;
   const unsigned missing = wanted & unit.portions & ~(unit.gathering | unit.whole);
   if (missing == 0) return;
   Group group(*ranks_.dp_shard);
   if (missing & kBase) gather_base(unit);
   for (size_t entry : unit.float8) {
-    const bool two = float8_->has_backward_form(entry);
-    if (missing & (two ? kForwardBytes : kBase)) float8_->gather(stream_, entry, false);
-    if (two && (missing & kBackwardBytes)) float8_->gather(stream_, entry, true);
+    const bool two = !float8_->shares_codes(entry);
+    if (missing & (two ? kForwardCodes : kBase)) float8_->gather(stream_, entry, WeightUse::forward);
+    if (two && (missing & kBackwardCodes)) float8_->gather(stream_, entry, WeightUse::backward);
   }
   unit.gathers.push_back(group.end());
   unit.gathering |= missing;
@@ -241,7 +242,7 @@ void Fsdp::weights_changed() {
   if (float8_) float8_->weights_changed();
 }
 
-fp8::ScaledOperand Fsdp::float8_weight(size_t entry, WeightUse use) {
+fp8::Float8Tensor Fsdp::float8_weight(size_t entry, WeightUse use) {
   const int p = options_.float8.specs[entry].parameter;
   return float8_->operand(stream_, entry, use, replaced_[static_cast<size_t>(p)] ? Tensor{} : weight(p));
 }

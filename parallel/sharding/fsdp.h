@@ -50,7 +50,7 @@ struct FsdpOptions {
 
 /// What the options ask of the table: shards of whole blocks where scales of blocks travel.
 void align_shards(std::vector<ParameterSpec>& specs, const FsdpOptions& options);
-/// Parameters whose compute type nobody reads, by parameter: FP8 bytes take its place.
+/// Parameters whose compute type nobody reads, by parameter: FP8 codes take its place.
 std::vector<bool> replaced_by_float8(const std::vector<ParameterSpec>& specs, const FsdpOptions& options,
                                      const ShardCoordinates& at);
 
@@ -92,7 +92,7 @@ class Fsdp {
   /// The slice in the compute type. Its unit must be unsharded.
   Tensor weight(int parameter) const;
   /// Operand b of an FP8 product: `entry` of options().float8.specs. Its unit must be unsharded for this use.
-  fp8::ScaledOperand float8_weight(size_t entry, WeightUse use);
+  fp8::Float8Tensor float8_weight(size_t entry, WeightUse use);
   /// Null without FP8.
   Float8Weights* float8() const { return float8_.get(); }
 
@@ -124,9 +124,9 @@ class Fsdp {
   void weights_changed();
 
  private:
-  /// What of a unit is gathered together: the compute type with bytes that serve both uses, and those of
+  /// What of a unit is gathered together: the compute type with codes that serve both uses, and those of
   /// either use.
-  enum Portion : unsigned { kBase = 1, kForwardBytes = 2, kBackwardBytes = 4 };
+  enum Portion : unsigned { kBase = 1, kForwardCodes = 2, kBackwardCodes = 4 };
   struct Unit {
     std::vector<int> parameters;            ///< indices into specs_
     std::vector<int> packed;                ///< those whose gradients share a buffer, in the packing's order
@@ -134,7 +134,7 @@ class Fsdp {
     std::vector<int> packed_weights;        ///< and those whose weights do: not those gathered in FP8
     std::unique_ptr<ShardPacking> weight_packing;
     Tensor pack;                 ///< this rank's segment of working copies
-    std::vector<size_t> float8;  ///< entries of float8_ that gather bytes
+    std::vector<size_t> float8;  ///< entries of float8_ that gather codes
     Allocation gathered_pack;
     std::vector<Request> gathers;
     unsigned portions = kBase;          ///< that this unit has

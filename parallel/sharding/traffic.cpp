@@ -28,12 +28,12 @@ void add_packed(UnitSize& size, const std::vector<ShardPacking::Item>& packed, i
 }
 
 /// Bytes of one form of a weight, gathered with padding, and its scales where they travel.
-void add_float8(UnitSize& size, const fp8::OperandRecipe& recipe, bool backward_form, bool scales_travel,
+void add_float8(UnitSize& size, const fp8::OperandRecipe& recipe, WeightUse use, bool scales_travel,
                 const Shape& weight) {
   size.elements += weight.numel();
   ++size.calls;
   if (!scales_travel) return;
-  size.elements += travelling_scales(recipe, backward_form, weight.rows(), weight.cols()).numel() *
+  size.elements += travelling_scales(recipe, use, weight.rows(), weight.cols()).numel() *
                    static_cast<int64_t>(size_of(fp8::scale_dtype(recipe.granularity)));
   ++size.calls;
 }
@@ -72,15 +72,15 @@ std::vector<UnitTraffic> unit_traffic(std::span<const ParameterSpec> specs, cons
   for (const Float8WeightSpec& weight : options.float8.specs) {
     const ParameterSpec& spec = specs[static_cast<size_t>(weight.parameter)];
     const Shape slice = tensor_parallel_shape(spec, at.tp_size);
-    if (!gathers_bytes(weight, slice[0], at.shard_size)) continue;
+    const Float8WeightTravel travel = float8_weight_travel(weight, slice[0], at.shard_size);
+    if (!travel.in_codes) continue;
     const int64_t rows = largest_shard_rows(slice[0], at.shard_size, spec.shard_alignment) * at.shard_size;
     UnitGathers& gathers = units[static_cast<size_t>(spec.unit)].gathers;
-    const Float8Travel travel = float8_travel(weight);
     const Shape whole{rows, slice[1]};
-    add_float8(travel.shares_bytes ? gathers.both : gathers.forward, weight.forward, false,
+    add_float8(travel.shares_codes ? gathers.both : gathers.forward, weight.forward, WeightUse::forward,
                travel.forward_scales, whole);
-    if (!travel.shares_bytes)
-      add_float8(gathers.backward, weight.backward, true, travel.backward_scales, whole);
+    if (!travel.shares_codes)
+      add_float8(gathers.backward, weight.backward, WeightUse::backward, travel.backward_scales, whole);
   }
   return units;
 }
@@ -116,8 +116,9 @@ void add_float8_exchange(Recorder& record, std::span<const ParameterSpec> specs,
   int64_t columns = 0;
   for (const Float8WeightSpec& weight : options.float8.specs) {
     for (const fp8::OperandRecipe& recipe : {weight.forward, weight.backward})
-      per_tensor |= recipe.granularity == fp8::Granularity::tensor;
-    if (weight.gathers_bytes && at.shard_size > 1 && weight.backward.granularity == fp8::Granularity::row) {
+      per_tensor |= fp8::traits(recipe.granularity).amax == fp8::AmaxSource::given;
+    if (weight.gathers_codes && at.shard_size > 1 &&
+        fp8::traits(weight.backward.granularity).needs_column_amax) {
       columns += tensor_parallel_shape(specs[static_cast<size_t>(weight.parameter)], at.tp_size)[1];
     }
   }

@@ -91,7 +91,7 @@ TEST_CASE("quantize refuses what does not fit, and says which") {
           .granularity = Granularity::block_1x32,
           .out = {shape_only(DType::e4m3, {4, 8}), shape_only(DType::e8m0, {1, 1, 512})}};
   refuses(args,
-          "[quantize] granularity 1x32 stores scales as e8m0, which holds powers of two alone: set rounding");
+          "[quantize] granularity 1x32 stores scales as e8m0, which holds only powers of two: set rounding");
   args = good, args.counters = shape_only(DType::i64, {2});
   refuses(args, "[quantize] counters is i64 [2], expected i64 [3]");
   args = good, args.non_finite = shape_only(DType::f32, {1});

@@ -1,3 +1,5 @@
+#include <utility>
+
 #include "core/cost.h"
 #include "tests/fp8/scaled_matmul_operands.h"
 
@@ -11,7 +13,7 @@ TEST_CASE("scaled_matmul on meta records FP8 arithmetic and its workspaces") {
   CostRecorder recorder;
   Stream stream = Stream::meta(recorder, {DeviceType::cpu, 0});
   auto operand = [](int64_t rows, int64_t cols) {
-    return ScaledOperand{{shape_only(DType::e4m3, {rows, cols}), shape_only(DType::f32, {1})}};
+    return Float8Tensor{{shape_only(DType::e4m3, {rows, cols}), shape_only(DType::f32, {1})}, {}};
   };
   ScaledMatmul args{.a = operand(32, 64), .b = operand(48, 64), .out = shape_only(DType::bf16, {32, 48})};
   scaled_matmul(stream, args);
@@ -27,21 +29,19 @@ TEST_CASE("scaled_matmul on meta records FP8 arithmetic and its workspaces") {
   CHECK(scaled_matmul_workspace_bytes(stream, args) ==
         2 * (32 * 64 + 48 * 64) + (takes_scale ? 0 : 4 * 32 * 48));
   ScaledMatmul by_rows = args;
-  by_rows.a = {{shape_only(DType::e4m3, {32, 64}), shape_only(DType::f32, {32})}, Granularity::row};
+  by_rows.a = {{shape_only(DType::e4m3, {32, 64}), shape_only(DType::f32, {32})}, {}, Granularity::row};
   CHECK(scaled_matmul_workspace_bytes(stream, by_rows) == 2 * (32 * 64 + 48 * 64) + 4 * 32 * 48);
   args.out = shape_only(DType::f32, {32, 48});
   CHECK(scaled_matmul_workspace_bytes(stream, args) == 2 * (32 * 64 + 48 * 64));
   Stream gpu = Stream::meta(recorder, {DeviceType::cuda, 0});
   CHECK(scaled_matmul_workspace_bytes(gpu, args) == 0);
-  const ScaledOperand rows{{shape_only(DType::e4m3, {32, 64}), shape_only(DType::f32, {32})},
-                           Granularity::row};
-  args.a = rows;
+  args.a = by_rows.a;
   CHECK(scaled_matmul_workspace_bytes(gpu, args) == 48 * 4);
   args.emulate = true;
   CHECK(scaled_matmul_workspace_bytes(gpu, args) == 2 * (32 * 64 + 48 * 64));
   args.emulate = false;
-  args.b.contraction = Contraction::outer;
-  args.b.matrix.codes = shape_only(DType::e4m3, {64, 48});
+  args.kind = MatmulKind::input_gradient;
+  args.b.rowwise.codes = shape_only(DType::e4m3, {64, 48});
   CHECK_THROWS_WITH(scaled_matmul(gpu, args),
                     Catch::Matchers::Contains("b has its contraction outside, and a GPU"));
 }
@@ -56,20 +56,20 @@ TEST_CASE(
       return Tensor{static_cast<uint8_t*>(buffer.tensor().data) + offset, buffer.tensor().dtype, shape};
     };
     if (cuda::compute_capability(stream.device().index) < 89) return;
-    const ScaledOperand good{{at(bytes, 0, {32, 64}), at(scales, 0, {1})}};
+    const Float8Tensor good{{at(bytes, 0, {32, 64}), at(scales, 0, {1})}, {}};
     const ScaledMatmul args{.a = good, .b = good, .out = out};
     auto refused = [&](const ScaledMatmul& bad, const char* what) {
       CHECK_THROWS_WITH(scaled_matmul(stream, bad), Catch::Matchers::Contains(what));
     };
     ScaledMatmul bad = args;
-    bad.a.matrix.codes = at(bytes, 8, {32, 64});
+    bad.a.rowwise.codes = at(bytes, 8, {32, 64});
     refused(bad, "[scaled_matmul] a.codes at ");
-    bad = args, bad.b.matrix.scale_inverse = at(scales, 4, {1});
+    bad = args, bad.b.rowwise.scale_inverse = at(scales, 4, {1});
     refused(bad, "is not aligned to 16 bytes, which tensor cores need");
     bad = args, bad.emulate = true;
     refused(bad,
             "[scaled_matmul] workspace is f32 [], expected u8 [8192]: scaled_matmul_workspace_bytes tells");
-    bad = args, bad.a.granularity = Granularity::row, bad.a.matrix.scale_inverse = at(scales, 0, {32});
+    bad = args, bad.a.granularity = Granularity::row, bad.a.rowwise.scale_inverse = at(scales, 0, {32});
     refused(bad,
             "[scaled_matmul] workspace is f32 [], expected u8 [128]: scaled_matmul_workspace_bytes tells");
   });
@@ -80,8 +80,8 @@ TEST_CASE("scaled_matmul refuses what tensor cores cannot multiply, with the ari
   Stream stream = Stream::meta(recorder, {DeviceType::cpu, 0});
   auto operand = [](int64_t rows, int64_t cols, Granularity g = Granularity::tensor,
                     DType format = DType::e4m3) {
-    return ScaledOperand{
-        {shape_only(format, {rows, cols}), shape_only(scale_dtype(g), scale_shape(g, rows, cols))}, g};
+    return Float8Tensor{
+        {shape_only(format, {rows, cols}), shape_only(scale_dtype(g), scale_shape(g, rows, cols))}, {}, g};
   };
   auto out = [](int64_t m, int64_t n) { return shape_only(DType::f32, {m, n}); };
   auto refuses = [&](const ScaledMatmul& args, const char* message) {
@@ -115,14 +115,15 @@ TEST_CASE("scaled_matmul refuses what tensor cores cannot multiply, with the ari
            .b = operand(64, 64, Granularity::block_1x32),
            .out = out(32, 64)},
           "[scaled_matmul] scales per row of a and per 1x32 of b do not go together");
-  ScaledOperand turned = operand(64, 64, Granularity::row);
-  turned.contraction = Contraction::outer;
-  refuses({.a = operand(32, 64), .b = turned, .out = out(32, 64)},
+  refuses({.kind = MatmulKind::input_gradient,
+           .a = operand(32, 64),
+           .b = operand(64, 64, Granularity::row),
+           .out = out(32, 64)},
           "[scaled_matmul] b has its contraction outside, where its row scales do not run along it: quantize "
           "the transpose");
-  turned = operand(64, 32);
-  turned.contraction = Contraction::outer;
-  refuses({.a = turned, .b = operand(64, 64), .out = out(32, 64)},
+  Float8Tensor columnwise = operand(64, 64);
+  std::swap(columnwise.rowwise, columnwise.columnwise);
+  refuses({.kind = MatmulKind::weight_gradient, .a = operand(64, 32), .b = columnwise, .out = out(32, 64)},
           "[scaled_matmul] a has its contraction outside and b inside: no layer needs that, transpose one of "
           "them");
   refuses({.a = operand(32, 64), .b = operand(64, 64), .out = out(32, 48)},
@@ -135,31 +136,31 @@ TEST_CASE("scaled_matmul refuses what tensor cores cannot multiply, with the ari
            .accumulate = true},
           "[scaled_matmul] out is bf16 [32, 64], accumulating needs f32");
   ScaledMatmul bad{.a = operand(32, 64), .b = operand(64, 64), .out = out(32, 64)};
-  bad.a.matrix.scale_inverse = shape_only(DType::f32, {32});
+  bad.a.rowwise.scale_inverse = shape_only(DType::f32, {32});
   refuses(bad, "[scaled_matmul] a.scale_inverse is f32 [32], expected f32 [1]");
-  bad.a.matrix.codes = shape_only(DType::e4m3, {32});
+  bad.a.rowwise.codes = shape_only(DType::e4m3, {32});
   refuses(bad, "[scaled_matmul] a is e4m3 [32], expected a matrix");
 
   Stream cpu = Stream::cpu();
   const int64_t m = 16, k = 128;
   Operand a(cpu, normal_values(m * k, 1), m, k, {DType::e4m3, Granularity::block_1x128, true});
   Operand b(cpu, normal_values(m * k, 2), m, k, {DType::e4m3, Granularity::block_1x128, false});
-  CHECK_THROWS_AS(run(cpu, {.a = a.view, .b = b.view}, DType::f32, m, m), NumericsError);
-  CHECK_THROWS_WITH(run(cpu, {.a = a.view, .b = b.view}, DType::f32, m, m),
+  CHECK_THROWS_AS(run(cpu, product(MatmulKind::forward, a, b), DType::f32, m, m), NumericsError);
+  CHECK_THROWS_WITH(run(cpu, product(MatmulKind::forward, a, b), DType::f32, m, m),
                     Catch::Matchers::Contains("not a power of two"));
   for (float extreme : {0x1p-118f, 0x1p121f}) {
     std::vector<float> inverses(static_cast<size_t>(m), extreme);
     a.inverse.upload(inverses);
-    CHECK_THROWS_WITH(run(cpu, {.a = a.view, .b = a.view}, DType::f32, m, m),
+    CHECK_THROWS_WITH(run(cpu, product(MatmulKind::forward, a, a), DType::f32, m, m),
                       Catch::Matchers::Contains("outside of [2^-117, 2^120]"));
   }
   for (float allowed : {0x1p-117f, 0x1p120f}) {
     std::vector<float> inverses(static_cast<size_t>(m), allowed);
     a.inverse.upload(inverses);
-    CHECK_NOTHROW(run(cpu, {.a = a.view, .b = a.view}, DType::f32, m, m));
+    CHECK_NOTHROW(run(cpu, product(MatmulKind::forward, a, a), DType::f32, m, m));
   }
   DeviceBuffer result(cpu, DType::f32, {m, m});
   CHECK_THROWS_WITH(
-      scaled_matmul(cpu, {.a = a.view, .b = a.view, .out = result}),
+      scaled_matmul(cpu, {.a = a.over_columns(), .b = a.over_columns(), .out = result}),
       "[scaled_matmul] workspace is f32 [], expected u8 [8192]: scaled_matmul_workspace_bytes tells");
 }

@@ -15,9 +15,10 @@
 namespace ottava::test::scaled_matmul_operands {
 
 using namespace ottava::fp8;
-using Contraction = ScaledOperand::Contraction;
+/// Where the contraction lies in memory.
+enum class Contraction { inner, outer };
 
-/// A quantized matrix [outer, contraction], in memory as it is or turned, with its FP64 meaning.
+/// A quantized matrix [outer, contraction], in memory as it is or transposed, with its FP64 meaning.
 struct Operand {
   Operand(Stream& stream, const std::vector<float>& values, int64_t outer, int64_t inner,
           ReferenceRecipe recipe, Contraction contraction = Contraction::inner)
@@ -25,7 +26,8 @@ struct Operand {
         cols(contraction == Contraction::inner ? inner : outer),
         bytes(stream, recipe.format, {rows, cols}),
         inverse(stream, scale_dtype(recipe.granularity), scale_shape(recipe.granularity, rows, cols)),
-        view{{bytes, inverse}, recipe.granularity, contraction} {
+        granularity(recipe.granularity),
+        contraction(contraction) {
     const auto stored = contraction == Contraction::inner ? values : test::transposed(values, outer, inner);
     DeviceBuffer x(stream, DType::bf16, {rows, cols}, stored), amax_1(stream, DType::u32, {1});
     amax_1.upload_as<uint32_t>(std::array{largest_bits(x.floats())});
@@ -43,11 +45,26 @@ struct Operand {
     }
     if (contraction == Contraction::outer) exact = test::transposed(exact, rows, cols);
   }
+  /// As a product reads it that contracts its columns (x and dy of forward and dx) or its rows.
+  Float8Tensor over_columns() const { return {{bytes, inverse}, {}, granularity}; }
+  Float8Tensor over_rows() const {
+    if (contraction == Contraction::inner) return {{}, {bytes, inverse}, granularity};
+    return {{bytes, inverse}, {}, granularity};
+  }
   int64_t rows, cols;
   DeviceBuffer bytes, inverse;
-  ScaledOperand view;
+  Granularity granularity;
+  Contraction contraction;
   Values exact;  ///< [outer, contraction]
 };
+
+/// The product of this kind, which says over what of each operand it runs.
+inline ScaledMatmul product(MatmulKind kind, const Operand& a, const Operand& b, bool emulate = false) {
+  return {.kind = kind,
+          .a = kind == MatmulKind::weight_gradient ? a.over_rows() : a.over_columns(),
+          .b = kind == MatmulKind::forward ? b.over_columns() : b.over_rows(),
+          .emulate = emulate};
+}
 
 inline std::vector<float> run(Stream& stream, ScaledMatmul args, DType dtype, int64_t m, int64_t n,
                               const std::vector<float>* before = nullptr) {

@@ -56,7 +56,7 @@ TEST_CASE("scaled_matmul equals the FP64 product of the dequantized operands, fo
         INFO(c.name << " " << s.m << " " << s.n << " " << s.k);
         Operand a(stream, normal_values(s.m * s.k, 1), s.m, s.k, c.a),
             b(stream, normal_values(s.n * s.k, 2), s.n, s.k, c.b);
-        ScaledMatmul args{.a = a.view, .b = b.view, .emulate = emulate};
+        const ScaledMatmul args = product(MatmulKind::forward, a, b, emulate);
         if (refuses(stream, args, s.m, s.n)) continue;
         const Product want = exact_product(a.exact, b.exact, s.m, s.n, s.k);
         for (DType dtype : {DType::f32, DType::bf16}) {
@@ -66,16 +66,16 @@ TEST_CASE("scaled_matmul equals the FP64 product of the dequantized operands, fo
         const auto before = normal_values(s.m * s.n, 3);
         Values sum = want.value, magnitude = want.magnitude;
         for (size_t i = 0; i < sum.size(); ++i) sum[i] += before[i], magnitude[i] += std::abs(before[i]);
-        args.kind = MatmulKind::weight_gradient;
-        check_close(run(stream, args, DType::f32, s.m, s.n, &before), sum, tolerance(DType::f32, 4, s.k),
-                    magnitude);
+        check_close(
+            run(stream, product(MatmulKind::weight_gradient, a, b, emulate), DType::f32, s.m, s.n, &before),
+            sum, tolerance(DType::f32, 4, s.k), magnitude);
       }
     }
   });
 }
 
 TEST_CASE(
-    "scaled_matmul of operands that lie turned in memory is the same product, where it is not refused") {
+    "scaled_matmul of operands that lie transposed in memory is the same product, where it is not refused") {
   for_each_way([](Stream& stream, bool emulate) {
     const int64_t m = 32, n = 48, k = 288;
     const auto x = normal_values(m * k, 1), y = normal_values(n * k, 2);
@@ -83,10 +83,9 @@ TEST_CASE(
       const ReferenceRecipe recipe{DType::e4m3, g, true};
       const ReferenceRecipe left{DType::e4m3, g == Granularity::tensor ? g : Granularity::block_1x128, true};
       Operand a(stream, x, m, k, left), b(stream, y, n, k, recipe),
-          turned_b(stream, y, n, k, recipe, Contraction::outer);
+          outer_b(stream, y, n, k, recipe, Contraction::outer);
       const Product want = exact_product(a.exact, b.exact, m, n, k);
-      const ScaledMatmul args{
-          .kind = MatmulKind::input_gradient, .a = a.view, .b = turned_b.view, .emulate = emulate};
+      const ScaledMatmul args = product(MatmulKind::input_gradient, a, outer_b, emulate);
       if (stream.type() == DeviceType::cuda && !emulate) {
         CHECK_THROWS_WITH(
             run(stream, args, DType::f32, m, n),
@@ -97,14 +96,10 @@ TEST_CASE(
       const auto got = run(stream, args, DType::f32, m, n);
       check_close(got, want.value, tolerance(DType::f32, 3, k), want.magnitude);
       if (g != Granularity::tensor) continue;
-      Operand turned_a(stream, x, m, k, recipe, Contraction::outer);
-      check_close(run(stream,
-                      {.kind = MatmulKind::weight_gradient,
-                       .a = turned_a.view,
-                       .b = turned_b.view,
-                       .emulate = emulate},
-                      DType::f32, m, n),
-                  want.value, tolerance(DType::f32, 3, k), want.magnitude);
+      Operand outer_a(stream, x, m, k, recipe, Contraction::outer);
+      check_close(
+          run(stream, product(MatmulKind::weight_gradient, outer_a, outer_b, emulate), DType::f32, m, n),
+          want.value, tolerance(DType::f32, 3, k), want.magnitude);
     }
   });
 }
@@ -122,7 +117,7 @@ TEST_CASE("scaled_matmul of small integers is exact") {
       Operand a(stream, a_values, m, k, a_recipe), b(stream, b_values, n, k, b_recipe);
       const Product want = exact_product(Values(a_values.begin(), a_values.end()),
                                          Values(b_values.begin(), b_values.end()), m, n, k);
-      const ScaledMatmul args{.a = a.view, .b = b.view, .emulate = emulate};
+      const ScaledMatmul args = product(MatmulKind::forward, a, b, emulate);
       if (refuses(stream, args, m, n)) continue;
       CHECK(run(stream, args, DType::f32, m, n) == as_float(want.value));
     }
@@ -137,7 +132,7 @@ TEST_CASE("scaled_matmul of normal values stays as near to the unquantized produ
     for (const Case& c : kCases) {
       INFO(c.name);
       Operand a(stream, x, m, k, c.a), b(stream, w, n, k, c.b);
-      const ScaledMatmul args{.a = a.view, .b = b.view, .emulate = emulate};
+      const ScaledMatmul args = product(MatmulKind::forward, a, b, emulate);
       if (refuses(stream, args, m, n)) continue;
       const double error = relative(run(stream, args, DType::f32, m, n), unquantized.value);
       CHECK(error > 0.01);
@@ -169,38 +164,38 @@ TEST_CASE(
       }
       return true;
     };
-    if (refuses(stream, {.a = x_TK.view, .b = w_OK.view, .emulate = emulate}, T, O)) return;
-    auto dw = [&](const ScaledOperand& a, const ScaledOperand& b) {
+    const ScaledMatmul forward = product(MatmulKind::forward, x_TK, w_OK, emulate);
+    if (refuses(stream, forward, T, O)) return;
+    auto dw = [&](const Float8Tensor& a, const Float8Tensor& b) {
       return run(stream, {.kind = MatmulKind::weight_gradient, .a = a, .b = b, .emulate = emulate},
                  DType::f32, O, K);
     };
-    CHECK(is(run(stream, {.a = x_TK.view, .b = w_OK.view, .emulate = emulate}, DType::f32, T, O), y_want, K));
-    CHECK(is(
-        run(stream, {.kind = MatmulKind::input_gradient, .a = dy_TO.view, .b = wt.view, .emulate = emulate},
-            DType::f32, T, K),
-        dx_want, O));
-    CHECK(is(dw(dyt.view, xt.view), dw_want, T));
+    const Float8Tensor dy_view = dyt.over_rows(), x_view = xt.over_rows();
+    CHECK(is(run(stream, forward, DType::f32, T, O), y_want, K));
+    CHECK(is(run(stream, product(MatmulKind::input_gradient, dy_TO, wt, emulate), DType::f32, T, K), dx_want,
+             O));
+    CHECK(is(dw(dy_view, x_view), dw_want, T));
 
     // Scale for inverse.
     DeviceBuffer swapped(stream, DType::f32, {1}, std::array{1.0f / xt.inverse.floats()[0]});
-    ScaledOperand mutated = xt.view;
-    mutated.matrix.scale_inverse = swapped;
-    CHECK_FALSE(is(dw(dyt.view, mutated), dw_want, T));
-    // The inverse of a later tensor beside the bytes of an earlier one.
+    Float8Tensor mutated = x_view;
+    mutated.columnwise.scale_inverse = swapped;
+    CHECK_FALSE(is(dw(dy_view, mutated), dw_want, T));
+    // The inverse of a later tensor beside the codes of an earlier one.
     DeviceBuffer later(stream, DType::f32, {1}, std::array{xt.inverse.floats()[0] * 1.01f});
-    mutated.matrix.scale_inverse = later;
-    CHECK_FALSE(is(dw(dyt.view, mutated), dw_want, T));
-    // Gradients in E4M3: other bytes, other products.
+    mutated.columnwise.scale_inverse = later;
+    CHECK_FALSE(is(dw(dy_view, mutated), dw_want, T));
+    // Gradients in E4M3: other codes, other products.
     Operand narrow(stream, test::transposed(dy, T, O), O, T, e4m3);
-    CHECK_FALSE(is(dw(narrow.view, xt.view), dw_want, T));
-    // E5M2 bytes read as E4M3.
-    mutated = dyt.view;
-    mutated.matrix.codes.dtype = DType::e4m3;
-    CHECK_FALSE(is(dw(mutated, xt.view), dw_want, T));
+    CHECK_FALSE(is(dw(narrow.over_rows(), x_view), dw_want, T));
+    // E5M2 codes read as E4M3.
+    mutated = dy_view;
+    mutated.columnwise.codes.dtype = DType::e4m3;
+    CHECK_FALSE(is(dw(mutated, x_view), dw_want, T));
     // A scale of each row where the tensor's belongs.
     Operand rows(stream, test::transposed(dy, T, O), O, T, {DType::e5m2, Granularity::row});
-    if (!refuses(stream, {.a = rows.view, .b = xt.view, .emulate = emulate}, O, K)) {
-      CHECK_FALSE(is(dw(rows.view, xt.view), dw_want, T));
+    if (!refuses(stream, product(MatmulKind::weight_gradient, rows, xt, emulate), O, K)) {
+      CHECK_FALSE(is(dw(rows.over_rows(), x_view), dw_want, T));
     }
   });
 }
@@ -210,7 +205,7 @@ TEST_CASE("scaled_matmul repeats bitwise") {
     const int64_t m = 48, n = 80, k = 256;
     Operand a(stream, normal_values(m * k, 1), m, k, kCases[2].a),
         b(stream, normal_values(n * k, 2), n, k, kCases[2].b);
-    const ScaledMatmul args{.a = a.view, .b = b.view, .emulate = emulate};
+    const ScaledMatmul args = product(MatmulKind::forward, a, b, emulate);
     if (refuses(stream, args, m, n)) return;
     const auto first = run(stream, args, DType::bf16, m, n);
     CHECK(run(stream, args, DType::bf16, m, n) == first);
@@ -228,11 +223,11 @@ TEST_CASE(
     const std::vector<float> a_values(values.begin(), values.begin() + m * k);
     for (const Case& c : {kCases[0], kCases[3], kCases[4], kCases[5]}) {
       INFO(c.name);
-      auto product = [&](Stream& s, DType dtype) {
+      auto sums = [&](Stream& s, DType dtype) {
         Operand a(s, a_values, m, k, c.a), b(s, values, n, k, c.b);
-        return run(s, {.a = a.view, .b = b.view, .emulate = true}, dtype, m, n);
+        return run(s, product(MatmulKind::forward, a, b, true), dtype, m, n);
       };
-      for (DType dtype : {DType::f32, DType::bf16}) CHECK(product(stream, dtype) == product(cpu, dtype));
+      for (DType dtype : {DType::f32, DType::bf16}) CHECK(sums(stream, dtype) == sums(cpu, dtype));
     }
   });
 }

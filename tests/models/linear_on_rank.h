@@ -30,7 +30,8 @@ struct LinearSetting {
   std::vector<ParameterSpec> specs;  ///< the weight and its bias
   bool bias = false;
   std::vector<PieceSetting> pieces;
-  Float8State::Options state;  ///< products are added
+  Float8State::Options state;     ///< products are added
+  bool travels_in_codes = false;  ///< activations, where they can
 };
 
 class LinearOnRank {
@@ -39,14 +40,21 @@ class LinearOnRank {
     FsdpOptions parameters;
     Float8State::Options state;
   };
-  static Table table_of(const LinearSetting& setting) {
+  static Table table_of(const LinearSetting& setting, int tensor_parallel) {
     Table out{.pieces = {}, .parameters = {}, .state = setting.state};
     for (const PieceSetting& wanted : setting.pieces) {
       LinearPiece piece{.rows = wanted.rows};
       if (wanted.recipe) {
         const fp8::Recipe recipe = fp8::make_recipe(*wanted.recipe);
-        piece.float8.emplace("w", recipe, out.parameters.float8.specs.size(),
-                             static_cast<int64_t>(out.state.products.size()), false);
+        piece.float8.emplace(Float8Product::Options{
+            .name = "w",
+            .recipe = recipe,
+            .plan = float8_plan(recipe, {.style = setting.style,
+                                         .tensor_parallel = tensor_parallel,
+                                         .is_part = setting.pieces.size() > 1,
+                                         .travels_in_codes = setting.travels_in_codes}),
+            .entry = out.parameters.float8.specs.size(),
+            .product = static_cast<int64_t>(out.state.products.size())});
         out.parameters.float8.specs.push_back({.name = fmt::format("w.{}", out.pieces.size()),
                                                .parameter = 0,
                                                .rows = piece.rows,
@@ -69,7 +77,7 @@ class LinearOnRank {
 
   LinearOnRank(Stream& stream, Arena& arena, RankGroups& ranks, const LinearSetting& setting,
                int64_t workspace_bytes)
-      : table_(table_of(setting)),
+      : table_(table_of(setting, ranks.tensor_parallel.size())),
         parameters(stream, arena, ranks, setting.specs, table_.parameters),
         state(arena, ranks, table_.state),
         linear("w", setting.style, 0, setting.bias ? 1 : -1, table_.pieces, {}),

@@ -32,23 +32,24 @@ struct Operand {
   }
 };
 
-inline Operand read(const fp8::ScaledOperand& q) {
-  const Shape shape = q.matrix.codes.shape;
-  Operand out{.codes = {},
-              .inverses = {},
-              .format = q.matrix.codes.dtype,
-              .rows = shape.rows(),
-              .cols = shape.cols()};
+/// What a product reads of q that contracts its columns (forward, dy of dx), or else its rows.
+enum class Contracts { columns, rows };
+inline Operand read(const fp8::Float8Tensor& q, Contracts contracts) {
+  const bool is_outer = contracts == Contracts::rows && q.columnwise.empty();
+  const fp8::Float8Codes& from = contracts == Contracts::rows && !is_outer ? q.columnwise : q.rowwise;
+  const Shape shape = from.codes.shape;
+  Operand out{
+      .codes = {}, .inverses = {}, .format = from.codes.dtype, .rows = shape.rows(), .cols = shape.cols()};
   for (int64_t r = 0; r < out.rows; ++r) {
     for (int64_t c = 0; c < out.cols; ++c) {
       const auto i = static_cast<size_t>(fp8::scale_index(q.granularity, shape, r, c));
-      out.codes.push_back(q.matrix.codes.as<uint8_t>()[r * out.cols + c]);
+      out.codes.push_back(from.codes.as<uint8_t>()[r * out.cols + c]);
       out.inverses.push_back(q.granularity == fp8::Granularity::block_1x32
-                                 ? fp8::decode_e8m0(q.matrix.scale_inverse.as<uint8_t>()[i])
-                                 : q.matrix.scale_inverse.as<float>()[i]);
+                                 ? fp8::decode_e8m0(from.scale_inverse.as<uint8_t>()[i])
+                                 : from.scale_inverse.as<float>()[i]);
     }
   }
-  if (q.contraction == fp8::ScaledOperand::Contraction::outer) {
+  if (is_outer) {
     out.codes = test::transposed(out.codes, out.rows, out.cols);
     out.inverses = test::transposed(out.inverses, out.rows, out.cols);
     std::swap(out.rows, out.cols);

@@ -27,7 +27,7 @@ constexpr int64_t kPartRows[3] = {160, 64, 96}, kRows = 320;  // wq, wk, wv over
 struct Case {
   LinearStyle style = LinearStyle::column;
   std::vector<std::optional<RecipeName>> recipes;  ///< per piece (column style); one: a single product
-  bool gathers_bytes = false;                      ///< activations travel as FP8 bytes
+  bool gathers_codes = false;                      ///< activations travel as FP8 codes
   bool bias = false;
 
   bool is_column() const { return style == LinearStyle::column; }
@@ -76,7 +76,8 @@ void pass(const Case& what, Stream& stream, Arena& arena, RankGroups& ranks, int
                         .specs = specs(what.style),
                         .bias = what.bias,
                         .pieces = {},
-                        .state = {.gathers_activations = what.gathers_bytes}};
+                        .state = {},
+                        .travels_in_codes = what.gathers_codes};
   for (size_t i = 0; i < what.recipes.size(); ++i) setting.pieces.push_back({what.piece(i), what.recipes[i]});
   LinearOnRank layer(stream, arena, ranks, setting, workspace_bytes);
   const Linear& linear = layer.linear;
@@ -272,13 +273,13 @@ TEST_CASE(
     "linear over tensor-parallel ranks: y, dX and dW are the straight-through formula in either style, in "
     "every recipe") {
   for (LinearStyle style : {LinearStyle::column, LinearStyle::row}) {
-    for (bool gathers_bytes : {false, true}) {
+    for (bool gathers_codes : {false, true}) {
       INFO((style == LinearStyle::column ? "column" : "row")
-           << ", gathered " << (gathers_bytes ? "as bytes" : "in bf16"));
-      check_formula({style, {std::nullopt}, gathers_bytes});
+           << ", gathered " << (gathers_codes ? "as bytes" : "in bf16"));
+      check_formula({style, {std::nullopt}, gathers_codes});
       for (RecipeName recipe : recipes()) {
         INFO(fp8::name_of(recipe));
-        check_formula({style, {recipe}, gathers_bytes});
+        check_formula({style, {recipe}, gathers_codes});
       }
     }
   }

@@ -32,7 +32,7 @@ constexpr int64_t kRows = 320;
 struct Case {
   std::vector<std::optional<RecipeName>> recipes;
   bool bias = false;
-  bool dy_in_bytes = false;  ///< dy's producer makes them, if the layer takes them
+  bool dy_in_codes = false;  ///< dy's producer makes them, if the layer takes them
   RowRange rows_of(size_t piece) const { return recipes.size() == 1 ? RowRange{0, kRows} : kParts[piece]; }
 };
 
@@ -53,7 +53,7 @@ struct Outcome {
   std::vector<float> x, dy, w, bias;  ///< rounded to bf16
   std::vector<float> y, dx, dw, dbias;
   struct Piece {
-    Operand x, x_turned, dy, dy_turned, w, w_turned;
+    Operand x, x_transposed, dy, dy_transposed, w, w_transposed;
   };
   std::vector<Piece> pieces;
   int64_t kept_bytes = 0, products = 0;
@@ -91,19 +91,24 @@ Outcome run(const Case& what) {
     cast(stream, dy0, dy);
     LinearInput saved;
     Allocation y = linear.forward(c, x, &saved);
-    Float8Matrix bytes;
-    if (what.dy_in_bytes && linear.takes_gradient_bytes(c)) {
-      const Float8Product::Produced q = linear.output_gradient_bytes(c, dy.tensor().shape);
-      fp8::quantize(stream, fp8::quantization_of(q.output, dy));
-      bytes = q.matrix;
+    Float8Allocation codes;
+    if (what.dy_in_codes && linear.takes_gradient_codes()) {
+      const Float8Product::Produced q = linear.output_gradient_codes(c, dy.tensor().shape);
+      fp8::quantize(stream, {.x = dy,
+                             .granularity = q.output.granularity,
+                             .rounding = q.output.rounding,
+                             .out = q.output.out,
+                             .counters = q.output.counters,
+                             .non_finite = q.output.non_finite,
+                             .largest = q.output.largest});
+      codes = q.codes;
     }
-    LinearOutputGradient gradient = linear.output_gradient(c, dy, bytes);
+    LinearOutputGradient gradient = linear.output_gradient(c, dy, codes);
     Allocation dx = linear.input_gradient(c, gradient);
     linear.weight_gradient(c, gradient, saved);
     if (is_planning) {
       for (size_t i = 0; i < pieces.size(); ++i) {
-        if (pieces[i].float8)
-          pieces[i].float8->quantize(c, x, Source::x, {.along_columns = true}, true, MemoryCategory::scratch);
+        if (pieces[i].float8) pieces[i].float8->quantize(c, x, Source::x, {.product = true});
       }
       return;
     }
@@ -120,23 +125,20 @@ Outcome run(const Case& what) {
       out.dy_counters.assign(counters, counters + 3);
     }
     out.keeps_x = static_cast<bool>(saved.x);
-    for (const Float8Matrix& m : saved.pieces) {
-      for (const Allocation* a : {&m.bytes, &m.scales, &m.turned_bytes, &m.turned_scales})
-        out.kept_bytes += *a ? a->tensor().bytes() : 0;
-    }
+    for (const Float8Allocation& m : saved.pieces)
+      out.kept_bytes += fp8::Float8Codes(m.rowwise).bytes() + fp8::Float8Codes(m.columnwise).bytes();
     for (size_t i = 0; i < pieces.size(); ++i) {
       Outcome::Piece& piece = out.pieces.emplace_back();
       if (!pieces[i].float8) continue;
       const Float8Product& p = *pieces[i].float8;
-      piece.x = read(p.quantize(c, x, Source::x, {.along_columns = true}, true, MemoryCategory::scratch)
-                         .along_columns());
-      piece.dy = read(gradient.pieces[i].along_columns());
+      piece.x = read(p.quantize(c, x, Source::x, {.product = true}), Contracts::columns);
+      piece.dy = read(gradient.pieces[i], Contracts::columns);
       if (p.weight_gradient_is_fp8())
-        piece.x_turned = read(saved.pieces[i].along_rows()),
-        piece.dy_turned = read(gradient.pieces[i].along_rows());
+        piece.x_transposed = read(saved.pieces[i], Contracts::rows),
+        piece.dy_transposed = read(gradient.pieces[i], Contracts::rows);
       const size_t entry = static_cast<size_t>(p.index());
-      piece.w = read(parameters.float8_weight(entry, WeightUse::forward));
-      piece.w_turned = read(parameters.float8_weight(entry, WeightUse::backward));
+      piece.w = read(parameters.float8_weight(entry, WeightUse::forward), Contracts::columns);
+      piece.w_transposed = read(parameters.float8_weight(entry, WeightUse::backward), Contracts::rows);
     }
   });
   for (const auto& cost : recorder.totals()) out.operations.push_back(cost.op);
@@ -145,7 +147,7 @@ Outcome run(const Case& what) {
 
 /// The operands of one piece, in high precision too, with their meaning.
 struct Meaning {
-  Values x, x_turned, dy, dy_turned, w, w_turned;
+  Values x, x_transposed, dy, dy_transposed, w, w_transposed;
 };
 Meaning meaning_of(const Outcome& o, const Case& c, size_t i) {
   const RowRange rows = c.rows_of(i);
@@ -155,8 +157,9 @@ Meaning meaning_of(const Outcome& o, const Case& c, size_t i) {
             as_double(w),   as_double(test::transposed(w, rows.size(), kColumns))};
   const Outcome::Piece& p = o.pieces[i];
   if (!c.recipes[i]) return m;
-  m.x = p.x.meaning(), m.dy = p.dy.meaning(), m.w = p.w.meaning(), m.w_turned = p.w_turned.meaning();
-  if (!p.x_turned.codes.empty()) m.x_turned = p.x_turned.meaning(), m.dy_turned = p.dy_turned.meaning();
+  m.x = p.x.meaning(), m.dy = p.dy.meaning(), m.w = p.w.meaning(), m.w_transposed = p.w_transposed.meaning();
+  if (!p.x_transposed.codes.empty())
+    m.x_transposed = p.x_transposed.meaning(), m.dy_transposed = p.dy_transposed.meaning();
   return m;
 }
 
@@ -180,9 +183,9 @@ void check_formula(const Case& c) {
     if (c.bias) bf16_sum = {.stored = unit_roundoff(DType::bf16), .arithmetic = 1};
     CHECK(agree(columns_of(o.y, rows, kRows), y, bf16_sum));
     CHECK(agree(rows_of(o.dw, rows, kColumns),
-                exact_product(m.dy_turned, m.x_turned, rows.size(), kColumns, kTokens),
+                exact_product(m.dy_transposed, m.x_transposed, rows.size(), kColumns, kTokens),
                 tolerance(DType::f32, 3, kTokens)));
-    const Product part = exact_product(m.dy, m.w_turned, kTokens, kColumns, rows.size());
+    const Product part = exact_product(m.dy, m.w_transposed, kTokens, kColumns, rows.size());
     for (size_t k = 0; k < part.value.size(); ++k)
       dx.value[k] += part.value[k], dx.magnitude[k] += part.magnitude[k];
   }
@@ -217,13 +220,13 @@ TEST_CASE("linear: operands are the reference's bytes, and mutants are not") {
     CHECK(same(p.x, reference(o.x, kTokens, kColumns, recipe.forward.a)));
     CHECK(same(p.dy, reference(o.dy, kTokens, kRows, recipe.input_gradient.a)));
     CHECK(same(p.w, reference(o.w, kRows, kColumns, recipe.forward.b)));
-    CHECK(same(p.w_turned,
+    CHECK(same(p.w_transposed,
                reference(test::transposed(o.w, kRows, kColumns), kColumns, kRows, recipe.input_gradient.b)));
     if (recipe.weight_gradient.is_fp8) {
-      CHECK(same(p.x_turned, reference(test::transposed(o.x, kTokens, kColumns), kColumns, kTokens,
-                                       recipe.weight_gradient.b)));
-      CHECK(same(p.dy_turned, reference(test::transposed(o.dy, kTokens, kRows), kRows, kTokens,
-                                        recipe.weight_gradient.a)));
+      CHECK(same(p.x_transposed, reference(test::transposed(o.x, kTokens, kColumns), kColumns, kTokens,
+                                           recipe.weight_gradient.b)));
+      CHECK(same(p.dy_transposed, reference(test::transposed(o.dy, kTokens, kRows), kRows, kTokens,
+                                            recipe.weight_gradient.a)));
     }
     if (name != RecipeName::tensorwise) continue;
     CHECK_FALSE(same(p.dy, reference(o.dy, kTokens, kRows, recipe.input_gradient.a,
@@ -240,7 +243,7 @@ TEST_CASE("linear: operands are the reference's bytes, and mutants are not") {
     CHECK(own.inverses[0] != p.x.inverses[0]);
     // And the formula sees what bytes alone do not say.
     auto dx_holds = [&](const Operand& dy) {
-      return agree(o.dx, exact_product(dy.meaning(), p.w_turned.meaning(), kTokens, kColumns, kRows),
+      return agree(o.dx, exact_product(dy.meaning(), p.w_transposed.meaning(), kTokens, kColumns, kRows),
                    tolerance(DType::bf16, 3, kRows));
     };
     CHECK(dx_holds(p.dy));
@@ -272,7 +275,7 @@ TEST_CASE(
     for (bool bias : {false, true}) {
       INFO(fp8::name_of(name) << " bias " << bias);
       const Outcome apart = run({.recipes = {name}, .bias = bias}),
-                    produced = run({.recipes = {name}, .bias = bias, .dy_in_bytes = true});
+                    produced = run({.recipes = {name}, .bias = bias, .dy_in_codes = true});
       CHECK((produced.dx == apart.dx));
       CHECK((produced.dw == apart.dw));
       CHECK((produced.dbias == apart.dbias));

@@ -19,6 +19,20 @@
 namespace ottava::test {
 namespace {
 
+/// Do activations of any product travel as FP8 codes?
+bool gathers_activation_codes(const LlamaFloat8& float8) {
+  for (const LlamaBlockPieces& block : float8.blocks) {
+    for (const auto* pieces : {&block.wqkv, &block.wo, &block.w13, &block.w2}) {
+      for (const LinearPiece& piece : *pieces) {
+        if (!piece.float8) continue;
+        const Float8Plan& plan = piece.float8->plan();
+        if (plan.x.travel == Travel::codes || plan.dy.travel == Travel::codes) return true;
+      }
+    }
+  }
+  return false;
+}
+
 struct StepTokens {
   std::vector<int32_t> inputs, targets;
   int64_t valid() const {
@@ -229,7 +243,7 @@ void require_traffic_of_formula(const TrainingShape& whole, const Layout& layout
                                              .compute = shape.parameters.compute,
                                              .options = shape.model_options,
                                              .float8_policy = shape.float8_policy,
-                                             .gathers_float8 = shape.float8.state.gathers_activations},
+                                             .gathers_float8 = gathers_activation_codes(shape.float8)},
                                             shape.parameters,
                                             {.at = layout.mesh().shard_coordinates(rank),
                                              .replicas = layout.dp_replicate,

@@ -41,7 +41,7 @@ inline std::vector<ParameterSpec> weights(bool mx = false) {
 struct Setting {
   fp8::RecipeName recipe = fp8::RecipeName::tensorwise;
   int shards = 1, tp = 1;
-  bool gathers_bytes = true;
+  bool gathers_codes = true;
   bool is_mx() const { return recipe == fp8::RecipeName::mxfp8; }
 };
 
@@ -57,7 +57,7 @@ inline FsdpOptions options_of(const Setting& s) {
                                 .forward = recipe.forward.b,
                                 .backward = recipe.input_gradient.b,
                                 .is_delayed = recipe.has_history(),
-                                .gathers_bytes = s.gathers_bytes});
+                                .gathers_codes = s.gathers_codes});
   }
   out.float8.amax_history_length = 2;
   return out;
@@ -113,9 +113,11 @@ struct Bytes {
 inline Bytes operand(Rank& rank, size_t entry, WeightUse use, bool keep = false) {
   const int unit = weights()[entry].unit;
   rank.fsdp.unshard(unit, use);
-  const fp8::ScaledOperand q = rank.fsdp.float8_weight(entry, use);
+  const fp8::Float8Tensor q = rank.fsdp.float8_weight(entry, use);
+  const fp8::Float8Codes& read =
+      use == WeightUse::backward && !q.columnwise.empty() ? q.columnwise : q.rowwise;
   Bytes out;
-  if (!rank.is_planning) out = {bytes_of(q.matrix.codes), bytes_of(q.matrix.scale_inverse)};
+  if (!rank.is_planning) out = {bytes_of(read.codes), bytes_of(read.scale_inverse)};
   if (!keep) rank.fsdp.reshard(unit);
   return out;
 }

@@ -97,7 +97,7 @@ TEST_CASE("a step, a load and validation find the weights' own bytes; whatever e
         look();
         answers[static_cast<size_t>(rank.ranks.world->rank())] = std::move(mine);
       });
-      INFO(fp8::name_of(recipe) << " FSDP " << s.shards << (s.gathers_bytes ? " gathered" : ""));
+      INFO(fp8::name_of(recipe) << " FSDP " << s.shards << (s.gathers_codes ? " gathered" : ""));
       for (const auto& mine : answers) {
         REQUIRE(mine.size() == 8);
         for (size_t k : {0u, 1u}) {

@@ -72,13 +72,15 @@ TEST_CASE("weights of mxfp8 travel as bytes where shards are whole blocks of 32 
     CHECK(sent["w2"] + sent["packed"] ==
           (shards == 3 ? 2 * w2 * 33 / 32 : 2 * w2 * 2) / shards * (shards - 1));
   }
-  CHECK(
-      gathers_bytes({.forward = {.granularity = Granularity::block_1x32}, .gathers_bytes = true}, 4096, 128));
-  CHECK_FALSE(
-      gathers_bytes({.forward = {.granularity = Granularity::block_1x32}, .gathers_bytes = true}, 4096, 256));
-  CHECK(gathers_bytes({.forward = {.granularity = Granularity::block_128x128}, .gathers_bytes = true}, 4096,
-                      256));
-  CHECK_FALSE(gathers_bytes({.forward = {.granularity = Granularity::block_1x32}}, 4096, 2));
+  auto in_codes = [](Granularity g, bool asked, int shards) {
+    const Float8WeightSpec spec{
+        .forward = {.granularity = g}, .backward = {.granularity = g}, .gathers_codes = asked};
+    return float8_weight_travel(spec, 4096, shards).in_codes;
+  };
+  CHECK(in_codes(Granularity::block_1x32, true, 128));
+  CHECK_FALSE(in_codes(Granularity::block_1x32, true, 256));
+  CHECK(in_codes(Granularity::block_128x128, true, 256));
+  CHECK_FALSE(in_codes(Granularity::block_1x32, false, 2));
 }
 
 // A scale over the wrong group (each rank its own) was behind diverging runs elsewhere; here other bytes
