@@ -5,7 +5,9 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <cstdio>
 #include <memory>
+#include <mutex>
 
 #include "core/error.h"
 
@@ -43,6 +45,17 @@ spdlog::logger& logger() {
 
 thread_local RankView view;
 
+// Guards the status line and keeps log lines from being glued to it.
+std::mutex status_mutex;
+bool status_shown = false;
+
+void clear_status() {
+  if (!status_shown) return;
+  std::fputs("\r\033[K", stderr);
+  std::fflush(stderr);
+  status_shown = false;
+}
+
 spdlog::level::level_enum translate(Level level) {
   switch (level) {
     case Level::debug:
@@ -72,8 +85,18 @@ void set_file(const std::string& path) {
 
 void set_rank(RankView v) { view = v; }
 
+void status(std::string_view line) {
+  std::lock_guard guard(status_mutex);
+  if (line.empty()) return clear_status();
+  std::fprintf(stderr, "\r\033[K%.*s", static_cast<int>(line.size()), line.data());
+  std::fflush(stderr);
+  status_shown = true;
+}
+
 void write(Level level, std::string_view text) {
   if (view.quiet && level < Level::warning) return;
+  std::lock_guard guard(status_mutex);
+  if (logger().should_log(translate(level))) clear_status();
   if (view.world_size > 1 && (view.rank != 0 || level >= Level::warning)) {
     logger().log(translate(level), "rank {}: {}", view.rank, text);
   } else {

@@ -24,6 +24,10 @@ void set_rank(RankView view);
 
 void write(Level level, std::string_view text);
 
+/// Shows a line on standard error that the next one replaces and that any log line clears first; empty:
+/// clears it. For terminals.
+void status(std::string_view line);
+
 template <class... A>
 void debug(fmt::format_string<A...> format, A&&... args) {
   write(Level::debug, fmt::format(format, std::forward<A>(args)...));

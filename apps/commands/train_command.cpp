@@ -7,11 +7,15 @@
 #include <iostream>
 
 #include "apps/decide/decide.h"
+#include "apps/train/checkpoints.h"
 #include "apps/train/launch_session.h"
+#include "apps/train/run_lock.h"
 #include "apps/train/stop_signals.h"
 #include "apps/train/trainer.h"
 #include "core/error.h"
 #include "core/io/atomic_file.h"
+#include "core/log.h"
+#include "parallel/ranks/agree.h"
 
 namespace ottava {
 
@@ -32,8 +36,20 @@ int run_train_command(const TrainCommand& command) {
   require_inputs(config);
   StopSignals signals;
   return run_session(config, [&](Session& session) {
+    RunLock lock;
+    std::string complaint;
     if (session.ranks.world->rank() == 0) {
-      make_dump_folder(config.job.dump_folder);
+      try {
+        make_dump_folder(config.job.dump_folder);
+        lock = RunLock(config.job.dump_folder);
+      } catch (const FileError& error) {
+        complaint = error.what();
+      }
+    }
+    require_no_complaint(*session.ranks.control, complaint);
+    if (const std::string why = nothing_to_train(config, session.ranks); !why.empty())
+      return log::info("{}", why);
+    if (session.ranks.world->rank() == 0) {
       if (config.job.print_config) std::cout << print_config(config) << std::flush;
       if (config.job.save_config_file) {
         write_file_atomically(

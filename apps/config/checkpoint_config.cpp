@@ -30,12 +30,12 @@ void declare(config::Section& s, CheckpointConfig& c) {
   s.field("initial_load_path", c.initial_load_path)
       .meaning("checkpoint or Hugging Face folder to start from, when the run has none of its own");
   s.field("initial_load_model_only", c.initial_load_model_only)
-      .meaning("take weights alone from initial_load_path");
+      .meaning("take only weights from initial_load_path");
   s.field("last_save_model_only", c.last_save_model_only)
-      .meaning("the last save holds weights alone, in export_dtype");
+      .meaning("the last save holds only weights, in export_dtype: the run cannot go on from it");
   s.choice("export_dtype", c.export_dtype,
            {{"float32", DType::f32}, {"bfloat16", DType::bf16}, {"float16", DType::f16}})
-      .meaning("dtype of weights saved alone");
+      .meaning("dtype of the weights that last_save_model_only saves");
   using Async = CheckpointConfig::Async;
   s.choice("async_mode", c.async_mode,
            {{"disabled", Async::disabled},

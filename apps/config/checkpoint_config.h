@@ -23,7 +23,7 @@ struct CheckpointConfig {
   std::vector<std::string> exclude_from_loading;
   std::optional<std::string> initial_load_path;
   bool initial_load_model_only = true;
-  bool last_save_model_only = true;
+  bool last_save_model_only = false;
   DType export_dtype = DType::f32;
   Async async_mode = Async::disabled;
   bool enable_first_step_checkpoint = false;

@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 
@@ -81,20 +80,15 @@ MetricsReporter::MetricsReporter(Options options)
   if (options_.config.enable_tensorboard) {
     const bool is_alone = options_.world_size == 1 || !options_.config.save_for_all_ranks;
     files_->tensorboard = std::make_unique<TensorBoardWriter>(
-        (is_alone ? events : events / fmt::format("rank_{}", options_.rank)).string());
+        (is_alone ? events : events / fmt::format("rank_{}", options_.rank)).string(), options_.resumed_at);
   }
 }
 
-MetricsReporter::~MetricsReporter() { clear_progress(); }
-
-void MetricsReporter::clear_progress() {
-  if (!progress_shown_) return;
-  std::fputs("\r\033[K", stderr);
-  progress_shown_ = false;
+MetricsReporter::~MetricsReporter() {
+  if (on_terminal_) log::status({});
 }
 
 void MetricsReporter::log_step(const StepMetrics& metrics, const Scalars& more) {
-  clear_progress();
   if (options_.rank == 0) log::info("{}", step_line(metrics, colors_));
   Scalars scalars = scalars_of(metrics);
   scalars.insert(scalars.end(), more.begin(), more.end());
@@ -103,7 +97,6 @@ void MetricsReporter::log_step(const StepMetrics& metrics, const Scalars& more) 
 
 void MetricsReporter::log_validation(int64_t step, double loss, double tokens_per_second,
                                      const MemoryUse& memory) {
-  clear_progress();
   if (options_.rank == 0) {
     log::info("validate step: {:2}  loss: {:7.4f}  memory: {:5.2f}GiB({:.2f}%)  tps: {}", step, loss,
               memory.gib, memory.percent, with_commas(static_cast<int64_t>(tokens_per_second)));
@@ -122,13 +115,11 @@ void MetricsReporter::progress(int64_t step, double seconds_per_step) {
   const std::string left = time_left(seconds_per_step * static_cast<double>(options_.total_steps - step));
   const std::string line = fmt::format("step {} of {} [{:<30}] {:.2f} s/step, {} left", step,
                                        options_.total_steps, bar, seconds_per_step, left);
-  std::fprintf(stderr, "\r\033[K%s", line.c_str());
-  std::fflush(stderr);
-  progress_shown_ = true;
+  log::status(line);
 }
 
 void MetricsReporter::flush() {
-  clear_progress();
+  if (on_terminal_) log::status({});
   if (files_->tensorboard) files_->tensorboard->flush();
 }
 

@@ -66,11 +66,10 @@ class MetricsReporter {
 
  private:
   struct Files;
-  void clear_progress();
 
   Options options_;
   std::unique_ptr<Files> files_;
-  bool colors_ = false, on_terminal_ = false, progress_shown_ = false;
+  bool colors_ = false, on_terminal_ = false;
   std::chrono::steady_clock::time_point last_progress_;
 };
 

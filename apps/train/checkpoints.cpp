@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "apps/config/changed_keys.h"
 #include "apps/train/float8_history.h"
 #include "apps/train/model_files.h"
 #include "core/cuda/runtime.h"
@@ -57,6 +58,37 @@ checkpoint::TrainedParameters trained_parameters(Fsdp& parameters, Stream& strea
   return out;
 }
 
+std::string nothing_to_train(const Config& c, RankGroups& ranks) {
+  if (!c.checkpoint.enable || c.checkpoint.load_step >= 0) return "";
+  checkpoint::RankGroup group(*ranks.control);
+  std::string text;
+  group.on_rank_0([&] {
+    std::vector<checkpoint::SavedStep> steps = checkpoint::list_steps(checkpoint_folder(c));
+    while (!steps.empty()) {
+      try {
+        checkpoint::open_checkpoint(steps.back().path);
+        break;
+      } catch (const FileError&) {
+        steps.pop_back();  // loading names it
+      }
+    }
+    if (steps.empty() || steps.back().step < c.training.steps) return;
+    const checkpoint::SavedStep& newest = steps.back();
+    text =
+        newest.step == c.training.steps
+            ? fmt::format(
+                  "This run is finished: {} holds step {} of {}. To train on, raise training.steps; to train "
+                  "anew, choose another job.dump_folder",
+                  newest.path, newest.step, c.training.steps)
+            : fmt::format(
+                  "There is nothing to train: {} is past training.steps {}. To go back to an earlier "
+                  "checkpoint, "
+                  "set checkpoint.load_step",
+                  newest.path, c.training.steps);
+  });
+  return group.all_gather(text)[0];
+}
+
 Checkpoints::Checkpoints(const Experiment& experiment, RankGroups& ranks, Stream& stream)
     : experiment_(experiment),
       stream_(stream),
@@ -64,6 +96,12 @@ Checkpoints::Checkpoints(const Experiment& experiment, RankGroups& ranks, Stream
       folder_(checkpoint_folder(experiment.config)) {
   const CheckpointConfig& c = experiment.config.checkpoint;
   if (!c.enable || c.load_only) return;
+  if (c.export_dtype != DType::f32 && !c.last_save_model_only) {
+    log::warning(
+        "checkpoint.export_dtype {} is not used: it is the dtype of a last save of only weights "
+        "(checkpoint.last_save_model_only: true)",
+        name_of(c.export_dtype));
+  }
   checkpoint::check_shared_folder(folder_, group_);
   group_.on_rank_0([&] { checkpoint::remove_leftovers(folder_); });
   saver_ = std::make_unique<checkpoint::CheckpointSaver>(
@@ -113,6 +151,7 @@ void Checkpoints::load(TrainingEngine& engine, TrainingState& state) {
     take_state(loaded->path, state);
     take_history(loaded->path, engine);
     log::info("Loaded checkpoint {} ({} tokens seen)", loaded->path, state.tokens_seen);
+    log_changes(loaded->path);
   } else {
     if (!c.initial_load_path || c.initial_load_model_only) initialise();
     const std::optional<std::string> start = initial_path();
@@ -141,6 +180,17 @@ std::optional<std::string> Checkpoints::initial_path() const {
         folder);
   }
   return folder;
+}
+
+// What whoever resubmits a job may have changed without meaning to.
+void Checkpoints::log_changes(const std::string& path) const {
+  const std::string file = path + "/ottava_config.yaml";
+  try {
+    for (const std::string& change : changed_keys(read_file(file), file, experiment_.config))
+      log::info("Changed since then: {}", change);
+  } catch (const Error& error) {
+    log::warning("what changed since then is not known: {}", error.what());
+  }
 }
 
 // A run that goes on computes what it computed before.

@@ -11,6 +11,10 @@
 
 namespace ottava {
 
+/// Why there is nothing to train: the newest checkpoint has reached training.steps, or is past it. Empty
+/// where there is, also when checkpoint.load_step asks for an earlier one. Collective.
+std::string nothing_to_train(const Config& config, RankGroups& ranks);
+
 /// When a run saves and what it starts from: section `checkpoint`. Every call is made by all ranks.
 class Checkpoints {
  public:
@@ -39,6 +43,7 @@ class Checkpoints {
   /// Weights to begin with, if not random ones.
   std::optional<std::string> initial_path() const;
   void require_same_model(const std::string& path) const;
+  void log_changes(const std::string& path) const;
   checkpoint::Checkpoint contents(TrainingEngine& engine, const TrainingState& state, bool model_only) const;
 
   const Experiment& experiment_;

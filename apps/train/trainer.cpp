@@ -238,6 +238,7 @@ void Trainer::log_step(const StepOutputs& out) {
        .ranks = ranks_.world->size(),
        .model_flops_per_token = model_flops_per_token(experiment_.shape.model, experiment_.shape.sequence)});
   m.tokens_per_second = rates.tokens_per_second;
+  m.devices = ranks_.world->size();
   m.tflops = rates.tflops;
   m.mfu_percent = rates.mfu_percent;
   m.conservative_mfu_percent = rates.conservative_mfu_percent;

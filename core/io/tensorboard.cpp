@@ -72,7 +72,7 @@ std::string host_name() {
 
 }  // namespace
 
-TensorBoardWriter::TensorBoardWriter(const std::string& folder) {
+TensorBoardWriter::TensorBoardWriter(const std::string& folder, int64_t resumed_at) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) fail<FileError>("tensorboard", "cannot create the folder {}: {}", folder, error.message());
@@ -86,6 +86,12 @@ TensorBoardWriter::TensorBoardWriter(const std::string& folder) {
   append_fixed(event, now_seconds());
   append_bytes(event, 3, "brain.Event:2");
   add_event(event);
+  if (resumed_at <= 0) return;
+  // SessionLog {SessionStatus status = 1 {START = 1}}: orphaned are the events from this one's step on.
+  std::string start = event_header(resumed_at + 1), session;
+  append_integer(session, 1, 1);
+  append_bytes(start, 7, session);
+  add_event(start);
 }
 
 void TensorBoardWriter::add_scalar(std::string_view tag, double value, int64_t step) {

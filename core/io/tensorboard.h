@@ -14,8 +14,9 @@ namespace ottava {
 class TensorBoardWriter {
  public:
   /// Creates `folder` and in it `events.out.tfevents.SECONDS.HOST.PID.0`. A run that resumes writes a file of
-  /// its own; TensorBoard shows later values of a step over earlier ones. Throws FileError.
-  explicit TensorBoardWriter(const std::string& folder);
+  /// its own; `resumed_at` > 0 makes TensorBoard forget what earlier files say of later steps. Throws
+  /// FileError.
+  explicit TensorBoardWriter(const std::string& folder, int64_t resumed_at = 0);
   /// TensorBoard keeps 32 bits of the value.
   void add_scalar(std::string_view tag, double value, int64_t step);
   /// Shown under "Text", as Markdown.

@@ -13,6 +13,13 @@ std::string with_commas(int64_t number) {
   return number < 0 ? "-" + digits : digits;
 }
 
+std::string rate_text(const StepMetrics& m) {
+  const std::string rate = with_commas(std::llround(m.tokens_per_second));
+  if (m.devices == 1) return rate;
+  return fmt::format("{} per rank, {} in all", rate,
+                     with_commas(std::llround(m.tokens_per_second * m.devices)));
+}
+
 std::string step_line(const StepMetrics& m, bool colors) {
   auto paint = [&](const char* color, std::string text) { return colors ? color + text + "\033[0m" : text; };
   std::string tflops = fmt::format("{:.2f}", m.tflops);
@@ -20,9 +27,10 @@ std::string step_line(const StepMetrics& m, bool colors) {
   return paint("\033[31m", fmt::format("step: {:2}  ", m.step)) +
          paint("\033[32m", fmt::format("loss: {:7.4f}  ", m.global_avg_loss)) +
          paint("\033[38;2;180;60;0m", fmt::format("grad_norm: {:7.4f}  ", m.grad_norm)) +
+         fmt::format("lr: {:.2e}  tokens: {}  ", m.learning_rate, with_commas(m.tokens_seen)) +
          paint("\033[38;2;54;234;195m",
                fmt::format("memory: {:5.2f}GiB({:.2f}%)  ", m.memory_gib, m.memory_percent)) +
-         paint("\033[34m", fmt::format("tps: {}  ", with_commas(std::llround(m.tokens_per_second)))) +
+         paint("\033[34m", fmt::format("tps: {}  ", rate_text(m))) +
          paint("\033[36m", fmt::format("tflops: {}  ", tflops)) +
          paint(
              "\033[35m",

@@ -15,6 +15,7 @@ struct StepMetrics {
   double learning_rate = 0;
   int64_t tokens_seen = 0;              ///< since the beginning of training, all ranks
   double tokens_per_second = 0;         ///< per device
+  int devices = 1;                      ///< ranks of the job
   double tflops = 0;                    ///< model FLOPs (README of core/metrics) per device and second
   double mfu_percent = 0;               ///< model FLOPs against the BF16 peak: the conventional figure
   double conservative_mfu_percent = 0;  ///< against the FP8 peak where anything runs in FP8
@@ -28,9 +29,10 @@ struct StepMetrics {
   int64_t skipped_steps = 0;  ///< so far
 };
 
-/// TorchTitan's line, then the honest utilization:
-/// `step: 10  loss:  4.1234  grad_norm:  1.2345  memory:  0.51GiB(0.37%)  tps: 365,000  tflops: 26.26
-///  mfu: 2.66%  util: 3.10%`
+/// TorchTitan's line, with learning rate, tokens so far and, of several ranks, the job's rate; then the
+/// honest utilization: `step: 10  loss:  4.1234  grad_norm:  1.2345  lr: 3.0e-04  tokens: 1,048,576  memory:
+/// 0.51GiB(0.37%)
+///  tps: 365,000 per rank, 1,460,000 in all  tflops: 26.26  mfu: 2.66%  util: 3.10%`
 /// With FP8, `mfu: 2.66%  mfu(fp8): 1.33%  util: 3.10%`: never the conservative figure or the utilization
 /// alone.
 std::string step_line(const StepMetrics& metrics, bool colors);

@@ -73,10 +73,11 @@ std::vector<uint64_t> read_shards(const std::string& folder, const TensorsByName
   return checksums;
 }
 
-// Paths of checkpoints that may be loaded, oldest first, one per line. Where a run is to be continued,
-// exports (weights alone) are passed over while there are others.
+// Paths of checkpoints that may be loaded, oldest first, one per line. A run does not go on from behind an
+// export (weights only) by itself: it would come to that step with other weights.
 std::string candidates(const std::string& folder, bool with_optimizer, int64_t load_step) {
   std::string all, complete, passed_over;
+  int64_t full_step = 0;
   for (const SavedStep& saved : list_steps(folder)) {
     if (load_step >= 0 && saved.step != load_step) continue;
     auto has = [&](const std::string& name) { return std::filesystem::exists(saved.path + "/" + name); };
@@ -86,11 +87,19 @@ std::string candidates(const std::string& folder, bool with_optimizer, int64_t l
     } else {
       complete += saved.path + "\n";
       passed_over.clear();
+      full_step = saved.step;
     }
   }
   if (!with_optimizer || complete.empty()) return all;
-  if (!passed_over.empty())
-    log::warning("checkpoint {} holds weights alone: continuing from an earlier one", passed_over);
+  if (!passed_over.empty()) {
+    fail<ConfigError>(
+        "checkpoint",
+        "{} holds only weights: going on from step {} would train its steps again and replace it. For that, "
+        "set "
+        "checkpoint.load_step: {}; to train on from its weights, begin a run in another job.dump_folder with "
+        "checkpoint.initial_load_path: {}",
+        passed_over, full_step, full_step, passed_over);
+  }
   return complete;
 }
 
@@ -127,7 +136,13 @@ std::optional<LoadedCheckpoint> load_newest(const std::string& folder, const Tra
   group.on_rank_0([&] { listed = candidates(folder, into.with_optimizer, load_step); });
   listed = group.all_gather(listed)[0];
   if (listed.empty()) {
-    if (load_step >= 0) fail<FileError>("checkpoint", "{} does not exist", step_folder(folder, load_step));
+    if (load_step >= 0) {
+      std::string steps;
+      for (const SavedStep& saved : list_steps(folder))
+        steps += fmt::format("{}{}", steps.empty() ? "" : ", ", saved.step);
+      fail<FileError>("checkpoint", "{} does not exist: {} has {}", step_folder(folder, load_step), folder,
+                      steps.empty() ? "no checkpoints" : "steps " + steps);
+    }
     return std::nullopt;
   }
   std::string reasons;

@@ -29,7 +29,8 @@ struct LoadedCheckpoint {
 /// Collective. Loads the newest checkpoint that is whole (or that of `load_step`, when it is not -1); broken
 /// ones are named in a warning and skipped. Nothing when the folder has none. Throws FileError when there are
 /// some and all are broken, or when `load_step` is not there or broken: a run never starts over by itself.
-/// Where optimizer state is asked for, checkpoints of weights alone are passed over while there are others.
+/// Where optimizer state is asked for and the newest checkpoint holds only weights, ConfigError says how to
+/// go on: the step it holds would be trained again otherwise. `load_step` passes over it.
 std::optional<LoadedCheckpoint> load_newest(const std::string& folder, const TrainedParameters& into,
                                             RankGroup& group, int64_t load_step = -1,
                                             const LoadOptions& options = {});

@@ -1,5 +1,6 @@
 #include "parallel/checkpoint/saver.h"
 
+#include <chrono>
 #include <filesystem>
 #include <set>
 
@@ -24,6 +25,7 @@ struct CheckpointSaver::Pending {
   std::exception_ptr error;
   std::atomic<bool> cancel = false, done = false;
   std::thread thread;
+  std::chrono::steady_clock::time_point begun = std::chrono::steady_clock::now();
 
   void write() {
     try {
@@ -199,6 +201,11 @@ void CheckpointSaver::commit(Pending& pending) {
     file.close();
     sync_folder(pending.temporary);
     commit_step(options_.folder, pending.checkpoint.step);
+    int64_t bytes = 0;
+    for (const Manifest::File& saved : manifest.files) bytes += saved.bytes;
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - pending.begun;
+    log::info("Saved {}: {:.1f} MB in {:.2f} s", step_folder(options_.folder, pending.checkpoint.step),
+              static_cast<double>(bytes) * 1e-6, seconds.count());
     try {
       rotate_steps(options_.folder, options_.keep_latest_k, pending.checkpoint.step);
     } catch (const std::exception& error) {

@@ -121,8 +121,8 @@ const Key kKeys[] = {
     {"checkpoint.initial_load_model_weights_only", "true", "false", renamed},
     {"checkpoint.initial_load_in_hf", "false", "true", noted},
     {"checkpoint.initial_load_in_hf_quantized", "false", "true", refused},
-    {"checkpoint.last_save_model_only", "true", "false", used},
-    {"checkpoint.last_save_model_weights_only", "true", "false", renamed},
+    {"checkpoint.last_save_model_only", "false", "true", used},
+    {"checkpoint.last_save_model_weights_only", "false", "true", renamed},
     {"checkpoint.last_save_in_hf", "false", "true", noted},
     {"checkpoint.export_dtype", "float32", "bfloat16", used},
     {"checkpoint.async_mode", "disabled", "async_with_pinned_mem", used},
@@ -224,7 +224,8 @@ TEST_CASE("every TorchTitan key is taken at its default, without a change or a r
     INFO(key.path);
     Config c;
     REQUIRE_NOTHROW(c = load(key.path, key.fallback));
-    CHECK((c == Config{}));  // so the defaults are TorchTitan's
+    CHECK((c == Config{}));  // so the defaults are TorchTitan's, but for one: a last save keeps what is
+                             // needed to go on
     CHECK((key.fate == renamed) == (notes_of(c).find("is now called") != std::string::npos));
   }
 }

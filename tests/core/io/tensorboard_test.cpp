@@ -74,5 +74,13 @@ TEST_CASE("event files: two writers in one second do not share a file; an unusab
   CHECK_THROWS_AS(TensorBoardWriter(folder / "file/tb"), FileError);
 }
 
+TEST_CASE("event files: a run that resumes orphans what was written of later steps") {
+  TemporaryFolder folder;
+  { TensorBoardWriter writer(folder / "tb", 299); }
+  const std::string bytes = read_file(only_file_in(folder / "tb"));
+  // step = 300, then session_log = 7 {status = 1: START}, then the checksum.
+  CHECK(bytes.substr(bytes.size() - 4 - 7, 7) == std::string("\x10\xac\x02\x3a\x02\x08\x01", 7));
+}
+
 }  // namespace
 }  // namespace ottava

@@ -9,6 +9,8 @@ TEST_CASE("the log line is TorchTitan's, with the honest utilization behind it")
   m.step = 10;
   m.global_avg_loss = 4.1234;
   m.grad_norm = 1.2345;
+  m.learning_rate = 3e-4;
+  m.tokens_seen = 1048576;
   m.memory_gib = 0.51;
   m.memory_percent = 0.37;
   m.tokens_per_second = 365000.4;
@@ -16,8 +18,11 @@ TEST_CASE("the log line is TorchTitan's, with the honest utilization behind it")
   m.mfu_percent = 2.66;
   m.utilization_percent = 3.1;
   CHECK(step_line(m, false) ==
-        "step: 10  loss:  4.1234  grad_norm:  1.2345  memory:  0.51GiB(0.37%)  tps: 365,000  tflops: 26.26  "
-        "mfu: 2.66%  util: 3.10%");
+        "step: 10  loss:  4.1234  grad_norm:  1.2345  lr: 3.00e-04  tokens: 1,048,576  memory:  "
+        "0.51GiB(0.37%)  "
+        "tps: 365,000  tflops: 26.26  mfu: 2.66%  util: 3.10%");
+  m.devices = 4;
+  CHECK(step_line(m, false).find("  tps: 365,000 per rank, 1,460,002 in all  tflops") != std::string::npos);
   m.runs_float8 = true;
   m.conservative_mfu_percent = 1.33;
   CHECK(step_line(m, false).ends_with("mfu: 2.66%  mfu(fp8): 1.33%  util: 3.10%"));

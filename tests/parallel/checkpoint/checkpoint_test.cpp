@@ -132,9 +132,14 @@ TEST_CASE("a model without optimizer state starts a run but does not continue on
   CHECK_THROWS_WITH(load_checkpoint(folder / "step-5", rank.parameters, group),
                     Contains("holds no optimizer state"));
   CHECK_THROWS_AS(load_newest(folder.path(), rank.parameters, group), ConfigError);
-  // With an older one that can be continued, that is taken: a run that was finished by an export can go on.
+  // An older one can be continued, but would come to step 5 with other weights: only where that is asked for.
   save(folder.path(), {}, 4, 4);
-  CHECK(load(folder.path(), 4) == 4);
+  rank.parameters.with_optimizer = true;
+  CHECK_THROWS_WITH(load_newest(folder.path(), rank.parameters, group),
+                    Contains("step-5 holds only weights: going on from step 4 would train its steps again") &&
+                        Contains("set checkpoint.load_step: 4;"));
+  CHECK(load_newest(folder.path(), rank.parameters, group, 4)->manifest.step == 4);
+  CHECK(rank.wrong(4) == 0);
   CHECK_THROWS_AS(load_newest(folder.path(), rank.parameters, group, 5), ConfigError);
   rank.parameters.with_optimizer = false;
   CHECK(load_newest(folder.path(), rank.parameters, group)->manifest.step == 5);

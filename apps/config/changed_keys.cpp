@@ -1,0 +1,33 @@
+#include "apps/config/changed_keys.h"
+
+#include "core/config/print.h"
+#include "core/config/source.h"
+
+namespace ottava {
+namespace {
+
+void compare(const std::string& path, const config::Value& was, const config::Value& is,
+             std::vector<std::string>& out) {
+  using Kind = config::Value::Kind;
+  if (was.kind != Kind::table || is.kind != Kind::table) {
+    if (!config::same(was, is))
+      out.push_back(
+          fmt::format("{} {} -> {}", path, config::to_inline_yaml(was), config::to_inline_yaml(is)));
+    return;
+  }
+  for (const config::Member& member : is.members) {
+    if (const config::Value* earlier = was.find(member.key))
+      compare(path.empty() ? member.key : path + "." + member.key, *earlier, member.value, out);
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> changed_keys(std::string_view earlier, const std::string& name, const Config& now) {
+  std::vector<std::string> out;
+  compare("", config::parse_yaml(earlier, name), config::parse_yaml(print_config(now), "this configuration"),
+          out);
+  return out;
+}
+
+}  // namespace ottava

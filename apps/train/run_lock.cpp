@@ -1,0 +1,72 @@
+#include "apps/train/run_lock.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <utility>
+
+#include "core/error.h"
+#include "core/log.h"
+
+namespace ottava {
+namespace {
+
+std::string this_process() {
+  char host[256] = "an unnamed host", when[32] = {};
+  ::gethostname(host, sizeof host - 1);
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  std::strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", localtime_r(&now, &local));
+  return fmt::format("process {} on {} since {}", ::getpid(), host, when);
+}
+
+std::string owner_of(int file) {
+  char text[512] = {};
+  const ssize_t length = ::pread(file, text, sizeof text - 1, 0);
+  return length > 0 ? std::string(text, static_cast<size_t>(length)) : "another process";
+}
+
+}  // namespace
+
+RunLock::RunLock(const std::string& folder) {
+  const std::string path = folder + "/.lock";
+  // Not emptied before the lock is ours: the file is the owner's.
+  file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (file_ < 0) fail<FileError>("job.dump_folder", "cannot write {}: {}", path, std::strerror(errno));
+  if (::flock(file_, LOCK_EX | LOCK_NB) != 0) {
+    const int error = errno;
+    const std::string owner = owner_of(file_);
+    if (error == EWOULDBLOCK) {
+      ::close(std::exchange(file_, -1));
+      fail<FileError>(
+          "job.dump_folder",
+          "{} is in use by {}: two runs would overwrite each other's checkpoints; wait for that one, stop "
+          "it, or choose another job.dump_folder",
+          folder, owner);
+    }
+    log::warning("{} cannot be locked ({}): a second run in this folder would not be noticed", folder,
+                 std::strerror(error));
+  }
+  const std::string text = this_process();
+  if (::ftruncate(file_, 0) != 0 ||
+      ::pwrite(file_, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) {
+    const int error = errno;
+    ::close(std::exchange(file_, -1));
+    fail<FileError>("job.dump_folder", "cannot write {}: {}", path, std::strerror(error));
+  }
+}
+
+RunLock::~RunLock() {
+  if (file_ >= 0) ::close(file_);
+}
+RunLock::RunLock(RunLock&& other) noexcept : file_(std::exchange(other.file_, -1)) {}
+RunLock& RunLock::operator=(RunLock&& other) noexcept {
+  std::swap(file_, other.file_);
+  return *this;
+}
+
+}  // namespace ottava

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <string>
+
+namespace ottava {
+
+/// One run in a dump folder: a lock on `folder`/.lock, held while this lives. The system gives it up when the
+/// process ends, however it ends, and network file systems keep it between machines; the file says who has
+/// it. Where the file system knows no locks, a warning says that two runs would not notice each other.
+class RunLock {
+ public:
+  /// Holds nothing.
+  RunLock() = default;
+  /// Throws FileError that names the owner, its host and since when, if another process has it, or for a
+  /// folder that cannot be written.
+  explicit RunLock(const std::string& folder);
+  ~RunLock();
+  RunLock(RunLock&& other) noexcept;
+  RunLock& operator=(RunLock&& other) noexcept;
+
+ private:
+  int file_ = -1;
+};
+
+}  // namespace ottava

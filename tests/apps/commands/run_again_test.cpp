@@ -1,0 +1,98 @@
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "apps/train/run_lock.h"
+#include "core/io/file.h"
+#include "tests/support/catch.h"
+#include "tests/support/launched.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/tiny_training.h"
+
+// The same command once more: runs that are finished, longer, shorter, or in somebody else's folder.
+
+using namespace ottava;
+using namespace ottava::test;
+using Catch::Matchers::Contains;
+namespace fs = std::filesystem;
+
+namespace {
+
+class Runs {
+ public:
+  Runs() {
+    std::ofstream(folder_ / "text.txt") << generated_text(100);
+    std::ofstream(folder_ / "tiny.yaml")
+        << "model: {dim: 32, n_layers: 1, n_heads: 2, n_kv_heads: 1, ffn_dim: 48, "
+           "hf_assets_path: " OTTAVA_SOURCE_DIR
+           "/configs/tokenizers/en-2256}\n"
+           "training: {dataset_path: text.txt, seq_len: 32, local_batch_size: 2, steps: 6, threads: 1}\n"
+           "job: {dump_folder: out}\n"
+           "metrics: {log_freq: 1, peak_tflops_bf16: 1}\n"
+           "checkpoint: {enable: true, interval: 2, keep_latest_k: 0}\n";
+  }
+  /// What `ottava train` prints; it must end with `code`.
+  std::string train(const std::string& arguments, int code = 0) const {
+    const Outcome out =
+        run_command("cd " + folder_.path() + " && exec " OTTAVA " train tiny.yaml " + arguments);
+    INFO("train tiny.yaml " << arguments << "\n" << out.output);
+    CHECK(out.exit_code == code);
+    return out.output;
+  }
+  std::string operator/(const std::string& name) const { return folder_ / name; }
+
+ private:
+  TemporaryFolder folder_;
+};
+
+}  // namespace
+
+TEST_CASE("the command of a finished run says that it is finished and touches nothing") {
+  Runs runs;
+  CHECK_THAT(runs.train(""), Contains("Saved out/checkpoint/step-6: "));
+  const auto weights = runs / "out/checkpoint/step-6/model.safetensors";
+  const auto written = fs::last_write_time(weights);
+  const std::string metrics = read_file(runs / "out/metrics.jsonl");
+  CHECK_THAT(runs.train(""), Contains("This run is finished: out/checkpoint/step-6 holds step 6 of 6"));
+  CHECK_THAT(runs.train("--training.steps 4"),
+             Contains("There is nothing to train: out/checkpoint/step-6 is past training.steps 4"));
+  CHECK(fs::last_write_time(weights) == written);
+  CHECK(read_file(runs / "out/metrics.jsonl") == metrics);
+
+  // A longer one goes on from its end and says what is new.
+  const std::string longer = runs.train("--training.steps 8 --optimizer.lr 0.5");
+  CHECK_THAT(longer, Contains("Changed since then: training.steps 6 -> 8") &&
+                         Contains("Changed since then: optimizer.lr 0.0008 -> 0.5") &&
+                         Contains("Training starts at step 7"));
+  CHECK(fs::last_write_time(weights) == written);
+}
+
+TEST_CASE("a run whose last save holds only weights is not trained over unasked") {
+  Runs runs;
+  runs.train("--checkpoint.last_save_model_only true");
+  const auto weights = runs / "out/checkpoint/step-6/model.safetensors";
+  const auto written = fs::last_write_time(weights);
+  CHECK_THAT(runs.train("--checkpoint.last_save_model_only true"), Contains("This run is finished"));
+  CHECK_THAT(
+      runs.train("--training.steps 8", 1),
+      Contains(
+          "step-6 holds only weights: going on from step 4 would train its steps again and replace it") &&
+          Contains("set checkpoint.load_step: 4"));
+  CHECK(fs::last_write_time(weights) == written);
+  CHECK_THAT(runs.train("--training.steps 8 --checkpoint.load_step 4"),
+             Contains("Training starts at step 5"));
+  CHECK_THAT(runs.train("--checkpoint.load_step 5 --training.steps 9", 1), Contains("has steps 2, 4, 6, 8"));
+}
+
+TEST_CASE("a dump folder belongs to one run at a time") {
+  Runs runs;
+  fs::create_directories(runs / "out");
+  {
+    RunLock lock(runs / "out");
+    CHECK_THAT(runs.train("", 1),
+               Contains("out is in use by process " + std::to_string(::getpid()) + " on "));
+    CHECK_FALSE(fs::exists(runs / "out/metrics.jsonl"));
+  }
+  runs.train("");
+}
