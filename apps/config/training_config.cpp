@@ -20,6 +20,26 @@ void declare_data(config::Section& s, TrainingConfig& c) {
   s.field("dataset_path", c.dataset_path)
       .meaning("text to train on: file, folder, glob, @file that lists them, or several");
   s.field("text_key", c.text_key).meaning("key of the text in JSON lines");
+  using Format = TrainingConfig::Format;
+  s.choice("format", c.format,
+           {{"auto", Format::automatic},
+            {"text", Format::text},
+            {"json_lines", Format::json_lines},
+            {"tokens_u16", Format::tokens_u16},
+            {"tokens_u32", Format::tokens_u32}})
+      .meaning(
+          "of all files of dataset_path (and validation's): auto: by content and name; tokens_u16, "
+          "tokens_u32: bare token "
+          "ids, as nanoGPT's train.bin");
+  using BadRecords = TrainingConfig::BadRecords;
+  s.choice("bad_records", c.bad_records, {{"error", BadRecords::error}, {"skip", BadRecords::skip}})
+      .meaning(
+          "a line of JSON lines that is no object with the text ends the run, or is left out and counted");
+  s.field("data_check_seconds", c.data_check_seconds)
+      .range(0, 1e6)
+      .unit("s")
+      .meaning(
+          "spent before the first step on looking through as much of the data as it allows; 0: on one block");
   s.field("add_bos", c.add_bos).meaning("begin every document with the tokenizer's BOS");
   s.field("add_eos", c.add_eos).meaning("end every document with the tokenizer's EOS");
   s.field("shuffle", c.shuffle).meaning("permute blocks and documents anew in every epoch, by seed");

@@ -16,6 +16,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/optim/lr_schedule.h"
+#include "parallel/ranks/agree.h"
 
 namespace ottava {
 namespace {
@@ -24,13 +25,33 @@ Stream stream_of(Device device) {
   return device.type == DeviceType::cuda ? Stream::cuda(device.index) : Stream::cpu();
 }
 
+std::optional<data::Format> format_of(TrainingConfig::Format format) {
+  using Format = TrainingConfig::Format;
+  switch (format) {
+    case Format::automatic:
+      return std::nullopt;
+    case Format::text:
+      return data::Format::text;
+    case Format::json_lines:
+      return data::Format::json_lines;
+    case Format::tokens_u16:
+      return data::Format::tokens_u16;
+    case Format::tokens_u32:
+      return data::Format::tokens_u32;
+  }
+  return std::nullopt;
+}
+
 data::LoaderOptions loader_options(const Experiment& e, const std::vector<std::string>& paths,
                                    std::string_view key, int64_t sequence, data::Order order,
                                    bool writes_index) {
   const TrainingConfig& t = e.config.training;
   data::LoaderOptions options;
   for (const std::string& path : paths) options.sources.push_back(find_input(e.config, key, path).string());
+  options.format = format_of(t.format);
   options.text_key = t.text_key;
+  options.bad_records =
+      t.bad_records == TrainingConfig::BadRecords::skip ? data::BadRecords::skip : data::BadRecords::error;
   options.encoder = data::make_text_encoder(e.tokenizer, {.bos = t.add_bos, .eos = t.add_eos});
   options.seq_len = sequence;
   options.seed = static_cast<uint64_t>(t.seed);
@@ -89,6 +110,7 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
   data_->start(checkpoints_->data_position_to_load());
   if (validation_data_) validation_data_->start(0);
 
+  check_data();
   const GraphUse graphs = decide_graphs(c.training.cuda_graphs, device, *ranks.world);
   experiment_.shape.parameters.reductions_cross =
       !graphs.on && shape.parameters.reshard == FsdpOptions::Reshard::never;
@@ -254,6 +276,11 @@ void Trainer::log_step(const StepOutputs& out) {
       log::warning("step {}: {}", state_.step, warning);
   }
   last_log_ = {now, state_.step, waited};
+  if (const data::DataStats stats = data_->loader().stats(); stats.bad_records > bad_records_) {
+    bad_records_ = stats.bad_records;
+    log::warning("{} left out so far (training.bad_records: skip); the first: {}",
+                 counted(bad_records_, "bad record"), stats.first_bad_record);
+  }
 }
 
 // When libraries, connections and graphs have taken what they take.
@@ -262,6 +289,25 @@ void Trainer::report_gpu_memory() const {
                 besides = gpu_bytes_in_use(device_) - gpu_bytes_before_ - plan;
   const std::string text = gpu_memory_text({.plan_bytes = plan, .besides_bytes = besides});
   besides > kGpuLibraryBytes ? log::warning("{}", text) : log::info("{}", text);
+}
+
+// Rank 0 looks for all: they read the same files.
+void Trainer::check_data() {
+  std::string complaint;
+  if (ranks_.world->rank() == 0) {
+    try {
+      const data::DataCheck check = data_->loader().check(experiment_.config.training.data_check_seconds);
+      log::info("Data check: {} in {:.1f} MB ({}), {}, {} with bytes that are not UTF-8{}",
+                counted(check.documents, "document"), static_cast<double>(check.bytes) * 1e-6,
+                check.is_whole ? "all of it" : "as far as training.data_check_seconds goes",
+                counted(check.bad_records, "bad record"), check.ill_formed,
+                check.ill_formed > 0 ? ", the first " + check.first_ill_formed : "");
+    } catch (const Error& error) {
+      complaint = error.what();
+    }
+  }
+  if (ranks_.world->size() > 1) return require_no_complaint(*ranks_.control, complaint);
+  if (!complaint.empty()) throw DataError(complaint);
 }
 
 void Trainer::find_peaks() {

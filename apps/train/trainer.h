@@ -45,6 +45,7 @@ class Trainer {
   void validate();
   void require_validation_data();
   void check_health(const StepOutputs& out);
+  void check_data();
   void check_data_unchanged();
   bool is_past_validation_data(int64_t samples);
   void find_peaks();
@@ -71,7 +72,7 @@ class Trainer {
     double seconds_waited = 0;
   } last_log_;
   bool stop_asked_ = false;
-  int64_t gpu_bytes_before_ = 0, steps_here_ = 0;
+  int64_t gpu_bytes_before_ = 0, steps_here_ = 0, bad_records_ = 0;
 };
 
 }  // namespace ottava

@@ -120,8 +120,9 @@ StoredPart stored_part(const Corpus& corpus, const TokenShard& shard, const Corp
       .begin = shard.cut(part.begin), .end = shard.cut(part.end), .token_bytes = shard.token_bytes()};
   if (stored.begin >= stored.end) return {.token_bytes = stored.token_bytes};
   stored.documents = shard.document_starts(stored.begin, stored.end);
-  if (corpus.files()[static_cast<size_t>(part.file)].format != Format::llmc_shard) return stored;
-  // llm.c has no document table, so a long document may as well be text without delimiters: it is cut as text
+  const Format format = corpus.files()[static_cast<size_t>(part.file)].format;
+  if (format == Format::ottava_shard || format == Format::megatron_shard) return stored;
+  // Without a document table a long document may as well be text without delimiters: it is cut as text
   // is.
   int64_t longest = std::max<int64_t>(corpus.sizes().max_text_bytes / 4, 1) * stored.token_bytes;
   std::vector<int64_t> pieces;

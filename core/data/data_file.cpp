@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -14,6 +15,7 @@
 #include "core/counted.h"
 #include "core/data/token_shard.h"
 #include "core/error.h"
+#include "core/io/json.h"
 #include "core/log.h"
 
 namespace ottava::data {
@@ -40,10 +42,34 @@ bool is_json(std::string_view path) {
   return ends_with(without_compression(path), {".json", ".jsonl", ".ndjson"});
 }
 
-// In a folder other files are expected to lie about: only names that say "data" are taken.
-bool is_data_name(std::string_view path) {
-  return is_json(path) || path.ends_with(".bin") ||
-         ends_with(without_compression(path), {".txt", ".text", ".md"});
+// In a folder other files are expected to lie about: only names that say "data" are taken, and none that say
+// "about".
+bool is_data_name(const fs::path& path) {
+  std::string name = path.filename().string();
+  if (!is_json(name) && !name.ends_with(".bin") &&
+      !ends_with(without_compression(name), {".txt", ".text", ".md"}))
+    return false;
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::toupper(c); });
+  for (std::string_view about : {"README", "LICENSE", "LICENCE", "COPYING", "CHANGELOG", "CONTRIBUTING"})
+    if (name == about || name.starts_with(std::string(about) + ".")) return false;
+  return true;
+}
+
+// The first line is a JSON object; of a line that goes on past `head`, what there is begins as one.
+bool begins_with_json_object(std::string_view head) {
+  if (head.starts_with("\xef\xbb\xbf")) head.remove_prefix(3);
+  head.remove_prefix(std::min(head.find_first_not_of(" \t\r\n"), head.size()));
+  if (!head.starts_with('{')) return false;
+  const size_t end = head.find('\n');
+  if (end == std::string_view::npos && head.size() >= 1024) {
+    const size_t key = head.find_first_not_of(" \t", 1);
+    return key != std::string_view::npos && head[key] == '"' && head.find("\":") != std::string_view::npos;
+  }
+  try {
+    return Json::parse(head.substr(0, end), "").is_object();
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 uint64_t sample_content(const File& file) {
@@ -56,16 +82,23 @@ uint64_t sample_content(const File& file) {
 }
 
 Format format_of(const File& file, Compression compression) {
-  if (compression != Compression::none) return is_json(file.path()) ? Format::json_lines : Format::text;
+  constexpr size_t kHead = 4096;
   std::string head;
-  append_range(file, 0, 4096, head);
+  if (compression != Compression::none) {
+    if (is_json(file.path())) return Format::json_lines;
+    open_stream(file.path(), compression)->append(head, kHead);
+    return begins_with_json_object(head) ? Format::json_lines : Format::text;
+  }
+  append_range(file, 0, kHead, head);
   if (auto shard = sniff_shard(file.path(), head)) return *shard;
   if (is_json(file.path())) return Format::json_lines;
   if (file.path().ends_with(".bin")) {
     fail<FileError>(kWhere,
                     "'{}' is no token shard: it starts with {:02x} {:02x} {:02x} {:02x}, expected the magic "
                     "of ottava, llm.c "
-                    "(20240520, 20240801), or a Megatron .idx file beside it",
+                    "(20240520, 20240801), or a Megatron .idx file beside it; for bare token ids, as nanoGPT "
+                    "writes them, set "
+                    "training.format: tokens_u16 or tokens_u32",
                     file.path(), static_cast<uint8_t>(head[0]),
                     static_cast<uint8_t>(head.size() > 1 ? head[1] : 0),
                     static_cast<uint8_t>(head.size() > 2 ? head[2] : 0),
@@ -76,11 +109,19 @@ Format format_of(const File& file, Compression compression) {
         kWhere, "'{}' is not text: byte {} is 0; expected UTF-8 text, JSON lines (.jsonl) or token shards",
         file.path(), head.find('\0'));
   }
+  if (begins_with_json_object(head)) {
+    log::info(
+        "data: '{}' is taken as JSON lines, as its first line is an object (training.format: text says "
+        "otherwise)",
+        file.path());
+    return Format::json_lines;
+  }
   return Format::text;
 }
 
 class Finder {
  public:
+  explicit Finder(std::optional<Format> format) : format_(format) {}
   std::vector<DataFile> files;
   int64_t empty = 0;
 
@@ -112,19 +153,22 @@ class Finder {
     ::stat(path.c_str(), &info);
     DataFile entry{.path = path, .compression = compression_of(path), .bytes = file.size()};
     entry.mtime_ns = int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
-    entry.format = format_of(file, entry.compression);
+    entry.format = format_ ? *format_ : format_of(file, entry.compression);
+    if (is_tokenized(entry.format)) entry.compression = Compression::none;
     entry.content = sample_content(file);
     files.push_back(std::move(entry));
   }
   void add_folder(const std::string& folder) {
-    std::vector<std::string> paths;
+    std::vector<std::string> paths, others;
     try {
       using Iterator = fs::recursive_directory_iterator;
       for (Iterator i(folder, fs::directory_options::follow_directory_symlink); i != Iterator(); ++i) {
         bool hidden = i->path().filename().string().starts_with('.');
         if (hidden && i->is_directory()) i.disable_recursion_pending();
-        if (!hidden && i->is_regular_file() && is_data_name(i->path().string()))
-          paths.push_back(i->path().string());
+        if (hidden || !i->is_regular_file()) continue;
+        // The .idx of a Megatron pair goes with its .bin.
+        if (i->path().extension() == ".idx") continue;
+        (is_data_name(i->path()) ? paths : others).push_back(i->path().string());
       }
     } catch (const fs::filesystem_error& error) {
       fail<FileError>(kWhere, "cannot list '{}': {}", folder, error.code().message());
@@ -135,6 +179,11 @@ class Finder {
           folder);
     }
     std::sort(paths.begin(), paths.end());
+    std::sort(others.begin(), others.end());
+    if (!others.empty()) {
+      log::info("data: of folder '{}' {} taken, left out: {}", folder, counted(paths.size(), "file"),
+                names_of_sources(others));
+    }
     for (std::string& path : paths) add_file(std::move(path));
   }
   void add_glob(const std::string& pattern, int depth) {
@@ -163,18 +212,20 @@ class Finder {
       add((list ? "@" : "") + source.string(), depth + 1);
     }
   }
+
+  std::optional<Format> format_;
 };
 
 }  // namespace
 
 std::string_view name_of(Format format) {
-  constexpr std::array<std::string_view, 5> kNames{"text", "JSON lines", "ottava shard", "llm.c shard",
-                                                   "Megatron shard"};
+  constexpr std::array<std::string_view, 7> kNames{
+      "text", "JSON lines", "ottava shard", "llm.c shard", "Megatron shard", "u16 tokens", "u32 tokens"};
   return kNames[static_cast<size_t>(format)];
 }
 
-std::vector<DataFile> find_data_files(const std::vector<std::string>& sources) {
-  Finder finder;
+std::vector<DataFile> find_data_files(const std::vector<std::string>& sources, std::optional<Format> format) {
+  Finder finder(format);
   for (const std::string& source : sources) finder.add(source, 0);
   if (finder.files.empty()) {
     fail<DataError>(kWhere,

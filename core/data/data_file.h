@@ -16,6 +16,8 @@ enum class Format : uint8_t {
   ottava_shard,    ///< written by `ottava data prepare`
   llmc_shard,      ///< llm.c: 1024-byte header, then u16 (GPT-2) or u32 (Llama 3) tokens
   megatron_shard,  ///< Megatron-LM: tokens in .bin, document table in the .idx beside it
+  tokens_u16,      ///< nothing but u16 token ids (nanoGPT's train.bin), where the user says so
+  tokens_u32,      ///< the same of u32
 };
 std::string_view name_of(Format format);
 inline bool is_tokenized(Format format) { return format >= Format::ottava_shard; }
@@ -33,12 +35,15 @@ struct DataFile {
 /// The files behind a list of sources, in the order given; each source is
 ///   a file; a folder (searched recursively); a glob (`*`, `?`, `[]` in any component);
 ///   or `@list`, a text file with one source per line (`#` starts a comment), relative to that file's folder.
-/// Folders and globs give their files in byte order of the path; folders take only files whose names say what
-/// they are (.txt .text .md .jsonl .ndjson .json .bin, text ones also with .gz or .zst). Format: .json .jsonl
-/// .ndjson are JSON lines, shards are known by their first bytes, everything else is text. Empty files are
-/// left out. Throws FileError (missing, unreadable, wrong magic, binary where text is expected) and DataError
-/// (nothing to read).
-std::vector<DataFile> find_data_files(const std::vector<std::string>& sources);
+/// Folders and globs give their files in byte order of the path; folders take only files whose names say that
+/// they are data
+/// (.txt .text .md .jsonl .ndjson .json .bin, text ones also with .gz or .zst; no README, LICENSE or the
+/// like), and the log names what they leave out. Format, unless `format` gives it: shards are known by their
+/// first bytes; .json .jsonl .ndjson, and files whose first line is a JSON object, are JSON lines; everything
+/// else is text. Empty files are left out. Throws FileError (missing, unreadable, wrong magic, binary where
+/// text is expected) and DataError (nothing to read).
+std::vector<DataFile> find_data_files(const std::vector<std::string>& sources,
+                                      std::optional<Format> format = {});
 
 /// For messages: "'a.txt', 'b/*.jsonl' and 3 more", "no sources".
 std::string names_of_sources(const std::vector<std::string>& sources);

@@ -21,7 +21,7 @@ constexpr std::string_view kWhere = "data";
 // What a killed run may lose of the index.
 constexpr std::chrono::seconds kSaveInterval{20}, kNoTime{0};
 
-void check(const LoaderOptions& o) {
+void check_options(const LoaderOptions& o) {
   if (o.sources.empty()) fail<ConfigError>(kWhere, "no sources are given; set training.dataset_path");
   if (!o.encoder.encode || o.encoder.vocab_size < 1) fail<ConfigError>(kWhere, "no tokenizer is given");
   if (o.seq_len < 1 || o.seq_len > (1 << 28))
@@ -47,9 +47,9 @@ bool before(const SegmentPlace& a, const SegmentPlace& b) {
 
 struct TokenLoader::State {
   explicit State(LoaderOptions o)
-      : options((check(o), std::move(o))),
-        corpus(find_data_files(options.sources), sizes_of(options)),
-        encoder(corpus, options.encoder, options.text_key),
+      : options((check_options(o), std::move(o))),
+        corpus(find_data_files(options.sources, options.format), sizes_of(options)),
+        encoder(corpus, options.encoder, options.text_key, options.bad_records),
         key{corpus, options.encoder, options.text_key, options.seq_len},
         index(options.index_folder, key.hash(true), corpus.blocks(), options.index_access) {
     for (const auto& [path, fingerprint] : corpus.fingerprints()) {
@@ -213,12 +213,17 @@ DataStats TokenLoader::stats() const {
   const SegmentPlace& at = state_->position;
   stats.epochs = static_cast<double>(at.epoch) +
                  static_cast<double>(at.position) / static_cast<double>(state_->corpus.blocks());
+  stats.bad_records = state_->encoder.bad_records();
+  stats.first_bad_record = state_->encoder.first_bad_record();
   stats.buffer_bytes = state_->queue ? state_->queue->buffer_bytes() : 0;
   stats.seconds_waited = state_->waited_before + (state_->queue ? state_->queue->seconds_waited() : 0);
   return stats;
 }
 
 const Corpus& TokenLoader::corpus() const { return state_->corpus; }
+DataCheck TokenLoader::check(double seconds) const {
+  return check_data(state_->corpus, state_->encoder, seconds);
+}
 uint64_t TokenLoader::fingerprint() const { return state_->key.hash(false); }
 void TokenLoader::save_index() { state_->index.save(); }
 

@@ -6,15 +6,20 @@
 #include <string>
 #include <vector>
 
+#include "core/data/data_check.h"
+#include "core/data/data_file.h"
 #include "core/data/order.h"
+#include "core/data/packing.h"
 #include "core/data/text_encoder.h"
 #include "core/data/window_index.h"
 
 namespace ottava::data {
 
 struct LoaderOptions {
-  std::vector<std::string> sources;  ///< files, folders, globs, @lists: core/data/data_file.h
-  std::string text_key = "text";     ///< of JSON lines
+  std::vector<std::string> sources;   ///< files, folders, globs, @lists: core/data/data_file.h
+  std::optional<Format> format = {};  ///< of all sources; absent: each file's own
+  std::string text_key = "text";      ///< of JSON lines
+  BadRecords bad_records = BadRecords::error;
   TextEncoder encoder;
   int64_t seq_len = 0;
   uint64_t seed = 0;
@@ -30,6 +35,8 @@ struct LoaderOptions {
 struct DataStats {
   int64_t documents = 0, tokens = 0, bytes = 0;  ///< of finished blocks
   int64_t dropped_tokens = 0;                    ///< in partial windows at the end of blocks
+  int64_t bad_records = 0;                       ///< left out, also of blocks that are being read ahead
+  std::string first_bad_record = {};             ///< what was wrong with it
   double epochs = 0;                             ///< position: 1.5 is half through the second pass
   double seconds_waited = 0;                     ///< that read() stood still for data
   int64_t buffer_bytes = 0;                      ///< held now for tokens that are ready
@@ -67,6 +74,8 @@ class TokenLoader {
   std::optional<int64_t> samples_per_epoch() const;
   DataStats stats() const;
   const Corpus& corpus() const;
+  /// check_data() of this loader's corpus.
+  DataCheck check(double seconds) const;
   /// Equal on two machines if their copies of the data, tokenizer and seq_len are: what ranks and resumed
   /// runs compare.
   uint64_t fingerprint() const;

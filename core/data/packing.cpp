@@ -17,26 +17,65 @@ const std::string& DocumentEncoder::path(const Document& document) const {
   return corpus_.files()[static_cast<size_t>(document.file)].path;
 }
 
+namespace {
+
+std::string_view bytes_of(const Segment& segment, const Document& document) {
+  return std::string_view(segment.bytes)
+      .substr(static_cast<size_t>(document.begin), static_cast<size_t>(document.end - document.begin));
+}
+
+bool is_text(const Document& document) {
+  return document.kind == Document::Kind::text || document.kind == Document::Kind::json_line;
+}
+
+}  // namespace
+
+std::string DocumentEncoder::place(const Document& document) const {
+  if (document.kind == Document::Kind::json_line)
+    return fmt::format("'{}' line {}", path(document), corpus_.line_number(document.file, document.offset));
+  return fmt::format("'{}', document at byte {}", path(document), document.offset);
+}
+
+std::optional<std::string_view> DocumentEncoder::text_of(const Document& document, std::string_view bytes,
+                                                         std::string& scratch) const {
+  if (document.kind == Document::Kind::text) return bytes;
+  scratch.clear();
+  const std::optional<JsonProblem> problem = append_json_string(bytes, text_key_, scratch);
+  if (!problem) return scratch;
+  // Finding the line reads the file up to there: for the one that is shown.
+  const bool is_shown = bad_records_ == BadRecords::error || bad_records() == 0;
+  const std::string what =
+      is_shown ? fmt::format("{}, column {}: {}", place(document), problem->column, problem->what) : "";
+  if (bad_records_ == BadRecords::error) fail<DataError>(kWhere, "{}", what);
+  std::lock_guard guard(mutex_);
+  if (++skipped_ == 1) first_skipped_ = what;
+  return std::nullopt;
+}
+
 void DocumentEncoder::append(const Segment& segment, const Document& document, std::vector<int32_t>& tokens,
                              std::string& scratch) const {
-  std::string_view bytes =
-      std::string_view(segment.bytes)
-          .substr(static_cast<size_t>(document.begin), static_cast<size_t>(document.end - document.begin));
-  switch (document.kind) {
-    case Document::Kind::text:
-      return append_text(document, bytes, tokens);
-    case Document::Kind::json_line: {
-      scratch.clear();
-      if (auto problem = append_json_string(bytes, text_key_, scratch)) {
-        fail<DataError>(kWhere, "'{}' line {}, column {}: {}", path(document),
-                        corpus_.line_number(document.file, document.offset), problem->column, problem->what);
-      }
-      return append_text(document, scratch, tokens);
-    }
-    case Document::Kind::u16_tokens:
-    case Document::Kind::u32_tokens:
-      return append_stored(document, bytes, tokens);
-  }
+  const std::string_view bytes = bytes_of(segment, document);
+  if (!is_text(document)) return append_stored(document, bytes, tokens);
+  if (const auto text = text_of(document, bytes, scratch)) append_text(document, *text, tokens);
+}
+
+std::optional<std::string_view> DocumentEncoder::check(const Segment& segment, const Document& document,
+                                                       std::string& scratch) const {
+  const std::string_view bytes = bytes_of(segment, document);
+  if (is_text(document)) return text_of(document, bytes, scratch);
+  std::vector<int32_t> tokens;
+  append_stored(document, bytes, tokens);
+  return std::nullopt;
+}
+
+int64_t DocumentEncoder::bad_records() const {
+  std::lock_guard guard(mutex_);
+  return skipped_;
+}
+
+std::string DocumentEncoder::first_bad_record() const {
+  std::lock_guard guard(mutex_);
+  return first_skipped_;
 }
 
 void DocumentEncoder::append_text(const Document& document, std::string_view text,

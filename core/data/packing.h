@@ -1,6 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/data/corpus.h"
@@ -8,22 +12,41 @@
 
 namespace ottava::data {
 
+/// What becomes of a line that is no JSON object with the text.
+enum class BadRecords { error, skip };
+
 /// Makes tokens of documents. Safe to use from several threads.
 class DocumentEncoder {
  public:
-  DocumentEncoder(const Corpus& corpus, TextEncoder encoder, std::string text_key)
-      : corpus_(corpus), encoder_(std::move(encoder)), text_key_(std::move(text_key)) {}
+  DocumentEncoder(const Corpus& corpus, TextEncoder encoder, std::string text_key,
+                  BadRecords bad_records = BadRecords::error)
+      : corpus_(corpus),
+        encoder_(std::move(encoder)),
+        text_key_(std::move(text_key)),
+        bad_records_(bad_records) {}
 
   /// Appends BOS, the tokens and EOS (text), or the tokens as stored (shards), to `tokens`; `scratch` is
-  /// reused memory. A JSON document without any text gives nothing. Throws DataError: malformed JSON line
-  /// (file, line, column), id outside the vocabulary (file, byte, id), or what the tokenizer says about a
-  /// text.
+  /// reused memory. A JSON document without any text gives nothing, and so does a bad one that is to be
+  /// skipped. Throws DataError: malformed JSON line (file, line, column), id outside the vocabulary (file,
+  /// byte, id), or what the tokenizer says about a text.
   void append(const Segment& segment, const Document& document, std::vector<int32_t>& tokens,
               std::string& scratch) const;
 
+  /// All that append() checks but for what the tokenizer says: the text of the document, nothing for tokens
+  /// and for a bad record that is to be skipped. Valid as long as `segment` and `scratch` are.
+  std::optional<std::string_view> check(const Segment& segment, const Document& document,
+                                        std::string& scratch) const;
+  /// "'a.jsonl' line 3", "'a.txt', document at byte 812".
+  std::string place(const Document& document) const;
+
   const TextEncoder& encoder() const { return encoder_; }
+  /// How many bad records were left out so far, and what was wrong with the first.
+  int64_t bad_records() const;
+  std::string first_bad_record() const;
 
  private:
+  std::optional<std::string_view> text_of(const Document& document, std::string_view bytes,
+                                          std::string& scratch) const;
   void append_text(const Document& document, std::string_view text, std::vector<int32_t>& tokens) const;
   void append_stored(const Document& document, std::string_view bytes, std::vector<int32_t>& tokens) const;
   const std::string& path(const Document& document) const;
@@ -31,6 +54,10 @@ class DocumentEncoder {
   const Corpus& corpus_;
   TextEncoder encoder_;
   std::string text_key_;
+  BadRecords bad_records_;
+  mutable std::mutex mutex_;  // guards what follows
+  mutable int64_t skipped_ = 0;
+  mutable std::string first_skipped_;
 };
 
 /// Windows of seq_len + 1 tokens, one after the other without overlap, over the documents of one segment; a

@@ -138,9 +138,9 @@ class MegatronShard : public TableShard {
 
 class LlmcShard : public TokenShard {
  public:
-  LlmcShard(File file, int64_t token_bytes, uint32_t delimiter)
+  LlmcShard(File file, int64_t header_bytes, int64_t token_bytes, uint32_t delimiter)
       : TokenShard(std::move(file), token_bytes), delimiter_(delimiter) {
-    begin_ = 1024;
+    begin_ = header_bytes;
     end_ = file_.size();
   }
   std::vector<int64_t> document_starts(int64_t first, int64_t last) const override {
@@ -208,7 +208,18 @@ std::unique_ptr<TokenShard> open_llmc(File file) {
                     "'{}' has {} bytes, expected {} for {} tokens of {} bytes: it is truncated or damaged",
                     file.path(), file.size(), expected, tokens, kind->token_bytes);
   }
-  return std::make_unique<LlmcShard>(std::move(file), kind->token_bytes, kind->delimiter);
+  return std::make_unique<LlmcShard>(std::move(file), 1024, kind->token_bytes, kind->delimiter);
+}
+
+// Nothing but ids. Whether one of them separates documents is not known.
+std::unique_ptr<TokenShard> open_bare(File file, int64_t token_bytes) {
+  constexpr uint32_t kNoDelimiter = UINT32_MAX;
+  if (file.size() % token_bytes != 0) {
+    fail<FileError>(kWhere,
+                    "'{}' has {} bytes, no whole number of tokens of {} bytes: is training.format right?",
+                    file.path(), file.size(), token_bytes);
+  }
+  return std::make_unique<LlmcShard>(std::move(file), 0, token_bytes, kNoDelimiter);
 }
 
 std::unique_ptr<TokenShard> open_megatron(File file) {
@@ -300,6 +311,8 @@ std::optional<Format> sniff_shard(const std::string& path, std::string_view head
 std::unique_ptr<TokenShard> TokenShard::open(const std::string& path, Format format) {
   File file = File::open_for_reading(path);
   if (format == Format::llmc_shard) return open_llmc(std::move(file));
+  if (format == Format::tokens_u16) return open_bare(std::move(file), 2);
+  if (format == Format::tokens_u32) return open_bare(std::move(file), 4);
   if (format == Format::megatron_shard) return open_megatron(std::move(file));
   ShardHeader header = read_shard_header(file);
   return std::make_unique<OttavaShard>(std::move(file), header);

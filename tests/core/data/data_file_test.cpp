@@ -30,7 +30,7 @@ std::string listed_in(const std::string& path) { return fmt::format("@{}", path)
 TEST_CASE("files, folders, globs and lists, in byte order within each") {
   DataFolder folder;
   for (const char* name : {"b.txt", "a/2.jsonl", "a/10.jsonl", "a/x/deep.md", "a/.hidden/no.txt", "a/.no.txt",
-                           "a/model.safetensors", "c.txt"}) {
+                           "a/model.safetensors", "a/README.md", "a/x/LICENSE.txt", "c.txt"}) {
     folder.write(name, "x");
   }
   folder.write("empty.txt", "");
@@ -55,6 +55,10 @@ TEST_CASE("formats are known by name, shards by their first bytes") {
   CHECK(format("README", "x") == "text 0");
   CHECK(format("a.md.gz", gzip("x")) == "text 1");
   CHECK(format("a.json", "x") == "JSON lines 0");
+  CHECK(format("shard_000", "\xef\xbb\xbf{\"text\": \"x\"}\n{\"te") == "JSON lines 0");
+  CHECK(format("long", "{\"text\": \"" + std::string(5000, 'x') + "\"}\n") == "JSON lines 0");
+  CHECK(format("code.c", "{ int x; }\n") == "text 0");
+  CHECK(format("packed.gz", gzip("{\"text\": \"x\"}\n")) == "JSON lines 1");
   CHECK(format("a.jsonl.gz", gzip("x")) == "JSON lines 1");
   CHECK(format("a.ndjson.zst", zstd("x")) == "JSON lines 2");
   CHECK(format("renamed.txt", "OTTAVATK") == "ottava shard 0");

@@ -1,0 +1,103 @@
+#include "core/data/data_check.h"
+
+#include <numeric>
+#include <tuple>
+
+#include "tests/core/data/compress.h"
+#include "tests/core/data/fixture.h"
+
+using namespace ottava;
+using namespace ottava::data;
+using namespace ottava::data::test;
+using Catch::Matchers::Contains;
+
+namespace {
+
+LoaderOptions options(const std::string& path, BadRecords bad = BadRecords::error) {
+  return {.sources = {path}, .bad_records = bad, .encoder = byte_encoder(), .seq_len = 8};
+}
+
+}  // namespace
+
+TEST_CASE("a look through the data finds what training would stumble over") {
+  DataFolder folder;
+  std::string lines;
+  for (int i = 0; i < 40; ++i)
+    lines += R"({"text": "some text"})"
+             "\n";
+  const std::string good = folder.write("good.jsonl", lines);
+  const DataCheck all = TokenLoader(options(good)).check(100);
+  CHECK(all.is_whole);
+  CHECK(all.documents == 40);
+  CHECK(all.bytes == static_cast<int64_t>(lines.size()));
+  CHECK(all.ill_formed == 0);
+
+  const std::string bad = folder.write("bad.jsonl", lines +
+                                                        R"({"text": "cut o)"
+                                                        "\n" +
+                                                        R"({"body": "x"})"
+                                                        "\n" +
+                                                        lines);
+  CHECK_THAT(message_of<DataError>([&] { TokenLoader(options(bad)).check(100); }),
+             Contains("bad.jsonl' line 41, column "));
+  const DataCheck skipped = TokenLoader(options(bad, BadRecords::skip)).check(100);
+  CHECK(skipped.bad_records == 2);
+  CHECK(skipped.documents == 82);
+
+  const DataCheck latin = TokenLoader(options(folder.write("a.txt", "caf\xe9 au lait"))).check(100);
+  CHECK(latin.ill_formed == 1);
+  CHECK_THAT(latin.first_ill_formed, Contains("a.txt', document at byte 0"));
+
+  // At least one block, whatever the time; the last of many is reached only with time.
+  CHECK_FALSE(TokenLoader(options(folder.write("long.txt", std::string(20 << 20, 'x')))).check(0).is_whole);
+}
+
+TEST_CASE("bad records are left out, the same ones every time, and counted") {
+  DataFolder folder;
+  const std::string line = R"({"text": "abcdefghijklmnopqrstuvwxyz"})"
+                           "\n",
+                    junk = "not JSON\n";
+  const std::string clean = folder.write("clean.jsonl", line + line + line),
+                    dirty = folder.write("dirty.jsonl", junk + line + junk + line + line + junk);
+  auto windows = [](const std::string& path, int64_t bad) {
+    TokenLoader loader(options(path, BadRecords::skip));
+    std::vector<int32_t> inputs(8 * 8), targets(8 * 8);
+    loader.read(0, 8, {inputs.data(), targets.data()});
+    CHECK(loader.stats().bad_records >= bad);
+    if (bad > 0) CHECK_THAT(loader.stats().first_bad_record, Contains("dirty.jsonl' line "));
+    return inputs;
+  };
+  CHECK(windows(dirty, 3) == windows(dirty, 3));
+  // Order is drawn by document number, so what is compared is what there is.
+  auto sorted = [](std::vector<int32_t> ids) {
+    std::sort(ids.begin(), ids.end());
+    return ids;
+  };
+  CHECK(sorted(windows(dirty, 3)) == sorted(windows(clean, 0)));
+}
+
+TEST_CASE("bare token ids are what the user says they are") {
+  DataFolder folder;
+  std::string u16, u32;
+  for (int i = 0; i < 100; ++i) put(u16, static_cast<uint16_t>(i)), put(u32, static_cast<uint32_t>(i));
+  for (const auto& [name, bytes, format] : {std::tuple{"train16.bin", u16, Format::tokens_u16},
+                                            std::tuple{"train32.bin", u32, Format::tokens_u32}}) {
+    INFO(name);
+    LoaderOptions o = options(folder.write(name, bytes));
+    CHECK_THAT(message_of<FileError>([&] { TokenLoader loader(o); }),
+               Contains("set training.format: tokens_u16 or tokens_u32"));
+    o.format = format;
+    o.order = Order::sequential;
+    TokenLoader loader(o);
+    std::vector<int32_t> inputs(11 * 8), targets(11 * 8);
+    loader.read(0, 11, {inputs.data(), targets.data()});
+    for (int w = 0; w < 11; ++w) {
+      CHECK(inputs[static_cast<size_t>(8 * w)] == 9 * w);
+      CHECK(targets[static_cast<size_t>(8 * w) + 7] == 9 * w + 8);
+    }
+  }
+  LoaderOptions odd = options(folder.write("odd.bin", u16 + "x"));
+  odd.format = Format::tokens_u16;
+  CHECK_THAT(message_of<FileError>([&] { TokenLoader loader(odd); }),
+             Contains("no whole number of tokens of 2 bytes"));
+}
