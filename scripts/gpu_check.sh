@@ -14,8 +14,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 command -v python3 >/dev/null || { echo "gpu_check.sh: python3 was not found" >&2; exit 2; }
 case " $* " in *" --help "* | *" -h "*) exec python3 scripts/gpu_check --help ;; esac
-if [ -x bin/ottava ]; then
-  programs=bin
+if [ -x ../../bin/ottava_device_tests ]; then  # share/ottava of a bundle
+  programs=../../bin
 else
   command -v nvcc >/dev/null || PATH=/usr/local/cuda/bin:$PATH
   scripts/install_dependencies.sh

@@ -2,11 +2,14 @@
 # Installs what building ottava needs from Debian's packages: only what is missing, with sudo where that is needed.
 # With everything there it does nothing and needs no network. Other distributions: install the same libraries by hand;
 # configuring lists each one that is missing.
+#   scripts/install_dependencies.sh [PACKAGE...]    these packages too
+#   scripts/install_dependencies.sh --list          prints the list and installs nothing
 set -euo pipefail
 
-packages=(g++ cmake ninja-build pkg-config ccache python3
+packages=(g++ cmake ninja-build pkg-config ccache python3 dpkg-dev file
   libopenmpi-dev openmpi-bin libyaml-cpp-dev libtomlplusplus-dev libspdlog-dev libfmt-dev libcli11-dev
   nlohmann-json3-dev libpcre2-dev libdnnl-dev libxxhash-dev libzstd-dev zlib1g-dev catch2)
+if [ "${1:-}" = --list ]; then printf '%s\n' "${packages[@]}"; exit; fi
 
 missing=()
 for package in "${packages[@]}" "$@"; do

@@ -11,6 +11,7 @@
 #include <map>
 #include <ostream>
 
+#include "apps/config/installed.h"
 #include "core/counted.h"
 #include "core/data/corpus.h"
 #include "core/data/packing.h"
@@ -139,7 +140,8 @@ DataPrepareTotals prepare_data(const DataPrepareOptions& options, std::ostream& 
   if (options.max_text_bytes < 1)
     fail<ConfigError>(kPrepare, "max_text_bytes is {}, expected at least 1", options.max_text_bytes);
   if (options.sources.empty()) fail<ConfigError>(kPrepare, "no sources are given");
-  TextEncoder text_encoder = make_text_encoder(Tokenizer::load(options.tokenizer), options.marks);
+  TextEncoder text_encoder =
+      make_text_encoder(Tokenizer::load(here_or_installed(options.tokenizer)), options.marks);
   Corpus corpus(find_data_files(options.sources), {.max_text_bytes = options.max_text_bytes});
   for (const DataFile& file : corpus.files()) {
     if (is_tokenized(file.format)) {
@@ -197,7 +199,7 @@ void inspect_data(const DataInspectOptions& options, std::ostream& out) {
   for (const DataFile& file : corpus.files()) show_file(file, options.verify, out);
 
   std::shared_ptr<const Tokenizer> tokenizer;
-  if (!options.tokenizer.empty()) tokenizer = Tokenizer::load(options.tokenizer);
+  if (!options.tokenizer.empty()) tokenizer = Tokenizer::load(here_or_installed(options.tokenizer));
   TextEncoder encoder;
   // Without a tokenizer ids of any size are shown and text is its own bytes.
   encoder.vocab_size = INT32_MAX;

@@ -1,7 +1,5 @@
 #include "apps/commands/plan_command.h"
 
-#include <filesystem>
-
 #include "apps/config/experiment.h"
 #include "core/counted.h"
 #include "core/cuda/runtime.h"
@@ -19,7 +17,7 @@ Device planned_device(const std::string& text) {
 }
 
 std::shared_ptr<const Tokenizer> tokenizer_if_there(const Config& config) {
-  if (config.model.vocab_size > 0 || !std::filesystem::exists(config.model.hf_assets_path)) return nullptr;
+  if (config.model.vocab_size > 0 || !has_assets(config)) return nullptr;
   return load_tokenizer(config);
 }
 

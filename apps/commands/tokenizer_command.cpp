@@ -3,6 +3,7 @@
 #include <chrono>
 #include <filesystem>
 
+#include "apps/config/installed.h"
 #include "core/counted.h"
 #include "core/data/corpus.h"
 #include "core/data/data_file.h"
@@ -96,7 +97,7 @@ void tokenizer_train(const TokenizerTrainOptions& options, std::ostream& out) {
 }
 
 void tokenizer_encode(const TokenizerEncodeOptions& options, std::ostream& out) {
-  auto tokenizer = Tokenizer::load(options.tokenizer);
+  auto tokenizer = Tokenizer::load(here_or_installed(options.tokenizer));
   bool wrap = options.wrap == TokenizerEncodeOptions::Wrap::as_the_files_say;
   auto ids =
       tokenizer->encode(text_or_file(options.text, options.file),
@@ -114,11 +115,12 @@ void tokenizer_encode(const TokenizerEncodeOptions& options, std::ostream& out) 
 }
 
 void tokenizer_decode(const TokenizerDecodeOptions& options, std::ostream& out) {
-  out << Tokenizer::load(options.tokenizer)->decode(parse_ids(text_or_file(options.ids, options.file)));
+  out << Tokenizer::load(here_or_installed(options.tokenizer))
+             ->decode(parse_ids(text_or_file(options.ids, options.file)));
 }
 
 void tokenizer_inspect(const TokenizerInspectOptions& options, std::ostream& out) {
-  auto tokenizer = Tokenizer::load(options.tokenizer);
+  auto tokenizer = Tokenizer::load(here_or_installed(options.tokenizer));
   out << tokenizer->describe();
   if (options.text_file.empty()) return;
   std::string text = text_or_file("", options.text_file);

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "apps/config/foreign_sections.h"
+#include "apps/config/installed.h"
 #include "core/config/print.h"
 #include "core/config/reader.h"
 #include "core/config/section.h"
@@ -118,7 +119,8 @@ config::Value empty_tree() {
 
 }  // namespace
 
-Config load_config(const std::filesystem::path& path, const std::vector<std::string>& overrides) {
+Config load_config(const std::filesystem::path& given, const std::vector<std::string>& overrides) {
+  const std::filesystem::path path = here_or_installed(given);
   Config c = resolve(path.empty() ? empty_tree() : config::read_file(path), path.string(), overrides);
   c.provenance.file = path;
   return c;

@@ -50,7 +50,7 @@ struct Config {
   bool operator==(const Config&) const = default;
 };
 
-/// Reads `path` (.yaml, .yml, .toml; empty for defaults alone) and `overrides` ("--section.key", "value",
+/// Reads here_or_installed(`path`) (.yaml, .yml, .toml; empty for defaults alone) and `overrides` ("--section.key", "value",
 /// ...), fills in what follows from training.mixed_precision_level, checks keys and combinations. Throws
 /// FileError when the file cannot be read and one ConfigError with a line per problem; nothing else is
 /// touched, no path in it is opened.
@@ -65,11 +65,13 @@ Config parse_config(std::string_view text, const std::string& name,
 void require_inputs(const Config& config);
 
 /// Paths in a configuration are relative to the current directory, as in TorchTitan; one that is not there is
-/// looked for beside the configuration file. Globs are taken as they are. Throws FileError that names both
-/// places.
+/// looked for beside the configuration file, then in installed_folder(). Globs are taken as they are. Throws
+/// FileError that names the places.
 std::filesystem::path find_input(const Config& config, std::string_view key, const std::string& path);
 /// The folder of model.hf_assets_path, found likewise; FileError too where a file is there.
 std::filesystem::path find_assets(const Config& config);
+/// Whether something is there, be it a folder or not.
+bool has_assets(const Config& config);
 
 /// The resolved tree as YAML; loading it gives an equal Config. With `comments`, each key is explained.
 std::string print_config(const Config& config, bool comments = false);

@@ -1,6 +1,11 @@
 #include <fmt/core.h>
 
+#include <set>
+#include <string>
+#include <vector>
+
 #include "apps/config/config.h"
+#include "apps/config/installed.h"
 #include "core/error.h"
 
 namespace ottava {
@@ -23,14 +28,20 @@ Found look_for(const Config& config, const std::string& path) {
     return list.missing.empty() ? Found{"@" + list.path.string(), ""} : list;
   }
   if (path.empty()) return {{}, "the path is empty"};
-  fs::path here(path), beside = config.provenance.file.parent_path() / path;
-  if (is_glob(path) || fs::exists(here, error)) return {here, ""};
-  auto full = [](const fs::path& p) { return fs::absolute(p).lexically_normal().string(); };
-  bool has_other_place = here.is_relative() && !config.provenance.file.empty() && full(here) != full(beside);
-  if (has_other_place && fs::exists(beside, error)) return {beside, ""};
-  return {{},
-          fmt::format("'{}' does not exist: tried {}{}", path, full(here),
-                      has_other_place ? " and " + full(beside) : "")};
+  if (is_glob(path)) return {path, ""};
+  const fs::path& file = config.provenance.file;
+  std::vector<fs::path> folders = {""};
+  if (!file.empty()) folders.push_back(file.parent_path());
+  if (const fs::path installed = installed_folder(); !installed.empty()) folders.push_back(installed);
+  std::set<std::string> seen;
+  std::string tried;
+  for (const fs::path& folder : folders) {
+    const fs::path place = folder / path;  // an absolute path is itself in every folder
+    if (fs::exists(place, error)) return {place, ""};
+    const std::string full = fs::absolute(place).lexically_normal().string();
+    if (seen.insert(full).second) tried += (tried.empty() ? "" : " and ") + full;
+  }
+  return {{}, fmt::format("'{}' does not exist: tried {}", path, tried)};
 }
 
 /// The folder of model.hf_assets_path.
@@ -87,6 +98,10 @@ fs::path find_input(const Config& config, std::string_view key, const std::strin
   Found found = look_for(config, path);
   if (!found.missing.empty()) fail<FileError>(key, "{}", found.missing);
   return found.path;
+}
+
+bool has_assets(const Config& config) {
+  return look_for(config, config.model.hf_assets_path).missing.empty();
 }
 
 fs::path find_assets(const Config& config) {

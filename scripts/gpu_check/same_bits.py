@@ -15,7 +15,7 @@ def shared_gpu(c):
     alone = c.train("alone", c.device, steps, model + ["--training.global_batch_size", "4"]).curve()
     rows, data = [], {}
     ways = [("tcp", [str(ROOT / "scripts/launch_tcp.sh"), "-n", "2"])]
-    has_module = any((folder / "lib/libottava_mpi.so").exists() for folder in (c.programs, c.programs.parent))
+    has_module = any((folder / "lib/ottava/libottava_mpi.so").exists() for folder in (c.programs, c.programs.parent))
     if shutil.which("mpirun") and has_module:
         ways.append(("mpi", [str(ROOT / "scripts/launch.sh"), "-n", "2"]))
     for backend, launcher in ways:

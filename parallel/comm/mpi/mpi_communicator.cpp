@@ -22,12 +22,8 @@ std::vector<std::filesystem::path> places() {
   if (const char* own = std::getenv("OTTAVA_MPI_LIBRARY"); own && *own) return {own};
   std::error_code error;
   std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
-  std::vector<std::filesystem::path> list = {folder / "lib" / "libottava_mpi.so",
-                                             folder.parent_path() / "lib" / "libottava_mpi.so"};
-#ifdef OTTAVA_MPI_OF_THE_BUILD
-  list.emplace_back(OTTAVA_MPI_OF_THE_BUILD);
-#endif
-  return list;
+  const std::filesystem::path file = "lib/ottava/libottava_mpi.so";
+  return {folder / file, folder.parent_path() / file};
 }
 
 // RTLD_GLOBAL: OpenMPI opens plugins of its own that expect to see its symbols.

@@ -20,7 +20,7 @@
 namespace ottava::mpi {
 
 /// Whether libottava_mpi.so (mpi_module.h) is there and can be opened: OTTAVA_MPI_LIBRARY where set, else in
-/// lib/ beside the program or beside its folder, else in the build folder.
+/// lib/ottava/ beside the program or beside its folder.
 bool available();
 
 struct WorldOptions {
