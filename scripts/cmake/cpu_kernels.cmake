@@ -14,8 +14,10 @@ set(OTTAVA_ISA_FLAGS_avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512c
 
 set(OTTAVA_ISA_FLAGS_avx512_fp16 ${OTTAVA_ISA_FLAGS_avx512} -mavx512fp16)
 if(avx512 IN_LIST OTTAVA_ISA_LIST)
-  include(CheckCXXCompilerFlag)
-  check_cxx_compiler_flag(-mavx512fp16 OTTAVA_HAS_AVX512_FP16)
+  include(CheckCXXSourceCompiles)  # clang compiles for it since 14, and can ask for it since 17
+  set(CMAKE_REQUIRED_FLAGS -mavx512fp16)
+  check_cxx_source_compiles("int main() { return __builtin_cpu_supports(\"avx512fp16\"); }" OTTAVA_HAS_AVX512_FP16)
+  unset(CMAKE_REQUIRED_FLAGS)
 endif()
 
 # The same for files that have a use for arithmetic of 16 bits: once more, where the compiler knows it.
