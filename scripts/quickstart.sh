@@ -9,7 +9,15 @@ if [ $# -gt 0 ] && [ "$1" != -- ]; then text=("$(realpath "$1")"); shift; fi
 [ "${1:-}" != -- ] || shift
 
 scripts/install_dependencies.sh
-[ -f build/build.ninja ] || cmake --preset release -DOTTAVA_TESTS=OFF
+if [ ! -f build/build.ninja ]; then
+  cuda=AUTO
+  if ! nvidia-smi -L 2>/dev/null | grep -q '^GPU'; then
+    cuda=OFF
+    echo "This machine has no GPU: building without CUDA. To have it in the program all the same:" \
+      "cmake --preset release -DOTTAVA_CUDA=ON, then cmake --build build"
+  fi
+  cmake --preset release -DOTTAVA_TESTS=OFF -DOTTAVA_CUDA=$cuda
+fi
 cmake --build build --target ottava
 scripts/sample_text.sh outputs/sample/sample.txt "${text[@]}"
 build/ottava train configs/debug.yaml "$@"

@@ -1,72 +1,106 @@
 #!/usr/bin/env bash
-# Installs, builds and runs every test. One stage after the other, with its time:
-#   release     build (CUDA kernels too where nvcc is found) and all tests
-#   portable    the operations and a short training run as on a machine without AVX-512
-#   asan        address and undefined-behaviour sanitizers: core, fp8, the parsers of files, the kernels on the host execution layer
-#   asan_steps  (only when named) the same of whole steps in FP8 and on the host execution layer
-#   architectures   (only when named) every kernel compiled for sm_80, sm_89, sm_90a and sm_100
-#   tsan        thread sanitizer: ranks as threads, and the kernels on the host execution layer
-# scripts/test.sh [stage ...] runs some of them.
+# Installs, builds and runs every test, one stage after the other; ends with the time of each, and with the test cases that no stage
+# could run and why.
+#   scripts/test.sh [STAGE ...]
+#   release         what runs when no stage is named: the build (CUDA kernels too where nvcc is found) and all tests
+# Named only, as .ci/run does with the first two:
+#   asan            address and undefined-behaviour sanitizers: core, fp8, the parsers of files, the kernels on the host execution layer
+#   tsan            thread sanitizer: ranks as threads, and the kernels on the host execution layer
+#   asan_steps      as asan, for whole steps in FP8 and on the host execution layer
+#   architectures   every kernel compiled for sm_80, sm_89, sm_90a and sm_100
+#   quickstart      a fresh clone in a temporary folder, nothing from ccache: scripts/quickstart.sh, then scripts/test.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
 stages=("$@")
-[ ${#stages[@]} -gt 0 ] || stages=(release portable asan tsan)
+[ ${#stages[@]} -gt 0 ] || stages=(release)
+for stage in "${stages[@]}"; do
+  case $stage in
+    release | asan | tsan | asan_steps | architectures | quickstart) ;;
+    *) echo "test.sh: stage '$stage' is unknown: release, asan, tsan, asan_steps, architectures or quickstart" >&2; exit 2 ;;
+  esac
+done
 
-stage_begin() { name=$1; began=$(date +%s); echo; echo "== $name: $2"; }
-stage_end() { echo "== $name: $(( $(date +%s) - began )) s"; }
-build() { cmake --preset "$1" -DOTTAVA_TESTS=ON >"build-$1.log" 2>&1 || { cat "build-$1.log"; exit 1; }; grep '^-- ottava' "build-$1.log"; shift; cmake --build "$@"; }
-# A failure counts at once, except where mpirun's own time limits (a second for ranks to end) meet a busy machine: there it
-# must repeat, and a test that needed that is named.
-run_release_tests() {
-  local code=0 twice
-  ctest --no-tests=error --test-dir build --output-on-failure -j 2 -LE '^mpi$' || code=$?
-  ctest --test-dir build --output-on-failure -j 2 -L '^mpi$' --repeat until-pass:2 2>&1 | tee build-release-mpi.log || code=$?
-  twice=$(sed -nE 's/^.*Test +#[0-9]+: ([^ ]+) \.*\*\*\*(Failed|Timeout|Exception).*$/\1/p' build-release-mpi.log | sort | uniq -c | awk '$1 == 1 {print $2}')
-  echo "== release: tests under mpirun that passed at the second try: ${twice:-none}"
-  return "$code"
+cores=$(nproc)
+[ "$cores" -le 4 ] || cores=4  # tests with ranks and threads of their own fill more
+times=()
+OTTAVA_TEST_CASES=$(mktemp)
+export OTTAVA_TEST_CASES
+# Tests run beside each other: a thread that has nothing to do leaves its core to them.
+export OMP_WAIT_POLICY=passive
+
+finish() {
+  local code=$?
+  printf '\n== times\n'
+  printf '%s\n' "${times[@]:-none}"
+  awk -F'\t' '$1 == "ran" { ran[$2] } $1 == "skipped" { why[$2] = $3 }
+    END { for (name in why) if (!(name in ran)) print name ": " why[name] }' "$OTTAVA_TEST_CASES" | sort >"$OTTAVA_TEST_CASES.skipped"
+  printf '\n== skipped: %s\n' "$(wc -l <"$OTTAVA_TEST_CASES.skipped")"
+  cat "$OTTAVA_TEST_CASES.skipped"
+  rm -f "$OTTAVA_TEST_CASES" "$OTTAVA_TEST_CASES.skipped"
+  [ "$code" -eq 0 ] && echo "== passed" || echo "== FAILED"
+  exit "$code"
+}
+trap finish EXIT
+
+begin() { name=$1; began=$SECONDS; printf '\n== %s\n' "$name"; }
+end() { times+=("$name: $((SECONDS - began)) s"); printf '== %s\n' "${times[-1]}"; }
+# build PRESET [TARGET ...]
+build() {
+  local preset=$1 folder log
+  shift
+  folder=build$([ "$preset" = release ] || echo "-$preset")
+  log=build-$preset.log
+  begin "$preset build"
+  cmake --preset "$preset" -DOTTAVA_TESTS=ON >"$log" 2>&1 || { cat "$log"; return 1; }
+  grep '^-- ottava' "$log"
+  cmake --build "$folder" ${1:+--target "$@"}
+  end
+}
+# tests PRESET [CTEST OPTIONS ...]
+tests() {
+  local preset=$1
+  shift
+  begin "$preset tests"
+  ctest --no-tests=error --test-dir "build$([ "$preset" = release ] || echo "-$preset")" --output-on-failure -j "$cores" "$@"
+  end
 }
 
 scripts/install_dependencies.sh
 for stage in "${stages[@]}"; do
   case $stage in
     release)
-      stage_begin release "build"
-      build release build -- -k 1
-      stage_end
-      stage_begin release "tests"
       scripts/check_includes.py
-      run_release_tests
-      stage_end
-      ;;
-    portable)
-      stage_begin portable "operations and five training steps without AVX-512"
-      [ -d build ] || build release build
-      OTTAVA_CPU_ISA=avx2 DNNL_MAX_CPU_ISA=AVX2 ctest --no-tests=error --test-dir build --output-on-failure -R '^core_ops_test$|^training_smoke_test$'
-      stage_end
+      build release
+      tests release
       ;;
     asan)
-      stage_begin asan "core, fp8, the parsers and the kernels under the address and undefined-behaviour sanitizers"
-      build asan build-asan --target ottava_asan_tests
-      ASAN_OPTIONS=detect_leaks=1 ctest --no-tests=error --test-dir build-asan --output-on-failure -j 2 -L '^asan$'
-      stage_end
+      build asan ottava_asan_tests
+      ASAN_OPTIONS=detect_leaks=1 tests asan -L '^asan$'
       ;;
     asan_steps)
-      stage_begin asan_steps "whole steps under the address and undefined-behaviour sanitizers"
-      build asan build-asan --target ottava_asan_steps_tests
-      ASAN_OPTIONS=detect_leaks=1 ctest --no-tests=error --test-dir build-asan --output-on-failure -j 2 -L asan_steps
-      stage_end
+      build asan ottava_asan_steps_tests
+      ASAN_OPTIONS=detect_leaks=1 tests asan -L asan_steps
       ;;
     tsan)
-      stage_begin tsan "ranks as threads and the kernels under the thread sanitizer"
-      build tsan build-tsan --target ottava_tsan_tests
-      TSAN_OPTIONS=halt_on_error=1 ctest --no-tests=error --test-dir build-tsan --output-on-failure -j 2 -L tsan
-      stage_end
+      build tsan ottava_tsan_tests
+      TSAN_OPTIONS=halt_on_error=1 tests tsan -L tsan
       ;;
     architectures)
-      stage_begin architectures "kernels for every GPU that a bundle supports"
-      build architectures build-architectures --target ottava_core ottava_fp8
-      stage_end
+      build architectures ottava_core ottava_fp8
       ;;
-    *) echo "test.sh: stage '$stage' is unknown: release, portable, asan, asan_steps, tsan or architectures" >&2; exit 2 ;;
+    quickstart)
+      clone=$(mktemp -d)
+      begin "quickstart, clone to first step"
+      git clone -q . "$clone"
+      (cd "$clone" && CCACHE_DISABLE=1 scripts/quickstart.sh -- --training.steps 3 --metrics.log_freq 1) | while IFS= read -r line; do
+        printf '%s\n' "$line"
+        [[ $line != *"step:  1 "* ]] || echo "$((SECONDS - began))" >"$clone/first-step"
+      done
+      times+=("quickstart, clone to first step: $(cat "$clone/first-step") s")
+      begin "quickstart, test.sh in the same folder"
+      "$clone/scripts/test.sh"
+      end
+      rm -rf "$clone"
+      ;;
   esac
 done

@@ -205,6 +205,56 @@ TEST_CASE(
   });
 }
 
+TEST_CASE("quantize: with powers of two, granularities differ in what underflows and in no other value") {
+  constexpr Granularity kTensor = Granularity::tensor, kRow = Granularity::row,
+                        kLine = Granularity::block_1x128, kSquare = Granularity::block_128x128;
+  constexpr float kTiny = 0x1p-24f;
+  struct Region {
+    int64_t row, rows, col, cols;
+    std::vector<Granularity> lost_by;
+  };
+  // Values near 1 but in these regions, each of which shares the scale of values near 1 in some
+  // granularities.
+  const std::vector<Region> regions = {{0, 1, 32, 32, {kTensor, kRow, kLine, kSquare}},
+                                       {1, 1, 128, 128, {kTensor, kRow, kSquare}},
+                                       {2, 1, 0, 256, {kTensor, kSquare}},
+                                       {128, 128, 128, 128, {kTensor, kRow}}};
+  const Size size{256, 256};
+  std::vector<float> values = normal_values(size.rows * size.cols, 22, DType::bf16);
+  for (float& x : values) x = std::copysign(std::max(std::fabs(x), 0.125f), x);
+  std::vector<const Region*> region_of(values.size());
+  for (const Region& region : regions) {
+    for (int64_t row = region.row; row < region.row + region.rows; ++row) {
+      for (int64_t col = region.col; col < region.col + region.cols; ++col) {
+        const auto i = static_cast<size_t>(row * size.cols + col);
+        values[i] *= kTiny;
+        region_of[i] = &region;
+      }
+    }
+  }
+  for_each_device([&](Stream& stream) {
+    auto kept = [&](Granularity granularity) {
+      Quantizing q(stream, values, size, {DType::e4m3, granularity, true}, DType::bf16);
+      quantize(stream, q.args);
+      DeviceBuffer y(stream, DType::f32, {size.rows, size.cols});
+      dequantize(stream, q.out.view(), granularity, y);
+      return y.floats();
+    };
+    const std::vector<float> finest = kept(Granularity::block_1x32);
+    CHECK(std::ranges::count(finest, 0.0f) == 0);
+    for (Granularity granularity : {kTensor, kRow, kLine, kSquare}) {
+      INFO(name_of(granularity));
+      const std::vector<float> got = kept(granularity);
+      int64_t wrong = 0;
+      for (size_t i = 0; i < got.size(); ++i) {
+        const bool is_lost = region_of[i] && std::ranges::count(region_of[i]->lost_by, granularity) > 0;
+        wrong += got[i] != (is_lost ? 0.0f : finest[i]);
+      }
+      CHECK(wrong == 0);
+    }
+  });
+}
+
 TEST_CASE("dequantize gives code times inverse, for every code") {
   for_each_device([](Stream& stream) {
     for_each_recipe([&](ReferenceRecipe recipe) {

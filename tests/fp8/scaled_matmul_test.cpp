@@ -214,6 +214,7 @@ TEST_CASE("scaled_matmul repeats bitwise") {
 
 TEST_CASE(
     "scaled_matmul, emulated on a GPU, is the CPU's product of small integers bit for bit, scales included") {
+  if (!has_gpu()) return skip(kNoGpu);
   for_each_device([](Stream& stream) {
     if (stream.type() != DeviceType::cuda) return;
     Stream cpu = Stream::cpu();

@@ -11,6 +11,7 @@
 #include "core/stream.h"
 #include "core/tensor.h"
 #include "tests/support/catch.h"
+#include "tests/support/skip.h"
 
 // One test body for every device. The devices are those the process can use, so the same test runs on the CPU
 // everywhere, on a GPU where there is one, and, linked with tests/support/cuda_host, runs the kernels without
@@ -32,6 +33,14 @@ inline std::vector<Device> devices() {
   if (only != "cpu" && cuda_device_count() > 0) list.push_back({DeviceType::cuda, 0});
   REQUIRE(!list.empty());
   return list;
+}
+
+/// Whether a case that needs a GPU has one.
+inline bool has_gpu() {
+  for (Device device : devices()) {
+    if (device.type == DeviceType::cuda) return true;
+  }
+  return false;
 }
 
 inline Stream stream_on(Device device) {

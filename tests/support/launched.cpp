@@ -1,11 +1,14 @@
 #include "tests/support/launched.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -18,6 +21,12 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
+
+constexpr double kLimitSeconds = 240;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
 
 std::string bytes_of(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -32,6 +41,45 @@ void for_each_process(F&& body) {
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
     body(std::stoi(name), bytes_of(entry.path() / "cmdline"));
   }
+}
+
+/// The first and the last of what a program prints: a failure is told by these, and a run that should have
+/// been stopped prints megabytes between.
+class Output {
+ public:
+  void append(const char* text, size_t bytes) {
+    const size_t first = std::min(bytes, kEach - head_.size());
+    head_.append(text, first);
+    tail_.append(text + first, bytes - first);
+    if (tail_.size() <= 2 * kEach) return;
+    left_out_ += tail_.size() - kEach;
+    tail_.erase(0, tail_.size() - kEach);
+  }
+  std::string text() const {
+    if (left_out_ == 0) return head_ + tail_;
+    return head_ + "\n... " + std::to_string(left_out_) + " bytes are left out ...\n" + tail_;
+  }
+
+ private:
+  static constexpr size_t kEach = size_t{32} << 10;
+  std::string head_, tail_;
+  size_t left_out_ = 0;
+};
+
+int parent_of(int process) {
+  std::string stat = bytes_of("/proc/" + std::to_string(process) + "/stat");
+  const size_t end =
+      stat.rfind(')');  // of the name, which may hold anything; then the state, then the parent
+  return end == std::string::npos ? 0 : std::atoi(stat.c_str() + std::min(end + 4, stat.size()));
+}
+
+/// Launchers give what they start sessions of its own, so that a signal to the group is not enough.
+void kill_with_descendants(int process) {
+  ::kill(process, SIGSTOP);  // so that it starts no more
+  for_each_process([&](int pid, const std::string&) {
+    if (parent_of(pid) == process) kill_with_descendants(pid);
+  });
+  ::kill(process, SIGKILL);
 }
 
 /// A rank that hears of another's end before it comes to the same one itself repeats that rank's sentence.
@@ -74,16 +122,25 @@ Outcome run_command(const std::string& command, const std::function<void(int gro
   ::close(ends[1]);
   std::thread beside;
   if (meanwhile) beside = std::thread([&] { meanwhile(child); });
-  Outcome out;
-  char chunk[4096];
-  for (ssize_t n; (n = ::read(ends[0], chunk, sizeof chunk)) > 0;)
-    out.output.append(chunk, static_cast<size_t>(n));
+  Output said;
+  bool timed_out = false;
+  for (pollfd end{ends[0], POLLIN, 0};;) {
+    const double left = kLimitSeconds - seconds_since(begin);
+    if (!timed_out && ::poll(&end, 1, std::max(0, static_cast<int>(left * 1000))) == 0) {
+      kill_with_descendants(child);
+      timed_out = true;
+    }
+    char chunk[4096];
+    const ssize_t n = ::read(ends[0], chunk, sizeof chunk);
+    if (n <= 0) break;
+    said.append(chunk, static_cast<size_t>(n));
+  }
   ::close(ends[0]);
   int status = 0;
   ::waitpid(child, &status, 0);
   if (beside.joinable()) beside.join();
+  Outcome out{.output = said.text(), .timed_out = timed_out, .seconds = seconds_since(begin)};
   out.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  out.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   return out;
 }
 
@@ -108,7 +165,7 @@ bool wait_until(double seconds, const std::function<bool()>& condition) {
   const auto end = Clock::now() + std::chrono::duration<double>(seconds);
   while (!condition()) {
     if (Clock::now() > end) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   return true;
 }

@@ -1,7 +1,93 @@
+#define CATCH_CONFIG_RUNNER
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <string>
+
+#include "core/cpu/dnnl_adapter.h"
+#include "core/cpu/isa.h"
+#include "tests/support/catch.h"
+#include "tests/support/skip.h"
+
+// What every test program does besides running Catch's cases: which cases ran and which were skipped goes
+// into a file, and a program that is to use instructions this machine lacks is skipped whole.
+
+namespace {
+
+/// As CTest has it in SKIP_RETURN_CODE.
+constexpr int kSkipped = 77;
+
+/// A line at once and whole, also where several programs write.
+void account(const std::string& line) {
+  if (const char* path = std::getenv("OTTAVA_TEST_CASES"))
+    std::ofstream(path, std::ios::app) << line + '\n' << std::flush;
+}
+
+void say_skipped(const std::string& what, std::string_view reason) {
+  std::cout << "SKIPPED: " << what << ": " << reason << std::endl;
+  account("skipped\t" + what + '\t' + std::string(reason));
+}
+
+bool case_was_skipped = false;
+
 #if __has_include(<catch2/catch_all.hpp>)
-#include <catch2/catch_session.hpp>
-int main(int argc, char** argv) { return Catch::Session().run(argc, argv); }
+using Listener = Catch::EventListenerBase;
+std::string name_of(const Catch::TestCaseStats& stats) { return stats.testInfo->name; }
 #else
-#define CATCH_CONFIG_MAIN
-#include <catch2/catch.hpp>
+using Listener = Catch::TestEventListenerBase;
+std::string name_of(const Catch::TestCaseStats& stats) { return stats.testInfo.name; }
 #endif
+
+struct Cases : Listener {
+  using Listener::Listener;
+  void testCaseEnded(const Catch::TestCaseStats& stats) override {
+    if (!case_was_skipped) account("ran\t" + name_of(stats));
+    case_was_skipped = false;
+  }
+};
+CATCH_REGISTER_LISTENER(Cases)
+
+bool machine_has(const std::string& flag) {
+  std::ifstream cpus("/proc/cpuinfo");
+  for (std::string word; cpus >> word;) {
+    if (word == flag) return true;
+  }
+  return false;
+}
+
+/// Why a run with the instructions that OTTAVA_CPU_ISA and DNNL_MAX_CPU_ISA name shows nothing here; else
+/// empty.
+std::string no_use_of_instructions() {
+  try {
+    ottava::cpu::isa();
+  } catch (const ottava::DeviceError& error) {
+    return error.what();
+  }
+  const char* variable = std::getenv("DNNL_MAX_CPU_ISA");
+  const std::string_view wish = variable ? variable : "";
+  if (wish == "AVX512_CORE_AMX" && !ottava::cpu::dnnl_uses_amx()) return "this machine has no AMX";
+  if (wish == "AVX512_CORE_BF16" && !ottava::cpu::dnnl_multiplies_bf16())
+    return "this machine has no AVX512-BF16";
+  if (wish == "AVX512_CORE_AMX" || (wish == "AVX512_CORE_BF16" && !machine_has("amx_tile")) ||
+      (wish == "AVX512_CORE" && !machine_has("avx512_bf16")) || (wish == "AVX2" && !machine_has("avx512f")))
+    return "it is what this machine takes without being told, in the run without a set";
+  return {};
+}
+
+}  // namespace
+
+void ottava::test::skip(std::string_view reason) {
+  say_skipped(Catch::getResultCapture().getCurrentTestName(), reason);
+  case_was_skipped = true;
+}
+
+int main(int argc, char** argv) {
+  if (const std::string reason = no_use_of_instructions(); !reason.empty()) {
+    const char* set = std::getenv("DNNL_MAX_CPU_ISA");
+    const std::string program = std::filesystem::path(argv[0]).filename();
+    say_skipped(set ? program + " with " + set : program, reason);
+    return kSkipped;
+  }
+  return Catch::Session().run(argc, argv);
+}

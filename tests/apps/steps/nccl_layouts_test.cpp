@@ -4,6 +4,7 @@
 #include "tests/support/engine_run.h"
 #include "tests/support/layout_run.h"
 #include "tests/support/nccl_ranks.h"
+#include "tests/support/skip.h"
 
 // The whole step with ranks that have a GPU each: FSDP's gathers and sums and tensor parallelism's on NCCL's
 // stream beside the compute stream, against one process on the CPU.
@@ -34,7 +35,7 @@ struct Case {
 };
 
 void check(const TrainingShape& whole, const Layout& layout, int steps, double tolerance) {
-  if (nccl_ranks(layout.world_size()) < layout.world_size()) return;
+  if (nccl_ranks(layout.world_size()) < layout.world_size()) return skip("NCCL needs a GPU for each rank");
   const LayoutCurve cpu = on_cpu(whole, steps), curve = train_over_nccl(whole, layout, steps);
   for (size_t step = 0; step < curve.loss.size(); ++step) {
     INFO("step " << step);
@@ -71,7 +72,7 @@ TEST_CASE("bf16 steps over NCCL end near one process on the CPU") {
 }
 
 TEST_CASE("weights kept, gathered ahead, reduced once: the order of streams changes no bit") {
-  if (nccl_ranks(2) < 2) return;
+  if (nccl_ranks(2) < 2) return skip("NCCL needs 2 GPUs");
   TrainingShape whole = whole_step(DType::bf16);
   const Layout layout{.dp_shard = 2, .micro_batches = 3};
   const LayoutCurve usual = train_over_nccl(whole, layout, 2);

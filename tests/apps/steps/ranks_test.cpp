@@ -28,8 +28,8 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr int kSteps = 12;
-// A hang would last for ever, a machine that is busy with other things only takes longer.
-constexpr double kPatience = 100;
+// For what a run that works comes to; less than run_command gives it as a whole.
+constexpr double kPatience = 200;
 
 struct Point {
   double loss, grad_norm;
@@ -57,7 +57,7 @@ class Job {
                           << "lr_scheduler: {warmup_steps: 0}\n"
                           << "checkpoint: {interval: 4, last_save_model_only: false, keep_latest_k: 0}\n"
                           << "metrics: {log_freq: 1}\n"
-                          << "comm: {init_timeout_seconds: 60, train_timeout_seconds: 60}\n";
+                          << "comm: {init_timeout_seconds: 200, train_timeout_seconds: 200}\n";
   }
 
   std::string file() const { return folder_ / "job.yaml"; }
@@ -89,7 +89,7 @@ class Job {
 };
 
 std::string mpirun(int ranks, const std::string& program) {
-  return std::string(OTTAVA_SOURCE_DIR) + "/scripts/launch.sh -n " + std::to_string(ranks) + " " + program;
+  return OTTAVA_SOURCE_DIR "/scripts/launch.sh -n " + std::to_string(ranks) + " " + program;
 }
 
 void run(const std::string& command) {
@@ -102,7 +102,7 @@ void check_refused(const std::string& command, int ranks, const std::string& tex
   const Outcome o = run_command(command);
   INFO(command << "\nexpected on all ranks: " << text << "\n" << o.output);
   CHECK(o.exit_code != 0);
-  CHECK(o.seconds < kPatience);
+  CHECK_FALSE(o.timed_out);
   CHECK(o.all_say(ranks, text));
 }
 
@@ -279,10 +279,10 @@ TEST_CASE(
   });
   INFO(o.output);
   CHECK(o.exit_code != 0);
-  CHECK(o.seconds < kPatience);
+  CHECK_FALSE(o.timed_out);
   CHECK_THAT(o.output, Contains("\nrank 0: ") && Contains("rank 1 is gone, last seen"));
   CHECK_THAT(o.output, !Contains("rank 0 is gone"));
-  CHECK(wait_until(20, [&] { return processes_with(job.file()) == 0; }));
+  CHECK(wait_until(60, [&] { return processes_with(job.file()) == 0; }));
   const int64_t saved = job.newest_checkpoint();
   REQUIRE(saved >= 4);
   CHECK_NOTHROW(checkpoint::open_checkpoint(job.checkpoints() + "/step-" + std::to_string(saved)));

@@ -38,8 +38,7 @@ TinyTraining::Overrides with(const TinyTraining::Overrides& more) {
 TEST_CASE(
     "a run on a GPU ends where the CPU's does, with graphs and without, and goes on bitwise from a "
     "checkpoint") {
-  const std::vector<Device> all = devices();
-  if (std::ranges::none_of(all, [](Device d) { return d.type == DeviceType::cuda; })) return;
+  if (!has_gpu()) return skip(kNoGpu);
   const Device gpu{DeviceType::cuda, 0};
   const TinyTraining tiny;
   const TinyTraining::Overrides validation = {"--validation.dataset_path", tiny.text_path()};
@@ -82,8 +81,7 @@ TEST_CASE(
 }
 
 TEST_CASE("FP8 on a GPU: graphs change no bit, also once a history of amax is full") {
-  const std::vector<Device> all = devices();
-  if (std::ranges::none_of(all, [](Device d) { return d.type == DeviceType::cuda; })) return;
+  if (!has_gpu()) return skip(kNoGpu);
   const TinyTraining tiny;
   for (const char* recipe : {"tensorwise", "delayed"}) {
     INFO(recipe);

@@ -203,16 +203,17 @@ TEST_CASE("gradients in FP8 on meta record what crosses memory, and refuse what 
       "[swiglu_backward_quantize] out.codes is e4m3 [4, 16], expected e4m3 [4, 32]");
   refuses_swiglu([](auto& a) { a.swiglu.amax = shape_only(DType::u32, {1}); },
                  "[swiglu_backward_quantize] amax is given: scales per row and block need no tensor's");
+}
 
-  for_each_device([](Stream& device) {
-    if (device.type() != DeviceType::cuda) return;
-    DeviceBuffer dout(device, DType::bf16, {2, 16}), gate_up(device, DType::bf16, {2, 32}),
-        bytes(device, DType::u8, {128}), scales(device, DType::f32, {2});
-    Tensor shifted{static_cast<uint8_t*>(bytes.tensor().data) + 8, DType::e4m3, {2, 32}};
-    CHECK_THROWS_WITH(
-        swiglu_backward_quantize(
-            device, {{.dout = dout, .gate_up = gate_up, .dgate_up = gate_up}, {.out = {shifted, scales}}}),
-        "[swiglu_backward_quantize] an address is not aligned to 16 bytes, which this operation "
-        "needs on a GPU");
-  });
+TEST_CASE("swiglu_backward_quantize on a GPU refuses addresses that are not aligned") {
+  if (!has_gpu()) return skip(kNoGpu);
+  Stream device = Stream::cuda(0);
+  DeviceBuffer dout(device, DType::bf16, {2, 16}), gate_up(device, DType::bf16, {2, 32}),
+      bytes(device, DType::u8, {128}), scales(device, DType::f32, {2});
+  Tensor shifted{static_cast<uint8_t*>(bytes.tensor().data) + 8, DType::e4m3, {2, 32}};
+  CHECK_THROWS_WITH(swiglu_backward_quantize(device, {{.dout = dout, .gate_up = gate_up, .dgate_up = gate_up},
+                                                      {.out = {shifted, scales}}}),
+                    "[swiglu_backward_quantize] an address is not aligned to 16 bytes, which this operation "
+                    "needs on a GPU");
+  device.synchronize();
 }

@@ -191,14 +191,16 @@ TEST_CASE("producers in FP8 on meta record what crosses memory, and refuse what 
   bad = swiglu, bad.swiglu.amax = shape_only(DType::u32, {1});
   CHECK_THROWS_WITH(swiglu_quantize(stream, bad),
                     "[swiglu_quantize] amax is given: scales per row and block need no tensor's");
+}
 
-  for_each_device([](Stream& device) {
-    if (device.type() != DeviceType::cuda) return;
-    DeviceBuffer gate_up(device, DType::bf16, {2, 32}), bytes(device, DType::u8, {64}),
-        scales(device, DType::f32, {2});
-    Tensor shifted{static_cast<uint8_t*>(bytes.tensor().data) + 8, DType::e4m3, {2, 16}};
-    CHECK_THROWS_WITH(
-        swiglu_quantize(device, {{.gate_up = gate_up}, {.out = {shifted, scales}}}),
-        "[swiglu_quantize] an address is not aligned to 16 bytes, which this operation needs on a GPU");
-  });
+TEST_CASE("swiglu_quantize on a GPU refuses addresses that are not aligned") {
+  if (!has_gpu()) return skip(kNoGpu);
+  Stream device = Stream::cuda(0);
+  DeviceBuffer gate_up(device, DType::bf16, {2, 32}), bytes(device, DType::u8, {64}),
+      scales(device, DType::f32, {2});
+  Tensor shifted{static_cast<uint8_t*>(bytes.tensor().data) + 8, DType::e4m3, {2, 16}};
+  CHECK_THROWS_WITH(
+      swiglu_quantize(device, {{.gate_up = gate_up}, {.out = {shifted, scales}}}),
+      "[swiglu_quantize] an address is not aligned to 16 bytes, which this operation needs on a GPU");
+  device.synchronize();
 }

@@ -9,6 +9,7 @@
 #include "tests/parallel/comm/communicator_conformance.h"
 #include "tests/support/catch.h"
 #include "tests/support/nccl_ranks.h"
+#include "tests/support/skip.h"
 
 using namespace ottava;
 using namespace ottava::test;
@@ -17,7 +18,7 @@ using Catch::Contains;
 
 TEST_CASE("NCCL communicator conforms") {
   for (int ranks : {1, 2, 3, 4}) {
-    if (nccl_ranks(ranks) < ranks) continue;
+    if (nccl_ranks(ranks) < ranks) return skip("NCCL needs a GPU for each rank");
     for (auto* cases : {&contract_cases(), &data_cases()}) {
       for (const auto& item : *cases) {
         INFO(item.name << " on " << ranks << " ranks");
@@ -31,7 +32,7 @@ TEST_CASE("NCCL communicator conforms") {
 // Such a graph must be gone before the communicator is; a group of one rank that is split off needs no NCCL,
 // the world has.
 TEST_CASE("NCCL's collectives of one rank are recorded in a graph and repeated by it") {
-  if (nccl_ranks(1) < 1) return;
+  if (nccl_ranks(1) < 1) return skip("NCCL needs 1 GPU");
   CHECK_NOTHROW(run_nccl_ranks({.ranks = 1}, [](Communicator&, Communicator& world) {
     constexpr int64_t kCount = 1000;
     Stream stream = stream_for(world);
@@ -62,7 +63,7 @@ TEST_CASE("NCCL's collectives of one rank are recorded in a graph and repeated b
 }
 
 TEST_CASE("without NCCL or a GPU its communicator is refused") {
-  if (nccl_ranks(1) > 0) return;
+  if (nccl_ranks(1) > 0) return skip("NCCL has a GPU here");
   auto start = [] { run_nccl_ranks({.ranks = 1}, [](Communicator&, Communicator&) {}); };
   if (nccl::available()) {
     CHECK_THROWS(start());
@@ -73,7 +74,7 @@ TEST_CASE("without NCCL or a GPU its communicator is refused") {
 }
 
 TEST_CASE("NCCL moves tensors of the GPU only") {
-  if (nccl_ranks(2) < 2) return;
+  if (nccl_ranks(2) < 2) return skip("NCCL needs 2 GPUs");
   CHECK_NOTHROW(run_nccl_ranks({.ranks = 2}, [](Communicator&, Communicator& world) {
     Stream host = Stream::cpu();
     std::vector<float> x(4);
@@ -87,7 +88,7 @@ TEST_CASE("NCCL moves tensors of the GPU only") {
 }
 
 TEST_CASE("two ranks on one GPU are refused by NCCL") {
-  if (nccl_ranks(2) < 2) return;
+  if (nccl_ranks(2) < 2) return skip("NCCL needs 2 GPUs");
   CHECK_THROWS_WITH(
       run_thread_ranks({.ranks = 2, .timeout_seconds = 20},
                        [](Communicator& control) {
@@ -99,7 +100,7 @@ TEST_CASE("two ranks on one GPU are refused by NCCL") {
 }
 
 TEST_CASE("a rank that does not come ends the others' collectives") {
-  if (nccl_ranks(2) < 2) return;
+  if (nccl_ranks(2) < 2) return skip("NCCL needs 2 GPUs");
   std::promise<void> ended;
   CHECK_THROWS_WITH(
       run_nccl_ranks(
@@ -121,7 +122,7 @@ TEST_CASE("a rank that does not come ends the others' collectives") {
 }
 
 TEST_CASE("ranks that make different calls over NCCL do not hang") {
-  if (nccl_ranks(2) < 2) return;
+  if (nccl_ranks(2) < 2) return skip("NCCL needs 2 GPUs");
   CHECK_THROWS_AS(
       run_nccl_ranks({.ranks = 2},
                      [](Communicator&, Communicator& world) {

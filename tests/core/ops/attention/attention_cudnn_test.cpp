@@ -8,82 +8,78 @@ using namespace ottava::test::attention;
 
 namespace {
 
-/// cuDNN's attention, where the binary, the machine and the device have it.
-std::unique_ptr<cuda::FusedAttention> fused_on(Device device) {
-  if (device.type != DeviceType::cuda || !cuda::cudnn_is_built()) return nullptr;
+const Device kGpu{DeviceType::cuda, 0};
+
+/// cuDNN's attention; null, with the case skipped, where the binary or the machine has none.
+std::unique_ptr<cuda::FusedAttention> fused_or_skipped() {
   try {
-    return std::make_unique<cuda::FusedAttention>(device.index);
+    if (has_gpu() && cuda::cudnn_is_built()) return std::make_unique<cuda::FusedAttention>(kGpu.index);
+    skip(has_gpu() ? "this program was built without cuDNN's attention" : kNoGpu);
   } catch (const DeviceError& error) {
-    WARN(error.what());
-    return nullptr;
+    skip(error.what());
   }
+  return nullptr;
 }
 
 }  // namespace
 
 TEST_CASE("cuDNN's attention agrees with the reference and repeats bitwise, and its lse is ours") {
-  for (Device device : devices()) {
-    const auto fused = fused_on(device);
-    if (!fused) continue;
-    Stream stream = stream_on(device);
-    for (const Case& c : kCases) {
-      if (!runs_on(stream, c)) continue;
-      check_case(stream, DType::bf16, c, false, 1.0f, fused.get());
-      auto qkv = normal_values(c.tokens() * c.layout().row(), 1, DType::bf16);
-      auto dout = normal_values(c.tokens() * c.heads * c.head_dim, 2, DType::bf16);
-      Problem theirs(stream, DType::bf16, c, qkv, false, fused.get()),
-          ours(stream, DType::bf16, c, qkv, false);
-      std::vector<float> first;
-      for (int run = 0; run < 2; ++run) {
-        theirs.dout.upload(dout);
-        theirs.forward(stream);
-        theirs.backward(stream);
-        if (run == 0) first = theirs.dqkv.floats();
-      }
-      CHECK(first == theirs.dqkv.floats());
-      ours.forward(stream);
-      const auto a = theirs.lse.floats(), b = ours.lse.floats();
-      for (size_t i = 0; i < a.size(); ++i) REQUIRE(a[i] == Approx(b[i]).margin(2e-2));
+  const auto fused = fused_or_skipped();
+  if (!fused) return;
+  Stream stream = stream_on(kGpu);
+  for (const Case& c : kCases) {
+    if (!runs_on(stream, c)) continue;
+    check_case(stream, DType::bf16, c, false, 1.0f, fused.get());
+    auto qkv = normal_values(c.tokens() * c.layout().row(), 1, DType::bf16);
+    auto dout = normal_values(c.tokens() * c.heads * c.head_dim, 2, DType::bf16);
+    Problem theirs(stream, DType::bf16, c, qkv, false, fused.get()), ours(stream, DType::bf16, c, qkv, false);
+    std::vector<float> first;
+    for (int run = 0; run < 2; ++run) {
+      theirs.dout.upload(dout);
+      theirs.forward(stream);
+      theirs.backward(stream);
+      if (run == 0) first = theirs.dqkv.floats();
     }
-    const size_t planned = fused->size();
-    fused->latch();
-    check_case(stream, DType::bf16, kCases[1], false, 1.0f, fused.get());
-    CHECK(fused->size() == planned);
-    CHECK_THROWS_WITH(
-        fused->workspace_bytes({.pass = Pass::forward, .heads = {1, 1, 16}, .batch = 3, .sequence = 5}),
-        "[attention] 3 sequences of 5 tokens were not planned with cuDNN before the first step");
+    CHECK(first == theirs.dqkv.floats());
+    ours.forward(stream);
+    const auto a = theirs.lse.floats(), b = ours.lse.floats();
+    for (size_t i = 0; i < a.size(); ++i) REQUIRE(a[i] == Approx(b[i]).margin(2e-2));
   }
+  const size_t planned = fused->size();
+  fused->latch();
+  check_case(stream, DType::bf16, kCases[1], false, 1.0f, fused.get());
+  CHECK(fused->size() == planned);
+  CHECK_THROWS_WITH(
+      fused->workspace_bytes({.pass = Pass::forward, .heads = {1, 1, 16}, .batch = 3, .sequence = 5}),
+      "[attention] 3 sequences of 5 tokens were not planned with cuDNN before the first step");
 }
 
 TEST_CASE("what cuDNN's attention does not take is refused") {
-  for (Device device : devices()) {
-    const auto fused = fused_on(device);
-    if (!fused) continue;
-    Stream stream = stream_on(device);
-    const Case c{1, 2, 1, 16, 40};
-    const auto values = normal_values(c.tokens() * c.layout().row(), 1);
-    Problem wide(stream, DType::f32, c, values, false, fused.get()),
-        documents(stream, DType::bf16, c, values, true, fused.get()),
-        good(stream, DType::bf16, c, values, false, fused.get());
-    CHECK_THROWS_WITH(wide.forward(stream), Catch::Contains("[attention_forward] qkv is f32") &&
-                                                Catch::Contains("cuDNN's attention is bf16"));
-    CHECK_THROWS_WITH(documents.backward(stream),
-                      "[attention_backward] cuDNN's attention has no documents: use flash attention");
-    const AttentionBackward args{.qkv = good.qkv,
-                                 .out = good.out,
-                                 .lse = good.lse,
-                                 .dout = good.dout,
-                                 .dqkv = good.dqkv,
-                                 .document_start = {},
-                                 .workspace = {},
-                                 .heads = c.layout(),
-                                 .batch = 1,
-                                 .sequence = 40,
-                                 .fused = fused.get()};
-    if (good.bytes(stream, Pass::backward) > 0) {
-      CHECK_THROWS_WITH(
-          attention_backward(stream, args),
-          Catch::Contains("[attention_backward] workspace is ") && Catch::Contains("for cuDNN"));
-    }
+  const auto fused = fused_or_skipped();
+  if (!fused) return;
+  Stream stream = stream_on(kGpu);
+  const Case c{1, 2, 1, 16, 40};
+  const auto values = normal_values(c.tokens() * c.layout().row(), 1);
+  Problem wide(stream, DType::f32, c, values, false, fused.get()),
+      documents(stream, DType::bf16, c, values, true, fused.get()),
+      good(stream, DType::bf16, c, values, false, fused.get());
+  CHECK_THROWS_WITH(wide.forward(stream), Catch::Contains("[attention_forward] qkv is f32") &&
+                                              Catch::Contains("cuDNN's attention is bf16"));
+  CHECK_THROWS_WITH(documents.backward(stream),
+                    "[attention_backward] cuDNN's attention has no documents: use flash attention");
+  const AttentionBackward args{.qkv = good.qkv,
+                               .out = good.out,
+                               .lse = good.lse,
+                               .dout = good.dout,
+                               .dqkv = good.dqkv,
+                               .document_start = {},
+                               .workspace = {},
+                               .heads = c.layout(),
+                               .batch = 1,
+                               .sequence = 40,
+                               .fused = fused.get()};
+  if (good.bytes(stream, Pass::backward) > 0) {
+    CHECK_THROWS_WITH(attention_backward(stream, args),
+                      Catch::Contains("[attention_backward] workspace is ") && Catch::Contains("for cuDNN"));
   }
 }
