@@ -29,7 +29,7 @@ void delayed_amax(Stream& stream, const AmaxHistory& history, const Tensor& curr
 
 /// Once per optimizer step, never in recomputation or validation: overwrites the oldest row with `step_amax`
 /// u32 [slots], the largest over micro-batches and ranks, and counts the step. A slot that is not finite
-/// keeps the newest row's value: its step is skipped by whoever looks at non_finite.
+/// keeps the newest row's value: its step is skipped, as non_finite says.
 void advance(Stream& stream, AmaxHistory& history, const Tensor& step_amax);
 
 }  // namespace ottava::fp8

@@ -119,7 +119,8 @@ void dequantize(Stream& stream, const Float8Codes& x, Granularity granularity, c
 
 void transpose_codes(Stream& stream, const Tensor& from, const Tensor& to) {
   check_matrix(kTranspose, "from", from);
-  if (size_of(from.dtype) != 1) fail<ShapeError>(kTranspose, "from is {}, expected bytes", describe(from));
+  if (size_of(from.dtype) != 1)
+    fail<ShapeError>(kTranspose, "from is {}, expected codes of one byte", describe(from));
   check_tensor(kTranspose, "to", to, from.dtype, {from.cols(), from.rows()});
   switch (stream.type()) {
     case DeviceType::cpu:
@@ -133,14 +134,14 @@ void transpose_codes(Stream& stream, const Tensor& from, const Tensor& to) {
 
 void transpose_block_scales(Stream& stream, const Tensor& from, Shape matrix, const Tensor& to) {
   const Shape shape = scale_shape(Granularity::block_128x128, matrix.rows(), matrix.cols());
-  const Shape turned = scale_shape(Granularity::block_128x128, matrix.cols(), matrix.rows());
+  const Shape transposed = scale_shape(Granularity::block_128x128, matrix.cols(), matrix.rows());
   check_tensor(kBlockScales, "from", from, DType::f32, shape);
-  check_tensor(kBlockScales, "to", to, DType::f32, turned);
+  check_tensor(kBlockScales, "to", to, DType::f32, transposed);
   switch (stream.type()) {
     case DeviceType::cpu:
-      for (int64_t c = 0; c < turned[0]; ++c) {
-        for (int64_t r = 0; r < turned[1]; ++r) {
-          to.as<float>()[c * turned[1] + r] = r < shape[0] ? from.as<float>()[r * shape[1] + c] : 0.0f;
+      for (int64_t c = 0; c < transposed[0]; ++c) {
+        for (int64_t r = 0; r < transposed[1]; ++r) {
+          to.as<float>()[c * transposed[1] + r] = r < shape[0] ? from.as<float>()[r * shape[1] + c] : 0.0f;
         }
       }
       return;

@@ -38,12 +38,12 @@ struct Quantize {
 /// Throws ShapeError. Reads x once (row with both outputs: twice) and writes a byte per element and output.
 void quantize(Stream& stream, const Quantize& args);
 
-/// y = decode(bytes) * inverse, rounded to y's dtype, f32 or bf16. Powers of two are exact in bf16 too.
+/// y = decode(codes) * inverse, rounded to y's dtype, f32 or bf16. Powers of two are exact in bf16 too.
 void dequantize(Stream& stream, const Float8Codes& x, Granularity granularity, const Tensor& y);
 
 /// to [C,R] = from [R,C], codes of one byte.
 void transpose_codes(Stream& stream, const Tensor& from, const Tensor& to);
-/// Inverse scales of granularity 128x128 of a matrix of this shape, as its transposed bytes need them:
+/// Inverse scales of granularity 128x128 of a matrix of this shape, as its transposed codes need them:
 /// from scale_shape(R, C) to scale_shape(C, R), whose padding is zero.
 void transpose_block_scales(Stream& stream, const Tensor& from, Shape matrix, const Tensor& to);
 

@@ -71,6 +71,16 @@ Recipe make_recipe(RecipeName name, bool power_of_two_scales) {
   }
 }
 
+RecipeName recipe_with(Granularity granularity) {
+  auto has = [&](size_t i) {
+    const ProductRecipe forward = make_recipe(static_cast<RecipeName>(i)).forward;
+    return forward.a.granularity == granularity || forward.b.granularity == granularity;
+  };
+  size_t i = 0;
+  while (!has(i)) ++i;  // every granularity is some recipe's
+  return static_cast<RecipeName>(i);
+}
+
 std::vector<RecipeName> recipes_of_compute_capability(int capability) {
   if (capability < 89) return {};
   std::vector<RecipeName> names{RecipeName::tensorwise, RecipeName::tensorwise_with_gw_hp,

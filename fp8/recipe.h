@@ -43,7 +43,7 @@ struct OperandRecipe {
 struct ProductRecipe {
   bool is_fp8 = true;  ///< else high precision, and nothing below matters
   OperandRecipe a, b;
-  bool fast_accumulation = false;  ///< sums may be kept in the tensor core's 22 bits: forward alone
+  bool fast_accumulation = false;  ///< sums may be kept in the tensor core's 22 bits: only forward
 };
 
 struct Recipe {
@@ -66,6 +66,9 @@ struct Recipe {
 /// power_of_two_scales rounds scales down where the recipe leaves a choice (tensorwise, delayed); the others
 /// always do.
 Recipe make_recipe(RecipeName name, bool power_of_two_scales = false);
+
+/// The first recipe in which x or w has such scales.
+RecipeName recipe_with(Granularity granularity);
 
 /// Recipes that a GPU of this compute capability (90 for 9.0) multiplies without emulation.
 std::vector<RecipeName> recipes_of_compute_capability(int capability);

@@ -5,7 +5,7 @@
 
 namespace ottava::fp8 {
 
-/// Scale bytes of granularity 1x32 of a matrix [rows, cols], as products read them and in plain order,
+/// Inverse scales of granularity 1x32 of a matrix [rows, cols], as products read them and in plain order,
 /// without tiles and their padding: so the plain ones of neighbouring parts of the matrix are neighbours, and
 /// can be gathered.
 struct MxScales {
@@ -19,9 +19,9 @@ struct MxScales {
   Order order = Order::rows;
 };
 
-/// plain = the bytes of tiles. Throws ShapeError.
+/// plain = the scales of tiles. Throws ShapeError.
 void untile_scales(Stream& stream, const MxScales& args);
-/// tiles = the bytes of plain, padding zero.
+/// tiles = the scales of plain, padding zero.
 void tile_scales(Stream& stream, const MxScales& args);
 
 }  // namespace ottava::fp8

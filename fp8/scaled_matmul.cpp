@@ -39,11 +39,11 @@ ScaledProduct product_of(const ScaledMatmul& args) {
 }
 
 void check_operand(std::string_view name, const ProductOperand& o) {
-  const Tensor& bytes = o.matrix.codes;
-  if (bytes.shape.rank() != 2) fail<ShapeError>(kOp, "{} is {}, expected a matrix", name, describe(bytes));
-  format_of(bytes.dtype);
+  const Tensor& codes = o.matrix.codes;
+  if (codes.shape.rank() != 2) fail<ShapeError>(kOp, "{} is {}, expected a matrix", name, describe(codes));
+  format_of(codes.dtype);
   check_tensor(kOp, fmt::format("{}.scale_inverse", name), o.matrix.scale_inverse, scale_dtype(o.granularity),
-               scale_shape(o.granularity, bytes.rows(), bytes.cols()));
+               scale_shape(o.granularity, codes.rows(), codes.cols()));
   if (o.contraction == Contraction::outer && !traits(o.granularity).is_transpose_invariant) {
     fail<ShapeError>(
         kOp,
@@ -98,7 +98,7 @@ void check(const Stream& stream, const ScaledProduct& args) {
     if (o->contraction == Contraction::inner) continue;
     fail<ShapeError>(kOp,
                      "{} has its contraction outside, and a GPU multiplies FP8 only with both inside: "
-                     "transpose its bytes, or emulate",
+                     "transpose its codes, or emulate",
                      o == &args.a ? "a" : "b");
   }
 }

@@ -23,7 +23,7 @@ namespace ottava::fp8 {
 ///
 /// On a GPU by its tensor cores (cuBLASLt), sums in f32: forward with scales per tensor or row accumulates
 /// fast (14 bits between promotions), the others do not. All addresses are aligned to 16 bytes. A GPU has
-/// per-tensor scales from sm_89 on, rows and blocks of 128 on sm_90 alone, 1x32 from sm_100 on; what it lacks
+/// per-tensor scales from sm_89 on, rows and blocks of 128 only on sm_90, 1x32 from sm_100 on; what it lacks
 /// throws DeviceError with what it has. `emulate` asks for the CPU's way on any GPU: exact bf16 operands on
 /// the same codes, and bf16's speed. Block scales must then be powers of two, which only the CPU can afford
 /// to check.

@@ -16,20 +16,6 @@ namespace {
 constexpr std::string_view kOp = "scaled_matmul";
 using ottava::cuda::BlasProblem;
 
-/// The plain one of the recipes that need this kind of scales.
-RecipeName recipe_with(Granularity granularity) {
-  switch (granularity) {
-    case Granularity::tensor:
-      return RecipeName::tensorwise;
-    case Granularity::row:
-      return RecipeName::rowwise;
-    case Granularity::block_1x32:
-      return RecipeName::mxfp8;
-    default:
-      return RecipeName::blockwise;
-  }
-}
-
 void check_gpu(const Stream& stream, Granularity a, Granularity b) {
   const Granularity finer = std::max(a, b);
   const int capability = ottava::cuda::compute_capability(stream.device().index);

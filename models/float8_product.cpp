@@ -35,7 +35,7 @@ bool Float8Product::reads_columnwise(const StepContext& c, Source source) const 
 }
 
 bool Float8Product::is_measured(Source source) const {
-  return plan_of(source).takes_amax && (source == Source::x ? x_is_measured_ : dy_is_measured_);
+  return plan_of(source).takes_amax && (source == Source::x ? measured_.x : measured_.dy);
 }
 
 Tensor Float8Product::amax_slot(const StepContext& c, Source source) const {
@@ -43,11 +43,9 @@ Tensor Float8Product::amax_slot(const StepContext& c, Source source) const {
 }
 
 fp8::OperandSlots Float8Product::slots(const StepContext& c, Source source) const {
-  const int64_t slot = 2 * o_.product + (source == Source::dy);
-  return {.amax = c.float8->amax(slot),
-          .scale_amax = c.float8->scale_amax(slot),
-          .counters = c.is_recomputing ? Tensor{} : c.float8->counters(slot),
-          .non_finite = c.float8->non_finite(slot)};
+  fp8::OperandSlots out = c.float8->slots(2 * o_.product + (source == Source::dy));
+  if (c.is_recomputing) out.counters = {};
+  return out;
 }
 
 Float8Allocation::Codes Float8Product::place(const StepContext& c, Source source, Shape shape,

@@ -41,8 +41,11 @@ class Float8Product {
     bool weight_gradient = false;  ///< column-wise where the device or the scales want that, else row-wise
     bool is_kept = false;          ///< from forward to backward
   };
-  /// Producers raise these amaxes where the plan takes them: quantizing does not measure again.
-  void set_measured(bool x, bool dy) { x_is_measured_ = x, dy_is_measured_ = dy; }
+  /// Operands whose amaxes producers raise, where the plan takes them: quantizing does not measure again.
+  struct Measured {
+    bool x = false, dy = false;
+  };
+  void set_measured(Measured measured) { measured_ = measured; }
   /// u32 [1] for the producer; empty where it has not been told to measure, or the plan does not take it.
   Tensor amax_slot(const StepContext& context, Source source) const;
   /// Codes of m in one read. Where they travel: of this rank, with the amax of all ranks if they share a
@@ -82,7 +85,7 @@ class Float8Product {
   void run(const StepContext& context, fp8::ScaledMatmul args) const;
 
   Options o_;
-  bool x_is_measured_ = false, dy_is_measured_ = false;
+  Measured measured_;
 };
 
 }  // namespace ottava

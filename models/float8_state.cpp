@@ -73,16 +73,14 @@ int64_t Float8State::products_run() const {
   return sum;
 }
 
-bool Float8State::is_from_history(int64_t slot) const {
-  return options_.is_delayed[static_cast<size_t>(slot / 2)] && history_.is_full();
-}
-
-Tensor Float8State::scale_amax(int64_t slot) const {
-  return (is_from_history(slot) ? scale_amax_ : current_).slice(slot, slot + 1);
-}
-
-Tensor Float8State::counters(int64_t slot) const {
-  return counters_.empty() || is_forward_only_ ? Tensor{} : counters_.slice(slot, slot + 1).reshape({3});
+fp8::OperandSlots Float8State::slots(int64_t slot) const {
+  auto of = [&](const Tensor& all) { return all.slice(slot, slot + 1); };
+  const bool is_from_history = options_.is_delayed[static_cast<size_t>(slot / 2)] && history_.is_full();
+  fp8::OperandSlots out{.amax = of(current_),
+                        .scale_amax = of(is_from_history ? scale_amax_ : current_),
+                        .non_finite = of(non_finite_)};
+  if (!counters_.empty() && !is_forward_only_) out.counters = of(counters_).reshape({3});
+  return out;
 }
 
 }  // namespace ottava

@@ -9,6 +9,7 @@
 
 #include "core/memory/arena.h"
 #include "fp8/amax_history.h"
+#include "fp8/quantize_operand.h"
 #include "fp8/recipe.h"
 #include "parallel/ranks/rank_groups.h"
 
@@ -43,7 +44,7 @@ class Float8State {
 
   void begin_step(Stream& stream);
   void begin_micro_batch(Stream& stream);
-  /// One product's slots alone: it runs in chunks that are scaled one by one.
+  /// Only one product's slots: it runs in chunks that are scaled one by one.
   void begin_product(Stream& stream, int64_t product);
   /// Validation: scales as in training, but nothing is remembered or counted.
   void begin_forward_only(Stream& stream);
@@ -52,12 +53,9 @@ class Float8State {
   /// After a step that was not skipped.
   void advance_history(Stream& stream);
 
-  /// u32 [1], raised by the operand's producer or by quantize_operand(); of this micro-batch.
-  Tensor amax(int64_t slot) const { return current_.slice(slot, slot + 1); }
-  /// What the operand's scale is made from: its amax, or of recipe `delayed` the history's.
-  Tensor scale_amax(int64_t slot) const;
-  Tensor counters(int64_t slot) const;  ///< i64 [3]; empty without statistics and in validation
-  Tensor non_finite(int64_t slot) const { return non_finite_.slice(slot, slot + 1); }
+  /// Of one operand. Its amax is this micro-batch's, raised by its producer or by quantize_operand(); of
+  /// recipe `delayed` the scale's is the history's. No counters without statistics and in validation.
+  fp8::OperandSlots slots(int64_t slot) const;
 
   /// Of all slots, for the host to read: u32 amaxes of the last step, i64 [slots, 3] counters, u32 flags.
   const Tensor& step_amax() const { return largest_; }
@@ -71,8 +69,6 @@ class Float8State {
   int64_t products_run() const;
 
  private:
-  bool is_from_history(int64_t slot) const;
-
   RankGroups& ranks_;
   Options options_;
   Tensor current_, largest_, scale_amax_, counters_, non_finite_;

@@ -6,6 +6,8 @@
 #include "core/error.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/matmul/matmul.h"
+#include "models/float8_plan.h"
+#include "models/float8_product.h"
 
 namespace ottava {
 namespace {
@@ -38,7 +40,7 @@ Linear::Linear(std::string name, LinearStyle style, int weight, int bias, std::v
                Measured measured)
     : name_(std::move(name)), style_(style), weight_(weight), bias_(bias), pieces_(std::move(pieces)) {
   if (is_one_product() && pieces_[0].float8)
-    pieces_[0].float8->set_measured(measured.input, measured.output_gradient);
+    pieces_[0].float8->set_measured({.x = measured.input, .dy = measured.output_gradient});
   if (style_ == LinearStyle::row && bias_ >= 0) {
     fail<ConfigError>(
         "linear",

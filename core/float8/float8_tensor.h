@@ -15,8 +15,9 @@ struct Float8Codes {
   int64_t bytes() const { return empty() ? 0 : codes.bytes() + scale_inverse.bytes(); }
 };
 
-/// A matrix [R,C] in FP8, in either or both orientations; owns nothing, like Tensor. A product reads the one
-/// whose columns it contracts.
+/// A matrix [R,C] in FP8, in either or both orientations, with scales as products read them (tiled where
+/// GranularityTraits say so). Owns nothing, like Tensor; core/memory/float8_allocation.h does. A product
+/// reads the orientation whose columns it contracts.
 struct Float8Tensor {
   Float8Codes rowwise;                            ///< [R,C], scales along columns
   Float8Codes columnwise;                         ///< [C,R], what quantizing the transposed matrix gives

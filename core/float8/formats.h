@@ -66,7 +66,7 @@ constexpr float decode(uint8_t code, const Format& f) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(value) | sign);
 }
 
-/// UE8M0: 2^(code - 127), 0xff is NaN. Encoding takes powers of two alone; anything else has no code and
+/// UE8M0: 2^(code - 127), 0xff is NaN. Encoding takes only powers of two; anything else has no code and
 /// gives NaN.
 constexpr uint8_t encode_e8m0(float power_of_two) {
   const uint32_t u = std::bit_cast<uint32_t>(power_of_two);
@@ -82,7 +82,7 @@ constexpr float decode_e8m0(uint8_t code) {
 /// How a scale is rounded after the division.
 enum class ScaleRounding : uint8_t { none, down_to_power_of_two };
 
-/// A pair that belongs together: bytes hold x * scale, and x is bytes * inverse.
+/// A pair that belongs together: codes hold x * scale, and x is codes * inverse.
 struct Scale {
   float scale = 1, inverse = 1;
   bool finite = true;  ///< false for a non-finite amax: the pair is then (1, 1) and the step must be skipped

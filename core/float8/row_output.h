@@ -6,7 +6,7 @@
 
 namespace ottava::fp8 {
 
-/// Where an operation leaves its output [N,C] in FP8, with scales that a row knows by itself: the same bytes,
+/// Where an operation leaves its output [N,C] in FP8, with scales that a row knows by itself: the same codes,
 /// inverse scales, counts and flags as quantize() gives for the output as it would be stored, without its
 /// being written and read.
 struct RowOutput {

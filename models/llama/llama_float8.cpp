@@ -9,9 +9,9 @@ namespace ottava {
 namespace {
 
 int64_t local_rows(const ParameterSpec& spec, size_t part, int tp) {
-  ParameterSpec alone = spec;
-  alone.parts = {spec.parts[part]};
-  return tensor_parallel_shape(alone, tp)[0];
+  ParameterSpec one = spec;
+  one.parts = {spec.parts[part]};
+  return tensor_parallel_shape(one, tp)[0];
 }
 
 /// Rows of a decision's parts, which are neighbours, within the local slice of its parameter.

@@ -128,7 +128,7 @@ void Float8Weights::place_resident(Arena& arena, size_t i, WeightUse use) {
     return persistent(arena, called, form.recipe, shape,
                       fp8::scale_shape(form.recipe.granularity, shape.rows(), shape.cols()));
   };
-  const bool columnwise = (is_backward || e.travel.shares_codes) && reads_columnwise(form.recipe);
+  const bool columnwise = reads_columnwise(form.recipe, e.travel.shares_codes ? WeightUse::both : use);
   if (!is_backward || !columnwise) form.whole.rowwise = codes(name, {e.rows, e.columns});
   if (columnwise) form.whole.columnwise = codes(name + ".transposed", {e.columns, e.rows});
   if (fp8::takes_column_amax(form.whole)) {

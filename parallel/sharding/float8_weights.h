@@ -121,13 +121,13 @@ class Float8Weights {
   void make_resident(Stream& stream, size_t entry, WeightUse use);
   void make_shard(Stream& stream, size_t entry, WeightUse use);
   void make_column_scales(Stream& stream, size_t entry);
-  void make_local(Stream& stream, size_t entry, Form& form, const Tensor& whole, bool columnwise);
-  void assemble(Stream& stream, size_t entry, WeightUse use, bool columnwise);
+  void make_local(Stream& stream, size_t entry, WeightUse use, const Tensor& whole);
+  void assemble(Stream& stream, size_t entry, WeightUse use);
   Tensor allocate(Form& form, std::string_view name, DType dtype, Shape shape);
   fp8::Float8Codes allocate_codes(Form& form, std::string_view name, Shape shape);
-  /// True if the input gradient reads column-wise codes; a CPU's product contracts rows where scales are
-  /// transpose-invariant.
-  bool reads_columnwise(const fp8::OperandRecipe& recipe) const;
+  /// True if this use is, or includes, the input gradient and that reads column-wise codes; a CPU's product
+  /// contracts rows where scales are transpose-invariant.
+  bool reads_columnwise(const fp8::OperandRecipe& recipe, WeightUse use) const;
 
   Arena& arena_;
   RankGroups& ranks_;

@@ -7,8 +7,9 @@
 
 namespace ottava {
 
-bool Float8Weights::reads_columnwise(const fp8::OperandRecipe& recipe) const {
-  return target_.type == DeviceType::cuda || !fp8::traits(recipe.granularity).is_transpose_invariant;
+bool Float8Weights::reads_columnwise(const fp8::OperandRecipe& recipe, WeightUse use) const {
+  return includes(use, WeightUse::backward) &&
+         (target_.type == DeviceType::cuda || !fp8::traits(recipe.granularity).is_transpose_invariant);
 }
 
 Tensor Float8Weights::allocate(Form& form, std::string_view name, DType dtype, Shape shape) {
@@ -51,9 +52,10 @@ void Float8Weights::release(size_t i) {
   }
 }
 
-void Float8Weights::make_local(Stream& stream, size_t i, Form& form, const Tensor& whole, bool columnwise) {
+void Float8Weights::make_local(Stream& stream, size_t i, WeightUse use, const Tensor& whole) {
   const Float8WeightSpec& spec = options_.specs[i];
-  const Entry& e = entries_[i];
+  Entry& e = entries_[i];
+  Form& form = e.form(use);
   Tensor x = whole.slice(spec.rows.begin, spec.rows.end);
   Allocation padded, columns;
   if (spec.padded_rows > spec.rows.size()) {
@@ -64,7 +66,7 @@ void Float8Weights::make_local(Stream& stream, size_t i, Form& form, const Tenso
     x = padded;
   }
   fp8::Float8Tensor out{.granularity = form.recipe.granularity};
-  if (columnwise) {
+  if (reads_columnwise(form.recipe, use)) {
     out.columnwise = form.whole.columnwise =
         allocate_codes(form, spec.name + ".fp8 transposed", {x.cols(), x.rows()});
   } else {
@@ -76,9 +78,10 @@ void Float8Weights::make_local(Stream& stream, size_t i, Form& form, const Tenso
 }
 
 /// What products read, from what was gathered.
-void Float8Weights::assemble(Stream& stream, size_t i, WeightUse use, bool columnwise) {
+void Float8Weights::assemble(Stream& stream, size_t i, WeightUse use) {
   Entry& e = entries_[i];
   Form& form = e.form(use);
+  const bool columnwise = reads_columnwise(form.recipe, use);
   const std::string& name = options_.specs[i].name;
   const fp8::Granularity granularity = form.recipe.granularity;
   const fp8::GranularityTraits& t = fp8::traits(granularity);
@@ -111,11 +114,9 @@ void Float8Weights::assemble(Stream& stream, size_t i, WeightUse use, bool colum
 fp8::Float8Tensor Float8Weights::operand(Stream& stream, size_t i, WeightUse use, const Tensor& whole) {
   Entry& e = entries_[i];
   Form& form = e.form(use);
-  const bool columnwise = use == WeightUse::backward && reads_columnwise(form.recipe);
-  if ((columnwise ? form.whole.columnwise : form.whole.rowwise).empty()) {
-    e.home == Home::local ? make_local(stream, i, form, whole, columnwise)
-                          : assemble(stream, i, use, columnwise);
-  }
+  const bool columnwise = reads_columnwise(form.recipe, use);
+  if ((columnwise ? form.whole.columnwise : form.whole.rowwise).empty())
+    e.home == Home::local ? make_local(stream, i, use, whole) : assemble(stream, i, use);
   return form.whole;
 }
 

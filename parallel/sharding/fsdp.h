@@ -41,16 +41,16 @@ struct FsdpOptions {
   bool reduce_every_micro_batch = true;  ///< false: whole gradients stay until the last micro-batch
   /// The last reduction of a micro-batch may run beside the forward of the next and ends when that one's
   /// first begins; its memory lives so long. Not where micro-batches are graphs of their own, and of use
-  /// where weights stay whole alone: else the next forward begins with gathers, which queue behind it.
+  /// only where weights stay whole: else the next forward begins with gathers, which queue behind it.
   bool reductions_cross = false;
   bool trains = true;             ///< false: no gradients and no optimizer state (generation)
   Float8Weights::Options float8;  ///< weights that products read in FP8
-  bool float8_gradients = false;  ///< between shards (float8_exchange.h); with float8 alone
+  bool float8_gradients = false;  ///< between shards (float8_exchange.h); only with float8
 };
 
 /// What the options ask of the table: shards of whole blocks where scales of blocks travel.
 void align_shards(std::vector<ParameterSpec>& specs, const FsdpOptions& options);
-/// Parameters whose compute type nobody reads, by parameter: FP8 codes take its place.
+/// Parameters whose compute type nothing reads, by parameter: FP8 codes take its place.
 std::vector<bool> replaced_by_float8(const std::vector<ParameterSpec>& specs, const FsdpOptions& options,
                                      const ShardCoordinates& at);
 
@@ -86,7 +86,7 @@ class Fsdp {
   /// Starts gathering the units that follow `after` on the way to `last`, in either direction:
   /// options().prefetch of them, each for its entry of `uses` (none given: for forward).
   void prefetch(int after, int last, std::span<const WeightUse> uses = {});
-  /// Waits for a unit (and starts it if nobody did); reshard lets go of it.
+  /// Waits for a unit (and starts it if that was not done); reshard lets go of it.
   void unshard(int unit, WeightUse use = WeightUse::forward);
   void reshard(int unit);
   /// The slice in the compute type. Its unit must be unsharded.
@@ -178,7 +178,7 @@ class Fsdp {
   FsdpOptions options_;
   std::vector<ParameterShard> shards_;
   std::unique_ptr<Float8Weights> float8_;
-  std::vector<bool> replaced_;  ///< by FP8 bytes, by parameter
+  std::vector<bool> replaced_;  ///< by FP8 codes, by parameter
   std::vector<Unit> units_;
   std::vector<Whole> whole_;
   std::vector<bool> summed_;                    ///< the gradient shard holds something of this step

@@ -152,3 +152,11 @@ TEST_CASE("delayed scaling: the first step's NaN leaves zero, refusals, costs") 
   CHECK_THROWS_WITH(advance(meta, plan, slots),
                     "[advance_amax_history] history is f32 [4, 8], expected u32 [length, slots]");
 }
+
+TEST_CASE("recipes: the first that has scales of a granularity") {
+  CHECK(recipe_with(Granularity::tensor) == RecipeName::tensorwise);
+  CHECK(recipe_with(Granularity::row) == RecipeName::rowwise);
+  CHECK(recipe_with(Granularity::block_1x128) == RecipeName::blockwise);
+  CHECK(recipe_with(Granularity::block_128x128) == RecipeName::blockwise);
+  CHECK(recipe_with(Granularity::block_1x32) == RecipeName::mxfp8);
+}

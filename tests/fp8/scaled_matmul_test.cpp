@@ -90,7 +90,7 @@ TEST_CASE(
         CHECK_THROWS_WITH(
             run(stream, args, DType::f32, m, n),
             "[scaled_matmul] b has its contraction outside, and a GPU multiplies FP8 only with both "
-            "inside: transpose its bytes, or emulate");
+            "inside: transpose its codes, or emulate");
         continue;
       }
       const auto got = run(stream, args, DType::f32, m, n);

@@ -120,8 +120,9 @@ Outcome run(const Case& what) {
     out.bias = download_as_bf16(stream, parameters.shard(1).master);
     out.products = layer.state.products_run();
     if (what.recipes[0]) {
-      out.x_amax = *layer.state.amax(0).as<uint32_t>(), out.dy_amax = *layer.state.amax(1).as<uint32_t>();
-      const int64_t* counters = layer.state.counters(1).as<int64_t>();
+      out.x_amax = *layer.state.slots(0).amax.as<uint32_t>(),
+      out.dy_amax = *layer.state.slots(1).amax.as<uint32_t>();
+      const int64_t* counters = layer.state.slots(1).counters.as<int64_t>();
       out.dy_counters.assign(counters, counters + 3);
     }
     out.keeps_x = static_cast<bool>(saved.x);
