@@ -9,6 +9,9 @@
 #   asan_steps      as asan, for whole steps in FP8 and on the host execution layer
 #   architectures   every kernel compiled for sm_80, sm_89, sm_90a and sm_100
 #   quickstart      a fresh clone in a temporary folder, nothing from ccache: scripts/quickstart.sh, then scripts/test.sh
+# Named only, as root, on systems that they make of Debian's packages (scripts/stages):
+#   package         the tarball and the Debian package of build/ train in a clean root
+#   debian13        the next release builds and passes all tests
 set -euo pipefail
 cd "$(dirname "$0")/.."
 stages=("$@")
@@ -16,7 +19,8 @@ stages=("$@")
 for stage in "${stages[@]}"; do
   case $stage in
     release | asan | tsan | asan_steps | architectures | quickstart) ;;
-    *) echo "test.sh: stage '$stage' is unknown: release, asan, tsan, asan_steps, architectures or quickstart" >&2; exit 2 ;;
+    *) [ -x "scripts/stages/$stage.sh" ] ||
+      { echo "test.sh: stage '$stage' is unknown: release, asan, tsan, asan_steps, architectures, quickstart or one of scripts/stages" >&2; exit 2; } ;;
   esac
 done
 
@@ -101,6 +105,11 @@ for stage in "${stages[@]}"; do
       "$clone/scripts/test.sh"
       end
       rm -rf "$clone"
+      ;;
+    *)
+      begin "$stage"
+      "scripts/stages/$stage.sh"
+      end
       ;;
   esac
 done

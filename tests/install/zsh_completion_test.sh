@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
 # zsh_completion_test.sh BUILD: the completion for zsh answers as the one for bash does. Skipped (77) without zsh.
 set -euo pipefail
-command -v zsh >/dev/null || { echo "skipped: zsh was not found"; exit 77; }
+if ! command -v zsh >/dev/null; then
+  [ -z "${OTTAVA_TEST_CASES:-}" ] || printf 'skipped\tzsh_completion_test\tzsh was not found\n' >>"$OTTAVA_TEST_CASES"
+  exit 77
+fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 python3 -B "$(dirname "$0")/../../scripts/install/make_texts.py" "$work/texts" "$1/ottava"
