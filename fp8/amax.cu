@@ -1,4 +1,4 @@
-#include "fp8/codec.cuh"
+#include "core/float8/codec.cuh"
 #include "fp8/quantize_kernels.h"
 
 // Ceiling: memory bandwidth: x is read once, one or two instructions per element.

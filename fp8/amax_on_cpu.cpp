@@ -1,8 +1,8 @@
 #include <algorithm>
 
+#include "core/float8/codec_kernels.h"
 #include "core/ops/check.h"
 #include "core/parallel_for.h"
-#include "fp8/quantize_kernels.h"
 #include "fp8/quantize_on_cpu.h"
 
 namespace ottava::cpu {

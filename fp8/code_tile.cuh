@@ -1,6 +1,6 @@
 #pragma once
 
-#include "fp8/codec.cuh"
+#include "core/float8/codec.cuh"
 
 // 128 x 128 codes in shared memory, written row by row and read column by column, by 256 threads.
 namespace ottava::fp8::cuda {

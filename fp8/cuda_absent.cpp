@@ -2,10 +2,6 @@
 #include "core/cuda/runtime.h"
 #include "core/error.h"
 #include "fp8/amax_history_kernels.h"
-#include "fp8/ops/rms_norm_backward_quantize.h"
-#include "fp8/ops/rms_norm_quantize.h"
-#include "fp8/ops/swiglu_backward_quantize.h"
-#include "fp8/ops/swiglu_quantize.h"
 #include "fp8/quantize_kernels.h"
 #include "fp8/scale_tiles_kernels.h"
 #include "fp8/scaled_matmul_kernels.h"
@@ -26,12 +22,8 @@ void flag_non_finite(Stream&, const Tensor&, const Tensor&) { absent(); }
 void fold_amax(Stream&, const Tensor&, const Tensor&) { absent(); }
 void poison_if_raised(Stream&, const Tensor&, const Tensor&) { absent(); }
 void quantize(Stream&, const Quantize&) { absent(); }
-void rms_norm_backward_quantize(Stream&, const RmsNormBackwardQuantize&) { absent(); }
-void rms_norm_quantize(Stream&, const RmsNormQuantize&) { absent(); }
 void scale_result(Stream&, const ScaledProduct&, const Tensor&) { absent(); }
 void scaled_matmul(Stream&, const ScaledProduct&) { absent(); }
-void swiglu_backward_quantize(Stream&, const SwigluBackwardQuantize&) { absent(); }
-void swiglu_quantize(Stream&, const SwigluQuantize&) { absent(); }
 void tile_scales(Stream&, const MxScales&) { absent(); }
 void transpose_block_scales(Stream&, const Tensor&, Shape, const Tensor&) { absent(); }
 void transpose_codes(Stream&, const Tensor&, const Tensor&) { absent(); }

@@ -1,7 +1,7 @@
 #include <algorithm>
 
+#include "core/float8/codec_kernels.h"
 #include "core/parallel_for.h"
-#include "fp8/quantize_kernels.h"
 #include "fp8/quantize_on_cpu.h"
 
 namespace ottava::cpu {

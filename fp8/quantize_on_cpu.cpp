@@ -5,8 +5,8 @@
 #include <memory>
 #include <vector>
 
+#include "core/float8/row_quantizer.h"
 #include "core/parallel_for.h"
-#include "fp8/row_quantizer.h"
 
 namespace ottava::cpu {
 namespace {
@@ -39,18 +39,45 @@ struct ColumnGroups {
   uint8_t exponents[4][kWidestSlab];
 };
 
+/// Inverse scales are laid out in whole tiles of 1x32 and groups of four of 128x128.
+bool has_padding(Granularity granularity, const Shape& codes) {
+  if (granularity == Granularity::block_1x32) return codes.rows() % 128 != 0 || codes.cols() % 128 != 0;
+  return granularity == Granularity::block_128x128 && codes.cols() % 512 != 0;
+}
+
+DType format_of_codes(const Quantize& args) {
+  return (args.out.empty() ? args.transposed : args.out).codes.dtype;
+}
+RowOutput rows_of(const Quantize& args) {
+  return {.granularity = args.granularity,
+          .rounding = args.rounding,
+          .out = args.out,
+          .counters = args.counters,
+          .non_finite = args.non_finite,
+          .largest = args.largest};
+}
+
 class Quantizer {
  public:
   explicit Quantizer(const Quantize& args)
       : a_(args),
-        rows_of_out_(args),
-        encode_(encode_kernels()[(args.out.empty() ? args.transposed : args.out).codes.dtype]),
+        rows_of_out_(rows_of(args), args.x, format_of_codes(args), args.amax),
+        encode_(encode_kernels()[format_of_codes(args)]),
         is_uniform_(args.granularity == Granularity::tensor ||
                     args.granularity == Granularity::block_128x128),
         band_(args.granularity == Granularity::block_1x32 ? 32 : kTile),
         rows_(args.x.rows()),
         cols_(args.x.cols()),
-        element_(static_cast<int64_t>(size_of(args.x.dtype))) {}
+        element_(static_cast<int64_t>(size_of(args.x.dtype))) {
+    for (const Float8Codes* q : {&a_.out, &a_.transposed}) {
+      if (q->empty()) continue;
+      auto* inverses = static_cast<float*>(q->scale_inverse.data);
+      if (has_padding(a_.granularity, q->codes.shape)) {
+        std::memset(inverses, 0, static_cast<size_t>(q->scale_inverse.bytes()));
+      }
+      if (a_.granularity == Granularity::tensor) *inverses = rows_of_out_.tensor_scale().inverse;
+    }
+  }
 
   void run() {
     // Rows are read in one piece where nothing but they matters; else one read of a slab serves both outputs.
@@ -209,7 +236,7 @@ class Quantizer {
       const uint32_t* columns = groups.amax[0] + c;
       const uint32_t amax = *std::max_element(columns, columns + std::min(kTile, s.width - c));
       if (a_.granularity == Granularity::tensor) {
-        scales[c / kTile] = rows_of_out_.tensor_scale();
+        scales[c / kTile] = rows_of_out_.tensor_scale().scale;
       } else {
         const Scale own = rows_of_out_.scale_of(amax);
         scales[c / kTile] = own.scale;

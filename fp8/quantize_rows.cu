@@ -1,4 +1,4 @@
-#include "fp8/codec.cuh"
+#include "core/float8/codec.cuh"
 #include "fp8/quantize_cuda.h"
 
 // Ceiling: memory bandwidth: 2 bytes read and one written per bf16 element. Rows past 16384 elements are read

@@ -3,10 +3,8 @@
 #include "apps/bench/kernel_cases.h"
 #include "core/cuda/runtime.h"
 #include "core/ops/matmul/matmul.h"
-#include "fp8/ops/rms_norm_backward_quantize.h"
-#include "fp8/ops/rms_norm_quantize.h"
-#include "fp8/ops/swiglu_backward_quantize.h"
-#include "fp8/ops/swiglu_quantize.h"
+#include "core/ops/norm/rms_norm.h"
+#include "core/ops/swiglu.h"
 #include "fp8/quantize.h"
 #include "fp8/recipe.h"
 #include "fp8/scaled_matmul.h"
@@ -76,49 +74,49 @@ fp8::RowOutput row_output(Workbench& b, Granularity granularity, int64_t rows, i
 
 Run norm_quantized(Workbench& b, const KernelShapes& k, Granularity granularity) {
   auto matrix = [&] { return b.tensor(DType::bf16, {k.rows(), k.dim}); };
-  fp8::RmsNormQuantize args{.norm = {.x = matrix(),
-                                     .weight = b.tensor(DType::bf16, {k.dim}),
-                                     .residual = matrix(),
-                                     .sum = matrix(),
-                                     .y = {},
-                                     .rstd = b.tensor(DType::f32, {k.rows()}),
-                                     .amax = {}},
-                            .output = row_output(b, granularity, k.rows(), k.dim)};
-  return [=](Stream& s) { fp8::rms_norm_quantize(s, args); };
+  RmsNormForward args{.x = matrix(),
+                      .weight = b.tensor(DType::bf16, {k.dim}),
+                      .residual = matrix(),
+                      .sum = matrix(),
+                      .y = {},
+                      .rstd = b.tensor(DType::f32, {k.rows()}),
+                      .amax = {},
+                      .float8 = row_output(b, granularity, k.rows(), k.dim)};
+  return [=](Stream& s) { rms_norm_forward(s, args); };
 }
 
 Run swiglu_quantized(Workbench& b, const KernelShapes& k, Granularity granularity) {
-  fp8::SwigluQuantize args{
-      .swiglu = {.gate_up = b.tensor(DType::bf16, {k.rows(), 2 * k.ffn}), .out = {}, .amax = {}},
-      .output = row_output(b, granularity, k.rows(), k.ffn)};
-  return [=](Stream& s) { fp8::swiglu_quantize(s, args); };
+  SwigluForward args{.gate_up = b.tensor(DType::bf16, {k.rows(), 2 * k.ffn}),
+                     .out = {},
+                     .amax = {},
+                     .float8 = row_output(b, granularity, k.rows(), k.ffn)};
+  return [=](Stream& s) { swiglu_forward(s, args); };
 }
 
 Run norm_backward_quantized(Workbench& b, Stream& target, const KernelShapes& k, Granularity granularity) {
   auto matrix = [&] { return b.tensor(DType::bf16, {k.rows(), k.dim}); };
-  fp8::RmsNormBackwardQuantize args{
-      .norm = {.dy = matrix(),
-               .x = matrix(),
-               .weight = b.tensor(DType::bf16, {k.dim}),
-               .rstd = b.tensor(DType::f32, {k.rows()}),
-               .dresidual = matrix(),
-               .dx = matrix(),
-               .dweight = b.zeros(DType::f32, {k.dim}),
-               .workspace = b.tensor(DType::f32, rms_norm_workspace(target, k.dim)),
-               .amax = {}},
-      .output = row_output(b, granularity, k.rows(), k.dim)};
-  return [=](Stream& s) { fp8::rms_norm_backward_quantize(s, args); };
+  RmsNormBackward args{.dy = matrix(),
+                       .x = matrix(),
+                       .weight = b.tensor(DType::bf16, {k.dim}),
+                       .rstd = b.tensor(DType::f32, {k.rows()}),
+                       .dresidual = matrix(),
+                       .dx = matrix(),
+                       .dweight = b.zeros(DType::f32, {k.dim}),
+                       .workspace = b.tensor(DType::f32, rms_norm_workspace(target, k.dim)),
+                       .amax = {},
+                       .float8 = row_output(b, granularity, k.rows(), k.dim)};
+  return [=](Stream& s) { rms_norm_backward(s, args); };
 }
 
 Run swiglu_backward_quantized(Workbench& b, const KernelShapes& k, Granularity granularity) {
   auto wide = [&] { return b.tensor(DType::bf16, {k.rows(), 2 * k.ffn}); };
-  fp8::SwigluBackwardQuantize args{.swiglu = {.dout = b.tensor(DType::bf16, {k.rows(), k.ffn}),
-                                              .gate_up = wide(),
-                                              .dgate_up = wide(),
-                                              .out = {},
-                                              .amax = {}},
-                                   .output = row_output(b, granularity, k.rows(), 2 * k.ffn)};
-  return [=](Stream& s) { fp8::swiglu_backward_quantize(s, args); };
+  SwigluBackward args{.dout = b.tensor(DType::bf16, {k.rows(), k.ffn}),
+                      .gate_up = wide(),
+                      .dgate_up = wide(),
+                      .out = {},
+                      .amax = {},
+                      .float8 = row_output(b, granularity, k.rows(), 2 * k.ffn)};
+  return [=](Stream& s) { swiglu_backward(s, args); };
 }
 
 Run product(Workbench& b, Stream& target, const KernelShapes& k, Granularity x, Granularity w) {

@@ -4,7 +4,8 @@
 
 namespace ottava::fp8 {
 
-void check_row_output(std::string_view op, const RowOutput& output, Shape shape) {
+void check_row_output(std::string_view op, const RowOutput& output, Shape shape, const Tensor& amax) {
+  if (!amax.empty()) fail<ShapeError>(op, "amax is given: scales per row and block need no tensor's");
   if (!traits(output.granularity).is_row_local) {
     fail<ShapeError>(
         op, "scales per {} need more than a row at a time: expected row or 1x128, else quantize the result",
@@ -21,7 +22,5 @@ void check_row_output(std::string_view op, const RowOutput& output, Shape shape)
   if (!output.non_finite.empty()) check_tensor(op, "non_finite", output.non_finite, DType::u32, {1});
   if (!output.largest.empty()) check_tensor(op, "largest", output.largest, DType::u32, {1});
 }
-
-double bytes_of(const RowOutput& output) { return static_cast<double>(output.out.bytes()); }
 
 }  // namespace ottava::fp8

@@ -6,19 +6,19 @@
 
 namespace ottava::fp8 {
 
-/// Where an operation leaves its output [N,C] in FP8, with scales that a row knows by itself: the same codes,
-/// inverse scales, counts and flags as quantize() gives for the output as it would be stored, without its
-/// being written and read.
+/// Where an operation leaves its output [N,C] in FP8, from the pass that makes it, with scales that a row
+/// knows by itself: the same codes, inverse scales, counts and flags as quantize() gives for the output as it
+/// would be stored (a bf16 value; f32 is rounded to bf16). C is a multiple of 16 and, on a GPU, addresses are
+/// aligned to 16 bytes. The operation's `amax` must be left out: rows and blocks have their own.
 struct RowOutput {
   Granularity granularity = Granularity::row;  ///< row or 1x128
   ScaleRounding rounding = ScaleRounding::none;
   Float8Codes out;                       ///< codes [N,C]
   Tensor counters, non_finite, largest;  ///< may be left out; as in Quantize
+  bool empty() const { return out.empty(); }
 };
 
-/// Throws ShapeError unless `output` fits a result of this dtype and shape, whose rows are multiples of 16.
-void check_row_output(std::string_view op, const RowOutput& output, Shape shape);
-/// Bytes that are written.
-double bytes_of(const RowOutput& output);
+/// Throws ShapeError unless `output` fits a result of this shape and `amax` is left out.
+void check_row_output(std::string_view op, const RowOutput& output, Shape shape, const Tensor& amax);
 
 }  // namespace ottava::fp8

@@ -1,6 +1,7 @@
 #include "core/ops/swiglu.h"
 
 #include "core/cost.h"
+#include "core/float8/quantized_rows.h"
 #include "core/ops/check.h"
 #include "core/ops/swiglu_kernels.h"
 #include "core/parallel_for.h"
@@ -8,7 +9,6 @@
 namespace ottava {
 namespace {
 
-constexpr std::string_view kForward = "swiglu_forward", kBackward = "swiglu_backward";
 constexpr int64_t kGrain = 8;  // rows per piece of work
 
 /// [N, F] from gate_up [N, 2F].
@@ -21,9 +21,21 @@ Shape half_of(std::string_view op, const Tensor& gate_up) {
 }
 
 void check(const SwigluForward& a) {
-  Shape half = half_of(kForward, a.gate_up);
-  check_tensor(kForward, "out", a.out, a.gate_up.dtype, half);
-  if (!a.amax.empty()) check_tensor(kForward, "amax", a.amax, DType::u32, {1});
+  const std::string_view op = name_of(a);
+  Shape half = half_of(op, a.gate_up);
+  if (!a.float8.empty()) check_row_output(op, a.float8, half, a.amax);
+  if (a.float8.empty() || !a.out.empty()) check_tensor(op, "out", a.out, a.gate_up.dtype, half);
+  if (!a.amax.empty()) check_tensor(op, "amax", a.amax, DType::u32, {1});
+}
+
+void check(const SwigluBackward& a) {
+  const std::string_view op = name_of(a);
+  Shape half = half_of(op, a.gate_up);
+  check_tensor(op, "dout", a.dout, a.gate_up.dtype, half);
+  check_like(op, "dgate_up", a.dgate_up, "gate_up", a.gate_up);
+  if (!a.float8.empty()) check_row_output(op, a.float8, a.dgate_up.shape, a.amax);
+  if (!a.out.empty()) check_tensor(op, "out", a.out, a.gate_up.dtype, half);
+  if (!a.amax.empty()) check_tensor(op, "amax", a.amax, DType::u32, {1});
 }
 
 template <class Args, class Kernel>
@@ -34,38 +46,59 @@ void on_cpu(const Args& a, Kernel kernel) {
   });
 }
 
+void forward_on_cpu(const SwigluForward& a) {
+  auto kernel = cpu::swiglu_kernels().forward[a.gate_up.dtype];
+  if (a.float8.empty()) return on_cpu(a, kernel);
+  const Tensor x{nullptr, a.gate_up.dtype, a.float8.out.codes.shape};
+  cpu::for_each_quantized_row(a.float8, x, a.out, [&](int64_t row, const Tensor& out) {
+    kernel({.gate_up = a.gate_up.slice(row, row + 1), .out = out}, {0, 1, x.cols()});
+  });
+}
+
+void backward_on_cpu(const SwigluBackward& a) {
+  auto kernel = cpu::swiglu_kernels().backward[a.dout.dtype];
+  if (a.float8.empty()) return on_cpu(a, kernel);
+  cpu::for_each_quantized_row(a.float8, a.dgate_up, a.dgate_up, [&](int64_t row, const Tensor&) {
+    kernel(a, {row, row + 1, a.dout.cols()});
+  });
+}
+
 }  // namespace
 
-void check_swiglu_backward(std::string_view op, const SwigluBackward& a) {
-  Shape half = half_of(op, a.gate_up);
-  check_tensor(op, "dout", a.dout, a.gate_up.dtype, half);
-  check_like(op, "dgate_up", a.dgate_up, "gate_up", a.gate_up);
-  if (!a.out.empty()) check_tensor(op, "out", a.out, a.gate_up.dtype, half);
-  if (!a.amax.empty()) check_tensor(op, "amax", a.amax, DType::u32, {1});
+std::string_view name_of(const SwigluForward& args) {
+  return args.float8.empty() ? "swiglu_forward" : "swiglu_quantize";
+}
+std::string_view name_of(const SwigluBackward& args) {
+  return args.float8.empty() ? "swiglu_backward" : "swiglu_backward_quantize";
 }
 
 void swiglu_forward(Stream& stream, const SwigluForward& args) {
   check(args);
   switch (stream.type()) {
     case DeviceType::cpu:
-      return on_cpu(args, cpu::swiglu_kernels().forward[args.out.dtype]);
+      return forward_on_cpu(args);
     case DeviceType::cuda:
       return cuda::swiglu_forward(stream, args);
-    case DeviceType::meta:
-      stream.recorder().record({.op = kForward, .bytes = 3 * static_cast<double>(args.out.bytes())});
+    case DeviceType::meta: {
+      const int64_t bytes =
+          args.gate_up.bytes() + args.float8.out.bytes() + (args.out.empty() ? 0 : args.out.bytes());
+      stream.recorder().record({.op = name_of(args), .bytes = static_cast<double>(bytes)});
+    }
   }
 }
 
 void swiglu_backward(Stream& stream, const SwigluBackward& args) {
-  check_swiglu_backward(kBackward, args);
+  check(args);
   switch (stream.type()) {
     case DeviceType::cpu:
-      return on_cpu(args, cpu::swiglu_kernels().backward[args.dout.dtype]);
+      return backward_on_cpu(args);
     case DeviceType::cuda:
       return cuda::swiglu_backward(stream, args);
     case DeviceType::meta: {
-      double passes = args.out.empty() ? 5 : 6;
-      stream.recorder().record({.op = kBackward, .bytes = passes * static_cast<double>(args.dout.bytes())});
+      const int64_t passes = args.out.empty() ? 5 : 6;
+      stream.recorder().record(
+          {.op = name_of(args),
+           .bytes = static_cast<double>(passes * args.dout.bytes() + args.float8.out.bytes())});
     }
   }
 }

@@ -11,8 +11,9 @@ struct SwigluKernels {
   cpu::FloatKernel<uint32_t(const SwigluBackward&, cpu::Rows)> backward;
 };
 
-/// Throws ShapeError, in the name of `op`, unless the arguments fit each other.
-void check_swiglu_backward(std::string_view op, const SwigluBackward& args);
+/// What the operation is called in messages, costs and on a GPU.
+std::string_view name_of(const SwigluForward& args);
+std::string_view name_of(const SwigluBackward& args);
 
 namespace cuda {
 void swiglu_forward(Stream& stream, const SwigluForward& args);

@@ -7,10 +7,6 @@
 #include "core/ops/attention/key_value_cache.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/norm/qk_norm.h"
-#include "fp8/ops/rms_norm_backward_quantize.h"
-#include "fp8/ops/rms_norm_quantize.h"
-#include "fp8/ops/swiglu_backward_quantize.h"
-#include "fp8/ops/swiglu_quantize.h"
 
 namespace ottava {
 
@@ -73,7 +69,8 @@ LlamaBlock::Produced LlamaBlock::normalise(const StepContext& c, ResidualStream 
   if (in.delta) args.residual = args.sum = in.delta.tensor();
   if (!keeps && reader.takes_codes()) {
     Float8Product::Produced q = reader.input_codes(c, x.shape);
-    fp8::rms_norm_quantize(c.stream, {.norm = args, .output = q.output});
+    args.float8 = q.output;
+    rms_norm_forward(c.stream, args);
     out.codes = std::move(q.codes);
   } else {
     out.values = c.activation(name, c.compute, x.shape);
@@ -91,7 +88,7 @@ LlamaBlock::Produced LlamaBlock::activate(const StepContext& c, const Tensor& ga
   Produced out;
   if (!keeps && w2_.takes_codes()) {
     Float8Product::Produced q = w2_.input_codes(c, shape);
-    fp8::swiglu_quantize(c.stream, {.swiglu = {.gate_up = gate_up}, .output = q.output});
+    swiglu_forward(c.stream, {.gate_up = gate_up, .float8 = q.output});
     out.codes = std::move(q.codes);
   } else {
     out.values = c.activation("feed_forward.swiglu", c.compute, shape);
@@ -233,7 +230,8 @@ Float8Allocation LlamaBlock::activate_backward(const StepContext& c, SwigluBackw
     return {};
   }
   Float8Product::Produced q = w13_.output_gradient_codes(c, args.dgate_up.shape);
-  fp8::swiglu_backward_quantize(c.stream, {.swiglu = args, .output = q.output});
+  args.float8 = q.output;
+  swiglu_backward(c.stream, args);
   return std::move(q.codes);
 }
 
@@ -367,7 +365,8 @@ Float8Allocation norm_backward(const StepContext& c, RmsNormBackward args, const
     return {};
   }
   Float8Product::Produced q = reader->output_gradient_codes(c, args.dx.shape);
-  fp8::rms_norm_backward_quantize(c.stream, {.norm = args, .output = q.output});
+  args.float8 = q.output;
+  rms_norm_backward(c.stream, args);
   return std::move(q.codes);
 }
 

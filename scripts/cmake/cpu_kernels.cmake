@@ -25,7 +25,7 @@ function(ottava_cpu_kernels_and_fp16 target)
   ottava_cpu_kernels(${target} ${ARGN})
   if(OTTAVA_HAS_AVX512_FP16)
     ottava_cpu_kernels_of(avx512_fp16 ${target} ${ARGN})
-    target_compile_definitions(${target} PRIVATE OTTAVA_HAS_AVX512_FP16=1)
+    target_compile_definitions(${target} PUBLIC OTTAVA_HAS_AVX512_FP16=1)
   endif()
 endfunction()
 

@@ -1,7 +1,10 @@
 #include "core/ops/norm/rms_norm.h"
 
+#include <optional>
+
 #include "core/cost.h"
 #include "core/cuda/row_groups.h"
+#include "core/float8/quantized_rows.h"
 #include "core/ops/check.h"
 #include "core/ops/norm/rms_norm_kernels.h"
 #include "core/ops/row_groups.h"
@@ -9,48 +12,29 @@
 namespace ottava {
 namespace {
 
-constexpr std::string_view kForward = "rms_norm_forward", kBackward = "rms_norm_backward";
-
 void check(const RmsNormForward& a) {
-  check_float(kForward, "x", a.x);
-  int64_t rows = a.x.rows(), cols = a.x.cols();
-  check_like(kForward, "y", a.y, "x", a.x);
-  check_tensor(kForward, "weight", a.weight, a.x.dtype, {cols});
-  check_tensor(kForward, "rstd", a.rstd, DType::f32, {rows});
-  if (a.residual.empty() != a.sum.empty()) {
-    fail<ShapeError>(kForward, "residual and sum belong together: give both or neither");
-  }
-  if (!a.residual.empty()) {
-    check_like(kForward, "residual", a.residual, "x", a.x);
-    check_like(kForward, "sum", a.sum, "x", a.x);
-  }
-  if (!a.amax.empty()) check_tensor(kForward, "amax", a.amax, DType::u32, {1});
-}
-
-void forward_on_cpu(const RmsNormForward& a) {
-  auto kernel = cpu::rms_norm_kernels().forward[a.x.dtype];
-  parallel_for(a.x.rows(), 16, [&](int64_t begin, int64_t end) {
-    uint32_t amax = kernel(a, {begin, end, a.x.cols()});
-    if (!a.amax.empty()) raise_amax(a.amax, amax);
-  });
-}
-
-void backward_on_cpu(const RmsNormBackward& a) {
-  auto kernel = cpu::rms_norm_kernels().backward[a.x.dtype];
-  const int64_t cols = a.x.cols();
-  float* partials = a.workspace.as<float>();
-  for_each_row_group(a.x.rows(), cols, partials, [&](float* partial, int64_t begin, int64_t end) {
-    uint32_t amax = kernel(a, {begin, end, cols}, partial);
-    if (!a.amax.empty()) raise_amax(a.amax, amax);
-  });
-  add_row_groups(partials, cols, a.dweight.as<float>(), cols);
-}
-
-}  // namespace
-
-void check_rms_norm_backward(std::string_view op, const RmsNormBackward& a, const Shape& workspace) {
+  const std::string_view op = name_of(a);
   check_float(op, "x", a.x);
   int64_t rows = a.x.rows(), cols = a.x.cols();
+  if (!a.float8.empty()) check_row_output(op, a.float8, {rows, cols}, a.amax);
+  if (a.float8.empty() || !a.y.empty()) check_like(op, "y", a.y, "x", a.x);
+  check_tensor(op, "weight", a.weight, a.x.dtype, {cols});
+  check_tensor(op, "rstd", a.rstd, DType::f32, {rows});
+  if (a.residual.empty() != a.sum.empty()) {
+    fail<ShapeError>(op, "residual and sum belong together: give both or neither");
+  }
+  if (!a.residual.empty()) {
+    check_like(op, "residual", a.residual, "x", a.x);
+    check_like(op, "sum", a.sum, "x", a.x);
+  }
+  if (!a.amax.empty()) check_tensor(op, "amax", a.amax, DType::u32, {1});
+}
+
+void check(const RmsNormBackward& a, const Shape& workspace) {
+  const std::string_view op = name_of(a);
+  check_float(op, "x", a.x);
+  int64_t rows = a.x.rows(), cols = a.x.cols();
+  if (!a.float8.empty()) check_row_output(op, a.float8, {rows, cols}, a.amax);
   check_like(op, "dy", a.dy, "x", a.x);
   check_like(op, "dx", a.dx, "x", a.x);
   if (!a.dresidual.empty()) check_like(op, "dresidual", a.dresidual, "x", a.x);
@@ -59,6 +43,59 @@ void check_rms_norm_backward(std::string_view op, const RmsNormBackward& a, cons
   check_tensor(op, "dweight", a.dweight, DType::f32, {cols});
   check_tensor(op, "workspace", a.workspace, DType::f32, workspace);
   if (!a.amax.empty()) check_tensor(op, "amax", a.amax, DType::u32, {1});
+}
+
+void forward_on_cpu(const RmsNormForward& a) {
+  auto kernel = cpu::rms_norm_kernels().forward[a.x.dtype];
+  const Shape matrix{a.x.rows(), a.x.cols()};
+  if (!a.float8.empty()) {
+    return cpu::for_each_quantized_row(a.float8, a.x, a.y, [&](int64_t row, const Tensor& y) {
+      RmsNormForward one = a;
+      for (Tensor* t : {&one.x, &one.residual, &one.sum}) {
+        if (!t->empty()) *t = t->reshape(matrix).slice(row, row + 1);
+      }
+      one.rstd = one.rstd.slice(row, row + 1);
+      one.y = y;
+      kernel(one, {0, 1, matrix.cols()});
+    });
+  }
+  parallel_for(matrix.rows(), 16, [&](int64_t begin, int64_t end) {
+    uint32_t amax = kernel(a, {begin, end, matrix.cols()});
+    if (!a.amax.empty()) raise_amax(a.amax, amax);
+  });
+}
+
+void backward_on_cpu(const RmsNormBackward& a) {
+  auto kernel = cpu::rms_norm_kernels().backward[a.x.dtype];
+  const int64_t cols = a.x.cols(), row_bytes = cols * static_cast<int64_t>(size_of(a.x.dtype));
+  std::optional<cpu::RowQuantizer> quantizer;
+  if (!a.float8.empty()) quantizer.emplace(a.float8, a.dx, a.float8.out.codes.dtype);
+  float* partials = a.workspace.as<float>();
+  for_each_row_group(a.x.rows(), cols, partials, [&](float* partial, int64_t begin, int64_t end) {
+    if (!quantizer) {
+      uint32_t amax = kernel(a, {begin, end, cols}, partial);
+      if (!a.amax.empty()) raise_amax(a.amax, amax);
+      return;
+    }
+    fp8::QuantizeCounts counts;
+    for (int64_t r = begin; r < end; ++r) {
+      kernel(a, {r, r + 1, cols}, partial);
+      quantizer->quantize_row(r, static_cast<const uint8_t*>(a.dx.data) + r * row_bytes,
+                              quantizer->counts_or_null(counts));
+    }
+    quantizer->add(counts);
+  });
+  add_row_groups(partials, cols, a.dweight.as<float>(), cols);
+  if (quantizer) quantizer->count_elements();
+}
+
+}  // namespace
+
+std::string_view name_of(const RmsNormForward& args) {
+  return args.float8.empty() ? "rms_norm_forward" : "rms_norm_quantize";
+}
+std::string_view name_of(const RmsNormBackward& args) {
+  return args.float8.empty() ? "rms_norm_backward" : "rms_norm_backward_quantize";
 }
 
 Shape rms_norm_workspace(const Stream& stream, int64_t channels) {
@@ -74,22 +111,26 @@ void rms_norm_forward(Stream& stream, const RmsNormForward& args) {
     case DeviceType::cuda:
       return cuda::rms_norm_forward(stream, args);
     case DeviceType::meta: {
-      double passes = args.residual.empty() ? 2 : 4;
-      stream.recorder().record({.op = kForward, .bytes = passes * static_cast<double>(args.x.bytes())});
+      const int64_t passes = (args.residual.empty() ? 1 : 3) + (args.y.empty() ? 0 : 1);
+      stream.recorder().record(
+          {.op = name_of(args),
+           .bytes = static_cast<double>(passes * args.x.bytes() + args.float8.out.bytes())});
     }
   }
 }
 
 void rms_norm_backward(Stream& stream, const RmsNormBackward& args) {
-  check_rms_norm_backward(kBackward, args, rms_norm_workspace(stream, args.x.cols()));
+  check(args, rms_norm_workspace(stream, args.x.cols()));
   switch (stream.type()) {
     case DeviceType::cpu:
       return backward_on_cpu(args);
     case DeviceType::cuda:
       return cuda::rms_norm_backward(stream, args);
     case DeviceType::meta: {
-      double passes = args.dresidual.empty() ? 3 : 4;
-      stream.recorder().record({.op = kBackward, .bytes = passes * static_cast<double>(args.x.bytes())});
+      const int64_t passes = args.dresidual.empty() ? 3 : 4;
+      stream.recorder().record(
+          {.op = name_of(args),
+           .bytes = static_cast<double>(passes * args.x.bytes() + args.float8.out.bytes())});
     }
   }
 }

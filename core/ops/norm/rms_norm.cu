@@ -1,3 +1,4 @@
+#include "core/float8/row_output.cuh"
 #include "core/ops/norm/rms_norm.cuh"
 #include "core/ops/norm/rms_norm_backward.cuh"
 #include "core/ops/norm/rms_norm_kernels.h"
@@ -5,7 +6,8 @@
 // Ceiling: memory bandwidth. Forward moves 2 elements per element (4 with a residual) and does 4 FLOPs on it,
 // backward 3 (4) and 9. A row is read from memory once: its packs stay in registers between the two passes,
 // and only what does not fit there (of bf16, rows past 16384 elements, and in backward past 8192) is read
-// again, from the caches.
+// again, from the caches. With FP8 outputs forward moves 3 bytes per bf16 element (7 with a residual),
+// backward 7 (9), in place of the 7 (11) and 9 (11) of the operation and a quantization.
 namespace ottava::cuda {
 namespace {
 
@@ -28,7 +30,21 @@ __global__ void __launch_bounds__(kNormBlock) forward_kernel(NormArguments<T> a)
   raise_amax(a.amax, amax);
 }
 
-/// dx in T alone, and its amax.
+template <class T, DType kFormat, fp8::Granularity kGranularity, int kTeam>
+__global__ void __launch_bounds__(kNormBlock)
+    forward_float8_kernel(NormArguments<T> a, fp8::cuda::RowTargets to) {
+  constexpr int kSize = kPackSize<T>;
+  static_assert(fp8::cuda::kRowPacks == kNormPacks);
+  const auto row = read_norm_row<T, kSize, kTeam>(a);
+  fp8::cuda::write_row<kFormat, kGranularity, kTeam>(
+      to, {row.row, row.packs, row.member}, [&](int k, int64_t c) {
+        const auto y = normalised(row.pack(k, c), row.rstd, load_pack<T, kSize>(a.weight, c));
+        if (a.y) store_pack(a.y, row.start + c, y);
+        return y;
+      });
+}
+
+/// dx in T only, and its amax.
 struct AmaxOfGradient {
   uint32_t* target;
   uint32_t amax = 0;
@@ -56,6 +72,53 @@ __global__ void __launch_bounds__(kBlock) backward_kernel(NormBackwardArguments<
   norm_backward<kSize, kBlock, kTeam, kPacks>(a, AmaxOfGradient{amax});
 }
 
+/// dx in T and in FP8.
+template <DType kFormat, fp8::Granularity kGranularity>
+struct Float8OfGradient {
+  fp8::cuda::RowTargets to;
+  fp8::cuda::RowsSeen seen;
+
+  template <int kTeam, int kPacks, class Make, class Again>
+  __device__ __forceinline__ void take_row(const RowPart& part, Make&& make, Again&& again) {
+    fp8::cuda::write_row<kFormat, kGranularity, kTeam, kPacks>(to, part, seen, make, again);
+  }
+  __device__ __forceinline__ void finish() const { fp8::cuda::report(to, seen); }
+};
+
+template <class T, DType kFormat, fp8::Granularity kGranularity, int kBlock, int kTeam, int kPacks>
+__global__ void __launch_bounds__(kBlock)
+    backward_float8_kernel(NormBackwardArguments<T> a, fp8::cuda::RowTargets to) {
+  norm_backward<kPackSize<T>, kBlock, kTeam, kPacks>(a, Float8OfGradient<kFormat, kGranularity>{to, {}});
+}
+
+template <class T>
+void forward_float8(Stream& stream, const RmsNormForward& f) {
+  fp8::cuda::check_aligned(name_of(f), f.x, f.residual, f.weight, f.sum, f.y, f.float8.out.codes);
+  fp8::cuda::dispatch_row_output(f.float8, [&]<DType kFormat, fp8::Granularity kGranularity>() {
+    const bool is_short = norm_row_is_short<T>(f.x.cols());
+    launch(name_of(f), stream,
+           {.grid = grid_of(ceil_div(f.x.rows(), is_short ? kNormBlock / 32 : 1)), .block = kNormBlock},
+           is_short ? forward_float8_kernel<T, kFormat, kGranularity, 32>
+                    : forward_float8_kernel<T, kFormat, kGranularity, kNormBlock>,
+           norm_arguments<T>(f), fp8::cuda::row_targets(f.float8));
+  });
+}
+
+template <class T>
+void backward_float8(Stream& stream, const RmsNormBackward& b) {
+  fp8::cuda::check_aligned(name_of(b), b.x, b.dy, b.weight, b.dx, b.dresidual, b.float8.out.codes);
+  fp8::cuda::dispatch_row_output(b.float8, [&]<DType kFormat, fp8::Granularity kGranularity>() {
+    dispatch_norm_backward<T>(b, [&]<int kSize, int kBlock, int kTeam, int kPacks>() {
+      if constexpr (kSize == kPackSize<T>) {  // the alternative is for rows that are not aligned
+        launch_norm_backward<kBlock / kTeam>(
+            name_of(b), stream, b, kSize, kBlock,
+            backward_float8_kernel<T, kFormat, kGranularity, kBlock, kTeam, kPacks>,
+            fp8::cuda::row_targets(b.float8));
+      }
+    });
+  });
+}
+
 template <class T, int kSize, int kTeam>
 void launch_forward(Stream& stream, const RmsNormForward& f) {
   launch("rms_norm_forward", stream,
@@ -68,6 +131,7 @@ void launch_forward(Stream& stream, const RmsNormForward& f) {
 void rms_norm_forward(Stream& stream, const RmsNormForward& f) {
   dispatch_float(f.x.dtype, "rms_norm_forward", [&]<class Host>() {
     using T = Element<Host>;
+    if (!f.float8.empty()) return forward_float8<T>(stream, f);
     constexpr int kSize = kPackSize<T>;
     const int64_t cols = f.x.cols();
     if (!rows_are_aligned(cols * int64_t{sizeof(T)}, f.x, f.residual, f.weight, f.sum, f.y)) {
@@ -81,6 +145,7 @@ void rms_norm_forward(Stream& stream, const RmsNormForward& f) {
 void rms_norm_backward(Stream& stream, const RmsNormBackward& b) {
   dispatch_float(b.x.dtype, "rms_norm_backward", [&]<class Host>() {
     using T = Element<Host>;
+    if (!b.float8.empty()) return backward_float8<T>(stream, b);
     dispatch_norm_backward<T>(b, [&]<int kSize, int kBlock, int kTeam, int kPacks>() {
       launch_norm_backward<kBlock / kTeam>("rms_norm_backward", stream, b, kSize, kBlock,
                                            backward_kernel<T, kSize, kBlock, kTeam, kPacks>,

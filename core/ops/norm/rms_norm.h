@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/float8/row_output.h"
 #include "core/stream.h"
 #include "core/tensor.h"
 
@@ -14,12 +15,14 @@ struct RmsNormForward {
   Tensor x, weight;
   Tensor residual;  ///< may be left out; then sum must be too
   Tensor sum;       ///< h, needed with a residual; may alias x or residual
-  Tensor y, rstd;
+  Tensor y;         ///< may be left out with `float8`
+  Tensor rstd;
   Tensor amax;  ///< may be left out: u32 [1], raised to the bits of max |y| as stored (NaN ranks highest)
+  fp8::RowOutput float8;  ///< may be left out: y in FP8
   float eps = 1e-5f;
 };
 /// Throws ShapeError. Reads x (and residual) once, writes y (and sum) once: 2 or 4 elements of traffic per
-/// element.
+/// element. Recorded as `rms_norm_quantize` where it leaves FP8.
 void rms_norm_forward(Stream& stream, const RmsNormForward& args);
 
 ///     g = dy * weight
@@ -29,14 +32,15 @@ void rms_norm_forward(Stream& stream, const RmsNormForward& args);
 /// f32.
 struct RmsNormBackward {
   Tensor dy, x, weight, rstd;
-  Tensor dresidual;  ///< may be left out: gradient that reaches h past the norm, added to dx
-  Tensor dx;         ///< overwritten; may alias dy or dresidual
-  Tensor dweight;    ///< accumulated
-  Tensor workspace;  ///< f32, shape rms_norm_workspace()
-  Tensor amax;       ///< may be left out: u32 [1], raised to the bits of max |dx| as stored
+  Tensor dresidual;       ///< may be left out: gradient that reaches h past the norm, added to dx
+  Tensor dx;              ///< overwritten; may alias dy or dresidual
+  Tensor dweight;         ///< accumulated
+  Tensor workspace;       ///< f32, shape rms_norm_workspace()
+  Tensor amax;            ///< may be left out: u32 [1], raised to the bits of max |dx| as stored
+  fp8::RowOutput float8;  ///< may be left out: dx in FP8, beside dx
 };
 /// Row sums for dweight are made per fixed group of rows and added in order: bitwise the same for any thread
-/// count.
+/// count. Recorded as `rms_norm_backward_quantize` where it leaves FP8.
 void rms_norm_backward(Stream& stream, const RmsNormBackward& args);
 Shape rms_norm_workspace(const Stream& stream, int64_t channels);
 

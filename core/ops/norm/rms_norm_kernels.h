@@ -15,8 +15,9 @@ struct RmsNormKernels {
   cpu::FloatKernel<uint32_t(const RmsNormBackward&, cpu::Rows, float* partial)> backward;
 };
 
-/// Throws ShapeError, in the name of `op`, unless the arguments fit each other.
-void check_rms_norm_backward(std::string_view op, const RmsNormBackward& args, const Shape& workspace);
+/// What the operation is called in messages, costs and on a GPU.
+std::string_view name_of(const RmsNormForward& args);
+std::string_view name_of(const RmsNormBackward& args);
 
 namespace cuda {
 void rms_norm_forward(Stream& stream, const RmsNormForward& args);

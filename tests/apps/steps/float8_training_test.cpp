@@ -181,7 +181,7 @@ TEST_CASE("what nothing but an FP8 product reads is written in FP8 alone") {
         Calls{4, 2, 0});  // a split fusion reads it in pieces
 }
 
-// That the bytes are the same, and what follows from them, tests of fp8/ops and of Linear show.
+// That the bytes are the same, and what follows from them, tests of core/ops and of Linear show.
 TEST_CASE("a gradient that rows scale leaves its producer in FP8, and no pass makes that form again") {
   for (const std::string& recipe : all_recipes()) {
     INFO(recipe);

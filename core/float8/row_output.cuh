@@ -1,8 +1,8 @@
 #pragma once
 
 #include "core/cuda/row_part.h"
+#include "core/float8/codec.cuh"
 #include "core/float8/row_output.h"
-#include "fp8/codec.cuh"
 
 // FP8 output of kernels in which kTeam threads, a warp or the block, make a row together, in packs of 16
 // bytes.

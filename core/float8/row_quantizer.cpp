@@ -1,4 +1,4 @@
-#include "fp8/row_quantizer.h"
+#include "core/float8/row_quantizer.h"
 
 #include <algorithm>
 #include <atomic>
@@ -47,35 +47,18 @@ class RowPieces {
   bf16 rounded_[kPiece];
 };
 
-DType format_dtype(const Quantize& args) {
-  return (args.out.empty() ? args.transposed : args.out).codes.dtype;
-}
-
-/// Inverse scales are laid out in whole tiles of 1x32 and groups of four of 128x128.
-bool has_padding(Granularity granularity, const Shape& bytes) {
-  if (granularity == Granularity::block_1x32) return bytes.rows() % 128 != 0 || bytes.cols() % 128 != 0;
-  return granularity == Granularity::block_128x128 && bytes.cols() % 512 != 0;
-}
-
 }  // namespace
 
-RowQuantizer::RowQuantizer(const Quantize& args)
-    : a_(args),
-      format_(format_of(format_dtype(args))),
-      encode_(encode_kernels()[format_dtype(args)]),
-      rows_(args.x.rows()),
-      cols_(args.x.cols()),
-      block_(scale_block(args.granularity, args.x.cols())),
-      element_(static_cast<int64_t>(size_of(args.x.dtype))),
-      layout_(args.granularity, rows_, cols_) {
-  if (a_.granularity == Granularity::tensor) shared_ = scale_of(*a_.amax.as<uint32_t>());
-  for (const Float8Codes* q : {&a_.out, &a_.transposed}) {
-    if (q->empty()) continue;
-    if (has_padding(a_.granularity, q->codes.shape)) {
-      std::memset(q->scale_inverse.data, 0, static_cast<size_t>(q->scale_inverse.bytes()));
-    }
-    if (a_.granularity == Granularity::tensor) *static_cast<float*>(q->scale_inverse.data) = shared_.inverse;
-  }
+RowQuantizer::RowQuantizer(const RowOutput& output, const Tensor& x, DType format, const Tensor& amax)
+    : a_(output),
+      dtype_(x.dtype),
+      format_(format_of(format)),
+      encode_(encode_kernels()[format]),
+      rows_(x.rows()),
+      cols_(x.cols()),
+      block_(scale_block(output.granularity, x.cols())),
+      layout_(output.granularity, rows_, cols_) {
+  if (a_.granularity == Granularity::tensor) shared_ = scale_of(*amax.as<uint32_t>());
 }
 
 Scale RowQuantizer::scale_of(uint32_t amax) const {
@@ -165,7 +148,7 @@ void RowQuantizer::quantize_tall(int64_t row, int64_t rows, int64_t col, const b
 
 void RowQuantizer::quantize_row(int64_t row, const void* values, QuantizeCounts* counts,
                                 int64_t ahead) const {
-  RowPieces pieces(values, a_.x.dtype, cols_);
+  RowPieces pieces(values, dtype_, cols_);
   if (a_.granularity == Granularity::block_1x32 || a_.granularity == Granularity::block_1x128) {
     pieces.for_each(
         [&](int64_t col, int64_t n, const bf16* x) { quantize_blocks(row, col, x, n, counts, ahead); });

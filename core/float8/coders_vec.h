@@ -3,7 +3,7 @@
 // Codes of bf16 values that stay in range, for kernel files: registers of values and scales to registers of
 // codes. FloatCoder takes any scale; WordCoder, E4M3 and powers of two, and needs arithmetic of 16 bits.
 
-#include "fp8/encode_vec.h"
+#include "core/float8/encode_vec.h"
 
 #if defined(__AVX512BW__) && defined(__AVX512DQ__)
 

@@ -1,6 +1,6 @@
-#include "fp8/coders_vec.h"
-#include "fp8/encode_vec.h"
-#include "fp8/transpose_vec.h"
+#include "core/float8/coders_vec.h"
+#include "core/float8/encode_vec.h"
+#include "core/float8/transpose_vec.h"
 
 // Ceiling: memory bandwidth: 2 bytes read per element, one written. Instructions per 32 elements: rows 20
 // with AVX-512 (two units do 32 elements in 10 cycles), 11 where it has arithmetic of 16 bits and scales are

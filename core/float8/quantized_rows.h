@@ -2,22 +2,10 @@
 
 #include <vector>
 
-#include "core/float8/row_output.h"
+#include "core/float8/row_quantizer.h"
 #include "core/parallel_for.h"
-#include "fp8/row_quantizer.h"
 
 namespace ottava::cpu {
-
-/// What quantize() would be asked for the result x.
-inline fp8::Quantize quantization_of(const fp8::RowOutput& output, const Tensor& x) {
-  return {.x = x,
-          .granularity = output.granularity,
-          .rounding = output.rounding,
-          .out = output.out,
-          .counters = output.counters,
-          .non_finite = output.non_finite,
-          .largest = output.largest};
-}
 
 /// Calls make(row, Tensor [1,C]) for every row of x, whose data are not looked at, and quantizes what it has
 /// written there while that is in the cache: into `kept`, if the rows are wanted, else into a row of the
@@ -25,8 +13,7 @@ inline fp8::Quantize quantization_of(const fp8::RowOutput& output, const Tensor&
 template <class Make>
 void for_each_quantized_row(const fp8::RowOutput& output, const Tensor& x, const Tensor& kept, Make&& make) {
   const int64_t rows = x.rows(), cols = x.cols(), row_bytes = cols * static_cast<int64_t>(size_of(x.dtype));
-  const Tensor matrix{x.data, x.dtype, {rows, cols}};
-  const RowQuantizer quantizer(quantization_of(output, matrix));
+  const RowQuantizer quantizer(output, x, output.out.codes.dtype);
   parallel_for(rows, 16, [&](int64_t begin, int64_t end) {
     std::vector<uint8_t> own(kept.empty() ? static_cast<size_t>(row_bytes) : 0);
     fp8::QuantizeCounts counts;

@@ -3,8 +3,8 @@
 // Codes of bf16 values times a scale, for kernel files: sixteen at a time for every value, and thirty-two at
 // a time for values that stay in range.
 
-#include "fp8/fp8_vec.h"
-#include "fp8/quantize_kernels.h"
+#include "core/float8/codec_kernels.h"
+#include "core/float8/fp8_vec.h"
 
 namespace ottava::cpu::OTTAVA_ISA {
 

@@ -1,9 +1,9 @@
 // Backward operations that leave the gradient in FP8 as well: everything they write is what the plain
 // operation and quantize(), one after the other, write.
 #include "core/cost.h"
-#include "fp8/ops/rms_norm_backward_quantize.h"
-#include "fp8/ops/swiglu_backward_quantize.h"
-#include "tests/fp8/ops/written.h"
+#include "core/ops/norm/rms_norm.h"
+#include "core/ops/swiglu.h"
+#include "tests/core/ops/float8_written.h"
 
 using namespace ottava;
 using namespace ottava::fp8;
@@ -56,7 +56,8 @@ struct Norm {
     norm.dx = fused_dx;
     if (passes) norm.dresidual = fused_dx;
     norm.dweight = fused_dweight;
-    rms_norm_backward_quantize(stream, {norm, fused.output});
+    norm.float8 = fused.output;
+    rms_norm_backward(stream, norm);
     fused.same_as(apart);
     CHECK(same_bits(fused_dx, dx));
     CHECK(same_bits(fused_dweight, dweight));
@@ -67,7 +68,8 @@ struct Norm {
 }  // namespace
 
 TEST_CASE(
-    "rms_norm_backward_quantize: bytes, scales, counts, dx and dweight of rms_norm_backward and quantize") {
+    "rms_norm_backward in FP8: codes, scales, counts, dx and dweight of rms_norm_backward without it and of "
+    "quantize") {
   // Part of a block; past one; rows of a warp, of a block with two and with four packs a thread, of a large
   // block, and past what its registers hold.
   const Shape shapes[] = {{5, 16}, {9, 144}, {11, 1024}, {3, 2064}, {2, 4112}, {2, 8208}, {1, 16640}};
@@ -80,7 +82,7 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("rms_norm_backward_quantize: rows that a team walks over one after the other") {
+TEST_CASE("rms_norm_backward in FP8: rows that a team walks over one after the other") {
   for_each_device([](Stream& stream) {
     // More than a warp's or a block's share of all rows, and not the same for all.
     for (const Shape& shape : {Shape{2119, 16}, Shape{269, 1040}}) {
@@ -94,7 +96,9 @@ TEST_CASE("rms_norm_backward_quantize: rows that a team walks over one after the
   });
 }
 
-TEST_CASE("swiglu_backward_quantize: bytes, scales, counts and gradients of swiglu_backward and quantize") {
+TEST_CASE(
+    "swiglu_backward in FP8: codes, scales, counts and gradients of swiglu_backward without it and of "
+    "quantize") {
   // Of dgate_up: halves that end inside a group and at its end; rows of a warp, of a block, of a large block,
   // and past what registers hold.
   const Shape shapes[] = {{5, 16}, {9, 400}, {11, 768}, {3, 2064}, {3, 2304}, {2, 16656}, {2, 33024}};
@@ -111,7 +115,8 @@ TEST_CASE("swiglu_backward_quantize: bytes, scales, counts and gradients of swig
     apart.quantize_from(stream, gradient);
     swiglu.dgate_up = gate_up;  // as models do
     if (writes_out) swiglu.out = fused_out;
-    swiglu_backward_quantize(stream, {swiglu, fused.output});
+    swiglu.float8 = fused.output;
+    swiglu_backward(stream, swiglu);
     fused.same_as(apart);
     CHECK(fused.non_finite.download_as<uint32_t>()[0] == (with_nan ? 1u : 0u));
     CHECK(fused.counters.download_as<int64_t>()[0] == shape.numel());
@@ -133,8 +138,8 @@ TEST_CASE("gradients in FP8 are the same for any number of threads") {
     DeviceBuffer dout(stream, DType::bf16, {67, 72}, spread(67 * 72, 7)),
         gate_up(stream, DType::bf16, shape, spread(shape.numel(), 8));
     Written dgate_up(stream, Granularity::row, DType::e4m3, shape);
-    swiglu_backward_quantize(stream,
-                             {{.dout = dout, .gate_up = gate_up, .dgate_up = gate_up}, dgate_up.output});
+    swiglu_backward(stream,
+                    {.dout = dout, .gate_up = gate_up, .dgate_up = gate_up, .float8 = dgate_up.output});
     if (first_dgate_up.empty()) first_dgate_up = dgate_up.bytes.download_as<uint8_t>();
     CHECK((dgate_up.bytes.download_as<uint8_t>() == first_dgate_up));
     CHECK(dgate_up.counters.download_as<int64_t>()[0] == shape.numel());
@@ -146,74 +151,76 @@ TEST_CASE("gradients in FP8 on meta record what crosses memory, and refuse what 
   Stream stream = Stream::meta(recorder, {DeviceType::cpu, 0});
   const Tensor x = shape_only(DType::bf16, {4, 32}), half = shape_only(DType::bf16, {4, 16});
   const RowOutput output{.out = {shape_only(DType::e4m3, {4, 32}), shape_only(DType::f32, {4})}};
-  const RmsNormBackwardQuantize norm{{.dy = x,
-                                      .x = x,
-                                      .weight = shape_only(DType::bf16, {32}),
-                                      .rstd = shape_only(DType::f32, {4}),
-                                      .dx = x,
-                                      .dweight = shape_only(DType::f32, {32}),
-                                      .workspace = shape_only(DType::f32, rms_norm_workspace(stream, 32))},
-                                     output};
-  rms_norm_backward_quantize(stream, norm);
+  const RmsNormBackward norm{.dy = x,
+                             .x = x,
+                             .weight = shape_only(DType::bf16, {32}),
+                             .rstd = shape_only(DType::f32, {4}),
+                             .dx = x,
+                             .dweight = shape_only(DType::f32, {32}),
+                             .workspace = shape_only(DType::f32, rms_norm_workspace(stream, 32)),
+                             .float8 = output};
+  rms_norm_backward(stream, norm);
   CHECK(recorder.bytes() == 128 * 7 + 16);
   recorder.clear();
   auto residual = norm;
-  residual.norm.dresidual = x;
-  rms_norm_backward_quantize(stream, residual);
+  residual.dresidual = x;
+  rms_norm_backward(stream, residual);
   CHECK(recorder.bytes() == 128 * 9 + 16);
   recorder.clear();
-  const SwigluBackwardQuantize swiglu{{.dout = half, .gate_up = x, .dgate_up = x}, output};
-  swiglu_backward_quantize(stream, swiglu);
+  const SwigluBackward swiglu{.dout = half, .gate_up = x, .dgate_up = x, .float8 = output};
+  swiglu_backward(stream, swiglu);
   CHECK(recorder.bytes() == 64 * 12 + 16);
   recorder.clear();
   auto again = swiglu;
-  again.swiglu.out = half;
-  swiglu_backward_quantize(stream, again);
+  again.out = half;
+  swiglu_backward(stream, again);
   CHECK(recorder.bytes() == 64 * 14 + 16);
 
   auto refuses = [&](auto&& change, const char* message) {
     auto bad = norm;
     change(bad);
-    CHECK_THROWS_WITH(rms_norm_backward_quantize(stream, bad), message);
+    CHECK_THROWS_WITH(rms_norm_backward(stream, bad), message);
   };
   refuses(
-      [](auto& a) { a.output.granularity = Granularity::block_1x32; },
+      [](auto& a) { a.float8.granularity = Granularity::block_1x32; },
       "[rms_norm_backward_quantize] scales per 1x32 need more than a row at a time: expected row or 1x128, "
       "else quantize the result");
   refuses(
       [](auto& a) {
-        a.output.out.codes = shape_only(DType::e4m3, {4, 16});
+        a.float8.out.codes = shape_only(DType::e4m3, {4, 16});
       },
       "[rms_norm_backward_quantize] out.codes is e4m3 [4, 16], expected e4m3 [4, 32]");
-  refuses([](auto& a) { a.norm.dx = Tensor{}; },
+  refuses([](auto& a) { a.dx = Tensor{}; },
           "[rms_norm_backward_quantize] dx is f32 [], expected bf16 [4, 32] (like x)");
-  refuses([](auto& a) { a.norm.amax = shape_only(DType::u32, {1}); },
+  refuses([](auto& a) { a.amax = shape_only(DType::u32, {1}); },
           "[rms_norm_backward_quantize] amax is given: scales per row and block need no tensor's");
   auto refuses_swiglu = [&](auto&& change, const char* message) {
     auto bad = swiglu;
     change(bad);
-    CHECK_THROWS_WITH(swiglu_backward_quantize(stream, bad), message);
+    CHECK_THROWS_WITH(swiglu_backward(stream, bad), message);
   };
-  refuses_swiglu([&](auto& a) { a.swiglu.dout = x; },
+  refuses_swiglu([&](auto& a) { a.dout = x; },
                  "[swiglu_backward_quantize] dout is bf16 [4, 32], expected bf16 [4, 16]");
   refuses_swiglu(
       [](auto& a) {
-        a.output.out.codes = shape_only(DType::e4m3, {4, 16});
+        a.float8.out.codes = shape_only(DType::e4m3, {4, 16});
       },
       "[swiglu_backward_quantize] out.codes is e4m3 [4, 16], expected e4m3 [4, 32]");
-  refuses_swiglu([](auto& a) { a.swiglu.amax = shape_only(DType::u32, {1}); },
+  refuses_swiglu([](auto& a) { a.amax = shape_only(DType::u32, {1}); },
                  "[swiglu_backward_quantize] amax is given: scales per row and block need no tensor's");
 }
 
-TEST_CASE("swiglu_backward_quantize on a GPU refuses addresses that are not aligned") {
+TEST_CASE("swiglu_backward in FP8 on a GPU refuses addresses that are not aligned") {
   if (!has_gpu()) return skip(kNoGpu);
   Stream device = Stream::cuda(0);
   DeviceBuffer dout(device, DType::bf16, {2, 16}), gate_up(device, DType::bf16, {2, 32}),
       bytes(device, DType::u8, {128}), scales(device, DType::f32, {2});
   Tensor shifted{static_cast<uint8_t*>(bytes.tensor().data) + 8, DType::e4m3, {2, 32}};
-  CHECK_THROWS_WITH(swiglu_backward_quantize(device, {{.dout = dout, .gate_up = gate_up, .dgate_up = gate_up},
-                                                      {.out = {shifted, scales}}}),
-                    "[swiglu_backward_quantize] an address is not aligned to 16 bytes, which this operation "
-                    "needs on a GPU");
+  CHECK_THROWS_WITH(
+      swiglu_backward(
+          device,
+          {.dout = dout, .gate_up = gate_up, .dgate_up = gate_up, .float8 = {.out = {shifted, scales}}}),
+      "[swiglu_backward_quantize] an address is not aligned to 16 bytes, which this operation "
+      "needs on a GPU");
   device.synchronize();
 }

@@ -1,12 +1,12 @@
-// Operations that leave their output in FP8: the bytes are those of the same operation and quantize(), one
+// Operations that leave their output in FP8: the codes are those of the same operation and quantize(), one
 // after the other.
 #include <array>
 
 #include "core/cost.h"
+#include "core/ops/norm/rms_norm.h"
+#include "core/ops/swiglu.h"
 #include "core/optim/adamw.h"
-#include "fp8/ops/rms_norm_quantize.h"
-#include "fp8/ops/swiglu_quantize.h"
-#include "tests/fp8/ops/written.h"
+#include "tests/core/ops/float8_written.h"
 
 using namespace ottava;
 using namespace ottava::fp8;
@@ -37,7 +37,9 @@ void for_each_output(Body&& body) {
 
 }  // namespace
 
-TEST_CASE("rms_norm_quantize: bytes, scales, counts, y, sum and rstd of rms_norm_forward and quantize") {
+TEST_CASE(
+    "rms_norm_forward in FP8: codes, scales, counts, y, sum and rstd of rms_norm_forward without it and of "
+    "quantize") {
   for_each_output(
       [](Stream& stream, DType dtype, Shape shape, bool kept, const Written& fused, const Written& apart) {
         for (bool with_residual : {false, true}) {
@@ -57,7 +59,9 @@ TEST_CASE("rms_norm_quantize: bytes, scales, counts, y, sum and rstd of rms_norm
           norm.y = kept ? fused_y.tensor() : Tensor{};
           norm.rstd = fused_rstd;
           if (with_residual) norm.sum = fused_sum;
-          rms_norm_quantize(stream, {norm, fused.output});
+          norm.float8 = fused.output;
+          rms_norm_forward(stream, norm);
+          norm.float8 = {};
           fused.same_as(apart);
           CHECK(fused.non_finite.download_as<uint32_t>()[0] == (with_nan ? 1u : 0u));
           CHECK(same_bits(fused_rstd, rstd));
@@ -67,24 +71,25 @@ TEST_CASE("rms_norm_quantize: bytes, scales, counts, y, sum and rstd of rms_norm
       });
 }
 
-TEST_CASE("swiglu_quantize: bytes, scales, counts and output of swiglu_forward and quantize") {
-  for_each_output(
-      [](Stream& stream, DType dtype, Shape shape, bool kept, const Written& fused, const Written& apart) {
-        const bool with_nan = shape.rows() == 5;
-        DeviceBuffer gate_up(stream, dtype, {shape.rows(), 2 * shape.cols()},
-                             spread(2 * shape.numel(), 4, with_nan)),
-            out(stream, dtype, shape), fused_out(stream, dtype, shape);
-        swiglu_forward(stream, {.gate_up = gate_up, .out = out});
-        apart.quantize_from(stream, out);
-        swiglu_quantize(stream,
-                        {{.gate_up = gate_up, .out = kept ? fused_out.tensor() : Tensor{}}, fused.output});
-        fused.same_as(apart);
-        CHECK(fused.non_finite.download_as<uint32_t>()[0] == (with_nan ? 1u : 0u));
-        const auto counts = fused.counters.download_as<int64_t>();
-        CHECK(counts[0] == shape.numel());
-        if (shape.numel() > 1000) CHECK(counts[1] > 0);
-        if (kept) CHECK(same_bits(fused_out, out));
-      });
+TEST_CASE(
+    "swiglu_forward in FP8: codes, scales, counts and output of swiglu_forward without it and of quantize") {
+  for_each_output([](Stream& stream, DType dtype, Shape shape, bool kept, const Written& fused,
+                     const Written& apart) {
+    const bool with_nan = shape.rows() == 5;
+    DeviceBuffer gate_up(stream, dtype, {shape.rows(), 2 * shape.cols()},
+                         spread(2 * shape.numel(), 4, with_nan)),
+        out(stream, dtype, shape), fused_out(stream, dtype, shape);
+    swiglu_forward(stream, {.gate_up = gate_up, .out = out});
+    apart.quantize_from(stream, out);
+    swiglu_forward(stream,
+                   {.gate_up = gate_up, .out = kept ? fused_out.tensor() : Tensor{}, .float8 = fused.output});
+    fused.same_as(apart);
+    CHECK(fused.non_finite.download_as<uint32_t>()[0] == (with_nan ? 1u : 0u));
+    const auto counts = fused.counters.download_as<int64_t>();
+    CHECK(counts[0] == shape.numel());
+    if (shape.numel() > 1000) CHECK(counts[1] > 0);
+    if (kept) CHECK(same_bits(fused_out, out));
+  });
 }
 
 TEST_CASE("producers in FP8 are the same for any number of threads") {
@@ -94,7 +99,7 @@ TEST_CASE("producers in FP8 are the same for any number of threads") {
   std::vector<uint8_t> first;
   for_each_thread_count([&](int) {
     Written w(stream, Granularity::block_1x128, DType::e4m3, shape);
-    swiglu_quantize(stream, {{.gate_up = gate_up}, w.output});
+    swiglu_forward(stream, {.gate_up = gate_up, .float8 = w.output});
     if (first.empty()) first = w.bytes.download_as<uint8_t>();
     CHECK(w.bytes.download_as<uint8_t>() == first);
     CHECK(w.counters.download_as<int64_t>()[0] == shape.numel());
@@ -137,70 +142,70 @@ TEST_CASE("producers in FP8 on meta record what crosses memory, and refuse what 
   const Tensor x = shape_only(DType::bf16, {4, 32}), weight = shape_only(DType::bf16, {32}),
                rstd = shape_only(DType::f32, {4});
   const RowOutput output{.out = {shape_only(DType::e4m3, {4, 32}), shape_only(DType::f32, {4})}};
-  const RmsNormQuantize norm{{.x = x, .weight = weight, .rstd = rstd}, output};
-  rms_norm_quantize(stream, norm);
+  const RmsNormForward norm{.x = x, .weight = weight, .rstd = rstd, .float8 = output};
+  rms_norm_forward(stream, norm);
   CHECK(recorder.bytes() == 128 * 3 + 16);
   recorder.clear();
   auto all = norm;
-  all.norm.residual = all.norm.sum = all.norm.y = x;
-  rms_norm_quantize(stream, all);
+  all.residual = all.sum = all.y = x;
+  rms_norm_forward(stream, all);
   CHECK(recorder.bytes() == 128 * 9 + 16);
   recorder.clear();
-  const SwigluQuantize swiglu{{.gate_up = shape_only(DType::bf16, {4, 64})}, output};
-  swiglu_quantize(stream, swiglu);
+  const SwigluForward swiglu{.gate_up = shape_only(DType::bf16, {4, 64}), .float8 = output};
+  swiglu_forward(stream, swiglu);
   CHECK(recorder.bytes() == 128 * 5 + 16);
 
   auto refuses = [&](auto&& change, const char* message) {
     auto bad = norm;
     change(bad);
-    CHECK_THROWS_WITH(rms_norm_quantize(stream, bad), message);
+    CHECK_THROWS_WITH(rms_norm_forward(stream, bad), message);
   };
   refuses(
-      [](auto& a) { a.output.granularity = Granularity::block_128x128; },
+      [](auto& a) { a.float8.granularity = Granularity::block_128x128; },
       "[rms_norm_quantize] scales per 128x128 need more than a row at a time: expected row or 1x128, else "
       "quantize the result");
   refuses(
       [](auto& a) {
-        a.norm.x = shape_only(DType::bf16, {4, 24});
+        a.x = shape_only(DType::bf16, {4, 24});
       },
       "[rms_norm_quantize] rows have 24 elements, FP8 products take multiples of 16");
   refuses(
       [](auto& a) {
-        a.output.out.codes = shape_only(DType::e4m3, {4, 16});
+        a.float8.out.codes = shape_only(DType::e4m3, {4, 16});
       },
       "[rms_norm_quantize] out.codes is e4m3 [4, 16], expected e4m3 [4, 32]");
-  refuses([](auto& a) { a.output.out.scale_inverse = shape_only(DType::f32, {1}); },
+  refuses([](auto& a) { a.float8.out.scale_inverse = shape_only(DType::f32, {1}); },
           "[rms_norm_quantize] out.scale_inverse is f32 [1], expected f32 [4]");
-  refuses([](auto& a) { a.output.counters = shape_only(DType::i64, {2}); },
+  refuses([](auto& a) { a.float8.counters = shape_only(DType::i64, {2}); },
           "[rms_norm_quantize] counters is i64 [2], expected i64 [3]");
-  refuses([](auto& a) { a.output.non_finite = shape_only(DType::f32, {1}); },
+  refuses([](auto& a) { a.float8.non_finite = shape_only(DType::f32, {1}); },
           "[rms_norm_quantize] non_finite is f32 [1], expected u32 [1]");
-  refuses([](auto& a) { a.norm.weight = shape_only(DType::f32, {32}); },
+  refuses([](auto& a) { a.weight = shape_only(DType::f32, {32}); },
           "[rms_norm_quantize] weight is f32 [32], expected bf16 [32]");
-  refuses([&](auto& a) { a.norm.sum = x; },
+  refuses([&](auto& a) { a.sum = x; },
           "[rms_norm_quantize] residual and sum belong together: give both or neither");
-  refuses([](auto& a) { a.norm.amax = shape_only(DType::u32, {1}); },
+  refuses([](auto& a) { a.amax = shape_only(DType::u32, {1}); },
           "[rms_norm_quantize] amax is given: scales per row and block need no tensor's");
   auto bad = swiglu;
-  bad.swiglu.gate_up = shape_only(DType::bf16, {4, 63});
-  CHECK_THROWS_WITH(swiglu_quantize(stream, bad),
+  bad.gate_up = shape_only(DType::bf16, {4, 63});
+  CHECK_THROWS_WITH(swiglu_forward(stream, bad),
                     "[swiglu_quantize] gate_up is bf16 [4, 63], expected [N, 2F]: gate and up side by side");
-  bad = swiglu, bad.swiglu.out = shape_only(DType::f32, {4, 32});
-  CHECK_THROWS_WITH(swiglu_quantize(stream, bad),
+  bad = swiglu, bad.out = shape_only(DType::f32, {4, 32});
+  CHECK_THROWS_WITH(swiglu_forward(stream, bad),
                     "[swiglu_quantize] out is f32 [4, 32], expected bf16 [4, 32]");
-  bad = swiglu, bad.swiglu.amax = shape_only(DType::u32, {1});
-  CHECK_THROWS_WITH(swiglu_quantize(stream, bad),
+  bad = swiglu, bad.amax = shape_only(DType::u32, {1});
+  CHECK_THROWS_WITH(swiglu_forward(stream, bad),
                     "[swiglu_quantize] amax is given: scales per row and block need no tensor's");
 }
 
-TEST_CASE("swiglu_quantize on a GPU refuses addresses that are not aligned") {
+TEST_CASE("swiglu_forward in FP8 on a GPU refuses addresses that are not aligned") {
   if (!has_gpu()) return skip(kNoGpu);
   Stream device = Stream::cuda(0);
   DeviceBuffer gate_up(device, DType::bf16, {2, 32}), bytes(device, DType::u8, {64}),
       scales(device, DType::f32, {2});
   Tensor shifted{static_cast<uint8_t*>(bytes.tensor().data) + 8, DType::e4m3, {2, 16}};
   CHECK_THROWS_WITH(
-      swiglu_quantize(device, {{.gate_up = gate_up}, {.out = {shifted, scales}}}),
+      swiglu_forward(device, {.gate_up = gate_up, .float8 = {.out = {shifted, scales}}}),
       "[swiglu_quantize] an address is not aligned to 16 bytes, which this operation needs on a GPU");
   device.synchronize();
 }

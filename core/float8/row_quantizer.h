@@ -1,17 +1,20 @@
 #pragma once
 
-#include "fp8/quantize_kernels.h"
+#include "core/float8/codec_kernels.h"
+#include "core/float8/row_output.h"
 
 namespace ottava::cpu {
 
-/// The part of quantize() on the CPU that makes `out` row by row: for quantize() itself and for operations
-/// that make the row as well, while it is in the cache. Arguments are checked; x gives shape and dtype, its
-/// data may be null.
+/// Makes FP8 codes row by row on the CPU: for quantize() and for operations that make the row as well, while
+/// it is in the cache.
 class RowQuantizer {
  public:
-  explicit RowQuantizer(const fp8::Quantize& args);
+  /// Of a matrix of x's dtype and shape, whose data may be null. Arguments are checked; `output` may have any
+  /// granularity and may lack `out`, if quantize_row() and its like are not called. `format` is e4m3 or e5m2,
+  /// `amax` that of granularity tensor, u32 [1].
+  RowQuantizer(const fp8::RowOutput& output, const Tensor& x, DType format, const Tensor& amax = {});
 
-  /// Bytes and inverse scales of one row, whose values of x's dtype are at `values`. Threads may share the
+  /// Codes and inverse scales of one row, whose values of x's dtype are at `values`. Threads may share the
   /// object. If the next row lies `ahead` bytes on, it is fetched meanwhile.
   void quantize_row(int64_t row, const void* values, fp8::QuantizeCounts* counts, int64_t ahead = 0) const;
   /// The same for elements [col, col + n) of a row whose groups do not cross these limits and are at most
@@ -38,7 +41,7 @@ class RowQuantizer {
   bool is_in_range(uint32_t amax, float scale) const;
   /// Stores the inverses of the n groups of `out` that follow each other along a row from (row, col) on.
   void set_inverses(int64_t row, int64_t col, int64_t n, const float* inverses) const;
-  float tensor_scale() const { return shared_.scale; }  ///< granularity tensor
+  const fp8::Scale& tensor_scale() const { return shared_; }  ///< granularity tensor
   /// Where losses are counted; null when nobody asked.
   fp8::QuantizeCounts* counts_or_null(fp8::QuantizeCounts& counts) const {
     return a_.counters.empty() ? nullptr : &counts;
@@ -52,11 +55,12 @@ class RowQuantizer {
   void set_exponents(int64_t row, int64_t col, int64_t n, const uint8_t* exponents) const;
   void encode(int64_t row, int64_t col, const bf16* values, int64_t n, fp8::EncodeRow how) const;
 
-  fp8::Quantize a_;
+  fp8::RowOutput a_;
+  const DType dtype_;
   const fp8::AmaxKernels& kernels_ = amax_kernels();
   const fp8::Format& format_;
   const fp8::EncodeKernel& encode_;
-  const int64_t rows_, cols_, block_, element_;
+  const int64_t rows_, cols_, block_;
   const fp8::ScaleLayout layout_;
   fp8::Scale shared_;
 };

@@ -1,6 +1,6 @@
-#include "fp8/fp8_vec.h"
-#include "fp8/quantize_kernels.h"
-#include "fp8/transpose_vec.h"
+#include "core/float8/codec_kernels.h"
+#include "core/float8/fp8_vec.h"
+#include "core/float8/transpose_vec.h"
 
 // Ceiling: memory bandwidth: per element a byte read, and 2 or 4 written (decoding) or one (transposing).
 
