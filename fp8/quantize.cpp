@@ -3,7 +3,7 @@
 #include "core/cost.h"
 #include "core/ops/check.h"
 #include "fp8/quantize_kernels.h"
-#include "fp8/quantize_on_cpu.h"
+#include "fp8/quantize_threads.h"
 
 namespace ottava::fp8 {
 namespace {

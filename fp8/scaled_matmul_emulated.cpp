@@ -2,7 +2,7 @@
 
 #include "core/parallel_for.h"
 #include "fp8/quantize_kernels.h"
-#include "fp8/quantize_on_cpu.h"
+#include "fp8/quantize_threads.h"
 #include "fp8/scaled_matmul_kernels.h"
 
 namespace ottava::fp8 {

@@ -31,8 +31,9 @@ SOURCES = (".cpp", ".h", ".cu", ".cuh", ".inc")
 PLACES = {
     "FP8 outside fp8/": "parallel/*float8* models/*float8* models/linear.*",
     "fp8/ops": "fp8/ops/*",
-    "FP8 quantizing on the CPU": "amax_cpu.cpp amax_on_cpu.cpp code_cpu.cpp encode_cpu.cpp encode_vec.h coders_vec.h fp8_vec.h transpose_vec.h "
-                                 "quantize_on_cpu.* dequantize_on_cpu.cpp quantize_kernels.h row_quantizer.*",
+    "FP8 quantizing on the CPU": "amax_cpu.cpp amax_on_cpu.cpp amax_threads.cpp code_cpu.cpp decode_cpu.cpp encode_cpu.cpp encode_vec.h "
+                                 "coders_vec.h fp8_vec.h codec_vec.h transpose_vec.h quantize_on_cpu.* quantize_threads.* "
+                                 "dequantize_on_cpu.cpp dequantize_threads.cpp quantize_kernels.h codec_kernels.h row_quantizer.*",
     "core/float8": "core/float8/*",
     "traffic by formula": "traffic.* llama_traffic.*",
     "transport of ranks as threads": "rendezvous.* thread_communicator.*",

@@ -1,5 +1,5 @@
 #include "core/float8/codec_kernels.h"
-#include "core/float8/fp8_vec.h"
+#include "core/float8/codec_vec.h"
 
 // Ceiling: memory bandwidth: 2 bytes read per element; two instructions per 32 elements, and three more for
 // each block of a row.

@@ -68,7 +68,7 @@ struct EncodeKernels {
   const EncodeKernel& operator[](DType format) const { return format == DType::e5m2 ? e5m2 : e4m3; }
 };
 
-struct CodeKernels {
+struct DecodeKernels {
   /// y = codes times the inverse of each `block`.
   cpu::FloatKernel<void(const uint8_t* codes, int64_t n, int64_t block, const float* inverses, bool e5m2,
                         void* y)>
@@ -82,4 +82,4 @@ struct CodeKernels {
 
 OTTAVA_CPU_KERNELS(ottava::fp8::AmaxKernels, amax_kernels)
 OTTAVA_CPU_KERNELS_AND_FP16(ottava::fp8::EncodeKernels, encode_kernels)
-OTTAVA_CPU_KERNELS(ottava::fp8::CodeKernels, code_kernels)
+OTTAVA_CPU_KERNELS(ottava::fp8::DecodeKernels, decode_kernels)

@@ -1,4 +1,3 @@
-#include "core/float8/coders_vec.h"
 #include "core/float8/encode_vec.h"
 #include "core/float8/transpose_vec.h"
 

@@ -4,7 +4,7 @@
 // a time for values that stay in range.
 
 #include "core/float8/codec_kernels.h"
-#include "core/float8/fp8_vec.h"
+#include "core/float8/codec_vec.h"
 
 namespace ottava::cpu::OTTAVA_ISA {
 
@@ -65,6 +65,92 @@ inline __m512i odd_floats(__m512i w) {
 inline __m512i choose(uint32_t mask, __m512i a, __m512i b) {
   return _mm512_ternarylogic_epi32(a, b, _mm512_set1_epi32(static_cast<int>(mask)), 0xe4);
 }
+
+/// Codes of bf16 values that stay in range: registers of values and scales to registers of codes. Any scale.
+template <class F>
+struct FloatCoder {
+  using Scale = __m512;
+  static Scale splat(float scale) { return _mm512_set1_ps(scale); }
+
+  /// Codes of values a and b, but for their signs, in the order of packs: eight of a, eight of b and so on.
+  static __m512i magnitudes(__m512i a, __m512i b, Scale scale_a, Scale scale_b) {
+    return _mm512_packus_epi32(pairs(a, scale_a), pairs(b, scale_b));
+  }
+
+ private:
+  /// Of thirty-two values; two codes in the low half of each lane, nothing above.
+  static __m512i pairs(__m512i w, Scale scale) {
+    const __m512i even = magnitude_codes<F>(even_floats(w), scale),
+                  odd = magnitude_codes<F>(odd_floats(w), scale);
+    const __m512i shifted = _mm512_maskz_slli_epi16(0x55555555u, odd, 8);
+    // (even & 0xff) | shifted
+    return _mm512_ternarylogic_epi32(even, shifted, _mm512_set1_epi32(0xff), 0xec);
+  }
+};
+
+/// Scales of even and odd columns of thirty-two.
+struct ColumnScales {
+  __m512 even, odd;
+  explicit ColumnScales(const float* scales) {
+    const __m512 low = _mm512_loadu_ps(scales), high = _mm512_loadu_ps(scales + 16);
+    const __m512i evens = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    even = _mm512_permutex2var_ps(low, evens, high);
+    odd = _mm512_permutex2var_ps(low, _mm512_add_epi32(evens, _mm512_set1_epi32(1)), high);
+  }
+};
+/// One byte of each of four registers, the first lowest.
+inline __m512i join_bytes(__m512i a, __m512i b, __m512i c, __m512i d) {
+  const __m512i low = choose(0xff, a, _mm512_slli_epi32(b, 8)),
+                high = choose(0xff, c, _mm512_slli_epi32(d, 8));
+  return choose(0xffff, low, _mm512_slli_epi32(high, 16));
+}
+
+#if defined(__AVX512FP16__)
+
+/// magnitude_codes() as E4M3 of thirty-two bf16 values times powers of two, in the low byte of each word:
+/// bits of bf16 less `down` (the exponents of both formats and of the scale) are those of fp16 with three
+/// bits of fraction less. What lies below fp16's range is below half of E4M3's smallest number anyway. 7
+/// instructions. The sum's low byte holds the steps and its high byte four times the exponent: the code is
+/// the one and twice the other.
+inline __m512i word_magnitude_codes(__m512i w, __m512i down) {
+  constexpr int kMinNormal = (15 - 6) << 10;
+  constexpr int kSteps =
+      (15 + 7) << 10 | 128;  // 128: what makes a multiple of 256 of exponents that begin at the smallest
+  const __m512i magnitudes = _mm512_and_si512(w, _mm512_set1_epi16(0x7fff));
+  const __m512i v = _mm512_slli_epi16(_mm512_subs_epu16(magnitudes, down), 3);
+  const __m512i exponent = _mm512_and_si512(v, _mm512_set1_epi16(0x7c00));
+  const __m512i binade = _mm512_max_epi16(exponent, _mm512_set1_epi16(kMinNormal));
+  const __m512h sum = _mm512_fmadd_ph(_mm512_castsi512_ph(binade),
+                                      _mm512_castsi512_ph(_mm512_set1_epi16(kSteps)), _mm512_castsi512_ph(v));
+  return _mm512_maddubs_epi16(_mm512_castph_si512(sum), _mm512_set1_epi16(0x0201));
+}
+
+/// `down` of a power of two: 127 - 15 less its exponent, where bf16 has its own.
+constexpr uint32_t kDownOfOne = (127 - 15 + 127) << 7;
+inline __m512i down_of(float scale) {
+  return _mm512_set1_epi16(static_cast<short>(kDownOfOne - (bits_as<uint32_t>(scale) >> 16)));
+}
+/// Of thirty-two.
+inline __m512i downs_of(const float* scales) {
+  auto half = [](const float* p) {
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_loadu_si512(p), 16));
+  };
+  const __m512i exponents = _mm512_inserti64x4(_mm512_castsi256_si512(half(scales)), half(scales + 16), 1);
+  return _mm512_sub_epi16(_mm512_set1_epi16(static_cast<short>(kDownOfOne)), exponents);
+}
+
+/// E4M3 and powers of two, in arithmetic of 16 bits.
+struct WordCoder {
+  using Scale = __m512i;
+  static Scale splat(float scale) { return down_of(scale); }
+  static __m512i magnitudes(__m512i a, __m512i b, Scale down_a, Scale down_b) {
+    const __m512i low = _mm512_set1_epi16(0xff);
+    return _mm512_packus_epi16(_mm512_and_si512(word_magnitude_codes(a, down_a), low),
+                               _mm512_and_si512(word_magnitude_codes(b, down_b), low));
+  }
+};
+
+#endif
 
 #endif
 

@@ -3,7 +3,7 @@
 // Transposes of bytes in registers, for kernel files. Whole lines of 64 bytes are written: rows of a
 // transpose often lie a power of two apart, where few of them fit the cache at once.
 
-#include "core/float8/fp8_vec.h"
+#include "core/float8/codec_vec.h"
 
 namespace ottava::cpu::OTTAVA_ISA {
 

@@ -3,7 +3,7 @@
 #include "core/float8/codec_kernels.h"
 #include "core/ops/check.h"
 #include "core/parallel_for.h"
-#include "fp8/quantize_on_cpu.h"
+#include "fp8/quantize_threads.h"
 
 namespace ottava::cpu {
 namespace {

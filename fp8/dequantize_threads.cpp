@@ -2,7 +2,7 @@
 
 #include "core/float8/codec_kernels.h"
 #include "core/parallel_for.h"
-#include "fp8/quantize_on_cpu.h"
+#include "fp8/quantize_threads.h"
 
 namespace ottava::cpu {
 
@@ -30,7 +30,7 @@ void look_up(const Float8Codes& x, const ScaleLayout& layout, Granularity granul
 }  // namespace
 
 void dequantize(const Float8Codes& x, Granularity granularity, const Tensor& y) {
-  auto kernel = code_kernels().decode[y.dtype];
+  auto kernel = decode_kernels().decode[y.dtype];
   const bool e5m2 = x.codes.dtype == DType::e5m2;
   const ScaleLayout layout(granularity, y.rows(), y.cols());
   const int64_t cols = y.cols(), block = scale_block(granularity, cols), piece = block * kMostBlocks;
@@ -54,9 +54,9 @@ void transpose_codes(const Tensor& from, const Tensor& to) {
   parallel_for(cols, kWidth, [&](int64_t begin, int64_t end) {
     // A band of rows stays in the cache while its columns are written.
     for (int64_t r = 0; r < rows; r += kBand) {
-      code_kernels().transpose(from.as<uint8_t>() + r * cols + begin, cols,
-                               to.as<uint8_t>() + begin * rows + r, rows,
-                               {0, std::min(kBand, rows - r), end - begin});
+      decode_kernels().transpose(from.as<uint8_t>() + r * cols + begin, cols,
+                                 to.as<uint8_t>() + begin * rows + r, rows,
+                                 {0, std::min(kBand, rows - r), end - begin});
     }
   });
 }

@@ -1,5 +1,5 @@
 #include "core/float8/codec_kernels.h"
-#include "core/float8/fp8_vec.h"
+#include "core/float8/codec_vec.h"
 #include "core/float8/transpose_vec.h"
 
 // Ceiling: memory bandwidth: per element a byte read, and 2 or 4 written (decoding) or one (transposing).
@@ -153,6 +153,8 @@ void transpose(const uint8_t* from, int64_t from_stride, uint8_t* to, int64_t to
 
 }  // namespace
 
-fp8::CodeKernels code_kernels() { return {.decode = {decode<float>, decode<bf16>}, .transpose = transpose}; }
+fp8::DecodeKernels decode_kernels() {
+  return {.decode = {decode<float>, decode<bf16>}, .transpose = transpose};
+}
 
 }  // namespace ottava::cpu::OTTAVA_ISA

@@ -1,4 +1,4 @@
-#include "fp8/quantize_on_cpu.h"
+#include "fp8/quantize_threads.h"
 
 #include <algorithm>
 #include <cstring>
@@ -198,7 +198,7 @@ class Quantizer {
     uint8_t* to = a_.transposed.codes.as<uint8_t>() + s.c0 * rows_ + s.r0;
     if (is_uniform_ && write_out) {
       const uint8_t* codes = a_.out.codes.as<uint8_t>() + s.r0 * cols_ + s.c0;
-      return code_kernels().transpose(codes, cols_, to, rows_, {0, s.height, s.width});
+      return decode_kernels().transpose(codes, cols_, to, rows_, {0, s.height, s.width});
     }
     if (is_uniform_) {
       for (int64_t c = 0; c < s.width; ++c) groups.scales[0][c] = scales[c / kTile];
