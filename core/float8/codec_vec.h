@@ -39,6 +39,11 @@ inline UVec at_least(UVec a, uint32_t limit) {
 #endif
 }
 
+/// All bits where a > limit, both below 2^31, and a choice by such a mask: GCC 12 lowers comparisons of
+/// vectors wider than its registers lane by lane, unless they are a minimum or a maximum.
+inline UVec above(UVec a, uint32_t limit) { return bits_as<UVec>(bits_as<IVec>(limit - a) >> 31); }
+inline UVec select(UVec mask, UVec a, UVec b) { return (mask & a) | (~mask & b); }
+
 /// A number is rounded by adding 2^23 steps of its binade (subnormals: of the smallest normal one): the sum's
 /// low bits are the number of steps, and each binade begins 2^mantissa codes after the one below.
 template <class F>
@@ -49,7 +54,7 @@ inline UVec fp8_codes(Vec x) {
   const UVec steps = binade + (static_cast<uint32_t>(F::kDrop) << 23);
   const UVec sum = bits_as<UVec>(bits_as<Vec>(clamped) + bits_as<Vec>(steps));
   const UVec code = (sum - steps) + ((binade >> F::kDrop) - (F::kMinNormalBits >> F::kDrop));
-  return magnitude > 0x7f800000u ? UVec{} + 0x7fu : code | (u >> 24 & 0x80u);
+  return select(above(magnitude, 0x7f800000u), UVec{} + 0x7fu, code | (u >> 24 & 0x80u));
 }
 
 template <class F>
@@ -57,10 +62,10 @@ inline Vec fp8_values(UVec codes) {
   const UVec magnitude = codes & 0x7fu, sign = (codes & 0x80u) << 24;
   const Vec subnormal = __builtin_convertvector(bits_as<IVec>(magnitude), Vec) * F::kStep;
   const UVec normal = (magnitude << F::kDrop) + (F::kRebias << F::kDrop);
-  UVec value = magnitude < (1u << F::kMantissa) ? bits_as<UVec>(subnormal) : normal;
-  const UVec special = UVec{} + 0x7fc00000u;
-  value = magnitude > F::kMaxCode ? special : value;
-  if constexpr (F::kMantissa == 2) value = magnitude == 0x7cu ? UVec{} + 0x7f800000u : value;
+  UVec value = select(above(magnitude, (1u << F::kMantissa) - 1), normal, bits_as<UVec>(subnormal));
+  value = select(above(magnitude, F::kMaxCode), UVec{} + 0x7fc00000u, value);
+  if constexpr (F::kMantissa == 2)
+    value &= ~(above(magnitude, 0x7bu) & ~above(magnitude, 0x7cu) & 0x00400000u);
   return bits_as<Vec>(value | sign);
 }
 

@@ -13,8 +13,8 @@ struct Losses {
   IVec underflow{}, saturation{};
   template <class F>
   void look(Vec x, Vec scaled, UVec codes) {
-    underflow -= ((codes & 0x7fu) == 0u) & (abs_bits(x) != 0u);
-    saturation -= bits_as<IVec>(abs_bits(scaled) >= F::kOverflowBits);
+    underflow -= bits_as<IVec>(~above(codes & 0x7fu, 0) & above(abs_bits(x), 0));
+    saturation -= bits_as<IVec>(above(abs_bits(scaled), F::kOverflowBits - 1));
   }
   void add_to(fp8::QuantizeCounts& counts) const {
     for (int i = 0; i < kLanes; ++i) {
