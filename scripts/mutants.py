@@ -24,8 +24,9 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, namedtuple
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -130,6 +131,16 @@ def statement(code, at):
     return (i, end + 1)
 
 
+def computed_by_the_compiler(code):
+    """Spans of the initial values of constants, where no switch reaches."""
+    for match in re.finditer(r"\bconstexpr\b[^;{}()]*=", code):
+        end, depth = match.end(), 0
+        while end < len(code) and not (code[end] == ";" and depth == 0):
+            depth += (code[end] in "([{") - (code[end] in ")]}")
+            end += 1
+        yield match.start(), end
+
+
 def mutants_of(path, text):
     """(rule, begin, end, text before, replacement with {k}) of every place where a rule applies."""
     code = blanked(text)
@@ -173,6 +184,9 @@ def mutants_of(path, text):
             yield "condition", match.end(), end, inside, "ottava_mutant({k}) != static_cast<bool>({o})"
 
 
+Test = namedtuple("Test", "folder command properties")
+
+
 class Mutant:
     def __init__(self, path, text, rule, begin, end, before, replacement, nth):
         self.path, self.rule, self.begin, self.end, self.before, self.replacement = path, rule, begin, end, before, replacement
@@ -209,9 +223,9 @@ class Tree:
         allowed = {n: t for n, t in self.texts.items() if Path(n).suffix in {".cpp", ".cu"} or 0 < len(self.includers[n]) <= includers}
         self.places = defaultdict(lambda: defaultdict(list))  # folder -> rule -> mutants, in the order of the draw
         for name, text in allowed.items():
-            seen, spans = Counter(), set()
+            seen, spans, constants = Counter(), set(), list(computed_by_the_compiler(blanked(text)))
             for rule, begin, end, before, replacement in mutants_of(name, text):
-                if (rule, begin) in spans:
+                if (rule, begin) in spans or any(b <= begin < e for b, e in constants):
                     continue
                 spans.add((rule, begin))
                 key = (rule, " ".join(before.split()))
@@ -334,32 +348,39 @@ class Build:
         return mutants
 
     def tests(self):
-        """name -> folder of tests/ that defines it."""
+        """name -> Test, as CTest knows them."""
         shown = json.loads(subprocess.run(["ctest", "--test-dir", self.build, "--show-only=json-v1"], capture_output=True, text=True, check=True).stdout)
         graph = shown["backtraceGraph"]
         found = {}
         for test in shown["tests"]:
             node = graph["nodes"][test["backtrace"]]
-            while "parent" in node and "/tests/CMakeLists" in graph["files"][node["file"]] + " " or "cuda_host" in graph["files"][node["file"]] and "parent" in node:
-                node = graph["nodes"][node["parent"]]
+            while "parent" in node and (graph["files"][node["file"]].endswith("/tests/CMakeLists.txt") or "/cuda_host/" in graph["files"][node["file"]]):
+                node = graph["nodes"][node["parent"]]  # the function that adds it is called by its folder
             folder = os.path.relpath(Path(graph["files"][node["file"]]).parent, self.source / "tests")
-            found[test["name"]] = folder
+            found[test["name"]] = Test(folder, test["command"], {p["name"]: p["value"] for p in test["properties"]})
         return found
 
     def run(self, test, seconds, **environment):
-        """(passed, seconds taken, what it printed)."""
-        tag = f"{os.getpid()}.{time.monotonic_ns()}"
-        began = time.monotonic()
-        process = subprocess.Popen(["ctest", "--test-dir", self.build, "-R", f"^{re.escape(test)}$", "--output-on-failure", "--no-tests=error"],
-                                   env={**os.environ, "OTTAVA_MUTANT_RUN": tag, **environment}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                   errors="replace", start_new_session=True)
-        try:
-            out, _ = process.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            out = "Timeout"
-        self.end(tag)
-        process.wait()
-        return process.returncode == 0, time.monotonic() - began, out
+        """(passed, seconds taken, what it printed) of a test, of Catch2's up to the first failure."""
+        tag, began = f"{os.getpid()}.{time.monotonic_ns()}", time.monotonic()
+        given = dict(e.split("=", 1) for e in test.properties.get("ENVIRONMENT", []))
+        is_catch = re.search(r"_test(_cuda_host)?$", test.command[0]) and "mpirun" not in test.command[0]
+        with tempfile.TemporaryFile() as printed:
+            process = subprocess.Popen(test.command + ["-a"] * bool(is_catch), cwd=test.properties.get("WORKING_DIRECTORY", self.build), stdout=printed, stderr=printed,
+                                       env={**os.environ, **given, **environment, "OTTAVA_MUTANT_RUN": tag}, start_new_session=True)
+            try:
+                passed = process.wait(timeout=seconds) == 0
+            except subprocess.TimeoutExpired:
+                passed = None
+            self.end(tag)
+            process.wait()
+            printed.seek(0)
+            out = printed.read(1 << 20).decode(errors="replace")
+        if wanted := test.properties.get("PASS_REGULAR_EXPRESSION"):
+            passed = passed is not None and any(re.search(w, out) for w in wanted)
+        if any(re.search(s, out) for s in test.properties.get("SKIP_REGULAR_EXPRESSION", [])):
+            passed = True
+        return bool(passed), time.monotonic() - began, "Timeout" if passed is None else out + f"\nexit code {process.returncode}"
 
     @staticmethod
     def end(tag):
@@ -373,48 +394,48 @@ class Build:
 
 
 def failure(out):
-    """The case and the line that failed, in a few words."""
+    """The line that failed, or how it ended, in a few words."""
     if out == "Timeout":
         return "timeout"
-    if match := re.search(r"^(?:\d+: )?[^\n]*?(\w+\.(?:cpp|h)):(\d+): FAILED", out, re.M):
+    if match := re.search(r"([\w.]+\.(?:cpp|h)):(\d+): FAILED", out):
         return f"{match.group(1)}:{match.group(2)}"
-    match = re.search(r"\*\*\*(Timeout|Exception: \w+|Failed|\w+)|(SIG\w+)", out)
-    return match.group(0).strip("*") if match else "failed"
+    return re.search(r"exit code (-?\d+)$", out).group(0)
 
 
 def baseline(build, count):
     """name -> {seconds, reached}, from one run of every test without a mutant; kept in baseline.json."""
     kept = build.work / "baseline.json"
     known = json.loads(kept.read_text()) if kept.exists() else {}
+    tests = build.tests()
 
     def one(test):
         reached = build.work / "reached" / test
         reached.parent.mkdir(exist_ok=True)
         reached.write_bytes(bytes(4096))
-        passed, seconds, out = build.run(test, 1200, OTTAVA_MUTANT_REACHED=str(reached))
+        passed, seconds, out = build.run(tests[test], 1800, OTTAVA_MUTANT_REACHED=str(reached))
         bytes_ = reached.read_bytes()
         known[test] = {"passed": passed, "seconds": seconds, "reached": [k for k in range(1, count + 1) if bytes_[k]]}
         kept.write_text(json.dumps(known))
         print(f"{'passed' if passed else 'FAILED'} {seconds:6.1f} s  {test}" + ("" if passed else f": {failure(out)}"), flush=True)
 
     with ThreadPoolExecutor(build.jobs) as pool:
-        list(pool.map(one, [t for t in build.tests() if t not in known]))
+        list(pool.map(one, [t for t in tests if t not in known]))
     return known
 
 
 def judge(build, mutants, known, only):
-    folders = build.tests()
+    tests = build.tests()
     results_file = build.work / "results.json"
     results = json.loads(results_file.read_text()) if results_file.exists() else {}
 
     def one(k):
         m = mutants[k - 1]
         reaching = [t for t, b in known.items() if b["passed"] and k in b["reached"]]
-        mirrors = lambda t: len(os.path.commonprefix([folders[t].split("/"), m.folder.split("/")]))
+        mirrors = lambda t: len(os.path.commonprefix([tests[t].folder.split("/"), m.folder.split("/")]))
         reaching.sort(key=lambda t: (-mirrors(t), known[t]["seconds"], t))
         verdict = {"killed": None, "tests": len(reaching)}
         for test in reaching:
-            passed, _, out = build.run(test, 10 * known[test]["seconds"] + 60, OTTAVA_MUTANT=str(k))
+            passed, _, out = build.run(tests[test], 10 * known[test]["seconds"] + 60, OTTAVA_MUTANT=str(k))
             if not passed:
                 verdict["killed"] = f"{test} ({failure(out)})"
                 break
