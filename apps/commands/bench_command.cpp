@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <chrono>
 #include <fstream>
+#include <iostream>
 #include <map>
 
+#include "apps/commands/bench_kernels_command.h"
+#include "apps/commands/command_line.h"
 #include "apps/decide/available_memory.h"
 #include "apps/decide/decide.h"
 #include "apps/report/metrics_reporter.h"
@@ -192,6 +195,23 @@ int run_bench_command(const BenchCommand& command, std::ostream& out) {
                       rates.utilization_percent));
     print(memory);
   });
+}
+
+void add_bench_commands(CLI::App& app, int& code) {
+  auto options = std::make_shared<BenchCommand>();
+  CLI::App* bench = app.add_subcommand("bench", "measure");
+  bench->require_subcommand(1);
+  CLI::App* command = add_experiment_command(
+      *bench, "train", "tokens per second, time per operation and utilization of a training step",
+      options->file, options->overrides);
+  command->add_option("--steps", options->steps, "steps that are measured, after a few that are not")
+      ->capture_default_str();
+  command
+      ->add_option("--weights", options->weights,
+                   "drawn, or repeated: a few values again and again, which large models have sooner")
+      ->capture_default_str();
+  command->callback([options, &code] { code = run_bench_command(*options, std::cout); });
+  add_bench_kernels_command(*bench, code);
 }
 
 }  // namespace ottava

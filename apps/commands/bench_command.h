@@ -4,6 +4,10 @@
 #include <string>
 #include <vector>
 
+namespace CLI {
+class App;
+}
+
 namespace ottava {
 
 /// `ottava bench train CONFIG`: steps as training does them (on a GPU launched as graphs), then tokens/s,
@@ -20,5 +24,8 @@ struct BenchCommand {
   std::string weights = "drawn";
 };
 int run_bench_command(const BenchCommand& command, std::ostream& out);
+
+/// Adds `ottava bench` with its subcommands; `code` becomes their exit code.
+void add_bench_commands(CLI::App& app, int& code);
 
 }  // namespace ottava

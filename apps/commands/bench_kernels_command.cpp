@@ -1,8 +1,10 @@
 #include "apps/commands/bench_kernels_command.h"
 
 #include <algorithm>
+#include <iostream>
 
 #include "apps/bench/kernel_cases.h"
+#include "apps/commands/command_line.h"
 #include "core/cost.h"
 #include "core/cuda/blas_plans.h"
 #include "core/error.h"
@@ -128,6 +130,20 @@ int run_bench_kernels_command(const BenchKernelsCommand& command, std::ostream& 
     print_table(all, copy, gemm, out);
   }
   return std::any_of(all.begin(), all.end(), [](const Measured& m) { return !m.problem.empty(); }) ? 1 : 0;
+}
+
+void add_bench_kernels_command(CLI::App& bench, int& code) {
+  auto options = std::make_shared<BenchKernelsCommand>();
+  CLI::App* command =
+      bench.add_subcommand("kernels", "each operation alone, against what a copy and a matrix product reach");
+  command
+      ->add_option("--device", options->device,
+                   "auto, cpu or cuda; meta counts bytes and FLOPs and runs nothing")
+      ->capture_default_str();
+  command->add_option("--shapes", options->shapes, "8B or small")->capture_default_str();
+  command->add_option("--seconds", options->seconds, "spent on each")->capture_default_str();
+  add_flag_for(*command, "--json", options->print, BenchKernelsCommand::Print::json, "for programs");
+  command->callback([options, &code] { code = run_bench_kernels_command(*options, std::cout); });
 }
 
 }  // namespace ottava

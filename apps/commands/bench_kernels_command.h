@@ -3,6 +3,10 @@
 #include <ostream>
 #include <string>
 
+namespace CLI {
+class App;
+}
+
 namespace ottava {
 
 /// `ottava bench kernels`: each operation alone, with the bytes and FLOPs that it records on `meta`, against
@@ -18,5 +22,8 @@ struct BenchKernelsCommand {
 /// An operation that fails is printed with its message, and the others run; returns 1 if one failed. Throws
 /// ConfigError.
 int run_bench_kernels_command(const BenchKernelsCommand& command, std::ostream& out);
+
+/// Adds `kernels` to `ottava bench`; `code` becomes its exit code.
+void add_bench_kernels_command(CLI::App& bench, int& code);
 
 }  // namespace ottava

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <iostream>
 #include <map>
 
+#include "apps/commands/command_line.h"
 #include "core/counted.h"
 #include "core/io/json.h"
 #include "parallel/checkpoint/checksum.h"
@@ -148,6 +150,49 @@ bool diff_checkpoints(const CheckpointDiffOptions& options, std::ostream& out) {
     same = false;
   }
   return same;
+}
+
+namespace {
+
+void add_inspect(CLI::App& checkpoint) {
+  auto options = std::make_shared<CheckpointInspectOptions>();
+  CLI::App* command = checkpoint.add_subcommand("inspect", "what a checkpoint is");
+  command->add_option("path", options->path, "")->required();
+  add_flag_for(*command, "--tensors", options->tensors, CheckpointInspectOptions::Tensors::list,
+               "list every tensor");
+  command->callback([options] { inspect_checkpoint(*options, std::cout); });
+}
+
+void add_verify(CLI::App& checkpoint, int& code) {
+  auto options = std::make_shared<CheckpointVerifyOptions>();
+  CLI::App* command = checkpoint.add_subcommand(
+      "verify", "read every byte and compare checksums; exit code 1 if anything differs");
+  command->add_option("path", options->path, "")->required();
+  command->callback([options, &code] { code = verify_checkpoint(*options, std::cout) ? 0 : 1; });
+}
+
+void add_diff(CLI::App& checkpoint, int& code) {
+  auto options = std::make_shared<CheckpointDiffOptions>();
+  CLI::App* command =
+      checkpoint.add_subcommand("diff", "which tensors differ and by how much; exit code 1 if any does");
+  command->add_option("a", options->a, "")->required();
+  command->add_option("b", options->b, "")->required();
+  command->add_option("--largest", options->largest, "how many tensors are listed; 0: all")
+      ->capture_default_str();
+  add_flag_for(*command, "--model-only", options->what, CheckpointDiffOptions::What::weights,
+               "leave the optimizer's state out");
+  command->callback([options, &code] { code = diff_checkpoints(*options, std::cout) ? 0 : 1; });
+}
+
+}  // namespace
+
+void add_checkpoint_commands(CLI::App& app, int& code) {
+  CLI::App* checkpoint = app.add_subcommand(
+      "checkpoint", "look at checkpoints; PATH is a step-N folder or a run's folder of them");
+  checkpoint->require_subcommand(1);
+  add_inspect(*checkpoint);
+  add_verify(*checkpoint, code);
+  add_diff(*checkpoint, code);
 }
 
 }  // namespace ottava

@@ -3,6 +3,10 @@
 #include <iosfwd>
 #include <string>
 
+namespace CLI {
+class App;
+}
+
 namespace ottava {
 
 /// A checkpoint is given as its `step-N` folder, or as the folder of a run's checkpoints, which means the
@@ -32,5 +36,8 @@ struct CheckpointDiffOptions {
   enum class What { weights, weights_and_optimizer } what = What::weights_and_optimizer;
 };
 bool diff_checkpoints(const CheckpointDiffOptions& options, std::ostream& out);
+
+/// Adds `ottava checkpoint` with its subcommands. `code` becomes 1 where verify or diff finds a difference.
+void add_checkpoint_commands(CLI::App& app, int& code);
 
 }  // namespace ottava

@@ -4,6 +4,10 @@
 #include <string>
 #include <vector>
 
+namespace CLI {
+class App;
+}
+
 namespace ottava {
 
 /// `ottava config [CONFIG] [--schema | --fates | --comments] [--section.key value ...]`: prints the resolved
@@ -22,5 +26,7 @@ struct ConfigCommand {
 /// Notes about keys go to `notes` (a terminal's standard error), so that the tree can be redirected into a
 /// file. Throws as load_config does.
 void run_config_command(const ConfigCommand& command, std::ostream& out, std::ostream& notes);
+
+void add_config_command(CLI::App& app);
 
 }  // namespace ottava

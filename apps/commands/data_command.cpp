@@ -8,9 +8,11 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
+#include <iostream>
 #include <map>
 #include <ostream>
 
+#include "apps/commands/command_line.h"
 #include "apps/config/installed.h"
 #include "core/counted.h"
 #include "core/data/corpus.h"
@@ -234,6 +236,43 @@ void inspect_data(const DataInspectOptions& options, std::ostream& out) {
       counted(tokens.size(), "document"), counted(count, "token"),
       count > 0 ? bytes / static_cast<double>(count) : 0.0, counted(count / (options.seq_len + 1), "window"),
       options.seq_len + 1, counted(count % (options.seq_len + 1), "token"));
+}
+
+namespace {
+
+void add_prepare(CLI::App& data) {
+  auto options = std::make_shared<DataPrepareOptions>();
+  DataPrepareOptions& o = *options;
+  CLI::App* command = data.add_subcommand("prepare", "text to token shards");
+  command->add_option("sources", o.sources, "files, folders, globs")->required();
+  command->add_option("--tokenizer", o.tokenizer, "folder or tokenizer.json")->required();
+  command->add_option("--output", o.output, "folder for the shards; must not exist or be empty")->required();
+  command->add_option("--text-key", o.text_key, "key of the text in JSON lines")->capture_default_str();
+  command->add_option("--tokens-per-shard", o.tokens_per_shard, "")->capture_default_str();
+  command->callback([options] { prepare_data(*options, std::cout); });
+}
+
+void add_inspect(CLI::App& data) {
+  auto options = std::make_shared<DataInspectOptions>();
+  DataInspectOptions& o = *options;
+  CLI::App* command = data.add_subcommand("inspect", "what sources hold and what training makes of them");
+  command->add_option("sources", o.sources, "files, folders, globs")->required();
+  command->add_option("--tokenizer", o.tokenizer, "count tokens with this");
+  command->add_option("--text-key", o.text_key, "key of the text in JSON lines")->capture_default_str();
+  command->add_option("--seq-len", o.seq_len, "")->capture_default_str();
+  command->add_option("--documents", o.documents, "how many to show")->capture_default_str();
+  add_flag_for(*command, "--verify", o.verify, DataInspectOptions::Verify::contents,
+               "read shards whole and compare checksums");
+  command->callback([options] { inspect_data(*options, std::cout); });
+}
+
+}  // namespace
+
+void add_data_commands(CLI::App& app) {
+  CLI::App* data = app.add_subcommand("data", "prepare and look at training data");
+  data->require_subcommand(1);
+  add_prepare(*data);
+  add_inspect(*data);
 }
 
 }  // namespace ottava

@@ -7,6 +7,10 @@
 
 #include "core/data/text_encoder.h"
 
+namespace CLI {
+class App;
+}
+
 namespace ottava {
 
 /// `ottava data prepare`: text to token shards, once, for runs on many machines: afterwards reading costs
@@ -42,5 +46,8 @@ struct DataInspectOptions {
 /// Throws FileError for a shard whose contents do not have the checksum of its header, and what reading
 /// throws.
 void inspect_data(const DataInspectOptions& options, std::ostream& out);
+
+/// Adds `ottava data` with its subcommands.
+void add_data_commands(CLI::App& app);
 
 }  // namespace ottava

@@ -4,6 +4,10 @@
 #include <ostream>
 #include <string>
 
+namespace CLI {
+class App;
+}
+
 namespace ottava {
 
 /// `ottava generate --checkpoint DIR --prompt "..."`: prints the prompt and what the model adds, token by
@@ -29,5 +33,7 @@ struct Sampling {
   double top_p = 1;
 };
 int32_t sample_token(const float* logits, int64_t vocab, const Sampling& sampling, double uniform);
+
+void add_generate_command(CLI::App& app);
 
 }  // namespace ottava

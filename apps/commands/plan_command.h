@@ -4,6 +4,10 @@
 #include <string>
 #include <vector>
 
+namespace CLI {
+class App;
+}
+
 namespace ottava {
 
 /// `ottava plan CONFIG [--world-size N] [--compute-capability C]`: memory, compute and traffic per rank of a
@@ -16,5 +20,7 @@ struct PlanCommand {
   int compute_capability = 0;
 };
 void run_plan_command(const PlanCommand& command, std::ostream& out);
+
+void add_plan_command(CLI::App& app);
 
 }  // namespace ottava

@@ -2,7 +2,9 @@
 
 #include <chrono>
 #include <filesystem>
+#include <iostream>
 
+#include "apps/commands/command_line.h"
 #include "apps/config/installed.h"
 #include "core/counted.h"
 #include "core/data/corpus.h"
@@ -132,6 +134,70 @@ void tokenizer_inspect(const TokenizerInspectOptions& options, std::ostream& out
                      counted(text.size(), "byte"), counted(ids.size(), "token"),
                      static_cast<double>(text.size()) / std::max<size_t>(ids.size(), 1),
                      static_cast<double>(text.size()) / 1e6 / std::max(seconds, 1e-9));
+}
+
+namespace {
+
+void add_train(CLI::App& tokenizer) {
+  auto options = std::make_shared<TokenizerTrainOptions>();
+  TokenizerTrainOptions& o = *options;
+  CLI::App* command = tokenizer.add_subcommand("train", "make a byte-level BPE tokenizer from text");
+  command->add_option("sources", o.sources, "text or JSON lines: files, folders, globs")->required();
+  command->add_option("--output", o.output_folder, "folder for tokenizer.json")->required();
+  command->add_option("--vocab-size", o.vocab_size, "tokens, special ones included")->required();
+  command->add_option("--rules", o.rules, "llama3, gpt2 or qwen2: how text is cut into words")
+      ->capture_default_str();
+  command->add_option("--special-tokens", o.special_tokens, "")->capture_default_str();
+  command->add_option("--bos-token", o.bos_token, "")->capture_default_str();
+  command->add_option("--eos-token", o.eos_token, "")->capture_default_str();
+  command->add_option("--text-key", o.text_key, "key of the text in JSON lines")->capture_default_str();
+  command->add_option("--max-bytes", o.max_bytes, "stop after so much text; 0: all")->capture_default_str();
+  command->callback([options] { tokenizer_train(*options, std::cout); });
+}
+
+void add_encode(CLI::App& tokenizer) {
+  auto options = std::make_shared<TokenizerEncodeOptions>();
+  CLI::App* command = tokenizer.add_subcommand("encode", "text to ids");
+  command->add_option("tokenizer", options->tokenizer, "folder or tokenizer.json")->required();
+  command->add_option("text", options->text, "");
+  command->add_option("--file", options->file, "read the text from a file");
+  add_flag_for(*command, "--pieces", options->print, TokenizerEncodeOptions::Print::pieces,
+               "one line per token");
+  add_flag_for(*command, "--special", options->wrap, TokenizerEncodeOptions::Wrap::as_the_files_say,
+               "add BOS and EOS as the tokenizer's files say");
+  command->callback([options] { tokenizer_encode(*options, std::cout); });
+}
+
+void add_decode(CLI::App& tokenizer) {
+  auto options = std::make_shared<TokenizerDecodeOptions>();
+  auto ids = std::make_shared<std::vector<std::string>>();
+  CLI::App* command = tokenizer.add_subcommand("decode", "ids to text");
+  command->add_option("tokenizer", options->tokenizer, "folder or tokenizer.json")->required();
+  command->add_option("ids", *ids, "as many as there are");
+  command->add_option("--file", options->file, "read the ids from a file");
+  command->callback([options, ids] {
+    options->ids = fmt::format("{}", fmt::join(*ids, " "));
+    tokenizer_decode(*options, std::cout);
+  });
+}
+
+void add_inspect(CLI::App& tokenizer) {
+  auto options = std::make_shared<TokenizerInspectOptions>();
+  CLI::App* command = tokenizer.add_subcommand("inspect", "what a tokenizer's files say");
+  command->add_option("tokenizer", options->tokenizer, "folder or tokenizer.json")->required();
+  command->add_option("--text", options->text_file, "also report bytes per token on this text");
+  command->callback([options] { tokenizer_inspect(*options, std::cout); });
+}
+
+}  // namespace
+
+void add_tokenizer_commands(CLI::App& app) {
+  CLI::App* tokenizer = app.add_subcommand("tokenizer", "train and use tokenizers");
+  tokenizer->require_subcommand(1);
+  add_train(*tokenizer);
+  add_encode(*tokenizer);
+  add_decode(*tokenizer);
+  add_inspect(*tokenizer);
 }
 
 }  // namespace ottava

@@ -5,6 +5,10 @@
 #include <string>
 #include <vector>
 
+namespace CLI {
+class App;
+}
+
 namespace ottava {
 
 /// `ottava tokenizer train --output DIR --vocab-size N SOURCE...`: makes a byte-level BPE tokenizer from text
@@ -55,5 +59,8 @@ struct TokenizerInspectOptions {
   std::string text_file;
 };
 void tokenizer_inspect(const TokenizerInspectOptions& options, std::ostream& out);
+
+/// Adds `ottava tokenizer` with its subcommands.
+void add_tokenizer_commands(CLI::App& app);
 
 }  // namespace ottava

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <iostream>
 
+#include "apps/commands/command_line.h"
 #include "apps/decide/decide.h"
 #include "apps/train/checkpoints.h"
 #include "apps/train/launch_session.h"
@@ -66,6 +67,15 @@ int run_train_command(const TrainCommand& command) {
     }
     trainer.run();
   });
+}
+
+void add_train_command(CLI::App& app, int& code) {
+  auto options = std::make_shared<TrainCommand>();
+  CLI::App* command = add_experiment_command(
+      app, "train", "train a model; continues from the newest checkpoint", options->file, options->overrides);
+  command->add_flag("--redecide", options->redecide,
+                    "decide again what the checkpoint's run had decided (decisions.json)");
+  command->callback([options, &code] { code = run_train_command(*options); });
 }
 
 }  // namespace ottava

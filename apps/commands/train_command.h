@@ -3,6 +3,10 @@
 #include <string>
 #include <vector>
 
+namespace CLI {
+class App;
+}
+
 namespace ottava {
 
 /// `ottava train CONFIG [--section.key value ...]`. [--redecide]. Returns the exit code: 0 when training is
@@ -13,5 +17,8 @@ struct TrainCommand {
   bool redecide = false;  ///< decisions of the checkpoint are not followed
 };
 int run_train_command(const TrainCommand& command);
+
+/// Adds `ottava train`; `code` becomes its exit code.
+void add_train_command(CLI::App& app, int& code);
 
 }  // namespace ottava

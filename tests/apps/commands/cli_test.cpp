@@ -138,12 +138,26 @@ TEST_CASE("a command line that is no command is refused with what may stand ther
       {"trian tiny.yaml", "ottava has no subcommand 'trian': expected train, plan, bench"},
       {"trian tiny.yaml", "did you mean train?"},
       {"data nothing", "ottava: [command line] data has no subcommand 'nothing': expected prepare"},
-      {"plan tiny.yaml --world-size 0", "--world-size: Value 0 not in range 1 to 16777216; see plan --help"}};
+      {"plan tiny.yaml --world-size 0",
+       "--world-size: Value 0 not in range 1 to 16777216; see `ottava plan --help`"},
+      {"tokenizer train text.txt", "see `ottava tokenizer train --help`"},
+      {"generate --checkpoint out --shout", "see `ottava generate --help`"}};
   for (const auto& [arguments, part] : cases) {
     const Outcome out = here.run(arguments);
     INFO(arguments << "\n" << out.output);
     CHECK(out.exit_code == 1);
     CHECK(has(out.output, part));
+  }
+}
+
+TEST_CASE("help is printed for every command, asked for in either way") {
+  Workplace here;
+  for (const char* command : {"", "train", "bench train", "tokenizer encode", "checkpoint diff"}) {
+    INFO(command);
+    const Outcome asked = here.run(std::string("help ") + command);
+    CHECK(asked.exit_code == 0);
+    CHECK(has(asked.output, "Usage: ottava"));
+    CHECK(asked.output == here.run(std::string(command) + " --help").output);
   }
 }
 
