@@ -8,15 +8,6 @@
 namespace ottava::data {
 namespace {
 
-bool is_utf8(std::string_view text) {
-  while (!text.empty()) {
-    const size_t length = utf8_length(text);
-    if (length == 0) return false;
-    text.remove_prefix(length);
-  }
-  return true;
-}
-
 // Steps of this length visit every block, and any few of them lie far apart.
 int64_t stride_of(int64_t blocks) {
   int64_t stride = std::max<int64_t>(blocks * 618 / 1000, 1);
@@ -44,7 +35,7 @@ DataCheck check_data(const Corpus& corpus, const DocumentEncoder& encoder, doubl
       check.documents += static_cast<int64_t>(segment.documents.size());
       for (const Document& document : segment.documents) {
         const std::optional<std::string_view> text = encoder.check(segment, document, scratch);
-        if (!text || is_utf8(*text)) continue;
+        if (!text || well_formed_end(*text, 0) == text->size()) continue;
         if (++check.ill_formed == 1) check.first_ill_formed = encoder.place(document);
       }
     }

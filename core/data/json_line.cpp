@@ -1,192 +1,137 @@
 #include "core/data/json_line.h"
 
-#include <cstdint>
+#include <charconv>
+#include <nlohmann/json.hpp>
 #include <utility>
 
-#include "core/error.h"
+#include "core/io/utf8.h"
 
 namespace ottava::data {
 namespace {
 
-constexpr int kMaxDepth = 256;
+constexpr char kPlaceholder = 0x7f;  // DEL: one byte, allowed in JSON strings, rare in text
 
-// A line is parsed once, forwards, and only the wanted string is kept: a general parser would build every
-// value.
-class Parser {
+/// A line without what the library refuses and web text has, of the same length, so that columns stay.
+/// Escaped halves of surrogate pairs are no characters and become U+FFFD. A byte that is not UTF-8 is kept:
+/// a placeholder stands for it, and `originals` has what all placeholders of the line stand for, in order.
+struct Repaired {
+  std::string line, originals;
+};
+
+/// The code of `\uXXXX` at `at`; nothing where that is not what stands there.
+std::optional<unsigned> escaped_code(std::string_view line, size_t at) {
+  unsigned code = 0;
+  if (line.size() < at + 6 || line[at] != '\\' || line[at + 1] != 'u') return {};
+  const char* end = line.data() + at + 6;
+  const auto [stop, error] = std::from_chars(line.data() + at + 2, end, code, 16);
+  return error == std::errc{} && stop == end ? std::optional(code) : std::nullopt;
+}
+
+bool needs_repair(std::string_view line) {
+  return line.find("\\ud") != std::string_view::npos || line.find("\\uD") != std::string_view::npos ||
+         well_formed_end(line, 0) < line.size();
+}
+
+Repaired repair(std::string_view line) {
+  Repaired out{std::string(line), {}};
+  for (size_t at = 0; at < line.size();) {
+    if (line[at] == '\\') {
+      const std::optional<unsigned> code = escaped_code(line, at);
+      if (code == kPlaceholder) out.originals += kPlaceholder;
+      const bool is_high = code && *code >> 10 == 0xd800 >> 10, is_low = code && *code >> 10 == 0xdc00 >> 10;
+      const bool is_pair = is_high && escaped_code(line, at + 6).value_or(0) >> 10 == 0xdc00 >> 10;
+      if ((is_high || is_low) && !is_pair) out.line.replace(at + 2, 4, "fffd");
+      at += is_pair ? 12 : code ? 6 : 2;
+      continue;
+    }
+    const CodePoint c = code_point_at(line, at);
+    if (!c.valid) out.line[at] = kPlaceholder;
+    if (!c.valid || line[at] == kPlaceholder) out.originals += line[at];
+    at += c.length;
+  }
+  return out;
+}
+
+/// Keeps the wanted string of the library's events and builds nothing else.
+class Finder final : public nlohmann::json_sax<nlohmann::json> {
  public:
-  Parser(std::string_view line, std::string_view key) : line_(line), key_(key) {}
+  Finder(std::string_view wanted, std::string_view originals) : wanted_(wanted), originals_(originals) {}
 
-  std::string parse() {
-    skip_space();
-    if (!object(0)) problem("expected a JSON object '{...}'");
-    skip_space();
-    if (at_ != line_.size()) problem("unexpected text after the object");
-    if (found_ == Found::nothing) problem(fmt::format("the object has no key \"{}\"", key_));
-    if (found_ == Found::other) problem(fmt::format("the value of \"{}\" is not a string", key_));
-    return std::move(text_);
+  enum class Found { nothing, string, other };
+  Found found = Found::nothing;
+  std::string text;
+  std::optional<JsonProblem> problem;
+
+  bool null() override { return begin(Found::other); }
+  bool boolean(bool) override { return begin(Found::other); }
+  bool number_integer(number_integer_t) override { return begin(Found::other); }
+  bool number_unsigned(number_unsigned_t) override { return begin(Found::other); }
+  bool number_float(number_float_t, const string_t&) override { return begin(Found::other); }
+  bool binary(binary_t&) override { return begin(Found::other); }
+  bool string(string_t& value) override {
+    const bool is_wanted = is_wanted_;
+    if (!begin(Found::string)) return false;
+    restore(value);
+    if (is_wanted) text = std::move(value);
+    return true;
+  }
+  bool start_object(size_t) override { return (depth_ == 0 || begin(Found::other)) && ++depth_ > 0; }
+  bool end_object() override { return --depth_ >= 0; }
+  bool start_array(size_t) override { return begin(Found::other) && ++depth_ > 0; }
+  bool end_array() override { return --depth_ >= 0; }
+  bool key(string_t& name) override {
+    restore(name);
+    is_wanted_ = depth_ == 1 && name == wanted_;
+    return true;
+  }
+  bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& error) override {
+    // "[json.exception.parse_error.101] parse error at line 1, column 3: syntax error while parsing value -
+    // invalid literal; last read: '...'; expected ...", where the last read may be megabytes.
+    std::string_view what = error.what();
+    for (std::string_view end : {"] ", "column ", ": "}) {
+      if (const size_t at = what.find(end); at != std::string_view::npos) what.remove_prefix(at + end.size());
+    }
+    problem = {position, std::string(what.substr(0, what.find("; last read: ")))};
+    return false;
   }
 
  private:
-  enum class Found { nothing, string, other };
-
-  [[noreturn]] void problem(std::string what) const { throw JsonProblem{at_ + 1, std::move(what)}; }
-  char peek() const { return at_ < line_.size() ? line_[at_] : '\0'; }
-  bool take(char c) {
-    if (at_ >= line_.size() || line_[at_] != c) return false;
-    ++at_;
-    return true;
+  /// Takes note of any value; false where it is not inside an object.
+  bool begin(Found kind) {
+    if (depth_ == 0) problem = {1, "expected a JSON object '{...}'"};
+    if (std::exchange(is_wanted_, false)) found = kind;
+    return depth_ > 0;
   }
-  void skip_space() {
-    while (at_ < line_.size() && (peek() == ' ' || peek() == '\t' || peek() == '\r' || peek() == '\n')) ++at_;
-  }
-
-  bool object(int depth) {
-    if (!take('{')) return false;
-    skip_space();
-    if (take('}')) return true;
-    std::string name;
-    do {
-      skip_space();
-      name.clear();
-      if (!string(depth == 0 ? &name : nullptr)) problem("expected a key in double quotes");
-      skip_space();
-      if (!take(':')) problem("expected ':' after a key");
-      skip_space();
-      if (depth == 0 && name == key_) {
-        text_.clear();
-        found_ = string(&text_) ? Found::string : Found::other;
-        if (found_ == Found::other) value(depth + 1);
-      } else {
-        value(depth + 1);
-      }
-      skip_space();
-    } while (take(','));
-    if (!take('}')) problem("expected ',' or '}' in an object");
-    return true;
-  }
-  void array(int depth) {
-    skip_space();
-    if (take(']')) return;
-    do {
-      skip_space();
-      value(depth + 1);
-      skip_space();
-    } while (take(','));
-    if (!take(']')) problem("expected ',' or ']' in an array");
-  }
-  void value(int depth) {
-    if (depth > kMaxDepth) problem("values are nested more than 256 deep");
-    if (string(nullptr) || object(depth)) return;
-    if (take('[')) return array(depth);
-    for (std::string_view word : {"true", "false", "null"}) {
-      if (line_.substr(at_, word.size()) == word) {
-        at_ += word.size();
-        return;
-      }
-    }
-    number();
-  }
-  bool digits() {
-    size_t start = at_;
-    while (peek() >= '0' && peek() <= '9') ++at_;
-    return at_ > start;
-  }
-  void number() {
-    bool minus = take('-');
-    if (!take('0') && !digits()) problem(minus ? "expected digits" : "expected a value");
-    if (take('.') && !digits()) problem("expected digits after '.'");
-    if (take('e') || take('E')) {
-      if (!take('+')) take('-');
-      if (!digits()) problem("expected digits in the exponent");
+  void restore(std::string& value) {
+    if (originals_.empty()) return;
+    for (char& c : value) {
+      if (c == kPlaceholder) c = originals_[next_original_++];
     }
   }
 
-  // A string that is not wanted is only checked.
-  bool string(std::string* out) {
-    if (!take('"')) return false;
-    for (;;) {
-      size_t stop = at_;
-      while (stop < line_.size() && line_[stop] != '"' && line_[stop] != '\\' &&
-             static_cast<unsigned char>(line_[stop]) >= 0x20) {
-        ++stop;
-      }
-      if (out) out->append(line_, at_, stop - at_);
-      at_ = stop;
-      if (take('"')) return true;
-      if (at_ >= line_.size()) problem("the line ends inside a string");
-      if (!take('\\')) problem("control character in a string; expected an escape such as \\n");
-      escape(out);
-    }
-  }
-  void escape(std::string* out) {
-    constexpr std::string_view kFrom = "\"\\/bfnrt", kTo = "\"\\/\b\f\n\r\t";
-    char c = peek();
-    size_t known = c == '\0' ? std::string_view::npos : kFrom.find(c);
-    if (known != std::string_view::npos) {
-      ++at_;
-      if (out) out->push_back(kTo[known]);
-      return;
-    }
-    if (!take('u')) problem("unknown escape in a string");
-    uint32_t code = hex4();
-    if (code >= 0xd800 && code < 0xdc00 && line_.substr(at_, 2) == "\\u") {
-      size_t back = at_;
-      at_ += 2;
-      uint32_t low = hex4();
-      if (low >= 0xdc00 && low < 0xe000)
-        code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
-      else
-        at_ = back;
-    }
-    // A lone half of a surrogate pair is no character; web text has them, and one must not end a run.
-    if (code >= 0xd800 && code < 0xe000) code = 0xfffd;
-    if (out) append_utf8(*out, code);
-  }
-  uint32_t hex4() {
-    uint32_t code = 0;
-    for (int i = 0; i < 4; ++i, ++at_) {
-      char c = peek();
-      uint32_t digit = c >= '0' && c <= '9'   ? static_cast<uint32_t>(c - '0')
-                       : c >= 'a' && c <= 'f' ? static_cast<uint32_t>(c - 'a' + 10)
-                       : c >= 'A' && c <= 'F' ? static_cast<uint32_t>(c - 'A' + 10)
-                                              : 16;
-      if (digit == 16) problem("expected four hexadecimal digits after \\u");
-      code = code * 16 + digit;
-    }
-    return code;
-  }
-  static void append_utf8(std::string& out, uint32_t code) {
-    auto byte = [&](uint32_t value) { out.push_back(static_cast<char>(value)); };
-    if (code < 0x80) return byte(code);
-    if (code < 0x800) {
-      byte(0xc0 | code >> 6);
-    } else {
-      if (code < 0x10000) {
-        byte(0xe0 | code >> 12);
-      } else {
-        byte(0xf0 | code >> 18);
-        byte(0x80 | (code >> 12 & 0x3f));
-      }
-      byte(0x80 | (code >> 6 & 0x3f));
-    }
-    byte(0x80 | (code & 0x3f));
-  }
-
-  std::string_view line_, key_;
-  size_t at_ = 0;
-  Found found_ = Found::nothing;
-  std::string text_;
+  std::string_view wanted_, originals_;
+  size_t next_original_ = 0;
+  int depth_ = 0;
+  bool is_wanted_ = false;  ///< the value that comes next
 };
 
 }  // namespace
 
 std::optional<JsonProblem> append_json_string(std::string_view line, std::string_view key, std::string& out) {
-  try {
-    out += Parser(line, key).parse();
-    return std::nullopt;
-  } catch (JsonProblem& found) {
-    return std::move(found);
+  Repaired repaired;
+  if (needs_repair(line)) {
+    repaired = repair(line);
+    line = repaired.line;
   }
+  Finder finder(key, repaired.originals);
+  nlohmann::json::sax_parse(line.data(), line.data() + line.size(), &finder);
+  if (finder.problem) return finder.problem;
+  if (finder.found == Finder::Found::nothing)
+    return JsonProblem{line.size() + 1, fmt::format("the object has no key \"{}\"", key)};
+  if (finder.found == Finder::Found::other)
+    return JsonProblem{line.size() + 1, fmt::format("the value of \"{}\" is not a string", key)};
+  out += finder.text;
+  return std::nullopt;
 }
 
 }  // namespace ottava::data

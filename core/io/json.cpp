@@ -129,13 +129,9 @@ void append_json_string(std::string& out, std::string_view text) {
   out += '"';
   for (size_t i = 0; i < text.size();) {
     auto byte = static_cast<unsigned char>(text[i]);
-    if (size_t length = utf8_length(text.substr(i)); length == 0) {
-      out += "\xef\xbf\xbd";
-      ++i;
-      continue;
-    } else if (length > 1) {
-      out += text.substr(i, length);
-      i += length;
+    if (const CodePoint c = code_point_at(text, i); !c.valid || c.length > 1) {
+      out += c.valid ? text.substr(i, c.length) : "\xef\xbf\xbd";
+      i += c.length;
       continue;
     }
     switch (byte) {

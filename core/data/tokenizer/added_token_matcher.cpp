@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/data/tokenizer/unicode.h"
-#include "core/data/tokenizer/utf8.h"
+#include "core/io/utf8.h"
 
 namespace ottava::tokenizer {
 namespace {

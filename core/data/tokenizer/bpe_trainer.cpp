@@ -8,8 +8,8 @@
 #include "core/data/tokenizer/pretokenizer.h"
 #include "core/data/tokenizer/split_patterns.h"
 #include "core/data/tokenizer/unicode.h"
-#include "core/data/tokenizer/utf8.h"
 #include "core/error.h"
+#include "core/io/utf8.h"
 
 namespace ottava::tokenizer {
 namespace {

@@ -1,6 +1,6 @@
 #include "core/data/tokenizer/byte_level.h"
 
-#include "core/data/tokenizer/utf8.h"
+#include "core/io/utf8.h"
 
 namespace ottava::tokenizer {
 namespace {

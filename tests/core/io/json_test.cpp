@@ -3,7 +3,6 @@
 #include <cmath>
 #include <limits>
 
-#include "core/io/utf8.h"
 #include "tests/support/catch.h"
 
 namespace ottava {
@@ -69,15 +68,7 @@ TEST_CASE("JSON: the wrong kind is named") {
   CHECK(Json(1).find("b") == nullptr);
 }
 
-TEST_CASE("UTF-8: shortest forms only, no surrogates, no values past the end") {
-  CHECK(utf8_length("a") == 1);
-  CHECK(utf8_length("é") == 2);
-  CHECK(utf8_length("€") == 3);
-  CHECK(utf8_length("😀") == 4);
-  for (std::string_view bad :
-       {"", "\x80", "\xc0\x80", "\xe0\x80\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xf0\x9f", "\xff"}) {
-    CHECK(utf8_length(bad) == 0);
-  }
+TEST_CASE("bytes that are not UTF-8 are written as U+FFFD") {
   std::string text;
   append_json_string(text,
                      "a\xff"

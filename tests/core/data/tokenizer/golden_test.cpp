@@ -1,8 +1,8 @@
 #include "core/data/tokenizer/tokenizer.h"
 #include "core/data/tokenizer/unicode.h"
-#include "core/data/tokenizer/utf8.h"
 #include "core/io/file.h"
 #include "core/io/json.h"
+#include "core/io/utf8.h"
 #include "tests/support/catch.h"
 
 using namespace ottava;
