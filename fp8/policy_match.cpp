@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "core/glob.h"
+
 namespace ottava::fp8 {
 namespace {
 
@@ -66,16 +68,6 @@ std::string known_names(const std::vector<PolicyGemm>& gemms) {
 
 }  // namespace
 
-bool glob_matches(std::string_view glob, std::string_view name) {
-  const size_t star = glob.find('*');
-  if (star == std::string_view::npos) return glob == name;
-  if (name.substr(0, star) != glob.substr(0, star)) return false;
-  for (size_t taken = star; taken <= name.size(); ++taken) {
-    if (glob_matches(glob.substr(star + 1), name.substr(taken))) return true;
-  }
-  return false;
-}
-
 std::string part_name(const PolicyGemm& gemm, const PolicyGemm::Part& part) {
   const size_t dot = gemm.name.rfind('.');
   if (gemm.parts.size() == 1) return gemm.name;
@@ -91,7 +83,7 @@ std::vector<bool> parts_matching_filter(const PolicyGemm& gemm, std::string_view
   return covered;
 }
 
-std::vector<bool> parts_matching_glob(const PolicyGemm& gemm, std::string_view glob) {
+std::vector<bool> parts_matching_glob(const PolicyGemm& gemm, const std::string& glob) {
   if (glob_matches(glob, gemm.name)) return std::vector<bool>(gemm.parts.size(), true);
   std::vector<bool> covered;
   for (const auto& part : gemm.parts) covered.push_back(glob_matches(glob, part_name(gemm, part)));

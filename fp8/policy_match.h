@@ -7,16 +7,13 @@
 
 namespace ottava::fp8 {
 
-/// `*` stands for any characters, everything else for itself.
-bool glob_matches(std::string_view glob, std::string_view name);
-
 /// "layers.0.attention.wqkv" and "wq" to "layers.0.attention.wq".
 std::string part_name(const PolicyGemm& gemm, const PolicyGemm::Part& part);
 
 /// Which parts of a layer an entry covers, one flag per part. A filter is sought in the parts' names first,
-/// because "wq" is also part of "wqkv"; a glob in the layer's name first.
+/// because "wq" is also part of "wqkv"; a glob (core/glob.h) in the layer's name first.
 std::vector<bool> parts_matching_filter(const PolicyGemm& gemm, std::string_view filter);
-std::vector<bool> parts_matching_glob(const PolicyGemm& gemm, std::string_view glob);
+std::vector<bool> parts_matching_glob(const PolicyGemm& gemm, const std::string& glob);
 
 /// Throws ConfigError that names every filter and policy entry that covers nothing, and two different entries
 /// for one pattern.

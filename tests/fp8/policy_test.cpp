@@ -356,12 +356,15 @@ TEST_CASE("policy: the router stays in high precision unless it is named") {
         "rowwise");
 }
 
-TEST_CASE("policy: globs") {
-  CHECK(glob_matches("layers.*.feed_forward.w2", "layers.12.feed_forward.w2"));
-  CHECK(glob_matches("*", ""));
-  CHECK(glob_matches("*w2", "layers.0.w2"));
-  CHECK(glob_matches("a*b*c", "aXbYbc"));
-  CHECK_FALSE(glob_matches("layers.1.*", "layers.11.w2"));
-  CHECK_FALSE(glob_matches("w2", "layers.0.w2"));
-  CHECK_FALSE(glob_matches("a*b", "ab c"));
+TEST_CASE("policy: an entry may choose layers by a set of numbers") {
+  PolicyInputs in{.layers = 3, .local_tokens = 64};
+  for (int64_t layer = 0; layer < 3; ++layer) {
+    const std::string name = "layers." + std::to_string(layer) + ".feed_forward.w2";
+    in.gemms.push_back({name, {{"w2", 64, 64}}, 256, 256, GemmRole::linear, layer});
+  }
+  const Policy policy =
+      decide_policy({.recipe_name = "rowwise", .policy = {{"layers.[02].*.w?", "bf16"}}}, in);
+  CHECK(outcome(policy, "layers.0.feed_forward.w2").runs_in == "bf16");
+  CHECK(outcome(policy, "layers.1.feed_forward.w2").runs_in == "rowwise");
+  CHECK(outcome(policy, "layers.2.feed_forward.w2").runs_in == "bf16");
 }
