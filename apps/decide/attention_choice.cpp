@@ -8,7 +8,6 @@
 #include "core/cuda/runtime.h"
 #include "core/log.h"
 #include "parallel/ranks/agree.h"
-#include "parallel/ranks/bootstrap.h"
 
 namespace ottava {
 namespace {
@@ -124,11 +123,6 @@ Decisions::Entry choose(const Experiment& e, Device device, const Candidate& can
   return measured_choice(e, device, candidate);
 }
 
-void refuse_together(Communicator& control, const std::string& complaint) {
-  if (control.size() > 1) return require_no_complaint(control, complaint);
-  if (!complaint.empty()) fail<ConfigError>("attention", "{}", complaint);
-}
-
 std::string complaint_about(const std::string& backend, bool is_saved, const Candidate& candidate) {
   if (backend != "cudnn" && backend != "flash")
     return fmt::format(
@@ -172,19 +166,15 @@ void settle_attention(Experiment& e, RankGroups& ranks, Device device, const Dec
   if (wish == "auto") {
     Decisions mine;
     if (ranks.control->rank() == 0) mine.entries.push_back(choose(e, device, candidate, saved));
-    if (ranks.control->size() > 1) {
-      mine = parse_decisions(CommunicatorBootstrap(*ranks.control).all_gather(to_json(mine)).front(),
-                             "decisions of rank 0");
-    }
-    entry = mine.entries.front();
+    entry = of_first_rank(mine, *ranks.control).entries.front();
     e.decisions.entries.push_back(entry);
   }
-  refuse_together(*ranks.control,
+  refuse_together(*ranks.control, "attention",
                   complaint_about(entry.value, wish == "auto" && saved.find(kBackend), candidate));
   log::info("Attention: {} ({})", entry.value, entry.reason);
   if (entry.value != "cudnn") return;
   const std::string library = cuda::cudnn_library() + " on " + cuda::device_name(device.index);
-  refuse_together(*ranks.control, complaint_about_library(saved, library));
+  refuse_together(*ranks.control, "attention", complaint_about_library(saved, library));
   e.decisions.entries.push_back({kLibrary, library, "its kernels' sums are this version's on this GPU"});
   e.shape.model_options.fused_attention = candidate.fused;
 }

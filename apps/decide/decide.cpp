@@ -14,7 +14,6 @@
 #include "parallel/checkpoint/checksum.h"
 #include "parallel/checkpoint/folder.h"
 #include "parallel/ranks/agree.h"
-#include "parallel/ranks/bootstrap.h"
 
 namespace ottava {
 namespace {
@@ -86,13 +85,6 @@ bool is_left_to_us(const Experiment& e) {
          e.shape.micro_batches > 1 && e.mesh.size(MeshAxis::dp_shard) > 1;
 }
 
-// Rank 0's text on every rank.
-Decisions share(const Decisions& mine, Communicator& control) {
-  if (control.size() == 1) return mine;
-  return parse_decisions(CommunicatorBootstrap(control).all_gather(to_json(mine)).front(),
-                         "decisions of rank 0");
-}
-
 Decisions::Entry decide_reduction(const Need& once) {
   if (once.fits())
     return {kReduce, "false",
@@ -162,7 +154,7 @@ void decide_float8(Experiment& e, RankGroups& ranks, Device device, const Decisi
     }
   }
   require_no_complaint(*ranks.control, complaint);
-  e.decisions = share(e.decisions, *ranks.control);
+  e.decisions = of_first_rank(e.decisions, *ranks.control);
   for (const Decisions::Entry& entry : e.decisions.entries) {
     if (entry.name.starts_with("quantize."))
       log::info("Decided: {} = {} ({})", entry.name, entry.value, entry.reason);
@@ -178,7 +170,7 @@ void settle_decisions(Experiment& e, RankGroups& ranks, Device device, DecisionS
   Decisions saved;
   if (source == DecisionSource::checkpoint && ranks.control->rank() == 0)
     saved = saved_decisions(e, made_for);
-  saved = share(saved, *ranks.control);
+  saved = of_first_rank(saved, *ranks.control);
   e.decisions = {.made_for = made_for, .entries = {}};
   for (const Decisions::Entry& entry : saved.entries) {
     if (entry.name.starts_with(kGemmDecisions))
@@ -205,7 +197,7 @@ void settle_decisions(Experiment& e, RankGroups& ranks, Device device, DecisionS
                         kReduce, mib(need.bytes), mib(need.available));
     }
     e.decisions.entries.push_back(before ? *before : decide_reduction(need));
-    e.decisions = share(e.decisions, *ranks.control);
+    e.decisions = of_first_rank(e.decisions, *ranks.control);
     const Decisions::Entry& entry = *e.decisions.find(kReduce);
     e.shape.parameters.reduce_every_micro_batch = entry.value == "true";
     log::info("Decided{}: {} = {} ({})", before ? " before" : "", entry.name, entry.value, entry.reason);

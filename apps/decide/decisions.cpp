@@ -4,6 +4,7 @@
 
 #include "core/io/json.h"
 #include "parallel/checkpoint/checksum.h"
+#include "parallel/ranks/bootstrap.h"
 
 namespace ottava {
 
@@ -39,6 +40,12 @@ Decisions parse_decisions(std::string_view text, std::string_view where) {
     out.entries.push_back({text_of(entry, "name"), text_of(entry, "value"), text_of(entry, "reason")});
   }
   return out;
+}
+
+Decisions of_first_rank(const Decisions& mine, Communicator& control) {
+  if (control.size() == 1) return mine;
+  return parse_decisions(CommunicatorBootstrap(control).all_gather(to_json(mine)).front(),
+                         "decisions of rank 0");
 }
 
 }  // namespace ottava

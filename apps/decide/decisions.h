@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "parallel/comm/communicator.h"
+
 namespace ottava {
 
 /// What a run settled by measuring or by looking at free memory, where its configuration says "auto". Kept in
@@ -30,5 +32,8 @@ struct Decisions {
 std::string to_json(const Decisions& decisions);
 /// Throws FileError naming `where` for anything that to_json does not write.
 Decisions parse_decisions(std::string_view text, std::string_view where);
+
+/// Those of rank 0, on every rank. All ranks of `control` make the call.
+Decisions of_first_rank(const Decisions& mine, Communicator& control);
 
 }  // namespace ottava

@@ -11,7 +11,6 @@
 #include "core/log.h"
 #include "core/ops/elementwise.h"
 #include "parallel/ranks/agree.h"
-#include "parallel/ranks/bootstrap.h"
 
 namespace ottava {
 namespace {
@@ -48,13 +47,6 @@ std::vector<Choice> to_choices(const Decisions& decisions) {
       out.push_back({e.name.substr(kGemmDecisions.size()), e.value});
   }
   return out;
-}
-
-// Rank 0's on every rank.
-Decisions share(const Decisions& mine, Communicator& control) {
-  if (control.size() == 1) return mine;
-  return parse_decisions(CommunicatorBootstrap(control).all_gather(to_json(mine)).front(),
-                         "decisions of rank 0");
 }
 
 /// Plans as decisions, and where they came from.
@@ -99,16 +91,12 @@ void rehearse(Experiment& experiment, const StepPlan& plan, Stream& stream, Rank
         "which sums are made in another order",
         before->value, library);
   }
-  if (ranks.control->size() > 1) {
-    require_no_complaint(*ranks.control, complaint);
-  } else if (!complaint.empty()) {
-    fail<ConfigError>("decisions", "{}", complaint);
-  }
+  refuse_together(*ranks.control, "decisions", complaint);
   const bool is_first = ranks.control->rank() == 0;
   const std::string file = gemm_cache_file(experiment.config.training.gemm_cache, library);
   Decisions cache;
   if (is_first && !experiment.decides_afresh) cache = read_gemm_cache(file, library);
-  cache = share(cache, *ranks.control);
+  cache = of_first_rank(cache, *ranks.control);
 
   cuda::BlasPlans& plans = stream.blas_plans();
   plans.set_sm_count(experiment.sm_budget.products);
@@ -121,7 +109,7 @@ void rehearse(Experiment& experiment, const StepPlan& plan, Stream& stream, Rank
 
   const std::vector<Choice> mine = plans.choices();
   const Plans found = explain(mine, library, experiment.decisions, cache);
-  const Decisions shared = share(found.decisions, *ranks.control);
+  const Decisions shared = of_first_rank(found.decisions, *ranks.control);
   if (ranks.control->size() > 1) plans.adopt(to_choices(shared));
   plans.latch();
   if (const auto& fused = experiment.shape.model_options.fused_attention) fused->latch();

@@ -129,8 +129,7 @@ void require_memory(const MemoryPlan& plan, Device device, Communicator& control
         "activation_checkpoint.mode: full, optimizer.state_dtype: bfloat16, or shard over more ranks",
         size_text(plan.total_bytes()), to_string(device), size_text(available), largest);
   }
-  if (control.size() > 1) return require_no_complaint(control, complaint);
-  if (!complaint.empty()) fail<MemoryError>("memory", "{}", complaint);
+  refuse_together<MemoryError>(control, "memory", complaint);
 }
 
 }  // namespace ottava

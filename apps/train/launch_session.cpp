@@ -2,8 +2,8 @@
 
 #include <cstdlib>
 
-#include "apps/decide/binary_fingerprint.h"
 #include "core/cuda/runtime.h"
+#include "core/io/file.h"
 #include "core/log.h"
 #include "core/parallel_for.h"
 #include "parallel/checkpoint/checksum.h"
@@ -30,7 +30,8 @@ void pin_nccl_algorithms() {
 
 void work(const Config& config, Device device, World& world, const std::function<void(Session&)>& body) {
   if (world.launch.world_size > 1)
-    require_equal_everywhere(*world.control, "the ottava binary", binary_fingerprint());
+    require_equal_everywhere(*world.control, "the ottava binary",
+                             checkpoint::text_checksum(read_file("/proc/self/exe")));
   require_equal_everywhere(*world.control, "the configuration",
                            checkpoint::text_checksum(print_config(config)));
   std::optional<int> capability;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "core/error.h"
 #include "parallel/comm/communicator.h"
 
 namespace ottava {
@@ -15,6 +16,13 @@ void require_equal_everywhere(Communicator& ranks, std::string_view what, uint64
 /// Throws ConfigError with the same message on all ranks when any of them brings a complaint (empty: none):
 /// so that a rank which cannot go on never leaves the others waiting. Names the first rank that complains.
 void require_no_complaint(Communicator& ranks, std::string_view complaint);
+
+/// The same where one rank without others says it in the name of `where`: throws E, `[where] complaint`.
+template <class E = ConfigError>
+void refuse_together(Communicator& ranks, std::string_view where, std::string_view complaint) {
+  if (ranks.size() > 1) return require_no_complaint(ranks, complaint);
+  if (!complaint.empty()) fail<E>(where, "{}", complaint);
+}
 
 /// For what all ranks are about to throw: returns when all have what they need to say it. A rank that threw
 /// at once would stop the others in the middle of hearing why. Never throws.
