@@ -197,21 +197,15 @@ int run_bench_command(const BenchCommand& command, std::ostream& out) {
   });
 }
 
-void add_bench_commands(CLI::App& app, int& code) {
-  auto options = std::make_shared<BenchCommand>();
-  CLI::App* bench = app.add_subcommand("bench", "measure");
-  bench->require_subcommand(1);
-  CLI::App* command = add_experiment_command(
-      *bench, "train", "tokens per second, time per operation and utilization of a training step",
-      options->file, options->overrides);
-  command->add_option("--steps", options->steps, "steps that are measured, after a few that are not")
-      ->capture_default_str();
-  command
-      ->add_option("--weights", options->weights,
-                   "drawn, or repeated: a few values again and again, which large models have sooner")
-      ->capture_default_str();
-  command->callback([options, &code] { code = run_bench_command(*options, std::cout); });
-  add_bench_kernels_command(*bench, code);
+void add_bench_commands(Command& commands) {
+  auto o = std::make_shared<BenchCommand>();
+  Command bench = commands.subcommand("bench", "measure");
+  bench.experiment("train", "tokens per second, time per operation and utilization of a training step", *o)
+      .option("--steps", &o->steps, "steps that are measured, after a few that are not")
+      .option("--weights", &o->weights,
+              "drawn, or repeated: a few values again and again, which large models have sooner")
+      .run([o] { return run_bench_command(*o, std::cout); });
+  add_bench_kernels_command(bench);
 }
 
 }  // namespace ottava

@@ -4,11 +4,9 @@
 #include <string>
 #include <vector>
 
-namespace CLI {
-class App;
-}
-
 namespace ottava {
+
+class Command;
 
 /// `ottava bench train CONFIG`: steps as training does them (on a GPU launched as graphs), then tokens/s,
 /// utilization (the time that the FLOPs as computed would take at the GEMM peak of their precision, over the
@@ -25,7 +23,7 @@ struct BenchCommand {
 };
 int run_bench_command(const BenchCommand& command, std::ostream& out);
 
-/// Adds `ottava bench` with its subcommands; `code` becomes their exit code.
-void add_bench_commands(CLI::App& app, int& code);
+/// Adds `ottava bench` with its subcommands.
+void add_bench_commands(Command& commands);
 
 }  // namespace ottava

@@ -132,18 +132,15 @@ int run_bench_kernels_command(const BenchKernelsCommand& command, std::ostream& 
   return std::any_of(all.begin(), all.end(), [](const Measured& m) { return !m.problem.empty(); }) ? 1 : 0;
 }
 
-void add_bench_kernels_command(CLI::App& bench, int& code) {
-  auto options = std::make_shared<BenchKernelsCommand>();
-  CLI::App* command =
-      bench.add_subcommand("kernels", "each operation alone, against what a copy and a matrix product reach");
-  command
-      ->add_option("--device", options->device,
-                   "auto, cpu or cuda; meta counts bytes and FLOPs and runs nothing")
-      ->capture_default_str();
-  command->add_option("--shapes", options->shapes, "8B or small")->capture_default_str();
-  command->add_option("--seconds", options->seconds, "spent on each")->capture_default_str();
-  add_flag_for(*command, "--json", options->print, BenchKernelsCommand::Print::json, "for programs");
-  command->callback([options, &code] { code = run_bench_kernels_command(*options, std::cout); });
+void add_bench_kernels_command(Command& bench) {
+  auto o = std::make_shared<BenchKernelsCommand>();
+  bench.subcommand("kernels", "each operation alone, against what a copy and a matrix product reach")
+      .option("--device", &o->device, "auto, cpu or cuda; meta counts bytes and FLOPs and runs nothing")
+      .option("--shapes", &o->shapes, "8B or small")
+      .option("--seconds", &o->seconds, "spent on each")
+      .flag(
+          "--json", [o] { o->print = BenchKernelsCommand::Print::json; }, "for programs")
+      .run([o] { return run_bench_kernels_command(*o, std::cout); });
 }
 
 }  // namespace ottava

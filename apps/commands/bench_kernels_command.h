@@ -3,11 +3,9 @@
 #include <ostream>
 #include <string>
 
-namespace CLI {
-class App;
-}
-
 namespace ottava {
+
+class Command;
 
 /// `ottava bench kernels`: each operation alone, with the bytes and FLOPs that it records on `meta`, against
 /// what this device does at best: memory-bound ones against the rate of a large copy, attention against the
@@ -23,7 +21,7 @@ struct BenchKernelsCommand {
 /// ConfigError.
 int run_bench_kernels_command(const BenchKernelsCommand& command, std::ostream& out);
 
-/// Adds `kernels` to `ottava bench`; `code` becomes its exit code.
-void add_bench_kernels_command(CLI::App& bench, int& code);
+/// Adds `kernels` to `ottava bench`.
+void add_bench_kernels_command(Command& bench);
 
 }  // namespace ottava

@@ -154,45 +154,45 @@ bool diff_checkpoints(const CheckpointDiffOptions& options, std::ostream& out) {
 
 namespace {
 
-void add_inspect(CLI::App& checkpoint) {
-  auto options = std::make_shared<CheckpointInspectOptions>();
-  CLI::App* command = checkpoint.add_subcommand("inspect", "what a checkpoint is");
-  command->add_option("path", options->path, "")->required();
-  add_flag_for(*command, "--tensors", options->tensors, CheckpointInspectOptions::Tensors::list,
-               "list every tensor");
-  command->callback([options] { inspect_checkpoint(*options, std::cout); });
+void add_inspect(Command& checkpoint) {
+  auto o = std::make_shared<CheckpointInspectOptions>();
+  checkpoint.subcommand("inspect", "what a checkpoint is")
+      .required("path", &o->path, "")
+      .flag(
+          "--tensors", [o] { o->tensors = CheckpointInspectOptions::Tensors::list; }, "list every tensor")
+      .run([o] {
+        inspect_checkpoint(*o, std::cout);
+        return 0;
+      });
 }
 
-void add_verify(CLI::App& checkpoint, int& code) {
-  auto options = std::make_shared<CheckpointVerifyOptions>();
-  CLI::App* command = checkpoint.add_subcommand(
-      "verify", "read every byte and compare checksums; exit code 1 if anything differs");
-  command->add_option("path", options->path, "")->required();
-  command->callback([options, &code] { code = verify_checkpoint(*options, std::cout) ? 0 : 1; });
+void add_verify(Command& checkpoint) {
+  auto o = std::make_shared<CheckpointVerifyOptions>();
+  checkpoint.subcommand("verify", "read every byte and compare checksums; exit code 1 if anything differs")
+      .required("path", &o->path, "")
+      .run([o] { return verify_checkpoint(*o, std::cout) ? 0 : 1; });
 }
 
-void add_diff(CLI::App& checkpoint, int& code) {
-  auto options = std::make_shared<CheckpointDiffOptions>();
-  CLI::App* command =
-      checkpoint.add_subcommand("diff", "which tensors differ and by how much; exit code 1 if any does");
-  command->add_option("a", options->a, "")->required();
-  command->add_option("b", options->b, "")->required();
-  command->add_option("--largest", options->largest, "how many tensors are listed; 0: all")
-      ->capture_default_str();
-  add_flag_for(*command, "--model-only", options->what, CheckpointDiffOptions::What::weights,
-               "leave the optimizer's state out");
-  command->callback([options, &code] { code = diff_checkpoints(*options, std::cout) ? 0 : 1; });
+void add_diff(Command& checkpoint) {
+  auto o = std::make_shared<CheckpointDiffOptions>();
+  checkpoint.subcommand("diff", "which tensors differ and by how much; exit code 1 if any does")
+      .required("a", &o->a, "")
+      .required("b", &o->b, "")
+      .option("--largest", &o->largest, "how many tensors are listed; 0: all")
+      .flag(
+          "--model-only", [o] { o->what = CheckpointDiffOptions::What::weights; },
+          "leave the optimizer's state out")
+      .run([o] { return diff_checkpoints(*o, std::cout) ? 0 : 1; });
 }
 
 }  // namespace
 
-void add_checkpoint_commands(CLI::App& app, int& code) {
-  CLI::App* checkpoint = app.add_subcommand(
+void add_checkpoint_commands(Command& commands) {
+  Command checkpoint = commands.subcommand(
       "checkpoint", "look at checkpoints; PATH is a step-N folder or a run's folder of them");
-  checkpoint->require_subcommand(1);
-  add_inspect(*checkpoint);
-  add_verify(*checkpoint, code);
-  add_diff(*checkpoint, code);
+  add_inspect(checkpoint);
+  add_verify(checkpoint);
+  add_diff(checkpoint);
 }
 
 }  // namespace ottava

@@ -3,11 +3,9 @@
 #include <iosfwd>
 #include <string>
 
-namespace CLI {
-class App;
-}
-
 namespace ottava {
+
+class Command;
 
 /// A checkpoint is given as its `step-N` folder, or as the folder of a run's checkpoints, which means the
 /// newest of them.
@@ -37,7 +35,7 @@ struct CheckpointDiffOptions {
 };
 bool diff_checkpoints(const CheckpointDiffOptions& options, std::ostream& out);
 
-/// Adds `ottava checkpoint` with its subcommands. `code` becomes 1 where verify or diff finds a difference.
-void add_checkpoint_commands(CLI::App& app, int& code);
+/// Adds `ottava checkpoint` with its subcommands.
+void add_checkpoint_commands(Command& commands);
 
 }  // namespace ottava

@@ -2,35 +2,18 @@
 
 #include <fmt/core.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdio>
 
 #include "core/config/nearest.h"
 
 namespace ottava {
+namespace {
 
-// The file is no option of the parser, which would take the value of a key that it does not know for it.
-CLI::App* add_experiment_command(CLI::App& app, const char* name, const char* meaning, std::string& file,
-                                 std::vector<std::string>& overrides) {
-  CLI::App* command = app.add_subcommand(name, meaning);
-  command->allow_extras();
-  command->footer(
-      "CONFIG, the YAML or TOML file of the experiment, comes first; without one all keys have their "
-      "defaults.\n"
-      "Every key of the file can be given as --section.key value, for example --training.steps 100;\n"
-      "`ottava config --comments` lists them all.");
-  command->parse_complete_callback([command, &file, &overrides] {
-    overrides = command->remaining();
-    if (overrides.empty() || overrides.front().starts_with("-")) return;
-    file = overrides.front();
-    overrides.erase(overrides.begin());
-  });
-  return command;
-}
-
-std::string command_line_failure(const CLI::App& app, const CLI::Error& error,
-                                 const std::vector<std::string>& words) {
-  const CLI::App* at = &app;
-  std::string path = app.get_name();
+/// What is wrong with a command line, and what may stand there.
+std::string failure(const CLI::App* at, const CLI::Error& error, const std::vector<std::string>& words) {
+  std::string path = at->get_name();
   auto word = words.begin();
   while (!at->get_subcommands().empty()) {
     at = at->get_subcommands().front();
@@ -42,12 +25,96 @@ std::string command_line_failure(const CLI::App& app, const CLI::Error& error,
   for (const CLI::App* command : at->get_subcommands([](const CLI::App*) { return true; }))
     names.push_back(command->get_name());
   if (names.empty()) return fmt::format("{}; see `{} --help`", error.what(), path);
+  const std::string expected = config::one_of_text(names);
   if (word == words.end() || word->starts_with('-'))
-    return fmt::format("{} needs a subcommand: {}; see `{} --help`", at->get_name(),
-                       config::one_of_text(names), path);
+    return fmt::format("{} needs a subcommand: {}; see `{} --help`", at->get_name(), expected, path);
   const std::string meant = config::nearest(*word, names);
   return fmt::format("{} has no subcommand '{}': expected {}{}; see `{} --help`", at->get_name(), *word,
-                     config::one_of_text(names), meant.empty() ? "" : "; did you mean " + meant + "?", path);
+                     expected, meant.empty() ? "" : "; did you mean " + meant + "?", path);
+}
+
+CLI::Option* add(CLI::App& parser, const char* name, Command::Target target, const char* meaning) {
+  return std::visit([&](auto* value) { return parser.add_option(name, *value, meaning); }, target);
+}
+
+}  // namespace
+
+Command Command::subcommand(const char* name, const char* meaning) {
+  parser_->require_subcommand(1);
+  return {parser_->add_subcommand(name, meaning), code_};
+}
+
+// The file is no option of the parser, which would take the value of a key that it does not know for it.
+Command Command::experiment(const char* name, const char* meaning, std::string& file,
+                            std::vector<std::string>& overrides) {
+  Command command = subcommand(name, meaning);
+  CLI::App* parser = command.parser_;
+  parser->allow_extras();
+  parser->footer(
+      "CONFIG, the YAML or TOML file of the experiment, comes first; without one all keys have their "
+      "defaults.\n"
+      "Every key of the file can be given as --section.key value, for example --training.steps 100;\n"
+      "`ottava config --comments` lists them all.");
+  parser->parse_complete_callback([parser, &file, &overrides] {
+    overrides = parser->remaining();
+    if (overrides.empty() || overrides.front().starts_with("-")) return;
+    file = overrides.front();
+    overrides.erase(overrides.begin());
+  });
+  return command;
+}
+
+Command& Command::option(const char* name, Target target, const char* meaning) {
+  add(*parser_, name, target, meaning)->capture_default_str();
+  return *this;
+}
+
+Command& Command::required(const char* name, Target target, const char* meaning) {
+  add(*parser_, name, target, meaning)->required();
+  return *this;
+}
+
+Command& Command::range(const char* name, int32_t* target, std::pair<int32_t, int32_t> range,
+                        const char* meaning) {
+  add(*parser_, name, target, meaning)->check(CLI::Range(range.first, range.second));
+  return *this;
+}
+
+Command& Command::flag(const char* name, std::function<void()> set, const char* meaning) {
+  parser_->add_flag_callback(name, std::move(set), meaning);
+  return *this;
+}
+
+void Command::run(std::function<int()> work) {
+  parser_->final_callback([work = std::move(work), code = code_] { *code = work(); });
+}
+
+CommandLine::CommandLine(const char* name, const char* meaning, const char* version)
+    : parser_(std::make_unique<CLI::App>(meaning, name)) {
+  parser_->set_version_flag("--version", version);
+}
+
+CommandLine::~CommandLine() = default;
+
+Command CommandLine::commands() { return {parser_.get(), &code_}; }
+
+int CommandLine::run(std::vector<std::string> words) {
+  if (!words.empty() && words.front() == "help") {  // `ottava help plan` is `ottava plan --help`
+    words.erase(words.begin());
+    words.push_back("--help");
+  }
+  try {
+    parser_->parse(std::vector<std::string>(words.rbegin(), words.rend()));
+  } catch (const CLI::ParseError& e) {
+    if (e.get_exit_code() == 0) return parser_->exit(e);  // --help, --version
+    std::fprintf(stderr, "ottava: [command line] %s\n", failure(parser_.get(), e, words).c_str());
+    return 1;
+  } catch (const std::exception& e) {
+    std::fflush(stdout);
+    std::fprintf(stderr, "ottava: %s\n", e.what());
+    return 1;
+  }
+  return code_;
 }
 
 }  // namespace ottava

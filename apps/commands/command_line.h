@@ -1,28 +1,68 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
+
+namespace CLI {
+class App;
+}
 
 namespace ottava {
 
-/// A command on an experiment: takes a configuration file, which fills `file`, and `--section.key value` for
-/// any of its keys, which fill `overrides`, besides the options that are added to it. All three outlive the
-/// parsing.
-CLI::App* add_experiment_command(CLI::App& app, const char* name, const char* meaning, std::string& file,
-                                 std::vector<std::string>& overrides);
+/// A command of the program: what it takes and what it does. What options are read into lives as long as the
+/// function of run().
+class Command {
+ public:
+  using Target =
+      std::variant<std::string*, int32_t*, int64_t*, uint64_t*, double*, std::vector<std::string>*>;
 
-/// A flag that sets `target` to `value`.
-template <class Value>
-void add_flag_for(CLI::App& command, const char* name, Value& target, Value value, const char* meaning) {
-  command.add_flag_callback(
-      name, [&target, value] { target = value; }, meaning);
-}
+  Command(CLI::App* parser, int* code) : parser_(parser), code_(code) {}
 
-/// One sentence about a command line that `app` did not take, with what may stand there: the subcommands, or
-/// the command whose --help lists its options.
-std::string command_line_failure(const CLI::App& app, const CLI::Error& error,
-                                 const std::vector<std::string>& words);
+  /// With subcommands a command needs one of them.
+  Command subcommand(const char* name, const char* meaning);
+  /// A subcommand on an experiment, which takes a configuration file, `options.file`, and `--section.key
+  /// value` for any of its keys, `options.overrides`.
+  template <class Options>
+  Command experiment(const char* name, const char* meaning, Options& options) {
+    return experiment(name, meaning, options.file, options.overrides);
+  }
+
+  /// "--name", or "name" for a word by its place. The help shows the value that the target has now.
+  Command& option(const char* name, Target target, const char* meaning);
+  Command& required(const char* name, Target target, const char* meaning);
+  /// A whole number in [first, last], or not given.
+  Command& range(const char* name, int32_t* target, std::pair<int32_t, int32_t> range, const char* meaning);
+  Command& flag(const char* name, std::function<void()> set, const char* meaning);
+  /// `work` returns the exit code.
+  void run(std::function<int()> work);
+
+ private:
+  Command experiment(const char* name, const char* meaning, std::string& file,
+                     std::vector<std::string>& overrides);
+
+  CLI::App* parser_;
+  int* code_;
+};
+
+/// The program's commands.
+class CommandLine {
+ public:
+  CommandLine(const char* name, const char* meaning, const char* version);
+  ~CommandLine();
+  Command commands();
+
+  /// Runs the command that `words` ask for and returns the exit code: 1, and one sentence on the standard
+  /// error, where they ask for none or it throws.
+  int run(std::vector<std::string> words);
+
+ private:
+  std::unique_ptr<CLI::App> parser_;
+  int code_ = 0;
+};
 
 }  // namespace ottava

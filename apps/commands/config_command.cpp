@@ -31,16 +31,21 @@ void run_config_command(const ConfigCommand& command, std::ostream& out, std::os
   }
 }
 
-void add_config_command(CLI::App& app) {
+void add_config_command(Command& commands) {
   using Print = ConfigCommand::Print;
-  auto options = std::make_shared<ConfigCommand>();
-  CLI::App* command = add_experiment_command(app, "config", "print the resolved configuration", options->file,
-                                             options->overrides);
-  add_flag_for(*command, "--comments", options->print, Print::explained_tree, "explain every key");
-  add_flag_for(*command, "--fates", options->print, Print::fates,
-               "print what becomes of every key, also those of other trainers");
-  add_flag_for(*command, "--schema", options->print, Print::schema, "print the JSON schema, for editors");
-  command->callback([options] { run_config_command(*options, std::cout, std::cerr); });
+  auto o = std::make_shared<ConfigCommand>();
+  commands.experiment("config", "print the resolved configuration", *o)
+      .flag(
+          "--comments", [o] { o->print = Print::explained_tree; }, "explain every key")
+      .flag(
+          "--fates", [o] { o->print = Print::fates; },
+          "print what becomes of every key, also those of other trainers")
+      .flag(
+          "--schema", [o] { o->print = Print::schema; }, "print the JSON schema, for editors")
+      .run([o] {
+        run_config_command(*o, std::cout, std::cerr);
+        return 0;
+      });
 }
 
 }  // namespace ottava

@@ -4,11 +4,9 @@
 #include <string>
 #include <vector>
 
-namespace CLI {
-class App;
-}
-
 namespace ottava {
+
+class Command;
 
 /// `ottava config [CONFIG] [--schema | --fates | --comments] [--section.key value ...]`: prints the resolved
 /// tree as YAML (loading it gives the same configuration), the JSON schema, or what becomes of every key.
@@ -27,6 +25,6 @@ struct ConfigCommand {
 /// file. Throws as load_config does.
 void run_config_command(const ConfigCommand& command, std::ostream& out, std::ostream& notes);
 
-void add_config_command(CLI::App& app);
+void add_config_command(Command& commands);
 
 }  // namespace ottava

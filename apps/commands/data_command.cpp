@@ -240,39 +240,43 @@ void inspect_data(const DataInspectOptions& options, std::ostream& out) {
 
 namespace {
 
-void add_prepare(CLI::App& data) {
-  auto options = std::make_shared<DataPrepareOptions>();
-  DataPrepareOptions& o = *options;
-  CLI::App* command = data.add_subcommand("prepare", "text to token shards");
-  command->add_option("sources", o.sources, "files, folders, globs")->required();
-  command->add_option("--tokenizer", o.tokenizer, "folder or tokenizer.json")->required();
-  command->add_option("--output", o.output, "folder for the shards; must not exist or be empty")->required();
-  command->add_option("--text-key", o.text_key, "key of the text in JSON lines")->capture_default_str();
-  command->add_option("--tokens-per-shard", o.tokens_per_shard, "")->capture_default_str();
-  command->callback([options] { prepare_data(*options, std::cout); });
+void add_prepare(Command& data) {
+  auto o = std::make_shared<DataPrepareOptions>();
+  data.subcommand("prepare", "text to token shards")
+      .required("sources", &o->sources, "files, folders, globs")
+      .required("--tokenizer", &o->tokenizer, "folder or tokenizer.json")
+      .required("--output", &o->output, "folder for the shards; must not exist or be empty")
+      .option("--text-key", &o->text_key, "key of the text in JSON lines")
+      .option("--tokens-per-shard", &o->tokens_per_shard, "")
+      .run([o] {
+        prepare_data(*o, std::cout);
+        return 0;
+      });
 }
 
-void add_inspect(CLI::App& data) {
-  auto options = std::make_shared<DataInspectOptions>();
-  DataInspectOptions& o = *options;
-  CLI::App* command = data.add_subcommand("inspect", "what sources hold and what training makes of them");
-  command->add_option("sources", o.sources, "files, folders, globs")->required();
-  command->add_option("--tokenizer", o.tokenizer, "count tokens with this");
-  command->add_option("--text-key", o.text_key, "key of the text in JSON lines")->capture_default_str();
-  command->add_option("--seq-len", o.seq_len, "")->capture_default_str();
-  command->add_option("--documents", o.documents, "how many to show")->capture_default_str();
-  add_flag_for(*command, "--verify", o.verify, DataInspectOptions::Verify::contents,
-               "read shards whole and compare checksums");
-  command->callback([options] { inspect_data(*options, std::cout); });
+void add_inspect(Command& data) {
+  auto o = std::make_shared<DataInspectOptions>();
+  data.subcommand("inspect", "what sources hold and what training makes of them")
+      .required("sources", &o->sources, "files, folders, globs")
+      .option("--tokenizer", &o->tokenizer, "count tokens with this")
+      .option("--text-key", &o->text_key, "key of the text in JSON lines")
+      .option("--seq-len", &o->seq_len, "")
+      .option("--documents", &o->documents, "how many to show")
+      .flag(
+          "--verify", [o] { o->verify = DataInspectOptions::Verify::contents; },
+          "read shards whole and compare checksums")
+      .run([o] {
+        inspect_data(*o, std::cout);
+        return 0;
+      });
 }
 
 }  // namespace
 
-void add_data_commands(CLI::App& app) {
-  CLI::App* data = app.add_subcommand("data", "prepare and look at training data");
-  data->require_subcommand(1);
-  add_prepare(*data);
-  add_inspect(*data);
+void add_data_commands(Command& commands) {
+  Command data = commands.subcommand("data", "prepare and look at training data");
+  add_prepare(data);
+  add_inspect(data);
 }
 
 }  // namespace ottava

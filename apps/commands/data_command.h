@@ -7,11 +7,9 @@
 
 #include "core/data/text_encoder.h"
 
-namespace CLI {
-class App;
-}
-
 namespace ottava {
+
+class Command;
 
 /// `ottava data prepare`: text to token shards, once, for runs on many machines: afterwards reading costs
 /// next to nothing.
@@ -48,6 +46,6 @@ struct DataInspectOptions {
 void inspect_data(const DataInspectOptions& options, std::ostream& out);
 
 /// Adds `ottava data` with its subcommands.
-void add_data_commands(CLI::App& app);
+void add_data_commands(Command& commands);
 
 }  // namespace ottava

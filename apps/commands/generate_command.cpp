@@ -87,22 +87,22 @@ void run_generate_command(const GenerateCommand& c, std::ostream& out) {
   out << pending << '\n';
 }
 
-void add_generate_command(CLI::App& app) {
-  auto options = std::make_shared<GenerateCommand>();
-  GenerateCommand& o = *options;
-  CLI::App* command = app.add_subcommand("generate", "continue a prompt with a trained model");
-  command->add_option("--checkpoint", o.checkpoint, "step folder of a run, or a Hugging Face model folder")
-      ->required();
-  command->add_option("--prompt", o.prompt, "text to continue");
-  command->add_option("--max-tokens", o.max_tokens, "tokens to add at most")->capture_default_str();
-  command->add_option("--temperature", o.temperature, "0: always the likeliest token")->capture_default_str();
-  command->add_option("--top-k", o.top_k, "sample among the k likeliest only; 0: all")->capture_default_str();
-  command->add_option("--top-p", o.top_p, "sample among the likeliest that together have this probability")
-      ->capture_default_str();
-  command->add_option("--seed", o.seed, "of the sampling")->capture_default_str();
-  command->add_option("--device", o.device, "auto, cpu or cuda")->capture_default_str();
-  command->add_option("--dtype", o.dtype, "bfloat16 or float32")->capture_default_str();
-  command->callback([options] { run_generate_command(*options, std::cout); });
+void add_generate_command(Command& commands) {
+  auto o = std::make_shared<GenerateCommand>();
+  commands.subcommand("generate", "continue a prompt with a trained model")
+      .required("--checkpoint", &o->checkpoint, "step folder of a run, or a Hugging Face model folder")
+      .option("--prompt", &o->prompt, "text to continue")
+      .option("--max-tokens", &o->max_tokens, "tokens to add at most")
+      .option("--temperature", &o->temperature, "0: always the likeliest token")
+      .option("--top-k", &o->top_k, "sample among the k likeliest only; 0: all")
+      .option("--top-p", &o->top_p, "sample among the likeliest that together have this probability")
+      .option("--seed", &o->seed, "of the sampling")
+      .option("--device", &o->device, "auto, cpu or cuda")
+      .option("--dtype", &o->dtype, "bfloat16 or float32")
+      .run([o] {
+        run_generate_command(*o, std::cout);
+        return 0;
+      });
 }
 
 }  // namespace ottava

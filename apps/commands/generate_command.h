@@ -4,11 +4,9 @@
 #include <ostream>
 #include <string>
 
-namespace CLI {
-class App;
-}
-
 namespace ottava {
+
+class Command;
 
 /// `ottava generate --checkpoint DIR --prompt "..."`: prints the prompt and what the model adds, token by
 /// token.
@@ -34,6 +32,6 @@ struct Sampling {
 };
 int32_t sample_token(const float* logits, int64_t vocab, const Sampling& sampling, double uniform);
 
-void add_generate_command(CLI::App& app);
+void add_generate_command(Command& commands);
 
 }  // namespace ottava

@@ -155,20 +155,19 @@ void run_plan_command(const PlanCommand& command, std::ostream& out) {
   print_traffic(plan.traffic, step_traffic(e, 0), out);
 }
 
-void add_plan_command(CLI::App& app) {
-  auto options = std::make_shared<PlanCommand>();
-  CLI::App* command = add_experiment_command(
-      app, "plan", "memory, compute and traffic of a training step for any number of ranks; needs no GPU",
-      options->file, options->overrides);
-  command
-      ->add_option("--world-size", options->world_size,
-                   "ranks to plan for (default: the fewest that the file's degrees make)")
-      ->check(CLI::Range(1, 1 << 24));
-  command
-      ->add_option("--compute-capability", options->compute_capability,
-                   "of the GPUs to plan for, such as 100 for 10.0 (default: of this machine's, or 90)")
-      ->check(CLI::Range(80, 199));
-  command->callback([options] { run_plan_command(*options, std::cout); });
+void add_plan_command(Command& commands) {
+  auto o = std::make_shared<PlanCommand>();
+  commands
+      .experiment("plan",
+                  "memory, compute and traffic of a training step for any number of ranks; needs no GPU", *o)
+      .range("--world-size", &o->world_size, {1, 1 << 24},
+             "ranks to plan for (default: the fewest that the file's degrees make)")
+      .range("--compute-capability", &o->compute_capability, {80, 199},
+             "of the GPUs to plan for, such as 100 for 10.0 (default: of this machine's, or 90)")
+      .run([o] {
+        run_plan_command(*o, std::cout);
+        return 0;
+      });
 }
 
 }  // namespace ottava

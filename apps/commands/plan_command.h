@@ -4,11 +4,9 @@
 #include <string>
 #include <vector>
 
-namespace CLI {
-class App;
-}
-
 namespace ottava {
+
+class Command;
 
 /// `ottava plan CONFIG [--world-size N] [--compute-capability C]`: memory, compute and traffic per rank of a
 /// training step, without its devices.
@@ -21,6 +19,6 @@ struct PlanCommand {
 };
 void run_plan_command(const PlanCommand& command, std::ostream& out);
 
-void add_plan_command(CLI::App& app);
+void add_plan_command(Command& commands);
 
 }  // namespace ottava

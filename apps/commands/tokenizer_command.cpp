@@ -1,5 +1,7 @@
 #include "apps/commands/tokenizer_command.h"
 
+#include <fmt/format.h>
+
 #include <chrono>
 #include <filesystem>
 #include <iostream>
@@ -138,66 +140,74 @@ void tokenizer_inspect(const TokenizerInspectOptions& options, std::ostream& out
 
 namespace {
 
-void add_train(CLI::App& tokenizer) {
-  auto options = std::make_shared<TokenizerTrainOptions>();
-  TokenizerTrainOptions& o = *options;
-  CLI::App* command = tokenizer.add_subcommand("train", "make a byte-level BPE tokenizer from text");
-  command->add_option("sources", o.sources, "text or JSON lines: files, folders, globs")->required();
-  command->add_option("--output", o.output_folder, "folder for tokenizer.json")->required();
-  command->add_option("--vocab-size", o.vocab_size, "tokens, special ones included")->required();
-  command->add_option("--rules", o.rules, "llama3, gpt2 or qwen2: how text is cut into words")
-      ->capture_default_str();
-  command->add_option("--special-tokens", o.special_tokens, "")->capture_default_str();
-  command->add_option("--bos-token", o.bos_token, "")->capture_default_str();
-  command->add_option("--eos-token", o.eos_token, "")->capture_default_str();
-  command->add_option("--text-key", o.text_key, "key of the text in JSON lines")->capture_default_str();
-  command->add_option("--max-bytes", o.max_bytes, "stop after so much text; 0: all")->capture_default_str();
-  command->callback([options] { tokenizer_train(*options, std::cout); });
+void add_train(Command& tokenizer) {
+  auto o = std::make_shared<TokenizerTrainOptions>();
+  tokenizer.subcommand("train", "make a byte-level BPE tokenizer from text")
+      .required("sources", &o->sources, "text or JSON lines: files, folders, globs")
+      .required("--output", &o->output_folder, "folder for tokenizer.json")
+      .required("--vocab-size", &o->vocab_size, "tokens, special ones included")
+      .option("--rules", &o->rules, "llama3, gpt2 or qwen2: how text is cut into words")
+      .option("--special-tokens", &o->special_tokens, "")
+      .option("--bos-token", &o->bos_token, "")
+      .option("--eos-token", &o->eos_token, "")
+      .option("--text-key", &o->text_key, "key of the text in JSON lines")
+      .option("--max-bytes", &o->max_bytes, "stop after so much text; 0: all")
+      .run([o] {
+        tokenizer_train(*o, std::cout);
+        return 0;
+      });
 }
 
-void add_encode(CLI::App& tokenizer) {
-  auto options = std::make_shared<TokenizerEncodeOptions>();
-  CLI::App* command = tokenizer.add_subcommand("encode", "text to ids");
-  command->add_option("tokenizer", options->tokenizer, "folder or tokenizer.json")->required();
-  command->add_option("text", options->text, "");
-  command->add_option("--file", options->file, "read the text from a file");
-  add_flag_for(*command, "--pieces", options->print, TokenizerEncodeOptions::Print::pieces,
-               "one line per token");
-  add_flag_for(*command, "--special", options->wrap, TokenizerEncodeOptions::Wrap::as_the_files_say,
-               "add BOS and EOS as the tokenizer's files say");
-  command->callback([options] { tokenizer_encode(*options, std::cout); });
+void add_encode(Command& tokenizer) {
+  auto o = std::make_shared<TokenizerEncodeOptions>();
+  tokenizer.subcommand("encode", "text to ids")
+      .required("tokenizer", &o->tokenizer, "folder or tokenizer.json")
+      .option("text", &o->text, "")
+      .option("--file", &o->file, "read the text from a file")
+      .flag(
+          "--pieces", [o] { o->print = TokenizerEncodeOptions::Print::pieces; }, "one line per token")
+      .flag(
+          "--special", [o] { o->wrap = TokenizerEncodeOptions::Wrap::as_the_files_say; },
+          "add BOS and EOS as the tokenizer's files say")
+      .run([o] {
+        tokenizer_encode(*o, std::cout);
+        return 0;
+      });
 }
 
-void add_decode(CLI::App& tokenizer) {
-  auto options = std::make_shared<TokenizerDecodeOptions>();
+void add_decode(Command& tokenizer) {
+  auto o = std::make_shared<TokenizerDecodeOptions>();
   auto ids = std::make_shared<std::vector<std::string>>();
-  CLI::App* command = tokenizer.add_subcommand("decode", "ids to text");
-  command->add_option("tokenizer", options->tokenizer, "folder or tokenizer.json")->required();
-  command->add_option("ids", *ids, "as many as there are");
-  command->add_option("--file", options->file, "read the ids from a file");
-  command->callback([options, ids] {
-    options->ids = fmt::format("{}", fmt::join(*ids, " "));
-    tokenizer_decode(*options, std::cout);
-  });
+  tokenizer.subcommand("decode", "ids to text")
+      .required("tokenizer", &o->tokenizer, "folder or tokenizer.json")
+      .option("ids", ids.get(), "as many as there are")
+      .option("--file", &o->file, "read the ids from a file")
+      .run([o, ids] {
+        o->ids = fmt::format("{}", fmt::join(*ids, " "));
+        tokenizer_decode(*o, std::cout);
+        return 0;
+      });
 }
 
-void add_inspect(CLI::App& tokenizer) {
-  auto options = std::make_shared<TokenizerInspectOptions>();
-  CLI::App* command = tokenizer.add_subcommand("inspect", "what a tokenizer's files say");
-  command->add_option("tokenizer", options->tokenizer, "folder or tokenizer.json")->required();
-  command->add_option("--text", options->text_file, "also report bytes per token on this text");
-  command->callback([options] { tokenizer_inspect(*options, std::cout); });
+void add_inspect(Command& tokenizer) {
+  auto o = std::make_shared<TokenizerInspectOptions>();
+  tokenizer.subcommand("inspect", "what a tokenizer's files say")
+      .required("tokenizer", &o->tokenizer, "folder or tokenizer.json")
+      .option("--text", &o->text_file, "also report bytes per token on this text")
+      .run([o] {
+        tokenizer_inspect(*o, std::cout);
+        return 0;
+      });
 }
 
 }  // namespace
 
-void add_tokenizer_commands(CLI::App& app) {
-  CLI::App* tokenizer = app.add_subcommand("tokenizer", "train and use tokenizers");
-  tokenizer->require_subcommand(1);
-  add_train(*tokenizer);
-  add_encode(*tokenizer);
-  add_decode(*tokenizer);
-  add_inspect(*tokenizer);
+void add_tokenizer_commands(Command& commands) {
+  Command tokenizer = commands.subcommand("tokenizer", "train and use tokenizers");
+  add_train(tokenizer);
+  add_encode(tokenizer);
+  add_decode(tokenizer);
+  add_inspect(tokenizer);
 }
 
 }  // namespace ottava

@@ -5,11 +5,9 @@
 #include <string>
 #include <vector>
 
-namespace CLI {
-class App;
-}
-
 namespace ottava {
+
+class Command;
 
 /// `ottava tokenizer train --output DIR --vocab-size N SOURCE...`: makes a byte-level BPE tokenizer from text
 /// and writes DIR/tokenizer.json and DIR/tokenizer_config.json, which HF `tokenizers` and `transformers` read
@@ -61,6 +59,6 @@ struct TokenizerInspectOptions {
 void tokenizer_inspect(const TokenizerInspectOptions& options, std::ostream& out);
 
 /// Adds `ottava tokenizer` with its subcommands.
-void add_tokenizer_commands(CLI::App& app);
+void add_tokenizer_commands(Command& commands);
 
 }  // namespace ottava

@@ -69,13 +69,13 @@ int run_train_command(const TrainCommand& command) {
   });
 }
 
-void add_train_command(CLI::App& app, int& code) {
-  auto options = std::make_shared<TrainCommand>();
-  CLI::App* command = add_experiment_command(
-      app, "train", "train a model; continues from the newest checkpoint", options->file, options->overrides);
-  command->add_flag("--redecide", options->redecide,
-                    "decide again what the checkpoint's run had decided (decisions.json)");
-  command->callback([options, &code] { code = run_train_command(*options); });
+void add_train_command(Command& commands) {
+  auto o = std::make_shared<TrainCommand>();
+  commands.experiment("train", "train a model; continues from the newest checkpoint", *o)
+      .flag(
+          "--redecide", [o] { o->redecide = true; },
+          "decide again what the checkpoint's run had decided (decisions.json)")
+      .run([o] { return run_train_command(*o); });
 }
 
 }  // namespace ottava

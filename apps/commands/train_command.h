@@ -3,11 +3,9 @@
 #include <string>
 #include <vector>
 
-namespace CLI {
-class App;
-}
-
 namespace ottava {
+
+class Command;
 
 /// `ottava train CONFIG [--section.key value ...]`. [--redecide]. Returns the exit code: 0 when training is
 /// complete or was stopped by a signal after saving.
@@ -18,7 +16,7 @@ struct TrainCommand {
 };
 int run_train_command(const TrainCommand& command);
 
-/// Adds `ottava train`; `code` becomes its exit code.
-void add_train_command(CLI::App& app, int& code);
+/// Adds `ottava train`.
+void add_train_command(Command& commands);
 
 }  // namespace ottava
