@@ -76,10 +76,6 @@ void declare(config::Section& s, Float8Config& c) {
   s.field("alert_saturation", c.alert_saturation)
       .range(0, 1)
       .meaning("warn where more than this fraction of elements was past the largest number; 1: never");
-  s.foreign("precompute_float8_dynamic_scale_for_fsdp", config::Value::of(false))
-      .noted("weight scales are always made once per optimizer step, for all weights together");
-  s.foreign("force_recompute_fp8_weight_in_bwd", config::Value::of(false))
-      .noted("weight bytes are made once per optimizer step and never kept unsharded for backward");
 }
 
 void validate(const Float8Config& c, config::Problems& problems) {

@@ -9,8 +9,6 @@
 
 namespace ottava {
 
-using config::Value;
-
 void declare(config::Section& s, ActivationCheckpointConfig& c) {
   s.meaning("memory for time: what backward recomputes instead of keeping it");
   using Mode = ActivationCheckpointConfig::Mode;
@@ -21,18 +19,6 @@ void declare(config::Section& s, ActivationCheckpointConfig& c) {
   s.field("selective_ac_option", c.selective_ac_option)
       .or_scalar()
       .meaning("op: cheap operations of every block; n: every n-th block in full");
-
-  const char* by_operation = "what an operation saves is fixed by its layer";
-  s.foreign("per_op_sac_force_recompute_mm_shapes_by_fqns", Value::list_of({"moe.router.gate"}))
-      .noted(by_operation);
-  s.foreign("early_stop", Value::of(false)).noted("only what backward needs is recomputed");
-  s.foreign("memory_budget", Value::of(0.5)).noted("only mode memory_budget reads it");
-  s.foreign("visualize_memory_budget_pareto", Value::of(false)).noted("only mode memory_budget reads it");
-  s.foreign("preserve_rng_state", Value::of(true))
-      .noted("random numbers are counted, not drawn from a state");
-  s.foreign("determinism_check", Value::of(std::string("default")))
-      .noted("recomputation repeats bitwise, by test");
-  s.foreign("debug", Value::of(false)).noted("the memory plan lists what is kept");
 }
 
 int64_t ActivationCheckpointConfig::every_nth_block() const {

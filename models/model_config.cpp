@@ -48,8 +48,6 @@ void declare(config::Section& s, ModelConfig& c) {
       .refuse_value("quantize.grouped_mm.mx",
                     "the models here are dense: there are no grouped multiplications")
       .meaning("changes made to the model before training");
-  s.foreign("print_after_conversion", config::Value::of(false))
-      .noted("the start-up report says what runs in which precision");
   s.field("dim", c.dim).range(1, kMostDim).meaning("width of the residual stream");
   s.field("n_layers", c.n_layers).range(1, kMostLayers).meaning("blocks");
   s.field("n_heads", c.n_heads).range(1, kMostDim).meaning("query heads");
@@ -86,8 +84,6 @@ void declare(config::Section& s, ModelConfig& c) {
       .unit("tokens")
       .meaning("tokens whose logits exist at once; 0: chosen");
   s.section("rope_scaling", c.rope_scaling);
-  s.foreign("tokenizer_path", config::Type::text)
-      .refused("it named a file; give the folder that holds tokenizer.json as model.hf_assets_path");
 }
 
 bool ModelConfig::uses_float8() const {

@@ -5,9 +5,6 @@
 
 namespace ottava {
 
-using config::Type;
-using config::Value;
-
 void declare(config::Section& s, CheckpointConfig& c) {
   s.meaning("saving and resuming; every checkpoint is a folder that Hugging Face loads");
   s.field("enable", c.enable).meaning("save, and resume from the newest checkpoint of the folder");
@@ -45,14 +42,6 @@ void declare(config::Section& s, CheckpointConfig& c) {
   s.field("enable_first_step_checkpoint", c.enable_first_step_checkpoint)
       .meaning("save after step 1 too, which proves that saving works");
 
-  s.foreign("initial_load_in_hf", Value::of(false)).noted("the kind of folder is detected");
-  s.foreign("initial_load_in_hf_quantized", Value::of(false))
-      .refused("quantized weights cannot be trained on; load an f32, bf16 or f16 folder");
-  s.foreign("last_save_in_hf", Value::of(false)).noted("every checkpoint is a Hugging Face folder");
-  s.foreign("create_seed_checkpoint", Value::of(false))
-      .noted("initial weights are the same for every layout without one");
-  s.foreign("enable_ft_dataloader_checkpoints", Value::of(true))
-      .noted("the data position is one number in every checkpoint");
   s.renamed("enable_checkpoint", "checkpoint.enable");
   s.renamed("initial_load_model_weights_only", "checkpoint.initial_load_model_only");
   s.renamed("last_save_model_weights_only", "checkpoint.last_save_model_only");

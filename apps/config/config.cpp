@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "apps/config/foreign_sections.h"
+#include "apps/config/foreign_keys.h"
 #include "apps/config/installed.h"
 #include "core/config/print.h"
 #include "core/config/reader.h"
@@ -26,15 +26,12 @@ config::Section declare_all(Config& c) {
   root.section("checkpoint", c.checkpoint);
   root.section("activation_checkpoint", c.activation_checkpoint);
   root.section("attention", c.attention);
-  config::Section& quantize = root.section("quantize");
-  config::Section& linear = quantize.section("linear");
-  linear.section("float8", c.float8);
+  root.section("quantize").section("linear").section("float8", c.float8);
   root.section("metrics", c.metrics);
-  declare_profiling(root.section("profiling"));
   root.section("validation", c.validation);
   root.section("comm", c.comm);
   root.section("debug", c.debug);
-  declare_foreign_sections(root, quantize, linear);
+  declare_foreign_keys(root);
   return root;
 }
 

@@ -5,6 +5,7 @@
 
 #include "apps/decide/float8_speedup.h"
 #include "core/error.h"
+#include "core/glob.h"
 #include "core/io/file.h"
 #include "models/llama/llama_traffic.h"
 
@@ -29,19 +30,6 @@ Batches resolve_batches(const Config& c, const Mesh& mesh) {
   return {global, global / together};
 }
 
-// The pattern is a glob over the parameter's name: "*norm*".
-bool matches(std::string_view pattern, std::string_view name) {
-  if (pattern.empty()) return name.empty();
-  if (pattern.front() == '*') {
-    for (size_t skip = 0; skip <= name.size(); ++skip) {
-      if (matches(pattern.substr(1), name.substr(skip))) return true;
-    }
-    return false;
-  }
-  if (name.empty() || (pattern.front() != '?' && pattern.front() != name.front())) return false;
-  return matches(pattern.substr(1), name.substr(1));
-}
-
 // Per parameter of the table; a fused parameter takes the group of its own name or of its first part.
 std::vector<ParameterTraining> resolve_groups(const OptimizerConfig& c,
                                               const std::vector<ParameterSpec>& specs) {
@@ -51,7 +39,8 @@ std::vector<ParameterTraining> resolve_groups(const OptimizerConfig& c,
     ParameterTraining training{static_cast<float>(c.weight_decay), 1.0f};
     for (size_t g = 0; g < c.param_groups.size(); ++g) {
       const ParamGroupConfig& group = c.param_groups[g];
-      if (!matches(group.match, spec.name) && !matches(group.match, spec.parts[0].hf_name)) continue;
+      if (!glob_matches(group.match, spec.name) && !glob_matches(group.match, spec.parts[0].hf_name))
+        continue;
       used[g] = true;
       training.weight_decay = static_cast<float>(group.weight_decay.value_or(c.weight_decay));
       training.lr_factor = static_cast<float>(group.lr_factor);

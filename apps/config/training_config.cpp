@@ -10,7 +10,6 @@
 
 namespace ottava {
 
-using config::Type;
 using config::Value;
 
 namespace {
@@ -97,9 +96,6 @@ void declare(config::Section& s, DataloaderConfig& c) {
       .range(1, 1024)
       .unit("segments")
       .meaning("segments (about 4 MiB of text) tokenized ahead of use; null: chosen");
-  const char* threads = "workers are threads of this process and live as long as the run";
-  s.foreign("persistent_workers", Value::of(false)).noted(threads);
-  s.foreign("pin_memory", Value::of(false)).noted("host buffers of a GPU run are always pinned");
 }
 
 void declare(config::Section& s, TrainingConfig& c) {
@@ -124,13 +120,6 @@ void declare(config::Section& s, TrainingConfig& c) {
   s.field("seed", c.seed).at_least(0).meaning("decides initial weights and order of data");
   s.section("dataloader", c.dataloader);
 
-  s.foreign("enable_cpu_offload", Value::of(false))
-      .refused(
-          "parameters and optimizer state stay on the device; more shards, activation checkpointing or "
-          "optimizer.state_dtype bfloat16 save memory");
-  const char* no_gc = "nothing is garbage collected";
-  s.foreign("gc_freq", Value::of(int64_t{50})).noted(no_gc);
-  s.foreign("gc_debug", Value::of(false)).noted(no_gc);
   s.renamed("compile", "compile.enable");
   s.renamed("deterministic", "debug.deterministic");
 }

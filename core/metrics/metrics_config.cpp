@@ -4,8 +4,6 @@
 
 namespace ottava {
 
-using config::Value;
-
 void declare(config::Section& s, MetricsConfig& c) {
   s.meaning("what is measured, and where it is written");
   s.field("log_freq", c.log_freq).at_least(1).unit("steps").meaning("steps between log lines");
@@ -22,22 +20,6 @@ void declare(config::Section& s, MetricsConfig& c) {
       .at_least(0)
       .unit("TFLOP/s")
       .meaning("dense FP8 peak of the device; 0: from the table, else measured");
-  s.foreign("enable_wandb", Value::of(false))
-      .refused(
-          "Weights & Biases is not supported; metrics.jsonl and TensorBoard events can be imported there");
-}
-
-void declare_profiling(config::Section& s) {
-  s.meaning("traces of other trainers");
-  const char* why = "no trace is written; `ottava bench train` prints the time of each operation";
-  s.foreign("enable_profiling", Value::of(false)).noted(why);
-  s.foreign("save_traces_folder", Value::of(std::string("profile_traces"))).noted(why);
-  s.foreign("profile_freq", Value::of(int64_t{10})).noted(why);
-  s.foreign("profiler_active", Value::of(int64_t{1})).noted(why);
-  s.foreign("profiler_warmup", Value::of(int64_t{3})).noted(why);
-  const char* memory = "memory is planned before step 1, and the plan is printed";
-  s.foreign("enable_memory_snapshot", Value::of(false)).noted(memory);
-  s.foreign("save_memory_snapshot_folder", Value::of(std::string("memory_snapshot"))).noted(memory);
 }
 
 }  // namespace ottava

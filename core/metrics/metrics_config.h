@@ -20,7 +20,5 @@ struct MetricsConfig {
 };
 
 void declare(config::Section& s, MetricsConfig& c);
-/// Section `profiling`: accepted and noted; it has no settings of its own yet.
-void declare_profiling(config::Section& s);
 
 }  // namespace ottava

@@ -28,11 +28,6 @@ void declare(config::Section& s, OptimizerConfig& c) {
   s.choice("state_dtype", c.state_dtype, {{"float32", DType::f32}, {"bfloat16", DType::bf16}})
       .meaning("storage of both means; bfloat16 is rounded stochastically");
   s.list("param_groups", c.param_groups).meaning("exceptions by name pattern; the first match decides");
-  s.foreign("implementation", config::Value::of(std::string("fused")))
-      .one_of({"for-loop", "foreach", "fused"})
-      .noted("there is one implementation, and it is fused");
-  s.foreign("early_step_in_backward", config::Value::of(false))
-      .refused("the step runs after clipping, when all gradients are known");
 }
 
 void declare(config::Section& s, LrSchedulerConfig& c) {

@@ -4,8 +4,6 @@
 
 namespace ottava {
 
-using config::Value;
-
 void declare(config::Section& s, CommConfig& c) {
   s.meaning("messages between ranks");
   s.field("init_timeout_seconds", c.init_timeout_seconds)
@@ -27,15 +25,10 @@ void declare(config::Section& s, CommConfig& c) {
           "of each GPU, kept for collectives that overlap: NCCL takes no more, matrix products are planned "
           "for the rest; 0: "
           "both take what they like");
-  s.foreign("mode", Value::of(std::string("default")))
+  s.foreign("mode", config::Value::of(std::string("default")))
       .one_of({"default"})
       .refuse_value("fake_backend", "`ottava plan CONFIG --world-size N` answers for any number of ranks")
       .refuse_value("local_tensor", "`ottava plan CONFIG --world-size N` answers for any number of ranks");
-  const char* ledger =
-      "the last collectives of every rank are always known; a hang names rank, collective, tensor and step";
-  s.foreign("trace_buf_size", Value::of(int64_t{20000})).noted(ledger);
-  s.foreign("save_traces_folder", Value::of(std::string("comm_traces"))).noted(ledger);
-  s.foreign("save_traces_file_prefix", Value::of(std::string("rank_"))).noted(ledger);
 }
 
 }  // namespace ottava

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "apps/config/config.h"
+#include "apps/config/foreign_keys.h"
 #include "core/error.h"
 #include "tests/support/catch.h"
 
@@ -16,50 +17,35 @@ namespace {
 enum class Fate { used, noted, refused, renamed };
 
 struct Key {
-  const char* path;
-  const char* fallback;  ///< TorchTitan's default, in YAML
-  const char* other;     ///< some other value that TorchTitan takes
+  std::string path;
+  std::string fallback;  ///< TorchTitan's default, in YAML
+  std::string other;     ///< some other value that TorchTitan takes
   Fate fate;
 };
 
 constexpr Fate used = Fate::used, noted = Fate::noted, refused = Fate::refused, renamed = Fate::renamed;
 
 const Key kKeys[] = {
-    {"job.config_file", "null", "x.toml", refused},
     {"job.dump_folder", "./outputs", "elsewhere", used},
     {"job.description", "default job", "mine", used},
     {"job.print_config", "false", "true", used},
     {"job.print_args", "false", "true", renamed},
     {"job.save_config_file", "null", "c.json", used},
-    {"job.custom_config_module", "''", "a.b", refused},
-    {"job.use_for_integration_test", "false", "true", noted},
-    {"profiling.enable_profiling", "false", "true", noted},
-    {"profiling.save_traces_folder", "profile_traces", "t", noted},
-    {"profiling.profile_freq", "10", "100", noted},
-    {"profiling.profiler_active", "1", "2", noted},
-    {"profiling.profiler_warmup", "3", "4", noted},
-    {"profiling.enable_memory_snapshot", "false", "true", noted},
-    {"profiling.save_memory_snapshot_folder", "memory_snapshot", "m", noted},
     {"metrics.log_freq", "10", "1", used},
     {"metrics.enable_tensorboard", "false", "true", used},
     {"metrics.disable_color_printing", "false", "true", used},
     {"metrics.save_tb_folder", "tb", "events", used},
     {"metrics.save_for_all_ranks", "false", "true", used},
-    {"metrics.enable_wandb", "false", "true", refused},
     {"model.name", "llama3", "llama3", used},
     {"model.flavor", "debugmodel", "8B", used},
     {"model.hf_assets_path", "./tests/assets/tokenizer", "assets", used},
-    {"model.tokenizer_path", "null", "tokenizer.model", refused},
     {"model.converters", "[]", "[quantize.linear.float8]", used},
-    {"model.print_after_conversion", "false", "true", noted},
     {"optimizer.name", "AdamW", "AdamW", used},
     {"optimizer.lr", "8.0e-4", "3.0e-4", used},
     {"optimizer.beta1", "0.9", "0.8", used},
     {"optimizer.beta2", "0.95", "0.99", used},
     {"optimizer.eps", "1.0e-8", "1.0e-6", used},
     {"optimizer.weight_decay", "0.1", "0", used},
-    {"optimizer.implementation", "fused", "for-loop", noted},
-    {"optimizer.early_step_in_backward", "false", "true", refused},
     {"lr_scheduler.warmup_steps", "200", "2", used},
     {"lr_scheduler.total_steps", "null", "100", used},
     {"lr_scheduler.decay_ratio", "null", "0.8", used},
@@ -73,15 +59,10 @@ const Key kKeys[] = {
     {"training.seq_len", "2048", "8192", used},
     {"training.max_norm", "1.0", "0.5", used},
     {"training.steps", "10000", "10", used},
-    {"training.enable_cpu_offload", "false", "true", refused},
     {"training.dtype", "float32", "bfloat16", refused},
     {"training.mixed_precision_param", "bfloat16", "float32", used},
     {"training.mixed_precision_reduce", "float32", "float32", used},
-    {"training.gc_freq", "50", "100", noted},
-    {"training.gc_debug", "false", "true", noted},
     {"training.dataloader.num_workers", "0", "2", used},
-    {"training.dataloader.persistent_workers", "false", "true", noted},
-    {"training.dataloader.pin_memory", "false", "true", noted},
     {"training.dataloader.prefetch_factor", "null", "4", used},
     {"training.compile", "false", "true", renamed},
     {"training.seed", "null", "42", used},
@@ -91,94 +72,35 @@ const Key kKeys[] = {
     {"parallelism.fsdp_reshard_after_forward", "default", "never", used},
     {"parallelism.tensor_parallel_degree", "1", "8", used},
     {"parallelism.disable_loss_parallel", "false", "true", used},
-    {"parallelism.enable_async_tensor_parallel", "false", "true", noted},
-    {"parallelism.pipeline_parallel_degree", "1", "2", refused},
-    {"parallelism.module_fqns_per_model_part", "null", "[a]", refused},
-    {"parallelism.pipeline_parallel_split_points", "[]", "[layers.2]", refused},
-    {"parallelism.pipeline_parallel_first_stage_less_layers", "1", "2", noted},
-    {"parallelism.pipeline_parallel_last_stage_less_layers", "1", "2", noted},
-    {"parallelism.pipeline_parallel_layers_per_stage", "null", "2", noted},
-    {"parallelism.pipeline_parallel_schedule", "1F1B", "Interleaved1F1B", noted},
-    {"parallelism.pipeline_parallel_schedule_csv", "''", "s.csv", noted},
-    {"parallelism.pipeline_parallel_microbatch_size", "1", "2", noted},
-    {"parallelism.pipeline_parallel_expert_parallel_overlap", "true", "false", noted},
-    {"parallelism.context_parallel_degree", "1", "2", refused},
-    {"parallelism.context_parallel_load_balancer", "headtail", "ptrr", noted},
-    {"parallelism.context_parallel_rotate_method", "allgather", "alltoall", noted},
-    {"parallelism.expert_parallel_degree", "1", "2", refused},
-    {"parallelism.expert_tensor_parallel_degree", "1", "2", refused},
-    {"parallelism.expert_parallel_comm_backend", "standard", "deepep", noted},
-    {"parallelism.enable_compiled_autograd", "false", "true", noted},
     {"checkpoint.enable", "false", "true", used},
     {"checkpoint.enable_checkpoint", "false", "true", renamed},
-    {"checkpoint.enable_ft_dataloader_checkpoints", "true", "false", noted},
     {"checkpoint.folder", "checkpoint", "c", used},
     {"checkpoint.interval", "500", "10", used},
     {"checkpoint.initial_load_path", "null", "hf", used},
     {"checkpoint.initial_load_model_only", "true", "false", used},
     {"checkpoint.initial_load_model_weights_only", "true", "false", renamed},
-    {"checkpoint.initial_load_in_hf", "false", "true", noted},
-    {"checkpoint.initial_load_in_hf_quantized", "false", "true", refused},
     {"checkpoint.last_save_model_only", "false", "true", used},
     {"checkpoint.last_save_model_weights_only", "false", "true", renamed},
-    {"checkpoint.last_save_in_hf", "false", "true", noted},
     {"checkpoint.export_dtype", "float32", "bfloat16", used},
     {"checkpoint.async_mode", "disabled", "async_with_pinned_mem", used},
     {"checkpoint.keep_latest_k", "10", "0", used},
     {"checkpoint.load_step", "-1", "20", used},
     {"checkpoint.exclude_from_loading", "[]", "[optimizer, dataloader]", used},
     {"checkpoint.enable_first_step_checkpoint", "false", "true", used},
-    {"checkpoint.create_seed_checkpoint", "false", "true", noted},
     {"checkpoint.load_only", "false", "true", used},
     {"activation_checkpoint.mode", "selective", "full", used},
     {"activation_checkpoint.selective_ac_option", "'2'", "op", used},
-    {"activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns", "[moe.router.gate]", "[]", noted},
-    {"activation_checkpoint.early_stop", "false", "true", noted},
-    {"activation_checkpoint.memory_budget", "0.5", "0.3", noted},
-    {"activation_checkpoint.visualize_memory_budget_pareto", "false", "true", noted},
-    {"activation_checkpoint.preserve_rng_state", "true", "false", noted},
-    {"activation_checkpoint.determinism_check", "default", "none", noted},
-    {"activation_checkpoint.debug", "false", "true", noted},
-    {"compile.enable", "false", "true", noted},
-    {"compile.components", "[model, loss]", "[model]", noted},
-    {"compile.backend", "inductor", "aot_eager", noted},
     {"quantize.linear.float8.enable_fsdp_float8_all_gather", "false", "true", used},
-    {"quantize.linear.float8.precompute_float8_dynamic_scale_for_fsdp", "false", "true", noted},
     {"quantize.linear.float8.recipe_name", "null", "rowwise_with_gw_hp", used},
     {"quantize.linear.float8.filter_fqns", "[]", "[output, auto_filter_small_kn]", used},
     {"quantize.linear.float8.emulate", "false", "true", used},
-    {"quantize.linear.float8.force_recompute_fp8_weight_in_bwd", "false", "true", noted},
     {"float8.recipe_name", "null", "rowwise", renamed},
     {"float8.filter_fqns", "[]", "[output]", renamed},
     {"float8.force_recompute_fp8_weight_in_bwd", "false", "true", renamed},
-    {"quantize.linear.mx.mxfp8_dim1_cast_kernel_choice", "triton", "cuda", noted},
-    {"quantize.linear.mx.recipe_name", "mxfp8_cublas", "mxfp8_emulated", noted},
-    {"quantize.linear.mx.filter_fqns", "[output]", "[]", noted},
     {"mx.recipe_name", "mxfp8_cublas", "mxfp8_emulated", renamed},
-    {"quantize.grouped_mm.float8.fqns", "[]", "[experts]", refused},
-    {"quantize.grouped_mm.mx.recipe_name", "mxfp8", "other", noted},
-    {"quantize.grouped_mm.mx.fqns", "[]", "[experts]", refused},
     {"comm.init_timeout_seconds", "300", "600", used},
     {"comm.train_timeout_seconds", "100", "60", used},
-    {"comm.trace_buf_size", "20000", "0", noted},
-    {"comm.save_traces_folder", "comm_traces", "t", noted},
-    {"comm.save_traces_file_prefix", "rank_", "r", noted},
     {"comm.mode", "default", "fake_backend", refused},
-    {"memory_estimation.enable", "false", "true", refused},
-    {"memory_estimation.disable_fake_mode", "false", "true", noted},
-    {"fault_tolerance.enable", "false", "true", refused},
-    {"fault_tolerance.process_group", "gloo", "nccl", noted},
-    {"fault_tolerance.process_group_timeout_ms", "10000", "20000", noted},
-    {"fault_tolerance.replica_id", "0", "1", noted},
-    {"fault_tolerance.group_size", "0", "2", noted},
-    {"fault_tolerance.min_replica_size", "1", "2", noted},
-    {"fault_tolerance.semi_sync_method", "null", "diloco", refused},
-    {"fault_tolerance.sync_steps", "5", "6", noted},
-    {"fault_tolerance.should_quantize", "false", "true", noted},
-    {"fault_tolerance.fragment_sync_delay", "0", "1", noted},
-    {"fault_tolerance.fragment_update_alpha", "0.0", "0.5", noted},
-    {"experimental.custom_import", "''", "a.b", refused},
-    {"experimental.custom_args_module", "''", "a.b", refused},
     {"validation.enable", "false", "true", used},
     {"validation.dataset", "c4_validation", "mine", used},
     {"validation.dataset_path", "null", "v.txt", used},
@@ -187,14 +109,57 @@ const Key kKeys[] = {
     {"validation.freq", "10", "5", used},
     {"validation.steps", "-1", "10", used},
     {"validation.dataloader.num_workers", "0", "2", used},
-    {"validation.dataloader.persistent_workers", "false", "true", noted},
-    {"validation.dataloader.pin_memory", "false", "true", noted},
     {"validation.dataloader.prefetch_factor", "null", "4", used},
     {"debug.seed", "null", "42", renamed},
     {"debug.deterministic", "false", "true", used},
-    {"debug.deterministic_warn_only", "false", "true", noted},
-    {"debug.moe_force_load_balance", "false", "true", noted},
 };
+
+std::string yaml_of(const config::Value& value) {
+  std::string items;
+  for (const config::Value& item : value.items) items += (items.empty() ? "" : ", ") + item.text;
+  switch (value.kind) {
+    case config::Value::Kind::null:
+      return "null";
+    case config::Value::Kind::list:
+      return "[" + items + "]";
+    case config::Value::Kind::text:
+      return "'" + value.text + "'";
+    default:
+      return value.text;
+  }
+}
+
+/// A value that the key takes and that is not its default.
+std::string other_than_default(const config::Field& key) {
+  switch (key.type) {
+    case config::Type::boolean:
+      return key.fallback.boolean ? "false" : "true";
+    case config::Type::integer:
+      return std::to_string(key.fallback.integer + 1);
+    case config::Type::real:
+      return "0.25";
+    case config::Type::text:
+      return key.choices.empty() ? "other" : key.choices.back();
+    default:
+      return "[other]";
+  }
+}
+
+/// Those above and those of the table of foreign keys.
+std::vector<Key> all_keys() {
+  std::vector<Key> keys(std::begin(kKeys), std::end(kKeys));
+  config::Section root;
+  declare_foreign_keys(root);
+  auto add = [&](auto&& self, const config::Section& section) -> void {
+    for (const config::Field& key : section.fields()) {
+      keys.push_back({key.path, yaml_of(key.fallback), other_than_default(key),
+                      key.fate == config::Fate::noted ? noted : refused});
+    }
+    for (const config::Section& child : section.sections()) self(self, child);
+  };
+  add(add, root);
+  return keys;
+}
 
 /// `a.b.c` and a value as YAML.
 std::string yaml_of(const std::string& path, const std::string& value) {
@@ -218,7 +183,8 @@ std::string notes_of(const Config& c) {
 }  // namespace
 
 TEST_CASE("every TorchTitan key is taken at its default, without a change or a refusal", "[config]") {
-  for (const Key& key : kKeys) {
+  CHECK(all_keys().size() == 169);
+  for (const Key& key : all_keys()) {
     INFO(key.path);
     Config c;
     REQUIRE_NOTHROW(c = load(key.path, key.fallback));
@@ -229,7 +195,7 @@ TEST_CASE("every TorchTitan key is taken at its default, without a change or a r
 }
 
 TEST_CASE("every TorchTitan key set to something else is used, noted or refused", "[config]") {
-  for (const Key& key : kKeys) {
+  for (const Key& key : all_keys()) {
     INFO(key.path << ": " << key.other);
     if (key.fate == refused) {
       std::string message;
@@ -246,13 +212,11 @@ TEST_CASE("every TorchTitan key set to something else is used, noted or refused"
     REQUIRE_NOTHROW(c = load(key.path, key.other));
     std::string notes = notes_of(c);
     if (key.fate == used) {
-      bool has_one_value = std::string(key.fallback) == key.other;
-      bool names_one_family =
-          std::string(key.path) == "model.name" || std::string(key.path) == "optimizer.name";
+      bool has_one_value = key.fallback == key.other;
+      bool names_one_family = key.path == "model.name" || key.path == "optimizer.name";
       CHECK((has_one_value || !(c == Config{})));
-      CHECK(
-          (!has_one_value || names_one_family || std::string(key.path) == "training.mixed_precision_reduce"));
-      CHECK(notes.find(key.path + std::string(": no meaning")) == std::string::npos);
+      CHECK((!has_one_value || names_one_family || key.path == "training.mixed_precision_reduce"));
+      CHECK(notes.find(key.path + ": no meaning") == std::string::npos);
     } else if (key.fate == noted) {
       CHECK((c == Config{}));
       CHECK(notes.find(key.path) != std::string::npos);

@@ -219,7 +219,7 @@ TEST_CASE("errors of the loader") {
       bad.threads = threads;
       TokenLoader loader(bad);
       std::string what = message_of<DataError>([&] { windows(loader, 1, 0, 100000); });
-      CHECK_HAS(what, "bad.jsonl' line 41, column 17: the line ends inside a string");
+      CHECK_HAS(what, "bad.jsonl' line 41, column 17: syntax error while parsing value - invalid string");
       CHECK_HAS(message_of<DataError>([&] { windows(loader, 1, 0, 100000); }), "line 41");
     }
   }

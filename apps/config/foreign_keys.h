@@ -1,0 +1,17 @@
+#pragma once
+
+#include <string>
+
+#include "core/config/section.h"
+
+namespace ottava {
+
+/// Keys of TorchTitan's files that mean nothing here, as one table in YAML: a list of reasons, each with the
+/// keys that it makes `noted` or `refused`, as sections with the defaults. `a|b|c`: one of these, the first
+/// is the default. `?text`, `?integer`, `?texts`: null by default.
+extern const char* const kForeignKeys;
+
+/// Adds them to the sections of `root`, which get those that are missing, and the old names of sections.
+void declare_foreign_keys(config::Section& root);
+
+}  // namespace ottava
