@@ -31,7 +31,9 @@ void declare(config::Section& s, ModelConfig& c) {
   s.field("flavor", c.flavor)
       .meaning("size: debugmodel, 1B, 3B, 8B, 70B, 405B; hf: from config.json in hf_assets_path");
   s.field("hf_assets_path", c.hf_assets_path)
-      .meaning("folder with tokenizer.json (and config.json, weights)");
+      .meaning(
+          "folder with tokenizer.json (and config.json, weights), relative to the working directory, else to "
+          "this file");
   using Initial = ModelConfig::Initial;
   s.choice("initial", c.initial, {{"auto", Initial::automatic}, {"random", Initial::random}})
       .meaning(

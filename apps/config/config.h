@@ -50,7 +50,8 @@ struct Config {
   bool operator==(const Config&) const = default;
 };
 
-/// Reads here_or_installed(`path`) (.yaml, .yml, .toml; empty for defaults alone) and `overrides` ("--section.key", "value",
+/// Reads here_or_installed(`path`) (.yaml, .yml, .toml; empty for defaults alone) and `overrides`
+/// ("--section.key", "value",
 /// ...), fills in what follows from training.mixed_precision_level, checks keys and combinations. Throws
 /// FileError when the file cannot be read and one ConfigError with a line per problem; nothing else is
 /// touched, no path in it is opened.
@@ -64,9 +65,9 @@ Config parse_config(std::string_view text, const std::string& name,
 /// enabled), files that exist. Throws one ConfigError with a line per problem.
 void require_inputs(const Config& config);
 
-/// Paths in a configuration are relative to the current directory, as in TorchTitan; one that is not there is
-/// looked for beside the configuration file, then in installed_folder(). Globs are taken as they are. Throws
-/// FileError that names the places.
+/// Paths in a configuration are relative to the working directory, as in TorchTitan. Inputs (files, folders,
+/// globs, @lists) that are not there are looked for beside the configuration file, then in
+/// installed_folder(); outputs are not. Throws FileError that names the places.
 std::filesystem::path find_input(const Config& config, std::string_view key, const std::string& path);
 /// The folder of model.hf_assets_path, found likewise; FileError too where a file is there.
 std::filesystem::path find_assets(const Config& config);

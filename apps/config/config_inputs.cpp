@@ -1,4 +1,5 @@
 #include <fmt/core.h>
+#include <glob.h>
 
 #include <set>
 #include <string>
@@ -15,6 +16,15 @@ namespace {
 
 bool is_glob(const std::string& path) { return path.find_first_of("*?[") != std::string::npos; }
 
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  if (fs::exists(path, error)) return true;
+  glob_t found{};
+  const bool matches = is_glob(path.string()) && ::glob(path.c_str(), GLOB_NOSORT, nullptr, &found) == 0;
+  ::globfree(&found);
+  return matches;
+}
+
 /// Where a path leads, or why it leads nowhere.
 struct Found {
   fs::path path;
@@ -22,13 +32,11 @@ struct Found {
 };
 
 Found look_for(const Config& config, const std::string& path) {
-  std::error_code error;
   if (path.starts_with('@')) {  // a file that lists sources
     Found list = look_for(config, path.substr(1));
     return list.missing.empty() ? Found{"@" + list.path.string(), ""} : list;
   }
   if (path.empty()) return {{}, "the path is empty"};
-  if (is_glob(path)) return {path, ""};
   const fs::path& file = config.provenance.file;
   std::vector<fs::path> folders = {""};
   if (!file.empty()) folders.push_back(file.parent_path());
@@ -37,11 +45,13 @@ Found look_for(const Config& config, const std::string& path) {
   std::string tried;
   for (const fs::path& folder : folders) {
     const fs::path place = folder / path;  // an absolute path is itself in every folder
-    if (fs::exists(place, error)) return {place, ""};
+    if (is_there(place)) return {place, ""};
     const std::string full = fs::absolute(place).lexically_normal().string();
     if (seen.insert(full).second) tried += (tried.empty() ? "" : " and ") + full;
   }
-  return {{}, fmt::format("'{}' does not exist: tried {}", path, tried)};
+  return {
+      {},
+      fmt::format("'{}' {}: tried {}", path, is_glob(path) ? "matches no file" : "does not exist", tried)};
 }
 
 /// The folder of model.hf_assets_path.

@@ -6,7 +6,8 @@ namespace ottava {
 
 void declare(config::Section& s, JobConfig& c) {
   s.meaning("the experiment as a whole");
-  s.field("dump_folder", c.dump_folder).meaning("folder that everything is written into");
+  s.field("dump_folder", c.dump_folder)
+      .meaning("folder that everything is written into, relative to the working directory");
   s.field("description", c.description).meaning("first line of the log");
   s.field("print_config", c.print_config).meaning("print the resolved configuration at start");
   s.field("save_config_file", c.save_config_file)

@@ -17,7 +17,9 @@ namespace {
 void declare_data(config::Section& s, TrainingConfig& c) {
   s.field("dataset", c.dataset).meaning("a name for the log; the text itself is dataset_path");
   s.field("dataset_path", c.dataset_path)
-      .meaning("text to train on: file, folder, glob, @file that lists them, or several");
+      .meaning(
+          "text to train on: file, folder, glob, @file that lists them, or several; relative to the working "
+          "directory, else to this file");
   s.field("text_key", c.text_key).meaning("key of the text in JSON lines");
   using Format = TrainingConfig::Format;
   s.choice("format", c.format,

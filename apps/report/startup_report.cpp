@@ -71,7 +71,7 @@ void log_startup_report(const Experiment& e, const StepPlan& plan, Device device
               counted(parallel_threads(), "thread"), counted(ranks.world->size(), "rank"), e.mesh.describe());
   }
   log::info(
-      "Model {} size: {} total parameters ({}, dim {}, {} of {} over {}, ffn "
+      "Model {}: {} total parameters ({}, dim {}, {} of {} over {}, ffn "
       "{}, vocabulary {}{})",
       model_title(c.model), with_commas(parameter_count(m)), counted(m.layers, "layer"), m.dim,
       counted(m.heads, "head"), m.head_dim, counted(m.kv_heads, "key/value head"), m.ffn_dim, m.vocab_size,
@@ -113,6 +113,14 @@ void log_startup_report(const Experiment& e, const StepPlan& plan, Device device
       "Trainer is initialized with local batch size {}, global batch size {}, gradient accumulation steps "
       "{}, sequence length {}, total steps {} (warmup {})",
       s.batch, e.global_batch, s.micro_batches, s.sequence, c.training.steps, c.lr_scheduler.warmup_steps);
+  if (const int64_t total = c.lr_scheduler.total_steps.value_or(c.training.steps);
+      c.lr_scheduler.warmup_steps >= total) {
+    log::warning(
+        "lr_scheduler.warmup_steps {} reach over the whole schedule of {}: the learning rate only rises, up "
+        "to "
+        "the last step",
+        c.lr_scheduler.warmup_steps, counted(total, "step"));
+  }
 }
 
 void require_memory(const MemoryPlan& plan, Device device, Communicator& control) {

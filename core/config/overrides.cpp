@@ -57,7 +57,10 @@ size_t Reader::read_override(const std::vector<std::string>& arguments, size_t i
   Location at{std::make_shared<const std::string>("command line"), 0, 0};
   std::string_view argument = arguments[i];
   if (!argument.starts_with("--") || argument.size() == 2) {
-    problems_.add(at, fmt::format("expected --section.key value, got '{}'", argument));
+    const bool is_file =
+        argument.ends_with(".yaml") || argument.ends_with(".yml") || argument.ends_with(".toml");
+    problems_.add(at, fmt::format("expected --section.key value, got '{}'{}", argument,
+                                  is_file ? "; the configuration file comes first, before all options" : ""));
     return 1;
   }
   size_t equals = argument.find('=');

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "core/config/source.h"
+#include "core/counted.h"
 #include "core/error.h"
 
 namespace ottava::config {
@@ -184,6 +185,25 @@ class TreeBuilder : public YAML::EventHandler {
   size_t count_ = 0;
 };
 
+/// yaml-cpp's messages speak of its grammar; this is what has to change in the line that it marks.
+std::string advice(const YAML::Exception& e, std::string_view text) {
+  for (int line = 0; line < e.mark.line; ++line) text.remove_prefix(text.find('\n') + 1);
+  const std::string_view indent = text.substr(0, text.find_first_not_of(" \t"));
+  if (indent.find('\t') != std::string_view::npos) return "a tab indents this line; YAML takes spaces only";
+  if (e.msg.ends_with("flow not found")) return "a bracket that opens here or above is never closed";
+  if (e.msg.ends_with("not found")) {
+    return fmt::format(
+        "this line is indented by {}, as no line above it is: keys of one section begin in one column",
+        counted(indent.size(), "space"));
+  }
+  if (e.msg == "illegal map value") {
+    return "no key can stand here: this line is indented deeper than its neighbours, the line above lacks "
+           "its "
+           "':', or a value that contains ': ' lacks quotes";
+  }
+  return e.msg;
+}
+
 }  // namespace
 
 Value parse_yaml_value(std::string_view text, const std::string& name) {
@@ -202,7 +222,7 @@ Value parse_yaml_value(std::string_view text, const std::string& name) {
   } catch (const YAML::Exception& e) {
     if (e.mark.is_null()) fail<ConfigError>("config", "{}: {}", name, e.msg);
     fail<ConfigError>("config", "{}:{}:{}: not valid YAML: {}", name, e.mark.line + 1, e.mark.column + 1,
-                      e.msg);
+                      advice(e, text));
   }
   return builder.take_root();
 }

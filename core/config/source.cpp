@@ -9,13 +9,16 @@
 namespace ottava::config {
 
 Value read_file(const std::filesystem::path& path) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) {
+    fail<FileError>("config", "{} is a folder, expected a file: .yaml, .yml or .toml", path.string());
+  }
   std::string extension = path.extension().string();
   bool is_yaml = extension == ".yaml" || extension == ".yml";
   if (!is_yaml && extension != ".toml") {
     fail<ConfigError>("config", "{}: the file name ends in '{}', expected .yaml, .yml or .toml",
                       path.string(), extension);
   }
-  std::error_code error;
   auto status = std::filesystem::status(path, error);
   if (!std::filesystem::exists(status)) {
     fail<FileError>("config", "{} does not exist (current directory: {})", path.string(),

@@ -48,7 +48,8 @@ LlamaConfig llama_flavor(std::string_view name) {
   }
   std::string list;
   for (const Flavor& f : kFlavors) list += (list.empty() ? "" : ", ") + std::string(f.name);
-  fail<ConfigError>("model", "flavor '{}' is unknown: expected one of {}", name, list);
+  fail<ConfigError>("model", "flavor '{}' is unknown: expected one of {}, or hf (config.json's dimensions)",
+                    name, list);
 }
 
 int64_t llama_ffn_dim(int64_t dim, double multiplier, int64_t multiple_of) {

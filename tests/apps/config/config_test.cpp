@@ -188,7 +188,9 @@ TEST_CASE("inputs are looked for here and beside the file, and both places are n
   CHECK(find_input(c, "training.dataset_path", "text.txt") == folder.path / "text.txt");
   CHECK(find_input(c, "training.dataset_path", (folder.path / "text.txt").string()) ==
         folder.path / "text.txt");
-  CHECK(find_input(c, "training.dataset_path", "none/*.txt") == "none/*.txt");
+  CHECK(find_input(c, "training.dataset_path", "te?t*.txt") == folder.path / "te?t*.txt");
+  CHECK(has(message_of([&] { find_input(c, "training.dataset_path", "none/*.txt"); }),
+            "[training.dataset_path] 'none/*.txt' matches no file: tried "));
   CHECK(find_input(c, "training.dataset_path", "@text.txt").string() ==
         fmt::format("@{}", (folder.path / "text.txt").string()));
   CHECK(has(message_of([&] { find_input(c, "training.dataset_path", "@none.txt"); }),

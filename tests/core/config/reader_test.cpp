@@ -227,6 +227,10 @@ TEST_CASE("what is wrong on the command line is said", "[config]") {
   CHECK(problem({"--zzz"}) == "command line: unknown option --zzz");
   CHECK(problem({"--outer.inner.no_count"}).find("unknown option") != std::string::npos);
   CHECK(problem({"stray"}) == "command line: expected --section.key value, got 'stray'");
+  CHECK(
+      problem({"a.yaml"}) ==
+      "command line: expected --section.key value, got 'a.yaml'; the configuration file comes first, before "
+      "all options");
   CHECK(problem({"--"}) == "command line: expected --section.key value, got '--'");
   CHECK(problem({"--outer.inner.count"}) ==
         "command line: --outer.inner.count needs a value: an integer >= 1 and <= 100");

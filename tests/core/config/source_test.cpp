@@ -76,7 +76,18 @@ TEST_CASE("an empty file is an empty table", "[config]") {
 }
 
 TEST_CASE("malformed YAML is one error with its place", "[config]") {
-  CHECK(yaml_error("a: [1, 2\n") == "[config] f.yaml:2:1: not valid YAML: end of sequence flow not found");
+  CHECK(yaml_error("a: [1, 2\n") ==
+        "[config] f.yaml:2:1: not valid YAML: a bracket that opens here or above is never closed");
+  const std::string tab = "not valid YAML: a tab indents this line; YAML takes spaces only";
+  CHECK(yaml_error("a:\n\tb: 1\n") == "[config] f.yaml:2:3: " + tab);
+  CHECK(yaml_error("a:\n  b: 1\n\tc: 2\n") == "[config] f.yaml:3:1: " + tab);
+  CHECK(yaml_error("a:\n  b: 1\n c: 2\n") ==
+        "[config] f.yaml:3:2: not valid YAML: this line is indented by 1 space, as no line above it is: keys "
+        "of "
+        "one section begin in one column");
+  for (const char* text : {"a:\n  b: 1\n   c: 2\n", "a:\n  b 1\n  c: 2\n", "a: b: c\n"})
+    CHECK(yaml_error(text).find("not valid YAML: no key can stand here: this line is indented deeper") !=
+          std::string::npos);
   CHECK(yaml_error("a:\n\tb: 1\n").find("[config] f.yaml:2:") == 0);
   CHECK(yaml_error("a: 1\na: 2\n") == "[config] f.yaml:2:1: the key 'a' is given twice, first at line 1");
   CHECK(yaml_error("[1]: 2\n") == "[config] f.yaml:1:1: a key must be text");
@@ -144,7 +155,8 @@ TEST_CASE("files are read by their extension, and what cannot be read is said", 
   CHECK(error(folder / "a.json").find("the file name ends in '.json', expected .yaml, .yml or .toml") !=
         std::string::npos);
   CHECK(error(folder / "none.yaml").find("does not exist (current directory: ") != std::string::npos);
-  CHECK(error(folder / "folder.yaml").find("is not a regular file") != std::string::npos);
+  CHECK(error(folder / "folder.yaml").find("is a folder, expected a file: .yaml, .yml or .toml") !=
+        std::string::npos);
   CHECK(error(write("big.yaml", std::string(kMaxBytes + 1, '#'))).find("is it another kind of file?") !=
         std::string::npos);
 }

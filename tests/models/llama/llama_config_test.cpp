@@ -15,8 +15,10 @@ TEST_CASE("flavors have the published parameter counts") {
   CHECK(parameter_count(llama_flavor("8B")) == 8'030'261'248);
   CHECK(parameter_count(llama_flavor("70B")) == 70'553'706'496);
   CHECK(parameter_count(llama_flavor("405B")) == 405'853'388'800);
-  CHECK_THROWS_WITH(llama_flavor("7B"),
-                    "[model] flavor '7B' is unknown: expected one of debugmodel, 1B, 3B, 8B, 70B, 405B");
+  CHECK_THROWS_WITH(
+      llama_flavor("7B"),
+      "[model] flavor '7B' is unknown: expected one of debugmodel, 1B, 3B, 8B, 70B, 405B, or hf "
+      "(config.json's dimensions)");
 }
 
 TEST_CASE("model FLOPs per token are TorchTitan's") {
