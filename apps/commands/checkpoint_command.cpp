@@ -23,14 +23,6 @@ namespace {
 namespace fs = std::filesystem;
 using namespace checkpoint;
 
-// The folder itself, or the newest step in it.
-std::string resolve(const std::string& path) {
-  std::error_code ignored;
-  if (!fs::is_directory(path, ignored)) fail<FileError>("checkpoint", "{} is not a folder", path);
-  std::vector<SavedStep> steps = list_steps(path);
-  return steps.empty() ? path : steps.back().path;
-}
-
 std::string bytes_text(int64_t bytes) {
   if (bytes < 10'000) return fmt::format("{} bytes", bytes);
   if (bytes < 10'000'000) return fmt::format("{:.1f} KB", static_cast<double>(bytes) / 1e3);
@@ -88,7 +80,7 @@ bool print_differences(const FolderDifference& d, const CheckpointDiffOptions& o
 }  // namespace
 
 void inspect_checkpoint(const CheckpointInspectOptions& options, std::ostream& out) {
-  std::string folder = resolve(options.path);
+  std::string folder = newest_step_or_itself(options.path);
   Manifest manifest = open_checkpoint(folder);
   int64_t total = 0, parameters = 0, weights = 0;
   for (const Manifest::File& file : manifest.files) total += file.bytes;
@@ -124,7 +116,7 @@ void inspect_checkpoint(const CheckpointInspectOptions& options, std::ostream& o
 }
 
 bool verify_checkpoint(const CheckpointVerifyOptions& options, std::ostream& out) {
-  std::string folder = resolve(options.path);
+  std::string folder = newest_step_or_itself(options.path);
   int64_t tensors = 0;
   std::vector<std::string> problems =
       checkpoint::verify_checkpoint(folder, [&](const std::string&) { ++tensors; });
@@ -138,7 +130,7 @@ bool verify_checkpoint(const CheckpointVerifyOptions& options, std::ostream& out
 }
 
 bool diff_checkpoints(const CheckpointDiffOptions& options, std::ostream& out) {
-  std::string a = resolve(options.a), b = resolve(options.b);
+  std::string a = newest_step_or_itself(options.a), b = newest_step_or_itself(options.b);
   bool same =
       print_differences(compare_folders(SafetensorsFolder(a), SafetensorsFolder(b)), options, "weights", out);
   if (options.what == CheckpointDiffOptions::What::weights) return same;

@@ -7,8 +7,8 @@ namespace ottava {
 
 class Command;
 
-/// A checkpoint is given as its `step-N` folder, or as the folder of a run's checkpoints, which means the
-/// newest of them.
+/// A checkpoint is given as its `step-N` folder, as the folder of a run's checkpoints, or as the run's
+/// folder, which mean the newest of them.
 
 /// `ottava checkpoint inspect`: what a checkpoint is, from its manifest and small files; tensors are not
 /// read.

@@ -65,7 +65,8 @@ Command Command::experiment(const char* name, const char* meaning, std::string& 
 }
 
 Command& Command::option(const char* name, Target target, const char* meaning) {
-  add(*parser_, name, target, meaning)->capture_default_str();
+  CLI::Option* option = add(*parser_, name, target, meaning);
+  if (!std::holds_alternative<std::optional<std::string>*>(target)) option->capture_default_str();
   return *this;
 }
 

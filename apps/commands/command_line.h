@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -18,8 +19,8 @@ namespace ottava {
 /// function of run().
 class Command {
  public:
-  using Target =
-      std::variant<std::string*, int32_t*, int64_t*, uint64_t*, double*, std::vector<std::string>*>;
+  using Target = std::variant<std::string*, std::optional<std::string>*, int32_t*, int64_t*, uint64_t*,
+                              double*, std::vector<std::string>*>;
 
   Command(CLI::App* parser, int* code) : parser_(parser), code_(code) {}
 

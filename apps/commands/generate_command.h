@@ -1,36 +1,38 @@
 #pragma once
 
 #include <cstdint>
+#include <istream>
+#include <optional>
 #include <ostream>
 #include <string>
+#include <vector>
+
+#include "apps/generate/sample_token.h"
 
 namespace ottava {
 
 class Command;
 
-/// `ottava generate --checkpoint DIR --prompt "..."`: prints the prompt and what the model adds, token by
-/// token.
+/// `ottava generate --checkpoint DIR [--prompt "..." | --prompt-file FILE]`: prints the prompt and what the
+/// model adds, token by token. Of a file or of `input`, which is read where neither is given, a last line end
+/// is not part of the prompt; without all three the model begins.
 struct GenerateCommand {
   std::string checkpoint;
-  std::string prompt;
+  std::optional<std::string> prompt;
+  std::string prompt_file;
+  std::istream* input = nullptr;
   int64_t max_tokens = 128;
-  double temperature = 0.8;  ///< 0: the likeliest token
-  int64_t top_k = 0;         ///< 0: all
-  double top_p = 1;
-  uint64_t seed = 0;
+  int64_t samples = 1;  ///< with more, a line "==> sample 2 of 3 <==" stands before each
+  Sampling sampling{.temperature = 0.8};
+  double repetition_penalty = 1;   ///< of tokens of the prompt and of those that were added; 1: none
+  std::vector<std::string> stops;  ///< the text ends before the first of them that is added
+  uint64_t seed = 0;               ///< sample i draws from stream i of it
   std::string device = "auto";
   std::string dtype = "bfloat16";
 };
-void run_generate_command(const GenerateCommand& command, std::ostream& out);
-
-/// The next token from logits: softmax(logits / temperature) over the top_k likeliest and, of these, the
-/// likeliest that together reach top_p; `uniform` in [0, 1) chooses. Ties in order of ids.
-struct Sampling {
-  double temperature = 1;
-  int64_t top_k = 0;
-  double top_p = 1;
-};
-int32_t sample_token(const float* logits, int64_t vocab, const Sampling& sampling, double uniform);
+/// `notes` gets one line at the end: tokens and tokens/s. Throws ConfigError and FileError before anything is
+/// printed.
+void run_generate_command(const GenerateCommand& command, std::ostream& out, std::ostream& notes);
 
 void add_generate_command(Command& commands);
 

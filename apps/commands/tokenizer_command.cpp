@@ -7,6 +7,7 @@
 #include <iostream>
 
 #include "apps/commands/command_line.h"
+#include "apps/commands/given_text.h"
 #include "apps/config/installed.h"
 #include "core/counted.h"
 #include "core/data/corpus.h"
@@ -16,7 +17,6 @@
 #include "core/data/tokenizer/tokenizer.h"
 #include "core/error.h"
 #include "core/io/atomic_file.h"
-#include "core/io/file.h"
 #include "core/io/json.h"
 
 namespace ottava {
@@ -56,10 +56,6 @@ void each_document(const TokenizerTrainOptions& options, Visit visit) {
   }
 }
 
-std::string text_or_file(const std::string& text, const std::string& file) {
-  return file.empty() ? text : read_file(file, int64_t{4} << 30);
-}
-
 std::vector<int32_t> parse_ids(std::string_view text) {
   std::vector<int32_t> ids;
   for (size_t at = 0; at < text.size();) {
@@ -78,6 +74,13 @@ std::vector<int32_t> parse_ids(std::string_view text) {
 
 void tokenizer_train(const TokenizerTrainOptions& options, std::ostream& out) {
   if (options.output_folder.empty()) fail<ConfigError>(kTrain, "no output folder is given");
+  if (const std::string file = options.output_folder + "/tokenizer.json";
+      !options.overwrites && std::filesystem::exists(file)) {
+    fail<ConfigError>(kTrain,
+                      "{} exists, and models that were trained with it need it: choose another --output, or "
+                      "--overwrite to replace it",
+                      file);
+  }
   auto start = std::chrono::steady_clock::now();
   tokenizer::BpeTrainer trainer({.vocab_size = options.vocab_size,
                                  .rules = tokenizer::word_rules(options.rules),
@@ -104,7 +107,7 @@ void tokenizer_encode(const TokenizerEncodeOptions& options, std::ostream& out) 
   auto tokenizer = Tokenizer::load(here_or_installed(options.tokenizer));
   bool wrap = options.wrap == TokenizerEncodeOptions::Wrap::as_the_files_say;
   auto ids =
-      tokenizer->encode(text_or_file(options.text, options.file),
+      tokenizer->encode(given_text("tokenizer encode", options.text, options.file, options.input),
                         {.add_bos = wrap && tokenizer->adds_bos(), .add_eos = wrap && tokenizer->adds_eos()});
   if (options.print == TokenizerEncodeOptions::Print::pieces) {
     for (int32_t id : ids) {
@@ -119,15 +122,21 @@ void tokenizer_encode(const TokenizerEncodeOptions& options, std::ostream& out) 
 }
 
 void tokenizer_decode(const TokenizerDecodeOptions& options, std::ostream& out) {
-  out << Tokenizer::load(here_or_installed(options.tokenizer))
-             ->decode(parse_ids(text_or_file(options.ids, options.file)));
+  auto tokenizer = Tokenizer::load(here_or_installed(options.tokenizer));
+  if (!options.ids && options.file.empty() && options.input) {
+    for (std::string line; std::getline(*options.input, line);)
+      out << tokenizer->decode(parse_ids(line)) << std::flush;
+    return;
+  }
+  out << tokenizer->decode(
+      parse_ids(given_text("tokenizer decode", options.ids, options.file, options.input)));
 }
 
 void tokenizer_inspect(const TokenizerInspectOptions& options, std::ostream& out) {
   auto tokenizer = Tokenizer::load(here_or_installed(options.tokenizer));
   out << tokenizer->describe();
   if (options.text_file.empty()) return;
-  std::string text = text_or_file("", options.text_file);
+  std::string text = given_text("tokenizer inspect", {}, options.text_file, nullptr);
   tokenizer->encode(std::string_view(text).substr(0, 1 << 20));  // fills the caches
   auto start = std::chrono::steady_clock::now();
   auto ids = tokenizer->encode(text);
@@ -152,6 +161,8 @@ void add_train(Command& tokenizer) {
       .option("--eos-token", &o->eos_token, "")
       .option("--text-key", &o->text_key, "key of the text in JSON lines")
       .option("--max-bytes", &o->max_bytes, "stop after so much text; 0: all")
+      .flag(
+          "--overwrite", [o] { o->overwrites = true; }, "replace a tokenizer that is there")
       .run([o] {
         tokenizer_train(*o, std::cout);
         return 0;
@@ -162,7 +173,7 @@ void add_encode(Command& tokenizer) {
   auto o = std::make_shared<TokenizerEncodeOptions>();
   tokenizer.subcommand("encode", "text to ids")
       .required("tokenizer", &o->tokenizer, "folder or tokenizer.json")
-      .option("text", &o->text, "")
+      .option("text", &o->text, "without it and --file: what is piped in")
       .option("--file", &o->file, "read the text from a file")
       .flag(
           "--pieces", [o] { o->print = TokenizerEncodeOptions::Print::pieces; }, "one line per token")
@@ -170,6 +181,7 @@ void add_encode(Command& tokenizer) {
           "--special", [o] { o->wrap = TokenizerEncodeOptions::Wrap::as_the_files_say; },
           "add BOS and EOS as the tokenizer's files say")
       .run([o] {
+        o->input = piped_input();
         tokenizer_encode(*o, std::cout);
         return 0;
       });
@@ -180,10 +192,11 @@ void add_decode(Command& tokenizer) {
   auto ids = std::make_shared<std::vector<std::string>>();
   tokenizer.subcommand("decode", "ids to text")
       .required("tokenizer", &o->tokenizer, "folder or tokenizer.json")
-      .option("ids", ids.get(), "as many as there are")
+      .option("ids", ids.get(), "as many as there are; without them and --file: what is piped in")
       .option("--file", &o->file, "read the ids from a file")
       .run([o, ids] {
-        o->ids = fmt::format("{}", fmt::join(*ids, " "));
+        o->input = piped_input();
+        if (!ids->empty()) o->ids = fmt::format("{}", fmt::join(*ids, " "));
         tokenizer_decode(*o, std::cout);
         return 0;
       });

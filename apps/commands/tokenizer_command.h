@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <istream>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -11,7 +13,7 @@ class Command;
 
 /// `ottava tokenizer train --output DIR --vocab-size N SOURCE...`: makes a byte-level BPE tokenizer from text
 /// and writes DIR/tokenizer.json and DIR/tokenizer_config.json, which HF `tokenizers` and `transformers` read
-/// as well.
+/// as well. A tokenizer that is there already is only replaced with --overwrite.
 struct TokenizerTrainOptions {
   std::vector<std::string>
       sources;  ///< files, folders, globs, @lists as data.dataset_path takes them; no token shards
@@ -23,16 +25,18 @@ struct TokenizerTrainOptions {
   std::string bos_token = "<|begin_of_text|>";
   std::string eos_token = "<|end_of_text|>";
   int64_t max_bytes = 0;  ///< stop after so much text; 0: all of it
+  bool overwrites = false;
 };
 /// Says on `out` what it read and wrote. Throws ConfigError, FileError or DataError; then nothing is written.
 void tokenizer_train(const TokenizerTrainOptions& options, std::ostream& out);
 
 /// `ottava tokenizer encode TOKENIZER [TEXT | --file FILE]`: ids on one line; with `pieces` one line per
-/// token.
+/// token. Without text and file what `input` has to its end is one text.
 struct TokenizerEncodeOptions {
   std::string tokenizer;
-  std::string text;
-  std::string file;  ///< instead of `text` if not empty
+  std::optional<std::string> text;
+  std::string file;
+  std::istream* input = nullptr;
   enum class Print { ids, pieces };
   Print print = Print::ids;
   enum class Wrap { none, as_the_files_say };  ///< BOS and EOS
@@ -41,12 +45,13 @@ struct TokenizerEncodeOptions {
 void tokenizer_encode(const TokenizerEncodeOptions& options, std::ostream& out);
 
 /// `ottava tokenizer decode TOKENIZER [IDS | --file FILE]`: the text and nothing else. Ids are decimal
-/// numbers between white space or commas. Throws DataError for anything else and for ids outside the
-/// vocabulary.
+/// numbers between white space or commas. Without ids and file they come from `input`, and every line is
+/// written as soon as it has come. Throws DataError for anything else and for ids outside the vocabulary.
 struct TokenizerDecodeOptions {
   std::string tokenizer;
-  std::string ids;
-  std::string file;  ///< instead of `ids` if not empty
+  std::optional<std::string> ids;
+  std::string file;
+  std::istream* input = nullptr;
 };
 void tokenizer_decode(const TokenizerDecodeOptions& options, std::ostream& out);
 

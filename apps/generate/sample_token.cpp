@@ -1,9 +1,10 @@
+#include "apps/generate/sample_token.h"
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <span>
 #include <vector>
-
-#include "apps/commands/generate_command.h"
 
 namespace ottava {
 
@@ -29,6 +30,16 @@ int32_t sample_token(const float* logits, int64_t vocab, const Sampling& s, doub
     if (left < 0) return order[i];
   }
   return order[count - 1];
+}
+
+void penalise_repetition(std::span<float> logits, std::span<const int32_t> seen, double penalty) {
+  std::vector<int32_t> tokens(seen.begin(), seen.end());
+  std::ranges::sort(tokens);
+  tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
+  for (int32_t token : tokens) {
+    float& logit = logits[static_cast<size_t>(token)];
+    logit = static_cast<float>(logit > 0 ? logit / penalty : logit * penalty);
+  }
 }
 
 }  // namespace ottava

@@ -63,6 +63,26 @@ std::vector<SavedStep> list_steps(const std::string& folder) {
   return steps;
 }
 
+std::string newest_step_or_itself(const std::string& path) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) fail<FileError>("checkpoint", "{} is not a folder", path);
+  const std::vector<SavedStep> steps = list_steps(path);
+  if (!steps.empty()) return steps.back().path;
+  std::string folder, newest = path;
+  for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
+    if (!entry.is_directory()) continue;
+    const std::vector<SavedStep> inside = list_steps(entry.path().string());
+    if (inside.empty()) continue;
+    if (!folder.empty()) {
+      fail<FileError>("checkpoint", "{} and {} both hold checkpoints: name one of them", folder,
+                      entry.path().string());
+    }
+    folder = entry.path().string();
+    newest = inside.back().path;
+  }
+  return newest;
+}
+
 void commit_step(const std::string& folder, int64_t step) {
   std::string path = step_folder(folder, step), temporary = path + ".tmp", old = path + ".old";
   if (fs::exists(path)) {

@@ -21,6 +21,11 @@ struct SavedStep {
 /// that is not there. Empty when the folder does not exist.
 std::vector<SavedStep> list_steps(const std::string& folder);
 
+/// What `path` stands for: the newest step of a folder of steps; of a run's folder, which has such a folder
+/// in it; else itself. Throws FileError when there is nothing at `path`, and where several folders in it have
+/// steps.
+std::string newest_step_or_itself(const std::string& path);
+
 /// Puts `step-N.tmp` in the place of `step-N` in one step and flushes the folder; an older `step-N` is
 /// replaced.
 void commit_step(const std::string& folder, int64_t step);

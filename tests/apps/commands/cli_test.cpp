@@ -292,13 +292,19 @@ TEST_CASE("every command prints what it should") {
   CHECK_FALSE(fs::is_empty(place / "out/tb"));
 
   const std::string step = "out/checkpoint/step-6";
-  const Outcome text =
-      place.run("generate --checkpoint " + step + " --prompt hello --max-tokens 8 --seed 3 --device cpu");
+  const Outcome text = place.run("generate --checkpoint " + step +
+                                 " --prompt hello --max-tokens 8 --seed 3 --device cpu 2>speed");
   INFO(text.output);
   CHECK(text.exit_code == 0);
   CHECK(text.output.starts_with("hello"));
-  CHECK(place.run("generate --checkpoint out/checkpoint --prompt hello --max-tokens 8 --seed 3 --device cpu")
-            .output == text.output);
+  CHECK(has(read_file(place / "speed"), "8 tokens after a prompt of "));
+  CHECK(has(read_file(place / "speed"), " tokens/s\n"));
+  for (const char* newest : {"out/checkpoint", "out"}) {
+    CHECK(place
+              .run(std::string("generate --checkpoint ") + newest +
+                   " --prompt hello --max-tokens 8 --seed 3 --device cpu 2>speed")
+              .output == text.output);
+  }
   CHECK(place.run("generate --checkpoint absent --prompt hello").exit_code == 1);
 
   const Outcome fewest = place.run("plan tiny.yaml --parallelism.tensor_parallel_degree 2");
@@ -341,6 +347,73 @@ TEST_CASE("every command prints what it should") {
   CHECK(place.run("checkpoint diff out/checkpoint/step-3 " + step).exit_code == 1);
   CHECK(place.run("--version").exit_code == 0);
   CHECK(place.run("nonsense").exit_code != 0);
+}
+
+TEST_CASE("commands that take text read a pipe, and say so where there is none") {
+  Workplace place;
+  const std::string tokenizer = OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256";
+  auto shell = [&](const std::string& line) {
+    return run_command("cd " + (place / "") + " && O=" OTTAVA " T=" + tokenizer + "; " + line).output;
+  };
+  CHECK(shell("printf 'some words' | $O tokenizer encode $T") ==
+        shell("$O tokenizer encode $T 'some words'"));
+  CHECK(shell("printf 'a\\nb\\n' | $O tokenizer encode $T | $O tokenizer decode $T") == "a\nb\n");
+  CHECK(has(shell("script -qec \"$O tokenizer encode $T\" /dev/null"),
+            "[tokenizer encode] nothing is given: "));
+
+  REQUIRE(place.run("train tiny.yaml").exit_code == 0);
+  const std::string generate = "$O generate --checkpoint out --max-tokens 40 --device cpu 2>/dev/null ";
+  const std::string text = shell(generate + "--prompt 'A cat'");
+  CHECK(text.starts_with("A cat"));
+  CHECK(shell("echo 'A cat' | " + generate) == text);
+  CHECK(shell("echo 'A cat' > cat.txt; " + generate + "--prompt-file cat.txt") == text);
+
+  const std::string samples = shell(generate + "--prompt 'A cat' --samples 2");
+  CHECK(samples.starts_with("==> sample 1 of 2 <==\n" + text + "\n==> sample 2 of 2 <==\nA cat"));
+  CHECK_FALSE(samples.ends_with("==\n" + text));
+
+  // Whatever it says, it may be told to end before a letter of it.
+  const std::string added = text.substr(5, text.size() - 6);
+  const size_t letter = added.find_first_of("abcdefghijklmnopqrstuvwxyz", 1);
+  REQUIRE(letter != std::string::npos);
+  const std::string stop = added.substr(letter, 1);
+  CHECK(shell(generate + "--prompt 'A cat' --stop 'never said' 'nor this'") == text);
+  CHECK(shell(generate + "--prompt 'A cat' --stop 'never said' --stop " + stop) ==
+        "A cat" + added.substr(0, added.find(stop)) + "\n");
+  CHECK(has(place.run("generate --checkpoint out --repetition-penalty 0").output,
+            "--repetition-penalty is 0, expected a number above 0 (1: none)"));
+}
+
+TEST_CASE("small mistakes are answered with what to do") {
+  Workplace place;
+  place.write("tab.yaml", "training:\n\tsteps: 5\n");
+  CHECK(has(place.run("train tab.yaml").output, "tab.yaml:2:7: not valid YAML: a tab indents this line"));
+  CHECK(has(place.run("train .").output, "[config] . is a folder, expected a file: .yaml, .yml or .toml"));
+  CHECK(has(place.run("train --training.steps 3 tiny.yaml").output,
+            "got 'tiny.yaml'; the configuration file comes first, before all options"));
+  CHECK(has(place.run("train tiny.yaml --model.dim null --model.flavor 9B").output, "405B, or hf"));
+  const Outcome run = place.run("train tiny.yaml --lr_scheduler.warmup_steps 6");
+  CHECK(run.exit_code == 0);
+  CHECK(has(run.output, "lr_scheduler.warmup_steps 6 reach over the whole schedule of 6 steps"));
+  CHECK(has(place.run("checkpoint inspect out").output, "out/checkpoint/step-6\n"));
+  CHECK(has(place.run("train tiny.yaml --training.steps 9 --checkpoint.load_step 5").output,
+            "step-5 does not exist: out/checkpoint has steps 3, 6"));
+}
+
+TEST_CASE("paths are relative to the working directory; inputs that are not there stand beside the file") {
+  Workplace place;
+  fs::create_directories(place / "elsewhere");
+  const Outcome out = run_command("cd " + (place / "elsewhere") +
+                                  " && " OTTAVA " train ../tiny.yaml --training.dataset_path 'te?t.txt'");
+  INFO(out.output);
+  CHECK(out.exit_code == 0);
+  CHECK(fs::exists(place / "elsewhere/out/checkpoint/step-6"));
+  CHECK_FALSE(fs::exists(place / "out"));
+  place.write("elsewhere/text.txt", "too short");
+  CHECK(has(run_command("cd " + (place / "elsewhere") +
+                        " && " OTTAVA " train ../tiny.yaml --job.dump_folder other 2>&1")
+                .output,
+            "the dataset is too small"));
 }
 
 TEST_CASE("a TorchTitan file trains with text and tokenizer given") {

@@ -60,6 +60,10 @@ TEST_CASE("train writes a tokenizer that loads; text and JSON lines are read ali
   options.vocab_size = 5000;
   CHECK_THROWS_AS(tokenizer_train(options, out), DataError);
   CHECK_FALSE(fs::exists(folder.path / "never"));
+  options.output_folder = (folder.path / "new/tok").string();
+  CHECK_THROWS_WITH(tokenizer_train(options, out),
+                    Catch::Contains("new/tok/tokenizer.json exists, and models") &&
+                        Catch::Contains("--overwrite to replace it"));
   options.output_folder = "";
   CHECK_THROWS_WITH(tokenizer_train(options, out), "[tokenizer train] no output folder is given");
   options.output_folder = (folder.path / "a.txt/below").string();
@@ -92,4 +96,48 @@ TEST_CASE("encode, decode and inspect print what a pipe can use") {
   CHECK_THROWS_AS(tokenizer_decode({.tokenizer = kShipped, .ids = "2256"}, back), DataError);
   CHECK_THROWS_AS(tokenizer_encode({.tokenizer = kShipped, .file = (folder.path / "absent").string()}, back),
                   FileError);
+}
+
+namespace {
+
+/// Gives a line at a time and takes down what had been written when it was asked for the next.
+class LineByLine : public std::streambuf {
+ public:
+  LineByLine(std::vector<std::string> lines, const std::ostringstream& out)
+      : lines_(std::move(lines)), out_(out) {}
+  std::vector<std::string> written;
+
+ private:
+  int_type underflow() override {
+    written.push_back(out_.str());
+    if (next_ == lines_.size()) return traits_type::eof();
+    std::string& line = lines_[next_++];
+    setg(line.data(), line.data(), line.data() + line.size());
+    return traits_type::to_int_type(line[0]);
+  }
+  std::vector<std::string> lines_;
+  const std::ostringstream& out_;
+  size_t next_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("without text or ids the input is read, and every line of ids is written at once") {
+  std::ostringstream expected, ids, text;
+  tokenizer_encode({.tokenizer = kShipped, .text = "two\nlines\n"}, expected);
+  std::istringstream piped("two\nlines\n");
+  tokenizer_encode({.tokenizer = kShipped, .input = &piped}, ids);
+  CHECK(ids.str() == expected.str());
+
+  LineByLine lines({"65 66\n", "10,67\n"}, text);
+  std::istream input(&lines);
+  tokenizer_decode({.tokenizer = kShipped, .input = &input}, text);
+  CHECK(text.str() == "AB\nC");
+  CHECK(lines.written == std::vector<std::string>{"", "AB", "AB\nC"});
+
+  CHECK_THROWS_WITH(
+      tokenizer_encode({.tokenizer = kShipped}, ids),
+      "[tokenizer encode] nothing is given: name it after the command, name a file, or pipe it in");
+  CHECK_THROWS_WITH(tokenizer_encode({.tokenizer = kShipped, .text = "a", .file = "b"}, ids),
+                    "[tokenizer encode] both a text and the file b are given: one of them was expected");
 }

@@ -1,0 +1,26 @@
+#include "apps/commands/given_text.h"
+
+#include <unistd.h>
+
+#include <iostream>
+#include <iterator>
+
+#include "core/error.h"
+#include "core/io/file.h"
+
+namespace ottava {
+
+std::istream* piped_input() { return ::isatty(STDIN_FILENO) ? nullptr : &std::cin; }
+
+std::string given_text(std::string_view where, const std::optional<std::string>& text,
+                       const std::string& file, std::istream* input) {
+  if (text && !file.empty())
+    fail<ConfigError>(where, "both a text and the file {} are given: one of them was expected", file);
+  if (text) return *text;
+  if (!file.empty()) return read_file(file, int64_t{4} << 30);
+  if (!input)
+    fail<ConfigError>(where, "nothing is given: name it after the command, name a file, or pipe it in");
+  return {std::istreambuf_iterator<char>(*input), {}};
+}
+
+}  // namespace ottava
