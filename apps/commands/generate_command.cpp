@@ -7,6 +7,7 @@
 #include "apps/commands/given_text.h"
 #include "apps/generate/generator.h"
 #include "apps/generate/text_stream.h"
+#include "apps/train/checkpoints.h"
 #include "core/counted.h"
 #include "core/data/tokenizer/tokenizer.h"
 #include "core/philox.h"
