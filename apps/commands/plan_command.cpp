@@ -4,6 +4,7 @@
 
 #include "apps/commands/command_line.h"
 #include "apps/config/experiment.h"
+#include "apps/decide/decide.h"
 #include "core/counted.h"
 #include "core/cuda/runtime.h"
 #include "core/log.h"
@@ -53,7 +54,7 @@ void print_compute(const StepPlan& plan, std::ostream& out) {
   }
 }
 
-void print_traffic(const CommStats& stats, const CommStats& formula, std::ostream& out) {
+void print_traffic(const CommStats& stats, std::ostream& out) {
   if (stats.calls() == 0) return;
   out << fmt::format("Traffic per rank and step: {:.3f} GiB sent in {}\n", gib(stats.sent_bytes()),
                      counted(stats.calls(), "call"));
@@ -67,8 +68,22 @@ void print_traffic(const CommStats& stats, const CommStats& formula, std::ostrea
     out << fmt::format("  {:<14} {:<16} {:>8} calls {:>12.3f} GiB sent\n", key.first, key.second, sum.calls,
                        gib(sum.sent_bytes));
   }
-  out << fmt::format("  by formula: {}, {} bytes; recorded: {} bytes\n", counted(formula.calls(), "call"),
-                     with_commas(formula.sent_bytes()), with_commas(stats.sent_bytes()));
+}
+
+// What is decided where the run starts: the step of every outcome.
+void print_open_decisions(const Experiment& e, Device device, RankGroups& ranks, std::ostream& out) {
+  for (const OpenDecision& decision : open_decisions(e)) {
+    out << fmt::format("Left to the run: {}, decided by {}; this plan is the first of\n", decision.name,
+                       decision.by);
+    for (const auto& [value, shape] : decision.outcomes) {
+      const StepPlan plan = record_step(shape, device, ranks);
+      out << fmt::format(
+          "  {:<20} {:.3f} GiB of memory; {:.4f} TFLOP in fp8, {:.4f} in bf16; {} bytes sent in {}\n", value,
+          gib(plan.memory.total_bytes()), plan.flops(Precision::fp8) / 1e12,
+          plan.flops(Precision::bf16) / 1e12, with_commas(plan.traffic.sent_bytes()),
+          counted(plan.traffic.calls(), "call"));
+    }
+  }
 }
 
 std::optional<int> planned_capability(const PlanCommand& command, const Device& device) {
@@ -152,7 +167,8 @@ void run_plan_command(const PlanCommand& command, std::ostream& out) {
         config.attention.backend);
   }
   print_compute(plan, out);
-  print_traffic(plan.traffic, step_traffic(e, 0), out);
+  print_traffic(plan.traffic, out);
+  print_open_decisions(e, device, ranks, out);
 }
 
 void add_plan_command(Command& commands) {

@@ -7,7 +7,6 @@
 #include "core/error.h"
 #include "core/glob.h"
 #include "core/io/file.h"
-#include "models/llama/llama_traffic.h"
 
 namespace ottava {
 namespace {
@@ -215,14 +214,27 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
   shape.groups = resolve_groups(c.optimizer, table.specs);
   if (c.model.uses_float8())
     resolve_float8(c, table, mesh.size(MeshAxis::tp), compute_capability, nullptr, shape);
-  return {.config = c,
-          .tokenizer = std::move(tokenizer),
-          .mesh = mesh,
-          .shape = std::move(shape),
-          .model_values = std::move(model_values),
-          .decisions = {},
-          .global_batch = batches.global,
-          .compute_capability = compute_capability};
+  const bool graphs = compute_capability && c.training.cuda_graphs != "off";
+  shape.parameters.reductions_cross = reductions_cross(shape.parameters, graphs);
+  Experiment e{.config = c,
+               .tokenizer = std::move(tokenizer),
+               .mesh = mesh,
+               .shape = std::move(shape),
+               .model_values = std::move(model_values),
+               .decisions = {},
+               .global_batch = batches.global,
+               .compute_capability = compute_capability};
+  if (leaves_reduction_open(e)) e.shape.parameters.reduce_every_micro_batch = false;
+  return e;
+}
+
+bool leaves_reduction_open(const Experiment& e) {
+  return e.config.parallelism.fsdp_reduce_every_microbatch == ParallelismConfig::Reduce::automatic &&
+         e.shape.micro_batches > 1 && e.mesh.size(MeshAxis::dp_shard) > 1;
+}
+
+bool reductions_cross(const FsdpOptions& options, bool graphs) {
+  return !graphs && options.reshard == FsdpOptions::Reshard::never;
 }
 
 void apply_measured_float8(Experiment& e, const Decisions& measured) {
@@ -242,21 +254,6 @@ std::string model_title(const ModelConfig& c) {
   if (c.flavor == "hf") return fmt::format("from config.json{}", changed ? " with other dimensions" : "");
   if (c.dim) return fmt::format("{} of one's own", c.name);
   return fmt::format("{} {}{}", c.name, c.flavor, changed ? " with other dimensions" : "");
-}
-
-CommStats step_traffic(const Experiment& e, int rank) {
-  const TrainingShape& s = e.shape;
-  return llama_traffic(s.model,
-                       {.batch = s.batch,
-                        .sequence = s.sequence,
-                        .compute = s.parameters.compute,
-                        .options = s.model_options,
-                        .float8_policy = s.float8_policy,
-                        .gathers_float8 = e.config.float8.enable_tp_float8_all_gather},
-                       s.parameters,
-                       {.at = e.mesh.shard_coordinates(rank),
-                        .replicas = e.mesh.size(MeshAxis::dp_replicate),
-                        .micro_batches = s.micro_batches});
 }
 
 std::vector<std::string> float8_remarks(const Experiment& e, const CommStats& traffic) {

@@ -35,9 +35,17 @@ MeshDegrees mesh_degrees(const Config& config);
 /// Throws ConfigError with the arithmetic for batches that do not divide, meshes that do not fit, models that
 /// cannot be built. With `tokenizer` null the vocabulary must come from the configuration or the flavor.
 /// `compute_capability` of the GPU (90 for 9.0), which decides the FP8 recipes that there are; absent: a CPU,
-/// which runs all of them.
+/// which runs all of them. The shape is that of the first outcome of every open decision
+/// (apps/decide/decide.h).
 Experiment resolve_experiment(const Config& config, std::shared_ptr<const Tokenizer> tokenizer,
                               int world_size, std::optional<int> compute_capability = {});
+
+/// True if the run decides when gradients are summed between ranks (apps/decide/decide.h): it is left to it,
+/// and there are several micro-batches and shards.
+bool leaves_reduction_open(const Experiment& experiment);
+/// True if reductions of FSDP may run beside the next micro-batch (FsdpOptions::reductions_cross): weights
+/// stay whole, and micro-batches are no CUDA graphs.
+bool reductions_cross(const FsdpOptions& options, bool graphs);
 
 /// Decides the FP8 policy again from measured speedups (quantize.linear.float8.auto; float8_speedup.h).
 void apply_measured_float8(Experiment& experiment, const Decisions& measured);
@@ -47,10 +55,6 @@ Decisions read_auto_decisions(const Config& config);
 /// "llama3 8B"; "llama3 8B with other dimensions" where the configuration changes some; "llama3 of one's own"
 /// where it sets dim; "from config.json".
 std::string model_title(const ModelConfig& config);
-
-/// What `rank` sends in a training step, by formula (models/llama/llama_traffic.h). What is measured must be
-/// equal.
-CommStats step_traffic(const Experiment& experiment, int rank);
 
 /// float8_remarks() of this experiment (models/llama/llama_float8.h); `traffic` of a step as record_step()
 /// finds it.

@@ -80,9 +80,14 @@ Need need_of(const TrainingShape& shape, RankGroups& ranks, Device device) {
 
 std::string mib(int64_t bytes) { return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20)); }
 
-bool is_left_to_us(const Experiment& e) {
-  return e.config.parallelism.fsdp_reduce_every_microbatch == ParallelismConfig::Reduce::automatic &&
-         e.shape.micro_batches > 1 && e.mesh.size(MeshAxis::dp_shard) > 1;
+// Less traffic where memory suffices.
+OpenDecision reduction_decision(const Experiment& e) {
+  OpenDecision out{.name = kReduce, .by = "the memory that is free", .outcomes = {}};
+  for (const char* value : {"false", "true"}) {
+    out.outcomes.push_back({value, e.shape});
+    out.outcomes.back().shape.parameters.reduce_every_micro_batch = value == std::string_view("true");
+  }
+  return out;
 }
 
 Decisions::Entry decide_reduction(const Need& once) {
@@ -162,7 +167,48 @@ void decide_float8(Experiment& e, RankGroups& ranks, Device device, const Decisi
   apply_measured_float8(e, e.decisions);
 }
 
+void settle_reduction(Experiment& e, RankGroups& ranks, Device device, const Decisions& saved) {
+  const OpenDecision decision = reduction_decision(e);
+  const Need once = need_of(decision.outcomes[0].shape, ranks, device);
+  const Decisions::Entry* before = saved.find(kReduce);
+  if (before && before->value == "false" && once.bytes > once.available) {
+    fail<ConfigError>("decisions",
+                      "{} = false was decided when the checkpoint was saved; now that needs {} and {} are "
+                      "free: free memory, or start with --redecide, after which gradients are summed in "
+                      "another order",
+                      kReduce, mib(once.bytes), mib(once.available));
+  }
+  e.decisions.entries.push_back(before ? *before : decide_reduction(once));
+  e.decisions = of_first_rank(e.decisions, *ranks.control);
+  const Decisions::Entry& entry = *e.decisions.find(kReduce);
+  const auto outcome = std::ranges::find(decision.outcomes, entry.value, &OpenDecision::Outcome::value);
+  if (outcome == decision.outcomes.end()) {
+    fail<ConfigError>("decisions",
+                      "the checkpoint says {} = '{}', which is neither true nor false: start with --redecide",
+                      kReduce, entry.value);
+  }
+  e.shape = outcome->shape;
+  log::info("Decided{}: {} = {} ({})", before ? " before" : "", entry.name, entry.value, entry.reason);
+}
+
 }  // namespace
+
+std::vector<OpenDecision> open_decisions(const Experiment& e) {
+  std::vector<OpenDecision> out;
+  if (e.shape.float8.is_on() && e.config.float8.automatic && e.config.float8.auto_decisions.empty()) {
+    Experiment none = e;
+    Decisions slower;
+    for (const ProductShape& shape :
+         float8_candidates(e.shape.float8_policy, e.shape.batch * e.shape.sequence))
+      slower.entries.push_back({decision_name(shape), "0.5", ""});
+    apply_measured_float8(none, slower);
+    out.push_back({.name = "quantize.linear.float8.auto",
+                   .by = "the time of each shape on the GPU",
+                   .outcomes = {{"FP8 for every shape", e.shape}, {"FP8 for none", std::move(none.shape)}}});
+  }
+  if (leaves_reduction_open(e)) out.push_back(reduction_decision(e));
+  return out;
+}
 
 void settle_decisions(Experiment& e, RankGroups& ranks, Device device, DecisionSource source) {
   const std::string made_for = circumstances(e, device);
@@ -178,30 +224,7 @@ void settle_decisions(Experiment& e, RankGroups& ranks, Device device, DecisionS
   }
   if (e.shape.float8.is_on() && e.config.float8.automatic) decide_float8(e, ranks, device, saved);
   settle_attention(e, ranks, device, saved);
-  if (is_left_to_us(e)) {
-    TrainingShape once = e.shape;
-    once.parameters.reduce_every_micro_batch = false;
-    const Need need = need_of(once, ranks, device);
-    const Decisions::Entry* before = saved.find(kReduce);
-    if (before && before->value != "true" && before->value != "false") {
-      fail<ConfigError>(
-          "decisions",
-          "the checkpoint says {} = '{}', which is neither true nor false: start with --redecide", kReduce,
-          before->value);
-    }
-    if (before && before->value == "false" && need.bytes > need.available) {
-      fail<ConfigError>("decisions",
-                        "{} = false was decided when the checkpoint was saved; now that needs {} and {} are "
-                        "free: free memory, or "
-                        "start with --redecide, after which gradients are summed in another order",
-                        kReduce, mib(need.bytes), mib(need.available));
-    }
-    e.decisions.entries.push_back(before ? *before : decide_reduction(need));
-    e.decisions = of_first_rank(e.decisions, *ranks.control);
-    const Decisions::Entry& entry = *e.decisions.find(kReduce);
-    e.shape.parameters.reduce_every_micro_batch = entry.value == "true";
-    log::info("Decided{}: {} = {} ({})", before ? " before" : "", entry.name, entry.value, entry.reason);
-  }
+  if (leaves_reduction_open(e)) settle_reduction(e, ranks, device, saved);
   require_equal_everywhere(*ranks.control, "decisions.json", e.decisions.hash());
 }
 

@@ -10,6 +10,20 @@ enum class DecisionSource {
   afresh,      ///< made, whatever a checkpoint says (`--redecide`)
 };
 
+/// A decision that needs what is known only where a run starts: the memory that is free, or a measurement.
+struct OpenDecision {
+  struct Outcome {
+    std::string value;
+    TrainingShape shape;
+  };
+  std::string name;               ///< key of the configuration
+  std::string by;                 ///< what decides, for people
+  std::vector<Outcome> outcomes;  ///< all, or the extremes; the first is experiment.shape
+};
+/// Those of settle_decisions() that change a step's memory, compute or traffic. What chooses kernels alone is
+/// not among them.
+std::vector<OpenDecision> open_decisions(const Experiment& experiment);
+
 /// Settles what the configuration leaves to be decided and writes it into `experiment`: the shape of the step
 /// and experiment.decisions. Rank 0 reads or makes the decisions, all ranks get them, apply them and compare
 /// what they have.

@@ -101,7 +101,7 @@ void log_startup_report(const Experiment& e, const StepPlan& plan, Device device
       100 * plan.flops(Precision::fp8) / flops, model_flops_per_token(m, s.sequence),
       s.block_causal ? "; attention is counted as one document, so that utilization is an upper limit" : "");
   if (ranks.world->size() > 1) {
-    const CommStats traffic = step_traffic(e, ranks.world->rank());
+    const CommStats& traffic = plan.traffic;
     log::info("Traffic: {} in {} sent by this rank in each step: gathers {}, reductions {}, sums {}; {}",
               size_text(traffic.sent_bytes()), counted(traffic.calls(), "call"),
               size_text(traffic.sum(Collective::all_gather).sent_bytes),

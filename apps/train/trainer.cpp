@@ -112,8 +112,7 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
 
   check_data();
   const GraphUse graphs = decide_graphs(c.training.cuda_graphs, device, *ranks.world);
-  experiment_.shape.parameters.reductions_cross =
-      !graphs.on && shape.parameters.reshard == FsdpOptions::Reshard::never;
+  experiment_.shape.parameters.reductions_cross = reductions_cross(shape.parameters, graphs.on);
   plan_ = record_step(shape, device, ranks);
   require_memory(plan_.memory, device, *ranks.control);
   require_validation_data();

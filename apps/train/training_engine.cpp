@@ -11,7 +11,7 @@
 #include "core/ops/matmul/matmul.h"
 #include "core/optim/grad_norm.h"
 #include "fp8/step_amax.h"
-#include "models/llama/float8_runs.h"
+#include "models/float8_runs.h"
 
 namespace ottava {
 namespace {
@@ -226,9 +226,7 @@ void TrainingEngine::share_norm() {
 void TrainingEngine::check_products() const {
   if (!float8_) return;
   if (float8_->products_run() == 0 && graphs_.nodes() > 0) return;  // launched: counted when it was recorded
-  check_float8_runs(shape_.float8_policy, shape_.model_options,
-                    {.micro_batches = shape_.micro_batches, .tokens = shape_.batch * shape_.sequence},
-                    *float8_);
+  check_float8_runs(shape_.float8_policy, *float8_);
 }
 
 double TrainingEngine::validate(const HostTokens& tokens) {

@@ -5,7 +5,6 @@
 
 #include "core/ops/elementwise.h"
 #include "parallel/sharding/initialise_shard.h"
-#include "parallel/sharding/traffic.h"
 
 namespace ottava {
 namespace {

@@ -61,7 +61,7 @@ std::vector<bool> replaced_by_float8(const std::vector<ParameterSpec>& specs, co
 ///
 /// Traffic of a step and rank group of S shards: each gather of a unit moves (S-1)/S of its bytes in the
 /// compute type (or in FP8, where Float8Weights says so), each reduction (S-1)/S of its bytes in the reduce
-/// type, padding included (traffic.h).
+/// type, padding included.
 class Fsdp {
  public:
   /// Takes persistent memory for all shards. Every rank makes the same call.

@@ -4,7 +4,6 @@
 
 #include "core/ops/elementwise.h"
 #include "parallel/sharding/fsdp.h"
-#include "parallel/sharding/traffic.h"
 
 namespace ottava {
 

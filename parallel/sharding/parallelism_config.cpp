@@ -29,8 +29,8 @@ void declare(config::Section& s, ParallelismConfig& c) {
        {{"auto", Reduce::automatic}, {"true", Reduce::every_microbatch}, {"false", Reduce::once_per_step}})
       .meaning(
           "reduce gradients after every micro-batch (less memory) or once per step (less traffic); auto: "
-          "after "
-          "every one");
+          "once "
+          "where memory suffices");
   s.field("fsdp_prefetch", c.fsdp_prefetch)
       .range(0, 8)
       .unit("units")

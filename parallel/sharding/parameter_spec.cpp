@@ -63,6 +63,11 @@ Shape tensor_parallel_shape(const ParameterSpec& spec, int tp_size) {
   return spec.is_vector ? Shape{rows} : Shape{rows, columns};
 }
 
+int ranks_that_share(const ParameterSpec& spec, const ParameterPart& part, int tp_size) {
+  const bool is_shared = spec.tensor_parallel == TensorParallel::rows && part.groups < tp_size;
+  return is_shared ? tp_size / static_cast<int>(part.groups) : 1;
+}
+
 int64_t largest_shard_rows(int64_t slice_rows, int shard_size, int64_t alignment) {
   const int64_t pieces = alignment * shard_size;
   return (slice_rows + pieces - 1) / pieces * alignment;

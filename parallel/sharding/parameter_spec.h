@@ -78,6 +78,9 @@ struct ShardRun {
 
 /// Shape of the tensor-parallel slice (before FSDP). Throws ConfigError when tp_size does not divide a part.
 Shape tensor_parallel_shape(const ParameterSpec& spec, int tp_size);
+/// Ranks that hold the same rows of a part: tp / groups where it has fewer groups than there are ranks,
+/// else 1.
+int ranks_that_share(const ParameterSpec& spec, const ParameterPart& part, int tp_size);
 /// Rows of the slice that this rank's FSDP shard holds, [begin, end); empty for ranks past the end.
 struct RowRange {
   int64_t begin = 0, end = 0;

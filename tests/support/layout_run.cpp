@@ -3,13 +3,11 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <map>
 #include <numeric>
 #include <random>
 #include <thread>
 
 #include "core/ops/cross_entropy.h"
-#include "models/llama/llama_traffic.h"
 #include "parallel/comm/nccl/nccl_communicator.h"
 #include "parallel/comm/thread/thread_communicator.h"
 #include "tests/support/catch.h"
@@ -18,20 +16,6 @@
 
 namespace ottava::test {
 namespace {
-
-/// Do activations of any product travel as FP8 codes?
-bool gathers_activation_codes(const LlamaFloat8& float8) {
-  for (const LlamaBlockPieces& block : float8.blocks) {
-    for (const auto* pieces : {&block.wqkv, &block.wo, &block.w13, &block.w2}) {
-      for (const LinearPiece& piece : *pieces) {
-        if (!piece.float8) continue;
-        const Float8Plan& plan = piece.float8->plan();
-        if (plan.x.travel == Travel::codes || plan.dy.travel == Travel::codes) return true;
-      }
-    }
-  }
-  return false;
-}
 
 struct StepTokens {
   std::vector<int32_t> inputs, targets;
@@ -210,47 +194,6 @@ LayoutCurve train_over_nccl(const TrainingShape& whole, const Layout& layout, in
         train_rank(whole, layout, steps, std::move(groups), {DeviceType::cuda, rank}, form);
   });
   return combine(whole, layout, std::move(ranks));
-}
-
-void require_same_traffic(const CommStats& got, const CommStats& want) {
-  using Key = std::pair<std::string, std::string>;
-  auto sums = [](const CommStats& stats) {
-    std::map<Key, std::pair<int64_t, int64_t>> out;
-    for (const CommStats::Total& t : stats.totals()) {
-      auto& [calls, bytes] = out[{t.axis, std::string(name_of(t.collective))}];
-      calls += t.calls;
-      bytes += t.sent_bytes;
-    }
-    return out;
-  };
-  const auto measured = sums(got), expected = sums(want);
-  for (const auto& [key, sum] : expected) {
-    INFO(key.first << " " << key.second);
-    REQUIRE(measured.contains(key));
-    REQUIRE(measured.at(key).first == sum.first);
-    REQUIRE(measured.at(key).second == sum.second);
-  }
-  REQUIRE(measured.size() == expected.size());
-}
-
-void require_traffic_of_formula(const TrainingShape& whole, const Layout& layout, const LayoutCurve& curve) {
-  const TrainingShape shape = shape_on(whole, layout);
-  for (int rank = 0; rank < layout.world_size(); ++rank) {
-    INFO("rank " << rank);
-    const CommStats formula = llama_traffic(shape.model,
-                                            {.batch = shape.batch,
-                                             .sequence = shape.sequence,
-                                             .compute = shape.parameters.compute,
-                                             .options = shape.model_options,
-                                             .float8_policy = shape.float8_policy,
-                                             .gathers_float8 = gathers_activation_codes(shape.float8)},
-                                            shape.parameters,
-                                            {.at = layout.mesh().shard_coordinates(rank),
-                                             .replicas = layout.dp_replicate,
-                                             .micro_batches = layout.micro_batches});
-    require_same_traffic(curve.measured[static_cast<size_t>(rank)], formula);
-    require_same_traffic(curve.planned[static_cast<size_t>(rank)], formula);
-  }
 }
 
 }  // namespace ottava::test

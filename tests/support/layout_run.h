@@ -51,9 +51,4 @@ enum class StepForm { plain, graphs };
 LayoutCurve train_over_nccl(const TrainingShape& whole, const Layout& layout, int steps,
                             StepForm form = StepForm::plain);
 
-/// Calls and bytes by axis and collective are equal.
-void require_same_traffic(const CommStats& got, const CommStats& want);
-/// What every rank planned and sent in the last step is what llama_traffic() says of this step.
-void require_traffic_of_formula(const TrainingShape& whole, const Layout& layout, const LayoutCurve& curve);
-
 }  // namespace ottava::test

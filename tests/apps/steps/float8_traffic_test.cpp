@@ -1,6 +1,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/float8_shape.h"
 #include "tests/support/layout_run.h"
+#include "tests/support/traffic_formula.h"
 
 // Every byte and every collective of a step in FP8 is in the formula, and in the plan. A gather that is asked
 // for and does not happen, or an exchange per weight or micro-batch, shows here.

@@ -349,22 +349,37 @@ TEST_CASE("an infinity in one rank's weight makes every rank skip the same step,
   }
 }
 
-TEST_CASE(
-    "a step runs the number of FP8 products that the policy has, and those of recomputed blocks again") {
-  TrainingShape shape = in_float8(float8_step(), {});
+// Counted by hand: forward, input gradient and weight gradient of a layer once per micro-batch; forward again
+// where its block is recomputed, but w2's, whose result backward does not need; the output layer once per
+// chunk of the loss.
+TEST_CASE("a step runs the FP8 products that the policy has, as often as backward and chunks need them") {
+  TrainingShape shape = in_float8(float8_step(), {.policy = {{.match = "output", .recipe = "tensorwise"}}});
   shape.batch = 1;
-  auto step = [&](const TrainingShape& s) {
+  shape.micro_batches = 2;
+  shape.model_options.loss_chunk_rows = 16;  // of 32 tokens
+  auto require_runs = [](const TrainingShape& s, int64_t forward) {
     EngineRun run(s);
     run->parameters().initialise(7);
-    const std::vector<int32_t> tokens = random_tokens(32, 300, 1);
+    const std::vector<int32_t> tokens = random_tokens(64, 300, 1);
     run->train_step({.inputs = tokens, .targets = tokens, .document_start = {}, .positions = {}},
-                    {.learning_rate = 1e-3, .valid_tokens = 32});
-    return run->float8()->products_run();
+                    {.learning_rate = 1e-3, .valid_tokens = 64});
+    const Float8State& state = *run->float8();
+    REQUIRE(state.options().products.size() == 2 * 4 + 1);
+    for (size_t p = 0; p < state.options().products.size(); ++p) {
+      const std::string& name = state.options().products[p];
+      INFO(name);
+      std::array<int64_t, 3> products = {forward, 2, 2};
+      if (name.ends_with(".w2")) products = {2, 2, 2};
+      if (name == "output") products = {4, 4, 4};
+      CHECK((state.runs(static_cast<int64_t>(p)).products == products));
+    }
   };
-  CHECK(step(shape) == shape.float8_policy.fp8_products());
-  shape.model_options.recompute.assign(
-      2, Recompute::block);  // all forward products but w2's, whose result backward does not need
-  CHECK(step(shape) == shape.float8_policy.fp8_products() + 2 * 3);
+  require_runs(shape, 2);
+  shape.model_options.recompute.assign(2, Recompute::elementwise);
+  require_runs(shape, 2);
+  shape.model_options.recompute.assign(2, Recompute::block);
+  require_runs(shape, 4);
+  CHECK(shape.float8_policy.fp8_products() == 9 * 3);
 }
 
 TEST_CASE("a step whose FP8 products are not those of the policy is refused, by layer and with the counts") {
@@ -382,29 +397,27 @@ TEST_CASE("a step whose FP8 products are not those of the policy is refused, by 
     return std::string();
   };
   CHECK(message(shape.float8_policy).empty());
-  const std::string all = "1 forward, 1 input gradient, 1 weight gradient",
-                    none = "high precision 0 forward, 0 input gradient, 0 weight gradient";
+  const std::string tensorwise = " ran tensorwise 1 forward, 1 input gradient, 1 weight gradient instead of ",
+                    none = " ran high precision 0 forward, 0 input gradient, 0 weight gradient instead of ";
+  auto begin = [](int products) {
+    return fmt::format("[fp8] the step's {} FP8 products are not those of the policy: ", products);
+  };
   const std::string end = ": this is a defect, please report it with the configuration";
   CHECK(message(policy({.policy = {{.match = "layers.1.feed_forward.w2", .recipe = "bf16"}}})) ==
-        "[fp8] the step ran 24 FP8 products, the policy has 21: layers.1.feed_forward.w2 ran tensorwise " +
-            all + " instead of " + none + end);
+        begin(24) + "layers.1.feed_forward.w2" + tensorwise + "high precision" + end);
   CHECK(
       message(policy({.policy = {{.match = "layers.0.attention.wo", .recipe = "tensorwise_with_gw_hp"}}})) ==
-      "[fp8] the step ran 24 FP8 products, the policy has 23: layers.0.attention.wo ran tensorwise " + all +
-          " instead of tensorwise_with_gw_hp 1 forward, 1 input gradient, 0 weight gradient" + end);
+      begin(24) + "layers.0.attention.wo" + tensorwise + "tensorwise_with_gw_hp" + end);
   // As many as there should be, and still not those.
   CHECK(message(policy({.policy = {{.match = "layers.0.attention.wo", .recipe = "rowwise"}}})) ==
-        "[fp8] the step ran 24 FP8 products, the policy has 24: layers.0.attention.wo ran tensorwise " + all +
-            " instead of rowwise " + all + end);
+        begin(24) + "layers.0.attention.wo" + tensorwise + "rowwise" + end);
   CHECK(message(policy({.policy = {{.match = "output", .recipe = "tensorwise"}}})) ==
-        "[fp8] the step ran 24 FP8 products, the policy has 27: output ran " + none +
-            " instead of tensorwise " + all + end);
+        begin(24) + "output" + none + "tensorwise" + end);
   CHECK_THAT(message(policy({.recipe_name = "rowwise"})), Catch::Contains("; and 4 more layers"));
   // And a model that does less than its table: one layer of it runs in bf16.
   const TrainingShape less =
       in_float8(float8_step(), {.policy = {{.match = "layers.1.attention.wqkv", .recipe = "bf16"}}});
   shape.float8 = less.float8, shape.parameters.float8 = less.parameters.float8;
   CHECK(message(in_float8(float8_step(), {}).float8_policy) ==
-        "[fp8] the step ran 21 FP8 products, the policy has 24: layers.1.attention.wqkv ran " + none +
-            " instead of tensorwise " + all + end);
+        begin(21) + "layers.1.attention.wqkv" + none + "tensorwise" + end);
 }

@@ -5,6 +5,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/engine_run.h"
 #include "tests/support/layout_run.h"
+#include "tests/support/traffic_formula.h"
 
 // Every layout trains as one process does: FP32, the same seed, no checkpoint to start from. Sums are made in
 // another order, nothing else differs.
