@@ -25,6 +25,23 @@ void CostRecorder::record(const OpCost& cost) {
   total.bytes += cost.bytes;
 }
 
+RecordedOperation& CostRecorder::operation_of(const OpCost& cost, std::string operands) {
+  std::string key;
+  for (std::string_view part : {cost.op, cost.variant, name_of(cost.precision), std::string_view(operands)})
+    key.append(part).push_back('\0');
+  auto [it, is_new] = operation_index_.try_emplace(std::move(key), operations_.size());
+  if (is_new) {
+    operations_.push_back({.op = std::string(cost.op),
+                           .variant = std::string(cost.variant),
+                           .precision = cost.precision,
+                           .operands = std::move(operands),
+                           .flops = cost.flops,
+                           .bytes = cost.bytes,
+                           .call = {}});
+  }
+  return operations_[it->second];
+}
+
 std::vector<CostRecorder::Total> CostRecorder::totals() const { return totals_; }
 
 double CostRecorder::flops(Precision precision) const {
@@ -43,7 +60,9 @@ void CostRecorder::need_workspace(int64_t bytes) { workspace_bytes_ = std::max(w
 
 void CostRecorder::clear() {
   totals_.clear();
+  operations_.clear();
   index_.clear();
+  operation_index_.clear();
   workspace_bytes_ = 0;
 }
 

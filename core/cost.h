@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/recorded_call.h"
+
 namespace ottava {
 
 /// The arithmetic a matrix or attention operation runs in; decides which peak it is measured against.
@@ -19,6 +21,17 @@ struct OpCost {
   Precision precision = Precision::fp32;
   double flops = 0;
   double bytes = 0;
+  std::string_view variant = {};  ///< a literal; tells apart what one operation does: "input gradient"
+};
+
+/// Calls of one operation on operands of the same dtypes and shapes.
+struct RecordedOperation {
+  std::string op, variant;
+  Precision precision = Precision::fp32;
+  std::string operands;  ///< "bf16 [2048, 256] f32 [2048]", in the order of the arguments
+  int64_t calls = 0;
+  double flops = 0, bytes = 0;  ///< of one call
+  RecordedCall call;            ///< the first
 };
 
 /// Sums costs per (label, op, precision). Labels name the caller ("layers.3.attention.wqkv") and nest by
@@ -34,8 +47,18 @@ class CostRecorder {
   };
 
   void record(const OpCost& cost);
+  /// Records the call op(stream, args...), so that it can be made again.
+  template <class... Parameters>
+  void record(const OpCost& cost, void (*op)(Stream&, Parameters...),
+              const std::decay_t<Parameters>&... args) {
+    record(cost);
+    RecordedOperation& operation = operation_of(cost, recorded::operands_text(args...));
+    if (operation.calls++ == 0) operation.call = recorded::make_call(op, args...);
+  }
   /// In first-recorded order.
   std::vector<Total> totals() const;
+  /// The distinct ones among those that can be made again, in first-recorded order.
+  const std::vector<RecordedOperation>& operations() const { return operations_; }
   double flops(Precision precision) const;
   double bytes() const;
   /// Largest scratchpad asked for by a library on the target; becomes a planned workspace.
@@ -56,9 +79,12 @@ class CostRecorder {
   };
 
  private:
+  RecordedOperation& operation_of(const OpCost& cost, std::string operands);
+
   std::string label_;
   std::vector<Total> totals_;
-  std::map<std::string, size_t> index_;
+  std::vector<RecordedOperation> operations_;
+  std::map<std::string, size_t> index_, operation_index_;
   int64_t workspace_bytes_ = 0;
 };
 

@@ -50,7 +50,8 @@ void delayed_amax(Stream& stream, const AmaxHistory& history, const Tensor& curr
       return cuda::delayed_amax(stream, history, current, amax);
     case DeviceType::meta:
       stream.recorder().record(
-          {.op = kDelayed, .bytes = static_cast<double>(history.rows.bytes() + amax.bytes())});
+          {.op = kDelayed, .bytes = static_cast<double>(history.rows.bytes() + amax.bytes())}, delayed_amax,
+          history, current, amax);
   }
 }
 

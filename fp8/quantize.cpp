@@ -69,7 +69,7 @@ void amax(Stream& stream, const Tensor& x, const Tensor& amax) {
     case DeviceType::cuda:
       return cuda::amax(stream, x, amax);
     case DeviceType::meta:
-      stream.recorder().record({.op = kAmax, .bytes = static_cast<double>(x.bytes())});
+      stream.recorder().record({.op = kAmax, .bytes = static_cast<double>(x.bytes())}, fp8::amax, x, amax);
   }
 }
 
@@ -82,7 +82,8 @@ void column_amax(Stream& stream, const Tensor& x, const Tensor& amax) {
     case DeviceType::cuda:
       return cuda::column_amax(stream, x, amax);
     case DeviceType::meta:
-      stream.recorder().record({.op = kColumnAmax, .bytes = static_cast<double>(x.bytes())});
+      stream.recorder().record({.op = kColumnAmax, .bytes = static_cast<double>(x.bytes())}, column_amax, x,
+                               amax);
   }
 }
 
@@ -98,7 +99,8 @@ void quantize(Stream& stream, const Quantize& args) {
           traits(args.granularity).needs_column_amax && !args.out.empty() && !args.transposed.empty();
       stream.recorder().record({.op = kQuantize,
                                 .bytes = (twice ? 2.0 : 1.0) * static_cast<double>(args.x.bytes()) +
-                                         bytes_of(args.out) + bytes_of(args.transposed)});
+                                         bytes_of(args.out) + bytes_of(args.transposed)},
+                               quantize, args);
     }
   }
 }
@@ -113,7 +115,8 @@ void dequantize(Stream& stream, const Float8Codes& x, Granularity granularity, c
     case DeviceType::cuda:
       return cuda::dequantize(stream, x, granularity, y);
     case DeviceType::meta:
-      stream.recorder().record({.op = kDequantize, .bytes = bytes_of(x) + static_cast<double>(y.bytes())});
+      stream.recorder().record({.op = kDequantize, .bytes = bytes_of(x) + static_cast<double>(y.bytes())},
+                               dequantize, x, granularity, y);
   }
 }
 
@@ -128,7 +131,8 @@ void transpose_codes(Stream& stream, const Tensor& from, const Tensor& to) {
     case DeviceType::cuda:
       return cuda::transpose_codes(stream, from, to);
     case DeviceType::meta:
-      stream.recorder().record({.op = kTranspose, .bytes = 2 * static_cast<double>(from.bytes())});
+      stream.recorder().record({.op = kTranspose, .bytes = 2 * static_cast<double>(from.bytes())},
+                               transpose_codes, from, to);
   }
 }
 
@@ -148,7 +152,8 @@ void transpose_block_scales(Stream& stream, const Tensor& from, Shape matrix, co
     case DeviceType::cuda:
       return cuda::transpose_block_scales(stream, from, matrix, to);
     case DeviceType::meta:
-      stream.recorder().record({.op = kBlockScales, .bytes = static_cast<double>(from.bytes() + to.bytes())});
+      stream.recorder().record({.op = kBlockScales, .bytes = static_cast<double>(from.bytes() + to.bytes())},
+                               transpose_block_scales, from, matrix, to);
   }
 }
 

@@ -39,8 +39,8 @@ void for_each_scale(const MxScales& a, Begin&& begin, Copy&& copy) {
   });
 }
 
-void record(Stream& stream, std::string_view op, const MxScales& a) {
-  stream.recorder().record({.op = op, .bytes = static_cast<double>(a.tiles.bytes() + a.plain.bytes())});
+OpCost moving(std::string_view op, const MxScales& a) {
+  return {.op = op, .bytes = static_cast<double>(a.tiles.bytes() + a.plain.bytes())};
 }
 
 }  // namespace
@@ -54,7 +54,7 @@ void untile_scales(Stream& stream, const MxScales& a) {
     case DeviceType::cuda:
       return cuda::untile_scales(stream, a);
     case DeviceType::meta:
-      record(stream, kUntile, a);
+      stream.recorder().record(moving(kUntile, a), untile_scales, a);
   }
 }
 
@@ -68,7 +68,7 @@ void tile_scales(Stream& stream, const MxScales& a) {
     case DeviceType::cuda:
       return cuda::tile_scales(stream, a);
     case DeviceType::meta:
-      record(stream, kTile, a);
+      stream.recorder().record(moving(kTile, a), tile_scales, a);
   }
 }
 

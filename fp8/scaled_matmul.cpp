@@ -139,7 +139,9 @@ void scaled_matmul(Stream& stream, const ScaledMatmul& given) {
           {.op = kOp,
            .precision = Precision::fp8,
            .flops = 2.0 * static_cast<double>(e.m) * static_cast<double>(e.n) * static_cast<double>(e.k),
-           .bytes = bytes});
+           .bytes = bytes,
+           .variant = name_of(args.kind)},
+          scaled_matmul, given);
     }
   }
 }

@@ -29,7 +29,8 @@ void fold_amax(Stream& stream, const Tensor& current, const Tensor& largest) {
     case DeviceType::cuda:
       return cuda::fold_amax(stream, current, largest);
     case DeviceType::meta:
-      stream.recorder().record({.op = kFold, .bytes = 4 * static_cast<double>(current.bytes())});
+      stream.recorder().record({.op = kFold, .bytes = 4 * static_cast<double>(current.bytes())}, fold_amax,
+                               current, largest);
   }
 }
 
@@ -45,7 +46,8 @@ void flag_non_finite(Stream& stream, const Tensor& amaxes, const Tensor& flags) 
     case DeviceType::cuda:
       return cuda::flag_non_finite(stream, amaxes, flags);
     case DeviceType::meta:
-      stream.recorder().record({.op = kFlag, .bytes = 2 * static_cast<double>(amaxes.bytes())});
+      stream.recorder().record({.op = kFlag, .bytes = 2 * static_cast<double>(amaxes.bytes())},
+                               flag_non_finite, amaxes, flags);
   }
 }
 
@@ -63,7 +65,8 @@ void poison_if_raised(Stream& stream, const Tensor& flags, const Tensor& sum_of_
     case DeviceType::cuda:
       return cuda::poison_if_raised(stream, flags, sum_of_squares);
     case DeviceType::meta:
-      stream.recorder().record({.op = kPoison, .bytes = static_cast<double>(flags.bytes())});
+      stream.recorder().record({.op = kPoison, .bytes = static_cast<double>(flags.bytes())}, poison_if_raised,
+                               flags, sum_of_squares);
   }
 }
 

@@ -11,7 +11,6 @@ namespace ottava {
 namespace {
 
 constexpr size_t kNamed = 4;
-constexpr std::array kKinds = {"forward", "input gradient", "weight gradient"};
 
 std::string recipe_of(const std::optional<fp8::RecipeName>& recipe) {
   return recipe ? std::string(fp8::name_of(*recipe)) : "high precision";
@@ -28,11 +27,11 @@ std::string difference(const std::string& name, const Float8Runs& ran,
                        const std::optional<fp8::Recipe>& recipe) {
   const std::array<bool, 3> wanted = recipe ? in_float8(*recipe) : std::array<bool, 3>{};
   bool is_same = ran.recipe == (recipe ? std::optional(recipe->name) : std::nullopt);
-  for (size_t kind = 0; kind < kKinds.size(); ++kind) is_same &= (ran.products[kind] > 0) == wanted[kind];
+  for (size_t kind = 0; kind < wanted.size(); ++kind) is_same &= (ran.products[kind] > 0) == wanted[kind];
   if (is_same) return {};
   std::vector<std::string> counts;
-  for (size_t kind = 0; kind < kKinds.size(); ++kind)
-    counts.push_back(fmt::format("{} {}", ran.products[kind], kKinds[kind]));
+  for (size_t kind = 0; kind < wanted.size(); ++kind)
+    counts.push_back(fmt::format("{} {}", ran.products[kind], name_of(static_cast<MatmulKind>(kind))));
   return fmt::format("{} ran {} {} instead of {}", name, recipe_of(ran.recipe), fmt::join(counts, ", "),
                      recipe_of(recipe ? std::optional(recipe->name) : std::nullopt));
 }

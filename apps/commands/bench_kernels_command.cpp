@@ -1,145 +1,212 @@
 #include "apps/commands/bench_kernels_command.h"
 
-#include <algorithm>
-#include <iostream>
+#include <fnmatch.h>
 
-#include "apps/bench/kernel_cases.h"
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <iostream>
+#include <numeric>
+
+#include "apps/bench/operation_bench.h"
 #include "apps/commands/command_line.h"
-#include "core/cost.h"
+#include "apps/config/planned_experiment.h"
+#include "apps/decide/workbench.h"
+#include "core/counted.h"
 #include "core/cuda/blas_plans.h"
+#include "core/cuda/fused_attention.h"
 #include "core/error.h"
 #include "core/io/json.h"
+#include "core/ops/matmul/matmul.h"
 
 namespace ottava {
 namespace {
 
-struct Measured {
-  std::string name, problem;
-  Bound bound = Bound::copy;
-  double bytes = 0, flops = 0, seconds = 0;
-  double rate() const { return (bound == Bound::copy ? bytes : flops) / seconds; }
+constexpr double kMostSeconds = 0.1;  // of one operation
+
+struct Case {
+  std::string name;
+  RecordedOperation operation;
+  double seconds = 0;   ///< of a call; 0: not measured
+  std::string problem;  ///< why not
+  bool multiplies() const { return operation.flops > 0; }
+  double rate() const { return (multiplies() ? operation.flops : operation.bytes) / seconds; }
 };
 
-void find_cost(const KernelCase& kernel, Device device, Measured& m) {
-  CostRecorder recorder;
-  Stream stream = Stream::meta(recorder, device);
-  Workbench bench({DeviceType::meta, 0});
-  kernel.prepare(bench, stream)(stream);
-  for (const CostRecorder::Total& total : recorder.totals()) {
-    m.bytes += total.bytes;
-    m.flops += total.flops;
+/// A step, and what to run its operations with.
+struct Step {
+  std::vector<Case> cases;
+  int64_t workspace_bytes = 0, vocabulary = 0;
+  std::shared_ptr<cuda::FusedAttention> fused;  ///< outlives the calls that point to it
+};
+
+void add_cases(Step& step, const StepPlan& plan, std::string_view only, const std::string& suffix = {}) {
+  for (const RecordedOperation& o : plan.operations) {
+    std::string name = o.op + (o.variant.empty() ? "" : " " + o.variant) + suffix;
+    if (fnmatch(std::string(only).c_str(), name.c_str(), 0) == 0) step.cases.push_back({std::move(name), o});
   }
+  step.workspace_bytes = std::max(step.workspace_bytes, plan.matmul_workspace_bytes);
 }
 
-// The median of batches of calls, each long enough for the clock.
-double seconds_per_call(Stream& stream, const std::function<void(Stream&)>& run, double seconds) {
-  auto batch = [&](int calls) {
-    Event start(stream.device()), end(stream.device());
-    start.record(stream);
-    for (int i = 0; i < calls; ++i) run(stream);
-    end.record(stream);
-    end.synchronize();
-    return end.milliseconds_since(start) / 1e3;
-  };
-  batch(1);
-  double once = std::max(batch(1), 1e-7);
-  int calls = static_cast<int>(std::clamp(seconds / 5 / once, 1.0, 10'000.0));
-  std::vector<double> times;
-  for (int i = 0; i < 5; ++i) times.push_back(batch(calls) / calls);
-  std::sort(times.begin(), times.end());
-  return times[2];
+// cuDNN's attention beside ours, where the step's can be had from it.
+void add_fused_attention(Step& step, const PlannedExperiment& planned, const std::string& only) {
+  TrainingShape shape = planned.experiment.shape;
+  if (shape.parameters.compute != DType::bf16 || shape.block_causal) return;
+  step.fused = shape.model_options.fused_attention =
+      std::make_shared<cuda::FusedAttention>(planned.device.index);
+  StepPlan plan = record_first_rank(shape, planned.device, planned.experiment.mesh);
+  std::erase_if(plan.operations, [](const RecordedOperation& o) { return !o.op.starts_with("attention"); });
+  add_cases(step, plan, only, ", cuDNN");
 }
 
-Measured measure(const KernelCase& kernel, Device device, double seconds) {
-  Measured m{.name = kernel.name, .problem = {}, .bound = kernel.bound};
-  try {
-    find_cost(kernel, device.type == DeviceType::meta ? Device{DeviceType::cuda, 0} : device, m);
-    if (device.type == DeviceType::meta) return m;
-    Stream stream = device.type == DeviceType::cuda ? Stream::cuda(device.index) : Stream::cpu();
-    if (device.type ==
-        DeviceType::cuda)  // the first call tries the algorithms of a product; the others take the best
-      stream.blas_plans().select(cuda::BlasPlans::Selection::fastest);
-    Workbench bench(device);
-    m.seconds = seconds_per_call(stream, kernel.prepare(bench, stream), seconds);
-    stream.synchronize();
-  } catch (const std::exception& error) {
-    m.problem = error.what();
+Step record(const PlannedExperiment& planned, const BenchKernelsCommand& command) {
+  Step step;
+  const Experiment& e = planned.experiment;
+  add_cases(step, record_first_rank(e.shape, planned.device, e.mesh), command.only);
+  if (planned.device.type == DeviceType::cuda && command.work == BenchKernelsCommand::Work::measure &&
+      cuda::cudnn_is_built()) {
+    add_fused_attention(step, planned, command.only);
   }
-  return m;
+  if (step.cases.empty()) {
+    fail<ConfigError>("bench", "--only '{}' is the name of no operation: `bench kernels --count` lists them",
+                      command.only);
+  }
+  step.vocabulary = e.shape.model.vocab_size / e.mesh.size(MeshAxis::tp);
+  return step;
 }
 
-void print_table(const std::vector<Measured>& all, double copy, double gemm, std::ostream& out) {
-  if (gemm > 0) {
-    out << fmt::format("copy {:.1f} GB/s, bf16 product {:.2f} TFLOP/s\n", copy / 1e9, gemm / 1e12);
-    out << fmt::format("{:<46} {:>10} {:>10} {:>10} {:>12}\n", "operation", "us", "GB/s", "TFLOP/s",
-                       "of the peak");
-  }
-  for (const Measured& m : all) {
-    if (!m.problem.empty()) {
-      out << fmt::format("{:<46} {}\n", m.name, m.problem);
-      continue;
-    }
-    if (m.seconds == 0) {
-      out << fmt::format("{:<46} {:>10.1f} MB {:>10.1f} GFLOP\n", m.name, m.bytes / 1e6, m.flops / 1e9);
-      continue;
-    }
-    double share = m.rate() / (m.bound == Bound::copy ? copy : gemm);
-    out << fmt::format("{:<46} {:>10.1f} {:>10.1f} {:>10.3f} {:>11.1f}%\n", m.name, m.seconds * 1e6,
-                       m.bytes / m.seconds / 1e9, m.flops / m.seconds / 1e12, 100 * share);
-  }
+// Two operands tell what a product is about; an update has hundreds.
+std::string operands_of(const Case& c) {
+  constexpr size_t kShown = 4;
+  const std::vector<Tensor>& all = c.operation.call.tensors;
+  std::string text;
+  for (size_t i = 0; i < std::min(all.size(), kShown); ++i) text += (i > 0 ? ", " : "") + describe(all[i]);
+  return all.size() > kShown ? text + fmt::format(" and {} more", all.size() - kShown) : text;
 }
 
-void print_json(const std::vector<Measured>& all, double copy, double gemm, std::ostream& out) {
+void print(const Case& c, const BenchPeaks& peaks, std::ostream& out) {
+  const RecordedOperation& o = c.operation;
+  out << fmt::format("{:<32} {:>6} {:>10.2f} {:>10.3f}", c.name, o.calls, o.bytes / 1e6, o.flops / 1e9);
+  if (c.seconds > 0) {
+    const double peak = c.multiplies() ? peaks.flops_per_second : peaks.bytes_per_second;
+    out << fmt::format(" {:>10.1f} {:>9.1f}% {:>10.2f}", c.seconds * 1e6, 100 * c.rate() / peak,
+                       1e3 * c.seconds * static_cast<double>(o.calls));
+  }
+  out << "  " << (c.problem.empty() ? operands_of(c) : c.problem) << std::endl;
+}
+
+void write_json(const std::string& file, const std::vector<Case>& cases, const BenchPeaks& peaks) {
   Json report, kernels;
-  for (const Measured& m : all) {
+  for (const Case& c : cases) {
+    const RecordedOperation& o = c.operation;
     Json kernel;
-    kernel.set("name", m.name);
-    if (!m.problem.empty()) {
-      kernel.set("error", m.problem);
-    } else {
-      kernel.set("bound", m.bound == Bound::copy ? "copy" : "gemm")
-          .set("bytes", m.bytes)
-          .set("flops", m.flops);
-      if (m.seconds > 0)
-        kernel.set("seconds", m.seconds)
-            .set("share_of_peak", m.rate() / (m.bound == Bound::copy ? copy : gemm));
+    kernel.set("name", c.name)
+        .set("precision", std::string(name_of(o.precision)))
+        .set("operands", o.operands)
+        .set("calls", static_cast<double>(o.calls))
+        .set("bound", c.multiplies() ? "gemm" : "copy")
+        .set("bytes", o.bytes)
+        .set("flops", o.flops);
+    if (!c.problem.empty()) kernel.set("error", c.problem);
+    if (c.seconds > 0) {
+      const double peak = c.multiplies() ? peaks.flops_per_second : peaks.bytes_per_second;
+      kernel.set("seconds", c.seconds).set("share_of_peak", c.rate() / peak);
     }
     kernels.push(std::move(kernel));
   }
-  report.set("copy_bytes_per_second", copy)
-      .set("gemm_flops_per_second", gemm)
+  report.set("copy_bytes_per_second", peaks.bytes_per_second)
+      .set("gemm_flops_per_second", peaks.flops_per_second)
       .set("kernels", std::move(kernels));
-  out << report.dump(1) << '\n';
+  std::ofstream stream(file);
+  stream << report.dump(1) << '\n';
+  if (!stream.flush()) fail<FileError>("bench", "cannot write {}", file);
+}
+
+void measure(Case& c, Stream& stream, int64_t vocabulary, double seconds) {
+  try {
+    Workbench bench(stream.device());
+    c.seconds = seconds_per_call(stream, prepare(c.operation, bench, vocabulary), seconds);
+    stream.synchronize();
+  } catch (const std::exception& error) {
+    c.problem = error.what();
+  }
+}
+
+BenchPeaks measure_all(Step& step, Device device, double seconds, std::ostream& out) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point begin = Clock::now();
+  auto left = [&] { return seconds - std::chrono::duration<double>(Clock::now() - begin).count(); };
+  Stream stream = device.type == DeviceType::cuda ? Stream::cuda(device.index) : Stream::cpu();
+  if (device.type ==
+      DeviceType::cuda)  // the first call tries the algorithms of a product; the others take the best
+    stream.blas_plans().select(cuda::BlasPlans::Selection::fastest);
+  const BenchPeaks peaks = measure_peaks(stream);
+  out << fmt::format("copy {:.1f} GB/s, bf16 product {:.3f} TFLOP/s\n", peaks.bytes_per_second / 1e9,
+                     peaks.flops_per_second / 1e12)
+      << fmt::format("{:<32} {:>6} {:>10} {:>10} {:>10} {:>10} {:>10}  operands", "operation", "calls", "MB",
+                     "GFLOP", "us", "of peak", "ms a step")
+      << std::endl;
+  Workbench memory(device);
+  set_matmul_workspace(stream, memory.tensor(DType::u8, {std::max<int64_t>(step.workspace_bytes, 1)}));
+  double milliseconds = 0;
+  int64_t not_reached = 0;
+  for (Case& c : step.cases) {
+    if (left() <= 0) {
+      ++not_reached;
+      continue;
+    }
+    measure(c, stream, step.vocabulary, std::min(kMostSeconds, left()));
+    milliseconds += 1e3 * c.seconds * static_cast<double>(c.operation.calls);
+    print(c, peaks, out);
+  }
+  out << fmt::format("together {:.1f} ms a step\n", milliseconds);
+  if (not_reached > 0)
+    out << fmt::format("{} not measured: {:.6g} s were over (--seconds)\n", counted(not_reached, "operation"),
+                       seconds);
+  return peaks;
 }
 
 }  // namespace
 
 int run_bench_kernels_command(const BenchKernelsCommand& command, std::ostream& out) {
-  if (command.shapes != "8B" && command.shapes != "small") {
-    fail<ConfigError>("bench", "--shapes is '{}', expected 8B or small", command.shapes);
-  }
-  const Device device = parse_device(command.device);
-  const KernelShapes shapes = command.shapes == "small" ? small_kernel_shapes() : KernelShapes{};
-  std::vector<Measured> all;
-  for (const KernelCase& kernel : all_kernel_cases(shapes, device))
-    all.push_back(measure(kernel, device, command.seconds));
-  double copy = all[0].seconds > 0 ? all[0].rate() : 0, gemm = all[1].seconds > 0 ? all[1].rate() : 0;
-  if (command.print == BenchKernelsCommand::Print::json) {
-    print_json(all, copy, gemm, out);
+  const Config config = load_config(command.file, command.overrides);
+  const bool counts = command.work == BenchKernelsCommand::Work::count;
+  if (!counts) parse_device(config.training.device);  // refuses one that is not here
+  const PlannedExperiment planned = plan_experiment(config);
+  const Experiment& e = planned.experiment;
+  out << fmt::format("Model {} on {}, rank 0 of {} ({}): {} of {}", model_title(config.model),
+                     to_string(planned.device), e.mesh.world_size(), e.mesh.describe(),
+                     counted(e.shape.micro_batches * e.shape.batch, "sequence"),
+                     counted(e.shape.sequence, "token"))
+      << std::endl;
+  Step step = record(planned, command);
+  const int64_t calls = std::accumulate(step.cases.begin(), step.cases.end(), int64_t{0},
+                                        [](int64_t sum, const Case& c) { return sum + c.operation.calls; });
+  out << fmt::format("{} in {} a step\n",
+                     counted(static_cast<int64_t>(step.cases.size()), "distinct operation"),
+                     counted(calls, "call"));
+  BenchPeaks peaks;
+  if (counts) {
+    out << fmt::format("{:<32} {:>6} {:>10} {:>10}  operands\n", "operation", "calls", "MB", "GFLOP");
+    for (const Case& c : step.cases) print(c, peaks, out);
   } else {
-    print_table(all, copy, gemm, out);
+    peaks = measure_all(step, planned.device, command.seconds, out);
   }
-  return std::any_of(all.begin(), all.end(), [](const Measured& m) { return !m.problem.empty(); }) ? 1 : 0;
+  if (!command.json.empty()) write_json(command.json, step.cases, peaks);
+  return std::ranges::any_of(step.cases, [](const Case& c) { return !c.problem.empty(); }) ? 1 : 0;
 }
 
 void add_bench_kernels_command(Command& bench) {
   auto o = std::make_shared<BenchKernelsCommand>();
-  bench.subcommand("kernels", "each operation alone, against what a copy and a matrix product reach")
-      .option("--device", &o->device, "auto, cpu or cuda; meta counts bytes and FLOPs and runs nothing")
-      .option("--shapes", &o->shapes, "8B or small")
-      .option("--seconds", &o->seconds, "spent on each")
+  bench
+      .experiment("kernels",
+                  "every operation of a training step by itself, against a copy and a matrix product", *o)
+      .option("--only", &o->only, "glob over the operations' names, as in 'matmul*'")
+      .option("--seconds", &o->seconds, "of measuring")
       .flag(
-          "--json", [o] { o->print = BenchKernelsCommand::Print::json; }, "for programs")
+          "--count", [o] { o->work = BenchKernelsCommand::Work::count; },
+          "calls, bytes and FLOPs only, for a device that need not be here")
+      .option("--json", &o->json, "file for programs")
       .run([o] { return run_bench_kernels_command(*o, std::cout); });
 }
 

@@ -1,29 +1,16 @@
 #include "apps/commands/plan_command.h"
 
 #include <iostream>
+#include <map>
 
 #include "apps/commands/command_line.h"
-#include "apps/config/experiment.h"
+#include "apps/config/planned_experiment.h"
 #include "apps/decide/decide.h"
 #include "core/counted.h"
-#include "core/cuda/runtime.h"
-#include "core/log.h"
 #include "core/metrics/step_line.h"
-#include "parallel/comm/dry_run/dry_run_communicator.h"
 
 namespace ottava {
 namespace {
-
-// The device that a plan is for need not be on this machine.
-Device planned_device(const std::string& text) {
-  if (text.starts_with("cuda")) return {DeviceType::cuda, 0};
-  return parse_device(text);
-}
-
-std::shared_ptr<const Tokenizer> tokenizer_if_there(const Config& config) {
-  if (config.model.vocab_size > 0 || !has_assets(config)) return nullptr;
-  return load_tokenizer(config);
-}
 
 double gib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
@@ -71,12 +58,12 @@ void print_traffic(const CommStats& stats, std::ostream& out) {
 }
 
 // What is decided where the run starts: the step of every outcome.
-void print_open_decisions(const Experiment& e, Device device, RankGroups& ranks, std::ostream& out) {
-  for (const OpenDecision& decision : open_decisions(e)) {
+void print_open_decisions(const PlannedExperiment& planned, std::ostream& out) {
+  for (const OpenDecision& decision : open_decisions(planned.experiment)) {
     out << fmt::format("Left to the run: {}, decided by {}; this plan is the first of\n", decision.name,
                        decision.by);
     for (const auto& [value, shape] : decision.outcomes) {
-      const StepPlan plan = record_step(shape, device, ranks);
+      const StepPlan plan = record_first_rank(shape, planned.device, planned.experiment.mesh);
       out << fmt::format(
           "  {:<20} {:.3f} GiB of memory; {:.4f} TFLOP in fp8, {:.4f} in bf16; {} bytes sent in {}\n", value,
           gib(plan.memory.total_bytes()), plan.flops(Precision::fp8) / 1e12,
@@ -86,35 +73,10 @@ void print_open_decisions(const Experiment& e, Device device, RankGroups& ranks,
   }
 }
 
-std::optional<int> planned_capability(const PlanCommand& command, const Device& device) {
-  if (device.type != DeviceType::cuda) {
-    if (command.compute_capability > 0)
-      fail<ConfigError>(
-          "plan", "--compute-capability is of GPUs, and training.device is cpu: set training.device: cuda");
-    return {};
-  }
-  if (command.compute_capability > 0) return command.compute_capability;
-  return cuda::device_count() > 0 ? cuda::compute_capability(0) : 90;
-}
-
-Experiment resolve_for(const Config& config, int world_size, const std::optional<int>& capability) {
-  try {
-    Experiment e = resolve_experiment(config, tokenizer_if_there(config), world_size, capability);
-    if (e.shape.float8.is_on() && config.float8.automatic && !config.float8.auto_decisions.empty())
-      apply_measured_float8(e, read_auto_decisions(config));
-    return e;
-  } catch (const DeviceError& error) {
-    if (!capability) throw;
-    throw DeviceError(
-        fmt::format("{}; this plan is for compute capability {}.{}, --compute-capability says another",
-                    error.what(), *capability / 10, *capability % 10));
-  }
-}
-
 // Why weights that FP8 products read travel in the compute type, and what cutting at whole blocks costs.
-void print_float8(const Experiment& e, const std::optional<int>& capability, const CommStats& traffic,
-                  std::ostream& out) {
+void print_float8(const Experiment& e, const CommStats& traffic, std::ostream& out) {
   const TrainingShape& s = e.shape;
+  const std::optional<int>& capability = e.compute_capability;
   if (s.float8_policy.decisions.empty()) return;
   out << "Precision of linear layers";
   if (capability) out << fmt::format(" (compute capability {}.{})", *capability / 10, *capability % 10);
@@ -142,23 +104,20 @@ void print_float8(const Experiment& e, const std::optional<int>& capability, con
 
 void run_plan_command(const PlanCommand& command, std::ostream& out) {
   const Config config = load_config(command.file, command.overrides);
-  const Device device = planned_device(config.training.device);
-  const std::optional<int> capability = planned_capability(command, device);
-  const int world_size = command.world_size > 0 ? command.world_size : mesh_degrees(config).fewest_ranks();
-  const Experiment e = resolve_for(config, world_size, capability);
-  RankGroups ranks(make_dry_run_world(0, world_size), make_dry_run_world(0, world_size), e.mesh);
-  StepPlan plan = record_step(e.shape, device, ranks);
+  const PlannedExperiment planned = plan_experiment(config, command.world_size, command.compute_capability);
+  const auto& [device, e] = planned;
+  const StepPlan plan = record_first_rank(e.shape, device, e.mesh);
   const LlamaConfig& m = e.shape.model;
   for (const std::string& note : config.provenance.notes) out << note << "\n";
   out << fmt::format("Model {}: {} parameters, vocabulary {}\n", model_title(config.model),
                      with_commas(parameter_count(m)), m.vocab_size);
-  out << fmt::format("Ranks: {} ({}), planned for {}; this is rank 0, the fullest\n", world_size,
+  out << fmt::format("Ranks: {} ({}), planned for {}; this is rank 0, the fullest\n", e.mesh.world_size(),
                      e.mesh.describe(), device.type == DeviceType::cuda ? "cuda" : "cpu");
   out << fmt::format("Step: {} of {}, {} of {} per rank; model FLOPs per token {:.4e}\n",
                      counted(e.global_batch, "sequence"), counted(e.shape.sequence, "token"),
                      counted(e.shape.micro_batches, "micro-batch", "micro-batches"), e.shape.batch,
                      model_flops_per_token(m, e.shape.sequence));
-  print_float8(e, capability, plan.traffic, out);
+  print_float8(e, plan.traffic, out);
   print_memory(plan.memory, out);
   if (device.type == DeviceType::cuda && config.attention.backend != "flash") {
     out << fmt::format(
@@ -168,7 +127,7 @@ void run_plan_command(const PlanCommand& command, std::ostream& out) {
   }
   print_compute(plan, out);
   print_traffic(plan.traffic, out);
-  print_open_decisions(e, device, ranks, out);
+  print_open_decisions(planned, out);
 }
 
 void add_plan_command(Command& commands) {

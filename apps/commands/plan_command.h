@@ -13,10 +13,9 @@ class Command;
 struct PlanCommand {
   std::string file;
   std::vector<std::string> overrides;
-  int world_size = 0;  ///< 0: the fewest ranks that the configuration's degrees make
-  /// Of the GPUs: 90 for 9.0. 0: of the one in this machine or, where there is none, 90.
-  int compute_capability = 0;
+  int world_size = 0, compute_capability = 0;  ///< plan_experiment()
 };
+/// Also the step of each outcome of what the run decides where it starts (open_decisions()).
 void run_plan_command(const PlanCommand& command, std::ostream& out);
 
 void add_plan_command(Command& commands);

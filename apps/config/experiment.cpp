@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/glob.h"
 #include "core/io/file.h"
+#include "parallel/comm/dry_run/dry_run_communicator.h"
 
 namespace ottava {
 namespace {
@@ -282,12 +283,18 @@ StepPlan record_step(const TrainingShape& shape, Device target, RankGroups& rank
     ranks.world->stats().reset();
     engine.train_step({}, {});
     plan.costs = recorder.totals();
+    plan.operations = recorder.operations();
     plan.traffic = ranks.world->stats();
     if (shape.validation_batch > 0) engine.validate({});
     plan.matmul_workspace_bytes = recorder.workspace_bytes();
     plan.memory = arena.plan();
   }
   return plan;
+}
+
+StepPlan record_first_rank(const TrainingShape& shape, Device target, const Mesh& mesh) {
+  RankGroups ranks(make_dry_run_world(0, mesh.world_size()), make_dry_run_world(0, mesh.world_size()), mesh);
+  return record_step(shape, target, ranks);
 }
 
 }  // namespace ottava

@@ -66,12 +66,15 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const Config& config);
 /// What a recorded run of the step on `meta` says about memory and cost, for one rank.
 struct StepPlan {
   MemoryPlan memory;
-  std::vector<CostRecorder::Total> costs;  ///< of one training step
-  CommStats traffic;                       ///< of that step
+  std::vector<CostRecorder::Total> costs;     ///< of one training step
+  std::vector<RecordedOperation> operations;  ///< of that step
+  CommStats traffic;                          ///< of that step
   double flops(Precision precision) const;
   int64_t matmul_workspace_bytes = 0;
 };
 /// Runs set-up, a training step and, if configured, a validation step on `meta` for the rank of `ranks`.
 StepPlan record_step(const TrainingShape& shape, Device target, RankGroups& ranks);
+/// The same for rank 0 of this mesh, without ranks.
+StepPlan record_first_rank(const TrainingShape& shape, Device target, const Mesh& mesh);
 
 }  // namespace ottava

@@ -1,7 +1,6 @@
 #include "apps/decide/attention_choice.h"
 
 #include <algorithm>
-#include <array>
 
 #include "apps/decide/workbench.h"
 #include "core/cuda/fused_attention.h"
@@ -24,13 +23,14 @@ struct Candidate {
   int64_t workspace = 0;
 };
 
-cuda::AttentionProblem problem_of(const Experiment& e, Pass pass) {
-  const LlamaConfig& m = e.shape.model;
-  const int64_t tp = e.mesh.size(MeshAxis::tp);
-  return {.pass = pass,
-          .heads = {m.heads / tp, std::max<int64_t>(m.kv_heads / tp, 1), m.head_dim},
-          .batch = e.shape.batch,
-          .sequence = e.shape.sequence};
+/// Of a step, forward and backward. With cuDNN it is planned.
+std::vector<RecordedOperation> attention_of(const Experiment& e, Device device,
+                                            const std::shared_ptr<cuda::FusedAttention>& fused) {
+  TrainingShape shape = e.shape;
+  shape.model_options.fused_attention = fused;
+  StepPlan plan = record_first_rank(shape, device, e.mesh);
+  std::erase_if(plan.operations, [](const RecordedOperation& o) { return !o.op.starts_with("attention"); });
+  return std::move(plan.operations);
 }
 
 Candidate find_cudnn(const Experiment& e, Device device) {
@@ -49,13 +49,10 @@ Candidate find_cudnn(const Experiment& e, Device device) {
   Candidate out;
   try {
     auto fused = std::make_shared<cuda::FusedAttention>(device.index);
-    for (Pass pass : {Pass::forward, Pass::backward})
-      out.workspace = std::max(out.workspace, fused->workspace_bytes(problem_of(e, pass)));
-    if (s.validation_batch > 0) {
-      cuda::AttentionProblem validation = problem_of(e, Pass::forward);
-      validation.batch = s.validation_batch;
-      validation.sequence = s.validation_sequence;
-      fused->workspace_bytes(validation);
+    for (const RecordedOperation& o : attention_of(e, device, fused)) {
+      for (const Tensor& t : o.call.tensors) {
+        if (t.dtype == DType::u8) out.workspace = std::max(out.workspace, t.bytes());
+      }
     }
     out.fused = std::move(fused);
   } catch (const DeviceError& error) {
@@ -65,47 +62,19 @@ Candidate find_cudnn(const Experiment& e, Device device) {
 }
 
 /// Best milliseconds of forward and backward of one layer.
-double measure(Stream& stream, const Experiment& e, cuda::FusedAttention* fused) {
-  const cuda::AttentionProblem p = problem_of(e, Pass::forward);
-  const int64_t rows = p.batch * p.sequence, width = p.heads.heads * p.heads.head_dim;
-  Workbench tensors(stream.device());
-  auto workspace_bytes = [&](Pass pass) {
-    return attention_workspace_bytes(stream, pass, DType::bf16, p.heads, p.batch, p.sequence, fused);
-  };
-  const Tensor qkv = tensors.tensor(DType::bf16, {rows, p.heads.row()}),
-               out = tensors.tensor(DType::bf16, {rows, width}),
-               lse = tensors.tensor(DType::f32, {p.batch, p.heads.heads, p.sequence}),
-               dout = tensors.tensor(DType::bf16, {rows, width}),
-               dqkv = tensors.tensor(DType::bf16, {rows, p.heads.row()});
-  const Tensor workspace =
-      tensors.tensor(DType::u8, {std::max(workspace_bytes(Pass::forward), workspace_bytes(Pass::backward))});
+double measure(const Experiment& e, Device device, const std::shared_ptr<cuda::FusedAttention>& fused) {
+  Stream stream = Stream::cuda(device.index);
+  Workbench tensors(device);
+  std::vector<std::function<void(Stream&)>> calls;
+  for (const RecordedOperation& o : attention_of(e, device, fused))
+    calls.push_back(prepare(o, tensors, e.shape.model.vocab_size));
   return best_milliseconds(stream, [&] {
-    attention_forward(stream, {.qkv = qkv,
-                               .out = out,
-                               .lse = lse,
-                               .document_start = {},
-                               .workspace = workspace,
-                               .heads = p.heads,
-                               .batch = p.batch,
-                               .sequence = p.sequence,
-                               .fused = fused});
-    attention_backward(stream, {.qkv = qkv,
-                                .out = out,
-                                .lse = lse,
-                                .dout = dout,
-                                .dqkv = dqkv,
-                                .document_start = {},
-                                .workspace = workspace,
-                                .heads = p.heads,
-                                .batch = p.batch,
-                                .sequence = p.sequence,
-                                .fused = fused});
+    for (const auto& call : calls) call(stream);
   });
 }
 
 Decisions::Entry measured_choice(const Experiment& e, Device device, const Candidate& candidate) {
-  Stream stream = Stream::cuda(device.index);
-  const double ours = measure(stream, e, nullptr), theirs = measure(stream, e, candidate.fused.get());
+  const double ours = measure(e, device, nullptr), theirs = measure(e, device, candidate.fused);
   return {kBackend, theirs < ours ? "cudnn" : "flash",
           fmt::format("forward and backward of a layer: flash {:.3f} ms, cudnn {:.3f} ms", ours, theirs)};
 }

@@ -98,49 +98,33 @@ Decisions::Entry decide_reduction(const Need& once) {
           fmt::format("whole gradients would take {}, of {} free", mib(once.bytes), mib(once.available))};
 }
 
-/// Ratios of FP8 products: decided before, of a file, or measured here.
-class Float8Ratios {
- public:
-  Float8Ratios(const Experiment& e, Device device, const Decisions& saved)
-      : experiment_(e), device_(device), saved_(saved) {}
-
-  /// Nothing if a file lacks this shape: whoever needs it says so (speedups_of()).
-  std::optional<Decisions::Entry> entry_of(const ProductShape& shape) {
+// Ratios of FP8 products: decided before, of a file, or measured here. A shape that the file lacks has none:
+// speedups_of() says so where it is needed.
+std::vector<Decisions::Entry> float8_ratios(const Experiment& e, Device device, const Decisions& saved) {
+  const std::string& path = e.config.float8.auto_decisions;
+  Stream stream = device.type == DeviceType::cuda ? Stream::cuda(device.index) : Stream::cpu();
+  if (e.sm_budget.products > 0) stream.blas_plans().set_sm_count(e.sm_budget.products);
+  std::optional<Decisions> file;
+  std::vector<Decisions::Entry> out;
+  for (const ProductShape& shape :
+       float8_candidates(e.shape.float8_policy, e.shape.batch * e.shape.sequence)) {
     const std::string name = decision_name(shape);
-    if (const Decisions::Entry* before = saved_.find(name)) return *before;
-    if (experiment_.config.float8.auto_decisions.empty()) {
-      return Decisions::Entry{
-          name,
-          fmt::format("{:.3f}", measure_float8_speedup(stream(), shape, experiment_.shape.micro_batches)),
-          "time of the bf16 products over that of FP8 with its casts"};
+    if (const Decisions::Entry* before = saved.find(name)) {
+      out.push_back(*before);
+    } else if (path.empty()) {
+      out.push_back({name,
+                     fmt::format("{:.3f}", measure_float8_speedup(stream, shape, e.shape.micro_batches)),
+                     "time of the bf16 products over that of FP8 with its casts"});
+    } else {
+      if (!file) file = read_auto_decisions(e.config);
+      if (const Decisions::Entry* entry = file->find(name))
+        out.push_back({name, entry->value, fmt::format("{}, of {}", entry->reason, path)});
     }
-    if (!file_) file_ = read_auto_decisions(experiment_.config);
-    const Decisions::Entry* entry = file_->find(name);
-    if (!entry) return {};
-    return Decisions::Entry{
-        name, entry->value,
-        fmt::format("{}, of {}", entry->reason, experiment_.config.float8.auto_decisions)};
   }
+  return out;
+}
 
- private:
-  Stream& stream() {
-    if (!stream_) {
-      stream_ = device_.type == DeviceType::cuda ? Stream::cuda(device_.index) : Stream::cpu();
-      if (experiment_.sm_budget.products > 0)
-        stream_->blas_plans().set_sm_count(experiment_.sm_budget.products);
-    }
-    return *stream_;
-  }
-
-  const Experiment& experiment_;
-  Device device_;
-  const Decisions& saved_;
-  std::optional<Decisions> file_;
-  std::optional<Stream> stream_;
-};
-
-// FP8 where it is faster, by rank 0's ratios. Its measurements hold for all because their GPUs are the same,
-// its file because nobody else reads one.
+// FP8 where it is faster, by rank 0's ratios: all ranks have the same GPU, and only rank 0 reads the file.
 void decide_float8(Experiment& e, RankGroups& ranks, Device device, const Decisions& saved) {
   if (e.config.float8.auto_decisions.empty() && device.type == DeviceType::cuda) {
     require_equal_everywhere(*ranks.control, "the GPU model, on which quantize.linear.float8.auto measures",
@@ -149,11 +133,7 @@ void decide_float8(Experiment& e, RankGroups& ranks, Device device, const Decisi
   std::string complaint;
   if (ranks.control->rank() == 0) {
     try {
-      Float8Ratios ratios(e, device, saved);
-      for (const ProductShape& shape :
-           float8_candidates(e.shape.float8_policy, e.shape.batch * e.shape.sequence)) {
-        if (auto entry = ratios.entry_of(shape)) e.decisions.entries.push_back(*std::move(entry));
-      }
+      std::ranges::copy(float8_ratios(e, device, saved), std::back_inserter(e.decisions.entries));
     } catch (const Error& error) {
       complaint = error.what();
     }

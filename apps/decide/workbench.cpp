@@ -31,6 +31,30 @@ void repeat(Stream& stream, const std::vector<T>& pattern, const Tensor& memory)
   }
 }
 
+Tensor operand_like(const Tensor& t, std::string_view op, Workbench& bench, int64_t vocabulary) {
+  switch (t.dtype) {
+    case DType::i32:
+      // Of other operations they are positions, of which all sequences have the first.
+      if (op.starts_with("embedding") || op.starts_with("cross_entropy")) {
+        const Tensor indices = bench.indices(t.numel(), vocabulary);
+        return {indices.data, t.dtype, t.shape};
+      }
+      return bench.zeros(t.dtype, t.shape);
+    case DType::e8m0:
+      return bench.ones(t.dtype, t.shape);
+    case DType::f32:
+      if (op == "scaled_matmul" || op == "dequantize") return bench.ones(t.dtype, t.shape);  // scales
+      return bench.tensor(t.dtype, t.shape);
+    case DType::bf16:
+    case DType::e4m3:
+    case DType::e5m2:
+    case DType::u8:
+      return bench.tensor(t.dtype, t.shape);
+    default:
+      return bench.zeros(t.dtype, t.shape);
+  }
+}
+
 }  // namespace
 
 // An f32 whose halves are bf16 numbers of the pattern is nearly the upper one of them.
@@ -110,6 +134,14 @@ Tensor Workbench::indices(int64_t count, int64_t limit) {
   cast(on, view_of(values.data(), {count}), tensor);
   on.synchronize();
   return tensor;
+}
+
+std::function<void(Stream&)> prepare(const RecordedOperation& operation, Workbench& bench,
+                                     int64_t vocabulary) {
+  std::vector<Tensor> tensors;
+  for (const Tensor& t : operation.call.tensors)
+    tensors.push_back(operand_like(t, operation.op, bench, vocabulary));
+  return operation.call.on(tensors);
 }
 
 }  // namespace ottava

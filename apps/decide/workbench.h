@@ -1,9 +1,11 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <vector>
 
 #include "core/buffer.h"
+#include "core/cost.h"
 #include "core/stream.h"
 #include "core/tensor.h"
 
@@ -35,6 +37,11 @@ class Workbench {
   Device device_;
   std::vector<Buffer> buffers_;
 };
+
+/// A recorded operation on tensors of its shapes from the bench: numbers of both signs, scales that change
+/// nothing, tokens and targets below `vocabulary` (the rank's), zeros elsewhere.
+std::function<void(Stream&)> prepare(const RecordedOperation& operation, Workbench& bench,
+                                     int64_t vocabulary);
 
 /// Best milliseconds of `work()` on the stream, after one call that is not counted: plans and clocks settle
 /// in it.

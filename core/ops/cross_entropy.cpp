@@ -58,9 +58,7 @@ void over_rows(const CrossEntropy& a, Body&& body) {
   });
 }
 
-void record(Stream& stream, std::string_view op, int64_t bytes) {
-  stream.recorder().record({.op = op, .bytes = static_cast<double>(bytes)});
-}
+OpCost moving(std::string_view op, int64_t bytes) { return {.op = op, .bytes = static_cast<double>(bytes)}; }
 
 }  // namespace
 
@@ -72,7 +70,8 @@ void cross_entropy_max(Stream& stream, const CrossEntropy& args) {
     case DeviceType::cuda:
       return cuda::cross_entropy_max(stream, args);
     case DeviceType::meta:
-      return record(stream, "cross_entropy_max", args.logits.bytes());
+      return stream.recorder().record(moving("cross_entropy_max", args.logits.bytes()), cross_entropy_max,
+                                      args);
   }
 }
 
@@ -84,7 +83,8 @@ void cross_entropy_sum(Stream& stream, const CrossEntropy& args) {
     case DeviceType::cuda:
       return cuda::cross_entropy_sum(stream, args);
     case DeviceType::meta:
-      return record(stream, "cross_entropy_sum", args.logits.bytes());
+      return stream.recorder().record(moving("cross_entropy_sum", args.logits.bytes()), cross_entropy_sum,
+                                      args);
   }
 }
 
@@ -97,7 +97,8 @@ void cross_entropy_backward(Stream& stream, const CrossEntropyBackward& args) {
       return cuda::cross_entropy_backward(stream, args);
     case DeviceType::meta: {
       int64_t logits = args.dlogits.empty() ? 0 : args.forward.logits.bytes() + args.dlogits.bytes();
-      return record(stream, "cross_entropy_backward", logits + args.losses.bytes());
+      return stream.recorder().record(moving("cross_entropy_backward", logits + args.losses.bytes()),
+                                      cross_entropy_backward, args);
     }
   }
 }
@@ -118,8 +119,10 @@ void cross_entropy(Stream& stream, const CrossEntropyBackward& args) {
     case DeviceType::cuda:
       return cuda::cross_entropy(stream, args);
     case DeviceType::meta:
-      return record(stream, "cross_entropy",
-                    args.forward.logits.bytes() + (args.dlogits.empty() ? 0 : args.dlogits.bytes()));
+      return stream.recorder().record(
+          moving("cross_entropy",
+                 args.forward.logits.bytes() + (args.dlogits.empty() ? 0 : args.dlogits.bytes())),
+          cross_entropy, args);
   }
 }
 

@@ -17,9 +17,7 @@ bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16;
 
 char* bytes_of(const Tensor& t) { return static_cast<char*>(t.data); }
 
-void record(Stream& stream, std::string_view op, int64_t bytes) {
-  stream.recorder().record({.op = op, .bytes = static_cast<double>(bytes)});
-}
+OpCost moving(std::string_view op, int64_t bytes) { return {.op = op, .bytes = static_cast<double>(bytes)}; }
 
 void cast_on_cpu(const Tensor& source, const Tensor& destination) {
   const auto& kernels = cpu::elementwise_kernels();
@@ -97,7 +95,8 @@ void cast(Stream& stream, const Tensor& source, const Tensor& destination) {
     case DeviceType::cuda:
       return cuda::cast(stream, source, destination);
     case DeviceType::meta:
-      return record(stream, "cast", source.bytes() + destination.bytes());
+      return stream.recorder().record(moving("cast", source.bytes() + destination.bytes()), cast, source,
+                                      destination);
   }
 }
 
@@ -110,7 +109,7 @@ void fill_zero(Stream& stream, const Tensor& tensor) {
     case DeviceType::cuda:
       return cuda::fill_zero(stream, tensor);
     case DeviceType::meta:
-      return record(stream, "fill_zero", tensor.bytes());
+      return stream.recorder().record(moving("fill_zero", tensor.bytes()), fill_zero, tensor);
   }
 }
 
@@ -130,7 +129,7 @@ void add(Stream& stream, const Tensor& a, const Tensor& b, const Tensor& out) {
     case DeviceType::cuda:
       return cuda::add(stream, a, b, out);
     case DeviceType::meta:
-      return record(stream, "add", 3 * a.bytes());
+      return stream.recorder().record(moving("add", 3 * a.bytes()), add, a, b, out);
   }
 }
 
@@ -149,7 +148,7 @@ void scale(Stream& stream, const Tensor& x, const Tensor& factor) {
     case DeviceType::cuda:
       return cuda::scale(stream, x, factor);
     case DeviceType::meta:
-      return record(stream, "scale", 2 * x.bytes());
+      return stream.recorder().record(moving("scale", 2 * x.bytes()), scale, x, factor);
   }
 }
 
@@ -161,7 +160,8 @@ void copy_columns(Stream& stream, const Tensor& source, const Tensor& destinatio
     case DeviceType::cuda:
       return cuda::copy_columns(stream, source, destination, column);
     case DeviceType::meta:
-      return record(stream, "copy_columns", 2 * source.bytes());
+      return stream.recorder().record(moving("copy_columns", 2 * source.bytes()), copy_columns, source,
+                                      destination, column);
   }
 }
 
@@ -173,7 +173,8 @@ void take_columns(Stream& stream, const Tensor& source, int64_t column, const Te
     case DeviceType::cuda:
       return cuda::take_columns(stream, source, column, destination);
     case DeviceType::meta:
-      return record(stream, "take_columns", 2 * destination.bytes());
+      return stream.recorder().record(moving("take_columns", 2 * destination.bytes()), take_columns, source,
+                                      column, destination);
   }
 }
 
@@ -186,7 +187,7 @@ void sum_into(Stream& stream, const Tensor& x, const Tensor& out) {
     case DeviceType::cuda:
       return cuda::sum_into(stream, x, out);
     case DeviceType::meta:
-      return record(stream, "sum_into", x.bytes());
+      return stream.recorder().record(moving("sum_into", x.bytes()), sum_into, x, out);
   }
 }
 

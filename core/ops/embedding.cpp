@@ -104,7 +104,8 @@ void embedding_forward(Stream& stream, const EmbeddingForward& args) {
     case DeviceType::cuda:
       return cuda::embedding_forward(stream, args);
     case DeviceType::meta:
-      stream.recorder().record({.op = kForward, .bytes = 2 * static_cast<double>(args.out.bytes())});
+      stream.recorder().record({.op = kForward, .bytes = 2 * static_cast<double>(args.out.bytes())},
+                               embedding_forward, args);
   }
 }
 
@@ -120,7 +121,7 @@ void embedding_backward(Stream& stream, const EmbeddingBackward& args) {
       double rows = static_cast<double>(std::min(args.tokens.numel(), args.dtable.rows()));
       double bytes =
           static_cast<double>(args.dout.bytes()) + 8 * rows * static_cast<double>(args.dtable.cols());
-      stream.recorder().record({.op = kBackward, .bytes = bytes});
+      stream.recorder().record({.op = kBackward, .bytes = bytes}, embedding_backward, args);
     }
   }
 }

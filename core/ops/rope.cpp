@@ -98,7 +98,8 @@ void rope(Stream& stream, const Rope& args) {
       const int64_t values = args.qkv.rows() * args.heads.kv_heads * args.heads.head_dim;
       const int64_t moved = 2 * (args.qkv.numel() - values) + (args.amax.empty() ? 0 : values);
       stream.recorder().record(
-          {.op = "rope", .bytes = static_cast<double>(moved) * static_cast<double>(size_of(args.qkv.dtype))});
+          {.op = "rope", .bytes = static_cast<double>(moved) * static_cast<double>(size_of(args.qkv.dtype))},
+          rope, args);
     }
   }
 }

@@ -82,7 +82,8 @@ void swiglu_forward(Stream& stream, const SwigluForward& args) {
     case DeviceType::meta: {
       const int64_t bytes =
           args.gate_up.bytes() + args.float8.out.bytes() + (args.out.empty() ? 0 : args.out.bytes());
-      stream.recorder().record({.op = name_of(args), .bytes = static_cast<double>(bytes)});
+      stream.recorder().record({.op = name_of(args), .bytes = static_cast<double>(bytes)}, swiglu_forward,
+                               args);
     }
   }
 }
@@ -98,7 +99,8 @@ void swiglu_backward(Stream& stream, const SwigluBackward& args) {
       const int64_t passes = args.out.empty() ? 5 : 6;
       stream.recorder().record(
           {.op = name_of(args),
-           .bytes = static_cast<double>(passes * args.dout.bytes() + args.float8.out.bytes())});
+           .bytes = static_cast<double>(passes * args.dout.bytes() + args.float8.out.bytes())},
+          swiglu_backward, args);
     }
   }
 }

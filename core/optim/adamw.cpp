@@ -91,7 +91,7 @@ void adamw(Stream& stream, const std::vector<AdamwTensor>& tensors, const AdamwH
         bytes +=
             static_cast<double>(2 * t.master.bytes() + t.gradient.bytes() + 4 * t.exp_avg.bytes() + compute);
       }
-      stream.recorder().record({.op = "adamw", .bytes = bytes});
+      stream.recorder().record({.op = "adamw", .bytes = bytes}, adamw, tensors, hyper, scalars, step);
     }
   }
 }

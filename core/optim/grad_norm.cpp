@@ -66,7 +66,7 @@ void grad_norm_squared(Stream& stream, const std::vector<Tensor>& gradients, con
     case DeviceType::meta: {
       double bytes = 0;
       for (const Tensor& gradient : gradients) bytes += static_cast<double>(gradient.bytes());
-      stream.recorder().record({.op = kNorm, .bytes = bytes});
+      stream.recorder().record({.op = kNorm, .bytes = bytes}, grad_norm_squared, gradients, out, workspace);
     }
   }
 }
@@ -83,7 +83,8 @@ void clip_factor(Stream& stream, const Tensor& sum_of_squares, float max_norm, c
       return cuda::clip_factor(stream, sum_of_squares, max_norm, scalars, skipped);
     case DeviceType::meta:
       stream.recorder().record(
-          {.op = kClip, .bytes = static_cast<double>(sum_of_squares.bytes() + scalars.bytes())});
+          {.op = kClip, .bytes = static_cast<double>(sum_of_squares.bytes() + scalars.bytes())}, clip_factor,
+          sum_of_squares, max_norm, scalars, skipped);
   }
 }
 

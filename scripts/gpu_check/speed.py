@@ -72,34 +72,55 @@ def kernel_rows(report, torch):
     """Rows of the table; PyTorch's attention is rated with the FLOPs that ours counts."""
     rows = []
     for k in report["kernels"]:
-        if "error" in k:
-            rows.append((k["name"], k["error"], "", ""))
+        name = f"{k['name']}: {k['operands']}" if len(k["operands"]) < 80 else k["name"]
+        if "seconds" not in k:
+            rows.append((name, k.get("error", "not measured"), "", "", k["calls"]))
             continue
         rate = f"{k['bytes'] / k['seconds'] / 1e9:.0f} GB/s" if k["bound"] == "copy" else f"{k['flops'] / k['seconds'] / 1e12:.2f} TFLOP/s"
-        rows.append((k["name"], f"{k['seconds'] * 1e6:.1f}", rate, f"{100 * k['share_of_peak']:.0f}%"))
-    flops = {k["name"]: k["flops"] for k in report["kernels"] if "flops" in k}
+        rows.append((name, f"{k['seconds'] * 1e6:.1f}", rate, f"{100 * k['share_of_peak']:.0f}%", k["calls"]))
+    flops = {k["name"]: k["flops"] for k in report["kernels"]}
     for backend in ("cudnn", "flash"):
         item = torch.get(backend, {"error": torch.get("error", "not measured")})
         for way in ("forward", "backward"):
             name = f"attention {way}, PyTorch with {'cuDNN' if backend == 'cudnn' else 'its flash attention'}"
             if "error" in item:
-                rows.append((name, item["error"], "", ""))
+                rows.append((name, item["error"], "", "", ""))
                 continue
-            rate = flops[f"attention {way}"] / item[f"{way}_seconds"]
-            rows.append((name, f"{item[f'{way}_seconds'] * 1e6:.1f}", f"{rate / 1e12:.2f} TFLOP/s", f"{100 * rate / report['gemm_flops_per_second']:.0f}%"))
+            rate = flops[f"attention_{way}"] / item[f"{way}_seconds"]
+            rows.append((name, f"{item[f'{way}_seconds'] * 1e6:.1f}", f"{rate / 1e12:.2f} TFLOP/s", f"{100 * rate / report['gemm_flops_per_second']:.0f}%", ""))
     return rows
 
 
-def kernels(c):
-    shapes, seconds = ("small", "0.01") if c.dry else ("8B", "0.1")
-    out = c.run([c.program("ottava"), "bench", "kernels", "--device", c.device, "--shapes", shapes, "--seconds", seconds, "--json"], check=False)
-    if "{" not in out:
+def step_kernels(c, recipe, seconds):
+    """Operations of a step of one 8B block with two sequences of 8192, in BF16 or with FP8 of a recipe."""
+    size = (["--model.n_layers", "1", "--training.seq_len", "256", "--training.local_batch_size", "1"] if c.dry else
+            ["--model.flavor", "8B", "--model.n_layers", "1", "--model.vocab_size", "128256", "--training.seq_len", "8192", "--training.local_batch_size", "2"])
+    float8 = ["--model.converters", "quantize.linear.float8", "--quantize.linear.float8.recipe_name", recipe] if recipe else []
+    file = c.work / "kernels.json"
+    file.unlink(missing_ok=True)
+    out = c.run([c.program("ottava"), "bench", "kernels", "--seconds", str(seconds), "--json", str(file), "configs/debug.yaml",
+                 "--training.device", c.device, *size, *float8], check=False)
+    if not file.exists():
         raise Failed(tail(out))
-    report = json.loads(out[out.index("{"):])
+    return json.loads(file.read_text())
+
+
+def kernels(c):
+    seconds = 1.5 if c.dry else 8
+    report = step_kernels(c, None, seconds)
+    for recipe in ("tensorwise", "rowwise", "blockwise", "mxfp8"):
+        known = {(k["name"], k["operands"]) for k in report["kernels"]}
+        try:
+            more = step_kernels(c, recipe, seconds)["kernels"]
+        except Failed as e:
+            if "does not multiply recipe" not in str(e):
+                raise
+            continue
+        report["kernels"] += [{**k, "name": f"{k['name']}, {recipe}"} for k in more if (k["name"], k["operands"]) not in known]
     report["torch_attention"] = torch_attention(c)
     text = (f"Copy {report['copy_bytes_per_second'] / 1e9:.0f} GB/s, BF16 product {report['gemm_flops_per_second'] / 1e12:.1f} TFLOP/s"
             " (the fastest of the algorithms that cuBLASLt proposes).\n\n"
-            + table(["operation", "us", "rate", "of the peak"], kernel_rows(report, report["torch_attention"])))
+            + table(["operation", "us", "rate", "of the peak", "calls"], kernel_rows(report, report["torch_attention"])))
     if any("error" in k for k in report["kernels"] if not k["name"].endswith("cuDNN")):  # a library that may be missing
         raise Failed(text, report)
     return text, report

@@ -99,7 +99,8 @@ void attention_forward(Stream& stream, const AttentionForward& args) {
           {.op = kForward,
            .precision = precision_of(args.qkv.dtype),
            .flops = 4.0 * static_cast<double>(args.heads.head_dim) * causal_pairs(args),
-           .bytes = static_cast<double>(args.qkv.bytes() + args.out.bytes() + args.lse.bytes())});
+           .bytes = static_cast<double>(args.qkv.bytes() + args.out.bytes() + args.lse.bytes())},
+          attention_forward, args);
   }
 }
 
@@ -115,7 +116,8 @@ void attention_backward(Stream& stream, const AttentionBackward& args) {
       stream.recorder().record({.op = kBackward,
                                 .precision = precision_of(args.qkv.dtype),
                                 .flops = 10.0 * static_cast<double>(args.heads.head_dim) * causal_pairs(args),
-                                .bytes = static_cast<double>(bytes)});
+                                .bytes = static_cast<double>(bytes)},
+                               attention_backward, args);
     }
   }
 }

@@ -104,6 +104,12 @@ bool matmul_takes_scale(Stream& stream, const Matmul& args) {
                                           : cpu::gemm_takes_scale(plain_problem_of(args));
 }
 
+std::string_view name_of(MatmulKind kind) {
+  return kind == MatmulKind::forward          ? "forward"
+         : kind == MatmulKind::input_gradient ? "input gradient"
+                                              : "weight gradient";
+}
+
 void matmul(Stream& stream, const Matmul& args) {
   check(args);
   if (args.scale && !matmul_takes_scale(stream, args)) {
@@ -124,7 +130,9 @@ void matmul(Stream& stream, const Matmul& args) {
           {.op = kOp,
            .precision = args.a.dtype == DType::f32 ? Precision::fp32 : Precision::bf16,
            .flops = 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k),
-           .bytes = bytes});
+           .bytes = bytes,
+           .variant = name_of(args.kind)},
+          matmul, args);
     }
   }
 }
@@ -164,7 +172,8 @@ void add_bias(Stream& stream, const Tensor& y, const Tensor& bias) {
     case DeviceType::cuda:
       return cuda::add_bias(stream, y, bias);
     case DeviceType::meta:
-      stream.recorder().record({.op = "add_bias", .bytes = 2 * static_cast<double>(y.bytes())});
+      stream.recorder().record({.op = "add_bias", .bytes = 2 * static_cast<double>(y.bytes())}, add_bias, y,
+                               bias);
   }
 }
 
@@ -181,7 +190,8 @@ void bias_gradient(Stream& stream, const Tensor& dy, const Tensor& dbias) {
     case DeviceType::cuda:
       return cuda::bias_gradient(stream, dy, dbias);
     case DeviceType::meta:
-      stream.recorder().record({.op = "bias_gradient", .bytes = static_cast<double>(dy.bytes())});
+      stream.recorder().record({.op = "bias_gradient", .bytes = static_cast<double>(dy.bytes())},
+                               bias_gradient, dy, dbias);
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "core/stream.h"
 #include "core/tensor.h"
@@ -12,6 +13,8 @@ namespace ottava {
 ///   input_gradient   out[N,K]  = a=dy[N,O]  b=W[O,K]
 ///   weight_gradient  out[O,K]  = a=dy[N,O]  b=x[N,K]      (a transposed)
 enum class MatmulKind { forward, input_gradient, weight_gradient };
+/// "forward", "input gradient", "weight gradient".
+std::string_view name_of(MatmulKind kind);
 
 /// out = product, or out += product. a and b share one dtype, f32 or bf16; out is f32 or bf16 (f32 when a is
 /// f32); sums are f32, products of bf16 exact. `accumulate` needs an f32 out. Throws ShapeError, also for a

@@ -77,7 +77,8 @@ void qk_norm_forward(Stream& stream, const QkNormForward& args) {
     case DeviceType::cuda:
       return cuda::qk_norm_forward(stream, args);
     case DeviceType::meta:
-      stream.recorder().record({.op = kForward, .bytes = 2 * static_cast<double>(args.qkv.bytes())});
+      stream.recorder().record({.op = kForward, .bytes = 2 * static_cast<double>(args.qkv.bytes())},
+                               qk_norm_forward, args);
   }
 }
 
@@ -93,7 +94,8 @@ void qk_norm_backward(Stream& stream, const QkNormBackward& args) {
       stream.recorder().record(
           {.op = kBackward,
            .bytes = 3 * head_bytes(args.qkv, heads.heads + heads.kv_heads, heads) +
-                    (args.amax.empty() ? 0 : head_bytes(args.qkv, heads.kv_heads, heads))});
+                    (args.amax.empty() ? 0 : head_bytes(args.qkv, heads.kv_heads, heads))},
+          qk_norm_backward, args);
     }
   }
 }

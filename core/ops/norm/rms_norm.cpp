@@ -114,7 +114,8 @@ void rms_norm_forward(Stream& stream, const RmsNormForward& args) {
       const int64_t passes = (args.residual.empty() ? 1 : 3) + (args.y.empty() ? 0 : 1);
       stream.recorder().record(
           {.op = name_of(args),
-           .bytes = static_cast<double>(passes * args.x.bytes() + args.float8.out.bytes())});
+           .bytes = static_cast<double>(passes * args.x.bytes() + args.float8.out.bytes())},
+          rms_norm_forward, args);
     }
   }
 }
@@ -130,7 +131,8 @@ void rms_norm_backward(Stream& stream, const RmsNormBackward& args) {
       const int64_t passes = args.dresidual.empty() ? 3 : 4;
       stream.recorder().record(
           {.op = name_of(args),
-           .bytes = static_cast<double>(passes * args.x.bytes() + args.float8.out.bytes())});
+           .bytes = static_cast<double>(passes * args.x.bytes() + args.float8.out.bytes())},
+          rms_norm_backward, args);
     }
   }
 }

@@ -1,29 +1,49 @@
 #include "apps/commands/bench_kernels_command.h"
 
+#include <set>
 #include <sstream>
 
-#include "apps/bench/kernel_cases.h"
-#include "core/cost.h"
+#include "apps/config/experiment.h"
+#include "apps/decide/workbench.h"
 #include "core/error.h"
+#include "core/io/file.h"
 #include "core/io/json.h"
+#include "core/ops/matmul/matmul.h"
 #include "tests/support/devices.h"
+#include "tests/support/temporary_folder.h"
 
 using namespace ottava;
 using Catch::Contains;
 
 namespace {
 
-KernelShapes tiny() {
-  return {.batch = 1,
-          .sequence = 64,
-          .dim = 128,
-          .ffn = 128,
-          .heads = 2,
-          .kv_heads = 1,
-          .head_dim = 64,
-          .vocabulary = 256,
-          .loss_rows = 16,
-          .parameters = 4096};
+using Overrides = std::vector<std::string>;
+
+Overrides tiny(const Overrides& more = {}) {
+  Overrides out;
+  for (const char* text : {"--model.dim",
+                           "128",
+                           "--model.n_layers",
+                           "2",
+                           "--model.n_heads",
+                           "2",
+                           "--model.n_kv_heads",
+                           "1",
+                           "--model.ffn_dim",
+                           "128",
+                           "--model.vocab_size",
+                           "256",
+                           "--training.device",
+                           "cpu",
+                           "--training.seq_len",
+                           "64",
+                           "--training.local_batch_size",
+                           "1",
+                           "--activation_checkpoint.mode",
+                           "none"})
+    out.emplace_back(text);
+  out.insert(out.end(), more.begin(), more.end());
+  return out;
 }
 
 std::string printed(const BenchKernelsCommand& command) {
@@ -32,48 +52,130 @@ std::string printed(const BenchKernelsCommand& command) {
   return out.str();
 }
 
+std::vector<RecordedOperation> operations(const Overrides& overrides, Device target) {
+  const Experiment e = resolve_experiment(load_config("", overrides), nullptr, 1);
+  return record_first_rank(e.shape, target, e.mesh).operations;
+}
+
+const RecordedOperation* find(const std::vector<RecordedOperation>& all, std::string_view op,
+                              std::string_view variant, std::string_view operands) {
+  for (const RecordedOperation& o : all) {
+    if (o.op == op && o.variant == variant && o.operands.starts_with(operands)) return &o;
+  }
+  return nullptr;
+}
+
 }  // namespace
 
-TEST_CASE("every measured operation runs and says what it costs") {
-  test::for_each_device([](Stream& stream) {
-    for (const KernelCase& kernel : all_kernel_cases(tiny(), stream.device())) {
-      INFO(kernel.name);
-      CostRecorder recorder;
-      Stream meta = Stream::meta(recorder, stream.device());
-      Workbench shapes({DeviceType::meta, 0}), bench(stream.device());
-      kernel.prepare(shapes, meta)(meta);
-      REQUIRE(recorder.totals().size() == 1);
-      CHECK(recorder.bytes() > 0);
-      const double products = recorder.flops(Precision::bf16) + recorder.flops(Precision::fp8);
-      CHECK((kernel.bound == Bound::copy || products > 0));
-      auto run = kernel.prepare(bench, stream);
-      run(stream);
-      run(stream);
-      stream.synchronize();
+TEST_CASE("every measured operation runs as it was recorded, and costs what it recorded") {
+  const Overrides float8 = {"--model.converters", "[quantize.linear.float8]",
+                            "--quantize.linear.float8.recipe_name"};
+  std::vector<Overrides> steps = {
+      tiny(), tiny({"--activation_checkpoint.mode", "full", "--training.mixed_precision_param", "float32"}),
+      tiny({"--model.attn_mask_type", "block_causal", "--optimizer.state_dtype", "bfloat16"})};
+  for (const char* recipe : {"tensorwise", "rowwise", "blockwise", "delayed"})
+    steps.push_back(tiny({float8[0], float8[1], float8[2], recipe}));
+  test::for_each_device([&](Stream& stream) {
+    for (const Overrides& step : steps) {
+      for (const RecordedOperation& o : operations(step, stream.device())) {
+        INFO(o.op << " " << o.variant << ": " << o.operands);
+        CHECK(o.calls > 0);
+        CHECK(o.bytes > 0);
+        Workbench bench(stream.device()), shapes({DeviceType::meta, 0});
+        // Made again on `meta` it is the same operation.
+        CostRecorder recorder;
+        Stream meta = Stream::meta(recorder, stream.device());
+        prepare(o, shapes, 256)(meta);
+        REQUIRE(recorder.operations().size() == 1);
+        CHECK(recorder.operations()[0].operands == o.operands);
+        CHECK(recorder.operations()[0].bytes == o.bytes);
+        CHECK(recorder.operations()[0].flops == o.flops);
+        // And on the device it runs, more than once.
+        set_matmul_workspace(stream,
+                             bench.tensor(DType::u8, {std::max<int64_t>(recorder.workspace_bytes(), 1)}));
+        const auto run = prepare(o, bench, 256);
+        run(stream);
+        run(stream);
+        stream.synchronize();
+      }
     }
   });
 }
 
-TEST_CASE("bench kernels prints a table, or JSON, or counts alone") {
-  BenchKernelsCommand command{.device = "cpu", .shapes = "small", .seconds = 0.0005};
-  CHECK_THAT(printed(command), Contains("rms_norm backward + residual") && Contains("of the peak"));
-  command.print = BenchKernelsCommand::Print::json;
-  Json report = Json::parse(printed(command), "test");
-  CHECK(report.at("copy_bytes_per_second", "report").as_number("copy") > 0);
-  for (const Json& kernel : report.at("kernels", "report").as_array("kernels")) {
-    CHECK(kernel.at("share_of_peak", "kernel").as_number("share") > 0);
+TEST_CASE("the operations of a step are those that the model makes, as often as it makes them") {
+  const std::vector<RecordedOperation> all =
+      operations(tiny({"--training.global_batch_size", "3"}), {DeviceType::cpu, 0});
+  // wo and w2 have the same shapes.
+  const RecordedOperation* forward =
+      find(all, "matmul", "forward", "bf16 [64, 128] bf16 [128, 128] bf16 [64, 128]");
+  REQUIRE(forward);
+  CHECK(forward->calls == 3 * 2 * 2);
+  CHECK(forward->flops == 2.0 * 64 * 128 * 128);
+  CHECK(forward->bytes == 2.0 * (64 * 128 + 128 * 128 + 64 * 128));
+  const RecordedOperation* qkv =
+      find(all, "matmul", "forward", "bf16 [64, 128] bf16 [256, 128] bf16 [64, 256]");
+  REQUIRE(qkv);
+  CHECK(qkv->calls == 3 * 2 * 2);  // wqkv and w13; the output layer of 256 words makes f32
+  const RecordedOperation* attention = find(all, "attention_forward", "", "bf16 [64, 256]");
+  REQUIRE(attention);
+  CHECK(attention->calls == 3 * 2);
+  CHECK(attention->flops == 4.0 * 64 * 2 * (64 * 65 / 2));
+  const RecordedOperation* update = find(all, "adamw", "", "f32 ");
+  REQUIRE(update);
+  CHECK(update->calls == 1);
+  // All there is: what the labels sum up to.
+  const Experiment e = resolve_experiment(load_config("", tiny()), nullptr, 1);
+  const StepPlan plan = record_first_rank(e.shape, {DeviceType::cpu, 0}, e.mesh);
+  double flops = 0, bytes = 0, sum_flops = 0, sum_bytes = 0;
+  for (const RecordedOperation& o : plan.operations) {
+    flops += static_cast<double>(o.calls) * o.flops;
+    bytes += static_cast<double>(o.calls) * o.bytes;
   }
-  command.device = "meta";
-  command.shapes = "8B";
-  report = Json::parse(printed(command), "test");
-  const Json& copy = report.at("kernels", "report").as_array("kernels")[0];
-  CHECK(copy.at("bytes", "copy").as_number("bytes") == 8.0 * (1 << 28));
-  CHECK(copy.find("seconds") == nullptr);
+  for (const CostRecorder::Total& t : plan.costs) sum_flops += t.flops, sum_bytes += t.bytes;
+  CHECK(flops == Approx(sum_flops));
+  CHECK(bytes == Approx(sum_bytes));
+}
+
+TEST_CASE("bench kernels prints a line for each operation, and writes them for programs") {
+  const TemporaryFolder folder;
+  BenchKernelsCommand command{
+      .file = {}, .overrides = tiny(), .only = "*norm*", .json = folder / "kernels.json"};
+  const std::string text = printed(command);
+  CHECK_THAT(text, Contains("Model llama3 debugmodel with other dimensions on cpu, rank 0 of 1") &&
+                       Contains("\ncopy ") && Contains("\nrms_norm_forward ") &&
+                       Contains("\nrms_norm_backward ") && Contains("bf16 [64, 128], ") &&
+                       Contains("\ntogether ") && !Contains("\nmatmul "));
+  const Json report = Json::parse(read_file(command.json), "report");
+  CHECK(report.at("copy_bytes_per_second", "report").as_number("copy") > 0);
+  CHECK(report.at("gemm_flops_per_second", "report").as_number("gemm") > 0);
+  std::set<std::string> names;
+  for (const Json& kernel : report.at("kernels", "report").as_array("kernels")) {
+    names.insert(kernel.at("name", "kernel").as_string("name"));
+    CHECK(kernel.at("share_of_peak", "kernel").as_number("share") > 0);
+    CHECK(kernel.at("calls", "kernel").as_number("calls") >= 1);
+  }
+  CHECK(names == std::set<std::string>{"grad_norm_squared", "rms_norm_backward", "rms_norm_forward"});
+}
+
+TEST_CASE("bench kernels ends in time and says what it left out, or only counts, for any device") {
+  const std::string none = printed({.file = {}, .overrides = tiny(), .only = "rms_norm*", .seconds = 0});
+  CHECK_THAT(none, Contains(" not measured: 0 s were over (--seconds)\n"));
+  BenchKernelsCommand counts{.file = {},
+                             .overrides = tiny({"--training.device", "cuda", "--model.flavor", "8B"}),
+                             .work = BenchKernelsCommand::Work::count};
+  CHECK_THAT(printed(counts), Contains("on cuda") && Contains("matmul weight gradient") &&
+                                  Contains("bf16 [64, 128]") && !Contains("together"));
 }
 
 TEST_CASE("bench kernels refuses what it does not know") {
   std::ostringstream out;
-  CHECK_THROWS_WITH(run_bench_kernels_command({.device = "cpu", .shapes = "huge"}, out),
-                    Contains("--shapes is 'huge', expected 8B or small"));
-  CHECK_THROWS_WITH(run_bench_kernels_command({.device = "tpu"}, out), Contains("'tpu' is not a device"));
+  CHECK_THROWS_WITH(
+      run_bench_kernels_command({.file = {}, .overrides = tiny(), .only = "gemm*"}, out),
+      Contains("[bench] --only 'gemm*' is the name of no operation: `bench kernels --count` lists them"));
+  CHECK_THROWS_WITH(
+      run_bench_kernels_command({.file = {}, .overrides = tiny({"--training.device", "tpu"})}, out),
+      Contains("training.device: expected auto, cpu or cuda"));
+  CHECK_THROWS_WITH(
+      run_bench_kernels_command({.file = {}, .overrides = tiny(), .json = "/nowhere/at/all.json"}, out),
+      Contains("[bench] cannot write /nowhere/at/all.json"));
 }

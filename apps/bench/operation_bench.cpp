@@ -1,0 +1,62 @@
+#include "apps/bench/operation_bench.h"
+
+#include <algorithm>
+
+#include "apps/decide/workbench.h"
+#include "core/ops/elementwise.h"
+#include "core/ops/matmul/matmul.h"
+
+namespace ottava {
+namespace {
+
+constexpr double kPeakSeconds = 0.2;
+
+}  // namespace
+
+double seconds_per_call(Stream& stream, const std::function<void(Stream&)>& run, double seconds) {
+  constexpr size_t kBatches = 5;
+  auto batch = [&](int calls) {
+    Event start(stream.device()), end(stream.device());
+    start.record(stream);
+    for (int i = 0; i < calls; ++i) run(stream);
+    end.record(stream);
+    end.synchronize();
+    return std::max(end.milliseconds_since(start) / 1e3, 1e-9);
+  };
+  batch(1);
+  double spent = batch(1);
+  const int calls = static_cast<int>(std::clamp(seconds / kBatches / spent, 1.0, 10'000.0));
+  std::vector<double> times{spent};
+  while (times.size() <= kBatches && spent < seconds) {
+    const double time = batch(calls);
+    spent += time;
+    times.push_back(time / calls);
+  }
+  std::ranges::nth_element(times, times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2));
+  return times[times.size() / 2];
+}
+
+BenchPeaks measure_peaks(Stream& stream) {
+  const bool on_gpu = stream.device().type == DeviceType::cuda;
+  const int64_t elements = int64_t{1} << (on_gpu ? 28 : 25), n = on_gpu ? 8192 : 1024;
+  BenchPeaks peaks;
+  {
+    Workbench bench(stream.device());
+    const Tensor from = bench.tensor(DType::bf16, {elements}), to = bench.tensor(DType::bf16, {elements});
+    const double seconds = seconds_per_call(
+        stream, [&](Stream& s) { cast(s, from, to); }, kPeakSeconds);
+    peaks.bytes_per_second = 2 * static_cast<double>(from.bytes()) / seconds;
+  }
+  Workbench bench(stream.device());
+  auto matrix = [&] { return bench.tensor(DType::bf16, {n, n}); };
+  const Matmul product{.a = matrix(), .b = matrix(), .out = matrix()};
+  set_matmul_workspace(
+      stream, bench.tensor(DType::u8, {std::max<int64_t>(matmul_workspace_bytes(stream, product), 1)}));
+  const double seconds = seconds_per_call(
+      stream, [&](Stream& s) { matmul(s, product); }, kPeakSeconds);
+  peaks.flops_per_second =
+      2 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n) / seconds;
+  return peaks;
+}
+
+}  // namespace ottava

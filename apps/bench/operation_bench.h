@@ -1,0 +1,20 @@
+#pragma once
+
+#include <functional>
+
+#include "core/stream.h"
+
+namespace ottava {
+
+/// Median seconds of a call in batches that last `seconds` together, after one call that is not counted. At
+/// least one call is timed, however long it takes.
+double seconds_per_call(Stream& stream, const std::function<void(Stream&)>& run, double seconds);
+
+/// What the device does at best.
+struct BenchPeaks {
+  double bytes_per_second = 0;  ///< of a copy that no cache holds
+  double flops_per_second = 0;  ///< of a large bf16 product
+};
+BenchPeaks measure_peaks(Stream& stream);
+
+}  // namespace ottava

@@ -1,0 +1,55 @@
+#include "apps/config/planned_experiment.h"
+
+#include <filesystem>
+
+#include "core/cuda/runtime.h"
+#include "core/error.h"
+
+namespace ottava {
+namespace {
+
+Device planned_device(const std::string& text) {
+  if (text.starts_with("cuda")) return {DeviceType::cuda, 0};
+  return parse_device(text);
+}
+
+std::shared_ptr<const Tokenizer> tokenizer_if_there(const Config& config) {
+  if (config.model.vocab_size > 0 || !std::filesystem::exists(config.model.hf_assets_path)) return nullptr;
+  return load_tokenizer(config);
+}
+
+std::optional<int> planned_capability(int asked, const Device& device) {
+  if (device.type != DeviceType::cuda) {
+    if (asked > 0)
+      fail<ConfigError>(
+          "plan", "--compute-capability is of GPUs, and training.device is cpu: set training.device: cuda");
+    return {};
+  }
+  if (asked > 0) return asked;
+  return cuda::device_count() > 0 ? cuda::compute_capability(0) : 90;
+}
+
+Experiment resolve(const Config& config, int world_size, const std::optional<int>& capability) {
+  try {
+    Experiment e = resolve_experiment(config, tokenizer_if_there(config), world_size, capability);
+    if (e.shape.float8.is_on() && config.float8.automatic && !config.float8.auto_decisions.empty())
+      apply_measured_float8(e, read_auto_decisions(config));
+    return e;
+  } catch (const DeviceError& error) {
+    if (!capability) throw;
+    throw DeviceError(
+        fmt::format("{}; this plan is for compute capability {}.{}, --compute-capability says another",
+                    error.what(), *capability / 10, *capability % 10));
+  }
+}
+
+}  // namespace
+
+PlannedExperiment plan_experiment(const Config& config, int world_size, int compute_capability) {
+  const Device device = planned_device(config.training.device);
+  const std::optional<int> capability = planned_capability(compute_capability, device);
+  if (world_size == 0) world_size = mesh_degrees(config).fewest_ranks();
+  return {device, resolve(config, world_size, capability)};
+}
+
+}  // namespace ottava

@@ -1,0 +1,19 @@
+#pragma once
+
+#include "apps/config/experiment.h"
+
+namespace ottava {
+
+/// An experiment for a device that need not be on this machine.
+struct PlannedExperiment {
+  Device device;
+  Experiment experiment;
+};
+
+/// For `world_size` ranks (0: the fewest that the configuration's degrees make) with GPUs of this compute
+/// capability (0: of the one in this machine or, where there is none, 90). The tokenizer may be missing if
+/// the vocabulary is given. Follows quantize.linear.float8.auto_decisions. Throws ConfigError, for one for a
+/// capability where training.device is cpu, and DeviceError naming the capability.
+PlannedExperiment plan_experiment(const Config& config, int world_size = 0, int compute_capability = 0);
+
+}  // namespace ottava
