@@ -1,6 +1,5 @@
 #include "apps/config/planned_experiment.h"
 
-#include <filesystem>
 
 #include "core/cuda/runtime.h"
 #include "core/error.h"
@@ -14,7 +13,7 @@ Device planned_device(const std::string& text) {
 }
 
 std::shared_ptr<const Tokenizer> tokenizer_if_there(const Config& config) {
-  if (config.model.vocab_size > 0 || !std::filesystem::exists(config.model.hf_assets_path)) return nullptr;
+  if (config.model.vocab_size > 0 || !has_assets(config)) return nullptr;
   return load_tokenizer(config);
 }
 

@@ -19,12 +19,6 @@ uint64_t Decisions::hash() const {
   return checkpoint::text_checksum(text);
 }
 
-Decisions of_first_rank(const Decisions& mine, Communicator& control) {
-  if (control.size() == 1) return mine;
-  return parse_decisions(CommunicatorBootstrap(control).all_gather(to_json(mine)).front(),
-                         "decisions of rank 0");
-}
-
 std::string to_json(const Decisions& decisions) {
   Json entries = Json::Array{};
   for (const Decisions::Entry& e : decisions.entries) {

@@ -29,9 +29,6 @@ struct Decisions {
   bool operator==(const Decisions&) const = default;
 };
 
-/// Rank 0's, on every rank. All make the call.
-Decisions of_first_rank(const Decisions& mine, Communicator& control);
-
 std::string to_json(const Decisions& decisions);
 /// Throws FileError naming `where` for anything that to_json does not write.
 Decisions parse_decisions(std::string_view text, std::string_view where);

@@ -141,7 +141,7 @@ TEST_CASE("bench kernels prints a line for each operation, and writes them for p
   BenchKernelsCommand command{
       .file = {}, .overrides = tiny(), .only = "*norm*", .json = folder / "kernels.json"};
   const std::string text = printed(command);
-  CHECK_THAT(text, Contains("Model llama3 debugmodel with other dimensions on cpu, rank 0 of 1") &&
+  CHECK_THAT(text, Contains("Model llama3 of one's own on cpu, rank 0 of 1") &&
                        Contains("\ncopy ") && Contains("\nrms_norm_forward ") &&
                        Contains("\nrms_norm_backward ") && Contains("bf16 [64, 128], ") &&
                        Contains("\ntogether ") && !Contains("\nmatmul "));

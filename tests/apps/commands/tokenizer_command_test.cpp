@@ -54,6 +54,7 @@ TEST_CASE("train writes a tokenizer that loads; text and JSON lines are read ali
   CHECK(Tokenizer::load(options.output_folder)->encode(" the").size() == 1);
 
   options.text_key = "absent";
+  options.output_folder = (folder.path / "absent").string();
   CHECK_THROWS_AS(tokenizer_train(options, out), DataError);
   options.text_key = "body";
   options.output_folder = (folder.path / "never").string();

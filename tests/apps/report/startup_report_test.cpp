@@ -47,7 +47,7 @@ TEST_CASE("the report says model, precision, memory, compute and schedule") {
   const std::string text = report(1, {"--activation_checkpoint.mode", "full"});
   for (const char* part :
        {"Device: cpu (", "1 rank: ",
-        "Model llama3 debugmodel size: 6,163,712 total parameters (6 layers, dim 256, 16 heads of 16 over 16",
+        "Model llama3 debugmodel: 6,163,712 total parameters (6 layers, dim 256, 16 heads of 16 over 16",
         "compute bf16, masters f32, moments f32, gradient sums f32; 6 of 6 blocks are recomputed",
         "Memory plan: ", "parameters ", "TFLOP on each rank and step",
         "local batch size 1, global batch size 1, gradient accumulation steps 1, sequence length 64"}) {
