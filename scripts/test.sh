@@ -8,8 +8,9 @@
 #   tsan            thread sanitizer: ranks as threads, and the kernels on the host execution layer
 #   asan_steps      as asan, for whole steps in FP8 and on the host execution layer
 #   architectures   every kernel compiled for sm_80, sm_89, sm_90a and sm_100
-#   quickstart      a fresh clone in a temporary folder, nothing from ccache: scripts/quickstart.sh, then scripts/test.sh
-# Named only, as root, on systems that they make of Debian's packages (scripts/stages):
+# Named only, of scripts/stages:
+#   quickstart      in a fresh clone, nothing from ccache: scripts/quickstart.sh, then scripts/test.sh
+# and as root, on systems that they make of Debian's packages:
 #   package         the tarball and the Debian package of build/ train in a clean root
 #   debian13        the next release builds and passes all tests
 set -euo pipefail
@@ -18,9 +19,9 @@ stages=("$@")
 [ ${#stages[@]} -gt 0 ] || stages=(release)
 for stage in "${stages[@]}"; do
   case $stage in
-    release | asan | tsan | asan_steps | architectures | quickstart) ;;
+    release | asan | tsan | asan_steps | architectures) ;;
     *) [ -x "scripts/stages/$stage.sh" ] ||
-      { echo "test.sh: stage '$stage' is unknown: release, asan, tsan, asan_steps, architectures, quickstart or one of scripts/stages" >&2; exit 2; } ;;
+      { echo "test.sh: stage '$stage' is unknown: release, asan, tsan, asan_steps, architectures or one of scripts/stages" >&2; exit 2; } ;;
   esac
 done
 
@@ -91,20 +92,6 @@ for stage in "${stages[@]}"; do
       ;;
     architectures)
       build architectures ottava_core ottava_fp8
-      ;;
-    quickstart)
-      clone=$(mktemp -d)
-      begin "quickstart, clone to first step"
-      git clone -q . "$clone"
-      (cd "$clone" && CCACHE_DISABLE=1 scripts/quickstart.sh -- --training.steps 3 --metrics.log_freq 1) | while IFS= read -r line; do
-        printf '%s\n' "$line"
-        [[ $line != *"step:  1 "* ]] || echo "$((SECONDS - began))" >"$clone/first-step"
-      done
-      times+=("quickstart, clone to first step: $(cat "$clone/first-step") s")
-      begin "quickstart, test.sh in the same folder"
-      "$clone/scripts/test.sh"
-      end
-      rm -rf "$clone"
       ;;
     *)
       begin "$stage"

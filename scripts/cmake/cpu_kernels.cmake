@@ -44,7 +44,7 @@ function(ottava_cpu_kernels_of isa target)
     # -O3 also in debug builds: a kernel at -O0 is 50 times slower and no easier to read.
     target_compile_options(${object} PRIVATE ${OTTAVA_ISA_FLAGS_${isa}} -Wno-psabi
       -Wno-uninitialized -Wno-maybe-uninitialized  # GCC 12 takes the undefined operands of its own AVX-512 intrinsics for ours
-      $<$<NOT:$<BOOL:${OTTAVA_SANITIZE}>>:-O3>)
+      $<$<NOT:$<OR:$<BOOL:${OTTAVA_SANITIZE}>,$<BOOL:${OTTAVA_FUZZ}>>>:-O3>)
     target_sources(${target} PRIVATE $<TARGET_OBJECTS:${object}>)
   endif()
   foreach(file IN LISTS ARGN)
