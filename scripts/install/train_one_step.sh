@@ -15,7 +15,8 @@ for i in $(seq 2000); do echo "The dog number $i sees the dog number $((i + 1)).
 train() {  # NAME [LAUNCHER WORD...]
   local out=$1
   shift
-  env -i HOME="$work" PATH="$prefix/bin:/usr/bin:/bin" OMP_NUM_THREADS=1 "$@" "${ottava[@]}" train configs/debug.yaml \
+  env -i HOME="$work" PATH="$prefix/bin:/usr/bin:/bin" OMP_NUM_THREADS=1 \
+    MASTER_PORT=$((20000 + RANDOM % 12000)) "$@" "${ottava[@]}" train configs/debug.yaml \
     --training.dataset_path text.txt --training.steps 1 --training.seq_len 64 --job.dump_folder "$out" >"$out.log" 2>&1 ||
     { cat "$out.log" >&2; echo "train_one_step.sh: '$* ottava train' failed" >&2; exit 1; }
   [ -d "$out/checkpoint/step-1" ] ||
