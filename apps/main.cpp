@@ -4,6 +4,7 @@
 #include "apps/commands/config_command.h"
 #include "apps/commands/data_command.h"
 #include "apps/commands/generate_command.h"
+#include "apps/commands/init_command.h"
 #include "apps/commands/plan_command.h"
 #include "apps/commands/tokenizer_command.h"
 #include "apps/commands/train_command.h"
@@ -16,6 +17,7 @@ int main(int argc, char** argv) {
       "from one YAML or TOML file per experiment.",
       OTTAVA_VERSION);
   Command commands = line.commands();
+  add_init_command(commands);
   add_train_command(commands);
   add_plan_command(commands);
   add_bench_commands(commands);

@@ -134,8 +134,8 @@ TEST_CASE("what is wrong with a configuration is said at once, with the place an
 TEST_CASE("a command line that is no command is refused with what may stand there") {
   Workplace here;
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"", "ottava: [command line] ottava needs a subcommand: train, plan, bench"},
-      {"trian tiny.yaml", "ottava has no subcommand 'trian': expected train, plan, bench"},
+      {"", "ottava: [command line] ottava needs a subcommand: init, train, plan, bench"},
+      {"trian tiny.yaml", "ottava has no subcommand 'trian': expected init, train, plan, bench"},
       {"trian tiny.yaml", "did you mean train?"},
       {"data nothing", "ottava: [command line] data has no subcommand 'nothing': expected prepare"},
       {"plan tiny.yaml --world-size 0",

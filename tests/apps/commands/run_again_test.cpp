@@ -96,3 +96,28 @@ TEST_CASE("a dump folder belongs to one run at a time") {
   }
   runs.train("");
 }
+
+TEST_CASE("from a text to a run in two commands, and on from there") {
+  Runs runs;
+  std::ofstream(runs / "mine.txt") << generated_text(3000, 5);
+  auto shell = [&](const std::string& line) {
+    const Outcome out = run_command("cd " + (runs / "") + " && O=" OTTAVA "; " + line);
+    INFO(line << "\n" << out.output);
+    CHECK(out.exit_code == 0);
+    return out.output;
+  };
+  CHECK_THAT(shell("$O init mine.txt --output first --minutes 1"),
+             Contains("Next: ottava train first/ottava.yaml"));
+  const std::string trained = shell(
+      "$O train first/ottava.yaml --training.steps 4 --training.threads 1 --metrics.peak_tflops_bf16 1");
+  CHECK_THAT(trained, Contains("Model llama3 of one's own") &&
+                          Contains("rope_scaling    none       default") && Contains("0 bad records") &&
+                          Contains("Saved first/run/checkpoint/step-4"));
+  CHECK_THAT(shell("$O train first/ottava.yaml --training.steps 4"), Contains("This run is finished"));
+  CHECK_THAT(
+      shell("echo 'a word' | $O generate --checkpoint first/run --max-tokens 3 --device cpu 2>/dev/null"),
+      Catch::Matchers::StartsWith("a word"));
+  const Outcome again = run_command("cd " + (runs / "") + " && " OTTAVA " init mine.txt --output first");
+  CHECK(again.exit_code == 1);
+  CHECK_THAT(again.output, Contains("first/ottava.yaml is there already"));
+}

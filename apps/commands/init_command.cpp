@@ -1,0 +1,105 @@
+#include "apps/commands/init_command.h"
+
+#include <filesystem>
+#include <iostream>
+#include <memory>
+
+#include "apps/commands/command_line.h"
+#include "apps/commands/tokenizer_command.h"
+#include "apps/config/config.h"
+#include "apps/config/first_config.h"
+#include "apps/report/metrics_reporter.h"
+#include "core/counted.h"
+#include "core/data/data_file.h"
+#include "core/data/tokenizer/tokenizer.h"
+#include "core/error.h"
+#include "core/io/atomic_file.h"
+
+namespace ottava {
+namespace fs = std::filesystem;
+
+namespace {
+
+/// Bytes of text; what is compressed grows about fourfold.
+int64_t text_bytes(const std::vector<std::string>& sources) {
+  int64_t bytes = 0;
+  for (const data::DataFile& file : data::find_data_files(sources)) {
+    if (data::is_tokenized(file.format))
+      fail<DataError>("init", "'{}' is a {}, expected text", file.path, data::name_of(file.format));
+    bytes += file.bytes * (file.compression == data::Compression::none ? 1 : 4);
+  }
+  return bytes;
+}
+
+std::string one_path(const std::vector<std::string>& sources) {
+  if (sources.size() != 1) {
+    fail<ConfigError>("init", "{} are given, expected one: a file, a folder, a glob in quotes, or @list",
+                      counted(sources.size(), "source"));
+  }
+  return sources[0];
+}
+
+/// Trains a tokenizer into `folder`; half as large, and half again, where the text has too few words for it.
+void train_tokenizer(const InitCommand& c, const std::string& folder, int64_t vocabulary, std::ostream& out) {
+  constexpr int64_t kLeast = 512;
+  for (;; vocabulary /= 2) {
+    try {
+      return tokenizer_train({.sources = c.sources,
+                              .output_folder = folder,
+                              .vocab_size = static_cast<int32_t>(vocabulary),
+                              .max_bytes = 100'000'000},
+                             out);
+    } catch (const DataError& error) {
+      if (vocabulary / 2 < kLeast) throw;
+      out << fmt::format("{} tokens are too many for this text: trying {}\n", vocabulary, vocabulary / 2);
+    }
+  }
+}
+
+}  // namespace
+
+void run_init_command(const InitCommand& c, std::ostream& out) {
+  const std::string source = one_path(c.sources), config = (fs::path(c.output) / "ottava.yaml").string();
+  if (fs::exists(config)) {
+    fail<FileError>("init", "{} is there already: choose another --output, or train with it: ottava train {}",
+                    config, config);
+  }
+  FirstConfigInputs inputs{.text_bytes = text_bytes(c.sources), .minutes = c.minutes};
+  inputs.flops_per_second = find_device_peaks({DeviceType::cpu, 0}, {}).bf16;
+  out << fmt::format("{}: {:.1f} MB of text; this machine: {:.2f} TFLOP/s in bf16\n", source,
+                     static_cast<double>(inputs.text_bytes) * 1e-6, inputs.flops_per_second * 1e-12);
+  choose_first_config(inputs);  // refuses what cannot be trained on before anything is made
+  std::string tokenizer = c.tokenizer;
+  fs::create_directories(c.output);
+  if (tokenizer.empty()) {
+    tokenizer = (fs::path(c.output) / "tokenizer").string();
+    train_tokenizer(c, tokenizer, first_vocabulary(inputs.text_bytes), out);
+  }
+  inputs.vocabulary = Tokenizer::load(tokenizer)->vocab_size();
+  const FirstConfig first = choose_first_config(inputs);
+  write_file_atomically(config, to_yaml(first, {.text = source,
+                                                .tokenizer = tokenizer,
+                                                .output = (fs::path(c.output) / "run").string()}));
+  load_config(config);  // what was written loads
+  out << fmt::format(
+      "{}: {:.1f}M parameters, {} of {} tokens, about {:.0f} minutes\n\nNext: ottava train {}\n", config,
+      static_cast<double>(first.parameters) * 1e-6, counted(first.steps, "step"),
+      first.global_batch * first.sequence, first.minutes, config);
+}
+
+void add_init_command(Command& commands) {
+  auto options = std::make_shared<InitCommand>();
+  Command command =
+      commands.subcommand("init", "from a text to a run: a tokenizer and a commented configuration");
+  command.required("text", &options->sources,
+                   "file, folder, glob or @list, as training.dataset_path takes them");
+  command.option("--output", &options->output, "folder for ottava.yaml, the tokenizer and the run");
+  command.option("--minutes", &options->minutes, "that training should take on this machine");
+  command.option("--tokenizer", &options->tokenizer, "folder of one that exists, instead of training one");
+  command.run([options] {
+    run_init_command(*options, std::cout);
+    return 0;
+  });
+}
+
+}  // namespace ottava

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+#include <ostream>
+#include <string>
+#include <vector>
+
+namespace ottava {
+
+class Command;
+
+/// `ottava init TEXT... [--output DIR] [--minutes M] [--tokenizer DIR]`: from a text to a run. Trains a
+/// tokenizer on the text (unless one is given), measures this machine, and writes DIR/ottava.yaml, commented:
+/// a model, a batch and steps that fit the time.
+struct InitCommand {
+  std::vector<std::string> sources;  ///< as training.dataset_path takes them
+  std::string output = "first_model";
+  double minutes = 60;
+  std::string tokenizer;  ///< folder; empty: one is trained into DIR/tokenizer
+};
+/// Says on `out` what it found and chose, and how to go on. Throws ConfigError, FileError or DataError; an
+/// ottava.yaml that is there is never replaced.
+void run_init_command(const InitCommand& command, std::ostream& out);
+
+void add_init_command(Command& commands);
+
+}  // namespace ottava

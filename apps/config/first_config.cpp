@@ -1,0 +1,147 @@
+#include "apps/config/first_config.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "core/config/print.h"
+#include "core/error.h"
+
+namespace ottava {
+namespace {
+
+constexpr double kTokensPerParameter = 20, kMostEpochs = 4, kUtilization = 0.5;
+
+struct Size {
+  int64_t dim, layers, head_dim;
+};
+// Widths and depths that are trained in practice; heads of 64 from where a width has several.
+constexpr Size kSizes[] = {{64, 2, 16},     {128, 4, 32},    {192, 6, 32},   {256, 6, 64},   {384, 6, 64},
+                           {512, 8, 64},    {640, 10, 64},   {768, 12, 64},  {1024, 16, 64}, {1536, 20, 64},
+                           {2048, 24, 128}, {3072, 28, 128}, {4096, 32, 128}};
+
+LlamaConfig model_of(const Size& size, int64_t vocabulary) {
+  LlamaConfig m;
+  m.dim = size.dim;
+  m.layers = size.layers;
+  m.head_dim = size.head_dim;
+  m.heads = m.kv_heads = size.dim / size.head_dim;
+  m.ffn_dim = llama_ffn_dim(size.dim, 0, 64);
+  m.vocab_size = vocabulary;
+  // Below this the embedding would be the larger part of the model twice over.
+  m.tied_embeddings = vocabulary * size.dim * 4 > parameter_count(m);
+  return m;
+}
+
+// Small models bear large steps.
+double learning_rate_for(int64_t parameters) {
+  const double rate = 3e-3 * std::pow(static_cast<double>(parameters) / 1e6, -0.3);
+  const double digits = std::pow(10, std::floor(std::log10(rate)));
+  return std::clamp(std::round(rate / digits) * digits, 1e-4, 3e-3);
+}
+
+}  // namespace
+
+int64_t first_vocabulary(int64_t text_bytes) {
+  if (text_bytes < 1'000'000) return 1024;
+  if (text_bytes < 20'000'000) return 4096;
+  return text_bytes < 1'000'000'000 ? 16384 : 32768;
+}
+
+FirstConfig choose_first_config(const FirstConfigInputs& in) {
+  if (!(in.minutes > 0)) fail<ConfigError>("init", "--minutes is {}, expected more than 0", in.minutes);
+  constexpr int64_t kLeastBytes = 20'000;
+  if (in.text_bytes < kLeastBytes) {
+    fail<ConfigError>("init",
+                      "the text has {} bytes, expected at least {}: there is too little to learn from",
+                      in.text_bytes, kLeastBytes);
+  }
+  const double flops = in.minutes * 60 * in.flops_per_second * kUtilization;
+  const double text_tokens = static_cast<double>(in.text_bytes) / in.bytes_per_token;
+  const int64_t vocabulary = in.vocabulary > 0 ? in.vocabulary : first_vocabulary(in.text_bytes);
+  const double most_tokens = kMostEpochs * text_tokens;
+  const double best =
+      std::min(std::sqrt(flops / (6 * kTokensPerParameter)), most_tokens / kTokensPerParameter);
+
+  // The size whose parameters are nearest to that, by ratio.
+  std::optional<LlamaConfig> model;
+  double nearest = 0;
+  for (const Size& size : kSizes) {
+    const LlamaConfig candidate = model_of(size, vocabulary);
+    const double distance = std::abs(std::log(static_cast<double>(parameter_count(candidate)) / best));
+    if (!model || distance < nearest) model = candidate, nearest = distance;
+  }
+
+  FirstConfig out;
+  out.model = *model;
+  out.vocabulary = vocabulary;
+  out.parameters = parameter_count(out.model);
+  out.sequence = out.parameters < 2'000'000 ? 256 : out.parameters < 30'000'000 ? 512 : 1024;
+  out.local_batch = std::max<int64_t>(4096 / out.sequence, 1);
+  const double per_token = model_flops_per_token(out.model, out.sequence);
+  const double wanted = std::min(flops / per_token, most_tokens);
+  // A few hundred steps at least, if the budget has them, and batches no smaller than one of a rank.
+  const double step_tokens = std::clamp(wanted / 1000, 4096.0, 524288.0);
+  out.global_batch = std::max<int64_t>(
+      std::llround(step_tokens / static_cast<double>(out.sequence * out.local_batch)) * out.local_batch,
+      out.local_batch);
+  const auto tokens_per_step = static_cast<double>(out.global_batch * out.sequence);
+  out.steps = std::max<int64_t>(std::llround(wanted / tokens_per_step), 20);
+  out.warmup = std::clamp<int64_t>(out.steps / 20, 2, 500);
+  out.learning_rate = learning_rate_for(out.parameters);
+  out.tokens = tokens_per_step * static_cast<double>(out.steps);
+  out.epochs = out.tokens / text_tokens;
+  out.minutes = out.tokens * per_token / (in.flops_per_second * kUtilization) / 60;
+  return out;
+}
+
+std::string to_yaml(const FirstConfig& c, const FirstConfigPaths& p) {
+  const LlamaConfig& m = c.model;
+  auto quoted = [](const std::string& text) {
+    return config::to_inline_yaml(config::Value::of(std::string(text)));
+  };
+  return fmt::format(
+      R"(# A first model of this text: {:.1f}M parameters, {:.0f}M tokens ({:.1f} epochs), about {:.0f} minutes on the machine it was made on.
+# Every key, explained: ottava config THIS_FILE --comments. Any of them on the command line: --training.steps 1000
+
+job:
+  description: first model
+  dump_folder: {}          # checkpoints, metrics.jsonl, decisions; relative to where ottava is started
+
+model:                       # dimensions of one's own
+  dim: {}                    # more parameters want more tokens: about 20 for each
+  n_layers: {}
+  n_heads: {}
+  ffn_dim: {}
+  tie_embeddings: {}
+  hf_assets_path: {}
+
+training:
+  dataset_path: {}
+  seq_len: {}
+  local_batch_size: {}       # sequences at once; lower it if memory is short
+  global_batch_size: {}      # sequences of a step; what does not fit at once is accumulated
+  steps: {}
+
+optimizer:
+  lr: {}                     # the first key to try other values of: half, double
+
+lr_scheduler:
+  warmup_steps: {}
+  decay_ratio: 0.8
+  min_lr_factor: 0.1
+
+checkpoint:
+  enable: true               # the same command goes on from the newest one
+  interval: {}
+  keep_latest_k: 2
+
+metrics:
+  log_freq: 10
+)",
+      static_cast<double>(c.parameters) * 1e-6, c.tokens * 1e-6, c.epochs, c.minutes, quoted(p.output), m.dim,
+      m.layers, m.heads, m.ffn_dim, m.tied_embeddings, quoted(p.tokenizer), quoted(p.text), c.sequence,
+      c.local_batch, c.global_batch, c.steps, c.learning_rate, c.warmup, std::max<int64_t>(c.steps / 10, 1));
+}
+
+}  // namespace ottava
