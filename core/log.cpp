@@ -1,15 +1,12 @@
 #include "core/log.h"
 
 #include <spdlog/pattern_formatter.h>
-#include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
 #include <cstdio>
 #include <memory>
 #include <mutex>
-
-#include "core/error.h"
 
 namespace ottava::log {
 namespace {
@@ -72,16 +69,6 @@ spdlog::level::level_enum translate(Level level) {
 }  // namespace
 
 void set_level(Level level) { logger().set_level(translate(level)); }
-
-void set_file(const std::string& path) {
-  try {
-    auto sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path);
-    sink->set_formatter(line_format());
-    logger().sinks().push_back(std::move(sink));
-  } catch (const spdlog::spdlog_ex& e) {
-    fail<FileError>("log", "cannot write {}: {}", path, e.what());
-  }
-}
 
 void set_rank(RankView v) { view = v; }
 

@@ -12,8 +12,6 @@ enum class Level { debug, info, warning, error };
 /// Lines look like `[ottava] 2026-01-31 12:00:00,000 - INFO - text` (with `rank 3` when more than one rank
 /// logs). The log is the one global of the program. It is safe to call from any thread.
 void set_level(Level level);
-/// Writes lines to this file too (appending). Throws FileError.
-void set_file(const std::string& path);
 /// Rank shown in the lines of the calling thread; `quiet` ranks print warnings and errors only.
 struct RankView {
   int rank = 0;

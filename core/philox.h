@@ -49,7 +49,4 @@ struct PhiloxStream {
   }
 };
 
-/// Uniform in [0, 1) from one word, 24 bits: every value is exact in f32.
-constexpr float unit_float(uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24f; }
-
 }  // namespace ottava

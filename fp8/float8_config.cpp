@@ -7,13 +7,14 @@
 
 #include "core/config/problems.h"
 #include "core/config/section.h"
+#include "fp8/recipe.h"
 
 namespace ottava {
 namespace {
 
 std::vector<std::string> recipes() {
-  return {"tensorwise", "tensorwise_with_gw_hp", "delayed", "rowwise", "rowwise_with_gw_hp", "blockwise",
-          "mxfp8"};
+  const std::vector<std::string_view> names = fp8::recipe_names();
+  return {names.begin(), names.end()};
 }
 
 }  // namespace

@@ -33,14 +33,7 @@ std::string blocks(int64_t n) { return n == 1 ? "block stays" : fmt::format("{} 
 
 Choice before_names(const Float8Config& config, const PolicyInputs& inputs, const PolicyGemm& gemm,
                     const Recipe& recipe) {
-  switch (gemm.role) {
-    case GemmRole::output:
-      return {{}, "the output layer stays in high precision"};
-    case GemmRole::router:
-      return {{}, "the router stays in high precision"};
-    case GemmRole::linear:
-      break;
-  }
+  if (gemm.role == GemmRole::output) return {{}, "the output layer stays in high precision"};
   if (gemm.layer >= 0 && gemm.layer < config.high_precision_first_blocks) {
     return {{}, fmt::format("the first {} in high precision", blocks(config.high_precision_first_blocks))};
   }

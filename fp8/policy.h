@@ -12,7 +12,7 @@ namespace ottava::fp8 {
 
 /// What a layer's matrix product is in the model. Embeddings, norms and attention itself are no rows of the
 /// policy: they are never FP8.
-enum class GemmRole : uint8_t { linear, output, router };
+enum class GemmRole : uint8_t { linear, output };
 
 /// One linear layer: rows O (outputs), columns K (inputs), global and as a tensor-parallel rank holds them.
 struct PolicyGemm {
@@ -67,7 +67,7 @@ struct Policy {
 };
 
 /// One decision per product, each with its reason. In this order, the later overriding the earlier:
-/// recipe_name; the role (output layer and router stay in high precision); first and last blocks;
+/// recipe_name; the role (the output layer stays in high precision); first and last blocks;
 /// filter_fqns; the policy list; then, for what the policy list did not name, auto_filter_small_kn and auto;
 /// last the local shape, which must be a multiple of 16 (mxfp8: 32).
 ///

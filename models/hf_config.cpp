@@ -190,8 +190,6 @@ void edit_rope(const Json& root, const HfConfig& was, const HfConfig& now, Edito
 
 }  // namespace
 
-std::string_view model_type_of(HfFamily family) { return kFamilies[static_cast<size_t>(family)].model_type; }
-
 HfConfig parse_hf_config(std::string_view text, std::string_view where) {
   Json root = Json::parse(text, where);
   Reader r(root, where);

@@ -12,8 +12,6 @@ namespace ottava {
 
 /// The families of Hugging Face models that we build. Qwen2 has biases on q, k and v; Qwen3 norms on q and k.
 enum class HfFamily { llama, qwen2, qwen3 };
-/// "llama", "qwen2", "qwen3": `model_type`.
-std::string_view model_type_of(HfFamily family);
 
 /// The part of an HF `config.json` that decides what the model computes. Defaults are those of `transformers`
 /// where a file leaves a value out.

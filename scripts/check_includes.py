@@ -6,6 +6,7 @@
   3. Heavy headers (yaml-cpp, toml++, nlohmann, CLI11, spdlog, PCRE2) are included by at most two .cpp files and by no header.
   4. What core/precompiled.h would hide: a file that names something of a standard header includes that header, itself or through
      headers of the project.
+  5. What a header declares is used outside tests. Found by name: a function of a common name, or one that only unused code calls, is not found.
 Prints each violation as file:line and exits with 1.
 """
 
@@ -36,6 +37,17 @@ HEADER_OF = {name: header for header, names in STANDARD.items() for name in name
 ALSO = {"string_view": {"string"}}  # <string> brings it
 STD_NAME = re.compile(r"\bstd::(" + "|".join(sorted(HEADER_OF, key=len, reverse=True)) + r")\b")
 COMMENT_OR_TEXT = re.compile(r'//[^\n]*|"(?:\\.|[^"\\\n])*"')
+CODE_ONLY = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|^[ \t]*#[^\n]*', re.S | re.M)
+NO_TYPE = set("return else case throw co_return new delete not and or sizeof goto if while for switch catch alignof decltype noexcept requires operator "
+              "volatile __attribute__ __align__ static_assert".split())
+DECLARED = re.compile(r"\b(?:class|struct|enum class) (\w+)[^;{(]*\{|\busing (\w+) =|\bconstexpr\b[^;(={]*\b(k[A-Z]\w*)\s*[={]|\b(\w+)\s*\(")
+FOR_TESTS = {
+    "parse_config": "a configuration without a file, for the fuzz target",
+    "from_bits": "bf16's other way to make one; the host execution layer's stand-ins read memory with it",
+    "is_special": "chats with masked prompts need it", "token_id": "chats with masked prompts need it",
+    "add_text": "samples and configurations in TensorBoard need it",
+    "run_thread_ranks": "ranks as threads",
+}
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 
 
@@ -72,8 +84,38 @@ def missing_standard_headers(names):
                 yield f"{name}:{number}: {what} without <{header}>"
 
 
+def is_declared(text, at):
+    """Whether the name at `at`, which a parenthesis follows, is declared there: a type comes before it."""
+    before = re.sub(r"(?:\w+(?:<[^<>]*>)?::)*$", "", text[max(0, at - 300):at])
+    word = re.search(r"(\w+)\s+$", before)
+    return word.group(1) not in NO_TYPE if word else bool(re.search(r"(?<![\s*&>])[*&]+\s+$|\w>+[*&]*\s+$|\]\]\s+$", before))
+
+
+def called_by_tests_only(names):
+    """What headers declare and nothing but tests, if anything, names again."""
+    texts = {name: CODE_ONLY.sub(lambda m: re.sub(r"[^\n]", " ", m.group(0)), (ROOT / name).read_text(errors="replace")) for name in names}
+    declared, at = {}, defaultdict(set)
+    for name in (n for n in names if n.split("/")[0] in ORDER and n.endswith((".h", ".cuh"))):
+        for match in DECLARED.finditer(texts[name]):
+            if match.group(4) is None or match.group(4) not in NO_TYPE and is_declared(texts[name], match.start(4)):
+                declared.setdefault(match.group(match.lastindex), (name, texts[name].count("\n", 0, match.start(match.lastindex)) + 1))
+                at[name].add(match.start(match.lastindex))
+    used = set(FOR_TESTS)
+    for name in (n for n in names if n.split("/")[0] in ORDER):
+        for match in re.finditer(r"\b[A-Za-z_]\w*", texts[name]):
+            word, after = match.group(0), texts[name][match.end():match.end() + 200]
+            if word not in declared or word in used or match.start() in at[name]:
+                continue
+            member = re.match(r"::~?\w+\s*\(", after)  # a definition of a member is no use of its class
+            if not (re.match(r"\s*\(", after) or member) or not is_declared(texts[name], match.start()):
+                used.add(word)
+    for word, (name, line) in sorted(declared.items(), key=lambda d: d[1]):
+        if word not in used:
+            yield f"{name}:{line}: {word} is used by tests at most"
+
+
 def main():
-    problems, heavy = list(missing_standard_headers(sources())), defaultdict(set)
+    problems, heavy = list(missing_standard_headers(sources())) + list(called_by_tests_only(sources())), defaultdict(set)
     for name in sources():
         folder = name.split("/")[0]
         for number, line in enumerate((ROOT / name).read_text(errors="replace").splitlines(), 1):

@@ -140,11 +140,6 @@ std::string config_schema() {
   return config::to_json_schema(declare_all(c), "ottava configuration");
 }
 
-std::string config_help() {
-  Config c;
-  return config::to_help(declare_all(c));
-}
-
 std::string config_fates() {
   Config c;
   std::string text = "| key | takes | default | fate | meaning or reason |\n|---|---|---|---|---|\n";

@@ -78,8 +78,6 @@ bool has_assets(const Config& config);
 std::string print_config(const Config& config, bool comments = false);
 /// JSON Schema (draft 7) for editors.
 std::string config_schema();
-/// Every key with default and meaning.
-std::string config_help();
 /// Markdown table: every key, also those that only other trainers have, and what becomes of it.
 std::string config_fates();
 

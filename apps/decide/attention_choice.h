@@ -6,11 +6,8 @@
 
 namespace ottava {
 
-/// Decisions about attention: "attention.backend" under auto, and "attention.library" where cuDNN computes
-/// it.
-constexpr std::string_view kAttentionDecisions = "attention.";
-
-/// Settles attention.backend: experiment.shape.model_options.fused_attention is there where cuDNN computes
+/// Settles attention.backend, with the decisions "attention.backend" under auto and "attention.library" where
+/// cuDNN computes it: experiment.shape.model_options.fused_attention is there where cuDNN computes
 /// attention, planned for the step's and the validation's shapes, and experiment.decisions says so. Under
 /// auto a decision in `saved` is followed, else rank 0 measures both on the step's shape. Every rank makes
 /// the call. Throws ConfigError, on all ranks, where cudnn is asked for or was decided and cannot be had, or

@@ -105,18 +105,6 @@ void print_section(const Section& section, std::string& out, const std::string& 
   out += body;
 }
 
-void print_help(const Section& section, std::string& out) {
-  std::string body;
-  for (const Field& field : section.fields()) {
-    if (!field.has_target || field.fate != Fate::used) continue;
-    std::string unit = field.unit_text.empty() ? "" : " " + field.unit_text;
-    body += fmt::format("  --{}\n      {} ({}; default {}{})\n", field.path, field.meaning_text,
-                        expectation(field), to_inline_yaml(field.fallback), unit);
-  }
-  if (!body.empty()) out += fmt::format("\n{}: {}\n{}", section.path(), section.meaning_text(), body);
-  for (const Section& child : section.sections()) print_help(child, out);
-}
-
 void collect_fates(const Section& section, std::vector<KeyFate>& rows) {
   for (const Field& f : section.fields()) {
     static constexpr std::string_view kNames[] = {"used", "noted", "refused"};
@@ -148,12 +136,6 @@ std::string to_inline_yaml(const Value& value) {
 std::string to_yaml(const Section& root, const PrintOptions& options) {
   std::string out;
   print_section(root, out, "", options);
-  return out;
-}
-
-std::string to_help(const Section& root) {
-  std::string out;
-  print_help(root, out);
   return out;
 }
 

@@ -18,9 +18,6 @@ std::string to_yaml(const Section& root, const PrintOptions& options = {});
 /// something else.
 std::string to_inline_yaml(const Value& value);
 
-/// One line per key: `--section.key`, type, default, meaning; then the keys that are noted or refused.
-std::string to_help(const Section& root);
-
 /// JSON Schema (draft 7) of a file, for editors: types, defaults, ranges, choices and meanings of every key.
 std::string to_json_schema(const Section& root, const std::string& title);
 

@@ -31,7 +31,7 @@ std::string_view name_of(Type type);
 /// row.
 class Field {
  public:
-  /// One line for --help, the printed configuration and editors. Ends without a full stop.
+  /// One line for the printed configuration, editors and configs/keys.md. Ends without a full stop.
   Field& meaning(std::string text);
   /// "steps", "bytes", "seconds", ...
   Field& unit(std::string text);
@@ -92,7 +92,7 @@ class Field {
 ///       s.choice("decay_type", c.decay_type, {{"linear", Decay::linear}, {"cosine", Decay::cosine}});
 ///       s.section("float8", c.float8);
 ///     }
-/// and from it come parsing, overrides, help, the printed configuration and the schema. Defaults are the
+/// and from it come parsing, overrides, the printed configuration and the schema. Defaults are the
 /// values that the instance has when it is declared. The instance must outlive the section.
 class Section {
  public:

@@ -246,19 +246,4 @@ std::string names_of_sources(const std::vector<std::string>& sources) {
   return names.empty() ? "no sources" : names;
 }
 
-std::vector<std::string> dataset_sources(const std::string& dataset,
-                                         const std::optional<std::string>& dataset_path) {
-  if (dataset_path && !dataset_path->empty()) return {*dataset_path};
-  std::error_code error;
-  bool names_files = fs::exists(dataset, error) || dataset.find_first_of("*?[/@") != std::string::npos;
-  if (names_files) return {dataset};
-  bool known = dataset == "c4" || dataset == "c4_test" || dataset == "c4_validation";
-  fail<ConfigError>(
-      kWhere,
-      "dataset '{}' {}; set training.dataset_path to a file, folder, glob or @list of text, JSON lines or "
-      "shards",
-      dataset,
-      known ? "is a name of TorchTitan's for data that is not fetched here" : "is no file, folder or glob");
-}
-
 }  // namespace ottava::data

@@ -48,9 +48,4 @@ std::vector<DataFile> find_data_files(const std::vector<std::string>& sources,
 /// For messages: "'a.txt', 'b/*.jsonl' and 3 more", "no sources".
 std::string names_of_sources(const std::vector<std::string>& sources);
 
-/// `dataset_path` if given; else `dataset` itself when it exists or is a glob or list; TorchTitan's names
-/// (c4, c4_test, ...) name data that is not on this machine: ConfigError, which asks for dataset_path.
-std::vector<std::string> dataset_sources(const std::string& dataset,
-                                         const std::optional<std::string>& dataset_path);
-
 }  // namespace ottava::data

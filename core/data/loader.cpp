@@ -225,6 +225,5 @@ DataCheck TokenLoader::check(double seconds) const {
   return check_data(state_->corpus, state_->encoder, seconds);
 }
 uint64_t TokenLoader::fingerprint() const { return state_->key.hash(false); }
-void TokenLoader::save_index() { state_->index.save(); }
 
 }  // namespace ottava::data

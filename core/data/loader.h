@@ -79,8 +79,6 @@ class TokenLoader {
   /// Equal on two machines if their copies of the data, tokenizer and seq_len are: what ranks and resumed
   /// runs compare.
   uint64_t fingerprint() const;
-  /// Writes what is known of the blocks, if the folder is ours to write. Throws FileError.
-  void save_index();
 
  private:
   struct State;

@@ -25,12 +25,6 @@ constexpr Flavor kFlavors[] = {
 
 }  // namespace
 
-std::vector<std::string_view> llama_flavor_names() {
-  std::vector<std::string_view> names;
-  for (const Flavor& flavor : kFlavors) names.push_back(flavor.name);
-  return names;
-}
-
 LlamaConfig llama_flavor(std::string_view name) {
   for (const Flavor& f : kFlavors) {
     if (f.name != name) continue;

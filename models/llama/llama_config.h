@@ -24,14 +24,11 @@ struct LlamaConfig {
   bool tied_embeddings = false;
   bool qkv_bias = false;
   bool qk_norm = false;
-
-  AttentionHeads attention_heads() const { return {heads, kv_heads, head_dim}; }
 };
 
 /// debugmodel, 1B, 3B, 8B, 70B, 405B (the table in README.md). Throws ConfigError with the list for any other
 /// name.
 LlamaConfig llama_flavor(std::string_view name);
-std::vector<std::string_view> llama_flavor_names();
 
 /// Width of the SwiGLU: int(8 dim / 3), times `multiplier` if > 0, rounded up to a multiple of `multiple_of`.
 int64_t llama_ffn_dim(int64_t dim, double multiplier, int64_t multiple_of);

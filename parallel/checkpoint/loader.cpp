@@ -164,23 +164,4 @@ std::optional<LoadedCheckpoint> load_newest(const std::string& folder, const Tra
                   reasons);
 }
 
-std::optional<std::string> newest_checkpoint(const std::string& folder, RankGroup& group, int64_t load_step) {
-  std::string newest;
-  group.on_rank_0([&] {
-    std::vector<SavedStep> steps = list_steps(folder);
-    for (auto saved = steps.rbegin(); saved != steps.rend() && newest.empty(); ++saved) {
-      if (load_step >= 0 && saved->step != load_step) continue;
-      try {
-        open_checkpoint(saved->path);
-        newest = saved->path;
-      } catch (const FileError&) {
-        // load_newest names it.
-      }
-    }
-  });
-  newest = group.all_gather(newest)[0];
-  if (newest.empty()) return std::nullopt;
-  return newest;
-}
-
 }  // namespace ottava::checkpoint

@@ -35,10 +35,4 @@ std::optional<LoadedCheckpoint> load_newest(const std::string& folder, const Tra
                                             RankGroup& group, int64_t load_step = -1,
                                             const LoadOptions& options = {});
 
-/// Collective. The folder that load_newest tries first: the newest checkpoint (or that of `load_step`) that
-/// looks whole without its tensors being read. Its small files can be read before the weights are loaded.
-/// Nothing when there is none.
-std::optional<std::string> newest_checkpoint(const std::string& folder, RankGroup& group,
-                                             int64_t load_step = -1);
-
 }  // namespace ottava::checkpoint

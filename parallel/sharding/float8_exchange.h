@@ -28,10 +28,6 @@ class Float8Exchange {
   /// shard = the sum, or += it.
   void finish(Stream& stream, Arena& arena, const Tensor& shard, bool accumulate) const;
 
-  /// Bytes that all ranks' chunks and scales of a slice of this many elements take.
-  static int64_t chunk_bytes(int64_t elements) { return elements; }
-  static int64_t scale_bytes(int64_t elements) { return elements / kRow * 4; }
-
   explicit operator bool() const { return static_cast<bool>(codes_); }
 
  private:

@@ -60,9 +60,3 @@ TEST_CASE("integers below n are the high half of a 128-bit product and reach eve
   }
 #endif
 }
-
-TEST_CASE("unit floats stay below one") {
-  CHECK(unit_float(0) == 0.0f);
-  CHECK(unit_float(0xffffffff) < 1.0f);
-  CHECK(unit_float(0x80000000) == 0.5f);
-}

@@ -347,15 +347,6 @@ TEST_CASE("policy: entries that match nothing are named, contradictions refused"
   CHECK_THROWS_AS(decide_policy({.recipe_name = "fp4"}, llama(kDebug, 1)), ConfigError);
 }
 
-TEST_CASE("policy: the router stays in high precision unless it is named") {
-  PolicyInputs in{.layers = 1, .local_tokens = 64};
-  in.gemms = {{"layers.0.router", {{"router", 64, 64}}, 256, 256, GemmRole::router, 0}};
-  CHECK(outcome(decide_policy({}, in), "layers.0.router") ==
-        Outcome{"bf16", "the router stays in high precision"});
-  CHECK(outcome(decide_policy({.policy = {{"*router", "rowwise"}}}, in), "layers.0.router").runs_in ==
-        "rowwise");
-}
-
 TEST_CASE("policy: an entry may choose layers by a set of numbers") {
   PolicyInputs in{.layers = 3, .local_tokens = 64};
   for (int64_t layer = 0; layer < 3; ++layer) {

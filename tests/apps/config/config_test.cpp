@@ -267,10 +267,6 @@ TEST_CASE("the schema describes every key and is a JSON schema", "[config]") {
               ["policy"]["items"]["required"] == nlohmann::json::parse(R"(["match", "recipe"])"));
 }
 
-TEST_CASE("help lists keys with defaults", "[config]") {
-  CHECK(has(config_help(), "  --optimizer.lr\n      peak learning rate (a number >= 0; default 0.0008)\n"));
-}
-
 TEST_CASE("the config command prints a tree that loads, the schema and the fates", "[config]") {
   Folder folder;
   std::string file = folder.write("a.yaml", "training: {steps: 5, gc_freq: 7}\n").string();

@@ -1,7 +1,7 @@
 #include <filesystem>
 
 #include "core/io/file.h"
-#include "core/log.h"
+#include "tests/support/captured_output.h"
 #include "tests/support/catch.h"
 #include "tests/support/tiny_training.h"
 
@@ -66,8 +66,7 @@ TEST_CASE("amaxes, scales and fractions of every layer and role are in each line
 TEST_CASE("a layer above the threshold is a warning in the log, once, and none where it is below") {
   const TinyTraining tiny;
   auto warnings = [&](const std::string& run, const char* threshold) {
-    const std::string path = tiny / (run + ".log");
-    log::set_file(path);
+    const CapturedOutput log;
     TinyTraining::Run r = tiny.start(run, in_float8({"--quantize.linear.float8.alert_underflow", threshold}));
     // One weight that is so large that the others of its matrix, 0.02 each, become zero.
     Fsdp& parameters = r->engine().parameters();
@@ -75,8 +74,7 @@ TEST_CASE("a layer above the threshold is a warning in the log, once, and none w
     parameters.refresh_compute_copies();
     r->run();
     CHECK(logged(tiny / run, "fp8/layers.0.attention.wqkv/w/underflow")[0] > 0.1);
-    const std::string text = read_file(path),
-                      warning = "FP8 underflow of w above 0%: layers.0.attention.wqkv ";
+    const std::string text = log.text(), warning = "FP8 underflow of w above 0%: layers.0.attention.wqkv ";
     const size_t at = text.find(warning);
     if (at == std::string::npos) return 0;
     CHECK_THAT(text.substr(0, at), Contains("WARNING"));

@@ -2,12 +2,11 @@
 
 #include "apps/decide/available_memory.h"
 #include "core/error.h"
-#include "core/io/file.h"
 #include "core/log.h"
 #include "parallel/comm/thread/thread_communicator.h"
+#include "tests/support/captured_output.h"
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"
-#include "tests/support/temporary_folder.h"
 
 using namespace ottava;
 using Catch::Contains;
@@ -24,19 +23,18 @@ Config config_with(const std::vector<std::string>& more) {
 
 /// What rank 0 of some says at start.
 std::string report(int ranks, const std::vector<std::string>& more) {
-  const TemporaryFolder folder;
   const Config config = config_with(more);
   std::vector<int> everyone(static_cast<size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) everyone[static_cast<size_t>(rank)] = rank;
   log::set_level(log::Level::info);
-  log::set_file(folder / "log.txt");
+  const CapturedOutput log;
   run_thread_ranks({.ranks = ranks}, [&](Communicator& world) {
     const Experiment e = resolve_experiment(config, nullptr, ranks);
     RankGroups groups(world.split("world", everyone), world.split("world", everyone), e.mesh);
     const StepPlan plan = record_step(e.shape, {DeviceType::cpu, 0}, groups);
     if (world.rank() == 0) log_startup_report(e, plan, {DeviceType::cpu, 0}, groups);
   });
-  return read_file(folder / "log.txt");
+  return log.text();
 }
 
 const Device kCpu{DeviceType::cpu, 0};

@@ -2,10 +2,9 @@
 #include <filesystem>
 #include <fstream>
 
-#include "core/io/file.h"
-#include "core/log.h"
 #include "parallel/checkpoint/folder.h"
 #include "tests/apps/train/training_runs.h"
+#include "tests/support/captured_output.h"
 #include "tests/support/message_of.h"
 
 // Runs that begin from a checkpoint: their own, another run's, parts of one, a broken one.
@@ -162,11 +161,10 @@ TEST_CASE("keep_latest_k keeps the newest, a broken checkpoint is passed over by
   CHECK((steps == std::vector<int64_t>{6, 8}));
   const std::string weights = tiny / "run/checkpoint/step-8/model.safetensors";
   fs::resize_file(weights, fs::file_size(weights) / 2);
-  const std::string log_path = tiny / "log.txt";
-  log::set_file(log_path);
+  const CapturedOutput log;
   TinyTraining::Run run = tiny.start("run", saving);
   CHECK(run->state().step == 6);
-  CHECK(has(read_file(log_path), "step-8 is broken and skipped"));
+  CHECK(has(log.text(), "step-8 is broken and skipped"));
   run->run();
   CHECK((everything_of(*run.trainer) == expected));
   CHECK(has(message_of([&] {

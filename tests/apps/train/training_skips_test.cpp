@@ -2,10 +2,9 @@
 #include <cmath>
 #include <limits>
 
-#include "core/io/file.h"
-#include "core/log.h"
 #include "parallel/checkpoint/folder.h"
 #include "tests/apps/train/training_runs.h"
+#include "tests/support/captured_output.h"
 #include "tests/support/message_of.h"
 
 // Steps whose gradient is not finite.
@@ -59,14 +58,13 @@ TEST_CASE("too many skipped steps in a row end the run, and the count survives a
   const Overrides overflowing =
       tokens + Overrides{"--training.loss_scale", "3e38", "--training.max_consecutive_skipped_steps", "4",
                          "--checkpoint.interval", "2"};
-  const std::string log_path = tiny / "log.txt";
-  log::set_file(log_path);
+  const CapturedOutput captured;
   auto message = message_of([&] { tiny.start("run", overflowing)->run(); });
   CHECK(has(
       message,
       "[training] 5 consecutive steps had non-finite gradients (training.max_consecutive_skipped_steps 4)"));
   CHECK(has(message, "lower optimizer.lr"));
-  const std::string log = read_file(log_path);
+  const std::string log = captured.text();
   CHECK(has(log, "step 5 was skipped: the gradient norm is not finite"));
   CHECK(has(log, "did not move; rank 0: loss finite in its only micro-batch, gradients not finite in "));
   CHECK(has(log, "WARNING"));

@@ -112,17 +112,3 @@ TEST_CASE("a folder that may not be read is named") {
   CHECK_HAS(message_of<FileError>([&] { find_data_files({closed}); }), "cannot list");
   std::filesystem::permissions(closed, std::filesystem::perms::owner_all);
 }
-
-TEST_CASE("TorchTitan's names of data need a path") {
-  DataFolder folder;
-  using Path = std::optional<std::string>;
-  CHECK(dataset_sources("c4_test", Path("/data/c4")) == List{"/data/c4"});
-  for (const char* name : {"c4", "c4_test", "c4_validation"}) {
-    CHECK_HAS(message_of<ConfigError>([&] { dataset_sources(name, Path()); }),
-              "name of TorchTitan's for data that is not fetched here");
-  }
-  CHECK_HAS(message_of<ConfigError>([&] { dataset_sources("wiki", Path("")); }),
-            "is no file, folder or glob; set training.dataset_path");
-  CHECK(dataset_sources(folder.path(), Path()) == List{folder.path()});
-  CHECK(dataset_sources("x/*.txt", Path()) == List{"x/*.txt"});
-}

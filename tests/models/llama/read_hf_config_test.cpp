@@ -11,7 +11,7 @@ using Catch::Matchers::Contains;
 
 TEST_CASE("HF config: our models survive the way there and back") {
   TemporaryFolder folder;
-  for (std::string_view flavor : llama_flavor_names()) {
+  for (const char* flavor : {"debugmodel", "1B", "3B", "8B", "70B", "405B"}) {
     for (int variant = 0; variant < 3; ++variant) {
       LlamaConfig config = llama_flavor(flavor);
       config.qkv_bias = variant == 1;

@@ -98,7 +98,6 @@ TEST_CASE("loading finds the same damage, names it, and takes the checkpoint bef
   };
   CHECK(load({1, 2, 1}) == 4);
   RankGroup group;
-  CHECK(newest_checkpoint(folder.path(), group) == folder / "step-2");
   std::string model = folder / "step-2/model.safetensors";
   File file = File::open_for_writing(model);
   file.write_at("x", 1, file.size() - 3);  // the last rows: only the last rank reads them
@@ -110,8 +109,6 @@ TEST_CASE("loading finds the same damage, names it, and takes the checkpoint bef
 
   file.truncate(file.size() - 1);
   CHECK(load({2, 1, 1}) == 2);
-  CHECK(newest_checkpoint(folder.path(), group) == folder / "step-1");
-  CHECK_FALSE(newest_checkpoint(folder.path(), group, 7));
   fs::remove(folder / "step-2/manifest.json");
   CHECK(load({1, 1, 1}) == 1);
   CHECK_THROWS_WITH(load({1, 1, 1}, 2), Contains("step-2 has no manifest.json: it was not saved to the end"));
