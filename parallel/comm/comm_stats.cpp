@@ -7,9 +7,8 @@
 namespace ottava {
 
 std::string_view name_of(Collective collective) {
-  constexpr std::array<std::string_view, 9> kNames = {"all_reduce", "reduce_scatter", "all_gather",
-                                                      "all_to_all", "broadcast",      "send",
-                                                      "recv",       "barrier",        "CUDA graph"};
+  constexpr std::array<std::string_view, 8> kNames = {
+      "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "send", "recv", "barrier", "CUDA graph"};
   return kNames[static_cast<size_t>(collective)];
 }
 

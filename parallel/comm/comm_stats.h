@@ -13,7 +13,6 @@ enum class Collective : uint8_t {
   reduce_scatter,
   all_gather,
   all_to_all,
-  broadcast,
   send,
   recv,
   barrier,
@@ -23,8 +22,8 @@ std::string_view name_of(Collective collective);
 
 /// What one rank asked of its communicators since the last reset.
 ///
-/// `payload_bytes` is the size of the whole vector that the call is about: the tensor of all_reduce,
-/// broadcast, send and recv; all ranks' blocks together for all_gather, reduce_scatter and all_to_all.
+/// `payload_bytes` is the size of the whole vector that the call is about: the tensor of all_reduce, send and
+/// recv; all ranks' blocks together for all_gather, reduce_scatter and all_to_all.
 /// `sent_bytes` is what this rank sends by the ring formula for n ranks and a payload of N bytes, where slice
 /// r is the block of rank r (for all_reduce elements [count * r / n, count * (r + 1) / n)):
 ///     reduce_scatter  N - slice_r
@@ -33,7 +32,6 @@ std::string_view name_of(Collective collective);
 ///     all_to_all      N - N / n
 ///     send            N
 ///     recv, barrier   0
-///     broadcast       N, but 0 for the last rank of the chain root, root + 1, ..., root + n - 1 (modulo n)
 /// Summed over ranks it is exactly the formula's volume, also where n does not divide the count.
 class CommStats {
  public:

@@ -74,22 +74,17 @@ std::vector<int64_t> block_counts(std::string_view where, const Communicator& co
   return counts;
 }
 
-void check_peer(std::string_view where, const Communicator& comm, int peer, bool may_be_self,
-                std::string_view label) {
+void check_peer(std::string_view where, const Communicator& comm, int peer, std::string_view label) {
   if (peer < 0 || peer >= comm.size()) {
     fail<ShapeError>(where, "'{}' names rank {}, but axis {} has ranks 0 to {}", label, peer, comm.axis(),
                      comm.size() - 1);
   }
-  if (!may_be_self && peer == comm.rank()) {
+  if (peer == comm.rank()) {
     fail<ShapeError>(where, "'{}' goes from rank {} to itself: copy the tensor instead", label, peer);
   }
 }
 
 }  // namespace
-
-std::string_view name_of(ReduceOp op) {
-  return op == ReduceOp::sum ? "sum" : op == ReduceOp::max ? "max" : "min";
-}
 
 int64_t CollectiveCall::offset(int rank) const {
   return std::accumulate(counts.begin(), counts.begin() + rank, int64_t{0});
@@ -168,20 +163,14 @@ Request Communicator::all_to_all(Stream& stream, const AllToAll& a) {
                          std::string(a.label)});
 }
 
-Request Communicator::broadcast(Stream& stream, const Broadcast& a) {
-  check_peer("broadcast", *this, a.root, true, a.label);
-  return submit(stream,
-                {Collective::broadcast, ReduceOp::sum, a.tensor, a.tensor, {}, a.root, std::string(a.label)});
-}
-
 Request Communicator::send(Stream& stream, const Send& a) {
-  check_peer("send", *this, a.to, false, a.label);
+  check_peer("send", *this, a.to, a.label);
   return submit(stream,
                 {Collective::send, ReduceOp::sum, a.tensor, a.tensor, {}, a.to, std::string(a.label)});
 }
 
 Request Communicator::recv(Stream& stream, const Recv& a) {
-  check_peer("recv", *this, a.from, false, a.label);
+  check_peer("recv", *this, a.from, a.label);
   return submit(stream,
                 {Collective::recv, ReduceOp::sum, a.tensor, a.tensor, {}, a.from, std::string(a.label)});
 }
@@ -246,9 +235,6 @@ void Communicator::count(const CollectiveCall& call) {
     case Collective::all_gather:
       payload = call.recv.bytes();
       sent = (n - 1) * block;
-      break;
-    case Collective::broadcast:
-      sent = (rank_ - call.peer + n) % n == n - 1 ? 0 : payload;
       break;
     case Collective::send:
       sent = payload;

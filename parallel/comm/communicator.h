@@ -36,8 +36,7 @@ class Request {
   uint64_t ticket_ = 0;
 };
 
-enum class ReduceOp : uint8_t { sum, max, min };
-std::string_view name_of(ReduceOp op);
+enum class ReduceOp : uint8_t { sum, max };
 
 // Arguments of the calls. Tensors are contiguous; only their element counts matter, not their shapes. `label`
 // names the tensor or unit in errors, in the ledger and in the byte counters.
@@ -70,12 +69,6 @@ struct AllToAll {
   Tensor send, recv;
   std::string_view label;
 };
-/// `tensor` of rank `root` becomes that of all ranks.
-struct Broadcast {
-  Tensor tensor;
-  int root = 0;
-  std::string_view label;
-};
 /// May end as late as when the receiver has the data: two ranks that send to each other do so inside a Group.
 struct Send {
   Tensor tensor;
@@ -96,7 +89,7 @@ struct CollectiveCall {
   Tensor send, recv;
   /// elements of each rank's block: all_reduce, reduce_scatter, all_gather, all_to_all
   std::vector<int64_t> counts;
-  int peer = 0;  ///< root, destination or source
+  int peer = 0;  ///< destination or source
   std::string label;
 
   int64_t offset(int rank) const;  ///< first element of the rank's block
@@ -109,12 +102,12 @@ struct CollectiveCall {
 /// carried out in program order.
 ///
 /// Sums are made in rank order, in f32 for bf16 (rounded once at the end), and all ranks receive identical
-/// bits: on the thread and MPI transports bitwise repeatable for any number of threads and equal to each
-/// other. NCCL adds in the order of its rings and trees and rounds bf16 at every hop: repeatable where its
-/// algorithm and protocol are pinned. A NaN wins over numbers in max and min on thread and MPI (not on NCCL:
-/// reduce the bits as u32 where that matters).
+/// bits: over MPI and TCP bitwise repeatable for any number of threads and equal to each other. NCCL adds in
+/// the order of its rings and trees and rounds bf16 at every hop: repeatable where its algorithm and protocol
+/// are pinned. A NaN wins over numbers in max over MPI and TCP (not on NCCL: reduce the bits as u32 where
+/// that matters).
 ///
-/// Dtypes: sum f32, bf16, f64, i32, u32, i64; max and min the same; the calls that only move data take any.
+/// Dtypes: sum and max f32, bf16, f64, i32, u32, i64; the calls that only move data take any.
 /// On a `meta` stream calls are checked and counted and move nothing.
 /// Throws ShapeError for arguments that do not fit, CommError for everything that goes wrong between ranks;
 /// after the first CommError every call of every communicator of this rank throws it again.
@@ -135,7 +128,6 @@ class Communicator {
   Request reduce_scatter(Stream& stream, const ReduceScatter& call);
   Request all_gather(Stream& stream, const AllGather& call);
   Request all_to_all(Stream& stream, const AllToAll& call);
-  Request broadcast(Stream& stream, const Broadcast& call);
   Request send(Stream& stream, const Send& call);
   Request recv(Stream& stream, const Recv& call);
   /// Blocks the host until every rank is here and what it put on its stream is done.
@@ -159,7 +151,7 @@ class Communicator {
   RankState& state() const { return *state_; }
   const std::shared_ptr<RankState>& shared_state() const { return state_; }
   CommStats& stats() const { return state_->stats(); }
-  /// "thread", "mpi", "nccl", "dry_run", "solo".
+  /// "mpi", "tcp", "nccl", "dry_run", "solo".
   virtual std::string_view transport() const = 0;
   /// True where calls progress while the rank computes.
   virtual bool overlaps() const = 0;

@@ -4,7 +4,9 @@
 #include <numeric>
 #include <utility>
 
+#include "parallel/comm/comm_thread.h"
 #include "parallel/comm/host_staging.h"
+#include "parallel/comm/messages/message_transport.h"
 
 namespace ottava {
 namespace {
@@ -20,16 +22,19 @@ struct HostRank {
 class HostCommunicator final : public Communicator {
  public:
   HostCommunicator(Members members, std::shared_ptr<RankState> state,
-                   std::shared_ptr<HostTransport> transport, std::shared_ptr<HostRank> host)
+                   std::unique_ptr<MessageTransport> transport, std::shared_ptr<HostRank> host)
       : Communicator(std::move(members), std::move(state)),
         transport_(std::move(transport)),
         host_(std::move(host)),
         counter_(std::make_shared<CommThread::Counter>()) {}
-  static std::unique_ptr<Communicator> world(std::shared_ptr<HostTransport> transport,
-                                             std::shared_ptr<RankState> state) {
+  static std::unique_ptr<Communicator> world(std::shared_ptr<MessagePort> port,
+                                             std::shared_ptr<RankState> state, int64_t workspace_bytes) {
     std::vector<int> ranks(static_cast<size_t>(state->world_size()));
     std::iota(ranks.begin(), ranks.end(), 0);
     auto host = std::make_shared<HostRank>(state);
+    MessageTransport::Group everybody{"world", ranks, state->rank()};
+    auto transport =
+        std::make_unique<MessageTransport>(std::move(port), state, std::move(everybody), workspace_bytes);
     Members members{"world", std::move(ranks), state->rank()};
     return std::make_unique<HostCommunicator>(std::move(members), std::move(state), std::move(transport),
                                               std::move(host));
@@ -53,7 +58,7 @@ class HostCommunicator final : public Communicator {
       if (ready) {
         ready->synchronize();
         HostStaging& staging = host_->staging.try_emplace(gpu, gpu).first->second;
-        std::vector<CollectiveCall> staged = staging.to_host(calls, rank());
+        std::vector<CollectiveCall> staged = staging.to_host(calls);
         transport_->run(staged);
         staging.to_device(staged, calls);
       } else {
@@ -66,12 +71,12 @@ class HostCommunicator final : public Communicator {
   bool is_done(uint64_t ticket) override { return counter_->done.load(std::memory_order_acquire) >= ticket; }
   std::unique_ptr<Communicator> make_split(Members members) override {
     int ordinal = host_->splits[{members.axis, members.world_ranks}]++;
-    auto transport = transport_->split(members.axis, members.world_ranks, members.rank, ordinal);
+    auto transport = transport_->split({members.axis, members.world_ranks, members.rank, ordinal});
     return std::make_unique<HostCommunicator>(std::move(members), shared_state(), std::move(transport),
                                               host_);
   }
 
-  std::shared_ptr<HostTransport> transport_;
+  std::unique_ptr<MessageTransport> transport_;
   std::shared_ptr<HostRank> host_;
   std::shared_ptr<CommThread::Counter> counter_;
   uint64_t last_ticket_ = 0;
@@ -79,9 +84,9 @@ class HostCommunicator final : public Communicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_host_world(std::shared_ptr<HostTransport> transport,
-                                              std::shared_ptr<RankState> state) {
-  return HostCommunicator::world(std::move(transport), std::move(state));
+std::unique_ptr<Communicator> make_message_world(std::shared_ptr<MessagePort> port,
+                                                 std::shared_ptr<RankState> state, int64_t workspace_bytes) {
+  return HostCommunicator::world(std::move(port), std::move(state), workspace_bytes);
 }
 
 }  // namespace ottava

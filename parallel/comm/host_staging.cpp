@@ -8,7 +8,7 @@ namespace {
 size_t padded(int64_t bytes) { return (static_cast<size_t>(bytes) + 63) / 64 * 64; }
 
 bool one_tensor(const CollectiveCall& call) {
-  return call.kind == Collective::broadcast || call.kind == Collective::send || call.kind == Collective::recv;
+  return call.kind == Collective::send || call.kind == Collective::recv;
 }
 
 }  // namespace
@@ -17,7 +17,7 @@ HostStaging::~HostStaging() {
   if (pinned_) cuda::release_pinned(pinned_);
 }
 
-std::vector<CollectiveCall> HostStaging::to_host(std::span<const CollectiveCall> calls, int rank) {
+std::vector<CollectiveCall> HostStaging::to_host(std::span<const CollectiveCall> calls) {
   size_t need = 0;
   for (const CollectiveCall& call : calls) need += padded(call.send.bytes()) + padded(call.recv.bytes());
   if (need > capacity_) {
@@ -30,9 +30,8 @@ std::vector<CollectiveCall> HostStaging::to_host(std::span<const CollectiveCall>
   std::vector<CollectiveCall> staged(calls.begin(), calls.end());
   char* next = pinned_;
   for (CollectiveCall& call : staged) {
-    bool sends = call.kind != Collective::recv && !(call.kind == Collective::broadcast && call.peer != rank);
     if (call.kind == Collective::barrier) continue;
-    if (sends && call.send.bytes() > 0) {
+    if (call.kind != Collective::recv && call.send.bytes() > 0) {
       cuda::copy(next, call.send.data, static_cast<size_t>(call.send.bytes()), stream_.native());
     }
     call.send.data = next;

@@ -17,8 +17,8 @@ class HostStaging {
   ~HostStaging();
   HostStaging(const HostStaging&) = delete;
 
-  /// The calls with host tensors in place of device tensors; what they send is copied. `rank` is this rank's.
-  std::vector<CollectiveCall> to_host(std::span<const CollectiveCall> calls, int rank);
+  /// The calls with host tensors in place of device tensors; what they send is copied.
+  std::vector<CollectiveCall> to_host(std::span<const CollectiveCall> calls);
   /// Copies what the staged calls received to the tensors of `calls` and waits for it.
   void to_device(std::span<const CollectiveCall> staged, std::span<const CollectiveCall> calls);
 

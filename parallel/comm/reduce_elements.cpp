@@ -19,10 +19,9 @@ A combine(A a, A b) {
       return a + b;
     }
   } else if constexpr (std::is_floating_point_v<A>) {
-    bool take_b = op == ReduceOp::max ? b > a : b < a;
-    return take_b || b != b ? b : a;
+    return b > a || b != b ? b : a;
   } else {
-    return op == ReduceOp::max ? std::max(a, b) : std::min(a, b);
+    return std::max(a, b);
   }
 }
 
@@ -45,14 +44,8 @@ void reduce(std::span<const void* const> inputs, void* out, int64_t count) {
 
 template <class T>
 void reduce(ReduceOp op, std::span<const void* const> inputs, void* out, int64_t count) {
-  switch (op) {
-    case ReduceOp::sum:
-      return reduce<ReduceOp::sum, T>(inputs, out, count);
-    case ReduceOp::max:
-      return reduce<ReduceOp::max, T>(inputs, out, count);
-    case ReduceOp::min:
-      return reduce<ReduceOp::min, T>(inputs, out, count);
-  }
+  if (op == ReduceOp::max) return reduce<ReduceOp::max, T>(inputs, out, count);
+  reduce<ReduceOp::sum, T>(inputs, out, count);
 }
 
 }  // namespace

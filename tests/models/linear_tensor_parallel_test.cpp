@@ -1,11 +1,11 @@
 #include <numeric>
 
 #include "parallel/comm/dry_run/dry_run_communicator.h"
-#include "parallel/comm/thread/thread_communicator.h"
 #include "tests/fp8/recipes.h"
 #include "tests/models/linear_on_rank.h"
 #include "tests/models/linear_reference.h"
 #include "tests/support/catch.h"
+#include "tests/support/thread_ranks.h"
 
 // The layer cut among tensor-parallel ranks, in both styles, against the straight-through formula in FP64.
 // Operands are not read back: the reference makes them from the values of all ranks, with the scale of

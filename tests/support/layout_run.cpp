@@ -5,14 +5,13 @@
 #include <chrono>
 #include <numeric>
 #include <random>
-#include <thread>
 
 #include "core/ops/cross_entropy.h"
 #include "parallel/comm/nccl/nccl_communicator.h"
-#include "parallel/comm/thread/thread_communicator.h"
 #include "tests/support/catch.h"
 #include "tests/support/devices.h"
 #include "tests/support/engine_run.h"
+#include "tests/support/thread_ranks.h"
 
 namespace ottava::test {
 namespace {
@@ -114,30 +113,6 @@ std::vector<int> everyone(const Layout& layout) {
   return ranks;
 }
 
-// Each transaction takes up to 2 ms more before and after its bytes move, another time on each rank.
-class SlowTransport final : public HostTransport {
- public:
-  explicit SlowTransport(std::shared_ptr<HostTransport> inner)
-      : inner_(std::move(inner)), draw_(static_cast<uint32_t>(++made_)) {}
-  std::string_view name() const override { return inner_->name(); }
-  void run(std::span<const CollectiveCall> calls) override {
-    linger();
-    inner_->run(calls);
-    linger();
-  }
-  std::shared_ptr<HostTransport> split(const std::string& axis, const std::vector<int>& world_ranks, int rank,
-                                       int ordinal) override {
-    return std::make_shared<SlowTransport>(inner_->split(axis, world_ranks, rank, ordinal));
-  }
-
- private:
-  void linger() { std::this_thread::sleep_for(std::chrono::microseconds(draw_() % 2000)); }
-
-  std::shared_ptr<HostTransport> inner_;
-  std::minstd_rand draw_;
-  static inline std::atomic<int> made_ = 0;
-};
-
 LayoutCurve train_with(const ThreadRanks& how, const TrainingShape& whole, const Layout& layout, int steps,
                        Device device) {
   std::vector<RankCurve> ranks(static_cast<size_t>(layout.world_size()));
@@ -166,10 +141,9 @@ LayoutCurve train_on(const TrainingShape& whole, const Layout& layout, int steps
 }
 
 LayoutCurve train_slowly_on(const TrainingShape& whole, const Layout& layout, int steps) {
-  const auto slow = [](std::shared_ptr<HostTransport> transport) {
-    return std::make_shared<SlowTransport>(std::move(transport));
-  };
-  return train_with({.ranks = layout.world_size(), .wrap = slow}, whole, layout, steps, devices().front());
+  std::atomic<uint32_t> sent = 0;
+  const auto slow = [&](int64_t) { return (++sent * 2654435761u >> 16) % 2000 * 1e-6; };
+  return train_with({.ranks = layout.world_size(), .delay = slow}, whole, layout, steps, devices().front());
 }
 
 LayoutCurve train_on(const TrainingShape& whole, const Layout& layout, int steps, Device device) {

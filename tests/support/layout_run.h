@@ -39,7 +39,7 @@ TrainingShape shape_on(const TrainingShape& whole, const Layout& layout);
 /// Trains `whole.batch` sequences per step from seed 7 on tokens that are the same for every layout, ranks as
 /// threads.
 LayoutCurve train_on(const TrainingShape& whole, const Layout& layout, int steps);
-/// The same with every transaction between ranks made slow, by another time each.
+/// The same with every message between ranks up to 2 ms under way, each another time.
 LayoutCurve train_slowly_on(const TrainingShape& whole, const Layout& layout, int steps);
 LayoutCurve train_on(const TrainingShape& whole, const Layout& layout, int steps, Device device);
 /// Runs body on threads with the communicators of a layout over NCCL, rank r for GPU r. Needs

@@ -4,8 +4,8 @@
 
 #include "core/cuda/runtime.h"
 #include "parallel/comm/nccl/nccl_communicator.h"
-#include "parallel/comm/thread/thread_communicator.h"
 #include "parallel/ranks/bootstrap.h"
+#include "tests/support/thread_ranks.h"
 
 namespace ottava::test {
 

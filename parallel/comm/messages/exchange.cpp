@@ -66,7 +66,6 @@ void Exchange::check(const MessagePort::Ended& ended) const {
 
 void Exchange::finish() {
   size_t left = tickets_.size();
-  auto limit = std::chrono::duration<double>(state_->timeout_seconds());
   auto spin =
       std::chrono::duration<double>(static_cast<double>(pending_bytes_) / kBytesPerSecond) + kShortestSpin;
   auto moved = Clock::now();
@@ -79,7 +78,8 @@ void Exchange::finish() {
     if (state_->failed()) throw CommError(state_->failure());
     auto now = Clock::now();
     if (!ended_.empty()) moved = now;
-    if (now - moved > limit) throw CommError(state_->timeout_message());
+    if (now - moved > std::chrono::duration<double>(state_->timeout_seconds()))
+      throw CommError(state_->timeout_message());
     if (state_->is_awaited() || now - moved < spin) {
       sched_yield();
     } else {

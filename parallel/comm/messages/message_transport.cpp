@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <numeric>
 #include <thread>
 
 #include "parallel/comm/reduce_elements.h"
@@ -165,24 +164,6 @@ void MessageTransport::post_moves(std::span<const CollectiveCall> calls) {
   }
 }
 
-// A binomial tree over ranks counted from the root: rank r has children r + 2^k for the 2^k below its lowest
-// bit.
-void MessageTransport::broadcast(const CollectiveCall& call) {
-  int n = size(), position = (group_.rank - call.peer + n) % n, bit = 1;
-  while (bit < n && !(position & bit)) bit <<= 1;
-  if (position != 0) {
-    int parent = (position - bit + call.peer) % n;
-    even_.receive(call.recv.data, call.recv.bytes(), world(parent), tag(call));
-    even_.finish();
-  }
-  for (bit >>= 1; bit > 0; bit >>= 1) {
-    if (position + bit < n) {
-      even_.send(call.send.data, call.send.bytes(), world((position + bit + call.peer) % n), tag(call));
-    }
-  }
-  even_.finish();
-}
-
 // Dissemination: after round k everybody knows of 2^(k+1) ranks.
 void MessageTransport::barrier(const CollectiveCall& call) {
   for (int distance = 1; distance < size(); distance <<= 1) {
@@ -208,7 +189,6 @@ void MessageTransport::run(std::span<const CollectiveCall> calls) {
     reduce_all(calls);
     post_moves(calls);
     for (const CollectiveCall& call : calls) {
-      if (call.kind == Collective::broadcast) broadcast(call);
       if (call.kind == Collective::barrier) barrier(call);
     }
     moves_.finish();
@@ -222,21 +202,8 @@ void MessageTransport::run(std::span<const CollectiveCall> calls) {
   }
 }
 
-std::shared_ptr<HostTransport> MessageTransport::split(const std::string& axis,
-                                                       const std::vector<int>& world_ranks, int rank,
-                                                       int ordinal) {
-  return std::make_shared<MessageTransport>(port_, state_, Group{axis, world_ranks, rank, ordinal},
-                                            workspace_bytes_);
-}
-
-std::unique_ptr<Communicator> make_message_world(std::shared_ptr<MessagePort> port,
-                                                 std::shared_ptr<RankState> state, int64_t workspace_bytes) {
-  std::vector<int> ranks(static_cast<size_t>(state->world_size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  MessageTransport::Group everybody{"world", std::move(ranks), state->rank(), 0};
-  auto transport =
-      std::make_shared<MessageTransport>(std::move(port), state, std::move(everybody), workspace_bytes);
-  return make_host_world(std::move(transport), std::move(state));
+std::unique_ptr<MessageTransport> MessageTransport::split(Group group) const {
+  return std::make_unique<MessageTransport>(port_, state_, std::move(group), workspace_bytes_);
 }
 
 }  // namespace ottava

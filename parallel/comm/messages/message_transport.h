@@ -4,32 +4,32 @@
 #include <string>
 #include <vector>
 
-#include "parallel/comm/host_communicator.h"
+#include "parallel/comm/communicator.h"
 #include "parallel/comm/messages/exchange.h"
 
 namespace ottava {
 
-constexpr int64_t kMessageWorkspaceBytes = 4 << 20;
-
-/// The collectives of one group of ranks, built from messages. Groups need no MPI communicator of their own:
+/// The collectives of one group of ranks over host memory, built from messages; used by the rank's
+/// communication thread only. Groups need no MPI communicator of their own:
 /// all ranks carry out their calls in program order, so messages between two ranks match in order; tags only
 /// tell calls apart, so that ranks which disagree stop instead of mixing data.
-class MessageTransport final : public HostTransport {
+class MessageTransport {
  public:
   struct Group {
     std::string axis;
     std::vector<int> world_ranks;
     int rank = 0;
-    int ordinal = 0;
+    int ordinal = 0;  ///< tells apart several groups of the same name and members
   };
   /// `workspace_bytes`: of one half of the pipeline of reductions, shared by up to 64 peers.
   MessageTransport(std::shared_ptr<MessagePort> port, std::shared_ptr<RankState> state, Group group,
                    int64_t workspace_bytes);
 
-  std::string_view name() const override { return port_->name(); }
-  void run(std::span<const CollectiveCall> calls) override;
-  std::shared_ptr<HostTransport> split(const std::string& axis, const std::vector<int>& world_ranks, int rank,
-                                       int ordinal) override;
+  std::string_view name() const { return port_->name(); }
+  /// Carries out one transaction and returns when its buffers are free. Throws CommError.
+  void run(std::span<const CollectiveCall> calls);
+  /// The transport among some of these ranks; local, does not block.
+  std::unique_ptr<MessageTransport> split(Group group) const;
 
  private:
   /// One piece of a reduction, small enough for the workspace: elements [begin, end) of every rank's block.
@@ -43,7 +43,6 @@ class MessageTransport final : public HostTransport {
   void add_up(const Segment& segment, char* workspace);
   void reduce_all(std::span<const CollectiveCall> calls);
   void post_moves(std::span<const CollectiveCall> calls);
-  void broadcast(const CollectiveCall& call);
   void barrier(const CollectiveCall& call);
 
   int size() const { return static_cast<int>(group_.world_ranks.size()); }
@@ -62,10 +61,5 @@ class MessageTransport final : public HostTransport {
   std::vector<char> workspace_[2];
   std::vector<const void*> inputs_;
 };
-
-/// The communicator of all ranks of `state` over a port that reaches them.
-std::unique_ptr<Communicator> make_message_world(std::shared_ptr<MessagePort> port,
-                                                 std::shared_ptr<RankState> state,
-                                                 int64_t workspace_bytes = kMessageWorkspaceBytes);
 
 }  // namespace ottava

@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "core/error.h"
-#include "parallel/comm/messages/message_transport.h"
+#include "parallel/comm/host_communicator.h"
 #include "parallel/comm/mpi/mpi_module.h"
 
 namespace ottava::mpi {

@@ -41,9 +41,7 @@ Unit unit_of(DType dtype) {
   }
 }
 
-ncclRedOp_t op_of(ReduceOp op) {
-  return op == ReduceOp::sum ? ncclSum : op == ReduceOp::max ? ncclMax : ncclMin;
-}
+ncclRedOp_t op_of(ReduceOp op) { return op == ReduceOp::max ? ncclMax : ncclSum; }
 
 char* at(const Tensor& tensor, int64_t element) {
   return static_cast<char*>(tensor.data) + element * static_cast<int64_t>(size_of(tensor.dtype));
@@ -160,10 +158,6 @@ void NcclCommunicator::enqueue(const CollectiveCall& call) {
         check(ncclRecv(at(call.recv, r * mine), units(mine), type, r, comm, stream), "ncclRecv");
       }
       return;
-    case Collective::broadcast:
-      return check(ncclBroadcast(call.send.data, call.recv.data, units(call.send.numel()), type, call.peer,
-                                 comm, stream),
-                   "ncclBroadcast");
     case Collective::send:
       return check(ncclSend(call.send.data, units(call.send.numel()), type, call.peer, comm, stream),
                    "ncclSend");

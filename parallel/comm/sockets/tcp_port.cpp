@@ -11,7 +11,7 @@
 #include <random>
 
 #include "core/error.h"
-#include "parallel/comm/messages/message_transport.h"
+#include "parallel/comm/host_communicator.h"
 
 namespace ottava {
 namespace {

@@ -5,9 +5,9 @@
 #include <numeric>
 
 #include "core/log.h"
-#include "parallel/comm/thread/thread_communicator.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/thread_ranks.h"
 
 // What two ranks settle: for a model that fits any machine, and for one that fits none. Only `meta` runs.
 
@@ -42,7 +42,7 @@ class Job {
     const Config config = load_config("", options);
     std::vector<std::unique_ptr<Experiment>> settled(2);
     std::vector<std::string> refusals(2);
-    run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
+    test::run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
       const auto rank = static_cast<size_t>(world.rank());
       settled[rank] = std::make_unique<Experiment>(resolve_experiment(config, nullptr, 2));
       RankGroups ranks(world.split("world", {0, 1}), world.split("world", {0, 1}), settled[rank]->mesh);

@@ -7,10 +7,10 @@
 #include "apps/decide/decide.h"
 #include "apps/decide/float8_speedup.h"
 #include "core/log.h"
-#include "parallel/comm/thread/thread_communicator.h"
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/thread_ranks.h"
 
 // quantize.linear.float8.auto: FP8 where it was measured to be faster, as a recorded decision that rank 0
 // takes from a file, from a checkpoint or from its GPU.

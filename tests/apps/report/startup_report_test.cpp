@@ -3,10 +3,10 @@
 #include "apps/decide/available_memory.h"
 #include "core/error.h"
 #include "core/log.h"
-#include "parallel/comm/thread/thread_communicator.h"
 #include "tests/support/captured_output.h"
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"
+#include "tests/support/thread_ranks.h"
 
 using namespace ottava;
 using Catch::Contains;
@@ -28,7 +28,7 @@ std::string report(int ranks, const std::vector<std::string>& more) {
   for (int rank = 0; rank < ranks; ++rank) everyone[static_cast<size_t>(rank)] = rank;
   log::set_level(log::Level::info);
   const CapturedOutput log;
-  run_thread_ranks({.ranks = ranks}, [&](Communicator& world) {
+  test::run_thread_ranks({.ranks = ranks}, [&](Communicator& world) {
     const Experiment e = resolve_experiment(config, nullptr, ranks);
     RankGroups groups(world.split("world", everyone), world.split("world", everyone), e.mesh);
     const StepPlan plan = record_step(e.shape, {DeviceType::cpu, 0}, groups);
@@ -186,7 +186,7 @@ TEST_CASE(
     CHECK(memory_for_rank(kCpu, *alone.control) > 0);
   }
   std::vector<std::string> messages(2);
-  run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
+  test::run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
     const Experiment e = resolve_experiment(config, nullptr, 2);
     RankGroups ranks(world.split("world", {0, 1}), world.split("world", {0, 1}), e.mesh);
     const StepPlan plan = record_step(e.shape, kCpu, ranks);

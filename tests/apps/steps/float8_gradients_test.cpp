@@ -1,10 +1,10 @@
 #include <limits>
 
-#include "parallel/comm/thread/thread_communicator.h"
 #include "tests/support/catch.h"
 #include "tests/support/engine_run.h"
 #include "tests/support/float8_shape.h"
 #include "tests/support/layout_run.h"
+#include "tests/support/thread_ranks.h"
 
 // Whole steps whose gradients travel in FP8 (parallel/sharding/float8_exchange.h), ranks as threads. What
 // they send is counted in float8_traffic_test.cpp.

@@ -4,11 +4,11 @@
 #include <functional>
 #include <numeric>
 
-#include "parallel/comm/thread/thread_communicator.h"
 #include "tests/support/catch.h"
 #include "tests/support/engine_run.h"
 #include "tests/support/float8_shape.h"
 #include "tests/support/layout_run.h"
+#include "tests/support/thread_ranks.h"
 
 // What ranks must have in common from step to step: the histories of recipe delayed, and weights that are
 // kept whole.

@@ -3,11 +3,11 @@
 #include <map>
 #include <numeric>
 
-#include "parallel/comm/thread/thread_communicator.h"
 #include "tests/support/catch.h"
 #include "tests/support/engine_run.h"
 #include "tests/support/float8_shape.h"
 #include "tests/support/layout_run.h"
+#include "tests/support/thread_ranks.h"
 #include "tests/support/tiny_training.h"
 
 // Whole steps in FP8, ranks as threads: what must not change a bit, what may change little, and what is

@@ -6,11 +6,11 @@
 #include <numeric>
 
 #include "core/ops/elementwise.h"
-#include "parallel/comm/thread/thread_communicator.h"
 #include "tests/support/catch.h"
 #include "tests/support/devices.h"
 #include "tests/support/engine_run.h"
 #include "tests/support/float8_shape.h"
+#include "tests/support/thread_ranks.h"
 
 using namespace ottava;
 using namespace ottava::test;

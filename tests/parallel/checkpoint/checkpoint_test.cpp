@@ -3,9 +3,9 @@
 
 #include "core/io/atomic_file.h"
 #include "core/io/safetensors_folder.h"
-#include "parallel/comm/thread/thread_communicator.h"
 #include "tests/parallel/checkpoint/tiny_checkpoint.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/thread_ranks.h"
 
 namespace ottava::checkpoint {
 namespace {
@@ -63,7 +63,7 @@ TEST_CASE("saving moves no tensor bytes between ranks: matrices of 64 times the 
     }
     std::atomic<int64_t> bytes = 0;
     const TinyLayout layout{2, 2, 1};
-    run_thread_ranks({.ranks = layout.world()}, [&](Communicator& world) {
+    test::run_thread_ranks({.ranks = layout.world()}, [&](Communicator& world) {
       TinyRank rank(specs, layout.at(world.rank()));
       rank.fill(1);
       RankGroup group(world);

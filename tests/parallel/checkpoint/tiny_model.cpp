@@ -5,7 +5,7 @@
 
 #include "core/io/float_cast.h"
 #include "parallel/checkpoint/checksum.h"
-#include "parallel/comm/thread/thread_communicator.h"
+#include "tests/support/thread_ranks.h"
 
 namespace ottava::checkpoint {
 namespace {
@@ -128,7 +128,7 @@ void run_ranks(const TinyLayout& layout, const std::function<void(RankGroup&, Sh
     RankGroup group;
     return body(group, layout.at(0));
   }
-  run_thread_ranks({.ranks = layout.world(), .timeout_seconds = 60}, [&](Communicator& world) {
+  test::run_thread_ranks({.ranks = layout.world(), .timeout_seconds = 60}, [&](Communicator& world) {
     RankGroup group(world);
     body(group, layout.at(world.rank()));
   });

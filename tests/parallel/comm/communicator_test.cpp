@@ -1,17 +1,21 @@
 #include "parallel/comm/dry_run/dry_run_communicator.h"
 #include "parallel/comm/solo_communicator.h"
-#include "parallel/comm/thread/thread_communicator.h"
 #include "tests/parallel/comm/communicator_conformance.h"
 #include "tests/support/catch.h"
+#include "tests/support/thread_ranks.h"
 
 using namespace ottava;
 
-TEST_CASE("thread communicator conforms") {
-  int ranks = GENERATE(1, 2, 3, 4, 8);
+TEST_CASE("host communicator conforms") {
+  // Small pieces, so that long blocks are cut and reductions take many segments.
+  const test::ThreadRanks how{.ranks = GENERATE(1, 2, 3, 4, 8),
+                              .timeout_seconds = 60,
+                              .largest_message_bytes = 100'000,
+                              .workspace_bytes = 24'000};
   for (auto* cases : {&conformance::contract_cases(), &conformance::data_cases()}) {
     for (const auto& item : *cases) {
-      INFO(item.name << " on " << ranks << " ranks");
-      CHECK_NOTHROW(run_thread_ranks({.ranks = ranks, .timeout_seconds = 60}, item.run));
+      INFO(item.name << " on " << how.ranks << " ranks");
+      CHECK_NOTHROW(test::run_thread_ranks(how, item.run));
     }
   }
 }

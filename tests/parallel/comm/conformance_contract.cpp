@@ -63,7 +63,7 @@ void refuses_bad_arguments(Communicator& world) {
     });
   }
   shape_error(fmt::format("names rank {}, but axis world", n),
-              [&] { world.broadcast(stream, {.tensor = block, .root = static_cast<int>(n), .label = "x"}); });
+              [&] { world.send(stream, {.tensor = block, .to = static_cast<int>(n), .label = "x"}); });
   shape_error("names rank -1", [&] { world.recv(stream, {.tensor = block, .from = -1, .label = "x"}); });
   shape_error("to itself", [&] { world.send(stream, {.tensor = block, .to = world.rank(), .label = "x"}); });
   shape_error("must ascend", [&] { world.split("x", {world.rank(), world.rank()}); });
@@ -127,8 +127,6 @@ void counts_bytes(Communicator& world) {
   expect_sum(Collective::all_gather, 1, 40 * n, 40 * (n - 1));
   finish(world.all_to_all(stream, {.send = whole, .recv = target, .label = "a"}), stream);
   expect_sum(Collective::all_to_all, 1, 40 * n, 40 * (n - 1));
-  finish(world.broadcast(stream, {.tensor = block, .root = 0, .label = "a"}), stream);
-  expect_sum(Collective::broadcast, 1, 40, r == n - 1 ? 0 : 40);
   world.barrier(stream, "a");
   expect_sum(Collective::barrier, 1, 0, 0);
 

@@ -4,12 +4,12 @@
 
 #include "core/cuda/graph.h"
 #include "parallel/comm/nccl/nccl_communicator.h"
-#include "parallel/comm/thread/thread_communicator.h"
 #include "parallel/ranks/bootstrap.h"
 #include "tests/parallel/comm/communicator_conformance.h"
 #include "tests/support/catch.h"
 #include "tests/support/nccl_ranks.h"
 #include "tests/support/skip.h"
+#include "tests/support/thread_ranks.h"
 
 using namespace ottava;
 using namespace ottava::test;

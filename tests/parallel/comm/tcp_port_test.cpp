@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "core/error.h"
-#include "parallel/comm/messages/message_transport.h"
+#include "parallel/comm/host_communicator.h"
 #include "tests/parallel/comm/communicator_conformance.h"
 #include "tests/support/catch.h"
 #include "tests/support/held_port.h"

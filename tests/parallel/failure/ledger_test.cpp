@@ -6,12 +6,12 @@
 #include <random>
 #include <vector>
 
-#include "parallel/comm/thread/thread_communicator.h"
 #include "parallel/failure/ledger_message.h"
 #include "parallel/failure/ledger_server.h"
 #include "tests/parallel/comm/communicator_conformance.h"
 #include "tests/support/catch.h"
 #include "tests/support/held_port.h"
+#include "tests/support/thread_ranks.h"
 
 using namespace ottava;
 using Catch::Contains;
@@ -28,7 +28,7 @@ bool wait_for_failure(RankState& state) {
 
 // Ranks with a ledger each and a state that no communicator uses, so that a test says where each rank is.
 void with_ledgers(int ranks, const std::function<void(Communicator&, std::shared_ptr<RankState>)>& body) {
-  run_thread_ranks({.ranks = ranks, .timeout_seconds = 60}, [&](Communicator& world) {
+  test::run_thread_ranks({.ranks = ranks, .timeout_seconds = 60}, [&](Communicator& world) {
     auto state = std::make_shared<RankState>(world.rank(), world.size());
     CommunicatorBootstrap bootstrap(world);
     Ledger ledger(state, bootstrap, {.connect_seconds = 30, .answer_seconds = 30});
@@ -161,7 +161,7 @@ TEST_CASE("a rank that has connected and said nothing yet is waited for") {
 
 TEST_CASE("a stranger who talks to the ledger disturbs nobody") {
   std::atomic<int> failures = 0;
-  run_thread_ranks({.ranks = 2, .timeout_seconds = 60}, [&](Communicator& world) {
+  test::run_thread_ranks({.ranks = 2, .timeout_seconds = 60}, [&](Communicator& world) {
     auto state = std::make_shared<RankState>(world.rank(), 2);
     struct Eavesdropper final : Bootstrap {
       explicit Eavesdropper(Communicator& c) : inner(c) {}

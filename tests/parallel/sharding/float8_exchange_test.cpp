@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "core/cost.h"
-#include "parallel/comm/thread/thread_communicator.h"
 #include "tests/support/catch.h"
+#include "tests/support/thread_ranks.h"
 
 using namespace ottava;
 
@@ -33,7 +33,7 @@ struct Result {
 Result exchange(int ranks, const std::function<void(int, std::vector<float>&)>& change = {},
                 bool accumulate = false) {
   Result result{std::vector<float>(kRows * kColumns), std::vector<uint32_t>(static_cast<size_t>(ranks))};
-  run_thread_ranks({.ranks = ranks, .timeout_seconds = 60}, [&](Communicator& world) {
+  test::run_thread_ranks({.ranks = ranks, .timeout_seconds = 60}, [&](Communicator& world) {
     const int rank = world.rank();
     std::vector<float> g = gradient_of(rank);
     if (change) change(rank, g);

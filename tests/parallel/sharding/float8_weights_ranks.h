@@ -7,9 +7,9 @@
 
 #include "core/cost.h"
 #include "fp8/recipe.h"
-#include "parallel/comm/thread/thread_communicator.h"
 #include "parallel/sharding/fsdp.h"
 #include "parallel/sharding/initialise_shard.h"
+#include "tests/support/thread_ranks.h"
 #include "tests/support/values.h"
 
 // Two FP8 weights on the ranks of a layout, as threads: what products read of them, and what quantizing the

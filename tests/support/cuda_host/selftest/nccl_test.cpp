@@ -9,11 +9,11 @@
 
 #include "core/cuda/runtime.h"
 #include "parallel/comm/nccl/nccl_communicator.h"
-#include "parallel/comm/thread/thread_communicator.h"
 #include "parallel/ranks/bootstrap.h"
 #include "tests/parallel/comm/communicator_conformance.h"
 #include "tests/support/cuda_host/selftest/fixture.h"
 #include "tests/support/nccl_ranks.h"
+#include "tests/support/thread_ranks.h"
 
 using namespace ottava;
 using namespace ottava::test;

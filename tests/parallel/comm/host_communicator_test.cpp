@@ -1,0 +1,200 @@
+#include "parallel/comm/host_communicator.h"
+
+#include <atomic>
+#include <chrono>
+#include <latch>
+#include <thread>
+
+#include "parallel/ranks/agree.h"
+#include "parallel/ranks/rank_groups.h"
+#include "tests/parallel/comm/communicator_conformance.h"
+#include "tests/support/catch.h"
+#include "tests/support/thread_ranks.h"
+
+using namespace ottava;
+using Catch::Contains;
+using conformance::expect;
+using conformance::expect_error;
+
+namespace {
+
+Request sum(Communicator& comm, Stream& stream, std::vector<float>& x, std::string_view label) {
+  return comm.all_reduce(stream,
+                         {.send = view_of(x.data(), {static_cast<int64_t>(x.size())}), .label = label});
+}
+
+// `request` cannot end. The time limit becomes short when all that are stuck are inside their calls, however
+// late they come; the account is one for all.
+void expect_stuck(Communicator& world, std::latch& stuck, std::string_view account, const Request& request) {
+  while (world.state().progress().state != ProgressRecord::State::inside)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  stuck.arrive_and_wait();
+  world.state().set_timeout_seconds(0.2);
+  Stream stream = Stream::cpu();
+  expect_error<CommError>(account, [&] { request.wait(stream); });
+}
+
+}  // namespace
+
+TEST_CASE("a rank that throws wakes all others, which name it") {
+  int ranks = GENERATE(2, 3, 8);
+  std::atomic<int> named = 0;
+  std::latch begun(ranks);
+  std::vector<std::vector<float>> x(8, std::vector<float>(100, 1.0f));  // outlive the calls
+  auto body = [&](Communicator& world) {
+    Stream stream = Stream::cpu();
+    auto& mine = x[static_cast<size_t>(world.rank())];
+    sum(world, stream, mine, "first").wait(stream);
+    begun.arrive_and_wait();  // one may be through the call while others are still in it
+    if (world.rank() == 1) throw DataError("data", "no more text");
+    expect_error<CommError>("rank 1 stopped: [data] no more text",
+                            [&] { sum(world, stream, mine, "second").wait(stream); });
+    expect_error<CommError>("rank 1 stopped", [&] { sum(world, stream, mine, "third"); });
+    ++named;
+  };
+  CHECK_THROWS_WITH(test::run_thread_ranks({.ranks = ranks, .timeout_seconds = 60}, body),
+                    Contains("no more text"));
+  CHECK(named == ranks - 1);
+}
+
+TEST_CASE("a rank that never comes is named when the time is up") {
+  std::atomic<int> named = 0;
+  std::latch stuck(3), over(3);
+  std::vector<std::vector<float>> x(4, std::vector<float>(10, 1.0f));
+  auto body = [&](Communicator& world) {
+    Stream stream = Stream::cpu();
+    auto& mine = x[static_cast<size_t>(world.rank())];
+    world.state().set_step(3);
+    sum(world, stream, mine, "layers.0").wait(stream);
+    if (world.rank() == 2) return over.wait();
+    expect_stuck(world, stuck,
+                 "behind: rank 2 is after all_reduce 'layers.0' (axis world, call 1, step 3); waiting: ranks "
+                 "0, 1, 3 are in all_reduce 'layers.1'",
+                 sum(world, stream, mine, "layers.1"));
+    ++named;
+    over.count_down();
+  };
+  CHECK_NOTHROW(test::run_thread_ranks({.ranks = 4, .timeout_seconds = 60}, body));
+  CHECK(named == 3);
+}
+
+TEST_CASE("ranks that make different calls are told so") {
+  auto differing = [](std::string_view account, auto call) {
+    std::latch stuck(3);
+    std::vector<std::vector<float>> x(3, std::vector<float>(12, 1.0f));
+    CHECK_NOTHROW(test::run_thread_ranks({.ranks = 3, .timeout_seconds = 60}, [&](Communicator& world) {
+      Stream stream = Stream::cpu();
+      expect_stuck(world, stuck, account, call(world, stream, x[static_cast<size_t>(world.rank())].data()));
+    }));
+  };
+  differing("the ranks disagree about the call: rank 0 is in all_reduce 'x of 4 elements'",  // sizes
+            [](Communicator& w, Stream& s, float* x) {
+              return w.all_reduce(s, {.send = view_of(x, {4 + w.rank()}), .label = "x"});
+            });
+  differing(
+      "the ranks disagree about the call: ranks 0, 2 are in reduce_scatter 'x of 12 elements'",  // kinds
+      [](Communicator& w, Stream& s, float* x) {
+        if (w.rank() == 1) return w.all_reduce(s, {.send = view_of(x, {12}), .label = "x"});
+        return w.reduce_scatter(
+            s, {.send = view_of(x, {12}), .recv = view_of(x + 4 * w.rank(), {4}), .label = "x"});
+      });
+}
+
+TEST_CASE("a rank whose group is shorter is behind") {
+  std::latch stuck(2);
+  std::vector<std::vector<float>> x(3, std::vector<float>(12, 1.0f));
+  CHECK_NOTHROW(test::run_thread_ranks({.ranks = 3, .timeout_seconds = 60}, [&](Communicator& world) {
+    Stream stream = Stream::cpu();
+    Group group(world);
+    for (int i = 0; i <= world.rank(); ++i) {
+      float* mine = x[static_cast<size_t>(world.rank())].data() + 4 * i;
+      world.all_reduce(stream, {.send = view_of(mine, {4}), .label = "x"});
+    }
+    if (world.rank() == 0) return group.end().wait(stream);
+    expect_stuck(world, stuck, "behind: rank 0 is after all_reduce 'x' (axis world, call 1", group.end());
+  }));
+}
+
+TEST_CASE("a receive of another size stops both sides") {
+  std::latch stuck(2);
+  std::vector<float> x(8, 1.0f), y(8);
+  CHECK_NOTHROW(test::run_thread_ranks({.ranks = 2, .timeout_seconds = 60}, [&](Communicator& world) {
+    Stream stream = Stream::cpu();
+    expect_stuck(world, stuck,
+                 "the ranks disagree about the call: rank 0 is in send 'out of 8 elements' (axis world, call "
+                 "1, step 0); rank 1 is in recv 'in of 4 elements'",
+                 world.rank() == 0 ? world.send(stream, {view_of(x.data(), {8}), 1, "out"})
+                                   : world.recv(stream, {view_of(y.data(), {4}), 0, "in"}));
+  }));
+}
+
+TEST_CASE("as many bytes travel as are counted") {
+  std::atomic<int64_t> travelled = 0, counted = 0;
+  const auto count = [&](int64_t bytes) { return travelled += bytes, 0.0; };
+  std::vector<std::vector<float>> x(3, std::vector<float>(30'000)), y = x;
+  CHECK_NOTHROW(test::run_thread_ranks({.ranks = 3, .delay = count}, [&](Communicator& world) {
+    Stream stream = Stream::cpu();
+    const auto r = static_cast<size_t>(world.rank());
+    Tensor whole = view_of(x[r].data(), {30'000}), other = view_of(y[r].data(), {30'000}),
+           block = view_of(y[r].data(), {10'000});
+    world.all_reduce(stream, {.send = whole, .label = "x"});
+    world.reduce_scatter(stream, {.send = whole, .recv = block, .label = "x"});
+    world.all_gather(stream, {.send = block, .recv = whole, .label = "x"});
+    world.all_to_all(stream, {.send = whole, .recv = other, .label = "x"}).wait(stream);
+    if (world.rank() == 0) world.send(stream, {.tensor = whole, .to = 2, .label = "x"}).wait(stream);
+    if (world.rank() == 2) world.recv(stream, {.tensor = whole, .from = 0, .label = "x"}).wait(stream);
+    counted += world.stats().sent_bytes();
+  }));
+  CHECK(counted == (2 * 2 + 2 + 2 + 2 + 1) * 4 * 30'000);
+  CHECK(travelled == counted);
+}
+
+TEST_CASE("calls progress while the rank computes") {
+  std::vector<std::vector<float>> x(2, std::vector<float>(1000, 1.0f));
+  CHECK_NOTHROW(test::run_thread_ranks({.ranks = 2, .timeout_seconds = 60}, [&](Communicator& world) {
+    Stream stream = Stream::cpu();
+    expect(world.overlaps(), "thread ranks overlap");
+    Request request = sum(world, stream, x[static_cast<size_t>(world.rank())], "x");
+    for (int i = 0; i < 2000 && !request.done(); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    expect(request.done(), "nothing moved without a wait");
+  }));
+}
+
+TEST_CASE("ranks agree or are refused together") {
+  std::atomic<int> refused = 0;
+  test::run_thread_ranks({.ranks = 4, .timeout_seconds = 60}, [&](Communicator& world) {
+    require_equal_everywhere(world, "the configuration", 17);
+    require_no_complaint(world, "");
+    expect_error<ConfigError>(
+        "the configuration differs between ranks: rank 0 has 0000000000000011 (on 3 ranks), rank 2 has "
+        "0000000000000012 (2 kinds in all)",
+        [&] { require_equal_everywhere(world, "the configuration", world.rank() == 2 ? 18 : 17); });
+    expect_error<ConfigError>("rank 1 cannot go on: no such file",
+                              [&] { require_no_complaint(world, world.rank() == 0 ? "" : "no such file"); });
+    require_equal_everywhere(world, "the program", ~uint64_t{0});
+    ++refused;
+  });
+  CHECK(refused == 4);
+}
+
+TEST_CASE("a mesh has its communicators") {
+  CHECK_NOTHROW(test::run_thread_ranks({.ranks = 8, .timeout_seconds = 60}, [](Communicator& world) {
+    Mesh mesh({.dp_replicate = 2, .dp_shard = 2, .tp = 2}, 8);
+    const std::vector<int> all{0, 1, 2, 3, 4, 5, 6, 7};
+    RankGroups groups(world.split("control", all), world.split("world", all), mesh);
+    Stream stream = Stream::cpu();
+    auto total = [&](Communicator& comm) {
+      std::vector<double> x(1, world.rank());
+      comm.all_reduce(stream, {.send = view_of(x.data(), {1}), .label = "x"}).wait(stream);
+      return x[0];
+    };
+    int r = world.rank();
+    expect(total(*groups.tp) == (r | 1) + (r & ~1), "tp");
+    expect(total(*groups.dp_shard) == (r | 2) + (r & ~2), "dp_shard");
+    expect(total(*groups.dp_replicate) == (r | 4) + (r & ~4), "dp_replicate");
+    expect(total(*groups.world) == 28, "world");
+    expect(groups.loss->size() == 4 && groups.loss->world_ranks() == mesh.loss_group(r), "loss");
+    expect(groups.replica->size() == 4 && groups.replica->world_ranks() == mesh.replica_group(r), "replica");
+  }));
+}
