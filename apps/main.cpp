@@ -1,3 +1,5 @@
+#include <string_view>
+
 #include "apps/commands/bench_command.h"
 #include "apps/commands/checkpoint_command.h"
 #include "apps/commands/command_line.h"
@@ -5,12 +7,19 @@
 #include "apps/commands/data_command.h"
 #include "apps/commands/generate_command.h"
 #include "apps/commands/init_command.h"
+#include "apps/commands/launch_command.h"
 #include "apps/commands/plan_command.h"
 #include "apps/commands/tokenizer_command.h"
 #include "apps/commands/train_command.h"
+#include "parallel/launcher/stop_signal_set.h"
 
 int main(int argc, char** argv) {
   using namespace ottava;
+  // First: a signal that comes while the program starts waits for the thread that listens. A rank of another
+  // command has its launcher's blocked signals, and hears them again.
+  const std::string_view name = argc > 1 ? argv[1] : "";
+  const sigset_t stop_signals = stop_signal_set();
+  ::sigprocmask(name == "train" || name == "launch" ? SIG_BLOCK : SIG_UNBLOCK, &stop_signals, nullptr);
   CommandLine line(
       "ottava",
       "ottava trains Llama-family language models in FP8, BF16 and FP32, from a laptop to a GPU cluster,\n"
@@ -21,6 +30,7 @@ int main(int argc, char** argv) {
   add_train_command(commands);
   add_plan_command(commands);
   add_bench_commands(commands);
+  add_launch_command(commands);
   add_config_command(commands);
   add_tokenizer_commands(commands);
   add_data_commands(commands);

@@ -62,7 +62,7 @@ beside_bf16 60m tensorwise
 
 printf '\n## Two ranks of one core each against one rank on two cores, same global batch\n' >>"$out"
 run build/ottava bench train configs/llama_60m.yaml --steps 3 --training.local_batch_size 4 --training.global_batch_size 4 "${common[@]}"
-run scripts/launch.sh -n 2 build/ottava bench train configs/llama_60m.yaml --steps 3 --training.local_batch_size 2 --training.global_batch_size 4 "${common[@]}"
+run build/ottava launch -n 2 --only-rank 0 -- bench train configs/llama_60m.yaml --steps 3 --training.local_batch_size 2 --training.global_batch_size 4 "${common[@]}"
 unset DNNL_MAX_CPU_ISA
 
 printf '\n## Start-up: wall time of one step of the debug model at batch 1, and of the step itself\n' >>"$out"

@@ -86,6 +86,11 @@ Command& Command::flag(const char* name, std::function<void()> set, const char* 
   return *this;
 }
 
+Command& Command::notes(const char* text) {
+  parser_->footer(text);
+  return *this;
+}
+
 void Command::run(std::function<int()> work) {
   parser_->final_callback([work = std::move(work), code = code_] { *code = work(); });
 }

@@ -39,6 +39,8 @@ class Command {
   /// A whole number in [first, last], or not given.
   Command& range(const char* name, int32_t* target, std::pair<int32_t, int32_t> range, const char* meaning);
   Command& flag(const char* name, std::function<void()> set, const char* meaning);
+  /// What stands below the options in the help.
+  Command& notes(const char* text);
   /// `work` returns the exit code.
   void run(std::function<int()> work);
 

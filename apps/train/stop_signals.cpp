@@ -1,33 +1,30 @@
 #include "apps/train/stop_signals.h"
 
+#include <unistd.h>
+
 #include <csignal>
 #include <cstring>
 
 #include "core/error.h"
 #include "core/log.h"
+#include "parallel/launcher/stop_signal_set.h"
 
 namespace ottava {
-namespace {
-
-sigset_t stop_set() {
-  sigset_t set;
-  sigemptyset(&set);
-  for (int signal : {SIGTERM, SIGUSR1, SIGINT}) sigaddset(&set, signal);
-  return set;
-}
-
-}  // namespace
 
 StopSignals::StopSignals() {
-  sigset_t set = stop_set();
+  sigset_t set = stop_signal_set();
   sigaddset(&set, SIGUSR2);  // wakes the thread when this object goes
-  if (pthread_sigmask(SIG_BLOCK, &set, nullptr) != 0)
+  if (pthread_sigmask(SIG_BLOCK, &set, &before_) != 0)
     fail<Error>("signals", "cannot block signals: {}", std::strerror(errno));
   thread_ = std::thread([this, set] {
+    int interrupts[2] = {};  // by the launcher, by others
     for (;;) {
-      int signal = 0;
-      if (sigwait(&set, &signal) != 0 || signal == SIGUSR2) return;
-      if (signal == SIGINT && received() != 0) {
+      siginfo_t info;
+      const int signal = sigwaitinfo(&set, &info);
+      if (signal < 0) continue;
+      if (signal == SIGUSR2) return;
+      const bool is_passed_on = info.si_code == SI_USER && info.si_pid == ::getppid();
+      if (signal == SIGINT && ++interrupts[is_passed_on ? 0 : 1] > 1) {
         ::signal(SIGINT, SIG_DFL);
         sigset_t only;
         sigemptyset(&only);
@@ -50,8 +47,7 @@ StopSignals::~StopSignals() {
   if (received() != 0) {
     for (int signal : {SIGTERM, SIGUSR1}) ::signal(signal, SIG_IGN);
   }
-  sigset_t set = stop_set();
-  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+  pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 
 }  // namespace ottava

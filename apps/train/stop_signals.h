@@ -1,14 +1,16 @@
 #pragma once
 
 #include <atomic>
+#include <csignal>
 #include <thread>
 
 namespace ottava {
 
 /// Takes SIGTERM, SIGUSR1 and SIGINT while it lives: they are blocked in every thread made after it, and one
-/// thread waits for them and sets a flag that the training loop reads between steps. A second SIGINT ends the
-/// program at once.
-/// Make it before any other thread.
+/// thread waits for them and sets a flag that the training loop reads between steps. A second SIGINT from the
+/// same sender ends the program at once: one that a launcher (the parent process) passes on beside the one
+/// that the whole group got is no second. One that came before, while the signals were blocked, counts.
+/// Afterwards they are blocked as they were before. Make it before any other thread.
 class StopSignals {
  public:
   StopSignals();
@@ -19,6 +21,7 @@ class StopSignals {
   int received() const { return received_.load(std::memory_order_relaxed); }
 
  private:
+  sigset_t before_;
   std::atomic<int> received_ = 0;
   std::thread thread_;
 };

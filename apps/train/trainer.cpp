@@ -182,11 +182,25 @@ StepOutputs Trainer::step(StepProfile* profile) {
   return out;
 }
 
+// By a signal that came while the ranks got ready.
+bool Trainer::is_stop_asked_anywhere() {
+  double asked = signals_ && signals_->received() != 0 ? 1 : 0;
+  if (ranks_.world->size() > 1) {
+    Stream host = Stream::cpu();
+    ranks_.control->all_reduce(host, {.send = view_of(&asked, {1}), .label = "stop"}).wait(host);
+  }
+  return asked > 0;
+}
+
 Trainer::End Trainer::run() {
   const Config& c = experiment_.config;
   find_peaks();
   log::info("Training starts at step {}", state_.step + 1);
   last_log_ = {seconds_now(), state_.step, data_->seconds_waited()};
+  if (is_stop_asked_anywhere()) {
+    log::info("Stopped before step {}; nothing was saved", state_.step + 1);
+    return End::stopped;
+  }
   while (state_.step < c.training.steps) {
     ranks_.world->state().set_step(state_.step + 1);
     ranks_.control->state().set_step(state_.step + 1);

@@ -24,6 +24,8 @@ class Trainer {
   ~Trainer();
 
   enum class End { completed, stopped };
+  /// A stop that was asked for before the first step ends it at once, one asked for later after the step,
+  /// with a checkpoint.
   End run();
 
   const TrainingState& state() const { return state_; }
@@ -39,6 +41,7 @@ class Trainer {
   struct GlobalLoss {
     double mean, largest, tokens;
   };
+  bool is_stop_asked_anywhere();
   double learning_rate(int64_t step) const;
   GlobalLoss global_loss(double sum, double tokens);
   void log_step(const StepOutputs& out);

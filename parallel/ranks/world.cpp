@@ -41,7 +41,7 @@ std::unique_ptr<Communicator> find_others(const Launch& launch, const WorldReque
   bool by_mpi = wants_mpi(launch, request);
   if (by_mpi && launch.launcher == Launcher::environment) {
     fail<ConfigError>("world",
-                      "started by {}, and comm.backend is mpi, which needs scripts/launch.sh, mpirun or srun "
+                      "started by {}, and comm.backend is mpi, which needs mpirun or srun "
                       "--mpi=pmix: start the ranks so, or set comm.backend to auto",
                       launch.source);
   }

@@ -44,7 +44,7 @@ void run_rank(const Launch& launch, const WorldRequest& request, const std::func
 
 /// For main: logs the error that run_rank threw and returns the exit code, 1. OpenMPI stops reading what
 /// ranks say when the first of them has died or exited with an error; so ranks wait a moment before they
-/// exit, and where OTTAVA_ACCOUNTS names a file (scripts/launch.sh does, and shows it) each adds its line
+/// exit, and where OTTAVA_ACCOUNTS names a file (the launcher does, and shows it) each adds its line
 /// there.
 int report_failure(const Launch& launch, const std::exception& error);
 

@@ -117,16 +117,16 @@ class Check:
         return self.work / re.sub(r"\W+", "-", name)
 
     def train_command(self, folder, device, steps, extra):
-        return [self.program("ottava"), "train", "configs/debug.yaml", "--job.dump_folder", str(folder),
+        return ["train", "configs/debug.yaml", "--job.dump_folder", str(folder),
                 "--training.dataset_path", str(self.text), "--training.seq_len", "256", "--training.local_batch_size", "2",
                 "--training.global_batch_size", "2", "--training.steps", str(steps), "--training.device", device,
                 "--attention.backend", "flash", "--metrics.log_freq", "1", "--metrics.enable_json_lines", "true",
                 "--checkpoint.enable", "false", *extra]
 
     def train(self, name, device, steps, extra, launcher=(), env=None, until=None):
-        """A run in a folder of its name, which may hold a checkpoint to go on from."""
+        """A run in a folder of its name, which may hold a checkpoint to go on from. `launcher`: what starts the command on ranks."""
         folder = self.folder(name)
-        out = self.run([*launcher, *self.train_command(folder, device, steps, list(extra))], env=env, until=until)
+        out = self.run([*(launcher or [self.program("ottava")]), *self.train_command(folder, device, steps, list(extra))], env=env, until=until)
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         losses = {line["step"]: line["loss_metrics/global_avg_loss"] for line in lines}
         if list(losses) != list(range(1, steps + 1)):

@@ -79,7 +79,7 @@ def sanitizer(c):
         small = ["--training.seq_len", "64", "--training.cuda_graphs", "off"]
         command = c.train_command(c.folder(tool), c.device, 1, MODELS["2 layers, head dim 64"] + small)
         try:
-            return read_sanitizer(tool, c.run([found, "--tool", tool, *command], check=False))
+            return read_sanitizer(tool, c.run([found, "--tool", tool, c.program("ottava"), *command], check=False))
         except TimedOut as e:
             return "not run", str(e).splitlines()[0].split(":")[0]
 

@@ -1,8 +1,9 @@
 """Stages in which one run is compared with another on the same device: several ranks, graphs, cuDNN's attention."""
 
+import os
 import shutil
 
-from check import ROOT, Failed, Skipped, distance, tail
+from check import Failed, Skipped, distance, tail
 from models import BOUNDS, MODELS
 from report import table
 
@@ -14,10 +15,11 @@ def shared_gpu(c):
     steps = 4 if c.dry else 10
     alone = c.train("alone", c.device, steps, model + ["--training.global_batch_size", "4"]).curve()
     rows, data = [], {}
-    ways = [("tcp", [str(ROOT / "scripts/launch_tcp.sh"), "-n", "2"])]
+    ways = [("tcp", [c.program("ottava"), "launch", "-n", "2", "--"])]
     has_module = any((folder / "lib/ottava/libottava_mpi.so").exists() for folder in (c.programs, c.programs.parent))
     if shutil.which("mpirun") and has_module:
-        ways.append(("mpi", [str(ROOT / "scripts/launch.sh"), "-n", "2"]))
+        as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+        ways.append(("mpi", ["mpirun", "-n", "2", "--oversubscribe", "--bind-to", "none", *as_root, c.program("ottava")]))
     for backend, launcher in ways:
         extra = model + ["--comm.backend", backend, "--training.global_batch_size", "4"]
         both = c.train(f"shared {backend}", c.device, steps, extra, launcher).curve()

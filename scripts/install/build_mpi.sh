@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes lib/ottava/libottava_mpi.so of an unpacked bundle for the MPI of this machine, with its mpicxx and nothing else. Needed
-# once per MPI, and only for ranks that mpirun starts: NCCL needs none of it (launch_tcp.sh, torchrun, srun with MASTER_ADDR).
+# once per MPI, and only for ranks that mpirun starts: NCCL needs none of it (ottava launch, torchrun, srun with MASTER_ADDR).
 #     share/ottava/mpi/build_mpi.sh [mpicxx]
 set -euo pipefail
 cd "$(dirname "$0")"

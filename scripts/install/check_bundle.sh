@@ -31,5 +31,5 @@ done
 
 bytes=$(stat -c %s "$1")
 [ "$bytes" -lt 60000000 ] || fail "it has $bytes bytes, more than 60 MB"
-"$here/train_one_step.sh" "$root" launch_tcp.sh
+"$here/train_one_step.sh" "$root" launch
 echo "$name: $((bytes / 1000000)).$((bytes / 100000 % 10)) MB, needs glibc $needs"

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-SCRIPTS = ["launch.sh", "launch_tcp.sh", "sample_text.sh", "slurm_example.sbatch"]
+SCRIPTS = ["sample_text.sh", "slurm_example.sbatch"]
 ROW = re.compile(r"^  (\S.*?)(?:\s{2,}(.*))?$")
 HEADINGS = {"options": "options", "positionals": "positionals", "subcommands": "subcommands"}
 

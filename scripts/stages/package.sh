@@ -26,13 +26,13 @@ bundle=/home/user/$(basename "$tarball" .tar.gz)
 
 debian_root clean "$(. /etc/os-release && echo "$VERSION_CODENAME")" --variant=minbase
 unpacked clean
-in_root clean user ./train_one_step.sh "$bundle" launch_tcp.sh
+in_root clean user ./train_one_step.sh "$bundle" launch
 echo "== package: $(basename "$tarball") trains in a root of $(. /etc/os-release && echo "$PRETTY_NAME") without further packages"
 rm -rf "$roots/clean$bundle"
 cp "$deb" "$roots/clean/tmp/"
 in_root clean root bash -ec 'export DEBIAN_FRONTEND=noninteractive; apt-get update; apt-get install -y /tmp/*.deb; rm /tmp/*.deb' \
   >"$roots/apt.log" 2>&1 || { cat "$roots/apt.log"; exit 1; }
-in_root clean user ./train_one_step.sh /usr launch_tcp.sh mpirun launch.sh
+in_root clean user ./train_one_step.sh /usr launch mpirun
 echo "== package: $(basename "$deb") trains there as an ordinary user"
 
 debian_root before bullseye --variant=minbase

@@ -11,8 +11,8 @@ prefix=$work/prefix
 cmake --install "$build" --prefix "$prefix" >"$work/install.log" || { cat "$work/install.log"; fail "cmake --install failed"; }
 
 cd "$work"
-launchers=(launch_tcp.sh)
-if [ -e "$prefix/lib/ottava/libottava_mpi.so" ]; then launchers+=(mpirun launch.sh); fi
+launchers=(launch)
+if [ -e "$prefix/lib/ottava/libottava_mpi.so" ]; then launchers+=(mpirun); fi
 "$source/scripts/install/train_one_step.sh" "$prefix" "${launchers[@]}"
 PATH=$prefix/bin:$PATH
 ottava config configs/llama_60m.yaml >/dev/null

@@ -146,19 +146,21 @@ Outcome run_command(const std::string& command, const std::function<void(int gro
 
 int process_of_rank(const std::string& token, int rank) {
   int found = 0;
-  const std::string variable = std::string("\0OMPI_COMM_WORLD_RANK=", 22) + std::to_string(rank) + '\0';
+  const std::string variable = std::string("\0RANK=", 6) + std::to_string(rank) + '\0';
   for_each_process([&](int pid, const std::string& line) {
     if (line.find(token) == std::string::npos) return;
-    if (bytes_of(fs::path("/proc") / std::to_string(pid) / "environ").find(variable) != std::string::npos)
-      found = pid;
+    const std::string environment = '\0' + bytes_of(fs::path("/proc") / std::to_string(pid) / "environ");
+    if (environment.find(variable) != std::string::npos) found = pid;
   });
   return found;
 }
 
-int processes_with(const std::string& token) {
-  int count = 0;
-  for_each_process([&](int, const std::string& line) { count += line.find(token) != std::string::npos; });
-  return count;
+std::vector<int> processes_with(const std::string& token) {
+  std::vector<int> found;
+  for_each_process([&](int pid, const std::string& line) {
+    if (line.find(token) != std::string::npos) found.push_back(pid);
+  });
+  return found;
 }
 
 bool wait_until(double seconds, const std::function<bool()>& condition) {

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace ottava::test {
 
@@ -17,14 +18,15 @@ struct Outcome {
   bool all_say(int ranks, const std::string& text) const;
 };
 
-/// Runs a shell command; `meanwhile`, if given, runs beside it with the process group's id. A command that
-/// has not ended after 240 s is killed with all that it started: it hangs.
+/// Runs a shell command; `meanwhile`, if given, runs beside it with the process group's id, which is that of
+/// the shell, or of the program that it executes (`exec`). A command that has not ended after 240 s is killed
+/// with all that it started: it hangs.
 Outcome run_command(const std::string& command, const std::function<void(int group)>& meanwhile = {});
 
-/// Process id of a rank whose command line contains `token`, or 0. mpirun's own processes are none.
+/// Process id of a rank of `ottava launch` whose command line contains `token`, or 0.
 int process_of_rank(const std::string& token, int rank);
 /// Processes whose command line contains `token`; the dead have none.
-int processes_with(const std::string& token);
+std::vector<int> processes_with(const std::string& token);
 /// Asks every 5 milliseconds; false when `seconds` have passed.
 bool wait_until(double seconds, const std::function<bool()>& condition);
 

@@ -1,23 +1,16 @@
 #include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
-#include <map>
-#include <random>
-#include <sstream>
 
 #include "core/io/file.h"
-#include "core/io/json.h"
-#include "parallel/checkpoint/folder.h"
 #include "parallel/checkpoint/manifest.h"
+#include "parallel/comm/sockets/held_port.h"
+#include "tests/apps/steps/small_job.h"
 #include "tests/support/catch.h"
 #include "tests/support/launched.h"
-#include "tests/support/temporary_folder.h"
-#include "tests/support/tiny_training.h"
 
-// The program itself under mpirun, as people start it: it trains as one process does, goes on from a
+// The program itself under `ottava launch`, as people start it: it trains as one process does, goes on from a
 // checkpoint of any layout, refuses what is wrong on all ranks, and survives the death of one.
 
 using namespace ottava;
@@ -31,65 +24,19 @@ constexpr int kSteps = 12;
 // For what a run that works comes to; less than run_command gives it as a whole.
 constexpr double kPatience = 200;
 
-struct Point {
-  double loss, grad_norm;
-};
-using Curve = std::map<int64_t, Point>;
-
-// A folder with text and a configuration for a model of 160,000 parameters.
-class Job {
- public:
-  Job() {
-    std::mt19937 random(5);
-    std::ofstream text(folder_ / "text.txt");
-    const char* words[] = {"the", "octave", "above", "is",    "played", "with",
-                           "one", "hand",   "and",   "heard", "by",     "nobody"};
-    for (int i = 0; i < 20000; ++i) text << words[random() % 12] << (i % 60 == 59 ? "\n\n" : " ");
-    std::ofstream(file()) << "job: {dump_folder: " << out() << "}\n"
-                          << "model: {flavor: debugmodel, hf_assets_path: " << OTTAVA_SOURCE_DIR
-                          << "/configs/tokenizers/en-2256, "
-                          << "dim: 32, n_layers: 2, n_heads: 4, n_kv_heads: 2, ffn_dim: 48}\n"
-                          << "training: {dataset_path: " << folder_ / "text.txt"
-                          << ", seq_len: 16, local_batch_size: 1, "
-                          << "global_batch_size: 8, steps: " << kSteps
-                          << ", mixed_precision_param: float32, threads: 1}\n"
-                          << "optimizer: {lr: 2.0e-3}\n"
-                          << "lr_scheduler: {warmup_steps: 0}\n"
-                          << "checkpoint: {interval: 4, last_save_model_only: false, keep_latest_k: 0}\n"
-                          << "metrics: {log_freq: 1}\n"
-                          << "comm: {init_timeout_seconds: 200, train_timeout_seconds: 200}\n";
+std::string launch(int ranks, const std::string& command) {
+  return std::string(OTTAVA) + " launch -n " + std::to_string(ranks) + " --" + command;
+}
+/// A launcher each for two machines that are this one, with a rank each. Both are shell commands that start a
+/// command of the program.
+std::string launch_both(const HeldPort& port, std::string first, std::string second) {
+  for (const auto& [command, machine] : {std::pair{&first, 0}, {&second, 1}}) {
+    command->insert(
+        command->find(" train"),
+        fmt::format(" launch -n 1 --nnodes 2 --node-rank {} --master-addr 127.0.0.1 --master-port {} --",
+                    machine, port.number()));
   }
-
-  std::string file() const { return folder_ / "job.yaml"; }
-  std::string out() const { return folder_ / "out"; }
-  std::string in(const std::string& name) const { return folder_ / name; }
-  std::string train(const std::string& options = "") const {
-    return std::string(OTTAVA) + " train " + file() + " " + options;
-  }
-  std::string checkpoints() const { return out() + "/checkpoint"; }
-
-  Curve curve() const {
-    Curve out_curve;
-    for (const Json& json : logged_lines(out())) {
-      if (!json.find("grad_norm")) continue;
-      out_curve[json.at("step", "metrics").as_integer("step")] = {
-          json.at("loss_metrics/global_avg_loss", "metrics").as_number("loss"),
-          json.at("grad_norm", "metrics").as_number("norm")};
-    }
-    return out_curve;
-  }
-  int64_t last_step() const { return curve().empty() ? 0 : curve().rbegin()->first; }
-  int64_t newest_checkpoint() const {
-    const auto steps = checkpoint::list_steps(checkpoints());
-    return steps.empty() ? 0 : steps.back().step;
-  }
-
- private:
-  TemporaryFolder folder_;
-};
-
-std::string mpirun(int ranks, const std::string& program) {
-  return OTTAVA_SOURCE_DIR "/scripts/launch.sh -n " + std::to_string(ranks) + " " + program;
+  return first + " & first=$!; " + second + " & wait $!; code=$?; wait $first; exit $((code | $?))";
 }
 
 void run(const std::string& command) {
@@ -106,8 +53,6 @@ void check_refused(const std::string& command, int ranks, const std::string& tex
   CHECK(o.all_say(ranks, text));
 }
 
-const std::string kSave = " --checkpoint.enable true";
-
 }  // namespace
 
 TEST_CASE("processes train as one process does") {
@@ -118,7 +63,7 @@ TEST_CASE("processes train as one process does") {
   const std::string tied = " --model.tie_embeddings true";
   auto curve_of_one = [&](const std::string& options) {
     Job job;
-    run(job.train(steps + "24" + options));
+    run(OTTAVA + job.train(steps + "24" + options));
     return job.curve();
   };
   static const Curve single = curve_of_one(""), single_tied = curve_of_one(tied);
@@ -137,7 +82,7 @@ TEST_CASE("processes train as one process does") {
                                             {8, "3"}}));
   INFO(ranks << " ranks, --training.local_batch_size " << options);
   Job job;
-  run(mpirun(ranks, job.train(steps + options)));
+  run(launch(ranks, job.train(steps + options)));
   const Curve curve = job.curve();
   REQUIRE(curve.size() == 20);
   for (const auto& [step, point] : options.ends_with(tied) ? single_tied : single) {
@@ -147,7 +92,7 @@ TEST_CASE("processes train as one process does") {
   }
   if (options != "6" + tp2) return;
   Job again;
-  run(mpirun(ranks, again.train(steps + options)));
+  run(launch(ranks, again.train(steps + options)));
   const Curve same = again.curve();
   for (const auto& [step, point] : curve) {
     CHECK(same.at(step).loss == point.loss);
@@ -160,12 +105,12 @@ TEST_CASE("a run goes on from a checkpoint of any layout and number of ranks") {
   // 4 steps on shards, 4 on replicas of shards, 4 on slices of matrices: the schedule is constant and does
   // not see the end.
   const std::string constant = kSave + " --lr_scheduler.decay_ratio 0";
-  run(mpirun(2, job.train(constant + " --training.steps 4")));
-  run(mpirun(4, job.train(constant + " --training.steps 8 --parallelism.data_parallel_replicate_degree 2")));
-  run(mpirun(2, job.train(constant + " --training.steps 10 --parallelism.tensor_parallel_degree 2")));
-  run(job.train(constant));
+  run(launch(2, job.train(constant + " --training.steps 4")));
+  run(launch(4, job.train(constant + " --training.steps 8 --parallelism.data_parallel_replicate_degree 2")));
+  run(launch(2, job.train(constant + " --training.steps 10 --parallelism.tensor_parallel_degree 2")));
+  run(OTTAVA + job.train(constant));
   Job whole;
-  run(whole.train("--lr_scheduler.decay_ratio 0"));
+  run(OTTAVA + whole.train("--lr_scheduler.decay_ratio 0"));
   const Curve want = whole.curve(), got = job.curve();
   REQUIRE(got.size() == want.size());
   for (const auto& [step, point] : want) {
@@ -187,69 +132,47 @@ TEST_CASE("what does not fit the ranks is refused on all of them") {
        "global_batch_size 9 is not a multiple of local_batch_size 1 x 2 data-parallel ranks = 2 (remainder "
        "1)"},
   }));
-  check_refused(mpirun(2, job.train(options)), 2, text);
+  check_refused(launch(2, job.train(options)), 2, text);
 }
 
 TEST_CASE("ranks that were started differently are refused on all of them") {
   Job job;
-  const std::string program = job.train();
+  const HeldPort port;
+  const std::string program = OTTAVA + job.train();
   SECTION("configurations") {
-    check_refused(mpirun(1, program + " : -n 1 " + program + " --optimizer.lr 1"), 2,
+    check_refused(launch_both(port, program, program + " --optimizer.lr 1"), 2,
                   "the configuration differs between ranks");
   }
   SECTION("programs") {
     fs::copy_file(OTTAVA, job.in("other"));
-    fs::create_directory_symlink(fs::path(OTTAVA).parent_path() / "lib",
-                                 job.in("lib"));  // with the MPI module
     std::ofstream(job.in("other"), std::ios::app) << "x";
-    check_refused(mpirun(1, program + " : -n 1 " + job.in("other") + " train " + job.file()), 2,
+    check_refused(launch_both(port, program, job.in("other") + job.train()), 2,
                   "the ottava binary differs between ranks");
   }
   SECTION("folders that are not shared") {
     fs::create_directories(job.in("here"));
     fs::create_directories(job.in("there"));
-    const std::string relative = job.train(kSave + " --job.dump_folder out");
-    check_refused(mpirun(1, "--wdir " + job.in("here") + " " + relative + " : -n 1 --wdir " +
-                                job.in("there") + " " + relative),
+    const std::string relative = OTTAVA + job.train(kSave + " --job.dump_folder out");
+    check_refused(launch_both(port, "cd " + job.in("here") + " && " + relative,
+                              "cd " + job.in("there") + " && " + relative),
                   2, "cannot see a file that rank 0 wrote into out/checkpoint");
   }
 }
 
 TEST_CASE("a checkpoint that cannot be loaded is refused on all ranks") {
   Job job;
-  run(mpirun(2, job.train(kSave + " --training.steps 4")));
+  run(launch(2, job.train(kSave + " --training.steps 4")));
   const std::string go_on = kSave + " --checkpoint.load_step 4";
   SECTION("of another model") {
-    check_refused(mpirun(2, job.train(go_on + " --model.ffn_dim 64")), 2, "step-4");
+    check_refused(launch(2, job.train(go_on + " --model.ffn_dim 64")), 2, "step-4");
   }
   SECTION("cut off under one rank's part") {
     const std::string weights = job.checkpoints() + "/step-4/model.safetensors";
     fs::resize_file(weights, fs::file_size(weights) - 1000);
-    check_refused(mpirun(2, job.train(go_on)), 2, "model.safetensors");
+    check_refused(launch(2, job.train(go_on)), 2, "model.safetensors");
     // Without naming it, a broken checkpoint is passed over; there is no other.
-    check_refused(mpirun(2, job.train(kSave)), 2, "step-4");
+    check_refused(launch(2, job.train(kSave)), 2, "step-4");
   }
-}
-
-TEST_CASE("a signal to mpirun saves and ends well, and the next start goes on") {
-  const int signal = GENERATE(SIGUSR1, SIGTERM);
-  Job job;
-  const std::string forever =
-      kSave + " --training.steps 100000 --checkpoint.interval 100000 --lr_scheduler.decay_ratio 0";
-  const Outcome o = run_command("exec " + mpirun(2, job.train(forever)), [&](int group) {
-    wait_until(kPatience, [&] { return job.last_step() >= 3; });
-    ::kill(group, signal);  // also when it never came so far: a run that is not stopped goes on for minutes
-  });
-  INFO(o.output);
-  CHECK(o.exit_code == 0);
-  CHECK_THAT(o.output, Contains("the same command continues from here"));
-  const int64_t saved = job.newest_checkpoint();
-  CHECK(saved >= 3);
-  const Outcome again = run_command(mpirun(
-      2, job.train(kSave + " --lr_scheduler.decay_ratio 0 --training.steps " + std::to_string(saved + 2))));
-  INFO(again.output);
-  CHECK(again.exit_code == 0);
-  CHECK_THAT(again.output, Contains("Training starts at step " + std::to_string(saved + 1)));
 }
 
 TEST_CASE(
@@ -259,7 +182,7 @@ TEST_CASE(
   const std::string forever = kSave +
                               " --training.steps 100000 --lr_scheduler.decay_ratio 0 --checkpoint.interval " +
                               (while_saving ? "1 --checkpoint.keep_latest_k 3" : "4");
-  const Outcome o = run_command(mpirun(2, job.train(forever)), [&](int group) {
+  const Outcome o = run_command(launch(2, job.train(forever)), [&](int group) {
     const bool has_saved = wait_until(kPatience, [&] { return job.newest_checkpoint() >= 4; });
     const int victim = has_saved ? process_of_rank(job.file(), 1) : 0;
     if (victim == 0) {
@@ -282,11 +205,11 @@ TEST_CASE(
   CHECK_FALSE(o.timed_out);
   CHECK_THAT(o.output, Contains("\nrank 0: ") && Contains("rank 1 is gone, last seen"));
   CHECK_THAT(o.output, !Contains("rank 0 is gone"));
-  CHECK(wait_until(60, [&] { return processes_with(job.file()) == 0; }));
+  CHECK(wait_until(60, [&] { return processes_with(job.file()).empty(); }));
   const int64_t saved = job.newest_checkpoint();
   REQUIRE(saved >= 4);
   CHECK_NOTHROW(checkpoint::open_checkpoint(job.checkpoints() + "/step-" + std::to_string(saved)));
-  const Outcome again = run_command(mpirun(
+  const Outcome again = run_command(launch(
       2, job.train(kSave + " --lr_scheduler.decay_ratio 0 --training.steps " + std::to_string(saved + 2))));
   INFO(again.output);
   CHECK(again.exit_code == 0);
@@ -298,8 +221,8 @@ TEST_CASE(
 TEST_CASE("saving in the background changes no bit of the run or of its checkpoints") {
   Job job, other;
   const std::string often = kSave + " --checkpoint.interval 2";
-  run(mpirun(2, job.train(often)));
-  run(mpirun(2, other.train(often + " --checkpoint.async_mode async")));
+  run(launch(2, job.train(often)));
+  run(launch(2, other.train(often + " --checkpoint.async_mode async")));
   for (const auto& [step, point] : job.curve()) {
     CHECK(other.curve().at(step).loss == point.loss);
     CHECK(other.curve().at(step).grad_norm == point.grad_norm);
@@ -318,19 +241,39 @@ TEST_CASE("saving in the background changes no bit of the run or of its checkpoi
 TEST_CASE("what a run decided is kept, followed and compared") {
   Job job;
   const std::string constant = kSave + " --lr_scheduler.decay_ratio 0";
-  run(mpirun(2, job.train(constant + " --training.steps 4")));
+  run(launch(2, job.train(constant + " --training.steps 4")));
   const std::string decisions = job.checkpoints() + "/step-4/decisions.json";
   CHECK_THAT(read_file(decisions),
              Contains("fsdp_reduce_every_microbatch") && Contains("\"value\":\"false\""));
   CHECK(read_file(job.out() + "/decisions.json") == read_file(decisions));
-  const Outcome again = run_command(mpirun(2, job.train(constant + " --training.steps 5")));
+  const Outcome again = run_command(launch(2, job.train(constant + " --training.steps 5")));
   INFO(again.output);
   CHECK(again.exit_code == 0);
   CHECK_THAT(again.output, Contains("Decided before: parallelism.fsdp_reduce_every_microbatch = false"));
-  const Outcome afresh = run_command(mpirun(2, job.train(constant + " --training.steps 6 --redecide")));
+  const Outcome afresh = run_command(launch(2, job.train(constant + " --training.steps 6 --redecide")));
   INFO(afresh.output);
   CHECK(afresh.exit_code == 0);
   CHECK_THAT(afresh.output, Contains("Decided: parallelism.fsdp_reduce_every_microbatch = false") &&
                                 !Contains("Decided before"));
   CHECK_THAT(afresh.output, Contains("Training starts at step 6"));
 }
+
+#ifdef MPIEXEC
+TEST_CASE("under mpirun ranks train alike, and SIGUSR1 to it saves") {
+  const std::string mpirun = MPIEXEC " -n 2 --oversubscribe --bind-to none --allow-run-as-root " OTTAVA;
+  Job job, launched;
+  run(launch(2, launched.train()));
+  run(mpirun + job.train());
+  for (const auto& [step, point] : launched.curve()) CHECK(job.curve().at(step).loss == point.loss);
+  Job stopped;
+  const std::string forever = kSave + " --training.steps 100000 --checkpoint.interval 100000";
+  const Outcome o = run_command("exec " + mpirun + stopped.train(forever), [&](int group) {
+    wait_until(kPatience, [&] { return stopped.last_step() >= 3; });
+    ::kill(group, SIGUSR1);  // also when it never came so far: a run that is not stopped goes on for minutes
+  });
+  INFO(o.output);
+  CHECK(o.exit_code == 0);
+  CHECK_THAT(o.output, Contains("the same command continues from here"));
+  CHECK(stopped.newest_checkpoint() >= 3);
+}
+#endif

@@ -8,8 +8,8 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/support/tiny_training.h"
 
-// The FP8 smoke configurations as a continuous-integration job starts them: the program, under mpirun where
-// there are ranks, on the shipped tokenizers. A vocabulary of 2256 = 16 x 141 and its three ways out.
+// The FP8 smoke configurations as a continuous-integration job starts them: the program, under its launcher
+// where there are ranks, on the shipped tokenizers. A vocabulary of 2256 = 16 x 141 and its three ways out.
 
 using namespace ottava;
 using namespace ottava::test;
@@ -28,8 +28,7 @@ class Smoke {
         "--training.steps 4 --training.seq_len 64 --metrics.log_freq 1 --training.threads 1 " + overrides);
   }
   Outcome run_as_shipped(int ranks, const std::string& config, const std::string& overrides = {}) const {
-    const std::string program =
-        ranks == 1 ? OTTAVA : fmt::format("{}/scripts/launch.sh -n {} {}", OTTAVA_SOURCE_DIR, ranks, OTTAVA);
+    const std::string program = ranks == 1 ? OTTAVA : fmt::format("{} launch -n {} --", OTTAVA, ranks);
     return run_command(
         fmt::format("cd {} && {} train configs/{}.yaml --training.dataset_path {} --job.dump_folder {} "
                     "--checkpoint.enable false {} 2>&1",

@@ -12,14 +12,13 @@
 
 #include "core/error.h"
 #include "parallel/comm/host_communicator.h"
+#include "parallel/comm/sockets/held_port.h"
 #include "tests/parallel/comm/communicator_conformance.h"
 #include "tests/support/catch.h"
-#include "tests/support/held_port.h"
 #include "tests/support/skip.h"
 
 using namespace ottava;
 using Catch::Contains;
-using ottava::test::HeldPort;
 
 namespace {
 

@@ -1,4 +1,4 @@
-// A program whose ranks fail in one way or another; failure_test.cpp starts it under mpirun or over TCP and
+// A program whose ranks fail in one way or another; failure_test.cpp starts it over TCP and under mpirun and
 // reads what it says.
 //     failing_ranks MODE TOKEN      (TOKEN only marks its processes)
 #include <unistd.h>
@@ -65,7 +65,6 @@ void run(World& world, const std::string& mode) {
       std::raise(SIGKILL);
     }).detach();
   }
-  if (mode == "kill_linger") std::signal(SIGTERM, SIG_IGN);  // as in training, where it asks for a last save
   if (mode.starts_with("kill") && comm.rank() == 3) {
     for (int i = 0; i < 6000 && !comm.state().failed(); ++i) pause_ms(5);
   }

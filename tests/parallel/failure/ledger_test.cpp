@@ -6,11 +6,11 @@
 #include <random>
 #include <vector>
 
+#include "parallel/comm/sockets/held_port.h"
 #include "parallel/failure/ledger_message.h"
 #include "parallel/failure/ledger_server.h"
 #include "tests/parallel/comm/communicator_conformance.h"
 #include "tests/support/catch.h"
-#include "tests/support/held_port.h"
 #include "tests/support/thread_ranks.h"
 
 using namespace ottava;
@@ -188,7 +188,7 @@ TEST_CASE("a stranger who talks to the ledger disturbs nobody") {
 }
 
 TEST_CASE("an endpoint that nobody listens on is named") {
-  test::HeldPort nobody;
+  HeldPort nobody;
   CHECK_THROWS_WITH(tcp::connect_to(fmt::format("{};;{}", tcp::host_name(), nobody.number()), 0.1),
                     Contains("cannot be reached from"));
   CHECK_THROWS_WITH(tcp::connect_to("nonsense", 0.1), Contains("is not an endpoint"));

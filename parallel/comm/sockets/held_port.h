@@ -4,9 +4,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <stdexcept>
+#include "core/error.h"
 
-namespace ottava::test {
+namespace ottava {
 
 /// A port of this machine on which nobody listens and that the system gives to no other process, while a
 /// tcp::Listener can still ask for it by its number: it is bound, with SO_REUSEADDR.
@@ -21,7 +21,8 @@ class HeldPort {
     socklen_t length = sizeof address;
     auto* generic = reinterpret_cast<sockaddr*>(&address);
     if (::bind(descriptor_, generic, length) != 0 || ::getsockname(descriptor_, generic, &length) != 0) {
-      throw std::runtime_error("there is no free port");
+      ::close(descriptor_);
+      fail<CommError>("tcp", "there is no free port");
     }
     number_ = ntohs(address.sin_port);
   }
@@ -34,4 +35,4 @@ class HeldPort {
   int descriptor_, number_ = 0;
 };
 
-}  // namespace ottava::test
+}  // namespace ottava

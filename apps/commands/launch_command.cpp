@@ -1,0 +1,66 @@
+#include "apps/commands/launch_command.h"
+
+#include <charconv>
+#include <memory>
+
+#include "apps/commands/command_line.h"
+#include "core/device.h"
+#include "core/error.h"
+
+namespace ottava {
+
+namespace {
+
+std::vector<int> ranks_in(const std::string& text) {
+  std::vector<int> ranks;
+  const char *at = text.data(), *end = at + text.size();
+  while (at != end) {
+    int rank = 0;
+    const auto [next, error] = std::from_chars(at, end, rank);
+    const bool is_last = next == end;
+    if (error != std::errc() || (!is_last && (*next != ',' || next + 1 == end)))
+      fail<ConfigError>("launch", "--only-rank is '{}', expected ranks with commas between: 1,3", text);
+    ranks.push_back(rank);
+    at = is_last ? end : next + 1;
+  }
+  return ranks;
+}
+
+}  // namespace
+
+int run_launch_command(LaunchCommand command) {
+  RankLaunch& launch = command.launch;
+  if (launch.ranks == 0) launch.ranks = cuda_device_count();
+  if (launch.ranks == 0) fail<ConfigError>("launch", "this machine has no GPU: say how many ranks, with -n");
+  if (launch.machines > 1 && launch.master.port == 0) launch.master.port = Master{}.port;
+  launch.only_ranks = ranks_in(command.only_ranks);
+  launch.arguments.insert(launch.arguments.begin(), "ottava");
+  return launch_ranks(launch);
+}
+
+void add_launch_command(Command& commands) {
+  auto o = std::make_shared<LaunchCommand>();
+  commands
+      .subcommand("launch",
+                  "run a command on several ranks of this machine, without MPI: launch -n 8 -- train CONFIG")
+      .option("-n,--nproc-per-node", &o->launch.ranks, "ranks on this machine; 0: one for each of its GPUs")
+      .option("--nnodes", &o->launch.machines, "machines; a launcher is started on each")
+      .option("--node-rank", &o->launch.machine, "number of this machine, from 0")
+      .option("--master-addr", &o->launch.master.address, "an address of machine 0 that all reach")
+      .option("--master-port", &o->launch.master.port,
+              "port of machine 0; 0: a free one, with several machines 29500")
+      .option("--only-rank", &o->only_ranks,
+              "show what these ranks write (1,3), and nothing of others; a single one without its label")
+      .option("--tee", &o->launch.tee_folder, "also write what rank r writes to FOLDER/rank-r.log")
+      .option("--grace", &o->launch.grace_seconds,
+              "seconds that the other ranks have to end after one has failed")
+      .required("command", &o->launch.arguments, "of ottava, with its options, after --")
+      .notes(
+          "SIGTERM, SIGUSR1 and Ctrl-C reach every rank once: `train` saves after its step and ends with 0; "
+          "before the first\nstep there is nothing to save. Ctrl-C again ends the ranks at once. When a rank "
+          "fails, its exit code is returned.\n"
+          "LOG_RANK=0,3 says whose log lines below warnings are written (default: 0).")
+      .run([o] { return run_launch_command(*o); });
+}
+
+}  // namespace ottava

@@ -1,0 +1,238 @@
+#include "parallel/launcher/launcher.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+
+#include <fmt/ranges.h>
+
+#include "core/error.h"
+#include "parallel/comm/sockets/held_port.h"
+#include "parallel/launcher/line_labels.h"
+#include "parallel/launcher/rank_process.h"
+#include "parallel/launcher/stop_signal_set.h"
+
+namespace ottava {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Of the launchers that may have started this one: to the ranks they would say something else.
+constexpr std::string_view kOthers[] = {
+    "OMPI_",        "PMI_",          "MPI_LOCAL",      "SLURM_STEP_",
+    "SLURM_PROCID", "SLURM_LOCALID", "SLURM_CPU_BIND", "TORCHELASTIC_USE_AGENT_STORE"};
+
+void check(const RankLaunch& launch) {
+  const auto expect = [](bool holds, std::string_view what, int got, const std::string& expected) {
+    if (!holds) fail<ConfigError>("launch", "{} is {}, expected {}", what, got, expected);
+  };
+  expect(launch.ranks >= 1, "the number of ranks", launch.ranks, "at least 1");
+  expect(launch.machines >= 1, "the number of machines", launch.machines, "at least 1");
+  expect(launch.machine >= 0 && launch.machine < launch.machines, "the number of this machine",
+         launch.machine, fmt::format("0 to {}", launch.machines - 1));
+  for (int rank : launch.only_ranks) {
+    const int all = launch.ranks * launch.machines;
+    expect(rank >= 0 && rank < all, "a rank whose lines are asked for", rank,
+           fmt::format("0 to {}", all - 1));
+  }
+  if (launch.machines > 1 && launch.master.address.empty()) {
+    fail<ConfigError>(
+        "launch",
+        "{} machines, and nothing says where rank 0 is: give every launcher an address of machine 0",
+        launch.machines);
+  }
+}
+
+class LocalRanks {
+ public:
+  explicit LocalRanks(const RankLaunch& launch);
+  ~LocalRanks() { kill_ranks(); }
+  int run();
+
+ private:
+  struct Rank {
+    int number = 0;
+    RankProcess process;
+    Descriptor file;
+    std::array<LineLabels, 2> lines;
+    std::string account;
+    bool has_ended = false;
+  };
+  std::vector<std::string> environment(int local) const;
+  void start(int local);
+  void wait();
+  void take_signals();
+  void reap();
+  void kill_ranks();
+  void print_accounts();
+  bool has_ended() const {
+    return std::ranges::all_of(ranks_, [](const Rank& rank) { return rank.has_ended; });
+  }
+
+  const RankLaunch& launch_;
+  std::optional<HeldPort> port_;
+  Master master_;
+  Descriptor signals_;
+  std::vector<Rank> ranks_;
+  int code_ = 0, interrupts_ = 0;
+  std::optional<Clock::time_point> deadline_;
+};
+
+LocalRanks::LocalRanks(const RankLaunch& launch) : launch_(launch), master_(launch.master) {
+  if (master_.address.empty()) {
+    port_.emplace();
+    master_ = {"127.0.0.1", port_->number()};
+  }
+  if (!launch_.tee_folder.empty()) {
+    std::error_code error;
+    std::filesystem::create_directories(launch_.tee_folder, error);
+    if (error) fail<FileError>("launch", "cannot make {}: {}", launch_.tee_folder, error.message());
+  }
+  sigset_t set = stop_signal_set();
+  sigaddset(&set, SIGCHLD);
+  ::sigprocmask(SIG_BLOCK, &set, nullptr);
+  signals_ = Descriptor(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  for (int local = 0; local < launch_.ranks; ++local) start(local);
+}
+
+std::vector<std::string> LocalRanks::environment(int local) const {
+  std::vector<std::string> variables = {fmt::format("RANK={}", launch_.machine * launch_.ranks + local),
+                                        fmt::format("WORLD_SIZE={}", launch_.machines * launch_.ranks),
+                                        fmt::format("LOCAL_RANK={}", local),
+                                        fmt::format("LOCAL_WORLD_SIZE={}", launch_.ranks),
+                                        fmt::format("MASTER_ADDR={}", master_.address),
+                                        fmt::format("MASTER_PORT={}", master_.port)};
+  if (!launch_.only_ranks.empty())
+    variables.push_back(fmt::format("LOG_RANK={}", fmt::join(launch_.only_ranks, ",")));
+  const auto own = variables;
+  for (char** variable = environ; *variable; ++variable) {
+    const std::string_view text = *variable, name = text.substr(0, text.find('='));
+    const auto is_own = [&](const std::string& v) { return v.substr(0, v.find('=')) == name; };
+    const auto is_other = [&](std::string_view start) { return name.starts_with(start); };
+    if (std::ranges::none_of(own, is_own) && std::ranges::none_of(kOthers, is_other))
+      variables.emplace_back(text);
+  }
+  return variables;
+}
+
+void LocalRanks::start(int local) {
+  const int number = launch_.machine * launch_.ranks + local;
+  const auto& only = launch_.only_ranks;
+  const bool is_shown = only.empty() || std::ranges::find(only, number) != only.end();
+  const std::string label = only.size() == 1 ? "" : fmt::format("[rank {}] ", number);
+  Descriptor file;
+  if (!launch_.tee_folder.empty()) {
+    const std::string name = fmt::format("{}/rank-{}.log", launch_.tee_folder, number);
+    file = Descriptor(::open(name.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+    if (!file.is_open()) fail<FileError>("launch", "cannot write {}: {}", name, std::strerror(errno));
+  }
+  RankProcess process = start_rank(launch_.program, launch_.arguments, environment(local));
+  LineLabels output(std::move(process.output), {is_shown ? 1 : -1, label, file.number()}),
+      errors(std::move(process.errors), {is_shown ? 2 : -1, label, file.number()});
+  ranks_.push_back({number, std::move(process), std::move(file), {std::move(output), std::move(errors)}});
+}
+
+int LocalRanks::run() {
+  while (!has_ended()) wait();
+  for (Rank& rank : ranks_) {
+    for (LineLabels& lines : rank.lines) lines.forward();
+  }
+  if (code_ != 0) print_accounts();
+  return code_;
+}
+
+// Until a rank says or does something, a signal comes, or the time is up.
+void LocalRanks::wait() {
+  std::vector<pollfd> watched = {{signals_.number(), POLLIN, 0}};
+  for (const Rank& rank : ranks_) {
+    for (const LineLabels& lines : rank.lines) watched.push_back({lines.descriptor(), POLLIN, 0});
+  }
+  int64_t left = -1;
+  if (deadline_) {
+    const auto rest = std::chrono::ceil<std::chrono::milliseconds>(*deadline_ - Clock::now());
+    left = std::max<int64_t>(rest.count(), 0);
+  }
+  ::poll(watched.data(), watched.size(), static_cast<int>(left));
+  size_t at = 1;
+  for (Rank& rank : ranks_) {
+    for (LineLabels& lines : rank.lines) {
+      if (watched[at++].revents != 0) lines.forward();
+    }
+  }
+  if (watched[0].revents != 0) take_signals();
+  if (deadline_ && Clock::now() >= *deadline_) kill_ranks();
+}
+
+void LocalRanks::take_signals() {
+  signalfd_siginfo info;
+  while (::read(signals_.number(), &info, sizeof info) == sizeof info) {
+    const int signal = static_cast<int>(info.ssi_signo);
+    if (signal == SIGCHLD) {
+      reap();
+    } else if (signal == SIGINT && ++interrupts_ > 1) {
+      code_ = code_ ? code_ : 128 + SIGINT;
+      kill_ranks();
+    } else {
+      for (const Rank& rank : ranks_) {
+        if (!rank.has_ended) ::kill(rank.process.id, signal);
+      }
+    }
+  }
+}
+
+// One signal may stand for several children.
+void LocalRanks::reap() {
+  int status = 0;
+  for (pid_t id; (id = ::waitpid(-1, &status, WNOHANG)) > 0;) {
+    const auto rank = std::ranges::find(ranks_, id, [](const Rank& r) { return r.process.id; });
+    if (rank == ranks_.end()) continue;
+    rank->has_ended = true;
+    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    char text[4096];
+    for (ssize_t got; (got = ::read(rank->process.account.number(), text, sizeof text)) > 0;)
+      rank->account.append(text, static_cast<size_t>(got));
+    if (code == 0) continue;
+    if (rank->account.empty()) {
+      rank->account = WIFEXITED(status) ? fmt::format("rank {}: ended with code {}\n", rank->number, code)
+                                        : fmt::format("rank {}: was ended by signal {} ({})\n", rank->number,
+                                                      WTERMSIG(status), ::strsignal(WTERMSIG(status)));
+    }
+    if (code_ == 0) code_ = code;
+    if (!deadline_) {
+      deadline_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                     std::chrono::duration<double>(launch_.grace_seconds));
+    }
+  }
+}
+
+void LocalRanks::kill_ranks() {
+  for (const Rank& rank : ranks_) {
+    if (!rank.has_ended) ::kill(rank.process.id, SIGKILL);
+  }
+  deadline_.reset();
+}
+
+void LocalRanks::print_accounts() {
+  std::string text = "ottava launch: the ranks ended with an error; their accounts:\n";
+  for (const Rank& rank : ranks_) text += rank.account;
+  write_whole(2, text);
+}
+
+}  // namespace
+
+int launch_ranks(const RankLaunch& launch) {
+  check(launch);
+  return LocalRanks(launch).run();
+}
+
+}  // namespace ottava

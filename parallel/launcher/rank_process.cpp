@@ -1,0 +1,59 @@
+#include "parallel/launcher/rank_process.h"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+
+#include "core/error.h"
+#include "parallel/launcher/stop_signal_set.h"
+
+namespace ottava {
+namespace {
+
+struct Pipe {
+  Descriptor read, write;
+  Pipe() {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) fail<Error>("launch", "no pipe for a rank: {}", std::strerror(errno));
+    read = Descriptor(ends[0]), write = Descriptor(ends[1]);
+    ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  }
+};
+
+std::vector<char*> pointers(const std::vector<std::string>& texts) {
+  std::vector<char*> list;
+  for (const std::string& text : texts) list.push_back(const_cast<char*>(text.c_str()));
+  list.push_back(nullptr);
+  return list;
+}
+
+}  // namespace
+
+RankProcess start_rank(const std::string& program, const std::vector<std::string>& arguments,
+                       std::vector<std::string> environment) {
+  Pipe output, errors, account;
+  const Descriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  environment.push_back(fmt::format("OTTAVA_ACCOUNTS=/proc/self/fd/{}", account.write.number()));
+  const std::vector<char*> words = pointers(arguments), variables = pointers(environment);
+  const sigset_t blocked = stop_signal_set();
+  const pid_t launcher = ::getpid(), id = ::fork();
+  if (id < 0) fail<Error>("launch", "a rank cannot be started: {}", std::strerror(errno));
+  if (id == 0) {  // of a program that may have threads: nothing but system calls from here on
+    ::setpgid(0, 0);
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != launcher) ::_exit(1);  // it ended before the kernel was asked
+    ::dup2(nothing.number(), 0);
+    ::dup2(output.write.number(), 1);
+    ::dup2(errors.write.number(), 2);
+    ::fcntl(account.write.number(), F_SETFD, 0);
+    ::sigprocmask(SIG_SETMASK, &blocked, nullptr);
+    ::execve(program.c_str(), words.data(), variables.data());
+    ::_exit(127);
+  }
+  return {id, std::move(output.read), std::move(errors.read), std::move(account.read)};
+}
+
+}  // namespace ottava

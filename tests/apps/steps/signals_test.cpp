@@ -1,0 +1,134 @@
+#include <signal.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <random>
+#include <thread>
+
+#include "parallel/checkpoint/manifest.h"
+#include "tests/apps/steps/small_job.h"
+#include "tests/support/catch.h"
+#include "tests/support/launched.h"
+
+// Runs that are stopped by a signal at a random moment, from the first line of main to the middle of
+// training, each going on where the one before ended. OTTAVA_SIGNAL_ROUNDS=100 build/tests/apps_signals_test
+// for a hundred of each.
+
+using namespace ottava;
+using namespace ottava::test;
+using Catch::Contains;
+namespace fs = std::filesystem;
+
+namespace {
+
+enum class Target { process, group, everyone };
+
+int rounds(int plain) {
+  const char* asked = std::getenv("OTTAVA_SIGNAL_ROUNDS");
+  return asked ? std::atoi(asked) : plain;
+}
+
+class StoppedRuns {
+ public:
+  /// `launcher`: what stands between the program and its command.
+  explicit StoppedRuns(const std::string& launcher) : launcher_(launcher) {}
+
+  void stop_one(int signal, Target target) {
+    const int64_t before = job_.newest_checkpoint();
+    const Outcome o = run_command("exec " + command(100'000), [&](int group) {
+      wait_for_a_moment();
+      send(group, signal, target);
+    });
+    INFO(strsignal(signal) << " to "
+                           << (target == Target::process ? "the process"
+                               : target == Target::group ? "the group"
+                                                         : "everyone")
+                           << " after step " << before << "\n"
+                           << o.output);
+    CHECK(processes_with(job_.file()).empty());
+    const int64_t newest = job_.newest_checkpoint();
+    if (o.exit_code == 128 + signal && o.output.empty()) {  // before main's first line
+      ++early_;
+      CHECK(newest == before);
+      return;
+    }
+    CHECK(o.exit_code == 0);
+    if (o.output.find("nothing was saved") != std::string::npos) {
+      ++before_a_step_;
+      CHECK_THAT(o.output, Contains("Stopped before step " + std::to_string(before + 1)));
+      CHECK(newest == before);
+    } else {
+      ++saved_;
+      CHECK(newest > before);
+      CHECK_THAT(o.output, Contains("Training starts at step " + std::to_string(before + 1)) &&
+                               Contains("Stopped after step " + std::to_string(newest) +
+                                        "; the same command continues"));
+      CHECK_NOTHROW(checkpoint::open_checkpoint(job_.checkpoints() + "/step-" + std::to_string(newest)));
+    }
+    if (!fs::exists(job_.checkpoints())) return;
+    for (const auto& entry : fs::directory_iterator(job_.checkpoints()))
+      CHECK(entry.path().extension() != ".tmp");
+  }
+
+  /// A run that nothing stops goes on too, and signals came before and after the first step.
+  void finish(int count) {
+    const int64_t newest = job_.newest_checkpoint();
+    const Outcome o = run_command(command(newest + 2));
+    INFO(o.output);
+    CHECK(o.exit_code == 0);
+    CHECK_THAT(o.output, Contains("Training starts at step " + std::to_string(newest + 1)) &&
+                             Contains("Training completed"));
+    std::printf("%s: %d runs stopped: %d saved, %d before a step, %d before main\n",
+                launcher_.empty() ? "one process" : launcher_.c_str(), count, saved_, before_a_step_, early_);
+    CHECK(saved_ + before_a_step_ + early_ == count);
+    CHECK(saved_ >= count / 2);
+  }
+
+ private:
+  std::string command(int64_t steps) const {
+    return OTTAVA + launcher_ +
+           job_.train(
+               kSave +
+               " --checkpoint.interval 100000 --checkpoint.keep_latest_k 2 --lr_scheduler.decay_ratio 0 "
+               "--training.steps " +
+               std::to_string(steps));
+  }
+  // Every other one in the first second, however far the run is then; the others after some of its steps.
+  void wait_for_a_moment() {
+    if (++moments_ % 2) {
+      std::this_thread::sleep_for(std::chrono::microseconds(draw_() % 1'000'000));
+      return;
+    }
+    const std::string metrics = job_.out() + "/metrics.jsonl";
+    const auto size = [&]() -> uintmax_t { return fs::exists(metrics) ? fs::file_size(metrics) : 0; };
+    const uintmax_t enough = size() + 1 + draw_() % 8000;
+    wait_until(200, [&] { return size() >= enough; });
+    std::this_thread::sleep_for(std::chrono::microseconds(draw_() % 3000));
+  }
+  void send(int group, int signal, Target target) {
+    if (target == Target::process) ::kill(group, signal);
+    if (target != Target::process) ::kill(-group, signal);
+    if (target != Target::everyone) return;
+    for (int process : processes_with(job_.file())) {
+      if (process != group) ::kill(process, signal);
+    }
+  }
+
+  Job job_;
+  std::string launcher_;
+  std::mt19937 draw_{std::random_device{}()};
+  int moments_ = 0, saved_ = 0, before_a_step_ = 0, early_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("a signal at any moment leaves a whole checkpoint, and the next start goes on") {
+  const auto [launcher, each] = GENERATE(table<std::string, int>({{"", 4}, {" launch -n 2 --", 10}}));
+  StoppedRuns runs(launcher);
+  const int count = rounds(each);
+  for (int round = 0; round < count; ++round) {
+    for (int signal : {SIGTERM, SIGUSR1, SIGINT}) runs.stop_one(signal, static_cast<Target>(round % 3));
+  }
+  runs.finish(3 * count);
+}

@@ -1,0 +1,170 @@
+#include "parallel/launcher/launcher.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "core/io/file.h"
+#include "tests/support/catch.h"
+#include "tests/support/launched.h"
+#include "tests/support/temporary_folder.h"
+
+using namespace ottava;
+using namespace ottava::test;
+using Catch::Contains;
+
+namespace {
+
+Outcome launch(const std::string& options, const std::string& script) {
+  return run_command(std::string("exec " LAUNCH_PROGRAM " ") + options + " -- /bin/sh -c '" + script + "'");
+}
+
+int64_t count(const std::string& text, const std::string& what) {
+  int64_t found = 0;
+  for (size_t at = 0; (at = text.find(what, at)) != std::string::npos; at += what.size()) ++found;
+  return found;
+}
+
+/// Ranks that listen until SIGTERM; body(launcher, said) runs when all do. What they said so far is in a
+/// file, because the launcher is still running.
+class Listening {
+ public:
+  explicit Listening(const std::function<void(int launcher, const Listening&)>& body) {
+    outcome_ = run_command("exec " + command(), [&](int launcher) {
+      if (!wait_until(200, [&] { return said("its own group") == 3; })) ::kill(launcher, SIGKILL);
+      body(launcher, *this);
+    });
+    gone_ = wait_until(60, [&] { return processes_with(tee_).empty(); });
+  }
+  int64_t said(const std::string& text) const {
+    int64_t all = 0;
+    for (int r = 0; r < 3; ++r) {
+      const std::string file = tee_ + "/rank-" + std::to_string(r) + ".log";
+      if (::access(file.c_str(), R_OK) == 0) all += count(read_file(file), text);
+    }
+    return all;
+  }
+  bool comes(const std::string& text) const {
+    return wait_until(200, [&] { return said(text) == 3; });
+  }
+  const Outcome& outcome() const { return outcome_; }
+  /// Whether no process of it is left.
+  bool gone() const { return gone_; }
+
+ private:
+  std::string command() const {
+    return LAUNCH_PROGRAM " 3 --tee " + tee_ + " -- listen " + tee_;  // the ranks carry the folder's name too
+  }
+  TemporaryFolder folder_;
+  std::string tee_ = folder_ / "said";
+  Outcome outcome_;
+  bool gone_ = false;
+};
+
+}  // namespace
+
+TEST_CASE("ranks know each other, and their lines come whole and labelled") {
+  const Outcome o =
+      launch("3",
+             "echo $RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE at $MASTER_ADDR; printf "
+             "two; printf \" words\" >&2; sleep 0.1; printf .");
+  INFO(o.output);
+  CHECK(o.exit_code == 0);
+  for (const std::string r : {"0", "1", "2"}) {
+    const std::string label = "[rank " + r + "] ";
+    CHECK_THAT(o.output, Contains(label + r + " of 3, " + r + " of 3 at 127.0.0.1\n") &&
+                             Contains(label + "two.\n") && Contains(label + " words\n"));
+  }
+  CHECK(count(o.output, "\n") == 9);
+}
+
+TEST_CASE("of one rank alone lines come as they are, and files have those of all") {
+  TemporaryFolder folder;
+  const Outcome o =
+      launch("3 --only 1 --tee " + folder / "logs", "echo \"I am $RANK, log of $LOG_RANK\"; printf more >&2");
+  INFO(o.output);
+  CHECK(o.exit_code == 0);
+  CHECK((o.output == "I am 1, log of 1\nmore\n" || o.output == "more\nI am 1, log of 1\n"));
+  for (const std::string r : {"0", "1", "2"}) {
+    CHECK_THAT(read_file(folder / "logs/rank-" + r + ".log"),
+               Contains("I am " + r + ", log of 1\n") && Contains("more"));
+  }
+}
+
+TEST_CASE("the first code that is not 0 is returned, and the others do not stay") {
+  const Outcome o =
+      launch("3 --grace 0.3",
+             "if [ $RANK = 1 ]; then echo \"rank 1: no more text\" >> $OTTAVA_ACCOUNTS; exit 7; fi; exec "
+             "sleep 1000");
+  INFO(o.output);
+  CHECK(o.exit_code == 7);
+  CHECK_THAT(o.output,
+             Contains("the ranks ended with an error; their accounts:\nrank 0: was ended by signal 9 "
+                      "(Killed)\nrank 1: no more text\nrank 2: was ended by signal 9 (Killed)\n"));
+  CHECK_FALSE(o.timed_out);
+  const Outcome killed = launch("2", "[ $RANK = 0 ] || kill -SEGV $$; exec sleep 0.5");
+  INFO(killed.output);
+  CHECK(killed.exit_code == 128 + SIGSEGV);
+  CHECK_THAT(killed.output, Contains("rank 1: was ended by signal 11") && !Contains("rank 0:"));
+}
+
+TEST_CASE("variables of other launchers are not those of the ranks") {
+  const Outcome o = run_command(
+      "SLURM_STEP_NUM_TASKS=1 SLURM_PROCID=0 SLURM_LOCALID=0 OMPI_COMM_WORLD_SIZE=1 OMPI_COMM_WORLD_RANK=0 "
+      "PMI_SIZE=1 "
+      "TORCHELASTIC_USE_AGENT_STORE=True RANK=5 " LAUNCH_PROGRAM
+      " 2 -- /bin/sh -c 'env | grep -cE \"^(SLURM_|OMPI_|PMI_|TORCHELASTIC_)\"; env | grep -c ^RANK='");
+  INFO(o.output);
+  CHECK(count(o.output, "] 0\n") == 2);
+  CHECK(count(o.output, "] 1\n") == 2);
+}
+
+TEST_CASE("a signal comes to each rank once, and the launcher waits for what they do") {
+  const Listening run([](int launcher, const Listening& run) {
+    for (const auto& [signal, text] : {std::pair{SIGUSR1, "got SIGUSR1"}, {SIGINT, "got SIGINT"}}) {
+      ::kill(-launcher, signal);  // the group, as a terminal does: the ranks are not in it
+      run.comes(text);
+    }
+    ::kill(launcher, SIGTERM);
+  });
+  INFO(run.outcome().output);
+  CHECK(run.outcome().exit_code == 0);
+  for (const char* text : {"its own group", "got SIGUSR1", "got SIGINT", "got SIGTERM"}) {
+    INFO(text);
+    CHECK(run.said(text) == 3);
+  }
+  CHECK(run.gone());
+}
+
+TEST_CASE("a second SIGINT ends the ranks at once") {
+  const Listening run([](int launcher, const Listening& run) {
+    ::kill(launcher, SIGINT);
+    run.comes("got SIGINT");
+    ::kill(launcher, SIGINT);
+  });
+  INFO(run.outcome().output);
+  CHECK(run.outcome().exit_code == 128 + SIGINT);
+  CHECK(run.said("got SIGINT") == 3);
+  CHECK(run.gone());
+}
+
+TEST_CASE("a launcher that is killed leaves no rank behind") {
+  const Listening run([](int launcher, const Listening&) { ::kill(launcher, SIGKILL); });
+  CHECK(run.outcome().exit_code == 128 + SIGKILL);
+  CHECK(run.said("its own group") == 3);
+  CHECK(run.gone());
+}
+
+TEST_CASE("numbers that do not fit are refused") {
+  const auto refused = [](const RankLaunch& launch, const std::string& text) {
+    CHECK_THROWS_WITH(launch_ranks(launch), Contains(text));
+  };
+  refused({.ranks = 0}, "the number of ranks is 0, expected at least 1");
+  refused({.machines = 0}, "the number of machines is 0, expected at least 1");
+  refused({.machines = 2, .machine = 2}, "the number of this machine is 2, expected 0 to 1");
+  refused({.ranks = 2, .machines = 2}, "2 machines, and nothing says where rank 0 is");
+  refused({.ranks = 2, .only_ranks = {0, 2}}, "a rank whose lines are asked for is 2, expected 0 to 1");
+  refused({.ranks = 1, .tee_folder = "/dev/null/x"}, "cannot make /dev/null/x");
+}
