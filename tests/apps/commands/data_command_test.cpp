@@ -118,7 +118,7 @@ TEST_CASE("prepare writes everything or nothing, and over nothing") {
   size_t before = entries();
   o.sources.push_back(folder.write("tokenizer/bad.jsonl", lines(5) + "{\n"));
   CHECK_HAS(message_of<DataError>([&] { prepare_data(o, out); }),
-            "bad.jsonl' line 6, column 2: expected a key");
+            "bad.jsonl' line 6, column 2: syntax error while parsing object key");
   CHECK(entries() == before);
   o.sources = {folder.write("tokenizer/blank.txt", "  \n")};
   CHECK_HAS(message_of<DataError>([&] { prepare_data(o, out); }),
