@@ -41,7 +41,7 @@ CLI::Option* add(CLI::App& parser, const char* name, Command::Target target, con
 
 Command Command::subcommand(const char* name, const char* meaning) {
   parser_->require_subcommand(1);
-  return {parser_->add_subcommand(name, meaning), code_};
+  return {parser_->add_subcommand(name, meaning), line_};
 }
 
 // The file is no option of the parser, which would take the value of a key that it does not know for it.
@@ -86,13 +86,22 @@ Command& Command::flag(const char* name, std::function<void()> set, const char* 
   return *this;
 }
 
+Command& Command::rest(std::vector<std::string>* words) {
+  line_->with_rest = parser_->get_name();
+  parser_->parse_complete_callback([words, line = line_] {
+    if (line->rest.empty()) throw CLI::RequiredError("a command after --");
+    *words = line->rest;
+  });
+  return *this;
+}
+
 Command& Command::notes(const char* text) {
   parser_->footer(text);
   return *this;
 }
 
 void Command::run(std::function<int()> work) {
-  parser_->final_callback([work = std::move(work), code = code_] { *code = work(); });
+  parser_->final_callback([work = std::move(work), line = line_] { line->code = work(); });
 }
 
 CommandLine::CommandLine(const char* name, const char* meaning, const char* version)
@@ -102,12 +111,17 @@ CommandLine::CommandLine(const char* name, const char* meaning, const char* vers
 
 CommandLine::~CommandLine() = default;
 
-Command CommandLine::commands() { return {parser_.get(), &code_}; }
+Command CommandLine::commands() { return {parser_.get(), &line_}; }
 
 int CommandLine::run(std::vector<std::string> words) {
   if (!words.empty() && words.front() == "help") {  // `ottava help plan` is `ottava plan --help`
     words.erase(words.begin());
     words.push_back("--help");
+  }
+  if (!words.empty() && words.front() == line_.with_rest) {
+    const auto mark = std::find(words.begin(), words.end(), "--");
+    line_.rest.assign(mark == words.end() ? mark : mark + 1, words.end());
+    words.erase(mark, words.end());
   }
   try {
     parser_->parse(std::vector<std::string>(words.rbegin(), words.rend()));
@@ -120,7 +134,7 @@ int CommandLine::run(std::vector<std::string> words) {
     std::fprintf(stderr, "ottava: %s\n", e.what());
     return 1;
   }
-  return code_;
+  return line_.code;
 }
 
 }  // namespace ottava

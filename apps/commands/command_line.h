@@ -22,7 +22,13 @@ class Command {
   using Target = std::variant<std::string*, std::optional<std::string>*, int32_t*, int64_t*, uint64_t*,
                               double*, std::vector<std::string>*>;
 
-  Command(CLI::App* parser, int* code) : parser_(parser), code_(code) {}
+  /// What the commands of one command line share.
+  struct Line {
+    int code = 0;
+    std::string with_rest;          ///< the command that has called rest()
+    std::vector<std::string> rest;  ///< its words after "--", which the parser does not see
+  };
+  Command(CLI::App* parser, Line* line) : parser_(parser), line_(line) {}
 
   /// With subcommands a command needs one of them.
   Command subcommand(const char* name, const char* meaning);
@@ -39,6 +45,8 @@ class Command {
   /// A whole number in [first, last], or not given.
   Command& range(const char* name, int32_t* target, std::pair<int32_t, int32_t> range, const char* meaning);
   Command& flag(const char* name, std::function<void()> set, const char* meaning);
+  /// Everything after "--", word by word, of which there must be some. One command may have it.
+  Command& rest(std::vector<std::string>* words);
   /// What stands below the options in the help.
   Command& notes(const char* text);
   /// `work` returns the exit code.
@@ -49,7 +57,7 @@ class Command {
                      std::vector<std::string>& overrides);
 
   CLI::App* parser_;
-  int* code_;
+  Line* line_;
 };
 
 /// The program's commands.
@@ -65,7 +73,7 @@ class CommandLine {
 
  private:
   std::unique_ptr<CLI::App> parser_;
-  int code_ = 0;
+  Command::Line line_;
 };
 
 }  // namespace ottava

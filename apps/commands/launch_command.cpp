@@ -54,7 +54,7 @@ void add_launch_command(Command& commands) {
       .option("--tee", &o->launch.tee_folder, "also write what rank r writes to FOLDER/rank-r.log")
       .option("--grace", &o->launch.grace_seconds,
               "seconds that the other ranks have to end after one has failed")
-      .required("command", &o->launch.arguments, "of ottava, with its options, after --")
+      .rest(&o->launch.arguments)
       .notes(
           "SIGTERM, SIGUSR1 and Ctrl-C reach every rank once: `train` saves after its step and ends with 0; "
           "before the first\nstep there is nothing to save. Ctrl-C again ends the ranks at once. When a rank "

@@ -138,7 +138,7 @@ TEST_CASE("a command line that is no command is refused with what may stand ther
       {"trian tiny.yaml", "ottava has no subcommand 'trian': expected init, train, plan, bench"},
       {"trian tiny.yaml", "did you mean train?"},
       {"data nothing", "ottava: [command line] data has no subcommand 'nothing': expected prepare"},
-      {"launch -n 2", "command is required; see `ottava launch --help`"},
+      {"launch -n 2", "a command after -- is required; see `ottava launch --help`"},
       {"launch -n -1 -- train tiny.yaml", "[launch] the number of ranks is -1, expected at least 1"},
       {"launch -n 2 --only-rank 1,x -- train tiny.yaml",
        "--only-rank is '1,x', expected ranks with commas between"},
