@@ -39,7 +39,7 @@ commands=$(ottava --help | sed -nE '/^subcommands:/I,$ s/^  ([a-z]+) .*/\1/p')
 [ -n "$commands" ] || fail "ottava --help lists no subcommands"
 expect ottava "" = $commands
 expect ottava tokenizer tr = train
-expect ottava bench kernels --sh = --shapes
+expect ottava bench kernels --on = --only
 expect ottava train --training.lo = --training.local_batch_size
 expect ottava bench train --st = --steps
 expect ottava train configs/debug.yaml --quantize.linear.float8.rec = --quantize.linear.float8.recipe_name

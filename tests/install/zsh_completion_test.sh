@@ -27,7 +27,7 @@ expect() {  # WORDS... = A LINE OF THE ANSWER
 }
 expect ottava "" = "train:train a model.*"
 expect ottava tokenizer "" = "encode:text to ids"
-expect ottava bench kernels --sh = "--shapes:8B or small"
+expect ottava bench kernels --on = "--only:glob over the operations' names.*"
 expect ottava train --training.lo = "--training.local_batch_size:.*"
 expect ottava plan --activation_checkpoint.mode "" = selective
 expect ottava train "" = files
