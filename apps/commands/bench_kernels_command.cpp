@@ -1,7 +1,5 @@
 #include "apps/commands/bench_kernels_command.h"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 #include <chrono>
 #include <fstream>
@@ -16,6 +14,7 @@
 #include "core/cuda/blas_plans.h"
 #include "core/cuda/fused_attention.h"
 #include "core/error.h"
+#include "core/glob.h"
 #include "core/io/json.h"
 #include "core/ops/matmul/matmul.h"
 
@@ -40,10 +39,10 @@ struct Step {
   std::shared_ptr<cuda::FusedAttention> fused;  ///< outlives the calls that point to it
 };
 
-void add_cases(Step& step, const StepPlan& plan, std::string_view only, const std::string& suffix = {}) {
+void add_cases(Step& step, const StepPlan& plan, const std::string& only, const std::string& suffix = {}) {
   for (const RecordedOperation& o : plan.operations) {
     std::string name = o.op + (o.variant.empty() ? "" : " " + o.variant) + suffix;
-    if (fnmatch(std::string(only).c_str(), name.c_str(), 0) == 0) step.cases.push_back({std::move(name), o});
+    if (glob_matches(only, name)) step.cases.push_back({std::move(name), o});
   }
   step.workspace_bytes = std::max(step.workspace_bytes, plan.matmul_workspace_bytes);
 }

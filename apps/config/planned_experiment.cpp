@@ -1,6 +1,5 @@
 #include "apps/config/planned_experiment.h"
 
-
 #include "core/cuda/runtime.h"
 #include "core/error.h"
 
