@@ -58,18 +58,18 @@ void print_traffic(const CommStats& stats, std::ostream& out) {
 }
 
 // What is decided where the run starts: the step of every outcome.
-void print_open_decisions(const PlannedExperiment& planned, std::ostream& out) {
-  for (const OpenDecision& decision : open_decisions(planned.experiment)) {
-    out << fmt::format("Left to the run: {}, decided by {}; this plan is the first of\n", decision.name,
-                       decision.by);
-    for (const auto& [value, shape] : decision.outcomes) {
-      const StepPlan plan = record_first_rank(shape, planned.device, planned.experiment.mesh);
-      out << fmt::format(
-          "  {:<20} {:.3f} GiB of memory; {:.4f} TFLOP in fp8, {:.4f} in bf16; {} bytes sent in {}\n", value,
-          gib(plan.memory.total_bytes()), plan.flops(Precision::fp8) / 1e12,
-          plan.flops(Precision::bf16) / 1e12, with_commas(plan.traffic.sent_bytes()),
-          counted(plan.traffic.calls(), "call"));
-    }
+void print_open_decisions(const PlannedExperiment& planned, const StepPlan& first, std::ostream& out) {
+  auto print = [&](const std::string& value, const StepPlan& plan) {
+    out << fmt::format(
+        "  {:<20} {:.3f} GiB of memory; {:.4f} TFLOP in fp8, {:.4f} in bf16; {} bytes sent in {}\n", value,
+        gib(plan.memory.total_bytes()), plan.flops(Precision::fp8) / 1e12, plan.flops(Precision::bf16) / 1e12,
+        with_commas(plan.traffic.sent_bytes()), counted(plan.traffic.calls(), "call"));
+  };
+  for (const auto& [name, by, outcomes] : open_decisions(planned.experiment)) {
+    out << fmt::format("Left to the run: {}, decided by {}; this plan is the first of\n", name, by);
+    print(outcomes[0].value, first);
+    for (size_t i = 1; i < outcomes.size(); ++i)
+      print(outcomes[i].value, record_first_rank(outcomes[i].shape, planned.device, planned.experiment.mesh));
   }
 }
 
@@ -127,7 +127,7 @@ void run_plan_command(const PlanCommand& command, std::ostream& out) {
   }
   print_compute(plan, out);
   print_traffic(plan.traffic, out);
-  print_open_decisions(planned, out);
+  print_open_decisions(planned, plan, out);
 }
 
 void add_plan_command(Command& commands) {

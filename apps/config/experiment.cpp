@@ -287,7 +287,7 @@ StepPlan record_step(const TrainingShape& shape, Device target, RankGroups& rank
     plan.traffic = ranks.world->stats();
     if (shape.validation_batch > 0) engine.validate({});
     plan.matmul_workspace_bytes = recorder.workspace_bytes();
-    plan.memory = arena.plan();
+    if (pass > 0) plan.memory = arena.plan();  // packs, which takes longer than the recording
   }
   return plan;
 }
