@@ -56,25 +56,31 @@ std::optional<DevicePeaks> data_sheet_peaks(std::string_view name) {
   return {};
 }
 
-DevicePeaks find_device_peaks(Device device, const MetricsConfig& config, PrecisionsUsed used) {
-  DevicePeaks peaks;
-  if (device.type == DeviceType::cuda) {
-    peaks = data_sheet_peaks(cuda::device_name(device.index)).value_or(DevicePeaks{});
-  }
+void set_given_peaks(DevicePeaks& peaks, const MetricsConfig& config) {
   if (config.peak_tflops_bf16 > 0) {
     peaks.bf16 = config.peak_tflops_bf16 * 1e12;
-    peaks.fp8 = config.peak_tflops_fp8 > 0 ? config.peak_tflops_fp8 * 1e12 : peaks.bf16;
-    if (peaks.fp32 == 0) peaks.fp32 = peaks.bf16 / 2;
     peaks.source = "metrics.peak_tflops_bf16";
   }
-  if (peaks.bf16 == 0) {
-    if (used.bf16) peaks.bf16 = measure_matmul_peak_flops(DType::bf16);
-    peaks.fp32 = used.fp32 ? measure_matmul_peak_flops(DType::f32) : peaks.bf16 / 2;
-    if (!used.bf16) peaks.bf16 = peaks.fp32;
-    peaks.fp8 = peaks.bf16;
-    peaks.is_measured = true;
+  if (config.peak_tflops_fp8 > 0) peaks.fp8 = config.peak_tflops_fp8 * 1e12;
+}
+
+DevicePeaks find_device_peaks(Device device, const MetricsConfig& config, PrecisionsUsed used) {
+  const bool is_gpu = device.type == DeviceType::cuda;
+  DevicePeaks peaks;
+  if (is_gpu) peaks = data_sheet_peaks(cuda::device_name(device.index)).value_or(DevicePeaks{});
+  set_given_peaks(peaks, config);
+  if (peaks.bf16 == 0 && used.bf16) {
+    peaks.bf16 = measure_matmul_peak_flops(DType::bf16);
     peaks.source = "measured";
   }
+  if (peaks.fp32 == 0 && used.fp32 && !(is_gpu && config.peak_tflops_bf16 > 0))
+    peaks.fp32 = measure_matmul_peak_flops(DType::f32);
+  if (peaks.fp32 == 0) peaks.fp32 = peaks.bf16 / 2;
+  if (peaks.bf16 == 0) {
+    peaks.bf16 = peaks.fp32;
+    peaks.source = "measured";
+  }
+  if (peaks.fp8 == 0) peaks.fp8 = peaks.bf16;
   return peaks;
 }
 

@@ -17,8 +17,7 @@ namespace ottava {
 /// Peak rates that utilization is measured against, FLOP/s of one device.
 struct DevicePeaks {
   double fp32 = 0, bf16 = 0, fp8 = 0;
-  bool is_measured = false;  ///< a GEMM on this machine; else the vendor's dense figure
-  std::string source;        ///< "measured", "NVIDIA H200 (dense)", "metrics.peak_tflops_bf16"
+  std::string source;  ///< of bf16: "measured", "NVIDIA H200 (dense)", "metrics.peak_tflops_bf16"
 };
 
 /// Highest resident memory of this process (or of the GPU) so far, and what the machine has.
@@ -28,8 +27,11 @@ struct MemoryUse {
 MemoryUse memory_use(Device device);
 /// By NVIDIA's data sheets; nothing for a GPU that is not in the list. `name` as the driver says it.
 std::optional<DevicePeaks> data_sheet_peaks(std::string_view name);
-/// The table of dense vendor figures, the configuration, or a measurement of 0.1 s for each precision in
-/// `used`.
+/// Puts in the peaks that keys of the configuration give; the others stay.
+void set_given_peaks(DevicePeaks& peaks, const MetricsConfig& config);
+/// For each precision what the configuration gives, else the table of dense vendor figures, else a
+/// measurement of 0.1 s if it is in `used`. What is still unknown: FP32 half of BF16, BF16 as FP32, FP8 as
+/// BF16.
 struct PrecisionsUsed {
   bool fp32 = true, bf16 = true;
 };

@@ -1,9 +1,15 @@
 #include "apps/report/startup_report.h"
 
+#include <fmt/ranges.h>
+
+#include <set>
+
 #include "apps/decide/available_memory.h"
 #include "core/counted.h"
 #include "core/cpu/isa.h"
 #include "core/cuda/runtime.h"
+#include "core/data/corpus.h"
+#include "core/data/text_documents.h"
 #include "core/log.h"
 #include "core/metrics/step_line.h"
 #include "core/ops/matmul/matmul.h"
@@ -121,6 +127,39 @@ void log_startup_report(const Experiment& e, const StepPlan& plan, Device device
         "the last step",
         c.lr_scheduler.warmup_steps, counted(total, "step"));
   }
+}
+
+std::string data_text(std::string_view name, const data::TokenLoader& loader) {
+  const data::LoaderOptions& options = loader.options();
+  const data::Corpus& corpus = loader.corpus();
+  int64_t bytes = 0;
+  std::set<data::Format> formats;
+  for (const data::DataFile& file : corpus.files()) {
+    bytes += file.bytes;
+    formats.insert(file.format);
+  }
+  std::vector<std::string_view> names;
+  for (data::Format format : formats) names.push_back(data::name_of(format));
+  std::string text = fmt::format("{}: {}, {} of {}", name, counted(corpus.files().size(), "file"),
+                                 size_text(bytes), fmt::join(names, ", "));
+  if (const std::optional<int64_t> sequences = loader.samples_per_epoch())
+    text += fmt::format(", {} sequences of {} in each epoch", with_commas(*sequences),
+                        counted(options.seq_len, "token"));
+  text += options.order == data::Order::shuffled ? ", shuffled" : ", in the order of the files";
+  if (formats.contains(data::Format::text))
+    text += fmt::format("; plain text becomes documents at {}, or without it, at blank lines, of at most {}",
+                        data::kTextSeparator, size_text(corpus.sizes().max_text_bytes));
+  if (formats.contains(data::Format::json_lines))
+    text += fmt::format("; each line of JSON is a document (\"{}\")", options.text_key);
+  if (!data::is_tokenized(*formats.begin())) {
+    const bool bos = options.encoder.bos_id.has_value(), eos = options.encoder.eos_id.has_value();
+    text += bos && eos ? "; each document begins with BOS and ends with EOS"
+            : bos      ? "; each document begins with BOS"
+            : eos      ? "; each document ends with EOS"
+                       : "; documents are put together without BOS and EOS";
+  }
+  return text + fmt::format("; {}, {} ahead", counted(options.threads, "thread"),
+                            counted(options.prefetch, "segment"));
 }
 
 void require_memory(const MemoryPlan& plan, Device device, Communicator& control) {

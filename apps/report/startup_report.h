@@ -1,6 +1,10 @@
 #pragma once
 
+#include <string>
+#include <string_view>
+
 #include "apps/config/experiment.h"
+#include "core/data/loader.h"
 
 namespace ottava {
 
@@ -8,6 +12,10 @@ namespace ottava {
 /// it.
 void log_startup_report(const Experiment& experiment, const StepPlan& plan, Device device,
                         const RankGroups& ranks);
+
+/// What a run reads, for its log: "NAME: 2 files, 1.5 MiB of text, ...", how many sequences where an earlier
+/// run counted them, how text becomes documents, and the threads that read it.
+std::string data_text(std::string_view name, const data::TokenLoader& loader);
 
 /// Throws MemoryError (among several ranks ConfigError, the same on all) when the plan does not fit a rank's
 /// part of its device, with the largest items and the settings that shrink them. Every rank makes the call.

@@ -43,8 +43,8 @@ std::optional<data::Format> format_of(TrainingConfig::Format format) {
 }
 
 data::LoaderOptions loader_options(const Experiment& e, const std::vector<std::string>& paths,
-                                   std::string_view key, int64_t sequence, data::Order order,
-                                   bool writes_index) {
+                                   std::string_view key, const DataloaderConfig& workers, int64_t sequence,
+                                   data::Order order, bool writes_index) {
   const TrainingConfig& t = e.config.training;
   data::LoaderOptions options;
   for (const std::string& path : paths) options.sources.push_back(find_input(e.config, key, path).string());
@@ -58,8 +58,8 @@ data::LoaderOptions loader_options(const Experiment& e, const std::vector<std::s
   options.order = order;
   options.index_folder = (std::filesystem::path(e.config.job.dump_folder) / "data_index").string();
   options.index_access = writes_index ? data::IndexAccess::read_write : data::IndexAccess::read_only;
-  if (t.dataloader.num_workers > 0) options.threads = static_cast<int>(t.dataloader.num_workers);
-  if (t.dataloader.prefetch_factor) options.prefetch = static_cast<int>(*t.dataloader.prefetch_factor);
+  if (workers.num_workers > 0) options.threads = static_cast<int>(workers.num_workers);
+  if (workers.prefetch_factor) options.prefetch = static_cast<int>(*workers.prefetch_factor);
   return options;
 }
 
@@ -86,9 +86,9 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
   const TrainingShape& shape = experiment_.shape;
   const bool is_first = ranks.world->rank() == 0;
   BatchSource::Options data{
-      .loader =
-          loader_options(experiment_, c.training.dataset_path, "training.dataset_path", shape.sequence,
-                         c.training.shuffle ? data::Order::shuffled : data::Order::sequential, is_first),
+      .loader = loader_options(
+          experiment_, c.training.dataset_path, "training.dataset_path", c.training.dataloader,
+          shape.sequence, c.training.shuffle ? data::Order::shuffled : data::Order::sequential, is_first),
       .batch = shape.batch,
       .micro_batches = shape.micro_batches,
       .data_rank = ranks.data_rank,
@@ -98,7 +98,8 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
   if (c.validation.enable) {
     BatchSource::Options validation{
         .loader = loader_options(experiment_, c.validation.dataset_path, "validation.dataset_path",
-                                 shape.validation_sequence, data::Order::sequential, is_first),
+                                 c.validation.dataloader, shape.validation_sequence, data::Order::sequential,
+                                 is_first),
         .batch = shape.validation_batch,
         .data_rank = ranks.data_rank,
         .data_size = ranks.data_size,
@@ -116,7 +117,12 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
   plan_ = record_step(shape, device, ranks);
   require_memory(plan_.memory, device, *ranks.control);
   require_validation_data();
-  if (is_first) log_startup_report(experiment_, plan_, device, ranks);
+  if (is_first) {
+    log_startup_report(experiment_, plan_, device, ranks);
+    log::info("Data: {}", data_text(c.training.dataset, data_->loader()));
+    if (validation_data_)
+      log::info("Validation data: {}", data_text(c.validation.dataset, validation_data_->loader()));
+  }
   if (device.type == DeviceType::cuda) {
     gpu_bytes_before_ = gpu_bytes_in_use(device);
     rehearse(experiment_, plan_, stream_, ranks);

@@ -220,6 +220,7 @@ DataStats TokenLoader::stats() const {
   return stats;
 }
 
+const LoaderOptions& TokenLoader::options() const { return state_->options; }
 const Corpus& TokenLoader::corpus() const { return state_->corpus; }
 DataCheck TokenLoader::check(double seconds) const {
   return check_data(state_->corpus, state_->encoder, seconds);

@@ -73,6 +73,7 @@ class TokenLoader {
   /// Windows per epoch, known once every block has been tokenized (in this run or an earlier one).
   std::optional<int64_t> samples_per_epoch() const;
   DataStats stats() const;
+  const LoaderOptions& options() const;
   const Corpus& corpus() const;
   /// check_data() of this loader's corpus.
   DataCheck check(double seconds) const;

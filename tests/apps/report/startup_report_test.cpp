@@ -1,5 +1,7 @@
 #include "apps/report/startup_report.h"
 
+#include <fstream>
+
 #include "apps/decide/available_memory.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -199,4 +201,34 @@ TEST_CASE(
   CHECK_THAT(messages[0], Contains("[ranks] rank 0 cannot go on: the step needs ") &&
                               Contains(" are free for this rank; largest items: "));
   CHECK(messages[1] == messages[0]);
+}
+
+TEST_CASE("the data line says what is read and how it becomes documents") {
+  const TemporaryFolder folder;
+  std::ofstream(folder / "a.txt") << std::string(2048, 'x');
+  std::ofstream(folder / "b.jsonl") << "{\"body\": \"some text\"}\n";
+  data::LoaderOptions options{.sources = {folder / "a.txt"}, .text_key = "body", .seq_len = 16};
+  options.encoder.vocab_size = 256;
+  options.encoder.encode = [](std::string_view text, std::vector<int32_t>& ids) {
+    for (unsigned char c : text) ids.push_back(c);
+  };
+  data::TokenLoader plain(options);
+  CHECK(data_text("books", plain) ==
+        "books: 1 file, 2.0 KiB of text, shuffled; plain text becomes documents at <|endoftext|>, or "
+        "without it, at blank lines, of at most 4.0 KiB; documents are put together without BOS and EOS; 1 "
+        "thread, 1 "
+        "segment ahead");
+  std::vector<int32_t> inputs(16), targets(16);
+  plain.read(120, 1, {inputs.data(), targets.data()});  // of the second epoch, so that the first is counted
+  CHECK_THAT(data_text("books", plain), Contains(", 120 sequences of 16 tokens in each epoch, shuffled; "));
+
+  options.sources.push_back(folder / "b.jsonl");
+  options.order = data::Order::sequential;
+  options.encoder.bos_id = 1;
+  options.threads = 2;
+  options.prefetch = 3;
+  const std::string both = data_text("mine", data::TokenLoader(options));
+  CHECK_THAT(both, StartsWith("mine: 2 files, 2.0 KiB of text, JSON lines, in the order of the files; "));
+  CHECK_THAT(both, Contains("; each line of JSON is a document (\"body\"); each document begins with BOS;"));
+  CHECK_THAT(both, EndsWith("; 2 threads, 3 segments ahead"));
 }

@@ -2,14 +2,19 @@
 #include <filesystem>
 #include <fstream>
 
+#include "core/log.h"
 #include "core/parallel_for.h"
 #include "tests/apps/train/training_runs.h"
+#include "tests/support/captured_output.h"
 #include "tests/support/message_of.h"
 
 // What a run computes: its losses, gradients and updates, and the losses of validation.
 
 using namespace ottava;
 using namespace ottava::test;
+using Catch::Contains;
+using Catch::EndsWith;
+using Catch::StartsWith;
 namespace fs = std::filesystem;
 
 TEST_CASE(
@@ -193,4 +198,24 @@ TEST_CASE("text too short for one validation batch is refused, not taken for a l
   CHECK(message_of([&] {
           tiny.start("again", validating + Overrides{"--validation.steps", "1"});
         }) == "no error");
+}
+
+TEST_CASE("the log names the data of training and of validation, each read by its own threads") {
+  TinyTraining tiny;
+  const CapturedOutput log;
+  log::set_level(log::Level::info);
+  const TinyTraining::Run run = tiny.start(
+      "run",
+      {"--training.dataset", "mine", "--training.dataloader.num_workers", "2", "--validation.enable", "true",
+       "--validation.dataset", "other", "--validation.dataset_path", tiny.text_path(), "--validation.seq_len",
+       "48", "--validation.dataloader.num_workers", "3", "--validation.dataloader.prefetch_factor", "4"});
+  log::set_level(log::Level::warning);
+  const std::string text = log.text();
+  const auto line = [&](const char* begin) {
+    const size_t at = text.find(begin);
+    return at == std::string::npos ? std::string() : text.substr(at, text.find('\n', at) - at);
+  };
+  CHECK_THAT(line(" Data: "), StartsWith(" Data: mine: 1 file, ") && Contains("; 2 threads, "));
+  CHECK_THAT(line("Validation data: "),
+             StartsWith("Validation data: other: 1 file, ") && EndsWith("; 3 threads, 4 segments ahead"));
 }
