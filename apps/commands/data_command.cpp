@@ -29,7 +29,7 @@ namespace fs = std::filesystem;
 using namespace data;
 constexpr std::string_view kPrepare = "data prepare", kInspect = "data inspect";
 
-/// A folder beside the one it is to become; removed unless it does.
+/// A folder beside the one it is to become; what did not become it is removed.
 class OutputFolder {
  public:
   explicit OutputFolder(std::string target) : target_(std::move(target)) {
@@ -44,7 +44,6 @@ class OutputFolder {
     path_ = target_ + ".incomplete-XXXXXX";
     if (error || ::mkdtemp(path_.data()) == nullptr) {
       std::string reason = error ? error.message() : std::strerror(errno);
-      path_.clear();
       fail<FileError>(kPrepare, "cannot make a folder beside '{}': {}", target_, reason);
     }
     fs::permissions(path_, fs::perms(0755), error);
@@ -52,7 +51,7 @@ class OutputFolder {
   OutputFolder(const OutputFolder&) = delete;
   ~OutputFolder() {
     std::error_code ignored;
-    if (!path_.empty()) fs::remove_all(path_, ignored);
+    fs::remove_all(path_, ignored);
   }
   const std::string& path() const { return path_; }
   void complete() {
@@ -60,7 +59,6 @@ class OutputFolder {
     std::error_code error;
     fs::rename(path_, target_, error);
     if (error) fail<FileError>(kPrepare, "cannot rename '{}' to '{}': {}", path_, target_, error.message());
-    path_.clear();
     sync_folder(fs::absolute(target_).parent_path().string());
   }
 

@@ -182,7 +182,6 @@ TokenLoader::TokenLoader(LoaderOptions options) : state_(std::make_unique<State>
 
 TokenLoader::~TokenLoader() {
   state_->queue.reset();
-  if (state_->saving.valid()) state_->saving.wait();
   state_->save_index_or_warn();
 }
 

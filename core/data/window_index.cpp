@@ -134,6 +134,7 @@ bool WindowIndex::merge_from_file() {
 
 void WindowIndex::save() {
   if (path_.empty() || access_ == IndexAccess::read_only) return;
+  std::lock_guard alone(saving_);
   int64_t before = known();
   {
     std::lock_guard lock(mutex_);

@@ -54,6 +54,7 @@ class WindowIndex {
   uint64_t key_;
   int64_t blocks_;
   IndexAccess access_;
+  std::mutex saving_;  ///< one save at a time: an older state must not come last
   mutable std::mutex mutex_;
   std::vector<std::vector<SegmentCount>> counts_;  // empty: not known
   int64_t known_ = 0, saved_ = 0;

@@ -433,3 +433,16 @@ TEST_CASE("a TorchTitan file trains with text and tokenizer given") {
   CHECK(has(out.output, "step:  2  loss: "));
   CHECK(has(out.output, "no meaning here"));
 }
+
+TEST_CASE("without a library for MPI a rank says where it looked") {
+  const Workplace place;
+  const Outcome out =
+      run_command("cd " + (place / "") +
+                  " && OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 "
+                  "OTTAVA_MPI_LIBRARY=/nowhere/libottava_mpi.so exec " OTTAVA " train tiny.yaml");
+  INFO(out.output);
+  CHECK(out.exit_code == 1);
+  CHECK(has(
+      out.output,
+      "[mpi] there is no library for MPI (tried /nowhere/libottava_mpi.so): compile it with build_mpi.sh"));
+}
