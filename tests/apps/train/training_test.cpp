@@ -55,6 +55,7 @@ TEST_CASE("accumulating micro-batches is the larger batch") {
   REQUIRE(whole.size() == 8);
   for (size_t i = 0; i < whole.size(); ++i) CHECK(parts[i] == Approx(whole[i]).epsilon(1e-5));
   CHECK((logged(tiny / "whole", "n_tokens_seen") == logged(tiny / "parts", "n_tokens_seen")));
+  CHECK(logged(tiny / "whole", "n_tokens_seen").back() == 8 * 4 * 32);
 }
 
 TEST_CASE("loss scaling leaves the FP32 curve as it is") {

@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <iterator>
 
 #include "apps/generate/generator.h"
 #include "apps/train/checkpoints.h"
@@ -8,6 +10,7 @@
 #include "models/llama/read_hf_config.h"
 #include "parallel/checkpoint/huggingface.h"
 #include "tests/support/catch.h"
+#include "tests/support/devices.h"
 #include "tests/support/engine_run.h"
 
 // The whole model against Hugging Face transformers in FP32 (scripts/reference/make_llama_golden.py).
@@ -72,14 +75,14 @@ std::vector<int32_t> read_ints(const SafetensorsFile& file, const std::string& n
   return values;
 }
 
-void load_weights(Fsdp& parameters, const SafetensorsFile& file) {
+void load_weights(Fsdp& parameters, const SafetensorsFile& file, Stream& stream) {
   for (size_t p = 0; p < parameters.specs().size(); ++p) {
-    float* master = parameters.shard(static_cast<int>(p)).master.as<float>();
-    for (const ParameterPart& part : parameters.specs()[p].parts) {
-      std::vector<float> values = read_floats(file, part.hf_name);
-      std::copy(values.begin(), values.end(), master);
-      master += values.size();
-    }
+    const Tensor& master = parameters.shard(static_cast<int>(p)).master;
+    std::vector<float> values;
+    for (const ParameterPart& part : parameters.specs()[p].parts)
+      std::ranges::copy(read_floats(file, part.hf_name), std::back_inserter(values));
+    cast(stream, view_of(values.data(), master.shape), master);
+    stream.synchronize();
   }
   parameters.refresh_compute_copies();
 }
@@ -112,7 +115,8 @@ TEST_CASE("loss, logits and every gradient agree with transformers in FP32, and 
     SafetensorsFile weights((folder_of(c) / "model.safetensors").string()),
         golden((folder_of(c) / "golden.safetensors").string());
     EngineRun run(shape_of(c, compute));
-    load_weights(run->parameters(), weights);
+    Stream host = Stream::cpu();
+    load_weights(run->parameters(), weights, host);
     std::vector<int32_t> tokens = read_ints(golden, "tokens"), targets = read_ints(golden, "targets");
     const int64_t valid = std::count_if(targets.begin(), targets.end(), [](int32_t t) { return t >= 0; });
 
@@ -157,16 +161,17 @@ TEST_CASE(
 TEST_CASE("generation with a key/value cache gives transformers' logits, from a prompt and token by token") {
   const DType compute = GENERATE(DType::f32, DType::bf16);
   const int64_t prompt = GENERATE(1, 9);
+  const Device device = GENERATE(from_range(test::devices()));
   for (const Case& c : cases()) {
     SafetensorsFile weights((folder_of(c) / "model.safetensors").string()),
         golden((folder_of(c) / "golden.safetensors").string());
     std::vector<int32_t> tokens = read_ints(golden, "tokens");
     std::vector<float> expected = read_floats(golden, "logits");
     const int64_t length = 21, vocab = c.model.vocab_size;
-    INFO(c.name << " " << name_of(compute) << ", prompt of " << prompt);
+    INFO(c.name << " " << name_of(compute) << " on " << to_string(device) << ", prompt of " << prompt);
     Generator generator({.model = c.model, .compute = compute, .prompt_tokens = prompt, .capacity = length},
-                        {DeviceType::cpu, 0});
-    load_weights(generator.parameters(), weights);
+                        device);
+    load_weights(generator.parameters(), weights, generator.stream());
     for (int round = 0; round < 2; ++round) {  // a new prompt forgets the old one
       const int32_t* sequence = tokens.data() + round * length;
       std::span<const float> logits = generator.prompt({sequence, static_cast<size_t>(prompt)});
