@@ -8,6 +8,7 @@
 #include "tests/support/captured_output.h"
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/thread_ranks.h"
 
 using namespace ottava;

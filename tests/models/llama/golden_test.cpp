@@ -7,6 +7,7 @@
 #include "apps/train/checkpoints.h"
 #include "core/io/safetensors.h"
 #include "core/io/tensor_rectangle.h"
+#include "core/ops/elementwise.h"
 #include "models/llama/read_hf_config.h"
 #include "parallel/checkpoint/huggingface.h"
 #include "tests/support/catch.h"
