@@ -7,7 +7,7 @@ namespace ottava {
 
 /// out[i] = mean-0 normal value number `first + i` of the tensor `name`, i in [0, count): the inverse normal
 /// distribution of a Philox number, computed in double by our own portable code and rounded once to f32.
-/// Depends on (seed, name, index) alone, so every layout and device starts from the same weights. cut > 0:
+/// Depends only on (seed, name, index), so every layout and device starts from the same weights. cut > 0:
 /// the distribution is truncated at cut * std (by mapping the uniform number into [Phi(-cut), Phi(cut)]).
 struct NormalInitialisation {
   uint64_t seed = 0;

@@ -28,9 +28,9 @@ struct QuantizeOperand {
   Tensor column_amax;  ///< u32 [C], where takes_column_amax(out)
   Measured measured = Measured::nothing;
 };
-/// Measures what `out` needs and nobody has measured, then quantizes x in one read (takes_column_amax() with
-/// both orientations: two). Groups compute their own amax; with counters the tensor's is raised too, from the
-/// same read. Throws ShapeError.
+/// Measures what `out` needs and no producer has measured, then quantizes x in one read (takes_column_amax()
+/// with both orientations: two). Groups compute their own amax; with counters the tensor's is raised too,
+/// from the same read. Throws ShapeError.
 void quantize_operand(Stream& stream, const QuantizeOperand& args);
 
 /// True if the column-wise codes of `out` need amaxes of columns before they are made.

@@ -5,7 +5,7 @@
 namespace ottava {
 
 void declare(config::Section& s, AttentionConfig& c) {
-  s.meaning("who computes attention on a GPU; a CPU has one way");
+  s.meaning("which kernels compute attention on a GPU; a CPU has one way");
   s.field("backend", c.backend)
       .one_of({"auto", "flash", "cudnn"})
       .meaning(

@@ -20,7 +20,7 @@ enum class Travel : uint8_t {
   codes,   ///< quantized, then gathered
 };
 
-/// How one FP8 product of a linear layer gets its activations: who makes codes of them, and what of them
+/// How one FP8 product of a linear layer gets its activations: what makes codes of them, and what of them
 /// travels. (Of its weight: Float8WeightTravel.)
 struct Float8Plan {
   struct Operand {

@@ -69,7 +69,7 @@ void refuse_unknown_mathematics(const Reader& r, std::string_view where, HfFamil
     fail<FileError>(
         where,
         "attention_bias is true, which adds a bias to the output projection too: that is not built "
-        "(biases on q, k and v alone are, as model_type qwen2)");
+        "(biases only on q, k and v are, as model_type qwen2)");
   }
   if (r.flag("mlp_bias"))
     fail<FileError>(where, "mlp_bias is true: biases in the feed-forward are not built");

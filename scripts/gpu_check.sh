@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Is everything right on this GPU, and how fast is it? Tests on the device, training against the CPU, ranks that share the GPU,
-# NCCL, graphs, compute-sanitizer, what cuBLASLt offers, every kernel alone, whole steps beside PyTorch's. One Markdown and
+# NCCL, graphs, compute-sanitizer, what cuBLASLt offers, every kernel by itself, whole steps beside PyTorch's. One Markdown and
 # one JSON report; under nine minutes, the build not counted.
 #
 #     scripts/gpu_check.sh                         # in an unpacked bundle, or in the sources (builds first)

@@ -13,7 +13,7 @@ class Command;
 struct ConfigCommand {
   enum class Print { tree, explained_tree, schema, fates };
 
-  std::string file;  ///< may be empty: defaults and overrides alone
+  std::string file;  ///< may be empty: only defaults and overrides
   std::vector<std::string> overrides;
   Print print = Print::tree;
 };

@@ -7,7 +7,7 @@
 
 namespace ottava {
 
-/// The standard input, or null where it is a terminal: then nobody pipes anything in.
+/// The standard input, or null where it is a terminal: then nothing is piped in.
 std::istream* piped_input();
 
 /// What a command works on: `text` where it was given, else the contents of `file` unless that is empty, else

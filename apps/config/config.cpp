@@ -68,7 +68,8 @@ void note_unused_float8(Config& c) {
       "quantize.linear.float8: FP8 is off, since model.converters does not hold quantize.linear.float8");
 }
 
-/// A section with a value that could not be read is not judged: its default stands there, which nobody chose.
+/// A section with a value that could not be read is not judged: its default stands there, which is not what
+/// was asked for.
 void check_combinations(const Config& c, config::Problems& problems) {
   auto check = [&](std::string_view path, const auto& section) {
     if (problems.sound(path)) validate(section, problems);

@@ -50,7 +50,7 @@ struct Config {
   bool operator==(const Config&) const = default;
 };
 
-/// Reads here_or_installed(`path`) (.yaml, .yml, .toml; empty for defaults alone) and `overrides`
+/// Reads here_or_installed(`path`) (.yaml, .yml, .toml; empty: only defaults) and `overrides`
 /// ("--section.key", "value",
 /// ...), fills in what follows from training.mixed_precision_level, checks keys and combinations. Throws
 /// FileError when the file cannot be read and one ConfigError with a line per problem; nothing else is
@@ -61,8 +61,8 @@ Config load_config(const std::filesystem::path& path, const std::vector<std::str
 Config parse_config(std::string_view text, const std::string& name,
                     const std::vector<std::string>& overrides = {});
 
-/// What training needs and a configuration alone may lack: training.dataset_path (and validation's when
-/// enabled), files that exist. Throws one ConfigError with a line per problem.
+/// What training needs and a configuration that is only planned may lack: training.dataset_path (and
+/// validation's when enabled), files that exist. Throws one ConfigError with a line per problem.
 void require_inputs(const Config& config);
 
 /// Paths in a configuration are relative to the working directory, as in TorchTitan. Inputs (files, folders,

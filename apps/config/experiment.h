@@ -25,7 +25,7 @@ struct Experiment {
   int64_t global_batch = 0;              ///< sequences per optimizer step, all ranks
   std::optional<int> compute_capability;
   SmBudget sm_budget = {};               ///< apps/decide/sm_budget.h
-  bool repeats_initial_weights = false;  ///< parallel/sharding/repeated_weights.h: for benchmarks alone
+  bool repeats_initial_weights = false;  ///< parallel/sharding/repeated_weights.h: only for benchmarks
   bool decides_afresh = false;           ///< --redecide: what was measured before is measured again
   int64_t tokens_per_step() const { return global_batch * shape.sequence; }
 };

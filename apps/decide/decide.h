@@ -20,7 +20,7 @@ struct OpenDecision {
   std::string by;                 ///< what decides, for people
   std::vector<Outcome> outcomes;  ///< all, or the extremes; the first is experiment.shape
 };
-/// Those of settle_decisions() that change a step's memory, compute or traffic. What chooses kernels alone is
+/// Those of settle_decisions() that change a step's memory, compute or traffic. What only chooses kernels is
 /// not among them.
 std::vector<OpenDecision> open_decisions(const Experiment& experiment);
 

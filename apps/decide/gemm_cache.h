@@ -9,7 +9,7 @@ namespace ottava {
 
 /// Algorithms of matrix products that this machine's runs measured, so that the next run need not: a file for
 /// each version of the library on each model of GPU, in which an entry "gemm <problem>" has the algorithm as
-/// its value. `library` is the version and the GPU: "cuBLASLt 13.1.0 on NVIDIA H200". Rank 0 alone reads and
+/// its value. `library` is the version and the GPU: "cuBLASLt 13.1.0 on NVIDIA H200". Only rank 0 reads and
 /// writes it.
 ///
 /// The file for `setting` (training.gemm_cache): in that folder; "auto": in $XDG_CACHE_HOME/ottava, else

@@ -59,7 +59,7 @@ class MetricsReporter {
 
   /// A name and a value of a step.
   using Scalars = std::vector<std::pair<std::string, double>>;
-  /// `more` goes to the files alone.
+  /// `more` goes only to the files.
   void log_step(const StepMetrics& metrics, const Scalars& more = {});
   void log_validation(int64_t step, double loss, double tokens_per_second, const MemoryUse& memory);
   /// Between logged steps, on a terminal: where we are and how long it will take.

@@ -182,7 +182,7 @@ std::optional<std::string> Checkpoints::initial_path() const {
   return folder;
 }
 
-// What whoever resubmits a job may have changed without meaning to.
+// What a resubmitted job may have changed unintentionally.
 void Checkpoints::log_changes(const std::string& path) const {
   const std::string file = path + "/ottava_config.yaml";
   try {

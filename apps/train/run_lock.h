@@ -5,8 +5,9 @@
 namespace ottava {
 
 /// One run in a dump folder: a lock on `folder`/.lock, held while this lives. The system gives it up when the
-/// process ends, however it ends, and network file systems keep it between machines; the file says who has
-/// it. Where the file system knows no locks, a warning says that two runs would not notice each other.
+/// process ends, however it ends, and network file systems keep it between machines; the file says which
+/// process has it. Where the file system knows no locks, a warning says that two runs would not notice each
+/// other.
 class RunLock {
  public:
   /// Holds nothing.

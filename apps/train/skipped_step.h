@@ -8,9 +8,9 @@ namespace ottava {
 
 /// Where the last step of all ranks went wrong, for people: which ranks, from which micro-batch on their
 /// losses are not finite, which operands of FP8 products and which gradients are not; the ranks that began it
-/// first. Where operands were not finite, ranks whose gradients alone are not stay silent. All ranks make the
-/// call and get the same text; `control` moves CPU tensors. Copies every gradient to the host: for steps that
-/// were skipped.
+/// first. Where operands were not finite, ranks where only gradients are not finite stay silent. All ranks
+/// make the call and get the same text; `control` moves CPU tensors. Copies every gradient to the host: for
+/// steps that were skipped.
 std::string describe_skipped_step(TrainingEngine& engine, Communicator& control);
 
 }  // namespace ottava

@@ -38,7 +38,7 @@ void StepGraphs::run(StepPart part, Stream& stream, const std::function<void()>&
   if (mode_ == Mode::plain) return body();
   Part& p = parts_[static_cast<size_t>(part)];
   if (mode_ == Mode::record) {
-    // Middle micro-batches after the second are recorded for the host's part of the step alone, which has to
+    // Middle micro-batches after the second are recorded only for the host's part of the step, which has to
     // go on.
     const int64_t before = world_->stats().calls();
     cuda::Graph graph = record(part, stream, body);

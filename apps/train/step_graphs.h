@@ -17,7 +17,7 @@ enum class StepPart : uint8_t { only, first, middle, last, update };
 std::string_view name_of(StepPart part);
 
 /// The parts of a step as CUDA graphs: the first step runs as it is (libraries make plans and connections),
-/// the second is recorded part by part and launched, later ones are launched alone. Then no host code of the
+/// the second is recorded part by part and launched, later ones are only launched. Then no host code of the
 /// step runs: the arena hands out nothing and FSDP's state stays as the end of a step leaves it, which is
 /// where the next one begins. That is harmless because a recording starts and ends in that state, and every
 /// address in it is what the plan says for that place. What the host has to do in every step (uploads, what

@@ -59,7 +59,7 @@ bool gemm_takes_scale(const GemmProblem& problem);
 /// forbids them. Plain AVX-512 emulates them at a quarter of the f32 rate, and smaller machines have no bf16
 /// matmul at all.
 bool dnnl_multiplies_bf16();
-/// And with AMX, several times faster than f32; AVX512-BF16 alone is not faster everywhere.
+/// And with AMX, several times faster than f32; AVX512-BF16 without AMX is not faster everywhere.
 bool dnnl_uses_amx();
 /// "oneDNN 2.6.3".
 std::string dnnl_version_text();

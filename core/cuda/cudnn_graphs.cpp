@@ -26,7 +26,7 @@ using Role = AttentionGraph::Role;
 using TensorPtr = std::shared_ptr<fe::graph::Tensor_attributes>;
 constexpr std::string_view kOp = "cudnn";
 
-// Its own search for libcudart knows the loader's path alone, so it is opened from wherever ours is first.
+// Its own search for libcudart knows only the loader's path, so it is opened from wherever ours is first.
 // Deterministic backward with a workspace linear in the sequence, where cuDNN has it, is asked for by this
 // limit alone.
 void open_library() {

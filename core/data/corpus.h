@@ -20,7 +20,7 @@ struct Document {
   int64_t offset = 0;          ///< of `begin` in the file's decompressed content
 };
 
-/// What is tokenized and packed alone. Its documents are in file order.
+/// What is tokenized and packed by itself. Its documents are in file order.
 struct Segment {
   std::string bytes;
   std::vector<Document> documents;

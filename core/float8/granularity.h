@@ -24,7 +24,7 @@ enum class RowGather : uint8_t {
   none,           ///< not: rows are gathered in the compute type and quantized after that
 };
 
-/// Everything that depends on the granularity and is not arithmetic: who makes, keeps, reads or sends an FP8
+/// Everything that depends on the granularity and is not arithmetic: what makes, keeps, reads or sends an FP8
 /// matrix asks here.
 struct GranularityTraits {
   std::string_view name;
@@ -36,7 +36,7 @@ struct GranularityTraits {
   /// The inverse scales of the transposed matrix are those of the matrix: one set of codes serves both
   /// orientations.
   bool is_transpose_invariant = false;
-  bool is_row_local = false;  ///< who writes a row knows its scales
+  bool is_row_local = false;  ///< a row's producer knows its scales
   bool is_tiled = false;      ///< inverse scales lie in tiles, without which they travel (fp8/scale_tiles.h)
   RowGather row_gather = RowGather::none;
   int64_t alignment = 16;  ///< the contraction of a product is a multiple of this

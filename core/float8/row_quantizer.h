@@ -42,7 +42,7 @@ class RowQuantizer {
   /// Stores the inverses of the n groups of `out` that follow each other along a row from (row, col) on.
   void set_inverses(int64_t row, int64_t col, int64_t n, const float* inverses) const;
   const fp8::Scale& tensor_scale() const { return shared_; }  ///< granularity tensor
-  /// Where losses are counted; null when nobody asked.
+  /// Where losses are counted; null when not asked for.
   fp8::QuantizeCounts* counts_or_null(fp8::QuantizeCounts& counts) const {
     return a_.counters.empty() ? nullptr : &counts;
   }

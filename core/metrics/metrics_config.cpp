@@ -11,7 +11,7 @@ void declare(config::Section& s, MetricsConfig& c) {
   s.field("enable_json_lines", c.enable_json_lines).meaning("write <job.dump_folder>/metrics.jsonl");
   s.field("disable_color_printing", c.disable_color_printing).meaning("plain text also on a terminal");
   s.field("save_tb_folder", c.save_tb_folder).meaning("folder of the events, inside job.dump_folder");
-  s.field("save_for_all_ranks", c.save_for_all_ranks).meaning("every rank writes metrics, not rank 0 alone");
+  s.field("save_for_all_ranks", c.save_for_all_ranks).meaning("every rank writes metrics, not only rank 0");
   s.field("peak_tflops_bf16", c.peak_tflops_bf16)
       .at_least(0)
       .unit("TFLOP/s")

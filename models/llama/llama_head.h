@@ -16,7 +16,7 @@ class LlamaHead {
   struct Options {
     int64_t chunk_rows = 1024;
     bool loss_parallel =
-        true;  ///< false: each rank gathers the logits of a chunk and works out its softmax alone
+        true;  ///< false: each rank gathers the logits of a chunk and works out its softmax by itself
   };
   /// `float8`: the output layer in FP8, on `padded_rows` local rows if that is more than there are.
   struct Output {

@@ -9,9 +9,9 @@ namespace ottava::checkpoint {
 
 /// The checksum of a tensor is a sum over its elements, modulo 2^64:
 ///     sum over i of XXH64(the element's stored bits as a 4-byte little-endian integer, seed = i)
-/// where i is the row-major index in the whole tensor. A sum does not care who holds which elements: ranks of
-/// any layout add up their own, and one integer sum over ranks is the tensor's checksum. XXH64 of 4 bytes is
-/// a bijection for a given seed, so that a change of a single element never goes unseen.
+/// where i is the row-major index in the whole tensor. A sum does not depend on which rank holds which
+/// elements: ranks of any layout add up their own, and one integer sum over ranks is the tensor's checksum.
+/// XXH64 of 4 bytes is a bijection for a given seed, so that a change of a single element never goes unseen.
 struct ElementRange {
   size_t element_bytes = 4;  ///< 2 or 4
   int64_t first = 0;         ///< index of the first element in the tensor

@@ -27,7 +27,7 @@ struct StoredFile {
   int64_t data_begin() const { return static_cast<int64_t>(header.size()); }
 };
 
-/// Files, headers and offsets of a checkpoint. They follow from the arguments of plan_layout alone: every
+/// Files, headers and offsets of a checkpoint. They follow only from the arguments of plan_layout: every
 /// rank computes the same ones without asking another.
 struct Layout {
   std::vector<StoredFile> files;

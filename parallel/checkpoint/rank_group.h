@@ -34,7 +34,7 @@ class RankGroup {
   /// every rank, that of the lowest rank that failed. ConfigError stays ConfigError, everything else becomes
   /// FileError. CommError is passed on at once, since nothing can be agreed then.
   void together(const std::function<void()>& work);
-  /// Like together for work that rank 0 does alone.
+  /// Like together for work that only rank 0 does.
   void on_rank_0(const std::function<void()>& work);
 
  private:

@@ -19,7 +19,7 @@ struct SaveOptions {
   int64_t max_file_bytes = 5'000'000'000;
 };
 
-/// One checkpoint. Texts and copied files matter on rank 0 alone.
+/// One checkpoint. Texts and copied files matter only on rank 0.
 struct Checkpoint {
   int64_t step = 0;
   TrainedParameters parameters;

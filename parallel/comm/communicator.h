@@ -155,7 +155,7 @@ class Communicator {
   virtual std::string_view transport() const = 0;
   /// True where calls progress while the rank computes.
   virtual bool overlaps() const = 0;
-  /// True where calls are work of the stream alone, which a CUDA graph can contain.
+  /// True where calls are only work of the stream, which a CUDA graph can contain.
   virtual bool can_be_recorded() const { return false; }
   /// A graph that contains `calls` recorded calls of this rank's communicators was launched on `stream`.
   virtual void graph_launched(Stream& stream, std::string_view name, int64_t calls) {}
@@ -179,8 +179,8 @@ class Communicator {
   virtual bool is_done(uint64_t ticket) = 0;
   /// Called with two or more ranks.
   virtual std::unique_ptr<Communicator> make_split(Members members) = 0;
-  /// This rank's group is itself alone, which needs no transport; for transports whose splitting takes all
-  /// ranks.
+  /// This rank is the only one of its group, which needs no transport; for transports whose splitting takes
+  /// all ranks.
   virtual void stay_out_of_split() {}
 
   Request submit(Stream& stream, CollectiveCall call);

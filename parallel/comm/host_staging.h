@@ -10,7 +10,7 @@
 namespace ottava {
 
 /// Copies of GPU tensors in pinned host memory, for transports that read host memory only. The memory grows
-/// to the largest transaction and stays. Used by the communication thread alone.
+/// to the largest transaction and stays. Used only by the communication thread.
 class HostStaging {
  public:
   explicit HostStaging(int gpu) : stream_(Stream::cuda(gpu)) {}

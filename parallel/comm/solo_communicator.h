@@ -4,8 +4,9 @@
 
 namespace ottava {
 
-/// One rank alone: every call is a copy on the caller's stream, or nothing when in place. Serves a single
-/// process and the mesh axes of size 1, so that the code above it never asks whether there are other ranks.
+/// A group of one rank: every call is a copy on the caller's stream, or nothing when in place. Serves a
+/// single process and the mesh axes of size 1, so that the code above it never asks whether there are other
+/// ranks.
 class SoloCommunicator final : public Communicator {
  public:
   SoloCommunicator();

@@ -51,9 +51,9 @@ void configure(int descriptor) {
   ::setsockopt(descriptor, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
 }
 
-// While nobody listens on a port from the range of client ports, a connection to it on this machine may get
-// that very port for its own end, and TCP then connects it with itself; whoever should listen there would
-// find the port taken.
+// While nothing listens on a port from the range of client ports, a connection to it on this machine may get
+// that very port for its own end, and TCP then connects it with itself; the rank that should listen there
+// would find the port taken.
 bool is_with_itself(int descriptor) {
   sockaddr_storage ends[2] = {};
   socklen_t sizes[2] = {sizeof ends[0], sizeof ends[1]};

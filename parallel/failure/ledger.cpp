@@ -76,7 +76,7 @@ struct Ledger::Client {
     state->fail(why);
   }
 
-  // Called by whoever finds the failure, on its thread: the process may end right after.
+  // Called on the thread that finds the failure: the process may end right after.
   void announce(const std::string& reason) {
     LedgerMessage m = message(Kind::failed, reason);
     std::lock_guard lock(mutex);

@@ -13,9 +13,10 @@ namespace ottava {
 
 class LedgerServer;
 
-/// Who is where, and who is missing. A rank inside a collective cannot know which other rank it waits for. So
-/// every rank reports {step, call number, collective, tensor} over TCP, from a thread of its own, to a server
-/// in rank 0; rank 0 reports to a second server in rank 1, which answers when rank 0 is gone.
+/// Where each rank is, and which are missing. A rank inside a collective cannot know which other rank it
+/// waits for. So every rank reports {step, call number, collective, tensor} over TCP, from a thread of its
+/// own, to a server in rank 0; rank 0 reports to a second server in rank 1, which answers when rank 0 is
+/// gone.
 ///
 /// - A rank whose connection breaks without a farewell is gone: all others fail at once, with its last
 /// report. - A rank whose call makes no progress asks; the server collects fresh reports and names the ranks

@@ -70,7 +70,7 @@ void LedgerServer::accept() {
   if (verdict_) tell(Kind::stop, *verdict_);
 }
 
-// What was said before this server ends, also by those who still wait to be accepted.
+// What was said before this server ends, also by ranks that still wait to be accepted.
 void LedgerServer::drain() {
   pollfd waiting{listener_.descriptor(), POLLIN, 0};
   while (::poll(&waiting, 1, 0) > 0) accept();

@@ -29,8 +29,8 @@ struct ProgressRecord {
 /// "in all_gather 'layers.2' (axis dp_shard, call 42, step 12)", "after ...", "before its first call", "gone,
 /// last seen in ...", "not answering, last seen after ...".
 std::string describe(const ProgressRecord& record);
-/// One clause that names who keeps the others waiting: ranks that are gone, else ranks behind the others,
-/// else ranks that disagree about the call. `records` are those of all ranks.
+/// One clause that names the ranks that keep the others waiting: ranks that are gone, else ranks behind the
+/// others, else ranks that disagree about the call. `records` are those of all ranks.
 std::string blame(const std::vector<ProgressRecord>& records);
 
 /// What all communicators of one rank share: step and sequence number, byte counters, time limit, and the
@@ -62,12 +62,12 @@ class RankState {
   void add_waiter(int change) { waiters_ += change; }
 
   /// Records why this rank must stop, as the whole message of the CommError. Only the first reason counts; it
-  /// is handed to the hooks (which wake whoever waits and tell the other ranks) on the calling thread.
+  /// is handed to the hooks (which wake waiting threads and tell the other ranks) on the calling thread.
   void fail(const std::string& reason);
   bool failed() const { return failed_; }
   std::string failure() const;
   void on_failure(std::function<void(const std::string&)> hook);
-  /// Asks the rank's ledger who is missing; set by whoever connects the rank.
+  /// Asks the rank's ledger which ranks are missing; set where the rank is connected.
   void set_explanation(std::function<std::string()> explain);
   std::string explain() const;
   /// The message of a call that made no progress: names the call, then explain().

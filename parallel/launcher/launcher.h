@@ -16,7 +16,7 @@ struct RankLaunch {
   Master master = {.address = "", .port = 0};
   std::vector<int> only_ranks;  ///< whose lines are shown (all of them, LOG_RANK); empty: those of all ranks
   std::string tee_folder;       ///< what rank r writes goes into rank-r.log there too; empty: nowhere
-  /// After a rank has failed, how long the others have to say whom they miss; then they are killed.
+  /// After a rank has failed, how long the others have to say which rank they miss; then they are killed.
   double grace_seconds = 30;
 };
 

@@ -38,7 +38,7 @@ constexpr Dialect kDialects[] = {
     {Launcher::mpi, "mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE"},
     {Launcher::mpi, "mpiexec", "PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
-    // SLURM_NTASKS is also set in a batch script that starts nothing; the step's variable is srun's alone.
+    // SLURM_NTASKS is also set in a batch script that starts nothing; only srun sets the step's variable.
     {Launcher::slurm, "srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID", nullptr},
     {Launcher::environment, "torchrun", "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
 };

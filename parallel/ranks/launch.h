@@ -16,11 +16,11 @@ enum class Launcher {
 /// Where rank 0 waits for the others when there is no MPI: MASTER_ADDR and MASTER_PORT, as torchrun sets them
 /// and as a batch script can.
 struct Master {
-  std::string address;  ///< empty: nobody said
+  std::string address;  ///< empty: not given
   int port = 29500;
 };
 
-/// How this process was started, from environment variables alone.
+/// How this process was started, from environment variables only.
 struct Launch {
   Launcher launcher = Launcher::none;
   int rank = 0, world_size = 1;

@@ -15,7 +15,7 @@ enum class TensorParallel {
   columns,  ///< rank r holds columns r (row-parallel linear)
 };
 
-/// Initial distribution; values depend on (seed, HF tensor name, element index) alone.
+/// Initial distribution; values depend only on (seed, HF tensor name, element index).
 struct Initialisation {
   enum class Kind { ones, normal, truncated_normal } kind = Kind::normal;
   double std = 0.02;

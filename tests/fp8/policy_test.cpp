@@ -93,7 +93,7 @@ TEST_CASE("policy: by default all but the output layer, three products each") {
   CHECK(policy.fp8_products() == 32 * 4 * 3);
   CHECK(policy.find("layers.32.attention.wo") == nullptr);
   CHECK(decide_policy({.recipe_name = "rowwise_with_gw_hp"}, llama(k8B, 8)).fp8_products() == 32 * 4 * 2);
-  // There is no size rule that nobody asked for.
+  // There is no size rule that was not asked for.
   CHECK(decide_policy({}, llama(kDebug, 1)).fp8_products() == 6 * 4 * 3);
 }
 

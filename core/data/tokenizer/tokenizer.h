@@ -74,7 +74,7 @@ class Tokenizer {
   /// The id of a special or added token, or of the token with these bytes.
   std::optional<int32_t> token_id(std::string_view bytes) const;
 
-  /// XXH64 over everything that decides ids: equal for two files exactly when they differ in layout alone.
+  /// XXH64 over everything that decides ids: equal for two files exactly when they differ only in layout.
   uint64_t fingerprint() const;
   /// One line per property, for people: model, vocabulary, patterns, special tokens, anything odd about the
   /// file.

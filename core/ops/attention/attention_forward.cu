@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Arguments a) {
   cp_async_commit();
   for (int j = first_tile; j < tiles; ++j) {
     cp_async_wait<0>();
-    __syncthreads();  // tile j has arrived everywhere, and nobody reads tile j - 1 any more
+    __syncthreads();  // tile j has arrived everywhere, and tile j - 1 is not read any more
     if (j + 1 < tiles) load_keys(j + 1);
     cp_async_commit();
     const int first_key = j * kKeys;

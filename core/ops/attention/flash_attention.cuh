@@ -89,7 +89,7 @@ void dispatch_head_dim(int64_t head_dim, F&& f) {
 inline constexpr size_t kSharedEverywhere = 101376;
 
 /// Calls f.operator()<kMTiles>() with the tiles of 16 queries that a warp of a block owns: 2, or 1 on a GPU
-/// that has too little shared memory for a block of 2. The device alone decides. A query's sums are made in
+/// that has too little shared memory for a block of 2. Only the device decides. A query's sums are made in
 /// the same order either way: the larger block only adds key tiles of which the query sees nothing, as zeros.
 template <size_t kSharedOfOne, size_t kSharedOfTwo, class F>
 void dispatch_query_tiles(const Stream& stream, F&& f) {

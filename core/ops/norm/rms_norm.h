@@ -9,7 +9,7 @@ namespace ottava {
 /// RMSNorm (arXiv:1910.07467), optionally after adding a residual:
 ///     h = x + residual;  rstd = 1 / sqrt(mean_C(h^2) + eps);  y = h * rstd * weight
 /// x, residual, sum, y [N,C] and weight [C] share one dtype, f32 or bf16; rstd [N] f32. Statistics and
-/// products are f32; with bf16, h is rounded before it is normalised, so that `sum` alone determines y.
+/// products are f32; with bf16, h is rounded before it is normalised, so that y is determined by `sum`.
 /// Overwrites y, rstd and sum.
 struct RmsNormForward {
   Tensor x, weight;

@@ -36,7 +36,7 @@ class MessageTransport {
   struct Segment {
     const CollectiveCall* call;
     int64_t begin, end;
-    bool whole = false;  ///< the whole vector goes to everybody, who adds it alone
+    bool whole = false;  ///< the whole vector goes to every rank, which adds it by itself
   };
   std::vector<Segment> segments_of(std::span<const CollectiveCall> calls) const;
   void post(const Segment& segment, char* workspace, Exchange& exchange);

@@ -3,7 +3,7 @@
 // What ottava needs of an MPI library, as a C interface: libottava_mpi.so implements it (mpi_module.cpp,
 // which includes nothing else of ottava) and is opened at run time. So the program starts where MPI is not
 // installed, and one binary works with any MPI: only this small library is compiled against the one of the
-// machine, by `mpicxx` alone.
+// machine, by `mpicxx` only.
 
 #include <stdint.h>
 

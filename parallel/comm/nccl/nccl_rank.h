@@ -28,7 +28,7 @@ struct Handle {
 /// What the NCCL communicators of one rank share: the stream on which all collectives run in program order
 /// (two NCCL kernels at once could each wait for the other's ranks), and a thread that watches them. The host
 /// never blocks in a collective, so only that thread can see one that hangs: after the time limit, an
-/// asynchronous NCCL error, or a failure of the rank's state it aborts all handles; kernels end, and whoever
+/// asynchronous NCCL error, or a failure of the rank's state it aborts all handles; kernels end, and whatever
 /// waits for the stream comes back. What the stream computed is then worthless: check RankState::failed()
 /// after synchronizing, before results are used.
 class NcclRank {

@@ -8,7 +8,7 @@
 
 namespace ottava {
 
-/// A port of this machine on which nobody listens and that the system gives to no other process, while a
+/// A port of this machine on which nothing listens and that the system gives to no other process, while a
 /// tcp::Listener can still ask for it by its number: it is bound, with SO_REUSEADDR.
 class HeldPort {
  public:

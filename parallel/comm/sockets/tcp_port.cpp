@@ -138,7 +138,7 @@ void TcpPort::push(Peer& peer) {
   }
 }
 
-// A message that nobody asked for yet stays in the socket: ranks make the same calls in the same order, so
+// A message that no call asked for yet stays in the socket: ranks make the same calls in the same order, so
 // what comes next is asked for before anything behind it.
 bool TcpPort::match(Peer& peer) {
   auto found =
@@ -166,14 +166,14 @@ void TcpPort::pull(Peer& peer) {
     }
     Message* message = peer.arriving;
     if (message) {
-      if (message->too_long) return;  // whoever waits for it fails
+      if (message->too_long) return;  // the call that waits for it fails
       to = message->data + message->moved;
       want = static_cast<size_t>(message->bytes - message->moved);
     }
     if (want > 0) {
       ssize_t got = ::recv(peer.in.descriptor(), to, want, MSG_DONTWAIT);
       if (got < 0 && would_block()) return;
-      // The ledger says who is gone and why; until it does, the message just does not come.
+      // The ledger says which rank is gone and why; until it does, the message just does not come.
       if (got <= 0) {
         peer.in_closed = true;
         return;
@@ -219,7 +219,7 @@ void TcpPort::test(std::span<Ticket> tickets, std::vector<Ended>& ended) {
     auto* message = static_cast<Message*>(tickets[i]);
     if (!message || !message->ended) continue;
     ended.push_back({i, message->bytes, message->too_long});
-    if (message->too_long) continue;  // still in its queue: whoever sees this gives up
+    if (message->too_long) continue;  // still in its queue: the peer that sees this gives up
     delete message;
     tickets[i] = nullptr;
   }
@@ -242,7 +242,7 @@ std::unique_ptr<Communicator> make_tcp_world(const Master& master, MasterBootstr
   auto state = std::make_shared<RankState>(self.rank, self.size);
   state->set_timeout_seconds(timeout_seconds);
   auto port = std::make_shared<TcpPort>(bootstrap, bootstrap.own_address(), state, TcpPort::Options{});
-  // Nobody leaves the master before everybody has everybody's address.
+  // No rank leaves the master before every rank has every address.
   bootstrap.all_gather("done");
   return make_message_world(std::move(port), std::move(state));
 }

@@ -14,7 +14,7 @@
 namespace ottava {
 
 /// Messages over TCP: correct wherever ranks reach each other by name, as fast as sockets are. A connection
-/// carries messages one way and is made when the first one is sent, so nobody waits for anybody else's
+/// carries messages one way and is made when the first one is sent, so no rank waits for another's
 /// accept, and a rank that ends takes nothing back that it has sent.
 class TcpPort final : public MessagePort {
  public:
@@ -72,7 +72,7 @@ class TcpPort final : public MessagePort {
   std::vector<std::string> endpoints_;
   std::vector<Peer> peers_;
   std::vector<int> active_;                ///< ranks with messages that have not ended
-  std::vector<tcp::Connection> visitors_;  ///< that have not said who they are
+  std::vector<tcp::Connection> visitors_;  ///< that have not sent their rank yet
 };
 
 /// The communicator of all ranks that meet at `master`. Throws CommError.

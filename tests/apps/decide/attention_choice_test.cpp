@@ -9,7 +9,8 @@
 #include "tests/support/engine_run.h"
 #include "tests/support/tiny_training.h"
 
-// Who computes attention on a GPU: what is refused, what is measured, what a run that goes on follows.
+// Which kernels compute attention on a GPU: what is refused, what is measured, what a run that goes on
+// follows.
 
 using namespace ottava;
 using namespace ottava::test;

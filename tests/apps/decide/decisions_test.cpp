@@ -28,7 +28,7 @@ TEST_CASE("decisions are the same when what they say is, whatever the reason") {
   CHECK(other.hash() != decisions.hash());
 }
 
-TEST_CASE("decisions that nobody wrote are refused") {
+TEST_CASE("decisions of another form are refused") {
   CHECK_THROWS_WITH(parse_decisions("{}", "d.json"), Contains("d.json") && Contains("made_for"));
   CHECK_THROWS_WITH(parse_decisions(R"({"made_for": "x"})", "d.json"), Contains("entries"));
   CHECK_THROWS_WITH(

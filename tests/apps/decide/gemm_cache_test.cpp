@@ -10,7 +10,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"
 
-// The file alone; what runs do with it: rehearsal_test.cpp.
+// Only the file; what runs do with it: rehearsal_test.cpp.
 
 using namespace ottava;
 

@@ -59,7 +59,7 @@ class Environment {
 
 }  // namespace
 
-TEST_CASE("rank 0 alone writes metrics, unless save_for_all_ranks asks for files of every rank") {
+TEST_CASE("only rank 0 writes metrics, unless save_for_all_ranks asks for files of every rank") {
   TemporaryFolder folder;
   report_two_ranks(folder / "first", false);
   CHECK(files_in(folder / "first") == 2);  // metrics.jsonl and tb

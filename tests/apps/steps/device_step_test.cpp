@@ -72,7 +72,7 @@ Curve train(Device device, const Case& c) {
 
 /// Three steps on every device end where the CPU's do, and repeat bitwise.
 void check_devices(const Case& c) {
-  // f32: order of sums alone. bf16: activations, rounded to 2^-9, fall on the other side now and then.
+  // f32: only the order of sums. bf16: activations, rounded to 2^-9, fall on the other side now and then.
   const double bound = c.compute == DType::f32 ? 1e-5 : 2e-3,
                weight_bound = c.compute == DType::f32 ? 2e-4 : 8e-3;
   const Curve cpu = train({DeviceType::cpu, 0}, c);

@@ -129,7 +129,7 @@ TEST_CASE("what is recomputed changes no bit in any recipe") {
   }
 }
 
-// An amax is measured by whoever writes the value, and that changes nothing: it is the one that a pass of its
+// An amax is measured where the value is written, and that changes nothing: it is the one that a pass of its
 // own finds.
 TEST_CASE("only what attention leaves is read once more for its amax") {
   auto passes = [](TrainingShape shape) {
@@ -230,7 +230,7 @@ TEST_CASE("validation, which writes less, gives the loss of training bit for bit
     const HostTokens batch{.inputs = tokens, .targets = targets, .document_start = {}, .positions = {}};
     const double validated = run->validate(batch);
     CHECK(validated > 0);
-    // Scales are of this batch alone, whatever was validated before it.
+    // Scales are only of this batch, whatever was validated before it.
     for (uint32_t seed : {5, 6, 7}) {
       const std::vector<int32_t> others = random_tokens(64, 320, seed);
       run->validate({.inputs = others, .targets = others, .document_start = {}, .positions = {}});

@@ -14,7 +14,8 @@ using namespace ottava::test;
 
 namespace {
 
-// Two blocks, heads of 64. The largest matrices travel alone, the others packed; three ranks divide none.
+// Two blocks, heads of 64. The largest matrices travel by themselves, the others packed; three ranks divide
+// none.
 TrainingShape whole_step(DType compute) {
   const LlamaConfig model{
       .dim = 64, .layers = 2, .heads = 2, .kv_heads = 2, .head_dim = 64, .ffn_dim = 160, .vocab_size = 320};

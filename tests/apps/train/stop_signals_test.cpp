@@ -74,14 +74,14 @@ TEST_CASE("a signal that is repeated after the stop does not kill the process on
   CHECK(stop_and_repeat(SIGTERM) == 0);
   CHECK(stop_and_repeat(SIGUSR1) == 0);
   CHECK(stop_and_repeat(SIGINT) == SIGINT);
-  // Where nobody asked for a stop, signals mean what they always do.
+  // Where no stop was asked for, signals mean what they always do.
   CHECK(killed_by([] {
           { StopSignals signals; }
           ::raise(SIGTERM);
         }) == SIGTERM);
 }
 
-TEST_CASE("those who listen later hear again") {
+TEST_CASE("a later listener hears again") {
   CHECK(killed_by([] {
           for (int i = 0; i < 2; ++i) {
             StopSignals signals;

@@ -117,7 +117,7 @@ TEST_CASE("a master that is not there is named") {
 }
 
 // Of the two ports that the system may choose for this end of the connection, one is the other end's.
-TEST_CASE("who waits for a master is not connected with itself") {
+TEST_CASE("a rank that waits for its master is not connected with itself") {
   std::string said;
   bool has_network = false;
   std::thread([&] {

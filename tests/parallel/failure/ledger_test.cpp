@@ -81,7 +81,7 @@ TEST_CASE("ledger messages from strangers are not understood") {
   }
 }
 
-TEST_CASE("ranks that part orderly fail nobody") {
+TEST_CASE("ranks that end in order fail no other") {
   int ranks = GENERATE(1, 2, 4);
   std::atomic<int> failures = 0;
   with_ledgers(ranks, [&](Communicator& world, std::shared_ptr<RankState> state) {
@@ -159,7 +159,7 @@ TEST_CASE("a rank that has connected and said nothing yet is waited for") {
   CHECK_THAT(*verdict, Contains("[comm] stuck: behind: rank 2 is after all_gather 'layers.0' (axis tp"));
 }
 
-TEST_CASE("a stranger who talks to the ledger disturbs nobody") {
+TEST_CASE("a stranger's connection to the ledger disturbs no rank") {
   std::atomic<int> failures = 0;
   test::run_thread_ranks({.ranks = 2, .timeout_seconds = 60}, [&](Communicator& world) {
     auto state = std::make_shared<RankState>(world.rank(), 2);
@@ -187,7 +187,7 @@ TEST_CASE("a stranger who talks to the ledger disturbs nobody") {
   CHECK(failures == 0);
 }
 
-TEST_CASE("an endpoint that nobody listens on is named") {
+TEST_CASE("an endpoint without a listener is named") {
   HeldPort nobody;
   CHECK_THROWS_WITH(tcp::connect_to(fmt::format("{};;{}", tcp::host_name(), nobody.number()), 0.1),
                     Contains("cannot be reached from"));

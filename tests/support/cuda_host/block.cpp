@@ -67,7 +67,7 @@ void leave_to_host() {
     used = std::min(used, static_cast<int>(sizeof text) - 1);
     shown[count++] = t;
   }
-  fail_kernel(shown[0]->site, "deadlock: %u of %u threads wait and nobody can run: %s", block.alive,
+  fail_kernel(shown[0]->site, "deadlock: %u of %u threads wait and none can run: %s", block.alive,
               block.thread_count, text);
 }
 

@@ -51,7 +51,7 @@ cudaError_t free_memory(void* p, MemoryKind kind) {
 void explain(const char* format, ...) {
   va_list arguments;
   va_start(arguments, format);
-  ignore_begin();  // the text goes from the identity of the work that failed to whoever asks
+  ignore_begin();  // the text goes from the identity of the work that failed to the one that asks
   std::vsnprintf(explained, sizeof explained, format, arguments);
   ignore_end();
   va_end(arguments);
@@ -233,7 +233,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle) {
   if (stream->capture) return forbid_in_capture("cudaStreamDestroy");
   run_until(lock, stream, [&] { return is_idle(*stream); });
   cudaError_t status = destroy_stream(stream);
-  if (status != cudaSuccess) {  // a test must not pass because nobody asked
+  if (status != cudaSuccess) {  // a test must not pass because the error was not asked for
     std::fprintf(stderr, "cuda_host: a stream is destroyed with an unreported error: %s\n",
                  cudaGetErrorString(status));
     std::_Exit(70);

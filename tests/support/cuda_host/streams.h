@@ -18,7 +18,7 @@ struct Capture;  // graphs.h
 
 /// One thing that a stream does. It runs when everything before it on the stream has and `ready` (if given)
 /// says so; `waits_for` names the stream to advance meanwhile. Runs under the layer's lock, as the host's
-/// identity. `is_late`: when nobody asks for it, everything else that can run goes first.
+/// identity. `is_late`: when nothing waits for it, everything else that can run goes first.
 struct Task {
   std::function<cudaError_t(Stream&)> run;
   std::function<bool()> ready = nullptr;
