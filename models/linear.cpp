@@ -36,11 +36,23 @@ StepContext again(const StepContext& c) {
 
 }  // namespace
 
+std::vector<LinearPiece> pieces_or_one(std::vector<LinearPiece> pieces, int64_t rows) {
+  if (pieces.empty()) pieces.push_back({.rows = {0, rows}});
+  return pieces;
+}
+
 Linear::Linear(std::string name, LinearStyle style, int weight, int bias, std::vector<LinearPiece> pieces,
-               Measured measured)
-    : name_(std::move(name)), style_(style), weight_(weight), bias_(bias), pieces_(std::move(pieces)) {
-  if (is_one_product() && pieces_[0].float8)
-    pieces_[0].float8->set_measured({.x = measured.input, .dy = measured.output_gradient});
+               Producers producers)
+    : name_(std::move(name)),
+      style_(style),
+      weight_(weight),
+      bias_(bias),
+      pieces_(std::move(pieces)),
+      producers_(producers) {
+  if (plan()) {
+    pieces_[0].float8->set_measured(
+        {.x = producers.input != Producer::values, .dy = producers.output_gradient != Producer::values});
+  }
   if (style_ == LinearStyle::row && bias_ >= 0) {
     fail<ConfigError>(
         "linear",
@@ -55,16 +67,20 @@ bool Linear::has_float8() const {
                      [](const LinearPiece& p) { return p.float8.has_value(); });
 }
 
-Tensor Linear::input_amax(const StepContext& c) const {
-  return plan() ? pieces_[0].float8->amax_slot(c, Source::x) : Tensor{};
+LinearOperand Linear::place_input(const StepContext& c, std::string_view name, Shape shape,
+                                  const LinearInput* saved) const {
+  if (!saved && plan() && plan()->x.takes_codes && producers_.input == Producer::codes) {
+    Float8Product::Produced q = pieces_[0].float8->produced(c, shape, Source::x);
+    return {.codes = std::move(q.codes), .float8 = q.output};
+  }
+  return {.values = c.activation(name, c.compute, shape),
+          .amax = plan() ? pieces_[0].float8->amax_slot(c, Source::x) : Tensor{}};
 }
 
-Tensor Linear::output_gradient_amax(const StepContext& c) const {
-  return plan() ? pieces_[0].float8->amax_slot(c, Source::dy) : Tensor{};
-}
-
-Allocation Linear::forward(const StepContext& c, const Allocation& x, LinearInput* saved) const {
+Allocation Linear::forward(const StepContext& c, const LinearOperand& input, LinearInput* saved) const {
   StepContext::Scope scope(c, name_);
+  if (input.codes) return forward_codes(c, input.codes);
+  const Allocation& x = input.values;
   const int64_t tokens = x.tensor().rows() * (gathers_input(c) ? c.tensor_parallel.size() : 1);
   Allocation y = c.activation(name_, c.compute, {tokens, pieces_.back().rows.end});
   if (saved) *saved = {};
@@ -86,12 +102,7 @@ Allocation Linear::finish(const StepContext& c, const Allocation& y) const {
   return style_ == LinearStyle::row ? c.tensor_parallel.reduce_scatter_rows(c.stream, c.arena, y, name_) : y;
 }
 
-Float8Product::Produced Linear::input_codes(const StepContext& c, Shape shape) const {
-  return pieces_[0].float8->produced(c, shape, Source::x);
-}
-
-Allocation Linear::forward(const StepContext& c, const Float8Allocation& x) const {
-  StepContext::Scope scope(c, name_);
+Allocation Linear::forward_codes(const StepContext& c, const Float8Allocation& x) const {
   const Float8Product& product = *pieces_[0].float8;
   const Float8Allocation all = gathers_input(c) ? product.gather(c, x, Source::x, {.product = true}) : x;
   Allocation y = c.activation(name_, c.compute, {all.rowwise.codes.tensor().rows(), pieces_.back().rows.end});
@@ -150,13 +161,21 @@ LinearInput Linear::keep(const StepContext& context, const Allocation& x) const 
   return kept;
 }
 
-Float8Product::Produced Linear::output_gradient_codes(const StepContext& c, Shape shape) const {
-  return pieces_[0].float8->produced(c, shape, Source::dy);
+LinearOperand Linear::place_output_gradient(const StepContext& c, const Allocation& dy) const {
+  LinearOperand out{.values = dy};
+  if (!plan()) return out;
+  if (plan()->dy.takes_codes && producers_.output_gradient == Producer::codes) {
+    Float8Product::Produced q = pieces_[0].float8->produced(c, dy.tensor().shape, Source::dy);
+    out.codes = std::move(q.codes), out.float8 = q.output;
+  } else {
+    out.amax = pieces_[0].float8->amax_slot(c, Source::dy);
+  }
+  return out;
 }
 
-LinearOutputGradient Linear::output_gradient(const StepContext& c, const Allocation& dy,
-                                             const Float8Allocation& codes) const {
+LinearOutputGradient Linear::output_gradient(const StepContext& c, const LinearOperand& operand) const {
   StepContext::Scope scope(c, name_);
+  const Allocation& dy = operand.values;
   LinearOutputGradient out{.tokens =
                                dy.tensor().rows() * (gathers_gradient(c) ? c.tensor_parallel.size() : 1)};
   if (plan() && plan()->dy.travel == Travel::codes) {
@@ -165,9 +184,9 @@ LinearOutputGradient Linear::output_gradient(const StepContext& c, const Allocat
                                         {.product = true, .weight_gradient = true}));
     return out;
   }
-  if (codes) {
+  if (operand.codes) {
     const Float8Product& product = *pieces_[0].float8;
-    Float8Allocation q = codes;
+    Float8Allocation q = operand.codes;
     if (product.weight_gradient_is_fp8())
       q.columnwise = product.quantize(again(c), dy, Source::dy, {.weight_gradient = true}).columnwise;
     out.pieces.push_back(std::move(q));

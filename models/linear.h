@@ -15,6 +15,21 @@ struct LinearPiece {
   std::optional<Float8Product> float8;  ///< absent: the compute type
 };
 
+/// A layer's input, or the gradient of its output, as what makes it leaves it: values in the compute type,
+/// row-wise codes, or both. A producer writes whichever of these places are not empty.
+struct LinearOperand {
+  Allocation values = {};
+  Float8Allocation codes = {};
+  Tensor amax = {};            ///< for the producer to raise
+  fp8::RowOutput float8 = {};  ///< for the producer to write `codes`
+};
+
+/// The pieces given or, without any, one of all rows in the compute type.
+std::vector<LinearPiece> pieces_or_one(std::vector<LinearPiece> pieces, int64_t rows);
+
+/// What the producer of an operand can make beside its values.
+enum class Producer : uint8_t { values, amax, codes };
+
 /// What a layer keeps of its input for the weight gradient.
 struct LinearInput {
   Allocation x;                          ///< the local input in the compute type, if a product wants it
@@ -38,40 +53,29 @@ struct LinearOutputGradient {
 /// quantized where, and what of it travels, Float8Plan says.
 class Linear {
  public:
-  /// What writes the operand also measures its amax (input_amax(), output_gradient_amax()).
-  struct Measured {
-    bool input = false, output_gradient = false;
+  struct Producers {
+    Producer input = Producer::values, output_gradient = Producer::values;
   };
   /// `pieces` cover the local rows in order; one without FP8 is the plain layer. A row-style layer has no
   /// bias (-1), every rank would add it: ConfigError.
   Linear(std::string name, LinearStyle style, int weight, int bias, std::vector<LinearPiece> pieces,
-         Measured measured);
+         Producers producers);
 
   const std::string& name() const { return name_; }
-  /// Slots for the producers that the constructor was told of; empty where nothing wants them.
-  Tensor input_amax(const StepContext& context) const;
-  Tensor output_gradient_amax(const StepContext& context) const;
-
+  /// Where the producer of the input [n,K] writes it for forward(context, ..., saved): values and, where the
+  /// layer wants it, their amax; only codes where it keeps nothing and reads no more than codes of which a
+  /// row knows its scales.
+  LinearOperand place_input(const StepContext& context, std::string_view name, Shape shape,
+                            const LinearInput* saved) const;
   /// Keeps what the weight gradient needs in `saved`, unless it is null.
-  Allocation forward(const StepContext& context, const Allocation& x, LinearInput* saved) const;
-  /// True if forward() without keeping reads only row-wise codes of its input, of which a row knows its
-  /// scales: then the producer of the input may write only these.
-  bool takes_codes() const { return plan() && plan()->x.takes_codes; }
-  /// Where it writes them, for an input [n,K].
-  Float8Product::Produced input_codes(const StepContext& context, Shape shape) const;
-  Allocation forward(const StepContext& context, const Float8Allocation& x) const;
+  Allocation forward(const StepContext& context, const LinearOperand& x, LinearInput* saved) const;
   /// The same keeping for an input that was recomputed.
   LinearInput keep(const StepContext& context, const Allocation& x) const;
 
-  /// `codes`: row-wise ones of dy, if its producer made them.
-  LinearOutputGradient output_gradient(const StepContext& context, const Allocation& dy,
-                                       const Float8Allocation& codes = {}) const;
-  /// True if the input gradient reads row-wise codes of dy [n,O], of which a row knows its scales, and dy is
-  /// all of it: then the producer of dy may write these with it. The weight gradient reads dy itself, or
-  /// quantizes it column-wise.
-  bool takes_gradient_codes() const { return plan() && plan()->dy.takes_codes; }
-  /// Where it writes them.
-  Float8Product::Produced output_gradient_codes(const StepContext& context, Shape shape) const;
+  /// Where the producer of dy [n,O] writes it: into `dy`, with its amax or codes for the input gradient. The
+  /// weight gradient reads dy itself, or quantizes it column-wise.
+  LinearOperand place_output_gradient(const StepContext& context, const Allocation& dy) const;
+  LinearOutputGradient output_gradient(const StepContext& context, const LinearOperand& dy) const;
   Allocation input_gradient(const StepContext& context, const LinearOutputGradient& gradient) const;
   /// Accumulates into the weight's (and bias's) FP32 gradient.
   void weight_gradient(const StepContext& context, const LinearOutputGradient& gradient,
@@ -91,6 +95,7 @@ class Linear {
     return is_one_product() && pieces_[0].float8 ? &pieces_[0].float8->plan() : nullptr;
   }
   Allocation finish(const StepContext& context, const Allocation& y) const;
+  Allocation forward_codes(const StepContext& c, const Float8Allocation& x) const;
   Float8Allocation kept_part(const StepContext& c, const LinearPiece& piece,
                              const Float8Allocation& all) const;
   void forward_pieces(const StepContext& c, const Allocation& x, const Allocation& y,
@@ -100,6 +105,7 @@ class Linear {
   LinearStyle style_;
   int weight_, bias_;
   std::vector<LinearPiece> pieces_;
+  Producers producers_;
 };
 
 }  // namespace ottava

@@ -62,10 +62,8 @@ class Builder {
 
   LlamaFloat8 build() {
     for (const LlamaBlockParameters& block : table_.blocks) {
-      out_.blocks.push_back({.wqkv = pieces(block.wqkv),
-                             .wo = pieces(block.wo),
-                             .w13 = pieces(block.w13),
-                             .w2 = pieces(block.w2)});
+      out_.blocks.push_back({.attention = {.wqkv = pieces(block.wqkv), .wo = pieces(block.wo)},
+                             .feed_forward = {.w13 = pieces(block.w13), .w2 = pieces(block.w2)}});
     }
     if (const fp8::GemmDecision* output = policy_.find("output"); output && output->recipe) {
       const RowRange rows{0, tensor_parallel_shape(spec(table_.output), tp_)[0]};

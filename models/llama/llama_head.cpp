@@ -21,11 +21,11 @@ LlamaHead::Normalised LlamaHead::normalise(const StepContext& c, ResidualStream 
   StepContext::Scope scope(c, "norm");
   Normalised out;
   const Tensor& x = in.sum;
-  out.x = in.delta ? in.delta : in.sum;
-  out.rstd = c.scratch("rstd", DType::f32, {x.rows()});
+  out.saved.x = in.delta ? in.delta : in.sum;
+  out.saved.rstd = c.scratch("rstd", DType::f32, {x.rows()});
   Allocation y = c.activation("norm", c.compute, x.shape);
   RmsNormForward args{
-      .x = x, .weight = c.parameters.weight(norm_), .y = y, .rstd = out.rstd, .eps = norm_eps_};
+      .x = x, .weight = c.parameters.weight(norm_), .y = y, .rstd = out.saved.rstd, .eps = norm_eps_};
   if (in.delta) args.residual = args.sum = in.delta.tensor();
   rms_norm_forward(c.stream, args);
   out.y = c.tensor_parallel.gather_rows(c.stream, c.arena, y, "norm");
@@ -145,20 +145,13 @@ void LlamaHead::project_backward(const StepContext& c, const Tensor& dlogits, co
          {.kind = MatmulKind::input_gradient, .a = dlogits, .b = c.parameters.weight(output_), .out = y});
 }
 
-StreamGradient LlamaHead::forward_backward(const StepContext& c, ResidualStream in, const Loss& loss,
-                                           const Linear& last_layer) const {
+LinearOperand LlamaHead::forward_backward(const StepContext& c, ResidualStream in, const Loss& loss,
+                                          const Linear& reader) const {
   Normalised normalised = normalise(c, std::move(in));
   chunks(c, normalised, loss, true);
   Allocation dy = c.tensor_parallel.reduce_scatter_rows(c.stream, c.arena, normalised.y, "norm");
   normalised.y.release();
-  return {dy, norm_backward(c,
-                            {.dy = dy,
-                             .x = normalised.x,
-                             .weight = c.parameters.weight(norm_),
-                             .rstd = normalised.rstd,
-                             .dx = dy,
-                             .dweight = c.parameters.zeroed_gradient(norm_)},
-                            &last_layer)};
+  return StreamNorm("norm", norm_, norm_eps_).backward(c, dy, normalised.saved, {}, &reader);
 }
 
 void LlamaHead::evaluate(const StepContext& c, ResidualStream in, const Loss& loss) const {

@@ -30,10 +30,10 @@ class LlamaHead {
     Tensor sum;         ///< f32 [1], accumulated: sum of the losses of valid tokens
     Tensor grad_scale;  ///< f32 [1]: d(scaled loss) / d(token loss)
   };
-  /// Gradient of the residual stream, for `last_layer`, which added to it last; accumulates the gradients of
-  /// norm and output.
-  StreamGradient forward_backward(const StepContext& context, ResidualStream in, const Loss& loss,
-                                  const Linear& last_layer) const;
+  /// Gradient of the residual stream, placed for `reader`, which added to it last; accumulates the gradients
+  /// of norm and output.
+  LinearOperand forward_backward(const StepContext& context, ResidualStream in, const Loss& loss,
+                                 const Linear& reader) const;
   /// Adds to loss.sum only.
   void evaluate(const StepContext& context, ResidualStream in, const Loss& loss) const;
   /// Logits f32 [rows, V] of the rows given (generation); in the compute type.
@@ -41,7 +41,8 @@ class LlamaHead {
 
  private:
   struct Normalised {
-    Allocation x, rstd, y;  ///< y [N,C] of all ranks
+    StreamNorm::Saved saved;
+    Allocation y;  ///< [N,C] of all ranks
   };
   Normalised normalise(const StepContext& context, ResidualStream in) const;
   void softmax(const StepContext& context, const CrossEntropy& chunk) const;

@@ -90,10 +90,10 @@ void LlamaModel::forward_backward(const StepContext& c, const MicroBatch& micro,
   parameters.unshard(last, WeightUse::both);
   if (config_.tied_embeddings) parameters.unshard(0, WeightUse::both);
   parameters.prefetch(last, 1, backward_uses_);
-  StreamGradient gradient = head_.forward_backward(
+  LinearOperand gradient = head_.forward_backward(
       c, std::move(stream),
       {.targets = micro.targets.reshape({micro.targets.numel()}), .sum = loss_sum, .grad_scale = grad_scale},
-      blocks_.back().last_layer());
+      blocks_.back().last_linear());
   if (config_.tied_embeddings) parameters.reshard(0);
   parameters.reshard(last);
   parameters.reduce_gradients(last);
@@ -102,7 +102,7 @@ void LlamaModel::forward_backward(const StepContext& c, const MicroBatch& micro,
     parameters.unshard(unit, backward_uses_[static_cast<size_t>(unit)]);
     parameters.prefetch(unit, 1, backward_uses_);
     gradient = blocks_[i].backward(c, batch, std::move(gradient), std::move(saved[i]),
-                                   i > 0 ? &blocks_[i - 1].last_layer() : nullptr);
+                                   i > 0 ? &blocks_[i - 1].last_linear() : nullptr);
     parameters.reshard(unit);
     parameters.reduce_gradients(unit);
   }

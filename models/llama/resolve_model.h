@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "models/activation_checkpoint_config.h"
-#include "models/llama/llama_block.h"
+#include "models/llama/recompute.h"
 #include "models/llama/llama_config.h"
 #include "models/model_config.h"
 

@@ -32,6 +32,7 @@ struct LinearSetting {
   std::vector<PieceSetting> pieces;
   Float8State::Options state;     ///< products are added
   bool travels_in_codes = false;  ///< activations, where they can
+  Linear::Producers producers = {};
 };
 
 class LinearOnRank {
@@ -80,7 +81,7 @@ class LinearOnRank {
       : table_(table_of(setting, ranks.tensor_parallel.size())),
         parameters(stream, arena, ranks, setting.specs, table_.parameters),
         state(arena, ranks, table_.state),
-        linear("w", setting.style, 0, setting.bias ? 1 : -1, table_.pieces, {}),
+        linear("w", setting.style, 0, setting.bias ? 1 : -1, table_.pieces, setting.producers),
         context{.stream = stream,
                 .arena = arena,
                 .parameters = parameters,

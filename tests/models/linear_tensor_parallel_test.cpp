@@ -91,8 +91,8 @@ void pass(const Case& what, Stream& stream, Arena& arena, RankGroups& ranks, int
   layer.begin_step();
   Allocation x = given(out.x, what.x_shape()), dy = given(out.dy, what.dy_shape());
   LinearInput saved;
-  Allocation y = linear.forward(c, x, &saved);
-  LinearOutputGradient gradient = linear.output_gradient(c, dy);
+  Allocation y = linear.forward(c, {.values = x}, &saved);
+  LinearOutputGradient gradient = linear.output_gradient(c, {.values = dy});
   linear.weight_gradient(c, gradient, saved);
   Allocation dx = linear.input_gradient(c, gradient);
   if (arena.is_recording()) return;

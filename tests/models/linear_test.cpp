@@ -32,7 +32,7 @@ constexpr int64_t kRows = 320;
 struct Case {
   std::vector<std::optional<RecipeName>> recipes;
   bool bias = false;
-  bool dy_in_codes = false;  ///< dy's producer makes them, if the layer takes them
+  bool dy_is_placed = false;  ///< dy's producer writes what the layer wants of it
   RowRange rows_of(size_t piece) const { return recipes.size() == 1 ? RowRange{0, kRows} : kParts[piece]; }
 };
 
@@ -70,6 +70,7 @@ Outcome run(const Case& what) {
   LinearSetting setting{.specs = specs(), .bias = what.bias, .pieces = {}, .state = {.counts = true}};
   for (size_t i = 0; i < what.recipes.size(); ++i)
     setting.pieces.push_back({what.rows_of(i), what.recipes[i]});
+  if (what.dy_is_placed) setting.producers.output_gradient = Producer::codes;
   CostRecorder recorder;
   plan_and_run(recorder, [&](Stream& stream, Arena& arena, int64_t workspace_bytes) {
     const bool is_planning = arena.is_recording();
@@ -90,20 +91,20 @@ Outcome run(const Case& what) {
     cast(stream, x0, x);
     cast(stream, dy0, dy);
     LinearInput saved;
-    Allocation y = linear.forward(c, x, &saved);
-    Float8Allocation codes;
-    if (what.dy_in_codes && linear.takes_gradient_codes()) {
-      const Float8Product::Produced q = linear.output_gradient_codes(c, dy.tensor().shape);
+    Allocation y = linear.forward(c, {.values = x}, &saved);
+    LinearOperand placed{.values = dy};
+    if (what.dy_is_placed) placed = linear.place_output_gradient(c, dy);
+    if (!placed.amax.empty()) fp8::amax(stream, dy, placed.amax);
+    if (const fp8::RowOutput& to = placed.float8; !to.empty()) {
       fp8::quantize(stream, {.x = dy,
-                             .granularity = q.output.granularity,
-                             .rounding = q.output.rounding,
-                             .out = q.output.out,
-                             .counters = q.output.counters,
-                             .non_finite = q.output.non_finite,
-                             .largest = q.output.largest});
-      codes = q.codes;
+                             .granularity = to.granularity,
+                             .rounding = to.rounding,
+                             .out = to.out,
+                             .counters = to.counters,
+                             .non_finite = to.non_finite,
+                             .largest = to.largest});
     }
-    LinearOutputGradient gradient = linear.output_gradient(c, dy, codes);
+    LinearOutputGradient gradient = linear.output_gradient(c, placed);
     Allocation dx = linear.input_gradient(c, gradient);
     linear.weight_gradient(c, gradient, saved);
     if (is_planning) {
@@ -276,7 +277,7 @@ TEST_CASE(
     for (bool bias : {false, true}) {
       INFO(fp8::name_of(name) << " bias " << bias);
       const Outcome apart = run({.recipes = {name}, .bias = bias}),
-                    produced = run({.recipes = {name}, .bias = bias, .dy_in_codes = true});
+                    produced = run({.recipes = {name}, .bias = bias, .dy_is_placed = true});
       CHECK((produced.dx == apart.dx));
       CHECK((produced.dw == apart.dw));
       CHECK((produced.dbias == apart.dbias));

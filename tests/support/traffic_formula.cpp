@@ -12,7 +12,8 @@ using fp8::Granularity;
 /// Do activations of any product travel as FP8 codes?
 bool gathers_activation_codes(const LlamaFloat8& float8) {
   for (const LlamaBlockPieces& block : float8.blocks) {
-    for (const auto* pieces : {&block.wqkv, &block.wo, &block.w13, &block.w2}) {
+    for (const auto* pieces :
+         {&block.attention.wqkv, &block.attention.wo, &block.feed_forward.w13, &block.feed_forward.w2}) {
       for (const LinearPiece& piece : *pieces) {
         if (!piece.float8) continue;
         const Float8Plan& plan = piece.float8->plan();

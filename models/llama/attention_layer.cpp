@@ -1,0 +1,187 @@
+#include "models/llama/attention_layer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/ops/attention/key_value_cache.h"
+#include "core/ops/norm/qk_norm.h"
+#include "core/ops/rope.h"
+
+namespace ottava {
+
+// RoPE's and QK-norm's backward measure what they write; attention does not.
+AttentionLayer::AttentionLayer(const LlamaConfig& config, const LlamaBlockParameters& p, int tp,
+                               Pieces pieces)
+    : parameters_(p),
+      heads_{config.heads / tp, std::max<int64_t>(config.kv_heads / tp, 1), config.head_dim},
+      norm_("attention_norm", p.attention_norm, config.norm_eps),
+      norm_eps_(config.norm_eps),
+      wqkv_("attention.wqkv", LinearStyle::column, p.wqkv, p.wqkv_bias,
+            pieces_or_one(std::move(pieces.wqkv), heads_.row()),
+            {.input = Producer::codes, .output_gradient = Producer::amax}),
+      wo_("attention.wo", LinearStyle::row, p.wo, -1, pieces_or_one(std::move(pieces.wo), config.dim),
+          {.input = Producer::values, .output_gradient = Producer::codes}) {}
+
+ResidualStream AttentionLayer::forward(const StepContext& c, const LlamaBatch& batch, ResidualStream in,
+                                       Recompute recompute, Saved& saved) const {
+  const bool keeps = recompute == Recompute::nothing;
+  LinearInput *of_wqkv = keeps ? &saved.wqkv : nullptr, *of_wo = keeps ? &saved.wo : nullptr;
+  const LinearOperand x = norm_.forward(c, std::move(in), wqkv_, of_wqkv, saved.norm);
+  project(c, batch, x, of_wqkv, saved);
+  attend(c, batch, saved);
+  return {saved.norm.x, wo_.forward(c, {.values = saved.attention}, of_wo)};
+}
+
+void AttentionLayer::project(const StepContext& c, const LlamaBatch& batch, const LinearOperand& x,
+                             LinearInput* kept, Saved& saved) const {
+  saved.qkv = wqkv_.forward(c, x, kept);
+  if (parameters_.q_norm >= 0) {
+    StepContext::Scope scope(c, "attention.qk_norm");
+    saved.projected = saved.qkv;
+    saved.qkv = c.activation("attention.qkv", c.compute, saved.projected.tensor().shape);
+    saved.qk_rstd =
+        c.activation("qk_rstd", DType::f32, {saved.qkv.tensor().rows(), heads_.heads + heads_.kv_heads});
+    qk_norm_forward(c.stream, {.qkv = saved.projected,
+                               .weight_q = c.parameters.weight(parameters_.q_norm),
+                               .weight_k = c.parameters.weight(parameters_.k_norm),
+                               .out = saved.qkv,
+                               .rstd = saved.qk_rstd,
+                               .heads = heads_,
+                               .eps = norm_eps_});
+  }
+  StepContext::Scope scope(c, "attention.rope");
+  rope(c.stream, {.qkv = saved.qkv,
+                  .table = batch.rope_table,
+                  .positions = batch.positions,
+                  .heads = heads_,
+                  .sequence = batch.sequence});
+}
+
+void AttentionLayer::attend(const StepContext& c, const LlamaBatch& batch, Saved& saved) const {
+  StepContext::Scope scope(c, "attention.core");
+  int64_t tokens = batch.batch * batch.sequence;
+  saved.attention = c.activation("attention.core", c.compute, {tokens, heads_.heads * heads_.head_dim});
+  saved.lse = c.activation("lse", DType::f32, {batch.batch, heads_.heads, batch.sequence});
+  int64_t bytes = attention_workspace_bytes(c.stream, Pass::forward, c.compute, heads_, batch.batch,
+                                            batch.sequence, batch.fused_attention);
+  Allocation workspace = c.scratch("attention.workspace", DType::u8, {bytes});
+  attention_forward(c.stream, {.qkv = saved.qkv,
+                               .out = saved.attention,
+                               .lse = saved.lse,
+                               .document_start = batch.document_start,
+                               .workspace = workspace,
+                               .heads = heads_,
+                               .batch = batch.batch,
+                               .sequence = batch.sequence,
+                               .fused = batch.fused_attention});
+}
+
+ResidualStream AttentionLayer::generate(const StepContext& c, const LlamaBatch& batch, ResidualStream in,
+                                        const KeyValueCache& cache, int64_t position) const {
+  Saved now;
+  const LinearOperand x = norm_.forward(c, std::move(in), wqkv_, nullptr, now.norm);
+  project(c, batch, x, nullptr, now);
+  const Tensor& qkv = now.qkv;
+  Allocation q = c.scratch("attention.q", c.compute, {qkv.rows(), heads_.heads * heads_.head_dim});
+  store_key_values(c.stream, {.qkv = qkv,
+                              .q = q,
+                              .keys = cache.keys,
+                              .values = cache.values,
+                              .heads = heads_,
+                              .batch = batch.batch,
+                              .sequence = batch.sequence,
+                              .position = position});
+  if (batch.sequence > 1) {
+    attend(c, batch, now);
+  } else {
+    now.attention = c.scratch("attention.core", c.compute, q.tensor().shape);
+    attention_decode(c.stream, {.q = q,
+                                .keys = cache.keys,
+                                .values = cache.values,
+                                .out = now.attention,
+                                .heads = heads_,
+                                .length = position + 1});
+  }
+  return {now.norm.x, wo_.forward(c, {.values = now.attention}, nullptr)};
+}
+
+LinearOperand AttentionLayer::backward(const StepContext& c, const LlamaBatch& batch, LinearOperand dout,
+                                       Saved& saved, const Linear* reader) const {
+  Allocation dqkv, dx;
+  {
+    Allocation dattention;
+    {
+      LinearOutputGradient dy = wo_.output_gradient(c, dout);
+      dout.codes = {};
+      if (!saved.wo) saved.wo = wo_.keep(c, saved.attention);  // its codes were not worth keeping beside it
+      wo_.weight_gradient(c, dy, saved.wo);
+      saved.wo = {};
+      dattention = wo_.input_gradient(c, dy);
+    }
+    dqkv = attend_backward(c, batch, dattention, saved);
+  }
+  saved.qkv.release();
+  saved.attention.release();
+  project_backward(c, batch, dqkv, saved);
+  {
+    if (!saved.wqkv) saved.wqkv = wqkv_.keep(c, norm_.again(c, saved.norm));
+    LinearOutputGradient dy = wqkv_.output_gradient(c, {.values = dqkv});
+    wqkv_.weight_gradient(c, dy, saved.wqkv);
+    saved.wqkv = {};
+    dx = wqkv_.input_gradient(c, dy);
+    dqkv.release();
+  }
+  return norm_.backward(c, dx, saved.norm, dout.values, reader);
+}
+
+Allocation AttentionLayer::attend_backward(const StepContext& c, const LlamaBatch& batch,
+                                           const Allocation& dattention, const Saved& saved) const {
+  StepContext::Scope scope(c, "attention.core");
+  Allocation dqkv = c.scratch("attention.dqkv", c.compute, saved.qkv.tensor().shape);
+  int64_t bytes = attention_workspace_bytes(c.stream, Pass::backward, c.compute, heads_, batch.batch,
+                                            batch.sequence, batch.fused_attention);
+  Allocation workspace = c.scratch("attention.workspace", DType::u8, {bytes});
+  attention_backward(c.stream, {.qkv = saved.qkv,
+                                .out = saved.attention,
+                                .lse = saved.lse,
+                                .dout = dattention,
+                                .dqkv = dqkv,
+                                .document_start = batch.document_start,
+                                .workspace = workspace,
+                                .heads = heads_,
+                                .batch = batch.batch,
+                                .sequence = batch.sequence,
+                                .fused = batch.fused_attention});
+  return dqkv;
+}
+
+void AttentionLayer::project_backward(const StepContext& c, const LlamaBatch& batch, const Allocation& dqkv,
+                                      Saved& saved) const {
+  const Tensor amax = wqkv_.place_output_gradient(c, dqkv).amax;
+  {
+    StepContext::Scope scope(c, "attention.rope");
+    rope(c.stream, {.qkv = dqkv,
+                    .table = batch.rope_table,
+                    .positions = batch.positions,
+                    .heads = heads_,
+                    .sequence = batch.sequence,
+                    .inverse = true,
+                    .amax = saved.projected ? Tensor{} : amax});
+  }
+  if (!saved.projected) return;
+  StepContext::Scope scope(c, "attention.qk_norm");
+  Allocation workspace = c.scratch("qk_norm.workspace", DType::f32, qk_norm_workspace(c.stream, heads_));
+  qk_norm_backward(c.stream, {.dqkv = dqkv,
+                              .qkv = saved.projected,
+                              .weight_q = c.parameters.weight(parameters_.q_norm),
+                              .weight_k = c.parameters.weight(parameters_.k_norm),
+                              .rstd = saved.qk_rstd,
+                              .dweight_q = c.parameters.zeroed_gradient(parameters_.q_norm),
+                              .dweight_k = c.parameters.zeroed_gradient(parameters_.k_norm),
+                              .workspace = workspace,
+                              .heads = heads_,
+                              .amax = amax});
+  saved.projected.release();
+}
+
+}  // namespace ottava

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <vector>
+
+#include "core/ops/attention/attention.h"
+#include "models/llama/llama_parameters.h"
+#include "models/llama/recompute.h"
+#include "models/llama/stream_norm.h"
+
+namespace ottava {
+
+/// Shape of a micro-batch and what every block shares.
+struct LlamaBatch {
+  int64_t batch = 0, sequence = 0;
+  Tensor rope_table;
+  Tensor positions;       ///< i32 [N]; absent: token index modulo sequence
+  Tensor document_start;  ///< i32 [N]; absent: plain causal
+  cuda::FusedAttention* fused_attention = nullptr;
+};
+
+/// Keys and values of one block for generation: [B, capacity, kv_heads * head_dim] each.
+struct KeyValueCache {
+  Tensor keys, values;
+};
+
+/// Causal self-attention of a block:  x + wo(attention(rope(qk_norm(wqkv(norm(x)))))), the inner norm only
+/// where the model has one.
+class AttentionLayer {
+ public:
+  /// How its linear layers run, for the local weights; empty: in the compute type.
+  struct Pieces {
+    std::vector<LinearPiece> wqkv, wo;
+  };
+  AttentionLayer(const LlamaConfig& config, const LlamaBlockParameters& parameters, int tensor_parallel_size,
+                 Pieces pieces);
+
+  /// From forward to backward.
+  struct Saved {
+    StreamNorm::Saved norm;
+    Allocation projected, qk_rstd;  ///< qkv before QK-norm, only with it
+    Allocation qkv, attention, lse;
+    LinearInput wqkv, wo;
+  };
+  ResidualStream forward(const StepContext& context, const LlamaBatch& batch, ResidualStream in,
+                         Recompute recompute, Saved& saved) const;
+  /// Gradient of the stream after the layer in, before it out, in the same memory and placed for `reader`,
+  /// which added to it last; null: none did. Consumes `saved`.
+  LinearOperand backward(const StepContext& context, const LlamaBatch& batch, LinearOperand dout,
+                         Saved& saved, const Linear* reader) const;
+  /// Reads the gradient of the layer's output.
+  const Linear& last_linear() const { return wo_; }
+  /// Appends keys and values at `position`; a prompt (position 0) or one token.
+  ResidualStream generate(const StepContext& context, const LlamaBatch& batch, ResidualStream in,
+                          const KeyValueCache& cache, int64_t position) const;
+
+ private:
+  /// qkv of the norm's output, normalised and rotated.
+  void project(const StepContext& context, const LlamaBatch& batch, const LinearOperand& x, LinearInput* kept,
+               Saved& saved) const;
+  void attend(const StepContext& context, const LlamaBatch& batch, Saved& saved) const;
+  Allocation attend_backward(const StepContext& context, const LlamaBatch& batch,
+                             const Allocation& dattention, const Saved& saved) const;
+  /// From the gradient of what attention reads to that of what wqkv wrote, in its place.
+  void project_backward(const StepContext& context, const LlamaBatch& batch, const Allocation& dqkv,
+                        Saved& saved) const;
+
+  LlamaBlockParameters parameters_;
+  AttentionHeads heads_;  ///< local to a tensor-parallel rank
+  StreamNorm norm_;
+  float norm_eps_;
+  Linear wqkv_, wo_;
+};
+
+}  // namespace ottava

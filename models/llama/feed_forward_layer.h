@@ -1,0 +1,43 @@
+#pragma once
+
+#include <vector>
+
+#include "models/llama/llama_parameters.h"
+#include "models/llama/recompute.h"
+#include "models/llama/stream_norm.h"
+
+namespace ottava {
+
+/// The gated feed-forward of a block:  x + w2(swiglu(w13(norm(x)))).
+class FeedForwardLayer {
+ public:
+  /// How its linear layers run, for the local weights; empty: in the compute type.
+  struct Pieces {
+    std::vector<LinearPiece> w13, w2;
+  };
+  FeedForwardLayer(const LlamaConfig& config, const LlamaBlockParameters& parameters,
+                   int tensor_parallel_size, Pieces pieces);
+
+  /// From forward to backward.
+  struct Saved {
+    StreamNorm::Saved norm;
+    Allocation gate_up;
+    LinearInput w13, w2;
+  };
+  ResidualStream forward(const StepContext& context, ResidualStream in, Recompute recompute,
+                         Saved& saved) const;
+  /// What backward needs of a recomputed block: the output is not made.
+  void recompute(const StepContext& context, ResidualStream in, Saved& saved) const;
+  /// Gradient of the stream after the layer in, before it out, in the same memory and placed for `reader`,
+  /// which added to it last. Consumes `saved`.
+  LinearOperand backward(const StepContext& context, LinearOperand dout, Saved& saved,
+                         const Linear& reader) const;
+  /// Reads the gradient of the layer's output.
+  const Linear& last_linear() const { return w2_; }
+
+ private:
+  StreamNorm norm_;
+  Linear w13_, w2_;
+};
+
+}  // namespace ottava
