@@ -16,146 +16,204 @@ struct Arguments {
   unsigned tiles_across;
 };
 
-/// One 128 x 128 tile per block. Scales that one tile cannot know come from outside: the tensor's, and those
-/// of whole columns.
-template <class T, DType kFormat, Granularity kGranularity>
-__global__ void __launch_bounds__(kTileThreads) tile_kernel(Arguments<T> a) {
-  constexpr bool kMx = kGranularity == Granularity::block_1x32,
-                 kLine = kGranularity == Granularity::block_1x128;
-  constexpr bool kSquare = kGranularity == Granularity::block_128x128,
-                 kTensor = kGranularity == Granularity::tensor;
-  constexpr bool kUniform = kTensor || kSquare;  // the transpose has the same codes
-  constexpr int kBands = kMx ? 4 : 1;            // groups of a column inside the tile
-  OTTAVA_SHARED(Codes, tile, [kTile][kTile / 16]);
-  const QuantizeTargets& to = a.to;
-  const int64_t r0 = int64_t{blockIdx.x / a.tiles_across} * kTile,
-                c0 = int64_t{blockIdx.x % a.tiles_across} * kTile;
-  const int chunk = tile_chunk();
-  const int64_t col = c0 + chunk * 16, valid = a.cols - col;
-  const ScaleLayout layout(kGranularity, a.rows, a.cols), turned_layout(kGranularity, a.cols, a.rows);
-  const bool is_first = blockIdx.x == 0 && threadIdx.x == 0;
-  if (is_first && to.counters) atomicAdd(to.counters, static_cast<unsigned long long>(a.rows * a.cols));
-
+/// A block's 128 x 128 tile of x, of which a thread holds sixteen neighbours in each of four rows.
+struct HeldTile {
+  int64_t r0, c0;
+  int64_t col, valid;  ///< of the thread's sixteen: the first; how many exist
+  int64_t rows;
   Sixteen x[kTilePasses];
+
+  __device__ __forceinline__ int64_t row(int pass) const { return r0 + tile_row(pass); }
+  __device__ __forceinline__ int64_t valid_in(int pass) const { return row(pass) < rows ? valid : 0; }
+  __device__ __forceinline__ uint32_t largest() const {
+    uint32_t bits = 0;
+#pragma unroll
+    for (int p = 0; p < kTilePasses; ++p) bits = max(bits, largest_bits(x[p]));
+    return bits;
+  }
+};
+/// Reads the block's tile, and measures and counts it where that is wanted.
+template <class T>
+__device__ __forceinline__ HeldTile hold_tile(const Arguments<T>& a) {
+  HeldTile t{.r0 = int64_t{blockIdx.x / a.tiles_across} * kTile,
+             .c0 = int64_t{blockIdx.x % a.tiles_across} * kTile};
+  t.col = t.c0 + tile_chunk() * 16, t.valid = a.cols - t.col, t.rows = a.rows;
 #pragma unroll
   for (int p = 0; p < kTilePasses; ++p) {
-    const int64_t row = r0 + tile_row(p);
-    x[p] = load_sixteen(a.x + row * a.cols + col, row < a.rows ? valid : 0, to.wide_rows);
+    t.x[p] = load_sixteen(a.x + t.row(p) * a.cols + t.col, t.valid_in(p), a.to.wide_rows);
   }
-
-  if (to.largest) {
-    uint32_t largest = 0;
-#pragma unroll
-    for (int p = 0; p < kTilePasses; ++p) largest = max(largest, largest_bits(x[p]));
-    raise_amax(to.largest, largest);
+  if (a.to.largest) raise_amax(a.to.largest, t.largest());
+  if (blockIdx.x == 0 && threadIdx.x == 0 && a.to.counters) {
+    atomicAdd(a.to.counters, static_cast<unsigned long long>(a.rows * a.cols));
   }
+  return t;
+}
 
-  Scale uniform;
+/// The tensor's scale, whose amax is given, or the tile's own; stores the inverses of both outputs.
+template <DType kFormat, Granularity kGranularity, class T>
+__device__ __forceinline__ float scale_of_tile(const Arguments<T>& a, const HeldTile& t) {
+  constexpr bool kTensor = kGranularity == Granularity::tensor;
+  const QuantizeTargets& to = a.to;
+  uint32_t amax;
   if constexpr (kTensor) {
-    uniform = scale_of_group<kFormat>(*to.amax, to.rounding, is_first ? to.non_finite : nullptr);
-    if (is_first && to.out) *static_cast<float*>(to.out_inverse) = uniform.inverse;
-    if (is_first && to.transposed) *static_cast<float*>(to.transposed_inverse) = uniform.inverse;
-  } else if constexpr (kSquare) {
-    uint32_t largest = 0;
-#pragma unroll
-    for (int p = 0; p < kTilePasses; ++p) largest = max(largest, largest_bits(x[p]));
-    largest = team_max<kTileThreads>(largest);
-    uniform = scale_of_group<kFormat>(largest, to.rounding, threadIdx.x == 0 ? to.non_finite : nullptr);
-    // The last block of a line also clears the line's padding.
-    auto store_line = [&](void* inverses, int64_t first, bool is_last) {
-      store_inverse<kGranularity>(inverses, first, uniform.inverse);
-      for (int64_t i = first + 1; is_last && i % 4 != 0; ++i) store_padding<kGranularity>(inverses, i);
-    };
-    if (threadIdx.x == 0 && to.out) store_line(to.out_inverse, layout(r0, c0), c0 + kTile >= a.cols);
-    if (threadIdx.x == 0 && to.transposed) {
-      store_line(to.transposed_inverse, turned_layout(c0, r0), r0 + kTile >= a.rows);
-    }
+    amax = *to.amax;
+  } else {
+    amax = team_max<kTileThreads>(t.largest());
   }
+  const bool stores = threadIdx.x == 0 && (!kTensor || blockIdx.x == 0);
+  const Scale scale = scale_of_group<kFormat>(amax, to.rounding, stores ? to.non_finite : nullptr);
+  // The last block of a line also clears the line's padding.
+  auto store_line = [&](void* inverses, int64_t first, bool is_last) {
+    store_inverse<kGranularity>(inverses, first, scale.inverse);
+    for (int64_t i = first + 1; !kTensor && is_last && i % 4 != 0; ++i) {
+      store_padding<kGranularity>(inverses, i);
+    }
+  };
+  if (stores && to.out) {
+    store_line(to.out_inverse, ScaleLayout(kGranularity, a.rows, a.cols)(t.r0, t.c0), t.c0 + kTile >= a.cols);
+  }
+  if (stores && to.transposed) {
+    store_line(to.transposed_inverse, ScaleLayout(kGranularity, a.cols, a.rows)(t.c0, t.r0),
+               t.r0 + kTile >= a.rows);
+  }
+  return scale.scale;
+}
 
+/// One 128 x 128 tile per block, which has one scale: the transpose has the same codes.
+template <class T, DType kFormat, Granularity kGranularity>
+__global__ void __launch_bounds__(kTileThreads) uniform_kernel(Arguments<T> a) {
+  OTTAVA_SHARED(Codes, tile, [kTile][kTile / 16]);
+  const QuantizeTargets& to = a.to;
+  const HeldTile t = hold_tile(a);
+  const float scale = scale_of_tile<kFormat, kGranularity>(a, t);
   Losses losses;
-  if (kUniform || (to.out && (kLine || kMx))) {
 #pragma unroll
-    for (int p = 0; p < kTilePasses; ++p) {
-      const int64_t row = r0 + tile_row(p);
-      const int64_t here = row < a.rows ? valid : 0;
-      float scale = uniform.scale;
-      if constexpr (!kUniform) {
-        constexpr int kLanes = kMx ? 2 : 8;  // that share a group of the row
-        uint32_t amax = largest_bits(x[p]);
+  for (int p = 0; p < kTilePasses; ++p) {
+    const Codes codes = encode<kFormat>(
+        t.x[p], [&](int) { return scale; }, to.counters != nullptr, losses);
+    if (to.out) store_codes(to.out + t.row(p) * a.cols + t.col, codes, t.valid_in(p), to.wide_rows);
+    if (to.transposed) put_codes(tile, tile_row(p), tile_chunk(), codes);
+  }
+  if (to.transposed) {
+    __syncthreads();
+    store_turned(tile, {to.transposed, a.rows, a.cols, t.r0, t.c0, to.wide_columns});
+  }
+  add_losses(to.counters, losses);
+}
+
+/// `out` of a tile in which kGroup neighbours of a row share a scale.
+template <int kGroup, DType kFormat, Granularity kGranularity, class T>
+__device__ __forceinline__ void write_groups_of_rows(const Arguments<T>& a, const HeldTile& t,
+                                                     Losses& losses) {
+  constexpr int kLanes = kGroup / 16;  // that share a group
+  constexpr bool kTiled = traits(kGranularity).is_tiled;
+  const QuantizeTargets& to = a.to;
+  const ScaleLayout layout(kGranularity, a.rows, a.cols);
+  const bool leads = tile_chunk() % kLanes == 0;
 #pragma unroll
-        for (int offset = kLanes / 2; offset > 0; offset /= 2) {
-          amax = max(amax, __shfl_xor_sync(kAllLanes, amax, offset));
-        }
-        const bool leads = chunk % kLanes == 0;
-        const Scale own = scale_of_group<kFormat>(amax, to.rounding, leads ? to.non_finite : nullptr);
-        scale = own.scale;
-        if (leads && here > 0) {
-          store_inverse<kGranularity>(to.out_inverse, layout(row, col), own.inverse);
-        } else if (leads && kMx) {
-          store_padding<kGranularity>(to.out_inverse, layout(row, col));
-        }
-      }
-      const Codes codes = encode<kFormat>(
-          x[p], [&](int) { return scale; }, to.counters != nullptr, losses);
-      if (to.out) store_codes(to.out + row * a.cols + col, codes, here, to.wide_rows);
-      if (kUniform && to.transposed) put_codes(tile, tile_row(p), chunk, codes);
+  for (int p = 0; p < kTilePasses; ++p) {
+    const int64_t row = t.row(p), here = t.valid_in(p);
+    uint32_t amax = largest_bits(t.x[p]);
+#pragma unroll
+    for (int offset = kLanes / 2; offset > 0; offset /= 2) {
+      amax = max(amax, __shfl_xor_sync(kAllLanes, amax, offset));
+    }
+    const Scale own = scale_of_group<kFormat>(amax, to.rounding, leads ? to.non_finite : nullptr);
+    if (leads && here > 0) {
+      store_inverse<kGranularity>(to.out_inverse, layout(row, t.col), own.inverse);
+    } else if (leads && kTiled) {
+      store_padding<kGranularity>(to.out_inverse, layout(row, t.col));
+    }
+    const Codes codes = encode<kFormat>(
+        t.x[p], [&](int) { return own.scale; }, to.counters != nullptr, losses);
+    store_codes(to.out + row * a.cols + t.col, codes, here, to.wide_rows);
+  }
+}
+
+/// Bits by column, of each of the bands of a tile's rows that have scales of their own.
+template <int kBands>
+using ColumnGroups = uint32_t[kBands][kTile];
+
+/// Raises the amaxes of the tile's columns.
+template <int kBands>
+__device__ __forceinline__ void measure_columns(const HeldTile& t, ColumnGroups<kBands>& groups) {
+  uint32_t largest[8] = {};
+#pragma unroll
+  for (int p = 0; p < kTilePasses; ++p) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      largest[j] = max_of_pairs(largest[j], t.x[p].pairs[j]);
+      if (kBands == 1 && p < kTilePasses - 1) continue;
+      uint32_t pair = max_of_pairs(largest[j], __shfl_xor_sync(kAllLanes, largest[j], 8));
+      pair = max_of_pairs(pair, __shfl_xor_sync(kAllLanes, pair, 16));
+      largest[j] = 0;
+      // The four rows of a warp know the same now: each raises its share.
+      if (static_cast<int>(threadIdx.x % 32) / 8 != j / 2) continue;
+      uint32_t* group = &groups[kBands == 1 ? 0 : p][tile_chunk() * 16 + j * 2];
+      atomicMax(group, bits_of_low(pair));
+      atomicMax(group + 1, bits_of_high(pair));
     }
   }
+}
 
+/// Scales of the tile's columns in place of their amaxes; stores the inverses.
+template <int kBands, DType kFormat, Granularity kGranularity, class T>
+__device__ __forceinline__ void scale_columns(const Arguments<T>& a, const HeldTile& t,
+                                              ColumnGroups<kBands>& groups) {
+  const QuantizeTargets& to = a.to;
+  constexpr bool kTiled = traits(kGranularity).is_tiled;
+  const ScaleLayout layout(kGranularity, a.cols, a.rows);
+  for (int i = static_cast<int>(threadIdx.x); i < kBands * kTile; i += kTileThreads) {
+    uint32_t& group = groups[i / kTile][i % kTile];
+    const int64_t c = t.c0 + i % kTile, r = t.r0 + i / kTile * (kTile / kBands);
+    const Scale own = scale_of_group<kFormat>(group, to.rounding, to.non_finite);
+    group = __float_as_uint(own.scale);
+    // Tiles one above the other share the scale of a whole column; the topmost writes it.
+    if (c < a.cols && r < a.rows && (kGranularity != Granularity::row || t.r0 == 0)) {
+      store_inverse<kGranularity>(to.transposed_inverse, layout(c, r), own.inverse);
+    } else if (kTiled) {
+      store_padding<kGranularity>(to.transposed_inverse, layout(c, r));
+    }
+  }
+}
+
+/// One 128 x 128 tile per block, whose rows and columns have scales of their own. Those of whole columns come
+/// from outside; `out` with those of whole rows is quantize_rows()'s.
+template <class T, DType kFormat, Granularity kGranularity>
+__global__ void __launch_bounds__(kTileThreads) grouped_kernel(Arguments<T> a) {
+  constexpr bool kWholeColumns = kGranularity == Granularity::row;
+  constexpr int kGroup = kWholeColumns ? kTile : static_cast<int>(traits(kGranularity).block_columns),
+                kBands = kTile / kGroup;
+  OTTAVA_SHARED(Codes, tile, [kTile][kTile / 16]);
+  OTTAVA_SHARED(uint32_t, groups, [kBands][kTile]);
+  const QuantizeTargets& to = a.to;
+  const HeldTile t = hold_tile(a);
+  Losses losses;
+  if constexpr (!kWholeColumns) {
+    if (to.out) write_groups_of_rows<kGroup, kFormat, kGranularity>(a, t, losses);
+  }
   if (to.transposed) {
-    if constexpr (!kUniform) {
-      // Amaxes of the tile's columns, then their scales.
-      OTTAVA_SHARED(uint32_t, groups, [kBands][kTile]);
-      for (int i = static_cast<int>(threadIdx.x); i < kBands * kTile; i += kTileThreads) {
-        const int64_t c = c0 + i % kTile;
-        groups[i / kTile][i % kTile] = kGranularity == Granularity::row && c < a.cols ? to.column_amax[c] : 0;
-      }
-      __syncthreads();
-      if constexpr (kGranularity != Granularity::row) {
-        uint32_t largest[8] = {};
-#pragma unroll
-        for (int p = 0; p < kTilePasses; ++p) {
-#pragma unroll
-          for (int j = 0; j < 8; ++j) {
-            largest[j] = max_of_pairs(largest[j], x[p].pairs[j]);
-            if (kBands == 1 && p < kTilePasses - 1) continue;
-            uint32_t pair = max_of_pairs(largest[j], __shfl_xor_sync(kAllLanes, largest[j], 8));
-            pair = max_of_pairs(pair, __shfl_xor_sync(kAllLanes, pair, 16));
-            largest[j] = 0;
-            // The four rows of a warp know the same now: each raises its share.
-            if (static_cast<int>(threadIdx.x % 32) / 8 != j / 2) continue;
-            uint32_t* group = &groups[kBands == 1 ? 0 : p][chunk * 16 + j * 2];
-            atomicMax(group, bits_of_low(pair));
-            atomicMax(group + 1, bits_of_high(pair));
-          }
-        }
-        __syncthreads();
-      }
-      for (int i = static_cast<int>(threadIdx.x); i < kBands * kTile; i += kTileThreads) {
-        const int band = i / kTile;
-        const int64_t c = c0 + i % kTile, r = r0 + band * (kTile / kBands);
-        const Scale own = scale_of_group<kFormat>(groups[band][i % kTile], to.rounding, to.non_finite);
-        groups[band][i % kTile] = __float_as_uint(own.scale);
-        const bool exists = c < a.cols && r < a.rows;
-        // Tiles one above the other share the scale of a whole column; the topmost writes it.
-        if (exists && (kGranularity != Granularity::row || r0 == 0)) {
-          store_inverse<kGranularity>(to.transposed_inverse, turned_layout(c, r), own.inverse);
-        } else if (kMx) {
-          store_padding<kGranularity>(to.transposed_inverse, turned_layout(c, r));
-        }
-      }
-      __syncthreads();
-      const bool count = to.counters && !to.out;
-#pragma unroll
-      for (int p = 0; p < kTilePasses; ++p) {
-        const uint32_t* scales = &groups[kBands == 1 ? 0 : p][chunk * 16];
-        const Codes codes = encode<kFormat>(
-            x[p], [&](int i) { return __uint_as_float(scales[i]); }, count, losses);
-        put_codes(tile, tile_row(p), chunk, codes);
-      }
+    for (int i = static_cast<int>(threadIdx.x); i < kBands * kTile; i += kTileThreads) {
+      const int64_t c = t.c0 + i % kTile;
+      groups[i / kTile][i % kTile] = kWholeColumns && c < a.cols ? to.column_amax[c] : 0;
     }
     __syncthreads();
-    store_turned(tile, {to.transposed, a.rows, a.cols, r0, c0, to.wide_columns});
+    if constexpr (!kWholeColumns) {
+      measure_columns<kBands>(t, groups);
+      __syncthreads();
+    }
+    scale_columns<kBands, kFormat, kGranularity>(a, t, groups);
+    __syncthreads();
+    const bool count = to.counters && !to.out;
+#pragma unroll
+    for (int p = 0; p < kTilePasses; ++p) {
+      const uint32_t* scales = &groups[kBands == 1 ? 0 : p][tile_chunk() * 16];
+      const Codes codes = encode<kFormat>(
+          t.x[p], [&](int i) { return __uint_as_float(scales[i]); }, count, losses);
+      put_codes(tile, tile_row(p), tile_chunk(), codes);
+    }
+    __syncthreads();
+    store_turned(tile, {to.transposed, a.rows, a.cols, t.r0, t.c0, to.wide_columns});
   }
   add_losses(to.counters, losses);
 }
@@ -167,15 +225,15 @@ void launch_tiles(Stream& stream, Granularity granularity, const Arguments<T>& a
   };
   switch (granularity) {
     case Granularity::tensor:
-      return start(tile_kernel<T, kFormat, Granularity::tensor>);
+      return start(uniform_kernel<T, kFormat, Granularity::tensor>);
     case Granularity::row:
-      return start(tile_kernel<T, kFormat, Granularity::row>);
+      return start(grouped_kernel<T, kFormat, Granularity::row>);
     case Granularity::block_1x128:
-      return start(tile_kernel<T, kFormat, Granularity::block_1x128>);
+      return start(grouped_kernel<T, kFormat, Granularity::block_1x128>);
     case Granularity::block_128x128:
-      return start(tile_kernel<T, kFormat, Granularity::block_128x128>);
+      return start(uniform_kernel<T, kFormat, Granularity::block_128x128>);
     case Granularity::block_1x32:
-      return start(tile_kernel<T, kFormat, Granularity::block_1x32>);
+      return start(grouped_kernel<T, kFormat, Granularity::block_1x32>);
   }
 }
 

@@ -24,8 +24,34 @@ void declare(config::Section& s, RopeScalingConfig& c) {
       .meaning("context that the model was first trained for");
 }
 
-void declare(config::Section& s, ModelConfig& c) {
+namespace {
+
+/// What a flavor gives and a key replaces.
+void declare_dimensions(config::Section& s, ModelConfig& c) {
   constexpr double kMostDim = 1 << 20, kMostLayers = 4096;
+  s.field("dim", c.dim).range(1, kMostDim).meaning("width of the residual stream");
+  s.field("n_layers", c.n_layers).range(1, kMostLayers).meaning("blocks");
+  s.field("n_heads", c.n_heads).range(1, kMostDim).meaning("query heads");
+  s.field("n_kv_heads", c.n_kv_heads)
+      .range(1, kMostDim)
+      .meaning("key and value heads (grouped-query attention)");
+  s.field("head_dim", c.head_dim).range(2, 1024).meaning("width of a head; null: dim / n_heads");
+  s.field("ffn_dim", c.ffn_dim)
+      .range(1, 8 * kMostDim)
+      .meaning(
+          "width of the feed-forward; null: int(8 dim / 3) x ffn_dim_multiplier, rounded up to "
+          "multiple_of");
+  s.field("ffn_dim_multiplier", c.ffn_dim_multiplier).above(0).meaning("see ffn_dim");
+  s.field("multiple_of", c.multiple_of).range(1, kMostDim).meaning("see ffn_dim");
+  s.field("vocab_size", c.vocab_size)
+      .range(0, 1 << 24)
+      .unit("tokens")
+      .meaning("rows of embedding and output; 0: the tokenizer's");
+}
+
+}  // namespace
+
+void declare(config::Section& s, ModelConfig& c) {
   s.meaning("architecture; a flavor gives all dimensions, and each key set here replaces one");
   s.field("name", c.name).one_of({"llama3"}).meaning("family");
   s.field("flavor", c.flavor)
@@ -50,24 +76,7 @@ void declare(config::Section& s, ModelConfig& c) {
       .refuse_value("quantize.grouped_mm.mx",
                     "the models here are dense: there are no grouped multiplications")
       .meaning("changes made to the model before training");
-  s.field("dim", c.dim).range(1, kMostDim).meaning("width of the residual stream");
-  s.field("n_layers", c.n_layers).range(1, kMostLayers).meaning("blocks");
-  s.field("n_heads", c.n_heads).range(1, kMostDim).meaning("query heads");
-  s.field("n_kv_heads", c.n_kv_heads)
-      .range(1, kMostDim)
-      .meaning("key and value heads (grouped-query attention)");
-  s.field("head_dim", c.head_dim).range(2, 1024).meaning("width of a head; null: dim / n_heads");
-  s.field("ffn_dim", c.ffn_dim)
-      .range(1, 8 * kMostDim)
-      .meaning(
-          "width of the feed-forward; null: int(8 dim / 3) x ffn_dim_multiplier, rounded up to "
-          "multiple_of");
-  s.field("ffn_dim_multiplier", c.ffn_dim_multiplier).above(0).meaning("see ffn_dim");
-  s.field("multiple_of", c.multiple_of).range(1, kMostDim).meaning("see ffn_dim");
-  s.field("vocab_size", c.vocab_size)
-      .range(0, 1 << 24)
-      .unit("tokens")
-      .meaning("rows of embedding and output; 0: the tokenizer's");
+  declare_dimensions(s, c);
   s.field("rope_theta", c.rope_theta).above(0).meaning("base of the rotary frequencies");
   s.field("norm_eps", c.norm_eps).above(0).meaning("added to the mean square in RMSNorm");
   s.field("tie_embeddings", c.tie_embeddings).meaning("the output layer is the embedding");

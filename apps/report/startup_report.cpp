@@ -61,6 +61,28 @@ std::string overlap_text(const Experiment& e, const CommStats& traffic, const Co
   return text;
 }
 
+std::string device_text(Device device) {
+  if (device.type == DeviceType::cuda)
+    return fmt::format("{} ({})", to_string(device), cuda::device_name(device.index));
+  return fmt::format("cpu ({}, {})", matmul_backend_description(), counted(parallel_threads(), "thread"));
+}
+
+std::string categories_text(const MemoryPlan& plan) {
+  std::string text;
+  for (const MemoryPlan::Row& row : plan.by_category())
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name_of(row.category), size_text(row.bytes));
+  return text;
+}
+
+void warn_about_warmup(const Config& c) {
+  const int64_t total = c.lr_scheduler.total_steps.value_or(c.training.steps);
+  if (c.lr_scheduler.warmup_steps < total) return;
+  log::warning(
+      "lr_scheduler.warmup_steps {} reach over the whole schedule of {}: the learning rate only rises, up to "
+      "the last step",
+      c.lr_scheduler.warmup_steps, counted(total, "step"));
+}
+
 }  // namespace
 
 void log_startup_report(const Experiment& e, const StepPlan& plan, Device device, const RankGroups& ranks) {
@@ -69,13 +91,8 @@ void log_startup_report(const Experiment& e, const StepPlan& plan, Device device
   const LlamaConfig& m = s.model;
   log::info("Starting job: {}", c.job.description);
   for (const std::string& note : c.provenance.notes) log::info("{}", note);
-  if (device.type == DeviceType::cuda) {
-    log::info("Device: {} ({}), {}: {}", to_string(device), cuda::device_name(device.index),
-              counted(ranks.world->size(), "rank"), e.mesh.describe());
-  } else {
-    log::info("Device: cpu ({}, {}), {}: {}", matmul_backend_description(),
-              counted(parallel_threads(), "thread"), counted(ranks.world->size(), "rank"), e.mesh.describe());
-  }
+  log::info("Device: {}, {}: {}", device_text(device), counted(ranks.world->size(), "rank"),
+            e.mesh.describe());
   log::info(
       "Model {}: {} total parameters ({}, dim {}, {} of {} over {}, ffn "
       "{}, vocabulary {}{})",
@@ -92,13 +109,8 @@ void log_startup_report(const Experiment& e, const StepPlan& plan, Device device
     if (device.type != DeviceType::cuda && s.float8.is_on())
       log::info("FP8: on the CPU products are bf16 products of the same bytes: exact, and no faster");
   }
-  std::string categories;
-  for (const MemoryPlan::Row& row : plan.memory.by_category()) {
-    categories +=
-        fmt::format("{}{} {}", categories.empty() ? "" : ", ", name_of(row.category), size_text(row.bytes));
-  }
   log::info("Memory plan: {} on each rank at the fullest moment: {}", size_text(plan.memory.total_bytes()),
-            categories);
+            categories_text(plan.memory));
   const double flops = plan.flops(Precision::fp32) + plan.flops(Precision::bf16) + plan.flops(Precision::fp8);
   log::info(
       "Compute: {:.3f} TFLOP on each rank and step ({:.1f}% bf16, {:.1f}% fp32, {:.1f}% fp8); model FLOPs "
@@ -119,14 +131,7 @@ void log_startup_report(const Experiment& e, const StepPlan& plan, Device device
       "Trainer is initialized with local batch size {}, global batch size {}, gradient accumulation steps "
       "{}, sequence length {}, total steps {} (warmup {})",
       s.batch, e.global_batch, s.micro_batches, s.sequence, c.training.steps, c.lr_scheduler.warmup_steps);
-  if (const int64_t total = c.lr_scheduler.total_steps.value_or(c.training.steps);
-      c.lr_scheduler.warmup_steps >= total) {
-    log::warning(
-        "lr_scheduler.warmup_steps {} reach over the whole schedule of {}: the learning rate only rises, up "
-        "to "
-        "the last step",
-        c.lr_scheduler.warmup_steps, counted(total, "step"));
-  }
+  warn_about_warmup(c);
 }
 
 std::string data_text(std::string_view name, const data::TokenLoader& loader) {

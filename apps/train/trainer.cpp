@@ -63,6 +63,28 @@ data::LoaderOptions loader_options(const Experiment& e, const std::vector<std::s
   return options;
 }
 
+BatchSource::Options training_batches(const Experiment& e, const RankGroups& ranks) {
+  const TrainingConfig& t = e.config.training;
+  return {.loader = loader_options(e, t.dataset_path, "training.dataset_path", t.dataloader, e.shape.sequence,
+                                   t.shuffle ? data::Order::shuffled : data::Order::sequential,
+                                   ranks.world->rank() == 0),
+          .batch = e.shape.batch,
+          .micro_batches = e.shape.micro_batches,
+          .data_rank = ranks.data_rank,
+          .data_size = ranks.data_size,
+          .documents = e.shape.block_causal};
+}
+
+BatchSource::Options validation_batches(const Experiment& e, const RankGroups& ranks) {
+  return {.loader = loader_options(e, e.config.validation.dataset_path, "validation.dataset_path",
+                                   e.config.validation.dataloader, e.shape.validation_sequence,
+                                   data::Order::sequential, ranks.world->rank() == 0),
+          .batch = e.shape.validation_batch,
+          .data_rank = ranks.data_rank,
+          .data_size = ranks.data_size,
+          .documents = e.shape.block_causal};
+}
+
 LossScale initial_loss_scale(const TrainingConfig& c) {
   std::optional<double> constant = c.constant_loss_scale();
   return constant ? LossScale::constant(*constant) : LossScale::dynamic();
@@ -84,28 +106,9 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
       float8_alerts_(experiment_.config.float8) {
   const Config& c = experiment_.config;
   const TrainingShape& shape = experiment_.shape;
-  const bool is_first = ranks.world->rank() == 0;
-  BatchSource::Options data{
-      .loader = loader_options(
-          experiment_, c.training.dataset_path, "training.dataset_path", c.training.dataloader,
-          shape.sequence, c.training.shuffle ? data::Order::shuffled : data::Order::sequential, is_first),
-      .batch = shape.batch,
-      .micro_batches = shape.micro_batches,
-      .data_rank = ranks.data_rank,
-      .data_size = ranks.data_size,
-      .documents = shape.block_causal};
-  data_ = std::make_unique<BatchSource>(std::move(data));
-  if (c.validation.enable) {
-    BatchSource::Options validation{
-        .loader = loader_options(experiment_, c.validation.dataset_path, "validation.dataset_path",
-                                 c.validation.dataloader, shape.validation_sequence, data::Order::sequential,
-                                 is_first),
-        .batch = shape.validation_batch,
-        .data_rank = ranks.data_rank,
-        .data_size = ranks.data_size,
-        .documents = shape.block_causal};
-    validation_data_ = std::make_unique<BatchSource>(std::move(validation));
-  }
+  data_ = std::make_unique<BatchSource>(training_batches(experiment_, ranks));
+  if (c.validation.enable)
+    validation_data_ = std::make_unique<BatchSource>(validation_batches(experiment_, ranks));
   checkpoints_ = std::make_unique<Checkpoints>(experiment_, ranks_, stream_);
   // The first tokens are made while memory is planned and weights are drawn.
   data_->start(checkpoints_->data_position_to_load());
@@ -117,7 +120,7 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
   plan_ = record_step(shape, device, ranks);
   require_memory(plan_.memory, device, *ranks.control);
   require_validation_data();
-  if (is_first) {
+  if (ranks.world->rank() == 0) {
     log_startup_report(experiment_, plan_, device, ranks);
     log::info("Data: {}", data_text(c.training.dataset, data_->loader()));
     if (validation_data_)

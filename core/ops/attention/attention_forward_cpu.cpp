@@ -23,6 +23,20 @@ struct Lane {
     row_sum = parts.take(rows * 4);
     scratch = parts.take(scratch_bytes);
   }
+  /// Nothing of a tile's rows has been seen yet.
+  SoftmaxTile first_step(char* own, const ScoreTile& tile, int64_t head_dim) const {
+    SoftmaxTile step{.tile = tile,
+                     .probabilities = own + probabilities,
+                     .row_max = reinterpret_cast<float*>(own + row_max),
+                     .row_sum = reinterpret_cast<float*>(own + row_sum),
+                     .sums = reinterpret_cast<float*>(own + sums),
+                     .head_dim = head_dim};
+    step.tile.scores = reinterpret_cast<float*>(own + scores);
+    std::fill_n(step.row_max, tile.rows, -std::numeric_limits<float>::infinity());
+    std::fill_n(step.row_sum, tile.rows, 0.0f);
+    std::fill_n(step.sums, tile.rows * head_dim, 0.0f);
+    return step;
+  }
   Parts parts;
   int64_t q, k, v, scores, probabilities, sums, row_max, row_sum, scratch;
 };
@@ -52,24 +66,17 @@ void attention_forward(Stream& stream, const AttentionForward& a) {
     char* own = workspace + lane_index * lane.parts.bytes();
     const int64_t pair = task / t.query_tiles(), b = pair / kv_heads, kv = pair % kv_heads;
     const int64_t first = (t.query_tiles() - 1 - task % t.query_tiles()) * t.queries;
-    const int64_t queries = std::min(t.queries, t.sequence - first), rows = t.group * queries;
+    const int64_t queries = std::min(t.queries, t.sequence - first);
     const int64_t token = b * t.sequence, head = kv * t.group;
     const int32_t* starts = a.document_start.empty() ? nullptr : a.document_start.as<int32_t>() + token;
 
-    SoftmaxTile step{.tile = {.scores = reinterpret_cast<float*>(own + lane.scores),
-                              .rows = rows,
-                              .queries = queries,
-                              .first_query = first,
-                              .document_start = starts,
-                              .scale_log2 = scale_log2},
-                     .probabilities = own + lane.probabilities,
-                     .row_max = reinterpret_cast<float*>(own + lane.row_max),
-                     .row_sum = reinterpret_cast<float*>(own + lane.row_sum),
-                     .sums = reinterpret_cast<float*>(own + lane.sums),
-                     .head_dim = d};
-    std::fill_n(step.row_max, rows, -std::numeric_limits<float>::infinity());
-    std::fill_n(step.row_sum, rows, 0.0f);
-    std::fill_n(step.sums, rows * d, 0.0f);
+    SoftmaxTile step = lane.first_step(own,
+                                       {.rows = t.group * queries,
+                                        .queries = queries,
+                                        .first_query = first,
+                                        .document_start = starts,
+                                        .scale_log2 = scale_log2},
+                                       d);
     for (int64_t g = 0; g < t.group; ++g) {
       pack(element(a.qkv, (token + first) * stride + (head + g) * d), stride,
            own + lane.q + t.tile_bytes(g * queries * d), {0, queries, d});
