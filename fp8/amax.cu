@@ -8,13 +8,22 @@ namespace {
 constexpr int kBlock = 256, kPiecesPerThread = 4;
 
 template <class T>
-__global__ void __launch_bounds__(kBlock) amax_kernel(const T* x, int64_t n, uint32_t* amax, bool wide) {
+struct Rows {
+  const T* x;
+  int64_t rows, cols, stride;
+};
+
+/// Of one long row, or of pieces of many.
+template <class T, bool kOneRow>
+__global__ void __launch_bounds__(kBlock) amax_kernel(Rows<T> m, uint32_t* amax, bool wide) {
   const int64_t first = blockIdx.x * int64_t{kBlock * kPiecesPerThread} + threadIdx.x;
+  const int64_t across = ceil_div(m.cols, int64_t{16});
   uint32_t pair = 0;
 #pragma unroll
   for (int k = 0; k < kPiecesPerThread; ++k) {
-    const int64_t at = (first + k * kBlock) * 16, valid = n - at;
-    const Sixteen piece = load_sixteen(x + at, valid, wide && (valid >= 16 || valid <= 0));
+    const int64_t index = first + k * kBlock, row = kOneRow ? 0 : index / across;
+    const int64_t at = (index - row * across) * 16, valid = row < m.rows ? m.cols - at : 0;
+    const Sixteen piece = load_sixteen(m.x + row * m.stride + at, valid, wide && (valid >= 16 || valid <= 0));
 #pragma unroll
     for (int i = 0; i < 8; ++i) pair = max_of_pairs(pair, piece.pairs[i]);
   }
@@ -26,7 +35,7 @@ constexpr int kColumns = 512, kRows = 128;
 
 template <class T>
 __global__ void __launch_bounds__(kBlock)
-    column_amax_kernel(const T* x, int64_t rows, int64_t cols, uint32_t* amax, unsigned across, bool wide) {
+    column_amax_kernel(Rows<T> m, uint32_t* amax, unsigned across, bool wide) {
   OTTAVA_SHARED(uint32_t, largest, [kColumns]);
   for (int i = static_cast<int>(threadIdx.x); i < kColumns; i += kBlock) largest[i] = 0;
   __syncthreads();
@@ -36,7 +45,8 @@ __global__ void __launch_bounds__(kBlock)
   Sixteen own{};
 #pragma unroll 4
   for (int r = static_cast<int>(threadIdx.x / 32); r < kRows; r += kBlock / 32) {
-    const Sixteen piece = load_sixteen(x + (r0 + r) * cols + col, r0 + r < rows ? cols - col : 0, wide);
+    const Sixteen piece =
+        load_sixteen(m.x + (r0 + r) * m.stride + col, r0 + r < m.rows ? m.cols - col : 0, wide);
 #pragma unroll
     for (int i = 0; i < 8; ++i) own.pairs[i] = max_of_pairs(own.pairs[i], piece.pairs[i]);
   }
@@ -46,30 +56,35 @@ __global__ void __launch_bounds__(kBlock)
     atomicMax(&largest[lane * 16 + i * 2 + 1], bits_of_high(own.pairs[i]));
   }
   __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < kColumns && c0 + i < cols; i += kBlock) {
+  for (int i = static_cast<int>(threadIdx.x); i < kColumns && c0 + i < m.cols; i += kBlock) {
     if (load_relaxed(amax + c0 + i) < largest[i]) atomicMax(amax + c0 + i, largest[i]);
   }
 }
 
 }  // namespace
 
-void amax(Stream& stream, const Tensor& x, const Tensor& amax) {
+void amax(Stream& stream, const MatrixRows& x, const Tensor& amax) {
   dispatch_float(x.dtype, "amax", [&]<class Host>() {
     using T = Element<Host>;
-    const int64_t n = x.numel(), blocks = ceil_div(n, int64_t{16} * kBlock * kPiecesPerThread);
-    launch("amax", stream, {.grid = grid_of(blocks), .block = kBlock}, amax_kernel<T>,
-           static_cast<const T*>(x.data), n, static_cast<uint32_t*>(amax.data), rows_are_aligned(16, x));
+    const auto* data = static_cast<const T*>(x.data);
+    const bool is_whole = x.stride == x.cols;
+    const Rows<T> m =
+        is_whole ? Rows<T>{data, 1, x.numel(), x.numel()} : Rows<T>{data, x.rows, x.cols, x.stride};
+    const int64_t pieces = m.rows * ceil_div(m.cols, int64_t{16});
+    launch("amax", stream, {.grid = grid_of(ceil_div(pieces, kBlock * kPiecesPerThread)), .block = kBlock},
+           is_whole ? amax_kernel<T, true> : amax_kernel<T, false>, m, static_cast<uint32_t*>(amax.data),
+           rows_are_aligned(is_whole ? 16 : x.stride * int64_t{sizeof(T)}, x));
   });
 }
 
-void column_amax(Stream& stream, const Tensor& x, const Tensor& amax) {
+void column_amax(Stream& stream, const MatrixRows& x, const Tensor& amax) {
   dispatch_float(x.dtype, "column_amax", [&]<class Host>() {
     using T = Element<Host>;
-    const int64_t across = ceil_div(x.cols(), kColumns);
-    launch("column_amax", stream, {.grid = grid_of(ceil_div(x.rows(), kRows) * across), .block = kBlock},
-           column_amax_kernel<T>, static_cast<const T*>(x.data), x.rows(), x.cols(),
+    const int64_t across = ceil_div(x.cols, kColumns);
+    launch("column_amax", stream, {.grid = grid_of(ceil_div(x.rows, kRows) * across), .block = kBlock},
+           column_amax_kernel<T>, Rows<T>{static_cast<const T*>(x.data), x.rows, x.cols, x.stride},
            static_cast<uint32_t*>(amax.data), static_cast<unsigned>(across),
-           x.cols() % 16 == 0 && rows_are_aligned(16, x));
+           x.cols % 16 == 0 && rows_are_aligned(x.stride * int64_t{sizeof(T)}, x));
   });
 }
 

@@ -13,8 +13,8 @@ namespace {
 }  // namespace
 
 void advance(Stream&, const AmaxHistory&, const Tensor&) { absent(); }
-void amax(Stream&, const Tensor&, const Tensor&) { absent(); }
-void column_amax(Stream&, const Tensor&, const Tensor&) { absent(); }
+void amax(Stream&, const MatrixRows&, const Tensor&) { absent(); }
+void column_amax(Stream&, const MatrixRows&, const Tensor&) { absent(); }
 void delayed_amax(Stream&, const AmaxHistory&, const Tensor&, const Tensor&) { absent(); }
 void dequantize(Stream&, const Float8Codes&, Granularity, const Tensor&) { absent(); }
 void fill_with(Stream&, const Tensor&, const Tensor&) { absent(); }
@@ -22,7 +22,7 @@ void flag_non_finite(Stream&, const Tensor&, const Tensor&) { absent(); }
 void fold_amax(Stream&, const Tensor&, const Tensor&) { absent(); }
 void poison_if_raised(Stream&, const Tensor&, const Tensor&) { absent(); }
 void quantize(Stream&, const Quantize&) { absent(); }
-void scale_result(Stream&, const ScaledProduct&, const Tensor&) { absent(); }
+void scale_result(Stream&, const ScaledProduct&, const MatrixRows&) { absent(); }
 void scaled_matmul(Stream&, const ScaledProduct&) { absent(); }
 void tile_scales(Stream&, const MxScales&) { absent(); }
 void transpose_block_scales(Stream&, const Tensor&, Shape, const Tensor&) { absent(); }

@@ -27,7 +27,7 @@ void check_matrix(std::string_view op, std::string_view name, const Tensor& x) {
 void check(const Quantize& a) {
   check_float(kQuantize, "x", a.x);
   check_matrix(kQuantize, "x", a.x);
-  const int64_t rows = a.x.rows(), cols = a.x.cols();
+  const auto [rows, cols] = std::pair(x_of(a).rows, x_of(a).cols);
   if (a.out.empty() && a.transposed.empty()) {
     fail<ShapeError>(kQuantize, "nothing to write: give out, transposed or both");
   }
@@ -60,30 +60,31 @@ double bytes_of(const Float8Codes& q) { return static_cast<double>(q.bytes()); }
 
 }  // namespace
 
-void amax(Stream& stream, const Tensor& x, const Tensor& amax) {
+void amax(Stream& stream, const Tensor& x, const Tensor& amax, ColumnRange columns) {
   check_float(kAmax, "x", x);
+  const MatrixRows rows = rows_of(kAmax, x, columns);
   check_tensor(kAmax, "amax", amax, DType::u32, {1});
   switch (stream.type()) {
     case DeviceType::cpu:
-      return cpu::amax(x, amax);
+      return cpu::amax(rows, amax);
     case DeviceType::cuda:
-      return cuda::amax(stream, x, amax);
+      return cuda::amax(stream, rows, amax);
     case DeviceType::meta:
-      stream.recorder().record({.op = kAmax, .bytes = static_cast<double>(x.bytes())}, fp8::amax, x, amax);
+      stream.recorder().record({.op = kAmax, .bytes = rows.bytes()}, fp8::amax, x, amax, columns);
   }
 }
 
-void column_amax(Stream& stream, const Tensor& x, const Tensor& amax) {
+void column_amax(Stream& stream, const Tensor& x, const Tensor& amax, ColumnRange columns) {
   check_float(kColumnAmax, "x", x);
-  check_tensor(kColumnAmax, "amax", amax, DType::u32, {x.cols()});
+  const MatrixRows rows = rows_of(kColumnAmax, x, columns);
+  check_tensor(kColumnAmax, "amax", amax, DType::u32, {rows.cols});
   switch (stream.type()) {
     case DeviceType::cpu:
-      return cpu::column_amax(x, amax);
+      return cpu::column_amax(rows, amax);
     case DeviceType::cuda:
-      return cuda::column_amax(stream, x, amax);
+      return cuda::column_amax(stream, rows, amax);
     case DeviceType::meta:
-      stream.recorder().record({.op = kColumnAmax, .bytes = static_cast<double>(x.bytes())}, column_amax, x,
-                               amax);
+      stream.recorder().record({.op = kColumnAmax, .bytes = rows.bytes()}, column_amax, x, amax, columns);
   }
 }
 
@@ -98,8 +99,8 @@ void quantize(Stream& stream, const Quantize& args) {
       const bool twice =
           traits(args.granularity).needs_column_amax && !args.out.empty() && !args.transposed.empty();
       stream.recorder().record({.op = kQuantize,
-                                .bytes = (twice ? 2.0 : 1.0) * static_cast<double>(args.x.bytes()) +
-                                         bytes_of(args.out) + bytes_of(args.transposed)},
+                                .bytes = (twice ? 2.0 : 1.0) * x_of(args).bytes() + bytes_of(args.out) +
+                                         bytes_of(args.transposed)},
                                quantize, args);
     }
   }

@@ -11,7 +11,7 @@ namespace {
 template <class T>
 struct Arguments {
   const T* x;
-  int64_t rows, cols;
+  int64_t rows, cols, stride;  // elements from a row of x to the next
   QuantizeTargets to;
   unsigned tiles_across;
 };
@@ -40,7 +40,7 @@ __device__ __forceinline__ HeldTile hold_tile(const Arguments<T>& a) {
   t.col = t.c0 + tile_chunk() * 16, t.valid = a.cols - t.col, t.rows = a.rows;
 #pragma unroll
   for (int p = 0; p < kTilePasses; ++p) {
-    t.x[p] = load_sixteen(a.x + t.row(p) * a.cols + t.col, t.valid_in(p), a.to.wide_rows);
+    t.x[p] = load_sixteen(a.x + t.row(p) * a.stride + t.col, t.valid_in(p), a.to.wide_rows);
   }
   if (a.to.largest) raise_amax(a.to.largest, t.largest());
   if (blockIdx.x == 0 && threadIdx.x == 0 && a.to.counters) {
@@ -238,7 +238,7 @@ void launch_tiles(Stream& stream, Granularity granularity, const Arguments<T>& a
 }
 
 QuantizeTargets targets_of(const Quantize& q) {
-  const int64_t rows = q.x.rows(), cols = q.x.cols();
+  const MatrixRows x = x_of(q);
   return {.out = static_cast<uint8_t*>(q.out.codes.data),
           .transposed = static_cast<uint8_t*>(q.transposed.codes.data),
           .out_inverse = q.out.scale_inverse.data,
@@ -249,15 +249,15 @@ QuantizeTargets targets_of(const Quantize& q) {
           .non_finite = static_cast<uint32_t*>(q.non_finite.data),
           .largest = static_cast<uint32_t*>(q.largest.data),
           .rounding = q.rounding,
-          .wide_rows = rows_are_aligned(cols, q.x, q.out.codes),
-          .wide_columns = rows_are_aligned(rows, q.transposed.codes)};
+          .wide_rows = rows_are_aligned(x.cols, x, q.out.codes) && rows_are_aligned(x.stride),
+          .wide_columns = rows_are_aligned(x.rows, q.transposed.codes)};
 }
 
 }  // namespace
 
 void quantize(Stream& stream, const Quantize& q) {
   QuantizeTargets to = targets_of(q);
-  const int64_t rows = q.x.rows(), cols = q.x.cols();
+  const MatrixRows x = x_of(q);
   if (q.granularity == Granularity::row && to.out) {
     quantize_rows(stream, q, to);
     if (!to.transposed) return;
@@ -265,14 +265,18 @@ void quantize(Stream& stream, const Quantize& q) {
     to.counters = nullptr;
     to.largest = nullptr;
   }
-  const int64_t across = ceil_div(cols, kTile);
+  const int64_t across = ceil_div(x.cols, kTile);
   // A tensor without elements has a scale all the same.
-  int64_t tiles = ceil_div(rows, kTile) * across;
+  int64_t tiles = ceil_div(x.rows, kTile) * across;
   if (q.granularity == Granularity::tensor && tiles == 0) tiles = 1;
   const DType format = (q.out.empty() ? q.transposed : q.out).codes.dtype;
-  dispatch_float(q.x.dtype, "quantize", [&]<class Host>() {
+  dispatch_float(x.dtype, "quantize", [&]<class Host>() {
     using T = Element<Host>;
-    const Arguments<T> a{static_cast<const T*>(q.x.data), rows, cols, to,
+    const Arguments<T> a{static_cast<const T*>(x.data),
+                         x.rows,
+                         x.cols,
+                         x.stride,
+                         to,
                          static_cast<unsigned>(across > 0 ? across : 1)};
     dispatch_format(format,
                     [&]<DType kFormat>() { launch_tiles<T, kFormat>(stream, q.granularity, a, tiles); });

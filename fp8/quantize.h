@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/column_range.h"
 #include "core/float8/float8_tensor.h"
 #include "core/float8/formats.h"
 #include "core/stream.h"
@@ -7,16 +8,17 @@
 namespace ottava::fp8 {
 
 /// Raises amax, u32 [1], to the bits of max |x|. x f32 or bf16 of any shape; f32 is rounded to bf16 first, as
-/// quantizing does, so that a weight's amax is that of its bf16 copy.
-void amax(Stream& stream, const Tensor& x, const Tensor& amax);
+/// quantizing does, so that a weight's amax is that of its bf16 copy. `columns`: of the matrix x only these.
+void amax(Stream& stream, const Tensor& x, const Tensor& amax, ColumnRange columns = {});
 /// Raises amax, u32 [C], to the bits of max over rows of |x| of each column of x [R,C]. What ranks exchange
 /// before they quantize columns whose rows they share.
-void column_amax(Stream& stream, const Tensor& x, const Tensor& amax);
+void column_amax(Stream& stream, const Tensor& x, const Tensor& amax, ColumnRange columns = {});
 
 /// out = encode(x * scale) with scale = scale_from_amax(amax of each group). x [R,C] f32 or bf16; f32 is
 /// rounded to bf16 first. Overwrites all outputs, padding of the scales included.
 struct Quantize {
   Tensor x;
+  ColumnRange x_columns = {};  ///< what is quantized of x, where it is wider than [R,C]
   Granularity granularity = Granularity::tensor;
   ScaleRounding rounding = ScaleRounding::none;  ///< 1x32 needs down_to_power_of_two
   Tensor amax;  ///< granularity tensor: u32 [1], bits of the amax of all that shares the scale; others

@@ -4,9 +4,12 @@
 
 namespace ottava::fp8 {
 
+/// What is quantized.
+inline MatrixRows x_of(const Quantize& args) { return rows_of("quantize", args.x, args.x_columns); }
+
 namespace cuda {
-void amax(Stream& stream, const Tensor& x, const Tensor& amax);
-void column_amax(Stream& stream, const Tensor& x, const Tensor& amax);
+void amax(Stream& stream, const MatrixRows& x, const Tensor& amax);
+void column_amax(Stream& stream, const MatrixRows& x, const Tensor& amax);
 void quantize(Stream& stream, const Quantize& args);
 /// Inverse scales may be left out: all are 1.
 void dequantize(Stream& stream, const Float8Codes& x, Granularity granularity, const Tensor& y);

@@ -11,6 +11,7 @@ bool takes_column_amax(const Float8Tensor& out) {
 void quantize_operand(Stream& stream, const QuantizeOperand& a) {
   const bool amax_is_given = traits(a.out.granularity).amax == AmaxSource::given;
   Quantize q{.x = a.x,
+             .x_columns = a.x_columns,
              .granularity = a.out.granularity,
              .rounding = a.rounding,
              .out = a.out.rowwise,
@@ -18,7 +19,7 @@ void quantize_operand(Stream& stream, const QuantizeOperand& a) {
              .counters = a.slots.counters,
              .non_finite = a.slots.non_finite};
   if (amax_is_given) {
-    if (a.measured == Measured::nothing) amax(stream, a.x, a.slots.amax);
+    if (a.measured == Measured::nothing) amax(stream, a.x, a.slots.amax, a.x_columns);
     q.amax = a.slots.scale_amax;
   } else if (!a.slots.counters.empty()) {
     q.largest = a.slots.amax;
@@ -26,7 +27,7 @@ void quantize_operand(Stream& stream, const QuantizeOperand& a) {
   if (takes_column_amax(a.out)) {
     if (a.measured != Measured::all) {
       fill_zero(stream, a.column_amax);
-      column_amax(stream, a.x, a.column_amax);
+      column_amax(stream, a.x, a.column_amax, a.x_columns);
     }
     q.column_amax = a.column_amax;
   }

@@ -21,8 +21,9 @@ enum class Measured : uint8_t {
 
 /// One operand of FP8 products, in the orientations that they read.
 struct QuantizeOperand {
-  Tensor x;          ///< [R,C] f32 or bf16
-  Float8Tensor out;  ///< overwritten
+  Tensor x;                    ///< [R,C] f32 or bf16
+  ColumnRange x_columns = {};  ///< as in Quantize
+  Float8Tensor out;            ///< overwritten
   ScaleRounding rounding = ScaleRounding::none;
   OperandSlots slots;  ///< amax may be left out where groups have their own and `counters` is left out too
   Tensor column_amax;  ///< u32 [C], where takes_column_amax(out)

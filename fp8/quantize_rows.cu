@@ -1,5 +1,6 @@
 #include "core/float8/codec.cuh"
 #include "fp8/quantize_cuda.h"
+#include "fp8/quantize_kernels.h"
 
 // Ceiling: memory bandwidth: 2 bytes read and one written per bf16 element. Rows past 16384 elements are read
 // again, from the L2 cache.
@@ -11,7 +12,7 @@ constexpr int kBlock = 256, kKept = 4;  // pieces of sixteen elements per thread
 template <class T>
 struct Arguments {
   const T* x;
-  int64_t rows, cols;
+  int64_t rows, cols, stride;  // elements from a row of x to the next
   QuantizeTargets to;
 };
 
@@ -22,11 +23,13 @@ __global__ void __launch_bounds__(kBlock) row_kernel(Arguments<T> a) {
   const int64_t row = blockIdx.x * int64_t{kBlock / kTeam} + threadIdx.x / kTeam;
   const bool active = row < a.rows;
   const int member = static_cast<int>(threadIdx.x % kTeam);
-  const int64_t pieces = active ? ceil_div(a.cols, 16) : 0, start = row * a.cols;
+  const int64_t pieces = active ? ceil_div(a.cols, 16) : 0;
   if (blockIdx.x == 0 && threadIdx.x == 0 && to.counters) {
     atomicAdd(to.counters, static_cast<unsigned long long>(a.rows * a.cols));
   }
-  auto load = [&](int64_t c) { return load_sixteen(a.x + start + c * 16, a.cols - c * 16, to.wide_rows); };
+  auto load = [&](int64_t c) {
+    return load_sixteen(a.x + row * a.stride + c * 16, a.cols - c * 16, to.wide_rows);
+  };
 
   Sixteen kept[kKept];
   uint32_t amax = 0;
@@ -48,7 +51,7 @@ __global__ void __launch_bounds__(kBlock) row_kernel(Arguments<T> a) {
   auto write = [&](int64_t c, const Sixteen& x) {
     const Codes codes = encode<kFormat>(
         x, [&](int) { return scale.scale; }, to.counters != nullptr, losses);
-    store_codes(to.out + start + c * 16, codes, a.cols - c * 16, to.wide_rows);
+    store_codes(to.out + row * a.cols + c * 16, codes, a.cols - c * 16, to.wide_rows);
   };
 #pragma unroll
   for (int k = 0; k < kKept; ++k) {
@@ -62,9 +65,10 @@ __global__ void __launch_bounds__(kBlock) row_kernel(Arguments<T> a) {
 }  // namespace
 
 void quantize_rows(Stream& stream, const Quantize& q, const QuantizeTargets& to) {
-  dispatch_float(q.x.dtype, "quantize", [&]<class Host>() {
+  const MatrixRows x = x_of(q);
+  dispatch_float(x.dtype, "quantize", [&]<class Host>() {
     using T = Element<Host>;
-    const Arguments<T> a{static_cast<const T*>(q.x.data), q.x.rows(), q.x.cols(), to};
+    const Arguments<T> a{static_cast<const T*>(x.data), x.rows, x.cols, x.stride, to};
     dispatch_format(q.out.codes.dtype, [&]<DType kFormat>() {
       // A warp for short rows, else a block.
       const bool is_short = a.cols <= 16 * kKept * 32;

@@ -7,6 +7,7 @@
 
 #include "core/float8/row_quantizer.h"
 #include "core/parallel_for.h"
+#include "fp8/quantize_kernels.h"
 
 namespace ottava::cpu {
 namespace {
@@ -48,7 +49,7 @@ bool has_padding(Granularity granularity, const Shape& codes) {
 DType format_of_codes(const Quantize& args) {
   return (args.out.empty() ? args.transposed : args.out).codes.dtype;
 }
-RowOutput rows_of(const Quantize& args) {
+RowOutput row_output_of(const Quantize& args) {
   return {.granularity = args.granularity,
           .rounding = args.rounding,
           .out = args.out,
@@ -61,14 +62,15 @@ class Quantizer {
  public:
   explicit Quantizer(const Quantize& args)
       : a_(args),
-        rows_of_out_(rows_of(args), args.x, format_of_codes(args), args.amax),
+        x_(x_of(args)),
+        rows_of_out_(row_output_of(args), {nullptr, x_.dtype, x_.shape()}, format_of_codes(args), args.amax),
         encode_(encode_kernels()[format_of_codes(args)]),
         is_uniform_(args.granularity == Granularity::tensor ||
                     args.granularity == Granularity::block_128x128),
         band_(args.granularity == Granularity::block_1x32 ? 32 : kTile),
-        rows_(args.x.rows()),
-        cols_(args.x.cols()),
-        element_(static_cast<int64_t>(size_of(args.x.dtype))) {
+        rows_(x_.rows),
+        cols_(x_.cols),
+        element_(static_cast<int64_t>(size_of(x_.dtype))) {
     for (const Float8Codes* q : {&a_.out, &a_.transposed}) {
       if (q->empty()) continue;
       auto* inverses = static_cast<float*>(q->scale_inverse.data);
@@ -100,13 +102,13 @@ class Quantizer {
     parallel_for(bands * across, rows_by_band ? across : 1, [&](int64_t begin, int64_t end) {
       QuantizeCounts counts;
       auto groups = std::make_unique_for_overwrite<ColumnGroups>();
-      std::vector<bf16> rounded(a_.x.dtype == DType::f32 ? static_cast<size_t>(kTile * width) : 0);
+      std::vector<bf16> rounded(is_f32() ? static_cast<size_t>(kTile * width) : 0);
       for (int64_t i = begin; i < end; ++i) {
         const int64_t r0 = i / across * kTile, c0 = i % across * width;
         if (rows_by_band && c0 == 0 && !a_.out.empty()) quantize_rows(r0, std::min(r0 + kTile, rows_));
-        const int64_t next = (i + 1) / across * kTile * cols_ + (i + 1) % across * width;
+        const int64_t next = (i + 1) / across * kTile * x_.stride + (i + 1) % across * width;
         Slab slab{r0, c0, std::min(kTile, rows_ - r0), std::min(width, cols_ - c0), nullptr, 0, 0};
-        view(slab, rounded, i + 1 < end ? next - r0 * cols_ - c0 : 0);
+        view(slab, rounded, i + 1 < end ? next - r0 * x_.stride - c0 : 0);
         quantize_slab(slab, slabs_write_out, *groups, counts);
       }
       rows_of_out_.add(counts);
@@ -122,22 +124,20 @@ class Quantizer {
         cols_ >= 4 * kTile * across ? 4 * kTile : kTile;  // four tiles are sixteen blocks of 32
     return ceil_div(ceil_div(cols_, across), unit) * unit;
   }
-  const void* at(int64_t row, int64_t col) const {
-    return static_cast<const uint8_t*>(a_.x.data) + (row * cols_ + col) * element_;
-  }
-  bool is_f32() const { return a_.x.dtype == DType::f32; }
+  bool is_f32() const { return x_.dtype == DType::f32; }
 
   void quantize_rows(int64_t begin, int64_t end) const {
     QuantizeCounts counts;
     if (a_.granularity == Granularity::block_1x128 && !is_f32()) {
-      const int64_t next_rows = RowQuantizer::kTallRows * cols_ * element_;
-      quantize_tall({begin, 0, end - begin, cols_, static_cast<const bf16*>(at(begin, 0)), cols_, next_rows},
-                    counts);
+      const int64_t next_rows = RowQuantizer::kTallRows * x_.stride * element_;
+      quantize_tall(
+          {begin, 0, end - begin, cols_, static_cast<const bf16*>(x_.at(begin, 0)), x_.stride, next_rows},
+          counts);
       return rows_of_out_.add(counts);
     }
     for (int64_t r = begin; r < end; ++r) {
-      rows_of_out_.quantize_row(r, at(r, 0), rows_of_out_.counts_or_null(counts),
-                                is_f32() ? 0 : cols_ * element_);
+      rows_of_out_.quantize_row(r, x_.at(r, 0), rows_of_out_.counts_or_null(counts),
+                                is_f32() ? 0 : x_.stride * element_);
     }
     rows_of_out_.add(counts);
   }
@@ -157,13 +157,13 @@ class Quantizer {
 
   void view(Slab& s, std::vector<bf16>& rounded, int64_t next) const {
     if (!is_f32()) {
-      s.x = static_cast<const bf16*>(at(s.r0, s.c0));
-      s.stride = cols_;
+      s.x = static_cast<const bf16*>(x_.at(s.r0, s.c0));
+      s.stride = x_.stride;
       s.ahead = next * element_;
       return;
     }
     for (int64_t r = 0; r < s.height; ++r) {
-      amax_.round(static_cast<const float*>(at(s.r0 + r, s.c0)), s.width, rounded.data() + r * s.width);
+      amax_.round(static_cast<const float*>(x_.at(s.r0 + r, s.c0)), s.width, rounded.data() + r * s.width);
     }
     s.x = rounded.data();
     s.stride = s.width;
@@ -300,6 +300,7 @@ class Quantizer {
   }
 
   const Quantize& a_;
+  const MatrixRows x_;
   const RowQuantizer rows_of_out_;
   const AmaxKernels& amax_ = amax_kernels();
   const EncodeKernel& encode_;

@@ -33,6 +33,7 @@ ScaledProduct product_of(const ScaledMatmul& args) {
           .a = operand_of(args.a, args.kind == MatmulKind::weight_gradient),
           .b = operand_of(args.b, args.kind != MatmulKind::forward),
           .out = args.out,
+          .out_columns = args.out_columns,
           .accumulate = args.accumulate,
           .emulate = args.emulate,
           .workspace = args.workspace};
@@ -81,7 +82,12 @@ void check(const ScaledProduct& args) {
   check_multiple("outer extent of b", e.n, 16);
   check_multiple("the contraction", e.k, traits(args.a.granularity).alignment);
   check_float(kOp, "out", args.out);
-  check_tensor(kOp, "out", args.out, args.out.dtype, {e.m, e.n});
+  const MatrixRows out = args.out_rows();
+  if (args.out_columns.is_all()) check_tensor(kOp, "out", args.out, args.out.dtype, {e.m, e.n});
+  if (out.shape() != Shape{e.m, e.n}) {
+    fail<ShapeError>(kOp, "columns [{}, {}) of out {} are not [{}, {}], the result", args.out_columns.begin,
+                     args.out_columns.end, describe(args.out), e.m, e.n);
+  }
   if (args.accumulate && args.out.dtype != DType::f32) {
     fail<ShapeError>(kOp, "out is {}, accumulating needs f32", describe(args.out));
   }
@@ -130,7 +136,7 @@ void scaled_matmul(Stream& stream, const ScaledMatmul& given) {
       return args.emulate ? scaled_matmul_emulated(stream, args) : cuda::scaled_matmul(stream, args);
     case DeviceType::meta: {
       const Extents e = extents_of(args);
-      double bytes = static_cast<double>(args.out.bytes()) * (args.accumulate ? 2 : 1);
+      double bytes = args.out_rows().bytes() * (args.accumulate ? 2 : 1);
       for (const ProductOperand* o : {&args.a, &args.b}) {
         bytes += static_cast<double>(o->matrix.bytes());
       }

@@ -14,6 +14,7 @@ template <class T>
 struct Arguments {
   const float *sums, *row_scales, *column_scales;
   int64_t packs, columns;  // packs in all; columns of the result
+  int64_t sums_stride, out_stride;
   bool by_row, by_column;
   T* out;  // may be sums
 };
@@ -24,15 +25,16 @@ __global__ void __launch_bounds__(kBlock) scale_kernel(Arguments<T> a) {
   if (index >= a.packs) return;
   const int64_t row = index * kSize / a.columns, column = index * kSize % a.columns;
   const float row_scale = a.row_scales[a.by_row ? row : 0];
-  const auto sums = load_pack<float, kSize>(a.sums, index);
+  const auto sums = load_pack<float, kSize>(a.sums + row * a.sums_stride + column, 0);
+  T* const to = a.out + row * a.out_stride + column;
   Pack<T, kSize> out;
-  if constexpr (kAccumulate) out = load_pack<T, kSize>(a.out, index);
+  if constexpr (kAccumulate) out = load_pack<T, kSize>(to, 0);
 #pragma unroll
   for (int i = 0; i < kSize; ++i) {
     const float scale = row_scale * a.column_scales[a.by_column ? column + i : 0];
     out.set(i, kAccumulate ? fmaf(sums[i], scale, out[i]) : sums[i] * scale);
   }
-  store_pack(a.out, index, out);
+  store_pack(to, 0, out);
 }
 
 __global__ void __launch_bounds__(kBlock) fill_kernel(const float* from, float* to, int64_t n) {
@@ -42,19 +44,22 @@ __global__ void __launch_bounds__(kBlock) fill_kernel(const float* from, float* 
 
 }  // namespace
 
-void scale_result(Stream& stream, const ScaledProduct& m, const Tensor& sums) {
+void scale_result(Stream& stream, const ScaledProduct& m, const MatrixRows& sums) {
   constexpr int kSize = 4;  // extents are multiples of 16: a pack lies in one row
-  dispatch_float(m.out.dtype, "scaled_matmul", [&]<class Host>() {
+  const MatrixRows out = m.out_rows();
+  dispatch_float(out.dtype, "scaled_matmul", [&]<class Host>() {
     using T = Element<Host>;
-    const bool aligned = rows_are_aligned(16, sums, m.out);
+    const bool aligned = rows_are_aligned(4 * sums.stride, sums, out) && out.stride % 8 == 0;
     const Arguments<T> a{.sums = static_cast<const float*>(sums.data),
                          .row_scales = static_cast<const float*>(m.a.matrix.scale_inverse.data),
                          .column_scales = static_cast<const float*>(m.b.matrix.scale_inverse.data),
-                         .packs = m.out.numel() / (aligned ? kSize : 1),
-                         .columns = m.out.cols(),
+                         .packs = out.numel() / (aligned ? kSize : 1),
+                         .columns = out.cols,
+                         .sums_stride = sums.stride,
+                         .out_stride = out.stride,
                          .by_row = m.a.matrix.scale_inverse.numel() > 1,
                          .by_column = m.b.matrix.scale_inverse.numel() > 1,
-                         .out = static_cast<T*>(m.out.data)};
+                         .out = static_cast<T*>(out.data)};
     const LaunchShape shape{.grid = grid_of(ceil_div(a.packs, kBlock)), .block = kBlock};
     if (aligned) {
       launch("scaled_matmul", stream, shape,

@@ -32,7 +32,8 @@ struct ScaledMatmul {
   Float8Tensor a, b;
   Tensor out;
   bool accumulate = false;
-  bool emulate = false;  ///< changes nothing on the CPU
+  bool emulate = false;          ///< changes nothing on the CPU
+  ColumnRange out_columns = {};  ///< what is written of out, where it is wider than the result
   Tensor workspace;  ///< u8 [scaled_matmul_workspace_bytes()], aligned to 64 bytes; besides the stream's own
 };
 void scaled_matmul(Stream& stream, const ScaledMatmul& args);

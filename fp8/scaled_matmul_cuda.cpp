@@ -31,9 +31,9 @@ void check_gpu(const Stream& stream, Granularity a, Granularity b) {
                     : fmt::format("it has {}; choose one of these or emulate", names));
 }
 
-void check_aligned(std::string_view name, const Tensor& tensor) {
-  if (reinterpret_cast<uintptr_t>(tensor.data) % 16 == 0) return;
-  fail<ShapeError>(kOp, "{} at {} is not aligned to 16 bytes, which tensor cores need", name, tensor.data);
+void check_aligned(std::string_view name, const void* data) {
+  if (reinterpret_cast<uintptr_t>(data) % 16 == 0) return;
+  fail<ShapeError>(kOp, "{} at {} is not aligned to 16 bytes, which tensor cores need", name, data);
 }
 
 BlasProblem::Scale scale_of(Granularity granularity) {
@@ -56,16 +56,17 @@ BlasProblem::Scale scale_of(Granularity granularity) {
 void scaled_matmul(Stream& stream, const ScaledProduct& args) {
   check_gpu(stream, args.a.granularity, args.b.granularity);
   ProductOperand a = args.a, b = args.b;
-  check_aligned("a.codes", a.matrix.codes);
-  check_aligned("b.codes", b.matrix.codes);
-  check_aligned("a.scale_inverse", a.matrix.scale_inverse);
-  check_aligned("b.scale_inverse", b.matrix.scale_inverse);
-  check_aligned("out", args.out);
+  check_aligned("a.codes", a.matrix.codes.data);
+  check_aligned("b.codes", b.matrix.codes.data);
+  check_aligned("a.scale_inverse", a.matrix.scale_inverse.data);
+  check_aligned("b.scale_inverse", b.matrix.scale_inverse.data);
+  const MatrixRows out = args.out_rows();
+  check_aligned("out", out.data);
   // Scales per row of one operand ask for the same of the other.
   if (a.granularity != b.granularity && std::max(a.granularity, b.granularity) == Granularity::row) {
     ProductOperand& coarse = a.granularity == Granularity::tensor ? a : b;
     const Tensor repeated{args.workspace.data, DType::f32, {coarse.matrix.codes.rows()}};
-    check_aligned("workspace", repeated);
+    check_aligned("workspace", repeated.data);
     fill_with(stream, coarse.matrix.scale_inverse, repeated);
     coarse.matrix.scale_inverse = repeated;
     coarse.granularity = Granularity::row;
@@ -77,7 +78,7 @@ void scaled_matmul(Stream& stream, const ScaledProduct& args) {
   const BlasProblem problem{
       .a = left.dtype,
       .b = right.dtype,
-      .d = args.out.dtype,
+      .d = out.dtype,
       .a_layout = BlasProblem::Operand::transposed,
       .result = args.accumulate ? BlasProblem::Result::accumulate : BlasProblem::Result::overwrite,
       .a_scale = scale_of(b.granularity),
@@ -88,11 +89,11 @@ void scaled_matmul(Stream& stream, const ScaledProduct& args) {
       .k = left.cols(),
       .lda = left.cols(),
       .ldb = right.cols(),
-      .ldd = args.out.cols()};
+      .ldd = out.stride};
   stream.blas_plans().run(stream, problem,
                           {.a = left.data,
                            .b = right.data,
-                           .d = args.out.data,
+                           .d = out.data,
                            .a_scale = b.matrix.scale_inverse.data,
                            .b_scale = a.matrix.scale_inverse.data});
 }

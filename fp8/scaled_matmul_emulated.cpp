@@ -19,7 +19,8 @@ Matmul product_in(const ScaledProduct& args, uint8_t* memory) {
   Matmul inner{.a = {memory, DType::bf16, args.a.matrix.codes.shape},
                .b = {memory ? memory + b : nullptr, DType::bf16, args.b.matrix.codes.shape},
                .out = args.out,
-               .accumulate = args.accumulate};
+               .accumulate = args.accumulate,
+               .out_columns = args.out_columns};
   if (args.a.contraction == Contraction::outer) {
     inner.kind = MatmulKind::weight_gradient;
   } else {
@@ -40,7 +41,7 @@ Scaling scaling_of(Stream& stream, const ScaledProduct& args) {
 /// Sums that are scaled afterwards wait in an f32 result's memory, if they may.
 int64_t sums_bytes(Stream& stream, const ScaledProduct& args) {
   const bool fits = !args.accumulate && args.out.dtype == DType::f32;
-  return fits || scaling_of(stream, args) != Scaling::afterwards ? 0 : aligned(args.out.numel() * 4);
+  return fits || scaling_of(stream, args) != Scaling::afterwards ? 0 : aligned(args.out_rows().numel() * 4);
 }
 int64_t operands_bytes(const ScaledProduct& args) {
   return aligned(args.a.matrix.codes.numel() * 2) + aligned(args.b.matrix.codes.numel() * 2);
@@ -97,18 +98,16 @@ void widen(Stream& stream, std::string_view name, const ProductOperand& o, const
   }
 }
 
-void scale_on_cpu(const ScaledProduct& args, const Tensor& sums) {
+void scale_on_cpu(const ScaledProduct& args, const MatrixRows& sums) {
   auto kernel = cpu::scaled_matmul_kernels().scale_row[args.out.dtype];
   const float *a = args.a.matrix.scale_inverse.as<float>(), *b = args.b.matrix.scale_inverse.as<float>();
   const bool a_rows = args.a.matrix.scale_inverse.numel() > 1,
              b_rows = args.b.matrix.scale_inverse.numel() > 1;
-  const int64_t n = args.out.cols();
-  const auto size = static_cast<int64_t>(size_of(args.out.dtype));
-  parallel_for(args.out.rows(), 16, [&](int64_t begin, int64_t end) {
+  const MatrixRows out = args.out_rows();
+  parallel_for(out.rows, 16, [&](int64_t begin, int64_t end) {
     for (int64_t m = begin; m < end; ++m) {
       const RowScales scales{.row = a_rows ? a[m] : a[0], .columns = b_rows ? b : nullptr, .column = b[0]};
-      kernel(sums.as<float>() + m * n, n, scales, args.accumulate,
-             static_cast<uint8_t*>(args.out.data) + m * n * size);
+      kernel(static_cast<const float*>(sums.at(m, 0)), out.cols, scales, args.accumulate, out.at(m, 0));
     }
   });
 }
@@ -126,8 +125,10 @@ Matmul emulated_product(Stream& stream, const ScaledProduct& args, uint8_t* memo
   if (scaling == Scaling::in_product) inner.scale = &kSome;
   if (scaling != Scaling::afterwards) return inner;
   inner.accumulate = false;
-  if (sums_bytes(stream, args) > 0)
-    inner.out = {memory ? memory + operands_bytes(args) : nullptr, DType::f32, args.out.shape};
+  if (sums_bytes(stream, args) > 0) {
+    inner.out = {memory ? memory + operands_bytes(args) : nullptr, DType::f32, args.out_rows().shape()};
+    inner.out_columns = {};
+  }
   return inner;
 }
 
@@ -143,8 +144,8 @@ void scaled_matmul_emulated(Stream& stream, const ScaledProduct& args) {
   }
   matmul(stream, inner);
   if (scaling != Scaling::afterwards) return;
-  stream.type() == DeviceType::cuda ? cuda::scale_result(stream, args, inner.out)
-                                    : scale_on_cpu(args, inner.out);
+  const MatrixRows sums = rows_of(kOp, inner.out, inner.out_columns);
+  stream.type() == DeviceType::cuda ? cuda::scale_result(stream, args, sums) : scale_on_cpu(args, sums);
 }
 
 }  // namespace ottava::fp8

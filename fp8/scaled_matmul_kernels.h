@@ -19,8 +19,11 @@ struct ScaledProduct {
   MatmulKind kind = MatmulKind::forward;
   ProductOperand a, b;
   Tensor out;
+  ColumnRange out_columns = {};
   bool accumulate = false, emulate = false;
   Tensor workspace;
+
+  MatrixRows out_rows() const { return rows_of("scaled_matmul", out, out_columns); }
 };
 
 /// Scales of one row of a product, for n columns: those of its columns one by one, or one for all of them.
@@ -39,7 +42,7 @@ namespace cuda {
 /// The product on tensor cores.
 void scaled_matmul(Stream& stream, const ScaledProduct& args);
 /// out = sums * (scale of its row * scale of its column), or out += it; scales per row or tensor.
-void scale_result(Stream& stream, const ScaledProduct& args, const Tensor& sums);
+void scale_result(Stream& stream, const ScaledProduct& args, const MatrixRows& sums);
 /// All elements of `to`, f32, become the one of `from`.
 void fill_with(Stream& stream, const Tensor& from, const Tensor& to);
 }  // namespace cuda

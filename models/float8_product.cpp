@@ -77,13 +77,19 @@ Float8Product::Produced Float8Product::produced(const StepContext& c, Shape shap
 
 Float8Allocation Float8Product::quantize(const StepContext& c, const Tensor& m, Source source,
                                          Use use) const {
+  return quantize(c, m, {}, source, use);
+}
+
+Float8Allocation Float8Product::quantize(const StepContext& c, const Tensor& m, ColumnRange block,
+                                         Source source, Use use) const {
+  const Shape shape = rows_of(o_.name, m, block).shape();
   const fp8::OperandRecipe& recipe = recipe_of(source);
   const bool shares_scale = plan_of(source).travel == Travel::codes &&
                             fp8::traits(recipe.granularity).row_gather == fp8::RowGather::common_scale;
   fp8::OperandSlots to = slots(c, source);
   bool is_known = c.is_recomputing || is_measured(source);
   if (shares_scale && !c.is_recomputing) {
-    if (!is_known) fp8::amax(c.stream, m, to.amax);
+    if (!is_known) fp8::amax(c.stream, m, to.amax, block);
     c.tensor_parallel.all_reduce_max(c.stream, to.amax, "amax");
     is_known = true;
   }
@@ -91,11 +97,12 @@ Float8Allocation Float8Product::quantize(const StepContext& c, const Tensor& m, 
   const bool columnwise = use.weight_gradient && reads_columnwise(c, source);
   const auto category = use.is_kept ? MemoryCategory::activations : MemoryCategory::scratch;
   Float8Allocation out{.rowwise = {}, .columnwise = {}, .granularity = recipe.granularity};
-  if (use.product || !columnwise) out.rowwise = place(c, source, m.shape, "", category);
-  if (columnwise) out.columnwise = place(c, source, {m.cols(), m.rows()}, ".transposed", category);
+  if (use.product || !columnwise) out.rowwise = place(c, source, shape, "", category);
+  if (columnwise) out.columnwise = place(c, source, {shape.cols(), shape.rows()}, ".transposed", category);
   Allocation columns;
-  if (fp8::takes_column_amax(out)) columns = c.scratch(o_.name + ".column amax", DType::u32, {m.cols()});
+  if (fp8::takes_column_amax(out)) columns = c.scratch(o_.name + ".column amax", DType::u32, {shape.cols()});
   fp8::quantize_operand(c.stream, {.x = m,
+                                   .x_columns = block,
                                    .out = out,
                                    .rounding = recipe.rounding,
                                    .slots = to,
@@ -146,11 +153,13 @@ void Float8Product::run(const StepContext& c, fp8::ScaledMatmul args) const {
   c.float8->count_product(o_.product, o_.recipe.name, args.kind);
 }
 
-void Float8Product::forward(const StepContext& c, const Float8Allocation& x, const Tensor& y) const {
+void Float8Product::forward(const StepContext& c, const Float8Allocation& x, const Tensor& y,
+                            ColumnRange columns) const {
   run(c, {.kind = MatmulKind::forward,
           .a = x,
           .b = c.parameters.float8_weight(o_.entry, WeightUse::forward),
-          .out = y});
+          .out = y,
+          .out_columns = columns});
 }
 
 void Float8Product::input_gradient(const StepContext& c, const Float8Allocation& dy, const Tensor& dx,

@@ -51,6 +51,9 @@ class Float8Product {
   /// Codes of m in one read. Where they travel: of this rank, with the amax of all ranks if they share a
   /// scale (one u32 all-reduce).
   Float8Allocation quantize(const StepContext& context, const Tensor& m, Source source, Use use) const;
+  /// The same of a block of columns of m.
+  Float8Allocation quantize(const StepContext& context, const Tensor& m, ColumnRange columns, Source source,
+                            Use use) const;
   /// An operand [n,C] that its producer quantizes as it writes it, for y or dx: the rest as quantize() has
   /// it. Where the plan takes codes.
   struct Produced {
@@ -63,8 +66,9 @@ class Float8Product {
   Float8Allocation gather(const StepContext& context, Float8Allocation mine, Source source, Use use) const;
 
   // --- products ----------------------------------------------------------------------------------
-  /// y [T,O] = x W^T.
-  void forward(const StepContext& context, const Float8Allocation& x, const Tensor& y) const;
+  /// y [T,O] = x W^T, or these columns of it.
+  void forward(const StepContext& context, const Float8Allocation& x, const Tensor& y,
+               ColumnRange columns = {}) const;
   /// dx [T,K] = dy W; f32 dx may be added to.
   void input_gradient(const StepContext& context, const Float8Allocation& dy, const Tensor& dx,
                       bool accumulate) const;

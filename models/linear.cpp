@@ -14,15 +14,8 @@ namespace {
 
 using Source = Float8Product::Source;
 
-/// Columns of one piece of a matrix whose columns are a layer's outputs.
-Allocation columns_of(const StepContext& c, const Allocation& all, const LinearPiece& piece, bool is_whole,
-                      std::string_view name) {
-  if (is_whole) return all;
-  Allocation part =
-      c.scratch(fmt::format("{}.part", name), all.tensor().dtype, {all.tensor().rows(), piece.rows.size()});
-  take_columns(c.stream, all, piece.rows.begin, part);
-  return part;
-}
+/// Columns of a matrix of the layer's outputs.
+ColumnRange columns_of(const LinearPiece& piece) { return {piece.rows.begin, piece.rows.end}; }
 
 /// What of x is kept for the weight gradient.
 bool keeps_codes(const LinearPiece& piece) { return piece.float8 && piece.float8->plan().keeps_codes; }
@@ -114,20 +107,19 @@ void Linear::forward_pieces(const StepContext& c, const Allocation& x, const All
                             LinearInput* saved) const {
   Allocation input = gathers_input(c) ? c.tensor_parallel.gather_rows(c.stream, c.arena, x, name_) : x;
   for (const LinearPiece& piece : pieces_) {
-    Allocation part =
-        is_one_product() ? y : c.scratch(name_ + ".part", c.compute, {y.tensor().rows(), piece.rows.size()});
     const bool keeps = saved && keeps_codes(piece);
     Float8Allocation q;
     if (piece.float8) {
       q = piece.float8->quantize(
           c, input, Source::x,
           {.product = true, .weight_gradient = keeps && !gathers_input(c), .is_kept = keeps});
-      piece.float8->forward(c, q, part);
+      piece.float8->forward(c, q, y, columns_of(piece));
     } else {
       const Tensor weight = c.parameters.weight(weight_).slice(piece.rows.begin, piece.rows.end);
-      matmul(c.stream, {.kind = MatmulKind::forward, .a = input, .b = weight, .out = part});
+      matmul(
+          c.stream,
+          {.kind = MatmulKind::forward, .a = input, .b = weight, .out = y, .out_columns = columns_of(piece)});
     }
-    if (!is_one_product()) copy_columns(c.stream, part, y, piece.rows.begin);
     if (saved && has_float8()) saved->pieces.push_back(keeps ? kept_part(c, piece, q) : Float8Allocation{});
   }
 }
@@ -202,9 +194,9 @@ LinearOutputGradient Linear::output_gradient(const StepContext& c, const LinearO
       out.pieces.emplace_back();
       continue;
     }
-    Allocation part = columns_of(c, all, piece, is_one_product(), name_);
-    out.pieces.push_back(piece.float8->quantize(
-        c, part, Source::dy, {.product = true, .weight_gradient = piece.float8->weight_gradient_is_fp8()}));
+    out.pieces.push_back(
+        piece.float8->quantize(c, all, columns_of(piece), Source::dy,
+                               {.product = true, .weight_gradient = piece.float8->weight_gradient_is_fp8()}));
   }
   if (wants_dy) out.dy = all;
   return out;
@@ -223,9 +215,12 @@ Allocation Linear::input_gradient(const StepContext& c, const LinearOutputGradie
       continue;
     }
     const Tensor weight = c.parameters.weight(weight_).slice(piece.rows.begin, piece.rows.end);
-    Allocation dy = columns_of(c, gradient.dy, piece, is_one_product(), name_);
-    matmul(c.stream,
-           {.kind = MatmulKind::input_gradient, .a = dy, .b = weight, .out = sum, .accumulate = i > 0});
+    matmul(c.stream, {.kind = MatmulKind::input_gradient,
+                      .a = gradient.dy,
+                      .b = weight,
+                      .out = sum,
+                      .accumulate = i > 0,
+                      .a_columns = columns_of(piece)});
   }
   if (!is_one_product()) cast(c.stream, sum, dx);
   sum.release();
@@ -255,9 +250,12 @@ void Linear::weight_gradient(const StepContext& context, const LinearOutputGradi
       piece.float8->weight_gradient(c, gradient.pieces[i], q, rows, dw.accumulate);
       continue;
     }
-    Allocation dy = columns_of(c, gradient.dy, piece, is_one_product(), name_);
-    matmul(c.stream,
-           {.kind = MatmulKind::weight_gradient, .a = dy, .b = x, .out = rows, .accumulate = dw.accumulate});
+    matmul(c.stream, {.kind = MatmulKind::weight_gradient,
+                      .a = gradient.dy,
+                      .b = x,
+                      .out = rows,
+                      .accumulate = dw.accumulate,
+                      .a_columns = columns_of(piece)});
   }
   if (bias_ >= 0) bias_gradient(c.stream, gradient.dy, c.parameters.zeroed_gradient(bias_));
 }

@@ -30,7 +30,6 @@ void bias_gradient(Stream&, const Tensor&, const Tensor&) { absent(); }
 void cast(Stream&, const Tensor&, const Tensor&) { absent(); }
 void clip_factor(Stream&, const Tensor&, float, const Tensor&, const Tensor&) { absent(); }
 void copy_columns(Stream&, const Tensor&, const Tensor&, int64_t) { absent(); }
-void take_columns(Stream&, const Tensor&, int64_t, const Tensor&) { absent(); }
 void cross_entropy(Stream&, const CrossEntropyBackward&) { absent(); }
 void cross_entropy_backward(Stream&, const CrossEntropyBackward&) { absent(); }
 void cross_entropy_max(Stream&, const CrossEntropy&) { absent(); }

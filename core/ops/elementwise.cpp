@@ -53,31 +53,6 @@ void sum_on_cpu(const Tensor& x, const Tensor& out) {
   *cell = static_cast<float>(*cell + total);
 }
 
-// A narrow matrix and the wide one that holds, or is to hold, its columns from `column` on.
-void check_columns(std::string_view op, const Tensor& narrow, const Tensor& wide, int64_t column) {
-  const bool copies = op == "copy_columns";
-  const std::string_view narrow_name = copies ? "source" : "destination",
-                         wide_name = copies ? "destination" : "source";
-  check_float(op, narrow_name, narrow);
-  const bool fits = narrow.shape.rank() == 2 && wide.shape.rank() == 2 && narrow.dtype == wide.dtype &&
-                    narrow.rows() == wide.rows() && column >= 0 && column + narrow.cols() <= wide.cols();
-  if (fits) return;
-  fail<ShapeError>(op, "{} {} does not fit into {} {} from column {} on", narrow_name, describe(narrow),
-                   wide_name, describe(wide), column);
-}
-
-void copy_rows(const Tensor& source, int64_t from, const Tensor& destination, int64_t to, int64_t columns) {
-  const auto size = static_cast<int64_t>(size_of(source.dtype));
-  const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, columns));
-  parallel_for(source.rows(), grain, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      std::memcpy(bytes_of(destination) + (row * destination.cols() + to) * size,
-                  bytes_of(source) + (row * source.cols() + from) * size,
-                  static_cast<size_t>(columns * size));
-    }
-  });
-}
-
 }  // namespace
 
 void cast(Stream& stream, const Tensor& source, const Tensor& destination) {
@@ -153,28 +128,31 @@ void scale(Stream& stream, const Tensor& x, const Tensor& factor) {
 }
 
 void copy_columns(Stream& stream, const Tensor& source, const Tensor& destination, int64_t column) {
-  check_columns("copy_columns", source, destination, column);
+  check_float("copy_columns", "source", source);
+  const bool fits = source.shape.rank() == 2 && destination.shape.rank() == 2 &&
+                    source.dtype == destination.dtype && source.rows() == destination.rows() && column >= 0 &&
+                    column + source.cols() <= destination.cols();
+  if (!fits) {
+    fail<ShapeError>("copy_columns", "source {} does not fit into destination {} from column {} on",
+                     describe(source), describe(destination), column);
+  }
   switch (stream.type()) {
-    case DeviceType::cpu:
-      return copy_rows(source, 0, destination, column, source.cols());
+    case DeviceType::cpu: {
+      const auto size = static_cast<int64_t>(size_of(source.dtype));
+      const int64_t bytes = source.cols() * size, stride = destination.cols() * size;
+      const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, source.cols()));
+      return parallel_for(source.rows(), grain, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row) {
+          std::memcpy(bytes_of(destination) + row * stride + column * size, bytes_of(source) + row * bytes,
+                      static_cast<size_t>(bytes));
+        }
+      });
+    }
     case DeviceType::cuda:
       return cuda::copy_columns(stream, source, destination, column);
     case DeviceType::meta:
       return stream.recorder().record(moving("copy_columns", 2 * source.bytes()), copy_columns, source,
                                       destination, column);
-  }
-}
-
-void take_columns(Stream& stream, const Tensor& source, int64_t column, const Tensor& destination) {
-  check_columns("take_columns", destination, source, column);
-  switch (stream.type()) {
-    case DeviceType::cpu:
-      return copy_rows(source, column, destination, 0, destination.cols());
-    case DeviceType::cuda:
-      return cuda::take_columns(stream, source, column, destination);
-    case DeviceType::meta:
-      return stream.recorder().record(moving("take_columns", 2 * destination.bytes()), take_columns, source,
-                                      column, destination);
   }
 }
 

@@ -68,6 +68,45 @@ TEST_CASE(
   });
 }
 
+TEST_CASE("quantize: a block of columns gives what its copy gives, in every granularity") {
+  for_each_device([](Stream& stream) {
+    for_each_recipe([&](ReferenceRecipe recipe) {
+      for (Size size : {Size{33, 50}, Size{144, 304}, Size{16, 2100}}) {
+        const auto values = spread_values(size.rows * size.cols, 5);
+        for (int64_t before : {16, 3}) {
+          const int64_t width = before + size.cols + 29;
+          std::vector<float> wide(static_cast<size_t>(size.rows * width), 1e30f);
+          for (int64_t i = 0; i < size.rows * size.cols; ++i)
+            wide[static_cast<size_t>(i / size.cols * width + before + i % size.cols)] =
+                values[static_cast<size_t>(i)];
+          for (DType dtype : {DType::f32, DType::bf16}) {
+            INFO(size.rows << " x " << size.cols << " from " << before << " " << name_of(dtype));
+            Quantizing copy(stream, values, size, recipe, dtype), block(stream, values, size, recipe, dtype);
+            DeviceBuffer x(stream, dtype, {size.rows, width}, wide);
+            block.args.x = x, block.args.x_columns = {before, before + size.cols};
+            if (!block.args.amax.empty()) {
+              block.amax_1.upload_as<uint32_t>(std::array{0u});
+              fp8::amax(stream, x, block.amax_1, block.args.x_columns);
+            }
+            if (!block.args.column_amax.empty()) {
+              block.columns.upload_as<uint32_t>(std::vector<uint32_t>(static_cast<size_t>(size.cols), 0u));
+              fp8::column_amax(stream, x, block.columns, block.args.x_columns);
+            }
+            quantize(stream, copy.args);
+            quantize(stream, block.args);
+            CHECK(block.out.codes() == copy.out.codes());
+            CHECK(block.out.raw_inverses() == copy.out.raw_inverses());
+            CHECK(block.transposed.codes() == copy.transposed.codes());
+            CHECK(block.transposed.raw_inverses() == copy.transposed.raw_inverses());
+            CHECK(block.counters.download_as<int64_t>() == copy.counters.download_as<int64_t>());
+            CHECK(block.largest.download_as<uint32_t>() == copy.largest.download_as<uint32_t>());
+          }
+        }
+      }
+    });
+  });
+}
+
 TEST_CASE("quantize: scales and their padding are the CPU's on every device, byte for byte") {
   for_each_device([](Stream& stream) {
     Stream cpu = Stream::cpu();

@@ -200,6 +200,49 @@ TEST_CASE(
   });
 }
 
+TEST_CASE("scaled_matmul writes a block of columns, and nothing beside it") {
+  for_each_way([](Stream& stream, bool emulate) {
+    const int64_t m = 48, n = 80, k = 256, first = 32, width = first + n + 48;
+    for (const Case& c : kCases) {
+      INFO(c.name);
+      Operand a(stream, normal_values(m * k, 1), m, k, c.a), b(stream, normal_values(n * k, 2), n, k, c.b);
+      for (bool accumulate : {false, true}) {
+        ScaledMatmul args =
+            product(accumulate ? MatmulKind::weight_gradient : MatmulKind::forward, a, b, emulate);
+        if (refuses(stream, args, m, n)) continue;
+        Product want = exact_product(a.exact, b.exact, m, n, k);
+        for (size_t i = 0; accumulate && i < want.value.size(); ++i)
+          want.value[i] += 7, want.magnitude[i] += 7;
+        args.out_columns = {first, first + n}, args.accumulate = accumulate;
+        for (DType dtype : {DType::f32, DType::bf16}) {
+          if (accumulate && dtype == DType::bf16) continue;
+          DeviceBuffer out(stream, dtype, {m, width},
+                           std::vector<float>(static_cast<size_t>(m * width), 7.0f));
+          args.out = out;
+          DeviceBuffer workspace(stream, DType::u8, {scaled_matmul_workspace_bytes(stream, args)});
+          const int64_t inner_bytes =
+              std::min(scaled_matmul_inner_workspace_bytes(stream, args) + 64, int64_t{1} << 20);
+          DeviceBuffer inner(stream, DType::u8, {inner_bytes});
+          set_matmul_workspace(stream, inner);
+          args.workspace = workspace;
+          scaled_matmul(stream, args);
+          std::vector<float> block;
+          const std::vector<float> got = out.floats();
+          for (size_t i = 0; i < got.size(); ++i) {
+            const int64_t column = static_cast<int64_t>(i) % width - first;
+            if (column >= 0 && column < n) {
+              block.push_back(got[i]);
+            } else {
+              REQUIRE(got[i] == 7.0f);
+            }
+          }
+          check_close(block, want.value, tolerance(dtype, 4, k), want.magnitude);
+        }
+      }
+    }
+  });
+}
+
 TEST_CASE("scaled_matmul repeats bitwise") {
   for_each_way([](Stream& stream, bool emulate) {
     const int64_t m = 48, n = 80, k = 256;

@@ -20,16 +20,17 @@ GemmProblem problem_of(const Matmul& args) {
   using Stored = GemmProblem::Stored;
   const bool a_transposed = args.kind == MatmulKind::weight_gradient,
              b_transposed = args.kind == MatmulKind::forward;
+  const MatrixRows a = a_of(args);
   return {.input = args.a.dtype,
           .output = args.out.dtype,
           .a = a_transposed ? Stored::transposed : Stored::plain,
           .b = b_transposed ? Stored::transposed : Stored::plain,
           .result = args.accumulate ? GemmProblem::Result::accumulate : GemmProblem::Result::overwrite,
           .scale = args.scale ? GemmProblem::Scale::at_run_time : GemmProblem::Scale::none,
-          .m = a_transposed ? args.a.cols() : args.a.rows(),
+          .m = a_transposed ? a.cols : a.rows,
           .n = b_transposed ? args.b.rows() : args.b.cols(),
-          .k = a_transposed ? args.a.rows() : args.a.cols(),
-          .lda = args.a.cols(),
+          .k = a_transposed ? a.rows : a.cols,
+          .lda = a.stride,
           .ldb = args.b.cols(),
           .ldc = args.out.cols()};
 }
@@ -57,15 +58,16 @@ void check(const Matmul& args) {
                        to_string(args.b.shape), to_string(args.out.shape));
     }
   }
+  const MatrixRows a = a_of(args), out = out_of(args);
   const GemmProblem p = problem_of(args);
   const int64_t k_of_b = p.b == GemmProblem::Stored::transposed ? args.b.cols() : args.b.rows();
   if (k_of_b != p.k) {
-    fail<ShapeError>(kOp, "inner dimensions differ: a {}, b {} ({} vs {})", to_string(args.a.shape),
+    fail<ShapeError>(kOp, "inner dimensions differ: a {}, b {} ({} vs {})", to_string(a.shape()),
                      to_string(args.b.shape), p.k, k_of_b);
   }
-  if (args.out.rows() != p.m || args.out.cols() != p.n) {
-    fail<ShapeError>(kOp, "out is {}, expected [{}, {}] from a {}, b {}", describe(args.out), p.m, p.n,
-                     to_string(args.a.shape), to_string(args.b.shape));
+  if (out.shape() != Shape{p.m, p.n}) {
+    fail<ShapeError>(kOp, "out is {} {}, expected [{}, {}] from a {}, b {}", name_of(out.dtype),
+                     to_string(out.shape()), p.m, p.n, to_string(a.shape()), to_string(args.b.shape));
   }
 }
 
@@ -76,8 +78,8 @@ bool widens(const Matmul& args) { return args.a.dtype == DType::bf16 && !multipl
 void matmul_on_cpu(Stream& stream, const Matmul& args) {
   if (widens(args)) return cpu::matmul_widened(stream, args);
   const cpu::Gemm& gemm = stream.matmul_cache().whole(problem_of(args), parallel_threads());
-  gemm.run(0, args.a.data, args.b.data, args.out.data, cpu::matmul_workspace(stream, gemm.scratch_bytes()),
-           args.scale);
+  gemm.run(0, a_of(args).data, args.b.data, out_of(args).data,
+           cpu::matmul_workspace(stream, gemm.scratch_bytes()), args.scale);
 }
 
 int64_t workspace_on_cpu(const Matmul& args) {
@@ -123,8 +125,8 @@ void matmul(Stream& stream, const Matmul& args) {
       return cuda::matmul(stream, args);
     case DeviceType::meta: {
       const GemmProblem p = problem_of(args);
-      const double bytes = static_cast<double>(args.a.bytes() + args.b.bytes() + args.out.bytes()) +
-                           (args.accumulate ? static_cast<double>(args.out.bytes()) : 0.0);
+      const double bytes = a_of(args).bytes() + static_cast<double>(args.b.bytes()) +
+                           (args.accumulate ? 2 : 1) * out_of(args).bytes();
       stream.recorder().need_workspace(matmul_workspace_bytes(stream, args));
       stream.recorder().record(
           {.op = kOp,

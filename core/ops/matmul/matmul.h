@@ -3,6 +3,7 @@
 #include <string>
 #include <string_view>
 
+#include "core/column_range.h"
 #include "core/stream.h"
 #include "core/tensor.h"
 
@@ -28,6 +29,8 @@ struct Matmul {
   /// On the host: multiplies the sums before they are rounded or added. Only where matmul_takes_scale();
   /// null: 1.
   const float* scale = nullptr;
+  /// What is read of a and written of out, where they are wider than the product's operand and result.
+  ColumnRange a_columns = {}, out_columns = {};
 };
 void matmul(Stream& stream, const Matmul& args);
 /// True if matmul() can scale this product as it makes it (`scale` itself is not looked at): on a CPU with

@@ -11,24 +11,26 @@ BlasProblem problem_of(const Matmul& args) {
   using Operand = BlasProblem::Operand;
   const bool a_transposed = args.kind == MatmulKind::weight_gradient,
              b_transposed = args.kind == MatmulKind::forward;
+  const MatrixRows a = a_of(args), out = out_of(args);
   return {.a = args.b.dtype,
           .b = args.a.dtype,
           .d = args.out.dtype,
           .a_layout = b_transposed ? Operand::transposed : Operand::plain,
           .b_layout = a_transposed ? Operand::transposed : Operand::plain,
           .result = args.accumulate ? BlasProblem::Result::accumulate : BlasProblem::Result::overwrite,
-          .m = args.out.cols(),
-          .n = args.out.rows(),
-          .k = a_transposed ? args.a.rows() : args.a.cols(),
+          .m = out.cols,
+          .n = out.rows,
+          .k = a_transposed ? a.rows : a.cols,
           .lda = args.b.cols(),
-          .ldb = args.a.cols(),
-          .ldd = args.out.cols()};
+          .ldb = a.stride,
+          .ldd = out.stride};
 }
 
 }  // namespace
 
 void matmul(Stream& stream, const Matmul& args) {
-  stream.blas_plans().run(stream, problem_of(args), {.a = args.b.data, .b = args.a.data, .d = args.out.data});
+  stream.blas_plans().run(stream, problem_of(args),
+                          {.a = args.b.data, .b = a_of(args).data, .d = out_of(args).data});
 }
 
 void set_matmul_workspace(Stream& stream, Tensor workspace) { stream.blas_plans().set_workspace(workspace); }

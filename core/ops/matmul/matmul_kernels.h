@@ -16,6 +16,10 @@ struct MatmulKernels {
   cpu::FloatKernel<void(const Tensor& dy, const Tensor& dbias, cpu::Columns)> bias_gradient;
 };
 
+/// Operands that may be blocks of columns.
+inline MatrixRows a_of(const Matmul& args) { return rows_of("matmul", args.a, args.a_columns); }
+inline MatrixRows out_of(const Matmul& args) { return rows_of("matmul", args.out, args.out_columns); }
+
 namespace cpu {
 /// The path of machines without bf16 instructions: panels are widened to f32, where the products are exact,
 /// and multiplied by the f32 primitive. a and b bf16, out f32 or bf16.

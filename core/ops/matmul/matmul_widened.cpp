@@ -26,9 +26,10 @@ struct Tiling {
 Tiling tiling_of(const Matmul& args) {
   bool a_transposed = args.kind == MatmulKind::weight_gradient,
        b_transposed = args.kind == MatmulKind::forward;
-  Tiling t{.m = args.out.rows(),
-           .n = args.out.cols(),
-           .k = a_transposed ? args.a.rows() : args.a.cols(),
+  const MatrixRows a = a_of(args), out = out_of(args);
+  Tiling t{.m = out.rows,
+           .n = out.cols,
+           .k = a_transposed ? a.rows : a.cols,
            .edge = kEdge,
            .lanes = parallel_threads(),
            .a = a_transposed ? Stored::transposed : Stored::plain,
@@ -98,8 +99,8 @@ void matmul_widened(Stream& stream, const Matmul& args) {
   const int64_t per_lane = lane_bytes(t, scratch_bytes);
   char* workspace = static_cast<char*>(matmul_workspace(stream, t.lanes * per_lane));
   const auto& kernels = matmul_kernels();
-  const bf16* a = args.a.as<bf16>();
-  const bf16* b = args.b.as<bf16>();
+  const MatrixRows a_rows = a_of(args), out = out_of(args);
+  const auto *a = static_cast<const bf16*>(a_rows.data), *b = args.b.as<bf16>();
   const bool direct = args.out.dtype == DType::f32;
 
   parallel_for_each(t.rows() * t.cols(), [&](int64_t tile) {
@@ -112,13 +113,13 @@ void matmul_widened(Stream& stream, const Matmul& args) {
     const int64_t row = tile / t.cols(), col = tile % t.cols();
     const int64_t m0 = row * t.edge, n0 = col * t.edge, m = std::min(t.edge, t.m - m0),
                   n = std::min(t.edge, t.n - n0);
-    float* c = direct ? args.out.as<float>() + m0 * t.n + n0 : c_tile;
+    float* c = direct ? static_cast<float*>(out.at(m0, n0)) : c_tile;
     for (int64_t p = 0; p < t.panels(); ++p) {
       const int64_t k0 = p * kDepth, k = std::min(kDepth, t.k - k0);
       if (t.a == Stored::plain) {
-        kernels.widen(a + m0 * t.k + k0, t.k, a_panel, k, {0, m, k});
+        kernels.widen(a + m0 * a_rows.stride + k0, a_rows.stride, a_panel, k, {0, m, k});
       } else {
-        kernels.widen(a + k0 * t.m + m0, t.m, a_panel, m, {0, k, m});
+        kernels.widen(a + k0 * a_rows.stride + m0, a_rows.stride, a_panel, m, {0, k, m});
       }
       if (t.b == Stored::plain) {
         kernels.widen(b + k0 * t.n + n0, t.n, b_panel, n, {0, k, n});
@@ -130,7 +131,7 @@ void matmul_widened(Stream& stream, const Matmul& args) {
                         (p == t.panels() - 1 ? 4 : 0) | (accumulate ? 8 : 0);
       gemms[static_cast<size_t>(which)]->run(lane, a_panel, b_panel, c, scratch);
     }
-    if (!direct) kernels.narrow(c_tile, n, args.out.as<bf16>() + m0 * t.n + n0, t.n, {0, m, n});
+    if (!direct) kernels.narrow(c_tile, n, static_cast<bf16*>(out.at(m0, n0)), out.stride, {0, m, n});
   });
 }
 

@@ -168,6 +168,54 @@ TEST_CASE("matmul scales the sums before it rounds or adds them, where it says t
   }
 }
 
+TEST_CASE("matmul reads a block of columns and writes one: what it makes of copies, and nothing beside it") {
+  for_each_device_and_dtype([](Stream& stream, DType dtype) {
+    for (Size s : {Size{3, 5, 7}, Size{65, 129, 33}, Size{300, 270, 520}}) {
+      for (MatmulKind kind : kKinds) {
+        const Problem p = problem_of(kind, s);
+        const Reference want =
+            reference(kind, p, normal_values(p.a.numel(), 1, dtype), normal_values(p.b.numel(), 2, dtype));
+        auto within = [&](const std::vector<float>& values, Shape block, int64_t before, int64_t after) {
+          const int64_t width = before + block.cols() + after;
+          std::vector<float> whole(static_cast<size_t>(block.rows() * width), 77.0f);
+          for (int64_t i = 0; i < block.numel(); ++i)
+            whole[static_cast<size_t>(i / block.cols() * width + before + i % block.cols())] =
+                values[static_cast<size_t>(i)];
+          return whole;
+        };
+        const int64_t a_cols = p.a.cols(), out_cols = p.out.cols();
+        DeviceBuffer a(stream, dtype, {p.a.rows(), a_cols + 24},
+                       within(normal_values(p.a.numel(), 1, dtype), p.a, 8, 16)),
+            b(stream, dtype, p.b, normal_values(p.b.numel(), 2, dtype));
+        for (DType out_dtype : {DType::f32, dtype}) {
+          INFO("kind " << static_cast<int>(kind) << " N " << s.n << " to " << name_of(out_dtype));
+          const std::vector<float> before(static_cast<size_t>(p.out.numel()), 77.0f);
+          DeviceBuffer out(stream, out_dtype, {p.out.rows(), out_cols + 48}, within(before, p.out, 16, 32));
+          const Matmul args{.kind = kind,
+                            .a = a,
+                            .b = b,
+                            .out = out,
+                            .a_columns = {8, 8 + a_cols},
+                            .out_columns = {16, 16 + out_cols}};
+          Workspace workspace(stream, args);
+          matmul(stream, args);
+          const std::vector<float> got = out.floats();
+          std::vector<float> block;
+          for (size_t i = 0; i < got.size(); ++i) {
+            const int64_t column = static_cast<int64_t>(i) % (out_cols + 48) - 16;
+            if (column >= 0 && column < out_cols) {
+              block.push_back(got[i]);
+            } else {
+              REQUIRE(got[i] == 77.0f);
+            }
+          }
+          check_close(block, want.product, tolerance(out_dtype, 1, p.terms), want.size);
+        }
+      }
+    }
+  });
+}
+
 TEST_CASE("matmul takes a tensor of more than two axes as rows of its last") {
   for_each_device_and_dtype([](Stream& stream, DType dtype) {
     auto x = normal_values(2 * 3 * 16, 1, dtype), w = normal_values(8 * 16, 2, dtype);
@@ -284,6 +332,12 @@ TEST_CASE("matmul refuses what does not fit, and says what") {
     CHECK_THROWS_AS(matmul(stream, args), ShapeError);
   };
   matmul(stream, good);
+  says([](auto& m) { m.a_columns = {32, 96}; }, "columns [32, 96) are not a block of bf16 [128, 64]");
+  says(
+      [](auto& m) {
+        m.out_columns = {0, 16};
+      },
+      "out is bf16 [128, 16], expected [128, 32] from a [128, 64], b [32, 64]");
   says([](auto& m) { m.a.dtype = DType::i32; }, "a is i32 [128, 64], expected f32 or bf16");
   says([](auto& m) { m.b.dtype = DType::f32; }, "b is f32 [32, 64], expected bf16 (like a)");
   says([](auto& m) { m.out.dtype = DType::u8; }, "out is u8 [128, 32], expected f32 or bf16");
