@@ -52,6 +52,7 @@ DType format_of_codes(const Quantize& args) {
 RowOutput row_output_of(const Quantize& args) {
   return {.granularity = args.granularity,
           .rounding = args.rounding,
+          .amax = args.amax,
           .out = args.out,
           .counters = args.counters,
           .non_finite = args.non_finite,
@@ -63,7 +64,7 @@ class Quantizer {
   explicit Quantizer(const Quantize& args)
       : a_(args),
         x_(x_of(args)),
-        rows_of_out_(row_output_of(args), {nullptr, x_.dtype, x_.shape()}, format_of_codes(args), args.amax),
+        rows_of_out_(row_output_of(args), {nullptr, x_.dtype, x_.shape()}, format_of_codes(args)),
         encode_(encode_kernels()[format_of_codes(args)]),
         is_uniform_(args.granularity == Granularity::tensor ||
                     args.granularity == Granularity::block_128x128),

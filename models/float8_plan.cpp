@@ -14,7 +14,8 @@ Float8Plan float8_plan(const fp8::Recipe& recipe, const Float8Layout& layout) {
       out.travel = layout.travels_in_codes && !layout.is_part && can_travel ? Travel::codes : Travel::values;
     const bool is_what_is_written = !layout.is_part && out.travel != Travel::values;
     out.takes_amax = is_what_is_written && t.amax == AmaxSource::given;
-    out.takes_codes = is_what_is_written && t.is_row_local;
+    out.has_history = is_what_is_written && recipe.has_history() && out.travel == Travel::stays;
+    out.takes_codes = is_what_is_written && (t.is_row_local || out.has_history);
     return out;
   };
   const bool weight_gradient_is_fp8 = recipe.weight_gradient.is_fp8;

@@ -26,7 +26,9 @@ struct Float8Plan {
   struct Operand {
     Travel travel = Travel::stays;
     bool takes_amax = false;   ///< its producer may raise the amax: one scale, of what the producer writes
-    bool takes_codes = false;  ///< its producer may write the row-wise codes: a row knows its scales
+    bool takes_codes = false;  ///< its producer may write the row-wise codes: scales are known as it writes
+    bool has_history =
+        false;  ///< scales are known from earlier steps, once there are enough; with takes_codes
   };
   Operand x, dy;
   /// What is kept of x for the weight gradient is codes, of a gathered x the local ones; else x itself.

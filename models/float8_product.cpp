@@ -43,7 +43,7 @@ Tensor Float8Product::amax_slot(const StepContext& c, Source source) const {
 }
 
 fp8::OperandSlots Float8Product::slots(const StepContext& c, Source source) const {
-  fp8::OperandSlots out = c.float8->slots(2 * o_.product + (source == Source::dy));
+  fp8::OperandSlots out = c.float8->slots(slot_of(source));
   if (c.is_recomputing) out.counters = {};
   return out;
 }
@@ -60,19 +60,56 @@ Float8Allocation::Codes Float8Product::place(const StepContext& c, Source source
   return out;
 }
 
-Float8Product::Produced Float8Product::produced(const StepContext& c, Shape shape, Source source) const {
+Float8Product::Produced Float8Product::produced(const StepContext& c, Shape shape, Source source,
+                                                MemoryCategory category) const {
   const fp8::OperandRecipe& recipe = recipe_of(source);
   const fp8::OperandSlots to = slots(c, source);
-  Produced p{.codes = {.rowwise = place(c, source, shape, "", MemoryCategory::scratch),
+  Produced p{.codes = {.rowwise = place(c, source, shape, "", category),
                        .columnwise = {},
-                       .granularity = recipe.granularity},
-             .output = {.granularity = recipe.granularity,
-                        .rounding = recipe.rounding,
-                        .counters = to.counters,
-                        .non_finite = to.non_finite}};
-  p.output.out = p.codes.rowwise;
-  if (!to.counters.empty()) p.output.largest = to.amax;
+                       .granularity = recipe.granularity}};
+  const bool has_history = plan_of(source).has_history;
+  if (has_history && !c.float8->scale_is_known(slot_of(source))) return p;
+  p.output = {.granularity = recipe.granularity,
+              .rounding = recipe.rounding,
+              .out = p.codes.rowwise,
+              .counters = to.counters,
+              .non_finite = to.non_finite};
+  if (has_history) p.output.amax = to.scale_amax;
+  if (has_history || !to.counters.empty()) p.output.largest = to.amax;
   return p;
+}
+
+Float8Allocation Float8Product::complete(const StepContext& context, const Produced& produced,
+                                         const Tensor& values, Source source, Use use) const {
+  const fp8::OperandRecipe& recipe = recipe_of(source);
+  const bool is_written = !produced.output.empty(),
+             columnwise = use.weight_gradient && reads_columnwise(context, source);
+  Float8Allocation out = produced.codes;
+  StepContext c = context;
+  if (columnwise && !fp8::traits(recipe.granularity).is_transpose_invariant) {
+    c.is_recomputing = true;  // the producer has measured and counted
+    out.columnwise = quantize(c, values, source, {.weight_gradient = true}).columnwise;
+    return out;
+  }
+  const Tensor& codes = out.rowwise.codes;
+  if (columnwise) {
+    const auto category = use.is_kept ? MemoryCategory::activations : MemoryCategory::scratch;
+    out.columnwise = {.codes = c.arena.allocate(o_.name + ".transposed", recipe.format,
+                                                {codes.cols(), codes.rows()}, category),
+                      .scale_inverse = out.rowwise.scale_inverse};
+  }
+  QuantizeTime time(c, o_.name);
+  if (!is_written) {
+    fp8::quantize_operand(c.stream, {.x = values,
+                                     .out = out,
+                                     .rounding = recipe.rounding,
+                                     .slots = slots(c, source),
+                                     .column_amax = {},
+                                     .measured = fp8::Measured::amax});
+  } else if (columnwise) {
+    fp8::transpose_codes(c.stream, codes, out.columnwise.codes);
+  }
+  return out;
 }
 
 Float8Allocation Float8Product::quantize(const StepContext& c, const Tensor& m, Source source,

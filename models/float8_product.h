@@ -54,13 +54,18 @@ class Float8Product {
   /// The same of a block of columns of m.
   Float8Allocation quantize(const StepContext& context, const Tensor& m, ColumnRange columns, Source source,
                             Use use) const;
-  /// An operand [n,C] that its producer quantizes as it writes it, for y or dx: the rest as quantize() has
-  /// it. Where the plan takes codes.
+  /// Row-wise codes of an operand [n,C] that its producer writes, with statistics as quantize() has them.
+  /// Where the plan takes codes. While a history fills there is memory for them and no `output`, since their
+  /// scale is not known yet.
   struct Produced {
     Float8Allocation codes;
-    fp8::RowOutput output;
+    fp8::RowOutput output = {};
   };
-  Produced produced(const StepContext& context, Shape shape, Source source) const;
+  Produced produced(const StepContext& context, Shape shape, Source source, MemoryCategory category) const;
+  /// All codes that `use` wants, of produced() ones: column-wise ones are transposed, where scales allow
+  /// that, else made of `values`, as row-wise ones are that were not written.
+  Float8Allocation complete(const StepContext& context, const Produced& produced, const Tensor& values,
+                            Source source, Use use) const;
   /// Row-wise codes [n,C] of every tensor-parallel rank: [n size, C]; for the weight gradient too if `use`
   /// says so, which takes scales per tensor.
   Float8Allocation gather(const StepContext& context, Float8Allocation mine, Source source, Use use) const;
@@ -82,6 +87,7 @@ class Float8Product {
     return source == Source::x ? o_.plan.x : o_.plan.dy;
   }
   bool is_measured(Source source) const;
+  int64_t slot_of(Source source) const { return 2 * o_.product + (source == Source::dy); }
   fp8::OperandSlots slots(const StepContext& context, Source source) const;
   Float8Allocation::Codes place(const StepContext& context, Source source, Shape shape,
                                 std::string_view suffix, MemoryCategory category) const;

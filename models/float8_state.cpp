@@ -75,9 +75,8 @@ int64_t Float8State::products_run() const {
 
 fp8::OperandSlots Float8State::slots(int64_t slot) const {
   auto of = [&](const Tensor& all) { return all.slice(slot, slot + 1); };
-  const bool is_from_history = options_.is_delayed[static_cast<size_t>(slot / 2)] && history_.is_full();
   fp8::OperandSlots out{.amax = of(current_),
-                        .scale_amax = of(is_from_history ? scale_amax_ : current_),
+                        .scale_amax = of(scale_is_known(slot) ? scale_amax_ : current_),
                         .non_finite = of(non_finite_)};
   if (!counters_.empty() && !is_forward_only_) out.counters = of(counters_).reshape({3});
   return out;

@@ -62,31 +62,49 @@ bool Linear::has_float8() const {
 
 LinearOperand Linear::place_input(const StepContext& c, std::string_view name, Shape shape,
                                   const LinearInput* saved) const {
-  if (!saved && plan() && plan()->x.takes_codes && producers_.input == Producer::codes) {
-    Float8Product::Produced q = pieces_[0].float8->produced(c, shape, Source::x);
-    return {.codes = std::move(q.codes), .float8 = q.output};
+  LinearOperand out;
+  const Float8Plan::Operand x = plan() ? plan()->x : Float8Plan::Operand{};
+  const bool takes_codes = x.takes_codes && producers_.input == Producer::codes && (!saved || x.has_history);
+  if (!takes_codes || x.has_history) out.values = c.activation(name, c.compute, shape);
+  if (takes_codes) {
+    out.float8 = pieces_[0].float8->produced(c, shape, Source::x,
+                                             saved ? MemoryCategory::activations : MemoryCategory::scratch);
   }
-  return {.values = c.activation(name, c.compute, shape),
-          .amax = plan() ? pieces_[0].float8->amax_slot(c, Source::x) : Tensor{}};
+  if (out.float8.output.empty()) {
+    out.amax = plan() ? pieces_[0].float8->amax_slot(c, Source::x) : Tensor{};
+  } else {
+    out.spare = std::move(out.values);
+  }
+  return out;
 }
 
-Allocation Linear::forward(const StepContext& c, const LinearOperand& input, LinearInput* saved) const {
+int64_t Linear::tokens_of(const StepContext& c, const LinearOperand& operand, bool is_gathered) const {
+  const Tensor& local =
+      operand.values ? operand.values.tensor() : operand.float8.codes.rowwise.codes.tensor();
+  return local.rows() * (is_gathered ? c.tensor_parallel.size() : 1);
+}
+
+Allocation Linear::forward(const StepContext& c, const LinearOperand& x, LinearInput* saved) const {
   StepContext::Scope scope(c, name_);
-  if (input.codes) return forward_codes(c, input.codes);
-  const Allocation& x = input.values;
-  const int64_t tokens = x.tensor().rows() * (gathers_input(c) ? c.tensor_parallel.size() : 1);
-  Allocation y = c.activation(name_, c.compute, {tokens, pieces_.back().rows.end});
   if (saved) *saved = {};
-  if (plan() && plan()->x.travel == Travel::codes) {
+  const bool travels_in_codes = plan() && plan()->x.travel == Travel::codes;
+  Float8Allocation all;
+  if (travels_in_codes && x.float8.codes)
+    all = pieces_[0].float8->gather(c, x.float8.codes, Source::x, {.product = true});
+  Allocation y = c.activation(name_, c.compute, {tokens_of(c, x, gathers_input(c)), pieces_.back().rows.end});
+  if (travels_in_codes) {
     const Float8Product& product = *pieces_[0].float8;
     const bool keeps = saved && keeps_codes(pieces_[0]);
-    Float8Allocation mine = product.quantize(c, x, Source::x, {.product = true, .is_kept = keeps});
-    if (keeps) saved->pieces.push_back(mine);
-    product.forward(c, product.gather(c, std::move(mine), Source::x, {.product = true}), y);
+    if (!all) {
+      Float8Allocation mine = product.quantize(c, x.values, Source::x, {.product = true, .is_kept = keeps});
+      if (keeps) saved->pieces.push_back(mine);
+      all = product.gather(c, std::move(mine), Source::x, {.product = true});
+    }
+    product.forward(c, all, y);
   } else {
     forward_pieces(c, x, y, saved);
   }
-  if (saved && !std::all_of(pieces_.begin(), pieces_.end(), keeps_codes)) saved->x = x;
+  if (saved && !std::all_of(pieces_.begin(), pieces_.end(), keeps_codes)) saved->x = x.values;
   return finish(c, y);
 }
 
@@ -95,24 +113,18 @@ Allocation Linear::finish(const StepContext& c, const Allocation& y) const {
   return style_ == LinearStyle::row ? c.tensor_parallel.reduce_scatter_rows(c.stream, c.arena, y, name_) : y;
 }
 
-Allocation Linear::forward_codes(const StepContext& c, const Float8Allocation& x) const {
-  const Float8Product& product = *pieces_[0].float8;
-  const Float8Allocation all = gathers_input(c) ? product.gather(c, x, Source::x, {.product = true}) : x;
-  Allocation y = c.activation(name_, c.compute, {all.rowwise.codes.tensor().rows(), pieces_.back().rows.end});
-  product.forward(c, all, y);
-  return finish(c, y);
-}
-
-void Linear::forward_pieces(const StepContext& c, const Allocation& x, const Allocation& y,
+void Linear::forward_pieces(const StepContext& c, const LinearOperand& x, const Allocation& y,
                             LinearInput* saved) const {
-  Allocation input = gathers_input(c) ? c.tensor_parallel.gather_rows(c.stream, c.arena, x, name_) : x;
+  const Allocation input =
+      gathers_input(c) ? c.tensor_parallel.gather_rows(c.stream, c.arena, x.values, name_) : x.values;
   for (const LinearPiece& piece : pieces_) {
     const bool keeps = saved && keeps_codes(piece);
     Float8Allocation q;
     if (piece.float8) {
-      q = piece.float8->quantize(
-          c, input, Source::x,
-          {.product = true, .weight_gradient = keeps && !gathers_input(c), .is_kept = keeps});
+      const Float8Product::Use use{
+          .product = true, .weight_gradient = keeps && !gathers_input(c), .is_kept = keeps};
+      q = x.float8.codes ? piece.float8->complete(c, x.float8, input, Source::x, use)
+                         : piece.float8->quantize(c, input, Source::x, use);
       piece.float8->forward(c, q, y, columns_of(piece));
     } else {
       const Tensor weight = c.parameters.weight(weight_).slice(piece.rows.begin, piece.rows.end);
@@ -157,31 +169,27 @@ LinearOperand Linear::place_output_gradient(const StepContext& c, const Allocati
   LinearOperand out{.values = dy};
   if (!plan()) return out;
   if (plan()->dy.takes_codes && producers_.output_gradient == Producer::codes) {
-    Float8Product::Produced q = pieces_[0].float8->produced(c, dy.tensor().shape, Source::dy);
-    out.codes = std::move(q.codes), out.float8 = q.output;
-  } else {
-    out.amax = pieces_[0].float8->amax_slot(c, Source::dy);
+    out.float8 = pieces_[0].float8->produced(c, dy.tensor().shape, Source::dy, MemoryCategory::scratch);
   }
+  if (out.float8.output.empty()) out.amax = pieces_[0].float8->amax_slot(c, Source::dy);
   return out;
 }
 
 LinearOutputGradient Linear::output_gradient(const StepContext& c, const LinearOperand& operand) const {
   StepContext::Scope scope(c, name_);
   const Allocation& dy = operand.values;
-  LinearOutputGradient out{.tokens =
-                               dy.tensor().rows() * (gathers_gradient(c) ? c.tensor_parallel.size() : 1)};
+  LinearOutputGradient out{.tokens = tokens_of(c, operand, gathers_gradient(c))};
   if (plan() && plan()->dy.travel == Travel::codes) {
     const Float8Product& product = *pieces_[0].float8;
     out.pieces.push_back(product.gather(c, product.quantize(c, dy, Source::dy, {.product = true}), Source::dy,
                                         {.product = true, .weight_gradient = true}));
     return out;
   }
-  if (operand.codes) {
+  if (operand.float8.codes) {
     const Float8Product& product = *pieces_[0].float8;
-    Float8Allocation q = operand.codes;
-    if (product.weight_gradient_is_fp8())
-      q.columnwise = product.quantize(again(c), dy, Source::dy, {.weight_gradient = true}).columnwise;
-    out.pieces.push_back(std::move(q));
+    out.pieces.push_back(
+        product.complete(c, operand.float8, dy, Source::dy,
+                         {.product = true, .weight_gradient = product.weight_gradient_is_fp8()}));
     if (bias_ >= 0 || !product.weight_gradient_is_fp8()) out.dy = dy;
     return out;
   }

@@ -16,12 +16,13 @@ struct LinearPiece {
 };
 
 /// A layer's input, or the gradient of its output, as what makes it leaves it: values in the compute type,
-/// row-wise codes, or both. A producer writes whichever of these places are not empty.
+/// row-wise codes, or both. A producer writes `values`, `amax` and `float8.output`, as far as they are not
+/// empty.
 struct LinearOperand {
   Allocation values = {};
-  Float8Allocation codes = {};
-  Tensor amax = {};            ///< for the producer to raise
-  fp8::RowOutput float8 = {};  ///< for the producer to write `codes`
+  Float8Product::Produced float8 = {};
+  Tensor amax = {};
+  Allocation spare = {};  ///< of values that are not written once scales are known: memory is planned once
 };
 
 /// The pieces given or, without any, one of all rows in the compute type.
@@ -63,8 +64,8 @@ class Linear {
 
   const std::string& name() const { return name_; }
   /// Where the producer of the input [n,K] writes it for forward(context, ..., saved): values and, where the
-  /// layer wants it, their amax; only codes where it keeps nothing and reads no more than codes of which a
-  /// row knows its scales.
+  /// layer wants it, their amax; only codes where it reads nothing else and their scales are known as they
+  /// are written. What it keeps needs scales of the other orientation, too, or transpose-invariant ones.
   LinearOperand place_input(const StepContext& context, std::string_view name, Shape shape,
                             const LinearInput* saved) const;
   /// Keeps what the weight gradient needs in `saved`, unless it is null.
@@ -95,10 +96,11 @@ class Linear {
     return is_one_product() && pieces_[0].float8 ? &pieces_[0].float8->plan() : nullptr;
   }
   Allocation finish(const StepContext& context, const Allocation& y) const;
-  Allocation forward_codes(const StepContext& c, const Float8Allocation& x) const;
+  /// Rows of the operand, of all ranks if `is_gathered`.
+  int64_t tokens_of(const StepContext& c, const LinearOperand& operand, bool is_gathered) const;
   Float8Allocation kept_part(const StepContext& c, const LinearPiece& piece,
                              const Float8Allocation& all) const;
-  void forward_pieces(const StepContext& c, const Allocation& x, const Allocation& y,
+  void forward_pieces(const StepContext& c, const LinearOperand& x, const Allocation& y,
                       LinearInput* saved) const;
 
   std::string name_;

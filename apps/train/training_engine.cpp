@@ -126,8 +126,10 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
 
   Arena::Phase phase(arena_, "train");
   StepContext c = context();
-  // While an amax history fills, scales are read elsewhere than once it is full.
-  const bool varies = float8_ && float8_->history() && !float8_->history()->is_full();
+  // While an amax history fills, scales are read elsewhere than once it is full, and the first step that it
+  // scales runs operations that none has run before.
+  const fp8::AmaxHistory* history = float8_ ? float8_->history() : nullptr;
+  const bool varies = history && history->steps <= history->length();
   graphs_.begin_step(profile || varies ? StepGraphs::Pace::step_by_step : StepGraphs::Pace::launched);
   fill_zero(stream_, loss_sum_);
   begin_parameters(c);

@@ -6,7 +6,9 @@ namespace ottava::fp8 {
 
 void check_row_output(std::string_view op, const RowOutput& output, Shape shape, const Tensor& amax) {
   if (!amax.empty()) fail<ShapeError>(op, "amax is given: scales per row and block need no tensor's");
-  if (!traits(output.granularity).is_row_local) {
+  const bool is_tensor = output.granularity == Granularity::tensor;
+  if (is_tensor) check_tensor(op, "float8.amax", output.amax, DType::u32, {1});
+  if (!is_tensor && !traits(output.granularity).is_row_local) {
     fail<ShapeError>(
         op, "scales per {} need more than a row at a time: expected row or 1x128, else quantize the result",
         name_of(output.granularity));

@@ -16,6 +16,7 @@ struct RowTargets {
   float* inverse;
   unsigned long long* counters;
   uint32_t *non_finite, *largest;
+  const uint32_t* amax;
   ScaleRounding rounding;
   int64_t rows, cols;
 };
@@ -25,6 +26,7 @@ inline RowTargets row_targets(const RowOutput& o) {
           static_cast<unsigned long long*>(o.counters.data),
           static_cast<uint32_t*>(o.non_finite.data),
           static_cast<uint32_t*>(o.largest.data),
+          static_cast<const uint32_t*>(o.amax.data),
           o.rounding,
           o.out.codes.rows(),
           o.out.codes.cols()};
@@ -89,6 +91,83 @@ __device__ __forceinline__ void report(const RowTargets& to, const RowsSeen& see
   add_losses(to.counters, seen.losses);
 }
 
+/// A row with a scale of its own: measured as it is made, then written.
+template <DType kFormat, int kTeam, int kPacks, class Make, class Again>
+__device__ __forceinline__ void write_measured_row(const RowTargets& to, const RowPart& part, RowsSeen& seen,
+                                                   Make&& make, Again&& again) {
+  using Made = decltype(make(kPacks, int64_t{}));
+  const int64_t first_later = int64_t{kPacks} * kTeam;
+  Made kept[kPacks];
+  uint32_t amax = 0;
+  auto measure = [&](const Made& made) {
+    for_each_pack(made, [&](const auto& pack, int) { amax = max(amax, largest_bits(pack)); });
+  };
+#pragma unroll
+  for (int k = 0; k < kPacks; ++k) {
+    const int64_t c = part.member + k * kTeam;
+    if (c >= part.packs) continue;
+    kept[k] = make(k, c);
+    measure(kept[k]);
+  }
+  for (int64_t c = part.member + first_later; c < part.packs; c += kTeam) measure(make(kPacks, c));
+  amax = team_max<kTeam>(amax);
+  seen.largest = max(seen.largest, amax);
+  const bool leads = part.member == 0 && part.packs > 0;
+  const Scale scale = scale_of_group<kFormat>(amax, to.rounding, leads ? to.non_finite : nullptr);
+  if (leads) to.inverse[part.row] = scale.inverse;
+  auto write = [&](int64_t c, const Made& made) {
+    for_each_pack(made, [&](const auto& pack, int j) {
+      write_codes<kFormat>(to, part.row, c + j * part.packs, pack, scale.scale, seen.losses);
+    });
+  };
+#pragma unroll
+  for (int k = 0; k < kPacks; ++k) {
+    const int64_t c = part.member + k * kTeam;
+    if (c < part.packs) write(c, kept[k]);
+  }
+  for (int64_t c = part.member + first_later; c < part.packs; c += kTeam) write(c, again(c));
+}
+
+/// A row whose packs are written one by one: with the tensor's scale, or that of their group of 128.
+template <DType kFormat, bool kGroups, int kTeam, int kPacks, class Make>
+__device__ __forceinline__ void write_row_by_packs(const RowTargets& to, const RowPart& part, RowsSeen& seen,
+                                                   Make&& make) {
+  using Made = decltype(make(kPacks, int64_t{}));
+  const bool is_first = blockIdx.x == 0 && threadIdx.x == 0;
+  Scale whole;
+  if constexpr (!kGroups) {
+    whole = scale_of_group<kFormat>(*to.amax, to.rounding, is_first ? to.non_finite : nullptr);
+    if (is_first) *to.inverse = whole.inverse;
+  }
+  auto write = [&](int k, int64_t c) {
+    const bool exists = c < part.packs;
+    Made made{};
+    if (exists) made = make(k, c);
+    for_each_pack(made, [&]<class T, int kSize>(const Pack<T, kSize>& pack, int j) {
+      const int64_t at = c + j * part.packs;
+      uint32_t amax = largest_bits(pack);
+      Scale scale = whole;
+      if constexpr (kGroups) {
+        constexpr int kLanes = 128 / kSize;  // that share a group
+#pragma unroll
+        for (int offset = kLanes / 2; offset > 0; offset /= 2)
+          amax = max(amax, __shfl_xor_sync(kAllLanes, amax, offset));
+        const bool leads = exists && part.member % kLanes == 0;
+        scale = scale_of_group<kFormat>(amax, to.rounding, leads ? to.non_finite : nullptr);
+        if (leads) to.inverse[at / kLanes * to.rows + part.row] = scale.inverse;
+      }
+      seen.largest = max(seen.largest, amax);
+      if (exists) write_codes<kFormat>(to, part.row, at, pack, scale.scale, seen.losses);
+    });
+  };
+  // The same number of turns for all of a team.
+#pragma unroll
+  for (int k = 0; k < kPacks; ++k) {
+    if (int64_t{k} * kTeam < part.packs) write(k, part.member + k * kTeam);
+  }
+  for (int64_t c = int64_t{kPacks} * kTeam; c < part.packs; c += kTeam) write(kPacks, c + part.member);
+}
+
 /// The row in FP8. make(k, c) gives its pack c, which is the thread's k-th (of a row of two halves: TwoPacks,
 /// and part.packs counts one half); for k == kPacks, one of the later ones, which for scales per row again(c)
 /// gives once more. Two halves with scales per 1x128 are multiples of 128. Every thread of the block calls
@@ -96,63 +175,11 @@ __device__ __forceinline__ void report(const RowTargets& to, const RowsSeen& see
 template <DType kFormat, Granularity kGranularity, int kTeam, int kPacks, class Make, class Again>
 __device__ __forceinline__ void write_row(const RowTargets& to, const RowPart& part, RowsSeen& seen,
                                           Make&& make, Again&& again) {
-  using Made = decltype(make(kPacks, int64_t{}));
-  const int64_t first_later = int64_t{kPacks} * kTeam;
   if constexpr (kGranularity == Granularity::row) {
-    Made kept[kPacks];
-    uint32_t amax = 0;
-    auto measure = [&](const Made& made) {
-      for_each_pack(made, [&](const auto& pack, int) { amax = max(amax, largest_bits(pack)); });
-    };
-#pragma unroll
-    for (int k = 0; k < kPacks; ++k) {
-      const int64_t c = part.member + k * kTeam;
-      if (c >= part.packs) continue;
-      kept[k] = make(k, c);
-      measure(kept[k]);
-    }
-    for (int64_t c = part.member + first_later; c < part.packs; c += kTeam) measure(make(kPacks, c));
-    amax = team_max<kTeam>(amax);
-    seen.largest = max(seen.largest, amax);
-    const bool leads = part.member == 0 && part.packs > 0;
-    const Scale scale = scale_of_group<kFormat>(amax, to.rounding, leads ? to.non_finite : nullptr);
-    if (leads) to.inverse[part.row] = scale.inverse;
-    auto write = [&](int64_t c, const Made& made) {
-      for_each_pack(made, [&](const auto& pack, int j) {
-        write_codes<kFormat>(to, part.row, c + j * part.packs, pack, scale.scale, seen.losses);
-      });
-    };
-#pragma unroll
-    for (int k = 0; k < kPacks; ++k) {
-      const int64_t c = part.member + k * kTeam;
-      if (c < part.packs) write(c, kept[k]);
-    }
-    for (int64_t c = part.member + first_later; c < part.packs; c += kTeam) write(c, again(c));
+    write_measured_row<kFormat, kTeam, kPacks>(to, part, seen, make, again);
   } else {
-    auto write = [&](int k, int64_t c) {
-      const bool exists = c < part.packs;
-      Made made{};
-      if (exists) made = make(k, c);
-      for_each_pack(made, [&]<class T, int kSize>(const Pack<T, kSize>& pack, int j) {
-        constexpr int kLanes = 128 / kSize;  // that share a group
-        const int64_t at = c + j * part.packs;
-        uint32_t amax = largest_bits(pack);
-#pragma unroll
-        for (int offset = kLanes / 2; offset > 0; offset /= 2)
-          amax = max(amax, __shfl_xor_sync(kAllLanes, amax, offset));
-        seen.largest = max(seen.largest, amax);
-        const bool leads = exists && part.member % kLanes == 0;
-        const Scale scale = scale_of_group<kFormat>(amax, to.rounding, leads ? to.non_finite : nullptr);
-        if (leads) to.inverse[at / kLanes * to.rows + part.row] = scale.inverse;
-        if (exists) write_codes<kFormat>(to, part.row, at, pack, scale.scale, seen.losses);
-      });
-    };
-    // The same number of turns for all of a team.
-#pragma unroll
-    for (int k = 0; k < kPacks; ++k) {
-      if (int64_t{k} * kTeam < part.packs) write(k, part.member + k * kTeam);
-    }
-    for (int64_t c = first_later; c < part.packs; c += kTeam) write(kPacks, c + part.member);
+    write_row_by_packs<kFormat, kGranularity == Granularity::block_1x128, kTeam, kPacks>(to, part, seen,
+                                                                                         make);
   }
 }
 /// A block's only row of each team, whose later packs are made twice.
@@ -168,10 +195,13 @@ __device__ __forceinline__ void write_row(const RowTargets& to, const RowPart& p
 template <class Body>
 void dispatch_row_output(const RowOutput& o, Body&& body) {
   dispatch_format(o.out.codes.dtype, [&]<DType kFormat>() {
-    if (o.granularity == Granularity::row) {
-      body.template operator()<kFormat, Granularity::row>();
-    } else {
-      body.template operator()<kFormat, Granularity::block_1x128>();
+    switch (o.granularity) {
+      case Granularity::tensor:
+        return body.template operator()<kFormat, Granularity::tensor>();
+      case Granularity::row:
+        return body.template operator()<kFormat, Granularity::row>();
+      default:
+        return body.template operator()<kFormat, Granularity::block_1x128>();
     }
   });
 }

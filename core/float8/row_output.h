@@ -7,12 +7,14 @@
 namespace ottava::fp8 {
 
 /// Where an operation leaves its output [N,C] in FP8, from the pass that makes it, with scales that a row
-/// knows by itself: the same codes, inverse scales, counts and flags as quantize() gives for the output as it
-/// would be stored (a bf16 value; f32 is rounded to bf16). C is a multiple of 16 and, on a GPU, addresses are
-/// aligned to 16 bytes. The operation's `amax` must be left out: rows and blocks have their own.
+/// knows by itself or a tensor's that is known before: the same codes, inverse scales, counts and flags as
+/// quantize() gives for the output as it would be stored (a bf16 value; f32 is rounded to bf16). C is a
+/// multiple of 16 and, on a GPU, addresses are aligned to 16 bytes. The operation's `amax` must be left out:
+/// rows and blocks have their own, and `largest` serves as one.
 struct RowOutput {
-  Granularity granularity = Granularity::row;  ///< row or 1x128
+  Granularity granularity = Granularity::row;  ///< row, 1x128 or, with `amax`, tensor
   ScaleRounding rounding = ScaleRounding::none;
+  Tensor amax = {};                      ///< granularity tensor: u32 [1], what the scale is made of
   Float8Codes out;                       ///< codes [N,C]
   Tensor counters, non_finite, largest;  ///< may be left out; as in Quantize
   bool empty() const { return out.empty(); }

@@ -49,7 +49,7 @@ class RowPieces {
 
 }  // namespace
 
-RowQuantizer::RowQuantizer(const RowOutput& output, const Tensor& x, DType format, const Tensor& amax)
+RowQuantizer::RowQuantizer(const RowOutput& output, const Tensor& x, DType format)
     : a_(output),
       dtype_(x.dtype),
       format_(format_of(format)),
@@ -58,7 +58,9 @@ RowQuantizer::RowQuantizer(const RowOutput& output, const Tensor& x, DType forma
       cols_(x.cols()),
       block_(scale_block(output.granularity, x.cols())),
       layout_(output.granularity, rows_, cols_) {
-  if (a_.granularity == Granularity::tensor) shared_ = scale_of(*amax.as<uint32_t>());
+  if (a_.granularity != Granularity::tensor) return;
+  shared_ = scale_of(*a_.amax.as<uint32_t>());
+  if (!a_.out.empty()) *a_.out.scale_inverse.as<float>() = shared_.inverse;
 }
 
 Scale RowQuantizer::scale_of(uint32_t amax) const {

@@ -10,9 +10,9 @@ namespace ottava::cpu {
 class RowQuantizer {
  public:
   /// Of a matrix of x's dtype and shape, whose data may be null. Arguments are checked; `output` may have any
-  /// granularity and may lack `out`, if quantize_row() and its like are not called. `format` is e4m3 or e5m2,
-  /// `amax` that of granularity tensor, u32 [1].
-  RowQuantizer(const fp8::RowOutput& output, const Tensor& x, DType format, const Tensor& amax = {});
+  /// granularity and may lack `out`, if quantize_row() and its like are not called. `format` is e4m3 or e5m2.
+  /// A tensor's inverse scale is stored here.
+  RowQuantizer(const fp8::RowOutput& output, const Tensor& x, DType format);
 
   /// Codes and inverse scales of one row, whose values of x's dtype are at `values`. Threads may share the
   /// object. If the next row lies `ahead` bytes on, it is fetched meanwhile.

@@ -140,7 +140,7 @@ void backward_float8(Stream& stream, const SwigluBackward& b, const Arguments<T>
       }
       start.template operator()<kWhole, 256, 256>();
     };
-    if constexpr (kGranularity != Granularity::row) {
+    if constexpr (kGranularity == Granularity::block_1x128) {
       if (half % 128 != 0) return by_length.template operator()<false>();
     }
     by_length.template operator()<true>();

@@ -112,7 +112,7 @@ LinearOperand AttentionLayer::backward(const StepContext& c, const LlamaBatch& b
     Allocation dattention;
     {
       LinearOutputGradient dy = wo_.output_gradient(c, dout);
-      dout.codes = {};
+      dout.float8 = {};
       if (!saved.wo) saved.wo = wo_.keep(c, saved.attention);  // its codes were not worth keeping beside it
       wo_.weight_gradient(c, dy, saved.wo);
       saved.wo = {};

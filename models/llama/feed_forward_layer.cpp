@@ -31,7 +31,8 @@ ResidualStream FeedForwardLayer::forward(const StepContext& c, ResidualStream in
   {
     StepContext::Scope scope(c, kSwiglu);
     s = w2_.place_input(c, kSwiglu, {gate_up.rows(), gate_up.cols() / 2}, of_w2);
-    swiglu_forward(c.stream, {.gate_up = gate_up, .out = s.values, .amax = s.amax, .float8 = s.float8});
+    swiglu_forward(c.stream,
+                   {.gate_up = gate_up, .out = s.values, .amax = s.amax, .float8 = s.float8.output});
   }
   return {saved.norm.x, w2_.forward(c, s, of_w2)};
 }
@@ -47,7 +48,7 @@ LinearOperand FeedForwardLayer::backward(const StepContext& c, LinearOperand dou
   LinearOperand dgate_up;
   {
     LinearOutputGradient dy = w2_.output_gradient(c, dout);
-    dout.codes = {};
+    dout.float8 = {};
     const Tensor& gate_up = saved.gate_up;
     Allocation s;
     {
@@ -60,7 +61,7 @@ LinearOperand FeedForwardLayer::backward(const StepContext& c, LinearOperand dou
                                  .dgate_up = gate_up,
                                  .out = s,
                                  .amax = dgate_up.amax,
-                                 .float8 = dgate_up.float8});
+                                 .float8 = dgate_up.float8.output});
     }
     if (!saved.w2) saved.w2 = w2_.keep(c, s);
     w2_.weight_gradient(c, dy, saved.w2);

@@ -15,7 +15,7 @@ LinearOperand StreamNorm::forward(const StepContext& c, ResidualStream in, const
                       .y = y.values,
                       .rstd = saved.rstd,
                       .amax = y.amax,
-                      .float8 = y.float8,
+                      .float8 = y.float8.output,
                       .eps = eps_};
   if (in.delta) args.residual = args.sum = in.delta.tensor();
   rms_norm_forward(c.stream, args);
@@ -49,7 +49,7 @@ LinearOperand StreamNorm::backward(const StepContext& c, const Allocation& dy, c
                                .dweight = dweight,
                                .workspace = workspace,
                                .amax = out.amax,
-                               .float8 = out.float8});
+                               .float8 = out.float8.output});
   return out;
 }
 

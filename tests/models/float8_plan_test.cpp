@@ -70,7 +70,8 @@ TEST_CASE(
     const Float8Plan one = plan(recipe, LinearStyle::row, 1, false);
     for (const Float8Plan::Operand& operand : {one.x, one.dy}) {
       CHECK(operand.takes_amax == is_tensor);
-      CHECK(operand.takes_codes == is_row_local);
+      CHECK(operand.has_history == (recipe == RecipeName::delayed));
+      CHECK(operand.takes_codes == (is_row_local || operand.has_history));
     }
     // What is gathered in the compute type is not what the producer wrote; nor are the parts of a fusion.
     const Float8Plan gathered = plan(recipe, LinearStyle::row, 2, false),

@@ -30,7 +30,7 @@ struct LinearSetting {
   std::vector<ParameterSpec> specs;  ///< the weight and its bias
   bool bias = false;
   std::vector<PieceSetting> pieces;
-  Float8State::Options state;     ///< products are added
+  Float8State::Options state;     ///< products are added; without a length delayed has no history
   bool travels_in_codes = false;  ///< activations, where they can
   Linear::Producers producers = {};
 };
@@ -62,7 +62,7 @@ class LinearOnRank {
                                                .forward = recipe.forward.b,
                                                .backward = recipe.input_gradient.b});
         out.state.products.push_back("w");
-        out.state.is_delayed.push_back(false);
+        out.state.is_delayed.push_back(recipe.has_history() && setting.state.amax_history_length > 0);
       }
       out.pieces.push_back(piece);
     }

@@ -10,16 +10,23 @@ using namespace ottava;
 using namespace ottava::test;
 
 TEST_CASE("FP8 steps on every device end where the CPU's do, on one rank and where bytes are gathered") {
-  const std::vector<std::pair<const char*, Layout>> cases = {
-      {"tensorwise", {}},           {"tensorwise", {.dp_shard = 2}}, {"tensorwise", {.tp = 2}},
-      {"rowwise", {.dp_shard = 2}}, {"blockwise", {.dp_shard = 2}},  {"mxfp8", {}},
-      {"mxfp8", {.dp_shard = 2}}};
+  const std::vector<std::pair<const char*, Layout>> cases = {{"tensorwise", {}},
+                                                             {"tensorwise", {.dp_shard = 2}},
+                                                             {"tensorwise", {.tp = 2}},
+                                                             {"rowwise", {.dp_shard = 2}},
+                                                             {"blockwise", {.dp_shard = 2}},
+                                                             {"mxfp8", {}},
+                                                             {"mxfp8", {.dp_shard = 2}},
+                                                             {"delayed", {}},
+                                                             {"delayed", {.dp_shard = 2}}};
   for (const auto& [recipe, layout] : cases) {
     const bool is_emulated = std::string_view(recipe) == "mxfp8";
-    const Float8Config config{.recipe_name = recipe,
-                              .emulate = is_emulated,
-                              .enable_fsdp_float8_all_gather = true,
-                              .enable_tp_float8_all_gather = true};
+    const Float8Config config{
+        .recipe_name = recipe,
+        .emulate = is_emulated,
+        .amax_history_length = 1,  // of delayed: the second step's scales are the first's
+        .enable_fsdp_float8_all_gather = true,
+        .enable_tp_float8_all_gather = true};
     TrainingShape whole = float8_step();
     whole.model.layers = 1;
     whole.model.heads = 2;

@@ -23,6 +23,7 @@ struct Written {
         counters(stream, DType::i64, {3}),
         non_finite(stream, DType::u32, {1}),
         largest(stream, DType::u32, {1}),
+        amax(stream, DType::u32, {1}),
         output{.granularity = granularity,
                .rounding = ScaleRounding::down_to_power_of_two,
                .out = {bytes, inverse},
@@ -30,9 +31,14 @@ struct Written {
                .non_finite = non_finite,
                .largest = largest} {
     largest.upload_as<uint32_t>(std::array{0u});
+    // Of an earlier step: some elements saturate.
+    amax.upload_as<uint32_t>(std::array{std::bit_cast<uint32_t>(0.75f)});
+    if (granularity == Granularity::tensor) output.amax = amax;
     counters.upload_as<int64_t>(std::array<int64_t, 3>{0, 0, 0});
     non_finite.upload_as<uint32_t>(std::array{0u});
   }
+  /// By an amax of another step, which does not see what is in x now.
+  bool is_scaled_before() const { return output.granularity == Granularity::tensor; }
   void same_as(const Written& other) const {
     CHECK((bytes.download_as<uint8_t>() == other.bytes.download_as<uint8_t>()));
     CHECK((inverse.download_as<float>() == other.inverse.download_as<float>()));
@@ -46,12 +52,13 @@ struct Written {
     quantize(stream, {.x = x,
                       .granularity = output.granularity,
                       .rounding = output.rounding,
+                      .amax = output.amax,
                       .out = output.out,
                       .counters = counters,
                       .non_finite = non_finite,
                       .largest = largest});
   }
-  DeviceBuffer bytes, inverse, counters, non_finite, largest;
+  DeviceBuffer bytes, inverse, counters, non_finite, largest, amax;
   RowOutput output;
 };
 
