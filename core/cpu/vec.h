@@ -60,13 +60,17 @@ inline Vec load(const bf16* p) {
   return bits_as<Vec>(widen(h) << 16);
 }
 
+/// All bits where a > limit, both below 2^31, and a choice by such a mask: GCC 12 lowers comparisons of
+/// vectors wider than its registers lane by lane, and knows a minimum or maximum only of two variables.
+inline UVec above(UVec a, uint32_t limit) { return bits_as<UVec>(bits_as<IVec>(limit - a) >> 31); }
+inline UVec select(UVec mask, UVec a, UVec b) { return (mask & a) | (~mask & b); }
+
 /// Round to nearest even, NaN kept: the same bits as bf16(float).
 inline HVec to_bf16(Vec v) {
   UVec u = bits_as<UVec>(v);
   UVec rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
   UVec nan = (u >> 16) | 0x40u;
-  UVec is_nan = bits_as<UVec>((u & 0x7fffffffu) > 0x7f800000u);
-  return narrow((is_nan & nan) | (~is_nan & rounded));
+  return narrow(select(above(u & 0x7fffffffu, 0x7f800000u), nan, rounded));
 }
 /// The value that a store to T and a load from it would give.
 template <class T>

@@ -82,8 +82,21 @@ inline UVec largest_of_each(const Words* v) {
 }
 #else
 inline UVec largest_of_each(const Words* v) {
-  UVec all{};
-  for (int i = 0; i < kLanes; ++i) all[i] = largest_lane(bits_of(v[i]));
+  alignas(64) uint32_t largest[kLanes];
+  for (int i = 0; i < kLanes; ++i) {
+#if defined(__AVX2__)
+    __m256i halves[2];
+    __builtin_memcpy(halves, &v[i], sizeof halves);
+    const __m256i words = _mm256_max_epu16(halves[0], halves[1]);
+    const __m128i eight = _mm_max_epu16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+    const __m128i smallest = _mm_minpos_epu16(_mm_xor_si128(eight, _mm_set1_epi32(-1)));
+    largest[i] = (~static_cast<uint32_t>(_mm_cvtsi128_si32(smallest)) & 0xffffu) << 16;
+#else
+    largest[i] = largest_lane(bits_of(v[i]));
+#endif
+  }
+  UVec all;
+  __builtin_memcpy(&all, largest, sizeof all);
   return all;
 }
 #endif
@@ -213,9 +226,9 @@ uint32_t scales(const uint32_t* amax, int64_t n, float max, bool power_of_two, f
   for (int64_t i = 0; i < n; i += kLanes) {
     UVec bits;
     __builtin_memcpy(&bits, amax + i, sizeof bits);
-    bits = lane < static_cast<int>(n - i) ? bits : UVec{};
+    if (n - i < kLanes) bits &= bits_as<UVec>((lane - static_cast<int>(n - i)) >> 31);
     largest = max_bits(largest, bits);
-    const UVec finite = bits_as<UVec>(bits < fp8::kInfinityBits);
+    const UVec finite = ~above(bits, fp8::kInfinityBits - 1);
     const UVec group = at_least(bits, smallest);
     Vec scale, inverse;
     if (power_of_two) {

@@ -24,25 +24,21 @@ struct E5M2 {
   static constexpr float kMinNormal = 0x1p-14f, kStep = 0x1p-16f;
 };
 
+/// All below 2^31.
 inline UVec at_most(UVec a, uint32_t limit) {
 #if defined(__AVX512F__)
   return bits_as<UVec>(_mm512_min_epu32(bits_as<__m512i>(a), _mm512_set1_epi32(static_cast<int>(limit))));
 #else
-  return a < limit ? a : UVec{} + limit;
+  return select(above(a, limit), UVec{} + limit, a);
 #endif
 }
 inline UVec at_least(UVec a, uint32_t limit) {
 #if defined(__AVX512F__)
   return bits_as<UVec>(_mm512_max_epu32(bits_as<__m512i>(a), _mm512_set1_epi32(static_cast<int>(limit))));
 #else
-  return a > limit ? a : UVec{} + limit;
+  return select(above(a, limit), a, UVec{} + limit);
 #endif
 }
-
-/// All bits where a > limit, both below 2^31, and a choice by such a mask: GCC 12 lowers comparisons of
-/// vectors wider than its registers lane by lane, unless they are a minimum or a maximum.
-inline UVec above(UVec a, uint32_t limit) { return bits_as<UVec>(bits_as<IVec>(limit - a) >> 31); }
-inline UVec select(UVec mask, UVec a, UVec b) { return (mask & a) | (~mask & b); }
 
 /// A number is rounded by adding 2^23 steps of its binade (subnormals: of the smallest normal one): the sum's
 /// low bits are the number of steps, and each binade begins 2^mantissa codes after the one below.
@@ -75,7 +71,7 @@ inline UVec load_codes(const uint8_t* p, Whole) {
 #if defined(__AVX512F__)
   return bits_as<UVec>(_mm512_cvtepu8_epi32(bits_as<__m128i>(b)));
 #else
-  return __builtin_convertvector(b, UVec);
+  return widen(__builtin_convertvector(b, HVec));  // in two steps: GCC 12 would take them out one by one
 #endif
 }
 inline UVec load_codes(const uint8_t* p, Part part) {
@@ -87,7 +83,7 @@ inline BVec narrow_codes(UVec codes) {
 #if defined(__AVX512F__)
   return bits_as<BVec>(_mm512_cvtepi32_epi8(bits_as<__m512i>(codes)));
 #else
-  return __builtin_convertvector(codes, BVec);
+  return __builtin_convertvector(narrow(codes), BVec);
 #endif
 }
 inline void store_codes(uint8_t* p, UVec codes, Whole) {
