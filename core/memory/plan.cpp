@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
+
+#include "core/error.h"
 
 namespace ottava {
 namespace {
@@ -53,35 +54,22 @@ std::string_view name_of(MemoryCategory category) {
   return kNames[static_cast<size_t>(category)];
 }
 
-int64_t pack(std::vector<PlannedAllocation>& allocations) {
-  std::vector<size_t> order(allocations.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return allocations[a].bytes > allocations[b].bytes; });
-  std::vector<const PlannedAllocation*> placed;  // by offset
-  int64_t size = 0;
-  for (size_t index : order) {
-    PlannedAllocation& a = allocations[index];
-    int64_t bytes = aligned(a.bytes), offset = 0;
-    for (const PlannedAllocation* p : placed) {
-      if (p->end <= a.begin || a.end <= p->begin) continue;
-      if (offset + bytes <= p->offset) break;
-      offset = std::max(offset, p->offset + aligned(p->bytes));
-    }
-    a.offset = offset;
-    size = std::max(size, offset + bytes);
-    placed.insert(std::upper_bound(placed.begin(), placed.end(), &a,
-                                   [](const auto* x, const auto* y) { return x->offset < y->offset; }),
-                  &a);
-  }
-  return size;
-}
-
 int64_t most_alive(const std::vector<PlannedAllocation>& allocations) { return peak_of(allocations).bytes; }
 
 int64_t MemoryPlan::total_bytes() const {
   const Phase* phase = largest_phase(*this);
   return persistent_bytes + (phase ? phase->bytes : 0);
+}
+
+void MemoryPlan::resize_persistent(std::string_view name, int64_t bytes) {
+  const auto found = std::ranges::find(persistent, name, &PlannedAllocation::name);
+  if (found == persistent.end()) fail("memory plan", "there is no persistent allocation '{}'", name);
+  found->bytes = bytes;
+  persistent_bytes = 0;
+  for (PlannedAllocation& a : persistent) {
+    a.offset = persistent_bytes;
+    persistent_bytes += aligned(a.bytes);
+  }
 }
 
 std::vector<MemoryPlan::Row> MemoryPlan::by_category() const {

@@ -51,6 +51,8 @@ struct MemoryPlan {
   std::vector<Phase> phases;
 
   int64_t total_bytes() const;
+  /// The persistent allocation of this name becomes so large. Throws Error where there is none.
+  void resize_persistent(std::string_view name, int64_t bytes);
   /// Bytes by category: persistent ones in full; of the phase with most bytes, what is alive at its fullest
   /// moment.
   struct Row {

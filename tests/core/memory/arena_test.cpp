@@ -1,5 +1,6 @@
 #include "core/memory/arena.h"
 
+#include <algorithm>
 #include <random>
 
 #include "tests/support/catch.h"
@@ -33,6 +34,36 @@ TEST_CASE("packing never overlaps lives and stays near the lower bound") {
     }
     CHECK(size >= most_alive(allocations));
     CHECK(size <= most_alive(allocations) * 1.25);
+  }
+}
+
+TEST_CASE("larger allocations are placed first, each as low as those leave room") {
+  std::mt19937 random(11);
+  for (const int64_t longest : {3, 40, 4000}) {
+    std::vector<PlannedAllocation> allocations;
+    for (int64_t i = 0; i < 300; ++i) {
+      const auto bytes = static_cast<int64_t>(random() % 6) * 1000;
+      const auto life = static_cast<int64_t>(random()) % longest;
+      allocations.push_back({"a", kScratch, bytes, 2 * i, 2 * i + 1 + life, 0});
+    }
+    std::vector<PlannedAllocation> packed = allocations;
+    pack(packed);
+    std::vector<size_t> placed;
+    for (const int64_t bytes : {5000, 4000, 3000, 2000, 1000, 0}) {
+      for (size_t i = 0; i < packed.size(); ++i) {
+        if (packed[i].bytes != bytes) continue;
+        PlannedAllocation lower = packed[i];
+        for (lower.offset = 0; lower.offset < packed[i].offset; lower.offset += kMemoryAlignment) {
+          REQUIRE(std::ranges::any_of(placed, [&](size_t j) {
+            PlannedAllocation other = packed[j];
+            other.bytes = aligned(other.bytes);
+            return overlap(lower, other);
+          }));
+        }
+        REQUIRE(lower.offset == packed[i].offset);
+        placed.push_back(i);
+      }
+    }
   }
 }
 
