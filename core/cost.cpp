@@ -1,6 +1,10 @@
 #include "core/cost.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
+#include <numeric>
+#include <utility>
 
 namespace ottava {
 
@@ -15,22 +19,29 @@ std::string_view name_of(Precision precision) {
   }
 }
 
-void CostRecorder::record(const OpCost& cost) {
-  std::string key = label_ + '\0' + std::string(cost.op) + '\0' + std::string(name_of(cost.precision));
-  auto [it, is_new] = index_.try_emplace(key, totals_.size());
-  if (is_new) totals_.push_back({label_, std::string(cost.op), cost.precision});
-  Total& total = totals_[it->second];
-  total.calls += 1;
-  total.flops += cost.flops;
-  total.bytes += cost.bytes;
+int64_t RecordedTransfer::sent_bytes() const {
+  return std::accumulate(calls.begin(), calls.end(), int64_t{0},
+                         [](int64_t sum, const Call& call) { return sum + call.sent_bytes; });
 }
 
-RecordedOperation& CostRecorder::operation_of(const OpCost& cost, std::string operands) {
-  std::string key;
-  for (std::string_view part : {cost.op, cost.variant, name_of(cost.precision), std::string_view(operands)})
-    key.append(part).push_back('\0');
-  auto [it, is_new] = operation_index_.try_emplace(std::move(key), operations_.size());
-  if (is_new) {
+int64_t RecordedTransfer::payload_bytes() const {
+  return std::accumulate(calls.begin(), calls.end(), int64_t{0},
+                         [](int64_t sum, const Call& call) { return sum + call.payload_bytes; });
+}
+
+RecordedOperation& CostRecorder::add(const OpCost& cost, std::string operands) {
+  const auto [total, is_new] = index_.try_emplace({label_, cost.op, cost.precision}, totals_.size());
+  if (is_new)
+    totals_.push_back({order_.labels[static_cast<size_t>(label_)], std::string(cost.op), cost.precision});
+  Total& sum = totals_[total->second];
+  sum.calls += 1;
+  sum.flops += cost.flops;
+  sum.bytes += cost.bytes;
+  // Of the same operands an operation that adds to what is there moves more bytes than one that overwrites.
+  std::string key = fmt::format("{}\n{}\n{}", operands, cost.flops, cost.bytes);
+  const auto [known, is_first] = operation_index_.try_emplace(
+      {std::move(key), cost.op, cost.variant, cost.precision}, operations_.size());
+  if (is_first) {
     operations_.push_back({.op = std::string(cost.op),
                            .variant = std::string(cost.variant),
                            .precision = cost.precision,
@@ -39,7 +50,27 @@ RecordedOperation& CostRecorder::operation_of(const OpCost& cost, std::string op
                            .bytes = cost.bytes,
                            .call = {}});
   }
-  return operations_[it->second];
+  order_.events.push_back({RecordedEvent::Kind::operation, label_, static_cast<int32_t>(known->second)});
+  RecordedOperation& operation = operations_[known->second];
+  ++operation.calls;
+  return operation;
+}
+
+int32_t CostRecorder::issue(RecordedTransfer transfer) {
+  const auto index = static_cast<int32_t>(order_.transfers.size());
+  order_.transfers.push_back(std::move(transfer));
+  order_.events.push_back({RecordedEvent::Kind::issue, label_, index});
+  return index;
+}
+
+void CostRecorder::wait(int32_t transfer) {
+  order_.events.push_back({RecordedEvent::Kind::wait, label_, transfer});
+}
+
+int32_t CostRecorder::label_index(const std::string& label) {
+  const auto [it, is_new] = label_index_.try_emplace(label, static_cast<int32_t>(order_.labels.size()));
+  if (is_new) order_.labels.push_back(label);
+  return it->second;
 }
 
 std::vector<CostRecorder::Total> CostRecorder::totals() const { return totals_; }
@@ -58,18 +89,11 @@ double CostRecorder::bytes() const {
 
 void CostRecorder::need_workspace(int64_t bytes) { workspace_bytes_ = std::max(workspace_bytes_, bytes); }
 
-void CostRecorder::clear() {
-  totals_.clear();
-  operations_.clear();
-  index_.clear();
-  operation_index_.clear();
-  workspace_bytes_ = 0;
-}
-
 CostRecorder::Scope::Scope(CostRecorder* recorder, std::string label) : recorder_(recorder) {
   if (!recorder_) return;
   previous_ = recorder_->label_;
-  recorder_->label_ = previous_.empty() ? std::move(label) : previous_ + "." + label;
+  const std::string& outer = recorder_->order_.labels[static_cast<size_t>(previous_)];
+  recorder_->label_ = recorder_->label_index(outer.empty() ? label : outer + "." + label);
 }
 
 CostRecorder::Scope::~Scope() {

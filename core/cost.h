@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "core/recorded_call.h"
@@ -31,11 +32,40 @@ struct RecordedOperation {
   std::string operands;  ///< "bf16 [2048, 256] f32 [2048]", in the order of the arguments
   int64_t calls = 0;
   double flops = 0, bytes = 0;  ///< of one call
-  RecordedCall call;            ///< the first
+  RecordedCall call;            ///< the first; empty where it cannot be made again
 };
 
-/// Sums costs per (label, op, precision). Labels name the caller ("layers.3.attention.wqkv") and nest by
-/// scope.
+/// Calls among ranks that are carried out together: one, or those of a group.
+struct RecordedTransfer {
+  struct Call {
+    std::string_view collective;  ///< a literal: "all_gather"
+    std::string label;
+    int64_t payload_bytes = 0, sent_bytes = 0;  ///< as CommStats counts them
+  };
+  std::string axis;
+  int ranks = 1;
+  int stride = 1;  ///< between neighbouring members, in ranks of the world
+  std::vector<Call> calls;
+  int64_t sent_bytes() const;
+  int64_t payload_bytes() const;
+};
+
+/// What the host asks for, one after the other. A wait holds back all that is asked for after it.
+struct RecordedEvent {
+  enum class Kind : uint8_t { operation, issue, wait };
+  Kind kind = Kind::operation;
+  int32_t label = 0;  ///< of RecordedOrder::labels: who asks
+  int32_t index = 0;  ///< of CostRecorder::operations(); issue and wait: of RecordedOrder::transfers
+};
+struct RecordedOrder {
+  std::vector<RecordedEvent> events;
+  std::vector<RecordedTransfer> transfers;
+  std::vector<std::string> labels{""};
+  std::vector<size_t> parts;  ///< where in events each begins: micro-batches, then the update
+};
+
+/// Keeps what a step asks for, in order, and sums costs per (label, op, precision). Labels name the caller
+/// ("layers.3.attention.wqkv") and nest by scope.
 class CostRecorder {
  public:
   struct Total {
@@ -46,25 +76,30 @@ class CostRecorder {
     double flops = 0, bytes = 0;
   };
 
-  void record(const OpCost& cost);
+  void record(const OpCost& cost) { add(cost, {}); }
   /// Records the call op(stream, args...), so that it can be made again.
   template <class... Parameters>
   void record(const OpCost& cost, void (*op)(Stream&, Parameters...),
               const std::decay_t<Parameters>&... args) {
-    record(cost);
-    RecordedOperation& operation = operation_of(cost, recorded::operands_text(args...));
-    if (operation.calls++ == 0) operation.call = recorded::make_call(op, args...);
+    RecordedOperation& operation = add(cost, recorded::operands_text(args...));
+    if (operation.calls == 1) operation.call = recorded::make_call(op, args...);
   }
+  /// A transfer was asked for. Returns what wait() takes.
+  int32_t issue(RecordedTransfer transfer);
+  void wait(int32_t transfer);
+  /// What follows is the next part of the step: a micro-batch, or the update.
+  void begin_part() { order_.parts.push_back(order_.events.size()); }
   /// In first-recorded order.
   std::vector<Total> totals() const;
-  /// The distinct ones among those that can be made again, in first-recorded order.
+  /// The distinct ones, in first-recorded order.
   const std::vector<RecordedOperation>& operations() const { return operations_; }
+  const RecordedOrder& order() const { return order_; }
   double flops(Precision precision) const;
   double bytes() const;
   /// Largest scratchpad asked for by a library on the target; becomes a planned workspace.
   void need_workspace(int64_t bytes);
   int64_t workspace_bytes() const { return workspace_bytes_; }
-  void clear();
+  void clear() { *this = {}; }
 
   /// Adds `label` to what is recorded while it lives.
   class Scope {
@@ -75,16 +110,20 @@ class CostRecorder {
 
    private:
     CostRecorder* recorder_;
-    std::string previous_;
+    int32_t previous_ = 0;
   };
 
  private:
-  RecordedOperation& operation_of(const OpCost& cost, std::string operands);
+  RecordedOperation& add(const OpCost& cost, std::string operands);
+  int32_t label_index(const std::string& label);
 
-  std::string label_;
+  int32_t label_ = 0;
   std::vector<Total> totals_;
   std::vector<RecordedOperation> operations_;
-  std::map<std::string, size_t> index_, operation_index_;
+  RecordedOrder order_;
+  std::map<std::string, int32_t, std::less<>> label_index_{{"", 0}};
+  std::map<std::tuple<int32_t, std::string_view, Precision>, size_t> index_;
+  std::map<std::tuple<std::string, std::string_view, std::string_view, Precision>, size_t> operation_index_;
   int64_t workspace_bytes_ = 0;
 };
 

@@ -274,21 +274,19 @@ double StepPlan::flops(Precision precision) const {
 StepPlan record_step(const TrainingShape& shape, Device target, RankGroups& ranks) {
   CostRecorder recorder;
   Stream stream = Stream::meta(recorder, target);
-  StepPlan plan;
-  // The first pass learns the libraries' scratchpad, which the second places with everything else.
-  for (int pass = 0; pass < 2; ++pass) {
-    recorder.clear();
-    Arena arena;
-    TrainingEngine engine(shape, stream, arena, ranks, plan.matmul_workspace_bytes);
-    ranks.world->stats().reset();
-    engine.train_step({}, {});
-    plan.costs = recorder.totals();
-    plan.operations = recorder.operations();
-    plan.traffic = ranks.world->stats();
-    if (shape.validation_batch > 0) engine.validate({});
-    plan.matmul_workspace_bytes = recorder.workspace_bytes();
-    if (pass > 0) plan.memory = arena.plan();  // packs, which takes longer than the recording
-  }
+  Arena arena;
+  TrainingEngine engine(shape, stream, arena, ranks, 0);
+  ranks.world->stats().reset();
+  engine.train_step({}, {});
+  StepPlan plan{.memory = {},
+                .costs = recorder.totals(),
+                .operations = recorder.operations(),
+                .order = recorder.order(),
+                .traffic = ranks.world->stats()};
+  if (shape.validation_batch > 0) engine.validate({});
+  plan.matmul_workspace_bytes = recorder.workspace_bytes();
+  plan.memory = arena.plan();
+  plan.memory.resize_persistent("matmul workspace", plan.matmul_workspace_bytes);
   return plan;
 }
 

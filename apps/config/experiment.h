@@ -68,6 +68,7 @@ struct StepPlan {
   MemoryPlan memory;
   std::vector<CostRecorder::Total> costs;     ///< of one training step
   std::vector<RecordedOperation> operations;  ///< of that step
+  RecordedOrder order;                        ///< of that step
   CommStats traffic;                          ///< of that step
   double flops(Precision precision) const;
   int64_t matmul_workspace_bytes = 0;

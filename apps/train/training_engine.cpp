@@ -7,6 +7,7 @@
 #include <cmath>
 #include <utility>
 
+#include "core/cost.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/matmul/matmul.h"
 #include "core/optim/grad_norm.h"
@@ -138,6 +139,7 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
     const bool is_first = m == 0, is_last = m + 1 == shape_.micro_batches;
     const StepPart part = is_first ? (is_last ? StepPart::only : StepPart::first)
                                    : (is_last ? StepPart::last : StepPart::middle);
+    begin_part();
     const MicroBatch micro = receive(tokens, m, shape_.batch, shape_.sequence);
     if (!is_last) send(tokens, m + 1, count);  // arrives while this one is computed
     graphs_.run(part, stream_, [&] {
@@ -147,6 +149,7 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
     });
     cast(stream_, loss_sum_, loss_sums_.slice(m, m + 1));
   }
+  begin_part();
   graphs_.run(StepPart::update, stream_, [&] {
     if (float8_) float8_->finish_step(stream_);
     update(c);
@@ -171,6 +174,10 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
     parameters_->float8()->advance_history(stream_);
   }
   return out;
+}
+
+void TrainingEngine::begin_part() {
+  if (stream_.type() == DeviceType::meta) stream_.recorder().begin_part();
 }
 
 void TrainingEngine::begin_parameters(const StepContext& c) {

@@ -93,6 +93,7 @@ class TrainingEngine {
   void send(const HostTokens& tokens, int64_t index, int64_t count);
   /// The micro-batch [batch, sequence] at its place.
   MicroBatch receive(const HostTokens& tokens, int64_t index, int64_t batch, int64_t sequence);
+  void begin_part();
   void begin_parameters(const StepContext& context);
   void update(const StepContext& context);
   void share_norm();

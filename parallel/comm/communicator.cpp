@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "core/cost.h"
 #include "core/counted.h"
 #include "parallel/comm/solo_communicator.h"
 
@@ -50,28 +51,35 @@ void check_overlap(std::string_view where, const Tensor& inner, const Tensor& ou
   }
 }
 
-// Counts as given, or `each` for every rank; checked against the block of this rank and the whole.
-std::vector<int64_t> block_counts(std::string_view where, const Communicator& comm,
-                                  std::span<const int64_t> given, const Tensor& block, const Tensor& whole,
-                                  std::string_view label) {
-  std::vector<int64_t> counts(given.begin(), given.end());
-  if (counts.empty()) counts.assign(static_cast<size_t>(comm.size()), block.numel());
-  if (counts.size() != static_cast<size_t>(comm.size())) {
+// Those given, or nothing where all blocks are like this rank's; checked against it and the whole.
+std::span<const int64_t> checked_counts(std::string_view where, const Communicator& comm,
+                                        std::span<const int64_t> given, const Tensor& block,
+                                        const Tensor& whole, std::string_view label) {
+  if (!given.empty() && given.size() != static_cast<size_t>(comm.size())) {
     fail<ShapeError>(where, "'{}' has counts for {}, expected {} (axis {})", label,
-                     counted(counts.size(), "rank"), comm.size(), comm.axis());
+                     counted(given.size(), "rank"), comm.size(), comm.axis());
   }
-  if (std::ranges::any_of(counts, [](int64_t c) { return c < 0; })) {
+  if (std::ranges::any_of(given, [](int64_t c) { return c < 0; })) {
     fail<ShapeError>(where, "'{}' has a negative count", label);
   }
-  if (counts[static_cast<size_t>(comm.rank())] != block.numel()) {
+  if (!given.empty() && given[static_cast<size_t>(comm.rank())] != block.numel()) {
     fail<ShapeError>(where, "'{}' has {} elements in the block of rank {}, its count says {}", label,
-                     block.numel(), comm.rank(), counts[static_cast<size_t>(comm.rank())]);
+                     block.numel(), comm.rank(), given[static_cast<size_t>(comm.rank())]);
   }
-  if (sum_of(counts) != whole.numel()) {
+  const int64_t sum = given.empty() ? comm.size() * block.numel() : sum_of(given);
+  if (sum != whole.numel()) {
     fail<ShapeError>(where, "'{}' has {} elements in all blocks together, expected {} ({})", label,
-                     whole.numel(), sum_of(counts), counted(comm.size(), "rank"));
+                     whole.numel(), sum, counted(comm.size(), "rank"));
   }
-  return counts;
+  return given;
+}
+
+// What transports ask for; on `meta` there is none.
+std::vector<int64_t> block_counts(const Stream& stream, int ranks, std::span<const int64_t> given,
+                                  int64_t block) {
+  if (stream.type() == DeviceType::meta) return {};
+  if (given.empty()) return std::vector<int64_t>(static_cast<size_t>(ranks), block);
+  return {given.begin(), given.end()};
 }
 
 void check_peer(std::string_view where, const Communicator& comm, int peer, std::string_view label) {
@@ -87,6 +95,7 @@ void check_peer(std::string_view where, const Communicator& comm, int peer, std:
 }  // namespace
 
 int64_t CollectiveCall::offset(int rank) const {
+  if (counts.empty()) return 0;
   return std::accumulate(counts.begin(), counts.begin() + rank, int64_t{0});
 }
 
@@ -96,6 +105,7 @@ int64_t CollectiveCall::elements() const {
 }
 
 void Request::wait(Stream& stream) const {
+  if (recorded_ >= 0 && stream.type() == DeviceType::meta) stream.recorder().wait(recorded_);
   if (!owner_) return;
   if (ticket_ > owner_->issued_) {
     fail<CommError>("request", "a call of an open group cannot be waited for: end the group first (axis {})",
@@ -122,19 +132,21 @@ Request Communicator::all_reduce(Stream& stream, const AllReduce& a) {
                      describe(recv));
   }
   check_overlap(where, a.send, recv, 0, "in place, recv is send itself", a.label);
-  int64_t n = size(), elements = a.send.numel();
-  std::vector<int64_t> counts;
-  for (int64_t r = 0; r < n; ++r) counts.push_back(elements * (r + 1) / n - elements * r / n);
-  return submit(stream,
-                {Collective::all_reduce, a.op, a.send, recv, std::move(counts), 0, std::string(a.label)});
+  const int64_t n = size(), elements = a.send.numel();
+  auto slice = [&](int64_t r) { return elements * (r + 1) / n - elements * r / n; };
+  CollectiveCall call{Collective::all_reduce, a.op, a.send, recv, {}, 0, std::string(a.label), slice(rank_)};
+  for (int64_t r = 0; r < n && stream.type() != DeviceType::meta; ++r) call.counts.push_back(slice(r));
+  return submit(stream, std::move(call));
 }
 
 Request Communicator::reduce_scatter(Stream& stream, const ReduceScatter& a) {
   constexpr std::string_view where = "reduce_scatter";
   check_same_dtype(where, a.send, a.recv, a.label);
   check_reducible(where, a.send.dtype, a.label);
-  CollectiveCall call{Collective::reduce_scatter, a.op, a.send, a.recv, {}, 0, std::string(a.label)};
-  call.counts = block_counts(where, *this, a.counts, a.recv, a.send, a.label);
+  CollectiveCall call{Collective::reduce_scatter, a.op,          a.send, a.recv, {}, 0,
+                      std::string(a.label),       a.recv.numel()};
+  call.counts = block_counts(stream, size(), checked_counts(where, *this, a.counts, a.recv, a.send, a.label),
+                             call.block);
   check_overlap(where, a.recv, a.send, call.offset(rank_), "in place, recv is this rank's block of send",
                 a.label);
   return submit(stream, std::move(call));
@@ -143,8 +155,10 @@ Request Communicator::reduce_scatter(Stream& stream, const ReduceScatter& a) {
 Request Communicator::all_gather(Stream& stream, const AllGather& a) {
   constexpr std::string_view where = "all_gather";
   check_same_dtype(where, a.send, a.recv, a.label);
-  CollectiveCall call{Collective::all_gather, ReduceOp::sum, a.send, a.recv, {}, 0, std::string(a.label)};
-  call.counts = block_counts(where, *this, a.counts, a.send, a.recv, a.label);
+  CollectiveCall call{Collective::all_gather, ReduceOp::sum, a.send, a.recv, {}, 0,
+                      std::string(a.label),   a.send.numel()};
+  call.counts = block_counts(stream, size(), checked_counts(where, *this, a.counts, a.send, a.recv, a.label),
+                             call.block);
   check_overlap(where, a.send, a.recv, call.offset(rank_), "in place, send is this rank's block of recv",
                 a.label);
   return submit(stream, std::move(call));
@@ -158,9 +172,9 @@ Request Communicator::all_to_all(Stream& stream, const AllToAll& a) {
                      a.label, a.send.numel(), a.recv.numel(), counted(size(), "rank"));
   }
   check_overlap(where, a.send, a.recv, -1, "all_to_all is never in place", a.label);
-  std::vector<int64_t> counts(static_cast<size_t>(size()), a.send.numel() / size());
-  return submit(stream, {Collective::all_to_all, ReduceOp::sum, a.send, a.recv, std::move(counts), 0,
-                         std::string(a.label)});
+  const int64_t block = a.send.numel() / size();
+  return submit(stream, {Collective::all_to_all, ReduceOp::sum, a.send, a.recv,
+                         block_counts(stream, size(), {}, block), 0, std::string(a.label), block});
 }
 
 Request Communicator::send(Stream& stream, const Send& a) {
@@ -193,11 +207,7 @@ Request Communicator::group_end() {
   Stream* stream = std::exchange(group_stream_, nullptr);
   std::vector<CollectiveCall> calls = std::exchange(group_calls_, {});
   if (calls.empty()) return {};
-  for (const CollectiveCall& call : calls) count(call);
-  if (stream->type() == DeviceType::meta) return {};
-  ++issued_;
-  issue(*stream, issued_, std::move(calls));
-  return {this, issued_};
+  return carry_out(*stream, std::move(calls));
 }
 
 Request Communicator::submit(Stream& stream, CollectiveCall call) {
@@ -211,19 +221,31 @@ Request Communicator::submit(Stream& stream, CollectiveCall call) {
     group_calls_.push_back(std::move(call));
     return {this, issued_ + 1};
   }
-  count(call);
-  if (stream.type() == DeviceType::meta) return {};
   std::vector<CollectiveCall> calls;
   calls.push_back(std::move(call));
+  return carry_out(stream, std::move(calls));
+}
+
+Request Communicator::carry_out(Stream& stream, std::vector<CollectiveCall> calls) {
+  const bool records = stream.type() == DeviceType::meta;
+  RecordedTransfer transfer{.axis = axis_, .ranks = size(), .calls = {}};
+  if (size() > 1) transfer.stride = world_ranks_[1] - world_ranks_[0];
+  for (const CollectiveCall& call : calls) {
+    const CommStats::Entry entry = entry_of(call);
+    stats().record(entry);
+    if (records)
+      transfer.calls.push_back({name_of(call.kind), call.label, entry.payload_bytes, entry.sent_bytes});
+  }
+  if (records) return Request(stream.recorder().issue(std::move(transfer)));
   ++issued_;
   issue(stream, issued_, std::move(calls));
   return {this, issued_};
 }
 
-void Communicator::count(const CollectiveCall& call) {
+CommStats::Entry Communicator::entry_of(const CollectiveCall& call) const {
   int64_t n = size(), element = static_cast<int64_t>(size_of(call.send.dtype));
   int64_t payload = call.send.bytes(), sent = 0;
-  int64_t block = call.counts.empty() ? 0 : call.counts[static_cast<size_t>(rank_)] * element;
+  const int64_t block = call.block * element;
   switch (call.kind) {
     case Collective::all_reduce:
       sent = payload - block + (n - 1) * block;
@@ -246,7 +268,7 @@ void Communicator::count(const CollectiveCall& call) {
       payload = 0;
       break;
   }
-  stats().record({call.kind, axis_, call.label, payload, sent});
+  return {call.kind, axis_, call.label, payload, sent};
 }
 
 Communicator::Members Communicator::members_of(std::string axis, const std::vector<int>& ranks) const {

@@ -32,8 +32,10 @@ class Request {
  private:
   friend class Communicator;
   Request(Communicator* owner, uint64_t ticket) : owner_(owner), ticket_(ticket) {}
+  explicit Request(int32_t recorded) : recorded_(recorded) {}
   Communicator* owner_ = nullptr;
   uint64_t ticket_ = 0;
+  int32_t recorded_ = -1;  ///< CostRecorder::issue() of a call on `meta`
 };
 
 enum class ReduceOp : uint8_t { sum, max };
@@ -87,10 +89,12 @@ struct CollectiveCall {
   ReduceOp op = ReduceOp::sum;
   /// recv is set (== send for an in-place all_reduce); send and recv: the one tensor
   Tensor send, recv;
-  /// elements of each rank's block: all_reduce, reduce_scatter, all_gather, all_to_all
+  /// elements of each rank's block: all_reduce, reduce_scatter, all_gather, all_to_all. Not on `meta`, where
+  /// there may be very many ranks.
   std::vector<int64_t> counts;
   int peer = 0;  ///< destination or source
   std::string label;
+  int64_t block = 0;  ///< elements of this rank's, where blocks are counted
 
   int64_t offset(int rank) const;  ///< first element of the rank's block
   int64_t elements() const;        ///< of the whole vector: the same on all ranks
@@ -108,7 +112,7 @@ struct CollectiveCall {
 /// that matters).
 ///
 /// Dtypes: sum and max f32, bf16, f64, i32, u32, i64; the calls that only move data take any.
-/// On a `meta` stream calls are checked and counted and move nothing.
+/// On a `meta` stream calls are checked, counted and recorded (core/cost.h) and move nothing.
 /// Throws ShapeError for arguments that do not fit, CommError for everything that goes wrong between ranks;
 /// after the first CommError every call of every communicator of this rank throws it again.
 class Communicator {
@@ -184,7 +188,9 @@ class Communicator {
   virtual void stay_out_of_split() {}
 
   Request submit(Stream& stream, CollectiveCall call);
-  void count(const CollectiveCall& call);
+  /// Counts the calls and hands them over as one transaction.
+  Request carry_out(Stream& stream, std::vector<CollectiveCall> calls);
+  CommStats::Entry entry_of(const CollectiveCall& call) const;
 
   std::string axis_;
   std::vector<int> world_ranks_;

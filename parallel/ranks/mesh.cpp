@@ -86,14 +86,20 @@ int Mesh::coordinate(MeshAxis axis, int rank) const {
 }
 
 std::vector<int> Mesh::group(std::initializer_list<MeshAxis> axes, int rank) const {
-  std::vector<int> ranks;
-  for (int other = 0; other < world_size_; ++other) {
-    bool together = std::ranges::all_of(kMeshAxes, [&](MeshAxis axis) {
-      return std::ranges::find(axes, axis) != axes.end() || coordinate(axis, other) == coordinate(axis, rank);
-    });
-    if (together) ranks.push_back(other);
+  int first = rank;
+  std::vector<int> steps{0};  // from the first of the group, axis by axis from the outermost
+  int stride = world_size_;
+  for (MeshAxis axis : kMeshAxes) {
+    stride /= size(axis);
+    if (std::ranges::find(axes, axis) == axes.end()) continue;
+    first -= coordinate(axis, rank) * stride;
+    std::vector<int> finer;
+    for (int step : steps)
+      for (int i = 0; i < size(axis); ++i) finer.push_back(step + i * stride);
+    steps = std::move(finer);
   }
-  return ranks;
+  for (int& step : steps) step += first;
+  return steps;
 }
 
 std::vector<int> Mesh::loss_group(int rank) const {
