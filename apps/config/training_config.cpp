@@ -76,7 +76,7 @@ void declare_precision(config::Section& s, TrainingConfig& c) {
       .meaning("compute, and what FSDP gathers");
   s.choice("mixed_precision_reduce", c.mixed_precision_reduce,
            {{"float32", DType::f32}, {"bfloat16", DType::bf16}})
-      .meaning("gradient reduction");
+      .meaning("gradient sums between shards and replicas; those of micro-batches are float32");
   s.field("mixed_precision_level", c.mixed_precision_level)
       .one_of({"", "O0", "O1", "O2"})
       .meaning("short for precisions: O0 FP32, O1 FP8 compute, O2 BF16 compute; empty: as the keys say");

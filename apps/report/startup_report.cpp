@@ -37,6 +37,15 @@ std::string recompute_text(const std::vector<Recompute>& blocks) {
   return fmt::format("{} of {} blocks are recomputed", whole, blocks.size());
 }
 
+// Between one rank and itself there is no sum: what micro-batches add up to is f32.
+std::string gradient_sums_text(const Experiment& e) {
+  const DType reduce = e.shape.parameters.reduce;
+  const int data_ranks = e.mesh.size(MeshAxis::dp_replicate) * e.mesh.size(MeshAxis::dp_shard);
+  if (reduce == DType::f32 || data_ranks == 1) return std::string(name_of(DType::f32));
+  return fmt::format("{} between {}{}", name_of(reduce), counted(data_ranks, "data-parallel rank"),
+                     e.mesh.size(MeshAxis::tp) > 1 ? ", f32 between tensor-parallel ranks" : "");
+}
+
 // Gathers are asked for ahead of their unit, gradients are summed while the next unit's backward computes;
 // what a tensor-parallel layer needs, it needs at once, and the norm comes last.
 std::string overlap_text(const Experiment& e, const CommStats& traffic, const Communicator& world) {
@@ -101,8 +110,8 @@ void log_startup_report(const Experiment& e, const StepPlan& plan, Device device
       m.tied_embeddings ? ", tied" : "");
   for (const std::string& line : model_lines(c, e.model_values)) log::info("  {}", line);
   log::info("Precision: compute {}, masters f32, moments {}, gradient sums {}; {}",
-            name_of(s.parameters.compute), name_of(s.parameters.optimizer_state),
-            name_of(s.parameters.reduce), recompute_text(s.model_options.recompute));
+            name_of(s.parameters.compute), name_of(s.parameters.optimizer_state), gradient_sums_text(e),
+            recompute_text(s.model_options.recompute));
   if (!s.float8_policy.decisions.empty()) {
     log::info("FP8: {}", fp8::policy_summary(s.float8_policy));
     for (const std::string& remark : float8_remarks(e, plan.traffic)) log::info("FP8: {}", remark);

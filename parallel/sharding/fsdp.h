@@ -34,7 +34,7 @@ struct FsdpOptions {
     never,  ///< units stay whole from forward to the optimizer step (ZeRO-2)
   };
   DType compute = DType::bf16;
-  DType reduce = DType::f32;  ///< of gradient sums between ranks
+  DType reduce = DType::f32;  ///< of gradient sums between shards and replicas; of tensor-parallel ranks f32
   DType optimizer_state = DType::f32;
   Reshard reshard = Reshard::automatic;
   int prefetch = 1;                      ///< units gathered ahead of their turn
@@ -57,11 +57,12 @@ std::vector<bool> replaced_by_float8(const std::vector<ParameterSpec>& specs, co
 /// Fully sharded data parallel (ZeRO-3, arXiv:1910.02054; PyTorch FSDP, arXiv:2304.11277): where parameters
 /// live, and when they are whole. Each unit is gathered before its turn and let go after it; its gradients
 /// are reduce-scattered when its backward is done, and all-reduced over replicas with the step's last
-/// micro-batch. Sums between ranks are f32 unless asked otherwise. With one rank every call is free.
+/// micro-batch, after the sums of tensor-parallel ranks. Sums between ranks are f32 unless asked otherwise;
+/// what micro-batches add up to is always f32. With one rank every call is free.
 ///
 /// Traffic of a step and rank group of S shards: each gather of a unit moves (S-1)/S of its bytes in the
 /// compute type (or in FP8, where Float8Weights says so), each reduction (S-1)/S of its bytes in the reduce
-/// type, padding included.
+/// type, padding included; over R replicas 2 (R-1)/R of the shard's bytes in the reduce type.
 class Fsdp {
  public:
   /// Takes persistent memory for all shards. Every rank makes the same call.
@@ -166,10 +167,12 @@ class Fsdp {
   void gather_base(Unit& unit);
   void release_whole(int unit);
   void scatter_gradients(int unit);
-  Allocation in_reduce_type(const Allocation& gradient, const std::string& name);
+  Allocation in_reduce_type(const Tensor& gradient, const std::string& name);
   void complete_reduction();
   void take_sum(int parameter, const Tensor& sum);
   void sum_over_copies(int unit);
+  void sum_over_replicas(int unit);
+  void finish_copy_sums();
 
   Stream& stream_;
   Arena& arena_;
@@ -184,7 +187,8 @@ class Fsdp {
   std::vector<bool> summed_;                    ///< the gradient shard holds something of this step
   std::unique_ptr<Communicator> head_sharers_;  ///< tensor-parallel ranks that hold the same key/value heads
   Reduction pending_;
-  std::vector<Request> copy_sums_;  ///< all-reduces of finished shards
+  std::vector<Request> copy_sums_;                        ///< all-reduces of finished shards
+  std::vector<std::pair<int, Allocation>> replica_sums_;  ///< those not made in f32, by parameter
   bool is_last_micro_batch_ = true, is_forward_only_ = false;
 };
 

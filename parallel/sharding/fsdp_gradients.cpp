@@ -37,10 +37,8 @@ void Fsdp::reduce_gradients(int unit) {
   }
 }
 
-Allocation Fsdp::in_reduce_type(const Allocation& gradient, const std::string& name) {
-  if (options_.reduce == DType::f32) return gradient;
-  Allocation converted =
-      arena_.allocate(name, options_.reduce, gradient.tensor().shape, MemoryCategory::unsharded);
+Allocation Fsdp::in_reduce_type(const Tensor& gradient, const std::string& name) {
+  Allocation converted = arena_.allocate(name, options_.reduce, gradient.shape, MemoryCategory::unsharded);
   cast(stream_, gradient, converted);
   return converted;
 }
@@ -75,7 +73,8 @@ void Fsdp::scatter_gradients(int index) {
                                                  float8_->gradient_flag()));
       continue;
     }
-    r.sources.push_back(in_reduce_type(gradient, name + ".reduced"));
+    r.sources.push_back(options_.reduce == DType::f32 ? gradient
+                                                      : in_reduce_type(gradient, name + ".reduced"));
     r.sums.emplace_back(p, Allocation{});
     if (summed_[static_cast<size_t>(p)] || options_.reduce != DType::f32) {
       r.sums.back().second =
@@ -136,7 +135,7 @@ void Fsdp::complete_reduction() {
   if (r.is_last) sum_over_copies(r.unit);
 }
 
-// Copies of a shard on other ranks: replicas, norms on every tensor-parallel rank, shared key/value heads.
+// Copies of a shard on other ranks: norms on every tensor-parallel rank, shared key/value heads, replicas.
 void Fsdp::sum_over_copies(int index) {
   const ShardCoordinates& at = coordinates();
   for (int p : unit_at(index).parameters) {
@@ -153,17 +152,37 @@ void Fsdp::sum_over_copies(int index) {
       copy_sums_.push_back(
           head_sharers_->all_reduce(stream_, {.send = rows, .recv = {}, .label = spec.name}));
     }
-    if (ranks_.dp_replicate->size() > 1) {
-      copy_sums_.push_back(
-          ranks_.dp_replicate->all_reduce(stream_, {.send = gradient, .recv = {}, .label = spec.name}));
-    }
   }
+  if (ranks_.dp_replicate->size() > 1) sum_over_replicas(index);
+}
+
+// In f32 in place, behind the sums above, since calls keep their order. Another type has copies, of one unit
+// at a time, and is converted from those sums.
+void Fsdp::sum_over_replicas(int index) {
+  const bool in_place = options_.reduce == DType::f32;
+  if (!in_place) finish_copy_sums();
+  for (int p : unit_at(index).parameters) {
+    const std::string& name = specs_[static_cast<size_t>(p)].name;
+    const Tensor& gradient = shard(p).gradient;
+    if (gradient.numel() == 0) continue;
+    Allocation copy;
+    if (!in_place) copy = in_reduce_type(gradient, name + ".replica sum");
+    copy_sums_.push_back(ranks_.dp_replicate->all_reduce(
+        stream_, {.send = in_place ? gradient : copy.tensor(), .recv = {}, .label = name}));
+    if (!in_place) replica_sums_.emplace_back(p, std::move(copy));
+  }
+}
+
+void Fsdp::finish_copy_sums() {
+  for (Request& request : copy_sums_) request.wait(stream_);
+  copy_sums_.clear();
+  for (auto& [p, sum] : replica_sums_) cast(stream_, sum, shard(p).gradient);
+  replica_sums_.clear();
 }
 
 void Fsdp::finish_gradients() {
   complete_reduction();
-  for (Request& request : copy_sums_) request.wait(stream_);
-  copy_sums_.clear();
+  finish_copy_sums();
   for (size_t p = 0; p < specs_.size(); ++p) {
     if (!summed_[p]) fill_zero(stream_, shards_[p].gradient);
   }

@@ -193,7 +193,7 @@ class Formula {
         all_reduce("kv_heads", (run.row_end - run.row_begin) * columns, DType::f32, sharers,
                    at_.tp_rank % sharers);
       }
-      if (replicas_ > 1) all_reduce("dp_replicate", held, DType::f32, replicas_, at_.replica_rank);
+      if (replicas_ > 1) all_reduce("dp_replicate", held, options_.reduce, replicas_, at_.replica_rank);
     }
     if (replica() > 1) all_reduce("replica", 1, DType::f64, replica(), rank_in_replica());
   }

@@ -30,8 +30,9 @@ SentTotals sent_totals(const CommStats& stats);
 ///                               travel in their place where weights are gathered so
 ///     reductions  dp_shard      sum_u r (S-1)/S P_u in the reduce type, r = M, or 1 where reduced once per
 ///                               step; with float8_gradients all-to-alls of 1 + 1/32 bytes per element
-///     copies      dp_replicate  2 (R-1)/R of all shards in f32, once; tp and kv_heads the same for what
-///                               their ranks share
+///     copies      dp_replicate  2 (R-1)/R of all shards in the reduce type, once; tp and kv_heads the same
+///     in
+///                               f32 for what their ranks share
 ///     amaxes      replica       u32 per FP8 weight with a scale per tensor, once
 ///                 dp_shard      a vector per weight scaled by columns
 ///                 dp_replicate  with FP8 and replicas the norm's two halves

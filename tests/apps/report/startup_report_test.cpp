@@ -57,6 +57,19 @@ TEST_CASE("the report says model, precision, memory, compute and schedule") {
   CHECK_THAT(text, !Contains("Traffic: "));
 }
 
+TEST_CASE("the report says where gradients are summed in bf16") {
+  auto sums = [](int ranks, const char* replicas, const char* tensor_parallel) {
+    return report(ranks, {"--training.mixed_precision_reduce", "bfloat16", "--model.n_layers", "2",
+                          "--parallelism.data_parallel_replicate_degree", replicas,
+                          "--parallelism.tensor_parallel_degree", tensor_parallel});
+  };
+  CHECK_THAT(sums(1, "1", "1"), Contains("gradient sums f32; "));
+  CHECK_THAT(sums(2, "1", "2"), Contains("gradient sums f32; "));
+  CHECK_THAT(sums(2, "2", "1"), Contains("gradient sums bf16 between 2 data-parallel ranks; "));
+  CHECK_THAT(sums(8, "2", "2"), Contains("gradient sums bf16 between 4 data-parallel ranks, f32 between "
+                                         "tensor-parallel ranks; "));
+}
+
 TEST_CASE("the report says which calls run beside compute and which are waited for") {
   CHECK_THAT(report(2, {}),
              Contains(" overlap with compute over thread (gathers of the units ahead, sums of gradients)\n"));

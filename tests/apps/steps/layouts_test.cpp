@@ -169,12 +169,19 @@ TEST_CASE("when gradients are summed and weights are let go changes the order of
     require_same_bits(train_on(whole, layout, kSteps), usual);
   }
   SECTION("sums in bf16") {
-    whole.parameters.reduce = DType::bf16;
-    const LayoutCurve rough = train_on(whole, layout, kSteps);
-    // Each of S addends and their sum are rounded to 2^-8; over the elements errors are independent.
-    require_near(rough, single, 5e-3);
-    CHECK(rough.grad_norm != usual.grad_norm);
-    require_same_bits(train_on(whole, layout, 3), rough);
+    // Between shards, between replicas and both; with norms that tensor-parallel ranks sum in f32 before.
+    for (const Layout& l : {layout, replicas, Layout{.dp_replicate = 2, .micro_batches = 3},
+                            Layout{.dp_replicate = 2, .dp_shard = 2, .tp = 4}}) {
+      INFO(l.dp_replicate << " replicas of " << l.dp_shard << " shards, tp " << l.tp);
+      whole.parameters.reduce = DType::f32;
+      const LayoutCurve exact = train_on(whole, l, 3);
+      whole.parameters.reduce = DType::bf16;
+      const LayoutCurve rough = train_on(whole, l, kSteps);
+      // Each of S addends and their sum are rounded to 2^-8; over the elements errors are independent.
+      require_near(rough, single, 5e-3);
+      CHECK(rough.grad_norm[0] != exact.grad_norm[0]);
+      require_same_bits(train_slowly_on(whole, l, 3), rough);
+    }
   }
 }
 
@@ -288,6 +295,12 @@ TEST_CASE("what ranks send is what the formula says, byte for byte") {
        [](TrainingShape& s) { s.parameters.compute = s.parameters.reduce = DType::bf16; }},
       {"HSDP 2x2", {.dp_replicate = 2, .dp_shard = 2, .micro_batches = 2}, nothing},
       {"DDP 3", {.dp_replicate = 3, .micro_batches = 2}, nothing},
+      {"DDP 3, sums in bf16",
+       {.dp_replicate = 3, .micro_batches = 2},
+       [](TrainingShape& s) { s.parameters.reduce = DType::bf16; }},
+      {"HSDP 2x2 x TP 4, sums in bf16",
+       {.dp_replicate = 2, .dp_shard = 2, .tp = 4},
+       [](TrainingShape& s) { s.parameters.reduce = DType::bf16; }},
       {"reduced once",
        {.dp_shard = 2, .micro_batches = 3},
        [](TrainingShape& s) { s.parameters.reduce_every_micro_batch = false; }},
