@@ -91,7 +91,7 @@ Allocation Linear::forward(const StepContext& c, const LinearOperand& x, LinearI
   Float8Allocation all;
   if (travels_in_codes && x.float8.codes)
     all = pieces_[0].float8->gather(c, x.float8.codes, Source::x, {.product = true});
-  Allocation y = c.activation(name_, c.compute, {tokens_of(c, x, gathers_input(c)), pieces_.back().rows.end});
+  Allocation y = output(c, tokens_of(c, x, gathers_input(c)));
   if (travels_in_codes) {
     const Float8Product& product = *pieces_[0].float8;
     const bool keeps = saved && keeps_codes(pieces_[0]);
@@ -108,9 +108,17 @@ Allocation Linear::forward(const StepContext& c, const LinearOperand& x, LinearI
   return finish(c, y);
 }
 
+// What a tensor-parallel rank adds to a sum is gone with the sum.
+Allocation Linear::output(const StepContext& c, int64_t tokens) const {
+  const bool is_part = style_ == LinearStyle::row && c.tensor_parallel.size() > 1;
+  return c.arena.allocate(name_, c.compute, {tokens, pieces_.back().rows.end},
+                          is_part ? MemoryCategory::scratch : MemoryCategory::activations);
+}
+
 Allocation Linear::finish(const StepContext& c, const Allocation& y) const {
   if (bias_ >= 0) add_bias(c.stream, y, c.parameters.weight(bias_));
-  return style_ == LinearStyle::row ? c.tensor_parallel.reduce_scatter_rows(c.stream, c.arena, y, name_) : y;
+  if (style_ == LinearStyle::column) return y;
+  return c.tensor_parallel.reduce_scatter_rows(c.stream, c.arena, y, name_, MemoryCategory::activations);
 }
 
 void Linear::forward_pieces(const StepContext& c, const LinearOperand& x, const Allocation& y,

@@ -95,6 +95,7 @@ class Linear {
   const Float8Plan* plan() const {
     return is_one_product() && pieces_[0].float8 ? &pieces_[0].float8->plan() : nullptr;
   }
+  Allocation output(const StepContext& context, int64_t tokens) const;
   Allocation finish(const StepContext& context, const Allocation& y) const;
   /// Rows of the operand, of all ranks if `is_gathered`.
   int64_t tokens_of(const StepContext& c, const LinearOperand& operand, bool is_gathered) const;

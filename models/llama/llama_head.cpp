@@ -22,13 +22,15 @@ LlamaHead::Normalised LlamaHead::normalise(const StepContext& c, ResidualStream 
   Normalised out;
   const Tensor& x = in.sum;
   out.saved.x = in.delta ? in.delta : in.sum;
-  out.saved.rstd = c.scratch("rstd", DType::f32, {x.rows()});
-  Allocation y = c.activation("norm", c.compute, x.shape);
+  out.saved.rstd = c.activation("rstd", DType::f32, {x.rows()});
+  const bool is_part = c.tensor_parallel.size() > 1;
+  Allocation y = c.arena.allocate("norm", c.compute, x.shape,
+                                  is_part ? MemoryCategory::scratch : MemoryCategory::activations);
   RmsNormForward args{
       .x = x, .weight = c.parameters.weight(norm_), .y = y, .rstd = out.saved.rstd, .eps = norm_eps_};
   if (in.delta) args.residual = args.sum = in.delta.tensor();
   rms_norm_forward(c.stream, args);
-  out.y = c.tensor_parallel.gather_rows(c.stream, c.arena, y, "norm");
+  out.y = c.tensor_parallel.gather_rows(c.stream, c.arena, y, "norm", MemoryCategory::activations);
   return out;
 }
 

@@ -46,12 +46,15 @@ LlamaBatch LlamaModel::batch_of(const MicroBatch& batch) const {
 Allocation LlamaModel::embed(const StepContext& c, const Tensor& tokens) const {
   StepContext::Scope scope(c, "tok_embeddings");
   Tensor table = c.parameters.weight(parameters_.embedding);
-  Allocation x = c.activation("tok_embeddings", c.compute, {tokens.numel(), config_.dim});
+  const bool is_part = c.tensor_parallel.size() > 1;
+  Allocation x = c.arena.allocate("tok_embeddings", c.compute, {tokens.numel(), config_.dim},
+                                  is_part ? MemoryCategory::scratch : MemoryCategory::activations);
   embedding_forward(c.stream, {.tokens = tokens.reshape({tokens.numel()}),
                                .table = table,
                                .out = x,
                                .vocab_begin = table.rows() * c.tensor_parallel.rank()});
-  return c.tensor_parallel.reduce_scatter_rows(c.stream, c.arena, x, "tok_embeddings");
+  return c.tensor_parallel.reduce_scatter_rows(c.stream, c.arena, x, "tok_embeddings",
+                                               MemoryCategory::activations);
 }
 
 void LlamaModel::embed_backward(const StepContext& c, const Tensor& tokens, const Allocation& dout) const {

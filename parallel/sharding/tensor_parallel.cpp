@@ -11,23 +11,22 @@ TensorParallelGroup::TensorParallelGroup(Communicator& communicator)
     : communicator_(&communicator), rank_(communicator.rank()), size_(communicator.size()) {}
 
 Allocation TensorParallelGroup::gather_rows(Stream& stream, Arena& arena, const Allocation& x,
-                                            std::string_view label) const {
+                                            std::string_view label, MemoryCategory category) const {
   if (size_ == 1) return x;
   const Tensor& local = x;
   const bool is_vector = local.shape.rank() == 1;
   const Shape whole = is_vector ? Shape{local.numel() * size_} : Shape{local.rows() * size_, local.cols()};
-  Allocation all =
-      arena.allocate(std::string(label) + ".gathered", local.dtype, whole, MemoryCategory::scratch);
+  Allocation all = arena.allocate(std::string(label) + ".gathered", local.dtype, whole, category);
   communicator_->all_gather(stream, {.send = local, .recv = all, .label = label}).wait(stream);
   return all;
 }
 
 Allocation TensorParallelGroup::reduce_scatter_rows(Stream& stream, Arena& arena, const Allocation& x,
-                                                    std::string_view label) const {
+                                                    std::string_view label, MemoryCategory category) const {
   if (size_ == 1) return x;
   const Tensor& all = x;
   Allocation local = arena.allocate(std::string(label) + ".scattered", all.dtype,
-                                    {all.rows() / size_, all.cols()}, MemoryCategory::scratch);
+                                    {all.rows() / size_, all.cols()}, category);
   communicator_->reduce_scatter(stream, {.send = all, .recv = local, .label = label}).wait(stream);
   return local;
 }

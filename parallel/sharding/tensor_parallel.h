@@ -19,11 +19,13 @@ class TensorParallelGroup {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  /// x [n,C] of every rank, in rank order: [n * size, C]; a vector [n] likewise.
-  Allocation gather_rows(Stream& stream, Arena& arena, const Allocation& x, std::string_view label) const;
+  /// x [n,C] of every rank, in rank order: [n * size, C]; a vector [n] likewise. `category` of the result:
+  /// activations where backward reads it again.
+  Allocation gather_rows(Stream& stream, Arena& arena, const Allocation& x, std::string_view label,
+                         MemoryCategory category = MemoryCategory::scratch) const;
   /// Sum over ranks of x [N,C]; this rank's rows [N / size, C].
-  Allocation reduce_scatter_rows(Stream& stream, Arena& arena, const Allocation& x,
-                                 std::string_view label) const;
+  Allocation reduce_scatter_rows(Stream& stream, Arena& arena, const Allocation& x, std::string_view label,
+                                 MemoryCategory category = MemoryCategory::scratch) const;
   /// x [N,V/size] of every rank side by side: [N,V].
   Allocation gather_columns(Stream& stream, Arena& arena, const Tensor& x, std::string_view label) const;
   /// In place, over ranks.
