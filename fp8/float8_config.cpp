@@ -60,6 +60,13 @@ void declare(config::Section& s, Float8Config& c) {
       .meaning("recipe delayed: scale is divided by 2^margin");
   s.field("enable_fsdp_float8_all_gather", c.enable_fsdp_float8_all_gather)
       .meaning("FSDP gathers weights as FP8 bytes");
+  using Keep = Float8Config::KeepCodes;
+  s.choice("keep_weight_codes", c.keep_weight_codes,
+           {{"auto", Keep::automatic}, {"true", Keep::yes}, {"false", Keep::no}})
+      .meaning(
+          "keep the FP8 codes of weights that FSDP gathers in BF16 for the whole step (quantized and "
+          "gathered "
+          "once) or make them again after every gather (less memory); auto: keep where memory suffices");
   s.field("enable_tp_float8_all_gather", c.enable_tp_float8_all_gather)
       .meaning("sequence parallel gathers activations as FP8 bytes");
   s.field("enable_float8_gradient_all_to_all", c.enable_float8_gradient_all_to_all)

@@ -19,6 +19,8 @@ struct Float8PolicyConfig {
 /// Section `quantize.linear.float8`; in force when model.converters holds "quantize.linear.float8".
 /// What keys mean: float8_config.cpp.
 struct Float8Config {
+  enum class KeepCodes { automatic, yes, no };
+
   std::string recipe_name = "tensorwise";
   std::vector<std::string> filter_fqns;  ///< may hold "auto_filter_small_kn"
   std::vector<Float8PolicyConfig> policy;
@@ -29,6 +31,7 @@ struct Float8Config {
   bool power_of_two_scales = false;
   int64_t amax_history_length = 1024, margin = 0;  ///< recipe `delayed`
   bool enable_fsdp_float8_all_gather = false;
+  KeepCodes keep_weight_codes = KeepCodes::automatic;
   bool enable_tp_float8_all_gather = false;
   bool enable_float8_gradient_all_to_all = false;
   bool pad_vocabulary = false;

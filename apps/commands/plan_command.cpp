@@ -64,6 +64,9 @@ void print_open_decisions(const PlannedExperiment& planned, const StepPlan& firs
         "  {:<20} {:.3f} GiB of memory; {:.4f} TFLOP in fp8, {:.4f} in bf16; {} bytes sent in {}\n", value,
         gib(plan.memory.total_bytes()), plan.flops(Precision::fp8) / 1e12, plan.flops(Precision::bf16) / 1e12,
         with_commas(plan.traffic.sent_bytes()), counted(plan.traffic.calls(), "call"));
+    if (const WeightQuantizing made = weight_quantizing(plan); made.calls > 0)
+      out << fmt::format("  {:<20} {} of gathered weights, {:.3f} GiB read and written\n", "",
+                         counted(made.calls, "quantization"), made.bytes / (1 << 30));
   };
   for (const auto& [name, by, outcomes] : open_decisions(planned.experiment)) {
     out << fmt::format("Left to the run: {}, decided by {}; this plan is the first of\n", name, by);
@@ -74,14 +77,14 @@ void print_open_decisions(const PlannedExperiment& planned, const StepPlan& firs
 }
 
 // Why weights that FP8 products read travel in the compute type, and what cutting at whole blocks costs.
-void print_float8(const Experiment& e, const CommStats& traffic, std::ostream& out) {
+void print_float8(const Experiment& e, const StepPlan& plan, std::ostream& out) {
   const TrainingShape& s = e.shape;
   const std::optional<int>& capability = e.compute_capability;
   if (s.float8_policy.decisions.empty()) return;
   out << "Precision of linear layers";
   if (capability) out << fmt::format(" (compute capability {}.{})", *capability / 10, *capability % 10);
   out << ":\n" << fp8::policy_table(s.float8_policy);
-  for (const std::string& remark : float8_remarks(e, traffic)) out << remark << "\n";
+  for (const std::string& remark : float8_remarks(e, plan)) out << remark << "\n";
   const int shards = e.mesh.size(MeshAxis::dp_shard);
   std::vector<ParameterSpec> specs = llama_parameters(s.model).specs;
   align_shards(specs, s.parameters);
@@ -117,7 +120,7 @@ void run_plan_command(const PlanCommand& command, std::ostream& out) {
                      counted(e.global_batch, "sequence"), counted(e.shape.sequence, "token"),
                      counted(e.shape.micro_batches, "micro-batch", "micro-batches"), e.shape.batch,
                      model_flops_per_token(m, e.shape.sequence));
-  print_float8(e, plan.traffic, out);
+  print_float8(e, plan, out);
   print_memory(plan.memory, out);
   if (device.type == DeviceType::cuda && config.attention.backend != "flash") {
     out << fmt::format(

@@ -128,6 +128,13 @@ void check_validation_tokens(const TrainingShape& shape) {
   }
 }
 
+bool gathers_values(const Experiment& e, const Float8WeightSpec& weight) {
+  const ParameterSpec spec = llama_parameters(e.shape.model).specs[static_cast<size_t>(weight.parameter)];
+  return !float8_weight_travel(weight, tensor_parallel_shape(spec, e.mesh.size(MeshAxis::tp))[0],
+                               e.mesh.size(MeshAxis::dp_shard))
+              .in_codes;
+}
+
 struct Tokens {
   int64_t count;
   std::string_view of;
@@ -226,12 +233,21 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
                .global_batch = batches.global,
                .compute_capability = compute_capability};
   if (leaves_reduction_open(e)) e.shape.parameters.reduce_every_micro_batch = false;
+  e.shape.parameters.keeps_float8_codes =
+      leaves_weight_codes_open(e) || c.float8.keep_weight_codes == Float8Config::KeepCodes::yes;
   return e;
 }
 
 bool leaves_reduction_open(const Experiment& e) {
   return e.config.parallelism.fsdp_reduce_every_microbatch == ParallelismConfig::Reduce::automatic &&
          e.shape.micro_batches > 1 && e.mesh.size(MeshAxis::dp_shard) > 1;
+}
+
+bool leaves_weight_codes_open(const Experiment& e) {
+  const auto& weights = e.shape.parameters.float8.specs;
+  return e.config.float8.keep_weight_codes == Float8Config::KeepCodes::automatic &&
+         e.mesh.size(MeshAxis::dp_shard) > 1 && e.shape.parameters.reshard != FsdpOptions::Reshard::never &&
+         std::ranges::any_of(weights, [&](const auto& weight) { return gathers_values(e, weight); });
 }
 
 bool reductions_cross(const FsdpOptions& options, bool graphs) {
@@ -257,18 +273,72 @@ std::string model_title(const ModelConfig& c) {
   return fmt::format("{} {}{}", c.name, c.flavor, changed ? " with other dimensions" : "");
 }
 
-std::vector<std::string> float8_remarks(const Experiment& e, const CommStats& traffic) {
-  if (!e.shape.float8.is_on()) return {};
-  return float8_remarks(e.shape.float8_policy, e.config.float8,
-                        {.shards = e.mesh.size(MeshAxis::dp_shard),
-                         .tensor_parallel = e.mesh.size(MeshAxis::tp),
-                         .traffic = traffic});
-}
-
 double StepPlan::flops(Precision precision) const {
   double sum = 0;
   for (const CostRecorder::Total& total : costs) sum += total.precision == precision ? total.flops : 0;
   return sum;
+}
+
+WeightQuantizing weight_quantizing(const StepPlan& plan) {
+  WeightQuantizing out;
+  for (const CostRecorder::Total& t : plan.costs) {
+    if (t.op != "quantize" || !t.label.ends_with(kGatheredWeights)) continue;
+    out.calls += t.calls;
+    out.bytes += t.bytes;
+  }
+  return out;
+}
+
+namespace {
+
+// "" where all codes are made of shards, or weights stay whole.
+std::string weight_codes_text(const Experiment& e, const StepPlan& plan) {
+  const FsdpOptions& fsdp = e.shape.parameters;
+  std::vector<std::string> names;
+  for (const Float8WeightSpec& weight : fsdp.float8.specs) {
+    if (gathers_values(e, weight)) names.push_back(weight.name + ".");
+  }
+  const bool has_choice =
+      e.mesh.size(MeshAxis::dp_shard) > 1 && !names.empty() && fsdp.reshard != FsdpOptions::Reshard::never;
+  if (!has_choice) {
+    const bool is_asked_for = e.config.float8.keep_weight_codes != Float8Config::KeepCodes::automatic;
+    return is_asked_for
+               ? "keep_weight_codes changes nothing: no FP8 weight is gathered in the compute type and let "
+                 "go within a step"
+               : "";
+  }
+  const WeightQuantizing made = weight_quantizing(plan);
+  const double gib = made.bytes / (1 << 30);
+  if (!fsdp.keeps_float8_codes) {
+    return fmt::format(
+        "codes of {} gathered weights are made again after every gather: {} quantizations of {:.3f} GiB read "
+        "and "
+        "written per step",
+        names.size(), made.calls, gib);
+  }
+  int64_t bytes = 0;
+  for (const PlannedAllocation& a : plan.memory.persistent) {
+    const bool is_kept =
+        std::ranges::any_of(names, [&](const auto& name) { return a.name.starts_with(name); });
+    if (is_kept && a.name.find(".fp8") != std::string::npos) bytes += a.bytes;
+  }
+  return fmt::format(
+      "codes of {} gathered weights are kept through the step, {:.3f} GiB: {} quantizations of {:.3f} GiB "
+      "read and "
+      "written per step",
+      names.size(), static_cast<double>(bytes) / (1 << 30), made.calls, gib);
+}
+
+}  // namespace
+
+std::vector<std::string> float8_remarks(const Experiment& e, const StepPlan& plan) {
+  if (!e.shape.float8.is_on()) return {};
+  std::vector<std::string> lines = float8_remarks(e.shape.float8_policy, e.config.float8,
+                                                  {.shards = e.mesh.size(MeshAxis::dp_shard),
+                                                   .tensor_parallel = e.mesh.size(MeshAxis::tp),
+                                                   .traffic = plan.traffic});
+  if (std::string codes = weight_codes_text(e, plan); !codes.empty()) lines.push_back(std::move(codes));
+  return lines;
 }
 
 StepPlan record_step(const TrainingShape& shape, Device target, RankGroups& ranks) {

@@ -43,6 +43,9 @@ Experiment resolve_experiment(const Config& config, std::shared_ptr<const Tokeni
 /// True if the run decides when gradients are summed between ranks (apps/decide/decide.h): it is left to it,
 /// and there are several micro-batches and shards.
 bool leaves_reduction_open(const Experiment& experiment);
+/// True if the run decides whether codes of gathered FP8 weights stay through the step
+/// (apps/decide/decide.h): it is left to it, and there are such weights that do not stay whole anyway.
+bool leaves_weight_codes_open(const Experiment& experiment);
 /// True if reductions of FSDP may run beside the next micro-batch (FsdpOptions::reductions_cross): weights
 /// stay whole, and micro-batches are no CUDA graphs.
 bool reductions_cross(const FsdpOptions& options, bool graphs);
@@ -55,10 +58,6 @@ Decisions read_auto_decisions(const Config& config);
 /// "llama3 8B"; "llama3 8B with other dimensions" where the configuration changes some; "llama3 of one's own"
 /// where it sets dim; "from config.json".
 std::string model_title(const ModelConfig& config);
-
-/// float8_remarks() of this experiment (models/llama/llama_float8.h); `traffic` of a step as record_step()
-/// finds it.
-std::vector<std::string> float8_remarks(const Experiment& experiment, const CommStats& traffic);
 
 /// Reads the tokenizer of model.hf_assets_path.
 std::shared_ptr<const Tokenizer> load_tokenizer(const Config& config);
@@ -73,6 +72,16 @@ struct StepPlan {
   double flops(Precision precision) const;
   int64_t matmul_workspace_bytes = 0;
 };
+/// float8_remarks() of this experiment (models/llama/llama_float8.h), and what the codes of gathered weights
+/// cost in memory and quantizing.
+std::vector<std::string> float8_remarks(const Experiment& experiment, const StepPlan& plan);
+/// Quantizing of gathered weights in a step: calls, and bytes that cross memory.
+struct WeightQuantizing {
+  int64_t calls = 0;
+  double bytes = 0;
+};
+WeightQuantizing weight_quantizing(const StepPlan& plan);
+
 /// Runs set-up, a training step and, if configured, a validation step on `meta` for the rank of `ranks`.
 StepPlan record_step(const TrainingShape& shape, Device target, RankGroups& ranks);
 /// The same for rank 0 of this mesh, without ranks.

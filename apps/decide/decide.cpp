@@ -18,7 +18,8 @@
 namespace ottava {
 namespace {
 
-constexpr const char* kReduce = "parallelism.fsdp_reduce_every_microbatch";
+constexpr const char *kReduce = "parallelism.fsdp_reduce_every_microbatch",
+                     *kKeepCodes = "quantize.linear.float8.keep_weight_codes";
 // Of what is free: the rest is for the tokenizer's threads, the page cache of saves and what the machine does
 // besides.
 constexpr double kUsablePart = 0.8;
@@ -80,22 +81,45 @@ Need need_of(const TrainingShape& shape, RankGroups& ranks, Device device) {
 
 std::string mib(int64_t bytes) { return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20)); }
 
-// Less traffic where memory suffices.
-OpenDecision reduction_decision(const Experiment& e) {
-  OpenDecision out{.name = kReduce, .by = "the memory that is free", .outcomes = {}};
-  for (const char* value : {"false", "true"}) {
-    out.outcomes.push_back({value, e.shape});
-    out.outcomes.back().shape.parameters.reduce_every_micro_batch = value == std::string_view("true");
+// More memory for less work where it suffices: the first outcome is the one that takes it.
+struct MemoryDecision {
+  OpenDecision open;
+  const char *gain, *item;   ///< "less traffic", "whole gradients"
+  const char* after_change;  ///< what --redecide brings
+};
+
+MemoryDecision memory_decision(const Experiment& e, const char* name, bool FsdpOptions::*option, bool first) {
+  MemoryDecision out{.open = {.name = name, .by = "the memory that is free", .outcomes = {}}};
+  for (const bool value : {first, !first}) {
+    out.open.outcomes.push_back({value ? "true" : "false", e.shape});
+    out.open.outcomes.back().shape.parameters.*option = value;
   }
   return out;
 }
 
-Decisions::Entry decide_reduction(const Need& once) {
-  if (once.fits())
-    return {kReduce, "false",
-            fmt::format("less traffic, and {} of {} free suffice", mib(once.bytes), mib(once.available))};
-  return {kReduce, "true",
-          fmt::format("whole gradients would take {}, of {} free", mib(once.bytes), mib(once.available))};
+MemoryDecision reduction_decision(const Experiment& e) {
+  MemoryDecision out = memory_decision(e, kReduce, &FsdpOptions::reduce_every_micro_batch, false);
+  out.gain = "less traffic";
+  out.item = "whole gradients";
+  out.after_change = "after which gradients are summed in another order";
+  return out;
+}
+
+MemoryDecision weight_codes_decision(const Experiment& e) {
+  MemoryDecision out = memory_decision(e, kKeepCodes, &FsdpOptions::keeps_float8_codes, true);
+  out.gain = "weights are quantized and gathered once per step";
+  out.item = "codes of whole weights";
+  out.after_change = "which changes no bit";
+  return out;
+}
+
+Decisions::Entry decide(const MemoryDecision& d, const Need& need) {
+  const auto& [name, by, outcomes] = d.open;
+  if (need.fits())
+    return {name, outcomes[0].value,
+            fmt::format("{}, and {} of {} free suffice", d.gain, mib(need.bytes), mib(need.available))};
+  return {name, outcomes[1].value,
+          fmt::format("{} would take {}, of {} free", d.item, mib(need.bytes), mib(need.available))};
 }
 
 // Ratios of FP8 products: decided before, of a file, or measured here. A shape that the file lacks has none:
@@ -147,25 +171,25 @@ void decide_float8(Experiment& e, RankGroups& ranks, Device device, const Decisi
   apply_measured_float8(e, e.decisions);
 }
 
-void settle_reduction(Experiment& e, RankGroups& ranks, Device device, const Decisions& saved) {
-  const OpenDecision decision = reduction_decision(e);
-  const Need once = need_of(decision.outcomes[0].shape, ranks, device);
-  const Decisions::Entry* before = saved.find(kReduce);
-  if (before && before->value == "false" && once.bytes > once.available) {
+void settle_by_memory(Experiment& e, const MemoryDecision& d, RankGroups& ranks, Device device,
+                      const Decisions& saved) {
+  const auto& [name, by, outcomes] = d.open;
+  const Need need = need_of(outcomes[0].shape, ranks, device);
+  const Decisions::Entry* before = saved.find(name);
+  if (before && before->value == outcomes[0].value && need.bytes > need.available) {
     fail<ConfigError>("decisions",
-                      "{} = false was decided when the checkpoint was saved; now that needs {} and {} are "
-                      "free: free memory, or start with --redecide, after which gradients are summed in "
-                      "another order",
-                      kReduce, mib(once.bytes), mib(once.available));
+                      "{} = {} was decided when the checkpoint was saved; now that needs {} and {} are "
+                      "free: free memory, or start with --redecide, {}",
+                      name, before->value, mib(need.bytes), mib(need.available), d.after_change);
   }
-  e.decisions.entries.push_back(before ? *before : decide_reduction(once));
+  e.decisions.entries.push_back(before ? *before : decide(d, need));
   e.decisions = of_first_rank(e.decisions, *ranks.control);
-  const Decisions::Entry& entry = *e.decisions.find(kReduce);
-  const auto outcome = std::ranges::find(decision.outcomes, entry.value, &OpenDecision::Outcome::value);
-  if (outcome == decision.outcomes.end()) {
+  const Decisions::Entry& entry = *e.decisions.find(name);
+  const auto outcome = std::ranges::find(outcomes, entry.value, &OpenDecision::Outcome::value);
+  if (outcome == outcomes.end()) {
     fail<ConfigError>("decisions",
                       "the checkpoint says {} = '{}', which is neither true nor false: start with --redecide",
-                      kReduce, entry.value);
+                      name, entry.value);
   }
   e.shape = outcome->shape;
   log::info("Decided{}: {} = {} ({})", before ? " before" : "", entry.name, entry.value, entry.reason);
@@ -186,7 +210,8 @@ std::vector<OpenDecision> open_decisions(const Experiment& e) {
                    .by = "the time of each shape on the GPU",
                    .outcomes = {{"FP8 for every shape", e.shape}, {"FP8 for none", std::move(none.shape)}}});
   }
-  if (leaves_reduction_open(e)) out.push_back(reduction_decision(e));
+  if (leaves_reduction_open(e)) out.push_back(reduction_decision(e).open);
+  if (leaves_weight_codes_open(e)) out.push_back(weight_codes_decision(e).open);
   return out;
 }
 
@@ -204,7 +229,10 @@ void settle_decisions(Experiment& e, RankGroups& ranks, Device device, DecisionS
   }
   if (e.shape.float8.is_on() && e.config.float8.automatic) decide_float8(e, ranks, device, saved);
   settle_attention(e, ranks, device, saved);
-  if (leaves_reduction_open(e)) settle_reduction(e, ranks, device, saved);
+  // Whole gradients first: they change what a step computes, kept codes only what it costs.
+  if (leaves_weight_codes_open(e)) e.shape.parameters.keeps_float8_codes = false;
+  if (leaves_reduction_open(e)) settle_by_memory(e, reduction_decision(e), ranks, device, saved);
+  if (leaves_weight_codes_open(e)) settle_by_memory(e, weight_codes_decision(e), ranks, device, saved);
   require_equal_everywhere(*ranks.control, "decisions.json", e.decisions.hash());
 }
 

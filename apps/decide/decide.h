@@ -37,6 +37,10 @@ std::vector<OpenDecision> open_decisions(const Experiment& experiment);
 ///
 /// parallelism.fsdp_reduce_every_microbatch: once per step where all ranks have the memory for whole
 /// gradients, since that is less traffic; else after every micro-batch.
+///
+/// quantize.linear.float8.keep_weight_codes: codes of weights that are gathered in the compute type are kept
+/// through the step where all ranks have the memory, after the decision before it; else they are made again
+/// after every gather. Either way the same codes.
 void settle_decisions(Experiment& experiment, RankGroups& ranks, Device device, DecisionSource source);
 
 }  // namespace ottava

@@ -114,7 +114,7 @@ void log_startup_report(const Experiment& e, const StepPlan& plan, Device device
             recompute_text(s.model_options.recompute));
   if (!s.float8_policy.decisions.empty()) {
     log::info("FP8: {}", fp8::policy_summary(s.float8_policy));
-    for (const std::string& remark : float8_remarks(e, plan.traffic)) log::info("FP8: {}", remark);
+    for (const std::string& remark : float8_remarks(e, plan)) log::info("FP8: {}", remark);
     if (device.type != DeviceType::cuda && s.float8.is_on())
       log::info("FP8: on the CPU products are bf16 products of the same bytes: exact, and no faster");
   }

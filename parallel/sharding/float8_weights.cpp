@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/cost.h"
 #include "core/ops/elementwise.h"
 #include "fp8/quantize_operand.h"
 #include "fp8/step_amax.h"
@@ -98,7 +99,10 @@ void Float8Weights::place(Arena& arena, size_t i) {
   const ParameterShard& shard = shards_[static_cast<size_t>(spec.parameter)];
   const int shards = ranks_.dp_shard->size();
   e.travel = float8_weight_travel(spec, shard.slice[0], shards);
-  e.home = shards == 1 ? Home::resident : e.travel.in_codes ? Home::gathered : Home::local;
+  e.home = shards == 1            ? Home::resident
+           : e.travel.in_codes    ? Home::gathered
+           : options_.keeps_codes ? Home::kept
+                                  : Home::local;
   e.forms[0].recipe = spec.forward;
   e.forms[1].recipe = spec.backward;
   e.rows = std::max(spec.rows.size(), spec.padded_rows);
@@ -110,7 +114,7 @@ void Float8Weights::place(Arena& arena, size_t i) {
   e.segment_rows = (e.rows + multiple - 1) / multiple * e.travel.alignment;
   for (WeightUse use : e.uses()) {
     e.form(use).whole.granularity = e.form(use).recipe.granularity;
-    if (e.home == Home::resident) place_resident(arena, i, use);
+    if (e.home == Home::resident || e.home == Home::kept) place_resident(arena, i, use);
     if (e.home == Home::gathered) place_gathered(arena, i, use);
   }
   if (e.home == Home::resident && spec.padded_rows > spec.rows.size()) {
@@ -212,7 +216,10 @@ void Float8Weights::exchange(Stream& stream) {
   fp8::delayed_amax(stream, history_, amax_, scale_amax_);
 }
 
-void Float8Weights::refresh(Stream& stream) {
+void Float8Weights::refresh(Stream& stream, WeightUse uses) {
+  // Not only after a change: every step asks the arena and the ranks for the same.
+  for (Entry& e : entries_) e.holds_codes = false;
+  uses_ = uses;
   if (is_current_ || entries_.empty()) return;
   is_current_ = true;
   fill_zero(stream, non_finite_);
@@ -229,6 +236,10 @@ void Float8Weights::refresh(Stream& stream) {
 void Float8Weights::make(Stream& stream, size_t i, const Form& form, const Tensor& x,
                          const fp8::Float8Tensor& out, const Tensor& column_amax) {
   const Entry& e = entries_[i];
+  const bool is_of_gathered = e.home == Home::local || e.home == Home::kept;
+  const CostRecorder::Scope scope(
+      is_of_gathered && stream.type() == DeviceType::meta ? &stream.recorder() : nullptr,
+      std::string(kGatheredWeights));
   const auto slot = static_cast<int64_t>(i);
   fp8::OperandSlots slots{.scale_amax = scale_amax(i), .non_finite = non_finite_.slice(slot, slot + 1)};
   if (!counters_.empty() && &form == &e.forms[0]) {

@@ -16,13 +16,18 @@ namespace ottava {
 
 struct ParameterShard;
 
+/// Ends the labels of what making codes of gathered weights costs (core/cost.h).
+inline constexpr std::string_view kGatheredWeights = "gathered weights";
+
 /// FP8 codes of the weights, made once per optimizer step from the f32 masters (rounded to bf16 first, so
 /// that they are the codes of the gathered bf16 weight). Where they live:
 ///
 ///   resident   not sharded: whole, for the life of the run
 ///   gathered   sharded, Float8WeightTravel::in_codes: each rank makes its shard's, whole ones while their
 ///              unit is whole
-///   local      sharded otherwise: every rank makes them from the gathered weight, when first used
+///   local      sharded otherwise: every rank makes them from the gathered weight, after every gather
+///   kept       the same once per step or validation, with Options::keeps_codes: whole, for the life of the
+///              run
 ///
 /// A scale per tensor covers the weight across shards and tensor-parallel ranks: one all-reduce (u32, max) of
 /// all amaxes per optimizer step. Scales per row of the transposed weight cover the tensor-parallel slice:
@@ -34,14 +39,16 @@ class Float8Weights {
     std::vector<Float8WeightSpec> specs;
     int64_t amax_history_length = 0, margin = 0;  ///< recipe delayed
     bool counts = false;                          ///< keep statistics
+    bool keeps_codes = false;                     ///< of weights that are not gathered in codes
   };
   /// Takes persistent memory. `shards` and `specs` are those of Fsdp, by parameter.
   Float8Weights(Arena& arena, RankGroups& ranks, const std::vector<ParameterShard>& shards, Options options,
                 Device target);
 
   const std::vector<Float8WeightSpec>& specs() const { return options_.specs; }
-  /// Amaxes, their exchange, and the codes that live through the step; nothing if the weights did not change.
-  void refresh(Stream& stream);
+  /// Amaxes, their exchange, and the codes that live through the step; of these nothing if the weights did
+  /// not change. Kept codes are made anew when first used: those of forward alone in a validation.
+  void refresh(Stream& stream, WeightUse uses = WeightUse::both);
   /// The next refresh makes new codes. `measured`: the optimizer raised updated_amax() of every parameter
   /// that has one.
   void weights_changed(bool measured = false) {
@@ -61,9 +68,11 @@ class Float8Weights {
   void release(size_t entry);
   /// True if forward and backward read the same codes.
   bool shares_codes(size_t entry) const { return entries_[entry].travel.shares_codes; }
+  /// True if no product needs the gathered weight until the next refresh().
+  bool holds_codes(size_t entry) const { return entries_[entry].holds_codes; }
 
-  /// Operand b of the product. `whole` is the gathered slice in the compute type (local entries), else left
-  /// out.
+  /// Operand b of the product. `whole` is the gathered slice in the compute type (local entries, and kept
+  /// ones without holds_codes()), else left out.
   fp8::Float8Tensor operand(Stream& stream, size_t entry, WeightUse use, const Tensor& whole);
 
   // What was measured at the last refresh, per entry.
@@ -77,7 +86,7 @@ class Float8Weights {
   fp8::AmaxHistory* history() { return history_.rows.empty() ? nullptr : &history_; }
 
  private:
-  enum class Home { resident, gathered, local };
+  enum class Home { resident, gathered, local, kept };
   /// One set of codes, for one use or both.
   struct Form {
     fp8::OperandRecipe recipe;
@@ -93,7 +102,8 @@ class Float8Weights {
     Form forms[2];
     RowRange shard;  ///< rows of the slice that this rank holds, within the entry
     int64_t rows = 0, columns = 0, segment_rows = 0;
-    Tensor padded;  ///< bf16, resident padded ones
+    Tensor padded;             ///< bf16, resident padded ones
+    bool holds_codes = false;  ///< kept ones: made since the last refresh
     /// The uses that have codes of their own.
     std::span<const WeightUse> uses() const {
       static constexpr WeightUse kUses[] = {WeightUse::forward, WeightUse::backward};
@@ -121,7 +131,9 @@ class Float8Weights {
   void make_resident(Stream& stream, size_t entry, WeightUse use);
   void make_shard(Stream& stream, size_t entry, WeightUse use);
   void make_column_scales(Stream& stream, size_t entry);
+  Allocation padded_rows(Stream& stream, size_t entry, Tensor& x);
   void make_local(Stream& stream, size_t entry, WeightUse use, const Tensor& whole);
+  void make_kept(Stream& stream, size_t entry, const Tensor& whole);
   void assemble(Stream& stream, size_t entry, WeightUse use);
   Tensor allocate(Form& form, std::string_view name, DType dtype, Shape shape);
   fp8::Float8Codes allocate_codes(Form& form, std::string_view name, Shape shape);
@@ -142,6 +154,7 @@ class Float8Weights {
   fp8::AmaxHistory history_;
   Tensor updated_amax_;  ///< u32 [entries], of the weights that the optimizer wrote last
   bool is_current_ = false, is_measured_ = false;
+  WeightUse uses_ = WeightUse::both;  ///< of kept codes
 };
 
 }  // namespace ottava

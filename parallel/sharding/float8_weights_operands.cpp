@@ -44,7 +44,7 @@ void Float8Weights::gather(Stream& stream, size_t i, WeightUse use) {
 
 void Float8Weights::release(size_t i) {
   Entry& e = entries_[i];
-  if (e.home == Home::resident) return;
+  if (e.home == Home::resident || e.home == Home::kept) return;
   for (Form& form : e.forms) {
     form.gathered = {};
     form.whole = {.granularity = form.recipe.granularity};
@@ -52,19 +52,25 @@ void Float8Weights::release(size_t i) {
   }
 }
 
+// x with the zero rows of a product at its end.
+Allocation Float8Weights::padded_rows(Stream& stream, size_t i, Tensor& x) {
+  const Float8WeightSpec& spec = options_.specs[i];
+  if (spec.padded_rows <= spec.rows.size()) return {};
+  Allocation padded = arena_.allocate(spec.name + ".padded", DType::bf16, {entries_[i].rows, x.cols()},
+                                      MemoryCategory::scratch);
+  fill_zero(stream, padded);
+  cast(stream, x, padded.tensor().slice(0, x.rows()));
+  x = padded;
+  return padded;
+}
+
 void Float8Weights::make_local(Stream& stream, size_t i, WeightUse use, const Tensor& whole) {
   const Float8WeightSpec& spec = options_.specs[i];
   Entry& e = entries_[i];
   Form& form = e.form(use);
   Tensor x = whole.slice(spec.rows.begin, spec.rows.end);
-  Allocation padded, columns;
-  if (spec.padded_rows > spec.rows.size()) {
-    padded =
-        arena_.allocate(spec.name + ".padded", DType::bf16, {e.rows, e.columns}, MemoryCategory::scratch);
-    fill_zero(stream, padded);
-    cast(stream, x, padded.tensor().slice(0, x.rows()));
-    x = padded;
-  }
+  const Allocation padded = padded_rows(stream, i, x);
+  Allocation columns;
   fp8::Float8Tensor out{.granularity = form.recipe.granularity};
   if (reads_columnwise(form.recipe, use)) {
     out.columnwise = form.whole.columnwise =
@@ -75,6 +81,22 @@ void Float8Weights::make_local(Stream& stream, size_t i, WeightUse use, const Te
   if (fp8::takes_column_amax(out))
     columns = arena_.allocate(spec.name + ".column amax", DType::u32, {e.columns}, MemoryCategory::scratch);
   make(stream, i, form, x, out, columns ? columns.tensor() : Tensor{});
+}
+
+// For both uses at once: backward then needs no gather.
+void Float8Weights::make_kept(Stream& stream, size_t i, const Tensor& whole) {
+  const Float8WeightSpec& spec = options_.specs[i];
+  Entry& e = entries_[i];
+  Tensor x = whole.slice(spec.rows.begin, spec.rows.end);
+  const Allocation padded = padded_rows(stream, i, x);
+  for (WeightUse use : e.uses()) {
+    if (!includes(uses_, use)) continue;
+    const Form& form = e.form(use);
+    fp8::Float8Tensor out = form.whole;
+    if (uses_ == WeightUse::forward && !out.rowwise.empty()) out.columnwise = {};
+    make(stream, i, form, x, out, form.column_amax);
+  }
+  e.holds_codes = true;
 }
 
 /// What products read, from what was gathered.
@@ -114,6 +136,10 @@ void Float8Weights::assemble(Stream& stream, size_t i, WeightUse use) {
 fp8::Float8Tensor Float8Weights::operand(Stream& stream, size_t i, WeightUse use, const Tensor& whole) {
   Entry& e = entries_[i];
   Form& form = e.form(use);
+  if (e.home == Home::kept) {
+    if (!e.holds_codes) make_kept(stream, i, whole);
+    return form.whole;
+  }
   const bool columnwise = reads_columnwise(form.recipe, use);
   if ((columnwise ? form.whole.columnwise : form.whole.rowwise).empty())
     e.home == Home::local ? make_local(stream, i, use, whole) : assemble(stream, i, use);

@@ -36,6 +36,27 @@ std::vector<bool> replaced_by_float8(const std::vector<ParameterSpec>& specs, co
   return replaced;
 }
 
+std::vector<std::vector<size_t>> kept_instead_of_weights(const std::vector<ParameterSpec>& specs,
+                                                         const Float8Weights::Options& float8,
+                                                         const ShardCoordinates& at) {
+  std::vector<std::vector<size_t>> kept(specs.size());
+  if (!float8.keeps_codes || at.shard_size == 1) return kept;
+  std::vector<int64_t> rows(specs.size());
+  for (size_t i = 0; i < float8.specs.size(); ++i) {
+    const auto p = static_cast<size_t>(float8.specs[i].parameter);
+    const int64_t all = tensor_parallel_shape(specs[p], at.tp_size)[0];
+    if (specs[p].role != ParameterRole::linear ||
+        float8_weight_travel(float8.specs[i], all, at.shard_size).in_codes)
+      continue;
+    kept[p].push_back(i);
+    rows[p] += float8.specs[i].rows.size();
+  }
+  for (size_t p = 0; p < specs.size(); ++p) {
+    if (rows[p] < tensor_parallel_shape(specs[p], at.tp_size)[0]) kept[p].clear();
+  }
+  return kept;
+}
+
 Fsdp::Fsdp(Stream& stream, Arena& arena, RankGroups& ranks, std::vector<ParameterSpec> specs,
            FsdpOptions options)
     : stream_(stream),
@@ -62,7 +83,10 @@ Fsdp::Fsdp(Stream& stream, Arena& arena, RankGroups& ranks, std::vector<Paramete
 }
 
 void Fsdp::place_float8(Arena& arena) {
-  float8_ = std::make_unique<Float8Weights>(arena, ranks_, shards_, options_.float8, stream_.target());
+  Float8Weights::Options options = options_.float8;
+  options.keeps_codes = options_.keeps_float8_codes && options_.reshard != FsdpOptions::Reshard::never;
+  float8_ = std::make_unique<Float8Weights>(arena, ranks_, shards_, options, stream_.target());
+  kept_ = kept_instead_of_weights(specs_, options, coordinates());
   for (size_t i = 0; i < options_.float8.specs.size(); ++i) {
     const Float8WeightSpec& spec = options_.float8.specs[i];
     const int64_t rows = shards_[static_cast<size_t>(spec.parameter)].slice[0];
@@ -159,17 +183,28 @@ void Fsdp::begin_step() {
 void Fsdp::begin_micro_batch(bool is_last) { is_last_micro_batch_ = is_last; }
 void Fsdp::begin_forward_only() {
   is_forward_only_ = true;
-  if (float8_) float8_->refresh(stream_);
+  if (float8_) float8_->refresh(stream_, WeightUse::forward);
+}
+
+bool Fsdp::is_packed(const Unit& unit, int p) const {
+  return std::find(unit.packed.begin(), unit.packed.end(), p) != unit.packed.end();
+}
+
+bool Fsdp::is_needless(int p) const {
+  if (!float8_ || kept_[static_cast<size_t>(p)].empty()) return false;
+  const std::vector<size_t>& entries = kept_[static_cast<size_t>(p)];
+  return std::all_of(entries.begin(), entries.end(),
+                     [&](size_t entry) { return float8_->holds_codes(entry); });
 }
 
 void Fsdp::gather_base(Unit& unit) {
   for (int p : unit.parameters) {
-    if (replaced_[static_cast<size_t>(p)]) continue;
+    if (replaced_[static_cast<size_t>(p)] || (is_needless(p) && !is_packed(unit, p))) continue;
     const ParameterShard& s = shard(p);
     const std::string& name = specs_[static_cast<size_t>(p)].name;
     whole_at(p).weight =
         arena_.allocate(name + ".whole", options_.compute, s.slice, MemoryCategory::unsharded);
-    if (std::find(unit.packed.begin(), unit.packed.end(), p) != unit.packed.end()) continue;
+    if (is_packed(unit, p)) continue;
     ranks_.dp_shard->all_gather(stream_, {.send = s.compute, .recv = whole_at(p).weight, .label = name});
   }
   if (unit.weight_packing) {

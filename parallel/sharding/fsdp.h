@@ -46,6 +46,9 @@ struct FsdpOptions {
   bool trains = true;             ///< false: no gradients and no optimizer state (generation)
   Float8Weights::Options float8;  ///< weights that products read in FP8
   bool float8_gradients = false;  ///< between shards (float8_exchange.h); only with float8
+  /// FP8 codes of weights that are gathered in the compute type stay from their first use to the end of the
+  /// step, and nothing gathers those weights a second time. Not with Reshard::never, where they stay anyway.
+  bool keeps_float8_codes = false;
 };
 
 /// What the options ask of the table: shards of whole blocks where scales of blocks travel.
@@ -53,6 +56,12 @@ void align_shards(std::vector<ParameterSpec>& specs, const FsdpOptions& options)
 /// Parameters whose compute type nothing reads, by parameter: FP8 codes take its place.
 std::vector<bool> replaced_by_float8(const std::vector<ParameterSpec>& specs, const FsdpOptions& options,
                                      const ShardCoordinates& at);
+
+/// By parameter the entries of `float8` whose codes, once kept, are all that is read of it; empty where
+/// something reads the compute type too, or codes are gathered.
+std::vector<std::vector<size_t>> kept_instead_of_weights(const std::vector<ParameterSpec>& specs,
+                                                         const Float8Weights::Options& float8,
+                                                         const ShardCoordinates& at);
 
 /// Fully sharded data parallel (ZeRO-3, arXiv:1910.02054; PyTorch FSDP, arXiv:2304.11277): where parameters
 /// live, and when they are whole. Each unit is gathered before its turn and let go after it; its gradients
@@ -62,7 +71,8 @@ std::vector<bool> replaced_by_float8(const std::vector<ParameterSpec>& specs, co
 ///
 /// Traffic of a step and rank group of S shards: each gather of a unit moves (S-1)/S of its bytes in the
 /// compute type (or in FP8, where Float8Weights says so), each reduction (S-1)/S of its bytes in the reduce
-/// type, padding included; over R replicas 2 (R-1)/R of the shard's bytes in the reduce type.
+/// type, padding included (with keeps_float8_codes a weight that only FP8 products read is gathered once per
+/// step, unless it travels packed); over R replicas 2 (R-1)/R of the shard's bytes in the reduce type.
 class Fsdp {
  public:
   /// Takes persistent memory for all shards. Every rank makes the same call.
@@ -157,6 +167,9 @@ class Fsdp {
   };
 
   bool is_sharded() const { return ranks_.dp_shard->size() > 1; }
+  bool is_packed(const Unit& unit, int parameter) const;
+  /// Everything that reads it has codes.
+  bool is_needless(int parameter) const;
   Unit& unit_at(int unit) { return units_[static_cast<size_t>(unit)]; }
   Whole& whole_at(int parameter) { return whole_[static_cast<size_t>(parameter)]; }
   void place_float8(Arena& arena);
@@ -181,7 +194,8 @@ class Fsdp {
   FsdpOptions options_;
   std::vector<ParameterShard> shards_;
   std::unique_ptr<Float8Weights> float8_;
-  std::vector<bool> replaced_;  ///< by FP8 codes, by parameter
+  std::vector<bool> replaced_;             ///< by FP8 codes, by parameter
+  std::vector<std::vector<size_t>> kept_;  ///< entries of float8_ whose codes stay, by parameter
   std::vector<Unit> units_;
   std::vector<Whole> whole_;
   std::vector<bool> summed_;                    ///< the gradient shard holds something of this step

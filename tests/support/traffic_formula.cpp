@@ -32,6 +32,7 @@ struct Moves {
 
 struct Unit {
   Moves compute, reductions;                 ///< in those types
+  Moves once;                                ///< in the compute type, of weights whose codes are kept
   Moves both, forward, backward, exchanges;  ///< in bytes; of weights' codes and scales, by their use
 };
 
@@ -84,6 +85,9 @@ class Formula {
     std::vector<Unit> units(static_cast<size_t>(shape_.model.layers) + 2);
     std::vector<std::vector<ShardPacking::Item>> gradients(units.size()), weights(units.size());
     const std::vector<bool> replaced = replaced_by_float8(specs_, options_, at_);
+    Float8Weights::Options float8 = options_.float8;
+    float8.keeps_codes = options_.keeps_float8_codes && options_.reshard != FsdpOptions::Reshard::never;
+    const auto kept = kept_instead_of_weights(specs_, float8, at_);
     for (size_t p = 0; p < specs_.size(); ++p) {
       const auto u = static_cast<size_t>(specs_[p].unit);
       const ShardPacking::Item item{slice(specs_[p]), specs_[p].shard_alignment};
@@ -93,7 +97,7 @@ class Formula {
         if (!replaced[p]) weights[u].push_back(item);
         continue;
       }
-      if (!replaced[p]) units[u].compute.add(count);
+      if (!replaced[p]) (kept[p].empty() ? units[u].compute : units[u].once).add(count);
       if (options_.float8_gradients && Float8Exchange::takes(specs_[p], item.slice, at_.shard_size)) {
         units[u].exchanges.add(count);
         units[u].exchanges.add(count / 32);
@@ -148,6 +152,7 @@ class Formula {
                     backward = is_embedding ? 0 : 1,
                     forward = backward + (!is_embedding && !is_head && recomputes(u - 1));
       over_shards(Collective::all_gather, all[u].compute, times(total), options_.compute);
+      over_shards(Collective::all_gather, all[u].once, 1, options_.compute);
       over_shards(Collective::all_gather, all[u].both, times(total), DType::u8);
       over_shards(Collective::all_gather, all[u].forward, times(forward), DType::u8);
       over_shards(Collective::all_gather, all[u].backward, times(backward), DType::u8);

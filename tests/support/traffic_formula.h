@@ -26,7 +26,8 @@ SentTotals sent_totals(const CommStats& stats);
 /// the compute type for the N tokens of a micro-batch, L layers:
 ///
 ///     gathers     dp_shard      sum_u g_u (S-1)/S P_u in the compute type, g_u = M times what the model's
-///                               schedule says, or 1 where never resharded; FP8 codes and the scales that
+///                               schedule says, or 1 where never resharded, or where FP8 codes of a weight
+///                               that does not travel packed are kept; FP8 codes and the scales that
 ///                               travel in their place where weights are gathered so
 ///     reductions  dp_shard      sum_u r (S-1)/S P_u in the reduce type, r = M, or 1 where reduced once per
 ///                               step; with float8_gradients all-to-alls of 1 + 1/32 bytes per element

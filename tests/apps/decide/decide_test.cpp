@@ -98,6 +98,42 @@ TEST_CASE("gradients are reduced once where whole ones fit, else after every mic
              Contains("whole gradients would take ") && Contains(" free"));
 }
 
+TEST_CASE("codes of gathered FP8 weights are kept where whole ones fit, else made again") {
+  constexpr const char* kCodes = "quantize.linear.float8.keep_weight_codes";
+  const Job small(Job::Size::small), impossible(Job::Size::impossible);
+  const std::vector<std::string> fp8{"--model.converters", "[quantize.linear.float8]"};
+  auto with = [&](const char* key, const char* value) {
+    std::vector<std::string> more = fp8;
+    more.insert(more.end(), {key, value});
+    return more;
+  };
+  const Experiment kept = small.settle(kSaved, fp8), made = impossible.settle(kSaved, fp8);
+  REQUIRE(kept.decisions.find(kCodes));
+  CHECK(kept.decisions.find(kCodes)->value == "true");
+  CHECK_THAT(kept.decisions.find(kCodes)->reason,
+             Contains("weights are quantized and gathered once per step, and ") && Contains("free suffice"));
+  CHECK(kept.shape.parameters.keeps_float8_codes);
+  REQUIRE(made.decisions.find(kCodes));
+  CHECK(made.decisions.find(kCodes)->value == "false");
+  CHECK_THAT(made.decisions.find(kCodes)->reason, Contains("codes of whole weights would take "));
+  CHECK_FALSE(made.shape.parameters.keeps_float8_codes);
+  // What is asked for, or makes no difference, is not decided.
+  const std::string option = std::string("--") + kCodes;
+  const Experiment asked = small.settle(kSaved, with(option.c_str(), "false"));
+  CHECK_FALSE(asked.decisions.find(kCodes));
+  CHECK_FALSE(asked.shape.parameters.keeps_float8_codes);
+  CHECK(impossible.settle(kSaved, with(option.c_str(), "true")).shape.parameters.keeps_float8_codes);
+  for (const auto& [key, value] :
+       {std::pair("--quantize.linear.float8.enable_fsdp_float8_all_gather", "true"),
+        std::pair("--parallelism.fsdp_reshard_after_forward", "never"),
+        std::pair("--parallelism.data_parallel_replicate_degree", "2")})
+    CHECK_FALSE(small.settle(kSaved, with(key, value)).decisions.find(kCodes));
+  CHECK_FALSE(small.settle(kSaved).decisions.find(kCodes));
+  // A checkpoint's decision is followed.
+  small.write(4, to_json({.made_for = kept.decisions.made_for, .entries = {{kCodes, "false", "before"}}}));
+  CHECK_FALSE(small.settle(kSaved, fp8).shape.parameters.keeps_float8_codes);
+}
+
 TEST_CASE("what the configuration says, or what makes no difference, is not decided") {
   const Job job(Job::Size::small);
   const std::string option = std::string("--") + kKey;

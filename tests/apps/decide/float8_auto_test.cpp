@@ -121,7 +121,7 @@ TEST_CASE("auto: a decisions file says where FP8 wins, and what was taken from i
   CHECK(runs_in(e, "feed_forward.w2") == "bf16: measured 0.99x");
   CHECK(e.shape.float8_policy.fp8_products() == 6 * 2 * 3);
   CHECK(e.shape.float8.weights.specs.size() == 6 * 2);
-  REQUIRE(e.decisions.entries.size() == 4);
+  REQUIRE(e.decisions.entries.size() == 5);  // and that of the codes of gathered weights
   for (const Decisions::Entry& entry : Ratios{}.entries()) {
     REQUIRE(e.decisions.find(entry.name) != nullptr);
     CHECK(e.decisions.find(entry.name)->value == entry.value);
@@ -149,7 +149,7 @@ TEST_CASE("auto: what the policy list names needs no measurement") {
   const Experiment e = job.settle(
       job.config(path, {"--quantize.linear.float8.policy", "[{match: '*.wo', recipe: tensorwise}]"}));
   CHECK(runs_in(e, "attention.wo") == "tensorwise: policy \"*.wo\"");
-  CHECK(e.decisions.entries.size() == 3);
+  CHECK(e.decisions.entries.size() == 4);
 }
 
 TEST_CASE(

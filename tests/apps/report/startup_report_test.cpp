@@ -103,6 +103,26 @@ TEST_CASE("the report says which FP8 weights travel as bytes, and why others do 
   CHECK_THAT(fp8_report(1, "mxfp8"), !Contains("FSDP gathers"));
 }
 
+TEST_CASE("the report says what codes of gathered weights cost, kept or made again") {
+  auto codes = [](int ranks, const char* keep, const char* gathers = "false") {
+    return report(ranks, {"--model.converters", "[quantize.linear.float8]", "--model.n_layers", "2",
+                          "--training.global_batch_size", "4", "--activation_checkpoint.mode", "none",
+                          "--quantize.linear.float8.keep_weight_codes", keep,
+                          "--quantize.linear.float8.enable_fsdp_float8_all_gather", gathers});
+  };
+  // Two blocks of 256 x 768, 256 x 256, 1536 x 256 and 256 x 768 in a byte each: 1.75 MiB.
+  CHECK_THAT(codes(2, "true"),
+             Contains("FP8: codes of 8 gathered weights are kept through the step, 0.002 GiB: 8 "
+                      "quantizations of 0.005 GiB read and written per step\n"));
+  CHECK_THAT(codes(2, "false"),
+             Contains("FP8: codes of 8 gathered weights are made again after every gather: 32 "
+                      "quantizations of 0.019 GiB read and written per step\n"));
+  CHECK_THAT(codes(2, "auto", "true"), !Contains("codes of ") && !Contains("keep_weight_codes"));
+  CHECK_THAT(codes(1, "true"),
+             Contains("FP8: keep_weight_codes changes nothing: no FP8 weight is gathered in the "
+                      "compute type and let go within a step\n"));
+}
+
 TEST_CASE(
     "the report says what tensor parallel gathers as bytes, with its amaxes, and what changes nothing") {
   auto remarks = [](int ranks, const char* recipe, std::vector<std::string> more) {
