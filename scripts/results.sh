@@ -80,6 +80,11 @@ for size in 2256 2560; do run build/ottava tokenizer inspect configs/tokenizers/
 printf '\n## Bandwidth of quantizing: GB/s, time, and the part of a plain copy measured beside it\n' >>"$out"
 run build/tests/fp8_bandwidth
 
+if [ -f scripts/pytorch_race.md ]; then  # needs torch: scripts/pytorch_race.py
+  printf '\n## Beside PyTorch\n\n' >>"$out"
+  tail -n +3 scripts/pytorch_race.md >>"$out"
+fi
+
 printf '\n## FP8 recipes: loss\n\n' >>"$out"
 tail -n +3 scripts/fp8_convergence.md >>"$out"
 mv "$out" scripts/results.md

@@ -7,6 +7,7 @@ scripts/gpu_check.sh's benchmark: same shapes, same batch, same machine. A JSON 
     bench_pytorch.py --run 8B:16:8192:1:bf16 --run 8B:16:8192:1:fp8        # flavor:layers:seq_len:batch:precision
     bench_pytorch.py --attention 2,32,8,8192,128                           # batch, heads, kv heads, seq_len, head dim
     bench_pytorch.py --device cpu --compile off --run debugmodel:2:64:1:bf16
+    bench_pytorch.py --device cpu --compile model --run 60M:8:1024:4:bf16  # configs/llama_60m.yaml; scripts/pytorch_race.py
 """
 
 import argparse
@@ -21,6 +22,7 @@ from torch import nn
 
 FLAVORS = {
     "debugmodel": dict(dim=256, layers=6, heads=16, kv_heads=16, ffn_dim=768, vocab=2048),
+    "60M": dict(dim=768, layers=8, heads=12, kv_heads=12, ffn_dim=2048, vocab=2560),
     "1B": dict(dim=2048, layers=16, heads=32, kv_heads=8, ffn_dim=8192, vocab=128256),
     "3B": dict(dim=3072, layers=28, heads=24, kv_heads=8, ffn_dim=8192, vocab=128256),
     "8B": dict(dim=4096, layers=32, heads=32, kv_heads=8, ffn_dim=14336, vocab=128256),
