@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <map>
@@ -97,6 +98,42 @@ Measured measure(Trainer& trainer, Device device, int steps) {
   return out;
 }
 
+struct SaveTimes {
+  std::vector<double> without, with;  ///< steps, ascending
+  std::vector<double> begun,
+      written;  ///< until begin() returned; from then on until the checkpoint was complete
+};
+
+double median_of(std::vector<double>& seconds) {
+  std::sort(seconds.begin(), seconds.end());
+  return seconds[seconds.size() / 2];
+}
+
+// In turn, so that a machine that slows down slows both.
+SaveTimes measure_saves(Trainer& trainer, int saves) {
+  SaveTimes out;
+  for (int i = 0; i < saves; ++i) {
+    out.without.push_back(seconds_of([&] { trainer.step(nullptr); }));
+    out.begun.push_back(
+        seconds_of([&] { trainer.checkpoints().save(trainer.engine(), trainer.state(), false); }));
+    const double beside = seconds_of([&] { trainer.step(nullptr); });
+    out.with.push_back(beside);
+    out.written.push_back(beside + seconds_of([&] { trainer.checkpoints().finish(); }));
+  }
+  return out;
+}
+
+std::string saves_text(SaveTimes t, const CheckpointConfig& c, int64_t snapshot) {
+  const double with = median_of(t.with), without = median_of(t.without);
+  return fmt::format(
+      "asynchronous save ({}): step {:.4f} s with one in flight, {:.4f} s without ({:+.1f}%), medians of {}; "
+      "begun in "
+      "{:.4f} s, complete {:.3f} s later; snapshot {:.3f} GiB",
+      c.async_mode == CheckpointConfig::Async::async ? "async" : "async_with_pinned_mem", with, without,
+      100 * (with / without - 1), t.with.size(), median_of(t.begun), median_of(t.written),
+      static_cast<double>(snapshot) / kGib);
+}
+
 void print_operations(const Measured& m, const StepPlan& plan, const DevicePeaks& peaks, std::ostream& out) {
   const double step = m.profiled_seconds;
   double sum = 0, quantizing = 0;
@@ -149,17 +186,29 @@ int run_bench_command(const BenchCommand& command, std::ostream& out) {
   if (command.weights != "drawn" && command.weights != "repeated")
     fail<ConfigError>("bench", "--weights is '{}', expected drawn or repeated", command.weights);
   Config config = load_config(command.file, command.overrides);
-  config.checkpoint.enable = false;
+  config.checkpoint.enable = command.saves > 0;
+  config.checkpoint.load_only = false;
+  config.checkpoint.folder = "bench_save";
+  if (config.checkpoint.async_mode == CheckpointConfig::Async::disabled)
+    config.checkpoint.async_mode = CheckpointConfig::Async::async_with_pinned_mem;
   config.metrics.enable_json_lines = config.metrics.enable_tensorboard = false;
   return run_session(config, [&](Session& session) {
     Experiment& experiment = session.experiment;
     const DevicePeaks peaks_before = find_device_peaks(session.device, config.metrics);
     const MemoryBefore before = memory_before(session.device);
+    auto remove_saves = [&] {
+      if (command.saves > 0 && session.ranks.world->rank() == 0)
+        std::filesystem::remove_all(std::filesystem::path(config.job.dump_folder) / config.checkpoint.folder);
+    };
+    remove_saves();
     experiment.repeats_initial_weights = command.weights == "repeated";
     settle_decisions(experiment, session.ranks, session.device, DecisionSource::afresh);
     Trainer trainer(experiment, session.ranks, session.device, nullptr);
     const Measured m = measure(trainer, session.device, std::max(command.steps, 1));
     const std::string memory = memory_text(before, trainer.plan(), session.device);
+    SaveTimes saves;
+    if (command.saves > 0) saves = measure_saves(trainer, command.saves);
+    remove_saves();
     if (session.ranks.world->rank() != 0) return;
     const StepPlan& plan = trainer.plan();
     const DevicePeaks peaks = higher(peaks_before, find_device_peaks(session.device, config.metrics));
@@ -194,6 +243,8 @@ int run_bench_command(const BenchCommand& command, std::ostream& out) {
     print(fmt::format("utilization: {:.1f}% (FLOPs as computed / time / GEMM peak)",
                       rates.utilization_percent));
     print(memory);
+    if (command.saves > 0)
+      print(saves_text(saves, config.checkpoint, snapshot_bytes(experiment, session.ranks.coordinates)));
   });
 }
 
@@ -204,6 +255,7 @@ void add_bench_commands(Command& commands) {
       .option("--steps", &o->steps, "steps that are measured, after a few that are not")
       .option("--weights", &o->weights,
               "drawn, or repeated: a few values again and again, which large models have sooner")
+      .option("--saves", &o->saves, "steps with an asynchronous checkpoint in flight that are measured too")
       .run([o] { return run_bench_command(*o, std::cout); });
   add_bench_kernels_command(bench);
 }

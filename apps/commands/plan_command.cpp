@@ -128,6 +128,10 @@ void run_plan_command(const PlanCommand& command, std::ostream& out) {
         "(attention.backend is {})\n",
         config.attention.backend);
   }
+  if (saves_asynchronously(config.checkpoint)) {
+    out << fmt::format("Host memory per rank: {:.3f} GiB of a snapshot for asynchronous checkpoints\n",
+                       gib(snapshot_bytes(e, e.mesh.shard_coordinates(0))));
+  }
   print_compute(plan, out);
   print_traffic(plan.traffic, out);
   print_open_decisions(planned, plan, out);

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/glob.h"
 #include "core/io/file.h"
+#include "parallel/checkpoint/contents.h"
 #include "parallel/comm/dry_run/dry_run_communicator.h"
 
 namespace ottava {
@@ -277,6 +278,22 @@ double StepPlan::flops(Precision precision) const {
   double sum = 0;
   for (const CostRecorder::Total& total : costs) sum += total.precision == precision ? total.flops : 0;
   return sum;
+}
+
+bool saves_asynchronously(const CheckpointConfig& c) {
+  return c.enable && !c.load_only && c.async_mode != CheckpointConfig::Async::disabled;
+}
+
+int64_t snapshot_bytes(const Experiment& e, const ShardCoordinates& at) {
+  if (!saves_asynchronously(e.config.checkpoint)) return 0;
+  std::vector<ParameterSpec> specs = llama_parameters(e.shape.model).specs;
+  align_shards(specs, e.shape.parameters);
+  const checkpoint::ShardMemory moment{.dtype = e.shape.parameters.optimizer_state};
+  return checkpoint::owned_bytes(
+      {.specs = specs,
+       .at = at,
+       .shards = std::vector<checkpoint::ParameterShard>(
+           specs.size(), {.weight = {}, .exp_avg = moment, .exp_avg_sq = moment})});
 }
 
 WeightQuantizing weight_quantizing(const StepPlan& plan) {

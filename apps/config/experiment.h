@@ -82,6 +82,10 @@ struct WeightQuantizing {
 };
 WeightQuantizing weight_quantizing(const StepPlan& plan);
 
+/// Host memory of a rank's asynchronous checkpoints (parallel/checkpoint/snapshot.h); 0 where none are made.
+int64_t snapshot_bytes(const Experiment& experiment, const ShardCoordinates& at);
+bool saves_asynchronously(const CheckpointConfig& config);
+
 /// Runs set-up, a training step and, if configured, a validation step on `meta` for the rank of `ranks`.
 StepPlan record_step(const TrainingShape& shape, Device target, RankGroups& ranks);
 /// The same for rank 0 of this mesh, without ranks.

@@ -62,8 +62,9 @@ struct Need {
 };
 
 // Of the rank that has least to spare.
-Need need_of(const TrainingShape& shape, RankGroups& ranks, Device device) {
-  const int64_t mine[2] = {record_step(shape, device, ranks).memory.total_bytes(),
+Need need_of(const Experiment& e, const TrainingShape& shape, RankGroups& ranks, Device device) {
+  const int64_t snapshot = device.type == DeviceType::cuda ? 0 : snapshot_bytes(e, ranks.coordinates);
+  const int64_t mine[2] = {record_step(shape, device, ranks).memory.total_bytes() + snapshot,
                            memory_for_rank(device, *ranks.control)};
   std::vector<int64_t> all(2 * static_cast<size_t>(ranks.control->size()));
   Stream host = Stream::cpu();
@@ -174,7 +175,7 @@ void decide_float8(Experiment& e, RankGroups& ranks, Device device, const Decisi
 void settle_by_memory(Experiment& e, const MemoryDecision& d, RankGroups& ranks, Device device,
                       const Decisions& saved) {
   const auto& [name, by, outcomes] = d.open;
-  const Need need = need_of(outcomes[0].shape, ranks, device);
+  const Need need = need_of(e, outcomes[0].shape, ranks, device);
   const Decisions::Entry* before = saved.find(name);
   if (before && before->value == outcomes[0].value && need.bytes > need.available) {
     fail<ConfigError>("decisions",

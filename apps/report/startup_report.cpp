@@ -92,6 +92,14 @@ void warn_about_warmup(const Config& c) {
       c.lr_scheduler.warmup_steps, counted(total, "step"));
 }
 
+std::string snapshot_text(const Experiment& e, const ShardCoordinates& at) {
+  const bool is_beside = e.compute_capability &&
+                         e.config.checkpoint.async_mode == CheckpointConfig::Async::async_with_pinned_mem;
+  return fmt::format("Checkpoints: a snapshot of {} in {}host memory, copied {}, written in the background",
+                     size_text(snapshot_bytes(e, at)), is_beside ? "pinned " : "",
+                     is_beside ? "beside the next step up to its update" : "between two steps");
+}
+
 }  // namespace
 
 void log_startup_report(const Experiment& e, const StepPlan& plan, Device device, const RankGroups& ranks) {
@@ -120,6 +128,7 @@ void log_startup_report(const Experiment& e, const StepPlan& plan, Device device
   }
   log::info("Memory plan: {} on each rank at the fullest moment: {}", size_text(plan.memory.total_bytes()),
             categories_text(plan.memory));
+  if (saves_asynchronously(c.checkpoint)) log::info("{}", snapshot_text(e, ranks.coordinates));
   const double flops = plan.flops(Precision::fp32) + plan.flops(Precision::bf16) + plan.flops(Precision::fp8);
   log::info(
       "Compute: {:.3f} TFLOP on each rank and step ({:.1f}% bf16, {:.1f}% fp32, {:.1f}% fp8); model FLOPs "
@@ -176,8 +185,13 @@ std::string data_text(std::string_view name, const data::TokenLoader& loader) {
                             counted(options.prefetch, "segment"));
 }
 
-void require_memory(const MemoryPlan& plan, Device device, Communicator& control) {
-  const int64_t available = memory_for_rank(device, control);
+void require_memory(const MemoryPlan& plan, Device device, Communicator& control,
+                    std::optional<int64_t> snapshot_bytes) {
+  const bool on_host = device.type != DeviceType::cuda;
+  const int64_t available = memory_for_rank(device, control),
+                host =
+                    snapshot_bytes && !on_host ? memory_for_rank({DeviceType::cpu, 0}, control) : available,
+                snapshot = snapshot_bytes.value_or(0);
   std::string complaint;
   if (plan.total_bytes() > available) {
     std::string largest;
@@ -189,6 +203,12 @@ void require_memory(const MemoryPlan& plan, Device device, Communicator& control
         "training.local_batch_size (raise global_batch_size instead) or training.seq_len, set "
         "activation_checkpoint.mode: full, optimizer.state_dtype: bfloat16, or shard over more ranks",
         size_text(plan.total_bytes()), to_string(device), size_text(available), largest);
+  } else if (snapshot + (on_host ? plan.total_bytes() : 0) > host) {
+    complaint = fmt::format(
+        "asynchronous checkpoints take a snapshot of {} in host memory{}, {} are free for this rank: set "
+        "checkpoint.async_mode: disabled or optimizer.state_dtype: bfloat16, or shard over more ranks",
+        size_text(snapshot), on_host ? " beside the step's " + size_text(plan.total_bytes()) : "",
+        size_text(host));
   }
   refuse_together<MemoryError>(control, "memory", complaint);
 }

@@ -18,7 +18,10 @@ void log_startup_report(const Experiment& experiment, const StepPlan& plan, Devi
 std::string data_text(std::string_view name, const data::TokenLoader& loader);
 
 /// Throws MemoryError (among several ranks ConfigError, the same on all) when the plan does not fit a rank's
-/// part of its device, with the largest items and the settings that shrink them. Every rank makes the call.
-void require_memory(const MemoryPlan& plan, Device device, Communicator& control);
+/// part of its device, with the largest items and the settings that shrink them, or the snapshot of its
+/// asynchronous checkpoints (absent on all ranks: none are made) its part of the host. Every rank makes the
+/// call.
+void require_memory(const MemoryPlan& plan, Device device, Communicator& control,
+                    std::optional<int64_t> snapshot_bytes = {});
 
 }  // namespace ottava

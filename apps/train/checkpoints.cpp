@@ -50,6 +50,7 @@ checkpoint::TrainedParameters trained_parameters(Fsdp& parameters, Stream& strea
     out.shards.push_back({memory_of(s.master), memory_of(s.exp_avg), memory_of(s.exp_avg_sq)});
   }
   if (stream.type() == DeviceType::cuda) {
+    out.stream = &stream;
     out.copy = [&stream](void* to, const void* from, size_t bytes) {
       cuda::copy(to, from, bytes, stream.native());
       stream.synchronize();
@@ -92,6 +93,7 @@ std::string nothing_to_train(const Config& c, RankGroups& ranks) {
 Checkpoints::Checkpoints(const Experiment& experiment, RankGroups& ranks, Stream& stream)
     : experiment_(experiment),
       stream_(stream),
+      coordinates_(ranks.coordinates),
       group_(*ranks.control),
       folder_(checkpoint_folder(experiment.config)) {
   const CheckpointConfig& c = experiment.config.checkpoint;
@@ -105,7 +107,12 @@ Checkpoints::Checkpoints(const Experiment& experiment, RankGroups& ranks, Stream
   checkpoint::check_shared_folder(folder_, group_);
   group_.on_rank_0([&] { checkpoint::remove_leftovers(folder_); });
   saver_ = std::make_unique<checkpoint::CheckpointSaver>(
-      checkpoint::SaveOptions{.folder = folder_, .keep_latest_k = static_cast<int>(c.keep_latest_k)}, group_);
+      checkpoint::SaveOptions{.folder = folder_,
+                              .keep_latest_k = static_cast<int>(c.keep_latest_k),
+                              .snapshot = c.async_mode == CheckpointConfig::Async::async_with_pinned_mem
+                                              ? checkpoint::Snapshot::Memory::pinned
+                                              : checkpoint::Snapshot::Memory::pageable},
+      group_);
   if (const std::optional<std::string> source = source_config_path(experiment.config)) {
     const std::vector<std::string> changes =
         model_files(experiment, c.last_save_model_only ? c.export_dtype : DType::f32).changes;
@@ -292,6 +299,16 @@ void Checkpoints::save(TrainingEngine& engine, const TrainingState& state, bool 
     saver_->begin(now);
   }
 }
+
+void Checkpoints::reserve_snapshot(Device device) {
+  if (saver_) saver_->snapshot().reserve(device, snapshot_bytes(experiment_, coordinates_));
+}
+
+const Event* Checkpoints::end_of_copies() const {
+  return saver_ && saver_->in_flight() ? saver_->snapshot().end_of_copies() : nullptr;
+}
+
+bool Checkpoints::in_flight() const { return saver_ && saver_->in_flight(); }
 
 void Checkpoints::poll() {
   if (saver_ && saver_->in_flight()) saver_->poll();

@@ -31,6 +31,12 @@ class Checkpoints {
 
   bool is_due(int64_t step, bool is_last) const;
   void save(TrainingEngine& engine, const TrainingState& state, bool is_last);
+  /// Takes the memory of asynchronous saves (snapshot_bytes()), which the first one takes otherwise.
+  void reserve_snapshot(Device device);
+  /// Where a save in flight copies masters and moments while the next step runs: the end of that, before
+  /// which the step may not update them. Else null.
+  const Event* end_of_copies() const;
+  bool in_flight() const;
   /// Completes an asynchronous save whose writing is done; never waits.
   void poll();
   /// Waits for it.
@@ -48,6 +54,7 @@ class Checkpoints {
 
   const Experiment& experiment_;
   Stream& stream_;
+  ShardCoordinates coordinates_;
   checkpoint::RankGroup group_;
   std::string folder_;
   std::unique_ptr<checkpoint::CheckpointSaver> saver_;

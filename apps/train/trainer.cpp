@@ -118,7 +118,11 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
   const GraphUse graphs = decide_graphs(c.training.cuda_graphs, device, *ranks.world);
   experiment_.shape.parameters.reductions_cross = reductions_cross(shape.parameters, graphs.on);
   plan_ = record_step(shape, device, ranks);
-  require_memory(plan_.memory, device, *ranks.control);
+  require_memory(plan_.memory, device, *ranks.control,
+                 saves_asynchronously(c.checkpoint)
+                     ? std::optional(snapshot_bytes(experiment_, ranks.coordinates))
+                     : std::nullopt);
+  checkpoints_->reserve_snapshot(device);
   require_validation_data();
   if (ranks.world->rank() == 0) {
     log_startup_report(experiment_, plan_, device, ranks);
@@ -172,7 +176,8 @@ StepOutputs Trainer::step(StepProfile* profile) {
   StepInputs inputs{.learning_rate = learning_rate(state_.schedule_step),
                     .loss_scale = loss_scale_.value(),
                     .optimizer_step = state_.optimizer_step + 1,
-                    .valid_tokens = static_cast<int64_t>(shared[0])};
+                    .valid_tokens = static_cast<int64_t>(shared[0]),
+                    .update_after = checkpoints_->end_of_copies()};
   StepOutputs out = engine_->train_step(tokens, inputs, profile);
   out.valid_tokens = inputs.valid_tokens;
   state_.step += 1;

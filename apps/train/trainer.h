@@ -33,6 +33,7 @@ class Trainer {
   const StepPlan& plan() const { return plan_; }
   Experiment& experiment() { return experiment_; }
   BatchSource& data() { return *data_; }
+  Checkpoints& checkpoints() { return *checkpoints_; }
   Stream& stream() { return stream_; }
   /// One step without logging or saving (benchmarks).
   StepOutputs step(StepProfile* profile);

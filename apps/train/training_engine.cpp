@@ -150,6 +150,7 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
     cast(stream_, loss_sum_, loss_sums_.slice(m, m + 1));
   }
   begin_part();
+  if (inputs.update_after) inputs.update_after->wait(stream_);
   graphs_.run(StepPart::update, stream_, [&] {
     if (float8_) float8_->finish_step(stream_);
     update(c);

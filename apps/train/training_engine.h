@@ -49,6 +49,8 @@ struct StepInputs {
   double loss_scale = 1;
   int64_t optimizer_step = 1;  ///< t of the bias corrections: steps that were not skipped, this one included
   int64_t valid_tokens = 0;    ///< of the whole step, all ranks
+  /// Something reads masters and moments until then: the update comes after it. Null: nothing does.
+  const Event* update_after = nullptr;
 };
 struct StepOutputs {
   double loss_sum = 0;       ///< this rank's sum of token losses, all micro-batches

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/dtype.h"
+#include "core/stream.h"
 #include "parallel/sharding/parameter_spec.h"
 
 namespace ottava::checkpoint {
@@ -32,7 +33,11 @@ struct TrainedParameters {
   bool with_optimizer = true;
   /// Copies between shard memory and host memory, where shards are not host memory; blocks until done.
   std::function<void(void* to, const void* from, size_t bytes)> copy = {};
+  /// What writes shards on a GPU; null elsewhere.
+  Stream* stream = nullptr;
 };
+/// Bytes of what this rank writes: of the weights and, with_optimizer, of the moments. Memory may be null.
+int64_t owned_bytes(const TrainedParameters& parameters);
 
 /// A small file of the checkpoint, made by the caller.
 struct TextFile {

@@ -16,6 +16,22 @@ const ShardMemory& memory_of(const ParameterShard& shard, State state) {
 
 }  // namespace
 
+int64_t owned_bytes(const TrainedParameters& parameters) {
+  if (parameters.at.replica_rank != 0) return 0;
+  int64_t sum = 0;
+  for (size_t p = 0; p < parameters.shards.size(); ++p) {
+    const ParameterShard& shard = parameters.shards[p];
+    size_t element = size_of(shard.weight.dtype);
+    if (parameters.with_optimizer) element += size_of(shard.exp_avg.dtype) + size_of(shard.exp_avg_sq.dtype);
+    for (const ShardRun& run : shard_runs(parameters.specs[p], parameters.at)) {
+      if (run.is_owner)
+        sum += (run.row_end - run.row_begin) * (run.column_end - run.column_begin) *
+               static_cast<int64_t>(element);
+    }
+  }
+  return sum;
+}
+
 std::vector<HeldRun> held_runs(const Layout& layout, const TrainedParameters& parameters) {
   if (parameters.shards.size() != parameters.specs.size()) {
     fail<ConfigError>("checkpoint", "there are {} parameters and {} shards", parameters.specs.size(),

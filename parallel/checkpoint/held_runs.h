@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 
 #include "core/io/tensor_rectangle.h"
 #include "parallel/checkpoint/contents.h"
@@ -14,6 +15,7 @@ struct HeldRun {
   TensorRectangle rectangle;
   ShardMemory memory;     ///< at the rectangle's first element
   bool is_owner = false;  ///< this rank writes it: replica 0, lowest of the ranks that hold the same rows
+  std::shared_ptr<Event> arrived = {};  ///< when memory has its values; null: it has
 };
 
 /// Everything that this rank holds of the stored tensors, in order of files and offsets. Throws ConfigError

@@ -1,5 +1,7 @@
 #include "parallel/checkpoint/saver.h"
 
+#include <sys/resource.h>
+
 #include <chrono>
 #include <filesystem>
 #include <set>
@@ -95,7 +97,7 @@ void check_names(const Checkpoint& checkpoint, const Layout& layout) {
 }  // namespace
 
 CheckpointSaver::CheckpointSaver(SaveOptions options, RankGroup& group)
-    : options_(std::move(options)), group_(group) {
+    : options_(std::move(options)), group_(group), snapshot_(options_.snapshot) {
   if (options_.keep_latest_k < 0 || options_.keep_latest_k == 1) {
     fail<ConfigError>("checkpoint",
                       "keep_latest_k is {}, expected 0 (keep all) or at least 2: a save that fails must not "
@@ -151,11 +153,16 @@ void CheckpointSaver::save(const Checkpoint& checkpoint) {
 void CheckpointSaver::begin(const Checkpoint& checkpoint) {
   std::unique_ptr<Pending> pending = prepare(checkpoint);
   group_.together([&] {
-    pending->work.runs = snapshot_.take(std::move(pending->work.runs), checkpoint.parameters);
+    pending->work.runs =
+        snapshot_.take(pending->layout, std::move(pending->work.runs), checkpoint.parameters);
     pending->work.copy = nullptr;
   });
   pending_ = std::move(pending);
-  pending_->thread = std::thread([p = pending_.get()] { p->write(); });
+  pending_->thread = std::thread([p = pending_.get()] {
+    setpriority(PRIO_PROCESS, 0,
+                19);  // Linux: of this thread; where it is refused the thread only writes sooner
+    p->write();
+  });
 }
 
 bool CheckpointSaver::ready() const { return pending_ == nullptr || pending_->done; }

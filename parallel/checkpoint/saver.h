@@ -9,6 +9,7 @@
 
 #include "parallel/checkpoint/manifest.h"
 #include "parallel/checkpoint/rank_group.h"
+#include "parallel/checkpoint/snapshot.h"
 #include "parallel/checkpoint/writer.h"
 
 namespace ottava::checkpoint {
@@ -17,6 +18,7 @@ struct SaveOptions {
   std::string folder;      ///< of all checkpoints of the run
   int keep_latest_k = 10;  ///< 0: all; 1 is refused, since a save that fails would leave none
   int64_t max_file_bytes = 5'000'000'000;
+  Snapshot::Memory snapshot = Snapshot::Memory::pageable;  ///< of begin()
 };
 
 /// One checkpoint. Texts and copied files matter only on rank 0.
@@ -49,9 +51,11 @@ class CheckpointSaver {
   /// Collective. Saves and returns when the checkpoint is complete. Finishes one in flight first.
   void save(const Checkpoint& checkpoint);
 
-  /// Collective. Copies what this rank owns into host memory and returns; a thread writes it, without talking
-  /// to other ranks. Finishes a save in flight first.
+  /// Collective. Copies what this rank owns into host memory (snapshot.h) and returns; a thread writes it,
+  /// without talking to other ranks, and gives way to those that train (nice 19). Finishes a save in flight
+  /// first.
   void begin(const Checkpoint& checkpoint);
+  Snapshot& snapshot() { return snapshot_; }
   bool in_flight() const { return pending_ != nullptr; }
   /// True when this rank's thread has nothing more to do. To be summed over ranks with what the step sums
   /// anyway: when all are ready, finish() does not wait.

@@ -1,7 +1,5 @@
 #include "parallel/checkpoint/writer.h"
 
-#include <cstring>
-
 #include "parallel/checkpoint/checksum.h"
 
 namespace ottava::checkpoint {
@@ -36,14 +34,6 @@ class Pieces {
   std::vector<char> host_, cast_;
 };
 
-int64_t owned_bytes(const std::vector<HeldRun>& runs) {
-  int64_t sum = 0;
-  for (const HeldRun& run : runs) {
-    if (run.is_owner) sum += run.rectangle.numel() * static_cast<int64_t>(size_of(run.memory.dtype));
-  }
-  return sum;
-}
-
 }  // namespace
 
 void create_files(const Layout& layout, const std::string& folder) {
@@ -54,27 +44,6 @@ void create_files(const Layout& layout, const std::string& folder) {
     file.sync();
     file.close();
   }
-}
-
-std::vector<HeldRun> Snapshot::take(std::vector<HeldRun> runs, const TrainedParameters& parameters) {
-  std::erase_if(runs, [](const HeldRun& run) { return !run.is_owner; });
-  memory_.resize(static_cast<size_t>(owned_bytes(runs)));
-  char* next = memory_.data();
-  for (HeldRun& run : runs) {
-    size_t bytes = static_cast<size_t>(run.rectangle.numel()) * size_of(run.memory.dtype);
-    if (parameters.copy) {
-      parameters.copy(next, run.memory.data, bytes);
-    } else if (bytes > 0) {
-      std::memcpy(next, run.memory.data, bytes);
-    }
-    run.memory.data = next;
-    next += bytes;
-  }
-  return runs;
-}
-
-int64_t Snapshot::bytes(const TrainedParameters& parameters) {
-  return owned_bytes(held_runs(plan_layout(parameters.specs, layout_options_of(parameters)), parameters));
 }
 
 std::vector<uint64_t> write_shards(const WriteShards& work) {
@@ -89,6 +58,7 @@ std::vector<uint64_t> write_shards(const WriteShards& work) {
   };
   for (const HeldRun& run : work.runs) {
     if (!run.is_owner) continue;
+    if (run.arrived) run.arrived->synchronize();
     const StoredTensor& tensor = layout.tensors[run.tensor];
     const StoredFile& stored = layout.files[static_cast<size_t>(tensor.file)];
     if (tensor.file != open_file) {

@@ -14,23 +14,10 @@ namespace ottava::checkpoint {
 /// FileError.
 void create_files(const Layout& layout, const std::string& folder);
 
-/// A host copy of what a rank owns, from which a thread writes while training goes on. The memory is kept
-/// between snapshots of the same parameters.
-class Snapshot {
- public:
-  /// Replaces the memory of the runs by copies; runs that the rank does not own are dropped.
-  std::vector<HeldRun> take(std::vector<HeldRun> runs, const TrainedParameters& parameters);
-  /// Host bytes that a snapshot of these parameters takes on this rank: an item of the memory plan.
-  static int64_t bytes(const TrainedParameters& parameters);
-
- private:
-  std::vector<char> memory_;
-};
-
 /// Writes the owned runs into the files at their offsets, flushes the files it touched, and returns the
-/// checksum of this rank's elements, one per tensor of the layout. Memory beside the shards: two pieces of at
-/// most 1 MiB. Runs are converted where the stored type is another one. Throws FileError; `cancel` set to
-/// true ends it early the same way.
+/// checksum of this rank's elements, one per tensor of the layout; waits for runs that have not arrived.
+/// Memory beside the shards: two pieces of at most 1 MiB. Runs are converted where the stored type is another
+/// one. Throws FileError; `cancel` set to true ends it early the same way.
 struct WriteShards {
   const Layout* layout = nullptr;
   std::string folder;

@@ -1,4 +1,5 @@
 #include <chrono>
+#include <filesystem>
 #include <sstream>
 
 #include "apps/commands/bench_command.h"
@@ -17,8 +18,8 @@ using Catch::Contains;
 namespace {
 
 std::string bench(const TinyTraining& tiny, Device device, const std::string& weights,
-                  std::vector<std::string> more = {}) {
-  BenchCommand command{.file = "", .overrides = {}, .steps = 2, .weights = weights};
+                  std::vector<std::string> more = {}, int saves = 0) {
+  BenchCommand command{.file = "", .overrides = {}, .steps = 2, .weights = weights, .saves = saves};
   command.overrides = {"--job.dump_folder",
                        tiny / "bench",
                        "--model.hf_assets_path",
@@ -80,6 +81,21 @@ TEST_CASE("bench train: steps, operations and memory of the device") {
   std::ostringstream out;
   CHECK_THROWS_WITH(run_bench_command({.file = "", .overrides = {}, .weights = "none"}, out),
                     Contains("[bench] --weights is 'none', expected drawn or repeated"));
+}
+
+TEST_CASE("bench train: steps with an asynchronous save in flight, of which nothing stays") {
+  const TinyTraining tiny;
+  for (Device device : devices()) {
+    CHECK(bench(tiny, device, "drawn").find("asynchronous save") == std::string::npos);
+    for (const char* mode : {"async", "async_with_pinned_mem"}) {
+      const std::string said = bench(tiny, device, "drawn", {"--checkpoint.async_mode", mode}, 3);
+      INFO(said);
+      CHECK_THAT(said, Contains(std::string("asynchronous save (") + mode + "): step ") &&
+                           Contains(" s with one in flight, ") && Contains("%), medians of 3; begun in ") &&
+                           Contains(" s later; snapshot 0.00"));
+    }
+    CHECK_FALSE(std::filesystem::exists(tiny / "bench/bench_save"));
+  }
 }
 
 TEST_CASE("repeated weights are the first drawn ones, again and again") {

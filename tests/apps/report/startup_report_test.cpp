@@ -207,6 +207,28 @@ TEST_CASE(
   CHECK_THAT(validating("16", "mxfp8"), Contains("48 tokens are not a multiple of 32 (48/32 = 1.5)"));
 }
 
+TEST_CASE("the snapshot of asynchronous checkpoints is said, planned and refused where it does not fit") {
+  const std::vector<std::string> saves{"--checkpoint.enable", "true", "--checkpoint.async_mode",
+                                       "async_with_pinned_mem"};
+  // Masters and two moments in f32: 12 bytes for each of 6,163,712 parameters, 70.5 MiB.
+  CHECK_THAT(report(1, saves),
+             Contains("Checkpoints: a snapshot of 70.5 MiB in host memory, copied between two "
+                      "steps, written in the background\n"));
+  CHECK_THAT(report(2, saves), Contains("a snapshot of 35.3 MiB in host memory"));
+  CHECK_THAT(report(1, {}), !Contains("snapshot"));
+  RankGroups alone = solo_rank_groups();
+  const Config config = config_with(saves);
+  const Experiment e = resolve_experiment(config, nullptr, 1);
+  CHECK(snapshot_bytes(e, alone.coordinates) == 12 * parameter_count(e.shape.model));
+  const StepPlan plan = record_step(e.shape, kCpu, alone);
+  CHECK_NOTHROW(require_memory(plan.memory, kCpu, *alone.control, snapshot_bytes(e, alone.coordinates)));
+  CHECK_THROWS_WITH(
+      require_memory(plan.memory, kCpu, *alone.control, int64_t{1} << 50),
+      Contains("[memory] asynchronous checkpoints take a snapshot of 1048576.00 GiB in host memory "
+               "beside the step's ") &&
+          Contains("are free for this rank: set checkpoint.async_mode: disabled"));
+}
+
 TEST_CASE(
     "a step that does not fit is refused before it begins, on all ranks, with what is large and what shrinks "
     "it") {

@@ -1,6 +1,9 @@
 #include <algorithm>
+#include <cstring>
 
 #include "apps/decide/rehearsal.h"
+#include "core/cuda/runtime.h"
+#include "parallel/checkpoint/snapshot.h"
 #include "tests/support/devices.h"
 #include "tests/support/tiny_training.h"
 
@@ -49,7 +52,9 @@ TEST_CASE(
   CHECK(cpu->run() == Trainer::End::completed);
 
   TinyTraining::Overrides saves = with(validation);
-  saves.insert(saves.end(), {"--checkpoint.enable", "true", "--checkpoint.interval", "4"});
+  // The fifth step runs beside the copies of what the fourth left.
+  saves.insert(saves.end(), {"--checkpoint.enable", "true", "--checkpoint.interval", "4",
+                             "--checkpoint.async_mode", "async_with_pinned_mem"});
   {
     auto graphs = tiny.start_on(gpu, "graphs", saves);
     CHECK(graphs->run() == Trainer::End::completed);
@@ -78,6 +83,54 @@ TEST_CASE(
   REQUIRE(loss.size() >= 6);
   CHECK(loss[loss.size() - 1] == loss[5]);
   CHECK(norm[norm.size() - 1] == norm[5]);
+}
+
+TEST_CASE(
+    "a snapshot of a GPU's shards is taken beside its stream, unit by unit, before what comes behind its "
+    "end") {
+  if (!has_gpu()) return skip(kNoGpu);
+  using namespace checkpoint;
+  constexpr int64_t kRows = 96, kColumns = 64, kBytes = kRows * kColumns * 4;
+  std::vector<ParameterSpec> specs;
+  for (int unit : {0, 1, 1}) {
+    const std::string name = "w" + std::to_string(specs.size());
+    specs.push_back(
+        {.name = name,
+         .parts = {{.name = name, .hf_name = name + ".weight", .rows = kRows, .groups = kRows, .init = {}}},
+         .columns = kColumns,
+         .unit = unit});
+  }
+  const Device gpu{DeviceType::cuda, 0};
+  Stream stream = Stream::cuda(0);
+  const Buffer memory(gpu, 3 * kBytes);
+  std::vector<float> values(3 * kRows * kColumns);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 1009);
+  cuda::copy(memory.data(), values.data(), 3 * kBytes, stream.native());
+  TrainedParameters parameters{.specs = specs, .at = {}, .with_optimizer = false, .stream = &stream};
+  for (int64_t p = 0; p < 3; ++p)
+    parameters.shards.push_back({.weight = {DType::f32, static_cast<char*>(memory.data()) + p * kBytes}});
+  CHECK(owned_bytes(parameters) == 3 * kBytes);
+  const Layout layout = plan_layout(specs, layout_options_of(parameters));
+  for (const Snapshot::Memory kind : {Snapshot::Memory::pinned, Snapshot::Memory::pageable}) {
+    Snapshot snapshot(kind);
+    snapshot.reserve(gpu, owned_bytes(parameters));
+    for (int again = 0; again < 2; ++again) {
+      cuda::copy(memory.data(), values.data(), 3 * kBytes, stream.native());
+      const std::vector<HeldRun> runs = snapshot.take(layout, held_runs(layout, parameters), parameters);
+      const Event* end = snapshot.end_of_copies();
+      CHECK((end != nullptr) == (kind == Snapshot::Memory::pinned));
+      if (end) end->wait(stream);
+      cuda::fill_zero(memory.data(), 3 * kBytes, stream.native());  // the update
+      stream.synchronize();
+      REQUIRE(runs.size() == 3);
+      CHECK(runs[0].arrived != runs[1].arrived);
+      CHECK(runs[1].arrived == runs[2].arrived);
+      for (size_t r = 0; r < 3; ++r) {
+        runs[r].arrived->synchronize();
+        CHECK(std::memcmp(runs[r].memory.data, values.data() + r * kRows * kColumns, kBytes) == 0);
+      }
+    }
+  }
 }
 
 TEST_CASE("FP8 on a GPU: graphs change no bit, also once a history of amax is full") {

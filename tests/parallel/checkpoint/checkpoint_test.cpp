@@ -172,13 +172,13 @@ TEST_CASE("device memory is reached through copy alone, in bounded pieces") {
   };
   CheckpointSaver saver({.folder = folder.path()}, group);
   saver.save(checkpoint_of(device, 5));
-  CHECK(copied == static_cast<size_t>(Snapshot::bytes(rank.parameters)));
+  CHECK(copied == static_cast<size_t>(owned_bytes(rank.parameters)));
   load_checkpoint(folder / "step-5", rank.parameters, group);
   CHECK(rank.wrong(1) == 0);
   saver.begin(checkpoint_of(device, 6));
   saver.finish();
   load_checkpoint(folder / "step-6", device.parameters, group);
-  CHECK(copied == 3 * static_cast<size_t>(Snapshot::bytes(rank.parameters)));
+  CHECK(copied == 3 * static_cast<size_t>(owned_bytes(rank.parameters)));
 }
 
 TEST_CASE("a checkpoint of another model is refused on all ranks, not skipped") {
