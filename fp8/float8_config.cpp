@@ -50,6 +50,13 @@ void declare(config::Section& s, Float8Config& c) {
   s.field("emulate", c.emulate)
       .meaning("run a recipe that the GPU lacks, in BF16 arithmetic on the same bytes");
   s.field("power_of_two_scales", c.power_of_two_scales).meaning("round scales down to powers of two");
+  using Fast = fp8::FastAccumulation;
+  s.choice("fast_accumulation", c.fast_accumulation,
+           {{"forward", Fast::forward}, {"all", Fast::all}, {"none", Fast::none}})
+      .meaning(
+          "products that a GPU's tensor cores sum fast (14 bits between promotions to FP32): those of "
+          "forward, "
+          "of backward too, or none; scales of blocks are promoted block by block as it is");
   s.field("amax_history_length", c.amax_history_length)
       .range(1, 1 << 16)
       .unit("steps")

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/config/declare.h"
+#include "fp8/fast_accumulation.h"
 
 namespace ottava {
 
@@ -29,6 +30,7 @@ struct Float8Config {
   std::string auto_decisions;
   bool emulate = false;
   bool power_of_two_scales = false;
+  fp8::FastAccumulation fast_accumulation = fp8::FastAccumulation::forward;
   int64_t amax_history_length = 1024, margin = 0;  ///< recipe `delayed`
   bool enable_fsdp_float8_all_gather = false;
   KeepCodes keep_weight_codes = KeepCodes::automatic;

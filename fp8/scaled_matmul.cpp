@@ -36,6 +36,7 @@ ScaledProduct product_of(const ScaledMatmul& args) {
           .out_columns = args.out_columns,
           .accumulate = args.accumulate,
           .emulate = args.emulate,
+          .fast = args.fast,
           .workspace = args.workspace};
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/ops/matmul/matmul.h"
+#include "fp8/fast_accumulation.h"
 #include "fp8/quantize.h"
 
 namespace ottava::fp8 {
@@ -21,12 +22,11 @@ namespace ottava::fp8 {
 /// result, which is rounded once. Block scales that are not powers of two, or leave bf16's normal range,
 /// throw NumericsError.
 ///
-/// On a GPU by its tensor cores (cuBLASLt), sums in f32: forward with scales per tensor or row accumulates
-/// fast (14 bits between promotions), the others do not. All addresses are aligned to 16 bytes. A GPU has
-/// per-tensor scales from sm_89 on, rows and blocks of 128 only on sm_90, 1x32 from sm_100 on; what it lacks
-/// throws DeviceError with what it has. `emulate` asks for the CPU's way on any GPU: exact bf16 operands on
-/// the same codes, and bf16's speed. Block scales must then be powers of two, which only the CPU can afford
-/// to check.
+/// On a GPU by its tensor cores (cuBLASLt), sums in f32 or as `fast` has it. All addresses are aligned to 16
+/// bytes. A GPU has per-tensor scales from sm_89 on, rows and blocks of 128 only on sm_90, 1x32 from sm_100
+/// on; what it lacks throws DeviceError with what it has. `emulate` asks for the CPU's way on any GPU: exact
+/// bf16 operands on the same codes, and bf16's speed. Block scales must then be powers of two, which only the
+/// CPU can afford to check.
 struct ScaledMatmul {
   MatmulKind kind = MatmulKind::forward;  ///< which of the three
   Float8Tensor a, b;
@@ -34,6 +34,7 @@ struct ScaledMatmul {
   bool accumulate = false;
   bool emulate = false;          ///< changes nothing on the CPU
   ColumnRange out_columns = {};  ///< what is written of out, where it is wider than the result
+  FastAccumulation fast = FastAccumulation::forward;
   Tensor workspace;  ///< u8 [scaled_matmul_workspace_bytes()], aligned to 64 bytes; besides the stream's own
 };
 void scaled_matmul(Stream& stream, const ScaledMatmul& args);

@@ -73,8 +73,9 @@ void scaled_matmul(Stream& stream, const ScaledProduct& args) {
   }
   const Tensor &left = b.matrix.codes, &right = a.matrix.codes;
   const bool in_blocks = traits(a.granularity).has_blocks();
-  const bool fast =
-      args.kind == MatmulKind::forward && !in_blocks;  // blocks are promoted one by one as it is
+  const bool fast = !in_blocks &&  // blocks are promoted one by one as it is
+                    (args.fast == FastAccumulation::all ||
+                     (args.fast == FastAccumulation::forward && args.kind == MatmulKind::forward));
   const BlasProblem problem{
       .a = left.dtype,
       .b = right.dtype,

@@ -21,6 +21,7 @@ struct ScaledProduct {
   Tensor out;
   ColumnRange out_columns = {};
   bool accumulate = false, emulate = false;
+  FastAccumulation fast = FastAccumulation::forward;
   Tensor workspace;
 
   MatrixRows out_rows() const { return rows_of("scaled_matmul", out, out_columns); }

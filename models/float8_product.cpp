@@ -180,6 +180,7 @@ Float8Allocation Float8Product::gather(const StepContext& c, Float8Allocation mi
 
 void Float8Product::run(const StepContext& c, fp8::ScaledMatmul args) const {
   args.emulate = o_.emulates;
+  args.fast = o_.fast;
   const int64_t bytes = fp8::scaled_matmul_workspace_bytes(c.stream, args);
   Allocation workspace;
   if (bytes > 0) {

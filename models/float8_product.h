@@ -24,6 +24,7 @@ class Float8Product {
     size_t entry = 0;     ///< in Fsdp's FP8 weights
     int64_t product = 0;  ///< in Float8State
     bool emulates = false;
+    fp8::FastAccumulation fast = fp8::FastAccumulation::forward;
   };
   explicit Float8Product(Options options) : o_(std::move(options)) {}
 

@@ -111,7 +111,8 @@ class Builder {
                           .plan = plan_of(decision, config_, tp_),
                           .entry = entry,
                           .product = index,
-                          .emulates = decision.is_emulated});
+                          .emulates = decision.is_emulated,
+                          .fast = config_.fast_accumulation});
   }
 
   const LlamaParameters& table_;

@@ -133,6 +133,30 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("FP8 on a GPU: which products are summed fast is what the configuration says") {
+  if (!has_gpu()) return skip(kNoGpu);
+  const TinyTraining tiny;
+  auto fast = [&](const char* which, const char* recipe) {
+    auto run =
+        tiny.start_on({DeviceType::cuda, 0}, std::string(which) + recipe,
+                      {"--training.steps", "1", "--training.mixed_precision_param", "bfloat16",
+                       "--model.converters", "quantize.linear.float8", "--quantize.linear.float8.recipe_name",
+                       recipe, "--quantize.linear.float8.fast_accumulation", which});
+    int count = 0, all = 0;
+    for (const Decisions::Entry& e : run->experiment().decisions.entries) {
+      all += e.name.find("e4m3") != std::string::npos;
+      count += e.name.find(" fast ") != std::string::npos;
+    }
+    CHECK(all > 0);
+    CHECK(count <= all);
+    return count == all ? std::string("all") : count > 0 ? "some" : "none";
+  };
+  CHECK(fast("forward", "tensorwise") == "some");
+  CHECK(fast("all", "tensorwise") == "all");
+  CHECK(fast("none", "tensorwise") == "none");
+  CHECK(fast("all", "blockwise") == "none");
+}
+
 TEST_CASE("FP8 on a GPU: graphs change no bit, also once a history of amax is full") {
   if (!has_gpu()) return skip(kNoGpu);
   const TinyTraining tiny;
