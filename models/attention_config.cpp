@@ -9,9 +9,14 @@ void declare(config::Section& s, AttentionConfig& c) {
   s.field("backend", c.backend)
       .one_of({"auto", "flash", "cudnn"})
       .meaning(
-          "flash: our kernels; cudnn: cuDNN's, where they were built in, with the deterministic backward; "
-          "auto: the faster "
-          "of the two, by a measurement that is a decision of the run");
+          "flash: our kernels; cudnn: cuDNN's, where they were built in; auto: the fastest whose memory "
+          "there is, by "
+          "a measurement that is a decision of the run");
+  s.field("deterministic", c.deterministic)
+      .meaning(
+          "cudnn: only the backward that gives the same bits every time; false: auto may take the other one, "
+          "which is "
+          "faster where it is taken, and cudnn does");
 }
 
 }  // namespace ottava

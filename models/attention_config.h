@@ -9,6 +9,7 @@ namespace ottava {
 /// Section `attention`. What keys mean: attention_config.cpp.
 struct AttentionConfig {
   std::string backend = "auto";  ///< "auto", "flash", "cudnn"
+  bool deterministic = true;     ///< of cuDNN's backward
   bool operator==(const AttentionConfig&) const = default;
 };
 

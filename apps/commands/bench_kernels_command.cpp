@@ -36,7 +36,7 @@ struct Case {
 struct Step {
   std::vector<Case> cases;
   int64_t workspace_bytes = 0, vocabulary = 0;
-  std::shared_ptr<cuda::FusedAttention> fused;  ///< outlives the calls that point to it
+  std::vector<std::shared_ptr<cuda::FusedAttention>> fused;  ///< outlive the calls that point to them
 };
 
 void add_cases(Step& step, const StepPlan& plan, const std::string& only, const std::string& suffix = {}) {
@@ -51,11 +51,19 @@ void add_cases(Step& step, const StepPlan& plan, const std::string& only, const 
 void add_fused_attention(Step& step, const PlannedExperiment& planned, const std::string& only) {
   TrainingShape shape = planned.experiment.shape;
   if (shape.parameters.compute != DType::bf16 || shape.block_causal) return;
-  step.fused = shape.model_options.fused_attention =
-      std::make_shared<cuda::FusedAttention>(planned.device.index);
-  StepPlan plan = record_first_rank(shape, planned.device, planned.experiment.mesh);
-  std::erase_if(plan.operations, [](const RecordedOperation& o) { return !o.op.starts_with("attention"); });
-  add_cases(step, plan, only, ", cuDNN");
+  for (const auto& [backward, suffix] :
+       {std::pair(cuda::FusedAttention::Backward::deterministic, ", cuDNN"),
+        std::pair(cuda::FusedAttention::Backward::free, ", cuDNN, not deterministic")}) {
+    shape.model_options.fused_attention =
+        step.fused.emplace_back(std::make_shared<cuda::FusedAttention>(planned.device.index, backward));
+    StepPlan plan = record_first_rank(shape, planned.device, planned.experiment.mesh);
+    std::erase_if(plan.operations, [&](const RecordedOperation& o) {
+      const bool is_other_forward =
+          backward == cuda::FusedAttention::Backward::free && o.op == "attention_forward";
+      return !o.op.starts_with("attention") || is_other_forward;
+    });
+    add_cases(step, plan, only, suffix);
+  }
 }
 
 Step record(const PlannedExperiment& planned, const BenchKernelsCommand& command) {

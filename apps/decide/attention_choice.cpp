@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "apps/decide/memory_need.h"
 #include "apps/decide/workbench.h"
 #include "core/cuda/fused_attention.h"
 #include "core/cuda/runtime.h"
@@ -11,16 +12,19 @@
 namespace ottava {
 namespace {
 
-constexpr const char* kBackend = "attention.backend";
-constexpr const char* kLibrary = "attention.library";
-// Hopper's deterministic backward of older versions keeps T x T scores; a plan that grows so is no bargain.
-constexpr int64_t kMostWorkspace = int64_t{1} << 30;
+constexpr const char *kBackend = "attention.backend", *kDeterministic = "attention.deterministic",
+                     *kLibrary = "attention.library";
+
+using Backward = cuda::FusedAttention::Backward;
 
 /// cuDNN for this experiment, or the reason why not.
 struct Candidate {
-  std::shared_ptr<cuda::FusedAttention> fused;
-  std::string why_not;
-  int64_t workspace = 0;
+  Backward backward = Backward::deterministic;
+  std::shared_ptr<cuda::FusedAttention> fused = {};
+  std::string why_not = {};
+  const char* name() const {
+    return backward == Backward::deterministic ? "cudnn" : "cudnn, not deterministic";
+  }
 };
 
 /// Of a step, forward and backward. With cuDNN it is planned.
@@ -33,32 +37,60 @@ std::vector<RecordedOperation> attention_of(const Experiment& e, Device device,
   return std::move(plan.operations);
 }
 
-Candidate find_cudnn(const Experiment& e, Device device) {
+std::string objection(const Experiment& e) {
   const TrainingShape& s = e.shape;
-  if (s.parameters.compute != DType::bf16) {
-    return {.fused = nullptr,
-            .why_not = fmt::format("cuDNN's attention is bf16, and training.mixed_precision_param is {}",
-                                   name_of(s.parameters.compute))};
-  }
-  if (s.block_causal)
-    return {.fused = nullptr,
-            .why_not = "cuDNN's attention has no documents, and model.attn_mask_type is block_causal"};
+  if (s.parameters.compute != DType::bf16)
+    return fmt::format("cuDNN's attention is bf16, and training.mixed_precision_param is {}",
+                       name_of(s.parameters.compute));
+  if (s.block_causal) return "cuDNN's attention has no documents, and model.attn_mask_type is block_causal";
   if (!cuda::cudnn_is_built())
-    return {.fused = nullptr,
-            .why_not = "this program was built without cuDNN's attention (cudnn.h and cudnn_frontend.h)"};
-  Candidate out;
+    return "this program was built without cuDNN's attention (cudnn.h and cudnn_frontend.h)";
+  return {};
+}
+
+Candidate find_cudnn(const Experiment& e, Device device, Backward backward) {
+  Candidate out{.backward = backward, .why_not = objection(e)};
+  if (!out.why_not.empty()) return out;
   try {
-    auto fused = std::make_shared<cuda::FusedAttention>(device.index);
-    for (const RecordedOperation& o : attention_of(e, device, fused)) {
-      for (const Tensor& t : o.call.tensors) {
-        if (t.dtype == DType::u8) out.workspace = std::max(out.workspace, t.bytes());
-      }
-    }
+    auto fused = std::make_shared<cuda::FusedAttention>(device.index, backward);
+    attention_of(e, device, fused);
     out.fused = std::move(fused);
   } catch (const DeviceError& error) {
     out.why_not = error.what();
   }
   return out;
+}
+
+/// All that the configuration allows, the one that it prefers first.
+std::vector<Candidate> find_candidates(const Experiment& e, Device device) {
+  std::vector<Candidate> out;
+  if (!e.config.attention.deterministic) out.push_back(find_cudnn(e, device, Backward::free));
+  if (e.config.attention.deterministic || e.config.attention.backend == "auto")
+    out.push_back(find_cudnn(e, device, Backward::deterministic));
+  return out;
+}
+
+/// Takes out what some rank lacks, and what makes the step larger than the memory of one, with everything
+/// else that is open decided for less memory. Every rank makes the call.
+void judge(Candidate& c, const Experiment& e, RankGroups& ranks, Device device) {
+  double with = c.fused ? 1 : 0;
+  Stream host = Stream::cpu();
+  ranks.control->all_reduce(host, {.send = view_of(&with, {1}), .recv = {}, .label = "attention"}).wait(host);
+  if (with < ranks.control->size()) {
+    if (c.fused) c.why_not = "another rank cannot have it";
+    c.fused = nullptr;
+    return;
+  }
+  TrainingShape shape = e.shape;
+  shape.model_options.fused_attention = c.fused;
+  if (leaves_reduction_open(e)) shape.parameters.reduce_every_micro_batch = true;
+  if (leaves_weight_codes_open(e)) shape.parameters.keeps_float8_codes = false;
+  const MemoryNeed need = memory_need(e, shape, ranks, device);
+  if (need.bytes <= need.available) return;
+  constexpr double kGib = 1 << 30;
+  c.why_not = fmt::format("with its workspace the step takes {:.1f} GiB, of {:.1f} free",
+                          static_cast<double>(need.bytes) / kGib, static_cast<double>(need.available) / kGib);
+  c.fused = nullptr;
 }
 
 /// Best milliseconds of forward and backward of one layer.
@@ -73,23 +105,39 @@ double measure(const Experiment& e, Device device, const std::shared_ptr<cuda::F
   });
 }
 
-Decisions::Entry measured_choice(const Experiment& e, Device device, const Candidate& candidate) {
-  const double ours = measure(e, device, nullptr), theirs = measure(e, device, candidate.fused);
-  return {kBackend, theirs < ours ? "cudnn" : "flash",
-          fmt::format("forward and backward of a layer: flash {:.3f} ms, cudnn {:.3f} ms", ours, theirs)};
-}
-
-/// Rank 0's entry for attention.backend: auto.
-Decisions::Entry choose(const Experiment& e, Device device, const Candidate& candidate,
-                        const Decisions& saved) {
-  if (const Decisions::Entry* before = saved.find(kBackend)) return *before;
-  if (!candidate.fused) return {kBackend, "flash", candidate.why_not};
-  if (candidate.workspace > kMostWorkspace) {
-    return {kBackend, "flash",
-            fmt::format("cuDNN's deterministic backward wants a workspace of {:.1f} GiB",
-                        static_cast<double>(candidate.workspace) / (1 << 30))};
+/// Rank 0's entries for attention.backend: auto.
+std::vector<Decisions::Entry> choose(const Experiment& e, Device device,
+                                     const std::vector<Candidate>& candidates, const Decisions& saved) {
+  if (const Decisions::Entry* before = saved.find(kBackend)) {
+    std::vector<Decisions::Entry> out{*before};
+    const Decisions::Entry* how = saved.find(kDeterministic);
+    if (how && candidates.size() > 1) out.push_back(*how);
+    return out;
   }
-  return measured_choice(e, device, candidate);
+  const bool has_any = std::ranges::any_of(candidates, [](const Candidate& c) { return c.fused != nullptr; });
+  const double ours = has_any ? measure(e, device, nullptr) : 0;
+  std::string times = fmt::format("forward and backward of a layer: flash {:.3f} ms", ours), objections;
+  const Candidate* best = nullptr;
+  double fastest = ours;
+  for (const Candidate& c : candidates) {
+    if (!c.fused) {
+      if (objections.find(c.why_not) == std::string::npos)
+        objections += fmt::format("{}{}", objections.empty() ? "" : "; ", c.why_not);
+      continue;
+    }
+    const double theirs = measure(e, device, c.fused);
+    times += fmt::format(", {} {:.3f} ms", c.name(), theirs);
+    if (theirs < fastest) best = &c, fastest = theirs;
+  }
+  if (!has_any) return {{kBackend, "flash", objections}};
+  std::vector<Decisions::Entry> out{
+      {kBackend, best ? "cudnn" : "flash", times + (objections.empty() ? "" : "; " + objections)}};
+  if (best && candidates.size() > 1) {
+    const bool repeats = best->backward == Backward::deterministic;
+    out.push_back({kDeterministic, repeats ? "true" : "false",
+                   repeats ? "no slower" : "faster; the same step need not give the same bits again"});
+  }
+  return out;
 }
 
 std::string complaint_about(const std::string& backend, bool is_saved, const Candidate& candidate) {
@@ -130,17 +178,22 @@ void settle_attention(Experiment& e, RankGroups& ranks, Device device, const Dec
     return;
   }
   if (wish == "flash") return log::info("Attention: flash (attention.backend is flash)");
-  const Candidate candidate = find_cudnn(e, device);
-  Decisions::Entry entry{kBackend, wish, "attention.backend is cudnn"};
+  std::vector<Candidate> candidates = find_candidates(e, device);
+  Decisions mine{.made_for = {}, .entries = {{kBackend, wish, "attention.backend is cudnn"}}};
   if (wish == "auto") {
-    Decisions mine;
-    if (ranks.control->rank() == 0) mine.entries.push_back(choose(e, device, candidate, saved));
-    entry = of_first_rank(mine, *ranks.control).entries.front();
-    e.decisions.entries.push_back(entry);
+    for (Candidate& c : candidates) judge(c, e, ranks, device);
+    if (ranks.control->rank() == 0) mine.entries = choose(e, device, candidates, saved);
+    mine = of_first_rank(mine, *ranks.control);
+    std::ranges::copy(mine.entries, std::back_inserter(e.decisions.entries));
   }
+  const Decisions::Entry& entry = mine.entries.front();
+  const Decisions::Entry* how = mine.find(kDeterministic);
+  const Backward backward =
+      how && how->value == "true" ? Backward::deterministic : candidates.front().backward;
+  const Candidate& candidate = *std::ranges::find(candidates, backward, &Candidate::backward);
   refuse_together(*ranks.control, "attention",
                   complaint_about(entry.value, wish == "auto" && saved.find(kBackend), candidate));
-  log::info("Attention: {} ({})", entry.value, entry.reason);
+  log::info("Attention: {} ({})", entry.value == "cudnn" ? candidate.name() : entry.value, entry.reason);
   if (entry.value != "cudnn") return;
   const std::string library = cuda::cudnn_library() + " on " + cuda::device_name(device.index);
   refuse_together(*ranks.control, "attention", complaint_about_library(saved, library));

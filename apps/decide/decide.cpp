@@ -4,8 +4,8 @@
 #include <filesystem>
 
 #include "apps/decide/attention_choice.h"
-#include "apps/decide/available_memory.h"
 #include "apps/decide/float8_speedup.h"
+#include "apps/decide/memory_need.h"
 #include "apps/decide/rehearsal.h"
 #include "core/cuda/blas_plans.h"
 #include "core/cuda/runtime.h"
@@ -20,9 +20,6 @@ namespace {
 
 constexpr const char *kReduce = "parallelism.fsdp_reduce_every_microbatch",
                      *kKeepCodes = "quantize.linear.float8.keep_weight_codes";
-// Of what is free: the rest is for the tokenizer's threads, the page cache of saves and what the machine does
-// besides.
-constexpr double kUsablePart = 0.8;
 
 std::string circumstances(const Experiment& e, Device device) {
   return fmt::format(
@@ -54,30 +51,6 @@ Decisions saved_decisions(const Experiment& e, const std::string& made_for) {
     }
   }
   return {};
-}
-
-struct Need {
-  int64_t bytes = 0, available = 0;
-  bool fits() const { return static_cast<double>(bytes) <= kUsablePart * static_cast<double>(available); }
-};
-
-// Of the rank that has least to spare.
-Need need_of(const Experiment& e, const TrainingShape& shape, RankGroups& ranks, Device device) {
-  const int64_t snapshot = device.type == DeviceType::cuda ? 0 : snapshot_bytes(e, ranks.coordinates);
-  const int64_t mine[2] = {record_step(shape, device, ranks).memory.total_bytes() + snapshot,
-                           memory_for_rank(device, *ranks.control)};
-  std::vector<int64_t> all(2 * static_cast<size_t>(ranks.control->size()));
-  Stream host = Stream::cpu();
-  ranks.control
-      ->all_gather(host, {.send = view_of(const_cast<int64_t*>(mine), {2}),
-                          .recv = view_of(all.data(), {static_cast<int64_t>(all.size())}),
-                          .label = "memory"})
-      .wait(host);
-  Need worst{mine[0], mine[1]};
-  for (size_t i = 0; i < all.size(); i += 2) {
-    if (all[i + 1] - all[i] < worst.available - worst.bytes) worst = {all[i], all[i + 1]};
-  }
-  return worst;
 }
 
 std::string mib(int64_t bytes) { return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20)); }
@@ -114,7 +87,7 @@ MemoryDecision weight_codes_decision(const Experiment& e) {
   return out;
 }
 
-Decisions::Entry decide(const MemoryDecision& d, const Need& need) {
+Decisions::Entry decide(const MemoryDecision& d, const MemoryNeed& need) {
   const auto& [name, by, outcomes] = d.open;
   if (need.fits())
     return {name, outcomes[0].value,
@@ -175,7 +148,7 @@ void decide_float8(Experiment& e, RankGroups& ranks, Device device, const Decisi
 void settle_by_memory(Experiment& e, const MemoryDecision& d, RankGroups& ranks, Device device,
                       const Decisions& saved) {
   const auto& [name, by, outcomes] = d.open;
-  const Need need = need_of(e, outcomes[0].shape, ranks, device);
+  const MemoryNeed need = memory_need(e, outcomes[0].shape, ranks, device);
   const Decisions::Entry* before = saved.find(name);
   if (before && before->value == outcomes[0].value && need.bytes > need.available) {
     fail<ConfigError>("decisions",

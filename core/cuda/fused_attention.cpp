@@ -13,6 +13,7 @@ const FusedAttention::Planned& FusedAttention::find(const AttentionProblem& p) {
                       p.sequence);
   }
   AttentionGraph graph = describe(p);
+  graph.deterministic = backward_ == Backward::deterministic;
   const size_t index = graphs_.add(graph);
   return planned_.emplace(p, Planned{std::move(graph), index}).first->second;
 }

@@ -7,12 +7,15 @@
 namespace ottava::cuda {
 
 /// Attention by cuDNN on one GPU, in place of our kernels (AttentionForward::fused): bf16, causal, without
-/// documents, with the deterministic backward alone. A problem is planned when its workspace is first asked
+/// documents. A problem is planned when its workspace is first asked
 /// for, which the recording of a step does; a call neither allocates nor plans, so it may be captured.
 class FusedAttention {
  public:
+  /// Of backward: the same bits every time, or whatever is fastest.
+  enum class Backward : uint8_t { deterministic, free };
   /// Throws DeviceError: not built, or no library.
-  explicit FusedAttention(int device) : graphs_(device) {}
+  FusedAttention(int device, Backward backward) : graphs_(device), backward_(backward) {}
+  Backward backward() const { return backward_; }
 
   /// Plans the problem if it is new. Throws DeviceError when cuDNN has no kernel for it, and, once latched,
   /// for a problem that was not planned.
@@ -34,6 +37,7 @@ class FusedAttention {
   void run(Stream& stream, Pass pass, const Args& args);
 
   CudnnGraphs graphs_;
+  Backward backward_;
   std::map<AttentionProblem, Planned> planned_;
   bool latched_ = false;
 };

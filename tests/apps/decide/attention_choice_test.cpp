@@ -129,13 +129,41 @@ TEST_CASE("where cuDNN cannot compute attention, auto says why and cudnn is refu
   }
 }
 
-TEST_CASE("a workspace out of proportion is no bargain, but can be asked for") {
+TEST_CASE("a workspace is judged by the step's memory, and can be asked for") {
   if (!has_stand_in()) return skip(kNoStandIn);
   const TinyTraining tiny;
-  const StandIn hungry("hungry");
-  CHECK_THAT(chosen(settled(tiny, kRun, kGpu)),
-             Contains("flash: cuDNN's deterministic backward wants a workspace of 2.0 GiB"));
+  {
+    const StandIn hungry("hungry");  // two GiB, which there are
+    CHECK_THAT(chosen(settled(tiny, kRun, kGpu)), Contains("cudnn: forward and backward of a layer: flash "));
+  }
+  const StandIn ravenous("ravenous");
+  CHECK_THAT(chosen(settled(tiny, kRun, kGpu)), Contains("flash: with its workspace the step takes 1024.") &&
+                                                    Contains(" GiB, of ") && Contains(" free"));
   CHECK(settled(tiny, with({"--attention.backend", "cudnn"}), kGpu).shape.model_options.fused_attention);
+  // The other backward needs no such workspace.
+  const Experiment free = settled(tiny, with({"--attention.deterministic", "false"}), kGpu);
+  CHECK_THAT(chosen(free), Contains("cudnn: ") && Contains(", cudnn, not deterministic 0.0") &&
+                               Contains("; with its workspace the step takes 1024."));
+  CHECK(free.decisions.find("attention.deterministic")->value == "false");
+}
+
+TEST_CASE("a backward that need not repeat its bits is taken only where it is allowed, and faster") {
+  if (!has_stand_in()) return skip(kNoStandIn);
+  using Backward = cuda::FusedAttention::Backward;
+  const TinyTraining tiny;
+  auto backward = [&](const TinyTraining::Overrides& more) {
+    return settled(tiny, with(more), kGpu).shape.model_options.fused_attention->backward();
+  };
+  const StandIn uneven("uneven");
+  CHECK_THAT(chosen(settled(tiny, kRun, kGpu)), !Contains("not deterministic"));
+  const Experiment both = settled(tiny, with({"--attention.deterministic", "false"}), kGpu);
+  CHECK_THAT(chosen(both), Contains("cudnn: forward and backward of a layer: flash ") &&
+                               Contains(" ms, cudnn, not deterministic 0.0") && Contains(" ms, cudnn 10.0"));
+  REQUIRE(both.decisions.find("attention.deterministic"));
+  CHECK(both.decisions.find("attention.deterministic")->value == "false");
+  CHECK(both.shape.model_options.fused_attention->backward() == Backward::free);
+  CHECK(backward({"--attention.backend", "cudnn"}) == Backward::deterministic);
+  CHECK(backward({"--attention.backend", "cudnn", "--attention.deterministic", "false"}) == Backward::free);
 }
 
 TEST_CASE(

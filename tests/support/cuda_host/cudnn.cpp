@@ -13,8 +13,9 @@
 // cuDNN's attention for the host execution layer: takes or refuses what a graph describes, by the library's
 // rules, and computes from the description alone (addresses, strides, attributes), in stream order. What it
 // claims to take is OTTAVA_CUDA_HOST_CUDNN: fast (no time, less than any kernel) or slow; none (the library
-// is not installed), old (its backward is not deterministic), hungry (a workspace of 2 GiB). Compiled with
-// the sanitizers' instrumentation.
+// is not installed), old (its backward is not deterministic), hungry (the deterministic backward wants 2
+// GiB), ravenous (1 TiB); uneven (the other backward is faster). Compiled with the sanitizers'
+// instrumentation.
 namespace ottava::cuda {
 namespace {
 
@@ -31,8 +32,8 @@ const char* objection(const AttentionGraph& g) {
   const int64_t d = g.problem.heads.head_dim;
   if (d % 8 != 0 || d > 128) return "head dimensions are multiples of 8 up to 128";
   if (!g.causal) return "this graph is causal";
-  if (g.problem.pass == Pass::backward && !g.deterministic) return "this project's backward is deterministic";
-  if (g.problem.pass == Pass::backward && setting() == "old") return "backward is not deterministic";
+  if (g.problem.pass == Pass::backward && g.deterministic && setting() == "old")
+    return "backward is not deterministic";
   for (const Operand& o : g.operands) {
     if (o.strides[3] != 1) return "the last stride is not 1";
     if (o.dtype != (o.role == Role::lse ? DType::f32 : DType::bf16))
@@ -166,7 +167,8 @@ struct Work {
   }
 
   void run() const {
-    cuda_host::spend(setting() == "slow" ? 5 : 0);
+    const bool is_slow = setting() == "slow" || (setting() == "uneven" && graph.deterministic);
+    cuda_host::spend(is_slow ? 5 : 0);
     for (int64_t i = 0; i < workspace_floats; ++i)
       workspace[i] = std::numeric_limits<float>::quiet_NaN();  // what lies there is lost
     graph.problem.pass == Pass::forward ? forward() : backward();
@@ -198,7 +200,9 @@ size_t CudnnGraphs::add(const AttentionGraph& graph) {
 // As if dQ were summed in f32.
 int64_t CudnnGraphs::workspace_bytes(size_t index) const {
   const AttentionProblem& p = state_->graphs[index].problem;
-  if (setting() == "hungry") return int64_t{2} << 30;
+  const bool is_costly = p.pass == Pass::backward && state_->graphs[index].deterministic;
+  if (is_costly && setting() == "hungry") return int64_t{2} << 30;
+  if (is_costly && setting() == "ravenous") return int64_t{1} << 40;
   return p.pass == Pass::forward ? 0 : p.batch * p.heads.heads * p.sequence * p.heads.head_dim * 4;
 }
 

@@ -13,7 +13,9 @@ const Device kGpu{DeviceType::cuda, 0};
 /// cuDNN's attention; null, with the case skipped, where the binary or the machine has none.
 std::unique_ptr<cuda::FusedAttention> fused_or_skipped() {
   try {
-    if (has_gpu() && cuda::cudnn_is_built()) return std::make_unique<cuda::FusedAttention>(kGpu.index);
+    if (has_gpu() && cuda::cudnn_is_built())
+      return std::make_unique<cuda::FusedAttention>(kGpu.index,
+                                                    cuda::FusedAttention::Backward::deterministic);
     skip(has_gpu() ? "this program was built without cuDNN's attention" : kNoGpu);
   } catch (const DeviceError& error) {
     skip(error.what());

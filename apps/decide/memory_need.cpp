@@ -1,0 +1,27 @@
+#include "apps/decide/memory_need.h"
+
+#include <vector>
+
+#include "apps/decide/available_memory.h"
+
+namespace ottava {
+
+MemoryNeed memory_need(const Experiment& e, const TrainingShape& shape, RankGroups& ranks, Device device) {
+  const int64_t snapshot = device.type == DeviceType::cuda ? 0 : snapshot_bytes(e, ranks.coordinates);
+  const int64_t mine[2] = {record_step(shape, device, ranks).memory.total_bytes() + snapshot,
+                           memory_for_rank(device, *ranks.control)};
+  std::vector<int64_t> all(2 * static_cast<size_t>(ranks.control->size()));
+  Stream host = Stream::cpu();
+  ranks.control
+      ->all_gather(host, {.send = view_of(const_cast<int64_t*>(mine), {2}),
+                          .recv = view_of(all.data(), {static_cast<int64_t>(all.size())}),
+                          .label = "memory"})
+      .wait(host);
+  MemoryNeed worst{mine[0], mine[1]};
+  for (size_t i = 0; i < all.size(); i += 2) {
+    if (all[i + 1] - all[i] < worst.available - worst.bytes) worst = {all[i], all[i + 1]};
+  }
+  return worst;
+}
+
+}  // namespace ottava
