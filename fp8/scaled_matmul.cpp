@@ -1,5 +1,7 @@
 #include "fp8/scaled_matmul.h"
 
+#include <algorithm>
+
 #include "core/cost.h"
 #include "core/ops/check.h"
 #include "fp8/scaled_matmul_emulated.h"
@@ -112,13 +114,25 @@ void check(const Stream& stream, const ScaledProduct& args) {
 
 /// Tensor cores take scales per row of both operands or of none: a tensor's scale is repeated for the other's
 /// sake.
-int64_t native_workspace_bytes(const ScaledProduct& args) {
+int64_t repeated_scale_bytes(const ScaledProduct& args) {
   if (args.a.granularity == args.b.granularity) return 0;
   if (traits(args.a.granularity).has_blocks()) return 0;
   return outer_of(args.a.matrix.scale_inverse.numel() == 1 ? args.a : args.b) * 4;
 }
 
+int64_t native_workspace_bytes(const ScaledProduct& args) {
+  const int64_t place = place_of_addend(args);
+  return place < 0 ? repeated_scale_bytes(args) : place + args.out.bytes();
+}
+
 }  // namespace
+
+int64_t place_of_addend(const ScaledProduct& args) {
+  if (!args.accumulate || !args.out_columns.is_all() ||
+      std::max(args.a.granularity, args.b.granularity) == Granularity::tensor)
+    return -1;
+  return (repeated_scale_bytes(args) + 63) / 64 * 64;
+}
 
 void scaled_matmul(Stream& stream, const ScaledMatmul& given) {
   const ScaledProduct args = product_of(given);

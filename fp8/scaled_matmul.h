@@ -40,7 +40,8 @@ struct ScaledMatmul {
 void scaled_matmul(Stream& stream, const ScaledMatmul& args);
 
 /// Bytes of `workspace` on the stream's target: widened operands and unscaled sums on the CPU and with
-/// `emulate`; else nothing, but for rows with a tensor, whose scale is repeated there.
+/// `emulate`; else nothing, but for rows with a tensor, whose scale is repeated there, and to accumulate
+/// products with scales of rows or blocks, which cuBLASLt need not have: then they are made there and added.
 int64_t scaled_matmul_workspace_bytes(Stream& stream, const ScaledMatmul& args);
 /// What the stream's own workspace must hold for the inner product (set_matmul_workspace).
 int64_t scaled_matmul_inner_workspace_bytes(Stream& stream, const ScaledMatmul& args);

@@ -4,6 +4,7 @@
 
 #include "core/cuda/blas_plans.h"
 #include "core/cuda/runtime.h"
+#include "core/ops/elementwise.h"
 #include "fp8/recipe.h"
 #include "fp8/scaled_matmul_kernels.h"
 
@@ -91,12 +92,20 @@ void scaled_matmul(Stream& stream, const ScaledProduct& args) {
       .lda = left.cols(),
       .ldb = right.cols(),
       .ldd = out.stride};
-  stream.blas_plans().run(stream, problem,
-                          {.a = left.data,
-                           .b = right.data,
-                           .d = out.data,
-                           .a_scale = b.matrix.scale_inverse.data,
-                           .b_scale = a.matrix.scale_inverse.data});
+  ottava::cuda::BlasOperands operands{.a = left.data,
+                                      .b = right.data,
+                                      .d = out.data,
+                                      .a_scale = b.matrix.scale_inverse.data,
+                                      .b_scale = a.matrix.scale_inverse.data};
+  const int64_t place = place_of_addend(args);
+  if (place < 0) return stream.blas_plans().run(stream, problem, operands);
+  if (stream.blas_plans().run_if_supported(stream, problem, operands)) return;
+  const Tensor addend{static_cast<char*>(args.workspace.data) + place, args.out.dtype, args.out.shape};
+  BlasProblem apart = problem;
+  apart.result = BlasProblem::Result::overwrite;
+  operands.d = addend.data;
+  stream.blas_plans().run(stream, apart, operands);
+  add(stream, args.out, addend, args.out);
 }
 
 }  // namespace ottava::fp8::cuda

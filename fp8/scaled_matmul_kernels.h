@@ -39,6 +39,9 @@ struct ScaledMatmulKernels {
       scale_row;
 };
 
+/// Where in the workspace a product on tensor cores is made before it is added; -1: it accumulates by itself.
+int64_t place_of_addend(const ScaledProduct& args);
+
 namespace cuda {
 /// The product on tensor cores.
 void scaled_matmul(Stream& stream, const ScaledProduct& args);

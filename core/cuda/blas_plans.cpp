@@ -4,14 +4,21 @@
 #include <charconv>
 #include <limits>
 #include <map>
+#include <set>
 
 #include "core/cuda/cublaslt_library.h"
 #include "core/cuda/runtime.h"
+#include "core/log.h"
 
 namespace ottava::cuda {
 namespace {
 
 constexpr std::string_view kOp = "matmul";
+/// The library does not have this product.
+class NoAlgorithm : public DeviceError {
+ public:
+  using DeviceError::DeviceError;
+};
 constexpr int kCandidates = 8, kMeasurements = 3;
 
 void check(cublasStatus_t status, const char* call, const BlasProblem& problem) {
@@ -187,6 +194,7 @@ struct BlasPlans::State {
   int32_t sm_count = 0;
   bool latched = false;
   std::map<Key, Plan> plans;
+  std::set<Key> unsupported;
 
   Selection selection = Selection::first;
   std::map<std::string, cublasLtMatmulAlgo_t> adopted;  ///< by text_of(key)
@@ -235,7 +243,7 @@ std::vector<cublasLtMatmulHeuristicResult_t> BlasPlans::State::proposals(const P
   const cublasStatus_t status = lt.heuristic(handle, plan.desc, plan.a, plan.b, plan.d, plan.d,
                                              preference.handle, kCandidates, results.data(), &found);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && found == 0)) {
-    fail<DeviceError>(kOp, "cuBLASLt has no algorithm for {} within {} bytes of workspace", to_string(p),
+    fail<NoAlgorithm>(kOp, "cuBLASLt has no algorithm for {} within {} bytes of workspace", to_string(p),
                       workspace.bytes());
   }
   check(status, "MatmulAlgoGetHeuristic", p);
@@ -284,7 +292,7 @@ void BlasPlans::State::choose_and_run(Stream& stream, Plan& plan, const Key& key
     }
   }
   if (!best) {
-    fail<DeviceError>(kOp,
+    fail<NoAlgorithm>(kOp,
                       "cuBLASLt runs none of the {} algorithms that it proposes for {}: the last says {}",
                       proposed.size(), to_string(key.problem), cublaslt().status_string(failed));
   }
@@ -322,7 +330,10 @@ BlasPlans::~BlasPlans() {
 }
 
 void BlasPlans::set_workspace(const Tensor& workspace) {
-  if (state_->workspace.bytes() != workspace.bytes()) state_->plans.clear();
+  if (state_->workspace.bytes() != workspace.bytes()) {
+    state_->plans.clear();
+    state_->unsupported.clear();
+  }
   state_->workspace = workspace;
 }
 
@@ -344,6 +355,20 @@ void BlasPlans::run(Stream& stream, const BlasProblem& problem, const BlasOperan
   if (known == state_->plans.end()) return state_->plan_and_run(stream, key, operands);
   set_scales(known->second, problem, operands);
   check(state_->run(stream, known->second, problem, operands), "Matmul", problem);
+}
+
+bool BlasPlans::run_if_supported(Stream& stream, const BlasProblem& problem, const BlasOperands& operands) {
+  const Key key{problem, alignment_of(operands.a), alignment_of(operands.b), alignment_of(operands.d),
+                state_->sm_count};
+  if (state_->unsupported.contains(key)) return false;
+  try {
+    run(stream, problem, operands);
+    return true;
+  } catch (const NoAlgorithm& error) {
+    log::warning("{}: the sum is made in two steps", error.what());
+    state_->unsupported.insert(key);
+    return false;
+  }
 }
 
 std::vector<BlasPlans::Choice> BlasPlans::choices() const {

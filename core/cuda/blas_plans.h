@@ -59,6 +59,9 @@ class BlasPlans {
   /// Runs the product on the stream. Throws DeviceError when the library is missing or has no algorithm, and,
   /// once latched, for a problem without a plan.
   void run(Stream& stream, const BlasProblem& problem, const BlasOperands& operands);
+  /// The same, but false, and nothing done, where the library has no algorithm that runs: said in a warning
+  /// the first time, and so from then on.
+  bool run_if_supported(Stream& stream, const BlasProblem& problem, const BlasOperands& operands);
   /// How algorithms are chosen from here on: the library's first proposal that runs, or the fastest of its
   /// first eight, each of them run on the operands in question (so results that accumulate are spoilt, and
   /// the host waits: for rehearsals).

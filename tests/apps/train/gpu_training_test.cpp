@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 #include "apps/decide/rehearsal.h"
@@ -155,6 +156,29 @@ TEST_CASE("FP8 on a GPU: which products are summed fast is what the configuratio
   CHECK(fast("all", "tensorwise") == "all");
   CHECK(fast("none", "tensorwise") == "none");
   CHECK(fast("all", "blockwise") == "none");
+}
+
+TEST_CASE("FP8 on a GPU: gradients that the library cannot accumulate are made apart and added") {
+  if (!has_gpu() || cuda::device_name(0) != "host execution layer")
+    return skip("there is no cuBLASLt to choose");
+  const TinyTraining tiny;
+  for (const char* recipe : {"rowwise", "blockwise"}) {
+    INFO(recipe);
+    auto train = [&](const std::string& name) {
+      auto run = tiny.start_on({DeviceType::cuda, 0}, name,
+                               {"--training.steps", "4", "--training.global_batch_size", "6",
+                                "--training.mixed_precision_param", "bfloat16", "--model.converters",
+                                "quantize.linear.float8", "--quantize.linear.float8.recipe_name", recipe});
+      CHECK(run->run() == Trainer::End::completed);
+      return logged(tiny / name, "loss_metrics/global_avg_loss");
+    };
+    const std::vector<double> one_step = train(std::string(recipe) + " accumulated");
+    ::setenv("OTTAVA_CUDA_HOST_CUBLASLT", "no_fine_accumulation", 1);
+    const std::vector<double> two_steps = train(std::string(recipe) + " added");
+    ::unsetenv("OTTAVA_CUDA_HOST_CUBLASLT");
+    REQUIRE(two_steps.size() == one_step.size());
+    for (size_t i = 0; i < one_step.size(); ++i) CHECK(two_steps[i] == Approx(one_step[i]).epsilon(1e-5));
+  }
 }
 
 TEST_CASE("FP8 on a GPU: graphs change no bit, also once a history of amax is full") {

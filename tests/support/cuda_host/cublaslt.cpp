@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -66,6 +68,12 @@ bool aligned(const void* data, uint32_t alignment) {
 cublasStatus_t refuse(cublasStatus_t status, const char* reason) {
   explain("%s", reason);
   return status;
+}
+
+// A test may choose it: OTTAVA_CUDA_HOST_CUBLASLT=no_fine_accumulation.
+bool lacks_fine_accumulation() {
+  const char* value = std::getenv("OTTAVA_CUDA_HOST_CUBLASLT");
+  return value && std::string_view(value) == "no_fine_accumulation";
 }
 
 cublasStatus_t create(cublasLtHandle_t* handle) { return give(handle, new Handle); }
@@ -205,6 +213,10 @@ cublasStatus_t matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc_handle,
   if (const char* reason = objection(desc, la, lb, ld)) return refuse(CUBLAS_STATUS_NOT_SUPPORTED, reason);
   if (plan.problem != problem_of(desc, la, lb, ld))
     return refuse(CUBLAS_STATUS_NOT_SUPPORTED, "the algorithm was made for another problem");
+  if (*static_cast<const float*>(beta) != 0 && is_fp8(la.type) &&
+      desc.a_scale_mode != CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F && lacks_fine_accumulation()) {
+    return refuse(CUBLAS_STATUS_NOT_SUPPORTED, "scales of rows and blocks do not go with beta 1");
+  }
   if (settings().failing_algorithms >> plan.ordinal & 1)
     return refuse(CUBLAS_STATUS_EXECUTION_FAILED, "the algorithm does not run");
   if (!aligned(a, plan.alignment[0]) || !aligned(b, plan.alignment[1]) || !aligned(d, plan.alignment[3])) {
