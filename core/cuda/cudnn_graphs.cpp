@@ -11,6 +11,7 @@
 #include "core/cuda/runtime.h"
 #include "core/cuda/shared_library.h"
 #include "core/error.h"
+#include "core/log.h"
 
 // The frontend calls cuDNN, and the CUDA runtime, through this handle and through dlopen
 // (NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING).
@@ -26,13 +27,19 @@ using Role = AttentionGraph::Role;
 using TensorPtr = std::shared_ptr<fe::graph::Tensor_attributes>;
 constexpr std::string_view kOp = "cudnn";
 
-// Its own search for libcudart knows only the loader's path, so it is opened from wherever ours is first.
-// Deterministic backward with a workspace linear in the sequence, where cuDNN has it, is asked for by this
-// limit alone.
+// Its own search for libcudart knows only the loader's path, so it is opened from wherever ours is first; so
+// does the search of engines that are compiled at run time for libnvrtc. Deterministic backward with a
+// workspace linear in the sequence, where cuDNN has it, is asked for by this limit alone.
 void open_library() {
   static const bool opened = [] {
     const std::string cudart = fmt::format("libcudart.so.{}", CUDART_VERSION / 1000);
     const SharedLibrary runtime(cudart, "the CUDA runtime, which cuDNN needs");
+    try {
+      const SharedLibrary compiler(fmt::format("libnvrtc.so.{}", CUDART_VERSION / 1000),
+                                   "CUDA's run-time compiler", SharedLibrary::Symbols::everybodys);
+    } catch (const DeviceError& error) {
+      log::warning("cuDNN's attention goes without kernels that are compiled at run time: {}", error.what());
+    }
     const SharedLibrary cudnn(fmt::format("libcudnn.so.{}", CUDNN_MAJOR), "the NVIDIA cuDNN library");
     ::setenv("CUDNN_FRONTEND_CUDART_LIB_NAME", cudart.c_str(), 0);
     ::setenv("CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT", "0", 0);

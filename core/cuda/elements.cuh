@@ -37,14 +37,16 @@ __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
          static_cast<uint32_t>(__bfloat16_as_ushort(__float2bfloat16_rn(high))) << 16;
 }
 
-/// kSize neighbouring elements, moved by one instruction.
+/// kSize neighbouring elements, moved by one instruction, or 16 bytes at a time: rows_are_aligned() asks for
+/// no more, and sm_100 would move 32 at once.
 template <class T, int kSize>
-struct alignas(kSize * sizeof(T)) Pack {
+struct alignas(kSize * sizeof(T) < 16 ? kSize * sizeof(T) : 16) Pack {
   T values[kSize];
 
   __device__ __forceinline__ float operator[](int i) const { return to_float(values[i]); }
   __device__ __forceinline__ void set(int i, float x) { values[i] = from_float<T>(x); }
 };
+static_assert(alignof(Pack<float, 8>) == 16 && alignof(Pack<__nv_bfloat16, 4>) == 8);
 /// Elements in 16 bytes.
 template <class T>
 inline constexpr int kPackSize = static_cast<int>(16 / sizeof(T));

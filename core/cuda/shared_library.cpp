@@ -43,17 +43,17 @@ std::vector<std::string> places() {
 
 }  // namespace
 
-SharedLibrary::SharedLibrary(const std::string& file, std::string meaning)
+SharedLibrary::SharedLibrary(const std::string& file, std::string meaning, Symbols symbols)
     : file_(file), meaning_(std::move(meaning)) {
-  handle_ = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  const int flags = RTLD_NOW | (symbols == Symbols::everybodys ? RTLD_GLOBAL : RTLD_LOCAL);
+  handle_ = dlopen(file.c_str(), flags);
   std::string searched = "the loader's path";
   for (const std::string& place : places()) {
     if (handle_) return;
     searched += ", " + place;
     glob_t found{};
     if (glob((place + "/" + file).c_str(), 0, nullptr, &found) == 0) {
-      for (size_t i = 0; i < found.gl_pathc && !handle_; ++i)
-        handle_ = dlopen(found.gl_pathv[i], RTLD_NOW | RTLD_LOCAL);
+      for (size_t i = 0; i < found.gl_pathc && !handle_; ++i) handle_ = dlopen(found.gl_pathv[i], flags);
     }
     globfree(&found);
   }

@@ -9,9 +9,13 @@ namespace ottava::cuda {
 /// the life of the process.
 class SharedLibrary {
  public:
+  enum class Symbols {
+    own,
+    everybodys
+  };  ///< everybodys: libraries opened later find its functions and its name
   /// `meaning` is for the message: "the NVIDIA cuBLAS library". Throws DeviceError naming the places
   /// searched.
-  SharedLibrary(const std::string& file, std::string meaning);
+  SharedLibrary(const std::string& file, std::string meaning, Symbols symbols = Symbols::own);
 
   /// For code that calls dlsym itself.
   void* handle() const { return handle_; }

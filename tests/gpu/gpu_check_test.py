@@ -127,6 +127,26 @@ class Steps(unittest.TestCase):
         self.assertIn("| 1B, seq 8192 | bf16 | 20227 | 512 | 49.2% | 95.1 | 94.0 | on | not measured |  |  |  |", text)
         self.assertEqual(len(data["torch"]), 1)
 
+    def test_the_whole_8b_in_every_precision(self):
+        commands = []
+        c = Bench([])
+        c.run = lambda command, **_: commands.append(" ".join(map(str, command))) or BENCH
+        for precision in speed.PRECISIONS:
+            speed.train_ours(c, "8B, seq 8192", precision, None)
+        for command in commands:
+            self.assertIn("--model.n_layers 32", command)
+            self.assertIn("--optimizer.state_dtype bfloat16 --activation_checkpoint.mode selective", command)
+        said = dict(zip(speed.PRECISIONS, commands))
+        self.assertNotIn("float8", said["bf16"])
+        self.assertNotIn("recipe_name", said["fp8"])
+        self.assertIn("recipe_name rowwise", said["rowwise"])
+        self.assertIn("recipe_name delayed", said["delayed"])
+        self.assertIn("fast_accumulation all", said["fp8 fast"])
+        self.assertIn("float8.auto true", said["auto"])
+        self.assertNotIn("--optimizer.state_dtype", (speed.train_ours(c, "1B, seq 8192", "bf16", None), commands[-1])[1])
+        raced = [g["goal"] for g in goals.step_goals(list(speed.SHAPES), [], {"ottava": [], "torch": []}) if "PyTorch" in g["goal"]]
+        self.assertFalse([g for g in raced if g.startswith("8B, seq 8192")])
+
     def test_no_time_is_not_measured_and_an_error_is_red(self):
         slow = Bench([(("bench train",), TimedOut("no time was left")), (("bench_pytorch",), "")])
         text, data = speed.steps(slow)
@@ -148,16 +168,16 @@ def item(shape, precision, tokens, graphs="on"):
 class Goals(unittest.TestCase):
     def verdicts(self, ours, torch):
         steps = {"ottava": [item(*i) for i in ours], "torch": [item(*i) for i in torch]}
-        return {g["goal"]: g["verdict"] for g in goals.step_goals(["8B, seq 8192", "1B", "debugmodel"], ["8B, seq 8192", "1B"], steps)}
+        return {g["goal"]: g["verdict"] for g in goals.step_goals(["8B x 16 layers", "1B", "debugmodel"], ["8B x 16 layers", "1B"], steps)}
 
     def test_met_or_not(self):
-        v = self.verdicts([("8B, seq 8192", "bf16", 1150), ("8B, seq 8192", "fp8", 1600), ("8B, seq 8192", "auto", 1140),
-                           ("1B", "bf16", 1100), ("1B", "auto", 1080), ("debugmodel", "bf16", 4.1e6)], [("8B, seq 8192", "bf16", 1000), ("1B", "bf16", 1000)])
-        self.assertEqual(v["8B, seq 8192: BF16 >= 1.15 x PyTorch's"], "met")
+        v = self.verdicts([("8B x 16 layers", "bf16", 1150), ("8B x 16 layers", "fp8", 1600), ("8B x 16 layers", "auto", 1140),
+                           ("1B", "bf16", 1100), ("1B", "auto", 1080), ("debugmodel", "bf16", 4.1e6)], [("8B x 16 layers", "bf16", 1000), ("1B", "bf16", 1000)])
+        self.assertEqual(v["8B x 16 layers: BF16 >= 1.15 x PyTorch's"], "met")
         self.assertEqual(v["1B: BF16 >= 1.15 x PyTorch's"], "not met")
-        self.assertEqual(v["8B, seq 8192: FP8 >= 1.40 x own BF16"], "not met")
+        self.assertEqual(v["8B x 16 layers: FP8 >= 1.40 x own BF16"], "not met")
         self.assertEqual(v["debugmodel: >= 4M tokens/s with graphs"], "met")
-        self.assertEqual(v["8B, seq 8192: FP8 auto not below BF16 (beyond 1% of noise)"], "met")
+        self.assertEqual(v["8B x 16 layers: FP8 auto not below BF16 (beyond 1% of noise)"], "met")
         self.assertEqual(v["1B: FP8 auto not below BF16 (beyond 1% of noise)"], "not met")
         self.assertNotIn("1B: FP8 >= 1.40 x own BF16", v)
 
@@ -171,7 +191,7 @@ class Goals(unittest.TestCase):
         failed = {"name": "adamw", "operands": "f32 [4]", "calls": 1, "bound": "copy", "bytes": 1e9, "flops": 0, "error": "no memory"}
         report = {"copy_bytes_per_second": 4e12, "gemm_flops_per_second": 8e14, "kernels": [
             kernel("matmul forward", "gemm", 1), kernel("rope", "copy", 0.86), kernel("amax", "copy", 0.84),
-            kernel("clip_factor", "copy", 0.01, bytes=8), kernel("attention_forward", "gemm", 0.41), kernel("attention_backward", "gemm", 0.29), failed]}
+            kernel("clip_factor", "copy", 0.01, bytes=8), kernel("attention_forward", "gemm", 0.34), kernel("attention_backward", "gemm", 0.19), failed]}
         verdict = {g["goal"].split(":")[0]: g["verdict"] for g in goals.kernel_goals(report)}
         self.assertEqual(verdict, {"rope": "met", "amax": "not met", "attention_forward": "met", "attention_backward": "not met", "adamw": "not measured"})
         rows = speed.kernel_rows(report, {"cudnn": {"forward_seconds": 2.5e-3, "backward_seconds": 5e-3}, "flash": {"error": "no kernel"}})

@@ -185,7 +185,19 @@ void NcclCommunicator::wait_for(uint64_t ticket, Stream& stream) {
 }
 
 bool NcclCommunicator::is_done(uint64_t ticket) {
-  return cudaEventQuery(static_cast<cudaEvent_t>(done_[ticket % kEvents]->native())) == cudaSuccess;
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  cudaStreamIsCapturing(static_cast<cudaStream_t>(nccl_->stream().native()), &capture);
+  if (capture != cudaStreamCaptureStatusNone) return true;  // a graph's order waits, never the host
+  const cudaError_t status = cudaEventQuery(static_cast<cudaEvent_t>(done_[ticket % kEvents]->native()));
+  if (status == cudaErrorCapturedEvent) {
+    cudaGetLastError();
+    return true;
+  }
+  if (status != cudaSuccess && status != cudaErrorNotReady) {
+    fail<CommError>("nccl", "a collective of axis {} failed on GPU {}: {}", axis(), options_.gpu,
+                    cudaGetErrorString(status));
+  }
+  return status == cudaSuccess;
 }
 
 std::unique_ptr<Communicator> NcclCommunicator::make_split(Members members) {

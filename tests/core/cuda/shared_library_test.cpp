@@ -1,10 +1,13 @@
 #include "core/cuda/shared_library.h"
 
+#include <dlfcn.h>
+
 #include <cstdlib>
 #include <string>
 
 #include "core/error.h"
 #include "tests/support/catch.h"
+#include "tests/support/skip.h"
 
 using namespace ottava;
 
@@ -16,6 +19,15 @@ TEST_CASE("a library is opened and its functions found") {
   CHECK_THROWS_WITH(
       library.find("no_such_function", cosine),
       "[cuda] the mathematics library (libm.so.6) has no function no_such_function: it is too old");
+}
+
+TEST_CASE("functions of a library are its own, or everybody's where a later library looks for them") {
+  if (void* there = dlopen("libcrypt.so.1", RTLD_LAZY | RTLD_LOCAL); !there)
+    return test::skip("no libcrypt.so.1");
+  const cuda::SharedLibrary own("libcrypt.so.1", "a library that nothing here links");
+  CHECK(dlsym(RTLD_DEFAULT, "crypt_gensalt") == nullptr);
+  const cuda::SharedLibrary shared("libcrypt.so.1", "the same", cuda::SharedLibrary::Symbols::everybodys);
+  CHECK(dlsym(RTLD_DEFAULT, "crypt_gensalt") != nullptr);
 }
 
 TEST_CASE("a missing library is named with the places that were searched") {
