@@ -10,6 +10,7 @@
 #include "apps/commands/launch_command.h"
 #include "apps/commands/plan_command.h"
 #include "apps/commands/tokenizer_command.h"
+#include "apps/commands/trace_command.h"
 #include "apps/commands/train_command.h"
 #include "parallel/launcher/stop_signal_set.h"
 
@@ -30,6 +31,7 @@ int main(int argc, char** argv) {
   add_train_command(commands);
   add_plan_command(commands);
   add_bench_commands(commands);
+  add_trace_command(commands);
   add_launch_command(commands);
   add_config_command(commands);
   add_tokenizer_commands(commands);

@@ -28,6 +28,7 @@ config::Section declare_all(Config& c) {
   root.section("attention", c.attention);
   root.section("quantize").section("linear").section("float8", c.float8);
   root.section("metrics", c.metrics);
+  root.section("profiling", c.profiling);
   root.section("validation", c.validation);
   root.section("comm", c.comm);
   root.section("debug", c.debug);
@@ -80,6 +81,7 @@ void check_combinations(const Config& c, config::Problems& problems) {
   check("checkpoint", c.checkpoint);
   check("activation_checkpoint", c.activation_checkpoint);
   check("quantize.linear.float8", c.float8);
+  check("profiling", c.profiling);
   check("validation", c.validation);
   if (!problems.sound("model") || !problems.sound("training")) return;
   if (c.model.max_seq_len && c.training.seq_len > *c.model.max_seq_len) {

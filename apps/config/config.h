@@ -8,6 +8,7 @@
 #include "apps/config/checkpoint_config.h"
 #include "apps/config/debug_config.h"
 #include "apps/config/job_config.h"
+#include "apps/config/profiling_config.h"
 #include "apps/config/training_config.h"
 #include "apps/config/validation_config.h"
 #include "core/config/problems.h"
@@ -35,6 +36,7 @@ struct Config {
   AttentionConfig attention;
   Float8Config float8;  ///< section quantize.linear.float8
   MetricsConfig metrics;
+  ProfilingConfig profiling;
   ValidationConfig validation;
   CommConfig comm;
   DebugConfig debug;

@@ -377,6 +377,16 @@ StepPlan record_step(const TrainingShape& shape, Device target, RankGroups& rank
   return plan;
 }
 
+std::vector<StepProfile::Span> record_spans(const TrainingShape& shape, Device target, RankGroups& ranks) {
+  CostRecorder recorder;
+  Stream stream = Stream::meta(recorder, target);
+  Arena arena;
+  TrainingEngine engine(shape, stream, arena, ranks, 0);
+  StepProfile profile(stream);
+  engine.train_step({}, {}, &profile);
+  return profile.take_spans(DeviceClock(stream));
+}
+
 StepPlan record_first_rank(const TrainingShape& shape, Device target, const Mesh& mesh) {
   RankGroups ranks(make_dry_run_world(0, mesh.world_size()), make_dry_run_world(0, mesh.world_size()), mesh);
   return record_step(shape, target, ranks);

@@ -88,6 +88,8 @@ bool saves_asynchronously(const CheckpointConfig& config);
 
 /// Runs set-up, a training step and, if configured, a validation step on `meta` for the rank of `ranks`.
 StepPlan record_step(const TrainingShape& shape, Device target, RankGroups& ranks);
+/// What one training step does, in order, with what is planned for it (StepProfile on `meta`).
+std::vector<StepProfile::Span> record_spans(const TrainingShape& shape, Device target, RankGroups& ranks);
 /// The same for rank 0 of this mesh, without ranks.
 StepPlan record_first_rank(const TrainingShape& shape, Device target, const Mesh& mesh);
 

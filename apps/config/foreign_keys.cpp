@@ -94,12 +94,8 @@ reasons:
   noted: {quantize: {grouped_mm: {mx: {recipe_name: mxfp8}}}}
 - why: Weights & Biases is not supported; metrics.jsonl and TensorBoard events can be imported there
   refused: {metrics: {enable_wandb: false}}
-- why: no trace is written; `ottava bench train` prints the time of each operation
-  noted: {profiling: {enable_profiling: false, save_traces_folder: profile_traces, profile_freq: 10, profiler_active: 1, profiler_warmup: 3}}
 - why: memory is planned before step 1, and the plan is printed
   noted: {profiling: {enable_memory_snapshot: false, save_memory_snapshot_folder: memory_snapshot}}
-- why: the last collectives of every rank are always known; a hang names rank, collective, tensor and step
-  noted: {comm: {trace_buf_size: 20000, save_traces_folder: comm_traces, save_traces_file_prefix: rank_}}
 - why: what cannot repeat is refused or not used
   noted: {debug: {deterministic_warn_only: false}}
 - why: kernels are compiled with the program
@@ -116,7 +112,6 @@ reasons:
 - why: no Python module can be loaded
   refused: {experimental: {custom_import: "", custom_args_module: ""}}
 meanings:
-  profiling: traces of other trainers
   compile: compilers of other trainers
   memory_estimation: estimates of other trainers
   fault_tolerance: replica groups of other trainers

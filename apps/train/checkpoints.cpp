@@ -90,7 +90,7 @@ std::string nothing_to_train(const Config& c, RankGroups& ranks) {
   return group.all_gather(text)[0];
 }
 
-Checkpoints::Checkpoints(const Experiment& experiment, RankGroups& ranks, Stream& stream)
+Checkpoints::Checkpoints(const Experiment& experiment, RankGroups& ranks, Stream& stream, HostSpans* spans)
     : experiment_(experiment),
       stream_(stream),
       coordinates_(ranks.coordinates),
@@ -111,7 +111,8 @@ Checkpoints::Checkpoints(const Experiment& experiment, RankGroups& ranks, Stream
                               .keep_latest_k = static_cast<int>(c.keep_latest_k),
                               .snapshot = c.async_mode == CheckpointConfig::Async::async_with_pinned_mem
                                               ? checkpoint::Snapshot::Memory::pinned
-                                              : checkpoint::Snapshot::Memory::pageable},
+                                              : checkpoint::Snapshot::Memory::pageable,
+                              .spans = spans},
       group_);
   if (const std::optional<std::string> source = source_config_path(experiment.config)) {
     const std::vector<std::string> changes =

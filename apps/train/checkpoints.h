@@ -19,7 +19,8 @@ std::string nothing_to_train(const Config& config, RankGroups& ranks);
 class Checkpoints {
  public:
   /// Checks the folder (every rank must see it) when the run saves. Throws FileError, ConfigError.
-  Checkpoints(const Experiment& experiment, RankGroups& ranks, Stream& stream);
+  /// `spans` (null: none) is where writing is noted, for traces.
+  Checkpoints(const Experiment& experiment, RankGroups& ranks, Stream& stream, HostSpans* spans = nullptr);
   ~Checkpoints();
 
   bool is_enabled() const { return experiment_.config.checkpoint.enable; }

@@ -109,7 +109,11 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
   data_ = std::make_unique<BatchSource>(training_batches(experiment_, ranks));
   if (c.validation.enable)
     validation_data_ = std::make_unique<BatchSource>(validation_batches(experiment_, ranks));
-  checkpoints_ = std::make_unique<Checkpoints>(experiment_, ranks_, stream_);
+  RankState& state = ranks.world->state();
+  state.calls().set_capacity(c.comm.trace_buf_size);
+  record_failures(state, (std::filesystem::path(c.job.dump_folder) / c.comm.save_traces_folder).string(),
+                  c.comm.save_traces_file_prefix);
+  checkpoints_ = std::make_unique<Checkpoints>(experiment_, ranks_, stream_, spans());
   // The first tokens are made while memory is planned and weights are drawn.
   data_->start(checkpoints_->data_position_to_load());
   if (validation_data_) validation_data_->start(0);
@@ -117,6 +121,10 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
   check_data();
   const GraphUse graphs = decide_graphs(c.training.cuda_graphs, device, *ranks.world);
   experiment_.shape.parameters.reductions_cross = reductions_cross(shape.parameters, graphs.on);
+  if (c.profiling.enable_profiling) {
+    traces_ =
+        std::make_unique<StepTraces>(experiment_, ranks, device, spans_, record_spans(shape, device, ranks));
+  }
   plan_ = record_step(shape, device, ranks);
   require_memory(plan_.memory, device, *ranks.control,
                  saves_asynchronously(c.checkpoint)
@@ -161,11 +169,16 @@ double Trainer::learning_rate(int64_t step) const {
 }
 
 StepOutputs Trainer::step(StepProfile* profile) {
-  const HostTokens& tokens = data_->read(state_.data_position);
+  const HostTokens& tokens = [&]() -> const HostTokens& {
+    const HostSpans::Scope reading(spans(), HostSpans::Track::data,
+                                   fmt::format("read step {}", state_.step + 1));
+    return data_->read(state_.data_position);
+  }();
   // One exchange per step: how many tokens count, and whether any rank was asked to stop.
   double shared[2] = {static_cast<double>(data_->valid_tokens()),
                       signals_ && signals_->received() != 0 ? 1.0 : 0.0};
   if (ranks_.world->size() > 1) {
+    const HostSpans::Scope sharing(spans(), HostSpans::Track::host, "tokens and stop");
     // Tensor-parallel ranks read the same tokens: only the first of each group counts them.
     if (ranks_.tensor_parallel.rank() != 0) shared[0] = 0;
     Stream host = Stream::cpu();
@@ -178,6 +191,7 @@ StepOutputs Trainer::step(StepProfile* profile) {
                     .optimizer_step = state_.optimizer_step + 1,
                     .valid_tokens = static_cast<int64_t>(shared[0]),
                     .update_after = checkpoints_->end_of_copies()};
+  const HostSpans::Scope training(spans(), HostSpans::Track::host, "train step");
   StepOutputs out = engine_->train_step(tokens, inputs, profile);
   out.valid_tokens = inputs.valid_tokens;
   state_.step += 1;
@@ -219,7 +233,10 @@ Trainer::End Trainer::run() {
     ranks_.world->state().set_step(state_.step + 1);
     ranks_.control->state().set_step(state_.step + 1);
     const double begin = seconds_now();
-    StepOutputs out = step(nullptr);
+    const int64_t number = state_.step + 1;
+    StepProfile* profile = traces_ ? traces_->begin(number, stream_, engine_->input_ring()) : nullptr;
+    StepOutputs out = step(profile);
+    if (traces_) traces_->end(number);
     // The first step includes set-up of libraries and connections; from now on a silent peer is a lost peer.
     const auto timeout = static_cast<double>(c.comm.train_timeout_seconds);
     ranks_.world->state().set_timeout_seconds(timeout);
@@ -232,8 +249,7 @@ Trainer::End Trainer::run() {
     if (validation_data_ && (state_.step == 1 || state_.step % c.validation.freq == 0)) validate();
     checkpoints_->poll();
     const bool is_last = state_.step == c.training.steps;
-    if (checkpoints_->is_due(state_.step, is_last) || (stop_asked_ && !is_last))
-      checkpoints_->save(*engine_, state_, is_last);
+    if (checkpoints_->is_due(state_.step, is_last) || (stop_asked_ && !is_last)) save(is_last);
     if (stop_asked_ && !is_last) {
       checkpoints_->finish();
       reporter_->flush();
@@ -247,6 +263,11 @@ Trainer::End Trainer::run() {
   reporter_->flush();
   log::info("Training completed");
   return End::completed;
+}
+
+void Trainer::save(bool is_last) {
+  const HostSpans::Scope saving(spans(), HostSpans::Track::host, "save");
+  checkpoints_->save(*engine_, state_, is_last);
 }
 
 // Sum over the ranks that see different tokens, and the largest of their means.
@@ -369,6 +390,7 @@ void Trainer::check_health(const StepOutputs& out) {
 }
 
 void Trainer::validate() {
+  const HostSpans::Scope validating(spans(), HostSpans::Track::host, "validate");
   const ValidationConfig& v = experiment_.config.validation;
   const double begin = seconds_now();
   double sum = 0, tokens = 0;

@@ -9,6 +9,7 @@
 #include "apps/report/metrics_reporter.h"
 #include "apps/train/batch_source.h"
 #include "apps/train/checkpoints.h"
+#include "apps/train/step_traces.h"
 #include "apps/train/stop_signals.h"
 #include "apps/train/training_state.h"
 #include "core/optim/loss_scale.h"
@@ -47,6 +48,7 @@ class Trainer {
   GlobalLoss global_loss(double sum, double tokens);
   void log_step(const StepOutputs& out);
   void validate();
+  void save(bool is_last);
   void require_validation_data();
   void check_health(const StepOutputs& out);
   void check_data();
@@ -54,6 +56,8 @@ class Trainer {
   bool is_past_validation_data(int64_t samples);
   void find_peaks();
   void report_gpu_memory() const;
+  /// For HostSpans::Scope.
+  HostSpans* spans() { return experiment_.config.profiling.enable_profiling ? &spans_ : nullptr; }
 
   Experiment experiment_;
   RankGroups& ranks_;
@@ -65,7 +69,9 @@ class Trainer {
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<TrainingEngine> engine_;
   std::unique_ptr<BatchSource> data_, validation_data_;
+  HostSpans spans_;  ///< filled where steps are traced
   std::unique_ptr<Checkpoints> checkpoints_;
+  std::unique_ptr<StepTraces> traces_;  ///< null: none
   std::unique_ptr<MetricsReporter> reporter_;
   TrainingState state_;
   DevicePeaks peaks_;

@@ -93,6 +93,17 @@ std::vector<std::span<const int32_t>> share_of(const HostTokens& tokens, size_t 
   return share;
 }
 
+/// Notes what the rank waits for while it lives.
+class Watch {
+ public:
+  Watch(RankState& rank, StepProfile* profile) : rank_(rank) { rank_.set_profile(profile); }
+  ~Watch() { rank_.set_profile(nullptr); }
+  Watch(const Watch&) = delete;
+
+ private:
+  RankState& rank_;
+};
+
 }  // namespace
 
 void TrainingEngine::send(const HostTokens& tokens, int64_t index, int64_t count) {
@@ -118,6 +129,7 @@ MicroBatch TrainingEngine::receive(const HostTokens& tokens, int64_t index, int6
 StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInputs& inputs,
                                        StepProfile* profile) {
   profile_ = profile;
+  const Watch watch(ranks_.world->state(), profile);
   const int64_t count = shape_.batch * shape_.sequence;
   send(tokens, 0, count);
   pinned_scalars_.begin();
@@ -140,6 +152,8 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
     const StepPart part = is_first ? (is_last ? StepPart::only : StepPart::first)
                                    : (is_last ? StepPart::last : StepPart::middle);
     begin_part();
+    const StepProfile::Scope pass(profile_, profile_ ? fmt::format("micro-batch {}", m) : "",
+                                  StepProfile::Kind::pass);
     const MicroBatch micro = receive(tokens, m, shape_.batch, shape_.sequence);
     if (!is_last) send(tokens, m + 1, count);  // arrives while this one is computed
     graphs_.run(part, stream_, [&] {
@@ -152,6 +166,7 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
   begin_part();
   if (inputs.update_after) inputs.update_after->wait(stream_);
   graphs_.run(StepPart::update, stream_, [&] {
+    const StepProfile::Scope pass(profile_, "update", StepProfile::Kind::pass);
     if (float8_) float8_->finish_step(stream_);
     update(c);
   });

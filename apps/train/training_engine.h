@@ -72,6 +72,8 @@ class TrainingEngine {
   StepContext context();
   /// Off until StepGraphs::enable.
   StepGraphs& graphs() { return graphs_; }
+  /// Null but for a GPU.
+  InputRing* input_ring() { return ring_.get(); }
 
   /// One optimizer step over micro_batches x batch sequences. Blocks until it is done.
   StepOutputs train_step(const HostTokens& tokens, const StepInputs& inputs, StepProfile* profile = nullptr);

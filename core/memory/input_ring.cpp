@@ -33,6 +33,7 @@ void InputRing::upload(std::span<const std::span<const int32_t>> arrays) {
   if (!copies_) return;
   if (uploads_ > kSlots) slot.uploaded.synchronize();  // pinned memory is read until then,
   slot.taken.wait(*copies_);  // and device memory until the compute stream has copied it
+  const StepProfile::Scope copying(profile_, "tokens to the GPU");
   slot.pinned.begin();
   for (size_t i = 0; i < arrays.size(); ++i) {
     const Tensor to = slot.device[i].slice(0, static_cast<int64_t>(arrays[i].size()));

@@ -9,6 +9,7 @@
 #include "core/memory/arena.h"
 #include "core/memory/pinned_inputs.h"
 #include "core/stream.h"
+#include "core/trace/step_profile.h"
 
 namespace ottava {
 
@@ -30,6 +31,11 @@ class InputRing {
   /// places[i] = array i of the oldest upload that was not taken, in the order of the compute stream.
   void take(std::span<const Tensor> places);
 
+  /// Null on `meta`.
+  Stream* copies() { return copies_ ? &*copies_ : nullptr; }
+  /// Notes uploads, on copies(); null: no longer.
+  void set_profile(StepProfile* profile) { profile_ = profile; }
+
  private:
   struct Slot {
     std::vector<Tensor> device;
@@ -40,6 +46,7 @@ class InputRing {
   std::optional<Stream> copies_;  ///< not on meta
   std::vector<Slot> slots_;
   size_t uploads_ = 0, takes_ = 0;
+  StepProfile* profile_ = nullptr;
 };
 
 }  // namespace ottava

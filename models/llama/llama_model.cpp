@@ -70,6 +70,15 @@ void LlamaModel::embed_backward(const StepContext& c, const Tensor& tokens, cons
                                 .vocab_begin = dtable.rows() * c.tensor_parallel.rank()});
 }
 
+namespace {
+
+// In a trace, everything that a layer does and waits for; nothing is made where none is kept.
+std::string layer_label(const StepContext& c, size_t layer, std::string_view pass) {
+  return c.profile ? fmt::format("layers.{} {}", layer, pass) : std::string();
+}
+
+}  // namespace
+
 void LlamaModel::forward_backward(const StepContext& c, const MicroBatch& micro, const Tensor& loss_sum,
                                   const Tensor& grad_scale) const {
   const LlamaBatch batch = batch_of(micro);
@@ -84,6 +93,7 @@ void LlamaModel::forward_backward(const StepContext& c, const MicroBatch& micro,
   parameters.reshard(0);
   for (size_t i = 0; i < blocks_.size(); ++i) {
     const int unit = static_cast<int>(i) + 1;
+    const StepProfile::Scope pass(c.profile, layer_label(c, i, "forward"), StepProfile::Kind::pass);
     parameters.unshard(unit);
     parameters.prefetch(unit, last);
     stream = blocks_[i].forward(c, batch, std::move(stream), options_.recompute[i], saved[i]);
@@ -102,6 +112,7 @@ void LlamaModel::forward_backward(const StepContext& c, const MicroBatch& micro,
   parameters.reduce_gradients(last);
   for (size_t i = blocks_.size(); i-- > 0;) {
     const int unit = static_cast<int>(i) + 1;
+    const StepProfile::Scope pass(c.profile, layer_label(c, i, "backward"), StepProfile::Kind::pass);
     parameters.unshard(unit, backward_uses_[static_cast<size_t>(unit)]);
     parameters.prefetch(unit, 1, backward_uses_);
     gradient = blocks_[i].backward(c, batch, std::move(gradient), std::move(saved[i]),

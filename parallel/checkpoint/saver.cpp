@@ -29,7 +29,9 @@ struct CheckpointSaver::Pending {
   std::thread thread;
   std::chrono::steady_clock::time_point begun = std::chrono::steady_clock::now();
 
-  void write() {
+  void write(HostSpans* spans) {
+    const HostSpans::Scope writing(spans, HostSpans::Track::saves,
+                                   fmt::format("write the checkpoint of step {}", checkpoint.step));
     try {
       work.cancel = &cancel;
       checksums = write_shards(work);
@@ -146,7 +148,7 @@ std::unique_ptr<CheckpointSaver::Pending> CheckpointSaver::prepare(const Checkpo
 
 void CheckpointSaver::save(const Checkpoint& checkpoint) {
   pending_ = prepare(checkpoint);
-  pending_->write();
+  pending_->write(options_.spans);
   finish();
 }
 
@@ -158,10 +160,10 @@ void CheckpointSaver::begin(const Checkpoint& checkpoint) {
     pending->work.copy = nullptr;
   });
   pending_ = std::move(pending);
-  pending_->thread = std::thread([p = pending_.get()] {
+  pending_->thread = std::thread([p = pending_.get(), spans = options_.spans] {
     setpriority(PRIO_PROCESS, 0,
                 19);  // Linux: of this thread; where it is refused the thread only writes sooner
-    p->write();
+    p->write(spans);
   });
 }
 

@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/trace/host_spans.h"
 #include "parallel/checkpoint/manifest.h"
 #include "parallel/checkpoint/rank_group.h"
 #include "parallel/checkpoint/snapshot.h"
@@ -19,6 +20,7 @@ struct SaveOptions {
   int keep_latest_k = 10;  ///< 0: all; 1 is refused, since a save that fails would leave none
   int64_t max_file_bytes = 5'000'000'000;
   Snapshot::Memory snapshot = Snapshot::Memory::pageable;  ///< of begin()
+  HostSpans* spans = nullptr;  ///< where writing is noted, for traces; outlives the saver
 };
 
 /// One checkpoint. Texts and copied files matter only on rank 0.

@@ -25,6 +25,14 @@ void declare(config::Section& s, CommConfig& c) {
           "of each GPU, kept for collectives that overlap: NCCL takes no more, matrix products are planned "
           "for the rest; 0: "
           "both take what they like");
+  s.field("trace_buf_size", c.trace_buf_size)
+      .range(0, 1 << 24)
+      .unit("calls")
+      .meaning("the last calls between ranks that each rank keeps, and writes when the run fails; 0: none");
+  s.field("save_traces_folder", c.save_traces_folder)
+      .meaning("where they are written, below job.dump_folder: one JSON file per rank");
+  s.field("save_traces_file_prefix", c.save_traces_file_prefix)
+      .meaning("beginning of the files' names; rank and .json follow");
   s.foreign("mode", config::Value::of(std::string("default")))
       .one_of({"default"})
       .refuse_value("fake_backend", "`ottava plan CONFIG --world-size N` answers for any number of ranks")

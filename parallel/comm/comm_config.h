@@ -12,6 +12,8 @@ struct CommConfig {
   int64_t init_timeout_seconds = 300, train_timeout_seconds = 100;
   std::string backend = "auto";
   int64_t sm_budget = 0;
+  int64_t trace_buf_size = 20000;
+  std::string save_traces_folder = "comm_traces", save_traces_file_prefix = "rank_";
   bool operator==(const CommConfig&) const = default;
 };
 

@@ -6,6 +6,7 @@
 
 #include "core/cost.h"
 #include "core/counted.h"
+#include "core/trace/step_profile.h"
 #include "parallel/comm/solo_communicator.h"
 
 namespace ottava {
@@ -111,6 +112,8 @@ void Request::wait(Stream& stream) const {
     fail<CommError>("request", "a call of an open group cannot be waited for: end the group first (axis {})",
                     owner_->axis());
   }
+  StepProfile* profile = owner_->state_->profile();
+  const StepProfile::Scope waiting(profile, profile ? std::to_string(record_) : "", StepProfile::Kind::wait);
   owner_->wait_for(ticket_, stream);
 }
 
@@ -230,16 +233,30 @@ Request Communicator::carry_out(Stream& stream, std::vector<CollectiveCall> call
   const bool records = stream.type() == DeviceType::meta;
   RecordedTransfer transfer{.axis = axis_, .ranks = size(), .calls = {}};
   if (size() > 1) transfer.stride = world_ranks_[1] - world_ranks_[0];
+  const CollectiveCall& first = calls.front();
+  CallRecord record{.step = state_->step(),
+                    .collective = first.kind,
+                    .axis = axis_,
+                    .label = first.label,
+                    .group_size = size(),
+                    .calls = static_cast<int>(calls.size()),
+                    .dtype = first.send.dtype,
+                    .in_elements = first.send.numel(),
+                    .out_elements = first.recv.numel()};
   for (const CollectiveCall& call : calls) {
     const CommStats::Entry entry = entry_of(call);
     stats().record(entry);
+    record.payload_bytes += entry.payload_bytes;
+    record.sent_bytes += entry.sent_bytes;
     if (records)
       transfer.calls.push_back({name_of(call.kind), call.label, entry.payload_bytes, entry.sent_bytes});
   }
   if (records) return Request(stream.recorder().issue(std::move(transfer)));
+  const int64_t id = size() > 1 ? state_->calls().issued(std::move(record)) : -1;
+  calls.front().record = id;
   ++issued_;
   issue(stream, issued_, std::move(calls));
-  return {this, issued_};
+  return {this, issued_, id};
 }
 
 CommStats::Entry Communicator::entry_of(const CollectiveCall& call) const {

@@ -31,10 +31,12 @@ class Request {
 
  private:
   friend class Communicator;
-  Request(Communicator* owner, uint64_t ticket) : owner_(owner), ticket_(ticket) {}
+  Request(Communicator* owner, uint64_t ticket, int64_t record = -1)
+      : owner_(owner), ticket_(ticket), record_(record) {}
   explicit Request(int32_t recorded) : recorded_(recorded) {}
   Communicator* owner_ = nullptr;
   uint64_t ticket_ = 0;
+  int64_t record_ = -1;    ///< the flight recorder's id of the call; none of a group's member
   int32_t recorded_ = -1;  ///< CostRecorder::issue() of a call on `meta`
 };
 
@@ -95,6 +97,7 @@ struct CollectiveCall {
   int peer = 0;  ///< destination or source
   std::string label;
   int64_t block = 0;  ///< elements of this rank's, where blocks are counted
+  int64_t record = -1;  ///< the flight recorder's id of the call or of the group it is in
 
   int64_t offset(int rank) const;  ///< first element of the rank's block
   int64_t elements() const;        ///< of the whole vector: the same on all ranks
@@ -177,7 +180,8 @@ class Communicator {
  private:
   friend class Request;
   friend class Group;
-  /// Carries out the calls as one transaction; tickets count up by one.
+  /// Carries out the calls as one transaction and tells the flight recorder, by calls[0].record, when it
+  /// begins and ends; tickets count up by one.
   virtual void issue(Stream& stream, uint64_t ticket, std::vector<CollectiveCall> calls) = 0;
   virtual void wait_for(uint64_t ticket, Stream& stream) = 0;
   virtual bool is_done(uint64_t ticket) = 0;

@@ -54,6 +54,7 @@ class HostCommunicator final : public Communicator {
     }
     host_->thread.submit(counter_, [this, ready, gpu = stream.device().index, calls = std::move(calls)] {
       const CollectiveCall& first = calls.front();
+      state().calls().began(first.record);
       state().enter(first.kind, axis(), first.label, static_cast<int64_t>(calls.size()), first.elements());
       if (ready) {
         ready->synchronize();
@@ -65,6 +66,7 @@ class HostCommunicator final : public Communicator {
         transport_->run(calls);
       }
       state().leave();
+      state().calls().ended(first.record);
     });
   }
   void wait_for(uint64_t ticket, Stream&) override { host_->thread.wait(*counter_, ticket); }

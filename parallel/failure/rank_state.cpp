@@ -92,6 +92,11 @@ void RankState::set_step(int64_t step) {
   record_.step = step;
 }
 
+int64_t RankState::step() const {
+  std::lock_guard lock(mutex_);
+  return record_.step;
+}
+
 void RankState::enter(Collective collective, std::string_view axis, std::string_view label, int64_t calls,
                       int64_t elements) {
   std::lock_guard lock(mutex_);

@@ -9,8 +9,11 @@
 #include <vector>
 
 #include "parallel/comm/comm_stats.h"
+#include "parallel/failure/flight_recorder.h"
 
 namespace ottava {
+
+class StepProfile;
 
 /// Where a rank is in its sequence of calls. Ranks run the same program, so the one with the lowest number is
 /// the one that the others wait for.
@@ -43,9 +46,15 @@ class RankState {
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }
   CommStats& stats() { return stats_; }
+  FlightRecorder& calls() { return calls_; }
+  /// Where the rank's own thread notes that it waits for a call; null while nothing is traced. Used by that
+  /// thread only.
+  StepProfile* profile() const { return profile_; }
+  void set_profile(StepProfile* profile) { profile_ = profile; }
 
   /// Shown in messages and in the ledger.
   void set_step(int64_t step);
+  int64_t step() const;
   /// Seconds without progress inside a call after which it fails: `comm.init_timeout_seconds` until the first
   /// step is done, `comm.train_timeout_seconds` afterwards.
   void set_timeout_seconds(double seconds) { timeout_seconds_ = seconds; }
@@ -76,6 +85,8 @@ class RankState {
  private:
   int rank_, world_size_;
   CommStats stats_;
+  FlightRecorder calls_;
+  StepProfile* profile_ = nullptr;
   std::atomic<double> timeout_seconds_ = 300;
   std::atomic<bool> failed_ = false;
   std::atomic<int> waiters_ = 0;

@@ -102,6 +102,13 @@ void NcclCommunicator::issue(Stream& stream, uint64_t ticket, std::vector<Collec
   Stream& own = nccl_->stream();
   ready_.record(stream);
   ready_.wait(own);
+  // A clock is set while a step is traced; such a step is not captured into a graph.
+  std::shared_ptr<const DeviceClock> clock = state().calls().clock();
+  std::shared_ptr<Event> begun;
+  if (clock) {
+    begun = std::make_shared<Event>(Device{DeviceType::cuda, options_.gpu});
+    begun->record(own);
+  }
   check(ncclGroupStart(), "ncclGroupStart");
   for (const CollectiveCall& call : calls) enqueue(call);
   check(ncclGroupEnd(), "ncclGroupEnd");
@@ -112,8 +119,8 @@ void NcclCommunicator::issue(Stream& stream, uint64_t ticket, std::vector<Collec
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   cudaStreamIsCapturing(static_cast<cudaStream_t>(stream.native()), &capture);
   if (capture != cudaStreamCaptureStatusNone) return;
-  nccl_->issued(
-      {done, calls[0].kind, axis(), calls[0].label, static_cast<int64_t>(calls.size()), calls[0].elements()});
+  nccl_->issued({done, calls[0].kind, axis(), calls[0].label, static_cast<int64_t>(calls.size()),
+                 calls[0].elements(), calls[0].record, std::move(begun), std::move(clock)});
 }
 
 void NcclCommunicator::enqueue(const CollectiveCall& call) {

@@ -87,7 +87,10 @@ void NcclRank::issued(Issued work) {
 void NcclRank::advance() {
   while (!queue_.empty()) {
     Issued& front = queue_.front();
-    if (!front_entered_) state_->enter(front.kind, front.axis, front.label, front.calls, front.elements);
+    if (!front_entered_) {
+      state_->enter(front.kind, front.axis, front.label, front.calls, front.elements);
+      state_->calls().began(front.record);
+    }
     front_entered_ = true;
     cudaError_t status = cudaEventQuery(static_cast<cudaEvent_t>(front.done->native()));
     if (status == cudaErrorNotReady) return;
@@ -96,6 +99,8 @@ void NcclRank::advance() {
                       front.axis, gpu_, cudaGetErrorString(status));
     }
     state_->leave();
+    if (front.clock) state_->calls().began(front.record, front.clock->nanoseconds_of(*front.begun));
+    state_->calls().ended(front.record, front.clock ? front.clock->nanoseconds_of(*front.done) : 0);
     queue_.pop_front();
     front_entered_ = false;
     moved_ = Clock::now();

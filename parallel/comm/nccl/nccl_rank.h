@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/stream.h"
+#include "core/trace/step_profile.h"
 #include "parallel/comm/communicator.h"
 
 namespace ottava::nccl {
@@ -52,6 +53,9 @@ class NcclRank {
     Collective kind;
     std::string axis, label;
     int64_t calls = 1, elements = 0;
+    int64_t record = -1;                ///< of the flight recorder
+    std::shared_ptr<Event> begun = {};  ///< with `clock`: where the calls begin on the stream
+    std::shared_ptr<const DeviceClock> clock = {};
   };
   /// Adds work whose end is watched. Not for work captured into a CUDA graph: its events cannot be asked.
   void issued(Issued work);

@@ -1,0 +1,114 @@
+#include "apps/commands/trace_command.h"
+
+#include <cmath>
+#include <filesystem>
+#include <iostream>
+#include <map>
+
+#include "apps/commands/command_line.h"
+#include "core/io/atomic_file.h"
+#include "core/io/file.h"
+#include "core/io/gzip.h"
+#include "core/io/json.h"
+#include "core/trace/time_split.h"
+
+namespace ottava {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct RankFile {
+  std::string path, text, host;
+  TimeSplit split;
+};
+
+Interval interval_of(const Json& event, const std::string& path) {
+  auto ns = [&](const char* name) { return std::llround(event.at(name, path).as_number(path) * 1e3); };
+  const int64_t begin = ns("ts");
+  return {begin, begin + ns("dur")};
+}
+
+// What tools make of it: slices of category kernel, apart by name.
+TimeSplit split_of_events(const Json& file, const std::string& path) {
+  std::vector<Interval> compute, communication;
+  for (const Json& event : file.at("traceEvents", path).as_array(path)) {
+    const Json* category = event.find("cat");
+    if (!category || category->as_string(path) != "kernel") continue;
+    const bool is_call = event.at("name", path).as_string(path).starts_with("nccl");
+    (is_call ? communication : compute).push_back(interval_of(event, path));
+  }
+  return split_time(compute, communication);
+}
+
+std::map<int64_t, RankFile> read_ranks(const std::string& folder) {
+  std::map<int64_t, RankFile> ranks;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    const std::string path = entry.path().string();
+    if (!path.ends_with("_trace.json.gz")) continue;
+    RankFile file{.path = path, .text = gunzip(read_file(path), path), .host = {}, .split = {}};
+    const Json json = Json::parse(file.text, path);
+    const Json& about = json.at("ottava", path);
+    if (const int64_t schema = about.at("schema", path).as_integer(path); schema != 1)
+      fail<FileError>("trace", "{} has schema {}, and this program reads 1", path, schema);
+    file.host = about.at("host", path).as_string(path);
+    file.split = split_of_events(json, path);
+    ranks[json.at("distributedInfo", path).at("rank", path).as_integer(path)] = std::move(file);
+  }
+  if (error) fail<FileError>("trace", "cannot read {}: {}", folder, error.message());
+  if (ranks.empty()) {
+    fail<FileError>("trace",
+                    "{} has no rankN_trace.json.gz: name an iteration_N of the run's profile_traces, which "
+                    "profiling.enable_profiling writes",
+                    folder);
+  }
+  return ranks;
+}
+
+// The outermost object of the first rank, with the events of all.
+std::string merged(const std::map<int64_t, RankFile>& ranks) {
+  constexpr std::string_view kBegin = "\"traceEvents\":[\n", kEnd = "\n]}\n";
+  std::string text;
+  for (const auto& [rank, file] : ranks) {
+    const size_t begin = file.text.find(kBegin) + kBegin.size(), end = file.text.rfind(kEnd);
+    text += text.empty() ? file.text.substr(0, begin) : ",\n";
+    text += file.text.substr(begin, end - begin);
+  }
+  return text + std::string(kEnd);
+}
+
+}  // namespace
+
+void run_trace_command(const TraceCommand& command, std::ostream& out) {
+  const std::map<int64_t, RankFile> ranks = read_ranks(command.folder);
+  out << fmt::format("{:>5} {:>12} {:>10} {:>15} {:>10} {:>8}  {}\n", "rank", "ms", "compute",
+                     "communication", "exposed", "idle", "host");
+  for (const auto& [rank, file] : ranks) {
+    const TimeSplit& s = file.split;
+    auto percent = [&](int64_t part) {
+      return fmt::format("{:.1f}%",
+                         s.total > 0 ? 100.0 * static_cast<double>(part) / static_cast<double>(s.total) : 0);
+    };
+    out << fmt::format("{:>5} {:>12.3f} {:>10} {:>15} {:>10} {:>8}  {}\n", rank,
+                       static_cast<double>(s.total) * 1e-6, percent(s.compute), percent(s.communication),
+                       percent(s.exposed), percent(s.idle), file.host);
+  }
+  out << "exposed: communication while nothing is computed; compute + exposed + idle are the whole\n";
+  if (command.merged.empty()) return;
+  const std::string text = merged(ranks);
+  write_file_atomically(command.merged, command.merged.ends_with(".gz") ? gzip(text) : text);
+  out << fmt::format("All ranks: {} (open it at https://ui.perfetto.dev)\n", command.merged);
+}
+
+void add_trace_command(Command& commands) {
+  auto o = std::make_shared<TraceCommand>();
+  commands.subcommand("trace", "where the time of traced steps went, by rank; all ranks in one file")
+      .required("folder", &o->folder, "iteration_N in a run's profile_traces")
+      .option("--merge", &o->merged, "write all ranks into this file, for Perfetto (.json or .json.gz)")
+      .run([o] {
+        run_trace_command(*o, std::cout);
+        return 0;
+      });
+}
+
+}  // namespace ottava

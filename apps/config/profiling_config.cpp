@@ -1,0 +1,60 @@
+#include "apps/config/profiling_config.h"
+
+#include <fmt/core.h>
+
+#include "core/config/section.h"
+#include "core/trace/nvtx.h"
+
+namespace ottava {
+
+ProfilingConfig::Phase ProfilingConfig::phase_of(int64_t step) const {
+  if (!enable_profiling) return Phase::off;
+  const int64_t left = (profile_freq - step % profile_freq) % profile_freq;  // until the trace is whole
+  if (left < profiler_active) return Phase::active;
+  return left < profiler_active + profiler_warmup ? Phase::warmup : Phase::off;
+}
+
+void declare(config::Section& s, ProfilingConfig& c) {
+  s.meaning("traces of whole steps, for Perfetto and tools for PyTorch's traces");
+  s.field("enable_profiling", c.enable_profiling).meaning("trace some steps of every profile_freq");
+  s.field("save_traces_folder", c.save_traces_folder)
+      .meaning("below job.dump_folder: iteration_STEP/rankR_trace.json.gz");
+  s.field("profile_freq", c.profile_freq)
+      .at_least(1)
+      .unit("steps")
+      .meaning("steps from one trace to the next");
+  s.field("profiler_active", c.profiler_active)
+      .at_least(1)
+      .unit("steps")
+      .meaning("steps in a trace: the last of every profile_freq");
+  s.field("profiler_warmup", c.profiler_warmup)
+      .at_least(0)
+      .unit("steps")
+      .meaning("steps before them that run as traced ones do, and are not kept");
+  s.field("profile_ranks", c.profile_ranks)
+      .meaning("auto: up to 8 ranks, then the first of each machine; all; or their numbers, as in 0,8,16");
+  s.field("enable_nvtx", c.enable_nvtx)
+      .meaning("NVTX ranges around what traced steps do, for Nsight Systems");
+}
+
+void validate(const ProfilingConfig& c, config::Problems& problems) {
+  if (c.profile_freq < c.profiler_active + c.profiler_warmup) {
+    problems.add(
+        "profiling.profile_freq",
+        fmt::format("{} steps from trace to trace have no room for profiler_warmup {} + profiler_active {}",
+                    c.profile_freq, c.profiler_warmup, c.profiler_active));
+  }
+  const std::string& ranks = c.profile_ranks;
+  if (ranks != "auto" && ranks != "all" &&
+      (ranks.empty() || ranks.find_first_not_of("0123456789,") != std::string::npos ||
+       ranks.starts_with(',') || ranks.ends_with(',') || ranks.find(",,") != std::string::npos)) {
+    problems.add("profiling.profile_ranks",
+                 fmt::format("expected auto, all or numbers as in 0,8,16, got \"{}\"", ranks));
+  }
+  if (c.enable_nvtx && !nvtx::available()) {
+    problems.add("profiling.enable_nvtx",
+                 "this program was built without NVTX (nvtx3/nvToolsExt.h of the CUDA toolkit)");
+  }
+}
+
+}  // namespace ottava

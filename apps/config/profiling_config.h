@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/config/declare.h"
+#include "core/config/problems.h"
+
+namespace ottava {
+
+/// Section `profiling`: traces of whole steps. What keys mean: profiling_config.cpp.
+struct ProfilingConfig {
+  bool enable_profiling = false;
+  std::string save_traces_folder = "profile_traces";
+  int64_t profile_freq = 10, profiler_active = 1, profiler_warmup = 3;
+  std::string profile_ranks = "auto";
+  bool enable_nvtx = false;
+  bool operator==(const ProfilingConfig&) const = default;
+
+  enum class Phase : uint8_t { off, warmup, active };
+  /// Of step 1, 2, ...: of every profile_freq steps the last profiler_active are traced.
+  Phase phase_of(int64_t step) const;
+  /// After this step a trace is whole.
+  bool ends_at(int64_t step) const { return enable_profiling && step % profile_freq == 0; }
+};
+
+void declare(config::Section& s, ProfilingConfig& c);
+void validate(const ProfilingConfig& c, config::Problems& problems);
+
+}  // namespace ottava

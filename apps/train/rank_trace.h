@@ -1,0 +1,43 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/trace/chrome_trace.h"
+#include "core/trace/host_spans.h"
+#include "core/trace/step_profile.h"
+#include "core/trace/time_split.h"
+#include "parallel/failure/flight_recorder.h"
+#include "parallel/ranks/clock_offset.h"
+
+namespace ottava {
+
+/// What one rank knows of some steps in a row. Times are of its own steady clock.
+struct TracedSteps {
+  ChromeTrace::Rank rank;
+  std::string host;
+  int64_t origin_ns = 0;  ///< where the timeline of all ranks begins, on rank 0's clock
+  int64_t origin_unix_ns = 0;
+  ClockOffset clock;
+  struct Step {
+    int64_t number = 0, begin_ns = 0, end_ns = 0;
+    std::vector<StepProfile::Span> compute, copies;
+  };
+  std::vector<Step> steps;
+  std::vector<StepProfile::Span> planned;  ///< of one step, recorded on `meta`
+  std::vector<CallRecord> calls;
+  std::vector<HostSpans::Span> host_spans;
+};
+
+/// Operations without what they wait for, and calls between ranks from beginning to end, of all steps.
+TimeSplit split_of(const TracedSteps& traced);
+
+/// The trace file: tracks host, data, compute, one per mesh axis, copies, saves. Operations and calls have
+/// category `kernel` and args.stream, as PyTorch's traces do, and calls the names that tell tools they are
+/// communication; steps, micro-batches and blocks are `user_annotation`. Slices of operations say what is
+/// planned for them: operations are matched with the plan by their order, and where labels differ nothing is
+/// said and the file's `ottava.planned` is false. Past `limit_bytes` operations are left out and
+/// `ottava.is_cut` is true.
+std::string trace_text(const TracedSteps& traced, size_t limit_bytes = 50'000'000);
+
+}  // namespace ottava

@@ -1,0 +1,210 @@
+#include "apps/train/step_traces.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <thread>
+#include <utility>
+
+#include "core/error.h"
+#include "core/io/atomic_file.h"
+#include "core/io/gzip.h"
+#include "core/log.h"
+#include "parallel/checkpoint/rank_group.h"
+#include "parallel/ranks/agree.h"
+
+namespace ottava {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown host";
+}
+
+// Empty, or why nothing can be written there.
+std::string complaint_about(const std::string& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (!error && ::access(folder.c_str(), W_OK | X_OK) != 0)
+    error = std::error_code(errno, std::generic_category());
+  if (!error) return {};
+  return fmt::format(
+      "cannot write traces into {}: {} (profiling.save_traces_folder; profiling.enable_profiling: false "
+      "trains "
+      "without)",
+      folder, error.message());
+}
+
+std::string process_name(const Mesh& mesh, int rank, const std::string& host) {
+  std::string name = fmt::format("rank {}, {}", rank, host);
+  for (MeshAxis axis : kMeshAxes) {
+    if (mesh.size(axis) > 1) name += fmt::format(", {} {}", name_of(axis), mesh.coordinate(axis, rank));
+  }
+  return name;
+}
+
+// The end of a call on a GPU is noticed some milliseconds after it.
+std::vector<CallRecord> completed_calls(FlightRecorder& recorder, int64_t first) {
+  constexpr int kTries = 50;
+  std::vector<CallRecord> calls;
+  for (int i = 0; i < kTries; ++i) {
+    calls = recorder.records(first);
+    const bool done = std::ranges::all_of(
+        calls, [](const CallRecord& c) { return c.state == CallRecord::State::completed; });
+    if (done) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  return calls;
+}
+
+}  // namespace
+
+StepTraces::StepTraces(const Experiment& experiment, RankGroups& ranks, Device device, HostSpans& spans,
+                       std::vector<StepProfile::Span> planned)
+    : config_(experiment.config.profiling),
+      ranks_(ranks),
+      device_(device),
+      spans_(spans),
+      folder_((fs::path(experiment.config.job.dump_folder) / config_.save_traces_folder).string()) {
+  const int rank = ranks.world->rank();
+  std::vector<std::string> hosts = checkpoint::RankGroup(*ranks.control).all_gather(host_name());
+  is_traced_ = traces(rank, hosts);
+  refuse_together<FileError>(*ranks.control, "profiling", is_traced_ ? complaint_about(folder_) : "");
+  const int64_t origin = steady_nanoseconds(),
+                unix_ns =
+                    std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
+  const std::string first =
+      checkpoint::RankGroup(*ranks.control).all_gather(fmt::format("{} {}", origin, unix_ns))[0];
+  now_ = {.rank = {.rank = rank,
+                   .world_size = ranks.world->size(),
+                   .name = process_name(experiment.mesh, rank, hosts[static_cast<size_t>(rank)]),
+                   .backend = std::string(ranks.world->transport())},
+          .host = hosts[static_cast<size_t>(rank)],
+          .origin_ns = std::stoll(first),
+          .origin_unix_ns = std::stoll(first.substr(first.find(' ') + 1)),
+          .planned = std::move(planned)};
+  if (rank == 0) {
+    log::info("Profiling active. Traces will be saved at {}: {} of every {}", folder_,
+              config_.profiler_active == 1 ? "the last step"
+                                           : fmt::format("the last {} steps", config_.profiler_active),
+              config_.profile_freq);
+  }
+}
+
+StepTraces::~StepTraces() {
+  if (writing_.valid()) writing_.wait();
+  ranks_.world->state().calls().set_clock(nullptr);
+}
+
+bool StepTraces::traces(int rank, const std::vector<std::string>& hosts) const {
+  if (config_.profile_ranks == "all") return true;
+  if (config_.profile_ranks == "auto") {
+    constexpr size_t kFew = 8;
+    return hosts.size() <= kFew ||
+           std::ranges::find(hosts, hosts[static_cast<size_t>(rank)]) - hosts.begin() == rank;
+  }
+  bool is_named = false;
+  const std::string& list = config_.profile_ranks;
+  for (size_t at = 0; at < list.size(); at = std::min(list.find(',', at), list.size() - 1) + 1) {
+    const std::string number = list.substr(at, list.find(',', at) - at);
+    if (number.size() > 9 || std::stol(number) >= static_cast<long>(hosts.size())) {
+      fail<ConfigError>("profiling", "profile_ranks names rank {}, and there are ranks 0 to {}", number,
+                        hosts.size() - 1);
+    }
+    is_named |= std::stol(number) == rank;
+  }
+  return is_named;
+}
+
+StepProfile* StepTraces::begin(int64_t step, Stream& stream, InputRing* ring) {
+  const auto phase = config_.phase_of(step);
+  if (phase == ProfilingConfig::Phase::off) {
+    spans_.forget_ended();
+    return nullptr;
+  }
+  if (phase == ProfilingConfig::Phase::active && !is_open_) {
+    now_.clock = measure_clock_offset(*ranks_.control);
+    is_open_ = true;
+  }
+  const auto ranges = config_.enable_nvtx ? StepProfile::Ranges::nvtx : StepProfile::Ranges::none;
+  if (phase == ProfilingConfig::Phase::active && is_traced_) {
+    if (now_.steps.empty()) {
+      first_call_ = ranks_.world->state().calls().next_id();
+      spans_.forget_ended();
+    }
+    clock_ = std::make_shared<DeviceClock>(stream);
+    if (device_.type == DeviceType::cuda) ranks_.world->state().calls().set_clock(clock_);
+    if (ring) {
+      copies_.emplace(*ring->copies());
+      copies_clock_.emplace(*ring->copies());
+      ring->set_profile(&*copies_);
+      ring_ = ring;
+    }
+  }
+  compute_.emplace(stream, ranges);
+  begin_ns_ = steady_nanoseconds();
+  return &*compute_;
+}
+
+void StepTraces::end(int64_t step) {
+  if (config_.phase_of(step) == ProfilingConfig::Phase::active && is_traced_) {
+    ranks_.world->state().calls().set_clock(nullptr);
+    TracedSteps::Step traced{.number = step, .begin_ns = begin_ns_, .end_ns = steady_nanoseconds()};
+    traced.compute = compute_->take_spans(*clock_);
+    if (ring_) {
+      ring_->set_profile(nullptr);
+      traced.copies = copies_->take_spans(*copies_clock_);
+    }
+    now_.steps.push_back(std::move(traced));
+  }
+  compute_.reset();
+  if (config_.ends_at(step)) is_open_ = false;
+  if (is_traced_ && config_.ends_at(step)) write(step);
+}
+
+void StepTraces::write(int64_t step) {
+  if (writing_.valid()) writing_.wait();
+  TracedSteps traced = now_;
+  now_.steps.clear();
+  // A run that went on in the middle of the steps of a trace may have none.
+  if (traced.steps.empty()) return;
+  traced.host_spans = spans_.since(traced.steps.front().begin_ns);
+  const std::string folder = (fs::path(folder_) / fmt::format("iteration_{}", step)).string();
+  const std::string path = fmt::format("{}/rank{}_trace.json.gz", folder, traced.rank.rank);
+  writing_ = std::async(std::launch::async, [=, this, traced = std::move(traced)]() mutable {
+    log::set_rank({traced.rank.rank, traced.rank.world_size, traced.rank.rank != 0});
+    try {
+      traced.calls = completed_calls(ranks_.world->state().calls(), first_call_);
+      const int64_t end = traced.steps.back().end_ns;
+      std::erase_if(traced.calls, [&](const CallRecord& c) { return c.issued_ns > end; });
+      fs::create_directories(folder);
+      write_file_atomically(path, gzip(trace_text(traced)));
+      log::info("Trace of step {}: {}", step, path);
+    } catch (const std::exception& error) {
+      log::warning("the trace of step {} was not written: {}", step, error.what());
+    }
+  });
+}
+
+void record_failures(RankState& state, const std::string& folder, const std::string& prefix) {
+  state.on_failure([&state, folder, prefix](const std::string& reason) {
+    const std::string path = fmt::format("{}/{}{}.json", folder, prefix, state.rank());
+    try {
+      const std::vector<CallRecord> calls = state.calls().records();
+      if (calls.empty()) return;
+      fs::create_directories(folder);
+      write_file_atomically(path, flight_record(calls, state.rank(), state.world_size(), reason).dump(1));
+      log::info("The last calls of this rank: {}", path);
+    } catch (const std::exception& error) {
+      log::warning("the last calls of this rank were not written: {}", error.what());
+    }
+  });
+}
+
+}  // namespace ottava

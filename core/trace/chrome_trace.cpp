@@ -1,0 +1,82 @@
+#include "core/trace/chrome_trace.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <iterator>
+#include <utility>
+
+namespace ottava {
+namespace {
+
+// Microseconds to the nanosecond.
+void append_microseconds(std::string& out, int64_t ns) {
+  const int64_t size = std::abs(ns);
+  fmt::format_to(std::back_inserter(out), "{}{}.{:03}", ns < 0 ? "-" : "", size / 1000, size % 1000);
+}
+
+}  // namespace
+
+ChromeTrace::ChromeTrace(Rank rank, int64_t origin_ns) : rank_(std::move(rank)), origin_ns_(origin_ns) {
+  metadata("process_name", 0, Json::Object{{"name", rank_.name}});
+  metadata("process_sort_index", 0, Json::Object{{"sort_index", rank_.rank}});
+}
+
+void ChromeTrace::metadata(std::string_view name, int track, const Json& args) {
+  begin('M', name, {track, origin_ns_});
+  events_ += ",\"args\":" + args.dump() + "}";
+}
+
+void ChromeTrace::begin(char phase, std::string_view name, Point at) {
+  if (!events_.empty()) events_ += ",\n";
+  fmt::format_to(std::back_inserter(events_), R"({{"ph":"{}","pid":{},"tid":{},"ts":)", phase, rank_.rank,
+                 at.track);
+  append_microseconds(events_, at.at_ns - origin_ns_);
+  events_ += ",\"name\":";
+  append_json_string(events_, name);
+}
+
+void ChromeTrace::track(int number, std::string_view name) {
+  metadata("thread_name", number, Json::Object{{"name", std::string(name)}});
+  metadata("thread_sort_index", number, Json::Object{{"sort_index", number}});
+}
+
+void ChromeTrace::slice(const Slice& s, const Json& args) {
+  begin('X', s.name, {s.track, s.begin_ns});
+  events_ += ",\"cat\":";
+  append_json_string(events_, s.category);
+  events_ += ",\"dur\":";
+  append_microseconds(events_, s.end_ns - s.begin_ns);
+  if (!args.is_null()) events_ += ",\"args\":" + args.dump();
+  events_ += '}';
+}
+
+void ChromeTrace::arrow(int64_t id, Point from, Point to) {
+  // Ids are of the file, and files of several ranks become one.
+  const int64_t unique = id * rank_.world_size + rank_.rank;
+  begin('s', "ac2g", from);
+  events_ += fmt::format(R"(,"cat":"ac2g","id":{}}})", unique);
+  begin('f', "ac2g", to);
+  events_ += fmt::format(R"(,"cat":"ac2g","id":{},"bp":"e"}})", unique);
+}
+
+void ChromeTrace::counter(std::string_view name, int64_t at_ns, double value) {
+  begin('C', name, {0, at_ns});
+  events_ += ",\"args\":{\"GiB\":";
+  append_json_number(events_, value);
+  events_ += "}}";
+}
+
+void ChromeTrace::about(std::string name, Json value) { about_.set(std::move(name), std::move(value)); }
+
+std::string ChromeTrace::text() const {
+  Json head = about_;
+  Json distributed;
+  distributed.set("backend", rank_.backend).set("rank", rank_.rank).set("world_size", rank_.world_size);
+  head.set("schemaVersion", 1).set("displayTimeUnit", "ms").set("distributedInfo", std::move(distributed));
+  std::string text = head.dump();
+  text.pop_back();
+  return text + ",\"traceEvents\":[\n" + events_ + "\n]}\n";
+}
+
+}  // namespace ottava

@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/stream.h"
+
+namespace ottava {
+
+/// Of the host's steady clock, in which everything in a trace is told.
+int64_t steady_nanoseconds();
+
+/// Places events of a device on the host's steady clock. The two drift apart by some microseconds in a
+/// second: make a new one for each stretch that is traced.
+class DeviceClock {
+ public:
+  /// Waits for the stream: the end of its work is the point where both clocks are read.
+  explicit DeviceClock(Stream& stream);
+  /// `event` must have been reached.
+  int64_t nanoseconds_of(const Event& event) const;
+
+ private:
+  Event base_;
+  int64_t nanoseconds_ = 0;
+};
+
+/// What a rank's step does on one stream, as nested spans between events on it: on a GPU they are what the
+/// device took and not what the host took to enqueue it. On `meta`, where nothing takes time, spans hold what
+/// is planned for them.
+class StepProfile {
+ public:
+  /// Ranges of NVTX (nvtx.h) around the spans, or not.
+  enum class Ranges : uint8_t { none, nvtx };
+  explicit StepProfile(Stream& stream, Ranges ranges = Ranges::none) : stream_(stream), ranges_(ranges) {}
+
+  enum class Kind : uint8_t {
+    pass,       ///< a micro-batch, a block: what operations belong to
+    operation,  ///< a label of the benchmark's table: "attention.wqkv"
+    wait,       ///< for the end of a call between ranks; its label is the flight recorder's id of the call
+  };
+  void enter(std::string_view label, Kind kind = Kind::operation);
+  void leave();
+
+  struct Span {
+    std::string label;
+    Kind kind = Kind::operation;
+    int parent = -1;                   ///< index of the span around it
+    int64_t begin_ns = 0, end_ns = 0;  ///< DeviceClock's; not on `meta`
+    double flops = 0, bytes = 0;       ///< planned, of spans inside too; only on `meta`
+  };
+  /// In the order of their beginnings, since the last call; waits for the stream.
+  std::vector<Span> take_spans(const DeviceClock& clock);
+
+  /// Seconds by label of operations since the last take_spans(), what they waited included; time of one
+  /// inside another counts once, for the inner one. Waits for the stream.
+  std::map<std::string, double, std::less<>> seconds();
+
+  /// Adds a span while it lives; nothing where `profile` is null.
+  class Scope {
+   public:
+    Scope(StepProfile* profile, std::string_view label, Kind kind = Kind::operation) : profile_(profile) {
+      if (profile_) profile_->enter(label, kind);
+    }
+    ~Scope() {
+      if (profile_) profile_->leave();
+    }
+    Scope(const Scope&) = delete;
+
+   private:
+    StepProfile* profile_;
+  };
+
+ private:
+  struct Mark {
+    Event at;
+    double flops = 0, bytes = 0;  ///< recorded so far; on `meta`
+  };
+  struct Opened {
+    std::string label;
+    Kind kind;
+    int parent;
+    size_t begin, end;  ///< marks
+  };
+  size_t mark();
+
+  Stream& stream_;
+  Ranges ranges_;
+  std::vector<Mark> marks_;
+  std::vector<Opened> spans_;
+  int open_ = -1;  ///< the innermost
+};
+
+}  // namespace ottava

@@ -1,0 +1,244 @@
+#include <signal.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+
+#include "core/io/file.h"
+#include "core/io/gzip.h"
+#include "core/trace/time_split.h"
+#include "tests/apps/steps/small_job.h"
+#include "tests/support/catch.h"
+#include "tests/support/launched.h"
+
+// Traces of the program's own runs, read back as a tool reads them.
+
+using namespace ottava;
+using namespace ottava::test;
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Slice {
+  std::string name, category;
+  int64_t pid, track, begin, end;  // nanoseconds
+  const Json* args;
+};
+
+struct Trace {
+  Json json;
+  std::vector<Slice> slices;
+  std::map<int64_t, std::string> tracks;
+  std::map<int64_t, std::vector<const Json*>> arrows;
+
+  explicit Trace(const std::string& path) : json(Json::parse(gunzip(read_file(path), path), path)) {
+    for (const Json& e : json.at("traceEvents", path).as_array(path)) {
+      const std::string phase = e.at("ph", path).as_string(path);
+      const int64_t track = e.at("tid", path).as_integer(path);
+      const std::string& name = e.at("name", path).as_string(path);
+      if (phase == "M" && name == "thread_name")
+        tracks[track] = e.at("args", path).at("name", path).as_string(path);
+      if (phase == "s" || phase == "f") arrows[e.at("id", path).as_integer(path)].push_back(&e);
+      if (phase != "X") continue;
+      const int64_t begin = std::llround(1000 * e.at("ts", path).as_number(path));
+      slices.push_back({name, e.at("cat", path).as_string(path), e.at("pid", path).as_integer(path), track,
+                        begin, begin + std::llround(1000 * e.at("dur", path).as_number(path)),
+                        e.find("args")});
+    }
+  }
+  const Json& about(const char* name) const { return json.at("ottava", "trace").at(name, "trace"); }
+  std::vector<Slice> of(const std::string& category, const std::string& track) const {
+    std::vector<Slice> out;
+    for (const Slice& e : slices)
+      if (e.category == category && tracks.at(e.track) == track) out.push_back(e);
+    return out;
+  }
+};
+
+void run(const std::string& command) {
+  const Outcome o = run_command(command);
+  INFO(command << "\n" << o.output);
+  REQUIRE(o.exit_code == 0);
+}
+
+std::string trace_path(const Job& job, int step, int rank) {
+  return fmt::format("{}/profile_traces/iteration_{}/rank{}_trace.json.gz", job.out(), step, rank);
+}
+
+const std::string kTraced =
+    " --profiling.enable_profiling true --profiling.profile_freq 5 --profiling.profiler_active 2"
+    " --profiling.profiler_warmup 1 --training.steps 10";
+
+void check_nesting(const Trace& trace) {
+  std::map<int64_t, std::vector<Slice>> by_track;
+  for (const Slice& e : trace.slices) by_track[e.track].push_back(e);
+  for (auto& [track, events] : by_track) {
+    std::ranges::sort(events, [](const Slice& a, const Slice& b) {
+      return a.begin != b.begin ? a.begin < b.begin : a.end > b.end;
+    });
+    std::vector<int64_t> open;
+    for (const Slice& e : events) {
+      while (!open.empty() && open.back() <= e.begin) open.pop_back();
+      INFO("track " << trace.tracks.at(track) << ": " << e.name);
+      CHECK(e.end >= e.begin);
+      if (!open.empty()) CHECK(e.end <= open.back());
+      open.push_back(e.end);
+    }
+  }
+}
+
+void check_split(const Trace& trace) {
+  std::vector<Interval> compute, communication;
+  for (const Slice& e : trace.slices) {
+    if (e.category != "kernel") continue;
+    (e.name.starts_with("nccl") ? communication : compute).push_back({e.begin, e.end});
+  }
+  const TimeSplit s = split_time(compute, communication);
+  auto own = [&](const char* part) { return trace.about("split_ns").at(part, "split").as_integer(part); };
+  CHECK(s.total == own("total"));
+  CHECK(s.compute == own("compute"));
+  CHECK(s.communication == own("communication"));
+  CHECK(s.exposed == own("exposed"));
+  CHECK(s.idle == own("idle"));
+  CHECK(s.compute > 0);
+}
+
+}  // namespace
+
+TEST_CASE("four ranks trace their steps on one timeline") {
+  Job job;
+  run(OTTAVA + std::string(" launch -n 4 --") + job.train(kTraced) +
+      " --parallelism.tensor_parallel_degree 2 --training.local_batch_size 1 --checkpoint.enable true "
+      "--checkpoint.interval 4");
+  std::set<int64_t> pids;
+  int64_t first_begin = 0, first_end = 0;
+  std::map<std::string, int64_t> bytes;
+  for (int rank = 0; rank < 4; ++rank) {
+    CHECK_FALSE(fs::exists(trace_path(job, 4, rank)));
+    const Trace trace(trace_path(job, 10, rank));
+    check_nesting(trace);
+    check_split(trace);
+    CHECK(trace.about("planned").as_bool("planned"));
+    CHECK(trace.about("steps").as_array("steps").size() == 2);
+    CHECK(trace.json.at("distributedInfo", "t").at("rank", "t").as_integer("r") == rank);
+    CHECK(trace.json.at("distributedInfo", "t").at("world_size", "t").as_integer("w") == 4);
+    for (const Slice& e : trace.slices) pids.insert(e.pid);
+
+    std::vector<Slice> steps;
+    for (const Slice& e : trace.of("user_annotation", "host"))
+      if (e.name.starts_with("ProfilerStep#")) steps.push_back(e);
+    REQUIRE(steps.size() == 2);
+    CHECK(steps[0].name == "ProfilerStep#9");
+    CHECK(steps[1].name == "ProfilerStep#10");
+    // One timeline: a step of one rank overlaps that of every other.
+    if (rank == 0) first_begin = steps[0].begin, first_end = steps[0].end;
+    CHECK(steps[0].begin < first_end);
+    CHECK(steps[0].end > first_begin);
+
+    const std::vector<Slice> reads = trace.of("user_annotation", "data");
+    CHECK(reads.size() == 2);
+    const std::vector<Slice> operations = trace.of("kernel", "compute");
+    CHECK(std::ranges::any_of(operations, [](const Slice& e) {
+      return e.name == "attention.core" && e.args->at("planned FLOPs", "a").as_number("f") > 0 &&
+             e.args->at("TFLOP/s", "a").as_number("t") > 0;
+    }));
+    CHECK(std::ranges::any_of(trace.of("user_annotation", "compute"),
+                              [](const Slice& e) { return e.name == "layers.1 backward"; }));
+    CHECK_FALSE(trace.of("wait", "compute").empty());
+    for (const std::string axis : {"dp_shard", "tp"}) {
+      const std::vector<Slice> calls = trace.of("kernel", "axis " + axis);
+      REQUIRE_FALSE(calls.empty());
+      for (const Slice& e : calls) {
+        CHECK(e.args->at("Process Group Name", "a").as_string("g") == axis);
+        CHECK(e.args->at("Group size", "a").as_integer("n") == 2);
+        bytes[axis] += e.args->at("sent bytes", "a").as_integer("b");
+      }
+    }
+    for (const auto& [id, pair] : trace.arrows) {
+      REQUIRE(pair.size() == 2);
+      CHECK(pair[0]->at("ts", "a").as_number("ts") <= pair[1]->at("ts", "a").as_number("ts"));
+    }
+  }
+  CHECK(pids == std::set<int64_t>{0, 1, 2, 3});
+
+  const Outcome o = run_command(OTTAVA + std::string(" trace ") + job.out() +
+                                "/profile_traces/iteration_10 --merge " + job.in("all.json.gz"));
+  INFO(o.output);
+  REQUIRE(o.exit_code == 0);
+  CHECK_THAT(o.output, Catch::Contains("exposed") && Catch::Contains("all.json.gz"));
+  const Trace all(job.in("all.json.gz"));
+  std::set<int64_t> merged;
+  for (const Slice& e : all.slices) merged.insert(e.pid);
+  CHECK(merged == pids);
+}
+
+TEST_CASE("without profiling nothing is written, and a run computes the same with it") {
+  Job plain, traced;
+  run(OTTAVA + plain.train("--training.steps 10"));
+  run(OTTAVA + traced.train(kTraced));
+  CHECK_FALSE(fs::exists(plain.out() + "/profile_traces"));
+  const Trace trace(trace_path(traced, 5, 0));
+  check_nesting(trace);
+  check_split(trace);
+  const Curve a = plain.curve(), b = traced.curve();
+  REQUIRE(a.size() == 10);
+  for (const auto& [step, point] : a) {
+    CHECK(point.loss == b.at(step).loss);
+    CHECK(point.grad_norm == b.at(step).grad_norm);
+  }
+}
+
+TEST_CASE("only the ranks that were asked for write traces, and one that is not there is refused") {
+  Job job;
+  run(OTTAVA + std::string(" launch -n 2 --") + job.train(kTraced + " --profiling.profile_ranks 1"));
+  CHECK_FALSE(fs::exists(trace_path(job, 5, 0)));
+  CHECK(fs::exists(trace_path(job, 5, 1)));
+  const Outcome o = run_command(OTTAVA + job.train(kTraced + " --profiling.profile_ranks 0,3"));
+  CHECK(o.exit_code == 1);
+  CHECK_THAT(o.output, Catch::Contains("profile_ranks names rank 3, and there are ranks 0 to 0"));
+}
+
+TEST_CASE("traces that cannot be written or do not fit their steps are refused before the first step") {
+  Job job;
+  std::ofstream(job.in("file")) << "no folder";
+  Outcome o = run_command(OTTAVA + job.train(kTraced + " --profiling.save_traces_folder " + job.in("file")));
+  CHECK(o.exit_code == 1);
+  CHECK_THAT(o.output, Catch::Contains("cannot write traces into") && !Catch::Contains("step:  1"));
+  o = run_command(OTTAVA + job.train(kTraced + " --profiling.profile_freq 2"));
+  CHECK(o.exit_code == 1);
+  CHECK_THAT(o.output, Catch::Contains("2 steps from trace to trace have no room for profiler_warmup 1 + "
+                                       "profiler_active 2"));
+  o = run_command(OTTAVA + job.train(kTraced + " --profiling.profile_ranks some"));
+  CHECK_THAT(o.output, Catch::Contains("expected auto, all or numbers"));
+  o = run_command(OTTAVA + std::string(" trace ") + job.in("nowhere"));
+  CHECK(o.exit_code == 1);
+  CHECK_THAT(o.output, Catch::Contains("[trace] cannot read"));
+}
+
+TEST_CASE("ranks that lose one write down their last calls") {
+  Job job;
+  const std::string command = "exec " + std::string(OTTAVA) + " launch -n 3 --" +
+                              job.train("--training.steps 100000 --comm.trace_buf_size 50");
+  const Outcome o = run_command(command, [&](int) {
+    REQUIRE(
+        wait_until(200, [&] { return fs::exists(job.out() + "/metrics.jsonl") && job.last_step() >= 3; }));
+    ::kill(process_of_rank(job.file(), 1), SIGKILL);
+  });
+  INFO(o.output);
+  CHECK(o.exit_code != 0);
+  for (int rank : {0, 2}) {
+    const std::string path = fmt::format("{}/comm_traces/rank_{}.json", job.out(), rank);
+    const Json json = Json::parse(read_file(path), path);
+    CHECK_THAT(json.at("reason", path).as_string("reason"), Catch::Contains("rank 1"));
+    const Json::Array& entries = json.at("entries", path).as_array("entries");
+    CHECK(entries.size() == 50);
+    CHECK(entries.back().at("record_id", path).as_integer("id") >= 50);
+    CHECK(entries.front().at("state", path).as_string("state") == "completed");
+    CHECK(std::ranges::any_of(
+        entries, [&](const Json& e) { return e.at("pg_name", path).as_string("pg") == "dp_shard"; }));
+  }
+  CHECK_FALSE(fs::exists(job.out() + "/comm_traces/rank_1.json"));
+}
