@@ -9,6 +9,7 @@
 #include "apps/commands/init_command.h"
 #include "apps/commands/launch_command.h"
 #include "apps/commands/plan_command.h"
+#include "apps/commands/report_command.h"
 #include "apps/commands/tokenizer_command.h"
 #include "apps/commands/trace_command.h"
 #include "apps/commands/train_command.h"
@@ -32,6 +33,7 @@ int main(int argc, char** argv) {
   add_plan_command(commands);
   add_bench_commands(commands);
   add_trace_command(commands);
+  add_report_command(commands);
   add_launch_command(commands);
   add_config_command(commands);
   add_tokenizer_commands(commands);

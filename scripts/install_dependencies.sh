@@ -8,7 +8,7 @@ set -euo pipefail
 
 packages=(g++ cmake ninja-build pkg-config ccache python3 dpkg-dev file
   libopenmpi-dev openmpi-bin libyaml-cpp-dev libtomlplusplus-dev libspdlog-dev libfmt-dev libcli11-dev
-  iproute2 nlohmann-json3-dev libpcre2-dev libutf8proc-dev libdnnl-dev libxxhash-dev libzstd-dev zlib1g-dev catch2)
+  iproute2 nlohmann-json3-dev libpcre2-dev libutf8proc-dev libdnnl-dev libxxhash-dev libzstd-dev zlib1g-dev libjs-dygraphs catch2)
 if [ "${1:-}" = --list ]; then printf '%s\n' "${packages[@]}"; exit; fi
 
 missing=()

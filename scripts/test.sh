@@ -9,6 +9,7 @@
 #   asan_steps      as asan, for whole steps in FP8 and on the host execution layer
 #   architectures   every kernel compiled for sm_80, sm_89, sm_90a and sm_100
 # Named only, of scripts/stages:
+#   report          pages of `ottava report` in headless Chromium: checked, and pictures of them
 #   quickstart      in a fresh clone, nothing from ccache: scripts/quickstart.sh, then scripts/test.sh
 # and as root, on systems that they make of Debian's packages:
 #   package         the tarball and the Debian package of build/ train in a clean root

@@ -158,6 +158,8 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
                                                                          .resumed_at = state_.step,
                                                                          .rank = ranks.world->rank(),
                                                                          .world_size = ranks.world->size()});
+  if (ranks.world->rank() == 0 && c.metrics.enable_json_lines)
+    events_ = RunEvents(c.job.dump_folder, state_.step);
 }
 
 Trainer::~Trainer() = default;
@@ -221,6 +223,15 @@ bool Trainer::is_stop_asked_anywhere() {
 }
 
 Trainer::End Trainer::run() {
+  try {
+    return train();
+  } catch (const std::exception& error) {
+    events_.add("failed", state_.step, error.what());
+    throw;
+  }
+}
+
+Trainer::End Trainer::train() {
   const Config& c = experiment_.config;
   find_peaks();
   log::info("Training starts at step {}", state_.step + 1);
@@ -229,6 +240,8 @@ Trainer::End Trainer::run() {
     log::info("Stopped before step {}; nothing was saved", state_.step + 1);
     return End::stopped;
   }
+  events_.add("start", state_.step, state_.step > 0 ? fmt::format("goes on after step {}", state_.step) : "",
+              start_of_run(experiment_, plan_, device_));
   while (state_.step < c.training.steps) {
     ranks_.world->state().set_step(state_.step + 1);
     ranks_.control->state().set_step(state_.step + 1);
@@ -253,6 +266,7 @@ Trainer::End Trainer::run() {
     if (stop_asked_ && !is_last) {
       checkpoints_->finish();
       reporter_->flush();
+      events_.add("stopped", state_.step, checkpoints_->is_enabled() ? "saved" : "nothing was saved");
       log::info("Stopped after step {}{}", state_.step,
                 checkpoints_->is_enabled() ? "; the same command continues from here"
                                            : "; nothing was saved because checkpoint.enable is false");
@@ -261,6 +275,7 @@ Trainer::End Trainer::run() {
   }
   checkpoints_->finish();
   reporter_->flush();
+  events_.add("finished", state_.step, "");
   log::info("Training completed");
   return End::completed;
 }
@@ -268,6 +283,7 @@ Trainer::End Trainer::run() {
 void Trainer::save(bool is_last) {
   const HostSpans::Scope saving(spans(), HostSpans::Track::host, "save");
   checkpoints_->save(*engine_, state_, is_last);
+  if (checkpoints_->is_enabled()) events_.add("saved", state_.step, "");
 }
 
 // Sum over the ranks that see different tokens, and the largest of their means.
@@ -320,8 +336,10 @@ void Trainer::log_step(const StepOutputs& out) {
   const std::vector<Float8Operand> operands = read_float8(*engine_, *ranks_.control);
   reporter_->log_step(m, float8_scalars(operands));
   if (ranks_.world->rank() == 0) {
-    for (const std::string& warning : float8_alerts_.check(operands))
+    for (const std::string& warning : float8_alerts_.check(operands)) {
       log::warning("step {}: {}", state_.step, warning);
+      events_.add("alert", state_.step, warning);
+    }
   }
   last_log_ = {now, state_.step, waited};
   if (const data::DataStats stats = data_->loader().stats(); stats.bad_records > bad_records_) {
@@ -374,6 +392,7 @@ void Trainer::find_peaks() {
 void Trainer::check_health(const StepOutputs& out) {
   if (!out.skipped) return;
   const std::string where = describe_skipped_step(*engine_, *ranks_.control);
+  events_.add("skipped", state_.step, where);
   if (ranks_.control->rank() == 0) {
     log::warning(
         "step {} was skipped: the gradient norm is not finite; weights, moments and t did not move; {}",

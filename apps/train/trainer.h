@@ -7,6 +7,7 @@
 #include "apps/config/experiment.h"
 #include "apps/report/float8_report.h"
 #include "apps/report/metrics_reporter.h"
+#include "apps/report/run_events.h"
 #include "apps/train/batch_source.h"
 #include "apps/train/checkpoints.h"
 #include "apps/train/step_traces.h"
@@ -43,6 +44,7 @@ class Trainer {
   struct GlobalLoss {
     double mean, largest, tokens;
   };
+  End train();
   bool is_stop_asked_anywhere();
   double learning_rate(int64_t step) const;
   GlobalLoss global_loss(double sum, double tokens);
@@ -73,6 +75,7 @@ class Trainer {
   std::unique_ptr<Checkpoints> checkpoints_;
   std::unique_ptr<StepTraces> traces_;  ///< null: none
   std::unique_ptr<MetricsReporter> reporter_;
+  RunEvents events_;  ///< rank 0's
   TrainingState state_;
   DevicePeaks peaks_;
   Float8Alerts float8_alerts_;

@@ -96,7 +96,7 @@ struct CollectiveCall {
   std::vector<int64_t> counts;
   int peer = 0;  ///< destination or source
   std::string label;
-  int64_t block = 0;  ///< elements of this rank's, where blocks are counted
+  int64_t block = 0;    ///< elements of this rank's, where blocks are counted
   int64_t record = -1;  ///< the flight recorder's id of the call or of the group it is in
 
   int64_t offset(int rank) const;  ///< first element of the rank's block

@@ -45,6 +45,11 @@ ottava_need_pkg(zlib zlib zlib1g-dev)
 ottava_need_pkg(zstd libzstd libzstd-dev)
 ottava_need_pkg(xxhash libxxhash libxxhash-dev)
 
+# Draws the curves of `ottava report`: embedded when the program is built.
+find_path(OTTAVA_DYGRAPHS dygraph.min.js PATHS /usr/share/javascript/dygraphs NO_DEFAULT_PATH)
+if(NOT OTTAVA_DYGRAPHS)
+  list(APPEND _missing "dygraphs: dygraph.min.js, or its folder as -DOTTAVA_DYGRAPHS=... (Debian: libjs-dygraphs)")
+endif()
 find_package(Threads REQUIRED)
 find_package(OpenMP QUIET COMPONENTS CXX)
 if(OpenMP_CXX_FOUND)

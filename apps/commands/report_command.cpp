@@ -1,0 +1,78 @@
+#include "apps/commands/report_command.h"
+
+#include <algorithm>
+#include <chrono>
+#include <iostream>
+#include <set>
+
+#include "apps/commands/command_line.h"
+#include "apps/report_page/page.h"
+#include "core/counted.h"
+#include "core/error.h"
+#include "core/io/atomic_file.h"
+
+namespace ottava {
+namespace {
+
+constexpr double kLarge = 5e6, kLargest = 25e6;
+
+// Runs of one name are told apart by their folders.
+void tell_apart(std::vector<RunHistory>& runs) {
+  std::multiset<std::string> names;
+  for (const RunHistory& run : runs) names.insert(run.name);
+  for (RunHistory& run : runs)
+    if (names.count(run.name) > 1) run.name = run.folder;
+}
+
+}  // namespace
+
+void run_report_command(const ReportCommand& command, std::ostream& out) {
+  if (command.x != "steps" && command.x != "tokens" && command.x != "hours")
+    fail<ConfigError>("report", "--x is '{}', expected steps, tokens or hours", command.x);
+  std::vector<RunHistory> runs;
+  std::vector<std::string> unreadable;
+  PageOptions options{.x = command.x};
+  for (const std::string& folder : command.runs) {
+    try {
+      runs.push_back(read_run(folder));
+      if (folder == command.baseline) options.baseline = static_cast<int>(runs.size()) - 1;
+    } catch (const FileError& error) {
+      if (command.runs.size() == 1) throw;
+      unreadable.emplace_back(error.what());
+    }
+  }
+  if (!command.baseline.empty() && std::ranges::find(command.runs, command.baseline) == command.runs.end())
+    fail<ConfigError>("report", "--baseline {} is none of the runs: name it as they are", command.baseline);
+  if (runs.empty()) fail<FileError>("report", "no run can be read; the first: {}", unreadable.at(0));
+  tell_apart(runs);
+  options.now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  const std::string page = report_page(runs, unreadable, options);
+  const auto bytes = static_cast<double>(page.size());
+  if (bytes > kLargest) {
+    fail<FileError>(
+        "report",
+        "the page would have {:.1f} MB, more than {:.0f} that browsers show well: report fewer runs at once",
+        bytes * 1e-6, kLargest * 1e-6);
+  }
+  write_file_atomically(command.output, page);
+  for (const std::string& text : unreadable) out << "left out: " << text << "\n";
+  for (const RunHistory& run : runs)
+    for (const std::string& note : run.notes) out << run.name << ": " << note << "\n";
+  out << fmt::format("{}: {:.2f} MB, {}{}\n", command.output, bytes * 1e-6, counted(runs.size(), "run"),
+                     bytes > kLarge ? "; large pages open slowly" : "");
+}
+
+void add_report_command(Command& commands) {
+  auto o = std::make_shared<ReportCommand>();
+  commands.subcommand("report", "one HTML page about runs: curves, time, memory, FP8, configurations")
+      .required("runs", &o->runs, "dump folders of runs")
+      .option("--output", &o->output, "the page")
+      .option("--baseline", &o->baseline, "the run that others are compared with (default: the first)")
+      .option("--x", &o->x, "what curves begin over: steps, tokens or hours")
+      .run([o] {
+        run_report_command(*o, std::cout);
+        return 0;
+      });
+}
+
+}  // namespace ottava

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <ostream>
+#include <string>
+#include <vector>
+
+namespace ottava {
+
+class Command;
+
+/// `ottava report RUN... [--output FILE] [--baseline RUN] [--x steps|tokens|hours]`: one HTML page about
+/// runs.
+struct ReportCommand {
+  std::vector<std::string> runs;  ///< dump folders
+  std::string output = "report.html";
+  std::string baseline;  ///< one of `runs`; empty: the first
+  std::string x = "steps";
+};
+/// Says on `out` where the page is and what is missing from it. Runs that cannot be read are named on the
+/// page; throws FileError where none can, and for a page of more than 25 MB; ConfigError for a baseline that
+/// is none of the runs.
+void run_report_command(const ReportCommand& command, std::ostream& out);
+
+void add_report_command(Command& commands);
+
+}  // namespace ottava

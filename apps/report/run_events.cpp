@@ -1,0 +1,71 @@
+#include "apps/report/run_events.h"
+
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <map>
+
+#include "core/error.h"
+#include "core/io/file.h"
+
+namespace ottava {
+
+RunEvents::RunEvents(const std::string& folder, int64_t resumed_at) {
+  namespace fs = std::filesystem;
+  fs::create_directories(folder);
+  path_ = (fs::path(folder) / "events.jsonl").string();
+  std::error_code error;
+  if (resumed_at == 0 && fs::exists(path_)) fs::rename(path_, path_ + ".previous", error);
+  if (error) fail<FileError>("events", "cannot rename {}: {}", path_, error.message());
+  if (!fs::exists(path_)) File::create(path_).close();
+}
+
+void RunEvents::add(std::string_view event, int64_t step, std::string text, Json more) {
+  if (path_.empty()) return;
+  const std::chrono::duration<double> time = std::chrono::system_clock::now().time_since_epoch();
+  Json line;
+  line.set("time", std::round(time.count() * 1000) / 1000)
+      .set("event", std::string(event))
+      .set("step", step)
+      .set("text", std::move(text));
+  if (more.is_object())
+    for (const auto& [name, value] : more.as_object("event")) line.set(name, value);
+  const std::string bytes = line.dump() + "\n";
+  File file = File::open_for_writing(path_);
+  // A line that a killed run left torn ends here.
+  const int64_t size = file.size();
+  char last = '\n';
+  if (size > 0) File::open_for_reading(path_).read_at(&last, 1, size - 1);
+  const std::string whole = last == '\n' ? bytes : "\n" + bytes;
+  file.write_at(whole.data(), whole.size(), size);
+}
+
+Json start_of_run(const Experiment& e, const StepPlan& plan, Device device) {
+  Json memory(Json::Object{}), flops(Json::Object{}), sent(Json::Object{});
+  for (const MemoryPlan::Row& row : plan.memory.by_category())
+    memory.set(std::string(name_of(row.category)), row.bytes);
+  for (Precision p : {Precision::bf16, Precision::fp8, Precision::fp32})
+    flops.set(std::string(name_of(p)), plan.flops(p));
+  std::map<std::string, int64_t> by_axis;
+  for (const CommStats::Total& t : plan.traffic.totals()) by_axis[t.axis] += t.sent_bytes;
+  for (const auto& [axis, bytes] : by_axis) sent.set(axis, bytes);
+  Json planned, start;
+  planned.set("memory_bytes", plan.memory.total_bytes())
+      .set("memory", std::move(memory))
+      .set("flops", std::move(flops))
+      .set("sent_bytes", std::move(sent));
+  start.set("schema", RunEvents::kSchema)
+      .set("steps", e.config.training.steps)
+      .set("description", e.config.job.description)
+      .set("device", to_string(device))
+      .set("ranks", e.mesh.world_size())
+      .set("mesh", e.mesh.describe())
+      .set("model", model_title(e.config.model))
+      .set("parameters", parameter_count(e.shape.model))
+      .set("tokens_per_step", e.tokens_per_step())
+      .set("plan", std::move(planned))
+      .set("config", print_config(e.config));
+  return start;
+}
+
+}  // namespace ottava

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "apps/config/experiment.h"
+#include "core/io/json.h"
+
+namespace ottava {
+
+/// What happened to a run, for `ottava report`: `events.jsonl` in the dump folder, an object per line:
+/// {"time": Unix seconds, "event": name, "step": the last whole step, "text": for people, ...}. A start has
+/// "schema" and what is planned. A run that was killed leaves no end; the next start says where it went on.
+class RunEvents {
+ public:
+  static constexpr int64_t kSchema = 1;
+
+  /// Writes nothing.
+  RunEvents() = default;
+  /// Continues the file of a run that goes on after step `resumed_at`; one that starts anew (0) moves a file
+  /// that is there to `events.jsonl.previous`. Throws FileError.
+  RunEvents(const std::string& folder, int64_t resumed_at);
+
+  /// Events: start, finished, stopped, failed, saved, alert, skipped.
+  void add(std::string_view event, int64_t step, std::string text, Json more = {});
+
+ private:
+  std::string path_;
+};
+
+/// The members of a start: schema, steps, ranks, model, tokens per step, plan (bytes by category, FLOPs by
+/// precision, bytes sent by axis) and the configuration as YAML.
+Json start_of_run(const Experiment& experiment, const StepPlan& plan, Device device);
+
+}  // namespace ottava

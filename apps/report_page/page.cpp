@@ -1,0 +1,263 @@
+#include "apps/report_page/page.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <ctime>
+
+#include "apps/report_page/decimate.h"
+#include "apps/report_page/float8_map.h"
+#include "apps/report_page/page_assets.h"
+#include "apps/report_page/verdict.h"
+#include "core/counted.h"
+#include "core/io/json.h"
+
+namespace ottava {
+namespace {
+
+// What the page calls the columns of metrics.jsonl.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 11> kCharts{{
+    {"loss", "loss_metrics/global_avg_loss"},
+    {"validation", "validation_metrics/loss"},
+    {"grad_norm", "grad_norm"},
+    {"lr", "lr"},
+    {"tps", "throughput(tps)"},
+    {"utilization", "utilization(%)"},
+    {"mfu", "mfu(%)"},
+    {"step_seconds", "time_metrics/end_to_end(s)"},
+    {"memory", "memory/max_active(GiB)"},
+    {"data_percent", "time_metrics/data_loading(%)"},
+    {"loss_scale", "loss_scale"},
+}};
+
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      default:
+        out += c;
+    }
+  }
+  return out;
+}
+
+// Six digits are more than a screen shows.
+Json rounded(double value) {
+  return std::isfinite(value) ? Json(std::stod(fmt::format("{:.6g}", value))) : Json();
+}
+
+Json array_of(const Column& values) {
+  Json out{Json::Array{}};
+  for (const double v : values) out.push(rounded(v));
+  return out;
+}
+
+Json series_of(const Points& points) {
+  Json out;
+  out.set("last", array_of(points.last));
+  if (points.least.empty()) return out;
+  out.set("min", array_of(points.least)).set("max", array_of(points.most));
+  return out;
+}
+
+// Hours of training: what steps took, without the pauses between restarts.
+Column hours_of(const RunHistory& run) {
+  const Column* seconds = run.column("time_metrics/end_to_end(s)");
+  Column hours;
+  double sum = 0;
+  int64_t before = 0;
+  for (size_t i = 0; i < run.steps.size(); ++i) {
+    const double took = seconds && std::isfinite((*seconds)[i]) ? (*seconds)[i] : 0;
+    // The first line of a file stands for its own step only.
+    sum += took * static_cast<double>(i == 0 ? 1 : run.steps[i] - before) / 3600;
+    before = run.steps[i];
+    hours.push_back(sum);
+  }
+  return hours;
+}
+
+Json axes_of(const RunHistory& run, const std::vector<std::pair<size_t, size_t>>& buckets) {
+  const Column hours = hours_of(run);
+  Json steps{Json::Array{}}, tokens{Json::Array{}}, time{Json::Array{}};
+  for (const auto& [begin, end] : buckets) {
+    steps.push(run.steps[end - 1]);
+    tokens.push(Json(static_cast<int64_t>(run.tokens[end - 1])));
+    time.push(rounded(hours[end - 1]));
+  }
+  Json out;
+  return out.set("steps", std::move(steps)).set("tokens", std::move(tokens)).set("hours", std::move(time));
+}
+
+std::string time_text(double unix_seconds) {
+  if (unix_seconds <= 0) return "";
+  const auto seconds = static_cast<std::time_t>(unix_seconds);
+  std::tm utc{};
+  ::gmtime_r(&seconds, &utc);
+  std::array<char, 32> text{};
+  return {text.data(), std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S UTC", &utc)};
+}
+
+Json events_of(const RunHistory& run) {
+  constexpr size_t kMost = 500;
+  Json out{Json::Array{}};
+  auto add = [&](int64_t step, const std::string& when, std::string text) {
+    Json event;
+    event.set("step", step).set("when", when).set("text", std::move(text));
+    out.push(std::move(event));
+  };
+  size_t count = 0;
+  for (const RunEvent& e : run.events)
+    if (++count <= kMost)
+      add(e.step, time_text(e.time), e.text.empty() ? e.event : fmt::format("{}: {}", e.event, e.text));
+  for (const auto& [step, text] : run.non_finite)
+    if (++count <= kMost) add(step, "", text);
+  if (count > kMost) add(run.steps.back(), "", fmt::format("and {} more", count - kMost));
+  return out;
+}
+
+Json planned_of(const RunHistory& run) {
+  constexpr double kGib = 1 << 30;
+  Json categories{Json::Array{}};
+  for (const auto& [name, bytes] : run.planned_memory)
+    categories.push(Json(Json::Array{Json(name), rounded(bytes / kGib)}));
+  Json out;
+  if (run.planned_seconds > 0) out.set("step_seconds", rounded(run.planned_seconds));
+  return out.set("memory", rounded(run.planned_bytes / kGib)).set("categories", std::move(categories));
+}
+
+Json trace_of(const TracedTime& trace) {
+  Json operations{Json::Array{}};
+  for (const TracedTime::Operation& o : trace.operations) {
+    Json row;
+    row.set("name", o.name).set("ms", rounded(o.milliseconds)).set("flops", rounded(o.flops));
+    operations.push(std::move(row.set("bytes", rounded(o.bytes)).set("call", o.is_call)));
+  }
+  Json split, out;
+  split.set("total", trace.split.total)
+      .set("compute", trace.split.compute)
+      .set("communication", trace.split.communication)
+      .set("exposed", trace.split.exposed)
+      .set("idle", trace.split.idle);
+  return out.set("about", trace.about)
+      .set("split", std::move(split))
+      .set("operations", std::move(operations));
+}
+
+Json run_json(const RunHistory& run, size_t points) {
+  const auto buckets = buckets_of(run.steps.size(), points);
+  Json out, series;
+  for (const auto& [key, name] : kCharts) {
+    const Column* column = run.column(name);
+    if (column && std::ranges::any_of(*column, [](double v) { return std::isfinite(v); }))
+      series.set(std::string(key), series_of(decimate(*column, buckets)));
+  }
+  out.set("name", run.name).set("x", axes_of(run, buckets)).set("series", std::move(series));
+  if (run.planned_bytes > 0) out.set("planned", planned_of(run));
+  if (run.trace) out.set("trace", trace_of(*run.trace));
+  if (Json map = float8_map(run); !map.is_null()) out.set("fp8", std::move(map));
+  out.set("events", events_of(run));
+  if (run.config.empty()) return out;
+  Json config;
+  for (const auto& [key, value] : run.config) config.set(key, value);
+  return out.set("config", std::move(config));
+}
+
+std::string verdict_html(const RunHistory& run, size_t index, double now) {
+  const Verdict v = verdict_of(run, now);
+  std::string html = fmt::format(
+      "<section class=\"card verdict\" id=\"run-{}\"><div><span class=\"name\">{}</span><span class=\"state "
+      "{}\">{}</span></div>"
+      "<div class=\"headline\">{}</div><dl class=\"facts\">",
+      index, escaped(run.name), v.state, v.state, escaped(v.headline));
+  for (const auto& [name, value] : v.facts)
+    html += fmt::format("<div><dt>{}</dt><dd>{}</dd></div>", escaped(name), escaped(value));
+  html += "</dl>";
+  if (!run.notes.empty()) {
+    html += "<ul class=\"notes\">";
+    for (const std::string& note : run.notes) html += fmt::format("<li>{}</li>", escaped(note));
+    html += "</ul>";
+  }
+  return html + "</section>\n";
+}
+
+std::string decimation_text(const std::vector<RunHistory>& runs, size_t points) {
+  size_t most = 0;
+  for (const RunHistory& run : runs) most = std::max(most, run.steps.size());
+  if (most <= points) return "Curves show every logged step.";
+  return fmt::format(
+      "Of runs with more than {} logged steps, a point is the last of several steps, and the shade around it "
+      "reaches "
+      "from the least to the most of them: no spike is lost.",
+      points);
+}
+
+}  // namespace
+
+std::string report_page(const std::vector<RunHistory>& runs, const std::vector<std::string>& unreadable,
+                        const PageOptions& options) {
+  constexpr size_t kAllPoints = 12000;  // of a curve, over all runs
+  const size_t points =
+      std::max<size_t>(100, std::min(options.points, kAllPoints / std::max<size_t>(1, runs.size())));
+  std::string names;
+  for (const RunHistory& run : runs) names += (names.empty() ? "" : ", ") + run.name;
+  std::string html =
+      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">"
+      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
+      "script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'\">";
+  html += fmt::format("<title>{} - ottava report</title>\n<style>\n{}\n{}</style></head>\n<body><main>\n",
+                      escaped(names), kDygraphsStyle, kReportStyle);
+  html += fmt::format("<header><h1>{}</h1><p>ottava report, {}</p></header>\n<div class=\"verdicts\">\n",
+                      escaped(runs.size() == 1 ? runs[0].name : counted(runs.size(), "run")),
+                      time_text(options.now));
+  for (size_t i = 0; i < runs.size(); ++i) html += verdict_html(runs[i], i, options.now);
+  for (const std::string& text : unreadable)
+    html += fmt::format(
+        "<section class=\"card verdict\"><div><span class=\"state "
+        "unreadable\">unreadable</span></div><div>{}</div></section>\n",
+        escaped(text));
+  html += "</div>\n";
+  if (runs.size() > 1) {
+    html += "<section class=\"card comparison\">";
+    const auto baseline = static_cast<size_t>(options.baseline);
+    for (size_t i = 0; i < runs.size(); ++i)
+      if (i != baseline) html += fmt::format("<p>{}.</p>", escaped(comparison_of(runs[i], runs[baseline])));
+    html += "</section>\n";
+  }
+  html += fmt::format(
+      "<div class=\"tools\" id=\"tools\"></div>\n<h2>Curves</h2><p class=\"dim\" style=\"margin:-6px 0 "
+      "10px;font-size:13px\">{}</p>\n"
+      "<noscript><p>Curves and tables need JavaScript, which this page holds itself: nothing is "
+      "loaded.</p></noscript>\n"
+      "<div class=\"charts\" id=\"charts\"></div>\n<div id=\"sections\"></div>\n",
+      decimation_text(runs, points));
+  html += fmt::format(
+      "<footer>Made by ottava; nothing on this page was loaded from elsewhere. Curves are drawn by dygraphs."
+      "<details><summary>its license</summary><pre>{}</pre></details></footer>\n</main>\n",
+      escaped(kDygraphsLicense));
+  Json data, all{Json::Array{}};
+  for (const RunHistory& run : runs) all.push(run_json(run, points));
+  data.set("x", options.x).set("runs", std::move(all));
+  std::string island = data.dump();
+  for (size_t at = 0; (at = island.find('<', at)) != std::string::npos; at += 6)
+    island.replace(at, 1, "\\u003c");
+  return html + "<script type=\"application/json\" id=\"data\">" + island + "</script>\n<script>" +
+         std::string(kDygraphsScript) + "</script>\n<script>" + std::string(kReportScript) +
+         "</script>\n</body></html>\n";
+}
+
+}  // namespace ottava

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "apps/report_page/run_history.h"
+
+namespace ottava {
+
+struct PageOptions {
+  int baseline = 0;         ///< index of the run that others are compared with
+  std::string x = "steps";  ///< what charts begin with: "steps", "tokens", "hours"
+  double now = 0;           ///< Unix seconds
+  size_t points = 1000;     ///< of a curve, at most; fewer where there are many runs
+};
+
+/// One HTML page that needs nothing else: what became of the runs, charts over each other, time by operation,
+/// memory, FP8 operands, events, configurations. It asks no network for anything, and its policy forbids it.
+std::string report_page(const std::vector<RunHistory>& runs, const std::vector<std::string>& unreadable,
+                        const PageOptions& options);
+
+}  // namespace ottava

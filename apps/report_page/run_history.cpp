@@ -1,0 +1,269 @@
+#include "apps/report_page/run_history.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+
+#include "apps/report/run_events.h"
+#include "core/config/source.h"
+#include "core/counted.h"
+#include "core/error.h"
+#include "core/io/file.h"
+#include "core/io/gzip.h"
+#include "core/metrics/step_line.h"
+
+namespace ottava {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+// body(line, json) for each whole line; a line that is none is noted.
+template <class Body>
+void read_lines(const std::string& path, std::vector<std::string>& notes, const Body& body) {
+  std::ifstream file(path);
+  if (!file) return;
+  const std::string name = fs::path(path).filename().string();
+  std::string line;
+  int64_t number = 0, bad = 0, first_bad = 0;
+  while (std::getline(file, line)) {
+    ++number;
+    const bool is_torn = file.eof();
+    if (line.empty()) continue;
+    try {
+      body(Json::parse(line, name));
+    } catch (const FileError&) {
+      if (is_torn) {
+        notes.push_back(fmt::format(
+            "the last line of {} is torn: the run was killed as it wrote it, or is writing it now", name));
+      } else if (bad++ == 0) {
+        first_bad = number;
+      }
+    }
+  }
+  if (bad > 0)
+    notes.push_back(fmt::format("{} of {} left out, the first is line {}", counted(bad, "unreadable line"),
+                                name, first_bad));
+}
+
+/// Lines of metrics into columns.
+class MetricsReader {
+ public:
+  explicit MetricsReader(RunHistory& run) : run_(run) {}
+
+  void add(const Json& json) {
+    const int64_t step = json.at("step", "line").as_integer("step");
+    // Validation has a line of its own, after the step's.
+    if (run_.steps.empty() || step != run_.steps.back()) begin(step);
+    const Json* non_finite = json.find("non_finite");
+    for (const auto& [name, value] : json.as_object("line")) {
+      if (name == "step" || name == "non_finite") continue;
+      if (name == "time") {
+        if (value.is_number()) run_.times.back() = value.as_number(name);
+        continue;
+      }
+      Column& column = column_of(name);
+      column.back() = value.is_number() ? value.as_number(name) : kNaN;
+      if (value.is_number() && name == "n_tokens_seen") run_.tokens.back() = column.back();
+      if (value.is_null() && !name.starts_with("fp8/")) {
+        const Json* what = non_finite ? non_finite->find(name) : nullptr;
+        run_.non_finite.emplace_back(
+            step, fmt::format("{} is {}", name,
+                              what && what->is_string() ? what->as_string(name) : "not a number"));
+      }
+    }
+  }
+
+ private:
+  void begin(int64_t step) {
+    const auto kept = static_cast<size_t>(std::ranges::lower_bound(run_.steps, step) - run_.steps.begin());
+    if (kept < run_.steps.size()) cut(kept, step);
+    run_.steps.push_back(step);
+    run_.times.push_back(run_.times.empty() ? 0 : run_.times.back());
+    run_.tokens.push_back(run_.tokens.empty() ? 0 : run_.tokens.back());
+    for (auto& [name, column] : run_.columns) column.push_back(kNaN);
+  }
+  void cut(size_t kept, int64_t step) {
+    run_.events.push_back(
+        {0, step - 1, "cut",
+         fmt::format("went on from here; steps {} to {} were written before and count no longer", step,
+                     run_.steps.back())});
+    run_.steps.resize(kept);
+    run_.times.resize(kept);
+    run_.tokens.resize(kept);
+    for (auto& [name, column] : run_.columns) column.resize(kept);
+    std::erase_if(run_.non_finite, [&](const auto& entry) { return entry.first >= step; });
+  }
+  Column& column_of(const std::string& name) {
+    const auto found = run_.columns.find(name);
+    if (found != run_.columns.end()) return found->second;
+    return run_.columns.emplace(name, Column(run_.steps.size(), kNaN)).first->second;
+  }
+
+  RunHistory& run_;
+};
+
+void flatten(const config::Value& value, const std::string& path, std::map<std::string, std::string>& out) {
+  if (value.kind == config::Value::Kind::table) {
+    for (const config::Member& m : value.members)
+      flatten(m.value, path.empty() ? m.key : path + "." + m.key, out);
+    return;
+  }
+  if (value.kind != config::Value::Kind::list) {
+    out[path] = value.text;
+    return;
+  }
+  std::string text;
+  for (const config::Value& item : value.items) {
+    std::map<std::string, std::string> inner;
+    flatten(item, "", inner);
+    for (const auto& [key, t] : inner) text += (text.empty() ? "" : ", ") + (key.empty() ? t : key + "=" + t);
+  }
+  out[path] = "[" + text + "]";
+}
+
+void take_start(const Json& json, RunHistory& run) {
+  const std::string where = "events.jsonl";
+  const int64_t schema = json.at("schema", where).as_integer("schema");
+  if (schema != RunEvents::kSchema) {
+    run.notes.push_back(fmt::format(
+        "events.jsonl is of schema {}, and this program reads {}: its plan and configuration are left out",
+        schema, RunEvents::kSchema));
+    return;
+  }
+  run.total_steps = json.at("steps", where).as_integer("steps");
+  run.model = fmt::format("{}, {} parameters", json.at("model", where).as_string("model"),
+                          with_commas(json.at("parameters", where).as_integer("parameters")));
+  run.ranks = fmt::format("{} on {}", counted(json.at("ranks", where).as_integer("ranks"), "rank"),
+                          json.at("device", where).as_string("device"));
+  const Json& plan = json.at("plan", where);
+  run.planned_bytes = plan.at("memory_bytes", where).as_number("memory_bytes");
+  if (const Json* seconds = plan.find("step_seconds"))
+    run.planned_seconds = seconds->as_number("step_seconds");
+  run.planned_memory.clear();
+  for (const auto& [category, bytes] : plan.at("memory", where).as_object("memory"))
+    run.planned_memory.emplace_back(category, bytes.as_number(category));
+  run.config.clear();
+  flatten(config::parse_yaml(json.at("config", where).as_string("config"), where), "", run.config);
+}
+
+void read_events(const std::string& folder, RunHistory& run) {
+  int starts = 0;
+  read_lines((fs::path(folder) / "events.jsonl").string(), run.notes, [&](const Json& json) {
+    const std::string& name = json.at("event", "line").as_string("event");
+    run.events.push_back({json.at("time", "line").as_number("time"),
+                          json.at("step", "line").as_integer("step"), name,
+                          json.at("text", "line").as_string("text")});
+    if (name != "start") return;
+    ++starts;
+    take_start(json, run);
+  });
+  run.restarts = std::max(0, starts - 1);
+  std::ranges::stable_sort(run.events, {}, &RunEvent::step);
+}
+
+// Of slices of category kernel; the benchmark's labels, and calls by axis.
+TracedTime traced_time(const std::string& path) {
+  const Json json = Json::parse(gunzip(read_file(path), path), path);
+  const Json& about = json.at("ottava", path);
+  if (about.at("schema", path).as_integer(path) != 1)
+    fail<FileError>("trace", "{} is of another schema than 1", path);
+  const Json::Array& steps = about.at("steps", path).as_array(path);
+  const auto count = static_cast<double>(steps.size());
+  std::map<std::string, TracedTime::Operation> sums;
+  std::vector<Interval> compute, communication;
+  for (const Json& e : json.at("traceEvents", path).as_array(path)) {
+    const Json* category = e.find("cat");
+    if (!category) continue;
+    const std::string& kind = category->as_string(path);
+    if (kind != "kernel" && kind != "operation") continue;
+    const std::string& name = e.at("name", path).as_string(path);
+    const Json& args = e.at("args", path);
+    const bool is_call = name.starts_with("nccl");
+    const std::string label = is_call
+                                  ? fmt::format("{} ({})", args.at("Collective name", path).as_string(path),
+                                                args.at("Process Group Name", path).as_string(path))
+                                  : name;
+    TracedTime::Operation& sum = sums[label];
+    sum.name = label;
+    sum.is_call = is_call;
+    if (const Json* flops = args.find("planned FLOPs")) {
+      sum.flops += flops->as_number(path) / count;
+      sum.bytes += args.at("planned bytes", path).as_number(path) / count;
+    }
+    if (kind != "kernel") continue;
+    const int64_t begin = std::llround(e.at("ts", path).as_number(path) * 1e3),
+                  length = std::llround(e.at("dur", path).as_number(path) * 1e3);
+    sum.milliseconds += static_cast<double>(length) * 1e-6 / count;
+    if (is_call) sum.bytes += args.at("sent bytes", path).as_number(path) / count;
+    (is_call ? communication : compute).push_back({begin, begin + length});
+  }
+  TracedTime out{.about = {}, .split = split_time(compute, communication), .operations = {}};
+  const int64_t first = steps.front().as_integer(path), last = steps.back().as_integer(path);
+  out.about = fmt::format(
+      "Rank 0 in {}, from {}",
+      first == last ? fmt::format("step {}", first) : fmt::format("steps {} to {}", first, last), path);
+  for (auto& [name, sum] : sums) out.operations.push_back(std::move(sum));
+  std::ranges::sort(out.operations, std::greater{}, &TracedTime::Operation::milliseconds);
+  return out;
+}
+
+void read_trace(const std::string& folder, RunHistory& run) {
+  const auto named = run.config.find("profiling.save_traces_folder");
+  const fs::path traces = fs::path(folder) / (named == run.config.end() ? "profile_traces" : named->second);
+  int64_t newest = -1;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(traces, error)) {
+    const std::string name = entry.path().filename().string();
+    constexpr std::string_view kPrefix = "iteration_";
+    if (!name.starts_with(kPrefix) || !fs::exists(entry.path() / "rank0_trace.json.gz")) continue;
+    const std::string digits = name.substr(kPrefix.size());
+    if (digits.empty() || digits.size() > 18 || digits.find_first_not_of("0123456789") != std::string::npos)
+      continue;
+    newest = std::max<int64_t>(newest, std::stoll(digits));
+  }
+  if (newest < 0) return;
+  const std::string path = (traces / fmt::format("iteration_{}", newest) / "rank0_trace.json.gz").string();
+  try {
+    run.trace = traced_time(path);
+  } catch (const FileError& problem) {
+    run.notes.push_back(fmt::format("the trace is left out: {}", problem.what()));
+  }
+}
+
+}  // namespace
+
+const Column* RunHistory::column(std::string_view name) const {
+  const auto found = columns.find(name);
+  return found == columns.end() ? nullptr : &found->second;
+}
+
+RunHistory read_run(const std::string& given) {
+  const bool is_file = fs::is_regular_file(given);
+  const fs::path folder = is_file ? fs::path(given).parent_path() : fs::path(given);
+  RunHistory run{.name = {}, .folder = folder.string()};
+  const fs::path named = fs::absolute(folder).lexically_normal();
+  run.name = (named.has_filename() ? named : named.parent_path()).filename().string();
+  if (!fs::is_directory(folder))
+    fail<FileError>("report", "{} is no folder of a run: give its job.dump_folder", given);
+  const std::string path = is_file ? given : (folder / "metrics.jsonl").string();
+  if (!fs::exists(path)) {
+    fail<FileError>(
+        "report",
+        "{} has no metrics.jsonl: give the job.dump_folder of a run with metrics.enable_json_lines: true",
+        folder.string());
+  }
+  MetricsReader metrics(run);
+  read_lines(path, run.notes, [&](const Json& json) { metrics.add(json); });
+  if (run.steps.empty()) {
+    fail<FileError>("report", "{} has no whole line: the run has not logged a step yet (metrics.log_freq){}",
+                    path, run.notes.empty() ? "" : "; " + run.notes[0]);
+  }
+  read_events(run.folder, run);
+  read_trace(run.folder, run);
+  return run;
+}
+
+}  // namespace ottava

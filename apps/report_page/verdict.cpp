@@ -1,0 +1,128 @@
+#include "apps/report_page/verdict.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/counted.h"
+#include "core/metrics/step_line.h"
+
+namespace ottava {
+namespace {
+
+constexpr std::string_view kLoss = "loss_metrics/global_avg_loss", kValidation = "validation_metrics/loss",
+                           kRate = "throughput(tps)", kUtilization = "utilization(%)",
+                           kMemory = "memory/max_active(GiB)";
+
+std::vector<double> finite_of(const RunHistory& run, std::string_view name) {
+  std::vector<double> out;
+  if (const Column* column = run.column(name))
+    std::ranges::copy_if(*column, std::back_inserter(out), [](double v) { return std::isfinite(v); });
+  return out;
+}
+
+// Of the second half: when a run has settled.
+double settled(const RunHistory& run, std::string_view name) {
+  std::vector<double> values = finite_of(run, name);
+  if (values.empty()) return 0;
+  values.erase(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2));
+  std::ranges::nth_element(values, values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2));
+  return values[values.size() / 2];
+}
+
+std::string state_of(const RunHistory& run, double now) {
+  std::string state;
+  double last = run.times.back();
+  for (const RunEvent& e : run.events) {
+    if (e.time >= last) last = e.time;
+    if (e.event == "start") state = "open";
+    if (e.event == "finished" || e.event == "stopped" || e.event == "failed") state = e.event;
+  }
+  if (state.empty()) return "ended";
+  if (state != "open") return state;
+  return now - last < 600 ? "running" : "interrupted";
+}
+
+int64_t count_of(const RunHistory& run, std::string_view event) {
+  return std::ranges::count(run.events, event, &RunEvent::event);
+}
+
+}  // namespace
+
+std::string duration_text(double seconds) {
+  const auto s = static_cast<int64_t>(std::llround(seconds));
+  if (s >= 3600) return fmt::format("{} h {:02} min", s / 3600, s / 60 % 60);
+  if (s >= 60) return fmt::format("{} min {:02} s", s / 60, s % 60);
+  return fmt::format("{} s", s);
+}
+
+Verdict verdict_of(const RunHistory& run, double now) {
+  Verdict out{.state = state_of(run, now), .headline = {}, .facts = {}};
+  const std::vector<double> loss = finite_of(run, kLoss), validation = finite_of(run, kValidation);
+  const int64_t last = run.steps.back();
+  out.headline = run.total_steps > 0
+                     ? fmt::format("Step {} of {}", with_commas(last), with_commas(run.total_steps))
+                     : fmt::format("Step {}", with_commas(last));
+  const double seconds = run.times.back() - run.times.front();
+  if (seconds > 0) out.headline += fmt::format(" after {}", duration_text(seconds));
+  if (!loss.empty()) out.headline += fmt::format("; loss from {:.3f} to {:.3f}", loss.front(), loss.back());
+  if (!validation.empty())
+    out.headline += fmt::format(", on validation text {:.3f} at best", *std::ranges::min_element(validation));
+  auto fact = [&](const char* name, std::string value) { out.facts.emplace_back(name, std::move(value)); };
+  if (!run.model.empty()) fact("model", run.model);
+  if (!run.ranks.empty()) fact("ran as", run.ranks);
+  if (run.tokens.back() > 0) fact("tokens seen", with_commas(static_cast<int64_t>(run.tokens.back())));
+  if (const double rate = settled(run, kRate); rate > 0)
+    fact("tokens/s per device", with_commas(static_cast<int64_t>(rate)));
+  if (const double used = settled(run, kUtilization); used > 0)
+    fact("utilization", fmt::format("{:.1f}%", used));
+  if (const std::vector<double> gib = finite_of(run, kMemory); !gib.empty())
+    fact("memory of a rank", fmt::format("{:.2f} GiB", gib.back()));
+  const std::vector<double> skipped = finite_of(run, "skipped_steps");
+  fact("skipped steps", skipped.empty() ? "not logged" : fmt::format("{}", skipped.back()));
+  fact("restarts", fmt::format("{}", run.restarts));
+  if (const int64_t alerts = count_of(run, "alert"); alerts > 0)
+    fact("FP8 alerts", fmt::format("{}", alerts));
+  for (const RunEvent& e : run.events)
+    if (e.event == "failed" && out.state == "failed") fact("failed with", e.text);
+  return out;
+}
+
+std::string comparison_of(const RunHistory& run, const RunHistory& baseline) {
+  const Column *mine = run.column(kLoss), *theirs = baseline.column(kLoss);
+  std::vector<std::pair<int64_t, double>> gaps;  // relative, at common steps
+  for (size_t i = 0, k = 0; mine && theirs && i < run.steps.size() && k < baseline.steps.size();) {
+    if (run.steps[i] != baseline.steps[k]) {
+      run.steps[i] < baseline.steps[k] ? ++i : ++k;
+      continue;
+    }
+    if (std::isfinite((*mine)[i]) && std::isfinite((*theirs)[k]) && (*theirs)[k] > 0)
+      gaps.emplace_back(run.steps[i], (*mine)[i] / (*theirs)[k] - 1);
+    ++i, ++k;
+  }
+  std::string text = fmt::format("{} against {}: ", run.name, baseline.name);
+  if (gaps.empty()) return text + "they have no logged step in common";
+  const size_t tenth = std::max<size_t>(1, gaps.size() / 10);
+  double mean = 0;
+  for (size_t i = gaps.size() - tenth; i < gaps.size(); ++i)
+    mean += gaps[i].second / static_cast<double>(tenth);
+  const auto settled_begin = gaps.begin() + static_cast<std::ptrdiff_t>(gaps.size() > 10 ? tenth : 0);
+  const auto widest = std::max_element(settled_begin, gaps.end(), [](const auto& a, const auto& b) {
+    return std::abs(a.second) < std::abs(b.second);
+  });
+  text += std::abs(mean) < 5e-7
+              ? "the loss is the same"
+              : fmt::format("the loss is {:.2f}% {}", 100 * std::abs(mean), mean > 0 ? "higher" : "lower");
+  text += fmt::format(" over the last {}, and the two are furthest apart at step {}, by {:+.2f}%",
+                      counted(tenth, "common point"), with_commas(widest->first), 100 * widest->second);
+  const double rate = settled(run, kRate), other_rate = settled(baseline, kRate);
+  if (rate > 0 && other_rate > 0)
+    text += fmt::format("; {:.2f} times its tokens/s per device", rate / other_rate);
+  const std::vector<double> gib = finite_of(run, kMemory), other_gib = finite_of(baseline, kMemory);
+  if (!gib.empty() && !other_gib.empty())
+    text += fmt::format("; {:+.2f} GiB of memory", gib.back() - other_gib.back());
+  return text;
+}
+
+}  // namespace ottava

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "apps/report_page/run_history.h"
+
+namespace ottava {
+
+/// What people want to know of a run first.
+struct Verdict {
+  std::string state;     ///< "finished", "stopped", "failed", "interrupted", "running", "ended"
+  std::string headline;  ///< one sentence
+  std::vector<std::pair<std::string, std::string>> facts;  ///< name and value
+};
+/// `now`: Unix seconds. A run without an end is running if it has written in the last ten minutes, else it
+/// was interrupted; one that has no events has ended somehow.
+Verdict verdict_of(const RunHistory& run, double now);
+
+/// `run` against `baseline`, in a sentence: distance of losses over common steps, tokens/s, memory.
+std::string comparison_of(const RunHistory& run, const RunHistory& baseline);
+
+/// "2 h 05 min", "3 min 20 s", "12 s".
+std::string duration_text(double seconds);
+
+}  // namespace ottava

@@ -1,0 +1,13 @@
+# Files as C++ string_views: cmake -DHEADER=page_assets.h -DNAMESPACE=ottava -DOUTPUT=x.cpp -DFILES=kName=path,kOther=path -P embed.cmake
+string(REPLACE "," ";" FILES "${FILES}")
+set(_text "#include \"${HEADER}\"\n\nnamespace ${NAMESPACE} {\n")
+foreach(_entry ${FILES})
+  string(REGEX MATCH "^([^=]+)=(.+)$" _ "${_entry}")
+  set(_name ${CMAKE_MATCH_1})
+  file(READ ${CMAKE_MATCH_2} _bytes HEX)
+  string(LENGTH "${_bytes}" _length)
+  math(EXPR _length "${_length} / 2")
+  string(REGEX REPLACE "(..)" "\\\\x\\1" _bytes "${_bytes}")
+  string(APPEND _text "const std::string_view ${_name}{\"${_bytes}\", ${_length}};\n")
+endforeach()
+file(WRITE ${OUTPUT} "${_text}}  // namespace ${NAMESPACE}\n")

@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# The pages of `ottava report` in headless Chromium (Debian's package, installed here): errors, requests and widths are checked, and pictures
+# are left in outputs/report to be looked at.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+scripts/install_dependencies.sh chromium fonts-dejavu-core
+cmake --preset release >/dev/null
+cmake --build build --target ottava
+scripts/report_screenshots.py --ottava build/ottava --out outputs/report

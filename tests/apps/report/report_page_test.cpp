@@ -1,0 +1,311 @@
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <sstream>
+
+#include "apps/commands/report_command.h"
+#include "apps/report/run_events.h"
+#include "apps/report_page/decimate.h"
+#include "apps/report_page/page.h"
+#include "apps/report_page/run_history.h"
+#include "apps/report_page/verdict.h"
+#include "core/error.h"
+#include "core/io/file.h"
+#include "core/io/json.h"
+#include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
+
+using namespace ottava;
+using namespace ottava::test;
+using Catch::Contains;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+/// A folder that a run left.
+class MadeRun {
+ public:
+  explicit MadeRun(const std::string& folder) : folder_(folder) { fs::create_directories(folder); }
+
+  static std::string line(int64_t step, double loss, const std::string& more = "") {
+    return fmt::format(
+        R"j({{"step":{},"time":{}.5,"loss_metrics/global_avg_loss":{},"grad_norm":1.25,"throughput(tps)":1000.0,)j"
+        R"j("time_metrics/end_to_end(s)":0.5,"memory/max_active(GiB)":2.0,"n_tokens_seen":{}.0{}}})j",
+        step, 1'790'000'000 + step, loss, step * 512, more);
+  }
+  MadeRun& metrics(const std::string& text) {
+    std::ofstream(folder_ + "/metrics.jsonl") << text;
+    return *this;
+  }
+  MadeRun& steps(int count, double final_loss = 2) {
+    std::string text;
+    for (int s = 1; s <= count; ++s) text += line(s, final_loss + 6.0 / s) + "\n";
+    return metrics(text);
+  }
+  MadeRun& events(const std::string& text) {
+    std::ofstream(folder_ + "/events.jsonl") << text;
+    return *this;
+  }
+  static std::string start(int schema = 1, const std::string& config = "optimizer: {lr: 0.001}") {
+    const std::string plan = R"j({"memory_bytes":1073741824,"memory":{"weights":1073741824}})j";
+    return fmt::format(
+               R"j({{"time":1790000000.0,"event":"start","step":0,"text":"","schema":{},"steps":50,"device":"cpu",)j"
+               R"j("ranks":2,"model":"llama3 debugmodel","parameters":6270208,"plan":{},"config":"{}"}})j",
+               schema, plan, config) +
+           "\n";
+  }
+  static std::string event(const std::string& name, int step, const std::string& text = "") {
+    return fmt::format(R"j({{"time":1790000100.0,"event":"{}","step":{},"text":"{}"}})j", name, step, text) +
+           "\n";
+  }
+  const std::string& folder() const { return folder_; }
+
+ private:
+  std::string folder_;
+};
+
+Json island(const std::string& page) {
+  const std::string begin = "<script type=\"application/json\" id=\"data\">";
+  const size_t at = page.find(begin) + begin.size();
+  const std::string text = page.substr(at, page.find("</script>", at) - at);
+  CHECK(text.find('<') == std::string::npos);
+  return Json::parse(text, "island");
+}
+
+const Json& series(const Json& page, size_t run, const char* chart, const char* part) {
+  return page.at("runs", "p").as_array("runs").at(run).at("series", "r").at(chart, "s").at(part, chart);
+}
+
+std::string page_of(const std::vector<RunHistory>& runs) {
+  return report_page(runs, {}, {.now = 1'790'001'000});
+}
+
+}  // namespace
+
+TEST_CASE("a page holds everything itself and its numbers are the file's") {
+  TemporaryFolder folder;
+  MadeRun run(folder / "a <run> & more");
+  run.steps(50).events(MadeRun::start() + MadeRun::event("finished", 50));
+  const std::string page = page_of({read_run(run.folder())});
+  CHECK_THAT(page, Contains("default-src 'none'"));
+  for (const char* outside : {"src=\"", "href=\"", "url(", "@import", "fetch(", "XMLHttpRequest(\""})
+    CHECK(page.find(outside) == std::string::npos);
+  CHECK_THAT(page, Contains("a &lt;run&gt; &amp; more") && !Contains("<h1>a <run>"));
+  CHECK_THAT(page, Contains("MIT-licenced") && Contains("Dygraph"));
+  const Json json = island(page);
+  const Json::Array& loss = series(json, 0, "loss", "last").as_array("loss");
+  REQUIRE(loss.size() == 50);
+  for (int s = 1; s <= 50; ++s)
+    CHECK(loss[static_cast<size_t>(s) - 1].as_number("loss") == Approx(2 + 6.0 / s).epsilon(1e-5));
+  CHECK(json.at("runs", "p").as_array("r")[0].at("series", "r").at("loss", "s").find("min") == nullptr);
+  const Json& x = json.at("runs", "p").as_array("r")[0].at("x", "r");
+  CHECK(x.at("tokens", "x").as_array("t")[49].as_integer("t") == 50 * 512);
+  CHECK(x.at("hours", "x").as_array("h")[49].as_number("h") == Approx(25.0 / 3600).epsilon(1e-5));
+  CHECK(json.at("runs", "p").as_array("r")[0].at("planned", "r").at("memory", "p").as_number("m") == 1.0);
+  CHECK(json.at("runs", "p").as_array("r")[0].at("config", "r").at("optimizer.lr", "c").as_string("lr") ==
+        "0.001");
+}
+
+TEST_CASE("decimation keeps every extreme") {
+  Column column(10'007, 1);
+  column[4321] = 99;
+  column[17] = -5;
+  for (size_t i = 9000; i < 9100; ++i) column[i] = kNaN;
+  const auto buckets = buckets_of(column.size(), 1000);
+  REQUIRE(buckets.size() == 1000);
+  CHECK(buckets.front().first == 0);
+  CHECK(buckets.back().second == column.size());
+  for (size_t b = 1; b < buckets.size(); ++b) CHECK(buckets[b].first == buckets[b - 1].second);
+  const Points points = decimate(column, buckets);
+  CHECK(*std::max_element(points.most.begin(), points.most.end(), [](double a, double b) { return a < b; }) ==
+        99);
+  double least = 1;
+  for (const double v : points.least) least = std::fmin(least, v);
+  CHECK(least == -5);
+  CHECK(std::isnan(points.last[905]));
+  CHECK(decimate({3, kNaN, 4}, buckets_of(3, 10)).least.empty());
+}
+
+TEST_CASE("a torn line, lines that count no longer and numbers that are none are told") {
+  TemporaryFolder folder;
+  MadeRun run(folder / "run");
+  std::string text;
+  for (int s = 1; s <= 6; ++s) text += MadeRun::line(s, 10 - s) + "\n";
+  text += "what is this\n";
+  text += MadeRun::line(4, 70) + "\n";
+  text +=
+      R"({"step":5,"time":1790000009.5,"loss_metrics/global_avg_loss":null,"non_finite":{"loss_metrics/global_avg_loss":"inf"}})"
+      "\n";
+  text += R"({"step":5,"time":1790000010.5,"validation_metrics/loss":3.5})"
+          "\n";
+  text += MadeRun::line(6, 60) + "\n" + R"({"step":7,"ti)";
+  const RunHistory history = read_run(run.metrics(text).folder());
+  CHECK(history.steps == std::vector<int64_t>{1, 2, 3, 4, 5, 6});
+  const Column& loss = *history.column("loss_metrics/global_avg_loss");
+  CHECK(loss[3] == 70);
+  CHECK(std::isnan(loss[4]));
+  CHECK(loss[5] == 60);
+  CHECK((*history.column("validation_metrics/loss"))[4] == 3.5);
+  REQUIRE(history.notes.size() == 2);
+  CHECK_THAT(history.notes[0], Contains("the last line of metrics.jsonl is torn"));
+  CHECK_THAT(history.notes[1], Contains("1 unreadable line of metrics.jsonl") && Contains("line 7"));
+  REQUIRE(history.non_finite.size() == 1);
+  CHECK(history.non_finite[0] == std::pair<int64_t, std::string>(5, "loss_metrics/global_avg_loss is inf"));
+  REQUIRE(history.events.size() == 1);
+  CHECK_THAT(history.events[0].text, Contains("steps 4 to 6 were written before"));
+  const std::string page = page_of({history});
+  CHECK_THAT(page, Contains("is torn"));
+  CHECK(series(island(page), 0, "loss", "last").as_array("l")[4].is_null());
+}
+
+TEST_CASE("the verdict says how a run ended") {
+  TemporaryFolder folder;
+  const std::string start = MadeRun::start();
+  auto verdict = [&](const std::string& events, double now = 1'790'100'000) {
+    MadeRun run(folder / "run");
+    run.steps(50);
+    events.empty() ? void(fs::remove(run.folder() + "/events.jsonl")) : void(run.events(events));
+    return verdict_of(read_run(run.folder()), now);
+  };
+  CHECK(verdict("").state == "ended");
+  CHECK(verdict(start + MadeRun::event("finished", 50)).state == "finished");
+  CHECK(verdict(start + MadeRun::event("stopped", 50)).state == "stopped");
+  CHECK(verdict(start).state == "interrupted");
+  CHECK(verdict(start, 1'790'000'200).state == "running");
+  CHECK(verdict(start + MadeRun::event("failed", 50, "[comm] gone")).facts.back().second == "[comm] gone");
+  const Verdict twice = verdict(start + MadeRun::event("stopped", 20) + start + MadeRun::event("alert", 30) +
+                                MadeRun::event("finished", 50));
+  CHECK(twice.state == "finished");
+  CHECK_THAT(twice.headline, Contains("Step 50 of 50") && Contains("loss from 8.000 to 2.120"));
+  auto fact = [&](const std::string& name) {
+    for (const auto& [n, value] : twice.facts)
+      if (n == name) return value;
+    return std::string("missing");
+  };
+  CHECK(fact("restarts") == "1");
+  CHECK(fact("FP8 alerts") == "1");
+  CHECK(fact("tokens/s per device") == "1,000");
+  CHECK(fact("memory of a rank") == "2.00 GiB");
+}
+
+TEST_CASE("runs are compared over the steps that they share") {
+  TemporaryFolder folder;
+  MadeRun a(folder / "a"), b(folder / "b"), far(folder / "far");
+  a.steps(50, 2);
+  std::string text;
+  for (int s = 2; s <= 60; s += 2) text += MadeRun::line(s, (2 + 6.0 / s) * (s == 30 ? 1.10 : 1.01)) + "\n";
+  b.metrics(text);
+  far.metrics(MadeRun::line(1000, 2) + "\n");
+  const RunHistory base = read_run(a.folder());
+  CHECK_THAT(comparison_of(read_run(b.folder()), base), Contains("b against a: the loss is 1.00% higher") &&
+                                                            Contains("step 30, by +10.00%") &&
+                                                            Contains("1.00 times its tokens/s"));
+  CHECK_THAT(comparison_of(base, base), Contains("the loss is the same"));
+  CHECK_THAT(comparison_of(read_run(far.folder()), base), Contains("no logged step in common"));
+}
+
+TEST_CASE("FP8 operands become a map with the worst of each bucket") {
+  TemporaryFolder folder;
+  MadeRun run(folder / "run");
+  std::string text;
+  for (int s = 1; s <= 900; ++s) {
+    std::string more;
+    for (const char* layer : {"layers.10.wo", "layers.2.wo"}) {
+      for (const char* role : {"dy", "x"}) {
+        more += fmt::format(
+            R"(,"fp8/{0}/{1}/underflow":{2},"fp8/{0}/{1}/saturation":0.0,"fp8/{0}/{1}/scale":{3})", layer,
+            role, s == 450 && std::string(role) == "dy" ? 0.5 : 0.0, s <= 450 ? 4.0 : 16.0);
+      }
+    }
+    more += R"(,"fp8/worst/x/underflow":0.0)";
+    text += MadeRun::line(s, 3, more) + "\n";
+  }
+  run.metrics(text).events(MadeRun::start(1, "quantize: {linear: {float8: {alert_underflow: 0.05}}}"));
+  const Json page = island(page_of({read_run(run.folder())}));
+  const Json& map = page.at("runs", "p").as_array("r")[0].at("fp8", "r");
+  const Json::Array& rows = map.at("rows", "m").as_array("rows");
+  REQUIRE(rows.size() == 4);
+  auto row = [&](size_t i) {
+    return rows[i].as_array("row")[0].as_string("l") + " " + rows[i].as_array("row")[1].as_string("r");
+  };
+  CHECK(row(0) == "layers.2.wo x");
+  CHECK(row(1) == "layers.10.wo x");
+  CHECK(row(2) == "layers.2.wo dy");
+  CHECK(map.at("steps", "m").as_array("s").size() == 400);
+  CHECK(map.at("alert", "m").at("underflow", "a").as_number("u") == 0.05);
+  // 4 rows of 400 bytes in base64; one cell of each dy row is not 0, and the last group is padded.
+  const std::string& cells = map.at("underflow", "m").as_string("u");
+  CHECK(cells.size() == (1600 + 2) / 3 * 4);
+  size_t blank = 0;
+  for (size_t i = 0; i < cells.size(); i += 4) blank += cells.substr(i, 4) == "AAAA";
+  CHECK(blank == cells.size() / 4 - 3);
+}
+
+TEST_CASE("what cannot be read is said, and the rest is shown") {
+  TemporaryFolder folder;
+  MadeRun good(folder / "good"), other(folder / "other"), empty(folder / "empty"), bare(folder / "bare");
+  good.steps(5).events(MadeRun::start(2) + MadeRun::event("finished", 5));
+  other.steps(5, 3);
+  empty.metrics("");
+  std::ostringstream out;
+  const std::string page = folder / "page.html";
+  run_report_command(
+      {.runs = {good.folder(), bare.folder(), other.folder()}, .output = page, .baseline = other.folder()},
+      out);
+  CHECK_THAT(out.str(), Contains("left out: [report]") && Contains("bare has no metrics.jsonl") &&
+                            Contains("events.jsonl is of schema 2, and this program reads 1"));
+  const std::string text = read_file(page);
+  CHECK_THAT(text, Contains("bare has no metrics.jsonl") && Contains("good against other"));
+  CHECK(island(text).at("runs", "p").as_array("runs").size() == 2);
+
+  auto report = [&](std::vector<std::string> runs, const std::string& baseline = "",
+                    const std::string& x = "steps") {
+    run_report_command({.runs = std::move(runs), .output = page, .baseline = baseline, .x = x}, out);
+  };
+  CHECK_THROWS_WITH(report({bare.folder()}), Contains("has no metrics.jsonl: give the job.dump_folder"));
+  CHECK_THROWS_WITH(report({folder / "nowhere"}), Contains("is no folder of a run"));
+  CHECK_THROWS_WITH(report({empty.folder()}), Contains("has no whole line"));
+  CHECK_THROWS_WITH(report({empty.folder(), bare.folder()}), Contains("no run can be read"));
+  CHECK_THROWS_WITH(report({good.folder()}, "elsewhere"),
+                    Contains("--baseline elsewhere is none of the runs"));
+  CHECK_THROWS_WITH(report({good.folder()}, "", "days"),
+                    Contains("--x is 'days', expected steps, tokens or hours"));
+}
+
+TEST_CASE("many long runs stay a page that opens") {
+  TemporaryFolder folder;
+  std::vector<std::string> runs;
+  for (int i = 0; i < 20; ++i) {
+    MadeRun run(folder / ("run" + std::to_string(i)));
+    runs.push_back(run.steps(3000, 2 + 0.1 * i).folder());
+  }
+  std::ostringstream out;
+  const std::string page = folder / "page.html";
+  run_report_command({.runs = runs, .output = page}, out);
+  CHECK(fs::file_size(page) < 5'000'000);
+  const Json json = island(read_file(page));
+  CHECK(json.at("runs", "p").as_array("r").size() == 20);
+  const Json::Array& most = series(json, 19, "loss", "max").as_array("max");
+  CHECK(most.front().as_number("m") == Approx(2 + 1.9 + 6));
+}
+
+TEST_CASE("events go on in their file, also after a torn line") {
+  TemporaryFolder folder;
+  const std::string path = folder / "run/events.jsonl";
+  RunEvents().add("start", 0, "nothing is written");
+  RunEvents(folder / "run", 0).add("start", 0, "first", Json(Json::Object{{"schema", 1}}));
+  std::ofstream(path, std::ios::app) << R"({"torn":)";
+  RunEvents(folder / "run", 7).add("stopped", 9, "a \"quoted\" <reason>");
+  const std::string text = read_file(path);
+  CHECK(std::count(text.begin(), text.end(), '\n') == 3);
+  const Json last = Json::parse(text.substr(text.rfind('\n', text.size() - 2) + 1), "line");
+  CHECK(last.at("event", "l").as_string("e") == "stopped");
+  CHECK(last.at("step", "l").as_integer("s") == 9);
+  CHECK(last.at("text", "l").as_string("t") == "a \"quoted\" <reason>");
+  RunEvents(folder / "run", 0).add("start", 0, "anew");
+  CHECK(fs::exists(path + ".previous"));
+  CHECK_THAT(read_file(path), Contains("anew") && !Contains("first"));
+}
