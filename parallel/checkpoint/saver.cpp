@@ -1,7 +1,5 @@
 #include "parallel/checkpoint/saver.h"
 
-#include <sys/resource.h>
-
 #include <chrono>
 #include <filesystem>
 #include <set>
@@ -160,11 +158,7 @@ void CheckpointSaver::begin(const Checkpoint& checkpoint) {
     pending->work.copy = nullptr;
   });
   pending_ = std::move(pending);
-  pending_->thread = std::thread([p = pending_.get(), spans = options_.spans] {
-    setpriority(PRIO_PROCESS, 0,
-                19);  // Linux: of this thread; where it is refused the thread only writes sooner
-    p->write(spans);
-  });
+  pending_->thread = std::thread([p = pending_.get(), spans = options_.spans] { p->write(spans); });
 }
 
 bool CheckpointSaver::ready() const { return pending_ == nullptr || pending_->done; }

@@ -54,8 +54,7 @@ class CheckpointSaver {
   void save(const Checkpoint& checkpoint);
 
   /// Collective. Copies what this rank owns into host memory (snapshot.h) and returns; a thread writes it,
-  /// without talking to other ranks, and gives way to those that train (nice 19). Finishes a save in flight
-  /// first.
+  /// without talking to other ranks. Finishes a save in flight first.
   void begin(const Checkpoint& checkpoint);
   Snapshot& snapshot() { return snapshot_; }
   bool in_flight() const { return pending_ != nullptr; }
