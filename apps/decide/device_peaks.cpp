@@ -3,25 +3,13 @@
 
 #include <unistd.h>
 
+#include "apps/predict/device_table.h"
 #include "apps/report/metrics_reporter.h"
 #include "core/cuda/runtime.h"
 #include "core/ops/matmul/matmul.h"
 
 namespace ottava {
 namespace {
-
-struct KnownDevice {
-  std::string_view name;   ///< part of what the driver calls it; the first match counts
-  double fp32, bf16, fp8;  ///< dense, FLOP/s; fp8 0: none
-};
-// NVIDIA's data sheets (A100 2022, L40S 2023, H100 2023, H200 2024, HGX B200 2025). FP32 is that of the
-// ordinary cores: products of f32 operands keep their precision, TF32 is not used.
-constexpr KnownDevice kKnownDevices[] = {
-    {"H100 NVL", 60e12, 835e12, 1671e12}, {"H100 PCIe", 51e12, 756e12, 1513e12},
-    {"H100", 67e12, 989e12, 1979e12},     {"H200 NVL", 60e12, 835e12, 1671e12},
-    {"H200", 67e12, 989e12, 1979e12},     {"B200", 75e12, 2250e12, 4500e12},
-    {"A100", 19.5e12, 312e12, 0},         {"L40S", 91.6e12, 362e12, 733e12},
-};
 
 MemoryUse host_memory() {
   std::ifstream status("/proc/self/status");
@@ -46,14 +34,13 @@ MemoryUse memory_use(Device device) {
 }
 
 std::optional<DevicePeaks> data_sheet_peaks(std::string_view name) {
-  for (const KnownDevice& known : kKnownDevices) {
-    if (name.find(known.name) == std::string_view::npos) continue;
-    return DevicePeaks{.fp32 = known.fp32,
-                       .bf16 = known.bf16,
-                       .fp8 = known.fp8 > 0 ? known.fp8 : known.bf16,
-                       .source = fmt::format("{} (dense)", name)};
-  }
-  return {};
+  const std::optional<DeviceTable> known = device_of_driver(name);
+  if (!known) return {};
+  const double fp8 = known->fp8_tflops > 0 ? known->fp8_tflops : known->bf16_tflops;
+  return DevicePeaks{.fp32 = known->fp32_tflops * 1e12,
+                     .bf16 = known->bf16_tflops * 1e12,
+                     .fp8 = fp8 * 1e12,
+                     .source = fmt::format("{} (dense)", name)};
 }
 
 void set_given_peaks(DevicePeaks& peaks, const MetricsConfig& config) {

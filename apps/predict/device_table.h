@@ -1,0 +1,45 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ottava {
+
+/// What a device does at best and in practice. Keys, units and meaning: configs/devices/README.md.
+struct DeviceTable {
+  std::string id;    ///< "h100_sxm", or the path of a file of one's own
+  std::string name;  ///< for people
+  std::vector<std::string> driver_names;
+  int capability = 0;
+  double bf16_tflops = 0, fp8_tflops = 0, fp32_tflops = 0;
+  double memory_gib = 0, reserve_gib = 0, memory_gb_per_s = 0, memory_efficiency = 1;
+  double sms = 0;
+  double gemm_bf16 = 1, gemm_fp8 = 1, gemm_fp32 = 1;
+  double attention_forward = 1, attention_backward = 1, cudnn_forward = 0, cudnn_backward = 0;
+  double launch_us = 0;
+  double link_gb_per_s = 1, link_base_us = 0, link_hop_us = 0, overlap_slowdown = 1;
+  double error_percent = 0;
+  std::map<std::string, std::string, std::less<>> sources;  ///< of each figure
+  bool is_gpu() const { return capability > 0; }
+};
+
+/// What is between machines. Keys: configs/networks/README.md.
+struct NetworkTable {
+  std::string id, name;
+  double nic_gb_per_s = 1, efficiency = 1, hop_us = 0, fabric = 1;
+  std::map<std::string, std::string, std::less<>> sources;
+};
+
+/// A built-in table, or that of a YAML file (a name that ends in .yaml), which may be based on another.
+/// Throws ConfigError for a name that there is not, with those that there are, and for a key that is unknown,
+/// missing or no [number, source].
+DeviceTable find_device(std::string_view name);
+NetworkTable find_network(std::string_view name);
+
+/// The built-in table of the GPU that the driver calls so, if there is one.
+std::optional<DeviceTable> device_of_driver(std::string_view driver_name);
+
+}  // namespace ottava
