@@ -65,6 +65,9 @@ run build/ottava bench train configs/llama_60m.yaml --steps 3 --training.local_b
 run build/ottava launch -n 2 --only-rank 0 -- bench train configs/llama_60m.yaml --steps 3 --training.local_batch_size 2 --training.global_batch_size 4 "${common[@]}"
 unset DNNL_MAX_CPU_ISA
 
+printf '\n## Planned step times, calibrated on one step of one rank (scripts/plan_accuracy.py)\n\n' >>"$out"
+scripts/plan_accuracy.py --text "$text" >>"$out"
+
 printf '\n## Start-up: wall time of one step of the debug model at batch 1, and of the step itself\n' >>"$out"
 for i in 1 2; do  # the second finds a warm cache
   begin=$(date +%s.%N)

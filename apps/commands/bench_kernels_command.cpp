@@ -10,9 +10,11 @@
 #include "apps/commands/command_line.h"
 #include "apps/config/planned_experiment.h"
 #include "apps/decide/workbench.h"
+#include "apps/predict/machine.h"
 #include "core/counted.h"
 #include "core/cuda/blas_plans.h"
 #include "core/cuda/fused_attention.h"
+#include "core/cuda/runtime.h"
 #include "core/error.h"
 #include "core/glob.h"
 #include "core/io/json.h"
@@ -27,6 +29,7 @@ struct Case {
   std::string name;
   RecordedOperation operation;
   double seconds = 0;   ///< of a call; 0: not measured
+  double planned = 0;   ///< the same by the device's table; 0: there is none
   std::string problem;  ///< why not
   bool multiplies() const { return operation.flops > 0; }
   double rate() const { return (multiplies() ? operation.flops : operation.bytes) / seconds; }
@@ -41,6 +44,7 @@ struct Step {
 
 void add_cases(Step& step, const StepPlan& plan, const std::string& only, const std::string& suffix = {}) {
   for (const RecordedOperation& o : plan.operations) {
+    if (!o.call.on) continue;
     std::string name = o.op + (o.variant.empty() ? "" : " " + o.variant) + suffix;
     if (glob_matches(only, name)) step.cases.push_back({std::move(name), o});
   }
@@ -96,7 +100,8 @@ void print(const Case& c, const BenchPeaks& peaks, std::ostream& out) {
   out << fmt::format("{:<32} {:>6} {:>10.2f} {:>10.3f}", c.name, o.calls, o.bytes / 1e6, o.flops / 1e9);
   if (c.seconds > 0) {
     const double peak = c.multiplies() ? peaks.flops_per_second : peaks.bytes_per_second;
-    out << fmt::format(" {:>10.1f} {:>9.1f}% {:>10.2f}", c.seconds * 1e6, 100 * c.rate() / peak,
+    out << fmt::format(" {:>10.1f} {:>10} {:>9.1f}% {:>10.2f}", c.seconds * 1e6,
+                       c.planned > 0 ? fmt::format("{:.1f}", c.planned * 1e6) : "", 100 * c.rate() / peak,
                        1e3 * c.seconds * static_cast<double>(o.calls));
   }
   out << "  " << (c.problem.empty() ? operands_of(c) : c.problem) << std::endl;
@@ -114,6 +119,7 @@ void write_json(const std::string& file, const std::vector<Case>& cases, const B
         .set("bound", c.multiplies() ? "gemm" : "copy")
         .set("bytes", o.bytes)
         .set("flops", o.flops);
+    if (c.planned > 0) kernel.set("planned_seconds", c.planned);
     if (!c.problem.empty()) kernel.set("error", c.problem);
     if (c.seconds > 0) {
       const double peak = c.multiplies() ? peaks.flops_per_second : peaks.bytes_per_second;
@@ -139,6 +145,25 @@ void measure(Case& c, Stream& stream, int64_t vocabulary, double seconds) {
   }
 }
 
+// By the table of this device, as `ottava plan` would; a CPU's peaks are those just measured.
+void plan_cases(std::vector<Case>& cases, Device device, const BenchPeaks& peaks) {
+  Machine machine;
+  if (device.type == DeviceType::cuda) {
+    const std::optional<DeviceTable> known = device_of_driver(cuda::device_name(device.index));
+    if (!known) return;
+    machine.device = *known;
+  } else {
+    machine.device = find_device("cpu");
+    machine.device.bf16_tflops = peaks.flops_per_second / 1e12;
+    machine.device.fp32_tflops = measure_matmul_peak_flops(DType::f32) / 1e12;
+    machine.device.memory_gb_per_s = peaks.bytes_per_second / 1e9;
+  }
+  for (Case& c : cases) {
+    machine.has_cudnn_attention = c.name.find(", cuDNN") != std::string::npos;
+    c.planned = machine.time_of(c.operation).seconds;
+  }
+}
+
 BenchPeaks measure_all(Step& step, Device device, double seconds, std::ostream& out) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point begin = Clock::now();
@@ -150,12 +175,13 @@ BenchPeaks measure_all(Step& step, Device device, double seconds, std::ostream& 
   const BenchPeaks peaks = measure_peaks(stream);
   out << fmt::format("copy {:.1f} GB/s, bf16 product {:.3f} TFLOP/s\n", peaks.bytes_per_second / 1e9,
                      peaks.flops_per_second / 1e12)
-      << fmt::format("{:<32} {:>6} {:>10} {:>10} {:>10} {:>10} {:>10}  operands", "operation", "calls", "MB",
-                     "GFLOP", "us", "of peak", "ms a step")
+      << fmt::format("{:<32} {:>6} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}  operands", "operation", "calls",
+                     "MB", "GFLOP", "us", "planned us", "of peak", "ms a step")
       << std::endl;
+  plan_cases(step.cases, device, peaks);
   Workbench memory(device);
   set_matmul_workspace(stream, memory.tensor(DType::u8, {std::max<int64_t>(step.workspace_bytes, 1)}));
-  double milliseconds = 0;
+  double milliseconds = 0, planned = 0;
   int64_t not_reached = 0;
   for (Case& c : step.cases) {
     if (left() <= 0) {
@@ -164,9 +190,11 @@ BenchPeaks measure_all(Step& step, Device device, double seconds, std::ostream& 
     }
     measure(c, stream, step.vocabulary, std::min(kMostSeconds, left()));
     milliseconds += 1e3 * c.seconds * static_cast<double>(c.operation.calls);
+    planned += 1e3 * c.planned * static_cast<double>(c.operation.calls);
     print(c, peaks, out);
   }
-  out << fmt::format("together {:.1f} ms a step\n", milliseconds);
+  out << fmt::format("together {:.1f} ms a step{}\n", milliseconds,
+                     planned > 0 ? fmt::format(", planned {:.1f}", planned) : "");
   if (not_reached > 0)
     out << fmt::format("{} not measured: {:.6g} s were over (--seconds)\n", counted(not_reached, "operation"),
                        seconds);

@@ -11,7 +11,7 @@ class Command;
 /// `ottava bench kernels [CONFIG]`: every distinct operation of a recorded training step of the configuration
 /// (rank 0, the fewest ranks), by itself on training.device, with the calls, bytes and FLOPs that the step
 /// recorded, against what the device does at best: a large copy, and a large bf16 product for operations that
-/// multiply. On a GPU with cuDNN its attention as well.
+/// multiply, and the time that `ottava plan` has for it. On a GPU with cuDNN its attention as well.
 struct BenchKernelsCommand {
   enum class Work { measure, count };
   std::string file;

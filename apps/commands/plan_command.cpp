@@ -1,61 +1,21 @@
 #include "apps/commands/plan_command.h"
 
+#include <fstream>
 #include <iostream>
-#include <map>
 
 #include "apps/commands/command_line.h"
+#include "apps/commands/plan_text.h"
 #include "apps/config/planned_experiment.h"
 #include "apps/decide/decide.h"
+#include "apps/predict/sample_step.h"
 #include "core/counted.h"
+#include "core/error.h"
 #include "core/metrics/step_line.h"
 
 namespace ottava {
 namespace {
 
 double gib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
-
-void print_memory(const MemoryPlan& memory, std::ostream& out) {
-  out << fmt::format("Memory per rank: {:.3f} GiB (persistent {:.3f})\n", gib(memory.total_bytes()),
-                     gib(memory.persistent_bytes));
-  for (const MemoryPlan::Row& row : memory.by_category())
-    out << fmt::format("  {:<16} {:>10.3f} GiB\n", name_of(row.category), gib(row.bytes));
-  out << "  largest:";
-  for (const PlannedAllocation& a : memory.largest(5))
-    out << fmt::format(" {} {:.3f} GiB;", a.name, gib(a.bytes));
-  out << '\n';
-  for (const MemoryPlan::Phase& phase : memory.phases) {
-    out << fmt::format("  phase {:<10} {:>10.3f} GiB packed, {:.3f} GiB alive at most\n", phase.name,
-                       gib(phase.bytes), gib(phase.lower_bound));
-  }
-}
-
-void print_compute(const StepPlan& plan, std::ostream& out) {
-  out << "Compute per rank and step (FLOPs as computed):\n";
-  for (Precision precision : {Precision::bf16, Precision::fp8, Precision::fp32}) {
-    out << fmt::format("  {:<6} {:>14.4f} TFLOP\n", name_of(precision), plan.flops(precision) / 1e12);
-  }
-  std::map<std::string, double> by_label;
-  for (const CostRecorder::Total& t : plan.costs) by_label[t.label] += t.flops;
-  for (const auto& [label, flops] : by_label) {
-    if (flops > 0) out << fmt::format("    {:<26} {:>14.4f} TFLOP\n", label, flops / 1e12);
-  }
-}
-
-void print_traffic(const CommStats& stats, std::ostream& out) {
-  if (stats.calls() == 0) return;
-  out << fmt::format("Traffic per rank and step: {:.3f} GiB sent in {}\n", gib(stats.sent_bytes()),
-                     counted(stats.calls(), "call"));
-  std::map<std::pair<std::string, std::string>, CommStats::Total> sums;
-  for (const CommStats::Total& t : stats.totals()) {
-    CommStats::Total& sum = sums[{t.axis, std::string(name_of(t.collective))}];
-    sum.calls += t.calls;
-    sum.sent_bytes += t.sent_bytes;
-  }
-  for (const auto& [key, sum] : sums) {
-    out << fmt::format("  {:<14} {:<16} {:>8} calls {:>12.3f} GiB sent\n", key.first, key.second, sum.calls,
-                       gib(sum.sent_bytes));
-  }
-}
 
 // What is decided where the run starts: the step of every outcome.
 void print_open_decisions(const PlannedExperiment& planned, const StepPlan& first, std::ostream& out) {
@@ -72,7 +32,7 @@ void print_open_decisions(const PlannedExperiment& planned, const StepPlan& firs
     out << fmt::format("Left to the run: {}, decided by {}; this plan is the first of\n", name, by);
     print(outcomes[0].value, first);
     for (size_t i = 1; i < outcomes.size(); ++i)
-      print(outcomes[i].value, record_first_rank(outcomes[i].shape, planned.device, planned.experiment.mesh));
+      print(outcomes[i].value, sample_first_rank(outcomes[i].shape, planned.device, planned.experiment.mesh));
   }
 }
 
@@ -103,23 +63,39 @@ void print_float8(const Experiment& e, const StepPlan& plan, std::ostream& out) 
         worst->name, most);
 }
 
-}  // namespace
+void write_json(const std::string& file, const Json& report) {
+  if (file.empty()) return;
+  std::ofstream stream(file);
+  stream << report.dump(1) << '\n';
+  if (!stream.flush()) fail<FileError>("plan", "cannot write {}", file);
+}
 
-void run_plan_command(const PlanCommand& command, std::ostream& out) {
-  const Config config = load_config(command.file, command.overrides);
-  const PlannedExperiment planned = plan_experiment(config, command.world_size, command.compute_capability);
-  const auto& [device, e] = planned;
-  const StepPlan plan = record_first_rank(e.shape, device, e.mesh);
-  const LlamaConfig& m = e.shape.model;
-  for (const std::string& note : config.provenance.notes) out << note << "\n";
-  out << fmt::format("Model {}: {} parameters, vocabulary {}\n", model_title(config.model),
-                     with_commas(parameter_count(m)), m.vocab_size);
+void print_model(const Experiment& e, std::ostream& out) {
+  for (const std::string& note : e.config.provenance.notes) out << note << "\n";
+  out << fmt::format("Model {}: {} parameters, vocabulary {}\n", model_title(e.config.model),
+                     with_commas(parameter_count(e.shape.model)), e.shape.model.vocab_size);
+}
+
+void print_step(const Experiment& e, const Machine* machine, std::ostream& out) {
   out << fmt::format("Ranks: {} ({}), planned for {}; this is rank 0, the fullest\n", e.mesh.world_size(),
-                     e.mesh.describe(), device.type == DeviceType::cuda ? "cuda" : "cpu");
+                     e.mesh.describe(), machine ? machine->device.name : "a GPU");
   out << fmt::format("Step: {} of {}, {} of {} per rank; model FLOPs per token {:.4e}\n",
                      counted(e.global_batch, "sequence"), counted(e.shape.sequence, "token"),
                      counted(e.shape.micro_batches, "micro-batch", "micro-batches"), e.shape.batch,
-                     model_flops_per_token(m, e.shape.sequence));
+                     model_flops_per_token(e.shape.model, e.shape.sequence));
+}
+
+void plan_step(const PlanCommand& command, const Config& config, const PlannedExperiment& planned,
+               const Machine* machine, std::ostream& out) {
+  const auto& [device, e] = planned;
+  const LayoutRecorder recorder(config, planned, machine);
+  RecordedLayout recorded{
+      .layout = layout_of(e), .plan = sample_first_rank(e.shape, device, e.mesh), .time = {}};
+  const StepPlan& plan = recorded.plan;
+  const MemoryLimit limit = machine ? memory_limit(command.machine, *machine) : MemoryLimit{};
+  if (machine) recorded.time = predict_step(plan, *machine);
+  print_model(e, out);
+  print_step(e, machine, out);
   print_float8(e, plan, out);
   print_memory(plan.memory, out);
   if (device.type == DeviceType::cuda && config.attention.backend != "flash") {
@@ -128,24 +104,82 @@ void run_plan_command(const PlanCommand& command, std::ostream& out) {
         "(attention.backend is {})\n",
         config.attention.backend);
   }
+  if (machine) print_verdict(recorded, limit, recorder, out);
   if (saves_asynchronously(config.checkpoint)) {
     out << fmt::format("Host memory per rank: {:.3f} GiB of a snapshot for asynchronous checkpoints\n",
                        gib(snapshot_bytes(e, e.mesh.shard_coordinates(0))));
   }
   print_compute(plan, out);
   print_traffic(plan.traffic, out);
+  if (machine) print_time(*recorded.time, plan, *machine, e, out);
+  if (!machine)
+    out << "Time, and whether it fits: no table has this GPU; --device names one, or a file of your own\n";
+  print_float8_gather(recorded, recorder, out);
   print_open_decisions(planned, plan, out);
+  write_json(command.json, plan_json({std::move(recorded)}, {}, limit, machine, command.machine, e));
+}
+
+void plan_search(const PlanCommand& command, const Config& config, const PlannedExperiment& planned,
+                 const Machine* machine, std::ostream& out) {
+  if (!machine)
+    fail<ConfigError>(
+        "plan", "--search needs times, and no table has this GPU: --device names one, or a file of your own");
+  const MemoryLimit limit = memory_limit(command.machine, *machine);
+  const Experiment& e = planned.experiment;
+  print_model(e, out);
+  out << fmt::format("Step: {} of {}\n", counted(e.global_batch, "sequence"),
+                     counted(e.shape.sequence, "token"));
+  const SearchResult result = search_layouts(
+      config, planned, *machine,
+      {.limit_gib = limit.gib, .top = static_cast<size_t>(command.top), .fixed = command.fixed});
+  print_search(result, limit, *machine, e, out);
+  std::vector<RecordedLayout> layouts = result.best;
+  if (result.closest) layouts.push_back(*result.closest);
+  write_json(command.json, plan_json(layouts, result.reasons, limit, machine, command.machine, e));
+}
+
+}  // namespace
+
+void run_plan_command(const PlanCommand& command, std::ostream& out) {
+  Config config = load_config(command.file, command.overrides);
+  const std::optional<DeviceTable> table = choose_device(command.machine, config);
+  if (config.training.device == "auto" && table) config.training.device = table->is_gpu() ? "cuda" : "cpu";
+  const int asked = command.machine.compute_capability;
+  const PlannedExperiment planned =
+      plan_experiment(config, command.world_size, asked > 0 || !table ? asked : table->capability);
+  std::optional<Machine> machine;
+  if (table) machine = planned_machine(command.machine, *table, planned);
+  const auto work = command.work == PlanCommand::Work::search ? plan_search : plan_step;
+  work(command, config, planned, machine ? &*machine : nullptr, out);
 }
 
 void add_plan_command(Command& commands) {
   auto o = std::make_shared<PlanCommand>();
+  MachineChoice& m = o->machine;
   commands
-      .experiment("plan",
-                  "memory, compute and traffic of a training step for any number of ranks; needs no GPU", *o)
-      .range("--world-size", &o->world_size, {1, 1 << 24},
+      .experiment(
+          "plan",
+          "memory, compute, traffic and time of a training step on any number of devices, and whether it "
+          "fits; needs no GPU",
+          *o)
+      .range("--world-size,--gpus", &o->world_size, {1, 1 << 24},
              "ranks to plan for (default: the fewest that the file's degrees make)")
-      .range("--compute-capability", &o->compute_capability, {80, 199},
-             "of the GPUs to plan for, such as 100 for 10.0 (default: of this machine's, or 90)")
+      .option("--device", &m.device,
+              "a table of configs/devices, such as h100_sxm, or a file of your own (default: this machine's)")
+      .option("--network", &m.network,
+              "between machines: a table of configs/networks, or a file of your own (default: ib_400)")
+      .range("--gpus-per-node", &m.ranks_per_node, {1, 1 << 16}, "ranks on a machine (default: 8; CPU: its cores)")
+      .option("--limit-gib", &m.limit_gib, "memory of a rank, in place of the table's")
+      .flag(
+          "--search", [o] { o->work = PlanCommand::Work::search; },
+          "the fastest layouts of so many ranks that fit, their global batch, model and precision kept")
+      .range("--top", &o->top, {1, 100}, "layouts that --search shows")
+      .option("--fix", &o->fixed, "KEY=VALUE that --search keeps, as parallelism.tensor_parallel_degree=8")
+      .option("--json", &o->json, "file for programs")
+      .option("--calibration", &m.calibration, "what `bench kernels --json` measured on the device")
+      .range("--compute-capability", &m.compute_capability, {80, 199},
+             "of the GPUs to plan for, such as 100 for 10.0 (default: of the device, or of this machine's, "
+             "or 90)")
       .run([o] {
         run_plan_command(*o, std::cout);
         return 0;

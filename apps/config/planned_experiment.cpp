@@ -27,9 +27,10 @@ std::optional<int> planned_capability(int asked, const Device& device) {
   return cuda::device_count() > 0 ? cuda::compute_capability(0) : 90;
 }
 
-Experiment resolve(const Config& config, int world_size, const std::optional<int>& capability) {
+Experiment resolve(const Config& config, std::shared_ptr<const Tokenizer> tokenizer, int world_size,
+                   const std::optional<int>& capability) {
   try {
-    Experiment e = resolve_experiment(config, tokenizer_if_there(config), world_size, capability);
+    Experiment e = resolve_experiment(config, std::move(tokenizer), world_size, capability);
     if (e.shape.float8.is_on() && config.float8.automatic && !config.float8.auto_decisions.empty())
       apply_measured_float8(e, read_auto_decisions(config));
     return e;
@@ -47,7 +48,11 @@ PlannedExperiment plan_experiment(const Config& config, int world_size, int comp
   const Device device = planned_device(config.training.device);
   const std::optional<int> capability = planned_capability(compute_capability, device);
   if (world_size == 0) world_size = mesh_degrees(config).fewest_ranks();
-  return {device, resolve(config, world_size, capability)};
+  return {device, resolve(config, tokenizer_if_there(config), world_size, capability)};
+}
+
+Experiment resolve_planned(const Config& config, const PlannedExperiment& planned, int world_size) {
+  return resolve(config, planned.experiment.tokenizer, world_size, planned.experiment.compute_capability);
 }
 
 }  // namespace ottava

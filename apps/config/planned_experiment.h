@@ -16,4 +16,7 @@ struct PlannedExperiment {
 /// capability where training.device is cpu, and DeviceError naming the capability.
 PlannedExperiment plan_experiment(const Config& config, int world_size = 0, int compute_capability = 0);
 
+/// Another configuration for the device of `planned` and so many ranks. Throws ConfigError.
+Experiment resolve_planned(const Config& config, const PlannedExperiment& planned, int world_size);
+
 }  // namespace ottava

@@ -105,7 +105,7 @@ void MetricsReporter::log_validation(int64_t step, double loss, double tokens_pe
       step, {{"validation_metrics/loss", loss}, {"validation_metrics/throughput(tps)", tokens_per_second}});
 }
 
-void MetricsReporter::progress(int64_t step, double seconds_per_step) {
+void MetricsReporter::progress(int64_t step, double seconds_per_step, const std::string& planned) {
   if (!on_terminal_ || step >= options_.total_steps) return;
   auto now = std::chrono::steady_clock::now();
   if (now - last_progress_ < std::chrono::milliseconds(200)) return;
@@ -113,8 +113,9 @@ void MetricsReporter::progress(int64_t step, double seconds_per_step) {
   double done = static_cast<double>(step) / static_cast<double>(options_.total_steps);
   std::string bar(static_cast<size_t>(done * 30), '=');
   const std::string left = time_left(seconds_per_step * static_cast<double>(options_.total_steps - step));
-  const std::string line = fmt::format("step {} of {} [{:<30}] {:.2f} s/step, {} left", step,
-                                       options_.total_steps, bar, seconds_per_step, left);
+  const std::string line =
+      fmt::format("step {} of {} [{:<30}] {:.2f} s/step{}, {} left", step, options_.total_steps, bar,
+                  seconds_per_step, planned.empty() ? "" : fmt::format(" ({})", planned), left);
   log::status(line);
 }
 

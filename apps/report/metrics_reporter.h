@@ -62,8 +62,9 @@ class MetricsReporter {
   /// `more` goes only to the files.
   void log_step(const StepMetrics& metrics, const Scalars& more = {});
   void log_validation(int64_t step, double loss, double tokens_per_second, const MemoryUse& memory);
-  /// Between logged steps, on a terminal: where we are and how long it will take.
-  void progress(int64_t step, double seconds_per_step);
+  /// Between logged steps, on a terminal: where we are and how long it will take; `planned`: what is said of
+  /// the time that was planned for a step.
+  void progress(int64_t step, double seconds_per_step, const std::string& planned);
   void flush();
 
  private:

@@ -8,6 +8,7 @@
 
 #include "apps/decide/available_memory.h"
 #include "apps/decide/rehearsal.h"
+#include "apps/predict/planned_machine.h"
 #include "apps/report/startup_report.h"
 #include "apps/report/throughput.h"
 #include "apps/train/skipped_step.h"
@@ -245,11 +246,15 @@ Trainer::End Trainer::train() {
   while (state_.step < c.training.steps) {
     ranks_.world->state().set_step(state_.step + 1);
     ranks_.control->state().set_step(state_.step + 1);
-    const double begin = seconds_now();
+    const double begin = seconds_now(), waited = data_->seconds_waited();
     const int64_t number = state_.step + 1;
-    StepProfile* profile = traces_ ? traces_->begin(number, stream_, engine_->input_ring()) : nullptr;
-    StepOutputs out = step(profile);
+    StepProfile* traced = traces_ ? traces_->begin(number, stream_, engine_->input_ring()) : nullptr;
+    std::optional<StepProfile> profile;
+    // Within graphs there is nothing to time, and all ranks launch theirs or none.
+    if (!traced && pace_.wants_profile() && !engine_->graphs().is_enabled()) profile.emplace(stream_);
+    StepOutputs out = step(profile ? &*profile : traced);
     if (traces_) traces_->end(number);
+    keep_pace(seconds_now() - begin - (data_->seconds_waited() - waited), profile ? &*profile : nullptr);
     // The first step includes set-up of libraries and connections; from now on a silent peer is a lost peer.
     const auto timeout = static_cast<double>(c.comm.train_timeout_seconds);
     ranks_.world->state().set_timeout_seconds(timeout);
@@ -258,7 +263,7 @@ Trainer::End Trainer::train() {
       log_step(out);
     if (device_.type == DeviceType::cuda && ++steps_here_ == 3) report_gpu_memory();
     check_health(out);
-    reporter_->progress(state_.step, seconds_now() - begin);
+    reporter_->progress(state_.step, seconds_now() - begin, pace_.short_text());
     if (validation_data_ && (state_.step == 1 || state_.step % c.validation.freq == 0)) validate();
     checkpoints_->poll();
     const bool is_last = state_.step == c.training.steps;
@@ -387,6 +392,16 @@ void Trainer::find_peaks() {
         "util weighs each product with the peak of its own precision",
         peaks_.fp8);
   }
+  const std::optional<Machine> machine = running_machine(device_, peaks_, experiment_);
+  if (machine && ranks_.world->rank() == 0) pace_ = PlannedPace(predict_step(plan_, *machine));
+}
+
+void Trainer::keep_pace(double seconds, StepProfile* profile) {
+  if (profile) log::warning("step {}: {}", state_.step, pace_.blame(profile->seconds()));
+  const std::string sentence = pace_.add(seconds);
+  if (sentence.empty()) return;
+  pace_.is_slower() ? log::warning("step {}: {}", state_.step, sentence)
+                    : log::info("step {}: {}", state_.step, sentence);
 }
 
 void Trainer::check_health(const StepOutputs& out) {

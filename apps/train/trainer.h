@@ -10,6 +10,7 @@
 #include "apps/report/run_events.h"
 #include "apps/train/batch_source.h"
 #include "apps/train/checkpoints.h"
+#include "apps/train/planned_pace.h"
 #include "apps/train/step_traces.h"
 #include "apps/train/stop_signals.h"
 #include "apps/train/training_state.h"
@@ -57,6 +58,7 @@ class Trainer {
   void check_data_unchanged();
   bool is_past_validation_data(int64_t samples);
   void find_peaks();
+  void keep_pace(double seconds, StepProfile* profile);
   void report_gpu_memory() const;
   /// For HostSpans::Scope.
   HostSpans* spans() { return experiment_.config.profiling.enable_profiling ? &spans_ : nullptr; }
@@ -79,6 +81,7 @@ class Trainer {
   TrainingState state_;
   DevicePeaks peaks_;
   Float8Alerts float8_alerts_;
+  PlannedPace pace_{std::nullopt};
   struct {
     double seconds = 0;
     int64_t step = 0;

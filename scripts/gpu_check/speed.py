@@ -78,20 +78,21 @@ def kernel_rows(report, torch):
     for k in report["kernels"]:
         name = f"{k['name']}: {k['operands']}" if len(k["operands"]) < 80 else k["name"]
         if "seconds" not in k:
-            rows.append((name, k.get("error", "not measured"), "", "", k["calls"]))
+            rows.append((name, k.get("error", "not measured"), "", "", "", k["calls"]))
             continue
+        planned = f"{k['planned_seconds'] * 1e6:.1f}" if "planned_seconds" in k else ""
         rate = f"{k['bytes'] / k['seconds'] / 1e9:.0f} GB/s" if k["bound"] == "copy" else f"{k['flops'] / k['seconds'] / 1e12:.2f} TFLOP/s"
-        rows.append((name, f"{k['seconds'] * 1e6:.1f}", rate, f"{100 * k['share_of_peak']:.0f}%", k["calls"]))
+        rows.append((name, f"{k['seconds'] * 1e6:.1f}", planned, rate, f"{100 * k['share_of_peak']:.0f}%", k["calls"]))
     flops = {k["name"]: k["flops"] for k in report["kernels"]}
     for backend in ("cudnn", "flash"):
         item = torch.get(backend, {"error": torch.get("error", "not measured")})
         for way in ("forward", "backward"):
             name = f"attention {way}, PyTorch with {'cuDNN' if backend == 'cudnn' else 'its flash attention'}"
             if "error" in item:
-                rows.append((name, item["error"], "", "", ""))
+                rows.append((name, item["error"], "", "", "", ""))
                 continue
             rate = flops[f"attention_{way}"] / item[f"{way}_seconds"]
-            rows.append((name, f"{item[f'{way}_seconds'] * 1e6:.1f}", f"{rate / 1e12:.2f} TFLOP/s", f"{100 * rate / report['gemm_flops_per_second']:.0f}%", ""))
+            rows.append((name, f"{item[f'{way}_seconds'] * 1e6:.1f}", "", f"{rate / 1e12:.2f} TFLOP/s", f"{100 * rate / report['gemm_flops_per_second']:.0f}%", ""))
     return rows
 
 
@@ -124,7 +125,7 @@ def kernels(c):
     report["torch_attention"] = torch_attention(c)
     text = (f"Copy {report['copy_bytes_per_second'] / 1e9:.0f} GB/s, BF16 product {report['gemm_flops_per_second'] / 1e12:.1f} TFLOP/s"
             " (the fastest of the algorithms that cuBLASLt proposes).\n\n"
-            + table(["operation", "us", "rate", "of the peak", "calls"], kernel_rows(report, report["torch_attention"])))
+            + table(["operation", "us", "planned us", "rate", "of the peak", "calls"], kernel_rows(report, report["torch_attention"])))
     if any("error" in k for k in report["kernels"] if ", cuDNN" not in k["name"]):  # a library that may be missing
         raise Failed(text, report)
     return text, report

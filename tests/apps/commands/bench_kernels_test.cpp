@@ -5,6 +5,7 @@
 
 #include "apps/config/experiment.h"
 #include "apps/decide/workbench.h"
+#include "apps/predict/measured_operations.h"
 #include "core/error.h"
 #include "core/io/file.h"
 #include "core/io/json.h"
@@ -141,18 +142,21 @@ TEST_CASE("bench kernels prints a line for each operation, and writes them for p
   BenchKernelsCommand command{
       .file = {}, .overrides = tiny(), .only = "*norm*", .json = folder / "kernels.json"};
   const std::string text = printed(command);
-  CHECK_THAT(text, Contains("Model llama3 of one's own on cpu, rank 0 of 1") &&
-                       Contains("\ncopy ") && Contains("\nrms_norm_forward ") &&
-                       Contains("\nrms_norm_backward ") && Contains("bf16 [64, 128], ") &&
-                       Contains("\ntogether ") && !Contains("\nmatmul "));
+  CHECK_THAT(text, Contains("Model llama3 of one's own on cpu, rank 0 of 1") && Contains("\ncopy ") &&
+                       Contains("\nrms_norm_forward ") && Contains("\nrms_norm_backward ") &&
+                       Contains("bf16 [64, 128], ") && Contains("\ntogether ") && !Contains("\nmatmul "));
   const Json report = Json::parse(read_file(command.json), "report");
   CHECK(report.at("copy_bytes_per_second", "report").as_number("copy") > 0);
   CHECK(report.at("gemm_flops_per_second", "report").as_number("gemm") > 0);
+  // What plans are calibrated with: the same operations are found again, others of their kind by their rate.
+  const MeasuredOperations measured = MeasuredOperations::read(command.json);
+  CHECK(measured.size() == report.at("kernels", "report").as_array("kernels").size());
   std::set<std::string> names;
   for (const Json& kernel : report.at("kernels", "report").as_array("kernels")) {
     names.insert(kernel.at("name", "kernel").as_string("name"));
     CHECK(kernel.at("share_of_peak", "kernel").as_number("share") > 0);
     CHECK(kernel.at("calls", "kernel").as_number("calls") >= 1);
+    CHECK(kernel.at("planned_seconds", "kernel").as_number("planned") > 0);
   }
   CHECK(names == std::set<std::string>{"grad_norm_squared", "rms_norm_backward", "rms_norm_forward"});
 }

@@ -1,14 +1,20 @@
 #include "apps/commands/plan_command.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <sstream>
 
 #include "apps/decide/decide.h"
+#include "apps/predict/memory_moves.h"
 #include "core/counted.h"
+#include "core/io/file.h"
+#include "core/io/json.h"
 #include "core/metrics/step_line.h"
 #include "core/parallel_for.h"
 #include "parallel/comm/dry_run/dry_run_communicator.h"
 #include "tests/support/catch.h"
+#include "tests/support/message_of.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/traffic_formula.h"
 
 // A plan is made without ranks, and holds for those that train.
@@ -33,6 +39,24 @@ Overrides small_model(Overrides more) {
   return more;
 }
 
+/// The same on a GPU that need not be here.
+Overrides small_model_on_gpu(Overrides more) {
+  Overrides overrides = small_model(std::move(more));
+  overrides.insert(overrides.end(), {"--training.device", "cuda"});
+  return overrides;
+}
+
+/// `overrides` with these in place of those for the same keys.
+Overrides changed_to(const Overrides& overrides, const Overrides& changed) {
+  Overrides all;
+  for (size_t i = 0; i < overrides.size(); i += 2) {
+    if (std::ranges::find(changed, overrides[i]) == changed.end())
+      all.insert(all.end(), {overrides[i], overrides[i + 1]});
+  }
+  all.insert(all.end(), changed.begin(), changed.end());
+  return all;
+}
+
 StepPlan planned(const Experiment& e, const TrainingShape& shape, int rank) {
   const int ranks = e.mesh.world_size();
   RankGroups groups(make_dry_run_world(rank, ranks), make_dry_run_world(rank, ranks), e.mesh);
@@ -41,10 +65,10 @@ StepPlan planned(const Experiment& e, const TrainingShape& shape, int rank) {
 
 /// Ranks that train this shape have the memory, make the calls and send the bytes of the plan.
 void require_as_planned(const Experiment& e, const TrainingShape& shape) {
-  const Layout layout{.dp_replicate = e.mesh.size(MeshAxis::dp_replicate),
-                      .dp_shard = e.mesh.size(MeshAxis::dp_shard),
-                      .tp = e.mesh.size(MeshAxis::tp),
-                      .micro_batches = shape.micro_batches};
+  const test::Layout layout{.dp_replicate = e.mesh.size(MeshAxis::dp_replicate),
+                            .dp_shard = e.mesh.size(MeshAxis::dp_shard),
+                            .tp = e.mesh.size(MeshAxis::tp),
+                            .micro_batches = shape.micro_batches};
   TrainingShape whole = shape;
   whole.batch *= layout.data_ranks() * layout.micro_batches;
   const LayoutCurve curve = train_on(whole, layout, 1, kCpu);
@@ -109,7 +133,8 @@ TEST_CASE("what is not open is planned as it is, and what a GPU measures is name
   Overrides measured = small_model(
       {"--model.converters", "[quantize.linear.float8]", "--quantize.linear.float8.auto", "true"});
   measured.insert(measured.end(), {"--training.device", "cuda"});
-  const std::string text = printed({.file = {}, .overrides = measured, .compute_capability = 90});
+  const std::string text =
+      printed({.file = {}, .overrides = measured, .machine = {.compute_capability = 90}});
   CHECK_THAT(text,
              Contains("Left to the run: quantize.linear.float8.auto, decided by the time of each shape on "
                       "the GPU; this plan is the first of\n  FP8 for every shape ") &&
@@ -121,6 +146,142 @@ TEST_CASE("what is not open is planned as it is, and what a GPU measures is name
         planned(e, e.shape, 0).flops(Precision::fp8));
   CHECK(planned(e, open[0].outcomes[0].shape, 0).flops(Precision::fp8) > 0);
   CHECK(planned(e, open[0].outcomes[1].shape, 0).flops(Precision::fp8) == 0);
+}
+
+TEST_CASE("a plan says whether it fits, what takes less and what that costs, and how long a step takes") {
+  const Overrides big{"--model.flavor",
+                      "8B",
+                      "--model.vocab_size",
+                      "128256",
+                      "--training.seq_len",
+                      "8192",
+                      "--training.local_batch_size",
+                      "1",
+                      "--activation_checkpoint.mode",
+                      "none",
+                      "--training.device",
+                      "cuda"};
+  const auto text = [&](PlanCommand command) {
+    command.overrides.insert(command.overrides.begin(), big.begin(), big.end());
+    return printed(command);
+  };
+  const std::string fits = text({.world_size = 64, .machine = {.device = "h100_sxm"}});
+  CHECK_THAT(fits, Contains("planned for NVIDIA H100 SXM 80 GB") && Contains("\nFits: ") &&
+                       Contains(" GiB to spare\n") && Contains("\nTime per step: ") &&
+                       Contains("; h100_sxm, mean error 25%)") && Contains("    products bf16 ") &&
+                       Contains("    dp_shard all_gather ") &&
+                       Contains("; 8 ranks a machine, network ib_400\n") &&
+                       Contains("  not in it: stragglers"));
+  const std::string full = text({.world_size = 8, .machine = {.device = "h100_sxm", .limit_gib = 45}});
+  CHECK_THAT(full, Contains("\nDOES NOT FIT: ") && Contains(" and 45.0 are there (--limit-gib)") &&
+                       Contains("\nWhat takes less, by what it costs for a GiB (each recorded):\n") &&
+                       Contains("activation_checkpoint.mode: full") &&
+                       Contains("optimizer.state_dtype: bfloat16") && Contains("; fits, ") &&
+                       !Contains("none of them fits"));
+  CHECK_THAT(text({.world_size = 1, .machine = {.device = "rtx_4090", .limit_gib = 0.5}}),
+             Contains("none of them fits; the closest lacks "));
+  const std::string float8 = text({.overrides = {"--model.converters", "[quantize.linear.float8]"},
+                                   .world_size = 8,
+                                   .machine = {.device = "h100_sxm"}});
+  CHECK_THAT(float8,
+             Contains("\nFP8 all-gather (quantize.linear.float8.enable_fsdp_float8_all_gather, off): ") &&
+                 Contains("    products fp8 "));
+  CHECK_THAT(text({.world_size = 1, .machine = {.compute_capability = 86}}),
+             Contains("no table has this GPU; --device names one") && !Contains("Time per step"));
+}
+
+TEST_CASE("each move of memory is what recording the changed configuration says") {
+  const Overrides overrides =
+      small_model_on_gpu({"--training.global_batch_size", "16", "--activation_checkpoint.mode", "none",
+                          "--training.local_batch_size", "4"});
+  const Config config = load_config("", overrides);
+  const PlannedExperiment planned = plan_experiment(config, 2, 90);
+  const LayoutRecorder recorder(config, planned, nullptr);
+  const RecordedLayout from = recorder.record(layout_of(planned.experiment));
+  CHECK(from.plan.memory.total_bytes() ==
+        record_first_rank(planned.experiment.shape, planned.device, planned.experiment.mesh)
+            .memory.total_bytes());
+  const std::vector<MemoryMove> moves = memory_moves(from, 0.9 * from.gib(), recorder);
+  REQUIRE(moves.size() >= 4);
+  for (const MemoryMove& move : moves) {
+    Overrides changed;
+    for (const auto& [key, value] : move.keys) changed.insert(changed.end(), {"--" + key, value});
+    INFO(options_text(move.keys));
+    const Overrides all = changed_to(overrides, changed);
+    const Experiment e =
+        plan_experiment(load_config("", all), static_cast<int>(move.after.layout.ranks()), 90).experiment;
+    CHECK(record_first_rank(e.shape, planned.device, e.mesh).memory.total_bytes() ==
+          move.after.plan.memory.total_bytes());
+    CHECK(move.after.gib() < from.gib());
+  }
+}
+
+TEST_CASE("plan --search prints keys that make the layout it found, for people and programs") {
+  const TemporaryFolder folder;
+  const Overrides overrides = small_model_on_gpu({"--training.global_batch_size", "16"});
+  const std::string file = folder / "plan.json";
+  const std::string text = printed({.overrides = overrides,
+                                    .world_size = 4,
+                                    .machine = {.device = "h100_sxm"},
+                                    .work = PlanCommand::Work::search,
+                                    .top = 3,
+                                    .json = file});
+  CHECK_THAT(text, Contains(" layouts of 4 ranks, ") &&
+                       Contains(" recorded in full; each may take 77.1 GiB") && Contains("\n  1 ") &&
+                       Contains("\n  3 ") && !Contains("\n  4 ") &&
+                       Contains("\nThe first:\n  --parallelism.data_parallel_replicate_degree "));
+  const Json report = Json::parse(read_file(file), "plan");
+  const Json::Array& layouts = report.at("layouts", "plan").as_array("layouts");
+  REQUIRE(layouts.size() == 3);
+  CHECK(report.at("schema", "plan").as_string("schema") == "ottava plan 1");
+  CHECK(report.at("device", "plan").as_string("device") == "h100_sxm");
+  Overrides found;
+  for (const auto& [key, value] : layouts[0].at("keys", "plan").as_object("keys"))
+    found.insert(found.end(), {"--" + key, value.as_string("value")});
+  const PlannedExperiment planned = plan_experiment(load_config("", changed_to(overrides, found)), 4, 90);
+  const StepPlan plan = record_first_rank(planned.experiment.shape, planned.device, planned.experiment.mesh);
+  CHECK(layouts[0].at("memory_gib", "plan").as_number("memory") ==
+        Approx(static_cast<double>(plan.memory.total_bytes()) / (1 << 30)));
+  CHECK(layouts[0].at("traffic", "plan").at("sent_bytes", "plan").as_integer("sent") ==
+        plan.traffic.sent_bytes());
+  const Json& time = layouts[0].at("time", "plan");
+  CHECK(time.at("low", "time").as_number("low") < time.at("median", "time").as_number("median"));
+  CHECK(time.at("median", "time").as_number("median") <=
+        layouts[1].at("time", "plan").at("median", "time").as_number("median"));
+  CHECK(layouts[0].at("reason", "plan").as_string("reason").empty());
+  CHECK_FALSE(layouts[1].at("reason", "plan").as_string("reason").empty());
+  CHECK_THAT(printed({.overrides = overrides,
+                      .world_size = 4,
+                      .machine = {.device = "h100_sxm", .limit_gib = 0.0001},
+                      .work = PlanCommand::Work::search}),
+             Contains("NONE FITS; the closest takes ") && Contains(" too much: ") &&
+                 Contains("\n  --parallelism.data_parallel_replicate_degree "));
+}
+
+TEST_CASE("a plan for what there is not is refused by name") {
+  const auto refusal = [](PlanCommand command) { return message_of([&] { printed(command); }); };
+  const Overrides small = small_model({});
+  Overrides gpu = small_model_on_gpu({});
+  CHECK_THAT(refusal({.overrides = gpu, .machine = {.device = "h300"}}),
+             Contains("[plan] --device 'h300' is not known") && Contains("h100_sxm"));
+  CHECK_THAT(refusal({.overrides = gpu, .machine = {.device = "h100_sxm", .network = "wifi"}}),
+             Contains("[plan] --network 'wifi' is not known") && Contains("ib_400"));
+  CHECK_THAT(refusal({.overrides = small, .machine = {.device = "h100_sxm"}}),
+             Contains("--device h100_sxm is a GPU, and training.device is cpu: set --training.device cuda"));
+  CHECK_THAT(refusal({.overrides = gpu, .machine = {.device = "a100_sxm", .compute_capability = 90}}),
+             Contains("has compute capability 8.0, and --compute-capability says 9.0"));
+  Overrides tp = gpu;
+  tp.insert(tp.end(), {"--parallelism.tensor_parallel_degree", "3"});
+  CHECK_THAT(refusal({.overrides = tp, .world_size = 4, .machine = {.device = "h100_sxm"}}),
+             Contains("[mesh]"));
+  CHECK_THAT(refusal({.overrides = gpu, .machine = {.device = "h100_sxm", .calibration = "/nowhere.json"}}),
+             Contains("/nowhere.json"));
+  CHECK_THAT(refusal({.overrides = gpu, .machine = {.device = "h100_sxm"}, .json = "/nowhere/plan.json"}),
+             Contains("cannot write /nowhere/plan.json"));
+  Overrides automatic = small;
+  *(std::ranges::find(automatic, "--training.device") + 1) = "auto";  // --device says what it is for
+  CHECK_THAT(printed({.overrides = automatic, .machine = {.device = "h100_sxm"}}),
+             Contains("planned for NVIDIA H100"));
 }
 
 TEST_CASE("every shipped configuration runs as it is planned, on 1, 2 and 4 ranks") {

@@ -1,0 +1,270 @@
+#include "apps/commands/plan_text.h"
+
+#include <algorithm>
+#include <map>
+#include <span>
+
+#include "apps/report/throughput.h"
+#include "core/counted.h"
+#include "core/metrics/step_line.h"
+
+namespace ottava {
+namespace {
+
+double gib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
+
+std::string change_text(double before, double after) {
+  return fmt::format("{:+.1f}%", 100 * (after / before - 1));
+}
+
+std::string fit_text(double gib, double limit) {
+  return gib <= limit ? fmt::format("fits, {:.1f} GiB to spare", limit - gib)
+                      : fmt::format("{:.1f} GiB too much", gib - limit);
+}
+
+void print_move(const MemoryMove& move, const RecordedLayout& from, double limit, std::ostream& out) {
+  std::string keys;
+  for (const auto& [key, value] : move.keys)
+    keys += fmt::format("{}{}: {}", keys.empty() ? "" : ", ", key, value);
+  const RecordedLayout& after = move.after;
+  const double ranks = static_cast<double>(after.layout.ranks()) / static_cast<double>(from.layout.ranks());
+  out << fmt::format("  {:+.1f} GiB: {}; FLOPs {}", after.gib() - from.gib(), keys,
+                     change_text(from.flops(), after.flops()));
+  if (after.time)
+    out << fmt::format(", {} a step ({}{})", duration_text(after.time->seconds),
+                       change_text(from.time->seconds, after.time->seconds),
+                       ranks > 1 ? fmt::format(" for {:.0f} times the tokens", ranks) : "");
+  out << "; " << fit_text(after.gib(), limit) << '\n';
+}
+
+}  // namespace
+
+std::string duration_text(double seconds) {
+  if (seconds >= 0.1) return fmt::format("{:.3f} s", seconds);
+  return seconds >= 1e-4 ? fmt::format("{:.2f} ms", seconds * 1e3) : fmt::format("{:.1f} us", seconds * 1e6);
+}
+
+void print_memory(const MemoryPlan& memory, std::ostream& out) {
+  out << fmt::format("Memory per rank: {:.3f} GiB (persistent {:.3f})\n", gib(memory.total_bytes()),
+                     gib(memory.persistent_bytes));
+  for (const MemoryPlan::Row& row : memory.by_category())
+    out << fmt::format("  {:<16} {:>10.3f} GiB\n", name_of(row.category), gib(row.bytes));
+  out << "  largest:";
+  for (const PlannedAllocation& a : memory.largest(5))
+    out << fmt::format(" {} {:.3f} GiB;", a.name, gib(a.bytes));
+  out << '\n';
+  for (const MemoryPlan::Phase& phase : memory.phases) {
+    out << fmt::format("  phase {:<10} {:>10.3f} GiB packed, {:.3f} GiB alive at most\n", phase.name,
+                       gib(phase.bytes), gib(phase.lower_bound));
+  }
+}
+
+void print_verdict(const RecordedLayout& planned, const MemoryLimit& limit, const LayoutRecorder& recorder,
+                   std::ostream& out) {
+  if (planned.gib() <= limit.gib) {
+    out << fmt::format("Fits: {:.1f} of {:.1f} GiB ({}), {:.1f} GiB to spare\n", planned.gib(), limit.gib,
+                       limit.of, limit.gib - planned.gib());
+    return;
+  }
+  out << fmt::format("DOES NOT FIT: {:.1f} GiB are needed and {:.1f} are there ({}): {:.1f} GiB too much\n",
+                     planned.gib(), limit.gib, limit.of, planned.gib() - limit.gib);
+  const std::vector<MemoryMove> moves = memory_moves(planned, limit.gib, recorder);
+  if (moves.empty()) {
+    out << "  no change of recomputation, moments, batch or layout takes less\n";
+    return;
+  }
+  out << "What takes less, by what it costs for a GiB (each recorded):\n";
+  for (const MemoryMove& move : moves) print_move(move, planned, limit.gib, out);
+  const auto fits = [&](const MemoryMove& move) { return move.after.gib() <= limit.gib; };
+  if (std::ranges::none_of(moves, fits)) {
+    const MemoryMove& closest =
+        *std::ranges::min_element(moves, {}, [](const MemoryMove& move) { return move.after.gib(); });
+    out << fmt::format("  none of them fits; the closest lacks {:.1f} GiB\n",
+                       closest.after.gib() - limit.gib);
+  }
+}
+
+void print_compute(const StepPlan& plan, std::ostream& out) {
+  out << "Compute per rank and step (FLOPs as computed):\n";
+  for (Precision precision : {Precision::bf16, Precision::fp8, Precision::fp32}) {
+    out << fmt::format("  {:<6} {:>14.4f} TFLOP\n", name_of(precision), plan.flops(precision) / 1e12);
+  }
+  std::map<std::string, double> by_label;
+  for (const CostRecorder::Total& t : plan.costs) by_label[t.label] += t.flops;
+  for (const auto& [label, flops] : by_label) {
+    if (flops > 0) out << fmt::format("    {:<26} {:>14.4f} TFLOP\n", label, flops / 1e12);
+  }
+}
+
+void print_traffic(const CommStats& stats, std::ostream& out) {
+  if (stats.calls() == 0) return;
+  out << fmt::format("Traffic per rank and step: {:.3f} GiB sent in {}\n", gib(stats.sent_bytes()),
+                     counted(stats.calls(), "call"));
+  std::map<std::pair<std::string, std::string>, CommStats::Total> sums;
+  for (const CommStats::Total& t : stats.totals()) {
+    CommStats::Total& sum = sums[{t.axis, std::string(name_of(t.collective))}];
+    sum.calls += t.calls;
+    sum.sent_bytes += t.sent_bytes;
+  }
+  for (const auto& [key, sum] : sums) {
+    out << fmt::format("  {:<14} {:<16} {:>8} calls {:>12.3f} GiB sent\n", key.first, key.second, sum.calls,
+                       gib(sum.sent_bytes));
+  }
+}
+
+void print_time(const StepTime& time, const StepPlan& plan, const Machine& machine, const Experiment& e,
+                std::ostream& out) {
+  const DeviceTable& d = machine.device;
+  const int ranks = e.mesh.world_size();
+  const Throughput rates =
+      throughput(plan,
+                 {.fp32 = d.fp32_tflops * 1e12,
+                  .bf16 = d.bf16_tflops * 1e12,
+                  .fp8 = (d.fp8_tflops > 0 ? d.fp8_tflops : d.bf16_tflops) * 1e12,
+                  .source = {}},
+                 {.seconds = time.seconds,
+                  .tokens = static_cast<double>(e.tokens_per_step()),
+                  .ranks = ranks,
+                  .model_flops_per_token = model_flops_per_token(e.shape.model, e.shape.sequence)});
+  out << fmt::format(
+      "Time per step: {} ({} to {}; {}, mean error {:.0f}%); {} tokens/s per rank, mfu {:.1f}%, util "
+      "{:.1f}%\n",
+      duration_text(time.seconds), duration_text(time.low()), duration_text(time.high()), d.id,
+      d.error_percent, with_commas(static_cast<int64_t>(rates.tokens_per_second)), rates.mfu_percent,
+      rates.utilization_percent);
+  out << fmt::format("  compute        {:>12}\n", duration_text(time.compute));
+  for (const auto& [name, part] : time.classes)
+    out << fmt::format("    {:<22} {:>12} {:>8} calls\n", name, duration_text(part.seconds), part.calls);
+  if (time.transfers > 0) {
+    out << fmt::format("  between ranks  {:>12}, of which compute waits for {}\n",
+                       duration_text(time.transfers), duration_text(time.exposed));
+    for (const auto& [name, part] : time.axes)
+      out << fmt::format("    {:<22} {:>12} {:>8} calls, {} waited for\n", name, duration_text(part.seconds),
+                         part.calls, duration_text(part.exposed));
+  }
+  out << "  longest operations:\n";
+  constexpr size_t kShown = 6;
+  std::vector<OperationForecast> longest = predict_operations(plan, machine);
+  for (const auto& [operation, one] : std::span(longest).first(std::min(kShown, longest.size()))) {
+    const double all = one.seconds * static_cast<double>(operation->calls);
+    out << fmt::format("    {:<32} {:>6} x {:>10} = {:>10}, {:.1f} TFLOP/s, {:.0f} GB/s\n",
+                       operation->op + (operation->variant.empty() ? "" : " " + operation->variant),
+                       operation->calls, duration_text(one.seconds), duration_text(all),
+                       operation->flops / one.seconds / 1e12, operation->bytes / one.seconds / 1e9);
+  }
+  out << fmt::format("  from: {:.0f}% measured, {:.0f}% between measured ones, {:.0f}% by the table {}",
+                     100 * time.by_source[0] / time.compute, 100 * time.by_source[1] / time.compute,
+                     100 * time.by_source[2] / time.compute, d.id);
+  if (d.is_gpu())
+    out << fmt::format(", attention by {}", machine.has_cudnn_attention ? "cuDNN" : "our kernels");
+  if (ranks > machine.ranks_per_node)
+    out << fmt::format("; {} ranks a machine, network {}", machine.ranks_per_node, machine.network.id);
+  out << fmt::format("\n  error: {}\n  not in it: stragglers, throttling, reading data, saving\n",
+                     d.sources.find("error_percent")->second);
+}
+
+void print_float8_gather(const RecordedLayout& planned, const LayoutRecorder& recorder, std::ostream& out) {
+  if (planned.layout.float8.empty() || planned.layout.dp_shard == 1) return;
+  Layout other = planned.layout;
+  other.float8_gather = !other.float8_gather;
+  const RecordedLayout changed = recorder.record(other);
+  const RecordedLayout& with = planned.layout.float8_gather ? planned : changed;
+  const RecordedLayout& without = planned.layout.float8_gather ? changed : planned;
+  const auto sent = [](const RecordedLayout& l) { return gib(l.plan.traffic.sent_bytes()); };
+  out << fmt::format(
+      "FP8 all-gather (quantize.linear.float8.enable_fsdp_float8_all_gather, {}): {:.3f} GiB sent instead of "
+      "{:.3f} ({}), memory {:+.3f} GiB",
+      planned.layout.float8_gather ? "on" : "off", sent(with), sent(without),
+      change_text(sent(without), sent(with)), with.gib() - without.gib());
+  if (with.time)
+    out << fmt::format(", {} a step instead of {} ({})", duration_text(with.time->seconds),
+                       duration_text(without.time->seconds),
+                       change_text(without.time->seconds, with.time->seconds));
+  out << '\n';
+}
+
+void print_search(const SearchResult& result, const MemoryLimit& limit, const Machine& machine,
+                  const Experiment& e, std::ostream& out) {
+  out << fmt::format("{} of {} ranks, {} estimated, {} recorded in full; each may take {:.1f} GiB ({})\n",
+                     counted(result.layouts, "layout"), e.mesh.world_size(), result.estimated,
+                     result.recorded, limit.gib, limit.of);
+  if (result.best.empty()) {
+    out << "NONE FITS";
+    if (result.closest)
+      out << fmt::format("; the closest takes {:.1f} GiB, {:.1f} too much: {}\n  {}", result.closest->gib(),
+                         result.closest->gib() - limit.gib, describe(result.closest->layout),
+                         options_text(keys_of(result.closest->layout)));
+    out << "\n  more ranks, shorter sequences, optimizer.state_dtype: bfloat16 or a device with more "
+           "memory\n";
+    return;
+  }
+  const StepTime& first = *result.best[0].time;
+  out << fmt::format("{:>3} {:>10} {:>9} {:>10} {:>8} {:>9}  layout; why it is not the first\n", "", "a step",
+                     "than 1", "tok/s/rank", "GiB", "exposed");
+  for (size_t i = 0; i < result.best.size(); ++i) {
+    const RecordedLayout& l = result.best[i];
+    const StepTime& t = *l.time;
+    out << fmt::format("{:>3} {:>10} {:>8.1f}% {:>10} {:>8.1f} {:>8.1f}%  {}{}{}\n", i + 1,
+                       duration_text(t.seconds), 100 * (t.seconds / first.seconds - 1),
+                       with_commas(static_cast<int64_t>(static_cast<double>(e.tokens_per_step()) / t.seconds /
+                                                        static_cast<double>(l.layout.ranks()))),
+                       l.gib(), 100 * t.exposed / t.seconds, describe(l.layout),
+                       result.reasons[i].empty() ? "" : "; ", result.reasons[i]);
+  }
+  const double near = first.error * first.seconds;
+  out << fmt::format(
+      "Times are {} with a mean error of {:.0f}%, ratios of layouts of one model are closer; bound by {}\n",
+      machine.device.id, 100 * first.error, first.bound_by());
+  if (result.best.size() > 1 && result.best.back().time->seconds - first.seconds < near)
+    out << "All of them are within that error of the first: try two or three\n";
+  out << "The first:\n  " << options_text(keys_of(result.best[0].layout)) << '\n';
+}
+
+Json plan_json(const std::vector<RecordedLayout>& layouts, const std::vector<std::string>& reasons,
+               const MemoryLimit& limit, const Machine* machine, const MachineChoice& choice,
+               const Experiment& e) {
+  constexpr double kGib = 1 << 30;
+  Json report, rows{Json::Array{}};
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    const RecordedLayout& l = layouts[i];
+    Json row, keys, flops, traffic;
+    for (const auto& [key, value] : keys_of(l.layout)) keys.set(key, value);
+    for (Precision precision : {Precision::bf16, Precision::fp8, Precision::fp32})
+      flops.set(std::string(name_of(precision)), l.plan.flops(precision));
+    traffic.set("calls", l.plan.traffic.calls()).set("sent_bytes", l.plan.traffic.sent_bytes());
+    row.set("keys", std::move(keys))
+        .set("memory_gib", l.gib())
+        .set("persistent_gib", static_cast<double>(l.plan.memory.persistent_bytes) / kGib);
+    if (machine) row.set("fits", l.gib() <= limit.gib);
+    row.set("flops", std::move(flops)).set("traffic", std::move(traffic));
+    if (l.time) {
+      const StepTime& t = *l.time;
+      Json time, classes, axes, sources;
+      for (const auto& [name, part] : t.classes) classes.set(name, part.seconds);
+      for (const auto& [name, part] : t.axes)
+        axes.set(name, Json().set("seconds", part.seconds).set("exposed", part.exposed));
+      sources.set("measured", t.by_source[0])
+          .set("interpolated", t.by_source[1])
+          .set("table", t.by_source[2]);
+      time.set("median", t.seconds)
+          .set("low", t.low())
+          .set("high", t.high())
+          .set("compute", t.compute)
+          .set("transfers", t.transfers)
+          .set("exposed", t.exposed)
+          .set("classes", std::move(classes))
+          .set("axes", std::move(axes))
+          .set("sources", std::move(sources));
+      row.set("time", std::move(time));
+    }
+    row.set("reason", i < reasons.size() ? reasons[i] : "");
+    rows.push(std::move(row));
+  }
+  report.set("schema", "ottava plan 1").set("device", machine ? machine->device.id : "");
+  report.set("network", machine ? machine->network.id : "").set("calibration", choice.calibration);
+  report.set("ranks", e.mesh.world_size()).set("tokens_per_step", e.tokens_per_step());
+  report.set("limit_gib", machine ? Json(limit.gib) : Json()).set("layouts", std::move(rows));
+  return report;
+}
+
+}  // namespace ottava

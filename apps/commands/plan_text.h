@@ -1,0 +1,44 @@
+#pragma once
+
+#include <ostream>
+#include <vector>
+
+#include "apps/predict/memory_moves.h"
+#include "apps/predict/planned_machine.h"
+#include "apps/predict/search.h"
+#include "core/io/json.h"
+
+namespace ottava {
+
+// What `ottava plan` prints of a step, a section each.
+
+/// By category, the largest, and each phase.
+void print_memory(const MemoryPlan& memory, std::ostream& out);
+/// Whether it fits, by how much, and what it would cost to make it fit: memory_moves().
+void print_verdict(const RecordedLayout& planned, const MemoryLimit& limit, const LayoutRecorder& recorder,
+                   std::ostream& out);
+void print_compute(const StepPlan& plan, std::ostream& out);
+void print_traffic(const CommStats& stats, std::ostream& out);
+/// The step's time with its range, where it goes, the longest operations and where the figures come from.
+void print_time(const StepTime& time, const StepPlan& plan, const Machine& machine,
+                const Experiment& experiment, std::ostream& out);
+/// What gathering FP8 weights as codes saves against the compute type, where FP8 and shards are in use.
+void print_float8_gather(const RecordedLayout& planned, const LayoutRecorder& recorder, std::ostream& out);
+
+/// The layouts that a search found, with the keys of each and why it is not the first; where none fits, the
+/// closest and what it lacks.
+void print_search(const SearchResult& result, const MemoryLimit& limit, const Machine& machine,
+                  const Experiment& experiment, std::ostream& out);
+
+/// For programs: {schema, device, network, calibration, ranks, tokens_per_step, limit_gib, layouts: [{keys,
+/// memory_gib, persistent_gib, fits, flops: {precision: n}, traffic: {calls, sent_bytes}, time: {median, low,
+/// high, compute, transfers, exposed, classes: {name: seconds}, axes: {name: {seconds, exposed}}, sources},
+/// reason}]}. Times in seconds; `time` only where the device is known.
+Json plan_json(const std::vector<RecordedLayout>& layouts, const std::vector<std::string>& reasons,
+               const MemoryLimit& limit, const Machine* machine, const MachineChoice& choice,
+               const Experiment& experiment);
+
+/// "0.920 s", "12.3 ms", "45.0 us".
+std::string duration_text(double seconds);
+
+}  // namespace ottava

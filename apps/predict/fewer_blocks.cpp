@@ -1,0 +1,120 @@
+#include "apps/predict/fewer_blocks.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <map>
+
+#include "apps/predict/sample_step.h"
+
+namespace ottava {
+namespace {
+
+constexpr int64_t kFew = 3;  // motifs from which on all that is added is another one
+
+// A number for each block, the same for those that are alike.
+std::vector<size_t> block_kinds(const TrainingShape& shape) {
+  std::vector<std::string> kinds(static_cast<size_t>(shape.model.layers));
+  const std::vector<Recompute>& recompute = shape.model_options.recompute;
+  for (size_t i = 0; i < recompute.size() && i < kinds.size(); ++i)
+    kinds[i] = std::to_string(static_cast<int>(recompute[i]));
+  for (const fp8::GemmDecision& d : shape.float8_policy.decisions) {
+    if (d.gemm.layer < 0) continue;
+    const std::string prefix = fmt::format("layers.{}.", d.gemm.layer);
+    kinds[static_cast<size_t>(d.gemm.layer)] +=
+        fmt::format(" {} {} {}", d.gemm.name.substr(prefix.size()),
+                    d.recipe ? fp8::name_of(d.recipe->name) : "-", d.is_split);
+  }
+  std::map<std::string, size_t> numbers;
+  std::vector<size_t> out;
+  for (const std::string& kind : kinds)
+    out.push_back(numbers.try_emplace(kind, numbers.size()).first->second);
+  return out;
+}
+
+int64_t repeats(const std::vector<size_t>& kinds, int64_t head, int64_t motif) {
+  const auto size = static_cast<int64_t>(kinds.size());
+  int64_t end = head + motif;
+  while (end < size && kinds[static_cast<size_t>(end)] == kinds[static_cast<size_t>(end - motif)]) ++end;
+  return std::max<int64_t>((end - head) / motif, 0);
+}
+
+StepFigures operator+(const StepFigures& a, const StepFigures& b) {
+  return {a.memory_bytes + b.memory_bytes,
+          a.sent_bytes + b.sent_bytes,
+          a.calls + b.calls,
+          a.flops + b.flops,
+          a.bytes + b.bytes,
+          a.seconds + b.seconds};
+}
+StepFigures operator*(int64_t n, const StepFigures& a) {
+  const auto x = static_cast<double>(n);
+  return {n * a.memory_bytes, n * a.sent_bytes, n * a.calls, x * a.flops, x * a.bytes, x * a.seconds};
+}
+
+}  // namespace
+
+StepFigures figures_of(const StepPlan& plan, const Machine& machine) {
+  StepFigures out{.memory_bytes = plan.memory.total_bytes(),
+                  .sent_bytes = plan.traffic.sent_bytes(),
+                  .calls = plan.traffic.calls(),
+                  .seconds = predict_step(plan, machine).seconds};
+  for (const CostRecorder::Total& total : plan.costs) out.flops += total.flops, out.bytes += total.bytes;
+  return out;
+}
+
+BlockPattern block_pattern(const TrainingShape& shape) {
+  const std::vector<size_t> kinds = block_kinds(shape);
+  const int64_t layers = shape.model.layers;
+  BlockPattern best{.head = layers};
+  int64_t saved = 0;
+  for (int64_t motif = 1; motif * (kFew + 1) < layers; ++motif) {
+    for (int64_t head = 0; head + motif * (kFew + 1) <= layers; ++head) {
+      const int64_t times = repeats(kinds, head, motif), saves = (times - kFew - 1) * motif;
+      if (saves <= saved) continue;
+      saved = saves;
+      best = {.head = head, .motif = motif, .times = times, .tail = layers - head - motif * times};
+    }
+  }
+  return best;
+}
+
+TrainingShape with_motifs(const TrainingShape& shape, const BlockPattern& pattern, int64_t times,
+                          const Experiment& e) {
+  TrainingShape out = shape;
+  const int64_t left_out = (pattern.times - times) * pattern.motif,
+                from = pattern.head + times * pattern.motif;
+  out.model.layers -= left_out;
+  out.groups.clear();
+  auto& recompute = out.model_options.recompute;
+  if (!recompute.empty()) recompute.erase(recompute.begin() + from, recompute.begin() + from + left_out);
+  std::vector<fp8::GemmDecision>& decisions = out.float8_policy.decisions;
+  std::erase_if(decisions, [&](const fp8::GemmDecision& d) {
+    return d.gemm.layer >= from && d.gemm.layer < from + left_out;
+  });
+  for (fp8::GemmDecision& d : decisions) {
+    if (d.gemm.layer < from) continue;
+    const std::string before = fmt::format("layers.{}.", d.gemm.layer);
+    d.gemm.layer -= left_out;
+    d.gemm.name = fmt::format("layers.{}.{}", d.gemm.layer, d.gemm.name.substr(before.size()));
+  }
+  if (shape.float8.is_on()) {
+    out.float8 = llama_float8(llama_parameters(out.model), out.float8_policy, e.config.float8,
+                              e.mesh.size(MeshAxis::tp));
+    out.parameters.float8 = out.float8.weights;
+  }
+  return out;
+}
+
+StepFigures estimate_step(const Experiment& e, Device device, const Machine& machine) {
+  const BlockPattern pattern = block_pattern(e.shape);
+  auto figures = [&](const TrainingShape& shape) {
+    return figures_of(sample_first_rank(shape, device, e.mesh), machine);
+  };
+  if (pattern.motif == 0) return figures(e.shape);
+  const StepFigures few = figures(with_motifs(e.shape, pattern, kFew, e)),
+                    more = figures(with_motifs(e.shape, pattern, kFew + 1, e));
+  return few + (pattern.times - kFew) * (more + (-1) * few);
+}
+
+}  // namespace ottava

@@ -1,0 +1,31 @@
+#pragma once
+
+#include "apps/predict/step_time.h"
+
+namespace ottava {
+
+/// What the cost of a step is made of, as far as layouts are compared by it.
+struct StepFigures {
+  int64_t memory_bytes = 0, sent_bytes = 0, calls = 0;
+  double flops = 0, bytes = 0, seconds = 0;
+};
+StepFigures figures_of(const StepPlan& plan, const Machine& machine);
+
+/// Blocks that repeat: head + motif x times + tail, in blocks. Blocks are alike that compute their products
+/// in the same precisions and keep the same.
+struct BlockPattern {
+  int64_t head = 0, motif = 0, times = 0, tail = 0;
+};
+BlockPattern block_pattern(const TrainingShape& shape);
+
+/// The shape with `times` motifs: some blocks in the middle are left out, the others stay what they are.
+TrainingShape with_motifs(const TrainingShape& shape, const BlockPattern& pattern, int64_t times,
+                          const Experiment& experiment);
+
+/// Figures of the step of rank 0, whose middle is not recorded: from recordings with three and with four
+/// motifs. Each motif adds the same FLOPs, bytes and calls, so that these are exact; memory is so within 1%
+/// (packing), time once the overlap of compute and transfers repeats. Models that are hardly
+/// longer are recorded as they are.
+StepFigures estimate_step(const Experiment& experiment, Device device, const Machine& machine);
+
+}  // namespace ottava

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "apps/config/experiment.h"
+
+namespace ottava {
+
+/// The keys of a configuration that `ottava plan` varies: how many ranks share what, what is kept and what is
+/// made again, and in which precision products run. All but the last leave what is learned as it is.
+struct Layout {
+  int64_t dp_replicate = 1, dp_shard = 1, tp = 1;
+  int64_t local_batch = 1, global_batch = 1;
+  ActivationCheckpointConfig recompute;
+  ParallelismConfig::Reshard reshard = ParallelismConfig::Reshard::automatic;
+  ParallelismConfig::Reduce reduce = ParallelismConfig::Reduce::automatic;
+  DType moments = DType::f32;
+  std::string float8;  ///< recipe; empty: no FP8
+  bool float8_gather = false;
+
+  int64_t ranks() const { return dp_replicate * dp_shard * tp; }
+  int64_t micro_batches() const { return global_batch / (dp_replicate * dp_shard * local_batch); }
+  bool operator==(const Layout&) const = default;
+};
+
+Layout layout_of(const Experiment& experiment);
+/// `config` with the keys of the layout; what it says besides stays.
+Config with_layout(Config config, const Layout& layout);
+
+/// Keys and values of the layout, as a configuration spells them.
+using LayoutKeys = std::vector<std::pair<std::string, std::string>>;
+LayoutKeys keys_of(const Layout& layout);
+/// Those of `layout` that `from` has otherwise.
+LayoutKeys changed_keys(const Layout& from, const Layout& layout);
+/// "--parallelism.tensor_parallel_degree 8 --training.local_batch_size 2": to paste behind a command.
+std::string options_text(const LayoutKeys& keys);
+/// "dp_shard 8 x tp 2, 4 x 1 sequences, selective op, bf16".
+std::string describe(const Layout& layout);
+
+}  // namespace ottava

@@ -1,0 +1,100 @@
+#include "apps/predict/machine.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace ottava {
+namespace {
+
+bool is_product(const RecordedOperation& o) { return o.op == "matmul" || o.op == "scaled_matmul"; }
+bool is_attention(const RecordedOperation& o) { return o.op.starts_with("attention"); }
+
+struct Extents {
+  double m = 0, n = 0, k = 0;
+};
+
+// The output is the operand with whose elements the inner dimension is one of the first's.
+Extents extents_of(const RecordedOperation& o) {
+  const std::vector<Tensor>& tensors = o.call.tensors;
+  if (tensors.empty()) return {};
+  for (size_t i = 1; i < tensors.size(); ++i) {
+    if (tensors[i].shape.rank() != 2) continue;
+    const auto m = static_cast<double>(tensors[i].rows()), n = static_cast<double>(tensors[i].cols());
+    const double k = o.flops / (2 * m * n);
+    if (k == static_cast<double>(tensors[0].rows()) || k == static_cast<double>(tensors[0].cols()))
+      return {m, n, k};
+  }
+  return {};
+}
+
+// Of the peak, by how full the last wave of tiles is and how long the inner loop.
+double product_efficiency(const RecordedOperation& o, double sms) {
+  const Extents e = extents_of(o);
+  if (sms == 0 || e.k == 0) return 1;
+  const double tiles = std::ceil(e.m / 128) * std::ceil(e.n / 256);
+  return tiles / (std::ceil(tiles / sms) * sms) * e.k / (e.k + 256);
+}
+
+double attention_width(const RecordedOperation& o) {
+  const std::vector<Tensor>& tensors = o.call.tensors;
+  const auto lse = std::ranges::find_if(tensors, [](const Tensor& t) { return t.shape.rank() == 3; });
+  if (lse == tensors.end() || tensors.size() < 2) return 128;
+  return static_cast<double>(tensors[1].cols()) / static_cast<double>(lse->shape[1]);
+}
+
+}  // namespace
+
+std::string class_of(const RecordedOperation& o) {
+  if (is_product(o)) return fmt::format("products {}", name_of(o.precision));
+  if (is_attention(o)) return "attention";
+  if (o.op == "adamw" || o.op == "grad_norm_squared" || o.op == "clip_factor") return "optimizer";
+  if (o.op.starts_with("cross_entropy")) return "loss";
+  constexpr std::array<std::string_view, 11> kQuantize = {
+      "quantize",    "dequantize",      "amax",
+      "column_amax", "transpose_codes", "transpose_block_scales",
+      "fold_amax",   "flag_non_finite", "poison_if_raised",
+      "tile_scales", "untile_scales"};
+  return std::ranges::find(kQuantize, o.op) != kQuantize.end() ? "quantize" : "elementwise";
+}
+
+PredictedTime Machine::time_of(const RecordedOperation& o) const {
+  if (const auto known = measured.find(o)) return *known;
+  double peak = device.fp32_tflops, part = device.gemm_fp32;
+  if (o.precision == Precision::bf16) peak = device.bf16_tflops, part = device.gemm_bf16;
+  if (o.precision == Precision::fp8) {
+    part = device.fp8_tflops > 0 || !device.is_gpu() ? device.gemm_fp8 : device.gemm_bf16;
+    peak = device.fp8_tflops > 0 ? device.fp8_tflops : device.bf16_tflops;
+  }
+  if (is_product(o)) {
+    part *= product_efficiency(o, device.sms);
+  } else if (is_attention(o)) {
+    const bool backward = o.op == "attention_backward";
+    part = has_cudnn_attention ? (backward ? device.cudnn_backward : device.cudnn_forward)
+                               : (backward ? device.attention_backward : device.attention_forward);
+    part *= std::pow(std::min(1.0, attention_width(o) / 128), 0.4);
+  }
+  const double compute = o.flops > 0 ? o.flops / (peak * 1e12 * part) : 0;
+  const double memory = o.bytes / (device.memory_gb_per_s * 1e9 * device.memory_efficiency);
+  return {std::max(compute, memory) + device.launch_us * 1e-6, TimeSource::table};
+}
+
+double Machine::seconds_of(const RecordedTransfer& transfer) const {
+  if (transfer.ranks == 1) return 0;
+  const int here = std::clamp(ranks_per_node / std::max(transfer.stride, 1), 1, transfer.ranks);
+  const int machines = (transfer.ranks + here - 1) / here;
+  const bool twice = !transfer.calls.empty() && transfer.calls[0].collective == "all_reduce";
+  const double rounds = twice ? 2 : 1;
+  const double within = static_cast<double>(transfer.sent_bytes()) / (device.link_gb_per_s * 1e9);
+  double between = 0;
+  if (machines > 1) {
+    between = rounds * static_cast<double>(transfer.payload_bytes()) * network.fabric /
+              (here * network.nic_gb_per_s * 1e9 * network.efficiency);
+  }
+  const double hops = device.link_hop_us * (transfer.ranks - machines) + network.hop_us * (machines - 1);
+  return (here > 1 ? std::max(within, between) : between) + (device.link_base_us + rounds * hops) * 1e-6;
+}
+
+}  // namespace ottava

@@ -1,0 +1,139 @@
+#include "apps/predict/memory_moves.h"
+
+#include <algorithm>
+
+#include "apps/predict/sample_step.h"
+#include "core/error.h"
+
+namespace ottava {
+namespace {
+
+using Mode = ActivationCheckpointConfig::Mode;
+
+/// The layout with one thing changed, or nothing where that is so already.
+using Change = std::optional<Layout> (*)(Layout);
+
+std::optional<Layout> recompute_cheap(Layout l) {
+  if (l.recompute.mode != Mode::none) return {};
+  l.recompute = {.mode = Mode::selective, .selective_ac_option = "op"};
+  return l;
+}
+std::optional<Layout> recompute_all(Layout l) {
+  if (l.recompute.mode == Mode::full) return {};
+  l.recompute.mode = Mode::full;
+  return l;
+}
+std::optional<Layout> halve_moments(Layout l) {
+  if (l.moments == DType::bf16) return {};
+  l.moments = DType::bf16;
+  return l;
+}
+std::optional<Layout> halve_batch(Layout l) {
+  if (l.local_batch % 2 != 0) return {};
+  l.local_batch /= 2;
+  return l;
+}
+std::optional<Layout> one_sequence(Layout l) {
+  if (l.local_batch <= 2) return {};
+  l.local_batch = 1;
+  return l;
+}
+std::optional<Layout> reduce_often(Layout l) {
+  using Reduce = ParallelismConfig::Reduce;
+  if (l.reduce == Reduce::every_microbatch || l.micro_batches() == 1 || l.dp_shard == 1) return {};
+  l.reduce = Reduce::every_microbatch;
+  return l;
+}
+std::optional<Layout> reshard_always(Layout l) {
+  using Reshard = ParallelismConfig::Reshard;
+  if (l.reshard == Reshard::always || l.dp_shard == 1) return {};
+  l.reshard = Reshard::always;
+  return l;
+}
+std::optional<Layout> shard_replicas(Layout l) {
+  if (l.dp_replicate == 1) return {};
+  l.dp_shard *= l.dp_replicate;
+  l.dp_replicate = 1;
+  return l;
+}
+std::optional<Layout> wider_tp(Layout l) {
+  if (l.dp_shard % 2 != 0) return {};
+  l.tp *= 2;
+  l.dp_shard /= 2;  // and twice the micro-batches, whose gradients need not stay whole
+  if (l.dp_shard > 1) l.reduce = ParallelismConfig::Reduce::every_microbatch;
+  return l;
+}
+constexpr Change kChanges[] = {recompute_cheap, recompute_all,  halve_moments,  halve_batch, one_sequence,
+                               reduce_often,    reshard_always, shard_replicas, wider_tp};
+
+std::optional<RecordedLayout> try_record(const Layout& layout, const LayoutRecorder& recorder) {
+  try {
+    return recorder.record(layout);
+  } catch (const ConfigError&) {  // heads or tokens that do not divide: not to be had
+    return {};
+  }
+}
+
+}  // namespace
+
+double RecordedLayout::flops() const {
+  return plan.flops(Precision::fp32) + plan.flops(Precision::bf16) + plan.flops(Precision::fp8);
+}
+
+RecordedLayout LayoutRecorder::record(const Layout& layout) const {
+  const Config config = with_layout(config_, layout);
+  const Experiment e = resolve_planned(config, planned_, static_cast<int>(layout.ranks()));
+  RecordedLayout out{
+      .layout = layout, .plan = sample_first_rank(e.shape, planned_.device, e.mesh), .time = {}};
+  if (machine_) out.time = predict_step(out.plan, *machine_);
+  return out;
+}
+
+std::vector<MemoryMove> memory_moves(const RecordedLayout& from, double limit_gib,
+                                     const LayoutRecorder& recorder) {
+  std::vector<std::pair<Change, MemoryMove>> single;
+  for (Change change : kChanges) {
+    const std::optional<Layout> layout = change(from.layout);
+    if (!layout) continue;
+    std::optional<RecordedLayout> after = try_record(*layout, recorder);
+    if (after && after->gib() < from.gib())
+      single.push_back({change, {changed_keys(from.layout, *layout), std::move(*after)}});
+  }
+  auto cost_per_gib = [&](const auto& move) {
+    const RecordedLayout& after = move.second.after;
+    const double cost = from.time ? after.time->seconds / from.time->seconds : after.flops() / from.flops();
+    return (cost - 1) / (from.gib() - after.gib());
+  };
+  std::ranges::stable_sort(single, {}, cost_per_gib);
+  auto fits = [&](const RecordedLayout& l) { return l.gib() <= limit_gib; };
+  const bool one_fits = std::ranges::any_of(single, [&](const auto& m) { return fits(m.second.after); });
+  std::vector<MemoryMove> moves;
+  for (const auto& [change, move] : single) moves.push_back(move);
+  if (one_fits) return moves;
+  std::optional<RecordedLayout> together;
+  for (const auto& [change, move] : single) {
+    const std::optional<Layout> layout = change(together ? together->layout : from.layout);
+    if (!layout) continue;
+    std::optional<RecordedLayout> after = try_record(*layout, recorder);
+    if (!after || (together && after->gib() >= together->gib())) continue;
+    together = std::move(after);
+    if (fits(*together)) break;
+  }
+  if (together && single.size() > 1)
+    moves.push_back({changed_keys(from.layout, together->layout), *together});
+  if (together && fits(*together)) return moves;
+  Layout more = from.layout;
+  constexpr int kMostTimes = 8;
+  for (int times = 2; times <= kMostTimes; times *= 2) {
+    more.dp_shard = from.layout.dp_shard * times;
+    more.global_batch = from.layout.global_batch * times;
+    std::optional<RecordedLayout> after = try_record(more, recorder);
+    if (!after) break;
+    const bool enough = fits(*after);
+    if (enough || times == kMostTimes) moves.push_back({changed_keys(from.layout, more), std::move(*after)});
+    if (enough) break;
+  }
+  return moves;
+}
+
+}  // namespace ottava

@@ -1,0 +1,124 @@
+#include "apps/predict/planned_machine.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "apps/decide/available_memory.h"
+#include "apps/decide/workbench.h"
+#include "core/cuda/runtime.h"
+#include "core/error.h"
+#include "core/ops/elementwise.h"
+#include "parallel/comm/solo_communicator.h"
+
+namespace ottava {
+namespace {
+
+constexpr const char *kCpu = "cpu", *kNetwork = "ib_400";
+
+DeviceTable named_device(const MachineChoice& choice, const Config& config) {
+  DeviceTable table = find_device(choice.device);
+  const std::string& wanted = config.training.device;
+  if (wanted != "auto" && table.is_gpu() != wanted.starts_with("cuda"))
+    fail<ConfigError>("plan", "--device {} is {}, and training.device is {}: set --training.device {}",
+                      choice.device, table.is_gpu() ? "a GPU" : "a CPU", wanted,
+                      table.is_gpu() ? "cuda" : kCpu);
+  if (choice.compute_capability > 0 && choice.compute_capability != table.capability)
+    fail<ConfigError>("plan", "--device {} has compute capability {}.{}, and --compute-capability says {}.{}",
+                      choice.device, table.capability / 10, table.capability % 10,
+                      choice.compute_capability / 10, choice.compute_capability % 10);
+  return table;
+}
+
+std::optional<DeviceTable> device_of_capability(int capability) {
+  for (const char* name : {"h100_sxm", "a100_sxm", "l40s", "b200", "rtx_5090"}) {
+    DeviceTable table = find_device(name);
+    if (table.capability == capability) return table;
+  }
+  return {};
+}
+
+constexpr double kGiga = 1e9, kTera = 1e12;
+
+double copy_bytes_per_second() {
+  Stream stream = Stream::cpu();
+  Workbench bench(stream.device());
+  const Tensor from = bench.tensor(DType::bf16, {int64_t{1} << 23}),
+               to = bench.tensor(DType::bf16, from.shape);
+  return 2e3 * static_cast<double>(from.bytes()) / best_milliseconds(stream, [&] { cast(stream, from, to); });
+}
+
+void set_rates(DeviceTable& cpu, const DevicePeaks& peaks, double copied) {
+  cpu.bf16_tflops = peaks.bf16 / kTera;
+  cpu.fp32_tflops = peaks.fp32 / kTera;
+  cpu.memory_gb_per_s = copied / kGiga;
+}
+
+void measure(DeviceTable& cpu, const MeasuredOperations& measured, const MetricsConfig& config) {
+  DevicePeaks peaks = find_device_peaks({DeviceType::cpu, 0}, config);
+  if (!measured.empty()) peaks.bf16 = measured.gemm_flops_per_second();
+  set_rates(cpu, peaks, measured.empty() ? copy_bytes_per_second() : measured.copy_bytes_per_second());
+  SoloCommunicator alone;
+  cpu.memory_gib = static_cast<double>(memory_for_rank({DeviceType::cpu, 0}, alone)) / (int64_t{1} << 30);
+}
+
+}  // namespace
+
+std::optional<DeviceTable> choose_device(const MachineChoice& choice, const Config& config) {
+  if (!choice.device.empty()) return named_device(choice, config);
+  if (config.training.device.starts_with("cuda")) {
+    if (choice.compute_capability > 0) return device_of_capability(choice.compute_capability);
+    return cuda::device_count() > 0 ? device_of_driver(cuda::device_name(0)) : find_device("h100_sxm");
+  }
+  return parse_device(config.training.device).type == DeviceType::cuda
+             ? device_of_driver(cuda::device_name(0))
+             : find_device(kCpu);
+}
+
+Machine planned_machine(const MachineChoice& choice, DeviceTable device, const PlannedExperiment& planned) {
+  const int ranks = planned.experiment.mesh.world_size();
+  Machine machine{.device = std::move(device),
+                  .network = find_network(choice.network.empty() ? kNetwork : choice.network),
+                  .ranks_per_node = choice.ranks_per_node,
+                  .has_cudnn_attention = false};
+  if (!choice.calibration.empty()) machine.measured = MeasuredOperations::read(choice.calibration);
+  if (machine.device.is_gpu()) {
+    if (machine.ranks_per_node == 0) machine.ranks_per_node = 8;
+    machine.has_cudnn_attention = planned.experiment.config.attention.backend != "flash" &&
+                                  machine.device.cudnn_forward > 0 && !planned.experiment.shape.block_causal;
+    return machine;
+  }
+  const auto cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  if (machine.ranks_per_node == 0) machine.ranks_per_node = std::min(ranks, cores);
+  measure(machine.device, machine.measured, planned.experiment.config.metrics);
+  const double sharers = std::min(ranks, machine.ranks_per_node);
+  for (double DeviceTable::*figure : {&DeviceTable::memory_gb_per_s, &DeviceTable::bf16_tflops,
+                                      &DeviceTable::fp32_tflops, &DeviceTable::memory_gib})
+    machine.device.*figure /= sharers;
+  return machine;
+}
+
+std::optional<Machine> running_machine(Device device, const DevicePeaks& peaks, const Experiment& e) {
+  Machine machine;
+  if (device.type == DeviceType::cuda) {
+    const std::optional<DeviceTable> known = device_of_driver(cuda::device_name(device.index));
+    if (!known) return {};
+    machine.device = *known;
+    machine.has_cudnn_attention = e.shape.model_options.fused_attention != nullptr;
+  } else {
+    machine.device = find_device(kCpu);
+    machine.ranks_per_node = e.mesh.world_size();
+    set_rates(machine.device, peaks, copy_bytes_per_second());
+  }
+  machine.network = find_network(kNetwork);
+  return machine;
+}
+
+MemoryLimit memory_limit(const MachineChoice& choice, const Machine& machine) {
+  const DeviceTable& d = machine.device;
+  if (choice.limit_gib > 0) return {choice.limit_gib, "--limit-gib"};
+  if (!d.is_gpu()) return {d.memory_gib, "what is free on this machine for each rank on it"};
+  return {d.memory_gib - d.reserve_gib,
+          fmt::format("{}: {:.1f} GiB less {:.1f} for libraries", d.name, d.memory_gib, d.reserve_gib)};
+}
+
+}  // namespace ottava

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "apps/config/planned_experiment.h"
+#include "apps/predict/machine.h"
+#include "apps/report/metrics_reporter.h"
+
+namespace ottava {
+
+/// What a plan is for, as a person says it.
+struct MachineChoice {
+  std::string device;   ///< table or file; empty: the GPU of this machine or of the capability, or this CPU
+  std::string network;  ///< table or file; empty: ib_400
+  std::string calibration;     ///< file of `bench kernels --json`; empty: none
+  int ranks_per_node = 0;      ///< 0: 8, on a CPU as many as it has cores
+  int compute_capability = 0;  ///< 0: the table's
+  double limit_gib = 0;        ///< of memory for each rank; 0: the table's
+};
+
+/// The table for this configuration. Nothing for a GPU or a
+/// capability that no table has. Throws ConfigError: an unknown name, a GPU for training.device cpu and the
+/// other way round, a capability that the named device does not have.
+std::optional<DeviceTable> choose_device(const MachineChoice& choice, const Config& config);
+
+/// Devices for the ranks of this experiment. A CPU is measured in half a second, unless calibrated; its ranks
+/// share its peaks and its memory.
+Machine planned_machine(const MachineChoice& choice, DeviceTable device, const PlannedExperiment& planned);
+
+/// The machine that runs this, whose device has these peaks; nothing for a GPU that no table has. The memory
+/// of a CPU is timed: every rank makes the call, so that each gets its share.
+std::optional<Machine> running_machine(Device device, const DevicePeaks& peaks, const Experiment& experiment);
+
+/// Bytes that a rank may take of this device, and in words what that is.
+struct MemoryLimit {
+  double gib = 0;
+  std::string of;
+};
+MemoryLimit memory_limit(const MachineChoice& choice, const Machine& machine);
+
+}  // namespace ottava

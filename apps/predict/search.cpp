@@ -1,0 +1,321 @@
+#include "apps/predict/search.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <tuple>
+
+#include "apps/predict/fewer_blocks.h"
+#include "core/counted.h"
+#include "core/error.h"
+
+namespace ottava {
+namespace {
+
+using Reshard = ParallelismConfig::Reshard;
+using Reduce = ParallelismConfig::Reduce;
+using Mode = ActivationCheckpointConfig::Mode;
+
+constexpr double kGib = 1 << 30;
+constexpr size_t kRefined = 50;        // estimates whose neighbours are looked at
+constexpr double kNear = 1.02;         // of the time of the last that is asked for: recorded as well
+constexpr double kMemoryError = 1.01;  // of an estimate; recordings decide what fits
+
+struct Estimate {
+  Layout layout;
+  StepFigures figures;
+  double gib() const { return static_cast<double>(figures.memory_bytes) / kGib; }
+};
+
+std::vector<int64_t> divisors(int64_t n) {
+  std::vector<int64_t> out;
+  for (int64_t d = 1; d <= n; ++d)
+    if (n % d == 0) out.push_back(d);
+  return out;
+}
+
+bool has_key(const Layout& layout, const std::string& fixed) {
+  const LayoutKeys keys = keys_of(layout);
+  return std::ranges::any_of(keys, [&](const auto& key) { return key.first + "=" + key.second == fixed; });
+}
+
+void check_fixed(const std::vector<std::string>& fixed) {
+  Layout any;  // with all keys that a layout may have
+  any.recompute.mode = Mode::selective;
+  any.float8 = "tensorwise";
+  std::vector<std::string> names;
+  for (const auto& [key, value] : keys_of(any)) names.push_back(key);
+  for (const std::string& text : fixed) {
+    if (std::ranges::find(names, text.substr(0, text.find('='))) == names.end() ||
+        text.find('=') == std::string::npos)
+      fail<ConfigError>("plan", "--fix {}: expected KEY=VALUE with one of the keys that are varied: {}", text,
+                        fmt::format("{}", fmt::join(names, ", ")));
+  }
+}
+
+std::vector<ActivationCheckpointConfig> recomputations(const ActivationCheckpointConfig& given) {
+  std::vector<ActivationCheckpointConfig> out{{.mode = Mode::none, .selective_ac_option = "op"},
+                                              {.mode = Mode::selective, .selective_ac_option = "op"},
+                                              {.mode = Mode::full, .selective_ac_option = "op"}};
+  if (given.mode == Mode::selective && !given.per_op()) out.push_back(given);
+  return out;
+}
+
+/// The rest of a layout, ranks and sequences given.
+void add_variants(const Layout& base, const Layout& given, const DeviceTable& device, bool all_reshards,
+                  std::vector<Layout>& out) {
+  for (const ActivationCheckpointConfig& recompute : recomputations(given.recompute)) {
+    for (const bool float8 : {false, true}) {
+      if (float8 && (given.float8.empty() || (device.is_gpu() && device.fp8_tflops == 0))) continue;
+      for (const Reduce reduce : {Reduce::automatic, Reduce::once_per_step, Reduce::every_microbatch}) {
+        const bool is_open = base.micro_batches() > 1 && base.dp_shard > 1;
+        if ((reduce == Reduce::automatic) == is_open) continue;
+        for (const Reshard reshard : {Reshard::automatic, Reshard::always, Reshard::never}) {
+          if (reshard != Reshard::automatic && (!all_reshards || base.dp_shard == 1)) continue;
+          Layout layout = base;
+          layout.recompute = recompute;
+          layout.reduce = reduce;
+          layout.reshard = reshard;
+          layout.float8 = float8 ? given.float8 : "";
+          layout.float8_gather = float8 && base.dp_shard > 1;
+          out.push_back(std::move(layout));
+        }
+      }
+    }
+  }
+}
+
+// Bytes that every step needs of a rank: masters, gradients, moments and copies in bf16.
+double least_gib(const Layout& l, double parameters) {
+  const double moment = l.moments == DType::bf16 ? 2 : 4, copy = l.float8.empty() ? 2 : 0;
+  return 0.95 * parameters / static_cast<double>(l.dp_shard * l.tp) * (8 + 2 * moment + copy) / kGib;
+}
+
+class Search {
+ public:
+  Search(const Config& config, const PlannedExperiment& planned, const Machine& machine,
+         const SearchOptions& options)
+      : config_(config),
+        planned_(planned),
+        machine_(machine),
+        options_(options),
+        recorder_(config, planned, &machine) {}
+
+  SearchResult run() {
+    const std::vector<Layout> layouts = all_layouts(planned_, machine_, options_);
+    out_.layouts = static_cast<int64_t>(layouts.size());
+    estimate(layouts);
+    refine();
+    record();
+    return std::move(out_);
+  }
+
+ private:
+  // Layouts that differ only by sequences at a time: once one fails, more of them do.
+  using Group = std::vector<Layout>;
+
+  void estimate(const std::vector<Layout>& layouts) {
+    std::vector<std::pair<Layout, Group>> groups;
+    for (const Layout& layout : layouts) {
+      Layout key = layout;
+      key.local_batch = 0;
+      const auto known = std::ranges::find(groups, key, &std::pair<Layout, Group>::first);
+      (known == groups.end() ? groups.emplace_back(key, Group{}) : *known).second.push_back(layout);
+    }
+    const auto parameters = static_cast<double>(parameter_count(planned_.experiment.shape.model));
+    each(groups.size(), [&](size_t i) {
+      Group& group = groups[i].second;
+      std::ranges::sort(group, {}, &Layout::local_batch);
+      for (const Layout& layout : group) {
+        if (least_gib(layout, parameters) > options_.limit_gib)
+          return keep_closest(layout, least_gib(layout, parameters));
+        if (!try_estimate(layout)) return;
+      }
+    });
+    if (out_.estimated == 0 && !closest_)
+      fail<ConfigError>("plan", "no layout divides this model: {}", complaint_);
+  }
+
+  void refine() {
+    sort();
+    std::vector<Layout> more;
+    for (size_t i = 0; i < std::min(kRefined, found_.size()); ++i) {
+      for (const Reshard reshard : {Reshard::always, Reshard::never}) {
+        Layout layout = found_[i].layout;
+        if (layout.dp_shard == 1 || layout.reshard != Reshard::automatic) continue;
+        layout.reshard = reshard;
+        if (std::ranges::all_of(options_.fixed, [&](const std::string& f) { return has_key(layout, f); }))
+          more.push_back(std::move(layout));
+      }
+    }
+    out_.layouts += static_cast<int64_t>(more.size());
+    each(more.size(), [&](size_t i) { try_estimate(more[i]); });
+    sort();
+  }
+
+  void record() {
+    const size_t top = std::min(options_.top, found_.size());
+    std::vector<Layout> near;
+    for (const Estimate& e : found_)
+      if (e.figures.seconds <= kNear * found_[top - 1].figures.seconds && near.size() < 2 * top)
+        near.push_back(e.layout);
+    std::vector<std::optional<RecordedLayout>> recorded(near.size());
+    each(near.size(), [&](size_t i) { recorded[i] = recorder_.record(near[i]); });
+    out_.recorded = static_cast<int64_t>(near.size());
+    for (std::optional<RecordedLayout>& layout : recorded)
+      if (layout->gib() <= options_.limit_gib) out_.best.push_back(std::move(*layout));
+    std::ranges::stable_sort(out_.best, {}, [](const RecordedLayout& l) { return l.time->seconds; });
+    if (out_.best.size() > top)
+      out_.best.erase(out_.best.begin() + static_cast<std::ptrdiff_t>(top), out_.best.end());
+    if (out_.best.empty() && closest_) out_.closest = recorder_.record(*closest_);
+  }
+
+  // False if it does not fit or cannot be.
+  bool try_estimate(const Layout& layout) {
+    std::optional<Estimate> e;
+    std::string complaint;
+    try {
+      const Experiment experiment =
+          resolve_planned(with_layout(config_, layout), planned_, static_cast<int>(layout.ranks()));
+      e = Estimate{layout, estimate_step(experiment, planned_.device, machine_)};
+    } catch (const ConfigError& error) {  // heads or tokens that do not divide
+      complaint = error.what();
+    }
+    const std::lock_guard lock(mutex_);
+    if (!e) {
+      complaint_ = complaint;
+      return true;  // with more sequences it may be
+    }
+    ++out_.estimated;
+    if (e->gib() > kMemoryError * options_.limit_gib) {
+      note_closest(layout, e->gib());
+      return false;
+    }
+    found_.push_back(std::move(*e));
+    return true;
+  }
+  void keep_closest(const Layout& layout, double gib) {
+    const std::lock_guard lock(mutex_);
+    note_closest(layout, gib);
+  }
+  void note_closest(const Layout& layout, double gib) {
+    if (closest_ && closest_gib_ <= gib) return;
+    closest_ = layout;
+    closest_gib_ = gib;
+  }
+  // Equal times in a fixed order, whichever thread came first.
+  void sort() {
+    std::ranges::sort(found_, {}, [](const Estimate& e) {
+      return std::tuple(e.figures.seconds, e.figures.memory_bytes, options_text(keys_of(e.layout)));
+    });
+  }
+
+  /// work(i) for each, on all cores for a GPU; a CPU's libraries are asked on one.
+  template <class Work>
+  void each(size_t count, const Work& work) {
+    const size_t threads =
+        planned_.device.type == DeviceType::cuda ? std::max(1u, std::thread::hardware_concurrency()) : 1;
+    std::atomic<size_t> next = 0;
+    std::exception_ptr failure;
+    auto run = [&] {
+      try {
+        for (size_t i = next++; i < count; i = next++) work(i);
+      } catch (...) {
+        const std::lock_guard lock(mutex_);
+        failure = std::current_exception();
+        next = count;
+      }
+    };
+    {
+      std::vector<std::jthread> others;
+      for (size_t i = 1; i < std::min(threads, count); ++i) others.emplace_back(run);
+      run();
+    }
+    if (failure) std::rethrow_exception(failure);
+  }
+
+  const Config& config_;
+  const PlannedExperiment& planned_;
+  const Machine& machine_;
+  const SearchOptions& options_;
+  LayoutRecorder recorder_;
+  std::mutex mutex_;
+  std::vector<Estimate> found_;
+  std::optional<Layout> closest_;
+  double closest_gib_ = 0;
+  std::string complaint_;
+  SearchResult out_;
+};
+
+// The largest part of what the second takes longer.
+std::string reason_of(const StepTime& first, const StepTime& second) {
+  std::string what;
+  double most = 0;
+  auto compare = [&](const std::map<std::string, StepTime::Part>& a,
+                     const std::map<std::string, StepTime::Part>& b, double StepTime::Part::*value,
+                     std::string_view verb) {
+    for (const auto& [name, part] : b) {
+      const auto other = a.find(name);
+      const double more = part.*value - (other == a.end() ? 0 : other->second.*value);
+      if (more <= most) continue;
+      most = more;
+      what = fmt::format("{:.1f} ms more {} {}", more * 1e3, verb, name);
+    }
+  };
+  compare(first.classes, second.classes, &StepTime::Part::seconds, "of");
+  compare(first.axes, second.axes, &StepTime::Part::exposed, "waiting for");
+  return what.empty() ? "as fast" : what;
+}
+
+}  // namespace
+
+std::vector<Layout> all_layouts(const PlannedExperiment& planned, const Machine& machine,
+                                const SearchOptions& options) {
+  check_fixed(options.fixed);
+  const Layout given = layout_of(planned.experiment);
+  const int64_t ranks = planned.experiment.mesh.world_size();
+  const bool all_reshards = std::ranges::any_of(options.fixed, [](const std::string& f) {
+    return f.starts_with("parallelism.fsdp_reshard_after_forward=");
+  });
+  std::vector<Layout> layouts;
+  for (const int64_t tp : divisors(ranks)) {
+    if (tp > machine.ranks_per_node) continue;
+    for (const int64_t dp_shard : divisors(ranks / tp)) {
+      for (const int64_t batch : std::set<int64_t>{1, 2, 4, 8, 16, given.local_batch}) {
+        Layout layout = given;
+        layout.tp = tp;
+        layout.dp_shard = dp_shard;
+        layout.dp_replicate = ranks / tp / dp_shard;
+        layout.local_batch = batch;
+        if (given.global_batch % (layout.dp_replicate * dp_shard * batch) != 0) continue;
+        add_variants(layout, given, machine.device, all_reshards, layouts);
+      }
+    }
+  }
+  std::erase_if(layouts, [&](const Layout& layout) {
+    return !std::ranges::all_of(options.fixed, [&](const std::string& f) { return has_key(layout, f); });
+  });
+  if (layouts.empty())
+    fail<ConfigError>(
+        "plan", "no layout of {} for a global batch of {}{}: change training.global_batch_size or --fix",
+        counted(ranks, "rank"), counted(given.global_batch, "sequence"),
+        options.fixed.empty() ? "" : fmt::format(" has {}", fmt::join(options.fixed, " and ")));
+  return layouts;
+}
+
+SearchResult search_layouts(const Config& config, const PlannedExperiment& planned, const Machine& machine,
+                            const SearchOptions& options) {
+  SearchResult result = Search(config, planned, machine, options).run();
+  for (const RecordedLayout& layout : result.best)
+    result.reasons.push_back(&layout == result.best.data() ? ""
+                                                           : reason_of(*result.best[0].time, *layout.time));
+  return result;
+}
+
+}  // namespace ottava

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "apps/config/experiment.h"
+#include "apps/predict/machine.h"
+#include "apps/predict/replay.h"
+
+namespace ottava {
+
+/// How long a step takes, by replaying its recorded order. Not in it: stragglers, throttling, data, saves.
+struct StepTime {
+  struct Part {
+    double seconds = 0, exposed = 0;  ///< of transfers: what compute waits for
+    int64_t calls = 0;
+  };
+  double seconds = 0, error = 0;  ///< and the mean error of such times, as a part of them
+  double low() const { return seconds * (1 - error); }
+  double high() const { return seconds * (1 + error); }
+  double compute = 0;                   ///< with what running beside traffic adds
+  double transfers = 0, exposed = 0;    ///< between ranks: together, and what compute waits for
+  std::map<std::string, Part> classes;  ///< class_of()
+  std::map<std::string, Part> labels;   ///< by label, as the run's profile has them
+  std::map<std::string, Part> axes;     ///< "dp_shard all_gather"
+  double by_source[3] = {};             ///< compute by TimeSource
+  /// "products bf16" or another class, or "dp_shard all_gather" where the wait for it is longer.
+  std::string bound_by() const;
+};
+
+/// The recorded order as a program for replay(): one lane, since calls of a rank are carried out in order.
+ReplayProgram program_of(const StepPlan& plan, const Machine& machine);
+StepTime predict_step(const StepPlan& plan, const Machine& machine);
+
+/// A line for each distinct operation of the step, the longest together first: calls, milliseconds, bytes,
+/// FLOPs, class and where the time comes from.
+struct OperationForecast {
+  const RecordedOperation* operation;
+  PredictedTime time;  ///< of one call
+};
+std::vector<OperationForecast> predict_operations(const StepPlan& plan, const Machine& machine);
+
+}  // namespace ottava

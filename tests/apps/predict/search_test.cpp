@@ -1,0 +1,220 @@
+#include "apps/predict/search.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <random>
+
+#include "apps/predict/fewer_blocks.h"
+#include "apps/predict/planned_machine.h"
+#include "apps/predict/sample_step.h"
+#include "core/error.h"
+#include "tests/support/catch.h"
+
+// A search is as good as recording everything, and what it leaves out of recordings changes nothing.
+
+using namespace ottava;
+using Catch::Contains;
+
+namespace {
+
+using Overrides = std::vector<std::string>;
+
+Config small_config(const Overrides& more) {
+  Overrides overrides{"--model.dim",
+                      "256",
+                      "--model.n_heads",
+                      "4",
+                      "--model.n_kv_heads",
+                      "2",
+                      "--model.ffn_dim",
+                      "512",
+                      "--model.vocab_size",
+                      "512",
+                      "--training.seq_len",
+                      "64",
+                      "--training.device",
+                      "cuda",
+                      "--training.local_batch_size",
+                      "1"};
+  if (std::ranges::find(more, "--model.n_layers") == more.end())
+    overrides.insert(overrides.end(), {"--model.n_layers", "9"});
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  return load_config("", overrides);
+}
+
+struct Planned {
+  Config config;
+  PlannedExperiment planned;
+  Machine machine;
+  explicit Planned(const Overrides& more, int ranks, int ranks_per_node = 8)
+      : config(small_config(more)),
+        planned(plan_experiment(config, ranks, 90)),
+        machine(planned_machine({.device = "h100_sxm", .ranks_per_node = ranks_per_node},
+                                find_device("h100_sxm"), planned)) {}
+};
+
+void require_equal(const StepPlan& a, const StepPlan& b) {
+  CHECK(a.memory.total_bytes() == b.memory.total_bytes());
+  CHECK(a.memory.persistent_bytes == b.memory.persistent_bytes);
+  REQUIRE(a.costs.size() == b.costs.size());
+  for (size_t i = 0; i < a.costs.size(); ++i) {
+    INFO(a.costs[i].label << " " << a.costs[i].op);
+    CHECK(a.costs[i].label == b.costs[i].label);
+    CHECK(a.costs[i].calls == b.costs[i].calls);
+    CHECK(a.costs[i].flops == b.costs[i].flops);
+    CHECK(a.costs[i].bytes == b.costs[i].bytes);
+  }
+  CHECK(a.traffic.calls() == b.traffic.calls());
+  CHECK(a.traffic.sent_bytes() == b.traffic.sent_bytes());
+  REQUIRE(a.order.events.size() == b.order.events.size());
+  CHECK(a.order.parts == b.order.parts);
+  for (size_t i = 0; i < a.order.events.size(); ++i) {
+    const RecordedEvent &x = a.order.events[i], &y = b.order.events[i];
+    REQUIRE((x.kind == y.kind && x.index == y.index));
+    REQUIRE(a.order.labels[static_cast<size_t>(x.label)] == b.order.labels[static_cast<size_t>(y.label)]);
+  }
+}
+
+const Overrides kFloat8{"--model.converters",
+                        "[quantize.linear.float8]",
+                        "--quantize.linear.float8.recipe_name",
+                        "rowwise",
+                        "--quantize.linear.float8.enable_fsdp_float8_all_gather",
+                        "true"};
+
+Layout random_layout(const PlannedExperiment& planned, const Machine& machine, std::mt19937& random) {
+  std::vector<Layout> layouts = all_layouts(planned, machine, {.limit_gib = 1e9});
+  return layouts[random() % layouts.size()];
+}
+
+}  // namespace
+
+TEST_CASE("three recorded micro-batches make the plan of many") {
+  for (const Overrides& more :
+       {Overrides{"--training.global_batch_size", "32"},
+        Overrides{"--training.global_batch_size", "32", "--parallelism.fsdp_reduce_every_microbatch", "true"},
+        Overrides{"--training.global_batch_size", "32", "--parallelism.tensor_parallel_degree", "2",
+                  "--activation_checkpoint.mode", "full"},
+        Overrides{"--training.global_batch_size", "32", "--parallelism.fsdp_reshard_after_forward", "never",
+                  "--training.cuda_graphs", "off", "--parallelism.fsdp_reduce_every_microbatch", "true"},
+        Overrides{"--training.global_batch_size", "32", "--parallelism.data_parallel_replicate_degree", "2",
+                  "--training.mixed_precision_reduce", "bfloat16", "--model.converters",
+                  "[quantize.linear.float8]"}}) {
+    INFO(fmt::format("{}", fmt::join(more, " ")));
+    const Planned p(more, 4);
+    const Experiment& e = p.planned.experiment;
+    REQUIRE(e.shape.micro_batches >= 4);
+    require_equal(sample_first_rank(e.shape, p.planned.device, e.mesh),
+                  record_first_rank(e.shape, p.planned.device, e.mesh));
+  }
+}
+
+TEST_CASE("blocks in the middle need not be recorded") {
+  std::mt19937 random(3);
+  int left_out = 0;
+  for (int i = 0; i < 30; ++i) {
+    Overrides more{"--model.n_layers", i % 3 == 0 ? "12" : "17", "--training.global_batch_size", "32"};
+    if (i % 2 == 0) more.insert(more.end(), kFloat8.begin(), kFloat8.end());
+    if (i % 4 == 0)
+      more.insert(more.end(), {"--quantize.linear.float8.high_precision_first_blocks", "1",
+                               "--quantize.linear.float8.high_precision_last_blocks", "2"});
+    if (i % 5 == 0)
+      more.insert(more.end(), {"--activation_checkpoint.mode", "selective",
+                               "--activation_checkpoint.selective_ac_option", i % 10 == 0 ? "2" : "3"});
+    const Planned p(more, 16, 4);
+    const Layout layout = random_layout(p.planned, p.machine, random);
+    INFO(describe(layout));
+    const Experiment e = resolve_planned(with_layout(p.config, layout), p.planned, 16);
+    const BlockPattern pattern = block_pattern(e.shape);
+    CHECK(pattern.head + pattern.motif * pattern.times + pattern.tail == e.shape.model.layers);
+    left_out += pattern.times > 4;
+    const StepFigures estimate = estimate_step(e, p.planned.device, p.machine);
+    const StepFigures recorded = figures_of(record_first_rank(e.shape, p.planned.device, e.mesh), p.machine);
+    // What is packed is not always one more of the same, least of all where everything is small.
+    CHECK(static_cast<double>(estimate.memory_bytes) ==
+          Approx(static_cast<double>(recorded.memory_bytes)).epsilon(1e-2));
+    CHECK(estimate.sent_bytes == recorded.sent_bytes);
+    CHECK(estimate.calls == recorded.calls);
+    CHECK(estimate.flops == Approx(recorded.flops).epsilon(1e-12));
+    CHECK(estimate.bytes == Approx(recorded.bytes).epsilon(1e-12));
+    CHECK(estimate.seconds == Approx(recorded.seconds).epsilon(0.01));
+  }
+  CHECK(left_out > 20);
+}
+
+TEST_CASE("a search finds what recording every layout finds") {
+  for (const int ranks : {1, 4, 16}) {
+    for (const bool float8 : {false, true}) {
+      Overrides more = float8 ? kFloat8 : Overrides{};
+      more.insert(more.end(), {"--training.global_batch_size", "32", "--model.n_layers", "6"});
+      const Planned p(more, ranks, 4);
+      const LayoutRecorder recorder(p.config, p.planned, &p.machine);
+      const SearchOptions everything{.limit_gib = 0.2, .fixed = {}};
+      std::optional<RecordedLayout> best;
+      std::vector<Layout> layouts = all_layouts(p.planned, p.machine, everything);
+      for (const auto reshard : {ParallelismConfig::Reshard::always, ParallelismConfig::Reshard::never}) {
+        for (Layout layout : all_layouts(p.planned, p.machine, everything)) {
+          layout.reshard = reshard;
+          if (layout.dp_shard > 1) layouts.push_back(layout);
+        }
+      }
+      for (const Layout& layout : layouts) {
+        try {
+          RecordedLayout recorded = recorder.record(layout);
+          if (recorded.gib() > everything.limit_gib) continue;
+          if (!best || recorded.time->seconds < best->time->seconds) best = std::move(recorded);
+        } catch (const ConfigError&) {  // does not divide
+        }
+      }
+      INFO(ranks << " ranks, the best by hand: " << describe(best->layout));
+      const SearchResult found = search_layouts(p.config, p.planned, p.machine, everything);
+      REQUIRE_FALSE(found.best.empty());
+      INFO("found: " << describe(found.best[0].layout));
+      CHECK(found.best[0].time->seconds == Approx(best->time->seconds).epsilon(1e-9));
+      CHECK(found.best[0].gib() <= everything.limit_gib);
+      CHECK(std::ranges::is_sorted(found.best, {}, [](const RecordedLayout& l) { return l.time->seconds; }));
+      CHECK(found.reasons.size() == found.best.size());
+      CHECK(found.estimated < found.layouts + 1);
+    }
+  }
+}
+
+TEST_CASE("keys can be fixed, and where nothing fits the closest is said") {
+  const Planned p({"--training.global_batch_size", "32"}, 8);
+  const SearchResult fixed =
+      search_layouts(p.config, p.planned, p.machine,
+                     {.limit_gib = 70,
+                      .fixed = {"parallelism.tensor_parallel_degree=2", "activation_checkpoint.mode=full"}});
+  REQUIRE_FALSE(fixed.best.empty());
+  for (const RecordedLayout& layout : fixed.best) {
+    CHECK(layout.layout.tp == 2);
+    CHECK(layout.layout.recompute.mode == ActivationCheckpointConfig::Mode::full);
+  }
+  const SearchResult none = search_layouts(p.config, p.planned, p.machine, {.limit_gib = 0.001});
+  CHECK(none.best.empty());
+  REQUIRE(none.closest.has_value());
+  CHECK(none.closest->gib() > 0.001);
+  auto refused = [&](const std::string& fix) {
+    return search_layouts(p.config, p.planned, p.machine, {.limit_gib = 70, .fixed = {fix}});
+  };
+  CHECK_THROWS_WITH(refused("training.seq_len=64"),
+                    Contains("--fix training.seq_len=64: expected KEY=VALUE with one"));
+  CHECK_THROWS_WITH(refused("parallelism.tensor_parallel_degree"), Contains("expected KEY=VALUE"));
+  CHECK_THROWS_WITH(refused("parallelism.tensor_parallel_degree=3"),
+                    Contains("has parallelism.tensor_parallel_degree=3"));
+}
+
+TEST_CASE("more ranks and more micro-batches hardly make a plan longer") {
+  const Planned one({"--training.global_batch_size", "1"}, 1);
+  const Planned many({"--training.global_batch_size", "64"}, 64);
+  const Planned long_step({"--training.global_batch_size", "64"}, 1);
+  const auto recorded = [](const Planned& p) {
+    const Experiment& e = p.planned.experiment;
+    return sample_first_rank(e.shape, p.planned.device, e.mesh);
+  };
+  const StepPlan first = recorded(one);
+  CHECK(recorded(many).memory.phases[0].allocations.size() < 2 * first.memory.phases[0].allocations.size());
+  CHECK(recorded(long_step).memory.phases[0].allocations.size() <=
+        3 * first.memory.phases[0].allocations.size());
+}
