@@ -142,7 +142,8 @@ DataPrepareTotals prepare_data(const DataPrepareOptions& options, std::ostream& 
   if (options.sources.empty()) fail<ConfigError>(kPrepare, "no sources are given");
   TextEncoder text_encoder =
       make_text_encoder(Tokenizer::load(here_or_installed(options.tokenizer)), options.marks);
-  Corpus corpus(find_data_files(options.sources), {.max_text_bytes = options.max_text_bytes});
+  Corpus corpus(find_data_files(options.sources, format_named(options.format)),
+                {.max_text_bytes = options.max_text_bytes});
   for (const DataFile& file : corpus.files()) {
     if (is_tokenized(file.format)) {
       fail<DataError>(kPrepare, "'{}' is tokenized already ({}); expected text or JSON lines", file.path,
@@ -192,7 +193,7 @@ DataPrepareTotals prepare_data(const DataPrepareOptions& options, std::ostream& 
 
 void inspect_data(const DataInspectOptions& options, std::ostream& out) {
   if (options.seq_len < 1) fail<ConfigError>(kInspect, "seq_len is {}, expected at least 1", options.seq_len);
-  Corpus corpus(find_data_files(options.sources), block_sizes(options.seq_len));
+  Corpus corpus(find_data_files(options.sources, format_named(options.format)), block_sizes(options.seq_len));
   out << fmt::format("{}, {}, {} of about {} MiB\n", counted(corpus.files().size(), "file"),
                      counted(corpus.bytes(), "byte"), counted(corpus.blocks(), "block"),
                      corpus.sizes().block_bytes >> 20);
@@ -244,6 +245,7 @@ void add_prepare(Command& data) {
       .required("sources", &o->sources, "files, folders, globs")
       .required("--tokenizer", &o->tokenizer, "folder or tokenizer.json")
       .required("--output", &o->output, "folder for the shards; must not exist or be empty")
+      .option("--format", &o->format, "auto, text or json_lines: of all sources")
       .option("--text-key", &o->text_key, "key of the text in JSON lines")
       .option("--tokens-per-shard", &o->tokens_per_shard, "")
       .run([o] {
@@ -257,6 +259,7 @@ void add_inspect(Command& data) {
   data.subcommand("inspect", "what sources hold and what training makes of them")
       .required("sources", &o->sources, "files, folders, globs")
       .option("--tokenizer", &o->tokenizer, "count tokens with this")
+      .option("--format", &o->format, "auto, text, json_lines, tokens_u16 or tokens_u32: of all sources")
       .option("--text-key", &o->text_key, "key of the text in JSON lines")
       .option("--seq-len", &o->seq_len, "")
       .option("--documents", &o->documents, "how many to show")

@@ -17,6 +17,7 @@ struct DataPrepareOptions {
   std::vector<std::string> sources;  ///< as training takes them: files, folders, globs, @lists
   std::string tokenizer;             ///< folder or tokenizer.json
   std::string output;                ///< folder that does not exist yet or is empty
+  std::string format = "auto";       ///< data::format_named()
   std::string text_key = "text";
   int64_t tokens_per_shard = 100'000'000;
   data::DocumentMarks marks;          ///< BOS and EOS around documents
@@ -33,7 +34,8 @@ DataPrepareTotals prepare_data(const DataPrepareOptions& options, std::ostream& 
 /// `ottava data inspect`: what sources hold and what training would make of them.
 struct DataInspectOptions {
   std::vector<std::string> sources;
-  std::string tokenizer;  ///< may be empty: then no tokens are counted
+  std::string tokenizer;        ///< may be empty: then no tokens are counted
+  std::string format = "auto";  ///< data::format_named()
   std::string text_key = "text";
   data::DocumentMarks marks;
   int64_t seq_len = 2048;

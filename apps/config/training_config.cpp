@@ -7,6 +7,7 @@
 
 #include "core/config/problems.h"
 #include "core/config/section.h"
+#include "core/data/data_file.h"
 
 namespace ottava {
 
@@ -21,13 +22,8 @@ void declare_data(config::Section& s, TrainingConfig& c) {
           "text to train on: file, folder, glob, @file that lists them, or several; relative to the working "
           "directory, else to this file");
   s.field("text_key", c.text_key).meaning("key of the text in JSON lines");
-  using Format = TrainingConfig::Format;
-  s.choice("format", c.format,
-           {{"auto", Format::automatic},
-            {"text", Format::text},
-            {"json_lines", Format::json_lines},
-            {"tokens_u16", Format::tokens_u16},
-            {"tokens_u32", Format::tokens_u32}})
+  s.field("format", c.format)
+      .one_of(data::format_names())
       .meaning(
           "of all files of dataset_path (and validation's): auto: by content and name; tokens_u16, "
           "tokens_u32: bare token "
@@ -40,7 +36,8 @@ void declare_data(config::Section& s, TrainingConfig& c) {
       .range(0, 1e6)
       .unit("s")
       .meaning(
-          "spent before the first step on looking through as much of the data as it allows; 0: on one block");
+          "spent before the first step on looking through as much of the data as it allows (0: one segment); "
+          "the rest is looked through during training");
   s.field("add_bos", c.add_bos).meaning("begin every document with the tokenizer's BOS");
   s.field("add_eos", c.add_eos).meaning("end every document with the tokenizer's EOS");
   s.field("shuffle", c.shuffle).meaning("permute blocks and documents anew in every epoch, by seed");

@@ -22,8 +22,7 @@ struct TrainingConfig {
   std::string dataset = "c4_test";
   std::vector<std::string> dataset_path;  ///< files, folders, globs, @lists: core/data/data_file.h
   std::string text_key = "text";
-  enum class Format { automatic, text, json_lines, tokens_u16, tokens_u32 };
-  Format format = Format::automatic;  ///< of all files of dataset_path, validation's too
+  std::string format = "auto";  ///< of all files of dataset_path, validation's too: data::format_named()
   enum class BadRecords { error, skip };
   BadRecords bad_records = BadRecords::error;
   double data_check_seconds = 1;  ///< spent on looking through the data before the first step

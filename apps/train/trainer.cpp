@@ -26,30 +26,13 @@ Stream stream_of(Device device) {
   return device.type == DeviceType::cuda ? Stream::cuda(device.index) : Stream::cpu();
 }
 
-std::optional<data::Format> format_of(TrainingConfig::Format format) {
-  using Format = TrainingConfig::Format;
-  switch (format) {
-    case Format::automatic:
-      return std::nullopt;
-    case Format::text:
-      return data::Format::text;
-    case Format::json_lines:
-      return data::Format::json_lines;
-    case Format::tokens_u16:
-      return data::Format::tokens_u16;
-    case Format::tokens_u32:
-      return data::Format::tokens_u32;
-  }
-  return std::nullopt;
-}
-
 data::LoaderOptions loader_options(const Experiment& e, const std::vector<std::string>& paths,
                                    std::string_view key, const DataloaderConfig& workers, int64_t sequence,
                                    data::Order order, bool writes_index) {
   const TrainingConfig& t = e.config.training;
   data::LoaderOptions options;
   for (const std::string& path : paths) options.sources.push_back(find_input(e.config, key, path).string());
-  options.format = format_of(t.format);
+  options.format = data::format_named(t.format);
   options.text_key = t.text_key;
   options.bad_records =
       t.bad_records == TrainingConfig::BadRecords::skip ? data::BadRecords::skip : data::BadRecords::error;
@@ -119,7 +102,8 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
   data_->start(checkpoints_->data_position_to_load());
   if (validation_data_) validation_data_->start(0);
 
-  check_data();
+  data_watch_ = std::make_unique<DataWatch>(data_->loader(), *ranks.control);
+  data_watch_->look(c.training.data_check_seconds);
   const GraphUse graphs = decide_graphs(c.training.cuda_graphs, device, *ranks.world);
   experiment_.shape.parameters.reductions_cross = reductions_cross(shape.parameters, graphs.on);
   if (c.profiling.enable_profiling) {
@@ -177,18 +161,19 @@ StepOutputs Trainer::step(StepProfile* profile) {
                                    fmt::format("read step {}", state_.step + 1));
     return data_->read(state_.data_position);
   }();
-  // One exchange per step: how many tokens count, and whether any rank was asked to stop.
-  double shared[2] = {static_cast<double>(data_->valid_tokens()),
-                      signals_ && signals_->received() != 0 ? 1.0 : 0.0};
+  // One exchange per step: how many tokens count, whether any rank was asked to stop or has seen bad data.
+  double shared[3] = {static_cast<double>(data_->valid_tokens()),
+                      signals_ && signals_->received() != 0 ? 1.0 : 0.0, data_watch_->poll() ? 1.0 : 0.0};
   if (ranks_.world->size() > 1) {
     const HostSpans::Scope sharing(spans(), HostSpans::Track::host, "tokens and stop");
     // Tensor-parallel ranks read the same tokens: only the first of each group counts them.
     if (ranks_.tensor_parallel.rank() != 0) shared[0] = 0;
     Stream host = Stream::cpu();
-    ranks_.control->all_reduce(host, {.send = view_of(shared, {2}), .recv = {}, .label = "tokens and stop"})
+    ranks_.control->all_reduce(host, {.send = view_of(shared, {3}), .recv = {}, .label = "tokens and stop"})
         .wait(host);
   }
   stop_asked_ = shared[1] > 0;
+  data_is_bad_ = shared[2] > 0;
   StepInputs inputs{.learning_rate = learning_rate(state_.schedule_step),
                     .loss_scale = loss_scale_.value(),
                     .optimizer_step = state_.optimizer_step + 1,
@@ -243,6 +228,7 @@ Trainer::End Trainer::train() {
   }
   events_.add("start", state_.step, state_.step > 0 ? fmt::format("goes on after step {}", state_.step) : "",
               start_of_run(experiment_, plan_, device_));
+  data_watch_->look_at_the_rest();
   while (state_.step < c.training.steps) {
     ranks_.world->state().set_step(state_.step + 1);
     ranks_.control->state().set_step(state_.step + 1);
@@ -267,7 +253,12 @@ Trainer::End Trainer::train() {
     if (validation_data_ && (state_.step == 1 || state_.step % c.validation.freq == 0)) validate();
     checkpoints_->poll();
     const bool is_last = state_.step == c.training.steps;
-    if (checkpoints_->is_due(state_.step, is_last) || (stop_asked_ && !is_last)) save(is_last);
+    if (checkpoints_->is_due(state_.step, is_last) || ((stop_asked_ || data_is_bad_) && !is_last)) save(is_last);
+    if (data_is_bad_ && !is_last) {
+      checkpoints_->finish();
+      reporter_->flush();
+      data_watch_->refuse(state_.step, checkpoints_->is_enabled());
+    }
     if (stop_asked_ && !is_last) {
       checkpoints_->finish();
       reporter_->flush();
@@ -347,11 +338,6 @@ void Trainer::log_step(const StepOutputs& out) {
     }
   }
   last_log_ = {now, state_.step, waited};
-  if (const data::DataStats stats = data_->loader().stats(); stats.bad_records > bad_records_) {
-    bad_records_ = stats.bad_records;
-    log::warning("{} left out so far (training.bad_records: skip); the first: {}",
-                 counted(bad_records_, "bad record"), stats.first_bad_record);
-  }
 }
 
 // When libraries, connections and graphs have taken what they take.
@@ -360,25 +346,6 @@ void Trainer::report_gpu_memory() const {
                 besides = gpu_bytes_in_use(device_) - gpu_bytes_before_ - plan;
   const std::string text = gpu_memory_text({.plan_bytes = plan, .besides_bytes = besides});
   besides > kGpuLibraryBytes ? log::warning("{}", text) : log::info("{}", text);
-}
-
-// Rank 0 looks for all: they read the same files.
-void Trainer::check_data() {
-  std::string complaint;
-  if (ranks_.world->rank() == 0) {
-    try {
-      const data::DataCheck check = data_->loader().check(experiment_.config.training.data_check_seconds);
-      log::info("Data check: {} in {:.1f} MB ({}), {}, {} with bytes that are not UTF-8{}",
-                counted(check.documents, "document"), static_cast<double>(check.bytes) * 1e-6,
-                check.is_whole ? "all of it" : "as far as training.data_check_seconds goes",
-                counted(check.bad_records, "bad record"), check.ill_formed,
-                check.ill_formed > 0 ? ", the first " + check.first_ill_formed : "");
-    } catch (const Error& error) {
-      complaint = error.what();
-    }
-  }
-  if (ranks_.world->size() > 1) return require_no_complaint(*ranks_.control, complaint);
-  if (!complaint.empty()) throw DataError(complaint);
 }
 
 void Trainer::find_peaks() {

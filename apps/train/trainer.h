@@ -10,6 +10,7 @@
 #include "apps/report/run_events.h"
 #include "apps/train/batch_source.h"
 #include "apps/train/checkpoints.h"
+#include "apps/train/data_watch.h"
 #include "apps/train/planned_pace.h"
 #include "apps/train/step_traces.h"
 #include "apps/train/stop_signals.h"
@@ -54,7 +55,6 @@ class Trainer {
   void save(bool is_last);
   void require_validation_data();
   void check_health(const StepOutputs& out);
-  void check_data();
   void check_data_unchanged();
   bool is_past_validation_data(int64_t samples);
   void find_peaks();
@@ -73,6 +73,7 @@ class Trainer {
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<TrainingEngine> engine_;
   std::unique_ptr<BatchSource> data_, validation_data_;
+  std::unique_ptr<DataWatch> data_watch_;
   HostSpans spans_;  ///< filled where steps are traced
   std::unique_ptr<Checkpoints> checkpoints_;
   std::unique_ptr<StepTraces> traces_;  ///< null: none
@@ -87,8 +88,8 @@ class Trainer {
     int64_t step = 0;
     double seconds_waited = 0;
   } last_log_;
-  bool stop_asked_ = false;
-  int64_t gpu_bytes_before_ = 0, steps_here_ = 0, bad_records_ = 0;
+  bool stop_asked_ = false, data_is_bad_ = false;
+  int64_t gpu_bytes_before_ = 0, steps_here_ = 0;
 };
 
 }  // namespace ottava

@@ -1,12 +1,19 @@
 #include "core/data/data_check.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <chrono>
 #include <numeric>
+#include <utility>
 
 #include "core/io/utf8.h"
 
 namespace ottava::data {
 namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr int kRestPerWork = 9;
 
 // Steps of this length visit every block, and any few of them lie far apart.
 int64_t stride_of(int64_t blocks) {
@@ -17,32 +24,71 @@ int64_t stride_of(int64_t blocks) {
 
 }  // namespace
 
-DataCheck check_data(const Corpus& corpus, const DocumentEncoder& encoder, double seconds) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
-  const int64_t blocks = corpus.blocks(), stride = stride_of(blocks), skipped_before = encoder.bad_records();
-  DataCheck check;
-  Segment segment;
-  std::string scratch;
-  for (int64_t i = 0; i < blocks; ++i) {
-    BlockReader reader(corpus, i * stride % blocks);
-    while (!reader.finished()) {
-      if (check.bytes > 0 && std::chrono::steady_clock::now() > end) {
-        check.bad_records = encoder.bad_records() - skipped_before;
-        return check;
-      }
-      reader.next(segment);
-      check.bytes += static_cast<int64_t>(segment.bytes.size());
-      check.documents += static_cast<int64_t>(segment.documents.size());
-      for (const Document& document : segment.documents) {
-        const std::optional<std::string_view> text = encoder.check(segment, document, scratch);
-        if (!text || well_formed_end(*text, 0) == text->size()) continue;
-        if (++check.ill_formed == 1) check.first_ill_formed = encoder.place(document);
-      }
-    }
+DataScan::DataScan(const Corpus& corpus, TextEncoder encoder, std::string text_key, BadRecords bad_records)
+    : corpus_(corpus),
+      encoder_(corpus, std::move(encoder), std::move(text_key), bad_records),
+      stride_(stride_of(corpus.blocks())) {}
+
+DataScan::~DataScan() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
   }
-  check.is_whole = true;
-  check.bad_records = encoder.bad_records() - skipped_before;
-  return check;
+  stop_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void DataScan::look_at_segment(DataCheck& check) {
+  if (!reader_) reader_.emplace(corpus_, block_ * stride_ % corpus_.blocks());
+  reader_->next(segment_);
+  check.bytes += static_cast<int64_t>(segment_.bytes.size());
+  check.documents += static_cast<int64_t>(segment_.documents.size());
+  for (const Document& document : segment_.documents) {
+    const std::optional<std::string_view> text = encoder_.check(segment_, document, scratch_);
+    if (!text || well_formed_end(*text, 0) == text->size()) continue;
+    if (++check.ill_formed == 1) check.first_ill_formed = encoder_.place(document);
+  }
+  if (reader_->finished()) {
+    reader_.reset();
+    check.is_whole = ++block_ == corpus_.blocks();
+  }
+  check.bad_records = encoder_.bad_records();
+  check.first_bad_record = encoder_.first_bad_record();
+}
+
+DataCheck DataScan::look(double seconds) {
+  const auto end = Clock::now() + std::chrono::duration<double>(seconds);
+  DataCheck check = progress().found;
+  const int64_t before = check.bytes;
+  while (!check.is_whole && (check.bytes == before || Clock::now() < end)) look_at_segment(check);
+  std::lock_guard lock(mutex_);
+  return progress_.found = check;
+}
+
+void DataScan::look_at_the_rest() {
+  if (thread_.joinable() || progress().found.is_whole) return;
+  thread_ = std::thread([this] { work(); });
+}
+
+void DataScan::work() {
+  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), 19);
+  for (;;) {
+    const auto begin = Clock::now();
+    try {
+      if (look(0).is_whole) return;
+    } catch (const std::exception& error) {
+      std::lock_guard lock(mutex_);
+      progress_.problem = error.what();
+      return;
+    }
+    std::unique_lock lock(mutex_);
+    if (stop_.wait_for(lock, (Clock::now() - begin) * kRestPerWork, [&] { return stopping_; })) return;
+  }
+}
+
+DataScan::Progress DataScan::progress() const {
+  std::lock_guard lock(mutex_);
+  return progress_;
 }
 
 }  // namespace ottava::data

@@ -1,25 +1,62 @@
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
+#include <mutex>
+#include <optional>
 #include <string>
+#include <thread>
 
 #include "core/data/packing.h"
 
 namespace ottava::data {
 
-/// What a look through the data found. A record is a line of JSON lines.
+/// What a look through the data has found so far. A record is a line of JSON lines.
 struct DataCheck {
   int64_t bytes = 0;        ///< looked at, decompressed
   int64_t documents = 0;    ///< in them
   bool is_whole = false;    ///< all of the data was looked at
   int64_t bad_records = 0;  ///< no object with the text; only where these are to be skipped
-  int64_t ill_formed = 0;   ///< documents with bytes that are not UTF-8, which are kept as they are
-  std::string first_ill_formed;
+  std::string first_bad_record = {};
+  int64_t ill_formed = 0;  ///< documents with bytes that are not UTF-8, which are kept as they are
+  std::string first_ill_formed = {};
 };
 
-/// Looks at everything but tokens of text, in blocks spread over the corpus, for about `seconds` (one block
-/// at least): records are parsed, ids of shards compared with the vocabulary, UTF-8 checked. Throws DataError
-/// as DocumentEncoder::append() does.
-DataCheck check_data(const Corpus& corpus, const DocumentEncoder& encoder, double seconds);
+/// Looks at everything but tokens of text, in blocks spread over the corpus: records are parsed, ids of
+/// shards compared with the vocabulary, UTF-8 checked.
+class DataScan {
+ public:
+  DataScan(const Corpus& corpus, TextEncoder encoder, std::string text_key, BadRecords bad_records);
+  ~DataScan();
+
+  /// Goes on for about `seconds`, one segment at least. Throws DataError as DocumentEncoder::append() does.
+  DataCheck look(double seconds);
+  /// Goes on in a thread of its own, of the lowest priority and at work for a tenth of the time at most, so
+  /// that training does not notice.
+  void look_at_the_rest();
+
+  struct Progress {
+    DataCheck found;
+    std::optional<std::string> problem;  ///< what look() would have thrown; it ended the scan
+  };
+  /// Of look_at_the_rest(), from any thread.
+  Progress progress() const;
+
+ private:
+  void look_at_segment(DataCheck& check);
+  void work();
+
+  const Corpus& corpus_;
+  DocumentEncoder encoder_;
+  int64_t stride_, block_ = 0;  // the block_-th in the order of the scan
+  std::optional<BlockReader> reader_;
+  Segment segment_;
+  std::string scratch_;
+  mutable std::mutex mutex_;  // guards what follows
+  Progress progress_;
+  bool stopping_ = false;
+  std::condition_variable stop_;
+  std::thread thread_;  // last member: it uses the others
+};
 
 }  // namespace ottava::data

@@ -1,5 +1,6 @@
 #include "core/data/data_file.h"
 
+#include <fmt/ranges.h>
 #include <glob.h>
 #include <sys/stat.h>
 #define XXH_INLINE_ALL
@@ -222,6 +223,29 @@ std::string_view name_of(Format format) {
   constexpr std::array<std::string_view, 7> kNames{
       "text", "JSON lines", "ottava shard", "llm.c shard", "Megatron shard", "u16 tokens", "u32 tokens"};
   return kNames[static_cast<size_t>(format)];
+}
+
+namespace {
+const std::vector<std::pair<std::string, std::optional<Format>>> kFormats{{"auto", std::nullopt},
+                                                                          {"text", Format::text},
+                                                                          {"json_lines", Format::json_lines},
+                                                                          {"tokens_u16", Format::tokens_u16},
+                                                                          {"tokens_u32", Format::tokens_u32}};
+}  // namespace
+
+const std::vector<std::string>& format_names() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all;
+    for (const auto& [name, format] : kFormats) all.push_back(name);
+    return all;
+  }();
+  return names;
+}
+
+std::optional<Format> format_named(std::string_view name) {
+  for (const auto& [text, format] : kFormats)
+    if (text == name) return format;
+  fail<ConfigError>(kWhere, "unknown format '{}': expected {}", name, fmt::join(format_names(), ", "));
 }
 
 std::vector<DataFile> find_data_files(const std::vector<std::string>& sources, std::optional<Format> format) {

@@ -1,8 +1,12 @@
 #include "core/data/json_line.h"
 
+#include <fmt/core.h>
+
+#include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
 #include <utility>
+#include <vector>
 
 #include "core/io/utf8.h"
 
@@ -61,6 +65,8 @@ class Finder final : public nlohmann::json_sax<nlohmann::json> {
   Found found = Found::nothing;
   std::string text;
   std::optional<JsonProblem> problem;
+  bool lists_keys = false;  ///< for a message: otherwise it costs every line
+  std::vector<std::string> keys;
 
   bool null() override { return begin(Found::other); }
   bool boolean(bool) override { return begin(Found::other); }
@@ -82,6 +88,7 @@ class Finder final : public nlohmann::json_sax<nlohmann::json> {
   bool key(string_t& name) override {
     restore(name);
     is_wanted_ = depth_ == 1 && name == wanted_;
+    if (lists_keys && depth_ == 1) keys.push_back(name);
     return true;
   }
   bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& error) override {
@@ -115,6 +122,22 @@ class Finder final : public nlohmann::json_sax<nlohmann::json> {
   bool is_wanted_ = false;  ///< the value that comes next
 };
 
+std::string no_key(std::string_view line, std::string_view key, std::string_view originals) {
+  constexpr size_t kShown = 8, kShownBytes = 64;
+  Finder finder(key, originals);
+  finder.lists_keys = true;
+  nlohmann::json::sax_parse(line.data(), line.data() + line.size(), &finder);
+  if (finder.keys.empty()) return fmt::format("the object is empty, expected the key \"{}\"", key);
+  std::string names;
+  for (size_t i = 0; i < std::min(finder.keys.size(), kShown); ++i)
+    names += fmt::format("{}\"{}\"", i > 0 ? ", " : "", finder.keys[i].substr(0, kShownBytes));
+  if (finder.keys.size() > kShown) names += fmt::format(" and {} more", finder.keys.size() - kShown);
+  return fmt::format(
+      "the object has no key \"{}\", it has {}: name the one that holds the text (training.text_key; "
+      "--text-key of the data and tokenizer commands)",
+      key, names);
+}
+
 }  // namespace
 
 std::optional<JsonProblem> append_json_string(std::string_view line, std::string_view key, std::string& out) {
@@ -127,7 +150,7 @@ std::optional<JsonProblem> append_json_string(std::string_view line, std::string
   nlohmann::json::sax_parse(line.data(), line.data() + line.size(), &finder);
   if (finder.problem) return finder.problem;
   if (finder.found == Finder::Found::nothing)
-    return JsonProblem{line.size() + 1, fmt::format("the object has no key \"{}\"", key)};
+    return JsonProblem{line.size() + 1, no_key(line, key, repaired.originals)};
   if (finder.found == Finder::Found::other)
     return JsonProblem{line.size() + 1, fmt::format("the value of \"{}\" is not a string", key)};
   out += finder.text;

@@ -50,6 +50,7 @@ struct TokenLoader::State {
       : options((check_options(o), std::move(o))),
         corpus(find_data_files(options.sources, options.format), sizes_of(options)),
         encoder(corpus, options.encoder, options.text_key, options.bad_records),
+        scan(corpus, options.encoder, options.text_key, options.bad_records),
         key{corpus, options.encoder, options.text_key, options.seq_len},
         index(options.index_folder, key.hash(true), corpus.blocks(), options.index_access) {
     for (const auto& [path, fingerprint] : corpus.fingerprints()) {
@@ -165,6 +166,7 @@ struct TokenLoader::State {
   LoaderOptions options;
   Corpus corpus;
   DocumentEncoder encoder;
+  DataScan scan;
   IndexKey key;
   WindowIndex index;
   std::unique_ptr<SegmentQueue> queue;
@@ -221,9 +223,7 @@ DataStats TokenLoader::stats() const {
 
 const LoaderOptions& TokenLoader::options() const { return state_->options; }
 const Corpus& TokenLoader::corpus() const { return state_->corpus; }
-DataCheck TokenLoader::check(double seconds) const {
-  return check_data(state_->corpus, state_->encoder, seconds);
-}
+DataScan& TokenLoader::scan() { return state_->scan; }
 uint64_t TokenLoader::fingerprint() const { return state_->key.hash(false); }
 
 }  // namespace ottava::data

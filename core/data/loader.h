@@ -75,8 +75,8 @@ class TokenLoader {
   DataStats stats() const;
   const LoaderOptions& options() const;
   const Corpus& corpus() const;
-  /// check_data() of this loader's corpus.
-  DataCheck check(double seconds) const;
+  /// A look through this loader's data, with counts of its own.
+  DataScan& scan();
   /// Equal on two machines if their copies of the data, tokenizer and seq_len are: what ranks and resumed
   /// runs compare.
   uint64_t fingerprint() const;

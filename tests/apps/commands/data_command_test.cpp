@@ -145,3 +145,23 @@ TEST_CASE("prepare writes everything or nothing, and over nothing") {
   CHECK_HAS(message_of<ConfigError>([&] { prepare_data(o, out); }), "max_text_bytes is 0");
   CHECK(entries() == before + 1);
 }
+
+TEST_CASE("files are read as what --format says they are") {
+  DataFolder folder;
+  std::string ids;
+  for (int i = 0; i < 50; ++i) put(ids, static_cast<uint16_t>(i));
+  std::ostringstream seen;
+  inspect_data({.sources = {folder.write("train.bin", ids)}, .format = "tokens_u16"}, seen);
+  CHECK_HAS(seen.str(), "train.bin: u16 tokens, 100 bytes, 50 tokens of 2 bytes");
+
+  // An object per line, taken as text.
+  const DataPrepareOptions as_text{.sources = {folder.write("a.jsonl", lines(3))},
+                                   .tokenizer = write_tokenizer(folder),
+                                   .output = folder / "shards",
+                                   .format = "text"};
+  std::ostringstream out;
+  CHECK(prepare_data(as_text, out).documents == 1);
+  CHECK_HAS(message_of<ConfigError>(
+                [&] { inspect_data({.sources = {folder / "a.jsonl"}, .format = "json"}, out); }),
+            "unknown format 'json': expected auto, text, json_lines, tokens_u16, tokens_u32");
+}

@@ -121,3 +121,23 @@ TEST_CASE("from a text to a run in two commands, and on from there") {
   CHECK(again.exit_code == 1);
   CHECK_THAT(again.output, Contains("first/ottava.yaml is there already"));
 }
+
+TEST_CASE(
+    "a bad record that the first look did not reach ends the run before training does, with a checkpoint") {
+  Runs runs;
+  {
+    std::ofstream lines(runs / "late.jsonl");
+    for (int i = 0; i < 200'000; ++i) lines << "{\"text\": \"one of many lines of some length\"}\n";
+    lines << "{\"body\": \"the last\"}\n";
+  }
+  const std::string arguments =
+      "--training.dataset_path late.jsonl --training.data_check_seconds 0 --checkpoint.interval 1000000 ";
+  const std::string found = runs.train(arguments + "--training.steps 1000000", 1);
+  CHECK_THAT(found, Contains("as far as training.data_check_seconds goes") &&
+                        Contains("late.jsonl' line 200001, column ") &&
+                        Contains("the object has no key \"text\", it has \"body\"") &&
+                        Contains("the run ends after step ") && Contains("its checkpoint is saved") &&
+                        Contains("Saved out/checkpoint/step-"));
+  CHECK_THAT(runs.train(arguments + "--training.bad_records skip --training.steps 1", 0),
+             Contains("There is nothing to train") || Contains("This run is finished"));
+}

@@ -6,6 +6,7 @@
 
 #include "tests/core/data/compress.h"
 #include "tests/core/data/fixture.h"
+#include "tests/support/launched.h"
 
 using namespace ottava;
 using namespace ottava::data;
@@ -27,7 +28,7 @@ TEST_CASE("a look through the data finds what training would stumble over") {
     lines += R"({"text": "some text"})"
              "\n";
   const std::string good = folder.write("good.jsonl", lines);
-  const DataCheck all = TokenLoader(options(good)).check(100);
+  const DataCheck all = TokenLoader(options(good)).scan().look(100);
   CHECK(all.is_whole);
   CHECK(all.documents == 40);
   CHECK(all.bytes == static_cast<int64_t>(lines.size()));
@@ -39,18 +40,64 @@ TEST_CASE("a look through the data finds what training would stumble over") {
                                                         R"({"body": "x"})"
                                                         "\n" +
                                                         lines);
-  CHECK_THAT(message_of<DataError>([&] { TokenLoader(options(bad)).check(100); }),
+  CHECK_THAT(message_of<DataError>([&] { TokenLoader(options(bad)).scan().look(100); }),
              Contains("bad.jsonl' line 41, column "));
-  const DataCheck skipped = TokenLoader(options(bad, BadRecords::skip)).check(100);
+  const DataCheck skipped = TokenLoader(options(bad, BadRecords::skip)).scan().look(100);
   CHECK(skipped.bad_records == 2);
   CHECK(skipped.documents == 82);
 
-  const DataCheck latin = TokenLoader(options(folder.write("a.txt", "caf\xe9 au lait"))).check(100);
+  const DataCheck latin = TokenLoader(options(folder.write("a.txt", "caf\xe9 au lait"))).scan().look(100);
   CHECK(latin.ill_formed == 1);
   CHECK_THAT(latin.first_ill_formed, Contains("a.txt', document at byte 0"));
 
   // At least one block, whatever the time; the last of many is reached only with time.
-  CHECK_FALSE(TokenLoader(options(folder.write("long.txt", std::string(20 << 20, 'x')))).check(0).is_whole);
+  CHECK_FALSE(
+      TokenLoader(options(folder.write("long.txt", std::string(20 << 20, 'x')))).scan().look(0).is_whole);
+}
+
+TEST_CASE("what the time did not reach is looked at in the background") {
+  DataFolder folder;
+  const std::string line = R"({"text": "some text"})"
+                           "\n",
+                    junk = "not JSON\n";
+  std::string lines;
+  while (lines.size() < 3 << 20) lines += line;
+  // Blocks of 1 MiB: the first to be looked at is the first, which is good.
+  auto many_blocks = [&](BadRecords bad) {
+    LoaderOptions o = options(folder.write("late.jsonl", lines + junk + lines + junk), bad);
+    o.block_bytes = 1 << 20;
+    return o;
+  };
+  auto finished = [](DataScan& scan) {
+    return ottava::test::wait_until(
+        60, [&] { return scan.progress().found.is_whole || scan.progress().problem; });
+  };
+
+  TokenLoader strict(many_blocks(BadRecords::error));
+  const DataCheck first = strict.scan().look(0);
+  CHECK_FALSE(first.is_whole);
+  CHECK(first.bytes > 0);
+  strict.scan().look_at_the_rest();
+  REQUIRE(finished(strict.scan()));
+  REQUIRE(strict.scan().progress().problem);
+  CHECK_THAT(*strict.scan().progress().problem, Contains("late.jsonl' line ") && Contains("column 2"));
+
+  TokenLoader lenient(many_blocks(BadRecords::skip));
+  const DataCheck before = lenient.scan().look(0);
+  lenient.scan().look_at_the_rest();
+  REQUIRE(finished(lenient.scan()));
+  const DataCheck all = lenient.scan().progress().found;
+  CHECK(all.is_whole);
+  CHECK(all.bytes == static_cast<int64_t>(2 * (lines.size() + junk.size())));
+  CHECK(all.bytes > before.bytes);
+  CHECK(all.bad_records == 2);
+  CHECK_THAT(all.first_bad_record, Contains("late.jsonl' line "));
+  // What the look found is not what training has left out.
+  CHECK(lenient.stats().bad_records == 0);
+
+  // A scan that is not at its end ends with its loader.
+  TokenLoader leaving(many_blocks(BadRecords::skip));
+  leaving.scan().look_at_the_rest();
 }
 
 TEST_CASE("bad records are left out, the same ones every time, and counted") {

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/data/loader.h"
+#include "parallel/comm/communicator.h"
+
+namespace ottava {
+
+/// Rank 0's look through the training data, in the name of all ranks: they read the same files. What it finds
+/// goes to the log; a bad record that training.bad_records does not skip ends the run.
+class DataWatch {
+ public:
+  /// `ranks` moves CPU tensors.
+  DataWatch(data::TokenLoader& loader, Communicator& ranks) : loader_(loader), ranks_(ranks) {}
+
+  /// Looks for about `seconds`. All ranks call it, and throw together: DataError (ConfigError with several
+  /// ranks).
+  void look(double seconds);
+  /// Goes on in the background with what look() did not reach.
+  void look_at_the_rest();
+  /// Logs what is new since the last call, also what training itself left out; whether the run must end.
+  bool poll();
+  /// Once poll() has been true on any rank: throws on all what was found.
+  [[noreturn]] void refuse(int64_t step, bool is_saved);
+
+ private:
+  void log_found(const data::DataCheck& check) const;
+
+  data::TokenLoader& loader_;
+  Communicator& ranks_;
+  bool is_watching_ = false;
+  int64_t bad_found_ = 0, bad_left_out_ = 0;
+  std::string problem_;
+};
+
+}  // namespace ottava
