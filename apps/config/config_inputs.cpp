@@ -123,9 +123,15 @@ fs::path find_assets(const Config& config) {
 void require_inputs(const Config& config) {
   Inputs inputs(config);
   inputs.need_assets();
-  inputs.need_text("training", config.training.dataset, config.training.dataset_path);
+  const TrainingConfig& t = config.training;
+  for (const MixtureSourceConfig& source : t.mixture)
+    for (const std::string& path : source.path) inputs.need("training.mixture", path);
+  if (t.mixture.empty()) inputs.need_text("training", t.dataset, t.dataset_path);
   if (config.validation.enable) {
-    inputs.need_text("validation", config.validation.dataset, config.validation.dataset_path);
+    const ValidationConfig& v = config.validation;
+    for (const ValidationSetConfig& set : v.datasets)
+      for (const std::string& path : set.path) inputs.need("validation.datasets", path);
+    if (v.datasets.empty()) inputs.need_text("validation", v.dataset, v.dataset_path);
   }
   if (config.checkpoint.initial_load_path) {
     inputs.need("checkpoint.initial_load_path", *config.checkpoint.initial_load_path);

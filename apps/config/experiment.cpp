@@ -214,6 +214,7 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
   shape.validation_batch = c.validation.enable ? c.validation.local_batch_size : 0;
   shape.validation_sequence = c.validation.seq_len;
   shape.block_causal = c.model.attn_mask_type == ModelConfig::AttnMask::block_causal;
+  shape.sequence_losses = !c.training.mixture.empty();
   shape.adamw = {.beta1 = static_cast<float>(c.optimizer.beta1),
                  .beta2 = static_cast<float>(c.optimizer.beta2),
                  .eps = static_cast<float>(c.optimizer.eps),

@@ -21,6 +21,10 @@ void declare_data(config::Section& s, TrainingConfig& c) {
       .meaning(
           "text to train on: file, folder, glob, @file that lists them, or several; relative to the working "
           "directory, else to this file");
+  s.list("mixture", c.mixture)
+      .meaning(
+          "in place of dataset_path: sources by name, each with a share of the tokens (core/data/README.md)");
+  s.list("mixture_stages", c.mixture_stages).meaning("new weights of the sources from a step on");
   s.field("text_key", c.text_key).meaning("key of the text in JSON lines");
   s.field("format", c.format)
       .one_of(data::format_names())
@@ -131,6 +135,9 @@ std::optional<double> TrainingConfig::constant_loss_scale() const {
 }
 
 void validate(const TrainingConfig& c, config::Problems& problems) {
+  validate(c.mixture, c.mixture_stages, problems);
+  if (!c.mixture.empty() && !c.dataset_path.empty())
+    problems.add("training.mixture", "training.dataset_path is given too: give one of the two");
   double scale = c.constant_loss_scale().value_or(c.loss_scale == "dynamic" ? 1.0 : -1.0);
   if (!(scale > 0) || !std::isfinite(scale)) {
     problems.add("training.loss_scale",

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/config/mixture_config.h"
 #include "core/config/declare.h"
 #include "core/dtype.h"
 
@@ -20,7 +21,9 @@ struct DataloaderConfig {
 /// Section `training`. What keys mean: training_config.cpp.
 struct TrainingConfig {
   std::string dataset = "c4_test";
-  std::vector<std::string> dataset_path;  ///< files, folders, globs, @lists: core/data/data_file.h
+  std::vector<std::string> dataset_path;     ///< files, folders, globs, @lists: core/data/data_file.h
+  std::vector<MixtureSourceConfig> mixture;  ///< in place of dataset_path
+  std::vector<MixtureStageConfig> mixture_stages;
   std::string text_key = "text";
   std::string format = "auto";  ///< of all files of dataset_path, validation's too: data::format_named()
   enum class BadRecords { error, skip };

@@ -12,6 +12,8 @@ void declare(config::Section& s, ValidationConfig& c) {
   s.field("dataset", c.dataset).meaning("a name for the log; the text itself is dataset_path");
   s.field("dataset_path", c.dataset_path)
       .meaning("text to validate on: file, folder, glob, @file that lists them, or several");
+  s.list("datasets", c.datasets)
+      .meaning("in place of dataset_path: several sets by name, each with a loss of its own");
   s.field("local_batch_size", c.local_batch_size)
       .range(1, kMost)
       .unit("sequences")
@@ -26,6 +28,9 @@ void declare(config::Section& s, ValidationConfig& c) {
 }
 
 void validate(const ValidationConfig& c, config::Problems& problems) {
+  validate(c.datasets, problems);
+  if (!c.datasets.empty() && !c.dataset_path.empty())
+    problems.add("validation.datasets", "validation.dataset_path is given too: give one of the two");
   if (c.steps == 0)
     problems.add("validation.steps", "0 batches validate nothing; expected -1 (all) or at least 1");
 }

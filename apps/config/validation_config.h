@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/config/mixture_config.h"
 #include "apps/config/training_config.h"
 
 namespace ottava {
@@ -13,6 +14,7 @@ struct ValidationConfig {
   bool enable = false;
   std::string dataset = "c4_validation";
   std::vector<std::string> dataset_path;
+  std::vector<ValidationSetConfig> datasets;  ///< in place of dataset_path
   int64_t local_batch_size = 8;
   int64_t seq_len = 2048;
   int64_t freq = 10;

@@ -95,14 +95,16 @@ void MetricsReporter::log_step(const StepMetrics& metrics, const Scalars& more) 
   files_->write(metrics.step, scalars);
 }
 
-void MetricsReporter::log_validation(int64_t step, double loss, double tokens_per_second,
-                                     const MemoryUse& memory) {
+void MetricsReporter::log_validation(int64_t step, const Validation& v, const MemoryUse& memory) {
+  const std::string space = v.name.empty() ? "" : " ", slash = v.name.empty() ? "" : "/";
   if (options_.rank == 0) {
-    log::info("validate step: {:2}  loss: {:7.4f}  memory: {:5.2f}GiB({:.2f}%)  tps: {}", step, loss,
-              memory.gib, memory.percent, with_commas(static_cast<int64_t>(tokens_per_second)));
+    log::info("validate{}{} step: {:2}  loss: {:7.4f}  memory: {:5.2f}GiB({:.2f}%)  tps: {}", space, v.name,
+              step, v.loss, memory.gib, memory.percent,
+              with_commas(static_cast<int64_t>(v.tokens_per_second)));
   }
   files_->write(
-      step, {{"validation_metrics/loss", loss}, {"validation_metrics/throughput(tps)", tokens_per_second}});
+      step, {{fmt::format("validation_metrics{}{}/loss", slash, v.name), v.loss},
+             {fmt::format("validation_metrics{}{}/throughput(tps)", slash, v.name), v.tokens_per_second}});
 }
 
 void MetricsReporter::progress(int64_t step, double seconds_per_step, const std::string& planned) {

@@ -61,7 +61,11 @@ class MetricsReporter {
   using Scalars = std::vector<std::pair<std::string, double>>;
   /// `more` goes only to the files.
   void log_step(const StepMetrics& metrics, const Scalars& more = {});
-  void log_validation(int64_t step, double loss, double tokens_per_second, const MemoryUse& memory);
+  struct Validation {
+    std::string name = {};  ///< of the set; empty: there is one
+    double loss = 0, tokens_per_second = 0;
+  };
+  void log_validation(int64_t step, const Validation& validation, const MemoryUse& memory);
   /// Between logged steps, on a terminal: where we are and how long it will take; `planned`: what is said of
   /// the time that was planned for a step.
   void progress(int64_t step, double seconds_per_step, const std::string& planned);

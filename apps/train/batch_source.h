@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "apps/train/training_engine.h"
-#include "core/data/loader.h"
+#include "core/data/mixed_loader.h"
 
 namespace ottava {
 
@@ -14,12 +14,11 @@ namespace ottava {
 class BatchSource {
  public:
   struct Options {
-    data::LoaderOptions loader;
     int64_t batch = 1, micro_batches = 1;
     int data_rank = 0, data_size = 1;
     bool documents = false;  ///< also where documents start
   };
-  explicit BatchSource(Options options);
+  BatchSource(data::MixedLoader loader, Options options);
 
   /// Starts reading ahead for the step at this sample.
   void start(int64_t position) { loader_.start(position); }
@@ -29,13 +28,17 @@ class BatchSource {
   int64_t valid_tokens() const { return valid_tokens_; }
   int64_t samples_per_step() const { return options_.batch * options_.micro_batches * options_.data_size; }
 
-  data::TokenLoader& loader() { return loader_; }
+  /// The source of each of this rank's samples of the last read.
+  std::span<const int32_t> sources() const { return sources_; }
+
+  data::MixedLoader& loader() { return loader_; }
   double seconds_waited() const { return loader_.stats().seconds_waited; }
 
  private:
+  data::MixedLoader loader_;
   Options options_;
-  data::TokenLoader loader_;
-  std::vector<int32_t> inputs_, targets_, document_starts_, positions_;
+  int64_t sequence_;
+  std::vector<int32_t> sources_, inputs_, targets_, document_starts_, positions_;
   HostTokens tokens_;
   int64_t valid_tokens_ = 0;
 };

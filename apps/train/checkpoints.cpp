@@ -251,6 +251,7 @@ void Checkpoints::take_state(const std::string& folder, TrainingState& state) co
   if (!excludes(c, "dataloader")) {
     state.data_position = saved.data_position;
     state.data_fingerprint = saved.data_fingerprint;
+    state.mixture = saved.mixture;
   }
 }
 

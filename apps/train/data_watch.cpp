@@ -1,5 +1,7 @@
 #include "apps/train/data_watch.h"
 
+#include <utility>
+
 #include "core/counted.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -7,9 +9,11 @@
 
 namespace ottava {
 
-void DataWatch::log_found(const data::DataCheck& check) const {
-  log::info("Data check: {} in {:.1f} MB ({}), {}, {} with bytes that are not UTF-8{}",
-            counted(check.documents, "document"), static_cast<double>(check.bytes) * 1e-6,
+void DataWatch::log_found(size_t source, const data::DataCheck& check) const {
+  const std::string& name = loader_.sources()[source].name;
+  log::info("Data check{}: {} in {:.1f} MB ({}), {}, {} with bytes that are not UTF-8{}",
+            name.empty() ? "" : " of " + name, counted(check.documents, "document"),
+            static_cast<double>(check.bytes) * 1e-6,
             check.is_whole ? "all of it" : "as far as training.data_check_seconds goes",
             counted(check.bad_records, "bad record"), check.ill_formed,
             check.ill_formed > 0 ? ", the first " + check.first_ill_formed : "");
@@ -17,11 +21,10 @@ void DataWatch::log_found(const data::DataCheck& check) const {
 
 void DataWatch::look(double seconds) {
   std::string complaint;
-  if (ranks_.rank() == 0) {
+  const size_t sources = loader_.sources().size();
+  for (size_t i = 0; ranks_.rank() == 0 && complaint.empty() && i < sources; ++i) {
     try {
-      const data::DataCheck check = loader_.scan().look(seconds);
-      bad_found_ = check.bad_records;
-      log_found(check);
+      log_found(i, scan(i).look(seconds / static_cast<double>(sources)));
     } catch (const Error& error) {
       complaint = error.what();
     }
@@ -31,46 +34,50 @@ void DataWatch::look(double seconds) {
 }
 
 void DataWatch::look_at_the_rest() {
-  if (ranks_.rank() != 0 || loader_.scan().progress().found.is_whole) return;
-  loader_.scan().look_at_the_rest();
-  is_watching_ = true;
+  if (ranks_.rank() != 0) return;
+  size_t next = watched_ ? *watched_ + 1 : 0;
+  while (next < loader_.sources().size() && scan(next).progress().found.is_whole) ++next;
+  watched_.reset();
+  if (next == loader_.sources().size()) return;
+  watched_ = next;
+  bad_found_ = scan(next).progress().found.bad_records;
+  scan(next).look_at_the_rest();
 }
 
 bool DataWatch::poll() {
-  if (const data::DataStats stats = loader_.stats(); stats.bad_records > bad_left_out_) {
-    if (bad_left_out_ == 0 || stats.bad_records >= 2 * bad_left_out_) {
-      bad_left_out_ = stats.bad_records;
-      log::warning("{} left out so far (training.bad_records: skip); the first: {}",
-                   counted(bad_left_out_, "bad record"), stats.first_bad_record);
+  if (const data::DataStats stats = loader_.stats(); stats.bad_records > 2 * bad_left_out_) {
+    bad_left_out_ = stats.bad_records;
+    log::warning("{} left out so far (training.bad_records: skip); the first: {}",
+                 counted(bad_left_out_, "bad record"), stats.first_bad_record);
+  }
+  if (watched_) {
+    const data::DataScan::Progress progress = scan(*watched_).progress();
+    if (progress.problem)
+      object(*progress.problem +
+             " (not reached by training yet: correct it, or set training.bad_records: skip, and "
+             "give the same command again)");
+    if (bad_found_ == 0 && progress.found.bad_records > 0) {
+      log::warning("The look through the data has met a bad record, which training will leave out: {}",
+                   progress.found.first_bad_record);
     }
+    bad_found_ = progress.found.bad_records;
+    if (progress.found.is_whole) log_found(*watched_, progress.found), look_at_the_rest();
   }
-  if (!is_watching_) return false;
-  const data::DataScan::Progress progress = loader_.scan().progress();
-  if (progress.problem) {
-    problem_ = *progress.problem;
-    is_watching_ = false;
-    return true;
-  }
-  if (bad_found_ == 0 && progress.found.bad_records > 0) {
-    log::warning("The look through the data has met a bad record, which training will leave out: {}",
-                 progress.found.first_bad_record);
-  }
-  bad_found_ = progress.found.bad_records;
-  if (progress.found.is_whole) {
-    log_found(progress.found);
-    is_watching_ = false;
-  }
-  return false;
+  return !problem_.empty();
+}
+
+void DataWatch::object(std::string problem) {
+  if (problem.empty() || !problem_.empty()) return;
+  problem_ = std::move(problem);
+  watched_.reset();
 }
 
 void DataWatch::refuse(int64_t step, bool is_saved) {
   std::string complaint;
-  if (ranks_.rank() == 0) {
+  if (!problem_.empty()) {
     complaint = fmt::format(
-        "{}; the run ends after step {}, before training reaches it, {}: correct the data or set "
-        "training.bad_records: skip, then give the same command again",
-        problem_, step,
-        is_saved ? "and its checkpoint is saved" : "and nothing was saved (checkpoint.enable is false)");
+        "{}; the run ends after step {}, {}", problem_, step,
+        is_saved ? "whose checkpoint is saved" : "and nothing was saved (checkpoint.enable is false)");
   }
   if (ranks_.size() > 1) require_no_complaint(ranks_, complaint);
   throw DataError(complaint);

@@ -1,9 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
-#include "core/data/loader.h"
+#include "core/data/mixed_loader.h"
 #include "parallel/comm/communicator.h"
 
 namespace ottava {
@@ -13,24 +14,27 @@ namespace ottava {
 class DataWatch {
  public:
   /// `ranks` moves CPU tensors.
-  DataWatch(data::TokenLoader& loader, Communicator& ranks) : loader_(loader), ranks_(ranks) {}
+  DataWatch(data::MixedLoader& loader, Communicator& ranks) : loader_(loader), ranks_(ranks) {}
 
   /// Looks for about `seconds`. All ranks call it, and throw together: DataError (ConfigError with several
   /// ranks).
   void look(double seconds);
-  /// Goes on in the background with what look() did not reach.
+  /// Goes on in the background with what look() did not reach, one source after the other.
   void look_at_the_rest();
   /// Logs what is new since the last call, also what training itself left out; whether the run must end.
   bool poll();
+  /// Another reason to end the run; empty: none.
+  void object(std::string problem);
   /// Once poll() has been true on any rank: throws on all what was found.
   [[noreturn]] void refuse(int64_t step, bool is_saved);
 
  private:
-  void log_found(const data::DataCheck& check) const;
+  data::DataScan& scan(size_t source) { return loader_.sources()[source].loader->scan(); }
+  void log_found(size_t source, const data::DataCheck& check) const;
 
-  data::TokenLoader& loader_;
+  data::MixedLoader& loader_;
   Communicator& ranks_;
-  bool is_watching_ = false;
+  std::optional<size_t> watched_;  ///< the source that is looked through in the background
   int64_t bad_found_ = 0, bad_left_out_ = 0;
   std::string problem_;
 };

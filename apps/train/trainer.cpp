@@ -26,49 +26,6 @@ Stream stream_of(Device device) {
   return device.type == DeviceType::cuda ? Stream::cuda(device.index) : Stream::cpu();
 }
 
-data::LoaderOptions loader_options(const Experiment& e, const std::vector<std::string>& paths,
-                                   std::string_view key, const DataloaderConfig& workers, int64_t sequence,
-                                   data::Order order, bool writes_index) {
-  const TrainingConfig& t = e.config.training;
-  data::LoaderOptions options;
-  for (const std::string& path : paths) options.sources.push_back(find_input(e.config, key, path).string());
-  options.format = data::format_named(t.format);
-  options.text_key = t.text_key;
-  options.bad_records =
-      t.bad_records == TrainingConfig::BadRecords::skip ? data::BadRecords::skip : data::BadRecords::error;
-  options.encoder = data::make_text_encoder(e.tokenizer, {.bos = t.add_bos, .eos = t.add_eos});
-  options.seq_len = sequence;
-  options.seed = static_cast<uint64_t>(t.seed);
-  options.order = order;
-  options.index_folder = (std::filesystem::path(e.config.job.dump_folder) / "data_index").string();
-  options.index_access = writes_index ? data::IndexAccess::read_write : data::IndexAccess::read_only;
-  if (workers.num_workers > 0) options.threads = static_cast<int>(workers.num_workers);
-  if (workers.prefetch_factor) options.prefetch = static_cast<int>(*workers.prefetch_factor);
-  return options;
-}
-
-BatchSource::Options training_batches(const Experiment& e, const RankGroups& ranks) {
-  const TrainingConfig& t = e.config.training;
-  return {.loader = loader_options(e, t.dataset_path, "training.dataset_path", t.dataloader, e.shape.sequence,
-                                   t.shuffle ? data::Order::shuffled : data::Order::sequential,
-                                   ranks.world->rank() == 0),
-          .batch = e.shape.batch,
-          .micro_batches = e.shape.micro_batches,
-          .data_rank = ranks.data_rank,
-          .data_size = ranks.data_size,
-          .documents = e.shape.block_causal};
-}
-
-BatchSource::Options validation_batches(const Experiment& e, const RankGroups& ranks) {
-  return {.loader = loader_options(e, e.config.validation.dataset_path, "validation.dataset_path",
-                                   e.config.validation.dataloader, e.shape.validation_sequence,
-                                   data::Order::sequential, ranks.world->rank() == 0),
-          .batch = e.shape.validation_batch,
-          .data_rank = ranks.data_rank,
-          .data_size = ranks.data_size,
-          .documents = e.shape.block_causal};
-}
-
 LossScale initial_loss_scale(const TrainingConfig& c) {
   std::optional<double> constant = c.constant_loss_scale();
   return constant ? LossScale::constant(*constant) : LossScale::dynamic();
@@ -90,9 +47,9 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
       float8_alerts_(experiment_.config.float8) {
   const Config& c = experiment_.config;
   const TrainingShape& shape = experiment_.shape;
-  data_ = std::make_unique<BatchSource>(training_batches(experiment_, ranks));
-  if (c.validation.enable)
-    validation_data_ = std::make_unique<BatchSource>(validation_batches(experiment_, ranks));
+  data_ = std::make_unique<BatchSource>(open_training_data(experiment_, ranks),
+                                        training_batches(experiment_, ranks));
+  validation_ = open_validation_data(experiment_, ranks);
   RankState& state = ranks.world->state();
   state.calls().set_capacity(c.comm.trace_buf_size);
   record_failures(state, (std::filesystem::path(c.job.dump_folder) / c.comm.save_traces_folder).string(),
@@ -100,10 +57,14 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
   checkpoints_ = std::make_unique<Checkpoints>(experiment_, ranks_, stream_, spans());
   // The first tokens are made while memory is planned and weights are drawn.
   data_->start(checkpoints_->data_position_to_load());
-  if (validation_data_) validation_data_->start(0);
+  for (ValidationSet& set : validation_) set.data->start(0);
 
   data_watch_ = std::make_unique<DataWatch>(data_->loader(), *ranks.control);
   data_watch_->look(c.training.data_check_seconds);
+  if (shape.sequence_losses) {
+    sources_ = std::make_unique<SourceReport>(c.training, data_->loader(), ranks);
+    sources_->check_epochs(c.training.steps * experiment_.global_batch);
+  }
   const GraphUse graphs = decide_graphs(c.training.cuda_graphs, device, *ranks.world);
   experiment_.shape.parameters.reductions_cross = reductions_cross(shape.parameters, graphs.on);
   if (c.profiling.enable_profiling) {
@@ -119,9 +80,13 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
   require_validation_data();
   if (ranks.world->rank() == 0) {
     log_startup_report(experiment_, plan_, device, ranks);
-    log::info("Data: {}", data_text(c.training.dataset, data_->loader()));
-    if (validation_data_)
-      log::info("Validation data: {}", data_text(c.validation.dataset, validation_data_->loader()));
+    for (const data::MixedLoader::Source& source : data_->loader().sources())
+      log::info("Data: {}",
+                data_text(source.name.empty() ? c.training.dataset : source.name, *source.loader));
+    for (const ValidationSet& set : validation_) {
+      log::info("Validation data: {}", data_text(set.name.empty() ? c.validation.dataset : set.name,
+                                                 *set.data->loader().sources()[0].loader));
+    }
   }
   if (device.type == DeviceType::cuda) {
     gpu_bytes_before_ = gpu_bytes_in_use(device);
@@ -182,6 +147,7 @@ StepOutputs Trainer::step(StepProfile* profile) {
   const HostSpans::Scope training(spans(), HostSpans::Track::host, "train step");
   StepOutputs out = engine_->train_step(tokens, inputs, profile);
   out.valid_tokens = inputs.valid_tokens;
+  if (sources_) sources_->add(data_->sources(), out.sequence_losses);
   state_.step += 1;
   state_.schedule_step += 1;
   state_.data_position += experiment_.global_batch;
@@ -250,7 +216,7 @@ Trainer::End Trainer::train() {
     if (device_.type == DeviceType::cuda && ++steps_here_ == 3) report_gpu_memory();
     check_health(out);
     reporter_->progress(state_.step, seconds_now() - begin, pace_.short_text());
-    if (validation_data_ && (state_.step == 1 || state_.step % c.validation.freq == 0)) validate();
+    if (!validation_.empty() && (state_.step == 1 || state_.step % c.validation.freq == 0)) validate();
     checkpoints_->poll();
     const bool is_last = state_.step == c.training.steps;
     if (checkpoints_->is_due(state_.step, is_last) || ((stop_asked_ || data_is_bad_) && !is_last)) save(is_last);
@@ -277,6 +243,7 @@ Trainer::End Trainer::train() {
 }
 
 void Trainer::save(bool is_last) {
+  note_data();
   const HostSpans::Scope saving(spans(), HostSpans::Track::host, "save");
   checkpoints_->save(*engine_, state_, is_last);
   if (checkpoints_->is_enabled()) events_.add("saved", state_.step, "");
@@ -330,7 +297,13 @@ void Trainer::log_step(const StepOutputs& out) {
   m.memory_gib = memory.gib;
   m.memory_percent = memory.percent;
   const std::vector<Float8Operand> operands = read_float8(*engine_, *ranks_.control);
-  reporter_->log_step(m, float8_scalars(operands));
+  MetricsReporter::Scalars more = float8_scalars(operands);
+  if (sources_) {
+    const MetricsReporter::Scalars of_sources = sources_->log(state_.data_position);
+    more.insert(more.end(), of_sources.begin(), of_sources.end());
+    data_watch_->object(sources_->over_limit(state_.data_position));
+  }
+  reporter_->log_step(m, more);
   if (ranks_.world->rank() == 0) {
     for (const std::string& warning : float8_alerts_.check(operands)) {
       log::warning("step {}: {}", state_.step, warning);
@@ -392,43 +365,52 @@ void Trainer::check_health(const StepOutputs& out) {
 
 void Trainer::validate() {
   const HostSpans::Scope validating(spans(), HostSpans::Track::host, "validate");
+  const double begin = seconds_now();
+  for (ValidationSet& set : validation_) validate(set);
+  last_log_.seconds += seconds_now() - begin;
+}
+
+void Trainer::validate(ValidationSet& set) {
   const ValidationConfig& v = experiment_.config.validation;
   const double begin = seconds_now();
   double sum = 0, tokens = 0;
-  const int64_t per_step = validation_data_->samples_per_step();
+  const int64_t per_step = set.data->samples_per_step();
   for (int64_t i = 0; v.steps < 0 || i < v.steps; ++i) {
-    if (v.steps < 0 && is_past_validation_data((i + 1) * per_step)) break;
-    const HostTokens& batch = validation_data_->read(i * per_step);
+    if (v.steps < 0 && is_past_end(*set.data, (i + 1) * per_step)) break;
+    const HostTokens& batch = set.data->read(i * per_step);
     // Where the text ends is known once it was read to the end, which may be only now.
-    if (v.steps < 0 && is_past_validation_data((i + 1) * per_step)) break;
+    if (v.steps < 0 && is_past_end(*set.data, (i + 1) * per_step)) break;
     sum += engine_->validate(batch);
-    tokens += static_cast<double>(validation_data_->valid_tokens());
+    tokens += static_cast<double>(set.data->valid_tokens());
   }
-  GlobalLoss loss = global_loss(sum, tokens);
-  const double seconds = seconds_now() - begin;
-  reporter_->log_validation(state_.step, loss.mean, loss.tokens / seconds / ranks_.world->size(),
-                            memory_use(device_));
-  last_log_.seconds += seconds;
+  const GlobalLoss loss = global_loss(sum, tokens);
+  reporter_->log_validation(
+      state_.step,
+      {.name = set.name,
+       .loss = loss.mean,
+       .tokens_per_second = loss.tokens / (seconds_now() - begin) / ranks_.world->size()},
+      memory_use(device_));
 }
 
 // The first batch is read for the first validation anyway; text that ends before it does is found here.
 void Trainer::require_validation_data() {
-  if (!validation_data_) return;
   const ValidationConfig& v = experiment_.config.validation;
-  const int64_t per_step = validation_data_->samples_per_step();
-  validation_data_->read(0);
-  if (v.steps >= 0 || !is_past_validation_data(per_step)) return;
-  fail<DataError>("validation",
-                  "{} make fewer than the {} of {} that one step reads: give more text, or "
-                  "lower validation.local_batch_size or validation.seq_len",
-                  data::names_of_sources(v.dataset_path), counted(per_step, "sequence"),
-                  counted(v.seq_len, "token"));
+  for (ValidationSet& set : validation_) {
+    const int64_t per_step = set.data->samples_per_step();
+    set.data->read(0);
+    if (v.steps >= 0 || !is_past_end(*set.data, per_step)) continue;
+    fail<DataError>("validation",
+                    "{} make fewer than the {} of {} that one step reads: give more text, or "
+                    "lower validation.local_batch_size or validation.seq_len",
+                    data::names_of_sources(set.paths), counted(per_step, "sequence"),
+                    counted(v.seq_len, "token"));
+  }
 }
 
 // How many samples there are is known when all of them have been tokenized, which some ranks find out before
 // others: what one knows, all know, so that they stop together.
-bool Trainer::is_past_validation_data(int64_t samples) {
-  int64_t known = validation_data_->loader().samples_per_epoch().value_or(-1);
+bool Trainer::is_past_end(BatchSource& data, int64_t samples) {
+  int64_t known = data.loader().sources()[0].loader->samples_per_epoch().value_or(-1);
   if (ranks_.control->size() > 1) {
     Stream host = Stream::cpu();
     ranks_.control
@@ -441,14 +423,28 @@ bool Trainer::is_past_validation_data(int64_t samples) {
 }
 
 void Trainer::check_data_unchanged() {
-  const uint64_t now = data_->loader().fingerprint();
+  const std::string mixture = data_->loader().order_text(state_.data_position);
+  if (!state_.mixture.empty() && state_.mixture != mixture) {
+    fail<ConfigError>(
+        "training.mixture",
+        "the checkpoint was trained with other weights than those of this configuration: {} there, {} "
+        "here (from which sample on how many of 65536): set them as they were and change them by "
+        "training.mixture_stages from a later step on",
+        state_.mixture, mixture.empty() ? "no mixture" : mixture);
+  }
+  const uint64_t now = data_->loader().fingerprint(state_.data_position);
   if (state_.data_fingerprint != 0 && state_.data_fingerprint != now) {
     log::warning(
         "the training data, tokenizer or seq_len differ from those of the checkpoint: sample {} is not where "
         "it stopped",
         state_.data_position);
   }
-  state_.data_fingerprint = now;
+  note_data();
+}
+
+void Trainer::note_data() {
+  state_.mixture = data_->loader().order_text(state_.data_position);
+  state_.data_fingerprint = data_->loader().fingerprint(state_.data_position);
 }
 
 }  // namespace ottava

@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "apps/config/experiment.h"
 #include "apps/report/float8_report.h"
@@ -12,8 +13,10 @@
 #include "apps/train/checkpoints.h"
 #include "apps/train/data_watch.h"
 #include "apps/train/planned_pace.h"
+#include "apps/train/source_report.h"
 #include "apps/train/step_traces.h"
 #include "apps/train/stop_signals.h"
+#include "apps/train/training_data.h"
 #include "apps/train/training_state.h"
 #include "core/optim/loss_scale.h"
 
@@ -53,10 +56,12 @@ class Trainer {
   void log_step(const StepOutputs& out);
   void validate();
   void save(bool is_last);
+  void validate(ValidationSet& set);
   void require_validation_data();
   void check_health(const StepOutputs& out);
   void check_data_unchanged();
-  bool is_past_validation_data(int64_t samples);
+  void note_data();
+  bool is_past_end(BatchSource& data, int64_t samples);
   void find_peaks();
   void keep_pace(double seconds, StepProfile* profile);
   void report_gpu_memory() const;
@@ -72,9 +77,11 @@ class Trainer {
   StepPlan plan_;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<TrainingEngine> engine_;
-  std::unique_ptr<BatchSource> data_, validation_data_;
+  std::unique_ptr<BatchSource> data_;
+  std::vector<ValidationSet> validation_;
   std::unique_ptr<DataWatch> data_watch_;
   HostSpans spans_;  ///< filled where steps are traced
+  std::unique_ptr<SourceReport> sources_;  ///< of a mixture
   std::unique_ptr<Checkpoints> checkpoints_;
   std::unique_ptr<StepTraces> traces_;  ///< null: none
   std::unique_ptr<MetricsReporter> reporter_;

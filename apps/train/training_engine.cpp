@@ -56,6 +56,11 @@ TrainingEngine::TrainingEngine(TrainingShape shape, Stream& stream, Arena& arena
   step_ = arena.persistent("step", DType::i64, {1}, MemoryCategory::data);
   loss_sum_ = arena.persistent("loss sum", DType::f32, {1}, MemoryCategory::data);
   loss_sums_ = arena.persistent("loss sums", DType::f32, {shape_.micro_batches}, MemoryCategory::data);
+  if (shape_.sequence_losses) {
+    sequence_losses_ = arena.persistent("sequence losses", DType::f32, {shape_.batch}, MemoryCategory::data);
+    step_sequence_losses_ = arena.persistent("sequence losses of the step", DType::f32,
+                                             {shape_.micro_batches * shape_.batch}, MemoryCategory::data);
+  }
   sum_of_squares_ = arena.persistent("sum of squares", DType::f64, {1}, MemoryCategory::data);
   skipped_ = arena.persistent("skipped", DType::i32, {1}, MemoryCategory::data);
   Tensor workspace =
@@ -154,7 +159,8 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
     begin_part();
     const StepProfile::Scope pass(profile_, profile_ ? fmt::format("micro-batch {}", m) : "",
                                   StepProfile::Kind::pass);
-    const MicroBatch micro = receive(tokens, m, shape_.batch, shape_.sequence);
+    MicroBatch micro = receive(tokens, m, shape_.batch, shape_.sequence);
+    micro.sequence_losses = sequence_losses_;
     if (!is_last) send(tokens, m + 1, count);  // arrives while this one is computed
     graphs_.run(part, stream_, [&] {
       parameters_->begin_micro_batch(is_last);
@@ -162,6 +168,8 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
       is_last ? parameters_->finish_gradients() : parameters_->finish_micro_batch();
     });
     cast(stream_, loss_sum_, loss_sums_.slice(m, m + 1));
+    if (shape_.sequence_losses)
+      cast(stream_, sequence_losses_, step_sequence_losses_.slice(m * shape_.batch, (m + 1) * shape_.batch));
   }
   begin_part();
   if (inputs.update_after) inputs.update_after->wait(stream_);
@@ -181,6 +189,10 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
   cast(stream_, loss_sum_, view_of(&loss, {1}));
   cast(stream_, scalars_, view_of(scalars.data(), {kStepScalars}));
   cast(stream_, skipped_, view_of(&skipped, {1}));
+  if (shape_.sequence_losses) {
+    out.sequence_losses.resize(static_cast<size_t>(step_sequence_losses_.numel()));
+    cast(stream_, step_sequence_losses_, view_of(out.sequence_losses.data(), step_sequence_losses_.shape));
+  }
   stream_.synchronize();
   out.loss_sum = loss;
   out.grad_norm = scalars[kGradientNorm];

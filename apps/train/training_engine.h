@@ -30,7 +30,8 @@ struct TrainingShape {
   int64_t micro_batches = 1;
   int64_t validation_batch = 0;  ///< 0: never validates
   int64_t validation_sequence = 0;
-  bool block_causal = false;  ///< attention stays within documents; positions restart
+  bool block_causal = false;     ///< attention stays within documents; positions restart
+  bool sequence_losses = false;  ///< StepOutputs has each sequence's loss
   AdamwHyper adamw;
   float max_norm = 1;
   std::vector<ParameterTraining> groups;  ///< per parameter of the table; empty: the defaults
@@ -57,6 +58,8 @@ struct StepOutputs {
   double grad_norm = 0;      ///< global, before clipping
   int64_t valid_tokens = 0;  ///< as given
   bool skipped = false;      ///< the norm was not finite; nothing moved
+  /// Sum of the token losses of each of this rank's sequences, if TrainingShape asks for them.
+  std::vector<float> sequence_losses = {};
 };
 
 /// Model, parameters and optimizer of one rank, on one device. The same object runs on `meta` to record
@@ -117,8 +120,9 @@ class TrainingEngine {
                 ///< micro-batch is computed from, so that a graph of one serves another
   std::unique_ptr<InputRing> ring_;  ///< for a GPU
   Tensor scalars_, step_, loss_sum_, sum_of_squares_, skipped_;
-  Tensor loss_sums_;             ///< loss_sum_ after each micro-batch: read only when a step was skipped
-  PinnedInputs pinned_scalars_;  ///< on a GPU
+  Tensor loss_sums_;  ///< loss_sum_ after each micro-batch: read only when a step was skipped
+  Tensor sequence_losses_, step_sequence_losses_;  ///< of a micro-batch, of the step; absent unless asked for
+  PinnedInputs pinned_scalars_;                    ///< on a GPU
   StepProfile* profile_ = nullptr;
   StepGraphs graphs_;
 };

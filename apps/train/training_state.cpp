@@ -20,6 +20,7 @@ std::string to_json(const TrainingState& s) {
     json.set("loss_scale_good_steps", s.loss_scale->good_steps);
   }
   json.set("data_fingerprint", fmt::format("{:016x}", s.data_fingerprint));
+  if (!s.mixture.empty()) json.set("mixture", s.mixture);
   return json.dump(2) + "\n";
 }
 
@@ -49,6 +50,8 @@ TrainingState parse_training_state(std::string_view text, std::string_view where
   if (error != std::errc{} || end != hex.data() + hex.size()) {
     fail<FileError>("checkpoint", "{}: data_fingerprint is '{}', expected 16 hexadecimal digits", where, hex);
   }
+  if (const Json* mixture = json.find("mixture"))
+    s.mixture = mixture->as_string(fmt::format("{}: mixture", where));
   return s;
 }
 

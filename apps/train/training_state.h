@@ -20,6 +20,7 @@ struct TrainingState {
   int64_t skipped_steps = 0, consecutive_skips = 0;
   std::optional<LossScale::State> loss_scale;  ///< of a dynamic one
   uint64_t data_fingerprint = 0;               ///< of the data that data_position counts in; 0: none read yet
+  std::string mixture;                         ///< data::MixedLoader::order_text() of the samples consumed
   bool operator==(const TrainingState&) const = default;
 };
 

@@ -106,13 +106,21 @@ struct TokenLoader::State {
     int64_t jump = sample - next_sample;
     if (!queue || sample < front_first) {
       start(locate(sample));
-    } else if (jump > 0 && jump != usual_jump) {
-      // Ranks skip the samples of others each step; only a jump of a new length may lead past what is being
-      // prepared.
+    } else if (jump > longest_jump) {
+      // Ranks skip the samples of others each step; only a jump longer than those before may lead past what
+      // is being prepared.
       Located at = locate(sample);
       if (before(queue->last_started(), at.place)) start(at);
-      usual_jump = jump;
+      longest_jump = jump;
     }
+  }
+
+  // Text grows about fourfold when it is decompressed.
+  double content_bytes() const {
+    double bytes = 0;
+    for (const DataFile& file : corpus.files())
+      bytes += static_cast<double>(file.bytes) * (file.compression == Compression::none ? 1 : 4);
+    return bytes;
   }
 
   void retire_front() {
@@ -171,7 +179,7 @@ struct TokenLoader::State {
   WindowIndex index;
   std::unique_ptr<SegmentQueue> queue;
   int64_t front_first = 0;  // sample that is the front segment's first window
-  int64_t next_sample = 0, usual_jump = 0;
+  int64_t next_sample = 0, longest_jump = 0;
   SegmentPlace position;
   std::vector<SegmentCount> collected;  // of the front block's finished segments
   DataStats stats;
@@ -202,6 +210,31 @@ void TokenLoader::read(int64_t first_sample, int64_t count, const TokenBatch& ou
                          out.document_starts ? out.document_starts + at : nullptr);
   }
   s.next_sample = first_sample + count;
+}
+
+int64_t TokenLoader::count_samples() {
+  State& s = *state_;
+  if (!s.index.complete()) {
+    const State::Located unknown = s.locate(INT64_MAX / 2);  // this counts shards
+    if (!s.index.complete()) s.start(unknown);
+    while (!s.index.complete()) s.retire_front();
+    s.save_index_or_warn();
+    s.queue.reset();  // what is read next is elsewhere
+  }
+  if (s.index.total().windows == 0) s.fail_empty();
+  return s.index.total().windows;
+}
+
+double TokenLoader::estimate_samples() {
+  State& s = *state_;
+  if (s.index.complete()) return static_cast<double>(count_samples());
+  SegmentCount known = s.index.total();
+  if (known.windows == 0) {
+    if (!s.queue) s.start(s.locate(0));
+    known = s.queue->finish_front().count;
+  }
+  if (known.windows == 0) return static_cast<double>(count_samples());
+  return static_cast<double>(known.windows) / static_cast<double>(known.bytes) * s.content_bytes();
 }
 
 std::optional<int64_t> TokenLoader::samples_per_epoch() const {

@@ -72,6 +72,11 @@ class TokenLoader {
 
   /// Windows per epoch, known once every block has been tokenized (in this run or an earlier one).
   std::optional<int64_t> samples_per_epoch() const;
+  /// The same, of text after tokenizing every block that is not known yet. Throws as read() does.
+  int64_t count_samples();
+  /// About as many, by what is known and the sizes of the files; waits for one segment to be tokenized where
+  /// nothing is known. Throws as read() does.
+  double estimate_samples();
   DataStats stats() const;
   const LoaderOptions& options() const;
   const Corpus& corpus() const;

@@ -94,6 +94,12 @@ void LlamaHead::chunks(const StepContext& c, const Normalised& in, const Loss& l
     if (backward) project_backward(c, ce.dlogits, kept, y_chunk);
   }
   sum_into(c.stream, losses, loss.sum);
+  if (loss.sequence_sums.empty()) return;
+  fill_zero(c.stream, loss.sequence_sums);
+  const int64_t sequences = loss.sequence_sums.numel(), length = rows / sequences;
+  for (int64_t b = 0; b < sequences; ++b)
+    sum_into(c.stream, losses.tensor().slice(b * length, (b + 1) * length),
+             loss.sequence_sums.slice(b, b + 1));
 }
 
 void LlamaHead::project(const StepContext& c, const Tensor& y, const Tensor& logits, bool keep,

@@ -26,9 +26,10 @@ class LlamaHead {
   LlamaHead(const LlamaConfig& config, int norm, int output, Output precision, Options options);
 
   struct Loss {
-    Tensor targets;     ///< i32 [N], all tokens of the micro-batch
-    Tensor sum;         ///< f32 [1], accumulated: sum of the losses of valid tokens
-    Tensor grad_scale;  ///< f32 [1]: d(scaled loss) / d(token loss)
+    Tensor targets;             ///< i32 [N], all tokens of the micro-batch
+    Tensor sum;                 ///< f32 [1], accumulated: sum of the losses of valid tokens
+    Tensor grad_scale;          ///< f32 [1]: d(scaled loss) / d(token loss)
+    Tensor sequence_sums = {};  ///< f32 [B], overwritten: sum of the losses of each sequence; may be absent
   };
   /// Gradient of the residual stream, placed for `reader`, which added to it last; accumulates the gradients
   /// of norm and output.

@@ -103,10 +103,12 @@ void LlamaModel::forward_backward(const StepContext& c, const MicroBatch& micro,
   parameters.unshard(last, WeightUse::both);
   if (config_.tied_embeddings) parameters.unshard(0, WeightUse::both);
   parameters.prefetch(last, 1, backward_uses_);
-  LinearOperand gradient = head_.forward_backward(
-      c, std::move(stream),
-      {.targets = micro.targets.reshape({micro.targets.numel()}), .sum = loss_sum, .grad_scale = grad_scale},
-      blocks_.back().last_linear());
+  LinearOperand gradient = head_.forward_backward(c, std::move(stream),
+                                                  {.targets = micro.targets.reshape({micro.targets.numel()}),
+                                                   .sum = loss_sum,
+                                                   .grad_scale = grad_scale,
+                                                   .sequence_sums = micro.sequence_losses},
+                                                  blocks_.back().last_linear());
   if (config_.tied_embeddings) parameters.reshard(0);
   parameters.reshard(last);
   parameters.reduce_gradients(last);

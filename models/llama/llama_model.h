@@ -19,10 +19,11 @@ struct LlamaModelOptions {
 
 /// One micro-batch on this rank.
 struct MicroBatch {
-  Tensor tokens;          ///< i32 [B,T]
-  Tensor targets;         ///< i32 [B,T]
-  Tensor document_start;  ///< i32 [B,T], absent for plain causal attention
-  Tensor positions;       ///< i32 [B,T], with document_start: positions restart
+  Tensor tokens;                ///< i32 [B,T]
+  Tensor targets;               ///< i32 [B,T]
+  Tensor document_start;        ///< i32 [B,T], absent for plain causal attention
+  Tensor positions;             ///< i32 [B,T], with document_start: positions restart
+  Tensor sequence_losses = {};  ///< f32 [B] out: sum of the token losses of each sequence; may be absent
 };
 
 /// A Llama-family decoder: embedding, blocks, head. Each is a unit whose parameters are gathered before and

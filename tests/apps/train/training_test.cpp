@@ -172,10 +172,10 @@ TEST_CASE("the validation loss is that of the text's windows in order") {
   options.encoder = data::make_text_encoder(run->experiment().tokenizer, {.bos = true, .eos = true});
   options.seq_len = 40;
   options.order = data::Order::sequential;
-  BatchSource source({.loader = options});
+  BatchSource source(data::MixedLoader(options), {});
   source.read(10000);  // far beyond the end: now the number of windows is known
   double sum = 0, tokens = 0, first_three = 0;
-  for (int64_t i = 0; i < source.loader().samples_per_epoch().value(); ++i) {
+  for (int64_t i = 0; i < source.loader().sources()[0].loader->samples_per_epoch().value(); ++i) {
     sum += run->engine().validate(source.read(i));
     tokens += static_cast<double>(source.valid_tokens());
     if (i == 2) first_three = sum / tokens;

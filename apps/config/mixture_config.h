@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/config/declare.h"
+
+namespace ottava {
+
+/// One source of `training.mixture`. What keys mean: mixture_config.cpp.
+struct MixtureSourceConfig {
+  std::string name;
+  std::vector<std::string> path;
+  std::optional<double> weight, repeat, max_epochs;
+  std::string format = "auto";
+  std::string text_key = "text";
+  bool operator==(const MixtureSourceConfig&) const = default;
+};
+
+/// One stage of `training.mixture_stages`.
+struct MixtureStageConfig {
+  int64_t from_step = 0;
+  std::vector<std::string> weights;
+  bool operator==(const MixtureStageConfig&) const = default;
+
+  /// Of valid ones.
+  std::vector<double> numbers() const;
+};
+
+/// One set of `validation.datasets`.
+struct ValidationSetConfig {
+  std::string name;
+  std::vector<std::string> path;
+  bool operator==(const ValidationSetConfig&) const = default;
+};
+
+void declare(config::Section& s, MixtureSourceConfig& c);
+void declare(config::Section& s, MixtureStageConfig& c);
+void declare(config::Section& s, ValidationSetConfig& c);
+/// Names, weights and stages that make sense together; files are not opened.
+void validate(const std::vector<MixtureSourceConfig>& sources, const std::vector<MixtureStageConfig>& stages,
+              config::Problems& problems);
+void validate(const std::vector<ValidationSetConfig>& sets, config::Problems& problems);
+
+}  // namespace ottava

@@ -1,0 +1,104 @@
+#include "apps/train/source_report.h"
+
+#include <optional>
+#include <utility>
+
+#include "core/log.h"
+#include "core/metrics/step_line.h"
+#include "parallel/checkpoint/rank_group.h"
+
+namespace ottava {
+namespace {
+// Repeating data up to so often costs next to nothing (arXiv:2305.16264).
+constexpr double kHarmlessEpochs = 4;
+// An estimate of the windows of text is about this good.
+constexpr double kEstimateMargin = 1.1;
+}  // namespace
+
+SourceReport::SourceReport(const TrainingConfig& config, data::MixedLoader& data, RankGroups& ranks)
+    : config_(config), data_(data), ranks_(ranks), since_log_(config.mixture.size()) {}
+
+void SourceReport::check_epochs(int64_t samples) {
+  checkpoint::RankGroup(*ranks_.control).on_rank_0([&] {
+    const std::vector<int64_t> counts = data_.mixture().counts(samples);
+    for (size_t i = 0; i < counts.size(); ++i) {
+      const MixtureSourceConfig& source = config_.mixture[i];
+      data::TokenLoader& loader = *data_.sources()[i].loader;
+      const double windows = loader.estimate_samples(), epochs = static_cast<double>(counts[i]) / windows;
+      const bool is_exact = loader.samples_per_epoch().has_value();
+      const std::string text =
+          fmt::format("{} would be seen {}{:.1f} times by step {} ({} of {} windows)", source.name,
+                      is_exact ? "" : "about ", epochs, config_.steps, with_commas(counts[i]),
+                      with_commas(static_cast<int64_t>(windows)));
+      if (source.max_epochs && epochs > *source.max_epochs * (is_exact ? 1 : kEstimateMargin)) {
+        fail<ConfigError>("training.mixture", "{}, its max_epochs is {}: lower its weight, or give more text",
+                          text, *source.max_epochs);
+      }
+      if (!source.max_epochs && epochs > kHarmlessEpochs)
+        log::warning(
+            "training.mixture: {}; more than {:.0f} times begins to cost quality: lower its weight, or set "
+            "max_epochs",
+            text, kHarmlessEpochs);
+    }
+  });
+}
+
+void SourceReport::add(std::span<const int32_t> sources, const std::vector<float>& losses) {
+  for (size_t i = 0; i < sources.size(); ++i) {
+    Sum& sum = since_log_[static_cast<size_t>(sources[i])];
+    sum.loss += losses[i];
+    sum.samples += 1;
+  }
+}
+
+MetricsReporter::Scalars SourceReport::log(int64_t samples) {
+  std::vector<Sum> sums = std::exchange(since_log_, std::vector<Sum>(since_log_.size()));
+  if (ranks_.loss->size() > 1) {
+    Stream host = Stream::cpu();
+    const auto count = static_cast<int64_t>(2 * sums.size());
+    ranks_.control_loss
+        ->all_reduce(host, {.send = view_of(&sums[0].loss, {count}), .recv = {}, .label = "loss of sources"})
+        .wait(host);
+  }
+  const auto sequence = static_cast<double>(data_.sources()[0].loader->options().seq_len);
+  const std::vector<int64_t> counts = data_.mixture().counts(samples);
+  MetricsReporter::Scalars scalars;
+  std::string line;
+  for (size_t i = 0; i < sums.size(); ++i) {
+    const std::string& name = config_.mixture[i].name;
+    const double count = static_cast<double>(counts[i]), share = count / static_cast<double>(samples),
+                 epochs = counts[i] > 0 ? count / data_.sources()[i].loader->estimate_samples() : 0;
+    auto add = [&](std::string_view what, double value) {
+      scalars.emplace_back(fmt::format("mixture/{}/{}", name, what), value);
+    };
+    line += fmt::format("{}{} {:.1f}%, {} tokens, {:.2f} epochs", i > 0 ? " | " : "", name, 100 * share,
+                        with_commas(counts[i] * static_cast<int64_t>(sequence)), epochs);
+    if (sums[i].samples > 0) {
+      const double loss = sums[i].loss / (sums[i].samples * sequence);
+      line += fmt::format(", loss {:.4f}", loss);
+      add("loss", loss);
+    }
+    add("tokens", count * sequence), add("share", share), add("epochs", epochs);
+  }
+  if (ranks_.world->rank() == 0) log::info("sources: {}", line);
+  return scalars;
+}
+
+std::string SourceReport::over_limit(int64_t samples) const {
+  const std::vector<int64_t> counts = data_.mixture().counts(samples);
+  for (size_t i = 0; i < counts.size(); ++i) {
+    const MixtureSourceConfig& source = config_.mixture[i];
+    const std::optional<int64_t> windows = data_.sources()[i].loader->samples_per_epoch();
+    if (!source.max_epochs || !windows) continue;
+    const double epochs = static_cast<double>(counts[i]) / static_cast<double>(*windows);
+    if (epochs > *source.max_epochs) {
+      return fmt::format(
+          "{} has been seen {:.2f} times, its max_epochs is {}: lower its weight in a later stage, or "
+          "give more text",
+          source.name, epochs, *source.max_epochs);
+    }
+  }
+  return {};
+}
+
+}  // namespace ottava

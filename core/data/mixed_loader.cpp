@@ -1,0 +1,73 @@
+#include "core/data/mixed_loader.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <utility>
+
+#include "core/error.h"
+
+namespace ottava::data {
+
+MixedLoader::MixedLoader(LoaderOptions options)
+    : mixture_(std::vector<Mixture::Stage>{{.from_sample = 0, .weights = {1}}}) {
+  sources_.push_back({"", std::make_unique<TokenLoader>(std::move(options))});
+}
+
+void MixedLoader::start(int64_t first_sample) {
+  const std::vector<int64_t> first = mixture_.counts(first_sample),
+                             quotas = mixture_.begun(first_sample + 1).back().quotas;
+  for (size_t i = 0; i < sources_.size(); ++i)
+    if (quotas[i] > 0) sources_[i].loader->start(first[i]);
+}
+
+void MixedLoader::read(int64_t first_sample, int64_t count, const TokenBatch& out, int32_t* sources) {
+  if (first_sample < 0 || count < 0)
+    fail<DataError>("data", "samples {} and {} more are asked for", first_sample, count);
+  const int64_t length = sources_[0].loader->options().seq_len;
+  for (int64_t i = 0; i < count; ++i) {
+    const MixtureTable::Place place = mixture_.at(first_sample + i);
+    const int64_t at = i * length;
+    sources_[static_cast<size_t>(place.source)].loader->read(
+        place.index, 1,
+        {out.inputs + at, out.targets + at, out.document_starts ? out.document_starts + at : nullptr});
+    if (sources) sources[i] = place.source;
+  }
+}
+
+DataStats MixedLoader::stats() const {
+  DataStats all;
+  for (const Source& source : sources_) {
+    const DataStats s = source.loader->stats();
+    if (&source == &sources_[0]) all.epochs = s.epochs;
+    if (all.bad_records == 0) all.first_bad_record = s.first_bad_record;
+    all.documents += s.documents, all.tokens += s.tokens, all.bytes += s.bytes;
+    all.dropped_tokens += s.dropped_tokens, all.bad_records += s.bad_records;
+    all.seconds_waited += s.seconds_waited, all.buffer_bytes += s.buffer_bytes;
+  }
+  return all;
+}
+
+uint64_t MixedLoader::fingerprint(int64_t samples) const {
+  if (sources_.size() == 1) return sources_[0].loader->fingerprint();
+  const std::vector<int64_t> counts = mixture_.counts(samples);
+  std::string all;
+  for (size_t i = 0; i < sources_.size(); ++i)
+    if (counts[i] > 0)
+      all += fmt::format("{}\n{:016x}\n", sources_[i].name, sources_[i].loader->fingerprint());
+  return XXH64(all.data(), all.size(), 0);
+}
+
+std::string MixedLoader::order_text(int64_t samples) const {
+  std::string text;
+  if (sources_.size() == 1) return text;
+  for (const Mixture::Begun& stage : mixture_.begun(samples)) {
+    text += fmt::format("{}{}:", text.empty() ? "" : "; ", stage.from_sample);
+    for (size_t i = 0; i < sources_.size(); ++i)
+      if (stage.quotas[i] > 0)
+        text += fmt::format("{} {} {}", text.ends_with(':') ? "" : ",", sources_[i].name, stage.quotas[i]);
+  }
+  return text;
+}
+
+}  // namespace ottava::data

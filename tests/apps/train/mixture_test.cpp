@@ -1,0 +1,229 @@
+#include <cmath>
+#include <fstream>
+
+#include "apps/train/training_data.h"
+#include "core/error.h"
+#include "parallel/ranks/rank_groups.h"
+#include "tests/support/catch.h"
+#include "tests/support/message_of.h"
+#include "tests/support/tiny_training.h"
+
+using namespace ottava;
+using namespace ottava::test;
+using Catch::Matchers::Contains;
+using Overrides = TinyTraining::Overrides;
+
+namespace {
+
+/// Three texts: two of some length, one of a few windows.
+class Mixed : public TinyTraining {
+ public:
+  Mixed() {
+    std::ofstream(*this / "web.txt") << generated_text(200, 11);
+    std::ofstream(*this / "books.txt") << generated_text(80, 12);
+    std::ofstream(*this / "notes.txt") << generated_text(6, 13);
+  }
+  /// `rest` of each source's table: "weight: 3".
+  Overrides of(const std::string& web, const std::string& books, const std::string& notes,
+               const Overrides& more = {}) const {
+    auto source = [&](const std::string& name, const std::string& rest) {
+      return "{name: " + name + ", path: " + (*this / (name + ".txt")) + ", " + rest + "}";
+    };
+    const std::string all =
+        "[" + source("web", web) + ", " + source("books", books) + ", " + source("notes", notes) + "]";
+    Overrides out{"--training.dataset_path", "[]", "--training.mixture", all};
+    out.insert(out.end(), more.begin(), more.end());
+    return out;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a mixture with stages goes on from any step bit for bit") {
+  Mixed mixed;
+  const Overrides all = mixed.of("weight: 3", "weight: 1", "weight: 0",
+                                 {"--training.mixture_stages", "[{from_step: 4, weights: [1, 1, 2]}]",
+                                  "--lr_scheduler.total_steps", "8", "--checkpoint.enable", "true"});
+  auto steps = [&](int count) {
+    Overrides out = all;
+    out.insert(out.end(), {"--training.steps", std::to_string(count)});
+    return out;
+  };
+  TinyTraining::Run straight = mixed.start("straight", steps(8));
+  straight->run();
+  const Everything whole = everything_of(*straight.trainer);
+  CHECK_THAT(whole.state.mixture,
+             Contains("0: web 49152, books 16384; 6: web 16384, books 16384, notes 32768"));
+  for (int stop : {1, 3, 4, 6}) {
+    INFO("stopped after step " << stop);
+    const std::string run = "stopped" + std::to_string(stop);
+    mixed.start(run, steps(stop))->run();
+    TinyTraining::Run resumed = mixed.start(run, steps(8));
+    resumed->run();
+    CHECK(everything_of(*resumed.trainer) == whole);
+  }
+
+  // What has been read may not become something else; what has not may.
+  Overrides other = mixed.of("weight: 2", "weight: 1", "weight: 1", {"--checkpoint.enable", "true"});
+  CHECK_THAT(
+      message_of([&] { mixed.start("stopped3", other); }),
+      Contains(
+          "the checkpoint was trained with other weights than those of this configuration: 0: web 49152"));
+  Overrides later = mixed.of("weight: 3", "weight: 1", "weight: 0",
+                             {"--training.mixture_stages",
+                              "[{from_step: 4, weights: [1, 1, 2]}, {from_step: 10, weights: [0, 0, 1]}]",
+                              "--training.steps", "12", "--checkpoint.enable", "true"});
+  mixed.start("stopped3", later)->run();
+}
+
+TEST_CASE("every layout reads the same tokens of the same sources") {
+  Mixed mixed;
+  const Overrides overrides = mixed.of("weight: 3", "weight: 2", "weight: 1");
+  const TinyTraining::Run run = mixed.start("layouts", overrides);
+  const Experiment& experiment = run.trainer->experiment();
+  struct Step {
+    std::vector<int32_t> tokens, sources;
+    bool operator==(const Step&) const = default;
+  };
+  // A step of 8 samples from all data ranks, put together by the number of the sample.
+  auto step_of = [&](int64_t batch, int64_t micro_batches, int ranks, int64_t position) {
+    Step step{std::vector<int32_t>(8 * 32), std::vector<int32_t>(8)};
+    for (int rank = 0; rank < ranks; ++rank) {
+      RankGroups solo = solo_rank_groups();
+      BatchSource source(
+          open_training_data(experiment, solo),
+          {.batch = batch, .micro_batches = micro_batches, .data_rank = rank, .data_size = ranks});
+      const HostTokens& tokens = source.read(position);
+      for (int64_t m = 0; m < micro_batches; ++m) {
+        for (int64_t b = 0; b < batch; ++b) {
+          const int64_t here = m * batch + b, sample = (m * ranks + rank) * batch + b;
+          std::copy_n(tokens.inputs.begin() + here * 32, 32, step.tokens.begin() + sample * 32);
+          step.sources[static_cast<size_t>(sample)] = source.sources()[static_cast<size_t>(here)];
+        }
+      }
+    }
+    return step;
+  };
+  for (int64_t position : {0, 8, 800}) {
+    const Step alone = step_of(8, 1, 1, position);
+    CHECK(step_of(2, 4, 1, position) == alone);
+    CHECK(step_of(2, 1, 4, position) == alone);
+    CHECK(step_of(1, 2, 4, position) == alone);
+  }
+}
+
+TEST_CASE("tokens, share, epochs and loss of each source are logged") {
+  Mixed mixed;
+  mixed
+      .start("logged", mixed.of("weight: 3", "weight: 2", "weight: 1", {"--training.local_batch_size", "6"}))
+      ->run();
+  const std::string folder = mixed / "logged";
+  const std::vector<double> loss = logged(folder, "loss_metrics/global_avg_loss");
+  REQUIRE(loss.size() == 8);
+  for (size_t step = 0; step < 8; ++step) {
+    double sum = 0;
+    // Six samples in a row are 3, 2 and 1 of them, and so is each step.
+    for (const auto& [name, share] :
+         {std::pair{"web", 3.0}, std::pair{"books", 2.0}, std::pair{"notes", 1.0}}) {
+      const std::string prefix = std::string("mixture/") + name;
+      sum += share / 6 * logged(folder, prefix + "/loss").at(step);
+      CHECK(logged(folder, prefix + "/tokens").at(step) == share * 32 * static_cast<double>(step + 1));
+      CHECK(logged(folder, prefix + "/share").at(step) == Approx(share / 6));
+    }
+    CHECK(sum == Approx(loss[step]).epsilon(1e-6));
+  }
+  mixed
+      .start("one", mixed.of("weight: 1", "weight: 0", "weight: 0",
+                             {"--training.mixture_stages", "[{from_step: 100, weights: [1, 1, 1]}]"}))
+      ->run();
+  const std::vector<double> alone = logged(mixed / "one", "mixture/web/loss"),
+                            global = logged(mixed / "one", "loss_metrics/global_avg_loss");
+  REQUIRE(alone.size() == 8);
+  for (size_t step = 0; step < 8; ++step) CHECK(std::abs(alone[step] / global[step] - 1) < 1e-6);
+  CHECK(logged(mixed / "one", "mixture/books/loss").empty());
+  CHECK(logged(mixed / "one", "mixture/web/epochs").back() > 0);
+}
+
+TEST_CASE("a source is seen as often as its repeat says") {
+  Mixed mixed;
+  const TinyTraining::Run run = mixed.start("repeat", mixed.of("repeat: 1", "repeat: 2", "repeat: 3"));
+  const auto& sources = run.trainer->data().loader().sources();
+  double all = 0;
+  std::vector<double> parts;
+  for (size_t i = 0; i < 3; ++i) {
+    parts.push_back(static_cast<double>((i + 1) * sources[i].loader->samples_per_epoch().value()));
+    all += parts.back();
+  }
+  const std::vector<int64_t> counts =
+      run.trainer->data().loader().mixture().counts(static_cast<int64_t>(all));
+  for (size_t i = 0; i < 3; ++i) CHECK(std::abs(static_cast<double>(counts[i]) - parts[i]) < 2);
+}
+
+TEST_CASE("a source that would be seen too often is refused before training") {
+  Mixed mixed;
+  CHECK_THAT(message_of([&] {
+               mixed.start("often", mixed.of("weight: 1", "weight: 1", "weight: 8, max_epochs: 2",
+                                             {"--training.steps", "200"}));
+             }),
+             Contains("[training.mixture] notes would be seen ") && Contains(" times by step 200") &&
+                 Contains("its max_epochs is 2"));
+  std::ofstream(mixed / "notes.txt") << "too short";
+  CHECK_THAT(message_of([&] { mixed.start("short", mixed.of("weight: 1", "weight: 1", "weight: 1")); }),
+             Contains("the dataset is too small: '" + (mixed / "notes.txt")));
+}
+
+TEST_CASE("mixtures that mean nothing are refused with the key") {
+  Mixed mixed;
+  auto message = [&](const Overrides& overrides) {
+    return message_of([&] { mixed.config("x", overrides); });
+  };
+  CHECK_THAT(message(mixed.of("weight: 1", "weight: 1", "repeat: 2")),
+             Contains("training.mixture: some sources have a weight and some a repeat"));
+  CHECK_THAT(message(mixed.of("weight: 1", "weight: 1", "text_key: t")),
+             Contains("2 of 3 sources have a weight"));
+  CHECK_THAT(message(mixed.of("weight: -1", "weight: 1", "weight: 1")),
+             Contains("weight: expected a number >= 0"));
+  CHECK_THAT(message(mixed.of("weight: 0", "weight: 0", "weight: 0")), Contains("all weights are 0"));
+  CHECK_THAT(message(mixed.of("weight: 1", "weight: 1", "weight: 0.000001")), Contains("below 1/65536"));
+  CHECK_THAT(message(mixed.of("weight: 1", "weight: 1", "weight: 0")),
+             Contains("notes has weight 0 in every stage"));
+  auto stages = [&](const std::string& text) {
+    return message(mixed.of("weight: 1", "weight: 1", "weight: 1", {"--training.mixture_stages", text}));
+  };
+  CHECK_THAT(stages("[{from_step: 5, weights: [1, 2]}]"),
+             Contains("the stage from step 5 has 2 weights, expected 3"));
+  CHECK_THAT(stages("[{from_step: 5, weights: [1, 2, x]}]"),
+             Contains("expected a number, got the text \"x\""));
+  CHECK_THAT(stages("[{from_step: 5, weights: [1, 2, 3]}, {from_step: 5, weights: [1, 1, 1]}]"),
+             Contains("a stage from step 5 follows one from step 5"));
+  CHECK_THAT(
+      message({"--training.mixture", "[{name: a b, path: x, weight: 1}]"}),
+      Contains("the name \"a b\" is not made of letters") && Contains("training.dataset_path is given too"));
+  CHECK_THAT(message({"--training.mixture_stages", "[{from_step: 5, weights: [1]}]"}),
+             Contains("there is no training.mixture"));
+}
+
+TEST_CASE("validation sets by name have a loss each") {
+  Mixed mixed;
+  const Overrides common{"--validation.enable",           "true", "--validation.seq_len", "32",
+                         "--validation.local_batch_size", "2",    "--validation.freq",    "8"};
+  auto with = [&](const Overrides& more) {
+    Overrides out = common;
+    out.insert(out.end(), more.begin(), more.end());
+    return out;
+  };
+  mixed
+      .start("named",
+             with({"--validation.datasets", "[{name: web, path: " + (mixed / "web.txt") +
+                                                "}, {name: books, path: " + (mixed / "books.txt") + "}]"}))
+      ->run();
+  for (const char* name : {"web", "books"}) {
+    mixed.start(name, with({"--validation.dataset_path", mixed / (std::string(name) + ".txt")}))->run();
+    CHECK(logged(mixed / "named", std::string("validation_metrics/") + name + "/loss") ==
+          logged(mixed / name, "validation_metrics/loss"));
+  }
+  CHECK_THAT(message_of([&] {
+               mixed.config("x", with({"--validation.datasets", "[{name: a, path: x}, {name: a, path: y}]"}));
+             }),
+             Contains("two entries are named \"a\""));
+}
