@@ -1,5 +1,7 @@
 #include "apps/config/checkpoint_config.h"
 
+#include <fmt/core.h>
+
 #include "core/config/problems.h"
 #include "core/config/section.h"
 
@@ -11,10 +13,21 @@ void declare(config::Section& s, CheckpointConfig& c) {
   s.field("folder", c.folder).meaning("folder inside job.dump_folder");
   s.field("interval", c.interval).at_least(1).unit("steps").meaning("steps between checkpoints");
   s.field("keep_latest_k", c.keep_latest_k).at_least(0).meaning("older ones are deleted; 0: keep all");
+  s.field("keep_every", c.keep_every)
+      .at_least(0)
+      .unit("steps")
+      .meaning("checkpoints of steps that are multiples of it are kept for good, beside the latest; 0: none");
   s.field("load_step", c.load_step)
       .at_least(-1)
       .unit("steps")
       .meaning("checkpoint to resume from; -1: the newest good one");
+  s.field("advance_data_steps", c.advance_data_steps)
+      .at_least(0)
+      .unit("steps")
+      .meaning(
+          "after loading load_step, leave out the data of so many steps: to pass a stretch on which training "
+          "came to "
+          "grief");
   s.field("load_only", c.load_only).meaning("load, but never save");
   s.field("exclude_from_loading", c.exclude_from_loading)
       .one_of({"optimizer", "lr_scheduler", "dataloader", "train_state", "float8_history"})
@@ -51,6 +64,17 @@ void declare(config::Section& s, CheckpointConfig& c) {
 }
 
 void validate(const CheckpointConfig& c, config::Problems& problems) {
+  if (c.keep_every % c.interval != 0) {
+    problems.add(
+        "checkpoint.keep_every",
+        fmt::format("{} is not a multiple of interval {}: no checkpoint is saved at most of its steps",
+                    c.keep_every, c.interval));
+  }
+  if (c.advance_data_steps > 0 && c.load_step < 0) {
+    problems.add("checkpoint.advance_data_steps",
+                 "it goes with checkpoint.load_step, the step to go back to: without, every start would "
+                 "leave out data");
+  }
   if (c.keep_latest_k == 1) {
     problems.add(
         "checkpoint.keep_latest_k",

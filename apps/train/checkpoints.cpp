@@ -109,6 +109,7 @@ Checkpoints::Checkpoints(const Experiment& experiment, RankGroups& ranks, Stream
   saver_ = std::make_unique<checkpoint::CheckpointSaver>(
       checkpoint::SaveOptions{.folder = folder_,
                               .keep_latest_k = static_cast<int>(c.keep_latest_k),
+                              .keep_every = c.keep_every,
                               .snapshot = c.async_mode == CheckpointConfig::Async::async_with_pinned_mem
                                               ? checkpoint::Snapshot::Memory::pinned
                                               : checkpoint::Snapshot::Memory::pageable,
@@ -133,7 +134,8 @@ int64_t Checkpoints::data_position_to_load() const {
   if (steps.empty() && (c.initial_load_model_only || !c.initial_load_path)) return 0;
   try {  // only a hint for reading ahead: whatever is wrong is said when it is loaded
     const std::string path = (steps.empty() ? *c.initial_load_path : steps.back().path) + "/" + kStateName;
-    return parse_training_state(read_file(path), path).data_position;
+    return parse_training_state(read_file(path), path).data_position +
+           c.advance_data_steps * experiment_.global_batch;
   } catch (const Error&) {
     return 0;
   }

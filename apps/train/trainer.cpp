@@ -102,6 +102,7 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
   checkpoints_->load(*engine_, state_);
   if (state_.loss_scale) loss_scale_.restore(*state_.loss_scale);
   check_data_unchanged();
+  leave_out_data();
   reporter_ = std::make_unique<MetricsReporter>(MetricsReporter::Options{.config = c.metrics,
                                                                          .folder = c.job.dump_folder,
                                                                          .total_steps = c.training.steps,
@@ -439,6 +440,16 @@ void Trainer::check_data_unchanged() {
         "it stopped",
         state_.data_position);
   }
+  note_data();
+}
+
+void Trainer::leave_out_data() {
+  const CheckpointConfig& c = experiment_.config.checkpoint;
+  const int64_t samples = c.advance_data_steps * experiment_.global_batch;
+  if (samples == 0 || state_.step != c.load_step) return;
+  log::info("The data of {} is left out: samples {} to {} (checkpoint.advance_data_steps)",
+            counted(c.advance_data_steps, "step"), state_.data_position, state_.data_position + samples - 1);
+  state_.data_position += samples;
   note_data();
 }
 

@@ -60,6 +60,7 @@ class Trainer {
   void require_validation_data();
   void check_health(const StepOutputs& out);
   void check_data_unchanged();
+  void leave_out_data();
   void note_data();
   bool is_past_end(BatchSource& data, int64_t samples);
   void find_peaks();

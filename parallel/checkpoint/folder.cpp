@@ -100,13 +100,15 @@ void commit_step(const std::string& folder, int64_t step) {
   fs::remove_all(old);
 }
 
-std::vector<int64_t> rotate_steps(const std::string& folder, int keep_latest_k, int64_t just_saved) {
+std::vector<int64_t> rotate_steps(const std::string& folder, Rotation rotation, int64_t just_saved) {
   std::vector<int64_t> gone;
-  if (keep_latest_k == 0) return gone;
+  if (rotation.keep_latest_k == 0) return gone;
   std::vector<SavedStep> complete = list_steps(folder);
-  std::erase_if(complete,
-                [](const SavedStep& s) { return !fs::exists(s.path + "/" + std::string(kManifestName)); });
-  auto excess = static_cast<int64_t>(complete.size()) - keep_latest_k;
+  std::erase_if(complete, [&](const SavedStep& s) {
+    const bool is_kept = rotation.keep_every > 0 && s.step % rotation.keep_every == 0;
+    return is_kept || !fs::exists(s.path + "/" + std::string(kManifestName));
+  });
+  auto excess = static_cast<int64_t>(complete.size()) - rotation.keep_latest_k;
   for (const SavedStep& saved : complete) {
     if (static_cast<int64_t>(gone.size()) >= excess) break;
     if (saved.step == just_saved) continue;

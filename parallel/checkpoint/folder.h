@@ -30,9 +30,13 @@ std::string newest_step_or_itself(const std::string& path);
 /// replaced.
 void commit_step(const std::string& folder, int64_t step);
 
-/// Deletes the oldest complete checkpoints until `keep_latest_k` are left (0 keeps all), never that of
-/// `just_saved`. Folders without a manifest are neither counted nor touched. Returns the steps that went.
-std::vector<int64_t> rotate_steps(const std::string& folder, int keep_latest_k, int64_t just_saved);
+struct Rotation {
+  int keep_latest_k = 10;  ///< 0: all
+  int64_t keep_every = 0;  ///< multiples of it are kept for good and not counted; 0: none
+};
+/// Deletes the oldest complete checkpoints until `keep_latest_k` are left, never that of `just_saved`.
+/// Folders without a manifest are neither counted nor touched. Returns the steps that went.
+std::vector<int64_t> rotate_steps(const std::string& folder, Rotation rotation, int64_t just_saved);
 
 /// Removes what jobs that died left (.tmp, .old, .deleted); a `step-N.old` whose replacement never came is
 /// given its name back. Only while no save is in flight.

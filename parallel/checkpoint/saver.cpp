@@ -210,7 +210,7 @@ void CheckpointSaver::commit(Pending& pending) {
     log::info("Saved {}: {:.1f} MB in {:.2f} s", step_folder(options_.folder, pending.checkpoint.step),
               static_cast<double>(bytes) * 1e-6, seconds.count());
     try {
-      rotate_steps(options_.folder, options_.keep_latest_k, pending.checkpoint.step);
+      rotate_steps(options_.folder, {options_.keep_latest_k, options_.keep_every}, pending.checkpoint.step);
     } catch (const std::exception& error) {
       // The checkpoint is complete and stays so; only space is lost.
       log::warning("an old checkpoint could not be deleted: {}", error.what());

@@ -97,6 +97,8 @@ TEST_CASE("impossible combinations come with the arithmetic", "[config]") {
             "high_freq_factor 1 must exceed low_freq_factor 4"));
   CHECK(has(error("parallelism: {data_parallel_shard_degree: 0}"), "expected -1 (the rest) or at least 1"));
   CHECK(has(error("checkpoint: {keep_latest_k: 1}"), "would delete the only good checkpoint"));
+  CHECK(has(error("checkpoint: {keep_every: 700}"), "700 is not a multiple of interval 500"));
+  CHECK(has(error("checkpoint: {advance_data_steps: 3}"), "it goes with checkpoint.load_step"));
   CHECK(has(error("activation_checkpoint: {selective_ac_option: 0}"),
             "expected op or an integer >= 1, got the text \"0\""));
   CHECK(has(error("activation_checkpoint: {selective_ac_option: ops}"), "expected op or an integer >= 1"));

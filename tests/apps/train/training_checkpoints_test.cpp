@@ -150,6 +150,22 @@ TEST_CASE("exclude_from_loading starts exactly the named part afresh") {
             "model is refused: without its weights a checkpoint continues nothing"));
 }
 
+TEST_CASE("a run goes back to an earlier step and leaves out data from there") {
+  TinyTraining tiny;
+  const Overrides saving = kSaving + Overrides{"--checkpoint.interval", "2"};
+  finish(tiny, "run", saving);
+  const Overrides back =
+      saving + Overrides{"--checkpoint.load_step", "4", "--checkpoint.advance_data_steps", "3"};
+  TinyTraining::Run run = tiny.start("run", back);
+  CHECK(run->state().step == 4);
+  const int64_t batch = run->experiment().global_batch;
+  CHECK(run->state().data_position == 7 * batch);
+  run->run();
+  CHECK(run->state().data_position == 11 * batch);
+  // It is what the checkpoints say from now on.
+  CHECK(tiny.start("run", saving + Overrides{"--training.steps", "9"})->state().data_position == 11 * batch);
+}
+
 TEST_CASE("keep_latest_k keeps the newest, a broken checkpoint is passed over by name") {
   TinyTraining tiny;
   const Overrides saving =

@@ -72,6 +72,10 @@ TEST_CASE("rotation keeps the newest, never touches what is not complete, and kn
   CHECK(names() == std::vector<int64_t>{0, 2, 4});
   save(folder.path(), {}, 5, 5, {.keep_latest_k = 0});
   CHECK(names() == std::vector<int64_t>{0, 2, 4, 5});
+  // Multiples of 4 stay and are not counted.
+  for (int64_t step : {6, 7, 8, 9})
+    save(folder.path(), {}, step, step, {.keep_latest_k = 2, .keep_every = 4});
+  CHECK(names() == std::vector<int64_t>{0, 4, 7, 8, 9});
   RankGroup group;
   CHECK_THROWS_WITH(CheckpointSaver({.folder = "x", .keep_latest_k = 1}, group),
                     Contains("keep_latest_k is 1"));
