@@ -13,6 +13,7 @@
 #include "apps/commands/tokenizer_command.h"
 #include "apps/commands/trace_command.h"
 #include "apps/commands/train_command.h"
+#include "apps/wait_policy.h"
 #include "parallel/launcher/stop_signal_set.h"
 
 int main(int argc, char** argv) {
@@ -22,6 +23,7 @@ int main(int argc, char** argv) {
   const std::string_view name = argc > 1 ? argv[1] : "";
   const sigset_t stop_signals = stop_signal_set();
   ::sigprocmask(name == "train" || name == "launch" ? SIG_BLOCK : SIG_UNBLOCK, &stop_signals, nullptr);
+  settle_wait_policy(argv);
   CommandLine line(
       "ottava",
       "ottava trains Llama-family language models in FP8, BF16 and FP32, from a laptop to a GPU cluster,\n"

@@ -446,3 +446,15 @@ TEST_CASE("without a library for MPI a rank says where it looked") {
       out.output,
       "[mpi] there is no library for MPI (tried /nowhere/libottava_mpi.so): compile it with build_mpi.sh"));
 }
+
+TEST_CASE("threads spin briefly unless the user says how they wait") {
+  auto settings = [](const std::string& environment) {
+    return run_command("env -u GOMP_SPINCOUNT -u OMP_WAIT_POLICY OMP_DISPLAY_ENV=verbose " + environment +
+                       " " OTTAVA " --version")
+        .output;
+  };
+  CHECK(has(settings(""), "GOMP_SPINCOUNT = '10000'"));
+  CHECK_FALSE(has(settings("OMP_WAIT_POLICY=passive"), "GOMP_SPINCOUNT = '10000'"));
+  CHECK(has(settings("GOMP_SPINCOUNT=77"), "GOMP_SPINCOUNT = '77'"));
+  CHECK_FALSE(has(settings("GOMP_SPINCOUNT=77"), "GOMP_SPINCOUNT = '10000'"));
+}
