@@ -81,10 +81,9 @@ void run_init_command(const InitCommand& c, std::ostream& out) {
                                                 .tokenizer = tokenizer,
                                                 .output = (fs::path(c.output) / "run").string()}));
   load_config(config);  // what was written loads
-  out << fmt::format(
-      "{}: {:.1f}M parameters, {} of {} tokens, about {:.0f} minutes\n\nNext: ottava train {}\n", config,
-      static_cast<double>(first.parameters) * 1e-6, counted(first.steps, "step"),
-      first.global_batch * first.sequence, first.minutes, config);
+  out << fmt::format("{}: {:.1f}M parameters, {} of {} tokens, {}\n\nNext: ottava train {}\n", config,
+                     static_cast<double>(first.parameters) * 1e-6, counted(first.steps, "step"),
+                     first.global_batch * first.sequence, minutes_text(first.minutes), config);
 }
 
 void add_init_command(Command& commands) {

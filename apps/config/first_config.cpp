@@ -95,13 +95,17 @@ FirstConfig choose_first_config(const FirstConfigInputs& in) {
   return out;
 }
 
+std::string minutes_text(double minutes) {
+  return minutes < 1 ? "less than a minute" : fmt::format("about {:.0f} minutes", minutes);
+}
+
 std::string to_yaml(const FirstConfig& c, const FirstConfigPaths& p) {
   const LlamaConfig& m = c.model;
   auto quoted = [](const std::string& text) {
     return config::to_inline_yaml(config::Value::of(std::string(text)));
   };
   return fmt::format(
-      R"(# A first model of this text: {:.1f}M parameters, {:.0f}M tokens ({:.1f} epochs), about {:.0f} minutes on the machine it was made on.
+      R"(# A first model of this text: {:.1f}M parameters, {:.0f}M tokens ({:.1f} epochs), {} on the machine it was made on.
 # Every key, explained: ottava config THIS_FILE --comments. Any of them on the command line: --training.steps 1000
 
 job:
@@ -139,9 +143,10 @@ checkpoint:
 metrics:
   log_freq: 10
 )",
-      static_cast<double>(c.parameters) * 1e-6, c.tokens * 1e-6, c.epochs, c.minutes, quoted(p.output), m.dim,
-      m.layers, m.heads, m.ffn_dim, m.tied_embeddings, quoted(p.tokenizer), quoted(p.text), c.sequence,
-      c.local_batch, c.global_batch, c.steps, c.learning_rate, c.warmup, std::max<int64_t>(c.steps / 10, 1));
+      static_cast<double>(c.parameters) * 1e-6, c.tokens * 1e-6, c.epochs, minutes_text(c.minutes),
+      quoted(p.output), m.dim, m.layers, m.heads, m.ffn_dim, m.tied_embeddings, quoted(p.tokenizer),
+      quoted(p.text), c.sequence, c.local_batch, c.global_batch, c.steps, c.learning_rate, c.warmup,
+      std::max<int64_t>(c.steps / 10, 1));
 }
 
 }  // namespace ottava

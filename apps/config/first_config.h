@@ -37,6 +37,9 @@ FirstConfig choose_first_config(const FirstConfigInputs& inputs);
 /// Tokens that suit a tokenizer of a text of this size.
 int64_t first_vocabulary(int64_t text_bytes);
 
+/// "about 12 minutes", "less than a minute".
+std::string minutes_text(double minutes);
+
 /// The configuration as commented YAML. Paths are written as given.
 struct FirstConfigPaths {
   std::string text, tokenizer, output;

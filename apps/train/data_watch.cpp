@@ -54,8 +54,7 @@ bool DataWatch::poll() {
     const data::DataScan::Progress progress = scan(*watched_).progress();
     if (progress.problem)
       object(*progress.problem +
-             " (not reached by training yet: correct it, or set training.bad_records: skip, and "
-             "give the same command again)");
+             "; training has not reached it yet: correct it, or set training.bad_records: skip");
     if (bad_found_ == 0 && progress.found.bad_records > 0) {
       log::warning("The look through the data has met a bad record, which training will leave out: {}",
                    progress.found.first_bad_record);

@@ -80,12 +80,14 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
   require_validation_data();
   if (ranks.world->rank() == 0) {
     log_startup_report(experiment_, plan_, device, ranks);
-    for (const data::MixedLoader::Source& source : data_->loader().sources())
-      log::info("Data: {}",
-                data_text(source.name.empty() ? c.training.dataset : source.name, *source.loader));
+    for (const data::MixedLoader::Source& source : data_->loader().sources()) {
+      const std::string own = name_of_data("training.dataset", c.training.dataset, c.training.dataset_path);
+      log::info("Data: {}", data_text(source.name.empty() ? own : source.name, *source.loader));
+    }
     for (const ValidationSet& set : validation_) {
-      log::info("Validation data: {}", data_text(set.name.empty() ? c.validation.dataset : set.name,
-                                                 *set.data->loader().sources()[0].loader));
+      const std::string own = name_of_data("validation.dataset", c.validation.dataset, set.paths);
+      log::info("Validation data: {}",
+                data_text(set.name.empty() ? own : set.name, *set.data->loader().sources()[0].loader));
     }
   }
   if (device.type == DeviceType::cuda) {
@@ -114,6 +116,12 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
 }
 
 Trainer::~Trainer() = default;
+
+// The default of `dataset` names a text that may be another.
+std::string Trainer::name_of_data(std::string_view key, const std::string& name,
+                                  const std::vector<std::string>& paths) const {
+  return experiment_.config.provenance.origins.contains(key) ? name : data::names_of_sources(paths);
+}
 
 double Trainer::learning_rate(int64_t step) const {
   const Config& c = experiment_.config;

@@ -62,6 +62,8 @@ class Trainer {
   void check_data_unchanged();
   void leave_out_data();
   void note_data();
+  std::string name_of_data(std::string_view key, const std::string& name,
+                           const std::vector<std::string>& paths) const;
   bool is_past_end(BatchSource& data, int64_t samples);
   void find_peaks();
   void keep_pace(double seconds, StepProfile* profile);

@@ -116,7 +116,8 @@ class Coercion {
     if (list.kind != Kind::list) return wrong(v);
     bool good = true;
     for (Value& item : list.items) {
-      auto checked = item.kind == Kind::text ? choose(item) : wrong(item);
+      const bool fits = item.kind == Kind::text || (field_.accepts_scalar && item.is_scalar());
+      auto checked = fits ? text(item) : wrong(item);
       good = good && checked;
       if (checked) item = std::move(*checked);
     }

@@ -56,7 +56,9 @@ Json text_schema(const Field& field) {
 
 Json text_list_schema(const Field& field) {
   Json item;
-  if (field.choices.empty()) {
+  if (field.choices.empty() && field.accepts_scalar) {
+    item = Json().set("type", Json().push("string").push("number"));
+  } else if (field.choices.empty()) {
     item.set("type", "string");
   } else {
     item.set("enum", text_choices(field));

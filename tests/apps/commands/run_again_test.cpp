@@ -131,13 +131,14 @@ TEST_CASE(
     lines << "{\"body\": \"the last\"}\n";
   }
   const std::string arguments =
-      "--training.dataset_path late.jsonl --training.data_check_seconds 0 --checkpoint.interval 1000000 ";
+      "--training.dataset_path late.jsonl --training.data_check_seconds 0 --checkpoint.interval 1000000 "
+      "--metrics.log_freq 1000000 ";
   const std::string found = runs.train(arguments + "--training.steps 1000000", 1);
   CHECK_THAT(found, Contains("as far as training.data_check_seconds goes") &&
                         Contains("late.jsonl' line 200001, column ") &&
                         Contains("the object has no key \"text\", it has \"body\"") &&
-                        Contains("the run ends after step ") && Contains("its checkpoint is saved") &&
-                        Contains("Saved out/checkpoint/step-"));
+                        Contains("the run ends after step ") && Contains("training has not reached it yet") &&
+                        Contains("whose checkpoint is saved") && Contains("Saved out/checkpoint/step-"));
   CHECK_THAT(runs.train(arguments + "--training.bad_records skip --training.steps 1", 0),
              Contains("There is nothing to train") || Contains("This run is finished"));
 }
