@@ -7,8 +7,8 @@
 
 namespace ottava {
 namespace {
-// About 0.1 ms; libgomp's own is 300,000. Fewer, or none, cost up to a tenth on a quiet machine, where the next
-// loop comes sooner than a thread wakes up.
+// About 0.1 ms; libgomp's own is 300,000. Fewer, or none, cost up to a tenth on a quiet machine, where the
+// next loop comes sooner than a thread wakes up.
 constexpr const char* kSpins = "10000";
 }  // namespace
 

@@ -228,7 +228,8 @@ Trainer::End Trainer::train() {
     if (!validation_.empty() && (state_.step == 1 || state_.step % c.validation.freq == 0)) validate();
     checkpoints_->poll();
     const bool is_last = state_.step == c.training.steps;
-    if (checkpoints_->is_due(state_.step, is_last) || ((stop_asked_ || data_is_bad_) && !is_last)) save(is_last);
+    if (checkpoints_->is_due(state_.step, is_last) || ((stop_asked_ || data_is_bad_) && !is_last))
+      save(is_last);
     if (data_is_bad_ && !is_last) {
       checkpoints_->finish();
       reporter_->flush();

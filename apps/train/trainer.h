@@ -83,7 +83,7 @@ class Trainer {
   std::unique_ptr<BatchSource> data_;
   std::vector<ValidationSet> validation_;
   std::unique_ptr<DataWatch> data_watch_;
-  HostSpans spans_;  ///< filled where steps are traced
+  HostSpans spans_;                        ///< filled where steps are traced
   std::unique_ptr<SourceReport> sources_;  ///< of a mixture
   std::unique_ptr<Checkpoints> checkpoints_;
   std::unique_ptr<StepTraces> traces_;  ///< null: none
