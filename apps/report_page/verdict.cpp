@@ -48,14 +48,15 @@ int64_t count_of(const RunHistory& run, std::string_view event) {
   return std::ranges::count(run.events, event, &RunEvent::event);
 }
 
-}  // namespace
-
-std::string duration_text(double seconds) {
+/// "2 h 05 min", "3 min 20 s", "12 s".
+std::string elapsed_text(double seconds) {
   const auto s = static_cast<int64_t>(std::llround(seconds));
   if (s >= 3600) return fmt::format("{} h {:02} min", s / 3600, s / 60 % 60);
   if (s >= 60) return fmt::format("{} min {:02} s", s / 60, s % 60);
   return fmt::format("{} s", s);
 }
+
+}  // namespace
 
 Verdict verdict_of(const RunHistory& run, double now) {
   Verdict out{.state = state_of(run, now), .headline = {}, .facts = {}};
@@ -65,7 +66,7 @@ Verdict verdict_of(const RunHistory& run, double now) {
                      ? fmt::format("Step {} of {}", with_commas(last), with_commas(run.total_steps))
                      : fmt::format("Step {}", with_commas(last));
   const double seconds = run.times.back() - run.times.front();
-  if (seconds > 0) out.headline += fmt::format(" after {}", duration_text(seconds));
+  if (seconds > 0) out.headline += fmt::format(" after {}", elapsed_text(seconds));
   if (!loss.empty()) out.headline += fmt::format("; loss from {:.3f} to {:.3f}", loss.front(), loss.back());
   if (!validation.empty())
     out.headline += fmt::format(", on validation text {:.3f} at best", *std::ranges::min_element(validation));

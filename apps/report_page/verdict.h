@@ -21,7 +21,4 @@ Verdict verdict_of(const RunHistory& run, double now);
 /// `run` against `baseline`, in a sentence: distance of losses over common steps, tokens/s, memory.
 std::string comparison_of(const RunHistory& run, const RunHistory& baseline);
 
-/// "2 h 05 min", "3 min 20 s", "12 s".
-std::string duration_text(double seconds);
-
 }  // namespace ottava
