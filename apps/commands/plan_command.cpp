@@ -168,7 +168,8 @@ void add_plan_command(Command& commands) {
               "a table of configs/devices, such as h100_sxm, or a file of your own (default: this machine's)")
       .option("--network", &m.network,
               "between machines: a table of configs/networks, or a file of your own (default: ib_400)")
-      .range("--gpus-per-node", &m.ranks_per_node, {1, 1 << 16}, "ranks on a machine (default: 8; CPU: its cores)")
+      .range("--gpus-per-node", &m.ranks_per_node, {1, 1 << 16},
+             "ranks on a machine (default: 8; CPU: its cores)")
       .option("--limit-gib", &m.limit_gib, "memory of a rank, in place of the table's")
       .flag(
           "--search", [o] { o->work = PlanCommand::Work::search; },
