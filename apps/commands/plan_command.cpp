@@ -7,9 +7,12 @@
 #include "apps/commands/plan_text.h"
 #include "apps/config/planned_experiment.h"
 #include "apps/decide/decide.h"
+#include "apps/predict/predicted_trace.h"
 #include "apps/predict/sample_step.h"
 #include "core/counted.h"
 #include "core/error.h"
+#include "core/io/atomic_file.h"
+#include "core/io/gzip.h"
 #include "core/metrics/step_line.h"
 
 namespace ottava {
@@ -85,6 +88,17 @@ void print_step(const Experiment& e, const Machine* machine, std::ostream& out) 
                      model_flops_per_token(e.shape.model, e.shape.sequence));
 }
 
+void write_trace(const std::string& path, const StepPlan& plan, const Machine* machine, std::ostream& out) {
+  if (path.empty()) return;
+  if (!machine) {
+    fail<ConfigError>(
+        "plan", "--trace needs times, and no table has this GPU: --device names one, or a file of your own");
+  }
+  const std::string text = predicted_trace(plan, *machine, fmt::format("planned, {}", machine->device.name));
+  write_file_atomically(path, path.ends_with(".gz") ? gzip(text) : text);
+  out << fmt::format("Predicted step: {} (open it at https://ui.perfetto.dev, beside a run's)\n", path);
+}
+
 void plan_step(const PlanCommand& command, const Config& config, const PlannedExperiment& planned,
                const Machine* machine, std::ostream& out) {
   const auto& [device, e] = planned;
@@ -116,6 +130,7 @@ void plan_step(const PlanCommand& command, const Config& config, const PlannedEx
     out << "Time, and whether it fits: no table has this GPU; --device names one, or a file of your own\n";
   print_float8_gather(recorded, recorder, out);
   print_open_decisions(planned, plan, out);
+  write_trace(command.trace, plan, machine, out);
   write_json(command.json, plan_json({std::move(recorded)}, {}, limit, machine, command.machine, e));
 }
 
@@ -124,6 +139,8 @@ void plan_search(const PlanCommand& command, const Config& config, const Planned
   if (!machine)
     fail<ConfigError>(
         "plan", "--search needs times, and no table has this GPU: --device names one, or a file of your own");
+  if (!command.trace.empty())
+    fail<ConfigError>("plan", "--trace is of one step: plan a layout that --search found with it");
   const MemoryLimit limit = memory_limit(command.machine, *machine);
   const Experiment& e = planned.experiment;
   print_model(e, out);
@@ -177,6 +194,8 @@ void add_plan_command(Command& commands) {
       .range("--top", &o->top, {1, 100}, "layouts that --search shows")
       .option("--fix", &o->fixed, "KEY=VALUE that --search keeps, as parallelism.tensor_parallel_degree=8")
       .option("--json", &o->json, "file for programs")
+      .option("--trace", &o->trace,
+              "file for the predicted step as a trace, for Perfetto (.json or .json.gz)")
       .option("--calibration", &m.calibration, "what `bench kernels --json` measured on the device")
       .range("--compute-capability", &m.compute_capability, {80, 199},
              "of the GPUs to plan for, such as 100 for 10.0 (default: of the device, or of this machine's, "

@@ -22,6 +22,7 @@ struct PlanCommand {
   int top = 10;                    ///< search: layouts to show
   std::vector<std::string> fixed;  ///< search: SearchOptions
   std::string json;                ///< file for programs; empty: none
+  std::string trace;               ///< file for the predicted step as a trace, `.gz` packed; empty: none
 };
 /// Also the step of each outcome of what the run decides where it starts (open_decisions()).
 void run_plan_command(const PlanCommand& command, std::ostream& out);

@@ -1,0 +1,79 @@
+#include "apps/predict/predicted_trace.h"
+
+#include <fmt/core.h>
+
+#include <cmath>
+#include <map>
+
+#include "core/trace/chrome_trace.h"
+
+namespace ottava {
+namespace {
+
+enum Track { kHost, kCompute = 2, kFirstAxis = 10 };
+
+int64_t nanoseconds(double seconds) { return std::llround(seconds * 1e9); }
+
+Json operation_args(const RecordedOperation& o, double seconds) {
+  Json args;
+  args.set("stream", kCompute).set("operation", o.op).set("operands", o.operands);
+  args.set("planned us", seconds * 1e6).set("planned FLOPs", o.flops).set("planned bytes", o.bytes);
+  return args;
+}
+
+Json transfer_args(const RecordedTransfer& t, int track, double seconds) {
+  Json args;
+  args.set("stream", track)
+      .set("Collective name", std::string(t.calls[0].collective))
+      .set("Group size", t.ranks)
+      .set("Process Group Name", t.axis)
+      .set("calls", static_cast<int64_t>(t.calls.size()))
+      .set("payload bytes", t.payload_bytes())
+      .set("sent bytes", t.sent_bytes());
+  return args.set("planned us", seconds * 1e6);
+}
+
+}  // namespace
+
+std::string predicted_trace(const StepPlan& plan, const Machine& machine, const std::string& name) {
+  const ReplayProgram program = program_of(plan, machine);
+  const Replay replayed = replay({&program, 1}, machine.device.overlap_slowdown);
+  ChromeTrace trace({.rank = 0, .world_size = 1, .name = name, .backend = "planned"}, 0);
+  trace.track(kHost, "host");
+  trace.track(kCompute, "compute");
+  std::map<std::string, int> axes;
+  for (const RecordedTransfer& t : plan.order.transfers)
+    if (t.ranks > 1) axes.try_emplace(t.axis, 0);
+  int next = kFirstAxis;
+  for (auto& [axis, track] : axes) trace.track(track = next++, "axis " + axis);
+  trace.slice({kHost, "ProfilerStep#1", "user_annotation", 0, nanoseconds(replayed.seconds)});
+  for (size_t i = 0; i < program.size(); ++i) {
+    const RecordedEvent& event = plan.order.events[i];
+    const auto index = static_cast<size_t>(event.index);
+    const ReplayedStep& ran = replayed.programs[0][i];
+    const int64_t begin = nanoseconds(ran.begin), end = nanoseconds(ran.end);
+    if (event.kind == RecordedEvent::Kind::operation) {
+      const RecordedOperation& o = plan.operations[index];
+      const std::string& label = plan.order.labels[static_cast<size_t>(event.label)];
+      trace.slice({kCompute, label.empty() ? o.op : label, "kernel", begin, end},
+                  operation_args(o, ran.end - ran.begin));
+      continue;
+    }
+    const RecordedTransfer& t = plan.order.transfers[index];
+    if (t.ranks == 1) continue;
+    const std::string call = fmt::format("{} {}", t.calls[0].collective, t.calls[0].label);
+    if (event.kind == RecordedEvent::Kind::wait) {
+      if (end > begin) trace.slice({kCompute, "wait " + call, "wait", begin, end});
+      continue;
+    }
+    const int track = axes.at(t.axis);
+    trace.slice({track, "ncclKernel " + call, "kernel", begin, end},
+                transfer_args(t, track, ran.end - ran.begin));
+  }
+  Json about;
+  about.set("schema", 1).set("steps", Json::Array{Json(1)}).set("host", "planned").set("planned", true);
+  trace.about("ottava", std::move(about));
+  return trace.text();
+}
+
+}  // namespace ottava

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <string>
+
+#include "apps/predict/step_time.h"
+
+namespace ottava {
+
+/// The step as replay() has it, in the form of a run's own traces (apps/train/rank_trace.h), so that both
+/// open side by side: tracks compute and one per mesh axis; operations with planned microseconds, FLOPs and
+/// bytes, transfers, waits. `name` is the process's.
+std::string predicted_trace(const StepPlan& plan, const Machine& machine, const std::string& name);
+
+}  // namespace ottava

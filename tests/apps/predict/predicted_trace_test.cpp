@@ -1,0 +1,66 @@
+#include "apps/predict/predicted_trace.h"
+
+#include <cmath>
+#include <map>
+
+#include "apps/predict/planned_machine.h"
+#include "core/io/json.h"
+#include "core/trace/time_split.h"
+#include "tests/support/catch.h"
+
+using namespace ottava;
+
+TEST_CASE("a predicted trace holds the step that is predicted") {
+  const Config config = load_config("", {"--model.dim",
+                                         "256",
+                                         "--model.n_layers",
+                                         "3",
+                                         "--model.n_heads",
+                                         "4",
+                                         "--model.n_kv_heads",
+                                         "2",
+                                         "--model.ffn_dim",
+                                         "512",
+                                         "--model.vocab_size",
+                                         "512",
+                                         "--training.seq_len",
+                                         "64",
+                                         "--training.device",
+                                         "cuda",
+                                         "--training.local_batch_size",
+                                         "1",
+                                         "--parallelism.tensor_parallel_degree",
+                                         "2"});
+  const PlannedExperiment planned = plan_experiment(config, 8, 90);
+  const Machine machine = planned_machine({.device = "h100_sxm"}, find_device("h100_sxm"), planned);
+  const StepPlan plan = record_first_rank(planned.experiment.shape, planned.device, planned.experiment.mesh);
+  const StepTime time = predict_step(plan, machine);
+  const Json json = Json::parse(predicted_trace(plan, machine, "planned"), "trace");
+  std::vector<Interval> compute, communication;
+  std::map<std::string, int64_t> waits;
+  double flops = 0, step_ns = 0;
+  for (const Json& e : json.at("traceEvents", "t").as_array("events")) {
+    const Json* category = e.find("cat");
+    if (!category) continue;
+    const std::string& name = e.at("name", "e").as_string("name");
+    const int64_t begin = std::llround(1e3 * e.at("ts", "e").as_number("ts"));
+    const Interval slice{begin, begin + std::llround(1e3 * e.at("dur", "e").as_number("dur"))};
+    if (name == "ProfilerStep#1") step_ns = static_cast<double>(slice.end);
+    waits["wait"] += category->as_string("cat") == "wait";
+    if (category->as_string("cat") != "kernel") continue;
+    if (const Json* planned_flops = e.at("args", "e").find("planned FLOPs"))
+      flops += planned_flops->as_number("flops");
+    (name.starts_with("nccl") ? communication : compute).push_back(slice);
+  }
+  // A nanosecond of rounding for each slice.
+  const double slack = static_cast<double>(compute.size() + communication.size() + 1);
+  const TimeSplit split = split_time(compute, communication);
+  CHECK(step_ns == Approx(1e9 * time.seconds).margin(slack));
+  CHECK(static_cast<double>(split.compute) == Approx(1e9 * time.compute).margin(slack));
+  CHECK(static_cast<double>(split.communication) == Approx(1e9 * time.transfers).margin(slack));
+  CHECK(waits["wait"] > 0);
+  double planned_flops = 0;
+  for (Precision p : {Precision::fp32, Precision::bf16, Precision::fp8}) planned_flops += plan.flops(p);
+  CHECK(flops == Approx(planned_flops));
+  CHECK(flops > 0);
+}
