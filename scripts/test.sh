@@ -14,6 +14,7 @@
 # and as root, on systems that they make of Debian's packages:
 #   package         the tarball and the Debian package of build/ train in a clean root
 #   debian13        the next release builds and passes all tests
+#   aarch64         cross-compiled: core, fp8, parsers and ranks as threads under qemu-user, and the tarball for aarch64
 #   container       the image of scripts/Containerfile trains
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -6,8 +6,10 @@
 set(OTTAVA_ISA_LIST baseline)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
   set(OTTAVA_ISA_LIST baseline avx2 avx512)
+  set(OTTAVA_ISA_FLAGS_baseline "")
+else()
+  set(OTTAVA_ISA_FLAGS_baseline -ffp-contract=fast)
 endif()
-set(OTTAVA_ISA_FLAGS_baseline "")
 set(OTTAVA_ISA_FLAGS_avx2 -mavx2 -mfma -mf16c -mbmi -mbmi2)
 set(OTTAVA_ISA_FLAGS_avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512cd -mavx2 -mfma -mf16c -mbmi -mbmi2
     -mprefer-vector-width=512)
