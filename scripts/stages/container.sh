@@ -23,6 +23,6 @@ cache=()
 if command -v ccache >/dev/null; then cache=(--volume "$(ccache --get-config cache_dir):/root/.cache/ccache"); fi
 buildah build "${cache[@]}" --file "$work/source/scripts/Containerfile" --build-arg BASE="$base" --tag localhost/ottava "$work/source"
 container=$(buildah from localhost/ottava)
-buildah run --user ottava "$container" -- bash -s /usr launch_tcp.sh mpirun <scripts/install/train_one_step.sh
+buildah run --user ottava "$container" -- bash -s /usr launch mpirun <scripts/install/train_one_step.sh
 buildah rm "$container" >/dev/null
 echo "== container: localhost/ottava trains: $(buildah images --format '{{.Size}}' localhost/ottava)"
