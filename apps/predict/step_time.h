@@ -6,7 +6,7 @@
 
 #include "apps/config/experiment.h"
 #include "apps/predict/machine.h"
-#include "apps/predict/replay.h"
+#include "parallel/pipeline/replay.h"
 
 namespace ottava {
 

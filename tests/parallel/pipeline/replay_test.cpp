@@ -1,4 +1,4 @@
-#include "apps/predict/replay.h"
+#include "parallel/pipeline/replay.h"
 
 #include "core/error.h"
 #include "tests/support/catch.h"
@@ -71,4 +71,37 @@ TEST_CASE("ranks that wait for each other are told so") {
   CHECK_THROWS_WITH(replay(both), "[replay] rank 0 waits for ever at step 0 of 2: no rank reaches event 1");
   const ReplayProgram alone{compute(1), wait(3)};
   CHECK_THROWS_AS(replay({&alone, 1}), Error);
+}
+
+namespace {
+
+ReplayStep meet(double seconds, int64_t event, int lane = 0) {
+  return {.kind = Kind::meet, .seconds = seconds, .lane = lane, .event = event};
+}
+
+}  // namespace
+
+TEST_CASE("a transfer between two ranks begins when both have come to it") {
+  const std::vector<ReplayProgram> late{{compute(1), meet(2, 0)},
+                                        {meet(2, 0), compute(4), wait(0), compute(1)}};
+  CHECK(replay(late).seconds == 5);
+  const std::vector<ReplayProgram> exposed{{compute(3), meet(2, 0)},
+                                           {meet(2, 0), compute(4), wait(0), compute(1)}};
+  CHECK(replay(exposed).seconds == 6);
+  CHECK(replay(exposed).programs[1][0].begin == 3);
+}
+
+TEST_CASE("what waits in a stream holds up what comes behind it") {
+  const std::vector<ReplayProgram> one_lane{{compute(5), meet(1, 0)}, {meet(1, 0), issue(1, 1), wait(1)}};
+  CHECK(replay(one_lane).seconds == 7);
+  const std::vector<ReplayProgram> two_lanes{{compute(5), meet(1, 0)}, {meet(1, 0), issue(1, 1, 1), wait(1)}};
+  CHECK(replay(two_lanes).seconds == 5);
+  // Each has its send in front of its receive.
+  const std::vector<ReplayProgram> crossed{{meet(1, 0), meet(1, 1), wait(1)},
+                                           {meet(1, 1), meet(1, 0), wait(0)}};
+  CHECK_THROWS_WITH(replay(crossed),
+                    "[replay] rank 0 waits for ever at step 2 of 3: no rank reaches event 1");
+  const std::vector<ReplayProgram> unmet{{meet(1, 0)}, {compute(1)}};
+  CHECK_THROWS_WITH(replay(unmet),
+                    "[replay] rank 0 waits for ever at step 0 of 1: no other rank comes to event 0");
 }

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ottava {
+
+/// What a rank does next in a pipeline: the forward pass of one micro-batch through one of its chunks (F),
+/// its whole backward (B), or apart the gradients of the chunk's input (I) and of its weights (W).
+struct Action {
+  enum class Kind : uint8_t { F, B, I, W };
+  Kind kind = Kind::F;
+  int chunk = 0;  ///< of the rank: 0 comes first in the model
+  int micro_batch = 0;
+  bool operator==(const Action&) const = default;
+};
+
+/// By TorchTitan's names of `parallelism.pipeline_parallel_schedule`.
+enum class ScheduleKind : uint8_t {
+  gpipe,                    ///< GPipe: all forwards, all backwards (arXiv:1811.06965)
+  one_f_one_b,              ///< 1F1B: a backward as soon as there is one (arXiv:1806.03377)
+  interleaved_1f1b,         ///< Interleaved1F1B: the same with several chunks (arXiv:2104.04473)
+  looped_bfs,               ///< LoopedBFS: chunk by chunk (arXiv:2211.05953)
+  interleaved_zero_bubble,  ///< InterleavedZeroBubble: W fills the gaps (arXiv:2401.10241)
+  zbv_zero_bubble,          ///< ZBVZeroBubble: two chunks, the second on the way back (the same, section 6)
+};
+std::string_view name_of(ScheduleKind kind);
+/// In any case of letters. Throws ConfigError with the list of names, and for those that are not built.
+ScheduleKind schedule_named(std::string_view name);
+/// Takes more than one chunk on a rank.
+bool is_looped(ScheduleKind kind);
+/// Has I and W apart.
+bool splits_backward(ScheduleKind kind);
+
+struct PipelineShape {
+  ScheduleKind schedule = ScheduleKind::one_f_one_b;
+  int ranks = 1;
+  int chunks = 1;  ///< of each rank
+  int micro_batches = 1;
+  int stages() const { return ranks * chunks; }
+  /// Stage s, in the model's order, is chunk chunk_of(s) of rank rank_of(s): chunk k of rank r is stage
+  /// k * ranks + r, and of a V schedule's second chunk 2 * ranks - 1 - r.
+  int stage_of(int rank, int chunk) const;
+  int rank_of(int stage) const;
+  int chunk_of(int stage) const { return stage / ranks; }
+};
+
+/// What is wrong with the shape, in one sentence with the numbers and what to do; empty: nothing.
+std::string complaint_about(const PipelineShape& shape);
+
+/// The lists of all ranks. Every rank does every micro-batch of each of its chunks once; in a chunk F, I, W
+/// and B each take the micro-batches in ascending order, so that gradients are summed as without a pipeline.
+/// Throws ConfigError with complaint_about().
+struct PipelineSchedule {
+  PipelineShape shape;
+  std::vector<std::vector<Action>> ranks;
+};
+PipelineSchedule make_schedule(const PipelineShape& shape);
+
+}  // namespace ottava

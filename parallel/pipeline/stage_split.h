@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace ottava {
+
+/// The units of one stage, [begin, end): 0 is the embedding, 1 to `layers` are the blocks, layers + 1 is norm
+/// and head.
+struct StageUnits {
+  int begin = 0, end = 0;
+  int size() const { return end - begin; }
+  bool contains(int unit) const { return unit >= begin && unit < end; }
+  bool operator==(const StageUnits&) const = default;
+};
+
+/// How layers become stages, as TorchTitan's keys of the same names say.
+struct StageSplit {
+  int64_t layers = 0;
+  int ranks = 1;
+  bool is_looped = false;                   ///< the schedule takes several stages on a rank
+  std::optional<int64_t> layers_per_stage;  ///< absent: one stage on each rank, two if looped
+  int64_t first_less = 1, last_less = 1;    ///< layers that the embedding and the head count as
+  /// pipeline_parallel's module_fqns_per_model_part: "tok_embeddings", "layers.0", ..., "norm", "output", all
+  /// of them once, in the model's order; empty: by layers.
+  std::vector<std::vector<std::string>> names = {};
+};
+
+/// The stages in the model's order. By layers: (layers + first_less + last_less) / stages each, the first
+/// ones one more where that is not whole; the first stage has first_less blocks fewer, the last one
+/// last_less. Throws ConfigError where layers do not make that many stages, or names are not the model in
+/// order.
+std::vector<StageUnits> split_stages(const StageSplit& split);
+
+}  // namespace ottava
