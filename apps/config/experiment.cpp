@@ -206,6 +206,7 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
   shape.model_options = {.sequence = longest,
                          .loss_chunk_rows = c.model.loss_chunk_tokens > 0 ? c.model.loss_chunk_tokens : 1024,
                          .loss_parallel = !c.parallelism.disable_loss_parallel,
+                         .z_loss_weight = static_cast<float>(c.training.z_loss_weight),
                          .recompute = resolve_recompute(c.activation_checkpoint, shape.model.layers)};
   shape.parameters = resolve_fsdp(c);
   shape.batch = c.training.local_batch_size;

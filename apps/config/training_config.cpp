@@ -64,6 +64,11 @@ void declare_batch(config::Section& s, TrainingConfig& c) {
   s.field("max_norm", c.max_norm)
       .above(0)
       .meaning("gradients with a larger global norm are scaled down to it");
+  s.field("z_loss_weight", c.z_loss_weight)
+      .range(0, 1)
+      .meaning(
+          "c of a second loss, c (log of the softmax's denominator)^2 per token, which keeps logits from "
+          "growing; logged by itself; 0: none, 1e-5 to 1e-4 are usual");
 }
 
 void declare_precision(config::Section& s, TrainingConfig& c) {

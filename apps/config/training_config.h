@@ -37,6 +37,7 @@ struct TrainingConfig {
   int64_t seq_len = 2048;
   int64_t steps = 10000;
   double max_norm = 1.0;
+  double z_loss_weight = 0;
 
   DType dtype = DType::f32;
   DType mixed_precision_param = DType::bf16;

@@ -91,6 +91,7 @@ MetricsReporter::~MetricsReporter() {
 void MetricsReporter::log_step(const StepMetrics& metrics, const Scalars& more) {
   if (options_.rank == 0) log::info("{}", step_line(metrics, colors_));
   Scalars scalars = scalars_of(metrics);
+  if (metrics.z_loss) scalars.emplace_back("loss_metrics/global_avg_z_loss", *metrics.z_loss);
   scalars.insert(scalars.end(), more.begin(), more.end());
   files_->write(metrics.step, scalars);
 }

@@ -283,6 +283,8 @@ void Trainer::log_step(const StepOutputs& out) {
   m.step = state_.step;
   m.global_avg_loss = loss.mean;
   m.global_max_loss = loss.largest;
+  if (experiment_.config.training.z_loss_weight > 0)
+    m.z_loss = global_loss(out.z_loss_sum, static_cast<double>(data_->valid_tokens())).mean;
   m.grad_norm = out.grad_norm;
   m.learning_rate = learning_rate(state_.schedule_step - 1);
   m.tokens_seen = state_.tokens_seen;

@@ -55,6 +55,8 @@ TrainingEngine::TrainingEngine(TrainingShape shape, Stream& stream, Arena& arena
   scalars_ = arena.persistent("step scalars", DType::f32, {kStepScalars}, MemoryCategory::data);
   step_ = arena.persistent("step", DType::i64, {1}, MemoryCategory::data);
   loss_sum_ = arena.persistent("loss sum", DType::f32, {1}, MemoryCategory::data);
+  if (shape_.model_options.z_loss_weight > 0)
+    z_loss_sum_ = arena.persistent("z-loss sum", DType::f32, {1}, MemoryCategory::data);
   loss_sums_ = arena.persistent("loss sums", DType::f32, {shape_.micro_batches}, MemoryCategory::data);
   if (shape_.sequence_losses) {
     sequence_losses_ = arena.persistent("sequence losses", DType::f32, {shape_.batch}, MemoryCategory::data);
@@ -150,6 +152,7 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
   const bool varies = history && history->steps <= history->length();
   graphs_.begin_step(profile || varies ? StepGraphs::Pace::step_by_step : StepGraphs::Pace::launched);
   fill_zero(stream_, loss_sum_);
+  if (!z_loss_sum_.empty()) fill_zero(stream_, z_loss_sum_);
   begin_parameters(c);
   const Tensor grad_scale = scalars_.slice(kLossGradient, kLossGradient + 1);
   for (int64_t m = 0; m < shape_.micro_batches; ++m) {
@@ -161,6 +164,7 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
                                   StepProfile::Kind::pass);
     MicroBatch micro = receive(tokens, m, shape_.batch, shape_.sequence);
     micro.sequence_losses = sequence_losses_;
+    micro.z_loss_sum = z_loss_sum_;
     if (!is_last) send(tokens, m + 1, count);  // arrives while this one is computed
     graphs_.run(part, stream_, [&] {
       parameters_->begin_micro_batch(is_last);
@@ -184,9 +188,10 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
   check_products();
   StepOutputs out;
   if (stream_.type() == DeviceType::meta) return out;
-  float loss = 0;
+  float loss = 0, z_loss = 0;
   int32_t skipped = 0;
   cast(stream_, loss_sum_, view_of(&loss, {1}));
+  if (!z_loss_sum_.empty()) cast(stream_, z_loss_sum_, view_of(&z_loss, {1}));
   cast(stream_, scalars_, view_of(scalars.data(), {kStepScalars}));
   cast(stream_, skipped_, view_of(&skipped, {1}));
   if (shape_.sequence_losses) {
@@ -195,6 +200,7 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
   }
   stream_.synchronize();
   out.loss_sum = loss;
+  out.z_loss_sum = z_loss;
   out.grad_norm = scalars[kGradientNorm];
   out.skipped = skipped != 0;
   if (float8_ && !out.skipped) {

@@ -54,7 +54,8 @@ struct StepInputs {
   const Event* update_after = nullptr;
 };
 struct StepOutputs {
-  double loss_sum = 0;       ///< this rank's sum of token losses, all micro-batches
+  double loss_sum = 0;       ///< this rank's sum of token losses, all micro-batches, without z-losses
+  double z_loss_sum = 0;     ///< and of z-losses
   double grad_norm = 0;      ///< global, before clipping
   int64_t valid_tokens = 0;  ///< as given
   bool skipped = false;      ///< the norm was not finite; nothing moved
@@ -120,7 +121,8 @@ class TrainingEngine {
                 ///< micro-batch is computed from, so that a graph of one serves another
   std::unique_ptr<InputRing> ring_;  ///< for a GPU
   Tensor scalars_, step_, loss_sum_, sum_of_squares_, skipped_;
-  Tensor loss_sums_;  ///< loss_sum_ after each micro-batch: read only when a step was skipped
+  Tensor z_loss_sum_;  ///< absent without z-loss
+  Tensor loss_sums_;   ///< loss_sum_ after each micro-batch: read only when a step was skipped
   Tensor sequence_losses_, step_sequence_losses_;  ///< of a micro-batch, of the step; absent unless asked for
   PinnedInputs pinned_scalars_;                    ///< on a GPU
   StepProfile* profile_ = nullptr;

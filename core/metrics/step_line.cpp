@@ -26,6 +26,7 @@ std::string step_line(const StepMetrics& m, bool colors) {
   tflops.replace(0, tflops.size() - 3, with_commas(static_cast<int64_t>(std::stod(tflops))));
   return paint("\033[31m", fmt::format("step: {:2}  ", m.step)) +
          paint("\033[32m", fmt::format("loss: {:7.4f}  ", m.global_avg_loss)) +
+         (m.z_loss ? fmt::format("z_loss: {:.2e}  ", *m.z_loss) : "") +
          paint("\033[38;2;180;60;0m", fmt::format("grad_norm: {:7.4f}  ", m.grad_norm)) +
          fmt::format("lr: {:.2e}  tokens: {}  ", m.learning_rate, with_commas(m.tokens_seen)) +
          paint("\033[38;2;54;234;195m",

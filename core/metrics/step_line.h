@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace ottava {
@@ -11,7 +12,9 @@ struct StepMetrics {
   int64_t step = 0;
   double global_avg_loss = 0;  ///< over all tokens of the step
   double global_max_loss = 0;  ///< largest of the ranks' means
-  double grad_norm = 0;        ///< global, before clipping
+  std::optional<double> z_loss =
+      {};                ///< over all tokens; not part of the losses above. Absent: there is none
+  double grad_norm = 0;  ///< global, before clipping
   double learning_rate = 0;
   int64_t tokens_seen = 0;              ///< since the beginning of training, all ranks
   double tokens_per_second = 0;         ///< per device

@@ -30,6 +30,7 @@ void check(std::string_view op, const CrossEntropy& a) {
 void check(std::string_view op, const CrossEntropyBackward& a) {
   check(op, a.forward);
   check_tensor(op, "losses", a.losses, DType::f32, {a.forward.logits.rows()});
+  if (!a.z_losses.empty()) check_tensor(op, "z_losses", a.z_losses, DType::f32, {a.forward.logits.rows()});
   if (a.dlogits.empty()) return;
   check_float(op, "dlogits", a.dlogits);
   check_tensor(op, "dlogits", a.dlogits, a.dlogits.dtype, a.forward.logits.shape);
@@ -37,17 +38,19 @@ void check(std::string_view op, const CrossEntropyBackward& a) {
 }
 
 // log sum + (max - target): the difference first, so that large logits do not swallow the logarithm.
-float loss_of(const CrossEntropyBackward& a, int64_t i) {
+void backward_row(const CrossEntropyBackward& a, int64_t i) {
   const int32_t target = a.forward.targets.as<int32_t>()[i];
   assert(target >= 0 || target == kIgnoreIndex);  // the loader has checked every id
-  if (target == kIgnoreIndex) return 0.0f;
-  const double sum = a.forward.row_sum.as<float>()[i], max = a.forward.row_max.as<float>()[i];
-  return static_cast<float>(std::log(sum) + (max - a.forward.row_target.as<float>()[i]));
-}
-
-void backward_rows(const CrossEntropyBackward& a, cpu::Rows rows) {
-  for (int64_t i = rows.begin; i < rows.end; ++i) a.losses.as<float>()[i] = loss_of(a, i);
-  if (!a.dlogits.empty()) cpu::cross_entropy_kernels().backward[a.dlogits.dtype](a, rows);
+  const bool counts = target != kIgnoreIndex;
+  const double log_sum = std::log(static_cast<double>(a.forward.row_sum.as<float>()[i])),
+               max = a.forward.row_max.as<float>()[i], lse = log_sum + max, c = a.z_loss_weight;
+  a.losses.as<float>()[i] =
+      counts ? static_cast<float>(log_sum + (max - a.forward.row_target.as<float>()[i])) : 0.0f;
+  if (!a.z_losses.empty()) a.z_losses.as<float>()[i] = counts ? static_cast<float>(c * lse * lse) : 0.0f;
+  if (a.dlogits.empty()) return;
+  const float scale = *a.grad_scale.as<float>();
+  cpu::cross_entropy_kernels().backward[a.dlogits.dtype](
+      a, i, c == 0 ? scale : static_cast<float>(scale * (1 + 2 * c * lse)));
 }
 
 /// Calls body(Rows) on the threads' shares of the rows.
@@ -92,13 +95,16 @@ void cross_entropy_backward(Stream& stream, const CrossEntropyBackward& args) {
   check("cross_entropy_backward", args);
   switch (stream.type()) {
     case DeviceType::cpu:
-      return over_rows(args.forward, [&](cpu::Rows rows) { backward_rows(args, rows); });
+      return over_rows(args.forward, [&](cpu::Rows rows) {
+        for (int64_t i = rows.begin; i < rows.end; ++i) backward_row(args, i);
+      });
     case DeviceType::cuda:
       return cuda::cross_entropy_backward(stream, args);
     case DeviceType::meta: {
       int64_t logits = args.dlogits.empty() ? 0 : args.forward.logits.bytes() + args.dlogits.bytes();
-      return stream.recorder().record(moving("cross_entropy_backward", logits + args.losses.bytes()),
-                                      cross_entropy_backward, args);
+      int64_t rows = args.losses.bytes() + (args.z_losses.empty() ? 0 : args.z_losses.bytes());
+      return stream.recorder().record(moving("cross_entropy_backward", logits + rows), cross_entropy_backward,
+                                      args);
     }
   }
 }
@@ -113,7 +119,7 @@ void cross_entropy(Stream& stream, const CrossEntropyBackward& args) {
           cpu::Rows row{i, i + 1, rows.cols};
           kernels.max(args.forward, row);
           kernels.sum(args.forward, row);
-          backward_rows(args, row);
+          backward_row(args, i);
         }
       });
     case DeviceType::cuda:

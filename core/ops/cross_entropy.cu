@@ -23,9 +23,10 @@ struct Arguments {
   int64_t cols, valid, vocab_begin;
 };
 struct BackwardArguments {
-  float* losses;
+  float *losses, *z_losses;
   const float* grad_scale;
   int64_t rows;
+  float z_loss_weight;
 };
 
 struct Running {
@@ -107,7 +108,11 @@ __global__ void __launch_bounds__(128) loss_kernel(Arguments a, BackwardArgument
   if (row >= b.rows) return;
   // The difference first, so that large logits do not swallow the logarithm.
   const double sum = a.row_sum[row], difference = static_cast<double>(a.row_max[row]) - a.row_target[row];
-  b.losses[row] = a.targets[row] == kIgnoreIndex ? 0.0f : static_cast<float>(log(sum) + difference);
+  const bool ignored = a.targets[row] == kIgnoreIndex;
+  b.losses[row] = ignored ? 0.0f : static_cast<float>(log(sum) + difference);
+  if (b.z_losses == nullptr) return;
+  const double lse = log(sum) + a.row_max[row];
+  b.z_losses[row] = ignored ? 0.0f : static_cast<float>(b.z_loss_weight * lse * lse);
 }
 
 template <class T, int kWidth>
@@ -115,7 +120,9 @@ __global__ void __launch_bounds__(kBlock) gradient_kernel(Arguments a, BackwardA
   const int64_t row = blockIdx.x, packs = a.cols / kWidth;
   const bool ignored = a.targets[row] == kIgnoreIndex;
   const int64_t target = a.targets[row] - a.vocab_begin;
-  const float scale = *b.grad_scale, max = a.row_max[row], factor = scale / a.row_sum[row];
+  const float scale = *b.grad_scale, max = a.row_max[row], c_2 = 2 * b.z_loss_weight;
+  const float softmax_scale = c_2 == 0 ? scale : scale * (1 + c_2 * (logf(a.row_sum[row]) + max));
+  const float factor = softmax_scale / a.row_sum[row];
 #pragma unroll 2
   for (int64_t c = threadIdx.x; c < packs; c += kBlock) {
     const auto x = load_pack<float, kWidth>(a.logits, row * packs + c);
@@ -151,8 +158,11 @@ void reduce(std::string_view op, Stream& stream, const CrossEntropy& c) {
 
 void backward(std::string_view op, Stream& stream, const CrossEntropyBackward& c) {
   const Arguments a = arguments_of(c.forward);
-  const BackwardArguments b{static_cast<float*>(c.losses.data), static_cast<const float*>(c.grad_scale.data),
-                            c.losses.numel()};
+  const BackwardArguments b{.losses = static_cast<float*>(c.losses.data),
+                            .z_losses = static_cast<float*>(c.z_losses.data),
+                            .grad_scale = static_cast<const float*>(c.grad_scale.data),
+                            .rows = c.losses.numel(),
+                            .z_loss_weight = c.z_loss_weight};
   launch(op, stream, {.grid = grid_of(ceil_div(b.rows, 128)), .block = 128}, loss_kernel, a, b);
   if (c.dlogits.empty()) return;
   dispatch_float(c.dlogits.dtype, op, [&]<class Host>() {

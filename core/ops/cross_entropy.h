@@ -25,14 +25,19 @@ void cross_entropy_max(Stream& stream, const CrossEntropy& args);
 /// columns.
 void cross_entropy_sum(Stream& stream, const CrossEntropy& args);
 
-/// losses[n] = log row_sum + row_max - row_target (0 for ignored rows);
-/// dlogits [n,V] f32|bf16 = (softmax - onehot) * grad_scale[0], zero rows for ignored targets, zero padding
-/// columns.
+/// With lse = log row_sum + row_max and c = z_loss_weight (the z-loss of arXiv:2204.02311, which keeps lse
+/// near 0):
+///     losses[n]   = lse - row_target                                  0 for ignored rows
+///     z_losses[n] = c lse^2                                           0 for ignored rows
+///     dlogits [n,V] f32|bf16 = (softmax (1 + 2 c lse) - onehot) * grad_scale[0]
+/// Zero rows for ignored targets, zero padding columns. All outputs are overwritten.
 struct CrossEntropyBackward {
   CrossEntropy forward;
   Tensor losses;      ///< f32 [n]
   Tensor dlogits;     ///< left out: loss only (validation); may be `logits` when f32
   Tensor grad_scale;  ///< f32 [1] on the device; needed with dlogits
+  float z_loss_weight = 0;
+  Tensor z_losses = {};  ///< f32 [n]; may be left out
 };
 void cross_entropy_backward(Stream& stream, const CrossEntropyBackward& args);
 

@@ -54,27 +54,26 @@ void row_sum(const CrossEntropy& a, Rows rows) {
 }
 
 template <class T>
-void backward(const CrossEntropyBackward& a, Rows rows) {
-  const float scale = *static_cast<const float*>(a.grad_scale.data);
-  for (int64_t i = rows.begin; i < rows.end; ++i) {
-    T* gradient = static_cast<T*>(a.dlogits.data) + i * rows.cols;
-    if (is_ignored(a.forward, i)) {
-      __builtin_memset(static_cast<void*>(gradient), 0, static_cast<unsigned long>(rows.cols) * sizeof(T));
-      continue;
-    }
-    const float* logits = logits_of(a.forward, i, rows.cols);
-    const float largest = static_cast<const float*>(a.forward.row_max.data)[i];
-    const float factor = scale / static_cast<const float*>(a.forward.row_sum.data)[i];
-    const int64_t valid = a.forward.valid_columns, target = target_of(a.forward, i);
-    // Taken before the row is written: dlogits may be the logits.
-    const float at_target = target < 0 ? 0.0f : logits[target];
-    for_each_vec(valid, [&](int64_t c, auto lanes) {
-      store(gradient + c, exp(load(logits + c, lanes) - largest) * factor, lanes);
-    });
-    if (target >= 0) store_partial(gradient + target, exp(splat(at_target) - largest) * factor - scale, 1);
-    __builtin_memset(static_cast<void*>(gradient + valid), 0,
-                     static_cast<unsigned long>(rows.cols - valid) * sizeof(T));
+void backward(const CrossEntropyBackward& a, int64_t row, float softmax_scale) {
+  const int64_t cols = a.forward.logits.shape[1];
+  T* gradient = static_cast<T*>(a.dlogits.data) + row * cols;
+  if (is_ignored(a.forward, row)) {
+    __builtin_memset(static_cast<void*>(gradient), 0, static_cast<unsigned long>(cols) * sizeof(T));
+    return;
   }
+  const float scale = *static_cast<const float*>(a.grad_scale.data);
+  const float* logits = logits_of(a.forward, row, cols);
+  const float largest = static_cast<const float*>(a.forward.row_max.data)[row];
+  const float factor = softmax_scale / static_cast<const float*>(a.forward.row_sum.data)[row];
+  const int64_t valid = a.forward.valid_columns, target = target_of(a.forward, row);
+  // Taken before the row is written: dlogits may be the logits.
+  const float at_target = target < 0 ? 0.0f : logits[target];
+  for_each_vec(valid, [&](int64_t c, auto lanes) {
+    store(gradient + c, exp(load(logits + c, lanes) - largest) * factor, lanes);
+  });
+  if (target >= 0) store_partial(gradient + target, exp(splat(at_target) - largest) * factor - scale, 1);
+  __builtin_memset(static_cast<void*>(gradient + valid), 0,
+                   static_cast<unsigned long>(cols - valid) * sizeof(T));
 }
 
 }  // namespace

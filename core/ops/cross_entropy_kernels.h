@@ -5,12 +5,12 @@
 
 namespace ottava {
 
-/// Rows of the steps of the cross-entropy on the CPU; `backward` writes dlogits only and is chosen by their
-/// type.
+/// Rows of the steps of the cross-entropy on the CPU. `backward` writes one row of dlogits, is chosen by
+/// their type and takes what softmax is multiplied by, which is not looked at for an ignored row.
 struct CrossEntropyKernels {
   void (*max)(const CrossEntropy&, cpu::Rows);
   void (*sum)(const CrossEntropy&, cpu::Rows);
-  cpu::FloatKernel<void(const CrossEntropyBackward&, cpu::Rows)> backward;
+  cpu::FloatKernel<void(const CrossEntropyBackward&, int64_t row, float softmax_scale)> backward;
 };
 
 namespace cuda {

@@ -64,6 +64,8 @@ void LlamaHead::chunks(const StepContext& c, const Normalised& in, const Loss& l
   Allocation statistics = c.scratch("softmax statistics", DType::f32, {3, chunk});
   Allocation dlogits;
   if (backward) dlogits = c.scratch("dlogits", c.compute, {chunk, columns});
+  Allocation z_losses;
+  if (!loss.z_loss_sum.empty()) z_losses = c.scratch("z-losses", DType::f32, {rows});
   for (int64_t begin = 0; begin < rows; begin += chunk) {
     const int64_t n = std::min(chunk, rows - begin);
     auto statistic = [&](int64_t i) {
@@ -77,7 +79,9 @@ void LlamaHead::chunks(const StepContext& c, const Normalised& in, const Loss& l
                                         .vocab_begin = vocab * c.tensor_parallel.rank(),
                                         .valid_columns = vocab},
                             .losses = losses.tensor().slice(begin, begin + n),
-                            .grad_scale = loss.grad_scale};
+                            .grad_scale = loss.grad_scale,
+                            .z_loss_weight = options_.z_loss_weight};
+    if (z_losses) ce.z_losses = z_losses.tensor().slice(begin, begin + n);
     if (backward) ce.dlogits = dlogits.tensor().slice(0, n);
     const Tensor y_chunk = y.slice(begin, begin + n);
     Float8Allocation kept;
@@ -94,6 +98,7 @@ void LlamaHead::chunks(const StepContext& c, const Normalised& in, const Loss& l
     if (backward) project_backward(c, ce.dlogits, kept, y_chunk);
   }
   sum_into(c.stream, losses, loss.sum);
+  if (z_losses) sum_into(c.stream, z_losses, loss.z_loss_sum);
   if (loss.sequence_sums.empty()) return;
   fill_zero(c.stream, loss.sequence_sums);
   const int64_t sequences = loss.sequence_sums.numel(), length = rows / sequences;

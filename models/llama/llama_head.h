@@ -17,6 +17,7 @@ class LlamaHead {
     int64_t chunk_rows = 1024;
     bool loss_parallel =
         true;  ///< false: each rank gathers the logits of a chunk and works out its softmax by itself
+    float z_loss_weight = 0;
   };
   /// `float8`: the output layer in FP8, on `padded_rows` local rows if that is more than there are.
   struct Output {
@@ -30,6 +31,7 @@ class LlamaHead {
     Tensor sum;                 ///< f32 [1], accumulated: sum of the losses of valid tokens
     Tensor grad_scale;          ///< f32 [1]: d(scaled loss) / d(token loss)
     Tensor sequence_sums = {};  ///< f32 [B], overwritten: sum of the losses of each sequence; may be absent
+    Tensor z_loss_sum = {};     ///< f32 [1], accumulated: sum of the z-losses of valid tokens; may be absent
   };
   /// Gradient of the residual stream, placed for `reader`, which added to it last; accumulates the gradients
   /// of norm and output.

@@ -15,7 +15,9 @@ LlamaModel::LlamaModel(const LlamaConfig& config, LlamaParameters parameters, St
       rope_table_(arena.persistent("rope table", DType::f32, {options_.sequence, config.head_dim},
                                    MemoryCategory::data)),
       head_(config, parameters_.norm, parameters_.output, float8.output,
-            {.chunk_rows = options_.loss_chunk_rows, .loss_parallel = options_.loss_parallel}) {
+            {.chunk_rows = options_.loss_chunk_rows,
+             .loss_parallel = options_.loss_parallel,
+             .z_loss_weight = options_.z_loss_weight}) {
   options_.recompute.resize(parameters_.blocks.size(), Recompute::nothing);
   for (size_t i = 0; i < parameters_.blocks.size(); ++i) {
     blocks_.emplace_back(config, parameters_.blocks[i], tp,
@@ -107,7 +109,8 @@ void LlamaModel::forward_backward(const StepContext& c, const MicroBatch& micro,
                                                   {.targets = micro.targets.reshape({micro.targets.numel()}),
                                                    .sum = loss_sum,
                                                    .grad_scale = grad_scale,
-                                                   .sequence_sums = micro.sequence_losses},
+                                                   .sequence_sums = micro.sequence_losses,
+                                                   .z_loss_sum = micro.z_loss_sum},
                                                   blocks_.back().last_linear());
   if (config_.tied_embeddings) parameters.reshard(0);
   parameters.reshard(last);

@@ -12,6 +12,7 @@ struct LlamaModelOptions {
   int64_t sequence = 2048;  ///< longest sequence; rows of the RoPE table
   int64_t loss_chunk_rows = 1024;
   bool loss_parallel = true;         ///< with tensor parallel: softmax statistics travel instead of logits
+  float z_loss_weight = 0;           ///< core/ops/cross_entropy.h
   std::vector<Recompute> recompute;  ///< per block; empty: nothing is recomputed
   /// Attention by cuDNN, on a GPU and without documents (apps/decide/attention_choice.h); null: our kernels.
   std::shared_ptr<cuda::FusedAttention> fused_attention = {};
@@ -24,6 +25,7 @@ struct MicroBatch {
   Tensor document_start;        ///< i32 [B,T], absent for plain causal attention
   Tensor positions;             ///< i32 [B,T], with document_start: positions restart
   Tensor sequence_losses = {};  ///< f32 [B] out: sum of the token losses of each sequence; may be absent
+  Tensor z_loss_sum = {};       ///< f32 [1], accumulated: sum of the tokens' z-losses; may be absent
 };
 
 /// A Llama-family decoder: embedding, blocks, head. Each is a unit whose parameters are gathered before and

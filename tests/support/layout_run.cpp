@@ -47,7 +47,7 @@ StepTokens tokens_of(const StepTokens& all, const TrainingShape& mine, int data_
 }
 
 struct RankCurve {
-  std::vector<double> loss_sum, grad_norm;
+  std::vector<double> loss_sum, z_loss_sum, grad_norm;
   std::vector<float> weights;
   MemoryPlan memory;
   CommStats planned, measured;
@@ -71,6 +71,7 @@ RankCurve train_rank(const TrainingShape& whole, const Layout& layout, int steps
         {.inputs = mine.inputs, .targets = mine.targets, .document_start = {}, .positions = {}},
         {.learning_rate = 2e-3, .optimizer_step = step + 1, .valid_tokens = all.valid()});
     out.loss_sum.push_back(done.loss_sum);
+    out.z_loss_sum.push_back(done.z_loss_sum);
     out.grad_norm.push_back(done.grad_norm);
   }
   out.measured = run.ranks().world->stats();
@@ -85,16 +86,21 @@ LayoutCurve combine(const TrainingShape& whole, const Layout& layout, std::vecto
   LayoutCurve out;
   const Mesh mesh = layout.mesh();
   for (size_t step = 0; step < ranks[0].loss_sum.size(); ++step) {
-    double sum = 0;
+    double sum = 0, z_sum = 0;
     for (size_t r = 0; r < ranks.size(); ++r) {
       // Tensor-parallel ranks see the same tokens.
-      if (mesh.coordinate(MeshAxis::tp, static_cast<int>(r)) == 0) sum += ranks[r].loss_sum[step];
+      if (mesh.coordinate(MeshAxis::tp, static_cast<int>(r)) == 0) {
+        sum += ranks[r].loss_sum[step];
+        z_sum += ranks[r].z_loss_sum[step];
+      }
       if (ranks[r].grad_norm[step] != ranks[0].grad_norm[step]) {
         fail<Error>("layout", "ranks 0 and {} disagree about the gradient norm of step {}: {} and {}", r,
                     step, ranks[0].grad_norm[step], ranks[r].grad_norm[step]);
       }
     }
-    out.loss.push_back(sum / static_cast<double>(whole_step(whole, static_cast<int>(step)).valid()));
+    const auto valid = static_cast<double>(whole_step(whole, static_cast<int>(step)).valid());
+    out.loss.push_back(sum / valid);
+    out.z_loss.push_back(z_sum / valid);
     out.grad_norm.push_back(ranks[0].grad_norm[step]);
   }
   for (RankCurve& r : ranks) {

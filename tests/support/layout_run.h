@@ -24,6 +24,7 @@ struct Layout {
 /// What a run on some layout did.
 struct LayoutCurve {
   std::vector<double> loss;                 ///< mean over the tokens of all ranks, per step
+  std::vector<double> z_loss;               ///< the same
   std::vector<double> grad_norm;            ///< per step
   std::vector<std::vector<float>> weights;  ///< masters after the last step, per world rank
   std::vector<int64_t> calls;       ///< collectives that the host issued in the last step, per world rank

@@ -119,6 +119,26 @@ TEST_CASE("tensor parallel layouts train as one process does") {
   }
 }
 
+TEST_CASE("the z-loss is the same on every layout, also where the vocabulary is cut among ranks") {
+  TrainingShape whole = whole_step();
+  whole.model_options.z_loss_weight = 0.01f;
+  const LayoutCurve single = train_on(whole, {}, 5), without = train_on(whole_step(), {}, 1);
+  CHECK(single.loss[0] == without.loss[0]);
+  CHECK(single.grad_norm[0] != without.grad_norm[0]);
+  CHECK(without.z_loss[0] == 0);
+  CHECK(single.memory[0].total_bytes() >= without.memory[0].total_bytes());
+  whole.model_options.loss_parallel = GENERATE(true, false);
+  for (const Layout& layout : {Layout{.tp = 4}, Layout{.dp_shard = 2, .tp = 2, .micro_batches = 2},
+                               Layout{.dp_replicate = 2, .dp_shard = 2}}) {
+    const LayoutCurve curve = train_on(whole, layout, 5);
+    require_near(curve, single, 1e-5);
+    for (size_t step = 0; step < 5; ++step) {
+      CHECK(single.z_loss[step] > 0.01 * 25);  // log 320 is 5.8
+      CHECK(curve.z_loss[step] == Approx(single.z_loss[step]).epsilon(1e-5));
+    }
+  }
+}
+
 TEST_CASE("every kind of model trains on every kind of layout") {
   const std::vector<std::pair<const char*, void (*)(LlamaConfig&)>> models = {
       {"tied embeddings", [](LlamaConfig& m) { m.tied_embeddings = true; }},

@@ -35,9 +35,9 @@ Problem problem(const Size& size) {
 }
 
 struct Expected {
-  std::vector<double> losses, losses_size, dlogits, dlogits_size;
+  std::vector<double> losses, losses_size, z_losses, dlogits, dlogits_size;
 };
-Expected reference(const Problem& p, const std::vector<double>& logits, double scale) {
+Expected reference(const Problem& p, const std::vector<double>& logits, double scale, double z_weight = 0) {
   const size_t vocab = static_cast<size_t>(p.vocab);
   Expected r;
   for (size_t i = 0; i < p.targets.size(); ++i) {
@@ -48,12 +48,16 @@ Expected reference(const Problem& p, const std::vector<double>& logits, double s
     const double gap = counts ? largest - row[p.targets[i]] : 0;
     r.losses.push_back(counts ? std::log(sum) + gap : 0);
     r.losses_size.push_back(counts ? 1 + std::abs(std::log(sum)) + gap : 0);
+    const double lse = std::log(sum) + largest, softmax_scale = 1 + 2 * z_weight * lse;
+    r.z_losses.push_back(counts ? z_weight * lse * lse : 0);
     for (size_t v = 0; v < vocab; ++v) {
       const double probability = std::exp(row[v] - largest) / sum,
                    one = counts && static_cast<size_t>(p.targets[i]) == v;
-      r.dlogits.push_back(counts ? (probability - one) * scale : 0);
+      r.dlogits.push_back(counts ? (probability * softmax_scale - one) * scale : 0);
       // The subtraction before exp is rounded in proportion to the distance from the largest logit.
-      r.dlogits_size.push_back(counts ? (probability * (1 + largest - row[v]) + one) * std::abs(scale) : 0);
+      r.dlogits_size.push_back(
+          counts ? (probability * std::abs(softmax_scale) * (1 + largest - row[v]) + one) * std::abs(scale)
+                 : 0);
     }
   }
   return r;
@@ -73,6 +77,7 @@ struct Part {
         row_sum(stream, DType::f32, {p.rows}),
         row_target(stream, DType::f32, {p.rows}),
         losses(stream, DType::f32, {p.rows}),
+        z_losses(stream, DType::f32, {p.rows}),
         dlogits(stream, dtype, {p.rows, end - begin + padding}),
         grad_scale(stream, DType::f32, {1}, std::array{scale}),
         begin(begin),
@@ -96,7 +101,11 @@ struct Part {
             .valid_columns = columns};
   }
   CrossEntropyBackward backward() const {
-    return {.forward = forward(), .losses = losses, .dlogits = dlogits, .grad_scale = grad_scale};
+    CrossEntropyBackward args{
+        .forward = forward(), .losses = losses, .dlogits = dlogits, .grad_scale = grad_scale};
+    args.z_loss_weight = z_loss_weight;
+    if (z_loss_weight > 0) args.z_losses = z_losses;
+    return args;
   }
   /// Gradients of the real columns; padding must have got zeros.
   std::vector<float> gradient() const {
@@ -112,7 +121,8 @@ struct Part {
     return kept;
   }
 
-  DeviceBuffer logits, targets, row_max, row_sum, row_target, losses, dlogits, grad_scale;
+  DeviceBuffer logits, targets, row_max, row_sum, row_target, losses, z_losses, dlogits, grad_scale;
+  float z_loss_weight = 0;
   int64_t begin, columns;
 };
 
@@ -124,15 +134,18 @@ void three_steps(Stream& stream, const Part& part) {
 
 }  // namespace
 
-TEST_CASE("cross_entropy: the FP64 reference's gradient is the derivative of its loss") {
+TEST_CASE("cross_entropy: the FP64 reference's gradient is the derivative of its losses") {
   Problem p = problem({5, 6, 0});
   auto logits = as_double(p.logits);
+  const double z_weight = GENERATE(0.0, 0.25);
   auto loss = [&](const std::vector<double>& x) {
+    const Expected r = reference(p, x, 1, z_weight);
     double sum = 0;
-    for (double l : reference(p, x, 1).losses) sum += l;
+    for (double l : r.losses) sum += l;
+    for (double l : r.z_losses) sum += l;
     return sum;
   };
-  check_gradient(loss, logits, reference(p, logits, 1).dlogits);
+  check_gradient(loss, logits, reference(p, logits, 1, z_weight).dlogits);
 }
 
 TEST_CASE("cross_entropy agrees with the reference, in three steps and in one") {
@@ -162,6 +175,33 @@ TEST_CASE("cross_entropy agrees with the reference, in three steps and in one") 
   });
 }
 
+TEST_CASE("cross_entropy with a z-loss agrees with the reference, and leaves the losses as they are") {
+  for_each_device_and_dtype([](Stream& stream, DType dtype) {
+    for (const Size& size : kSizes) {
+      INFO("rows " << size.rows << " vocabulary " << size.vocab << " padding " << size.padding);
+      Problem p = problem(size);
+      const float z_weight = 0.125f;
+      Expected want = reference(p, as_double(p.logits), 0.125, z_weight);
+      Part with(stream, p, dtype, 0, size.vocab, size.padding, 0.125f),
+          without(stream, p, dtype, 0, size.vocab, size.padding, 0.125f);
+      with.z_loss_weight = z_weight;
+      three_steps(stream, with);
+      cross_entropy(stream, without.backward());
+      CHECK(with.losses.floats() == without.losses.floats());
+      check_close(with.z_losses.floats(), want.z_losses, expected_error(DType::f32, size.vocab),
+                  std::vector<double>(want.z_losses.size(), 16.0));
+      check_close(with.gradient(), want.dlogits, expected_error(dtype, size.vocab), want.dlogits_size);
+      CHECK((with.gradient() != without.gradient()));
+
+      Part one(stream, p, dtype, 0, size.vocab, size.padding, 0.125f);
+      one.z_loss_weight = z_weight;
+      cross_entropy(stream, one.backward());
+      CHECK(one.z_losses.floats() == with.z_losses.floats());
+      CHECK(one.gradient() == with.gradient());
+    }
+  });
+}
+
 TEST_CASE("cross_entropy writes f32 gradients over the logits") {
   for_each_device([](Stream& stream) {
     Problem p = problem({33, 500, 12});
@@ -177,13 +217,15 @@ TEST_CASE("cross_entropy writes f32 gradients over the logits") {
 TEST_CASE(
     "cross_entropy: a vocabulary split between two ranks, one of them with padding only at its end, gives "
     "the same loss") {
-  for_each_device_and_dtype([](Stream& stream, DType dtype) {
+  const float z_weight = GENERATE(0.0f, 0.25f);
+  for_each_device_and_dtype([&](Stream& stream, DType dtype) {
     Problem p = problem({7, 50, 0});
-    Expected want = reference(p, as_double(p.logits), 1);
+    Expected want = reference(p, as_double(p.logits), 1, z_weight);
     for (int64_t cut :
          {int64_t{1}, int64_t{24}, int64_t{50}}) {  // with 50 the second rank holds padding alone
       INFO("cut at " << cut);
       Part left(stream, p, dtype, 0, cut, 0, 1), right(stream, p, dtype, cut, 50, 14, 1);
+      left.z_loss_weight = right.z_loss_weight = z_weight;
       auto combine = [&](const DeviceBuffer& a, const DeviceBuffer& b, auto&& both) {
         auto x = a.floats(), y = b.floats();
         for (size_t i = 0; i < x.size(); ++i) x[i] = both(x[i], y[i]);
@@ -198,6 +240,11 @@ TEST_CASE(
       for (const Part* part : {&left, &right}) cross_entropy_backward(stream, part->backward());
       check_close(left.losses.floats(), want.losses, expected_error(DType::f32, 50), want.losses_size);
       CHECK(right.losses.floats() == left.losses.floats());
+      if (z_weight > 0) {
+        check_close(left.z_losses.floats(), want.z_losses, expected_error(DType::f32, 50),
+                    std::vector<double>(want.z_losses.size(), 16.0));
+        CHECK(right.z_losses.floats() == left.z_losses.floats());
+      }
 
       std::vector<float> gradient(want.dlogits.size());
       auto from_left = left.gradient(), from_right = right.gradient();
@@ -278,6 +325,10 @@ TEST_CASE("cross_entropy on meta records what crosses memory, and refuses tensor
   costs(64 * 6 + 16);
   cross_entropy(stream, backward);
   costs(64 * 6);
+  CrossEntropyBackward with_z = backward;
+  with_z.z_losses = row;
+  cross_entropy_backward(stream, with_z);
+  costs(64 * 6 + 32);
 
   auto says = [&](auto&& change, const std::string& message) {
     CrossEntropyBackward args = backward;
@@ -306,5 +357,7 @@ TEST_CASE("cross_entropy on meta records what crosses memory, and refuses tensor
   backward_says([](auto& a) { a.dlogits.dtype = DType::i32; },
                 "dlogits is i32 [4, 16], expected f32 or bf16");
   backward_says([](auto& a) { a.dlogits.shape = {4, 8}; }, "dlogits is bf16 [4, 8], expected bf16 [4, 16]");
+  backward_says([](auto& a) { a.z_losses = shape_only(DType::f32, {5}); },
+                "z_losses is f32 [5], expected f32 [4]");
   backward_says([](auto& a) { a.grad_scale = {}; }, "grad_scale is f32 [], expected f32 [1]");
 }

@@ -41,7 +41,8 @@ std::vector<float> direction(const std::vector<float>& gradient, uint32_t seed) 
 
 TEST_CASE("the gradient of every parameter is the derivative of the loss") {
   LlamaConfig model = tiny_llama();
-  const std::string variant = GENERATE("plain", "tied, scaled rope", "bias", "qk norm", "documents");
+  const std::string variant =
+      GENERATE("plain", "tied, scaled rope", "bias", "qk norm", "documents", "z-loss");
   INFO(variant);
   if (variant == "tied, scaled rope") {
     model.tied_embeddings = true;
@@ -55,6 +56,7 @@ TEST_CASE("the gradient of every parameter is the derivative of the loss") {
   shape.validation_batch = batch;
   shape.validation_sequence = sequence;
   shape.block_causal = variant == "documents";
+  if (variant == "z-loss") shape.model_options.z_loss_weight = 0.05f;
   std::vector<int32_t> inputs = random_tokens(count, model.vocab_size, 1),
                        targets = random_tokens(count, model.vocab_size, 2), starts, positions;
   targets[3] = targets[27] = -100;
@@ -67,8 +69,11 @@ TEST_CASE("the gradient of every parameter is the derivative of the loss") {
   EngineRun run(shape);
   Fsdp& parameters = run->parameters();
   parameters.initialise(3);
-  run->train_step(
-      tokens, {.learning_rate = 0, .loss_scale = 1, .valid_tokens = 1});  // so that gradients are of the sum
+  // Gradients are those of the sum.
+  auto step = [&] {
+    return run->train_step(tokens, {.learning_rate = 0, .loss_scale = 1, .valid_tokens = 1});
+  };
+  CHECK((step().z_loss_sum > 0) == (variant == "z-loss"));
 
   for (size_t p = 0; p < parameters.specs().size(); ++p) {
     INFO(parameters.specs()[p].name);
@@ -87,12 +92,14 @@ TEST_CASE("the gradient of every parameter is the derivative of the loss") {
           shard.master.as<float>()[i] = static_cast<float>(weights[i] + h * unit[i]);
         parameters.refresh_compute_copies();
         parameters.weights_changed();
-        return run->validate(tokens);
+        if (variant != "z-loss") return run->validate(tokens);
+        const StepOutputs out = step();
+        return out.loss_sum + out.z_loss_sum;
       };
       // Steps that move the loss by about a hundredth of itself, and Richardson's extrapolation of two of
       // them.
       const double h = std::min(0.02 * 200 / size, 0.05);
-      auto central = [&](double step) { return (loss_at(step) - loss_at(-step)) / (2 * step); };
+      auto central = [&](double by) { return (loss_at(by) - loss_at(-by)) / (2 * by); };
       const double got = (4 * central(h / 2) - central(h)) / 3;
       loss_at(0);
       CHECK(got == Approx(expected).epsilon(5e-3).margin(2e-3));
