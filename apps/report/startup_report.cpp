@@ -51,7 +51,7 @@ std::string gradient_sums_text(const Experiment& e) {
 std::string overlap_text(const Experiment& e, const CommStats& traffic, const Communicator& world) {
   int64_t gathers = 0, sums = 0, tensor_parallel = 0;
   for (const CommStats::Total& t : traffic.totals()) {
-    if (t.axis == "replica") continue;
+    if (t.axis == "replica" || t.axis == "stage") continue;
     int64_t& kind = t.axis == "tp"                           ? tensor_parallel
                     : t.collective == Collective::all_gather ? gathers
                                                              : sums;

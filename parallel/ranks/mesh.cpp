@@ -59,16 +59,6 @@ Mesh::Mesh(const MeshDegrees& degrees, int world_size)
     fail<ConfigError>("mesh", "{} = {}, but the world is {}: change a degree, set one to -1, or start {}",
                       product_text(sizes_), product, counted(world_size, "rank"), counted(product, "rank"));
   }
-  if (size(MeshAxis::pp) > 1) {
-    fail<ConfigError>("mesh",
-                      "{} is {}: pipeline parallelism is not built yet; use 1 and shard with dp_shard or tp",
-                      kKeys[0], size(MeshAxis::pp));
-  }
-  if (size(MeshAxis::cp) > 1) {
-    fail<ConfigError>("mesh",
-                      "{} is {}: context parallelism is not built yet; use 1 and shard with dp_shard or tp",
-                      kKeys[3], size(MeshAxis::cp));
-  }
 }
 
 int MeshDegrees::fewest_ranks() const {
@@ -106,8 +96,12 @@ std::vector<int> Mesh::loss_group(int rank) const {
   return group({MeshAxis::dp_replicate, MeshAxis::dp_shard, MeshAxis::cp}, rank);
 }
 
-std::vector<int> Mesh::replica_group(int rank) const {
+std::vector<int> Mesh::stage_group(int rank) const {
   return group({MeshAxis::dp_shard, MeshAxis::cp, MeshAxis::tp}, rank);
+}
+
+std::vector<int> Mesh::replica_group(int rank) const {
+  return group({MeshAxis::pp, MeshAxis::dp_shard, MeshAxis::cp, MeshAxis::tp}, rank);
 }
 
 ShardCoordinates Mesh::shard_coordinates(int rank) const {

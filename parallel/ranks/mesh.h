@@ -29,8 +29,7 @@ struct MeshDegrees {
 /// coordinate.
 class Mesh {
  public:
-  /// Throws ConfigError with the product that failed when the degrees do not multiply to world_size, and with
-  /// a sentence for pp > 1 and cp > 1, which are not built yet.
+  /// Throws ConfigError with the product that failed when the degrees do not multiply to world_size.
   Mesh(const MeshDegrees& degrees, int world_size);
 
   int world_size() const { return world_size_; }
@@ -41,7 +40,9 @@ class Mesh {
   std::vector<int> group(std::initializer_list<MeshAxis> axes, int rank) const;
   /// dp_replicate x dp_shard x cp: the ranks that see different tokens; the loss is averaged over them.
   std::vector<int> loss_group(int rank) const;
-  /// dp_shard x cp x tp: the ranks that hold one replica of the parameters together.
+  /// dp_shard x cp x tp: the ranks that hold one replica of a pipeline stage's parameters together.
+  std::vector<int> stage_group(int rank) const;
+  /// pp x dp_shard x cp x tp: the ranks that hold one replica of all parameters together.
   std::vector<int> replica_group(int rank) const;
 
   ShardCoordinates shard_coordinates(int rank) const;

@@ -11,15 +11,19 @@ RankGroups::RankGroups(std::unique_ptr<Communicator> host, std::unique_ptr<Commu
     : control(std::move(host)), world(std::move(device)) {
   const int rank = world->rank();
   control_loss = control->split("loss", mesh.loss_group(rank));
-  dp_shard = world->split("dp_shard", mesh.group({MeshAxis::dp_shard}, rank));
+  pp = world->split("pp", mesh.group({MeshAxis::pp}, rank));
+  dp_shard = world->split("dp_shard", mesh.group({MeshAxis::dp_shard, MeshAxis::cp}, rank));
   dp_replicate = world->split("dp_replicate", mesh.group({MeshAxis::dp_replicate}, rank));
+  cp = world->split("cp", mesh.group({MeshAxis::cp}, rank));
   tp = world->split("tp", mesh.group({MeshAxis::tp}, rank));
   loss = world->split("loss", mesh.loss_group(rank));
   replica = world->split("replica", mesh.replica_group(rank));
+  stage = pp->size() == 1 ? replica : world->split("stage", mesh.stage_group(rank));
   tensor_parallel = TensorParallelGroup(*tp);
   coordinates = mesh.shard_coordinates(rank);
-  data_rank = loss->rank();
-  data_size = loss->size();
+  data_rank = mesh.coordinate(MeshAxis::dp_replicate, rank) * mesh.size(MeshAxis::dp_shard) +
+              mesh.coordinate(MeshAxis::dp_shard, rank);
+  data_size = mesh.size(MeshAxis::dp_replicate) * mesh.size(MeshAxis::dp_shard);
 }
 
 RankGroups solo_rank_groups() {

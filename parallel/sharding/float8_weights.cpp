@@ -198,8 +198,8 @@ void Float8Weights::measure(Stream& stream) {
 void Float8Weights::exchange(Stream& stream) {
   const bool per_tensor =
       std::any_of(entries_.begin(), entries_.end(), [](const Entry& e) { return e.has_amax(); });
-  if (per_tensor && ranks_.replica->size() > 1) {
-    ranks_.replica
+  if (per_tensor && ranks_.stage->size() > 1) {
+    ranks_.stage
         ->all_reduce(stream, {.send = amax_, .recv = {}, .op = ReduceOp::max, .label = "weight amaxes"})
         .wait(stream);
   }

@@ -196,5 +196,33 @@ TEST_CASE("a mesh has its communicators") {
     expect(total(*groups.world) == 28, "world");
     expect(groups.loss->size() == 4 && groups.loss->world_ranks() == mesh.loss_group(r), "loss");
     expect(groups.replica->size() == 4 && groups.replica->world_ranks() == mesh.replica_group(r), "replica");
+    expect(groups.stage == groups.replica && groups.data_rank == groups.loss->rank(), "without stages");
+  }));
+}
+
+TEST_CASE("a mesh of stages and parts of sequences has its communicators") {
+  CHECK_NOTHROW(test::run_thread_ranks({.ranks = 8, .timeout_seconds = 60}, [](Communicator& world) {
+    Mesh mesh({.pp = 2, .dp_shard = 2, .cp = 2}, 8);
+    const std::vector<int> all{0, 1, 2, 3, 4, 5, 6, 7};
+    RankGroups groups(world.split("control", all), world.split("world", all), mesh);
+    Stream stream = Stream::cpu();
+    auto members = [&](Communicator& comm) {
+      std::vector<int64_t> ranks(static_cast<size_t>(comm.size()));
+      int64_t mine = world.rank();
+      comm.all_gather(
+              stream,
+              {.send = view_of(&mine, {1}), .recv = view_of(ranks.data(), {comm.size()}), .label = "ranks"})
+          .wait(stream);
+      return std::vector<int>(ranks.begin(), ranks.end());
+    };
+    const int r = world.rank(), stage = r / 4 * 4;
+    expect(members(*groups.pp) == std::vector{r % 4, r % 4 + 4}, "pp");
+    expect(members(*groups.cp) == std::vector{r / 2 * 2, r / 2 * 2 + 1}, "cp");
+    expect(members(*groups.dp_shard) == std::vector{stage, stage + 1, stage + 2, stage + 3}, "dp_shard x cp");
+    expect(members(*groups.loss) == members(*groups.dp_shard), "loss");
+    expect(members(*groups.stage) == members(*groups.dp_shard), "stage");
+    expect(members(*groups.replica) == all, "replica");
+    expect(groups.dp_shard->rank() == groups.coordinates.shard_rank, "pieces of a parameter");
+    expect(groups.data_rank == r % 4 / 2 && groups.data_size == 2, "ranks of a cp group read the same data");
   }));
 }

@@ -40,8 +40,6 @@ TEST_CASE("mesh prints the product that failed") {
       Contains("data_parallel_shard_degree and parallelism.tensor_parallel_degree are both -1"));
   CHECK_THROWS_WITH(Mesh({.tp = 0}, 8), Contains("parallelism.tensor_parallel_degree is 0"));
   CHECK_THROWS_WITH(Mesh({.tp = 16}, 8), Contains("8 / 16 is not whole"));
-  CHECK_THROWS_WITH(Mesh({.pp = 2}, 8), Contains("pipeline parallelism is not built yet"));
-  CHECK_THROWS_WITH(Mesh({.cp = 2}, 8), Contains("context parallelism is not built yet"));
   CHECK_THROWS_WITH(Mesh({}, 0), Contains("world size is 0"));
   CHECK_THROWS_AS(Mesh({.tp = 3}, 8), ConfigError);
   CHECK_THROWS_WITH(Mesh({}, 8).coordinate(tp, 8), Contains("rank 8 does not exist among 8 ranks"));
@@ -60,6 +58,25 @@ TEST_CASE("coordinates count the inner axes fastest") {
   }
 }
 
+TEST_CASE("five axes: pp is the outermost, cp lies between dp_shard and tp") {
+  Mesh mesh({.pp = 2, .dp_replicate = 2, .dp_shard = 2, .cp = 2, .tp = 2}, 32);
+  const int rank = 21;  // pp 1, dp_replicate 0, dp_shard 1, cp 0, tp 1
+  CHECK(mesh.coordinate(pp, rank) == 1);
+  CHECK(mesh.coordinate(dp_replicate, rank) == 0);
+  CHECK(mesh.coordinate(dp_shard, rank) == 1);
+  CHECK(mesh.coordinate(cp, rank) == 0);
+  CHECK(mesh.coordinate(tp, rank) == 1);
+  CHECK(mesh.group({pp}, rank) == std::vector<int>{5, 21});
+  CHECK(mesh.group({cp}, rank) == std::vector<int>{21, 23});
+  CHECK(mesh.group({dp_shard, cp}, rank) == std::vector<int>{17, 19, 21, 23});
+  CHECK(mesh.loss_group(rank) == std::vector<int>{17, 19, 21, 23, 25, 27, 29, 31});
+  CHECK(mesh.stage_group(rank) == std::vector<int>{16, 17, 18, 19, 20, 21, 22, 23});
+  CHECK(mesh.replica_group(rank) == std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23});
+  const ShardCoordinates at = mesh.shard_coordinates(rank);
+  CHECK((at.shard_rank == 2 && at.shard_size == 4 && at.tp_rank == 1 && at.replica_rank == 0));
+  CHECK(mesh.describe() == "pp 2 x dp_replicate 2 x dp_shard 2 x cp 2 x tp 2 = 32");
+}
+
 TEST_CASE("groups partition the ranks") {
   Mesh mesh({.dp_replicate = 2, .dp_shard = 2, .tp = 2}, 8);
   CHECK(mesh.group({tp}, 5) == std::vector<int>{4, 5});
@@ -68,6 +85,7 @@ TEST_CASE("groups partition the ranks") {
   CHECK(mesh.group({pp}, 5) == std::vector<int>{5});
   CHECK(mesh.loss_group(5) == std::vector<int>{1, 3, 5, 7});
   CHECK(mesh.replica_group(5) == std::vector<int>{4, 5, 6, 7});
+  CHECK(mesh.stage_group(5) == mesh.replica_group(5));
   for (int rank = 0; rank < 8; ++rank) {
     for (int other : mesh.loss_group(rank)) CHECK(mesh.loss_group(other) == mesh.loss_group(rank));
   }
