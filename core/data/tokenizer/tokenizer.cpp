@@ -206,6 +206,13 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOption
   return ids;
 }
 
+std::string Tokenizer::normalized(std::string_view text) const {
+  if (!impl_->definition.nfc || is_nfc_quickly(text)) return std::string(text);
+  std::string out;
+  append_nfc(out, text);
+  return out;
+}
+
 std::string Tokenizer::decode(std::span<const int32_t> ids, const DecodeOptions& options) const {
   std::string text;
   for (int32_t id : ids) {

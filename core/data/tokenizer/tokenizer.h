@@ -64,6 +64,8 @@ class Tokenizer {
   /// Throws DataError for a pattern that backtracks without end on this text.
   void encode(std::string_view text, std::vector<int32_t>& out, const EncodeOptions& options = {}) const;
   std::vector<int32_t> encode(std::string_view text, const EncodeOptions& options = {}) const;
+  /// `text` as encode() cuts it into tokens: in Normalization Form C where the file asks for it.
+  std::string normalized(std::string_view text) const;
   /// The bytes of the ids, one after the other; a model's output need not be valid UTF-8. Throws DataError.
   std::string decode(std::span<const int32_t> ids, const DecodeOptions& options = {}) const;
 

@@ -1,0 +1,127 @@
+#include "core/data/chat/chat_encoder.h"
+
+#include <algorithm>
+
+#include "core/data/chat/masked_token.h"
+#include "core/data/tokenizer/tokenizer.h"
+#include "core/error.h"
+
+namespace ottava::data {
+
+ChatEncoder::ChatEncoder(std::shared_ptr<const Tokenizer> tokenizer, Options options)
+    : tokenizer_(std::move(tokenizer)), options_(std::move(options)) {
+  pad_id_ = tokenizer_->pad_id().value_or(tokenizer_->eos_id().value_or(0));
+  if (!options_.chat) return;
+  names_ = special_tokens_of(options_.chat->style);
+  for (std::string_view name : names_) {
+    const std::optional<int32_t> id = tokenizer_->token_id(name);
+    if (!id || !tokenizer_->is_special(*id)) {
+      fail<ConfigError>(
+          "chat",
+          "the tokenizer has no special token {}, which the template {} needs: choose another "
+          "chat.template, or a tokenizer made with it (ottava tokenizer train --special-tokens)",
+          name, name_of(options_.chat->style));
+    }
+    specials_.push_back(*id);
+  }
+}
+
+void ChatEncoder::normalise(Conversation& c) const {
+  for (Message& message : c.messages) message.content = tokenizer_->normalized(message.content);
+}
+
+std::optional<std::string> ChatEncoder::render(std::string_view line, bool& has_marks,
+                                               std::vector<ChatRun>& runs) const {
+  Conversation c;
+  if (auto problem = read_conversation(line, options_.format, c)) return problem;
+  has_marks = c.is_completion;
+  if (c.is_completion) {
+    const std::string text = tokenizer_->normalized(c.messages[0].content + c.messages[1].content);
+    // A mark at the start of the completion may have changed the last character of the prompt.
+    const std::string prompt = tokenizer_->normalized(c.messages[0].content);
+    const auto parting = std::ranges::mismatch(prompt, text).in2 - text.begin();
+    const auto begin = static_cast<size_t>(parting);
+    if (text.empty()) return "prompt and completion are empty";
+    runs = {{.text = text}};
+    if (begin < text.size()) runs[0].trained = {{begin, text.size()}};
+    return std::nullopt;
+  }
+  if (!options_.chat) return "the prompt is a list of messages, which needs a template: set chat.template";
+  normalise(c);
+  runs = render_chat(std::move(c), *options_.chat);
+  if (std::ranges::all_of(runs, [](const ChatRun& run) { return run.trained.empty(); }))
+    return "no token counts towards the loss: every turn of the assistant has train: false";
+  return std::nullopt;
+}
+
+std::optional<std::string> ChatEncoder::check(std::string_view line) const {
+  bool has_marks = false;
+  std::vector<ChatRun> runs;
+  return render(line, has_marks, runs);
+}
+
+void ChatEncoder::encode(const ChatRun& run, std::vector<int32_t>& tokens) const {
+  if (run.is_special) {
+    const auto at = std::ranges::find(names_, run.text) - names_.begin();
+    const int32_t id = specials_[static_cast<size_t>(at)];
+    tokens.push_back(run.trained.empty() ? masked(id) : id);
+    return;
+  }
+  const size_t first = tokens.size();
+  tokenizer_->encode(run.text, tokens, {.special_text = EncodeOptions::SpecialText::plain});
+  size_t begin = 0;
+  auto span = run.trained.begin();
+  for (size_t i = first; i < tokens.size(); ++i) {
+    const size_t end = begin + tokenizer_->token_bytes(tokens[i]).size();
+    while (span != run.trained.end() && span->end <= begin) ++span;
+    const bool counts = span != run.trained.end() && span->begin < end;
+    if (!counts) tokens[i] = masked(tokens[i]);
+    begin = end;
+  }
+  if (begin != run.text.size()) {
+    fail<DataError>(
+        "chat",
+        "the tokenizer makes {} bytes of {}: one that adds or removes characters (a prefix space, or "
+        "added tokens that take white space along) cannot be used for chats",
+        begin, run.text.size());
+  }
+}
+
+std::optional<std::string> ChatEncoder::append(std::string_view line, std::vector<int32_t>& tokens) const {
+  bool has_marks = false;
+  std::vector<ChatRun> runs;
+  if (auto problem = render(line, has_marks, runs)) return problem;
+  const size_t first = tokens.size();
+  const bool has_bos = has_marks ? options_.bos : begins_with_bos(options_.chat->style);
+  if (has_bos && tokenizer_->bos_id()) tokens.push_back(masked(*tokenizer_->bos_id()));
+  for (const ChatRun& run : runs) encode(run, tokens);
+  if (has_marks && options_.eos && tokenizer_->eos_id()) tokens.push_back(*tokenizer_->eos_id());
+  tokens[first] = masked(id_of(tokens[first]));  // nothing is there to predict it from
+  if (std::all_of(tokens.begin() + static_cast<std::ptrdiff_t>(first), tokens.end(), is_masked)) {
+    tokens.resize(first);
+    return "no token counts towards the loss: the completion is empty";
+  }
+  return std::nullopt;
+}
+
+std::vector<int32_t> ChatEncoder::prompt(const Conversation& conversation) const {
+  Conversation normal = conversation;
+  normalise(normal);
+  std::vector<int32_t> tokens;
+  if (begins_with_bos(options_.chat->style) && tokenizer_->bos_id()) tokens.push_back(*tokenizer_->bos_id());
+  for (const ChatRun& run : render_chat(std::move(normal), *options_.chat, ChatEnd::answer_follows))
+    encode(run, tokens);
+  for (int32_t& token : tokens) token = id_of(token);
+  return tokens;
+}
+
+std::string ChatEncoder::description() const {
+  std::string text = fmt::format("format {} bos {} eos {} pad {}", static_cast<int>(options_.format),
+                                 options_.bos, options_.eos, pad_id_);
+  if (!options_.chat) return text;
+  const ChatOptions& c = *options_.chat;
+  return text + fmt::format(" {} train_on {} date {} system {}", name_of(c.style),
+                            static_cast<int>(c.train_on), c.date, c.system);
+}
+
+}  // namespace ottava::data

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/data/chat/chat_template.h"
+#include "core/data/chat/conversation.h"
+
+namespace ottava {
+class Tokenizer;
+}
+
+namespace ottava::data {
+
+/// Conversations to tokens and the mask of the loss. Immutable; any number of threads at once.
+class ChatEncoder {
+ public:
+  struct Options {
+    ChatFormat format = ChatFormat::messages;
+    /// Absent: only prompts and completions that are strings can be read.
+    std::optional<ChatOptions> chat;
+    /// Around a prompt and its completion that are strings, where the tokenizer has them.
+    bool bos = true, eos = true;
+  };
+  /// Throws ConfigError where the tokenizer has not the template's special tokens.
+  ChatEncoder(std::shared_ptr<const Tokenizer> tokenizer, Options options);
+
+  /// Appends the tokens of a line, masked (core/data/chat/masked_token.h) where the loss does not count; the
+  /// first always is. Text between special tokens is encoded as a whole, as HF does; text that spells a
+  /// special token stays text, other than in HF. A token counts if any of its bytes does. Returns what is
+  /// wrong with the line, and then `tokens` is as before: as read_conversation(), and a conversation of which
+  /// nothing would count.
+  std::optional<std::string> append(std::string_view line, std::vector<int32_t>& tokens) const;
+  /// All that append() finds wrong but for what the tokenizer does.
+  std::optional<std::string> check(std::string_view line) const;
+
+  /// Tokens of a conversation up to where an answer begins; ends with a turn of the user. Needs options.chat.
+  std::vector<int32_t> prompt(const Conversation& conversation) const;
+  /// Ends an answer. Needs options.chat.
+  int32_t end_of_turn() const { return specials_.back(); }
+
+  /// Fills what is left of a window.
+  int32_t pad_id() const { return pad_id_; }
+  /// Everything that decides tokens and masks besides the tokenizer.
+  std::string description() const;
+
+ private:
+  std::optional<std::string> render(std::string_view line, bool& has_marks, std::vector<ChatRun>& runs) const;
+  void encode(const ChatRun& run, std::vector<int32_t>& tokens) const;
+  void normalise(Conversation& conversation) const;
+
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  Options options_;
+  std::vector<std::string_view> names_;  ///< of special tokens
+  std::vector<int32_t> specials_;
+  int32_t pad_id_ = 0;
+};
+
+}  // namespace ottava::data

@@ -1,0 +1,173 @@
+#include "core/data/chat/conversation.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "core/error.h"
+#include "core/io/json.h"
+
+namespace ottava::data {
+namespace {
+
+constexpr std::array<std::string_view, 3> kFormats{"messages", "sharegpt", "prompt_completion"},
+    kRoles{"system", "user", "assistant"};
+
+/// What is wrong with a line; it does not leave read_conversation().
+struct Refusal {
+  std::string what;
+};
+template <class... A>
+[[noreturn]] void refuse(fmt::format_string<A...> format, A&&... args) {
+  throw Refusal{fmt::format(format, std::forward<A>(args)...)};
+}
+
+const Json& member(const Json& object, std::string_view key, std::string_view of) {
+  if (const Json* value = object.find(key)) return *value;
+  std::string names;
+  for (const auto& [name, value] : object.as_object(of))
+    names += fmt::format("{}\"{}\"", names.empty() ? "" : ", ", std::string_view(name).substr(0, 64));
+  refuse("{} has no key \"{}\", it has {}", of, key, names.empty() ? "none" : names);
+}
+
+Role role_of(std::string_view name, std::string_view of) {
+  if (name == "system") return Role::system;
+  if (name == "user" || name == "human") return Role::user;
+  if (name == "assistant" || name == "gpt") return Role::assistant;
+  for (std::string_view tool : {"tool", "function", "ipython", "function_call", "observation"})
+    if (name == tool) refuse("{} has the role \"{}\": tool calls cannot be trained on", of, name);
+  refuse("{} has the role \"{}\", expected system, user or assistant (human or gpt)", of, name.substr(0, 64));
+}
+
+const std::string& text_of(const Json& value, std::string_view key, std::string_view of) {
+  if (!value.is_string()) refuse("\"{}\" of {} is {}, expected a string", key, of, value.kind());
+  return value.as_string(key);
+}
+
+std::optional<bool> train_of(const Json& message, std::string_view of) {
+  if (const Json* train = message.find("train"); train && !train->is_null()) {
+    if (!train->is_bool()) refuse("\"train\" of {} is {}, expected true or false", of, train->kind());
+    return train->as_bool("train");
+  }
+  if (const Json* weight = message.find("weight"); weight && !weight->is_null()) {
+    const bool is_known =
+        weight->is_number() && (weight->as_number("weight") == 0 || weight->as_number("weight") == 1);
+    if (!is_known) refuse("\"weight\" of {} is {}, expected 0 or 1", of, weight->dump().substr(0, 64));
+    return weight->as_number("weight") == 1;
+  }
+  return std::nullopt;
+}
+
+struct Keys {
+  std::string_view role = "role", content = "content";
+};
+
+Message message_of(const Json& value, const Keys& keys, std::string_view of) {
+  if (!value.is_object()) refuse("{} is {}, expected an object", of, value.kind());
+  for (std::string_view key : {"tool_calls", "function_call", "tool_call_id"})
+    if (const Json* call = value.find(key); call && !call->is_null())
+      refuse("{} has \"{}\": tool calls cannot be trained on", of, key);
+  Message message{.role = role_of(text_of(member(value, keys.role, of), keys.role, of), of)};
+  message.content = text_of(member(value, keys.content, of), keys.content, of);
+  message.train = train_of(value, of);
+  return message;
+}
+
+void add_messages(const Json& list, std::string_view key, const Keys& keys, std::vector<Message>& out) {
+  if (!list.is_array()) refuse("\"{}\" is {}, expected an array of messages", key, list.kind());
+  for (const Json& value : list.as_array(key))
+    out.push_back(message_of(value, keys, fmt::format("message {}", out.size() + 1)));
+}
+
+Conversation prompt_and_completion(const Json& line) {
+  Conversation out;
+  const Json &prompt = member(line, "prompt", "the line"),
+             &completion = member(line, "completion", "the line");
+  if (prompt.is_string() && completion.is_string()) {
+    out.messages = {{.role = Role::user, .content = prompt.as_string("prompt"), .train = false},
+                    {.role = Role::assistant, .content = completion.as_string("completion")}};
+    out.is_completion = true;
+    return out;
+  }
+  if (!prompt.is_array() || !completion.is_array())
+    refuse("\"prompt\" is {} and \"completion\" {}, expected two strings or two arrays of messages",
+           prompt.kind(), completion.kind());
+  add_messages(prompt, "prompt", {}, out.messages);
+  for (Message& message : out.messages) message.train = message.train.value_or(false);
+  add_messages(completion, "completion", {}, out.messages);
+  return out;
+}
+
+Json parse(std::string_view line) {
+  try {
+    return Json::parse(line, "");
+  } catch (const FileError& error) {
+    // The library quotes what it read last, which may be megabytes.
+    const std::string_view what = error.what();
+    throw Refusal{std::string(what.substr(3, what.find("; last read: ") - 3))};
+  }
+}
+
+Conversation conversation_of(std::string_view text, ChatFormat format) {
+  const Json line = parse(text);
+  if (!line.is_object()) refuse("the line is {}, expected a JSON object", line.kind());
+  if (const Json* tools = line.find("tools"); tools && tools->is_array() && !tools->as_array("tools").empty())
+    refuse("the line has \"tools\": tool calls cannot be trained on");
+  Conversation out;
+  switch (format) {
+    case ChatFormat::messages:
+      add_messages(member(line, "messages", "the line"), "messages", {}, out.messages);
+      break;
+    case ChatFormat::sharegpt:
+      add_messages(member(line, "conversations", "the line"), "conversations", {"from", "value"},
+                   out.messages);
+      break;
+    case ChatFormat::prompt_completion:
+      out = prompt_and_completion(line);
+      break;
+  }
+  if (std::optional<std::string> problem = order_problem(out)) throw Refusal{std::move(*problem)};
+  return out;
+}
+
+}  // namespace
+
+std::string_view name_of(Role role) { return kRoles[static_cast<size_t>(role)]; }
+
+std::optional<ChatFormat> chat_format_named(std::string_view name) {
+  const auto at = std::ranges::find(kFormats, name);
+  return at == kFormats.end() ? std::nullopt : std::optional(static_cast<ChatFormat>(at - kFormats.begin()));
+}
+
+std::optional<std::string> read_conversation(std::string_view line, ChatFormat format, Conversation& out) {
+  try {
+    out = conversation_of(line, format);
+    return std::nullopt;
+  } catch (Refusal& refusal) {
+    return std::move(refusal.what);
+  }
+}
+
+std::optional<std::string> order_problem(const Conversation& c) {
+  if (c.messages.empty()) return "the conversation has no messages";
+  bool has_answer = false;
+  Role expected = Role::user;
+  for (size_t i = 0; i < c.messages.size(); ++i) {
+    const Role role = c.messages[i].role;
+    if (i == 0 && role == Role::system) continue;
+    if (role != expected) {
+      return fmt::format(
+          "message {} is of the {}, expected one of the {}: the order is system (or none), user, "
+          "assistant, user, ...",
+          i + 1, name_of(role), name_of(expected));
+    }
+    has_answer = has_answer || role == Role::assistant;
+    expected = role == Role::user ? Role::assistant : Role::user;
+  }
+  if (!has_answer) return "the conversation has no turn of the assistant to learn from";
+  return std::nullopt;
+}
+
+}  // namespace ottava::data

@@ -1,0 +1,131 @@
+#include "core/data/chat/chat_encoder.h"
+
+#include "core/data/chat/masked_token.h"
+#include "core/data/tokenizer/tokenizer.h"
+#include "core/error.h"
+#include "tests/support/catch.h"
+
+using namespace ottava;
+using namespace ottava::data;
+
+namespace {
+
+const std::string kFolder = OTTAVA_SOURCE_DIR "/tests/golden/chat/";
+
+std::shared_ptr<const Tokenizer> tokenizer(const std::string& name) {
+  return Tokenizer::load(kFolder + name);
+}
+
+/// The text of the tokens, with what counts in brackets.
+std::string marked(const Tokenizer& tokenizer, const std::vector<int32_t>& tokens) {
+  std::string text;
+  bool counts = false;
+  for (int32_t token : tokens) {
+    if (counts == is_masked(token)) text += (counts = !counts) ? "[" : "]";
+    text += tokenizer.token_bytes(id_of(token));
+  }
+  return text + (counts ? "]" : "");
+}
+
+std::string encoded(const std::string& name, const ChatEncoder::Options& options, std::string_view line) {
+  const auto t = tokenizer(name);
+  std::vector<int32_t> tokens;
+  const auto problem = ChatEncoder(t, options).append(line, tokens);
+  return problem ? "! " + *problem : marked(*t, tokens);
+}
+
+constexpr std::string_view kTwo =
+    R"({"messages": [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"},
+  {"role": "user", "content": "v"}, {"role": "assistant", "content": "b"}]})";
+
+ChatEncoder::Options chat(ChatTemplate style, TrainOn train_on = TrainOn::assistant) {
+  return {.chat = ChatOptions{.style = style, .train_on = train_on}};
+}
+
+}  // namespace
+
+TEST_CASE("the loss counts on answers, on the last one, or on everything") {
+  CHECK(encoded("qwen", chat(ChatTemplate::chatml), kTwo) ==
+        "<|im_start|>user\nu<|im_end|>\n<|im_start|>assistant\n[a<|im_end|>]\n"
+        "<|im_start|>user\nv<|im_end|>\n<|im_start|>assistant\n[b<|im_end|>]\n");
+  CHECK(encoded("qwen", chat(ChatTemplate::chatml, TrainOn::last), kTwo) ==
+        "<|im_start|>user\nu<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n"
+        "<|im_start|>user\nv<|im_end|>\n<|im_start|>assistant\n[b<|im_end|>]\n");
+  // There is nothing to predict the first token from.
+  CHECK(encoded("qwen", chat(ChatTemplate::chatml, TrainOn::all), kTwo) ==
+        "<|im_start|>[user\nu<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n"
+        "<|im_start|>user\nv<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n]");
+  CHECK(encoded("llama", chat(ChatTemplate::llama3), kTwo) ==
+        "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nu<|eot_id|>"
+        "<|start_header_id|>assistant<|end_header_id|>\n\n[a<|eot_id|>]"
+        "<|start_header_id|>user<|end_header_id|>\n\nv<|eot_id|>"
+        "<|start_header_id|>assistant<|end_header_id|>\n\n[b<|eot_id|>]");
+}
+
+TEST_CASE("a message says for itself whether it counts") {
+  constexpr std::string_view kLine =
+      R"({"messages": [{"role": "user", "content": "u", "train": true}, {"role": "assistant", "content": "a", "train": false},
+         {"role": "user", "content": "v"}, {"role": "assistant", "content": "b"}]})";
+  CHECK(encoded("qwen", chat(ChatTemplate::chatml), kLine) ==
+        "<|im_start|>user\n[u<|im_end|>]\n<|im_start|>assistant\na<|im_end|>\n"
+        "<|im_start|>user\nv<|im_end|>\n<|im_start|>assistant\n[b<|im_end|>]\n");
+  constexpr std::string_view kNone =
+      R"({"messages": [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a", "train": false}]})";
+  CHECK(encoded("qwen", chat(ChatTemplate::chatml), kNone) ==
+        "! no token counts towards the loss: every turn of the assistant has train: false");
+}
+
+TEST_CASE("content that spells a special token stays text, and a system message is put where there is none") {
+  constexpr std::string_view kLine =
+      R"({"messages": [{"role": "user", "content": "<|im_end|>"}, {"role": "assistant", "content": "<|im_start|>"}]})";
+  const auto t = tokenizer("qwen");
+  std::vector<int32_t> tokens;
+  REQUIRE(ChatEncoder(t, {.chat = ChatOptions{.style = ChatTemplate::chatml, .system = "be kind"}})
+              .append(kLine, tokens) == std::nullopt);
+  CHECK(marked(*t, tokens) ==
+        "<|im_start|>system\nbe kind<|im_end|>\n<|im_start|>user\n<|im_end|><|im_end|>\n"
+        "<|im_start|>assistant\n[<|im_start|><|im_end|>]\n");
+  int64_t specials = 0;
+  for (int32_t token : tokens) specials += t->is_special(id_of(token));
+  CHECK(specials == 6);
+}
+
+TEST_CASE("a prompt and its completion are joined as they are") {
+  const ChatEncoder::Options options{.format = ChatFormat::prompt_completion, .chat = std::nullopt};
+  CHECK(encoded("llama", options, R"({"prompt": "The sky is", "completion": " blue."})") ==
+        "<|begin_of_text|>The sky is[ blue.<|end_of_text|>]");
+  // A character that both make together counts.
+  CHECK(encoded("qwen", options, R"({"prompt": "cafe", "completion": "\u0301s"})") ==
+        "caf[\xc3\xa9s<|endoftext|>]");
+  CHECK(encoded("llama", options, R"({"prompt": "", "completion": "x"})") ==
+        "<|begin_of_text|>[x<|end_of_text|>]");
+  CHECK(encoded("llama", options, R"({"prompt": "", "completion": ""})") ==
+        "! prompt and completion are empty");
+  ChatEncoder::Options bare = options;
+  bare.eos = false;
+  CHECK(encoded("llama", bare, R"({"prompt": "x", "completion": ""})") ==
+        "! no token counts towards the loss: the completion is empty");
+  CHECK(
+      encoded(
+          "llama", options,
+          R"({"prompt": [{"role": "user", "content": "u"}], "completion": [{"role": "assistant", "content": "a"}]})") ==
+      "! the prompt is a list of messages, which needs a template: set chat.template");
+}
+
+TEST_CASE("a template needs its special tokens, and other templates are refused by name") {
+  CHECK_THROWS_WITH(
+      ChatEncoder(tokenizer("qwen"), chat(ChatTemplate::llama3)),
+      Catch::Matchers::Contains("has no special token <|start_header_id|>, which the template llama3"));
+  CHECK_THROWS_WITH(chat_template_named("llama2"), Catch::Matchers::Contains("byte fallback"));
+  CHECK_THROWS_WITH(chat_template_named("gemma3"), Catch::Matchers::Contains("byte fallback"));
+  CHECK_THROWS_WITH(chat_template_named("vicuna"),
+                    Catch::Matchers::Contains("unknown template 'vicuna': expected llama3, llama3.1"));
+}
+
+TEST_CASE("a tokenizer that adds characters is refused") {
+  const auto prefix = Tokenizer::load(OTTAVA_SOURCE_DIR "/tests/golden/tokenizer/prefix-space");
+  const ChatEncoder encoder(prefix, {.format = ChatFormat::prompt_completion, .chat = std::nullopt});
+  std::vector<int32_t> tokens;
+  CHECK_THROWS_WITH(encoder.append(R"({"prompt": "a", "completion": " b"})", tokens),
+                    Catch::Matchers::Contains("the tokenizer makes 4 bytes of 3"));
+}

@@ -1,0 +1,100 @@
+#include "core/data/chat/conversation.h"
+
+#include "tests/support/catch.h"
+
+using namespace ottava::data;
+
+namespace {
+
+std::string problem_of(std::string_view line, ChatFormat format = ChatFormat::messages) {
+  Conversation c;
+  return read_conversation(line, format, c).value_or("");
+}
+
+Conversation read(std::string_view line, ChatFormat format = ChatFormat::messages) {
+  Conversation c;
+  INFO(line);
+  REQUIRE(read_conversation(line, format, c) == std::nullopt);
+  return c;
+}
+
+std::string text_of(const Conversation& c) {
+  std::string text;
+  for (const Message& m : c.messages) {
+    text += std::string(name_of(m.role)) + ":" + m.content;
+    text += m.train ? (*m.train ? "+ " : "- ") : " ";
+  }
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("the three forms of conversations are read") {
+  CHECK(text_of(read(
+            R"({"id": 7, "messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "u",
+                        "name": "x"}, {"role": "assistant", "content": "a\nb", "train": false}]})")) ==
+        "system:s user:u assistant:a\nb- ");
+  CHECK(text_of(read(R"({"messages": [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a",
+                        "weight": 1, "tool_calls": null}]})")) == "user:u assistant:a+ ");
+  CHECK(text_of(read(R"({"conversations": [{"from": "system", "value": "s"}, {"from": "human", "value": "u"},
+                        {"from": "gpt", "value": "a"}]})",
+                     ChatFormat::sharegpt)) == "system:s user:u assistant:a ");
+  const Conversation plain =
+      read(R"({"prompt": "2 + 2 =", "completion": " 4"})", ChatFormat::prompt_completion);
+  CHECK(plain.is_completion);
+  CHECK(text_of(plain) == "user:2 + 2 =- assistant: 4 ");
+  const Conversation lists =
+      read(R"({"prompt": [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"},
+              {"role": "user", "content": "v"}], "completion": [{"role": "assistant", "content": "b"}]})",
+           ChatFormat::prompt_completion);
+  CHECK_FALSE(lists.is_completion);
+  CHECK(text_of(lists) == "user:u- assistant:a- user:v- assistant:b ");
+  CHECK(chat_format_named("sharegpt") == ChatFormat::sharegpt);
+  CHECK(chat_format_named("json_lines") == std::nullopt);
+}
+
+TEST_CASE("what is wrong with a conversation is said in one sentence") {
+  const auto expect = [](std::string_view line, std::string_view part,
+                         ChatFormat format = ChatFormat::messages) {
+    const std::string problem = problem_of(line, format);
+    INFO(line << " -> " << problem);
+    CHECK(problem.find(part) != std::string::npos);
+    CHECK(problem.find('\n') == std::string::npos);
+  };
+  expect(R"({"messages": [)", "malformed JSON near byte 15");
+  expect("[]", "the line is an array, expected a JSON object");
+  expect(R"({"text": "x"})", "the line has no key \"messages\", it has \"text\"");
+  expect(R"({"messages": "x"})", "\"messages\" is a string, expected an array of messages");
+  expect(R"({"messages": []})", "the conversation has no messages");
+  expect(R"({"messages": [3]})", "message 1 is an integer, expected an object");
+  expect(R"({"messages": [{"role": "user"}]})", "message 1 has no key \"content\", it has \"role\"");
+  expect(R"({"messages": [{"role": "user", "content": [{"type": "text"}]}]})",
+         "\"content\" of message 1 is an array, expected a string");
+  expect(R"({"messages": [{"role": "narrator", "content": ""}]})",
+         "message 1 has the role \"narrator\", expected system, user or assistant");
+  expect(R"({"messages": [{"role": "user", "content": ""}, {"role": "tool", "content": ""}]})",
+         "message 2 has the role \"tool\": tool calls cannot be trained on");
+  expect(
+      R"({"messages": [{"role": "user", "content": ""}, {"role": "assistant", "content": "", "tool_calls": [1]}]})",
+      "message 2 has \"tool_calls\": tool calls cannot be trained on");
+  expect(R"({"tools": [{}], "messages": []})", "the line has \"tools\"");
+  expect(R"({"messages": [{"role": "user", "content": "", "train": 1}]})",
+         "\"train\" of message 1 is an integer, expected true or false");
+  expect(R"({"messages": [{"role": "user", "content": "", "weight": 0.5}]})",
+         "\"weight\" of message 1 is 0.5");
+  expect(R"({"messages": [{"role": "assistant", "content": ""}]})",
+         "message 1 is of the assistant, expected one of the user");
+  expect(R"({"messages": [{"role": "user", "content": ""}, {"role": "user", "content": ""}]})",
+         "message 2 is of the user, expected one of the assistant");
+  expect(R"({"messages": [{"role": "user", "content": ""}, {"role": "system", "content": ""}]})",
+         "message 2 is of the system, expected one of the assistant");
+  expect(R"({"messages": [{"role": "system", "content": ""}, {"role": "user", "content": ""}]})",
+         "no turn of the assistant");
+  expect(R"({"conversations": [{"from": "observation", "value": ""}]})", "tool calls", ChatFormat::sharegpt);
+  expect(R"({"conversations": [{"role": "user", "content": ""}]})", "message 1 has no key \"from\"",
+         ChatFormat::sharegpt);
+  expect(R"({"prompt": "a"})", "the line has no key \"completion\"", ChatFormat::prompt_completion);
+  expect(R"({"prompt": "a", "completion": []})", "expected two strings or two arrays",
+         ChatFormat::prompt_completion);
+  expect("{\"messages\": \"\xff\"}", "malformed JSON");
+}
