@@ -79,7 +79,10 @@ void declare(config::Section& s, Float8Config& c) {
   s.field("enable_float8_gradient_all_to_all", c.enable_float8_gradient_all_to_all)
       .meaning("exchange gradients as FP8 chunks, summed in FP32");
   s.field("pad_vocabulary", c.pad_vocabulary)
-      .meaning("pad the output layer's rows to 16 x tensor parallel degree, outside of softmax and files");
+      .meaning(
+          "pad the rows of an output layer that policy puts in FP8 to 16 x tensor parallel degree, outside "
+          "of "
+          "softmax and files");
   s.field("enable_statistics", c.enable_statistics)
       .meaning("report amax, underflow and saturation per layer and role at log steps");
   s.field("alert_underflow", c.alert_underflow)

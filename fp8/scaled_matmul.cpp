@@ -158,7 +158,8 @@ void scaled_matmul(Stream& stream, const ScaledMatmul& given) {
       stream.recorder().need_workspace(scaled_matmul_inner_workspace_bytes(stream, given));
       stream.recorder().record(
           {.op = kOp,
-           .precision = Precision::fp8,
+           .precision =
+               stream.target().type == DeviceType::cuda && args.emulate ? Precision::bf16 : Precision::fp8,
            .flops = 2.0 * static_cast<double>(e.m) * static_cast<double>(e.n) * static_cast<double>(e.k),
            .bytes = bytes,
            .variant = name_of(args.kind)},

@@ -26,7 +26,7 @@ namespace ottava::fp8 {
 /// bytes. A GPU has per-tensor scales from sm_89 on, rows and blocks of 128 only on sm_90, 1x32 from sm_100
 /// on; what it lacks throws DeviceError with what it has. `emulate` asks for the CPU's way on any GPU: exact
 /// bf16 operands on the same codes, and bf16's speed. Block scales must then be powers of two, which only the
-/// CPU can afford to check.
+/// CPU can afford to check. Recorded for a GPU, emulated products count as bf16 FLOPs.
 struct ScaledMatmul {
   MatmulKind kind = MatmulKind::forward;  ///< which of the three
   Float8Tensor a, b;

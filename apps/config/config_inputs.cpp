@@ -74,12 +74,17 @@ class Inputs {
   explicit Inputs(const Config& config) : config_(config) { problems_.origins = config.provenance.origins; }
 
   void need(const std::string& key, const std::string& path) { add(key, look_for(config_, path)); }
-  void need_assets() { add("model.hf_assets_path", look_for_assets(config_)); }
+  void need_assets() {
+    const Found assets = look_for_assets(config_);
+    if (!assets.missing.empty()) wanted_ += " --model.hf_assets_path FOLDER_WITH_TOKENIZER";
+    add("model.hf_assets_path", assets);
+  }
 
   void need_text(const std::string& section, const std::string& dataset,
                  const std::vector<std::string>& paths) {
     std::string key = section + ".dataset_path";
     if (paths.empty()) {
+      wanted_ += fmt::format(" --{} TEXT", key);
       problems_.add(key,
                     fmt::format("no text is given; {}.dataset '{}' is only a name, nothing is downloaded: "
                                 "set --{} to a file, folder or glob",
@@ -90,7 +95,9 @@ class Inputs {
 
   void finish() const {
     const fs::path& file = config_.provenance.file;
-    problems_.throw_if_any(file.empty() ? "the command line" : file.string());
+    std::string what = file.empty() ? "the command line" : file.string();
+    if (!wanted_.empty()) what += ", which trains once it is given" + wanted_;
+    problems_.throw_if_any(what);
   }
 
  private:
@@ -100,6 +107,7 @@ class Inputs {
 
   const Config& config_;
   config::Problems problems_;
+  std::string wanted_;  ///< options that no file can bring along
 };
 
 }  // namespace

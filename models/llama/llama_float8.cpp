@@ -219,6 +219,14 @@ std::vector<std::string> float8_remarks(const fp8::Policy& policy, const Float8C
   auto idle = [&](const char* key, const std::string& why) {
     lines.push_back(fmt::format("{} changes nothing: {}", key, why));
   };
+  const auto runs = [](const fp8::GemmDecision& d) { return d.recipe.has_value(); };
+  if (const auto emulated = std::ranges::count_if(
+          policy.decisions, [&](const fp8::GemmDecision& d) { return runs(d) && d.is_emulated; })) {
+    lines.push_back(fmt::format(
+        "{} of {} FP8 layers are emulated, since this GPU lacks their products: bf16 products of the same "
+        "codes, no faster than bf16, and counted as bf16",
+        emulated, std::ranges::count_if(policy.decisions, runs)));
+  }
   const char* whole = "parameters are not sharded (dp_shard 1)";
   if (config.enable_fsdp_float8_all_gather) {
     if (ranks.shards == 1) idle("enable_fsdp_float8_all_gather", whole);
@@ -241,8 +249,17 @@ std::vector<std::string> float8_remarks(const fp8::Policy& policy, const Float8C
     }
   }
   const fp8::GemmDecision* output = policy.find("output");
-  if (config.pad_vocabulary && output && !output->recipe)
-    idle("pad_vocabulary", fmt::format("the output layer runs in bf16 ({})", output->reason));
+  if (config.pad_vocabulary && output) {
+    if (!output->recipe) {
+      idle("pad_vocabulary",
+           fmt::format("it pads for FP8, and the output layer runs in bf16 ({}): an entry of "
+                       "quantize.linear.float8.policy with match output puts it in FP8",
+                       output->reason));
+    } else if (output->padded_rows == 0) {
+      idle("pad_vocabulary", fmt::format("{} rows / tp {} are a multiple of {} already", output->gemm.rows(),
+                                         ranks.tensor_parallel, output->recipe->alignment()));
+    }
+  }
   return lines;
 }
 

@@ -434,6 +434,19 @@ TEST_CASE("a TorchTitan file trains with text and tokenizer given") {
   CHECK(has(out.output, "no meaning here"));
 }
 
+TEST_CASE("each of the files with TorchTitan's keys says in one sentence what it needs") {
+  Workplace place;
+  for (const char* file : {"small", "8b", "70b", "405b"}) {
+    const Outcome out =
+        place.run(fmt::format("train " OTTAVA_SOURCE_DIR "/tests/apps/config/torchtitan/{}.toml", file));
+    INFO(out.output);
+    CHECK(out.exit_code == 1);
+    CHECK(has(out.output, fmt::format("{}.toml, which trains once it is given --model.hf_assets_path "
+                                      "FOLDER_WITH_TOKENIZER --training.dataset_path TEXT",
+                                      file)));
+  }
+}
+
 TEST_CASE("without a library for MPI a rank says where it looked") {
   const Workplace place;
   const Outcome out =

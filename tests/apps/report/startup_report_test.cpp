@@ -151,8 +151,9 @@ TEST_CASE(
        {"FP8: enable_fsdp_float8_all_gather changes nothing: parameters are not sharded (dp_shard 1)\n",
         "FP8: enable_tp_float8_all_gather changes nothing: tensor_parallel_degree is 1\n",
         "FP8: enable_float8_gradient_all_to_all changes nothing: parameters are not sharded (dp_shard 1)\n",
-        "FP8: pad_vocabulary changes nothing: the output layer runs in bf16 (the output layer stays in high "
-        "precision)\n"}) {
+        "FP8: pad_vocabulary changes nothing: it pads for FP8, and the output layer runs in bf16 (the output "
+        "layer stays in high precision): an entry of quantize.linear.float8.policy with match output puts it "
+        "in FP8\n"}) {
     CHECK_THAT(alone, Contains(line));
   }
   const std::string exchange = "--quantize.linear.float8.enable_float8_gradient_all_to_all";
@@ -165,6 +166,10 @@ TEST_CASE(
   CHECK_THAT(remarks(1, "tensorwise",
                      {"--quantize.linear.float8.pad_vocabulary", "true", "--quantize.linear.float8.policy",
                       "[{match: output, recipe: tensorwise}]"}),
+             Contains("pad_vocabulary changes nothing: 2256 rows / tp 1 are a multiple of 16 already"));
+  CHECK_THAT(remarks(2, "tensorwise",
+                     {tp[0], tp[1], "--quantize.linear.float8.pad_vocabulary", "true",
+                      "--quantize.linear.float8.policy", "[{match: output, recipe: tensorwise}]"}),
              !Contains("pad_vocabulary changes nothing"));
 }
 

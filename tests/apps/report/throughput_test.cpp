@@ -140,3 +140,28 @@ TEST_CASE("a peak that the configuration gives takes the place of its own precis
   CHECK(given.fp8 == 2e12);  // products of codes are bf16 products on a CPU
   CHECK(given.fp32 == 1e12);
 }
+
+TEST_CASE("products that a GPU emulates are bf16 FLOPs, and the report says so") {
+  const auto recipe = [](const char* name) {
+    return std::vector<std::string>{"--quantize.linear.float8.recipe_name", name,
+                                    "--quantize.linear.float8.emulate", "true"};
+  };
+  const StepPlan native = plan_8b(1, 1, true, recipe("rowwise")),
+                 emulated = plan_8b(1, 1, true, recipe("mxfp8"));
+  CHECK(native.flops(Precision::fp8) == Approx(kLinearFlops));
+  CHECK(emulated.flops(Precision::fp8) == 0);
+  CHECK(emulated.flops(Precision::bf16) ==
+        Approx(native.flops(Precision::bf16) + native.flops(Precision::fp8)));
+  CHECK(rates(emulated, 1, 1, 1).conservative_mfu_percent == rates(emulated, 1, 1, 1).mfu_percent);
+
+  const auto remarks = [&](const char* name) {
+    std::vector<std::string> overrides{"--model.converters", "quantize.linear.float8"};
+    for (const std::string& o : recipe(name)) overrides.push_back(o);
+    return float8_remarks(resolve_experiment(load_config("", overrides), nullptr, 1, 90), {});
+  };
+  CHECK(remarks("rowwise").empty());
+  REQUIRE(remarks("mxfp8").size() == 1);
+  CHECK(remarks("mxfp8")[0] ==
+        "24 of 24 FP8 layers are emulated, since this GPU lacks their products: bf16 products of the same "
+        "codes, no faster than bf16, and counted as bf16");
+}
