@@ -3,10 +3,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <atomic>
 #include <utility>
 
 #include "core/cuda/runtime.h"
 #include "core/error.h"
+#include "core/held_memory.h"
 
 namespace ottava {
 namespace {
@@ -24,7 +28,30 @@ void* allocate_host(size_t bytes) {
   return data;
 }
 
+struct Held {
+  std::atomic<int64_t> now{0}, most{0};
+};
+
+Held& held_on(Device device) {
+  constexpr size_t kGpus = 64;
+  static std::array<Held, kGpus + 1> held;  // the last: host
+  return held[device.type == DeviceType::cuda ? std::min(static_cast<size_t>(device.index), kGpus - 1)
+                                              : kGpus];
+}
+
+void hold(Device device, int64_t bytes) {
+  Held& held = held_on(device);
+  const int64_t now = held.now += bytes;
+  for (int64_t most = held.most; now > most && !held.most.compare_exchange_weak(most, now);) {
+  }
+}
+
 }  // namespace
+
+HeldMemory held_memory(Device device) {
+  const Held& held = held_on(device);
+  return {.now = held.now, .most = held.most};
+}
 
 Buffer::Buffer(Device device, size_t bytes) : device_(device), bytes_(bytes) {
   if (bytes == 0 || device.type == DeviceType::meta) return;
@@ -35,6 +62,7 @@ Buffer::Buffer(Device device, size_t bytes) : device_(device), bytes_(bytes) {
     data_ = allocate_host(bytes);
     kind_ = Kind::host;
   }
+  hold(device_, static_cast<int64_t>(bytes_));
 }
 
 Buffer Buffer::pinned(Device device, size_t bytes) {
@@ -62,6 +90,7 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
 }
 
 Buffer::~Buffer() {
+  if (kind_ == Kind::host || kind_ == Kind::device) hold(device_, -static_cast<int64_t>(bytes_));
   switch (kind_) {
     case Kind::none:
       break;

@@ -6,12 +6,13 @@
 #include <fstream>
 #include <iostream>
 #include <map>
+#include <numeric>
 
 #include "apps/commands/bench_kernels_command.h"
 #include "apps/commands/command_line.h"
 #include "apps/decide/available_memory.h"
 #include "apps/decide/decide.h"
-#include "apps/report/metrics_reporter.h"
+#include "apps/decide/device_peaks.h"
 #include "apps/report/throughput.h"
 #include "apps/train/launch_session.h"
 #include "apps/train/trainer.h"
@@ -40,16 +41,6 @@ std::map<std::string, LabelCost> cost_by_label(const StepPlan& plan, const Devic
   return out;
 }
 
-// Measured rates before and after the steps, the higher of each: a busy moment must not make the steps look
-// good.
-DevicePeaks higher(const DevicePeaks& a, const DevicePeaks& b) {
-  DevicePeaks out = a;
-  out.fp32 = std::max(a.fp32, b.fp32);
-  out.bf16 = std::max(a.bf16, b.bf16);
-  out.fp8 = std::max(a.fp8, b.fp8);
-  return out;
-}
-
 constexpr double kGib = 1 << 30;
 
 double resident_gib() {
@@ -64,7 +55,7 @@ double resident_gib() {
 struct Measured {
   std::vector<double> seconds;  ///< of the steps, as training takes them; ascending
   double waited_for_data = 0;   ///< seconds in each of them
-  double profiled_seconds = 0;  ///< a step's, while its operations are timed
+  double profiled_seconds = 0;  ///< a step's, while its operations are timed; the mean, as operations' are
   std::vector<std::pair<double, std::string>> operations;  ///< seconds in a step and label; longest first
   double median() const { return seconds[seconds.size() / 2]; }
 };
@@ -90,9 +81,9 @@ Measured measure(Trainer& trainer, Device device, int steps) {
   out.waited_for_data = (trainer.data().seconds_waited() - waited) / steps;
   std::sort(out.seconds.begin(), out.seconds.end());
   const int profiled = apart ? 2 : steps;
-  if (!apart) out.profiled_seconds = out.median();
   for (int i = 0; apart && i < profiled; ++i)
     out.profiled_seconds += seconds_of([&] { trainer.step(&profile); }) / profiled;
+  if (!apart) out.profiled_seconds = std::accumulate(out.seconds.begin(), out.seconds.end(), 0.0) / steps;
   for (const auto& [label, s] : profile.seconds()) out.operations.emplace_back(s / profiled, label);
   std::sort(out.operations.rbegin(), out.operations.rend());
   return out;
@@ -132,6 +123,15 @@ std::string saves_text(SaveTimes t, const CheckpointConfig& c, int64_t snapshot)
       c.async_mode == CheckpointConfig::Async::async ? "async" : "async_with_pinned_mem", with, without,
       100 * (with / without - 1), t.with.size(), median_of(t.begun), median_of(t.written),
       static_cast<double>(snapshot) / kGib);
+}
+
+// The highest that anything reaches, as a part of 1.
+double utilization_of(const Measured& m, const StepPlan& plan, const DevicePeaks& peaks, double step) {
+  double highest = step;
+  std::map<std::string, LabelCost> costs = cost_by_label(plan, peaks);
+  for (const auto& [seconds, label] : m.operations)
+    highest = std::max(highest, costs[label].ideal_seconds / seconds);
+  return highest;
 }
 
 void print_operations(const Measured& m, const StepPlan& plan, const DevicePeaks& peaks, std::ostream& out) {
@@ -194,7 +194,6 @@ int run_bench_command(const BenchCommand& command, std::ostream& out) {
   config.metrics.enable_json_lines = config.metrics.enable_tensorboard = false;
   return run_session(config, [&](Session& session) {
     Experiment& experiment = session.experiment;
-    const DevicePeaks peaks_before = find_device_peaks(session.device, config.metrics);
     const MemoryBefore before = memory_before(session.device);
     auto remove_saves = [&] {
       if (command.saves > 0 && session.ranks.world->rank() == 0)
@@ -211,15 +210,20 @@ int run_bench_command(const BenchCommand& command, std::ostream& out) {
     remove_saves();
     if (session.ranks.world->rank() != 0) return;
     const StepPlan& plan = trainer.plan();
-    const DevicePeaks peaks = higher(peaks_before, find_device_peaks(session.device, config.metrics));
     const TrainingShape& shape = experiment.shape;
     const auto tokens = static_cast<double>(experiment.tokens_per_step());
-    const Throughput rates =
-        throughput(plan, peaks,
-                   {.seconds = m.median(),
-                    .tokens = tokens,
-                    .ranks = session.ranks.world->size(),
-                    .model_flops_per_token = model_flops_per_token(shape.model, shape.sequence)});
+    const StepRate rate{.seconds = m.median(),
+                        .tokens = tokens,
+                        .ranks = session.ranks.world->size(),
+                        .model_flops_per_token = model_flops_per_token(shape.model, shape.sequence)};
+    const PeakSearch search{.metrics = config.metrics,
+                            .decisions = trainer.experiment().decisions,
+                            .cache = config.training.gemm_cache};
+    DevicePeaks peaks = find_device_peaks(session.device, search);
+    raise_peaks(peaks, session.device, search, [&](const DevicePeaks& p) {
+      return utilization_of(m, plan, p, throughput(plan, p, rate).utilization_percent / 100);
+    });
+    const Throughput rates = throughput(plan, peaks, rate);
     auto print = [&](const std::string& line) { out << line << '\n'; };
     print(fmt::format("device: {}; GEMM peaks ({}): bf16 {:#.3g} TFLOP/s, fp32 {:#.3g} TFLOP/s",
                       session.device.type == DeviceType::cuda ? cuda::device_name(session.device.index)
@@ -235,10 +239,9 @@ int run_bench_command(const BenchCommand& command, std::ostream& out) {
     print(fmt::format(
         "model FLOPs: {:.4g} TFLOP/s on each device (6 (N - N of the embedding) + 12 L H D T per token)",
         rates.tflops));
-    if (session.device.type == DeviceType::cuda) {
-      print(fmt::format("operations one after the other, without graphs, in a step of {:.3f} s:",
-                        m.profiled_seconds));
-    }
+    print(fmt::format("operations{}, in a step of {:.3f} s:",
+                      session.device.type == DeviceType::cuda ? " one after the other, without graphs" : "",
+                      m.profiled_seconds));
     print_operations(m, plan, peaks, out);
     print(fmt::format("utilization: {:.1f}% (FLOPs as computed / time / GEMM peak)",
                       rates.utilization_percent));

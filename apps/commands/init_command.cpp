@@ -8,7 +8,7 @@
 #include "apps/commands/tokenizer_command.h"
 #include "apps/config/config.h"
 #include "apps/config/first_config.h"
-#include "apps/report/metrics_reporter.h"
+#include "apps/decide/device_peaks.h"
 #include "core/counted.h"
 #include "core/data/data_file.h"
 #include "core/data/tokenizer/tokenizer.h"
@@ -65,7 +65,7 @@ void run_init_command(const InitCommand& c, std::ostream& out) {
                     config, config);
   }
   FirstConfigInputs inputs{.text_bytes = text_bytes(c.sources), .minutes = c.minutes};
-  inputs.flops_per_second = find_device_peaks({DeviceType::cpu, 0}, {}).bf16;
+  inputs.flops_per_second = find_device_peaks({DeviceType::cpu, 0}).bf16;
   out << fmt::format("{}: {:.1f} MB of text; this machine: {:.2f} TFLOP/s in bf16\n", source,
                      static_cast<double>(inputs.text_bytes) * 1e-6, inputs.flops_per_second * 1e-12);
   choose_first_config(inputs);  // refuses what cannot be trained on before anything is made

@@ -119,7 +119,8 @@ void declare(config::Section& s, TrainingConfig& c) {
           "why not");
   s.field("gemm_cache", c.gemm_cache)
       .meaning(
-          "folder that keeps measured algorithms of a GPU's matrix products for later runs; auto: "
+          "folder that keeps what was measured for later runs: algorithms of a GPU's matrix products, the "
+          "CPU's peak; auto: "
           "$XDG_CACHE_HOME/ottava or ~/.cache/ottava; off: none");
   s.field("threads", c.threads)
       .range(0, 4096)

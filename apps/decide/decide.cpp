@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "apps/decide/attention_choice.h"
+#include "apps/decide/device_peaks.h"
 #include "apps/decide/float8_speedup.h"
 #include "apps/decide/memory_need.h"
 #include "apps/decide/rehearsal.h"
@@ -201,6 +202,7 @@ void settle_decisions(Experiment& e, RankGroups& ranks, Device device, DecisionS
     if (entry.name.starts_with(kGemmDecisions))
       e.decisions.entries.push_back(entry);  // followed in rehearse()
   }
+  settle_peaks(e, ranks, device, saved);
   if (e.shape.float8.is_on() && e.config.float8.automatic) decide_float8(e, ranks, device, saved);
   settle_attention(e, ranks, device, saved);
   // Whole gradients first: they change what a step computes, kept codes only what it costs.

@@ -30,8 +30,10 @@ std::vector<OpenDecision> open_decisions(const Experiment& experiment);
 /// Every rank makes the call. Throws ConfigError, on all ranks, when a checkpoint's decision cannot be
 /// followed here.
 ///
-/// quantize.linear.float8.auto: FP8 for the shapes for which a measurement on rank 0's GPU finds it faster,
-/// or for which rank 0's file auto_decisions says so.
+/// quantize.linear.float8.auto: FP8 for the shapes for which measure_float8() finds it faster, or for which
+/// rank 0's file auto_decisions says so.
+///
+/// Peaks of a GPU that is in no table: apps/decide/device_peaks.h.
 ///
 /// attention.backend: apps/decide/attention_choice.h.
 ///

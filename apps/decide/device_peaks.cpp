@@ -1,37 +1,118 @@
+#include "apps/decide/device_peaks.h"
+
+#include <algorithm>
+#include <charconv>
 #include <fstream>
-#include <string>
+#include <utility>
+#include <vector>
 
-#include <unistd.h>
-
+#include "apps/decide/measurement_cache.h"
+#include "apps/decide/workbench.h"
 #include "apps/predict/device_table.h"
-#include "apps/report/metrics_reporter.h"
+#include "core/counted.h"
+#include "core/cpu/dnnl_adapter.h"
+#include "core/cpu/isa.h"
+#include "core/cuda/blas_plans.h"
 #include "core/cuda/runtime.h"
+#include "core/log.h"
 #include "core/ops/matmul/matmul.h"
+#include "core/parallel_for.h"
+#include "fp8/recipe.h"
+#include "fp8/scaled_matmul.h"
+#include "parallel/ranks/agree.h"
 
 namespace ottava {
 namespace {
 
-MemoryUse host_memory() {
-  std::ifstream status("/proc/self/status");
-  double kib = 0;
-  for (std::string word; status >> word;) {
-    if (word == "VmHWM:") {
-      status >> kib;
-      break;
-    }
+constexpr const char *kOnGpu = "measured on this GPU", *kOnCpu = "measured on this CPU";
+
+double& peak_of(DevicePeaks& peaks, Precision precision) {
+  return precision == Precision::fp32 ? peaks.fp32 : precision == Precision::bf16 ? peaks.bf16 : peaks.fp8;
+}
+
+std::string decision_name(Precision precision, std::string_view gpu) {
+  return fmt::format("peak {} of {}", name_of(precision), gpu);
+}
+
+double parse_peak(const Decisions::Entry& entry) {
+  double value = 0;
+  const char* end = entry.value.data() + entry.value.size();
+  const auto [stop, error] = std::from_chars(entry.value.data(), end, value);
+  return error == std::errc{} && stop == end && value > 0 ? value : 0;
+}
+
+std::string cpu_model() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
   }
-  double total = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
-  return {kib / (1 << 20), 100 * kib * 1024 / total};
+  return "unknown CPU";
+}
+
+MeasurementCache cpu_cache(const PeakSearch& search) {
+  static constexpr MeasurementCache::Kind kPeaks{
+      .name = "peaks",
+      .title = "peaks of ",
+      .things = "Peaks of matrix products",
+      .is_entry = [](const Decisions::Entry& e) { return parse_peak(e) > 0; }};
+  const char* bf16 = !cpu::dnnl_multiplies_bf16() ? "" : cpu::dnnl_uses_amx() ? " amx" : " avx512_bf16";
+  return {kPeaks, search.cache,
+          fmt::format("{}, {}, {}, {}{}", cpu_model(), counted(parallel_threads(), "thread"),
+                      cpu::dnnl_version_text(), cpu::name_of(cpu::isa()), bf16)};
+}
+
+Decisions::Entry cpu_entry(Precision precision, double peak) {
+  return {std::string(name_of(precision)), fmt::format("{:.4e}", peak), "FLOP/s of the fastest product"};
+}
+
+// One that is kept may take its time to find a moment in which the machine does nothing else.
+double kept_cpu_peak(Precision precision, const PeakSearch& search) {
+  constexpr double kSeconds = 0.1, kSecondsIfKept = 0.5;
+  const MeasurementCache cache = cpu_cache(search);
+  const Decisions kept = cache.read();
+  if (const Decisions::Entry* entry = kept.find(name_of(precision))) return parse_peak(*entry);
+  Stream stream = Stream::cpu();
+  const double peak = measure_peak(stream, precision, cache.file().empty() ? kSeconds : kSecondsIfKept);
+  cache.write({cpu_entry(precision, peak)});
+  return peak;
+}
+
+constexpr double kGpuSeconds = 0.2;
+
+double gpu_peak(Device device, Precision precision, const Decisions& decisions) {
+  if (const auto* entry = decisions.find(decision_name(precision, cuda::device_name(device.index))))
+    return parse_peak(*entry);
+  Stream stream = Stream::cuda(device.index);
+  stream.blas_plans().select(cuda::BlasPlans::Selection::fastest);
+  return measure_peak(stream, precision, kGpuSeconds);
+}
+
+fp8::Float8Tensor codes(Workbench& bench, int64_t edge) {
+  return {.rowwise = {bench.tensor(DType::e4m3, {edge, edge}), bench.ones(DType::f32, {1})}};
+}
+
+double best_seconds(Stream& stream, double seconds, const std::function<void()>& work) {
+  Event begin(stream.device()), end(stream.device());
+  work();
+  double best = 1e30;
+  double spent = 0;
+  do {
+    begin.record(stream);
+    work();
+    end.record(stream);
+    end.synchronize();
+    const double took = std::max(end.milliseconds_since(begin) / 1e3, 1e-9);
+    best = std::min(best, took);
+    spent += took;
+  } while (spent < seconds);
+  return best;
+}
+
+bool multiplies_float8(Device device) {
+  return !fp8::recipes_of_compute_capability(cuda::compute_capability(device.index)).empty();
 }
 
 }  // namespace
-
-MemoryUse memory_use(Device device) {
-  if (device.type != DeviceType::cuda) return host_memory();
-  cuda::MemoryInfo info = cuda::memory_info(device.index);
-  double used = static_cast<double>(info.total_bytes - info.free_bytes);
-  return {used / (1 << 30), 100 * used / static_cast<double>(info.total_bytes)};
-}
 
 std::optional<DevicePeaks> data_sheet_peaks(std::string_view name) {
   const std::optional<DeviceTable> known = device_of_driver(name);
@@ -51,24 +132,117 @@ void set_given_peaks(DevicePeaks& peaks, const MetricsConfig& config) {
   if (config.peak_tflops_fp8 > 0) peaks.fp8 = config.peak_tflops_fp8 * 1e12;
 }
 
-DevicePeaks find_device_peaks(Device device, const MetricsConfig& config, PrecisionsUsed used) {
+// 64 columns for each multiprocessor: 8,192 on the largest GPUs, milliseconds on the smallest.
+double measure_peak(Stream& stream, Precision precision, double seconds) {
+  const bool on_gpu = stream.type() == DeviceType::cuda;
+  const int64_t edge =
+      on_gpu ? std::clamp<int64_t>(64 * cuda::sm_count(stream.device().index), 256, 8192) / 256 * 256 : 1024;
+  Workbench bench(stream.device());
+  const auto set_workspace = [&](int64_t bytes) {
+    set_matmul_workspace(stream, bench.tensor(DType::u8, {std::max<int64_t>(bytes, 1)}));
+  };
+  double best = 0;
+  if (precision == Precision::fp8) {
+    fp8::ScaledMatmul product{
+        .a = codes(bench, edge), .b = codes(bench, edge), .out = bench.tensor(DType::bf16, {edge, edge})};
+    product.workspace =
+        bench.tensor(DType::u8, {std::max<int64_t>(fp8::scaled_matmul_workspace_bytes(stream, product), 1)});
+    set_workspace(fp8::scaled_matmul_inner_workspace_bytes(stream, product));
+    best = best_seconds(stream, seconds, [&] { fp8::scaled_matmul(stream, product); });
+  } else {
+    const DType dtype = precision == Precision::fp32 ? DType::f32 : DType::bf16;
+    const auto matrix = [&](DType type) { return bench.tensor(type, {edge, edge}); };
+    const Matmul product{.a = matrix(dtype), .b = matrix(dtype), .out = matrix(on_gpu ? dtype : DType::f32)};
+    set_workspace(matmul_workspace_bytes(stream, product));
+    best = best_seconds(stream, seconds, [&] { matmul(stream, product); });
+  }
+  return 2 * static_cast<double>(edge) * static_cast<double>(edge) * static_cast<double>(edge) / best;
+}
+
+void settle_peaks(Experiment& e, RankGroups& ranks, Device device, const Decisions& saved) {
+  if (device.type != DeviceType::cuda) return;
+  std::string complaint;
+  const std::string gpu = cuda::device_name(device.index);
+  if (ranks.control->rank() == 0 && !data_sheet_peaks(gpu)) {
+    const MetricsConfig& given = e.config.metrics;
+    std::vector<Precision> unknown;
+    if (given.peak_tflops_bf16 == 0) unknown = {Precision::fp32, Precision::bf16};
+    if (given.peak_tflops_fp8 == 0 && e.shape.float8.is_on() && multiplies_float8(device))
+      unknown.push_back(Precision::fp8);
+    try {
+      for (Precision precision : unknown) {
+        const std::string name = decision_name(precision, gpu);
+        const Decisions::Entry* before = saved.find(name);
+        if (before && parse_peak(*before) == 0) {
+          fail<ConfigError>("decisions", "'{}' is '{}', expected FLOP/s: start with --redecide", name,
+                            before->value);
+        }
+        e.decisions.entries.push_back(
+            before ? *before
+                   : Decisions::Entry{name, fmt::format("{:.3e}", gpu_peak(device, precision, {})), kOnGpu});
+        log::info("Decided{}: {} = {} FLOP/s ({})", before ? " before" : "", name,
+                  e.decisions.entries.back().value, e.decisions.entries.back().reason);
+      }
+    } catch (const Error& error) {
+      complaint = error.what();
+    }
+  }
+  require_no_complaint(*ranks.control, complaint);
+  e.decisions = of_first_rank(e.decisions, *ranks.control);
+}
+
+DevicePeaks find_device_peaks(Device device, const PeakSearch& search) {
   const bool is_gpu = device.type == DeviceType::cuda;
   DevicePeaks peaks;
   if (is_gpu) peaks = data_sheet_peaks(cuda::device_name(device.index)).value_or(DevicePeaks{});
-  set_given_peaks(peaks, config);
-  if (peaks.bf16 == 0 && used.bf16) {
-    peaks.bf16 = measure_matmul_peak_flops(DType::bf16);
-    peaks.source = "measured";
-  }
-  if (peaks.fp32 == 0 && used.fp32 && !(is_gpu && config.peak_tflops_bf16 > 0))
-    peaks.fp32 = measure_matmul_peak_flops(DType::f32);
+  set_given_peaks(peaks, search.metrics);
+  const auto measured = [&](Precision precision) {
+    return is_gpu ? gpu_peak(device, precision, search.decisions) : kept_cpu_peak(precision, search);
+  };
+  const bool is_bf16_known = peaks.bf16 > 0;
+  if (!is_bf16_known && search.uses_bf16) peaks.bf16 = measured(Precision::bf16);
+  if (peaks.fp32 == 0 && search.uses_fp32 && search.metrics.peak_tflops_bf16 == 0)
+    peaks.fp32 = measured(Precision::fp32);
   if (peaks.fp32 == 0) peaks.fp32 = peaks.bf16 / 2;
-  if (peaks.bf16 == 0) {
-    peaks.bf16 = peaks.fp32;
-    peaks.source = "measured";
+  if (peaks.bf16 == 0) peaks.bf16 = peaks.fp32;
+  if (!is_bf16_known) peaks.source = is_gpu ? kOnGpu : kOnCpu;
+  if (peaks.fp8 == 0 && is_gpu) {
+    const auto* entry = search.decisions.find(decision_name(Precision::fp8, cuda::device_name(device.index)));
+    if (entry) peaks.fp8 = parse_peak(*entry);
   }
   if (peaks.fp8 == 0) peaks.fp8 = peaks.bf16;
   return peaks;
+}
+
+void raise_peaks(DevicePeaks& peaks, Device device, const PeakSearch& search,
+                 const std::function<double(const DevicePeaks&)>& utilization) {
+  if (!(utilization(peaks) > 1)) return;
+  const DevicePeaks before = peaks;
+  const bool is_measured = before.source == kOnCpu || before.source == kOnGpu;
+  if (device.type == DeviceType::cpu && is_measured) {
+    constexpr double kSeconds = 0.1;
+    Stream stream = Stream::cpu();
+    std::vector<Decisions::Entry> higher;
+    const std::pair<Precision, bool> kinds[] = {{Precision::fp32, search.uses_fp32},
+                                                {Precision::bf16, search.uses_bf16}};
+    for (const auto& [precision, is_used] : kinds) {
+      if (!is_used) continue;
+      double& peak = peak_of(peaks, precision);
+      const double now = measure_peak(stream, precision, kSeconds);
+      if (now <= peak) continue;
+      peak = now;
+      higher.push_back(cpu_entry(precision, now));
+    }
+    if (search.metrics.peak_tflops_fp8 == 0) peaks.fp8 = peaks.bf16;
+    cpu_cache(search).write(higher);
+  }
+  if (const double missing = utilization(peaks); missing > 1) {
+    for (Precision precision : {Precision::fp32, Precision::bf16, Precision::fp8})
+      peak_of(peaks, precision) *= missing;
+  }
+  log::info(
+      "This run is faster than the peak of {:.3e} FLOPS ({}) allows: utilization is against {:.3e} from here",
+      before.bf16, before.source, peaks.bf16);
 }
 
 }  // namespace ottava

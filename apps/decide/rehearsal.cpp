@@ -93,9 +93,9 @@ void rehearse(Experiment& experiment, const StepPlan& plan, Stream& stream, Rank
   }
   refuse_together(*ranks.control, "decisions", complaint);
   const bool is_first = ranks.control->rank() == 0;
-  const std::string file = gemm_cache_file(experiment.config.training.gemm_cache, library);
+  const MeasurementCache kept = gemm_cache(experiment.config.training.gemm_cache, library);
   Decisions cache;
-  if (is_first && !experiment.decides_afresh) cache = read_gemm_cache(file, library);
+  if (is_first && !experiment.decides_afresh) cache = kept.read();
   cache = of_first_rank(cache, *ranks.control);
 
   cuda::BlasPlans& plans = stream.blas_plans();
@@ -119,8 +119,8 @@ void rehearse(Experiment& experiment, const StepPlan& plan, Stream& stream, Rank
   require_equal_everywhere(*ranks.control, "decisions.json", experiment.decisions.hash());
   log::info("Matrix products: {} planned with {}: {} measured, {} as the checkpoint's run decided, {} of {}",
             mine.size(), library, found.measured.size(), found.decided, found.cached,
-            file.empty() ? "a cache (training.gemm_cache is off)" : file);
-  if (is_first) write_gemm_cache(file, library, found.measured);
+            kept.file().empty() ? "a cache (training.gemm_cache is off)" : kept.file());
+  if (is_first) kept.write(found.measured);
 }
 
 }  // namespace ottava

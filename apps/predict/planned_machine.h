@@ -5,7 +5,7 @@
 
 #include "apps/config/planned_experiment.h"
 #include "apps/predict/machine.h"
-#include "apps/report/metrics_reporter.h"
+#include "apps/decide/device_peaks.h"
 
 namespace ottava {
 

@@ -2,40 +2,16 @@
 
 #include <chrono>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "core/device.h"
+#include "apps/report/memory_use.h"
 #include "core/metrics/metrics_config.h"
 #include "core/metrics/step_line.h"
 
 namespace ottava {
-
-/// Peak rates that utilization is measured against, FLOP/s of one device.
-struct DevicePeaks {
-  double fp32 = 0, bf16 = 0, fp8 = 0;
-  std::string source;  ///< of bf16: "measured", "NVIDIA H200 (dense)", "metrics.peak_tflops_bf16"
-};
-
-/// Highest resident memory of this process (or of the GPU) so far, and what the machine has.
-struct MemoryUse {
-  double gib = 0, percent = 0;
-};
-MemoryUse memory_use(Device device);
-/// By NVIDIA's data sheets; nothing for a GPU that is not in the list. `name` as the driver says it.
-std::optional<DevicePeaks> data_sheet_peaks(std::string_view name);
-/// Puts in the peaks that keys of the configuration give; the others stay.
-void set_given_peaks(DevicePeaks& peaks, const MetricsConfig& config);
-/// For each precision what the configuration gives, else the table of dense vendor figures, else a
-/// measurement of 0.1 s if it is in `used`. What is still unknown: FP32 half of BF16, BF16 as FP32, FP8 as
-/// BF16.
-struct PrecisionsUsed {
-  bool fp32 = true, bf16 = true;
-};
-DevicePeaks find_device_peaks(Device device, const MetricsConfig& config, PrecisionsUsed used = {});
 
 /// Whether the log line is coloured: on a terminal of a single process (among launched ranks it is the
 /// launcher's, whose output ends in a file as often as not), unless metrics.disable_color_printing, a

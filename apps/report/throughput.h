@@ -1,7 +1,7 @@
 #pragma once
 
 #include "apps/config/experiment.h"
-#include "apps/report/metrics_reporter.h"
+#include "apps/decide/device_peaks.h"
 
 namespace ottava {
 

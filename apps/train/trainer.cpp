@@ -292,12 +292,15 @@ void Trainer::log_step(const StepOutputs& out) {
   m.data_seconds = (waited - last_log_.seconds_waited) / static_cast<double>(steps);
   m.loss_scale = loss_scale_.value();
   m.skipped_steps = state_.skipped_steps;
-  const Throughput rates = throughput(
-      plan_, peaks_,
-      {.seconds = m.step_seconds,
-       .tokens = static_cast<double>(experiment_.tokens_per_step()),
-       .ranks = ranks_.world->size(),
-       .model_flops_per_token = model_flops_per_token(experiment_.shape.model, experiment_.shape.sequence)});
+  const StepRate rate{
+      .seconds = m.step_seconds,
+      .tokens = static_cast<double>(experiment_.tokens_per_step()),
+      .ranks = ranks_.world->size(),
+      .model_flops_per_token = model_flops_per_token(experiment_.shape.model, experiment_.shape.sequence)};
+  raise_peaks(peaks_, device_, peak_search(), [&](const DevicePeaks& peaks) {
+    return throughput(plan_, peaks, rate).utilization_percent / 100;
+  });
+  const Throughput rates = throughput(plan_, peaks_, rate);
   m.tokens_per_second = rates.tokens_per_second;
   m.devices = ranks_.world->size();
   m.tflops = rates.tflops;
@@ -305,9 +308,10 @@ void Trainer::log_step(const StepOutputs& out) {
   m.conservative_mfu_percent = rates.conservative_mfu_percent;
   m.utilization_percent = rates.utilization_percent;
   m.runs_float8 = plan_.flops(Precision::fp8) > 0;
-  MemoryUse memory = memory_use(device_);
-  m.memory_gib = memory.gib;
-  m.memory_percent = memory.percent;
+  const MemoryMaxima memory = memory_maxima(device_, plan_.memory);
+  m.memory_gib = memory.shown.gib, m.memory_percent = memory.shown.percent;
+  m.active_gib = memory.active.gib, m.active_percent = memory.active.percent;
+  m.reserved_gib = memory.reserved.gib, m.reserved_percent = memory.reserved.percent;
   const std::vector<Float8Operand> operands = read_float8(*engine_, *ranks_.control);
   MetricsReporter::Scalars more = float8_scalars(operands);
   if (sources_) {
@@ -333,10 +337,16 @@ void Trainer::report_gpu_memory() const {
   besides > kGpuLibraryBytes ? log::warning("{}", text) : log::info("{}", text);
 }
 
+PeakSearch Trainer::peak_search() const {
+  return {.metrics = experiment_.config.metrics,
+          .decisions = experiment_.decisions,
+          .cache = experiment_.config.training.gemm_cache,
+          .uses_fp32 = plan_.flops(Precision::fp32) > 0,
+          .uses_bf16 = plan_.flops(Precision::bf16) + plan_.flops(Precision::fp8) > 0};
+}
+
 void Trainer::find_peaks() {
-  const bool uses_bf16 = plan_.flops(Precision::bf16) + plan_.flops(Precision::fp8) > 0;
-  peaks_ = find_device_peaks(device_, experiment_.config.metrics,
-                             {.fp32 = plan_.flops(Precision::fp32) > 0, .bf16 = uses_bf16});
+  peaks_ = find_device_peaks(device_, peak_search());
   log::info("Peak FLOPS used for computing MFU: {:.3e} ({})", peaks_.bf16, peaks_.source);
   if (plan_.flops(Precision::fp8) > 0) {
     log::info(
@@ -401,7 +411,7 @@ void Trainer::validate(ValidationSet& set) {
       {.name = set.name,
        .loss = loss.mean,
        .tokens_per_second = loss.tokens / (seconds_now() - begin) / ranks_.world->size()},
-      memory_use(device_));
+      memory_maxima(device_, plan_.memory).shown);
 }
 
 // The first batch is read for the first validation anyway; text that ends before it does is found here.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "apps/config/experiment.h"
+#include "apps/decide/device_peaks.h"
 #include "apps/report/float8_report.h"
 #include "apps/report/metrics_reporter.h"
 #include "apps/report/run_events.h"
@@ -65,6 +66,7 @@ class Trainer {
   std::string name_of_data(std::string_view key, const std::string& name,
                            const std::vector<std::string>& paths) const;
   bool is_past_end(BatchSource& data, int64_t samples);
+  PeakSearch peak_search() const;
   void find_peaks();
   void keep_pace(double seconds, StepProfile* profile);
   void report_gpu_memory() const;

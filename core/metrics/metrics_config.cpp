@@ -19,7 +19,7 @@ void declare(config::Section& s, MetricsConfig& c) {
   s.field("peak_tflops_fp8", c.peak_tflops_fp8)
       .at_least(0)
       .unit("TFLOP/s")
-      .meaning("dense FP8 peak of the device; 0: from the table, else that of BF16");
+      .meaning("dense FP8 peak of the device; 0: from the table, else measured on a GPU that has it, else BF16's");
 }
 
 }  // namespace ottava

@@ -27,7 +27,8 @@ struct StepMetrics {
   double utilization_percent = 0;
   double step_seconds = 0;
   double data_seconds = 0;                    ///< of them, waiting for data
-  double memory_gib = 0, memory_percent = 0;  ///< highest so far
+  double memory_gib = 0, memory_percent = 0;  ///< highest so far, as the line shows it
+  double active_gib = 0, active_percent = 0, reserved_gib = 0, reserved_percent = 0;  ///< highest so far
   double loss_scale = 1;
   int64_t skipped_steps = 0;  ///< so far
 };

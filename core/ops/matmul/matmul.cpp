@@ -1,8 +1,6 @@
 #include "core/ops/matmul/matmul.h"
 
 #include <algorithm>
-#include <chrono>
-#include <vector>
 
 #include "core/cost.h"
 #include "core/cpu/matmul_cache.h"
@@ -204,38 +202,6 @@ std::string matmul_backend_description() {
   }
   return fmt::format("{}, bf16 widened to f32 panels (no bf16 instructions to use; products stay exact)",
                      cpu::dnnl_version_text());
-}
-
-double measure_matmul_peak_flops(DType dtype) {
-  const int64_t edge = 1024;
-  const size_t count = static_cast<size_t>(edge * edge);
-  // Values of one magnitude with alternating signs: no denormals, sums that stay small.
-  std::vector<float> values(count), sums(count);
-  std::vector<bf16> rounded(count);
-  for (size_t i = 0; i < count; ++i) {
-    values[i] = (i * 7919 % 5 < 2 ? 1.0f : -1.0f) * (0.5f + 0.001f * static_cast<float>(i % 97));
-    rounded[i] = bf16(values[i]);
-  }
-  Tensor operand =
-      dtype == DType::f32 ? view_of(values.data(), {edge, edge}) : view_of(rounded.data(), {edge, edge});
-  operand.dtype = dtype;
-  const Matmul args{
-      .kind = MatmulKind::forward, .a = operand, .b = operand, .out = view_of(sums.data(), {edge, edge})};
-  Stream stream = Stream::cpu();
-  const int64_t bytes = matmul_workspace_bytes(stream, args);
-  std::vector<uint8_t> memory(static_cast<size_t>(bytes) + 256);
-  uint8_t* start = memory.data() + (256 - reinterpret_cast<uintptr_t>(memory.data()) % 256) % 256;
-  set_matmul_workspace(stream, view_of(start, {bytes}));
-  matmul(stream, args);
-  double best = 0, total = 0;
-  for (int i = 0; i < 20 && total < 0.1; ++i) {
-    const auto before = std::chrono::steady_clock::now();
-    matmul(stream, args);
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - before).count();
-    best = std::max(best, 2.0 * edge * edge * edge / seconds);
-    total += seconds;
-  }
-  return best;
 }
 
 }  // namespace ottava

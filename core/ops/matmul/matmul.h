@@ -50,8 +50,5 @@ void bias_gradient(Stream& stream, const Tensor& dy, const Tensor& dbias);
 
 /// What multiplies bf16 on this CPU, for the start-up report: "oneDNN 2.6.3, bf16 with AMX".
 std::string matmul_backend_description();
-/// FLOP/s of a 1024^3 product on this CPU with the current threads, the best of at most 20 runs in 0.1 s: the
-/// peak that utilization is measured against.
-double measure_matmul_peak_flops(DType dtype);
 
 }  // namespace ottava

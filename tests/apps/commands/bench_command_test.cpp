@@ -52,6 +52,29 @@ std::string bench(const TinyTraining& tiny, Device device, const std::string& we
   return out.str();
 }
 
+// Whatever the machine did besides: the times are of one mean step, and nothing uses more than all of it.
+void check_shares(const std::string& said) {
+  std::istringstream lines(said.substr(said.find("\noperation ") + 1));
+  double shares = 0;
+  int rows = 0;
+  const auto number_before = [](const std::string& line, size_t end) {
+    return std::stod(line.substr(line.rfind(' ', end - 1) + 1));
+  };
+  std::string line;
+  std::getline(lines, line);
+  while (!line.starts_with("outside operations") && std::getline(lines, line)) {
+    const size_t percent = line.find('%');
+    REQUIRE(percent != std::string::npos);
+    const double share = number_before(line, percent);
+    CHECK(share >= 0);
+    if (percent + 1 < line.size()) CHECK(number_before(line, line.size() - 1) <= 100);
+    shares += share;
+    ++rows;
+  }
+  CHECK(rows > 10);
+  CHECK(std::abs(shares - 100) <= 0.05 * (rows + 1));
+}
+
 void spin(double seconds) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
   while (std::chrono::steady_clock::now() < end) {
@@ -73,6 +96,7 @@ TEST_CASE("bench train: steps, operations and memory of the device") {
     CHECK_THAT(said, Contains(on_gpu ? "CUDA graphs: on\n" : "CUDA graphs: off\n"));
     CHECK_THAT(said, Contains(on_gpu ? " GiB in use on the GPU, " : "; resident grew by "));
     CHECK((said.find("without graphs, in a step of ") != std::string::npos) == on_gpu);
+    check_shares(said);
     CHECK(said.find("initial weights") == std::string::npos);
     CHECK_THAT(bench(tiny, device, "repeated", {"--training.cuda_graphs", "off"}),
                Contains("initial weights: 1000003 random values of each tensor, repeated\n") &&

@@ -5,7 +5,7 @@
 #include <stdexcept>
 
 #include "apps/decide/available_memory.h"
-#include "apps/decide/float8_speedup.h"
+#include "apps/decide/device_peaks.h"
 #include "apps/decide/gemm_cache.h"
 #include "apps/report/startup_report.h"
 #include "core/cuda/blas_plans.h"
@@ -140,13 +140,8 @@ TEST_CASE("what is measured before the first step multiplies numbers like those 
   }
   CHECK(cuda_host::matmuls_on_dull_numbers() == 0);
   Stream stream = Stream::cuda(0);
-  for (fp8::RecipeName recipe : {fp8::RecipeName::tensorwise, fp8::RecipeName::rowwise_with_gw_hp}) {
-    // The weight's bytes cost most where they serve one micro-batch.
-    const double one = measure_float8_speedup(stream, {32, 48, 64, recipe}, 1),
-                 many = measure_float8_speedup(stream, {32, 48, 64, recipe}, 8);
-    CHECK(one > 0);
-    CHECK(one < many);
-  }
+  for (Precision precision : {Precision::fp32, Precision::bf16, Precision::fp8})
+    CHECK(measure_peak(stream, precision, 0) > 0);
   CHECK(cuda_host::matmuls_on_dull_numbers() == 0);
 }
 
@@ -170,9 +165,8 @@ TEST_CASE("measured algorithms are kept in a file for later runs, which follow i
   const auto plans = static_cast<std::ptrdiff_t>(measured.plans);
   CHECK(how_many(first, "the fastest of") == plans);
   CHECK(how_many(first, "kept from an earlier run") == 0);
-  const std::string library = first.decisions.find("gemm library")->value,
-                    file = gemm_cache_file(folder.path(), library);
-  const Decisions kept = read_gemm_cache(file, library);
+  const MeasurementCache cache = gemm_cache(folder.path(), first.decisions.find("gemm library")->value);
+  const Decisions kept = cache.read();
   CHECK(static_cast<std::ptrdiff_t>(kept.entries.size()) == plans);
 
   Experiment second = fresh();
@@ -186,7 +180,7 @@ TEST_CASE("measured algorithms are kept in a file for later runs, which follow i
   Decisions::Entry& changed = other.entries.front();
   const std::string fastest = changed.value;
   changed.value[31] = changed.value[31] == '0' ? '1' : '0';  // of the stand-in's three; a GPU's may refuse it
-  write_gemm_cache(file, library, {changed});
+  cache.write({changed});
   if (cuda_host::matmuls_on_dull_numbers) {
     Experiment third = fresh();
     rehearse_and_train(third, ranks, gpu);
@@ -201,15 +195,14 @@ TEST_CASE("measured algorithms are kept in a file for later runs, which follow i
   afresh.decides_afresh = true;
   rehearse_and_train(afresh, ranks, gpu);
   CHECK(how_many(afresh, "the fastest of") == plans);
-  if (cuda_host::matmuls_on_dull_numbers)
-    CHECK(read_gemm_cache(file, library).hash() == kept.hash());  // the same times there
+  if (cuda_host::matmuls_on_dull_numbers) CHECK(cache.read().hash() == kept.hash());  // the same times there
 
   // Damage is said, measured around and gone.
-  std::ofstream(file, std::ios::trunc) << "{\"made_for\": \"matrix";
+  std::ofstream(cache.file(), std::ios::trunc) << "{\"made_for\": \"matrix";
   Experiment after_damage = fresh();
   rehearse_and_train(after_damage, ranks, gpu);
   CHECK(how_many(after_damage, "the fastest of") == plans);
-  CHECK(static_cast<std::ptrdiff_t>(read_gemm_cache(file, library).entries.size()) == plans);
+  CHECK(static_cast<std::ptrdiff_t>(cache.read().entries.size()) == plans);
 }
 
 TEST_CASE("a step that does not fit a GPU is refused by its plan, before anything is allocated") {

@@ -105,42 +105,6 @@ TEST_CASE("a weight gradient in high precision is a third of the linear layers")
   CHECK(plan.flops(Precision::bf16) == kLinearFlops / 3 + kOutputFlops + kAttentionFlops);
 }
 
-TEST_CASE("peaks of GPUs are their data sheets': f32 products run on the ordinary cores") {
-  CHECK(data_sheet_peaks("NVIDIA H200")->fp32 == 67e12);
-  CHECK(data_sheet_peaks("NVIDIA H200")->source == "NVIDIA H200 (dense)");
-  CHECK(data_sheet_peaks("NVIDIA H100 80GB HBM3")->fp32 == 67e12);
-  CHECK(data_sheet_peaks("NVIDIA H100 PCIe")->fp32 == 51e12);
-  CHECK(data_sheet_peaks("NVIDIA H200 NVL")->bf16 == 835e12);
-  CHECK(data_sheet_peaks("NVIDIA A100-SXM4-80GB")->fp32 == 19.5e12);
-  CHECK(data_sheet_peaks("NVIDIA A100-SXM4-80GB")->fp8 == 312e12);  // it has none: as bf16
-  CHECK_FALSE(data_sheet_peaks("NVIDIA GeForce GTX 1080").has_value());
-}
-
-TEST_CASE("a peak that the configuration gives takes the place of its own precision's and of no other") {
-  DevicePeaks peaks = *data_sheet_peaks("NVIDIA H100 80GB HBM3");
-  set_given_peaks(peaks, {.peak_tflops_bf16 = 500});
-  CHECK(peaks.bf16 == 500e12);
-  CHECK(peaks.fp8 == 1979e12);
-  CHECK(peaks.fp32 == 67e12);
-  CHECK(peaks.source == "metrics.peak_tflops_bf16");
-  peaks = *data_sheet_peaks("NVIDIA H100 80GB HBM3");
-  set_given_peaks(peaks, {.peak_tflops_fp8 = 1000});
-  CHECK(peaks.fp8 == 1000e12);
-  CHECK(peaks.bf16 == 989e12);
-  CHECK(peaks.source == "NVIDIA H100 80GB HBM3 (dense)");
-
-  const Device cpu{DeviceType::cpu, 0};
-  const PrecisionsUsed bf16{.fp32 = false, .bf16 = true};
-  const DevicePeaks measured = find_device_peaks(cpu, {.peak_tflops_fp8 = 3}, bf16);
-  CHECK(measured.fp8 == 3e12);
-  CHECK(measured.bf16 > 0);
-  CHECK(measured.source == "measured");
-  const DevicePeaks given = find_device_peaks(cpu, {.peak_tflops_bf16 = 2}, bf16);
-  CHECK(given.bf16 == 2e12);
-  CHECK(given.fp8 == 2e12);  // products of codes are bf16 products on a CPU
-  CHECK(given.fp32 == 1e12);
-}
-
 TEST_CASE("products that a GPU emulates are bf16 FLOPs, and the report says so") {
   const auto recipe = [](const char* name) {
     return std::vector<std::string>{"--quantize.linear.float8.recipe_name", name,

@@ -397,8 +397,6 @@ TEST_CASE("oneDNN's refusal of a product names the problem") {
       Catch::Matchers::Contains("refuses f32 x f32 -> bf16 with m -4, n 2, k 3"));
 }
 
-TEST_CASE("the backend names itself and measures its peak") {
+TEST_CASE("the backend names itself") {
   CHECK_THAT(matmul_backend_description(), Catch::Matchers::StartsWith("oneDNN "));
-  CHECK(measure_matmul_peak_flops(DType::f32) > 1e8);
-  CHECK(measure_matmul_peak_flops(DType::bf16) > 1e8);
 }

@@ -1,0 +1,45 @@
+#include "apps/report/memory_use.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <string>
+
+#include "core/cuda/runtime.h"
+#include "core/held_memory.h"
+
+namespace ottava {
+namespace {
+
+double total_bytes(Device device) {
+  if (device.type == DeviceType::cuda)
+    return static_cast<double>(cuda::memory_info(device.index).total_bytes);
+  return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+}
+
+double highest_resident_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    double kib = 0;
+    if (word == "VmHWM:" && status >> kib) return kib * 1024;
+  }
+  return 0;
+}
+
+}  // namespace
+
+MemoryMaxima memory_maxima(Device device, const MemoryPlan& plan) {
+  const double total = total_bytes(device);
+  const auto use = [&](double bytes) { return MemoryUse{bytes / (1 << 30), 100 * bytes / total}; };
+  int64_t alive = 0;
+  for (const MemoryPlan::Phase& phase : plan.phases) alive = std::max(alive, phase.lower_bound);
+  const int64_t held = held_memory(device).most, idle = plan.total_bytes() - plan.persistent_bytes - alive;
+  MemoryMaxima out{.active = use(static_cast<double>(held - idle)),
+                   .reserved = use(static_cast<double>(held)),
+                   .shown = {}};
+  out.shown = device.type == DeviceType::cuda ? out.reserved : use(highest_resident_bytes());
+  return out;
+}
+
+}  // namespace ottava

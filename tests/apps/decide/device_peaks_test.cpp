@@ -1,0 +1,177 @@
+#include "apps/decide/device_peaks.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "apps/decide/decide.h"
+#include "core/cuda/blas_plans.h"
+#include "core/held_memory.h"
+#include "core/io/file.h"
+#include "core/log.h"
+#include "core/parallel_for.h"
+#include "tests/support/captured_output.h"
+#include "tests/support/devices.h"
+#include "tests/support/tiny_training.h"
+
+// What utilization is measured against, where it comes from, and that nothing uses more than all of it.
+
+using namespace ottava;
+using namespace ottava::test;
+using Catch::Contains;
+namespace fs = std::filesystem;
+
+namespace {
+
+const Device kCpu{DeviceType::cpu, 0}, kGpu{DeviceType::cuda, 0};
+
+std::vector<fs::path> files_in(const std::string& folder) {
+  std::vector<fs::path> out;
+  for (const auto& entry : fs::directory_iterator(folder)) out.push_back(entry.path());
+  return out;
+}
+
+Experiment settled(const TinyTraining& tiny) {
+  const Config c =
+      tiny.config("run", {"--metrics.peak_tflops_bf16", "0", "--training.mixed_precision_param", "bfloat16",
+                          "--model.converters", "[quantize.linear.float8]",
+                          "--quantize.linear.float8.emulate", "true", "--checkpoint.enable", "true"});
+  RankGroups ranks = solo_rank_groups();
+  Experiment e = resolve_experiment(c, load_tokenizer(c), 1, cuda::compute_capability(0));
+  settle_decisions(e, ranks, kGpu, DecisionSource::checkpoint);
+  return e;
+}
+
+}  // namespace
+
+TEST_CASE("peaks of GPUs are their data sheets': f32 products run on the ordinary cores") {
+  CHECK(data_sheet_peaks("NVIDIA H200")->fp32 == 67e12);
+  CHECK(data_sheet_peaks("NVIDIA H200")->source == "NVIDIA H200 (dense)");
+  CHECK(data_sheet_peaks("NVIDIA H100 80GB HBM3")->fp32 == 67e12);
+  CHECK(data_sheet_peaks("NVIDIA H100 PCIe")->fp32 == 51e12);
+  CHECK(data_sheet_peaks("NVIDIA H200 NVL")->bf16 == 835e12);
+  CHECK(data_sheet_peaks("NVIDIA A100-SXM4-80GB")->fp32 == 19.5e12);
+  CHECK(data_sheet_peaks("NVIDIA A100-SXM4-80GB")->fp8 == 312e12);  // it has none: as bf16
+  CHECK_FALSE(data_sheet_peaks("NVIDIA GeForce GTX 1080").has_value());
+}
+
+TEST_CASE("a peak that the configuration gives takes the place of its own precision's and of no other") {
+  DevicePeaks peaks = *data_sheet_peaks("NVIDIA H100 80GB HBM3");
+  set_given_peaks(peaks, {.peak_tflops_bf16 = 500});
+  CHECK(peaks.bf16 == 500e12);
+  CHECK(peaks.fp8 == 1979e12);
+  CHECK(peaks.fp32 == 67e12);
+  CHECK(peaks.source == "metrics.peak_tflops_bf16");
+  peaks = *data_sheet_peaks("NVIDIA H100 80GB HBM3");
+  set_given_peaks(peaks, {.peak_tflops_fp8 = 1000});
+  CHECK(peaks.fp8 == 1000e12);
+  CHECK(peaks.bf16 == 989e12);
+  CHECK(peaks.source == "NVIDIA H100 80GB HBM3 (dense)");
+
+  const Device cpu{DeviceType::cpu, 0};
+  const DevicePeaks measured =
+      find_device_peaks(cpu, {.metrics = {.peak_tflops_fp8 = 3}, .cache = "off", .uses_fp32 = false});
+  CHECK(measured.fp8 == 3e12);
+  CHECK(measured.bf16 > 0);
+  CHECK(measured.source == "measured on this CPU");
+  const DevicePeaks given = find_device_peaks(cpu, {.metrics = {.peak_tflops_bf16 = 2}, .cache = "off"});
+  CHECK(given.bf16 == 2e12);
+  CHECK(given.fp8 == 2e12);  // products of codes are bf16 products on a CPU
+  CHECK(given.fp32 == 1e12);
+}
+
+TEST_CASE("every precision's peak is measured on the stream's device") {
+  for (Device device : devices()) {
+    Stream stream = stream_on(device);
+    for (Precision precision : {Precision::fp32, Precision::bf16, Precision::fp8}) {
+      const bool on_gpu = device.type == DeviceType::cuda;
+      if (on_gpu && precision == Precision::fp8 && cuda::compute_capability(0) < 89) continue;
+      INFO(name_of(precision) << " on " << to_string(device));
+      const int64_t held = held_memory(device).now;
+      const size_t plans = on_gpu ? stream.blas_plans().size() : 0;
+      CHECK(measure_peak(stream, precision, 0) > 1e3);
+      CHECK(held_memory(device).now == held);
+      if (on_gpu) CHECK(stream.blas_plans().size() > plans);
+    }
+  }
+}
+
+TEST_CASE(
+    "peaks of a GPU in no table are measured on it, decided for the run, and followed when it goes on") {
+  if (!has_gpu()) return skip("there is no GPU");
+  const std::string gpu = cuda::device_name(0);
+  if (data_sheet_peaks(gpu)) return skip("the table has this GPU");
+  const TinyTraining tiny;
+  const Experiment first = settled(tiny);
+  Decisions saved = first.decisions;
+  const std::string bf16 = "peak bf16 of " + gpu, fp8 = "peak fp8 of " + gpu;
+  REQUIRE(first.decisions.find(bf16) != nullptr);
+  CHECK(first.decisions.find(bf16)->reason == "measured on this GPU");
+  CHECK((first.decisions.find(fp8) != nullptr) == (cuda::compute_capability(0) >= 89));
+  for (Decisions::Entry& entry : saved.entries) {
+    if (entry.name.starts_with("peak ")) entry.value = entry.name == fp8 ? "3e+06" : "2e+06";
+  }
+  const std::string folder = tiny / "run/checkpoint/step-4";
+  fs::create_directories(folder);
+  std::ofstream(folder + "/decisions.json") << to_json(saved);
+  const Experiment again = settled(tiny);
+  CHECK((again.decisions == saved));
+  const DevicePeaks peaks = find_device_peaks(kGpu, {.decisions = again.decisions});
+  CHECK(peaks.bf16 == 2e6);
+  CHECK(peaks.fp32 == 2e6);
+  CHECK(peaks.fp8 == (saved.find(fp8) ? 3e6 : 2e6));
+  CHECK(peaks.source == "measured on this GPU");
+}
+
+TEST_CASE(
+    "a CPU's peaks are measured once, kept for its threads, and measured again when a step beats them") {
+  log::set_level(log::Level::error);
+  const TemporaryFolder folder;
+  const PeakSearch search{.cache = folder.path()};
+  const DevicePeaks first = find_device_peaks(kCpu, search), second = find_device_peaks(kCpu, search);
+  REQUIRE(files_in(folder.path()).size() == 1);
+  const fs::path file = files_in(folder.path())[0];
+  const Decisions kept = parse_decisions(read_file(file.string()), file.string());
+  CHECK(kept.entries.size() == 2);
+  CHECK(second.bf16 == std::stod(kept.find("bf16")->value));
+  CHECK(second.fp32 == std::stod(kept.find("fp32")->value));
+  CHECK(second.bf16 == Approx(first.bf16).epsilon(1e-3));
+
+  Decisions low = kept;
+  for (Decisions::Entry& e : low.entries) e.value = "2e+06";
+  std::ofstream(file, std::ios::trunc) << to_json(low);
+  DevicePeaks peaks = find_device_peaks(kCpu, search);
+  CHECK(peaks.bf16 == 2e6);
+  raise_peaks(peaks, kCpu, search, [](const DevicePeaks& p) { return 2e6 / p.bf16; });  // all of it, no more
+  CHECK(peaks.bf16 == 2e6);
+  raise_peaks(peaks, kCpu, search, [](const DevicePeaks& p) { return 3e6 / p.bf16; });
+  CHECK(peaks.bf16 > 3e6);
+  CHECK(peaks.fp8 == peaks.bf16);
+  CHECK(find_device_peaks(kCpu, search).bf16 == Approx(peaks.bf16).epsilon(1e-3));
+
+  set_parallel_threads(parallel_threads() + 1);
+  find_device_peaks(kCpu, search);
+  set_parallel_threads(parallel_threads() - 1);
+  CHECK(files_in(folder.path()).size() == 2);
+}
+
+TEST_CASE("a given peak that a step beats is raised to what the step did, and the log says so") {
+  const CapturedOutput log;
+  log::set_level(log::Level::info);
+  const PeakSearch search{.metrics = {.peak_tflops_bf16 = 1}, .cache = "off"};
+  DevicePeaks peaks = find_device_peaks(kCpu, search);
+  raise_peaks(peaks, kCpu, search, [](const DevicePeaks& p) { return 4e12 / p.bf16; });
+  CHECK(peaks.bf16 == 4e12);
+  CHECK(peaks.fp32 == 2e12);
+  CHECK_THAT(log.text(), Contains("faster than the peak of 1.000e+12 FLOPS "
+                                  "(metrics.peak_tflops_bf16) allows"));
+}
+
+TEST_CASE("no step is logged with a utilization above 100%") {
+  const TinyTraining tiny;
+  tiny.start("run", {"--metrics.peak_tflops_bf16", "1e-9"})->run();
+  const std::vector<double> parts = logged(tiny / "run", "utilization(%)");
+  REQUIRE(parts.size() == 8);
+  CHECK(*std::ranges::max_element(parts) == Approx(100));
+  for (double part : parts) CHECK(part <= 100.001);
+}
