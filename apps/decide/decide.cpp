@@ -8,7 +8,6 @@
 #include "apps/decide/float8_speedup.h"
 #include "apps/decide/memory_need.h"
 #include "apps/decide/rehearsal.h"
-#include "core/cuda/blas_plans.h"
 #include "core/cuda/runtime.h"
 #include "core/io/file.h"
 #include "core/log.h"
@@ -97,42 +96,47 @@ Decisions::Entry decide(const MemoryDecision& d, const MemoryNeed& need) {
           fmt::format("{} would take {}, of {} free", d.item, mib(need.bytes), mib(need.available))};
 }
 
-// Ratios of FP8 products: decided before, of a file, or measured here. A shape that the file lacks has none:
+// Rank 0's: decided before, of a file, or what was `measured` here. A shape that the file lacks has none:
 // speedups_of() says so where it is needed.
-std::vector<Decisions::Entry> float8_ratios(const Experiment& e, Device device, const Decisions& saved) {
+std::vector<Decisions::Entry> float8_ratios(const Experiment& e, const Decisions& measured,
+                                            const Decisions& saved) {
   const std::string& path = e.config.float8.auto_decisions;
-  Stream stream = device.type == DeviceType::cuda ? Stream::cuda(device.index) : Stream::cpu();
-  if (e.sm_budget.products > 0) stream.blas_plans().set_sm_count(e.sm_budget.products);
   std::optional<Decisions> file;
   std::vector<Decisions::Entry> out;
+  const auto take = [&](std::string_view name) {
+    const Decisions::Entry* entry = saved.find(name);
+    if (!entry) entry = measured.find(name);
+    if (entry) out.push_back(*entry);
+    return entry != nullptr;
+  };
   for (const ProductShape& shape :
        float8_candidates(e.shape.float8_policy, e.shape.batch * e.shape.sequence)) {
     const std::string name = decision_name(shape);
-    if (const Decisions::Entry* before = saved.find(name)) {
-      out.push_back(*before);
-    } else if (path.empty()) {
-      out.push_back({name,
-                     fmt::format("{:.3f}", measure_float8_speedup(stream, shape, e.shape.micro_batches)),
-                     "time of the bf16 products over that of FP8 with its casts"});
-    } else {
-      if (!file) file = read_auto_decisions(e.config);
-      if (const Decisions::Entry* entry = file->find(name))
-        out.push_back({name, entry->value, fmt::format("{}, of {}", entry->reason, path)});
-    }
+    if (take(name)) continue;
+    if (!file) file = read_auto_decisions(e.config);
+    if (const Decisions::Entry* entry = file->find(name))
+      out.push_back({name, entry->value, fmt::format("{}, of {}", entry->reason, path)});
   }
+  take(kFloat8StepDecision);
   return out;
 }
 
 // FP8 where it is faster, by rank 0's ratios: all ranks have the same GPU, and only rank 0 reads the file.
 void decide_float8(Experiment& e, RankGroups& ranks, Device device, const Decisions& saved) {
-  if (e.config.float8.auto_decisions.empty() && device.type == DeviceType::cuda) {
-    require_equal_everywhere(*ranks.control, "the GPU model, on which quantize.linear.float8.auto measures",
-                             checkpoint::text_checksum(cuda::device_name(device.index)));
+  Decisions measured;
+  if (e.config.float8.auto_decisions.empty()) {
+    if (device.type == DeviceType::cuda) {
+      require_equal_everywhere(*ranks.control, "the GPU model, on which quantize.linear.float8.auto measures",
+                               checkpoint::text_checksum(cuda::device_name(device.index)));
+    }
+    const auto shapes = float8_candidates(e.shape.float8_policy, e.shape.batch * e.shape.sequence);
+    if (!std::ranges::all_of(shapes, [&](const auto& s) { return saved.find(decision_name(s)); }))
+      measured.entries = measure_float8(e, ranks, device);
   }
   std::string complaint;
   if (ranks.control->rank() == 0) {
     try {
-      std::ranges::copy(float8_ratios(e, device, saved), std::back_inserter(e.decisions.entries));
+      std::ranges::copy(float8_ratios(e, measured, saved), std::back_inserter(e.decisions.entries));
     } catch (const Error& error) {
       complaint = error.what();
     }
@@ -203,8 +207,8 @@ void settle_decisions(Experiment& e, RankGroups& ranks, Device device, DecisionS
       e.decisions.entries.push_back(entry);  // followed in rehearse()
   }
   settle_peaks(e, ranks, device, saved);
-  if (e.shape.float8.is_on() && e.config.float8.automatic) decide_float8(e, ranks, device, saved);
   settle_attention(e, ranks, device, saved);
+  if (e.shape.float8.is_on() && e.config.float8.automatic) decide_float8(e, ranks, device, saved);
   // Whole gradients first: they change what a step computes, kept codes only what it costs.
   if (leaves_weight_codes_open(e)) e.shape.parameters.keeps_float8_codes = false;
   if (leaves_reduction_open(e)) settle_by_memory(e, reduction_decision(e), ranks, device, saved);

@@ -2,95 +2,73 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 
-#include "apps/decide/workbench.h"
-#include "core/ops/matmul/matmul.h"
-#include "fp8/quantize_operand.h"
-#include "fp8/scaled_matmul.h"
+#include "apps/decide/step_times.h"
+#include "core/cuda/blas_plans.h"
+#include "core/error.h"
+#include "parallel/ranks/agree.h"
 
 namespace ottava {
-namespace {
-
-fp8::Float8Codes codes(Workbench& scratch, const fp8::OperandRecipe& recipe, Shape shape) {
-  return {scratch.tensor(recipe.format, shape),
-          scratch.tensor(fp8::scale_dtype(recipe.granularity),
-                         fp8::scale_shape(recipe.granularity, shape.rows(), shape.cols()))};
-}
-
-/// What making x, dy or w takes: for the products that contract its columns, its rows, or for both.
-enum class Contracted { columns, rows, both };
-fp8::QuantizeOperand operand(Workbench& scratch, const fp8::OperandRecipe& recipe, const Tensor& values,
-                             Contracted contracted) {
-  fp8::QuantizeOperand out{.x = values,
-                           .out = {.granularity = recipe.granularity},
-                           .rounding = recipe.rounding,
-                           .slots = {.amax = scratch.zeros(DType::u32, {1})},
-                           .column_amax = scratch.zeros(DType::u32, {values.cols()})};
-  out.slots.scale_amax = out.slots.amax;
-  if (contracted != Contracted::rows) out.out.rowwise = codes(scratch, recipe, values.shape);
-  if (contracted != Contracted::columns)
-    out.out.columnwise = codes(scratch, recipe, {values.cols(), values.rows()});
-  return out;
-}
-
-}  // namespace
-
 std::string decision_name(const ProductShape& s) {
   return fmt::format("quantize.linear.float8.auto {} x {} x {} {}", s.tokens, s.rows, s.columns,
                      fp8::name_of(s.recipe));
 }
 
-double measure_float8_speedup(Stream& stream, const ProductShape& s, int64_t micro_batches) {
-  Workbench scratch(stream.device());
-  const fp8::Recipe recipe = fp8::make_recipe(s.recipe);
-  const Tensor x = scratch.tensor(DType::bf16, {s.tokens, s.columns}),
-               w = scratch.tensor(DType::bf16, {s.rows, s.columns}),
-               dy = scratch.tensor(DType::bf16, {s.tokens, s.rows}),
-               y = scratch.tensor(DType::bf16, {s.tokens, s.rows}),
-               dx = scratch.tensor(DType::bf16, {s.tokens, s.columns}),
-               dw = scratch.tensor(DType::f32, {s.rows, s.columns});
-  const Matmul plain[3] = {
-      {.kind = MatmulKind::forward, .a = x, .b = w, .out = y},
-      {.kind = MatmulKind::input_gradient, .a = dy, .b = w, .out = dx},
-      {.kind = MatmulKind::weight_gradient, .a = dy, .b = x, .out = dw, .accumulate = true}};
-  const int products = recipe.fp8_products();
-  const Contracted activations = recipe.weight_gradient.is_fp8 ? Contracted::both : Contracted::columns;
-  const fp8::QuantizeOperand qx = operand(scratch, recipe.forward.a, x, activations),
-                             qdy = operand(scratch, recipe.input_gradient.a, dy, activations);
-  // Where both products take the weight alike, it is read once for both.
-  const bool is_read_once = recipe.forward.b == recipe.input_gradient.b;
-  const fp8::QuantizeOperand qw =
-      operand(scratch, recipe.forward.b, w, is_read_once ? Contracted::both : Contracted::columns);
-  std::optional<fp8::QuantizeOperand> qwt;
-  if (!is_read_once) qwt = operand(scratch, recipe.input_gradient.b, w, Contracted::rows);
-  fp8::ScaledMatmul scaled[3] = {
-      {.kind = MatmulKind::forward, .a = qx.out, .b = qw.out, .out = y},
-      {.kind = MatmulKind::input_gradient, .a = qdy.out, .b = (qwt ? *qwt : qw).out, .out = dx},
-      {.kind = MatmulKind::weight_gradient, .a = qdy.out, .b = qx.out, .out = dw, .accumulate = true}};
-  int64_t own = 0, inner = 0;
-  for (const Matmul& m : plain) inner = std::max(inner, matmul_workspace_bytes(stream, m));
-  for (int i = 0; i < products; ++i) {
-    own = std::max(own, fp8::scaled_matmul_workspace_bytes(stream, scaled[i]));
-    inner = std::max(inner, fp8::scaled_matmul_inner_workspace_bytes(stream, scaled[i]));
+std::vector<Decisions::Entry> measure_float8(const Experiment& e, RankGroups& ranks, Device device) {
+  Stream stream = device.type == DeviceType::cuda ? Stream::cuda(device.index) : Stream::cpu();
+  if (device.type == DeviceType::cuda) {
+    stream.blas_plans().set_sm_count(e.sm_budget.products);
+    stream.blas_plans().select(cuda::BlasPlans::Selection::fastest);
   }
-  set_matmul_workspace(stream, scratch.tensor(DType::u8, {inner}));
-  const Tensor workspace = scratch.tensor(DType::u8, {own});
-  for (fp8::ScaledMatmul& m : scaled) m.workspace = workspace;
-  const double weights = best_milliseconds(stream, [&] {
-    quantize_operand(stream, qw);
-    if (qwt) quantize_operand(stream, *qwt);
-  });
-  const double bf16 = best_milliseconds(stream, [&] {
-    for (const Matmul& m : plain) matmul(stream, m);
-  });
-  const double fp8 = best_milliseconds(stream, [&] {
-    quantize_operand(stream, qx);
-    quantize_operand(stream, qdy);
-    for (int i = 0; i < products; ++i) fp8::scaled_matmul(stream, scaled[i]);
-    if (!recipe.weight_gradient.is_fp8) matmul(stream, plain[2]);
-  });
-  stream.synchronize();
-  return bf16 / (fp8 + weights / static_cast<double>(micro_batches));
+  const std::vector<ProductShape> shapes =
+      float8_candidates(e.shape.float8_policy, e.shape.batch * e.shape.sequence);
+  const auto step_with = [&](const std::function<bool(size_t)>& is_float8) {
+    Decisions chosen;
+    for (size_t i = 0; i < shapes.size(); ++i)
+      chosen.entries.push_back({decision_name(shapes[i]), is_float8(i) ? "2" : "0.5", ""});
+    Experiment variant = e;
+    apply_measured_float8(variant, chosen);
+    return record_first_rank(variant.shape, device, e.mesh);
+  };
+  OperationTimes times(stream, e.shape.model.vocab_size / e.mesh.size(MeshAxis::tp));
+  const StepPlan plain = step_with([](size_t) { return false; });
+  std::vector<StepPlan> steps;
+  std::vector<double> with, without;
+  std::string complaint;
+  try {
+    for (size_t i = 0; i < shapes.size(); ++i) {
+      steps.push_back(step_with([&](size_t shape) { return shape == i; }));
+      with.push_back(times.beyond(steps[i], plain));
+      without.push_back(times.beyond(plain, steps[i]));
+    }
+  } catch (const Error& error) {
+    complaint = error.what();
+  }
+  require_no_complaint(*ranks.control, complaint);
+  const double waited = waited_milliseconds(stream, ranks, plain.traffic);
+  std::vector<Decisions::Entry> out;
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    const double more = waited_milliseconds(stream, ranks, steps[i].traffic) - waited;
+    (more > 0 ? with : without)[i] += std::abs(more);
+    out.push_back({decision_name(shapes[i]), fmt::format("{:.3f}", std::max(without[i] / with[i], 0.001)),
+                   fmt::format("a step's operations: {:.3f} ms in bf16, {:.3f} ms in FP8 with its casts",
+                               without[i], with[i])});
+  }
+  out = of_first_rank({.made_for = "", .entries = std::move(out)}, *ranks.control).entries;
+  const StepPlan chosen = step_with([&](size_t i) { return std::stod(out[i].value) >= 1; });
+  double predicted = 0, in_bf16 = 0;
+  try {
+    predicted = times.of(chosen), in_bf16 = times.of(plain);
+  } catch (const Error& error) {
+    complaint = error.what();
+  }
+  require_no_complaint(*ranks.control, complaint);
+  predicted += waited_milliseconds(stream, ranks, chosen.traffic);
+  out.push_back({std::string(kFloat8StepDecision), fmt::format("{:.3f}", predicted),
+                 fmt::format("operations and what is waited for; {:.3f} with bf16 in all of these layers",
+                             in_bf16 + waited)});
+  return of_first_rank({.made_for = "", .entries = std::move(out)}, *ranks.control).entries;
 }
 
 std::function<std::optional<double>(const fp8::PolicyGemm&, const fp8::Recipe&)> speedups_of(

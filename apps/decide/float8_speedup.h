@@ -1,9 +1,12 @@
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
-#include "apps/decide/decisions.h"
-#include "fp8/policy.h"
+#include "apps/config/experiment.h"
 
 namespace ottava {
 
@@ -15,12 +18,17 @@ struct ProductShape {
 /// "quantize.linear.float8.auto 8192 x 14336 x 4096 tensorwise": the name of its decision.
 std::string decision_name(const ProductShape& shape);
 
-/// Time of the three bf16 products of a layer over that of its FP8 products with everything they cost
-/// besides: amax, quantizing x and dy (and both transposed where the weight gradient wants that), and the
-/// weight's codes, which are made once per step of `micro_batches` (here of the whole weight: shards make
-/// fewer). Best of several runs after one to warm up, on numbers of both signs, on the stream's device, in
-/// memory taken and given back.
-double measure_float8_speedup(Stream& stream, const ProductShape& shape, int64_t micro_batches);
+/// The decision that keeps what measure_float8() predicts: milliseconds of a step's operations and of the
+/// collectives that it waits for.
+constexpr std::string_view kFloat8StepDecision = "quantize.linear.float8.auto step milliseconds";
+
+/// A decision for each candidate shape: the time of what a step does only without FP8 in the layers of this
+/// shape, over the time of what it does only with it. Both steps are recorded, so that everything counts as
+/// often as a step does it: amaxes and their maxima among ranks, casts from masters or gathered copies,
+/// transposes, what producers do on the way, and every product (apps/decide/step_times.h). Then
+/// kFloat8StepDecision, for the layers that won. Every rank makes the call at the same time, each on its
+/// GPU, on numbers of both signs in memory that is given back; the results are rank 0's.
+std::vector<Decisions::Entry> measure_float8(const Experiment& experiment, RankGroups& ranks, Device device);
 
 /// The ratios that decisions hold, for decide_policy(). A shape that they lack throws ConfigError, with the
 /// advice to make them again or, of a file, in a run on the GPU.

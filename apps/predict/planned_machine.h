@@ -4,8 +4,8 @@
 #include <string>
 
 #include "apps/config/planned_experiment.h"
-#include "apps/predict/machine.h"
 #include "apps/decide/device_peaks.h"
+#include "apps/predict/machine.h"
 
 namespace ottava {
 

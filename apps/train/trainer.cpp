@@ -44,6 +44,7 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
       device_(device),
       stream_(stream_of(device)),
       loss_scale_(initial_loss_scale(experiment_.config.training)),
+      step_time_check_(experiment_.decisions),
       float8_alerts_(experiment_.config.float8) {
   const Config& c = experiment_.config;
   const TrainingShape& shape = experiment_.shape;
@@ -216,6 +217,8 @@ Trainer::End Trainer::train() {
     StepOutputs out = step(profile ? &*profile : traced);
     if (traces_) traces_->end(number);
     keep_pace(seconds_now() - begin - (data_->seconds_waited() - waited), profile ? &*profile : nullptr);
+    const std::string checked = step_time_check_.add(seconds_now() - begin);
+    if (!checked.empty() && ranks_.world->rank() == 0) log::info("{}", checked);
     // The first step includes set-up of libraries and connections; from now on a silent peer is a lost peer.
     const auto timeout = static_cast<double>(c.comm.train_timeout_seconds);
     ranks_.world->state().set_timeout_seconds(timeout);

@@ -10,6 +10,7 @@
 #include "apps/report/float8_report.h"
 #include "apps/report/metrics_reporter.h"
 #include "apps/report/run_events.h"
+#include "apps/report/step_time_check.h"
 #include "apps/train/batch_source.h"
 #include "apps/train/checkpoints.h"
 #include "apps/train/data_watch.h"
@@ -93,6 +94,7 @@ class Trainer {
   RunEvents events_;  ///< rank 0's
   TrainingState state_;
   DevicePeaks peaks_;
+  StepTimeCheck step_time_check_;
   Float8Alerts float8_alerts_;
   PlannedPace pace_{std::nullopt};
   struct {

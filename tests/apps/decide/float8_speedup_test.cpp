@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "apps/decide/decide.h"
+#include "core/held_memory.h"
 #include "tests/support/devices.h"
 #include "tests/support/tiny_training.h"
 
@@ -36,15 +37,42 @@ Experiment settled(const TinyTraining& tiny, DecisionSource source) {
 
 }  // namespace
 
-TEST_CASE("every recipe that the GPU multiplies is timed against bf16, in memory that is given back") {
+TEST_CASE("every recipe that the GPU multiplies is timed by the operations of a step, in memory given back") {
   if (!has_float8_gpu()) return skip("there is no GPU with FP8");
-  Stream stream = Stream::cuda(0);
+  const TinyTraining tiny;
   for (const fp8::RecipeName recipe : fp8::recipes_of_compute_capability(cuda::compute_capability(0))) {
     INFO(fp8::name_of(recipe));
-    const ProductShape shape{.tokens = 32, .rows = 48, .columns = 64, .recipe = recipe};
-    const double ratio = measure_float8_speedup(stream, shape, 1);
-    CHECK(std::isfinite(ratio));
-    CHECK(ratio > 0);
+    const Config c = tiny.config("run", {"--training.mixed_precision_param",
+                                         "bfloat16",
+                                         "--model.converters",
+                                         "[quantize.linear.float8]",
+                                         "--quantize.linear.float8.auto",
+                                         "true",
+                                         "--quantize.linear.float8.recipe_name",
+                                         std::string(fp8::name_of(recipe)),
+                                         "--model.dim",
+                                         "128",
+                                         "--model.ffn_dim",
+                                         "128",
+                                         "--model.n_kv_heads",
+                                         "2",
+                                         "--model.n_layers",
+                                         "1",
+                                         "--training.seq_len",
+                                         "128",
+                                         "--training.local_batch_size",
+                                         "1"});
+    RankGroups ranks = solo_rank_groups();
+    const int64_t held = held_memory(kGpu).now;
+    const auto measured =
+        measure_float8(resolve_experiment(c, load_tokenizer(c), 1, cuda::compute_capability(0)), ranks, kGpu);
+    CHECK(held_memory(kGpu).now == held);
+    REQUIRE(measured.size() >= 2);
+    for (const Decisions::Entry& entry : measured) {
+      CHECK(std::isfinite(std::stod(entry.value)));
+      CHECK(std::stod(entry.value) > 0);
+    }
+    CHECK(measured.back().name == kFloat8StepDecision);
   }
 }
 
@@ -54,10 +82,11 @@ TEST_CASE("auto on a GPU: each shape is measured, the layers follow, and a resta
   const Experiment first = settled(tiny, DecisionSource::checkpoint);
   constexpr const char* kAuto = "quantize.linear.float8.auto ";
   auto is_measured = [](const Decisions::Entry& d) {
-    return d.name.starts_with(kAuto) && d.reason.starts_with("time of the bf16 products");
+    return d.name.starts_with(kAuto) && d.reason.starts_with("a step's operations: ");
   };
   CHECK(std::ranges::count_if(first.decisions.entries, is_measured) ==
         4);  // wqkv, wo, w13, w2 of equal blocks
+  CHECK(first.decisions.find(kFloat8StepDecision) != nullptr);
   for (const fp8::GemmDecision& d : first.shape.float8_policy.decisions) {
     if (d.gemm.role == fp8::GemmRole::output) continue;
     INFO(d.gemm.name);

@@ -1,0 +1,122 @@
+#include "apps/decide/step_times.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+
+#include "core/ops/matmul/matmul.h"
+
+namespace ottava {
+namespace {
+
+std::string key_of(const RecordedOperation& o) {
+  return fmt::format("{}|{}|{}|{}", o.op, o.variant, name_of(o.precision), o.operands);
+}
+
+std::map<std::string, int64_t> calls_of(const StepPlan& step) {
+  std::map<std::string, int64_t> calls;
+  for (const RecordedOperation& o : step.operations) calls[key_of(o)] += o.calls;
+  return calls;
+}
+
+Communicator* communicator(RankGroups& ranks, std::string_view axis) {
+  for (Communicator* c : std::array{ranks.tp.get(), ranks.dp_shard.get(), ranks.replica.get(),
+                                    ranks.dp_replicate.get(), ranks.loss.get(), ranks.world.get()}) {
+    if (c->axis() == axis) return c;
+  }
+  return nullptr;
+}
+
+bool is_waited_for(const CommStats::Total& t) {
+  return t.axis == "tp" || (t.collective == Collective::all_reduce &&
+                            (t.label.ends_with("amax") || t.label.ends_with("amaxes")));
+}
+
+double call_milliseconds(Stream& stream, Communicator& c, Collective collective, int64_t payload_bytes) {
+  const int64_t block = std::max<int64_t>(payload_bytes / c.size() / 4, 1), all = block * c.size();
+  Workbench bench(stream.device());
+  const Tensor whole = bench.tensor(DType::f32, {all}), part = bench.tensor(DType::f32, {block}),
+               other = bench.tensor(DType::f32, {all});
+  const auto call = [&]() -> Request {
+    constexpr std::string_view kLabel = "a measurement";
+    switch (collective) {
+      case Collective::all_gather:
+        return c.all_gather(stream, {.send = part, .recv = whole, .label = kLabel});
+      case Collective::reduce_scatter:
+        return c.reduce_scatter(stream, {.send = whole, .recv = part, .label = kLabel});
+      case Collective::all_to_all:
+        return c.all_to_all(stream, {.send = whole, .recv = other, .label = kLabel});
+      default: {
+        const Tensor payload = whole.slice(0, std::max<int64_t>(payload_bytes / 4, 1));
+        return c.all_reduce(stream, {.send = payload, .recv = {}, .op = ReduceOp::max, .label = kLabel});
+      }
+    }
+  };
+  return best_milliseconds(stream, [&] { call().wait(stream); });
+}
+
+}  // namespace
+
+double OperationTimes::of_call(const RecordedOperation& operation) {
+  const auto [known, is_new] = milliseconds_.try_emplace(key_of(operation), 0);
+  if (!is_new) return known->second;
+  constexpr double kBatchMilliseconds = 0.3, kMostCalls = 50, kMostMilliseconds = 50;
+  constexpr int kBatches = 5;
+  Workbench bench(stream_.device());
+  const std::function<void(Stream&)> run = prepare(operation, bench, vocabulary_);
+  Event begin(stream_.device()), end(stream_.device());
+  const auto milliseconds = [&](double calls) {
+    begin.record(stream_);
+    for (int i = 0; i < static_cast<int>(calls); ++i) run(stream_);
+    end.record(stream_);
+    end.synchronize();
+    return end.milliseconds_since(begin) / calls;
+  };
+  milliseconds(1);  // plans and clocks settle in it
+  const double first = milliseconds(1),
+               calls = std::clamp(kBatchMilliseconds / std::max(first, 1e-6), 1.0, kMostCalls);
+  double best = first, spent = 0;
+  for (int i = 0; i < kBatches && spent < kMostMilliseconds; ++i) {
+    best = std::min(best, milliseconds(std::floor(calls)));
+    spent += best * calls;
+  }
+  return known->second = best;
+}
+
+void OperationTimes::give_workspace(int64_t bytes) {
+  if (workspace_ && bytes <= workspace_bytes_) return;
+  workspace_ = std::make_unique<Workbench>(stream_.device());
+  workspace_bytes_ = std::max<int64_t>(bytes, 1);
+  set_matmul_workspace(stream_, workspace_->tensor(DType::u8, {workspace_bytes_}));
+}
+
+double OperationTimes::of(const StepPlan& step) { return beyond(step, {}); }
+
+double OperationTimes::beyond(const StepPlan& step, const StepPlan& other) {
+  give_workspace(step.matmul_workspace_bytes);
+  std::map<std::string, int64_t> theirs = calls_of(other);
+  double sum = 0;
+  for (const RecordedOperation& o : step.operations) {
+    const int64_t more = o.calls - theirs[key_of(o)];
+    if (more > 0) sum += static_cast<double>(more) * of_call(o);
+  }
+  return sum;
+}
+
+double waited_milliseconds(Stream& stream, RankGroups& ranks, const CommStats& traffic) {
+  std::map<std::string, double> known;
+  double sum = 0;
+  for (const CommStats::Total& t : traffic.totals()) {
+    Communicator* c = is_waited_for(t) && t.calls > 0 ? communicator(ranks, t.axis) : nullptr;
+    if (!c || c->size() == 1) continue;
+    const int64_t bytes = t.payload_bytes / t.calls;
+    const auto [entry, is_new] =
+        known.try_emplace(fmt::format("{} {} {}", t.axis, name_of(t.collective), bytes), 0);
+    if (is_new) entry->second = call_milliseconds(stream, *c, t.collective, bytes);
+    sum += static_cast<double>(t.calls) * entry->second;
+  }
+  return sum;
+}
+
+}  // namespace ottava

@@ -1,0 +1,89 @@
+#include "apps/decide/step_times.h"
+
+#include "tests/support/catch.h"
+#include "tests/support/thread_ranks.h"
+
+using namespace ottava;
+using namespace ottava::test;
+
+namespace {
+
+const Device kCpu{DeviceType::cpu, 0};
+
+Experiment tiny(int ranks, std::vector<std::string> more = {}) {
+  std::vector<std::string> all{"--model.n_layers",
+                               "1",
+                               "--model.dim",
+                               "64",
+                               "--model.n_heads",
+                               "2",
+                               "--model.n_kv_heads",
+                               "2",
+                               "--model.ffn_dim",
+                               "64",
+                               "--model.vocab_size",
+                               "256",
+                               "--training.seq_len",
+                               "32",
+                               "--training.local_batch_size",
+                               "1"};
+  all.insert(all.end(), more.begin(), more.end());
+  return resolve_experiment(load_config("", all), nullptr, ranks);
+}
+
+}  // namespace
+
+TEST_CASE("a step's time is that of its operations, and a difference that of what the other has not") {
+  const Experiment plain = tiny(1), float8 = tiny(1, {"--model.converters", "[quantize.linear.float8]"});
+  const StepPlan without = record_first_rank(plain.shape, kCpu, plain.mesh),
+                 with = record_first_rank(float8.shape, kCpu, float8.mesh);
+  Stream stream = Stream::cpu();
+  OperationTimes times(stream, 256);
+  const double all = times.of(with), more = times.beyond(with, without), less = times.beyond(without, with);
+  CHECK(times.beyond(with, with) == 0);
+  CHECK(more > 0);
+  CHECK(less > 0);
+  CHECK(all > more);
+  CHECK(times.of(with) == all);                           // kept, not measured again
+  CHECK(times.of(without) - less == Approx(all - more));  // what both have
+
+  // Twice the calls is twice the time.
+  StepPlan twice = with;
+  for (RecordedOperation& o : twice.operations) o.calls *= 2;
+  CHECK(times.of(twice) == Approx(2 * all));
+  CHECK(times.beyond(twice, with) == Approx(all));
+}
+
+TEST_CASE("collectives that a step waits for are timed on their ranks; those beside compute are not") {
+  run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
+    const Experiment e = tiny(2, {"--parallelism.tensor_parallel_degree", "2"});
+    RankGroups ranks(world.split("world", {0, 1}), world.split("world", {0, 1}), e.mesh);
+    Stream stream = Stream::cpu();
+    CommStats traffic;
+    traffic.record({.collective = Collective::all_gather,
+                    .axis = "dp_shard",
+                    .label = "weights",
+                    .payload_bytes = 1024,
+                    .sent_bytes = 512});
+    traffic.record({.collective = Collective::all_reduce,
+                    .axis = "world",
+                    .label = "loss",
+                    .payload_bytes = 8,
+                    .sent_bytes = 8});
+    CHECK(waited_milliseconds(stream, ranks, traffic) == 0);
+    for (const Collective collective : {Collective::all_gather, Collective::reduce_scatter,
+                                        Collective::all_reduce, Collective::all_to_all}) {
+      CommStats waited;
+      waited.record({.collective = collective, .axis = "tp", .label = "x", .payload_bytes = 1024});
+      CHECK(waited_milliseconds(stream, ranks, waited) > 0);
+    }
+    traffic.record({.collective = Collective::all_reduce,
+                    .axis = "world",
+                    .label = "activation amaxes",
+                    .payload_bytes = 4,
+                    .sent_bytes = 4});
+    CHECK(waited_milliseconds(stream, ranks, traffic) > 0);
+    const StepPlan step = record_first_rank(e.shape, kCpu, e.mesh);
+    CHECK(waited_milliseconds(stream, ranks, step.traffic) > 0);
+  });
+}
