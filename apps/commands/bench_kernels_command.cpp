@@ -9,6 +9,7 @@
 #include "apps/bench/operation_bench.h"
 #include "apps/commands/command_line.h"
 #include "apps/config/planned_experiment.h"
+#include "apps/decide/device_peaks.h"
 #include "apps/decide/workbench.h"
 #include "apps/predict/machine.h"
 #include "core/counted.h"
@@ -146,7 +147,8 @@ void measure(Case& c, Stream& stream, int64_t vocabulary, double seconds) {
 }
 
 // By the table of this device, as `ottava plan` would; a CPU's peaks are those just measured.
-void plan_cases(std::vector<Case>& cases, Device device, const BenchPeaks& peaks) {
+void plan_cases(std::vector<Case>& cases, Stream& stream, const BenchPeaks& peaks) {
+  const Device device = stream.device();
   Machine machine;
   if (device.type == DeviceType::cuda) {
     const std::optional<DeviceTable> known = device_of_driver(cuda::device_name(device.index));
@@ -155,7 +157,7 @@ void plan_cases(std::vector<Case>& cases, Device device, const BenchPeaks& peaks
   } else {
     machine.device = find_device("cpu");
     machine.device.bf16_tflops = peaks.flops_per_second / 1e12;
-    machine.device.fp32_tflops = measure_matmul_peak_flops(DType::f32) / 1e12;
+    machine.device.fp32_tflops = measure_peak(stream, Precision::fp32, 0.1) / 1e12;
     machine.device.memory_gb_per_s = peaks.bytes_per_second / 1e9;
   }
   for (Case& c : cases) {
@@ -178,7 +180,7 @@ BenchPeaks measure_all(Step& step, Device device, double seconds, std::ostream& 
       << fmt::format("{:<32} {:>6} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}  operands", "operation", "calls",
                      "MB", "GFLOP", "us", "planned us", "of peak", "ms a step")
       << std::endl;
-  plan_cases(step.cases, device, peaks);
+  plan_cases(step.cases, stream, peaks);
   Workbench memory(device);
   set_matmul_workspace(stream, memory.tensor(DType::u8, {std::max<int64_t>(step.workspace_bytes, 1)}));
   double milliseconds = 0, planned = 0;

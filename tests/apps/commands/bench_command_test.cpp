@@ -52,8 +52,10 @@ std::string bench(const TinyTraining& tiny, Device device, const std::string& we
   return out.str();
 }
 
-// Whatever the machine did besides: the times are of one mean step, and nothing uses more than all of it.
-void check_shares(const std::string& said) {
+// Whatever the machine did besides: the times are of one mean step, and nothing uses more than all of it. On
+// the host execution layer events measure times that the stand-ins set, not those of the step: only the sum
+// holds.
+void check_shares(const std::string& said, bool times_are_real) {
   std::istringstream lines(said.substr(said.find("\noperation ") + 1));
   double shares = 0;
   int rows = 0;
@@ -66,8 +68,8 @@ void check_shares(const std::string& said) {
     const size_t percent = line.find('%');
     REQUIRE(percent != std::string::npos);
     const double share = number_before(line, percent);
-    CHECK(share >= 0);
-    if (percent + 1 < line.size()) CHECK(number_before(line, line.size() - 1) <= 100);
+    if (times_are_real) CHECK(share >= 0);
+    if (times_are_real && percent + 1 < line.size()) CHECK(number_before(line, line.size() - 1) <= 100);
     shares += share;
     ++rows;
   }
@@ -96,7 +98,7 @@ TEST_CASE("bench train: steps, operations and memory of the device") {
     CHECK_THAT(said, Contains(on_gpu ? "CUDA graphs: on\n" : "CUDA graphs: off\n"));
     CHECK_THAT(said, Contains(on_gpu ? " GiB in use on the GPU, " : "; resident grew by "));
     CHECK((said.find("without graphs, in a step of ") != std::string::npos) == on_gpu);
-    check_shares(said);
+    check_shares(said, said.find("host execution layer") == std::string::npos);
     CHECK(said.find("initial weights") == std::string::npos);
     CHECK_THAT(bench(tiny, device, "repeated", {"--training.cuda_graphs", "off"}),
                Contains("initial weights: 1000003 random values of each tensor, repeated\n") &&

@@ -164,12 +164,12 @@ TEST_CASE(
               {exchange, "true", "--model.dim", "64", "--model.n_heads", "4", "--model.ffn_dim", "128"}),
       Contains("enable_float8_gradient_all_to_all changes nothing: no matrix is large enough"));
   CHECK_THAT(remarks(1, "tensorwise",
-                     {"--quantize.linear.float8.pad_vocabulary", "true", "--quantize.linear.float8.policy",
-                      "[{match: output, recipe: tensorwise}]"}),
+                     {"--model.vocab_size", "2256", "--quantize.linear.float8.pad_vocabulary", "true",
+                      "--quantize.linear.float8.policy", "[{match: output, recipe: tensorwise}]"}),
              Contains("pad_vocabulary changes nothing: 2256 rows / tp 1 are a multiple of 16 already"));
   CHECK_THAT(remarks(2, "tensorwise",
-                     {tp[0], tp[1], "--quantize.linear.float8.pad_vocabulary", "true",
-                      "--quantize.linear.float8.policy", "[{match: output, recipe: tensorwise}]"}),
+                     {tp[0], tp[1], "--model.vocab_size", "2256", "--quantize.linear.float8.pad_vocabulary",
+                      "true", "--quantize.linear.float8.policy", "[{match: output, recipe: tensorwise}]"}),
              !Contains("pad_vocabulary changes nothing"));
 }
 
