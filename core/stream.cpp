@@ -21,6 +21,7 @@ Stream Stream::meta(CostRecorder& recorder, Device target) {
   stream.device_ = {DeviceType::meta, 0};
   stream.target_ = target;
   stream.recorder_ = &recorder;
+  stream.matmul_cache_ = std::make_unique<cpu::MatmulCache>();
   return stream;
 }
 

@@ -36,7 +36,7 @@ class Stream {
   Device target() const { return target_; }
   /// Only on `meta`.
   CostRecorder& recorder() const { return *recorder_; }
-  /// Only on `cpu`.
+  /// On `cpu`, and on `meta` for what a CPU would do.
   cpu::MatmulCache& matmul_cache() const { return *matmul_cache_; }
   /// Only on `cuda`.
   cuda::BlasPlans& blas_plans() const { return *blas_plans_; }

@@ -229,6 +229,9 @@ int run_bench_command(const BenchCommand& command, std::ostream& out) {
                       session.device.type == DeviceType::cuda ? cuda::device_name(session.device.index)
                                                               : matmul_backend_description(),
                       peaks.source, peaks.bf16 / 1e12, peaks.fp32 / 1e12));
+    if (session.device.type == DeviceType::cpu)
+      print(fmt::format("peak of f32 multiply-adds in the caches: {:#.3g} TFLOP/s",
+                        measure_multiplier_peak_flops() / 1e12));
     if (experiment.repeats_initial_weights)
       print(fmt::format("initial weights: {} random values of each tensor, repeated", kRepeatedValues));
     print(fmt::format("CUDA graphs: {}", trainer.engine().graphs().is_enabled() ? "on" : "off"));

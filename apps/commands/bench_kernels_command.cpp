@@ -13,6 +13,7 @@
 #include "apps/decide/workbench.h"
 #include "apps/predict/machine.h"
 #include "core/counted.h"
+#include "core/cpu/matmul_cache.h"
 #include "core/cuda/blas_plans.h"
 #include "core/cuda/fused_attention.h"
 #include "core/cuda/runtime.h"
@@ -40,6 +41,7 @@ struct Case {
 struct Step {
   std::vector<Case> cases;
   int64_t workspace_bytes = 0, vocabulary = 0;
+  cpu::ProductChoice cpu_products;
   std::vector<std::shared_ptr<cuda::FusedAttention>> fused;  ///< outlive the calls that point to them
 };
 
@@ -74,6 +76,7 @@ void add_fused_attention(Step& step, const PlannedExperiment& planned, const std
 Step record(const PlannedExperiment& planned, const BenchKernelsCommand& command) {
   Step step;
   const Experiment& e = planned.experiment;
+  step.cpu_products = e.shape.cpu_products;
   add_cases(step, record_first_rank(e.shape, planned.device, e.mesh), command.only);
   if (planned.device.type == DeviceType::cuda && command.work == BenchKernelsCommand::Work::measure &&
       cuda::cudnn_is_built()) {
@@ -174,6 +177,7 @@ BenchPeaks measure_all(Step& step, Device device, double seconds, std::ostream& 
   if (device.type ==
       DeviceType::cuda)  // the first call tries the algorithms of a product; the others take the best
     stream.blas_plans().select(cuda::BlasPlans::Selection::fastest);
+  if (device.type == DeviceType::cpu) stream.matmul_cache().set_products(step.cpu_products);
   const BenchPeaks peaks = measure_peaks(stream);
   out << fmt::format("copy {:.1f} GB/s, bf16 product {:.3f} TFLOP/s\n", peaks.bytes_per_second / 1e9,
                      peaks.flops_per_second / 1e12)

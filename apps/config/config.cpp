@@ -26,6 +26,7 @@ config::Section declare_all(Config& c) {
   root.section("checkpoint", c.checkpoint);
   root.section("activation_checkpoint", c.activation_checkpoint);
   root.section("attention", c.attention);
+  root.section("cpu", c.cpu);
   root.section("quantize").section("linear").section("float8", c.float8);
   root.section("metrics", c.metrics);
   root.section("profiling", c.profiling);

@@ -12,6 +12,7 @@
 #include "apps/config/training_config.h"
 #include "apps/config/validation_config.h"
 #include "core/config/problems.h"
+#include "core/cpu/cpu_config.h"
 #include "core/metrics/metrics_config.h"
 #include "core/optim/optimizer_config.h"
 #include "fp8/float8_config.h"
@@ -34,6 +35,7 @@ struct Config {
   CheckpointConfig checkpoint;
   ActivationCheckpointConfig activation_checkpoint;
   AttentionConfig attention;
+  CpuConfig cpu;
   Float8Config float8;  ///< section quantize.linear.float8
   MetricsConfig metrics;
   ProfilingConfig profiling;

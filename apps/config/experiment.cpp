@@ -59,6 +59,16 @@ std::vector<ParameterTraining> resolve_groups(const OptimizerConfig& c,
   return out;
 }
 
+// What is `auto` is settled later (settle_decisions); until then it is what holds where nothing is measured.
+cpu::ProductChoice resolve_products(const CpuConfig& c) {
+  using cpu::Bf16Products;
+  const auto way = [](const std::string& wish, Bf16Products usual) {
+    return wish == "auto" ? usual : wish == "direct" ? Bf16Products::direct : Bf16Products::widened;
+  };
+  const cpu::ProductChoice usual = cpu::usual_products();
+  return {.matmul = way(c.bf16_matmul, usual.matmul), .attention = way(c.bf16_attention, usual.attention)};
+}
+
 FsdpOptions resolve_fsdp(const Config& c) {
   using Reshard = ParallelismConfig::Reshard;
   using Reduce = ParallelismConfig::Reduce;
@@ -209,6 +219,7 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
                          .z_loss_weight = static_cast<float>(c.training.z_loss_weight),
                          .recompute = resolve_recompute(c.activation_checkpoint, shape.model.layers)};
   shape.parameters = resolve_fsdp(c);
+  shape.cpu_products = resolve_products(c.cpu);
   shape.batch = c.training.local_batch_size;
   shape.sequence = c.training.seq_len;
   shape.micro_batches = batches.micro_batches;

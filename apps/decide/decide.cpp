@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "apps/decide/attention_choice.h"
+#include "apps/decide/cpu_products.h"
 #include "apps/decide/device_peaks.h"
 #include "apps/decide/float8_speedup.h"
 #include "apps/decide/memory_need.h"
@@ -189,6 +190,7 @@ std::vector<OpenDecision> open_decisions(const Experiment& e) {
                    .by = "the time of each shape on the GPU",
                    .outcomes = {{"FP8 for every shape", e.shape}, {"FP8 for none", std::move(none.shape)}}});
   }
+  std::ranges::move(open_cpu_products(e), std::back_inserter(out));
   if (leaves_reduction_open(e)) out.push_back(reduction_decision(e).open);
   if (leaves_weight_codes_open(e)) out.push_back(weight_codes_decision(e).open);
   return out;
@@ -207,6 +209,7 @@ void settle_decisions(Experiment& e, RankGroups& ranks, Device device, DecisionS
       e.decisions.entries.push_back(entry);  // followed in rehearse()
   }
   settle_peaks(e, ranks, device, saved);
+  settle_cpu_products(e, ranks, device, saved);
   settle_attention(e, ranks, device, saved);
   if (e.shape.float8.is_on() && e.config.float8.automatic) decide_float8(e, ranks, device, saved);
   // Whole gradients first: they change what a step computes, kept codes only what it costs.

@@ -37,6 +37,8 @@ std::vector<OpenDecision> open_decisions(const Experiment& experiment);
 ///
 /// attention.backend: apps/decide/attention_choice.h.
 ///
+/// cpu.bf16_matmul, cpu.bf16_attention: apps/decide/cpu_products.h.
+///
 /// parallelism.fsdp_reduce_every_microbatch: once per step where all ranks have the memory for whole
 /// gradients, since that is less traffic; else after every micro-batch.
 ///

@@ -12,6 +12,7 @@
 #include "core/counted.h"
 #include "core/cpu/dnnl_adapter.h"
 #include "core/cpu/isa.h"
+#include "core/cpu/matmul_cache.h"
 #include "core/cuda/blas_plans.h"
 #include "core/cuda/runtime.h"
 #include "core/log.h"
@@ -153,8 +154,20 @@ double measure_peak(Stream& stream, Precision precision, double seconds) {
     const DType dtype = precision == Precision::fp32 ? DType::f32 : DType::bf16;
     const auto matrix = [&](DType type) { return bench.tensor(type, {edge, edge}); };
     const Matmul product{.a = matrix(dtype), .b = matrix(dtype), .out = matrix(on_gpu ? dtype : DType::f32)};
-    set_workspace(matmul_workspace_bytes(stream, product));
-    best = best_seconds(stream, seconds, [&] { matmul(stream, product); });
+    const auto measure = [&] {
+      set_workspace(matmul_workspace_bytes(stream, product));
+      return best_seconds(stream, seconds, [&] { matmul(stream, product); });
+    };
+    best = measure();
+    if (!on_gpu && precision == Precision::bf16 && cpu::multiplies_bf16_directly()) {
+      const cpu::ProductChoice before = stream.matmul_cache().products();
+      for (cpu::Bf16Products way : {cpu::Bf16Products::direct, cpu::Bf16Products::widened}) {
+        if (way == before.matmul) continue;
+        stream.matmul_cache().set_products({.matmul = way, .attention = before.attention});
+        best = std::min(best, measure());
+      }
+      stream.matmul_cache().set_products(before);
+    }
   }
   return 2 * static_cast<double>(edge) * static_cast<double>(edge) * static_cast<double>(edge) / best;
 }

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "apps/decide/step_times.h"
+#include "core/cpu/matmul_cache.h"
 #include "core/cuda/blas_plans.h"
 #include "core/error.h"
 #include "parallel/ranks/agree.h"
@@ -17,6 +18,7 @@ std::string decision_name(const ProductShape& s) {
 
 std::vector<Decisions::Entry> measure_float8(const Experiment& e, RankGroups& ranks, Device device) {
   Stream stream = device.type == DeviceType::cuda ? Stream::cuda(device.index) : Stream::cpu();
+  if (device.type == DeviceType::cpu) stream.matmul_cache().set_products(e.shape.cpu_products);
   if (device.type == DeviceType::cuda) {
     stream.blas_plans().set_sm_count(e.sm_budget.products);
     stream.blas_plans().select(cuda::BlasPlans::Selection::fastest);

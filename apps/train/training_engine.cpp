@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/cost.h"
+#include "core/cpu/matmul_cache.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/matmul/matmul.h"
 #include "core/optim/grad_norm.h"
@@ -40,6 +41,7 @@ TrainingEngine::TrainingEngine(TrainingShape shape, Stream& stream, Arena& arena
       arena_(arena),
       ranks_(ranks),
       table_(llama_parameters(shape_.model)) {
+  if (stream.target().type == DeviceType::cpu) stream.matmul_cache().set_products(shape_.cpu_products);
   parameters_ = std::make_unique<Fsdp>(stream, arena, ranks, table_.specs, shape_.parameters);
   model_ = std::make_unique<LlamaModel>(shape_.model, table_, stream, arena, ranks.tensor_parallel.size(),
                                         shape_.model_options, shape_.float8);

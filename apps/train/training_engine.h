@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "apps/train/step_graphs.h"
+#include "core/cpu/bf16_products.h"
 #include "core/memory/input_ring.h"
 #include "core/optim/adamw.h"
 #include "models/llama/llama_model.h"
@@ -30,6 +31,7 @@ struct TrainingShape {
   int64_t micro_batches = 1;
   int64_t validation_batch = 0;  ///< 0: never validates
   int64_t validation_sequence = 0;
+  cpu::ProductChoice cpu_products = cpu::usual_products();
   bool block_causal = false;     ///< attention stays within documents; positions restart
   bool sequence_losses = false;  ///< StepOutputs has each sequence's loss
   AdamwHyper adamw;

@@ -1,6 +1,17 @@
 #include "core/cpu/matmul_cache.h"
 
+#include "core/error.h"
+
 namespace ottava::cpu {
+
+void MatmulCache::set_products(ProductChoice products) {
+  const bool direct = products.matmul == Bf16Products::direct || products.attention == Bf16Products::direct;
+  if (direct && !multiplies_bf16_directly())
+    fail<DeviceError>("cpu",
+                      "products of bf16 are direct, but this machine has no bf16 instructions to use: take "
+                      "widened");
+  products_ = products;
+}
 
 const Gemm& MatmulCache::whole(const GemmProblem& problem, int threads) { return get({problem, threads, 1}); }
 const Gemm& MatmulCache::tile(const GemmProblem& problem, int lanes) { return get({problem, 1, lanes}); }

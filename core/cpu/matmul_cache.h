@@ -2,16 +2,20 @@
 
 #include <map>
 
+#include "core/cpu/bf16_products.h"
 #include "core/cpu/dnnl_adapter.h"
 #include "core/tensor.h"
 
 namespace ottava::cpu {
 
-/// oneDNN primitives of one rank, made once per problem and number of threads, and the scratchpad that they
-/// share. References stay valid for the cache's life. Used by one thread at a time, like the stream that owns
-/// it.
+/// How one rank multiplies: directly or widened, with oneDNN primitives that are made once per problem and
+/// number of threads, and the scratchpad that they share. References stay valid for the cache's life. Used by
+/// one thread at a time, like the stream that owns it.
 class MatmulCache {
  public:
+  const ProductChoice& products() const { return products_; }
+  /// usual_products() until then. Throws DeviceError for what this machine has no instructions for.
+  void set_products(ProductChoice products);
   /// One product computed by `threads` threads together.
   const Gemm& whole(const GemmProblem& problem, int threads);
   /// Products computed by one thread each, in at least `lanes` lanes: for use inside a parallel region.
@@ -32,6 +36,7 @@ class MatmulCache {
   };
   const Gemm& get(const Key& key);
 
+  ProductChoice products_ = usual_products();
   std::map<Key, Gemm> gemms_;
   std::map<GemmProblem, bool> takes_scale_;
   Tensor workspace_{nullptr, DType::u8, {0}};

@@ -47,7 +47,8 @@ inline HVec narrow(UVec u) {
 #endif
 }
 
-inline Vec splat(float x) { return Vec{} + x; }
+/// x - 0 is x whatever x is, while 0 + x is not: an addition would be left of that.
+inline Vec splat(float x) { return x - Vec{}; }
 
 inline Vec load(const float* p) {
   Vec v;

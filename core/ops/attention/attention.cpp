@@ -1,6 +1,7 @@
 #include "core/ops/attention/attention.h"
 
 #include "core/cost.h"
+#include "core/cpu/matmul_cache.h"
 #include "core/cuda/fused_attention.h"
 #include "core/ops/attention/attention_kernels.h"
 #include "core/ops/check.h"
@@ -131,7 +132,8 @@ int64_t attention_workspace_bytes(const Stream& stream, Pass pass, DType dtype, 
     return fused->workspace_bytes({.pass = pass, .heads = heads, .batch = batch, .sequence = sequence});
   return stream.target().type == DeviceType::cuda
              ? cuda::attention_workspace_bytes(pass, dtype, heads, batch, sequence)
-             : cpu::attention_workspace_bytes(pass, dtype, heads, batch, sequence);
+             : cpu::attention_workspace_bytes(stream.matmul_cache().products().attention, pass, dtype, heads,
+                                              batch, sequence);
 }
 
 void attention_decode(Stream& stream, const AttentionDecode& args) {

@@ -27,8 +27,15 @@ struct Lane {
     const int64_t d = t.heads.head_dim, rows = t.tile_rows();
     q = parts.take(t.tile_bytes(rows * d));
     dout = parts.take(t.tile_bytes(rows * d));
-    k = parts.take(t.tile_bytes(t.keys * d));
-    v = parts.take(t.tile_bytes(t.keys * d));
+    k = parts.take(TileProducts::packed_bytes(t, Operand::transposed, t.keys));
+    v = parts.take(TileProducts::packed_bytes(t, Operand::transposed, t.keys));
+    const bool alike = TileProducts::packs_alike(t);
+    const auto right = [&](int64_t count) {
+      return parts.take(TileProducts::packed_bytes(t, Operand::right, count));
+    };
+    right_q = alike ? q : right(rows);
+    right_dout = alike ? dout : right(rows);
+    right_k = alike ? k : right(t.keys);
     dk = parts.take(t.keys * d * 4);
     dv = parts.take(t.keys * d * 4);
     scores = parts.take(t.score_elements() * 4);
@@ -39,7 +46,8 @@ struct Lane {
     scratch = parts.take(scratch_bytes);
   }
   Parts parts;
-  int64_t q, dout, k, v, dk, dv, scores, dprobabilities, probabilities, dscores, scratch;
+  int64_t q, dout, k, v, right_q, right_dout, right_k, dk, dv, scores, dprobabilities, probabilities, dscores,
+      scratch;
 };
 
 /// All of the memory: threads, slots of dQ, delta.
@@ -61,14 +69,13 @@ class Backward {
  public:
   Backward(Stream& stream, const AttentionBackward& args)
       : a_(args),
-        t_(args.qkv.dtype, args.heads, args.batch, args.sequence),
-        gemms_(stream.matmul_cache(), t_, Pass::backward),
-        layout_(t_, gemms_.scratch_bytes()),
+        t_(stream.matmul_cache().products().attention, args.qkv.dtype, args.heads, args.batch, args.sequence),
+        products_(stream.matmul_cache(), t_, Pass::backward),
+        layout_(t_, products_.scratch_bytes()),
         workspace_(attention_workspace("attention_backward", args.workspace, layout_.parts.bytes())),
         delta_(reinterpret_cast<float*>(workspace_ + layout_.delta)),
         slots_(reinterpret_cast<float*>(workspace_ + layout_.slots)),
         kernels_(attention_kernels()),
-        pack_(t_.dtype == t_.tile ? kernels_.copy[t_.tile] : kernels_.widen),
         scale_(static_cast<float>(1 / std::sqrt(static_cast<double>(args.heads.head_dim)))) {}
 
   void run() {
@@ -110,8 +117,12 @@ class Backward {
     const int64_t key = index * t_.keys, all_keys = std::min(t_.keys, t_.sequence - key);
     const int64_t k_column = (heads + kv) * d, v_column = k_column + kv_heads * d;
     const int32_t* starts = a_.document_start.empty() ? nullptr : a_.document_start.as<int32_t>() + token;
-    pack_(element(a_.qkv, (token + key) * row + k_column), row, own + l.k, {0, all_keys, d});
-    pack_(element(a_.qkv, (token + key) * row + v_column), row, own + l.v, {0, all_keys, d});
+    const char *k = element(a_.qkv, (token + key) * row + k_column),
+               *v = element(a_.qkv, (token + key) * row + v_column);
+    const bool alike = TileProducts::packs_alike(t_);
+    products_.pack(Operand::transposed, k, row, all_keys, own + l.k, 0, all_keys);
+    products_.pack(Operand::transposed, v, row, all_keys, own + l.v, 0, all_keys);
+    if (!alike) products_.pack(Operand::right, k, row, all_keys, own + l.right_k, 0, all_keys);
     std::fill_n(dk, all_keys * d, 0.0f);
     std::fill_n(dv, all_keys * d, 0.0f);
 
@@ -120,13 +131,15 @@ class Backward {
       const int64_t keys = std::min(all_keys, first + queries - key);
       if (first_visible_key(starts, first, first + queries) >= key + keys) continue;
       for (int64_t g = 0; g < t_.group; ++g) {
-        const int64_t packed = t_.tile_bytes(g * queries * d);
-        pack_(element(a_.qkv, (token + first) * row + (head + g) * d), row, own + l.q + packed,
-              {0, queries, d});
-        pack_(element(a_.dout, (token + first) * heads * d + (head + g) * d), heads * d,
-              own + l.dout + packed, {0, queries, d});
+        const auto pack = [&](const void* from, int64_t stride, int64_t left, int64_t right) {
+          products_.pack(Operand::left, from, stride, queries, own + left, g * queries, t_.group * queries);
+          if (!alike)
+            products_.pack(Operand::right, from, stride, queries, own + right, g * queries,
+                           t_.group * queries);
+        };
+        pack(element(a_.qkv, (token + first) * row + (head + g) * d), row, l.q, l.right_q);
+        pack(element(a_.dout, (token + first) * heads * d + (head + g) * d), heads * d, l.dout, l.right_dout);
       }
-      const TileProducts& products = gemms_.at(queries, keys);
       const int64_t statistics = (b * heads + head) * t_.sequence + first;
       const GradientTile step{.tile = {.scores = reinterpret_cast<float*>(own + l.scores),
                                        .rows = t_.group * queries,
@@ -143,12 +156,14 @@ class Backward {
                               .head_stride = t_.sequence,
                               .probabilities = own + l.probabilities,
                               .dscores = own + l.dscores};
-      products.scores->run(lane, own + l.q, own + l.k, step.tile.scores, scratch);
-      products.scores->run(lane, own + l.dout, own + l.v, own + l.dprobabilities, scratch);
+      float* dprobabilities = reinterpret_cast<float*>(own + l.dprobabilities);
+      products_.scores(lane, step.tile, own + l.q, own + l.k, step.tile.scores, scratch);
+      products_.scores(lane, step.tile, own + l.dout, own + l.v, dprobabilities, scratch);
       kernels_.gradient[t_.tile](step);
-      products.columns->run(lane, step.probabilities, own + l.dout, dv, scratch);
-      products.columns->run(lane, step.dscores, own + l.q, dk, scratch);
-      products.rows->run(lane, step.dscores, own + l.k, dq + first * t_.group * d, scratch);
+      products_.columns(lane, step.tile, step.probabilities, own + l.right_dout, dv, scratch);
+      products_.columns(lane, step.tile, step.dscores, own + l.right_q, dk, scratch);
+      products_.rows(lane, step.tile, step.dscores, own + l.right_k, all_keys, dq + first * t_.group * d,
+                     scratch);
     }
     const auto store = kernels_.store[t_.dtype];
     store({.from = dk, .factor = scale_}, element(a_.dqkv, (token + key) * row + k_column), row,
@@ -169,12 +184,11 @@ class Backward {
 
   const AttentionBackward& a_;
   AttentionTiling t_;
-  TileGemms gemms_;
+  TileProducts products_;
   Layout layout_;
   char* workspace_;
   float *delta_, *slots_;
   const AttentionKernels& kernels_;
-  AttentionKernels::Pack* pack_;
   float scale_;
 };
 

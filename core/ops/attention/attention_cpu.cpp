@@ -1,3 +1,4 @@
+#include "core/cpu/panel_product_kernel.h"
 #include "core/cpu/vec.h"
 #include "core/ops/attention/attention_kernels.h"
 
@@ -200,6 +201,15 @@ void widen(const void* from, int64_t stride, void* to, Rows block) {
 }
 
 template <class T>
+void pack(const void* from, int64_t stride, int64_t columns, int64_t k, float* to) {
+  pack_panel(static_cast<const T*>(from), stride, columns, k, to);
+}
+template <class T>
+void pack_transposed(const void* from, int64_t stride, int64_t columns, int64_t k, float* to) {
+  pack_transposed_panel(static_cast<const T*>(from), stride, columns, k, to);
+}
+
+template <class T>
 void store_sum(const AttentionKernels::Sum& s, void* to, int64_t to_stride, Rows block) {
   for (int64_t i = block.begin; i < block.end; ++i) {
     const float* from = s.from + i * block.cols;
@@ -285,10 +295,17 @@ void decode(const AttentionDecode& a, int64_t sequence, int64_t head) {
 }  // namespace
 
 AttentionKernels attention_kernels() {
-  return {{copy<float>, copy<bf16>},           widen,
-          {softmax<float>, softmax<bf16>},     {gradient<float>, gradient<bf16>},
-          {store_sum<float>, store_sum<bf16>}, {finish<float>, finish<bf16>},
-          {delta<float>, delta<bf16>},         {decode<float>, decode<bf16>}};
+  return {{copy<float>, copy<bf16>},
+          widen,
+          {pack<float>, pack<bf16>},
+          {pack_transposed<float>, pack_transposed<bf16>},
+          multiply,
+          {softmax<float>, softmax<bf16>},
+          {gradient<float>, gradient<bf16>},
+          {store_sum<float>, store_sum<bf16>},
+          {finish<float>, finish<bf16>},
+          {delta<float>, delta<bf16>},
+          {decode<float>, decode<bf16>}};
 }
 
 }  // namespace ottava::cpu::OTTAVA_ISA

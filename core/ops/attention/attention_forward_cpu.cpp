@@ -14,8 +14,8 @@ struct Lane {
   Lane(const AttentionTiling& t, int64_t scratch_bytes) {
     const int64_t d = t.heads.head_dim, rows = t.tile_rows();
     q = parts.take(t.tile_bytes(rows * d));
-    k = parts.take(t.tile_bytes(t.keys * d));
-    v = parts.take(t.tile_bytes(t.keys * d));
+    k = parts.take(TileProducts::packed_bytes(t, Operand::transposed, t.keys));
+    v = parts.take(TileProducts::packed_bytes(t, Operand::right, t.keys));
     scores = parts.take(t.score_elements() * 4);
     probabilities = t.tile == DType::f32 ? scores : parts.take(t.tile_bytes(t.score_elements()));
     sums = parts.take(rows * d * 4);
@@ -48,12 +48,12 @@ int64_t forward_workspace_bytes(const AttentionTiling& t, int64_t scratch_bytes)
 }
 
 void attention_forward(Stream& stream, const AttentionForward& a) {
-  const AttentionTiling t(a.qkv.dtype, a.heads, a.batch, a.sequence);
-  const TileGemms gemms(stream.matmul_cache(), t, Pass::forward);
-  const Lane lane(t, gemms.scratch_bytes());
+  const AttentionTiling t(stream.matmul_cache().products().attention, a.qkv.dtype, a.heads, a.batch,
+                          a.sequence);
+  const TileProducts products(stream.matmul_cache(), t, Pass::forward);
+  const Lane lane(t, products.scratch_bytes());
   char* workspace = attention_workspace("attention_forward", a.workspace, t.lanes * lane.parts.bytes());
   const auto& kernels = attention_kernels();
-  const auto pack = t.dtype == t.tile ? kernels.copy[t.tile] : kernels.widen;
   const auto softmax = kernels.softmax[t.tile];
   const auto finish = kernels.finish[t.dtype];
   const int64_t d = a.heads.head_dim, stride = a.heads.row(), kv_heads = a.heads.kv_heads;
@@ -78,22 +78,25 @@ void attention_forward(Stream& stream, const AttentionForward& a) {
                                         .scale_log2 = scale_log2},
                                        d);
     for (int64_t g = 0; g < t.group; ++g) {
-      pack(element(a.qkv, (token + first) * stride + (head + g) * d), stride,
-           own + lane.q + t.tile_bytes(g * queries * d), {0, queries, d});
+      products.pack(Operand::left, element(a.qkv, (token + first) * stride + (head + g) * d), stride, queries,
+                    own + lane.q, g * queries, t.group * queries);
     }
     const int64_t skipped = first_visible_key(starts, first, first + queries) / t.keys * t.keys;
     for (int64_t key = skipped; key < first + queries; key += t.keys) {
       const int64_t keys = std::min(t.keys, first + queries - key);
-      const TileProducts& products = gemms.at(queries, keys);
       const int64_t k_column = (a.heads.heads + kv) * d, v_column = k_column + kv_heads * d;
-      pack(element(a.qkv, (token + key) * stride + k_column), stride, own + lane.k, {0, keys, d});
-      pack(element(a.qkv, (token + key) * stride + v_column), stride, own + lane.v, {0, keys, d});
-      products.scores->run(lane_index, own + lane.q, own + lane.k, step.tile.scores, own + lane.scratch);
+      products.pack(Operand::transposed, element(a.qkv, (token + key) * stride + k_column), stride, keys,
+                    own + lane.k, 0, keys);
+      products.pack(Operand::right, element(a.qkv, (token + key) * stride + v_column), stride, keys,
+                    own + lane.v, 0, keys);
       step.tile.keys = keys;
       step.tile.stride = t.stride_of(keys);
       step.tile.first_key = key;
+      products.scores(lane_index, step.tile, own + lane.q, own + lane.k, step.tile.scores,
+                      own + lane.scratch);
       softmax(step);
-      products.rows->run(lane_index, step.probabilities, own + lane.v, step.sums, own + lane.scratch);
+      products.rows(lane_index, step.tile, step.probabilities, own + lane.v, keys, step.sums,
+                    own + lane.scratch);
     }
     for (int64_t g = 0; g < t.group; ++g) {
       finish(step, element(a.out, (token + first) * a.heads.heads * d + (head + g) * d), a.heads.heads * d,

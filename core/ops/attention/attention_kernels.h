@@ -2,7 +2,9 @@
 
 #include <cstdint>
 
+#include "core/cpu/bf16_products.h"
 #include "core/cpu/isa.h"
+#include "core/cpu/panel_product.h"
 #include "core/ops/attention/attention.h"
 
 namespace ottava {
@@ -45,6 +47,11 @@ struct AttentionKernels {
   using Pack = void(const void* from, int64_t stride, void* to, cpu::Rows block);
   cpu::FloatKernel<Pack> copy;
   Pack* widen;
+  /// One panel of the B of a product (core/cpu/panel_product.h) in f32, from a B stored as it is or
+  /// transposed, by the type of what is stored; `columns` of the panel exist.
+  using Panel = void(const void* from, int64_t stride, int64_t columns, int64_t k, float* to);
+  cpu::FloatKernel<Panel> pack, pack_transposed;
+  void (*multiply)(const cpu::PanelProduct&);
   /// By the type of the probabilities.
   cpu::FloatKernel<void(const SoftmaxTile&)> softmax;
   cpu::FloatKernel<void(const GradientTile&)> gradient;
@@ -69,8 +76,8 @@ inline constexpr int64_t kMaxHeadDim = 512;
 namespace cpu {
 void attention_forward(Stream& stream, const AttentionForward& args);
 void attention_backward(Stream& stream, const AttentionBackward& args);
-int64_t attention_workspace_bytes(Pass pass, DType dtype, AttentionHeads heads, int64_t batch,
-                                  int64_t sequence);
+int64_t attention_workspace_bytes(Bf16Products products, Pass pass, DType dtype, AttentionHeads heads,
+                                  int64_t batch, int64_t sequence);
 }  // namespace cpu
 
 namespace cuda {

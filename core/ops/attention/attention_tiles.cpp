@@ -2,7 +2,6 @@
 
 #include <bit>
 
-#include "core/cpu/isa.h"
 #include "core/ops/attention/attention_kernels.h"
 #include "core/parallel_for.h"
 
@@ -14,12 +13,6 @@ namespace {
 // Measured flat around this choice: 64 rows cost 15%, 256 rows or 512 keys gain at most 10% at head dimension
 // 128 and nothing below.
 constexpr int64_t kRows = 128, kKeys = 256, kFewestQueries = 16;
-
-// bf16 operands pay where they reach AMX. Elsewhere f32 is at least as fast, and the probabilities need no
-// rounding.
-DType tile_dtype(DType dtype) {
-  return dtype == DType::bf16 && isa() >= Isa::avx512 && dnnl_uses_amx() ? DType::bf16 : DType::f32;
-}
 
 struct TileShape {
   int64_t queries, keys;
@@ -59,9 +52,10 @@ TileProblems problems_of(const AttentionTiling& t, TileShape shape) {
 
 }  // namespace
 
-AttentionTiling::AttentionTiling(DType dtype, AttentionHeads heads, int64_t batch, int64_t sequence)
+AttentionTiling::AttentionTiling(Bf16Products products, DType dtype, AttentionHeads heads, int64_t batch,
+                                 int64_t sequence)
     : dtype(dtype),
-      tile(tile_dtype(dtype)),
+      tile(dtype == DType::bf16 && products == Bf16Products::direct ? DType::bf16 : DType::f32),
       heads(heads),
       batch(batch),
       sequence(sequence),
@@ -72,26 +66,29 @@ AttentionTiling::AttentionTiling(DType dtype, AttentionHeads heads, int64_t batc
       keys(kKeys),
       lanes(parallel_threads()) {}
 
-TileGemms::TileGemms(MatmulCache& cache, const AttentionTiling& t, Pass pass) {
+TileProducts::TileProducts(MatmulCache& cache, const AttentionTiling& t, Pass pass)
+    : t_(t), kernels_(attention_kernels()) {
+  if (!packs_alike(t)) return;
   const int lanes = static_cast<int>(t.lanes);
   for (TileShape shape : shapes_of(t)) {
     const TileProblems p = problems_of(t, shape);
-    TileProducts products{shape.queries, shape.keys, &cache.tile(p.scores, lanes), &cache.tile(p.rows, lanes),
-                          nullptr};
+    Direct products{shape.queries, shape.keys, &cache.tile(p.scores, lanes), &cache.tile(p.rows, lanes),
+                    nullptr};
     if (pass == Pass::backward) products.columns = &cache.tile(p.columns, lanes);
     for (const Gemm* gemm : {products.scores, products.rows, products.columns}) {
       if (gemm) scratch_bytes_ = std::max(scratch_bytes_, gemm->scratch_bytes());
     }
-    shapes_.push_back(products);
+    direct_.push_back(products);
   }
 }
 
-const TileProducts& TileGemms::at(int64_t queries, int64_t keys) const {
-  return *std::find_if(shapes_.begin(), shapes_.end(),
-                       [&](const TileProducts& p) { return p.queries == queries && p.keys == keys; });
+const TileProducts::Direct& TileProducts::at(const ScoreTile& tile) const {
+  return *std::find_if(direct_.begin(), direct_.end(),
+                       [&](const Direct& p) { return p.queries == tile.queries && p.keys == tile.keys; });
 }
 
-int64_t TileGemms::scratch_bytes(const AttentionTiling& t, Pass pass) {
+int64_t TileProducts::scratch_bytes(const AttentionTiling& t, Pass pass) {
+  if (!packs_alike(t)) return 0;
   int64_t bytes = 0;
   for (TileShape shape : shapes_of(t)) {
     const TileProblems p = problems_of(t, shape);
@@ -99,6 +96,118 @@ int64_t TileGemms::scratch_bytes(const AttentionTiling& t, Pass pass) {
     if (pass == Pass::backward) bytes = std::max(bytes, gemm_scratch_bytes(p.columns, 1));
   }
   return bytes;
+}
+
+int64_t TileProducts::packed_bytes(const AttentionTiling& t, Operand operand, int64_t count) {
+  const int64_t d = t.heads.head_dim;
+  if (packs_alike(t) || operand == Operand::left) return t.tile_bytes(count * d);
+  return 4 * kPanelColumns * (operand == Operand::right ? count * panels_of(d) : panels_of(count) * d);
+}
+
+void TileProducts::pack(Operand operand, const void* from, int64_t stride, int64_t count, char* to,
+                        int64_t first, int64_t all) const {
+  const int64_t d = t_.heads.head_dim;
+  if (packs_alike(t_) || operand == Operand::left) {
+    const auto copy = t_.dtype == t_.tile ? kernels_.copy[t_.tile] : kernels_.widen;
+    return copy(from, stride, to + t_.tile_bytes(first * d), {0, count, d});
+  }
+  const int64_t columns = operand == Operand::right ? d : count,
+                depth = operand == Operand::right ? count : d;
+  const auto panel_of = (operand == Operand::right ? kernels_.pack : kernels_.pack_transposed)[t_.dtype];
+  const int64_t size = static_cast<int64_t>(size_of(t_.dtype));
+  for (int64_t panel = 0; panel < panels_of(columns); ++panel) {
+    const int64_t column = panel * kPanelColumns;
+    const int64_t at = operand == Operand::right ? panel * all + first : panel * d;
+    panel_of(static_cast<const char*>(from) + (operand == Operand::right ? column : column * stride) * size,
+             stride, std::min(kPanelColumns, columns - column), depth,
+             reinterpret_cast<float*>(to) + at * kPanelColumns);
+  }
+}
+
+namespace {
+
+// Rows of a product that share what the diagonal leaves of it.
+constexpr int64_t kTogether = 28;
+
+bool meets_diagonal(const ScoreTile& t) { return t.first_key + t.keys - 1 > t.first_query; }
+
+/// Calls body(first row, rows, keys that the last of them sees) for parts of the tile: one where all keys are
+/// seen.
+template <class Body>
+void for_each_part(const ScoreTile& t, Body&& body) {
+  if (!meets_diagonal(t)) return body(int64_t{0}, t.rows, t.keys);
+  for (int64_t head = 0; head < t.rows; head += t.queries) {
+    for (int64_t query = 0; query < t.queries; query += kTogether) {
+      const int64_t count = std::min(kTogether, t.queries - query);
+      const int64_t keys = std::min(t.first_query + query + count - t.first_key, t.keys);
+      if (keys > 0) body(head + query, count, keys);
+    }
+  }
+}
+
+}  // namespace
+
+void TileProducts::scores(int lane, const ScoreTile& t, const char* a, const char* b, float* scores,
+                          void* scratch) const {
+  if (packs_alike(t_)) return at(t).scores->run(lane, a, b, scores, scratch);
+  const int64_t d = t_.heads.head_dim;
+  for_each_part(t, [&](int64_t row, int64_t rows, int64_t keys) {
+    kernels_.multiply({.a = reinterpret_cast<const float*>(a) + row * d,
+                       .a_row = d,
+                       .a_depth = 1,
+                       .b = reinterpret_cast<const float*>(b),
+                       .b_panel = kPanelColumns * d,
+                       .c = scores + row * t.stride,
+                       .c_row = t.stride,
+                       .m = rows,
+                       .n = panels_of(keys) * kPanelColumns,
+                       .k = d});
+  });
+}
+
+void TileProducts::rows(int lane, const ScoreTile& t, const void* p, const char* b, int64_t all, float* c,
+                        void* scratch) const {
+  if (packs_alike(t_)) return at(t).rows->run(lane, p, b, c, scratch);
+  const int64_t d = t_.heads.head_dim;
+  for_each_part(t, [&](int64_t row, int64_t rows, int64_t keys) {
+    kernels_.multiply({.a = static_cast<const float*>(p) + row * t.stride,
+                       .a_row = t.stride,
+                       .a_depth = 1,
+                       .b = reinterpret_cast<const float*>(b),
+                       .b_panel = kPanelColumns * all,
+                       .c = c + row * d,
+                       .c_row = d,
+                       .m = rows,
+                       .n = d,
+                       .k = keys,
+                       .accumulate = true});
+  });
+}
+
+void TileProducts::columns(int lane, const ScoreTile& t, const void* p, const char* b, float* c,
+                           void* scratch) const {
+  if (packs_alike(t_)) return at(t).columns->run(lane, p, b, c, scratch);
+  const int64_t d = t_.heads.head_dim;
+  const auto add = [&](int64_t key, int64_t keys, int64_t row, int64_t rows) {
+    kernels_.multiply({.a = static_cast<const float*>(p) + row * t.stride + key,
+                       .a_row = 1,
+                       .a_depth = t.stride,
+                       .b = reinterpret_cast<const float*>(b) + row * kPanelColumns,
+                       .b_panel = kPanelColumns * t.rows,
+                       .c = c + key * d,
+                       .c_row = d,
+                       .m = keys,
+                       .n = d,
+                       .k = rows,
+                       .accumulate = true});
+  };
+  if (!meets_diagonal(t)) return add(0, t.keys, 0, t.rows);
+  for (int64_t key = 0; key < t.keys; key += kTogether) {
+    const int64_t keys = std::min(kTogether, t.keys - key);
+    const int64_t hidden = std::max<int64_t>(t.first_key + key - t.first_query, 0);
+    for (int64_t head = 0; head < t.rows && hidden < t.queries; head += t.queries)
+      add(key, keys, head + hidden, t.queries - hidden);
+  }
 }
 
 char* attention_workspace(std::string_view op, const Tensor& workspace, int64_t bytes) {
@@ -113,10 +222,10 @@ char* attention_workspace(std::string_view op, const Tensor& workspace, int64_t 
   return static_cast<char*>(workspace.data);
 }
 
-int64_t attention_workspace_bytes(Pass pass, DType dtype, AttentionHeads heads, int64_t batch,
-                                  int64_t sequence) {
-  const AttentionTiling t(dtype, heads, batch, sequence);
-  const int64_t scratch = TileGemms::scratch_bytes(t, pass);
+int64_t attention_workspace_bytes(Bf16Products products, Pass pass, DType dtype, AttentionHeads heads,
+                                  int64_t batch, int64_t sequence) {
+  const AttentionTiling t(products, dtype, heads, batch, sequence);
+  const int64_t scratch = TileProducts::scratch_bytes(t, pass);
   return pass == Pass::forward ? forward_workspace_bytes(t, scratch) : backward_workspace_bytes(t, scratch);
 }
 

@@ -5,15 +5,15 @@
 #include <vector>
 
 #include "core/cpu/matmul_cache.h"
-#include "core/ops/attention/attention.h"
+#include "core/ops/attention/attention_kernels.h"
 
 // How attention is cut into tiles on the CPU. A tile is `queries` positions of all heads that share a key
-// head, stacked as rows, against `keys` keys. All five products of a tile are oneDNN primitives for one
-// thread on packed operands: only these reach AMX, and packed f32 ones are 30% faster than strided.
+// head, stacked as rows, against `keys` keys. All five products of a tile are for one thread and on
+// packed operands.
 namespace ottava::cpu {
 
 struct AttentionTiling {
-  AttentionTiling(DType dtype, AttentionHeads heads, int64_t batch, int64_t sequence);
+  AttentionTiling(Bf16Products products, DType dtype, AttentionHeads heads, int64_t batch, int64_t sequence);
 
   DType dtype;  ///< of the tensors
   DType tile;   ///< of the products' operands
@@ -34,26 +34,53 @@ struct AttentionTiling {
   int64_t score_elements() const { return tile_rows() * stride_of(std::min(keys, sequence)); }
 };
 
-/// The products of a tile with `queries` positions and `keys` keys; operands packed [rows, head_dim], scores
-/// and probabilities [rows, stride].
-struct TileProducts {
-  int64_t queries = 0, keys = 0;
-  const Gemm* scores = nullptr;   ///< [rows, keys] = [rows, D] [keys, D]^T:  S = Q K^T, dP = dO V^T
-  const Gemm* rows = nullptr;     ///< [rows, D] += [rows, keys] [keys, D]:   O += P V, dQ += dS K
-  const Gemm* columns = nullptr;  ///< [keys, D] += [rows, keys]^T [rows, D]: dV += P^T dO, dK += dS^T Q
+/// What an operand is packed for. oneDNN's products take all three alike, so that one packing serves.
+enum class Operand {
+  left,        ///< A of scores
+  transposed,  ///< B of scores
+  right,       ///< B of rows and columns
 };
 
-/// The products of every tile shape that occurs, made before the threads start.
-class TileGemms {
+/// The five products of a tile: oneDNN's for one thread where operands are bf16, else those of
+/// core/cpu/panel_product.h, which leave out what the diagonal hides. Made before the threads start.
+class TileProducts {
  public:
-  TileGemms(MatmulCache& cache, const AttentionTiling& tiling, Pass pass);
-  const TileProducts& at(int64_t queries, int64_t keys) const;
+  TileProducts(MatmulCache& cache, const AttentionTiling& tiling, Pass pass);
+
+  /// True if one packing serves as every operand.
+  static bool packs_alike(const AttentionTiling& t) { return t.tile == DType::bf16; }
+  /// Bytes of `count` rows of an operand.
+  static int64_t packed_bytes(const AttentionTiling& t, Operand operand, int64_t count);
+  /// `count` rows of [.., D] in the tensors' type, `stride` elements apart, as the operand's rows from
+  /// `first` on, of `all` that it will have. Rows of a transposed operand are packed at once: first is 0.
+  void pack(Operand operand, const void* from, int64_t stride, int64_t count, char* to, int64_t first,
+            int64_t all) const;
+
+  /// Bounds of a tile in the products: `all` rows were packed into the right operand, from which the product
+  /// takes as many as it has terms.
+  /// scores [rows, stride] = a b^T:  S = Q K^T, dP = dO V^T
+  void scores(int lane, const ScoreTile& tile, const char* a, const char* b, float* scores,
+              void* scratch) const;
+  /// c [rows, D] += p [rows, keys] b:  O += P V, dQ += dS K
+  void rows(int lane, const ScoreTile& tile, const void* p, const char* b, int64_t all, float* c,
+            void* scratch) const;
+  /// c [keys, D] += p^T [keys, rows] b:  dV += P^T dO, dK += dS^T Q
+  void columns(int lane, const ScoreTile& tile, const void* p, const char* b, float* c, void* scratch) const;
+
   /// Scratch of one lane; the second function asks without making primitives.
   int64_t scratch_bytes() const { return scratch_bytes_; }
   static int64_t scratch_bytes(const AttentionTiling& tiling, Pass pass);
 
  private:
-  std::vector<TileProducts> shapes_;
+  struct Direct {
+    int64_t queries = 0, keys = 0;
+    const Gemm *scores = nullptr, *rows = nullptr, *columns = nullptr;
+  };
+  const Direct& at(const ScoreTile& tile) const;
+
+  AttentionTiling t_;
+  const AttentionKernels& kernels_;
+  std::vector<Direct> direct_;
   int64_t scratch_bytes_ = 0;
 };
 

@@ -1,6 +1,9 @@
 #include "core/ops/matmul/matmul.h"
 
 #include <algorithm>
+#include <chrono>
+#include <limits>
+#include <vector>
 
 #include "core/cost.h"
 #include "core/cpu/matmul_cache.h"
@@ -69,19 +72,19 @@ void check(const Matmul& args) {
   }
 }
 
-// OTTAVA_CPU_ISA below avx512 asks for what a smaller machine does.
-bool multiplies_bf16_directly() { return cpu::isa() >= cpu::Isa::avx512 && cpu::dnnl_multiplies_bf16(); }
-bool widens(const Matmul& args) { return args.a.dtype == DType::bf16 && !multiplies_bf16_directly(); }
+bool widens(const Stream& stream, const Matmul& args) {
+  return args.a.dtype == DType::bf16 && stream.matmul_cache().products().matmul == cpu::Bf16Products::widened;
+}
 
 void matmul_on_cpu(Stream& stream, const Matmul& args) {
-  if (widens(args)) return cpu::matmul_widened(stream, args);
+  if (widens(stream, args)) return cpu::matmul_widened(stream, args);
   const cpu::Gemm& gemm = stream.matmul_cache().whole(problem_of(args), parallel_threads());
   gemm.run(0, a_of(args).data, args.b.data, out_of(args).data,
            cpu::matmul_workspace(stream, gemm.scratch_bytes()), args.scale);
 }
 
-int64_t workspace_on_cpu(const Matmul& args) {
-  if (widens(args)) return cpu::matmul_widened_workspace_bytes(args);
+int64_t workspace_on_cpu(const Stream& stream, const Matmul& args) {
+  if (widens(stream, args)) return cpu::matmul_widened_workspace_bytes(args);
   return cpu::gemm_scratch_bytes(problem_of(args), parallel_threads());
 }
 
@@ -99,7 +102,8 @@ void* cpu::matmul_workspace(const Stream& stream, int64_t bytes) {
 }
 
 bool matmul_takes_scale(Stream& stream, const Matmul& args) {
-  if (stream.target().type == DeviceType::cuda || args.a.dtype != DType::bf16 || widens(args)) return false;
+  if (stream.target().type == DeviceType::cuda || args.a.dtype != DType::bf16 || widens(stream, args))
+    return false;
   return stream.type() == DeviceType::cpu ? stream.matmul_cache().takes_scale(plain_problem_of(args))
                                           : cpu::gemm_takes_scale(plain_problem_of(args));
 }
@@ -139,7 +143,8 @@ void matmul(Stream& stream, const Matmul& args) {
 
 int64_t matmul_workspace_bytes(Stream& stream, const Matmul& args) {
   check(args);
-  return stream.target().type == DeviceType::cuda ? cuda::kMatmulWorkspaceBytes : workspace_on_cpu(args);
+  return stream.target().type == DeviceType::cuda ? cuda::kMatmulWorkspaceBytes
+                                                  : workspace_on_cpu(stream, args);
 }
 
 void set_matmul_workspace(Stream& stream, Tensor workspace) {
@@ -196,12 +201,56 @@ void bias_gradient(Stream& stream, const Tensor& dy, const Tensor& dbias) {
 }
 
 std::string matmul_backend_description() {
-  if (multiplies_bf16_directly()) {
+  if (cpu::multiplies_bf16_directly()) {
     return fmt::format("{}, bf16 {}", cpu::dnnl_version_text(),
                        cpu::dnnl_uses_amx() ? "with AMX" : "with AVX-512");
   }
   return fmt::format("{}, bf16 widened to f32 panels (no bf16 instructions to use; products stay exact)",
                      cpu::dnnl_version_text());
+}
+
+namespace {
+/// The best of at most 20 calls in 0.1 s, after one that is not counted.
+template <class Work>
+double best_seconds(const Work& work) {
+  work();
+  double best = std::numeric_limits<double>::infinity(), total = 0;
+  for (int i = 0; i < 20 && total < 0.1; ++i) {
+    const auto before = std::chrono::steady_clock::now();
+    work();
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - before).count();
+    best = std::min(best, seconds);
+    total += seconds;
+  }
+  return best;
+}
+
+}  // namespace
+
+double measure_multiplier_peak_flops() {
+  constexpr int64_t kM = 112, kN = cpu::kPanelColumns, kK = 256, kRepeats = 200;
+  const int64_t lanes = parallel_threads();
+  std::vector<float> a(static_cast<size_t>(kM * kK), 0.5f), b(static_cast<size_t>(kN * kK), 0.5f),
+      c(static_cast<size_t>(lanes * kM * kN));
+  const auto multiply = cpu::matmul_kernels().multiply;
+  const double seconds = best_seconds([&] {
+    parallel_for(lanes, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t lane = begin; lane < end; ++lane) {
+        for (int64_t i = 0; i < kRepeats; ++i)
+          multiply({.a = a.data(),
+                    .a_row = kK,
+                    .a_depth = 1,
+                    .b = b.data(),
+                    .b_panel = kN * kK,
+                    .c = c.data() + lane * kM * kN,
+                    .c_row = kN,
+                    .m = kM,
+                    .n = kN,
+                    .k = kK});
+      }
+    });
+  });
+  return 2.0 * static_cast<double>(kM * kN * kK * kRepeats * lanes) / seconds;
 }
 
 }  // namespace ottava

@@ -20,8 +20,8 @@ std::string_view name_of(MatmulKind kind);
 /// out = product, or out += product. a and b share one dtype, f32 or bf16; out is f32 or bf16 (f32 when a is
 /// f32); sums are f32, products of bf16 exact. `accumulate` needs an f32 out. Throws ShapeError, also for a
 /// tensor without elements. Scratch is the stream's workspace (set_matmul_workspace). CPU: primitives are
-/// made once per problem and number of threads; machines without bf16 instructions widen to f32 panel by
-/// panel.
+/// made once per problem and number of threads; bf16 is multiplied directly or widened, as the stream says
+/// (MatmulCache::products).
 struct Matmul {
   MatmulKind kind = MatmulKind::forward;
   Tensor a, b, out;
@@ -33,8 +33,8 @@ struct Matmul {
   ColumnRange a_columns = {}, out_columns = {};
 };
 void matmul(Stream& stream, const Matmul& args);
-/// True if matmul() can scale this product as it makes it (`scale` itself is not looked at): on a CPU with
-/// bf16 instructions.
+/// True if matmul() can scale this product as it makes it (`scale` itself is not looked at): on a CPU that
+/// multiplies bf16 directly.
 bool matmul_takes_scale(Stream& stream, const Matmul& args);
 
 /// Bytes that this problem needs on the stream's target with as many threads as it would use now; matmul on
@@ -50,5 +50,8 @@ void bias_gradient(Stream& stream, const Tensor& dy, const Tensor& dbias);
 
 /// What multiplies bf16 on this CPU, for the start-up report: "oneDNN 2.6.3, bf16 with AMX".
 std::string matmul_backend_description();
+/// FLOP/s of f32 multiply-adds with the current threads on operands in each core's caches: the instructions'
+/// peak, which no widened product passes.
+double measure_multiplier_peak_flops();
 
 }  // namespace ottava

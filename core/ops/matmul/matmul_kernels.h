@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "core/cpu/isa.h"
+#include "core/cpu/panel_product.h"
 #include "core/ops/matmul/matmul.h"
 
 namespace ottava {
@@ -12,6 +13,10 @@ struct MatmulKernels {
   /// A block of bf16 as f32, and back with rounding to nearest even. Strides are in elements.
   void (*widen)(const bf16* from, int64_t from_stride, float* to, int64_t to_stride, cpu::Rows block);
   void (*narrow)(const float* from, int64_t from_stride, bf16* to, int64_t to_stride, cpu::Rows block);
+  /// One panel of B [k,n], widened, of which `columns` exist; B stored as [k,n] or transposed as [n,k].
+  using Pack = void(const bf16* from, int64_t stride, int64_t columns, int64_t k, float* to);
+  Pack *pack, *pack_transposed;
+  void (*multiply)(const cpu::PanelProduct&);
   cpu::FloatKernel<void(const Tensor& y, const Tensor& bias, cpu::Rows)> add_bias;
   cpu::FloatKernel<void(const Tensor& dy, const Tensor& dbias, cpu::Columns)> bias_gradient;
 };
@@ -21,8 +26,8 @@ inline MatrixRows a_of(const Matmul& args) { return rows_of("matmul", args.a, ar
 inline MatrixRows out_of(const Matmul& args) { return rows_of("matmul", args.out, args.out_columns); }
 
 namespace cpu {
-/// The path of machines without bf16 instructions: panels are widened to f32, where the products are exact,
-/// and multiplied by the f32 primitive. a and b bf16, out f32 or bf16.
+/// Operands are widened to f32, where the products are exact, and multiplied there. a and b bf16, out f32 or
+/// bf16. Bitwise the same for any number of threads.
 void matmul_widened(Stream& stream, const Matmul& args);
 int64_t matmul_widened_workspace_bytes(const Matmul& args);
 /// The workspace's bytes, after a check that there are enough. Throws MemoryError.

@@ -1,138 +1,127 @@
 #include <algorithm>
-#include <array>
 
 #include "core/cpu/matmul_cache.h"
 #include "core/ops/matmul/matmul_kernels.h"
 #include "core/parallel_for.h"
 
+// B is widened once, into panels that all threads share; a task then takes a block of rows of the result and
+// some of its columns, and widens its part of A by and by. Each element of A is widened once for every 512
+// columns, each of B once for all rows: less than 1% of the products.
 namespace ottava::cpu {
 namespace {
 
-using Stored = GemmProblem::Stored;
-using Result = GemmProblem::Result;
-
-// A panel of each operand and a tile of the result are 3 x 256 KiB at most: they stay in a core's L2 cache.
-// Each widened element is used `edge` times, so widening costs a few percent of the products.
-constexpr int64_t kEdge = 256, kSmallestEdge = 64, kDepth = 256;
+// 112 rows (8 groups of 14, 18 of 6) x 256 of A are 112 KiB, x 512 columns of sums 224 KiB: they stay in a
+// core's L2 cache, beside a panel's 256 x 32 in the L1 cache.
+constexpr int64_t kRows = 112, kColumns = 512, kDepth = 256;
+constexpr int64_t kPanelsBytes = int64_t{32} << 20;  ///< of widened B at a time
 
 struct Tiling {
-  int64_t m, n, k, edge, lanes;
-  Stored a, b;
-  int64_t rows() const { return (m + edge - 1) / edge; }
-  int64_t cols() const { return (n + edge - 1) / edge; }
-  int64_t panels() const { return (k + kDepth - 1) / kDepth; }
+  int64_t m, n, k, lanes;
+  bool a_transposed, b_transposed;
+  int64_t strip;                      ///< columns whose panels are there at a time
+  int64_t row_blocks, column_blocks;  ///< of a strip
 };
 
 Tiling tiling_of(const Matmul& args) {
-  bool a_transposed = args.kind == MatmulKind::weight_gradient,
-       b_transposed = args.kind == MatmulKind::forward;
   const MatrixRows a = a_of(args), out = out_of(args);
   Tiling t{.m = out.rows,
            .n = out.cols,
-           .k = a_transposed ? a.rows : a.cols,
-           .edge = kEdge,
            .lanes = parallel_threads(),
-           .a = a_transposed ? Stored::transposed : Stored::plain,
-           .b = b_transposed ? Stored::transposed : Stored::plain};
-  // Small results: smaller tiles rather than idle threads.
-  while (t.edge > kSmallestEdge && t.rows() * t.cols() < 2 * t.lanes) t.edge /= 2;
+           .a_transposed = args.kind == MatmulKind::weight_gradient,
+           .b_transposed = args.kind == MatmulKind::forward};
+  t.k = t.a_transposed ? a.rows : a.cols;
+  const int64_t most = std::max<int64_t>(kPanelsBytes / (4 * t.k * kPanelColumns), 1) * kPanelColumns;
+  t.strip = std::min(most, panels_of(t.n) * kPanelColumns);
+  t.row_blocks = (t.m + kRows - 1) / kRows;
+  t.row_blocks = (t.row_blocks + t.lanes - 1) / t.lanes * t.lanes;
+  t.row_blocks = std::min(t.row_blocks, t.m);
+  // A few tasks for each thread, that none waits long for the last.
+  const int64_t wanted = (4 * t.lanes + t.row_blocks - 1) / t.row_blocks;
+  t.column_blocks = std::min(std::max((t.strip + kColumns - 1) / kColumns, t.lanes == 1 ? 1 : wanted),
+                             t.strip / kPanelColumns);
   return t;
 }
 
-/// The f32 product of one pair of panels; `last` says which extents are the remainder of the division into
-/// tiles.
-struct LastOf {
-  bool m, n, k;
-};
-GemmProblem problem_of(const Tiling& t, LastOf last, Result result, int64_t ldc) {
-  int64_t m = last.m ? t.m - (t.rows() - 1) * t.edge : t.edge;
-  int64_t n = last.n ? t.n - (t.cols() - 1) * t.edge : t.edge;
-  int64_t k = last.k ? t.k - (t.panels() - 1) * kDepth : kDepth;
-  return {.a = t.a,
-          .b = t.b,
-          .result = result,
-          .m = m,
-          .n = n,
-          .k = k,
-          .lda = t.a == Stored::plain ? k : m,
-          .ldb = t.b == Stored::plain ? n : k,
-          .ldc = ldc == 0 ? n : ldc};
-}
-
-template <class F>
-void for_each_problem(const Tiling& t, int64_t ldc, F&& visit) {
-  for (int i = 0; i < 16; ++i) {
-    LastOf last{(i & 1) != 0, (i & 2) != 0, (i & 4) != 0};
-    bool exists = (last.m || t.rows() > 1) && (last.n || t.cols() > 1) && (last.k || t.panels() > 1);
-    if (exists) visit(i, problem_of(t, last, i & 8 ? Result::accumulate : Result::overwrite, ldc));
+/// Memory of one product: panels of B, then each thread's part of A and, for a bf16 result, sums.
+struct Layout {
+  explicit Layout(const Tiling& t, bool sums) {
+    const int64_t rows = (t.m + t.row_blocks - 1) / t.row_blocks;
+    const int64_t panels = t.strip / kPanelColumns;
+    columns = (panels + t.column_blocks - 1) / t.column_blocks * kPanelColumns;
+    lanes = aligned(t.strip * t.k * 4);
+    c = aligned(rows * std::min(kDepth, t.k) * 4);
+    lane = c + (sums ? aligned(rows * columns * 4) : 0);
+    bytes = lanes + t.lanes * lane;
   }
-}
+  static int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+  int64_t columns;  ///< of a task, at most
+  int64_t lanes, lane, c, bytes;
+};
 
-int64_t ldc_of(const Matmul& args) { return args.out.dtype == DType::f32 ? args.out.cols() : 0; }
-
-int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
-int64_t panel_bytes(const Tiling& t) { return aligned(t.edge * kDepth * 4); }
-int64_t tile_bytes(const Tiling& t) { return aligned(t.edge * t.edge * 4); }
-int64_t lane_bytes(const Tiling& t, int64_t scratch) {
-  return 2 * panel_bytes(t) + tile_bytes(t) + aligned(scratch);
-}
+bool rounds(const Matmul& args) { return args.out.dtype != DType::f32; }
 
 }  // namespace
 
 int64_t matmul_widened_workspace_bytes(const Matmul& args) {
-  Tiling t = tiling_of(args);
-  int64_t scratch = 0;
-  for_each_problem(t, ldc_of(args), [&](int, const GemmProblem& problem) {
-    scratch = std::max(scratch, gemm_scratch_bytes(problem, 1));
-  });
-  return t.lanes * lane_bytes(t, scratch);
+  return Layout(tiling_of(args), rounds(args)).bytes;
 }
 
 void matmul_widened(Stream& stream, const Matmul& args) {
   const Tiling t = tiling_of(args);
-  std::array<const Gemm*, 16> gemms{};
-  int64_t scratch_bytes = 0;
-  for_each_problem(t, ldc_of(args), [&](int i, const GemmProblem& problem) {
-    gemms[static_cast<size_t>(i)] = &stream.matmul_cache().tile(problem, static_cast<int>(t.lanes));
-    scratch_bytes = std::max(scratch_bytes, gemms[static_cast<size_t>(i)]->scratch_bytes());
-  });
-  const int64_t per_lane = lane_bytes(t, scratch_bytes);
-  char* workspace = static_cast<char*>(matmul_workspace(stream, t.lanes * per_lane));
+  const Layout layout(t, rounds(args));
+  char* workspace = static_cast<char*>(matmul_workspace(stream, layout.bytes));
+  float* b_panels = reinterpret_cast<float*>(workspace);
   const auto& kernels = matmul_kernels();
   const MatrixRows a_rows = a_of(args), out = out_of(args);
-  const auto *a = static_cast<const bf16*>(a_rows.data), *b = args.b.as<bf16>();
-  const bool direct = args.out.dtype == DType::f32;
+  const bf16* a = static_cast<const bf16*>(a_rows.data);
+  const bf16* b = args.b.as<bf16>();
 
-  parallel_for_each(t.rows() * t.cols(), [&](int64_t tile) {
-    const int lane = t.lanes == 1 ? 0 : parallel_lane();
-    char* own = workspace + lane * per_lane;
-    float* a_panel = reinterpret_cast<float*>(own);
-    float* b_panel = reinterpret_cast<float*>(own + panel_bytes(t));
-    float* c_tile = reinterpret_cast<float*>(own + 2 * panel_bytes(t));
-    void* scratch = own + 2 * panel_bytes(t) + tile_bytes(t);
-    const int64_t row = tile / t.cols(), col = tile % t.cols();
-    const int64_t m0 = row * t.edge, n0 = col * t.edge, m = std::min(t.edge, t.m - m0),
-                  n = std::min(t.edge, t.n - n0);
-    float* c = direct ? static_cast<float*>(out.at(m0, n0)) : c_tile;
-    for (int64_t p = 0; p < t.panels(); ++p) {
-      const int64_t k0 = p * kDepth, k = std::min(kDepth, t.k - k0);
-      if (t.a == Stored::plain) {
-        kernels.widen(a + m0 * a_rows.stride + k0, a_rows.stride, a_panel, k, {0, m, k});
-      } else {
-        kernels.widen(a + k0 * a_rows.stride + m0, a_rows.stride, a_panel, m, {0, k, m});
+  for (int64_t n0 = 0; n0 < t.n; n0 += t.strip) {
+    const int64_t strip = std::min(t.strip, t.n - n0), panels = panels_of(strip);
+    parallel_for(panels, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t panel = begin; panel < end; ++panel) {
+        const int64_t first = n0 + panel * kPanelColumns, columns = std::min(kPanelColumns, t.n - first);
+        float* to = b_panels + panel * kPanelColumns * t.k;
+        if (t.b_transposed) {
+          kernels.pack_transposed(b + first * t.k, t.k, columns, t.k, to);
+        } else {
+          kernels.pack(b + first, t.n, columns, t.k, to);
+        }
       }
-      if (t.b == Stored::plain) {
-        kernels.widen(b + k0 * t.n + n0, t.n, b_panel, n, {0, k, n});
-      } else {
-        kernels.widen(b + n0 * t.k + k0, t.k, b_panel, k, {0, n, k});
+    });
+    const int64_t column_blocks = std::min(t.column_blocks, panels);
+    parallel_for_each(t.row_blocks * column_blocks, [&](int64_t task) {
+      char* own = workspace + layout.lanes + (t.lanes == 1 ? 0 : parallel_lane()) * layout.lane;
+      float* a_block = reinterpret_cast<float*>(own);
+      const int64_t block = task / column_blocks, part = task % column_blocks;
+      const int64_t m0 = t.m * block / t.row_blocks, m = t.m * (block + 1) / t.row_blocks - m0;
+      const int64_t panel = panels * part / column_blocks, end = panels * (part + 1) / column_blocks;
+      const int64_t first = panel * kPanelColumns, columns = std::min(end * kPanelColumns, strip) - first;
+      PanelProduct product{.a = a_block,
+                           .b_panel = kPanelColumns * t.k,
+                           .c = rounds(args) ? reinterpret_cast<float*>(own + layout.c)
+                                             : static_cast<float*>(out.at(m0, n0 + first)),
+                           .c_row = rounds(args) ? layout.columns : out.stride,
+                           .m = m,
+                           .n = columns};
+      for (int64_t p = 0; p < t.k; p += kDepth) {
+        product.k = std::min(kDepth, t.k - p);
+        product.a_row = t.a_transposed ? 1 : product.k;
+        product.a_depth = t.a_transposed ? m : 1;
+        if (t.a_transposed) {
+          kernels.widen(a + p * a_rows.stride + m0, a_rows.stride, a_block, m, {0, product.k, m});
+        } else {
+          kernels.widen(a + m0 * a_rows.stride + p, a_rows.stride, a_block, product.k, {0, m, product.k});
+        }
+        product.b = b_panels + panel * product.b_panel + p * kPanelColumns;
+        product.accumulate = args.accumulate || p > 0;
+        kernels.multiply(product);
       }
-      const bool accumulate = p > 0 || args.accumulate;
-      const int which = (row == t.rows() - 1 ? 1 : 0) | (col == t.cols() - 1 ? 2 : 0) |
-                        (p == t.panels() - 1 ? 4 : 0) | (accumulate ? 8 : 0);
-      gemms[static_cast<size_t>(which)]->run(lane, a_panel, b_panel, c, scratch);
-    }
-    if (!direct) kernels.narrow(c_tile, n, static_cast<bf16*>(out.at(m0, n0)), out.stride, {0, m, n});
-  });
+      if (rounds(args))
+        kernels.narrow(product.c, product.c_row, static_cast<bf16*>(out.at(m0, n0 + first)), out.stride,
+                       {0, m, columns});
+    });
+  }
 }
 
 }  // namespace ottava::cpu

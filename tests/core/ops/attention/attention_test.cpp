@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "core/cpu/matmul_cache.h"
 #include "tests/core/ops/attention/attention_problem.h"
 
 using namespace ottava;
@@ -28,6 +29,20 @@ TEST_CASE("attention agrees with the reference, forward and backward") {
       check_case(stream, dtype, c, true, 1.0f);
     }
   });
+}
+
+TEST_CASE("attention of bf16 agrees with the reference multiplied either way") {
+  using cpu::Bf16Products;
+  for (Bf16Products way : {Bf16Products::widened, Bf16Products::direct}) {
+    if (way == Bf16Products::direct && !cpu::multiplies_bf16_directly()) continue;
+    INFO(name_of(way));
+    Stream stream = Stream::cpu();
+    stream.matmul_cache().set_products({.attention = way});
+    for (const Case& c : kCases) {
+      check_case(stream, DType::bf16, c, false, 1.0f);
+      check_case(stream, DType::bf16, c, true, 1.0f);
+    }
+  }
 }
 
 TEST_CASE("attention with scores far apart rescales its sums") {

@@ -5,6 +5,7 @@
 
 #include "core/cost.h"
 #include "core/cpu/matmul_cache.h"
+#include "core/parallel_for.h"
 #include "tests/support/catch.h"
 #include "tests/support/devices.h"
 #include "tests/support/tolerance.h"
@@ -120,6 +121,97 @@ TEST_CASE("matmul agrees with the reference for every kind, dtype and result") {
       }
     }
   });
+}
+
+namespace {
+
+/// f32 results of one product, computed that way.
+std::vector<float> product_of(cpu::Bf16Products way, MatmulKind kind, const Problem& p,
+                              const std::vector<float>& a, const std::vector<float>& b,
+                              const std::vector<float>* before = nullptr) {
+  Stream stream = Stream::cpu();
+  stream.matmul_cache().set_products({.matmul = way});
+  DeviceBuffer a_buffer(stream, DType::bf16, p.a, a), b_buffer(stream, DType::bf16, p.b, b),
+      out(stream, DType::f32, p.out);
+  if (before) out.upload(*before);
+  const Matmul args{.kind = kind, .a = a_buffer, .b = b_buffer, .out = out, .accumulate = before != nullptr};
+  Workspace workspace(stream, args);
+  matmul(stream, args);
+  return out.floats();
+}
+
+}  // namespace
+
+TEST_CASE("bf16 is multiplied directly or widened, to the same sums but for their order") {
+  using cpu::Bf16Products;
+  std::vector<Bf16Products> ways{Bf16Products::widened};
+  if (cpu::multiplies_bf16_directly()) ways.push_back(Bf16Products::direct);
+  for (Size s : kSizes) {
+    for (MatmulKind kind : kKinds) {
+      INFO("kind " << static_cast<int>(kind) << " N " << s.n << " O " << s.o << " K " << s.k);
+      const Problem p = problem_of(kind, s);
+      const auto a = normal_values(p.a.numel(), 1, DType::bf16),
+                 b = normal_values(p.b.numel(), 2, DType::bf16);
+      const Reference want = reference(kind, p, a, b);
+      std::vector<std::vector<float>> results;
+      for (Bf16Products way : ways) {
+        results.push_back(product_of(way, kind, p, a, b));
+        check_close(results.back(), want.product, tolerance(DType::f32, 1, p.terms), want.size);
+      }
+      const std::vector<double> first(results.front().begin(), results.front().end());
+      check_close(results.back(), first, tolerance(DType::f32, 2, p.terms), want.size);
+    }
+  }
+}
+
+TEST_CASE(
+    "a widened product has the same bits on any number of threads, and whatever is computed beside it") {
+  using cpu::Bf16Products;
+  for (Size s : kSizes) {
+    for (MatmulKind kind : kKinds) {
+      INFO("kind " << static_cast<int>(kind) << " N " << s.n << " O " << s.o << " K " << s.k);
+      const Problem p = problem_of(kind, s);
+      const auto a = normal_values(p.a.numel(), 1, DType::bf16),
+                 b = normal_values(p.b.numel(), 2, DType::bf16), before = normal_values(p.out.numel(), 3);
+      set_parallel_threads(1);
+      const auto alone = product_of(Bf16Products::widened, kind, p, a, b, &before);
+      for (int threads : {2, 3, 8}) {
+        set_parallel_threads(threads);
+        CHECK(product_of(Bf16Products::widened, kind, p, a, b, &before) == alone);
+      }
+      set_parallel_threads(1);
+      if (kind == MatmulKind::weight_gradient) continue;
+      // The last row of A as a product of its own.
+      Problem one = p;
+      one.a = {1, p.a[1]}, one.out = {1, p.out[1]};
+      const std::vector<float> last(a.end() - p.a[1], a.end()),
+          of_last(before.end() - p.out[1], before.end());
+      const auto row = product_of(Bf16Products::widened, kind, one, last, b, &of_last);
+      CHECK(std::equal(row.begin(), row.end(), alone.end() - p.out[1]));
+    }
+  }
+}
+
+TEST_CASE("a widened product of more terms than its panels hold at once") {
+  // 32 MiB of panels are two of 32 columns here.
+  const Size s{131072, 3, 100};
+  const Problem p = problem_of(MatmulKind::weight_gradient, s);
+  const auto a = normal_values(p.a.numel(), 1, DType::bf16), b = normal_values(p.b.numel(), 2, DType::bf16);
+  const Reference want = reference(MatmulKind::weight_gradient, p, a, b);
+  check_close(product_of(cpu::Bf16Products::widened, MatmulKind::weight_gradient, p, a, b), want.product,
+              tolerance(DType::f32, 1, p.terms), want.size);
+}
+
+TEST_CASE("products without instructions for them are refused") {
+  Stream stream = Stream::cpu();
+  if (cpu::multiplies_bf16_directly()) {
+    stream.matmul_cache().set_products({.matmul = cpu::Bf16Products::direct});
+    CHECK(stream.matmul_cache().products().matmul == cpu::Bf16Products::direct);
+  } else {
+    CHECK_THROWS_WITH(stream.matmul_cache().set_products({.attention = cpu::Bf16Products::direct}),
+                      "[cpu] products of bf16 are direct, but this machine has no bf16 instructions to use: "
+                      "take widened");
+  }
 }
 
 TEST_CASE("matmul scales the sums before it rounds or adds them, where it says that it can") {
@@ -399,4 +491,5 @@ TEST_CASE("oneDNN's refusal of a product names the problem") {
 
 TEST_CASE("the backend names itself") {
   CHECK_THAT(matmul_backend_description(), Catch::Matchers::StartsWith("oneDNN "));
+  CHECK(measure_multiplier_peak_flops() > 1e8);
 }

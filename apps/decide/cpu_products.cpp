@@ -1,0 +1,187 @@
+#include "apps/decide/cpu_products.h"
+
+#include <algorithm>
+
+#include "apps/decide/workbench.h"
+#include "core/cpu/matmul_cache.h"
+#include "core/log.h"
+#include "core/ops/attention/attention.h"
+#include "core/ops/matmul/matmul.h"
+#include "parallel/ranks/agree.h"
+
+namespace ottava {
+namespace {
+
+using cpu::Bf16Products;
+
+// The usual way stays unless the other gains more than timings vary.
+constexpr double kLeastGain = 1.05;
+
+/// Time of the products of one layer, cut down to a fraction of a second, computed that way.
+using Measure = double(const Experiment&, Bf16Products);
+
+double measure_matmul(const Experiment& e, Bf16Products way) {
+  const LlamaConfig& m = e.shape.model;
+  const int64_t tokens = std::min<int64_t>(e.shape.batch * e.shape.sequence, 512),
+                rows = std::min<int64_t>(2 * m.ffn_dim / e.mesh.size(MeshAxis::tp), 4096),
+                columns = std::min<int64_t>(m.dim, 1024);
+  Stream stream = Stream::cpu();
+  stream.matmul_cache().set_products({.matmul = way});
+  Workbench bench(stream.device());
+  const Tensor x = bench.tensor(DType::bf16, {tokens, columns}),
+               w = bench.tensor(DType::bf16, {rows, columns}), y = bench.tensor(DType::bf16, {tokens, rows}),
+               dx = bench.tensor(DType::bf16, {tokens, columns}),
+               dw = bench.zeros(DType::f32, {rows, columns});
+  const Matmul products[] = {
+      {.kind = MatmulKind::forward, .a = x, .b = w, .out = y},
+      {.kind = MatmulKind::input_gradient, .a = y, .b = w, .out = dx},
+      {.kind = MatmulKind::weight_gradient, .a = y, .b = x, .out = dw, .accumulate = true}};
+  int64_t bytes = 0;
+  for (const Matmul& product : products) bytes = std::max(bytes, matmul_workspace_bytes(stream, product));
+  set_matmul_workspace(stream, bench.tensor(DType::u8, {std::max<int64_t>(bytes, 1)}));
+  return best_milliseconds(stream, [&] {
+    for (const Matmul& product : products) matmul(stream, product);
+  });
+}
+
+double measure_attention(const Experiment& e, Bf16Products way) {
+  const LlamaConfig& m = e.shape.model;
+  const int64_t tp = e.mesh.size(MeshAxis::tp), group = m.heads / m.kv_heads,
+                kv_heads = std::clamp<int64_t>(16 / group, 1, std::max<int64_t>(m.kv_heads / tp, 1)),
+                tokens = std::min<int64_t>(e.shape.sequence, 512);
+  const AttentionHeads heads{group * kv_heads, kv_heads, m.head_dim};
+  Stream stream = Stream::cpu();
+  stream.matmul_cache().set_products({.attention = way});
+  Workbench bench(stream.device());
+  const Shape width{tokens, heads.heads * heads.head_dim};
+  const Tensor qkv = bench.tensor(DType::bf16, {tokens, heads.row()}), out = bench.tensor(DType::bf16, width),
+               dout = bench.tensor(DType::bf16, width), dqkv = bench.tensor(DType::bf16, qkv.shape),
+               lse = bench.zeros(DType::f32, {1, heads.heads, tokens});
+  const auto workspace = [&](Pass pass) {
+    return bench.tensor(DType::u8, {attention_workspace_bytes(stream, pass, DType::bf16, heads, 1, tokens)});
+  };
+  const AttentionForward forward{.qkv = qkv,
+                                 .out = out,
+                                 .lse = lse,
+                                 .document_start = {},
+                                 .workspace = workspace(Pass::forward),
+                                 .heads = heads,
+                                 .batch = 1,
+                                 .sequence = tokens};
+  const AttentionBackward backward{.qkv = qkv,
+                                   .out = out,
+                                   .lse = lse,
+                                   .dout = dout,
+                                   .dqkv = dqkv,
+                                   .document_start = {},
+                                   .workspace = workspace(Pass::backward),
+                                   .heads = heads,
+                                   .batch = 1,
+                                   .sequence = tokens};
+  return best_milliseconds(stream, [&] {
+    attention_forward(stream, forward);
+    attention_backward(stream, backward);
+  });
+}
+
+struct Choice {
+  const char* key;
+  std::string CpuConfig::*wish;
+  Bf16Products cpu::ProductChoice::*way;
+  const char* what;
+  Measure* measure;
+};
+constexpr Choice kChoices[] = {{"cpu.bf16_matmul", &CpuConfig::bf16_matmul, &cpu::ProductChoice::matmul,
+                                "the products of a linear layer", measure_matmul},
+                               {"cpu.bf16_attention", &CpuConfig::bf16_attention,
+                                &cpu::ProductChoice::attention, "attention of a layer", measure_attention}};
+
+Bf16Products other(Bf16Products way) {
+  return way == Bf16Products::direct ? Bf16Products::widened : Bf16Products::direct;
+}
+
+bool gains(const Experiment& e) {
+  const double tokens = static_cast<double>(e.shape.batch * e.shape.sequence);
+  return e.shape.parameters.compute == DType::bf16 &&
+         model_flops_per_token(e.shape.model, e.shape.sequence) * tokens / e.mesh.size(MeshAxis::tp) >=
+             kFewestFlops;
+}
+
+Decisions::Entry measured(const Choice& choice, const Experiment& e) {
+  const Bf16Products usual = cpu::usual_products().*choice.way;
+  const double usually = choice.measure(e, usual), otherwise = choice.measure(e, other(usual));
+  return {choice.key, std::string(name_of(usually > kLeastGain * otherwise ? other(usual) : usual)),
+          fmt::format("{}: {} {:.1f} ms, {} {:.1f} ms", choice.what, name_of(usual), usually,
+                      name_of(other(usual)), otherwise)};
+}
+
+bool everywhere(bool here, Communicator& ranks) {
+  int64_t mine = here;
+  std::vector<int64_t> all(static_cast<size_t>(ranks.size()));
+  Stream host = Stream::cpu();
+  ranks
+      .all_gather(host, {.send = view_of(&mine, {1}),
+                         .recv = view_of(all.data(), {ranks.size()}),
+                         .label = "bf16 instructions"})
+      .wait(host);
+  return std::ranges::all_of(all, [](int64_t one) { return one != 0; });
+}
+
+std::string complaint_about(const Decisions::Entry& entry, bool is_saved) {
+  if (entry.value != "direct" && entry.value != "widened")
+    return fmt::format(
+        "the checkpoint says {} = '{}', which is neither direct nor widened: start with --redecide",
+        entry.name, entry.value);
+  if (entry.value == "widened" || cpu::multiplies_bf16_directly()) return {};
+  if (is_saved)
+    return fmt::format(
+        "{} = direct was decided when the checkpoint was saved, and this machine has no bf16 instructions to "
+        "use: start with --redecide, after which sums are made in another order",
+        entry.name);
+  return fmt::format(
+      "{} is direct, but this machine has no bf16 instructions to use: set it to auto or widened",
+      entry.name);
+}
+
+}  // namespace
+
+std::vector<OpenDecision> open_cpu_products(const Experiment& e) {
+  std::vector<OpenDecision> out;
+  if (e.compute_capability || !gains(e) || !cpu::multiplies_bf16_directly()) return out;
+  for (const Choice& choice : kChoices) {
+    if (e.config.cpu.*choice.wish != "auto") continue;
+    const Bf16Products usual = cpu::usual_products().*choice.way;
+    OpenDecision& decision = out.emplace_back(
+        OpenDecision{.name = choice.key, .by = "the time of each on the CPU", .outcomes = {}});
+    for (Bf16Products way : {usual, other(usual)}) {
+      decision.outcomes.push_back({std::string(name_of(way)), e.shape});
+      decision.outcomes.back().shape.cpu_products.*choice.way = way;
+    }
+  }
+  return out;
+}
+
+void settle_cpu_products(Experiment& e, RankGroups& ranks, Device device, const Decisions& saved) {
+  if (device.type != DeviceType::cpu || e.shape.parameters.compute != DType::bf16) return;
+  const bool can_choose = gains(e) && everywhere(cpu::multiplies_bf16_directly(), *ranks.control);
+  for (const Choice& choice : kChoices) {
+    const std::string& wish = e.config.cpu.*choice.wish;
+    const Decisions::Entry* before = wish == "auto" ? saved.find(choice.key) : nullptr;
+    Decisions::Entry entry{choice.key, wish, "the configuration says so"};
+    if (before) {
+      entry = *before;
+    } else if (wish == "auto") {
+      if (!can_choose) continue;
+      Decisions mine;
+      if (ranks.control->rank() == 0) mine.entries.push_back(measured(choice, e));
+      entry = of_first_rank(mine, *ranks.control).entries.front();
+    }
+    refuse_together(*ranks.control, "cpu", complaint_about(entry, before != nullptr));
+    if (wish != "auto") continue;
+    e.decisions.entries.push_back(entry);
+    e.shape.cpu_products.*choice.way = entry.value == "direct" ? Bf16Products::direct : Bf16Products::widened;
+    log::info("Decided{}: {} = {} ({})", before ? " before" : "", entry.name, entry.value, entry.reason);
+  }
+}
+
+}  // namespace ottava

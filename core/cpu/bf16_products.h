@@ -1,0 +1,27 @@
+#pragma once
+
+#include <string_view>
+
+namespace ottava::cpu {
+
+/// How a CPU multiplies bf16 numbers. Products are exact and sums f32 either way; sums have another order,
+/// and attention's probabilities are rounded to bf16 only where they are multiplied directly.
+enum class Bf16Products {
+  direct,   ///< by bf16 instructions: AVX512-BF16 or AMX
+  widened,  ///< copied to f32 and multiplied there: bitwise the same for any number of threads
+};
+/// "direct", "widened".
+std::string_view name_of(Bf16Products products);
+
+struct ProductChoice {
+  Bf16Products matmul = Bf16Products::widened, attention = Bf16Products::widened;
+  bool operator==(const ProductChoice&) const = default;
+};
+
+/// True if `direct` can be had: there are bf16 instructions, and neither OTTAVA_CPU_ISA nor DNNL_MAX_CPU_ISA
+/// forbids them.
+bool multiplies_bf16_directly();
+/// What holds where nothing is measured: matmul directly wherever it can be had, attention with AMX only.
+ProductChoice usual_products();
+
+}  // namespace ottava::cpu

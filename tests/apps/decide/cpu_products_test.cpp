@@ -1,0 +1,151 @@
+#include "apps/decide/cpu_products.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include "core/log.h"
+#include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/thread_ranks.h"
+
+// How two ranks settle in which way bf16 is multiplied on the CPU.
+
+using namespace ottava;
+using Catch::Contains;
+using cpu::Bf16Products;
+
+namespace {
+
+constexpr const char *kMatmul = "cpu.bf16_matmul", *kAttention = "cpu.bf16_attention";
+constexpr DecisionSource kSaved = DecisionSource::checkpoint, kAfresh = DecisionSource::afresh;
+
+class Job {
+ public:
+  Job() { log::set_level(log::Level::warning); }
+  Config config(const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> options{"--job.dump_folder",
+                                     folder_.path(),
+                                     "--checkpoint.enable",
+                                     "true",
+                                     "--model.flavor",
+                                     "debugmodel",
+                                     "--training.seq_len",
+                                     "1024",
+                                     "--training.local_batch_size",
+                                     "1"};
+    options.insert(options.end(), more.begin(), more.end());
+    return load_config("", options);
+  }
+  /// The experiment of rank 0. Both ranks settle the same.
+  Experiment settle(DecisionSource source, const std::vector<std::string>& more = {}) const {
+    const Config c = config(more);
+    std::vector<std::unique_ptr<Experiment>> settled(2);
+    std::vector<std::string> refusals(2);
+    test::run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
+      const auto rank = static_cast<size_t>(world.rank());
+      settled[rank] = std::make_unique<Experiment>(resolve_experiment(c, nullptr, 2));
+      RankGroups ranks(world.split("world", {0, 1}), world.split("world", {0, 1}), settled[rank]->mesh);
+      try {
+        settle_decisions(*settled[rank], ranks, {DeviceType::cpu, 0}, source);
+      } catch (const ConfigError& error) {
+        refusals[rank] = error.what();
+      }
+    });
+    CHECK(refusals[0] == refusals[1]);
+    if (!refusals[0].empty()) fail<ConfigError>("both ranks", "{}", refusals[0]);
+    CHECK(settled[0]->decisions == settled[1]->decisions);
+    CHECK(settled[0]->shape.cpu_products == settled[1]->shape.cpu_products);
+    return std::move(*settled[0]);
+  }
+  /// As if a checkpoint of these circumstances had been saved with those decisions.
+  void save(const std::string& matmul, const std::string& attention) const {
+    const std::string path = folder_ / "checkpoint/step-4";
+    std::filesystem::create_directories(path);
+    std::ofstream(path + "/decisions.json")
+        << to_json({.made_for = settle(kAfresh).decisions.made_for,
+                    .entries = {{kMatmul, matmul, "before"}, {kAttention, attention, "before"}}});
+  }
+
+ private:
+  TemporaryFolder folder_;
+};
+
+}  // namespace
+
+TEST_CASE("how bf16 is multiplied is measured where there is a choice, recorded and the same on all ranks") {
+  const Job job;
+  const Experiment e = job.settle(kSaved);
+  const bool choice = cpu::multiplies_bf16_directly();
+  for (const char* key : {kMatmul, kAttention}) {
+    INFO(key);
+    const Decisions::Entry* entry = e.decisions.find(key);
+    REQUIRE((entry != nullptr) == choice);
+    if (!choice) continue;
+    CHECK_THAT(entry->reason, Contains("direct ") && Contains("widened ") && Contains(" ms"));
+    const Bf16Products way = key == kMatmul ? e.shape.cpu_products.matmul : e.shape.cpu_products.attention;
+    CHECK(entry->value == name_of(way));
+  }
+  if (!choice) CHECK(e.shape.cpu_products == cpu::usual_products());
+  const Experiment open = resolve_experiment(job.config(), nullptr, 2);
+  CHECK(open.shape.cpu_products == cpu::usual_products());
+  const std::vector<OpenDecision> decisions = open_decisions(open);
+  REQUIRE(decisions.size() == (choice ? 2 : 0));
+  for (const OpenDecision& decision : decisions) {
+    REQUIRE(decision.outcomes.size() == 2);
+    CHECK(decision.outcomes[0].shape.cpu_products == cpu::usual_products());
+    CHECK(decision.outcomes[1].shape.cpu_products != cpu::usual_products());
+  }
+}
+
+TEST_CASE("what the configuration says of bf16, what is f32 and what is too small to gain is not measured") {
+  const Job job;
+  const Experiment widened =
+      job.settle(kSaved, {"--cpu.bf16_matmul", "widened", "--cpu.bf16_attention", "widened"});
+  CHECK(widened.decisions.entries.empty());
+  CHECK(widened.shape.cpu_products == cpu::ProductChoice{Bf16Products::widened, Bf16Products::widened});
+  CHECK(open_cpu_products(widened).empty());
+  for (const std::vector<std::string>& more : {std::vector<std::string>{"--training.seq_len", "64"},
+                                               {"--training.mixed_precision_param", "float32"}}) {
+    const Experiment e = job.settle(kSaved, more);
+    CHECK(e.decisions.entries.empty());
+    CHECK(e.shape.cpu_products == cpu::usual_products());
+    CHECK(open_cpu_products(e).empty());
+  }
+}
+
+TEST_CASE("direct products are taken where there are instructions and refused by all ranks elsewhere") {
+  const Job job;
+  for (const char* key : {kMatmul, kAttention}) {
+    INFO(key);
+    const std::vector<std::string> direct{std::string("--") + key, "direct", "--training.seq_len", "64"};
+    if (cpu::multiplies_bf16_directly()) {
+      const cpu::ProductChoice chosen = job.settle(kSaved, direct).shape.cpu_products;
+      CHECK((key == kMatmul ? chosen.matmul : chosen.attention) == Bf16Products::direct);
+    } else {
+      CHECK_THROWS_WITH(job.settle(kSaved, direct),
+                        Contains(std::string(key) + " is direct, but this machine has no bf16 instructions "
+                                                    "to use: set it to auto or widened"));
+    }
+  }
+}
+
+TEST_CASE("a checkpoint's way of multiplying bf16 is followed, and refused where it cannot be") {
+  const Job job;
+  job.save("widened", "widened");
+  const Experiment widened = job.settle(kSaved);
+  CHECK(widened.shape.cpu_products == cpu::ProductChoice{Bf16Products::widened, Bf16Products::widened});
+  CHECK(widened.decisions.find(kMatmul)->reason == "before");
+  job.save("direct", "direct");
+  if (cpu::multiplies_bf16_directly()) {
+    CHECK(job.settle(kSaved).shape.cpu_products ==
+          cpu::ProductChoice{Bf16Products::direct, Bf16Products::direct});
+  } else {
+    CHECK_THROWS_WITH(job.settle(kSaved),
+                      Contains("cpu.bf16_matmul = direct was decided when the checkpoint was saved, and this "
+                               "machine has no bf16 instructions to use: start with --redecide"));
+  }
+  job.save("perhaps", "direct");
+  CHECK_THROWS_WITH(job.settle(kSaved),
+                    Contains("the checkpoint says cpu.bf16_matmul = 'perhaps', which is neither "
+                             "direct nor widened: start with --redecide"));
+}
