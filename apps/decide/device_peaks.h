@@ -22,9 +22,8 @@ std::optional<DevicePeaks> data_sheet_peaks(std::string_view name);
 void set_given_peaks(DevicePeaks& peaks, const MetricsConfig& config);
 
 /// FLOP/s of a square product of this precision on the stream's device, as large as fills it: the best of the
-/// runs of `seconds`, after one that is not counted. Sums are f32; FP8 is e4m3 with a scale per tensor; bf16 on
-/// a CPU the better of both ways (core/cpu/bf16_products.h).
-/// Memory is taken and given back.
+/// runs of `seconds`, after one that is not counted. Sums are f32; FP8 is e4m3 with a scale per tensor; bf16
+/// on a CPU the better of both ways (core/cpu/bf16_products.h). Memory is taken and given back.
 double measure_peak(Stream& stream, Precision precision, double seconds);
 
 /// Peaks of rank 0's GPU that neither the configuration nor the table knows, as decisions ("peak bf16 of
