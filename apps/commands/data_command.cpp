@@ -1,6 +1,7 @@
 #include "apps/commands/data_command.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -15,10 +16,14 @@
 #include "apps/commands/command_line.h"
 #include "apps/config/installed.h"
 #include "core/counted.h"
+#include "core/data/chat/chat_encoder.h"
+#include "core/data/chat/masked_token.h"
+#include "core/data/chat/template_file.h"
 #include "core/data/corpus.h"
 #include "core/data/packing.h"
 #include "core/data/shard_writer.h"
 #include "core/data/tokenizer/tokenizer.h"
+#include "core/data/whole_packing.h"
 #include "core/error.h"
 #include "core/parallel_for.h"
 
@@ -140,6 +145,11 @@ DataPrepareTotals prepare_data(const DataPrepareOptions& options, std::ostream& 
   if (options.max_text_bytes < 1)
     fail<ConfigError>(kPrepare, "max_text_bytes is {}, expected at least 1", options.max_text_bytes);
   if (options.sources.empty()) fail<ConfigError>(kPrepare, "no sources are given");
+  if (chat_format_named(options.format)) {
+    fail<ConfigError>(
+        kPrepare, "shards keep no mask of the loss: train on the {} files themselves (training.format: {})",
+        options.format, options.format);
+  }
   TextEncoder text_encoder =
       make_text_encoder(Tokenizer::load(here_or_installed(options.tokenizer)), options.marks);
   Corpus corpus(find_data_files(options.sources, format_named(options.format)),
@@ -191,6 +201,46 @@ DataPrepareTotals prepare_data(const DataPrepareOptions& options, std::ostream& 
   return totals;
 }
 
+namespace {
+
+// Conversations as training sees them, each with the mask of its loss.
+void inspect_conversations(const DataInspectOptions& options, const Tokenizer& tokenizer,
+                           const std::vector<std::vector<int32_t>>& conversations, std::ostream& out) {
+  const std::string_view begin = options.is_coloured ? "\033[32m" : "[[",
+                         end = options.is_coloured ? "\033[0m" : "]]";
+  out << fmt::format("the loss counts what is {}\n",
+                     options.is_coloured ? "green" : "in [[double brackets]]");
+  int64_t counted_tokens = 0, tokens = 0;
+  for (size_t c = 0; c < conversations.size(); ++c) {
+    const auto of_loss = std::ranges::count_if(conversations[c], [](int32_t t) { return !is_masked(t); });
+    counted_tokens += of_loss;
+    tokens += std::ssize(conversations[c]);
+    if (static_cast<int64_t>(c) >= options.documents) continue;
+    out << fmt::format("conversation {} ({}, {} of them count):\n", c,
+                       counted(conversations[c].size(), "token"), of_loss);
+    bool counts = false;
+    for (int32_t token : conversations[c]) {
+      if (counts == is_masked(token)) out << ((counts = !counts) ? begin : end);
+      const int32_t id = id_of(token);
+      out << tokenizer.decode(std::span(&id, 1));
+    }
+    out << (counts ? end : "") << "\n";
+  }
+  const WholePacked whole =
+      pack_whole(conversations, {.seq_len = options.seq_len, .pad_id = tokenizer.pad_id().value_or(0)});
+  const int64_t windows = whole.packed.windows(options.seq_len), room = windows * (options.seq_len + 1);
+  out << fmt::format(
+      "first block: {}, {}, {} of which count; {} of seq_len + 1 = {} tokens, {:.1f}% of them pads; {} "
+      "longer than "
+      "that left out\n",
+      counted(conversations.size(), "conversation"), counted(tokens, "token"), counted_tokens,
+      counted(windows, "window"), options.seq_len + 1,
+      room > 0 ? 100 * (1 - static_cast<double>(whole.tokens) / static_cast<double>(room)) : 0.0,
+      counted(whole.too_long, "conversation"));
+}
+
+}  // namespace
+
 void inspect_data(const DataInspectOptions& options, std::ostream& out) {
   if (options.seq_len < 1) fail<ConfigError>(kInspect, "seq_len is {}, expected at least 1", options.seq_len);
   Corpus corpus(find_data_files(options.sources, format_named(options.format)), block_sizes(options.seq_len));
@@ -208,11 +258,25 @@ void inspect_data(const DataInspectOptions& options, std::ostream& out) {
     ids.assign(text.begin(), text.end());
   };
   if (tokenizer) encoder = make_text_encoder(tokenizer, options.marks);
+  const std::optional<ChatFormat> chat = chat_format_named(options.format);
+  if (chat) {
+    if (!tokenizer) fail<ConfigError>(kInspect, "conversations are shown as tokens: give --tokenizer");
+    std::optional<ChatOptions> style;
+    if (const fs::path folder = fs::path(here_or_installed(options.tokenizer));
+        *chat != ChatFormat::prompt_completion || options.chat_template != "auto" ||
+        read_template_file(folder))
+      style = {.style = choose_chat_template(options.chat_template, folder, "--chat-template"),
+               .train_on = train_on_named(options.train_on)};
+    encoder.chat = std::make_shared<ChatEncoder>(
+        tokenizer, ChatEncoder::Options{
+                       .format = *chat, .chat = style, .bos = options.marks.bos, .eos = options.marks.eos});
+  }
   DocumentEncoder documents(corpus, encoder, options.text_key);
 
   Segment segment;
   BlockReader(corpus, 0).next(segment);
   std::vector<std::vector<int32_t>> tokens = encode_all(documents, segment);
+  if (chat) return inspect_conversations(options, *tokenizer, tokens, out);
   for (size_t d = 0;
        d < std::min(tokens.size(), static_cast<size_t>(std::max<int64_t>(options.documents, 0))); ++d) {
     const Document& document = segment.documents[d];
@@ -259,7 +323,13 @@ void add_inspect(Command& data) {
   data.subcommand("inspect", "what sources hold and what training makes of them")
       .required("sources", &o->sources, "files, folders, globs")
       .option("--tokenizer", &o->tokenizer, "count tokens with this")
-      .option("--format", &o->format, "auto, text, json_lines, tokens_u16 or tokens_u32: of all sources")
+      .option("--format", &o->format,
+              "auto, text, json_lines, tokens_u16, tokens_u32; of conversations messages, sharegpt, "
+              "prompt_completion: of "
+              "all sources")
+      .option("--chat-template", &o->chat_template,
+              "of conversations: as chat.template; auto: as the tokenizer's folder says")
+      .option("--train-on", &o->train_on, "of conversations: assistant, last or all, as chat.train_on")
       .option("--text-key", &o->text_key, "key of the text in JSON lines")
       .option("--seq-len", &o->seq_len, "")
       .option("--documents", &o->documents, "how many to show")
@@ -267,6 +337,7 @@ void add_inspect(Command& data) {
           "--verify", [o] { o->verify = DataInspectOptions::Verify::contents; },
           "read shards whole and compare checksums")
       .run([o] {
+        o->is_coloured = ::isatty(STDOUT_FILENO) != 0;
         inspect_data(*o, std::cout);
         return 0;
       });

@@ -37,6 +37,9 @@ struct DataInspectOptions {
   std::string tokenizer;        ///< may be empty: then no tokens are counted
   std::string format = "auto";  ///< data::format_named()
   std::string text_key = "text";
+  std::string chat_template = "auto";  ///< of conversations: as chat.template
+  std::string train_on = "assistant";  ///< as chat.train_on
+  bool is_coloured = false;            ///< what counts towards the loss in colour, not in [[brackets]]
   data::DocumentMarks marks;
   int64_t seq_len = 2048;
   int64_t documents = 3;  ///< how many to show the beginning of

@@ -5,12 +5,13 @@
 
 #include "apps/commands/command_line.h"
 #include "apps/commands/given_text.h"
-#include "apps/generate/generator.h"
+#include "apps/generate/chat_session.h"
+#include "apps/generate/stop_tokens.h"
 #include "apps/generate/text_stream.h"
 #include "apps/train/checkpoints.h"
 #include "core/counted.h"
+#include "core/data/chat/template_file.h"
 #include "core/data/tokenizer/tokenizer.h"
-#include "core/philox.h"
 #include "models/llama/read_hf_config.h"
 #include "parallel/checkpoint/folder.h"
 #include "parallel/checkpoint/huggingface.h"
@@ -25,6 +26,12 @@ void check(const GenerateCommand& c) {
   };
   at_least("--max-tokens", c.max_tokens, 1);
   at_least("--samples", c.samples, 1);
+  at_least("--context", c.context, 2);
+  if (!c.is_chat && (!c.system.empty() || c.chat_template != "auto"))
+    fail<ConfigError>("generate", "--system and --chat-template are for conversations: add --chat");
+  if (c.is_chat && (c.samples > 1 || !c.prompt_file.empty()))
+    fail<ConfigError>("generate",
+                      "--samples and --prompt-file are not for conversations: leave them out, or --chat");
   at_least("--temperature", c.sampling.temperature, 0);
   at_least("--top-k", c.sampling.top_k, 0);
   if (!(c.sampling.top_p > 0 && c.sampling.top_p <= 1))
@@ -42,29 +49,54 @@ std::string prompt_of(const GenerateCommand& c) {
   return text;
 }
 
-/// Continues the prompt once; returns how many tokens were added.
-int64_t print_sample(const GenerateCommand& c, const Tokenizer& tokenizer, Generator& generator,
-                     std::vector<int32_t> tokens, uint64_t sample, std::ostream& out) {
-  const PhiloxStream random{.seed = c.seed, .stream = sample};
-  TextStream text(c.stops);
-  std::span<const float> logits = generator.prompt(tokens);
-  int64_t added = 0;
-  while (!text.stopped()) {
-    std::vector<float> likely(logits.begin(), logits.begin() + tokenizer.vocab_size());
-    if (c.repetition_penalty != 1) penalise_repetition(likely, tokens, c.repetition_penalty);
-    const int32_t token = sample_token(likely.data(), tokenizer.vocab_size(), c.sampling,
-                                       random.uniform(static_cast<uint64_t>(added)));
-    ++added;
-    if (token == tokenizer.eos_id()) break;
-    tokens.push_back(token);
-    out << text.take(
-               tokenizer.decode(std::span(&token, 1), {.special_tokens = DecodeOptions::SpecialTokens::drop}))
-        << std::flush;
-    if (added == c.max_tokens) break;
-    if (!text.stopped()) logits = generator.next(token);
+AnswerOptions answer_options(const GenerateCommand& c, const std::string& folder,
+                             const Tokenizer& tokenizer) {
+  return {.sampling = c.sampling,
+          .repetition_penalty = c.repetition_penalty,
+          .max_tokens = c.max_tokens,
+          .stop_tokens = stop_tokens(folder, tokenizer),
+          .stops = c.stops,
+          .seed = c.seed};
+}
+
+/// A model that is ready to be asked.
+std::unique_ptr<Generator> loaded_generator(const GenerateCommand& c, const std::string& folder,
+                                            const LlamaConfig& model, int64_t prompt_tokens,
+                                            int64_t capacity) {
+  const Generator::Options options{
+      .model = model, .compute = parse_dtype(c.dtype), .prompt_tokens = prompt_tokens, .capacity = capacity};
+  auto generator = std::make_unique<Generator>(options, parse_device(c.device));
+  checkpoint::RankGroup alone;
+  checkpoint::load_huggingface(
+      folder, trained_parameters(generator->parameters(), generator->stream(), false), alone);
+  generator->parameters().refresh_compute_copies();
+  return generator;
+}
+
+/// A line is what the user says; the end of the input ends the conversation. --prompt is the only turn there
+/// is.
+void converse(const GenerateCommand& c, const std::string& folder, const LlamaConfig& model,
+              std::shared_ptr<const Tokenizer> tokenizer, std::ostream& out) {
+  const data::ChatEncoder encoder(
+      tokenizer, {.chat = data::ChatOptions{
+                      .style = data::choose_chat_template(c.chat_template, folder, "--chat-template")}});
+  AnswerOptions options = answer_options(c, folder, *tokenizer);
+  options.stop_tokens.push_back(encoder.end_of_turn());
+  const std::unique_ptr<Generator> generator = loaded_generator(c, folder, model, 1, c.context);
+  ChatSession session(encoder, *tokenizer, *generator, c.system);
+  if (c.prompt) {
+    session.say(*c.prompt, options, out);
+    return;
   }
-  out << text.rest() << std::endl;
-  return added;
+  const bool is_terminal = !c.input;
+  std::istream& in = is_terminal ? std::cin : *c.input;
+  std::string line;
+  while ((is_terminal ? out << "> " << std::flush : out) && std::getline(in, line)) {
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    session.say(line, options, out);
+    ++options.stream;
+  }
+  if (is_terminal) out << std::endl;
 }
 
 }  // namespace
@@ -79,6 +111,7 @@ void run_generate_command(const GenerateCommand& c, std::ostream& out, std::ostr
     fail<ConfigError>("generate", "the tokenizer in {} has {} ids, the model {}", folder,
                       tokenizer->vocab_size(), model.vocab_size);
   }
+  if (c.is_chat) return converse(c, folder, model, std::move(tokenizer), out);
   const std::string prompt = prompt_of(c);
   const std::vector<int32_t> tokens = tokenizer->encode(prompt, {.add_bos = true});
   if (tokens.empty())
@@ -86,15 +119,9 @@ void run_generate_command(const GenerateCommand& c, std::ostream& out, std::ostr
                       "the prompt is empty and the tokenizer has no BOS token: give --prompt some text");
 
   const auto length = static_cast<int64_t>(tokens.size());
-  Generator generator({.model = model,
-                       .compute = parse_dtype(c.dtype),
-                       .prompt_tokens = length,
-                       .capacity = length + c.max_tokens},
-                      parse_device(c.device));
-  checkpoint::RankGroup alone;
-  checkpoint::load_huggingface(folder, trained_parameters(generator.parameters(), generator.stream(), false),
-                               alone);
-  generator.parameters().refresh_compute_copies();
+  const std::unique_ptr<Generator> generator =
+      loaded_generator(c, folder, model, length, length + c.max_tokens);
+  AnswerOptions options = answer_options(c, folder, *tokenizer);
 
   const auto start = std::chrono::steady_clock::now();
   int64_t added = 0;
@@ -102,7 +129,9 @@ void run_generate_command(const GenerateCommand& c, std::ostream& out, std::ostr
     if (c.samples > 1)
       out << fmt::format("{}==> sample {} of {} <==\n", sample > 0 ? "\n" : "", sample + 1, c.samples);
     out << prompt << std::flush;
-    added += print_sample(c, *tokenizer, generator, tokens, static_cast<uint64_t>(sample), out);
+    options.stream = static_cast<uint64_t>(sample);
+    std::vector<int32_t> text = tokens;
+    added += write_answer(options, *tokenizer, *generator, generator->prompt(tokens), text, out);
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   notes << fmt::format("{} after a prompt of {} in {:.2f} s: {:.1f} tokens/s\n", counted(added, "token"),
@@ -117,6 +146,13 @@ void add_generate_command(Command& commands) {
       .option("--prompt-file", &o->prompt_file, "file with the text to continue")
       .option("--max-tokens", &o->max_tokens, "tokens to add at most")
       .option("--samples", &o->samples, "how many continuations")
+      .flag(
+          "--chat", [o] { o->is_chat = true; },
+          "hold a conversation: each line of the terminal, or of what is piped in, is a turn of the user")
+      .option("--system", &o->system, "with --chat: the system message")
+      .option("--chat-template", &o->chat_template,
+              "with --chat: how conversations are written; auto: as the checkpoint's files say")
+      .option("--context", &o->context, "with --chat: tokens of the whole conversation")
       .option("--stop", &o->stops, "end before this text; may be given several times")
       .option("--temperature", &o->sampling.temperature, "0: always the likeliest token")
       .option("--top-k", &o->sampling.top_k, "sample among the k likeliest only; 0: all")

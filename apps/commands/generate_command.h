@@ -15,7 +15,9 @@ class Command;
 
 /// `ottava generate --checkpoint DIR [--prompt "..." | --prompt-file FILE]`: prints the prompt and what the
 /// model adds, token by token. Of a file or of `input`, which is read where neither is given, a last line end
-/// is not part of the prompt; without all three the model begins.
+/// is not part of the prompt; without all three the model begins. What it adds ends at EOS, or at a stop
+/// token of generation_config.json. With `--chat` each line is a turn of the user, and only answers are
+/// printed.
 struct GenerateCommand {
   std::string checkpoint;
   std::optional<std::string> prompt;
@@ -27,6 +29,9 @@ struct GenerateCommand {
   double repetition_penalty = 1;   ///< of tokens of the prompt and of those that were added; 1: none
   std::vector<std::string> stops;  ///< the text ends before the first of them that is added
   uint64_t seed = 0;               ///< sample i draws from stream i of it
+  bool is_chat = false;
+  std::string system, chat_template = "auto";
+  int64_t context = 4096;  ///< tokens of a conversation, answers included
   std::string device = "auto";
   std::string dtype = "bfloat16";
 };

@@ -20,6 +20,7 @@ config::Section declare_all(Config& c) {
   root.section("job", c.job);
   root.section("model", c.model);
   root.section("training", c.training);
+  root.section("chat", c.chat);
   root.section("optimizer", c.optimizer);
   root.section("lr_scheduler", c.lr_scheduler);
   root.section("parallelism", c.parallelism);
@@ -62,6 +63,17 @@ void apply_precision_level(Config& c, config::Problems& problems) {
   }
 }
 
+/// Whole conversations share a window, and none may see another.
+void apply_conversations(Config& c, config::Problems& problems) {
+  constexpr std::string_view kMask = "model.attn_mask_type";
+  if (!reads_chats(c.training)) return;
+  if (!problems.given(kMask)) c.model.attn_mask_type = ModelConfig::AttnMask::block_causal;
+  if (c.model.attn_mask_type == ModelConfig::AttnMask::causal)
+    problems.add(
+        kMask,
+        "causal is given, but conversations that share a window must not see each other: leave it out");
+}
+
 /// TorchTitan's files set the section without the converter, which is the switch; someone may have forgotten
 /// it.
 void note_unused_float8(Config& c) {
@@ -78,6 +90,7 @@ void check_combinations(const Config& c, config::Problems& problems) {
   };
   check("model", c.model);
   check("training", c.training);
+  check("chat", c.chat);
   check("parallelism", c.parallelism);
   check("checkpoint", c.checkpoint);
   check("activation_checkpoint", c.activation_checkpoint);
@@ -105,6 +118,7 @@ Config resolve(const config::Value& tree, const std::string& name,
   reader.read_overrides(overrides);
   c.provenance.notes = reader.finish();
   if (problems.sound("model") && problems.sound("training")) apply_precision_level(c, problems);
+  if (problems.sound("model") && problems.sound("training")) apply_conversations(c, problems);
   check_combinations(c, problems);
   problems.throw_if_any(name.empty() ? "the command line" : name);
   note_unused_float8(c);

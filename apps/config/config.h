@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "apps/config/chat_config.h"
 #include "apps/config/checkpoint_config.h"
 #include "apps/config/debug_config.h"
 #include "apps/config/job_config.h"
@@ -29,6 +30,7 @@ struct Config {
   JobConfig job;
   ModelConfig model;
   TrainingConfig training;
+  ChatConfig chat;
   OptimizerConfig optimizer;
   LrSchedulerConfig lr_scheduler;
   ParallelismConfig parallelism;

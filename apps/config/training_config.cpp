@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -31,7 +32,9 @@ void declare_data(config::Section& s, TrainingConfig& c) {
       .meaning(
           "of all files of dataset_path (and validation's): auto: by content and name; tokens_u16, "
           "tokens_u32: bare token "
-          "ids, as nanoGPT's train.bin");
+          "ids, as nanoGPT's train.bin; messages, sharegpt, prompt_completion: JSON lines of conversations "
+          "(section "
+          "chat)");
   using BadRecords = TrainingConfig::BadRecords;
   s.choice("bad_records", c.bad_records, {{"error", BadRecords::error}, {"skip", BadRecords::skip}})
       .meaning(
@@ -61,6 +64,11 @@ void declare_batch(config::Section& s, TrainingConfig& c) {
           "local_batch_size x ranks");
   s.field("seq_len", c.seq_len).range(1, kMost).unit("tokens").meaning("length of a sequence");
   s.field("steps", c.steps).at_least(1).unit("steps").meaning("optimizer steps of the whole run");
+  s.field("epochs", c.epochs)
+      .above(0)
+      .unit("epochs")
+      .meaning(
+          "how often the data is seen; steps follows from it once the data was counted, whatever it says");
   s.field("max_norm", c.max_norm)
       .above(0)
       .meaning("gradients with a larger global norm are scaled down to it");
@@ -144,6 +152,15 @@ void validate(const TrainingConfig& c, config::Problems& problems) {
   validate(c.mixture, c.mixture_stages, problems);
   if (!c.mixture.empty() && !c.dataset_path.empty())
     problems.add("training.mixture", "training.dataset_path is given too: give one of the two");
+  if (c.epochs && !c.mixture.empty()) {
+    const bool is_weighted =
+        std::ranges::any_of(c.mixture, [](const auto& s) { return s.weight.has_value(); });
+    if (is_weighted || !c.mixture_stages.empty())
+      problems.add(
+          "training.epochs",
+          "sources with weights have no common epoch: give each source of training.mixture a repeat, and no "
+          "mixture_stages");
+  }
   double scale = c.constant_loss_scale().value_or(c.loss_scale == "dynamic" ? 1.0 : -1.0);
   if (!(scale > 0) || !std::isfinite(scale)) {
     problems.add("training.loss_scale",

@@ -29,6 +29,9 @@ class Generator {
   /// Appends a token; logits [V] of what follows.
   std::span<const float> next(int32_t token);
   int64_t length() const { return length_; }
+  int64_t capacity() const { return options_.capacity; }
+  /// Forgets what comes after the first `length` tokens; 0 < length <= length().
+  void rewind(int64_t length) { length_ = length; }
 
  private:
   void build(Arena& arena, Stream& stream);

@@ -152,6 +152,18 @@ void log_startup_report(const Experiment& e, const StepPlan& plan, Device device
   warn_about_warmup(c);
 }
 
+namespace {
+
+std::string conversations_text(const data::TokenLoader& loader) {
+  std::string text = "; each line of JSON is a conversation, whole in its window";
+  const data::SegmentCount known = loader.known();
+  if (known.documents + known.too_long == 0) return text;
+  return text + fmt::format(": {} fit, {} left out as longer than {}", with_commas(known.documents),
+                            with_commas(known.too_long), counted(loader.options().seq_len + 1, "token"));
+}
+
+}  // namespace
+
 std::string data_text(std::string_view name, const data::TokenLoader& loader) {
   const data::LoaderOptions& options = loader.options();
   const data::Corpus& corpus = loader.corpus();
@@ -172,9 +184,11 @@ std::string data_text(std::string_view name, const data::TokenLoader& loader) {
   if (formats.contains(data::Format::text))
     text += fmt::format("; plain text becomes documents at {}, or without it, at blank lines, of at most {}",
                         data::kTextSeparator, size_text(corpus.sizes().max_text_bytes));
-  if (formats.contains(data::Format::json_lines))
+  if (options.encoder.chat) {
+    text += conversations_text(loader);
+  } else if (formats.contains(data::Format::json_lines))
     text += fmt::format("; each line of JSON is a document (\"{}\")", options.text_key);
-  if (!data::is_tokenized(*formats.begin())) {
+  if (!options.encoder.chat && !data::is_tokenized(*formats.begin())) {
     const bool bos = options.encoder.bos_id.has_value(), eos = options.encoder.eos_id.has_value();
     text += bos && eos ? "; each document begins with BOS and ends with EOS"
             : bos      ? "; each document begins with BOS"

@@ -7,6 +7,8 @@
 
 namespace ottava {
 
+static_assert(data::kNoTarget == kIgnoreIndex);
+
 BatchSource::BatchSource(data::MixedLoader loader, Options options)
     : loader_(std::move(loader)),
       options_(options),

@@ -60,7 +60,8 @@ checkpoint::TrainedParameters trained_parameters(Fsdp& parameters, Stream& strea
 }
 
 std::string nothing_to_train(const Config& c, RankGroups& ranks) {
-  if (!c.checkpoint.enable || c.checkpoint.load_step >= 0) return "";
+  // With training.epochs the data is to be counted first.
+  if (!c.checkpoint.enable || c.checkpoint.load_step >= 0 || c.training.epochs) return "";
   checkpoint::RankGroup group(*ranks.control);
   std::string text;
   group.on_rank_0([&] {
@@ -287,6 +288,7 @@ checkpoint::Checkpoint Checkpoints::contents(TrainingEngine& engine, const Train
   if (std::string history = model_only ? "" : float8_history_json(engine, stream_); !history.empty()) {
     out.texts.push_back({kHistoryName, std::move(history)});
   }
+  std::ranges::move(files.texts, std::back_inserter(out.texts));
   out.copies = std::move(files.copies);
   return out;
 }

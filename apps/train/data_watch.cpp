@@ -50,6 +50,11 @@ bool DataWatch::poll() {
     log::warning("{} left out so far (training.bad_records: skip); the first: {}",
                  counted(bad_left_out_, "bad record"), stats.first_bad_record);
   }
+  if (const int64_t too_long = loader_.stats().too_long; too_long > 2 * too_long_left_out_) {
+    too_long_left_out_ = too_long;
+    log::warning("{} left out so far, longer than a window of training.seq_len + 1 tokens",
+                 counted(too_long, "conversation"));
+  }
   if (watched_) {
     const data::DataScan::Progress progress = scan(*watched_).progress();
     if (progress.problem)

@@ -35,7 +35,7 @@ class DataWatch {
   data::MixedLoader& loader_;
   Communicator& ranks_;
   std::optional<size_t> watched_;  ///< the source that is looked through in the background
-  int64_t bad_found_ = 0, bad_left_out_ = 0;
+  int64_t bad_found_ = 0, bad_left_out_ = 0, too_long_left_out_ = 0;
   std::string problem_;
 };
 

@@ -5,7 +5,10 @@
 #include <filesystem>
 #include <string_view>
 
+#include "apps/train/chat_data.h"
+#include "core/data/chat/template_file.h"
 #include "core/io/file.h"
+#include "core/io/json.h"
 #include "models/hf_config.h"
 #include "models/llama/read_hf_config.h"
 #include "parallel/checkpoint/manifest.h"
@@ -61,6 +64,43 @@ int64_t positions_of(const Experiment& e) {
   return std::max(made_for, e.config.training.seq_len);
 }
 
+// The ids of "eos_token_id", a number or a list of them.
+void add_ids(const Json& file, std::vector<int64_t>& ids) {
+  const Json* value = file.find("eos_token_id");
+  if (!value || value->is_null()) return;
+  const Json::Array list = value->is_array() ? value->as_array("eos_token_id") : Json::Array{*value};
+  for (const Json& id : list)
+    if (std::ranges::find(ids, id.as_integer("eos_token_id")) == ids.end())
+      ids.push_back(id.as_integer("eos_token_id"));
+}
+
+// `folder` is where the model came from, or its tokenizer.
+void add_chat_files(const Experiment& e, const fs::path& folder, ModelFiles& out) {
+  constexpr std::string_view kTemplate = "chat_template.jinja", kGeneration = "generation_config.json";
+  const std::optional<data::ChatOptions> chat = chat_options(e);
+  if (!chat) return;
+  const std::optional<data::TemplateFile> own = data::read_template_file(folder);
+  if (!own || own->style != chat->style) {
+    out.texts.push_back({std::string(kTemplate), std::string(data::jinja_of(chat->style))});
+  }
+  const std::string path = (folder / kGeneration).string();
+  const Json before = fs::exists(path) ? Json::parse(read_file(path), path) : Json(Json::Object{});
+  const data::ChatEncoder encoder(e.tokenizer, {.chat = chat});
+  std::vector<int64_t> stops{encoder.end_of_turn()};
+  if (auto eos = e.tokenizer->eos_id()) add_ids(Json().set("eos_token_id", int64_t{*eos}), stops);
+  add_ids(before, stops);
+  Json now(Json::Object{});
+  for (const auto& [name, value] : before.as_object(path))
+    if (name != "eos_token_id") now.set(name, value);
+  if (auto bos = e.tokenizer->bos_id(); bos && !now.find("bos_token_id"))
+    now.set("bos_token_id", int64_t{*bos});
+  Json::Array list(stops.begin(), stops.end());
+  now.set("eos_token_id", std::move(list));
+  out.texts.push_back({std::string(kGeneration), now.dump(2) + "\n"});
+  for (const checkpoint::TextFile& text : out.texts)
+    std::erase_if(out.copies, [&](const auto& copy) { return copy.name == text.name; });
+}
+
 }  // namespace
 
 ModelFiles model_files(const Experiment& e, DType stored) {
@@ -82,6 +122,7 @@ ModelFiles model_files(const Experiment& e, DType stored) {
         fs::path(*path).parent_path(),
         [](const fs::path& f) { return !is_weights(f) && !is_checkpoint_state(f.filename().string()); },
         out.copies);
+    add_chat_files(e, fs::path(*path).parent_path(), out);
     return out;
   }
   HfConfig now = hf_config_of(e.shape.model, max_seq_len.value_or(positions_of(e)));
@@ -93,6 +134,7 @@ ModelFiles model_files(const Experiment& e, DType stored) {
       add_files(
           e.tokenizer->files()[0].parent_path(),
           [](const fs::path& f) { return belongs_to_tokenizer(f.filename().string()); }, out.copies);
+      add_chat_files(e, e.tokenizer->files()[0].parent_path(), out);
     }
   }
   out.config_json = to_json(now);

@@ -11,6 +11,9 @@ namespace ottava {
 /// What makes a checkpoint's folder a Hugging Face model, beside its weights.
 struct ModelFiles {
   std::string config_json;
+  /// Of a run on conversations: chat_template.jinja, unless the folder's own template is the one that was
+  /// trained, and generation_config.json, in which the end of a turn and EOS both stop.
+  std::vector<checkpoint::TextFile> texts;
   /// The tokenizer; of a model that came from a folder (model.flavor: hf) every file of it that is neither
   /// weights nor a checkpoint's own.
   std::vector<checkpoint::CopiedFile> copies;

@@ -11,6 +11,7 @@
 #include "apps/predict/planned_machine.h"
 #include "apps/report/startup_report.h"
 #include "apps/report/throughput.h"
+#include "apps/train/chat_data.h"
 #include "apps/train/skipped_step.h"
 #include "core/counted.h"
 #include "core/data/data_file.h"
@@ -50,6 +51,8 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
   const TrainingShape& shape = experiment_.shape;
   data_ = std::make_unique<BatchSource>(open_training_data(experiment_, ranks),
                                         training_batches(experiment_, ranks));
+  if (c.training.epochs)
+    experiment_.config.training.steps = steps_of_epochs(experiment_, data_->loader(), ranks);
   validation_ = open_validation_data(experiment_, ranks);
   RankState& state = ranks.world->state();
   state.calls().set_capacity(c.comm.trace_buf_size);
@@ -197,6 +200,7 @@ Trainer::End Trainer::train() {
   const Config& c = experiment_.config;
   find_peaks();
   log::info("Training starts at step {}", state_.step + 1);
+  show_first_sample();
   last_log_ = {seconds_now(), state_.step, data_->seconds_waited()};
   if (is_stop_asked_anywhere()) {
     log::info("Stopped before step {}; nothing was saved", state_.step + 1);
@@ -253,6 +257,16 @@ Trainer::End Trainer::train() {
   events_.add("finished", state_.step, "");
   log::info("Training completed");
   return End::completed;
+}
+
+// A mask that is not what was meant is best seen.
+void Trainer::show_first_sample() {
+  if (!reads_chats(experiment_.config.training) || ranks_.world->rank() != 0) return;
+  const HostTokens& tokens = data_->read(state_.data_position);
+  const auto row = static_cast<size_t>(experiment_.shape.sequence);
+  log::info("First conversation, the loss counts what is in [[double brackets]]:\n{}",
+            marked_text(*experiment_.tokenizer, tokens.inputs.first(row), tokens.targets.first(row),
+                        tokens.document_start.first(row)));
 }
 
 void Trainer::save(bool is_last) {

@@ -58,6 +58,7 @@ class Trainer {
   void log_step(const StepOutputs& out);
   void validate();
   void save(bool is_last);
+  void show_first_sample();
   void validate(ValidationSet& set);
   void require_validation_data();
   void check_health(const StepOutputs& out);

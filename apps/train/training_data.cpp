@@ -1,9 +1,13 @@
 #include "apps/train/training_data.h"
 
+#include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <filesystem>
+#include <numeric>
 #include <utility>
 
+#include "apps/train/chat_data.h"
 #include "core/counted.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -30,6 +34,7 @@ data::LoaderOptions loader_options(const Experiment& e, const RankGroups& ranks,
   options.bad_records =
       t.bad_records == TrainingConfig::BadRecords::skip ? data::BadRecords::skip : data::BadRecords::error;
   options.encoder = data::make_text_encoder(e.tokenizer, {.bos = t.add_bos, .eos = t.add_eos});
+  options.encoder.chat = chat_encoder(e, t.format);
   options.seq_len = text.sequence;
   options.seed = static_cast<uint64_t>(t.seed);
   options.order = text.order;
@@ -41,28 +46,36 @@ data::LoaderOptions loader_options(const Experiment& e, const RankGroups& ranks,
   return options;
 }
 
-// Weights that show each source as often as its `repeat` says; without any, once.
-std::vector<double> weights_by_size(const std::vector<MixtureSourceConfig>& config,
-                                    const std::vector<data::MixedLoader::Source>& sources,
-                                    Communicator& control) {
+// Windows of each source, counted by rank 0.
+std::vector<double> count_windows(const std::vector<data::MixedLoader::Source>& sources,
+                                  Communicator& control) {
   checkpoint::RankGroup group(control);
   std::string counts;
   group.on_rank_0([&] {
     for (const data::MixedLoader::Source& source : sources) {
       if (!source.loader->samples_per_epoch())
         log::info("Counting the windows of {} (once: data_index in job.dump_folder keeps the result)",
-                  source.name);
+                  source.name.empty() ? "the data" : source.name);
       counts += fmt::format("{} ", source.loader->count_samples());
     }
   });
   const std::string shared = group.all_gather(counts)[0];
-  std::vector<double> weights;
+  std::vector<double> windows;
   const char* at = shared.data();
-  for (const MixtureSourceConfig& source : config) {
+  for (size_t i = 0; i < sources.size(); ++i) {
     int64_t count = 0;
     at = std::from_chars(at, shared.data() + shared.size(), count).ptr + 1;
-    weights.push_back(source.repeat.value_or(1) * static_cast<double>(count));
+    windows.push_back(static_cast<double>(count));
   }
+  return windows;
+}
+
+// Weights that show each source as often as its `repeat` says; without any, once.
+std::vector<double> weights_by_size(const std::vector<MixtureSourceConfig>& config,
+                                    const std::vector<data::MixedLoader::Source>& sources,
+                                    Communicator& control) {
+  std::vector<double> weights = count_windows(sources, control);
+  for (size_t i = 0; i < weights.size(); ++i) weights[i] *= config[i].repeat.value_or(1);
   return weights;
 }
 
@@ -80,6 +93,7 @@ data::MixedLoader open_training_data(const Experiment& e, RankGroups& ranks) {
   for (const MixtureSourceConfig& source : t.mixture) {
     data::LoaderOptions own = options("training.mixture", source.path);
     own.format = data::format_named(source.format);
+    own.encoder.chat = chat_encoder(e, source.format);
     own.text_key = source.text_key;
     sources.push_back({source.name, std::make_unique<data::TokenLoader>(std::move(own))});
     if (source.weight) weights.push_back(*source.weight);
@@ -89,6 +103,18 @@ data::MixedLoader open_training_data(const Experiment& e, RankGroups& ranks) {
   for (const MixtureStageConfig& stage : t.mixture_stages)
     stages.push_back({.from_sample = (stage.from_step - 1) * e.global_batch, .weights = stage.numbers()});
   return data::MixedLoader(std::move(sources), data::Mixture(stages));
+}
+
+int64_t steps_of_epochs(const Experiment& e, const data::MixedLoader& data, RankGroups& ranks) {
+  const TrainingConfig& t = e.config.training;
+  const std::vector<double> windows = t.mixture.empty()
+                                          ? count_windows(data.sources(), *ranks.control)
+                                          : weights_by_size(t.mixture, data.sources(), *ranks.control);
+  const double epoch = std::accumulate(windows.begin(), windows.end(), 0.0),
+               steps = std::ceil(*t.epochs * epoch / static_cast<double>(e.global_batch) - 1e-9);
+  log::info("training.epochs {}: {} steps of {} of the {:.0f} windows of an epoch", *t.epochs, steps,
+            counted(e.global_batch, "sequence"), epoch);
+  return std::max<int64_t>(static_cast<int64_t>(steps), 1);
 }
 
 BatchSource::Options training_batches(const Experiment& e, const RankGroups& ranks) {

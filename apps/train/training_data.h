@@ -17,6 +17,10 @@ namespace ottava {
 /// that cannot be.
 data::MixedLoader open_training_data(const Experiment& experiment, RankGroups& ranks);
 
+/// How many steps see the data training.epochs times; the last may begin another epoch. Rank 0 counts, as
+/// above; all ranks call it.
+int64_t steps_of_epochs(const Experiment& experiment, const data::MixedLoader& data, RankGroups& ranks);
+
 /// Text to validate on; the name is empty where there is only one.
 struct ValidationSet {
   std::string name;

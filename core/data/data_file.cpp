@@ -226,11 +226,15 @@ std::string_view name_of(Format format) {
 }
 
 namespace {
-const std::vector<std::pair<std::string, std::optional<Format>>> kFormats{{"auto", std::nullopt},
-                                                                          {"text", Format::text},
-                                                                          {"json_lines", Format::json_lines},
-                                                                          {"tokens_u16", Format::tokens_u16},
-                                                                          {"tokens_u32", Format::tokens_u32}};
+const std::vector<std::pair<std::string, std::optional<Format>>> kFormats{
+    {"auto", std::nullopt},
+    {"text", Format::text},
+    {"json_lines", Format::json_lines},
+    {"tokens_u16", Format::tokens_u16},
+    {"tokens_u32", Format::tokens_u32},
+    {"messages", Format::json_lines},
+    {"sharegpt", Format::json_lines},
+    {"prompt_completion", Format::json_lines}};
 }  // namespace
 
 const std::vector<std::string>& format_names() {

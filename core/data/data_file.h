@@ -20,7 +20,8 @@ enum class Format : uint8_t {
   tokens_u32,      ///< the same of u32
 };
 std::string_view name_of(Format format);
-/// What a user may ask for: auto (each file's own), text, json_lines, tokens_u16, tokens_u32.
+/// What a user may ask for: auto (each file's own), text, json_lines, tokens_u16, tokens_u32, and JSON lines
+/// of conversations: messages, sharegpt, prompt_completion (core/data/chat/conversation.h).
 const std::vector<std::string>& format_names();
 /// Nothing for auto. Throws ConfigError for any other name.
 std::optional<Format> format_named(std::string_view name);

@@ -132,6 +132,13 @@ std::string no_key(std::string_view line, std::string_view key, std::string_view
   for (size_t i = 0; i < std::min(finder.keys.size(), kShown); ++i)
     names += fmt::format("{}\"{}\"", i > 0 ? ", " : "", finder.keys[i].substr(0, kShownBytes));
   if (finder.keys.size() > kShown) names += fmt::format(" and {} more", finder.keys.size() - kShown);
+  for (const std::string& chat : finder.keys)
+    if (chat == "messages" || chat == "conversations" || chat == "completion")
+      return fmt::format(
+          "the object has no key \"{}\", it has {}: if its lines are conversations, set training.format (or "
+          "that of the "
+          "source in training.mixture): messages, sharegpt or prompt_completion",
+          key, names);
   return fmt::format(
       "the object has no key \"{}\", it has {}: name the one that holds the text (training.text_key; "
       "--text-key of the data and tokenizer commands)",

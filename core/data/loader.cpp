@@ -129,6 +129,7 @@ struct TokenLoader::State {
     stats.tokens += front.count.tokens;
     stats.bytes += front.count.bytes;
     stats.dropped_tokens += front.count.dropped;
+    stats.too_long += front.count.too_long;
     front_first += front.count.windows;
     collected.push_back(front.count);
     if (front.last_of_block) {
@@ -146,6 +147,13 @@ struct TokenLoader::State {
 
   [[noreturn]] void fail_empty() const {
     SegmentCount total = index.total();
+    if (total.too_long > 0) {
+      fail<DataError>(kWhere,
+                      "no conversation of {} fits a window of seq_len + 1 = {} tokens, {} longer: raise "
+                      "training.seq_len",
+                      names_of_sources(options.sources), options.seq_len + 1,
+                      counted(total.too_long, "conversation is", "conversations are"));
+    }
     fail<DataError>(kWhere,
                     "the dataset is too small: {} with {} of {} give {} and {} in {}, of which none fills a "
                     "window of seq_len + 1 = {} tokens; use more text or a smaller seq_len",
@@ -254,6 +262,7 @@ DataStats TokenLoader::stats() const {
   return stats;
 }
 
+SegmentCount TokenLoader::known() const { return state_->index.total(); }
 const LoaderOptions& TokenLoader::options() const { return state_->options; }
 const Corpus& TokenLoader::corpus() const { return state_->corpus; }
 DataScan& TokenLoader::scan() { return state_->scan; }

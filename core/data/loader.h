@@ -34,18 +34,19 @@ struct LoaderOptions {
 /// Of what this loader has gone through; a restarted one starts from zero.
 struct DataStats {
   int64_t documents = 0, tokens = 0, bytes = 0;  ///< of finished blocks
-  int64_t dropped_tokens = 0;                    ///< in partial windows at the end of blocks
-  int64_t bad_records = 0;                       ///< left out, also of blocks that are being read ahead
-  std::string first_bad_record = {};             ///< what was wrong with it
-  double epochs = 0;                             ///< position: 1.5 is half through the second pass
-  double seconds_waited = 0;                     ///< that read() stood still for data
-  int64_t buffer_bytes = 0;                      ///< held now for tokens that are ready
+  int64_t dropped_tokens = 0;  ///< in partial windows at the end of blocks, or in documents that are too long
+  int64_t too_long = 0;        ///< conversations longer than a window, left out; of finished blocks
+  int64_t bad_records = 0;     ///< left out, also of blocks that are being read ahead
+  std::string first_bad_record = {};  ///< what was wrong with it
+  double epochs = 0;                  ///< position: 1.5 is half through the second pass
+  double seconds_waited = 0;          ///< that read() stood still for data
+  int64_t buffer_bytes = 0;           ///< held now for tokens that are ready
 };
 
 /// Where read() writes; each [count, seq_len].
 struct TokenBatch {
   int32_t* inputs = nullptr;
-  int32_t* targets = nullptr;          ///< inputs shifted by one
+  int32_t* targets = nullptr;          ///< inputs shifted by one; kNoTarget where the loss does not count
   int32_t* document_starts = nullptr;  ///< may be null: where the token's document starts within its sequence
 };
 
@@ -78,6 +79,8 @@ class TokenLoader {
   /// nothing is known. Throws as read() does.
   double estimate_samples();
   DataStats stats() const;
+  /// Of an epoch, as far as its blocks are known.
+  SegmentCount known() const;
   const LoaderOptions& options() const;
   const Corpus& corpus() const;
   /// A look through this loader's data, with counts of its own.

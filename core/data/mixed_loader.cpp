@@ -42,7 +42,7 @@ DataStats MixedLoader::stats() const {
     if (&source == &sources_[0]) all.epochs = s.epochs;
     if (all.bad_records == 0) all.first_bad_record = s.first_bad_record;
     all.documents += s.documents, all.tokens += s.tokens, all.bytes += s.bytes;
-    all.dropped_tokens += s.dropped_tokens, all.bad_records += s.bad_records;
+    all.dropped_tokens += s.dropped_tokens, all.too_long += s.too_long, all.bad_records += s.bad_records;
     all.seconds_waited += s.seconds_waited, all.buffer_bytes += s.buffer_bytes;
   }
   return all;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/data/chat/chat_encoder.h"
+#include "core/data/chat/masked_token.h"
 #include "core/data/json_line.h"
 #include "core/error.h"
 
@@ -42,26 +44,39 @@ std::optional<std::string_view> DocumentEncoder::text_of(const Document& documen
   scratch.clear();
   const std::optional<JsonProblem> problem = append_json_string(bytes, text_key_, scratch);
   if (!problem) return scratch;
+  refuse(document, fmt::format(", column {}", problem->column), problem->what);
+  return std::nullopt;
+}
+
+// Ends the run, or counts the document among those that are left out.
+void DocumentEncoder::refuse(const Document& document, std::string_view column,
+                             std::string_view problem) const {
   // Finding the line reads the file up to there: for the one that is shown.
   const bool is_shown = bad_records_ == BadRecords::error || bad_records() == 0;
-  const std::string what =
-      is_shown ? fmt::format("{}, column {}: {}", place(document), problem->column, problem->what) : "";
+  const std::string what = is_shown ? fmt::format("{}{}: {}", place(document), column, problem) : "";
   if (bad_records_ == BadRecords::error) fail<DataError>(kWhere, "{}", what);
   std::lock_guard guard(mutex_);
   if (++skipped_ == 1) first_skipped_ = what;
-  return std::nullopt;
 }
 
 void DocumentEncoder::append(const Segment& segment, const Document& document, std::vector<int32_t>& tokens,
                              std::string& scratch) const {
   const std::string_view bytes = bytes_of(segment, document);
   if (!is_text(document)) return append_stored(document, bytes, tokens);
+  if (encoder_.chat) {
+    if (const auto problem = encoder_.chat->append(bytes, tokens)) refuse(document, "", *problem);
+    return;
+  }
   if (const auto text = text_of(document, bytes, scratch)) append_text(document, *text, tokens);
 }
 
 std::optional<std::string_view> DocumentEncoder::check(const Segment& segment, const Document& document,
                                                        std::string& scratch) const {
   const std::string_view bytes = bytes_of(segment, document);
+  if (encoder_.chat) {
+    if (const auto problem = encoder_.chat->check(bytes)) refuse(document, "", *problem);
+    return std::nullopt;
+  }
   if (is_text(document)) return text_of(document, bytes, scratch);
   std::vector<int32_t> tokens;
   append_stored(document, bytes, tokens);
@@ -119,8 +134,10 @@ void PackedTokens::copy_window(int64_t window, int64_t seq_len, int32_t* inputs,
                                int32_t* starts) const {
   int64_t first = window * (seq_len + 1);
   const int32_t* from = tokens.data() + first;
-  std::copy(from, from + seq_len, inputs);
-  std::copy(from + 1, from + 1 + seq_len, targets);
+  for (int64_t i = 0; i < seq_len; ++i) {
+    inputs[i] = id_of(from[i]);
+    targets[i] = is_masked(from[i + 1]) ? kNoTarget : from[i + 1];
+  }
   if (!starts) return;
   auto next = std::upper_bound(document_starts.begin(), document_starts.end(), first);
   int32_t start = 0;

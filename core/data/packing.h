@@ -12,6 +12,9 @@
 
 namespace ottava::data {
 
+/// A target that is none; kIgnoreIndex of core/ops/cross_entropy.h.
+inline constexpr int32_t kNoTarget = -100;
+
 /// What becomes of a line that is no JSON object with the text.
 enum class BadRecords { error, skip };
 
@@ -25,15 +28,17 @@ class DocumentEncoder {
         text_key_(std::move(text_key)),
         bad_records_(bad_records) {}
 
-  /// Appends BOS, the tokens and EOS (text), or the tokens as stored (shards), to `tokens`; `scratch` is
+  /// Appends BOS, the tokens and EOS (text), the tokens as stored (shards), or masked ones
+  /// (core/data/chat/masked_token.h; conversations), to `tokens`; `scratch` is
   /// reused memory. A JSON document without any text gives nothing, and so does a bad one that is to be
-  /// skipped. Throws DataError: malformed JSON line (file, line, column), id outside the vocabulary (file,
-  /// byte, id), or what the tokenizer says about a text.
+  /// skipped. A conversation must say something that counts. Throws DataError: malformed JSON line (file,
+  /// line, column), id outside the vocabulary (file, byte, id), or what the tokenizer says about a text.
   void append(const Segment& segment, const Document& document, std::vector<int32_t>& tokens,
               std::string& scratch) const;
 
-  /// All that append() checks but for what the tokenizer says: the text of the document, nothing for tokens
-  /// and for a bad record that is to be skipped. Valid as long as `segment` and `scratch` are.
+  /// All that append() checks but for what the tokenizer says: the text of the document, nothing for tokens,
+  /// for conversations and for a bad record that is to be skipped. Valid as long as `segment` and `scratch`
+  /// are.
   std::optional<std::string_view> check(const Segment& segment, const Document& document,
                                         std::string& scratch) const;
   /// "'a.jsonl' line 3", "'a.txt', document at byte 812".
@@ -47,6 +52,7 @@ class DocumentEncoder {
  private:
   std::optional<std::string_view> text_of(const Document& document, std::string_view bytes,
                                           std::string& scratch) const;
+  void refuse(const Document& document, std::string_view column, std::string_view problem) const;
   void append_text(const Document& document, std::string_view text, std::vector<int32_t>& tokens) const;
   void append_stored(const Document& document, std::string_view bytes, std::vector<int32_t>& tokens) const;
   const std::string& path(const Document& document) const;
@@ -63,14 +69,14 @@ class DocumentEncoder {
 /// Windows of seq_len + 1 tokens, one after the other without overlap, over the documents of one segment; a
 /// document may begin in one window and go on in the next.
 struct PackedTokens {
-  std::vector<int32_t> tokens;
+  std::vector<int32_t> tokens;           ///< of conversations: masked where the loss does not count
   std::vector<int64_t> document_starts;  ///< positions in `tokens`, ascending
 
   int64_t windows(int64_t seq_len) const { return static_cast<int64_t>(tokens.size()) / (seq_len + 1); }
   int64_t dropped(int64_t seq_len) const { return static_cast<int64_t>(tokens.size()) % (seq_len + 1); }
-  /// Window w as training wants it: inputs = first seq_len tokens, targets = last seq_len tokens, and for
-  /// each input the position within the window where its document starts (0 when it started before).
-  /// document_starts may be null.
+  /// Window w as training wants it: inputs = first seq_len tokens, targets = last seq_len tokens, kNoTarget
+  /// for masked ones, and for each input the position within the window where its document starts (0 when it
+  /// started before). document_starts may be null.
   void copy_window(int64_t window, int64_t seq_len, int32_t* inputs, int32_t* targets,
                    int32_t* document_starts) const;
 };

@@ -2,6 +2,9 @@
 
 #include <chrono>
 
+#include "core/data/chat/chat_encoder.h"
+#include "core/data/whole_packing.h"
+
 namespace ottava::data {
 
 struct SegmentQueue::Item {
@@ -94,7 +97,41 @@ std::shared_ptr<SegmentQueue::Item> SegmentQueue::read_next(Segment& raw) {
   return item;
 }
 
+// Which conversations share a window depends on the lengths of all of them, so windows are ready together.
+void SegmentQueue::pack_conversations(Item& item, const Segment& raw) {
+  const Front& front = item.front;
+  std::vector<std::vector<int32_t>> documents(raw.documents.size());
+  std::string scratch;
+  for (size_t d = 0; d < documents.size(); ++d) {
+    encoder_.append(raw, raw.documents[d], documents[d], scratch);
+    std::lock_guard lock(mutex_);
+    if (stopping_) return;
+  }
+  WholePacking how{.seq_len = options_.seq_len, .pad_id = encoder_.encoder().chat->pad_id()};
+  std::vector<int32_t> order;
+  if (options_.order == Order::shuffled) {
+    const PhiloxStream stream =
+        document_stream(options_.seed, front.place.epoch, front.block, front.place.segment);
+    order = permutation(static_cast<int64_t>(documents.size()), stream);
+    how.order = order;
+    how.windows = PhiloxStream{.seed = stream.word(0), .stream = stream.stream};
+  }
+  WholePacked whole = pack_whole(documents, how);
+  std::lock_guard lock(mutex_);
+  item.packed = std::move(whole.packed);
+  item.ready = item.packed.windows(options_.seq_len);
+  item.front.count = {.windows = item.ready,
+                      .documents = whole.documents,
+                      .tokens = whole.tokens,
+                      .dropped = whole.dropped_tokens,
+                      .bytes = static_cast<int64_t>(raw.bytes.size()),
+                      .too_long = whole.too_long};
+  item.done = true;
+  changed_.notify_all();
+}
+
 void SegmentQueue::tokenize(Item& item, const Segment& raw) {
+  if (encoder_.encoder().chat) return pack_conversations(item, raw);
   const Front& front = item.front;
   auto count = static_cast<int64_t>(raw.documents.size());
   std::vector<int32_t> order;

@@ -65,6 +65,7 @@ class SegmentQueue {
   void work();
   std::shared_ptr<Item> read_next(Segment& raw);
   void tokenize(Item& item, const Segment& raw);
+  void pack_conversations(Item& item, const Segment& raw);
   Item& wait_for_front(std::unique_lock<std::mutex>& lock, int64_t window);
 
   const Corpus& corpus_;

@@ -14,6 +14,8 @@ class Tokenizer;
 
 namespace ottava::data {
 
+class ChatEncoder;
+
 /// What the loader needs of a tokenizer. `encode` appends the ids of a text, without BOS and EOS; it is
 /// called from several threads at once.
 struct TextEncoder {
@@ -22,6 +24,8 @@ struct TextEncoder {
   /// Put around each document of text; documents of shards have theirs already.
   std::optional<int32_t> bos_id, eos_id;
   std::string fingerprint;
+  /// Lines of JSON are conversations: what makes tokens of them. Null: texts.
+  std::shared_ptr<const ChatEncoder> chat = {};
 };
 
 /// What to put around every document of text, where the tokenizer has it.

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "core/data/chat/chat_encoder.h"
 #include "core/error.h"
 #include "core/io/atomic_file.h"
 #include "core/io/file.h"
@@ -18,7 +19,7 @@ namespace ottava::data {
 namespace {
 
 constexpr std::string_view kWhere = "data index", kMagic = "OTTAVAIX";
-constexpr uint64_t kVersion = 1;
+constexpr uint64_t kVersion = 2;  // 1 had no too_long
 constexpr int64_t kMaxFileBytes = int64_t{4} << 30;
 
 void put(std::string& out, uint64_t value) {
@@ -27,14 +28,15 @@ void put(std::string& out, uint64_t value) {
 
 void add(SegmentCount& sum, const SegmentCount& c) {
   sum.windows += c.windows, sum.documents += c.documents, sum.tokens += c.tokens;
-  sum.dropped += c.dropped, sum.bytes += c.bytes;
+  sum.dropped += c.dropped, sum.bytes += c.bytes, sum.too_long += c.too_long;
 }
 
 // A sum over all blocks must not overflow.
 bool plausible(const SegmentCount& c) {
   constexpr int64_t kLimit = int64_t{1} << 40;
   auto fits = [](int64_t value) { return value >= 0 && value < kLimit; };
-  return fits(c.windows) && fits(c.documents) && fits(c.tokens) && fits(c.dropped) && fits(c.bytes);
+  return fits(c.windows) && fits(c.documents) && fits(c.tokens) && fits(c.dropped) && fits(c.bytes) &&
+         fits(c.too_long);
 }
 
 }  // namespace
@@ -50,7 +52,9 @@ WindowIndex::WindowIndex(std::string folder, uint64_t key, int64_t blocks, Index
   }
   path_ = fmt::format("{}/windows-{:016x}.idx", folder, key);
   if (std::filesystem::exists(path_, error) && !merge_from_file()) {
-    log::warning("data index: '{}' is damaged; it is not used and will be written again", path_);
+    log::warning(
+        "data index: '{}' is damaged or of an earlier version; it is not used and will be written again",
+        path_);
   }
   saved_ = known_;
 }
@@ -158,6 +162,7 @@ uint64_t IndexKey::hash(bool with_location) const {
   std::string all = fmt::format("ottava windows 1\n{}\n{} {}\n{}\n{}\n{} {}\n", encoder.fingerprint,
                                 encoder.bos_id.value_or(-1), encoder.eos_id.value_or(-1), text_key, seq_len,
                                 corpus.sizes().block_bytes, corpus.sizes().max_text_bytes);
+  if (encoder.chat) all += encoder.chat->description() + "\n";
   for (const DataFile& file : corpus.files()) {
     all += fmt::format("{} {} {} {:x}\n", static_cast<int>(file.format), static_cast<int>(file.compression),
                        file.bytes, file.content);

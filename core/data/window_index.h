@@ -14,7 +14,7 @@ namespace ottava::data {
 /// What tokenizing one segment gave. It does not depend on the order of its documents, so it holds for every
 /// epoch.
 struct SegmentCount {
-  int64_t windows = 0, documents = 0, tokens = 0, dropped = 0, bytes = 0;
+  int64_t windows = 0, documents = 0, tokens = 0, dropped = 0, bytes = 0, too_long = 0;
 };
 
 enum class IndexAccess {

@@ -186,6 +186,13 @@ ChatTemplate chat_template_named(std::string_view name) {
   fail<ConfigError>("chat", "unknown template '{}': expected {}", name, fmt::join(names, ", "));
 }
 
+TrainOn train_on_named(std::string_view name) {
+  if (name == "assistant") return TrainOn::assistant;
+  if (name == "last") return TrainOn::last;
+  if (name == "all") return TrainOn::all;
+  fail<ConfigError>("chat", "the loss is to count '{}': expected assistant, last or all", name);
+}
+
 std::vector<std::string_view> special_tokens_of(ChatTemplate style) {
   if (is_llama(style)) return {kHeader, kHeaderEnd, kEot};
   return {kImStart, kImEnd};

@@ -44,6 +44,9 @@ enum class TrainOn : uint8_t {
   all         ///< everything, headers and the other roles too
 };
 
+/// Throws ConfigError for another name than these.
+TrainOn train_on_named(std::string_view name);
+
 struct ChatOptions {
   ChatTemplate style = ChatTemplate::chatml;
   TrainOn train_on = TrainOn::assistant;

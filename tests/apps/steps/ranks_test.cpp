@@ -55,6 +55,42 @@ void check_refused(const std::string& command, int ranks, const std::string& tex
 
 }  // namespace
 
+TEST_CASE("processes learn from conversations as one process does") {
+  auto curve_of = [](const std::string& program, const std::string& options) {
+    Job job;
+    std::ofstream lines(job.in("chats.jsonl"));
+    for (int i = 0; i < 400; ++i) {
+      lines << fmt::format(R"({{"messages": [{{"role": "user", "content": "what is {} and {}?"}}, )", i,
+                           i % 7)
+            << fmt::format(R"({{"role": "assistant", "content": "it is {}"}}]}})",
+                           std::string(static_cast<size_t>(i % 40), 'x'))
+            << "\n";
+    }
+    lines.close();
+    run(program +
+        job.train(
+            "--training.dataset_path " + job.in("chats.jsonl") +
+            " --training.format messages --chat.template llama3 --model.hf_assets_path " OTTAVA_SOURCE_DIR
+            "/tests/golden/chat/llama --model.vocab_size 708 --training.seq_len 64" +
+            options));
+    return job.curve();
+  };
+  const Curve single = curve_of(OTTAVA, " --training.local_batch_size 8");
+  REQUIRE(single.size() == 12);
+  CHECK(single.at(12).loss < single.at(1).loss);
+  for (const auto& [options, micro] : {std::pair{"--parallelism.data_parallel_shard_degree 2", 2},
+                                       std::pair{"--parallelism.tensor_parallel_degree 2", 4}}) {
+    INFO(options);
+    const Curve several = curve_of(std::string(OTTAVA) + " launch -n 2 --",
+                                   fmt::format(" --training.local_batch_size {} {}", micro, options));
+    REQUIRE(several.size() == 12);
+    for (const auto& [step, point] : single) {
+      CHECK(std::abs(several.at(step).loss / point.loss - 1) < 1e-5);
+      CHECK(std::abs(several.at(step).grad_norm / point.grad_norm - 1) < 1e-3);
+    }
+  }
+}
+
 TEST_CASE("processes train as one process does") {
   // 24 sequences per step on every layout, one micro-batch or several; the threads of layouts_test.cpp see
   // more models.

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "apps/generate/generator.h"
+#include "apps/generate/sample_token.h"
+#include "core/data/tokenizer/tokenizer.h"
+
+namespace ottava {
+
+/// How a text is continued.
+struct AnswerOptions {
+  Sampling sampling;
+  double repetition_penalty = 1;
+  int64_t max_tokens = 128;
+  std::vector<int32_t> stop_tokens;
+  std::vector<std::string> stops;  ///< the text ends before the first of them that is added
+  uint64_t seed = 0, stream = 0;   ///< of the sampling
+};
+
+/// Appends to `tokens` what the model adds to them, stop tokens left out, and writes its text to `out` as it
+/// comes. `logits` are of what follows `tokens`, which the generator holds; of the tokens added it holds all
+/// but the last. Returns how many were drawn.
+int64_t write_answer(const AnswerOptions& options, const Tokenizer& tokenizer, Generator& generator,
+                     std::span<const float> logits, std::vector<int32_t>& tokens, std::ostream& out);
+
+}  // namespace ottava

@@ -1,0 +1,47 @@
+#include "apps/generate/chat_session.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace ottava {
+
+ChatSession::ChatSession(const data::ChatEncoder& encoder, const Tokenizer& tokenizer, Generator& generator,
+                         std::string system)
+    : encoder_(encoder), tokenizer_(tokenizer), generator_(generator) {
+  if (!system.empty())
+    conversation_.messages.push_back({.role = data::Role::system, .content = std::move(system)});
+}
+
+int64_t ChatSession::say(std::string_view text, const AnswerOptions& options, std::ostream& out) {
+  conversation_.messages.push_back({.role = data::Role::user, .content = std::string(text)});
+  std::vector<int32_t> tokens = encoder_.prompt(conversation_);
+  const auto prompt = static_cast<int64_t>(tokens.size());
+  if (prompt + options.max_tokens > generator_.capacity()) {
+    fail<ConfigError>(
+        "generate",
+        "the conversation has {} tokens, which with an answer of up to {} exceed the context of {}: begin "
+        "another one, or raise --context",
+        prompt, options.max_tokens, generator_.capacity());
+  }
+  // The last token is always computed: its logits are asked for.
+  const auto same = std::ranges::mismatch(held_, tokens).in1 - held_.begin();
+  const int64_t kept = std::min<int64_t>(same, prompt - 1);
+  std::span<const float> logits;
+  if (kept == 0) {
+    logits = generator_.prompt(std::span(tokens).first(1));
+  } else {
+    generator_.rewind(kept);
+  }
+  for (int64_t i = std::max<int64_t>(kept, 1); i < prompt; ++i)
+    logits = generator_.next(tokens[static_cast<size_t>(i)]);
+  const int64_t added = write_answer(options, tokenizer_, generator_, logits, tokens, out);
+  held_.assign(tokens.begin(), tokens.begin() + generator_.length());
+  conversation_.messages.push_back(
+      {.role = data::Role::assistant,
+       .content = tokenizer_.decode(std::span(tokens).subspan(static_cast<size_t>(prompt)),
+                                    {.special_tokens = DecodeOptions::SpecialTokens::drop})});
+  return added;
+}
+
+}  // namespace ottava

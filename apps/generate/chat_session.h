@@ -1,0 +1,33 @@
+#pragma once
+
+#include <ostream>
+#include <string>
+#include <string_view>
+
+#include "apps/generate/answer.h"
+#include "core/data/chat/chat_encoder.h"
+
+namespace ottava {
+
+/// A conversation with a model, turn by turn. What the generator holds of earlier turns is kept as far as the
+/// template writes them again as they were.
+class ChatSession {
+ public:
+  /// All must outlive it. An empty `system`: no message of it.
+  ChatSession(const data::ChatEncoder& encoder, const Tokenizer& tokenizer, Generator& generator,
+              std::string system);
+
+  /// Writes the answer to what the user says. Returns how many tokens were drawn. Throws ConfigError when the
+  /// conversation with the longest answer would not fit the generator.
+  int64_t say(std::string_view text, const AnswerOptions& options, std::ostream& out);
+  const data::Conversation& conversation() const { return conversation_; }
+
+ private:
+  const data::ChatEncoder& encoder_;
+  const Tokenizer& tokenizer_;
+  Generator& generator_;
+  data::Conversation conversation_;
+  std::vector<int32_t> held_;  ///< by the generator
+};
+
+}  // namespace ottava
