@@ -10,7 +10,7 @@ namespace ottava {
 /// A block of a matrix's columns; by default all of them.
 struct ColumnRange {
   int64_t begin = 0, end = 0;
-  bool is_all() const { return end == 0; }
+  bool is_all() const { return begin == 0 && end == 0; }
 };
 
 /// Rows of a matrix, or of a block of its columns.
@@ -29,11 +29,10 @@ struct MatrixRows {
 };
 /// Throws ShapeError, in the name of `op`, for a block that the matrix does not have.
 inline MatrixRows rows_of(std::string_view op, const Tensor& matrix, ColumnRange block = {}) {
-  if (block.is_all()) block = {0, matrix.cols()};
-  if (block.begin < 0 || block.begin >= block.end || block.end > matrix.cols()) {
-    if (matrix.cols() > 0 || block.end > 0)
-      fail<ShapeError>(op, "columns [{}, {}) are not a block of {}", block.begin, block.end,
-                       describe(matrix));
+  if (block.is_all()) {
+    block.end = matrix.cols();
+  } else if (block.begin < 0 || block.begin >= block.end || block.end > matrix.cols()) {
+    fail<ShapeError>(op, "columns [{}, {}) are not a block of {}", block.begin, block.end, describe(matrix));
   }
   MatrixRows out{.data = matrix.data,
                  .dtype = matrix.dtype,

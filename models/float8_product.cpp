@@ -34,10 +34,6 @@ bool Float8Product::reads_columnwise(const StepContext& c, Source source) const 
          !fp8::traits(recipe_of(source).granularity).is_transpose_invariant;
 }
 
-bool Float8Product::is_measured(Source source) const {
-  return plan_of(source).takes_amax && (source == Source::x ? measured_.x : measured_.dy);
-}
-
 Tensor Float8Product::amax_slot(const StepContext& c, Source source) const {
   return is_measured(source) ? slots(c, source).amax : Tensor{};
 }

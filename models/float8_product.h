@@ -42,11 +42,13 @@ class Float8Product {
     bool weight_gradient = false;  ///< column-wise where the device or the scales want that, else row-wise
     bool is_kept = false;          ///< from forward to backward
   };
-  /// Operands whose amaxes producers raise, where the plan takes them: quantizing does not measure again.
-  struct Measured {
-    bool x = false, dy = false;
+  /// What the producers of the operands can make beside the values; used where the plan takes it, so that
+  /// quantizing does not measure again, or there is nothing left to quantize.
+  enum class Producer : uint8_t { values, amax, codes };
+  struct Producers {
+    Producer x = Producer::values, dy = Producer::values;
   };
-  void set_measured(Measured measured) { measured_ = measured; }
+  void set_producers(Producers producers) { producers_ = producers; }
   /// u32 [1] for the producer; empty where it has not been told to measure, or the plan does not take it.
   Tensor amax_slot(const StepContext& context, Source source) const;
   /// Codes of m in one read. Where they travel: of this rank, with the amax of all ranks if they share a
@@ -56,12 +58,15 @@ class Float8Product {
   Float8Allocation quantize(const StepContext& context, const Tensor& m, ColumnRange columns, Source source,
                             Use use) const;
   /// Row-wise codes of an operand [n,C] that its producer writes, with statistics as quantize() has them.
-  /// Where the plan takes codes. While a history fills there is memory for them and no `output`, since their
+  /// Where takes_codes(). While a history fills there is memory for them and no `output`, since their
   /// scale is not known yet.
   struct Produced {
     Float8Allocation codes;
     fp8::RowOutput output = {};
   };
+  bool takes_codes(Source source) const {
+    return plan_of(source).takes_codes && producer_of(source) == Producer::codes;
+  }
   Produced produced(const StepContext& context, Shape shape, Source source, MemoryCategory category) const;
   /// All codes that `use` wants, of produced() ones: column-wise ones are transposed, where scales allow
   /// that, else made of `values`, as row-wise ones are that were not written.
@@ -87,7 +92,10 @@ class Float8Product {
   const Float8Plan::Operand& plan_of(Source source) const {
     return source == Source::x ? o_.plan.x : o_.plan.dy;
   }
-  bool is_measured(Source source) const;
+  Producer producer_of(Source source) const { return source == Source::x ? producers_.x : producers_.dy; }
+  bool is_measured(Source source) const {
+    return plan_of(source).takes_amax && producer_of(source) != Producer::values;
+  }
   int64_t slot_of(Source source) const { return 2 * o_.product + (source == Source::dy); }
   fp8::OperandSlots slots(const StepContext& context, Source source) const;
   Float8Allocation::Codes place(const StepContext& context, Source source, Shape shape,
@@ -96,7 +104,7 @@ class Float8Product {
   void run(const StepContext& context, fp8::ScaledMatmul args) const;
 
   Options o_;
-  Measured measured_;
+  Producers producers_;
 };
 
 }  // namespace ottava

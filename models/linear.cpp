@@ -35,17 +35,9 @@ std::vector<LinearPiece> pieces_or_one(std::vector<LinearPiece> pieces, int64_t 
 }
 
 Linear::Linear(std::string name, LinearStyle style, int weight, int bias, std::vector<LinearPiece> pieces,
-               Producers producers)
-    : name_(std::move(name)),
-      style_(style),
-      weight_(weight),
-      bias_(bias),
-      pieces_(std::move(pieces)),
-      producers_(producers) {
-  if (plan()) {
-    pieces_[0].float8->set_measured(
-        {.x = producers.input != Producer::values, .dy = producers.output_gradient != Producer::values});
-  }
+               Float8Product::Producers producers)
+    : name_(std::move(name)), style_(style), weight_(weight), bias_(bias), pieces_(std::move(pieces)) {
+  if (plan()) pieces_[0].float8->set_producers(producers);
   if (style_ == LinearStyle::row && bias_ >= 0) {
     fail<ConfigError>(
         "linear",
@@ -62,16 +54,18 @@ bool Linear::has_float8() const {
 
 LinearOperand Linear::place_input(const StepContext& c, std::string_view name, Shape shape,
                                   const LinearInput* saved) const {
+  if (!plan()) return {.values = c.activation(name, c.compute, shape)};
   LinearOperand out;
-  const Float8Plan::Operand x = plan() ? plan()->x : Float8Plan::Operand{};
-  const bool takes_codes = x.takes_codes && producers_.input == Producer::codes && (!saved || x.has_history);
-  if (!takes_codes || x.has_history) out.values = c.activation(name, c.compute, shape);
+  const Float8Product& product = *pieces_[0].float8;
+  const bool has_history = plan()->x.has_history,
+             takes_codes = product.takes_codes(Source::x) && (!saved || has_history);
+  if (!takes_codes || has_history) out.values = c.activation(name, c.compute, shape);
   if (takes_codes) {
-    out.float8 = pieces_[0].float8->produced(c, shape, Source::x,
-                                             saved ? MemoryCategory::activations : MemoryCategory::scratch);
+    out.float8 =
+        product.produced(c, shape, Source::x, saved ? MemoryCategory::activations : MemoryCategory::scratch);
   }
   if (out.float8.output.empty()) {
-    out.amax = plan() ? pieces_[0].float8->amax_slot(c, Source::x) : Tensor{};
+    out.amax = product.amax_slot(c, Source::x);
   } else {
     out.spare = std::move(out.values);
   }
@@ -176,10 +170,10 @@ LinearInput Linear::keep(const StepContext& context, const Allocation& x) const 
 LinearOperand Linear::place_output_gradient(const StepContext& c, const Allocation& dy) const {
   LinearOperand out{.values = dy};
   if (!plan()) return out;
-  if (plan()->dy.takes_codes && producers_.output_gradient == Producer::codes) {
-    out.float8 = pieces_[0].float8->produced(c, dy.tensor().shape, Source::dy, MemoryCategory::scratch);
-  }
-  if (out.float8.output.empty()) out.amax = pieces_[0].float8->amax_slot(c, Source::dy);
+  const Float8Product& product = *pieces_[0].float8;
+  if (product.takes_codes(Source::dy))
+    out.float8 = product.produced(c, dy.tensor().shape, Source::dy, MemoryCategory::scratch);
+  if (out.float8.output.empty()) out.amax = product.amax_slot(c, Source::dy);
   return out;
 }
 
@@ -193,14 +187,6 @@ LinearOutputGradient Linear::output_gradient(const StepContext& c, const LinearO
                                         {.product = true, .weight_gradient = true}));
     return out;
   }
-  if (operand.float8.codes) {
-    const Float8Product& product = *pieces_[0].float8;
-    out.pieces.push_back(
-        product.complete(c, operand.float8, dy, Source::dy,
-                         {.product = true, .weight_gradient = product.weight_gradient_is_fp8()}));
-    if (bias_ >= 0 || !product.weight_gradient_is_fp8()) out.dy = dy;
-    return out;
-  }
   Allocation all = gathers_gradient(c) ? c.tensor_parallel.gather_rows(c.stream, c.arena, dy, name_) : dy;
   bool wants_dy = bias_ >= 0;
   for (const LinearPiece& piece : pieces_) {
@@ -210,9 +196,10 @@ LinearOutputGradient Linear::output_gradient(const StepContext& c, const LinearO
       out.pieces.emplace_back();
       continue;
     }
-    out.pieces.push_back(
-        piece.float8->quantize(c, all, columns_of(piece), Source::dy,
-                               {.product = true, .weight_gradient = piece.float8->weight_gradient_is_fp8()}));
+    const Float8Product::Use use{.product = true, .weight_gradient = piece.float8->weight_gradient_is_fp8()};
+    out.pieces.push_back(operand.float8.codes
+                             ? piece.float8->complete(c, operand.float8, all, Source::dy, use)
+                             : piece.float8->quantize(c, all, columns_of(piece), Source::dy, use));
   }
   if (wants_dy) out.dy = all;
   return out;

@@ -28,9 +28,6 @@ struct LinearOperand {
 /// The pieces given or, without any, one of all rows in the compute type.
 std::vector<LinearPiece> pieces_or_one(std::vector<LinearPiece> pieces, int64_t rows);
 
-/// What the producer of an operand can make beside its values.
-enum class Producer : uint8_t { values, amax, codes };
-
 /// What a layer keeps of its input for the weight gradient.
 struct LinearInput {
   Allocation x;                          ///< the local input in the compute type, if a product wants it
@@ -54,13 +51,10 @@ struct LinearOutputGradient {
 /// quantized where, and what of it travels, Float8Plan says.
 class Linear {
  public:
-  struct Producers {
-    Producer input = Producer::values, output_gradient = Producer::values;
-  };
   /// `pieces` cover the local rows in order; one without FP8 is the plain layer. A row-style layer has no
   /// bias (-1), every rank would add it: ConfigError.
   Linear(std::string name, LinearStyle style, int weight, int bias, std::vector<LinearPiece> pieces,
-         Producers producers);
+         Float8Product::Producers producers);
 
   const std::string& name() const { return name_; }
   /// Where the producer of the input [n,K] writes it for forward(context, ..., saved): values and, where the
@@ -108,7 +102,6 @@ class Linear {
   LinearStyle style_;
   int weight_, bias_;
   std::vector<LinearPiece> pieces_;
-  Producers producers_;
 };
 
 }  // namespace ottava

@@ -9,6 +9,12 @@
 
 namespace ottava {
 
+namespace {
+
+using Producer = Float8Product::Producer;
+
+}  // namespace
+
 // RoPE's and QK-norm's backward measure what they write; attention does not.
 AttentionLayer::AttentionLayer(const LlamaConfig& config, const LlamaBlockParameters& p, int tp,
                                Pieces pieces)
@@ -18,9 +24,9 @@ AttentionLayer::AttentionLayer(const LlamaConfig& config, const LlamaBlockParame
       norm_eps_(config.norm_eps),
       wqkv_("attention.wqkv", LinearStyle::column, p.wqkv, p.wqkv_bias,
             pieces_or_one(std::move(pieces.wqkv), heads_.row()),
-            {.input = Producer::codes, .output_gradient = Producer::amax}),
+            {.x = Producer::codes, .dy = Producer::amax}),
       wo_("attention.wo", LinearStyle::row, p.wo, -1, pieces_or_one(std::move(pieces.wo), config.dim),
-          {.input = Producer::values, .output_gradient = Producer::codes}) {}
+          {.x = Producer::values, .dy = Producer::codes}) {}
 
 ResidualStream AttentionLayer::forward(const StepContext& c, const LlamaBatch& batch, ResidualStream in,
                                        Recompute recompute, Saved& saved) const {

@@ -7,6 +7,7 @@
 namespace ottava {
 namespace {
 
+using Producer = Float8Product::Producer;
 constexpr std::string_view kSwiglu = "feed_forward.swiglu";
 
 }  // namespace
@@ -16,9 +17,9 @@ FeedForwardLayer::FeedForwardLayer(const LlamaConfig& config, const LlamaBlockPa
     : norm_("ffn_norm", p.ffn_norm, config.norm_eps),
       w13_("feed_forward.w13", LinearStyle::column, p.w13, -1,
            pieces_or_one(std::move(pieces.w13), 2 * config.ffn_dim / tp),
-           {.input = Producer::codes, .output_gradient = Producer::codes}),
+           {.x = Producer::codes, .dy = Producer::codes}),
       w2_("feed_forward.w2", LinearStyle::row, p.w2, -1, pieces_or_one(std::move(pieces.w2), config.dim),
-          {.input = Producer::codes, .output_gradient = Producer::codes}) {}
+          {.x = Producer::codes, .dy = Producer::codes}) {}
 
 ResidualStream FeedForwardLayer::forward(const StepContext& c, ResidualStream in, Recompute recompute,
                                          Saved& saved) const {

@@ -32,7 +32,7 @@ struct LinearSetting {
   std::vector<PieceSetting> pieces;
   Float8State::Options state;     ///< products are added; without a length delayed has no history
   bool travels_in_codes = false;  ///< activations, where they can
-  Linear::Producers producers = {};
+  Float8Product::Producers producers = {};
 };
 
 class LinearOnRank {

@@ -19,6 +19,7 @@ using namespace ottava;
 using namespace ottava::test;
 using fp8::Granularity;
 using fp8::RecipeName;
+using Producer = Float8Product::Producer;
 using Source = Float8Product::Source;
 
 namespace {
@@ -70,7 +71,7 @@ Outcome run(const Case& what) {
   LinearSetting setting{.specs = specs(), .bias = what.bias, .pieces = {}, .state = {.counts = true}};
   for (size_t i = 0; i < what.recipes.size(); ++i)
     setting.pieces.push_back({what.rows_of(i), what.recipes[i]});
-  if (what.dy_is_placed) setting.producers.output_gradient = Producer::codes;
+  if (what.dy_is_placed) setting.producers.dy = Producer::codes;
   CostRecorder recorder;
   plan_and_run(recorder, [&](Stream& stream, Arena& arena, int64_t workspace_bytes) {
     const bool is_planning = arena.is_recording();
@@ -305,7 +306,7 @@ DelayedStep delayed_step(Producer producer) {
   LinearSetting setting{.specs = specs(),
                         .pieces = {{{0, kRows}, RecipeName::delayed}},
                         .state = {.amax_history_length = 1, .counts = true},
-                        .producers = {.input = producer, .output_gradient = producer}};
+                        .producers = {.x = producer, .dy = producer}};
   CostRecorder recorder;
   plan_and_run(recorder, [&](Stream& stream, Arena& arena, int64_t workspace_bytes) {
     const bool is_planning = arena.is_recording();
