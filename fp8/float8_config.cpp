@@ -17,6 +17,20 @@ std::vector<std::string> recipes() {
   return {names.begin(), names.end()};
 }
 
+void declare_statistics(config::Section& s, Float8Config& c) {
+  s.field("enable_statistics", c.enable_statistics)
+      .meaning("report amax, underflow and saturation per layer and role at log steps");
+  s.field("alert_underflow", c.alert_underflow)
+      .range(0, 1)
+      .meaning("warn where more than this fraction of an input's or weight's elements became zero; 1: never");
+  s.field("alert_gradient_underflow", c.alert_gradient_underflow)
+      .range(0, 1)
+      .meaning("the same of an output's gradient");
+  s.field("alert_saturation", c.alert_saturation)
+      .range(0, 1)
+      .meaning("warn where more than this fraction of elements was past the largest number; 1: never");
+}
+
 }  // namespace
 
 void declare(config::Section& s, Float8PolicyConfig& c) {
@@ -81,19 +95,8 @@ void declare(config::Section& s, Float8Config& c) {
   s.field("pad_vocabulary", c.pad_vocabulary)
       .meaning(
           "pad the rows of an output layer that policy puts in FP8 to 16 x tensor parallel degree, outside "
-          "of "
-          "softmax and files");
-  s.field("enable_statistics", c.enable_statistics)
-      .meaning("report amax, underflow and saturation per layer and role at log steps");
-  s.field("alert_underflow", c.alert_underflow)
-      .range(0, 1)
-      .meaning("warn where more than this fraction of an input's or weight's elements became zero; 1: never");
-  s.field("alert_gradient_underflow", c.alert_gradient_underflow)
-      .range(0, 1)
-      .meaning("the same of an output's gradient");
-  s.field("alert_saturation", c.alert_saturation)
-      .range(0, 1)
-      .meaning("warn where more than this fraction of elements was past the largest number; 1: never");
+          "of softmax and files");
+  declare_statistics(s, c);
 }
 
 void validate(const Float8Config& c, config::Problems& problems) {
