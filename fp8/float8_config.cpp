@@ -69,8 +69,7 @@ void declare(config::Section& s, Float8Config& c) {
            {{"forward", Fast::forward}, {"all", Fast::all}, {"none", Fast::none}})
       .meaning(
           "products that a GPU's tensor cores sum fast (14 bits between promotions to FP32): those of "
-          "forward, "
-          "of backward too, or none; scales of blocks are promoted block by block as it is");
+          "forward, of backward too, or none; scales of blocks are promoted block by block as it is");
   s.field("amax_history_length", c.amax_history_length)
       .range(1, 1 << 16)
       .unit("steps")
@@ -86,8 +85,8 @@ void declare(config::Section& s, Float8Config& c) {
            {{"auto", Keep::automatic}, {"true", Keep::yes}, {"false", Keep::no}})
       .meaning(
           "keep the FP8 codes of weights that FSDP gathers in BF16 for the whole step (quantized and "
-          "gathered "
-          "once) or make them again after every gather (less memory); auto: keep where memory suffices");
+          "gathered once) or make them again after every gather (less memory); auto: keep where memory "
+          "suffices");
   s.field("enable_tp_float8_all_gather", c.enable_tp_float8_all_gather)
       .meaning("sequence parallel gathers activations as FP8 bytes");
   s.field("enable_float8_gradient_all_to_all", c.enable_float8_gradient_all_to_all)
