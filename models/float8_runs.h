@@ -1,12 +1,17 @@
 #pragma once
 
+#include <functional>
+#include <string_view>
+
 #include "fp8/policy.h"
 #include "models/float8_state.h"
 
 namespace ottava {
 
 /// Compares what ran since begin_step() with the policy: of each layer the products that its recipe has in
-/// FP8, in that recipe, and no others. NumericsError names the layers that ran otherwise, with the counts.
-void check_float8_runs(const fp8::Policy& policy, const Float8State& state);
+/// FP8, in that recipe, and no others; only of layers that this rank `holds`, by name. NumericsError names
+/// the layers that ran otherwise, with the counts.
+void check_float8_runs(const fp8::Policy& policy, const Float8State& state,
+                       const std::function<bool(std::string_view)>& holds);
 
 }  // namespace ottava

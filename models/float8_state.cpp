@@ -10,11 +10,11 @@ namespace ottava {
 
 Float8State::Float8State(Arena& arena, RankGroups& ranks, Options options)
     : ranks_(ranks), options_(std::move(options)), runs_(options_.products.size()) {
-  const int64_t slots = 2 * static_cast<int64_t>(options_.products.size());
+  const int64_t slots = slot_count();
   auto place = [&](std::string_view name, DType dtype, Shape shape) {
     return arena.persistent(name, dtype, shape, MemoryCategory::data);
   };
-  current_ = place("fp8 amaxes", DType::u32, {slots});
+  current_ = place("fp8 amaxes", DType::u32, {options_.in_flight * slots});
   largest_ = place("fp8 step amaxes", DType::u32, {slots});
   non_finite_ = place("fp8 flags", DType::u32, {slots});
   if (options_.counts) counters_ = place("fp8 counters", DType::i64, {slots, 3});
@@ -27,6 +27,7 @@ Float8State::Float8State(Arena& arena, RankGroups& ranks, Options options)
 
 void Float8State::begin_step(Stream& stream) {
   is_forward_only_ = false;
+  selected_ = 0;
   runs_.assign(options_.products.size(), {});
   fill_zero(stream, current_);
   fill_zero(stream, largest_);
@@ -37,18 +38,20 @@ void Float8State::begin_step(Stream& stream) {
 void Float8State::begin_micro_batch(Stream& stream) { fp8::fold_amax(stream, current_, largest_); }
 
 void Float8State::begin_product(Stream& stream, int64_t product) {
-  fp8::fold_amax(stream, current_.slice(2 * product, 2 * product + 2),
-                 largest_.slice(2 * product, 2 * product + 2));
+  fp8::fold_amax(stream, current(2 * product, 2 * product + 2), largest_.slice(2 * product, 2 * product + 2));
 }
 
 void Float8State::begin_forward_only(Stream& stream) {
   is_forward_only_ = true;
+  selected_ = 0;
   fill_zero(stream, current_);
   if (history() && history_.is_full()) fp8::delayed_amax(stream, history_, {}, scale_amax_);
 }
 
 void Float8State::finish_step(Stream& stream) {
-  fp8::fold_amax(stream, current_, largest_);
+  for (selected_ = 0; selected_ < options_.in_flight; ++selected_)
+    fp8::fold_amax(stream, current(0, slot_count()), largest_);
+  selected_ = 0;
   if (history())
     fp8::flag_non_finite(stream, largest_, non_finite_);  // a scale from it does not see what saturates
   if (!history() || ranks_.world->size() == 1) return;
@@ -75,8 +78,9 @@ int64_t Float8State::products_run() const {
 
 fp8::OperandSlots Float8State::slots(int64_t slot) const {
   auto of = [&](const Tensor& all) { return all.slice(slot, slot + 1); };
-  fp8::OperandSlots out{.amax = of(current_),
-                        .scale_amax = of(scale_is_known(slot) ? scale_amax_ : current_),
+  const Tensor amax = current(slot, slot + 1);
+  fp8::OperandSlots out{.amax = amax,
+                        .scale_amax = scale_is_known(slot) ? of(scale_amax_) : amax,
                         .non_finite = of(non_finite_)};
   if (!counters_.empty() && !is_forward_only_) out.counters = of(counters_).reshape({3});
   return out;

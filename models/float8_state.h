@@ -35,7 +35,8 @@ class Float8State {
     std::vector<std::string> products;  ///< "layers.0.attention.wqkv", in slot order
     std::vector<bool> is_delayed;       ///< per product
     int64_t amax_history_length = 0, margin = 0;
-    bool counts = false;  ///< keep statistics
+    bool counts = false;    ///< keep statistics
+    int64_t in_flight = 1;  ///< micro-batches that have amaxes of their own at one time
   };
   /// Takes persistent memory.
   Float8State(Arena& arena, RankGroups& ranks, Options options);
@@ -44,6 +45,8 @@ class Float8State {
 
   void begin_step(Stream& stream);
   void begin_micro_batch(Stream& stream);
+  /// Of options().in_flight: slots() are this one's from now on. Instead of begin_micro_batch().
+  void select_micro_batch(int64_t micro_batch) { selected_ = micro_batch; }
   /// Only one product's slots: it runs in chunks that are scaled one by one.
   void begin_product(Stream& stream, int64_t product);
   /// Validation: scales as in training, but nothing is remembered or counted.
@@ -73,11 +76,18 @@ class Float8State {
   int64_t products_run() const;
 
  private:
+  int64_t slot_count() const { return 2 * static_cast<int64_t>(options_.products.size()); }
+  /// Of the micro-batch selected, slots [begin, end).
+  Tensor current(int64_t begin, int64_t end) const {
+    return current_.slice(selected_ * slot_count() + begin, selected_ * slot_count() + end);
+  }
+
   RankGroups& ranks_;
   Options options_;
   Tensor current_, largest_, scale_amax_, counters_, non_finite_;
   fp8::AmaxHistory history_;
   bool is_forward_only_ = false;
+  int64_t selected_ = 0;          ///< micro-batch
   std::vector<Float8Runs> runs_;  ///< per product
 };
 

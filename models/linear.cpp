@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/matmul/matmul.h"
+#include "fp8/quantize.h"
 #include "models/float8_plan.h"
 #include "models/float8_product.h"
 
@@ -177,6 +178,13 @@ LinearOperand Linear::place_output_gradient(const StepContext& c, const Allocati
   return out;
 }
 
+LinearOperand Linear::received_output_gradient(const StepContext& c, Allocation dy) const {
+  LinearOperand out{.values = std::move(dy)};
+  if (plan()) out.amax = pieces_[0].float8->amax_slot(c, Source::dy);
+  if (!out.amax.empty()) fp8::amax(c.stream, out.values, out.amax);
+  return out;
+}
+
 LinearOutputGradient Linear::output_gradient(const StepContext& c, const LinearOperand& operand) const {
   StepContext::Scope scope(c, name_);
   const Allocation& dy = operand.values;
@@ -233,6 +241,11 @@ Allocation Linear::input_gradient(const StepContext& c, const LinearOutputGradie
 
 void Linear::weight_gradient(const StepContext& context, const LinearOutputGradient& gradient,
                              const LinearInput& saved) const {
+  if (context.deferred) {
+    context.deferred->push_back(
+        [this, gradient, saved](const StepContext& later) { weight_gradient(later, gradient, saved); });
+    return;
+  }
   const StepContext c = again(context);
   StepContext::Scope scope(c, name_);
   Allocation x;

@@ -70,9 +70,12 @@ class Linear {
   /// Where the producer of dy [n,O] writes it: into `dy`, with its amax or codes for the input gradient. The
   /// weight gradient reads dy itself, or quantizes it column-wise.
   LinearOperand place_output_gradient(const StepContext& context, const Allocation& dy) const;
+  /// dy that another rank made: with its amax, if the layer takes that of its producer.
+  LinearOperand received_output_gradient(const StepContext& context, Allocation dy) const;
   LinearOutputGradient output_gradient(const StepContext& context, const LinearOperand& dy) const;
   Allocation input_gradient(const StepContext& context, const LinearOutputGradient& gradient) const;
-  /// Accumulates into the weight's (and bias's) FP32 gradient.
+  /// Accumulates into the weight's (and bias's) FP32 gradient, or leaves that to context.deferred, which then
+  /// holds the operands: nothing may write to them.
   void weight_gradient(const StepContext& context, const LinearOutputGradient& gradient,
                        const LinearInput& saved) const;
 

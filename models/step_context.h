@@ -1,6 +1,8 @@
 #pragma once
 
+#include <functional>
 #include <string_view>
+#include <vector>
 
 #include "core/cost.h"
 #include "core/memory/arena.h"
@@ -11,6 +13,10 @@
 #include "parallel/sharding/tensor_parallel.h"
 
 namespace ottava {
+
+struct StepContext;
+/// Weight gradients that are left for later, in order (W of a pipeline's split backward).
+using DeferredGradients = std::vector<std::function<void(const StepContext&)>>;
 
 /// Everything a rank's step works with, passed explicitly: ranks may be threads of one process.
 struct StepContext {
@@ -23,6 +29,7 @@ struct StepContext {
   Float8State* float8 = nullptr;  ///< null without FP8
   bool is_recomputing =
       false;  ///< backward repeats a forward pass: amaxes are known, nothing is counted twice
+  DeferredGradients* deferred = nullptr;  ///< not null: backward leaves weight gradients of products here
 
   /// Labels what happens while it lives: costs on `meta`, times elsewhere if a profile is kept.
   class Scope {

@@ -104,12 +104,61 @@ void check_tensor_parallel(const LlamaConfig& m, const Config& c, int tp) {
   divides("n_heads", m.heads);
   divides("ffn_dim", m.ffn_dim);
   divides("vocab_size", m.vocab_size);
-  divides("local_batch_size x seq_len =", c.training.local_batch_size * c.training.seq_len);
+  const bool is_pipeline = c.parallelism.pipeline_parallel_degree > 1;
+  divides(is_pipeline ? "pipeline_parallel_microbatch_size x seq_len =" : "local_batch_size x seq_len =",
+          (is_pipeline ? c.parallelism.pipeline_parallel_microbatch_size : c.training.local_batch_size) *
+              c.training.seq_len);
   if (m.kv_heads % tp != 0 && tp % m.kv_heads != 0) {
     fail<ConfigError>("parallelism",
                       "tensor_parallel_degree {} neither divides n_kv_heads {} nor is a multiple of it", tp,
                       m.kv_heads);
   }
+}
+
+// The micro-batches of all accumulation rounds go through the pipeline together.
+void resolve_pipeline(const Config& c, int ranks, TrainingShape& shape) {
+  const ParallelismConfig& p = c.parallelism;
+  if (ranks == 1) return;
+  auto refuse = [&](std::string_view what) {
+    fail<ConfigError>("pipeline", "pipeline_parallel_degree is {}, {}", ranks, what);
+  };
+  if (shape.model.tied_embeddings)
+    refuse(
+        "and the model ties its output to its embedding, which lie in different stages: untie them, or use "
+        "data and tensor parallel");
+  if (p.fsdp_reshard_after_forward == ParallelismConfig::Reshard::always)
+    refuse(
+        "and fsdp_reshard_after_forward is always: the weights of a stage stay whole for the step, set it to "
+        "default or never");
+  if (p.fsdp_reduce_every_microbatch == ParallelismConfig::Reduce::every_microbatch)
+    refuse(
+        "and fsdp_reduce_every_microbatch is true: a stage's gradients are summed once, after its last "
+        "backward; set it to auto or false");
+  if (c.training.local_batch_size % p.pipeline_parallel_microbatch_size != 0)
+    fail<ConfigError>(
+        "pipeline",
+        "local_batch_size {} is not a multiple of pipeline_parallel_microbatch_size {} (remainder {})",
+        c.training.local_batch_size, p.pipeline_parallel_microbatch_size,
+        c.training.local_batch_size % p.pipeline_parallel_microbatch_size);
+  shape.micro_batches *= c.training.local_batch_size / p.pipeline_parallel_microbatch_size;
+  shape.batch = p.pipeline_parallel_microbatch_size;
+  const ScheduleKind schedule = schedule_named(p.pipeline_parallel_schedule);
+  std::vector<StageUnits> stages = split_stages({.layers = shape.model.layers,
+                                                 .ranks = ranks,
+                                                 .is_looped = is_looped(schedule),
+                                                 .layers_per_stage = p.pipeline_parallel_layers_per_stage,
+                                                 .first_less = p.pipeline_parallel_first_stage_less_layers,
+                                                 .last_less = p.pipeline_parallel_last_stage_less_layers,
+                                                 .split_points = p.pipeline_parallel_split_points});
+  shape.pipeline = {.shape = {.schedule = schedule,
+                              .ranks = ranks,
+                              .chunks = static_cast<int>(stages.size()) / ranks,
+                              .micro_batches = static_cast<int>(shape.micro_batches)},
+                    .stages = std::move(stages)};
+  if (const std::string complaint = complaint_about(shape.pipeline.shape); !complaint.empty())
+    fail<ConfigError>("pipeline", "{}", complaint);
+  shape.parameters.reshard = FsdpOptions::Reshard::never;
+  shape.parameters.reduce_every_micro_batch = false;
 }
 
 // Where `auto` finds its ratios. Those of a GPU or of a file are settled later (settle_decisions); until then
@@ -173,6 +222,12 @@ void resolve_float8(const Config& c, const LlamaParameters& table, int tp,
   inputs.measured_speedup = speedups(c, measured, compute_capability.has_value(), tokens);
   inputs.is_measured_elsewhere = !c.float8.auto_decisions.empty();
   shape.float8_policy = fp8::decide_policy(c.float8, inputs);
+  const auto has_history = [](const fp8::GemmDecision& d) { return d.recipe && d.recipe->has_history(); };
+  if (shape.pipeline.is_on() && std::ranges::any_of(shape.float8_policy.decisions, has_history))
+    fail<ConfigError>(
+        "fp8",
+        "recipe delayed takes its scales from amaxes of all layers on all ranks, and the stages of a "
+        "pipeline hold some of them: take tensorwise or rowwise, or pipeline_parallel_degree 1");
   fp8::require_some_float8(shape.float8_policy, c.float8);
   check_validation_tokens(shape);
   shape.float8 = llama_float8(table, shape.float8_policy, c.float8, tp);
@@ -199,7 +254,8 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const Config& config) {
 }
 
 MeshDegrees mesh_degrees(const Config& c) {
-  return {.dp_replicate = static_cast<int>(c.parallelism.data_parallel_replicate_degree),
+  return {.pp = static_cast<int>(c.parallelism.pipeline_parallel_degree),
+          .dp_replicate = static_cast<int>(c.parallelism.data_parallel_replicate_degree),
           .dp_shard = static_cast<int>(c.parallelism.data_parallel_shard_degree),
           .tp = static_cast<int>(c.parallelism.tensor_parallel_degree)};
 }
@@ -223,6 +279,7 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
   shape.batch = c.training.local_batch_size;
   shape.sequence = c.training.seq_len;
   shape.micro_batches = batches.micro_batches;
+  resolve_pipeline(c, mesh.size(MeshAxis::pp), shape);
   shape.validation_batch = c.validation.enable ? c.validation.local_batch_size : 0;
   shape.validation_sequence = c.validation.seq_len;
   shape.block_causal = c.model.attn_mask_type == ModelConfig::AttnMask::block_causal;
@@ -236,7 +293,7 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
   shape.groups = resolve_groups(c.optimizer, table.specs);
   if (c.model.uses_float8())
     resolve_float8(c, table, mesh.size(MeshAxis::tp), compute_capability, nullptr, shape);
-  const bool graphs = compute_capability && c.training.cuda_graphs != "off";
+  const bool graphs = compute_capability && c.training.cuda_graphs != "off" && !shape.pipeline.is_on();
   shape.parameters.reductions_cross = reductions_cross(shape.parameters, graphs);
   Experiment e{.config = c,
                .tokenizer = std::move(tokenizer),
@@ -254,7 +311,7 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
 
 bool leaves_reduction_open(const Experiment& e) {
   return e.config.parallelism.fsdp_reduce_every_microbatch == ParallelismConfig::Reduce::automatic &&
-         e.shape.micro_batches > 1 && e.mesh.size(MeshAxis::dp_shard) > 1;
+         !e.shape.pipeline.is_on() && e.shape.micro_batches > 1 && e.mesh.size(MeshAxis::dp_shard) > 1;
 }
 
 bool leaves_weight_codes_open(const Experiment& e) {

@@ -38,19 +38,12 @@ reasons:
   noted: {parallelism: {enable_async_tensor_parallel: false}}
 - why: backward is written by hand; nothing is compiled at run time
   noted: {parallelism: {enable_compiled_autograd: false}}
-- why: pipeline parallel is not built yet; use data and tensor parallel
-  refused: {parallelism: {pipeline_parallel_degree: 1}}
-- why: there is no pipeline parallel yet, so nothing is split into stages
-  refused: {parallelism: {module_fqns_per_model_part: "?texts", pipeline_parallel_split_points: []}}
-  noted:
-    parallelism:
-      pipeline_parallel_first_stage_less_layers: 1
-      pipeline_parallel_last_stage_less_layers: 1
-      pipeline_parallel_layers_per_stage: "?integer"
-      pipeline_parallel_schedule: 1F1B
-      pipeline_parallel_schedule_csv: ""
-      pipeline_parallel_microbatch_size: 1
-      pipeline_parallel_expert_parallel_overlap: true
+- why: "name where stages begin: parallelism.pipeline_parallel_split_points"
+  refused: {parallelism: {module_fqns_per_model_part: "?texts"}}
+- why: no schedule is read from a file; parallelism.pipeline_parallel_schedule names those that there are
+  refused: {parallelism: {pipeline_parallel_schedule_csv: ""}}
+- why: "the models here are dense: there are no experts to overlap with"
+  noted: {parallelism: {pipeline_parallel_expert_parallel_overlap: true}}
 - why: context parallel is not built yet; use tensor parallel for long sequences
   refused: {parallelism: {context_parallel_degree: 1}}
 - why: there is no context parallel yet, so sequences are not split

@@ -61,7 +61,7 @@ size_t StepGraphs::nodes() const {
   return sum;
 }
 
-GraphUse decide_graphs(std::string_view wish, Device device, const Communicator& world) {
+GraphUse decide_graphs(std::string_view wish, Device device, const Communicator& world, bool has_stages) {
   if (wish == "off") return {false, "off: training.cuda_graphs is off"};
   std::string obstacle;
   if (device.type != DeviceType::cuda) {
@@ -69,6 +69,8 @@ GraphUse decide_graphs(std::string_view wish, Device device, const Communicator&
   } else if (!world.can_be_recorded()) {
     obstacle = fmt::format("ranks exchange tensors through host memory ({}), which a graph cannot contain",
                            world.transport());
+  } else if (has_stages) {
+    obstacle = "a rank of a pipeline has several micro-batches on their way, and no part of its step repeats";
   } else {
     return {true, "on: step 1 runs as it is, step 2 is recorded, later steps are launched"};
   }

@@ -53,11 +53,13 @@ class StepGraphs {
 };
 
 /// Whether steps can be graphs here, and the reason, for people: "on: ...", "off: ...". `wish` is
-/// training.cuda_graphs: auto, on or off. Throws ConfigError where `on` cannot be had.
+/// training.cuda_graphs: auto, on or off; `has_stages`: the rank is one of a pipeline's. Throws ConfigError
+/// where `on` cannot be had.
 struct GraphUse {
   bool on = false;
   std::string reason;
 };
-GraphUse decide_graphs(std::string_view wish, Device device, const Communicator& world);
+GraphUse decide_graphs(std::string_view wish, Device device, const Communicator& world,
+                       bool has_stages = false);
 
 }  // namespace ottava

@@ -69,7 +69,7 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
     sources_ = std::make_unique<SourceReport>(c.training, data_->loader(), ranks);
     sources_->check_epochs(c.training.steps * experiment_.global_batch);
   }
-  const GraphUse graphs = decide_graphs(c.training.cuda_graphs, device, *ranks.world);
+  const GraphUse graphs = decide_graphs(c.training.cuda_graphs, device, *ranks.world, shape.pipeline.is_on());
   experiment_.shape.parameters.reductions_cross = reductions_cross(shape.parameters, graphs.on);
   if (c.profiling.enable_profiling) {
     traces_ =
@@ -144,8 +144,9 @@ StepOutputs Trainer::step(StepProfile* profile) {
                       signals_ && signals_->received() != 0 ? 1.0 : 0.0, data_watch_->poll() ? 1.0 : 0.0};
   if (ranks_.world->size() > 1) {
     const HostSpans::Scope sharing(spans(), HostSpans::Track::host, "tokens and stop");
-    // Tensor-parallel ranks read the same tokens: only the first of each group counts them.
-    if (ranks_.tensor_parallel.rank() != 0) shared[0] = 0;
+    // Ranks of a pipeline and of tensor parallel read the same tokens: only the first of each group counts
+    // them.
+    if (ranks_.tensor_parallel.rank() != 0 || ranks_.pp->rank() != 0) shared[0] = 0;
     Stream host = Stream::cpu();
     ranks_.control->all_reduce(host, {.send = view_of(shared, {3}), .recv = {}, .label = "tokens and stop"})
         .wait(host);
@@ -372,7 +373,9 @@ void Trainer::find_peaks() {
         peaks_.fp8);
   }
   const std::optional<Machine> machine = running_machine(device_, peaks_, experiment_);
-  if (machine && ranks_.world->rank() == 0) pace_ = PlannedPace(predict_step(plan_, *machine));
+  // A plan is one rank's: what a stage waits for others is not in it.
+  if (machine && ranks_.world->rank() == 0 && !experiment_.shape.pipeline.is_on())
+    pace_ = PlannedPace(predict_step(plan_, *machine));
 }
 
 void Trainer::keep_pace(double seconds, StepProfile* profile) {
@@ -422,7 +425,7 @@ void Trainer::validate(ValidationSet& set) {
     sum += engine_->validate(batch);
     tokens += static_cast<double>(set.data->valid_tokens());
   }
-  const GlobalLoss loss = global_loss(sum, tokens);
+  const GlobalLoss loss = global_loss(engine_->over_stages(sum), tokens);
   reporter_->log_validation(
       state_.step,
       {.name = set.name,

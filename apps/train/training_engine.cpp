@@ -42,18 +42,26 @@ TrainingEngine::TrainingEngine(TrainingShape shape, Stream& stream, Arena& arena
       ranks_(ranks),
       table_(llama_parameters(shape_.model)) {
   if (stream.target().type == DeviceType::cpu) stream.matmul_cache().set_products(shape_.cpu_products);
+  ranks.coordinates.units = shape_.pipeline.units_of(ranks.pp->rank());
   parameters_ = std::make_unique<Fsdp>(stream, arena, ranks, table_.specs, shape_.parameters);
   model_ = std::make_unique<LlamaModel>(shape_.model, table_, stream, arena, ranks.tensor_parallel.size(),
                                         shape_.model_options, shape_.float8);
+  if (shape_.pipeline.is_on()) {
+    // What waits for another stage would hold up the calls of tensor parallel behind it.
+    const Receives receives = ranks.tp->size() > 1 ? Receives::late : Receives::early;
+    pipeline_ = std::make_unique<PipelineRunner>(shape_.pipeline.shape, receives, *ranks.pp);
+    shape_.float8.state.in_flight = shape_.micro_batches;
+  }
   if (shape_.float8.is_on()) float8_ = std::make_unique<Float8State>(arena, ranks, shape_.float8.state);
-  const int64_t most =
-      std::max(shape_.batch * shape_.sequence, shape_.validation_batch * shape_.validation_sequence);
+  const int64_t of_validation = shape_.validation_batch * shape_.validation_sequence,
+                of_training = shape_.batch * shape_.sequence, at_once = pipeline_ ? shape_.micro_batches : 1;
   std::vector<std::string_view> names{"tokens", "targets"};
   if (shape_.block_causal) names.insert(names.end(), {"document starts", "positions"});
   for (std::string_view name : names)
-    inputs_.push_back(arena.persistent(name, DType::i32, {most}, MemoryCategory::data));
+    inputs_.push_back(arena.persistent(name, DType::i32, {std::max(at_once * of_training, of_validation)},
+                                       MemoryCategory::data));
   if (stream.target().type == DeviceType::cuda)
-    ring_ = std::make_unique<InputRing>(stream, arena, names, most);
+    ring_ = std::make_unique<InputRing>(stream, arena, names, std::max(of_training, of_validation));
   scalars_ = arena.persistent("step scalars", DType::f32, {kStepScalars}, MemoryCategory::data);
   step_ = arena.persistent("step", DType::i64, {1}, MemoryCategory::data);
   loss_sum_ = arena.persistent("loss sum", DType::f32, {1}, MemoryCategory::data);
@@ -124,7 +132,9 @@ void TrainingEngine::send(const HostTokens& tokens, int64_t index, int64_t count
 MicroBatch TrainingEngine::receive(const HostTokens& tokens, int64_t index, int64_t batch, int64_t sequence) {
   const int64_t count = batch * sequence;
   std::vector<Tensor> places;
-  for (const Tensor& place : inputs_) places.push_back(place.slice(0, count).reshape({batch, sequence}));
+  const int64_t first = pipeline_ ? index * count : 0;
+  for (const Tensor& place : inputs_)
+    places.push_back(place.slice(first, first + count).reshape({batch, sequence}));
   if (ring_) {
     ring_->take(places);
   } else if (stream_.type() == DeviceType::cpu) {
@@ -135,12 +145,39 @@ MicroBatch TrainingEngine::receive(const HostTokens& tokens, int64_t index, int6
   return {places[0], places[1], places[2], places[3]};
 }
 
+LlamaModel::Loss TrainingEngine::loss() const {
+  return {.sum = loss_sum_, .grad_scale = scalars_.slice(kLossGradient, kLossGradient + 1)};
+}
+
+void TrainingEngine::run_micro_batches(const StepContext& c, const HostTokens& tokens) {
+  const int64_t count = shape_.batch * shape_.sequence;
+  for (int64_t m = 0; m < shape_.micro_batches; ++m) {
+    const bool is_first = m == 0, is_last = m + 1 == shape_.micro_batches;
+    const StepPart part = is_first ? (is_last ? StepPart::only : StepPart::first)
+                                   : (is_last ? StepPart::last : StepPart::middle);
+    begin_part();
+    const StepProfile::Scope pass(profile_, profile_ ? fmt::format("micro-batch {}", m) : "",
+                                  StepProfile::Kind::pass);
+    MicroBatch micro = receive(tokens, m, shape_.batch, shape_.sequence);
+    micro.sequence_losses = sequence_losses_;
+    micro.z_loss_sum = z_loss_sum_;
+    if (!is_last) send(tokens, m + 1, count);  // arrives while this one is computed
+    graphs_.run(part, stream_, [&] {
+      parameters_->begin_micro_batch(is_last);
+      model_->forward_backward(c, micro, loss());
+      is_last ? parameters_->finish_gradients() : parameters_->finish_micro_batch();
+    });
+    cast(stream_, loss_sum_, loss_sums_.slice(m, m + 1));
+    if (shape_.sequence_losses)
+      cast(stream_, sequence_losses_, step_sequence_losses_.slice(m * shape_.batch, (m + 1) * shape_.batch));
+  }
+}
+
 StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInputs& inputs,
                                        StepProfile* profile) {
   profile_ = profile;
   const Watch watch(ranks_.world->state(), profile);
-  const int64_t count = shape_.batch * shape_.sequence;
-  send(tokens, 0, count);
+  send(tokens, 0, shape_.batch * shape_.sequence);
   pinned_scalars_.begin();
   std::vector<float> scalars = step_scalars(inputs, shape_.adamw);
   upload(scalars.data(), scalars_);
@@ -156,27 +193,7 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
   fill_zero(stream_, loss_sum_);
   if (!z_loss_sum_.empty()) fill_zero(stream_, z_loss_sum_);
   begin_parameters(c);
-  const Tensor grad_scale = scalars_.slice(kLossGradient, kLossGradient + 1);
-  for (int64_t m = 0; m < shape_.micro_batches; ++m) {
-    const bool is_first = m == 0, is_last = m + 1 == shape_.micro_batches;
-    const StepPart part = is_first ? (is_last ? StepPart::only : StepPart::first)
-                                   : (is_last ? StepPart::last : StepPart::middle);
-    begin_part();
-    const StepProfile::Scope pass(profile_, profile_ ? fmt::format("micro-batch {}", m) : "",
-                                  StepProfile::Kind::pass);
-    MicroBatch micro = receive(tokens, m, shape_.batch, shape_.sequence);
-    micro.sequence_losses = sequence_losses_;
-    micro.z_loss_sum = z_loss_sum_;
-    if (!is_last) send(tokens, m + 1, count);  // arrives while this one is computed
-    graphs_.run(part, stream_, [&] {
-      parameters_->begin_micro_batch(is_last);
-      model_->forward_backward(c, micro, loss_sum_, grad_scale);
-      is_last ? parameters_->finish_gradients() : parameters_->finish_micro_batch();
-    });
-    cast(stream_, loss_sum_, loss_sums_.slice(m, m + 1));
-    if (shape_.sequence_losses)
-      cast(stream_, sequence_losses_, step_sequence_losses_.slice(m * shape_.batch, (m + 1) * shape_.batch));
-  }
+  pipeline_ ? run_pipeline(c, tokens) : run_micro_batches(c, tokens);
   begin_part();
   if (inputs.update_after) inputs.update_after->wait(stream_);
   graphs_.run(StepPart::update, stream_, [&] {
@@ -188,6 +205,7 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
       ->weights_changed();  // the host's part of the update, also when the device's was launched as a graph
   if (float8_) parameters_->float8()->weights_changed(true);
   check_products();
+  if (pipeline_) share_losses();
   StepOutputs out;
   if (stream_.type() == DeviceType::meta) return out;
   float loss = 0, z_loss = 0;
@@ -271,7 +289,7 @@ void TrainingEngine::share_norm() {
 void TrainingEngine::check_products() const {
   if (!float8_) return;
   if (float8_->products_run() == 0 && graphs_.nodes() > 0) return;  // launched: counted when it was recorded
-  check_float8_runs(shape_.float8_policy, *float8_);
+  check_float8_runs(shape_.float8_policy, *float8_, [&](std::string_view name) { return holds_layer(name); });
 }
 
 double TrainingEngine::validate(const HostTokens& tokens) {
@@ -281,8 +299,17 @@ double TrainingEngine::validate(const HostTokens& tokens) {
   fill_zero(stream_, loss_sum_);
   parameters_->begin_forward_only();
   if (float8_) float8_->begin_forward_only(stream_);
-  model_->evaluate(context(), receive(tokens, 0, shape_.validation_batch, shape_.validation_sequence),
-                   loss_sum_);
+  const MicroBatch micro = receive(tokens, 0, shape_.validation_batch, shape_.validation_sequence);
+  const StepContext c = context();
+  if (pipeline_) {
+    pipeline_->run_forward(stream_, arena_, boundary(micro.tokens.numel()),
+                           [&](const Action& a, Allocation in) {
+                             return model_->evaluate(c, shape_.pipeline.units_of(ranks_.pp->rank(), a.chunk),
+                                                     micro, loss_sum_, std::move(in));
+                           });
+  } else {
+    model_->evaluate(c, model_->all_units(), micro, loss_sum_, {});
+  }
   if (stream_.type() == DeviceType::meta) return 0;
   float loss = 0;
   cast(stream_, loss_sum_, view_of(&loss, {1}));

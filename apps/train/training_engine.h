@@ -11,6 +11,8 @@
 #include "core/memory/input_ring.h"
 #include "core/optim/adamw.h"
 #include "models/llama/llama_model.h"
+#include "parallel/pipeline/pipeline_layout.h"
+#include "parallel/pipeline/pipeline_runner.h"
 #include "parallel/ranks/rank_groups.h"
 #include "parallel/sharding/fsdp.h"
 
@@ -29,6 +31,7 @@ struct TrainingShape {
   FsdpOptions parameters;
   int64_t batch = 1, sequence = 2048;  ///< of one micro-batch on one data rank
   int64_t micro_batches = 1;
+  PipelineLayout pipeline;       ///< off: every rank holds the whole model
   int64_t validation_batch = 0;  ///< 0: never validates
   int64_t validation_sequence = 0;
   cpu::ProductChoice cpu_products = cpu::usual_products();
@@ -56,7 +59,9 @@ struct StepInputs {
   const Event* update_after = nullptr;
 };
 struct StepOutputs {
-  double loss_sum = 0;       ///< this rank's sum of token losses, all micro-batches, without z-losses
+  /// this rank's sum of token losses, all micro-batches, without z-losses; on all ranks of a pipeline what
+  /// its last stage has
+  double loss_sum = 0;
   double z_loss_sum = 0;     ///< and of z-losses
   double grad_norm = 0;      ///< global, before clipping
   int64_t valid_tokens = 0;  ///< as given
@@ -83,8 +88,11 @@ class TrainingEngine {
 
   /// One optimizer step over micro_batches x batch sequences. Blocks until it is done.
   StepOutputs train_step(const HostTokens& tokens, const StepInputs& inputs, StepProfile* profile = nullptr);
-  /// This rank's sum of token losses over one validation micro-batch.
+  /// This rank's sum of token losses over one validation micro-batch; of a pipeline only its last stage has
+  /// one.
   double validate(const HostTokens& tokens);
+  /// Sum over the ranks of the pipeline; all of them call it.
+  double over_stages(double value);
   /// Which gradients of the last step are not finite on this rank, for the log: "3 of 20:
   /// layers.0.attention.wqkv, ..."; empty when none is. Copies every gradient to the host.
   std::string non_finite_gradients();
@@ -105,9 +113,17 @@ class TrainingEngine {
   MicroBatch receive(const HostTokens& tokens, int64_t index, int64_t batch, int64_t sequence);
   void begin_part();
   void begin_parameters(const StepContext& context);
+  void run_micro_batches(const StepContext& context, const HostTokens& tokens);
+  void run_pipeline(const StepContext& context, const HostTokens& tokens);
+  Allocation run_action(const StepContext& context, const Action& action, const MicroBatch& batch,
+                        Allocation in, LlamaSaved& saved);
+  PipelineRunner::Boundary boundary(int64_t tokens) const;
+  LlamaModel::Loss loss() const;
+  void share_losses();
   void update(const StepContext& context);
   void share_norm();
   void check_products() const;
+  bool holds_layer(std::string_view product) const;
   bool holds_non_finite(size_t entry);
 
   TrainingShape shape_;
@@ -117,10 +133,12 @@ class TrainingEngine {
   LlamaParameters table_;
   std::unique_ptr<Fsdp> parameters_;
   std::unique_ptr<LlamaModel> model_;
-  std::unique_ptr<Float8State> float8_;  ///< null without FP8
+  std::unique_ptr<PipelineRunner> pipeline_;  ///< null without one
+  std::unique_ptr<Float8State> float8_;       ///< null without FP8
   std::vector<Tensor>
       inputs_;  ///< tokens, targets and, block-causal, document starts and positions: i32, where every
-                ///< micro-batch is computed from, so that a graph of one serves another
+                ///< micro-batch is computed from, so that a graph of one serves another; of a pipeline, in
+                ///< which several are on their way, all those of a step
   std::unique_ptr<InputRing> ring_;  ///< for a GPU
   Tensor scalars_, step_, loss_sum_, sum_of_squares_, skipped_;
   Tensor z_loss_sum_;  ///< absent without z-loss

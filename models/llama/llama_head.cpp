@@ -159,12 +159,12 @@ void LlamaHead::project_backward(const StepContext& c, const Tensor& dlogits, co
 }
 
 LinearOperand LlamaHead::forward_backward(const StepContext& c, ResidualStream in, const Loss& loss,
-                                          const Linear& reader) const {
+                                          const Linear* reader) const {
   Normalised normalised = normalise(c, std::move(in));
   chunks(c, normalised, loss, true);
   Allocation dy = c.tensor_parallel.reduce_scatter_rows(c.stream, c.arena, normalised.y, "norm");
   normalised.y.release();
-  return StreamNorm("norm", norm_, norm_eps_).backward(c, dy, normalised.saved, {}, &reader);
+  return StreamNorm("norm", norm_, norm_eps_).backward(c, dy, normalised.saved, {}, reader);
 }
 
 void LlamaHead::evaluate(const StepContext& c, ResidualStream in, const Loss& loss) const {

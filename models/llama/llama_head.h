@@ -33,10 +33,10 @@ class LlamaHead {
     Tensor sequence_sums = {};  ///< f32 [B], overwritten: sum of the losses of each sequence; may be absent
     Tensor z_loss_sum = {};     ///< f32 [1], accumulated: sum of the z-losses of valid tokens; may be absent
   };
-  /// Gradient of the residual stream, placed for `reader`, which added to it last; accumulates the gradients
-  /// of norm and output.
+  /// Gradient of the residual stream, placed for `reader`, which added to it last (null: none here);
+  /// accumulates the gradients of norm and output.
   LinearOperand forward_backward(const StepContext& context, ResidualStream in, const Loss& loss,
-                                 const Linear& reader) const;
+                                 const Linear* reader) const;
   /// Adds to loss.sum only.
   void evaluate(const StepContext& context, ResidualStream in, const Loss& loss) const;
   /// Logits f32 [rows, V] of the rows given (generation); in the compute type.

@@ -1,5 +1,6 @@
 #include "models/llama/llama_model.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "core/ops/elementwise.h"
@@ -81,81 +82,134 @@ std::string layer_label(const StepContext& c, size_t layer, std::string_view pas
 
 }  // namespace
 
-void LlamaModel::forward_backward(const StepContext& c, const MicroBatch& micro, const Tensor& loss_sum,
-                                  const Tensor& grad_scale) const {
-  const LlamaBatch batch = batch_of(micro);
-  const int last = parameters_.units - 1;
-  Fsdp& parameters = c.parameters;
-  if (c.float8) c.float8->begin_micro_batch(c.stream);
-  std::vector<LlamaBlockSaved> saved(blocks_.size());
-
-  parameters.unshard(0);
-  parameters.prefetch(0, last);
+ResidualStream LlamaModel::enter(const StepContext& c, StageUnits units, const MicroBatch& micro,
+                                 Allocation in) const {
+  if (!has_embedding(units)) return {std::move(in), {}};
+  c.parameters.unshard(0);
+  c.parameters.prefetch(0, units.end - 1);
   ResidualStream stream{embed(c, micro.tokens), {}};
-  parameters.reshard(0);
-  for (size_t i = 0; i < blocks_.size(); ++i) {
-    const int unit = static_cast<int>(i) + 1;
-    const StepProfile::Scope pass(c.profile, layer_label(c, i, "forward"), StepProfile::Kind::pass);
-    parameters.unshard(unit);
-    parameters.prefetch(unit, last);
-    stream = blocks_[i].forward(c, batch, std::move(stream), options_.recompute[i], saved[i]);
-    parameters.reshard(unit);
-  }
-
-  parameters.unshard(last, WeightUse::both);
-  if (config_.tied_embeddings) parameters.unshard(0, WeightUse::both);
-  parameters.prefetch(last, 1, backward_uses_);
-  LinearOperand gradient = head_.forward_backward(c, std::move(stream),
-                                                  {.targets = micro.targets.reshape({micro.targets.numel()}),
-                                                   .sum = loss_sum,
-                                                   .grad_scale = grad_scale,
-                                                   .sequence_sums = micro.sequence_losses,
-                                                   .z_loss_sum = micro.z_loss_sum},
-                                                  blocks_.back().last_linear());
-  if (config_.tied_embeddings) parameters.reshard(0);
-  parameters.reshard(last);
-  parameters.reduce_gradients(last);
-  for (size_t i = blocks_.size(); i-- > 0;) {
-    const int unit = static_cast<int>(i) + 1;
-    const StepProfile::Scope pass(c.profile, layer_label(c, i, "backward"), StepProfile::Kind::pass);
-    parameters.unshard(unit, backward_uses_[static_cast<size_t>(unit)]);
-    parameters.prefetch(unit, 1, backward_uses_);
-    gradient = blocks_[i].backward(c, batch, std::move(gradient), std::move(saved[i]),
-                                   i > 0 ? &blocks_[i - 1].last_linear() : nullptr);
-    parameters.reshard(unit);
-    parameters.reduce_gradients(unit);
-  }
-  embed_backward(c, micro.tokens, gradient.values);
-  parameters.reduce_gradients(0);
-}
-
-// Without anything kept for backward.
-ResidualStream LlamaModel::forward_blocks(const StepContext& c, const LlamaBatch& batch,
-                                          ResidualStream stream) const {
-  for (size_t i = 0; i < blocks_.size(); ++i) {
-    const int unit = static_cast<int>(i) + 1;
-    c.parameters.unshard(unit);
-    c.parameters.prefetch(unit, parameters_.units - 1);
-    LlamaBlockSaved dropped;
-    stream = blocks_[i].forward(c, batch, std::move(stream), Recompute::block, dropped);
-    c.parameters.reshard(unit);
-  }
+  c.parameters.reshard(0);
   return stream;
 }
 
-void LlamaModel::evaluate(const StepContext& c, const MicroBatch& micro, const Tensor& loss_sum) const {
+Allocation LlamaModel::leave(const StepContext& c, ResidualStream stream) const {
+  if (stream.delta) add(c.stream, stream.sum, stream.delta, stream.delta);
+  return stream.delta ? stream.delta : stream.sum;
+}
+
+void LlamaModel::forward_backward(const StepContext& c, const MicroBatch& micro, const Loss& loss) const {
+  if (c.float8) c.float8->begin_micro_batch(c.stream);
+  LlamaSaved saved;
+  forward(c, all_units(), micro, loss, {}, saved);
+  backward(c, all_units(), micro, {}, std::move(saved));
+}
+
+Allocation LlamaModel::forward(const StepContext& c, StageUnits units, const MicroBatch& micro,
+                               const Loss& loss, Allocation in, LlamaSaved& saved) const {
+  const LlamaBatch batch = batch_of(micro);
   const int last = parameters_.units - 1;
-  c.parameters.unshard(0);
-  c.parameters.prefetch(0, last);
-  ResidualStream stream{embed(c, micro.tokens), {}};
-  c.parameters.reshard(0);
-  stream = forward_blocks(c, batch_of(micro), std::move(stream));
+  Fsdp& parameters = c.parameters;
+  saved = {.blocks = std::vector<LlamaBlockSaved>(blocks_.size())};
+  ResidualStream stream = enter(c, units, micro, std::move(in));
+  for (int unit = std::max(units.begin, 1); unit < std::min(units.end, last); ++unit) {
+    const auto i = static_cast<size_t>(unit) - 1;
+    const StepProfile::Scope pass(c.profile, layer_label(c, i, "forward"), StepProfile::Kind::pass);
+    parameters.unshard(unit);
+    parameters.prefetch(unit, units.end - 1);
+    stream = blocks_[i].forward(c, batch, std::move(stream), options_.recompute[i], saved.blocks[i]);
+    parameters.reshard(unit);
+  }
+  if (!has_head(units)) return leave(c, std::move(stream));
+  parameters.unshard(last, WeightUse::both);
+  if (config_.tied_embeddings) parameters.unshard(0, WeightUse::both);
+  if (last > units.begin) parameters.prefetch(last, std::max(units.begin, 1), backward_uses_);
+  saved.gradient = head_.forward_backward(c, std::move(stream),
+                                          {.targets = micro.targets.reshape({micro.targets.numel()}),
+                                           .sum = loss.sum,
+                                           .grad_scale = loss.grad_scale,
+                                           .sequence_sums = micro.sequence_losses,
+                                           .z_loss_sum = micro.z_loss_sum},
+                                          units.begin < last ? &blocks_.back().last_linear() : nullptr);
+  if (config_.tied_embeddings) parameters.reshard(0);
+  parameters.reshard(last);
+  return {};
+}
+
+Allocation LlamaModel::go_back(const StepContext& c, StageUnits units, const MicroBatch& micro,
+                               Allocation dout, LlamaSaved& saved) const {
+  const LlamaBatch batch = batch_of(micro);
+  const int last = parameters_.units - 1, first_block = std::max(units.begin, 1),
+            end_block = std::min(units.end, last);
+  Fsdp& parameters = c.parameters;
+  const auto reduce = [&](int unit) {
+    if (!c.deferred) parameters.reduce_gradients(unit);
+  };
+  LinearOperand gradient = std::move(saved.gradient);
+  if (has_head(units)) {
+    reduce(last);
+  } else if (end_block > first_block) {
+    gradient = blocks_[static_cast<size_t>(end_block) - 2].last_linear().received_output_gradient(
+        c, std::move(dout));
+  } else {
+    gradient.values = std::move(dout);
+  }
+  for (int unit = end_block - 1; unit >= first_block; --unit) {
+    const auto i = static_cast<size_t>(unit) - 1;
+    const StepProfile::Scope pass(c.profile, layer_label(c, i, "backward"), StepProfile::Kind::pass);
+    parameters.unshard(unit, backward_uses_[static_cast<size_t>(unit)]);
+    parameters.prefetch(unit, first_block, backward_uses_);
+    gradient = blocks_[i].backward(c, batch, std::move(gradient), std::move(saved.blocks[i]),
+                                   unit > first_block ? &blocks_[i - 1].last_linear() : nullptr);
+    parameters.reshard(unit);
+    reduce(unit);
+  }
+  if (!has_embedding(units)) return gradient.values;
+  embed_backward(c, micro.tokens, gradient.values);
+  reduce(0);
+  return {};
+}
+
+Allocation LlamaModel::backward(const StepContext& c, StageUnits units, const MicroBatch& micro,
+                                Allocation dout, LlamaSaved saved) const {
+  return go_back(c, units, micro, std::move(dout), saved);
+}
+
+Allocation LlamaModel::input_gradient(const StepContext& context, StageUnits units, const MicroBatch& micro,
+                                      Allocation dout, LlamaSaved& saved) const {
+  StepContext c = context;
+  c.deferred = &saved.weight_gradients;
+  return go_back(c, units, micro, std::move(dout), saved);
+}
+
+void LlamaModel::weight_gradients(const StepContext& c, StageUnits units, LlamaSaved saved) const {
+  for (auto& accumulate : saved.weight_gradients) {
+    accumulate(c);
+    accumulate = {};  // with its operands
+  }
+  for (int unit = units.end; unit-- > units.begin;) c.parameters.reduce_gradients(unit);
+}
+
+Allocation LlamaModel::evaluate(const StepContext& c, StageUnits units, const MicroBatch& micro,
+                                const Tensor& loss_sum, Allocation in) const {
+  const LlamaBatch batch = batch_of(micro);
+  const int last = parameters_.units - 1;
+  ResidualStream stream = enter(c, units, micro, std::move(in));
+  for (int unit = std::max(units.begin, 1); unit < std::min(units.end, last); ++unit) {
+    c.parameters.unshard(unit);
+    c.parameters.prefetch(unit, units.end - 1);
+    LlamaBlockSaved dropped;
+    stream = blocks_[static_cast<size_t>(unit) - 1].forward(c, batch, std::move(stream), Recompute::block,
+                                                            dropped);
+    c.parameters.reshard(unit);
+  }
+  if (!has_head(units)) return leave(c, std::move(stream));
   c.parameters.unshard(last);
   if (config_.tied_embeddings) c.parameters.unshard(0);
   head_.evaluate(c, std::move(stream),
                  {.targets = micro.targets.reshape({micro.targets.numel()}), .sum = loss_sum});
   if (config_.tied_embeddings) c.parameters.reshard(0);
   c.parameters.reshard(last);
+  return {};
 }
 
 void LlamaModel::generate(const StepContext& c, const Generation& in, const Tensor& logits) const {

@@ -5,6 +5,7 @@
 
 #include "models/llama/llama_float8.h"
 #include "models/llama/llama_head.h"
+#include "parallel/pipeline/stage_split.h"
 
 namespace ottava {
 
@@ -28,6 +29,13 @@ struct MicroBatch {
   Tensor z_loss_sum = {};       ///< f32 [1], accumulated: sum of the tokens' z-losses; may be absent
 };
 
+/// What a run of units keeps of a micro-batch from its forward to its backward.
+struct LlamaSaved {
+  std::vector<LlamaBlockSaved> blocks;
+  LinearOperand gradient;              ///< of the stream that the head read
+  DeferredGradients weight_gradients;  ///< from input_gradient() to weight_gradients()
+};
+
 /// A Llama-family decoder: embedding, blocks, head. Each is a unit whose parameters are gathered before and
 /// released after its turn.
 class LlamaModel {
@@ -37,11 +45,33 @@ class LlamaModel {
              int tensor_parallel_size, LlamaModelOptions options, const LlamaFloat8& float8 = {});
 
   const LlamaConfig& config() const { return config_; }
+  /// By unit, what backward reads of its weights: a recomputed block runs forward products, too.
+  std::span<const WeightUse> backward_uses() const { return backward_uses_; }
+  /// All units, from the first to the last.
+  StageUnits all_units() const { return {0, parameters_.units}; }
+  /// What the head adds to and scales by.
+  struct Loss {
+    Tensor sum;         ///< f32 [1], accumulated
+    Tensor grad_scale;  ///< f32 [1]: d(scaled loss) / d(token loss)
+  };
   /// Forward and backward of one micro-batch: gradients and loss.sum are accumulated.
-  void forward_backward(const StepContext& context, const MicroBatch& batch, const Tensor& loss_sum,
-                        const Tensor& grad_scale) const;
-  /// Adds the losses of one micro-batch to loss_sum.
-  void evaluate(const StepContext& context, const MicroBatch& batch, const Tensor& loss_sum) const;
+  void forward_backward(const StepContext& context, const MicroBatch& batch, const Loss& loss) const;
+  /// Its forward through a run of units. `in`: the residual stream [n,C] that the units before them made, n
+  /// the rank's rows; absent for the first. Returns that after them, added up; absent for the last: the head
+  /// runs forward and backward at once. Overwrites `saved`.
+  Allocation forward(const StepContext& context, StageUnits units, const MicroBatch& batch, const Loss& loss,
+                     Allocation in, LlamaSaved& saved) const;
+  /// Its backward: from the gradient of what forward() returned to that of `in`. Consumes `saved`.
+  Allocation backward(const StepContext& context, StageUnits units, const MicroBatch& batch, Allocation dout,
+                      LlamaSaved saved) const;
+  /// backward() in two: first the gradient of `in` (and those of norms and the embedding), later the
+  /// weights'. The same sums in the same order, if micro-batches come in the same order in both.
+  Allocation input_gradient(const StepContext& context, StageUnits units, const MicroBatch& batch,
+                            Allocation dout, LlamaSaved& saved) const;
+  void weight_gradients(const StepContext& context, StageUnits units, LlamaSaved saved) const;
+  /// Adds the losses of one micro-batch to loss_sum: forward() without anything kept.
+  Allocation evaluate(const StepContext& context, StageUnits units, const MicroBatch& batch,
+                      const Tensor& loss_sum, Allocation in) const;
 
   /// Logits f32 [B,V] after the last of `tokens`, which stand at `position` and follow what `caches` (one per
   /// block) hold; T > 1 only at position 0 and with B = 1.
@@ -56,8 +86,15 @@ class LlamaModel {
  private:
   Allocation embed(const StepContext& context, const Tensor& tokens) const;
   void embed_backward(const StepContext& context, const Tensor& tokens, const Allocation& dout) const;
-  ResidualStream forward_blocks(const StepContext& context, const LlamaBatch& batch,
-                                ResidualStream stream) const;
+  bool has_embedding(StageUnits units) const { return units.begin == 0; }
+  bool has_head(StageUnits units) const { return units.end == parameters_.units; }
+  /// The stream at the beginning of the units.
+  ResidualStream enter(const StepContext& context, StageUnits units, const MicroBatch& batch,
+                       Allocation in) const;
+  Allocation go_back(const StepContext& context, StageUnits units, const MicroBatch& batch, Allocation dout,
+                     LlamaSaved& saved) const;
+  /// sum + delta, rounded as the next norm rounds it.
+  Allocation leave(const StepContext& context, ResidualStream stream) const;
   LlamaBatch batch_of(const MicroBatch& batch) const;
 
   LlamaConfig config_;

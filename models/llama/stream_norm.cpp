@@ -38,7 +38,7 @@ LinearOperand StreamNorm::backward(const StepContext& c, const Allocation& dy, c
   StepContext::Scope scope(c, "norm.backward");
   Allocation workspace =
       c.scratch("norm.workspace", DType::f32, rms_norm_workspace(c.stream, saved.x.tensor().cols()));
-  const Allocation& dx = residual ? residual : dy;
+  const Allocation& dx = residual && !c.deferred ? residual : dy;
   LinearOperand out = reader ? reader->place_output_gradient(c, dx) : LinearOperand{.values = dx};
   rms_norm_backward(c.stream, {.dy = dy,
                                .x = saved.x,

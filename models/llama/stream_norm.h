@@ -30,8 +30,8 @@ class StreamNorm {
   /// The same values once more [n,C].
   Allocation again(const StepContext& context, const Saved& saved) const;
   /// Gradient of the stream, in the memory of `residual`, which reaches it past the norm and is added;
-  /// without one, in that of dy. Placed for `reader`, the layer that added to the stream last; null: none.
-  /// Accumulates the weight's gradient.
+  /// without one, and where weight gradients that read it are deferred, in that of dy. Placed for `reader`,
+  /// the layer that added to the stream last; null: none. Accumulates the weight's gradient.
   LinearOperand backward(const StepContext& context, const Allocation& dy, const Saved& saved,
                          const Allocation& residual, const Linear* reader) const;
 

@@ -40,11 +40,10 @@ struct PipelineShape {
   int chunks = 1;  ///< of each rank
   int micro_batches = 1;
   int stages() const { return ranks * chunks; }
-  /// Stage s, in the model's order, is chunk chunk_of(s) of rank rank_of(s): chunk k of rank r is stage
-  /// k * ranks + r, and of a V schedule's second chunk 2 * ranks - 1 - r.
+  /// Of stages in the model's order: chunk k of rank r is stage k * ranks + r, and in a V schedule the second
+  /// chunk is stage 2 * ranks - 1 - r.
   int stage_of(int rank, int chunk) const;
   int rank_of(int stage) const;
-  int chunk_of(int stage) const { return stage / ranks; }
 };
 
 /// What is wrong with the shape, in one sentence with the numbers and what to do; empty: nothing.

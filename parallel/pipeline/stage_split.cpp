@@ -1,6 +1,7 @@
 #include "parallel/pipeline/stage_split.h"
 
-#include <fmt/core.h>
+#include <charconv>
+#include <string_view>
 
 #include "core/counted.h"
 #include "core/error.h"
@@ -8,43 +9,36 @@
 namespace ottava {
 namespace {
 
-std::string name_of_unit_part(const StageSplit& s, int64_t position) {
-  if (position == 0) return "tok_embeddings";
-  if (position <= s.layers) return fmt::format("layers.{}", position - 1);
-  return position == s.layers + 1 ? "norm" : "output";
+constexpr const char* kSplitPoints = "parallelism.pipeline_parallel_split_points";
+
+int unit_named(const std::string& name, int layers) {
+  if (name == "norm") return layers + 1;
+  constexpr std::string_view kPrefix = "layers.";
+  int layer = -1;
+  const char* const end = name.data() + name.size();
+  if (!name.starts_with(kPrefix) || std::from_chars(name.data() + kPrefix.size(), end, layer).ptr != end ||
+      layer < 0 || layer >= layers)
+    fail<ConfigError>("pipeline", "{} names \"{}\": expected layers.0 to layers.{}, or norm", kSplitPoints,
+                      name, layers - 1);
+  return layer + 1;
 }
 
-std::vector<StageUnits> by_names(const StageSplit& s) {
-  std::vector<StageUnits> stages;
-  int64_t position = 0;
-  for (size_t stage = 0; stage < s.names.size(); ++stage) {
-    const auto begin = static_cast<int>(position);
-    for (const std::string& name : s.names[stage]) {
-      const std::string expected = position < s.layers + 3 ? name_of_unit_part(s, position) : "nothing more";
-      if (name != expected)
-        fail<ConfigError>(
-            "pipeline",
-            "stage {} of parallelism.module_fqns_per_model_part names \"{}\" where {} is expected: "
-            "name every layer of the model once, in its order",
-            stage, name, expected);
-      ++position;
-    }
-    if (s.names[stage].empty())
-      fail<ConfigError>("pipeline", "stage {} of parallelism.module_fqns_per_model_part is empty", stage);
-    if (position == s.layers + 2)
-      fail<ConfigError>(
-          "pipeline",
-          "stage {} of parallelism.module_fqns_per_model_part ends with norm: norm and output are one "
-          "unit here, name both in the last stage",
-          stage);
-    stages.push_back({begin, static_cast<int>(position)});
+std::vector<StageUnits> by_points(const StageSplit& s) {
+  const auto layers = static_cast<int>(s.layers);
+  std::vector<StageUnits> stages{{0, layers + 2}};
+  for (const std::string& name : s.split_points) {
+    const int begin = unit_named(name, layers);
+    if (begin <= stages.back().begin)
+      fail<ConfigError>("pipeline",
+                        "{} names \"{}\" out of order: name every point once, in the model's order",
+                        kSplitPoints, name);
+    stages.back().end = begin;
+    stages.push_back({begin, layers + 2});
   }
-  if (position < s.layers + 3)
+  if (stages.size() % static_cast<size_t>(s.ranks) != 0)
     fail<ConfigError>("pipeline",
-                      "parallelism.module_fqns_per_model_part ends before {}: name every layer of the "
-                      "model once, in its order",
-                      name_of_unit_part(s, position));
-  stages.back().end = static_cast<int>(s.layers) + 2;
+                      "{} makes {}, not a multiple of the {} of pipeline_parallel_degree: change either",
+                      kSplitPoints, counted(stages.size(), "stage"), counted(s.ranks, "rank"));
   return stages;
 }
 
@@ -65,14 +59,7 @@ int64_t count_stages(const StageSplit& s) {
 }  // namespace
 
 std::vector<StageUnits> split_stages(const StageSplit& s) {
-  if (!s.names.empty()) {
-    if (static_cast<int64_t>(s.names.size()) % s.ranks != 0)
-      fail<ConfigError>("pipeline",
-                        "parallelism.module_fqns_per_model_part has {}, not a multiple of the {} of "
-                        "pipeline_parallel_degree: change either",
-                        counted(s.names.size(), "stage"), counted(s.ranks, "rank"));
-    return by_names(s);
-  }
+  if (!s.split_points.empty()) return by_points(s);
   const int64_t stages = count_stages(s), effective = s.layers + s.first_less + s.last_less;
   if (stages == 1) return {{0, static_cast<int>(s.layers) + 2}};
   const int64_t each = effective / stages, more = effective % stages;

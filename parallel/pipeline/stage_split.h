@@ -23,9 +23,9 @@ struct StageSplit {
   bool is_looped = false;                   ///< the schedule takes several stages on a rank
   std::optional<int64_t> layers_per_stage;  ///< absent: one stage on each rank, two if looped
   int64_t first_less = 1, last_less = 1;    ///< layers that the embedding and the head count as
-  /// pipeline_parallel's module_fqns_per_model_part: "tok_embeddings", "layers.0", ..., "norm", "output", all
-  /// of them once, in the model's order; empty: by layers.
-  std::vector<std::vector<std::string>> names = {};
+  /// Names of what the stages after the first begin with, "layers.3" or "norm", in the model's order; empty:
+  /// by layers.
+  std::vector<std::string> split_points = {};
 };
 
 /// The stages in the model's order. By layers: (layers + first_less + last_less) / stages each, the first

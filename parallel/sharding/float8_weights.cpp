@@ -99,7 +99,8 @@ void Float8Weights::place(Arena& arena, size_t i) {
   const ParameterShard& shard = shards_[static_cast<size_t>(spec.parameter)];
   const int shards = ranks_.dp_shard->size();
   e.travel = float8_weight_travel(spec, shard.slice[0], shards);
-  e.home = shards == 1            ? Home::resident
+  e.home = !shard.is_held         ? Home::elsewhere
+           : shards == 1          ? Home::resident
            : e.travel.in_codes    ? Home::gathered
            : options_.keeps_codes ? Home::kept
                                   : Home::local;

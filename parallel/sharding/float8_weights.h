@@ -28,6 +28,7 @@ inline constexpr std::string_view kGatheredWeights = "gathered weights";
 ///   local      sharded otherwise: every rank makes them from the gathered weight, after every gather
 ///   kept       the same once per step or validation, with Options::keeps_codes: whole, for the life of the
 ///              run
+///   elsewhere  on the ranks of another pipeline stage
 ///
 /// A scale per tensor covers the weight across shards and tensor-parallel ranks: one all-reduce (u32, max) of
 /// all amaxes per optimizer step. Scales per row of the transposed weight cover the tensor-parallel slice:
@@ -86,7 +87,7 @@ class Float8Weights {
   fp8::AmaxHistory* history() { return history_.rows.empty() ? nullptr : &history_; }
 
  private:
-  enum class Home { resident, gathered, local, kept };
+  enum class Home { resident, gathered, local, kept, elsewhere };
   /// One set of codes, for one use or both.
   struct Form {
     fp8::OperandRecipe recipe;

@@ -74,6 +74,8 @@ Fsdp::Fsdp(Stream& stream, Arena& arena, RankGroups& ranks, std::vector<Paramete
     if (units_.size() <= unit) units_.resize(unit + 1);
     units_[unit].parameters.push_back(static_cast<int>(p));
     shards_[p].slice = tensor_parallel_shape(specs_[p], coordinates().tp_size);
+    shards_[p].is_held = coordinates().holds(specs_[p].unit);
+    if (!shards_[p].is_held) continue;
     shards_[p].rows = shard_rows(shards_[p].slice[0], coordinates().shard_rank, coordinates().shard_size,
                                  specs_[p].shard_alignment);
   }
@@ -90,8 +92,11 @@ void Fsdp::place_float8(Arena& arena) {
   for (size_t i = 0; i < options_.float8.specs.size(); ++i) {
     const Float8WeightSpec& spec = options_.float8.specs[i];
     const int64_t rows = shards_[static_cast<size_t>(spec.parameter)].slice[0];
-    if (!is_sharded() || !float8_weight_travel(spec, rows, coordinates().shard_size).in_codes) continue;
-    Unit& unit = unit_at(specs_[static_cast<size_t>(spec.parameter)].unit);
+    const int held = specs_[static_cast<size_t>(spec.parameter)].unit;
+    if (!coordinates().holds(held) || !is_sharded() ||
+        !float8_weight_travel(spec, rows, coordinates().shard_size).in_codes)
+      continue;
+    Unit& unit = unit_at(held);
     unit.float8.push_back(i);
     if (!float8_->shares_codes(i)) unit.portions |= kForwardCodes | kBackwardCodes;
   }
@@ -101,7 +106,9 @@ void Fsdp::place_unit(Arena& arena, Unit& unit, int index) {
   std::vector<ShardPacking::Item> gradients, weights;
   for (int p : unit.parameters) {
     const ShardPacking::Item item{shard(p).slice, specs_[static_cast<size_t>(p)].shard_alignment};
-    if (!is_sharded() || !ShardPacking::wants(item, coordinates().shard_size, options_.compute)) continue;
+    if (!coordinates().holds(index) || !is_sharded() ||
+        !ShardPacking::wants(item, coordinates().shard_size, options_.compute))
+      continue;
     unit.packed.push_back(p);
     gradients.push_back(item);
     if (replaced_[static_cast<size_t>(p)]) continue;
@@ -232,6 +239,11 @@ void Fsdp::start_gather(int index, WeightUse use) {
   }
   unit.gathers.push_back(group.end());
   unit.gathering |= missing;
+}
+
+void Fsdp::gather_all(std::span<const WeightUse> uses) {
+  for (size_t unit = 0; unit < units_.size(); ++unit)
+    if (coordinates().holds(static_cast<int>(unit))) start_gather(static_cast<int>(unit), uses[unit]);
 }
 
 void Fsdp::prefetch(int after, int last, std::span<const WeightUse> uses) {

@@ -25,6 +25,7 @@ struct ParameterShard {
   Tensor gradient;  ///< f32, summed over everything that trained on this step
   Tensor exp_avg, exp_avg_sq;  ///< AdamW moments, f32 or bf16
   bool has_compute_copy = false;
+  bool is_held = true;  ///< false: another pipeline stage's, of which nothing is here
 };
 
 struct FsdpOptions {
@@ -75,7 +76,8 @@ std::vector<std::vector<size_t>> kept_instead_of_weights(const std::vector<Param
 /// step, unless it travels packed); over R replicas 2 (R-1)/R of the shard's bytes in the reduce type.
 class Fsdp {
  public:
-  /// Takes persistent memory for all shards. Every rank makes the same call.
+  /// Takes persistent memory for all shards; of units that `ranks.coordinates` does not hold they are empty.
+  /// Every rank makes the same call.
   Fsdp(Stream& stream, Arena& arena, RankGroups& ranks, std::vector<ParameterSpec> specs,
        FsdpOptions options);
 
@@ -97,6 +99,8 @@ class Fsdp {
   /// Starts gathering the units that follow `after` on the way to `last`, in either direction:
   /// options().prefetch of them, each for its entry of `uses` (none given: for forward).
   void prefetch(int after, int last, std::span<const WeightUse> uses = {});
+  /// Starts gathering all units of this rank, each for its entry of `uses`.
+  void gather_all(std::span<const WeightUse> uses);
   /// Waits for a unit (and starts it if that was not done); reshard lets go of it.
   void unshard(int unit, WeightUse use = WeightUse::forward);
   void reshard(int unit);

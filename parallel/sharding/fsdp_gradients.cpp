@@ -184,7 +184,7 @@ void Fsdp::finish_gradients() {
   complete_reduction();
   finish_copy_sums();
   for (size_t p = 0; p < specs_.size(); ++p) {
-    if (!summed_[p]) fill_zero(stream_, shards_[p].gradient);
+    if (!summed_[p] && shards_[p].is_held) fill_zero(stream_, shards_[p].gradient);
   }
 }
 

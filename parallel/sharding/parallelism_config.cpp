@@ -2,6 +2,8 @@
 
 #include "core/config/problems.h"
 #include "core/config/section.h"
+#include "core/error.h"
+#include "parallel/pipeline/schedule.h"
 
 namespace ottava {
 
@@ -19,6 +21,34 @@ void declare(config::Section& s, ParallelismConfig& c) {
       .at_least(1)
       .unit("ranks")
       .meaning("ranks that share each matrix, with sequence parallel norms");
+  s.field("pipeline_parallel_degree", c.pipeline_parallel_degree)
+      .at_least(1)
+      .unit("ranks")
+      .meaning("ranks that hold the stages of the model one after the other");
+  s.field("pipeline_parallel_schedule", c.pipeline_parallel_schedule)
+      .meaning(
+          "GPipe or 1F1B; with several stages on each rank Interleaved1F1B, LoopedBFS, InterleavedZeroBubble "
+          "or ZBVZeroBubble");
+  s.field("pipeline_parallel_microbatch_size", c.pipeline_parallel_microbatch_size)
+      .at_least(1)
+      .unit("sequences")
+      .meaning("of a micro-batch in a pipeline; divides training.local_batch_size");
+  s.field("pipeline_parallel_layers_per_stage", c.pipeline_parallel_layers_per_stage)
+      .at_least(1)
+      .unit("layers")
+      .meaning(
+          "how many make a stage, embedding and head counted; null: one stage on each rank, two in schedules "
+          "that take several");
+  s.field("pipeline_parallel_first_stage_less_layers", c.pipeline_parallel_first_stage_less_layers)
+      .at_least(0)
+      .unit("layers")
+      .meaning("that the embedding counts as");
+  s.field("pipeline_parallel_last_stage_less_layers", c.pipeline_parallel_last_stage_less_layers)
+      .at_least(0)
+      .unit("layers")
+      .meaning("that norm and head count as");
+  s.field("pipeline_parallel_split_points", c.pipeline_parallel_split_points)
+      .meaning("where stages after the first begin, as [layers.8, layers.20]; empty: by layers");
   using Reshard = ParallelismConfig::Reshard;
   s.choice("fsdp_reshard_after_forward", c.fsdp_reshard_after_forward,
            {{"default", Reshard::automatic}, {"always", Reshard::always}, {"never", Reshard::never}})
@@ -43,6 +73,11 @@ void validate(const ParallelismConfig& c, config::Problems& problems) {
   if (c.data_parallel_shard_degree == 0) {
     problems.add("parallelism.data_parallel_shard_degree",
                  "0 ranks hold nothing; expected -1 (the rest) or at least 1");
+  }
+  try {
+    schedule_named(c.pipeline_parallel_schedule);
+  } catch (const ConfigError& error) {
+    problems.add("parallelism.pipeline_parallel_schedule", error.what());
   }
 }
 

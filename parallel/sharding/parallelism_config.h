@@ -1,12 +1,15 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "core/config/declare.h"
 
 namespace ottava {
 
-/// Section `parallelism`; mesh axes from outer to inner: dp_replicate, dp_shard, tp. What keys mean:
+/// Section `parallelism`; mesh axes from outer to inner: pp, dp_replicate, dp_shard, tp. What keys mean:
 /// parallelism_config.cpp.
 struct ParallelismConfig {
   enum class Reshard { automatic, always, never };
@@ -19,6 +22,13 @@ struct ParallelismConfig {
   Reduce fsdp_reduce_every_microbatch = Reduce::automatic;
   int64_t fsdp_prefetch = 1;
   bool disable_loss_parallel = false;
+  int64_t pipeline_parallel_degree = 1;
+  std::string pipeline_parallel_schedule = "1F1B";
+  int64_t pipeline_parallel_microbatch_size = 1;
+  std::optional<int64_t> pipeline_parallel_layers_per_stage;
+  int64_t pipeline_parallel_first_stage_less_layers = 1;
+  int64_t pipeline_parallel_last_stage_less_layers = 1;
+  std::vector<std::string> pipeline_parallel_split_points;
   bool operator==(const ParallelismConfig&) const = default;
 };
 

@@ -82,6 +82,7 @@ RowRange shard_rows(int64_t slice_rows, int shard_rank, int shard_size, int64_t 
 
 std::vector<ShardRun> shard_runs(const ParameterSpec& spec, const ShardCoordinates& at) {
   check_size("tensor parallel", at.tp_rank, at.tp_size);
+  if (!at.holds(spec.unit)) return {};
   RowRange columns = slice_columns(spec, at.tp_rank, at.tp_size);
   RowRange shard = shard_rows(tensor_parallel_shape(spec, at.tp_size)[0], at.shard_rank, at.shard_size,
                               spec.shard_alignment);

@@ -64,7 +64,9 @@ struct ParameterSpec {
 struct ShardCoordinates {
   int tp_rank = 0, tp_size = 1;
   int shard_rank = 0, shard_size = 1;
-  int replica_rank = 0;  ///< data-parallel replica; replica 0 writes
+  int replica_rank = 0;          ///< data-parallel replica; replica 0 writes
+  std::vector<bool> units = {};  ///< those of the rank's pipeline stages; empty: all
+  bool holds(int unit) const { return units.empty() || units[static_cast<size_t>(unit)]; }
 };
 
 /// A rectangle of an HF tensor and where it lies in a rank's local shard.
@@ -90,7 +92,8 @@ RowRange shard_rows(int64_t slice_rows, int shard_rank, int shard_size, int64_t 
 /// Rows of the largest shard.
 int64_t largest_shard_rows(int64_t slice_rows, int shard_size, int64_t alignment = 1);
 /// The rank's rectangles in order of local rows: the one mapping that initialising, saving, loading and
-/// verifying use. Over all ranks with replica_rank 0 the owned runs cover every element exactly once.
+/// verifying use; none where it does not hold the unit. Over all ranks with replica_rank 0 the owned runs
+/// cover every element exactly once.
 std::vector<ShardRun> shard_runs(const ParameterSpec& spec, const ShardCoordinates& at);
 
 }  // namespace ottava

@@ -88,8 +88,9 @@ LayoutCurve combine(const TrainingShape& whole, const Layout& layout, std::vecto
   for (size_t step = 0; step < ranks[0].loss_sum.size(); ++step) {
     double sum = 0, z_sum = 0;
     for (size_t r = 0; r < ranks.size(); ++r) {
-      // Tensor-parallel ranks see the same tokens.
-      if (mesh.coordinate(MeshAxis::tp, static_cast<int>(r)) == 0) {
+      // Ranks of a pipeline and of tensor parallel see the same tokens.
+      const auto rank = static_cast<int>(r);
+      if (mesh.coordinate(MeshAxis::tp, rank) == 0 && mesh.coordinate(MeshAxis::pp, rank) == 0) {
         sum += ranks[r].loss_sum[step];
         z_sum += ranks[r].z_loss_sum[step];
       }
@@ -139,6 +140,15 @@ TrainingShape shape_on(const TrainingShape& whole, const Layout& layout) {
     fail<Error>("layout", "{} sequences do not divide into {} parts", whole.batch, parts);
   shape.batch = whole.batch / parts;
   shape.micro_batches = layout.micro_batches;
+  if (layout.pp == 1) return shape;
+  shape.pipeline = {
+      .shape = {.schedule = layout.schedule,
+                .ranks = layout.pp,
+                .chunks = layout.chunks,
+                .micro_batches = static_cast<int>(layout.micro_batches)},
+      .stages = split_stages({.layers = shape.model.layers, .ranks = layout.pp * layout.chunks})};
+  shape.parameters.reshard = FsdpOptions::Reshard::never;
+  shape.parameters.reduce_every_micro_batch = false;
   return shape;
 }
 

@@ -13,11 +13,14 @@ namespace ottava::test {
 struct Layout {
   int dp_replicate = 1, dp_shard = 1, tp = 1;
   int64_t micro_batches = 1;
+  int pp = 1;
+  ScheduleKind schedule = ScheduleKind::one_f_one_b;
+  int chunks = 1;  ///< stages of each rank of the pipeline
 
   int data_ranks() const { return dp_replicate * dp_shard; }
-  int world_size() const { return data_ranks() * tp; }
+  int world_size() const { return pp * data_ranks() * tp; }
   Mesh mesh() const {
-    return Mesh({.dp_replicate = dp_replicate, .dp_shard = dp_shard, .tp = tp}, world_size());
+    return Mesh({.pp = pp, .dp_replicate = dp_replicate, .dp_shard = dp_shard, .tp = tp}, world_size());
   }
 };
 

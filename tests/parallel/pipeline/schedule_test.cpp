@@ -91,7 +91,7 @@ TEST_CASE("stages lie on ranks in turn, and on the way back in a V") {
   CHECK(v.rank_of(7) == 0);
   for (const PipelineShape& shape : {looped, v})
     for (int stage = 0; stage < shape.stages(); ++stage)
-      CHECK(shape.stage_of(shape.rank_of(stage), shape.chunk_of(stage)) == stage);
+      CHECK(shape.stage_of(shape.rank_of(stage), stage / shape.ranks) == stage);
 }
 
 TEST_CASE("idle shares are those that the schedules are known for") {

@@ -32,30 +32,25 @@ TEST_CASE("layers become stages, embedding and head counted") {
   CHECK(stages == std::vector<StageUnits>{{0, 4}, {4, 8}});
 }
 
-TEST_CASE("stages by the names of their layers") {
-  CHECK(split_stages({.layers = 2,
-                      .ranks = 2,
-                      .names = {{"tok_embeddings", "layers.0", "layers.1"}, {"norm", "output"}}}) ==
-        std::vector<StageUnits>{{0, 3}, {3, 4}});
+TEST_CASE("stages by where they begin") {
+  const StageSplit split{.layers = 3, .ranks = 3, .split_points = {"layers.2", "norm"}};
+  CHECK(split_stages(split) == std::vector<StageUnits>{{0, 3}, {3, 4}, {4, 5}});
+  auto refusal_of = [](std::vector<std::string> points) {
+    return [points] { split_stages({.layers = 3, .ranks = 2, .split_points = points}); };
+  };
   CHECK_THROWS_WITH(
-      split_stages({.layers = 2,
-                    .ranks = 2,
-                    .names = {{"tok_embeddings", "layers.1"}, {"layers.0", "norm", "output"}}}),
-      "[pipeline] stage 0 of parallelism.module_fqns_per_model_part names \"layers.1\" where layers.0 "
-      "is expected: name every layer of the model once, in its order");
+      refusal_of({"layers.3"})(),
+      "[pipeline] parallelism.pipeline_parallel_split_points names \"layers.3\": expected layers.0 to "
+      "layers.2, or norm");
+  CHECK_THROWS_WITH(refusal_of({"output"})(), Catch::Matchers::Contains("names \"output\": expected"));
   CHECK_THROWS_WITH(
-      split_stages({.layers = 1, .ranks = 2, .names = {{"tok_embeddings", "layers.0"}, {"norm"}}}),
-      Catch::Matchers::Contains("stage 1 of parallelism.module_fqns_per_model_part ends with norm"));
+      refusal_of({"layers.2", "layers.1"})(),
+      "[pipeline] parallelism.pipeline_parallel_split_points names \"layers.1\" out of order: name "
+      "every point once, in the model's order");
   CHECK_THROWS_WITH(
-      split_stages({.layers = 2, .ranks = 2, .names = {{"tok_embeddings"}, {"layers.0"}}}),
-      "[pipeline] parallelism.module_fqns_per_model_part ends before layers.1: name every layer of the "
-      "model once, in its order");
-  CHECK_THROWS_WITH(split_stages({.layers = 2, .ranks = 2, .names = {{"tok_embeddings"}, {}}}),
-                    "[pipeline] stage 1 of parallelism.module_fqns_per_model_part is empty");
-  CHECK_THROWS_WITH(
-      split_stages({.layers = 2, .ranks = 2, .names = {{"tok_embeddings"}, {}, {}}}),
-      "[pipeline] parallelism.module_fqns_per_model_part has 3 stages, not a multiple of the 2 ranks of "
-      "pipeline_parallel_degree: change either");
+      refusal_of({"layers.1", "layers.2"})(),
+      "[pipeline] parallelism.pipeline_parallel_split_points makes 3 stages, not a multiple of the 2 "
+      "ranks of pipeline_parallel_degree: change either");
 }
 
 TEST_CASE("a split that cannot be is refused with its numbers") {

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <vector>
+
+#include "parallel/pipeline/schedule.h"
+#include "parallel/pipeline/stage_split.h"
+
+namespace ottava {
+
+/// How a model lies on the ranks of a pipeline, and in which order they work.
+struct PipelineLayout {
+  PipelineShape shape;
+  std::vector<StageUnits> stages;  ///< in the model's order; empty: no pipeline
+
+  bool is_on() const { return shape.ranks > 1; }
+  StageUnits units_of(int rank, int chunk) const {
+    return stages[static_cast<size_t>(shape.stage_of(rank, chunk))];
+  }
+  /// By unit, whether the rank holds it; empty without a pipeline.
+  std::vector<bool> units_of(int rank) const {
+    std::vector<bool> held;
+    if (!is_on()) return held;
+    held.resize(static_cast<size_t>(stages.back().end));
+    for (int chunk = 0; chunk < shape.chunks; ++chunk)
+      for (int unit = units_of(rank, chunk).begin; unit < units_of(rank, chunk).end; ++unit)
+        held[static_cast<size_t>(unit)] = true;
+    return held;
+  }
+};
+
+}  // namespace ottava

@@ -1,0 +1,122 @@
+#include <signal.h>
+
+#include "tests/apps/steps/small_job.h"
+#include "tests/support/catch.h"
+#include "tests/support/launched.h"
+
+// A pipeline of processes, as people start it.
+
+using namespace ottava;
+using namespace ottava::test;
+using Catch::Contains;
+
+namespace {
+
+std::string launch(int ranks, const std::string& command) {
+  return std::string(OTTAVA) + " launch -n " + std::to_string(ranks) + " --" + command;
+}
+void run(const std::string& command) {
+  const Outcome o = run_command(command);
+  INFO(command << "\n" << o.output);
+  REQUIRE(o.exit_code == 0);
+}
+std::string pp(int degree, const std::string& schedule = "1F1B") {
+  return fmt::format(" --parallelism.pipeline_parallel_degree {} --parallelism.pipeline_parallel_schedule {}",
+                     degree, schedule);
+}
+
+const std::string kDeep = " --model.n_layers 6 --lr_scheduler.decay_ratio 0 --training.max_norm 1.0e9";
+const std::string kWhole = kDeep + " --training.local_batch_size 8";
+const std::string kValidates =
+    " --validation.enable true --validation.freq 6 --validation.steps 2 "
+    "--validation.local_batch_size 2 --validation.seq_len 16 ";
+
+void require_near(const Curve& got, const Curve& want) {
+  REQUIRE(got.size() == want.size());
+  for (const auto& [step, point] : want) {
+    INFO("step " << step);
+    REQUIRE(got.at(step).loss == Approx(point.loss).epsilon(1e-5));
+    REQUIRE(got.at(step).grad_norm == Approx(point.grad_norm).epsilon(1e-5));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a pipeline of processes trains as one process does, in every schedule") {
+  static const Curve single = [] {
+    Job job;
+    run(OTTAVA + job.train(kDeep));
+    return job.curve();
+  }();
+  const auto [ranks, options] = GENERATE_REF(table<int, std::string>(
+      {{2, pp(2)},
+       {4, pp(4, "gpipe")},
+       {2, pp(2, "Interleaved1F1B")},
+       {2, pp(2, "LoopedBFS") + " --training.mixed_precision_param float32"},
+       {2, pp(2, "InterleavedZeroBubble")},
+       {2, pp(2, "ZBVZeroBubble")},
+       {2, pp(2) + " --parallelism.pipeline_parallel_split_points [layers.4]"},
+       {8,
+        pp(2, "ZBVZeroBubble") + " --parallelism.tensor_parallel_degree 2 --training.local_batch_size 4"}}));
+  INFO(ranks << " ranks," << options);
+  Job job;
+  run(launch(ranks, job.train(kWhole + options)));
+  require_near(job.curve(), single);
+}
+
+TEST_CASE("checkpoints and validation of a pipeline are those of any layout") {
+  Job job, whole;
+  const std::string data = kValidates + "--validation.dataset_path " + job.in("text.txt");
+  run(launch(4,
+             job.train(kWhole + kSave + data + pp(4) + " --training.steps 4 --checkpoint.async_mode async")));
+  run(OTTAVA + job.train(kDeep + kSave + data + " --training.steps 8"));
+  run(launch(4, job.train(kWhole + kSave + data + pp(2, "Interleaved1F1B") +
+                          " --parallelism.tensor_parallel_degree 2")));
+  run(OTTAVA + whole.train(kDeep + data));
+  require_near(job.curve(), whole.curve());
+  auto validations = [](const Job& of) {
+    std::map<int64_t, double> losses;
+    for (const Json& json : logged_lines(of.out()))
+      if (const Json* loss = json.find("validation_metrics/loss"))
+        losses[json.at("step", "metrics").as_integer("step")] = loss->as_number("loss");
+    return losses;
+  };
+  const auto want = validations(whole), got = validations(job);
+  REQUIRE(want.size() >= 2);
+  for (const auto& [step, loss] : want) CHECK(got.at(step) == Approx(loss).epsilon(1e-5));
+}
+
+TEST_CASE("a stage that dies is named with what it did last") {
+  Job job;
+  const Outcome o =
+      run_command(launch(2, job.train(kWhole + pp(2) + " --training.steps 100000")), [&](int group) {
+        const bool trains = wait_until(200, [&] { return job.last_step() >= 3; });
+        const int victim = trains ? process_of_rank(job.file(), 1) : 0;
+        ::kill(victim ? victim : group, victim ? SIGKILL : SIGTERM);
+      });
+  INFO(o.output);
+  CHECK(o.exit_code != 0);
+  CHECK_FALSE(o.timed_out);
+  CHECK_THAT(o.output, Contains("rank 1 is gone, last seen"));
+  CHECK(wait_until(60, [&] { return processes_with(job.file()).empty(); }));
+}
+
+TEST_CASE("what a pipeline cannot do is refused in one sentence, before memory is taken") {
+  Job job;
+  const auto [ranks, options, text] = GENERATE(table<int, std::string, std::string>(
+      {{2, " --model.tie_embeddings true", "ties its output to its embedding"},
+       {2, " --training.local_batch_size 1 --training.global_batch_size 1",
+        "schedule 1F1B on 2 ranks needs at least 2 micro-batches, got 1"},
+       {2, " --parallelism.pipeline_parallel_microbatch_size 3",
+        "local_batch_size 8 is not a multiple of pipeline_parallel_microbatch_size 3 (remainder 2)"},
+       {2, " --parallelism.fsdp_reshard_after_forward always", "fsdp_reshard_after_forward is always"},
+       {2, " --parallelism.fsdp_reduce_every_microbatch true", "fsdp_reduce_every_microbatch is true"},
+       {2, " --parallelism.pipeline_parallel_layers_per_stage 3", "3 makes 3 stages of 8 layers"},
+       {2, " --parallelism.pipeline_parallel_schedule DualPipeV", "schedule DualPipeV is not built"},
+       {2, " --parallelism.pipeline_parallel_schedule_csv x.csv", "no schedule is read from a file"},
+       {3, "", "3 / 2 is not whole"}}));
+  const Outcome o = run_command(launch(ranks, job.train(kWhole + pp(2) + options)));
+  INFO(options << "\n" << o.output);
+  CHECK(o.exit_code != 0);
+  CHECK_THAT(o.output, Contains(text));
+}
