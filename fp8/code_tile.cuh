@@ -20,14 +20,14 @@ __device__ __forceinline__ void put_codes(CodeTile& tile, int row, int chunk, co
 }
 
 /// What part of a matrix the transpose of a tile belongs to.
-struct TurnedTile {
+struct TransposedTile {
   uint8_t* to;  ///< [cols, rows]
   int64_t rows, cols, first_row, first_col;
   bool wide;  ///< rows is a multiple of 16 and `to` aligned
 };
 /// Writes the tile's columns as rows. Every thread takes 16 rows of 4 columns; 8 threads fill the 128 bytes
 /// that belong together. The tile is complete: the caller has synchronised.
-__device__ __forceinline__ void store_turned(const CodeTile& tile, const TurnedTile& t) {
+__device__ __forceinline__ void store_transposed(const CodeTile& tile, const TransposedTile& t) {
   const int band = static_cast<int>(threadIdx.x % 8), quad = static_cast<int>(threadIdx.x / 8);
   Codes columns[4];
 #pragma unroll

@@ -63,19 +63,20 @@ __global__ void __launch_bounds__(kBlock) dequantize_kernel(Arguments<T> a) {
 }
 
 __global__ void __launch_bounds__(kTileThreads)
-    transpose_kernel(const uint8_t* from, TurnedTile whole, unsigned tiles_across, bool wide) {
+    transpose_kernel(const uint8_t* from, TransposedTile whole, unsigned tiles_across, bool wide) {
   OTTAVA_SHARED(Codes, tile, [kTile][kTile / 16]);
-  TurnedTile turned = whole;
-  turned.first_row = int64_t{blockIdx.x / tiles_across} * kTile;
-  turned.first_col = int64_t{blockIdx.x % tiles_across} * kTile;
-  const int64_t col = turned.first_col + tile_chunk() * 16;
+  TransposedTile transposed = whole;
+  transposed.first_row = int64_t{blockIdx.x / tiles_across} * kTile;
+  transposed.first_col = int64_t{blockIdx.x % tiles_across} * kTile;
+  const int64_t col = transposed.first_col + tile_chunk() * 16;
 #pragma unroll
   for (int p = 0; p < kTilePasses; ++p) {
-    const int64_t row = turned.first_row + tile_row(p), valid = row < turned.rows ? turned.cols - col : 0;
-    put_codes(tile, tile_row(p), tile_chunk(), load_codes(from + row * turned.cols + col, valid, wide));
+    const int64_t row = transposed.first_row + tile_row(p),
+                  valid = row < transposed.rows ? transposed.cols - col : 0;
+    put_codes(tile, tile_row(p), tile_chunk(), load_codes(from + row * transposed.cols + col, valid, wide));
   }
   __syncthreads();
-  store_turned(tile, turned);
+  store_transposed(tile, transposed);
 }
 
 /// Some thousand words of the largest weight: the launch costs more than the work.
@@ -110,9 +111,10 @@ void dequantize(Stream& stream, const Float8Codes& x, Granularity granularity, c
 
 void transpose_codes(Stream& stream, const Tensor& from, const Tensor& to) {
   const int64_t rows = from.rows(), cols = from.cols(), across = ceil_div(cols, kTile);
-  const TurnedTile turned{static_cast<uint8_t*>(to.data), rows, cols, 0, 0, rows_are_aligned(rows, to)};
+  const TransposedTile transposed{static_cast<uint8_t*>(to.data), rows, cols, 0, 0,
+                                  rows_are_aligned(rows, to)};
   launch("transpose_codes", stream, {.grid = grid_of(ceil_div(rows, kTile) * across), .block = kTileThreads},
-         transpose_kernel, static_cast<const uint8_t*>(from.data), turned, static_cast<unsigned>(across),
+         transpose_kernel, static_cast<const uint8_t*>(from.data), transposed, static_cast<unsigned>(across),
          rows_are_aligned(cols, from));
 }
 

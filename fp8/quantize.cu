@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kTileThreads) uniform_kernel(Arguments<T> a) {
   }
   if (to.transposed) {
     __syncthreads();
-    store_turned(tile, {to.transposed, a.rows, a.cols, t.r0, t.c0, to.wide_columns});
+    store_transposed(tile, {to.transposed, a.rows, a.cols, t.r0, t.c0, to.wide_columns});
   }
   add_losses(to.counters, losses);
 }
@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(kTileThreads) grouped_kernel(Arguments<T> a) {
       put_codes(tile, tile_row(p), tile_chunk(), codes);
     }
     __syncthreads();
-    store_turned(tile, {to.transposed, a.rows, a.cols, t.r0, t.c0, to.wide_columns});
+    store_transposed(tile, {to.transposed, a.rows, a.cols, t.r0, t.c0, to.wide_columns});
   }
   add_losses(to.counters, losses);
 }

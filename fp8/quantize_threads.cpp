@@ -206,19 +206,19 @@ class Quantizer {
     } else {
       in_range = column_scales(s, groups);
     }
-    encode_.turned({.x = s.x,
-                    .stride = s.stride,
-                    .rows = s.height,
-                    .cols = s.width,
-                    .band = band_,
-                    .scales = groups.scales[0],
-                    .scales_stride = kWidestSlab,
-                    .in_range = in_range,
-                    .powers_of_two = rows_of_out_.has_powers_of_two(),
-                    .to = to,
-                    .to_stride = rows_,
-                    .past_caches = a_.transposed.codes.bytes() >= kCachedBytes,
-                    .counts = a_.out.empty() ? own : nullptr});
+    encode_.transposed({.x = s.x,
+                        .stride = s.stride,
+                        .rows = s.height,
+                        .cols = s.width,
+                        .band = band_,
+                        .scales = groups.scales[0],
+                        .scales_stride = kWidestSlab,
+                        .in_range = in_range,
+                        .powers_of_two = rows_of_out_.has_powers_of_two(),
+                        .to = to,
+                        .to_stride = rows_,
+                        .past_caches = a_.transposed.codes.bytes() >= kCachedBytes,
+                        .counts = a_.out.empty() ? own : nullptr});
   }
 
   void measure_columns(const Slab& s, ColumnGroups& groups) const {
@@ -243,7 +243,7 @@ class Quantizer {
         scales[c / kTile] = own.scale;
         if (!a_.out.empty()) rows_of_out_.set_inverses(s.r0, s.c0 + c, 1, &own.inverse);
         if (!a_.transposed.empty()) {
-          turned_inverses()[scale_index(a_.granularity, {cols_, rows_}, s.c0 + c, s.r0)] = own.inverse;
+          transposed_inverses()[scale_index(a_.granularity, {cols_, rows_}, s.c0 + c, s.r0)] = own.inverse;
         }
       }
       in_range = in_range && rows_of_out_.is_in_range(amax, scales[c / kTile]);
@@ -260,7 +260,7 @@ class Quantizer {
       std::memcpy(groups.amax[0], a_.column_amax.as<uint32_t>() + s.c0, width * sizeof *seen);
       rows_of_out_.scales_of(groups.amax[0], s.width, groups.scales[0], groups.inverses[0]);
       // Slabs one above the other share a column's scale; the topmost writes it.
-      if (s.r0 == 0) std::memcpy(turned_inverses() + s.c0, groups.inverses[0], width * sizeof(float));
+      if (s.r0 == 0) std::memcpy(transposed_inverses() + s.c0, groups.inverses[0], width * sizeof(float));
       for (int64_t c = 0; c < s.width; ++c) {
         if (!rows_of_out_.is_in_range(seen[c], groups.scales[0][c])) return false;
       }
@@ -278,12 +278,13 @@ class Quantizer {
     if (is_mx) {
       set_turned_exponents(s, groups);
     } else {
-      std::memcpy(turned_inverses() + s.r0 / kTile * cols_ + s.c0, groups.inverses[0], width * sizeof(float));
+      std::memcpy(transposed_inverses() + s.r0 / kTile * cols_ + s.c0, groups.inverses[0],
+                  width * sizeof(float));
     }
     return largest < kInfinityBits;
   }
 
-  float* turned_inverses() const { return static_cast<float*>(a_.transposed.scale_inverse.data); }
+  float* transposed_inverses() const { return static_cast<float*>(a_.transposed.scale_inverse.data); }
   /// The four bands of a column lie side by side, and the columns 32 apart.
   void set_turned_exponents(const Slab& s, const ColumnGroups& groups) const {
     for (int64_t tile = 0; tile < s.width; tile += kTile) {

@@ -47,7 +47,7 @@ struct EncodeRow {
 };
 /// rows x cols elements with scales of their columns; every `band` rows, a multiple of 32, have scales of
 /// their own. Written as cols x rows codes.
-struct EncodeTurned {
+struct EncodeTransposed {
   const bf16* x = nullptr;
   int64_t stride = 0, rows = 0, cols = 0, band = 0;
   const float* scales = nullptr;  ///< a row of them for each band
@@ -60,7 +60,7 @@ struct EncodeTurned {
 };
 struct EncodeKernel {
   void (*row)(const EncodeRow&);
-  void (*turned)(const EncodeTurned&);
+  void (*transposed)(const EncodeTransposed&);
 };
 /// Of both formats.
 struct EncodeKernels {

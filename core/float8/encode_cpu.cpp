@@ -3,13 +3,13 @@
 
 // Ceiling: memory bandwidth: 2 bytes read per element, one written. Instructions per 32 elements: rows 20
 // with AVX-512 (two units do 32 elements in 10 cycles), 11 where it has arithmetic of 16 bits and scales are
-// powers of two, 40 in other sets and out of range; turned 22 and 13.
+// powers of two, 40 in other sets and out of range; transposed 22 and 13.
 
 namespace ottava::cpu::OTTAVA_ISA {
 namespace {
 
 using fp8::EncodeRow;
-using fp8::EncodeTurned;
+using fp8::EncodeTransposed;
 using fp8::QuantizeCounts;
 
 template <class F, bool kCount>
@@ -120,8 +120,8 @@ struct LineStream {
 };
 
 /// 64 x 32 elements: four rows make a register of dwords for the even columns and one for the odd ones;
-/// sixteen of either are turned. Per 32 elements 14 instructions for codes, 5.5 to join them with their
-/// signs, 2 to turn.
+/// sixteen of either are transposed. Per 32 elements 14 instructions for codes, 5.5 to join them with their
+/// signs, 2 to transpose.
 template <bool kCount, class F>
 void encode_tile(FloatCoder<F>, const Tile& t, LineStream& stream, ZeroCounts& zeros) {
   __m512i even[16], odd[16];
@@ -148,13 +148,13 @@ void encode_tile(FloatCoder<F>, const Tile& t, LineStream& stream, ZeroCounts& z
       if constexpr (kCount) zeros.codes(even[q]), zeros.codes(odd[q]);
     }
   }
-  store_turned_dwords(even, t.to, 2 * t.to_stride, 8 * t.to_stride);
-  store_turned_dwords(odd, t.to + t.to_stride, 2 * t.to_stride, 8 * t.to_stride);
+  store_transposed_dwords(even, t.to, 2 * t.to_stride, 8 * t.to_stride);
+  store_transposed_dwords(odd, t.to + t.to_stride, 2 * t.to_stride, 8 * t.to_stride);
 }
 
 #if defined(__AVX512FP16__)
 /// Two rows make a register of words, four of them two registers of dwords. Per 32 elements 7 instructions
-/// for codes, 3 to join them with their signs, 2 to turn.
+/// for codes, 3 to join them with their signs, 2 to transpose.
 template <bool kCount>
 void encode_tile(WordCoder, const Tile& t, LineStream& stream, ZeroCounts& zeros) {
   __m512i low[16], high[16];
@@ -181,8 +181,8 @@ void encode_tile(WordCoder, const Tile& t, LineStream& stream, ZeroCounts& zeros
     }
   }
   // Columns 0 to 3 of each eight are in the low ones.
-  store_turned_dwords(low, t.to, t.to_stride, 8 * t.to_stride);
-  store_turned_dwords(high, t.to + 4 * t.to_stride, t.to_stride, 8 * t.to_stride);
+  store_transposed_dwords(low, t.to, t.to_stride, 8 * t.to_stride);
+  store_transposed_dwords(high, t.to + 4 * t.to_stride, t.to_stride, 8 * t.to_stride);
 }
 #endif
 
@@ -220,7 +220,7 @@ void encode_row_as_needed(const EncodeRow& a) {
 /// encode_tile(tile, rows, cols, its row, its column) for each. Down the columns: a line of the transpose
 /// follows the other.
 template <class EncodeTile>
-void for_each_tile(const EncodeTurned& a, EncodeTile&& encode_tile) {
+void for_each_tile(const EncodeTransposed& a, EncodeTile&& encode_tile) {
   for (int64_t c = 0; c < a.cols; c += kTileCols) {
     alignas(64) float scales[2][kTileCols] = {};
     const int64_t cols = a.cols - c < kTileCols ? a.cols - c : kTileCols;
@@ -241,7 +241,7 @@ void for_each_tile(const EncodeTurned& a, EncodeTile&& encode_tile) {
 
 #if defined(__AVX512BW__) && defined(__AVX512DQ__)
 template <class Coder, bool kCount>
-void encode_turned_in_range(const EncodeTurned& a) {
+void encode_transposed_in_range(const EncodeTransposed& a) {
   ZeroCounts zeros;
   alignas(64) uint8_t lines[2][kTileCols][LineStream::kRows];
   const auto alignment = reinterpret_cast<uintptr_t>(a.to) | static_cast<uintptr_t>(a.to_stride);
@@ -266,14 +266,14 @@ void encode_turned_in_range(const EncodeTurned& a) {
 #endif
 
 template <class F, bool kCount>
-void encode_turned_as_needed(const EncodeTurned& a) {
+void encode_transposed_as_needed(const EncodeTransposed& a) {
 #if defined(__AVX512FP16__)
   if constexpr (F::kMantissa == 3) {
-    if (a.in_range && a.powers_of_two) return encode_turned_in_range<WordCoder, kCount>(a);
+    if (a.in_range && a.powers_of_two) return encode_transposed_in_range<WordCoder, kCount>(a);
   }
 #endif
 #if defined(__AVX512BW__) && defined(__AVX512DQ__)
-  if (a.in_range) return encode_turned_in_range<FloatCoder<F>, kCount>(a);
+  if (a.in_range) return encode_transposed_in_range<FloatCoder<F>, kCount>(a);
 #endif
   for_each_tile(a, [&](const Tile& tile, int64_t rows, int64_t cols, int64_t, int64_t) {
     encode_tile_exactly<F, kCount>(tile, rows, cols, a.counts);
@@ -286,9 +286,9 @@ fp8::EncodeKernel kernels_of() {
               [](const EncodeRow& a) {
                 a.counts ? encode_row_as_needed<F, true>(a) : encode_row_as_needed<F, false>(a);
               },
-          .turned =
-              [](const EncodeTurned& a) {
-                a.counts ? encode_turned_as_needed<F, true>(a) : encode_turned_as_needed<F, false>(a);
+          .transposed =
+              [](const EncodeTransposed& a) {
+                a.counts ? encode_transposed_as_needed<F, true>(a) : encode_transposed_as_needed<F, false>(a);
               }};
 }
 

@@ -37,7 +37,8 @@ inline void transpose_strip(const uint8_t* from, int64_t from_stride, uint8_t* t
 
 /// Sixteen registers of four bytes (four rows) per column. To row i of `to` goes lane i of each; rows lie
 /// `to_stride` apart and each four of them `four_stride`. 64 shuffles.
-inline void store_turned_dwords(const __m512i* columns, uint8_t* to, int64_t to_stride, int64_t four_stride) {
+inline void store_transposed_dwords(const __m512i* columns, uint8_t* to, int64_t to_stride,
+                                    int64_t four_stride) {
   __m512i a[16], b[16];
   for (int i = 0; i < 16; i += 2) {
     a[i] = _mm512_unpacklo_epi32(columns[i], columns[i + 1]);

@@ -38,13 +38,13 @@ int main(int argc, char** argv) {
     from_f32.x = weight;
     both.transposed = made(kCols, kRows);
     if (g == Granularity::row) both.column_amax = columns;
-    auto turned = both;
-    turned.out = {};
+    auto transposed = both;
+    transposed.out = {};
     table.measure(named("quantize"), [&](Stream& s) { quantize(s, out); });
     table.measure(named("quantize, counting"), [&](Stream& s) { quantize(s, counted); });
     table.measure(named("quantize f32"), [&](Stream& s) { quantize(s, from_f32); });
     table.measure(named("quantize and transpose"), [&](Stream& s) { quantize(s, both); });
-    table.measure(named("quantize transposed only"), [&](Stream& s) { quantize(s, turned); });
+    table.measure(named("quantize transposed only"), [&](Stream& s) { quantize(s, transposed); });
     table.measure(named("dequantize"), [&](Stream& s) { dequantize(s, out.out, g, y); });
     if (g != Granularity::tensor) continue;
     table.measure("transpose_codes",

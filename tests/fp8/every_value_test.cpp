@@ -30,19 +30,19 @@ const float kAmaxes[] = {1.0f, 448.0f, 0.3711f, 1.37e-3f, 6.1e4f, 1e-12f, 3.1e38
 struct Outputs {
   explicit Outputs(Stream& stream, Granularity granularity, DType format)
       : out(stream, format, kShape),
-        turned(stream, format, {kCols, kRows}),
+        transposed(stream, format, {kCols, kRows}),
         inverse(stream, DType::f32, scale_shape(granularity, kRows, kCols)),
-        turned_inverse(stream, DType::f32, scale_shape(granularity, kCols, kRows)),
+        transposed_inverse(stream, DType::f32, scale_shape(granularity, kCols, kRows)),
         counters(stream, DType::i64, {3}) {
     counters.upload_as<int64_t>(std::array<int64_t, 3>{});
   }
-  DeviceBuffer out, turned, inverse, turned_inverse, counters;
+  DeviceBuffer out, transposed, inverse, transposed_inverse, counters;
 };
 
 /// All values with the scale of this amax, those that leave the range too or zeros for them.
 struct Case {
   std::vector<float> values = std::vector<float>(kRows * kCols);
-  std::vector<uint8_t> codes = std::vector<uint8_t>(kRows * kCols), turned = codes;
+  std::vector<uint8_t> codes = std::vector<uint8_t>(kRows * kCols), transposed = codes;
   int64_t underflow = 0, saturation = 0;
   /// scale_of(column)
   template <class ScaleOf>
@@ -54,7 +54,7 @@ struct Case {
       const uint8_t code = encode(x * scale, f);
       values[static_cast<size_t>(i)] = x;
       codes[static_cast<size_t>(i)] = code;
-      turned[static_cast<size_t>(i % kCols * kRows + i / kCols)] = code;
+      transposed[static_cast<size_t>(i % kCols * kRows + i / kCols)] = code;
       underflow += (code & 0x7f) == 0 && x != 0;
       saturation += !is_in_range(x * scale, f);
     }
@@ -97,9 +97,9 @@ TEST_CASE("quantize: every bf16 value with one scale is encode(x * scale), plain
       x.upload_as<uint16_t>(as_bf16(want.values));
       amax_1.upload_as<uint32_t>(std::array{std::bit_cast<uint32_t>(amax)});
       Outputs both(stream, Granularity::tensor, format), plain(stream, Granularity::tensor, format),
-          turned(stream, Granularity::tensor, format);
+          transposed(stream, Granularity::tensor, format);
       Quantize args{.x = x, .rounding = rounding, .amax = amax_1, .out = {both.out, both.inverse}};
-      args.transposed = {both.turned, both.turned_inverse};
+      args.transposed = {both.transposed, both.transposed_inverse};
       args.counters = both.counters;
       quantize(stream, args);
       args.transposed = {};
@@ -107,23 +107,23 @@ TEST_CASE("quantize: every bf16 value with one scale is encode(x * scale), plain
       args.counters = plain.counters;
       quantize(stream, args);
       args.out = {};
-      args.transposed = {turned.turned, turned.turned_inverse};
-      args.counters = turned.counters;
+      args.transposed = {transposed.transposed, transposed.transposed_inverse};
+      args.counters = transposed.counters;
       quantize(stream, args);
       CHECK(both.out.download_as<uint8_t>() == want.codes);
-      CHECK(both.turned.download_as<uint8_t>() == want.turned);
+      CHECK(both.transposed.download_as<uint8_t>() == want.transposed);
       CHECK(plain.out.download_as<uint8_t>() == want.codes);
-      CHECK(turned.turned.download_as<uint8_t>() == want.turned);
-      for (const Outputs* o : {&both, &plain, &turned})
+      CHECK(transposed.transposed.download_as<uint8_t>() == want.transposed);
+      for (const Outputs* o : {&both, &plain, &transposed})
         CHECK(o->counters.download_as<int64_t>() == want.counters());
-      for (const DeviceBuffer* inverse : {&both.inverse, &plain.inverse, &turned.turned_inverse}) {
+      for (const DeviceBuffer* inverse : {&both.inverse, &plain.inverse, &transposed.transposed_inverse}) {
         CHECK(inverse->floats()[0] == scale.inverse);
       }
     }
   });
 }
 
-TEST_CASE("quantize: every bf16 value with scales of its column is encode(x * scale), turned") {
+TEST_CASE("quantize: every bf16 value with scales of its column is encode(x * scale), transposed") {
   for_each_case([](Stream& stream, DType format, ScaleRounding rounding, bool stays) {
     const Format& f = format_of(format);
     std::vector<uint32_t> amaxes;
@@ -142,11 +142,11 @@ TEST_CASE("quantize: every bf16 value with scales of its column is encode(x * sc
                       .granularity = Granularity::row,
                       .rounding = rounding,
                       .column_amax = columns,
-                      .transposed = {made.turned, made.turned_inverse},
+                      .transposed = {made.transposed, made.transposed_inverse},
                       .counters = made.counters});
-    CHECK(made.turned.download_as<uint8_t>() == want.turned);
+    CHECK(made.transposed.download_as<uint8_t>() == want.transposed);
     CHECK(made.counters.download_as<int64_t>() == want.counters());
-    const auto inverses = made.turned_inverse.floats();
+    const auto inverses = made.transposed_inverse.floats();
     for (int64_t c = 0; c < kCols; ++c) {
       REQUIRE(inverses[static_cast<size_t>(c)] == 1.0f / scales[static_cast<size_t>(c)]);
     }

@@ -23,7 +23,7 @@ std::vector<uint16_t> some_values() {
   for (auto& bits : x) bits = static_cast<uint16_t>(std::bit_cast<uint32_t>(normal(random)) >> 16);
   return x;
 }
-std::vector<uint16_t> turned(const std::vector<uint16_t>& x) {
+std::vector<uint16_t> transposed(const std::vector<uint16_t>& x) {
   std::vector<uint16_t> y(x.size());
   for (int64_t r = 0; r < kRows; ++r) {
     for (int64_t c = 0; c < kCols; ++c)
@@ -53,7 +53,7 @@ TEST_CASE("on the CPU, the transpose of a matrix larger than caches is that of a
   const std::vector<uint16_t> values = some_values();
   DeviceBuffer x(cpu, DType::bf16, {kRows, kCols}), xt(cpu, DType::bf16, {kCols, kRows});
   x.upload_as<uint16_t>(values);
-  xt.upload_as<uint16_t>(turned(values));
+  xt.upload_as<uint16_t>(transposed(values));
   for (DType format : {DType::e4m3, DType::e5m2}) {
     for (ScaleRounding rounding : {ScaleRounding::none, ScaleRounding::down_to_power_of_two}) {
       for (Granularity g : {Granularity::tensor, Granularity::row, Granularity::block_1x128,

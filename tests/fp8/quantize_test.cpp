@@ -189,14 +189,14 @@ TEST_CASE("quantize: turning the matrix and quantizing commute for tensor and 12
       Quantizing q(stream, values, size, {DType::e4m3, granularity, true}, DType::bf16);
       quantize(stream, q.args);
       CHECK(q.transposed.codes() == test::transposed(q.out.codes(), size.rows, size.cols));
-      DeviceBuffer turned(stream, DType::e4m3, {size.cols, size.rows});
-      transpose_codes(stream, q.args.out.codes, turned);
-      CHECK(turned.download_as<uint8_t>() == q.transposed.codes());
+      DeviceBuffer transposed(stream, DType::e4m3, {size.cols, size.rows});
+      transpose_codes(stream, q.args.out.codes, transposed);
+      CHECK(transposed.download_as<uint8_t>() == q.transposed.codes());
     }
   });
 }
 
-TEST_CASE("quantize: scales of 128x128 turn with the bytes, and their padding is zero") {
+TEST_CASE("quantize: scales of 128x128 are transposed with the codes, and their padding is zero") {
   for_each_device([](Stream& stream) {
     for (Size size : {Size{150, 290}, Size{128, 1024}, Size{700, 16}, Size{513, 1153}}) {
       INFO(size.rows << " x " << size.cols);
@@ -208,14 +208,14 @@ TEST_CASE("quantize: scales of 128x128 turn with the bytes, and their padding is
           turned_bytes(stream, DType::e4m3, {size.cols, size.rows});
       DeviceBuffer scales(stream, DType::f32, shape(size.rows, size.cols)),
           want(stream, DType::f32, shape(size.cols, size.rows)),
-          turned(stream, DType::f32, shape(size.cols, size.rows));
+          transposed(stream, DType::f32, shape(size.cols, size.rows));
       quantize(stream, {.x = x,
                         .granularity = Granularity::block_128x128,
                         .rounding = ScaleRounding::down_to_power_of_two,
                         .out = {bytes, scales},
                         .transposed = {turned_bytes, want}});
-      transpose_block_scales(stream, scales, {size.rows, size.cols}, turned);
-      CHECK(turned.floats() == want.floats());
+      transpose_block_scales(stream, scales, {size.rows, size.cols}, transposed);
+      CHECK(transposed.floats() == want.floats());
     }
   });
 }

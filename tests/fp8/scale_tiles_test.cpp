@@ -106,10 +106,10 @@ TEST_CASE("scale_tiles on meta records what crosses memory, and refuses what doe
   tile_scales(stream, good);
   untile_scales(stream, good);
   CHECK(recorder.totals().at(0).bytes == 2048 + 160 * 7);
-  MxScales turned = good, wrong = good;
-  turned.order = Order::blocks;
+  MxScales transposed = good, wrong = good;
+  transposed.order = Order::blocks;
   wrong.tiles = shape_only(DType::e8m0, {2, 1, 512});
-  CHECK_THROWS_WITH(tile_scales(stream, turned),
+  CHECK_THROWS_WITH(tile_scales(stream, transposed),
                     "[tile_scales] plain is e8m0 [160, 7], expected e8m0 [7, 160]");
   CHECK_THROWS_WITH(untile_scales(stream, wrong),
                     "[untile_scales] tiles is e8m0 [2, 1, 512], expected e8m0 [2, 2, 512]");

@@ -147,7 +147,7 @@ Values meaning(const std::vector<float>& values, int64_t rows, int64_t cols, fp8
 }
 
 struct Operands {
-  Values x, x_turned, dy, dy_turned, w, w_turned;
+  Values x, x_transposed, dy, dy_transposed, w, w_transposed;
 };
 
 std::vector<float> all_rows(const std::vector<Rank>& ranks, std::vector<float> Rank::*values) {
@@ -181,18 +181,18 @@ Operands operands(const Case& what, const std::vector<Rank>& ranks, size_t rank,
   const Mutation of_activation = mutation == Mutation::amax_of_own_rank ? Mutation::none : mutation;
   const Mutation of_x = mutation == Mutation::e4m3_gradient ? Mutation::none : of_activation;
   const Mutation of_w = mutation == Mutation::amax_of_own_rank ? mutation : Mutation::none;
-  const bool turns = recipe.weight_gradient.is_fp8;
-  return {
-      .x = meaning(x, kTokens, what.columns(), recipe.forward.a, own_x, of_x),
-      .x_turned = turns
-                      ? meaning(transposed_x, what.columns(), kTokens, recipe.weight_gradient.b, own_x, of_x)
-                      : as_double(transposed_x),
-      .dy = meaning(dy, kTokens, rows.size(), recipe.input_gradient.a, own_dy, of_activation),
-      .dy_turned = turns ? meaning(transposed_dy, rows.size(), kTokens, recipe.weight_gradient.a, own_dy,
-                                   of_activation)
-                         : as_double(transposed_dy),
-      .w = meaning(w, rows.size(), what.columns(), recipe.forward.b, w_amax, of_w),
-      .w_turned = meaning(transposed_w, what.columns(), rows.size(), recipe.input_gradient.b, w_amax, of_w)};
+  const bool transposes = recipe.weight_gradient.is_fp8;
+  return {.x = meaning(x, kTokens, what.columns(), recipe.forward.a, own_x, of_x),
+          .x_transposed = transposes ? meaning(transposed_x, what.columns(), kTokens,
+                                               recipe.weight_gradient.b, own_x, of_x)
+                                     : as_double(transposed_x),
+          .dy = meaning(dy, kTokens, rows.size(), recipe.input_gradient.a, own_dy, of_activation),
+          .dy_transposed = transposes ? meaning(transposed_dy, rows.size(), kTokens, recipe.weight_gradient.a,
+                                                own_dy, of_activation)
+                                      : as_double(transposed_dy),
+          .w = meaning(w, rows.size(), what.columns(), recipe.forward.b, w_amax, of_w),
+          .w_transposed =
+              meaning(transposed_w, what.columns(), rows.size(), recipe.input_gradient.b, w_amax, of_w)};
 }
 
 void add(Product& sum, const Product& term) {
@@ -241,9 +241,9 @@ Verdict holds(const Case& what, const std::vector<Rank>& ranks, Mutation mutatio
         add(sum, y);
       }
       out.dw &= agree(rows_of(mine.dw, rows, what.columns()),
-                      exact_product(m.dy_turned, m.x_turned, rows.size(), what.columns(), kTokens),
+                      exact_product(m.dy_transposed, m.x_transposed, rows.size(), what.columns(), kTokens),
                       tolerance(DType::f32, 3, kTokens));
-      add(dx, exact_product(m.dy, m.w_turned, kTokens, what.columns(), rows.size()));
+      add(dx, exact_product(m.dy, m.w_transposed, kTokens, what.columns(), rows.size()));
     }
     dx = rounded(dx, what.rows());
     if (what.is_column()) {

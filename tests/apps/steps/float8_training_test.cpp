@@ -200,7 +200,7 @@ TEST_CASE("a gradient that rows scale leaves its producer in FP8, and no pass ma
     CHECK(calls["swiglu_backward_quantize"] == (by_rows ? 2 : 0));
     CHECK(calls["swiglu_backward"] == (by_rows ? 0 : 2));
     if (!by_rows) continue;
-    // What is left of each block's: x, and dy turned. A byte per element is written, two are read, twice
+    // What is left of each block's: x, and dy transposed. A byte per element is written, two are read, twice
     // where rows and columns have scales of their own.
     const fp8::Recipe& made = *shape.float8_policy.decisions[0].recipe;
     const auto scales = [&](int64_t rows, int64_t cols) {

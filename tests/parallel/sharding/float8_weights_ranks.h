@@ -151,9 +151,9 @@ inline Bytes expected(const Setting& s, size_t entry, int tp_rank, WeightUse use
   for (float& v : values) v *= factors.values;
   for (float& v : whole) v *= factors.scaled_for;
   const Shape shape = tensor_parallel_shape(weights(s.is_mx())[entry], s.tp);
-  const bool turns = use == WeightUse::backward && how.granularity != Granularity::tensor &&
-                     how.granularity != Granularity::block_128x128;
-  const Shape stored = turns ? Shape{shape[1], shape[0]} : shape;
+  const bool transposes = use == WeightUse::backward && how.granularity != Granularity::tensor &&
+                          how.granularity != Granularity::block_128x128;
+  const Shape stored = transposes ? Shape{shape[1], shape[0]} : shape;
   const Shape scales = fp8::scale_shape(how.granularity, stored[0], stored[1]);
   Bytes out{
       std::vector<uint8_t>(static_cast<size_t>(stored.numel())),
@@ -166,9 +166,9 @@ inline Bytes expected(const Setting& s, size_t entry, int tp_rank, WeightUse use
   const Tensor x = view_of(values.data(), shape), column_amax = view_of(columns.data(), {shape[1]});
   fp8::column_amax(stream, x, column_amax);
   fp8::Quantize args{.x = x, .granularity = how.granularity, .rounding = how.rounding};
-  (turns ? args.transposed : args.out) = q;
+  (transposes ? args.transposed : args.out) = q;
   if (how.granularity == Granularity::tensor) args.amax = view_of(&amax, {1});
-  if (turns && how.granularity == Granularity::row) args.column_amax = column_amax;
+  if (transposes && how.granularity == Granularity::row) args.column_amax = column_amax;
   fp8::quantize(stream, args);
   return out;
 }
