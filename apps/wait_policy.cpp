@@ -2,8 +2,12 @@
 
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
+#include <system_error>
+
+#include "core/log.h"
 
 namespace ottava {
 namespace {
@@ -17,8 +21,15 @@ void settle_wait_policy(char** argv) {
   std::error_code error;
   // By its path: /proc/self/exe would become the name that ps shows.
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (error || ::setenv("GOMP_SPINCOUNT", kSpins, 1) != 0) return;
-  ::execv(program.c_str(), argv);
+  if (!error) {
+    if (::setenv("GOMP_SPINCOUNT", kSpins, 1) == 0) ::execv(program.c_str(), argv);
+    error = {errno, std::generic_category()};
+    ::unsetenv("GOMP_SPINCOUNT");
+  }
+  log::warning(
+      "[threads] cannot start again with GOMP_SPINCOUNT={} ({}): threads spin while they wait, which is slow "
+      "beside other busy processes; set GOMP_SPINCOUNT or OMP_WAIT_POLICY before the start",
+      kSpins, error.message());
 }
 
 }  // namespace ottava

@@ -471,3 +471,15 @@ TEST_CASE("threads spin briefly unless the user says how they wait") {
   CHECK(has(settings("GOMP_SPINCOUNT=77"), "GOMP_SPINCOUNT = '77'"));
   CHECK_FALSE(has(settings("GOMP_SPINCOUNT=77"), "GOMP_SPINCOUNT = '10000'"));
 }
+
+TEST_CASE("a program that cannot start again says so, and does its work") {
+  const Workplace here;
+  const std::string deleted = "cp " OTTAVA
+                              " copy && exec 9< copy && rm copy && env -u GOMP_SPINCOUNT -u OMP_WAIT_POLICY "
+                              "/proc/self/fd/9 config tiny.yaml";
+  const Outcome out = run_command("cd " + (here / ".") + " && " + deleted);
+  INFO(out.output);
+  CHECK(out.exit_code == 0);
+  CHECK(has(out.output, "cannot start again with GOMP_SPINCOUNT=10000 (No such file or directory)"));
+  CHECK(has(out.output, "dump_folder"));
+}
