@@ -79,7 +79,7 @@ void declare(config::Section& s, Float8Config& c) {
       .unit("bits")
       .meaning("recipe delayed: scale is divided by 2^margin");
   s.field("enable_fsdp_float8_all_gather", c.enable_fsdp_float8_all_gather)
-      .meaning("FSDP gathers weights as FP8 bytes");
+      .meaning("FSDP gathers weights as FP8 codes");
   using Keep = Float8Config::KeepCodes;
   s.choice("keep_weight_codes", c.keep_weight_codes,
            {{"auto", Keep::automatic}, {"true", Keep::yes}, {"false", Keep::no}})
@@ -88,7 +88,7 @@ void declare(config::Section& s, Float8Config& c) {
           "gathered once) or make them again after every gather (less memory); auto: keep where memory "
           "suffices");
   s.field("enable_tp_float8_all_gather", c.enable_tp_float8_all_gather)
-      .meaning("sequence parallel gathers activations as FP8 bytes");
+      .meaning("sequence parallel gathers activations as FP8 codes");
   s.field("enable_float8_gradient_all_to_all", c.enable_float8_gradient_all_to_all)
       .meaning("exchange gradients as FP8 chunks, summed in FP32");
   s.field("pad_vocabulary", c.pad_vocabulary)

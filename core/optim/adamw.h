@@ -36,7 +36,7 @@ enum StepScalar : int {
 struct AdamwTensor {
   Tensor master, gradient, exp_avg, exp_avg_sq, compute;
   /// May be left out: u32 [1], raised to the bits of max |bf16 of the weight| as the step leaves it, a
-  /// skipped step too: what scales the weight's FP8 bytes.
+  /// skipped step too: what scales the weight's FP8 codes.
   Tensor amax;
   float weight_decay = 0;
   float lr_factor = 1;        ///< of this tensor's learning rate

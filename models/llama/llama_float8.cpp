@@ -168,20 +168,20 @@ std::string float8_gathers_text(const fp8::Policy& policy, int shards) {
     int64_t count = 0;
   };
   std::vector<Whole> whole;
-  int64_t float8 = 0, in_bytes = 0;
+  int64_t float8 = 0, in_codes = 0;
   for (const fp8::GemmDecision& d : policy.decisions) {
     if (!d.recipe) continue;
     ++float8;
     const std::string why = why_gathered_whole(d, shards);
     if (why.empty()) {
-      ++in_bytes;
+      ++in_codes;
       continue;
     }
     auto same = std::find_if(whole.begin(), whole.end(), [&](const Whole& w) { return w.why == why; });
     if (same == whole.end()) same = whole.insert(same, {.why = why, .first = d.gemm.name});
     ++same->count;
   }
-  std::string text = fmt::format("FSDP gathers {} of {} FP8 weights as bytes", in_bytes, float8);
+  std::string text = fmt::format("FSDP gathers {} of {} FP8 weights as codes", in_codes, float8);
   for (size_t i = 0; i < whole.size(); ++i) {
     text += fmt::format("{} {} ({}: {})", i > 0 ? "," : "; in bf16:", whole[i].count, whole[i].first,
                         whole[i].why);
@@ -191,7 +191,7 @@ std::string float8_gathers_text(const fp8::Policy& policy, int shards) {
 
 namespace {
 
-/// "tensor parallel gathers inputs of 12 and gradients of 12 of 24 FP8 layers as bytes; 24 all-reduces of an
+/// "tensor parallel gathers inputs of 12 and gradients of 12 of 24 FP8 layers as codes; 24 all-reduces of an
 /// amax per step".
 std::string activation_gathers_text(const fp8::Policy& policy, const Float8Config& config,
                                     const Float8Ranks& ranks) {
@@ -206,7 +206,7 @@ std::string activation_gathers_text(const fp8::Policy& policy, const Float8Confi
   for (const CommStats::Total& t : ranks.traffic.totals())
     amaxes += t.axis == "tp" && t.label == "amax" ? t.calls : 0;
   return fmt::format(
-      "tensor parallel gathers inputs of {} and gradients of {} of {} FP8 layers as bytes; {} all-reduces of "
+      "tensor parallel gathers inputs of {} and gradients of {} of {} FP8 layers as codes; {} all-reduces of "
       "an amax per step",
       inputs, gradients, float8, amaxes);
 }

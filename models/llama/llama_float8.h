@@ -27,7 +27,7 @@ LlamaFloat8 llama_float8(const LlamaParameters& table, const fp8::Policy& policy
 /// Why FSDP gathers this weight among so many shards in the compute type although codes are asked for; empty
 /// if it does not.
 std::string why_gathered_whole(const fp8::GemmDecision& decision, int shards);
-/// "FSDP gathers 20 of 24 FP8 weights as bytes; in bf16: 4 (layers.0.attention.wo: 48 rows / 3 shards = 16,
+/// "FSDP gathers 20 of 24 FP8 weights as codes; in bf16: 4 (layers.0.attention.wo: 48 rows / 3 shards = 16,
 /// ...)": the first weight of each reason.
 std::string float8_gathers_text(const fp8::Policy& policy, int shards);
 

@@ -275,7 +275,7 @@ TEST_CASE(
   for (LinearStyle style : {LinearStyle::column, LinearStyle::row}) {
     for (bool gathers_codes : {false, true}) {
       INFO((style == LinearStyle::column ? "column" : "row")
-           << ", gathered " << (gathers_codes ? "as bytes" : "in bf16"));
+           << ", gathered " << (gathers_codes ? "as codes" : "in bf16"));
       check_formula({style, {std::nullopt}, gathers_codes});
       for (RecipeName recipe : recipes()) {
         INFO(fp8::name_of(recipe));

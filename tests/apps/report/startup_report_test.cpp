@@ -87,17 +87,17 @@ TEST_CASE("the report says which calls run beside compute and which are waited f
       Contains("0.0 KiB overlap with compute over thread, tensor parallel ") && Contains(" is waited for\n"));
 }
 
-TEST_CASE("the report says which FP8 weights travel as bytes, and why others do not") {
+TEST_CASE("the report says which FP8 weights travel as codes, and why others do not") {
   auto fp8_report = [](int ranks, const char* recipe) {
     return report(ranks,
                   {"--model.converters", "[quantize.linear.float8]", "--quantize.linear.float8.recipe_name",
                    recipe, "--quantize.linear.float8.enable_fsdp_float8_all_gather", "true"});
   };
-  CHECK_THAT(fp8_report(2, "tensorwise"), Contains("FP8: FSDP gathers 24 of 24 FP8 weights as bytes\n"));
-  CHECK_THAT(fp8_report(2, "mxfp8"), Contains("FP8: FSDP gathers 24 of 24 FP8 weights as bytes\n"));
+  CHECK_THAT(fp8_report(2, "tensorwise"), Contains("FP8: FSDP gathers 24 of 24 FP8 weights as codes\n"));
+  CHECK_THAT(fp8_report(2, "mxfp8"), Contains("FP8: FSDP gathers 24 of 24 FP8 weights as codes\n"));
   // 768 and 1536 rows divide into whole blocks among 3 ranks, 256 do not: 85.3.
   CHECK_THAT(fp8_report(3, "mxfp8"),
-             Contains("FP8: FSDP gathers 12 of 24 FP8 weights as bytes; in bf16: 12 (layers.0.attention.wo: "
+             Contains("FP8: FSDP gathers 12 of 24 FP8 weights as codes; in bf16: 12 (layers.0.attention.wo: "
                       "256 rows / 3 shards = "
                       "85.3333, and shards of mxfp8 are gathered as whole blocks of 32 rows)\n"));
   CHECK_THAT(fp8_report(1, "mxfp8"), !Contains("FSDP gathers"));
@@ -124,7 +124,7 @@ TEST_CASE("the report says what codes of gathered weights cost, kept or made aga
 }
 
 TEST_CASE(
-    "the report says what tensor parallel gathers as bytes, with its amaxes, and what changes nothing") {
+    "the report says what tensor parallel gathers as codes, with its amaxes, and what changes nothing") {
   auto remarks = [](int ranks, const char* recipe, std::vector<std::string> more) {
     more.insert(more.end(), {"--model.converters", "[quantize.linear.float8]", "--model.n_layers", "2",
                              "--quantize.linear.float8.recipe_name", recipe,
@@ -134,12 +134,12 @@ TEST_CASE(
   const std::vector<std::string> tp{"--parallelism.tensor_parallel_degree", "2"};
   // Two micro-batches of two blocks: x of wqkv and w13, dy of wo and w2. What is recomputed knows its amax.
   CHECK_THAT(remarks(2, "tensorwise", {tp[0], tp[1], "--training.global_batch_size", "2"}),
-             Contains("FP8: tensor parallel gathers inputs of 4 and gradients of 4 of 8 FP8 layers as bytes; "
+             Contains("FP8: tensor parallel gathers inputs of 4 and gradients of 4 of 8 FP8 layers as codes; "
                       "16 all-reduces of "
                       "an amax per step\n") &&
                  !Contains("changes nothing"));
   CHECK_THAT(remarks(2, "rowwise", tp), Contains("FP8: tensor parallel gathers inputs of 4 and gradients of "
-                                                 "0 of 8 FP8 layers as bytes; 0 all-reduces"));
+                                                 "0 of 8 FP8 layers as codes; 0 all-reduces"));
   CHECK_THAT(remarks(2, "mxfp8", tp), Contains("inputs of 0 and gradients of 0 of 8 FP8 layers"));
   CHECK_THAT(remarks(2, "tensorwise", {tp[0], tp[1], "--quantize.linear.float8.filter_fqns", "wk"}),
              Contains("inputs of 2 and gradients of 4 of 10 FP8 layers"));

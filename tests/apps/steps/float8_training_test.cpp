@@ -73,7 +73,7 @@ TEST_CASE("every recipe trains, and those that round differently give other numb
 
 // torchtitan's flag was once ignored without a word: the traffic test counts the bytes. Here: they are the
 // right ones.
-TEST_CASE("weights gathered as FP8 bytes give the losses of those gathered in bf16, bit for bit") {
+TEST_CASE("weights gathered as FP8 codes give the losses of those gathered in bf16, bit for bit") {
   for (const std::string& recipe : all_recipes()) {
     for (const Layout& layout : {Layout{.dp_shard = 4}, Layout{.dp_shard = 2, .tp = 2, .micro_batches = 2},
                                  Layout{.dp_replicate = 2, .dp_shard = 2}}) {
@@ -88,7 +88,7 @@ TEST_CASE("weights gathered as FP8 bytes give the losses of those gathered in bf
   }
 }
 
-TEST_CASE("activations gathered as FP8 bytes give the losses of those gathered in bf16, bit for bit") {
+TEST_CASE("activations gathered as FP8 codes give the losses of those gathered in bf16, bit for bit") {
   for (const std::string& recipe : all_recipes()) {
     for (const Layout& layout : {Layout{.tp = 2}, Layout{.dp_shard = 2, .tp = 2, .micro_batches = 2}}) {
       DYNAMIC_SECTION(recipe << " on FSDP " << layout.dp_shard << " x TP " << layout.tp) {

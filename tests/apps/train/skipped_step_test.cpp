@@ -197,7 +197,7 @@ TEST_CASE("an infinity or a NaN in the FP8 input of one rank skips the step of a
       for (const int tp : {1, 2}) {
         for (const bool gathers : {false, true}) {
           if (gathers && tp == 1) continue;
-          INFO(recipe << ", " << value << ", TP " << tp << (gathers ? ", gathered as bytes" : ""));
+          INFO(recipe << ", " << value << ", TP " << tp << (gathers ? ", gathered as codes" : ""));
           const Float8Config config{.recipe_name = recipe, .enable_tp_float8_all_gather = gathers};
           const std::string text = skip_float8({.config = config, .tp = tp, .value = value});
           CHECK_THAT(text, Contains("rank 1: loss ") && Contains(", FP8 operands not finite: ") &&

@@ -50,7 +50,7 @@ TEST_CASE("bytes that were gathered are those of the whole weight, for every rec
   }
 }
 
-TEST_CASE("weights of mxfp8 travel as bytes where shards are whole blocks of 32 rows, each use for itself") {
+TEST_CASE("weights of mxfp8 travel as codes where shards are whole blocks of 32 rows, each use for itself") {
   for (int shards : {2, 3}) {
     std::map<std::string, int64_t> sent;  // by label
     on_ranks({fp8::RecipeName::mxfp8, shards, 1, true}, [&](Rank& rank) {
