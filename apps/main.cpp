@@ -5,6 +5,7 @@
 #include "apps/commands/command_line.h"
 #include "apps/commands/config_command.h"
 #include "apps/commands/data_command.h"
+#include "apps/commands/eval_command.h"
 #include "apps/commands/generate_command.h"
 #include "apps/commands/init_command.h"
 #include "apps/commands/launch_command.h"
@@ -41,6 +42,7 @@ int main(int argc, char** argv) {
   add_tokenizer_commands(commands);
   add_data_commands(commands);
   add_generate_command(commands);
+  add_eval_command(commands);
   add_checkpoint_commands(commands);
   return line.run({argv + 1, argv + argc});
 }

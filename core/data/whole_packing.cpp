@@ -60,10 +60,14 @@ WholePacked pack_whole(const Documents& documents, const WholePacking& how) {
     for (int32_t d : windows[static_cast<size_t>(w)]) {
       const std::vector<int32_t>& document = documents[static_cast<size_t>(d)];
       out.packed.document_starts.push_back(static_cast<int64_t>(tokens.size()));
+      out.sources.push_back(d);
       tokens.push_back(masked(id_of(document[0])));
       tokens.insert(tokens.end(), document.begin() + 1, document.end());
     }
-    if (tokens.size() < end) out.packed.document_starts.push_back(static_cast<int64_t>(tokens.size()));
+    if (tokens.size() < end) {
+      out.packed.document_starts.push_back(static_cast<int64_t>(tokens.size()));
+      out.sources.push_back(-1);
+    }
     tokens.resize(end, masked(how.pad_id));
   }
   return out;

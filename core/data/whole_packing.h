@@ -22,7 +22,8 @@ struct WholePacking {
 };
 struct WholePacked {
   PackedTokens packed;
-  int64_t documents = 0, tokens = 0;         ///< in windows, without pads
+  std::vector<int32_t> sources;       ///< which document begins at each of packed.document_starts; -1: pads
+  int64_t documents = 0, tokens = 0;  ///< in windows, without pads
   int64_t too_long = 0, dropped_tokens = 0;  ///< documents that fit no window, and their tokens
 };
 /// Empty documents are left out.

@@ -59,7 +59,9 @@ void LlamaHead::chunks(const StepContext& c, const Normalised& in, const Loss& l
   const int64_t rows = y.rows(), vocab = c.parameters.shard(output_).slice[0],
                 chunk = std::min(rows, options_.chunk_rows);
   const int64_t columns = std::max(vocab, precision_.padded_rows);
-  Allocation losses = c.scratch("losses", DType::f32, {rows});
+  Allocation scratch_losses;
+  if (loss.token_losses.empty()) scratch_losses = c.scratch("losses", DType::f32, {rows});
+  const Tensor losses = scratch_losses ? scratch_losses.tensor() : loss.token_losses;
   Allocation logits = c.scratch("logits", DType::f32, {chunk, columns});
   Allocation statistics = c.scratch("softmax statistics", DType::f32, {3, chunk});
   Allocation dlogits;
@@ -78,7 +80,7 @@ void LlamaHead::chunks(const StepContext& c, const Normalised& in, const Loss& l
                                         .row_target = statistic(2),
                                         .vocab_begin = vocab * c.tensor_parallel.rank(),
                                         .valid_columns = vocab},
-                            .losses = losses.tensor().slice(begin, begin + n),
+                            .losses = losses.slice(begin, begin + n),
                             .grad_scale = loss.grad_scale,
                             .z_loss_weight = options_.z_loss_weight};
     if (z_losses) ce.z_losses = z_losses.tensor().slice(begin, begin + n);
@@ -103,8 +105,7 @@ void LlamaHead::chunks(const StepContext& c, const Normalised& in, const Loss& l
   fill_zero(c.stream, loss.sequence_sums);
   const int64_t sequences = loss.sequence_sums.numel(), length = rows / sequences;
   for (int64_t b = 0; b < sequences; ++b)
-    sum_into(c.stream, losses.tensor().slice(b * length, (b + 1) * length),
-             loss.sequence_sums.slice(b, b + 1));
+    sum_into(c.stream, losses.slice(b * length, (b + 1) * length), loss.sequence_sums.slice(b, b + 1));
 }
 
 void LlamaHead::project(const StepContext& c, const Tensor& y, const Tensor& logits, bool keep,

@@ -31,13 +31,14 @@ class LlamaHead {
     Tensor sum;                 ///< f32 [1], accumulated: sum of the losses of valid tokens
     Tensor grad_scale;          ///< f32 [1]: d(scaled loss) / d(token loss)
     Tensor sequence_sums = {};  ///< f32 [B], overwritten: sum of the losses of each sequence; may be absent
+    Tensor token_losses = {};   ///< f32 [N], overwritten: 0 where the loss does not count; may be absent
     Tensor z_loss_sum = {};     ///< f32 [1], accumulated: sum of the z-losses of valid tokens; may be absent
   };
   /// Gradient of the residual stream, placed for `reader`, which added to it last (null: none here);
   /// accumulates the gradients of norm and output.
   LinearOperand forward_backward(const StepContext& context, ResidualStream in, const Loss& loss,
                                  const Linear* reader) const;
-  /// Adds to loss.sum only.
+  /// Adds to loss.sum and fills loss.token_losses.
   void evaluate(const StepContext& context, ResidualStream in, const Loss& loss) const;
   /// Logits f32 [rows, V] of the rows given (generation); in the compute type.
   void logits(const StepContext& context, ResidualStream in, const Tensor& out) const;

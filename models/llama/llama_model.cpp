@@ -206,7 +206,9 @@ Allocation LlamaModel::evaluate(const StepContext& c, StageUnits units, const Mi
   c.parameters.unshard(last);
   if (config_.tied_embeddings) c.parameters.unshard(0);
   head_.evaluate(c, std::move(stream),
-                 {.targets = micro.targets.reshape({micro.targets.numel()}), .sum = loss_sum});
+                 {.targets = micro.targets.reshape({micro.targets.numel()}),
+                  .sum = loss_sum,
+                  .token_losses = micro.token_losses});
   if (config_.tied_embeddings) c.parameters.reshard(0);
   c.parameters.reshard(last);
   return {};

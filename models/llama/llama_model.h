@@ -25,6 +25,7 @@ struct MicroBatch {
   Tensor targets;               ///< i32 [B,T]
   Tensor document_start;        ///< i32 [B,T], absent for plain causal attention
   Tensor positions;             ///< i32 [B,T], with document_start: positions restart
+  Tensor token_losses = {};     ///< f32 [B*T] out, of evaluate(); may be absent
   Tensor sequence_losses = {};  ///< f32 [B] out: sum of the token losses of each sequence; may be absent
   Tensor z_loss_sum = {};       ///< f32 [1], accumulated: sum of the tokens' z-losses; may be absent
 };
@@ -69,7 +70,8 @@ class LlamaModel {
   Allocation input_gradient(const StepContext& context, StageUnits units, const MicroBatch& batch,
                             Allocation dout, LlamaSaved& saved) const;
   void weight_gradients(const StepContext& context, StageUnits units, LlamaSaved saved) const;
-  /// Adds the losses of one micro-batch to loss_sum: forward() without anything kept.
+  /// Adds the losses of one micro-batch to loss_sum, and fills its token_losses: forward() without anything
+  /// kept.
   Allocation evaluate(const StepContext& context, StageUnits units, const MicroBatch& batch,
                       const Tensor& loss_sum, Allocation in) const;
 

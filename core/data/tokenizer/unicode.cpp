@@ -51,6 +51,21 @@ void append_composed(std::string& out, std::string_view well_formed) {
 
 }  // namespace
 
+std::string capitalised(std::string_view text) {
+  std::string out;
+  for (size_t at = 0; at < text.size();) {
+    const CodePoint c = code_point_at(text, at);
+    const auto value = static_cast<utf8proc_int32_t>(c.value);
+    if (c.valid) {
+      append_utf8(out, static_cast<char32_t>(at == 0 ? utf8proc_totitle(value) : utf8proc_tolower(value)));
+    } else {
+      out += text[at];
+    }
+    at += c.length;
+  }
+  return out;
+}
+
 bool is_white_space(char32_t c) {
   return (c >= 9 && c <= 13) || c == ' ' || c == 0x85 || c == 0xA0 || c == 0x1680 ||
          (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||

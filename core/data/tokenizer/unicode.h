@@ -5,6 +5,10 @@
 
 namespace ottava::tokenizer {
 
+/// Python's str.capitalize(): the first character in title case, the others in lower case; characters that
+/// become several stay as they are.
+std::string capitalised(std::string_view text);
+
 /// The property White_Space.
 bool is_white_space(char32_t c);
 /// Alphabetic, mark, decimal number, connector punctuation or join control: \w of HF's engine.

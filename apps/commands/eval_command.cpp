@@ -1,0 +1,88 @@
+#include "apps/commands/eval_command.h"
+
+#include <iostream>
+
+#include "apps/commands/command_line.h"
+#include "apps/evaluate/choice_scores.h"
+#include "apps/evaluate/evaluator.h"
+#include "apps/train/checkpoints.h"
+#include "core/error.h"
+#include "core/io/atomic_file.h"
+#include "core/io/json.h"
+#include "models/llama/read_hf_config.h"
+#include "parallel/checkpoint/folder.h"
+#include "parallel/checkpoint/huggingface.h"
+
+namespace ottava {
+namespace {
+
+Json to_json(const ChoiceScores& s) {
+  Json out, likelihoods(Json::Array{});
+  out.set("name", s.name).set("items", s.items);
+  const auto add = [&](const std::string& name, const Accuracy& a) {
+    out.set(name, a.value).set(name + "_stderr", a.standard_error);
+  };
+  add("acc", s.acc), add("acc_norm", s.acc_norm), add("acc_bytes", s.acc_bytes);
+  for (const std::vector<double>& item : s.log_likelihoods) {
+    Json list(Json::Array{});
+    for (double value : item) list.push(value);
+    likelihoods.push(std::move(list));
+  }
+  return out.set("log_likelihoods", std::move(likelihoods));
+}
+
+}  // namespace
+
+void run_eval_command(const EvalCommand& c, std::ostream& out) {
+  if (c.tasks.empty()) fail<ConfigError>("eval", "nothing to evaluate: give --tasks FILE...");
+  if (c.seq_len < 2 || c.batch < 1)
+    fail<ConfigError>("eval", "--seq-len is {} and --batch {}, expected at least 2 and 1", c.seq_len,
+                      c.batch);
+  std::vector<ChoiceTask> tasks;
+  for (const std::string& path : c.tasks) tasks.push_back(read_choice_task(path, c.max_examples));
+  const std::string folder = checkpoint::newest_step_or_itself(c.model);
+  const LlamaConfig model = read_hf_config(folder);
+  const std::shared_ptr<const Tokenizer> tokenizer = Tokenizer::load(folder);
+  if (tokenizer->vocab_size() > model.vocab_size) {
+    fail<ConfigError>("eval", "the tokenizer in {} has {} ids, the model {}", folder, tokenizer->vocab_size(),
+                      model.vocab_size);
+  }
+  Evaluator evaluator(
+      {.model = model, .compute = parse_dtype(c.dtype), .batch = c.batch, .sequence = c.seq_len},
+      parse_device(c.device));
+  checkpoint::RankGroup alone;
+  checkpoint::load_huggingface(folder, trained_parameters(evaluator.parameters(), evaluator.stream(), false),
+                               alone);
+  evaluator.parameters().refresh_compute_copies();
+  const TokenLosses losses{
+      .batch = c.batch, .sequence = c.seq_len, .pass = [&](const HostTokens& tokens, std::span<float> to) {
+        evaluator.losses(tokens, to);
+      }};
+  Json results(Json::Array{});
+  for (const ChoiceTask& task : tasks) {
+    const ChoiceScores scores = score_choices(task, *tokenizer, losses);
+    out << to_text(scores) << std::endl;
+    results.push(to_json(scores));
+  }
+  if (!c.json.empty()) write_file_atomically(c.json, results.dump() + "\n");
+}
+
+void add_eval_command(Command& commands) {
+  auto o = std::make_shared<EvalCommand>();
+  commands.subcommand("eval", "score a model on multiple-choice questions")
+      .required("model", &o->model, "step folder of a run, or a Hugging Face model folder")
+      .required("--tasks", &o->tasks,
+                "JSON lines with query, choices and gold, or HellaSwag's or ARC's own (.gz and .zst too)")
+      .option("--max-examples", &o->max_examples, "of each task; -1: all")
+      .option("--seq-len", &o->seq_len, "tokens of a window, which choices share")
+      .option("--batch", &o->batch, "windows of a pass")
+      .option("--json", &o->json, "file for the scores and the log-likelihood of every choice")
+      .option("--device", &o->device, "auto, cpu or cuda")
+      .option("--dtype", &o->dtype, "bfloat16 or float32")
+      .run([o] {
+        run_eval_command(*o, std::cout);
+        return 0;
+      });
+}
+
+}  // namespace ottava

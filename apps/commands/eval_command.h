@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+#include <ostream>
+#include <string>
+#include <vector>
+
+namespace ottava {
+
+class Command;
+
+/// `ottava eval MODEL --tasks FILE...`: how often a model chooses right. A line for each task goes to `out`.
+struct EvalCommand {
+  std::string model;               ///< step folder of a run, its checkpoint folder, or a Hugging Face folder
+  std::vector<std::string> tasks;  ///< files: apps/evaluate/choice_task.h
+  int64_t max_examples = -1;       ///< of each task
+  int64_t seq_len = 1024, batch = 4;
+  std::string json;  ///< file for the scores, with the log-likelihood of every choice
+  std::string device = "auto";
+  std::string dtype = "bfloat16";
+};
+/// Throws ConfigError, FileError and DataError before anything is scored.
+void run_eval_command(const EvalCommand& command, std::ostream& out);
+
+void add_eval_command(Command& commands);
+
+}  // namespace ottava

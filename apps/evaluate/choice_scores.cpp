@@ -1,0 +1,143 @@
+#include "apps/evaluate/choice_scores.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/counted.h"
+#include "core/data/chat/masked_token.h"
+#include "core/data/tokenizer/unicode.h"
+#include "core/data/whole_packing.h"
+#include "core/error.h"
+#include "core/io/utf8.h"
+
+namespace ottava {
+namespace {
+
+using Tokens = std::vector<int32_t>;
+
+// Where white space at the end of a text begins.
+size_t trailing_space(std::string_view text) {
+  size_t begin = 0;
+  for (size_t at = 0; at < text.size();) {
+    const CodePoint c = code_point_at(text, at);
+    at += c.length;
+    if (!c.valid || !tokenizer::is_white_space(c.value)) begin = at;
+  }
+  return begin;
+}
+
+int64_t characters(std::string_view text) {
+  return std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
+}
+
+// Context and choice; the tokens of the context are masked.
+Tokens encode(const Tokenizer& tokenizer, const ChoiceItem& item, const std::string& choice) {
+  const size_t cut = trailing_space(item.context);
+  const std::string context = item.context.substr(0, cut);
+  const EncodeOptions options{.add_bos = tokenizer.adds_bos()};
+  Tokens tokens = tokenizer.encode(item.context + item.delimiter + choice, options);
+  const Tokens own = tokenizer.encode(context, options);
+  size_t masked = own.size();
+  if (masked == 0) {  // something must stand in front of what is scored
+    tokens.insert(tokens.begin(), tokenizer.bos_id().value_or(tokenizer.eos_id().value_or(0)));
+    masked = 1;
+  }
+  for (size_t i = 0; i < std::min(masked, tokens.size()); ++i)
+    tokens[i] = data::masked(i < own.size() ? own[i] : tokens[i]);
+  return tokens;
+}
+
+Accuracy accuracy(int64_t right, int64_t items) {
+  const double n = static_cast<double>(items), p = static_cast<double>(right) / n;
+  return {p, items > 1 ? std::sqrt(p * (1 - p) / (n - 1)) : 0};
+}
+
+// Losses of the passes of this rank, added up by document.
+std::vector<double> sums_of(const data::WholePacked& whole, size_t documents, const TokenLosses& model) {
+  const int64_t windows = whole.packed.windows(model.sequence), row = model.sequence,
+                passes = (windows + model.batch * model.ranks - 1) / (model.batch * model.ranks);
+  std::vector<double> sums(documents, 0.0);
+  const auto size = static_cast<size_t>(model.batch * row);
+  Tokens inputs(size), targets(size), starts(size), positions(size);
+  std::vector<float> losses(size);
+  for (int64_t pass = 0; pass < passes; ++pass) {
+    std::ranges::fill(inputs, 0);
+    std::ranges::fill(targets, data::kNoTarget);
+    std::ranges::fill(starts, 0);
+    const int64_t first = (pass * model.ranks + model.rank) * model.batch,
+                  last = std::min(first + model.batch, windows);
+    for (int64_t w = first; w < last; ++w) {
+      const int64_t at = (w - first) * row;
+      whole.packed.copy_window(w, row, inputs.data() + at, targets.data() + at, starts.data() + at);
+    }
+    for (size_t i = 0; i < size; ++i)
+      positions[i] = static_cast<int32_t>(static_cast<int64_t>(i) % row) - starts[i];
+    model.pass({inputs, targets, starts, positions}, losses);
+    const std::vector<int64_t>& begins = whole.packed.document_starts;
+    for (int64_t w = first; w < last; ++w) {
+      const int64_t begin = w * (row + 1);
+      auto d = std::upper_bound(begins.begin(), begins.end(), begin) - begins.begin() - 1;
+      for (int64_t i = 0; i < row; ++i) {
+        while (d + 1 < std::ssize(begins) && begins[static_cast<size_t>(d + 1)] <= begin + i) ++d;
+        const auto at = static_cast<size_t>((w - first) * row + i);
+        if (targets[at] != data::kNoTarget)
+          sums[static_cast<size_t>(whole.sources[static_cast<size_t>(d)])] += losses[at];
+      }
+    }
+  }
+  if (model.ranks > 1) model.add_up(sums);
+  return sums;
+}
+
+}  // namespace
+
+ChoiceScores score_choices(const ChoiceTask& task, const Tokenizer& tokenizer, const TokenLosses& model) {
+  ChoiceScores out{.name = task.name, .items = std::ssize(task.items)};
+  std::vector<Tokens> documents;
+  for (const ChoiceItem& item : task.items) {
+    for (const std::string& choice : item.choices) {
+      Tokens tokens = encode(tokenizer, item, choice);
+      if (const int64_t over = std::ssize(tokens) - (model.sequence + 1); over > 0) {
+        tokens.erase(tokens.begin(), tokens.begin() + over);
+        ++out.cut;
+      }
+      documents.push_back(std::move(tokens));
+    }
+  }
+  const data::WholePacked whole = data::pack_whole(documents, {.seq_len = model.sequence});
+  const std::vector<double> sums = sums_of(whole, documents.size(), model);
+  int64_t right = 0, right_norm = 0, right_bytes = 0;
+  size_t next = 0;
+  for (const ChoiceItem& item : task.items) {
+    std::vector<double> scores, per_character, per_byte;
+    for (const std::string& choice : item.choices) {
+      scores.push_back(-sums[next++]);
+      per_character.push_back(scores.back() / static_cast<double>(characters(choice)));
+      per_byte.push_back(scores.back() / static_cast<double>(choice.size()));
+    }
+    const auto is_right = [&](const std::vector<double>& by) {
+      return std::ranges::max_element(by) - by.begin() == item.gold;
+    };
+    right += is_right(scores), right_norm += is_right(per_character), right_bytes += is_right(per_byte);
+    out.choices += std::ssize(scores);
+    out.log_likelihoods.push_back(std::move(scores));
+  }
+  out.acc = accuracy(right, out.items);
+  out.acc_norm = accuracy(right_norm, out.items);
+  out.acc_bytes = accuracy(right_bytes, out.items);
+  return out;
+}
+
+std::string to_text(const ChoiceScores& s) {
+  const auto share = [](std::string_view name, const Accuracy& a) {
+    return fmt::format("{} {:.1f}% +- {:.1f}", name, 100 * a.value, 100 * a.standard_error);
+  };
+  std::string text =
+      fmt::format("{}: {}, {}, {} ({})", s.name, share("acc", s.acc), share("acc_norm", s.acc_norm),
+                  share("acc_bytes", s.acc_bytes), counted(s.items, "item"));
+  if (s.cut > 0)
+    text += fmt::format("; of {} the beginning is left out, as too long", counted(s.cut, "choice"));
+  return text;
+}
+
+}  // namespace ottava

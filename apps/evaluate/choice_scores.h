@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "apps/evaluate/choice_task.h"
+#include "apps/train/training_engine.h"
+#include "core/data/tokenizer/tokenizer.h"
+
+namespace ottava {
+
+/// How a model is asked for losses, and by how many ranks.
+struct TokenLosses {
+  int64_t batch = 1, sequence = 2048;  ///< rows of a pass and their length
+  int rank = 0, ranks = 1;             ///< that divide the passes among them; all make equally many
+  /// Losses [batch * sequence] of a pass, 0 where they do not count. Documents do not see each other.
+  std::function<void(const HostTokens& tokens, std::span<float> losses)> pass;
+  std::function<void(std::span<double> sums)> add_up = {};  ///< over the ranks; needed with several
+};
+
+/// A share of items, and the standard error of its being a sample: sqrt(p (1 - p) / (n - 1)).
+struct Accuracy {
+  double value = 0, standard_error = 0;
+};
+
+/// What lm-evaluation-harness says of a multiple-choice task.
+struct ChoiceScores {
+  std::string name;
+  int64_t items = 0, choices = 0;
+  Accuracy acc;        ///< the choice of the largest log-likelihood
+  Accuracy acc_norm;   ///< of the largest one per character
+  Accuracy acc_bytes;  ///< of the largest one per byte of UTF-8
+  int64_t cut =
+      0;  ///< choices with their context that were longer than a window: their beginning is left out
+  std::vector<std::vector<double>> log_likelihoods;  ///< of each item's choices
+};
+
+/// Asks a model to choose. A choice is scored as the harness does: white space at the end of the context
+/// moves over to delimiter and choice; both are encoded together, and of these tokens as many as the context
+/// has by itself give way to the context's own. BOS stands in front where the tokenizer's files say so;
+/// special tokens in the context are read as such. Choices share windows.
+ChoiceScores score_choices(const ChoiceTask& task, const Tokenizer& tokenizer, const TokenLosses& model);
+
+/// "hellaswag: acc 31.1% +- 0.5, acc_norm 33.0% +- 0.5, acc_bytes 32.8% +- 0.5 (10042 items)".
+std::string to_text(const ChoiceScores& scores);
+
+}  // namespace ottava

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "apps/train/training_engine.h"
+#include "models/llama/llama_model.h"
+
+namespace ottava {
+
+/// A model on one rank that is asked for the losses of tokens and not trained.
+class Evaluator {
+ public:
+  struct Options {
+    LlamaConfig model;
+    DType compute = DType::bf16;
+    int64_t batch = 1, sequence = 2048;  ///< of a pass
+  };
+  /// Plans and takes memory.
+  Evaluator(Options options, Device device);
+
+  /// To be filled, then refresh_compute_copies().
+  Fsdp& parameters() { return *parameters_; }
+  Stream& stream() { return stream_; }
+  const Options& options() const { return options_; }
+
+  /// Losses [batch * sequence] of tokens whose documents do not see each other; 0 where they do not count.
+  void losses(const HostTokens& tokens, std::span<float> out);
+
+ private:
+  void build(Arena& arena, Stream& stream);
+  void run(Arena& arena, Stream& stream);
+
+  Options options_;
+  Stream stream_;
+  RankGroups ranks_;
+  std::unique_ptr<Arena> arena_;
+  std::unique_ptr<Fsdp> parameters_;
+  std::unique_ptr<LlamaModel> model_;
+  Tensor tokens_, targets_, document_start_, positions_, loss_sum_, losses_;
+};
+
+}  // namespace ottava

@@ -1,0 +1,136 @@
+#include <cmath>
+#include <fstream>
+#include <sstream>
+
+#include "apps/commands/eval_command.h"
+#include "apps/evaluate/choice_scores.h"
+#include "apps/evaluate/choice_task.h"
+#include "core/error.h"
+#include "core/io/file.h"
+#include "core/io/json.h"
+#include "core/parallel_for.h"
+#include "tests/support/catch.h"
+#include "tests/support/message_of.h"
+#include "tests/support/temporary_folder.h"
+
+using namespace ottava;
+using namespace ottava::test;
+using Catch::Matchers::Contains;
+
+namespace {
+
+const std::string kGolden = OTTAVA_SOURCE_DIR "/tests/golden/evaluate/";
+
+Json scored(int64_t sequence, int64_t batch) {
+  const TemporaryFolder folder;
+  std::ostringstream out;
+  run_eval_command({.model = kGolden + "model",
+                    .tasks = {kGolden + "own.jsonl", kGolden + "hellaswag.jsonl", kGolden + "arc.jsonl"},
+                    .seq_len = sequence,
+                    .batch = batch,
+                    .json = folder / "scores.json",
+                    .dtype = "float32"},
+                   out);
+  CHECK_THAT(out.str(), Contains("hellaswag: acc 33.3% +- 6.1, acc_norm 30.0% +- 6.0"));
+  return Json::parse(read_file(folder / "scores.json"), "scores.json");
+}
+
+std::string refusal(std::string_view line) {
+  return message_of([&] { read_choice_item(line, "'x.jsonl' line 3"); });
+}
+
+}  // namespace
+
+TEST_CASE("scores and log-likelihoods are those of lm-evaluation-harness") {
+  const Json golden = Json::parse(read_file(kGolden + "golden.json"), "golden.json");
+  const auto& expected = golden.at("tasks", "golden").as_array("tasks");
+  // Many choices to a window, or few.
+  for (const auto& [sequence, batch] : {std::pair{256, 4}, std::pair{160, 1}}) {
+    const Json scores = scored(sequence, batch);
+    REQUIRE(scores.as_array("").size() == 3);
+    for (size_t t = 0; t < 3; ++t) {
+      const Json& ours = scores.as_array("")[t];
+      const std::string name = expected[t].at("name", "task").as_string("name");
+      INFO(name << " in windows of " << sequence);
+      CHECK(ours.at("name", "").as_string("") == name);
+      for (const char* metric :
+           {"acc", "acc_norm", "acc_bytes", "acc_stderr", "acc_norm_stderr", "acc_bytes_stderr"})
+        CHECK(std::abs(ours.at(metric, "").as_number("") - expected[t].at(metric, "").as_number("")) < 1e-9);
+      const auto &own = ours.at("log_likelihoods", "").as_array(""),
+                 &theirs = expected[t].at("log_likelihoods", "").as_array("");
+      REQUIRE(own.size() == theirs.size());
+      for (size_t i = 0; i < own.size(); ++i) {
+        REQUIRE(own[i].as_array("").size() == theirs[i].as_array("").size());
+        for (size_t c = 0; c < own[i].as_array("").size(); ++c) {
+          const double theirs_of = theirs[i].as_array("")[c].as_number("");
+          CHECK(std::abs(own[i].as_array("")[c].as_number("") - theirs_of) <
+                1e-3 + 1e-5 * std::abs(theirs_of));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("ranks that divide the windows find the same scores as one") {
+  const ChoiceTask task = read_choice_task(kGolden + "own.jsonl");
+  const auto tokenizer = Tokenizer::load(kGolden + "model");
+  // A loss that is a function of the token and of where it stands in its document.
+  const auto pass = [](const HostTokens& t, std::span<float> losses) {
+    for (size_t i = 0; i < losses.size(); ++i)
+      losses[i] = t.targets[i] < 0 ? 0.0F
+                                   : static_cast<float>(t.targets[i] % 13 + t.inputs[i] % 7) +
+                                         0.25F * static_cast<float>(t.positions[i] % 5);
+  };
+  TokenLosses model{.batch = 2, .sequence = 150, .pass = pass};
+  const ChoiceScores one = score_choices(task, *tokenizer, model);
+  CHECK(one.items == 80);
+  CHECK(one.cut == 0);
+  std::vector<std::vector<double>> parts;
+  for (const bool is_second : {false, true}) {
+    for (int rank = 0; rank < 3; ++rank) {
+      model.rank = rank;
+      model.ranks = 3;
+      model.add_up = [&](std::span<double> sums) {
+        if (!is_second) return parts.emplace_back(sums.begin(), sums.end()), void();
+        for (size_t i = 0; i < sums.size(); ++i) sums[i] = parts[0][i] + parts[1][i] + parts[2][i];
+      };
+      const ChoiceScores scores = score_choices(task, *tokenizer, model);
+      if (is_second) CHECK(scores.log_likelihoods == one.log_likelihoods);
+    }
+  }
+  // What is longer than a window loses its beginning, and that is said.
+  const ChoiceScores cut = score_choices(task, *tokenizer, {.batch = 2, .sequence = 40, .pass = pass});
+  CHECK(cut.cut > 0);
+  CHECK_THAT(to_text(cut), Contains("the beginning is left out, as too long"));
+}
+
+TEST_CASE("an item that cannot be answered is refused with file and line") {
+  CHECK_THAT(refusal(R"({"query": "q", "choices": [], "gold": 0})"),
+             Contains("[evaluation] 'x.jsonl' line 3: there is no choice"));
+  CHECK_THAT(refusal(R"({"query": "q", "choices": ["a", "b"], "gold": 2})"),
+             Contains("line 3: gold 2 is out of range: there are 2 choices, counted from 0"));
+  CHECK_THAT(refusal(R"({"query": "q", "choices": ["a", ""], "gold": 0})"), Contains("a choice is empty"));
+  CHECK_THAT(refusal(R"({"query": "q", "choices": ["a"], "gold": -1})"), Contains("gold -1 is out of range"));
+  CHECK_THAT(refusal(R"({"query": "q", "choices": ["a"], "gold": "b"})"),
+             Contains("expected the index of the right choice"));
+  CHECK_THAT(refusal(R"({"query": "q", "gold": 0})"), Contains("\"choices\" is missing"));
+  CHECK_THAT(refusal(R"({"question": "q", "choices": {"text": ["a"], "label": ["A"]}, "answerKey": "B"})"),
+             Contains("the answerKey \"B\" is the label of no choice"));
+  CHECK_THAT(refusal(R"({"activity_label": "", "ctx_a": "", "ctx_b": "", "endings": ["a"], "label": ""})"),
+             Contains("\"label\" is \"\", expected the index"));
+  CHECK_THAT(refusal(R"({"text": "x"})"),
+             Contains("expected \"query\", \"choices\" and \"gold\", or a line of HellaSwag or ARC"));
+  CHECK_THAT(refusal("{"), Contains("line 3: malformed JSON"));
+  const ChoiceItem ai2 = read_choice_item(
+      R"({"question": {"stem": "why?", "choices": [{"text": "a", "label": "1"}, {"text": "b", "label": "2"}]}, "answerKey": "2"})",
+      "");
+  CHECK(ai2.context == "Question: why?\nAnswer:");
+  CHECK(ai2.choices == std::vector<std::string>{"a", "b"});
+  CHECK(ai2.gold == 1);
+  const TemporaryFolder folder;
+  std::ofstream(folder / "empty.jsonl") << "\n";
+  CHECK_THAT(message_of([&] { read_choice_task(folder / "empty.jsonl"); }), Contains("has no items"));
+  std::ostringstream out;
+  CHECK_THAT(message_of([&] { run_eval_command({.model = kGolden + "model"}, out); }),
+             Contains("give --tasks FILE"));
+}
