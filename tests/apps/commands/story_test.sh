@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# story_test.sh OTTAVA: scripts/story.sh, shortened, on a dictionary of made-up words.
+set -euo pipefail
+program=$(realpath "$1")
+cd "$(dirname "$0")/../../.."
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export OMP_NUM_THREADS=1
+python3 -B scripts/story/small_dictionary.py "$work/dictionary.txt"
+OTTAVA=$program scripts/story.sh "$work/dictionary.txt" --folder "$work/story" --short | tee "$work/out"
+grep -q "standard errors" "$work/out"
+# A text that is no dictionary is refused before anything is trained for long.
+if python3 -B scripts/story/questions.py README.md "$work/none" 2>"$work/problem"; then echo "README.md passes for a dictionary"; exit 1; fi
+grep -q "it is no dictionary in the form of GCIDE" "$work/problem"
