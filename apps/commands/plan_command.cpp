@@ -9,6 +9,7 @@
 #include "apps/decide/decide.h"
 #include "apps/predict/predicted_trace.h"
 #include "apps/predict/sample_step.h"
+#include "apps/report/optimizer_text.h"
 #include "core/counted.h"
 #include "core/error.h"
 #include "core/io/atomic_file.h"
@@ -110,6 +111,8 @@ void plan_step(const PlanCommand& command, const Config& config, const PlannedEx
   if (machine) recorded.time = predict_step(plan, *machine);
   print_model(e, out);
   print_step(e, machine, out);
+  if (const std::string optimizer = optimizer_text(e); !optimizer.empty())
+    out << "Optimizer: " << optimizer << "\n";
   print_float8(e, plan, out);
   print_memory(plan.memory, out);
   if (device.type == DeviceType::cuda && config.attention.backend != "flash") {

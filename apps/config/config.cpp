@@ -91,6 +91,7 @@ void check_combinations(const Config& c, config::Problems& problems) {
   check("model", c.model);
   check("training", c.training);
   check("chat", c.chat);
+  check("optimizer", c.optimizer);
   check("parallelism", c.parallelism);
   check("checkpoint", c.checkpoint);
   check("activation_checkpoint", c.activation_checkpoint);

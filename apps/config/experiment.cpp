@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "apps/decide/float8_speedup.h"
+#include "core/counted.h"
 #include "core/error.h"
 #include "core/glob.h"
 #include "core/io/file.h"
@@ -31,13 +32,26 @@ Batches resolve_batches(const Config& c, const Mesh& mesh) {
   return {global, global / together};
 }
 
+UpdateRule rule_of(const std::string& name, size_t group, const ParameterSpec& spec) {
+  if (name == "AdamW") return UpdateRule::adamw;
+  if (spec.is_vector) {
+    fail<ConfigError>(
+        "optimizer",
+        "param_groups entry {} gives {} to Muon, which orthogonalises matrices: it is a vector of "
+        "{}, leave it to AdamW",
+        group + 1, spec.name, counted(spec.rows(), "element"));
+  }
+  return UpdateRule::muon;
+}
+
 // Per parameter of the table; a fused parameter takes the group of its own name or of its first part.
 std::vector<ParameterTraining> resolve_groups(const OptimizerConfig& c,
                                               const std::vector<ParameterSpec>& specs) {
   std::vector<ParameterTraining> out;
   std::vector<bool> used(c.param_groups.size(), false);
   for (const ParameterSpec& spec : specs) {
-    ParameterTraining training{static_cast<float>(c.weight_decay), 1.0f};
+    ParameterTraining training{static_cast<float>(c.weight_decay), 1.0f, UpdateRule::adamw};
+    if (c.name == "Muon" && spec.role == ParameterRole::linear) training.rule = UpdateRule::muon;
     for (size_t g = 0; g < c.param_groups.size(); ++g) {
       const ParamGroupConfig& group = c.param_groups[g];
       if (!glob_matches(group.match, spec.name) && !glob_matches(group.match, spec.parts[0].hf_name))
@@ -45,6 +59,7 @@ std::vector<ParameterTraining> resolve_groups(const OptimizerConfig& c,
       used[g] = true;
       training.weight_decay = static_cast<float>(group.weight_decay.value_or(c.weight_decay));
       training.lr_factor = static_cast<float>(group.lr_factor);
+      if (group.optimizer_name) training.rule = rule_of(*group.optimizer_name, g, spec);
       break;
     }
     out.push_back(training);
@@ -67,6 +82,19 @@ cpu::ProductChoice resolve_products(const CpuConfig& c) {
   };
   const cpu::ProductChoice usual = cpu::usual_products();
   return {.matmul = way(c.bf16_matmul, usual.matmul), .attention = way(c.bf16_attention, usual.attention)};
+}
+
+MuonOptions resolve_muon(const OptimizerConfig& c) {
+  MuonOptions out;
+  out.hyper.momentum = static_cast<float>(c.momentum);
+  out.hyper.nesterov = c.nesterov;
+  out.hyper.steps = static_cast<int>(c.ns_steps);
+  std::ranges::transform(c.newton_schulz_coefficients(), out.hyper.coefficients.begin(),
+                         [](double x) { return static_cast<float>(x); });
+  out.adjust = c.adjust_lr_fn == OptimizerConfig::AdjustLr::original ? MuonOptions::Adjust::original
+                                                                     : MuonOptions::Adjust::match_rms_adamw;
+  out.precision = c.ns_dtype;
+  return out;
 }
 
 FsdpOptions resolve_fsdp(const Config& c) {
@@ -288,6 +316,7 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
                  .beta2 = static_cast<float>(c.optimizer.beta2),
                  .eps = static_cast<float>(c.optimizer.eps),
                  .seed = static_cast<uint64_t>(c.training.seed)};
+  shape.muon = resolve_muon(c.optimizer);
   shape.max_norm = static_cast<float>(c.training.max_norm);
   const LlamaParameters table = llama_parameters(shape.model);
   shape.groups = resolve_groups(c.optimizer, table.specs);
@@ -356,14 +385,14 @@ bool saves_asynchronously(const CheckpointConfig& c) {
 
 int64_t snapshot_bytes(const Experiment& e, const ShardCoordinates& at) {
   if (!saves_asynchronously(e.config.checkpoint)) return 0;
-  std::vector<ParameterSpec> specs = llama_parameters(e.shape.model).specs;
+  std::vector<ParameterSpec> specs = parameter_table(e.shape).specs;
   align_shards(specs, e.shape.parameters);
   const checkpoint::ShardMemory moment{.dtype = e.shape.parameters.optimizer_state};
   return checkpoint::owned_bytes(
       {.specs = specs,
        .at = at,
        .shards = std::vector<checkpoint::ParameterShard>(
-           specs.size(), {.weight = {}, .exp_avg = moment, .exp_avg_sq = moment})});
+           specs.size(), {.weight = {}, .exp_avg = moment, .exp_avg_sq = moment, .momentum = {}})});
 }
 
 WeightQuantizing weight_quantizing(const StepPlan& plan) {

@@ -28,7 +28,7 @@ void step_and_validate(const TrainingShape& shape, const StepPlan& plan, Stream&
   // validation reads.
   for (size_t p = 0; p < engine.parameters().specs().size(); ++p) {
     if (const Tensor& squares = engine.parameters().shard(static_cast<int>(p)).exp_avg_sq;
-        squares.numel() > 0)
+        !squares.empty() && squares.numel() > 0)
       fill_zero(stream, squares);
   }
   const int64_t most = std::max(shape.micro_batches * shape.batch * shape.sequence,

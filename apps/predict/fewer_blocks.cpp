@@ -84,8 +84,14 @@ TrainingShape with_motifs(const TrainingShape& shape, const BlockPattern& patter
   TrainingShape out = shape;
   const int64_t left_out = (pattern.times - times) * pattern.motif,
                 from = pattern.head + times * pattern.motif;
+  // Of the groups, what the left out blocks' parameters had.
+  const std::vector<ParameterSpec> specs = llama_parameters(shape.model).specs;
+  for (size_t p = specs.size(); p-- > 0 && !out.groups.empty();) {
+    const int64_t block = specs[p].unit - 1;
+    if (block >= from && block < from + left_out)
+      out.groups.erase(out.groups.begin() + static_cast<int64_t>(p));
+  }
   out.model.layers -= left_out;
-  out.groups.clear();
   auto& recompute = out.model_options.recompute;
   if (!recompute.empty()) recompute.erase(recompute.begin() + from, recompute.begin() + from + left_out);
   std::vector<fp8::GemmDecision>& decisions = out.float8_policy.decisions;

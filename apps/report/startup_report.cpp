@@ -5,6 +5,7 @@
 #include <set>
 
 #include "apps/decide/available_memory.h"
+#include "apps/report/optimizer_text.h"
 #include "core/counted.h"
 #include "core/cpu/isa.h"
 #include "core/cuda/runtime.h"
@@ -120,6 +121,8 @@ void log_startup_report(const Experiment& e, const StepPlan& plan, Device device
   log::info("Precision: compute {}, masters f32, moments {}, gradient sums {}; {}",
             name_of(s.parameters.compute), name_of(s.parameters.optimizer_state), gradient_sums_text(e),
             recompute_text(s.model_options.recompute));
+  if (const std::string optimizer = optimizer_text(e); !optimizer.empty())
+    log::info("Optimizer: {}", optimizer);
   if (!s.float8_policy.decisions.empty()) {
     log::info("FP8: {}", fp8::policy_summary(s.float8_policy));
     for (const std::string& remark : float8_remarks(e, plan)) log::info("FP8: {}", remark);
@@ -212,11 +215,16 @@ void require_memory(const MemoryPlan& plan, Device device, Communicator& control
     for (const PlannedAllocation& a : plan.largest(6)) {
       largest += fmt::format("{}{} {}", largest.empty() ? "" : ", ", a.name, size_text(a.bytes));
     }
+    // The owner of a matrix works on all of it, however it is sharded.
+    const bool has_muon = largest.find("muon ") != std::string::npos;
     complaint = fmt::format(
         "the step needs {} on {}, {} are free for this rank; largest items: {}. Lower "
         "training.local_batch_size (raise global_batch_size instead) or training.seq_len, set "
-        "activation_checkpoint.mode: full, optimizer.state_dtype: bfloat16, or shard over more ranks",
-        size_text(plan.total_bytes()), to_string(device), size_text(available), largest);
+        "activation_checkpoint.mode: full, optimizer.state_dtype: bfloat16, {}or shard over more ranks",
+        size_text(plan.total_bytes()), to_string(device), size_text(available), largest,
+        has_muon ? "leave the largest matrices, which Muon's owners hold whole, to AdamW "
+                   "(optimizer.param_groups with optimizer_name: AdamW), "
+                 : "");
   } else if (snapshot + (on_host ? plan.total_bytes() : 0) > host) {
     complaint = fmt::format(
         "asynchronous checkpoints take a snapshot of {} in host memory{}, {} are free for this rank: set "

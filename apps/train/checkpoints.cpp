@@ -47,7 +47,8 @@ checkpoint::TrainedParameters trained_parameters(Fsdp& parameters, Stream& strea
                                     .with_optimizer = with_optimizer};
   for (size_t p = 0; p < parameters.specs().size(); ++p) {
     const ParameterShard& s = parameters.shard(static_cast<int>(p));
-    out.shards.push_back({memory_of(s.master), memory_of(s.exp_avg), memory_of(s.exp_avg_sq)});
+    out.shards.push_back(
+        {memory_of(s.master), memory_of(s.exp_avg), memory_of(s.exp_avg_sq), memory_of(s.momentum)});
   }
   if (stream.type() == DeviceType::cuda) {
     out.stream = &stream;
@@ -153,6 +154,7 @@ void Checkpoints::load(TrainingEngine& engine, TrainingState& state) {
   };
   if (!with_optimizer) initialise();
   std::optional<checkpoint::LoadedCheckpoint> loaded;
+  engine.parameters().clear_moments();  // those of another update rule are not loaded
   if (c.enable) {
     loaded = checkpoint::load_newest(
         folder_, trained_parameters(engine.parameters(), stream_, with_optimizer), group_, c.load_step);
@@ -232,6 +234,11 @@ void Checkpoints::load_initial(const std::string& path, TrainingEngine& engine, 
   if (const std::vector<std::string> other = model_differences(experiment_, path); !other.empty())
     log::warning("the model of {} and this one differ: {} (config.json there, and here)", path,
                  fmt::join(other, ", "));
+  if (experiment_.config.optimizer.uses_muon()) {
+    log::warning(
+        "these weights go on with Muon: a model that AdamW trained gains little from it (arXiv:2502.16982, "
+        "table 7)");
+  }
   if (!loaded.ignored.empty()) log::info("Of no use here: {}", fmt::join(loaded.ignored, ", "));
 }
 

@@ -34,16 +34,23 @@ std::vector<float> step_scalars(const StepInputs& inputs, const AdamwHyper& adam
 
 }  // namespace
 
+LlamaParameters parameter_table(const TrainingShape& shape) {
+  LlamaParameters table = llama_parameters(shape.model);
+  for (size_t p = 0; p < shape.groups.size(); ++p) table.specs[p].rule = shape.groups[p].rule;
+  return table;
+}
+
 TrainingEngine::TrainingEngine(TrainingShape shape, Stream& stream, Arena& arena, RankGroups& ranks,
                                int64_t matmul_workspace_bytes)
     : shape_(std::move(shape)),
       stream_(stream),
       arena_(arena),
       ranks_(ranks),
-      table_(llama_parameters(shape_.model)) {
+      table_(parameter_table(shape_)) {
   if (stream.target().type == DeviceType::cpu) stream.matmul_cache().set_products(shape_.cpu_products);
   ranks.coordinates.units = shape_.pipeline.units_of(ranks.pp->rank());
   parameters_ = std::make_unique<Fsdp>(stream, arena, ranks, table_.specs, shape_.parameters);
+  muon_ = std::make_unique<MuonUpdate>(stream, arena, *ranks.stage, *parameters_, shape_.muon);
   model_ = std::make_unique<LlamaModel>(shape_.model, table_, stream, arena, ranks.tensor_parallel.size(),
                                         shape_.model_options, shape_.float8);
   if (shape_.pipeline.is_on()) {
@@ -242,6 +249,22 @@ void TrainingEngine::begin_parameters(const StepContext& c) {
 }
 
 void TrainingEngine::update(const StepContext& c) {
+  find_gradient_factor(c);
+  {
+    StepContext::Scope scope(c, "muon");
+    muon_->begin(scalars_);
+  }
+  update_by_adamw(c);
+  StepContext::Scope scope(c, "muon");
+  std::vector<MuonUpdate::Training> training(table_.specs.size());
+  for (size_t p = 0; p < table_.specs.size(); ++p) {
+    if (table_.specs[p].rule == UpdateRule::muon)
+      training[p] = {shape_.groups[p].weight_decay, shape_.groups[p].lr_factor, updated_amax(p)};
+  }
+  muon_->finish(scalars_, training);
+}
+
+void TrainingEngine::find_gradient_factor(const StepContext& c) {
   StepContext::Scope scope(c, "optimizer");
   std::vector<Tensor> counted = parameters_->counted_gradients();
   std::vector<Shape> shapes;
@@ -251,17 +274,25 @@ void TrainingEngine::update(const StepContext& c) {
   share_norm();
   clip_factor(stream_, sum_of_squares_, shape_.max_norm, scalars_, skipped_);
   if (float8_) parameters_->float8()->begin_update(stream_);
+}
+
+Tensor TrainingEngine::updated_amax(size_t parameter) {
+  return float8_ ? parameters_->float8()->updated_amax(static_cast<int>(parameter)) : Tensor{};
+}
+
+void TrainingEngine::update_by_adamw(const StepContext& c) {
+  StepContext::Scope scope(c, "optimizer");
   std::vector<AdamwTensor> tensors;
   for (size_t p = 0; p < table_.specs.size(); ++p) {
     const ParameterShard& s = parameters_->shard(static_cast<int>(p));
-    if (s.master.numel() == 0) continue;
+    if (s.master.numel() == 0 || table_.specs[p].rule != UpdateRule::adamw) continue;
     const ParameterTraining training = shape_.groups.empty() ? ParameterTraining{} : shape_.groups[p];
     tensors.push_back({.master = s.master,
                        .gradient = s.gradient,
                        .exp_avg = s.exp_avg,
                        .exp_avg_sq = s.exp_avg_sq,
                        .compute = s.has_compute_copy ? s.compute : Tensor{},
-                       .amax = float8_ ? parameters_->float8()->updated_amax(static_cast<int>(p)) : Tensor{},
+                       .amax = updated_amax(p),
                        .weight_decay = training.weight_decay,
                        .lr_factor = training.lr_factor,
                        .key = p,

@@ -14,7 +14,7 @@
 #include "parallel/pipeline/pipeline_layout.h"
 #include "parallel/pipeline/pipeline_runner.h"
 #include "parallel/ranks/rank_groups.h"
-#include "parallel/sharding/fsdp.h"
+#include "parallel/sharding/muon_update.h"
 
 namespace ottava {
 
@@ -22,6 +22,7 @@ namespace ottava {
 struct ParameterTraining {
   float weight_decay = 0;
   float lr_factor = 1;
+  UpdateRule rule = UpdateRule::adamw;
 };
 
 /// Everything that decides what a step computes, resolved from the configuration.
@@ -38,11 +39,15 @@ struct TrainingShape {
   bool block_causal = false;     ///< attention stays within documents; positions restart
   bool sequence_losses = false;  ///< StepOutputs has each sequence's loss
   AdamwHyper adamw;
+  MuonOptions muon;
   float max_norm = 1;
   std::vector<ParameterTraining> groups;  ///< per parameter of the table; empty: the defaults
   fp8::Policy float8_policy;              ///< empty without FP8
   LlamaFloat8 float8;  ///< what it means for the model; parameters.float8 has the weights' part
 };
+
+/// The table of the shape's model, with the update rules of its groups.
+LlamaParameters parameter_table(const TrainingShape& shape);
 
 /// Host tokens of one micro-batch or of several: [count, T], documents only when block-causal.
 struct HostTokens {
@@ -121,6 +126,9 @@ class TrainingEngine {
   LlamaModel::Loss loss() const;
   void share_losses();
   void update(const StepContext& context);
+  void find_gradient_factor(const StepContext& context);
+  void update_by_adamw(const StepContext& context);
+  Tensor updated_amax(size_t parameter);
   void share_norm();
   void check_products() const;
   bool holds_layer(std::string_view product) const;
@@ -132,6 +140,7 @@ class TrainingEngine {
   RankGroups& ranks_;
   LlamaParameters table_;
   std::unique_ptr<Fsdp> parameters_;
+  std::unique_ptr<MuonUpdate> muon_;
   std::unique_ptr<LlamaModel> model_;
   std::unique_ptr<PipelineRunner> pipeline_;  ///< null without one
   std::unique_ptr<Float8State> float8_;       ///< null without FP8

@@ -12,6 +12,7 @@
 #include "core/ops/swiglu_kernels.h"
 #include "core/optim/adamw_kernels.h"
 #include "core/optim/grad_norm_kernels.h"
+#include "core/optim/muon_kernels.h"
 
 namespace ottava::cuda {
 namespace {
@@ -39,6 +40,10 @@ void embedding_forward(Stream&, const EmbeddingForward&) { absent(); }
 void fill_zero(Stream&, const Tensor&) { absent(); }
 void grad_norm_squared(Stream&, const std::vector<Tensor>&, const Tensor&, const Tensor&) { absent(); }
 void matmul(Stream&, const Matmul&) { absent(); }
+void muon_apply(Stream&, const std::vector<MuonWeight>&, const Tensor&) { absent(); }
+void muon_combine(Stream&, const Tensor&, float, const Tensor&, float) { absent(); }
+void muon_divide_by_norm(Stream&, const Tensor&, const Tensor&, const Tensor&) { absent(); }
+void muon_momentum(Stream&, const std::vector<MuonMomentum>&, const MuonHyper&, const Tensor&) { absent(); }
 void qk_norm_backward(Stream&, const QkNormBackward&) { absent(); }
 void qk_norm_forward(Stream&, const QkNormForward&) { absent(); }
 void rms_norm_backward(Stream&, const RmsNormBackward&) { absent(); }
@@ -49,5 +54,6 @@ void set_matmul_workspace(Stream&, Tensor) { absent(); }
 void sum_into(Stream&, const Tensor&, const Tensor&) { absent(); }
 void swiglu_backward(Stream&, const SwigluBackward&) { absent(); }
 void swiglu_forward(Stream&, const SwigluForward&) { absent(); }
+void take_columns(Stream&, const Tensor&, int64_t, const Tensor&) { absent(); }
 
 }  // namespace ottava::cuda

@@ -35,6 +35,24 @@ void cast_on_cpu(const Tensor& source, const Tensor& destination) {
   });
 }
 
+bool is_block_of_columns(const Tensor& block, const Tensor& whole, int64_t column) {
+  return block.shape.rank() == 2 && whole.shape.rank() == 2 && block.dtype == whole.dtype &&
+         block.rows() == whole.rows() && column >= 0 && column + block.cols() <= whole.cols();
+}
+
+/// Calls body(row of the block, its place in the whole, bytes).
+template <class Body>
+void for_each_row_of_block(const Tensor& block, const Tensor& whole, int64_t column, Body&& body) {
+  const auto size = static_cast<int64_t>(size_of(block.dtype));
+  const int64_t bytes = block.cols() * size, stride = whole.cols() * size;
+  const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, block.cols()));
+  parallel_for(block.rows(), grain, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row)
+      body(bytes_of(block) + row * bytes, bytes_of(whole) + row * stride + column * size,
+           static_cast<size_t>(bytes));
+  });
+}
+
 // A fixed number of pieces, whatever the number of threads, added in order.
 void sum_on_cpu(const Tensor& x, const Tensor& out) {
   constexpr int64_t kPieces = 64;
@@ -129,30 +147,39 @@ void scale(Stream& stream, const Tensor& x, const Tensor& factor) {
 
 void copy_columns(Stream& stream, const Tensor& source, const Tensor& destination, int64_t column) {
   check_float("copy_columns", "source", source);
-  const bool fits = source.shape.rank() == 2 && destination.shape.rank() == 2 &&
-                    source.dtype == destination.dtype && source.rows() == destination.rows() && column >= 0 &&
-                    column + source.cols() <= destination.cols();
-  if (!fits) {
+  if (!is_block_of_columns(source, destination, column)) {
     fail<ShapeError>("copy_columns", "source {} does not fit into destination {} from column {} on",
                      describe(source), describe(destination), column);
   }
   switch (stream.type()) {
-    case DeviceType::cpu: {
-      const auto size = static_cast<int64_t>(size_of(source.dtype));
-      const int64_t bytes = source.cols() * size, stride = destination.cols() * size;
-      const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, source.cols()));
-      return parallel_for(source.rows(), grain, [&](int64_t begin, int64_t end) {
-        for (int64_t row = begin; row < end; ++row) {
-          std::memcpy(bytes_of(destination) + row * stride + column * size, bytes_of(source) + row * bytes,
-                      static_cast<size_t>(bytes));
-        }
+    case DeviceType::cpu:
+      return for_each_row_of_block(source, destination, column, [](char* block, char* whole, size_t bytes) {
+        std::memcpy(whole, block, bytes);
       });
-    }
     case DeviceType::cuda:
       return cuda::copy_columns(stream, source, destination, column);
     case DeviceType::meta:
       return stream.recorder().record(moving("copy_columns", 2 * source.bytes()), copy_columns, source,
                                       destination, column);
+  }
+}
+
+void take_columns(Stream& stream, const Tensor& source, int64_t column, const Tensor& destination) {
+  check_float("take_columns", "source", source);
+  if (!is_block_of_columns(destination, source, column)) {
+    fail<ShapeError>("take_columns", "destination {} is no block of the columns of source {} from {} on",
+                     describe(destination), describe(source), column);
+  }
+  switch (stream.type()) {
+    case DeviceType::cpu:
+      return for_each_row_of_block(destination, source, column, [](char* block, char* whole, size_t bytes) {
+        std::memcpy(block, whole, bytes);
+      });
+    case DeviceType::cuda:
+      return cuda::take_columns(stream, source, column, destination);
+    case DeviceType::meta:
+      return stream.recorder().record(moving("take_columns", 2 * destination.bytes()), take_columns, source,
+                                      column, destination);
   }
 }
 

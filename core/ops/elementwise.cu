@@ -83,11 +83,12 @@ struct Scale {
 template <class T>
 struct CopyColumns {
   const T* source;
-  T* destination;  // from the first column on
-  int64_t columns, destination_stride;
+  T* destination;  // both from their first column on
+  int64_t columns, source_stride, destination_stride;
   template <int kSize>
   __device__ void run(int64_t i) const {
-    destination[i / columns * destination_stride + i % columns] = source[i];
+    destination[i / columns * destination_stride + i % columns] =
+        source[i / columns * source_stride + i % columns];
   }
 };
 
@@ -153,8 +154,17 @@ void copy_columns(Stream& stream, const Tensor& source, const Tensor& destinatio
   dispatch_float(source.dtype, "copy_columns", [&]<class Host>() {
     using T = Element<Host>;
     const CopyColumns<T> body{static_cast<const T*>(source.data), static_cast<T*>(destination.data) + column,
-                              source.cols(), destination.cols()};
+                              source.cols(), source.cols(), destination.cols()};
     map<1>("copy_columns", stream, body, source.numel(), false);
+  });
+}
+
+void take_columns(Stream& stream, const Tensor& source, int64_t column, const Tensor& destination) {
+  dispatch_float(source.dtype, "take_columns", [&]<class Host>() {
+    using T = Element<Host>;
+    const CopyColumns<T> body{static_cast<const T*>(source.data) + column, static_cast<T*>(destination.data),
+                              destination.cols(), source.cols(), destination.cols()};
+    map<1>("take_columns", stream, body, destination.numel(), false);
   });
 }
 

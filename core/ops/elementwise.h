@@ -18,6 +18,8 @@ void add(Stream& stream, const Tensor& a, const Tensor& b, const Tensor& out);
 void scale(Stream& stream, const Tensor& x, const Tensor& factor);
 /// Columns [column, column + source.cols()) of destination = source: f32|bf16 matrices with the same rows.
 void copy_columns(Stream& stream, const Tensor& source, const Tensor& destination, int64_t column);
+/// destination = columns [column, column + destination.cols()) of source: the way back.
+void take_columns(Stream& stream, const Tensor& source, int64_t column, const Tensor& destination);
 /// out[0] += sum of x (f32|bf16), summed in f64 over fixed pieces in order; out f32 [1].
 void sum_into(Stream& stream, const Tensor& x, const Tensor& out);
 

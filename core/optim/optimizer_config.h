@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -15,6 +16,7 @@ struct ParamGroupConfig {
   std::string match;  ///< glob over the parameter's name: "*norm*", "tok_embeddings.weight"
   std::optional<double> weight_decay;
   double lr_factor = 1;
+  std::optional<std::string> optimizer_name;
   bool operator==(const ParamGroupConfig&) const = default;
 };
 
@@ -25,8 +27,18 @@ struct OptimizerConfig {
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
   double weight_decay = 0.1;
   DType state_dtype = DType::f32;
+  double momentum = 0.95;
+  bool nesterov = true;
+  int64_t ns_steps = 5;
+  std::vector<std::string> ns_coefficients = {"3.4445", "-4.7750", "2.0315"};
+  DType ns_dtype = DType::bf16;
+  enum class AdjustLr { match_rms_adamw, original };
+  AdjustLr adjust_lr_fn = AdjustLr::match_rms_adamw;
   std::vector<ParamGroupConfig> param_groups;
   bool operator==(const OptimizerConfig&) const = default;
+
+  bool uses_muon() const;
+  std::array<double, 3> newton_schulz_coefficients() const;
 };
 
 /// Section `lr_scheduler`; the formula is in core/optim/lr_schedule.h.
@@ -44,5 +56,6 @@ struct LrSchedulerConfig {
 void declare(config::Section& s, ParamGroupConfig& c);
 void declare(config::Section& s, OptimizerConfig& c);
 void declare(config::Section& s, LrSchedulerConfig& c);
+void validate(const OptimizerConfig& c, config::Problems& problems);
 
 }  // namespace ottava

@@ -20,8 +20,9 @@ struct ShardMemory {
 };
 
 struct ParameterShard {
-  ShardMemory weight;               ///< FP32 master
-  ShardMemory exp_avg, exp_avg_sq;  ///< f32 or bf16; not looked at where only the model is saved or loaded
+  ShardMemory weight;  ///< FP32 master
+  /// Of the spec's rule, f32 or bf16; not looked at where only the model is saved or loaded.
+  ShardMemory exp_avg, exp_avg_sq, momentum;
 };
 
 /// What one rank holds of a training run.

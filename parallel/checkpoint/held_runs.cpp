@@ -9,6 +9,8 @@ const ShardMemory& memory_of(const ParameterShard& shard, State state) {
       return shard.exp_avg;
     case State::exp_avg_sq:
       return shard.exp_avg_sq;
+    case State::momentum:
+      return shard.momentum;
     default:
       return shard.weight;
   }
@@ -22,7 +24,11 @@ int64_t owned_bytes(const TrainedParameters& parameters) {
   for (size_t p = 0; p < parameters.shards.size(); ++p) {
     const ParameterShard& shard = parameters.shards[p];
     size_t element = size_of(shard.weight.dtype);
-    if (parameters.with_optimizer) element += size_of(shard.exp_avg.dtype) + size_of(shard.exp_avg_sq.dtype);
+    if (parameters.with_optimizer) {
+      element += parameters.specs[p].rule == UpdateRule::muon
+                     ? size_of(shard.momentum.dtype)
+                     : size_of(shard.exp_avg.dtype) + size_of(shard.exp_avg_sq.dtype);
+    }
     for (const ShardRun& run : shard_runs(parameters.specs[p], parameters.at)) {
       if (run.is_owner)
         sum += (run.row_end - run.row_begin) * (run.column_end - run.column_begin) *

@@ -7,22 +7,14 @@
 namespace ottava::checkpoint {
 namespace {
 
-std::string_view suffix_of(State state) {
-  switch (state) {
-    case State::weight:
-      return "";
-    case State::exp_avg:
-      return ".exp_avg";
-    case State::exp_avg_sq:
-      return ".exp_avg_sq";
-  }
-  return "";
-}
-
 struct Stem {
   std::string_view name;
   std::vector<std::pair<State, DType>> states;
 };
+
+bool has_state(const ParameterSpec& spec, State state) {
+  return state == State::weight || (state == State::momentum) == (spec.rule == UpdateRule::muon);
+}
 
 // Cuts the tensors into files in order, then makes headers and index: file names contain the number of files.
 void add_files(Layout& layout, std::span<const ParameterSpec> specs, const Stem& stem,
@@ -35,6 +27,7 @@ void add_files(Layout& layout, std::span<const ParameterSpec> specs, const Stem&
     for (size_t p = 0; p < specs[s].parts.size(); ++p) {
       const ParameterPart& part = specs[s].parts[p];
       for (const auto& [state, dtype] : stem.states) {
+        if (!has_state(specs[s], state)) continue;
         std::vector<int64_t> shape = {part.rows};
         if (!specs[s].is_vector) shape.push_back(specs[s].columns);
         SafetensorsEntry entry =
@@ -75,6 +68,20 @@ void add_files(Layout& layout, std::span<const ParameterSpec> specs, const Stem&
 
 }  // namespace
 
+std::string_view suffix_of(State state) {
+  switch (state) {
+    case State::weight:
+      return "";
+    case State::exp_avg:
+      return ".exp_avg";
+    case State::exp_avg_sq:
+      return ".exp_avg_sq";
+    case State::momentum:
+      return ".momentum";
+  }
+  return "";
+}
+
 int64_t Layout::bytes() const {
   int64_t sum = 0;
   for (const StoredFile& file : files) sum += file.bytes;
@@ -94,7 +101,10 @@ Layout plan_layout(std::span<const ParameterSpec> specs, const LayoutOptions& op
   add_files(layout, specs, {"model", {{State::weight, options.weight}}}, options.max_file_bytes);
   if (options.with_optimizer) {
     add_files(layout, specs,
-              {"optimizer", {{State::exp_avg, options.exp_avg}, {State::exp_avg_sq, options.exp_avg_sq}}},
+              {"optimizer",
+               {{State::exp_avg, options.exp_avg},
+                {State::exp_avg_sq, options.exp_avg_sq},
+                {State::momentum, options.momentum}}},
               options.max_file_bytes);
   }
   return layout;
@@ -103,10 +113,15 @@ Layout plan_layout(std::span<const ParameterSpec> specs, const LayoutOptions& op
 LayoutOptions layout_options_of(const TrainedParameters& parameters) {
   LayoutOptions options;
   options.with_optimizer = parameters.with_optimizer;
-  if (!parameters.shards.empty()) {
-    options.weight = parameters.shards[0].weight.dtype;
-    options.exp_avg = parameters.shards[0].exp_avg.dtype;
-    options.exp_avg_sq = parameters.shards[0].exp_avg_sq.dtype;
+  for (size_t p = 0; p < parameters.shards.size(); ++p) {
+    const ParameterShard& shard = parameters.shards[p];
+    options.weight = shard.weight.dtype;
+    if (parameters.specs[p].rule == UpdateRule::muon) {
+      options.momentum = shard.momentum.dtype;
+    } else {
+      options.exp_avg = shard.exp_avg.dtype;
+      options.exp_avg_sq = shard.exp_avg_sq.dtype;
+    }
   }
   return options;
 }

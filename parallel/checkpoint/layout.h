@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/io/safetensors.h"
@@ -10,11 +11,11 @@
 
 namespace ottava::checkpoint {
 
-enum class State { weight, exp_avg, exp_avg_sq };
+enum class State { weight, exp_avg, exp_avg_sq, momentum };
 
 /// One tensor of a checkpoint and where it lies.
 struct StoredTensor {
-  SafetensorsEntry entry;  ///< HF name for weights; HF name + ".exp_avg" or ".exp_avg_sq"
+  SafetensorsEntry entry;  ///< HF name for weights; HF name + ".exp_avg", ".exp_avg_sq" or ".momentum"
   State state = State::weight;
   int spec = 0, part = 0;  ///< ParameterSpec and ParameterPart it comes from
   int file = 0;            ///< index into Layout::files
@@ -39,13 +40,16 @@ struct Layout {
 struct LayoutOptions {
   DType weight = DType::f32;  ///< stored type; bf16 and f16 are for exports
   bool with_optimizer = true;
-  DType exp_avg = DType::f32, exp_avg_sq = DType::f32;
+  DType exp_avg = DType::f32, exp_avg_sq = DType::f32, momentum = DType::f32;
   /// Whole tensors are put into a file until it would exceed this; one tensor may.
   int64_t max_file_bytes = 5'000'000'000;
 };
 
 /// Throws ConfigError when two parameters have the same HF name.
 Layout plan_layout(std::span<const ParameterSpec> specs, const LayoutOptions& options);
+
+/// "", ".exp_avg", ".exp_avg_sq", ".momentum": what is behind the HF name.
+std::string_view suffix_of(State state);
 
 /// The options under which these parameters are saved as they are.
 LayoutOptions layout_options_of(const TrainedParameters& parameters);

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 
+#include "core/counted.h"
 #include "core/io/safetensors_folder.h"
 #include "core/log.h"
 #include "parallel/checkpoint/checksum.h"
@@ -16,6 +17,15 @@ namespace ottava::checkpoint {
 namespace {
 
 using TensorsByName = std::map<std::string_view, const Manifest::Tensor*>;
+
+// The matrix's moment of the other update rule, which begins at zero where the rule was changed.
+bool has_other_rule(const TensorsByName& saved, const StoredTensor& wanted) {
+  const std::string_view name = wanted.entry.name, own = suffix_of(wanted.state),
+                         other =
+                             suffix_of(wanted.state == State::momentum ? State::exp_avg : State::momentum);
+  const std::string theirs = std::string(name.substr(0, name.size() - own.size())) + std::string(other);
+  return wanted.state != State::weight && saved.contains(theirs);
+}
 
 TensorsByName check_model(const Manifest& manifest, const Layout& layout, const std::string& folder) {
   TensorsByName saved;
@@ -37,6 +47,7 @@ TensorsByName check_model(const Manifest& manifest, const Layout& layout, const 
                         folder);
     }
     auto found = saved.find(tensor.entry.name);
+    if (found == saved.end() && has_other_rule(saved, tensor)) continue;
     if (found == saved.end()) {
       differences.add(fmt::format("it has no '{}'", tensor.entry.name));
     } else if (found->second->shape != tensor.entry.shape) {
@@ -53,6 +64,23 @@ TensorsByName check_model(const Manifest& manifest, const Layout& layout, const 
   return saved;
 }
 
+void say_what_begins_anew(const std::string& folder, const TensorsByName& saved, const Layout& layout) {
+  std::map<State, int64_t> missing;
+  for (const StoredTensor& tensor : layout.tensors)
+    missing[tensor.state] += !saved.contains(tensor.entry.name);
+  if (const int64_t matrices = missing[State::momentum]) {
+    log::warning(
+        "{}: {} trained with AdamW there and with Muon here begin with a momentum of zero; a model that "
+        "AdamW "
+        "trained gains little from Muon (arXiv:2502.16982, table 7)",
+        folder, counted(matrices, "matrix", "matrices"));
+  }
+  if (const int64_t matrices = missing[State::exp_avg]) {
+    log::warning("{}: {} trained with Muon there and with AdamW here begin with moments of zero", folder,
+                 counted(matrices, "matrix", "matrices"));
+  }
+}
+
 // Reads what this rank holds and returns the checksums of what it owns, one per tensor of the layout.
 std::vector<uint64_t> read_shards(const std::string& folder, const TensorsByName& saved, const Layout& layout,
                                   const TrainedParameters& into) {
@@ -61,6 +89,7 @@ std::vector<uint64_t> read_shards(const std::string& folder, const TensorsByName
   ShardReader reader(into.copy);
   for (const HeldRun& run : held_runs(layout, into)) {
     const StoredTensor& tensor = layout.tensors[run.tensor];
+    if (!saved.contains(tensor.entry.name)) continue;  // of another update rule
     std::string path = folder + "/" + saved.at(tensor.entry.name)->file;
     if (file == nullptr || file->path() != path) file = std::make_unique<SafetensorsFile>(path);
     const SafetensorsEntry* entry = file->find(tensor.entry.name);
@@ -115,11 +144,13 @@ Manifest load_checkpoint(const std::string& folder, const TrainedParameters& int
     layout = plan_layout(into.specs, layout_options_of(into));
     saved = check_model(manifest, layout, folder);
   });
+  if (group.rank() == 0) say_what_begins_anew(folder, saved, layout);
   std::vector<uint64_t> checksums;
   group.together([&] { checksums = read_shards(folder, saved, layout, into); });
   if (!options.verify) return manifest;
   group.sum(checksums);
   for (size_t t = 0; t < layout.tensors.size(); ++t) {
+    if (!saved.contains(layout.tensors[t].entry.name)) continue;
     const Manifest::Tensor& tensor = *saved.at(layout.tensors[t].entry.name);
     if (checksums[t] != tensor.checksum) {
       fail<FileError>("checkpoint",

@@ -143,6 +143,10 @@ void Fsdp::place_shard(Arena& arena, int p, const Unit& unit) {
       in_pack != unit.packed_weights.end() || (options_.compute != DType::f32 && !is_replaced);
   if (!options_.trains) return;
   s.gradient = arena.persistent(name + ".gradient", DType::f32, shape, MemoryCategory::gradients);
+  if (specs_[static_cast<size_t>(p)].rule == UpdateRule::muon) {
+    s.momentum = arena.persistent(name + ".momentum", DType::f32, shape, MemoryCategory::optimizer);
+    return;
+  }
   s.exp_avg = arena.persistent(name + ".exp_avg", options_.optimizer_state, shape, MemoryCategory::optimizer);
   s.exp_avg_sq =
       arena.persistent(name + ".exp_avg_sq", options_.optimizer_state, shape, MemoryCategory::optimizer);
@@ -168,11 +172,17 @@ void Fsdp::initialise(uint64_t seed) {
   for (size_t p = 0; p < specs_.size(); ++p) {
     const ParameterShard& s = shards_[p];
     initialise_shard(stream_, specs_[p], coordinates(), seed, s.master);
-    if (!options_.trains || s.master.numel() == 0) continue;
-    fill_zero(stream_, s.exp_avg);
-    fill_zero(stream_, s.exp_avg_sq);
   }
+  clear_moments();
   refresh_compute_copies();
+}
+
+void Fsdp::clear_moments() {
+  for (const ParameterShard& s : shards_) {
+    for (const Tensor* moment : {&s.exp_avg, &s.exp_avg_sq, &s.momentum}) {
+      if (moment->numel() > 0 && !moment->empty()) fill_zero(stream_, *moment);
+    }
+  }
 }
 
 void Fsdp::refresh_compute_copies() {

@@ -23,7 +23,8 @@ struct ParameterShard {
   Tensor master;    ///< f32
   Tensor compute;   ///< working copy in the compute type; the master itself where nothing needs a second one
   Tensor gradient;  ///< f32, summed over everything that trained on this step
-  Tensor exp_avg, exp_avg_sq;  ///< AdamW moments, f32 or bf16
+  Tensor exp_avg, exp_avg_sq;  ///< AdamW moments, f32 or bf16; absent where the rule is Muon
+  Tensor momentum;             ///< of Muon, f32; absent where the rule is AdamW
   bool has_compute_copy = false;
   bool is_held = true;  ///< false: another pipeline stage's, of which nothing is here
 };
@@ -88,6 +89,8 @@ class Fsdp {
 
   /// Writes the initial masters (parameter_spec.h), zero moments and working copies.
   void initialise(uint64_t seed);
+  /// Moments of both rules begin at zero.
+  void clear_moments();
   /// Working copies from the masters, after masters were loaded.
   void refresh_compute_copies();
 

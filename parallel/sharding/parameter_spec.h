@@ -25,6 +25,9 @@ struct Initialisation {
 /// What a parameter does in the model: decides FP8 policy, optimizer groups and what may be quantized.
 enum class ParameterRole { embedding, norm, linear, bias, output };
 
+/// What turns a gradient into a new weight: AdamW with two moments, or Muon with one and whole matrices.
+enum class UpdateRule { adamw, muon };
+
 /// One tensor as Hugging Face stores it. A fused parameter stacks several along rows.
 struct ParameterPart {
   std::string name;     ///< short name, "wq": what policies and filters match
@@ -48,6 +51,7 @@ struct ParameterSpec {
   ParameterRole role = ParameterRole::linear;
   int unit = 0;                 ///< FSDP unit, in forward order; the tied embedding is a unit of its own
   int64_t shard_alignment = 1;  ///< FSDP cuts at multiples of this many rows
+  UpdateRule rule = UpdateRule::adamw;
 
   int64_t rows() const {
     int64_t sum = 0;

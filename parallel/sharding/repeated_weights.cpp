@@ -40,10 +40,8 @@ void initialise_by_repetition(Stream& stream, Fsdp& parameters, uint64_t seed, i
         cast(stream, flat.slice(begin, begin + more), flat.slice(begin + done, begin + done + more));
       }
     }
-    if (!parameters.options().trains) continue;
-    fill_zero(stream, shard.exp_avg);
-    fill_zero(stream, shard.exp_avg_sq);
   }
+  parameters.clear_moments();
   parameters.refresh_compute_copies();
 }
 

@@ -41,7 +41,7 @@ class Formula {
   Formula(const TrainingShape& shape, const Layout& layout, int rank)
       : shape_(shape),
         options_(shape.parameters),
-        table_(llama_parameters(shape.model)),
+        table_(parameter_table(shape)),
         specs_(table_.specs),
         at_(layout.mesh().shard_coordinates(rank)),
         replicas_(layout.dp_replicate),
@@ -55,6 +55,7 @@ class Formula {
     amaxes();
     gradients_and_norm();
     if (at_.tp_size > 1) activations();
+    muon();
     return out_;
   }
 
@@ -279,6 +280,40 @@ class Formula {
         continue;
       }
       for (int i = 0; i < 3; ++i) all_reduce_rows(rows);
+    }
+  }
+
+  /// Elements of a matrix on a rank of the replica; with several that hold the same, on the one that counts.
+  int64_t held(const MuonMatrix& m, int rank, bool once) const {
+    ShardCoordinates at = at_;
+    at.shard_rank = rank / at.tp_size;
+    at.tp_rank = rank % at.tp_size;
+    int64_t elements = 0;
+    for (const ShardRun& run : shard_runs(spec(m.parameter), at)) {
+      if (run.part == m.part && (run.is_owner || !once))
+        elements += (run.row_end - run.row_begin) * (run.column_end - run.column_begin);
+    }
+    return elements;
+  }
+  void muon() {
+    const int ranks = at_.shard_size * at_.tp_size, me = at_.shard_rank * at_.tp_size + at_.tp_rank;
+    for (const MuonBucket& bucket : muon_buckets(specs_, at_)) {
+      for (int peer = 0; peer < ranks; ++peer) {
+        if (peer == me) continue;
+        int64_t to_owner = 0, from_holder = 0, to_holder = 0, from_owner = 0;
+        for (const MuonMatrix& m : bucket) {
+          if (m.owner == peer) to_owner += held(m, me, true), from_owner += held(m, me, false);
+          if (m.owner == me) from_holder += held(m, peer, true), to_holder += held(m, peer, false);
+        }
+        for (int64_t sent : {to_owner, to_holder}) {
+          if (sent == 0) continue;
+          SentTotal& total = out_[{"replica", "send"}];
+          ++total.calls, total.bytes += sent * static_cast<int64_t>(size_of(shape_.muon.precision));
+        }
+        for (int64_t received : {from_holder, from_owner}) {
+          if (received > 0) ++out_[{"replica", "recv"}].calls;
+        }
+      }
     }
   }
 

@@ -48,6 +48,9 @@ SentTotals sent_totals(const CommStats& stats);
 ///                  of dy where both its products are FP8 with one scale; one u32 all-reduce for each scale
 ///                  per tensor. Recipe delayed: the amaxes of all operands, once, over the world
 ///         loss     3 all-reduces of N f32, in chunks; without loss parallel a gather of the logits, N V f32
+///     muon        replica       of each matrix what its owner does not hold, once each way in the precision:
+///     a
+///                               message per peer and bucket (parallel/sharding/muon_owners.h)
 SentTotals traffic_by_formula(const TrainingShape& shape, const Layout& layout, int rank);
 
 /// Every rank planned that for the step and sent it in the last one.

@@ -245,7 +245,14 @@ TEST_CASE(
     CHECK_THROWS_WITH(require_memory(plan.memory, kCpu, *alone.control),
                       Contains("[memory] the step needs ") &&
                           Contains(" are free for this rank; largest items: ") &&
-                          Contains(". Lower training.local_batch_size"));
+                          Contains(". Lower training.local_batch_size") && !Contains("Muon"));
+    std::vector<std::string> with_muon{"--model.flavor", "405B", "--optimizer.name", "Muon"};
+    TrainingShape shape = resolve_experiment(config_with(with_muon), nullptr, 1).shape;
+    const StepPlan muon = record_step(shape, kCpu, alone);
+    CHECK(muon.flops(Precision::bf16) > plan.flops(Precision::bf16));
+    CHECK_THAT(report(8, {"--optimizer.name", "Muon", "--parallelism.tensor_parallel_degree", "2"}),
+               Contains("Optimizer: Muon for 42 matrices of ") &&
+                   Contains(" parameters, each worked on by one of 8 ranks, "));
     CHECK(memory_for_rank(kCpu, *alone.control) > 0);
   }
   std::vector<std::string> messages(2);

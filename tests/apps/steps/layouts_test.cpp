@@ -139,6 +139,53 @@ TEST_CASE("the z-loss is the same on every layout, also where the vocabulary is 
   }
 }
 
+TEST_CASE("Muon trains on every layout as on one process") {
+  TrainingShape whole = whole_step();
+  const std::vector<ParameterSpec> specs = llama_parameters(whole.model).specs;
+  for (size_t p = 0; p < specs.size(); ++p) {
+    if (specs[p].role == ParameterRole::linear) whole.groups[p].rule = UpdateRule::muon;
+  }
+  whole.muon.precision = DType::f32;
+  const LayoutCurve single = train_on(whole, {}, 8), adamw = train_on(whole_step(), {}, 8);
+  CHECK(single.loss[0] == adamw.loss[0]);
+  CHECK(single.loss.back() < 0.95 * single.loss.front());
+  CHECK(single.loss.back() != adamw.loss.back());
+  const std::vector<Case> cases = {
+      {"FSDP 3: uneven shards", {.dp_shard = 3}},
+      {"HSDP 2x2, accumulation", {.dp_replicate = 2, .dp_shard = 2, .micro_batches = 2}},
+      {"DDP 2", {.dp_replicate = 2}},
+      {"TP 4: key/value heads are shared by two ranks", {.tp = 4}},
+      {"FSDP 2 x TP 2", {.dp_shard = 2, .tp = 2}},
+      {"HSDP 2x2 x TP 2", {.dp_replicate = 2, .dp_shard = 2, .tp = 2}},
+  };
+  for (const Case& c : cases) {
+    INFO(c.name);
+    const LayoutCurve curve = train_on(whole, c.layout, 8);
+    require_near(curve, single, 1e-5);
+    require_same_bits(train_slowly_on(whole, c.layout, 3), curve);
+    for (size_t r = 0; r < curve.planned.size(); ++r)
+      CHECK(curve.measured[r].sent_bytes() == curve.planned[r].sent_bytes());
+  }
+  // A moment less, of 4 bytes, for every element of the matrices.
+  whole.muon.precision = DType::bf16;
+  auto bytes_of = [](const MemoryPlan& plan, MemoryCategory category) {
+    int64_t sum = 0;
+    for (const PlannedAllocation& a : plan.persistent) sum += a.category == category ? a.bytes : 0;
+    return sum;
+  };
+  int64_t elements = 0;
+  for (const ParameterSpec& spec : specs) elements += spec.role == ParameterRole::linear ? spec.numel() : 0;
+  CHECK(bytes_of(adamw.memory[0], MemoryCategory::optimizer) -
+            bytes_of(single.memory[0], MemoryCategory::optimizer) ==
+        4 * elements);
+  const Layout two{.dp_shard = 2};
+  int64_t more = 0;
+  const LayoutCurve with = train_on(whole, two, 1), without = train_on(whole_step(), two, 1);
+  for (size_t r = 0; r < 2; ++r) more += with.planned[r].sent_bytes() - without.planned[r].sent_bytes();
+  CHECK(more > 0);
+  CHECK(more < 2 * elements * 2);  // both ways in bf16, without what an owner holds itself
+}
+
 TEST_CASE("every kind of model trains on every kind of layout") {
   const std::vector<std::pair<const char*, void (*)(LlamaConfig&)>> models = {
       {"tied embeddings", [](LlamaConfig& m) { m.tied_embeddings = true; }},

@@ -73,6 +73,16 @@ void check(const TrainingShape& whole, const Layout& layout) {
 
 }  // namespace
 
+TEST_CASE("Muon works on a stage's own matrices, bit for bit as on one rank") {
+  TrainingShape whole = whole_step();
+  const std::vector<ParameterSpec> specs = llama_parameters(whole.model).specs;
+  for (size_t p = 0; p < specs.size(); ++p) {
+    if (specs[p].role == ParameterRole::linear) whole.groups[p].rule = UpdateRule::muon;
+  }
+  check(whole, {.micro_batches = 4, .pp = 2});
+  check(whole, {.dp_shard = 2, .micro_batches = 4, .pp = 2});
+}
+
 TEST_CASE("stages on ranks train bit for bit as one rank does") {
   struct Case {
     const char* name;

@@ -54,6 +54,57 @@ TEST_CASE("a checkpoint of any layout loads into any other, and its bytes do not
   }
 }
 
+TEST_CASE(
+    "Muon's momentum loads into any layout, and where the update rule was changed moments are left alone") {
+  TemporaryFolder folder;
+  std::vector<ParameterSpec> adamw = tiny_model(), muon = adamw;
+  int64_t matrices = 0;
+  for (ParameterSpec& spec : muon) {
+    if (spec.role != ParameterRole::linear || spec.is_vector) continue;
+    spec.rule = UpdateRule::muon;
+    matrices += static_cast<int64_t>(spec.parts.size());
+  }
+  REQUIRE(matrices > 3);
+  const TinyLayout from{.tp = 2, .shards = 3, .replicas = 1};
+  auto save_as = [&](const std::vector<ParameterSpec>& specs, const std::string& name) {
+    run_ranks(from, [&](RankGroup& group, ShardCoordinates at) {
+      TinyRank rank(specs, at);
+      rank.fill(3);
+      SaveOptions options;
+      options.folder = folder / name;
+      CheckpointSaver(options, group).save(checkpoint_of(rank, 1));
+    });
+  };
+  save_as(muon, "muon");
+  save_as(adamw, "adamw");
+  // 8 bytes of each Muon element, of weight and momentum; AdamW's have a moment more.
+  auto bytes_of = [&](const std::string& name) {
+    return fs::file_size(folder / (name + "/step-1/optimizer.safetensors"));
+  };
+  CHECK(bytes_of("muon") < bytes_of("adamw"));
+  for (const TinyLayout& to : kLayouts) {
+    INFO("loaded with tp " << to.tp << " shards " << to.shards << " replicas " << to.replicas);
+    std::atomic<int64_t> wrong = 0, unchanged = 0, momenta = 0;
+    run_ranks(to, [&](RankGroup& group, ShardCoordinates at) {
+      TinyRank same(muon, at), switched(muon, at);
+      same.clear();
+      load_newest(folder / "muon", same.parameters, group);
+      wrong += same.wrong(3);
+      switched.fill(5);
+      const int64_t before = switched.wrong(3);
+      load_newest(folder / "adamw", switched.parameters, group);
+      unchanged += switched.wrong(3);
+      momenta += before;
+    });
+    CHECK(wrong == 0);
+    CHECK(unchanged > 0);  // only momenta
+    CHECK(unchanged < momenta);
+  }
+  RankGroup alone;
+  TinyRank back(adamw, {});
+  CHECK_NOTHROW(load_newest(folder / "muon", back.parameters, alone));
+}
+
 TEST_CASE("saving moves no tensor bytes between ranks: matrices of 64 times the size send as much") {
   auto sent_by_all = [](int64_t wider) {
     TemporaryFolder folder;

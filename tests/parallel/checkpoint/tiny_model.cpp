@@ -71,8 +71,12 @@ TinyRank::TinyRank(const std::vector<ParameterSpec>& specs, ShardCoordinates at,
     };
     ParameterShard shard;
     shard.weight = allocate(DType::f32);
-    shard.exp_avg = allocate(moments);
-    shard.exp_avg_sq = allocate(moments);
+    if (spec.rule == UpdateRule::muon) {
+      shard.momentum = allocate(DType::f32);
+    } else {
+      shard.exp_avg = allocate(moments);
+      shard.exp_avg_sq = allocate(moments);
+    }
     parameters.shards.push_back(shard);
   }
 }
@@ -92,6 +96,10 @@ void TinyRank::for_each(const std::function<void(const std::string&, int64_t, co
                static_cast<char*>(memory.data) + local * static_cast<int64_t>(size_of(memory.dtype))});
           };
           visit("", parameters.shards[s].weight);
+          if (spec.rule == UpdateRule::muon) {
+            visit(".momentum", parameters.shards[s].momentum);
+            continue;
+          }
           visit(".exp_avg", parameters.shards[s].exp_avg);
           visit(".exp_avg_sq", parameters.shards[s].exp_avg_sq);
         }
@@ -114,7 +122,8 @@ void TinyRank::clear() {
 int64_t TinyRank::wrong(int64_t version) const {
   int64_t count = 0;
   for_each([&](const std::string& name, int64_t index, const ShardMemory& at) {
-    if (!parameters.with_optimizer && name.find(".exp_avg") != std::string::npos) return;
+    const bool is_moment = name.ends_with(".momentum") || name.find(".exp_avg") != std::string::npos;
+    if (!parameters.with_optimizer && is_moment) return;
     float value = value_of(name, index, version);
     char expected[4];
     cast_floats({DType::f32, &value}, {at.dtype, expected}, 1);

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <vector>
+
+#include "parallel/sharding/parameter_spec.h"
+
+namespace ottava {
+
+/// One matrix that Muon works on as a whole: a part of a parameter (wq of a fused wqkv).
+struct MuonMatrix {
+  int parameter = 0, part = 0;
+  int64_t rows = 0, columns = 0;  ///< global
+  int owner = 0;                  ///< rank among those that hold the parameters together
+  /// FLOPs of one Newton-Schulz step: 2 (2 m n k + k^3), k = min(m, n).
+  double flops() const;
+  bool operator==(const MuonMatrix&) const = default;
+};
+/// Matrices that travel together.
+using MuonBucket = std::vector<MuonMatrix>;
+
+/// Every part of every parameter of `specs` whose rule is Muon and that `at`'s pipeline stages hold, once,
+/// for the ranks of at.shard_size x at.tp_size. A bucket is a run of units with at least as many matrices as
+/// there are ranks (the last perhaps fewer); within it the matrix with most FLOPs goes first, to the rank
+/// with fewest so far, over all buckets: no rank works much more than another, and rank 0 has the largest
+/// matrix. Throws ConfigError for a parameter that is no matrix.
+std::vector<MuonBucket> muon_buckets(const std::vector<ParameterSpec>& specs, const ShardCoordinates& at);
+
+}  // namespace ottava

@@ -1,0 +1,90 @@
+#include <filesystem>
+
+#include "apps/commands/plan_command.h"
+#include "tests/apps/train/training_runs.h"
+#include "tests/support/captured_output.h"
+#include "tests/support/message_of.h"
+
+// Whole runs with Muon.
+
+using namespace ottava;
+using namespace ottava::test;
+
+namespace {
+
+const Overrides kMuon{"--optimizer.name", "Muon"};
+
+}  // namespace
+
+TEST_CASE("Muon has matrices of blocks, AdamW everything else, and groups may say otherwise") {
+  TinyTraining tiny;
+  Config c = tiny.config("run", kMuon);
+  auto rules = [&] { return resolve_experiment(c, load_tokenizer(c), 1).shape; };
+  const TrainingShape shape = rules();
+  const std::vector<ParameterSpec> specs = parameter_table(shape).specs;
+  for (const ParameterSpec& spec : specs) {
+    INFO(spec.name);
+    CHECK((spec.rule == UpdateRule::muon) == (spec.role == ParameterRole::linear));
+  }
+  CHECK(shape.muon.hyper.coefficients == std::array{3.4445f, -4.7750f, 2.0315f});
+  c.optimizer.param_groups = {{.match = "*w2", .lr_factor = 0.5, .optimizer_name = "AdamW"},
+                              {.match = "output", .optimizer_name = "Muon"}};
+  for (const ParameterSpec& spec : parameter_table(rules()).specs) {
+    INFO(spec.name);
+    const bool expected =
+        spec.name == "output" || (spec.role == ParameterRole::linear && !spec.name.ends_with("w2"));
+    CHECK((spec.rule == UpdateRule::muon) == expected);
+  }
+  c.optimizer.param_groups = {{.match = "*ffn_norm", .optimizer_name = "Muon"}};
+  CHECK(has(message_of(rules),
+            "[optimizer] param_groups entry 1 gives layers.0.ffn_norm to Muon, which orthogonalises "
+            "matrices: it is "
+            "a vector of"));
+  CHECK(has(message_of([&] {
+              tiny.config("run", kMuon + Overrides{"--optimizer.ns_coefficients", "1,x"});
+            }),
+            "optimizer.ns_coefficients: expected three numbers, got [1, x]"));
+  CHECK(has(message_of([&] { tiny.config("run", {"--optimizer.name", "Mooun"}); }), "Muon"));
+}
+
+TEST_CASE("Muon learns, says what it does, and a resumed run is bitwise the uninterrupted one") {
+  TinyTraining tiny;
+  const CapturedOutput captured;
+  const Overrides bf16 =
+      kMuon + Overrides{"--training.mixed_precision_param", "bfloat16", "--optimizer.lr", "0.02",
+                        "--lr_scheduler.warmup_steps",      "0"};
+  const Everything expected = finish(tiny, "whole", bf16);
+  const std::vector<double> losses = logged(tiny / "whole", "loss_metrics/global_avg_loss");
+  CHECK(losses.back() < losses.front() - 0.05);
+  CHECK((finish(tiny, "resumed", bf16 + kSaving) == expected));
+  for (int later : {6, 7, 8})
+    std::filesystem::remove_all(tiny / ("resumed/checkpoint/step-" + std::to_string(later)));
+  CHECK((finish(tiny, "resumed", bf16 + kSaving) == expected));
+}
+
+TEST_CASE("a run that goes on with another optimizer says so, and its new moments begin at zero") {
+  TinyTraining tiny;
+  finish(tiny, "run", kSaving);
+  for (const char* name : {"Muon", "AdamW"}) {
+    INFO(name);
+    const CapturedOutput captured;
+    TinyTraining::Run run = tiny.start(
+        "run",
+        kSaving + Overrides{"--optimizer.name", name, "--training.steps", name[0] == 'M' ? "11" : "14"});
+    const bool to_muon = name[0] == 'M';
+    CHECK(has(captured.text(),
+              to_muon ? "trained with AdamW there and with Muon here begin with a momentum of zero"
+                      : "trained with Muon there and with AdamW here begin with moments of zero"));
+    const Fsdp& parameters = run->engine().parameters();
+    for (size_t p = 0; p < parameters.specs().size(); ++p) {
+      const ParameterShard& s = parameters.shard(static_cast<int>(p));
+      const bool changed = parameters.specs()[p].role == ParameterRole::linear;
+      const Tensor& moment = s.momentum.empty() ? s.exp_avg : s.momentum;
+      bool is_zero = true;
+      for (int64_t e = 0; e < moment.numel(); ++e) is_zero = is_zero && moment.as<float>()[e] == 0;
+      INFO(parameters.specs()[p].name);
+      CHECK(is_zero == changed);
+    }
+    run->run();
+  }
+}
