@@ -80,13 +80,21 @@ void print_model(const Experiment& e, std::ostream& out) {
                      with_commas(parameter_count(e.shape.model)), e.shape.model.vocab_size);
 }
 
-void print_step(const Experiment& e, const Machine* machine, std::ostream& out) {
-  out << fmt::format("Ranks: {} ({}), planned for {}; this is rank 0, the fullest\n", e.mesh.world_size(),
-                     e.mesh.describe(), machine ? machine->device.name : "a GPU");
+void print_step(const Experiment& e, const RecordedLayout& recorded, const Machine* machine,
+                std::ostream& out) {
+  out << fmt::format("Ranks: {} ({}), planned for {}; this is rank {}, the fullest\n", e.mesh.world_size(),
+                     e.mesh.describe(), machine ? machine->device.name : "a GPU",
+                     first_rank_of_role(e.mesh, recorded.role));
   out << fmt::format("Step: {} of {}, {} of {} per rank; model FLOPs per token {:.4e}\n",
                      counted(e.global_batch, "sequence"), counted(e.shape.sequence, "token"),
                      counted(e.shape.micro_batches, "micro-batch", "micro-batches"), e.shape.batch,
                      model_flops_per_token(e.shape.model, e.shape.sequence));
+}
+
+ShardCoordinates coordinates_of_role(const Experiment& e, int role) {
+  ShardCoordinates at = e.mesh.shard_coordinates(first_rank_of_role(e.mesh, role));
+  at.units = e.shape.pipeline.units_of(role);
+  return at;
 }
 
 void write_trace(const std::string& path, const StepPlan& plan, const Machine* machine, std::ostream& out) {
@@ -104,13 +112,12 @@ void plan_step(const PlanCommand& command, const Config& config, const PlannedEx
                const Machine* machine, std::ostream& out) {
   const auto& [device, e] = planned;
   const LayoutRecorder recorder(config, planned, machine);
-  RecordedLayout recorded{
-      .layout = layout_of(e), .plan = sample_first_rank(e.shape, device, e.mesh), .time = {}};
+  RecordedLayout recorded = recorded_layout(layout_of(e), sample_roles(e.shape, device, e.mesh), machine);
   const StepPlan& plan = recorded.plan;
   const MemoryLimit limit = machine ? memory_limit(command.machine, *machine) : MemoryLimit{};
-  if (machine) recorded.time = predict_step(plan, *machine);
   print_model(e, out);
-  print_step(e, machine, out);
+  print_step(e, recorded, machine, out);
+  print_pipeline(e.shape.pipeline, recorded, out);
   if (const std::string optimizer = optimizer_text(e); !optimizer.empty())
     out << "Optimizer: " << optimizer << "\n";
   print_float8(e, plan, out);
@@ -124,7 +131,7 @@ void plan_step(const PlanCommand& command, const Config& config, const PlannedEx
   if (machine) print_verdict(recorded, limit, recorder, out);
   if (saves_asynchronously(config.checkpoint)) {
     out << fmt::format("Host memory per rank: {:.3f} GiB of a snapshot for asynchronous checkpoints\n",
-                       gib(snapshot_bytes(e, e.mesh.shard_coordinates(0))));
+                       gib(snapshot_bytes(e, coordinates_of_role(e, recorded.role))));
   }
   print_compute(plan, out);
   print_traffic(plan.traffic, out);

@@ -7,6 +7,8 @@
 #include "apps/report/throughput.h"
 #include "core/counted.h"
 #include "core/metrics/step_line.h"
+#include "parallel/pipeline/pipeline_text.h"
+#include "parallel/pipeline/simulated_pipeline.h"
 
 namespace ottava {
 namespace {
@@ -42,6 +44,19 @@ void print_move(const MemoryMove& move, const RecordedLayout& from, double limit
 std::string duration_text(double seconds) {
   if (seconds >= 0.1) return fmt::format("{:.3f} s", seconds);
   return seconds >= 1e-4 ? fmt::format("{:.2f} ms", seconds * 1e3) : fmt::format("{:.1f} us", seconds * 1e6);
+}
+
+void print_pipeline(const PipelineLayout& pipeline, const RecordedLayout& recorded, std::ostream& out) {
+  if (!pipeline.is_on()) return;
+  out << fmt::format("Pipeline: {}\n", describe(pipeline));
+  for (int rank = 0; rank < pipeline.shape.ranks; ++rank)
+    out << fmt::format("  {}: {:>8.3f} GiB, {}\n", rank,
+                       gib(recorded.bytes_of_roles[static_cast<size_t>(rank)]),
+                       describe_rank(pipeline, rank));
+  out << picture_of(make_schedule(pipeline.shape))
+      << "  (digits: forward of a micro-batch; small letters: gradient of its input, capitals: of weights; "
+         "dots: "
+         "idle)\n";
 }
 
 void print_memory(const MemoryPlan& memory, std::ostream& out) {
@@ -132,6 +147,10 @@ void print_time(const StepTime& time, const StepPlan& plan, const Machine& machi
       duration_text(time.seconds), duration_text(time.low()), duration_text(time.high()), d.id,
       d.error_percent, with_commas(static_cast<int64_t>(rates.tokens_per_second)), rates.mfu_percent,
       rates.utilization_percent);
+  if (time.idle_share > 0)
+    out << fmt::format(
+        "  ranks of the pipeline compute nothing in {:.1f}% of it; this is the one that computes longest\n",
+        100 * time.idle_share);
   out << fmt::format("  compute        {:>12}\n", duration_text(time.compute));
   for (const auto& [name, part] : time.classes)
     out << fmt::format("    {:<22} {:>12} {:>8} calls\n", name, duration_text(part.seconds), part.calls);
@@ -252,6 +271,7 @@ Json plan_json(const std::vector<RecordedLayout>& layouts, const std::vector<std
           .set("compute", t.compute)
           .set("transfers", t.transfers)
           .set("exposed", t.exposed)
+          .set("idle_share", t.idle_share)
           .set("classes", std::move(classes))
           .set("axes", std::move(axes))
           .set("sources", std::move(sources));

@@ -12,6 +12,8 @@ namespace ottava {
 
 // What `ottava plan` prints of a step, a section each.
 
+/// The ranks of a pipeline, what each holds and needs, and its schedule as a picture; nothing without one.
+void print_pipeline(const PipelineLayout& pipeline, const RecordedLayout& recorded, std::ostream& out);
 /// By category, the largest, and each phase.
 void print_memory(const MemoryPlan& memory, std::ostream& out);
 /// Whether it fits, by how much, and what it would cost to make it fit: memory_moves().
@@ -32,8 +34,8 @@ void print_search(const SearchResult& result, const MemoryLimit& limit, const Ma
 
 /// For programs: {schema, device, network, calibration, ranks, tokens_per_step, limit_gib, layouts: [{keys,
 /// memory_gib, persistent_gib, fits, flops: {precision: n}, traffic: {calls, sent_bytes}, time: {median, low,
-/// high, compute, transfers, exposed, classes: {name: seconds}, axes: {name: {seconds, exposed}}, sources},
-/// reason}]}. Times in seconds; `time` only where the device is known.
+/// high, compute, transfers, exposed, idle_share, classes: {name: seconds}, axes: {name: {seconds, exposed}},
+/// sources}, reason}]}. Times in seconds; `time` only where the device is known.
 Json plan_json(const std::vector<RecordedLayout>& layouts, const std::vector<std::string>& reasons,
                const MemoryLimit& limit, const Machine* machine, const MachineChoice& choice,
                const Experiment& experiment);

@@ -487,7 +487,12 @@ std::vector<StepProfile::Span> record_spans(const TrainingShape& shape, Device t
 }
 
 StepPlan record_first_rank(const TrainingShape& shape, Device target, const Mesh& mesh) {
-  RankGroups ranks(make_dry_run_world(0, mesh.world_size()), make_dry_run_world(0, mesh.world_size()), mesh);
+  return record_rank(shape, target, mesh, 0);
+}
+
+StepPlan record_rank(const TrainingShape& shape, Device target, const Mesh& mesh, int rank) {
+  const int size = mesh.world_size();
+  RankGroups ranks(make_dry_run_world(rank, size), make_dry_run_world(rank, size), mesh);
   return record_step(shape, target, ranks);
 }
 

@@ -90,7 +90,9 @@ bool saves_asynchronously(const CheckpointConfig& config);
 StepPlan record_step(const TrainingShape& shape, Device target, RankGroups& ranks);
 /// What one training step does, in order, with what is planned for it (StepProfile on `meta`).
 std::vector<StepProfile::Span> record_spans(const TrainingShape& shape, Device target, RankGroups& ranks);
-/// The same for rank 0 of this mesh, without ranks.
+/// The same for one rank of this mesh, without ranks.
+StepPlan record_rank(const TrainingShape& shape, Device target, const Mesh& mesh, int rank);
+/// And for rank 0.
 StepPlan record_first_rank(const TrainingShape& shape, Device target, const Mesh& mesh);
 
 }  // namespace ottava

@@ -54,13 +54,19 @@ StepFigures operator*(int64_t n, const StepFigures& a) {
 
 }  // namespace
 
-StepFigures figures_of(const StepPlan& plan, const Machine& machine) {
+StepFigures figures_of(std::span<const StepPlan> roles, const Machine& machine) {
+  const StepPlan& plan =
+      *std::ranges::max_element(roles, {}, [](const StepPlan& role) { return role.memory.total_bytes(); });
   StepFigures out{.memory_bytes = plan.memory.total_bytes(),
                   .sent_bytes = plan.traffic.sent_bytes(),
                   .calls = plan.traffic.calls(),
-                  .seconds = predict_step(plan, machine).seconds};
+                  .seconds = predict_step(roles, machine).seconds};
   for (const CostRecorder::Total& total : plan.costs) out.flops += total.flops, out.bytes += total.bytes;
   return out;
+}
+
+StepFigures figures_of(const StepPlan& plan, const Machine& machine) {
+  return figures_of(std::span(&plan, 1), machine);
 }
 
 BlockPattern block_pattern(const TrainingShape& shape) {
@@ -117,6 +123,7 @@ StepFigures estimate_step(const Experiment& e, Device device, const Machine& mac
   auto figures = [&](const TrainingShape& shape) {
     return figures_of(sample_first_rank(shape, device, e.mesh), machine);
   };
+  if (e.shape.pipeline.is_on()) return figures_of(sample_roles(e.shape, device, e.mesh), machine);
   if (pattern.motif == 0) return figures(e.shape);
   const StepFigures few = figures(with_motifs(e.shape, pattern, kFew, e)),
                     more = figures(with_motifs(e.shape, pattern, kFew + 1, e));

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <span>
+
 #include "apps/predict/step_time.h"
 
 namespace ottava {
@@ -10,6 +12,8 @@ struct StepFigures {
   double flops = 0, bytes = 0, seconds = 0;
 };
 StepFigures figures_of(const StepPlan& plan, const Machine& machine);
+/// Of a pipeline: memory and traffic of its fullest rank.
+StepFigures figures_of(std::span<const StepPlan> roles, const Machine& machine);
 
 /// Blocks that repeat: head + motif x times + tail, in blocks. Blocks are alike that compute their products
 /// in the same precisions and keep the same.

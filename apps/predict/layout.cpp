@@ -29,6 +29,7 @@ Layout layout_of(const Experiment& e) {
   return {.dp_replicate = e.mesh.size(MeshAxis::dp_replicate),
           .dp_shard = e.mesh.size(MeshAxis::dp_shard),
           .tp = e.mesh.size(MeshAxis::tp),
+          .pp = e.mesh.size(MeshAxis::pp),
           .local_batch = e.shape.batch,
           .global_batch = e.global_batch,
           .recompute = c.activation_checkpoint,
@@ -43,6 +44,8 @@ Config with_layout(Config c, const Layout& l) {
   c.parallelism.data_parallel_replicate_degree = l.dp_replicate;
   c.parallelism.data_parallel_shard_degree = l.dp_shard;
   c.parallelism.tensor_parallel_degree = l.tp;
+  c.parallelism.pipeline_parallel_degree = l.pp;
+  if (l.pp > 1) c.parallelism.pipeline_parallel_microbatch_size = l.local_batch;
   c.parallelism.fsdp_reshard_after_forward = l.reshard;
   c.parallelism.fsdp_reduce_every_microbatch = l.reduce;
   c.training.local_batch_size = l.local_batch;
@@ -62,11 +65,14 @@ LayoutKeys keys_of(const Layout& l) {
   LayoutKeys keys{{"parallelism.data_parallel_replicate_degree", std::to_string(l.dp_replicate)},
                   {"parallelism.data_parallel_shard_degree", std::to_string(l.dp_shard)},
                   {"parallelism.tensor_parallel_degree", std::to_string(l.tp)},
+                  {"parallelism.pipeline_parallel_degree", std::to_string(l.pp)},
                   {"parallelism.fsdp_reshard_after_forward", name_of(l.reshard)},
                   {"parallelism.fsdp_reduce_every_microbatch", name_of(l.reduce)},
                   {"training.local_batch_size", std::to_string(l.local_batch)},
                   {"training.global_batch_size", std::to_string(l.global_batch)},
                   {"activation_checkpoint.mode", name_of(l.recompute.mode)}};
+  if (l.pp > 1)
+    keys.emplace_back("parallelism.pipeline_parallel_microbatch_size", std::to_string(l.local_batch));
   if (l.recompute.mode == ActivationCheckpointConfig::Mode::selective)
     keys.emplace_back("activation_checkpoint.selective_ac_option", l.recompute.selective_ac_option);
   keys.emplace_back("optimizer.state_dtype", l.moments == DType::bf16 ? "bfloat16" : "float32");
@@ -94,8 +100,8 @@ std::string options_text(const LayoutKeys& keys) {
 
 std::string describe(const Layout& l) {
   std::vector<std::string> axes;
-  for (const auto& [name, size] :
-       {std::pair{"dp_replicate", l.dp_replicate}, std::pair{"dp_shard", l.dp_shard}, std::pair{"tp", l.tp}})
+  for (const auto& [name, size] : {std::pair{"pp", l.pp}, std::pair{"dp_replicate", l.dp_replicate},
+                                   std::pair{"dp_shard", l.dp_shard}, std::pair{"tp", l.tp}})
     if (size > 1) axes.push_back(fmt::format("{} {}", name, size));
   std::string text = axes.empty() ? "1 rank" : fmt::format("{}", fmt::join(axes, " x "));
   text += fmt::format(", {} x {} {}", l.micro_batches(), l.local_batch,

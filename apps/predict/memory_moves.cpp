@@ -83,9 +83,15 @@ double RecordedLayout::flops() const {
 RecordedLayout LayoutRecorder::record(const Layout& layout) const {
   const Config config = with_layout(config_, layout);
   const Experiment e = resolve_planned(config, planned_, static_cast<int>(layout.ranks()));
-  RecordedLayout out{
-      .layout = layout, .plan = sample_first_rank(e.shape, planned_.device, e.mesh), .time = {}};
-  if (machine_) out.time = predict_step(out.plan, *machine_);
+  return recorded_layout(layout, sample_roles(e.shape, planned_.device, e.mesh), machine_);
+}
+
+RecordedLayout recorded_layout(const Layout& layout, std::vector<StepPlan> roles, const Machine* machine) {
+  RecordedLayout out{.layout = layout, .plan = {}, .time = {}};
+  if (machine) out.time = predict_step(roles, *machine);
+  for (const StepPlan& role : roles) out.bytes_of_roles.push_back(role.memory.total_bytes());
+  out.role = static_cast<int>(std::ranges::max_element(out.bytes_of_roles) - out.bytes_of_roles.begin());
+  out.plan = std::move(roles[static_cast<size_t>(out.role)]);
   return out;
 }
 

@@ -13,13 +13,18 @@ namespace ottava {
 /// A layout that was recorded, and what it takes.
 struct RecordedLayout {
   Layout layout;
-  StepPlan plan;
+  StepPlan plan;                 ///< of the fullest rank
   std::optional<StepTime> time;  ///< where the device is known
+  int role = 0;                  ///< of that rank, in its pipeline
+  std::vector<int64_t> bytes_of_roles = {};
   double gib() const { return static_cast<double>(plan.memory.total_bytes()) / (int64_t{1} << 30); }
   double flops() const;
 };
 
-/// Records rank 0's step of a layout. Throws ConfigError where it cannot be had.
+/// Of the ranks of a pipeline, or of rank 0 without one (sample_roles()); times where the machine is known.
+RecordedLayout recorded_layout(const Layout& layout, std::vector<StepPlan> roles, const Machine* machine);
+
+/// Records a step of a layout. Throws ConfigError where it cannot be had.
 class LayoutRecorder {
  public:
   LayoutRecorder(const Config& config, const PlannedExperiment& planned, const Machine* machine)

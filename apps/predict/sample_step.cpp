@@ -118,7 +118,8 @@ void count(StepPlan& plan) {
 
 StepPlan sample_first_rank(const TrainingShape& shape, Device target, const Mesh& mesh) {
   const int64_t recorded = recorded_micro_batches(shape);
-  if (shape.micro_batches <= recorded) return record_first_rank(shape, target, mesh);
+  if (shape.micro_batches <= recorded || shape.pipeline.is_on())
+    return record_first_rank(shape, target, mesh);
   TrainingShape few = shape;
   few.micro_batches = recorded;
   StepPlan plan = record_first_rank(few, target, mesh);
@@ -126,6 +127,14 @@ StepPlan sample_first_rank(const TrainingShape& shape, Device target, const Mesh
   plan.order = Repeater(plan.order).repeat(shape.micro_batches - recorded + 1);
   count(plan);
   return plan;
+}
+
+std::vector<StepPlan> sample_roles(const TrainingShape& shape, Device target, const Mesh& mesh) {
+  std::vector<StepPlan> roles;
+  if (!shape.pipeline.is_on()) roles.push_back(sample_first_rank(shape, target, mesh));
+  for (int role = 0; shape.pipeline.is_on() && role < mesh.size(MeshAxis::pp); ++role)
+    roles.push_back(record_rank(shape, target, mesh, first_rank_of_role(mesh, role)));
+  return roles;
 }
 
 }  // namespace ottava

@@ -78,6 +78,7 @@ void add_variants(const Layout& base, const Layout& given, const DeviceTable& de
         if ((reduce == Reduce::automatic) == is_open) continue;
         for (const Reshard reshard : {Reshard::automatic, Reshard::always, Reshard::never}) {
           if (reshard != Reshard::automatic && (!all_reshards || base.dp_shard == 1)) continue;
+          if (base.pp > 1 && (reshard == Reshard::always || reduce == Reduce::every_microbatch)) continue;
           Layout layout = base;
           layout.recompute = recompute;
           layout.reduce = reduce;
@@ -94,7 +95,7 @@ void add_variants(const Layout& base, const Layout& given, const DeviceTable& de
 // Bytes that every step needs of a rank: masters, gradients, moments and copies in bf16.
 double least_gib(const Layout& l, double parameters) {
   const double moment = l.moments == DType::bf16 ? 2 : 4, copy = l.float8.empty() ? 2 : 0;
-  return 0.95 * parameters / static_cast<double>(l.dp_shard * l.tp) * (8 + 2 * moment + copy) / kGib;
+  return 0.95 * parameters / static_cast<double>(l.dp_shard * l.tp * l.pp) * (8 + 2 * moment + copy) / kGib;
 }
 
 class Search {
@@ -279,17 +280,22 @@ std::vector<Layout> all_layouts(const PlannedExperiment& planned, const Machine&
                                 const SearchOptions& options) {
   check_fixed(options.fixed);
   const Layout given = layout_of(planned.experiment);
-  const int64_t ranks = planned.experiment.mesh.world_size();
+  const int64_t world = planned.experiment.mesh.world_size();
   const bool all_reshards = std::ranges::any_of(options.fixed, [](const std::string& f) {
     return f.starts_with("parallelism.fsdp_reshard_after_forward=");
   });
   std::vector<Layout> layouts;
-  for (const int64_t tp : divisors(ranks)) {
-    if (tp > machine.ranks_per_node) continue;
+  std::vector<std::pair<int64_t, int64_t>> outer;  // pp, tp
+  for (const int64_t pp : std::set<int64_t>{1, given.pp})
+    for (const int64_t tp : divisors(world / pp))
+      if (tp <= machine.ranks_per_node) outer.emplace_back(pp, tp);
+  for (const auto& [pp, tp] : outer) {
+    const int64_t ranks = world / pp;
     for (const int64_t dp_shard : divisors(ranks / tp)) {
       for (const int64_t batch : std::set<int64_t>{1, 2, 4, 8, 16, given.local_batch}) {
         Layout layout = given;
         layout.tp = tp;
+        layout.pp = pp;
         layout.dp_shard = dp_shard;
         layout.dp_replicate = ranks / tp / dp_shard;
         layout.local_batch = batch;
@@ -304,7 +310,7 @@ std::vector<Layout> all_layouts(const PlannedExperiment& planned, const Machine&
   if (layouts.empty())
     fail<ConfigError>(
         "plan", "no layout of {} for a global batch of {}{}: change training.global_batch_size or --fix",
-        counted(ranks, "rank"), counted(given.global_batch, "sequence"),
+        counted(world, "rank"), counted(given.global_batch, "sequence"),
         options.fixed.empty() ? "" : fmt::format(" has {}", fmt::join(options.fixed, " and ")));
   return layouts;
 }

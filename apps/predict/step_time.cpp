@@ -13,42 +13,108 @@ std::vector<PredictedTime> times_of(const StepPlan& plan, const Machine& machine
   return times;
 }
 
+/// Numbers of events: those of one rank after those of another, then what two ranks of a pipeline meet for.
+class Events {
+ public:
+  explicit Events(std::span<const StepPlan> roles) : meets_(roles.size() > 1) {
+    for (const StepPlan& role : roles) {
+      first_.push_back(count_);
+      count_ += static_cast<int64_t>(role.order.transfers.size());
+    }
+  }
+  bool is_meeting(const RecordedTransfer& t) const {
+    return meets_ && t.axis == "pp" && t.calls.size() == 1 &&
+           (t.calls[0].collective == "send" || t.calls[0].collective == "recv");
+  }
+  int64_t of(size_t role, size_t index, const RecordedTransfer& t) {
+    if (!is_meeting(t)) return first_[role] + static_cast<int64_t>(index);
+    const auto [found, is_new] = meetings_.try_emplace(t.calls[0].label, count_);
+    if (is_new) ++count_;
+    return found->second;
+  }
+
+ private:
+  bool meets_;
+  int64_t count_ = 0;
+  std::vector<int64_t> first_;
+  std::map<std::string, int64_t> meetings_;
+};
+
+/// Between two neighbours, seen from either.
+RecordedTransfer between_two(RecordedTransfer transfer) {
+  transfer.ranks = 2;
+  transfer.calls[0].sent_bytes = transfer.calls[0].payload_bytes;
+  return transfer;
+}
+
 ReplayProgram program_of(const StepPlan& plan, const Machine& machine,
-                         const std::vector<PredictedTime>& times) {
+                         const std::vector<PredictedTime>& times, Events& events, size_t role) {
   ReplayProgram program;
   program.reserve(plan.order.events.size());
   for (const RecordedEvent& event : plan.order.events) {
     const auto index = static_cast<size_t>(event.index);
-    switch (event.kind) {
-      case RecordedEvent::Kind::operation:
-        program.push_back({.kind = ReplayStep::Kind::compute, .seconds = times[index].seconds});
-        break;
-      case RecordedEvent::Kind::issue:
-        program.push_back({.kind = ReplayStep::Kind::issue,
-                           .seconds = machine.seconds_of(plan.order.transfers[index]),
-                           .event = event.index});
-        break;
-      case RecordedEvent::Kind::wait:
-        program.push_back({.kind = ReplayStep::Kind::wait, .event = event.index});
+    if (event.kind == RecordedEvent::Kind::operation) {
+      program.push_back({.kind = ReplayStep::Kind::compute, .seconds = times[index].seconds});
+      continue;
+    }
+    const RecordedTransfer& transfer = plan.order.transfers[index];
+    const int64_t reached = events.of(role, index, transfer);
+    if (event.kind == RecordedEvent::Kind::wait) {
+      program.push_back({.kind = ReplayStep::Kind::wait, .event = reached});
+    } else if (events.is_meeting(transfer)) {
+      program.push_back({.kind = ReplayStep::Kind::meet,
+                         .seconds = machine.seconds_of(between_two(transfer)),
+                         .event = reached});
+    } else {
+      program.push_back(
+          {.kind = ReplayStep::Kind::issue, .seconds = machine.seconds_of(transfer), .event = reached});
     }
   }
   return program;
 }
 
+double compute_seconds(const ReplayProgram& program, const std::vector<ReplayedStep>& steps) {
+  double sum = 0;
+  for (size_t i = 0; i < program.size(); ++i)
+    if (program[i].kind == ReplayStep::Kind::compute) sum += steps[i].end - steps[i].begin;
+  return sum;
+}
+
 }  // namespace
 
 ReplayProgram program_of(const StepPlan& plan, const Machine& machine) {
-  return program_of(plan, machine, times_of(plan, machine));
+  Events events({&plan, 1});
+  return program_of(plan, machine, times_of(plan, machine), events, 0);
 }
 
 StepTime predict_step(const StepPlan& plan, const Machine& machine) {
-  const std::vector<PredictedTime> times = times_of(plan, machine);
-  const ReplayProgram program = program_of(plan, machine, times);
-  const Replay replayed = replay({&program, 1}, machine.device.overlap_slowdown);
+  return predict_step(std::span(&plan, 1), machine);
+}
+
+StepTime predict_step(std::span<const StepPlan> roles, const Machine& machine) {
+  Events events(roles);
+  std::vector<std::vector<PredictedTime>> all_times;
+  std::vector<ReplayProgram> programs;
+  for (size_t role = 0; role < roles.size(); ++role) {
+    all_times.push_back(times_of(roles[role], machine));
+    programs.push_back(program_of(roles[role], machine, all_times[role], events, role));
+  }
+  const Replay replayed = replay(programs, machine.device.overlap_slowdown);
+  size_t longest = 0;
+  double most = -1, busy = 0;
+  for (size_t role = 0; role < roles.size(); ++role) {
+    const double seconds = compute_seconds(programs[role], replayed.programs[role]);
+    busy += seconds;
+    if (seconds > most) most = seconds, longest = role;
+  }
+  const StepPlan& plan = roles[longest];
+  const std::vector<PredictedTime>& times = all_times[longest];
+  const ReplayProgram& program = programs[longest];
   std::vector<std::string> classes;
   for (const RecordedOperation& o : plan.operations) classes.push_back(class_of(o));
   StepTime out;
   out.seconds = replayed.seconds;
+  if (roles.size() > 1) out.idle_share = 1 - busy / (out.seconds * static_cast<double>(roles.size()));
   out.error = machine.device.error_percent / 100;
   auto add = [](StepTime::Part& part, double seconds, double exposed) {
     part.seconds += seconds, part.exposed += exposed, ++part.calls;
@@ -56,7 +122,7 @@ StepTime predict_step(const StepPlan& plan, const Machine& machine) {
   for (size_t i = 0; i < program.size(); ++i) {
     const RecordedEvent& event = plan.order.events[i];
     const auto index = static_cast<size_t>(event.index);
-    const double seconds = replayed.programs[0][i].end - replayed.programs[0][i].begin;
+    const double seconds = replayed.programs[longest][i].end - replayed.programs[longest][i].begin;
     const std::string& label = plan.order.labels[static_cast<size_t>(event.label)];
     if (event.kind == RecordedEvent::Kind::operation) {
       out.compute += seconds;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@ struct StepTime {
   std::map<std::string, Part> labels;   ///< by label, as the run's profile has them
   std::map<std::string, Part> axes;     ///< "dp_shard all_gather"
   double by_source[3] = {};             ///< compute by TimeSource
+  double idle_share = 0;  ///< of a pipeline: of the time of all its ranks, what they compute nothing in
   /// "products bf16" or another class, or "dp_shard all_gather" where the wait for it is longer.
   std::string bound_by() const;
 };
@@ -32,6 +34,9 @@ struct StepTime {
 /// The recorded order as a program for replay(): one lane, since calls of a rank are carried out in order.
 ReplayProgram program_of(const StepPlan& plan, const Machine& machine);
 StepTime predict_step(const StepPlan& plan, const Machine& machine);
+/// Of the ranks of a pipeline together, by their place in it: until the last has ended, and where the time of
+/// the one goes that computes longest. What it waits for other stages is exposed in "pp recv".
+StepTime predict_step(std::span<const StepPlan> roles, const Machine& machine);
 
 /// A line for each distinct operation of the step, the longest together first: calls, milliseconds, bytes,
 /// FLOPs, class and where the time comes from.

@@ -15,6 +15,7 @@
 #include "core/metrics/step_line.h"
 #include "core/ops/matmul/matmul.h"
 #include "core/parallel_for.h"
+#include "parallel/pipeline/pipeline_text.h"
 #include "parallel/ranks/agree.h"
 
 namespace ottava {
@@ -52,7 +53,7 @@ std::string gradient_sums_text(const Experiment& e) {
 std::string overlap_text(const Experiment& e, const CommStats& traffic, const Communicator& world) {
   int64_t gathers = 0, sums = 0, tensor_parallel = 0;
   for (const CommStats::Total& t : traffic.totals()) {
-    if (t.axis == "replica" || t.axis == "stage") continue;
+    if (t.axis == "replica" || t.axis == "stage" || t.axis == "pp") continue;
     int64_t& kind = t.axis == "tp"                           ? tensor_parallel
                     : t.collective == Collective::all_gather ? gathers
                                                              : sums;
@@ -152,6 +153,16 @@ void log_startup_report(const Experiment& e, const StepPlan& plan, Device device
       "Trainer is initialized with local batch size {}, global batch size {}, gradient accumulation steps "
       "{}, sequence length {}, total steps {} (warmup {})",
       s.batch, e.global_batch, s.micro_batches, s.sequence, c.training.steps, c.lr_scheduler.warmup_steps);
+  if (s.pipeline.is_on()) {
+    log::info("Pipeline: {}; rank 0 has {}; {} sent to other stages", describe(s.pipeline),
+              describe_rank(s.pipeline, 0), size_text(plan.traffic.sum(Collective::send, "pp").sent_bytes));
+    if (s.micro_batches < s.pipeline.shape.stages())
+      log::warning(
+          "{} on {} leave ranks idle for most of the step: raise training.local_batch_size or lower "
+          "parallelism.pipeline_parallel_microbatch_size",
+          counted(s.micro_batches, "micro-batch", "micro-batches"),
+          counted(s.pipeline.shape.stages(), "stage"));
+  }
   warn_about_warmup(c);
 }
 

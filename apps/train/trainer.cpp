@@ -58,6 +58,7 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
   state.calls().set_capacity(c.comm.trace_buf_size);
   record_failures(state, (std::filesystem::path(c.job.dump_folder) / c.comm.save_traces_folder).string(),
                   c.comm.save_traces_file_prefix);
+  ranks.coordinates.units = shape.pipeline.units_of(ranks.pp->rank());
   checkpoints_ = std::make_unique<Checkpoints>(experiment_, ranks_, stream_, spans());
   // The first tokens are made while memory is planned and weights are drawn.
   data_->start(checkpoints_->data_position_to_load());

@@ -258,6 +258,33 @@ TEST_CASE("plan --search prints keys that make the layout it found, for people a
                  Contains("\n  --parallelism.data_parallel_replicate_degree "));
 }
 
+TEST_CASE("a plan of a pipeline has all its ranks, its schedule and the time of all of them together") {
+  const TemporaryFolder folder;
+  const std::string file = folder / "plan.json";
+  const std::string text =
+      printed({.overrides = changed_to(small_model_on_gpu({"--parallelism.pipeline_parallel_degree", "4"}),
+                                       {"--model.n_layers", "6", "--training.local_batch_size", "8",
+                                        "--training.seq_len", "1024"}),
+               .world_size = 4,
+               .machine = {.device = "h100_sxm"},
+               .json = file});
+  INFO(text);
+  CHECK_THAT(text,
+             Contains("Pipeline: 1F1B, 4 ranks with 1 stage each, 8 micro-batches: 27.3% of the time idle"));
+  CHECK_THAT(text, Contains("embedding, layer 0; 4 micro-batches in flight at most"));
+  CHECK_THAT(text, Contains("layer 5, head; 1 micro-batches in flight at most"));
+  CHECK_THAT(text, Contains("\nrank 0   0123......aA4bB5"));
+  CHECK_THAT(text, Contains("pp recv"));
+  const Json report = Json::parse(read_file(file), "plan");
+  const Json& row = report.at("layouts", "plan").as_array("layouts").at(0);
+  const Json& time = row.at("time", "row");
+  const double idle = time.at("idle_share", "time").as_number("idle");
+  CHECK(idle > 0.05);
+  CHECK(idle < 0.9);
+  CHECK(time.at("median", "time").as_number("median") > time.at("compute", "time").as_number("compute"));
+  CHECK(row.at("keys", "row").at("parallelism.pipeline_parallel_degree", "keys").as_string("degree") == "4");
+}
+
 TEST_CASE("a plan for what there is not is refused by name") {
   const auto refusal = [](PlanCommand command) { return message_of([&] { printed(command); }); };
   const Overrides small = small_model({});
