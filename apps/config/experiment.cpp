@@ -316,6 +316,7 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
                  .beta2 = static_cast<float>(c.optimizer.beta2),
                  .eps = static_cast<float>(c.optimizer.eps),
                  .seed = static_cast<uint64_t>(c.training.seed)};
+  shape.spikes = {.window = c.training.skip_spikes.window, .sigma = c.training.skip_spikes.sigma};
   shape.muon = resolve_muon(c.optimizer);
   shape.max_norm = static_cast<float>(c.training.max_norm);
   const LlamaParameters table = llama_parameters(shape.model);

@@ -114,6 +114,14 @@ void declare(config::Section& s, DataloaderConfig& c) {
       .meaning("segments (about 4 MiB of text) tokenized ahead of use; null: chosen");
 }
 
+void declare(config::Section& s, SkipSpikesConfig& c) {
+  s.meaning("leave out steps whose loss or gradient norm is far above those before");
+  s.field("window", c.window).range(8, 65536).unit("steps").meaning("steps that a step is compared with");
+  s.field("sigma", c.sigma)
+      .at_least(0)
+      .meaning("skip above their mean plus so many standard deviations; 0: skip none, 6 is usual");
+}
+
 void declare(config::Section& s, TrainingConfig& c) {
   s.meaning("data, batch, precision, device");
   declare_data(s, c);
@@ -135,6 +143,7 @@ void declare(config::Section& s, TrainingConfig& c) {
       .unit("threads")
       .meaning("CPU threads per rank; 0: cores / ranks on this machine");
   s.field("seed", c.seed).at_least(0).meaning("decides initial weights and order of data");
+  s.section("skip_spikes", c.skip_spikes);
   s.section("dataloader", c.dataloader);
 
   s.renamed("compile", "compile.enable");

@@ -18,6 +18,13 @@ struct DataloaderConfig {
   bool operator==(const DataloaderConfig&) const = default;
 };
 
+/// Section `training.skip_spikes`; the rule is in core/optim/spike.h.
+struct SkipSpikesConfig {
+  int64_t window = 128;
+  double sigma = 0;
+  bool operator==(const SkipSpikesConfig&) const = default;
+};
+
 /// Section `training`. What keys mean: training_config.cpp.
 struct TrainingConfig {
   std::string dataset = "c4_test";
@@ -46,6 +53,7 @@ struct TrainingConfig {
   std::string mixed_precision_level;  ///< "", "O0", "O1", "O2"
   std::string loss_scale = "none";    ///< "none", "dynamic" or a number
   int64_t max_consecutive_skipped_steps = 10;
+  SkipSpikesConfig skip_spikes;
 
   std::string device = "auto";
   std::string cuda_graphs = "auto";
@@ -60,6 +68,7 @@ struct TrainingConfig {
 };
 
 void declare(config::Section& s, DataloaderConfig& c);
+void declare(config::Section& s, SkipSpikesConfig& c);
 void declare(config::Section& s, TrainingConfig& c);
 void validate(const TrainingConfig& c, config::Problems& problems);
 

@@ -91,6 +91,8 @@ MetricsReporter::~MetricsReporter() {
 void MetricsReporter::log_step(const StepMetrics& metrics, const Scalars& more) {
   if (options_.rank == 0) log::info("{}", step_line(metrics, colors_));
   Scalars scalars = scalars_of(metrics);
+  if (metrics.skipped_spikes)
+    scalars.emplace_back("skipped_spikes", static_cast<double>(*metrics.skipped_spikes));
   if (metrics.z_loss) scalars.emplace_back("loss_metrics/global_avg_z_loss", *metrics.z_loss);
   scalars.insert(scalars.end(), more.begin(), more.end());
   files_->write(metrics.step, scalars);

@@ -252,10 +252,12 @@ void Checkpoints::take_state(const std::string& folder, TrainingState& state) co
     state.tokens_seen = saved.tokens_seen;
     state.skipped_steps = saved.skipped_steps;
     state.consecutive_skips = saved.consecutive_skips;
+    state.skipped_spikes = saved.skipped_spikes;
   }
   if (!excludes(c, "lr_scheduler")) state.schedule_step = saved.schedule_step;
   if (!excludes(c, "optimizer")) {
     state.optimizer_step = saved.optimizer_step;
+    state.spikes = saved.spikes;
     if (state.loss_scale && saved.loss_scale) state.loss_scale = saved.loss_scale;
   }
   if (!excludes(c, "dataloader")) {

@@ -58,6 +58,15 @@ Account account_of(TrainingEngine& engine, int rank) {
 
 }  // namespace
 
+std::string describe_spike(const StepOutputs& out, const SpikeRule& rule) {
+  const bool is_loss = out.why == kLossSpike;
+  return fmt::format(
+      "its {} {:.4f} is above {:.4f}, the mean of the last {} plus {:g} standard deviations "
+      "(training.skip_spikes)",
+      is_loss ? "loss" : "gradient norm", out.spike[is_loss ? 0 : 2], out.spike[is_loss ? 1 : 3],
+      counted(std::min(out.spikes.known - 1, rule.window), "step"), rule.sigma);
+}
+
 std::string describe_skipped_step(TrainingEngine& engine, Communicator& control) {
   std::vector<Account> accounts{account_of(engine, control.rank())};
   if (control.size() > 1) {

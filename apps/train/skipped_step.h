@@ -13,4 +13,7 @@ namespace ottava {
 /// steps that were skipped.
 std::string describe_skipped_step(TrainingEngine& engine, Communicator& control);
 
+/// Why a step was left out as a spike: "its loss 9.1234 is above 5.0211, ...".
+std::string describe_spike(const StepOutputs& out, const SpikeRule& rule);
+
 }  // namespace ottava

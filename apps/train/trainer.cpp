@@ -108,6 +108,7 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
   if (loss_scale_.is_dynamic()) state_.loss_scale = loss_scale_.state();
   checkpoints_->load(*engine_, state_);
   if (state_.loss_scale) loss_scale_.restore(*state_.loss_scale);
+  engine_->restore(state_.spikes);
   check_data_unchanged();
   leave_out_data();
   reporter_ = std::make_unique<MetricsReporter>(MetricsReporter::Options{.config = c.metrics,
@@ -167,14 +168,13 @@ StepOutputs Trainer::step(StepProfile* profile) {
   state_.schedule_step += 1;
   state_.data_position += experiment_.global_batch;
   state_.tokens_seen += experiment_.tokens_per_step();
-  if (out.skipped) {
-    state_.skipped_steps += 1;
-    state_.consecutive_skips += 1;
-  } else {
-    state_.optimizer_step += 1;
-    state_.consecutive_skips = 0;
-  }
-  loss_scale_.update(out.skipped);
+  state_.spikes = out.spikes;
+  const bool is_finite = out.why != kNotFinite;
+  state_.optimizer_step += !out.skipped;
+  state_.skipped_spikes += out.skipped && is_finite;
+  state_.skipped_steps += !is_finite;
+  state_.consecutive_skips = is_finite ? 0 : state_.consecutive_skips + 1;
+  loss_scale_.update(!is_finite);
   if (loss_scale_.is_dynamic()) state_.loss_scale = loss_scale_.state();
   return out;
 }
@@ -311,6 +311,7 @@ void Trainer::log_step(const StepOutputs& out) {
   m.data_seconds = (waited - last_log_.seconds_waited) / static_cast<double>(steps);
   m.loss_scale = loss_scale_.value();
   m.skipped_steps = state_.skipped_steps;
+  if (experiment_.shape.spikes.sigma > 0) m.skipped_spikes = state_.skipped_spikes;
   const StepRate rate{
       .seconds = m.step_seconds,
       .tokens = static_cast<double>(experiment_.tokens_per_step()),
@@ -389,6 +390,13 @@ void Trainer::keep_pace(double seconds, StepProfile* profile) {
 
 void Trainer::check_health(const StepOutputs& out) {
   if (!out.skipped) return;
+  if (out.why != kNotFinite) {
+    const std::string spike = describe_spike(out, experiment_.shape.spikes);
+    events_.add("skipped", state_.step, spike);
+    if (ranks_.control->rank() == 0)
+      log::warning("step {} was skipped: {}; weights, moments and t did not move", state_.step, spike);
+    return;
+  }
   const std::string where = describe_skipped_step(*engine_, *ranks_.control);
   events_.add("skipped", state_.step, where);
   if (ranks_.control->rank() == 0) {

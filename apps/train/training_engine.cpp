@@ -82,6 +82,18 @@ TrainingEngine::TrainingEngine(TrainingShape shape, Stream& stream, Arena& arena
   }
   sum_of_squares_ = arena.persistent("sum of squares", DType::f64, {1}, MemoryCategory::data);
   skipped_ = arena.persistent("skipped", DType::i32, {1}, MemoryCategory::data);
+  if (shape_.spikes.sigma > 0) {
+    auto of = [&](std::string_view name, DType dtype, Shape s) {
+      return arena.persistent(name, dtype, s, MemoryCategory::data);
+    };
+    spikes_ = {.loss_sum = of("loss of the step", DType::f32, {1}),
+               .window = of("spike window", DType::f32, {2, shape_.spikes.window}),
+               .known = of("spike window's steps", DType::i64, {1}),
+               .found = of("spike bounds", DType::f32, {4}),
+               .scalars = scalars_,
+               .skipped = skipped_};
+    restore({});
+  }
   Tensor workspace =
       arena.persistent("matmul workspace", DType::u8, {matmul_workspace_bytes}, MemoryCategory::workspace);
   if (stream.type() != DeviceType::meta) set_matmul_workspace(stream, workspace);
@@ -225,11 +237,18 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
     out.sequence_losses.resize(static_cast<size_t>(step_sequence_losses_.numel()));
     cast(stream_, step_sequence_losses_, view_of(out.sequence_losses.data(), step_sequence_losses_.shape));
   }
+  if (!spikes_.window.empty()) {
+    out.spikes.values.resize(static_cast<size_t>(spikes_.window.numel()));
+    cast(stream_, spikes_.window, view_of(out.spikes.values.data(), spikes_.window.shape));
+    cast(stream_, spikes_.known, view_of(&out.spikes.known, {1}));
+    cast(stream_, spikes_.found, view_of(out.spike.data(), {4}));
+  }
   stream_.synchronize();
   out.loss_sum = loss;
   out.z_loss_sum = z_loss;
   out.grad_norm = scalars[kGradientNorm];
-  out.skipped = skipped != 0;
+  out.why = static_cast<Skip>(skipped);
+  out.skipped = out.why != kNotSkipped;
   if (float8_ && !out.skipped) {
     float8_->advance_history(stream_);
     parameters_->float8()->advance_history(stream_);
@@ -273,7 +292,33 @@ void TrainingEngine::find_gradient_factor(const StepContext& c) {
   grad_norm_squared(stream_, counted, sum_of_squares_, workspace);
   share_norm();
   clip_factor(stream_, sum_of_squares_, shape_.max_norm, scalars_, skipped_);
+  if (!spikes_.window.empty()) skip_spikes();
   if (float8_) parameters_->float8()->begin_update(stream_);
+}
+
+// One sum over all ranks, so that all of them decide alike: those that see the same tokens add nothing.
+void TrainingEngine::skip_spikes() {
+  if (ranks_.tensor_parallel.rank() == 0) {
+    cast(stream_, loss_sum_, spikes_.loss_sum);
+  } else {
+    fill_zero(stream_, spikes_.loss_sum);
+  }
+  if (ranks_.world->size() > 1) {
+    ranks_.world->all_reduce(stream_, {.send = spikes_.loss_sum, .recv = {}, .label = "loss of the step"})
+        .wait(stream_);
+  }
+  skip_spike(stream_, spikes_, shape_.spikes);
+}
+
+void TrainingEngine::restore(const SpikeWindow& window) {
+  if (spikes_.window.empty() || stream_.type() == DeviceType::meta) return;
+  const bool fits = static_cast<int64_t>(window.values.size()) == spikes_.window.numel();
+  std::vector<float> values(static_cast<size_t>(spikes_.window.numel()), 0.0f);
+  if (fits) values = window.values;
+  int64_t known = fits ? window.known : 0;
+  cast(stream_, view_of(values.data(), spikes_.window.shape), spikes_.window);
+  cast(stream_, view_of(&known, {1}), spikes_.known);
+  stream_.synchronize();
 }
 
 Tensor TrainingEngine::updated_amax(size_t parameter) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -10,6 +11,7 @@
 #include "core/cpu/bf16_products.h"
 #include "core/memory/input_ring.h"
 #include "core/optim/adamw.h"
+#include "core/optim/spike.h"
 #include "models/llama/llama_model.h"
 #include "parallel/pipeline/pipeline_layout.h"
 #include "parallel/pipeline/pipeline_runner.h"
@@ -40,6 +42,7 @@ struct TrainingShape {
   bool sequence_losses = false;  ///< StepOutputs has each sequence's loss
   AdamwHyper adamw;
   MuonOptions muon;
+  SpikeRule spikes;
   float max_norm = 1;
   std::vector<ParameterTraining> groups;  ///< per parameter of the table; empty: the defaults
   fp8::Policy float8_policy;              ///< empty without FP8
@@ -63,6 +66,12 @@ struct StepInputs {
   /// Something reads masters and moments until then: the update comes after it. Null: nothing does.
   const Event* update_after = nullptr;
 };
+/// What skip_spike() remembers, on the host.
+struct SpikeWindow {
+  int64_t known = 0;
+  std::vector<float> values;  ///< [2, window]: losses, norms; empty where nothing is skipped
+  bool operator==(const SpikeWindow&) const = default;
+};
 struct StepOutputs {
   /// this rank's sum of token losses, all micro-batches, without z-losses; on all ranks of a pipeline what
   /// its last stage has
@@ -70,7 +79,10 @@ struct StepOutputs {
   double z_loss_sum = 0;     ///< and of z-losses
   double grad_norm = 0;      ///< global, before clipping
   int64_t valid_tokens = 0;  ///< as given
-  bool skipped = false;      ///< the norm was not finite; nothing moved
+  bool skipped = false;      ///< nothing moved
+  Skip why = kNotSkipped;
+  std::array<float, 4> spike = {};  ///< SkipSpike::found
+  SpikeWindow spikes = {};          ///< after the step
   /// Sum of the token losses of each of this rank's sequences, if TrainingShape asks for them.
   std::vector<float> sequence_losses = {};
 };
@@ -109,6 +121,8 @@ class TrainingEngine {
   Float8State* float8() { return float8_.get(); }
   /// This rank's sum of token losses of the last step after each of its micro-batches, for the log.
   std::vector<float> loss_after_each_micro_batch();
+  /// Goes on with the window of a checkpoint; one of another size, or none, begins anew.
+  void restore(const SpikeWindow& window);
 
  private:
   void upload(const void* host, const Tensor& device);
@@ -127,6 +141,7 @@ class TrainingEngine {
   void share_losses();
   void update(const StepContext& context);
   void find_gradient_factor(const StepContext& context);
+  void skip_spikes();
   void update_by_adamw(const StepContext& context);
   Tensor updated_amax(size_t parameter);
   void share_norm();
@@ -151,6 +166,7 @@ class TrainingEngine {
   std::unique_ptr<InputRing> ring_;  ///< for a GPU
   Tensor scalars_, step_, loss_sum_, sum_of_squares_, skipped_;
   Tensor z_loss_sum_;  ///< absent without z-loss
+  SkipSpike spikes_;   ///< absent tensors where no spikes are skipped
   Tensor loss_sums_;   ///< loss_sum_ after each micro-batch: read only when a step was skipped
   Tensor sequence_losses_, step_sequence_losses_;  ///< of a micro-batch, of the step; absent unless asked for
   PinnedInputs pinned_scalars_;                    ///< on a GPU

@@ -19,6 +19,13 @@ std::string to_json(const TrainingState& s) {
     json.set("loss_scale", s.loss_scale->scale);
     json.set("loss_scale_good_steps", s.loss_scale->good_steps);
   }
+  if (!s.spikes.values.empty()) {
+    json.set("skipped_spikes", s.skipped_spikes);
+    json.set("spike_window_steps", s.spikes.known);
+    Json values{Json::Array{}};
+    for (float v : s.spikes.values) values.push(static_cast<double>(v));
+    json.set("spike_window", std::move(values));
+  }
   json.set("data_fingerprint", fmt::format("{:016x}", s.data_fingerprint));
   if (!s.mixture.empty()) json.set("mixture", s.mixture);
   return json.dump(2) + "\n";
@@ -40,6 +47,12 @@ TrainingState parse_training_state(std::string_view text, std::string_view where
   s.tokens_seen = count("tokens_seen");
   s.skipped_steps = count("skipped_steps");
   s.consecutive_skips = count("consecutive_skips");
+  if (const Json* window = json.find("spike_window")) {
+    s.skipped_spikes = count("skipped_spikes");
+    s.spikes.known = count("spike_window_steps");
+    for (const Json& v : window->as_array(fmt::format("{}: spike_window", where)))
+      s.spikes.values.push_back(static_cast<float>(v.as_number(fmt::format("{}: spike_window", where))));
+  }
   if (const Json* scale = json.find("loss_scale")) {
     s.loss_scale = {.scale = scale->as_number(fmt::format("{}: loss_scale", where)),
                     .good_steps = count("loss_scale_good_steps")};

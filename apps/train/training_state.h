@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "apps/train/training_engine.h"
 #include "core/optim/loss_scale.h"
 
 namespace ottava {
@@ -18,6 +19,8 @@ struct TrainingState {
   int64_t data_position = 0;   ///< samples consumed, all ranks
   int64_t tokens_seen = 0;
   int64_t skipped_steps = 0, consecutive_skips = 0;
+  int64_t skipped_spikes = 0;  ///< not among skipped_steps
+  SpikeWindow spikes;
   std::optional<LossScale::State> loss_scale;  ///< of a dynamic one
   uint64_t data_fingerprint = 0;               ///< of the data that data_position counts in; 0: none read yet
   std::string mixture;                         ///< data::MixedLoader::order_text() of the samples consumed

@@ -30,7 +30,8 @@ struct StepMetrics {
   double memory_gib = 0, memory_percent = 0;  ///< highest so far, as the line shows it
   double active_gib = 0, active_percent = 0, reserved_gib = 0, reserved_percent = 0;  ///< highest so far
   double loss_scale = 1;
-  int64_t skipped_steps = 0;  ///< so far
+  int64_t skipped_steps = 0;                   ///< so far
+  std::optional<int64_t> skipped_spikes = {};  ///< so far; absent where none are skipped
 };
 
 /// TorchTitan's line, with learning rate, tokens so far and, of several ranks, the job's rate; then the

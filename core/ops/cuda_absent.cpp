@@ -13,6 +13,7 @@
 #include "core/optim/adamw_kernels.h"
 #include "core/optim/grad_norm_kernels.h"
 #include "core/optim/muon_kernels.h"
+#include "core/optim/spike_rule.h"
 
 namespace ottava::cuda {
 namespace {
@@ -51,6 +52,7 @@ void rms_norm_forward(Stream&, const RmsNormForward&) { absent(); }
 void rope(Stream&, const Rope&) { absent(); }
 void scale(Stream&, const Tensor&, const Tensor&) { absent(); }
 void set_matmul_workspace(Stream&, Tensor) { absent(); }
+void skip_spike(Stream&, const SkipSpike&, const SpikeRule&) { absent(); }
 void sum_into(Stream&, const Tensor&, const Tensor&) { absent(); }
 void swiglu_backward(Stream&, const SwigluBackward&) { absent(); }
 void swiglu_forward(Stream&, const SwigluForward&) { absent(); }
