@@ -54,8 +54,8 @@ TrainingEngine::TrainingEngine(TrainingShape shape, Stream& stream, Arena& arena
   model_ = std::make_unique<LlamaModel>(shape_.model, table_, stream, arena, ranks.tensor_parallel.size(),
                                         shape_.model_options, shape_.float8);
   if (shape_.pipeline.is_on()) {
-    // What waits for another stage would hold up the calls of tensor parallel behind it.
-    const Receives receives = ranks.tp->size() > 1 ? Receives::late : Receives::early;
+    // What waits for another stage would hold up the calls of tensor and context parallel behind it.
+    const Receives receives = ranks.tp->size() * ranks.cp->size() > 1 ? Receives::late : Receives::early;
     pipeline_ = std::make_unique<PipelineRunner>(shape_.pipeline.shape, receives, *ranks.pp);
     shape_.float8.state.in_flight = shape_.micro_batches;
   }

@@ -67,6 +67,26 @@ TEST_CASE("f32 steps over NCCL end where one process on the CPU ends") {
   }
 }
 
+TEST_CASE("stages of a pipeline over NCCL end where one process on the CPU ends") {
+  const std::vector<Case> cases = {
+      {"1F1B 2", {.micro_batches = 3, .pp = 2}},
+      {"GPipe 2 x FSDP 2", {.dp_shard = 2, .micro_batches = 2, .pp = 2, .schedule = ScheduleKind::gpipe}},
+      {"ZBVZeroBubble 2",
+       {.micro_batches = 3, .pp = 2, .schedule = ScheduleKind::zbv_zero_bubble, .chunks = 2}},
+      {"Interleaved1F1B 2 x TP 2",
+       {.tp = 2, .micro_batches = 2, .pp = 2, .schedule = ScheduleKind::interleaved_1f1b, .chunks = 2}},
+  };
+  for (const Case& c : cases) {
+    DYNAMIC_SECTION(c.name) {
+      TrainingShape whole = whole_step(DType::f32);
+      whole.model.layers = 4;
+      whole.batch = 12;
+      whole.groups.assign(llama_parameters(whole.model).specs.size(), {.weight_decay = 0.1f, .lr_factor = 1});
+      check(whole, c.layout, 2, 1e-5);
+    }
+  }
+}
+
 TEST_CASE("bf16 steps over NCCL end near one process on the CPU") {
   check(whole_step(DType::bf16), {.dp_shard = 2}, 3, 2e-3);
   check(whole_step(DType::bf16), {.tp = 2}, 3, 2e-3);
