@@ -144,24 +144,34 @@ Float8Allocation Float8Product::quantize(const StepContext& c, const Tensor& m, 
   return out;
 }
 
-Float8Allocation Float8Product::gather(const StepContext& c, Float8Allocation mine, Source source,
-                                       Use use) const {
+Float8Product::Gathering Float8Product::start_gather(const StepContext& c, Float8Allocation mine) const {
   const TensorParallelGroup& tp = c.tensor_parallel;
-  Float8Allocation all = mine;
-  all.rowwise.codes = tp.gather_rows(c.stream, c.arena, mine.rowwise.codes, o_.name);
-  switch (fp8::traits(mine.granularity).row_gather) {
+  Gathering out;
+  out.codes = tp.start_gather_rows(c.stream, c.arena, mine.rowwise.codes, o_.name);
+  if (fp8::traits(mine.granularity).row_gather == fp8::RowGather::scale_rows)
+    out.scales = tp.start_gather_rows(c.stream, c.arena, mine.rowwise.scale_inverse, o_.name);
+  out.mine = std::move(mine);
+  return out;
+}
+
+Float8Allocation Float8Product::finish(const StepContext& c, Gathering g, Source source, Use use) const {
+  Float8Allocation all = g.mine;
+  all.rowwise.codes = g.codes.wait(c.stream);
+  switch (fp8::traits(g.mine.granularity).row_gather) {
     case fp8::RowGather::common_scale:
       break;
     case fp8::RowGather::scale_rows:
-      all.rowwise.scale_inverse = tp.gather_rows(c.stream, c.arena, mine.rowwise.scale_inverse, o_.name);
+      all.rowwise.scale_inverse = g.scales.wait(c.stream);
       break;
     case fp8::RowGather::scale_columns:
-      all.rowwise.scale_inverse = tp.gather_columns(c.stream, c.arena, mine.rowwise.scale_inverse, o_.name);
+      all.rowwise.scale_inverse =
+          c.tensor_parallel.gather_columns(c.stream, c.arena, g.mine.rowwise.scale_inverse, o_.name);
       break;
     case fp8::RowGather::none:
       fail<ShapeError>("fp8", "{}: scales per {} do not travel with gathered activations", o_.name,
-                       fp8::name_of(mine.granularity));
+                       fp8::name_of(g.mine.granularity));
   }
+  g = {};
   if (use.weight_gradient && reads_columnwise(c, source)) {
     QuantizeTime time(c, o_.name);
     const Tensor& codes = all.rowwise.codes;
@@ -170,8 +180,12 @@ Float8Allocation Float8Product::gather(const StepContext& c, Float8Allocation mi
     fp8::transpose_codes(c.stream, codes, all.columnwise.codes);
     if (!use.product) all.rowwise = {};
   }
-  mine = {};  // not only when the caller's expression ends
   return all;
+}
+
+Float8Allocation Float8Product::gather(const StepContext& c, Float8Allocation mine, Source source,
+                                       Use use) const {
+  return finish(c, start_gather(c, std::move(mine)), source, use);
 }
 
 void Float8Product::run(const StepContext& c, fp8::ScaledMatmul args) const {

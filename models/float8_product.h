@@ -75,6 +75,13 @@ class Float8Product {
   /// Row-wise codes [n,C] of every tensor-parallel rank: [n size, C]; for the weight gradient too if `use`
   /// says so, which takes scales per tensor.
   Float8Allocation gather(const StepContext& context, Float8Allocation mine, Source source, Use use) const;
+  /// gather() in two halves.
+  struct Gathering {
+    Float8Allocation mine;
+    TensorParallelGroup::Transfer codes, scales;
+  };
+  Gathering start_gather(const StepContext& context, Float8Allocation mine) const;
+  Float8Allocation finish(const StepContext& context, Gathering gathering, Source source, Use use) const;
 
   // --- products ----------------------------------------------------------------------------------
   /// y [T,O] = x W^T, or these columns of it.

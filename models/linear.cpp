@@ -213,8 +213,29 @@ LinearOutputGradient Linear::output_gradient(const StepContext& c, const LinearO
   return out;
 }
 
+Allocation Linear::backward(const StepContext& c, const LinearOutputGradient& gradient,
+                            LinearInput saved) const {
+  if (!gathers_input(c) || c.deferred) {
+    weight_gradient(c, gradient, saved);
+    saved = {};
+    return input_gradient(c, gradient);
+  }
+  StepContext::Scope scope(c, name_);
+  InputGathering x = start_gather(c, saved);
+  TensorParallelGroup::Transfer dx =
+      c.tensor_parallel.start_reduce_scatter_rows(c.stream, c.arena, input_product(c, gradient), name_);
+  accumulate(c, gradient, saved, std::move(x));
+  return dx.wait(c.stream);
+}
+
 Allocation Linear::input_gradient(const StepContext& c, const LinearOutputGradient& gradient) const {
   StepContext::Scope scope(c, name_);
+  Allocation dx = input_product(c, gradient);
+  return style_ == LinearStyle::column ? c.tensor_parallel.reduce_scatter_rows(c.stream, c.arena, dx, name_)
+                                       : dx;
+}
+
+Allocation Linear::input_product(const StepContext& c, const LinearOutputGradient& gradient) const {
   Allocation dx =
       c.scratch(name_ + ".dx", c.compute, {gradient.tokens, c.parameters.shard(weight_).slice[1]});
   // Several pieces add up in f32 and are rounded once, as one product would be.
@@ -234,9 +255,7 @@ Allocation Linear::input_gradient(const StepContext& c, const LinearOutputGradie
                       .a_columns = columns_of(piece)});
   }
   if (!is_one_product()) cast(c.stream, sum, dx);
-  sum.release();
-  return style_ == LinearStyle::column ? c.tensor_parallel.reduce_scatter_rows(c.stream, c.arena, dx, name_)
-                                       : dx;
+  return dx;
 }
 
 void Linear::weight_gradient(const StepContext& context, const LinearOutputGradient& gradient,
@@ -246,11 +265,27 @@ void Linear::weight_gradient(const StepContext& context, const LinearOutputGradi
         [this, gradient, saved](const StepContext& later) { weight_gradient(later, gradient, saved); });
     return;
   }
+  StepContext::Scope scope(context, name_);
+  accumulate(context, gradient, saved, start_gather(context, saved));
+}
+
+Linear::InputGathering Linear::start_gather(const StepContext& c, const LinearInput& saved) const {
+  InputGathering out;
+  if (!gathers_input(c)) return out;
+  if (saved.x) out.x = c.tensor_parallel.start_gather_rows(c.stream, c.arena, saved.x, name_);
+  for (size_t i = 0; i < saved.pieces.size(); ++i) {
+    const LinearPiece& piece = pieces_[i];
+    const bool is_read = piece.float8 && piece.float8->weight_gradient_is_fp8() && keeps_codes(piece);
+    out.pieces.push_back(is_read ? piece.float8->start_gather(c, saved.pieces[i])
+                                 : Float8Product::Gathering{});
+  }
+  return out;
+}
+
+void Linear::accumulate(const StepContext& context, const LinearOutputGradient& gradient,
+                        const LinearInput& saved, InputGathering gathering) const {
   const StepContext c = again(context);
-  StepContext::Scope scope(c, name_);
-  Allocation x;
-  if (saved.x)
-    x = gathers_input(c) ? c.tensor_parallel.gather_rows(c.stream, c.arena, saved.x, name_) : saved.x;
+  const Allocation x = gathers_input(c) ? gathering.x.wait(c.stream) : saved.x;
   const Fsdp::Gradient dw = c.parameters.gradient(weight_);
   for (size_t i = 0; i < pieces_.size(); ++i) {
     const LinearPiece& piece = pieces_[i];
@@ -260,7 +295,8 @@ void Linear::weight_gradient(const StepContext& context, const LinearOutputGradi
       if (!keeps_codes(piece)) {
         q = piece.float8->quantize(c, x, Source::x, {.weight_gradient = true});
       } else {
-        q = gathers_input(c) ? piece.float8->gather(c, saved.pieces[i], Source::x, {.weight_gradient = true})
+        q = gathers_input(c) ? piece.float8->finish(c, std::move(gathering.pieces[i]), Source::x,
+                                                    {.weight_gradient = true})
                              : saved.pieces[i];
       }
       piece.float8->weight_gradient(c, gradient.pieces[i], q, rows, dw.accumulate);

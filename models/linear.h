@@ -73,6 +73,10 @@ class Linear {
   /// dy that another rank made: with its amax, if the layer takes that of its producer.
   LinearOperand received_output_gradient(const StepContext& context, Allocation dy) const;
   LinearOutputGradient output_gradient(const StepContext& context, const LinearOperand& dy) const;
+  /// dx [n,K] of this rank's tokens, and the weight gradient as weight_gradient() has it. Column style
+  /// gathers x beside the product for dx, and sums dx over ranks beside the product for the weight gradient.
+  Allocation backward(const StepContext& context, const LinearOutputGradient& gradient,
+                      LinearInput saved) const;
   Allocation input_gradient(const StepContext& context, const LinearOutputGradient& gradient) const;
   /// Accumulates into the weight's (and bias's) FP32 gradient, or leaves that to context.deferred, which then
   /// holds the operands: nothing may write to them.
@@ -92,12 +96,22 @@ class Linear {
   const Float8Plan* plan() const {
     return is_one_product() && pieces_[0].float8 ? &pieces_[0].float8->plan() : nullptr;
   }
+  /// x as the weight gradient reads it, where it is gathered: under way.
+  struct InputGathering {
+    TensorParallelGroup::Transfer x;
+    std::vector<Float8Product::Gathering> pieces;
+  };
+  InputGathering start_gather(const StepContext& context, const LinearInput& saved) const;
   Allocation output(const StepContext& context, int64_t tokens) const;
   Allocation finish(const StepContext& context, const Allocation& y) const;
   /// Rows of the operand, of all ranks if `is_gathered`.
   int64_t tokens_of(const StepContext& c, const LinearOperand& operand, bool is_gathered) const;
   Float8Allocation kept_part(const StepContext& c, const LinearPiece& piece,
                              const Float8Allocation& all) const;
+  /// dy W, of all tokens.
+  Allocation input_product(const StepContext& context, const LinearOutputGradient& gradient) const;
+  void accumulate(const StepContext& context, const LinearOutputGradient& gradient, const LinearInput& saved,
+                  InputGathering gathering) const;
   void forward_pieces(const StepContext& c, const LinearOperand& x, const Allocation& y,
                       LinearInput* saved) const;
 

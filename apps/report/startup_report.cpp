@@ -48,11 +48,32 @@ std::string gradient_sums_text(const Experiment& e) {
                      e.mesh.size(MeshAxis::tp) > 1 ? ", f32 between tensor-parallel ranks" : "");
 }
 
-// Gathers are asked for ahead of their unit, gradients are summed while the next unit's backward computes;
-// what a tensor-parallel layer needs, it needs at once, and the norm comes last.
-std::string overlap_text(const Experiment& e, const CommStats& traffic, const Communicator& world) {
+// What of an axis is under way while the rank computes.
+int64_t sent_beside_compute(const RecordedOrder& order, std::string_view axis) {
+  int64_t bytes = 0, operations = 0;
+  std::vector<int64_t> operations_at_issue(order.transfers.size());
+  for (const RecordedEvent& event : order.events) {
+    const auto index = static_cast<size_t>(event.index);
+    switch (event.kind) {
+      case RecordedEvent::Kind::operation:
+        ++operations;
+        break;
+      case RecordedEvent::Kind::issue:
+        operations_at_issue[index] = operations;
+        break;
+      case RecordedEvent::Kind::wait:
+        if (order.transfers[index].axis == axis && operations > operations_at_issue[index])
+          bytes += order.transfers[index].sent_bytes();
+    }
+  }
+  return bytes;
+}
+
+// Gathers are asked for ahead of their unit, gradients are summed while the next unit's backward computes,
+// and so is a part of what a tensor-parallel layer needs; the norm comes last.
+std::string overlap_text(const Experiment& e, const StepPlan& plan, const Communicator& world) {
   int64_t gathers = 0, sums = 0, tensor_parallel = 0;
-  for (const CommStats::Total& t : traffic.totals()) {
+  for (const CommStats::Total& t : plan.traffic.totals()) {
     if (t.axis == "replica" || t.axis == "stage" || t.axis == "pp") continue;
     int64_t& kind = t.axis == "tp"                           ? tensor_parallel
                     : t.collective == Collective::all_gather ? gathers
@@ -67,8 +88,11 @@ std::string overlap_text(const Experiment& e, const CommStats& traffic, const Co
     text += gathers_overlap ? " (gathers of the units ahead, sums of gradients)" : " (sums of gradients)";
   if (gathers > 0 && !gathers_overlap)
     text += fmt::format(", gathers {} are waited for (parallelism.fsdp_prefetch 0)", size_text(gathers));
-  if (tensor_parallel > 0)
-    text += fmt::format(", tensor parallel {} is waited for", size_text(tensor_parallel));
+  if (tensor_parallel > 0) {
+    const int64_t beside = sent_beside_compute(plan.order, "tp");
+    text += fmt::format(", tensor parallel {} beside products, {} is waited for", size_text(beside),
+                        size_text(tensor_parallel - beside));
+  }
   return text;
 }
 
@@ -147,7 +171,7 @@ void log_startup_report(const Experiment& e, const StepPlan& plan, Device device
               size_text(traffic.sum(Collective::all_gather).sent_bytes),
               size_text(traffic.sum(Collective::reduce_scatter).sent_bytes),
               size_text(traffic.sum(Collective::all_reduce).sent_bytes),
-              overlap_text(e, traffic, *ranks.world));
+              overlap_text(e, plan, *ranks.world));
   }
   log::info(
       "Trainer is initialized with local batch size {}, global batch size {}, gradient accumulation steps "

@@ -120,9 +120,7 @@ LinearOperand AttentionLayer::backward(const StepContext& c, const LlamaBatch& b
       LinearOutputGradient dy = wo_.output_gradient(c, dout);
       dout.float8 = {};
       if (!saved.wo) saved.wo = wo_.keep(c, saved.attention);  // its codes were not worth keeping beside it
-      wo_.weight_gradient(c, dy, saved.wo);
-      saved.wo = {};
-      dattention = wo_.input_gradient(c, dy);
+      dattention = wo_.backward(c, dy, std::exchange(saved.wo, {}));
     }
     dqkv = attend_backward(c, batch, dattention, saved);
   }
@@ -132,9 +130,7 @@ LinearOperand AttentionLayer::backward(const StepContext& c, const LlamaBatch& b
   {
     if (!saved.wqkv) saved.wqkv = wqkv_.keep(c, norm_.again(c, saved.norm));
     LinearOutputGradient dy = wqkv_.output_gradient(c, {.values = dqkv});
-    wqkv_.weight_gradient(c, dy, saved.wqkv);
-    saved.wqkv = {};
-    dx = wqkv_.input_gradient(c, dy);
+    dx = wqkv_.backward(c, dy, std::exchange(saved.wqkv, {}));
     dqkv.release();
   }
   return norm_.backward(c, dx, saved.norm, dout.values, reader);

@@ -73,9 +73,7 @@ LinearOperand FeedForwardLayer::backward(const StepContext& c, LinearOperand dou
     LinearOutputGradient dy = w13_.output_gradient(c, dgate_up);
     dgate_up = {};
     saved.gate_up.release();  // in FP8, dy is codes by now
-    w13_.weight_gradient(c, dy, saved.w13);
-    saved.w13 = {};
-    dx = w13_.input_gradient(c, dy);
+    dx = w13_.backward(c, dy, std::exchange(saved.w13, {}));
   }
   LinearOperand gradient = norm_.backward(c, dx, saved.norm, dout.values, &reader);
   saved.norm.x.release();

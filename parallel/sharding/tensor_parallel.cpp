@@ -1,34 +1,54 @@
 #include "parallel/sharding/tensor_parallel.h"
 
 #include <string>
+#include <utility>
 
 #include "core/ops/elementwise.h"
-#include "parallel/comm/communicator.h"
 
 namespace ottava {
 
 TensorParallelGroup::TensorParallelGroup(Communicator& communicator)
     : communicator_(&communicator), rank_(communicator.rank()), size_(communicator.size()) {}
 
-Allocation TensorParallelGroup::gather_rows(Stream& stream, Arena& arena, const Allocation& x,
-                                            std::string_view label, MemoryCategory category) const {
-  if (size_ == 1) return x;
+Allocation TensorParallelGroup::Transfer::wait(Stream& stream) {
+  request.wait(stream);
+  source.release();
+  return std::move(result);
+}
+
+TensorParallelGroup::Transfer TensorParallelGroup::start_gather_rows(Stream& stream, Arena& arena,
+                                                                     const Allocation& x,
+                                                                     std::string_view label,
+                                                                     MemoryCategory category) const {
+  if (size_ == 1) return {.source = {}, .result = x, .request = {}};
   const Tensor& local = x;
   const bool is_vector = local.shape.rank() == 1;
   const Shape whole = is_vector ? Shape{local.numel() * size_} : Shape{local.rows() * size_, local.cols()};
   Allocation all = arena.allocate(std::string(label) + ".gathered", local.dtype, whole, category);
-  communicator_->all_gather(stream, {.send = local, .recv = all, .label = label}).wait(stream);
-  return all;
+  const Request request = communicator_->all_gather(stream, {.send = local, .recv = all, .label = label});
+  return {.source = x, .result = std::move(all), .request = request};
+}
+
+TensorParallelGroup::Transfer TensorParallelGroup::start_reduce_scatter_rows(Stream& stream, Arena& arena,
+                                                                             const Allocation& x,
+                                                                             std::string_view label,
+                                                                             MemoryCategory category) const {
+  if (size_ == 1) return {.source = {}, .result = x, .request = {}};
+  const Tensor& all = x;
+  Allocation local = arena.allocate(std::string(label) + ".scattered", all.dtype,
+                                    {all.rows() / size_, all.cols()}, category);
+  const Request request = communicator_->reduce_scatter(stream, {.send = all, .recv = local, .label = label});
+  return {.source = x, .result = std::move(local), .request = request};
+}
+
+Allocation TensorParallelGroup::gather_rows(Stream& stream, Arena& arena, const Allocation& x,
+                                            std::string_view label, MemoryCategory category) const {
+  return start_gather_rows(stream, arena, x, label, category).wait(stream);
 }
 
 Allocation TensorParallelGroup::reduce_scatter_rows(Stream& stream, Arena& arena, const Allocation& x,
                                                     std::string_view label, MemoryCategory category) const {
-  if (size_ == 1) return x;
-  const Tensor& all = x;
-  Allocation local = arena.allocate(std::string(label) + ".scattered", all.dtype,
-                                    {all.rows() / size_, all.cols()}, category);
-  communicator_->reduce_scatter(stream, {.send = all, .recv = local, .label = label}).wait(stream);
-  return local;
+  return start_reduce_scatter_rows(stream, arena, x, label, category).wait(stream);
 }
 
 Allocation TensorParallelGroup::gather_columns(Stream& stream, Arena& arena, const Tensor& x,

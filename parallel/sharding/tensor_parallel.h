@@ -4,10 +4,9 @@
 
 #include "core/memory/arena.h"
 #include "core/stream.h"
+#include "parallel/comm/communicator.h"
 
 namespace ottava {
-
-class Communicator;
 
 /// The tensor-parallel ranks that share each matrix product. Activations between products are cut along
 /// tokens (sequence parallel), so a gather and a reduce-scatter take the place of an all-reduce. With one
@@ -19,6 +18,22 @@ class TensorParallelGroup {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
+
+  /// A transfer under way, with both its ends.
+  struct Transfer {
+    Allocation source, result;
+    Request request;
+    /// `result`, which work put on the stream from now on may read; lets the source go.
+    Allocation wait(Stream& stream);
+  };
+  /// gather_rows() and reduce_scatter_rows() that are started here and end in wait(). Nothing may write to x
+  /// until then.
+  Transfer start_gather_rows(Stream& stream, Arena& arena, const Allocation& x, std::string_view label,
+                             MemoryCategory category = MemoryCategory::scratch) const;
+  Transfer start_reduce_scatter_rows(Stream& stream, Arena& arena, const Allocation& x,
+                                     std::string_view label,
+                                     MemoryCategory category = MemoryCategory::scratch) const;
+
   /// x [n,C] of every rank, in rank order: [n * size, C]; a vector [n] likewise. `category` of the result:
   /// activations where backward reads it again.
   Allocation gather_rows(Stream& stream, Arena& arena, const Allocation& x, std::string_view label,

@@ -82,9 +82,15 @@ TEST_CASE("the report says which calls run beside compute and which are waited f
   CHECK_THAT(report(2, {"--parallelism.data_parallel_replicate_degree", "2"}),
              Contains("gathers 0.0 KiB, reductions 0.0 KiB") &&
                  Contains(" overlap with compute over thread (sums of gradients)\n"));
+  // Per block and micro-batch, of wqkv and w13 each: x gathered again for the weight gradient, and dx summed.
+  // Then the gradients of seven norms, f32.
+  const int64_t rows_of_the_other = 64 / 2 * 256 * 2, norm_gradient = 256 * 4;
   CHECK_THAT(
-      report(2, {"--parallelism.tensor_parallel_degree", "2"}),
-      Contains("0.0 KiB overlap with compute over thread, tensor parallel ") && Contains(" is waited for\n"));
+      report(2, {"--parallelism.tensor_parallel_degree", "2", "--model.n_layers", "3"}),
+      Contains(fmt::format("0.0 KiB overlap with compute over thread, tensor parallel {:.1f} KiB beside "
+                           "products, ",
+                           static_cast<double>(3 * 4 * rows_of_the_other + 7 * norm_gradient) / 1024)) &&
+          Contains(" is waited for\n"));
 }
 
 TEST_CASE("the report says which FP8 weights travel as codes, and why others do not") {
