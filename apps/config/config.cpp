@@ -32,6 +32,7 @@ config::Section declare_all(Config& c) {
   root.section("metrics", c.metrics);
   root.section("profiling", c.profiling);
   root.section("validation", c.validation);
+  root.section("evaluation", c.evaluation);
   root.section("comm", c.comm);
   root.section("debug", c.debug);
   declare_foreign_keys(root);
@@ -98,6 +99,7 @@ void check_combinations(const Config& c, config::Problems& problems) {
   check("quantize.linear.float8", c.float8);
   check("profiling", c.profiling);
   check("validation", c.validation);
+  check("evaluation", c.evaluation);
   if (!problems.sound("model") || !problems.sound("training")) return;
   if (c.model.max_seq_len && c.training.seq_len > *c.model.max_seq_len) {
     problems.add("training.seq_len", fmt::format("{} tokens exceed model.max_seq_len {}", c.training.seq_len,

@@ -8,6 +8,7 @@
 #include "apps/config/chat_config.h"
 #include "apps/config/checkpoint_config.h"
 #include "apps/config/debug_config.h"
+#include "apps/config/evaluation_config.h"
 #include "apps/config/job_config.h"
 #include "apps/config/profiling_config.h"
 #include "apps/config/training_config.h"
@@ -42,6 +43,7 @@ struct Config {
   MetricsConfig metrics;
   ProfilingConfig profiling;
   ValidationConfig validation;
+  EvaluationConfig evaluation;
   CommConfig comm;
   DebugConfig debug;
 

@@ -141,6 +141,10 @@ void require_inputs(const Config& config) {
       for (const std::string& path : set.path) inputs.need("validation.datasets", path);
     if (v.datasets.empty()) inputs.need_text("validation", v.dataset, v.dataset_path);
   }
+  if (config.evaluation.enable) {
+    for (const ValidationSetConfig& task : config.evaluation.tasks)
+      for (const std::string& path : task.path) inputs.need("evaluation.tasks", path);
+  }
   if (config.checkpoint.initial_load_path) {
     inputs.need("checkpoint.initial_load_path", *config.checkpoint.initial_load_path);
   }

@@ -292,11 +292,21 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
                               std::optional<int> compute_capability) {
   Mesh mesh(mesh_degrees(c), world_size);
   const Batches batches = resolve_batches(c, mesh);
-  const int64_t longest = std::max(c.training.seq_len, c.validation.enable ? c.validation.seq_len : 0);
+  const int64_t longest =
+      std::max(c.training.seq_len, c.validation.enable || c.evaluation.enable ? c.validation.seq_len : 0);
   TrainingShape shape;
   std::vector<ModelValue> model_values;
   shape.model = resolved_model(c, tokenizer.get(), &model_values);
   check_tensor_parallel(shape.model, c, mesh.size(MeshAxis::tp));
+  for (const auto& [axis, name] : {std::pair{MeshAxis::pp, "pipeline"}, std::pair{MeshAxis::cp, "context"}}) {
+    if (c.evaluation.enable && mesh.size(axis) > 1) {
+      fail<ConfigError>(
+          "evaluation",
+          "tasks are not evaluated with {} parallel (degree {}): leave out evaluation.enable, and run ottava "
+          "eval on the checkpoints",
+          name, mesh.size(axis));
+    }
+  }
   shape.model_options = {.sequence = longest,
                          .loss_chunk_rows = c.model.loss_chunk_tokens > 0 ? c.model.loss_chunk_tokens : 1024,
                          .loss_parallel = !c.parallelism.disable_loss_parallel,
@@ -308,7 +318,7 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
   shape.sequence = c.training.seq_len;
   shape.micro_batches = batches.micro_batches;
   resolve_pipeline(c, mesh.size(MeshAxis::pp), shape);
-  shape.validation_batch = c.validation.enable ? c.validation.local_batch_size : 0;
+  shape.validation_batch = c.validation.enable || c.evaluation.enable ? c.validation.local_batch_size : 0;
   shape.validation_sequence = c.validation.seq_len;
   shape.block_causal = c.model.attn_mask_type == ModelConfig::AttnMask::block_causal;
   shape.sequence_losses = !c.training.mixture.empty();

@@ -156,10 +156,14 @@ void validate(const std::vector<MixtureSourceConfig>& sources, const std::vector
   }
 }
 
-void validate(const std::vector<ValidationSetConfig>& sets, Problems& problems) {
-  check_names("validation.datasets", names_of(sets), problems);
+void check_names(std::string_view key, const std::vector<ValidationSetConfig>& sets, Problems& problems) {
+  check_names(key, names_of(sets), problems);
   for (const ValidationSetConfig& set : sets)
-    if (set.path.empty()) problems.add("validation.datasets", fmt::format("{} has no path", set.name));
+    if (set.path.empty()) problems.add(key, fmt::format("{} has no path", set.name));
+}
+
+void validate(const std::vector<ValidationSetConfig>& sets, Problems& problems) {
+  check_names("validation.datasets", sets, problems);
 }
 
 }  // namespace ottava

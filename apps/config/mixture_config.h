@@ -43,5 +43,8 @@ void declare(config::Section& s, ValidationSetConfig& c);
 void validate(const std::vector<MixtureSourceConfig>& sources, const std::vector<MixtureStageConfig>& stages,
               config::Problems& problems);
 void validate(const std::vector<ValidationSetConfig>& sets, config::Problems& problems);
+/// That names differ, can name a metric, and have paths.
+void check_names(std::string_view key, const std::vector<ValidationSetConfig>& sets,
+                 config::Problems& problems);
 
 }  // namespace ottava

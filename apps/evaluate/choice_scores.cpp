@@ -104,7 +104,8 @@ ChoiceScores score_choices(const ChoiceTask& task, const Tokenizer& tokenizer, c
       documents.push_back(std::move(tokens));
     }
   }
-  const data::WholePacked whole = data::pack_whole(documents, {.seq_len = model.sequence});
+  const data::WholePacked whole =
+      data::pack_whole(documents, {.seq_len = model.sequence, .share_windows = model.share_windows});
   const std::vector<double> sums = sums_of(whole, documents.size(), model);
   int64_t right = 0, right_norm = 0, right_bytes = 0;
   size_t next = 0;

@@ -16,7 +16,8 @@ namespace ottava {
 struct TokenLosses {
   int64_t batch = 1, sequence = 2048;  ///< rows of a pass and their length
   int rank = 0, ranks = 1;             ///< that divide the passes among them; all make equally many
-  /// Losses [batch * sequence] of a pass, 0 where they do not count. Documents do not see each other.
+  bool share_windows = true;           ///< documents do not see each other; false: a window for each choice
+  /// Losses [batch * sequence] of a pass, 0 where they do not count.
   std::function<void(const HostTokens& tokens, std::span<float> losses)> pass;
   std::function<void(std::span<double> sums)> add_up = {};  ///< over the ranks; needed with several
 };

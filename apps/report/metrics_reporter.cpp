@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 
@@ -101,13 +102,25 @@ void MetricsReporter::log_step(const StepMetrics& metrics, const Scalars& more) 
 void MetricsReporter::log_validation(int64_t step, const Validation& v, const MemoryUse& memory) {
   const std::string space = v.name.empty() ? "" : " ", slash = v.name.empty() ? "" : "/";
   if (options_.rank == 0) {
-    log::info("validate{}{} step: {:2}  loss: {:7.4f}  memory: {:5.2f}GiB({:.2f}%)  tps: {}", space, v.name,
-              step, v.loss, memory.gib, memory.percent,
-              with_commas(static_cast<int64_t>(v.tokens_per_second)));
+    log::info(
+        "validate{}{} step: {:2}  loss: {:7.4f}  memory: {:5.2f}GiB({:.2f}%)  tps: {}  perplexity: {:.2f}{}",
+        space, v.name, step, v.loss, memory.gib, memory.percent,
+        with_commas(static_cast<int64_t>(v.tokens_per_second)), std::exp(v.loss),
+        v.bits_per_byte > 0 ? fmt::format("  bits/byte: {:.4f}", v.bits_per_byte) : "");
   }
-  files_->write(
-      step, {{fmt::format("validation_metrics{}{}/loss", slash, v.name), v.loss},
-             {fmt::format("validation_metrics{}{}/throughput(tps)", slash, v.name), v.tokens_per_second}});
+  const auto name = [&](std::string_view metric) {
+    return fmt::format("validation_metrics{}{}/{}", slash, v.name, metric);
+  };
+  Scalars scalars{{name("loss"), v.loss},
+                  {name("throughput(tps)"), v.tokens_per_second},
+                  {name("perplexity"), std::exp(v.loss)}};
+  if (v.bits_per_byte > 0) scalars.emplace_back(name("bits_per_byte"), v.bits_per_byte);
+  files_->write(step, scalars);
+}
+
+void MetricsReporter::log_evaluation(int64_t step, const std::string& line, const Scalars& scalars) {
+  if (options_.rank == 0) log::info("evaluate step: {:2}  {}", step, line);
+  files_->write(step, scalars);
 }
 
 void MetricsReporter::progress(int64_t step, double seconds_per_step, const std::string& planned) {

@@ -40,8 +40,11 @@ class MetricsReporter {
   struct Validation {
     std::string name = {};  ///< of the set; empty: there is one
     double loss = 0, tokens_per_second = 0;
+    double bits_per_byte = 0;  ///< of the bytes of targets that are no special tokens; 0: there are none
   };
   void log_validation(int64_t step, const Validation& validation, const MemoryUse& memory);
+  /// A line of the log, and scalars for the files.
+  void log_evaluation(int64_t step, const std::string& line, const Scalars& scalars);
   /// Between logged steps, on a terminal: where we are and how long it will take; `planned`: what is said of
   /// the time that was planned for a step.
   void progress(int64_t step, double seconds_per_step, const std::string& planned);

@@ -54,6 +54,12 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
   if (c.training.epochs)
     experiment_.config.training.steps = steps_of_epochs(experiment_, data_->loader(), ranks);
   validation_ = open_validation_data(experiment_, ranks);
+  tasks_ = open_tasks(experiment_);
+  for (int32_t id = 0; id < experiment_.tokenizer->vocab_size(); ++id) {
+    const bool is_special = experiment_.tokenizer->is_special(id);
+    token_bytes_.push_back(is_special ? 0
+                                      : static_cast<int32_t>(experiment_.tokenizer->token_bytes(id).size()));
+  }
   RankState& state = ranks.world->state();
   state.calls().set_capacity(c.comm.trace_buf_size);
   record_failures(state, (std::filesystem::path(c.job.dump_folder) / c.comm.save_traces_folder).string(),
@@ -235,6 +241,9 @@ Trainer::End Trainer::train() {
     check_health(out);
     reporter_->progress(state_.step, seconds_now() - begin, pace_.short_text());
     if (!validation_.empty() && (state_.step == 1 || state_.step % c.validation.freq == 0)) validate();
+    if (!tasks_.empty() &&
+        (state_.step == 1 || state_.step % c.evaluation.freq == 0 || state_.step == c.training.steps))
+      evaluate();
     checkpoints_->poll();
     const bool is_last = state_.step == c.training.steps;
     if (checkpoints_->is_due(state_.step, is_last) || ((stop_asked_ || data_is_bad_) && !is_last))
@@ -424,7 +433,7 @@ void Trainer::validate() {
 void Trainer::validate(ValidationSet& set) {
   const ValidationConfig& v = experiment_.config.validation;
   const double begin = seconds_now();
-  double sum = 0, tokens = 0;
+  double sum = 0, tokens = 0, nats = 0, bytes = 0;
   const int64_t per_step = set.data->samples_per_step();
   for (int64_t i = 0; v.steps < 0 || i < v.steps; ++i) {
     if (v.steps < 0 && is_past_end(*set.data, (i + 1) * per_step)) break;
@@ -433,14 +442,41 @@ void Trainer::validate(ValidationSet& set) {
     if (v.steps < 0 && is_past_end(*set.data, (i + 1) * per_step)) break;
     sum += engine_->validate(batch);
     tokens += static_cast<double>(set.data->valid_tokens());
+    const std::vector<float> losses = engine_->token_losses();
+    for (size_t i = 0; i < batch.targets.size(); ++i) {
+      const int32_t target = batch.targets[i];
+      const int32_t count =
+          target >= 0 && target < std::ssize(token_bytes_) ? token_bytes_[static_cast<size_t>(target)] : 0;
+      bytes += count;
+      if (count > 0) nats += losses[i];
+    }
   }
+  const GlobalLoss of_bytes = global_loss(engine_->over_stages(nats), bytes);
   const GlobalLoss loss = global_loss(engine_->over_stages(sum), tokens);
   reporter_->log_validation(
       state_.step,
       {.name = set.name,
        .loss = loss.mean,
-       .tokens_per_second = loss.tokens / (seconds_now() - begin) / ranks_.world->size()},
+       .tokens_per_second = loss.tokens / (seconds_now() - begin) / ranks_.world->size(),
+       .bits_per_byte = of_bytes.mean / std::log(2.0)},
       memory_maxima(device_, plan_.memory).shown);
+}
+
+void Trainer::evaluate() {
+  const HostSpans::Scope evaluating(spans(), HostSpans::Track::host, "evaluate");
+  const double begin = seconds_now();
+  for (const ChoiceTask& task : tasks_) {
+    const ChoiceScores scores = score_task(task, experiment_, *engine_, ranks_);
+    MetricsReporter::Scalars scalars;
+    for (const auto& [name, accuracy] : {std::pair{"acc", scores.acc}, std::pair{"acc_norm", scores.acc_norm},
+                                         std::pair{"acc_bytes", scores.acc_bytes}}) {
+      scalars.emplace_back(fmt::format("evaluation_metrics/{}/{}", task.name, name), accuracy.value);
+      scalars.emplace_back(fmt::format("evaluation_metrics/{}/{}_stderr", task.name, name),
+                           accuracy.standard_error);
+    }
+    reporter_->log_evaluation(state_.step, to_text(scores), scalars);
+  }
+  last_log_.seconds += seconds_now() - begin;
 }
 
 // The first batch is read for the first validation anyway; text that ends before it does is found here.

@@ -18,6 +18,7 @@
 #include "apps/train/source_report.h"
 #include "apps/train/step_traces.h"
 #include "apps/train/stop_signals.h"
+#include "apps/train/task_scores.h"
 #include "apps/train/training_data.h"
 #include "apps/train/training_state.h"
 #include "core/optim/loss_scale.h"
@@ -57,6 +58,7 @@ class Trainer {
   GlobalLoss global_loss(double sum, double tokens);
   void log_step(const StepOutputs& out);
   void validate();
+  void evaluate();
   void save(bool is_last);
   void show_first_sample();
   void validate(ValidationSet& set);
@@ -86,6 +88,8 @@ class Trainer {
   std::unique_ptr<TrainingEngine> engine_;
   std::unique_ptr<BatchSource> data_;
   std::vector<ValidationSet> validation_;
+  std::vector<int32_t> token_bytes_;  ///< by id; 0 of special tokens
+  std::vector<ChoiceTask> tasks_;
   std::unique_ptr<DataWatch> data_watch_;
   HostSpans spans_;                        ///< filled where steps are traced
   std::unique_ptr<SourceReport> sources_;  ///< of a mixture

@@ -74,6 +74,11 @@ TrainingEngine::TrainingEngine(TrainingShape shape, Stream& stream, Arena& arena
   loss_sum_ = arena.persistent("loss sum", DType::f32, {1}, MemoryCategory::data);
   if (shape_.model_options.z_loss_weight > 0)
     z_loss_sum_ = arena.persistent("z-loss sum", DType::f32, {1}, MemoryCategory::data);
+  if (shape_.validation_batch > 0) {
+    token_losses_ =
+        arena.persistent("token losses", DType::f32, {shape_.validation_batch * shape_.validation_sequence},
+                         MemoryCategory::data);
+  }
   loss_sums_ = arena.persistent("loss sums", DType::f32, {shape_.micro_batches}, MemoryCategory::data);
   if (shape_.sequence_losses) {
     sequence_losses_ = arena.persistent("sequence losses", DType::f32, {shape_.batch}, MemoryCategory::data);
@@ -375,9 +380,11 @@ double TrainingEngine::validate(const HostTokens& tokens) {
   fill_zero(stream_, loss_sum_);
   parameters_->begin_forward_only();
   if (float8_) float8_->begin_forward_only(stream_);
-  const MicroBatch micro = receive(tokens, 0, shape_.validation_batch, shape_.validation_sequence);
+  MicroBatch micro = receive(tokens, 0, shape_.validation_batch, shape_.validation_sequence);
+  micro.token_losses = token_losses_.slice(0, micro.targets.numel());
   const StepContext c = context();
   if (pipeline_) {
+    fill_zero(stream_, token_losses_);
     pipeline_->run_forward(stream_, arena_, boundary(micro.tokens.numel()),
                            [&](const Action& a, Allocation in) {
                              return model_->evaluate(c, shape_.pipeline.units_of(ranks_.pp->rank(), a.chunk),
@@ -391,6 +398,13 @@ double TrainingEngine::validate(const HostTokens& tokens) {
   cast(stream_, loss_sum_, view_of(&loss, {1}));
   stream_.synchronize();
   return loss;
+}
+
+std::vector<float> TrainingEngine::token_losses() {
+  std::vector<float> losses(static_cast<size_t>(token_losses_.numel()));
+  cast(stream_, token_losses_, view_of(losses.data(), token_losses_.shape));
+  stream_.synchronize();
+  return losses;
 }
 
 std::vector<float> TrainingEngine::loss_after_each_micro_batch() {

@@ -108,6 +108,9 @@ class TrainingEngine {
   /// This rank's sum of token losses over one validation micro-batch; of a pipeline only its last stage has
   /// one.
   double validate(const HostTokens& tokens);
+  /// Losses of the tokens of the last validate(), 0 where they do not count and on other stages than the
+  /// last.
+  std::vector<float> token_losses();
   /// Sum over the ranks of the pipeline; all of them call it.
   double over_stages(double value);
   /// Which gradients of the last step are not finite on this rank, for the log: "3 of 20:
@@ -165,9 +168,10 @@ class TrainingEngine {
                 ///< which several are on their way, all those of a step
   std::unique_ptr<InputRing> ring_;  ///< for a GPU
   Tensor scalars_, step_, loss_sum_, sum_of_squares_, skipped_;
-  Tensor z_loss_sum_;  ///< absent without z-loss
-  SkipSpike spikes_;   ///< absent tensors where no spikes are skipped
-  Tensor loss_sums_;   ///< loss_sum_ after each micro-batch: read only when a step was skipped
+  Tensor z_loss_sum_;    ///< absent without z-loss
+  SkipSpike spikes_;     ///< absent tensors where no spikes are skipped
+  Tensor token_losses_;  ///< of validation; absent without
+  Tensor loss_sums_;     ///< loss_sum_ after each micro-batch: read only when a step was skipped
   Tensor sequence_losses_, step_sequence_losses_;  ///< of a micro-batch, of the step; absent unless asked for
   PinnedInputs pinned_scalars_;                    ///< on a GPU
   StepProfile* profile_ = nullptr;

@@ -47,7 +47,7 @@ WholePacked pack_whole(const Documents& documents, const WholePacking& how) {
     }
     const auto [room, window] = *fits;
     open.erase(fits);
-    if (room > length) open.insert({room - length, window});
+    if (how.share_windows && room > length) open.insert({room - length, window});
     windows[window].push_back(d);
   }
   std::vector<int32_t> order(windows.size());

@@ -16,6 +16,7 @@ namespace ottava::data {
 struct WholePacking {
   int64_t seq_len = 0;
   int32_t pad_id = 0;
+  bool share_windows = true;  ///< false: each document has one of its own
   std::span<const int32_t> order =
       {};  ///< of documents: which of equally long ones comes first; empty: 0, 1, ...
   std::optional<PhiloxStream> windows = {};  ///< permutes the windows; absent: as they were opened

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <vector>
+
+#include "apps/config/experiment.h"
+#include "apps/evaluate/choice_scores.h"
+#include "apps/train/training_engine.h"
+#include "parallel/ranks/rank_groups.h"
+
+namespace ottava {
+
+/// The tasks of evaluation.tasks; none unless evaluation.enable. Throws what reading them throws.
+std::vector<ChoiceTask> open_tasks(const Experiment& experiment);
+
+/// Asks the model that is being trained. All ranks call it; all get the scores.
+ChoiceScores score_task(const ChoiceTask& task, const Experiment& experiment, TrainingEngine& engine,
+                        RankGroups& ranks);
+
+}  // namespace ottava
