@@ -48,6 +48,7 @@ StepTokens tokens_of(const StepTokens& all, const TrainingShape& mine, int data_
 
 struct RankCurve {
   std::vector<double> loss_sum, z_loss_sum, grad_norm;
+  std::vector<Skip> why;
   std::vector<float> weights;
   MemoryPlan memory;
   CommStats planned, measured;
@@ -73,6 +74,7 @@ RankCurve train_rank(const TrainingShape& whole, const Layout& layout, int steps
     out.loss_sum.push_back(done.loss_sum);
     out.z_loss_sum.push_back(done.z_loss_sum);
     out.grad_norm.push_back(done.grad_norm);
+    out.why.push_back(done.why);
   }
   out.measured = run.ranks().world->stats();
   for (size_t p = 0; p < run->parameters().specs().size(); ++p) {
@@ -103,6 +105,11 @@ LayoutCurve combine(const TrainingShape& whole, const Layout& layout, std::vecto
     out.loss.push_back(sum / valid);
     out.z_loss.push_back(z_sum / valid);
     out.grad_norm.push_back(ranks[0].grad_norm[step]);
+    out.why.push_back(ranks[0].why[step]);
+    for (const RankCurve& r : ranks) {
+      if (r.why[step] != ranks[0].why[step])
+        fail<Error>("layout", "ranks disagree about whether step {} is skipped", step);
+    }
   }
   for (RankCurve& r : ranks) {
     out.weights.push_back(std::move(r.weights));

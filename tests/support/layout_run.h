@@ -29,6 +29,7 @@ struct LayoutCurve {
   std::vector<double> loss;                 ///< mean over the tokens of all ranks, per step
   std::vector<double> z_loss;               ///< the same
   std::vector<double> grad_norm;            ///< per step
+  std::vector<Skip> why;                    ///< per step, the same on all ranks
   std::vector<std::vector<float>> weights;  ///< masters after the last step, per world rank
   std::vector<int64_t> calls;       ///< collectives that the host issued in the last step, per world rank
   std::vector<MemoryPlan> memory;   ///< per world rank

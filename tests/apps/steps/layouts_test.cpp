@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -136,6 +137,21 @@ TEST_CASE("the z-loss is the same on every layout, also where the vocabulary is 
       CHECK(single.z_loss[step] > 0.01 * 25);  // log 320 is 5.8
       CHECK(curve.z_loss[step] == Approx(single.z_loss[step]).epsilon(1e-5));
     }
+  }
+}
+
+TEST_CASE("all ranks skip the same spikes on every layout") {
+  TrainingShape whole = whole_step();
+  whole.spikes = {.window = 8, .sigma = 0.3};  // so few that ordinary steps are spikes
+  const LayoutCurve single = train_on(whole, {}, 14);
+  CHECK(std::ranges::count(single.why, kNotSkipped) < 14);
+  CHECK(std::ranges::count(single.why, kNotSkipped) > 7);
+  for (const Layout& layout :
+       {Layout{.dp_shard = 3}, Layout{.tp = 4}, Layout{.dp_shard = 2, .tp = 2, .micro_batches = 2},
+        Layout{.dp_replicate = 2, .dp_shard = 2}, Layout{.micro_batches = 4, .pp = 2}}) {
+    const LayoutCurve curve = train_on(whole, layout, 14);
+    CHECK(curve.why == single.why);
+    require_near(curve, single, 1e-5);
   }
 }
 
