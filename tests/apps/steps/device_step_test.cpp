@@ -20,6 +20,8 @@ struct Case {
   enum class Family { llama, tied, qwen2, qwen3 } family = Family::llama;
   Recompute recompute = Recompute::nothing;
   std::string float8 = {};  ///< a recipe
+  UpdateRule rule =
+      UpdateRule::adamw;  ///< of the blocks' matrices; with Muon also a z-loss and a window of spikes
 };
 
 TrainingShape shape_of(const Case& c) {
@@ -36,7 +38,15 @@ TrainingShape shape_of(const Case& c) {
     shape = in_float8(shape, {.recipe_name = c.float8});
     REQUIRE(shape.float8_policy.fp8_products() > 0);
   }
-  shape.groups.assign(llama_parameters(model).specs.size(), {.weight_decay = 0.1f, .lr_factor = 1});
+  const std::vector<ParameterSpec> specs = llama_parameters(model).specs;
+  shape.groups.assign(specs.size(), {.weight_decay = 0.1f, .lr_factor = 1});
+  if (c.rule == UpdateRule::adamw) return shape;
+  for (size_t p = 0; p < specs.size(); ++p) {
+    if (specs[p].role == ParameterRole::linear) shape.groups[p].rule = c.rule;
+  }
+  shape.muon.precision = c.compute;
+  shape.model_options.z_loss_weight = 1e-3f;
+  shape.spikes = {.window = 8, .sigma = 6};
   return shape;
 }
 
@@ -130,4 +140,8 @@ TEST_CASE("recomputation changes no bit on any device") {
       CHECK((got.weights == expected.weights));
     }
   }
+}
+
+TEST_CASE("Muon, z-loss and the window of spikes: a step is the CPU's on every device") {
+  check_devices({.rule = UpdateRule::muon});
 }
