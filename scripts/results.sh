@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes scripts/results.md: the figures of this machine. Takes about twelve minutes; leave the machine alone meanwhile.
+# Makes scripts/results.md: the figures of this machine. Takes about half an hour; leave the machine alone meanwhile.
 #   scripts/results.sh [TEXT]       a text to train on; else the sample text of the quickstart
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -87,6 +87,9 @@ if [ -f scripts/pytorch_race.md ]; then  # needs torch: scripts/pytorch_race.py
   printf '\n## Beside PyTorch\n\n' >>"$out"
   tail -n +3 scripts/pytorch_race.md >>"$out"
 fi
+
+printf '\n## The whole life of a model\n' >>"$out"
+run scripts/story.sh "$text"
 
 printf '\n## FP8 recipes: loss\n\n' >>"$out"
 tail -n +3 scripts/fp8_convergence.md >>"$out"
