@@ -9,6 +9,7 @@
 #include "core/stream.h"
 #include "core/trace/step_profile.h"
 #include "models/float8_state.h"
+#include "parallel/sharding/context_parallel.h"
 #include "parallel/sharding/fsdp.h"
 #include "parallel/sharding/tensor_parallel.h"
 
@@ -25,6 +26,7 @@ struct StepContext {
   Fsdp& parameters;
   TensorParallelGroup& tensor_parallel;
   DType compute = DType::bf16;  ///< of activations and of the parameters' working copies
+  ContextParallelGroup context_parallel = {};
   StepProfile* profile = nullptr;
   Float8State* float8 = nullptr;  ///< null without FP8
   bool is_recomputing =

@@ -49,7 +49,7 @@ void print_float8(const Experiment& e, const StepPlan& plan, std::ostream& out) 
   if (capability) out << fmt::format(" (compute capability {}.{})", *capability / 10, *capability % 10);
   out << ":\n" << fp8::policy_table(s.float8_policy);
   for (const std::string& remark : float8_remarks(e, plan)) out << remark << "\n";
-  const int shards = e.mesh.size(MeshAxis::dp_shard);
+  const int shards = e.mesh.shards();
   std::vector<ParameterSpec> specs = llama_parameters(s.model).specs;
   align_shards(specs, s.parameters);
   const ParameterSpec* worst = nullptr;

@@ -183,7 +183,7 @@ void print_time(const StepTime& time, const StepPlan& plan, const Machine& machi
 }
 
 void print_float8_gather(const RecordedLayout& planned, const LayoutRecorder& recorder, std::ostream& out) {
-  if (planned.layout.float8.empty() || planned.layout.dp_shard == 1) return;
+  if (planned.layout.float8.empty() || planned.layout.shards() == 1) return;
   Layout other = planned.layout;
   other.float8_gather = !other.float8_gather;
   const RecordedLayout changed = recorder.record(other);

@@ -122,7 +122,21 @@ FsdpOptions resolve_fsdp(const Config& c) {
   return out;
 }
 
-void check_tensor_parallel(const LlamaConfig& m, const Config& c, int tp) {
+void check_context_parallel(const Config& c, int cp) {
+  if (cp == 1) return;
+  const int64_t unit = context_parallel_unit(cp);
+  const auto divides = [&](std::string_view key, int64_t tokens) {
+    if (tokens % unit == 0) return;
+    fail<ConfigError>("parallelism",
+                      "context_parallel_degree {} makes {} chunks of {} {}, which must be whole multiples of "
+                      "{} tokens: use a multiple of {}, such as {}",
+                      cp, 2 * cp, key, tokens, unit / (2 * cp), unit, (tokens + unit - 1) / unit * unit);
+  };
+  divides("training.seq_len", c.training.seq_len);
+  if (c.validation.enable) divides("validation.seq_len", c.validation.seq_len);
+}
+
+void check_tensor_parallel(const LlamaConfig& m, const Config& c, int tp, int cp) {
   if (tp == 1) return;
   auto divides = [&](std::string_view name, int64_t value) {
     if (value % tp != 0)
@@ -133,9 +147,11 @@ void check_tensor_parallel(const LlamaConfig& m, const Config& c, int tp) {
   divides("ffn_dim", m.ffn_dim);
   divides("vocab_size", m.vocab_size);
   const bool is_pipeline = c.parallelism.pipeline_parallel_degree > 1;
-  divides(is_pipeline ? "pipeline_parallel_microbatch_size x seq_len =" : "local_batch_size x seq_len =",
-          (is_pipeline ? c.parallelism.pipeline_parallel_microbatch_size : c.training.local_batch_size) *
-              c.training.seq_len);
+  divides(
+      fmt::format("{} x seq_len{} =", is_pipeline ? "pipeline_parallel_microbatch_size" : "local_batch_size",
+                  cp == 1 ? "" : " / context_parallel_degree"),
+      (is_pipeline ? c.parallelism.pipeline_parallel_microbatch_size : c.training.local_batch_size) *
+          c.training.seq_len / cp);
   if (m.kv_heads % tp != 0 && tp % m.kv_heads != 0) {
     fail<ConfigError>("parallelism",
                       "tensor_parallel_degree {} neither divides n_kv_heads {} nor is a multiple of it", tp,
@@ -201,25 +217,27 @@ std::function<std::optional<double>(const fp8::PolicyGemm&, const fp8::Recipe&)>
 }
 
 // Validation runs the same products on batches of its own.
-void check_validation_tokens(const TrainingShape& shape) {
-  const int64_t tokens = shape.validation_batch * shape.validation_sequence;
+void check_validation_tokens(const TrainingShape& shape, int cp) {
+  const int64_t tokens = shape.validation_batch * shape.validation_sequence / cp;
   for (const fp8::GemmDecision& d : shape.float8_policy.decisions) {
     if (!d.recipe || tokens % d.recipe->alignment() == 0) continue;
-    fail<ConfigError>("fp8",
-                      "validation.local_batch_size {} x validation.seq_len {} = {} tokens are not a multiple "
-                      "of {} ({}/{} = "
-                      "{:.6g}), which {} in {} needs: change one of the two",
-                      shape.validation_batch, shape.validation_sequence, tokens, d.recipe->alignment(),
-                      tokens, d.recipe->alignment(),
-                      static_cast<double>(tokens) / static_cast<double>(d.recipe->alignment()), d.gemm.name,
-                      fp8::name_of(d.recipe->name));
+    fail<ConfigError>(
+        "fp8",
+        "validation.local_batch_size {} x validation.seq_len {}{} = {} tokens are not a multiple "
+        "of {} ({}/{} = "
+        "{:.6g}), which {} in {} needs: change one of the two",
+        shape.validation_batch, shape.validation_sequence,
+        cp == 1 ? "" : fmt::format(" / context_parallel_degree {}", cp), tokens, d.recipe->alignment(),
+        tokens, d.recipe->alignment(),
+        static_cast<double>(tokens) / static_cast<double>(d.recipe->alignment()), d.gemm.name,
+        fp8::name_of(d.recipe->name));
   }
 }
 
 bool gathers_values(const Experiment& e, const Float8WeightSpec& weight) {
   const ParameterSpec spec = llama_parameters(e.shape.model).specs[static_cast<size_t>(weight.parameter)];
   return !float8_weight_travel(weight, tensor_parallel_shape(spec, e.mesh.size(MeshAxis::tp))[0],
-                               e.mesh.size(MeshAxis::dp_shard))
+                               e.mesh.shards())
               .in_codes;
 }
 
@@ -242,9 +260,10 @@ void check_output_chunks(const fp8::GemmDecision& output, int64_t chunk_tokens, 
   }
 }
 
-void resolve_float8(const Config& c, const LlamaParameters& table, int tp,
+void resolve_float8(const Config& c, const LlamaParameters& table, const Mesh& mesh,
                     std::optional<int> compute_capability, const Decisions* measured, TrainingShape& shape) {
-  const int64_t tokens = shape.batch * shape.sequence;
+  const int tp = mesh.size(MeshAxis::tp), cp = mesh.size(MeshAxis::cp);
+  const int64_t tokens = shape.batch * shape.sequence / cp;
   fp8::PolicyInputs inputs = llama_policy_inputs(table, tp, tokens);
   if (compute_capability) inputs.hardware = fp8::recipes_of_compute_capability(*compute_capability);
   inputs.measured_speedup = speedups(c, measured, compute_capability.has_value(), tokens);
@@ -257,7 +276,7 @@ void resolve_float8(const Config& c, const LlamaParameters& table, int tp,
         "recipe delayed takes its scales from amaxes of all layers on all ranks, and the stages of a "
         "pipeline hold some of them: take tensorwise or rowwise, or pipeline_parallel_degree 1");
   fp8::require_some_float8(shape.float8_policy, c.float8);
-  check_validation_tokens(shape);
+  check_validation_tokens(shape, cp);
   shape.float8 = llama_float8(table, shape.float8_policy, c.float8, tp);
   shape.parameters.float8 = shape.float8.weights;
   shape.parameters.float8_gradients = c.float8.enable_float8_gradient_all_to_all && shape.float8.is_on();
@@ -266,7 +285,7 @@ void resolve_float8(const Config& c, const LlamaParameters& table, int tp,
   check_output_chunks(*output, shape.model_options.loss_chunk_rows, {tokens, "a step"});
   if (shape.validation_batch > 0) {
     check_output_chunks(*output, shape.model_options.loss_chunk_rows,
-                        {shape.validation_batch * shape.validation_sequence, "validation"});
+                        {shape.validation_batch * shape.validation_sequence / cp, "validation"});
   }
   if (output->padded_rows > 0 && c.parallelism.disable_loss_parallel && tp > 1) {
     fail<ConfigError>("fp8",
@@ -285,6 +304,7 @@ MeshDegrees mesh_degrees(const Config& c) {
   return {.pp = static_cast<int>(c.parallelism.pipeline_parallel_degree),
           .dp_replicate = static_cast<int>(c.parallelism.data_parallel_replicate_degree),
           .dp_shard = static_cast<int>(c.parallelism.data_parallel_shard_degree),
+          .cp = static_cast<int>(c.parallelism.context_parallel_degree),
           .tp = static_cast<int>(c.parallelism.tensor_parallel_degree)};
 }
 
@@ -297,7 +317,6 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
   TrainingShape shape;
   std::vector<ModelValue> model_values;
   shape.model = resolved_model(c, tokenizer.get(), &model_values);
-  check_tensor_parallel(shape.model, c, mesh.size(MeshAxis::tp));
   for (const auto& [axis, name] : {std::pair{MeshAxis::pp, "pipeline"}, std::pair{MeshAxis::cp, "context"}}) {
     if (c.evaluation.enable && mesh.size(axis) > 1) {
       fail<ConfigError>(
@@ -307,6 +326,8 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
           name, mesh.size(axis));
     }
   }
+  check_context_parallel(c, mesh.size(MeshAxis::cp));
+  check_tensor_parallel(shape.model, c, mesh.size(MeshAxis::tp), mesh.size(MeshAxis::cp));
   shape.model_options = {.sequence = longest,
                          .loss_chunk_rows = c.model.loss_chunk_tokens > 0 ? c.model.loss_chunk_tokens : 1024,
                          .loss_parallel = !c.parallelism.disable_loss_parallel,
@@ -331,8 +352,7 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
   shape.max_norm = static_cast<float>(c.training.max_norm);
   const LlamaParameters table = llama_parameters(shape.model);
   shape.groups = resolve_groups(c.optimizer, table.specs);
-  if (c.model.uses_float8())
-    resolve_float8(c, table, mesh.size(MeshAxis::tp), compute_capability, nullptr, shape);
+  if (c.model.uses_float8()) resolve_float8(c, table, mesh, compute_capability, nullptr, shape);
   const bool graphs = compute_capability && c.training.cuda_graphs != "off" && !shape.pipeline.is_on();
   shape.parameters.reductions_cross = reductions_cross(shape.parameters, graphs);
   Experiment e{.config = c,
@@ -351,13 +371,13 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
 
 bool leaves_reduction_open(const Experiment& e) {
   return e.config.parallelism.fsdp_reduce_every_microbatch == ParallelismConfig::Reduce::automatic &&
-         !e.shape.pipeline.is_on() && e.shape.micro_batches > 1 && e.mesh.size(MeshAxis::dp_shard) > 1;
+         !e.shape.pipeline.is_on() && e.shape.micro_batches > 1 && e.mesh.shards() > 1;
 }
 
 bool leaves_weight_codes_open(const Experiment& e) {
   const auto& weights = e.shape.parameters.float8.specs;
-  return e.config.float8.keep_weight_codes == Float8Config::KeepCodes::automatic &&
-         e.mesh.size(MeshAxis::dp_shard) > 1 && e.shape.parameters.reshard != FsdpOptions::Reshard::never &&
+  return e.config.float8.keep_weight_codes == Float8Config::KeepCodes::automatic && e.mesh.shards() > 1 &&
+         e.shape.parameters.reshard != FsdpOptions::Reshard::never &&
          std::ranges::any_of(weights, [&](const auto& weight) { return gathers_values(e, weight); });
 }
 
@@ -366,8 +386,7 @@ bool reductions_cross(const FsdpOptions& options, bool graphs) {
 }
 
 void apply_measured_float8(Experiment& e, const Decisions& measured) {
-  resolve_float8(e.config, llama_parameters(e.shape.model), e.mesh.size(MeshAxis::tp), e.compute_capability,
-                 &measured, e.shape);
+  resolve_float8(e.config, llama_parameters(e.shape.model), e.mesh, e.compute_capability, &measured, e.shape);
 }
 
 Decisions read_auto_decisions(const Config& c) {
@@ -426,7 +445,7 @@ std::string weight_codes_text(const Experiment& e, const StepPlan& plan) {
     if (gathers_values(e, weight)) names.push_back(weight.name + ".");
   }
   const bool has_choice =
-      e.mesh.size(MeshAxis::dp_shard) > 1 && !names.empty() && fsdp.reshard != FsdpOptions::Reshard::never;
+      e.mesh.shards() > 1 && !names.empty() && fsdp.reshard != FsdpOptions::Reshard::never;
   if (!has_choice) {
     const bool is_asked_for = e.config.float8.keep_weight_codes != Float8Config::KeepCodes::automatic;
     return is_asked_for
@@ -460,10 +479,9 @@ std::string weight_codes_text(const Experiment& e, const StepPlan& plan) {
 
 std::vector<std::string> float8_remarks(const Experiment& e, const StepPlan& plan) {
   if (!e.shape.float8.is_on()) return {};
-  std::vector<std::string> lines = float8_remarks(e.shape.float8_policy, e.config.float8,
-                                                  {.shards = e.mesh.size(MeshAxis::dp_shard),
-                                                   .tensor_parallel = e.mesh.size(MeshAxis::tp),
-                                                   .traffic = plan.traffic});
+  std::vector<std::string> lines = float8_remarks(
+      e.shape.float8_policy, e.config.float8,
+      {.shards = e.mesh.shards(), .tensor_parallel = e.mesh.size(MeshAxis::tp), .traffic = plan.traffic});
   if (std::string codes = weight_codes_text(e, plan); !codes.empty()) lines.push_back(std::move(codes));
   return lines;
 }

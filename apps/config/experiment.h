@@ -28,9 +28,14 @@ struct Experiment {
   bool repeats_initial_weights = false;  ///< parallel/sharding/repeated_weights.h: only for benchmarks
   bool decides_afresh = false;           ///< --redecide: what was measured before is measured again
   int64_t tokens_per_step() const { return global_batch * shape.sequence; }
+  /// Rows of a micro-batch's products: of a rank, or of its tensor parallel ranks together.
+  int64_t tokens_per_micro_batch() const { return shape.batch * shape.sequence / mesh.size(MeshAxis::cp); }
 };
 
 MeshDegrees mesh_degrees(const Config& config);
+/// Sequences that `degree` ranks share have a multiple of so many tokens: chunks of whole tiles of 128, so
+/// that attention cuts a sequence as one rank would, and FP8 its blocks of tokens.
+constexpr int64_t context_parallel_unit(int64_t degree) { return 2 * degree * 128; }
 
 /// Throws ConfigError with the arithmetic for batches that do not divide, meshes that do not fit, models that
 /// cannot be built. With `tokenizer` null the vocabulary must come from the configuration or the flavor.

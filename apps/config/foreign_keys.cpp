@@ -44,10 +44,10 @@ reasons:
   refused: {parallelism: {pipeline_parallel_schedule_csv: ""}}
 - why: "the models here are dense: there are no experts to overlap with"
   noted: {parallelism: {pipeline_parallel_expert_parallel_overlap: true}}
-- why: context parallel is not built yet; use tensor parallel for long sequences
-  refused: {parallelism: {context_parallel_degree: 1}}
-- why: there is no context parallel yet, so sequences are not split
-  noted: {parallelism: {context_parallel_load_balancer: headtail, context_parallel_rotate_method: allgather|alltoall}}
+- why: sequences are dealt head-tail, the even share under a causal mask; "ptrr" balances masks of Flex attention
+  refused: {parallelism: {context_parallel_load_balancer: headtail}}
+- why: keys and values are gathered, a group of heads at a time while the one before is used; nothing rotates
+  noted: {parallelism: {context_parallel_rotate_method: allgather|alltoall}}
 - why: "the models here are dense: there are no experts"
   refused: {parallelism: {expert_parallel_degree: 1, expert_tensor_parallel_degree: 1}}
   noted: {parallelism: {expert_parallel_comm_backend: standard|deepep}, debug: {moe_force_load_balance: false}}

@@ -110,8 +110,7 @@ std::vector<Decisions::Entry> float8_ratios(const Experiment& e, const Decisions
     if (entry) out.push_back(*entry);
     return entry != nullptr;
   };
-  for (const ProductShape& shape :
-       float8_candidates(e.shape.float8_policy, e.shape.batch * e.shape.sequence)) {
+  for (const ProductShape& shape : float8_candidates(e.shape.float8_policy, e.tokens_per_micro_batch())) {
     const std::string name = decision_name(shape);
     if (take(name)) continue;
     if (!file) file = read_auto_decisions(e.config);
@@ -130,7 +129,7 @@ void decide_float8(Experiment& e, RankGroups& ranks, Device device, const Decisi
       require_equal_everywhere(*ranks.control, "the GPU model, on which quantize.linear.float8.auto measures",
                                checkpoint::text_checksum(cuda::device_name(device.index)));
     }
-    const auto shapes = float8_candidates(e.shape.float8_policy, e.shape.batch * e.shape.sequence);
+    const auto shapes = float8_candidates(e.shape.float8_policy, e.tokens_per_micro_batch());
     if (!std::ranges::all_of(shapes, [&](const auto& s) { return saved.find(decision_name(s)); }))
       measured.entries = measure_float8(e, ranks, device);
   }
@@ -182,8 +181,7 @@ std::vector<OpenDecision> open_decisions(const Experiment& e) {
   if (e.shape.float8.is_on() && e.config.float8.automatic && e.config.float8.auto_decisions.empty()) {
     Experiment none = e;
     Decisions slower;
-    for (const ProductShape& shape :
-         float8_candidates(e.shape.float8_policy, e.shape.batch * e.shape.sequence))
+    for (const ProductShape& shape : float8_candidates(e.shape.float8_policy, e.tokens_per_micro_batch()))
       slower.entries.push_back({decision_name(shape), "0.5", ""});
     apply_measured_float8(none, slower);
     out.push_back({.name = "quantize.linear.float8.auto",

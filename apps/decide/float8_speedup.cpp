@@ -24,7 +24,7 @@ std::vector<Decisions::Entry> measure_float8(const Experiment& e, RankGroups& ra
     stream.blas_plans().select(cuda::BlasPlans::Selection::fastest);
   }
   const std::vector<ProductShape> shapes =
-      float8_candidates(e.shape.float8_policy, e.shape.batch * e.shape.sequence);
+      float8_candidates(e.shape.float8_policy, e.tokens_per_micro_batch());
   const auto step_with = [&](const std::function<bool(size_t)>& is_float8) {
     Decisions chosen;
     for (size_t i = 0; i < shapes.size(); ++i)

@@ -39,7 +39,7 @@ SmBudget decide_sm_budget(int64_t wish, Device device, const Communicator& world
                                   wish, world.transport())};
   }
   const int all = cuda::sm_count(device.index), collectives = static_cast<int>(wish);
-  if (mesh.size(MeshAxis::dp_shard) * mesh.size(MeshAxis::dp_replicate) == 1) {
+  if (mesh.shards() * mesh.size(MeshAxis::dp_replicate) == 1) {
     return {.collectives = collectives,
             .reason = fmt::format(
                 "NCCL takes {} of {} SMs at most; products take all, since tensor parallel collectives are "

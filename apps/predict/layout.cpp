@@ -28,6 +28,7 @@ Layout layout_of(const Experiment& e) {
   const Config& c = e.config;
   return {.dp_replicate = e.mesh.size(MeshAxis::dp_replicate),
           .dp_shard = e.mesh.size(MeshAxis::dp_shard),
+          .cp = e.mesh.size(MeshAxis::cp),
           .tp = e.mesh.size(MeshAxis::tp),
           .pp = e.mesh.size(MeshAxis::pp),
           .local_batch = e.shape.batch,
@@ -43,6 +44,7 @@ Layout layout_of(const Experiment& e) {
 Config with_layout(Config c, const Layout& l) {
   c.parallelism.data_parallel_replicate_degree = l.dp_replicate;
   c.parallelism.data_parallel_shard_degree = l.dp_shard;
+  c.parallelism.context_parallel_degree = l.cp;
   c.parallelism.tensor_parallel_degree = l.tp;
   c.parallelism.pipeline_parallel_degree = l.pp;
   if (l.pp > 1) c.parallelism.pipeline_parallel_microbatch_size = l.local_batch;
@@ -64,6 +66,7 @@ Config with_layout(Config c, const Layout& l) {
 LayoutKeys keys_of(const Layout& l) {
   LayoutKeys keys{{"parallelism.data_parallel_replicate_degree", std::to_string(l.dp_replicate)},
                   {"parallelism.data_parallel_shard_degree", std::to_string(l.dp_shard)},
+                  {"parallelism.context_parallel_degree", std::to_string(l.cp)},
                   {"parallelism.tensor_parallel_degree", std::to_string(l.tp)},
                   {"parallelism.pipeline_parallel_degree", std::to_string(l.pp)},
                   {"parallelism.fsdp_reshard_after_forward", name_of(l.reshard)},
@@ -100,8 +103,9 @@ std::string options_text(const LayoutKeys& keys) {
 
 std::string describe(const Layout& l) {
   std::vector<std::string> axes;
-  for (const auto& [name, size] : {std::pair{"pp", l.pp}, std::pair{"dp_replicate", l.dp_replicate},
-                                   std::pair{"dp_shard", l.dp_shard}, std::pair{"tp", l.tp}})
+  for (const auto& [name, size] :
+       {std::pair{"pp", l.pp}, std::pair{"dp_replicate", l.dp_replicate}, std::pair{"dp_shard", l.dp_shard},
+        std::pair{"cp", l.cp}, std::pair{"tp", l.tp}})
     if (size > 1) axes.push_back(fmt::format("{} {}", name, size));
   std::string text = axes.empty() ? "1 rank" : fmt::format("{}", fmt::join(axes, " x "));
   text += fmt::format(", {} x {} {}", l.micro_batches(), l.local_batch,

@@ -11,7 +11,7 @@ namespace ottava {
 /// The keys of a configuration that `ottava plan` varies: how many ranks share what, what is kept and what is
 /// made again, and in which precision products run. All but the last leave what is learned as it is.
 struct Layout {
-  int64_t dp_replicate = 1, dp_shard = 1, tp = 1, pp = 1;
+  int64_t dp_replicate = 1, dp_shard = 1, cp = 1, tp = 1, pp = 1;
   int64_t local_batch = 1, global_batch = 1;  ///< local: of a micro-batch
   ActivationCheckpointConfig recompute;
   ParallelismConfig::Reshard reshard = ParallelismConfig::Reshard::automatic;
@@ -20,7 +20,9 @@ struct Layout {
   std::string float8;  ///< recipe; empty: no FP8
   bool float8_gather = false;
 
-  int64_t ranks() const { return pp * dp_replicate * dp_shard * tp; }
+  int64_t ranks() const { return pp * dp_replicate * dp_shard * cp * tp; }
+  /// That hold the pieces of a parameter.
+  int64_t shards() const { return dp_shard * cp; }
   int64_t micro_batches() const { return global_batch / (dp_replicate * dp_shard * local_batch); }
   bool operator==(const Layout&) const = default;
 };

@@ -40,13 +40,13 @@ std::optional<Layout> one_sequence(Layout l) {
 }
 std::optional<Layout> reduce_often(Layout l) {
   using Reduce = ParallelismConfig::Reduce;
-  if (l.reduce == Reduce::every_microbatch || l.micro_batches() == 1 || l.dp_shard == 1) return {};
+  if (l.reduce == Reduce::every_microbatch || l.micro_batches() == 1 || l.shards() == 1) return {};
   l.reduce = Reduce::every_microbatch;
   return l;
 }
 std::optional<Layout> reshard_always(Layout l) {
   using Reshard = ParallelismConfig::Reshard;
-  if (l.reshard == Reshard::always || l.dp_shard == 1) return {};
+  if (l.reshard == Reshard::always || l.shards() == 1) return {};
   l.reshard = Reshard::always;
   return l;
 }
@@ -63,8 +63,15 @@ std::optional<Layout> wider_tp(Layout l) {
   if (l.dp_shard > 1) l.reduce = ParallelismConfig::Reduce::every_microbatch;
   return l;
 }
+// The same shards, and half the tokens of a sequence.
+std::optional<Layout> wider_cp(Layout l) {
+  if (l.dp_shard % 2 != 0 || l.local_batch > 1) return {};
+  l.cp *= 2;
+  l.dp_shard /= 2;
+  return l;
+}
 constexpr Change kChanges[] = {recompute_cheap, recompute_all,  halve_moments,  halve_batch, one_sequence,
-                               reduce_often,    reshard_always, shard_replicas, wider_tp};
+                               reduce_often,    reshard_always, shard_replicas, wider_tp,    wider_cp};
 
 std::optional<RecordedLayout> try_record(const Layout& layout, const LayoutRecorder& recorder) {
   try {

@@ -74,17 +74,17 @@ void add_variants(const Layout& base, const Layout& given, const DeviceTable& de
     for (const bool float8 : {false, true}) {
       if (float8 && (given.float8.empty() || (device.is_gpu() && device.fp8_tflops == 0))) continue;
       for (const Reduce reduce : {Reduce::automatic, Reduce::once_per_step, Reduce::every_microbatch}) {
-        const bool is_open = base.micro_batches() > 1 && base.dp_shard > 1;
+        const bool is_open = base.micro_batches() > 1 && base.shards() > 1;
         if ((reduce == Reduce::automatic) == is_open) continue;
         for (const Reshard reshard : {Reshard::automatic, Reshard::always, Reshard::never}) {
-          if (reshard != Reshard::automatic && (!all_reshards || base.dp_shard == 1)) continue;
+          if (reshard != Reshard::automatic && (!all_reshards || base.shards() == 1)) continue;
           if (base.pp > 1 && (reshard == Reshard::always || reduce == Reduce::every_microbatch)) continue;
           Layout layout = base;
           layout.recompute = recompute;
           layout.reduce = reduce;
           layout.reshard = reshard;
           layout.float8 = float8 ? given.float8 : "";
-          layout.float8_gather = float8 && base.dp_shard > 1;
+          layout.float8_gather = float8 && base.shards() > 1;
           out.push_back(std::move(layout));
         }
       }
@@ -95,7 +95,7 @@ void add_variants(const Layout& base, const Layout& given, const DeviceTable& de
 // Bytes that every step needs of a rank: masters, gradients, moments and copies in bf16.
 double least_gib(const Layout& l, double parameters) {
   const double moment = l.moments == DType::bf16 ? 2 : 4, copy = l.float8.empty() ? 2 : 0;
-  return 0.95 * parameters / static_cast<double>(l.dp_shard * l.tp * l.pp) * (8 + 2 * moment + copy) / kGib;
+  return 0.95 * parameters / static_cast<double>(l.shards() * l.tp * l.pp) * (8 + 2 * moment + copy) / kGib;
 }
 
 class Search {
@@ -149,7 +149,7 @@ class Search {
     for (size_t i = 0; i < std::min(kRefined, found_.size()); ++i) {
       for (const Reshard reshard : {Reshard::always, Reshard::never}) {
         Layout layout = found_[i].layout;
-        if (layout.dp_shard == 1 || layout.reshard != Reshard::automatic) continue;
+        if (layout.shards() == 1 || layout.reshard != Reshard::automatic) continue;
         layout.reshard = reshard;
         if (std::ranges::all_of(options_.fixed, [&](const std::string& f) { return has_key(layout, f); }))
           more.push_back(std::move(layout));
@@ -274,6 +274,13 @@ std::string reason_of(const StepTime& first, const StepTime& second) {
   return what.empty() ? "as fast" : what;
 }
 
+// Keys and values of whole sequences travel in every layer: within a machine.
+bool shares_sequences(const Experiment& e, const Machine& machine, int64_t tp, int64_t cp) {
+  const auto divides = [&](int64_t sequence) { return sequence % context_parallel_unit(cp) == 0; };
+  return tp * cp <= machine.ranks_per_node && divides(e.shape.sequence) &&
+         (e.shape.validation_batch == 0 || divides(e.shape.validation_sequence));
+}
+
 }  // namespace
 
 std::vector<Layout> all_layouts(const PlannedExperiment& planned, const Machine& machine,
@@ -291,16 +298,22 @@ std::vector<Layout> all_layouts(const PlannedExperiment& planned, const Machine&
       if (tp <= machine.ranks_per_node) outer.emplace_back(pp, tp);
   for (const auto& [pp, tp] : outer) {
     const int64_t ranks = world / pp;
-    for (const int64_t dp_shard : divisors(ranks / tp)) {
-      for (const int64_t batch : std::set<int64_t>{1, 2, 4, 8, 16, given.local_batch}) {
-        Layout layout = given;
-        layout.tp = tp;
-        layout.pp = pp;
-        layout.dp_shard = dp_shard;
-        layout.dp_replicate = ranks / tp / dp_shard;
-        layout.local_batch = batch;
-        if (given.global_batch % (layout.dp_replicate * dp_shard * batch) != 0) continue;
-        add_variants(layout, given, machine.device, all_reshards, layouts);
+    for (const int64_t shards : divisors(ranks / tp)) {
+      for (const int64_t cp : divisors(shards)) {
+        if (cp > 1 && !shares_sequences(planned.experiment, machine, tp, cp)) continue;
+        for (const int64_t batch : std::set<int64_t>{1, 2, 4, 8, 16, given.local_batch}) {
+          // Ranks that share sequences could rather have one each, while there are several.
+          if (cp > 1 && batch > 1 && batch != given.local_batch) continue;
+          Layout layout = given;
+          layout.tp = tp;
+          layout.pp = pp;
+          layout.cp = cp;
+          layout.dp_shard = shards / cp;
+          layout.dp_replicate = ranks / tp / shards;
+          layout.local_batch = batch;
+          if (given.global_batch % (layout.dp_replicate * layout.dp_shard * batch) != 0) continue;
+          add_variants(layout, given, machine.device, all_reshards, layouts);
+        }
       }
     }
   }

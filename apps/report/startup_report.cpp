@@ -42,7 +42,7 @@ std::string recompute_text(const std::vector<Recompute>& blocks) {
 // Between one rank and itself there is no sum: what micro-batches add up to is f32.
 std::string gradient_sums_text(const Experiment& e) {
   const DType reduce = e.shape.parameters.reduce;
-  const int data_ranks = e.mesh.size(MeshAxis::dp_replicate) * e.mesh.size(MeshAxis::dp_shard);
+  const int data_ranks = e.mesh.size(MeshAxis::dp_replicate) * e.mesh.shards();
   if (reduce == DType::f32 || data_ranks == 1) return std::string(name_of(DType::f32));
   return fmt::format("{} between {}{}", name_of(reduce), counted(data_ranks, "data-parallel rank"),
                      e.mesh.size(MeshAxis::tp) > 1 ? ", f32 between tensor-parallel ranks" : "");
@@ -72,10 +72,11 @@ int64_t sent_beside_compute(const RecordedOrder& order, std::string_view axis) {
 // Gathers are asked for ahead of their unit, gradients are summed while the next unit's backward computes,
 // and so is a part of what a tensor-parallel layer needs; the norm comes last.
 std::string overlap_text(const Experiment& e, const StepPlan& plan, const Communicator& world) {
-  int64_t gathers = 0, sums = 0, tensor_parallel = 0;
+  int64_t gathers = 0, sums = 0, tensor_parallel = 0, context_parallel = 0;
   for (const CommStats::Total& t : plan.traffic.totals()) {
     if (t.axis == "replica" || t.axis == "stage" || t.axis == "pp") continue;
     int64_t& kind = t.axis == "tp"                           ? tensor_parallel
+                    : t.axis == "cp"                         ? context_parallel
                     : t.collective == Collective::all_gather ? gathers
                                                              : sums;
     kind += t.sent_bytes;
@@ -92,6 +93,11 @@ std::string overlap_text(const Experiment& e, const StepPlan& plan, const Commun
     const int64_t beside = sent_beside_compute(plan.order, "tp");
     text += fmt::format(", tensor parallel {} beside products, {} is waited for", size_text(beside),
                         size_text(tensor_parallel - beside));
+  }
+  if (context_parallel > 0) {
+    const int64_t beside = sent_beside_compute(plan.order, "cp");
+    text += fmt::format(", context parallel {} beside attention, {} is waited for", size_text(beside),
+                        size_text(context_parallel - beside));
   }
   return text;
 }
@@ -170,8 +176,7 @@ void log_startup_report(const Experiment& e, const StepPlan& plan, Device device
               size_text(traffic.sent_bytes()), counted(traffic.calls(), "call"),
               size_text(traffic.sum(Collective::all_gather).sent_bytes),
               size_text(traffic.sum(Collective::reduce_scatter).sent_bytes),
-              size_text(traffic.sum(Collective::all_reduce).sent_bytes),
-              overlap_text(e, plan, *ranks.world));
+              size_text(traffic.sum(Collective::all_reduce).sent_bytes), overlap_text(e, plan, *ranks.world));
   }
   log::info(
       "Trainer is initialized with local batch size {}, global batch size {}, gradient accumulation steps "

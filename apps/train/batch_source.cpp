@@ -14,27 +14,54 @@ BatchSource::BatchSource(data::MixedLoader loader, Options options)
       options_(options),
       sequence_(loader_.sources()[0].loader->options().seq_len) {
   const auto samples = static_cast<size_t>(options_.batch * options_.micro_batches),
-             count = samples * static_cast<size_t>(sequence_);
+             count = samples * static_cast<size_t>(sequence_ / options_.context_size);
   sources_.resize(samples);
   inputs_.resize(count);
   targets_.resize(count);
-  if (options_.documents) {
-    document_starts_.resize(count);
-    positions_.resize(count);
-  }
+  if (options_.documents) document_starts_.resize(count);
+  if (options_.documents || options_.context_size > 1) positions_.resize(count);
+  if (options_.context_size > 1) whole_.resize(3 * static_cast<size_t>(options_.batch * sequence_));
   tokens_ = {inputs_, targets_, document_starts_, positions_};
 }
 
-const HostTokens& BatchSource::read(int64_t position) {
+// Where the loader puts a micro-batch: its place, or what keep_chunks() takes it from.
+data::TokenBatch BatchSource::rows_of(int64_t m) {
   const int64_t rows = options_.batch * sequence_;
+  if (options_.context_size > 1)
+    return {whole_.data(), whole_.data() + rows, options_.documents ? whole_.data() + 2 * rows : nullptr};
+  return {inputs_.data() + m * rows, targets_.data() + m * rows,
+          options_.documents ? document_starts_.data() + m * rows : nullptr};
+}
+
+void BatchSource::keep_chunks(int64_t m) {
+  const int64_t chunks = 2 * options_.context_size, chunk = sequence_ / chunks,
+                rows = options_.batch * sequence_;
+  int64_t to = m * rows / options_.context_size;
+  for (int64_t k : {int64_t{options_.context_rank}, chunks - 1 - options_.context_rank}) {
+    for (int64_t b = 0; b < options_.batch; ++b, to += chunk) {
+      const int32_t* from = whole_.data() + b * sequence_ + k * chunk;
+      std::copy_n(from, chunk, inputs_.data() + to);
+      std::copy_n(from + rows, chunk, targets_.data() + to);
+      if (options_.documents) std::copy_n(from + 2 * rows, chunk, document_starts_.data() + to);
+      for (int64_t i = 0; i < chunk; ++i)
+        positions_[static_cast<size_t>(to + i)] = static_cast<int32_t>(k * chunk + i);
+    }
+  }
+}
+
+const HostTokens& BatchSource::read(int64_t position) {
   for (int64_t m = 0; m < options_.micro_batches; ++m) {
     const int64_t first = position + (m * options_.data_size + options_.data_rank) * options_.batch;
-    data::TokenBatch out{inputs_.data() + m * rows, targets_.data() + m * rows,
-                         options_.documents ? document_starts_.data() + m * rows : nullptr};
-    loader_.read(first, options_.batch, out, sources_.data() + m * options_.batch);
+    loader_.read(first, options_.batch, rows_of(m), sources_.data() + m * options_.batch);
+    if (options_.context_size > 1) keep_chunks(m);
   }
-  for (size_t i = 0; i < positions_.size(); ++i)
-    positions_[i] = static_cast<int32_t>(static_cast<int64_t>(i) % sequence_) - document_starts_[i];
+  if (options_.documents) {
+    for (size_t i = 0; i < positions_.size(); ++i) {
+      if (options_.context_size == 1)
+        positions_[i] = static_cast<int32_t>(static_cast<int64_t>(i) % sequence_);
+      positions_[i] -= document_starts_[i];
+    }
+  }
   valid_tokens_ =
       static_cast<int64_t>(targets_.size()) - std::count(targets_.begin(), targets_.end(), kIgnoreIndex);
   return tokens_;

@@ -10,13 +10,15 @@ namespace ottava {
 
 /// The tokens that one data rank reads. Step after step takes global_batch samples in order; within a step,
 /// micro-batch m of data rank d of D holds samples (m * D + d) * B to (m * D + d + 1) * B: the same samples
-/// make a step on every layout.
+/// make a step on every layout. Of each sequence a rank keeps what ContextParallelGroup says, in its order,
+/// with positions; targets were shifted before, and document starts stay those of the sequence.
 class BatchSource {
  public:
   struct Options {
     int64_t batch = 1, micro_batches = 1;
     int data_rank = 0, data_size = 1;
     bool documents = false;  ///< also where documents start
+    int context_rank = 0, context_size = 1;
   };
   BatchSource(data::MixedLoader loader, Options options);
 
@@ -38,7 +40,12 @@ class BatchSource {
   data::MixedLoader loader_;
   Options options_;
   int64_t sequence_;
+  data::TokenBatch rows_of(int64_t micro_batch);
+  void keep_chunks(int64_t micro_batch);
+
   std::vector<int32_t> sources_, inputs_, targets_, document_starts_, positions_;
+  /// Of one micro-batch before it is dealt to context parallel ranks: inputs, targets, document starts.
+  std::vector<int32_t> whole_;
   HostTokens tokens_;
   int64_t valid_tokens_ = 0;
 };

@@ -47,7 +47,7 @@ void SourceReport::add(std::span<const int32_t> sources, const std::vector<float
   for (size_t i = 0; i < sources.size(); ++i) {
     Sum& sum = since_log_[static_cast<size_t>(sources[i])];
     sum.loss += losses[i];
-    sum.samples += 1;
+    if (ranks_.context_parallel.rank() == 0) sum.samples += 1;  // the others hold parts of the same
   }
 }
 

@@ -287,11 +287,16 @@ void Trainer::save(bool is_last) {
   if (checkpoints_->is_enabled()) events_.add("saved", state_.step, "");
 }
 
-// Sum over the ranks that see different tokens, and the largest of their means.
+// Sum over the ranks that see different tokens, and the largest mean of those that see different sequences.
 Trainer::GlobalLoss Trainer::global_loss(double sum, double tokens) {
-  double sums[2] = {sum, tokens}, largest[1] = {tokens > 0 ? sum / tokens : 0};
+  double sums[2] = {sum, tokens}, sequences[2] = {sum, tokens}, largest[1] = {};
+  Stream host = Stream::cpu();
+  if (ranks_.control_cp->size() > 1) {
+    ranks_.control_cp->all_reduce(host, {.send = view_of(sequences, {2}), .recv = {}, .label = "loss"})
+        .wait(host);
+  }
+  if (sequences[1] > 0) largest[0] = sequences[0] / sequences[1];
   if (ranks_.loss->size() > 1) {
-    Stream host = Stream::cpu();
     ranks_.control_loss->all_reduce(host, {.send = view_of(sums, {2}), .recv = {}, .label = "loss"})
         .wait(host);
     ranks_.control_loss

@@ -122,7 +122,9 @@ BatchSource::Options training_batches(const Experiment& e, const RankGroups& ran
           .micro_batches = e.shape.micro_batches,
           .data_rank = ranks.data_rank,
           .data_size = ranks.data_size,
-          .documents = e.shape.block_causal};
+          .documents = e.shape.block_causal,
+          .context_rank = ranks.context_parallel.rank(),
+          .context_size = ranks.context_parallel.size()};
 }
 
 std::vector<ValidationSet> open_validation_data(const Experiment& e, const RankGroups& ranks) {
@@ -135,11 +137,13 @@ std::vector<ValidationSet> open_validation_data(const Experiment& e, const RankG
     const std::string_view key = v.datasets.empty() ? "validation.dataset_path" : "validation.datasets";
     data::MixedLoader loader(loader_options(
         e, ranks, {key, set.paths, v.dataloader, e.shape.validation_sequence, data::Order::sequential}));
-    set.data = std::make_unique<BatchSource>(std::move(loader),
-                                             BatchSource::Options{.batch = e.shape.validation_batch,
-                                                                  .data_rank = ranks.data_rank,
-                                                                  .data_size = ranks.data_size,
-                                                                  .documents = e.shape.block_causal});
+    set.data = std::make_unique<BatchSource>(
+        std::move(loader), BatchSource::Options{.batch = e.shape.validation_batch,
+                                                .data_rank = ranks.data_rank,
+                                                .data_size = ranks.data_size,
+                                                .documents = e.shape.block_causal,
+                                                .context_rank = ranks.context_parallel.rank(),
+                                                .context_size = ranks.context_parallel.size()});
   }
   return sets;
 }

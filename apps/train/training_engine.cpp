@@ -60,10 +60,12 @@ TrainingEngine::TrainingEngine(TrainingShape shape, Stream& stream, Arena& arena
     shape_.float8.state.in_flight = shape_.micro_batches;
   }
   if (shape_.float8.is_on()) float8_ = std::make_unique<Float8State>(arena, ranks, shape_.float8.state);
-  const int64_t of_validation = shape_.validation_batch * shape_.validation_sequence,
-                of_training = shape_.batch * shape_.sequence, at_once = pipeline_ ? shape_.micro_batches : 1;
+  const RankRows rows = rows_of(shape_.batch, shape_.sequence);
+  const int64_t of_validation = rows_of(shape_.validation_batch, shape_.validation_sequence).tokens(),
+                of_training = rows.tokens(), at_once = pipeline_ ? shape_.micro_batches : 1;
   std::vector<std::string_view> names{"tokens", "targets"};
-  if (shape_.block_causal) names.insert(names.end(), {"document starts", "positions"});
+  if (shape_.block_causal || ranks.context_parallel.size() > 1) names.push_back("positions");
+  if (shape_.block_causal) names.push_back("document starts");
   for (std::string_view name : names)
     inputs_.push_back(arena.persistent(name, DType::i32, {std::max(at_once * of_training, of_validation)},
                                        MemoryCategory::data));
@@ -75,15 +77,13 @@ TrainingEngine::TrainingEngine(TrainingShape shape, Stream& stream, Arena& arena
   if (shape_.model_options.z_loss_weight > 0)
     z_loss_sum_ = arena.persistent("z-loss sum", DType::f32, {1}, MemoryCategory::data);
   if (shape_.validation_batch > 0) {
-    token_losses_ =
-        arena.persistent("token losses", DType::f32, {shape_.validation_batch * shape_.validation_sequence},
-                         MemoryCategory::data);
+    token_losses_ = arena.persistent("token losses", DType::f32, {of_validation}, MemoryCategory::data);
   }
   loss_sums_ = arena.persistent("loss sums", DType::f32, {shape_.micro_batches}, MemoryCategory::data);
   if (shape_.sequence_losses) {
-    sequence_losses_ = arena.persistent("sequence losses", DType::f32, {shape_.batch}, MemoryCategory::data);
+    sequence_losses_ = arena.persistent("sequence losses", DType::f32, {rows.batch}, MemoryCategory::data);
     step_sequence_losses_ = arena.persistent("sequence losses of the step", DType::f32,
-                                             {shape_.micro_batches * shape_.batch}, MemoryCategory::data);
+                                             {shape_.micro_batches * rows.batch}, MemoryCategory::data);
   }
   sum_of_squares_ = arena.persistent("sum of squares", DType::f64, {1}, MemoryCategory::data);
   skipped_ = arena.persistent("skipped", DType::i32, {1}, MemoryCategory::data);
@@ -112,6 +112,7 @@ StepContext TrainingEngine::context() {
           .parameters = *parameters_,
           .tensor_parallel = ranks_.tensor_parallel,
           .compute = shape_.parameters.compute,
+          .context_parallel = ranks_.context_parallel,
           .profile = profile_,
           .float8 = float8_.get()};
 }
@@ -127,11 +128,20 @@ namespace {
 std::vector<std::span<const int32_t>> share_of(const HostTokens& tokens, size_t arrays, int64_t index,
                                                int64_t count) {
   std::vector<std::span<const int32_t>> share;
-  for (const auto& all : {tokens.inputs, tokens.targets, tokens.document_start, tokens.positions}) {
+  for (const auto& all : {tokens.inputs, tokens.targets, tokens.positions, tokens.document_start}) {
     if (share.size() < arrays)
       share.push_back(all.subspan(static_cast<size_t>(index * count), static_cast<size_t>(count)));
   }
   return share;
+}
+
+// From the sums of [micro-batches, 2, batch] chunks to those of sequences.
+void add_halves(std::vector<float>& sums, size_t batch) {
+  std::vector<float> whole;
+  for (size_t i = 0; i < sums.size(); ++i) {
+    if (i % (2 * batch) < batch) whole.push_back(sums[i] + sums[i + batch]);
+  }
+  sums = std::move(whole);
 }
 
 /// Notes what the rank waits for while it lives.
@@ -153,12 +163,12 @@ void TrainingEngine::send(const HostTokens& tokens, int64_t index, int64_t count
   ring_->upload(share_of(tokens, inputs_.size(), index, count));
 }
 
-MicroBatch TrainingEngine::receive(const HostTokens& tokens, int64_t index, int64_t batch, int64_t sequence) {
-  const int64_t count = batch * sequence;
+MicroBatch TrainingEngine::receive(const HostTokens& tokens, int64_t index, const RankRows& rows) {
+  const int64_t count = rows.tokens();
   std::vector<Tensor> places;
   const int64_t first = pipeline_ ? index * count : 0;
   for (const Tensor& place : inputs_)
-    places.push_back(place.slice(first, first + count).reshape({batch, sequence}));
+    places.push_back(place.slice(first, first + count).reshape({rows.batch, rows.sequence}));
   if (ring_) {
     ring_->take(places);
   } else if (stream_.type() == DeviceType::cpu) {
@@ -166,7 +176,7 @@ MicroBatch TrainingEngine::receive(const HostTokens& tokens, int64_t index, int6
     for (size_t i = 0; i < places.size(); ++i) upload(share[i].data(), places[i]);
   }
   places.resize(4);
-  return {places[0], places[1], places[2], places[3]};
+  return {.tokens = places[0], .targets = places[1], .document_start = places[3], .positions = places[2]};
 }
 
 LlamaModel::Loss TrainingEngine::loss() const {
@@ -174,7 +184,7 @@ LlamaModel::Loss TrainingEngine::loss() const {
 }
 
 void TrainingEngine::run_micro_batches(const StepContext& c, const HostTokens& tokens) {
-  const int64_t count = shape_.batch * shape_.sequence;
+  const RankRows rows = rows_of(shape_.batch, shape_.sequence);
   for (int64_t m = 0; m < shape_.micro_batches; ++m) {
     const bool is_first = m == 0, is_last = m + 1 == shape_.micro_batches;
     const StepPart part = is_first ? (is_last ? StepPart::only : StepPart::first)
@@ -182,10 +192,10 @@ void TrainingEngine::run_micro_batches(const StepContext& c, const HostTokens& t
     begin_part();
     const StepProfile::Scope pass(profile_, profile_ ? fmt::format("micro-batch {}", m) : "",
                                   StepProfile::Kind::pass);
-    MicroBatch micro = receive(tokens, m, shape_.batch, shape_.sequence);
+    MicroBatch micro = receive(tokens, m, rows);
     micro.sequence_losses = sequence_losses_;
     micro.z_loss_sum = z_loss_sum_;
-    if (!is_last) send(tokens, m + 1, count);  // arrives while this one is computed
+    if (!is_last) send(tokens, m + 1, rows.tokens());  // arrives while this one is computed
     graphs_.run(part, stream_, [&] {
       parameters_->begin_micro_batch(is_last);
       model_->forward_backward(c, micro, loss());
@@ -193,7 +203,7 @@ void TrainingEngine::run_micro_batches(const StepContext& c, const HostTokens& t
     });
     cast(stream_, loss_sum_, loss_sums_.slice(m, m + 1));
     if (shape_.sequence_losses)
-      cast(stream_, sequence_losses_, step_sequence_losses_.slice(m * shape_.batch, (m + 1) * shape_.batch));
+      cast(stream_, sequence_losses_, step_sequence_losses_.slice(m * rows.batch, (m + 1) * rows.batch));
   }
 }
 
@@ -201,7 +211,8 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
                                        StepProfile* profile) {
   profile_ = profile;
   const Watch watch(ranks_.world->state(), profile);
-  send(tokens, 0, shape_.batch * shape_.sequence);
+  const RankRows rows = rows_of(shape_.batch, shape_.sequence);
+  send(tokens, 0, rows.tokens());
   pinned_scalars_.begin();
   std::vector<float> scalars = step_scalars(inputs, shape_.adamw);
   upload(scalars.data(), scalars_);
@@ -249,6 +260,7 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
     cast(stream_, spikes_.found, view_of(out.spike.data(), {4}));
   }
   stream_.synchronize();
+  if (rows.batch != shape_.batch) add_halves(out.sequence_losses, static_cast<size_t>(shape_.batch));
   out.loss_sum = loss;
   out.z_loss_sum = z_loss;
   out.grad_norm = scalars[kGradientNorm];
@@ -375,12 +387,13 @@ void TrainingEngine::check_products() const {
 
 double TrainingEngine::validate(const HostTokens& tokens) {
   profile_ = nullptr;
-  send(tokens, 0, shape_.validation_batch * shape_.validation_sequence);
+  const RankRows rows = rows_of(shape_.validation_batch, shape_.validation_sequence);
+  send(tokens, 0, rows.tokens());
   Arena::Phase phase(arena_, "validate");
   fill_zero(stream_, loss_sum_);
   parameters_->begin_forward_only();
   if (float8_) float8_->begin_forward_only(stream_);
-  MicroBatch micro = receive(tokens, 0, shape_.validation_batch, shape_.validation_sequence);
+  MicroBatch micro = receive(tokens, 0, rows);
   micro.token_losses = token_losses_.slice(0, micro.targets.numel());
   const StepContext c = context();
   if (pipeline_) {

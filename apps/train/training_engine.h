@@ -32,7 +32,8 @@ struct TrainingShape {
   LlamaConfig model;
   LlamaModelOptions model_options;
   FsdpOptions parameters;
-  int64_t batch = 1, sequence = 2048;  ///< of one micro-batch on one data rank
+  /// Of one micro-batch on one data rank; ranks of context parallel share its sequences.
+  int64_t batch = 1, sequence = 2048;
   int64_t micro_batches = 1;
   PipelineLayout pipeline;       ///< off: every rank holds the whole model
   int64_t validation_batch = 0;  ///< 0: never validates
@@ -52,7 +53,19 @@ struct TrainingShape {
 /// The table of the shape's model, with the update rules of its groups.
 LlamaParameters parameter_table(const TrainingShape& shape);
 
-/// Host tokens of one micro-batch or of several: [count, T], documents only when block-causal.
+/// A micro-batch as one rank computes it: sequences, or as many chunks of them as lie here (context
+/// parallel).
+struct RankRows {
+  int64_t batch = 1, sequence = 0;
+  int64_t tokens() const { return batch * sequence; }
+};
+/// `ranks` that share each sequence hold two chunks of it each (parallel/sharding/context_parallel.h).
+inline RankRows rows_of_rank(int64_t batch, int64_t sequence, int ranks) {
+  return ranks == 1 ? RankRows{batch, sequence} : RankRows{2 * batch, sequence / (2 * ranks)};
+}
+
+/// Host tokens of one micro-batch or of several, in the order of RankRows: [count, T]; documents only when
+/// block-causal, positions then and where ranks share sequences.
 struct HostTokens {
   std::span<const int32_t> inputs, targets, document_start, positions;
 };
@@ -83,7 +96,8 @@ struct StepOutputs {
   Skip why = kNotSkipped;
   std::array<float, 4> spike = {};  ///< SkipSpike::found
   SpikeWindow spikes = {};          ///< after the step
-  /// Sum of the token losses of each of this rank's sequences, if TrainingShape asks for them.
+  /// Sum of the token losses of each of this rank's sequences (of what it holds of each), if TrainingShape
+  /// asks for them.
   std::vector<float> sequence_losses = {};
 };
 
@@ -131,8 +145,12 @@ class TrainingEngine {
   void upload(const void* host, const Tensor& device);
   /// On a GPU, starts the upload of a micro-batch's share of the host's tokens.
   void send(const HostTokens& tokens, int64_t index, int64_t count);
-  /// The micro-batch [batch, sequence] at its place.
-  MicroBatch receive(const HostTokens& tokens, int64_t index, int64_t batch, int64_t sequence);
+  /// The micro-batch at its place.
+  MicroBatch receive(const HostTokens& tokens, int64_t index, const RankRows& rows);
+  /// Of `batch` whole sequences, what is this rank's.
+  RankRows rows_of(int64_t batch, int64_t sequence) const {
+    return rows_of_rank(batch, sequence, ranks_.context_parallel.size());
+  }
   void begin_part();
   void begin_parameters(const StepContext& context);
   void run_micro_batches(const StepContext& context, const HostTokens& tokens);

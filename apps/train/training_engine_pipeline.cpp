@@ -11,16 +11,17 @@ PipelineRunner::Boundary TrainingEngine::boundary(int64_t tokens) const {
 }
 
 void TrainingEngine::run_pipeline(const StepContext& c, const HostTokens& tokens) {
-  const int64_t count = shape_.batch * shape_.sequence, micro_batches = shape_.micro_batches;
+  const RankRows rows = rows_of(shape_.batch, shape_.sequence);
+  const int64_t count = rows.tokens(), micro_batches = shape_.micro_batches;
   begin_part();
   // Weights stay whole for the step, and no receive may hold up their gathers.
   parameters_->gather_all(model_->backward_uses());
   std::vector<MicroBatch> batches;
   for (int64_t m = 0; m < micro_batches; ++m) {
     if (m + 1 < micro_batches) send(tokens, m + 1, count);
-    MicroBatch& micro = batches.emplace_back(receive(tokens, m, shape_.batch, shape_.sequence));
+    MicroBatch& micro = batches.emplace_back(receive(tokens, m, rows));
     if (shape_.sequence_losses)
-      micro.sequence_losses = step_sequence_losses_.slice(m * shape_.batch, (m + 1) * shape_.batch);
+      micro.sequence_losses = step_sequence_losses_.slice(m * rows.batch, (m + 1) * rows.batch);
     micro.z_loss_sum = z_loss_sum_;
   }
   if (shape_.sequence_losses) fill_zero(stream_, step_sequence_losses_);

@@ -27,6 +27,7 @@ void FusedAttention::run(Stream& stream, Pass pass, const Args& args) {
   const std::string_view op = pass == Pass::forward ? "attention_forward" : "attention_backward";
   if (args.qkv.dtype != DType::bf16)
     fail<ShapeError>(op, "qkv is {}, and cuDNN's attention is bf16", describe(args.qkv));
+  if (!args.keys.empty()) fail<ShapeError>(op, "cuDNN's attention has no separate keys: use flash attention");
   if (!args.document_start.empty())
     fail<ShapeError>(op, "cuDNN's attention has no documents: use flash attention");
   const Planned& planned =

@@ -31,7 +31,7 @@ void attention_forward(Stream&, const AttentionForward&) { absent(); }
 void bias_gradient(Stream&, const Tensor&, const Tensor&) { absent(); }
 void cast(Stream&, const Tensor&, const Tensor&) { absent(); }
 void clip_factor(Stream&, const Tensor&, float, const Tensor&, const Tensor&) { absent(); }
-void copy_columns(Stream&, const Tensor&, const Tensor&, int64_t) { absent(); }
+void copy_columns(Stream&, const MatrixRows&, const MatrixRows&) { absent(); }
 void cross_entropy(Stream&, const CrossEntropyBackward&) { absent(); }
 void cross_entropy_backward(Stream&, const CrossEntropyBackward&) { absent(); }
 void cross_entropy_max(Stream&, const CrossEntropy&) { absent(); }
@@ -56,6 +56,5 @@ void skip_spike(Stream&, const SkipSpike&, const SpikeRule&) { absent(); }
 void sum_into(Stream&, const Tensor&, const Tensor&) { absent(); }
 void swiglu_backward(Stream&, const SwigluBackward&) { absent(); }
 void swiglu_forward(Stream&, const SwigluForward&) { absent(); }
-void take_columns(Stream&, const Tensor&, int64_t, const Tensor&) { absent(); }
 
 }  // namespace ottava::cuda

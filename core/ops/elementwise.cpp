@@ -19,37 +19,23 @@ char* bytes_of(const Tensor& t) { return static_cast<char*>(t.data); }
 
 OpCost moving(std::string_view op, int64_t bytes) { return {.op = op, .bytes = static_cast<double>(bytes)}; }
 
-void cast_on_cpu(const Tensor& source, const Tensor& destination) {
+void convert(const void* in, DType from, void* out, DType to, int64_t n) {
   const auto& kernels = cpu::elementwise_kernels();
+  if (from == to) {
+    std::memmove(out, in, static_cast<size_t>(n) * size_of(from));
+  } else if (from == DType::f32) {
+    kernels.to_bf16(static_cast<const float*>(in), static_cast<bf16*>(out), n);
+  } else {
+    kernels.to_f32(static_cast<const bf16*>(in), static_cast<float*>(out), n);
+  }
+}
+
+void cast_on_cpu(const Tensor& source, const Tensor& destination) {
   const int64_t from = static_cast<int64_t>(size_of(source.dtype)),
                 to = static_cast<int64_t>(size_of(destination.dtype));
   parallel_for(source.numel(), kGrain, [&](int64_t begin, int64_t end) {
-    char *in = bytes_of(source) + begin * from, *out = bytes_of(destination) + begin * to;
-    if (source.dtype == destination.dtype) {
-      std::memmove(out, in, static_cast<size_t>((end - begin) * from));
-    } else if (source.dtype == DType::f32) {
-      kernels.to_bf16(reinterpret_cast<float*>(in), reinterpret_cast<bf16*>(out), end - begin);
-    } else {
-      kernels.to_f32(reinterpret_cast<bf16*>(in), reinterpret_cast<float*>(out), end - begin);
-    }
-  });
-}
-
-bool is_block_of_columns(const Tensor& block, const Tensor& whole, int64_t column) {
-  return block.shape.rank() == 2 && whole.shape.rank() == 2 && block.dtype == whole.dtype &&
-         block.rows() == whole.rows() && column >= 0 && column + block.cols() <= whole.cols();
-}
-
-/// Calls body(row of the block, its place in the whole, bytes).
-template <class Body>
-void for_each_row_of_block(const Tensor& block, const Tensor& whole, int64_t column, Body&& body) {
-  const auto size = static_cast<int64_t>(size_of(block.dtype));
-  const int64_t bytes = block.cols() * size, stride = whole.cols() * size;
-  const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, block.cols()));
-  parallel_for(block.rows(), grain, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row)
-      body(bytes_of(block) + row * bytes, bytes_of(whole) + row * stride + column * size,
-           static_cast<size_t>(bytes));
+    convert(bytes_of(source) + begin * from, source.dtype, bytes_of(destination) + begin * to,
+            destination.dtype, end - begin);
   });
 }
 
@@ -145,41 +131,31 @@ void scale(Stream& stream, const Tensor& x, const Tensor& factor) {
   }
 }
 
-void copy_columns(Stream& stream, const Tensor& source, const Tensor& destination, int64_t column) {
-  check_float("copy_columns", "source", source);
-  if (!is_block_of_columns(source, destination, column)) {
-    fail<ShapeError>("copy_columns", "source {} does not fit into destination {} from column {} on",
-                     describe(source), describe(destination), column);
+void copy_columns(Stream& stream, const Tensor& source, ColumnRange columns, const Tensor& destination,
+                  int64_t column) {
+  constexpr std::string_view kOp = "copy_columns";
+  check_float(kOp, "source", source);
+  check_float(kOp, "destination", destination);
+  const MatrixRows from = rows_of(kOp, source, columns);
+  if (source.shape.rank() != 2 || destination.shape.rank() != 2 || from.rows != destination.rows() ||
+      column < 0 || column + from.cols > destination.cols()) {
+    fail<ShapeError>(kOp, "source {} does not fit into destination {} from column {} on", describe(source),
+                     describe(destination), column);
   }
+  const MatrixRows to = rows_of(kOp, destination, {column, column + from.cols});
   switch (stream.type()) {
-    case DeviceType::cpu:
-      return for_each_row_of_block(source, destination, column, [](char* block, char* whole, size_t bytes) {
-        std::memcpy(whole, block, bytes);
+    case DeviceType::cpu: {
+      const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, from.cols));
+      return parallel_for(from.rows, grain, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row)
+          convert(from.at(row, 0), from.dtype, to.at(row, 0), to.dtype, from.cols);
       });
+    }
     case DeviceType::cuda:
-      return cuda::copy_columns(stream, source, destination, column);
+      return cuda::copy_columns(stream, from, to);
     case DeviceType::meta:
-      return stream.recorder().record(moving("copy_columns", 2 * source.bytes()), copy_columns, source,
-                                      destination, column);
-  }
-}
-
-void take_columns(Stream& stream, const Tensor& source, int64_t column, const Tensor& destination) {
-  check_float("take_columns", "source", source);
-  if (!is_block_of_columns(destination, source, column)) {
-    fail<ShapeError>("take_columns", "destination {} is no block of the columns of source {} from {} on",
-                     describe(destination), describe(source), column);
-  }
-  switch (stream.type()) {
-    case DeviceType::cpu:
-      return for_each_row_of_block(destination, source, column, [](char* block, char* whole, size_t bytes) {
-        std::memcpy(block, whole, bytes);
-      });
-    case DeviceType::cuda:
-      return cuda::take_columns(stream, source, column, destination);
-    case DeviceType::meta:
-      return stream.recorder().record(moving("take_columns", 2 * destination.bytes()), take_columns, source,
-                                      column, destination);
+      return stream.recorder().record({.op = kOp, .bytes = from.bytes() + to.bytes()}, copy_columns, source,
+                                      columns, destination, column);
   }
 }
 

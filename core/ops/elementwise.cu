@@ -80,15 +80,19 @@ struct Scale {
   }
 };
 
-template <class T>
+template <class From, class To>
 struct CopyColumns {
-  const T* source;
-  T* destination;  // both from their first column on
+  const From* source;
+  To* destination;
   int64_t columns, source_stride, destination_stride;
   template <int kSize>
   __device__ void run(int64_t i) const {
-    destination[i / columns * destination_stride + i % columns] =
-        source[i / columns * source_stride + i % columns];
+    const int64_t row = i * kSize / columns, column = i * kSize % columns;
+    const auto x = load_pack<From, kSize>(source + row * source_stride + column, 0);
+    Pack<To, kSize> y;
+#pragma unroll
+    for (int k = 0; k < kSize; ++k) y.set(k, x[k]);
+    store_pack(destination + row * destination_stride + column, 0, y);
   }
 };
 
@@ -150,21 +154,18 @@ void scale(Stream& stream, const Tensor& x, const Tensor& factor) {
   });
 }
 
-void copy_columns(Stream& stream, const Tensor& source, const Tensor& destination, int64_t column) {
-  dispatch_float(source.dtype, "copy_columns", [&]<class Host>() {
-    using T = Element<Host>;
-    const CopyColumns<T> body{static_cast<const T*>(source.data), static_cast<T*>(destination.data) + column,
-                              source.cols(), source.cols(), destination.cols()};
-    map<1>("copy_columns", stream, body, source.numel(), false);
-  });
-}
-
-void take_columns(Stream& stream, const Tensor& source, int64_t column, const Tensor& destination) {
-  dispatch_float(source.dtype, "take_columns", [&]<class Host>() {
-    using T = Element<Host>;
-    const CopyColumns<T> body{static_cast<const T*>(source.data) + column, static_cast<T*>(destination.data),
-                              destination.cols(), source.cols(), destination.cols()};
-    map<1>("take_columns", stream, body, destination.numel(), false);
+void copy_columns(Stream& stream, const MatrixRows& from, const MatrixRows& to) {
+  const auto starts_aligned = [](const MatrixRows& m) {
+    return m.cols % 8 == 0 && m.stride % 8 == 0 && reinterpret_cast<uintptr_t>(m.data) % 16 == 0;
+  };
+  dispatch_float(from.dtype, "copy_columns", [&]<class HostFrom>() {
+    dispatch_float(to.dtype, "copy_columns", [&]<class HostTo>() {
+      using From = Element<HostFrom>;
+      using To = Element<HostTo>;
+      const CopyColumns<From, To> body{static_cast<const From*>(from.data), static_cast<To*>(to.data),
+                                       from.cols, from.stride, to.stride};
+      map<8>("copy_columns", stream, body, from.numel(), starts_aligned(from) && starts_aligned(to));
+    });
   });
 }
 

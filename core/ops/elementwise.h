@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "core/column_range.h"
 #include "core/stream.h"
 #include "core/tensor.h"
 
@@ -16,10 +17,10 @@ void fill_zero(Stream& stream, const Tensor& tensor);
 void add(Stream& stream, const Tensor& a, const Tensor& b, const Tensor& out);
 /// x *= factor[0]; x f32|bf16, factor f32 [1] on the device.
 void scale(Stream& stream, const Tensor& x, const Tensor& factor);
-/// Columns [column, column + source.cols()) of destination = source: f32|bf16 matrices with the same rows.
-void copy_columns(Stream& stream, const Tensor& source, const Tensor& destination, int64_t column);
-/// destination = columns [column, column + destination.cols()) of source: the way back.
-void take_columns(Stream& stream, const Tensor& source, int64_t column, const Tensor& destination);
+/// Columns of destination from `column` on = those columns of source, converted as by cast: f32|bf16 matrices
+/// with the same rows.
+void copy_columns(Stream& stream, const Tensor& source, ColumnRange columns, const Tensor& destination,
+                  int64_t column);
 /// out[0] += sum of x (f32|bf16), summed in f64 over fixed pieces in order; out f32 [1].
 void sum_into(Stream& stream, const Tensor& x, const Tensor& out);
 

@@ -19,8 +19,7 @@ void cast(Stream& stream, const Tensor& source, const Tensor& destination);
 void fill_zero(Stream& stream, const Tensor& tensor);
 void add(Stream& stream, const Tensor& a, const Tensor& b, const Tensor& out);
 void scale(Stream& stream, const Tensor& x, const Tensor& factor);
-void copy_columns(Stream& stream, const Tensor& source, const Tensor& destination, int64_t column);
-void take_columns(Stream& stream, const Tensor& source, int64_t column, const Tensor& destination);
+void copy_columns(Stream& stream, const MatrixRows& from, const MatrixRows& to);
 void sum_into(Stream& stream, const Tensor& x, const Tensor& out);
 }  // namespace cuda
 

@@ -9,7 +9,8 @@
 
 namespace ottava {
 
-/// Shape of a micro-batch and what every block shares.
+/// Shape of a micro-batch on this rank, and what every block shares. With context parallel ranks the rows are
+/// ContextParallelGroup's: `batch` is twice the sequences, `sequence` a chunk, and positions are given.
 struct LlamaBatch {
   int64_t batch = 0, sequence = 0;
   Tensor rope_table;
@@ -58,6 +59,11 @@ class AttentionLayer {
   void project(const StepContext& context, const LlamaBatch& batch, const LinearOperand& x, LinearInput* kept,
                Saved& saved) const;
   void attend(const StepContext& context, const LlamaBatch& batch, Saved& saved) const;
+  /// The same where ranks share sequences: a group of KV heads at a time, so that keys and values of the next
+  /// travel while this one's attention is computed, as do the gradients of the one before.
+  void attend_apart(const StepContext& context, const LlamaBatch& batch, Saved& saved) const;
+  void attend_apart_backward(const StepContext& context, const LlamaBatch& batch,
+                             const Allocation& dattention, const Allocation& dqkv, const Saved& saved) const;
   Allocation attend_backward(const StepContext& context, const LlamaBatch& batch,
                              const Allocation& dattention, const Saved& saved) const;
   /// From the gradient of what attention reads to that of what wqkv wrote, in its place.

@@ -24,7 +24,7 @@ struct MicroBatch {
   Tensor tokens;                ///< i32 [B,T]
   Tensor targets;               ///< i32 [B,T]
   Tensor document_start;        ///< i32 [B,T], absent for plain causal attention
-  Tensor positions;             ///< i32 [B,T], with document_start: positions restart
+  Tensor positions;             ///< i32 [B,T], with document_start, where positions restart, and of chunks
   Tensor token_losses = {};     ///< f32 [B*T] out, of evaluate(); may be absent
   Tensor sequence_losses = {};  ///< f32 [B] out: sum of the token losses of each sequence; may be absent
   Tensor z_loss_sum = {};       ///< f32 [1], accumulated: sum of the tokens' z-losses; may be absent

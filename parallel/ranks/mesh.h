@@ -34,6 +34,8 @@ class Mesh {
 
   int world_size() const { return world_size_; }
   int size(MeshAxis axis) const { return sizes_[static_cast<size_t>(axis)]; }
+  /// dp_shard x cp: the ranks that hold the pieces of a parameter.
+  int shards() const { return size(MeshAxis::dp_shard) * size(MeshAxis::cp); }
   int coordinate(MeshAxis axis, int rank) const;
 
   /// Ranks that differ from `rank` only along the given axes, ascending; `rank` is among them.

@@ -19,7 +19,9 @@ RankGroups::RankGroups(std::unique_ptr<Communicator> host, std::unique_ptr<Commu
   loss = world->split("loss", mesh.loss_group(rank));
   replica = world->split("replica", mesh.replica_group(rank));
   stage = pp->size() == 1 ? replica : world->split("stage", mesh.stage_group(rank));
+  control_cp = control->split("cp", mesh.group({MeshAxis::cp}, rank));
   tensor_parallel = TensorParallelGroup(*tp);
+  context_parallel = ContextParallelGroup(*cp);
   coordinates = mesh.shard_coordinates(rank);
   data_rank = mesh.coordinate(MeshAxis::dp_replicate, rank) * mesh.size(MeshAxis::dp_shard) +
               mesh.coordinate(MeshAxis::dp_shard, rank);

@@ -4,6 +4,7 @@
 
 #include "parallel/comm/communicator.h"
 #include "parallel/ranks/mesh.h"
+#include "parallel/sharding/context_parallel.h"
 #include "parallel/sharding/tensor_parallel.h"
 
 namespace ottava {
@@ -23,8 +24,10 @@ struct RankGroups {
   std::unique_ptr<Communicator> loss;  ///< see different tokens: dp_replicate x dp_shard x cp
   /// hold one replica of a pipeline stage's parameters: dp_shard x cp x tp; `replica` itself without stages
   std::shared_ptr<Communicator> stage;
-  std::shared_ptr<Communicator> replica;  ///< hold one replica of all parameters: pp x dp_shard x cp x tp
+  std::shared_ptr<Communicator> replica;     ///< hold one replica of all parameters: pp x dp_shard x cp x tp
+  std::unique_ptr<Communicator> control_cp;  ///< the ranks of `cp`, host memory
   TensorParallelGroup tensor_parallel;
+  ContextParallelGroup context_parallel;
   ShardCoordinates coordinates;
   /// position in dp_replicate x dp_shard: which sequences of the global batch are read
   int data_rank = 0, data_size = 1;

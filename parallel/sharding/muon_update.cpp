@@ -171,7 +171,7 @@ void MuonUpdate::orthogonalise(const MuonMatrix& matrix, size_t index, const Pla
     if (piece.matrix != index) continue;
     const Tensor values = received(plan.to_owners, from, piece);
     is_whole_rows(piece) ? cast(stream_, values, rows_of(piece))
-                         : copy_columns(stream_, values, rows_of(piece), piece.run.column_begin);
+                         : copy_columns(stream_, values, {}, rows_of(piece), piece.run.column_begin);
   }
   newton_schulz(stream_,
                 {.x = x, .gram = gram, .gram_squared = gram_squared, .product = product, .sums = sums},
@@ -179,8 +179,9 @@ void MuonUpdate::orthogonalise(const MuonMatrix& matrix, size_t index, const Pla
   for (const Piece& piece : plan.to_holders.out.list) {
     if (piece.matrix != index) continue;
     const Tensor values = sent(plan.to_holders, to, piece);
-    is_whole_rows(piece) ? cast(stream_, rows_of(piece), values)
-                         : take_columns(stream_, rows_of(piece), piece.run.column_begin, values);
+    is_whole_rows(piece)
+        ? cast(stream_, rows_of(piece), values)
+        : copy_columns(stream_, rows_of(piece), {piece.run.column_begin, piece.run.column_end}, values, 0);
   }
 }
 

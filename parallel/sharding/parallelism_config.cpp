@@ -17,6 +17,10 @@ void declare(config::Section& s, ParallelismConfig& c) {
       .at_least(-1)
       .unit("ranks")
       .meaning("FSDP: ranks that share parameters, gradients and optimizer state; -1: the rest");
+  s.field("context_parallel_degree", c.context_parallel_degree)
+      .at_least(1)
+      .unit("ranks")
+      .meaning("ranks that share each sequence, two chunks each (head-tail), and gather keys and values");
   s.field("tensor_parallel_degree", c.tensor_parallel_degree)
       .at_least(1)
       .unit("ranks")

@@ -9,7 +9,7 @@
 
 namespace ottava {
 
-/// Section `parallelism`; mesh axes from outer to inner: pp, dp_replicate, dp_shard, tp. What keys mean:
+/// Section `parallelism`; mesh axes from outer to inner: pp, dp_replicate, dp_shard, cp, tp. What keys mean:
 /// parallelism_config.cpp.
 struct ParallelismConfig {
   enum class Reshard { automatic, always, never };
@@ -17,6 +17,7 @@ struct ParallelismConfig {
 
   int64_t data_parallel_replicate_degree = 1;
   int64_t data_parallel_shard_degree = -1;  ///< -1: the rest of the world
+  int64_t context_parallel_degree = 1;
   int64_t tensor_parallel_degree = 1;
   Reshard fsdp_reshard_after_forward = Reshard::automatic;
   Reduce fsdp_reduce_every_microbatch = Reduce::automatic;

@@ -60,7 +60,7 @@ Allocation TensorParallelGroup::gather_columns(Stream& stream, Arena& arena, con
                                      MemoryCategory::scratch);
   communicator_->all_gather(stream, {.send = x, .recv = blocks, .label = label}).wait(stream);
   for (int r = 0; r < size_; ++r) {
-    copy_columns(stream, blocks.tensor().slice(r * rows, (r + 1) * rows), whole, r * columns);
+    copy_columns(stream, blocks.tensor().slice(r * rows, (r + 1) * rows), {}, whole, r * columns);
   }
   return whole;
 }

@@ -17,31 +17,50 @@ namespace ottava::test {
 namespace {
 
 struct StepTokens {
-  std::vector<int32_t> inputs, targets;
+  std::vector<int32_t> inputs, targets, document_start, positions;
   int64_t valid() const {
     return static_cast<int64_t>(targets.size()) - std::count(targets.begin(), targets.end(), kIgnoreIndex);
   }
+  HostTokens on_host() const {
+    return {.inputs = inputs, .targets = targets, .document_start = document_start, .positions = positions};
+  }
 };
 
-// Two batches in turn, so that there is something to learn; every 13th token does not count.
+// Two batches in turn, so that there is something to learn; every 13th token does not count. Block-causal,
+// documents have 7 tokens, the first one fewer for each sequence.
 StepTokens whole_step(const TrainingShape& whole, int step) {
   const int64_t count = whole.batch * whole.sequence, vocab = whole.model.vocab_size;
   const auto seed = static_cast<uint32_t>(11 + step % 2);
-  StepTokens out{random_tokens(count, vocab, seed), random_tokens(count, vocab, seed + 100)};
+  StepTokens out{random_tokens(count, vocab, seed), random_tokens(count, vocab, seed + 100), {}, {}};
   for (size_t i = static_cast<size_t>(step % 2); i < out.targets.size(); i += 13)
     out.targets[i] = kIgnoreIndex;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t position = i % whole.sequence, first = 1 + i / whole.sequence % 7;
+    const int64_t start = !whole.block_causal || position < first ? 0 : position - (position - first) % 7;
+    if (whole.block_causal) out.document_start.push_back(static_cast<int32_t>(start));
+    out.positions.push_back(static_cast<int32_t>(position - start));
+  }
   return out;
 }
 
 // Micro-batch m of data rank d holds sequences (m * D + d) * batch and on, as apps/train/batch_source.cpp
-// deals them.
-StepTokens tokens_of(const StepTokens& all, const TrainingShape& mine, int data_rank, int data_ranks) {
+// deals them; of each, a context parallel rank holds two chunks.
+StepTokens tokens_of(const StepTokens& all, const TrainingShape& mine, const RankGroups& ranks) {
+  const ContextParallelGroup& context = ranks.context_parallel;
+  const int64_t chunk = mine.sequence / (context.size() == 1 ? 1 : 2 * context.size());
   StepTokens out;
-  const int64_t rows = mine.batch * mine.sequence;
   for (int64_t m = 0; m < mine.micro_batches; ++m) {
-    const int64_t first = (m * data_ranks + data_rank) * rows;
-    out.inputs.insert(out.inputs.end(), all.inputs.begin() + first, all.inputs.begin() + first + rows);
-    out.targets.insert(out.targets.end(), all.targets.begin() + first, all.targets.begin() + first + rows);
+    for (int half = 0; half < (context.size() == 1 ? 1 : 2); ++half) {
+      for (int64_t b = 0; b < mine.batch; ++b) {
+        const int64_t row = (m * ranks.data_size + ranks.data_rank) * mine.batch + b,
+                      first = row * mine.sequence + context.chunk_of(half) * chunk;
+        const auto take = [&](std::vector<int32_t>& to, const std::vector<int32_t>& from) {
+          if (!from.empty()) to.insert(to.end(), from.begin() + first, from.begin() + first + chunk);
+        };
+        take(out.inputs, all.inputs), take(out.targets, all.targets);
+        take(out.document_start, all.document_start), take(out.positions, all.positions);
+      }
+    }
   }
   return out;
 }
@@ -49,7 +68,7 @@ StepTokens tokens_of(const StepTokens& all, const TrainingShape& mine, int data_
 struct RankCurve {
   std::vector<double> loss_sum, z_loss_sum, grad_norm;
   std::vector<Skip> why;
-  std::vector<float> weights;
+  std::vector<float> weights, sequence_losses;
   MemoryPlan memory;
   CommStats planned, measured;
 };
@@ -58,19 +77,17 @@ RankCurve train_rank(const TrainingShape& whole, const Layout& layout, int steps
                      std::unique_ptr<RankGroups> ranks, Device device, StepForm form = StepForm::plain) {
   RankCurve out;
   const TrainingShape shape = shape_on(whole, layout);
-  const int data_rank = ranks->data_rank;
   EngineRun run(shape, std::move(ranks), device);
   run->parameters().initialise(7);
   if (form == StepForm::graphs) run->graphs().enable(*run.ranks().world);
   out.memory = run.plan().memory;
   out.planned = run.plan().traffic;
   for (int step = 0; step < steps; ++step) {
-    const StepTokens all = whole_step(whole, step),
-                     mine = tokens_of(all, shape, data_rank, layout.data_ranks());
+    const StepTokens all = whole_step(whole, step), mine = tokens_of(all, shape, run.ranks());
     run.ranks().world->stats().reset();
     StepOutputs done = run->train_step(
-        {.inputs = mine.inputs, .targets = mine.targets, .document_start = {}, .positions = {}},
-        {.learning_rate = 2e-3, .optimizer_step = step + 1, .valid_tokens = all.valid()});
+        mine.on_host(), {.learning_rate = 2e-3, .optimizer_step = step + 1, .valid_tokens = all.valid()});
+    out.sequence_losses = std::move(done.sequence_losses);
     out.loss_sum.push_back(done.loss_sum);
     out.z_loss_sum.push_back(done.z_loss_sum);
     out.grad_norm.push_back(done.grad_norm);
@@ -113,6 +130,7 @@ LayoutCurve combine(const TrainingShape& whole, const Layout& layout, std::vecto
   }
   for (RankCurve& r : ranks) {
     out.weights.push_back(std::move(r.weights));
+    out.sequence_losses.push_back(std::move(r.sequence_losses));
     out.calls.push_back(r.measured.calls());
     out.memory.push_back(std::move(r.memory));
     out.planned.push_back(std::move(r.planned));

@@ -11,16 +11,17 @@ namespace ottava::test {
 
 /// How the ranks share a step; the degrees are all given.
 struct Layout {
-  int dp_replicate = 1, dp_shard = 1, tp = 1;
+  int dp_replicate = 1, dp_shard = 1, cp = 1, tp = 1;
   int64_t micro_batches = 1;
   int pp = 1;
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
   int chunks = 1;  ///< stages of each rank of the pipeline
 
   int data_ranks() const { return dp_replicate * dp_shard; }
-  int world_size() const { return pp * data_ranks() * tp; }
+  int world_size() const { return pp * data_ranks() * cp * tp; }
   Mesh mesh() const {
-    return Mesh({.pp = pp, .dp_replicate = dp_replicate, .dp_shard = dp_shard, .tp = tp}, world_size());
+    return Mesh({.pp = pp, .dp_replicate = dp_replicate, .dp_shard = dp_shard, .cp = cp, .tp = tp},
+                world_size());
   }
 };
 
@@ -31,10 +32,11 @@ struct LayoutCurve {
   std::vector<double> grad_norm;            ///< per step
   std::vector<Skip> why;                    ///< per step, the same on all ranks
   std::vector<std::vector<float>> weights;  ///< masters after the last step, per world rank
-  std::vector<int64_t> calls;       ///< collectives that the host issued in the last step, per world rank
-  std::vector<MemoryPlan> memory;   ///< per world rank
-  std::vector<CommStats> planned;   ///< of one step, recorded on `meta`, per world rank
-  std::vector<CommStats> measured;  ///< of the last step, per world rank
+  std::vector<int64_t> calls;  ///< collectives that the host issued in the last step, per world rank
+  std::vector<std::vector<float>> sequence_losses;  ///< of the last step where asked for, per world rank
+  std::vector<MemoryPlan> memory;                   ///< per world rank
+  std::vector<CommStats> planned;                   ///< of one step, recorded on `meta`, per world rank
+  std::vector<CommStats> measured;                  ///< of the last step, per world rank
 };
 
 /// The shape of a step of one process, taken apart for a rank of the layout. Throws if the batch does not

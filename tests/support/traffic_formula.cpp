@@ -45,7 +45,8 @@ class Formula {
         specs_(table_.specs),
         at_(layout.mesh().shard_coordinates(rank)),
         replicas_(layout.dp_replicate),
-        tokens_(shape.batch * shape.sequence),
+        cp_(layout.cp),
+        tokens_(shape.batch * shape.sequence / layout.cp),
         element_(static_cast<int64_t>(size_of(shape.parameters.compute))) {
     align_shards(specs_, options_);
   }
@@ -56,6 +57,7 @@ class Formula {
     gradients_and_norm();
     if (at_.tp_size > 1) activations();
     muon();
+    if (cp_ > 1) keys_and_values();
     return out_;
   }
 
@@ -317,12 +319,29 @@ class Formula {
     }
   }
 
+  void keys_and_values() {
+    const int64_t kv_heads = std::max<int64_t>(shape_.model.kv_heads / at_.tp_size, 1),
+                  groups = kv_heads % 4 == 0   ? 4
+                           : kv_heads % 3 == 0 ? 3
+                           : kv_heads % 2 == 0 ? 2
+                                               : 1,
+                  elements = 2 * tokens_ * kv_heads * shape_.model.head_dim * (cp_ - 1);
+    int64_t layers = shape_.model.layers, forwards = layers;
+    for (size_t i = 0; i < table_.blocks.size(); ++i) forwards += recomputes(i);
+    const auto move = [&](Collective collective, int64_t times, int64_t bytes) {
+      const int64_t all = shape_.micro_batches * times;
+      add("cp", collective, all * groups, all * bytes);
+    };
+    move(Collective::all_gather, forwards + layers, elements * element_);
+    move(Collective::reduce_scatter, layers, elements * 4);
+  }
+
   const TrainingShape& shape_;
   const FsdpOptions& options_;
   LlamaParameters table_;
   std::vector<ParameterSpec> specs_;
   ShardCoordinates at_;
-  int replicas_;
+  int replicas_, cp_;
   int64_t tokens_, element_;
   SentTotals out_;
 };

@@ -51,6 +51,10 @@ SentTotals sent_totals(const CommStats& stats);
 ///     muon        replica       of each matrix what its owner does not hold, once each way in the precision:
 ///     a
 ///                               message per peer and bucket (parallel/sharding/muon_owners.h)
+///     keys, values  cp, (c-1)/c of what is moved, in up to 4 groups of heads; a rank's N tokens are 1/c of
+///     its sequences, and K = 2 N c H_kv/t D:
+///         gathers  (2 L + L_recomputed) K in the compute type
+///         sums     L K f32
 SentTotals traffic_by_formula(const TrainingShape& shape, const Layout& layout, int rank);
 
 /// Every rank planned that for the step and sent it in the last one.

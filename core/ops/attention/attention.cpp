@@ -33,6 +33,25 @@ void check_size(std::string_view op, int64_t batch, int64_t sequence) {
   }
 }
 
+/// Keys and values apart from the queries.
+void check_keys(std::string_view op, DType dtype, AttentionHeads h, int64_t batch, int64_t sequence,
+                const SeparateKeys& k) {
+  const int64_t end = k.first_query + sequence, of_head = 2 * h.head_dim;
+  if (k.values.shape.rank() != 2 || k.values.dtype != dtype || k.values.rows() % batch != 0 ||
+      k.values.cols() % of_head != 0) {
+    fail<ShapeError>(op, "keys.values is {}, expected {} [{} * S, {} * G]", describe(k.values),
+                     name_of(dtype), batch, of_head);
+  }
+  const int64_t positions = k.values.rows() / batch, count = k.values.cols() / of_head;
+  if (k.first_query < 0 || end > positions) {
+    fail<ShapeError>(op, "queries are positions [{}, {}) of sequences that have keys for {}", k.first_query,
+                     end, positions);
+  }
+  if (k.first_head < 0 || count < 1 || k.first_head + count > h.kv_heads) {
+    fail<ShapeError>(op, "keys are of heads [{}, {}) of {}", k.first_head, k.first_head + count, h.kv_heads);
+  }
+}
+
 /// What forward and backward share.
 template <class Args>
 void check(std::string_view op, DeviceType target, const Args& a) {
@@ -44,12 +63,15 @@ void check(std::string_view op, DeviceType target, const Args& a) {
   check_tensor(op, "out", a.out, a.qkv.dtype, {tokens, width});
   check_tensor(op, "lse", a.lse, DType::f32, {a.batch, a.heads.heads, a.sequence});
   if (!a.document_start.empty()) check_tensor(op, "document_start", a.document_start, DType::i32, {tokens});
+  if (!a.keys.empty()) check_keys(op, a.qkv.dtype, a.heads, a.batch, a.sequence, a.keys);
 }
 
 void check_backward(DeviceType target, const AttentionBackward& a) {
   check(kBackward, target, a);
   check_like(kBackward, "dout", a.dout, "out", a.out);
   check_like(kBackward, "dqkv", a.dqkv, "qkv", a.qkv);
+  if (!a.keys.empty())
+    check_tensor(kBackward, "keys.gradients", a.keys.gradients, DType::f32, a.keys.values.shape);
 }
 
 void check_decode(DeviceType target, const AttentionDecode& a) {
@@ -71,11 +93,32 @@ void check_decode(DeviceType target, const AttentionDecode& a) {
 
 Precision precision_of(DType dtype) { return dtype == DType::f32 ? Precision::fp32 : Precision::bf16; }
 
+template <class Args>
+double query_heads(const Args& a) {
+  const int64_t kv = a.keys.empty() ? a.heads.kv_heads : a.keys.values.cols() / (2 * a.heads.head_dim);
+  return static_cast<double>(a.heads.heads / a.heads.kv_heads * kv);
+}
 /// Pairs of a query and a key it sees, without documents.
 template <class Args>
 double causal_pairs(const Args& a) {
-  const double t = static_cast<double>(a.sequence);
-  return static_cast<double>(a.batch * a.heads.heads) * t * (t + 1) / 2;
+  const double t = static_cast<double>(a.sequence), before = static_cast<double>(a.keys.first_query);
+  return static_cast<double>(a.batch) * query_heads(a) * (t * before + t * (t + 1) / 2);
+}
+
+template <class Args>
+double lse_bytes(const Args& a) {
+  return query_heads(a) / static_cast<double>(a.heads.heads) * static_cast<double>(a.lse.bytes());
+}
+/// Bytes of queries, or of what else has a column for every head, and of keys with values, that a call reads.
+template <class Args>
+double query_bytes(const Args& a) {
+  return query_heads(a) / static_cast<double>(a.heads.heads) * static_cast<double>(a.out.bytes());
+}
+template <class Args>
+double key_bytes(const Args& a) {
+  if (a.keys.empty()) return static_cast<double>(a.qkv.bytes() - a.out.bytes());
+  return static_cast<double>(a.batch * (a.keys.first_query + a.sequence) * a.keys.values.cols()) *
+         static_cast<double>(size_of(a.qkv.dtype));
 }
 
 void decode_on_cpu(const AttentionDecode& a) {
@@ -96,12 +139,11 @@ void attention_forward(Stream& stream, const AttentionForward& args) {
     case DeviceType::cuda:
       return args.fused ? args.fused->forward(stream, args) : cuda::attention_forward(stream, args);
     case DeviceType::meta:
-      stream.recorder().record(
-          {.op = kForward,
-           .precision = precision_of(args.qkv.dtype),
-           .flops = 4.0 * static_cast<double>(args.heads.head_dim) * causal_pairs(args),
-           .bytes = static_cast<double>(args.qkv.bytes() + args.out.bytes() + args.lse.bytes())},
-          attention_forward, args);
+      stream.recorder().record({.op = kForward,
+                                .precision = precision_of(args.qkv.dtype),
+                                .flops = 4.0 * static_cast<double>(args.heads.head_dim) * causal_pairs(args),
+                                .bytes = 2 * query_bytes(args) + key_bytes(args) + lse_bytes(args)},
+                               attention_forward, args);
   }
 }
 
@@ -113,27 +155,33 @@ void attention_backward(Stream& stream, const AttentionBackward& args) {
     case DeviceType::cuda:
       return args.fused ? args.fused->backward(stream, args) : cuda::attention_backward(stream, args);
     case DeviceType::meta: {
-      const int64_t bytes = 2 * args.qkv.bytes() + 2 * args.out.bytes() + args.lse.bytes();
-      stream.recorder().record({.op = kBackward,
-                                .precision = precision_of(args.qkv.dtype),
-                                .flops = 10.0 * static_cast<double>(args.heads.head_dim) * causal_pairs(args),
-                                .bytes = static_cast<double>(bytes)},
-                               attention_backward, args);
+      // dK and dV apart from dQ are f32, and read before they are added to.
+      const double gradients = args.keys.empty() ? key_bytes(args)
+                                                 : key_bytes(args) * 2 * sizeof(float) /
+                                                       static_cast<double>(size_of(args.qkv.dtype));
+      stream.recorder().record(
+          {.op = kBackward,
+           .precision = precision_of(args.qkv.dtype),
+           .flops = 10.0 * static_cast<double>(args.heads.head_dim) * causal_pairs(args),
+           .bytes = 4 * query_bytes(args) + key_bytes(args) + gradients + lse_bytes(args)},
+          attention_backward, args);
     }
   }
 }
 
 int64_t attention_workspace_bytes(const Stream& stream, Pass pass, DType dtype, AttentionHeads heads,
-                                  int64_t batch, int64_t sequence, cuda::FusedAttention* fused) {
+                                  int64_t batch, int64_t sequence, cuda::FusedAttention* fused,
+                                  const SeparateKeys& keys) {
   check_heads(kWorkspace, stream.target().type, heads);
   check_size(kWorkspace, batch, sequence);
   check_float(kWorkspace, "qkv", {nullptr, dtype, {batch * sequence, heads.row()}});
+  if (!keys.empty()) check_keys(kWorkspace, dtype, heads, batch, sequence, keys);
   if (fused)
     return fused->workspace_bytes({.pass = pass, .heads = heads, .batch = batch, .sequence = sequence});
   return stream.target().type == DeviceType::cuda
              ? cuda::attention_workspace_bytes(pass, dtype, heads, batch, sequence)
              : cpu::attention_workspace_bytes(stream.matmul_cache().products().attention, pass, dtype, heads,
-                                              batch, sequence);
+                                              batch, sequence, keys);
 }
 
 void attention_decode(Stream& stream, const AttentionDecode& args) {

@@ -24,7 +24,8 @@ __global__ void __launch_bounds__(kDeltaThreads)
   for (int offset = kLanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(kAllLanes, sum, offset);
   if (!valid || index % kLanes != 0) return;
   const int64_t token = head_of_token / shape.heads, head = head_of_token % shape.heads;
-  delta[shape.statistics(token / shape.sequence, static_cast<int>(head)) + token % shape.sequence] = sum;
+  const int64_t query = shape.first_query + token % shape.queries;
+  delta[shape.statistics(token / shape.queries, static_cast<int>(head)) + query] = sum;
 }
 
 // --- One query against a cache. Ceiling: memory bandwidth over the cache, read once per query head: the
@@ -112,13 +113,13 @@ void check_alignment(std::string_view op, const Tensors&... tensors) {
 }  // namespace
 
 void attention_forward(Stream& stream, const AttentionForward& f) {
-  check_alignment("attention_forward", f.qkv, f.out);
+  check_alignment("attention_forward", f.qkv, f.out, f.keys.values);
   f.qkv.dtype == DType::f32 ? tiled_forward_f32(stream, f) : flash_forward_bf16(stream, f);
 }
 
 void attention_backward(Stream& stream, const AttentionBackward& b) {
   constexpr std::string_view kOp = "attention_backward";
-  check_alignment(kOp, b.qkv, b.out, b.dout, b.dqkv);
+  check_alignment(kOp, b.qkv, b.out, b.dout, b.dqkv, b.keys.values);
   const int64_t needed = attention_workspace_bytes(Pass::backward, b.qkv.dtype, b.heads, b.batch, b.sequence);
   if (b.workspace.dtype != DType::u8 || b.workspace.bytes() < needed || !rows_are_aligned(0, b.workspace)) {
     fail<MemoryError>(

@@ -10,6 +10,23 @@ namespace cuda {
 class FusedAttention;
 }
 
+/// Keys and values that stand apart from the queries (context parallel): the queries of a call are positions
+/// [first_query, first_query + sequence) of sequences of S positions, and only the query heads that read KV
+/// heads [first_head, first_head + G) are computed: their columns of out and dqkv and their rows of lse are
+/// written, the others left alone. qkv's own keys and values are not read, those of dqkv not written. Of
+/// `values`, positions below first_query + sequence are read: what a query sees is summed in the order in
+/// which a call of all S positions with all heads sums it, so out, lse and dq are bitwise its own (on the CPU
+/// where both have the same number of threads, on cuda with our kernels).
+struct SeparateKeys {
+  /// [B*S, 2*G*D], qkv's dtype, in order of position: keys of the G heads, then their values
+  Tensor values;
+  /// f32, the shape of `values`: backward adds dK and dV; not needed by forward
+  Tensor gradients;
+  int64_t first_head = 0, first_query = 0;
+
+  bool empty() const { return values.empty(); }
+};
+
 /// Causal attention with grouped key/value heads (arXiv:2305.13245), computed in tiles with an online softmax
 /// (arXiv:2205.14135): no T x T matrix exists. Per batch and head, scale = 1/sqrt(D):
 ///     S = scale Q K^T, masked to j <= i (and to i's document);  lse_i = log sum_j exp S_ij
@@ -20,11 +37,12 @@ class FusedAttention;
 /// workspace that is too small. On the CPU bitwise the same for any number of threads.
 struct AttentionForward {
   Tensor qkv, out, lse;
-  /// May be left out: i32 [B*T], first position of each token's document within its sequence.
+  /// May be left out: i32 [B*T], first position of each query's document within its sequence.
   Tensor document_start;
   Tensor workspace;  ///< u8, at least attention_workspace_bytes(), aligned to 64 bytes (CUDA: 256)
   AttentionHeads heads;
   int64_t batch = 0, sequence = 0;
+  SeparateKeys keys = {};  ///< may be left out: those of qkv
   /// On `cuda`: cuDNN's kernels instead of ours (core/cuda/fused_attention.h), which then know the workspace.
   cuda::FusedAttention* fused = nullptr;
 };
@@ -39,6 +57,7 @@ struct AttentionBackward {
   Tensor workspace;
   AttentionHeads heads;
   int64_t batch = 0, sequence = 0;
+  SeparateKeys keys = {};
   cuda::FusedAttention* fused = nullptr;
 };
 void attention_backward(Stream& stream, const AttentionBackward& args);
@@ -47,7 +66,8 @@ enum class Pass { forward, backward };
 /// Bytes for the stream's target with as many threads as it would use now. Grows with threads and, backward,
 /// linearly with the sequence. With `fused`, what cuDNN asks for, which plans it. Throws ShapeError.
 int64_t attention_workspace_bytes(const Stream& stream, Pass pass, DType dtype, AttentionHeads heads,
-                                  int64_t batch, int64_t sequence, cuda::FusedAttention* fused = nullptr);
+                                  int64_t batch, int64_t sequence, cuda::FusedAttention* fused = nullptr,
+                                  const SeparateKeys& keys = {});
 
 /// One new query per sequence against a cache of keys and values: q [B,H*D], keys and values
 /// [B,capacity,H_kv*D], attending to positions [0, length); out [B,H*D]. One dtype, f32 or bf16.

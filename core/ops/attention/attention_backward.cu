@@ -11,9 +11,10 @@ namespace {
 constexpr int kWarps = 4, kThreads = 32 * kWarps;
 
 struct Arguments {
-  const __nv_bfloat16 *qkv, *dout;
+  const __nv_bfloat16 *qkv, *keys, *dout;
   const float *lse, *delta;
   __nv_bfloat16* dqkv;
+  float* dkeys;  // null: dK and dV are columns of dqkv
   AttentionShape shape;
 };
 
@@ -47,7 +48,7 @@ __global__ void __launch_bounds__(kThreads) key_kernel(Arguments a) {
   const AttentionShape& shape = a.shape;
   const int kv_head = blockIdx.y;
   const int64_t batch = shape.batch();
-  const int sequence = shape.sequence, first_key = static_cast<int>(blockIdx.x) * kKeys;
+  const int end = shape.end, first_key = static_cast<int>(blockIdx.x) * kKeys;
 
   auto* shared = dynamic_shared<__nv_bfloat16>();
   const Tile<D> keys{shared}, values{shared + kKeys * Tile<D>::kStride};
@@ -61,19 +62,19 @@ __global__ void __launch_bounds__(kThreads) key_kernel(Arguments a) {
   };
 
   // Steps: for each head of the group, the query tiles that see one of these keys.
-  const int first_tile = first_key / kStep;
+  const int first_tile = shape.first_query_tile<kStep>(first_key);
   const int tiles =
-      shape.end_of_query_tiles<kStep>(batch, first_tile, min(first_key + kKeys, sequence)) - first_tile;
+      shape.end_of_query_tiles<kStep>(batch, first_tile, min(first_key + kKeys, end)) - first_tile;
   const int steps = tiles * shape.group, end_tile = first_tile + tiles;
-  int head = kv_head * shape.group,
+  if (steps == 0) return;  // separate keys that none of the call's queries sees
+  int head = shape.first_head + kv_head * shape.group,
       tile = first_tile;  // of the next load: counted, since a division takes 20 instructions
   auto load_step = [&](int i) {
-    const int query = tile * kStep;
-    query_tile(i).template load<kStep, kThreads>(a.qkv + shape.query(batch, head, D), shape.row, query,
-                                                 sequence);
+    const int query = shape.first_query + tile * kStep;
+    query_tile(i).template load<kStep, kThreads>(a.qkv + shape.query(batch, head, D), shape.row, query, end);
     dout_tile(i).template load<kStep, kThreads>(a.dout + shape.out(batch, head, D), shape.out_row, query,
-                                                sequence);
-    statistics(i).template load<kStep>(a, shape.statistics(batch, head), query, sequence);
+                                                end);
+    statistics(i).template load<kStep>(a, shape.statistics(batch, head), query, end);
     if (++tile == end_tile) {
       tile = first_tile;
       ++head;
@@ -83,15 +84,16 @@ __global__ void __launch_bounds__(kThreads) key_kernel(Arguments a) {
   const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, g = lane / 4, t = lane % 4 * 2;
   const float scale = shape.scale * kLog2e;
   float dkeys[D / 8][4] = {}, dvalues[D / 8][4] = {};
-  keys.template load<kKeys, kThreads>(a.qkv + shape.key(batch, kv_head, D), shape.row, first_key, sequence);
-  values.template load<kKeys, kThreads>(a.qkv + shape.value(batch, kv_head, D), shape.row, first_key,
-                                        sequence);
+  keys.template load<kKeys, kThreads>(a.keys + shape.key(batch, kv_head, D), shape.key_row, first_key, end);
+  values.template load<kKeys, kThreads>(a.keys + shape.value(batch, kv_head, D), shape.key_row, first_key,
+                                        end);
   load_step(0);
   cp_async_commit();
-  for (int i = 0, first_query = first_tile * kStep, next_query; i < steps; ++i, first_query = next_query) {
+  for (int i = 0, first_query = shape.first_query + first_tile * kStep, next_query; i < steps;
+       ++i, first_query = next_query) {
     cp_async_wait<0>();
     __syncthreads();
-    next_query = tile * kStep;
+    next_query = shape.first_query + tile * kStep;
     if (i + 1 < steps) load_step(i + 1);
     cp_async_commit();
     const Tile<D> q_tile = query_tile(i), do_tile = dout_tile(i);
@@ -126,7 +128,7 @@ __global__ void __launch_bounds__(kThreads) key_kernel(Arguments a) {
         }
       }
     }
-    if (first_query < first_key + row + 15 || first_query + kStep > sequence || shape.document_start) {
+    if (first_query < first_key + row + 15 || first_query + kStep > end || shape.document_start) {
 #pragma unroll
       for (int n = 0; n < kStep / 8; ++n) {
 #pragma unroll
@@ -135,7 +137,7 @@ __global__ void __launch_bounds__(kThreads) key_kernel(Arguments a) {
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
             const int key = first_key + row + g + 8 * half;
-            if (key > query || key < start || query >= sequence) p[n][2 * half + c] = 0;
+            if (key > query || key < start || query >= end) p[n][2 * half + c] = 0;
           }
         }
       }
@@ -148,10 +150,16 @@ __global__ void __launch_bounds__(kThreads) key_kernel(Arguments a) {
     }
     multiply_add_rows(dkeys, p, q_tile);
   }
+  if (a.dkeys) {
+    const int64_t first = int64_t{first_key + row} * shape.key_row;
+    const int limit = end - first_key - row;
+    add_to_rows<D>(dkeys, shape.scale, a.dkeys + shape.key(batch, kv_head, D) + first, shape.key_row, limit);
+    add_to_rows<D>(dvalues, 1.0f, a.dkeys + shape.value(batch, kv_head, D) + first, shape.key_row, limit);
+    return;
+  }
   const float of_keys[2] = {shape.scale, shape.scale}, of_values[2] = {1.0f, 1.0f};
-  keys.store(dkeys, of_keys, row, a.dqkv + shape.key(batch, kv_head, D), shape.row, first_key, sequence);
-  values.store(dvalues, of_values, row, a.dqkv + shape.value(batch, kv_head, D), shape.row, first_key,
-               sequence);
+  keys.store(dkeys, of_keys, row, a.dqkv + shape.key(batch, kv_head, D), shape.row, first_key, end);
+  values.store(dvalues, of_values, row, a.dqkv + shape.value(batch, kv_head, D), shape.row, first_key, end);
 }
 
 // --- dQ: rows of the products are queries.
@@ -166,10 +174,11 @@ template <int D, int kMTiles>
 __global__ void __launch_bounds__(kThreads) query_kernel(Arguments a) {
   constexpr int kRows = kQueries<kMTiles>, kTile = kKeyStep * Tile<D>::kStride;
   const AttentionShape& shape = a.shape;
-  const int head = blockIdx.y, kv_head = head / shape.group;
+  const int head = shape.first_head + blockIdx.y, kv_head = blockIdx.y / shape.group;
   const int64_t batch = shape.batch();
-  const int sequence = shape.sequence;
-  const int first_query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kRows;  // the longest rows first
+  const int end = shape.end;
+  // The longest rows first.
+  const int first_query = shape.first_query + static_cast<int>(gridDim.x - 1 - blockIdx.x) * kRows;
 
   auto* shared = dynamic_shared<__nv_bfloat16>();
   const Tile<D> queries{shared}, douts{shared + kRows * Tile<D>::kStride};
@@ -177,15 +186,15 @@ __global__ void __launch_bounds__(kThreads) query_kernel(Arguments a) {
   auto key_tile = [&](int j) { return Tile<D>{stages + (j % 2) * 2 * kTile}; };
   auto value_tile = [&](int j) { return Tile<D>{key_tile(j).data + kTile}; };
   auto load_keys = [&](int j) {
-    key_tile(j).template load<kKeyStep, kThreads>(a.qkv + shape.key(batch, kv_head, D), shape.row,
-                                                  j * kKeyStep, sequence);
-    value_tile(j).template load<kKeyStep, kThreads>(a.qkv + shape.value(batch, kv_head, D), shape.row,
-                                                    j * kKeyStep, sequence);
+    key_tile(j).template load<kKeyStep, kThreads>(a.keys + shape.key(batch, kv_head, D), shape.key_row,
+                                                  j * kKeyStep, end);
+    value_tile(j).template load<kKeyStep, kThreads>(a.keys + shape.value(batch, kv_head, D), shape.key_row,
+                                                    j * kKeyStep, end);
   };
 
   const int lane = threadIdx.x % 32, warp_row = threadIdx.x / 32 * 16 * kMTiles, g = lane / 4,
             t = lane % 4 * 2;
-  const int end_query = min(first_query + kRows, sequence);
+  const int end_query = min(first_query + kRows, end);
   const int tiles = (end_query + kKeyStep - 1) / kKeyStep;
   const int first_tile = shape.first_visible(batch, first_query) / kKeyStep;
   const int last_start = shape.first_visible(batch, end_query - 1);
@@ -194,16 +203,14 @@ __global__ void __launch_bounds__(kThreads) query_kernel(Arguments a) {
 #pragma unroll
   for (int m = 0; m < kMTiles; ++m) {
     for (int half = 0; half < 2; ++half) {
-      const int query = min(first_query + warp_row + m * 16 + g + 8 * half, sequence - 1);
+      const int query = min(first_query + warp_row + m * 16 + g + 8 * half, end - 1);
       lse[m][half] = a.lse[shape.statistics(batch, head) + query] * kLog2e;
       delta[m][half] = a.delta[shape.statistics(batch, head) + query];
     }
   }
 
-  queries.template load<kRows, kThreads>(a.qkv + shape.query(batch, head, D), shape.row, first_query,
-                                         sequence);
-  douts.template load<kRows, kThreads>(a.dout + shape.out(batch, head, D), shape.out_row, first_query,
-                                       sequence);
+  queries.template load<kRows, kThreads>(a.qkv + shape.query(batch, head, D), shape.row, first_query, end);
+  douts.template load<kRows, kThreads>(a.dout + shape.out(batch, head, D), shape.out_row, first_query, end);
   load_keys(first_tile);
   cp_async_commit();
   for (int j = first_tile; j < tiles; ++j) {
@@ -256,26 +263,31 @@ __global__ void __launch_bounds__(kThreads) query_kernel(Arguments a) {
   __nv_bfloat16* out = a.dqkv + shape.query(batch, head, D);
 #pragma unroll
   for (int m = 0; m < kMTiles; ++m) {
-    queries.store(dqueries[m], factors, warp_row + m * 16, out, shape.row, first_query, sequence);
+    queries.store(dqueries[m], factors, warp_row + m * 16, out, shape.row, first_query, end);
   }
 }
 
 }  // namespace
 
 void flash_backward_bf16(Stream& stream, const AttentionBackward& b, const float* delta) {
-  Arguments a{static_cast<const __nv_bfloat16*>(b.qkv.data), static_cast<const __nv_bfloat16*>(b.dout.data),
-              static_cast<const float*>(b.lse.data),         delta,
-              static_cast<__nv_bfloat16*>(b.dqkv.data),      attention_shape(b)};
+  Arguments a{.qkv = static_cast<const __nv_bfloat16*>(b.qkv.data),
+              .keys = keys_of<__nv_bfloat16>(b),
+              .dout = static_cast<const __nv_bfloat16*>(b.dout.data),
+              .lse = static_cast<const float*>(b.lse.data),
+              .delta = delta,
+              .dqkv = static_cast<__nv_bfloat16*>(b.dqkv.data),
+              .dkeys = static_cast<float*>(b.keys.gradients.data),
+              .shape = attention_shape(b)};
   dispatch_head_dim(b.heads.head_dim, [&]<int D>() {
     static_assert(kKeySharedBytes<D> <= kSharedEverywhere);
     for_each_grid(b.batch, [&](int64_t first, unsigned sequences) {
       a.shape.first_batch = first;
-      const dim3 per_keys(grid_of(ceil_div(b.sequence, kKeys)), grid_of_yz(b.heads.kv_heads), sequences);
+      const dim3 per_keys(grid_of(ceil_div(a.shape.end, kKeys)), grid_of_yz(a.shape.kv_heads), sequences);
       launch("attention_backward", stream,
              {.grid = per_keys, .block = kThreads, .shared_bytes = kKeySharedBytes<D>}, key_kernel<D>, a);
       dispatch_query_tiles<kQuerySharedBytes<D, 1>, kQuerySharedBytes<D, 2>>(stream, [&]<int kMTiles>() {
-        const dim3 per_queries(grid_of(ceil_div(b.sequence, kQueries<kMTiles>)), grid_of_yz(b.heads.heads),
-                               sequences);
+        const dim3 per_queries(grid_of(ceil_div(b.sequence, kQueries<kMTiles>)),
+                               grid_of_yz(a.shape.kv_heads * a.shape.group), sequences);
         launch("attention_backward", stream,
                {.grid = per_queries, .block = kThreads, .shared_bytes = kQuerySharedBytes<D, kMTiles>},
                query_kernel<D, kMTiles>, a);

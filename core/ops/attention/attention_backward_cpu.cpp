@@ -16,9 +16,11 @@ namespace {
 // Tasks per thread that level out unequal ones.
 constexpr int64_t kTasksPerThread = 4;
 
+// As for all heads and positions, of which the call may be a part: dQ is then summed in the same order.
 int64_t tasks_per_pair(const AttentionTiling& t) {
-  const int64_t wanted = (kTasksPerThread * t.lanes + t.pairs() - 1) / t.pairs();
-  return t.lanes == 1 ? 1 : std::min(wanted, t.key_tiles());
+  const int64_t pairs = t.batch * t.heads.kv_heads, tiles = (t.key_sequence + t.keys - 1) / t.keys;
+  const int64_t wanted = (kTasksPerThread * t.lanes + pairs - 1) / pairs;
+  return t.lanes == 1 ? 1 : std::min(wanted, tiles);
 }
 
 /// One thread's memory.
@@ -69,7 +71,9 @@ class Backward {
  public:
   Backward(Stream& stream, const AttentionBackward& args)
       : a_(args),
-        t_(stream.matmul_cache().products().attention, args.qkv.dtype, args.heads, args.batch, args.sequence),
+        t_(stream.matmul_cache().products().attention, args.qkv.dtype, args.heads, args.batch, args.sequence,
+           args.keys),
+        rows_(t_, args.qkv, args.keys),
         products_(stream.matmul_cache(), t_, Pass::backward),
         layout_(t_, products_.scratch_bytes()),
         workspace_(attention_workspace("attention_backward", args.workspace, layout_.parts.bytes())),
@@ -79,8 +83,9 @@ class Backward {
         scale_(static_cast<float>(1 / std::sqrt(static_cast<double>(args.heads.head_dim)))) {}
 
   void run() {
+    const cpu::Rows heads{t_.first_kv * t_.group, (t_.first_kv + t_.kv_heads) * t_.group, a_.heads.head_dim};
     parallel_for(t_.batch * t_.sequence, 16, [&](int64_t begin, int64_t end) {
-      kernels_.delta[t_.dtype](a_, delta_, {begin, end, a_.heads.head_dim});
+      kernels_.delta[t_.dtype](a_, delta_, {begin, end, a_.heads.head_dim}, heads);
     });
     // The first key tiles are seen by the most queries: longest tasks first.
     parallel_for_each(t_.pairs() * layout_.split, [&](int64_t task) {
@@ -111,25 +116,27 @@ class Backward {
     void* scratch = own + l.scratch;
     float* dk = reinterpret_cast<float*>(own + l.dk);
     float* dv = reinterpret_cast<float*>(own + l.dv);
-    const int64_t d = a_.heads.head_dim, heads = a_.heads.heads, row = a_.heads.row(),
-                  kv_heads = a_.heads.kv_heads;
-    const int64_t b = pair / kv_heads, kv = pair % kv_heads, head = kv * t_.group, token = b * t_.sequence;
-    const int64_t key = index * t_.keys, all_keys = std::min(t_.keys, t_.sequence - key);
-    const int64_t k_column = (heads + kv) * d, v_column = k_column + kv_heads * d;
-    const int32_t* starts = a_.document_start.empty() ? nullptr : a_.document_start.as<int32_t>() + token;
-    const char *k = element(a_.qkv, (token + key) * row + k_column),
-               *v = element(a_.qkv, (token + key) * row + v_column);
+    const int64_t d = a_.heads.head_dim, heads = a_.heads.heads, row = a_.heads.row();
+    const int64_t b = pair / t_.kv_heads, kv = pair % t_.kv_heads, head = (t_.first_kv + kv) * t_.group;
+    const int64_t key = index * t_.keys, all_keys = std::min(t_.keys, t_.end_of_keys() - key);
+    const int64_t of_keys = (b * t_.key_sequence + key) * rows_.stride, k = of_keys + rows_.key_column(kv, d),
+                  v = of_keys + rows_.value_column(kv, d);
     const bool alike = TileProducts::packs_alike(t_);
-    products_.pack(Operand::transposed, k, row, all_keys, own + l.k, 0, all_keys);
-    products_.pack(Operand::transposed, v, row, all_keys, own + l.v, 0, all_keys);
-    if (!alike) products_.pack(Operand::right, k, row, all_keys, own + l.right_k, 0, all_keys);
+    const auto pack_keys = [&](Operand operand, int64_t from, int64_t to) {
+      products_.pack(operand, element(rows_.tensor, from), rows_.stride, all_keys, own + to, 0, all_keys);
+    };
+    pack_keys(Operand::transposed, k, l.k);
+    pack_keys(Operand::transposed, v, l.v);
+    if (!alike) pack_keys(Operand::right, k, l.right_k);
     std::fill_n(dk, all_keys * d, 0.0f);
     std::fill_n(dv, all_keys * d, 0.0f);
 
-    for (int64_t i = key / t_.queries; i < t_.query_tiles(); ++i) {
+    for (int64_t i = std::max<int64_t>(key - t_.first_query, 0) / t_.queries; i < t_.query_tiles(); ++i) {
       const int64_t first = i * t_.queries, queries = std::min(t_.queries, t_.sequence - first);
-      const int64_t keys = std::min(all_keys, first + queries - key);
-      if (first_visible_key(starts, first, first + queries) >= key + keys) continue;
+      const int64_t token = b * t_.sequence + first, position = t_.first_query + first;
+      const int64_t keys = std::min(all_keys, position + queries - key);
+      const int32_t* starts = a_.document_start.empty() ? nullptr : a_.document_start.as<int32_t>() + token;
+      if (first_visible_key(starts, queries) >= key + keys) continue;
       for (int64_t g = 0; g < t_.group; ++g) {
         const auto pack = [&](const void* from, int64_t stride, int64_t left, int64_t right) {
           products_.pack(Operand::left, from, stride, queries, own + left, g * queries, t_.group * queries);
@@ -137,8 +144,8 @@ class Backward {
             products_.pack(Operand::right, from, stride, queries, own + right, g * queries,
                            t_.group * queries);
         };
-        pack(element(a_.qkv, (token + first) * row + (head + g) * d), row, l.q, l.right_q);
-        pack(element(a_.dout, (token + first) * heads * d + (head + g) * d), heads * d, l.dout, l.right_dout);
+        pack(element(a_.qkv, token * row + (head + g) * d), row, l.q, l.right_q);
+        pack(element(a_.dout, token * heads * d + (head + g) * d), heads * d, l.dout, l.right_dout);
       }
       const int64_t statistics = (b * heads + head) * t_.sequence + first;
       const GradientTile step{.tile = {.scores = reinterpret_cast<float*>(own + l.scores),
@@ -146,7 +153,7 @@ class Backward {
                                        .queries = queries,
                                        .keys = keys,
                                        .stride = t_.stride_of(keys),
-                                       .first_query = first,
+                                       .first_query = position,
                                        .first_key = key,
                                        .document_start = starts,
                                        .scale_log2 = static_cast<float>(std::numbers::log2e) * scale_},
@@ -165,16 +172,20 @@ class Backward {
       products_.rows(lane, step.tile, step.dscores, own + l.right_k, all_keys, dq + first * t_.group * d,
                      scratch);
     }
+    if (!a_.keys.empty()) {
+      kernels_.add(dk, scale_, a_.keys.gradients.as<float>() + k, rows_.stride, {0, all_keys, d});
+      return kernels_.add(dv, 1, a_.keys.gradients.as<float>() + v, rows_.stride, {0, all_keys, d});
+    }
     const auto store = kernels_.store[t_.dtype];
-    store({.from = dk, .factor = scale_}, element(a_.dqkv, (token + key) * row + k_column), row,
-          {0, all_keys, d});
-    store({.from = dv}, element(a_.dqkv, (token + key) * row + v_column), row, {0, all_keys, d});
+    store({.from = dk, .factor = scale_}, element(a_.dqkv, k), row, {0, all_keys, d});
+    store({.from = dv}, element(a_.dqkv, v), row, {0, all_keys, d});
   }
 
   void store_dq(int64_t pair, int64_t index, AttentionKernels::Sum dq) const {
-    const int64_t d = a_.heads.head_dim, row = a_.heads.row(), kv_heads = a_.heads.kv_heads;
+    const int64_t d = a_.heads.head_dim, row = a_.heads.row();
     const int64_t first = index * t_.queries, queries = std::min(t_.queries, t_.sequence - first);
-    const int64_t token = pair / kv_heads * t_.sequence + first, head = pair % kv_heads * t_.group;
+    const int64_t token = pair / t_.kv_heads * t_.sequence + first,
+                  head = (t_.first_kv + pair % t_.kv_heads) * t_.group;
     dq.from += first * t_.group * d;
     dq.factor = scale_;
     for (int64_t g = 0; g < t_.group; ++g, dq.from += queries * d) {
@@ -184,6 +195,7 @@ class Backward {
 
   const AttentionBackward& a_;
   AttentionTiling t_;
+  KeyRows rows_;
   TileProducts products_;
   Layout layout_;
   char* workspace_;

@@ -83,7 +83,7 @@ struct Visible {
 inline Visible visible_keys(const ScoreTile& t, int64_t row) {
   const int64_t query = t.first_query + row % t.queries;
   int64_t begin = 0, end = query - t.first_key + 1;
-  if (t.document_start) begin = t.document_start[query] - t.first_key;
+  if (t.document_start) begin = t.document_start[row % t.queries] - t.first_key;
   begin = begin < 0 ? 0 : begin;
   end = end < t.keys ? end : t.keys;
   if (begin >= end) return {0, 0, 0, 0};
@@ -222,6 +222,16 @@ void store_sum(const AttentionKernels::Sum& s, void* to, int64_t to_stride, Rows
   }
 }
 
+void add(const float* from, float factor, float* to, int64_t to_stride, Rows block) {
+  for (int64_t i = block.begin; i < block.end; ++i) {
+    const float* source = from + i * block.cols;
+    float* target = to + i * to_stride;
+    for_each_vec(block.cols, [&](int64_t c, auto lanes) {
+      store(target + c, load(target + c, lanes) + load(source + c, lanes) * factor, lanes);
+    });
+  }
+}
+
 template <class T>
 void finish(const SoftmaxTile& s, void* out, int64_t out_stride, float* lse, Rows block) {
   for (int64_t i = block.begin; i < block.end; ++i) {
@@ -235,11 +245,11 @@ void finish(const SoftmaxTile& s, void* out, int64_t out_stride, float* lse, Row
 }
 
 template <class T>
-void delta(const AttentionBackward& a, float* delta, Rows tokens) {
+void delta(const AttentionBackward& a, float* delta, Rows tokens, Rows of) {
   const int64_t heads = a.heads.heads, d = tokens.cols;
   for (int64_t n = tokens.begin; n < tokens.end; ++n) {
     const int64_t b = n / a.sequence, position = n % a.sequence;
-    for (int64_t h = 0; h < heads; ++h) {
+    for (int64_t h = of.begin; h < of.end; ++h) {
       const T* out = static_cast<const T*>(a.out.data) + (n * heads + h) * d;
       const T* dout = static_cast<const T*>(a.dout.data) + (n * heads + h) * d;
       Vec sum{};
@@ -303,6 +313,7 @@ AttentionKernels attention_kernels() {
           {softmax<float>, softmax<bf16>},
           {gradient<float>, gradient<bf16>},
           {store_sum<float>, store_sum<bf16>},
+          add,
           {finish<float>, finish<bf16>},
           {delta<float>, delta<bf16>},
           {decode<float>, decode<bf16>}};

@@ -16,8 +16,9 @@ constexpr float kMasked = -std::numeric_limits<float>::infinity();
 static_assert(kThreads == kTile * kColumns);
 
 struct Arguments {
-  const float *qkv, *dout, *delta;
+  const float *qkv, *keys, *dout, *delta;
   float *out, *lse, *dqkv;
+  float* dkeys;  // null: dK and dV are columns of dqkv
   AttentionShape shape;
 };
 
@@ -77,26 +78,34 @@ __device__ __forceinline__ void store_row(float* to, const float (&sums)[D / kCo
 }
 
 template <int D>
+__device__ __forceinline__ void add_to_row(float* to, const float (&sums)[D / kColumns], int column,
+                                           float factor) {
+#pragma unroll
+  for (int i = 0; i < D / kColumns; ++i) to[column + kColumns * i] += sums[i] * factor;
+}
+
+template <int D>
 __global__ void __launch_bounds__(kThreads) forward_kernel(Arguments a) {
   const AttentionShape& shape = a.shape;
-  const int head = blockIdx.y, kv_head = head / shape.group, sequence = shape.sequence;
+  const int head = shape.first_head + blockIdx.y, kv_head = blockIdx.y / shape.group, end = shape.end;
   const int64_t batch = shape.batch();
   const int row = threadIdx.x / kColumns, column = threadIdx.x % kColumns;
-  const int first_query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kTile, query = first_query + row;
+  const int first_query = shape.first_query + static_cast<int>(gridDim.x - 1 - blockIdx.x) * kTile,
+            query = first_query + row;
   const int start = shape.first_visible(batch, query);
 
   auto* shared = dynamic_shared<float>();
   const Rows<D> queries{shared}, keys{shared + kRowsFloats<D>}, values{shared + 2 * kRowsFloats<D>};
   const Square probabilities{shared + 3 * kRowsFloats<D>};
-  queries.load(a.qkv + shape.query(batch, head, D), shape.row, first_query, sequence);
+  queries.load(a.qkv + shape.query(batch, head, D), shape.row, first_query, end);
 
   float sums[D / kColumns] = {}, row_max = kMasked, row_sum = 0;
-  const int end_query = min(first_query + kTile, sequence);
+  const int end_query = min(first_query + kTile, end);
   for (int first_key = shape.first_visible(batch, first_query) / kTile * kTile; first_key < end_query;
        first_key += kTile) {
     __syncthreads();
-    keys.load(a.qkv + shape.key(batch, kv_head, D), shape.row, first_key, sequence);
-    values.load(a.qkv + shape.value(batch, kv_head, D), shape.row, first_key, sequence);
+    keys.load(a.keys + shape.key(batch, kv_head, D), shape.key_row, first_key, end);
+    values.load(a.keys + shape.value(batch, kv_head, D), shape.key_row, first_key, end);
     __syncthreads();
     float scores[kPerThread], largest = row_max;
     dot_rows<D>(scores, queries, row, keys, column);
@@ -127,7 +136,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Arguments a) {
 #pragma unroll
   for (int offset = kColumns / 2; offset > 0; offset /= 2)
     row_sum += __shfl_xor_sync(kAllLanes, row_sum, offset);
-  if (query >= sequence) return;
+  if (query >= end) return;
   store_row<D>(a.out + shape.out(batch, head, D) + int64_t{query} * shape.out_row, sums, column,
                1.0f / row_sum);
   if (column == 0) a.lse[shape.statistics(batch, head) + query] = row_max + logf(row_sum);
@@ -140,8 +149,8 @@ __device__ __forceinline__ void score_gradients(const Arguments& a, int64_t batc
                                                 const Rows<D>& values, const Rows<D>& douts,
                                                 float (&p)[kPerThread], float (&ds)[kPerThread]) {
   const int row = threadIdx.x / kColumns, column = threadIdx.x % kColumns;
-  const bool valid = query < a.shape.sequence;
-  const int64_t at = a.shape.statistics(batch, head) + (valid ? query : 0);
+  const bool valid = query < a.shape.end;
+  const int64_t at = a.shape.statistics(batch, head) + (valid ? query : a.shape.first_query);
   const float lse = a.lse[at], delta = a.delta[at];
   const int start = a.shape.first_visible(batch, query);
   dot_rows<D>(p, queries, row, keys, column);
@@ -157,7 +166,7 @@ __device__ __forceinline__ void score_gradients(const Arguments& a, int64_t batc
 template <int D>
 __global__ void __launch_bounds__(kThreads) key_kernel(Arguments a) {
   const AttentionShape& shape = a.shape;
-  const int kv_head = blockIdx.y, sequence = shape.sequence;
+  const int kv_head = blockIdx.y, end = shape.end;
   const int64_t batch = shape.batch();
   const int row = threadIdx.x / kColumns, column = threadIdx.x % kColumns;
   const int first_key = static_cast<int>(blockIdx.x) * kTile, key = first_key + row;
@@ -166,18 +175,19 @@ __global__ void __launch_bounds__(kThreads) key_kernel(Arguments a) {
   const Rows<D> queries{shared}, keys{shared + kRowsFloats<D>}, values{shared + 2 * kRowsFloats<D>},
       douts{shared + 3 * kRowsFloats<D>};
   const Square probabilities{shared + 4 * kRowsFloats<D>}, dscores{probabilities.data + kSquareFloats};
-  keys.load(a.qkv + shape.key(batch, kv_head, D), shape.row, first_key, sequence);
-  values.load(a.qkv + shape.value(batch, kv_head, D), shape.row, first_key, sequence);
+  keys.load(a.keys + shape.key(batch, kv_head, D), shape.key_row, first_key, end);
+  values.load(a.keys + shape.value(batch, kv_head, D), shape.key_row, first_key, end);
 
   float dkeys[D / kColumns] = {}, dvalues[D / kColumns] = {};
-  const int tiles =
-      shape.end_of_query_tiles<kTile>(batch, first_key / kTile, min(first_key + kTile, sequence));
-  for (int head = kv_head * shape.group; head < (kv_head + 1) * shape.group; ++head) {
-    for (int tile = first_key / kTile; tile < tiles; ++tile) {
-      const int first_query = tile * kTile;
+  const int first_tile = shape.first_query_tile<kTile>(first_key);
+  const int tiles = shape.end_of_query_tiles<kTile>(batch, first_tile, min(first_key + kTile, end));
+  for (int i = 0; i < shape.group; ++i) {
+    const int head = shape.first_head + kv_head * shape.group + i;
+    for (int tile = first_tile; tile < tiles; ++tile) {
+      const int first_query = shape.first_query + tile * kTile;
       __syncthreads();
-      queries.load(a.qkv + shape.query(batch, head, D), shape.row, first_query, sequence);
-      douts.load(a.dout + shape.out(batch, head, D), shape.out_row, first_query, sequence);
+      queries.load(a.qkv + shape.query(batch, head, D), shape.row, first_query, end);
+      douts.load(a.dout + shape.out(batch, head, D), shape.out_row, first_query, end);
       __syncthreads();
       float p[kPerThread], ds[kPerThread];
       score_gradients<D>(a, batch, head, first_query + row, first_key, queries, keys, values, douts, p, ds);
@@ -191,7 +201,13 @@ __global__ void __launch_bounds__(kThreads) key_kernel(Arguments a) {
       add_rows<D>(dkeys, queries, column, [&](int j) { return dscores.at(j, row); });
     }
   }
-  if (key >= sequence) return;
+  if (key >= end) return;
+  if (a.dkeys) {
+    const int64_t from = int64_t{key} * shape.key_row;
+    add_to_row<D>(a.dkeys + shape.key(batch, kv_head, D) + from, dkeys, column, shape.scale);
+    add_to_row<D>(a.dkeys + shape.value(batch, kv_head, D) + from, dvalues, column, 1.0f);
+    return;
+  }
   store_row<D>(a.dqkv + shape.key(batch, kv_head, D) + int64_t{key} * shape.row, dkeys, column, shape.scale);
   store_row<D>(a.dqkv + shape.value(batch, kv_head, D) + int64_t{key} * shape.row, dvalues, column, 1.0f);
 }
@@ -199,25 +215,26 @@ __global__ void __launch_bounds__(kThreads) key_kernel(Arguments a) {
 template <int D>
 __global__ void __launch_bounds__(kThreads) query_kernel(Arguments a) {
   const AttentionShape& shape = a.shape;
-  const int head = blockIdx.y, kv_head = head / shape.group, sequence = shape.sequence;
+  const int head = shape.first_head + blockIdx.y, kv_head = blockIdx.y / shape.group, end = shape.end;
   const int64_t batch = shape.batch();
   const int row = threadIdx.x / kColumns, column = threadIdx.x % kColumns;
-  const int first_query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kTile, query = first_query + row;
+  const int first_query = shape.first_query + static_cast<int>(gridDim.x - 1 - blockIdx.x) * kTile,
+            query = first_query + row;
 
   auto* shared = dynamic_shared<float>();
   const Rows<D> queries{shared}, keys{shared + kRowsFloats<D>}, values{shared + 2 * kRowsFloats<D>},
       douts{shared + 3 * kRowsFloats<D>};
   const Square dscores{shared + 4 * kRowsFloats<D>};
-  queries.load(a.qkv + shape.query(batch, head, D), shape.row, first_query, sequence);
-  douts.load(a.dout + shape.out(batch, head, D), shape.out_row, first_query, sequence);
+  queries.load(a.qkv + shape.query(batch, head, D), shape.row, first_query, end);
+  douts.load(a.dout + shape.out(batch, head, D), shape.out_row, first_query, end);
 
   float dqueries[D / kColumns] = {};
-  const int end_query = min(first_query + kTile, sequence);
+  const int end_query = min(first_query + kTile, end);
   for (int first_key = shape.first_visible(batch, first_query) / kTile * kTile; first_key < end_query;
        first_key += kTile) {
     __syncthreads();
-    keys.load(a.qkv + shape.key(batch, kv_head, D), shape.row, first_key, sequence);
-    values.load(a.qkv + shape.value(batch, kv_head, D), shape.row, first_key, sequence);
+    keys.load(a.keys + shape.key(batch, kv_head, D), shape.key_row, first_key, end);
+    values.load(a.keys + shape.value(batch, kv_head, D), shape.key_row, first_key, end);
     __syncthreads();
     float p[kPerThread], ds[kPerThread];
     score_gradients<D>(a, batch, head, query, first_key, queries, keys, values, douts, p, ds);
@@ -226,19 +243,20 @@ __global__ void __launch_bounds__(kThreads) query_kernel(Arguments a) {
     __syncthreads();
     add_rows<D>(dqueries, keys, column, [&](int j) { return dscores.at(row, j); });
   }
-  if (query >= sequence) return;
+  if (query >= end) return;
   store_row<D>(a.dqkv + shape.query(batch, head, D) + int64_t{query} * shape.row, dqueries, column,
                shape.scale);
 }
 
-dim3 grid_for(const AttentionShape& shape, int heads, unsigned sequences) {
-  return {grid_of(ceil_div(shape.sequence, kTile)), grid_of_yz(heads), sequences};
+dim3 grid_for(int positions, int heads, unsigned sequences) {
+  return {grid_of(ceil_div(positions, kTile)), grid_of_yz(heads), sequences};
 }
 
 }  // namespace
 
 void tiled_forward_f32(Stream& stream, const AttentionForward& f) {
   Arguments a{.qkv = static_cast<const float*>(f.qkv.data),
+              .keys = keys_of<float>(f),
               .out = static_cast<float*>(f.out.data),
               .lse = static_cast<float*>(f.lse.data),
               .shape = attention_shape(f)};
@@ -246,33 +264,36 @@ void tiled_forward_f32(Stream& stream, const AttentionForward& f) {
     constexpr size_t kShared = (3 * kRowsFloats<D> + kSquareFloats) * sizeof(float);
     for_each_grid(f.batch, [&](int64_t first, unsigned sequences) {
       a.shape.first_batch = first;
-      launch(
-          "attention_forward", stream,
-          {.grid = grid_for(a.shape, a.shape.heads, sequences), .block = kThreads, .shared_bytes = kShared},
-          forward_kernel<D>, a);
+      launch("attention_forward", stream,
+             {.grid = grid_for(a.shape.queries, a.shape.kv_heads * a.shape.group, sequences),
+              .block = kThreads,
+              .shared_bytes = kShared},
+             forward_kernel<D>, a);
     });
   });
 }
 
 void tiled_backward_f32(Stream& stream, const AttentionBackward& b, const float* delta) {
   Arguments a{.qkv = static_cast<const float*>(b.qkv.data),
+              .keys = keys_of<float>(b),
               .dout = static_cast<const float*>(b.dout.data),
               .delta = delta,
               .lse = static_cast<float*>(b.lse.data),
               .dqkv = static_cast<float*>(b.dqkv.data),
+              .dkeys = static_cast<float*>(b.keys.gradients.data),
               .shape = attention_shape(b)};
   dispatch_head_dim(b.heads.head_dim, [&]<int D>() {
     constexpr size_t kShared = (4 * kRowsFloats<D> + 2 * kSquareFloats) * sizeof(float);
     static_assert(kShared <= kSharedEverywhere);
     for_each_grid(b.batch, [&](int64_t first, unsigned sequences) {
       a.shape.first_batch = first;
-      auto go = [&](auto kernel, int heads) {
+      auto go = [&](auto kernel, int positions, int heads) {
         launch("attention_backward", stream,
-               {.grid = grid_for(a.shape, heads, sequences), .block = kThreads, .shared_bytes = kShared},
+               {.grid = grid_for(positions, heads, sequences), .block = kThreads, .shared_bytes = kShared},
                kernel, a);
       };
-      go(key_kernel<D>, a.shape.kv_heads);
-      go(query_kernel<D>, a.shape.heads);
+      go(key_kernel<D>, a.shape.end, a.shape.kv_heads);
+      go(query_kernel<D>, a.shape.queries, a.shape.kv_heads * a.shape.group);
     });
   });
 }

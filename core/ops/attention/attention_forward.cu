@@ -13,7 +13,7 @@ constexpr int kWarps = 4, kThreads = 32 * kWarps, kKeys = 64;
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
 struct Arguments {
-  const __nv_bfloat16* qkv;
+  const __nv_bfloat16 *qkv, *keys;
   __nv_bfloat16* out;
   float* lse;
   AttentionShape shape;
@@ -28,25 +28,26 @@ template <int D, int kMTiles>
 __global__ void __launch_bounds__(kThreads) forward_kernel(Arguments a) {
   constexpr int kRows = kQueries<D, kMTiles>, kTile = kKeys * Tile<D>::kStride;
   const AttentionShape& shape = a.shape;
-  const int head = blockIdx.y, kv_head = head / shape.group;
+  const int head = shape.first_head + blockIdx.y, kv_head = blockIdx.y / shape.group;
   const int64_t batch = shape.batch();
-  const int sequence = shape.sequence;
-  const int first_query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kRows;  // the longest rows first
-  const __nv_bfloat16* keys = a.qkv + shape.key(batch, kv_head, D);
-  const __nv_bfloat16* values = a.qkv + shape.value(batch, kv_head, D);
+  const int end = shape.end;
+  // The longest rows first.
+  const int first_query = shape.first_query + static_cast<int>(gridDim.x - 1 - blockIdx.x) * kRows;
+  const __nv_bfloat16* keys = a.keys + shape.key(batch, kv_head, D);
+  const __nv_bfloat16* values = a.keys + shape.value(batch, kv_head, D);
 
   auto* shared = dynamic_shared<__nv_bfloat16>();
   const Tile<D> queries{shared};
   auto key_tile = [&](int j) { return Tile<D>{shared + kRows * Tile<D>::kStride + (j % 2) * 2 * kTile}; };
   auto value_tile = [&](int j) { return Tile<D>{key_tile(j).data + kTile}; };
   auto load_keys = [&](int j) {
-    key_tile(j).template load<kKeys, kThreads>(keys, shape.row, j * kKeys, sequence);
-    value_tile(j).template load<kKeys, kThreads>(values, shape.row, j * kKeys, sequence);
+    key_tile(j).template load<kKeys, kThreads>(keys, shape.key_row, j * kKeys, end);
+    value_tile(j).template load<kKeys, kThreads>(values, shape.key_row, j * kKeys, end);
   };
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4 * 2;
   const int warp_row = warp * 16 * kMTiles;
-  const int end_query = min(first_query + kRows, sequence);
+  const int end_query = min(first_query + kRows, end);
   const int tiles = (end_query + kKeys - 1) / kKeys;
   const int first_tile = shape.first_visible(batch, first_query) / kKeys;
   const int last_start = shape.first_visible(batch, end_query - 1);
@@ -56,8 +57,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Arguments a) {
   for (int m = 0; m < kMTiles; ++m) row_max[m][0] = row_max[m][1] = kMasked;
   const float scale = shape.scale * kLog2e;
 
-  queries.template load<kRows, kThreads>(a.qkv + shape.query(batch, head, D), shape.row, first_query,
-                                         sequence);
+  queries.template load<kRows, kThreads>(a.qkv + shape.query(batch, head, D), shape.row, first_query, end);
   load_keys(first_tile);
   cp_async_commit();
   for (int j = first_tile; j < tiles; ++j) {
@@ -141,25 +141,25 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Arguments a) {
       sum += __shfl_xor_sync(kAllLanes, sum, 2);
       factors[half] = 1.0f / sum;
       const int query = first_query + warp_row + m * 16 + g + 8 * half;
-      if (t == 0 && query < sequence) {
+      if (t == 0 && query < end) {
         a.lse[shape.statistics(batch, head) + query] = (row_max[m][half] + log2f(sum)) * kLn2;
       }
     }
-    queries.store(sums[m], factors, warp_row + m * 16, out, shape.out_row, first_query, sequence);
+    queries.store(sums[m], factors, warp_row + m * 16, out, shape.out_row, first_query, end);
   }
 }
 
 }  // namespace
 
 void flash_forward_bf16(Stream& stream, const AttentionForward& f) {
-  Arguments a{static_cast<const __nv_bfloat16*>(f.qkv.data), static_cast<__nv_bfloat16*>(f.out.data),
-              static_cast<float*>(f.lse.data), attention_shape(f)};
+  Arguments a{static_cast<const __nv_bfloat16*>(f.qkv.data), keys_of<__nv_bfloat16>(f),
+              static_cast<__nv_bfloat16*>(f.out.data), static_cast<float*>(f.lse.data), attention_shape(f)};
   dispatch_head_dim(f.heads.head_dim, [&]<int D>() {
     dispatch_query_tiles<kSharedBytes<D, 1>, kSharedBytes<D, 2>>(stream, [&]<int kMTiles>() {
       for_each_grid(f.batch, [&](int64_t first, unsigned sequences) {
         a.shape.first_batch = first;
-        const dim3 grid(grid_of(ceil_div(f.sequence, kQueries<D, kMTiles>)), grid_of_yz(f.heads.heads),
-                        sequences);
+        const dim3 grid(grid_of(ceil_div(f.sequence, kQueries<D, kMTiles>)),
+                        grid_of_yz(a.shape.kv_heads * a.shape.group), sequences);
         launch("attention_forward", stream,
                {.grid = grid, .block = kThreads, .shared_bytes = kSharedBytes<D, kMTiles>},
                forward_kernel<D, kMTiles>, a);

@@ -49,14 +49,15 @@ int64_t forward_workspace_bytes(const AttentionTiling& t, int64_t scratch_bytes)
 
 void attention_forward(Stream& stream, const AttentionForward& a) {
   const AttentionTiling t(stream.matmul_cache().products().attention, a.qkv.dtype, a.heads, a.batch,
-                          a.sequence);
+                          a.sequence, a.keys);
+  const KeyRows rows(t, a.qkv, a.keys);
   const TileProducts products(stream.matmul_cache(), t, Pass::forward);
   const Lane lane(t, products.scratch_bytes());
   char* workspace = attention_workspace("attention_forward", a.workspace, t.lanes * lane.parts.bytes());
   const auto& kernels = attention_kernels();
   const auto softmax = kernels.softmax[t.tile];
   const auto finish = kernels.finish[t.dtype];
-  const int64_t d = a.heads.head_dim, stride = a.heads.row(), kv_heads = a.heads.kv_heads;
+  const int64_t d = a.heads.head_dim, stride = a.heads.row();
   const float scale_log2 = static_cast<float>(std::numbers::log2e / std::sqrt(static_cast<double>(d)));
 
   // A pair's keys and values stay in the cache for its tiles of queries; the longest first, so that what is
@@ -64,30 +65,30 @@ void attention_forward(Stream& stream, const AttentionForward& a) {
   parallel_for_each(t.query_tiles() * t.pairs(), [&](int64_t task) {
     const int lane_index = t.lanes == 1 ? 0 : parallel_lane();
     char* own = workspace + lane_index * lane.parts.bytes();
-    const int64_t pair = task / t.query_tiles(), b = pair / kv_heads, kv = pair % kv_heads;
+    const int64_t pair = task / t.query_tiles(), b = pair / t.kv_heads, kv = pair % t.kv_heads;
     const int64_t first = (t.query_tiles() - 1 - task % t.query_tiles()) * t.queries;
     const int64_t queries = std::min(t.queries, t.sequence - first);
-    const int64_t token = b * t.sequence, head = kv * t.group;
+    const int64_t token = b * t.sequence + first, head = (t.first_kv + kv) * t.group;
+    const int64_t position = t.first_query + first, end = position + queries, of_keys = b * t.key_sequence;
     const int32_t* starts = a.document_start.empty() ? nullptr : a.document_start.as<int32_t>() + token;
 
     SoftmaxTile step = lane.first_step(own,
                                        {.rows = t.group * queries,
                                         .queries = queries,
-                                        .first_query = first,
+                                        .first_query = position,
                                         .document_start = starts,
                                         .scale_log2 = scale_log2},
                                        d);
     for (int64_t g = 0; g < t.group; ++g) {
-      products.pack(Operand::left, element(a.qkv, (token + first) * stride + (head + g) * d), stride, queries,
+      products.pack(Operand::left, element(a.qkv, token * stride + (head + g) * d), stride, queries,
                     own + lane.q, g * queries, t.group * queries);
     }
-    const int64_t skipped = first_visible_key(starts, first, first + queries) / t.keys * t.keys;
-    for (int64_t key = skipped; key < first + queries; key += t.keys) {
-      const int64_t keys = std::min(t.keys, first + queries - key);
-      const int64_t k_column = (a.heads.heads + kv) * d, v_column = k_column + kv_heads * d;
-      products.pack(Operand::transposed, element(a.qkv, (token + key) * stride + k_column), stride, keys,
-                    own + lane.k, 0, keys);
-      products.pack(Operand::right, element(a.qkv, (token + key) * stride + v_column), stride, keys,
+    const int64_t skipped = first_visible_key(starts, queries) / t.keys * t.keys;
+    for (int64_t key = skipped; key < end; key += t.keys) {
+      const int64_t keys = std::min(t.keys, end - key), row = (of_keys + key) * rows.stride;
+      products.pack(Operand::transposed, element(rows.tensor, row + rows.key_column(kv, d)), rows.stride,
+                    keys, own + lane.k, 0, keys);
+      products.pack(Operand::right, element(rows.tensor, row + rows.value_column(kv, d)), rows.stride, keys,
                     own + lane.v, 0, keys);
       step.tile.keys = keys;
       step.tile.stride = t.stride_of(keys);
@@ -99,7 +100,7 @@ void attention_forward(Stream& stream, const AttentionForward& a) {
                     own + lane.scratch);
     }
     for (int64_t g = 0; g < t.group; ++g) {
-      finish(step, element(a.out, (token + first) * a.heads.heads * d + (head + g) * d), a.heads.heads * d,
+      finish(step, element(a.out, token * a.heads.heads * d + (head + g) * d), a.heads.heads * d,
              a.lse.as<float>() + (b * a.heads.heads + head + g) * t.sequence + first,
              {g * queries, (g + 1) * queries, d});
     }

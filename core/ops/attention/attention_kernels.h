@@ -11,11 +11,12 @@ namespace ottava {
 
 /// A tile of scores on the CPU: rows are (head of the group, query), columns are keys. Row i belongs to query
 /// first_query + i % queries of head i / queries. `stride` is a multiple of 32; columns past `keys` are free.
+/// Queries and keys are positions of the sequence.
 struct ScoreTile {
   float* scores = nullptr;  ///< unscaled Q K^T; overwritten
   int64_t rows = 0, queries = 0, keys = 0, stride = 0;
   int64_t first_query = 0, first_key = 0;
-  const int32_t* document_start = nullptr;  ///< of position 0; may be null
+  const int32_t* document_start = nullptr;  ///< of the first query; may be null
   float scale_log2 = 0;                     ///< log2(e) / sqrt(D)
 };
 
@@ -62,11 +63,13 @@ struct AttentionKernels {
     float factor = 1;
   };
   cpu::FloatKernel<void(const Sum&, void* to, int64_t to_stride, cpu::Rows block)> store;
+  /// to += factor * from.
+  void (*add)(const float* from, float factor, float* to, int64_t to_stride, cpu::Rows block);
   /// out = sums / row_sum and lse = (row_max + log2 row_sum) ln 2, for one head's rows.
   cpu::FloatKernel<void(const SoftmaxTile&, void* out, int64_t out_stride, float* lse, cpu::Rows block)>
       finish;
-  /// delta [B,H,T] for tokens [begin, end).
-  cpu::FloatKernel<void(const AttentionBackward&, float* delta, cpu::Rows tokens)> delta;
+  /// delta [B,H,T] for some tokens and heads; cols: the head dimension.
+  cpu::FloatKernel<void(const AttentionBackward&, float* delta, cpu::Rows tokens, cpu::Rows heads)> delta;
   cpu::FloatKernel<void(const AttentionDecode&, int64_t sequence, int64_t head)> decode;
 };
 
@@ -77,7 +80,7 @@ namespace cpu {
 void attention_forward(Stream& stream, const AttentionForward& args);
 void attention_backward(Stream& stream, const AttentionBackward& args);
 int64_t attention_workspace_bytes(Bf16Products products, Pass pass, DType dtype, AttentionHeads heads,
-                                  int64_t batch, int64_t sequence);
+                                  int64_t batch, int64_t sequence, const SeparateKeys& keys);
 }  // namespace cpu
 
 namespace cuda {

@@ -26,7 +26,8 @@ std::vector<TileShape> shapes_of(const AttentionTiling& t) {
     if (std::find(shapes.begin(), shapes.end(), shape) == shapes.end()) shapes.push_back(shape);
   };
   for (int64_t first = 0; first < t.sequence; first += t.queries) {
-    const int64_t queries = std::min(t.queries, t.sequence - first), visible = first + queries;
+    const int64_t queries = std::min(t.queries, t.sequence - first),
+                  visible = t.first_query + first + queries;
     if (visible > t.keys) add({queries, t.keys});
     add({queries, visible - (visible - 1) / t.keys * t.keys});
   }
@@ -53,12 +54,16 @@ TileProblems problems_of(const AttentionTiling& t, TileShape shape) {
 }  // namespace
 
 AttentionTiling::AttentionTiling(Bf16Products products, DType dtype, AttentionHeads heads, int64_t batch,
-                                 int64_t sequence)
+                                 int64_t sequence, const SeparateKeys& apart)
     : dtype(dtype),
       tile(dtype == DType::bf16 && products == Bf16Products::direct ? DType::bf16 : DType::f32),
       heads(heads),
       batch(batch),
       sequence(sequence),
+      first_query(apart.first_query),
+      key_sequence(apart.empty() ? sequence : apart.values.rows() / batch),
+      first_kv(apart.first_head),
+      kv_heads(apart.empty() ? heads.kv_heads : apart.values.cols() / (2 * heads.head_dim)),
       group(heads.heads / heads.kv_heads),
       // A power of two, so that few shapes occur at the diagonal.
       queries(std::max(kFewestQueries, static_cast<int64_t>(std::bit_floor(
@@ -223,8 +228,8 @@ char* attention_workspace(std::string_view op, const Tensor& workspace, int64_t 
 }
 
 int64_t attention_workspace_bytes(Bf16Products products, Pass pass, DType dtype, AttentionHeads heads,
-                                  int64_t batch, int64_t sequence) {
-  const AttentionTiling t(products, dtype, heads, batch, sequence);
+                                  int64_t batch, int64_t sequence, const SeparateKeys& keys) {
+  const AttentionTiling t(products, dtype, heads, batch, sequence, keys);
   const int64_t scratch = TileProducts::scratch_bytes(t, pass);
   return pass == Pass::forward ? forward_workspace_bytes(t, scratch) : backward_workspace_bytes(t, scratch);
 }

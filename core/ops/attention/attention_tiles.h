@@ -13,25 +13,45 @@
 namespace ottava::cpu {
 
 struct AttentionTiling {
-  AttentionTiling(Bf16Products products, DType dtype, AttentionHeads heads, int64_t batch, int64_t sequence);
+  AttentionTiling(Bf16Products products, DType dtype, AttentionHeads heads, int64_t batch, int64_t sequence,
+                  const SeparateKeys& apart);
 
   DType dtype;  ///< of the tensors
   DType tile;   ///< of the products' operands
   AttentionHeads heads;
   int64_t batch, sequence;
-  int64_t group;    ///< heads that share a key head
-  int64_t queries;  ///< positions of a whole tile; its rows are group * queries
-  int64_t keys;     ///< of a whole tile
-  int64_t lanes;    ///< threads
+  int64_t first_query;         ///< position of the first query
+  int64_t key_sequence;        ///< positions of a sequence that have keys
+  int64_t first_kv, kv_heads;  ///< those of the call
+  int64_t group;               ///< heads that share a key head
+  int64_t queries;             ///< positions of a whole tile; its rows are group * queries
+  int64_t keys;                ///< of a whole tile
+  int64_t lanes;               ///< threads
 
   int64_t query_tiles() const { return (sequence + queries - 1) / queries; }
-  int64_t key_tiles() const { return (sequence + keys - 1) / keys; }
-  int64_t pairs() const { return batch * heads.kv_heads; }
+  int64_t end_of_keys() const { return first_query + sequence; }
+  int64_t key_tiles() const { return (end_of_keys() + keys - 1) / keys; }
+  int64_t pairs() const { return batch * kv_heads; }
   int64_t tile_rows() const { return group * queries; }
   int64_t tile_bytes(int64_t elements) const { return elements * static_cast<int64_t>(size_of(tile)); }
   /// Distance between rows of scores, and how many there may be at most.
   static int64_t stride_of(int64_t keys) { return (keys + 31) / 32 * 32; }
-  int64_t score_elements() const { return tile_rows() * stride_of(std::min(keys, sequence)); }
+  int64_t score_elements() const { return tile_rows() * stride_of(std::min(keys, end_of_keys())); }
+};
+
+/// Where a call's keys and values lie; rows count positions of all sequences.
+struct KeyRows {
+  KeyRows(const AttentionTiling& t, const Tensor& qkv, const SeparateKeys& apart)
+      : tensor(apart.empty() ? qkv : apart.values),
+        stride(tensor.cols()),
+        first_column(apart.empty() ? t.heads.heads * t.heads.head_dim : 0),
+        between(t.kv_heads * t.heads.head_dim) {}
+  int64_t key_column(int64_t kv, int64_t d) const { return first_column + kv * d; }
+  int64_t value_column(int64_t kv, int64_t d) const { return key_column(kv, d) + between; }
+
+  const Tensor& tensor;
+  int64_t stride, first_column;
+  int64_t between;  ///< a head's key and its value
 };
 
 /// What an operand is packed for. oneDNN's products take all three alike, so that one packing serves.
@@ -98,9 +118,9 @@ class Parts {
   int64_t bytes_ = 0;
 };
 
-/// The first of the documents that positions [begin, end) belong to starts here; 0 without documents.
-inline int64_t first_visible_key(const int32_t* document_start, int64_t begin, int64_t end) {
-  return document_start ? *std::min_element(document_start + begin, document_start + end) : 0;
+/// The first of the documents that the queries from this one on belong to starts here; 0 without documents.
+inline int64_t first_visible_key(const int32_t* document_start, int64_t queries) {
+  return document_start ? *std::min_element(document_start, document_start + queries) : 0;
 }
 
 /// Address of an element of a tensor of f32 or bf16.

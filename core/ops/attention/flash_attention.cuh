@@ -10,44 +10,59 @@ namespace ottava::cuda {
 
 inline constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
+/// Queries and keys are named by their positions: those of queries go from first_query to end, and so do the
+/// offsets below, which count from position 0 although nothing lies before first_query.
 struct AttentionShape {
-  int sequence;
-  int row;      // elements of a row of qkv
-  int out_row;  // of out
-  int heads, kv_heads, group;
+  int queries;                    // of a sequence
+  int first_query, end;           // positions; keys are read up to `end`
+  int row;                        // elements of a row of qkv
+  int key_row;                    // of what holds keys and values
+  int out_row;                    // of out
+  int heads;                      // of a row of out
+  int first_head;                 // of the call
+  int kv_heads, group;            // of the call
+  int first_column;               // of its keys
+  int64_t key_sequence;           // positions of a sequence that have keys
   const int32_t* document_start;  // null: one document
   float scale;                    // 1 / sqrt(D)
   int64_t first_batch = 0;        // the sequence of blocks with z = 0
 
   __device__ __forceinline__ int64_t batch() const { return first_batch + blockIdx.z; }
 
-  /// Of query head h of sequence b, for tensors laid out like qkv and like out; of key head h for keys and
-  /// values.
+  /// Of query head h of sequence b, for tensors laid out like qkv and like out; of the call's key head h for
+  /// keys and values.
   __device__ __forceinline__ int64_t query(int64_t b, int h, int head_dim) const {
-    return b * sequence * row + int64_t{h} * head_dim;
+    return (b * queries - first_query) * row + int64_t{h} * head_dim;
   }
   __device__ __forceinline__ int64_t key(int64_t b, int h, int head_dim) const {
-    return b * sequence * row + int64_t{heads + h} * head_dim;
+    return b * key_sequence * key_row + first_column + int64_t{h} * head_dim;
   }
   __device__ __forceinline__ int64_t value(int64_t b, int h, int head_dim) const {
-    return b * sequence * row + int64_t{heads + kv_heads + h} * head_dim;
+    return key(b, kv_heads + h, head_dim);
   }
   __device__ __forceinline__ int64_t out(int64_t b, int h, int head_dim) const {
-    return b * sequence * out_row + int64_t{h} * head_dim;
+    return (b * queries - first_query) * out_row + int64_t{h} * head_dim;
   }
   /// Offset of a row's statistics in [B,H,T].
-  __device__ __forceinline__ int64_t statistics(int64_t b, int h) const { return (b * heads + h) * sequence; }
+  __device__ __forceinline__ int64_t statistics(int64_t b, int h) const {
+    return (b * heads + h) * queries - first_query;
+  }
   /// First position that query t of sequence b sees.
   __device__ __forceinline__ int first_visible(int64_t b, int t) const {
-    return document_start && t < sequence ? document_start[b * sequence + t] : 0;
+    return document_start && t < end ? document_start[b * queries + t - first_query] : 0;
   }
-  /// One past the last query tile of kTile rows that sees a key below `key_end`: starts never decrease.
+  /// The first query tile of kTile rows that sees this key.
+  template <int kTile>
+  __device__ __forceinline__ int first_query_tile(int key) const {
+    return key > first_query ? (key - first_query) / kTile : 0;
+  }
+  /// One past the last one that sees a key below `key_end`: starts never decrease.
   template <int kTile>
   __device__ __forceinline__ int end_of_query_tiles(int64_t b, int first_tile, int key_end) const {
-    int low = first_tile, high = (sequence + kTile - 1) / kTile;
+    int low = first_tile, high = (queries + kTile - 1) / kTile;
     while (document_start && low < high) {
       const int middle = (low + high) / 2;
-      if (first_visible(b, middle * kTile) < key_end) {
+      if (first_visible(b, first_query + middle * kTile) < key_end) {
         low = middle + 1;
       } else {
         high = middle;
@@ -57,15 +72,29 @@ struct AttentionShape {
   }
 };
 
+/// What holds keys and values.
+template <class T, class Args>
+const T* keys_of(const Args& a) {
+  return static_cast<const T*>((a.keys.empty() ? a.qkv : a.keys.values).data);
+}
+
 template <class Args>
 AttentionShape attention_shape(const Args& a) {
   const AttentionHeads& h = a.heads;
-  return {.sequence = static_cast<int>(a.sequence),
+  const SeparateKeys& apart = a.keys;
+  const int64_t group = h.heads / h.kv_heads;
+  return {.queries = static_cast<int>(a.sequence),
+          .first_query = static_cast<int>(apart.first_query),
+          .end = static_cast<int>(apart.first_query + a.sequence),
           .row = static_cast<int>(h.row()),
+          .key_row = static_cast<int>(apart.empty() ? h.row() : apart.values.cols()),
           .out_row = static_cast<int>(h.heads * h.head_dim),
           .heads = static_cast<int>(h.heads),
-          .kv_heads = static_cast<int>(h.kv_heads),
-          .group = static_cast<int>(h.heads / h.kv_heads),
+          .first_head = static_cast<int>(apart.first_head * group),
+          .kv_heads = static_cast<int>(apart.empty() ? h.kv_heads : apart.values.cols() / (2 * h.head_dim)),
+          .group = static_cast<int>(group),
+          .first_column = static_cast<int>(apart.empty() ? h.heads * h.head_dim : 0),
+          .key_sequence = apart.empty() ? a.sequence : apart.values.rows() / a.batch,
           .document_start = static_cast<const int32_t*>(a.document_start.data),
           .scale = 1.0f / sqrtf(static_cast<float>(h.head_dim))};
 }
@@ -171,6 +200,24 @@ struct Tile {
     }
   }
 };
+
+/// Adds a warp's 16 rows of results, times a factor, to those of an f32 matrix; rows from `limit` on are left
+/// alone. `to`: the row of the first.
+template <int D>
+__device__ __forceinline__ void add_to_rows(const float (&sums)[D / 8][4], float factor, float* to,
+                                            int64_t stride, int limit) {
+  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4 * 2;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if (g + 8 * half >= limit) continue;
+    float* row = to + (g + 8 * half) * stride + t;
+#pragma unroll
+    for (int n = 0; n < D / 8; ++n) {
+      row[n * 8] += sums[n][2 * half] * factor;
+      row[n * 8 + 1] += sums[n][2 * half + 1] * factor;
+    }
+  }
+}
 
 /// Two neighbouring 8-column blocks of results as the left operand of the next product, rounded to bf16.
 __device__ __forceinline__ void as_left(uint32_t (&a)[4], const float (&x)[4], const float (&y)[4]) {

@@ -78,6 +78,7 @@ const Key kKeys[] = {
     {"parallelism.pipeline_parallel_first_stage_less_layers", "1", "0", used},
     {"parallelism.pipeline_parallel_last_stage_less_layers", "1", "2", used},
     {"parallelism.pipeline_parallel_split_points", "[]", "[layers.2]", used},
+    {"parallelism.context_parallel_degree", "1", "2", used},
     {"parallelism.disable_loss_parallel", "false", "true", used},
     {"checkpoint.enable", "false", "true", used},
     {"checkpoint.enable_checkpoint", "false", "true", renamed},

@@ -119,7 +119,7 @@ TEST_CASE("elementwise: copy_columns puts a matrix beside others") {
       DeviceBuffer source(stream, dtype, {rows, columns}, values),
           destination(stream, dtype, {rows, whole},
                       std::vector<float>(static_cast<size_t>(rows * whole), -1.0f));
-      copy_columns(stream, source, destination, columns + 1);
+      copy_columns(stream, source, {}, destination, columns + 1);
       const std::vector<float> got = destination.floats();
       for (int64_t row = 0; row < rows; ++row) {
         for (int64_t column = 0; column < whole; ++column) {
@@ -133,10 +133,32 @@ TEST_CASE("elementwise: copy_columns puts a matrix beside others") {
   });
   Stream stream = Stream::cpu();
   DeviceBuffer narrow(stream, DType::f32, {2, 3}), wide(stream, DType::f32, {2, 5}),
-      other(stream, DType::bf16, {2, 3});
-  CHECK_THROWS_WITH(copy_columns(stream, narrow, wide, 3),
+      other(stream, DType::i32, {2, 3});
+  CHECK_THROWS_WITH(copy_columns(stream, narrow, {}, wide, 3),
                     Catch::Contains("[copy_columns] source") && Catch::Contains("from column 3 on"));
-  CHECK_THROWS_AS(copy_columns(stream, other, wide, 0), ShapeError);
+  CHECK_THROWS_AS(copy_columns(stream, other, {}, wide, 0), ShapeError);
+  CHECK_THROWS_AS(copy_columns(stream, narrow, {2, 4}, wide, 0), ShapeError);
+}
+
+TEST_CASE("elementwise: copy_columns takes some columns and converts them as cast does") {
+  for_each_device_and_dtype([](Stream& stream, DType from) {
+    for (DType to : {DType::f32, DType::bf16}) {
+      for (ColumnRange range : {ColumnRange{3, 10}, ColumnRange{8, 24}}) {
+        const int64_t rows = 5, columns = range.end - range.begin;
+        const auto values = normal_values(rows * 32, 3, from);
+        DeviceBuffer source(stream, from, {rows, 32}, values), destination(stream, to, {rows, 40}),
+            whole(stream, to, {rows, 32});
+        copy_columns(stream, source, range, destination, 16);
+        cast(stream, source, whole);
+        const std::vector<float> got = destination.floats(), want = whole.floats();
+        for (int64_t i = 0; i < rows * columns; ++i) {
+          const int64_t row = i / columns, column = i % columns;
+          REQUIRE(got[static_cast<size_t>(row * 40 + 16 + column)] ==
+                  want[static_cast<size_t>(row * 32 + range.begin + column)]);
+        }
+      }
+    }
+  });
 }
 
 TEST_CASE("elementwise: sum_into adds to what is there, accurately and the same for any number of threads") {
