@@ -1,8 +1,6 @@
 #include <signal.h>
 
-#include "tests/apps/steps/small_job.h"
-#include "tests/support/catch.h"
-#include "tests/support/launched.h"
+#include "tests/apps/steps/launched_job.h"
 
 // A pipeline of processes, as people start it.
 
@@ -12,14 +10,6 @@ using Catch::Contains;
 
 namespace {
 
-std::string launch(int ranks, const std::string& command) {
-  return std::string(OTTAVA) + " launch -n " + std::to_string(ranks) + " --" + command;
-}
-void run(const std::string& command) {
-  const Outcome o = run_command(command);
-  INFO(command << "\n" << o.output);
-  REQUIRE(o.exit_code == 0);
-}
 std::string pp(int degree, const std::string& schedule = "1F1B") {
   return fmt::format(" --parallelism.pipeline_parallel_degree {} --parallelism.pipeline_parallel_schedule {}",
                      degree, schedule);
@@ -30,15 +20,6 @@ const std::string kWhole = kDeep + " --training.local_batch_size 8";
 const std::string kValidates =
     " --validation.enable true --validation.freq 6 --validation.steps 2 "
     "--validation.local_batch_size 2 --validation.seq_len 16 ";
-
-void require_near(const Curve& got, const Curve& want) {
-  REQUIRE(got.size() == want.size());
-  for (const auto& [step, point] : want) {
-    INFO("step " << step);
-    REQUIRE(got.at(step).loss == Approx(point.loss).epsilon(1e-5));
-    REQUIRE(got.at(step).grad_norm == Approx(point.grad_norm).epsilon(1e-5));
-  }
-}
 
 }  // namespace
 
@@ -74,14 +55,7 @@ TEST_CASE("checkpoints and validation of a pipeline are those of any layout") {
                           " --parallelism.tensor_parallel_degree 2")));
   run(OTTAVA + whole.train(kDeep + data));
   require_near(job.curve(), whole.curve());
-  auto validations = [](const Job& of) {
-    std::map<int64_t, double> losses;
-    for (const Json& json : logged_lines(of.out()))
-      if (const Json* loss = json.find("validation_metrics/loss"))
-        losses[json.at("step", "metrics").as_integer("step")] = loss->as_number("loss");
-    return losses;
-  };
-  const auto want = validations(whole), got = validations(job);
+  const auto want = validation_losses(whole), got = validation_losses(job);
   REQUIRE(want.size() >= 2);
   for (const auto& [step, loss] : want) CHECK(got.at(step) == Approx(loss).epsilon(1e-5));
 }
