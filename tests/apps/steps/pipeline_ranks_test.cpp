@@ -1,5 +1,7 @@
 #include <signal.h>
 
+#include <string>
+
 #include "tests/apps/steps/launched_job.h"
 
 // A pipeline of processes, as people start it.
