@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <functional>
 
@@ -73,14 +74,17 @@ double OperationTimes::of_call(const RecordedOperation& operation) {
     end.synchronize();
     return end.milliseconds_since(begin) / calls;
   };
+  using Clock = std::chrono::steady_clock;
+  const auto since = [](Clock::time_point begin_of) {
+    return std::chrono::duration<double, std::milli>(Clock::now() - begin_of).count();
+  };
   milliseconds(1);  // plans and clocks settle in it
-  const double first = milliseconds(1),
-               calls = std::clamp(kBatchMilliseconds / std::max(first, 1e-6), 1.0, kMostCalls);
-  double best = first, spent = 0;
-  for (int i = 0; i < kBatches && spent < kMostMilliseconds; ++i) {
+  // How often is a matter of the time that passes here: of a call, its launch and the wait for its end.
+  const Clock::time_point started = Clock::now();
+  double best = milliseconds(1);
+  const double calls = std::clamp(kBatchMilliseconds / std::max(since(started), 1e-6), 1.0, kMostCalls);
+  for (int i = 0; i < kBatches && since(started) < kMostMilliseconds; ++i)
     best = std::min(best, milliseconds(std::floor(calls)));
-    spent += best * calls;
-  }
   return known->second = best;
 }
 
