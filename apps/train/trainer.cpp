@@ -55,7 +55,7 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
     experiment_.config.training.steps = steps_of_epochs(experiment_, data_->loader(), ranks);
   validation_ = open_validation_data(experiment_, ranks);
   tasks_ = open_tasks(experiment_);
-  for (int32_t id = 0; id < experiment_.tokenizer->vocab_size(); ++id) {
+  for (int32_t id = 0; !validation_.empty() && id < experiment_.tokenizer->vocab_size(); ++id) {
     const bool is_special = experiment_.tokenizer->is_special(id);
     token_bytes_.push_back(is_special ? 0
                                       : static_cast<int32_t>(experiment_.tokenizer->token_bytes(id).size()));

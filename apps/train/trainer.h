@@ -88,7 +88,7 @@ class Trainer {
   std::unique_ptr<TrainingEngine> engine_;
   std::unique_ptr<BatchSource> data_;
   std::vector<ValidationSet> validation_;
-  std::vector<int32_t> token_bytes_;  ///< by id; 0 of special tokens
+  std::vector<int32_t> token_bytes_;  ///< by id, for validation; 0 of special tokens
   std::vector<ChoiceTask> tasks_;
   std::unique_ptr<DataWatch> data_watch_;
   HostSpans spans_;                        ///< filled where steps are traced

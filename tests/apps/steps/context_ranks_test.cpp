@@ -57,10 +57,14 @@ TEST_CASE("a checkpoint of a pipeline goes on where sequences are shared") {
 
 TEST_CASE("sequences that cannot be shared are refused in one sentence") {
   Job job;
-  const auto [options, text] = GENERATE(
-      table<std::string, std::string>({{" --training.seq_len 500", "must be whole multiples of 128"},
-                                       {" --parallelism.context_parallel_load_balancer ptrr", "ptrr"},
-                                       {" --parallelism.context_parallel_degree 3", "3"}}));
+  const auto [options, text] = GENERATE(table<std::string, std::string>(
+      {{" --training.seq_len 500",
+        "makes 4 chunks of training.seq_len 500, which must be whole multiples of 128 tokens: use a multiple "
+        "of "
+        "512"},
+       {" --parallelism.context_parallel_load_balancer ptrr",
+        "ptrr is refused: sequences are dealt head-tail"},
+       {" --parallelism.context_parallel_degree 3", "and 2 / 3 is not whole"}}));
   const Outcome o = run_command(launch(2, job.train(kLong + cp(2) + options)));
   INFO(options << "\n" << o.output);
   CHECK(o.exit_code != 0);
