@@ -76,6 +76,7 @@ void write_json(const std::string& file, const Json& report) {
 
 void print_model(const Experiment& e, std::ostream& out) {
   for (const std::string& note : e.config.provenance.notes) out << note << "\n";
+  for (const std::string& warning : e.config.provenance.warnings) out << warning << "\n";
   out << fmt::format("Model {}: {} parameters, vocabulary {}\n", model_title(e.config.model),
                      with_commas(parameter_count(e.shape.model)), e.shape.model.vocab_size);
 }

@@ -75,12 +75,14 @@ void apply_conversations(Config& c, config::Problems& problems) {
         "causal is given, but conversations that share a window must not see each other: leave it out");
 }
 
-/// TorchTitan's files set the section without the converter, which is the switch; someone may have forgotten
-/// it.
+/// TorchTitan's files set the section without the converter, which is the switch; who chose a recipe has
+/// forgotten it.
 void note_unused_float8(Config& c) {
   if (c.model.uses_float8() || c.float8 == Float8Config{}) return;
-  c.provenance.notes.push_back(
-      "quantize.linear.float8: FP8 is off, since model.converters does not hold quantize.linear.float8");
+  Config::Provenance& p = c.provenance;
+  (c.float8.recipe_name == Float8Config{}.recipe_name ? p.notes : p.warnings)
+      .push_back(
+          "quantize.linear.float8: FP8 is off, since model.converters does not hold quantize.linear.float8");
 }
 
 /// A section with a value that could not be read is not judged: its default stands there, which is not what

@@ -49,9 +49,10 @@ struct Config {
 
   /// Where it came from; no part of what it is, so copies of equal settings are equal.
   struct Provenance {
-    std::filesystem::path file;      ///< empty when there was none
-    config::Origins origins;         ///< keys that were set
-    std::vector<std::string> notes;  ///< one line per noted or renamed key; rank 0 logs them once
+    std::filesystem::path file;         ///< empty when there was none
+    config::Origins origins;            ///< keys that were set
+    std::vector<std::string> notes;     ///< one line per noted or renamed key; rank 0 logs them once
+    std::vector<std::string> warnings;  ///< likewise, of what was hardly meant
     bool operator==(const Provenance&) const { return true; }
   } provenance;
 

@@ -140,6 +140,7 @@ void log_startup_report(const Experiment& e, const StepPlan& plan, Device device
   const LlamaConfig& m = s.model;
   log::info("Starting job: {}", c.job.description);
   for (const std::string& note : c.provenance.notes) log::info("{}", note);
+  for (const std::string& warning : c.provenance.warnings) log::warning("{}", warning);
   log::info("Device: {}, {}: {}", device_text(device), counted(ranks.world->size(), "rank"),
             e.mesh.describe());
   log::info(
@@ -156,6 +157,9 @@ void log_startup_report(const Experiment& e, const StepPlan& plan, Device device
     log::info("Optimizer: {}", optimizer);
   if (!s.float8_policy.decisions.empty()) {
     log::info("FP8: {}", fp8::policy_summary(s.float8_policy));
+    if (!s.float8.is_on())
+      log::warning("FP8: no layer is left in FP8, everything trains in {}: the reasons are above",
+                   name_of(s.parameters.compute));
     for (const std::string& remark : float8_remarks(e, plan)) log::info("FP8: {}", remark);
     if (device.type != DeviceType::cuda && s.float8.is_on())
       log::info("FP8: on the CPU products are bf16 products of the same bytes: exact, and no faster");

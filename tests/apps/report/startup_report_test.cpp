@@ -198,9 +198,19 @@ TEST_CASE(
              StartsWith(asked) && Contains("80 tokens is not a multiple of 32 (80/32 = 2.5)"));
   CHECK_THAT(message({"--quantize.linear.float8.high_precision_first_blocks", "6"}),
              StartsWith(asked) && Contains("the first 6 blocks stay in high precision"));
-  // Thresholds that were asked for may leave nothing.
-  CHECK(message({"--model.ffn_dim", "512", "--quantize.linear.float8.filter_fqns", "auto_filter_small_kn"}) ==
-        "no error");
+  // Thresholds that were asked for may leave nothing, which is warned of; so is a recipe without the switch.
+  const std::vector<std::string> small{"--model.ffn_dim", "512", "--quantize.linear.float8.filter_fqns",
+                                       "auto_filter_small_kn"};
+  CHECK(message(small) == "no error");
+  std::vector<std::string> converted = small;
+  converted.insert(converted.end(), {"--model.converters", "[quantize.linear.float8]"});
+  const std::string warned = "WARNING - FP8: no layer is left in FP8, everything trains in bf16";
+  CHECK_THAT(report(1, converted), Contains(warned));
+  CHECK_THAT(report(1, {"--model.converters", "[quantize.linear.float8]"}), !Contains("WARNING"));
+  const std::string off =
+      "quantize.linear.float8: FP8 is off, since model.converters does not hold quantize.linear.float8";
+  CHECK_THAT(report(1, small), Contains("INFO - " + off));
+  CHECK_THAT(report(1, {"--quantize.linear.float8.recipe_name", "rowwise"}), Contains("WARNING - " + off));
 
   const std::vector<std::string> validated{"--validation.enable", "true", "--validation.local_batch_size",
                                            "3"};
