@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+"""Every command that scripts/gpu_check runs on a GPU is one that today's programs take: options that their --help lists, keys
+and values that `ottava config` resolves, patterns that select tests, options of bench_pytorch.py. Nothing is run on a device.
+
+    gpu_check_commands_test.py OTTAVA OTTAVA_DEVICE_TESTS
+"""
+
+import contextlib
+import functools
+import json
+import re
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+from unittest import mock
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "scripts/gpu_check"))
+
+import device_tests
+import parity
+import same_bits
+import speed
+from check import Check, Failed, Skipped, Training
+
+OTTAVA, DEVICE_TESTS = "", ""  # of the command line
+OPERATION = {"name": "", "operands": "", "calls": 1, "bound": "gemm", "share_of_peak": 0.5, "seconds": 1e-3, "bytes": 1, "flops": 1}
+
+
+class Recorder(Check):
+    """Runs nothing; every stage finds what it expects."""
+
+    def __init__(self):
+        super().__init__(dry=False, programs=".", seconds=3600)
+        self.commands = []
+
+    def program(self, name):
+        return name
+
+    def run(self, command, **_):
+        command = [str(word) for word in command]
+        self.commands.append(command)
+        if "--json" in command:
+            report = {"copy_bytes_per_second": 1, "gemm_flops_per_second": 1,
+                      "kernels": [{**OPERATION, "name": f"attention_{way}"} for way in ("forward", "backward")]}
+            Path(command[command.index("--json") + 1]).write_text(json.dumps(report))
+        if "--attention" in command:
+            return json.dumps({"attention": {}})
+        return "9.0\nAll tests passed, 1 assertions\nTraining completed\nERROR SUMMARY: 0 errors\n"
+
+    def train(self, name, device, steps, extra, launcher=(), env=None, until=None):
+        command = [*(launcher or ["ottava"]), *self.train_command(self.folder(name), device, steps, list(extra))]
+        self.commands.append(command[command.index("mpirun"):] if "mpirun" in command else command)
+        numbers = {step: 1.0 for step in range(1, steps + 1)}
+        return Training(numbers, numbers, "CUDA graphs: on")
+
+    def copy_of(self, name, copy):
+        return copy
+
+
+@functools.cache
+def said(*command):
+    """Output of a program that must end well."""
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise AssertionError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def recorded():
+    """[stage, command] of all stages. What they make of made-up outputs is gpu_check_test.py's."""
+    c, out = Recorder(), []
+    stages = [device_tests.environment, device_tests.op_tests, parity.parity, same_bits.shared_gpu, device_tests.nccl, same_bits.graphs,
+              same_bits.attention, device_tests.sanitizer, device_tests.contract, speed.kernels, speed.steps]
+    with mock.patch("shutil.which", lambda name: name):
+        for stage in stages:
+            c.commands = []
+            with contextlib.suppress(Failed, Skipped):
+                stage(c)
+            out += [(stage.__name__, command) for command in c.commands]
+    c.close()
+    missing = {stage.__name__ for stage in stages} - {stage for stage, _ in out}
+    assert not missing, f"stages without a command: {missing}"
+    return out
+
+
+def check_ottava(words):
+    """Options before the keys against --help, keys and values by resolving them."""
+    command = [words.pop(0)]
+    if command == ["--version"]:
+        return said(OTTAVA, "--version")
+    if command == ["launch"]:
+        own, rest = words[:words.index("--")], words[words.index("--") + 1:]
+        help_text = said(OTTAVA, "launch", "--help")
+        for option in filter(lambda word: word.startswith("-"), own):
+            assert re.search(rf"(^|[ ,]){option}[ ,=]", help_text, re.M), f"launch has no option {option}"
+        return check_ottava(rest)
+    if command == ["bench"]:
+        command.append(words.pop(0))
+    help_text, keys = said(OTTAVA, *command, "--help"), []
+    while words:
+        word = words.pop(0)
+        if word.startswith("--") and "." not in word:
+            assert re.search(rf"(^|[ ,]){word}[ ,=]", help_text, re.M), f"{' '.join(command)} has no option {word}"
+            words.pop(0)
+        else:
+            keys.append(word)
+    return said(OTTAVA, "config", *keys)
+
+
+def check_bench_pytorch(words):
+    source = (ROOT / "scripts/reference/bench_pytorch.py").read_text()
+    for i, word in enumerate(words):
+        if word.startswith("--"):
+            assert f'add_argument("{word}"' in source, f"bench_pytorch.py has no option {word}"
+        if word == "--run":
+            flavor, layers, seq_len, batch, precision = words[i + 1].split(":")
+            assert f'"{flavor}": dict(' in source, f"bench_pytorch.py has no flavor {flavor}"
+            assert int(layers) * int(seq_len) * int(batch) > 0 and precision in ("bf16", "fp8")
+
+
+def check_command(command):
+    """Raises AssertionError for what would not start; returns the kind of command."""
+    words = list(command)
+    if "ottava" in words:
+        check_ottava(words[words.index("ottava") + 1:])
+        return "ottava " + words[words.index("ottava") + 1]
+    if words[0] == "ottava_device_tests":
+        listed = subprocess.run([DEVICE_TESTS, "--list-tests", words[-1]], capture_output=True, text=True).stdout  # ends with their number
+        assert re.search(r"^[1-9]\d* matching test case", listed, re.M), f"no test is called {words[-1]}"
+    elif any(word.endswith("bench_pytorch.py") for word in words):
+        check_bench_pytorch(words[2:])
+        return "bench_pytorch.py"
+    elif words[0] not in ("nvidia-smi", "ottava_cublaslt_probe") and words[1] != "-c":
+        raise AssertionError(f"what is this: {' '.join(words)}")
+    return words[0]
+
+
+class Commands(unittest.TestCase):
+    def test_every_command_is_taken(self):
+        kinds = set()
+        for stage, command in recorded():
+            with self.subTest(f"{stage}: {' '.join(command)}"):
+                kinds.add(check_command(command))
+        self.assertLessEqual({"ottava train", "ottava launch", "ottava bench", "ottava_device_tests", "bench_pytorch.py"}, kinds)
+
+    def test_a_wrong_word_is_noticed(self):
+        for command in (["ottava", "train", "configs/debug.yaml", "--training.step", "3"],
+                        ["ottava", "bench", "train", "configs/debug.yaml", "--stepz", "3"],
+                        ["ottava", "launch", "--ranks", "2", "--", "train", "configs/debug.yaml"],
+                        ["ottava", "train", "configs/debug.yaml", "--attention.backend", "xformers"],
+                        ["ottava_device_tests", "no test is called so"],
+                        ["python", "bench_pytorch.py", "--attentions", "1"],
+                        ["python", "bench_pytorch.py", "--run", "9B:1:1:1:bf16"]):
+            with self.assertRaises(AssertionError):
+                check_command(command)
+
+
+if __name__ == "__main__":
+    DEVICE_TESTS, OTTAVA = sys.argv.pop(), sys.argv.pop()
+    unittest.main()
