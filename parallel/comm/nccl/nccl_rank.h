@@ -43,6 +43,9 @@ class NcclRank {
   void* scratch() const { return scratch_; }  ///< 4 bytes on the GPU, for barriers
 
   /// Communicators are not blocking: after each NCCL call polls until it is accepted. Throws CommError.
+  /// Collectives reach their stream from a thread of NCCL's own, and may do so later than ncclGroupEnd
+  /// returns: only after this may anything follow them there, the end of a capture included. Captures are
+  /// thread-local, which leaves that thread free to call CUDA while it adds to them.
   void settle(const std::shared_ptr<Handle>& handle, const char* call);
   void watch(const std::shared_ptr<Handle>& handle);
   /// Finalizes and destroys, or aborts after a failure.

@@ -160,10 +160,10 @@ ncclResult_t issue_grouped() {
         rest.push_back(c);
       }
     }
-    auto captured = stream->capture ? std::make_shared<CapturedCall>(comm) : nullptr;
-    const cudaError_t status =
-        submit(*stream, [comm, together, captured](Stream& on) { enqueue_visit(on, comm, together); });
-    if (status != cudaSuccess) return refuse(ncclUnhandledCudaError, cudaGetErrorString(status));
+    comm->launches.emplace_back([comm, stream, together] {
+      auto captured = stream->capture ? std::make_shared<CapturedCall>(comm) : nullptr;
+      return submit(*stream, [comm, together, captured](Stream& on) { enqueue_visit(on, comm, together); });
+    });
     comm->polls = 1;
     result = ncclInProgress;
     calls.swap(rest);
@@ -189,6 +189,21 @@ ncclResult_t make_call(ncclComm_t comm, cudaStream_t handle, const NcclCall& cal
 }
 
 }  // namespace
+
+void begin_launching(ncclComm_t comm) {
+  comm->is_launching = true;
+  comm->launcher = std::jthread([comm] {
+    auto lock = lock_layer();
+    current_gpu() = comm->gpu;
+    comm->launched = cudaSuccess;
+    for (const auto& launch : std::exchange(comm->launches, {})) {
+      if (comm->launched == cudaSuccess) comm->launched = launch();
+    }
+    if (comm->launched != cudaSuccess) set_last_error(cudaGetErrorString(comm->launched));
+    comm->is_launching = false;
+  });
+}
+
 }  // namespace ottava::cuda_host
 
 using namespace ottava::cuda_host;

@@ -135,6 +135,11 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
   } else if (comm->polls > 0) {
     comm->polls--;
     *result = ncclInProgress;
+  } else if (!comm->launches.empty() || comm->is_launching) {
+    if (!comm->is_launching) begin_launching(comm);
+    *result = ncclInProgress;
+  } else if (comm->launched != cudaSuccess) {
+    *result = ncclUnhandledCudaError;
   }
   return ncclSuccess;
 }
@@ -143,6 +148,8 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   auto lock = lock_layer();
   if (comm->captured > 0)
     return refuse(ncclInvalidUsage, "graphs with calls of the communicator are still there");
+  if (!comm->launches.empty() || comm->is_launching)
+    return refuse(ncclInvalidUsage, "calls of the communicator are still in progress");
   Stream* stream = comm->clique->members[static_cast<size_t>(comm->rank)].stream;
   if (run_until(lock, stream, [&] { return comm->visits == 0; }) != cudaSuccess) return ncclInternalError;
   comm->polls = 1;
@@ -158,6 +165,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   auto lock = lock_layer();
   comm->is_aborted = comm->is_destroyed = true;
+  comm->launches.clear();
   wake();
   return ncclSuccess;
 }

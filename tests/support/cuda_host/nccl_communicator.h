@@ -1,8 +1,10 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "nccl.h"
@@ -44,11 +46,18 @@ struct ncclComm {
   int visits = 0;    ///< groups under way
   int captured = 0;  ///< groups in graphs
   int polls = 1;     ///< how often it still says "in progress": calls of non-blocking communicators end later
+  /// What ncclGroupEnd left to be put on streams. A thread of NCCL's own does that, as it does for
+  /// communicators that do not block; here not before it was asked how far it is.
+  std::vector<std::function<cudaError_t()>> launches;
+  bool is_launching = false;
+  cudaError_t launched = cudaSuccess;  ///< what became of the last launch
+  std::jthread launcher;
 };
 
 namespace ottava::cuda_host {
 
 // With the lock held.
+void begin_launching(ncclComm_t comm);
 void set_last_error(std::string reason);
 /// Gives back `result`; the reason is what ncclGetLastError says.
 ncclResult_t refuse(ncclResult_t result, std::string reason);

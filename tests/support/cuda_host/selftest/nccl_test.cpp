@@ -7,6 +7,7 @@
 #include <cmath>
 #include <thread>
 
+#include "core/cuda/graph.h"
 #include "core/cuda/runtime.h"
 #include "parallel/comm/nccl/nccl_communicator.h"
 #include "parallel/ranks/bootstrap.h"
@@ -97,7 +98,24 @@ TEST_CASE("in place works where NCCL defines it, and calls of a group go togethe
   alone.settle();
   CHECK(ncclAllReduce(device_pointer<float>(x), device_pointer<float>(x), 4, ncclFloat32, ncclSum, alone.comm,
                       alone.native()) == ncclInProgress);
+  alone.settle();
   CHECK(x.floats() == y.floats());
+}
+
+// Communicators that do not block put their calls on the stream from a thread of NCCL's own, some time after
+// ncclGroupEnd has returned: whatever follows must wait until the communicator says that they are there.
+TEST_CASE("a capture takes what NCCL's own thread puts on its stream, if it waits for it") {
+  for (bool waits : {false, true}) {
+    Alone alone;
+    DeviceBuffer x(alone.stream, DType::f32, {4}, std::vector<float>{1, 2, 3, 4});
+    const cuda::Graph graph = cuda::Graph::record(alone.stream, [&] {
+      CHECK(ncclAllReduce(device_pointer<float>(x), device_pointer<float>(x), 4, ncclFloat32, ncclSum,
+                          alone.comm, alone.native()) == ncclInProgress);
+      if (waits) alone.settle();
+    });
+    CHECK(graph.nodes() == (waits ? 1 : 0));
+    alone.settle();
+  }
 }
 
 #if !defined(__SANITIZE_THREAD__)  // which reports the read, as it should
@@ -113,6 +131,7 @@ TEST_CASE("a result is spoilt from the start of a call to its end, and late call
     DeviceBuffer seen(other, DType::f32, {4});
     ncclAllReduce(device_pointer<float>(x), device_pointer<float>(y), 4, ncclFloat32, ncclSum, alone.comm,
                   alone.native());
+    alone.settle();
     cuda::copy(seen.tensor().data, y.tensor().data, 16, other.native());  // without an event
     CHECK(std::isnan(seen.floats()[0]));
     CHECK(y.floats()[0] == 1.0f);
