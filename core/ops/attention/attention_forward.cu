@@ -97,9 +97,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Arguments a) {
       for (int n = 0; n < kKeys / 8; ++n) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          float& s = scores[m][n][e];
-          s *= scale;
-          largest[e / 2] = fmaxf(largest[e / 2], s);
+          largest[e / 2] = fmaxf(largest[e / 2], scores[m][n][e]);
         }
       }
 #pragma unroll
@@ -107,8 +105,8 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Arguments a) {
         float& x = largest[half];
         x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, 1));
         x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, 2));
-        base[half] = x == kMasked ? 0.0f : x;  // a row that has seen no key yet
-        const float shrink = exp2_approx(row_max[m][half] - base[half]);
+        base[half] = x == kMasked ? 0.0f : x * scale;  // a row that has seen no key yet
+        const float shrink = exp2_approx(row_max[m][half] * scale - base[half]);
         row_max[m][half] = x;
         row_sum[m][half] *= shrink;
 #pragma unroll
@@ -121,7 +119,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Arguments a) {
       for (int n = 0; n < kKeys / 8; ++n) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          scores[m][n][e] = exp2_approx(scores[m][n][e] - base[e / 2]);
+          scores[m][n][e] = exp2_approx(scores[m][n][e] * scale - base[e / 2]);
           row_sum[m][e / 2] += scores[m][n][e];
         }
       }
@@ -142,7 +140,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Arguments a) {
       factors[half] = 1.0f / sum;
       const int query = first_query + warp_row + m * 16 + g + 8 * half;
       if (t == 0 && query < end) {
-        a.lse[shape.statistics(batch, head) + query] = (row_max[m][half] + log2f(sum)) * kLn2;
+        a.lse[shape.statistics(batch, head) + query] = (row_max[m][half] * scale + log2f(sum)) * kLn2;
       }
     }
     queries.store(sums[m], factors, warp_row + m * 16, out, shape.out_row, first_query, end);

@@ -11,9 +11,9 @@
 namespace ottava::cuda {
 namespace {
 
-template <class T, int kSize, int kTeam>
+template <class T, int kSize, int kTeam, int kPacks>
 __global__ void __launch_bounds__(kNormBlock) forward_kernel(NormArguments<T> a) {
-  const auto row = read_norm_row<T, kSize, kTeam>(a);
+  const auto row = read_norm_row<T, kSize, kTeam, kPacks>(a);
   uint32_t amax = 0;
   auto write = [&](int k, int64_t c) {
     const auto y = normalised(row.pack(k, c), row.rstd, load_pack<T, kSize>(a.weight, c));
@@ -22,11 +22,11 @@ __global__ void __launch_bounds__(kNormBlock) forward_kernel(NormArguments<T> a)
     store_pack(a.y, row.start + c, y);
   };
 #pragma unroll
-  for (int k = 0; k < kNormPacks; ++k) {
+  for (int k = 0; k < kPacks; ++k) {
     const int64_t c = row.member + k * kTeam;
     if (c < row.packs) write(k, c);
   }
-  for (int64_t c = row.member + kNormPacks * kTeam; c < row.packs; c += kTeam) write(kNormPacks, c);
+  for (int64_t c = row.member + kPacks * kTeam; c < row.packs; c += kTeam) write(kPacks, c);
   raise_amax(a.amax, amax);
 }
 
@@ -119,11 +119,11 @@ void backward_float8(Stream& stream, const RmsNormBackward& b) {
   });
 }
 
-template <class T, int kSize, int kTeam>
+template <class T, int kSize, int kTeam, int kPacks = kNormPacks>
 void launch_forward(Stream& stream, const RmsNormForward& f) {
   launch("rms_norm_forward", stream,
          {.grid = grid_of(ceil_div(f.x.rows(), kNormBlock / kTeam)), .block = kNormBlock},
-         forward_kernel<T, kSize, kTeam>, norm_arguments<T>(f));
+         forward_kernel<T, kSize, kTeam, kPacks>, norm_arguments<T>(f));
 }
 
 }  // namespace
@@ -138,6 +138,8 @@ void rms_norm_forward(Stream& stream, const RmsNormForward& f) {
       return launch_forward<T, 1, kNormBlock>(stream, f);
     }
     if (norm_row_is_short<T>(cols)) return launch_forward<T, kSize, 32>(stream, f);
+    if (cols <= int64_t{kSize} * kNormBlock * kFewNormPacks)
+      return launch_forward<T, kSize, kNormBlock, kFewNormPacks>(stream, f);
     return launch_forward<T, kSize, kNormBlock>(stream, f);
   });
 }

@@ -9,6 +9,7 @@
 namespace ottava::cuda {
 
 inline constexpr int kNormBlock = 256, kNormPacks = 8;  // threads; packs of a row, per thread, in registers
+inline constexpr int kFewNormPacks = 2;  // for rows that need no more: half the registers, twice the blocks
 /// A team is the threads that share a row: a warp for short rows, else the block.
 template <class T>
 bool norm_row_is_short(int64_t cols) {
@@ -42,7 +43,7 @@ NormArguments<T> norm_arguments(const RmsNormForward& f) {
 
 /// One team's row between the passes: `kept` are its packs member, member + kTeam, ...; what does not fit
 /// there (rows past 16384 bf16 elements) is read again, from the L2 cache.
-template <class T, int kSize, int kTeam>
+template <class T, int kSize, int kTeam, int kPacks>
 struct NormRow {
   int64_t row;
   bool active;  ///< not past the last row
@@ -50,18 +51,18 @@ struct NormRow {
   int64_t packs, start;  ///< no packs when not active; `start` in packs
   const T* h;            ///< all rows
   float rstd;
-  Pack<T, kSize> kept[kNormPacks];
+  Pack<T, kSize> kept[kPacks];
 
   __device__ __forceinline__ Pack<T, kSize> pack(int k, int64_t c) const {
-    return k < kNormPacks ? kept[k] : load_pack<T, kSize>(h, start + c);
+    return k < kPacks ? kept[k] : load_pack<T, kSize>(h, start + c);
   }
 };
 
 /// Reads the row, adds and stores the residual, stores rstd. Every thread of the block calls it.
-template <class T, int kSize, int kTeam>
-__device__ __forceinline__ NormRow<T, kSize, kTeam> read_norm_row(const NormArguments<T>& a) {
+template <class T, int kSize, int kTeam, int kPacks = kNormPacks>
+__device__ __forceinline__ NormRow<T, kSize, kTeam, kPacks> read_norm_row(const NormArguments<T>& a) {
   using P = Pack<T, kSize>;
-  NormRow<T, kSize, kTeam> r;
+  NormRow<T, kSize, kTeam, kPacks> r;
   r.row = blockIdx.x * int64_t{kNormBlock / kTeam} + threadIdx.x / kTeam;
   r.active = r.row < a.rows;
   r.member = static_cast<int>(threadIdx.x % kTeam);
@@ -84,11 +85,11 @@ __device__ __forceinline__ NormRow<T, kSize, kTeam> read_norm_row(const NormArgu
     return h;
   };
 #pragma unroll
-  for (int k = 0; k < kNormPacks; ++k) {
+  for (int k = 0; k < kPacks; ++k) {
     const int64_t c = r.member + k * kTeam;
     if (c < r.packs) r.kept[k] = read(c);
   }
-  for (int64_t c = r.member + kNormPacks * kTeam; c < r.packs; c += kTeam) read(c);
+  for (int64_t c = r.member + kPacks * kTeam; c < r.packs; c += kTeam) read(c);
 
   r.rstd = 1.0f / sqrtf(team_sum<kTeam>(squares) * a.inverse_cols + a.eps);
   if (r.active && r.member == 0) a.rstd[r.row] = r.rstd;
