@@ -12,11 +12,13 @@
 #include "apps/decide/device_peaks.h"
 #include "apps/decide/workbench.h"
 #include "apps/predict/machine.h"
+#include "apps/train/step_plan.h"
 #include "core/counted.h"
 #include "core/cpu/matmul_cache.h"
 #include "core/cuda/blas_plans.h"
 #include "core/cuda/fused_attention.h"
 #include "core/cuda/runtime.h"
+#include "core/device_stream.h"
 #include "core/error.h"
 #include "core/glob.h"
 #include "core/io/json.h"
@@ -173,7 +175,7 @@ BenchPeaks measure_all(Step& step, Device device, double seconds, std::ostream& 
   using Clock = std::chrono::steady_clock;
   const Clock::time_point begin = Clock::now();
   auto left = [&] { return seconds - std::chrono::duration<double>(Clock::now() - begin).count(); };
-  Stream stream = device.type == DeviceType::cuda ? Stream::cuda(device.index) : Stream::cpu();
+  Stream stream = device_stream(device);
   if (device.type ==
       DeviceType::cuda)  // the first call tries the algorithms of a product; the others take the best
     stream.blas_plans().select(cuda::BlasPlans::Selection::fastest);

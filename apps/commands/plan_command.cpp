@@ -9,6 +9,7 @@
 #include "apps/decide/decide.h"
 #include "apps/predict/predicted_trace.h"
 #include "apps/predict/sample_step.h"
+#include "apps/report/float8_remarks.h"
 #include "apps/report/optimizer_text.h"
 #include "core/counted.h"
 #include "core/error.h"

@@ -1,5 +1,7 @@
 #include "apps/config/planned_experiment.h"
 
+#include "apps/config/resolved_float8.h"
+#include "apps/config/resolved_layout.h"
 #include "core/cuda/runtime.h"
 #include "core/error.h"
 

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "apps/config/resolved_float8.h"
 #include "apps/decide/memory_need.h"
 #include "apps/decide/workbench.h"
+#include "apps/train/step_plan.h"
 #include "core/cuda/fused_attention.h"
 #include "core/cuda/runtime.h"
 #include "core/log.h"
@@ -78,8 +80,7 @@ std::vector<Candidate> find_candidates(const Experiment& e, Device device) {
 /// else that is open decided for less memory. Every rank makes the call.
 void judge(Candidate& c, const Experiment& e, RankGroups& ranks, Device device) {
   double with = c.fused ? 1 : 0;
-  Stream host = Stream::cpu();
-  ranks.control->all_reduce(host, {.send = view_of(&with, {1}), .recv = {}, .label = "attention"}).wait(host);
+  reduce_on_host(*ranks.control, view_of(&with, {1}), "attention");
   if (with < ranks.control->size()) {
     if (c.fused) c.why_not = "another rank cannot have it";
     c.fused = nullptr;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "apps/config/resolved_float8.h"
 #include "apps/decide/attention_choice.h"
 #include "apps/decide/cpu_products.h"
 #include "apps/decide/device_peaks.h"

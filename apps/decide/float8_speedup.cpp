@@ -4,9 +4,11 @@
 #include <charconv>
 #include <cmath>
 
+#include "apps/config/resolved_float8.h"
 #include "apps/decide/step_times.h"
 #include "core/cpu/matmul_cache.h"
 #include "core/cuda/blas_plans.h"
+#include "core/device_stream.h"
 #include "core/error.h"
 #include "parallel/ranks/agree.h"
 
@@ -17,7 +19,7 @@ std::string decision_name(const ProductShape& s) {
 }
 
 std::vector<Decisions::Entry> measure_float8(const Experiment& e, RankGroups& ranks, Device device) {
-  Stream stream = device.type == DeviceType::cuda ? Stream::cuda(device.index) : Stream::cpu();
+  Stream stream = device_stream(device);
   if (device.type == DeviceType::cpu) stream.matmul_cache().set_products(e.shape.cpu_products);
   if (device.type == DeviceType::cuda) {
     stream.blas_plans().set_sm_count(e.sm_budget.products);

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "apps/decide/available_memory.h"
+#include "apps/train/step_plan.h"
 
 namespace ottava {
 

@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "apps/config/experiment.h"
+#include "apps/train/step_plan.h"
 #include "core/stream.h"
 
 namespace ottava {

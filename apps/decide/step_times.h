@@ -6,6 +6,7 @@
 
 #include "apps/config/experiment.h"
 #include "apps/decide/workbench.h"
+#include "apps/train/step_plan.h"
 
 namespace ottava {
 

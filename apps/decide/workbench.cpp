@@ -1,6 +1,7 @@
 #include "apps/decide/workbench.h"
 
 #include "core/bf16.h"
+#include "core/device_stream.h"
 #include "core/ops/elementwise.h"
 
 namespace ottava {
@@ -75,9 +76,7 @@ std::vector<int32_t> scattered_indices(int64_t count, int64_t limit) {
   return values;
 }
 
-Stream Workbench::stream() const {
-  return device_.type == DeviceType::cuda ? Stream::cuda(device_.index) : Stream::cpu();
-}
+Stream Workbench::stream() const { return device_stream(device_); }
 
 Tensor Workbench::allocate(DType dtype, Shape shape) {
   Tensor tensor{nullptr, dtype, shape};

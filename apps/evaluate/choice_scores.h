@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "apps/evaluate/choice_task.h"
-#include "apps/train/training_engine.h"
+#include "apps/train/step_io.h"
 #include "core/data/tokenizer/tokenizer.h"
 
 namespace ottava {

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "apps/config/experiment.h"
+#include "apps/train/step_plan.h"
 
 namespace ottava {
 

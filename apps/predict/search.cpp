@@ -11,6 +11,7 @@
 #include <thread>
 #include <tuple>
 
+#include "apps/config/resolved_layout.h"
 #include "apps/predict/fewer_blocks.h"
 #include "core/counted.h"
 #include "core/error.h"

@@ -9,6 +9,7 @@
 
 #include "core/counted.h"
 #include "core/ops/elementwise.h"
+#include "parallel/ranks/agree.h"
 
 namespace ottava {
 namespace {
@@ -113,15 +114,8 @@ std::vector<Float8Operand> read_float8(TrainingEngine& engine, Communicator& con
   if (!engine.float8() || !engine.float8()->options().counts) return {};
   const std::vector<std::string>& names = engine.float8()->options().products;
   Slots slots = read_slots(engine, names.size());
-  if (control.size() > 1) {
-    Stream host = Stream::cpu();
-    auto share = [&](Tensor all, ReduceOp op, std::string_view label) {
-      control.all_reduce(host, {.send = all, .recv = {}, .op = op, .label = label}).wait(host);
-    };
-    share(view_of(slots.amax.data(), {static_cast<int64_t>(slots.amax.size())}), ReduceOp::max, "FP8 amaxes");
-    share(view_of(slots.counters.data(), {static_cast<int64_t>(slots.counters.size())}), ReduceOp::sum,
-          "FP8 counters");
-  }
+  reduce_on_host(control, view_of(slots.amax.data(), {std::ssize(slots.amax)}), "FP8 amaxes", ReduceOp::max);
+  reduce_on_host(control, view_of(slots.counters.data(), {std::ssize(slots.counters)}), "FP8 counters");
   std::vector<Float8Operand> out;
   for (size_t p = 0; p < names.size(); ++p) {
     const fp8::Recipe& recipe = *engine.shape().float8_policy.find(names[p])->recipe;

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "apps/config/experiment.h"
+#include "apps/train/step_plan.h"
 #include "core/io/json.h"
 
 namespace ottava {

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "apps/decide/available_memory.h"
+#include "apps/report/float8_remarks.h"
 #include "apps/report/optimizer_text.h"
 #include "core/counted.h"
 #include "core/cpu/isa.h"

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "apps/train/training_engine.h"
+#include "apps/train/step_io.h"
 #include "core/data/mixed_loader.h"
 
 namespace ottava {

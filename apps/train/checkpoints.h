@@ -5,6 +5,7 @@
 #include <string>
 
 #include "apps/config/experiment.h"
+#include "apps/train/training_engine.h"
 #include "apps/train/training_state.h"
 #include "parallel/checkpoint/rank_group.h"
 #include "parallel/checkpoint/saver.h"

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <vector>
 
+#include "apps/train/non_finite.h"
 #include "core/counted.h"
 #include "parallel/ranks/bootstrap.h"
 
@@ -40,8 +41,8 @@ Suspicion suspicion_of(bool loss, bool operands, bool gradients) {
 Account account_of(TrainingEngine& engine, int rank) {
   const std::vector<float> sums = engine.loss_after_each_micro_batch();
   const auto bad = std::find_if(sums.begin(), sums.end(), [](float sum) { return !std::isfinite(sum); });
-  const std::string gradients = engine.non_finite_gradients();
-  const std::string operands = engine.non_finite_operands();
+  const std::string gradients = non_finite_gradients(engine);
+  const std::string operands = non_finite_operands(engine);
   std::string text = fmt::format("rank {}: ", rank);
   if (bad != sums.end()) {
     text += fmt::format("loss {} in micro-batch {} of {}", *bad, bad - sums.begin() + 1, sums.size());

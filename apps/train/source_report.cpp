@@ -6,6 +6,7 @@
 #include "core/log.h"
 #include "core/metrics/step_line.h"
 #include "parallel/checkpoint/rank_group.h"
+#include "parallel/ranks/agree.h"
 
 namespace ottava {
 namespace {
@@ -53,13 +54,7 @@ void SourceReport::add(std::span<const int32_t> sources, const std::vector<float
 
 MetricsReporter::Scalars SourceReport::log(int64_t samples) {
   std::vector<Sum> sums = std::exchange(since_log_, std::vector<Sum>(since_log_.size()));
-  if (ranks_.loss->size() > 1) {
-    Stream host = Stream::cpu();
-    const auto count = static_cast<int64_t>(2 * sums.size());
-    ranks_.control_loss
-        ->all_reduce(host, {.send = view_of(&sums[0].loss, {count}), .recv = {}, .label = "loss of sources"})
-        .wait(host);
-  }
+  reduce_on_host(*ranks_.control_loss, view_of(&sums[0].loss, {2 * std::ssize(sums)}), "loss of sources");
   const auto sequence = static_cast<double>(data_.sources()[0].loader->options().seq_len);
   const std::vector<int64_t> counts = data_.mixture().counts(samples);
   MetricsReporter::Scalars scalars;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "parallel/ranks/agree.h"
+
 namespace ottava {
 
 std::vector<ChoiceTask> open_tasks(const Experiment& e) {
@@ -21,27 +23,23 @@ std::vector<ChoiceTask> open_tasks(const Experiment& e) {
 
 ChoiceScores score_task(const ChoiceTask& task, const Experiment& e, TrainingEngine& engine,
                         RankGroups& ranks) {
-  Stream host = Stream::cpu();
-  return score_choices(
-      task, *e.tokenizer,
-      {.batch = e.shape.validation_batch,
-       .sequence = e.shape.validation_sequence,
-       .rank = ranks.data_rank,
-       .ranks = ranks.data_size,
-       .share_windows = e.shape.block_causal,
-       .pass =
-           [&](const HostTokens& tokens, std::span<float> losses) {
-             engine.validate(tokens);
-             const std::vector<float> of_tokens = engine.token_losses();
-             std::ranges::copy(of_tokens, losses.begin());
-           },
-       .add_up =
-           [&](std::span<double> sums) {
-             const auto count = static_cast<int64_t>(sums.size());
-             ranks.control_loss
-                 ->all_reduce(host, {.send = view_of(sums.data(), {count}), .label = "scores of tasks"})
-                 .wait(host);
-           }});
+  return score_choices(task, *e.tokenizer,
+                       {.batch = e.shape.validation_batch,
+                        .sequence = e.shape.validation_sequence,
+                        .rank = ranks.data_rank,
+                        .ranks = ranks.data_size,
+                        .share_windows = e.shape.block_causal,
+                        .pass =
+                            [&](const HostTokens& tokens, std::span<float> losses) {
+                              engine.validate(tokens);
+                              const std::vector<float> of_tokens = engine.token_losses();
+                              std::ranges::copy(of_tokens, losses.begin());
+                            },
+                        .add_up =
+                            [&](std::span<double> sums) {
+                              reduce_on_host(*ranks.control_loss, view_of(sums.data(), {std::ssize(sums)}),
+                                             "scores of tasks");
+                            }});
 }
 
 }  // namespace ottava

@@ -6,21 +6,18 @@
 #include <vector>
 
 #include "apps/config/experiment.h"
-#include "apps/decide/device_peaks.h"
 #include "apps/report/float8_report.h"
 #include "apps/report/metrics_reporter.h"
 #include "apps/report/run_events.h"
-#include "apps/report/step_time_check.h"
 #include "apps/train/batch_source.h"
 #include "apps/train/checkpoints.h"
 #include "apps/train/data_watch.h"
-#include "apps/train/planned_pace.h"
+#include "apps/train/run_speed.h"
 #include "apps/train/source_report.h"
 #include "apps/train/step_traces.h"
 #include "apps/train/stop_signals.h"
-#include "apps/train/task_scores.h"
-#include "apps/train/training_data.h"
 #include "apps/train/training_state.h"
+#include "apps/train/validation.h"
 #include "core/optim/loss_scale.h"
 
 namespace ottava {
@@ -49,30 +46,24 @@ class Trainer {
   StepOutputs step(StepProfile* profile);
 
  private:
-  struct GlobalLoss {
-    double mean, largest, tokens;
-  };
+  // In the constructor's order.
+  void open_data();
+  void look_at_data();
+  void plan(bool graphs);
+  void log_start();
+  void build(const GraphUse& graphs);
+  void load();
+
   End train();
+  StepOutputs timed_step();
   bool is_stop_asked_anywhere();
   double learning_rate(int64_t step) const;
-  GlobalLoss global_loss(double sum, double tokens);
   void log_step(const StepOutputs& out);
-  void validate();
-  void evaluate();
   void save(bool is_last);
   void show_first_sample();
-  void validate(ValidationSet& set);
-  void require_validation_data();
   void check_health(const StepOutputs& out);
-  void check_data_unchanged();
-  void leave_out_data();
-  void note_data();
   std::string name_of_data(std::string_view key, const std::string& name,
                            const std::vector<std::string>& paths) const;
-  bool is_past_end(BatchSource& data, int64_t samples);
-  PeakSearch peak_search() const;
-  void find_peaks();
-  void keep_pace(double seconds, StepProfile* profile);
   void report_gpu_memory() const;
   /// For HostSpans::Scope.
   HostSpans* spans() { return experiment_.config.profiling.enable_profiling ? &spans_ : nullptr; }
@@ -87,9 +78,7 @@ class Trainer {
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<TrainingEngine> engine_;
   std::unique_ptr<BatchSource> data_;
-  std::vector<ValidationSet> validation_;
-  std::vector<int32_t> token_bytes_;  ///< by id, for validation; 0 of special tokens
-  std::vector<ChoiceTask> tasks_;
+  std::unique_ptr<Validation> validation_;
   std::unique_ptr<DataWatch> data_watch_;
   HostSpans spans_;                        ///< filled where steps are traced
   std::unique_ptr<SourceReport> sources_;  ///< of a mixture
@@ -98,15 +87,8 @@ class Trainer {
   std::unique_ptr<MetricsReporter> reporter_;
   RunEvents events_;  ///< rank 0's
   TrainingState state_;
-  DevicePeaks peaks_;
-  StepTimeCheck step_time_check_;
+  RunSpeed speed_;
   Float8Alerts float8_alerts_;
-  PlannedPace pace_{std::nullopt};
-  struct {
-    double seconds = 0;
-    int64_t step = 0;
-    double seconds_waited = 0;
-  } last_log_;
   bool stop_asked_ = false, data_is_bad_ = false;
   int64_t gpu_bytes_before_ = 0, steps_here_ = 0;
 };

@@ -18,8 +18,8 @@ void TrainingEngine::run_pipeline(const StepContext& c, const HostTokens& tokens
   parameters_->gather_all(model_->backward_uses());
   std::vector<MicroBatch> batches;
   for (int64_t m = 0; m < micro_batches; ++m) {
-    if (m + 1 < micro_batches) send(tokens, m + 1, count);
-    MicroBatch& micro = batches.emplace_back(receive(tokens, m, rows));
+    if (m + 1 < micro_batches) inputs_->send(tokens, m + 1, count);
+    MicroBatch& micro = batches.emplace_back(inputs_->receive(tokens, m, rows));
     if (shape_.sequence_losses)
       micro.sequence_losses = step_sequence_losses_.slice(m * rows.batch, (m + 1) * rows.batch);
     micro.z_loss_sum = z_loss_sum_;
@@ -74,10 +74,10 @@ void TrainingEngine::share_losses() {
 
 double TrainingEngine::over_stages(double value) {
   if (!pipeline_) return value;
-  upload(&value, sum_of_squares_);
-  ranks_.pp->all_reduce(stream_, {.send = sum_of_squares_, .recv = {}, .label = "validation loss"})
+  cast(stream_, view_of(&value, {1}), stage_value_);
+  ranks_.pp->all_reduce(stream_, {.send = stage_value_, .recv = {}, .label = "validation loss"})
       .wait(stream_);
-  cast(stream_, sum_of_squares_, view_of(&value, {1}));
+  cast(stream_, stage_value_, view_of(&value, {1}));
   stream_.synchronize();
   return value;
 }

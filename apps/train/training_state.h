@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "apps/train/training_engine.h"
+#include "apps/train/step_io.h"
 #include "core/optim/loss_scale.h"
 
 namespace ottava {

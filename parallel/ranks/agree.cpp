@@ -17,6 +17,12 @@ void meet_before_refusing(Communicator& ranks) noexcept {
   }
 }
 
+void reduce_on_host(Communicator& ranks, const Tensor& values, std::string_view label, ReduceOp op) {
+  if (ranks.size() == 1) return;
+  Stream stream = Stream::cpu();
+  ranks.all_reduce(stream, {.send = values, .recv = {}, .op = op, .label = label}).wait(stream);
+}
+
 void require_equal_everywhere(Communicator& ranks, std::string_view what, uint64_t hash) {
   Stream stream = Stream::cpu();
   int64_t n = ranks.size(), mine = static_cast<int64_t>(hash);

@@ -24,6 +24,11 @@ void refuse_together(Communicator& ranks, std::string_view where, std::string_vi
   if (!complaint.empty()) fail<E>(where, "{}", complaint);
 }
 
+/// `values`, on the CPU, becomes their sum (or another reduction) over all ranks. Every rank makes the call
+/// and waits for it.
+void reduce_on_host(Communicator& ranks, const Tensor& values, std::string_view label,
+                    ReduceOp op = ReduceOp::sum);
+
 /// For what all ranks are about to throw: returns when all have what they need to say it. A rank that threw
 /// at once would stop the others in the middle of hearing why. Never throws.
 void meet_before_refusing(Communicator& ranks) noexcept;

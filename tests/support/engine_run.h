@@ -4,7 +4,9 @@
 #include <vector>
 
 #include "apps/config/experiment.h"
+#include "apps/train/step_plan.h"
 #include "apps/train/training_engine.h"
+#include "core/device_stream.h"
 
 namespace ottava::test {
 
@@ -15,7 +17,7 @@ class EngineRun {
       : EngineRun(std::move(shape), std::make_unique<RankGroups>(solo_rank_groups()), device) {}
   EngineRun(TrainingShape shape, std::unique_ptr<RankGroups> ranks, Device device)
       : ranks_(std::move(ranks)),
-        stream_(device.type == DeviceType::cuda ? Stream::cuda(device.index) : Stream::cpu()),
+        stream_(device_stream(device)),
         plan_(record_step(shape, device, *ranks_)),
         arena_(plan_.memory, device),
         engine_(std::move(shape), stream_, arena_, *ranks_, plan_.matmul_workspace_bytes) {}

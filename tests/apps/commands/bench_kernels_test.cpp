@@ -1,4 +1,5 @@
 #include "apps/commands/bench_kernels_command.h"
+#include "apps/train/step_plan.h"
 
 #include <set>
 #include <sstream>

@@ -1,4 +1,5 @@
 #include "apps/commands/plan_command.h"
+#include "apps/config/resolved_layout.h"
 
 #include <algorithm>
 #include <filesystem>

@@ -1,4 +1,5 @@
 #include "apps/decide/rehearsal.h"
+#include "apps/train/training_engine.h"
 
 #include <algorithm>
 #include <fstream>

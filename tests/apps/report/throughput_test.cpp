@@ -1,4 +1,5 @@
 #include "apps/report/throughput.h"
+#include "apps/report/float8_remarks.h"
 
 #include "parallel/comm/dry_run/dry_run_communicator.h"
 #include "tests/support/catch.h"

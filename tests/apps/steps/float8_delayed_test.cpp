@@ -2,6 +2,7 @@
 #include <fstream>
 #include <limits>
 
+#include "apps/train/non_finite.h"
 #include "core/ops/elementwise.h"
 #include "fp8/amax_history.h"
 #include "tests/support/catch.h"
@@ -160,7 +161,7 @@ TEST_CASE(
     weight = std::numeric_limits<float>::infinity();  // saturates: every gradient stays finite
     parameters.refresh_compute_copies();
     CHECK(run->step(nullptr).skipped);
-    CHECK_THAT(run->engine().non_finite_operands(), Catch::Contains("w of layers.0.feed_forward.w2"));
+    CHECK_THAT(non_finite_operands(run->engine()), Catch::Contains("w of layers.0.feed_forward.w2"));
     CHECK((history_of(*run.trainer) == before));
     weight = good;
     parameters.refresh_compute_copies();

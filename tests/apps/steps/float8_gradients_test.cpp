@@ -1,5 +1,6 @@
 #include <limits>
 
+#include "apps/train/non_finite.h"
 #include "tests/support/catch.h"
 #include "tests/support/engine_run.h"
 #include "tests/support/float8_shape.h"
@@ -73,7 +74,7 @@ TEST_CASE(
           run->train_step({.inputs = tokens, .targets = tokens, .document_start = {}, .positions = {}},
                           {.learning_rate = 1e-3, .optimizer_step = step + 1, .valid_tokens = 64});
       skipped[static_cast<size_t>(world.rank())].push_back(out.skipped);
-      if (step == 1) named[static_cast<size_t>(world.rank())] = run->non_finite_operands();
+      if (step == 1) named[static_cast<size_t>(world.rank())] = non_finite_operands(*run);
     }
   });
   for (const auto& mine : skipped) CHECK(mine == std::vector<int>{0, 1, 0});

@@ -1,4 +1,5 @@
 #include "apps/config/experiment.h"
+#include "apps/report/float8_remarks.h"
 #include "tests/support/catch.h"
 #include "tests/support/float8_shape.h"
 #include "tests/support/layout_run.h"

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <optional>
+
+#include "apps/config/experiment.h"
+
+namespace ottava {
+
+/// Decides the FP8 policy of the shape, and what it means for the model and its sharded weights: recipes of
+/// hardware of this compute capability, by speedups that were measured (null: not yet, every candidate of
+/// `auto` runs in FP8). Throws ConfigError for products whose tokens do not align.
+void resolve_float8(const Config& config, const LlamaParameters& table, const Mesh& mesh,
+                    std::optional<int> compute_capability, const Decisions* measured, TrainingShape& shape);
+/// Decides the FP8 policy again from measured speedups (quantize.linear.float8.auto; float8_speedup.h).
+void apply_measured_float8(Experiment& experiment, const Decisions& measured);
+
+/// True if ranks gather this weight in the compute type and quantize the whole.
+bool gathers_values(const Experiment& experiment, const Float8WeightSpec& weight);
+/// True if the run decides whether codes of gathered FP8 weights stay through the step
+/// (apps/decide/decide.h): it is left to it, and there are such weights that do not stay whole anyway.
+bool leaves_weight_codes_open(const Experiment& experiment);
+
+}  // namespace ottava

@@ -1,0 +1,145 @@
+#include "apps/config/resolved_layout.h"
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+
+namespace ottava {
+
+MeshDegrees mesh_degrees(const Config& c) {
+  return {.pp = static_cast<int>(c.parallelism.pipeline_parallel_degree),
+          .dp_replicate = static_cast<int>(c.parallelism.data_parallel_replicate_degree),
+          .dp_shard = static_cast<int>(c.parallelism.data_parallel_shard_degree),
+          .cp = static_cast<int>(c.parallelism.context_parallel_degree),
+          .tp = static_cast<int>(c.parallelism.tensor_parallel_degree)};
+}
+
+Batches resolve_batches(const Config& c, const Mesh& mesh) {
+  const int64_t ranks =
+      static_cast<int64_t>(mesh.size(MeshAxis::dp_replicate)) * mesh.size(MeshAxis::dp_shard);
+  const int64_t local = c.training.local_batch_size, together = local * ranks;
+  const int64_t global = c.training.global_batch_size < 0 ? together : c.training.global_batch_size;
+  if (global % together != 0 || global < together) {
+    fail<ConfigError>("training",
+                      "global_batch_size {} is not a multiple of local_batch_size {} x {} data-parallel "
+                      "ranks = {} (remainder {})",
+                      global, local, ranks, together, global % together);
+  }
+  return {global, global / together};
+}
+
+FsdpOptions resolve_fsdp(const Config& c) {
+  using Reshard = ParallelismConfig::Reshard;
+  using Reduce = ParallelismConfig::Reduce;
+  FsdpOptions out;
+  // training.dtype bfloat16 is TorchTitan's all-BF16 mode; here masters stay FP32 and only the moments are
+  // halved.
+  out.compute = c.training.mixed_precision_param;
+  out.reduce = c.training.mixed_precision_reduce;
+  out.optimizer_state = c.optimizer.state_dtype;
+  switch (c.parallelism.fsdp_reshard_after_forward) {
+    case Reshard::automatic:
+      out.reshard = FsdpOptions::Reshard::automatic;
+      break;
+    case Reshard::always:
+      out.reshard = FsdpOptions::Reshard::always;
+      break;
+    case Reshard::never:
+      out.reshard = FsdpOptions::Reshard::never;
+      break;
+  }
+  out.prefetch = static_cast<int>(c.parallelism.fsdp_prefetch);
+  out.reduce_every_micro_batch = c.parallelism.fsdp_reduce_every_microbatch != Reduce::once_per_step;
+  return out;
+}
+
+bool reductions_cross(const FsdpOptions& options, bool graphs) {
+  return !graphs && options.reshard == FsdpOptions::Reshard::never;
+}
+
+void check_context_parallel(const Config& c, int cp) {
+  if (cp == 1) return;
+  const int64_t unit = context_parallel_unit(cp);
+  const auto divides = [&](std::string_view key, int64_t tokens) {
+    if (tokens % unit == 0) return;
+    fail<ConfigError>("parallelism",
+                      "context_parallel_degree {} makes {} chunks of {} {}, which must be whole multiples of "
+                      "{} tokens: use a multiple of {}, such as {}",
+                      cp, 2 * cp, key, tokens, unit / (2 * cp), unit, (tokens + unit - 1) / unit * unit);
+  };
+  divides("training.seq_len", c.training.seq_len);
+  if (c.validation.enable) divides("validation.seq_len", c.validation.seq_len);
+}
+
+void check_tensor_parallel(const LlamaConfig& m, const Config& c, int tp, int cp) {
+  if (tp == 1) return;
+  auto divides = [&](std::string_view name, int64_t value) {
+    if (value % tp != 0)
+      fail<ConfigError>("parallelism", "tensor_parallel_degree {} does not divide {} {} (remainder {})", tp,
+                        name, value, value % tp);
+  };
+  divides("n_heads", m.heads);
+  divides("ffn_dim", m.ffn_dim);
+  divides("vocab_size", m.vocab_size);
+  const bool is_pipeline = c.parallelism.pipeline_parallel_degree > 1;
+  divides(
+      fmt::format("{} x seq_len{} =", is_pipeline ? "pipeline_parallel_microbatch_size" : "local_batch_size",
+                  cp == 1 ? "" : " / context_parallel_degree"),
+      (is_pipeline ? c.parallelism.pipeline_parallel_microbatch_size : c.training.local_batch_size) *
+          c.training.seq_len / cp);
+  if (m.kv_heads % tp != 0 && tp % m.kv_heads != 0) {
+    fail<ConfigError>("parallelism",
+                      "tensor_parallel_degree {} neither divides n_kv_heads {} nor is a multiple of it", tp,
+                      m.kv_heads);
+  }
+}
+
+void resolve_pipeline(const Config& c, int ranks, TrainingShape& shape) {
+  const ParallelismConfig& p = c.parallelism;
+  if (ranks == 1) return;
+  auto refuse = [&](std::string_view what) {
+    fail<ConfigError>("pipeline", "pipeline_parallel_degree is {}, {}", ranks, what);
+  };
+  if (shape.model.tied_embeddings)
+    refuse(
+        "and the model ties its output to its embedding, which lie in different stages: untie them, or use "
+        "data and tensor parallel");
+  if (p.fsdp_reshard_after_forward == ParallelismConfig::Reshard::always)
+    refuse(
+        "and fsdp_reshard_after_forward is always: the weights of a stage stay whole for the step, set it to "
+        "default or never");
+  if (p.fsdp_reduce_every_microbatch == ParallelismConfig::Reduce::every_microbatch)
+    refuse(
+        "and fsdp_reduce_every_microbatch is true: a stage's gradients are summed once, after its last "
+        "backward; set it to auto or false");
+  if (c.training.local_batch_size % p.pipeline_parallel_microbatch_size != 0)
+    fail<ConfigError>(
+        "pipeline",
+        "local_batch_size {} is not a multiple of pipeline_parallel_microbatch_size {} (remainder {})",
+        c.training.local_batch_size, p.pipeline_parallel_microbatch_size,
+        c.training.local_batch_size % p.pipeline_parallel_microbatch_size);
+  shape.micro_batches *= c.training.local_batch_size / p.pipeline_parallel_microbatch_size;
+  shape.batch = p.pipeline_parallel_microbatch_size;
+  const ScheduleKind schedule = schedule_named(p.pipeline_parallel_schedule);
+  std::vector<StageUnits> stages = split_stages({.layers = shape.model.layers,
+                                                 .ranks = ranks,
+                                                 .is_looped = is_looped(schedule),
+                                                 .layers_per_stage = p.pipeline_parallel_layers_per_stage,
+                                                 .first_less = p.pipeline_parallel_first_stage_less_layers,
+                                                 .last_less = p.pipeline_parallel_last_stage_less_layers,
+                                                 .split_points = p.pipeline_parallel_split_points});
+  shape.pipeline = {.shape = {.schedule = schedule,
+                              .ranks = ranks,
+                              .chunks = static_cast<int>(stages.size()) / ranks,
+                              .micro_batches = static_cast<int>(shape.micro_batches)},
+                    .stages = std::move(stages)};
+  if (const std::string complaint = complaint_about(shape.pipeline.shape); !complaint.empty())
+    fail<ConfigError>("pipeline", "{}", complaint);
+  shape.parameters.reshard = FsdpOptions::Reshard::never;
+  shape.parameters.reduce_every_micro_batch = false;
+}
+
+}  // namespace ottava

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+
+#include "apps/config/config.h"
+#include "apps/train/training_shape.h"
+#include "parallel/ranks/mesh.h"
+
+namespace ottava {
+
+MeshDegrees mesh_degrees(const Config& config);
+
+/// Sequences of a step on all ranks, and rounds in which each rank computes its share.
+struct Batches {
+  int64_t global, micro_batches;
+};
+/// Throws ConfigError with the remainder where they do not divide.
+Batches resolve_batches(const Config& config, const Mesh& mesh);
+
+FsdpOptions resolve_fsdp(const Config& config);
+/// True if reductions of FSDP may run beside the next micro-batch (FsdpOptions::reductions_cross): weights
+/// stay whole, and micro-batches are no CUDA graphs.
+bool reductions_cross(const FsdpOptions& options, bool graphs);
+
+/// Sequences that `degree` ranks share have a multiple of so many tokens: chunks of whole tiles of 128, so
+/// that attention cuts a sequence as one rank would, and FP8 its blocks of tokens.
+constexpr int64_t context_parallel_unit(int64_t degree) { return 2 * degree * 128; }
+/// Throws ConfigError where sequences are no multiple of that.
+void check_context_parallel(const Config& config, int degree);
+/// Throws ConfigError with the remainder where `tp` ranks do not divide the model or a micro-batch's tokens.
+void check_tensor_parallel(const LlamaConfig& model, const Config& config, int tp, int cp);
+/// Gives the shape its stages and schedule, and cuts its micro-batches into those of the pipeline: the ones
+/// of all accumulation rounds go through it together. Nothing for one rank. Throws ConfigError.
+void resolve_pipeline(const Config& config, int ranks, TrainingShape& shape);
+
+}  // namespace ottava

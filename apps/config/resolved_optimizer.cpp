@@ -1,0 +1,69 @@
+#include "apps/config/resolved_optimizer.h"
+
+#include <algorithm>
+#include <string>
+
+#include "core/counted.h"
+#include "core/error.h"
+#include "core/glob.h"
+
+namespace ottava {
+namespace {
+
+UpdateRule rule_of(const std::string& name, size_t group, const ParameterSpec& spec) {
+  if (name == "AdamW") return UpdateRule::adamw;
+  if (spec.is_vector) {
+    fail<ConfigError>(
+        "optimizer",
+        "param_groups entry {} gives {} to Muon, which orthogonalises matrices: it is a vector of "
+        "{}, leave it to AdamW",
+        group + 1, spec.name, counted(spec.rows(), "element"));
+  }
+  return UpdateRule::muon;
+}
+
+}  // namespace
+
+std::vector<ParameterTraining> resolve_groups(const OptimizerConfig& c,
+                                              const std::vector<ParameterSpec>& specs) {
+  std::vector<ParameterTraining> out;
+  std::vector<bool> used(c.param_groups.size(), false);
+  for (const ParameterSpec& spec : specs) {
+    ParameterTraining training{static_cast<float>(c.weight_decay), 1.0f, UpdateRule::adamw};
+    if (c.name == "Muon" && spec.role == ParameterRole::linear) training.rule = UpdateRule::muon;
+    for (size_t g = 0; g < c.param_groups.size(); ++g) {
+      const ParamGroupConfig& group = c.param_groups[g];
+      if (!glob_matches(group.match, spec.name) && !glob_matches(group.match, spec.parts[0].hf_name))
+        continue;
+      used[g] = true;
+      training.weight_decay = static_cast<float>(group.weight_decay.value_or(c.weight_decay));
+      training.lr_factor = static_cast<float>(group.lr_factor);
+      if (group.optimizer_name) training.rule = rule_of(*group.optimizer_name, g, spec);
+      break;
+    }
+    out.push_back(training);
+  }
+  for (size_t g = 0; g < used.size(); ++g) {
+    if (!used[g])
+      fail<ConfigError>(
+          "optimizer",
+          "param_groups entry {} matches no parameter: '{}'; names look like layers.0.attention_norm", g + 1,
+          c.param_groups[g].match);
+  }
+  return out;
+}
+
+MuonOptions resolve_muon(const OptimizerConfig& c) {
+  MuonOptions out;
+  out.hyper.momentum = static_cast<float>(c.momentum);
+  out.hyper.nesterov = c.nesterov;
+  out.hyper.steps = static_cast<int>(c.ns_steps);
+  std::ranges::transform(c.newton_schulz_coefficients(), out.hyper.coefficients.begin(),
+                         [](double x) { return static_cast<float>(x); });
+  out.adjust = c.adjust_lr_fn == OptimizerConfig::AdjustLr::original ? MuonOptions::Adjust::original
+                                                                     : MuonOptions::Adjust::match_rms_adamw;
+  out.precision = c.ns_dtype;
+  return out;
+}
+
+}  // namespace ottava

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <vector>
+
+#include "apps/train/training_shape.h"
+#include "core/optim/optimizer_config.h"
+
+namespace ottava {
+
+/// How each parameter of the table is trained: by optimizer.param_groups, of which a fused parameter takes
+/// that of its own name or of its first part. Throws ConfigError for a group that matches none, and for a
+/// vector that is given to Muon.
+std::vector<ParameterTraining> resolve_groups(const OptimizerConfig& config,
+                                              const std::vector<ParameterSpec>& specs);
+
+MuonOptions resolve_muon(const OptimizerConfig& config);
+
+}  // namespace ottava

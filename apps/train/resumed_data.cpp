@@ -1,0 +1,46 @@
+#include "apps/train/resumed_data.h"
+
+#include <string>
+
+#include "core/counted.h"
+#include "core/error.h"
+#include "core/log.h"
+
+namespace ottava {
+
+void note_data(TrainingState& state, const data::MixedLoader& data) {
+  state.mixture = data.order_text(state.data_position);
+  state.data_fingerprint = data.fingerprint(state.data_position);
+}
+
+void check_data_unchanged(TrainingState& state, const data::MixedLoader& data) {
+  const std::string mixture = data.order_text(state.data_position);
+  if (!state.mixture.empty() && state.mixture != mixture) {
+    fail<ConfigError>(
+        "training.mixture",
+        "the checkpoint was trained with other weights than those of this configuration: {} there, {} "
+        "here (from which sample on how many of 65536): set them as they were and change them by "
+        "training.mixture_stages from a later step on",
+        state.mixture, mixture.empty() ? "no mixture" : mixture);
+  }
+  const uint64_t now = data.fingerprint(state.data_position);
+  if (state.data_fingerprint != 0 && state.data_fingerprint != now) {
+    log::warning(
+        "the training data, tokenizer or seq_len differ from those of the checkpoint: sample {} is not where "
+        "it stopped",
+        state.data_position);
+  }
+  note_data(state, data);
+}
+
+void leave_out_data(TrainingState& state, const data::MixedLoader& data, const Experiment& experiment) {
+  const CheckpointConfig& c = experiment.config.checkpoint;
+  const int64_t samples = c.advance_data_steps * experiment.global_batch;
+  if (samples == 0 || state.step != c.load_step) return;
+  log::info("The data of {} is left out: samples {} to {} (checkpoint.advance_data_steps)",
+            counted(c.advance_data_steps, "step"), state.data_position, state.data_position + samples - 1);
+  state.data_position += samples;
+  note_data(state, data);
+}
+
+}  // namespace ottava

@@ -1,0 +1,17 @@
+#pragma once
+
+#include "apps/config/experiment.h"
+#include "apps/train/training_state.h"
+#include "core/data/mixed_loader.h"
+
+namespace ottava {
+
+/// Writes into the state what it has read so far: the order of a mixture, and the fingerprint of the data.
+void note_data(TrainingState& state, const data::MixedLoader& data);
+/// After a checkpoint was loaded. Throws ConfigError where its samples were drawn by other weights, and warns
+/// of other data; then notes what is here.
+void check_data_unchanged(TrainingState& state, const data::MixedLoader& data);
+/// Passes over the data of checkpoint.advance_data_steps steps, where the run begins at checkpoint.load_step.
+void leave_out_data(TrainingState& state, const data::MixedLoader& data, const Experiment& experiment);
+
+}  // namespace ottava

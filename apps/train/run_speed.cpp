@@ -1,0 +1,79 @@
+#include "apps/train/run_speed.h"
+
+#include "apps/predict/planned_machine.h"
+#include "apps/report/throughput.h"
+#include "core/log.h"
+
+namespace ottava {
+
+RunSpeed::RunSpeed(const Experiment& experiment, const StepPlan& plan, RankGroups& ranks, Device device)
+    : experiment_(experiment),
+      plan_(plan),
+      ranks_(ranks),
+      device_(device),
+      step_time_check_(experiment.decisions) {}
+
+PeakSearch RunSpeed::peak_search() const {
+  return {.metrics = experiment_.config.metrics,
+          .decisions = experiment_.decisions,
+          .cache = experiment_.config.training.gemm_cache,
+          .uses_fp32 = plan_.flops(Precision::fp32) > 0,
+          .uses_bf16 = plan_.flops(Precision::bf16) + plan_.flops(Precision::fp8) > 0};
+}
+
+void RunSpeed::find_peaks() {
+  peaks_ = find_device_peaks(device_, peak_search());
+  log::info("Peak FLOPS used for computing MFU: {:.3e} ({})", peaks_.bf16, peaks_.source);
+  if (plan_.flops(Precision::fp8) > 0) {
+    log::info(
+        "Peak FLOPS of FP8: {:.3e}; mfu is against the bf16 peak, mfu(fp8) the same FLOPs against this one, "
+        "util weighs each product with the peak of its own precision",
+        peaks_.fp8);
+  }
+  const std::optional<Machine> machine = running_machine(device_, peaks_, experiment_);
+  // A plan is one rank's: what a stage waits for others is not in it.
+  if (machine && ranks_.world->rank() == 0 && !experiment_.shape.pipeline.is_on())
+    pace_ = PlannedPace(predict_step(plan_, *machine));
+}
+
+void RunSpeed::begin(int64_t step, double seconds_waited) {
+  since_fill_ = {};
+  filled_at_step_ = step;
+  waited_before_ = seconds_waited;
+}
+
+void RunSpeed::add(int64_t step, double seconds, double seconds_waited, StepProfile* profile) {
+  if (profile) log::warning("step {}: {}", step, pace_.blame(profile->seconds()));
+  if (const std::string sentence = pace_.add(seconds - seconds_waited); !sentence.empty()) {
+    pace_.is_slower() ? log::warning("step {}: {}", step, sentence)
+                      : log::info("step {}: {}", step, sentence);
+  }
+  const std::string checked = step_time_check_.add(seconds);
+  if (!checked.empty() && ranks_.world->rank() == 0) log::info("{}", checked);
+}
+
+void RunSpeed::fill(StepMetrics& m, double seconds_waited) {
+  const double steps = static_cast<double>(m.step - filled_at_step_);
+  m.step_seconds = (since_fill_.seconds() - left_out_) / steps;
+  m.data_seconds = (seconds_waited - waited_before_) / steps;
+  left_out_ = 0;
+  begin(m.step, seconds_waited);
+  const StepRate rate{
+      .seconds = m.step_seconds,
+      .tokens = static_cast<double>(experiment_.tokens_per_step()),
+      .ranks = ranks_.world->size(),
+      .model_flops_per_token = model_flops_per_token(experiment_.shape.model, experiment_.shape.sequence)};
+  raise_peaks(peaks_, device_, peak_search(), [&](const DevicePeaks& peaks) {
+    return throughput(plan_, peaks, rate).utilization_percent / 100;
+  });
+  const Throughput rates = throughput(plan_, peaks_, rate);
+  m.tokens_per_second = rates.tokens_per_second;
+  m.devices = ranks_.world->size();
+  m.tflops = rates.tflops;
+  m.mfu_percent = rates.mfu_percent;
+  m.conservative_mfu_percent = rates.conservative_mfu_percent;
+  m.utilization_percent = rates.utilization_percent;
+  m.runs_float8 = plan_.flops(Precision::fp8) > 0;
+}
+
+}  // namespace ottava

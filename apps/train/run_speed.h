@@ -1,0 +1,52 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "apps/decide/device_peaks.h"
+#include "apps/report/step_time_check.h"
+#include "apps/train/planned_pace.h"
+#include "core/metrics/step_line.h"
+#include "core/stopwatch.h"
+#include "parallel/ranks/rank_groups.h"
+
+namespace ottava {
+
+/// How fast a run is: against the peaks of its device, the plan's step time, and what FP8 `auto` predicted.
+class RunSpeed {
+ public:
+  /// What is given must outlive it.
+  RunSpeed(const Experiment& experiment, const StepPlan& plan, RankGroups& ranks, Device device);
+
+  /// Finds the device's peaks and the planned step time, and says so. All ranks call it.
+  void find_peaks();
+  /// What the time of logged steps counts from: after `step` steps, with so much waiting for data.
+  void begin(int64_t step, double seconds_waited);
+  /// True once, when the step is slower than planned: StepProfile's times by label are wanted.
+  bool wants_profile() { return pace_.wants_profile(); }
+  /// After each step, which took so long, waiting for data included. `profile` of it, or null. Logs what is
+  /// known of it.
+  void add(int64_t step, double seconds, double seconds_waited, StepProfile* profile);
+  /// Of what lies between steps and is no part of them.
+  void leave_out(double seconds) { left_out_ += seconds; }
+  /// Fills in times and rates of the steps since the last call, or begin().
+  void fill(StepMetrics& metrics, double seconds_waited);
+  /// "planned 0.480 s" for the progress line, or empty.
+  std::string planned_text() const { return pace_.short_text(); }
+
+ private:
+  PeakSearch peak_search() const;
+
+  const Experiment& experiment_;
+  const StepPlan& plan_;
+  RankGroups& ranks_;
+  Device device_;
+  DevicePeaks peaks_;
+  PlannedPace pace_{std::nullopt};
+  StepTimeCheck step_time_check_;
+  Stopwatch since_fill_;
+  int64_t filled_at_step_ = 0;
+  double waited_before_ = 0, left_out_ = 0;
+};
+
+}  // namespace ottava

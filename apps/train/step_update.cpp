@@ -1,0 +1,186 @@
+#include "apps/train/step_update.h"
+
+#include <cmath>
+
+#include "core/ops/elementwise.h"
+#include "core/optim/grad_norm.h"
+#include "fp8/step_amax.h"
+
+namespace ottava {
+namespace {
+
+// Those not set here are written on the device by clip_factor().
+std::vector<float> step_scalars(const StepInputs& inputs, const AdamwHyper& adamw) {
+  std::vector<float> s(kStepScalars, 0.0f);
+  double t = static_cast<double>(inputs.optimizer_step);
+  s[kLearningRate] = static_cast<float>(inputs.learning_rate);
+  s[kBiasCorrection1] = static_cast<float>(1 - std::pow(static_cast<double>(adamw.beta1), t));
+  s[kBiasCorrection2] = static_cast<float>(1 - std::pow(static_cast<double>(adamw.beta2), t));
+  s[kLossScale] = static_cast<float>(inputs.loss_scale);
+  s[kLossGradient] = inputs.valid_tokens > 0
+                         ? static_cast<float>(inputs.loss_scale / static_cast<double>(inputs.valid_tokens))
+                         : 0.0f;
+  return s;
+}
+
+}  // namespace
+
+StepUpdate::StepUpdate(const TrainingShape& shape, const LlamaParameters& table, Stream& stream, Arena& arena,
+                       RankGroups& ranks, Fsdp& parameters, Float8State* float8)
+    : shape_(shape),
+      table_(table),
+      stream_(stream),
+      ranks_(ranks),
+      parameters_(parameters),
+      float8_(float8),
+      muon_(stream, arena, *ranks.stage, parameters, shape.muon) {
+  const auto of = [&](std::string_view name, DType dtype, Shape s) {
+    return arena.persistent(name, dtype, s, MemoryCategory::data);
+  };
+  scalars_ = of("step scalars", DType::f32, {kStepScalars});
+  step_ = of("step", DType::i64, {1});
+  sum_of_squares_ = of("sum of squares", DType::f64, {1});
+  skipped_ = of("skipped", DType::i32, {1});
+  if (stream.type() == DeviceType::cuda) pinned_ = PinnedInputs(stream.device(), 2 * kMemoryAlignment);
+  if (shape.spikes.sigma <= 0) return;
+  spikes_ = {.loss_sum = of("loss of the step", DType::f32, {1}),
+             .window = of("spike window", DType::f32, {2, shape.spikes.window}),
+             .known = of("spike window's steps", DType::i64, {1}),
+             .found = of("spike bounds", DType::f32, {4}),
+             .scalars = scalars_,
+             .skipped = skipped_};
+  restore({});
+}
+
+void StepUpdate::begin(const StepInputs& inputs) {
+  pinned_.begin();
+  const std::vector<float> scalars = step_scalars(inputs, shape_.adamw);
+  upload(scalars.data(), scalars_);
+  upload(&inputs.optimizer_step, step_);
+}
+
+void StepUpdate::upload(const void* host, const Tensor& device) {
+  if (stream_.type() == DeviceType::meta) return;
+  cast(stream_,
+       stream_.type() == DeviceType::cuda ? pinned_.hold(host, device)
+                                          : Tensor{const_cast<void*>(host), device.dtype, device.shape},
+       device);
+}
+
+void StepUpdate::run(const StepContext& c, const Tensor& loss_sum) {
+  find_gradient_factor(c, loss_sum);
+  {
+    StepContext::Scope scope(c, "muon");
+    muon_.begin(scalars_);
+  }
+  update_by_adamw(c);
+  StepContext::Scope scope(c, "muon");
+  finish_muon();
+}
+
+void StepUpdate::finish_muon() {
+  std::vector<MuonUpdate::Training> training(table_.specs.size());
+  for (size_t p = 0; p < table_.specs.size(); ++p) {
+    if (table_.specs[p].rule == UpdateRule::muon)
+      training[p] = {shape_.groups[p].weight_decay, shape_.groups[p].lr_factor, updated_amax(p)};
+  }
+  muon_.finish(scalars_, training);
+}
+
+void StepUpdate::read(StepOutputs& out) {
+  std::array<float, kStepScalars> scalars{};
+  int32_t skipped = 0;
+  cast(stream_, scalars_, view_of(scalars.data(), {kStepScalars}));
+  cast(stream_, skipped_, view_of(&skipped, {1}));
+  if (!spikes_.window.empty()) {
+    out.spikes.values.resize(static_cast<size_t>(spikes_.window.numel()));
+    cast(stream_, spikes_.window, view_of(out.spikes.values.data(), spikes_.window.shape));
+    cast(stream_, spikes_.known, view_of(&out.spikes.known, {1}));
+    cast(stream_, spikes_.found, view_of(out.spike.data(), {4}));
+  }
+  stream_.synchronize();
+  out.grad_norm = scalars[kGradientNorm];
+  out.why = static_cast<Skip>(skipped);
+  out.skipped = out.why != kNotSkipped;
+}
+
+void StepUpdate::find_gradient_factor(const StepContext& c, const Tensor& loss_sum) {
+  StepContext::Scope scope(c, "optimizer");
+  std::vector<Tensor> counted = parameters_.counted_gradients();
+  std::vector<Shape> shapes;
+  for (const Tensor& g : counted) shapes.push_back(g.shape);
+  Allocation workspace = c.scratch("gradient norm", DType::f64, grad_norm_workspace(shapes));
+  grad_norm_squared(stream_, counted, sum_of_squares_, workspace);
+  share_norm();
+  clip_factor(stream_, sum_of_squares_, shape_.max_norm, scalars_, skipped_);
+  if (!spikes_.window.empty()) skip_spikes(loss_sum);
+  if (float8_) parameters_.float8()->begin_update(stream_);
+}
+
+// One sum over all ranks, so that all of them decide alike: those that see the same tokens add nothing.
+void StepUpdate::skip_spikes(const Tensor& loss_sum) {
+  if (ranks_.tensor_parallel.rank() == 0) {
+    cast(stream_, loss_sum, spikes_.loss_sum);
+  } else {
+    fill_zero(stream_, spikes_.loss_sum);
+  }
+  if (ranks_.world->size() > 1) {
+    ranks_.world->all_reduce(stream_, {.send = spikes_.loss_sum, .recv = {}, .label = "loss of the step"})
+        .wait(stream_);
+  }
+  skip_spike(stream_, spikes_, shape_.spikes);
+}
+
+void StepUpdate::restore(const SpikeWindow& window) {
+  if (spikes_.window.empty() || stream_.type() == DeviceType::meta) return;
+  const bool fits = static_cast<int64_t>(window.values.size()) == spikes_.window.numel();
+  std::vector<float> values(static_cast<size_t>(spikes_.window.numel()), 0.0f);
+  if (fits) values = window.values;
+  int64_t known = fits ? window.known : 0;
+  cast(stream_, view_of(values.data(), spikes_.window.shape), spikes_.window);
+  cast(stream_, view_of(&known, {1}), spikes_.known);
+  stream_.synchronize();
+}
+
+Tensor StepUpdate::updated_amax(size_t parameter) {
+  return float8_ ? parameters_.float8()->updated_amax(static_cast<int>(parameter)) : Tensor{};
+}
+
+void StepUpdate::update_by_adamw(const StepContext& c) {
+  StepContext::Scope scope(c, "optimizer");
+  std::vector<AdamwTensor> tensors;
+  for (size_t p = 0; p < table_.specs.size(); ++p) {
+    const ParameterShard& s = parameters_.shard(static_cast<int>(p));
+    if (s.master.numel() == 0 || table_.specs[p].rule != UpdateRule::adamw) continue;
+    const ParameterTraining training = shape_.groups.empty() ? ParameterTraining{} : shape_.groups[p];
+    tensors.push_back({.master = s.master,
+                       .gradient = s.gradient,
+                       .exp_avg = s.exp_avg,
+                       .exp_avg_sq = s.exp_avg_sq,
+                       .compute = s.has_compute_copy ? s.compute : Tensor{},
+                       .amax = updated_amax(p),
+                       .weight_decay = training.weight_decay,
+                       .lr_factor = training.lr_factor,
+                       .key = p,
+                       .first_element = s.rows.begin * (s.slice.rank() == 2 ? s.slice[1] : 1)});
+  }
+  adamw(stream_, tensors, shape_.adamw, scalars_, step_);
+}
+
+// FP8 saturates: an infinity in an operand may leave the gradients finite. So the flags of this rank's
+// operands make the norm NaN. Replicas, whose norms are equal otherwise, take the largest of both halves of
+// their bits, in which NaN wins.
+void StepUpdate::share_norm() {
+  if (float8_) {
+    fp8::poison_if_raised(stream_, float8_->all_non_finite(), sum_of_squares_);
+    fp8::poison_if_raised(stream_, parameters_.float8()->non_finite(), sum_of_squares_);
+  }
+  parameters_.all_reduce_norm(sum_of_squares_);
+  if (!float8_ || ranks_.dp_replicate->size() == 1) return;
+  const Tensor halves{sum_of_squares_.data, DType::u32, {2}};
+  ranks_.dp_replicate
+      ->all_reduce(stream_, {.send = halves, .recv = {}, .op = ReduceOp::max, .label = "gradient norm"})
+      .wait(stream_);
+}
+
+}  // namespace ottava

@@ -1,0 +1,51 @@
+#pragma once
+
+#include "apps/train/step_io.h"
+#include "apps/train/training_shape.h"
+#include "core/memory/arena.h"
+#include "core/memory/pinned_inputs.h"
+#include "models/step_context.h"
+
+namespace ottava {
+
+/// From a rank's gradients to its new weights: the global norm, clipping, whether the step is skipped, AdamW
+/// and Muon. What decides it stays on the device until it is read.
+class StepUpdate {
+ public:
+  /// Takes persistent memory. What is given must outlive it; `float8` is null without FP8.
+  StepUpdate(const TrainingShape& shape, const LlamaParameters& table, Stream& stream, Arena& arena,
+             RankGroups& ranks, Fsdp& parameters, Float8State* float8);
+
+  /// Uploads what the host decides.
+  void begin(const StepInputs& inputs);
+  /// f32 [1]: d(scaled loss) / d(token loss).
+  Tensor loss_gradient() const { return scalars_.slice(kLossGradient, kLossGradient + 1); }
+  /// Once gradients are complete. `loss_sum` f32 [1]: this rank's of the step.
+  void run(const StepContext& context, const Tensor& loss_sum);
+  /// What was decided, into `out`. Synchronizes the stream.
+  void read(StepOutputs& out);
+  /// Goes on with the window of a checkpoint; one of another size, or none, begins anew.
+  void restore(const SpikeWindow& window);
+
+ private:
+  void upload(const void* host, const Tensor& device);
+  void find_gradient_factor(const StepContext& context, const Tensor& loss_sum);
+  void share_norm();
+  void skip_spikes(const Tensor& loss_sum);
+  void update_by_adamw(const StepContext& context);
+  void finish_muon();
+  Tensor updated_amax(size_t parameter);
+
+  const TrainingShape& shape_;
+  const LlamaParameters& table_;
+  Stream& stream_;
+  RankGroups& ranks_;
+  Fsdp& parameters_;
+  Float8State* float8_;
+  MuonUpdate muon_;
+  Tensor scalars_, step_, sum_of_squares_, skipped_;
+  SkipSpike spikes_;     ///< absent tensors where no spikes are skipped
+  PinnedInputs pinned_;  ///< on a GPU
+};
+
+}  // namespace ottava

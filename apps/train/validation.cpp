@@ -1,0 +1,110 @@
+#include "apps/train/validation.h"
+
+#include <cmath>
+#include <utility>
+
+#include "apps/train/global_loss.h"
+#include "core/counted.h"
+#include "core/data/data_file.h"
+#include "core/error.h"
+#include "core/stopwatch.h"
+#include "parallel/ranks/agree.h"
+
+namespace ottava {
+
+Validation::Validation(const Experiment& experiment, RankGroups& ranks)
+    : experiment_(experiment),
+      ranks_(ranks),
+      sets_(open_validation_data(experiment, ranks)),
+      tasks_(open_tasks(experiment)) {
+  if (sets_.empty()) return;
+  const Tokenizer& tokenizer = *experiment.tokenizer;
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    token_bytes_.push_back(tokenizer.is_special(id) ? 0
+                                                    : static_cast<int32_t>(tokenizer.token_bytes(id).size()));
+  }
+}
+
+void Validation::run(int64_t step, TrainingEngine& engine, const MemoryPlan& plan, MetricsReporter& reporter,
+                     HostSpans* spans) {
+  const Config& c = experiment_.config;
+  if (!sets_.empty() && (step == 1 || step % c.validation.freq == 0)) {
+    const HostSpans::Scope validating(spans, HostSpans::Track::host, "validate");
+    for (ValidationSet& set : sets_) {
+      const MetricsReporter::Validation result = validate(set, engine);
+      reporter.log_validation(step, result, memory_maxima(engine.stream().device(), plan).shown);
+    }
+  }
+  if (!tasks_.empty() && (step == 1 || step % c.evaluation.freq == 0 || step == c.training.steps)) {
+    const HostSpans::Scope evaluating(spans, HostSpans::Track::host, "evaluate");
+    evaluate(step, engine, reporter);
+  }
+}
+
+MetricsReporter::Validation Validation::validate(ValidationSet& set, TrainingEngine& engine) {
+  const ValidationConfig& v = experiment_.config.validation;
+  const Stopwatch watch;
+  double sum = 0, tokens = 0, nats = 0, bytes = 0;
+  const int64_t per_step = set.data->samples_per_step();
+  for (int64_t i = 0; v.steps < 0 || i < v.steps; ++i) {
+    if (v.steps < 0 && is_past_end(*set.data, (i + 1) * per_step)) break;
+    const HostTokens& batch = set.data->read(i * per_step);
+    // Where the text ends is known once it was read to the end, which may be only now.
+    if (v.steps < 0 && is_past_end(*set.data, (i + 1) * per_step)) break;
+    sum += engine.validate(batch);
+    tokens += static_cast<double>(set.data->valid_tokens());
+    const std::vector<float> losses = engine.token_losses();
+    for (size_t t = 0; t < batch.targets.size(); ++t) {
+      const int32_t target = batch.targets[t];
+      const int32_t count =
+          target >= 0 && target < std::ssize(token_bytes_) ? token_bytes_[static_cast<size_t>(target)] : 0;
+      bytes += count;
+      if (count > 0) nats += losses[t];
+    }
+  }
+  const GlobalLoss of_bytes = global_loss(ranks_, engine.over_stages(nats), bytes);
+  const GlobalLoss loss = global_loss(ranks_, engine.over_stages(sum), tokens);
+  return {.name = set.name,
+          .loss = loss.mean,
+          .tokens_per_second = loss.tokens / watch.seconds() / ranks_.world->size(),
+          .bits_per_byte = of_bytes.mean / std::log(2.0)};
+}
+
+void Validation::evaluate(int64_t step, TrainingEngine& engine, MetricsReporter& reporter) {
+  for (const ChoiceTask& task : tasks_) {
+    const ChoiceScores scores = score_task(task, experiment_, engine, ranks_);
+    MetricsReporter::Scalars scalars;
+    for (const auto& [name, accuracy] : {std::pair{"acc", scores.acc}, std::pair{"acc_norm", scores.acc_norm},
+                                         std::pair{"acc_bytes", scores.acc_bytes}}) {
+      scalars.emplace_back(fmt::format("evaluation_metrics/{}/{}", task.name, name), accuracy.value);
+      scalars.emplace_back(fmt::format("evaluation_metrics/{}/{}_stderr", task.name, name),
+                           accuracy.standard_error);
+    }
+    reporter.log_evaluation(step, to_text(scores), scalars);
+  }
+}
+
+// The first batch is read for the first validation anyway; text that ends before it does is found here.
+void Validation::require_data() {
+  const ValidationConfig& v = experiment_.config.validation;
+  for (ValidationSet& set : sets_) {
+    const int64_t per_step = set.data->samples_per_step();
+    set.data->read(0);
+    if (v.steps >= 0 || !is_past_end(*set.data, per_step)) continue;
+    fail<DataError>("validation",
+                    "{} make fewer than the {} of {} that one step reads: give more text, or "
+                    "lower validation.local_batch_size or validation.seq_len",
+                    data::names_of_sources(set.paths), counted(per_step, "sequence"),
+                    counted(v.seq_len, "token"));
+  }
+}
+
+// How many samples there are is known when all of them have been tokenized, which some ranks find out before
+// others: what one knows, all know, so that they stop together.
+bool Validation::is_past_end(BatchSource& data, int64_t samples) {
+  int64_t known = data.loader().sources()[0].loader->samples_per_epoch().value_or(-1);
+  reduce_on_host(*ranks_.control, view_of(&known, {1}), "validation samples", ReduceOp::max);
+  return known >= 0 && samples > known;
+}
+
+}  // namespace ottava
