@@ -1,10 +1,9 @@
 #pragma once
 
-#include <memory>
 #include <span>
 
-#include "apps/train/training_engine.h"
-#include "models/llama/llama_model.h"
+#include "apps/train/step_io.h"
+#include "models/llama/forward_model.h"
 
 namespace ottava {
 
@@ -20,23 +19,19 @@ class Evaluator {
   Evaluator(Options options, Device device);
 
   /// To be filled, then refresh_compute_copies().
-  Fsdp& parameters() { return *parameters_; }
-  Stream& stream() { return stream_; }
+  Fsdp& parameters() { return model_.parameters(); }
+  Stream& stream() { return model_.stream(); }
   const Options& options() const { return options_; }
 
   /// Losses [batch * sequence] of tokens whose documents do not see each other; 0 where they do not count.
   void losses(const HostTokens& tokens, std::span<float> out);
 
  private:
-  void build(Arena& arena, Stream& stream);
-  void run(Arena& arena, Stream& stream);
+  void build(Arena& arena);
+  void run(const StepContext& context);
 
   Options options_;
-  Stream stream_;
-  RankGroups ranks_;
-  std::unique_ptr<Arena> arena_;
-  std::unique_ptr<Fsdp> parameters_;
-  std::unique_ptr<LlamaModel> model_;
+  ForwardModel model_;
   Tensor tokens_, targets_, document_start_, positions_, loss_sum_, losses_;
 };
 

@@ -1,10 +1,9 @@
 #pragma once
 
-#include <memory>
 #include <span>
 #include <vector>
 
-#include "models/llama/llama_model.h"
+#include "models/llama/forward_model.h"
 
 namespace ottava {
 
@@ -21,8 +20,8 @@ class Generator {
   Generator(Options options, Device device);
 
   /// To be filled, then refresh_compute_copies().
-  Fsdp& parameters() { return *parameters_; }
-  Stream& stream() { return stream_; }
+  Fsdp& parameters() { return model_.parameters(); }
+  Stream& stream() { return model_.stream(); }
 
   /// Starts over with a prompt of options.prompt_tokens; logits [V] of what follows it.
   std::span<const float> prompt(std::span<const int32_t> tokens);
@@ -34,16 +33,12 @@ class Generator {
   void rewind(int64_t length) { length_ = length; }
 
  private:
-  void build(Arena& arena, Stream& stream);
-  void run(Arena& arena, Stream& stream, int64_t tokens, int64_t position);
+  void build(Arena& arena);
+  void run(const StepContext& context, int64_t tokens, int64_t position);
   std::span<const float> fetch();
 
   Options options_;
-  Stream stream_;
-  RankGroups ranks_;
-  std::unique_ptr<Arena> arena_;
-  std::unique_ptr<Fsdp> parameters_;
-  std::unique_ptr<LlamaModel> model_;
+  ForwardModel model_;
   std::vector<KeyValueCache> caches_;
   Tensor tokens_, positions_, logits_;
   std::vector<float> host_logits_;
