@@ -1,7 +1,6 @@
 #include "apps/commands/bench_command.h"
 
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -19,6 +18,7 @@
 #include "core/cuda/runtime.h"
 #include "core/error.h"
 #include "core/ops/matmul/matmul.h"
+#include "core/stopwatch.h"
 #include "parallel/sharding/repeated_weights.h"
 
 namespace ottava {
@@ -62,9 +62,9 @@ struct Measured {
 
 template <class Step>
 double seconds_of(const Step& step) {
-  const auto begin = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   step();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return watch.seconds();
 }
 
 // On a GPU a step is launched as graphs, in which operations cannot be timed: they are in steps of their own,
@@ -180,6 +180,50 @@ std::string memory_text(const MemoryBefore& before, const StepPlan& plan, Device
       planned / kGib, grown, 100 * (grown * kGib / planned - 1), before.resident_gib);
 }
 
+// How long a step takes and where its time goes.
+void print_step(const Measured& m, Trainer& trainer, const Session& session, std::ostream& out) {
+  const StepPlan& plan = trainer.plan();
+  const Experiment& experiment = trainer.experiment();
+  const TrainingShape& shape = experiment.shape;
+  const auto tokens = static_cast<double>(experiment.tokens_per_step());
+  const StepRate rate{.seconds = m.median(),
+                      .tokens = tokens,
+                      .ranks = session.ranks.world->size(),
+                      .model_flops_per_token = model_flops_per_token(shape.model, shape.sequence)};
+  const PeakSearch search{.metrics = experiment.config.metrics,
+                          .decisions = experiment.decisions,
+                          .cache = experiment.config.training.gemm_cache};
+  DevicePeaks peaks = find_device_peaks(session.device, search);
+  raise_peaks(peaks, session.device, search, [&](const DevicePeaks& p) {
+    return utilization_of(m, plan, p, throughput(plan, p, rate).utilization_percent / 100);
+  });
+  const Throughput rates = throughput(plan, peaks, rate);
+  auto print = [&](const std::string& line) { out << line << '\n'; };
+  print(fmt::format("device: {}; GEMM peaks ({}): bf16 {:#.3g} TFLOP/s, fp32 {:#.3g} TFLOP/s",
+                    session.device.type == DeviceType::cuda ? cuda::device_name(session.device.index)
+                                                            : matmul_backend_description(),
+                    peaks.source, peaks.bf16 / 1e12, peaks.fp32 / 1e12));
+  if (session.device.type == DeviceType::cpu)
+    print(fmt::format("peak of f32 multiply-adds in the caches: {:#.3g} TFLOP/s",
+                      measure_multiplier_peak_flops() / 1e12));
+  if (experiment.repeats_initial_weights)
+    print(fmt::format("initial weights: {} random values of each tensor, repeated", kRepeatedValues));
+  print(fmt::format("CUDA graphs: {}", trainer.engine().graphs().is_enabled() ? "on" : "off"));
+  print(fmt::format("step: median {:.3f} s, fastest {:.3f} s, slowest {:.3f} s of {}", m.median(),
+                    m.seconds.front(), m.seconds.back(), m.seconds.size()));
+  print(fmt::format("tokens/s: {:.0f} ({:.0f} tokens per step)", tokens / m.median(), tokens));
+  print(fmt::format("data: {:.2f} ms of a step were waited for it", m.waited_for_data * 1e3));
+  print(fmt::format(
+      "model FLOPs: {:.4g} TFLOP/s on each device (6 (N - N of the embedding) + 12 L H D T per token)",
+      rates.tflops));
+  print(fmt::format("operations{}, in a step of {:.3f} s:",
+                    session.device.type == DeviceType::cuda ? " one after the other, without graphs" : "",
+                    m.profiled_seconds));
+  print_operations(m, plan, peaks, out);
+  print(
+      fmt::format("utilization: {:.1f}% (FLOPs as computed / time / GEMM peak)", rates.utilization_percent));
+}
+
 }  // namespace
 
 int run_bench_command(const BenchCommand& command, std::ostream& out) {
@@ -209,48 +253,11 @@ int run_bench_command(const BenchCommand& command, std::ostream& out) {
     if (command.saves > 0) saves = measure_saves(trainer, command.saves);
     remove_saves();
     if (session.ranks.world->rank() != 0) return;
-    const StepPlan& plan = trainer.plan();
-    const TrainingShape& shape = experiment.shape;
-    const auto tokens = static_cast<double>(experiment.tokens_per_step());
-    const StepRate rate{.seconds = m.median(),
-                        .tokens = tokens,
-                        .ranks = session.ranks.world->size(),
-                        .model_flops_per_token = model_flops_per_token(shape.model, shape.sequence)};
-    const PeakSearch search{.metrics = config.metrics,
-                            .decisions = trainer.experiment().decisions,
-                            .cache = config.training.gemm_cache};
-    DevicePeaks peaks = find_device_peaks(session.device, search);
-    raise_peaks(peaks, session.device, search, [&](const DevicePeaks& p) {
-      return utilization_of(m, plan, p, throughput(plan, p, rate).utilization_percent / 100);
-    });
-    const Throughput rates = throughput(plan, peaks, rate);
-    auto print = [&](const std::string& line) { out << line << '\n'; };
-    print(fmt::format("device: {}; GEMM peaks ({}): bf16 {:#.3g} TFLOP/s, fp32 {:#.3g} TFLOP/s",
-                      session.device.type == DeviceType::cuda ? cuda::device_name(session.device.index)
-                                                              : matmul_backend_description(),
-                      peaks.source, peaks.bf16 / 1e12, peaks.fp32 / 1e12));
-    if (session.device.type == DeviceType::cpu)
-      print(fmt::format("peak of f32 multiply-adds in the caches: {:#.3g} TFLOP/s",
-                        measure_multiplier_peak_flops() / 1e12));
-    if (experiment.repeats_initial_weights)
-      print(fmt::format("initial weights: {} random values of each tensor, repeated", kRepeatedValues));
-    print(fmt::format("CUDA graphs: {}", trainer.engine().graphs().is_enabled() ? "on" : "off"));
-    print(fmt::format("step: median {:.3f} s, fastest {:.3f} s, slowest {:.3f} s of {}", m.median(),
-                      m.seconds.front(), m.seconds.back(), m.seconds.size()));
-    print(fmt::format("tokens/s: {:.0f} ({:.0f} tokens per step)", tokens / m.median(), tokens));
-    print(fmt::format("data: {:.2f} ms of a step were waited for it", m.waited_for_data * 1e3));
-    print(fmt::format(
-        "model FLOPs: {:.4g} TFLOP/s on each device (6 (N - N of the embedding) + 12 L H D T per token)",
-        rates.tflops));
-    print(fmt::format("operations{}, in a step of {:.3f} s:",
-                      session.device.type == DeviceType::cuda ? " one after the other, without graphs" : "",
-                      m.profiled_seconds));
-    print_operations(m, plan, peaks, out);
-    print(fmt::format("utilization: {:.1f}% (FLOPs as computed / time / GEMM peak)",
-                      rates.utilization_percent));
-    print(memory);
+    print_step(m, trainer, session, out);
+    out << memory << '\n';
     if (command.saves > 0)
-      print(saves_text(saves, config.checkpoint, snapshot_bytes(experiment, session.ranks.coordinates)));
+      out << saves_text(saves, config.checkpoint, snapshot_bytes(experiment, session.ranks.coordinates))
+          << '\n';
   });
 }
 

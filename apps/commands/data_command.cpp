@@ -137,9 +137,7 @@ void show_file(const DataFile& file, DataInspectOptions::Verify verify, std::ost
   out << "\n";
 }
 
-}  // namespace
-
-DataPrepareTotals prepare_data(const DataPrepareOptions& options, std::ostream& out) {
+void check(const DataPrepareOptions& options) {
   if (options.tokens_per_shard < 1)
     fail<ConfigError>(kPrepare, "tokens_per_shard is {}, expected at least 1", options.tokens_per_shard);
   if (options.max_text_bytes < 1)
@@ -150,6 +148,12 @@ DataPrepareTotals prepare_data(const DataPrepareOptions& options, std::ostream& 
         kPrepare, "shards keep no mask of the loss: train on the {} files themselves (training.format: {})",
         options.format, options.format);
   }
+}
+
+}  // namespace
+
+DataPrepareTotals prepare_data(const DataPrepareOptions& options, std::ostream& out) {
+  check(options);
   TextEncoder text_encoder =
       make_text_encoder(Tokenizer::load(here_or_installed(options.tokenizer)), options.marks);
   Corpus corpus(find_data_files(options.sources, format_named(options.format)),

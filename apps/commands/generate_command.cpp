@@ -1,6 +1,5 @@
 #include "apps/commands/generate_command.h"
 
-#include <chrono>
 #include <iostream>
 
 #include "apps/commands/command_line.h"
@@ -12,6 +11,7 @@
 #include "core/counted.h"
 #include "core/data/chat/template_file.h"
 #include "core/data/tokenizer/tokenizer.h"
+#include "core/stopwatch.h"
 #include "models/llama/read_hf_config.h"
 #include "parallel/checkpoint/folder.h"
 #include "parallel/checkpoint/huggingface.h"
@@ -123,7 +123,7 @@ void run_generate_command(const GenerateCommand& c, std::ostream& out, std::ostr
       loaded_generator(c, folder, model, length, length + c.max_tokens);
   AnswerOptions options = answer_options(c, folder, *tokenizer);
 
-  const auto start = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   int64_t added = 0;
   for (int64_t sample = 0; sample < c.samples; ++sample) {
     if (c.samples > 1)
@@ -133,7 +133,7 @@ void run_generate_command(const GenerateCommand& c, std::ostream& out, std::ostr
     std::vector<int32_t> text = tokens;
     added += write_answer(options, *tokenizer, *generator, generator->prompt(tokens), text, out);
   }
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds = watch.seconds();
   notes << fmt::format("{} after a prompt of {} in {:.2f} s: {:.1f} tokens/s\n", counted(added, "token"),
                        length, seconds, static_cast<double>(added) / seconds);
 }

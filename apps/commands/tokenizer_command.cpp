@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
 #include <filesystem>
 #include <iostream>
 
@@ -18,6 +17,7 @@
 #include "core/error.h"
 #include "core/io/atomic_file.h"
 #include "core/io/json.h"
+#include "core/stopwatch.h"
 
 namespace ottava {
 namespace {
@@ -81,7 +81,7 @@ void tokenizer_train(const TokenizerTrainOptions& options, std::ostream& out) {
                       "--overwrite to replace it",
                       file);
   }
-  auto start = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   tokenizer::BpeTrainer trainer({.vocab_size = options.vocab_size,
                                  .rules = tokenizer::word_rules(options.rules),
                                  .special_tokens = options.special_tokens,
@@ -97,7 +97,7 @@ void tokenizer_train(const TokenizerTrainOptions& options, std::ostream& out) {
   if (error) fail<FileError>(kTrain, "cannot create {}: {}", options.output_folder, error.message());
   write_file_atomically(options.output_folder + "/tokenizer_config.json", texts.config_json);
   write_file_atomically(options.output_folder + "/tokenizer.json", texts.tokenizer_json);
-  double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  double seconds = watch.seconds();
   out << fmt::format("read {:.1f} MB of text, {} different words, in {:.1f} s\nwrote {} ({} tokens)\n",
                      static_cast<double>(trainer.bytes()) / 1e6, trainer.distinct_words(), seconds,
                      options.output_folder + "/tokenizer.json", options.vocab_size);
@@ -138,9 +138,9 @@ void tokenizer_inspect(const TokenizerInspectOptions& options, std::ostream& out
   if (options.text_file.empty()) return;
   std::string text = given_text("tokenizer inspect", {}, options.text_file, nullptr);
   tokenizer->encode(std::string_view(text).substr(0, 1 << 20));  // fills the caches
-  auto start = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   auto ids = tokenizer->encode(text);
-  double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  double seconds = watch.seconds();
   out << fmt::format("{}: {}, {}, {:.3f} bytes per token, {:.1f} MB/s on one core\n", options.text_file,
                      counted(text.size(), "byte"), counted(ids.size(), "token"),
                      static_cast<double>(text.size()) / std::max<size_t>(ids.size(), 1),

@@ -1,9 +1,8 @@
 #include "core/data/segment_queue.h"
 
-#include <chrono>
-
 #include "core/data/chat/chat_encoder.h"
 #include "core/data/whole_packing.h"
+#include "core/stopwatch.h"
 
 namespace ottava::data {
 
@@ -178,9 +177,9 @@ void SegmentQueue::tokenize(Item& item, const Segment& raw) {
 SegmentQueue::Item& SegmentQueue::wait_for_front(std::unique_lock<std::mutex>& lock, int64_t window) {
   auto ready = [&] { return !items_.empty() && (items_.front()->done || items_.front()->ready > window); };
   if (!ready()) {
-    auto begin = std::chrono::steady_clock::now();
+    const Stopwatch watch;
     changed_.wait(lock, ready);
-    seconds_waited_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    seconds_waited_ += watch.seconds();
   }
   Item& item = *items_.front();
   if (item.ready <= window && item.error) std::rethrow_exception(item.error);

@@ -1,10 +1,10 @@
 #include "parallel/checkpoint/saver.h"
 
-#include <chrono>
 #include <filesystem>
 #include <set>
 
 #include "core/log.h"
+#include "core/stopwatch.h"
 #include "parallel/checkpoint/checksum.h"
 #include "parallel/checkpoint/folder.h"
 
@@ -25,7 +25,7 @@ struct CheckpointSaver::Pending {
   std::exception_ptr error;
   std::atomic<bool> cancel = false, done = false;
   std::thread thread;
-  std::chrono::steady_clock::time_point begun = std::chrono::steady_clock::now();
+  Stopwatch watch;
 
   void write(HostSpans* spans) {
     const HostSpans::Scope writing(spans, HostSpans::Track::saves,
@@ -206,9 +206,8 @@ void CheckpointSaver::commit(Pending& pending) {
     commit_step(options_.folder, pending.checkpoint.step);
     int64_t bytes = 0;
     for (const Manifest::File& saved : manifest.files) bytes += saved.bytes;
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - pending.begun;
     log::info("Saved {}: {:.1f} MB in {:.2f} s", step_folder(options_.folder, pending.checkpoint.step),
-              static_cast<double>(bytes) * 1e-6, seconds.count());
+              static_cast<double>(bytes) * 1e-6, pending.watch.seconds());
     try {
       rotate_steps(options_.folder, {options_.keep_latest_k, options_.keep_every}, pending.checkpoint.step);
     } catch (const std::exception& error) {

@@ -7,28 +7,9 @@
 
 namespace ottava {
 
-void declare(config::Section& s, ParallelismConfig& c) {
-  s.meaning("how the ranks share the work; the degrees multiply to the number of ranks");
-  s.field("data_parallel_replicate_degree", c.data_parallel_replicate_degree)
-      .at_least(1)
-      .unit("ranks")
-      .meaning("copies of the sharded model (HSDP; DDP when the shard degree is 1)");
-  s.field("data_parallel_shard_degree", c.data_parallel_shard_degree)
-      .at_least(-1)
-      .unit("ranks")
-      .meaning("FSDP: ranks that share parameters, gradients and optimizer state; -1: the rest");
-  s.field("context_parallel_degree", c.context_parallel_degree)
-      .at_least(1)
-      .unit("ranks")
-      .meaning("ranks that share each sequence, two chunks each (head-tail), and gather keys and values");
-  s.field("tensor_parallel_degree", c.tensor_parallel_degree)
-      .at_least(1)
-      .unit("ranks")
-      .meaning("ranks that share each matrix, with sequence parallel norms");
-  s.field("pipeline_parallel_degree", c.pipeline_parallel_degree)
-      .at_least(1)
-      .unit("ranks")
-      .meaning("ranks that hold the stages of the model one after the other");
+namespace {
+
+void declare_pipeline(config::Section& s, ParallelismConfig& c) {
   s.field("pipeline_parallel_schedule", c.pipeline_parallel_schedule)
       .meaning(
           "GPipe or 1F1B; with several stages on each rank Interleaved1F1B, LoopedBFS, InterleavedZeroBubble "
@@ -43,16 +24,35 @@ void declare(config::Section& s, ParallelismConfig& c) {
       .meaning(
           "how many make a stage, embedding and head counted; null: one stage on each rank, two in schedules "
           "that take several");
-  s.field("pipeline_parallel_first_stage_less_layers", c.pipeline_parallel_first_stage_less_layers)
-      .at_least(0)
-      .unit("layers")
-      .meaning("that the embedding counts as");
-  s.field("pipeline_parallel_last_stage_less_layers", c.pipeline_parallel_last_stage_less_layers)
-      .at_least(0)
-      .unit("layers")
-      .meaning("that norm and head count as");
+  const auto counts_as = [&](const char* key, int64_t& layers, const char* meaning) {
+    s.field(key, layers).at_least(0).unit("layers").meaning(meaning);
+  };
+  counts_as("pipeline_parallel_first_stage_less_layers", c.pipeline_parallel_first_stage_less_layers,
+            "that the embedding counts as");
+  counts_as("pipeline_parallel_last_stage_less_layers", c.pipeline_parallel_last_stage_less_layers,
+            "that norm and head count as");
   s.field("pipeline_parallel_split_points", c.pipeline_parallel_split_points)
       .meaning("where stages after the first begin, as [layers.8, layers.20]; empty: by layers");
+}
+
+}  // namespace
+
+void declare(config::Section& s, ParallelismConfig& c) {
+  s.meaning("how the ranks share the work; the degrees multiply to the number of ranks");
+  const auto degree = [&](const char* key, int64_t& ranks, const char* meaning, int64_t least = 1) {
+    s.field(key, ranks).at_least(least).unit("ranks").meaning(meaning);
+  };
+  degree("data_parallel_replicate_degree", c.data_parallel_replicate_degree,
+         "copies of the sharded model (HSDP; DDP when the shard degree is 1)");
+  degree("data_parallel_shard_degree", c.data_parallel_shard_degree,
+         "FSDP: ranks that share parameters, gradients and optimizer state; -1: the rest", -1);
+  degree("context_parallel_degree", c.context_parallel_degree,
+         "ranks that share each sequence, two chunks each (head-tail), and gather keys and values");
+  degree("tensor_parallel_degree", c.tensor_parallel_degree,
+         "ranks that share each matrix, with sequence parallel norms");
+  degree("pipeline_parallel_degree", c.pipeline_parallel_degree,
+         "ranks that hold the stages of the model one after the other");
+  declare_pipeline(s, c);
   using Reshard = ParallelismConfig::Reshard;
   s.choice("fsdp_reshard_after_forward", c.fsdp_reshard_after_forward,
            {{"default", Reshard::automatic}, {"always", Reshard::always}, {"never", Reshard::never}})
@@ -63,8 +63,7 @@ void declare(config::Section& s, ParallelismConfig& c) {
        {{"auto", Reduce::automatic}, {"true", Reduce::every_microbatch}, {"false", Reduce::once_per_step}})
       .meaning(
           "reduce gradients after every micro-batch (less memory) or once per step (less traffic); auto: "
-          "once "
-          "where memory suffices");
+          "once where memory suffices");
   s.field("fsdp_prefetch", c.fsdp_prefetch)
       .range(0, 8)
       .unit("units")

@@ -1,7 +1,6 @@
 #include "core/ops/matmul/matmul.h"
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
 #include <vector>
 
@@ -10,6 +9,7 @@
 #include "core/ops/check.h"
 #include "core/ops/matmul/matmul_kernels.h"
 #include "core/parallel_for.h"
+#include "core/stopwatch.h"
 
 namespace ottava {
 namespace {
@@ -216,9 +216,9 @@ double best_seconds(const Work& work) {
   work();
   double best = std::numeric_limits<double>::infinity(), total = 0;
   for (int i = 0; i < 20 && total < 0.1; ++i) {
-    const auto before = std::chrono::steady_clock::now();
+    const Stopwatch watch;
     work();
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - before).count();
+    const double seconds = watch.seconds();
     best = std::min(best, seconds);
     total += seconds;
   }
