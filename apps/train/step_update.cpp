@@ -69,6 +69,7 @@ void StepUpdate::upload(const void* host, const Tensor& device) {
 
 void StepUpdate::run(const StepContext& c, const Tensor& loss_sum) {
   find_gradient_factor(c, loss_sum);
+  if (muon_.buckets().empty()) return update_by_adamw(c);
   {
     StepContext::Scope scope(c, "muon");
     muon_.begin(scalars_);
