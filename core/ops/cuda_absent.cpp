@@ -2,6 +2,7 @@
 #include "core/cuda/runtime.h"
 #include "core/error.h"
 #include "core/ops/attention/attention_kernels.h"
+#include "core/ops/chunk_order_kernels.h"
 #include "core/ops/cross_entropy_kernels.h"
 #include "core/ops/elementwise_kernels.h"
 #include "core/ops/embedding_kernels.h"
@@ -31,6 +32,7 @@ void attention_forward(Stream&, const AttentionForward&) { absent(); }
 void bias_gradient(Stream&, const Tensor&, const Tensor&) { absent(); }
 void cast(Stream&, const Tensor&, const Tensor&) { absent(); }
 void clip_factor(Stream&, const Tensor&, float, const Tensor&, const Tensor&) { absent(); }
+void copy_chunks(Stream&, const ChunkCopy&) { absent(); }
 void copy_columns(Stream&, const MatrixRows&, const MatrixRows&) { absent(); }
 void cross_entropy(Stream&, const CrossEntropyBackward&) { absent(); }
 void cross_entropy_backward(Stream&, const CrossEntropyBackward&) { absent(); }

@@ -2,24 +2,13 @@
 
 #include <utility>
 
+#include "core/ops/chunk_order.h"
 #include "core/ops/elementwise.h"
 
 namespace ottava {
 
 ContextParallelGroup::ContextParallelGroup(Communicator& communicator)
     : communicator_(&communicator), rank_(communicator.rank()), size_(communicator.size()) {}
-
-// Where each chunk lies: in order of rank [size, 2, batch, chunk], and of position [batch, 2 size, chunk].
-template <class Move>
-void ContextParallelGroup::for_each_chunk(int64_t rows, int64_t batch, Move&& move) const {
-  const int64_t chunks = 2 * size_, chunk = rows / (batch * chunks);
-  for (int64_t b = 0; b < batch; ++b) {
-    for (int64_t k = 0; k < chunks; ++k) {
-      const int64_t block = k < size_ ? 2 * k : 2 * (chunks - 1 - k) + 1;
-      move((block * batch + b) * chunk, (b * chunks + k) * chunk, chunk);
-    }
-  }
-}
 
 ContextParallelGroup::Gathering ContextParallelGroup::gather_keys_values(Stream& stream, Arena& arena,
                                                                          const Tensor& qkv,
@@ -41,9 +30,7 @@ Allocation ContextParallelGroup::in_order(Stream& stream, Arena& arena, Gatherin
   Allocation ordered =
       arena.allocate("keys and values.in order", all.dtype, all.shape, MemoryCategory::scratch);
   g.request.wait(stream);
-  for_each_chunk(all.rows(), batch, [&](int64_t from, int64_t to, int64_t chunk) {
-    cast(stream, all.slice(from, from + chunk), ordered.tensor().slice(to, to + chunk));
-  });
+  order_by_position(stream, {.by_rank = all, .by_position = ordered, .ranks = size_, .batch = batch});
   return ordered;
 }
 
@@ -56,9 +43,7 @@ ContextParallelGroup::Scattering ContextParallelGroup::scatter_key_value_gradien
                                          MemoryCategory::scratch),
                .mine = {},
                .request = {}};
-  for_each_chunk(ordered.rows(), batch, [&](int64_t to, int64_t from, int64_t chunk) {
-    cast(stream, ordered.slice(from, from + chunk), s.partial.tensor().slice(to, to + chunk));
-  });
+  order_by_rank(stream, {.by_rank = s.partial, .by_position = ordered, .ranks = size_, .batch = batch});
   const Shape mine{ordered.rows() / size_, ordered.cols()};
   gradients.release();
   s.mine = arena.allocate("key and value gradients.scattered", DType::f32, mine, MemoryCategory::scratch);

@@ -14,6 +14,11 @@ namespace ottava {
 /// of each of its B sequences, then the second of each. Everything but attention treats them as 2 B sequences
 /// with positions of their own. With one rank nothing here is called.
 ///
+/// Numerics: what a query sees is summed in the order of one rank, so that its output, log-sum-exp and dQ have
+/// one rank's bits (our kernels). dK and dV are f32 sums per rank, added in rank order and rounded once: the
+/// terms of one rank in other groups. They differ from one rank's by less than 1e-6 of the sum of the terms'
+/// magnitudes, before rounding; cuDNN's shares, two a rank, are rounded to bf16 before they are added.
+///
 /// Traffic per layer and micro-batch, received by a rank: keys and values (size() - 1) / size() of
 /// 2 B S H_kv D elements, in forward and again in backward; their gradients as many f32 in backward.
 class ContextParallelGroup {
@@ -62,9 +67,6 @@ class ContextParallelGroup {
   void finish(Stream& stream, Scattering scattering, const Tensor& dqkv, const KeyHeads& which) const;
 
  private:
-  template <class Move>
-  void for_each_chunk(int64_t rows, int64_t batch, Move&& move) const;
-
   Communicator* communicator_ = nullptr;
   int rank_ = 0, size_ = 1;
 };

@@ -1,0 +1,64 @@
+#include "core/ops/chunk_order.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/cost.h"
+#include "core/ops/check.h"
+#include "core/ops/chunk_order_kernels.h"
+#include "core/parallel_for.h"
+
+namespace ottava {
+namespace {
+
+void copy_on_cpu(const ChunkCopy& c) {
+  constexpr int64_t kPiece = 1 << 16;  // bytes
+  const int64_t pieces = (c.chunk_bytes + kPiece - 1) / kPiece;
+  parallel_for(c.chunks() * pieces, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t position = i / pieces, rank = place_by_rank(position, c.ranks, c.batch),
+                    offset = i % pieces * kPiece;
+      const auto at = [&](bool by_position) {
+        return (by_position ? position : rank) * c.chunk_bytes + offset;
+      };
+      std::memcpy(static_cast<char*>(c.to) + at(c.to_position),
+                  static_cast<const char*>(c.from) + at(!c.to_position),
+                  static_cast<size_t>(std::min(kPiece, c.chunk_bytes - offset)));
+    }
+  });
+}
+
+void copy(std::string_view op, Stream& stream, const ChunkOrder& args, bool to_position) {
+  const Tensor& from = to_position ? args.by_rank : args.by_position;
+  const Tensor& to = to_position ? args.by_position : args.by_rank;
+  check_like(op, "by_position", args.by_position, "by_rank", args.by_rank);
+  const int64_t chunks = 2 * args.ranks * args.batch;
+  if (args.ranks < 1 || args.batch < 1 || from.shape.rank() != 2 || from.rows() % chunks != 0) {
+    fail<ShapeError>(op, "{} is not a matrix of {} chunks for each of {} sequences", describe(from),
+                     2 * args.ranks, args.batch);
+  }
+  const ChunkCopy c{.from = from.data,
+                    .to = to.data,
+                    .ranks = args.ranks,
+                    .batch = args.batch,
+                    .chunk_bytes = from.bytes() / chunks,
+                    .to_position = to_position};
+  switch (stream.type()) {
+    case DeviceType::cpu:
+      return copy_on_cpu(c);
+    case DeviceType::cuda:
+      return cuda::copy_chunks(stream, c);
+    case DeviceType::meta:
+      stream.recorder().record({.op = op, .bytes = 2.0 * static_cast<double>(from.bytes())},
+                               to_position ? order_by_position : order_by_rank, args);
+  }
+}
+
+}  // namespace
+
+void order_by_position(Stream& stream, const ChunkOrder& args) {
+  copy("order_by_position", stream, args, true);
+}
+void order_by_rank(Stream& stream, const ChunkOrder& args) { copy("order_by_rank", stream, args, false); }
+
+}  // namespace ottava
