@@ -45,10 +45,6 @@ std::string objection(const Experiment& e) {
     return fmt::format("cuDNN's attention is bf16, and training.mixed_precision_param is {}",
                        name_of(s.parameters.compute));
   if (s.block_causal) return "cuDNN's attention has no documents, and model.attn_mask_type is block_causal";
-  if (e.mesh.size(MeshAxis::cp) > 1)
-    return fmt::format(
-        "cuDNN's attention is not asked for queries apart from keys, and context_parallel_degree is {}",
-        e.mesh.size(MeshAxis::cp));
   if (!cuda::cudnn_is_built())
     return "this program was built without cuDNN's attention (cudnn.h and cudnn_frontend.h)";
   return {};

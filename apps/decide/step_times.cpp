@@ -11,8 +11,9 @@
 namespace ottava {
 namespace {
 
+// FLOPs: attention against separate keys sees as many as its queries are further on, of the same tensors.
 std::string key_of(const RecordedOperation& o) {
-  return fmt::format("{}|{}|{}|{}", o.op, o.variant, name_of(o.precision), o.operands);
+  return fmt::format("{}|{}|{}|{}|{}", o.op, o.variant, name_of(o.precision), o.operands, o.flops);
 }
 
 std::map<std::string, int64_t> calls_of(const StepPlan& step) {

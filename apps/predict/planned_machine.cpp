@@ -83,9 +83,8 @@ Machine planned_machine(const MachineChoice& choice, DeviceTable device, const P
   if (!choice.calibration.empty()) machine.measured = MeasuredOperations::read(choice.calibration);
   if (machine.device.is_gpu()) {
     if (machine.ranks_per_node == 0) machine.ranks_per_node = 8;
-    machine.has_cudnn_attention =
-        planned.experiment.config.attention.backend != "flash" && machine.device.cudnn_forward > 0 &&
-        !planned.experiment.shape.block_causal && planned.experiment.mesh.size(MeshAxis::cp) == 1;
+    machine.has_cudnn_attention = planned.experiment.config.attention.backend != "flash" &&
+                                  machine.device.cudnn_forward > 0 && !planned.experiment.shape.block_causal;
     return machine;
   }
   const auto cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));

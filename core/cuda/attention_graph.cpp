@@ -11,11 +11,55 @@ namespace {
 using Memory = AttentionGraph::Memory;
 using Role = AttentionGraph::Role;
 
-void* element(const Tensor& tensor, int64_t index) {
-  return static_cast<char*>(tensor.data) + index * static_cast<int64_t>(size_of(tensor.dtype));
+/// The tensor of a call that is not backward's, and where its heads begin there.
+template <class Args>
+void* address_in(const AttentionGraph::Operand& o, const Args& a) {
+  const int64_t first = a.keys.first_head * (a.heads.heads / a.heads.kv_heads);
+  const auto element = [&](const Tensor& tensor, int64_t of_head) -> void* {
+    return static_cast<char*>(tensor.data) +
+           (o.offset + first * of_head) * static_cast<int64_t>(size_of(o.dtype));
+  };
+  switch (o.memory) {
+    case Memory::qkv:
+      return element(a.qkv, a.heads.head_dim);
+    case Memory::out:
+      return element(a.out, a.heads.head_dim);
+    case Memory::lse:
+      return element(a.lse, a.sequence);
+    case Memory::keys:
+      return element(a.keys.values, 0);
+    default:
+      break;
+  }
+  if constexpr (requires { a.dqkv; }) {
+    switch (o.memory) {
+      case Memory::dout:
+        return element(a.dout, a.heads.head_dim);
+      case Memory::dqkv:
+        return element(a.dqkv, a.heads.head_dim);
+      default:
+        return element(a.workspace, 0);
+    }
+  }
+  fail<Error>("attention_graph", "{} takes no part in forward", name_of(o.role));
 }
 
 }  // namespace
+
+int64_t AttentionProblem::key_gradient_bytes() const {
+  if (pass == Pass::forward || apart_heads == 0) return 0;
+  return batch * keys() * 2 * apart_heads * heads.head_dim * static_cast<int64_t>(size_of(DType::bf16));
+}
+
+AttentionProblem problem_of(Pass pass, AttentionHeads heads, int64_t batch, int64_t sequence,
+                            const SeparateKeys& keys) {
+  AttentionProblem p{.pass = pass, .heads = heads, .batch = batch, .sequence = sequence};
+  if (keys.empty()) return p;
+  p.apart_heads = keys.values.cols() / (2 * heads.head_dim);
+  p.apart_positions = keys.values.rows() / batch;
+  p.first_query = keys.first_query;
+  return p;
+}
 
 const AttentionGraph::Operand& AttentionGraph::at(Role role) const {
   const auto found = std::ranges::find(operands, role, &Operand::role);
@@ -26,31 +70,40 @@ const AttentionGraph::Operand& AttentionGraph::at(Role role) const {
 AttentionGraph describe(const AttentionProblem& p) {
   const int64_t d = p.heads.head_dim, t = p.sequence, row = p.heads.row();
   AttentionGraph graph{.problem = p, .scale = 1.0f / std::sqrt(static_cast<float>(d)), .operands = {}};
-  auto add = [&](Role role, Memory memory, int64_t heads, int64_t of_row, int64_t offset, bool is_result) {
+  const int64_t h = p.query_heads(), all = p.heads.heads, kv = p.kv_heads();
+  // `positions` of a sequence lie one after the other, of which the call has `tokens`.
+  auto add = [&](Role role, Memory memory, int64_t heads, int64_t tokens, int64_t positions, int64_t of_row,
+                 int64_t offset, bool is_result) {
     graph.operands.push_back({.role = role,
                               .memory = memory,
                               .offset = offset,
-                              .dims = {p.batch, heads, t, d},
-                              .strides = {t * of_row, d, of_row, 1},
+                              .dims = {p.batch, heads, tokens, d},
+                              .strides = {positions * of_row, d, of_row, 1},
                               .is_result = is_result});
   };
-  const int64_t h = p.heads.heads, kv = p.heads.kv_heads;
+  auto add_keys = [&](Role keys, Role values, Memory with_queries, Memory apart, int64_t positions,
+                      bool is_result) {
+    if (p.apart_heads == 0) {
+      add(keys, with_queries, kv, t, t, row, all * d, is_result);
+      return add(values, with_queries, kv, t, t, row, (all + kv) * d, is_result);
+    }
+    add(keys, apart, kv, p.keys(), positions, 2 * kv * d, 0, is_result);
+    add(values, apart, kv, p.keys(), positions, 2 * kv * d, kv * d, is_result);
+  };
   const bool is_forward = p.pass == Pass::forward;
-  add(Role::q, Memory::qkv, h, row, 0, false);
-  add(Role::k, Memory::qkv, kv, row, h * d, false);
-  add(Role::v, Memory::qkv, kv, row, (h + kv) * d, false);
-  add(Role::out, Memory::out, h, h * d, 0, is_forward);
+  add(Role::q, Memory::qkv, h, t, t, row, 0, false);
+  add_keys(Role::k, Role::v, Memory::qkv, Memory::keys, p.apart_positions, false);
+  add(Role::out, Memory::out, h, t, t, all * d, 0, is_forward);
   graph.operands.push_back({.role = Role::lse,
                             .memory = Memory::lse,
                             .dtype = DType::f32,
                             .dims = {p.batch, h, t, 1},
-                            .strides = {h * t, t, 1, 1},
+                            .strides = {all * t, t, 1, 1},
                             .is_result = is_forward});
   if (is_forward) return graph;
-  add(Role::dout, Memory::dout, h, h * d, 0, false);
-  add(Role::dq, Memory::dqkv, h, row, 0, true);
-  add(Role::dk, Memory::dqkv, kv, row, h * d, true);
-  add(Role::dv, Memory::dqkv, kv, row, (h + kv) * d, true);
+  add(Role::dout, Memory::dout, h, t, t, all * d, 0, false);
+  add(Role::dq, Memory::dqkv, h, t, t, row, 0, true);
+  add_keys(Role::dk, Role::dv, Memory::dqkv, Memory::key_gradients, p.keys(), true);
   return graph;
 }
 
@@ -59,33 +112,11 @@ const char* name_of(Role role) {
   return kNames[static_cast<int>(role)];
 }
 
-void* address_of(const AttentionGraph::Operand& operand, const AttentionForward& a) {
-  switch (operand.memory) {
-    case Memory::qkv:
-      return element(a.qkv, operand.offset);
-    case Memory::out:
-      return element(a.out, operand.offset);
-    case Memory::lse:
-      return element(a.lse, operand.offset);
-    default:
-      fail<Error>("attention_graph", "{} takes no part in forward", name_of(operand.role));
-  }
+void* address_of(const AttentionGraph::Operand& operand, const AttentionForward& args) {
+  return address_in(operand, args);
 }
-
-void* address_of(const AttentionGraph::Operand& operand, const AttentionBackward& a) {
-  switch (operand.memory) {
-    case Memory::qkv:
-      return element(a.qkv, operand.offset);
-    case Memory::out:
-      return element(a.out, operand.offset);
-    case Memory::lse:
-      return element(a.lse, operand.offset);
-    case Memory::dout:
-      return element(a.dout, operand.offset);
-    case Memory::dqkv:
-      return element(a.dqkv, operand.offset);
-  }
-  return nullptr;
+void* address_of(const AttentionGraph::Operand& operand, const AttentionBackward& args) {
+  return address_in(operand, args);
 }
 
 }  // namespace ottava::cuda

@@ -8,25 +8,34 @@
 
 namespace ottava::cuda {
 
-/// One attention of a step, as a library plans it.
+/// One attention of a step, as a library plans it: what of a call decides, and not which heads of a row it is
+/// about.
 struct AttentionProblem {
   Pass pass = Pass::forward;
   AttentionHeads heads;
   int64_t batch = 0, sequence = 0;
+  /// Of SeparateKeys: heads and positions that they are of, and the position of the first query. No heads:
+  /// keys and values are qkv's.
+  int64_t apart_heads = 0, apart_positions = 0, first_query = 0;
+
+  int64_t kv_heads() const { return apart_heads > 0 ? apart_heads : heads.kv_heads; }
+  int64_t query_heads() const { return heads.heads / heads.kv_heads * kv_heads(); }
+  /// Positions whose keys some query of the call sees.
+  int64_t keys() const { return first_query + sequence; }
+  /// Backward's dK and dV of a call apart, which a library leaves in bf16 [batch * keys(), 2 * kv_heads() *
+  /// head_dim]; 0: they are columns of dqkv.
+  int64_t key_gradient_bytes() const;
   auto operator<=>(const AttentionProblem&) const = default;
 };
+AttentionProblem problem_of(Pass pass, AttentionHeads heads, int64_t batch, int64_t sequence,
+                            const SeparateKeys& keys);
 
 /// Attention as a graph of named tensors and attributes: what a library is told about a problem, before it is
 /// said in the library's words. Strides say where our packed layouts have each operand, so nothing is copied.
 struct AttentionGraph {
   enum class Role : uint8_t { q, k, v, out, lse, dout, dq, dk, dv };
-  enum class Memory : uint8_t {
-    qkv,
-    out,
-    lse,
-    dout,
-    dqkv
-  };  ///< tensors of AttentionForward and AttentionBackward
+  /// Tensors of AttentionForward and AttentionBackward; key_gradients: what the workspace begins with.
+  enum class Memory : uint8_t { qkv, out, lse, dout, dqkv, keys, key_gradients };
   struct Operand {
     Role role;
     Memory memory;
@@ -36,8 +45,8 @@ struct AttentionGraph {
     bool is_result = false;
   };
   AttentionProblem problem;
-  float scale = 1;  ///< of the scores: 1/sqrt(D)
-  bool causal = true;
+  float scale = 1;            ///< of the scores: 1/sqrt(D)
+  bool causal = true;         ///< the last query sees the last key, and each one before it a key fewer
   bool deterministic = true;  ///< of backward
   std::vector<Operand> operands;
 

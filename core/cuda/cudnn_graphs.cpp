@@ -86,6 +86,16 @@ void place(const TensorPtr& tensor, const AttentionGraph::Operand& o) {
   if (o.is_result) tensor->set_output(true);
 }
 
+/// Of equal lengths the two masks are one, and kernels for the plain one are the more.
+template <class Attributes>
+void set_mask(Attributes& attributes, const AttentionGraph& a) {
+  if (a.at(Role::k).dims[2] == a.at(Role::q).dims[2]) {
+    attributes.set_causal_mask(a.causal);
+  } else {
+    attributes.set_causal_mask_bottom_right(a.causal);
+  }
+}
+
 std::shared_ptr<fe::graph::Graph> translate(const AttentionGraph& a) {
   auto graph = std::make_shared<fe::graph::Graph>();
   graph->set_io_data_type(fe::DataType_t::BFLOAT16)
@@ -101,8 +111,8 @@ std::shared_ptr<fe::graph::Graph> translate(const AttentionGraph& a) {
     auto attributes = fe::graph::SDPA_attributes()
                           .set_name("attention_forward")
                           .set_attn_scale(a.scale)
-                          .set_causal_mask(a.causal)
                           .set_generate_stats(true);
+    set_mask(attributes, a);
     auto [out, lse] = graph->sdpa(q, k, v, attributes);
     place(out, a.at(Role::out));
     place(lse, a.at(Role::lse));
@@ -112,8 +122,8 @@ std::shared_ptr<fe::graph::Graph> translate(const AttentionGraph& a) {
   auto attributes = fe::graph::SDPA_backward_attributes()
                         .set_name("attention_backward")
                         .set_attn_scale(a.scale)
-                        .set_causal_mask(a.causal)
                         .set_deterministic_algorithm(a.deterministic);
+  set_mask(attributes, a);
   auto [dq, dk, dv] = graph->sdpa_backward(q, k, v, out, dout, lse, attributes);
   place(dq, a.at(Role::dq));
   place(dk, a.at(Role::dk));

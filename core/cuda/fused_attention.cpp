@@ -2,8 +2,28 @@
 
 #include "core/error.h"
 #include "core/ops/check.h"
+#include "core/ops/elementwise.h"
 
 namespace ottava::cuda {
+namespace {
+
+/// What the workspace begins with; cuDNN's own part is aligned as it asks for.
+int64_t gradient_bytes(const AttentionProblem& p) {
+  constexpr int64_t kAlignment = 256;
+  return (p.key_gradient_bytes() + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+/// gradients += dK and dV that cuDNN left in bf16. They are of a prefix of each sequence.
+void add_gradients(Stream& stream, const AttentionProblem& p, const AttentionBackward& args) {
+  const int64_t of_batch = p.key_gradient_bytes() / p.batch;
+  for (int64_t b = 0; b < p.batch; ++b) {
+    const int64_t first = b * p.apart_positions;
+    const Tensor sum = args.keys.gradients.slice(first, first + p.keys());
+    add(stream, sum, {static_cast<char*>(args.workspace.data) + b * of_batch, DType::bf16, sum.shape}, sum);
+  }
+}
+
+}  // namespace
 
 const FusedAttention::Planned& FusedAttention::find(const AttentionProblem& p) {
   if (const auto known = planned_.find(p); known != planned_.end()) return known->second;
@@ -19,7 +39,7 @@ const FusedAttention::Planned& FusedAttention::find(const AttentionProblem& p) {
 }
 
 int64_t FusedAttention::workspace_bytes(const AttentionProblem& problem) {
-  return graphs_.workspace_bytes(find(problem).index);
+  return gradient_bytes(problem) + graphs_.workspace_bytes(find(problem).index);
 }
 
 template <class Args>
@@ -27,12 +47,12 @@ void FusedAttention::run(Stream& stream, Pass pass, const Args& args) {
   const std::string_view op = pass == Pass::forward ? "attention_forward" : "attention_backward";
   if (args.qkv.dtype != DType::bf16)
     fail<ShapeError>(op, "qkv is {}, and cuDNN's attention is bf16", describe(args.qkv));
-  if (!args.keys.empty()) fail<ShapeError>(op, "cuDNN's attention has no separate keys: use flash attention");
   if (!args.document_start.empty())
     fail<ShapeError>(op, "cuDNN's attention has no documents: use flash attention");
-  const Planned& planned =
-      find({.pass = pass, .heads = args.heads, .batch = args.batch, .sequence = args.sequence});
-  const int64_t needed = graphs_.workspace_bytes(planned.index);
+  const AttentionProblem problem = problem_of(pass, args.heads, args.batch, args.sequence, args.keys);
+  const Planned& planned = find(problem);
+  const int64_t gradients = gradient_bytes(problem),
+                needed = gradients + graphs_.workspace_bytes(planned.index);
   if (args.workspace.bytes() < needed || (needed > 0 && args.workspace.dtype != DType::u8)) {
     fail<MemoryError>(op,
                       "workspace is {}, expected u8 with at least {} elements for cuDNN: "
@@ -46,7 +66,10 @@ void FusedAttention::run(Stream& stream, Pass pass, const Args& args) {
       fail<ShapeError>(op, "{} is not aligned to 16 bytes, which cuDNN's kernels need", name_of(o.role));
     }
   }
-  graphs_.run(stream, planned.index, addresses, args.workspace.data);
+  graphs_.run(stream, planned.index, addresses, static_cast<char*>(args.workspace.data) + gradients);
+  if constexpr (requires { args.dqkv; }) {
+    if (gradients > 0) add_gradients(stream, problem, args);
+  }
 }
 
 void FusedAttention::forward(Stream& stream, const AttentionForward& args) {

@@ -7,8 +7,9 @@
 namespace ottava::cuda {
 
 /// Attention by cuDNN on one GPU, in place of our kernels (AttentionForward::fused): bf16, causal, without
-/// documents. A problem is planned when its workspace is first asked
-/// for, which the recording of a step does; a call neither allocates nor plans, so it may be captured.
+/// documents. Of keys apart, dK and dV of a call are rounded to bf16 before they are added. A problem is
+/// planned when its workspace is first asked for, which the recording of a step does; a call neither
+/// allocates nor plans, so it may be captured.
 class FusedAttention {
  public:
   /// Of backward: the same bits every time, or whatever is fastest.

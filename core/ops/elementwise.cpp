@@ -94,21 +94,24 @@ void fill_zero(Stream& stream, const Tensor& tensor) {
 
 void add(Stream& stream, const Tensor& a, const Tensor& b, const Tensor& out) {
   check_float("add", "a", a);
-  check_like("add", "b", b, "a", a);
+  const bool widens = a.dtype == DType::f32 && b.dtype == DType::bf16;
+  widens ? check_tensor("add", "b", b, b.dtype, a.shape) : check_like("add", "b", b, "a", a);
   check_like("add", "out", out, "a", a);
   switch (stream.type()) {
     case DeviceType::cpu: {
-      auto kernel = cpu::elementwise_kernels().add[a.dtype];
-      const int64_t size = static_cast<int64_t>(size_of(a.dtype));
+      const auto& kernels = cpu::elementwise_kernels();
+      auto kernel = widens ? kernels.add_bf16 : kernels.add[a.dtype];
+      const int64_t size = static_cast<int64_t>(size_of(a.dtype)),
+                    b_size = static_cast<int64_t>(size_of(b.dtype));
       return parallel_for(a.numel(), kGrain, [&](int64_t begin, int64_t end) {
-        kernel(bytes_of(a) + begin * size, bytes_of(b) + begin * size, bytes_of(out) + begin * size,
+        kernel(bytes_of(a) + begin * size, bytes_of(b) + begin * b_size, bytes_of(out) + begin * size,
                end - begin);
       });
     }
     case DeviceType::cuda:
       return cuda::add(stream, a, b, out);
     case DeviceType::meta:
-      return stream.recorder().record(moving("add", 3 * a.bytes()), add, a, b, out);
+      return stream.recorder().record(moving("add", 2 * a.bytes() + b.bytes()), add, a, b, out);
   }
 }
 

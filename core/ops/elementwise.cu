@@ -52,13 +52,15 @@ struct Cast {
   }
 };
 
-template <class T>
+template <class T, class B>
 struct Add {
-  const T *a, *b;
+  const T* a;
+  const B* b;
   T* out;
   template <int kSize>
   __device__ void run(int64_t i) const {
-    const auto x = load_pack<T, kSize>(a, i), y = load_pack<T, kSize>(b, i);
+    const auto x = load_pack<T, kSize>(a, i);
+    const auto y = load_pack<B, kSize>(b, i);
     Pack<T, kSize> sum;
 #pragma unroll
     for (int k = 0; k < kSize; ++k) sum.set(k, x[k] + y[k]);
@@ -138,12 +140,13 @@ void fill_zero(Stream& stream, const Tensor& tensor) {
 }
 
 void add(Stream& stream, const Tensor& a, const Tensor& b, const Tensor& out) {
-  dispatch_float(a.dtype, "add", [&]<class Host>() {
-    using T = Element<Host>;
-    const Add<T> body{static_cast<const T*>(a.data), static_cast<const T*>(b.data),
-                      static_cast<T*>(out.data)};
-    map<kPackSize<T>>("add", stream, body, a.numel(), rows_are_aligned(0, a, b, out));
-  });
+  const auto run = [&]<class T, class B>() {
+    const Add<T, B> body{static_cast<const T*>(a.data), static_cast<const B*>(b.data),
+                         static_cast<T*>(out.data)};
+    map<kPackSize<B>>("add", stream, body, a.numel(), rows_are_aligned(0, a, b, out));
+  };
+  if (a.dtype != b.dtype) return run.operator()<float, __nv_bfloat16>();
+  dispatch_float(a.dtype, "add", [&]<class Host>() { run.operator()<Element<Host>, Element<Host>>(); });
 }
 
 void scale(Stream& stream, const Tensor& x, const Tensor& factor) {

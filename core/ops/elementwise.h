@@ -13,7 +13,7 @@ namespace ottava {
 void cast(Stream& stream, const Tensor& source, const Tensor& destination);
 /// All bytes zero.
 void fill_zero(Stream& stream, const Tensor& tensor);
-/// out = a + b, f32 inside, f32|bf16, any aliasing.
+/// out = a + b, f32 inside, f32|bf16, any aliasing; all of one dtype, or b bf16 and the others f32.
 void add(Stream& stream, const Tensor& a, const Tensor& b, const Tensor& out);
 /// x *= factor[0]; x f32|bf16, factor f32 [1] on the device.
 void scale(Stream& stream, const Tensor& x, const Tensor& factor);

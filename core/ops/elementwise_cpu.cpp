@@ -11,10 +11,10 @@ void convert(const From* source, To* destination, int64_t n) {
   for_each_vec(n, [&](int64_t i, auto lanes) { store(destination + i, load(source + i, lanes), lanes); });
 }
 
-template <class T>
+template <class T, class B>
 void add(const void* a, const void* b, void* out, int64_t n) {
   for_each_vec(n, [&](int64_t i, auto lanes) {
-    Vec sum = load(static_cast<const T*>(a) + i, lanes) + load(static_cast<const T*>(b) + i, lanes);
+    Vec sum = load(static_cast<const T*>(a) + i, lanes) + load(static_cast<const B*>(b) + i, lanes);
     store(static_cast<T*>(out) + i, sum, lanes);
   });
 }
@@ -37,7 +37,8 @@ double sum_all(const void* x, int64_t n) {
 ElementwiseKernels elementwise_kernels() {
   return {.to_bf16 = convert<float, bf16>,
           .to_f32 = convert<bf16, float>,
-          .add = {add<float>, add<bf16>},
+          .add = {add<float, float>, add<bf16, bf16>},
+          .add_bf16 = add<float, bf16>,
           .scale = {scale<float>, scale<bf16>},
           .sum = {sum_all<float>, sum_all<bf16>}};
 }

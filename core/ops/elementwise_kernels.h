@@ -9,7 +9,9 @@ namespace ottava {
 struct ElementwiseKernels {
   void (*to_bf16)(const float* source, bf16* destination, int64_t n);
   void (*to_f32)(const bf16* source, float* destination, int64_t n);
-  cpu::FloatKernel<void(const void* a, const void* b, void* out, int64_t n)> add;
+  using Add = void(const void* a, const void* b, void* out, int64_t n);
+  cpu::FloatKernel<Add> add;
+  Add* add_bf16;  ///< b is bf16, a and out are f32
   cpu::FloatKernel<void(void* x, float factor, int64_t n)> scale;
   cpu::FloatKernel<double(const void* x, int64_t n)> sum;
 };

@@ -124,8 +124,9 @@ void AttentionLayer::attend_apart(const StepContext& c, const LlamaBatch& batch,
     for (int which : {0, 1}) {
       const Half half(ranks, batch, which);
       const SeparateKeys keys{values, {}, groups[i].first, half.first_query};
-      const int64_t bytes = attention_workspace_bytes(c.stream, Pass::forward, c.compute, heads_,
-                                                      half.sequences, batch.sequence, nullptr, keys);
+      const int64_t bytes =
+          attention_workspace_bytes(c.stream, Pass::forward, c.compute, heads_, half.sequences,
+                                    batch.sequence, batch.fused_attention, keys);
       Allocation workspace = c.scratch("attention.workspace", DType::u8, {bytes});
       attention_forward(c.stream, {.qkv = half.rows(saved.qkv),
                                    .out = half.rows(saved.attention),
@@ -135,7 +136,8 @@ void AttentionLayer::attend_apart(const StepContext& c, const LlamaBatch& batch,
                                    .heads = heads_,
                                    .batch = half.sequences,
                                    .sequence = batch.sequence,
-                                   .keys = keys});
+                                   .keys = keys,
+                                   .fused = batch.fused_attention});
     }
   }
 }
@@ -155,8 +157,9 @@ void AttentionLayer::attend_apart_backward(const StepContext& c, const LlamaBatc
     for (int which : {0, 1}) {
       const Half half(ranks, batch, which);
       const SeparateKeys keys{values, gradients, groups[i].first, half.first_query};
-      const int64_t bytes = attention_workspace_bytes(c.stream, Pass::backward, c.compute, heads_,
-                                                      half.sequences, batch.sequence, nullptr, keys);
+      const int64_t bytes =
+          attention_workspace_bytes(c.stream, Pass::backward, c.compute, heads_, half.sequences,
+                                    batch.sequence, batch.fused_attention, keys);
       Allocation workspace = c.scratch("attention.workspace", DType::u8, {bytes});
       attention_backward(c.stream, {.qkv = half.rows(saved.qkv),
                                     .out = half.rows(saved.attention),
@@ -168,7 +171,8 @@ void AttentionLayer::attend_apart_backward(const StepContext& c, const LlamaBatc
                                     .heads = heads_,
                                     .batch = half.sequences,
                                     .sequence = batch.sequence,
-                                    .keys = keys});
+                                    .keys = keys,
+                                    .fused = batch.fused_attention});
     }
     values.release();
     if (i > 0) ranks.finish(c.stream, std::move(before), dqkv, groups[i - 1]);

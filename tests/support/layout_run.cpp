@@ -6,6 +6,7 @@
 #include <numeric>
 #include <random>
 
+#include "core/cuda/fused_attention.h"
 #include "core/ops/cross_entropy.h"
 #include "parallel/comm/nccl/nccl_communicator.h"
 #include "tests/support/catch.h"
@@ -205,8 +206,11 @@ void run_nccl_mesh(const Layout& layout,
 LayoutCurve train_over_nccl(const TrainingShape& whole, const Layout& layout, int steps, StepForm form) {
   std::vector<RankCurve> ranks(static_cast<size_t>(layout.world_size()));
   run_nccl_mesh(layout, [&](std::unique_ptr<RankGroups> groups, int rank) {
+    TrainingShape mine = whole;
+    if (const auto& fused = whole.model_options.fused_attention)
+      mine.model_options.fused_attention = std::make_shared<cuda::FusedAttention>(rank, fused->backward());
     ranks[static_cast<size_t>(rank)] =
-        train_rank(whole, layout, steps, std::move(groups), {DeviceType::cuda, rank}, form);
+        train_rank(mine, layout, steps, std::move(groups), {DeviceType::cuda, rank}, form);
   });
   return combine(whole, layout, std::move(ranks));
 }

@@ -53,7 +53,8 @@ LayoutCurve train_on(const TrainingShape& whole, const Layout& layout, int steps
 /// nccl_ranks(layout.world_size()) of them (nccl_ranks.h).
 void run_nccl_mesh(const Layout& layout,
                    const std::function<void(std::unique_ptr<RankGroups>, int rank)>& body);
-/// train_on over NCCL, operation by operation or, from the third step on, as graphs.
+/// train_on over NCCL, operation by operation or, from the third step on, as graphs. Where the shape has
+/// cuDNN's attention, each rank has one of its own.
 enum class StepForm { plain, graphs };
 LayoutCurve train_over_nccl(const TrainingShape& whole, const Layout& layout, int steps,
                             StepForm form = StepForm::plain);

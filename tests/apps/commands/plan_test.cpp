@@ -287,15 +287,18 @@ TEST_CASE("a plan of a pipeline has all its ranks, its schedule and the time of 
 }
 
 TEST_CASE("262,144 tokens of the 8B shape fit on 8 ranks that share the sequence") {
-  const std::string text =
-      printed({.file = OTTAVA_SOURCE_DIR "/configs/llama3_8b.yaml",
-               .overrides = {"--parallelism.context_parallel_degree", "8", "--training.seq_len", "262144",
-                             "--training.local_batch_size", "1", "--training.global_batch_size", "1",
-                             "--activation_checkpoint.mode", "full"},
-               .world_size = 8,
-               .machine = {.device = "h100_sxm"}});
-  INFO(text);
-  CHECK_THAT(text, Contains("cp 8") && Contains("Fits: ") && Contains("attention by our kernels"));
+  for (const auto& [mask, whose] :
+       {std::pair{"causal", "attention by cuDNN"}, std::pair{"block_causal", "attention by our kernels"}}) {
+    const std::string text =
+        printed({.file = OTTAVA_SOURCE_DIR "/configs/llama3_8b.yaml",
+                 .overrides = {"--parallelism.context_parallel_degree", "8", "--training.seq_len", "262144",
+                               "--training.local_batch_size", "1", "--training.global_batch_size", "1",
+                               "--activation_checkpoint.mode", "full", "--model.attn_mask_type", mask},
+                 .world_size = 8,
+                 .machine = {.device = "h100_sxm"}});
+    INFO(text);
+    CHECK_THAT(text, Contains("cp 8") && Contains("Fits: ") && Contains(whose));
+  }
 }
 
 TEST_CASE("a plan for what there is not is refused by name") {

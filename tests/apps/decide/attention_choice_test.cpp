@@ -7,6 +7,7 @@
 #include "core/cuda/fused_attention.h"
 #include "tests/support/devices.h"
 #include "tests/support/engine_run.h"
+#include "tests/support/thread_ranks.h"
 #include "tests/support/tiny_training.h"
 
 // Which kernels compute attention on a GPU: what is refused, what is measured, what a run that goes on
@@ -127,6 +128,31 @@ TEST_CASE("where cuDNN cannot compute attention, auto says why and cudnn is refu
                                                       Contains(c.reason) &&
                                                       Contains("set it to auto or flash"));
   }
+}
+
+TEST_CASE("ranks that share sequences choose their attention as others do, and documents are a said reason") {
+  if (!has_stand_in()) return skip(kNoStandIn);
+  const TinyTraining tiny;
+  auto shared = [&](const TinyTraining::Overrides& more) {
+    std::vector<std::string> choices(2);
+    run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
+      TinyTraining::Overrides overrides =
+          with({"--training.seq_len", "512", "--training.global_batch_size", "1",
+                "--training.local_batch_size", "1", "--parallelism.context_parallel_degree", "2"});
+      overrides.insert(overrides.end(), more.begin(), more.end());
+      const Config c = tiny.config("unused", overrides);
+      Experiment e = resolve_experiment(c, load_tokenizer(c), 2);
+      RankGroups ranks(world.split("world", {0, 1}), world.split("world", {0, 1}), e.mesh);
+      settle_decisions(e, ranks, {DeviceType::cuda, world.rank()}, DecisionSource::checkpoint);
+      choices[static_cast<size_t>(world.rank())] = chosen(e);
+    });
+    CHECK(choices[0] == choices[1]);
+    return choices[0];
+  };
+  const StandIn fast("fast");
+  CHECK_THAT(shared({}), Contains("cudnn: forward and backward of a layer: flash "));
+  CHECK_THAT(shared({"--model.attn_mask_type", "block_causal"}),
+             Contains("flash: cuDNN's attention has no documents, and model.attn_mask_type is block_causal"));
 }
 
 TEST_CASE("a workspace is judged by the step's memory, and can be asked for") {

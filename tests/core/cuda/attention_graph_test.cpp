@@ -99,6 +99,63 @@ TEST_CASE("forward leaves out and lse, backward the gradients, deterministically
   CHECK_THROWS_WITH(forward.at(Role::dq), "[attention_graph] dq takes no part in this pass");
 }
 
+// Two of the KV heads of three sequences of eleven positions, queries from the fifth on.
+TEST_CASE(
+    "keys and values apart lie beside each other, and their gradients in what the workspace begins with") {
+  const Tensor values{nullptr, DType::bf16, {kBatch * 11, 2 * 16}};
+  const SeparateKeys apart{.values = values, .gradients = {}, .first_head = 1, .first_query = 4};
+  const AttentionProblem problem = problem_of(Pass::backward, kHeads, kBatch, kSequence, apart);
+  CHECK(problem.keys() == 9);
+  CHECK(problem.query_heads() == 3);
+  CHECK(problem.key_gradient_bytes() == kBatch * 9 * 2 * 16 * 2);
+  CHECK(problem_of(Pass::forward, kHeads, kBatch, kSequence, apart).key_gradient_bytes() == 0);
+  CHECK(problem_of(Pass::backward, kHeads, kBatch, kSequence, {}).key_gradient_bytes() == 0);
+  const AttentionGraph graph = describe(problem);
+  const std::pair<Role, Role> keys_values[] = {{Role::k, Role::v}, {Role::dk, Role::dv}};
+  for (auto [keys, value] : keys_values) {
+    const bool is_gradient = keys == Role::dk;
+    std::set<int64_t> seen;
+    for (Role role : {keys, value}) {
+      const auto& o = graph.at(role);
+      CHECK(o.dims == std::array<int64_t, 4>{kBatch, 1, 9, 16});
+      CHECK(o.is_result == is_gradient);
+      CHECK(o.memory == (is_gradient ? AttentionGraph::Memory::key_gradients : AttentionGraph::Memory::keys));
+      for_each_element(o, [&](int64_t b, int64_t h, int64_t t, int64_t d) {
+        REQUIRE(index_of(o, b, h, t, d) ==
+                (b * (is_gradient ? 9 : 11) + t) * 32 + (role == value ? 16 : 0) + d);
+        seen.insert(index_of(o, b, h, t, d));
+      });
+    }
+    CHECK(static_cast<int64_t>(seen.size()) == kBatch * 9 * 32);
+  }
+  CHECK(graph.at(Role::q).dims == std::array<int64_t, 4>{kBatch, 3, kSequence, 16});
+  CHECK(graph.at(Role::q).strides == graph_of(Pass::backward).at(Role::q).strides);
+  CHECK(graph.at(Role::lse).strides == graph_of(Pass::backward).at(Role::lse).strides);
+  CHECK(describe(problem_of(Pass::forward, kHeads, kBatch, kSequence, {})).at(Role::k).strides ==
+        graph_of(Pass::forward).at(Role::k).strides);
+
+  // The second KV head's queries begin three heads into a row, and into the statistics.
+  std::vector<uint16_t> memory(4096);
+  std::vector<float> statistics(4096);
+  const auto tensor = [](auto& v, DType dtype) {
+    return Tensor{v.data(), dtype, {static_cast<int64_t>(v.size())}};
+  };
+  const Tensor x = tensor(memory, DType::bf16);
+  const AttentionForward f{.qkv = x,
+                           .out = x,
+                           .lse = tensor(statistics, DType::f32),
+                           .document_start = {},
+                           .workspace = {},
+                           .heads = kHeads,
+                           .batch = kBatch,
+                           .sequence = kSequence,
+                           .keys = {x, {}, 1, 4}};
+  CHECK(address_of(graph.at(Role::q), f) == memory.data() + 48);
+  CHECK(address_of(graph.at(Role::out), f) == memory.data() + 48);
+  CHECK(address_of(graph.at(Role::lse), f) == statistics.data() + 3 * kSequence);
+  CHECK(address_of(graph.at(Role::v), f) == memory.data() + 16);
+}
+
 TEST_CASE("addresses of operands are those of their tensors and offsets") {
   std::vector<uint16_t> qkv(256), out(256), dout(256), dqkv(256);
   std::vector<float> lse(64);

@@ -75,6 +75,19 @@ TEST_CASE("elementwise: cast between equal types copies every byte") {
   });
 }
 
+TEST_CASE("elementwise: bf16 is added to f32 in f32, also in place") {
+  for_each_device([](Stream& stream) {
+    for (int64_t n : kSizes) {
+      INFO("n " << n);
+      const auto a = normal_values(n, 1), b = normal_values(n, 2, DType::bf16);
+      DeviceBuffer sum(stream, DType::f32, {n}, a), addend(stream, DType::bf16, {n}, b);
+      add(stream, sum, addend, sum);
+      const std::vector<float> got = sum.floats();
+      for (size_t i = 0; i < got.size(); ++i) REQUIRE(got[i] == a[i] + b[i]);
+    }
+  });
+}
+
 TEST_CASE("elementwise: fill_zero clears all bytes and no more") {
   for_each_device([](Stream& stream) {
     for (int64_t n : kSizes) {
@@ -216,7 +229,7 @@ TEST_CASE("elementwise operations refuse tensors that do not fit") {
   CHECK_THROWS_WITH(cast(stream, ids, x),
                     "[cast] i32 cannot become f32: only f32 and bf16 convert into each other");
   CHECK_THROWS_WITH(add(stream, ids, ids, ids), "[add] a is i32 [4, 8], expected f32 or bf16");
-  CHECK_THROWS_WITH(add(stream, x, narrow, x), "[add] b is bf16 [4, 8], expected f32 [4, 8] (like a)");
+  CHECK_THROWS_WITH(add(stream, narrow, x, narrow), "[add] b is f32 [4, 8], expected bf16 [4, 8] (like a)");
   CHECK_THROWS_WITH(add(stream, x, x, flat), "[add] out is f32 [32], expected f32 [4, 8] (like a)");
   CHECK_THROWS_WITH(scale(stream, ids, one), "[scale] x is i32 [4, 8], expected f32 or bf16");
   CHECK_THROWS_WITH(scale(stream, x, flat), "[scale] factor is f32 [32], expected f32 [1]");

@@ -32,6 +32,8 @@ const char* objection(const AttentionGraph& g) {
   const int64_t d = g.problem.heads.head_dim;
   if (d % 8 != 0 || d > 128) return "head dimensions are multiples of 8 up to 128";
   if (!g.causal) return "this graph is causal";
+  if (g.at(Role::k).dims[2] < g.at(Role::q).dims[2])
+    return "the bottom right causal mask does not support more queries than keys";
   if (g.problem.pass == Pass::backward && g.deterministic && setting() == "old")
     return "backward is not deterministic";
   for (const Operand& o : g.operands) {
@@ -95,28 +97,34 @@ struct Work {
   View view(Role role) const { return {graph, role, addresses}; }
   double score(const View& q, const View& k, int64_t b, int64_t h, int64_t i, int64_t j) const {
     double sum = 0;
-    for (int64_t d = 0; d < graph.problem.heads.head_dim; ++d)
-      sum += q.get(b, h, i, d) * k.get(b, key_head(h), j, d);
+    for (int64_t d = 0; d < width(); ++d) sum += q.get(b, h, i, d) * k.get(b, key_head(h), j, d);
     return sum * graph.scale;
   }
-  int64_t key_head(int64_t h) const { return h / (graph.problem.heads.heads / graph.problem.heads.kv_heads); }
+  int64_t batch() const { return graph.at(Role::q).dims[0]; }
+  int64_t heads() const { return graph.at(Role::q).dims[1]; }
+  int64_t queries() const { return graph.at(Role::q).dims[2]; }
+  int64_t kv_heads() const { return graph.at(Role::k).dims[1]; }
+  int64_t keys() const { return graph.at(Role::k).dims[2]; }
+  int64_t width() const { return graph.at(Role::q).dims[3]; }
+  int64_t key_head(int64_t h) const { return h / (heads() / kv_heads()); }
+  /// The last key that query i sees.
+  int64_t last_key(int64_t i) const { return i + keys() - queries(); }
 
   void forward() const {
-    const AttentionProblem& p = graph.problem;
     const View q = view(Role::q), k = view(Role::k), v = view(Role::v), out = view(Role::out),
                lse = view(Role::lse);
-    for (int64_t b = 0; b < p.batch; ++b) {
-      for (int64_t h = 0; h < p.heads.heads; ++h) {
-        for (int64_t i = 0; i < p.sequence; ++i) {
-          std::vector<double> scores(static_cast<size_t>(i + 1));
+    for (int64_t b = 0; b < batch(); ++b) {
+      for (int64_t h = 0; h < heads(); ++h) {
+        for (int64_t i = 0; i < queries(); ++i) {
+          std::vector<double> scores(static_cast<size_t>(last_key(i) + 1));
           double largest = -std::numeric_limits<double>::infinity(), sum = 0;
-          for (int64_t j = 0; j <= i; ++j)
+          for (int64_t j = 0; j <= last_key(i); ++j)
             largest = std::max(largest, scores[static_cast<size_t>(j)] = score(q, k, b, h, i, j));
           for (double& s : scores) sum += s = std::exp(s - largest);
           lse.set(b, h, i, 0, largest + std::log(sum));
-          for (int64_t d = 0; d < p.heads.head_dim; ++d) {
+          for (int64_t d = 0; d < width(); ++d) {
             double x = 0;
-            for (int64_t j = 0; j <= i; ++j)
+            for (int64_t j = 0; j <= last_key(i); ++j)
               x += scores[static_cast<size_t>(j)] * v.get(b, key_head(h), j, d);
             out.set(b, h, i, d, x / sum);
           }
@@ -126,22 +134,21 @@ struct Work {
   }
 
   void backward() const {
-    const AttentionProblem& p = graph.problem;
-    const int64_t t = p.sequence, width = p.heads.head_dim;
+    const int64_t width = this->width();
     const View q = view(Role::q), k = view(Role::k), v = view(Role::v), out = view(Role::out),
                lse = view(Role::lse), dout = view(Role::dout), dq = view(Role::dq), dk = view(Role::dk),
                dv = view(Role::dv);
-    const auto block = [&] { return std::vector<double>(static_cast<size_t>(t * width)); };
-    for (int64_t b = 0; b < p.batch; ++b) {
-      for (int64_t kv = 0; kv < p.heads.kv_heads; ++kv) {
+    const auto block = [&] { return std::vector<double>(static_cast<size_t>(keys() * width)); };
+    for (int64_t b = 0; b < batch(); ++b) {
+      for (int64_t kv = 0; kv < kv_heads(); ++kv) {
         std::vector<double> dkeys = block(), dvalues = block();
-        for (int64_t h = 0; h < p.heads.heads; ++h) {
+        for (int64_t h = 0; h < heads(); ++h) {
           if (key_head(h) != kv) continue;
-          for (int64_t i = 0; i < t; ++i) {
+          for (int64_t i = 0; i < queries(); ++i) {
             std::vector<double> dquery(static_cast<size_t>(width));
             double delta = 0;
             for (int64_t d = 0; d < width; ++d) delta += out.get(b, h, i, d) * dout.get(b, h, i, d);
-            for (int64_t j = 0; j <= i; ++j) {
+            for (int64_t j = 0; j <= last_key(i); ++j) {
               const double probability = std::exp(score(q, k, b, h, i, j) - lse.get(b, h, i));
               double gradient = 0;
               for (int64_t d = 0; d < width; ++d) gradient += dout.get(b, h, i, d) * v.get(b, kv, j, d);
@@ -156,7 +163,7 @@ struct Work {
             for (int64_t d = 0; d < width; ++d) dq.set(b, h, i, d, dquery[static_cast<size_t>(d)]);
           }
         }
-        for (int64_t j = 0; j < t; ++j) {
+        for (int64_t j = 0; j < keys(); ++j) {
           for (int64_t d = 0; d < width; ++d) {
             dk.set(b, kv, j, d, dkeys[static_cast<size_t>(j * width + d)]);
             dv.set(b, kv, j, d, dvalues[static_cast<size_t>(j * width + d)]);
@@ -199,11 +206,13 @@ size_t CudnnGraphs::add(const AttentionGraph& graph) {
 
 // As if dQ were summed in f32.
 int64_t CudnnGraphs::workspace_bytes(size_t index) const {
-  const AttentionProblem& p = state_->graphs[index].problem;
-  const bool is_costly = p.pass == Pass::backward && state_->graphs[index].deterministic;
+  const AttentionGraph& graph = state_->graphs[index];
+  const bool is_backward = graph.problem.pass == Pass::backward,
+             is_costly = is_backward && graph.deterministic;
   if (is_costly && setting() == "hungry") return int64_t{2} << 30;
   if (is_costly && setting() == "ravenous") return int64_t{1} << 40;
-  return p.pass == Pass::forward ? 0 : p.batch * p.heads.heads * p.sequence * p.heads.head_dim * 4;
+  const auto& q = graph.at(Role::q).dims;
+  return is_backward ? q[0] * q[1] * q[2] * q[3] * 4 : 0;
 }
 
 void CudnnGraphs::run(Stream& stream, size_t index, std::span<void* const> addresses, void* workspace) {

@@ -1,32 +1,16 @@
-#include <memory>
-
 #include "tests/core/ops/attention/attention_problem.h"
+#include "tests/core/ops/attention/cudnn_or_skipped.h"
 
 using namespace ottava;
 using namespace ottava::test;
 using namespace ottava::test::attention;
 
 namespace {
-
 const Device kGpu{DeviceType::cuda, 0};
-
-/// cuDNN's attention; null, with the case skipped, where the binary or the machine has none.
-std::unique_ptr<cuda::FusedAttention> fused_or_skipped() {
-  try {
-    if (has_gpu() && cuda::cudnn_is_built())
-      return std::make_unique<cuda::FusedAttention>(kGpu.index,
-                                                    cuda::FusedAttention::Backward::deterministic);
-    skip(has_gpu() ? "this program was built without cuDNN's attention" : kNoGpu);
-  } catch (const DeviceError& error) {
-    skip(error.what());
-  }
-  return nullptr;
-}
-
 }  // namespace
 
 TEST_CASE("cuDNN's attention agrees with the reference and repeats bitwise, and its lse is ours") {
-  const auto fused = fused_or_skipped();
+  const auto fused = cudnn_or_skipped();
   if (!fused) return;
   Stream stream = stream_on(kGpu);
   for (const Case& c : kCases) {
@@ -57,7 +41,7 @@ TEST_CASE("cuDNN's attention agrees with the reference and repeats bitwise, and 
 }
 
 TEST_CASE("what cuDNN's attention does not take is refused") {
-  const auto fused = fused_or_skipped();
+  const auto fused = cudnn_or_skipped();
   if (!fused) return;
   Stream stream = stream_on(kGpu);
   const Case c{1, 2, 1, 16, 40};

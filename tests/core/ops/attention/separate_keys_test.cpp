@@ -1,4 +1,7 @@
+#include <memory>
+
 #include "tests/core/ops/attention/attention_problem.h"
+#include "tests/core/ops/attention/cudnn_or_skipped.h"
 
 using namespace ottava;
 using namespace ottava::test;
@@ -7,6 +10,7 @@ using namespace ottava::test::attention;
 namespace {
 
 constexpr int64_t kChunk = 128;
+constexpr float kBefore = 0.5f;  // what dK and dV are added to
 
 /// Rows [first, first + count) of every sequence.
 template <class T>
@@ -20,8 +24,9 @@ std::vector<T> rows_of_sequences(const std::vector<T>& all, const Case& c, int64
   return some;
 }
 
-std::vector<float> columns(const std::vector<float>& all, int64_t width, int64_t first, int64_t count) {
-  std::vector<float> some;
+template <class T>
+std::vector<T> columns(const std::vector<T>& all, int64_t width, int64_t first, int64_t count) {
+  std::vector<T> some;
   for (size_t row = 0; row < all.size(); row += static_cast<size_t>(width)) {
     const auto from = all.begin() + static_cast<int64_t>(row) + first;
     some.insert(some.end(), from, from + count);
@@ -32,11 +37,11 @@ std::vector<float> columns(const std::vector<float>& all, int64_t width, int64_t
 /// Queries [first, first + kChunk) of every sequence against keys and values of all, a group of heads per
 /// call.
 struct Part {
-  Part(Stream& stream, const Problem& whole, int64_t first)
+  Part(Stream& stream, const Problem& whole, int64_t first, cuda::FusedAttention* fused)
       : c{whole.c.batch, whole.c.heads, whole.c.kv_heads, whole.c.head_dim, kChunk},
         first(first),
         problem(stream, whole.qkv.tensor().dtype, c,
-                rows_of_sequences(whole.qkv.floats(), whole.c, first, kChunk), whole.documents) {
+                rows_of_sequences(whole.qkv.floats(), whole.c, first, kChunk), whole.documents, fused) {
     problem.starts.upload_as<int32_t>(rows_of_sequences(document_starts(whole.c), whole.c, first, kChunk));
     problem.dout.upload(rows_of_sequences(whole.dout.floats(), whole.c, first, kChunk));
   }
@@ -44,7 +49,7 @@ struct Part {
     const Pass pass = backward ? Pass::backward : Pass::forward;
     DeviceBuffer workspace(stream, DType::u8,
                            {attention_workspace_bytes(stream, pass, problem.qkv.tensor().dtype, c.layout(),
-                                                      c.batch, kChunk, nullptr, keys)});
+                                                      c.batch, kChunk, problem.fused, keys)});
     const Tensor starts = problem.documents ? problem.starts.tensor() : Tensor{};
     if (!backward) {
       return attention_forward(stream, {.qkv = problem.qkv,
@@ -55,7 +60,8 @@ struct Part {
                                         .heads = c.layout(),
                                         .batch = c.batch,
                                         .sequence = kChunk,
-                                        .keys = keys});
+                                        .keys = keys,
+                                        .fused = problem.fused});
     }
     attention_backward(stream, {.qkv = problem.qkv,
                                 .out = problem.out,
@@ -67,7 +73,8 @@ struct Part {
                                 .heads = c.layout(),
                                 .batch = c.batch,
                                 .sequence = kChunk,
-                                .keys = keys});
+                                .keys = keys,
+                                .fused = problem.fused});
   }
 
   Case c;
@@ -75,62 +82,101 @@ struct Part {
   Problem problem;
 };
 
-void check_parts(Stream& stream, DType dtype, const Case& c, int64_t heads_at_once, bool documents) {
-  INFO("H " << c.heads << "/" << c.kv_heads << " T " << c.sequence << " by " << heads_at_once << " documents "
-            << documents << " threads " << parallel_threads());
-  const int64_t d = c.head_dim, row = c.layout().row(), q_width = c.heads * d, kv_width = c.kv_heads * d;
-  Problem whole(stream, dtype, c, normal_values(c.tokens() * row, 1, dtype), documents);
-  whole.dout.upload(normal_values(c.tokens() * q_width, 2, dtype));
-  whole.forward(stream);
-  whole.backward(stream);
-  const std::vector<float> qkv = whole.qkv.floats(), out = whole.out.floats(), lse = whole.lse.floats(),
-                           dqkv = whole.dqkv.floats();
+/// Attention of whole sequences by our kernels, and by its definition.
+struct Whole {
+  Whole(Stream& stream, DType dtype, const Case& c, bool documents)
+      : c(c),
+        documents(documents),
+        problem(stream, dtype, c, normal_values(c.tokens() * c.layout().row(), 1, dtype), documents) {
+    problem.dout.upload(normal_values(c.tokens() * c.heads * c.head_dim, 2, dtype));
+    problem.forward(stream);
+    problem.backward(stream);
+    const auto doubles = [](const DeviceBuffer& x) {
+      const std::vector<float> values = x.floats();
+      return std::vector<double>(values.begin(), values.end());
+    };
+    reference = std::make_unique<Reference>(c, documents ? document_starts(c) : std::vector<int32_t>{},
+                                            doubles(problem.qkv));
+    gradient = reference->backward(doubles(problem.qkv), doubles(problem.dout), doubles(problem.out));
+  }
+  Case c;
+  bool documents;
+  Problem problem;
+  std::unique_ptr<Reference> reference;
+  Reference::Gradient gradient;
+};
+
+/// Runs a call for every chunk of queries and group of heads, then judge(got, element of dqkv) for every
+/// element of dK and dV.
+template <class Judge>
+std::vector<std::unique_ptr<Part>> run_parts(Stream& stream, const Whole& whole, int64_t heads_at_once,
+                                             cuda::FusedAttention* fused, const Judge& judge) {
+  const Case& c = whole.c;
+  const int64_t d = c.head_dim, row = c.layout().row(), q_width = c.heads * d, kv_width = c.kv_heads * d,
+                width = heads_at_once * d;
+  const std::vector<float> qkv = whole.problem.qkv.floats();
   std::vector<std::unique_ptr<Part>> parts;
   for (int64_t first = 0; first < c.sequence; first += kChunk)
-    parts.push_back(std::make_unique<Part>(stream, whole, first));
+    parts.push_back(std::make_unique<Part>(stream, whole.problem, first, fused));
   for (int64_t head = 0; head < c.kv_heads; head += heads_at_once) {
-    const int64_t width = heads_at_once * d;
+    const auto column = [&](int64_t i) {  // in qkv, of column i of the heads' keys and values
+      return q_width + head * d + (i < width ? i : kv_width + i - width);
+    };
     std::vector<float> values;
     for (int64_t n = 0; n < c.tokens(); ++n) {
-      for (int64_t from : {q_width + head * d, q_width + kv_width + head * d})
-        values.insert(values.end(), qkv.begin() + n * row + from, qkv.begin() + n * row + from + width);
+      for (int64_t i = 0; i < 2 * width; ++i) values.push_back(qkv[static_cast<size_t>(n * row + column(i))]);
     }
-    DeviceBuffer keys(stream, dtype, {c.tokens(), 2 * width}, values);
+    DeviceBuffer keys(stream, whole.problem.qkv.tensor().dtype, {c.tokens(), 2 * width}, values);
     DeviceBuffer gradients(stream, DType::f32, {c.tokens(), 2 * width},
-                           std::vector<float>(values.size(), 0.5f));
+                           std::vector<float>(values.size(), kBefore));
     for (auto& part : parts) {
       const SeparateKeys apart{keys, gradients, head, part->first};
       part->run(stream, apart, false);
       part->run(stream, apart, true);
     }
-    const std::vector<float> dkv = gradients.floats();
-    std::vector<double> got, want, size;
-    for (size_t i = 0; i < dkv.size(); ++i) {
-      const auto n = static_cast<int64_t>(i) / (2 * width), column = static_cast<int64_t>(i) % (2 * width);
-      const int64_t from =
-          column < width ? q_width + head * d + column : q_width + kv_width + head * d + column - width;
-      want.push_back(static_cast<double>(dqkv[static_cast<size_t>(n * row + from)]));
-      got.push_back(static_cast<double>(dkv[i]) - 0.5);
-      size.push_back(1.0);
-    }
-    // Sums of the same terms in another grouping, on top of 0.5; in bf16 the whole call rounds its result.
-    const double tolerance = dtype == DType::f32 ? 4e-6 : 1.0 / 128;
-    for (size_t i = 0; i < got.size(); ++i) {
-      INFO("element " << i);
-      REQUIRE(std::abs(got[i] - want[i]) <= tolerance * (1 + std::abs(want[i])));
+    const std::vector<float> sums = gradients.floats();
+    for (size_t i = 0; i < sums.size(); ++i) {
+      const int64_t at = static_cast<int64_t>(i);
+      judge(static_cast<double>(sums[i] - kBefore),
+            static_cast<size_t>(at / (2 * width) * row + column(at % (2 * width))));
     }
   }
+  return parts;
+}
+
+std::vector<float> rows_of_heads(const std::vector<float>& lse, const Case& c, int64_t first) {
+  std::vector<float> some;
+  for (int64_t h = 0; h < c.batch * c.heads; ++h) {
+    const auto from = lse.begin() + h * c.sequence + first;
+    some.insert(some.end(), from, from + kChunk);
+  }
+  return some;
+}
+
+void check_parts(Stream& stream, DType dtype, const Case& c, int64_t heads_at_once, bool documents) {
+  INFO("H " << c.heads << "/" << c.kv_heads << " T " << c.sequence << " by " << heads_at_once << " documents "
+            << documents << " threads " << parallel_threads());
+  const int64_t row = c.layout().row(), q_width = c.heads * c.head_dim;
+  const Whole whole(stream, dtype, c, documents);
+  const std::vector<float> dqkv = whole.problem.dqkv.floats();
+  // dK and dV are the same f32 terms in groups of queries, one group after the other: what differs is how
+  // their sums are rounded. Errors of either are relative to the sum of the terms' magnitudes; as terms have
+  // either sign, partial sums stay far below that sum and an error is of the order of its unit roundoff,
+  // 6e-8.
+  double worst = 0;
+  const auto parts = run_parts(stream, whole, heads_at_once, nullptr, [&](double got, size_t i) {
+    const double want = static_cast<double>(dqkv[i]);
+    const double stored = dtype == DType::bf16 ? unit_roundoff(dtype) * std::abs(want) : 0;
+    worst = std::max(worst, (std::abs(got - want) - stored) / (whole.gradient.size[i] + kBefore));
+  });
+  CHECK(worst <= 1e-6);
   for (const auto& part : parts) {
     INFO("queries from " << part->first);
-    CHECK(part->problem.out.floats() == rows_of_sequences(out, c, part->first, kChunk));
+    CHECK(part->problem.out.floats() ==
+          rows_of_sequences(whole.problem.out.floats(), c, part->first, kChunk));
     CHECK(columns(part->problem.dqkv.floats(), row, 0, q_width) ==
           rows_of_sequences(columns(dqkv, row, 0, q_width), c, part->first, kChunk));
-    std::vector<float> want_lse;
-    for (int64_t h = 0; h < c.batch * c.heads; ++h) {
-      const auto from = lse.begin() + h * c.sequence + part->first;
-      want_lse.insert(want_lse.end(), from, from + kChunk);
-    }
-    CHECK(part->problem.lse.floats() == want_lse);
+    CHECK(part->problem.lse.floats() == rows_of_heads(whole.problem.lse.floats(), c, part->first));
   }
 }
 
@@ -147,6 +193,54 @@ TEST_CASE("attention of some queries against separate keys is bitwise that of al
 TEST_CASE("attention against separate keys sums dQ in the same order for any number of threads") {
   Stream stream = Stream::cpu();
   for_each_thread_count([&](int) { check_parts(stream, DType::f32, {1, 4, 2, 16, 6 * kChunk}, 1, true); });
+}
+
+TEST_CASE("cuDNN's attention against separate keys agrees with the reference, and repeats bitwise") {
+  const auto fused = cudnn_or_skipped();
+  if (!fused) return;
+  Stream stream = stream_on({DeviceType::cuda, 0});
+  for (const auto& [c, heads_at_once] : {std::pair<Case, int64_t>{{1, 4, 2, 64, 2 * kChunk}, 1},
+                                         {{2, 2, 2, 16, 2 * kChunk}, 2},
+                                         {{1, 1, 1, 16, 4 * kChunk}, 1}}) {
+    INFO("H " << c.heads << "/" << c.kv_heads << " D " << c.head_dim << " T " << c.sequence << " by "
+              << heads_at_once);
+    const Whole whole(stream, DType::bf16, c, false);
+    const Reference& reference = *whole.reference;
+    // A share of dK and dV is rounded to bf16 once, and so were the results that gradients begin with.
+    const Tolerance of_out = reference.allowed(DType::bf16, c.sequence);
+    Tolerance of_gradient = reference.allowed(DType::bf16, c.sequence * c.group());
+    of_gradient.arithmetic += 2 * unit_roundoff(DType::bf16);
+    std::vector<float> once;
+    for (int run = 0; run < 2; ++run) {
+      std::vector<float> got;
+      std::vector<double> want, size;
+      const auto parts = run_parts(stream, whole, heads_at_once, fused.get(), [&](double sum, size_t i) {
+        got.push_back(static_cast<float>(sum));
+        want.push_back(whole.gradient.dqkv[i]);
+        size.push_back(whole.gradient.size[i] + kBefore);
+      });
+      if (run == 1) {
+        CHECK(got == once);
+        continue;
+      }
+      once = got;
+      check_close(got, want, of_gradient, size);
+      const int64_t row = c.layout().row(), q_width = c.heads * c.head_dim;
+      for (const auto& part : parts) {
+        INFO("queries from " << part->first);
+        const auto mine = [&](const std::vector<double>& all) {
+          return rows_of_sequences(all, c, part->first, kChunk);
+        };
+        check_close(part->problem.out.floats(), mine(reference.out), of_out, mine(reference.out_size));
+        check_close(columns(part->problem.dqkv.floats(), row, 0, q_width),
+                    mine(columns(whole.gradient.dqkv, row, 0, q_width)), of_gradient,
+                    mine(columns(whole.gradient.size, row, 0, q_width)));
+        const std::vector<float> lse = part->problem.lse.floats(),
+                                 ours = rows_of_heads(whole.problem.lse.floats(), c, part->first);
+        for (size_t i = 0; i < lse.size(); ++i) REQUIRE(lse[i] == Approx(ours[i]).margin(2e-2));
+      }
+    }
+  }
 }
 
 TEST_CASE("separate keys that do not fit the queries are refused") {
