@@ -1,13 +1,15 @@
 #include <string_view>
 
+#include "tests/core/ops/attention/cudnn_or_skipped.h"
 #include "tests/support/catch.h"
 #include "tests/support/engine_run.h"
+#include "tests/support/float8_shape.h"
 #include "tests/support/layout_run.h"
 #include "tests/support/nccl_ranks.h"
 #include "tests/support/skip.h"
 
-// The whole step with ranks that have a GPU each: FSDP's gathers and sums and tensor parallelism's on NCCL's
-// stream beside the compute stream, against one process on the CPU.
+// The whole step with ranks that have a GPU each: FSDP's gathers and sums, tensor parallelism's and those of
+// keys and values on NCCL's stream beside the compute stream, against one process on the CPU.
 
 using namespace ottava;
 using namespace ottava::test;
@@ -35,9 +37,11 @@ struct Case {
   Layout layout;
 };
 
-void check(const TrainingShape& whole, const Layout& layout, int steps, double tolerance) {
+void check_against(const LayoutCurve& cpu, const TrainingShape& whole, const Layout& layout,
+                   double tolerance) {
   if (nccl_ranks(layout.world_size()) < layout.world_size()) return skip("NCCL needs a GPU for each rank");
-  const LayoutCurve cpu = on_cpu(whole, steps), curve = train_over_nccl(whole, layout, steps);
+  const auto steps = static_cast<int>(cpu.loss.size());
+  const LayoutCurve curve = train_over_nccl(whole, layout, steps);
   for (size_t step = 0; step < curve.loss.size(); ++step) {
     INFO("step " << step);
     CHECK(curve.loss[step] == Approx(cpu.loss[step]).epsilon(tolerance));
@@ -46,6 +50,10 @@ void check(const TrainingShape& whole, const Layout& layout, int steps, double t
   const LayoutCurve again = train_over_nccl(whole, layout, steps);
   CHECK(again.loss == curve.loss);
   CHECK(again.grad_norm == curve.grad_norm);
+}
+
+void check(const TrainingShape& whole, const Layout& layout, int steps, double tolerance) {
+  check_against(on_cpu(whole, steps), whole, layout, tolerance);
 }
 
 }  // namespace
@@ -87,9 +95,63 @@ TEST_CASE("stages of a pipeline over NCCL end where one process on the CPU ends"
   }
 }
 
+TEST_CASE("ranks that share sequences over NCCL end where one process on the CPU ends") {
+  const std::vector<Case> cases = {
+      {"CP 2", {.cp = 2}},
+      {"CP 3, accumulation", {.cp = 3, .micro_batches = 2}},
+      {"CP 2 x TP 2", {.cp = 2, .tp = 2}},
+      {"FSDP 2 x CP 2 x TP 2", {.dp_shard = 2, .cp = 2, .tp = 2}},
+      {"1F1B 2 x CP 2", {.cp = 2, .micro_batches = 2, .pp = 2}},
+  };
+  for (const Case& c : cases) {
+    DYNAMIC_SECTION(c.name) {
+      TrainingShape whole = whole_step(DType::f32);
+      whole.block_causal = true;
+      whole.batch = 4;
+      whole.model_options.recompute = {Recompute::block, Recompute::elementwise};
+      check(whole, c.layout, 2, 1e-5);
+    }
+  }
+}
+
 TEST_CASE("bf16 steps over NCCL end near one process on the CPU") {
   check(whole_step(DType::bf16), {.dp_shard = 2}, 3, 2e-3);
   check(whole_step(DType::bf16), {.tp = 2}, 3, 2e-3);
+  check(whole_step(DType::bf16), {.cp = 2}, 3, 2e-3);
+}
+
+TEST_CASE("ranks that share sequences over NCCL with cuDNN's attention end near one process on the CPU") {
+  const auto fused = attention::cudnn_or_skipped();
+  if (!fused) return;
+  TrainingShape whole = whole_step(DType::bf16);
+  whole.batch = 2;
+  whole.model.kv_heads = 1;
+  const LayoutCurve cpu = on_cpu(whole, 2);
+  whole.model_options.fused_attention =
+      std::make_shared<cuda::FusedAttention>(0, cuda::FusedAttention::Backward::deterministic);
+  check_against(cpu, whole, {.cp = 2}, 2e-3);
+  whole.model_options.recompute = {Recompute::block, Recompute::block};
+  check_against(cpu, whole, {.dp_shard = 2, .cp = 2}, 2e-3);
+}
+
+// Rows have scales of their own, so that each token's forward is that of one rank; a tensor's scale, and
+// those of columns over tokens, are of a rank's share.
+TEST_CASE("FP8 steps of ranks that share sequences over NCCL end near one process on the CPU") {
+  for (const char* recipe : {"tensorwise", "rowwise"}) {
+    for (const Layout& layout : {Layout{.cp = 2}, Layout{.dp_shard = 2, .cp = 2, .tp = 2}}) {
+      DYNAMIC_SECTION(recipe << " on FSDP " << layout.dp_shard << " x CP 2 x TP " << layout.tp) {
+        TrainingShape whole = float8_step();
+        whole.model.heads = 2, whole.model.head_dim = 32;
+        whole.batch = 2;
+        whole.model_options.recompute = {Recompute::block, Recompute::nothing};
+        const Float8Config config{.recipe_name = recipe,
+                                  .enable_fsdp_float8_all_gather = true,
+                                  .enable_tp_float8_all_gather = true};
+        check_against(on_cpu(in_float8(whole, config), 2), in_float8(whole, config, layout.tp, 90), layout,
+                      2e-3);
+      }
+    }
+  }
 }
 
 TEST_CASE("weights kept, gathered ahead, reduced once: the order of streams changes no bit") {
