@@ -10,26 +10,32 @@ from report import table
 CHECKPOINT, END = 4, 12
 
 
+# How two ranks share a step of 4 sequences: their micro-batches, each sequence, or the layers.
+SHARED = {"FSDP": [], "CP": ["--parallelism.context_parallel_degree", "2"],
+          "PP": ["--parallelism.pipeline_parallel_degree", "2", "--training.local_batch_size", "4"]}
+
+
 def shared_gpu(c):
-    model = MODELS["2 layers, head dim 64"]
+    """NCCL takes no two ranks on one GPU; TCP and MPI do, through the host."""
+    model = MODELS["2 layers, head dim 64"] + ["--training.global_batch_size", "4", "--training.seq_len", "512"]
     steps = 4 if c.dry else 10
-    alone = c.train("alone", c.device, steps, model + ["--training.global_batch_size", "4"]).curve()
+    alone = c.train("alone", c.device, steps, model).curve()
     rows, data = [], {}
-    ways = [("tcp", [c.program("ottava"), "launch", "-n", "2", "--"])]
+    ways = [("tcp", layout, [c.program("ottava"), "launch", "-n", "2", "--"]) for layout in SHARED]
     has_module = any((folder / "lib/ottava/libottava_mpi.so").exists() for folder in (c.programs, c.programs.parent))
     if shutil.which("mpirun") and has_module:
         as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-        ways.append(("mpi", ["mpirun", "-n", "2", "--oversubscribe", "--bind-to", "none", *as_root, c.program("ottava")]))
-    for backend, launcher in ways:
-        extra = model + ["--comm.backend", backend, "--training.global_batch_size", "4"]
-        both = c.train(f"shared {backend}", c.device, steps, extra, launcher).curve()
+        ways.append(("mpi", "FSDP", ["mpirun", "-n", "2", "--oversubscribe", "--bind-to", "none", *as_root, c.program("ottava")]))
+    for backend, layout, launcher in ways:
+        extra = model + ["--comm.backend", backend, *SHARED[layout]]
+        both = c.train(f"shared {backend} {layout}", c.device, steps, extra, launcher).curve()
         far = distance(both, alone)
-        data[backend] = far
-        rows.append((f"2 ranks on one device, {backend}", f"{both[-1]:.4f}", f"{alone[-1]:.4f}", f"{far:.1e}"))
+        data[f"{backend} {layout}"] = far
+        rows.append((f"2 ranks on one device, {layout} over {backend}", f"{both[-1]:.4f}", f"{alone[-1]:.4f}", f"{far:.1e}"))
         if far > BOUNDS["bf16"]:
             raise Failed(table(["", "loss", "one rank", "largest distance"], rows))
-    if len(ways) == 1:
-        rows.append(("2 ranks on one device, mpi", "no mpirun here, or build_mpi.sh was not run", "", ""))
+    if len(ways) == len(SHARED):
+        rows.append(("2 ranks on one device, FSDP over mpi", "no mpirun here, or build_mpi.sh was not run", "", ""))
     return table(["", "loss", "one rank", "largest distance"], rows), data
 
 
