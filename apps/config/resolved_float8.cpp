@@ -97,18 +97,21 @@ void apply_measured_float8(Experiment& e, const Decisions& measured) {
   resolve_float8(e.config, llama_parameters(e.shape.model), e.mesh, e.compute_capability, &measured, e.shape);
 }
 
-bool gathers_values(const Experiment& e, const Float8WeightSpec& weight) {
-  const ParameterSpec spec = llama_parameters(e.shape.model).specs[static_cast<size_t>(weight.parameter)];
-  return !float8_weight_travel(weight, tensor_parallel_shape(spec, e.mesh.size(MeshAxis::tp))[0],
-                               e.mesh.shards())
-              .in_codes;
+std::vector<std::string> weights_gathered_as_values(const Experiment& e) {
+  const std::vector<ParameterSpec> specs = llama_parameters(e.shape.model).specs;
+  std::vector<std::string> names;
+  for (const Float8WeightSpec& weight : e.shape.parameters.float8.specs) {
+    const Shape slice =
+        tensor_parallel_shape(specs[static_cast<size_t>(weight.parameter)], e.mesh.size(MeshAxis::tp));
+    if (!float8_weight_travel(weight, slice[0], e.mesh.shards()).in_codes) names.push_back(weight.name);
+  }
+  return names;
 }
 
 bool leaves_weight_codes_open(const Experiment& e) {
-  const auto& weights = e.shape.parameters.float8.specs;
   return e.config.float8.keep_weight_codes == Float8Config::KeepCodes::automatic && e.mesh.shards() > 1 &&
          e.shape.parameters.reshard != FsdpOptions::Reshard::never &&
-         std::ranges::any_of(weights, [&](const auto& weight) { return gathers_values(e, weight); });
+         !weights_gathered_as_values(e).empty();
 }
 
 }  // namespace ottava

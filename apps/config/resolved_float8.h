@@ -14,8 +14,8 @@ void resolve_float8(const Config& config, const LlamaParameters& table, const Me
 /// Decides the FP8 policy again from measured speedups (quantize.linear.float8.auto; float8_speedup.h).
 void apply_measured_float8(Experiment& experiment, const Decisions& measured);
 
-/// True if ranks gather this weight in the compute type and quantize the whole.
-bool gathers_values(const Experiment& experiment, const Float8WeightSpec& weight);
+/// Names of the FP8 weights that ranks gather in the compute type, to quantize the whole.
+std::vector<std::string> weights_gathered_as_values(const Experiment& experiment);
 /// True if the run decides whether codes of gathered FP8 weights stay through the step
 /// (apps/decide/decide.h): it is left to it, and there are such weights that do not stay whole anyway.
 bool leaves_weight_codes_open(const Experiment& experiment);

@@ -40,7 +40,7 @@ int64_t repeats(const std::vector<size_t>& kinds, int64_t head, int64_t motif) {
 }
 
 StepFigures operator+(const StepFigures& a, const StepFigures& b) {
-  return {a.memory_bytes + b.memory_bytes,
+  return {a.alive_bytes + b.alive_bytes,
           a.sent_bytes + b.sent_bytes,
           a.calls + b.calls,
           a.flops + b.flops,
@@ -49,7 +49,40 @@ StepFigures operator+(const StepFigures& a, const StepFigures& b) {
 }
 StepFigures operator*(int64_t n, const StepFigures& a) {
   const auto x = static_cast<double>(n);
-  return {n * a.memory_bytes, n * a.sent_bytes, n * a.calls, x * a.flops, x * a.bytes, x * a.seconds};
+  return {n * a.alive_bytes, n * a.sent_bytes, n * a.calls, x * a.flops, x * a.bytes, x * a.seconds};
+}
+
+int64_t alive_bytes(const MemoryPlan& memory) {
+  int64_t most = 0;
+  for (const MemoryPlan::Phase& phase : memory.phases) most = std::max(most, phase.lower_bound);
+  return memory.persistent_bytes + most;
+}
+
+// Tables with a row for each product or parameter are rounded up as a whole.
+int64_t rounding_of_tables(const MemoryPlan& few, const MemoryPlan& more, int64_t motifs) {
+  std::map<std::string_view, int64_t> bytes_of;
+  for (const PlannedAllocation& a : few.persistent) bytes_of[a.name] = a.bytes;
+  int64_t rounding = 0;
+  for (const PlannedAllocation& a : more.persistent) {
+    const auto before = bytes_of.find(a.name);
+    const bool is_of_block = a.name.starts_with("layers.") || a.name.starts_with("unit ");
+    if (is_of_block || before == bytes_of.end()) continue;
+    const int64_t added = aligned(a.bytes) - aligned(before->second);
+    rounding += aligned(before->second + motifs * (a.bytes - before->second)) -
+                (aligned(before->second) + motifs * added);
+  }
+  return rounding;
+}
+
+// Each phase by itself, since another one may be the fullest with more motifs.
+int64_t alive_bytes(const MemoryPlan& few, const MemoryPlan& more, int64_t motifs) {
+  int64_t most = 0;
+  for (size_t i = 0; i < few.phases.size(); ++i) {
+    const int64_t bytes = few.phases[i].lower_bound;
+    most = std::max(most, bytes + motifs * (more.phases[i].lower_bound - bytes));
+  }
+  return few.persistent_bytes + motifs * (more.persistent_bytes - few.persistent_bytes) +
+         rounding_of_tables(few, more, motifs) + most;
 }
 
 }  // namespace
@@ -57,7 +90,7 @@ StepFigures operator*(int64_t n, const StepFigures& a) {
 StepFigures figures_of(std::span<const StepPlan> roles, const Machine& machine) {
   const StepPlan& plan =
       *std::ranges::max_element(roles, {}, [](const StepPlan& role) { return role.memory.total_bytes(); });
-  StepFigures out{.memory_bytes = plan.memory.total_bytes(),
+  StepFigures out{.alive_bytes = alive_bytes(plan.memory),
                   .sent_bytes = plan.traffic.sent_bytes(),
                   .calls = plan.traffic.calls(),
                   .seconds = predict_step(roles, machine).seconds};
@@ -119,15 +152,17 @@ TrainingShape with_motifs(const TrainingShape& shape, const BlockPattern& patter
 }
 
 StepFigures estimate_step(const Experiment& e, Device device, const Machine& machine) {
-  const BlockPattern pattern = block_pattern(e.shape);
-  auto figures = [&](const TrainingShape& shape) {
-    return figures_of(sample_first_rank(shape, device, e.mesh), machine);
-  };
   if (e.shape.pipeline.is_on()) return figures_of(sample_roles(e.shape, device, e.mesh), machine);
-  if (pattern.motif == 0) return figures(e.shape);
-  const StepFigures few = figures(with_motifs(e.shape, pattern, kFew, e)),
-                    more = figures(with_motifs(e.shape, pattern, kFew + 1, e));
-  return few + (pattern.times - kFew) * (more + (-1) * few);
+  const BlockPattern pattern = block_pattern(e.shape);
+  auto sample = [&](const TrainingShape& shape) { return sample_first_rank(shape, device, e.mesh); };
+  if (pattern.motif == 0) return figures_of(sample(e.shape), machine);
+  const StepPlan few = sample(with_motifs(e.shape, pattern, kFew, e)),
+                 more = sample(with_motifs(e.shape, pattern, kFew + 1, e));
+  const StepFigures least = figures_of(few, machine);
+  const int64_t motifs = pattern.times - kFew;
+  StepFigures out = least + motifs * (figures_of(more, machine) + (-1) * least);
+  out.alive_bytes = alive_bytes(few.memory, more.memory, motifs);
+  return out;
 }
 
 }  // namespace ottava

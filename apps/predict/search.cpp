@@ -24,14 +24,13 @@ using Reduce = ParallelismConfig::Reduce;
 using Mode = ActivationCheckpointConfig::Mode;
 
 constexpr double kGib = 1 << 30;
-constexpr size_t kRefined = 50;        // estimates whose neighbours are looked at
-constexpr double kNear = 1.02;         // of the time of the last that is asked for: recorded as well
-constexpr double kMemoryError = 1.01;  // of an estimate; recordings decide what fits
+constexpr size_t kRefined = 50;  // estimates whose neighbours are looked at
+constexpr double kNear = 1.02;   // of the time of the last that is asked for: recorded as well
 
 struct Estimate {
   Layout layout;
   StepFigures figures;
-  double gib() const { return static_cast<double>(figures.memory_bytes) / kGib; }
+  double least_gib() const { return static_cast<double>(figures.alive_bytes) / kGib; }
 };
 
 std::vector<int64_t> divisors(int64_t n) {
@@ -146,40 +145,51 @@ class Search {
 
   void refine() {
     sort();
-    std::vector<Layout> more;
+    std::vector<std::pair<Layout, StepFigures>> more;  // and what it takes with automatic
     for (size_t i = 0; i < std::min(kRefined, found_.size()); ++i) {
       for (const Reshard reshard : {Reshard::always, Reshard::never}) {
         Layout layout = found_[i].layout;
         if (layout.shards() == 1 || layout.reshard != Reshard::automatic) continue;
         layout.reshard = reshard;
         if (std::ranges::all_of(options_.fixed, [&](const std::string& f) { return has_key(layout, f); }))
-          more.push_back(std::move(layout));
+          more.emplace_back(std::move(layout), found_[i].figures);
       }
     }
     out_.layouts += static_cast<int64_t>(more.size());
-    each(more.size(), [&](size_t i) { try_estimate(more[i]); });
+    each(more.size(), [&](size_t i) { try_estimate(more[i].first, &more[i].second); });
     sort();
   }
 
+  // In the order of estimated times, until so many fit as are asked for and others are slower. An estimate
+  // says what a layout needs at least; whether it fits, its recording says.
   void record() {
-    const size_t top = std::min(options_.top, found_.size());
-    std::vector<Layout> near;
-    for (const Estimate& e : found_)
-      if (e.figures.seconds <= kNear * found_[top - 1].figures.seconds && near.size() < 2 * top)
-        near.push_back(e.layout);
-    std::vector<std::optional<RecordedLayout>> recorded(near.size());
-    each(near.size(), [&](size_t i) { recorded[i] = recorder_.record(near[i]); });
-    out_.recorded = static_cast<int64_t>(near.size());
-    for (std::optional<RecordedLayout>& layout : recorded)
-      if (layout->gib() <= options_.limit_gib) out_.best.push_back(std::move(*layout));
-    std::ranges::stable_sort(out_.best, {}, [](const RecordedLayout& l) { return l.time->seconds; });
+    const size_t top = options_.top;
+    size_t recorded = 0;
+    auto is_wanted = [&](const Estimate& e) {
+      return out_.best.size() < top ||
+             (recorded < 2 * top && e.figures.seconds <= kNear * out_.best[top - 1].time->seconds);
+    };
+    while (recorded < found_.size() && is_wanted(found_[recorded])) {
+      std::vector<std::optional<RecordedLayout>> next(std::min(top, found_.size() - recorded));
+      each(next.size(), [&](size_t i) { next[i] = recorder_.record(found_[recorded + i].layout); });
+      recorded += next.size();
+      for (std::optional<RecordedLayout>& layout : next) {
+        if (layout->gib() <= options_.limit_gib) {
+          out_.best.push_back(std::move(*layout));
+        } else {
+          note_closest(layout->layout, layout->gib());
+        }
+      }
+      std::ranges::stable_sort(out_.best, {}, [](const RecordedLayout& l) { return l.time->seconds; });
+    }
+    out_.recorded = static_cast<int64_t>(recorded);
     if (out_.best.size() > top)
       out_.best.erase(out_.best.begin() + static_cast<std::ptrdiff_t>(top), out_.best.end());
     if (out_.best.empty() && closest_) out_.closest = recorder_.record(*closest_);
   }
 
-  // False if it does not fit or cannot be.
-  bool try_estimate(const Layout& layout) {
+  // False if it does not fit or cannot be. One that takes what another takes is not kept beside it.
+  bool try_estimate(const Layout& layout, const StepFigures* other = nullptr) {
     std::optional<Estimate> e;
     std::string complaint;
     try {
@@ -195,8 +205,9 @@ class Search {
       return true;  // with more sequences it may be
     }
     ++out_.estimated;
-    if (e->gib() > kMemoryError * options_.limit_gib) {
-      note_closest(layout, e->gib());
+    if (other && e->figures == *other) return true;
+    if (e->least_gib() > options_.limit_gib) {
+      note_closest(layout, e->least_gib());
       return false;
     }
     found_.push_back(std::move(*e));
@@ -214,7 +225,7 @@ class Search {
   // Equal times in a fixed order, whichever thread came first.
   void sort() {
     std::ranges::sort(found_, {}, [](const Estimate& e) {
-      return std::tuple(e.figures.seconds, e.figures.memory_bytes, options_text(keys_of(e.layout)));
+      return std::tuple(e.figures.seconds, e.figures.alive_bytes, options_text(keys_of(e.layout)));
     });
   }
 

@@ -11,10 +11,8 @@ namespace {
 // "" where all codes are made of shards, or weights stay whole.
 std::string weight_codes_text(const Experiment& e, const StepPlan& plan) {
   const FsdpOptions& fsdp = e.shape.parameters;
-  std::vector<std::string> names;
-  for (const Float8WeightSpec& weight : fsdp.float8.specs) {
-    if (gathers_values(e, weight)) names.push_back(weight.name + ".");
-  }
+  std::vector<std::string> names = weights_gathered_as_values(e);
+  for (std::string& name : names) name += '.';
   const bool has_choice =
       e.mesh.shards() > 1 && !names.empty() && fsdp.reshard != FsdpOptions::Reshard::never;
   if (!has_choice) {

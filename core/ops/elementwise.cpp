@@ -147,13 +147,14 @@ void copy_columns(Stream& stream, const Tensor& source, ColumnRange columns, con
   }
   const MatrixRows to = rows_of(kOp, destination, {column, column + from.cols});
   switch (stream.type()) {
-    case DeviceType::cpu: {
-      const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, from.cols));
-      return parallel_for(from.rows, grain, [&](int64_t begin, int64_t end) {
-        for (int64_t row = begin; row < end; ++row)
-          convert(from.at(row, 0), from.dtype, to.at(row, 0), to.dtype, from.cols);
+    case DeviceType::cpu:  // by elements, for matrices of few long rows
+      return parallel_for(from.rows * from.cols, kGrain, [&](int64_t begin, int64_t end) {
+        for (int64_t count = 0; begin < end; begin += count) {
+          const int64_t row = begin / from.cols, col = begin % from.cols;
+          count = std::min(end - begin, from.cols - col);
+          convert(from.at(row, col), from.dtype, to.at(row, col), to.dtype, count);
+        }
       });
-    }
     case DeviceType::cuda:
       return cuda::copy_columns(stream, from, to);
     case DeviceType::meta:

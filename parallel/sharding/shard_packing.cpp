@@ -9,8 +9,6 @@ namespace {
 
 int64_t columns_of(const Shape& slice) { return slice.rank() == 2 ? slice[1] : 1; }
 
-Tensor elements(const Tensor& flat, int64_t begin, int64_t count) { return flat.slice(begin, begin + count); }
-
 }  // namespace
 
 ShardPacking::ShardPacking(std::vector<Item> items, int shards) : items_(std::move(items)), shards_(shards) {
@@ -32,26 +30,37 @@ RowRange ShardPacking::rows_of(size_t i, int rank) const {
 Tensor ShardPacking::shard_view(const Tensor& segment, size_t i, int rank) const {
   const Shape& slice = items_[i].slice;
   const int64_t rows = rows_of(i, rank).size(), columns = columns_of(slice);
-  Tensor flat = elements(segment.reshape({segment.numel()}), offsets_[i], rows * columns);
+  Tensor flat = segment.reshape({segment.numel()}).slice(offsets_[i], offsets_[i] + rows * columns);
   return slice.rank() == 2 ? flat.reshape({rows, columns}) : flat;
 }
 
-void ShardPacking::unpack(Stream& stream, const Tensor& segments, size_t i, const Tensor& slice) const {
-  for (int rank = 0; rank < shards_; ++rank) {
-    const RowRange rows = rows_of(i, rank);
-    if (rows.size() == 0) continue;
-    cast(stream, shard_view(elements(segments, rank * segment_, segment_), i, rank),
-         slice.slice(rows.begin, rows.end));
+// Ranks with whole shards are one strided copy: row r of the matrices is rank r's. The one with fewer rows is
+// another.
+template <class Copy>
+void ShardPacking::each_piece(size_t i, const Tensor& slice, const Tensor& segments, const Copy& copy) const {
+  const Item& item = items_[i];
+  const int64_t rows = largest_shard_rows(item.slice[0], shards_, item.alignment),
+                whole = item.slice[0] / rows, count = rows * columns_of(item.slice);
+  if (whole > 0) {
+    copy(slice.slice(0, whole * rows).reshape({whole, count}),
+         segments.reshape({shards_, segment_}).slice(0, whole), offsets_[i]);
   }
+  const Tensor rest = slice.slice(whole * rows, item.slice[0]);
+  if (rest.numel() > 0)
+    copy(rest.reshape({1, rest.numel()}), segments.reshape({shards_, segment_}).slice(whole, whole + 1),
+         offsets_[i]);
+}
+
+void ShardPacking::unpack(Stream& stream, const Tensor& segments, size_t i, const Tensor& slice) const {
+  each_piece(i, slice, segments, [&](const Tensor& rows, const Tensor& packed, int64_t column) {
+    copy_columns(stream, packed, {column, column + rows.cols()}, rows, 0);
+  });
 }
 
 void ShardPacking::pack(Stream& stream, const Tensor& slice, size_t i, const Tensor& segments) const {
-  for (int rank = 0; rank < shards_; ++rank) {
-    const RowRange rows = rows_of(i, rank);
-    if (rows.size() == 0) continue;
-    cast(stream, slice.slice(rows.begin, rows.end),
-         shard_view(elements(segments, rank * segment_, segment_), i, rank));
-  }
+  each_piece(i, slice, segments, [&](const Tensor& rows, const Tensor& packed, int64_t column) {
+    copy_columns(stream, rows, {0, rows.cols()}, packed, column);
+  });
 }
 
 }  // namespace ottava

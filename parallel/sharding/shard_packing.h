@@ -29,12 +29,15 @@ class ShardPacking {
   /// The i-th parameter's rows of `rank` within that rank's segment (a tensor of segment_elements()).
   Tensor shard_view(const Tensor& segment, size_t i, int rank) const;
   /// Copies the i-th parameter out of the gathered segments [shards * segment] into its whole slice, or into
-  /// them.
+  /// them; at most two operations, however many ranks there are.
   void unpack(Stream& stream, const Tensor& segments, size_t i, const Tensor& slice) const;
   void pack(Stream& stream, const Tensor& slice, size_t i, const Tensor& segments) const;
 
  private:
   RowRange rows_of(size_t i, int rank) const;
+  /// copy(rows [ranks, elements], segments [ranks, segment], their first column) for ranks that hold as many.
+  template <class Copy>
+  void each_piece(size_t i, const Tensor& slice, const Tensor& segments, const Copy& copy) const;
 
   std::vector<Item> items_;
   std::vector<int64_t> offsets_;
