@@ -140,7 +140,7 @@ void plan_step(const PlanCommand& command, const Config& config, const PlannedEx
   if (machine) print_time(*recorded.time, plan, *machine, e, out);
   if (!machine)
     out << "Time, and whether it fits: no table has this GPU; --device names one, or a file of your own\n";
-  print_float8_gather(recorded, recorder, out);
+  print_float8_gather(recorded, config, planned, machine, out);
   print_open_decisions(planned, plan, out);
   write_trace(command.trace, plan, machine, out);
   write_json(command.json, plan_json({std::move(recorded)}, {}, limit, machine, command.machine, e));
@@ -208,7 +208,9 @@ void add_plan_command(Command& commands) {
       .option("--json", &o->json, "file for programs")
       .option("--trace", &o->trace,
               "file for the predicted step as a trace, for Perfetto (.json or .json.gz)")
-      .option("--calibration", &m.calibration, "what `bench kernels --json` measured on the device")
+      .option("--calibration", &m.calibration,
+              "what `bench kernels --json` measured on the device, or its file of training.gemm_cache; "
+              "may be repeated")
       .range("--compute-capability", &m.compute_capability, {80, 199},
              "of the GPUs to plan for, such as 100 for 10.0 (default: of the device, or of this machine's, "
              "or 90)")

@@ -182,24 +182,36 @@ void print_time(const StepTime& time, const StepPlan& plan, const Machine& machi
                      d.sources.find("error_percent")->second);
 }
 
-void print_float8_gather(const RecordedLayout& planned, const LayoutRecorder& recorder, std::ostream& out) {
+void print_float8_gather(const RecordedLayout& planned, const Config& config,
+                         const PlannedExperiment& experiment, const Machine* machine, std::ostream& out) {
+  using KeepCodes = Float8Config::KeepCodes;
   if (planned.layout.float8.empty() || planned.layout.shards() == 1) return;
-  Layout other = planned.layout;
-  other.float8_gather = !other.float8_gather;
-  const RecordedLayout changed = recorder.record(other);
-  const RecordedLayout& with = planned.layout.float8_gather ? planned : changed;
-  const RecordedLayout& without = planned.layout.float8_gather ? changed : planned;
-  const auto sent = [](const RecordedLayout& l) { return gib(l.plan.traffic.sent_bytes()); };
-  out << fmt::format(
-      "FP8 all-gather (quantize.linear.float8.enable_fsdp_float8_all_gather, {}): {:.3f} GiB sent instead of "
-      "{:.3f} ({}), memory {:+.3f} GiB",
-      planned.layout.float8_gather ? "on" : "off", sent(with), sent(without),
-      change_text(sent(without), sent(with)), with.gib() - without.gib());
-  if (with.time)
-    out << fmt::format(", {} a step instead of {} ({})", duration_text(with.time->seconds),
-                       duration_text(without.time->seconds),
-                       change_text(without.time->seconds, with.time->seconds));
-  out << '\n';
+  auto recorded = [&](bool gathers_float8, KeepCodes keep) {
+    Layout layout = planned.layout;
+    layout.float8_gather = gathers_float8;
+    Config changed = config;
+    changed.float8.keep_weight_codes = keep;
+    return LayoutRecorder(changed, experiment, machine).record(layout);
+  };
+  const KeepCodes keep = config.float8.keep_weight_codes;
+  const RecordedLayout with = recorded(true, keep);
+  auto line = [&](std::string_view name, const RecordedLayout& l) {
+    const auto sent = [](const RecordedLayout& r) { return gib(r.plan.traffic.sent_bytes()); };
+    out << fmt::format("  {:<36} {:>9.3f} GiB sent, {:.3f} GiB of memory", name, sent(l), l.gib());
+    if (l.time) out << fmt::format(", {} a step", duration_text(l.time->seconds));
+    if (&l != &with) {
+      out << fmt::format("; saved by it: {:.3f} GiB sent ({:.0f}%), {:+.3f} GiB", sent(l) - sent(with),
+                         100 * (1 - sent(with) / sent(l)), l.gib() - with.gib());
+      if (l.time)
+        out << fmt::format(", {:.1f}% of the time", 100 * (1 - with.time->seconds / l.time->seconds));
+    }
+    out << '\n';
+  };
+  out << fmt::format("FP8 all-gather (quantize.linear.float8.enable_fsdp_float8_all_gather, {}):\n",
+                     planned.layout.float8_gather ? "on" : "off");
+  line("with it", with);
+  if (keep != KeepCodes::no) line("without, codes kept through the step", recorded(false, KeepCodes::yes));
+  if (keep != KeepCodes::yes) line("without, gathered again for backward", recorded(false, KeepCodes::no));
 }
 
 void print_search(const SearchResult& result, const MemoryLimit& limit, const Machine& machine,
@@ -281,7 +293,8 @@ Json plan_json(const std::vector<RecordedLayout>& layouts, const std::vector<std
     rows.push(std::move(row));
   }
   report.set("schema", "ottava plan 1").set("device", machine ? machine->device.id : "");
-  report.set("network", machine ? machine->network.id : "").set("calibration", choice.calibration);
+  report.set("network", machine ? machine->network.id : "")
+      .set("calibration", fmt::format("{}", fmt::join(choice.calibration, ", ")));
   report.set("ranks", e.mesh.world_size()).set("tokens_per_step", e.tokens_per_step());
   report.set("limit_gib", machine ? Json(limit.gib) : Json()).set("layouts", std::move(rows));
   return report;

@@ -25,7 +25,10 @@ void print_traffic(const CommStats& stats, std::ostream& out);
 void print_time(const StepTime& time, const StepPlan& plan, const Machine& machine,
                 const Experiment& experiment, std::ostream& out);
 /// What gathering FP8 weights as codes saves against the compute type, where FP8 and shards are in use.
-void print_float8_gather(const RecordedLayout& planned, const LayoutRecorder& recorder, std::ostream& out);
+/// Without, codes of weights that are gathered in the compute type may be kept through the step, or those
+/// weights be gathered again for the backward: both are said where the configuration leaves it open.
+void print_float8_gather(const RecordedLayout& planned, const Config& config,
+                         const PlannedExperiment& experiment, const Machine* machine, std::ostream& out);
 
 /// The layouts that a search found, with the keys of each and why it is not the first; where none fits, the
 /// closest and what it lacks.

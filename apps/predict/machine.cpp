@@ -12,30 +12,13 @@ namespace {
 bool is_product(const RecordedOperation& o) { return o.op == "matmul" || o.op == "scaled_matmul"; }
 bool is_attention(const RecordedOperation& o) { return o.op.starts_with("attention"); }
 
-struct Extents {
-  double m = 0, n = 0, k = 0;
-};
-
-// The output is the operand with whose elements the inner dimension is one of the first's.
-Extents extents_of(const RecordedOperation& o) {
-  const std::vector<Tensor>& tensors = o.call.tensors;
-  if (tensors.empty()) return {};
-  for (size_t i = 1; i < tensors.size(); ++i) {
-    if (tensors[i].shape.rank() != 2) continue;
-    const auto m = static_cast<double>(tensors[i].rows()), n = static_cast<double>(tensors[i].cols());
-    const double k = o.flops / (2 * m * n);
-    if (k == static_cast<double>(tensors[0].rows()) || k == static_cast<double>(tensors[0].cols()))
-      return {m, n, k};
-  }
-  return {};
-}
-
 // Of the peak, by how full the last wave of tiles is and how long the inner loop.
 double product_efficiency(const RecordedOperation& o, double sms) {
-  const Extents e = extents_of(o);
-  if (sms == 0 || e.k == 0) return 1;
-  const double tiles = std::ceil(e.m / 128) * std::ceil(e.n / 256);
-  return tiles / (std::ceil(tiles / sms) * sms) * e.k / (e.k + 256);
+  const ProductExtents e = product_extents(o);
+  if (sms == 0 || e.inner == 0) return 1;
+  const auto tiles = static_cast<double>(((e.rows + 127) / 128) * ((e.columns + 255) / 256)),
+             inner = static_cast<double>(e.inner);
+  return tiles / (std::ceil(tiles / sms) * sms) * inner / (inner + 256);
 }
 
 double attention_width(const RecordedOperation& o) {

@@ -11,30 +11,42 @@
 
 namespace ottava {
 
-/// What operations took on a device, as `ottava bench kernels --json` writes it.
+/// out [rows, columns] of a product over `inner`; zeros where the call's operands were not kept.
+struct ProductExtents {
+  int64_t rows = 0, columns = 0, inner = 0;
+};
+ProductExtents product_extents(const RecordedOperation& product);
+
+/// What operations took on a device: reports of `ottava bench kernels --json`, and matrix products that runs
+/// measured to choose their algorithms (apps/decide/gemm_cache.h).
 class MeasuredOperations {
  public:
-  MeasuredOperations() = default;
-  /// Throws FileError for a file that is no such report.
-  static MeasuredOperations read(const std::string& path);
-  static MeasuredOperations parse(std::string_view text, const std::string& path);
+  /// Throws FileError for a file that is neither.
+  static MeasuredOperations read(const std::vector<std::string>& paths);
+  void add(std::string_view text, const std::string& path);
 
-  /// Seconds of a call: as measured for these operands, else from the rate of operations of its name and
-  /// precision, linear in the logarithm of its size (FLOPs, or bytes where there are none) and constant
-  /// beyond those that were measured. Nothing where none was.
+  /// Seconds of a call: as measured for these operands, for a product for these extents, else from the rate
+  /// of operations of its name and precision, linear in the logarithm of its size (FLOPs, or bytes where
+  /// there are none) and constant beyond those that were measured. Nothing where none was.
   std::optional<PredictedTime> find(const RecordedOperation& operation) const;
-  bool empty() const { return exact_.empty(); }
+  bool empty() const { return size() == 0; }
   double gemm_flops_per_second() const { return gemm_flops_per_second_; }
   double copy_bytes_per_second() const { return copy_bytes_per_second_; }
-  size_t size() const { return exact_.size(); }
+  size_t size() const { return exact_.size() + products_.size(); }
+  /// The GPU that products were measured on, as its driver calls it; empty: none were.
+  const std::string& gpu() const { return gpu_; }
 
  private:
+  void add_report(std::string_view text, const std::string& path);
+  void add_products(std::string_view text, const std::string& path);
+
   struct Point {
     double size, rate;  ///< FLOPs or bytes; the same per second
   };
-  std::map<std::string, double> exact_;
+  std::map<std::string, double> exact_, products_;
   std::map<std::string, std::vector<Point>> kinds_;  ///< ascending sizes
   double gemm_flops_per_second_ = 0, copy_bytes_per_second_ = 0;
+  std::string gpu_;
 };
 
 }  // namespace ottava

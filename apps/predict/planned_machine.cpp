@@ -80,7 +80,14 @@ Machine planned_machine(const MachineChoice& choice, DeviceTable device, const P
                   .network = find_network(choice.network.empty() ? kNetwork : choice.network),
                   .ranks_per_node = choice.ranks_per_node,
                   .has_cudnn_attention = false};
-  if (!choice.calibration.empty()) machine.measured = MeasuredOperations::read(choice.calibration);
+  machine.measured = MeasuredOperations::read(choice.calibration);
+  if (const std::string& gpu = machine.measured.gpu();
+      !gpu.empty() && std::ranges::none_of(machine.device.driver_names, [&](const std::string& part) {
+        return gpu.find(part) != std::string::npos;
+      }))
+    fail<ConfigError>("plan",
+                      "--calibration was measured on {}, and this plan is for {}: name its own with --device",
+                      gpu, machine.device.name);
   if (machine.device.is_gpu()) {
     if (machine.ranks_per_node == 0) machine.ranks_per_node = 8;
     machine.has_cudnn_attention = planned.experiment.config.attention.backend != "flash" &&

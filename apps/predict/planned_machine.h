@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "apps/config/planned_experiment.h"
 #include "apps/decide/device_peaks.h"
@@ -13,10 +14,10 @@ namespace ottava {
 struct MachineChoice {
   std::string device;   ///< table or file; empty: the GPU of this machine or of the capability, or this CPU
   std::string network;  ///< table or file; empty: ib_400
-  std::string calibration;     ///< file of `bench kernels --json`; empty: none
-  int ranks_per_node = 0;      ///< 0: 8, on a CPU as many as it has cores
-  int compute_capability = 0;  ///< 0: the table's
-  double limit_gib = 0;        ///< of memory for each rank; 0: the table's
+  std::vector<std::string> calibration;  ///< files of MeasuredOperations
+  int ranks_per_node = 0;                ///< 0: 8, on a CPU as many as it has cores
+  int compute_capability = 0;            ///< 0: the table's
+  double limit_gib = 0;                  ///< of memory for each rank; 0: the table's
 };
 
 /// The table for this configuration. Nothing for a GPU or a

@@ -150,7 +150,7 @@ TEST_CASE("bench kernels prints a line for each operation, and writes them for p
   CHECK(report.at("copy_bytes_per_second", "report").as_number("copy") > 0);
   CHECK(report.at("gemm_flops_per_second", "report").as_number("gemm") > 0);
   // What plans are calibrated with: the same operations are found again, others of their kind by their rate.
-  const MeasuredOperations measured = MeasuredOperations::read(command.json);
+  const MeasuredOperations measured = MeasuredOperations::read({command.json});
   CHECK(measured.size() == report.at("kernels", "report").as_array("kernels").size());
   std::set<std::string> names;
   for (const Json& kernel : report.at("kernels", "report").as_array("kernels")) {

@@ -184,9 +184,13 @@ TEST_CASE("a plan says whether it fits, what takes less and what that costs, and
   const std::string float8 = text({.overrides = {"--model.converters", "[quantize.linear.float8]"},
                                    .world_size = 8,
                                    .machine = {.device = "h100_sxm"}});
-  CHECK_THAT(float8,
-             Contains("\nFP8 all-gather (quantize.linear.float8.enable_fsdp_float8_all_gather, off): ") &&
-                 Contains("    products fp8 "));
+  CHECK_THAT(
+      float8,
+      Contains(
+          "\nFP8 all-gather (quantize.linear.float8.enable_fsdp_float8_all_gather, off):\n  with it  ") &&
+          Contains("\n  without, codes kept through the step ") &&
+          Contains("\n  without, gathered again for backward ") && Contains("; saved by it: ") &&
+          Contains("    products fp8 "));
   CHECK_THAT(text({.world_size = 1, .machine = {.compute_capability = 86}}),
              Contains("no table has this GPU; --device names one") && !Contains("Time per step"));
 }
@@ -317,7 +321,7 @@ TEST_CASE("a plan for what there is not is refused by name") {
   tp.insert(tp.end(), {"--parallelism.tensor_parallel_degree", "3"});
   CHECK_THAT(refusal({.overrides = tp, .world_size = 4, .machine = {.device = "h100_sxm"}}),
              Contains("[mesh]"));
-  CHECK_THAT(refusal({.overrides = gpu, .machine = {.device = "h100_sxm", .calibration = "/nowhere.json"}}),
+  CHECK_THAT(refusal({.overrides = gpu, .machine = {.device = "h100_sxm", .calibration = {"/nowhere.json"}}}),
              Contains("/nowhere.json"));
   CHECK_THAT(refusal({.overrides = gpu, .machine = {.device = "h100_sxm"}, .json = "/nowhere/plan.json"}),
              Contains("cannot write /nowhere/plan.json"));
