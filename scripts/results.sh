@@ -71,6 +71,9 @@ scripts/plan_accuracy.py --text "$text" >>"$out"
 printf '\n## Long sequences: the plan of 8B on 8 H200, and published runs on H100 (scripts/long_sequences.py)\n\n' >>"$out"
 scripts/long_sequences.py >>"$out"
 
+printf '\n## What tracing costs (scripts/trace_cost.py)\n\n' >>"$out"
+scripts/trace_cost.py --text "$text" >>"$out"
+
 printf '\n## Start-up: wall time of one step of the debug model at batch 1, and of the step itself\n' >>"$out"
 for i in 1 2; do  # the second finds a warm cache
   begin=$(date +%s.%N)

@@ -67,7 +67,11 @@ class Writer {
                                                             : kSaves;
       trace_.slice({track, s.name, "user_annotation", s.begin_ns, s.end_ns});
     }
-    for (const CallRecord& call : traced_.calls) add_call(call);
+    const std::map<int64_t, double> seconds = planned_calls();
+    for (const CallRecord& call : traced_.calls) {
+      const auto planned = seconds.find(call.id);
+      add_call(call, planned == seconds.end() ? nullptr : &planned->second);
+    }
     bool planned = true;
     for (const TracedSteps::Step& step : traced_.steps) {
       trace_.slice({kHost, fmt::format("ProfilerStep#{}", step.number), "user_annotation", step.begin_ns,
@@ -91,7 +95,25 @@ class Writer {
     for (const CallRecord& call : traced_.calls) calls_[call.id] = &call;
   }
 
-  void add_call(const CallRecord& c) {
+  /// Planned seconds by id, of the steps whose calls are those that are planned, among others.
+  std::map<int64_t, double> planned_calls() const {
+    std::map<int64_t, std::vector<const CallRecord*>> steps;
+    for (const CallRecord& call : traced_.calls) steps[call.step].push_back(&call);
+    std::map<int64_t, double> out;
+    for (const auto& [number, calls] : steps) {
+      std::map<int64_t, double> of_step;
+      auto next = traced_.planned_calls.begin();
+      for (const CallRecord* call : calls) {
+        if (next == traced_.planned_calls.end()) break;
+        if (next->axis != call->axis || next->label != call->label) continue;
+        of_step[call->id] = next++->seconds;
+      }
+      if (next == traced_.planned_calls.end()) out.merge(of_step);
+    }
+    return out;
+  }
+
+  void add_call(const CallRecord& c, const double* planned_seconds) {
     if (c.began_ns == 0 || c.ended_ns == 0) return;
     const int track = axes_.at(c.axis);
     const auto seconds = static_cast<double>(c.ended_ns - c.began_ns) * 1e-9;
@@ -109,6 +131,7 @@ class Writer {
         .set("sent bytes", c.sent_bytes)
         .set("GB/s", seconds > 0 ? static_cast<double>(c.sent_bytes) * 1e-9 / seconds : 0.0)
         .set("step", c.step);
+    if (planned_seconds) args.set("planned us", *planned_seconds * 1e6);
     trace_.slice({track, call_name(c), "kernel", c.began_ns, c.ended_ns}, args);
     trace_.arrow(2 * c.id, {kHost, c.issued_ns}, {track, c.began_ns});
   }
@@ -155,6 +178,9 @@ class Writer {
     Json args = is_whole ? stream : Json(Json::Object{});
     if (planned && planned != &kUnplanned && planned->bytes > 0) {
       args.set("planned FLOPs", planned->flops).set("planned bytes", planned->bytes);
+      if (!traced_.planned_seconds.empty())
+        args.set("planned us",
+                 1e6 * traced_.planned_seconds[static_cast<size_t>(planned - traced_.planned.data())]);
       if (own > 0) args.set("TFLOP/s", planned->flops / static_cast<double>(own) * 1e-3);
     }
     if (!is_whole) trace_.slice({kCompute, s.label, "operation", s.begin_ns, s.end_ns}, args);

@@ -25,6 +25,12 @@ struct TracedSteps {
   };
   std::vector<Step> steps;
   std::vector<StepProfile::Span> planned;  ///< of one step, recorded on `meta`
+  std::vector<double> planned_seconds;     ///< of each of these; empty where the device is not known
+  struct PlannedCall {
+    std::string axis, label;
+    double seconds = 0;
+  };
+  std::vector<PlannedCall> planned_calls;  ///< of one step, as it asks for them; empty likewise
   std::vector<CallRecord> calls;
   std::vector<HostSpans::Span> host_spans;
 };
@@ -34,10 +40,10 @@ TimeSplit split_of(const TracedSteps& traced);
 
 /// The trace file: tracks host, data, compute, one per mesh axis, copies, saves. Operations and calls have
 /// category `kernel` and args.stream, as PyTorch's traces do, and calls the names that tell tools they are
-/// communication; steps, micro-batches and blocks are `user_annotation`. Slices of operations say what is
-/// planned for them: operations are matched with the plan by their order, and where labels differ nothing is
-/// said and the file's `ottava.planned` is false. Past `limit_bytes` operations are left out and
-/// `ottava.is_cut` is true.
+/// communication; steps, micro-batches and blocks are `user_annotation`. Slices of operations and of calls
+/// say what is planned for them, "planned us" where the device is known: they are matched with the plan by
+/// their order, and where labels differ nothing is said and, for operations, the file's `ottava.planned` is
+/// false. Past `limit_bytes` operations are left out and `ottava.is_cut` is true.
 std::string trace_text(const TracedSteps& traced, size_t limit_bytes = 50'000'000);
 
 }  // namespace ottava

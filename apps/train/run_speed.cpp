@@ -21,7 +21,7 @@ PeakSearch RunSpeed::peak_search() const {
           .uses_bf16 = plan_.flops(Precision::bf16) + plan_.flops(Precision::fp8) > 0};
 }
 
-void RunSpeed::find_peaks() {
+std::optional<Machine> RunSpeed::find_peaks() {
   peaks_ = find_device_peaks(device_, peak_search());
   log::info("Peak FLOPS used for computing MFU: {:.3e} ({})", peaks_.bf16, peaks_.source);
   if (plan_.flops(Precision::fp8) > 0) {
@@ -34,6 +34,7 @@ void RunSpeed::find_peaks() {
   // A plan is one rank's: what a stage waits for others is not in it.
   if (machine && ranks_.world->rank() == 0 && !experiment_.shape.pipeline.is_on())
     pace_ = PlannedPace(predict_step(plan_, *machine));
+  return machine;
 }
 
 void RunSpeed::begin(int64_t step, double seconds_waited) {

@@ -18,8 +18,9 @@ class RunSpeed {
   /// What is given must outlive it.
   RunSpeed(const Experiment& experiment, const StepPlan& plan, RankGroups& ranks, Device device);
 
-  /// Finds the device's peaks and the planned step time, and says so. All ranks call it.
-  void find_peaks();
+  /// Finds the device's peaks and the planned step time, and says so. All ranks call it. Returns what times are
+  /// planned with; nothing for a GPU that no table has.
+  std::optional<Machine> find_peaks();
   /// What the time of logged steps counts from: after `step` steps, with so much waiting for data.
   void begin(int64_t step, double seconds_waited);
   /// True once, when the step is slower than planned: StepProfile's times by label are wanted.

@@ -97,6 +97,23 @@ StepTraces::StepTraces(const Experiment& experiment, RankGroups& ranks, Device d
   }
 }
 
+void StepTraces::plan_times(const StepPlan& plan, const Machine& machine) {
+  now_.planned_seconds.clear();
+  now_.planned_calls.clear();
+  std::vector<double> times, until{0};
+  for (const RecordedOperation& o : plan.operations) times.push_back(machine.time_of(o).seconds);
+  for (const RecordedEvent& event : plan.order.events) {
+    const auto index = static_cast<size_t>(event.index);
+    const bool is_operation = event.kind == RecordedEvent::Kind::operation;
+    until.push_back(until.back() + (is_operation ? times[index] : 0));
+    if (event.kind != RecordedEvent::Kind::issue || plan.order.transfers[index].ranks == 1) continue;
+    const RecordedTransfer& transfer = plan.order.transfers[index];
+    now_.planned_calls.push_back({transfer.axis, transfer.calls[0].label, machine.seconds_of(transfer)});
+  }
+  for (const StepProfile::Span& span : now_.planned)
+    now_.planned_seconds.push_back(until.at(span.end_event) - until.at(span.first_event));
+}
+
 StepTraces::~StepTraces() {
   if (writing_.valid()) writing_.wait();
   ranks_.world->state().calls().set_clock(nullptr);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "apps/config/experiment.h"
+#include "apps/predict/machine.h"
 #include "apps/train/rank_trace.h"
 #include "core/memory/input_ring.h"
 #include "parallel/ranks/rank_groups.h"
@@ -22,6 +23,8 @@ class StepTraces {
   /// or profile_ranks names a rank that is not there. `planned` is record_spans() of the step.
   StepTraces(const Experiment& experiment, RankGroups& ranks, Device device, HostSpans& spans,
              std::vector<StepProfile::Span> planned);
+  /// Slices say from now on how long they are planned to take on `machine`. `plan` is the step's, as it runs.
+  void plan_times(const StepPlan& plan, const Machine& machine);
   /// Waits for the file that is being written.
   ~StepTraces();
   StepTraces(const StepTraces&) = delete;

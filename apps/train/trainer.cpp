@@ -214,7 +214,8 @@ Trainer::End Trainer::run() {
 
 Trainer::End Trainer::train() {
   const Config& c = experiment_.config;
-  speed_.find_peaks();
+  const std::optional<Machine> machine = speed_.find_peaks();
+  if (machine && traces_) traces_->plan_times(plan_, *machine);
   log::info("Training starts at step {}", state_.step + 1);
   show_first_sample();
   speed_.begin(state_.step, data_->seconds_waited());

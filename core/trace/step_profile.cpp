@@ -30,6 +30,7 @@ size_t StepProfile::mark() {
     const CostRecorder& recorder = stream_.recorder();
     for (Precision p : {Precision::fp32, Precision::bf16, Precision::fp8}) mark.flops += recorder.flops(p);
     mark.bytes = recorder.bytes();
+    mark.events = recorder.order().events.size();
   }
   marks_.push_back(std::move(mark));
   return marks_.size() - 1;
@@ -60,6 +61,8 @@ std::vector<StepProfile::Span> StepProfile::take_spans(const DeviceClock& clock)
     if (is_planned) {
       s.flops = end.flops - begin.flops;
       s.bytes = end.bytes - begin.bytes;
+      s.first_event = begin.events;
+      s.end_event = end.events;
     } else {
       s.begin_ns = clock.nanoseconds_of(begin.at);
       s.end_ns = clock.nanoseconds_of(end.at);

@@ -47,9 +47,10 @@ class StepProfile {
   struct Span {
     std::string label;
     Kind kind = Kind::operation;
-    int parent = -1;                   ///< index of the span around it
-    int64_t begin_ns = 0, end_ns = 0;  ///< DeviceClock's; not on `meta`
-    double flops = 0, bytes = 0;       ///< planned, of spans inside too; only on `meta`
+    int parent = -1;                        ///< index of the span around it
+    int64_t begin_ns = 0, end_ns = 0;       ///< DeviceClock's; not on `meta`
+    double flops = 0, bytes = 0;            ///< planned, of spans inside too; only on `meta`
+    size_t first_event = 0, end_event = 0;  ///< of RecordedOrder::events; only on `meta`
   };
   /// In the order of their beginnings, since the last call; waits for the stream.
   std::vector<Span> take_spans(const DeviceClock& clock);
@@ -77,6 +78,7 @@ class StepProfile {
   struct Mark {
     Event at;
     double flops = 0, bytes = 0;  ///< recorded so far; on `meta`
+    size_t events = 0;            ///< the same
   };
   struct Opened {
     std::string label;

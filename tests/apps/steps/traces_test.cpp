@@ -143,6 +143,7 @@ TEST_CASE("four ranks trace their steps on one timeline") {
     const std::vector<Slice> operations = trace.of("kernel", "compute");
     CHECK(std::ranges::any_of(operations, [](const Slice& e) {
       return e.name == "attention.core" && e.args->at("planned FLOPs", "a").as_number("f") > 0 &&
+             e.args->at("planned us", "a").as_number("u") > 0 &&
              e.args->at("TFLOP/s", "a").as_number("t") > 0;
     }));
     CHECK(std::ranges::any_of(trace.of("user_annotation", "compute"),
@@ -154,6 +155,7 @@ TEST_CASE("four ranks trace their steps on one timeline") {
       for (const Slice& e : calls) {
         CHECK(e.args->at("Process Group Name", "a").as_string("g") == axis);
         CHECK(e.args->at("Group size", "a").as_integer("n") == 2);
+        CHECK(e.args->at("planned us", "a").as_number("u") > 0);
         bytes[axis] += e.args->at("sent bytes", "a").as_integer("b");
       }
     }
@@ -173,6 +175,36 @@ TEST_CASE("four ranks trace their steps on one timeline") {
   std::set<int64_t> merged;
   for (const Slice& e : all.slices) merged.insert(e.pid);
   CHECK(merged == pids);
+}
+
+TEST_CASE("stages of a pipeline and ranks that share sequences have tracks, planned and measured") {
+  Job job;
+  run(OTTAVA + std::string(" launch -n 4 --") + job.train(kTraced) +
+      " --parallelism.pipeline_parallel_degree 2 --parallelism.context_parallel_degree 2 --training.seq_len "
+      "512 "
+      "--training.global_batch_size 2");
+  for (int rank = 0; rank < 4; ++rank) {
+    const Trace trace(trace_path(job, 10, rank));
+    check_nesting(trace);
+    check_split(trace);
+    CHECK(trace.about("planned").as_bool("planned"));
+    for (const std::string axis : {"pp", "cp"}) {
+      INFO("rank " << rank << " axis " << axis);
+      // Beside those of the step there may be calls of the loop around it, which nothing plans.
+      std::vector<Slice> calls = trace.of("kernel", "axis " + axis);
+      std::erase_if(calls, [](const Slice& e) {
+        return e.name.find("micro-batch") == std::string::npos &&
+               e.name.find("keys and values") == std::string::npos;
+      });
+      REQUIRE_FALSE(calls.empty());
+      for (const Slice& e : calls) {
+        INFO(e.name);
+        const Json* planned = e.args->find("planned us");
+        REQUIRE(planned != nullptr);
+        CHECK(planned->as_number("us") > 0);
+      }
+    }
+  }
 }
 
 TEST_CASE("without profiling nothing is written, and a run computes the same with it") {
