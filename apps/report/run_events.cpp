@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/io/file.h"
+#include "parallel/pipeline/pipeline_text.h"
 
 namespace ottava {
 
@@ -65,6 +66,11 @@ Json start_of_run(const Experiment& e, const StepPlan& plan, Device device) {
       .set("tokens_per_step", e.tokens_per_step())
       .set("plan", std::move(planned))
       .set("config", print_config(e.config));
+  if (const PipelineLayout& pipeline = e.shape.pipeline; pipeline.is_on()) {
+    Json ranks(Json::Array{});
+    for (int rank = 0; rank < pipeline.shape.ranks; ++rank) ranks.push(describe_rank(pipeline, rank));
+    start.set("pipeline", Json().set("schedule", describe(pipeline)).set("ranks", std::move(ranks)));
+  }
   return start;
 }
 

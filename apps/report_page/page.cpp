@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <ctime>
+#include <map>
 
 #include "apps/report_page/decimate.h"
 #include "apps/report_page/float8_map.h"
@@ -31,6 +32,25 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 11> kCharts{
     {"data_percent", "time_metrics/data_loading(%)"},
     {"loss_scale", "loss_scale"},
 }};
+
+/// Curves of which a run has as many as it has sources, texts or tasks: together in a chart.
+struct ChartGroup {
+  std::string_view title, hint, prefix, suffix;
+};
+constexpr std::array<ChartGroup, 4> kGroups{{
+    {"Loss of sources", "mean over the tokens of each", "mixture/", "/loss"},
+    {"Loss of validation texts", "", "validation_metrics/", "/loss"},
+    {"Questions answered", "share of each task", "evaluation_metrics/", "/acc"},
+    {"Questions answered, by length", "share of each task; answers weighed by their length",
+     "evaluation_metrics/", "/acc_norm"},
+}};
+// What the group calls a column; empty: it is none of it.
+std::string_view name_in(const ChartGroup& group, std::string_view column) {
+  if (column.size() <= group.prefix.size() + group.suffix.size() || !column.starts_with(group.prefix) ||
+      !column.ends_with(group.suffix))
+    return {};
+  return column.substr(group.prefix.size(), column.size() - group.prefix.size() - group.suffix.size());
+}
 
 std::string escaped(std::string_view text) {
   std::string out;
@@ -157,19 +177,47 @@ Json trace_of(const TracedTime& trace) {
       .set("operations", std::move(operations));
 }
 
+Json groups_of(const std::vector<RunHistory>& runs) {
+  Json out{Json::Array{}};
+  for (const ChartGroup& group : kGroups) {
+    std::map<std::string, std::string> names;
+    for (const RunHistory& run : runs) {
+      for (const auto& [column, values] : run.columns)
+        if (const std::string_view name = name_in(group, column); !name.empty()) names.emplace(column, name);
+    }
+    if (names.empty()) continue;
+    Json keys{Json::Array{}}, row;
+    for (const auto& [column, name] : names) keys.push(Json(Json::Array{Json(column), Json(name)}));
+    row.set("title", std::string(group.title))
+        .set("hint", std::string(group.hint))
+        .set("keys", std::move(keys));
+    out.push(std::move(row));
+  }
+  return out;
+}
+
 Json run_json(const RunHistory& run, size_t points) {
   const auto buckets = buckets_of(run.steps.size(), points);
   Json out, series;
-  for (const auto& [key, name] : kCharts) {
-    const Column* column = run.column(name);
+  auto add = [&](std::string_view key, const Column* column) {
     if (column && std::ranges::any_of(*column, [](double v) { return std::isfinite(v); }))
       series.set(std::string(key), series_of(decimate(*column, buckets)));
+  };
+  for (const auto& [key, name] : kCharts) add(key, run.column(name));
+  for (const auto& [name, column] : run.columns) {
+    if (std::ranges::any_of(kGroups, [&](const ChartGroup& group) { return !name_in(group, name).empty(); }))
+      add(name, &column);
   }
   out.set("name", run.name).set("x", axes_of(run, buckets)).set("series", std::move(series));
   if (run.planned_bytes > 0) out.set("planned", planned_of(run));
   if (run.trace) out.set("trace", trace_of(*run.trace));
   if (Json map = float8_map(run); !map.is_null()) out.set("fp8", std::move(map));
   out.set("events", events_of(run));
+  if (!run.stages.empty()) {
+    Json ranks{Json::Array{}};
+    for (const std::string& stage : run.stages) ranks.push(stage);
+    out.set("pipeline", Json().set("schedule", run.schedule).set("ranks", std::move(ranks)));
+  }
   if (run.config.empty()) return out;
   Json config;
   for (const auto& [key, value] : run.config) config.set(key, value);
@@ -251,7 +299,7 @@ std::string report_page(const std::vector<RunHistory>& runs, const std::vector<s
       escaped(kDygraphsLicense));
   Json data, all{Json::Array{}};
   for (const RunHistory& run : runs) all.push(run_json(run, points));
-  data.set("x", options.x).set("runs", std::move(all));
+  data.set("x", options.x).set("groups", groups_of(runs)).set("runs", std::move(all));
   std::string island = data.dump();
   for (size_t at = 0; (at = island.find('<', at)) != std::string::npos; at += 6)
     island.replace(at, 1, "\\u003c");

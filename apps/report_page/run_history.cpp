@@ -124,6 +124,19 @@ void flatten(const config::Value& value, const std::string& path, std::map<std::
   out[path] = "[" + text + "]";
 }
 
+// "pp 2 x cp 2" of "pp 2 x dp_replicate 1 x dp_shard 1 x cp 2 x tp 1 = 4".
+std::string axes_text(std::string_view mesh) {
+  std::string out;
+  mesh = mesh.substr(0, mesh.find(" = "));
+  for (size_t at = 0; at < mesh.size();) {
+    const size_t end = std::min(mesh.find(" x ", at), mesh.size());
+    const std::string_view axis = mesh.substr(at, end - at);
+    if (!axis.ends_with(" 1")) out += fmt::format("{}{}", out.empty() ? "" : " x ", axis);
+    at = end + 3;
+  }
+  return out;
+}
+
 void take_start(const Json& json, RunHistory& run) {
   const std::string where = "events.jsonl";
   const int64_t schema = json.at("schema", where).as_integer("schema");
@@ -136,8 +149,17 @@ void take_start(const Json& json, RunHistory& run) {
   run.total_steps = json.at("steps", where).as_integer("steps");
   run.model = fmt::format("{}, {} parameters", json.at("model", where).as_string("model"),
                           with_commas(json.at("parameters", where).as_integer("parameters")));
-  run.ranks = fmt::format("{} on {}", counted(json.at("ranks", where).as_integer("ranks"), "rank"),
+  const std::string axes = axes_text(json.at("mesh", where).as_string("mesh"));
+  run.ranks = fmt::format("{}{} on {}", counted(json.at("ranks", where).as_integer("ranks"), "rank"),
+                          axes.empty() ? "" : fmt::format(" ({})", axes),
                           json.at("device", where).as_string("device"));
+  run.schedule.clear();
+  run.stages.clear();
+  if (const Json* pipeline = json.find("pipeline")) {
+    run.schedule = pipeline->at("schedule", where).as_string("schedule");
+    for (const Json& rank : pipeline->at("ranks", where).as_array("ranks"))
+      run.stages.push_back(rank.as_string("rank"));
+  }
   const Json& plan = json.at("plan", where);
   run.planned_bytes = plan.at("memory_bytes", where).as_number("memory_bytes");
   if (const Json* seconds = plan.find("step_seconds"))

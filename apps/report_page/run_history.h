@@ -44,6 +44,8 @@ struct RunHistory {
   int64_t total_steps = 0;  ///< of the last start; 0: not known
   int restarts = 0;
   std::string model, ranks;                                    ///< for people; empty: not known
+  std::string schedule;                                        ///< of a pipeline
+  std::vector<std::string> stages;                             ///< what each of its ranks holds
   std::vector<std::pair<std::string, double>> planned_memory;  ///< bytes by category
   double planned_bytes = 0, planned_seconds = 0;               ///< of a rank; of a step; 0: not known
   std::map<std::string, std::string> config;

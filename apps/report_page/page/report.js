@@ -29,7 +29,9 @@ const stroke = (i) => (darkness.matches && !document.documentElement.dataset.pri
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const shown = () => runs.map((r, i) => i).filter((i) => runs[i].x && !state.hidden.has(i));
 
-const paintNames = () => runs.forEach((r, i) => document.documentElement.style.setProperty("--stroke-" + i, stroke(i)));
+const paintNames = () => {
+  for (let i = 0; i < Math.max(runs.length, light.length); ++i) document.documentElement.style.setProperty("--stroke-" + i, stroke(i));
+};
 runs.forEach((r, i) => document.getElementById("run-" + i).style.setProperty("--stroke", `var(--stroke-${i})`));
 
 // --- charts ---------------------------------------------------------------------------------------------------
@@ -44,7 +46,11 @@ const charts = [
   { key: "memory", title: "Memory", unit: "GiB", planned: "memory", hint: "highest so far, of a rank", zero: true },
   { key: "data_percent", title: "Waiting for data", unit: "%", hint: "of a step", zero: true },
   { key: "loss_scale", title: "Loss scale", log: true, hint: "", whenVaries: true },
+  ...data.groups,
 ];
+const single = runs.filter((r) => r.x).length === 1;
+const keysOf = (chart) => chart.keys || [[chart.key, ""]];
+const patterns = [null, [6, 3], [2, 3], [8, 3, 2, 3]];
 
 const smoothed = (values) => {
   if (state.smooth === 1) return values;
@@ -76,7 +82,11 @@ const tableOf = (chart) => {
   };
   for (const i of shown()) {
     const r = runs[i], s = r.series[chart.key];
-    if (s) add(r.name, stroke(i), r.x[state.x], s);
+    keysOf(chart).forEach(([key, label], k) => {
+      if (!r.series[key]) return;
+      const own = !label ? {} : single ? { marked: true } : { marked: true, pattern: patterns[k % patterns.length] };
+      add(label ? r.name + " " + label : r.name, stroke(label && single ? k : i), r.x[state.x], r.series[key], own);
+    });
     const v = chart.also && r.series[chart.also];
     if (v) add(r.name + " " + chart.also, stroke(i), r.x[state.x], v, { points: true });
     const plan = chart.planned && r.planned && r.planned[chart.planned];
@@ -107,8 +117,8 @@ const draw = (chart) => {
   if (!all.length) { chart.plot.append($("p", { className: "dim" }, "Nothing to draw for the runs that are shown.")); return; }
   const series = {};
   columns.forEach((c) => {
-    series[c.label] = { color: c.color, strokeWidth: c.points ? 0 : c.dashed ? 1.4 : 1.6, drawPoints: !!c.points, pointSize: 3,
-      strokePattern: c.dashed ? [6, 5] : null };
+    series[c.label] = { color: c.color, strokeWidth: c.points ? 0 : c.dashed ? 1.4 : 1.6, drawPoints: !!(c.points || (c.marked && rows.length < 200)), pointSize: 3,
+      strokePattern: c.dashed ? [6, 5] : c.pattern || null };
   });
   const few = rows.length < 3;
   let low = all[0], high = all[0];
@@ -174,7 +184,7 @@ const keys = (event, chart) => {
 const varies = (chart) => runs.some((r) => r.series && r.series[chart.key] && new Set(r.series[chart.key].last).size > 1);
 const chartArea = document.getElementById("charts");
 for (const chart of charts) {
-  chart.present = runs.some((r) => r.series && r.series[chart.key]) && (!chart.whenVaries || varies(chart));
+  chart.present = runs.some((r) => r.series && keysOf(chart).some(([key]) => r.series[key])) && (!chart.whenVaries || varies(chart));
   if (!chart.present) continue;
   chart.plot = $("div", { className: "plot", tabIndex: 0, role: "img" });
   chart.value = $("span", { className: "value", role: "status" });
@@ -182,6 +192,9 @@ for (const chart of charts) {
   chartArea.append($("section", { className: "card" + (chart.wide ? " wide" : "") },
     $("div", { className: "chart-head" }, $("h3", {}, chart.title, chart.unit ? $("span", { className: "dim" }, " " + chart.unit) : null,
       chart.hint ? $("span", { className: "dim", style: "font-weight:400" }, "  " + chart.hint) : null), chart.value, log),
+    chart.keys ? $("div", { className: "legend dim", style: "font-size:13px" }, ...chart.keys.map(([, label], k) => $("span", {},
+      single ? $("span", { className: "swatch", style: `background:var(--stroke-${k % light.length})` }) : null,
+      label + (single || patterns[k % patterns.length] === null ? "" : " (dashed " + k + ")")))) : null,
     chart.plot, tableView(chart)));
   chart.plot.addEventListener("keydown", (e) => keys(e, chart));
 }
@@ -243,6 +256,11 @@ if (planned.length) {
     $("tr", {}, $("td", { className: "text" }, "planned"), ...planned.map((r) => $("td", {}, $("b", {}, number(r.planned.memory))))),
     $("tr", {}, $("td", { className: "text" }, "measured, the program and its libraries too"), ...planned.map((r) => $("td", {}, $("b", {}, number(last(r)))))),
   ]));
+}
+
+for (const r of runs.filter((r) => r.pipeline)) {
+  section(runs.length > 1 ? "Stages of the pipeline: " + r.name : "Stages of the pipeline", $("p", { className: "dim" }, r.pipeline.schedule),
+    table(["!rank of the pipeline", "!holds"], r.pipeline.ranks.map((text, i) => $("tr", {}, $("td", { className: "text" }, String(i)), $("td", { className: "text" }, text)))));
 }
 
 // --- FP8 ------------------------------------------------------------------------------------------------------

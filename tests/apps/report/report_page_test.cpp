@@ -54,7 +54,8 @@ class MadeRun {
     const std::string plan = R"j({"memory_bytes":1073741824,"memory":{"weights":1073741824}})j";
     return fmt::format(
                R"j({{"time":1790000000.0,"event":"start","step":0,"text":"","schema":{},"steps":50,"device":"cpu",)j"
-               R"j("ranks":2,"model":"llama3 debugmodel","parameters":6270208,"plan":{},"config":"{}"}})j",
+               R"j("ranks":2,"mesh":"pp 1 x dp_replicate 1 x dp_shard 2 x cp 1 x tp 1 = 2",)j"
+               R"j("model":"llama3 debugmodel","parameters":6270208,"plan":{},"config":"{}"}})j",
                schema, plan, config) +
            "\n";
   }
@@ -111,6 +112,45 @@ TEST_CASE("a page holds everything itself and its numbers are the file's") {
   CHECK(json.at("runs", "p").as_array("r")[0].at("planned", "r").at("memory", "p").as_number("m") == 1.0);
   CHECK(json.at("runs", "p").as_array("r")[0].at("config", "r").at("optimizer.lr", "c").as_string("lr") ==
         "0.001");
+}
+
+TEST_CASE("sources, validation texts and tasks are curves of one chart each, and stages are told") {
+  TemporaryFolder folder;
+  MadeRun run(folder / "run"), other(folder / "other");
+  std::string text;
+  for (int s = 1; s <= 4; ++s)
+    text +=
+        MadeRun::line(s, 3, fmt::format(R"j(,"mixture/books/loss":{}.5,"mixture/books/share":0.5)j", s)) +
+        "\n" +
+        fmt::format(
+            R"j({{"step":{},"time":1,"validation_metrics/wiki/loss":2.5,"evaluation_metrics/arc/acc":0.25,)j"
+            R"j("evaluation_metrics/arc/acc_stderr":0.1,"evaluation_metrics/arc/acc_norm":0.5}})j",
+            s) +
+        "\n";
+  std::string start = MadeRun::start();
+  start.replace(start.find("pp 1"), 4, "pp 2");
+  start.insert(start.rfind('}'),
+               R"j(,"pipeline":{"schedule":"1F1B, 2 ranks","ranks":["embedding, layers 0 to 3","head"]})j");
+  run.metrics(text).events(start);
+  other.steps(4).events(MadeRun::start());
+  const Json page = island(page_of({read_run(run.folder()), read_run(other.folder())}));
+  std::vector<std::string> titles;
+  for (const Json& group : page.at("groups", "p").as_array("g")) {
+    titles.push_back(group.at("title", "g").as_string("t"));
+    const Json::Array& keys = group.at("keys", "g").as_array("k");
+    REQUIRE(keys.size() == 1);
+    const std::string& column = keys[0].as_array("k")[0].as_string("c");
+    CHECK_FALSE(series(page, 0, column.c_str(), "last").as_array("l").empty());
+    CHECK(page.at("runs", "p").as_array("r")[1].at("series", "r").find(column) == nullptr);
+  }
+  CHECK(titles == std::vector<std::string>{"Loss of sources", "Loss of validation texts",
+                                           "Questions answered", "Questions answered, by length"});
+  CHECK(series(page, 0, "mixture/books/loss", "last").as_array("l")[2].as_number("l") == 3.5);
+  const Json& first = page.at("runs", "p").as_array("r")[0];
+  CHECK(first.at("pipeline", "r").at("ranks", "p").as_array("r")[1].as_string("r") == "head");
+  CHECK(first.at("series", "r").find("evaluation_metrics/arc/acc_stderr") == nullptr);
+  CHECK(read_run(run.folder()).ranks == "2 ranks (pp 2 x dp_shard 2) on cpu");
+  CHECK(island(page_of({read_run(other.folder())})).at("groups", "p").as_array("g").empty());
 }
 
 TEST_CASE("decimation keeps every extreme") {
