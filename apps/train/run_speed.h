@@ -4,6 +4,7 @@
 #include <string>
 
 #include "apps/decide/device_peaks.h"
+#include "apps/predict/machine.h"
 #include "apps/report/step_time_check.h"
 #include "apps/train/planned_pace.h"
 #include "core/metrics/step_line.h"
@@ -18,8 +19,8 @@ class RunSpeed {
   /// What is given must outlive it.
   RunSpeed(const Experiment& experiment, const StepPlan& plan, RankGroups& ranks, Device device);
 
-  /// Finds the device's peaks and the planned step time, and says so. All ranks call it. Returns what times are
-  /// planned with; nothing for a GPU that no table has.
+  /// Finds the device's peaks and the planned step time, and says so. All ranks call it. Returns what times
+  /// are planned with; nothing for a GPU that no table has.
   std::optional<Machine> find_peaks();
   /// What the time of logged steps counts from: after `step` steps, with so much waiting for data.
   void begin(int64_t step, double seconds_waited);

@@ -9,6 +9,7 @@
 #include "apps/config/experiment.h"
 #include "apps/predict/machine.h"
 #include "apps/train/rank_trace.h"
+#include "apps/train/step_plan.h"
 #include "core/memory/input_ring.h"
 #include "parallel/ranks/rank_groups.h"
 
