@@ -8,11 +8,15 @@ from models import BOUNDS, MODELS
 from report import table
 
 CHECKPOINT, END = 4, 12
-
-
 # How two ranks share a step of 4 sequences: their micro-batches, each sequence, or the layers.
 SHARED = {"FSDP": [], "CP": ["--parallelism.context_parallel_degree", "2"],
           "PP": ["--parallelism.pipeline_parallel_degree", "2", "--training.local_batch_size", "4"]}
+FLOAT8 = ["--model.converters", "quantize.linear.float8"]
+SHARED_FLOAT8 = {  # beside one rank in FP8: what only several ranks have
+    "FSDP with FP8 gradients": ["--quantize.linear.float8.enable_float8_gradient_all_to_all", "true"],
+    "TP with a padded vocabulary in FP8": ["--parallelism.tensor_parallel_degree", "2", "--quantize.linear.float8.policy",
+                                           "[{match: output, recipe: tensorwise}]", "--quantize.linear.float8.pad_vocabulary", "true"],
+}
 
 
 def shared_gpu(c):
@@ -21,21 +25,28 @@ def shared_gpu(c):
     steps = 4 if c.dry else 10
     alone = c.train("alone", c.device, steps, model).curve()
     rows, data = [], {}
-    ways = [("tcp", layout, [c.program("ottava"), "launch", "-n", "2", "--"]) for layout in SHARED]
+
+    def beside(name, extra, launcher, alone, bound):
+        both = c.train(f"shared {name}", c.device, steps, model + extra, launcher).curve()
+        data[name] = far = distance(both, alone)
+        rows.append((f"2 ranks on one device, {name}", f"{both[-1]:.4f}", f"{alone[-1]:.4f}", f"{far:.1e}"))
+        if far > bound:
+            raise Failed(table(["", "loss", "one rank", "largest distance"], rows))
+
+    launch = [c.program("ottava"), "launch", "-n", "2", "--"]
+    for layout, keys in SHARED.items():
+        beside(f"{layout} over tcp", ["--comm.backend", "tcp", *keys], launch, alone, BOUNDS["bf16"])
     has_module = any((folder / "lib/ottava/libottava_mpi.so").exists() for folder in (c.programs, c.programs.parent))
     if shutil.which("mpirun") and has_module:
         as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-        ways.append(("mpi", "FSDP", ["mpirun", "-n", "2", "--oversubscribe", "--bind-to", "none", *as_root, c.program("ottava")]))
-    for backend, layout, launcher in ways:
-        extra = model + ["--comm.backend", backend, *SHARED[layout]]
-        both = c.train(f"shared {backend} {layout}", c.device, steps, extra, launcher).curve()
-        far = distance(both, alone)
-        data[f"{backend} {layout}"] = far
-        rows.append((f"2 ranks on one device, {layout} over {backend}", f"{both[-1]:.4f}", f"{alone[-1]:.4f}", f"{far:.1e}"))
-        if far > BOUNDS["bf16"]:
-            raise Failed(table(["", "loss", "one rank", "largest distance"], rows))
-    if len(ways) == len(SHARED):
+        mpirun = ["mpirun", "-n", "2", "--oversubscribe", "--bind-to", "none", *as_root, c.program("ottava")]
+        beside("FSDP over mpi", ["--comm.backend", "mpi"], mpirun, alone, BOUNDS["bf16"])
+    else:
         rows.append(("2 ranks on one device, FSDP over mpi", "no mpirun here, or build_mpi.sh was not run", "", ""))
+    if c.dry or c.compute_capability() >= 89:
+        alone = c.train("alone fp8", c.device, steps, model + FLOAT8).curve()
+        for name, keys in SHARED_FLOAT8.items():
+            beside(f"{name} over tcp", ["--comm.backend", "tcp", *FLOAT8, *keys], launch, alone, BOUNDS["fp8"])
     return table(["", "loss", "one rank", "largest distance"], rows), data
 
 
