@@ -1,7 +1,10 @@
 #include "apps/train/training_state.h"
 
+#include <algorithm>
 #include <charconv>
+#include <cmath>
 
+#include "core/counted.h"
 #include "core/io/json.h"
 
 namespace ottava {
@@ -50,8 +53,15 @@ TrainingState parse_training_state(std::string_view text, std::string_view where
   if (const Json* window = json.find("spike_window")) {
     s.skipped_spikes = count("skipped_spikes");
     s.spikes.known = count("spike_window_steps");
-    for (const Json& v : window->as_array(fmt::format("{}: spike_window", where)))
-      s.spikes.values.push_back(static_cast<float>(v.as_number(fmt::format("{}: spike_window", where))));
+    const std::string what = fmt::format("{}: spike_window", where);
+    for (const Json& v : window->as_array(what))
+      s.spikes.values.push_back(static_cast<float>(v.as_number(what)));
+    const bool is_finite =
+        std::ranges::all_of(s.spikes.values, [](float value) { return std::isfinite(value); });
+    if (s.spikes.values.empty() || s.spikes.values.size() % 2 != 0 || !is_finite) {
+      fail<FileError>("checkpoint", "{} has {}, expected losses and as many norms, all of them finite", what,
+                      counted(s.spikes.values.size(), "value"));
+    }
   }
   if (const Json* scale = json.find("loss_scale")) {
     s.loss_scale = {.scale = scale->as_number(fmt::format("{}: loss_scale", where)),

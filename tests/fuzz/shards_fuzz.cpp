@@ -1,19 +1,17 @@
 // Files of training data: the first byte of the input chooses what the rest is, the rest becomes the file.
-#include <unistd.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <string>
 
 #include "core/data/corpus.h"
 #include "core/data/packing.h"
 #include "core/data/window_index.h"
 #include "core/error.h"
-#include "core/log.h"
+#include "tests/fuzz/written_folder.h"
 
 namespace {
 
@@ -22,25 +20,6 @@ using namespace ottava::data;
 
 // A compressed input of 1 MiB may hold a gigabyte.
 constexpr int kMaxSegments = 50;
-
-struct Folder {
-  std::string path = (std::filesystem::temp_directory_path() / "ottava-fuzz-XXXXXX").string();
-  Folder() {
-    if (!::mkdtemp(path.data())) std::abort();
-    log::set_level(log::Level::error);
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-};
-
-std::string write(const Folder& folder, const char* name, std::string_view bytes) {
-  std::string path = folder.path + "/" + name;
-  // A new file each time: some file systems flush one that is emptied and written again, which costs
-  // milliseconds.
-  std::filesystem::remove(path);
-  File file = File::create(path);
-  file.write_at(bytes.data(), bytes.size(), 0);
-  return path;
-}
 
 void read_everything(const std::string& path) {
   Corpus corpus(find_data_files({path}), {.block_bytes = 1000, .max_text_bytes = 100});
@@ -67,7 +46,7 @@ void read_everything(const std::string& path) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static Folder folder;
+  static test::WrittenFolder folder;
   if (size < 2) return 0;
   std::string bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
   try {
@@ -79,32 +58,32 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
           uint64_t checksum = XXH64(bytes.data(), kAt, 0);
           std::memcpy(bytes.data() + kAt, &checksum, 8);
         }
-        read_everything(write(folder, "ottava.txt", bytes));
+        read_everything(folder.write("ottava.txt", bytes));
         break;
       }
       case 'l':
-        read_everything(write(folder, "llmc.bin", bytes));
+        read_everything(folder.write("llmc.bin", bytes));
         break;
       case 'm': {
         // The .idx first, its length in front.
         uint16_t length = 0;
         std::memcpy(&length, bytes.data(), std::min<size_t>(bytes.size(), 2));
         std::string_view rest = std::string_view(bytes).substr(std::min<size_t>(bytes.size(), 2));
-        write(folder, "pair.idx", rest.substr(0, length));
-        read_everything(write(folder, "pair.bin", rest.substr(std::min<size_t>(length, rest.size()))));
+        folder.write("pair.idx", rest.substr(0, length));
+        read_everything(folder.write("pair.bin", rest.substr(std::min<size_t>(length, rest.size()))));
         break;
       }
       case 'g':
-        read_everything(write(folder, "a.jsonl.gz", bytes));
+        read_everything(folder.write("a.jsonl.gz", bytes));
         break;
       case 'z':
-        read_everything(write(folder, "a.txt.zst", bytes));
+        read_everything(folder.write("a.txt.zst", bytes));
         break;
       case 'j':
-        read_everything(write(folder, "a.jsonl", bytes));
+        read_everything(folder.write("a.jsonl", bytes));
         break;
       case 't':
-        read_everything(write(folder, "a.txt", bytes));
+        read_everything(folder.write("a.txt", bytes));
         break;
       case 'i': {
         // Likewise the checksum at the end of an index.
@@ -112,7 +91,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
           uint64_t checksum = XXH64(bytes.data(), bytes.size() - 8, 0);
           std::memcpy(bytes.data() + bytes.size() - 8, &checksum, 8);
         }
-        write(folder, "windows-0000000000000001.idx", bytes);
+        folder.write("windows-0000000000000001.idx", bytes);
         WindowIndex(folder.path, 1, 8, IndexAccess::read_only).total();
         break;
       }
