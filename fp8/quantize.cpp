@@ -1,7 +1,7 @@
 #include "fp8/quantize.h"
 
-#include "core/cost.h"
 #include "core/ops/check.h"
+#include "core/run_op.h"
 #include "fp8/quantize_kernels.h"
 #include "fp8/quantize_threads.h"
 
@@ -90,35 +90,20 @@ void column_amax(Stream& stream, const Tensor& x, const Tensor& amax, ColumnRang
 
 void quantize(Stream& stream, const Quantize& args) {
   check(args);
-  switch (stream.type()) {
-    case DeviceType::cpu:
-      return cpu::quantize(args);
-    case DeviceType::cuda:
-      return cuda::quantize(stream, args);
-    case DeviceType::meta: {
-      const bool twice =
-          traits(args.granularity).needs_column_amax && !args.out.empty() && !args.transposed.empty();
-      stream.recorder().record({.op = kQuantize,
-                                .bytes = (twice ? 2.0 : 1.0) * x_of(args).bytes() + bytes_of(args.out) +
-                                         bytes_of(args.transposed)},
-                               quantize, args);
-    }
-  }
+  const bool twice =
+      traits(args.granularity).needs_column_amax && !args.out.empty() && !args.transposed.empty();
+  run_op(stream,
+         {.op = kQuantize,
+          .bytes = (twice ? 2.0 : 1.0) * x_of(args).bytes() + bytes_of(args.out) + bytes_of(args.transposed)},
+         quantize, cpu::quantize, cuda::quantize, args);
 }
 
 void dequantize(Stream& stream, const Float8Codes& x, Granularity granularity, const Tensor& y) {
   check_float(kDequantize, "y", y);
   check_matrix(kDequantize, "y", y);
   check_quantized(kDequantize, "x", x, granularity, y.shape);
-  switch (stream.type()) {
-    case DeviceType::cpu:
-      return cpu::dequantize(x, granularity, y);
-    case DeviceType::cuda:
-      return cuda::dequantize(stream, x, granularity, y);
-    case DeviceType::meta:
-      stream.recorder().record({.op = kDequantize, .bytes = bytes_of(x) + static_cast<double>(y.bytes())},
-                               dequantize, x, granularity, y);
-  }
+  run_op(stream, {.op = kDequantize, .bytes = bytes_of(x) + static_cast<double>(y.bytes())}, dequantize,
+         cpu::dequantize, cuda::dequantize, x, granularity, y);
 }
 
 void transpose_codes(Stream& stream, const Tensor& from, const Tensor& to) {
@@ -126,15 +111,8 @@ void transpose_codes(Stream& stream, const Tensor& from, const Tensor& to) {
   if (size_of(from.dtype) != 1)
     fail<ShapeError>(kTranspose, "from is {}, expected codes of one byte", describe(from));
   check_tensor(kTranspose, "to", to, from.dtype, {from.cols(), from.rows()});
-  switch (stream.type()) {
-    case DeviceType::cpu:
-      return cpu::transpose_codes(from, to);
-    case DeviceType::cuda:
-      return cuda::transpose_codes(stream, from, to);
-    case DeviceType::meta:
-      stream.recorder().record({.op = kTranspose, .bytes = 2 * static_cast<double>(from.bytes())},
-                               transpose_codes, from, to);
-  }
+  run_op(stream, {.op = kTranspose, .bytes = 2 * static_cast<double>(from.bytes())}, transpose_codes,
+         cpu::transpose_codes, cuda::transpose_codes, from, to);
 }
 
 void transpose_block_scales(Stream& stream, const Tensor& from, Shape matrix, const Tensor& to) {

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/cost.h"
 #include "core/ops/check.h"
 #include "core/ops/elementwise_kernels.h"
 #include "core/parallel_for.h"
+#include "core/run_op.h"
 
 namespace ottava {
 namespace {
@@ -68,15 +68,8 @@ void cast(Stream& stream, const Tensor& source, const Tensor& destination) {
     fail<ShapeError>("cast", "{} cannot become {}: only f32 and bf16 convert into each other",
                      name_of(source.dtype), name_of(destination.dtype));
   }
-  switch (stream.type()) {
-    case DeviceType::cpu:
-      return cast_on_cpu(source, destination);
-    case DeviceType::cuda:
-      return cuda::cast(stream, source, destination);
-    case DeviceType::meta:
-      return stream.recorder().record(moving("cast", source.bytes() + destination.bytes()), cast, source,
-                                      destination);
-  }
+  run_op(stream, moving("cast", source.bytes() + destination.bytes()), cast, cast_on_cpu, cuda::cast, source,
+         destination);
 }
 
 void fill_zero(Stream& stream, const Tensor& tensor) {
@@ -166,14 +159,7 @@ void copy_columns(Stream& stream, const Tensor& source, ColumnRange columns, con
 void sum_into(Stream& stream, const Tensor& x, const Tensor& out) {
   check_float("sum_into", "x", x);
   check_tensor("sum_into", "out", out, DType::f32, {1});
-  switch (stream.type()) {
-    case DeviceType::cpu:
-      return sum_on_cpu(x, out);
-    case DeviceType::cuda:
-      return cuda::sum_into(stream, x, out);
-    case DeviceType::meta:
-      return stream.recorder().record(moving("sum_into", x.bytes()), sum_into, x, out);
-  }
+  run_op(stream, moving("sum_into", x.bytes()), sum_into, sum_on_cpu, cuda::sum_into, x, out);
 }
 
 }  // namespace ottava

@@ -4,10 +4,10 @@
 #include <cassert>
 #include <cstring>
 
-#include "core/cost.h"
 #include "core/ops/check.h"
 #include "core/ops/embedding_kernels.h"
 #include "core/parallel_for.h"
+#include "core/run_op.h"
 
 namespace ottava {
 namespace {
@@ -98,32 +98,17 @@ Shape embedding_backward_workspace(int64_t tokens, int64_t vocab_local) {
 
 void embedding_forward(Stream& stream, const EmbeddingForward& args) {
   check(args);
-  switch (stream.type()) {
-    case DeviceType::cpu:
-      return forward_on_cpu(args);
-    case DeviceType::cuda:
-      return cuda::embedding_forward(stream, args);
-    case DeviceType::meta:
-      stream.recorder().record({.op = kForward, .bytes = 2 * static_cast<double>(args.out.bytes())},
-                               embedding_forward, args);
-  }
+  run_op(stream, {.op = kForward, .bytes = 2 * static_cast<double>(args.out.bytes())}, embedding_forward,
+         forward_on_cpu, cuda::embedding_forward, args);
 }
 
 void embedding_backward(Stream& stream, const EmbeddingBackward& args) {
   check(args);
-  switch (stream.type()) {
-    case DeviceType::cpu:
-      return backward_on_cpu(args);
-    case DeviceType::cuda:
-      return cuda::embedding_backward(stream, args);
-    case DeviceType::meta: {
-      // dout once; dtable's rows are read and written at most once each.
-      double rows = static_cast<double>(std::min(args.tokens.numel(), args.dtable.rows()));
-      double bytes =
-          static_cast<double>(args.dout.bytes()) + 8 * rows * static_cast<double>(args.dtable.cols());
-      stream.recorder().record({.op = kBackward, .bytes = bytes}, embedding_backward, args);
-    }
-  }
+  // dout once; dtable's rows are read and written at most once each.
+  const int64_t rows = std::min(args.tokens.numel(), args.dtable.rows());
+  const int64_t bytes = args.dout.bytes() + 8 * rows * args.dtable.cols();
+  run_op(stream, {.op = kBackward, .bytes = static_cast<double>(bytes)}, embedding_backward, backward_on_cpu,
+         cuda::embedding_backward, args);
 }
 
 }  // namespace ottava

@@ -4,10 +4,10 @@
 #include <cmath>
 #include <numbers>
 
-#include "core/cost.h"
 #include "core/ops/check.h"
 #include "core/ops/rope_kernels.h"
 #include "core/parallel_for.h"
+#include "core/run_op.h"
 
 namespace ottava {
 namespace {
@@ -89,19 +89,11 @@ void fill_rope_table(float* table, int64_t positions, int64_t head_dim, double t
 
 void rope(Stream& stream, const Rope& args) {
   check(args);
-  switch (stream.type()) {
-    case DeviceType::cpu:
-      return rope_on_cpu(args);
-    case DeviceType::cuda:
-      return cuda::rope(stream, args);
-    case DeviceType::meta: {
-      const int64_t values = args.qkv.rows() * args.heads.kv_heads * args.heads.head_dim;
-      const int64_t moved = 2 * (args.qkv.numel() - values) + (args.amax.empty() ? 0 : values);
-      stream.recorder().record(
-          {.op = "rope", .bytes = static_cast<double>(moved) * static_cast<double>(size_of(args.qkv.dtype))},
-          rope, args);
-    }
-  }
+  const int64_t values = args.qkv.rows() * args.heads.kv_heads * args.heads.head_dim;
+  const int64_t moved = 2 * (args.qkv.numel() - values) + (args.amax.empty() ? 0 : values);
+  run_op(stream,
+         {.op = "rope", .bytes = static_cast<double>(moved) * static_cast<double>(size_of(args.qkv.dtype))},
+         rope, rope_on_cpu, cuda::rope, args);
 }
 
 }  // namespace ottava

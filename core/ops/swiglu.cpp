@@ -1,10 +1,10 @@
 #include "core/ops/swiglu.h"
 
-#include "core/cost.h"
 #include "core/float8/quantized_rows.h"
 #include "core/ops/check.h"
 #include "core/ops/swiglu_kernels.h"
 #include "core/parallel_for.h"
+#include "core/run_op.h"
 
 namespace ottava {
 namespace {
@@ -74,35 +74,17 @@ std::string_view name_of(const SwigluBackward& args) {
 
 void swiglu_forward(Stream& stream, const SwigluForward& args) {
   check(args);
-  switch (stream.type()) {
-    case DeviceType::cpu:
-      return forward_on_cpu(args);
-    case DeviceType::cuda:
-      return cuda::swiglu_forward(stream, args);
-    case DeviceType::meta: {
-      const int64_t bytes =
-          args.gate_up.bytes() + args.float8.out.bytes() + (args.out.empty() ? 0 : args.out.bytes());
-      stream.recorder().record({.op = name_of(args), .bytes = static_cast<double>(bytes)}, swiglu_forward,
-                               args);
-    }
-  }
+  const int64_t bytes =
+      args.gate_up.bytes() + args.float8.out.bytes() + (args.out.empty() ? 0 : args.out.bytes());
+  run_op(stream, {.op = name_of(args), .bytes = static_cast<double>(bytes)}, swiglu_forward, forward_on_cpu,
+         cuda::swiglu_forward, args);
 }
 
 void swiglu_backward(Stream& stream, const SwigluBackward& args) {
   check(args);
-  switch (stream.type()) {
-    case DeviceType::cpu:
-      return backward_on_cpu(args);
-    case DeviceType::cuda:
-      return cuda::swiglu_backward(stream, args);
-    case DeviceType::meta: {
-      const int64_t passes = args.out.empty() ? 5 : 6;
-      stream.recorder().record(
-          {.op = name_of(args),
-           .bytes = static_cast<double>(passes * args.dout.bytes() + args.float8.out.bytes())},
-          swiglu_backward, args);
-    }
-  }
+  const int64_t bytes = (args.out.empty() ? 5 : 6) * args.dout.bytes() + args.float8.out.bytes();
+  run_op(stream, {.op = name_of(args), .bytes = static_cast<double>(bytes)}, swiglu_backward, backward_on_cpu,
+         cuda::swiglu_backward, args);
 }
 
 }  // namespace ottava

@@ -2,11 +2,11 @@
 
 #include <cmath>
 
-#include "core/cost.h"
 #include "core/ops/check.h"
 #include "core/optim/adamw.h"
 #include "core/optim/grad_norm_kernels.h"
 #include "core/optim/tensor_chunks.h"
+#include "core/run_op.h"
 
 namespace ottava {
 namespace {
@@ -58,17 +58,10 @@ void grad_norm_squared(Stream& stream, const std::vector<Tensor>& gradients, con
   }
   check_tensor(kNorm, "out", out, DType::f64, {1});
   check_tensor(kNorm, "workspace", workspace, DType::f64, {chunks_of(gradients).count()});
-  switch (stream.type()) {
-    case DeviceType::cpu:
-      return norm_on_cpu(gradients, out, workspace);
-    case DeviceType::cuda:
-      return cuda::grad_norm_squared(stream, gradients, out, workspace);
-    case DeviceType::meta: {
-      double bytes = 0;
-      for (const Tensor& gradient : gradients) bytes += static_cast<double>(gradient.bytes());
-      stream.recorder().record({.op = kNorm, .bytes = bytes}, grad_norm_squared, gradients, out, workspace);
-    }
-  }
+  double bytes = 0;
+  for (const Tensor& gradient : gradients) bytes += static_cast<double>(gradient.bytes());
+  run_op(stream, {.op = kNorm, .bytes = bytes}, grad_norm_squared, norm_on_cpu, cuda::grad_norm_squared,
+         gradients, out, workspace);
 }
 
 void clip_factor(Stream& stream, const Tensor& sum_of_squares, float max_norm, const Tensor& scalars,

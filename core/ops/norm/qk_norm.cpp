@@ -1,10 +1,10 @@
 #include "core/ops/norm/qk_norm.h"
 
-#include "core/cost.h"
 #include "core/cuda/row_groups.h"
 #include "core/ops/check.h"
 #include "core/ops/norm/qk_norm_kernels.h"
 #include "core/ops/row_groups.h"
+#include "core/run_op.h"
 
 namespace ottava {
 namespace {
@@ -71,33 +71,18 @@ Shape qk_norm_workspace(const Stream& stream, AttentionHeads heads) {
 
 void qk_norm_forward(Stream& stream, const QkNormForward& args) {
   check(args);
-  switch (stream.type()) {
-    case DeviceType::cpu:
-      return forward_on_cpu(args);
-    case DeviceType::cuda:
-      return cuda::qk_norm_forward(stream, args);
-    case DeviceType::meta:
-      stream.recorder().record({.op = kForward, .bytes = 2 * static_cast<double>(args.qkv.bytes())},
-                               qk_norm_forward, args);
-  }
+  run_op(stream, {.op = kForward, .bytes = 2 * static_cast<double>(args.qkv.bytes())}, qk_norm_forward,
+         forward_on_cpu, cuda::qk_norm_forward, args);
 }
 
 void qk_norm_backward(Stream& stream, const QkNormBackward& args) {
   check(args, qk_norm_workspace(stream, args.heads));
-  switch (stream.type()) {
-    case DeviceType::cpu:
-      return backward_on_cpu(args);
-    case DeviceType::cuda:
-      return cuda::qk_norm_backward(stream, args);
-    case DeviceType::meta: {
-      const AttentionHeads& heads = args.heads;
-      stream.recorder().record(
-          {.op = kBackward,
-           .bytes = 3 * head_bytes(args.qkv, heads.heads + heads.kv_heads, heads) +
-                    (args.amax.empty() ? 0 : head_bytes(args.qkv, heads.kv_heads, heads))},
-          qk_norm_backward, args);
-    }
-  }
+  const AttentionHeads& heads = args.heads;
+  run_op(stream,
+         {.op = kBackward,
+          .bytes = 3 * head_bytes(args.qkv, heads.heads + heads.kv_heads, heads) +
+                   (args.amax.empty() ? 0 : head_bytes(args.qkv, heads.kv_heads, heads))},
+         qk_norm_backward, backward_on_cpu, cuda::qk_norm_backward, args);
 }
 
 }  // namespace ottava

@@ -2,12 +2,12 @@
 
 #include <optional>
 
-#include "core/cost.h"
 #include "core/cuda/row_groups.h"
 #include "core/float8/quantized_rows.h"
 #include "core/ops/check.h"
 #include "core/ops/norm/rms_norm_kernels.h"
 #include "core/ops/row_groups.h"
+#include "core/run_op.h"
 
 namespace ottava {
 namespace {
@@ -105,36 +105,17 @@ Shape rms_norm_workspace(const Stream& stream, int64_t channels) {
 
 void rms_norm_forward(Stream& stream, const RmsNormForward& args) {
   check(args);
-  switch (stream.type()) {
-    case DeviceType::cpu:
-      return forward_on_cpu(args);
-    case DeviceType::cuda:
-      return cuda::rms_norm_forward(stream, args);
-    case DeviceType::meta: {
-      const int64_t passes = (args.residual.empty() ? 1 : 3) + (args.y.empty() ? 0 : 1);
-      stream.recorder().record(
-          {.op = name_of(args),
-           .bytes = static_cast<double>(passes * args.x.bytes() + args.float8.out.bytes())},
-          rms_norm_forward, args);
-    }
-  }
+  const int64_t passes = (args.residual.empty() ? 1 : 3) + (args.y.empty() ? 0 : 1);
+  const int64_t bytes = passes * args.x.bytes() + args.float8.out.bytes();
+  run_op(stream, {.op = name_of(args), .bytes = static_cast<double>(bytes)}, rms_norm_forward, forward_on_cpu,
+         cuda::rms_norm_forward, args);
 }
 
 void rms_norm_backward(Stream& stream, const RmsNormBackward& args) {
   check(args, rms_norm_workspace(stream, args.x.cols()));
-  switch (stream.type()) {
-    case DeviceType::cpu:
-      return backward_on_cpu(args);
-    case DeviceType::cuda:
-      return cuda::rms_norm_backward(stream, args);
-    case DeviceType::meta: {
-      const int64_t passes = args.dresidual.empty() ? 3 : 4;
-      stream.recorder().record(
-          {.op = name_of(args),
-           .bytes = static_cast<double>(passes * args.x.bytes() + args.float8.out.bytes())},
-          rms_norm_backward, args);
-    }
-  }
+  const int64_t bytes = (args.dresidual.empty() ? 3 : 4) * args.x.bytes() + args.float8.out.bytes();
+  run_op(stream, {.op = name_of(args), .bytes = static_cast<double>(bytes)}, rms_norm_backward,
+         backward_on_cpu, cuda::rms_norm_backward, args);
 }
 
 }  // namespace ottava
