@@ -133,6 +133,17 @@ std::string snapshot_text(const Experiment& e, const ShardCoordinates& at) {
                      is_beside ? "beside the next step up to its update" : "between two steps");
 }
 
+void log_pipeline(const TrainingShape& s, const StepPlan& plan) {
+  log::info("Pipeline: {}; rank 0 has {}; {} sent to other stages", describe(s.pipeline),
+            describe_rank(s.pipeline, 0), size_text(plan.traffic.sum(Collective::send, "pp").sent_bytes));
+  if (s.micro_batches < s.pipeline.shape.stages())
+    log::warning(
+        "{} on {} leave ranks idle for most of the step: raise training.local_batch_size or lower "
+        "parallelism.pipeline_parallel_microbatch_size",
+        counted(s.micro_batches, "micro-batch", "micro-batches"),
+        counted(s.pipeline.shape.stages(), "stage"));
+}
+
 }  // namespace
 
 void log_startup_report(const Experiment& e, const StepPlan& plan, Device device, const RankGroups& ranks) {
@@ -187,16 +198,7 @@ void log_startup_report(const Experiment& e, const StepPlan& plan, Device device
       "Trainer is initialized with local batch size {}, global batch size {}, gradient accumulation steps "
       "{}, sequence length {}, total steps {} (warmup {})",
       s.batch, e.global_batch, s.micro_batches, s.sequence, c.training.steps, c.lr_scheduler.warmup_steps);
-  if (s.pipeline.is_on()) {
-    log::info("Pipeline: {}; rank 0 has {}; {} sent to other stages", describe(s.pipeline),
-              describe_rank(s.pipeline, 0), size_text(plan.traffic.sum(Collective::send, "pp").sent_bytes));
-    if (s.micro_batches < s.pipeline.shape.stages())
-      log::warning(
-          "{} on {} leave ranks idle for most of the step: raise training.local_batch_size or lower "
-          "parallelism.pipeline_parallel_microbatch_size",
-          counted(s.micro_batches, "micro-batch", "micro-batches"),
-          counted(s.pipeline.shape.stages(), "stage"));
-  }
+  if (s.pipeline.is_on()) log_pipeline(s, plan);
   warn_about_warmup(c);
 }
 
