@@ -4,7 +4,7 @@
 
 #include "core/counted.h"
 #include "core/io/json.h"
-#include "core/ops/elementwise.h"
+#include "core/ops/host_values.h"
 
 namespace ottava {
 namespace {
@@ -39,16 +39,9 @@ std::vector<Named> histories_of(TrainingEngine& engine) {
 /// Rows that were written so far.
 int64_t filled(const fp8::AmaxHistory& h) { return std::min(h.steps, h.length()); }
 
-std::vector<uint32_t> read(const fp8::AmaxHistory& h, Stream& stream) {
-  std::vector<uint32_t> rows(static_cast<size_t>(h.rows.numel()));
-  cast(stream, h.rows, view_of(rows.data(), h.rows.shape));
-  stream.synchronize();
-  return rows;
-}
-
 Json to_json(const Named& named, Stream& stream) {
   const fp8::AmaxHistory& h = *named.history;
-  const std::vector<uint32_t> values = read(h, stream);
+  const std::vector<uint32_t> values = host_values<uint32_t>(stream, h.rows);
   Json json;
   json.set("steps", h.steps);
   json.set("length", h.length());

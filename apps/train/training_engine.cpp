@@ -4,7 +4,7 @@
 
 #include "core/cost.h"
 #include "core/cpu/matmul_cache.h"
-#include "core/ops/elementwise.h"
+#include "core/ops/host_values.h"
 #include "core/ops/matmul/matmul.h"
 #include "models/float8_runs.h"
 
@@ -211,18 +211,10 @@ double TrainingEngine::validate(const HostTokens& tokens) {
   return loss;
 }
 
-std::vector<float> TrainingEngine::token_losses() {
-  std::vector<float> losses(static_cast<size_t>(token_losses_.numel()));
-  cast(stream_, token_losses_, view_of(losses.data(), token_losses_.shape));
-  stream_.synchronize();
-  return losses;
-}
+std::vector<float> TrainingEngine::token_losses() { return host_values<float>(stream_, token_losses_); }
 
 std::vector<float> TrainingEngine::loss_after_each_micro_batch() {
-  std::vector<float> sums(static_cast<size_t>(shape_.micro_batches));
-  cast(stream_, loss_sums_, view_of(sums.data(), loss_sums_.shape));
-  stream_.synchronize();
-  return sums;
+  return host_values<float>(stream_, loss_sums_);
 }
 
 }  // namespace ottava
