@@ -4,9 +4,8 @@
 #include <fstream>
 
 #include "core/log.h"
-#include "tests/support/catch.h"
+#include "tests/apps/decide/settled_by_two.h"
 #include "tests/support/temporary_folder.h"
-#include "tests/support/thread_ranks.h"
 
 // How two ranks settle in which way bf16 is multiplied on the CPU.
 
@@ -38,24 +37,7 @@ class Job {
   }
   /// The experiment of rank 0. Both ranks settle the same.
   Experiment settle(DecisionSource source, const std::vector<std::string>& more = {}) const {
-    const Config c = config(more);
-    std::vector<std::unique_ptr<Experiment>> settled(2);
-    std::vector<std::string> refusals(2);
-    test::run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
-      const auto rank = static_cast<size_t>(world.rank());
-      settled[rank] = std::make_unique<Experiment>(resolve_experiment(c, nullptr, 2));
-      RankGroups ranks(world.split("world", {0, 1}), world.split("world", {0, 1}), settled[rank]->mesh);
-      try {
-        settle_decisions(*settled[rank], ranks, {DeviceType::cpu, 0}, source);
-      } catch (const ConfigError& error) {
-        refusals[rank] = error.what();
-      }
-    });
-    CHECK(refusals[0] == refusals[1]);
-    if (!refusals[0].empty()) fail<ConfigError>("both ranks", "{}", refusals[0]);
-    CHECK(settled[0]->decisions == settled[1]->decisions);
-    CHECK(settled[0]->shape.cpu_products == settled[1]->shape.cpu_products);
-    return std::move(*settled[0]);
+    return test::settled_by_two(config(more), source);
   }
   /// As if a checkpoint of these circumstances had been saved with those decisions.
   void save(const std::string& matmul, const std::string& attention) const {

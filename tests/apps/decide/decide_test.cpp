@@ -5,9 +5,8 @@
 #include <numeric>
 
 #include "core/log.h"
-#include "tests/support/catch.h"
+#include "tests/apps/decide/settled_by_two.h"
 #include "tests/support/temporary_folder.h"
-#include "tests/support/thread_ranks.h"
 
 // What two ranks settle: for a model that fits any machine, and for one that fits none. Only `meta` runs.
 
@@ -39,25 +38,7 @@ class Job {
                                      "--training.global_batch_size",
                                      "4"};
     options.insert(options.end(), more.begin(), more.end());
-    const Config config = load_config("", options);
-    std::vector<std::unique_ptr<Experiment>> settled(2);
-    std::vector<std::string> refusals(2);
-    test::run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
-      const auto rank = static_cast<size_t>(world.rank());
-      settled[rank] = std::make_unique<Experiment>(resolve_experiment(config, nullptr, 2));
-      RankGroups ranks(world.split("world", {0, 1}), world.split("world", {0, 1}), settled[rank]->mesh);
-      try {
-        settle_decisions(*settled[rank], ranks, {DeviceType::cpu, 0}, source);
-      } catch (const ConfigError& error) {
-        refusals[rank] = error.what();
-      }
-    });
-    CHECK(refusals[0] == refusals[1]);
-    if (!refusals[0].empty()) fail<ConfigError>("both ranks", "{}", refusals[0]);
-    CHECK(settled[0]->decisions == settled[1]->decisions);
-    CHECK(settled[0]->shape.parameters.reduce_every_micro_batch ==
-          settled[1]->shape.parameters.reduce_every_micro_batch);
-    return std::move(*settled[0]);
+    return test::settled_by_two(load_config("", options), source);
   }
   std::string value(DecisionSource source, const std::vector<std::string>& more = {}) const {
     const Experiment e = settle(source, more);

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "apps/decide/decide.h"
+#include "core/error.h"
+#include "tests/support/catch.h"
+#include "tests/support/thread_ranks.h"
+
+namespace ottava::test {
+
+/// The experiment of rank 0 after two ranks on a CPU have settled what `config` leaves open. Both settle the
+/// same, or refuse with the same ConfigError, which is thrown.
+inline Experiment settled_by_two(const Config& config, DecisionSource source) {
+  std::vector<std::unique_ptr<Experiment>> settled(2);
+  std::vector<std::string> refusals(2);
+  run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
+    const auto rank = static_cast<size_t>(world.rank());
+    settled[rank] = std::make_unique<Experiment>(resolve_experiment(config, nullptr, 2));
+    RankGroups ranks(world.split("world", {0, 1}), world.split("world", {0, 1}), settled[rank]->mesh);
+    try {
+      settle_decisions(*settled[rank], ranks, {DeviceType::cpu, 0}, source);
+    } catch (const ConfigError& error) {
+      refusals[rank] = error.what();
+    }
+  });
+  CHECK(refusals[0] == refusals[1]);
+  if (!refusals[0].empty()) fail<ConfigError>("both ranks", "{}", refusals[0]);
+  const TrainingShape &first = settled[0]->shape, &second = settled[1]->shape;
+  CHECK(settled[0]->decisions == settled[1]->decisions);
+  CHECK(first.parameters.reduce_every_micro_batch == second.parameters.reduce_every_micro_batch);
+  CHECK(first.cpu_products == second.cpu_products);
+  return std::move(*settled[0]);
+}
+
+}  // namespace ottava::test
