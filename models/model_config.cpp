@@ -93,7 +93,9 @@ void declare(config::Section& s, ModelConfig& c) {
   s.field("loss_chunk_tokens", c.loss_chunk_tokens)
       .range(0, 1 << 24)
       .unit("tokens")
-      .meaning("tokens whose logits exist at once; 0: chosen");
+      .meaning(
+          "tokens whose logits exist at once; 0: on a GPU the most of 4096, 2048 and 1024 that its memory "
+          "allows, else 1024");
   s.section("rope_scaling", c.rope_scaling);
 }
 

@@ -34,7 +34,7 @@ reasons:
   noted: {optimizer: {implementation: fused|foreach|for-loop}}
 - why: the step runs after clipping, when all gradients are known
   refused: {optimizer: {early_step_in_backward: false}}
-- why: overlap is part of the layers and needs no switch
+- why: backward runs its gather of x and its sum of dx beside products always; forward waits for its own
   noted: {parallelism: {enable_async_tensor_parallel: false}}
 - why: backward is written by hand; nothing is compiled at run time
   noted: {parallelism: {enable_compiled_autograd: false}}
@@ -75,7 +75,7 @@ reasons:
   noted: {activation_checkpoint: {debug: false}}
 - why: weight scales are always made once per optimizer step, for all weights together
   noted: {quantize: {linear: {float8: {precompute_float8_dynamic_scale_for_fsdp: false}}}}
-- why: weights are quantized once per optimizer step and never kept unsharded for backward
+- why: weights are quantized once per optimizer step, or after every gather; keep_weight_codes says which
   noted: {quantize: {linear: {float8: {force_recompute_fp8_weight_in_bwd: false}}}}
 - why: MX runs as quantize.linear.float8.recipe_name mxfp8
   noted:

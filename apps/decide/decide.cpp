@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 
 #include "apps/config/resolved_float8.h"
 #include "apps/decide/attention_choice.h"
@@ -21,7 +22,8 @@ namespace ottava {
 namespace {
 
 constexpr const char *kReduce = "parallelism.fsdp_reduce_every_microbatch",
-                     *kKeepCodes = "quantize.linear.float8.keep_weight_codes";
+                     *kKeepCodes = "quantize.linear.float8.keep_weight_codes",
+                     *kLossChunks = "model.loss_chunk_tokens";
 
 std::string circumstances(const Experiment& e, Device device) {
   return fmt::format(
@@ -57,10 +59,11 @@ Decisions saved_decisions(const Experiment& e, const std::string& made_for) {
 
 std::string mib(int64_t bytes) { return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20)); }
 
-// More memory for less work where it suffices: the first outcome is the one that takes it.
+// More memory for less work where it suffices: the first outcome takes most of it, the last is always to be
+// had.
 struct MemoryDecision {
   OpenDecision open;
-  const char *gain, *item;   ///< "less traffic", "whole gradients"
+  const char *gain, *item;   ///< "less traffic", "whole gradients"; the item is of all but the last
   const char* after_change;  ///< what --redecide brings
 };
 
@@ -89,13 +92,60 @@ MemoryDecision weight_codes_decision(const Experiment& e) {
   return out;
 }
 
-Decisions::Entry decide(const MemoryDecision& d, const MemoryNeed& need) {
+// Left to the run, on a GPU, and a micro-batch of training or validation has more tokens than that.
+bool leaves_loss_chunks_open(const Experiment& e) {
+  const int64_t validation =
+      e.shape.validation_batch * e.shape.validation_sequence / e.mesh.size(MeshAxis::cp);
+  return e.config.model.loss_chunk_tokens == 0 && e.compute_capability.has_value() &&
+         std::max(e.tokens_per_micro_batch(), validation) > e.shape.model_options.loss_chunk_rows;
+}
+
+MemoryDecision loss_chunk_decision(const Experiment& e) {
+  MemoryDecision out{.open = {.name = kLossChunks, .by = "the memory that is free", .outcomes = {}},
+                     .gain = "fewer passes over the output layer's gradient",
+                     .item = "logits of more tokens",
+                     .after_change = "after which gradients are summed in another order"};
+  const int64_t fewest = e.shape.model_options.loss_chunk_rows;
+  for (int64_t tokens = 4 * fewest; tokens >= fewest; tokens /= 2) {
+    out.open.outcomes.push_back({std::to_string(tokens), e.shape});
+    out.open.outcomes.back().shape.model_options.loss_chunk_rows = tokens;
+  }
+  return out;
+}
+
+Decisions::Entry decide(const MemoryDecision& d,
+                        const std::function<MemoryNeed(const TrainingShape&)>& need) {
   const auto& [name, by, outcomes] = d.open;
-  if (need.fits())
-    return {name, outcomes[0].value,
-            fmt::format("{}, and {} of {} free suffice", d.gain, mib(need.bytes), mib(need.available))};
-  return {name, outcomes[1].value,
-          fmt::format("{} would take {}, of {} free", d.item, mib(need.bytes), mib(need.available))};
+  std::string reason;
+  for (size_t i = 0; i + 1 < outcomes.size(); ++i) {
+    const MemoryNeed needed = need(outcomes[i].shape);
+    const std::string of = fmt::format("{} of {} free", mib(needed.bytes), mib(needed.available));
+    if (needed.fits()) return {name, outcomes[i].value, fmt::format("{}, and {} suffice", d.gain, of)};
+    reason = fmt::format("{} would take {}", d.item, of);
+  }
+  return {name, outcomes.back().value, reason};
+}
+
+// What a checkpoint says, if that can be followed.
+void require_followable(const MemoryDecision& d, const Decisions::Entry& before,
+                        const std::function<MemoryNeed(const TrainingShape&)>& need) {
+  const auto& outcomes = d.open.outcomes;
+  const auto outcome = std::ranges::find(outcomes, before.value, &OpenDecision::Outcome::value);
+  if (outcome == outcomes.end()) {
+    std::string values;
+    for (const auto& one : outcomes) values += (values.empty() ? "" : ", ") + one.value;
+    fail<ConfigError>("decisions",
+                      "the checkpoint says {} = '{}', which is none of {}: start with --redecide",
+                      before.name, before.value, values);
+  }
+  if (outcome + 1 == outcomes.end()) return;
+  const MemoryNeed needed = need(outcome->shape);
+  if (needed.bytes > needed.available) {
+    fail<ConfigError>("decisions",
+                      "{} = {} was decided when the checkpoint was saved; now that needs {} and {} are "
+                      "free: free memory, or start with --redecide, {}",
+                      before.name, before.value, mib(needed.bytes), mib(needed.available), d.after_change);
+  }
 }
 
 // Rank 0's: decided before, of a file, or what was `measured` here. A shape that the file lacks has none:
@@ -122,6 +172,41 @@ std::vector<Decisions::Entry> float8_ratios(const Experiment& e, const Decisions
   return out;
 }
 
+void settle_by_memory(Experiment& e, const MemoryDecision& d, RankGroups& ranks, Device device,
+                      const Decisions& saved) {
+  const auto need = [&](const TrainingShape& shape) { return memory_need(e, shape, ranks, device); };
+  const Decisions::Entry* before = saved.find(d.open.name);
+  if (before) require_followable(d, *before, need);
+  e.decisions.entries.push_back(before ? *before : decide(d, need));
+  e.decisions = of_first_rank(e.decisions, *ranks.control);
+  const Decisions::Entry& entry = *e.decisions.find(d.open.name);
+  e.shape = std::ranges::find(d.open.outcomes, entry.value, &OpenDecision::Outcome::value)->shape;
+  log::info("Decided{}: {} = {} ({})", before ? " before" : "", entry.name, entry.value, entry.reason);
+}
+
+// Those of whole gradients and codes. Gradients first: they change what a step computes, kept codes only what
+// it costs.
+void for_each_memory_decision(Experiment& e, const std::function<void(const MemoryDecision&)>& settle) {
+  if (leaves_weight_codes_open(e)) e.shape.parameters.keeps_float8_codes = false;
+  if (leaves_reduction_open(e)) settle(reduction_decision(e));
+  if (leaves_weight_codes_open(e)) settle(weight_codes_decision(e));
+}
+
+// What is timed has the codes of weights kept as the step will have them: by the memory that it takes with
+// FP8 in every candidate, and where with FP8 in the chosen ones they no longer fit, once more without.
+std::vector<Decisions::Entry> measured_as_memory_allows(const Experiment& e, RankGroups& ranks,
+                                                        Device device) {
+  Experiment timed = as_memory_allows(e, ranks, device);
+  std::vector<Decisions::Entry> measured = measure_float8(timed, ranks, device);
+  Experiment chosen = e;
+  apply_measured_float8(chosen, {.made_for = {}, .entries = measured});
+  if (!timed.shape.parameters.keeps_float8_codes || !leaves_weight_codes_open(chosen) ||
+      as_memory_allows(chosen, ranks, device).shape.parameters.keeps_float8_codes)
+    return measured;
+  timed.shape.parameters.keeps_float8_codes = false;
+  return measure_float8(timed, ranks, device);
+}
+
 // FP8 where it is faster, by rank 0's ratios: all ranks have the same GPU, and only rank 0 reads the file.
 void decide_float8(Experiment& e, RankGroups& ranks, Device device, const Decisions& saved) {
   Decisions measured;
@@ -132,7 +217,7 @@ void decide_float8(Experiment& e, RankGroups& ranks, Device device, const Decisi
     }
     const auto shapes = float8_candidates(e.shape.float8_policy, e.tokens_per_micro_batch());
     if (!std::ranges::all_of(shapes, [&](const auto& s) { return saved.find(decision_name(s)); }))
-      measured.entries = measure_float8(e, ranks, device);
+      measured.entries = measured_as_memory_allows(e, ranks, device);
   }
   std::string complaint;
   if (ranks.control->rank() == 0) {
@@ -149,30 +234,6 @@ void decide_float8(Experiment& e, RankGroups& ranks, Device device, const Decisi
       log::info("Decided: {} = {} ({})", entry.name, entry.value, entry.reason);
   }
   apply_measured_float8(e, e.decisions);
-}
-
-void settle_by_memory(Experiment& e, const MemoryDecision& d, RankGroups& ranks, Device device,
-                      const Decisions& saved) {
-  const auto& [name, by, outcomes] = d.open;
-  const MemoryNeed need = memory_need(e, outcomes[0].shape, ranks, device);
-  const Decisions::Entry* before = saved.find(name);
-  if (before && before->value == outcomes[0].value && need.bytes > need.available) {
-    fail<ConfigError>("decisions",
-                      "{} = {} was decided when the checkpoint was saved; now that needs {} and {} are "
-                      "free: free memory, or start with --redecide, {}",
-                      name, before->value, mib(need.bytes), mib(need.available), d.after_change);
-  }
-  e.decisions.entries.push_back(before ? *before : decide(d, need));
-  e.decisions = of_first_rank(e.decisions, *ranks.control);
-  const Decisions::Entry& entry = *e.decisions.find(name);
-  const auto outcome = std::ranges::find(outcomes, entry.value, &OpenDecision::Outcome::value);
-  if (outcome == outcomes.end()) {
-    fail<ConfigError>("decisions",
-                      "the checkpoint says {} = '{}', which is neither true nor false: start with --redecide",
-                      name, entry.value);
-  }
-  e.shape = outcome->shape;
-  log::info("Decided{}: {} = {} ({})", before ? " before" : "", entry.name, entry.value, entry.reason);
 }
 
 }  // namespace
@@ -192,7 +253,20 @@ std::vector<OpenDecision> open_decisions(const Experiment& e) {
   std::ranges::move(open_cpu_products(e), std::back_inserter(out));
   if (leaves_reduction_open(e)) out.push_back(reduction_decision(e).open);
   if (leaves_weight_codes_open(e)) out.push_back(weight_codes_decision(e).open);
+  if (leaves_loss_chunks_open(e)) {
+    out.push_back(loss_chunk_decision(e).open);
+    std::ranges::reverse(out.back().outcomes);
+  }
   return out;
+}
+
+Experiment as_memory_allows(Experiment e, RankGroups& ranks, Device device) {
+  for_each_memory_decision(e, [&](const MemoryDecision& d) {
+    const Decisions::Entry entry =
+        decide(d, [&](const TrainingShape& shape) { return memory_need(e, shape, ranks, device); });
+    e.shape = std::ranges::find(d.open.outcomes, entry.value, &OpenDecision::Outcome::value)->shape;
+  });
+  return e;
 }
 
 void settle_decisions(Experiment& e, RankGroups& ranks, Device device, DecisionSource source) {
@@ -211,10 +285,8 @@ void settle_decisions(Experiment& e, RankGroups& ranks, Device device, DecisionS
   settle_cpu_products(e, ranks, device, saved);
   settle_attention(e, ranks, device, saved);
   if (e.shape.float8.is_on() && e.config.float8.automatic) decide_float8(e, ranks, device, saved);
-  // Whole gradients first: they change what a step computes, kept codes only what it costs.
-  if (leaves_weight_codes_open(e)) e.shape.parameters.keeps_float8_codes = false;
-  if (leaves_reduction_open(e)) settle_by_memory(e, reduction_decision(e), ranks, device, saved);
-  if (leaves_weight_codes_open(e)) settle_by_memory(e, weight_codes_decision(e), ranks, device, saved);
+  for_each_memory_decision(e, [&](const MemoryDecision& d) { settle_by_memory(e, d, ranks, device, saved); });
+  if (leaves_loss_chunks_open(e)) settle_by_memory(e, loss_chunk_decision(e), ranks, device, saved);
   require_equal_everywhere(*ranks.control, "decisions.json", e.decisions.hash());
 }
 

@@ -24,6 +24,10 @@ struct OpenDecision {
 /// not among them.
 std::vector<OpenDecision> open_decisions(const Experiment& experiment);
 
+/// `experiment` with whole gradients and kept codes as the memory that is free now would have them decided.
+/// Records nothing. Every rank makes the call.
+Experiment as_memory_allows(Experiment experiment, RankGroups& ranks, Device device);
+
 /// Settles what the configuration leaves to be decided and writes it into `experiment`: the shape of the step
 /// and experiment.decisions. Rank 0 reads or makes the decisions, all ranks get them, apply them and compare
 /// what they have.
@@ -31,7 +35,7 @@ std::vector<OpenDecision> open_decisions(const Experiment& experiment);
 /// followed here.
 ///
 /// quantize.linear.float8.auto: FP8 for the shapes for which measure_float8() finds it faster, or for which
-/// rank 0's file auto_decisions says so.
+/// rank 0's file auto_decisions says so. What is timed is the step of as_memory_allows().
 ///
 /// Peaks of a GPU that is in no table: apps/decide/device_peaks.h.
 ///
@@ -45,6 +49,10 @@ std::vector<OpenDecision> open_decisions(const Experiment& experiment);
 /// quantize.linear.float8.keep_weight_codes: codes of weights that are gathered in the compute type are kept
 /// through the step where all ranks have the memory, after the decision before it; else they are made again
 /// after every gather. Either way the same codes.
+///
+/// model.loss_chunk_tokens, on a GPU, after the two: the most of 4096, 2048 and 1024 tokens whose logits all
+/// ranks have the memory for. The output layer's gradient is read and written once per chunk: 1024 tokens add
+/// a fifth to the time of its products, 4096 a twentieth.
 void settle_decisions(Experiment& experiment, RankGroups& ranks, Device device, DecisionSource source);
 
 }  // namespace ottava

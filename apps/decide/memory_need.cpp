@@ -19,8 +19,10 @@ MemoryNeed memory_need(const Experiment& e, const TrainingShape& shape, RankGrou
                           .label = "memory"})
       .wait(host);
   MemoryNeed worst{mine[0], mine[1]};
+  if (device.type == DeviceType::cuda) worst.share = 1;
   for (size_t i = 0; i < all.size(); i += 2) {
-    if (all[i + 1] - all[i] < worst.available - worst.bytes) worst = {all[i], all[i + 1]};
+    if (all[i + 1] - all[i] < worst.available - worst.bytes)
+      worst.bytes = all[i], worst.available = all[i + 1];
   }
   return worst;
 }

@@ -23,8 +23,7 @@ class Job {
   enum class Size { small, impossible };
   explicit Job(Size size) : size_(size) { log::set_level(log::Level::warning); }
 
-  /// The experiment of a rank, with what was settled. Both ranks must agree.
-  Experiment settle(DecisionSource source, const std::vector<std::string>& more = {}) const {
+  Config config(const std::vector<std::string>& more = {}) const {
     std::vector<std::string> options{"--job.dump_folder",
                                      folder_.path(),
                                      "--checkpoint.enable",
@@ -38,7 +37,11 @@ class Job {
                                      "--training.global_batch_size",
                                      "4"};
     options.insert(options.end(), more.begin(), more.end());
-    return test::settled_by_two(load_config("", options), source);
+    return load_config("", options);
+  }
+  /// The experiment of a rank, with what was settled. Both ranks must agree.
+  Experiment settle(DecisionSource source, const std::vector<std::string>& more = {}) const {
+    return test::settled_by_two(config(more), source);
   }
   std::string value(DecisionSource source, const std::vector<std::string>& more = {}) const {
     const Experiment e = settle(source, more);
@@ -115,6 +118,30 @@ TEST_CASE("codes of gathered FP8 weights are kept where whole ones fit, else mad
   CHECK_FALSE(small.settle(kSaved, fp8).shape.parameters.keeps_float8_codes);
 }
 
+TEST_CASE("what memory allows is what will be decided, and is not recorded") {
+  const std::vector<std::string> fp8{"--model.converters", "[quantize.linear.float8]"};
+  for (const auto size : {Job::Size::small, Job::Size::impossible}) {
+    const Job job(size);
+    const FsdpOptions decided = job.settle(kAfresh, fp8).shape.parameters;
+    CHECK(decided.keeps_float8_codes == (size == Job::Size::small));
+    std::vector<FsdpOptions> allowed(2);
+    std::vector<size_t> recorded(2);
+    test::run_thread_ranks({.ranks = 2}, [&](Communicator& world) {
+      const auto rank = static_cast<size_t>(world.rank());
+      const Experiment open = resolve_experiment(job.config(fp8), nullptr, 2);
+      RankGroups ranks(world.split("world", {0, 1}), world.split("world", {0, 1}), open.mesh);
+      const Experiment e = as_memory_allows(open, ranks, {DeviceType::cpu, 0});
+      allowed[rank] = e.shape.parameters;
+      recorded[rank] = e.decisions.entries.size();
+    });
+    for (size_t rank : {0, 1}) {
+      CHECK(allowed[rank].keeps_float8_codes == decided.keeps_float8_codes);
+      CHECK(allowed[rank].reduce_every_micro_batch == decided.reduce_every_micro_batch);
+      CHECK(recorded[rank] == 0);
+    }
+  }
+}
+
 TEST_CASE("what the configuration says, or what makes no difference, is not decided") {
   const Job job(Job::Size::small);
   const std::string option = std::string("--") + kKey;
@@ -161,6 +188,6 @@ TEST_CASE("a decision that cannot be followed is refused on all ranks and asks f
   CHECK(job.value(kAfresh) == "true");
   job.save(4, "perhaps");
   CHECK_THROWS_WITH(job.settle(kSaved),
-                    Contains("= 'perhaps', which is neither true nor false: start with --redecide"));
+                    Contains("= 'perhaps', which is none of false, true: start with --redecide"));
   CHECK(job.value(kAfresh) == "true");
 }

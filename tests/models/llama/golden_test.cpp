@@ -231,6 +231,33 @@ TEST_CASE("micro-batches add up to the whole batch") {
   CHECK(relative_error(gradients(2, 2), whole.data()) < 1e-6);
 }
 
+TEST_CASE("how many tokens' logits exist at once changes only the order of sums") {
+  LlamaConfig model = tiny_llama();
+  std::vector<int32_t> tokens = random_tokens(2 * 24, model.vocab_size, 3),
+                       targets = random_tokens(2 * 24, model.vocab_size, 4);
+  auto trained = [&](int64_t chunk) {
+    TrainingShape shape = tiny_shape(model, 2, 24);
+    shape.model_options.loss_chunk_rows = chunk;
+    EngineRun run(shape);
+    run->parameters().initialise(5);
+    StepOutputs out =
+        run->train_step({.inputs = tokens, .targets = targets}, {.learning_rate = 0, .valid_tokens = 2 * 24});
+    std::vector<float> all{static_cast<float>(out.loss_sum)};
+    for (size_t p = 0; p < run->parameters().specs().size(); ++p) {
+      std::vector<float> g = run.values(run->parameters().shard(static_cast<int>(p)).gradient);
+      all.insert(all.end(), g.begin(), g.end());
+    }
+    return all;
+  };
+  const std::vector<float> whole = trained(48);
+  for (int64_t chunk : {7, 16, 24, 4096}) {
+    INFO(chunk << " tokens");
+    const std::vector<float> parts = trained(chunk);
+    CHECK(std::abs(parts[0] - whole[0]) <= 48 * 0x1p-24 * std::abs(whole[0]));
+    CHECK(relative_error(parts, whole.data()) < 1e-6);
+  }
+}
+
 TEST_CASE("the first loss is ln V + 0.5") {
   LlamaConfig model = llama_flavor("debugmodel");
   model.layers = 2;

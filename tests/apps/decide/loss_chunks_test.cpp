@@ -1,0 +1,137 @@
+#include <filesystem>
+#include <fstream>
+
+#include "apps/decide/available_memory.h"
+#include "apps/decide/decide.h"
+#include "apps/train/step_plan.h"
+#include "core/cuda/runtime.h"
+#include "core/log.h"
+#include "tests/support/devices.h"
+#include "tests/support/temporary_folder.h"
+
+// How many tokens' logits exist at once on a GPU: as many as its memory allows. Only `meta` runs.
+
+using namespace ottava;
+using namespace ottava::test;
+using Catch::Contains;
+
+namespace {
+
+constexpr const char* kKey = "model.loss_chunk_tokens";
+const Device kGpu{DeviceType::cuda, 0};
+
+class Job {
+ public:
+  Job() { log::set_level(log::Level::warning); }
+  Experiment open(int64_t vocabulary, const std::vector<std::string>& more = {},
+                  std::optional<int> capability = 90) const {
+    std::vector<std::string> options{"--job.dump_folder", folder_.path()};
+    for (const char* text : {"--checkpoint.enable",
+                             "true",
+                             "--model.dim",
+                             "16",
+                             "--model.n_layers",
+                             "1",
+                             "--model.n_heads",
+                             "1",
+                             "--model.n_kv_heads",
+                             "1",
+                             "--model.ffn_dim",
+                             "16",
+                             "--training.seq_len",
+                             "4096",
+                             "--training.local_batch_size",
+                             "1",
+                             "--attention.backend",
+                             "flash",
+                             "--metrics.peak_tflops_bf16",
+                             "1",
+                             "--metrics.peak_tflops_fp8",
+                             "1"})
+      options.emplace_back(text);
+    options.insert(options.end(), {"--model.vocab_size", std::to_string(vocabulary)});
+    options.insert(options.end(), more.begin(), more.end());
+    return resolve_experiment(load_config("", options), nullptr, 1, capability);
+  }
+  Experiment settle(int64_t vocabulary, const std::vector<std::string>& more = {}) const {
+    Experiment e = open(vocabulary, more);
+    RankGroups ranks = solo_rank_groups();
+    settle_decisions(e, ranks, kGpu, DecisionSource::checkpoint);
+    const Decisions::Entry* entry = e.decisions.find(kKey);
+    if (entry) CHECK(entry->value == std::to_string(e.shape.model_options.loss_chunk_rows));
+    return e;
+  }
+  void save(const Experiment& like, const std::string& value) const {
+    const std::string path = folder_ / "checkpoint/step-4";
+    std::filesystem::create_directories(path);
+    std::ofstream(path + "/decisions.json")
+        << to_json({.made_for = like.decisions.made_for, .entries = {{kKey, value, "before"}}});
+  }
+
+ private:
+  TemporaryFolder folder_;
+};
+
+}  // namespace
+
+TEST_CASE("the logits of as many tokens exist at once as a GPU has memory for") {
+  if (!has_gpu()) return skip(kNoGpu);
+  const Job job;
+  const Experiment small = job.settle(320);
+  REQUIRE(small.decisions.find(kKey));
+  CHECK(small.decisions.find(kKey)->value == "4096");
+  CHECK_THAT(small.decisions.find(kKey)->reason,
+             Contains("fewer passes over the output layer's gradient, and ") && Contains(" MiB of ") &&
+                 Contains(" MiB free suffice"));
+  // 4096 tokens of this vocabulary need 1.4 times the memory that is free, 2048 some 0.7 times; of twice as
+  // many words only 1024 are to be had.
+  RankGroups ranks = solo_rank_groups();
+  const int64_t vocabulary =
+      static_cast<int64_t>(1.4 * static_cast<double>(memory_for_rank(kGpu, *ranks.control))) / (4096 * 6);
+  CHECK(job.settle(vocabulary).shape.model_options.loss_chunk_rows == 2048);
+  const Experiment large = job.settle(2 * vocabulary);
+  CHECK(large.shape.model_options.loss_chunk_rows == 1024);
+  CHECK_THAT(large.decisions.find(kKey)->reason, Contains("logits of more tokens would take "));
+  SECTION("a checkpoint's decision is followed, where it can be") {
+    job.save(small, "2048");
+    CHECK(job.settle(320).shape.model_options.loss_chunk_rows == 2048);
+    CHECK(job.settle(320).decisions.find(kKey)->reason == "before");
+    CHECK_THROWS_WITH(
+        job.settle(4 * vocabulary),
+        Contains("[decisions] model.loss_chunk_tokens = 2048 was decided when the checkpoint "
+                 "was saved; now that needs ") &&
+            Contains("or start with --redecide, after which gradients are summed in another order"));
+    job.save(small, "3000");
+    CHECK_THROWS_WITH(job.settle(320), Contains("= '3000', which is none of 4096, 2048, 1024: start with"));
+  }
+}
+
+TEST_CASE("what the configuration says of logits, or what makes no difference, is not decided") {
+  const Job job;
+  const auto rows = [](const Experiment& e) {
+    CHECK(open_decisions(e).empty());
+    return e.shape.model_options.loss_chunk_rows;
+  };
+  CHECK(rows(job.open(320, {"--model.loss_chunk_tokens", "512"})) == 512);
+  CHECK(rows(job.open(320, {"--training.seq_len", "1024"})) == 1024);
+  CHECK(rows(job.open(320, {}, std::nullopt)) == 1024);  // a CPU
+  // Validation has logits too.
+  CHECK(open_decisions(job.open(320, {"--training.seq_len", "1024", "--validation.enable", "true",
+                                      "--validation.seq_len", "1024", "--validation.local_batch_size", "2"}))
+            .size() == 1);
+}
+
+TEST_CASE("a plan shows the step with the fewest and with the most logits, and is the one with the fewest") {
+  const Experiment e = Job().open(320);
+  const std::vector<OpenDecision> open = open_decisions(e);
+  REQUIRE(open.size() == 1);
+  CHECK(open[0].name == kKey);
+  REQUIRE(open[0].outcomes.size() == 3);
+  CHECK(open[0].outcomes[0].value == "1024");
+  CHECK(open[0].outcomes[2].value == "4096");
+  CHECK(e.shape.model_options.loss_chunk_rows == 1024);
+  const auto bytes = [&](size_t i) {
+    return record_first_rank(open[0].outcomes[i].shape, kGpu, e.mesh).memory.total_bytes();
+  };
+  CHECK(bytes(2) - bytes(0) >= int64_t{3072} * 320 * 4);
+}
