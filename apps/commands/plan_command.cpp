@@ -99,13 +99,16 @@ ShardCoordinates coordinates_of_role(const Experiment& e, int role) {
   return at;
 }
 
-void write_trace(const std::string& path, const StepPlan& plan, const Machine* machine, std::ostream& out) {
+void write_trace(const std::string& path, const PlannedExperiment& planned, const Machine* machine,
+                 std::ostream& out) {
   if (path.empty()) return;
   if (!machine) {
     fail<ConfigError>(
         "plan", "--trace needs times, and no table has this GPU: --device names one, or a file of your own");
   }
-  const std::string text = predicted_trace(plan, *machine, fmt::format("planned, {}", machine->device.name));
+  const Experiment& e = planned.experiment;
+  const std::string text = predicted_trace(sample_roles(e.shape, planned.device, e.mesh), *machine,
+                                           fmt::format("planned, {}", machine->device.name));
   write_file_atomically(path, path.ends_with(".gz") ? gzip(text) : text);
   out << fmt::format("Predicted step: {} (open it at https://ui.perfetto.dev, beside a run's)\n", path);
 }
@@ -142,7 +145,7 @@ void plan_step(const PlanCommand& command, const Config& config, const PlannedEx
     out << "Time, and whether it fits: no table has this GPU; --device names one, or a file of your own\n";
   print_float8_gather(recorded, config, planned, machine, out);
   print_open_decisions(planned, plan, out);
-  write_trace(command.trace, plan, machine, out);
+  write_trace(command.trace, planned, machine, out);
   write_json(command.json, plan_json({std::move(recorded)}, {}, limit, machine, command.machine, e));
 }
 

@@ -10,6 +10,7 @@
 #include "core/io/file.h"
 #include "core/io/gzip.h"
 #include "core/io/json.h"
+#include "core/trace/chrome_trace.h"
 #include "core/trace/time_split.h"
 
 namespace ottava {
@@ -65,18 +66,6 @@ std::map<int64_t, RankFile> read_ranks(const std::string& folder) {
   return ranks;
 }
 
-// The outermost object of the first rank, with the events of all.
-std::string merged(const std::map<int64_t, RankFile>& ranks) {
-  constexpr std::string_view kBegin = "\"traceEvents\":[\n", kEnd = "\n]}\n";
-  std::string text;
-  for (const auto& [rank, file] : ranks) {
-    const size_t begin = file.text.find(kBegin) + kBegin.size(), end = file.text.rfind(kEnd);
-    text += text.empty() ? file.text.substr(0, begin) : ",\n";
-    text += file.text.substr(begin, end - begin);
-  }
-  return text + std::string(kEnd);
-}
-
 }  // namespace
 
 void run_trace_command(const TraceCommand& command, std::ostream& out) {
@@ -95,7 +84,9 @@ void run_trace_command(const TraceCommand& command, std::ostream& out) {
   }
   out << "exposed: communication while nothing is computed; compute + exposed + idle are the whole\n";
   if (command.merged.empty()) return;
-  const std::string text = merged(ranks);
+  std::vector<std::string> texts;
+  for (const auto& [rank, file] : ranks) texts.push_back(file.text);
+  const std::string text = merged_traces(texts);
   write_file_atomically(command.merged, command.merged.ends_with(".gz") ? gzip(text) : text);
   out << fmt::format("All ranks: {} (open it at https://ui.perfetto.dev)\n", command.merged);
 }

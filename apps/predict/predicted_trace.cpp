@@ -33,12 +33,9 @@ Json transfer_args(const RecordedTransfer& t, int track, double seconds) {
   return args.set("planned us", seconds * 1e6);
 }
 
-}  // namespace
-
-std::string predicted_trace(const StepPlan& plan, const Machine& machine, const std::string& name) {
-  const ReplayProgram program = program_of(plan, machine);
-  const Replay replayed = replay({&program, 1}, machine.device.overlap_slowdown);
-  ChromeTrace trace({.rank = 0, .world_size = 1, .name = name, .backend = "planned"}, 0);
+std::string trace_of(const StepPlan& plan, const std::vector<ReplayedStep>& steps, double seconds,
+                     const ChromeTrace::Rank& rank) {
+  ChromeTrace trace(rank, 0);
   trace.track(kHost, "host");
   trace.track(kCompute, "compute");
   std::map<std::string, int> axes;
@@ -46,11 +43,11 @@ std::string predicted_trace(const StepPlan& plan, const Machine& machine, const 
     if (t.ranks > 1) axes.try_emplace(t.axis, 0);
   int next = kFirstAxis;
   for (auto& [axis, track] : axes) trace.track(track = next++, "axis " + axis);
-  trace.slice({kHost, "ProfilerStep#1", "user_annotation", 0, nanoseconds(replayed.seconds)});
-  for (size_t i = 0; i < program.size(); ++i) {
+  trace.slice({kHost, "ProfilerStep#1", "user_annotation", 0, nanoseconds(seconds)});
+  for (size_t i = 0; i < steps.size(); ++i) {
     const RecordedEvent& event = plan.order.events[i];
     const auto index = static_cast<size_t>(event.index);
-    const ReplayedStep& ran = replayed.programs[0][i];
+    const ReplayedStep& ran = steps[i];
     const int64_t begin = nanoseconds(ran.begin), end = nanoseconds(ran.end);
     if (event.kind == RecordedEvent::Kind::operation) {
       const RecordedOperation& o = plan.operations[index];
@@ -74,6 +71,22 @@ std::string predicted_trace(const StepPlan& plan, const Machine& machine, const 
   about.set("schema", 1).set("steps", Json::Array{Json(1)}).set("host", "planned").set("planned", true);
   trace.about("ottava", std::move(about));
   return trace.text();
+}
+
+}  // namespace
+
+std::string predicted_trace(std::span<const StepPlan> roles, const Machine& machine,
+                            const std::string& name) {
+  const Replay replayed = replay(programs_of(roles, machine), machine.device.overlap_slowdown);
+  std::vector<std::string> texts;
+  for (size_t role = 0; role < roles.size(); ++role) {
+    texts.push_back(trace_of(roles[role], replayed.programs[role], replayed.seconds,
+                             {.rank = static_cast<int>(role),
+                              .world_size = static_cast<int>(roles.size()),
+                              .name = roles.size() > 1 ? fmt::format("{}, stage rank {}", name, role) : name,
+                              .backend = "planned"}));
+  }
+  return merged_traces(texts);
 }
 
 }  // namespace ottava

@@ -82,9 +82,12 @@ double compute_seconds(const ReplayProgram& program, const std::vector<ReplayedS
 
 }  // namespace
 
-ReplayProgram program_of(const StepPlan& plan, const Machine& machine) {
-  Events events({&plan, 1});
-  return program_of(plan, machine, times_of(plan, machine), events, 0);
+std::vector<ReplayProgram> programs_of(std::span<const StepPlan> roles, const Machine& machine) {
+  Events events(roles);
+  std::vector<ReplayProgram> programs;
+  for (size_t role = 0; role < roles.size(); ++role)
+    programs.push_back(program_of(roles[role], machine, times_of(roles[role], machine), events, role));
+  return programs;
 }
 
 StepTime predict_step(const StepPlan& plan, const Machine& machine) {
@@ -92,13 +95,7 @@ StepTime predict_step(const StepPlan& plan, const Machine& machine) {
 }
 
 StepTime predict_step(std::span<const StepPlan> roles, const Machine& machine) {
-  Events events(roles);
-  std::vector<std::vector<PredictedTime>> all_times;
-  std::vector<ReplayProgram> programs;
-  for (size_t role = 0; role < roles.size(); ++role) {
-    all_times.push_back(times_of(roles[role], machine));
-    programs.push_back(program_of(roles[role], machine, all_times[role], events, role));
-  }
+  const std::vector<ReplayProgram> programs = programs_of(roles, machine);
   const Replay replayed = replay(programs, machine.device.overlap_slowdown);
   size_t longest = 0;
   double most = -1, busy = 0;
@@ -108,7 +105,7 @@ StepTime predict_step(std::span<const StepPlan> roles, const Machine& machine) {
     if (seconds > most) most = seconds, longest = role;
   }
   const StepPlan& plan = roles[longest];
-  const std::vector<PredictedTime>& times = all_times[longest];
+  const std::vector<PredictedTime> times = times_of(plan, machine);
   const ReplayProgram& program = programs[longest];
   std::vector<std::string> classes;
   for (const RecordedOperation& o : plan.operations) classes.push_back(class_of(o));

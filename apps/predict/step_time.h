@@ -32,8 +32,9 @@ struct StepTime {
   std::string bound_by() const;
 };
 
-/// The recorded order as a program for replay(): one lane, since calls of a rank are carried out in order.
-ReplayProgram program_of(const StepPlan& plan, const Machine& machine);
+/// The recorded order of each rank of a pipeline, or of one rank, as a program for replay(): one lane, since
+/// calls of a rank are carried out in order.
+std::vector<ReplayProgram> programs_of(std::span<const StepPlan> roles, const Machine& machine);
 StepTime predict_step(const StepPlan& plan, const Machine& machine);
 /// Of the ranks of a pipeline together, by their place in it: until the last has ended, and where the time of
 /// the one goes that computes longest. What it waits for other stages is exposed in "pp recv".

@@ -4,12 +4,24 @@
 
 #include <algorithm>
 
+#include "apps/predict/sample_step.h"
+
 namespace ottava {
 namespace {
 
 constexpr size_t kSettling = 2, kCompared = 5;
 
 }  // namespace
+
+// Labels are rank 0's: its profile is what is held against them.
+PlannedPace PlannedPace::of_step(const StepPlan& plan, const Experiment& e, Device device,
+                                 const Machine& machine) {
+  StepTime planned = predict_step(plan, machine);
+  if (!e.shape.pipeline.is_on()) return PlannedPace(std::move(planned));
+  StepTime all = predict_step(sample_roles(e.shape, device, e.mesh), machine);
+  all.labels = std::move(planned.labels);
+  return PlannedPace(std::move(all));
+}
 
 std::string PlannedPace::add(double seconds) {
   if (!planned_ || measured_ > 0) return {};

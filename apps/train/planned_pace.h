@@ -13,6 +13,10 @@ namespace ottava {
 /// Holds the time of the first steps against the one that was planned.
 class PlannedPace {
  public:
+  /// Of rank 0, whose step is `plan`; in a pipeline of all its ranks together, each of which is recorded for
+  /// it.
+  static PlannedPace of_step(const StepPlan& plan, const Experiment& experiment, Device device,
+                             const Machine& machine);
   /// `planned` empty: the device is not known, and nothing is said.
   explicit PlannedPace(std::optional<StepTime> planned) : planned_(std::move(planned)) {}
 

@@ -31,9 +31,8 @@ std::optional<Machine> RunSpeed::find_peaks() {
         peaks_.fp8);
   }
   const std::optional<Machine> machine = running_machine(device_, peaks_, experiment_);
-  // A plan is one rank's: what a stage waits for others is not in it.
-  if (machine && ranks_.world->rank() == 0 && !experiment_.shape.pipeline.is_on())
-    pace_ = PlannedPace(predict_step(plan_, *machine));
+  if (machine && ranks_.world->rank() == 0)
+    pace_ = PlannedPace::of_step(plan_, experiment_, device_, *machine);
   return machine;
 }
 

@@ -79,4 +79,15 @@ std::string ChromeTrace::text() const {
   return text + ",\"traceEvents\":[\n" + events_ + "\n]}\n";
 }
 
+std::string merged_traces(const std::vector<std::string>& texts) {
+  constexpr std::string_view kBegin = "\"traceEvents\":[\n", kEnd = "\n]}\n";
+  std::string all;
+  for (const std::string& text : texts) {
+    const size_t begin = text.find(kBegin) + kBegin.size(), end = text.rfind(kEnd);
+    all += all.empty() ? text.substr(0, begin) : ",\n";
+    all += text.substr(begin, end - begin);
+  }
+  return all + std::string(kEnd);
+}
+
 }  // namespace ottava

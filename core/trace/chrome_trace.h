@@ -56,4 +56,7 @@ class ChromeTrace {
   Json about_;
 };
 
+/// Files of several ranks, of one timeline, as one: what the first says of itself, and the events of all.
+std::string merged_traces(const std::vector<std::string>& texts);
+
 }  // namespace ottava

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "apps/predict/planned_machine.h"
+#include "apps/predict/sample_step.h"
 #include "core/io/json.h"
 #include "core/trace/time_split.h"
 #include "tests/support/catch.h"
@@ -35,7 +36,7 @@ TEST_CASE("a predicted trace holds the step that is predicted") {
   const Machine machine = planned_machine({.device = "h100_sxm"}, find_device("h100_sxm"), planned);
   const StepPlan plan = record_first_rank(planned.experiment.shape, planned.device, planned.experiment.mesh);
   const StepTime time = predict_step(plan, machine);
-  const Json json = Json::parse(predicted_trace(plan, machine, "planned"), "trace");
+  const Json json = Json::parse(predicted_trace({&plan, 1}, machine, "planned"), "trace");
   std::vector<Interval> compute, communication;
   std::map<std::string, int64_t> waits;
   double flops = 0, step_ns = 0;
@@ -63,4 +64,53 @@ TEST_CASE("a predicted trace holds the step that is predicted") {
   for (Precision p : {Precision::fp32, Precision::bf16, Precision::fp8}) planned_flops += plan.flops(p);
   CHECK(flops == Approx(planned_flops));
   CHECK(flops > 0);
+}
+
+TEST_CASE("a predicted trace of a pipeline has all its ranks on one timeline") {
+  const Config config = load_config("", {"--model.dim",
+                                         "256",
+                                         "--model.n_layers",
+                                         "4",
+                                         "--model.n_heads",
+                                         "4",
+                                         "--model.n_kv_heads",
+                                         "2",
+                                         "--model.ffn_dim",
+                                         "512",
+                                         "--model.vocab_size",
+                                         "512",
+                                         "--training.seq_len",
+                                         "64",
+                                         "--training.device",
+                                         "cuda",
+                                         "--training.local_batch_size",
+                                         "1",
+                                         "--training.global_batch_size",
+                                         "4",
+                                         "--parallelism.pipeline_parallel_degree",
+                                         "2"});
+  const PlannedExperiment planned = plan_experiment(config, 2, 90);
+  const Machine machine = planned_machine({.device = "h100_sxm"}, find_device("h100_sxm"), planned);
+  const Experiment& e = planned.experiment;
+  const std::vector<StepPlan> roles = sample_roles(e.shape, planned.device, e.mesh);
+  const Json json = Json::parse(predicted_trace(roles, machine, "planned"), "trace");
+  std::map<int64_t, double> step_us;
+  std::map<int64_t, int64_t> messages, operations;
+  for (const Json& event : json.at("traceEvents", "t").as_array("events")) {
+    const Json* category = event.find("cat");
+    if (!category) continue;
+    const int64_t rank = event.at("pid", "e").as_integer("pid");
+    const std::string& name = event.at("name", "e").as_string("name");
+    if (name == "ProfilerStep#1") step_us[rank] = event.at("dur", "e").as_number("dur");
+    if (category->as_string("cat") != "kernel") continue;
+    ++(name.starts_with("nccl") ? messages : operations)[rank];
+    CHECK(event.at("ts", "e").as_number("ts") + event.at("dur", "e").as_number("dur") <=
+          1e6 * predict_step(roles, machine).seconds + 0.01);
+  }
+  REQUIRE(step_us.size() == 2);
+  CHECK(step_us[0] == Approx(1e6 * predict_step(roles, machine).seconds).margin(0.01));
+  for (int64_t rank : {0, 1}) {
+    CHECK(messages[rank] >= 8);  // 4 micro-batches, one message each way
+    CHECK(operations[rank] > 0);
+  }
 }
