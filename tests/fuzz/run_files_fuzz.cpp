@@ -60,7 +60,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       round_trip(rest, parse_training_state);
       break;
     case 'm':
-      attempt([&] { predict(MeasuredOperations::parse(rest, "fuzz")); });
+      attempt([&] {
+        MeasuredOperations measured;
+        measured.add(rest, "fuzz");
+        predict(measured);
+      });
       break;
     case 't':
       attempt([&] { find_device(folder.write("device.yaml", rest)); });
