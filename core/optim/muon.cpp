@@ -161,8 +161,12 @@ void newton_schulz(Stream& stream, const NewtonSchulz& args, const MuonHyper& hy
   muon_divide_by_norm(stream, x, product, sum);
   for (int step = 0; step < hyper.steps; ++step) {
     const MatmulKind squares = is_wide ? MatmulKind::forward : MatmulKind::weight_gradient;
-    matmul(stream, {.kind = squares, .a = x, .b = x, .out = gram});
-    matmul(stream, {.kind = MatmulKind::input_gradient, .a = gram, .b = gram, .out = gram_squared});
+    matmul(stream, {.kind = squares, .a = x, .b = x, .out = gram, .result = MatmulResult::symmetric});
+    matmul(stream, {.kind = MatmulKind::input_gradient,
+                    .a = gram,
+                    .b = gram,
+                    .out = gram_squared,
+                    .result = MatmulResult::symmetric});
     muon_combine(stream, gram, b, gram_squared, c);
     matmul(stream, {.kind = MatmulKind::input_gradient,
                     .a = is_wide ? gram : x,

@@ -31,8 +31,8 @@ void muon_momentum(Stream& stream, const std::vector<MuonMomentum>& tensors, con
 /// x [m,n] f32|bf16, in place: x / (Frobenius norm + 1e-7), then `steps` times, with k = min(m, n),
 ///     A = x x^T (m <= n) or x^T x;  B = b A + c A A;  x = a x + (B x or x B)
 /// Singular values end between about 0.5 and 1.5. Products have operands in x's type and sums in f32, which
-/// are rounded to x's type once. A matrix of zeros stays. The same bits for any number of ranks. 2 (2 m n k +
-/// k^3) FLOPs per step.
+/// are rounded to x's type once. A matrix of zeros stays. The same bits for any number of ranks. A and A A
+/// are symmetric, of which half is multiplied: 3 m n k + k^3 FLOPs per step and lower powers of k.
 struct NewtonSchulz {
   Tensor x;
   Tensor gram;          ///< [k,k] of x's type, scratch

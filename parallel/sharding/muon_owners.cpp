@@ -6,7 +6,7 @@ namespace ottava {
 
 double MuonMatrix::flops() const {
   const auto m = static_cast<double>(rows), n = static_cast<double>(columns), k = std::min(m, n);
-  return 2 * (2 * m * n * k + k * k * k);
+  return 3 * m * n * k + k * k * k;
 }
 
 std::vector<MuonBucket> muon_buckets(const std::vector<ParameterSpec>& specs, const ShardCoordinates& at) {

@@ -11,7 +11,7 @@ struct MuonMatrix {
   int parameter = 0, part = 0;
   int64_t rows = 0, columns = 0;  ///< global
   int owner = 0;                  ///< rank among those that hold the parameters together
-  /// FLOPs of one Newton-Schulz step: 2 (2 m n k + k^3), k = min(m, n).
+  /// FLOPs of one Newton-Schulz step (core/optim/muon.h): 3 m n k + k^3, k = min(m, n).
   double flops() const;
   bool operator==(const MuonMatrix&) const = default;
 };

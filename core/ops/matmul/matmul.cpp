@@ -16,6 +16,7 @@ namespace {
 
 using cpu::GemmProblem;
 constexpr std::string_view kOp = "matmul";
+constexpr int64_t kMirrorRows = 64;
 
 GemmProblem problem_of(const Matmul& args) {
   using Stored = GemmProblem::Stored;
@@ -59,6 +60,14 @@ void check(const Matmul& args) {
                        to_string(args.b.shape), to_string(args.out.shape));
     }
   }
+  if (args.result == MatmulResult::symmetric &&
+      (args.a.data != args.b.data || args.a.shape != args.b.shape || args.accumulate || args.scale ||
+       !args.a_columns.is_all() || !args.out_columns.is_all())) {
+    fail<ShapeError>(kOp,
+                     "a {}, b {}: a symmetric result is of one tensor and itself, neither accumulated nor "
+                     "scaled, without blocks of columns",
+                     describe(args.a), describe(args.b));
+  }
   const MatrixRows a = a_of(args), out = out_of(args);
   const GemmProblem p = problem_of(args);
   const int64_t k_of_b = p.b == GemmProblem::Stored::transposed ? args.b.cols() : args.b.rows();
@@ -76,16 +85,50 @@ bool widens(const Stream& stream, const Matmul& args) {
   return args.a.dtype == DType::bf16 && stream.matmul_cache().products().matmul == cpu::Bf16Products::widened;
 }
 
+constexpr int64_t kLeastBand = 128;  // fewer rows than that are slower by more than they save
+
+// Calls body(problem, elements before what it reads of a, of b, and before what it writes).
+template <class Body>
+void for_each_problem(const Matmul& args, Body&& body) {
+  const GemmProblem whole = problem_of(args);
+  if (args.result == MatmulResult::any) return body(whole, int64_t{0}, int64_t{0}, int64_t{0});
+  for_each_band(whole.m, kLeastBand, [&](int64_t begin, int64_t end) {
+    GemmProblem band = whole;
+    band.m = end - begin;
+    band.n = whole.n - begin;
+    body(band, begin * (whole.a == GemmProblem::Stored::transposed ? 1 : whole.lda),
+         begin * (whole.b == GemmProblem::Stored::transposed ? whole.ldb : 1), begin * (whole.ldc + 1));
+  });
+}
+
+void multiply_directly(Stream& stream, const Matmul& args) {
+  auto at = [](const void* data, DType dtype, int64_t element) {
+    return static_cast<const char*>(data) + element * static_cast<int64_t>(size_of(dtype));
+  };
+  for_each_problem(args, [&](const GemmProblem& problem, int64_t a, int64_t b, int64_t out) {
+    const cpu::Gemm& gemm = stream.matmul_cache().whole(problem, parallel_threads());
+    gemm.run(0, at(a_of(args).data, args.a.dtype, a), at(args.b.data, args.b.dtype, b),
+             const_cast<char*>(at(out_of(args).data, args.out.dtype, out)),
+             cpu::matmul_workspace(stream, gemm.scratch_bytes()), args.scale);
+  });
+}
+
 void matmul_on_cpu(Stream& stream, const Matmul& args) {
-  if (widens(stream, args)) return cpu::matmul_widened(stream, args);
-  const cpu::Gemm& gemm = stream.matmul_cache().whole(problem_of(args), parallel_threads());
-  gemm.run(0, a_of(args).data, args.b.data, out_of(args).data,
-           cpu::matmul_workspace(stream, gemm.scratch_bytes()), args.scale);
+  widens(stream, args) ? cpu::matmul_widened(stream, args) : multiply_directly(stream, args);
+  if (args.result == MatmulResult::any) return;
+  parallel_for_each((args.out.rows() + kMirrorRows - 1) / kMirrorRows, [&](int64_t block) {
+    const int64_t begin = block * kMirrorRows, end = std::min(begin + kMirrorRows, args.out.rows());
+    cpu::matmul_kernels().mirror[args.out.dtype](args.out, {begin, end, args.out.cols()});
+  });
 }
 
 int64_t workspace_on_cpu(const Stream& stream, const Matmul& args) {
   if (widens(stream, args)) return cpu::matmul_widened_workspace_bytes(args);
-  return cpu::gemm_scratch_bytes(problem_of(args), parallel_threads());
+  int64_t most = 0;
+  for_each_problem(args, [&](const GemmProblem& problem, int64_t, int64_t, int64_t) {
+    most = std::max(most, cpu::gemm_scratch_bytes(problem, parallel_threads()));
+  });
+  return most;
 }
 
 }  // namespace
@@ -127,15 +170,17 @@ void matmul(Stream& stream, const Matmul& args) {
       return cuda::matmul(stream, args);
     case DeviceType::meta: {
       const GemmProblem p = problem_of(args);
+      const bool is_symmetric = args.result == MatmulResult::symmetric;
       const double bytes = a_of(args).bytes() + static_cast<double>(args.b.bytes()) +
                            (args.accumulate ? 2 : 1) * out_of(args).bytes();
       stream.recorder().need_workspace(matmul_workspace_bytes(stream, args));
       stream.recorder().record(
           {.op = kOp,
            .precision = args.a.dtype == DType::f32 ? Precision::fp32 : Precision::bf16,
-           .flops = 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k),
+           .flops = (is_symmetric ? static_cast<double>(p.m + 1) : 2.0 * static_cast<double>(p.m)) *
+                    static_cast<double>(p.n) * static_cast<double>(p.k),
            .bytes = bytes,
-           .variant = name_of(args.kind)},
+           .variant = is_symmetric ? "symmetric" : name_of(args.kind)},
           matmul, args);
     }
   }

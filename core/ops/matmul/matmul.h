@@ -16,6 +16,10 @@ namespace ottava {
 enum class MatmulKind { forward, input_gradient, weight_gradient };
 /// "forward", "input gradient", "weight gradient".
 std::string_view name_of(MatmulKind kind);
+/// What is known of a product. `symmetric`: it is its own transpose, as x x^T, x^T x and s s of a symmetric s
+/// are; a and b are one tensor. What is on and above the diagonal is multiplied, in blocks, and copied to
+/// below it.
+enum class MatmulResult { any, symmetric };
 
 /// out = product, or out += product. a and b share one dtype, f32 or bf16; out is f32 or bf16 (f32 when a is
 /// f32); sums are f32, products of bf16 exact. `accumulate` needs an f32 out. Throws ShapeError, also for a
@@ -26,6 +30,8 @@ struct Matmul {
   MatmulKind kind = MatmulKind::forward;
   Tensor a, b, out;
   bool accumulate = false;
+  MatmulResult result =
+      MatmulResult::any;  ///< symmetric: neither accumulated nor scaled, no blocks of columns
   /// On the host: multiplies the sums before they are rounded or added. Only where matmul_takes_scale();
   /// null: 1.
   const float* scale = nullptr;

@@ -7,6 +7,8 @@
 namespace ottava::cuda {
 namespace {
 
+constexpr int64_t kLeastBand = 1024;  // rows that with thousands of columns still fill a GPU
+
 BlasProblem problem_of(const Matmul& args) {
   using Operand = BlasProblem::Operand;
   const bool a_transposed = args.kind == MatmulKind::weight_gradient,
@@ -29,8 +31,24 @@ BlasProblem problem_of(const Matmul& args) {
 }  // namespace
 
 void matmul(Stream& stream, const Matmul& args) {
-  stream.blas_plans().run(stream, problem_of(args),
-                          {.a = args.b.data, .b = a_of(args).data, .d = out_of(args).data});
+  const BlasProblem whole = problem_of(args);
+  const BlasOperands operands{.a = args.b.data, .b = a_of(args).data, .d = out_of(args).data};
+  if (args.result == MatmulResult::any) return stream.blas_plans().run(stream, whole, operands);
+  auto at = [](const void* data, DType dtype, int64_t element) {
+    return static_cast<const char*>(data) + element * static_cast<int64_t>(size_of(dtype));
+  };
+  for_each_band(whole.n, kLeastBand, [&](int64_t begin, int64_t end) {
+    BlasProblem band = whole;
+    band.m = whole.m - begin;
+    band.n = end - begin;
+    const int64_t a = begin * (whole.a_layout == BlasProblem::Operand::transposed ? whole.lda : 1),
+                  b = begin * (whole.b_layout == BlasProblem::Operand::transposed ? 1 : whole.ldb);
+    stream.blas_plans().run(stream, band,
+                            {.a = at(operands.a, band.a, a),
+                             .b = at(operands.b, band.b, b),
+                             .d = const_cast<char*>(at(operands.d, band.d, begin * (whole.ldd + 1)))});
+  });
+  mirror(stream, args.out);
 }
 
 void set_matmul_workspace(Stream& stream, Tensor workspace) { stream.blas_plans().set_workspace(workspace); }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "core/cpu/isa.h"
@@ -17,6 +18,8 @@ struct MatmulKernels {
   using Pack = void(const bf16* from, int64_t stride, int64_t columns, int64_t k, float* to);
   Pack *pack, *pack_transposed;
   void (*multiply)(const cpu::PanelProduct&);
+  /// Rows of a square matrix: below the diagonal, what is above it.
+  cpu::FloatKernel<void(const Tensor& x, cpu::Rows)> mirror;
   cpu::FloatKernel<void(const Tensor& y, const Tensor& bias, cpu::Rows)> add_bias;
   cpu::FloatKernel<void(const Tensor& dy, const Tensor& dbias, cpu::Columns)> bias_gradient;
 };
@@ -24,6 +27,14 @@ struct MatmulKernels {
 /// Operands that may be blocks of columns.
 inline MatrixRows a_of(const Matmul& args) { return rows_of("matmul", args.a, args.a_columns); }
 inline MatrixRows out_of(const Matmul& args) { return rows_of("matmul", args.out, args.out_columns); }
+
+/// Calls body(begin, end) for the bands of rows that a symmetric result [k,k] is made of: each has the
+/// columns from `begin` on. At most 4, of at least `least` rows unless k is smaller.
+template <class Body>
+void for_each_band(int64_t k, int64_t least, Body&& body) {
+  const int64_t bands = std::clamp<int64_t>(k / least, 1, 4), rows = ((k + bands - 1) / bands + 63) / 64 * 64;
+  for (int64_t begin = 0; begin < k; begin += rows) body(begin, std::min(begin + rows, k));
+}
 
 namespace cpu {
 /// Operands are widened to f32, where the products are exact, and multiplied there. a and b bf16, out f32 or
@@ -36,6 +47,8 @@ void* matmul_workspace(const Stream& stream, int64_t bytes);
 
 namespace cuda {
 void matmul(Stream& stream, const Matmul& args);
+/// x [k,k]: below the diagonal, what is above it.
+void mirror(Stream& stream, const Tensor& x);
 void set_matmul_workspace(Stream& stream, Tensor workspace);
 void add_bias(Stream& stream, const Tensor& y, const Tensor& bias);
 void bias_gradient(Stream& stream, const Tensor& dy, const Tensor& dbias);

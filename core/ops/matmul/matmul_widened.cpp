@@ -95,7 +95,10 @@ void matmul_widened(Stream& stream, const Matmul& args) {
       float* a_block = reinterpret_cast<float*>(own);
       const int64_t block = task / column_blocks, part = task % column_blocks;
       const int64_t m0 = t.m * block / t.row_blocks, m = t.m * (block + 1) / t.row_blocks - m0;
-      const int64_t panel = panels * part / column_blocks, end = panels * (part + 1) / column_blocks;
+      int64_t panel = panels * part / column_blocks;
+      const int64_t end = panels * (part + 1) / column_blocks;
+      if (args.result == MatmulResult::symmetric) panel = std::max(panel, (m0 - n0) / kPanelColumns);
+      if (panel >= end) return;
       const int64_t first = panel * kPanelColumns, columns = std::min(end * kPanelColumns, strip) - first;
       PanelProduct product{.a = a_block,
                            .b_panel = kPanelColumns * t.k,

@@ -123,6 +123,44 @@ TEST_CASE("matmul agrees with the reference for every kind, dtype and result") {
   });
 }
 
+TEST_CASE("a symmetric product is the product, mirrored bit for bit, in as many bands as it has") {
+  const bool widens = GENERATE(false, true);
+  for_each_device_and_dtype([widens](Stream& stream, DType dtype) {
+    if (widens && stream.type() == DeviceType::cpu)
+      stream.matmul_cache().set_products({.matmul = cpu::Bf16Products::widened});
+    for (const auto& [k, n] :
+         {std::pair<int64_t, int64_t>{1, 3}, {65, 40}, {130, 33}, {300, 70}, {700, 48}}) {
+      for (MatmulKind kind : kKinds) {
+        const bool squares = kind == MatmulKind::input_gradient;
+        const Shape shape = squares                               ? Shape{k, k}
+                            : kind == MatmulKind::weight_gradient ? Shape{n, k}
+                                                                  : Shape{k, n};
+        std::vector<float> values = normal_values(shape.numel(), 1, dtype);
+        for (int64_t i = 0; squares && i < k; ++i) {
+          for (int64_t j = 0; j < i; ++j)
+            values[static_cast<size_t>(i * k + j)] = values[static_cast<size_t>(j * k + i)];
+        }
+        INFO(name_of(kind) << " k " << k << " n " << n);
+        const Problem p{shape, shape, {k, k}, squares ? k : n};
+        const Reference want = reference(kind, p, values, values);
+        DeviceBuffer x(stream, dtype, shape, values);
+        for (DType type : {DType::f32, dtype}) {
+          DeviceBuffer out(stream, type, p.out);
+          const Matmul args{.kind = kind, .a = x, .b = x, .out = out, .result = MatmulResult::symmetric};
+          Workspace workspace(stream, args);
+          matmul(stream, args);
+          const std::vector<float> got = out.floats();
+          check_close(got, want.product, tolerance(type, 1, p.terms), want.size);
+          for (int64_t i = 0; i < k; ++i) {
+            for (int64_t j = 0; j < i; ++j)
+              REQUIRE(got[static_cast<size_t>(i * k + j)] == got[static_cast<size_t>(j * k + i)]);
+          }
+        }
+      }
+    }
+  });
+}
+
 namespace {
 
 /// f32 results of one product, computed that way.
@@ -435,6 +473,10 @@ TEST_CASE("matmul refuses what does not fit, and says what") {
   says([](auto& m) { m.out.dtype = DType::u8; }, "out is u8 [128, 32], expected f32 or bf16");
   says([](auto& m) { m.a.dtype = m.b.dtype = DType::f32; }, "out is bf16 [128, 32], expected f32 (like a)");
   says([](auto& m) { m.accumulate = true; }, "out is bf16 [128, 32], accumulating needs f32");
+  says([](auto& m) { m.result = MatmulResult::symmetric; },
+       "a bf16 [128, 64], b bf16 [32, 64]: a symmetric result is of one tensor and itself, neither "
+       "accumulated "
+       "nor scaled, without blocks of columns");
   says(
       [](auto& m) {
         m.a.shape = {0, 64};
