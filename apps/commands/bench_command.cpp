@@ -7,6 +7,7 @@
 #include <map>
 #include <numeric>
 
+#include "apps/commands/bench_data_command.h"
 #include "apps/commands/bench_kernels_command.h"
 #include "apps/commands/command_line.h"
 #include "apps/decide/available_memory.h"
@@ -271,6 +272,7 @@ void add_bench_commands(Command& commands) {
       .option("--saves", &o->saves, "steps with an asynchronous checkpoint in flight that are measured too")
       .run([o] { return run_bench_command(*o, std::cout); });
   add_bench_kernels_command(bench);
+  add_bench_data_command(bench);
 }
 
 }  // namespace ottava

@@ -26,8 +26,7 @@ void declare(config::Section& s, CheckpointConfig& c) {
       .unit("steps")
       .meaning(
           "after loading load_step, leave out the data of so many steps: to pass a stretch on which training "
-          "came to "
-          "grief");
+          "came to grief; stages of a mixture, which are places in the data, come as much sooner");
   s.field("load_only", c.load_only).meaning("load, but never save");
   s.field("exclude_from_loading", c.exclude_from_loading)
       .one_of({"optimizer", "lr_scheduler", "dataloader", "train_state", "float8_history"})

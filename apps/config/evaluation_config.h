@@ -1,19 +1,27 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "apps/config/mixture_config.h"
 
 namespace ottava {
 
-/// Section `evaluation`: multiple-choice questions between steps. What keys mean: evaluation_config.cpp.
+/// Section `evaluation`: questions and prompts between steps. What keys mean: evaluation_config.cpp.
 struct EvaluationConfig {
   bool enable = false;
   std::vector<ValidationSetConfig> tasks;
   int64_t freq = 1000;
   int64_t max_examples = -1;
+  std::vector<std::string> prompts;
+  int64_t max_new_tokens = 64;
+  double temperature = 0;
   bool operator==(const EvaluationConfig&) const = default;
+
+  /// Tokens of the longest prompt with what is added to it, at most: a token has a byte or more.
+  int64_t longest_sample() const;
+  bool scores() const { return enable && !tasks.empty(); }
 };
 
 void declare(config::Section& s, EvaluationConfig& c);

@@ -34,20 +34,13 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
                               std::optional<int> compute_capability) {
   Mesh mesh(mesh_degrees(c), world_size);
   const Batches batches = resolve_batches(c, mesh);
-  const int64_t longest =
-      std::max(c.training.seq_len, c.validation.enable || c.evaluation.enable ? c.validation.seq_len : 0);
+  const bool validates = c.validation.enable || c.evaluation.scores();
   TrainingShape shape;
+  resolve_samples(c, mesh, shape);
+  const int64_t longest =
+      std::max({c.training.seq_len, validates ? c.validation.seq_len : 0, shape.sample_length});
   std::vector<ModelValue> model_values;
   shape.model = resolved_model(c, tokenizer.get(), &model_values);
-  for (const auto& [axis, name] : {std::pair{MeshAxis::pp, "pipeline"}, std::pair{MeshAxis::cp, "context"}}) {
-    if (c.evaluation.enable && mesh.size(axis) > 1) {
-      fail<ConfigError>(
-          "evaluation",
-          "tasks are not evaluated with {} parallel (degree {}): leave out evaluation.enable, and run ottava "
-          "eval on the checkpoints",
-          name, mesh.size(axis));
-    }
-  }
   check_context_parallel(c, mesh.size(MeshAxis::cp));
   check_tensor_parallel(shape.model, c, mesh.size(MeshAxis::tp), mesh.size(MeshAxis::cp));
   shape.model_options = {.sequence = longest,
@@ -61,7 +54,7 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
   shape.sequence = c.training.seq_len;
   shape.micro_batches = batches.micro_batches;
   resolve_pipeline(c, mesh.size(MeshAxis::pp), shape);
-  shape.validation_batch = c.validation.enable || c.evaluation.enable ? c.validation.local_batch_size : 0;
+  shape.validation_batch = validates ? c.validation.local_batch_size : 0;
   shape.validation_sequence = c.validation.seq_len;
   shape.block_causal = c.model.attn_mask_type == ModelConfig::AttnMask::block_causal;
   shape.sequence_losses = !c.training.mixture.empty();
@@ -75,6 +68,12 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
   const LlamaParameters table = llama_parameters(shape.model);
   shape.groups = resolve_groups(c.optimizer, table.specs);
   if (c.model.uses_float8()) resolve_float8(c, table, mesh, compute_capability, nullptr, shape);
+  if (shape.prompts > 0 && shape.float8.output.float8) {
+    fail<ConfigError>(
+        "evaluation",
+        "prompts are not continued with the output layer in FP8: leave out evaluation.prompts, and "
+        "run ottava generate on the checkpoints");
+  }
   const bool graphs = compute_capability && c.training.cuda_graphs != "off" && !shape.pipeline.is_on();
   shape.parameters.reductions_cross = reductions_cross(shape.parameters, graphs);
   Experiment e{.config = c,

@@ -71,7 +71,25 @@ void check_context_parallel(const Config& c, int cp) {
                       cp, 2 * cp, key, tokens, unit / (2 * cp), unit, (tokens + unit - 1) / unit * unit);
   };
   divides("training.seq_len", c.training.seq_len);
-  if (c.validation.enable) divides("validation.seq_len", c.validation.seq_len);
+  if (c.validation.enable || c.evaluation.scores()) divides("validation.seq_len", c.validation.seq_len);
+}
+
+// A text is read token by token: too few rows for what tensor parallel divides, and no stage or rank holds
+// all layers or positions of it.
+void resolve_samples(const Config& c, const Mesh& mesh, TrainingShape& shape) {
+  if (!c.evaluation.enable || c.evaluation.prompts.empty()) return;
+  for (const auto& [axis, name] : {std::pair{MeshAxis::pp, "pipeline"}, std::pair{MeshAxis::cp, "context"},
+                                   std::pair{MeshAxis::tp, "tensor"}}) {
+    if (mesh.size(axis) > 1) {
+      fail<ConfigError>(
+          "evaluation",
+          "prompts are not continued with {} parallel (degree {}): leave out evaluation.prompts, and "
+          "run ottava generate on the checkpoints",
+          name, mesh.size(axis));
+    }
+  }
+  shape.prompts = std::ssize(c.evaluation.prompts);
+  shape.sample_length = c.evaluation.longest_sample();
 }
 
 void check_tensor_parallel(const LlamaConfig& m, const Config& c, int tp, int cp) {

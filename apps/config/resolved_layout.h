@@ -27,6 +27,9 @@ bool reductions_cross(const FsdpOptions& options, bool graphs);
 constexpr int64_t context_parallel_unit(int64_t degree) { return 2 * degree * 128; }
 /// Throws ConfigError where sequences are no multiple of that.
 void check_context_parallel(const Config& config, int degree);
+/// Gives the shape its prompts. Throws ConfigError for evaluation.prompts on ranks that hold no whole layers
+/// or sequences.
+void resolve_samples(const Config& config, const Mesh& mesh, TrainingShape& shape);
 /// Throws ConfigError with the remainder where `tp` ranks do not divide the model or a micro-batch's tokens.
 void check_tensor_parallel(const LlamaConfig& model, const Config& config, int tp, int cp);
 /// Gives the shape its stages and schedule, and cuts its micro-batches into those of the pipeline: the ones

@@ -85,7 +85,7 @@ std::vector<double> sums_of(const data::WholePacked& whole, size_t documents, co
       }
     }
   }
-  if (model.ranks > 1) model.add_up(sums);
+  if (model.add_up) model.add_up(sums);
   return sums;
 }
 

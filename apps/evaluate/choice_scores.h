@@ -19,7 +19,8 @@ struct TokenLosses {
   bool share_windows = true;           ///< documents do not see each other; false: a window for each choice
   /// Losses [batch * sequence] of a pass, 0 where they do not count.
   std::function<void(const HostTokens& tokens, std::span<float> losses)> pass;
-  std::function<void(std::span<double> sums)> add_up = {};  ///< over the ranks; needed with several
+  /// Over all ranks that see different tokens, those that share them too; absent: there is one rank.
+  std::function<void(std::span<double> sums)> add_up = {};
 };
 
 /// A share of items, and the standard error of its being a sample: sqrt(p (1 - p) / (n - 1)).

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "core/io/json.h"
 #include "core/io/json_lines.h"
 #include "core/io/tensorboard.h"
 #include "core/log.h"
@@ -121,6 +122,19 @@ void MetricsReporter::log_validation(int64_t step, const Validation& v, const Me
 void MetricsReporter::log_evaluation(int64_t step, const std::string& line, const Scalars& scalars) {
   if (options_.rank == 0) log::info("evaluate step: {:2}  {}", step, line);
   files_->write(step, scalars);
+}
+
+void MetricsReporter::log_samples(int64_t step, const std::vector<std::string>& prompts,
+                                  const std::vector<std::string>& texts) {
+  Json samples(Json::Array{});
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    if (options_.rank == 0)
+      log::info("sample step: {:2}  {} -> {}", step, Json(prompts[i]).dump(), Json(texts[i]).dump());
+    samples.push(Json().set("prompt", prompts[i]).set("text", texts[i]));
+    if (files_->tensorboard)
+      files_->tensorboard->add_text(fmt::format("samples/{}", i), prompts[i] + texts[i], step);
+  }
+  if (files_->json_lines) files_->json_lines->append(step, "samples", std::move(samples));
 }
 
 void MetricsReporter::progress(int64_t step, double seconds_per_step, const std::string& planned) {

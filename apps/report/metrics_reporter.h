@@ -45,6 +45,10 @@ class MetricsReporter {
   void log_validation(int64_t step, const Validation& validation, const MemoryUse& memory);
   /// A line of the log, and scalars for the files.
   void log_evaluation(int64_t step, const std::string& line, const Scalars& scalars);
+  /// What a model added to each prompt: a line of the log each, `samples` of metrics.jsonl, and text of
+  /// TensorBoard.
+  void log_samples(int64_t step, const std::vector<std::string>& prompts,
+                   const std::vector<std::string>& texts);
   /// Between logged steps, on a terminal: where we are and how long it will take; `planned`: what is said of
   /// the time that was planned for a step.
   void progress(int64_t step, double seconds_per_step, const std::string& planned);

@@ -21,13 +21,13 @@ std::string optimizer_text(const Experiment& e) {
     if (spec.rule == UpdateRule::muon) of_muon += spec.numel();
   }
   for (const MuonBucket& bucket : buckets) matrices += bucket.size();
-  return fmt::format("Muon for {} of {} parameters{} ({}, {} of Newton-Schulz); AdamW for {}",
-                     counted(matrices, "matrix", "matrices"), with_commas(of_muon),
-                     ranks == 1 ? ""
-                                : fmt::format(", each worked on by one of {} ranks, {} each way", ranks,
-                                              counted(buckets.size(), "exchange")),
-                     name_of(e.shape.muon.precision), counted(e.shape.muon.hyper.steps, "step"),
-                     with_commas(all - of_muon));
+  return fmt::format(
+      "Muon for {} of {} parameters{} ({}, {} of Newton-Schulz); AdamW for {}",
+      counted(matrices, "matrix", "matrices"), with_commas(of_muon),
+      ranks == 1 ? ""
+                 : fmt::format(", each worked on by one of {} ranks, {} each way beside the work on others",
+                               ranks, counted(buckets.size(), "exchange")),
+      name_of(e.shape.muon.precision), counted(e.shape.muon.hyper.steps, "step"), with_commas(all - of_muon));
 }
 
 }  // namespace ottava

@@ -59,7 +59,7 @@ class MetricsReader {
     if (run_.steps.empty() || step != run_.steps.back()) begin(step);
     const Json* non_finite = json.find("non_finite");
     for (const auto& [name, value] : json.as_object("line")) {
-      if (name == "step" || name == "non_finite") continue;
+      if (name == "step" || name == "non_finite" || value.is_array()) continue;
       if (name == "time") {
         if (value.is_number()) run_.times.back() = value.as_number(name);
         continue;

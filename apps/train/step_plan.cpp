@@ -24,6 +24,7 @@ StepPlan record_step(const TrainingShape& shape, Device target, RankGroups& rank
                 .order = recorder.order(),
                 .traffic = ranks.world->stats()};
   if (shape.validation_batch > 0) engine.validate({});
+  if (shape.prompts > 0) engine.next_logits({}, 0);
   plan.matmul_workspace_bytes = recorder.workspace_bytes();
   plan.memory = arena.plan();
   plan.memory.resize_persistent("matmul workspace", plan.matmul_workspace_bytes);

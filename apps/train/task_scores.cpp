@@ -21,8 +21,35 @@ std::vector<ChoiceTask> open_tasks(const Experiment& e) {
   return tasks;
 }
 
+namespace {
+
+// Where the tokens of this rank lie among those of a pass: ranks of context parallel hold chunks of each
+// sequence.
+std::vector<size_t> places_of_rank(const TrainingShape& shape, const ContextParallelGroup& group) {
+  std::vector<size_t> places;
+  const int64_t row = shape.validation_sequence, chunk = row / (2 * group.size());
+  for (int half : {0, 1}) {
+    for (int64_t b = 0; b < shape.validation_batch; ++b) {
+      for (int64_t i = 0; i < chunk; ++i)
+        places.push_back(static_cast<size_t>(b * row + group.chunk_of(half) * chunk + i));
+    }
+  }
+  return places;
+}
+
+std::vector<int32_t> taken(std::span<const int32_t> all, const std::vector<size_t>& places) {
+  std::vector<int32_t> out;
+  for (size_t place : places) out.push_back(all[place]);
+  return out;
+}
+
+}  // namespace
+
 ChoiceScores score_task(const ChoiceTask& task, const Experiment& e, TrainingEngine& engine,
                         RankGroups& ranks) {
+  const bool shares = ranks.context_parallel.size() > 1;
+  const std::vector<size_t> places =
+      shares ? places_of_rank(e.shape, ranks.context_parallel) : std::vector<size_t>{};
   return score_choices(task, *e.tokenizer,
                        {.batch = e.shape.validation_batch,
                         .sequence = e.shape.validation_sequence,
@@ -31,13 +58,26 @@ ChoiceScores score_task(const ChoiceTask& task, const Experiment& e, TrainingEng
                         .share_windows = e.shape.block_causal,
                         .pass =
                             [&](const HostTokens& tokens, std::span<float> losses) {
-                              engine.validate(tokens);
-                              const std::vector<float> of_tokens = engine.token_losses();
-                              std::ranges::copy(of_tokens, losses.begin());
+                              if (!shares) {
+                                engine.validate(tokens);
+                                std::ranges::copy(engine.token_losses(), losses.begin());
+                                return;
+                              }
+                              const std::vector<int32_t> inputs = taken(tokens.inputs, places),
+                                                         targets = taken(tokens.targets, places),
+                                                         starts = taken(tokens.document_start, places),
+                                                         positions = taken(tokens.positions, places);
+                              engine.validate({inputs, targets, starts, positions});
+                              const std::vector<float> mine = engine.token_losses();
+                              std::ranges::fill(losses, 0.0f);
+                              for (size_t i = 0; i < places.size(); ++i) losses[places[i]] = mine[i];
                             },
                         .add_up =
                             [&](std::span<double> sums) {
-                              reduce_on_host(*ranks.control_loss, view_of(sums.data(), {std::ssize(sums)}),
+                              // Ranks of tensor parallel have the same losses, stages of a pipeline but the
+                              // last have none.
+                              if (ranks.tensor_parallel.rank() != 0) std::ranges::fill(sums, 0.0);
+                              reduce_on_host(*ranks.control, view_of(sums.data(), {std::ssize(sums)}),
                                              "scores of tasks");
                             }});
 }

@@ -40,6 +40,11 @@ TrainingEngine::TrainingEngine(TrainingShape shape, Stream& stream, Arena& arena
                                      {rows_of(shape_.validation_batch, shape_.validation_sequence).tokens()},
                                      MemoryCategory::data);
   }
+  // FP8 products are of whole groups of 16 rows.
+  const int64_t texts = shape_.float8.is_on() ? (shape_.prompts + 15) / 16 * 16 : shape_.prompts;
+  if (shape_.prompts > 0)
+    token_pass_ = std::make_unique<TokenPass>(arena, shape_.model, shape_.parameters.compute,
+                                              TokenPass::Size{texts, shape_.sample_length});
   loss_sums_ = arena.persistent("loss sums", DType::f32, {shape_.micro_batches}, MemoryCategory::data);
   if (shape_.sequence_losses) {
     sequence_losses_ = arena.persistent("sequence losses", DType::f32, {rows.batch}, MemoryCategory::data);
@@ -209,6 +214,14 @@ double TrainingEngine::validate(const HostTokens& tokens) {
   cast(stream_, loss_sum_, view_of(&loss, {1}));
   stream_.synchronize();
   return loss;
+}
+
+std::vector<float> TrainingEngine::next_logits(std::span<const int32_t> tokens, int64_t position) {
+  profile_ = nullptr;
+  Arena::Phase phase(arena_, "sample");
+  parameters_->begin_forward_only();
+  if (float8_) float8_->begin_forward_only(stream_);
+  return token_pass_->run(context(), *model_, tokens, position);
 }
 
 std::vector<float> TrainingEngine::token_losses() { return host_values<float>(stream_, token_losses_); }

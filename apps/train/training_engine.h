@@ -2,12 +2,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "apps/train/micro_batch_inputs.h"
 #include "apps/train/step_graphs.h"
 #include "apps/train/step_update.h"
+#include "apps/train/token_pass.h"
 #include "apps/train/training_shape.h"
 #include "parallel/pipeline/pipeline_runner.h"
 #include "parallel/ranks/rank_groups.h"
@@ -39,6 +41,9 @@ class TrainingEngine {
   /// Losses of the tokens of the last validate(), 0 where they do not count and on other stages than the
   /// last.
   std::vector<float> token_losses();
+  /// Logits [prompts or more, V] of what follows `tokens`, one of each prompt, which stand at `position`,
+  /// behind those of earlier calls. All ranks call it.
+  std::vector<float> next_logits(std::span<const int32_t> tokens, int64_t position);
   /// Sum over the ranks of the pipeline; all of them call it.
   double over_stages(double value);
   /// Null without FP8.
@@ -72,6 +77,7 @@ class TrainingEngine {
   LlamaParameters table_;
   std::unique_ptr<Fsdp> parameters_;
   std::unique_ptr<LlamaModel> model_;
+  std::unique_ptr<TokenPass> token_pass_;     ///< null without prompts
   std::unique_ptr<PipelineRunner> pipeline_;  ///< null without one
   std::unique_ptr<Float8State> float8_;       ///< null without FP8
   std::unique_ptr<MicroBatchInputs> inputs_;

@@ -30,6 +30,8 @@ struct TrainingShape {
   PipelineLayout pipeline;       ///< off: every rank holds the whole model
   int64_t validation_batch = 0;  ///< 0: never validates
   int64_t validation_sequence = 0;
+  int64_t prompts = 0;  ///< that TokenPass goes on with at the same time, to sample_length tokens each
+  int64_t sample_length = 0;
   cpu::ProductChoice cpu_products = cpu::usual_products();
   bool block_causal = false;     ///< attention stays within documents; positions restart
   bool sequence_losses = false;  ///< StepOutputs has each sequence's loss

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "apps/train/global_loss.h"
+#include "apps/train/prompt_samples.h"
 #include "core/counted.h"
 #include "core/data/data_file.h"
 #include "core/error.h"
@@ -16,7 +17,8 @@ Validation::Validation(const Experiment& experiment, RankGroups& ranks)
     : experiment_(experiment),
       ranks_(ranks),
       sets_(open_validation_data(experiment, ranks)),
-      tasks_(open_tasks(experiment)) {
+      tasks_(open_tasks(experiment)),
+      prompts_(encode_prompts(experiment)) {
   if (sets_.empty()) return;
   const Tokenizer& tokenizer = *experiment.tokenizer;
   for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
@@ -35,7 +37,8 @@ void Validation::run(int64_t step, TrainingEngine& engine, const MemoryPlan& pla
       reporter.log_validation(step, result, memory_maxima(engine.stream().device(), plan).shown);
     }
   }
-  if (!tasks_.empty() && (step == 1 || step % c.evaluation.freq == 0 || step == c.training.steps)) {
+  const bool asks = !tasks_.empty() || !prompts_.empty();
+  if (asks && (step == 1 || step % c.evaluation.freq == 0 || step == c.training.steps)) {
     const HostSpans::Scope evaluating(spans, HostSpans::Track::host, "evaluate");
     evaluate(step, engine, reporter);
   }
@@ -82,6 +85,9 @@ void Validation::evaluate(int64_t step, TrainingEngine& engine, MetricsReporter&
     }
     reporter.log_evaluation(step, to_text(scores), scalars);
   }
+  if (!prompts_.empty())
+    reporter.log_samples(step, experiment_.config.evaluation.prompts,
+                         continue_prompts(prompts_, experiment_, engine));
 }
 
 // The first batch is read for the first validation anyway; text that ends before it does is found here.

@@ -10,8 +10,8 @@
 
 namespace ottava {
 
-/// What a run asks its model between steps: the loss of text that it does not train on, and the questions of
-/// its tasks.
+/// What a run asks its model between steps: the loss of text that it does not train on, the questions of its
+/// tasks, and how it goes on with prompts.
 class Validation {
  public:
   /// Opens sets and tasks; `experiment` and `ranks` must outlive it. Throws what opening them throws.
@@ -35,6 +35,7 @@ class Validation {
   std::vector<ValidationSet> sets_;
   std::vector<int32_t> token_bytes_;  ///< by id; 0 of special tokens
   std::vector<ChoiceTask> tasks_;
+  std::vector<std::vector<int32_t>> prompts_;
 };
 
 }  // namespace ottava

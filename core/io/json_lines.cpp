@@ -9,7 +9,6 @@
 #include <limits>
 
 #include "core/error.h"
-#include "core/io/json.h"
 
 namespace ottava {
 namespace {
@@ -39,6 +38,11 @@ void move_aside(const std::string& path) {
   }
 }
 
+Json line_of(int64_t step) {
+  const std::chrono::duration<double> time = std::chrono::system_clock::now().time_since_epoch();
+  return Json().set("step", step).set("time", std::round(time.count() * 1000) / 1000);
+}
+
 }  // namespace
 
 JsonLines::JsonLines(const std::string& path, int64_t resumed_at) {
@@ -58,15 +62,21 @@ JsonLines::JsonLines(const std::string& path, int64_t resumed_at) {
 }
 
 void JsonLines::append(int64_t step, const std::vector<std::pair<std::string, double>>& scalars) {
-  std::chrono::duration<double> time = std::chrono::system_clock::now().time_since_epoch();
-  Json line, non_finite;
-  line.set("step", step).set("time", std::round(time.count() * 1000) / 1000);
+  Json line = line_of(step), non_finite;
   for (const auto& [name, value] : scalars) {
     line.set(name, value);
     if (!std::isfinite(value)) non_finite.set(name, std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");
   }
   if (!non_finite.is_null()) line.set("non_finite", std::move(non_finite));
-  std::string text = line.dump() + "\n";
+  write(line);
+}
+
+void JsonLines::append(int64_t step, const std::string& name, Json value) {
+  write(line_of(step).set(name, std::move(value)));
+}
+
+void JsonLines::write(const Json& line) {
+  const std::string text = line.dump() + "\n";
   file_.write_at(text.data(), text.size(), end_);
   end_ += static_cast<int64_t>(text.size());
 }

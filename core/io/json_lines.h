@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/io/file.h"
+#include "core/io/json.h"
 
 namespace ottava {
 
@@ -21,8 +22,11 @@ class JsonLines {
   /// there to `path.previous`.
   JsonLines(const std::string& path, int64_t resumed_at);
   void append(int64_t step, const std::vector<std::pair<std::string, double>>& scalars);
+  /// A line with a value that is no number.
+  void append(int64_t step, const std::string& name, Json value);
 
  private:
+  void write(const Json& line);
   File file_;
   int64_t end_ = 0;
 };

@@ -1,8 +1,11 @@
 #include <cmath>
+#include <filesystem>
 #include <fstream>
+#include <map>
 #include <sstream>
 
 #include "apps/commands/eval_command.h"
+#include "apps/commands/generate_command.h"
 #include "core/io/file.h"
 #include "tests/apps/train/training_runs.h"
 #include "tests/support/message_of.h"
@@ -100,5 +103,97 @@ TEST_CASE("tasks are scored during training as ottava eval scores the checkpoint
   CHECK_THAT(message_of([&] {
                tiny.config("none", {"--evaluation.enable", "true"});
              }),
-             Contains("there is no task to evaluate"));
+             Contains("there is no task to evaluate and no prompt"));
+}
+
+TEST_CASE("prompts are continued during training as ottava generate continues them") {
+  TinyTraining tiny;
+  const Overrides asking{"--evaluation.enable",         "true",
+                         "--evaluation.freq",           "4",
+                         "--evaluation.prompts",        "[\"the octave, \\\"above\\\"\", \"a\"]",
+                         "--evaluation.max_new_tokens", "9"};
+  const std::vector<std::string> prompts{"the octave, \"above\"", "a"};
+  auto samples_of = [&](const std::string& run) {
+    std::map<int64_t, std::vector<std::string>> texts;
+    for (const Json& line : logged_lines(tiny / run)) {
+      const Json* samples = line.find("samples");
+      if (!samples) continue;
+      for (size_t i = 0; i < prompts.size(); ++i) {
+        const Json& sample = samples->as_array("samples")[i];
+        CHECK(sample.at("prompt", "").as_string("") == prompts[i]);
+        texts[line.at("step", "").as_integer("")].push_back(sample.at("text", "").as_string(""));
+      }
+    }
+    return texts;
+  };
+  const Everything plain = finish(tiny, "plain", kSaving);
+  CHECK((finish(tiny, "run", kSaving + asking + Overrides{"--metrics.enable_tensorboard", "true"}) == plain));
+  const auto texts = samples_of("run");
+  REQUIRE(texts.size() == 3);  // at steps 1, 4 and 8
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    GenerateCommand command;
+    command.checkpoint = tiny / "run/checkpoint/step-8";
+    command.prompt = prompts[i];
+    command.max_tokens = 9;
+    command.sampling.temperature = 0;
+    command.dtype = "float32";
+    std::ostringstream out, notes;
+    run_generate_command(command, out, notes);
+    CHECK(out.str() == prompts[i] + texts.at(8)[i] + "\n");
+  }
+  // The last text is in TensorBoard's file, too.
+  std::string events;
+  for (const auto& entry : std::filesystem::directory_iterator(tiny / "run/tb"))
+    events += read_file(entry.path());
+  CHECK_THAT(events, Contains("samples/0") && Contains(prompts[0] + texts.at(8)[0]));
+  // Drawn texts are the same again, and what a run that goes on writes is what the whole one wrote.
+  const Overrides drawn = kSaving + asking + Overrides{"--evaluation.temperature", "1"};
+  finish(tiny, "drawn", drawn);
+  const auto first = samples_of("drawn");
+  CHECK(first != texts);
+  finish(tiny, "again", drawn);
+  CHECK(samples_of("again") == first);
+  for (int later : {6, 8})
+    std::filesystem::remove_all(tiny / ("drawn/checkpoint/step-" + std::to_string(later)));
+  finish(tiny, "drawn", drawn);
+  CHECK(samples_of("drawn") == first);
+
+  // In FP8, too, whose products are of 16 rows; validation and steps in between change nothing of it.
+  for (const char* recipe : {"tensorwise", "delayed", "rowwise", "blockwise", "mxfp8"}) {
+    INFO(recipe);
+    const Overrides fp8 = asking + kValidating +
+                          Overrides{"--validation.dataset_path",
+                                    tiny.text_path(),
+                                    "--model.converters",
+                                    "[quantize.linear.float8]",
+                                    "--quantize.linear.float8.recipe_name",
+                                    recipe,
+                                    "--model.dim",
+                                    "128",
+                                    "--model.n_heads",
+                                    "4",
+                                    "--model.n_kv_heads",
+                                    "4",
+                                    "--model.ffn_dim",
+                                    "256",
+                                    "--training.mixed_precision_param",
+                                    "bfloat16"};
+    finish(tiny, recipe, fp8);
+    REQUIRE(samples_of(recipe).size() == 3);
+    CHECK(samples_of(recipe).at(8)[0].size() > 3);
+  }
+  CHECK_THAT(message_of([&] {
+               tiny.start("output", asking + Overrides{"--model.converters", "[quantize.linear.float8]",
+                                                       "--quantize.linear.float8.policy",
+                                                       "[{match: output, recipe: tensorwise}]",
+                                                       "--training.mixed_precision_param", "bfloat16",
+                                                       "--model.dim", "128"});
+             }),
+             Contains("prompts are not continued with the output layer in FP8"));
+
+  CHECK_THAT(message_of([&] {
+               tiny.start("empty", {"--evaluation.enable", "true", "--evaluation.prompts", "[\"\"]",
+                                    "--model.hf_assets_path", OTTAVA_SOURCE_DIR "/tests/golden/chat/qwen"});
+             }),
+             Contains("prompt 1 is empty and the tokenizer has no BOS token"));
 }

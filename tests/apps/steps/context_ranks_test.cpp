@@ -43,6 +43,25 @@ TEST_CASE("checkpoints and validation do not know who shares a sequence") {
   for (const auto& [step, loss] : want) CHECK(got.at(step) == Approx(loss).epsilon(1e-5));
 }
 
+TEST_CASE("questions are scored alike where sequences are shared") {
+  const std::string documents = GENERATE("", " --model.attn_mask_type block_causal");
+  Job single;
+  run(OTTAVA + single.train(kLong + documents + ask(single, 512)));
+  const std::vector<double> want = scores(single);
+  REQUIRE(want.size() == 9);  // at steps 1, 3 and 6
+  for (const auto& [ranks, layout] :
+       {std::pair{2, cp(2)}, std::pair{4, cp(2) + " --parallelism.tensor_parallel_degree 2"}}) {
+    INFO(layout << documents);
+    Job job;
+    run(launch(ranks, job.train(kLong + documents + ask(job, 512) + layout)));
+    CHECK(scores(job) == want);
+  }
+  Job refused;
+  const Outcome o = run_command(launch(2, refused.train(kLong + ask(refused, 500) + cp(2))));
+  CHECK(o.exit_code != 0);
+  CHECK_THAT(o.output, Contains("makes 4 chunks of validation.seq_len 500"));
+}
+
 TEST_CASE("a checkpoint of a pipeline goes on where sequences are shared") {
   Job job, whole;
   const std::string deep = kLong + " --model.n_layers 4 --training.global_batch_size 8";

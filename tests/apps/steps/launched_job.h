@@ -33,4 +33,30 @@ inline std::map<int64_t, double> validation_losses(const Job& job) {
   return losses;
 }
 
+/// Options for questions about the job's text, which are in a file there.
+inline std::string ask(const Job& job, int64_t seq_len) {
+  std::ofstream items(job.in("items.jsonl"));
+  for (int i = 0; i < 40; ++i)
+    items
+        << fmt::format(
+               R"({{"query": "the octave {} is", "choices": ["played by one hand", "above {}", "heard"], "gold": {}}})",
+               i, i, i % 3)
+        << "\n";
+  return fmt::format(
+      " --evaluation.enable true --evaluation.freq 3 --evaluation.tasks \"[{{name: items, path: {}}}]\" "
+      "--validation.seq_len {} --validation.local_batch_size 2 ",
+      job.in("items.jsonl"), seq_len);
+}
+/// Every score of every step, in the order of the file.
+inline std::vector<double> scores(const Job& job) {
+  std::vector<double> out;
+  for (const Json& json : logged_lines(job.out())) {
+    for (const char* score : {"acc", "acc_norm", "acc_bytes"}) {
+      if (const Json* value = json.find(std::string("evaluation_metrics/items/") + score))
+        out.push_back(value->as_number(score));
+    }
+  }
+  return out;
+}
+
 }  // namespace ottava::test

@@ -62,6 +62,20 @@ TEST_CASE("checkpoints and validation of a pipeline are those of any layout") {
   for (const auto& [step, loss] : want) CHECK(got.at(step) == Approx(loss).epsilon(1e-5));
 }
 
+TEST_CASE("questions are scored by a pipeline as by one process") {
+  Job single;
+  run(OTTAVA + single.train(kDeep + ask(single, 64) + "--training.steps 6"));
+  const std::vector<double> want = scores(single);
+  REQUIRE(want.size() == 9);  // at steps 1, 3 and 6
+  for (const auto& [ranks, layout] : {std::pair{2, pp(2, "Interleaved1F1B")},
+                                      std::pair{4, pp(2) + " --parallelism.tensor_parallel_degree 2"}}) {
+    INFO(layout);
+    Job job;
+    run(launch(ranks, job.train(kWhole + ask(job, 64) + "--training.steps 6" + layout)));
+    CHECK(scores(job) == want);
+  }
+}
+
 TEST_CASE("a stage that dies is named with what it did last") {
   Job job;
   const Outcome o =

@@ -71,7 +71,7 @@ TEST_CASE("processes learn from conversations as one process does") {
         job.train(
             "--training.dataset_path " + job.in("chats.jsonl") +
             " --training.format messages --chat.template llama3 --model.hf_assets_path " OTTAVA_SOURCE_DIR
-            "/tests/golden/chat/llama --model.vocab_size 708 --training.seq_len 64" +
+            "/tests/golden/chat/llama --model.vocab_size 708 --training.seq_len 512" +
             options));
     return job.curve();
   };
@@ -79,7 +79,9 @@ TEST_CASE("processes learn from conversations as one process does") {
   REQUIRE(single.size() == 12);
   CHECK(single.at(12).loss < single.at(1).loss);
   for (const auto& [options, micro] : {std::pair{"--parallelism.data_parallel_shard_degree 2", 2},
-                                       std::pair{"--parallelism.tensor_parallel_degree 2", 4}}) {
+                                       std::pair{"--parallelism.tensor_parallel_degree 2", 4},
+                                       std::pair{"--parallelism.context_parallel_degree 2", 4},
+                                       std::pair{"--parallelism.pipeline_parallel_degree 2", 8}}) {
     INFO(options);
     const Curve several = curve_of(std::string(OTTAVA) + " launch -n 2 --",
                                    fmt::format(" --training.local_batch_size {} {}", micro, options));
@@ -89,6 +91,40 @@ TEST_CASE("processes learn from conversations as one process does") {
       CHECK(std::abs(several.at(step).grad_norm / point.grad_norm - 1) < 1e-3);
     }
   }
+}
+
+TEST_CASE("processes continue prompts as one process does, and refuse where no rank has whole layers") {
+  const std::string prompts =
+      " --evaluation.enable true --evaluation.freq 6 --evaluation.prompts \"[the octave, one hand and]\" "
+      "--evaluation.max_new_tokens 12";
+  auto samples_of = [](const Job& job) {
+    std::string text;
+    for (const Json& line : logged_lines(job.out()))
+      if (const Json* samples = line.find("samples")) text += samples->dump();
+    return text;
+  };
+  Job single;
+  run(OTTAVA + single.train(prompts));
+  CHECK_THAT(samples_of(single), Contains("one hand and"));
+  for (const auto& [ranks, options] :
+       {std::pair{3, " --training.global_batch_size 9 --training.local_batch_size 3"},
+        std::pair{4, " --parallelism.data_parallel_replicate_degree 2"}}) {
+    INFO(options);
+    Job job, alone;
+    run(launch(ranks, job.train(prompts + options)));
+    if (ranks == 3) run(OTTAVA + alone.train(prompts + options));
+    CHECK(samples_of(job) == samples_of(ranks == 3 ? alone : single));
+  }
+  Job job;
+  for (const auto& [options, name] :
+       {std::pair{" --parallelism.tensor_parallel_degree 2", "tensor parallel (degree 2)"},
+        std::pair{" --parallelism.context_parallel_degree 2 --training.seq_len 512",
+                  "context parallel (degree 2)"},
+        std::pair{" --parallelism.pipeline_parallel_degree 2 --training.local_batch_size 8",
+                  "pipeline parallel (degree 2)"}})
+    check_refused(launch(2, job.train(prompts + options)), 2,
+                  std::string("prompts are not continued with ") + name +
+                      ": leave out evaluation.prompts, and run ottava generate on the checkpoints");
 }
 
 TEST_CASE("processes train as one process does") {

@@ -137,8 +137,29 @@ TEST_CASE("every layout reads the same conversations with the same masks") {
     }
     return all;
   };
+  // Ranks that share sequences have chunks of all three, in two halves.
+  auto shared_step = [&](int ranks, int64_t position) {
+    std::vector<int32_t> all(8 * 3 * kSequence);
+    const int64_t chunk = kSequence / (2 * ranks);
+    for (int rank = 0; rank < ranks; ++rank) {
+      RankGroups solo = solo_rank_groups();
+      BatchSource source(open_training_data(e, solo),
+                         {.batch = 8, .documents = true, .context_rank = rank, .context_size = ranks});
+      const HostTokens& tokens = source.read(position);
+      for (int64_t here = 0; here < 16; ++here) {
+        const int64_t sample = here % 8, k = here < 8 ? rank : 2 * ranks - 1 - rank;
+        int64_t part = 0;
+        for (const auto& list : {tokens.inputs, tokens.targets, tokens.document_start})
+          std::copy_n(list.begin() + here * chunk, chunk,
+                      all.begin() + (3 * sample + part++) * kSequence + k * chunk);
+      }
+    }
+    return all;
+  };
   for (int64_t position : {0, 8, 160}) {
     const std::vector<int32_t> alone = step_of(8, 1, 1, position);
+    CHECK(shared_step(2, position) == alone);
+    CHECK(shared_step(4, position) == alone);
     CHECK(step_of(2, 4, 1, position) == alone);
     CHECK(step_of(2, 1, 4, position) == alone);
     CHECK(step_of(1, 2, 4, position) == alone);

@@ -1,6 +1,8 @@
 #include <cmath>
 #include <fstream>
+#include <sstream>
 
+#include "apps/commands/bench_data_command.h"
 #include "apps/train/training_data.h"
 #include "core/error.h"
 #include "parallel/ranks/rank_groups.h"
@@ -104,8 +106,33 @@ TEST_CASE("every layout reads the same tokens of the same sources") {
     }
     return step;
   };
+  // Ranks that share sequences hold their chunks, in two halves each; all of them together hold the step.
+  auto shared_step = [&](int ranks, int64_t position) {
+    Step step{std::vector<int32_t>(8 * 32), std::vector<int32_t>(8)};
+    const int64_t chunk = 32 / (2 * ranks);
+    for (int rank = 0; rank < ranks; ++rank) {
+      RankGroups solo = solo_rank_groups();
+      BatchSource source(open_training_data(experiment, solo),
+                         {.batch = 4, .micro_batches = 2, .context_rank = rank, .context_size = ranks});
+      const HostTokens& tokens = source.read(position);
+      auto from = tokens.inputs.begin();
+      auto at = tokens.positions.begin();
+      for (int64_t m = 0; m < 2; ++m) {
+        for (int64_t k : {int64_t{rank}, int64_t{2 * ranks - 1 - rank}}) {
+          for (int64_t b = 0; b < 4; ++b, from += chunk, at += chunk) {
+            CHECK(*at == k * chunk);
+            std::copy_n(from, chunk, step.tokens.begin() + (m * 4 + b) * 32 + k * chunk);
+          }
+        }
+      }
+      std::ranges::copy(source.sources(), step.sources.begin());
+    }
+    return step;
+  };
   for (int64_t position : {0, 8, 800}) {
     const Step alone = step_of(8, 1, 1, position);
+    CHECK(shared_step(2, position) == alone);
+    CHECK(shared_step(4, position) == alone);
     CHECK(step_of(2, 4, 1, position) == alone);
     CHECK(step_of(2, 1, 4, position) == alone);
     CHECK(step_of(1, 2, 4, position) == alone);
@@ -201,6 +228,63 @@ TEST_CASE("mixtures that mean nothing are refused with the key") {
       Contains("the name \"a b\" is not made of letters") && Contains("training.dataset_path is given too"));
   CHECK_THAT(message({"--training.mixture_stages", "[{from_step: 5, weights: [1]}]"}),
              Contains("there is no training.mixture"));
+}
+
+TEST_CASE("what is wrong with weights is said with the file and the line") {
+  Mixed mixed;
+  const std::string file = mixed / "job.yaml";
+  std::ofstream(file) << "training:\n  mixture:\n    - {name: web, path: x, weight: 1}\n"
+                      << "    - {name: books, path: y, weight: -2}\n";
+  CHECK_THAT(message_of([&] { load_config(file, {}); }),
+             Contains(file + ":4:38: training.mixture[1].weight: expected a number >= 0"));
+  std::ofstream(file) << "training:\n  mixture:\n    - {name: web, path: x, weight: 0}\n"
+                      << "    - {name: books, path: y, weight: 0}\n";
+  CHECK_THAT(message_of([&] { load_config(file, {}); }),
+             Contains(file + ":3:5: training.mixture: ") && Contains("all weights are 0"));
+  std::ofstream(mixed / "notes.txt").close();
+  CHECK_THAT(message_of([&] { mixed.start("empty", mixed.of("weight: 1", "weight: 1", "weight: 1")); }),
+             Contains("the dataset is empty: '" + (mixed / "notes.txt") + "' give 1 file, all of 0 bytes"));
+}
+
+TEST_CASE("data that is left out brings a mixture's stages as much sooner") {
+  Mixed mixed;
+  auto with = [&](int steps, const Overrides& more) {
+    Overrides out =
+        mixed.of("weight: 3", "weight: 1", "weight: 0",
+                 {"--training.mixture_stages", "[{from_step: 6, weights: [1, 1, 2]}]",
+                  "--lr_scheduler.total_steps", "8", "--checkpoint.enable", "true", "--checkpoint.interval",
+                  "1", "--checkpoint.keep_latest_k", "0", "--training.steps", std::to_string(steps)});
+    out.insert(out.end(), more.begin(), more.end());
+    return out;
+  };
+  mixed.start("run", with(3, {}))->run();
+  // Steps 3 and 4 of the data are left out: step 3 reads what step 5 would, step 4 the stage's first.
+  TinyTraining::Run run =
+      mixed.start("run", with(4, {"--checkpoint.load_step", "2", "--checkpoint.advance_data_steps", "2"}));
+  const int64_t batch = run->experiment().global_batch;
+  CHECK(run->state().data_position == 4 * batch);
+  CHECK_THAT(run->state().mixture, !Contains("notes"));
+  run->run();
+  CHECK(run->state().data_position == 6 * batch);
+  CHECK_THAT(run->state().mixture, Contains("notes 32768"));
+  TinyTraining::Run on = mixed.start("run", with(5, {}));
+  CHECK(on->state().data_position == 6 * batch);
+  CHECK_THAT(on->state().mixture, Contains("notes 32768"));
+}
+
+TEST_CASE("bench data says how fast data is read, and what the mixture takes of it") {
+  Mixed mixed;
+  std::ostringstream out;
+  const Overrides overrides =
+      mixed.of("weight: 1", "weight: 1", "weight: 1",
+               {"--training.seq_len", "32", "--training.local_batch_size", "2", "--job.dump_folder",
+                mixed / "bench", "--model.hf_assets_path", OTTAVA_SOURCE_DIR "/configs/tokenizers/en-2256"});
+  CHECK(run_bench_data_command({.file = "", .overrides = overrides, .steps = 4}, out) == 0);
+  CHECK_THAT(out.str(), Contains("data: 8 sequences of 32 tokens from 3 sources in ") &&
+                            Contains("mixture: ") && Contains("% of reading it"));
+  CHECK_THAT(
+      message_of([&] { run_bench_data_command({.file = "", .overrides = overrides, .steps = 0}, out); }),
+      Contains("--steps is 0, expected at least 1"));
 }
 
 TEST_CASE("validation sets by name have a loss each") {

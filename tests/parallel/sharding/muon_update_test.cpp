@@ -9,6 +9,7 @@
 #include "core/cost.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/matmul/matmul.h"
+#include "parallel/comm/dry_run/dry_run_communicator.h"
 #include "parallel/ranks/mesh.h"
 #include "parallel/ranks/rank_groups.h"
 #include "tests/support/catch.h"
@@ -170,7 +171,7 @@ TEST_CASE("muon: every matrix has one owner, the largest first and the work even
   for (const MuonMatrix& m : eight[0]) ++owned[m.owner];
   CHECK(owned.size() == 8);
   CHECK(eight[0][0].owner == 0);  // wq: 32 x 20, before wo of as many FLOPs
-  CHECK(eight[0][0].flops() == 2.0 * (2 * 32 * 20 * 20 + 20 * 20 * 20));
+  CHECK(eight[0][0].flops() == 3.0 * 32 * 20 * 20 + 20 * 20 * 20);
   std::vector<double> load(3, 0.0);
   for (const MuonBucket& bucket : three) {
     for (const MuonMatrix& m : bucket) load[static_cast<size_t>(m.owner)] += m.flops();
@@ -227,6 +228,34 @@ TEST_CASE("muon: what an owner does not hold travels to it and back, once") {
   CHECK(update_on({.shards = 4}, {}).counted == 2 * elements * 2);
   CHECK(update_on({.shards = 4}, {.precision = DType::f32}).counted == 2 * elements * 4);
   CHECK(update_on({.replicas = 2, .shards = 4}, {}).counted == 2 * 2 * elements * 2);
+}
+
+TEST_CASE("muon: what travels does so beside the work on other matrices") {
+  const std::vector<ParameterSpec> specs = two_blocks();
+  RankGroups ranks(make_dry_run_world(0, 2), make_dry_run_world(0, 2), Mesh({.dp_shard = 2}, 2));
+  CostRecorder recorder;
+  Stream meta = Stream::meta(recorder, {DeviceType::cpu, 0});
+  Arena recording;
+  Result result;
+  std::mutex mutex;
+  three_steps(meta, recording, ranks, specs, {}, 0, &result, &mutex);
+  const RecordedOrder& order = recorder.order();
+  std::map<std::string, int> products;  // while it is under way
+  for (size_t t = 0; t < order.transfers.size(); ++t) {
+    bool is_under_way = false;
+    int& count = products[order.transfers[t].calls.at(0).label];
+    for (const RecordedEvent& event : order.events) {
+      if (event.kind == RecordedEvent::Kind::operation) {
+        count += is_under_way && recorder.operations()[static_cast<size_t>(event.index)].op == "matmul";
+      } else if (static_cast<size_t>(event.index) == t) {
+        is_under_way = event.kind == RecordedEvent::Kind::issue;
+      }
+    }
+  }
+  REQUIRE(muon_buckets(specs, shards(2)).size() == 2);
+  CHECK(products.at("muon 1 to owners") > 0);
+  CHECK(products.at("muon 0 to holders") > 0);
+  CHECK(products.at("muon 0 to owners") == 0);  // beside what comes between begin() and finish(): AdamW
 }
 
 TEST_CASE("muon: rates of PyTorch's two rules, and FP32 beside BF16") {

@@ -1,0 +1,60 @@
+#include "apps/commands/bench_data_command.h"
+
+#include <chrono>
+#include <iostream>
+#include <memory>
+
+#include "apps/commands/command_line.h"
+#include "apps/config/experiment.h"
+#include "apps/train/training_data.h"
+#include "core/counted.h"
+#include "core/error.h"
+#include "core/metrics/step_line.h"
+
+namespace ottava {
+namespace {
+
+template <class Work>
+double seconds_of(const Work& work) {
+  const auto before = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - before).count();
+}
+
+}  // namespace
+
+int run_bench_data_command(const BenchDataCommand& command, std::ostream& out) {
+  if (command.steps < 1) fail<ConfigError>("bench", "--steps is {}, expected at least 1", command.steps);
+  const Config config = load_config(command.file, command.overrides);
+  const Experiment e = resolve_experiment(config, load_tokenizer(config), 1);
+  RankGroups alone = solo_rank_groups();
+  data::MixedLoader loader = open_training_data(e, alone);
+  const int64_t batch = e.global_batch, samples = command.steps * batch, row = e.shape.sequence;
+  std::vector<int32_t> inputs(static_cast<size_t>(batch * row)), targets(inputs.size()),
+      starts(inputs.size());
+  const double reading = seconds_of([&] {
+    loader.start(0);
+    for (int64_t first = 0; first < samples; first += batch)
+      loader.read(first, batch, {inputs.data(), targets.data(), starts.data()});
+  });
+  out << fmt::format("data: {} of {} from {} in {:.3f} s: {} tokens/s\n", counted(samples, "sequence"),
+                     counted(row, "token"), counted(std::ssize(loader.sources()), "source"), reading,
+                     with_commas(static_cast<int64_t>(static_cast<double>(samples * row) / reading)));
+  if (loader.sources().size() == 1) return 0;
+  volatile int64_t place = 0;  // so that the work is done
+  const double finding = seconds_of([&] {
+    for (int64_t s = 0; s < samples; ++s) place = loader.mixture().at(s).index;
+  });
+  out << fmt::format("mixture: {:.0f} ns to find a sequence's source and place, {:.4f}% of reading it\n",
+                     finding / static_cast<double>(samples) * 1e9, 100 * finding / reading);
+  return 0;
+}
+
+void add_bench_data_command(Command& bench) {
+  auto o = std::make_shared<BenchDataCommand>();
+  bench.experiment("data", "tokens per second of reading the training data, and a mixture's part of it", *o)
+      .option("--steps", &o->steps, "steps of data that are read")
+      .run([o] { return run_bench_data_command(*o, std::cout); });
+}
+
+}  // namespace ottava

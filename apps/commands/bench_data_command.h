@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+#include <ostream>
+#include <string>
+#include <vector>
+
+namespace ottava {
+
+class Command;
+
+/// `ottava bench data CONFIG`: reads the first steps of the training data as one rank does that reads all of
+/// it, and says how fast; of a mixture also what finding each sample's source takes of that time. Trains
+/// nothing. Throws ConfigError and what reading throws.
+struct BenchDataCommand {
+  std::string file;
+  std::vector<std::string> overrides;
+  int64_t steps = 20;
+};
+int run_bench_data_command(const BenchDataCommand& command, std::ostream& out);
+
+/// Adds `data` to `ottava bench`.
+void add_bench_data_command(Command& bench);
+
+}  // namespace ottava

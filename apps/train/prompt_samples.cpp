@@ -1,0 +1,64 @@
+#include "apps/train/prompt_samples.h"
+
+#include <algorithm>
+
+#include "apps/generate/sample_token.h"
+#include "core/philox.h"
+
+namespace ottava {
+
+std::vector<std::vector<int32_t>> encode_prompts(const Experiment& e) {
+  std::vector<std::vector<int32_t>> prompts;
+  if (!e.config.evaluation.enable) return prompts;
+  for (const std::string& text : e.config.evaluation.prompts) {
+    prompts.push_back(e.tokenizer->encode(text, {.add_bos = true}));
+    if (prompts.back().empty()) {
+      fail<ConfigError>("evaluation",
+                        "prompt {} is empty and the tokenizer has no BOS token: give it some text",
+                        prompts.size());
+    }
+  }
+  return prompts;
+}
+
+// As many passes on every rank, whenever texts end: passes gather parameters.
+std::vector<std::string> continue_prompts(const std::vector<std::vector<int32_t>>& prompts,
+                                          const Experiment& e, TrainingEngine& engine) {
+  const EvaluationConfig& c = e.config.evaluation;
+  const int64_t vocabulary = e.tokenizer->vocab_size(), row = e.shape.model.vocab_size;
+  struct Text {
+    std::vector<int32_t> tokens;
+    bool has_ended = false;
+  };
+  std::vector<Text> texts;
+  size_t longest = 0;
+  for (const std::vector<int32_t>& prompt : prompts) {
+    texts.push_back({prompt});
+    longest = std::max(longest, prompt.size());
+  }
+  std::vector<int32_t> now(prompts.size());
+  for (size_t position = 0; position + 1 < longest + static_cast<size_t>(c.max_new_tokens); ++position) {
+    for (size_t i = 0; i < texts.size(); ++i)
+      now[i] = position < texts[i].tokens.size() ? texts[i].tokens[position] : 0;
+    const std::vector<float> logits = engine.next_logits(now, static_cast<int64_t>(position));
+    for (size_t i = 0; i < texts.size(); ++i) {
+      Text& text = texts[i];
+      const size_t added = text.tokens.size() - prompts[i].size();
+      if (text.has_ended || position + 1 != text.tokens.size()) continue;
+      const PhiloxStream random{.seed = static_cast<uint64_t>(e.config.training.seed), .stream = i};
+      const int32_t token = sample_token(logits.data() + static_cast<int64_t>(i) * row, vocabulary,
+                                         {.temperature = c.temperature}, random.uniform(added));
+      text.has_ended = token == e.tokenizer->eos_id();
+      if (!text.has_ended) text.tokens.push_back(token);
+      if (added + 1 == static_cast<size_t>(c.max_new_tokens)) text.has_ended = true;
+    }
+  }
+  std::vector<std::string> out;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    out.push_back(e.tokenizer->decode(std::span(texts[i].tokens).subspan(prompts[i].size()),
+                                      {.special_tokens = DecodeOptions::SpecialTokens::drop}));
+  }
+  return out;
+}
+
+}  // namespace ottava

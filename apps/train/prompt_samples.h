@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "apps/config/experiment.h"
+#include "apps/train/training_engine.h"
+
+namespace ottava {
+
+/// Tokens of evaluation.prompts, with BOS where the tokenizer has one; none unless evaluation.enable. Throws
+/// ConfigError for a prompt without tokens.
+std::vector<std::vector<int32_t>> encode_prompts(const Experiment& experiment);
+
+/// How the model that is being trained goes on with each of them, until the tokenizer's EOS. All ranks call
+/// it; all get the same: draws depend on training.seed and the prompt's place only.
+std::vector<std::string> continue_prompts(const std::vector<std::vector<int32_t>>& prompts,
+                                          const Experiment& experiment, TrainingEngine& engine);
+
+}  // namespace ottava

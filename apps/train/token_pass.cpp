@@ -1,0 +1,39 @@
+#include "apps/train/token_pass.h"
+
+#include "core/ops/elementwise.h"
+#include "core/ops/host_values.h"
+
+namespace ottava {
+
+TokenPass::TokenPass(Arena& arena, const LlamaConfig& m, DType compute, Size size) {
+  auto take = [&](std::string_view name, DType dtype, Shape shape, MemoryCategory category) {
+    return arena.persistent(name, dtype, shape, category);
+  };
+  const Shape cache{size.texts, size.length, m.kv_heads * m.head_dim};
+  for (int64_t layer = 0; layer < m.layers; ++layer) {
+    caches_.push_back({take("keys of samples", compute, cache, MemoryCategory::activations),
+                       take("values of samples", compute, cache, MemoryCategory::activations)});
+  }
+  tokens_ = take("tokens of samples", DType::i32, {size.texts, 1}, MemoryCategory::data);
+  positions_ = take("positions of samples", DType::i32, {size.texts}, MemoryCategory::data);
+  logits_ = take("logits of samples", DType::f32, {size.texts, m.vocab_size}, MemoryCategory::data);
+}
+
+std::vector<float> TokenPass::run(const StepContext& c, const LlamaModel& model,
+                                  std::span<const int32_t> tokens, int64_t position) {
+  const bool is_real = c.stream.type() != DeviceType::meta;
+  std::vector<int32_t> all(tokens.begin(), tokens.end());
+  all.resize(static_cast<size_t>(tokens_.numel()));
+  const std::vector<int32_t> positions(static_cast<size_t>(positions_.numel()),
+                                       static_cast<int32_t>(position));
+  if (is_real) {
+    cast(c.stream, view_of(all.data(), tokens_.shape), tokens_);
+    cast(c.stream, view_of(positions.data(), positions_.shape), positions_);
+  }
+  model.generate(c, {.tokens = tokens_, .positions = positions_, .position = position, .caches = caches_},
+                 logits_);
+  if (!is_real) return {};
+  return host_values<float>(c.stream, logits_);
+}
+
+}  // namespace ottava
