@@ -99,5 +99,6 @@ run scripts/story.sh "$text"
 
 printf '\n## FP8 recipes: loss\n\n' >>"$out"
 tail -n +3 scripts/fp8_convergence.md >>"$out"
+sed -n '/^## AdamW beside Muon/,$p' scripts/results.md >>"$out"  # hours: scripts/muon_table.sh
 mv "$out" scripts/results.md
 echo "wrote scripts/results.md"

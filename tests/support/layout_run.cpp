@@ -159,6 +159,14 @@ LayoutCurve train_with(const ThreadRanks& how, const TrainingShape& whole, const
 
 }  // namespace
 
+void give_matrices_to_muon(TrainingShape& shape) {
+  const std::vector<ParameterSpec> specs = llama_parameters(shape.model).specs;
+  shape.groups.resize(specs.size());
+  for (size_t p = 0; p < specs.size(); ++p) {
+    if (specs[p].role == ParameterRole::linear) shape.groups[p].rule = UpdateRule::muon;
+  }
+}
+
 TrainingShape shape_on(const TrainingShape& whole, const Layout& layout) {
   TrainingShape shape = whole;
   const int64_t parts = layout.data_ranks() * layout.micro_batches;

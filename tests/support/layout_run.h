@@ -39,6 +39,9 @@ struct LayoutCurve {
   std::vector<CommStats> measured;                  ///< of the last step, per world rank
 };
 
+/// Matrices of the blocks are Muon's, as with optimizer.name: Muon.
+void give_matrices_to_muon(TrainingShape& shape);
+
 /// The shape of a step of one process, taken apart for a rank of the layout. Throws if the batch does not
 /// divide.
 TrainingShape shape_on(const TrainingShape& whole, const Layout& layout);

@@ -268,7 +268,16 @@ TEST_CASE(
     CHECK(muon.flops(Precision::bf16) > plan.flops(Precision::bf16));
     CHECK_THAT(report(8, {"--optimizer.name", "Muon", "--parallelism.tensor_parallel_degree", "2"}),
                Contains("Optimizer: Muon for 42 matrices of ") &&
-                   Contains(" parameters, each worked on by one of 8 ranks, "));
+                   Contains(" parameters, each worked on by one of 8 ranks, ") &&
+                   Contains(" each way beside the work on others ("));
+    // Eighths of everything are small beside the matrix that one rank holds whole.
+    with_muon.insert(with_muon.end(), {"--parallelism.tensor_parallel_degree", "8"});
+    const StepPlan owner = record_rank(resolve_experiment(config_with(with_muon), nullptr, 8).shape, kCpu,
+                                       Mesh({.tp = 8}, 8), 0);
+    CHECK_THROWS_WITH(require_memory(owner.memory, kCpu, *alone.control),
+                      Contains("muon product 3.25 GiB") &&
+                          Contains("leave the largest matrices, which Muon's owners hold whole, to AdamW "
+                                   "(optimizer.param_groups with optimizer_name: AdamW), or shard"));
     CHECK(memory_for_rank(kCpu, *alone.control) > 0);
   }
   std::vector<std::string> messages(2);

@@ -88,6 +88,24 @@ TEST_CASE("weights gathered as FP8 codes give the losses of those gathered in bf
   }
 }
 
+TEST_CASE("weights that Muon moves are gathered as FP8 codes with the bits of those gathered in bf16") {
+  for (const std::string& recipe : all_recipes()) {
+    for (const Layout& layout : {Layout{.dp_shard = 4}, Layout{.dp_shard = 2, .tp = 2, .micro_batches = 2},
+                                 Layout{.dp_replicate = 2, .dp_shard = 2}}) {
+      DYNAMIC_SECTION(recipe << " on FSDP " << layout.dp_shard << " x TP " << layout.tp << " x "
+                             << layout.dp_replicate) {
+        const int steps = steps_of(recipe);
+        const Float8Config plain = with_history({.recipe_name = recipe}),
+                           codes =
+                               with_history({.recipe_name = recipe, .enable_fsdp_float8_all_gather = true});
+        const LayoutCurve muon = train(plain, layout, steps, give_matrices_to_muon);
+        require_same_bits(train(codes, layout, steps, give_matrices_to_muon), muon);
+        CHECK(muon.loss.back() != train(plain, layout, steps).loss.back());
+      }
+    }
+  }
+}
+
 TEST_CASE("activations gathered as FP8 codes give the losses of those gathered in bf16, bit for bit") {
   for (const std::string& recipe : all_recipes()) {
     for (const Layout& layout : {Layout{.tp = 2}, Layout{.dp_shard = 2, .tp = 2, .micro_batches = 2}}) {

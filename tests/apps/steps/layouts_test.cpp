@@ -158,9 +158,7 @@ TEST_CASE("all ranks skip the same spikes on every layout") {
 TEST_CASE("Muon trains on every layout as on one process") {
   TrainingShape whole = whole_step();
   const std::vector<ParameterSpec> specs = llama_parameters(whole.model).specs;
-  for (size_t p = 0; p < specs.size(); ++p) {
-    if (specs[p].role == ParameterRole::linear) whole.groups[p].rule = UpdateRule::muon;
-  }
+  give_matrices_to_muon(whole);
   whole.muon.precision = DType::f32;
   const LayoutCurve single = train_on(whole, {}, 8), adamw = train_on(whole_step(), {}, 8);
   CHECK(single.loss[0] == adamw.loss[0]);

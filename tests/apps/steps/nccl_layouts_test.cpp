@@ -75,6 +75,24 @@ TEST_CASE("f32 steps over NCCL end where one process on the CPU ends") {
   }
 }
 
+TEST_CASE("Muon over NCCL ends where one process on the CPU ends") {
+  const std::vector<Case> cases = {
+      {"FSDP 3, uneven shards, accumulation", {.dp_shard = 3, .micro_batches = 2}},
+      {"TP 2", {.tp = 2}},
+      {"FSDP 2 x TP 2", {.dp_shard = 2, .tp = 2}},
+      {"HSDP 2x2", {.dp_replicate = 2, .dp_shard = 2}},
+  };
+  for (const Case& c : cases) {
+    DYNAMIC_SECTION(c.name) {
+      TrainingShape whole = whole_step(DType::f32);
+      whole.batch = 12;
+      give_matrices_to_muon(whole);
+      whole.muon.precision = DType::f32;
+      check(whole, c.layout, 3, 1e-5);
+    }
+  }
+}
+
 TEST_CASE("stages of a pipeline over NCCL end where one process on the CPU ends") {
   const std::vector<Case> cases = {
       {"1F1B 2", {.micro_batches = 3, .pp = 2}},

@@ -75,10 +75,7 @@ void check(const TrainingShape& whole, const Layout& layout) {
 
 TEST_CASE("Muon works on a stage's own matrices, bit for bit as on one rank") {
   TrainingShape whole = whole_step();
-  const std::vector<ParameterSpec> specs = llama_parameters(whole.model).specs;
-  for (size_t p = 0; p < specs.size(); ++p) {
-    if (specs[p].role == ParameterRole::linear) whole.groups[p].rule = UpdateRule::muon;
-  }
+  give_matrices_to_muon(whole);
   check(whole, {.micro_batches = 4, .pp = 2});
   check(whole, {.dp_shard = 2, .micro_batches = 4, .pp = 2});
 }

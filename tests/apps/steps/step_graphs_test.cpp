@@ -124,6 +124,8 @@ TEST_CASE("graphs that contain NCCL's calls change no bit") {
        {.dp_shard = 2, .micro_batches = 3},
        [](TrainingShape& s) { s.parameters.reshard = FsdpOptions::Reshard::never; }},
       {"TP 2", {.tp = 2, .micro_batches = 2}, [](TrainingShape&) {}},
+      {"FSDP 2, Muon", {.dp_shard = 2, .micro_batches = 2}, give_matrices_to_muon},
+      {"TP 2, Muon", {.tp = 2, .micro_batches = 1}, give_matrices_to_muon},
       {"DDP 2", {.dp_replicate = 2, .micro_batches = 2}, [](TrainingShape&) {}},
   };
   for (const Case& c : cases) {

@@ -29,7 +29,23 @@ const TinyTraining::Overrides kRun = {"--training.steps",
                                       "--validation.seq_len",
                                       "16",
                                       "--training.global_batch_size",
-                                      "6"};
+                                      "6",
+                                      "--evaluation.enable",
+                                      "true",
+                                      "--evaluation.freq",
+                                      "3",
+                                      "--evaluation.prompts",
+                                      "[the text, a]",
+                                      "--evaluation.max_new_tokens",
+                                      "4"};
+
+/// What prompts were continued with, step after step.
+std::string samples(const std::string& run_folder) {
+  std::string texts;
+  for (const Json& line : logged_lines(run_folder))
+    if (const Json* found = line.find("samples")) texts += found->dump();
+  return texts;
+}
 
 TinyTraining::Overrides with(const TinyTraining::Overrides& more) {
   TinyTraining::Overrides all = kRun;
@@ -66,6 +82,8 @@ TEST_CASE(
   for (size_t i = 0; i < 6; ++i) CHECK(losses("graphs")[i] == Approx(losses("cpu")[i]).epsilon(1e-5));
   CHECK(logged(tiny / "graphs", "validation_metrics/loss").size() ==
         logged(tiny / "cpu", "validation_metrics/loss").size());
+  CHECK(samples(tiny / "graphs").find("the text") != std::string::npos);
+  CHECK(samples(tiny / "graphs") == samples(tiny / "cpu"));
 
   // The plain run follows the decisions of the first: every bit the same.
   {
