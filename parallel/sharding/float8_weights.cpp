@@ -260,7 +260,8 @@ void Float8Weights::make_resident(Stream& stream, size_t i, WeightUse use) {
   Entry& e = entries_[i];
   Tensor x = master_rows(i);
   if (!e.padded.empty()) {
-    cast(stream, x, e.padded.slice(0, x.rows()));  // the rows after it are zero from the start
+    cast(stream, x, e.padded.slice(0, x.rows()));
+    fill_zero(stream, e.padded.slice(x.rows(), e.rows));
     x = e.padded;
   }
   const Form& form = e.form(use);

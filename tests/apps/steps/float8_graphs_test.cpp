@@ -1,3 +1,7 @@
+#include <algorithm>
+
+#include "core/cuda/runtime.h"
+#include "fp8/recipe.h"
 #include "tests/support/catch.h"
 #include "tests/support/float8_shape.h"
 #include "tests/support/layout_run.h"
@@ -13,17 +17,29 @@ using namespace ottava::test;
 
 namespace {
 
-// Two blocks with heads of 64; every matrix in FP8, also as halves.
+bool scales_blocks(const Float8Config& config) {
+  return config.recipe_name == "blockwise" || config.recipe_name == "mxfp8";
+}
+
+// Two blocks with heads of 64, or one whose matrices hold whole blocks of scales; every matrix in FP8, also
+// as halves. 72 tokens of a vocabulary do not split into rows for FP8 without padding.
 TrainingShape whole_step(const Float8Config& config, int tp) {
   TrainingShape whole = float8_step();
   whole.model.heads = whole.model.kv_heads = 2;
+  if (scales_blocks(config)) {
+    whole.model.layers = 1;
+    whole.model.head_dim = 32;
+    whole.batch = 4;
+    whole.groups.clear();
+    return in_float8(whole, config, tp, cuda::compute_capability(0));
+  }
   whole.model.head_dim = 64;
   whole.model.ffn_dim = 96;
-  whole.model.vocab_size = 96;
+  whole.model.vocab_size = config.pad_vocabulary ? 72 : 96;
   whole.batch = 4;
   whole.sequence = whole.model_options.sequence = whole.model_options.loss_chunk_rows = 16;
   whole.groups.clear();
-  return in_float8(whole, config, tp);
+  return in_float8(whole, config, tp, cuda::compute_capability(0));
 }
 
 struct Case {
@@ -43,14 +59,29 @@ TEST_CASE(
   Float8Config delayed = tensorwise;
   delayed.recipe_name = "delayed";
   delayed.amax_history_length = 1;  // full after the first step: the third is launched, as the others are
+  Float8Config rowwise = tensorwise, blockwise = tensorwise, mxfp8 = tensorwise, gradients = tensorwise,
+               padded = tensorwise;
+  rowwise.recipe_name = "rowwise";
+  blockwise.recipe_name = "blockwise";
+  mxfp8.recipe_name = "mxfp8";
+  gradients.enable_float8_gradient_all_to_all = true;
+  padded.policy = {{"output", "tensorwise"}};
+  padded.pad_vocabulary = true;
   const std::vector<Case> cases = {
       {"tensorwise, FSDP 2", {.dp_shard = 2, .micro_batches = 2}, tensorwise},
       {"tensorwise, TP 2", {.tp = 2, .micro_batches = 2}, tensorwise},
       {"delayed, FSDP 2", {.dp_shard = 2, .micro_batches = 1}, delayed},
+      {"rowwise, FSDP 2", {.dp_shard = 2, .micro_batches = 2}, rowwise},
+      {"blockwise, FSDP 2", {.dp_shard = 2, .micro_batches = 1}, blockwise},
+      {"mxfp8, FSDP 2", {.dp_shard = 2, .micro_batches = 1}, mxfp8},
+      {"gradients in FP8, FSDP 2", {.dp_shard = 2, .micro_batches = 2}, gradients},
+      {"padded vocabulary, TP 2", {.tp = 2, .micro_batches = 2}, padded},
   };
   for (const Case& c : cases) {
     if (nccl_ranks(c.layout.world_size()) < c.layout.world_size())
       return skip("NCCL needs a GPU for each rank");
+    const auto there = fp8::recipes_of_compute_capability(cuda::compute_capability(0));
+    if (std::ranges::find(there, fp8::parse_recipe(c.config.recipe_name)) == there.end()) continue;
     DYNAMIC_SECTION(c.name) {
       const TrainingShape whole = whole_step(c.config, c.layout.tp);
       REQUIRE(whole.float8.is_on());
