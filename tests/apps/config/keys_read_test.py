@@ -47,7 +47,7 @@ def tables(texts):
         for match in re.finditer(r"(?:void|config::Section) declare\w*\((?:config::Section& s, )?(\w+)& c\) \{", text):
             struct, declared = match.group(1), body(text, match.start())
             files[struct].add(name)
-            for how, key, member in re.findall(r'\.(field|choice|list|section)\(\s*"(\w+)",\s*c\.(\w+)', declared):
+            for how, key, member in re.findall(r'\b(\w+)\(\s*"(\w+)",\s*c\.(\w+)', declared):
                 if how == "section":
                     sections[struct][key] = (member, types[struct, member])
                 else:
