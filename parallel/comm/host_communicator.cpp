@@ -52,10 +52,12 @@ class HostCommunicator final : public Communicator {
       ready = std::make_shared<Event>(stream.device());
       ready->record(stream);
     }
-    host_->thread.submit(counter_, [this, ready, gpu = stream.device().index, calls = std::move(calls)] {
+    host_->thread.submit(counter_, [this, ready, gpu = stream.device().index, calls = std::move(calls),
+                                    work = state().work()] {
       const CollectiveCall& first = calls.front();
       state().calls().began(first.record);
-      state().enter(first.kind, axis(), first.label, static_cast<int64_t>(calls.size()), first.elements());
+      state().enter(first.kind, axis(), first.label, static_cast<int64_t>(calls.size()), first.elements(),
+                    work);
       if (ready) {
         ready->synchronize();
         HostStaging& staging = host_->staging.try_emplace(gpu, gpu).first->second;

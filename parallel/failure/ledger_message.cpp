@@ -21,13 +21,13 @@ bool parse(std::string_view text, int64_t& value) {
 
 }  // namespace
 
-// kind, then lines: rank, state, was_inside, collective, step, sequence, elements, axis, label; the text is
-// the rest.
+// kind, then lines: rank, state, was_inside, collective, step, sequence, elements, axis, label, work; the
+// text is the rest.
 std::string LedgerMessage::encode() const {
-  return fmt::format("{}{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}", static_cast<char>(kind), record.rank,
+  return fmt::format("{}{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}", static_cast<char>(kind), record.rank,
                      static_cast<int>(record.state), record.was_inside ? 1 : 0,
                      static_cast<int>(record.collective), record.step, record.sequence, record.elements,
-                     one_line(record.axis), one_line(record.label), text);
+                     one_line(record.axis), one_line(record.label), one_line(record.work), text);
 }
 
 std::optional<LedgerMessage> LedgerMessage::decode(std::string_view bytes) {
@@ -37,7 +37,7 @@ std::optional<LedgerMessage> LedgerMessage::decode(std::string_view bytes) {
   message.kind = static_cast<Kind>(bytes[0]);
   bytes.remove_prefix(1);
   std::vector<std::string_view> lines;
-  for (int i = 0; i < 9; ++i) {
+  for (int i = 0; i < 10; ++i) {
     size_t end = bytes.find('\n');
     if (end == std::string_view::npos) return std::nullopt;
     lines.push_back(bytes.substr(0, end));
@@ -60,6 +60,7 @@ std::optional<LedgerMessage> LedgerMessage::decode(std::string_view bytes) {
   r.collective = static_cast<Collective>(collective);
   r.axis = lines[7];
   r.label = lines[8];
+  r.work = lines[9];
   message.text = bytes;
   return message;
 }

@@ -55,8 +55,9 @@ std::string describe(const ProgressRecord& record) {
   if (record.state == State::silent) absence = "not answering, last seen ";
   if (record.sequence == 0) return fmt::format("{}before its first call", absence);
   bool inside = absence.empty() ? record.state == State::inside : record.was_inside;
-  return fmt::format("{}{} {} '{}' (axis {}, call {}, step {})", absence, inside ? "in" : "after",
-                     name_of(record.collective), record.label, record.axis, record.sequence, record.step);
+  return fmt::format("{}{} {} '{}' (axis {}, call {}, step {}{}{})", absence, inside ? "in" : "after",
+                     name_of(record.collective), record.label, record.axis, record.sequence, record.step,
+                     record.work.empty() ? "" : ", ", record.work);
 }
 
 std::string blame(const std::vector<ProgressRecord>& records) {
@@ -97,8 +98,18 @@ int64_t RankState::step() const {
   return record_.step;
 }
 
+void RankState::set_work(std::string work) {
+  std::lock_guard lock(mutex_);
+  work_ = std::move(work);
+}
+
+std::string RankState::work() const {
+  std::lock_guard lock(mutex_);
+  return work_;
+}
+
 void RankState::enter(Collective collective, std::string_view axis, std::string_view label, int64_t calls,
-                      int64_t elements) {
+                      int64_t elements, std::string_view work) {
   std::lock_guard lock(mutex_);
   record_.state = State::inside;
   record_.was_inside = true;
@@ -107,6 +118,7 @@ void RankState::enter(Collective collective, std::string_view axis, std::string_
   record_.elements = elements;
   record_.axis = axis;
   record_.label = label;
+  record_.work = work;
 }
 
 void RankState::leave() {

@@ -27,10 +27,12 @@ struct ProgressRecord {
   int64_t sequence = 0;  ///< calls this rank has entered, on all communicators
   int64_t elements = 0;  ///< of the whole vector; ranks that disagree about it stop
   std::string axis, label;
+  std::string work = {};  ///< of a pipeline, what the rank last turned to: "micro-batch 3 of stage 1"
 };
 
-/// "in all_gather 'layers.2' (axis dp_shard, call 42, step 12)", "after ...", "before its first call", "gone,
-/// last seen in ...", "not answering, last seen after ...".
+/// "in all_gather 'layers.2' (axis dp_shard, call 42, step 12)", of a pipeline "(..., step 12, micro-batch 3
+/// of stage 1)", "after ...", "before its first call", "gone, last seen in ...", "not answering, last seen
+/// after ...".
 std::string describe(const ProgressRecord& record);
 /// One clause that names the ranks that keep the others waiting: ranks that are gone, else ranks behind the
 /// others, else ranks that disagree about the call. `records` are those of all ranks.
@@ -60,9 +62,12 @@ class RankState {
   void set_timeout_seconds(double seconds) { timeout_seconds_ = seconds; }
   double timeout_seconds() const { return timeout_seconds_; }
 
-  /// Called by transports when a call starts and ends.
+  /// What calls are made for from now on: ProgressRecord::work.
+  void set_work(std::string work);
+  std::string work() const;
+  /// Called by transports when a call starts and ends. `work`: work() when the call was made.
   void enter(Collective collective, std::string_view axis, std::string_view label, int64_t calls = 1,
-             int64_t elements = 0);
+             int64_t elements = 0, std::string_view work = {});
   void leave();
   ProgressRecord progress() const;
   /// True while the rank's own thread waits for a call: then a transport polls eagerly, else it leaves the
@@ -92,7 +97,7 @@ class RankState {
   std::atomic<int> waiters_ = 0;
   mutable std::mutex mutex_;
   ProgressRecord record_;
-  std::string failure_;
+  std::string work_, failure_;
   std::vector<std::function<void(const std::string&)>> hooks_;
   std::function<std::string()> explain_;
 };

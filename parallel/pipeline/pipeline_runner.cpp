@@ -26,6 +26,8 @@ Allocation PipelineRunner::take(const Key& key) {
 }
 
 void PipelineRunner::run_action(const Action& a, const Work& work) {
+  pipeline_.state().set_work(fmt::format("micro-batch {} of stage {}", a.micro_batch,
+                                         schedule_.shape.stage_of(pipeline_.rank(), a.chunk)));
   if (a.kind == Action::Kind::W) {
     work(a, {});
     return;

@@ -2,6 +2,11 @@
 
 #include <string>
 
+#include <map>
+
+#include "core/io/file.h"
+#include "core/io/gzip.h"
+#include "parallel/pipeline/pipeline_program.h"
 #include "tests/apps/steps/launched_job.h"
 
 // A pipeline of processes, as people start it.
@@ -31,20 +36,76 @@ TEST_CASE("a pipeline of processes trains as one process does, in every schedule
     run(OTTAVA + job.train(kDeep));
     return job.curve();
   }();
-  const auto [ranks, options] = GENERATE_REF(table<int, std::string>(
-      {{2, pp(2)},
-       {4, pp(4, "gpipe")},
-       {2, pp(2, "Interleaved1F1B")},
-       {2, pp(2, "LoopedBFS") + " --training.mixed_precision_param float32"},
-       {2, pp(2, "InterleavedZeroBubble")},
-       {2, pp(2, "ZBVZeroBubble")},
-       {2, pp(2) + " --parallelism.pipeline_parallel_split_points [layers.4]"},
-       {8,
-        pp(2, "ZBVZeroBubble") + " --parallelism.tensor_parallel_degree 2 --training.local_batch_size 4"}}));
+  const auto [ranks, options] = GENERATE_REF(
+      table<int, std::string>({{2, pp(2)},
+                               {4, pp(4, "gpipe")},
+                               {2, pp(2, "Interleaved1F1B")},
+                               {2, pp(2, "LoopedBFS") + " --training.mixed_precision_param float32"},
+                               {2, pp(2, "InterleavedZeroBubble")},
+                               {2, pp(2, "ZBVZeroBubble")},
+                               {2, pp(2) + " --parallelism.pipeline_parallel_split_points [layers.4]"}}));
   INFO(ranks << " ranks," << options);
   Job job;
   run(launch(ranks, job.train(kWhole + options)));
   require_near(job.curve(), single);
+}
+
+namespace {
+
+/// Bytes that a rank's trace has it send to other stages, by what is sent; -1 for what it sends twice.
+std::map<std::string, int64_t> sent_to_stages(const Job& job, int step, int rank) {
+  const std::string path =
+      fmt::format("{}/profile_traces/iteration_{}/rank{}_trace.json.gz", job.out(), step, rank);
+  const Json trace = Json::parse(gunzip(read_file(path), path), path);
+  const std::string name = "ncclKernel_Send ";
+  std::map<std::string, int64_t> out;
+  for (const Json& e : trace.at("traceEvents", path).as_array(path)) {
+    const std::string& event = e.at("name", path).as_string(path);
+    const Json* args = e.find("args");
+    if (!event.starts_with(name) || args->at("Process Group Name", path).as_string(path) != "pp") continue;
+    const auto [entry, is_new] =
+        out.try_emplace(event.substr(name.size()), args->at("sent bytes", path).as_integer(path));
+    if (!is_new) entry->second = -1;
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("eight processes, pp 2 x tp 2 x dp 2, send what the schedule says, in every schedule") {
+  constexpr int kMicroBatches = 4, kSteps = 3;
+  static const Curve single = [] {
+    Job job;
+    run(OTTAVA + job.train(kDeep + " --training.steps 3"));
+    return job.curve();
+  }();
+  const auto [kind, chunks] = GENERATE(table<ScheduleKind, int>({{ScheduleKind::gpipe, 1},
+                                                                 {ScheduleKind::one_f_one_b, 1},
+                                                                 {ScheduleKind::interleaved_1f1b, 2},
+                                                                 {ScheduleKind::looped_bfs, 2},
+                                                                 {ScheduleKind::interleaved_zero_bubble, 2},
+                                                                 {ScheduleKind::zbv_zero_bubble, 2}}));
+  INFO(name_of(kind));
+  Job job;
+  run(launch(8, job.train(kDeep + pp(2, std::string(name_of(kind))) +
+                          " --parallelism.tensor_parallel_degree 2 --training.local_batch_size 4"
+                          " --training.steps 3 --profiling.enable_profiling true --profiling.profile_freq 3"
+                          " --profiling.profiler_active 1 --profiling.profiler_warmup 1")));
+  require_near(job.curve(), single);
+  const PipelineProgram program =
+      make_program(make_schedule({kind, 2, chunks, kMicroBatches}), Receives::late);
+  // Half of a micro-batch's one sequence of 16 tokens, 32 wide, in f32.
+  constexpr int64_t kBytes = 16 / 2 * 32 * 4;
+  for (int rank = 0; rank < 8; ++rank) {
+    INFO("rank " << rank);
+    std::map<std::string, int64_t> want;
+    for (const StageTransfer& t : program.transfers) {
+      if (t.from == rank / 4)
+        want[fmt::format("{} of micro-batch {} from stage {}", t.is_gradient ? "gradient" : "output",
+                         t.micro_batch, t.stage)] = kBytes;
+    }
+    CHECK(sent_to_stages(job, kSteps, rank) == want);
+  }
 }
 
 TEST_CASE("checkpoints and validation of a pipeline are those of any layout") {
@@ -88,6 +149,8 @@ TEST_CASE("a stage that dies is named with what it did last") {
   CHECK(o.exit_code != 0);
   CHECK_FALSE(o.timed_out);
   CHECK_THAT(o.output, Contains("rank 1 is gone, last seen"));
+  CHECK_THAT(o.output, Catch::Matchers::Matches("(?:.|\n)*rank 1 is gone, last seen [^;]*"
+                                                "micro-batch [0-9]+ of stage 1\\)(?:.|\n)*"));
   CHECK(wait_until(60, [&] { return processes_with(job.file()).empty(); }));
 }
 

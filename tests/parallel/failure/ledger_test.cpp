@@ -53,7 +53,8 @@ TEST_CASE("ledger messages survive the wire") {
                       .sequence = 345,
                       .elements = 77,
                       .axis = "tp",
-                      .label = "layers.3\nwqkv"},
+                      .label = "layers.3\nwqkv",
+                      .work = "micro-batch 3\nof stage 1"},
                      "two\nlines"};
   auto got = LedgerMessage::decode(sent.encode());
   REQUIRE(got);
@@ -62,14 +63,16 @@ TEST_CASE("ledger messages survive the wire") {
   CHECK((got->record.step == 12 && got->record.sequence == 345 && got->record.elements == 77 &&
          got->record.collective == Collective::reduce_scatter));
   CHECK((got->record.axis == "tp" && got->record.label == "layers.3 wqkv" && got->text == "two\nlines"));
+  CHECK(got->record.work == "micro-batch 3 of stage 1");
 }
 
 TEST_CASE("ledger messages from strangers are not understood") {
+  CHECK(LedgerMessage::decode("R1\n0\n0\n0\n0\n0\n0\nx\ny\nz\n"));
   CHECK_FALSE(LedgerMessage::decode(""));
   CHECK_FALSE(LedgerMessage::decode("GET / HTTP/1.1\r\n\r\n"));
-  CHECK_FALSE(LedgerMessage::decode("R1\n9\n0\n0\n0\n0\n0\nx\ny\n"));
-  CHECK_FALSE(LedgerMessage::decode("R-1\n0\n0\n0\n0\n0\n0\nx\ny\n"));
-  CHECK_FALSE(LedgerMessage::decode("R1\n0\n0\n99\n0\n0\n0\nx\ny\n"));
+  CHECK_FALSE(LedgerMessage::decode("R1\n9\n0\n0\n0\n0\n0\nx\ny\nz\n"));
+  CHECK_FALSE(LedgerMessage::decode("R-1\n0\n0\n0\n0\n0\n0\nx\ny\nz\n"));
+  CHECK_FALSE(LedgerMessage::decode("R1\n0\n0\n99\n0\n0\n0\nx\ny\nz\n"));
   CHECK_FALSE(LedgerMessage::decode("R1\n0\n0"));
   std::string valid = LedgerMessage{}.encode();
   std::mt19937 draw(1);

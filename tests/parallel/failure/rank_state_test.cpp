@@ -70,6 +70,10 @@ TEST_CASE("the first failure counts and reaches every hook") {
   CHECK_THAT(state.timeout_message(),
              Contains("rank 3: all_reduce 'x' (axis tp, step 7) made no progress for 300 s: who is "
                       "missing is not known"));
+  state.set_work("micro-batch 3 of stage 1");
+  state.enter(Collective::all_gather, "tp", "y", 1, 0, state.work());
+  CHECK(describe(state.progress()) ==
+        "in all_gather 'y' (axis tp, call 3, step 7, micro-batch 3 of stage 1)");
   state.set_explanation([] { return std::string("it was rank 5"); });
   CHECK_THAT(state.timeout_message(), Contains("it was rank 5"));
   state.fail("first");
