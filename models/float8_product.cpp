@@ -172,6 +172,11 @@ Float8Allocation Float8Product::finish(const StepContext& c, Gathering g, Source
                        fp8::name_of(g.mine.granularity));
   }
   g = {};
+  return for_products(c, std::move(all), source, use);
+}
+
+Float8Allocation Float8Product::for_products(const StepContext& c, Float8Allocation all, Source source,
+                                             Use use) const {
   if (use.weight_gradient && reads_columnwise(c, source)) {
     QuantizeTime time(c, o_.name);
     const Tensor& codes = all.rowwise.codes;
@@ -181,6 +186,35 @@ Float8Allocation Float8Product::finish(const StepContext& c, Gathering g, Source
     if (!use.product) all.rowwise = {};
   }
   return all;
+}
+
+bool Float8Product::has_row_blocks(fp8::Granularity granularity) {
+  const fp8::RowGather gather = fp8::traits(granularity).row_gather;
+  return gather == fp8::RowGather::common_scale || gather == fp8::RowGather::scale_rows;
+}
+
+fp8::Float8Tensor Float8Product::row_block(const Float8Allocation& all, RowRange rows) {
+  fp8::Float8Tensor out{.rowwise = all.rowwise, .columnwise = {}, .granularity = all.granularity};
+  out.rowwise.codes = out.rowwise.codes.slice(rows.begin, rows.end);
+  if (fp8::traits(all.granularity).row_gather == fp8::RowGather::scale_rows)
+    out.rowwise.scale_inverse = out.rowwise.scale_inverse.slice(rows.begin, rows.end);
+  return out;
+}
+
+GatheredRows Float8Product::gather_row_blocks(const StepContext& c, const Float8Allocation& mine) const {
+  std::vector<Allocation> locals{mine.rowwise.codes};
+  if (fp8::traits(mine.granularity).row_gather == fp8::RowGather::scale_rows)
+    locals.push_back(mine.rowwise.scale_inverse);
+  return c.tensor_parallel.gather_row_blocks(c.stream, c.arena, std::move(locals), o_.name);
+}
+
+Float8Allocation Float8Product::finish(const StepContext& c, const GatheredRows& rows,
+                                       const Float8Allocation& mine, Source source, Use use) const {
+  Float8Allocation all = mine;
+  all.rowwise.codes = rows.result(0);
+  if (fp8::traits(mine.granularity).row_gather == fp8::RowGather::scale_rows)
+    all.rowwise.scale_inverse = rows.result(1);
+  return for_products(c, std::move(all), source, use);
 }
 
 Float8Allocation Float8Product::gather(const StepContext& c, Float8Allocation mine, Source source,
@@ -201,7 +235,7 @@ void Float8Product::run(const StepContext& c, fp8::ScaledMatmul args) const {
   c.float8->count_product(o_.product, o_.recipe.name, args.kind);
 }
 
-void Float8Product::forward(const StepContext& c, const Float8Allocation& x, const Tensor& y,
+void Float8Product::forward(const StepContext& c, const fp8::Float8Tensor& x, const Tensor& y,
                             ColumnRange columns) const {
   run(c, {.kind = MatmulKind::forward,
           .a = x,
@@ -210,7 +244,7 @@ void Float8Product::forward(const StepContext& c, const Float8Allocation& x, con
           .out_columns = columns});
 }
 
-void Float8Product::input_gradient(const StepContext& c, const Float8Allocation& dy, const Tensor& dx,
+void Float8Product::input_gradient(const StepContext& c, const fp8::Float8Tensor& dy, const Tensor& dx,
                                    bool accumulate) const {
   run(c, {.kind = MatmulKind::input_gradient,
           .a = dy,

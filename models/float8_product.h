@@ -36,6 +36,7 @@ class Float8Product {
 
   // --- operands ----------------------------------------------------------------------------------
   enum class Source { x, dy };
+  fp8::Granularity granularity_of(Source source) const { return recipe_of(source).granularity; }
   /// What the codes of a matrix are made for.
   struct Use {
     bool product = false;          ///< y or dx: row-wise
@@ -82,13 +83,22 @@ class Float8Product {
   };
   Gathering start_gather(const StepContext& context, Float8Allocation mine) const;
   Float8Allocation finish(const StepContext& context, Gathering gathering, Source source, Use use) const;
+  /// gather() a rank's rows at a time, where has_row_blocks(): codes and their scales.
+  GatheredRows gather_row_blocks(const StepContext& context, const Float8Allocation& mine) const;
+  /// All of them, once they are here.
+  Float8Allocation finish(const StepContext& context, const GatheredRows& rows, const Float8Allocation& mine,
+                          Source source, Use use) const;
+  /// Row-wise codes of some rows are codes and scales of these rows only, so that products can be made of
+  /// them.
+  static bool has_row_blocks(fp8::Granularity granularity);
+  static fp8::Float8Tensor row_block(const Float8Allocation& all, RowRange rows);
 
   // --- products ----------------------------------------------------------------------------------
   /// y [T,O] = x W^T, or these columns of it.
-  void forward(const StepContext& context, const Float8Allocation& x, const Tensor& y,
+  void forward(const StepContext& context, const fp8::Float8Tensor& x, const Tensor& y,
                ColumnRange columns = {}) const;
   /// dx [T,K] = dy W; f32 dx may be added to.
-  void input_gradient(const StepContext& context, const Float8Allocation& dy, const Tensor& dx,
+  void input_gradient(const StepContext& context, const fp8::Float8Tensor& dy, const Tensor& dx,
                       bool accumulate) const;
   /// dw [O,K] f32 = dy^T x, or added to.
   void weight_gradient(const StepContext& context, const Float8Allocation& dy, const Float8Allocation& x,
@@ -107,6 +117,9 @@ class Float8Product {
   fp8::OperandSlots slots(const StepContext& context, Source source) const;
   Float8Allocation::Codes place(const StepContext& context, Source source, Shape shape,
                                 std::string_view suffix, MemoryCategory category) const;
+  /// What is gathered, with the orientation that the weight gradient reads.
+  Float8Allocation for_products(const StepContext& context, Float8Allocation all, Source source,
+                                Use use) const;
   bool reads_columnwise(const StepContext& context, Source source) const;
   void run(const StepContext& context, fp8::ScaledMatmul args) const;
 

@@ -15,6 +15,9 @@ namespace {
 
 using Source = Float8Product::Source;
 
+// Of a block in FP8: what its codes and scales begin with is aligned as products on a GPU want it.
+constexpr int64_t kFloat8Rows = 16;
+
 /// Columns of a matrix of the layer's outputs.
 ColumnRange columns_of(const LinearPiece& piece) { return {piece.rows.begin, piece.rows.end}; }
 
@@ -36,8 +39,13 @@ std::vector<LinearPiece> pieces_or_one(std::vector<LinearPiece> pieces, int64_t 
 }
 
 Linear::Linear(std::string name, LinearStyle style, int weight, int bias, std::vector<LinearPiece> pieces,
-               Float8Product::Producers producers)
-    : name_(std::move(name)), style_(style), weight_(weight), bias_(bias), pieces_(std::move(pieces)) {
+               Float8Product::Producers producers, Overlap overlap)
+    : name_(std::move(name)),
+      style_(style),
+      weight_(weight),
+      bias_(bias),
+      pieces_(std::move(pieces)),
+      overlap_(overlap) {
   if (plan()) pieces_[0].float8->set_producers(producers);
   if (style_ == LinearStyle::row && bias_ >= 0) {
     fail<ConfigError>(
@@ -82,6 +90,7 @@ int64_t Linear::tokens_of(const StepContext& c, const LinearOperand& operand, bo
 Allocation Linear::forward(const StepContext& c, const LinearOperand& x, LinearInput* saved) const {
   StepContext::Scope scope(c, name_);
   if (saved) *saved = {};
+  if (runs_in_blocks(c, Source::x, tokens_of(c, x, gathers_input(c)))) return forward_in_blocks(c, x, saved);
   const bool travels_in_codes = plan() && plan()->x.travel == Travel::codes;
   Float8Allocation all;
   if (travels_in_codes && x.float8.codes)
@@ -100,6 +109,60 @@ Allocation Linear::forward(const StepContext& c, const LinearOperand& x, LinearI
     forward_pieces(c, x, y, saved);
   }
   if (saved && !std::all_of(pieces_.begin(), pieces_.end(), keeps_codes)) saved->x = x.values;
+  return finish(c, y);
+}
+
+bool Linear::runs_in_blocks(const StepContext& c, Source source, int64_t tokens) const {
+  if (overlap_ == Overlap::bulk || c.tensor_parallel.size() == 1 || !is_one_product()) return false;
+  if (!plan()) return true;
+  const Travel travel = (source == Source::x ? plan()->x : plan()->dy).travel;
+  return travel != Travel::values && tokens % (kFloat8Rows * c.tensor_parallel.size()) == 0 &&
+         Float8Product::has_row_blocks(pieces_[0].float8->granularity_of(source));
+}
+
+void Linear::block_product(const StepContext& c, MatmulKind kind, const Float8Allocation& codes,
+                           const Allocation& values, RowRange rows, const Tensor& out) const {
+  const Tensor block = out.slice(rows.begin, rows.end);
+  if (!plan()) {
+    const Tensor& all = values;
+    return matmul(c.stream, {.kind = kind,
+                             .a = all.slice(rows.begin, rows.end),
+                             .b = c.parameters.weight(weight_),
+                             .out = block});
+  }
+  const Float8Product& product = *pieces_[0].float8;
+  const fp8::Float8Tensor operand = Float8Product::row_block(codes, rows);
+  if (kind == MatmulKind::forward) return product.forward(c, operand, block);
+  product.input_gradient(c, operand, block, false);
+}
+
+Allocation Linear::forward_in_blocks(const StepContext& c, const LinearOperand& x, LinearInput* saved) const {
+  const LinearPiece& piece = pieces_[0];
+  const bool gathers = gathers_input(c), keeps = saved && keeps_codes(piece);
+  Float8Allocation codes;
+  if (piece.float8) {
+    const Float8Product::Use use{.product = true, .weight_gradient = keeps && !gathers, .is_kept = keeps};
+    codes = !x.float8.codes ? piece.float8->quantize(c, x.values, Source::x, use)
+            : gathers       ? x.float8.codes
+                            : piece.float8->complete(c, x.float8, x.values, Source::x, use);
+    if (keeps) saved->pieces.push_back(gathers ? codes : kept_part(c, piece, codes));
+  }
+  if (saved && !keeps) saved->x = x.values;
+  const Allocation y = output(c, tokens_of(c, x, gathers));
+  if (!gathers) {
+    ScatteredRows parts = c.tensor_parallel.scatter_row_blocks(c.arena, y, name_);
+    for (int i = 0; i < parts.count(); ++i) {
+      block_product(c, MatmulKind::forward, codes, x.values, parts.block(i), y);
+      parts.send(c.stream, i);
+    }
+    return parts.sum(c.stream, c.arena, MemoryCategory::activations);
+  }
+  const GatheredRows rows = piece.float8
+                                ? piece.float8->gather_row_blocks(c, codes)
+                                : c.tensor_parallel.gather_row_blocks(c.stream, c.arena, {x.values}, name_);
+  if (piece.float8) codes = piece.float8->finish(c, rows, codes, Source::x, {.product = true});
+  for (int i = 0; i < rows.count(); ++i)
+    block_product(c, MatmulKind::forward, codes, rows.result(0), rows.wait(c.stream, i), y);
   return finish(c, y);
 }
 
@@ -189,6 +252,18 @@ LinearOutputGradient Linear::output_gradient(const StepContext& c, const LinearO
   StepContext::Scope scope(c, name_);
   const Allocation& dy = operand.values;
   LinearOutputGradient out{.tokens = tokens_of(c, operand, gathers_gradient(c))};
+  if (gathers_gradient(c) && runs_in_blocks(c, Source::dy, out.tokens)) {
+    if (plan()) {
+      const Float8Product& product = *pieces_[0].float8;
+      const Float8Allocation mine = product.quantize(c, dy, Source::dy, {.product = true});
+      out.arriving = product.gather_row_blocks(c, mine);
+      out.pieces.push_back(product.finish(c, out.arriving, mine, Source::dy, {.product = true}));
+    } else {
+      out.arriving = c.tensor_parallel.gather_row_blocks(c.stream, c.arena, {dy}, name_);
+      out.dy = out.arriving.result(0);
+    }
+    return out;
+  }
   if (plan() && plan()->dy.travel == Travel::codes) {
     const Float8Product& product = *pieces_[0].float8;
     out.pieces.push_back(product.gather(c, product.quantize(c, dy, Source::dy, {.product = true}), Source::dy,
@@ -213,8 +288,12 @@ LinearOutputGradient Linear::output_gradient(const StepContext& c, const LinearO
   return out;
 }
 
-Allocation Linear::backward(const StepContext& c, const LinearOutputGradient& gradient,
-                            LinearInput saved) const {
+Allocation Linear::backward(const StepContext& c, LinearOutputGradient& gradient, LinearInput saved) const {
+  if (gradient.arriving.count() > 0) {
+    Allocation dx = input_gradient(c, gradient);
+    weight_gradient(c, gradient, saved);
+    return dx;
+  }
   if (!gathers_input(c) || c.deferred) {
     weight_gradient(c, gradient, saved);
     saved = {};
@@ -228,16 +307,25 @@ Allocation Linear::backward(const StepContext& c, const LinearOutputGradient& gr
   return dx.wait(c.stream);
 }
 
-Allocation Linear::input_gradient(const StepContext& c, const LinearOutputGradient& gradient) const {
+Allocation Linear::input_gradient(const StepContext& c, LinearOutputGradient& gradient) const {
   StepContext::Scope scope(c, name_);
   Allocation dx = input_product(c, gradient);
   return style_ == LinearStyle::column ? c.tensor_parallel.reduce_scatter_rows(c.stream, c.arena, dx, name_)
                                        : dx;
 }
 
-Allocation Linear::input_product(const StepContext& c, const LinearOutputGradient& gradient) const {
+Allocation Linear::input_product(const StepContext& c, LinearOutputGradient& gradient) const {
   Allocation dx =
       c.scratch(name_ + ".dx", c.compute, {gradient.tokens, c.parameters.shard(weight_).slice[1]});
+  if (GatheredRows& rows = gradient.arriving; rows.count() > 0) {
+    Float8Allocation codes = gradient.pieces.empty() ? Float8Allocation{} : gradient.pieces[0];
+    for (int i = 0; i < rows.count(); ++i)
+      block_product(c, MatmulKind::input_gradient, codes, gradient.dy, rows.wait(c.stream, i), dx);
+    if (plan())
+      gradient.pieces[0] = pieces_[0].float8->finish(c, rows, codes, Source::dy, {.weight_gradient = true});
+    rows = {};
+    return dx;
+  }
   // Several pieces add up in f32 and are rounded once, as one product would be.
   Allocation sum = is_one_product() ? dx : c.scratch(name_ + ".dx sum", DType::f32, dx.tensor().shape);
   for (size_t i = 0; i < pieces_.size(); ++i) {

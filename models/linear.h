@@ -25,6 +25,13 @@ struct LinearOperand {
   Allocation spare = {};  ///< of values that are not written once scales are known: memory is planned once
 };
 
+/// How the transfers among tensor-parallel ranks run beside a layer's products. Both send the same bytes and,
+/// over MPI and TCP, make the same bits.
+enum class Overlap : uint8_t {
+  bulk,    ///< whole: in backward of column style beside a product that does not need them, else waited for
+  blocks,  ///< a rank's rows at a time, and so is the product that reads or makes them
+};
+
 /// The pieces given or, without any, one of all rows in the compute type.
 std::vector<LinearPiece> pieces_or_one(std::vector<LinearPiece> pieces, int64_t rows);
 
@@ -40,6 +47,7 @@ struct LinearOutputGradient {
   Allocation dy;                         ///< all tokens; absent if no product reads the compute type
   std::vector<Float8Allocation> pieces;  ///< per piece; empty for those in the compute type
   int64_t tokens = 0;
+  GatheredRows arriving = {};  ///< rows of it that input_gradient() waits for; the weight's comes after it
 };
 
 /// y = x W^T (+ b) with W [O,K] from the parameter table. Forward, input gradient and weight gradient are
@@ -52,9 +60,11 @@ struct LinearOutputGradient {
 class Linear {
  public:
   /// `pieces` cover the local rows in order; one without FP8 is the plain layer. A row-style layer has no
-  /// bias (-1), every rank would add it: ConfigError.
+  /// bias (-1), every rank would add it: ConfigError. Layers of several pieces, and FP8 operands that travel
+  /// as values, with scales of blocks or not 16 rows of a rank at a time, are not for `blocks`: what moves
+  /// them stays whole.
   Linear(std::string name, LinearStyle style, int weight, int bias, std::vector<LinearPiece> pieces,
-         Float8Product::Producers producers);
+         Float8Product::Producers producers, Overlap overlap = Overlap::bulk);
 
   const std::string& name() const { return name_; }
   /// Where the producer of the input [n,K] writes it for forward(context, ..., saved): values and, where the
@@ -75,9 +85,8 @@ class Linear {
   LinearOutputGradient output_gradient(const StepContext& context, const LinearOperand& dy) const;
   /// dx [n,K] of this rank's tokens, and the weight gradient as weight_gradient() has it. Column style
   /// gathers x beside the product for dx, and sums dx over ranks beside the product for the weight gradient.
-  Allocation backward(const StepContext& context, const LinearOutputGradient& gradient,
-                      LinearInput saved) const;
-  Allocation input_gradient(const StepContext& context, const LinearOutputGradient& gradient) const;
+  Allocation backward(const StepContext& context, LinearOutputGradient& gradient, LinearInput saved) const;
+  Allocation input_gradient(const StepContext& context, LinearOutputGradient& gradient) const;
   /// Accumulates into the weight's (and bias's) FP32 gradient, or leaves that to context.deferred, which then
   /// holds the operands: nothing may write to them.
   void weight_gradient(const StepContext& context, const LinearOutputGradient& gradient,
@@ -109,7 +118,13 @@ class Linear {
   Float8Allocation kept_part(const StepContext& c, const LinearPiece& piece,
                              const Float8Allocation& all) const;
   /// dy W, of all tokens.
-  Allocation input_product(const StepContext& context, const LinearOutputGradient& gradient) const;
+  Allocation input_product(const StepContext& context, LinearOutputGradient& gradient) const;
+  /// Overlap::blocks for the product that reads x or dy, of so many rows of all ranks.
+  bool runs_in_blocks(const StepContext& c, Float8Product::Source source, int64_t tokens) const;
+  Allocation forward_in_blocks(const StepContext& c, const LinearOperand& x, LinearInput* saved) const;
+  /// These rows of `out`, of the same rows of an operand: codes, or values in the compute type.
+  void block_product(const StepContext& c, MatmulKind kind, const Float8Allocation& codes,
+                     const Allocation& values, RowRange rows, const Tensor& out) const;
   void accumulate(const StepContext& context, const LinearOutputGradient& gradient, const LinearInput& saved,
                   InputGathering gathering) const;
   void forward_pieces(const StepContext& c, const LinearOperand& x, const Allocation& y,
@@ -119,6 +134,7 @@ class Linear {
   LinearStyle style_;
   int weight_, bias_;
   std::vector<LinearPiece> pieces_;
+  Overlap overlap_;
 };
 
 }  // namespace ottava

@@ -84,6 +84,8 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
                .decisions = {},
                .global_batch = batches.global,
                .compute_capability = compute_capability};
+  if (c.parallelism.enable_async_tensor_parallel && e.mesh.size(MeshAxis::tp) > 1)
+    e.shape.model_options.overlap = {Overlap::blocks, Overlap::blocks, Overlap::blocks, Overlap::blocks};
   if (leaves_reduction_open(e)) e.shape.parameters.reduce_every_micro_batch = false;
   e.shape.parameters.keeps_float8_codes =
       leaves_weight_codes_open(e) || c.float8.keep_weight_codes == Float8Config::KeepCodes::yes;

@@ -34,8 +34,6 @@ reasons:
   noted: {optimizer: {implementation: fused|foreach|for-loop}}
 - why: the step runs after clipping, when all gradients are known
   refused: {optimizer: {early_step_in_backward: false}}
-- why: backward runs its gather of x and its sum of dx beside products always; forward waits for its own
-  noted: {parallelism: {enable_async_tensor_parallel: false}}
 - why: backward is written by hand; nothing is compiled at run time
   noted: {parallelism: {enable_compiled_autograd: false}}
 - why: "name where stages begin: parallelism.pipeline_parallel_split_points"

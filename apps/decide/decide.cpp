@@ -11,6 +11,7 @@
 #include "apps/decide/float8_speedup.h"
 #include "apps/decide/memory_need.h"
 #include "apps/decide/rehearsal.h"
+#include "apps/decide/tensor_parallel_overlap.h"
 #include "core/cuda/runtime.h"
 #include "core/io/file.h"
 #include "core/log.h"
@@ -251,6 +252,7 @@ std::vector<OpenDecision> open_decisions(const Experiment& e) {
                    .outcomes = {{"FP8 for every shape", e.shape}, {"FP8 for none", std::move(none.shape)}}});
   }
   std::ranges::move(open_cpu_products(e), std::back_inserter(out));
+  std::ranges::move(open_overlap(e), std::back_inserter(out));
   if (leaves_reduction_open(e)) out.push_back(reduction_decision(e).open);
   if (leaves_weight_codes_open(e)) out.push_back(weight_codes_decision(e).open);
   if (leaves_loss_chunks_open(e)) {
@@ -285,6 +287,7 @@ void settle_decisions(Experiment& e, RankGroups& ranks, Device device, DecisionS
   settle_cpu_products(e, ranks, device, saved);
   settle_attention(e, ranks, device, saved);
   if (e.shape.float8.is_on() && e.config.float8.automatic) decide_float8(e, ranks, device, saved);
+  settle_overlap(e, ranks, device, saved);
   for_each_memory_decision(e, [&](const MemoryDecision& d) { settle_by_memory(e, d, ranks, device, saved); });
   if (leaves_loss_chunks_open(e)) settle_by_memory(e, loss_chunk_decision(e), ranks, device, saved);
   require_equal_everywhere(*ranks.control, "decisions.json", e.decisions.hash());

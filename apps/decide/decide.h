@@ -43,6 +43,8 @@ Experiment as_memory_allows(Experiment experiment, RankGroups& ranks, Device dev
 ///
 /// cpu.bf16_matmul, cpu.bf16_attention: apps/decide/cpu_products.h.
 ///
+/// parallelism.enable_async_tensor_parallel: apps/decide/tensor_parallel_overlap.h.
+///
 /// parallelism.fsdp_reduce_every_microbatch: once per step where all ranks have the memory for whole
 /// gradients, since that is less traffic; else after every micro-batch.
 ///

@@ -50,10 +50,10 @@ std::vector<Decisions::Entry> measure_float8(const Experiment& e, RankGroups& ra
     complaint = error.what();
   }
   require_no_complaint(*ranks.control, complaint);
-  const double waited = waited_milliseconds(stream, ranks, plain.traffic);
+  const double waited = waited_milliseconds(stream, ranks, plain.order);
   std::vector<Decisions::Entry> out;
   for (size_t i = 0; i < shapes.size(); ++i) {
-    const double more = waited_milliseconds(stream, ranks, steps[i].traffic) - waited;
+    const double more = waited_milliseconds(stream, ranks, steps[i].order) - waited;
     (more > 0 ? with : without)[i] += std::abs(more);
     out.push_back({decision_name(shapes[i]), fmt::format("{:.3f}", std::max(without[i] / with[i], 0.001)),
                    fmt::format("a step's operations: {:.3f} ms in bf16, {:.3f} ms in FP8 with its casts",
@@ -68,7 +68,7 @@ std::vector<Decisions::Entry> measure_float8(const Experiment& e, RankGroups& ra
     complaint = error.what();
   }
   require_no_complaint(*ranks.control, complaint);
-  predicted += waited_milliseconds(stream, ranks, chosen.traffic);
+  predicted += waited_milliseconds(stream, ranks, chosen.order);
   out.push_back({std::string(kFloat8StepDecision), fmt::format("{:.3f}", predicted),
                  fmt::format("operations and what is waited for; {:.3f} with bf16 in all of these layers",
                              in_bf16 + waited)});

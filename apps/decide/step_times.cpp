@@ -6,6 +6,8 @@
 #include <cmath>
 #include <functional>
 
+#include "apps/decide/transfer_calls.h"
+#include "core/beside_compute.h"
 #include "core/ops/matmul/matmul.h"
 
 namespace ottava {
@@ -30,32 +32,10 @@ Communicator* communicator(RankGroups& ranks, std::string_view axis) {
   return nullptr;
 }
 
-bool is_waited_for(const CommStats::Total& t) {
-  return t.axis == "tp" || (t.collective == Collective::all_reduce &&
-                            (t.label.ends_with("amax") || t.label.ends_with("amaxes")));
-}
-
-double call_milliseconds(Stream& stream, Communicator& c, Collective collective, int64_t payload_bytes) {
-  const int64_t block = std::max<int64_t>(payload_bytes / c.size() / 4, 1), all = block * c.size();
-  Workbench bench(stream.device());
-  const Tensor whole = bench.tensor(DType::f32, {all}), part = bench.tensor(DType::f32, {block}),
-               other = bench.tensor(DType::f32, {all});
-  const auto call = [&]() -> Request {
-    constexpr std::string_view kLabel = "a measurement";
-    switch (collective) {
-      case Collective::all_gather:
-        return c.all_gather(stream, {.send = part, .recv = whole, .label = kLabel});
-      case Collective::reduce_scatter:
-        return c.reduce_scatter(stream, {.send = whole, .recv = part, .label = kLabel});
-      case Collective::all_to_all:
-        return c.all_to_all(stream, {.send = whole, .recv = other, .label = kLabel});
-      default: {
-        const Tensor payload = whole.slice(0, std::max<int64_t>(payload_bytes / 4, 1));
-        return c.all_reduce(stream, {.send = payload, .recv = {}, .op = ReduceOp::max, .label = kLabel});
-      }
-    }
-  };
-  return best_milliseconds(stream, [&] { call().wait(stream); });
+bool is_timed(const RecordedTransfer& t) {
+  const RecordedTransfer::Call& call = t.calls[0];
+  return t.axis == "tp" || (call.collective == "all_reduce" &&
+                            (call.label.ends_with("amax") || call.label.ends_with("amaxes")));
 }
 
 }  // namespace
@@ -109,17 +89,22 @@ double OperationTimes::beyond(const StepPlan& step, const StepPlan& other) {
   return sum;
 }
 
-double waited_milliseconds(Stream& stream, RankGroups& ranks, const CommStats& traffic) {
+double waited_milliseconds(Stream& stream, RankGroups& ranks, const RecordedOrder& order) {
+  const std::vector<bool> is_beside = beside_compute(order);
   std::map<std::string, double> known;
   double sum = 0;
-  for (const CommStats::Total& t : traffic.totals()) {
-    Communicator* c = is_waited_for(t) && t.calls > 0 ? communicator(ranks, t.axis) : nullptr;
+  for (size_t i = 0; i < is_beside.size(); ++i) {
+    const RecordedTransfer& t = order.transfers[i];
+    Communicator* c = is_timed(t) && !is_beside[i] ? communicator(ranks, t.axis) : nullptr;
     if (!c || c->size() == 1) continue;
-    const int64_t bytes = t.payload_bytes / t.calls;
-    const auto [entry, is_new] =
-        known.try_emplace(fmt::format("{} {} {}", t.axis, name_of(t.collective), bytes), 0);
-    if (is_new) entry->second = call_milliseconds(stream, *c, t.collective, bytes);
-    sum += static_cast<double>(t.calls) * entry->second;
+    const auto [entry, is_new] = known.try_emplace(
+        fmt::format("{} {} {} {}", t.axis, t.calls[0].collective, t.calls.size(), t.payload_bytes()), 0);
+    if (is_new) {
+      Workbench bench(stream.device());
+      const std::function<Request(Stream&)> start = prepare(t, *c, 1, bench);
+      entry->second = best_milliseconds(stream, [&] { start(stream).wait(stream); });
+    }
+    sum += entry->second;
   }
   return sum;
 }

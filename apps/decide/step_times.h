@@ -32,10 +32,10 @@ class OperationTimes {
   std::map<std::string, double> milliseconds_;
 };
 
-/// Milliseconds of the collectives of `traffic` that the compute stream waits for where they stand: tensor
-/// parallel's, and every maximum of amaxes. Each kind is timed on its communicator at its mean size; gathers
-/// and sums of FSDP, which run beside compute, are none of them. Every rank makes the call with the same
-/// traffic. 0 for one rank.
-double waited_milliseconds(Stream& stream, RankGroups& ranks, const CommStats& traffic);
+/// Milliseconds of the collectives of a step that the compute stream waits for where they stand
+/// (core/beside_compute.h): tensor parallel's, and every maximum of amaxes. Each kind is timed on its
+/// communicator at its size; gathers and sums of FSDP, which run beside compute, are none of them. Every rank
+/// makes the call with the same order. 0 for one rank.
+double waited_milliseconds(Stream& stream, RankGroups& ranks, const RecordedOrder& order);
 
 }  // namespace ottava

@@ -64,8 +64,28 @@ PredictedTime Machine::time_of(const RecordedOperation& o) const {
   return {std::max(compute, memory) + device.launch_us * 1e-6, TimeSource::table};
 }
 
+namespace {
+
+bool is_message(const RecordedTransfer::Call& call) {
+  return call.collective == "send" || call.collective == "recv";
+}
+
+/// Messages with one rank ahead and one behind, as a transfer of two: both directions at once.
+RecordedTransfer between_two(const RecordedTransfer& transfer) {
+  int64_t sent = 0, received = 0;
+  for (const RecordedTransfer::Call& call : transfer.calls)
+    (call.collective == "send" ? sent : received) += call.payload_bytes;
+  RecordedTransfer out = transfer;
+  out.ranks = 2;
+  out.calls = {{"all_to_all", transfer.calls[0].label, std::max(sent, received), std::max(sent, received)}};
+  return out;
+}
+
+}  // namespace
+
 double Machine::seconds_of(const RecordedTransfer& transfer) const {
   if (transfer.ranks == 1) return 0;
+  if (!transfer.calls.empty() && is_message(transfer.calls[0])) return seconds_of(between_two(transfer));
   const int here = std::clamp(ranks_per_node / std::max(transfer.stride, 1), 1, transfer.ranks);
   const int machines = (transfer.ranks + here - 1) / here;
   const bool twice = !transfer.calls.empty() && transfer.calls[0].collective == "all_reduce";

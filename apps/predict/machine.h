@@ -28,7 +28,8 @@ struct Machine {
   PredictedTime time_of(const RecordedOperation& operation) const;
   /// Seconds of n ranks, r of them on each of k machines, for x sent bytes of whole vectors of S bytes:
   ///     max(x / link, S / (r x adapter x its part) x fabric) + base + hops within + hops between machines,
-  /// an all-reduce twice the second and all hops. Nothing among ranks of one.
+  /// an all-reduce twice the second and all hops. Messages are a transfer of two ranks, of what goes one way.
+  /// Nothing among ranks of one.
   double seconds_of(const RecordedTransfer& transfer) const;
 };
 

@@ -7,6 +7,7 @@
 #include "apps/decide/available_memory.h"
 #include "apps/report/float8_remarks.h"
 #include "apps/report/optimizer_text.h"
+#include "core/beside_compute.h"
 #include "core/counted.h"
 #include "core/cpu/isa.h"
 #include "core/cuda/runtime.h"
@@ -49,25 +50,13 @@ std::string gradient_sums_text(const Experiment& e) {
                      e.mesh.size(MeshAxis::tp) > 1 ? ", f32 between tensor-parallel ranks" : "");
 }
 
-// What of an axis is under way while the rank computes.
-int64_t sent_beside_compute(const RecordedOrder& order, std::string_view axis) {
-  int64_t bytes = 0, operations = 0;
-  std::vector<int64_t> operations_at_issue(order.transfers.size());
-  for (const RecordedEvent& event : order.events) {
-    const auto index = static_cast<size_t>(event.index);
-    switch (event.kind) {
-      case RecordedEvent::Kind::operation:
-        ++operations;
-        break;
-      case RecordedEvent::Kind::issue:
-        operations_at_issue[index] = operations;
-        break;
-      case RecordedEvent::Kind::wait:
-        if (order.transfers[index].axis == axis && operations > operations_at_issue[index])
-          bytes += order.transfers[index].sent_bytes();
-    }
-  }
-  return bytes;
+std::string in_blocks_text(const BlockOverlap& overlap) {
+  std::vector<std::string_view> layers;
+  if (overlap.wqkv == Overlap::blocks) layers.push_back("wqkv");
+  if (overlap.wo == Overlap::blocks) layers.push_back("wo");
+  if (overlap.w13 == Overlap::blocks) layers.push_back("w13");
+  if (overlap.w2 == Overlap::blocks) layers.push_back("w2");
+  return layers.empty() ? "" : fmt::format(" (in blocks: {})", fmt::join(layers, ", "));
 }
 
 // Gathers are asked for ahead of their unit, gradients are summed while the next unit's backward computes,
@@ -92,8 +81,8 @@ std::string overlap_text(const Experiment& e, const StepPlan& plan, const Commun
     text += fmt::format(", gathers {} are waited for (parallelism.fsdp_prefetch 0)", size_text(gathers));
   if (tensor_parallel > 0) {
     const int64_t beside = sent_beside_compute(plan.order, "tp");
-    text += fmt::format(", tensor parallel {} beside products, {} is waited for", size_text(beside),
-                        size_text(tensor_parallel - beside));
+    text += fmt::format(", tensor parallel {} beside products{}, {} is waited for", size_text(beside),
+                        in_blocks_text(e.shape.model_options.overlap), size_text(tensor_parallel - beside));
   }
   if (context_parallel > 0) {
     const int64_t beside = sent_beside_compute(plan.order, "cp");

@@ -25,6 +25,7 @@ void adamw(Stream&, const std::vector<AdamwTensor>&, const AdamwHyper&, const Te
   absent();
 }
 void add(Stream&, const Tensor&, const Tensor&, const Tensor&) { absent(); }
+void add_in_order(Stream&, const AddInOrder&) { absent(); }
 void add_bias(Stream&, const Tensor&, const Tensor&) { absent(); }
 void attention_backward(Stream&, const AttentionBackward&) { absent(); }
 void attention_decode(Stream&, const AttentionDecode&) { absent(); }

@@ -108,6 +108,29 @@ void add(Stream& stream, const Tensor& a, const Tensor& b, const Tensor& out) {
   }
 }
 
+void add_in_order(Stream& stream, const AddInOrder& a) {
+  constexpr std::string_view kOp = "add_in_order";
+  if (a.addends.empty() || a.addends.size() > kMostAddends)
+    fail<ShapeError>(kOp, "{} addends: expected 1 to {}", a.addends.size(), kMostAddends);
+  check_float(kOp, "out", a.out);
+  for (const Tensor& addend : a.addends) check_like(kOp, "an addend", addend, "out", a.out);
+  switch (stream.type()) {
+    case DeviceType::cpu: {
+      std::vector<const void*> addends;
+      for (const Tensor& addend : a.addends) addends.push_back(addend.data);
+      return parallel_for(a.out.numel(), kGrain, [&](int64_t begin, int64_t end) {
+        cpu::elementwise_kernels().add_in_order[a.out.dtype](addends, a.out.data, begin, end);
+      });
+    }
+    case DeviceType::cuda:
+      return cuda::add_in_order(stream, a);
+    case DeviceType::meta: {
+      const int64_t bytes = (static_cast<int64_t>(a.addends.size()) + 1) * a.out.bytes();
+      return stream.recorder().record(moving(kOp, bytes), add_in_order, a);
+    }
+  }
+}
+
 void scale(Stream& stream, const Tensor& x, const Tensor& factor) {
   check_float("scale", "x", x);
   check_tensor("scale", "factor", factor, DType::f32, {1});

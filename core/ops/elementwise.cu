@@ -69,6 +69,26 @@ struct Add {
 };
 
 template <class T>
+struct AddInOrderOf {
+  const T* addends[kMostAddends];
+  int count;
+  T* out;
+  template <int kSize>
+  __device__ void run(int64_t i) const {
+    float sums[kSize];
+    for (int a = 0; a < count; ++a) {
+      const auto x = load_pack<T, kSize>(addends[a], i);
+#pragma unroll
+      for (int k = 0; k < kSize; ++k) sums[k] = a == 0 ? x[k] : sums[k] + x[k];
+    }
+    Pack<T, kSize> sum;
+#pragma unroll
+    for (int k = 0; k < kSize; ++k) sum.set(k, sums[k]);
+    store_pack(out, i, sum);
+  }
+};
+
+template <class T>
 struct Scale {
   T* x;
   const float* factor;
@@ -147,6 +167,20 @@ void add(Stream& stream, const Tensor& a, const Tensor& b, const Tensor& out) {
   };
   if (a.dtype != b.dtype) return run.operator()<float, __nv_bfloat16>();
   dispatch_float(a.dtype, "add", [&]<class Host>() { run.operator()<Element<Host>, Element<Host>>(); });
+}
+
+void add_in_order(Stream& stream, const AddInOrder& a) {
+  dispatch_float(a.out.dtype, "add_in_order", [&]<class Host>() {
+    using T = Element<Host>;
+    AddInOrderOf<T> body{
+        .addends = {}, .count = static_cast<int>(a.addends.size()), .out = static_cast<T*>(a.out.data)};
+    bool aligned = rows_are_aligned(0, a.out);
+    for (size_t i = 0; i < a.addends.size(); ++i) {
+      body.addends[i] = static_cast<const T*>(a.addends[i].data);
+      aligned &= rows_are_aligned(0, a.addends[i]);
+    }
+    map<kPackSize<T>>("add_in_order", stream, body, a.out.numel(), aligned);
+  });
 }
 
 void scale(Stream& stream, const Tensor& x, const Tensor& factor) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "core/column_range.h"
 #include "core/stream.h"
@@ -15,6 +16,15 @@ void cast(Stream& stream, const Tensor& source, const Tensor& destination);
 void fill_zero(Stream& stream, const Tensor& tensor);
 /// out = a + b, f32 inside, f32|bf16, any aliasing; all of one dtype, or b bf16 and the others f32.
 void add(Stream& stream, const Tensor& a, const Tensor& b, const Tensor& out);
+/// out = the sum of the addends, in their order, f32 inside and rounded once: what Communicator makes of a
+/// sum over ranks. All f32 or all bf16, of one shape; out may be one of them. Throws ShapeError, also for
+/// none or more than kMostAddends.
+struct AddInOrder {
+  std::vector<Tensor> addends;
+  Tensor out;
+};
+inline constexpr size_t kMostAddends = 64;
+void add_in_order(Stream& stream, const AddInOrder& args);
 /// x *= factor[0]; x f32|bf16, factor f32 [1] on the device.
 void scale(Stream& stream, const Tensor& x, const Tensor& factor);
 /// Columns of destination from `column` on = those columns of source, converted as by cast: f32|bf16 matrices

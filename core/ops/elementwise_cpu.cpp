@@ -20,6 +20,16 @@ void add(const void* a, const void* b, void* out, int64_t n) {
 }
 
 template <class T>
+void add_in_order(std::span<const void* const> addends, void* out, int64_t begin, int64_t end) {
+  const auto at = [&](const void* addend) { return static_cast<const T*>(addend) + begin; };
+  for_each_vec(end - begin, [&](int64_t i, auto lanes) {
+    Vec sum = load(at(addends[0]) + i, lanes);
+    for (const void* addend : addends.subspan(1)) sum = sum + load(at(addend) + i, lanes);
+    store(static_cast<T*>(out) + begin + i, sum, lanes);
+  });
+}
+
+template <class T>
 void scale(void* x, float factor, int64_t n) {
   T* values = static_cast<T*>(x);
   for_each_vec(n, [&](int64_t i, auto lanes) { store(values + i, load(values + i, lanes) * factor, lanes); });
@@ -39,6 +49,7 @@ ElementwiseKernels elementwise_kernels() {
           .to_f32 = convert<bf16, float>,
           .add = {add<float, float>, add<bf16, bf16>},
           .add_bf16 = add<float, bf16>,
+          .add_in_order = {add_in_order<float>, add_in_order<bf16>},
           .scale = {scale<float>, scale<bf16>},
           .sum = {sum_all<float>, sum_all<bf16>}};
 }

@@ -24,10 +24,10 @@ AttentionLayer::AttentionLayer(const LlamaConfig& config, const LlamaBlockParame
       norm_("attention_norm", p.attention_norm, config.norm_eps),
       norm_eps_(config.norm_eps),
       wqkv_("attention.wqkv", LinearStyle::column, p.wqkv, p.wqkv_bias,
-            pieces_or_one(std::move(pieces.wqkv), heads_.row()),
-            {.x = Producer::codes, .dy = Producer::amax}),
+            pieces_or_one(std::move(pieces.wqkv), heads_.row()), {.x = Producer::codes, .dy = Producer::amax},
+            pieces.wqkv_overlap),
       wo_("attention.wo", LinearStyle::row, p.wo, -1, pieces_or_one(std::move(pieces.wo), config.dim),
-          {.x = Producer::values, .dy = Producer::codes}) {}
+          {.x = Producer::values, .dy = Producer::codes}, pieces.wo_overlap) {}
 
 ResidualStream AttentionLayer::forward(const StepContext& c, const LlamaBatch& batch, ResidualStream in,
                                        Recompute recompute, Saved& saved) const {

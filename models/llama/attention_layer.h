@@ -31,6 +31,7 @@ class AttentionLayer {
   /// How its linear layers run, for the local weights; empty: in the compute type.
   struct Pieces {
     std::vector<LinearPiece> wqkv, wo;
+    Overlap wqkv_overlap = Overlap::bulk, wo_overlap = Overlap::bulk;
   };
   AttentionLayer(const LlamaConfig& config, const LlamaBlockParameters& parameters, int tensor_parallel_size,
                  Pieces pieces);

@@ -14,6 +14,7 @@ class FeedForwardLayer {
   /// How its linear layers run, for the local weights; empty: in the compute type.
   struct Pieces {
     std::vector<LinearPiece> w13, w2;
+    Overlap w13_overlap = Overlap::bulk, w2_overlap = Overlap::bulk;
   };
   FeedForwardLayer(const LlamaConfig& config, const LlamaBlockParameters& parameters,
                    int tensor_parallel_size, Pieces pieces);

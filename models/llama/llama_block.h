@@ -11,10 +11,20 @@ struct LlamaBlockSaved {
   FeedForwardLayer::Saved feed_forward;
 };
 
+/// Of each linear layer of a block.
+struct BlockOverlap {
+  Overlap wqkv = Overlap::bulk, wo = Overlap::bulk, w13 = Overlap::bulk, w2 = Overlap::bulk;
+  bool operator==(const BlockOverlap&) const = default;
+};
+
 /// How a block's linear layers run.
 struct LlamaBlockPieces {
   AttentionLayer::Pieces attention;
   FeedForwardLayer::Pieces feed_forward;
+  void set(const BlockOverlap& overlap) {
+    attention.wqkv_overlap = overlap.wqkv, attention.wo_overlap = overlap.wo;
+    feed_forward.w13_overlap = overlap.w13, feed_forward.w2_overlap = overlap.w2;
+  }
 };
 
 /// Pre-norm transformer block:  h = x + attention(norm(x));  out = h + w2(swiglu(w13(norm(h)))).

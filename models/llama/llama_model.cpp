@@ -21,8 +21,9 @@ LlamaModel::LlamaModel(const LlamaConfig& config, LlamaParameters parameters, St
              .z_loss_weight = options_.z_loss_weight}) {
   options_.recompute.resize(parameters_.blocks.size(), Recompute::nothing);
   for (size_t i = 0; i < parameters_.blocks.size(); ++i) {
-    blocks_.emplace_back(config, parameters_.blocks[i], tp,
-                         float8.blocks.empty() ? LlamaBlockPieces{} : float8.blocks[i]);
+    LlamaBlockPieces pieces = float8.blocks.empty() ? LlamaBlockPieces{} : float8.blocks[i];
+    pieces.set(options_.overlap);
+    blocks_.emplace_back(config, parameters_.blocks[i], tp, std::move(pieces));
   }
   backward_uses_.assign(static_cast<size_t>(parameters_.units), WeightUse::backward);
   for (size_t i = 0; i < blocks_.size(); ++i) {

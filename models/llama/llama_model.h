@@ -15,6 +15,7 @@ struct LlamaModelOptions {
   bool loss_parallel = true;         ///< with tensor parallel: softmax statistics travel instead of logits
   float z_loss_weight = 0;           ///< core/ops/cross_entropy.h
   std::vector<Recompute> recompute;  ///< per block; empty: nothing is recomputed
+  BlockOverlap overlap = {};         ///< of every block, with tensor parallel
   /// Attention by cuDNN, on a GPU and without documents (apps/decide/attention_choice.h); null: our kernels.
   std::shared_ptr<cuda::FusedAttention> fused_attention = {};
 };

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "models/activation_checkpoint_config.h"
-#include "models/llama/recompute.h"
 #include "models/llama/llama_config.h"
+#include "models/llama/recompute.h"
 #include "models/model_config.h"
 
 namespace ottava {

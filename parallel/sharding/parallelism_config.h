@@ -23,6 +23,7 @@ struct ParallelismConfig {
   Reduce fsdp_reduce_every_microbatch = Reduce::automatic;
   int64_t fsdp_prefetch = 1;
   bool disable_loss_parallel = false;
+  bool enable_async_tensor_parallel = false;
   int64_t pipeline_parallel_degree = 1;
   std::string pipeline_parallel_schedule = "1F1B";
   int64_t pipeline_parallel_microbatch_size = 1;

@@ -1,10 +1,13 @@
 #pragma once
 
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "core/memory/arena.h"
 #include "core/stream.h"
 #include "parallel/comm/communicator.h"
+#include "parallel/sharding/row_blocks.h"
 
 namespace ottava {
 
@@ -33,6 +36,16 @@ class TensorParallelGroup {
   Transfer start_reduce_scatter_rows(Stream& stream, Arena& arena, const Allocation& x,
                                      std::string_view label,
                                      MemoryCategory category = MemoryCategory::scratch) const;
+
+  /// gather_rows() of several operands at once and reduce_scatter_rows(), a rank's rows at a time. With two
+  /// ranks or more.
+  GatheredRows gather_row_blocks(Stream& stream, Arena& arena, std::vector<Allocation> locals,
+                                 std::string_view label) const {
+    return {stream, arena, *communicator_, std::move(locals), label};
+  }
+  ScatteredRows scatter_row_blocks(Arena& arena, Allocation parts, std::string_view label) const {
+    return {arena, *communicator_, std::move(parts), label};
+  }
 
   /// x [n,C] of every rank, in rank order: [n * size, C]; a vector [n] likewise. `category` of the result:
   /// activations where backward reads it again.

@@ -33,6 +33,7 @@ struct LinearSetting {
   Float8State::Options state;     ///< products are added; without a length delayed has no history
   bool travels_in_codes = false;  ///< activations, where they can
   Float8Product::Producers producers = {};
+  Overlap overlap = Overlap::bulk;
 };
 
 class LinearOnRank {
@@ -81,7 +82,8 @@ class LinearOnRank {
       : table_(table_of(setting, ranks.tensor_parallel.size())),
         parameters(stream, arena, ranks, setting.specs, table_.parameters),
         state(arena, ranks, table_.state),
-        linear("w", setting.style, 0, setting.bias ? 1 : -1, table_.pieces, setting.producers),
+        linear("w", setting.style, 0, setting.bias ? 1 : -1, table_.pieces, setting.producers,
+               setting.overlap),
         context{.stream = stream,
                 .arena = arena,
                 .parameters = parameters,

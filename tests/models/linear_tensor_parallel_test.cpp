@@ -29,6 +29,7 @@ struct Case {
   std::vector<std::optional<RecipeName>> recipes;  ///< per piece (column style); one: a single product
   bool gathers_codes = false;                      ///< activations travel as FP8 codes
   bool bias = false;
+  Overlap overlap = Overlap::bulk;
 
   bool is_column() const { return style == LinearStyle::column; }
   int64_t rows() const { return is_column() ? kRows / kRanks : kRows; }  ///< of a rank's weight
@@ -50,7 +51,8 @@ struct Case {
 struct Rank {
   std::vector<float> x, dy, w, bias;
   std::vector<float> y, dx, dw, dbias;
-  int64_t products = 0;
+  int64_t products = 0, sent_bytes = 0;
+  std::vector<std::string> calls;
 };
 
 std::vector<ParameterSpec> specs(LinearStyle style) {
@@ -77,7 +79,8 @@ void pass(const Case& what, Stream& stream, Arena& arena, RankGroups& ranks, int
                         .bias = what.bias,
                         .pieces = {},
                         .state = {},
-                        .travels_in_codes = what.gathers_codes};
+                        .travels_in_codes = what.gathers_codes,
+                        .overlap = what.overlap};
   for (size_t i = 0; i < what.recipes.size(); ++i) setting.pieces.push_back({what.piece(i), what.recipes[i]});
   LinearOnRank layer(stream, arena, ranks, setting, workspace_bytes);
   const Linear& linear = layer.linear;
@@ -93,14 +96,19 @@ void pass(const Case& what, Stream& stream, Arena& arena, RankGroups& ranks, int
   LinearInput saved;
   Allocation y = linear.forward(c, {.values = x}, &saved);
   LinearOutputGradient gradient = linear.output_gradient(c, {.values = dy});
-  linear.weight_gradient(c, gradient, saved);
   Allocation dx = linear.input_gradient(c, gradient);
+  linear.weight_gradient(c, gradient, saved);
   if (arena.is_recording()) return;
   const ParameterShard &weight = layer.parameters.shard(0), &bias = layer.parameters.shard(1);
   out.y = download(stream, y), out.dx = download(stream, dx), out.dw = download(stream, weight.gradient);
   out.w = download_as_bf16(stream, weight.master), out.bias = download_as_bf16(stream, bias.master);
   if (what.bias) out.dbias = download(stream, bias.gradient);
   out.products = layer.state.products_run();
+  for (const CommStats::Total& total : ranks.world->stats().totals()) {
+    if (total.axis != "tp") continue;
+    out.sent_bytes += total.sent_bytes;
+    out.calls.emplace_back(name_of(total.collective));
+  }
 }
 
 std::vector<Rank> run(const Case& what) {
@@ -306,6 +314,36 @@ TEST_CASE("linear over tensor-parallel ranks: the formula sees a wrong operand")
       CHECK(verdict.y == is_of_gradient);  // only gradients are E5M2
       CHECK_FALSE(verdict.dx);
       CHECK_FALSE(verdict.dw);
+    }
+  }
+}
+
+// Messages in place of collectives; the sum of rows is the transport's, in rank order.
+TEST_CASE("linear over tensor-parallel ranks: products of a rank's rows at a time make the same bits") {
+  for (LinearStyle style : {LinearStyle::column, LinearStyle::row}) {
+    std::vector<Case> cases{{style, {std::nullopt}}, {LinearStyle::column, {std::nullopt}, false, true}};
+    for (RecipeName recipe : recipes()) {
+      cases.push_back({style, {recipe}, true});
+      cases.push_back({style, {recipe}, false});
+    }
+    cases.push_back({LinearStyle::column, {RecipeName::rowwise, std::nullopt, RecipeName::tensorwise}, true});
+    for (Case what : cases) {
+      INFO((what.is_column() ? "column " : "row ")
+           << (what.recipes[0] ? fp8::name_of(*what.recipes[0]) : "bf16") << ", gathered "
+           << (what.gathers_codes ? "as codes" : "in bf16"));
+      const std::vector<Rank> whole = run(what);
+      what.overlap = Overlap::blocks;
+      const std::vector<Rank> blocks = run(what);
+      for (size_t r = 0; r < whole.size(); ++r) {
+        CHECK(blocks[r].y == whole[r].y);
+        CHECK(blocks[r].dx == whole[r].dx);
+        CHECK(blocks[r].dw == whole[r].dw);
+        CHECK(blocks[r].dbias == whole[r].dbias);
+        CHECK(blocks[r].sent_bytes == whole[r].sent_bytes);
+        const bool sends = std::ranges::count(blocks[r].calls, "send") > 0;
+        const bool is_plain = !what.recipes[0] && what.recipes.size() == 1;
+        if (is_plain) CHECK(sends);
+      }
     }
   }
 }

@@ -1,5 +1,6 @@
 #include "tests/support/thread_ranks.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -54,8 +55,7 @@ class ThreadPort final : public MessagePort {
   int largest_tag() const override { return 0x7fffffff; }
   int64_t largest_message_bytes() const override { return options_.largest_message_bytes; }
   Ticket send(const void* data, int64_t bytes, int peer, int tag) override {
-    const std::chrono::duration<double> delay(options_.delay ? options_.delay(bytes) : 0);
-    auto due = Clock::now() + std::chrono::duration_cast<Clock::duration>(delay);
+    const Clock::time_point due = arrival_of(bytes);
     auto* message = new Message{static_cast<char*>(const_cast<void*>(data)), bytes, peer, tag, due};
     {
       std::lock_guard lock(of(peer).mutex);
@@ -106,6 +106,15 @@ class ThreadPort final : public MessagePort {
   }
 
  private:
+  Clock::time_point arrival_of(int64_t bytes) {
+    const auto after = [](Clock::time_point time, double seconds) {
+      return time + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+    };
+    const Clock::time_point now = Clock::now();
+    if (!options_.link) return after(now, options_.delay ? options_.delay(bytes) : 0);
+    link_is_free_ = after(std::max(now, link_is_free_), options_.link->seconds(bytes));
+    return after(link_is_free_, options_.link->latency_seconds);
+  }
   Mailbox& of(int rank) { return mail_[static_cast<size_t>(rank)]; }
   bool take(Message& message) {
     auto found = of(rank_).sent.find({message.peer, message.tag});
@@ -128,6 +137,7 @@ class ThreadPort final : public MessagePort {
   std::vector<Mailbox>& mail_;
   const ThreadRanks& options_;
   std::vector<Message*> receives_;
+  Clock::time_point link_is_free_ = {};  ///< used by the communication thread
 };
 
 // In place of the ledger, which serves processes: all ranks fail with one account.

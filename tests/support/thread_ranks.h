@@ -1,10 +1,17 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 
 #include "parallel/comm/host_communicator.h"
 
 namespace ottava::test {
+
+/// What a rank's messages leave by, one after the other.
+struct Link {
+  double latency_seconds = 0, bytes_per_second = 0;
+  double seconds(int64_t bytes) const { return static_cast<double>(bytes) / bytes_per_second; }
+};
 
 /// Ranks as threads of this process, over the collectives that MPI and TCP use.
 struct ThreadRanks {
@@ -14,6 +21,7 @@ struct ThreadRanks {
   /// How long a message of so many bytes is under way, in seconds; none: it is there at once. Called by all
   /// ranks at the same time.
   std::function<double(int64_t bytes)> delay = {};
+  std::optional<Link> link = {};  ///< in place of `delay`
   int64_t largest_message_bytes = int64_t{1} << 30;
   int64_t workspace_bytes = kMessageWorkspaceBytes;
 };

@@ -69,13 +69,12 @@ const UserFile kFiles[] = {
      512,
      {"pp 8 x dp_replicate 1 x dp_shard 8 x cp 1 x tp 8 = 512",
       "Pipeline: Interleaved1F1B, 8 ranks with 2 stages each, 32 micro-batches"},
-     {"parallelism.enable_async_tensor_parallel",
-      "quantize.linear.float8.precompute_float8_dynamic_scale_for_fsdp", "compile.enable"}},
+     {"quantize.linear.float8.precompute_float8_dynamic_scale_for_fsdp", "compile.enable"}},
     {"llama3_405b_pp8_cp8.toml",
      512,
      {"pp 8 x dp_replicate 1 x dp_shard 1 x cp 8 x tp 8 = 512",
       "Pipeline: 1F1B, 8 ranks with 1 stage each, 8 micro-batches", "8 sequences of 262144 tokens"},
-     {"parallelism.enable_async_tensor_parallel", "parallelism.context_parallel_rotate_method",
+     {"parallelism.context_parallel_rotate_method",
       "quantize.linear.float8.precompute_float8_dynamic_scale_for_fsdp", "compile.enable"}},
 };
 

@@ -80,6 +80,7 @@ const Key kKeys[] = {
     {"parallelism.pipeline_parallel_split_points", "[]", "[layers.2]", used},
     {"parallelism.context_parallel_degree", "1", "2", used},
     {"parallelism.disable_loss_parallel", "false", "true", used},
+    {"parallelism.enable_async_tensor_parallel", "false", "true", used},
     {"checkpoint.enable", "false", "true", used},
     {"checkpoint.enable_checkpoint", "false", "true", renamed},
     {"checkpoint.folder", "checkpoint", "c", used},

@@ -59,31 +59,24 @@ TEST_CASE("collectives that a step waits for are timed on their ranks; those bes
     const Experiment e = tiny(2, {"--parallelism.tensor_parallel_degree", "2"});
     RankGroups ranks(world.split("world", {0, 1}), world.split("world", {0, 1}), e.mesh);
     Stream stream = Stream::cpu();
-    CommStats traffic;
-    traffic.record({.collective = Collective::all_gather,
-                    .axis = "dp_shard",
-                    .label = "weights",
-                    .payload_bytes = 1024,
-                    .sent_bytes = 512});
-    traffic.record({.collective = Collective::all_reduce,
-                    .axis = "world",
-                    .label = "loss",
-                    .payload_bytes = 8,
-                    .sent_bytes = 8});
-    CHECK(waited_milliseconds(stream, ranks, traffic) == 0);
-    for (const Collective collective : {Collective::all_gather, Collective::reduce_scatter,
-                                        Collective::all_reduce, Collective::all_to_all}) {
-      CommStats waited;
-      waited.record({.collective = collective, .axis = "tp", .label = "x", .payload_bytes = 1024});
-      CHECK(waited_milliseconds(stream, ranks, waited) > 0);
+    const auto order_of = [](std::string axis, std::string_view collective, std::string label, bool beside) {
+      RecordedOrder order;
+      order.transfers.push_back(
+          {.axis = std::move(axis), .ranks = 2, .calls = {{collective, std::move(label), 1024, 512}}});
+      order.events.push_back({RecordedEvent::Kind::issue});
+      if (beside) order.events.push_back({RecordedEvent::Kind::operation});
+      order.events.push_back({RecordedEvent::Kind::wait});
+      return order;
+    };
+    const auto waited = [&](const RecordedOrder& order) { return waited_milliseconds(stream, ranks, order); };
+    CHECK(waited(order_of("dp_shard", "all_gather", "weights", false)) == 0);
+    CHECK(waited(order_of("world", "all_reduce", "loss", false)) == 0);
+    CHECK(waited(order_of("world", "all_reduce", "activation amaxes", false)) > 0);
+    for (const std::string_view collective : {"all_gather", "reduce_scatter", "all_reduce", "all_to_all"}) {
+      CHECK(waited(order_of("tp", collective, "x", false)) > 0);
+      CHECK(waited(order_of("tp", collective, "x", true)) == 0);
     }
-    traffic.record({.collective = Collective::all_reduce,
-                    .axis = "world",
-                    .label = "activation amaxes",
-                    .payload_bytes = 4,
-                    .sent_bytes = 4});
-    CHECK(waited_milliseconds(stream, ranks, traffic) > 0);
     const StepPlan step = record_first_rank(e.shape, kCpu, e.mesh);
-    CHECK(waited_milliseconds(stream, ranks, step.traffic) > 0);
+    CHECK(waited(step.order) > 0);
   });
 }

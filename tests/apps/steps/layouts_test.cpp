@@ -140,6 +140,46 @@ TEST_CASE("the z-loss is the same on every layout, also where the vocabulary is 
   }
 }
 
+TEST_CASE("products and transfers in blocks make the bits of those in bulk, and send as much") {
+  struct Overlapped {
+    const char* name;
+    Layout layout;
+    void (*change)(TrainingShape&);
+  };
+  const auto nothing = [](TrainingShape&) {};
+  const std::vector<Overlapped> cases = {
+      {"TP 2", {.tp = 2}, nothing},
+      {"TP 4, BF16", {.tp = 4}, [](TrainingShape& s) { s.parameters.compute = DType::bf16; }},
+      {"FSDP 2 x TP 4, QK norm and bias, recomputed",
+       {.dp_shard = 2, .tp = 4, .micro_batches = 2},
+       [](TrainingShape& s) {
+         s.model.qk_norm = s.model.qkv_bias = true;
+         s.model_options.recompute = {Recompute::block, Recompute::elementwise};
+       }},
+      {"pipeline in two halves",
+       {.tp = 2, .micro_batches = 4, .pp = 2, .schedule = ScheduleKind::zbv_zero_bubble, .chunks = 2},
+       [](TrainingShape& s) { s.model.layers = 4; }},
+  };
+  for (const Overlapped& c : cases) {
+    DYNAMIC_SECTION(c.name) {
+      TrainingShape whole = whole_step();
+      c.change(whole);
+      whole.groups.clear();
+      const LayoutCurve bulk = train_on(whole, c.layout, 4);
+      whole.model_options.overlap = {Overlap::blocks, Overlap::blocks, Overlap::blocks, Overlap::blocks};
+      const LayoutCurve blocks = train_on(whole, c.layout, 4);
+      require_same_bits(blocks, bulk);
+      REQUIRE(blocks.weights == bulk.weights);
+      for (size_t rank = 0; rank < blocks.measured.size(); ++rank) {
+        CHECK(blocks.measured[rank].sent_bytes() == bulk.measured[rank].sent_bytes());
+        CHECK(sent_totals(blocks.planned[rank]) == sent_totals(blocks.measured[rank]));
+        CHECK(blocks.measured[rank].sum(Collective::send, "tp").calls > 0);
+      }
+      require_same_bits(train_slowly_on(whole, c.layout, 2), bulk);
+    }
+  }
+}
+
 TEST_CASE("all ranks skip the same spikes on every layout") {
   TrainingShape whole = whole_step();
   whole.spikes = {.window = 8, .sigma = 0.3};  // so few that ordinary steps are spikes

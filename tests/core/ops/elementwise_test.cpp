@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstring>
+#include <deque>
 #include <limits>
 
 #include "core/cost.h"
@@ -121,6 +122,36 @@ TEST_CASE("elementwise: add and scale round once, in place too") {
       scale(stream, a_n, factor);
       CHECK(a_n.floats() == scaled);
     }
+  });
+}
+
+TEST_CASE("elementwise: add_in_order adds from the first on and rounds once") {
+  for_each_device_and_dtype([](Stream& stream, DType dtype) {
+    auto stored = [&](float x) { return dtype == DType::bf16 ? static_cast<float>(bf16(x)) : x; };
+    for (int64_t n : kSizes) {
+      for (size_t count : {size_t{1}, size_t{2}, size_t{5}, kMostAddends}) {
+        INFO(count << " x " << n);
+        std::vector<std::vector<float>> values;
+        std::deque<DeviceBuffer> buffers;
+        AddInOrder args;
+        for (size_t i = 0; i < count; ++i) {
+          values.push_back(normal_values(n, i + 1, dtype));
+          buffers.emplace_back(stream, dtype, Shape{n}, values.back());
+          args.addends.push_back(buffers.back());
+        }
+        std::vector<float> sum = values[0];
+        for (size_t i = 1; i < count; ++i)
+          for (size_t k = 0; k < sum.size(); ++k) sum[k] += values[i][k];
+        for (float& x : sum) x = stored(x);
+        args.out = args.addends.back();
+        add_in_order(stream, args);
+        CHECK(buffers.back().floats() == sum);
+      }
+    }
+    DeviceBuffer one(stream, dtype, {4}), other(stream, dtype, {5});
+    CHECK_THROWS_WITH(add_in_order(stream, {.addends = {}, .out = one}),
+                      "[add_in_order] 0 addends: expected 1 to 64");
+    CHECK_THROWS_AS(add_in_order(stream, {.addends = {one, other}, .out = one}), ShapeError);
   });
 }
 

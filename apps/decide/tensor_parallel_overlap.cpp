@@ -1,0 +1,146 @@
+#include "apps/decide/tensor_parallel_overlap.h"
+
+#include <array>
+#include <functional>
+#include <map>
+
+#include "apps/decide/transfer_calls.h"
+#include "apps/decide/workbench.h"
+#include "apps/train/step_plan.h"
+#include "core/cpu/matmul_cache.h"
+#include "core/cuda/blas_plans.h"
+#include "core/log.h"
+#include "core/ops/matmul/matmul.h"
+#include "parallel/ranks/agree.h"
+
+namespace ottava {
+namespace {
+
+constexpr std::string_view kKey = "parallelism.enable_async_tensor_parallel";
+// Bulk stays unless blocks gain more than timings vary.
+constexpr double kLeastGain = 1.02;
+
+struct Layer {
+  std::string_view name, label;
+  Overlap BlockOverlap::*overlap;
+};
+constexpr std::array<Layer, 4> kLayers{{{"wqkv", "attention.wqkv", &BlockOverlap::wqkv},
+                                        {"wo", "attention.wo", &BlockOverlap::wo},
+                                        {"w13", "feed_forward.w13", &BlockOverlap::w13},
+                                        {"w2", "feed_forward.w2", &BlockOverlap::w2}}};
+constexpr BlockOverlap kAll{Overlap::blocks, Overlap::blocks, Overlap::blocks, Overlap::blocks};
+
+bool is_open(const Experiment& e) {
+  return e.config.parallelism.enable_async_tensor_parallel && e.mesh.size(MeshAxis::tp) > 1;
+}
+
+std::string decision_name(const Layer& layer) { return fmt::format("{} {}", kKey, layer.name); }
+
+/// One micro-batch of all layers on the first rank of a mesh without a pipeline.
+StepPlan micro_batch(const Experiment& e, Device device, const BlockOverlap& overlap) {
+  TrainingShape shape = e.shape;
+  shape.model_options.overlap = overlap;
+  shape.pipeline = {};
+  shape.micro_batches = 1;
+  const MeshDegrees degrees{.dp_replicate = e.mesh.size(MeshAxis::dp_replicate),
+                            .dp_shard = e.mesh.size(MeshAxis::dp_shard),
+                            .cp = e.mesh.size(MeshAxis::cp),
+                            .tp = e.mesh.size(MeshAxis::tp)};
+  return record_first_rank(shape, device, Mesh(degrees, e.mesh.world_size() / e.mesh.size(MeshAxis::pp)));
+}
+
+/// What `plan` asks for under `label`, in its order, each operation and transfer on memory of the bench.
+double rehearse(const StepPlan& plan, const std::string& label, Stream& stream, Communicator& tp,
+                int64_t vocabulary) {
+  Workbench bench(stream.device());
+  std::map<int32_t, std::function<void(Stream&)>> operations;
+  std::map<int32_t, std::function<Request(Stream&)>> transfers;
+  std::map<int32_t, Request> under_way;
+  std::vector<std::function<void()>> events;
+  int messages = 0;
+  for (const RecordedEvent& event : plan.order.events) {
+    if (plan.order.labels[static_cast<size_t>(event.label)] != label) continue;
+    const int32_t index = event.index;
+    if (event.kind == RecordedEvent::Kind::operation) {
+      const RecordedOperation& operation = plan.operations[static_cast<size_t>(index)];
+      if (!operations.contains(index)) operations[index] = prepare(operation, bench, vocabulary);
+      events.push_back([&, index] { operations[index](stream); });
+    } else if (const RecordedTransfer& t = plan.order.transfers[static_cast<size_t>(index)]; t.axis != "tp") {
+      continue;
+    } else if (event.kind == RecordedEvent::Kind::issue) {
+      const int distance = t.calls[0].collective == "send" ? 1 + messages++ % (tp.size() - 1) : 0;
+      transfers[index] = prepare(t, tp, distance, bench);
+      events.push_back([&, index] { under_way[index] = transfers[index](stream); });
+    } else {
+      events.push_back([&, index] { under_way[index].wait(stream); });
+    }
+  }
+  return best_milliseconds(stream, [&] {
+    for (const auto& event : events) event();
+  });
+}
+
+Decisions measure(const Experiment& e, RankGroups& ranks, Device device) {
+  Stream stream = device.type == DeviceType::cuda ? Stream::cuda(device.index) : Stream::cpu();
+  if (device.type == DeviceType::cpu) stream.matmul_cache().set_products(e.shape.cpu_products);
+  if (device.type == DeviceType::cuda) {
+    stream.blas_plans().set_sm_count(e.sm_budget.products);
+    stream.blas_plans().select(cuda::BlasPlans::Selection::fastest);
+  }
+  const StepPlan blocks = micro_batch(e, device, kAll), bulk = micro_batch(e, device, {});
+  Workbench bench(stream.device());
+  const int64_t workspace =
+      std::max({blocks.matmul_workspace_bytes, bulk.matmul_workspace_bytes, int64_t{1}});
+  set_matmul_workspace(stream, bench.tensor(DType::u8, {workspace}));
+  const int64_t vocabulary = e.shape.model.vocab_size / e.mesh.size(MeshAxis::tp);
+  Decisions out;
+  for (const Layer& layer : kLayers) {
+    // A middle block: policies treat the first and the last apart.
+    const std::string label = fmt::format("layers.{}.{}", e.shape.model.layers / 2, layer.label);
+    const double in_blocks = rehearse(blocks, label, stream, *ranks.tp, vocabulary),
+                 in_bulk = rehearse(bulk, label, stream, *ranks.tp, vocabulary);
+    out.entries.push_back(
+        {decision_name(layer), in_bulk > kLeastGain * in_blocks ? "blocks" : "bulk",
+         fmt::format("forward and backward of a layer: in blocks {:.3f} ms, in bulk {:.3f} ms", in_blocks,
+                     in_bulk)});
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<OpenDecision> open_overlap(const Experiment& e) {
+  if (!is_open(e)) return {};
+  OpenDecision decision{.name = std::string(kKey),
+                        .by = "the time of each layer both ways",
+                        .outcomes = {{"blocks in every layer", e.shape}, {"blocks in none", e.shape}}};
+  decision.outcomes[0].shape.model_options.overlap = kAll;
+  decision.outcomes[1].shape.model_options.overlap = {};
+  return {decision};
+}
+
+void settle_overlap(Experiment& e, RankGroups& ranks, Device device, const Decisions& saved) {
+  if (!is_open(e)) return;
+  Decisions decided;
+  for (const Layer& layer : kLayers)
+    if (const Decisions::Entry* before = saved.find(decision_name(layer))) decided.entries.push_back(*before);
+  const bool is_saved = decided.entries.size() == kLayers.size();
+  if (!is_saved) decided = of_first_rank(measure(e, ranks, device), *ranks.control);
+  std::string complaint;
+  e.shape.model_options.overlap = {};
+  for (size_t i = 0; i < kLayers.size(); ++i) {
+    const Decisions::Entry& entry = decided.entries[i];
+    if (entry.value != "blocks" && entry.value != "bulk")
+      complaint = fmt::format(
+          "the checkpoint says {} = '{}', which is neither blocks nor bulk: start with --redecide",
+          entry.name, entry.value);
+    if (entry.value == "blocks") e.shape.model_options.overlap.*kLayers[i].overlap = Overlap::blocks;
+  }
+  refuse_together(*ranks.control, "decisions", complaint);
+  for (const Decisions::Entry& entry : decided.entries) {
+    e.decisions.entries.push_back(entry);
+    log::info("Decided{}: {} = {} ({})", is_saved ? " before" : "", entry.name, entry.value, entry.reason);
+  }
+}
+
+}  // namespace ottava
