@@ -71,6 +71,9 @@ scripts/plan_accuracy.py --text "$text" >>"$out"
 printf '\n## Long sequences: the plan of 8B on 8 H200, and published runs on H100 (scripts/long_sequences.py)\n\n' >>"$out"
 scripts/long_sequences.py >>"$out"
 
+printf '\n## 405B on 512 H100, planned, beside what TorchTitan published (scripts/plan_405b.py; times by the table, mean error 25%%)\n\n' >>"$out"
+scripts/plan_405b.py >>"$out"
+
 printf '\n## What tracing costs (scripts/trace_cost.py)\n\n' >>"$out"
 scripts/trace_cost.py --text "$text" >>"$out"
 

@@ -185,7 +185,13 @@ class Search {
     out_.recorded = static_cast<int64_t>(recorded);
     if (out_.best.size() > top)
       out_.best.erase(out_.best.begin() + static_cast<std::ptrdiff_t>(top), out_.best.end());
-    if (out_.best.empty() && closest_) out_.closest = recorder_.record(*closest_);
+    if (!out_.best.empty() || !closest_) return;
+    RecordedLayout closest = recorder_.record(*closest_);
+    if (closest.gib() > options_.limit_gib) {
+      out_.closest = std::move(closest);
+    } else {
+      out_.best.push_back(std::move(closest));  // its estimate was too high
+    }
   }
 
   // False if it does not fit or cannot be. One that takes what another takes is not kept beside it.

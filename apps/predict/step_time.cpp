@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "parallel/comm/lane.h"
+
 namespace ottava {
 namespace {
 
@@ -40,13 +42,6 @@ class Events {
   std::map<std::string, int64_t> meetings_;
 };
 
-/// Between two neighbours, seen from either.
-RecordedTransfer between_two(RecordedTransfer transfer) {
-  transfer.ranks = 2;
-  transfer.calls[0].sent_bytes = transfer.calls[0].payload_bytes;
-  return transfer;
-}
-
 ReplayProgram program_of(const StepPlan& plan, const Machine& machine,
                          const std::vector<PredictedTime>& times, Events& events, size_t role) {
   ReplayProgram program;
@@ -61,13 +56,12 @@ ReplayProgram program_of(const StepPlan& plan, const Machine& machine,
     const int64_t reached = events.of(role, index, transfer);
     if (event.kind == RecordedEvent::Kind::wait) {
       program.push_back({.kind = ReplayStep::Kind::wait, .event = reached});
-    } else if (events.is_meeting(transfer)) {
-      program.push_back({.kind = ReplayStep::Kind::meet,
-                         .seconds = machine.seconds_of(between_two(transfer)),
-                         .event = reached});
     } else {
-      program.push_back(
-          {.kind = ReplayStep::Kind::issue, .seconds = machine.seconds_of(transfer), .event = reached});
+      const bool meets = events.is_meeting(transfer);
+      program.push_back({.kind = meets ? ReplayStep::Kind::meet : ReplayStep::Kind::issue,
+                         .seconds = machine.seconds_of(transfer),
+                         .lane = machine.device.is_gpu() ? static_cast<int>(lane_of(transfer.axis)) : 0,
+                         .event = reached});
     }
   }
   return program;

@@ -32,8 +32,8 @@ struct StepTime {
   std::string bound_by() const;
 };
 
-/// The recorded order of each rank of a pipeline, or of one rank, as a program for replay(): one lane, since
-/// calls of a rank are carried out in order.
+/// The recorded order of each rank of a pipeline, or of one rank, as a program for replay(): on GPUs with
+/// the lanes of parallel/comm/lane.h, else with one.
 std::vector<ReplayProgram> programs_of(std::span<const StepPlan> roles, const Machine& machine);
 StepTime predict_step(const StepPlan& plan, const Machine& machine);
 /// Of the ranks of a pipeline together, by their place in it: until the last has ended, and where the time of

@@ -24,7 +24,9 @@ TrainingEngine::TrainingEngine(TrainingShape shape, Stream& stream, Arena& arena
                                         shape_.model_options, shape_.float8);
   if (shape_.pipeline.is_on()) {
     // What waits for another stage would hold up the calls of tensor and context parallel behind it.
-    const Receives receives = ranks.tp->size() * ranks.cp->size() > 1 ? Receives::late : Receives::early;
+    const bool has_lanes = stream.target().type == DeviceType::cuda && ranks.pp->carries_axes_apart();
+    const Receives receives =
+        has_lanes || ranks.tp->size() * ranks.cp->size() == 1 ? Receives::early : Receives::late;
     pipeline_ = std::make_unique<PipelineRunner>(shape_.pipeline.shape, receives, *ranks.pp);
     shape_.float8.state.in_flight = shape_.micro_batches;
   }

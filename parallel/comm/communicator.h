@@ -106,7 +106,7 @@ struct CollectiveCall {
 /// Collectives among an ordered set of ranks, one object per rank and mesh axis. All ranks of the set make
 /// the same calls in the same order. Calls check their arguments, are counted in stats(), are handed to the
 /// transport and return; the result may be used after wait(). Calls of all communicators of one rank are
-/// carried out in program order.
+/// carried out in program order, but where carries_axes_apart(): there those of each lane are (lane.h).
 ///
 /// Sums are made in rank order, in f32 for bf16 (rounded once at the end), and all ranks receive identical
 /// bits: over MPI and TCP bitwise repeatable for any number of threads and equal to each other. NCCL adds in
@@ -162,6 +162,8 @@ class Communicator {
   virtual std::string_view transport() const = 0;
   /// True where calls progress while the rank computes.
   virtual bool overlaps() const = 0;
+  /// True where each lane of a rank's communicators (lane.h) has a stream of its own.
+  virtual bool carries_axes_apart() const { return false; }
   /// True where calls are only work of the stream, which a CUDA graph can contain.
   virtual bool can_be_recorded() const { return false; }
   /// A graph that contains `calls` recorded calls of this rank's communicators was launched on `stream`.

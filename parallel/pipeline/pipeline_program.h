@@ -41,8 +41,8 @@ struct PipelineProgram {
 };
 
 /// When a receive is started: `early`, an action ahead of its reader, so that it hides behind that action;
-/// `late`, just before its reader, where what waits in a rank's stream of calls holds up the calls of the
-/// action in between (tensor parallel).
+/// `late`, just before its reader, where what waits holds up the calls of the action in between: those of
+/// tensor parallel in one lane with it (parallel/comm/lane.h).
 enum class Receives : uint8_t { early, late };
 
 /// The transfers of a schedule and the steps of every rank. Memory of what is sent is given back where the

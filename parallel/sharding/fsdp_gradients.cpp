@@ -138,13 +138,15 @@ void Fsdp::complete_reduction() {
 // Copies of a shard on other ranks: norms on every tensor-parallel rank, shared key/value heads, replicas.
 void Fsdp::sum_over_copies(int index) {
   const ShardCoordinates& at = coordinates();
+  const bool has_replicas = ranks_.dp_replicate->size() > 1;
   for (int p : unit_at(index).parameters) {
     const ParameterSpec& spec = specs_[static_cast<size_t>(p)];
     const Tensor& gradient = shard(p).gradient;
     if (gradient.numel() == 0) continue;
     if (spec.tensor_parallel == TensorParallel::replicate && at.tp_size > 1) {
-      copy_sums_.push_back(
-          ranks_.tp->all_reduce(stream_, {.send = gradient, .recv = {}, .label = spec.name}));
+      const Request sum = ranks_.tp->all_reduce(stream_, {.send = gradient, .recv = {}, .label = spec.name});
+      // What replicas sum next is in another lane.
+      has_replicas ? sum.wait(stream_) : copy_sums_.push_back(sum);
     }
     for (const ShardRun& run : shard_runs(spec, at)) {
       if (ranks_that_share(spec, spec.parts[static_cast<size_t>(run.part)], at.tp_size) == 1) continue;
@@ -153,11 +155,11 @@ void Fsdp::sum_over_copies(int index) {
           head_sharers_->all_reduce(stream_, {.send = rows, .recv = {}, .label = spec.name}));
     }
   }
-  if (ranks_.dp_replicate->size() > 1) sum_over_replicas(index);
+  if (has_replicas) sum_over_replicas(index);
 }
 
-// In f32 in place, behind the sums above, since calls keep their order. Another type has copies, of one unit
-// at a time, and is converted from those sums.
+// In f32 in place, behind the sums above, since calls of a lane keep their order. Another type has copies, of
+// one unit at a time, and is converted from those sums.
 void Fsdp::sum_over_replicas(int index) {
   const bool in_place = options_.reduce == DType::f32;
   if (!in_place) finish_copy_sums();

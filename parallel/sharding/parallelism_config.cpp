@@ -70,7 +70,8 @@ void declare(config::Section& s, ParallelismConfig& c) {
       .meaning("units gathered ahead of their use");
   s.field("enable_async_tensor_parallel", c.enable_async_tensor_parallel)
       .meaning(
-          "send activations between tensor parallel ranks in blocks, beside products of blocks, in the layers "
+          "send activations between tensor parallel ranks in blocks, beside products of blocks, in the "
+          "layers "
           "where that is measured to be faster");
   s.field("disable_loss_parallel", c.disable_loss_parallel)
       .meaning("gather logits instead of sharing the loss among tensor parallel ranks");

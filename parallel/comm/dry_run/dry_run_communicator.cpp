@@ -18,6 +18,7 @@ class DryRunCommunicator final : public Communicator {
   }
   std::string_view transport() const override { return "dry_run"; }
   bool overlaps() const override { return false; }
+  bool carries_axes_apart() const override { return true; }
 
  private:
   void issue(Stream&, uint64_t, std::vector<CollectiveCall> calls) override {

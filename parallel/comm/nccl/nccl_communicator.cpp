@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "core/cuda/runtime.h"
+#include "parallel/comm/lane.h"
 #include "parallel/comm/nccl/nccl_rank.h"
 
 namespace ottava::nccl {
@@ -74,6 +75,7 @@ class NcclCommunicator final : public Communicator {
                                              WorldOptions options);
   std::string_view transport() const override { return "nccl"; }
   bool overlaps() const override { return true; }
+  bool carries_axes_apart() const override { return true; }
   bool can_be_recorded() const override { return true; }
   void graph_launched(Stream& stream, std::string_view name, int64_t calls) override;
 
@@ -83,8 +85,10 @@ class NcclCommunicator final : public Communicator {
   bool is_done(uint64_t ticket) override;
   std::unique_ptr<Communicator> make_split(Members members) override;
   void stay_out_of_split() override;
-  std::shared_ptr<Handle> split_handle(int color, int key);
+  enum class Share { buffers, nothing };
+  std::shared_ptr<Handle> split_handle(int color, int key, Share share);
   void enqueue(const CollectiveCall& call);
+  Stream& own_stream() { return nccl_->stream(lane_of(axis())); }
 
   std::shared_ptr<NcclRank> nccl_;
   std::shared_ptr<Handle> handle_;
@@ -99,7 +103,7 @@ void NcclCommunicator::issue(Stream& stream, uint64_t ticket, std::vector<Collec
                     "'{}' is on {}, and NCCL moves GPU tensors only: use the control communicator",
                     calls[0].label, to_string(stream.device()));
   }
-  Stream& own = nccl_->stream();
+  Stream& own = own_stream();
   ready_.record(stream);
   ready_.wait(own);
   // A clock is set while a step is traced; such a step is not captured into a graph.
@@ -119,14 +123,15 @@ void NcclCommunicator::issue(Stream& stream, uint64_t ticket, std::vector<Collec
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   cudaStreamIsCapturing(static_cast<cudaStream_t>(stream.native()), &capture);
   if (capture != cudaStreamCaptureStatusNone) return;
-  nccl_->issued({done, calls[0].kind, axis(), calls[0].label, static_cast<int64_t>(calls.size()),
-                 calls[0].elements(), calls[0].record, std::move(begun), std::move(clock)});
+  nccl_->issued(lane_of(axis()),
+                {done, calls[0].kind, axis(), calls[0].label, static_cast<int64_t>(calls.size()),
+                 calls[0].elements(), calls[0].record, state().work(), std::move(begun), std::move(clock)});
 }
 
 void NcclCommunicator::enqueue(const CollectiveCall& call) {
   auto [type, per_element] = unit_of(call.send.dtype);
   auto units = [&, factor = per_element](int64_t elements) { return static_cast<size_t>(elements) * factor; };
-  auto stream = static_cast<cudaStream_t>(nccl_->stream().native());
+  auto stream = static_cast<cudaStream_t>(own_stream().native());
   ncclComm_t comm = handle_->comm;
   bool even = std::ranges::all_of(call.counts, [&](int64_t c) { return c == call.counts[0]; });
   int64_t mine = call.counts.empty() ? 0 : call.counts[static_cast<size_t>(rank())];
@@ -183,7 +188,7 @@ void NcclCommunicator::enqueue(const CollectiveCall& call) {
 void NcclCommunicator::graph_launched(Stream& stream, std::string_view name, int64_t calls) {
   auto done = std::make_shared<Event>(Device{DeviceType::cuda, options_.gpu});
   done->record(stream);
-  nccl_->issued({done, Collective::graph, axis(), std::string(name), calls});
+  nccl_->issued(0, {done, Collective::graph, axis(), std::string(name), calls});
 }
 
 void NcclCommunicator::wait_for(uint64_t ticket, Stream& stream) {
@@ -193,7 +198,7 @@ void NcclCommunicator::wait_for(uint64_t ticket, Stream& stream) {
 
 bool NcclCommunicator::is_done(uint64_t ticket) {
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-  cudaStreamIsCapturing(static_cast<cudaStream_t>(nccl_->stream().native()), &capture);
+  cudaStreamIsCapturing(static_cast<cudaStream_t>(own_stream().native()), &capture);
   if (capture != cudaStreamCaptureStatusNone) return true;  // a graph's order waits, never the host
   const cudaError_t status = cudaEventQuery(static_cast<cudaEvent_t>(done_[ticket % kEvents]->native()));
   if (status == cudaErrorCapturedEvent) {
@@ -208,18 +213,21 @@ bool NcclCommunicator::is_done(uint64_t ticket) {
 }
 
 std::unique_ptr<Communicator> NcclCommunicator::make_split(Members members) {
-  std::shared_ptr<Handle> handle = handle_;  // a group of everybody needs no second set of NCCL's buffers
-  if (members.world_ranks != world_ranks()) handle = split_handle(members.world_ranks[0], members.rank);
+  // A group of everybody needs no second set of NCCL's buffers; what runs beside others has its own.
+  const Share share = lane_of(members.axis) == 0 ? Share::buffers : Share::nothing;
+  std::shared_ptr<Handle> handle = handle_;
+  if (members.world_ranks != world_ranks() || share == Share::nothing)
+    handle = split_handle(members.world_ranks[0], members.rank, share);
   return std::make_unique<NcclCommunicator>(std::move(members), nccl_, std::move(handle), options_);
 }
 
 // Every rank of the parent takes part in ncclCommSplit.
-void NcclCommunicator::stay_out_of_split() { split_handle(NCCL_SPLIT_NOCOLOR, 0); }
+void NcclCommunicator::stay_out_of_split() { split_handle(NCCL_SPLIT_NOCOLOR, 0, Share::nothing); }
 
-std::shared_ptr<Handle> NcclCommunicator::split_handle(int color, int key) {
+std::shared_ptr<Handle> NcclCommunicator::split_handle(int color, int key, Share share) {
   auto handle = std::make_shared<Handle>();
   ncclConfig_t config = configuration(options_);
-  config.splitShare = 1;
+  config.splitShare = share == Share::buffers;
   check(ncclCommSplit(handle_->comm, color, key, &handle->comm, &config), "ncclCommSplit");
   nccl_->settle(handle_, "ncclCommSplit");
   if (color == NCCL_SPLIT_NOCOLOR) return nullptr;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/cuda/runtime.h"
+#include "parallel/comm/lane.h"
 
 namespace ottava::nccl {
 namespace {
@@ -15,8 +16,10 @@ void check(ncclResult_t result, const char* call) {
 }
 
 NcclRank::NcclRank(std::shared_ptr<RankState> state, int gpu)
-    : state_(std::move(state)), gpu_(gpu), stream_(Stream::cuda(gpu)), scratch_(cuda::allocate(gpu, 4)) {
-  cuda::fill_zero(scratch_, 4, stream_.native());
+    : state_(std::move(state)), gpu_(gpu), scratch_(cuda::allocate(gpu, 4)) {
+  for (size_t lane = 0; lane < kLaneCount; ++lane) lanes_.push_back({.stream = Stream::cuda(gpu)});
+  cuda::fill_zero(scratch_, 4, stream(0).native());
+  stream(0).synchronize();
   thread_ = std::thread([this] { loop(); });
 }
 
@@ -76,22 +79,23 @@ void NcclRank::release(const std::shared_ptr<Handle>& handle) noexcept {
   }
 }
 
-void NcclRank::issued(Issued work) {
+void NcclRank::issued(size_t index, Issued work) {
   std::lock_guard lock(mutex_);
-  if (queue_.empty()) moved_ = Clock::now();
-  queue_.push_back(std::move(work));
+  Lane& lane = lanes_[index];
+  if (lane.queue.empty()) lane.moved = Clock::now();
+  lane.queue.push_back(std::move(work));
   changed_.notify_all();
 }
 
 // With the lock held: what the GPU has finished leaves the queue; what it is in is the rank's progress.
-void NcclRank::advance() {
-  while (!queue_.empty()) {
-    Issued& front = queue_.front();
-    if (!front_entered_) {
-      state_->enter(front.kind, front.axis, front.label, front.calls, front.elements);
+void NcclRank::advance(Lane& lane) {
+  while (!lane.queue.empty()) {
+    Issued& front = lane.queue.front();
+    if (!lane.front_entered) {
+      state_->enter(front.kind, front.axis, front.label, front.calls, front.elements, front.work);
       state_->calls().began(front.record);
     }
-    front_entered_ = true;
+    lane.front_entered = true;
     cudaError_t status = cudaEventQuery(static_cast<cudaEvent_t>(front.done->native()));
     if (status == cudaErrorNotReady) return;
     if (status != cudaSuccess) {
@@ -101,16 +105,23 @@ void NcclRank::advance() {
     state_->leave();
     if (front.clock) state_->calls().began(front.record, front.clock->nanoseconds_of(*front.begun));
     state_->calls().ended(front.record, front.clock ? front.clock->nanoseconds_of(*front.done) : 0);
-    queue_.pop_front();
-    front_entered_ = false;
-    moved_ = Clock::now();
+    lane.queue.pop_front();
+    lane.front_entered = false;
+    lane.moved = Clock::now();
   }
+}
+
+// Where one lane waits for ranks that another lane of theirs keeps, that one is late as well.
+bool NcclRank::is_late() const {
+  const std::chrono::duration<double> limit(state_->timeout_seconds());
+  return std::ranges::any_of(
+      lanes_, [&](const Lane& lane) { return !lane.queue.empty() && Clock::now() - lane.moved > limit; });
 }
 
 void NcclRank::abort_all() {
   std::lock_guard lock(mutex_);
   aborted_ = true;
-  queue_.clear();
+  for (Lane& lane : lanes_) lane.queue.clear();
   for (auto& handle : handles_) {
     if (handle->aborted) continue;
     handle->aborted = true;
@@ -127,14 +138,13 @@ void NcclRank::loop() {
     std::string reason;
     bool late = false;
     try {
-      advance();
+      for (Lane& lane : lanes_) advance(lane);
       for (auto& handle : handles_) {
         ncclResult_t result = ncclSuccess;
         if (!handle->aborted) check(ncclCommGetAsyncError(handle->comm, &result), "ncclCommGetAsyncError");
         check(result, "a collective");
       }
-      late =
-          !queue_.empty() && Clock::now() - moved_ > std::chrono::duration<double>(state_->timeout_seconds());
+      late = is_late();
     } catch (const std::exception& error) {
       reason = error.what();
     }

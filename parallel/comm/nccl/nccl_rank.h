@@ -26,8 +26,9 @@ struct Handle {
   bool aborted = false;
 };
 
-/// What the NCCL communicators of one rank share: the stream on which all collectives run in program order
-/// (two NCCL kernels at once could each wait for the other's ranks), and a thread that watches them. The host
+/// What the NCCL communicators of one rank share: a stream for each lane, on which its collectives run in
+/// program order, and a thread that watches them. NCCL kernels of two lanes may run at once: each takes a few
+/// SMs, and no lane's ever wait for another's. The host
 /// never blocks in a collective, so only that thread can see one that hangs: after the time limit, an
 /// asynchronous NCCL error, or a failure of the rank's state it aborts all handles; kernels end, and whatever
 /// waits for the stream comes back. What the stream computed is then worthless: check RankState::failed()
@@ -38,7 +39,7 @@ class NcclRank {
   ~NcclRank();
   NcclRank(const NcclRank&) = delete;
 
-  Stream& stream() { return stream_; }
+  Stream& stream(size_t lane) { return lanes_[lane].stream; }
   const std::shared_ptr<RankState>& shared_state() const { return state_; }
   void* scratch() const { return scratch_; }  ///< 4 bytes on the GPU, for barriers
 
@@ -57,28 +58,35 @@ class NcclRank {
     std::string axis, label;
     int64_t calls = 1, elements = 0;
     int64_t record = -1;                ///< of the flight recorder
+    std::string work = {};              ///< RankState::work()
     std::shared_ptr<Event> begun = {};  ///< with `clock`: where the calls begin on the stream
     std::shared_ptr<const DeviceClock> clock = {};
   };
-  /// Adds work whose end is watched. Not for work captured into a CUDA graph: its events cannot be asked.
-  void issued(Issued work);
+  /// Adds work of a lane, whose end is watched. Not for work captured into a CUDA graph: its events cannot be
+  /// asked.
+  void issued(size_t lane, Issued work);
 
  private:
   using Clock = std::chrono::steady_clock;
   void loop();
-  void advance();
+  struct Lane {
+    Stream stream;
+    std::deque<Issued> queue = {};
+    bool front_entered = false;
+    Clock::time_point moved = Clock::now();
+  };
+  void advance(Lane& lane);
+  bool is_late() const;
   void abort_all();
 
   std::shared_ptr<RankState> state_;
   int gpu_;
-  Stream stream_;
+  std::vector<Lane> lanes_;
   void* scratch_ = nullptr;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::shared_ptr<Handle>> handles_;
-  std::deque<Issued> queue_;
-  bool front_entered_ = false, stopping_ = false, aborted_ = false;
-  Clock::time_point moved_ = Clock::now();
+  bool stopping_ = false, aborted_ = false;
   std::thread thread_;
 };
 

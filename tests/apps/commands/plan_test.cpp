@@ -290,6 +290,23 @@ TEST_CASE("a plan of a pipeline has all its ranks, its schedule and the time of 
   CHECK(row.at("keys", "row").at("parallelism.pipeline_parallel_degree", "keys").as_string("degree") == "4");
 }
 
+TEST_CASE("4,096 ranks on all five axes are planned, every rank of the pipeline") {
+  const std::string text =
+      printed({.file = OTTAVA_SOURCE_DIR "/configs/llama3_405b.yaml",
+               .overrides = {"--parallelism.pipeline_parallel_degree", "8",
+                             "--parallelism.data_parallel_replicate_degree", "2",
+                             "--parallelism.context_parallel_degree", "4", "--training.local_batch_size", "8",
+                             "--training.global_batch_size", "128", "--model.converters", "[]"},
+               .world_size = 4096,
+               .machine = {.device = "h100_sxm"}});
+  INFO(text);
+  CHECK_THAT(text, Contains("Ranks: 4096 (pp 8 x dp_replicate 2 x dp_shard 8 x cp 4 x tp 8 = 4096)"));
+  CHECK_THAT(text, Contains("\n  7:") && Contains("layers 111 to 125, head"));
+  for (const char* axis : {"pp", "dp_replicate", "dp_shard", "cp", "tp"})
+    CHECK_THAT(text, Contains(fmt::format("\n  {:14} ", axis)));
+  CHECK_THAT(text, Contains("Fits: ") && Contains("ranks of the pipeline compute nothing in "));
+}
+
 TEST_CASE("262,144 tokens of the 8B shape fit on 8 ranks that share the sequence") {
   for (const auto& [mask, whose] :
        {std::pair{"causal", "attention by cuDNN"}, std::pair{"block_causal", "attention by our kernels"}}) {

@@ -1,6 +1,5 @@
 #include "apps/decide/tensor_parallel_overlap.h"
 
-
 #include "apps/train/step_plan.h"
 #include "core/beside_compute.h"
 #include "core/log.h"

@@ -29,6 +29,30 @@ TEST_CASE("NCCL communicator conforms") {
   }
 }
 
+// In one stream rank 0's sum would wait behind its receive, and rank 1 sends only after the sum.
+TEST_CASE("NCCL: calls of tensor parallel do not queue behind what a pipeline receives ahead") {
+  if (nccl_ranks(2) < 2) return skip("NCCL needs 2 GPUs");
+  CHECK_NOTHROW(run_nccl_ranks({.ranks = 2}, [](Communicator&, Communicator& world) {
+    constexpr int64_t kCount = 1000;
+    const auto pp = world.split("pp", {0, 1}), tp = world.split("tp", {0, 1});
+    expect(world.carries_axes_apart(), "lanes are what this is about");
+    Stream stream = stream_for(world);
+    Values<float> sum(kCount), message(kCount);
+    std::ranges::fill(sum, 1.0f);
+    std::ranges::fill(message, world.rank() == 1 ? 5.0f : 0.0f);
+    const Tensor sums = view_of(sum.data(), {kCount}), text = view_of(message.data(), {kCount});
+    Request received;
+    if (world.rank() == 0) received = pp->recv(stream, {.tensor = text, .from = 1, .label = "ahead"});
+    tp->all_reduce(stream, {.send = sums, .recv = {}, .label = "sum"}).wait(stream);
+    stream.synchronize();
+    if (world.rank() == 1) received = pp->send(stream, {.tensor = text, .to = 0, .label = "ahead"});
+    received.wait(stream);
+    stream.synchronize();
+    expect(std::ranges::all_of(sum, [](float x) { return x == 2; }), "the sum is wrong");
+    expect(std::ranges::all_of(message, [](float x) { return x == 5; }), "the message is wrong");
+  }));
+}
+
 // Such a graph must be gone before the communicator is; a group of one rank that is split off needs no NCCL,
 // the world has.
 TEST_CASE("NCCL's collectives of one rank are recorded in a graph and repeated by it") {
