@@ -235,8 +235,10 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
   capture->has_ended = true;
   const std::vector<bool> joined = ancestors(*capture, capture->lanes[0]);
   leave_capture(*capture);
-  if (!capture->fault.empty()) {
-    explain("the capture is lost: %s", capture->fault.c_str());
+  // Events that were recorded meanwhile know the capture for as long as they live: the work is the graph's.
+  const auto recorded = std::make_shared<const Capture>(std::move(*capture));
+  if (!recorded->fault.empty()) {
+    explain("the capture is lost: %s", recorded->fault.c_str());
     return cudaErrorStreamCaptureInvalidated;
   }
   if (std::find(joined.begin(), joined.end(), false) != joined.end()) {
@@ -244,7 +246,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
         "the capture ends while another stream has captured work that the first stream does not wait for");
     return cudaErrorStreamCaptureUnjoined;
   }
-  *graph = reinterpret_cast<cudaGraph_t>(new std::shared_ptr<const Capture>(capture));
+  *graph = reinterpret_cast<cudaGraph_t>(new std::shared_ptr<const Capture>(recorded));
   return cudaSuccess;
 }
 
