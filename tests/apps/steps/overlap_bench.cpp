@@ -8,6 +8,7 @@
 
 #include "apps/train/step_plan.h"
 #include "core/beside_compute.h"
+#include "tests/support/catch.h"
 #include "tests/support/engine_run.h"
 #include "tests/support/layout_run.h"
 #include "tests/support/thread_ranks.h"
@@ -84,7 +85,8 @@ Transfers transfers_of(const StepPlan& plan) {
 
 }  // namespace
 
-int main() {
+// Catch has the main function; nothing is checked: times of a machine are no test.
+TEST_CASE("what overlap gains on a link") {
   for (const auto& [name, overlap] : {std::pair{"bulk", BlockOverlap{}}, std::pair{"blocks", kBlocks}}) {
     const Step at_once = run_steps(overlap, {}), linked = run_steps(overlap, kLink);
     const Transfers t = transfers_of(linked.plan);
