@@ -1,6 +1,7 @@
 #include "apps/train/batch_source.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "core/ops/cross_entropy.h"
@@ -16,6 +17,7 @@ BatchSource::BatchSource(data::MixedLoader loader, Options options)
   const auto samples = static_cast<size_t>(options_.batch * options_.micro_batches),
              count = samples * static_cast<size_t>(sequence_ / options_.context_size);
   sources_.resize(samples);
+  valid_.resize(samples);
   inputs_.resize(count);
   targets_.resize(count);
   if (options_.documents) document_starts_.resize(count);
@@ -49,6 +51,22 @@ void BatchSource::keep_chunks(int64_t m) {
   }
 }
 
+// Chunks lie by micro-batch, half of the sequence, sample.
+void BatchSource::count_valid() {
+  const int64_t halves = options_.context_size > 1 ? 2 : 1,
+                chunk = sequence_ / (halves * options_.context_size);
+  std::ranges::fill(valid_, 0);
+  auto at = targets_.begin();
+  for (int64_t m = 0; m < options_.micro_batches; ++m) {
+    for (int64_t half = 0; half < halves; ++half) {
+      for (int64_t b = 0; b < options_.batch; ++b, at += chunk)
+        valid_[static_cast<size_t>(m * options_.batch + b)] +=
+            static_cast<int32_t>(chunk - std::count(at, at + chunk, kIgnoreIndex));
+    }
+  }
+  valid_tokens_ = std::accumulate(valid_.begin(), valid_.end(), int64_t{0});
+}
+
 const HostTokens& BatchSource::read(int64_t position) {
   for (int64_t m = 0; m < options_.micro_batches; ++m) {
     const int64_t first = position + (m * options_.data_size + options_.data_rank) * options_.batch;
@@ -62,8 +80,7 @@ const HostTokens& BatchSource::read(int64_t position) {
       positions_[i] -= document_starts_[i];
     }
   }
-  valid_tokens_ =
-      static_cast<int64_t>(targets_.size()) - std::count(targets_.begin(), targets_.end(), kIgnoreIndex);
+  count_valid();
   return tokens_;
 }
 

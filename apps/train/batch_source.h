@@ -30,8 +30,9 @@ class BatchSource {
   int64_t valid_tokens() const { return valid_tokens_; }
   int64_t samples_per_step() const { return options_.batch * options_.micro_batches * options_.data_size; }
 
-  /// The source of each of this rank's samples of the last read.
+  /// Of each of this rank's samples of the last read: its source, and how many of its targets here count.
   std::span<const int32_t> sources() const { return sources_; }
+  std::span<const int32_t> valid_tokens_of_samples() const { return valid_; }
 
   data::MixedLoader& loader() { return loader_; }
   double seconds_waited() const { return loader_.stats().seconds_waited; }
@@ -42,8 +43,9 @@ class BatchSource {
   int64_t sequence_;
   data::TokenBatch rows_of(int64_t micro_batch);
   void keep_chunks(int64_t micro_batch);
+  void count_valid();
 
-  std::vector<int32_t> sources_, inputs_, targets_, document_starts_, positions_;
+  std::vector<int32_t> sources_, valid_, inputs_, targets_, document_starts_, positions_;
   /// Of one micro-batch before it is dealt to context parallel ranks: inputs, targets, document starts.
   std::vector<int32_t> whole_;
   HostTokens tokens_;

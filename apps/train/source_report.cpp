@@ -44,11 +44,11 @@ void SourceReport::check_epochs(int64_t samples) {
   });
 }
 
-void SourceReport::add(std::span<const int32_t> sources, const std::vector<float>& losses) {
-  for (size_t i = 0; i < sources.size(); ++i) {
-    Sum& sum = since_log_[static_cast<size_t>(sources[i])];
+void SourceReport::add(const BatchSource& read, const std::vector<float>& losses) {
+  for (size_t i = 0; i < losses.size(); ++i) {
+    Sum& sum = since_log_[static_cast<size_t>(read.sources()[i])];
     sum.loss += losses[i];
-    if (ranks_.context_parallel.rank() == 0) sum.samples += 1;  // the others hold parts of the same
+    sum.tokens += read.valid_tokens_of_samples()[i];
   }
 }
 
@@ -68,8 +68,8 @@ MetricsReporter::Scalars SourceReport::log(int64_t samples) {
     };
     line += fmt::format("{}{} {:.1f}%, {} tokens, {:.2f} epochs", i > 0 ? " | " : "", name, 100 * share,
                         with_commas(counts[i] * static_cast<int64_t>(sequence)), epochs);
-    if (sums[i].samples > 0) {
-      const double loss = sums[i].loss / (sums[i].samples * sequence);
+    if (sums[i].tokens > 0) {
+      const double loss = sums[i].loss / sums[i].tokens;
       line += fmt::format(", loss {:.4f}", loss);
       add("loss", loss);
     }

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -24,18 +23,19 @@ class SourceReport {
   /// ConfigError.
   void check_epochs(int64_t samples);
 
-  /// Counts a step of this rank: the sum of the token losses of each of its samples.
-  void add(std::span<const int32_t> sources, const std::vector<float>& losses);
-  /// At `samples` from the beginning of the data: a line in the log, and scalars `mixture/NAME/loss` (over
-  /// the steps since the last call; absent if there was no sample), `tokens`, `share`, `epochs`. All ranks
-  /// call it.
+  /// Counts a step of this rank, the last that `read` has read: of each of its samples the sum of the losses
+  /// of its tokens that count.
+  void add(const BatchSource& read, const std::vector<float>& losses);
+  /// At `samples` from the beginning of the data: a line in the log, and scalars `mixture/NAME/loss` (the
+  /// mean over tokens that count of the steps since the last call; absent if there were none), `tokens`,
+  /// `share`, `epochs`. All ranks call it.
   MetricsReporter::Scalars log(int64_t samples);
   /// Which source has been seen more often than its max_epochs after so many samples; empty: none.
   std::string over_limit(int64_t samples) const;
 
  private:
   struct Sum {
-    double loss = 0, samples = 0;
+    double loss = 0, tokens = 0;
   };
   const TrainingConfig& config_;
   data::MixedLoader& data_;

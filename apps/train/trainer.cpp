@@ -180,7 +180,7 @@ StepOutputs Trainer::step(StepProfile* profile) {
   const HostSpans::Scope training(spans(), HostSpans::Track::host, "train step");
   StepOutputs out = engine_->train_step(tokens, inputs, profile);
   out.valid_tokens = inputs.valid_tokens;
-  if (sources_) sources_->add(data_->sources(), out.sequence_losses);
+  if (sources_) sources_->add(*data_, out.sequence_losses);
   state_.step += 1;
   state_.schedule_step += 1;
   state_.data_position += experiment_.global_batch;

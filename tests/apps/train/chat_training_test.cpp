@@ -12,7 +12,11 @@
 #include "core/data/chat/template_file.h"
 #include "core/error.h"
 #include "core/io/file.h"
+#include "core/io/gzip.h"
+#include "core/log.h"
 #include "tests/apps/train/training_runs.h"
+#include "tests/core/data/compress.h"
+#include "tests/support/captured_output.h"
 #include "tests/support/message_of.h"
 
 // From lines of conversations to a model that holds one.
@@ -113,6 +117,95 @@ TEST_CASE("packed conversations have the loss that each has by itself") {
   CHECK(std::abs(packed / alone - 1) < 1e-5);
 }
 
+TEST_CASE("the same conversations are read from every form and from packed files") {
+  ChatTraining chats;
+  std::string messages, sharegpt, prompts;
+  for (int i = 0; i < 200; ++i) {
+    const std::string user = fmt::format("what is {}?", i), answer = "it is" + repeated("w", 1 + i * 5 % 11);
+    messages += fmt::format(
+        R"({{"messages": [{{"role": "user", "content": "{}"}}, {{"role": "assistant", "content": "{}"}}]}})"
+        "\n",
+        user, answer);
+    sharegpt += fmt::format(
+        R"({{"conversations": [{{"from": "human", "value": "{}"}}, {{"from": "gpt", "value": "{}"}}]}})"
+        "\n",
+        user, answer);
+    prompts += fmt::format(
+        R"({{"prompt": [{{"role": "user", "content": "{}"}}], "completion": [{{"role": "assistant", "content": "{}"}}]}})"
+        "\n",
+        user, answer);
+  }
+  struct Read {
+    std::vector<int32_t> inputs, targets, starts;
+    int64_t windows;
+    bool operator==(const Read&) const = default;
+  };
+  const auto read = [&](const std::string& format, const std::string& name, const std::string& content) {
+    std::ofstream(chats / name, std::ios::binary) << content;
+    Overrides overrides = chats.of({"--training.format", format});
+    overrides[1] = chats / name;
+    const TinyTraining::Run run = chats.start("run of " + name, overrides);
+    RankGroups solo = solo_rank_groups();
+    data::MixedLoader loader = open_training_data(run.trainer->experiment(), solo);
+    Read out{.windows = loader.sources()[0].loader->count_samples()};
+    for (auto* all : {&out.inputs, &out.targets, &out.starts})
+      all->resize(static_cast<size_t>(out.windows * kSequence));
+    loader.read(0, out.windows, {out.inputs.data(), out.targets.data(), out.starts.data()});
+    return out;
+  };
+  const Read plain = read("messages", "plain.jsonl", messages);
+  CHECK(plain.windows > 10);
+  CHECK(std::ranges::count(plain.targets, data::kNoTarget) > plain.windows * kSequence / 4);
+  CHECK(read("messages", "packed.jsonl.gz", gzip(messages)) == plain);
+  CHECK(read("messages", "packed.jsonl.zst", data::test::zstd(messages)) == plain);
+  CHECK(read("sharegpt", "gpt.jsonl", sharegpt) == plain);
+  CHECK(read("sharegpt", "gpt.jsonl.zst", data::test::zstd(sharegpt)) == plain);
+  CHECK(read("prompt_completion", "prompts.jsonl", prompts) == plain);
+  CHECK(read("prompt_completion", "prompts.jsonl.gz", gzip(prompts)) == plain);
+}
+
+TEST_CASE("the loss of a source of conversations is the mean over what counts") {
+  ChatTraining chats;
+  Overrides overrides = chats.of();
+  overrides.erase(overrides.begin(), overrides.begin() + 4);
+  overrides = overrides + Overrides{"--training.dataset_path",
+                                    "[]",
+                                    "--training.mixture",
+                                    fmt::format("[{{name: chats, path: {}, format: messages, weight: 1}}, "
+                                                "{{name: text, path: {}, weight: 0}}]",
+                                                chats.path, chats.text_path()),
+                                    "--training.mixture_stages",
+                                    "[{from_step: 3, weights: [1, 1]}]",
+                                    "--training.steps",
+                                    "6"};
+  chats.start("mixed", overrides)->run();
+  const std::vector<double> own = logged(chats / "mixed", "mixture/chats/loss"),
+                            text = logged(chats / "mixed", "mixture/text/loss"),
+                            all = logged(chats / "mixed", "loss_metrics/global_avg_loss");
+  REQUIRE(own.size() == 6);
+  REQUIRE(text.size() == 4);
+  for (size_t step = 0; step < 2; ++step) CHECK(std::abs(own[step] / all[step] - 1) < 1e-6);
+  // One window of each: their mean by tokens, of which text has more.
+  for (size_t step = 2; step < 6; ++step) {
+    const double of_text = (all[step] - own[step]) / (text[step - 2] - own[step]);
+    INFO("step " << step + 1 << ": " << of_text << " of the tokens are of the text");
+    CHECK(of_text > 0.5);
+    CHECK(of_text < 1);
+  }
+}
+
+TEST_CASE("a run shows its first conversation, with what counts in brackets") {
+  ChatTraining chats;
+  log::set_level(log::Level::info);
+  const CapturedOutput captured;
+  chats.start("shown", chats.of({"--training.steps", "1"}))->run();
+  log::set_level(log::Level::warning);
+  CHECK_THAT(captured.text(),
+             Contains("First conversation, the loss counts what is in [[double brackets]]:\n"
+                      "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nwhat is ") &&
+                 Contains("<|end_header_id|>\n\n[[it is w0") && Contains("<|eot_id|>]]"));
+}
+
 TEST_CASE("every layout reads the same conversations with the same masks") {
   ChatTraining chats;
   const TinyTraining::Run run = chats.start("layouts", chats.of());
@@ -211,6 +304,12 @@ TEST_CASE("what is wrong with conversations is said before training, with file a
           R"({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y", "train": false}]})"),
       Contains(place + "no token counts towards the loss"));
   CHECK_THAT(message("{\"messages\": ["), Contains(place + "malformed JSON"));
+  const std::string packed = chats / "bad.jsonl.gz";
+  std::ofstream(packed, std::ios::binary) << gzip(conversations(5) + "{\"messages\": [\n");
+  Overrides of_packed = chats.of();
+  of_packed[1] = packed;
+  CHECK_THAT(message_of([&] { chats.start("packed", of_packed); }),
+             Contains("'" + packed + "' line 6: malformed JSON"));
   CHECK(message("{\"messages\": [", {"--training.bad_records", "skip"}) == "no error");
   CHECK_THAT(message("", {"--chat.template", "gemma"}),
              Contains("chat.template") && Contains("byte fallback"));

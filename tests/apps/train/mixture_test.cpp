@@ -6,6 +6,7 @@
 #include "apps/train/training_data.h"
 #include "core/error.h"
 #include "parallel/ranks/rank_groups.h"
+#include "tests/support/captured_output.h"
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"
 #include "tests/support/tiny_training.h"
@@ -168,7 +169,12 @@ TEST_CASE("tokens, share, epochs and loss of each source are logged") {
   REQUIRE(alone.size() == 8);
   for (size_t step = 0; step < 8; ++step) CHECK(std::abs(alone[step] / global[step] - 1) < 1e-6);
   CHECK(logged(mixed / "one", "mixture/books/loss").empty());
-  CHECK(logged(mixed / "one", "mixture/web/epochs").back() > 0);
+  // 16 windows of those that the text has.
+  RankGroups solo = solo_rank_groups();
+  data::MixedLoader again = open_training_data(
+      mixed.start("count", mixed.of("weight: 1", "weight: 1", "weight: 1"))->experiment(), solo);
+  CHECK(logged(mixed / "one", "mixture/web/epochs").back() ==
+        Approx(16.0 / static_cast<double>(again.sources()[0].loader->count_samples())).epsilon(0.1));
 }
 
 TEST_CASE("a source is seen as often as its repeat says") {
@@ -194,6 +200,17 @@ TEST_CASE("a source that would be seen too often is refused before training") {
              }),
              Contains("[training.mixture] notes would be seen ") && Contains(" times by step 200") &&
                  Contains("its max_epochs is 2"));
+  // Above 4 times it is warned of, unless a limit says that it is meant.
+  const auto warned_of = [&](const std::string& notes) {
+    const CapturedOutput captured;
+    mixed.start("warned", mixed.of("weight: 1", "weight: 1", notes, {"--training.steps", "200"}));
+    return captured.text();
+  };
+  CHECK_THAT(warned_of("weight: 8"),
+             Contains("WARNING") && Contains("training.mixture: notes would be seen ") &&
+                 Contains("; more than 4 times begins to cost quality") && !Contains("mixture: web"));
+  CHECK_THAT(warned_of("weight: 8, max_epochs: 1000"), !Contains("times by step"));
+  CHECK_THAT(warned_of("weight: 0.01"), !Contains("times by step"));
   std::ofstream(mixed / "notes.txt") << "too short";
   CHECK_THAT(message_of([&] { mixed.start("short", mixed.of("weight: 1", "weight: 1", "weight: 1")); }),
              Contains("the dataset is too small: '" + (mixed / "notes.txt")));
@@ -303,8 +320,11 @@ TEST_CASE("validation sets by name have a loss each") {
       ->run();
   for (const char* name : {"web", "books"}) {
     mixed.start(name, with({"--validation.dataset_path", mixed / (std::string(name) + ".txt")}))->run();
-    CHECK(logged(mixed / "named", std::string("validation_metrics/") + name + "/loss") ==
-          logged(mixed / name, "validation_metrics/loss"));
+    for (const char* what : {"loss", "perplexity", "bits_per_byte"}) {
+      const std::vector<double> own = logged(mixed / name, std::string("validation_metrics/") + what);
+      CHECK(own.size() == 2);
+      CHECK(logged(mixed / "named", fmt::format("validation_metrics/{}/{}", name, what)) == own);
+    }
   }
   CHECK_THAT(message_of([&] {
                mixed.config("x", with({"--validation.datasets", "[{name: a, path: x}, {name: a, path: y}]"}));
