@@ -169,7 +169,8 @@ def main():
             cases.append({"template": name, "messages": messages, "ids": ids, "mask": "".join(map(str, mask)), "prompt": prompt})
     versions = {p: importlib.metadata.version(p) for p in ("transformers", "tokenizers", "trl", "jinja2")}
     (OUT / "golden.json").write_text(
-        '{"versions": ' + json.dumps(versions) + ',\n"llama3": ' + json.dumps((TRL / "llama3.jinja").read_text()) +
+        '{"versions": ' + json.dumps(versions) + ',\n"templates": ' +
+        json.dumps({name: (TRL / (file + ".jinja")).read_text() for name, file in NAMES.items()}) +
         ',\n"cases": [\n' +
         ",\n".join(json.dumps(c, separators=(",", ":")) for c in cases) + "\n]}\n")
     print(f"{len(cases)} cases; {compared} masks compared with trl's own")

@@ -104,6 +104,15 @@ TEST_CASE("tasks are scored during training as ottava eval scores the checkpoint
                tiny.config("none", {"--evaluation.enable", "true"});
              }),
              Contains("there is no task to evaluate and no prompt"));
+  std::ofstream(tiny / "wrong.jsonl") << R"({"query": "q", "choices": ["a", "b"], "gold": 1})"
+                                         "\n"
+                                      << R"({"query": "q", "choices": ["a", "b"], "gold": 2})"
+                                         "\n";
+  CHECK_THAT(message_of([&] {
+               tiny.start("wrong", asking + Overrides{"--evaluation.tasks",
+                                                      "[{name: wrong, path: " + tiny / "wrong.jsonl" + "}]"});
+             }),
+             Contains("'" + tiny / "wrong.jsonl" + "' line 2: gold 2 is out of range"));
 }
 
 TEST_CASE("prompts are continued during training as ottava generate continues them") {

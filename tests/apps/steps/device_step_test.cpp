@@ -126,6 +126,26 @@ TEST_CASE("three fp8 steps on every device end where the CPU's do, and repeat bi
   }
 }
 
+TEST_CASE("a step without a token that counts has neither loss nor gradient on any device") {
+  for (Device device : devices()) {
+    INFO("device " << to_string(device));
+    const TrainingShape shape = shape_of({});
+    EngineRun run(shape, device);
+    run->parameters().initialise(3);
+    const int64_t count = shape.batch * shape.sequence;
+    const auto inputs = random_tokens(count, shape.model.vocab_size, 5);
+    const std::vector<int32_t> targets(inputs.size(), kIgnoreIndex);
+    const StepOutputs out =
+        run->train_step({.inputs = inputs, .targets = targets, .document_start = {}, .positions = {}},
+                        {.learning_rate = 2e-3, .optimizer_step = 1, .valid_tokens = 0});
+    CHECK(out.loss_sum == 0);
+    CHECK(out.grad_norm == 0);
+    CHECK_FALSE(out.skipped);
+    for (const float weight : run.values(run->parameters().shard(0).master))
+      if (!std::isfinite(weight)) FAIL("a weight is " << weight);
+  }
+}
+
 TEST_CASE("tied embeddings, biases and QK-norm on every device") {
   using Family = Case::Family;
   for (Family family : {Family::tied, Family::qwen2, Family::qwen3}) check_devices({DType::f32, family});

@@ -93,6 +93,58 @@ TEST_CASE("processes learn from conversations as one process does") {
   }
 }
 
+TEST_CASE("processes mix sources as one process does, whatever they share") {
+  struct Mixed {
+    Curve curve;
+    std::map<std::string, std::vector<double>> counts, losses;
+  };
+  auto mixed = [](const std::string& program, const std::string& options) {
+    Job job;
+    std::ofstream(job.in("b.txt")) << generated_text(400, 3);
+    std::ofstream(job.in("c.txt")) << generated_text(30, 4);
+    auto source = [&](const std::string& name, const std::string& file, int weight) {
+      return fmt::format("{{name: {}, path: {}, weight: {}}}", name, job.in(file), weight);
+    };
+    run(program +
+        job.train(fmt::format(" --training.dataset_path \"[]\" --training.mixture \"[{}, {}, {}]\" "
+                              "--training.mixture_stages \"[{{from_step: 4, weights: [1, 1, 2]}}]\" "
+                              "--training.steps 6 --training.seq_len 512{}",
+                              source("a", "text.txt", 3), source("b", "b.txt", 2), source("c", "c.txt", 0),
+                              options)));
+    Mixed out{.curve = job.curve()};
+    for (const std::string name : {"a", "b", "c"}) {
+      for (const char* count : {"tokens", "share"})
+        out.counts[name + " " + count] = logged(job.out(), fmt::format("mixture/{}/{}", name, count));
+      out.losses[name] = logged(job.out(), fmt::format("mixture/{}/loss", name));
+    }
+    return out;
+  };
+  const Mixed single = mixed(OTTAVA, " --training.local_batch_size 8");
+  REQUIRE(single.curve.size() == 6);
+  CHECK(single.losses.at("a").size() == 6);
+  CHECK(single.losses.at("c").size() == 3);  // it begins with step 4
+  CHECK(single.counts.at("c tokens") == std::vector<double>{0, 0, 0, 4 * 512, 8 * 512, 12 * 512});
+  for (const auto& [ranks, micro, options] :
+       {std::tuple{2, 2, "data_parallel_shard_degree 2"},
+        std::tuple{2, 4, "data_parallel_replicate_degree 2"}, std::tuple{2, 4, "tensor_parallel_degree 2"},
+        std::tuple{2, 4, "context_parallel_degree 2"}, std::tuple{2, 8, "pipeline_parallel_degree 2"},
+        std::tuple{4, 4, "pipeline_parallel_degree 2 --parallelism.data_parallel_shard_degree 2"}}) {
+    INFO(options);
+    const Mixed several = mixed(
+        launch(ranks, ""), fmt::format(" --training.local_batch_size {} --parallelism.{}", micro, options));
+    REQUIRE(several.curve.size() == 6);
+    CHECK(several.counts == single.counts);
+    for (const auto& [step, point] : single.curve)
+      CHECK(std::abs(several.curve.at(step).loss / point.loss - 1) < 1e-5);
+    for (const auto& [name, losses] : single.losses) {
+      INFO("source " << name);
+      REQUIRE(several.losses.at(name).size() == losses.size());
+      for (size_t i = 0; i < losses.size(); ++i)
+        CHECK(std::abs(several.losses.at(name)[i] / losses[i] - 1) < 1e-5);
+    }
+  }
+}
+
 TEST_CASE("processes continue prompts as one process does, and refuse where no rank has whole layers") {
   const std::string prompts =
       " --evaluation.enable true --evaluation.freq 6 --evaluation.prompts \"[the octave, one hand and]\" "

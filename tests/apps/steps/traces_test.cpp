@@ -1,4 +1,6 @@
 #include <signal.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 #include <algorithm>
 #include <cmath>
@@ -10,6 +12,7 @@
 #include "core/io/file.h"
 #include "core/io/gzip.h"
 #include "core/trace/time_split.h"
+#include "parallel/checkpoint/manifest.h"
 #include "tests/apps/steps/small_job.h"
 #include "tests/support/catch.h"
 #include "tests/support/launched.h"
@@ -112,7 +115,7 @@ TEST_CASE("four ranks trace their steps on one timeline") {
   Job job;
   run(OTTAVA + std::string(" launch -n 4 --") + job.train(kTraced) +
       " --parallelism.tensor_parallel_degree 2 --training.local_batch_size 1 --checkpoint.enable true "
-      "--checkpoint.interval 4");
+      "--checkpoint.interval 3 --checkpoint.async_mode async");
   std::set<int64_t> pids;
   int64_t first_begin = 0, first_end = 0;
   std::map<std::string, int64_t> bytes;
@@ -140,6 +143,12 @@ TEST_CASE("four ranks trace their steps on one timeline") {
 
     const std::vector<Slice> reads = trace.of("user_annotation", "data");
     CHECK(reads.size() == 2);
+    // Step 9 is saved while step 10 is traced.
+    CHECK(std::ranges::any_of(trace.of("user_annotation", "host"),
+                              [](const Slice& e) { return e.name == "save"; }));
+    CHECK(std::ranges::any_of(trace.of("user_annotation", "saves"), [](const Slice& e) {
+      return e.name == "write the checkpoint of step 9" && e.end > e.begin;
+    }));
     const std::vector<Slice> operations = trace.of("kernel", "compute");
     CHECK(std::ranges::any_of(operations, [](const Slice& e) {
       return e.name == "attention.core" && e.args->at("planned FLOPs", "a").as_number("f") > 0 &&
@@ -149,6 +158,7 @@ TEST_CASE("four ranks trace their steps on one timeline") {
     CHECK(std::ranges::any_of(trace.of("user_annotation", "compute"),
                               [](const Slice& e) { return e.name == "layers.1 backward"; }));
     CHECK_FALSE(trace.of("wait", "compute").empty());
+    std::map<std::string, int64_t> last{{"dp_shard", -1}, {"tp", -1}};  // of the calls' numbers
     for (const std::string axis : {"dp_shard", "tp"}) {
       const std::vector<Slice> calls = trace.of("kernel", "axis " + axis);
       REQUIRE_FALSE(calls.empty());
@@ -156,8 +166,16 @@ TEST_CASE("four ranks trace their steps on one timeline") {
         CHECK(e.args->at("Process Group Name", "a").as_string("g") == axis);
         CHECK(e.args->at("Group size", "a").as_integer("n") == 2);
         CHECK(e.args->at("planned us", "a").as_number("u") > 0);
+        CHECK(e.args->at("In msg nelems", "a").as_integer("n") > 0);
+        CHECK(e.args->at("Out msg nelems", "a").as_integer("n") > 0);
+        CHECK(e.args->at("dtype", "a").as_string("d") == "Float");
+        CHECK_FALSE(e.args->at("Collective name", "a").as_string("c").empty());
+        const int64_t sequence = e.args->at("Seq", "a").as_integer("s");
+        CHECK(sequence > last[axis]);
+        last[axis] = sequence;
         bytes[axis] += e.args->at("sent bytes", "a").as_integer("b");
       }
+      CHECK(bytes[axis] > 0);
     }
     for (const auto& [id, pair] : trace.arrows) {
       REQUIRE(pair.size() == 2);
@@ -206,6 +224,83 @@ TEST_CASE("stages of a pipeline and ranks that share sequences have tracks, plan
     }
   }
 }
+
+TEST_CASE("tensor parallel in blocks is traced call by call, planned and measured") {
+  Job job;
+  const std::string options =
+      " --parallelism.tensor_parallel_degree 2 --parallelism.enable_async_tensor_parallel true "
+      "--training.local_batch_size 2 --lr_scheduler.decay_ratio 0" +
+      kSave;
+  run(OTTAVA + std::string(" launch -n 2 --") + job.train("--training.steps 4" + options));
+  // Which is faster here is no matter: the run goes on as if blocks were.
+  const std::string folder = job.checkpoints() + "/step-4/", path = folder + "decisions.json";
+  std::string decisions = read_file(path);
+  for (size_t at; (at = decisions.find("\"bulk\"")) != std::string::npos;)
+    decisions.replace(at, 6, "\"blocks\"");
+  std::ofstream(path) << decisions;
+  const std::string name = folder + std::string(checkpoint::kManifestName);
+  checkpoint::Manifest manifest = checkpoint::parse_manifest(read_file(name), name);
+  for (checkpoint::Manifest::File& file : manifest.files) {
+    if (file.name != "decisions.json") continue;
+    file.bytes = std::ssize(decisions);
+    file.checksum = XXH64(decisions.data(), decisions.size(), 0);
+  }
+  std::ofstream(name) << to_text(manifest);
+  run(OTTAVA + std::string(" launch -n 2 --") + job.train(kTraced + options));
+  for (int rank = 0; rank < 2; ++rank) {
+    INFO("rank " << rank);
+    const Trace trace(trace_path(job, 10, rank));
+    check_nesting(trace);
+    check_split(trace);
+    CHECK(trace.about("planned").as_bool("planned"));
+    int messages = 0;
+    for (const Slice& e : trace.of("kernel", "axis tp")) {
+      if (e.name.find("Send") == std::string::npos) continue;
+      ++messages;
+      INFO(e.name);
+      const Json* planned = e.args->find("planned us");
+      REQUIRE(planned != nullptr);
+      CHECK(planned->as_number("us") > 0);
+      CHECK(e.args->at("sent bytes", "a").as_integer("b") > 0);
+    }
+    CHECK(messages > 2 * 4 * 2);  // two steps of four micro-batches of two blocks
+    for (const auto& [id, pair] : trace.arrows) CHECK(pair.size() == 2);
+  }
+}
+
+#ifdef OTTAVA_NVTX_RECORDER
+TEST_CASE("traced steps have NVTX ranges that nest, and a run without them none") {
+  Job job;
+  const auto ranges = [&](const std::string& file, const std::string& options) {
+    run("NVTX_INJECTION64_PATH=" OTTAVA_NVTX_RECORDER " OTTAVA_NVTX_FILE=" + job.in(file) + " " OTTAVA +
+        job.train(kTraced + options));
+    std::map<std::string, int> pushed;
+    int depth = 0;
+    std::ifstream lines(fs::exists(job.in(file)) ? job.in(file) : "/dev/null");
+    for (std::string line; std::getline(lines, line);) {
+      line == "pop" ? --depth : ++depth;
+      REQUIRE(depth >= 0);
+      if (line.starts_with("push ")) ++pushed[line.substr(5)];
+    }
+    CHECK(depth == 0);
+    return pushed;
+  };
+  const std::map<std::string, int> with = ranges("with", " --profiling.enable_nvtx true");
+  // Of every five steps three are warm-up or traced; each has eight micro-batches of two blocks.
+  CHECK(with.at("layers.1 backward") == 2 * 3 * 8);
+  // Of both forward and backward, and of every second once more, recomputed.
+  CHECK(with.at("attention.core") == 2 * 3 * 8 * 5);
+  CHECK(with.at("optimizer") > 0);
+  CHECK(ranges("without", "").empty());
+}
+#else
+TEST_CASE("NVTX ranges are refused where the program has none") {
+  Job job;
+  const Outcome o = run_command(OTTAVA + job.train(kTraced + " --profiling.enable_nvtx true"));
+  CHECK(o.exit_code == 1);
+  CHECK_THAT(o.output, Catch::Contains("profiling.enable_nvtx") && Catch::Contains("built without NVTX"));
+}
+#endif
 
 TEST_CASE("without profiling nothing is written, and a run computes the same with it") {
   Job plain, traced;

@@ -118,6 +118,9 @@ TEST_CASE("a template needs its special tokens, and other templates are refused 
       Catch::Matchers::Contains("has no special token <|start_header_id|>, which the template llama3"));
   CHECK_THROWS_WITH(chat_template_named("llama2"), Catch::Matchers::Contains("byte fallback"));
   CHECK_THROWS_WITH(chat_template_named("gemma3"), Catch::Matchers::Contains("byte fallback"));
+  CHECK_THROWS_WITH(
+      chat_template_named("mistral"),
+      Catch::Matchers::Contains("the template mistral belongs to tokenizers with byte fallback"));
   CHECK_THROWS_WITH(chat_template_named("vicuna"),
                     Catch::Matchers::Contains("unknown template 'vicuna': expected llama3, llama3.1"));
 }
