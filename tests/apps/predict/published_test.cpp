@@ -48,6 +48,8 @@ TEST_CASE("layouts and precisions of one model are to each other as others measu
                      speeds[name].second, speeds[name].first,
                      100 * (speeds[name].second / speeds[name].first - 1)));
   }
+  for (const Json& name : published.at("fitted", "file").as_array("fitted"))
+    CHECK_FALSE(speeds.contains(name.as_string("name")));
   for (const Json& pair : published.at("ratios", "file").as_array("ratios")) {
     const std::string &a = pair.as_array("pair")[0].as_string("name"),
                       &b = pair.as_array("pair")[1].as_string("name");
