@@ -225,8 +225,9 @@ void print_search(const SearchResult& result, const MemoryLimit& limit, const Ma
       out << fmt::format("; the closest takes {:.1f} GiB, {:.1f} too much: {}\n  {}", result.closest->gib(),
                          result.closest->gib() - limit.gib, describe(result.closest->layout),
                          options_text(keys_of(result.closest->layout)));
-    out << "\n  more ranks, shorter sequences, optimizer.state_dtype: bfloat16 or a device with more "
-           "memory\n";
+    out << "\n  more ranks, shorter sequences, optimizer.state_dtype: bfloat16, a device with more memory, "
+           "or "
+           "a pipeline: --fix parallelism.pipeline_parallel_degree=N\n";
     return;
   }
   const StepTime& first = *result.best[0].time;
@@ -248,6 +249,7 @@ void print_search(const SearchResult& result, const MemoryLimit& limit, const Ma
       machine.device.id, 100 * first.error, first.bound_by());
   if (result.best.size() > 1 && result.best.back().time->seconds - first.seconds < near)
     out << "All of them are within that error of the first: try two or three\n";
+  out << "Of pipelines the file's was tried, and what --fix parallelism.pipeline_parallel_degree=N names\n";
   out << "The first:\n  " << options_text(keys_of(result.best[0].layout)) << '\n';
 }
 

@@ -292,6 +292,17 @@ std::string reason_of(const StepTime& first, const StepTime& second) {
   return what.empty() ? "as fast" : what;
 }
 
+// Of pipelines, which are recorded as they are and take long: the file's, and what --fix asks for.
+std::set<int64_t> pipelines(const Layout& given, int64_t ranks, const std::vector<std::string>& fixed) {
+  std::set<int64_t> degrees{1, given.pp};
+  for (const int64_t degree : divisors(ranks)) {
+    if (std::ranges::find(fixed, fmt::format("parallelism.pipeline_parallel_degree={}", degree)) !=
+        fixed.end())
+      degrees.insert(degree);
+  }
+  return degrees;
+}
+
 // Keys and values of whole sequences travel in every layer: within a machine.
 bool shares_sequences(const Experiment& e, const Machine& machine, int64_t tp, int64_t cp) {
   const auto divides = [&](int64_t sequence) { return sequence % context_parallel_unit(cp) == 0; };
@@ -311,7 +322,7 @@ std::vector<Layout> all_layouts(const PlannedExperiment& planned, const Machine&
   });
   std::vector<Layout> layouts;
   std::vector<std::pair<int64_t, int64_t>> outer;  // pp, tp
-  for (const int64_t pp : std::set<int64_t>{1, given.pp})
+  for (const int64_t pp : pipelines(given, world, options.fixed))
     for (const int64_t tp : divisors(world / pp))
       if (tp <= machine.ranks_per_node) outer.emplace_back(pp, tp);
   for (const auto& [pp, tp] : outer) {

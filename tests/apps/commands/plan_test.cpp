@@ -234,6 +234,7 @@ TEST_CASE("plan --search prints keys that make the layout it found, for people a
   CHECK_THAT(text, Contains(" layouts of 4 ranks, ") &&
                        Contains(" recorded in full; each may take 77.1 GiB") && Contains("\n  1 ") &&
                        Contains("\n  3 ") && !Contains("\n  4 ") &&
+                       Contains("\nOf pipelines the file's was tried, and what --fix ") &&
                        Contains("\nThe first:\n  --parallelism.data_parallel_replicate_degree "));
   const Json report = Json::parse(read_file(file), "plan");
   const Json::Array& layouts = report.at("layouts", "plan").as_array("layouts");

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <random>
+#include <set>
 
 #include "apps/predict/fewer_blocks.h"
 #include "apps/predict/planned_machine.h"
@@ -176,6 +177,81 @@ TEST_CASE("a search finds what recording every layout finds") {
       CHECK(found.estimated < found.layouts + 1);
     }
   }
+}
+
+TEST_CASE("no way to divide the ranks is left out, ranks that share sequences and stages among them") {
+  const Planned p({"--training.global_batch_size", "16", "--training.seq_len", "1024", "--model.n_layers",
+                   "4", "--training.local_batch_size", "2", "--parallelism.pipeline_parallel_degree", "2"},
+                  4, 4);
+  const LayoutRecorder recorder(p.config, p.planned, &p.machine);
+  // By hand, not by all_layouts().
+  std::optional<RecordedLayout> best, best_shared;
+  std::set<std::vector<int64_t>> meshes;
+  using Mode = ActivationCheckpointConfig::Mode;
+  using Reduce = ParallelismConfig::Reduce;
+  const double limit = 0.16;
+  for (const int64_t pp : {1, 2}) {
+    for (const int64_t replicate : {1, 2, 4}) {
+      for (const int64_t shard : {1, 2, 4}) {
+        for (const int64_t cp : {1, 2, 4}) {
+          for (const int64_t tp : {1, 2, 4}) {
+            if (pp * replicate * shard * cp * tp != 4) continue;
+            for (const int64_t batch : {1, 2, 4, 8, 16}) {
+              for (const Mode mode : {Mode::none, Mode::selective, Mode::full}) {
+                for (const Reduce reduce : {Reduce::once_per_step, Reduce::every_microbatch}) {
+                  Layout layout = layout_of(p.planned.experiment);
+                  layout.pp = pp, layout.dp_replicate = replicate, layout.dp_shard = shard;
+                  layout.cp = cp, layout.tp = tp, layout.local_batch = batch, layout.reduce = reduce;
+                  layout.recompute = {.mode = mode, .selective_ac_option = "op"};
+                  if (16 % (replicate * shard * batch) != 0) continue;
+                  try {
+                    RecordedLayout recorded = recorder.record(layout);
+                    if (recorded.gib() > limit) continue;
+                    meshes.insert({pp, replicate, shard, cp, tp});
+                    std::optional<RecordedLayout>& kept = cp > 1 ? best_shared : best;
+                    if (!kept || recorded.time->seconds < kept->time->seconds) kept = std::move(recorded);
+                  } catch (const ConfigError&) {  // does not divide
+                  }
+                }
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  REQUIRE((best && best_shared));
+  CHECK(meshes.size() > 12);
+  const SearchOptions any{.limit_gib = limit, .top = 100};
+  const SearchResult found = search_layouts(p.config, p.planned, p.machine, any);
+  INFO("by hand " << describe(best->layout) << ", found " << describe(found.best.at(0).layout));
+  CHECK(found.best[0].time->seconds <=
+        std::min(best->time->seconds, best_shared->time->seconds) * (1 + 1e-9));
+  std::set<std::vector<int64_t>> tried;
+  for (const Layout& l : all_layouts(p.planned, p.machine, any))
+    tried.insert({l.pp, l.dp_replicate, l.dp_shard, l.cp, l.tp});
+  CHECK(std::ranges::includes(tried, meshes));
+  const SearchResult shared =
+      search_layouts(p.config, p.planned, p.machine,
+                     {.limit_gib = limit, .fixed = {"parallelism.context_parallel_degree=2"}});
+  REQUIRE_FALSE(shared.best.empty());
+  CHECK(shared.best[0].layout.cp == 2);
+}
+
+TEST_CASE("a pipeline that the file does not have is tried where it is asked for") {
+  const Planned p({"--training.global_batch_size", "16", "--model.n_layers", "4"}, 4, 4);
+  for (const Layout& layout : all_layouts(p.planned, p.machine, {.limit_gib = 70})) REQUIRE(layout.pp == 1);
+  const SearchResult found =
+      search_layouts(p.config, p.planned, p.machine,
+                     {.limit_gib = 70, .top = 3, .fixed = {"parallelism.pipeline_parallel_degree=2"}});
+  REQUIRE(found.best.size() == 3);
+  for (const RecordedLayout& layout : found.best) {
+    CHECK(layout.layout.pp == 2);
+    CHECK(layout.bytes_of_roles.size() == 2);
+  }
+  CHECK_THROWS_WITH(search_layouts(p.config, p.planned, p.machine,
+                                   {.limit_gib = 70, .fixed = {"parallelism.pipeline_parallel_degree=3"}}),
+                    Contains("has parallelism.pipeline_parallel_degree=3"));
 }
 
 TEST_CASE("keys can be fixed, and where nothing fits the closest is said") {
