@@ -4,10 +4,11 @@
     scripts/report_screenshots.py [--ottava build/ottava] [--out outputs/report]
 
 Makes two runs of numbers (BF16 and FP8, one restarted, with a spike and a nan), a report of each and of both, and pictures:
-light, dark, phone and print. Fails where a page logs an error, asks for anything from outside, draws no curve, or is wider than
-a phone.
+light, dark, phone and print. Fails where a page logs an error, asks for anything from outside, draws no curve, is wider than
+a phone, or does not answer to the keyboard.
 """
 import argparse
+import html
 import json
 import math
 import pathlib
@@ -96,6 +97,31 @@ def chromium(*arguments):
     return done.stdout
 
 
+# Zooms in, moves, and shows all again on the first chart; on the map of FP8 operands one cell back, and its curve.
+KEYS = """<script>
+const press = (on, key) => on.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+const plot = document.querySelector(".plot"), map = document.querySelector("canvas.map");
+const labels = () => [...plot.querySelectorAll(".dygraph-axis-label-x")].map((e) => e.textContent).join(" ");
+const seen = { stops: document.querySelectorAll("[tabindex='0']").length, axis: [labels()], tip: [], curves: [] };
+for (const key of ["+", "ArrowRight", "0"]) { press(plot, key); seen.axis.push(labels()); }
+if (map) for (const key of ["Shift", "ArrowLeft", "Enter"]) {
+  press(map, key);
+  seen.tip.push(document.querySelector(".map-tip").textContent);
+  seen.curves.push(document.querySelectorAll(".plot").length);
+}
+document.body.dataset.keys = JSON.stringify(seen);
+</script>"""
+
+
+def check_keys(page, dom):
+    seen = json.loads(html.unescape(re.search(r'data-keys="([^"]*)"', dom).group(1)))
+    axis, tip, curves = seen["axis"], seen["tip"], seen["curves"]
+    if seen["stops"] < 8 or len(set(axis[:3])) != 3 or axis[3] != axis[0]:
+        sys.exit(f"report_screenshots.py: the first chart of {page} does not follow its keys: {seen}")
+    if not tip or tip[1] == tip[0] or curves[2] != curves[1] + 1:
+        sys.exit(f"report_screenshots.py: the map of FP8 operands of {page} does not follow its keys: {seen}")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--ottava", default="build/ottava")
@@ -125,6 +151,9 @@ def main():
             wide, window = map(int, re.search(r'data-widths="(\d+)/(\d+)"', dom).groups())
             if wide > window:
                 sys.exit(f"report_screenshots.py: {page} is {wide} wide in a window of {window}")
+            if not options.runs:
+                measured.write_text(page.read_text() + KEYS)
+                check_keys(page, chromium("--window-size=1280,900", "--dump-dom", measured.as_uri()))
             if len(re.findall("<canvas", dom)) < 16:
                 sys.exit(f"report_screenshots.py: {page} draws too few curves")
     print(f"pictures in {out}: look at them")

@@ -336,6 +336,22 @@ TEST_CASE("many long runs stay a page that opens") {
   CHECK(most.front().as_number("m") == Approx(2 + 1.9 + 6));
 }
 
+TEST_CASE("a run of 100,000 steps is a page of less than 5 MB that keeps its spike") {
+  TemporaryFolder folder;
+  MadeRun run(folder / "run");
+  std::string text;
+  for (int s = 1; s <= 100'000; ++s) text += MadeRun::line(s, s == 77'777 ? 99 : 2 + 6.0 / s) + "\n";
+  run.metrics(text);
+  std::ostringstream out;
+  const std::string page = folder / "page.html";
+  run_report_command({.runs = {run.folder()}, .output = page}, out);
+  CHECK(fs::file_size(page) < 5'000'000);
+  const Json json = island(read_file(page));
+  const Json::Array& most = series(json, 0, "loss", "max").as_array("max");
+  CHECK(most.size() == 1000);
+  CHECK(std::ranges::any_of(most, [](const Json& m) { return m.as_number("m") == 99; }));
+}
+
 TEST_CASE("events go on in their file, also after a torn line") {
   TemporaryFolder folder;
   const std::string path = folder / "run/events.jsonl";
