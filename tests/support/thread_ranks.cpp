@@ -28,6 +28,9 @@ struct Message {
   std::atomic<bool> ended = false;
 };
 
+// Many ranks share few cores: one that has nothing to do leaves its core to the others.
+constexpr auto kNap = std::chrono::milliseconds(10);
+
 // What was sent to one rank and not received yet: in order, by sender and tag.
 struct Mailbox {
   std::mutex mutex;
@@ -40,10 +43,15 @@ struct Mailbox {
     has_news = true;
     changed.notify_one();
   }
+  // When the next message is there.
+  Clock::time_point wake_up_time() const {
+    const Clock::time_point now = Clock::now();
+    Clock::time_point time = now + kNap;
+    for (const auto& [from, messages] : sent)
+      if (!messages.empty() && messages.front()->due > now) time = std::min(time, messages.front()->due);
+    return time;
+  }
 };
-
-// Many ranks share few cores: one that has nothing to do leaves its core to the others.
-constexpr auto kNap = std::chrono::milliseconds(1);
 
 // The receiver copies from the sender's buffer when it asks for its messages: the latest that a port may.
 class ThreadPort final : public MessagePort {
@@ -91,7 +99,7 @@ class ThreadPort final : public MessagePort {
       }
       if (!ended.empty() || !may_nap) return;
       std::unique_lock lock(mine.mutex);
-      mine.changed.wait_for(lock, kNap, [&] { return mine.has_news; });
+      mine.changed.wait_until(lock, mine.wake_up_time(), [&] { return mine.has_news; });
     }
   }
   void abandon_send(Ticket ticket) noexcept override {
