@@ -74,6 +74,21 @@ scripts/long_sequences.py >>"$out"
 printf '\n## 405B on 512 H100, planned, beside what TorchTitan published (scripts/plan_405b.py; times by the table, mean error 25%%)\n\n' >>"$out"
 scripts/plan_405b.py >>"$out"
 
+printf '\n## The fastest layouts of 512 H100: what `plan --search` takes of a processor, shared by its threads\n\n' >>"$out"
+printf '| model | layouts | estimated | recorded in full | processor time |\n|---|---|---|---|---|\n' >>"$out"
+for model in 8b 70b 405b; do
+  found=$({ TIMEFORMAT=%U; time build/ottava plan configs/llama3_$model.yaml --gpus 512 --device h100_sxm --search \
+    --training.global_batch_size 512 >"$work/search"; } 2>&1)
+  sed -n "s/^\([0-9]*\) layouts of 512 ranks, \([0-9]*\) estimated, \([0-9]*\) recorded.*/| $model | \1 | \2 | \3 | $found s |/p" "$work/search" >>"$out"
+done
+
+printf '\n## What a mixture costs: finding where a sequence is, beside reading it, of text and of token shards\n' >>"$out"
+build/ottava data prepare "$text" --tokenizer configs/tokenizers/en-2256 --output "$work/shards" >/dev/null
+for data in "$text" "$work/shards"; do
+  run build/ottava bench data --steps 400 --model.flavor debugmodel --model.hf_assets_path configs/tokenizers/en-2256 --training.seq_len 2048 \
+    --job.dump_folder "$work/data" --training.mixture "[{name: most, path: $data, weight: 0.9}, {name: rest, path: $data, weight: 0.1}]"
+done
+
 printf '\n## What tracing costs (scripts/trace_cost.py)\n\n' >>"$out"
 scripts/trace_cost.py --text "$text" >>"$out"
 
