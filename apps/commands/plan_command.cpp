@@ -12,6 +12,8 @@
 #include "apps/report/float8_remarks.h"
 #include "apps/report/optimizer_text.h"
 #include "core/counted.h"
+#include "core/cuda/blas_plans.h"
+#include "core/cuda/runtime.h"
 #include "core/error.h"
 #include "core/io/atomic_file.h"
 #include "core/io/gzip.h"
@@ -170,9 +172,22 @@ void plan_search(const PlanCommand& command, const Config& config, const Planned
   write_json(command.json, plan_json(layouts, result.reasons, limit, machine, command.machine, e));
 }
 
+// What runs measured on this machine's GPU, where the plan is for it.
+std::vector<std::string> own_calibration(const DeviceTable& device, const Config& config) {
+  if (!device.is_gpu() || cuda::device_count() == 0) return {};
+  try {
+    const std::string file =
+        kept_products(device, config.training.gemm_cache, cuda::blas_library(), cuda::device_name(0));
+    return file.empty() ? std::vector<std::string>{} : std::vector{file};
+  } catch (const DeviceError&) {  // without the library nothing was measured with it
+    return {};
+  }
+}
+
 }  // namespace
 
-void run_plan_command(const PlanCommand& command, std::ostream& out) {
+void run_plan_command(const PlanCommand& asked_for, std::ostream& out) {
+  PlanCommand command = asked_for;
   Config config = load_config(command.file, command.overrides);
   const std::optional<DeviceTable> table = choose_device(command.machine, config);
   if (config.training.device == "auto" && table) config.training.device = table->is_gpu() ? "cuda" : "cpu";
@@ -180,6 +195,11 @@ void run_plan_command(const PlanCommand& command, std::ostream& out) {
   const PlannedExperiment planned =
       plan_experiment(config, command.world_size, asked > 0 || !table ? asked : table->capability);
   std::optional<Machine> machine;
+  if (table && command.machine.calibration.empty()) {
+    command.machine.calibration = own_calibration(*table, config);
+    for (const std::string& file : command.machine.calibration)
+      out << fmt::format("Products take what runs here measured: {} (training.gemm_cache)\n", file);
+  }
   if (table) machine = planned_machine(command.machine, *table, planned);
   const auto work = command.work == PlanCommand::Work::search ? plan_search : plan_step;
   work(command, config, planned, machine ? &*machine : nullptr, out);
@@ -213,7 +233,7 @@ void add_plan_command(Command& commands) {
               "file for the predicted step as a trace, for Perfetto (.json or .json.gz)")
       .option("--calibration", &m.calibration,
               "what `bench kernels --json` measured on the device, or its file of training.gemm_cache; "
-              "may be repeated")
+              "may be repeated (default: for this machine's GPU that file, where there is one)")
       .range("--compute-capability", &m.compute_capability, {80, 199},
              "of the GPUs to plan for, such as 100 for 10.0 (default: of the device, or of this machine's, "
              "or 90)")

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstdio>
 
-#include "apps/decide/decisions.h"
 #include "core/io/file.h"
 #include "core/io/json.h"
 
@@ -61,6 +60,11 @@ std::optional<KeptProduct> kept_product(const Decisions::Entry& entry) {
 }
 
 }  // namespace
+
+bool holds_products(const Decisions& kept) {
+  return std::ranges::any_of(kept.entries,
+                             [](const Decisions::Entry& entry) { return kept_product(entry).has_value(); });
+}
 
 // The output is the last operand with whose elements the inner dimension is one of the first's: with those of
 // the second one it may be too.

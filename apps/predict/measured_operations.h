@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "apps/decide/decisions.h"
 #include "apps/predict/predicted_time.h"
 #include "core/cost.h"
 
@@ -16,6 +17,9 @@ struct ProductExtents {
   int64_t rows = 0, columns = 0, inner = 0;
 };
 ProductExtents product_extents(const RecordedOperation& product);
+
+/// Whether these, of training.gemm_cache, have the time of a product.
+bool holds_products(const Decisions& kept);
 
 /// What operations took on a device: reports of `ottava bench kernels --json`, and matrix products that runs
 /// measured to choose their algorithms (apps/decide/gemm_cache.h).

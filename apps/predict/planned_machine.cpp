@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "apps/decide/available_memory.h"
+#include "apps/decide/gemm_cache.h"
 #include "apps/decide/workbench.h"
 #include "core/cuda/runtime.h"
 #include "core/error.h"
@@ -72,6 +73,14 @@ std::optional<DeviceTable> choose_device(const MachineChoice& choice, const Conf
   return parse_device(config.training.device).type == DeviceType::cuda
              ? device_of_driver(cuda::device_name(0))
              : find_device(kCpu);
+}
+
+std::string kept_products(const DeviceTable& device, std::string_view setting, const std::string& library,
+                          const std::string& gpu) {
+  const std::optional<DeviceTable> own = device_of_driver(gpu);
+  if (!own || own->id != device.id) return {};
+  const MeasurementCache kept = gemm_cache(setting, library + " on " + gpu);
+  return holds_products(kept.read()) ? kept.file() : std::string();
 }
 
 Machine planned_machine(const MachineChoice& choice, DeviceTable device, const PlannedExperiment& planned) {

@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "apps/config/planned_experiment.h"
@@ -24,6 +25,11 @@ struct MachineChoice {
 /// capability that no table has. Throws ConfigError: an unknown name, a GPU for training.device cpu and the
 /// other way round, a capability that the named device does not have.
 std::optional<DeviceTable> choose_device(const MachineChoice& choice, const Config& config);
+
+/// The file in which runs keep the times of products by this library on this GPU, as the driver calls it
+/// (training.gemm_cache), where `device` is its table and there are any; else empty.
+std::string kept_products(const DeviceTable& device, std::string_view gemm_cache, const std::string& library,
+                          const std::string& gpu);
 
 /// Devices for the ranks of this experiment. A CPU is measured in half a second, unless calibrated; its ranks
 /// share its peaks and its memory.

@@ -2,6 +2,7 @@
 #include <fstream>
 
 #include "apps/decide/decisions.h"
+#include "apps/decide/gemm_cache.h"
 #include "apps/predict/planned_machine.h"
 #include "apps/predict/step_time.h"
 #include "apps/train/step_plan.h"
@@ -136,4 +137,26 @@ TEST_CASE("a plan takes reports and kept products of its own device, and refuses
   decisions.entries = {kept("TN bf16 x bf16 -> bf16 m 1 n 1 k 1", 1)};
   std::ofstream(other) << to_json(decisions);
   CHECK_THROWS_WITH(machine("h100_sxm", {cache, other}), Contains("name those of one GPU"));
+}
+
+TEST_CASE("a plan for the GPU that runs measured finds what they kept by itself") {
+  const TemporaryFolder folder;
+  const std::string library = "cuBLASLt 13.1.0", gpu = "NVIDIA H100 80GB HBM3";
+  const DeviceTable h100 = find_device("h100_sxm");
+  const auto found = [&](const DeviceTable& device, const std::string& setting) {
+    return kept_products(device, setting, library, gpu);
+  };
+  const MeasurementCache cache = gemm_cache(folder.path(), library + " on " + gpu);
+  CHECK(found(h100, folder.path()).empty());
+  // An algorithm that was proposed, not measured, has no time.
+  cache.write({{"gemm TN bf16 x bf16 -> bf16 m 8 n 8 k 8 ld 8 8 8 aligned 16 16 16", std::string(128, '7'),
+                "proposed by the library"}});
+  CHECK(found(h100, folder.path()).empty());
+  cache.write({kept("TN bf16 x bf16 -> bf16 m 256 n 64 k 512", 0.25)});
+  CHECK(found(h100, folder.path()) == cache.file());
+  CHECK(MeasuredOperations::read({cache.file()}).gpu() == gpu);
+  CHECK(found(h100, "off").empty());
+  CHECK(found(find_device("h100_pcie"), folder.path()).empty());
+  CHECK(kept_products(h100, folder.path(), "cuBLASLt 13.2.0", gpu).empty());
+  CHECK(kept_products(h100, folder.path(), library, "host execution layer").empty());
 }
