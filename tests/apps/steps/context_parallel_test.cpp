@@ -61,6 +61,8 @@ const std::vector<Case> kCases = {
     {"HSDP 2 x 2 x CP 2", {.dp_replicate = 2, .dp_shard = 2, .cp = 2}},
     {"DDP 2 x CP 2, accumulation", {.dp_replicate = 2, .cp = 2, .micro_batches = 2}},
     {"CP 2 x TP 4: shared key/value heads", {.cp = 2, .tp = 4}},
+    {"CP 4 x TP 2", {.cp = 4, .tp = 2}},
+    {"FSDP 2 x CP 4", {.dp_shard = 2, .cp = 4}},
     {"PP 2 x CP 2", {.cp = 2, .micro_batches = 4, .pp = 2}},
 };
 
@@ -73,6 +75,15 @@ TEST_CASE("context parallel layouts train as one process does") {
   CHECK(single.loss.back() < single.loss.front());
   for (const Case& c : kCases) {
     DYNAMIC_SECTION(c.name << (documents ? ", documents" : "")) { check_layout(whole, single, c.layout); }
+  }
+}
+
+TEST_CASE("context parallel layouts that recompute train as one process does") {
+  TrainingShape whole = whole_step(true);
+  const LayoutCurve single = train_on(whole, {}, kSteps);
+  whole.model_options.recompute = {Recompute::block, Recompute::elementwise};
+  for (const Case& c : kCases) {
+    DYNAMIC_SECTION(c.name) { check_layout(whole, single, c.layout); }
   }
 }
 

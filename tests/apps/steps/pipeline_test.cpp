@@ -1,10 +1,17 @@
+#include <algorithm>
 #include <string>
+#include <utility>
 
+#include "apps/train/step_plan.h"
+#include "core/parallel_for.h"
 #include "models/llama/llama_parameters.h"
+#include "parallel/pipeline/pipeline_program.h"
 #include "tests/support/catch.h"
+#include "tests/support/devices.h"
 #include "tests/support/engine_run.h"
 #include "tests/support/float8_shape.h"
 #include "tests/support/layout_run.h"
+#include "tests/support/traffic_formula.h"
 
 // Stages on ranks train as one process does that takes the same micro-batches: every gradient bit for bit.
 
@@ -15,6 +22,13 @@ using enum ScheduleKind;
 namespace {
 
 constexpr int kSteps = 4;
+
+constexpr std::pair<ScheduleKind, int> kSchedules[] = {{gpipe, 1},
+                                                       {one_f_one_b, 1},
+                                                       {interleaved_1f1b, 2},
+                                                       {looped_bfs, 2},
+                                                       {interleaved_zero_bubble, 2},
+                                                       {zbv_zero_bubble, 2}};
 
 TrainingShape whole_step() {
   const LlamaConfig model{
@@ -33,28 +47,33 @@ LayoutCurve without_pipeline(TrainingShape whole, Layout layout) {
   return train_on(whole, layout, kSteps);
 }
 
-/// The parameters of all stages of rank 0's pipeline, in the order of the table. Of several inner ranks it
-/// takes the first: where parameters are cut, stages of one rank each have a run of the table.
+int64_t held(const ParameterSpec& spec, const ShardCoordinates& at) {
+  int64_t elements = 0;
+  for (const ShardRun& run : shard_runs(spec, at))
+    elements += (run.row_end - run.row_begin) * (run.column_end - run.column_begin);
+  return elements;
+}
+
+/// What the ranks of each pipeline hold, in the order of the table, is what the rank without one holds.
 void require_same_weights(const TrainingShape& whole, const LayoutCurve& stages, const LayoutCurve& one,
                           const Layout& layout) {
   const PipelineLayout pipeline = shape_on(whole, layout).pipeline;
-  const size_t inner = stages.weights.size() / static_cast<size_t>(layout.pp);
-  std::vector<float> joined;
-  if (inner > 1 && layout.chunks > 1) return;
+  const Mesh mesh = layout.mesh();
+  const size_t inner = one.weights.size();
+  std::vector<ParameterSpec> specs = llama_parameters(whole.model).specs;
+  align_shards(specs, whole.parameters);
   for (size_t r = 0; r < inner; ++r) {
-    joined.clear();
-    std::vector<size_t> taken(static_cast<size_t>(layout.pp), 0);
-    for (const ParameterSpec& spec : llama_parameters(whole.model).specs) {
-      int stage = 0;
-      while (!pipeline.stages[static_cast<size_t>(stage)].contains(spec.unit)) ++stage;
-      const auto rank = static_cast<size_t>(pipeline.shape.rank_of(stage));
-      const std::vector<float>& part = stages.weights[rank * inner + r];
-      const size_t count = inner == 1         ? static_cast<size_t>(spec.numel())
-                           : taken[rank] == 0 ? part.size()
-                                              : 0;
-      joined.insert(joined.end(), part.begin() + static_cast<std::ptrdiff_t>(taken[rank]),
-                    part.begin() + static_cast<std::ptrdiff_t>(taken[rank] + count));
-      taken[rank] += count;
+    std::vector<float> joined;
+    std::vector<int64_t> taken(static_cast<size_t>(layout.pp), 0);
+    for (const ParameterSpec& spec : specs) {
+      for (int p = 0; p < layout.pp; ++p) {
+        const size_t rank = static_cast<size_t>(p) * inner + r;
+        ShardCoordinates at = mesh.shard_coordinates(static_cast<int>(rank));
+        at.units = pipeline.units_of(p);
+        const auto from = stages.weights[rank].begin() + taken[static_cast<size_t>(p)];
+        joined.insert(joined.end(), from, from + held(spec, at));
+        taken[static_cast<size_t>(p)] += held(spec, at);
+      }
     }
     REQUIRE(!joined.empty());
     REQUIRE(joined == one.weights[r]);
@@ -63,6 +82,7 @@ void require_same_weights(const TrainingShape& whole, const LayoutCurve& stages,
 
 void check(const TrainingShape& whole, const Layout& layout) {
   const LayoutCurve got = train_on(whole, layout, kSteps), want = without_pipeline(whole, layout);
+  REQUIRE(want.loss[0] != want.loss[2]);
   for (size_t step = 0; step < kSteps; ++step) {
     INFO("step " << step);
     REQUIRE(got.loss[step] == want.loss[step]);
@@ -80,48 +100,39 @@ TEST_CASE("Muon works on a stage's own matrices, bit for bit as on one rank") {
   check(whole, {.dp_shard = 2, .micro_batches = 4, .pp = 2});
 }
 
-TEST_CASE("stages on ranks train bit for bit as one rank does") {
-  struct Case {
-    const char* name;
-    Layout layout;
-  };
-  const std::vector<Case> cases = {
-      {"1F1B 2", {.micro_batches = 4, .pp = 2}},
-      {"1F1B 4", {.micro_batches = 8, .pp = 4}},
-      {"GPipe 2, one micro-batch", {.micro_batches = 1, .pp = 2, .schedule = gpipe}},
-      {"GPipe 4", {.micro_batches = 4, .pp = 4, .schedule = gpipe}},
-      {"1F1B 2 x FSDP 2", {.dp_shard = 2, .micro_batches = 4, .pp = 2}},
-      {"1F1B 2 x TP 2", {.tp = 2, .micro_batches = 4, .pp = 2}},
-      {"1F1B 2 x DDP 2", {.dp_replicate = 2, .micro_batches = 2, .pp = 2}},
-      {"GPipe 2 x FSDP 2 x TP 2", {.dp_shard = 2, .tp = 2, .micro_batches = 2, .pp = 2, .schedule = gpipe}},
-  };
-  for (const Case& c : cases) {
-    DYNAMIC_SECTION(c.name) { check(whole_step(), c.layout); }
+TEST_CASE("stages on ranks train bit for bit as one rank does, in every schedule") {
+  for (const auto& [schedule, chunks] : kSchedules) {
+    const bool takes_few = schedule == gpipe || schedule == looped_bfs;
+    for (const int pp : {2, 4}) {
+      for (const int64_t micro_batches : {1, 2, 4, 8}) {
+        if (micro_batches < pp && !takes_few) continue;
+        DYNAMIC_SECTION(name_of(schedule) << " " << pp << ", " << micro_batches << " micro-batches") {
+          check(whole_step(),
+                {.micro_batches = micro_batches, .pp = pp, .schedule = schedule, .chunks = chunks});
+        }
+      }
+    }
+  }
+  DYNAMIC_SECTION("Interleaved1F1B of four stages each") {
+    check(whole_step(), {.micro_batches = 4, .pp = 2, .schedule = interleaved_1f1b, .chunks = 4});
   }
 }
 
-TEST_CASE("several stages on a rank, and backward in two, change no bit") {
-  struct Case {
-    const char* name;
-    Layout layout;
-  };
-  const std::vector<Case> cases = {
-      {"Interleaved1F1B", {.micro_batches = 4, .pp = 2, .schedule = interleaved_1f1b, .chunks = 2}},
-      {"Interleaved1F1B 2x4", {.micro_batches = 4, .pp = 2, .schedule = interleaved_1f1b, .chunks = 4}},
-      {"LoopedBFS", {.micro_batches = 4, .pp = 2, .schedule = looped_bfs, .chunks = 2}},
-      {"LoopedBFS, one micro-batch", {.micro_batches = 1, .pp = 4, .schedule = looped_bfs, .chunks = 2}},
-      {"InterleavedZeroBubble",
-       {.micro_batches = 4, .pp = 2, .schedule = interleaved_zero_bubble, .chunks = 2}},
-      {"ZBVZeroBubble", {.micro_batches = 8, .pp = 4, .schedule = zbv_zero_bubble, .chunks = 2}},
-      {"ZBVZeroBubble, few micro-batches",
-       {.micro_batches = 4, .pp = 4, .schedule = zbv_zero_bubble, .chunks = 2}},
-      {"Interleaved1F1B x FSDP 2",
-       {.dp_shard = 2, .micro_batches = 4, .pp = 2, .schedule = interleaved_1f1b, .chunks = 2}},
-      {"ZBVZeroBubble x FSDP 2 x TP 2",
-       {.dp_shard = 2, .tp = 2, .micro_batches = 2, .pp = 2, .schedule = zbv_zero_bubble, .chunks = 2}},
-  };
-  for (const Case& c : cases) {
-    DYNAMIC_SECTION(c.name) { check(whole_step(), c.layout); }
+TEST_CASE("stages whose ranks share data, sequences and products change no bit") {
+  for (const auto& [schedule, chunks] : kSchedules) {
+    for (Layout layout :
+         {Layout{.dp_shard = 2, .micro_batches = 4, .pp = 2}, Layout{.tp = 2, .micro_batches = 4, .pp = 2},
+          Layout{.dp_replicate = 2, .micro_batches = 2, .pp = 2},
+          Layout{.cp = 2, .micro_batches = 4, .pp = 2},
+          Layout{.dp_shard = 2, .tp = 2, .micro_batches = 2, .pp = 2}}) {
+      layout.schedule = schedule, layout.chunks = chunks;
+      DYNAMIC_SECTION(name_of(schedule) << ", " << layout.mesh().describe()) { check(whole_step(), layout); }
+    }
+  }
+  DYNAMIC_SECTION("all five axes, documents") {
+    TrainingShape whole = whole_step();
+    whole.block_causal = true;
+    check(whole, {.dp_replicate = 2, .dp_shard = 2, .cp = 2, .tp = 2, .micro_batches = 2, .pp = 2});
   }
 }
 
@@ -129,9 +140,10 @@ TEST_CASE("what a block recomputes, documents, BF16 and other models change noth
   const Layout one{.micro_batches = 4, .pp = 2},
       v{.micro_batches = 4, .pp = 2, .schedule = zbv_zero_bubble, .chunks = 2};
   for (const Layout& layout : {one, v}) {
-    DYNAMIC_SECTION(name_of(layout.schedule) << " with every block recomputed, in BF16") {
+    DYNAMIC_SECTION(name_of(layout.schedule) << " with every block recomputed, documents, in BF16") {
       TrainingShape whole = whole_step();
       whole.parameters.compute = DType::bf16;
+      whole.block_causal = true;
       whole.model_options.recompute.assign(6, Recompute::block);
       check(whole, layout);
     }
@@ -163,34 +175,58 @@ TEST_CASE("FP8 stages run the products of the policy, with the scales of one pro
     config.recipe_name = recipe;
     for (const Layout& layout :
          {Layout{.micro_batches = 4, .pp = 2}, Layout{.dp_shard = 2, .micro_batches = 2, .pp = 2},
+          Layout{.tp = 2, .micro_batches = 2, .pp = 2},
           Layout{.micro_batches = 2, .pp = 2, .schedule = zbv_zero_bubble, .chunks = 2}}) {
       DYNAMIC_SECTION(recipe << " " << name_of(layout.schedule) << " on " << layout.world_size()) {
         TrainingShape step = float8_step();
         step.model.layers = 4;
         step.max_norm = 0;
         step.groups.assign(llama_parameters(step.model).specs.size(), {.weight_decay = 0.1f, .lr_factor = 1});
-        check(in_float8(step, config), layout);
+        check(in_float8(step, config, layout.tp), layout);
       }
     }
   }
 }
 
-TEST_CASE("a rank sends what the schedule says, and what was planned") {
+TEST_CASE("a rank sends what the schedule says, and sends and holds what was planned, in every schedule") {
+  set_parallel_threads(1);  // workspaces are by thread
   const TrainingShape whole = whole_step();
-  const Layout layout{.dp_shard = 2, .tp = 2, .micro_batches = 4, .pp = 2};
-  const LayoutCurve curve = train_on(whole, layout, 1);
-  // Of one micro-batch's tokens half, with tensor parallel, in f32.
-  const int64_t bytes = whole.batch / 8 * whole.sequence / 2 * whole.model.dim * 4;
-  for (size_t rank = 0; rank < curve.measured.size(); ++rank) {
-    INFO("rank " << rank);
-    const CommStats::Total sent = curve.measured[rank].sum(Collective::send, "pp"),
-                           received = curve.measured[rank].sum(Collective::recv, "pp");
-    CHECK(sent.calls == layout.micro_batches);
-    CHECK(received.calls == layout.micro_batches);
-    CHECK(sent.sent_bytes == layout.micro_batches * bytes);
-    CHECK(curve.planned[rank].sum(Collective::send, "pp").sent_bytes == sent.sent_bytes);
-    CHECK(curve.planned[rank].sent_bytes() == curve.measured[rank].sent_bytes());
+  for (const auto& [schedule, chunks] : kSchedules) {
+    for (Layout layout : {Layout{.dp_shard = 2, .tp = 2, .micro_batches = 4, .pp = 2},
+                          Layout{.cp = 2, .micro_batches = 8, .pp = 4}}) {
+      layout.schedule = schedule, layout.chunks = chunks;
+      const TrainingShape shape = shape_on(whole, layout);
+      const LayoutCurve curve = train_on(whole, layout, 1);
+      const PipelineProgram program = make_program(make_schedule(shape.pipeline.shape), Receives::late);
+      // Of one micro-batch's tokens the rank's share, in f32.
+      const int64_t bytes = shape.batch * whole.sequence / layout.tp / layout.cp * whole.model.dim * 4;
+      for (int rank = 0; rank < layout.world_size(); ++rank) {
+        INFO(name_of(schedule) << ", " << layout.mesh().describe() << ", rank " << rank);
+        const int place = layout.mesh().coordinate(MeshAxis::pp, rank);
+        const CommStats& measured = curve.measured[static_cast<size_t>(rank)];
+        const CommStats::Total sent = measured.sum(Collective::send, "pp");
+        CHECK(sent.calls == std::ranges::count(program.transfers, place, &StageTransfer::from));
+        CHECK(sent.sent_bytes == sent.calls * bytes);
+        CHECK(measured.sum(Collective::recv, "pp").calls ==
+              std::ranges::count(program.transfers, place, &StageTransfer::to));
+        const StepPlan plan = record_rank(shape, devices().front(), layout.mesh(), rank);
+        CHECK(sent_totals(plan.traffic) == sent_totals(measured));
+        CHECK(plan.memory.total_bytes() == curve.memory[static_cast<size_t>(rank)].total_bytes());
+      }
+    }
   }
+}
+
+TEST_CASE("weights of a stage are gathered once and gradients summed once, however many micro-batches") {
+  const auto between_shards = [](int64_t micro_batches) {
+    SentTotals totals = sent_totals(
+        train_on(whole_step(), {.dp_shard = 2, .micro_batches = micro_batches, .pp = 2}, 1).measured[0]);
+    std::erase_if(totals, [](const auto& t) { return t.first.first != "dp_shard"; });
+    return totals;
+  };
+  const SentTotals of_two = between_shards(2);
+  CHECK(of_two.size() == 2);
+  CHECK(between_shards(4) == of_two);
 }
 
 TEST_CASE("stages hold their parameters only") {

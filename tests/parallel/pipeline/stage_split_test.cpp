@@ -65,4 +65,8 @@ TEST_CASE("a split that cannot be is refused with its numbers") {
       split_stages({.layers = 6, .ranks = 4, .last_less = 4}),
       "[pipeline] parallelism.pipeline_parallel_last_stage_less_layers is 4, more than the 2 layers of "
       "a stage (11 / 4): lower it, or take fewer stages");
+  CHECK_THROWS_WITH(
+      split_stages({.layers = 6, .ranks = 4, .first_less = 3}),
+      "[pipeline] parallelism.pipeline_parallel_first_stage_less_layers is 3, more than the 2 layers of "
+      "a stage (10 / 4): lower it, or take fewer stages");
 }
