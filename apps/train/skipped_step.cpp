@@ -44,7 +44,9 @@ Account account_of(TrainingEngine& engine, int rank) {
   const std::string gradients = non_finite_gradients(engine);
   const std::string operands = non_finite_operands(engine);
   std::string text = fmt::format("rank {}: ", rank);
-  if (bad != sums.end()) {
+  if (sums.empty()) {
+    text += "no loss on its stages";
+  } else if (bad != sums.end()) {
     text += fmt::format("loss {} in micro-batch {} of {}", *bad, bad - sums.begin() + 1, sums.size());
   } else {
     text +=

@@ -48,7 +48,8 @@ class TrainingEngine {
   double over_stages(double value);
   /// Null without FP8.
   Float8State* float8() { return float8_.get(); }
-  /// This rank's sum of token losses of the last step after each of its micro-batches, for the log.
+  /// This rank's sum of token losses of the last step after each of its micro-batches, for the log; none
+  /// where another stage of its pipeline has them.
   std::vector<float> loss_after_each_micro_batch();
   /// Goes on with the window of a checkpoint; one of another size, or none, begins anew.
   void restore(const SpikeWindow& window) { update_->restore(window); }

@@ -10,6 +10,7 @@
 #include "tests/support/devices.h"
 #include "tests/support/engine_run.h"
 #include "tests/support/float8_shape.h"
+#include "tests/support/layout_run.h"
 #include "tests/support/thread_ranks.h"
 
 using namespace ottava;
@@ -24,19 +25,20 @@ constexpr int32_t kPoisoned = 95;  // the last row of the embedding: NaN
 struct Run {
   int ranks = 1;
   int64_t micro_batches = 1;
+  int stages = 1;  ///< of a pipeline: all ranks see the same tokens
   /// Whether the rank's micro-batch (from 0) holds the token whose embedding is NaN.
   bool (*poisoned)(int rank, int64_t micro_batch) = [](int, int64_t) { return false; };
   double loss_scale = 1;
 };
 
 std::string describe_on_rank(const Run& what, Communicator& world, Device device) {
-  TrainingShape shape = tiny_shape(tiny_llama(), 1, 8);
-  shape.micro_batches = what.micro_batches;
+  const TrainingShape shape = shape_on(tiny_shape(tiny_llama(), what.micro_batches, 8),
+                                       {.micro_batches = what.micro_batches, .pp = what.stages});
   std::vector<int> everyone(static_cast<size_t>(world.size()));
   std::iota(everyone.begin(), everyone.end(), 0);
   EngineRun run(shape,
                 std::make_unique<RankGroups>(world.split("world", everyone), world.split("world", everyone),
-                                             Mesh({}, world.size())),
+                                             Mesh({.pp = what.stages}, world.size())),
                 device);
   Fsdp& parameters = run->parameters();
   parameters.initialise(7);
@@ -77,6 +79,13 @@ TEST_CASE("a skipped step names the rank and the micro-batch whose loss was not 
   CHECK_THAT(text, StartsWith("rank 1: loss nan in micro-batch 2 of 3, gradients not finite in "));
   CHECK_THAT(text, Contains("; rank 0: loss finite in all 3 micro-batches, gradients not finite in "));
   CHECK_THAT(text, Contains(" of 15: tok_embeddings, "));
+}
+
+TEST_CASE("a skipped step of a pipeline names the stage that has the loss, and says that others have none") {
+  const std::string text = describe(
+      {.ranks = 2, .micro_batches = 3, .stages = 2, .poisoned = [](int, int64_t m) { return m >= 1; }});
+  CHECK_THAT(text, StartsWith("rank 1: loss nan in micro-batch 2 of 3, gradients not finite in "));
+  CHECK_THAT(text, Contains("; rank 0: no loss on its stages, gradients not finite in "));
 }
 
 TEST_CASE("a gradient alone may overflow, in one process too") {
