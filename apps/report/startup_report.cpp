@@ -86,7 +86,7 @@ std::string overlap_text(const Experiment& e, const StepPlan& plan, const Commun
   }
   if (context_parallel > 0) {
     const int64_t beside = sent_beside_compute(plan.order, "cp");
-    text += fmt::format(", context parallel {} beside attention, {} is waited for", size_text(beside),
+    text += fmt::format(", context parallel {} beside compute, {} is waited for", size_text(beside),
                         size_text(context_parallel - beside));
   }
   return text;
@@ -165,28 +165,33 @@ void log_startup_report(const Experiment& e, const StepPlan& plan, Device device
     if (device.type != DeviceType::cuda && s.float8.is_on())
       log::info("FP8: on the CPU products are bf16 products of the same bytes: exact, and no faster");
   }
-  log::info("Memory plan: {} on each rank at the fullest moment: {}", size_text(plan.memory.total_bytes()),
-            categories_text(plan.memory));
+  // Stages of a pipeline differ.
+  const std::string here = fmt::format("rank {}", ranks.world->rank());
+  log::info("Memory plan: {} on {} at the fullest moment: {}", size_text(plan.memory.total_bytes()),
+            s.pipeline.is_on() ? here : "each rank", categories_text(plan.memory));
   if (saves_asynchronously(c.checkpoint)) log::info("{}", snapshot_text(e, ranks.coordinates));
   const double flops = plan.flops(Precision::fp32) + plan.flops(Precision::bf16) + plan.flops(Precision::fp8);
   log::info(
-      "Compute: {:.3f} TFLOP on each rank and step ({:.1f}% bf16, {:.1f}% fp32, {:.1f}% fp8); model FLOPs "
-      "per token {:.4g}{}",
-      flops / 1e12, 100 * plan.flops(Precision::bf16) / flops, 100 * plan.flops(Precision::fp32) / flops,
+      "Compute: {:.3f} TFLOP on {} ({:.1f}% bf16, {:.1f}% fp32, {:.1f}% fp8); model FLOPs per token {:.4g}{}",
+      flops / 1e12, s.pipeline.is_on() ? here + " in each step" : "each rank and step",
+      100 * plan.flops(Precision::bf16) / flops, 100 * plan.flops(Precision::fp32) / flops,
       100 * plan.flops(Precision::fp8) / flops, model_flops_per_token(m, s.sequence),
       s.block_causal ? "; attention is counted as one document, so that utilization is an upper limit" : "");
   if (ranks.world->size() > 1) {
     const CommStats& traffic = plan.traffic;
-    log::info("Traffic: {} in {} sent by this rank in each step: gathers {}, reductions {}, sums {}; {}",
+    const int64_t messages = traffic.sum(Collective::send).sent_bytes;
+    log::info("Traffic: {} in {} sent by this rank in each step: gathers {}, reductions {}, sums {}{}; {}",
               size_text(traffic.sent_bytes()), counted(traffic.calls(), "call"),
               size_text(traffic.sum(Collective::all_gather).sent_bytes),
               size_text(traffic.sum(Collective::reduce_scatter).sent_bytes),
-              size_text(traffic.sum(Collective::all_reduce).sent_bytes), overlap_text(e, plan, *ranks.world));
+              size_text(traffic.sum(Collective::all_reduce).sent_bytes),
+              messages > 0 ? ", messages " + size_text(messages) : "", overlap_text(e, plan, *ranks.world));
   }
   log::info(
       "Trainer is initialized with local batch size {}, global batch size {}, gradient accumulation steps "
       "{}, sequence length {}, total steps {} (warmup {})",
-      s.batch, e.global_batch, s.micro_batches, s.sequence, c.training.steps, c.lr_scheduler.warmup_steps);
+      c.training.local_batch_size, e.global_batch, s.micro_batches * s.batch / c.training.local_batch_size,
+      s.sequence, c.training.steps, c.lr_scheduler.warmup_steps);
   if (s.pipeline.is_on()) log_pipeline(s, plan);
   warn_about_warmup(c);
 }

@@ -93,6 +93,38 @@ TEST_CASE("the report says which calls run beside compute and which are waited f
           Contains(" is waited for\n"));
 }
 
+TEST_CASE("the report of a run on all five axes says what is whose") {
+  const std::string text =
+      report(32, {"--model.n_layers", "4", "--training.seq_len", "512", "--training.local_batch_size", "4",
+                  "--training.global_batch_size", "32", "--parallelism.data_parallel_replicate_degree", "2",
+                  "--parallelism.context_parallel_degree", "2", "--parallelism.tensor_parallel_degree", "2",
+                  "--parallelism.pipeline_parallel_degree", "2"});
+  INFO(text);
+  // To stage 1 each of 8 micro-batches goes once: of 512 tokens of 256 bf16 a quarter.
+  const std::string to_stages = fmt::format("{:.1f} KiB", 8 * 512 * 256 * 2 / 4 / 1024.0);
+  for (const std::string& part : std::vector<std::string>{
+           "32 ranks: pp 2 x dp_replicate 2 x dp_shard 2 x cp 2 x tp 2 = 32",
+           " on rank 0 at the fullest moment: ", "TFLOP on rank 0 in each step (",
+           ", messages " + to_stages + "; ", " beside products, ", "context parallel ", " beside compute, ",
+           "local batch size 4, global batch size 32, gradient accumulation steps 2, sequence length 512",
+           "Pipeline: 1F1B, 2 ranks with 1 stage each, 8 micro-batches: 11.1% of the time idle where stages "
+           "take the same time; rank 0 has embedding, layers 0 to 1; 2 micro-batches in flight at most; " +
+               to_stages + " sent to other stages"})
+    CHECK_THAT(text, Contains(part));
+  CHECK_THAT(text, !Contains(" on each rank"));
+}
+
+TEST_CASE("the report warns of a pipeline with fewer micro-batches than stages") {
+  const auto of = [](const char* sequences) {
+    return report(4,
+                  {"--parallelism.pipeline_parallel_degree", "4", "--parallelism.pipeline_parallel_schedule",
+                   "GPipe", "--training.local_batch_size", sequences});
+  };
+  CHECK_THAT(of("2"), Contains("2 micro-batches on 4 stages leave ranks idle for most of the step: raise "
+                               "training.local_batch_size"));
+  CHECK_THAT(of("4"), !Contains("leave ranks idle"));
+}
+
 TEST_CASE("the report says which FP8 weights travel as codes, and why others do not") {
   auto fp8_report = [](int ranks, const char* recipe) {
     return report(ranks,
