@@ -149,7 +149,7 @@ class Search {
     for (size_t i = 0; i < std::min(kRefined, found_.size()); ++i) {
       for (const Reshard reshard : {Reshard::always, Reshard::never}) {
         Layout layout = found_[i].layout;
-        if (layout.shards() == 1 || layout.reshard != Reshard::automatic) continue;
+        if (layout.shards() == 1 || layout.pp > 1 || layout.reshard != Reshard::automatic) continue;
         layout.reshard = reshard;
         if (std::ranges::all_of(options_.fixed, [&](const std::string& f) { return has_key(layout, f); }))
           more.emplace_back(std::move(layout), found_[i].figures);
@@ -292,22 +292,37 @@ std::string reason_of(const StepTime& first, const StepTime& second) {
   return what.empty() ? "as fast" : what;
 }
 
-// Of pipelines, which are recorded as they are and take long: the file's, and what --fix asks for.
-std::set<int64_t> pipelines(const Layout& given, int64_t ranks, const std::vector<std::string>& fixed) {
-  std::set<int64_t> degrees{1, given.pp};
-  for (const int64_t degree : divisors(ranks)) {
-    if (std::ranges::find(fixed, fmt::format("parallelism.pipeline_parallel_degree={}", degree)) !=
-        fixed.end())
-      degrees.insert(degree);
-  }
-  return degrees;
-}
-
 // Keys and values of whole sequences travel in every layer: within a machine.
 bool shares_sequences(const Experiment& e, const Machine& machine, int64_t tp, int64_t cp) {
   const auto divides = [&](int64_t sequence) { return sequence % context_parallel_unit(cp) == 0; };
   return tp * cp <= machine.ranks_per_node && divides(e.shape.sequence) &&
          (e.shape.validation_batch == 0 || divides(e.shape.validation_sequence));
+}
+
+bool is_asked_for(int64_t pp, const Layout& given, const std::vector<std::string>& fixed) {
+  return pp == 1 || pp == given.pp ||
+         std::ranges::find(fixed, fmt::format("parallelism.pipeline_parallel_degree={}", pp)) != fixed.end();
+}
+
+// Within a machine sharding hides as much as a pipeline saves, which idles besides.
+std::vector<int64_t> pipelines(const PlannedExperiment& planned, const Machine& machine,
+                               const std::vector<std::string>& fixed) {
+  constexpr int64_t kMost = 16;
+  const Experiment& e = planned.experiment;
+  const bool between_machines =
+      e.mesh.world_size() > machine.ranks_per_node && !e.shape.model.tied_embeddings;
+  std::vector<int64_t> out = divisors(e.mesh.world_size());
+  std::erase_if(out, [&](int64_t pp) {
+    const bool is_open = between_machines && pp <= std::min(kMost, e.shape.model.layers);
+    return !is_open && !is_asked_for(pp, layout_of(e), fixed);
+  });
+  return out;
+}
+
+// Of other pipelines, which are recorded as they are and take long, the plainest.
+bool is_plain_pipeline(const Layout& l, const Layout& given) {
+  return l.dp_replicate == 1 && l.cp == given.cp && l.micro_batches() >= l.pp &&
+         (l.local_batch == 1 || l.local_batch == given.local_batch);
 }
 
 }  // namespace
@@ -322,7 +337,7 @@ std::vector<Layout> all_layouts(const PlannedExperiment& planned, const Machine&
   });
   std::vector<Layout> layouts;
   std::vector<std::pair<int64_t, int64_t>> outer;  // pp, tp
-  for (const int64_t pp : pipelines(given, world, options.fixed))
+  for (const int64_t pp : pipelines(planned, machine, options.fixed))
     for (const int64_t tp : divisors(world / pp))
       if (tp <= machine.ranks_per_node) outer.emplace_back(pp, tp);
   for (const auto& [pp, tp] : outer) {
@@ -341,6 +356,7 @@ std::vector<Layout> all_layouts(const PlannedExperiment& planned, const Machine&
           layout.dp_replicate = ranks / tp / shards;
           layout.local_batch = batch;
           if (given.global_batch % (layout.dp_replicate * layout.dp_shard * batch) != 0) continue;
+          if (!is_asked_for(pp, given, options.fixed) && !is_plain_pipeline(layout, given)) continue;
           add_variants(layout, given, machine.device, all_reshards, layouts);
         }
       }

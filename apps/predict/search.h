@@ -25,7 +25,9 @@ struct SearchResult {
 /// All layouts of so many ranks for this configuration, its global batch, model and precision kept (FP8 is
 /// tried on and off where the configuration asks for it): pp x dp_replicate x dp_shard x cp x tp with cp x tp
 /// within a machine, sequences at a time, recomputation, FP8 gathers, resharding, and reducing each
-/// micro-batch or once. pp: 1, the configuration's, and what options.fixed names.
+/// micro-batch or once. pp: 1, the configuration's, and what options.fixed names; where there are several
+/// machines others of up to 16 ranks too, without copies of the sharded model and with the configuration's
+/// cp.
 std::vector<Layout> all_layouts(const PlannedExperiment& planned, const Machine& machine,
                                 const SearchOptions& options);
 

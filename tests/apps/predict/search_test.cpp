@@ -86,6 +86,7 @@ const Overrides kFloat8{"--model.converters",
 
 Layout random_layout(const PlannedExperiment& planned, const Machine& machine, std::mt19937& random) {
   std::vector<Layout> layouts = all_layouts(planned, machine, {.limit_gib = 1e9});
+  std::erase_if(layouts, [](const Layout& l) { return l.pp > 1; });  // of which every stage is recorded
   return layouts[random() % layouts.size()];
 }
 
@@ -252,6 +253,38 @@ TEST_CASE("a pipeline that the file does not have is tried where it is asked for
   CHECK_THROWS_WITH(search_layouts(p.config, p.planned, p.machine,
                                    {.limit_gib = 70, .fixed = {"parallelism.pipeline_parallel_degree=3"}}),
                     Contains("has parallelism.pipeline_parallel_degree=3"));
+}
+
+TEST_CASE("a search tries pipelines between machines, and ranks that share sequences within them") {
+  const auto tried = [](const Overrides& more, int ranks, int64_t Layout::*axis) {
+    Overrides overrides{"--training.global_batch_size", "32", "--model.n_layers", "6"};
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    const Planned p(overrides, ranks, 4);
+    std::set<int64_t> degrees;
+    for (const Layout& l : all_layouts(p.planned, p.machine, {.limit_gib = 1e9})) {
+      CHECK(l.ranks() == ranks);
+      CHECK((l.pp == layout_of(p.planned.experiment).pp || l.pp == 1 || l.micro_batches() >= l.pp));
+      degrees.insert(l.*axis);
+    }
+    return degrees;
+  };
+  using Degrees = std::set<int64_t>;
+  CHECK(tried({}, 16, &Layout::pp) == Degrees{1, 2, 4});
+  CHECK(tried({}, 4, &Layout::pp) == Degrees{1});
+  CHECK(tried({"--model.tie_embeddings", "true"}, 16, &Layout::pp) == Degrees{1});
+  CHECK(tried({"--parallelism.pipeline_parallel_degree", "2"}, 4, &Layout::pp) == Degrees{1, 2});
+  CHECK(tried({"--training.seq_len", "1024"}, 16, &Layout::cp) == Degrees{1, 2, 4});
+  CHECK(tried({}, 16, &Layout::cp) == Degrees{1});  // 64 tokens are no whole chunks
+
+  const Planned p({"--training.global_batch_size", "32", "--model.n_layers", "6"}, 16, 4);
+  const SearchResult found = search_layouts(
+      p.config, p.planned, p.machine, {.limit_gib = 70, .fixed = {"parallelism.pipeline_parallel_degree=4"}});
+  REQUIRE_FALSE(found.best.empty());
+  for (const RecordedLayout& l : found.best) {
+    CHECK(l.layout.pp == 4);
+    CHECK(l.bytes_of_roles.size() == 4);
+    CHECK(l.time->idle_share > 0);
+  }
 }
 
 TEST_CASE("keys can be fixed, and where nothing fits the closest is said") {
