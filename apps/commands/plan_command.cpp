@@ -125,6 +125,7 @@ void plan_step(const PlanCommand& command, const Config& config, const PlannedEx
   print_model(e, out);
   print_step(e, recorded, machine, out);
   print_pipeline(e.shape.pipeline, recorded, out);
+  print_context_parallel(e, out);
   if (const std::string optimizer = optimizer_text(e); !optimizer.empty())
     out << "Optimizer: " << optimizer << "\n";
   print_float8(e, plan, out);

@@ -7,6 +7,7 @@
 #include "apps/report/throughput.h"
 #include "core/counted.h"
 #include "core/metrics/step_line.h"
+#include "models/llama/attention_layer.h"
 #include "parallel/pipeline/pipeline_text.h"
 #include "parallel/pipeline/simulated_pipeline.h"
 
@@ -57,6 +58,28 @@ void print_pipeline(const PipelineLayout& pipeline, const RecordedLayout& record
       << "  (digits: forward of a micro-batch; small letters: gradient of its input, capitals: of weights; "
          "dots: "
          "idle)\n";
+}
+
+void print_context_parallel(const Experiment& e, std::ostream& out) {
+  const int cp = e.mesh.size(MeshAxis::cp), tp = e.mesh.size(MeshAxis::tp);
+  if (cp == 1) return;
+  const int64_t heads = std::max<int64_t>(e.shape.model.kv_heads / tp, 1),
+                at_once = AttentionLayer::heads_at_once(heads);
+  out << fmt::format("Context parallel: {} share each sequence; keys and values of {} of {} at a time",
+                     counted(cp, "rank"), at_once, counted(heads, "key/value head"));
+  if (at_once < heads) {
+    out << ", those of the next ones travel beside attention\n";
+  } else {
+    out << fmt::format(
+        ": in forward nothing travels beside attention, in backward gathers travel beside wo's products{}\n",
+        tp > 1 ? "; with fewer tensor-parallel ranks each has several heads" : "");
+  }
+  if (e.compute_capability && e.config.attention.backend != "flash" && !e.shape.block_causal)
+    out << fmt::format(
+        "  cuDNN's attention takes {:.3f} GiB more, which this plan is without: its bf16 gradients of "
+        "those\n",
+        gib(2 * e.shape.batch * e.shape.sequence * at_once * e.shape.model.head_dim *
+            static_cast<int64_t>(size_of(DType::bf16))));
 }
 
 void print_memory(const MemoryPlan& memory, std::ostream& out) {

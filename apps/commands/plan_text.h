@@ -14,6 +14,9 @@ namespace ottava {
 
 /// The ranks of a pipeline, what each holds and needs, and its schedule as a picture; nothing without one.
 void print_pipeline(const PipelineLayout& pipeline, const RecordedLayout& recorded, std::ostream& out);
+/// How ranks share sequences, what of it travels beside attention, and the memory that this plan is without;
+/// nothing without context parallel.
+void print_context_parallel(const Experiment& experiment, std::ostream& out);
 /// By category, the largest, and each phase.
 void print_memory(const MemoryPlan& memory, std::ostream& out);
 /// Whether it fits, by how much, and what it would cost to make it fit: memory_moves().

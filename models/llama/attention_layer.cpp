@@ -88,13 +88,8 @@ namespace {
 
 using KeyHeads = ContextParallelGroup::KeyHeads;
 
-// Four groups hide three quarters of what travels, and take a quarter of the memory of all heads at once.
-constexpr int64_t kMostGroups = 4;
-
 std::vector<KeyHeads> groups_of(AttentionHeads heads) {
-  int64_t count = std::min(kMostGroups, heads.kv_heads);
-  while (heads.kv_heads % count != 0) --count;
-  const int64_t size = heads.kv_heads / count;
+  const int64_t size = AttentionLayer::heads_at_once(heads.kv_heads);
   std::vector<KeyHeads> groups;
   for (int64_t first = 0; first < heads.kv_heads; first += size) groups.push_back({heads, first, size});
   return groups;
@@ -114,10 +109,23 @@ struct Half {
 
 }  // namespace
 
+// Four groups hide three quarters of what travels, and take a quarter of the memory of all heads at once.
+int64_t AttentionLayer::heads_at_once(int64_t kv_heads) {
+  int64_t groups = std::min<int64_t>(4, kv_heads);
+  while (kv_heads % groups != 0) --groups;
+  return kv_heads / groups;
+}
+
+ContextParallelGroup::Gathering AttentionLayer::gather_first_group(const StepContext& c,
+                                                                   const Saved& saved) const {
+  StepContext::Scope scope(c, "attention.core");
+  return c.context_parallel.gather_keys_values(c.stream, c.arena, saved.qkv, groups_of(heads_)[0]);
+}
+
 void AttentionLayer::attend_apart(const StepContext& c, const LlamaBatch& batch, Saved& saved) const {
   const ContextParallelGroup& ranks = c.context_parallel;
   const std::vector<KeyHeads> groups = groups_of(heads_);
-  ContextParallelGroup::Gathering next = ranks.gather_keys_values(c.stream, c.arena, saved.qkv, groups[0]);
+  ContextParallelGroup::Gathering next = gather_first_group(c, saved);
   for (size_t i = 0; i < groups.size(); ++i) {
     Allocation values = ranks.in_order(c.stream, c.arena, std::move(next), batch.batch / 2);
     if (i + 1 < groups.size()) next = ranks.gather_keys_values(c.stream, c.arena, saved.qkv, groups[i + 1]);
@@ -144,10 +152,9 @@ void AttentionLayer::attend_apart(const StepContext& c, const LlamaBatch& batch,
 
 void AttentionLayer::attend_apart_backward(const StepContext& c, const LlamaBatch& batch,
                                            const Allocation& dattention, const Allocation& dqkv,
-                                           const Saved& saved) const {
+                                           const Saved& saved, ContextParallelGroup::Gathering next) const {
   const ContextParallelGroup& ranks = c.context_parallel;
   const std::vector<KeyHeads> groups = groups_of(heads_);
-  ContextParallelGroup::Gathering next = ranks.gather_keys_values(c.stream, c.arena, saved.qkv, groups[0]);
   ContextParallelGroup::Scattering before;
   for (size_t i = 0; i < groups.size(); ++i) {
     Allocation values = ranks.in_order(c.stream, c.arena, std::move(next), batch.batch / 2);
@@ -215,13 +222,15 @@ LinearOperand AttentionLayer::backward(const StepContext& c, const LlamaBatch& b
   Allocation dqkv, dx;
   {
     Allocation dattention;
+    ContextParallelGroup::Gathering keys_values;
     {
       LinearOutputGradient dy = wo_.output_gradient(c, dout);
       dout.float8 = {};
+      if (c.context_parallel.size() > 1) keys_values = gather_first_group(c, saved);
       if (!saved.wo) saved.wo = wo_.keep(c, saved.attention);  // its codes were not worth keeping beside it
       dattention = wo_.backward(c, dy, std::exchange(saved.wo, {}));
     }
-    dqkv = attend_backward(c, batch, dattention, saved);
+    dqkv = attend_backward(c, batch, dattention, saved, std::move(keys_values));
   }
   saved.qkv.release();
   saved.attention.release();
@@ -236,11 +245,12 @@ LinearOperand AttentionLayer::backward(const StepContext& c, const LlamaBatch& b
 }
 
 Allocation AttentionLayer::attend_backward(const StepContext& c, const LlamaBatch& batch,
-                                           const Allocation& dattention, const Saved& saved) const {
+                                           const Allocation& dattention, const Saved& saved,
+                                           ContextParallelGroup::Gathering keys_values) const {
   StepContext::Scope scope(c, "attention.core");
   Allocation dqkv = c.scratch("attention.dqkv", c.compute, saved.qkv.tensor().shape);
   if (c.context_parallel.size() > 1) {
-    attend_apart_backward(c, batch, dattention, dqkv, saved);
+    attend_apart_backward(c, batch, dattention, dqkv, saved, std::move(keys_values));
     return dqkv;
   }
   int64_t bytes = attention_workspace_bytes(c.stream, Pass::backward, c.compute, heads_, batch.batch,

@@ -49,6 +49,9 @@ class AttentionLayer {
   /// which added to it last; null: none did. Consumes `saved`.
   LinearOperand backward(const StepContext& context, const LlamaBatch& batch, LinearOperand dout,
                          Saved& saved, const Linear* reader) const;
+  /// Of so many KV heads on a rank, those whose keys and values travel at once where ranks share sequences: a
+  /// quarter, as far as they divide.
+  static int64_t heads_at_once(int64_t kv_heads);
   /// Reads the gradient of the layer's output.
   const Linear& last_linear() const { return wo_; }
   /// Appends keys and values at `position`; a prompt (position 0) or one token.
@@ -61,12 +64,16 @@ class AttentionLayer {
                Saved& saved) const;
   void attend(const StepContext& context, const LlamaBatch& batch, Saved& saved) const;
   /// The same where ranks share sequences: a group of KV heads at a time, so that keys and values of the next
-  /// travel while this one's attention is computed, as do the gradients of the one before.
+  /// travel while this one's attention is computed, as do the gradients of the one before. In backward those
+  /// of the first group travel beside wo's products.
+  ContextParallelGroup::Gathering gather_first_group(const StepContext& context, const Saved& saved) const;
   void attend_apart(const StepContext& context, const LlamaBatch& batch, Saved& saved) const;
   void attend_apart_backward(const StepContext& context, const LlamaBatch& batch,
-                             const Allocation& dattention, const Allocation& dqkv, const Saved& saved) const;
+                             const Allocation& dattention, const Allocation& dqkv, const Saved& saved,
+                             ContextParallelGroup::Gathering first) const;
   Allocation attend_backward(const StepContext& context, const LlamaBatch& batch,
-                             const Allocation& dattention, const Saved& saved) const;
+                             const Allocation& dattention, const Saved& saved,
+                             ContextParallelGroup::Gathering first) const;
   /// From the gradient of what attention reads to that of what wqkv wrote, in its place.
   void project_backward(const StepContext& context, const LlamaBatch& batch, const Allocation& dqkv,
                         Saved& saved) const;

@@ -320,7 +320,27 @@ TEST_CASE("262,144 tokens of the 8B shape fit on 8 ranks that share the sequence
                  .machine = {.device = "h100_sxm"}});
     INFO(text);
     CHECK_THAT(text, Contains("cp 8") && Contains("Fits: ") && Contains(whose));
+    CHECK_THAT(text, Contains("Context parallel: 8 ranks share each sequence; keys and values of 2 of 8 "
+                              "key/value heads at a time, those of the next ones travel beside attention\n"));
+    // 262,144 tokens, 2 heads of 128, two bytes each of dK and dV.
+    const std::string more = "cuDNN's attention takes 0.250 GiB more";
+    CHECK((text.find(more) != std::string::npos) == (std::string(mask) == "causal"));
   }
+}
+
+TEST_CASE("a plan says where context parallel ranks have nothing to hide their transfers behind") {
+  const auto plan = [](const char* tp) {
+    return printed({.overrides = changed_to(small_model_on_gpu({"--parallelism.context_parallel_degree", "2",
+                                                                "--parallelism.tensor_parallel_degree", tp}),
+                                            {"--training.seq_len", "1024", "--model.n_kv_heads", "2"}),
+                    .world_size = 4,
+                    .machine = {.device = "h100_sxm"}});
+  };
+  CHECK_THAT(plan("1"), Contains("keys and values of 1 of 2 key/value heads at a time, those of the next"));
+  CHECK_THAT(plan("2"),
+             Contains("keys and values of 1 of 1 key/value head at a time: in forward nothing travels beside "
+                      "attention, in backward gathers travel beside wo's products; with fewer "
+                      "tensor-parallel ranks each has several heads\n"));
 }
 
 TEST_CASE("a plan for what there is not is refused by name") {
