@@ -101,6 +101,14 @@ TEST_CASE("stages of a pipeline over NCCL end where one process on the CPU ends"
        {.micro_batches = 3, .pp = 2, .schedule = ScheduleKind::zbv_zero_bubble, .chunks = 2}},
       {"Interleaved1F1B 2 x TP 2",
        {.tp = 2, .micro_batches = 2, .pp = 2, .schedule = ScheduleKind::interleaved_1f1b, .chunks = 2}},
+      {"LoopedBFS 2", {.micro_batches = 3, .pp = 2, .schedule = ScheduleKind::looped_bfs, .chunks = 2}},
+      {"InterleavedZeroBubble 2 x CP 2",
+       {.cp = 2,
+        .micro_batches = 2,
+        .pp = 2,
+        .schedule = ScheduleKind::interleaved_zero_bubble,
+        .chunks = 2}},
+      {"1F1B 2 x FSDP 2 x CP 2 x TP 2", {.dp_shard = 2, .cp = 2, .tp = 2, .micro_batches = 2, .pp = 2}},
   };
   for (const Case& c : cases) {
     DYNAMIC_SECTION(c.name) {
@@ -136,6 +144,7 @@ TEST_CASE("bf16 steps over NCCL end near one process on the CPU") {
   check(whole_step(DType::bf16), {.dp_shard = 2}, 3, 2e-3);
   check(whole_step(DType::bf16), {.tp = 2}, 3, 2e-3);
   check(whole_step(DType::bf16), {.cp = 2}, 3, 2e-3);
+  check(whole_step(DType::bf16), {.micro_batches = 2, .pp = 2}, 3, 2e-3);
 }
 
 TEST_CASE("ranks that share sequences over NCCL with cuDNN's attention end near one process on the CPU") {
@@ -153,11 +162,12 @@ TEST_CASE("ranks that share sequences over NCCL with cuDNN's attention end near 
 }
 
 // Rows have scales of their own, so that each token's forward is that of one rank; a tensor's scale, and
-// those of columns over tokens, are of a rank's share.
-TEST_CASE("FP8 steps of ranks that share sequences over NCCL end near one process on the CPU") {
+// those of columns over tokens, are of a rank's share, or of a micro-batch.
+TEST_CASE("FP8 steps of ranks that share sequences or layers over NCCL end near one process on the CPU") {
   for (const char* recipe : {"tensorwise", "rowwise"}) {
-    for (const Layout& layout : {Layout{.cp = 2}, Layout{.dp_shard = 2, .cp = 2, .tp = 2}}) {
-      DYNAMIC_SECTION(recipe << " on FSDP " << layout.dp_shard << " x CP 2 x TP " << layout.tp) {
+    for (const Layout& layout :
+         {Layout{.cp = 2}, Layout{.dp_shard = 2, .cp = 2, .tp = 2}, Layout{.micro_batches = 2, .pp = 2}}) {
+      DYNAMIC_SECTION(recipe << " on " << layout.mesh().describe()) {
         TrainingShape whole = float8_step();
         whole.model.heads = 2, whole.model.head_dim = 32;
         whole.batch = 2;

@@ -170,6 +170,13 @@ TEST_CASE("whether steps are graphs is decided and said") {
       decide_graphs("on", cpu, alone),
       Catch::Contains("[training] cuda_graphs is on, but the device is cpu: set it to auto or off"));
   CHECK_THROWS_AS(decide_graphs("on", gpu, *staged), ConfigError);
+  // Of a pipeline.
+  CHECK_FALSE(decide_graphs("auto", gpu, alone, true).on);
+  CHECK(decide_graphs("auto", gpu, alone, true).reason ==
+        "off: a rank of a pipeline has several micro-batches on their way, and no part of its step repeats");
+  CHECK_THROWS_WITH(
+      decide_graphs("on", gpu, alone, true),
+      Catch::Contains("cuda_graphs is on, but a rank of a pipeline has several micro-batches on their way"));
 }
 
 TEST_CASE("micro-batches that do different work cannot share a graph") {
