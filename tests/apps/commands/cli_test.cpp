@@ -389,6 +389,49 @@ TEST_CASE("commands that take text read a pipe, and say so where there is none")
             "--repetition-penalty is 0, expected a number above 0 (1: none)"));
 }
 
+TEST_CASE("what is odd about data is said before the first step") {
+  Workplace place;
+  auto start_on = [&](const std::string& data, const std::string& more = "") {
+    const Outcome out = place.run(
+        "train tiny.yaml --checkpoint.enable false --training.steps 1 "
+        "--training.dataset_path " +
+        data + more);
+    INFO(out.output);
+    CHECK(out.exit_code == 0);
+    return out.output.substr(0, out.output.find("step:  1"));
+  };
+  fs::create_directories(place / "many");
+  place.write("many/latin.txt", generated_text(50) + "caf\xe9 au lait\n");
+  for (const char* name : {"many/README.md", "many/notes.csv", "many/LICENSE"}) place.write(name, "not data");
+  const std::string folder = start_on("many");
+  CHECK(has(folder,
+            "data: of folder 'many' 1 file taken, left out: 'many/LICENSE', 'many/README.md', "
+            "'many/notes.csv'"));
+  CHECK(has(folder, "1 with bytes that are not UTF-8, the first "));
+  CHECK(has(folder, "many/latin.txt', document at byte "));
+  CHECK(has(folder, "Data: 'many': 1 file, "));
+
+  std::string lines;
+  for (int i = 0; i < 200; ++i)
+    lines += R"({"text": "a line that is long enough to be trained on"})"
+             "\n";
+  place.write("without_extension", lines);
+  const std::string found = start_on("without_extension");
+  CHECK(has(found, "data: 'without_extension' is taken as JSON lines, as its first line is an object"));
+  CHECK(has(found, "; each line of JSON is a document (\"text\")"));
+
+  std::string ids;
+  for (int i = 0; i < 4000; ++i) ids += std::string{static_cast<char>(i % 251), static_cast<char>(i % 8)};
+  place.write("train.bin", ids);
+  CHECK(has(place.run("train tiny.yaml --training.dataset_path train.bin").output,
+            "set training.format: tokens_u16 or tokens_u32"));
+  CHECK(
+      has(start_on("train.bin", " --training.format tokens_u16"), "Data: 'train.bin': 1 file, 7.8 KiB of "));
+  place.write("text.parquet", std::string("PAR1\0\0", 6));
+  CHECK(has(place.run("train tiny.yaml --training.dataset_path text.parquet").output,
+            "'text.parquet' is not text: byte 4 is 0"));
+}
+
 TEST_CASE("small mistakes are answered with what to do") {
   Workplace place;
   place.write("tab.yaml", "training:\n\tsteps: 5\n");

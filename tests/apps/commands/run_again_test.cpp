@@ -1,3 +1,4 @@
+#include <signal.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -90,11 +91,21 @@ TEST_CASE("a dump folder belongs to one run at a time") {
   fs::create_directories(runs / "out");
   {
     RunLock lock(runs / "out");
+    char host[256] = {};
+    REQUIRE(::gethostname(host, sizeof host - 1) == 0);
     CHECK_THAT(runs.train("", 1),
-               Contains("out is in use by process " + std::to_string(::getpid()) + " on "));
+               Contains(fmt::format("out is in use by process {} on {} since 20", ::getpid(), host)));
     CHECK_FALSE(fs::exists(runs / "out/metrics.jsonl"));
   }
-  runs.train("");
+  // One that is killed leaves its name behind, and no lock.
+  const std::string command = "cd " + (runs / "") + " && exec " OTTAVA " train tiny.yaml ";
+  const Outcome killed = run_command(command + "--training.steps 1000000", [&](int group) {
+    CHECK(wait_until(200, [&] { return fs::exists(runs / "out/checkpoint/step-2"); }));
+    ::kill(-group, SIGKILL);
+  });
+  CHECK(killed.exit_code != 0);
+  CHECK_THAT(read_file(runs / "out/.lock"), Contains(" since 20"));
+  CHECK_THAT(runs.train("--training.steps 1", 0), Contains("There is nothing to train"));
 }
 
 TEST_CASE("from a text to a run in two commands, and on from there") {
