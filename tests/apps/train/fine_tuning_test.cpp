@@ -78,6 +78,7 @@ TEST_CASE("fine-tuning keeps every file of a Hugging Face folder but its weights
     INFO(kind.name);
     const std::string folder = publish(tiny, kind.name, kind.family);
     const std::string run = std::string("tuned ") + kind.name;
+    CHECK(model_title(fine_tuning(tiny, run, folder).model) == "from config.json");
     Solo solo(fine_tuning(tiny, run, folder));
     CHECK(solo.trainer.run() == Trainer::End::completed);
     const std::string out = tiny / (run + "/checkpoint/step-2");
