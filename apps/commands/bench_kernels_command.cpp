@@ -9,6 +9,7 @@
 #include "apps/bench/operation_bench.h"
 #include "apps/commands/command_line.h"
 #include "apps/config/planned_experiment.h"
+#include "apps/decide/cpu_products.h"
 #include "apps/decide/device_peaks.h"
 #include "apps/decide/workbench.h"
 #include "apps/predict/machine.h"
@@ -23,6 +24,7 @@
 #include "core/glob.h"
 #include "core/io/json.h"
 #include "core/ops/matmul/matmul.h"
+#include "core/parallel_for.h"
 
 namespace ottava {
 namespace {
@@ -113,8 +115,10 @@ void print(const Case& c, const BenchPeaks& peaks, std::ostream& out) {
   out << "  " << (c.problem.empty() ? operands_of(c) : c.problem) << std::endl;
 }
 
-void write_json(const std::string& file, const std::vector<Case>& cases, const BenchPeaks& peaks) {
-  Json report, kernels;
+void write_json(const std::string& file, const std::vector<Case>& cases, const BenchPeaks& peaks,
+                const Decisions& decisions) {
+  Json report, kernels, decided;
+  for (const Decisions::Entry& entry : decisions.entries) decided.set(entry.name, entry.value);
   for (const Case& c : cases) {
     const RecordedOperation& o = c.operation;
     Json kernel;
@@ -135,6 +139,7 @@ void write_json(const std::string& file, const std::vector<Case>& cases, const B
   }
   report.set("copy_bytes_per_second", peaks.bytes_per_second)
       .set("gemm_flops_per_second", peaks.flops_per_second)
+      .set("decisions", std::move(decided))
       .set("kernels", std::move(kernels));
   std::ofstream stream(file);
   stream << report.dump(1) << '\n';
@@ -215,13 +220,19 @@ int run_bench_kernels_command(const BenchKernelsCommand& command, std::ostream& 
   const Config config = load_config(command.file, command.overrides);
   const bool counts = command.work == BenchKernelsCommand::Work::count;
   if (!counts) parse_device(config.training.device);  // refuses one that is not here
-  const PlannedExperiment planned = plan_experiment(config);
-  const Experiment& e = planned.experiment;
+  PlannedExperiment planned = plan_experiment(config);
+  Experiment& e = planned.experiment;
   out << fmt::format("Model {} on {}, rank 0 of {} ({}): {} of {}", model_title(config.model),
                      to_string(planned.device), e.mesh.world_size(), e.mesh.describe(),
                      counted(e.shape.micro_batches * e.shape.batch, "sequence"),
                      counted(e.shape.sequence, "token"))
       << std::endl;
+  if (!counts && planned.device.type == DeviceType::cpu) {
+    if (config.training.threads > 0) set_parallel_threads(static_cast<int>(config.training.threads));
+    settle_cpu_products_here(e);
+    for (const Decisions::Entry& d : e.decisions.entries)
+      out << fmt::format("{} = {} ({})\n", d.name, d.value, d.reason);
+  }
   Step step = record(planned, command);
   const int64_t calls = std::accumulate(step.cases.begin(), step.cases.end(), int64_t{0},
                                         [](int64_t sum, const Case& c) { return sum + c.operation.calls; });
@@ -235,7 +246,7 @@ int run_bench_kernels_command(const BenchKernelsCommand& command, std::ostream& 
   } else {
     peaks = measure_all(step, planned.device, command.seconds, out);
   }
-  if (!command.json.empty()) write_json(command.json, step.cases, peaks);
+  if (!command.json.empty()) write_json(command.json, step.cases, peaks, e.decisions);
   return std::ranges::any_of(step.cases, [](const Case& c) { return !c.problem.empty(); }) ? 1 : 0;
 }
 

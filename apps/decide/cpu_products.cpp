@@ -143,6 +143,11 @@ std::string complaint_about(const Decisions::Entry& entry, bool is_saved) {
       entry.name);
 }
 
+void apply(const Choice& choice, const Decisions::Entry& entry, Experiment& e) {
+  e.decisions.entries.push_back(entry);
+  e.shape.cpu_products.*choice.way = entry.value == "direct" ? Bf16Products::direct : Bf16Products::widened;
+}
+
 }  // namespace
 
 std::vector<OpenDecision> open_cpu_products(const Experiment& e) {
@@ -178,9 +183,21 @@ void settle_cpu_products(Experiment& e, RankGroups& ranks, Device device, const 
     }
     refuse_together(*ranks.control, "cpu", complaint_about(entry, before != nullptr));
     if (wish != "auto") continue;
-    e.decisions.entries.push_back(entry);
-    e.shape.cpu_products.*choice.way = entry.value == "direct" ? Bf16Products::direct : Bf16Products::widened;
+    apply(choice, entry, e);
     log::info("Decided{}: {} = {} ({})", before ? " before" : "", entry.name, entry.value, entry.reason);
+  }
+}
+
+void settle_cpu_products_here(Experiment& e) {
+  if (e.shape.parameters.compute != DType::bf16) return;
+  for (const Choice& choice : kChoices) {
+    const std::string& wish = e.config.cpu.*choice.wish;
+    if (wish != "auto") {
+      const std::string complaint = complaint_about({choice.key, wish, ""}, false);
+      if (!complaint.empty()) fail<ConfigError>("cpu", "{}", complaint);
+    } else if (gains(e) && cpu::multiplies_bf16_directly()) {
+      apply(choice, measured(choice, e), e);
+    }
   }
 }
 

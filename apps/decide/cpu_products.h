@@ -11,6 +11,10 @@ namespace ottava {
 /// asked for or was decided and a rank has no such instructions.
 void settle_cpu_products(Experiment& experiment, RankGroups& ranks, Device device, const Decisions& saved);
 
+/// The same where operations are measured without a run: by this process, with no checkpoint, for the rank
+/// that the experiment describes. Throws ConfigError where direct is asked for and there are no instructions.
+void settle_cpu_products_here(Experiment& experiment);
+
 /// Those of them that are left to a measurement: the shape with the usual way first, then with the other.
 std::vector<OpenDecision> open_cpu_products(const Experiment& experiment);
 

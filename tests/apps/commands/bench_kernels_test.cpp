@@ -7,10 +7,12 @@
 #include "apps/config/experiment.h"
 #include "apps/decide/workbench.h"
 #include "apps/predict/measured_operations.h"
+#include "core/cpu/bf16_products.h"
 #include "core/error.h"
 #include "core/io/file.h"
 #include "core/io/json.h"
 #include "core/ops/matmul/matmul.h"
+#include "core/parallel_for.h"
 #include "tests/support/devices.h"
 #include "tests/support/temporary_folder.h"
 
@@ -160,6 +162,29 @@ TEST_CASE("bench kernels prints a line for each operation, and writes them for p
     CHECK(kernel.at("planned_seconds", "kernel").as_number("planned") > 0);
   }
   CHECK(names == std::set<std::string>{"grad_norm_squared", "rms_norm_backward", "rms_norm_forward"});
+}
+
+TEST_CASE("bench kernels measures with the threads that a run would have, and in the ways it would choose") {
+  const int before = parallel_threads();
+  const TemporaryFolder folder;
+  const auto decided = [&](const Overrides& more) {
+    const std::string file = folder / "kernels.json";
+    printed({.file = {}, .overrides = tiny(more), .only = "rms_norm_forward", .seconds = 0.1, .json = file});
+    return Json::parse(read_file(file), "report").at("decisions", "report").dump();
+  };
+  CHECK(decided({"--training.threads", "1"}) == "null");
+  CHECK(parallel_threads() == 1);
+  set_parallel_threads(before);
+  const Overrides large = {"--model.dim",          "512",    "--model.ffn_dim",    "2048",
+                           "--model.vocab_size",   "512",    "--training.seq_len", "512",
+                           "--cpu.bf16_attention", "widened"};
+  const std::string chosen = decided(large);
+  if (cpu::multiplies_bf16_directly()) {
+    CHECK_THAT(chosen, Contains("\"cpu.bf16_matmul\"") && (Contains("direct") || Contains("widened")) &&
+                           !Contains("cpu.bf16_attention"));
+  } else {
+    CHECK(chosen == "null");
+  }
 }
 
 TEST_CASE("bench kernels ends in time and says what it left out, or only counts, for any device") {
