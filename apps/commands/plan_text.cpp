@@ -273,7 +273,8 @@ void print_search(const SearchResult& result, const MemoryLimit& limit, const Ma
   if (result.best.size() > 1 && result.best.back().time->seconds - first.seconds < near)
     out << "All of them are within that error of the first: try two or three\n";
   out << "Of pipelines the file's was tried, and what --fix parallelism.pipeline_parallel_degree=N names; "
-         "between machines others of up to 16 ranks in their plainest form too\n";
+         "between machines others of up to 16 ranks too, without dp_replicate and of at most 1,024 "
+         "micro-batches x layers\n";
   out << "The first:\n  " << options_text(keys_of(result.best[0].layout)) << '\n';
 }
 

@@ -319,9 +319,12 @@ std::vector<int64_t> pipelines(const PlannedExperiment& planned, const Machine& 
   return out;
 }
 
-// Of other pipelines, which are recorded as they are and take long, the plainest.
-bool is_plain_pipeline(const Layout& l, const Layout& given) {
+// Of other pipelines, every stage and micro-batch of which is recorded, the plainest, and those that are soon
+// recorded: a tenth of a second for so many passes of a block.
+bool is_plain_pipeline(const Layout& l, const Layout& given, int64_t layers) {
+  constexpr int64_t kMostPasses = 1024;
   return l.dp_replicate == 1 && l.cp == given.cp && l.micro_batches() >= l.pp &&
+         l.micro_batches() * layers <= kMostPasses &&
          (l.local_batch == 1 || l.local_batch == given.local_batch);
 }
 
@@ -356,7 +359,9 @@ std::vector<Layout> all_layouts(const PlannedExperiment& planned, const Machine&
           layout.dp_replicate = ranks / tp / shards;
           layout.local_batch = batch;
           if (given.global_batch % (layout.dp_replicate * layout.dp_shard * batch) != 0) continue;
-          if (!is_asked_for(pp, given, options.fixed) && !is_plain_pipeline(layout, given)) continue;
+          if (!is_asked_for(pp, given, options.fixed) &&
+              !is_plain_pipeline(layout, given, planned.experiment.shape.model.layers))
+            continue;
           add_variants(layout, given, machine.device, all_reshards, layouts);
         }
       }

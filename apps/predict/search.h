@@ -26,8 +26,8 @@ struct SearchResult {
 /// tried on and off where the configuration asks for it): pp x dp_replicate x dp_shard x cp x tp with cp x tp
 /// within a machine, sequences at a time, recomputation, FP8 gathers, resharding, and reducing each
 /// micro-batch or once. pp: 1, the configuration's, and what options.fixed names; where there are several
-/// machines others of up to 16 ranks too, without copies of the sharded model and with the configuration's
-/// cp.
+/// machines others of up to 16 ranks too, without copies of the sharded model, with the configuration's cp,
+/// and where micro-batches x layers are 1,024 at most: longer ones take too long to record unasked.
 std::vector<Layout> all_layouts(const PlannedExperiment& planned, const Machine& machine,
                                 const SearchOptions& options);
 

@@ -278,7 +278,7 @@ TEST_CASE("a plan of a pipeline has all its ranks, its schedule and the time of 
   CHECK_THAT(text,
              Contains("Pipeline: 1F1B, 4 ranks with 1 stage each, 8 micro-batches: 27.3% of the time idle"));
   CHECK_THAT(text, Contains("embedding, layer 0; 4 micro-batches in flight at most"));
-  CHECK_THAT(text, Contains("layer 5, head; 1 micro-batches in flight at most"));
+  CHECK_THAT(text, Contains("layer 5, head; 1 micro-batch in flight at most"));
   CHECK_THAT(text, Contains("\nrank 0   0123......aA4bB5"));
   CHECK_THAT(text, Contains("pp recv"));
   const Json report = Json::parse(read_file(file), "plan");
