@@ -1,20 +1,41 @@
 #pragma once
 
+#include <type_traits>
+
 #include "core/cost.h"
 #include "core/stream.h"
 
 namespace ottava {
 
-/// Runs an operation where its stream is: on_cpu(args...) at once, on_cuda(stream, args...) enqueued; on
-/// `meta` the cost and the call op(stream, args...) are recorded.
+/// The cost of an operation that only moves so many bytes.
+inline OpCost moving(std::string_view op, int64_t bytes) {
+  return {.op = op, .bytes = static_cast<double>(bytes)};
+}
+
+namespace recorded {
+/// run(stream, args...), or of these what it takes: args..., or nothing.
+template <class Run, class... Args>
+void carry_out(const Run& run, Stream& stream, const Args&... args) {
+  if constexpr (std::is_invocable_v<const Run&, Stream&, const Args&...>) {
+    run(stream, args...);
+  } else if constexpr (std::is_invocable_v<const Run&, const Args&...>) {
+    run(args...);
+  } else {
+    run();
+  }
+}
+}  // namespace recorded
+
+/// Runs an operation where its stream is: on_cpu at once, on_cuda enqueued, either called with (stream,
+/// args...), (args...) or nothing; on `meta` the cost and the call op(stream, args...) are recorded.
 template <class OnCpu, class OnCuda, class... Parameters>
-void run_op(Stream& stream, const OpCost& cost, void (*op)(Stream&, Parameters...), OnCpu on_cpu,
-            OnCuda on_cuda, const std::decay_t<Parameters>&... args) {
+void run_op(Stream& stream, const OpCost& cost, void (*op)(Stream&, Parameters...), const OnCpu& on_cpu,
+            const OnCuda& on_cuda, const std::decay_t<Parameters>&... args) {
   switch (stream.type()) {
     case DeviceType::cpu:
-      return on_cpu(args...);
+      return recorded::carry_out(on_cpu, stream, args...);
     case DeviceType::cuda:
-      return on_cuda(stream, args...);
+      return recorded::carry_out(on_cuda, stream, args...);
     case DeviceType::meta:
       return stream.recorder().record(cost, op, args...);
   }

@@ -4,8 +4,8 @@
 #include <bit>
 #include <cmath>
 
-#include "core/cost.h"
 #include "core/ops/check.h"
+#include "core/run_op.h"
 #include "fp8/amax_history_kernels.h"
 
 namespace ottava::fp8 {
@@ -31,28 +31,21 @@ void delayed_amax(Stream& stream, const AmaxHistory& history, const Tensor& curr
   const int64_t slots = slots_of(kDelayed, history);
   check_tensor(kDelayed, "amax", amax, DType::u32, {slots});
   if (!history.is_full() || !current.empty()) check_tensor(kDelayed, "current", current, DType::u32, {slots});
-  switch (stream.type()) {
-    case DeviceType::cpu: {
-      uint32_t* out = amax.as<uint32_t>();
-      if (!history.is_full()) {
-        std::copy_n(current.as<uint32_t>(), slots, out);
-        return;
-      }
-      std::fill_n(out, slots, 0u);
-      for (int64_t r = 0; r < history.length(); ++r) {
-        const uint32_t* row = history.rows.as<uint32_t>() + r * slots;
-        for (int64_t s = 0; s < slots; ++s) out[s] = std::max(out[s], row[s]);
-      }
-      for (int64_t s = 0; s < slots; ++s) out[s] = with_margin(out[s], history.margin);
+  const auto on_cpu = [&] {
+    uint32_t* out = amax.as<uint32_t>();
+    if (!history.is_full()) {
+      std::copy_n(current.as<uint32_t>(), slots, out);
       return;
     }
-    case DeviceType::cuda:
-      return cuda::delayed_amax(stream, history, current, amax);
-    case DeviceType::meta:
-      stream.recorder().record(
-          {.op = kDelayed, .bytes = static_cast<double>(history.rows.bytes() + amax.bytes())}, delayed_amax,
-          history, current, amax);
-  }
+    std::fill_n(out, slots, 0u);
+    for (int64_t r = 0; r < history.length(); ++r) {
+      const uint32_t* row = history.rows.as<uint32_t>() + r * slots;
+      for (int64_t s = 0; s < slots; ++s) out[s] = std::max(out[s], row[s]);
+    }
+    for (int64_t s = 0; s < slots; ++s) out[s] = with_margin(out[s], history.margin);
+  };
+  run_op(stream, moving(kDelayed, history.rows.bytes() + amax.bytes()), delayed_amax, on_cpu,
+         cuda::delayed_amax, history, current, amax);
 }
 
 void advance(Stream& stream, AmaxHistory& history, const Tensor& step_amax) {
@@ -73,7 +66,7 @@ void advance(Stream& stream, AmaxHistory& history, const Tensor& step_amax) {
       cuda::advance(stream, history, step_amax);
       break;
     case DeviceType::meta:
-      stream.recorder().record({.op = kAdvance, .bytes = 2 * static_cast<double>(step_amax.bytes())});
+      stream.recorder().record(moving(kAdvance, 2 * step_amax.bytes()));
       break;
   }
   ++history.steps;

@@ -51,9 +51,9 @@ void check(const Quantize& a) {
                      "granularity {} stores scales as e8m0, which holds only powers of two: set rounding",
                      name_of(a.granularity));
   }
-  if (!a.counters.empty()) check_tensor(kQuantize, "counters", a.counters, DType::i64, {3});
-  if (!a.non_finite.empty()) check_tensor(kQuantize, "non_finite", a.non_finite, DType::u32, {1});
-  if (!a.largest.empty()) check_tensor(kQuantize, "largest", a.largest, DType::u32, {1});
+  check_optional(kQuantize, "counters", a.counters, DType::i64, {3});
+  check_optional(kQuantize, "non_finite", a.non_finite, DType::u32, {1});
+  check_optional(kQuantize, "largest", a.largest, DType::u32, {1});
 }
 
 double bytes_of(const Float8Codes& q) { return static_cast<double>(q.bytes()); }
@@ -64,28 +64,18 @@ void amax(Stream& stream, const Tensor& x, const Tensor& amax, ColumnRange colum
   check_float(kAmax, "x", x);
   const MatrixRows rows = rows_of(kAmax, x, columns);
   check_tensor(kAmax, "amax", amax, DType::u32, {1});
-  switch (stream.type()) {
-    case DeviceType::cpu:
-      return cpu::amax(rows, amax);
-    case DeviceType::cuda:
-      return cuda::amax(stream, rows, amax);
-    case DeviceType::meta:
-      stream.recorder().record({.op = kAmax, .bytes = rows.bytes()}, fp8::amax, x, amax, columns);
-  }
+  run_op(
+      stream, {.op = kAmax, .bytes = rows.bytes()}, fp8::amax, [&] { cpu::amax(rows, amax); },
+      [&] { cuda::amax(stream, rows, amax); }, x, amax, columns);
 }
 
 void column_amax(Stream& stream, const Tensor& x, const Tensor& amax, ColumnRange columns) {
   check_float(kColumnAmax, "x", x);
   const MatrixRows rows = rows_of(kColumnAmax, x, columns);
   check_tensor(kColumnAmax, "amax", amax, DType::u32, {rows.cols});
-  switch (stream.type()) {
-    case DeviceType::cpu:
-      return cpu::column_amax(rows, amax);
-    case DeviceType::cuda:
-      return cuda::column_amax(stream, rows, amax);
-    case DeviceType::meta:
-      stream.recorder().record({.op = kColumnAmax, .bytes = rows.bytes()}, column_amax, x, amax, columns);
-  }
+  run_op(
+      stream, {.op = kColumnAmax, .bytes = rows.bytes()}, column_amax, [&] { cpu::column_amax(rows, amax); },
+      [&] { cuda::column_amax(stream, rows, amax); }, x, amax, columns);
 }
 
 void quantize(Stream& stream, const Quantize& args) {
@@ -111,8 +101,8 @@ void transpose_codes(Stream& stream, const Tensor& from, const Tensor& to) {
   if (size_of(from.dtype) != 1)
     fail<ShapeError>(kTranspose, "from is {}, expected codes of one byte", describe(from));
   check_tensor(kTranspose, "to", to, from.dtype, {from.cols(), from.rows()});
-  run_op(stream, {.op = kTranspose, .bytes = 2 * static_cast<double>(from.bytes())}, transpose_codes,
-         cpu::transpose_codes, cuda::transpose_codes, from, to);
+  run_op(stream, moving(kTranspose, 2 * from.bytes()), transpose_codes, cpu::transpose_codes,
+         cuda::transpose_codes, from, to);
 }
 
 void transpose_block_scales(Stream& stream, const Tensor& from, Shape matrix, const Tensor& to) {
@@ -120,20 +110,15 @@ void transpose_block_scales(Stream& stream, const Tensor& from, Shape matrix, co
   const Shape transposed = scale_shape(Granularity::block_128x128, matrix.cols(), matrix.rows());
   check_tensor(kBlockScales, "from", from, DType::f32, shape);
   check_tensor(kBlockScales, "to", to, DType::f32, transposed);
-  switch (stream.type()) {
-    case DeviceType::cpu:
-      for (int64_t c = 0; c < transposed[0]; ++c) {
-        for (int64_t r = 0; r < transposed[1]; ++r) {
-          to.as<float>()[c * transposed[1] + r] = r < shape[0] ? from.as<float>()[r * shape[1] + c] : 0.0f;
-        }
+  const auto on_cpu = [&] {
+    for (int64_t c = 0; c < transposed[0]; ++c) {
+      for (int64_t r = 0; r < transposed[1]; ++r) {
+        to.as<float>()[c * transposed[1] + r] = r < shape[0] ? from.as<float>()[r * shape[1] + c] : 0.0f;
       }
-      return;
-    case DeviceType::cuda:
-      return cuda::transpose_block_scales(stream, from, matrix, to);
-    case DeviceType::meta:
-      stream.recorder().record({.op = kBlockScales, .bytes = static_cast<double>(from.bytes() + to.bytes())},
-                               transpose_block_scales, from, matrix, to);
-  }
+    }
+  };
+  run_op(stream, moving(kBlockScales, from.bytes() + to.bytes()), transpose_block_scales, on_cpu,
+         cuda::transpose_block_scales, from, matrix, to);
 }
 
 }  // namespace ottava::fp8

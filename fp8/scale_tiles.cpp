@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "core/cost.h"
 #include "core/ops/check.h"
 #include "core/parallel_for.h"
+#include "core/run_op.h"
 #include "fp8/scale_tiles_kernels.h"
 
 namespace ottava::fp8 {
@@ -39,37 +39,27 @@ void for_each_scale(const MxScales& a, Begin&& begin, Copy&& copy) {
   });
 }
 
-OpCost moving(std::string_view op, const MxScales& a) {
-  return {.op = op, .bytes = static_cast<double>(a.tiles.bytes() + a.plain.bytes())};
-}
+int64_t bytes_of(const MxScales& a) { return a.tiles.bytes() + a.plain.bytes(); }
 
 }  // namespace
 
 void untile_scales(Stream& stream, const MxScales& a) {
   check(kUntile, a);
-  switch (stream.type()) {
-    case DeviceType::cpu:
-      return for_each_scale(
-          a, [](uint8_t*, int64_t) {}, [](uint8_t tile, uint8_t& plain) { plain = tile; });
-    case DeviceType::cuda:
-      return cuda::untile_scales(stream, a);
-    case DeviceType::meta:
-      stream.recorder().record(moving(kUntile, a), untile_scales, a);
-  }
+  const auto on_cpu = [&] {
+    for_each_scale(
+        a, [](uint8_t*, int64_t) {}, [](uint8_t tile, uint8_t& plain) { plain = tile; });
+  };
+  run_op(stream, moving(kUntile, bytes_of(a)), untile_scales, on_cpu, cuda::untile_scales, a);
 }
 
 void tile_scales(Stream& stream, const MxScales& a) {
   check(kTile, a);
-  switch (stream.type()) {
-    case DeviceType::cpu:
-      return for_each_scale(
-          a, [](uint8_t* tiles, int64_t bytes) { std::fill_n(tiles, bytes, uint8_t{0}); },
-          [](uint8_t& tile, uint8_t plain) { tile = plain; });
-    case DeviceType::cuda:
-      return cuda::tile_scales(stream, a);
-    case DeviceType::meta:
-      stream.recorder().record(moving(kTile, a), tile_scales, a);
-  }
+  const auto on_cpu = [&] {
+    for_each_scale(
+        a, [](uint8_t* tiles, int64_t bytes) { std::fill_n(tiles, bytes, uint8_t{0}); },
+        [](uint8_t& tile, uint8_t plain) { tile = plain; });
+  };
+  run_op(stream, moving(kTile, bytes_of(a)), tile_scales, on_cpu, cuda::tile_scales, a);
 }
 
 }  // namespace ottava::fp8

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "core/cost.h"
 #include "core/ops/check.h"
+#include "core/run_op.h"
 #include "fp8/scaled_matmul_emulated.h"
 #include "fp8/scaled_matmul_kernels.h"
 
@@ -137,35 +137,28 @@ int64_t place_of_addend(const ScaledProduct& args) {
 void scaled_matmul(Stream& stream, const ScaledMatmul& given) {
   const ScaledProduct args = product_of(given);
   check(stream, args);
-  if (stream.type() != DeviceType::meta) {
+  if (stream.type() == DeviceType::meta) {
+    stream.recorder().need_workspace(scaled_matmul_inner_workspace_bytes(stream, given));
+  } else {
     const int64_t need = scaled_matmul_workspace_bytes(stream, given);
     if (need > 0 && (args.workspace.dtype != DType::u8 || args.workspace.bytes() < need)) {
       fail<MemoryError>(kOp, "workspace is {}, expected u8 [{}]: scaled_matmul_workspace_bytes tells",
                         describe(args.workspace), need);
     }
   }
-  switch (stream.type()) {
-    case DeviceType::cpu:
-      return scaled_matmul_emulated(stream, args);
-    case DeviceType::cuda:
-      return args.emulate ? scaled_matmul_emulated(stream, args) : cuda::scaled_matmul(stream, args);
-    case DeviceType::meta: {
-      const Extents e = extents_of(args);
-      double bytes = args.out_rows().bytes() * (args.accumulate ? 2 : 1);
-      for (const ProductOperand* o : {&args.a, &args.b}) {
-        bytes += static_cast<double>(o->matrix.bytes());
-      }
-      stream.recorder().need_workspace(scaled_matmul_inner_workspace_bytes(stream, given));
-      stream.recorder().record(
-          {.op = kOp,
-           .precision =
-               stream.target().type == DeviceType::cuda && args.emulate ? Precision::bf16 : Precision::fp8,
-           .flops = 2.0 * static_cast<double>(e.m) * static_cast<double>(e.n) * static_cast<double>(e.k),
-           .bytes = bytes,
-           .variant = name_of(args.kind)},
-          scaled_matmul, given);
-    }
-  }
+  const bool is_emulated_on_gpu = stream.target().type == DeviceType::cuda && args.emulate;
+  const Extents e = extents_of(args);
+  run_op(
+      stream,
+      {.op = kOp,
+       .precision = is_emulated_on_gpu ? Precision::bf16 : Precision::fp8,
+       .flops = 2.0 * static_cast<double>(e.m) * static_cast<double>(e.n) * static_cast<double>(e.k),
+       .bytes = args.out_rows().bytes() * (args.accumulate ? 2 : 1) +
+                static_cast<double>(args.a.matrix.bytes() + args.b.matrix.bytes()),
+       .variant = name_of(args.kind)},
+      scaled_matmul, [&] { scaled_matmul_emulated(stream, args); },
+      [&] { args.emulate ? scaled_matmul_emulated(stream, args) : cuda::scaled_matmul(stream, args); },
+      given);
 }
 
 int64_t scaled_matmul_workspace_bytes(Stream& stream, const ScaledMatmul& given) {

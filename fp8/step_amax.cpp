@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "core/cost.h"
 #include "core/ops/check.h"
+#include "core/run_op.h"
 #include "fp8/step_amax_kernels.h"
 
 namespace ottava::fp8 {
@@ -12,62 +12,47 @@ namespace {
 
 constexpr std::string_view kFold = "fold_amax", kFlag = "flag_non_finite", kPoison = "poison_if_raised";
 
+void fold_on_cpu(const Tensor& current, const Tensor& largest) {
+  uint32_t *from = current.as<uint32_t>(), *to = largest.as<uint32_t>();
+  for (int64_t i = 0; i < current.numel(); ++i) {
+    to[i] = std::max(to[i], from[i]);
+    from[i] = 0;
+  }
+}
+
+void flag_on_cpu(const Tensor& amaxes, const Tensor& flags) {
+  for (int64_t i = 0; i < amaxes.numel(); ++i) {
+    if (amaxes.as<uint32_t>()[i] >= kInfinityBits) flags.as<uint32_t>()[i] = 1;
+  }
+}
+
+void poison_on_cpu(const Tensor& flags, const Tensor& sum_of_squares) {
+  const uint32_t* flag = flags.as<uint32_t>();
+  if (std::any_of(flag, flag + flags.numel(), [](uint32_t f) { return f != 0; }))
+    *sum_of_squares.as<double>() = std::numeric_limits<double>::quiet_NaN();
+}
+
 }  // namespace
 
 void fold_amax(Stream& stream, const Tensor& current, const Tensor& largest) {
   check_tensor(kFold, "current", current, DType::u32, {current.numel()});
   check_tensor(kFold, "largest", largest, DType::u32, current.shape);
-  switch (stream.type()) {
-    case DeviceType::cpu: {
-      uint32_t *from = current.as<uint32_t>(), *to = largest.as<uint32_t>();
-      for (int64_t i = 0; i < current.numel(); ++i) {
-        to[i] = std::max(to[i], from[i]);
-        from[i] = 0;
-      }
-      return;
-    }
-    case DeviceType::cuda:
-      return cuda::fold_amax(stream, current, largest);
-    case DeviceType::meta:
-      stream.recorder().record({.op = kFold, .bytes = 4 * static_cast<double>(current.bytes())}, fold_amax,
-                               current, largest);
-  }
+  run_op(stream, moving(kFold, 4 * current.bytes()), fold_amax, fold_on_cpu, cuda::fold_amax, current,
+         largest);
 }
 
 void flag_non_finite(Stream& stream, const Tensor& amaxes, const Tensor& flags) {
   check_tensor(kFlag, "amaxes", amaxes, DType::u32, {amaxes.numel()});
   check_tensor(kFlag, "flags", flags, DType::u32, amaxes.shape);
-  switch (stream.type()) {
-    case DeviceType::cpu:
-      for (int64_t i = 0; i < amaxes.numel(); ++i) {
-        if (amaxes.as<uint32_t>()[i] >= kInfinityBits) flags.as<uint32_t>()[i] = 1;
-      }
-      return;
-    case DeviceType::cuda:
-      return cuda::flag_non_finite(stream, amaxes, flags);
-    case DeviceType::meta:
-      stream.recorder().record({.op = kFlag, .bytes = 2 * static_cast<double>(amaxes.bytes())},
-                               flag_non_finite, amaxes, flags);
-  }
+  run_op(stream, moving(kFlag, 2 * amaxes.bytes()), flag_non_finite, flag_on_cpu, cuda::flag_non_finite,
+         amaxes, flags);
 }
 
 void poison_if_raised(Stream& stream, const Tensor& flags, const Tensor& sum_of_squares) {
   check_tensor(kPoison, "flags", flags, DType::u32, {flags.numel()});
   check_tensor(kPoison, "sum_of_squares", sum_of_squares, DType::f64, {1});
-  switch (stream.type()) {
-    case DeviceType::cpu: {
-      const uint32_t* flag = flags.as<uint32_t>();
-      if (std::any_of(flag, flag + flags.numel(), [](uint32_t f) { return f != 0; })) {
-        *sum_of_squares.as<double>() = std::numeric_limits<double>::quiet_NaN();
-      }
-      return;
-    }
-    case DeviceType::cuda:
-      return cuda::poison_if_raised(stream, flags, sum_of_squares);
-    case DeviceType::meta:
-      stream.recorder().record({.op = kPoison, .bytes = static_cast<double>(flags.bytes())}, poison_if_raised,
-                               flags, sum_of_squares);
-  }
+  run_op(stream, moving(kPoison, flags.bytes()), poison_if_raised, poison_on_cpu, cuda::poison_if_raised,
+         flags, sum_of_squares);
 }
 
 }  // namespace ottava::fp8

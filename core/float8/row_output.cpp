@@ -20,9 +20,9 @@ void check_row_output(std::string_view op, const RowOutput& output, Shape shape,
   check_tensor(op, "out.codes", output.out.codes, output.out.codes.dtype, shape);
   check_tensor(op, "out.scale_inverse", output.out.scale_inverse, DType::f32,
                scale_shape(output.granularity, shape.rows(), shape.cols()));
-  if (!output.counters.empty()) check_tensor(op, "counters", output.counters, DType::i64, {3});
-  if (!output.non_finite.empty()) check_tensor(op, "non_finite", output.non_finite, DType::u32, {1});
-  if (!output.largest.empty()) check_tensor(op, "largest", output.largest, DType::u32, {1});
+  check_optional(op, "counters", output.counters, DType::i64, {3});
+  check_optional(op, "non_finite", output.non_finite, DType::u32, {1});
+  check_optional(op, "largest", output.largest, DType::u32, {1});
 }
 
 }  // namespace ottava::fp8

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/cost.h"
 #include "core/ops/check.h"
 #include "core/ops/chunk_order_kernels.h"
 #include "core/parallel_for.h"
+#include "core/run_op.h"
 
 namespace ottava {
 namespace {
@@ -43,15 +43,9 @@ void copy(std::string_view op, Stream& stream, const ChunkOrder& args, bool to_p
                     .batch = args.batch,
                     .chunk_bytes = from.bytes() / chunks,
                     .to_position = to_position};
-  switch (stream.type()) {
-    case DeviceType::cpu:
-      return copy_on_cpu(c);
-    case DeviceType::cuda:
-      return cuda::copy_chunks(stream, c);
-    case DeviceType::meta:
-      stream.recorder().record({.op = op, .bytes = 2.0 * static_cast<double>(from.bytes())},
-                               to_position ? order_by_position : order_by_rank, args);
-  }
+  run_op(
+      stream, moving(op, 2 * from.bytes()), to_position ? order_by_position : order_by_rank,
+      [&] { copy_on_cpu(c); }, [&] { cuda::copy_chunks(stream, c); }, args);
 }
 
 }  // namespace

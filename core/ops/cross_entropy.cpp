@@ -3,10 +3,10 @@
 #include <cassert>
 #include <cmath>
 
-#include "core/cost.h"
 #include "core/ops/check.h"
 #include "core/ops/cross_entropy_kernels.h"
 #include "core/parallel_for.h"
+#include "core/run_op.h"
 
 namespace ottava {
 namespace {
@@ -30,7 +30,7 @@ void check(std::string_view op, const CrossEntropy& a) {
 void check(std::string_view op, const CrossEntropyBackward& a) {
   check(op, a.forward);
   check_tensor(op, "losses", a.losses, DType::f32, {a.forward.logits.rows()});
-  if (!a.z_losses.empty()) check_tensor(op, "z_losses", a.z_losses, DType::f32, {a.forward.logits.rows()});
+  check_optional(op, "z_losses", a.z_losses, DType::f32, {a.forward.logits.rows()});
   if (a.dlogits.empty()) return;
   check_float(op, "dlogits", a.dlogits);
   check_tensor(op, "dlogits", a.dlogits, a.dlogits.dtype, a.forward.logits.shape);
@@ -61,75 +61,54 @@ void over_rows(const CrossEntropy& a, Body&& body) {
   });
 }
 
-OpCost moving(std::string_view op, int64_t bytes) { return {.op = op, .bytes = static_cast<double>(bytes)}; }
-
 }  // namespace
 
 void cross_entropy_max(Stream& stream, const CrossEntropy& args) {
   check("cross_entropy_max", args);
-  switch (stream.type()) {
-    case DeviceType::cpu:
-      return over_rows(args, [&](cpu::Rows rows) { cpu::cross_entropy_kernels().max(args, rows); });
-    case DeviceType::cuda:
-      return cuda::cross_entropy_max(stream, args);
-    case DeviceType::meta:
-      return stream.recorder().record(moving("cross_entropy_max", args.logits.bytes()), cross_entropy_max,
-                                      args);
-  }
+  const auto on_cpu = [&] {
+    over_rows(args, [&](cpu::Rows rows) { cpu::cross_entropy_kernels().max(args, rows); });
+  };
+  run_op(stream, moving("cross_entropy_max", args.logits.bytes()), cross_entropy_max, on_cpu,
+         cuda::cross_entropy_max, args);
 }
 
 void cross_entropy_sum(Stream& stream, const CrossEntropy& args) {
   check("cross_entropy_sum", args);
-  switch (stream.type()) {
-    case DeviceType::cpu:
-      return over_rows(args, [&](cpu::Rows rows) { cpu::cross_entropy_kernels().sum(args, rows); });
-    case DeviceType::cuda:
-      return cuda::cross_entropy_sum(stream, args);
-    case DeviceType::meta:
-      return stream.recorder().record(moving("cross_entropy_sum", args.logits.bytes()), cross_entropy_sum,
-                                      args);
-  }
+  const auto on_cpu = [&] {
+    over_rows(args, [&](cpu::Rows rows) { cpu::cross_entropy_kernels().sum(args, rows); });
+  };
+  run_op(stream, moving("cross_entropy_sum", args.logits.bytes()), cross_entropy_sum, on_cpu,
+         cuda::cross_entropy_sum, args);
 }
 
 void cross_entropy_backward(Stream& stream, const CrossEntropyBackward& args) {
   check("cross_entropy_backward", args);
-  switch (stream.type()) {
-    case DeviceType::cpu:
-      return over_rows(args.forward, [&](cpu::Rows rows) {
-        for (int64_t i = rows.begin; i < rows.end; ++i) backward_row(args, i);
-      });
-    case DeviceType::cuda:
-      return cuda::cross_entropy_backward(stream, args);
-    case DeviceType::meta: {
-      int64_t logits = args.dlogits.empty() ? 0 : args.forward.logits.bytes() + args.dlogits.bytes();
-      int64_t rows = args.losses.bytes() + (args.z_losses.empty() ? 0 : args.z_losses.bytes());
-      return stream.recorder().record(moving("cross_entropy_backward", logits + rows), cross_entropy_backward,
-                                      args);
-    }
-  }
+  const auto on_cpu = [&] {
+    over_rows(args.forward, [&](cpu::Rows rows) {
+      for (int64_t i = rows.begin; i < rows.end; ++i) backward_row(args, i);
+    });
+  };
+  const int64_t logits = args.dlogits.empty() ? 0 : args.forward.logits.bytes() + args.dlogits.bytes(),
+                rows = args.losses.bytes() + (args.z_losses.empty() ? 0 : args.z_losses.bytes());
+  run_op(stream, moving("cross_entropy_backward", logits + rows), cross_entropy_backward, on_cpu,
+         cuda::cross_entropy_backward, args);
 }
 
 void cross_entropy(Stream& stream, const CrossEntropyBackward& args) {
   check("cross_entropy", args);
-  switch (stream.type()) {
-    case DeviceType::cpu:
-      return over_rows(args.forward, [&](cpu::Rows rows) {
-        const auto& kernels = cpu::cross_entropy_kernels();
-        for (int64_t i = rows.begin; i < rows.end; ++i) {
-          cpu::Rows row{i, i + 1, rows.cols};
-          kernels.max(args.forward, row);
-          kernels.sum(args.forward, row);
-          backward_row(args, i);
-        }
-      });
-    case DeviceType::cuda:
-      return cuda::cross_entropy(stream, args);
-    case DeviceType::meta:
-      return stream.recorder().record(
-          moving("cross_entropy",
-                 args.forward.logits.bytes() + (args.dlogits.empty() ? 0 : args.dlogits.bytes())),
-          cross_entropy, args);
-  }
+  const auto on_cpu = [&] {
+    over_rows(args.forward, [&](cpu::Rows rows) {
+      const auto& kernels = cpu::cross_entropy_kernels();
+      for (int64_t i = rows.begin; i < rows.end; ++i) {
+        cpu::Rows row{i, i + 1, rows.cols};
+        kernels.max(args.forward, row);
+        kernels.sum(args.forward, row);
+        backward_row(args, i);
+      }
+    });
+  };
+  const int64_t bytes = args.forward.logits.bytes() + (args.dlogits.empty() ? 0 : args.dlogits.bytes());
+  run_op(stream, moving("cross_entropy", bytes), cross_entropy, on_cpu, cuda::cross_entropy, args);
 }
 
 }  // namespace ottava

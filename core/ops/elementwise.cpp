@@ -17,8 +17,6 @@ bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16;
 
 char* bytes_of(const Tensor& t) { return static_cast<char*>(t.data); }
 
-OpCost moving(std::string_view op, int64_t bytes) { return {.op = op, .bytes = static_cast<double>(bytes)}; }
-
 void convert(const void* in, DType from, void* out, DType to, int64_t n) {
   const auto& kernels = cpu::elementwise_kernels();
   if (from == to) {
@@ -73,16 +71,12 @@ void cast(Stream& stream, const Tensor& source, const Tensor& destination) {
 }
 
 void fill_zero(Stream& stream, const Tensor& tensor) {
-  switch (stream.type()) {
-    case DeviceType::cpu:
-      return parallel_for(tensor.bytes(), 4 * kGrain, [&](int64_t begin, int64_t end) {
-        std::memset(bytes_of(tensor) + begin, 0, static_cast<size_t>(end - begin));
-      });
-    case DeviceType::cuda:
-      return cuda::fill_zero(stream, tensor);
-    case DeviceType::meta:
-      return stream.recorder().record(moving("fill_zero", tensor.bytes()), fill_zero, tensor);
-  }
+  const auto on_cpu = [&] {
+    parallel_for(tensor.bytes(), 4 * kGrain, [&](int64_t begin, int64_t end) {
+      std::memset(bytes_of(tensor) + begin, 0, static_cast<size_t>(end - begin));
+    });
+  };
+  run_op(stream, moving("fill_zero", tensor.bytes()), fill_zero, on_cpu, cuda::fill_zero, tensor);
 }
 
 void add(Stream& stream, const Tensor& a, const Tensor& b, const Tensor& out) {
@@ -90,22 +84,17 @@ void add(Stream& stream, const Tensor& a, const Tensor& b, const Tensor& out) {
   const bool widens = a.dtype == DType::f32 && b.dtype == DType::bf16;
   widens ? check_tensor("add", "b", b, b.dtype, a.shape) : check_like("add", "b", b, "a", a);
   check_like("add", "out", out, "a", a);
-  switch (stream.type()) {
-    case DeviceType::cpu: {
-      const auto& kernels = cpu::elementwise_kernels();
-      auto kernel = widens ? kernels.add_bf16 : kernels.add[a.dtype];
-      const int64_t size = static_cast<int64_t>(size_of(a.dtype)),
-                    b_size = static_cast<int64_t>(size_of(b.dtype));
-      return parallel_for(a.numel(), kGrain, [&](int64_t begin, int64_t end) {
-        kernel(bytes_of(a) + begin * size, bytes_of(b) + begin * b_size, bytes_of(out) + begin * size,
-               end - begin);
-      });
-    }
-    case DeviceType::cuda:
-      return cuda::add(stream, a, b, out);
-    case DeviceType::meta:
-      return stream.recorder().record(moving("add", 2 * a.bytes() + b.bytes()), add, a, b, out);
-  }
+  const auto on_cpu = [&] {
+    const auto& kernels = cpu::elementwise_kernels();
+    auto kernel = widens ? kernels.add_bf16 : kernels.add[a.dtype];
+    const int64_t size = static_cast<int64_t>(size_of(a.dtype)),
+                  b_size = static_cast<int64_t>(size_of(b.dtype));
+    parallel_for(a.numel(), kGrain, [&](int64_t begin, int64_t end) {
+      kernel(bytes_of(a) + begin * size, bytes_of(b) + begin * b_size, bytes_of(out) + begin * size,
+             end - begin);
+    });
+  };
+  run_op(stream, moving("add", 2 * a.bytes() + b.bytes()), add, on_cpu, cuda::add, a, b, out);
 }
 
 void add_in_order(Stream& stream, const AddInOrder& a) {
@@ -114,40 +103,28 @@ void add_in_order(Stream& stream, const AddInOrder& a) {
     fail<ShapeError>(kOp, "{} addends: expected 1 to {}", a.addends.size(), kMostAddends);
   check_float(kOp, "out", a.out);
   for (const Tensor& addend : a.addends) check_like(kOp, "an addend", addend, "out", a.out);
-  switch (stream.type()) {
-    case DeviceType::cpu: {
-      std::vector<const void*> addends;
-      for (const Tensor& addend : a.addends) addends.push_back(addend.data);
-      return parallel_for(a.out.numel(), kGrain, [&](int64_t begin, int64_t end) {
-        cpu::elementwise_kernels().add_in_order[a.out.dtype](addends, a.out.data, begin, end);
-      });
-    }
-    case DeviceType::cuda:
-      return cuda::add_in_order(stream, a);
-    case DeviceType::meta: {
-      const int64_t bytes = (static_cast<int64_t>(a.addends.size()) + 1) * a.out.bytes();
-      return stream.recorder().record(moving(kOp, bytes), add_in_order, a);
-    }
-  }
+  const auto on_cpu = [&] {
+    std::vector<const void*> addends;
+    for (const Tensor& addend : a.addends) addends.push_back(addend.data);
+    parallel_for(a.out.numel(), kGrain, [&](int64_t begin, int64_t end) {
+      cpu::elementwise_kernels().add_in_order[a.out.dtype](addends, a.out.data, begin, end);
+    });
+  };
+  const int64_t bytes = (std::ssize(a.addends) + 1) * a.out.bytes();
+  run_op(stream, moving(kOp, bytes), add_in_order, on_cpu, cuda::add_in_order, a);
 }
 
 void scale(Stream& stream, const Tensor& x, const Tensor& factor) {
   check_float("scale", "x", x);
   check_tensor("scale", "factor", factor, DType::f32, {1});
-  switch (stream.type()) {
-    case DeviceType::cpu: {
-      auto kernel = cpu::elementwise_kernels().scale[x.dtype];
-      const int64_t size = static_cast<int64_t>(size_of(x.dtype));
-      const float value = *factor.as<float>();
-      return parallel_for(x.numel(), kGrain, [&](int64_t begin, int64_t end) {
-        kernel(bytes_of(x) + begin * size, value, end - begin);
-      });
-    }
-    case DeviceType::cuda:
-      return cuda::scale(stream, x, factor);
-    case DeviceType::meta:
-      return stream.recorder().record(moving("scale", 2 * x.bytes()), scale, x, factor);
-  }
+  const auto on_cpu = [&] {
+    auto kernel = cpu::elementwise_kernels().scale[x.dtype];
+    const int64_t size = static_cast<int64_t>(size_of(x.dtype));
+    const float value = *factor.as<float>();
+    parallel_for(x.numel(), kGrain,
+                 [&](int64_t begin, int64_t end) { kernel(bytes_of(x) + begin * size, value, end - begin); });
+  };
+  run_op(stream, moving("scale", 2 * x.bytes()), scale, on_cpu, cuda::scale, x, factor);
 }
 
 void copy_columns(Stream& stream, const Tensor& source, ColumnRange columns, const Tensor& destination,
@@ -162,21 +139,18 @@ void copy_columns(Stream& stream, const Tensor& source, ColumnRange columns, con
                      describe(destination), column);
   }
   const MatrixRows to = rows_of(kOp, destination, {column, column + from.cols});
-  switch (stream.type()) {
-    case DeviceType::cpu:  // by elements, for matrices of few long rows
-      return parallel_for(from.rows * from.cols, kGrain, [&](int64_t begin, int64_t end) {
-        for (int64_t count = 0; begin < end; begin += count) {
-          const int64_t row = begin / from.cols, col = begin % from.cols;
-          count = std::min(end - begin, from.cols - col);
-          convert(from.at(row, col), from.dtype, to.at(row, col), to.dtype, count);
-        }
-      });
-    case DeviceType::cuda:
-      return cuda::copy_columns(stream, from, to);
-    case DeviceType::meta:
-      return stream.recorder().record({.op = kOp, .bytes = from.bytes() + to.bytes()}, copy_columns, source,
-                                      columns, destination, column);
-  }
+  const auto on_cpu = [&] {  // by elements, for matrices of few long rows
+    parallel_for(from.rows * from.cols, kGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t count = 0; begin < end; begin += count) {
+        const int64_t row = begin / from.cols, col = begin % from.cols;
+        count = std::min(end - begin, from.cols - col);
+        convert(from.at(row, col), from.dtype, to.at(row, col), to.dtype, count);
+      }
+    });
+  };
+  run_op(
+      stream, {.op = kOp, .bytes = from.bytes() + to.bytes()}, copy_columns, on_cpu,
+      [&] { cuda::copy_columns(stream, from, to); }, source, columns, destination, column);
 }
 
 void sum_into(Stream& stream, const Tensor& x, const Tensor& out) {

@@ -98,8 +98,8 @@ Shape embedding_backward_workspace(int64_t tokens, int64_t vocab_local) {
 
 void embedding_forward(Stream& stream, const EmbeddingForward& args) {
   check(args);
-  run_op(stream, {.op = kForward, .bytes = 2 * static_cast<double>(args.out.bytes())}, embedding_forward,
-         forward_on_cpu, cuda::embedding_forward, args);
+  run_op(stream, moving(kForward, 2 * args.out.bytes()), embedding_forward, forward_on_cpu,
+         cuda::embedding_forward, args);
 }
 
 void embedding_backward(Stream& stream, const EmbeddingBackward& args) {
@@ -107,8 +107,8 @@ void embedding_backward(Stream& stream, const EmbeddingBackward& args) {
   // dout once; dtable's rows are read and written at most once each.
   const int64_t rows = std::min(args.tokens.numel(), args.dtable.rows());
   const int64_t bytes = args.dout.bytes() + 8 * rows * args.dtable.cols();
-  run_op(stream, {.op = kBackward, .bytes = static_cast<double>(bytes)}, embedding_backward, backward_on_cpu,
-         cuda::embedding_backward, args);
+  run_op(stream, moving(kBackward, bytes), embedding_backward, backward_on_cpu, cuda::embedding_backward,
+         args);
 }
 
 }  // namespace ottava

@@ -41,7 +41,7 @@ void check(const Rope& a) {
     fail<ShapeError>("rope", "sequence is {}, expected 1 to the table's {} positions", a.sequence,
                      a.table.rows());
   }
-  if (!a.amax.empty()) check_tensor("rope", "amax", a.amax, DType::u32, {1});
+  check_optional("rope", "amax", a.amax, DType::u32, {1});
 }
 
 void rope_on_cpu(const Rope& a) {

@@ -25,7 +25,7 @@ void check(const SwigluForward& a) {
   Shape half = half_of(op, a.gate_up);
   if (!a.float8.empty()) check_row_output(op, a.float8, half, a.amax);
   if (a.float8.empty() || !a.out.empty()) check_tensor(op, "out", a.out, a.gate_up.dtype, half);
-  if (!a.amax.empty()) check_tensor(op, "amax", a.amax, DType::u32, {1});
+  check_optional(op, "amax", a.amax, DType::u32, {1});
 }
 
 void check(const SwigluBackward& a) {
@@ -34,8 +34,8 @@ void check(const SwigluBackward& a) {
   check_tensor(op, "dout", a.dout, a.gate_up.dtype, half);
   check_like(op, "dgate_up", a.dgate_up, "gate_up", a.gate_up);
   if (!a.float8.empty()) check_row_output(op, a.float8, a.dgate_up.shape, a.amax);
-  if (!a.out.empty()) check_tensor(op, "out", a.out, a.gate_up.dtype, half);
-  if (!a.amax.empty()) check_tensor(op, "amax", a.amax, DType::u32, {1});
+  check_optional(op, "out", a.out, a.gate_up.dtype, half);
+  check_optional(op, "amax", a.amax, DType::u32, {1});
 }
 
 template <class Args, class Kernel>
@@ -76,15 +76,13 @@ void swiglu_forward(Stream& stream, const SwigluForward& args) {
   check(args);
   const int64_t bytes =
       args.gate_up.bytes() + args.float8.out.bytes() + (args.out.empty() ? 0 : args.out.bytes());
-  run_op(stream, {.op = name_of(args), .bytes = static_cast<double>(bytes)}, swiglu_forward, forward_on_cpu,
-         cuda::swiglu_forward, args);
+  run_op(stream, moving(name_of(args), bytes), swiglu_forward, forward_on_cpu, cuda::swiglu_forward, args);
 }
 
 void swiglu_backward(Stream& stream, const SwigluBackward& args) {
   check(args);
   const int64_t bytes = (args.out.empty() ? 5 : 6) * args.dout.bytes() + args.float8.out.bytes();
-  run_op(stream, {.op = name_of(args), .bytes = static_cast<double>(bytes)}, swiglu_backward, backward_on_cpu,
-         cuda::swiglu_backward, args);
+  run_op(stream, moving(name_of(args), bytes), swiglu_backward, backward_on_cpu, cuda::swiglu_backward, args);
 }
 
 }  // namespace ottava

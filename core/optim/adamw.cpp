@@ -1,9 +1,9 @@
 #include "core/optim/adamw.h"
 
-#include "core/cost.h"
 #include "core/ops/check.h"
 #include "core/optim/adamw_kernels.h"
 #include "core/optim/tensor_chunks.h"
+#include "core/run_op.h"
 
 namespace ottava {
 namespace {
@@ -43,8 +43,10 @@ char* element(const Tensor& t, int64_t i) {
   return t.data ? static_cast<char*>(t.data) + i * static_cast<int64_t>(size_of(t.dtype)) : nullptr;
 }
 
-void adamw_on_cpu(const std::vector<AdamwTensor>& tensors, const AdamwHyper& hyper, const float* scalars,
-                  int64_t step) {
+void adamw_on_cpu(const std::vector<AdamwTensor>& tensors, const AdamwHyper& hyper,
+                  const Tensor& step_scalars, const Tensor& counted_steps) {
+  const float* scalars = step_scalars.as<float>();
+  const int64_t step = *counted_steps.as<int64_t>();
   const bool is_skipped = scalars[kGradientFactor] == 0;
   const AdamwStep shared{hyper, scalars[kGradientFactor], scalars[kBiasCorrection1],
                          scalars[kBiasCorrection2]};
@@ -79,21 +81,13 @@ void adamw_on_cpu(const std::vector<AdamwTensor>& tensors, const AdamwHyper& hyp
 void adamw(Stream& stream, const std::vector<AdamwTensor>& tensors, const AdamwHyper& hyper,
            const Tensor& scalars, const Tensor& step) {
   check(tensors, scalars, step);
-  switch (stream.type()) {
-    case DeviceType::cpu:
-      return adamw_on_cpu(tensors, hyper, scalars.as<float>(), *step.as<int64_t>());
-    case DeviceType::cuda:
-      return cuda::adamw(stream, tensors, hyper, scalars, step);
-    case DeviceType::meta: {
-      double bytes = 0;
-      for (const AdamwTensor& t : tensors) {
-        int64_t compute = t.compute.empty() ? 0 : t.compute.bytes();
-        bytes +=
-            static_cast<double>(2 * t.master.bytes() + t.gradient.bytes() + 4 * t.exp_avg.bytes() + compute);
-      }
-      stream.recorder().record({.op = "adamw", .bytes = bytes}, adamw, tensors, hyper, scalars, step);
-    }
+  double bytes = 0;
+  for (const AdamwTensor& t : tensors) {
+    const int64_t compute = t.compute.empty() ? 0 : t.compute.bytes();
+    bytes += static_cast<double>(2 * t.master.bytes() + t.gradient.bytes() + 4 * t.exp_avg.bytes() + compute);
   }
+  run_op(stream, {.op = "adamw", .bytes = bytes}, adamw, adamw_on_cpu, cuda::adamw, tensors, hyper, scalars,
+         step);
 }
 
 }  // namespace ottava

@@ -7,6 +7,7 @@
 #include "core/optim/grad_norm_kernels.h"
 #include "core/optim/tensor_chunks.h"
 #include "core/run_op.h"
+#include "core/sum_of.h"
 
 namespace ottava {
 namespace {
@@ -31,15 +32,17 @@ void norm_on_cpu(const std::vector<Tensor>& gradients, const Tensor& out, const 
   *out.as<double>() = total;
 }
 
-void clip_on_cpu(double sum_of_squares, float max_norm, float* scalars, int32_t* skipped) {
-  const double loss_scale = scalars[kLossScale], norm = std::sqrt(sum_of_squares) / loss_scale;
+void clip_on_cpu(const Tensor& sum_of_squares, float max_norm, const Tensor& step_scalars,
+                 const Tensor& skipped) {
+  float* scalars = step_scalars.as<float>();
+  const double loss_scale = scalars[kLossScale], norm = std::sqrt(*sum_of_squares.as<double>()) / loss_scale;
   const double clip = max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
   const float factor = static_cast<float>(clip / loss_scale);
   // A factor that underflows would silently freeze the weights: it counts as a skip too.
   const bool usable = std::isfinite(static_cast<float>(norm)) && std::isfinite(factor) && factor > 0;
   scalars[kGradientNorm] = static_cast<float>(norm);
   scalars[kGradientFactor] = usable ? factor : 0.0f;
-  *skipped = usable ? 0 : 1;
+  *skipped.as<int32_t>() = usable ? 0 : 1;
 }
 
 }  // namespace
@@ -58,10 +61,8 @@ void grad_norm_squared(Stream& stream, const std::vector<Tensor>& gradients, con
   }
   check_tensor(kNorm, "out", out, DType::f64, {1});
   check_tensor(kNorm, "workspace", workspace, DType::f64, {chunks_of(gradients).count()});
-  double bytes = 0;
-  for (const Tensor& gradient : gradients) bytes += static_cast<double>(gradient.bytes());
-  run_op(stream, {.op = kNorm, .bytes = bytes}, grad_norm_squared, norm_on_cpu, cuda::grad_norm_squared,
-         gradients, out, workspace);
+  run_op(stream, moving(kNorm, sum_of(gradients, &Tensor::bytes)), grad_norm_squared, norm_on_cpu,
+         cuda::grad_norm_squared, gradients, out, workspace);
 }
 
 void clip_factor(Stream& stream, const Tensor& sum_of_squares, float max_norm, const Tensor& scalars,
@@ -69,16 +70,8 @@ void clip_factor(Stream& stream, const Tensor& sum_of_squares, float max_norm, c
   check_tensor(kClip, "sum_of_squares", sum_of_squares, DType::f64, {1});
   check_tensor(kClip, "scalars", scalars, DType::f32, {kStepScalars});
   check_tensor(kClip, "skipped", skipped, DType::i32, {1});
-  switch (stream.type()) {
-    case DeviceType::cpu:
-      return clip_on_cpu(*sum_of_squares.as<double>(), max_norm, scalars.as<float>(), skipped.as<int32_t>());
-    case DeviceType::cuda:
-      return cuda::clip_factor(stream, sum_of_squares, max_norm, scalars, skipped);
-    case DeviceType::meta:
-      stream.recorder().record(
-          {.op = kClip, .bytes = static_cast<double>(sum_of_squares.bytes() + scalars.bytes())}, clip_factor,
-          sum_of_squares, max_norm, scalars, skipped);
-  }
+  run_op(stream, moving(kClip, sum_of_squares.bytes() + scalars.bytes()), clip_factor, clip_on_cpu,
+         cuda::clip_factor, sum_of_squares, max_norm, scalars, skipped);
 }
 
 }  // namespace ottava

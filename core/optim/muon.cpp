@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/cost.h"
 #include "core/ops/check.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/matmul/matmul.h"
@@ -12,6 +11,7 @@
 #include "core/optim/muon_kernels.h"
 #include "core/optim/tensor_chunks.h"
 #include "core/parallel_for.h"
+#include "core/run_op.h"
 
 namespace ottava {
 namespace {
@@ -45,7 +45,8 @@ TensorChunks chunks_of(const std::vector<T>& tensors, Tensor T::*member) {
   return chunks;
 }
 
-void apply_on_cpu(const std::vector<MuonWeight>& tensors, const float* scalars) {
+void apply_on_cpu(const std::vector<MuonWeight>& tensors, const Tensor& step_scalars) {
+  const float* scalars = step_scalars.as<float>();
   const auto& kernels = cpu::muon_kernels();
   chunks_of(tensors, &MuonWeight::master).for_each([&](const TensorChunks::Chunk& c) {
     const MuonWeight& t = tensors[c.tensor];
@@ -76,29 +77,17 @@ void combine_on_cpu(const Tensor& x, float a, const Tensor& y, float b) {
 
 // x = a x + b y.
 void muon_combine(Stream& stream, const Tensor& x, float a, const Tensor& y, float b) {
-  switch (stream.type()) {
-    case DeviceType::cpu:
-      return combine_on_cpu(x, a, y, b);
-    case DeviceType::cuda:
-      return cuda::muon_combine(stream, x, a, y, b);
-    case DeviceType::meta:
-      stream.recorder().record({.op = kCombine, .bytes = static_cast<double>(2 * x.bytes() + y.bytes())},
-                               muon_combine, x, a, y, b);
-  }
+  run_op(stream, moving(kCombine, 2 * x.bytes() + y.bytes()), muon_combine, combine_on_cpu,
+         cuda::muon_combine, x, a, y, b);
 }
 
 // x = y / (sqrt(sum_of_squares) + eps).
 void muon_divide_by_norm(Stream& stream, const Tensor& x, const Tensor& y, const Tensor& sum_of_squares) {
-  switch (stream.type()) {
-    case DeviceType::cpu:
-      return combine_on_cpu(x, 0, y,
-                            static_cast<float>(1 / (std::sqrt(*sum_of_squares.as<double>()) + kNormEps)));
-    case DeviceType::cuda:
-      return cuda::muon_divide_by_norm(stream, x, y, sum_of_squares);
-    case DeviceType::meta:
-      stream.recorder().record({.op = kNorm, .bytes = static_cast<double>(x.bytes() + y.bytes())},
-                               muon_divide_by_norm, x, y, sum_of_squares);
-  }
+  const auto on_cpu = [&] {
+    combine_on_cpu(x, 0, y, static_cast<float>(1 / (std::sqrt(*sum_of_squares.as<double>()) + kNormEps)));
+  };
+  run_op(stream, moving(kNorm, x.bytes() + y.bytes()), muon_divide_by_norm, on_cpu, cuda::muon_divide_by_norm,
+         x, y, sum_of_squares);
 }
 
 void check(const NewtonSchulz& a, const MuonHyper& hyper) {
@@ -126,26 +115,22 @@ void muon_momentum(Stream& stream, const std::vector<MuonMomentum>& tensors, con
     bytes += static_cast<double>(3 * t.gradient.bytes() + t.update.bytes());
   }
   check_tensor(kMomentum, "scalars", scalars, DType::f32, {kStepScalars});
-  switch (stream.type()) {
-    case DeviceType::cpu: {
-      const float factor = scalars.as<float>()[kGradientFactor];
-      return chunks_of(tensors, &MuonMomentum::gradient).for_each([&](const TensorChunks::Chunk& c) {
-        const MuonMomentum& t = tensors[c.tensor];
-        if (factor == 0) {
-          std::fill_n(element(t.update, c.begin),
-                      (c.end - c.begin) * static_cast<int64_t>(size_of(t.update.dtype)), 0);
-          return;
-        }
-        cpu::muon_kernels().momentum[t.update.dtype](
-            t.gradient.as<float>() + c.begin, t.momentum.as<float>() + c.begin, element(t.update, c.begin),
-            c.end - c.begin, factor, hyper);
-      });
-    }
-    case DeviceType::cuda:
-      return cuda::muon_momentum(stream, tensors, hyper, scalars);
-    case DeviceType::meta:
-      stream.recorder().record({.op = kMomentum, .bytes = bytes}, muon_momentum, tensors, hyper, scalars);
-  }
+  const auto on_cpu = [&] {
+    const float factor = scalars.as<float>()[kGradientFactor];
+    chunks_of(tensors, &MuonMomentum::gradient).for_each([&](const TensorChunks::Chunk& c) {
+      const MuonMomentum& t = tensors[c.tensor];
+      if (factor == 0) {
+        std::fill_n(element(t.update, c.begin),
+                    (c.end - c.begin) * static_cast<int64_t>(size_of(t.update.dtype)), 0);
+        return;
+      }
+      cpu::muon_kernels().momentum[t.update.dtype](
+          t.gradient.as<float>() + c.begin, t.momentum.as<float>() + c.begin, element(t.update, c.begin),
+          c.end - c.begin, factor, hyper);
+    });
+  };
+  run_op(stream, {.op = kMomentum, .bytes = bytes}, muon_momentum, on_cpu, cuda::muon_momentum, tensors,
+         hyper, scalars);
 }
 
 Shape newton_schulz_sums(const Shape& x) { return {1 + grad_norm_workspace({x})[0]}; }
@@ -188,14 +173,8 @@ void muon_apply(Stream& stream, const std::vector<MuonWeight>& tensors, const Te
                                  (t.compute.empty() ? 0 : t.compute.bytes()));
   }
   check_tensor(kApply, "scalars", scalars, DType::f32, {kStepScalars});
-  switch (stream.type()) {
-    case DeviceType::cpu:
-      return apply_on_cpu(tensors, scalars.as<float>());
-    case DeviceType::cuda:
-      return cuda::muon_apply(stream, tensors, scalars);
-    case DeviceType::meta:
-      stream.recorder().record({.op = kApply, .bytes = bytes}, muon_apply, tensors, scalars);
-  }
+  run_op(stream, {.op = kApply, .bytes = bytes}, muon_apply, apply_on_cpu, cuda::muon_apply, tensors,
+         scalars);
 }
 
 }  // namespace ottava

@@ -1,11 +1,11 @@
 #include "core/ops/attention/attention.h"
 
-#include "core/cost.h"
 #include "core/cpu/matmul_cache.h"
 #include "core/cuda/fused_attention.h"
 #include "core/ops/attention/attention_kernels.h"
 #include "core/ops/check.h"
 #include "core/parallel_for.h"
+#include "core/run_op.h"
 
 namespace ottava {
 namespace {
@@ -62,7 +62,7 @@ void check(std::string_view op, DeviceType target, const Args& a) {
   check_tensor(op, "qkv", a.qkv, a.qkv.dtype, {tokens, a.heads.row()});
   check_tensor(op, "out", a.out, a.qkv.dtype, {tokens, width});
   check_tensor(op, "lse", a.lse, DType::f32, {a.batch, a.heads.heads, a.sequence});
-  if (!a.document_start.empty()) check_tensor(op, "document_start", a.document_start, DType::i32, {tokens});
+  check_optional(op, "document_start", a.document_start, DType::i32, {tokens});
   if (!a.keys.empty()) check_keys(op, a.qkv.dtype, a.heads, a.batch, a.sequence, a.keys);
 }
 
@@ -133,40 +133,32 @@ void decode_on_cpu(const AttentionDecode& a) {
 
 void attention_forward(Stream& stream, const AttentionForward& args) {
   check(kForward, stream.target().type, args);
-  switch (stream.type()) {
-    case DeviceType::cpu:
-      return cpu::attention_forward(stream, args);
-    case DeviceType::cuda:
-      return args.fused ? args.fused->forward(stream, args) : cuda::attention_forward(stream, args);
-    case DeviceType::meta:
-      stream.recorder().record({.op = kForward,
-                                .precision = precision_of(args.qkv.dtype),
-                                .flops = 4.0 * static_cast<double>(args.heads.head_dim) * causal_pairs(args),
-                                .bytes = 2 * query_bytes(args) + key_bytes(args) + lse_bytes(args)},
-                               attention_forward, args);
-  }
+  const auto on_cuda = [&] {
+    args.fused ? args.fused->forward(stream, args) : cuda::attention_forward(stream, args);
+  };
+  run_op(stream,
+         {.op = kForward,
+          .precision = precision_of(args.qkv.dtype),
+          .flops = 4.0 * static_cast<double>(args.heads.head_dim) * causal_pairs(args),
+          .bytes = 2 * query_bytes(args) + key_bytes(args) + lse_bytes(args)},
+         attention_forward, cpu::attention_forward, on_cuda, args);
 }
 
 void attention_backward(Stream& stream, const AttentionBackward& args) {
   check_backward(stream.target().type, args);
-  switch (stream.type()) {
-    case DeviceType::cpu:
-      return cpu::attention_backward(stream, args);
-    case DeviceType::cuda:
-      return args.fused ? args.fused->backward(stream, args) : cuda::attention_backward(stream, args);
-    case DeviceType::meta: {
-      // dK and dV apart from dQ are f32, and read before they are added to.
-      const double gradients = args.keys.empty() ? key_bytes(args)
-                                                 : key_bytes(args) * 2 * sizeof(float) /
-                                                       static_cast<double>(size_of(args.qkv.dtype));
-      stream.recorder().record(
-          {.op = kBackward,
-           .precision = precision_of(args.qkv.dtype),
-           .flops = 10.0 * static_cast<double>(args.heads.head_dim) * causal_pairs(args),
-           .bytes = 4 * query_bytes(args) + key_bytes(args) + gradients + lse_bytes(args)},
-          attention_backward, args);
-    }
-  }
+  const auto on_cuda = [&] {
+    args.fused ? args.fused->backward(stream, args) : cuda::attention_backward(stream, args);
+  };
+  // dK and dV apart from dQ are f32, and read before they are added to.
+  const double gradients =
+      key_bytes(args) *
+      (args.keys.empty() ? 1 : 2 * sizeof(float) / static_cast<double>(size_of(args.qkv.dtype)));
+  run_op(stream,
+         {.op = kBackward,
+          .precision = precision_of(args.qkv.dtype),
+          .flops = 10.0 * static_cast<double>(args.heads.head_dim) * causal_pairs(args),
+          .bytes = 4 * query_bytes(args) + key_bytes(args) + gradients + lse_bytes(args)},
+         attention_backward, cpu::attention_backward, on_cuda, args);
 }
 
 int64_t attention_workspace_bytes(const Stream& stream, Pass pass, DType dtype, AttentionHeads heads,

@@ -2,9 +2,9 @@
 
 #include <cstring>
 
-#include "core/cost.h"
 #include "core/cuda/runtime.h"
 #include "core/ops/check.h"
+#include "core/run_op.h"
 
 namespace ottava {
 namespace {
@@ -31,8 +31,7 @@ void check(const StoreKeyValues& a) {
 
 void store_key_values(Stream& stream, const StoreKeyValues& a) {
   check(a);
-  if (stream.type() == DeviceType::meta)
-    return stream.recorder().record({.op = kOp, .bytes = 2.0 * static_cast<double>(a.qkv.bytes())});
+  if (stream.type() == DeviceType::meta) return stream.recorder().record(moving(kOp, 2 * a.qkv.bytes()));
   // Rows of a few KiB, once per generated token: copies, not a kernel, on the GPU as well.
   auto copy = [&](char* to, const char* from, int64_t bytes) {
     if (stream.type() == DeviceType::cuda) {

@@ -4,11 +4,11 @@
 #include <limits>
 #include <vector>
 
-#include "core/cost.h"
 #include "core/cpu/matmul_cache.h"
 #include "core/ops/check.h"
 #include "core/ops/matmul/matmul_kernels.h"
 #include "core/parallel_for.h"
+#include "core/run_op.h"
 #include "core/stopwatch.h"
 
 namespace ottava {
@@ -163,27 +163,19 @@ void matmul(Stream& stream, const Matmul& args) {
     fail<ShapeError>(kOp, "the product {} x {} takes no scale here: matmul_takes_scale tells",
                      describe(args.a), describe(args.b));
   }
-  switch (stream.type()) {
-    case DeviceType::cpu:
-      return matmul_on_cpu(stream, args);
-    case DeviceType::cuda:
-      return cuda::matmul(stream, args);
-    case DeviceType::meta: {
-      const GemmProblem p = problem_of(args);
-      const bool is_symmetric = args.result == MatmulResult::symmetric;
-      const double bytes = a_of(args).bytes() + static_cast<double>(args.b.bytes()) +
-                           (args.accumulate ? 2 : 1) * out_of(args).bytes();
-      stream.recorder().need_workspace(matmul_workspace_bytes(stream, args));
-      stream.recorder().record(
-          {.op = kOp,
-           .precision = args.a.dtype == DType::f32 ? Precision::fp32 : Precision::bf16,
-           .flops = (is_symmetric ? static_cast<double>(p.m + 1) : 2.0 * static_cast<double>(p.m)) *
-                    static_cast<double>(p.n) * static_cast<double>(p.k),
-           .bytes = bytes,
-           .variant = is_symmetric ? "symmetric" : name_of(args.kind)},
-          matmul, args);
-    }
-  }
+  if (stream.type() == DeviceType::meta)
+    stream.recorder().need_workspace(matmul_workspace_bytes(stream, args));
+  const GemmProblem p = problem_of(args);
+  const bool is_symmetric = args.result == MatmulResult::symmetric;
+  run_op(stream,
+         {.op = kOp,
+          .precision = args.a.dtype == DType::f32 ? Precision::fp32 : Precision::bf16,
+          .flops = (is_symmetric ? static_cast<double>(p.m + 1) : 2.0 * static_cast<double>(p.m)) *
+                   static_cast<double>(p.n) * static_cast<double>(p.k),
+          .bytes = a_of(args).bytes() + static_cast<double>(args.b.bytes()) +
+                   (args.accumulate ? 2 : 1) * out_of(args).bytes(),
+          .variant = is_symmetric ? "symmetric" : name_of(args.kind)},
+         matmul, matmul_on_cpu, cuda::matmul, args);
 }
 
 int64_t matmul_workspace_bytes(Stream& stream, const Matmul& args) {
@@ -212,37 +204,23 @@ void set_matmul_workspace(Stream& stream, Tensor workspace) {
 void add_bias(Stream& stream, const Tensor& y, const Tensor& bias) {
   check_float("add_bias", "y", y);
   check_tensor("add_bias", "bias", bias, y.dtype, {y.cols()});
-  switch (stream.type()) {
-    case DeviceType::cpu: {
-      auto kernel = cpu::matmul_kernels().add_bias[y.dtype];
-      return parallel_for(y.rows(), 16, [&](int64_t begin, int64_t end) {
-        kernel(y, bias, {begin, end, y.cols()});
-      });
-    }
-    case DeviceType::cuda:
-      return cuda::add_bias(stream, y, bias);
-    case DeviceType::meta:
-      stream.recorder().record({.op = "add_bias", .bytes = 2 * static_cast<double>(y.bytes())}, add_bias, y,
-                               bias);
-  }
+  const auto on_cpu = [&] {
+    auto kernel = cpu::matmul_kernels().add_bias[y.dtype];
+    parallel_for(y.rows(), 16, [&](int64_t begin, int64_t end) { kernel(y, bias, {begin, end, y.cols()}); });
+  };
+  run_op(stream, moving("add_bias", 2 * y.bytes()), add_bias, on_cpu, cuda::add_bias, y, bias);
 }
 
 void bias_gradient(Stream& stream, const Tensor& dy, const Tensor& dbias) {
   check_float("bias_gradient", "dy", dy);
   check_tensor("bias_gradient", "dbias", dbias, DType::f32, {dy.cols()});
-  switch (stream.type()) {
-    case DeviceType::cpu: {
-      auto kernel = cpu::matmul_kernels().bias_gradient[dy.dtype];
-      return parallel_for(dy.cols(), 64, [&](int64_t begin, int64_t end) {
-        kernel(dy, dbias, {begin, end, dy.rows(), dy.cols()});
-      });
-    }
-    case DeviceType::cuda:
-      return cuda::bias_gradient(stream, dy, dbias);
-    case DeviceType::meta:
-      stream.recorder().record({.op = "bias_gradient", .bytes = static_cast<double>(dy.bytes())},
-                               bias_gradient, dy, dbias);
-  }
+  const auto on_cpu = [&] {
+    auto kernel = cpu::matmul_kernels().bias_gradient[dy.dtype];
+    parallel_for(dy.cols(), 64, [&](int64_t begin, int64_t end) {
+      kernel(dy, dbias, {begin, end, dy.rows(), dy.cols()});
+    });
+  };
+  run_op(stream, moving("bias_gradient", dy.bytes()), bias_gradient, on_cpu, cuda::bias_gradient, dy, dbias);
 }
 
 std::string matmul_backend_description() {

@@ -37,7 +37,7 @@ void check(const QkNormBackward& a, Shape workspace) {
   check_tensor(kBackward, "dweight_q", a.dweight_q, DType::f32, {a.heads.head_dim});
   check_tensor(kBackward, "dweight_k", a.dweight_k, DType::f32, {a.heads.head_dim});
   check_tensor(kBackward, "workspace", a.workspace, DType::f32, workspace);
-  if (!a.amax.empty()) check_tensor(kBackward, "amax", a.amax, DType::u32, {1});
+  check_optional(kBackward, "amax", a.amax, DType::u32, {1});
 }
 
 void forward_on_cpu(const QkNormForward& a) {
@@ -71,8 +71,8 @@ Shape qk_norm_workspace(const Stream& stream, AttentionHeads heads) {
 
 void qk_norm_forward(Stream& stream, const QkNormForward& args) {
   check(args);
-  run_op(stream, {.op = kForward, .bytes = 2 * static_cast<double>(args.qkv.bytes())}, qk_norm_forward,
-         forward_on_cpu, cuda::qk_norm_forward, args);
+  run_op(stream, moving(kForward, 2 * args.qkv.bytes()), qk_norm_forward, forward_on_cpu,
+         cuda::qk_norm_forward, args);
 }
 
 void qk_norm_backward(Stream& stream, const QkNormBackward& args) {

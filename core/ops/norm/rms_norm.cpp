@@ -27,7 +27,7 @@ void check(const RmsNormForward& a) {
     check_like(op, "residual", a.residual, "x", a.x);
     check_like(op, "sum", a.sum, "x", a.x);
   }
-  if (!a.amax.empty()) check_tensor(op, "amax", a.amax, DType::u32, {1});
+  check_optional(op, "amax", a.amax, DType::u32, {1});
 }
 
 void check(const RmsNormBackward& a, const Shape& workspace) {
@@ -42,7 +42,7 @@ void check(const RmsNormBackward& a, const Shape& workspace) {
   check_tensor(op, "rstd", a.rstd, DType::f32, {rows});
   check_tensor(op, "dweight", a.dweight, DType::f32, {cols});
   check_tensor(op, "workspace", a.workspace, DType::f32, workspace);
-  if (!a.amax.empty()) check_tensor(op, "amax", a.amax, DType::u32, {1});
+  check_optional(op, "amax", a.amax, DType::u32, {1});
 }
 
 void forward_on_cpu(const RmsNormForward& a) {
@@ -107,15 +107,15 @@ void rms_norm_forward(Stream& stream, const RmsNormForward& args) {
   check(args);
   const int64_t passes = (args.residual.empty() ? 1 : 3) + (args.y.empty() ? 0 : 1);
   const int64_t bytes = passes * args.x.bytes() + args.float8.out.bytes();
-  run_op(stream, {.op = name_of(args), .bytes = static_cast<double>(bytes)}, rms_norm_forward, forward_on_cpu,
-         cuda::rms_norm_forward, args);
+  run_op(stream, moving(name_of(args), bytes), rms_norm_forward, forward_on_cpu, cuda::rms_norm_forward,
+         args);
 }
 
 void rms_norm_backward(Stream& stream, const RmsNormBackward& args) {
   check(args, rms_norm_workspace(stream, args.x.cols()));
   const int64_t bytes = (args.dresidual.empty() ? 3 : 4) * args.x.bytes() + args.float8.out.bytes();
-  run_op(stream, {.op = name_of(args), .bytes = static_cast<double>(bytes)}, rms_norm_backward,
-         backward_on_cpu, cuda::rms_norm_backward, args);
+  run_op(stream, moving(name_of(args), bytes), rms_norm_backward, backward_on_cpu, cuda::rms_norm_backward,
+         args);
 }
 
 }  // namespace ottava
