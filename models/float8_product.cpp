@@ -1,6 +1,9 @@
 #include "models/float8_product.h"
 
 namespace ottava {
+
+using fp8::ColumnwiseCodes;
+
 namespace {
 
 /// Time that making FP8 operands takes, apart from the products' in a profile: as of those, of all blocks
@@ -27,11 +30,9 @@ const fp8::OperandRecipe& Float8Product::recipe_of(Source source) const {
   return source == Source::x ? o_.recipe.forward.a : o_.recipe.input_gradient.a;
 }
 
-/// The weight gradient reads column-wise codes: tensor cores want the contraction inside, and scales per row
-/// or block belong to one direction.
-bool Float8Product::reads_columnwise(const StepContext& c, Source source) const {
-  return c.stream.target().type == DeviceType::cuda ||
-         !fp8::traits(recipe_of(source).granularity).is_transpose_invariant;
+fp8::ColumnwiseCodes Float8Product::columnwise_codes(const StepContext& c, Source source, Use use) const {
+  return use.weight_gradient ? fp8::columnwise_codes(recipe_of(source).granularity, c.stream.target().type)
+                             : ColumnwiseCodes::none;
 }
 
 Tensor Float8Product::amax_slot(const StepContext& c, Source source) const {
@@ -78,17 +79,17 @@ Float8Product::Produced Float8Product::produced(const StepContext& c, Shape shap
 Float8Allocation Float8Product::complete(const StepContext& context, const Produced& produced,
                                          const Tensor& values, Source source, Use use) const {
   const fp8::OperandRecipe& recipe = recipe_of(source);
-  const bool is_written = !produced.output.empty(),
-             columnwise = use.weight_gradient && reads_columnwise(context, source);
+  const bool is_written = !produced.output.empty();
+  const ColumnwiseCodes columnwise = columnwise_codes(context, source, use);
   Float8Allocation out = produced.codes;
   StepContext c = context;
-  if (columnwise && !fp8::traits(recipe.granularity).is_transpose_invariant) {
+  if (columnwise == ColumnwiseCodes::quantized) {
     c.is_recomputing = true;  // the producer has measured and counted
     out.columnwise = quantize(c, values, source, {.weight_gradient = true}).columnwise;
     return out;
   }
   const Tensor& codes = out.rowwise.codes;
-  if (columnwise) {
+  if (columnwise == ColumnwiseCodes::transposed) {
     const auto category = use.is_kept ? MemoryCategory::activations : MemoryCategory::scratch;
     out.columnwise = {.codes = c.arena.allocate(o_.name + ".transposed", recipe.format,
                                                 {codes.cols(), codes.rows()}, category),
@@ -102,7 +103,7 @@ Float8Allocation Float8Product::complete(const StepContext& context, const Produ
                                      .slots = slots(c, source),
                                      .column_amax = {},
                                      .measured = fp8::Measured::amax});
-  } else if (columnwise) {
+  } else if (columnwise == ColumnwiseCodes::transposed) {
     fp8::transpose_codes(c.stream, codes, out.columnwise.codes);
   }
   return out;
@@ -127,7 +128,7 @@ Float8Allocation Float8Product::quantize(const StepContext& c, const Tensor& m, 
     is_known = true;
   }
   QuantizeTime time(c, o_.name);
-  const bool columnwise = use.weight_gradient && reads_columnwise(c, source);
+  const bool columnwise = columnwise_codes(c, source, use) != ColumnwiseCodes::none;
   const auto category = use.is_kept ? MemoryCategory::activations : MemoryCategory::scratch;
   Float8Allocation out{.rowwise = {}, .columnwise = {}, .granularity = recipe.granularity};
   if (use.product || !columnwise) out.rowwise = place(c, source, shape, "", category);
@@ -177,7 +178,7 @@ Float8Allocation Float8Product::finish(const StepContext& c, Gathering g, Source
 
 Float8Allocation Float8Product::for_products(const StepContext& c, Float8Allocation all, Source source,
                                              Use use) const {
-  if (use.weight_gradient && reads_columnwise(c, source)) {
+  if (columnwise_codes(c, source, use) != ColumnwiseCodes::none) {
     QuantizeTime time(c, o_.name);
     const Tensor& codes = all.rowwise.codes;
     all.columnwise = {.codes = c.scratch(o_.name + ".transposed", codes.dtype, {codes.cols(), codes.rows()}),

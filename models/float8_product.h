@@ -120,7 +120,8 @@ class Float8Product {
   /// What is gathered, with the orientation that the weight gradient reads.
   Float8Allocation for_products(const StepContext& context, Float8Allocation all, Source source,
                                 Use use) const;
-  bool reads_columnwise(const StepContext& context, Source source) const;
+  /// `none` but for the weight gradient.
+  fp8::ColumnwiseCodes columnwise_codes(const StepContext& context, Source source, Use use) const;
   void run(const StepContext& context, fp8::ScaledMatmul args) const;
 
   Options o_;

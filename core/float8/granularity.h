@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "core/device.h"
 #include "core/tensor.h"
 
 namespace ottava::fp8 {
@@ -22,6 +23,13 @@ enum class RowGather : uint8_t {
   scale_rows,     ///< inverse scales are gathered along rows with the codes
   scale_columns,  ///< along columns of their matrix
   none,           ///< not: rows are gathered in the compute type and quantized after that
+};
+
+/// How a product that contracts rows of a matrix gets its codes, beside the row-wise ones.
+enum class ColumnwiseCodes : uint8_t {
+  none,        ///< it reads the row-wise ones
+  transposed,  ///< the row-wise ones, transposed, and as many scales as they have
+  quantized,   ///< made of the values: groups of columns have scales of their own
 };
 
 /// Everything that depends on the granularity and is not arithmetic: what makes, keeps, reads or sends an FP8
@@ -82,6 +90,12 @@ constexpr const GranularityTraits& traits(Granularity g) {
   return kGranularityTraits[static_cast<size_t>(g)];
 }
 constexpr std::string_view name_of(Granularity g) { return traits(g).name; }
+/// Tensor cores want the contraction inside, and scales that are not transpose-invariant belong to one
+/// direction.
+constexpr ColumnwiseCodes columnwise_codes(Granularity g, DeviceType device) {
+  if (!traits(g).is_transpose_invariant) return ColumnwiseCodes::quantized;
+  return device == DeviceType::cuda ? ColumnwiseCodes::transposed : ColumnwiseCodes::none;
+}
 
 /// Shape and dtype of the inverse scales of a [rows, cols] matrix, in the layouts that cuBLASLt reads:
 ///   tensor          f32 [1]

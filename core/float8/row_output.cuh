@@ -168,6 +168,13 @@ __device__ __forceinline__ void write_row_by_packs(const RowTargets& to, const R
   for (int64_t c = int64_t{kPacks} * kTeam; c < part.packs; c += kTeam) write(kPacks, c + part.member);
 }
 
+/// A row with one scale is measured before it is written, and as much of it as fits stays in registers.
+template <Granularity kGranularity>
+inline constexpr bool kMeasuresRow = kGranularity == Granularity::row;
+/// Neighbouring elements of a row that share a scale of their own; 1 where all or no rows do.
+template <Granularity kGranularity>
+inline constexpr int64_t kGroup = kGranularity == Granularity::block_1x128 ? 128 : 1;
+
 /// The row in FP8. make(k, c) gives its pack c, which is the thread's k-th (of a row of two halves: TwoPacks,
 /// and part.packs counts one half); for k == kPacks, one of the later ones, which for scales per row again(c)
 /// gives once more. Two halves with scales per 1x128 are multiples of 128. Every thread of the block calls
@@ -175,11 +182,10 @@ __device__ __forceinline__ void write_row_by_packs(const RowTargets& to, const R
 template <DType kFormat, Granularity kGranularity, int kTeam, int kPacks, class Make, class Again>
 __device__ __forceinline__ void write_row(const RowTargets& to, const RowPart& part, RowsSeen& seen,
                                           Make&& make, Again&& again) {
-  if constexpr (kGranularity == Granularity::row) {
+  if constexpr (kMeasuresRow<kGranularity>) {
     write_measured_row<kFormat, kTeam, kPacks>(to, part, seen, make, again);
   } else {
-    write_row_by_packs<kFormat, kGranularity == Granularity::block_1x128, kTeam, kPacks>(to, part, seen,
-                                                                                         make);
+    write_row_by_packs<kFormat, (kGroup<kGranularity> > 1), kTeam, kPacks>(to, part, seen, make);
   }
 }
 /// A block's only row of each team, whose later packs are made twice.

@@ -15,7 +15,7 @@ struct Float8Allocation {
     }
   };
   Codes rowwise, columnwise;
-  fp8::Granularity granularity = fp8::Granularity::tensor;
+  fp8::Granularity granularity = {};
 
   explicit operator bool() const { return rowwise || columnwise; }
   operator fp8::Float8Tensor() const { return {rowwise, columnwise, granularity}; }

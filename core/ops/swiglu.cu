@@ -134,14 +134,13 @@ void backward_float8(Stream& stream, const SwigluBackward& b, const Arguments<T>
     const int64_t kept = int64_t{kPackSize<T>} * kRowPairs, half = to.cols / 2;  // kept by a thread
     auto by_length = [&]<bool kWhole>() {
       if (half <= 32 * kept) return start.template operator()<kWhole, 256, 32>();
-      // Only scales per row keep a row in registers.
-      if constexpr (kGranularity == Granularity::row) {
+      if constexpr (fp8::cuda::kMeasuresRow<kGranularity>) {
         if (half > 256 * kept) return start.template operator()<kWhole, 512, 512>();
       }
       start.template operator()<kWhole, 256, 256>();
     };
-    if constexpr (kGranularity == Granularity::block_1x128) {
-      if (half % 128 != 0) return by_length.template operator()<false>();
+    if constexpr (constexpr int64_t kGroup = fp8::cuda::kGroup<kGranularity>; kGroup > 1) {
+      if (half % kGroup != 0) return by_length.template operator()<false>();
     }
     by_length.template operator()<true>();
   });

@@ -18,7 +18,8 @@ Float8WeightTravel float8_weight_travel(const Float8WeightSpec& spec, int64_t sl
   Float8WeightTravel out{.in_codes = spec.gathers_codes,
                          .shares_codes = spec.forward == spec.backward && forward.is_transpose_invariant,
                          .forward_scales = !scales_are_common(forward, WeightUse::forward),
-                         .backward_scales = !scales_are_common(backward, WeightUse::backward)};
+                         .backward_scales = !scales_are_common(backward, WeightUse::backward),
+                         .exchanges_column_amax = backward.needs_column_amax};
   if (!spec.gathers_codes) return out;
   out.alignment = std::max<int64_t>(forward.block_rows, 1);
   // Blocks of the transposed weight run along its rows.
@@ -29,6 +30,12 @@ Float8WeightTravel float8_weight_travel(const Float8WeightSpec& spec, int64_t sl
     out.cut_blocks = backward.block_columns;
   }
   return out;
+}
+
+ScaleForm scale_form(const fp8::OperandRecipe& recipe, bool columnwise) {
+  const fp8::GranularityTraits& t = fp8::traits(recipe.granularity);
+  if (t.is_tiled) return ScaleForm::tiled;
+  return columnwise && t.is_transpose_invariant && t.has_blocks() ? ScaleForm::transposed : ScaleForm::same;
 }
 
 Shape travelling_scales(const fp8::OperandRecipe& recipe, WeightUse use, int64_t rows, int64_t columns) {

@@ -36,6 +36,8 @@ struct Float8WeightTravel {
   /// Inverse scales that are gathered with the codes of either use. Others every rank makes from exchanged
   /// amaxes.
   bool forward_scales = false, backward_scales = false;
+  /// Those of backward from amaxes of columns.
+  bool exchanges_column_amax = false;
   /// Rows of which shards hold whole multiples, so that the scales of shards are those of the weight.
   int64_t alignment = 1;
   /// Where codes are asked for and not gathered: the rows of which even shards are no whole multiples.
@@ -48,7 +50,14 @@ Float8WeightTravel float8_weight_travel(const Float8WeightSpec& spec, int64_t sl
 /// The scales of a weight [rows, columns] that travel for this use, forward or backward: as its products read
 /// them, but tiled ones without tiles (fp8/scale_tiles.h), of the transposed weight by blocks.
 Shape travelling_scales(const fp8::OperandRecipe& recipe, WeightUse use, int64_t rows, int64_t columns);
-/// And the order in which tiled ones lie then.
+/// How the scales that products read are made of those that travelled.
+enum class ScaleForm : uint8_t {
+  same,
+  tiled,       ///< put into tiles
+  transposed,  ///< those of blocks of rows and columns, for column-wise codes
+};
+ScaleForm scale_form(const fp8::OperandRecipe& recipe, bool columnwise);
+/// And the order in which tiled ones lie as they travel.
 inline fp8::MxScales::Order travelling_order(WeightUse use) {
   return use == WeightUse::backward ? fp8::MxScales::Order::blocks : fp8::MxScales::Order::rows;
 }

@@ -30,8 +30,7 @@ bool Float8Weights::Entry::has_amax() const {
 }
 
 bool Float8Weights::Entry::exchanges_column_amax() const {
-  return home == Home::gathered && !travel.shares_codes &&
-         fp8::traits(forms[1].recipe.granularity).needs_column_amax;
+  return home == Home::gathered && travel.exchanges_column_amax;
 }
 
 Float8Weights::Float8Weights(Arena& arena, RankGroups& ranks, const std::vector<ParameterShard>& shards,
@@ -42,7 +41,7 @@ Float8Weights::Float8Weights(Arena& arena, RankGroups& ranks, const std::vector<
       options_(std::move(options)),
       target_(target),
       entries_(options_.specs.size()) {
-  const auto count = static_cast<int64_t>(entries_.size());
+  const auto count = std::ssize(entries_);
   auto slots = [&](std::string_view name, DType dtype, Shape shape) {
     return arena.persistent(name, dtype, shape, MemoryCategory::data);
   };
@@ -50,8 +49,7 @@ Float8Weights::Float8Weights(Arena& arena, RankGroups& ranks, const std::vector<
   updated_amax_ = slots("updated weight amaxes", DType::u32, {count});
   non_finite_ = slots("weight flags", DType::u32, {count + 1});
   if (options_.counts) counters_ = slots("weight counters", DType::i64, {count, 3});
-  const bool delays =
-      std::any_of(options_.specs.begin(), options_.specs.end(), [](const auto& s) { return s.is_delayed; });
+  const bool delays = std::ranges::any_of(options_.specs, [](const auto& s) { return s.is_delayed; });
   if (delays) {
     scale_amax_ = slots("weight scale amaxes", DType::u32, {count});
     history_ = {.rows = slots("weight amax history", DType::u32, {options_.amax_history_length, count}),
@@ -73,11 +71,11 @@ void Float8Weights::place_shared(Arena& arena) {
     scratch = std::max(scratch, std::max<int64_t>(e.segment_rows, 3) * e.columns);
   }
   for (const Entry& e : entries_) {
-    const fp8::Granularity granularity = e.forms[0].recipe.granularity;
-    if (e.home != Home::gathered || !fp8::traits(granularity).is_tiled) continue;
+    const fp8::OperandRecipe& recipe = e.forms[0].recipe;
+    if (e.home != Home::gathered || scale_form(recipe, false) != ScaleForm::tiled) continue;
     scratch = std::max(scratch, e.segment_rows * e.columns);
     for (const Shape& shape : {Shape{e.segment_rows, e.columns}, Shape{e.columns, e.segment_rows}})
-      tiles = std::max(tiles, fp8::scale_shape(granularity, shape.rows(), shape.cols()).numel());
+      tiles = std::max(tiles, fp8::scale_shape(recipe.granularity, shape.rows(), shape.cols()).numel());
   }
   if (tiles > 0)
     tile_scratch_ = arena.persistent("weight scale tiles", DType::e8m0, {tiles}, MemoryCategory::compute);
@@ -197,8 +195,7 @@ void Float8Weights::measure(Stream& stream) {
 }
 
 void Float8Weights::exchange(Stream& stream) {
-  const bool per_tensor =
-      std::any_of(entries_.begin(), entries_.end(), [](const Entry& e) { return e.has_amax(); });
+  const bool per_tensor = std::ranges::any_of(entries_, [](const Entry& e) { return e.has_amax(); });
   if (per_tensor && ranks_.stage->size() > 1) {
     ranks_.stage
         ->all_reduce(stream, {.send = amax_, .recv = {}, .op = ReduceOp::max, .label = "weight amaxes"})
@@ -273,9 +270,11 @@ void Float8Weights::make_resident(Stream& stream, size_t i, WeightUse use) {
 void Float8Weights::make_shard(Stream& stream, size_t i, WeightUse use) {
   Entry& e = entries_[i];
   const Form& form = e.form(use);
-  const fp8::GranularityTraits& t = fp8::traits(form.recipe.granularity);
+  const fp8::Granularity granularity = form.recipe.granularity;
   const Tensor x = master_rows(i);
-  const bool columnwise = use == WeightUse::backward && !t.is_transpose_invariant;
+  const bool columnwise = use == WeightUse::backward &&
+                          fp8::columnwise_codes(granularity, target_.type) == fp8::ColumnwiseCodes::quantized;
+  const bool in_tiles = scale_form(form.recipe, columnwise) == ScaleForm::tiled;
   if (x.rows() == 0 && e.scales_travel(use)) return;
   if (x.rows() == 0 && columnwise) return make_column_scales(stream, i);
   fp8::Float8Codes mine{form.shard.codes.slice(0, x.rows()), form.shard.scale_inverse};
@@ -286,15 +285,15 @@ void Float8Weights::make_shard(Stream& stream, size_t i, WeightUse use) {
   const Shape matrix = columnwise ? transposed(x.shape) : x.shape;
   fp8::Float8Codes made = mine;
   if (columnwise) made.codes = {transpose_scratch_.data, form.recipe.format, matrix};
-  if (t.is_tiled) {
-    const Shape tiles = fp8::scale_shape(form.recipe.granularity, matrix.rows(), matrix.cols());
+  if (in_tiles) {
+    const Shape tiles = fp8::scale_shape(granularity, matrix.rows(), matrix.cols());
     made.scale_inverse = tile_scratch_.slice(0, tiles.numel()).reshape(tiles);
   }
-  fp8::Float8Tensor out{.granularity = form.recipe.granularity};
+  fp8::Float8Tensor out{.granularity = granularity};
   (columnwise ? out.columnwise : out.rowwise) = made;
   make(stream, i, form, x, out, form.column_amax);
   if (columnwise) fp8::transpose_codes(stream, made.codes, mine.codes);
-  if (t.is_tiled) {
+  if (in_tiles) {
     fp8::untile_scales(stream, {.tiles = made.scale_inverse,
                                 .plain = mine.scale_inverse,
                                 .matrix = matrix,

@@ -9,7 +9,7 @@ namespace ottava {
 
 bool Float8Weights::reads_columnwise(const fp8::OperandRecipe& recipe, WeightUse use) const {
   return includes(use, WeightUse::backward) &&
-         (target_.type == DeviceType::cuda || !fp8::traits(recipe.granularity).is_transpose_invariant);
+         fp8::columnwise_codes(recipe.granularity, target_.type) != fp8::ColumnwiseCodes::none;
 }
 
 Tensor Float8Weights::allocate(Form& form, std::string_view name, DType dtype, Shape shape) {
@@ -105,8 +105,6 @@ void Float8Weights::assemble(Stream& stream, size_t i, WeightUse use) {
   Form& form = e.form(use);
   const bool columnwise = reads_columnwise(form.recipe, use);
   const std::string& name = options_.specs[i].name;
-  const fp8::Granularity granularity = form.recipe.granularity;
-  const fp8::GranularityTraits& t = fp8::traits(granularity);
   const Shape matrix = columnwise ? Shape{e.columns, e.rows} : Shape{e.rows, e.columns};
   fp8::Float8Codes out{form.gathered.codes.slice(0, e.rows), form.gathered.scale_inverse};
   if (e.scales_travel(use)) {
@@ -117,12 +115,11 @@ void Float8Weights::assemble(Stream& stream, size_t i, WeightUse use) {
     out.codes = allocate(form, name + ".fp8 transposed", form.recipe.format, matrix);
     fp8::transpose_codes(stream, rowwise, out.codes);
   }
-  const bool scales_are_transposed = columnwise && t.is_transpose_invariant && t.has_blocks();
-  if (scales_are_transposed || t.is_tiled) {
+  if (const ScaleForm read = scale_form(form.recipe, columnwise); read != ScaleForm::same) {
     const Tensor travelled = out.scale_inverse;
-    out.scale_inverse = allocate(form, name + ".fp8 scales", t.scale_dtype,
-                                 fp8::scale_shape(granularity, matrix.rows(), matrix.cols()));
-    if (t.is_tiled) {
+    out.scale_inverse = allocate(form, name + ".fp8 scales", travelled.dtype,
+                                 fp8::scale_shape(form.recipe.granularity, matrix.rows(), matrix.cols()));
+    if (read == ScaleForm::tiled) {
       fp8::tile_scales(
           stream,
           {.tiles = out.scale_inverse, .plain = travelled, .matrix = matrix, .order = travelling_order(use)});
