@@ -1,33 +1,22 @@
 #include "core/cost.h"
 
+#include "core/sum_of.h"
+
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 namespace ottava {
 
 std::string_view name_of(Precision precision) {
-  switch (precision) {
-    case Precision::fp32:
-      return "fp32";
-    case Precision::bf16:
-      return "bf16";
-    default:
-      return "fp8";
-  }
+  static constexpr std::string_view kNames[] = {"fp32", "bf16", "fp8"};
+  return kNames[static_cast<size_t>(precision)];
 }
 
-int64_t RecordedTransfer::sent_bytes() const {
-  return std::accumulate(calls.begin(), calls.end(), int64_t{0},
-                         [](int64_t sum, const Call& call) { return sum + call.sent_bytes; });
-}
+int64_t RecordedTransfer::sent_bytes() const { return sum_of(calls, &Call::sent_bytes); }
 
-int64_t RecordedTransfer::payload_bytes() const {
-  return std::accumulate(calls.begin(), calls.end(), int64_t{0},
-                         [](int64_t sum, const Call& call) { return sum + call.payload_bytes; });
-}
+int64_t RecordedTransfer::payload_bytes() const { return sum_of(calls, &Call::payload_bytes); }
 
 RecordedOperation& CostRecorder::add(const OpCost& cost, std::string operands) {
   const auto [total, is_new] = index_.try_emplace({label_, cost.op, cost.precision}, totals_.size());
@@ -76,16 +65,10 @@ int32_t CostRecorder::label_index(const std::string& label) {
 std::vector<CostRecorder::Total> CostRecorder::totals() const { return totals_; }
 
 double CostRecorder::flops(Precision precision) const {
-  double sum = 0;
-  for (const Total& total : totals_) sum += total.precision == precision ? total.flops : 0;
-  return sum;
+  return sum_of(totals_, [&](const Total& t) { return t.precision == precision ? t.flops : 0; });
 }
 
-double CostRecorder::bytes() const {
-  double sum = 0;
-  for (const Total& total : totals_) sum += total.bytes;
-  return sum;
-}
+double CostRecorder::bytes() const { return sum_of(totals_, &Total::bytes); }
 
 void CostRecorder::need_workspace(int64_t bytes) { workspace_bytes_ = std::max(workspace_bytes_, bytes); }
 

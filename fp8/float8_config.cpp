@@ -62,7 +62,7 @@ void declare(config::Section& s, Float8Config& c) {
           "auto: take the measurements from this decisions.json, of a run on the GPU, instead of making "
           "them");
   s.field("emulate", c.emulate)
-      .meaning("run a recipe that the GPU lacks, in BF16 arithmetic on the same bytes");
+      .meaning("run a recipe that the GPU lacks, in BF16 arithmetic on the same codes");
   s.field("power_of_two_scales", c.power_of_two_scales).meaning("round scales down to powers of two");
   using Fast = fp8::FastAccumulation;
   s.choice("fast_accumulation", c.fast_accumulation,
@@ -112,9 +112,9 @@ void validate(const Float8Config& c, config::Problems& problems) {
     if (!c.enable_statistics && problems.given(path) && value != fallback)
       problems.add(path, "alerts read statistics, and quantize.linear.float8.enable_statistics is false");
   }
-  const bool delays =
-      c.recipe_name == "delayed" || std::any_of(c.policy.begin(), c.policy.end(),
-                                                [](const auto& entry) { return entry.recipe == "delayed"; });
+  const bool delays = c.recipe_name == "delayed" || std::ranges::any_of(c.policy, [](const auto& entry) {
+                        return entry.recipe == "delayed";
+                      });
   for (const auto& [key, value, fallback] :
        {std::tuple("amax_history_length", c.amax_history_length, usual.amax_history_length),
         std::tuple("margin", c.margin, usual.margin)}) {

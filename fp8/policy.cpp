@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/sum_of.h"
 #include "fp8/policy_match.h"
 
 namespace ottava::fp8 {
@@ -156,14 +157,14 @@ void pad(GemmDecision& decision, const PolicyInputs& inputs) {
 void check_hardware(GemmDecision& decision, const Float8Config& config, const PolicyInputs& inputs) {
   if (!inputs.hardware) return;
   const auto& has = *inputs.hardware;
-  if (std::find(has.begin(), has.end(), decision.recipe->name) != has.end()) return;
+  if (std::ranges::find(has, decision.recipe->name) != has.end()) return;
   if (!config.emulate) {
     std::vector<std::string_view> names;
     for (RecipeName name : has) names.push_back(name_of(name));
     fail<DeviceError>("fp8",
                       "this GPU does not multiply recipe {} ({}): it has {}; set "
                       "quantize.linear.float8.emulate to run it in "
-                      "bf16 arithmetic on the same bytes",
+                      "bf16 arithmetic on the same codes",
                       name_of(decision.recipe->name), decision.gemm.name,
                       names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")));
   }
@@ -172,8 +173,7 @@ void check_hardware(GemmDecision& decision, const Float8Config& config, const Po
 }
 
 bool has_auto_filter(const Float8Config& config) {
-  return std::find(config.filter_fqns.begin(), config.filter_fqns.end(), kAutoFilter) !=
-         config.filter_fqns.end();
+  return std::ranges::find(config.filter_fqns, kAutoFilter) != config.filter_fqns.end();
 }
 
 void settle(GemmDecision& decision, const Choice& choice, const Float8Config& config,
@@ -206,21 +206,12 @@ void settle(GemmDecision& decision, const Choice& choice, const Float8Config& co
 
 }  // namespace
 
-int64_t PolicyGemm::rows() const {
-  int64_t sum = 0;
-  for (const Part& part : parts) sum += part.rows;
-  return sum;
-}
-int64_t PolicyGemm::local_rows() const {
-  int64_t sum = 0;
-  for (const Part& part : parts) sum += part.local_rows;
-  return sum;
-}
+int64_t PolicyGemm::rows() const { return sum_of(parts, &Part::rows); }
+int64_t PolicyGemm::local_rows() const { return sum_of(parts, &Part::local_rows); }
 
 int64_t Policy::fp8_products() const {
-  int64_t sum = 0;
-  for (const GemmDecision& d : decisions) sum += d.recipe ? d.recipe->fp8_products() : 0;
-  return sum;
+  return sum_of(decisions,
+                [](const GemmDecision& d) -> int64_t { return d.recipe ? d.recipe->fp8_products() : 0; });
 }
 
 void require_some_float8(const Policy& policy, const Float8Config& config) {
@@ -245,7 +236,7 @@ Policy decide_policy(const Float8Config& config, const PolicyInputs& inputs) {
   for (const PolicyGemm& gemm : inputs.gemms) {
     const std::vector<Choice> choices = choose(config, inputs, gemm);
     const bool together =
-        std::all_of(choices.begin(), choices.end(), [&](const Choice& c) { return c.runs_like(choices[0]); });
+        std::ranges::all_of(choices, [&](const Choice& c) { return c.runs_like(choices[0]); });
     for (size_t i = 0; i < (together ? 1 : choices.size()); ++i) {
       const Choice choice = together ? merged(choices) : choices[i];
       GemmDecision decision{.gemm = gemm, .recipe = choice.recipe, .reason = choice.reason};

@@ -11,9 +11,9 @@ namespace {
 
 template <class Matches>
 bool covers_something(const std::vector<PolicyGemm>& gemms, Matches&& matches) {
-  return std::any_of(gemms.begin(), gemms.end(), [&](const PolicyGemm& gemm) {
+  return std::ranges::any_of(gemms, [&](const PolicyGemm& gemm) {
     const std::vector<bool> parts = matches(gemm);
-    return std::find(parts.begin(), parts.end(), true) != parts.end();
+    return std::ranges::find(parts, true) != parts.end();
   });
 }
 
@@ -61,7 +61,7 @@ std::string known_names(const std::vector<PolicyGemm>& gemms) {
       for (const auto& part : gemm.parts) parts.push_back(part.name);
       name += fmt::format(" ({})", fmt::join(parts, ", "));
     }
-    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    if (std::ranges::find(names, name) == names.end()) names.push_back(name);
   }
   return fmt::format("{}", fmt::join(names, ", "));
 }
@@ -78,7 +78,7 @@ std::vector<bool> parts_matching_filter(const PolicyGemm& gemm, std::string_view
   std::vector<bool> covered;
   for (const auto& part : gemm.parts)
     covered.push_back(part_name(gemm, part).find(filter) != std::string::npos);
-  const bool any = std::find(covered.begin(), covered.end(), true) != covered.end();
+  const bool any = std::ranges::find(covered, true) != covered.end();
   if (!any && gemm.name.find(filter) != std::string::npos) covered.assign(gemm.parts.size(), true);
   return covered;
 }

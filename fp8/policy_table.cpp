@@ -46,8 +46,7 @@ std::string policy_summary(const Policy& policy) {
   for (const GemmDecision& d : policy.decisions) {
     if (d.recipe) {
       const std::string name(name_of(d.recipe->name));
-      auto known =
-          std::find_if(recipes.begin(), recipes.end(), [&](const auto& r) { return r.first == name; });
+      auto known = std::ranges::find_if(recipes, [&](const auto& r) { return r.first == name; });
       if (known == recipes.end()) {
         recipes.emplace_back(name, 1);
       } else {
@@ -55,8 +54,7 @@ std::string policy_summary(const Policy& policy) {
       }
       continue;
     }
-    if (std::any_of(reasons.begin(), reasons.end(), [&](const auto& r) { return r.first == d.reason; }))
-      continue;
+    if (std::ranges::any_of(reasons, [&](const auto& r) { return r.first == d.reason; })) continue;
     if (reasons.size() < kReasons) {
       reasons.emplace_back(d.reason, d.gemm.name);
     } else {
@@ -80,7 +78,7 @@ std::string policy_table(const Policy& policy) {
   int64_t fp8_layers = 0;
   for (const GemmDecision& d : policy.decisions) {
     Line line = line_of(d);
-    auto same = std::find_if(lines.begin(), lines.end(), [&](const Line& other) {
+    auto same = std::ranges::find_if(lines, [&](const Line& other) {
       return line.first >= 0 && other.last == line.first - 1 && other.before == line.before &&
              other.after == line.after && other.rest == line.rest;
     });

@@ -21,7 +21,7 @@ void check_gpu(const Stream& stream, Granularity a, Granularity b) {
   const Granularity finer = std::max(a, b);
   const int capability = ottava::cuda::compute_capability(stream.device().index);
   const std::vector<RecipeName> possible = recipes_of_compute_capability(capability);
-  if (std::find(possible.begin(), possible.end(), recipe_with(finer)) != possible.end()) return;
+  if (std::ranges::find(possible, recipe_with(finer)) != possible.end()) return;
   std::string names;
   for (RecipeName name : possible) names += fmt::format("{}{}", names.empty() ? "" : ", ", name_of(name));
   fail<DeviceError>(

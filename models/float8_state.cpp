@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/ops/elementwise.h"
+#include "core/sum_of.h"
 #include "fp8/step_amax.h"
 
 namespace ottava {
@@ -18,8 +19,7 @@ Float8State::Float8State(Arena& arena, RankGroups& ranks, Options options)
   largest_ = place("fp8 step amaxes", DType::u32, {slots});
   non_finite_ = place("fp8 flags", DType::u32, {slots});
   if (options_.counts) counters_ = place("fp8 counters", DType::i64, {slots, 3});
-  if (std::find(options_.is_delayed.begin(), options_.is_delayed.end(), true) == options_.is_delayed.end())
-    return;
+  if (std::ranges::find(options_.is_delayed, true) == options_.is_delayed.end()) return;
   scale_amax_ = place("fp8 scale amaxes", DType::u32, {slots});
   history_ = {.rows = place("fp8 amax history", DType::u32, {options_.amax_history_length, slots}),
               .margin = options_.margin};
@@ -70,11 +70,7 @@ void Float8State::count_product(int64_t product, fp8::RecipeName recipe, MatmulK
   ++runs.products[static_cast<size_t>(kind)];
 }
 
-int64_t Float8State::products_run() const {
-  int64_t sum = 0;
-  for (const Float8Runs& runs : runs_) sum += runs.sum();
-  return sum;
-}
+int64_t Float8State::products_run() const { return sum_of(runs_, &Float8Runs::sum); }
 
 fp8::OperandSlots Float8State::slots(int64_t slot) const {
   auto of = [&](const Tensor& all) { return all.slice(slot, slot + 1); };

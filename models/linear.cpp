@@ -57,8 +57,7 @@ Linear::Linear(std::string name, LinearStyle style, int weight, int bias, std::v
 }
 
 bool Linear::has_float8() const {
-  return std::any_of(pieces_.begin(), pieces_.end(),
-                     [](const LinearPiece& p) { return p.float8.has_value(); });
+  return std::ranges::any_of(pieces_, [](const LinearPiece& p) { return p.float8.has_value(); });
 }
 
 LinearOperand Linear::place_input(const StepContext& c, std::string_view name, Shape shape,
@@ -108,7 +107,7 @@ Allocation Linear::forward(const StepContext& c, const LinearOperand& x, LinearI
   } else {
     forward_pieces(c, x, y, saved);
   }
-  if (saved && !std::all_of(pieces_.begin(), pieces_.end(), keeps_codes)) saved->x = x.values;
+  if (saved && !std::ranges::all_of(pieces_, keeps_codes)) saved->x = x.values;
   return finish(c, y);
 }
 

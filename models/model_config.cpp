@@ -100,7 +100,7 @@ void declare(config::Section& s, ModelConfig& c) {
 }
 
 bool ModelConfig::uses_float8() const {
-  return std::find(converters.begin(), converters.end(), "quantize.linear.float8") != converters.end();
+  return std::ranges::find(converters, "quantize.linear.float8") != converters.end();
 }
 
 void validate(const ModelConfig& c, config::Problems& problems) {

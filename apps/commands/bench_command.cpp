@@ -80,7 +80,7 @@ Measured measure(Trainer& trainer, Device device, int steps) {
   for (int i = 0; i < steps; ++i)
     out.seconds.push_back(seconds_of([&] { trainer.step(apart ? nullptr : &profile); }));
   out.waited_for_data = (trainer.data().seconds_waited() - waited) / steps;
-  std::sort(out.seconds.begin(), out.seconds.end());
+  std::ranges::sort(out.seconds);
   const int profiled = apart ? 2 : steps;
   for (int i = 0; apart && i < profiled; ++i)
     out.profiled_seconds += seconds_of([&] { trainer.step(&profile); }) / profiled;
@@ -97,7 +97,7 @@ struct SaveTimes {
 };
 
 double median_of(std::vector<double>& seconds) {
-  std::sort(seconds.begin(), seconds.end());
+  std::ranges::sort(seconds);
   return seconds[seconds.size() / 2];
 }
 

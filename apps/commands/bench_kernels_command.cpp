@@ -4,7 +4,6 @@
 #include <chrono>
 #include <fstream>
 #include <iostream>
-#include <numeric>
 
 #include "apps/bench/operation_bench.h"
 #include "apps/commands/command_line.h"
@@ -25,6 +24,7 @@
 #include "core/io/json.h"
 #include "core/ops/matmul/matmul.h"
 #include "core/parallel_for.h"
+#include "core/sum_of.h"
 
 namespace ottava {
 namespace {
@@ -234,10 +234,8 @@ int run_bench_kernels_command(const BenchKernelsCommand& command, std::ostream& 
       out << fmt::format("{} = {} ({})\n", d.name, d.value, d.reason);
   }
   Step step = record(planned, command);
-  const int64_t calls = std::accumulate(step.cases.begin(), step.cases.end(), int64_t{0},
-                                        [](int64_t sum, const Case& c) { return sum + c.operation.calls; });
-  out << fmt::format("{} in {} a step\n",
-                     counted(static_cast<int64_t>(step.cases.size()), "distinct operation"),
+  const int64_t calls = sum_of(step.cases, [](const Case& c) { return c.operation.calls; });
+  out << fmt::format("{} in {} a step\n", counted(std::ssize(step.cases), "distinct operation"),
                      counted(calls, "call"));
   BenchPeaks peaks;
   if (counts) {

@@ -60,12 +60,11 @@ bool print_differences(const FolderDifference& d, const CheckpointDiffOptions& o
   for (const std::string& name : d.only_in_b) fmt::print(out, "only in {}: {}\n", options.b, name);
   for (const std::string& text : d.other_shape) fmt::print(out, "shapes differ: {}\n", text);
   std::vector<TensorDifference> different;
-  std::copy_if(d.tensors.begin(), d.tensors.end(), std::back_inserter(different),
-               [](const TensorDifference& t) { return t.different > 0; });
+  std::ranges::copy_if(d.tensors, std::back_inserter(different),
+                       [](const TensorDifference& t) { return t.different > 0; });
   // NaN first: it is the largest difference there is.
   auto size = [](const TensorDifference& t) { return std::isnan(t.relative) ? HUGE_VAL : t.relative; };
-  std::stable_sort(different.begin(), different.end(),
-                   [&](const auto& a, const auto& b) { return size(a) > size(b); });
+  std::ranges::stable_sort(different, [&](const auto& a, const auto& b) { return size(a) > size(b); });
   fmt::print(out, "{}: {} of {} tensors in both differ\n", what, different.size(), d.tensors.size());
   size_t shown = options.largest == 0 ? different.size() : static_cast<size_t>(options.largest);
   for (size_t i = 0; i < std::min(shown, different.size()); ++i) {
@@ -99,7 +98,7 @@ void inspect_checkpoint(const CheckpointInspectOptions& options, std::ostream& o
              manifest.layout);
   fmt::print(out, "model:    {} in {} ({})\n", counted(parameters, "parameter"), counted(weights, "tensor"),
              stored);
-  int64_t moments = static_cast<int64_t>(manifest.tensors.size()) - weights;
+  int64_t moments = std::ssize(manifest.tensors) - weights;
   fmt::print(
       out, "optimizer: {}\n",
       moments == 0 ? "none: this checkpoint can start a run, not continue one" : counted(moments, "tensor"));

@@ -119,7 +119,7 @@ int CommandLine::run(std::vector<std::string> words) {
     words.push_back("--help");
   }
   if (!words.empty() && words.front() == line_.with_rest) {
-    const auto mark = std::find(words.begin(), words.end(), "--");
+    const auto mark = std::ranges::find(words, "--");
     line_.rest.assign(mark == words.end() ? mark : mark + 1, words.end());
     words.erase(mark, words.end());
   }

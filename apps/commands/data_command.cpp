@@ -76,7 +76,7 @@ std::vector<std::vector<int32_t>> encode_all(const DocumentEncoder& encoder, con
   std::vector<std::vector<int32_t>> tokens(segment.documents.size());
   std::vector<std::exception_ptr> errors(segment.documents.size());
   std::atomic<bool> failed{false};
-  parallel_for_each(static_cast<int64_t>(tokens.size()), [&](int64_t i) {
+  parallel_for_each(std::ssize(tokens), [&](int64_t i) {
     if (failed) return;
     auto d = static_cast<size_t>(i);
     std::string scratch;
@@ -182,7 +182,7 @@ DataPrepareTotals prepare_data(const DataPrepareOptions& options, std::ostream& 
   for (int64_t block = 0; block < corpus.blocks(); ++block) {
     for (BlockReader reader(corpus, block); !reader.finished();) {
       reader.next(segment);
-      totals.bytes += static_cast<int64_t>(segment.bytes.size());
+      totals.bytes += std::ssize(segment.bytes);
       for (const std::vector<int32_t>& tokens : encode_all(encoder, segment)) {
         if (!shard)
           shard = std::make_unique<ShardWriter>(
@@ -296,7 +296,7 @@ void inspect_data(const DataInspectOptions& options, std::ostream& out) {
   }
   if (!tokenizer) return;
   int64_t count = 0;
-  for (const auto& list : tokens) count += static_cast<int64_t>(list.size());
+  for (const auto& list : tokens) count += std::ssize(list);
   double bytes = static_cast<double>(segment.bytes.size());
   out << fmt::format(
       "first block: {}, {}, {:.3f} bytes per token; {} of seq_len + 1 = {} tokens, {} dropped\n",

@@ -118,7 +118,7 @@ void run_generate_command(const GenerateCommand& c, std::ostream& out, std::ostr
     fail<ConfigError>("generate",
                       "the prompt is empty and the tokenizer has no BOS token: give --prompt some text");
 
-  const auto length = static_cast<int64_t>(tokens.size());
+  const auto length = std::ssize(tokens);
   const std::unique_ptr<Generator> generator =
       loaded_generator(c, folder, model, length, length + c.max_tokens);
   AnswerOptions options = answer_options(c, folder, *tokenizer);

@@ -35,7 +35,7 @@ std::optional<double> number_of(const std::string& text) {
 void check_names(std::string_view key, const std::vector<std::string>& names, Problems& problems) {
   std::set<std::string> seen;
   for (const std::string& name : names) {
-    const bool is_plain = !name.empty() && std::all_of(name.begin(), name.end(), [](unsigned char c) {
+    const bool is_plain = !name.empty() && std::ranges::all_of(name, [](unsigned char c) {
       return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.';
     });
     if (!is_plain)
@@ -117,7 +117,7 @@ void validate(const std::vector<MixtureSourceConfig>& sources, const std::vector
   }
   if (weighted > 0 && repeated > 0) {
     problems.add(kMixture, "some sources have a weight and some a repeat: give one of the two to all");
-  } else if (weighted > 0 && weighted < static_cast<int64_t>(sources.size())) {
+  } else if (weighted > 0 && weighted < std::ssize(sources)) {
     problems.add(kMixture,
                  fmt::format("{} of {} sources have a weight: give one to all, 0 to a source that only "
                              "a later stage reads",
@@ -139,9 +139,9 @@ void validate(const std::vector<MixtureSourceConfig>& sources, const std::vector
                                stage.from_step, counted(stage.weights.size(), "weight"), sources.size()));
       continue;
     }
-    const size_t bad = static_cast<size_t>(std::find_if(stage.weights.begin(), stage.weights.end(),
-                                                        [](const std::string& w) { return !number_of(w); }) -
-                                           stage.weights.begin());
+    const size_t bad = static_cast<size_t>(
+        std::ranges::find_if(stage.weights, [](const std::string& w) { return !number_of(w); }) -
+        stage.weights.begin());
     if (bad < stage.weights.size()) {
       problems.add(kStages, fmt::format("expected a number, got the text \"{}\"", stage.weights[bad]));
       continue;

@@ -29,7 +29,7 @@ int64_t ranks_of_machine(Communicator& control) {
   char name[256] = {};
   gethostname(name, sizeof name - 1);
   const std::vector<std::string> names = CommunicatorBootstrap(control).all_gather(name);
-  return std::count(names.begin(), names.end(), std::string(name));
+  return std::ranges::count(names, std::string(name));
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 namespace ottava {
 
 const Decisions::Entry* Decisions::find(std::string_view name) const {
-  auto found = std::find_if(entries.begin(), entries.end(), [&](const Entry& e) { return e.name == name; });
+  auto found = std::ranges::find_if(entries, [&](const Entry& e) { return e.name == name; });
   return found == entries.end() ? nullptr : &*found;
 }
 

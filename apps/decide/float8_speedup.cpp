@@ -106,8 +106,7 @@ std::vector<ProductShape> float8_candidates(const fp8::Policy& policy, int64_t t
     if (!d.is_measured) continue;
     const ProductShape shape{tokens, d.gemm.local_rows(), d.gemm.local_columns, d.recipe->name};
     const std::string name = decision_name(shape);
-    if (std::none_of(shapes.begin(), shapes.end(),
-                     [&](const ProductShape& s) { return decision_name(s) == name; }))
+    if (std::ranges::none_of(shapes, [&](const ProductShape& s) { return decision_name(s) == name; }))
       shapes.push_back(shape);
   }
   return shapes;

@@ -15,7 +15,7 @@ MemoryNeed memory_need(const Experiment& e, const TrainingShape& shape, RankGrou
   Stream host = Stream::cpu();
   ranks.control
       ->all_gather(host, {.send = view_of(const_cast<int64_t*>(mine), {2}),
-                          .recv = view_of(all.data(), {static_cast<int64_t>(all.size())}),
+                          .recv = view_of(all.data(), {std::ssize(all)}),
                           .label = "memory"})
       .wait(host);
   MemoryNeed worst{mine[0], mine[1]};

@@ -76,7 +76,7 @@ std::vector<double> sums_of(const data::WholePacked& whole, size_t documents, co
     const std::vector<int64_t>& begins = whole.packed.document_starts;
     for (int64_t w = first; w < last; ++w) {
       const int64_t begin = w * (row + 1);
-      auto d = std::upper_bound(begins.begin(), begins.end(), begin) - begins.begin() - 1;
+      auto d = std::ranges::upper_bound(begins, begin) - begins.begin() - 1;
       for (int64_t i = 0; i < row; ++i) {
         while (d + 1 < std::ssize(begins) && begins[static_cast<size_t>(d + 1)] <= begin + i) ++d;
         const auto at = static_cast<size_t>((w - first) * row + i);

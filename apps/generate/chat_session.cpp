@@ -16,7 +16,7 @@ ChatSession::ChatSession(const data::ChatEncoder& encoder, const Tokenizer& toke
 int64_t ChatSession::say(std::string_view text, const AnswerOptions& options, std::ostream& out) {
   conversation_.messages.push_back({.role = data::Role::user, .content = std::string(text)});
   std::vector<int32_t> tokens = encoder_.prompt(conversation_);
-  const auto prompt = static_cast<int64_t>(tokens.size());
+  const auto prompt = std::ssize(tokens);
   if (prompt + options.max_tokens > generator_.capacity()) {
     fail<ConfigError>(
         "generate",

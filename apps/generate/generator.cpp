@@ -50,7 +50,7 @@ void Generator::run(const StepContext& c, int64_t tokens, int64_t position) {
 }
 
 std::span<const float> Generator::prompt(std::span<const int32_t> tokens) {
-  if (static_cast<int64_t>(tokens.size()) != options_.prompt_tokens) {
+  if (std::ssize(tokens) != options_.prompt_tokens) {
     fail<ConfigError>("generate", "the prompt has {} tokens, {} were announced", tokens.size(),
                       options_.prompt_tokens);
   }

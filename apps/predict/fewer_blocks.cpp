@@ -33,7 +33,7 @@ std::vector<size_t> block_kinds(const TrainingShape& shape) {
 }
 
 int64_t repeats(const std::vector<size_t>& kinds, int64_t head, int64_t motif) {
-  const auto size = static_cast<int64_t>(kinds.size());
+  const auto size = std::ssize(kinds);
   int64_t end = head + motif;
   while (end < size && kinds[static_cast<size_t>(end)] == kinds[static_cast<size_t>(end - motif)]) ++end;
   return std::max<int64_t>((end - head) / motif, 0);

@@ -27,7 +27,7 @@ Json transfer_args(const RecordedTransfer& t, int track, double seconds) {
       .set("Collective name", std::string(t.calls[0].collective))
       .set("Group size", t.ranks)
       .set("Process Group Name", t.axis)
-      .set("calls", static_cast<int64_t>(t.calls.size()))
+      .set("calls", std::ssize(t.calls))
       .set("payload bytes", t.payload_bytes())
       .set("sent bytes", t.sent_bytes());
   return args.set("planned us", seconds * 1e6);

@@ -110,7 +110,7 @@ class Search {
 
   SearchResult run() {
     const std::vector<Layout> layouts = all_layouts(planned_, machine_, options_);
-    out_.layouts = static_cast<int64_t>(layouts.size());
+    out_.layouts = std::ssize(layouts);
     estimate(layouts);
     refine();
     record();
@@ -155,7 +155,7 @@ class Search {
           more.emplace_back(std::move(layout), found_[i].figures);
       }
     }
-    out_.layouts += static_cast<int64_t>(more.size());
+    out_.layouts += std::ssize(more);
     each(more.size(), [&](size_t i) { try_estimate(more[i].first, &more[i].second); });
     sort();
   }

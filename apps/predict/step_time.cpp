@@ -21,7 +21,7 @@ class Events {
   explicit Events(std::span<const StepPlan> roles) : meets_(roles.size() > 1) {
     for (const StepPlan& role : roles) {
       first_.push_back(count_);
-      count_ += static_cast<int64_t>(role.order.transfers.size());
+      count_ += std::ssize(role.order.transfers);
     }
   }
   bool is_meeting(const RecordedTransfer& t) const {

@@ -29,8 +29,7 @@ std::string checkpoint_folder(const Config& c) {
 }
 
 bool excludes(const CheckpointConfig& c, std::string_view what) {
-  return std::find(c.exclude_from_loading.begin(), c.exclude_from_loading.end(), what) !=
-         c.exclude_from_loading.end();
+  return std::ranges::find(c.exclude_from_loading, what) != c.exclude_from_loading.end();
 }
 
 bool has_safetensors(const std::filesystem::path& folder) {

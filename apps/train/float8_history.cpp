@@ -86,7 +86,7 @@ void restore(const Named& named, const Json& json, std::string_view where, Strea
   }
   const Json::Array& rows = json.at("rows", where).as_array(where);
   const size_t columns = named.names.size();
-  if (steps < 0 || static_cast<int64_t>(rows.size()) != std::min(steps, length)) {
+  if (steps < 0 || std::ssize(rows) != std::min(steps, length)) {
     fail<FileError>(kWhere, "{} has {} of amaxes after {}, expected {}", where, counted(rows.size(), "row"),
                     counted(steps, "step"), std::min(steps, length));
   }

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 namespace {
 
 bool is_one_of(std::string_view name, std::initializer_list<std::string_view> names) {
-  return std::find(names.begin(), names.end(), name) != names.end();
+  return std::ranges::find(names, name) != names.end();
 }
 
 bool is_weights(const fs::path& file) {
@@ -45,8 +45,7 @@ template <class Wanted>
 void add_files(const fs::path& folder, const Wanted& wanted, std::vector<checkpoint::CopiedFile>& out) {
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
-    const bool is_new =
-        std::none_of(out.begin(), out.end(), [&](const auto& file) { return file.name == name; });
+    const bool is_new = std::ranges::none_of(out, [&](const auto& file) { return file.name == name; });
     if (entry.is_regular_file() && is_new && wanted(entry.path()))
       out.push_back({name, entry.path().string()});
   }

@@ -40,7 +40,7 @@ Suspicion suspicion_of(bool loss, bool operands, bool gradients) {
 
 Account account_of(TrainingEngine& engine, int rank) {
   const std::vector<float> sums = engine.loss_after_each_micro_batch();
-  const auto bad = std::find_if(sums.begin(), sums.end(), [](float sum) { return !std::isfinite(sum); });
+  const auto bad = std::ranges::find_if(sums, [](float sum) { return !std::isfinite(sum); });
   const std::string gradients = non_finite_gradients(engine);
   const std::string operands = non_finite_operands(engine);
   std::string text = fmt::format("rank {}: ", rank);
@@ -75,7 +75,7 @@ std::string describe_skipped_step(TrainingEngine& engine, Communicator& control)
   if (control.size() > 1) {
     const std::vector<std::string> all = CommunicatorBootstrap(control).all_gather(accounts[0].packed());
     accounts.clear();
-    std::transform(all.begin(), all.end(), std::back_inserter(accounts), Account::unpacked);
+    std::ranges::transform(all, std::back_inserter(accounts), Account::unpacked);
   }
   std::ranges::stable_sort(accounts, {}, &Account::suspicion);
   if (accounts.front().suspicion == Suspicion::none)

@@ -1,6 +1,7 @@
 #include "apps/train/step_graphs.h"
 
 #include "core/error.h"
+#include "core/sum_of.h"
 
 namespace ottava {
 
@@ -56,9 +57,7 @@ void StepGraphs::run(StepPart part, Stream& stream, const std::function<void()>&
 }
 
 size_t StepGraphs::nodes() const {
-  size_t sum = 0;
-  for (const Part& p : parts_) sum += p.graph.nodes();
-  return sum;
+  return sum_of(parts_, [](const Part& p) { return p.graph.nodes(); });
 }
 
 GraphUse decide_graphs(std::string_view wish, Device device, const Communicator& world, bool has_stages) {

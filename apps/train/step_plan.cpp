@@ -1,14 +1,13 @@
 #include "apps/train/step_plan.h"
 
 #include "apps/train/training_engine.h"
+#include "core/sum_of.h"
 #include "parallel/comm/dry_run/dry_run_communicator.h"
 
 namespace ottava {
 
 double StepPlan::flops(Precision precision) const {
-  double sum = 0;
-  for (const CostRecorder::Total& total : costs) sum += total.precision == precision ? total.flops : 0;
-  return sum;
+  return sum_of(costs, [&](const CostRecorder::Total& t) { return t.precision == precision ? t.flops : 0; });
 }
 
 StepPlan record_step(const TrainingShape& shape, Device target, RankGroups& ranks) {

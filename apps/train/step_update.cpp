@@ -134,7 +134,7 @@ void StepUpdate::skip_spikes(const Tensor& loss_sum) {
 
 void StepUpdate::restore(const SpikeWindow& window) {
   if (spikes_.window.empty() || stream_.type() == DeviceType::meta) return;
-  const bool fits = static_cast<int64_t>(window.values.size()) == spikes_.window.numel();
+  const bool fits = std::ssize(window.values) == spikes_.window.numel();
   std::vector<float> values(static_cast<size_t>(spikes_.window.numel()), 0.0f);
   if (fits) values = window.values;
   int64_t known = fits ? window.known : 0;

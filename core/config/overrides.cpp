@@ -21,7 +21,7 @@ struct Option {
 };
 
 Option find_option(Section& root, std::string path, bool has_value) {
-  std::replace(path.begin(), path.end(), '-', '_');
+  std::ranges::replace(path, '-', '_');
   Option option{path};
   option.field = find_field(root, path, &option.is_renamed);
   if (option.field || has_value || !last_name(path).starts_with("no_")) return option;

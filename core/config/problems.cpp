@@ -16,7 +16,7 @@ void Problems::add(std::string_view key, std::string message) {
 }
 
 bool Problems::sound(std::string_view section) const {
-  return std::none_of(spoiled_.begin(), spoiled_.end(), [&](const std::string& path) {
+  return std::ranges::none_of(spoiled_, [&](const std::string& path) {
     return path.starts_with(section) && (path.size() == section.size() || path[section.size()] == '.');
   });
 }
@@ -24,7 +24,7 @@ bool Problems::sound(std::string_view section) const {
 std::vector<std::string> Problems::lines() const {
   std::vector<const Problem*> sorted;
   for (const Problem& problem : found_) sorted.push_back(&problem);
-  std::stable_sort(sorted.begin(), sorted.end(), [](const Problem* a, const Problem* b) {
+  std::ranges::stable_sort(sorted, [](const Problem* a, const Problem* b) {
     auto rank = [](const Problem* p) { return !p->at.known() ? 2 : p->at.line == 0 ? 1 : 0; };
     return std::tuple(rank(a), a->at.line, a->at.column) < std::tuple(rank(b), b->at.line, b->at.column);
   });

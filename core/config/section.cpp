@@ -31,20 +31,9 @@ void bind_optional(Field& f, std::optional<T>& target) {
 }  // namespace
 
 std::string_view name_of(Type type) {
-  switch (type) {
-    case Type::boolean:
-      return "true or false";
-    case Type::integer:
-      return "an integer";
-    case Type::real:
-      return "a number";
-    case Type::text:
-      return "a text";
-    case Type::text_list:
-      return "a list of texts";
-    default:
-      return "a list of tables";
-  }
+  static constexpr std::string_view kNames[] = {"true or false", "an integer",      "a number",
+                                                "a text",        "a list of texts", "a list of tables"};
+  return kNames[static_cast<size_t>(type)];
 }
 
 Field& Field::meaning(std::string text) {

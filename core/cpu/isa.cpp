@@ -47,16 +47,8 @@ Isa isa() {
 }
 
 std::string_view name_of(Isa isa) {
-  switch (isa) {
-    case Isa::baseline:
-      return "baseline";
-    case Isa::avx2:
-      return "avx2";
-    case Isa::avx512:
-      return "avx512";
-    default:
-      return "avx512_fp16";
-  }
+  static constexpr std::string_view kNames[] = {"baseline", "avx2", "avx512", "avx512_fp16"};
+  return kNames[static_cast<size_t>(isa)];
 }
 
 }  // namespace ottava::cpu

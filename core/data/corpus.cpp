@@ -22,9 +22,9 @@ int64_t cut(const DataFile& entry, const File& file, int64_t offset) {
   if (offset <= 0) return 0;
   std::string bytes;
   for (int64_t want = kReadBytes; offset < file.size(); want *= 2) {
-    int64_t read = static_cast<int64_t>(bytes.size());
+    int64_t read = std::ssize(bytes);
     append_range(file, offset + read, want - read, bytes);
-    bool ended = offset + static_cast<int64_t>(bytes.size()) >= file.size();
+    bool ended = offset + std::ssize(bytes) >= file.size();
     if (auto distance = find_cut(entry.format, bytes, ended)) return offset + static_cast<int64_t>(*distance);
     if (bytes.size() > kMaxLineBytes) fail_long_line(entry, offset);
   }
@@ -59,8 +59,7 @@ int64_t Corpus::block_begin(int64_t block) const {
 std::vector<Corpus::Part> Corpus::parts(int64_t block) const {
   int64_t begin = block_begin(block), end = block_begin(block + 1);
   std::vector<Part> parts;
-  size_t f =
-      static_cast<size_t>(std::upper_bound(starts_.begin(), starts_.end(), begin) - starts_.begin()) - 1;
+  size_t f = static_cast<size_t>(std::ranges::upper_bound(starts_, begin) - starts_.begin()) - 1;
   for (; f < files_.size() && starts_[f] < end; ++f) {
     int64_t first = std::max(begin - starts_[f], int64_t{0}),
             last = std::min(end - starts_[f], files_[f].bytes);
@@ -78,7 +77,7 @@ int64_t Corpus::line_number(int32_t file, int64_t offset) const {
     int64_t got =
         static_cast<int64_t>(stream->append(bytes, static_cast<size_t>(std::min(offset, kReadBytes))));
     if (got == 0) break;
-    line += std::count(bytes.begin(), bytes.end(), '\n');
+    line += std::ranges::count(bytes, '\n');
     offset -= got;
   }
   return line;
@@ -87,7 +86,7 @@ int64_t Corpus::line_number(int32_t file, int64_t offset) const {
 void BlockReader::next(Segment& segment) {
   segment.bytes.clear();
   segment.documents.clear();
-  while (!finished() && !full(static_cast<int64_t>(segment.bytes.size()), corpus_.sizes())) {
+  while (!finished() && !full(std::ssize(segment.bytes), corpus_.sizes())) {
     const Corpus::Part& part = parts_[part_];
     const DataFile& file = corpus_.files()[static_cast<size_t>(part.file)];
     bool more = false;
@@ -139,7 +138,7 @@ void BlockReader::append_tokens(Segment& segment, const Corpus::Part& part) {
   std::unique_ptr<TokenShard> shard = TokenShard::open(entry.path, entry.format);
   StoredPart stored = stored_part(corpus_, *shard, part);
   auto kind = stored.token_bytes == 2 ? Document::Kind::u16_tokens : Document::Kind::u32_tokens;
-  int64_t shift = static_cast<int64_t>(segment.bytes.size()) - stored.begin;
+  int64_t shift = std::ssize(segment.bytes) - stored.begin;
   append_range(shard->file(), stored.begin, stored.end - stored.begin, segment.bytes);
   for (size_t d = 0; d < stored.documents.size(); ++d) {
     int64_t begin = stored.documents[d],
@@ -185,7 +184,7 @@ void BlockReader::append_documents(Segment& segment, int32_t file, int64_t offse
   Format format = corpus_.files()[static_cast<size_t>(file)].format;
   if (offset == 0 && std::string_view(segment.bytes).substr(first).starts_with(kByteOrderMark)) {
     first += kByteOrderMark.size();
-    offset += static_cast<int64_t>(kByteOrderMark.size());
+    offset += std::ssize(kByteOrderMark);
   }
   auto kind = format == Format::json_lines ? Document::Kind::json_line : Document::Kind::text;
   auto add = [&](size_t begin, size_t end) {

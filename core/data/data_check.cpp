@@ -41,8 +41,8 @@ DataScan::~DataScan() {
 void DataScan::look_at_segment(DataCheck& check) {
   if (!reader_) reader_.emplace(corpus_, block_ * stride_ % corpus_.blocks());
   reader_->next(segment_);
-  check.bytes += static_cast<int64_t>(segment_.bytes.size());
-  check.documents += static_cast<int64_t>(segment_.documents.size());
+  check.bytes += std::ssize(segment_.bytes);
+  check.documents += std::ssize(segment_.documents);
   for (const Document& document : segment_.documents) {
     const std::optional<std::string_view> text = encoder_.check(segment_, document, scratch_);
     if (!text || well_formed_end(*text, 0) == text->size()) continue;

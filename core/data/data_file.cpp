@@ -27,7 +27,7 @@ constexpr std::string_view kWhere = "data";
 constexpr int kListDepth = 8;
 
 bool ends_with(std::string_view name, std::initializer_list<std::string_view> endings) {
-  return std::any_of(endings.begin(), endings.end(), [&](std::string_view e) { return name.ends_with(e); });
+  return std::ranges::any_of(endings, [&](std::string_view e) { return name.ends_with(e); });
 }
 
 Compression compression_of(std::string_view path) {
@@ -50,7 +50,7 @@ bool is_data_name(const fs::path& path) {
   if (!is_json(name) && !name.ends_with(".bin") &&
       !ends_with(without_compression(name), {".txt", ".text", ".md"}))
     return false;
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::toupper(c); });
+  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::toupper(c); });
   for (std::string_view about : {"README", "LICENSE", "LICENCE", "COPYING", "CHANGELOG", "CONTRIBUTING"})
     if (name == about || name.starts_with(std::string(about) + ".")) return false;
   return true;
@@ -179,8 +179,8 @@ class Finder {
           kWhere, "folder '{}' holds no data: expected .txt .md .jsonl .json (also .gz, .zst) or .bin files",
           folder);
     }
-    std::sort(paths.begin(), paths.end());
-    std::sort(others.begin(), others.end());
+    std::ranges::sort(paths);
+    std::ranges::sort(others);
     if (!others.empty()) {
       log::info("data: of folder '{}' {} taken, left out: {}", folder, counted(paths.size(), "file"),
                 names_of_sources(others));
@@ -193,7 +193,7 @@ class Finder {
     std::vector<std::string> paths(found.gl_pathv, found.gl_pathv + found.gl_pathc);
     ::globfree(&found);
     if (result != 0 || paths.empty()) fail<DataError>(kWhere, "no file matches '{}'", pattern);
-    std::sort(paths.begin(), paths.end());
+    std::ranges::sort(paths);
     for (const std::string& path : paths) add(path, depth);
   }
   void add_list(const std::string& path, int depth) {

@@ -134,8 +134,7 @@ struct TokenLoader::State {
     collected.push_back(front.count);
     if (front.last_of_block) {
       // A block entered in the middle was known already: that is how its middle was found.
-      if (static_cast<int64_t>(collected.size()) == front.place.segment + 1)
-        index.set(front.block, std::move(collected));
+      if (std::ssize(collected) == front.place.segment + 1) index.set(front.block, std::move(collected));
       collected.clear();
       if (index.complete() && index.total().windows == 0) fail_empty();
       save_index_now_and_then();

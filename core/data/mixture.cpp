@@ -35,7 +35,7 @@ std::vector<int64_t> quotas_of(const std::vector<double>& weights) {
     quotas[i] = static_cast<int64_t>(share);
     remainders.emplace_back(static_cast<double>(quotas[i]) - share, i);
   }
-  std::sort(remainders.begin(), remainders.end());
+  std::ranges::sort(remainders);
   const int64_t left = kPeriod - std::accumulate(quotas.begin(), quotas.end(), int64_t{0});
   for (int64_t i = 0; i < left; ++i) ++quotas[remainders[static_cast<size_t>(i)].second];
   return quotas;
@@ -71,7 +71,7 @@ MixtureTable::MixtureTable(const std::vector<double>& weights)
     source_[static_cast<size_t>(slot)] = source;
     rank_[static_cast<size_t>(slot)] = static_cast<int32_t>(taken.size());
     taken.push_back(static_cast<int32_t>(slot));
-    const int64_t quota = quotas_[static_cast<size_t>(source)], job = static_cast<int64_t>(taken.size());
+    const int64_t quota = quotas_[static_cast<size_t>(source)], job = std::ssize(taken);
     if (job < quota) waiting.push({job * kPeriod / quota, source});
   }
 }
@@ -84,7 +84,7 @@ MixtureTable::Place MixtureTable::at(int64_t sample) const {
 
 int64_t MixtureTable::count(int32_t source, int64_t samples) const {
   const auto& slots = slots_[static_cast<size_t>(source)];
-  const auto end = std::lower_bound(slots.begin(), slots.end(), static_cast<int32_t>(samples % kPeriod));
+  const auto end = std::ranges::lower_bound(slots, static_cast<int32_t>(samples % kPeriod));
   return samples / kPeriod * quotas_[static_cast<size_t>(source)] + (end - slots.begin());
 }
 
@@ -107,8 +107,7 @@ Mixture::Mixture(const std::vector<Stage>& stages) {
 }
 
 const Mixture::Part& Mixture::part_of(int64_t sample) const {
-  auto after = std::upper_bound(parts_.begin(), parts_.end(), sample,
-                                [](int64_t s, const Part& part) { return s < part.from_sample; });
+  auto after = std::ranges::upper_bound(parts_, sample, {}, &Part::from_sample);
   return *std::prev(after);
 }
 

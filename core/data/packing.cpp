@@ -139,7 +139,7 @@ void PackedTokens::copy_window(int64_t window, int64_t seq_len, int32_t* inputs,
     targets[i] = is_masked(from[i + 1]) ? kNoTarget : from[i + 1];
   }
   if (!starts) return;
-  auto next = std::upper_bound(document_starts.begin(), document_starts.end(), first);
+  auto next = std::ranges::upper_bound(document_starts, first);
   int32_t start = 0;
   for (int64_t i = 0; i < seq_len; ++i) {
     if (next != document_starts.end() && *next == first + i) {

@@ -111,7 +111,7 @@ void SegmentQueue::pack_conversations(Item& item, const Segment& raw) {
   if (options_.order == Order::shuffled) {
     const PhiloxStream stream =
         document_stream(options_.seed, front.place.epoch, front.block, front.place.segment);
-    order = permutation(static_cast<int64_t>(documents.size()), stream);
+    order = permutation(std::ssize(documents), stream);
     how.order = order;
     how.windows = PhiloxStream{.seed = stream.word(0), .stream = stream.stream};
   }
@@ -123,7 +123,7 @@ void SegmentQueue::pack_conversations(Item& item, const Segment& raw) {
                       .documents = whole.documents,
                       .tokens = whole.tokens,
                       .dropped = whole.dropped_tokens,
-                      .bytes = static_cast<int64_t>(raw.bytes.size()),
+                      .bytes = std::ssize(raw.bytes),
                       .too_long = whole.too_long};
   item.done = true;
   changed_.notify_all();
@@ -132,7 +132,7 @@ void SegmentQueue::pack_conversations(Item& item, const Segment& raw) {
 void SegmentQueue::tokenize(Item& item, const Segment& raw) {
   if (encoder_.encoder().chat) return pack_conversations(item, raw);
   const Front& front = item.front;
-  auto count = static_cast<int64_t>(raw.documents.size());
+  auto count = std::ssize(raw.documents);
   std::vector<int32_t> order;
   if (options_.order == Order::shuffled) {
     order = permutation(count,
@@ -141,17 +141,17 @@ void SegmentQueue::tokenize(Item& item, const Segment& raw) {
   // Tokens are handed over a window or more at a time, so that the lock is taken rarely.
   PackedTokens fresh;
   std::string scratch;
-  SegmentCount total{.bytes = static_cast<int64_t>(raw.bytes.size())};
+  SegmentCount total{.bytes = std::ssize(raw.bytes)};
   auto hand_over = [&](bool done) {
     std::lock_guard lock(mutex_);
-    auto base = static_cast<int64_t>(item.packed.tokens.size());
+    auto base = std::ssize(item.packed.tokens);
     item.packed.tokens.insert(item.packed.tokens.end(), fresh.tokens.begin(), fresh.tokens.end());
     for (int64_t start : fresh.document_starts) item.packed.document_starts.push_back(base + start);
     fresh.tokens.clear();
     fresh.document_starts.clear();
     item.ready = item.packed.windows(options_.seq_len);
     if (done) {
-      total.tokens = static_cast<int64_t>(item.packed.tokens.size());
+      total.tokens = std::ssize(item.packed.tokens);
       total.windows = item.ready;
       total.dropped = item.packed.dropped(options_.seq_len);
       item.front.count = total;
@@ -163,12 +163,12 @@ void SegmentQueue::tokenize(Item& item, const Segment& raw) {
   for (int64_t i = 0; i < count; ++i) {
     const Document& document =
         raw.documents[static_cast<size_t>(order.empty() ? i : order[static_cast<size_t>(i)])];
-    auto before = static_cast<int64_t>(fresh.tokens.size());
+    auto before = std::ssize(fresh.tokens);
     encoder_.append(raw, document, fresh.tokens, scratch);
-    if (static_cast<int64_t>(fresh.tokens.size()) == before) continue;
+    if (std::ssize(fresh.tokens) == before) continue;
     fresh.document_starts.push_back(before);
     ++total.documents;
-    if (static_cast<int64_t>(fresh.tokens.size()) > options_.seq_len && hand_over(false)) return;
+    if (std::ssize(fresh.tokens) > options_.seq_len && hand_over(false)) return;
   }
   hand_over(true);
 }

@@ -43,14 +43,14 @@ void ShardWriter::append(std::span<const int32_t> document) {
     }
     buffer_.append(reinterpret_cast<const char*>(&id), static_cast<size_t>(token_bytes_));  // little endian
   }
-  offsets_.push_back(offsets_.back() + static_cast<int64_t>(document.size()));
+  offsets_.push_back(offsets_.back() + std::ssize(document));
   if (buffer_.size() >= kBufferBytes) flush();
 }
 
 void ShardWriter::flush() {
   XXH64_update(checksum_.get(), buffer_.data(), buffer_.size());
   file_.write_at(buffer_.data(), buffer_.size(), kHeaderBytes + written_);
-  written_ += static_cast<int64_t>(buffer_.size());
+  written_ += std::ssize(buffer_);
   buffer_.clear();
 }
 
@@ -87,7 +87,7 @@ std::string shard_fingerprint(const std::string& fingerprint) {
 uint64_t compute_token_checksum(const File& file, int64_t begin, int64_t end) {
   ChecksumState state = new_state();
   std::string bytes;
-  for (int64_t at = begin; at < end; at += static_cast<int64_t>(bytes.size())) {
+  for (int64_t at = begin; at < end; at += std::ssize(bytes)) {
     bytes.clear();
     append_range(file, at, std::min<int64_t>(end - at, kBufferBytes), bytes);
     if (bytes.empty()) fail<FileError>("data", "'{}' became shorter while it was read", file.path());

@@ -14,7 +14,7 @@ std::optional<std::vector<SegmentCount>> count_stored(const Corpus& corpus, int6
     if (full) segments.emplace_back();
     SegmentCount& count = segments.back();
     count.tokens += stored.tokens();
-    count.documents += static_cast<int64_t>(stored.documents.size());
+    count.documents += std::ssize(stored.documents);
     count.bytes += stored.end - stored.begin;
     full = BlockReader::full(count.bytes, corpus.sizes());
   }

@@ -112,7 +112,7 @@ class MegatronShard : public TableShard {
     std::vector<int64_t> starts = read_array<int64_t>(index_, last - first, table + 8 * first);
     int64_t low = starts.front(), high = starts.back();
     // Runs of documents are one read of the pointers between them.
-    bool sane = low >= 0 && low <= high && high <= sequences_ && std::is_sorted(starts.begin(), starts.end());
+    bool sane = low >= 0 && low <= high && high <= sequences_ && std::ranges::is_sorted(starts);
     if (!sane)
       fail<FileError>(kWhere, "'{}': document table entries {} to {} are out of order or beyond {} sequences",
                       index_.path(), first, last, sequences_);

@@ -52,20 +52,20 @@ WholePacked pack_whole(const Documents& documents, const WholePacking& how) {
   }
   std::vector<int32_t> order(windows.size());
   std::iota(order.begin(), order.end(), 0);
-  if (how.windows) order = permutation(static_cast<int64_t>(windows.size()), *how.windows);
+  if (how.windows) order = permutation(std::ssize(windows), *how.windows);
   std::vector<int32_t>& tokens = out.packed.tokens;
   tokens.reserve(windows.size() * capacity);
   for (int32_t w : order) {
     const size_t end = tokens.size() + capacity;
     for (int32_t d : windows[static_cast<size_t>(w)]) {
       const std::vector<int32_t>& document = documents[static_cast<size_t>(d)];
-      out.packed.document_starts.push_back(static_cast<int64_t>(tokens.size()));
+      out.packed.document_starts.push_back(std::ssize(tokens));
       out.sources.push_back(d);
       tokens.push_back(masked(id_of(document[0])));
       tokens.insert(tokens.end(), document.begin() + 1, document.end());
     }
     if (tokens.size() < end) {
-      out.packed.document_starts.push_back(static_cast<int64_t>(tokens.size()));
+      out.packed.document_starts.push_back(std::ssize(tokens));
       out.sources.push_back(-1);
     }
     tokens.resize(end, masked(how.pad_id));

@@ -129,7 +129,7 @@ bool WindowIndex::merge_from_file() {
     std::vector<SegmentCount> list(segments);
     std::memcpy(list.data(), bytes.data() + at, segments * sizeof(SegmentCount));
     at += segments * sizeof(SegmentCount);
-    if (!std::all_of(list.begin(), list.end(), plausible)) return false;
+    if (!std::ranges::all_of(list, plausible)) return false;
     found.emplace_back(static_cast<int64_t>(block), std::move(list));
   }
   for (auto& [block, list] : found) set(block, std::move(list));

@@ -78,7 +78,7 @@ void JsonLines::append(int64_t step, const std::string& name, Json value) {
 void JsonLines::write(const Json& line) {
   const std::string text = line.dump() + "\n";
   file_.write_at(text.data(), text.size(), end_);
-  end_ += static_cast<int64_t>(text.size());
+  end_ += std::ssize(text);
 }
 
 }  // namespace ottava

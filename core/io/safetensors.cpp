@@ -168,7 +168,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, int64_t data_b
     fail<FileError>(where, "the header does not begin with '{{': not a safetensors file");
   Json root = Json::parse(json, where);
   SafetensorsHeader header;
-  header.data_begin = static_cast<int64_t>(json.size()) + 8;
+  header.data_begin = std::ssize(json) + 8;
   header.data_bytes = data_bytes;
   for (const auto& [name, value] : root.as_object(where)) {
     if (name != "__metadata__") {

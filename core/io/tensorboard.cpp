@@ -130,7 +130,7 @@ void TensorBoardWriter::add_event(const std::string& event) {
   frame += event;
   append_fixed(frame, masked_crc(event));
   file_.write_at(frame.data(), frame.size(), end_);
-  end_ += static_cast<int64_t>(frame.size());
+  end_ += std::ssize(frame);
 }
 
 }  // namespace ottava

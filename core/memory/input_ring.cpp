@@ -36,7 +36,7 @@ void InputRing::upload(std::span<const std::span<const int32_t>> arrays) {
   const StepProfile::Scope copying(profile_, "tokens to the GPU");
   slot.pinned.begin();
   for (size_t i = 0; i < arrays.size(); ++i) {
-    const Tensor to = slot.device[i].slice(0, static_cast<int64_t>(arrays[i].size()));
+    const Tensor to = slot.device[i].slice(0, std::ssize(arrays[i]));
     cast(*copies_, slot.pinned.hold(arrays[i].data(), to), to);
   }
   slot.uploaded.record(*copies_);

@@ -18,7 +18,7 @@ Peak peak_of(const std::vector<PlannedAllocation>& allocations) {
     changes.emplace_back(a.begin, aligned(a.bytes));
     changes.emplace_back(a.end, -aligned(a.bytes));
   }
-  std::sort(changes.begin(), changes.end());  // a release sorts before an allocation at the same time
+  std::ranges::sort(changes);  // a release sorts before an allocation at the same time
   Peak peak;
   int64_t alive = 0;
   for (auto [time, bytes] : changes) {
@@ -29,8 +29,8 @@ Peak peak_of(const std::vector<PlannedAllocation>& allocations) {
 }
 
 const MemoryPlan::Phase* largest_phase(const MemoryPlan& plan) {
-  auto it = std::max_element(plan.phases.begin(), plan.phases.end(),
-                             [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
+  auto it =
+      std::ranges::max_element(plan.phases, [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
   return it == plan.phases.end() ? nullptr : &*it;
 }
 
@@ -75,19 +75,17 @@ void MemoryPlan::resize_persistent(std::string_view name, int64_t bytes) {
 std::vector<MemoryPlan::Row> MemoryPlan::by_category() const {
   std::vector<Row> rows;
   for (const PlannedAllocation& a : alive_at_peak(*this)) {
-    auto it =
-        std::find_if(rows.begin(), rows.end(), [&](const Row& row) { return row.category == a.category; });
+    auto it = std::ranges::find_if(rows, [&](const Row& row) { return row.category == a.category; });
     if (it == rows.end()) it = rows.insert(rows.end(), {a.category, 0});
     it->bytes += aligned(a.bytes);
   }
-  std::sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.category < b.category; });
+  std::ranges::sort(rows, [](const Row& a, const Row& b) { return a.category < b.category; });
   return rows;
 }
 
 std::vector<PlannedAllocation> MemoryPlan::largest(int n) const {
   std::vector<PlannedAllocation> alive = alive_at_peak(*this);
-  std::stable_sort(alive.begin(), alive.end(),
-                   [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
+  std::ranges::stable_sort(alive, [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
   if (static_cast<int>(alive.size()) > n) alive.resize(static_cast<size_t>(n));
   return alive;
 }

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "core/sum_of.h"
 #include "models/llama/llama_parameters.h"
 
 namespace ottava {
@@ -78,9 +79,7 @@ void validate(const LlamaConfig& c) {
 }
 
 int64_t parameter_count(const LlamaConfig& config) {
-  int64_t sum = 0;
-  for (const ParameterSpec& spec : llama_parameters(config).specs) sum += spec.numel();
-  return sum;
+  return sum_of(llama_parameters(config).specs, &ParameterSpec::numel);
 }
 
 double model_flops_per_token(const LlamaConfig& c, int64_t sequence) {

@@ -99,7 +99,7 @@ class Builder {
                         int64_t padded_rows) {
     const fp8::Recipe& recipe = *decision.recipe;
     const size_t entry = out_.weights.specs.size();
-    const auto index = static_cast<int64_t>(out_.state.products.size());
+    const auto index = std::ssize(out_.state.products);
     Float8WeightSpec weight = weight_spec(
         decision, config_.enable_fsdp_float8_all_gather && why_gathered_whole(decision, 1).empty());
     weight.parameter = parameter, weight.rows = rows, weight.padded_rows = padded_rows;
@@ -125,9 +125,8 @@ class Builder {
 }  // namespace
 
 fp8::PolicyInputs llama_policy_inputs(const LlamaParameters& table, int tp, int64_t local_tokens) {
-  fp8::PolicyInputs in{.layers = static_cast<int64_t>(table.blocks.size()),
-                       .tensor_parallel = tp,
-                       .local_tokens = local_tokens};
+  fp8::PolicyInputs in{
+      .layers = std::ssize(table.blocks), .tensor_parallel = tp, .local_tokens = local_tokens};
   auto add = [&](int parameter, fp8::GemmRole role, int64_t layer) {
     const ParameterSpec& spec = table.specs[static_cast<size_t>(parameter)];
     fp8::PolicyGemm gemm{.name = role == fp8::GemmRole::output ? "output" : spec.name,
@@ -177,7 +176,7 @@ std::string float8_gathers_text(const fp8::Policy& policy, int shards) {
       ++in_codes;
       continue;
     }
-    auto same = std::find_if(whole.begin(), whole.end(), [&](const Whole& w) { return w.why == why; });
+    auto same = std::ranges::find_if(whole, [&](const Whole& w) { return w.why == why; });
     if (same == whole.end()) same = whole.insert(same, {.why = why, .first = d.gemm.name});
     ++same->count;
   }

@@ -108,9 +108,9 @@ std::vector<int64_t> rotate_steps(const std::string& folder, Rotation rotation, 
     const bool is_kept = rotation.keep_every > 0 && s.step % rotation.keep_every == 0;
     return is_kept || !fs::exists(s.path + "/" + std::string(kManifestName));
   });
-  auto excess = static_cast<int64_t>(complete.size()) - rotation.keep_latest_k;
+  auto excess = std::ssize(complete) - rotation.keep_latest_k;
   for (const SavedStep& saved : complete) {
-    if (static_cast<int64_t>(gone.size()) >= excess) break;
+    if (std::ssize(gone) >= excess) break;
     if (saved.step == just_saved) continue;
     // Renamed first: a job that dies while deleting leaves no half checkpoint under a good name.
     std::string deleted = saved.path + ".deleted";

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "core/io/safetensors_folder.h"
+#include "core/sum_of.h"
 
 namespace ottava::checkpoint {
 namespace {
@@ -50,7 +51,7 @@ void add_files(Layout& layout, std::span<const ParameterSpec> specs, const Stem&
   }
   for (size_t i = 0; i < headers.size(); ++i) {
     std::string text = make_safetensors_header(headers[i]);
-    int64_t bytes = static_cast<int64_t>(text.size()) + headers[i].data_bytes;
+    int64_t bytes = std::ssize(text) + headers[i].data_bytes;
     layout.files.push_back(
         {safetensors_file_name(stem.name, static_cast<int>(i), static_cast<int>(headers.size())),
          std::move(text), bytes});
@@ -69,24 +70,11 @@ void add_files(Layout& layout, std::span<const ParameterSpec> specs, const Stem&
 }  // namespace
 
 std::string_view suffix_of(State state) {
-  switch (state) {
-    case State::weight:
-      return "";
-    case State::exp_avg:
-      return ".exp_avg";
-    case State::exp_avg_sq:
-      return ".exp_avg_sq";
-    case State::momentum:
-      return ".momentum";
-  }
-  return "";
+  static constexpr std::string_view kNames[] = {"", ".exp_avg", ".exp_avg_sq", ".momentum"};
+  return kNames[static_cast<size_t>(state)];
 }
 
-int64_t Layout::bytes() const {
-  int64_t sum = 0;
-  for (const StoredFile& file : files) sum += file.bytes;
-  return sum;
-}
+int64_t Layout::bytes() const { return sum_of(files, &StoredFile::bytes); }
 
 Layout plan_layout(std::span<const ParameterSpec> specs, const LayoutOptions& options) {
   std::set<std::string> names;

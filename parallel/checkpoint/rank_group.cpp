@@ -32,7 +32,7 @@ Stream& RankGroup::stream() {
 std::vector<std::string> RankGroup::all_gather(std::string_view text) {
   if (size() == 1) return {std::string(text)};
   auto ranks = static_cast<int64_t>(size());
-  auto mine = static_cast<int64_t>(text.size());
+  auto mine = std::ssize(text);
   std::vector<int64_t> counts(static_cast<size_t>(ranks));
   communicator_
       ->all_gather(
@@ -68,7 +68,7 @@ void RankGroup::sum(std::span<uint64_t> values) {
     halves[2 * i] = static_cast<int64_t>(values[i] & 0xffffffffu);
     halves[2 * i + 1] = static_cast<int64_t>(values[i] >> 32);
   }
-  Tensor all = view_of(halves.data(), {static_cast<int64_t>(halves.size())});
+  Tensor all = view_of(halves.data(), {std::ssize(halves)});
   communicator_->all_reduce(stream(), {.send = all, .recv = all, .label = "checkpoint"}).wait(stream());
   for (size_t i = 0; i < values.size(); ++i) {
     values[i] = static_cast<uint64_t>(halves[2 * i]) + (static_cast<uint64_t>(halves[2 * i + 1]) << 32);

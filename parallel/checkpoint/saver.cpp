@@ -5,6 +5,7 @@
 
 #include "core/log.h"
 #include "core/stopwatch.h"
+#include "core/sum_of.h"
 #include "parallel/checkpoint/checksum.h"
 #include "parallel/checkpoint/folder.h"
 
@@ -56,7 +57,7 @@ struct CheckpointSaver::Pending {
     file.write_at(content.data(), content.size(), 0);
     file.sync();
     file.close();
-    small_files.push_back({name, static_cast<int64_t>(content.size()), text_checksum(content), 0});
+    small_files.push_back({name, std::ssize(content), text_checksum(content), 0});
   }
 };
 
@@ -204,8 +205,7 @@ void CheckpointSaver::commit(Pending& pending) {
     file.close();
     sync_folder(pending.temporary);
     commit_step(options_.folder, pending.checkpoint.step);
-    int64_t bytes = 0;
-    for (const Manifest::File& saved : manifest.files) bytes += saved.bytes;
+    const int64_t bytes = sum_of(manifest.files, &Manifest::File::bytes);
     log::info("Saved {}: {:.1f} MB in {:.2f} s", step_folder(options_.folder, pending.checkpoint.step),
               static_cast<double>(bytes) * 1e-6, pending.watch.seconds());
     try {

@@ -4,6 +4,7 @@
 
 #include "core/cuda/runtime.h"
 #include "core/parallel_for.h"
+#include "core/sum_of.h"
 
 namespace ottava::checkpoint {
 namespace {
@@ -26,7 +27,7 @@ void copy_on_host(const std::vector<HeldRun>& runs, const std::vector<char*>& pl
       pieces.push_back({places[r] + begin, static_cast<const char*>(runs[r].memory.data) + begin,
                         std::min(kPiece, bytes - begin)});
   }
-  parallel_for(static_cast<int64_t>(pieces.size()), 1, [&](int64_t first, int64_t last) {
+  parallel_for(std::ssize(pieces), 1, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
       const Piece& piece = pieces[static_cast<size_t>(i)];
       std::memcpy(piece.to, piece.from, piece.bytes);
@@ -54,8 +55,7 @@ void Snapshot::reserve(Device device, int64_t bytes) {
 std::vector<HeldRun> Snapshot::take(const Layout& layout, std::vector<HeldRun> runs,
                                     const TrainedParameters& parameters) {
   std::erase_if(runs, [](const HeldRun& run) { return !run.is_owner; });
-  size_t bytes = 0;
-  for (const HeldRun& run : runs) bytes += bytes_of(run);
+  const size_t bytes = sum_of(runs, bytes_of);
   reserve(parameters.stream ? parameters.stream->device() : Device{DeviceType::cpu, 0},
           static_cast<int64_t>(bytes));
   std::vector<char*> places;

@@ -104,8 +104,7 @@ std::vector<std::string> verify_checkpoint(const std::string& folder,
 
 bool FolderDifference::same() const {
   return only_in_a.empty() && only_in_b.empty() && other_shape.empty() &&
-         std::all_of(tensors.begin(), tensors.end(),
-                     [](const TensorDifference& t) { return t.different == 0; });
+         std::ranges::all_of(tensors, [](const TensorDifference& t) { return t.different == 0; });
 }
 
 FolderDifference compare_folders(const SafetensorsFolder& a, const SafetensorsFolder& b) {

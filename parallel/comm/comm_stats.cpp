@@ -1,5 +1,7 @@
 #include "parallel/comm/comm_stats.h"
 
+#include "core/sum_of.h"
+
 #include <array>
 
 #include <fmt/core.h>
@@ -38,17 +40,9 @@ CommStats::Total CommStats::sum(Collective collective, std::string_view axis) co
   return sum;
 }
 
-int64_t CommStats::sent_bytes() const {
-  int64_t bytes = 0;
-  for (const Total& total : totals_) bytes += total.sent_bytes;
-  return bytes;
-}
+int64_t CommStats::sent_bytes() const { return sum_of(totals_, &Total::sent_bytes); }
 
-int64_t CommStats::calls() const {
-  int64_t calls = 0;
-  for (const Total& total : totals_) calls += total.calls;
-  return calls;
-}
+int64_t CommStats::calls() const { return sum_of(totals_, &Total::calls); }
 
 void CommStats::reset() {
   totals_.clear();

@@ -32,9 +32,9 @@ class HostCommunicator final : public Communicator {
     std::vector<int> ranks(static_cast<size_t>(state->world_size()));
     std::iota(ranks.begin(), ranks.end(), 0);
     auto host = std::make_shared<HostRank>(state);
-    MessageTransport::Group everybody{"world", ranks, state->rank()};
+    MessageTransport::Group all{"world", ranks, state->rank()};
     auto transport =
-        std::make_unique<MessageTransport>(std::move(port), state, std::move(everybody), workspace_bytes);
+        std::make_unique<MessageTransport>(std::move(port), state, std::move(all), workspace_bytes);
     Members members{"world", std::move(ranks), state->rank()};
     return std::make_unique<HostCommunicator>(std::move(members), std::move(state), std::move(transport),
                                               std::move(host));
@@ -56,8 +56,7 @@ class HostCommunicator final : public Communicator {
                                     work = state().work()] {
       const CollectiveCall& first = calls.front();
       state().calls().began(first.record);
-      state().enter(first.kind, axis(), first.label, static_cast<int64_t>(calls.size()), first.elements(),
-                    work);
+      state().enter(first.kind, axis(), first.label, std::ssize(calls), first.elements(), work);
       if (ready) {
         ready->synchronize();
         HostStaging& staging = host_->staging.try_emplace(gpu, gpu).first->second;

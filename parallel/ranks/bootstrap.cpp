@@ -6,7 +6,7 @@ namespace ottava {
 
 std::vector<std::string> CommunicatorBootstrap::all_gather(std::string_view mine) {
   Stream stream = Stream::cpu();
-  int64_t n = size(), length = static_cast<int64_t>(mine.size());
+  int64_t n = size(), length = std::ssize(mine);
   std::vector<int64_t> lengths(static_cast<size_t>(n));
   communicator_
       .all_gather(

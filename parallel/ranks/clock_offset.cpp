@@ -19,9 +19,9 @@ ClockOffset measure_clock_offset(Communicator& control) {
   for (int round = 0; round < kRounds; ++round) {
     mine[0] = steady_nanoseconds();
     control
-        .all_gather(host, {.send = view_of(mine, {2}),
-                           .recv = view_of(all.data(), {static_cast<int64_t>(all.size())}),
-                           .label = "clocks"})
+        .all_gather(
+            host,
+            {.send = view_of(mine, {2}), .recv = view_of(all.data(), {std::ssize(all)}), .label = "clocks"})
         .wait(host);
     const int64_t heard = steady_nanoseconds();
     if (round > 0) most = std::min(most, heard - all[0]);

@@ -29,7 +29,7 @@ bool is_known(const std::string& backend) {
   return backend == "auto" || backend == "mpi" || backend == "tcp" || backend == "nccl";
 }
 
-// MPI is for those who started the ranks with it: mpirun always, srun unless it was told where rank 0 is.
+// MPI is used where it started the ranks: by mpirun always, by srun unless it was told where rank 0 is.
 bool wants_mpi(const Launch& launch, const WorldRequest& request) {
   if (request.backend == "mpi" || request.backend == "tcp") return request.backend == "mpi";
   if (launch.launcher == Launcher::environment) return false;
@@ -120,7 +120,7 @@ int report_failure(const Launch& launch, const std::exception& error) {
   log::error("{}", error.what());
   if (const char* accounts = std::getenv("OTTAVA_ACCOUNTS")) {
     std::string account = error.what();
-    std::replace(account.begin(), account.end(), '\n', ' ');  // a line for each rank: the launcher sorts them
+    std::ranges::replace(account, '\n', ' ');  // a line for each rank: the launcher sorts them
     std::ofstream(accounts, std::ios::app)
         << fmt::format("rank {}: {}\n", launch.rank, account) << std::flush;
   }

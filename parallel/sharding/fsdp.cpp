@@ -130,7 +130,7 @@ void Fsdp::place_shard(Arena& arena, int p, const Unit& unit) {
   const Shape shape = rows_of(s.slice, s.rows.size());
   s.master = arena.persistent(name + ".master", DType::f32, shape, MemoryCategory::parameters);
   const bool is_replaced = replaced_[static_cast<size_t>(p)];
-  auto in_pack = std::find(unit.packed_weights.begin(), unit.packed_weights.end(), p);
+  auto in_pack = std::ranges::find(unit.packed_weights, p);
   if (in_pack != unit.packed_weights.end()) {
     s.compute = unit.weight_packing->shard_view(
         unit.pack, static_cast<size_t>(in_pack - unit.packed_weights.begin()), coordinates().shard_rank);
@@ -204,14 +204,13 @@ void Fsdp::begin_forward_only() {
 }
 
 bool Fsdp::is_packed(const Unit& unit, int p) const {
-  return std::find(unit.packed.begin(), unit.packed.end(), p) != unit.packed.end();
+  return std::ranges::find(unit.packed, p) != unit.packed.end();
 }
 
 bool Fsdp::is_needless(int p) const {
   if (!float8_ || kept_[static_cast<size_t>(p)].empty()) return false;
   const std::vector<size_t>& entries = kept_[static_cast<size_t>(p)];
-  return std::all_of(entries.begin(), entries.end(),
-                     [&](size_t entry) { return float8_->holds_codes(entry); });
+  return std::ranges::all_of(entries, [&](size_t entry) { return float8_->holds_codes(entry); });
 }
 
 void Fsdp::gather_base(Unit& unit) {

@@ -31,7 +31,7 @@ TokenizerDefinition base_definition(WordRules rules) {
 
 void check(const BpeTrainerOptions& o) {
   constexpr std::string_view where = "tokenizer train";
-  int64_t least = kBytes + static_cast<int64_t>(o.special_tokens.size());
+  int64_t least = kBytes + std::ssize(o.special_tokens);
   if (o.vocab_size < least) {
     fail<ConfigError>(where, "vocabulary size is {}; expected at least {}: 256 bytes and {} special tokens",
                       o.vocab_size, least, o.special_tokens.size());
@@ -95,11 +95,11 @@ BpeTrainer::BpeTrainer(BpeTrainerOptions options) {
 BpeTrainer::~BpeTrainer() = default;
 
 int64_t BpeTrainer::bytes() const { return state_->bytes; }
-int64_t BpeTrainer::distinct_words() const { return static_cast<int64_t>(state_->words.size()); }
+int64_t BpeTrainer::distinct_words() const { return std::ssize(state_->words); }
 
 void BpeTrainer::add(std::string_view text) {
   State& s = *state_;
-  s.bytes += static_cast<int64_t>(text.size());
+  s.bytes += std::ssize(text);
   std::string key;
   auto count = [&](std::string_view word) {
     key.assign(word);

@@ -27,7 +27,7 @@ uint64_t fingerprint_of(const TokenizerDefinition& d) {
     for (int i = 0; i < 8; ++i) all.push_back(static_cast<char>(static_cast<uint64_t>(n) >> (8 * i)));
   };
   auto text = [&](std::string_view s) {
-    number(static_cast<int64_t>(s.size()));
+    number(std::ssize(s));
     all.append(s);
   };
   for (size_t i = 0; i < d.tokens.size(); ++i) text(d.tokens[i]), number(d.reachable[i]);

@@ -157,14 +157,14 @@ void VocabularyReader::read_added(const Json& file, const Json& config) {
   if (more.is_null()) return;
   for (const auto& [key, entry] : more.as_object("added_tokens_decoder")) {
     bool digits = !key.empty() && key.size() <= 10 &&
-                  std::all_of(key.begin(), key.end(), [](char c) { return c >= '0' && c <= '9'; });
+                  std::ranges::all_of(key, [](char c) { return c >= '0' && c <= '9'; });
     if (!digits) refuse("tokenizer_config.json: added_tokens_decoder has key '{}'; expected an id", key);
     add(entry, Json(static_cast<int64_t>(std::stoll(key))));
   }
 }
 
 void VocabularyReader::check_ids() {
-  std::sort(d_.added.begin(), d_.added.end(), [](auto& a, auto& b) { return a.id < b.id; });
+  std::ranges::sort(d_.added, [](auto& a, auto& b) { return a.id < b.id; });
   auto count = static_cast<int32_t>(keys_.size());
   for (int32_t i = 0; i < count; ++i) {
     if (!keys_.count(i)) {

@@ -164,7 +164,7 @@ void MessageTransport::post_moves(std::span<const CollectiveCall> calls) {
   }
 }
 
-// Dissemination: after round k everybody knows of 2^(k+1) ranks.
+// Dissemination: after round k each rank knows of 2^(k+1) ranks.
 void MessageTransport::barrier(const CollectiveCall& call) {
   for (int distance = 1; distance < size(); distance <<= 1) {
     even_.await_signal(world(peer(size() - distance)), tag(call));
@@ -175,9 +175,7 @@ void MessageTransport::barrier(const CollectiveCall& call) {
 
 void MessageTransport::run(std::span<const CollectiveCall> calls) {
   try {
-    bool everybody = false;
-    for (const CollectiveCall& call : calls) everybody = everybody || !is_pairwise(call);
-    if (everybody) ++sequence_;
+    if (!std::ranges::all_of(calls, is_pairwise)) ++sequence_;
     for (const CollectiveCall& call : calls) {
       if (call.kind == Collective::recv)
         moves_.receive(call.recv.data, call.recv.bytes(), world(call.peer), tag(call));

@@ -124,8 +124,8 @@ void NcclCommunicator::issue(Stream& stream, uint64_t ticket, std::vector<Collec
   cudaStreamIsCapturing(static_cast<cudaStream_t>(stream.native()), &capture);
   if (capture != cudaStreamCaptureStatusNone) return;
   nccl_->issued(lane_of(axis()),
-                {done, calls[0].kind, axis(), calls[0].label, static_cast<int64_t>(calls.size()),
-                 calls[0].elements(), calls[0].record, state().work(), std::move(begun), std::move(clock)});
+                {done, calls[0].kind, axis(), calls[0].label, std::ssize(calls), calls[0].elements(),
+                 calls[0].record, state().work(), std::move(begun), std::move(clock)});
 }
 
 void NcclCommunicator::enqueue(const CollectiveCall& call) {
@@ -213,7 +213,7 @@ bool NcclCommunicator::is_done(uint64_t ticket) {
 }
 
 std::unique_ptr<Communicator> NcclCommunicator::make_split(Members members) {
-  // A group of everybody needs no second set of NCCL's buffers; what runs beside others has its own.
+  // A group of all ranks needs no second set of NCCL's buffers; what runs beside others has its own.
   const Share share = lane_of(members.axis) == 0 ? Share::buffers : Share::nothing;
   std::shared_ptr<Handle> handle = handle_;
   if (members.world_ranks != world_ranks() || share == Share::nothing)
