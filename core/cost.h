@@ -54,7 +54,7 @@ struct RecordedTransfer {
 struct RecordedEvent {
   enum class Kind : uint8_t { operation, issue, wait };
   Kind kind = Kind::operation;
-  int32_t label = 0;  ///< of RecordedOrder::labels: who asks
+  int32_t label = 0;  ///< of RecordedOrder::labels: the caller
   int32_t index = 0;  ///< of CostRecorder::operations(); issue and wait: of RecordedOrder::transfers
 };
 struct RecordedOrder {

@@ -17,7 +17,7 @@ struct QuantizeTargets {
        wide_columns = false;  ///< rows of x and out, and of transposed, can be moved 16 bytes at a time
 };
 
-/// `out` with a scale per row: one pass over rows, each kept in registers between its amax and its bytes.
+/// `out` with a scale per row: one pass over rows, each kept in registers between its amax and its codes.
 void quantize_rows(Stream& stream, const Quantize& args, const QuantizeTargets& to);
 
 }  // namespace ottava::fp8::cuda

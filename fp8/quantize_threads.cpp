@@ -20,7 +20,7 @@ constexpr int64_t kTile = 128;
 /// own.
 constexpr int64_t kWidestSlab = 2048;
 
-/// A transpose of so many bytes is not in a cache any more when somebody reads it.
+/// A transpose of so many bytes has left the caches by the time it is read.
 constexpr int64_t kCachedBytes = int64_t{4} << 20;
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }

@@ -4,7 +4,7 @@
 
 namespace ottava::fp8 {
 
-/// Where bytes of the plain order lie.
+/// Where scales of the plain order lie.
 struct PlainScales {
   int64_t rows, blocks;
   bool rows_outside;

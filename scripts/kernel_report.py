@@ -63,7 +63,7 @@ def instructions(program, arch):
 
 
 def warps(registers):
-    """Of the 64 that an SM holds, how many fit beside each other by registers alone."""
+    """Of the 64 that an SM holds, how many fit beside each other as far as registers go."""
     return min(64, 65536 // (max(registers, 24) + 7 >> 3 << 3) // 32)
 
 

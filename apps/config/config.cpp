@@ -75,8 +75,8 @@ void apply_conversations(Config& c, config::Problems& problems) {
         "causal is given, but conversations that share a window must not see each other: leave it out");
 }
 
-/// TorchTitan's files set the section without the converter, which is the switch; who chose a recipe has
-/// forgotten it.
+/// TorchTitan's files set the section without the converter, which is the switch: where a recipe is
+/// chosen it was probably forgotten.
 void note_unused_float8(Config& c) {
   if (c.model.uses_float8() || c.float8 == Float8Config{}) return;
   Config::Provenance& p = c.provenance;

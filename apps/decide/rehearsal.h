@@ -18,7 +18,7 @@ constexpr std::string_view kGemmDecisions = "gemm ";
 ///
 /// Algorithms of products: those among experiment.decisions are followed, then those that an earlier run kept
 /// (apps/decide/gemm_cache.h; not where decisions are made afresh); the others are measured, eight each, and
-/// kept. Rank 0's are everybody's, and experiment.decisions then holds them. Every rank makes the call.
+/// kept. Rank 0's hold for all ranks, and experiment.decisions then has them. Every rank makes the call.
 /// Throws ConfigError, on all ranks, for decisions that were made with another library or GPU.
 void rehearse(Experiment& experiment, const StepPlan& plan, Stream& stream, RankGroups& ranks);
 

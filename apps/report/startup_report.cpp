@@ -163,7 +163,7 @@ void log_startup_report(const Experiment& e, const StepPlan& plan, Device device
                    name_of(s.parameters.compute));
     for (const std::string& remark : float8_remarks(e, plan)) log::info("FP8: {}", remark);
     if (device.type != DeviceType::cuda && s.float8.is_on())
-      log::info("FP8: on the CPU products are bf16 products of the same bytes: exact, and no faster");
+      log::info("FP8: on the CPU products are bf16 products of the same codes: exact, and no faster");
   }
   // Stages of a pipeline differ.
   const std::string here = fmt::format("rank {}", ranks.world->rank());

@@ -29,7 +29,7 @@ constexpr std::string_view kOp = "cudnn";
 
 // Its own search for libcudart knows only the loader's path, so it is opened from wherever ours is first; so
 // does the search of engines that are compiled at run time for libnvrtc. Deterministic backward with a
-// workspace linear in the sequence, where cuDNN has it, is asked for by this limit alone.
+// workspace linear in the sequence, where cuDNN has it, is asked for only by this limit.
 void open_library() {
   static const bool opened = [] {
     const std::string cudart = fmt::format("libcudart.so.{}", CUDART_VERSION / 1000);

@@ -38,8 +38,8 @@ BlockSizes block_sizes(int64_t seq_len);
 
 /// All files end to end, cut every block_bytes into blocks. A cut moves forward to the next document of its
 /// file; a compressed file, which cannot be entered in the middle, belongs whole to the block in which it
-/// starts. So small files share a block, large ones have many, and how many there are follows from the file
-/// sizes alone, before anything is read.
+/// starts. So small files share a block, large ones have many, and how many there are follows from file
+/// sizes only, before anything is read.
 class Corpus {
  public:
   /// Opens every token shard once, so that a damaged one is found now. Throws FileError.

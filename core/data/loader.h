@@ -51,8 +51,8 @@ struct TokenBatch {
 };
 
 /// Training samples by number. Sample s is a window of seq_len + 1 tokens; s counts through all windows of
-/// all blocks of epoch 0 in that epoch's order, then epoch 1, ... The mapping follows from files, tokenizer,
-/// seq_len and seed alone: not from ranks, threads or where reading began, so the position of a run is one
+/// all blocks of epoch 0 in that epoch's order, then epoch 1, ... The mapping depends on files, tokenizer,
+/// seq_len and seed only: not on ranks, threads or where reading began, so the position of a run is one
 /// number and any rank may read any samples. Reading forwards is prefetched; reading elsewhere costs
 /// tokenizing the blocks of text before it whose window counts are not yet known; blocks of token shards are
 /// counted by their tables.

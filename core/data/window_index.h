@@ -61,7 +61,7 @@ class WindowIndex {
   SegmentCount total_;
 };
 
-/// What reading a block of token shards would give, from the shards' tables alone; nothing for a block that
+/// What reading a block of token shards would give, from only the shards' tables; nothing for a block that
 /// holds any text. Throws FileError.
 std::optional<std::vector<SegmentCount>> count_stored(const Corpus& corpus, int64_t block, int64_t seq_len);
 

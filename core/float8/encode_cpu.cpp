@@ -112,7 +112,7 @@ struct LineStream {
     }
     ++from, to += to_stride, --left;
   }
-  /// To be called before anybody else may read: such stores are not ordered with those that follow.
+  /// To be called before another thread reads them: such stores are not ordered with those that follow.
   void finish() {
     while (left > 0) step();
     _mm_sfence();

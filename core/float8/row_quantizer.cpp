@@ -31,7 +31,7 @@ class RowPieces {
       if (is_f32_ && held_ != col) {
         const float* x = static_cast<const float*>(values_) + col;
         amax_kernels().round(x, n, rounded_);
-        // What follows reads the buffer alone: memory is idle meanwhile.
+        // What follows reads only the buffer: memory is idle meanwhile.
         for (int64_t i = 0; i < n; i += kFloatsOfLine) __builtin_prefetch(x + n + i, 0, kIntoL2);
         held_ = col;
       }

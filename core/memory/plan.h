@@ -22,8 +22,8 @@ enum class MemoryCategory {
 };
 std::string_view name_of(MemoryCategory category);
 
-/// One allocation of a recorded run. Times count allocations and releases of its phase; persistent ones live
-/// for ever.
+/// One allocation of a recorded run. Times count allocations and releases of its phase; persistent ones are
+/// never released.
 struct PlannedAllocation {
   std::string name;
   MemoryCategory category;

@@ -45,9 +45,9 @@ __global__ void __launch_bounds__(kBlock) rope_kernel(Arguments<T> a) {
     store_pack(low + half, pack, y);
   }
   if (!a.amax) return;
-  const int64_t turned = int64_t{a.heads} * a.head_dim;
-  const T* values = a.qkv + token * a.row + turned;
-  for (int pack = threadIdx.x; pack < (a.row - turned) / kSize; pack += kBlock) {
+  const int64_t rotated = int64_t{a.heads} * a.head_dim;
+  const T* values = a.qkv + token * a.row + rotated;
+  for (int pack = threadIdx.x; pack < (a.row - rotated) / kSize; pack += kBlock) {
     const P v = load_pack<T, kSize>(values, pack);
 #pragma unroll
     for (int i = 0; i < kSize; ++i) amax = max(amax, abs_bits(v[i]));

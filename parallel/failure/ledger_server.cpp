@@ -113,7 +113,7 @@ void LedgerServer::handle(Client& client, const LedgerMessage& message) {
     case Kind::failed:
       record = message.record;
       record.state = State::failed;
-      return stop_everybody(message.text);
+      return stop_all(message.text);
     case Kind::question:
       record = message.record;
       if (verdict_) return;
@@ -123,7 +123,7 @@ void LedgerServer::handle(Client& client, const LedgerMessage& message) {
   }
 }
 
-// Where is everybody? `reason` starts the verdict. A question that comes while a roll call is under way is
+// Where is each rank? `reason` starts the verdict. A question that comes while a roll call is under way is
 // answered with it.
 void LedgerServer::call_roll(std::string reason) {
   if (roll_call_) return;
@@ -145,10 +145,10 @@ void LedgerServer::finish_roll_call() {
   for (size_t r = 0; r < told.size(); ++r) {
     if (!told[r]) records_[r].state = State::silent;
   }
-  stop_everybody(fmt::format("[comm] {}{}{}", *roll_call_, roll_call_->empty() ? "" : ": ", blame(records_)));
+  stop_all(fmt::format("[comm] {}{}{}", *roll_call_, roll_call_->empty() ? "" : ": ", blame(records_)));
 }
 
-void LedgerServer::stop_everybody(const std::string& verdict) {
+void LedgerServer::stop_all(const std::string& verdict) {
   roll_call_.reset();
   if (verdict_) return;
   verdict_ = verdict;

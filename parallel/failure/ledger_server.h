@@ -12,7 +12,7 @@
 
 namespace ottava {
 
-/// The side of the ledger that keeps everybody's last report and passes the verdict; one thread, in rank 0
+/// The side of the ledger that keeps every rank's last report and passes the verdict; one thread, in rank 0
 /// and in rank 1.
 class LedgerServer {
  public:
@@ -43,7 +43,7 @@ class LedgerServer {
   void handle(Client& client, const LedgerMessage& message);
   void call_roll(std::string reason);
   void finish_roll_call();
-  void stop_everybody(const std::string& verdict);
+  void stop_all(const std::string& verdict);
   void broadcast(const LedgerMessage& message);
 
   Options options_;
@@ -54,7 +54,7 @@ class LedgerServer {
   std::vector<bool> parted_;              ///< ranks that said farewell or whose connection is closed
   std::optional<std::string> roll_call_;  ///< why it was called
   Clock::time_point roll_call_ends_;
-  std::optional<std::string> verdict_;  ///< what everybody was stopped with
+  std::optional<std::string> verdict_;  ///< what all ranks were stopped with
   std::thread thread_;
 };
 

@@ -167,7 +167,7 @@ std::string RankState::explain() const {
     std::lock_guard lock(mutex_);
     explain = explain_;
   }
-  return explain ? explain() : "who is missing is not known, because this rank has no ledger";
+  return explain ? explain() : "which rank is missing is not known, because this rank has no ledger";
 }
 
 std::string RankState::timeout_message() const {

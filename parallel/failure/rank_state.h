@@ -27,7 +27,7 @@ struct ProgressRecord {
   int64_t sequence = 0;  ///< calls this rank has entered, on all communicators
   int64_t elements = 0;  ///< of the whole vector; ranks that disagree about it stop
   std::string axis, label;
-  std::string work = {};  ///< of a pipeline, what the rank last turned to: "micro-batch 3 of stage 1"
+  std::string work = {};  ///< of a pipeline, what the rank began last: "micro-batch 3 of stage 1"
 };
 
 /// "in all_gather 'layers.2' (axis dp_shard, call 42, step 12)", of a pipeline "(..., step 12, micro-batch 3

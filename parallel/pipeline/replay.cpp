@@ -127,7 +127,7 @@ Replay replay(std::span<const ReplayProgram> programs, double slowdown) {
     const size_t stuck = ranks[r].stuck();
     if (stuck < programs[r].size()) {
       const ReplayStep& step = programs[r][stuck];
-      fail("replay", "rank {} waits for ever at step {} of {}: {} event {}", r, stuck, programs[r].size(),
+      fail("replay", "rank {} is stuck at step {} of {}: {} event {}", r, stuck, programs[r].size(),
            step.kind == ReplayStep::Kind::meet ? "no other rank comes to" : "no rank reaches", step.event);
     }
     out.seconds = std::max(out.seconds, ranks[r].seconds());

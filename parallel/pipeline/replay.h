@@ -37,7 +37,7 @@ struct Replay {
 /// when those of both ranks have; it takes nothing of compute, and its stream does nothing else until it has
 /// ended. A wait moves compute to the event. Compute that runs while a stream of its rank carries out issues
 /// takes `slowdown` times as long. Events are numbered from 0 and each is reached by one issue or one pair of
-/// meets. Throws Error where ranks wait for one another for ever or for an event that no rank reaches.
+/// meets. Throws Error for a deadlock and for an event that no rank reaches.
 Replay replay(std::span<const ReplayProgram> programs, double slowdown = 1);
 
 }  // namespace ottava

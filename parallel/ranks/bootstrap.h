@@ -8,7 +8,7 @@
 
 namespace ottava {
 
-/// The least that ranks need before a fast transport exists: everybody tells everybody a few bytes. Carries
+/// The least that ranks need before a fast transport exists: an all-gather of a few bytes. Carries
 /// NCCL ids, addresses of the ledger, names of GPUs.
 class Bootstrap {
  public:

@@ -48,7 +48,7 @@ class Float8Weights {
 
   const std::vector<Float8WeightSpec>& specs() const { return options_.specs; }
   /// Amaxes, their exchange, and the codes that live through the step; of these nothing if the weights did
-  /// not change. Kept codes are made anew when first used: those of forward alone in a validation.
+  /// not change. Kept codes are made anew when first used: in a validation only those of forward.
   void refresh(Stream& stream, WeightUse uses = WeightUse::both);
   /// The next refresh makes new codes. `measured`: the optimizer raised updated_amax() of every parameter
   /// that has one.

@@ -1,7 +1,7 @@
 """What is trained, and how far a loss may be from the CPU's."""
 
 STEPS = 50
-# At any of the steps, relative. FP32 and BF16 differ by the order of sums alone; FP8 also where a value sits on a rounding
+# At any of the steps, relative. FP32 and BF16 differ only by the order of sums; FP8 also where a value sits on a rounding
 # boundary.
 BOUNDS = {"f32": 1e-3, "bf16": 5e-3, "fp8": 1e-2}
 MODELS = {

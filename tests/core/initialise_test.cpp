@@ -48,7 +48,7 @@ TEST_CASE("initial values have the asked distribution") {
   CHECK(m.std == Approx(0.5 * 0.98658).epsilon(3e-3));  // std of a normal cut at 3 sigma
 }
 
-TEST_CASE("initial values depend on seed, name and index alone") {
+TEST_CASE("initial values depend only on seed, name and index") {
   std::vector<float> whole(10000), piece(100), other(100);
   fill_normal(whole.data(), 0, 10000, {.seed = 3, .name = "w"});
   fill_normal(piece.data(), 4321, 100, {.seed = 3, .name = "w"});

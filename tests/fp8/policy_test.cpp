@@ -309,7 +309,7 @@ TEST_CASE("policy: a recipe that the hardware lacks is refused with what it has,
                     "tensorwise, tensorwise_with_gw_hp, "
                     "delayed, rowwise, rowwise_with_gw_hp, blockwise; set quantize.linear.float8.emulate to "
                     "run it in bf16 arithmetic "
-                    "on the same bytes");
+                    "on the same codes");
   CHECK_THROWS_AS(decide_policy({.recipe_name = "mxfp8"}, in), DeviceError);
   const Policy emulated = decide_policy({.recipe_name = "mxfp8", .emulate = true}, in);
   CHECK(outcome(emulated, "layers.0.attention.wo") == Outcome{"mxfp8", "recipe_name; emulated"});

@@ -35,7 +35,7 @@ Outcome outcome_of(Quantizing& q, const DeviceBuffer& amax) {
 
 }  // namespace
 
-TEST_CASE("quantize_operand makes what quantize makes of the amaxes that somebody measured") {
+TEST_CASE("quantize_operand makes what quantize makes of the amaxes that were measured before") {
   for_each_device([](Stream& stream) {
     const auto values = spread_values(kSize.rows * kSize.cols, 8);
     for_each_recipe([&](ReferenceRecipe recipe) {

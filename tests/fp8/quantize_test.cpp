@@ -127,7 +127,7 @@ TEST_CASE("quantize: scales and their padding are the CPU's on every device, byt
   });
 }
 
-TEST_CASE("quantize: an f32 weight and its bf16 copy give the same bytes") {
+TEST_CASE("quantize: an f32 weight and its bf16 copy give the same codes") {
   for_each_device([](Stream& stream) {
     const Size size{40, 72};
     const auto master = normal_values(size.rows * size.cols, 11);  // not representable in bf16

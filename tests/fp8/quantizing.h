@@ -82,7 +82,7 @@ inline ScaleRounding rounding_of(ReferenceRecipe recipe) {
   return recipe.power_of_two ? ScaleRounding::down_to_power_of_two : ScaleRounding::none;
 }
 
-/// The judge of bytes and scales: both exactly as the reference makes them from x. Mutations below must not
+/// The judge of codes and scales: both exactly as the reference makes them from x. Mutations below must not
 /// pass it.
 inline bool is_exactly(const ReferenceQuantized& want, const std::vector<uint8_t>& codes,
                        const std::vector<float>& inverses) {

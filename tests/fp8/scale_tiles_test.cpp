@@ -28,7 +28,7 @@ uint8_t value_at(int64_t row, int64_t block) {
 
 }  // namespace
 
-TEST_CASE("scale_tiles: plain order and tiles hold the same bytes, and padding is zero") {
+TEST_CASE("scale_tiles: plain order and tiles hold the same scales, and padding is zero") {
   for_each_device([](Stream& stream) {
     for (Size s : kSizes) {
       for (Order order : {Order::rows, Order::blocks}) {

@@ -214,7 +214,7 @@ TEST_CASE("linear: a fusion that is split runs each part its own way, and a bias
   check_formula({{RecipeName::rowwise, std::nullopt, RecipeName::tensorwise}, true});
 }
 
-TEST_CASE("linear: operands are the reference's bytes, and mutants are not") {
+TEST_CASE("linear: operands are the reference's codes, and mutants are not") {
   for (RecipeName name : recipes()) {
     INFO(fp8::name_of(name));
     const fp8::Recipe recipe = fp8::make_recipe(name);
@@ -244,7 +244,7 @@ TEST_CASE("linear: operands are the reference's bytes, and mutants are not") {
     Operand own =
         reference(smaller, kTokens / 2, kColumns, recipe.forward.a);  // the amax of half of the ranks
     CHECK(own.inverses[0] != p.x.inverses[0]);
-    // And the formula sees what bytes alone do not say.
+    // And the formula sees what codes do not say.
     auto dx_holds = [&](const Operand& dy) {
       return agree(o.dx, exact_product(dy.meaning(), p.w_transposed.meaning(), kTokens, kColumns, kRows),
                    tolerance(DType::bf16, 3, kRows));

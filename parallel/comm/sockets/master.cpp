@@ -52,7 +52,7 @@ int rank_in(const std::string& text, int size) {
   return rank > 0 && rank < size && text == greeting(rank, size) ? rank : -1;
 }
 
-// Lengths, then bytes: what everybody said in one message.
+// Lengths, then bytes: what all ranks said, in one message.
 std::string packed(const std::vector<std::string>& said) {
   std::string text;
   for (const std::string& one : said) text += fmt::format("{}:", one.size()) + one;

@@ -33,7 +33,7 @@ int64_t sent(const LayoutCurve& curve, Collective collective, std::string_view a
 
 }  // namespace
 
-TEST_CASE("what FP8 ranks send is what the formula says, byte for byte, with and without gathers of bytes") {
+TEST_CASE("what FP8 ranks send is what the formula says, byte for byte, with and without gathers of codes") {
   for (const std::string& recipe : all_recipes()) {
     for (const bool gathers : {false, true}) {
       const Float8Config config{.recipe_name = recipe,

@@ -174,9 +174,9 @@ TEST_CASE("only what attention leaves is read once more for its amax") {
   CHECK(passes(in_float8(normed, {})) == "attention.wo 2;");
 }
 
-// That bytes are the same the test above shows: without recomputation they are made from values that were
+// That codes are the same the test above shows: without recomputation they are made from values that were
 // written.
-TEST_CASE("what nothing but an FP8 product reads is written in FP8 alone") {
+TEST_CASE("what nothing but an FP8 product reads is written only in FP8") {
   auto calls = [](const std::string& recipe, Recompute recompute, const Float8Config& more = {}) {
     Float8Config config = more;
     config.recipe_name = recipe;
@@ -199,7 +199,7 @@ TEST_CASE("what nothing but an FP8 product reads is written in FP8 alone") {
         Calls{4, 2, 0});  // a split fusion reads it in pieces
 }
 
-// That the bytes are the same, and what follows from them, tests of core/ops and of Linear show.
+// That the codes are the same, and what follows from them, tests of core/ops and of Linear show.
 TEST_CASE("a gradient that rows scale leaves its producer in FP8, and no pass makes that form again") {
   for (const std::string& recipe : all_recipes()) {
     INFO(recipe);

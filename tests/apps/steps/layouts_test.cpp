@@ -266,7 +266,7 @@ TEST_CASE("more shards than rows leave ranks with nothing, and nothing is lost")
   check_layout(whole, single, {.dp_shard = 6});  // norms of 8 elements: two for each of four ranks
 }
 
-TEST_CASE("when gradients are summed and weights are let go changes the order of sums alone") {
+TEST_CASE("when gradients are summed and weights are let go changes only the order of sums") {
   TrainingShape whole = whole_step();
   const LayoutCurve single = train_on(whole, {}, kSteps);
   const Layout layout = {.dp_shard = 2, .micro_batches = 3},

@@ -203,7 +203,7 @@ TEST_CASE("rope is bitwise the same for any number of threads") {
   });
 }
 
-TEST_CASE("rope on meta records the bytes of query and key heads alone") {
+TEST_CASE("rope on meta records the bytes of query and key heads only") {
   CostRecorder recorder;
   Stream stream = Stream::meta(recorder, {DeviceType::cpu, 0});
   AttentionHeads heads{4, 2, 16};

@@ -196,7 +196,7 @@ TEST_CASE("a model without optimizer state starts a run but does not continue on
   CHECK(load_newest(folder.path(), rank.parameters, group)->manifest.step == 5);
 }
 
-TEST_CASE("device memory is reached through copy alone, in bounded pieces") {
+TEST_CASE("device memory is reached only through copy, in bounded pieces") {
   TemporaryFolder folder;
   std::vector<ParameterSpec> specs = tiny_model();
   RankGroup group;

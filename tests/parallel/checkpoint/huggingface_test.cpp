@@ -156,7 +156,7 @@ TEST_CASE(
                     Contains("'model.norm.weight' is not finite at [19]"));
 }
 
-TEST_CASE("exports take float types alone") {
+TEST_CASE("exports take only float types") {
   TemporaryFolder folder;
   CHECK_THROWS_WITH(export_model(folder.path(), DType::e4m3),
                     Contains("export_dtype is e4m3, expected f32, bf16 or f16"));

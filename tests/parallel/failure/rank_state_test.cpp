@@ -68,7 +68,7 @@ TEST_CASE("the first failure counts and reaches every hook") {
   state.enter(Collective::all_reduce, "tp", "x", 2);
   CHECK(state.progress().sequence == 2);
   CHECK_THAT(state.timeout_message(),
-             Contains("rank 3: all_reduce 'x' (axis tp, step 7) made no progress for 300 s: who is "
+             Contains("rank 3: all_reduce 'x' (axis tp, step 7) made no progress for 300 s: which rank is "
                       "missing is not known"));
   state.set_work("micro-batch 3 of stage 1");
   state.enter(Collective::all_gather, "tp", "y", 1, 0, state.work());

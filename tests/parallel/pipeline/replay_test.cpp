@@ -68,7 +68,7 @@ TEST_CASE("stages of a pipeline take micro-batches + stages - 1 turns") {
 TEST_CASE("ranks that wait for each other are told so") {
   const ReplayProgram first{wait(1), issue(1, 0)}, second{wait(0), issue(1, 1)};
   const std::vector<ReplayProgram> both{first, second};
-  CHECK_THROWS_WITH(replay(both), "[replay] rank 0 waits for ever at step 0 of 2: no rank reaches event 1");
+  CHECK_THROWS_WITH(replay(both), "[replay] rank 0 is stuck at step 0 of 2: no rank reaches event 1");
   const ReplayProgram alone{compute(1), wait(3)};
   CHECK_THROWS_AS(replay({&alone, 1}), Error);
 }
@@ -99,9 +99,7 @@ TEST_CASE("what waits in a stream holds up what comes behind it") {
   // Each has its send in front of its receive.
   const std::vector<ReplayProgram> crossed{{meet(1, 0), meet(1, 1), wait(1)},
                                            {meet(1, 1), meet(1, 0), wait(0)}};
-  CHECK_THROWS_WITH(replay(crossed),
-                    "[replay] rank 0 waits for ever at step 2 of 3: no rank reaches event 1");
+  CHECK_THROWS_WITH(replay(crossed), "[replay] rank 0 is stuck at step 2 of 3: no rank reaches event 1");
   const std::vector<ReplayProgram> unmet{{meet(1, 0)}, {compute(1)}};
-  CHECK_THROWS_WITH(replay(unmet),
-                    "[replay] rank 0 waits for ever at step 0 of 1: no other rank comes to event 0");
+  CHECK_THROWS_WITH(replay(unmet), "[replay] rank 0 is stuck at step 0 of 1: no other rank comes to event 0");
 }

@@ -46,7 +46,7 @@ TEST_CASE("one all-reduce of amaxes per optimizer step, none for scales that lie
 
 // Bytes of the first micro-batch with a scale of the second once made runs diverge: they are a pair that
 // nothing parts.
-TEST_CASE("bytes and scale stay what they are through a step, though amaxes are measured anew") {
+TEST_CASE("codes and scale stay what they are through a step, though amaxes are measured anew") {
   for (const fp8::RecipeName recipe : recipes()) {
     for (int shards : {1, 3}) {
       Answers answers(static_cast<size_t>(shards));
@@ -70,7 +70,7 @@ TEST_CASE("bytes and scale stay what they are through a step, though amaxes are 
   }
 }
 
-TEST_CASE("a step, a load and validation find the weights' own bytes; whatever else they keep is stale") {
+TEST_CASE("a step, a load and validation find the weights' own codes; whatever else they keep is stale") {
   for (const fp8::RecipeName recipe : {fp8::RecipeName::tensorwise, fp8::RecipeName::rowwise,
                                        fp8::RecipeName::blockwise, fp8::RecipeName::mxfp8}) {
     for (const Setting& s :
@@ -113,7 +113,7 @@ TEST_CASE("a step, a load and validation find the weights' own bytes; whatever e
   }
 }
 
-TEST_CASE("bytes are made again without memory that the plan of a step would have to know of") {
+TEST_CASE("codes are made again without memory that the plan of a step would have to know of") {
   // Validation may find them stale where the step after it does not: ranks of 8 without rows included.
   for (const fp8::RecipeName recipe : recipes()) {
     CHECK_NOTHROW(on_ranks({recipe, 8, 1, true}, [&](Rank& rank) {

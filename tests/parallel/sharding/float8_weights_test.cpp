@@ -13,7 +13,7 @@ using namespace ottava;
 using namespace ottava::test;
 using namespace ottava::test::float8_weights;
 
-TEST_CASE("bytes that were gathered are those of the whole weight, for every recipe and cut") {
+TEST_CASE("codes that were gathered are those of the whole weight, for every recipe and cut") {
   for (const fp8::RecipeName recipe : recipes()) {
     for (int shards : {1, 2, 3, 8}) {
       for (int tp : {1, 2, 4}) {
@@ -103,7 +103,7 @@ TEST_CASE("a rank's own amax would not do: the scale is that of all shards and s
   for (float inverse : inverses) CHECK(inverse == inverses[0]);
 }
 
-TEST_CASE("an all-zero weight has a finite scale and zero bytes") {
+TEST_CASE("an all-zero weight has a finite scale and zero codes") {
   for (const fp8::RecipeName recipe : recipes()) {
     std::vector<int> good(3, 0);
     on_ranks({recipe, 3, 1, true}, [&](Rank& rank) {
@@ -124,7 +124,7 @@ TEST_CASE("an all-zero weight has a finite scale and zero bytes") {
 
 // The history holds the amaxes of 1 and 1/2 times the weights when they are 1/4 of what they were: all ranks
 // scale for 1.
-TEST_CASE("delayed: with a full history bytes have the scale of its largest amax, for every cut and travel") {
+TEST_CASE("delayed: with a full history codes have the scale of its largest amax, for every cut and travel") {
   for (const auto& [shards, tp] : {std::pair{1, 1}, std::pair{3, 2}}) {
     for (bool gathers : {true, false}) {
       if (gathers && shards == 1) continue;
