@@ -31,6 +31,16 @@ std::vector<fs::path> files_in(const std::string& folder) {
   return out;
 }
 
+/// Peaks of this CPU as a slower moment would have measured them, kept in the folder's only file.
+void keep_low_peaks(const std::string& folder) {
+  find_device_peaks(kCpu, {.cache = folder});
+  REQUIRE(files_in(folder).size() == 1);
+  const fs::path file = files_in(folder)[0];
+  Decisions low = parse_decisions(read_file(file.string()), file.string());
+  for (Decisions::Entry& e : low.entries) e.value = "2e+06";
+  std::ofstream(file, std::ios::trunc) << to_json(low);
+}
+
 Experiment settled(const TinyTraining& tiny) {
   const Config c =
       tiny.config("run", {"--metrics.peak_tflops_bf16", "0", "--training.mixed_precision_param", "bfloat16",
@@ -137,9 +147,7 @@ TEST_CASE(
   CHECK(second.fp32 == std::stod(kept.find("fp32")->value));
   CHECK(second.bf16 == Approx(first.bf16).epsilon(1e-3));
 
-  Decisions low = kept;
-  for (Decisions::Entry& e : low.entries) e.value = "2e+06";
-  std::ofstream(file, std::ios::trunc) << to_json(low);
+  keep_low_peaks(folder.path());
   DevicePeaks peaks = find_device_peaks(kCpu, search);
   CHECK(peaks.bf16 == 2e6);
   raise_peaks(peaks, kCpu, search, [](const DevicePeaks& p) { return 2e6 / p.bf16; });  // all of it, no more
@@ -165,6 +173,21 @@ TEST_CASE("a given peak that a step beats is raised to what the step did, and th
   CHECK(peaks.fp32 == 2e12);
   CHECK_THAT(log.text(), Contains("faster than the peak of 1.000e+12 FLOPS "
                                   "(metrics.peak_tflops_bf16) allows"));
+}
+
+TEST_CASE("a run that beats the peaks kept for this CPU measures them again, keeps them and says so") {
+  const TemporaryFolder peaks;
+  const TinyTraining tiny;  // sets the number of threads, which a file of peaks is for
+  keep_low_peaks(peaks.path());
+  const CapturedOutput log;
+  log::set_level(log::Level::info);
+  tiny.start("run", {"--training.gemm_cache", peaks.path(), "--metrics.peak_tflops_bf16", "0"})->run();
+  log::set_level(log::Level::warning);
+  CHECK_THAT(log.text(), Contains("(measured on this CPU) allows: utilization is against"));
+  CHECK(find_device_peaks(kCpu, {.cache = peaks.path()}).fp32 > 1e8);  // 50 times what was kept
+  const std::vector<double> parts = logged(tiny / "run", "utilization(%)");
+  REQUIRE(parts.size() == 8);
+  CHECK(*std::ranges::max_element(parts) <= 100.0001);
 }
 
 TEST_CASE("no step is logged with a utilization above 100%") {

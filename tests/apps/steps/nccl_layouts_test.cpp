@@ -1,3 +1,4 @@
+#include <span>
 #include <string_view>
 
 #include "tests/core/ops/attention/cudnn_or_skipped.h"
@@ -54,6 +55,26 @@ void check_against(const LayoutCurve& cpu, const TrainingShape& whole, const Lay
 
 void check(const TrainingShape& whole, const Layout& layout, int steps, double tolerance) {
   check_against(on_cpu(whole, steps), whole, layout, tolerance);
+}
+
+/// Losses of the first sequences before any step and after each of three on all of them, of all stages.
+std::vector<double> validated(EngineRun& run) {
+  run->parameters().initialise(7);
+  const TrainingShape& shape = run->shape();
+  const int64_t count = shape.micro_batches * shape.batch * shape.sequence;
+  const std::vector<int32_t> inputs = random_tokens(count, shape.model.vocab_size, 3),
+                             targets = random_tokens(count, shape.model.vocab_size, 4);
+  const HostTokens all{.inputs = inputs, .targets = targets, .document_start = {}, .positions = {}};
+  const auto first = static_cast<size_t>(shape.validation_batch * shape.validation_sequence);
+  std::vector<double> losses;
+  for (int step = 0;; ++step) {
+    losses.push_back(run->over_stages(run->validate({.inputs = std::span(inputs).first(first),
+                                                     .targets = std::span(targets).first(first),
+                                                     .document_start = {},
+                                                     .positions = {}})));
+    if (step == 3) return losses;
+    run->train_step(all, {.learning_rate = 2e-3, .optimizer_step = step + 1, .valid_tokens = count});
+  }
 }
 
 }  // namespace
@@ -119,6 +140,23 @@ TEST_CASE("stages of a pipeline over NCCL end where one process on the CPU ends"
       check(whole, c.layout, 2, 1e-5);
     }
   }
+}
+
+TEST_CASE("stages of a pipeline over NCCL validate as one process on the CPU does, after steps too") {
+  if (nccl_ranks(2) < 2) return skip("NCCL needs a GPU for each rank");
+  TrainingShape whole = whole_step(DType::f32);
+  whole.batch = 4;
+  whole.validation_batch = 2;
+  whole.validation_sequence = whole.sequence;
+  EngineRun one(shape_on(whole, {.micro_batches = 2}));
+  const std::vector<double> cpu = validated(one);
+  CHECK(cpu.back() < cpu.front());
+  const Layout layout{.micro_batches = 2, .pp = 2};
+  run_nccl_mesh(layout, [&](std::unique_ptr<RankGroups> groups, int rank) {
+    EngineRun run(shape_on(whole, layout), std::move(groups), {DeviceType::cuda, rank});
+    const std::vector<double> losses = validated(run);
+    for (size_t step = 0; step < cpu.size(); ++step) CHECK(losses[step] == Approx(cpu[step]).epsilon(1e-5));
+  });
 }
 
 TEST_CASE("ranks that share sequences over NCCL end where one process on the CPU ends") {

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# bundle_test.sh: bundle.sh --fetch-cudnn takes the packages that are pinned and no others, and hands their headers to the build. Two
+# packages of a header each stand for cuDNN's, in a folder that pip takes for its index; cmake is a script that notes its arguments.
+# Skipped (77) without pip.
+set -euo pipefail
+source=$(cd "$(dirname "$0")/../.." && pwd)
+if ! python3 -m pip --version >/dev/null 2>&1; then
+  [ -z "${OTTAVA_TEST_CASES:-}" ] || printf 'skipped\tbundle_test\tpython3 has no pip\n' >>"$OTTAVA_TEST_CASES"
+  exit 77
+fi
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+fail() { echo "bundle_test.sh: $1" >&2; exit 1; }
+mkdir -p "$work"/{tree/scripts,index,bin}
+cp -r "$source/scripts/bundle.sh" "$source/scripts/install" "$work/tree/scripts"
+cd "$work/tree"
+export PIP_NO_INDEX=1 PIP_FIND_LINKS=$work/index PIP_CONFIG_FILE=/dev/null PIP_DISABLE_PIP_VERSION_CHECK=1
+for tool in cmake nvcc; do
+  printf '#!/bin/sh\necho "$0" "$@" >>"%s/called"\necho "%s stands in"; exit 1\n' "$work" $tool >"$work/bin/$tool"
+  chmod +x "$work/bin/$tool"
+done
+PATH=$work/bin:$PATH
+
+python3 - "$work/index" scripts/install/cudnn_headers.txt <<'PYTHON'
+import hashlib, pathlib, re, sys, zipfile
+index, pins = map(pathlib.Path, sys.argv[1:])
+assert len(re.findall(r"^nvidia-[a-z0-9-]+==[0-9.]+ --hash=sha256:[0-9a-f]{64}$", pins.read_text(), re.M)) == 2
+lines = []
+for name, header in (("nvidia_cudnn_cu13", "nvidia/cudnn/include/cudnn.h"), ("nvidia_cudnn_frontend", "include/cudnn_frontend.h")):
+    wheel = index / f"{name}-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr(header, "// stands in\n")
+        archive.writestr(f"{name}-1.0.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: 1.0\n")
+        archive.writestr(f"{name}-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{name}-1.0.dist-info/RECORD", "")
+    lines.append(f"{name.replace('_', '-')}==1.0 --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}\n")
+pins.write_text("".join(lines))
+PYTHON
+
+bundle() { rm -f "$work/called"; if scripts/bundle.sh --fetch-cudnn >"$work/log" 2>&1; then fail "cmake's failure was not seen"; fi; }
+bundle
+grep -q -- "-DCUDNN_INCLUDE=$work/tree/build-bundle-cudnn/include -DCUDNN_FRONTEND_INCLUDE=$work/tree/build-bundle-cudnn/include" "$work/called" ||
+  fail "the headers did not reach cmake: $(cat "$work/log" "$work/called")"
+
+# A package with other contents than the pinned ones, whichever of the two: refused before anything is configured, and nothing kept.
+for package in cudnn_cu13 cudnn_frontend; do
+  wheel=$work/index/nvidia_$package-1.0-py3-none-any.whl
+  cp "$wheel" "$work/right"
+  printf ' ' >>"$wheel"
+  echo "# $package" >>scripts/install/cudnn_headers.txt  # other pins than those that were fetched last
+  bundle
+  grep -q "DO NOT MATCH THE HASHES" "$work/log" || fail "another $package was not refused by its hash: $(cat "$work/log")"
+  [ ! -e "$work/called" ] || fail "configured in spite of another $package: $(cat "$work/called")"
+  [ ! -e build-bundle-cudnn/include ] || fail "headers of another $package were kept"
+  cp "$work/right" "$wheel"
+done
+bundle
+[ -e "$work/called" ] || fail "the pinned packages were not taken after that: $(cat "$work/log")"
