@@ -4,8 +4,10 @@
 #include <atomic>
 #include <chrono>
 #include <numeric>
+#include <optional>
 #include <random>
 
+#include "apps/train/step_plan.h"
 #include "core/cuda/fused_attention.h"
 #include "core/ops/cross_entropy.h"
 #include "parallel/comm/nccl/nccl_communicator.h"
@@ -74,6 +76,23 @@ struct RankCurve {
   CommStats planned, measured;
 };
 
+/// Operations and passes that ran, in their order, are those that are planned: with the same memory at the
+/// same places, which the arena checks, they compute the same FLOPs.
+void require_as_planned(const std::vector<StepProfile::Span>& ran,
+                        const std::vector<StepProfile::Span>& planned) {
+  size_t next = 0;
+  for (const StepProfile::Span& span : ran) {
+    if (span.kind == StepProfile::Kind::wait) continue;
+    const std::string expected = next < planned.size() ? planned[next].label : "the end of the step";
+    if (span.label != expected)
+      fail<Error>("layout", "the step did {} where {} is planned, after {} others", span.label, expected,
+                  next);
+    ++next;
+  }
+  if (next == 0 || next != planned.size())
+    fail<Error>("layout", "the step did {} operations and passes, {} are planned", next, planned.size());
+}
+
 RankCurve train_rank(const TrainingShape& whole, const Layout& layout, int steps,
                      std::unique_ptr<RankGroups> ranks, Device device, StepForm form = StepForm::plain) {
   RankCurve out;
@@ -83,11 +102,15 @@ RankCurve train_rank(const TrainingShape& whole, const Layout& layout, int steps
   if (form == StepForm::graphs) run->graphs().enable(*run.ranks().world);
   out.memory = run.plan().memory;
   out.planned = run.plan().traffic;
+  std::optional<StepProfile> profile;
   for (int step = 0; step < steps; ++step) {
     const StepTokens all = whole_step(whole, step), mine = tokens_of(all, shape, run.ranks());
     run.ranks().world->stats().reset();
+    const bool is_profiled = step == steps - 1 && form == StepForm::plain;
+    if (is_profiled) profile.emplace(run->stream());
     StepOutputs done = run->train_step(
-        mine.on_host(), {.learning_rate = 2e-3, .optimizer_step = step + 1, .valid_tokens = all.valid()});
+        mine.on_host(), {.learning_rate = 2e-3, .optimizer_step = step + 1, .valid_tokens = all.valid()},
+        is_profiled ? &*profile : nullptr);
     out.sequence_losses = std::move(done.sequence_losses);
     out.loss_sum.push_back(done.loss_sum);
     out.z_loss_sum.push_back(done.z_loss_sum);
@@ -95,6 +118,9 @@ RankCurve train_rank(const TrainingShape& whole, const Layout& layout, int steps
     out.why.push_back(done.why);
   }
   out.measured = run.ranks().world->stats();
+  if (profile)
+    require_as_planned(profile->take_spans(DeviceClock(run->stream())),
+                       record_spans(shape, device, run.ranks()));
   for (size_t p = 0; p < run->parameters().specs().size(); ++p) {
     const std::vector<float> values = run.values(run->parameters().shard(static_cast<int>(p)).master);
     out.weights.insert(out.weights.end(), values.begin(), values.end());

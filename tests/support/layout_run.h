@@ -47,7 +47,7 @@ void give_matrices_to_muon(TrainingShape& shape);
 TrainingShape shape_on(const TrainingShape& whole, const Layout& layout);
 
 /// Trains `whole.batch` sequences per step from seed 7 on tokens that are the same for every layout, ranks as
-/// threads.
+/// threads. Throws where the operations of the last step are not those that are planned, in their order.
 LayoutCurve train_on(const TrainingShape& whole, const Layout& layout, int steps);
 /// The same with every message between ranks up to 2 ms under way, each another time.
 LayoutCurve train_slowly_on(const TrainingShape& whole, const Layout& layout, int steps);
