@@ -45,11 +45,13 @@ StepFigures operator+(const StepFigures& a, const StepFigures& b) {
           a.calls + b.calls,
           a.flops + b.flops,
           a.bytes + b.bytes,
-          a.seconds + b.seconds};
+          a.seconds + b.seconds,
+          a.compute + b.compute};
 }
 StepFigures operator*(int64_t n, const StepFigures& a) {
   const auto x = static_cast<double>(n);
-  return {n * a.alive_bytes, n * a.sent_bytes, n * a.calls, x * a.flops, x * a.bytes, x * a.seconds};
+  return {n * a.alive_bytes, n * a.sent_bytes, n * a.calls,  x * a.flops,
+          x * a.bytes,       x * a.seconds,    x * a.compute};
 }
 
 int64_t alive_bytes(const MemoryPlan& memory) {
@@ -95,6 +97,8 @@ StepFigures figures_of(std::span<const StepPlan> roles, const Machine& machine) 
                   .calls = plan.traffic.calls(),
                   .seconds = predict_step(roles, machine).seconds};
   for (const CostRecorder::Total& total : plan.costs) out.flops += total.flops, out.bytes += total.bytes;
+  for (const RecordedOperation& o : plan.operations)
+    out.compute += static_cast<double>(o.calls) * machine.time_of(o).seconds;
   return out;
 }
 

@@ -11,6 +11,7 @@ struct StepFigures {
   int64_t alive_bytes = 0;  ///< persistent ones and those of the fullest moment: no packing takes less
   int64_t sent_bytes = 0, calls = 0;
   double flops = 0, bytes = 0, seconds = 0;
+  double compute = 0;  ///< seconds of operations by themselves; of a pipeline those of its fullest rank
   bool operator==(const StepFigures&) const = default;
 };
 StepFigures figures_of(const StepPlan& plan, const Machine& machine);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <compare>
 #include <exception>
 #include <map>
 #include <mutex>
@@ -24,8 +25,10 @@ using Reduce = ParallelismConfig::Reduce;
 using Mode = ActivationCheckpointConfig::Mode;
 
 constexpr double kGib = 1 << 30;
-constexpr size_t kRefined = 50;  // estimates whose neighbours are looked at
-constexpr double kNear = 1.02;   // of the time of the last that is asked for: recorded as well
+constexpr size_t kRefined = 50;              // estimates whose neighbours are looked at
+constexpr int64_t kPipelineBlocks = 12'000;  // recorded for estimates: some seconds
+constexpr double kSurely = 0.95;  // of compute: the optimizer's part does not wait for a pipeline to fill
+constexpr double kNear = 1.02;    // of the time of the last that is asked for: recorded as well
 
 struct Estimate {
   Layout layout;
@@ -98,6 +101,11 @@ double least_gib(const Layout& l, double parameters) {
   return 0.95 * parameters / static_cast<double>(l.shards() * l.tp * l.pp) * (8 + 2 * moment + copy) / kGib;
 }
 
+bool is_asked_for(int64_t pp, const Layout& given, const std::vector<std::string>& fixed) {
+  return pp == 1 || pp == given.pp ||
+         std::ranges::find(fixed, fmt::format("parallelism.pipeline_parallel_degree={}", pp)) != fixed.end();
+}
+
 class Search {
  public:
   Search(const Config& config, const PlannedExperiment& planned, const Machine& machine,
@@ -121,7 +129,66 @@ class Search {
   // Layouts that differ only by sequences at a time: once one fails, more of them do.
   using Group = std::vector<Layout>;
 
-  void estimate(const std::vector<Layout>& layouts) {
+  // Pipelines last: most of them need not be recorded once others are known.
+  void estimate(std::vector<Layout> layouts) {
+    const auto others = std::ranges::stable_partition(layouts, [](const Layout& l) { return l.pp == 1; });
+    estimate_groups({layouts.begin(), others.begin()});
+    sort();
+    estimate_groups(worth_recording({others.begin(), others.end()}));
+    if (out_.estimated == 0 && !closest_)
+      fail<ConfigError>("plan", "no layout divides this model: {}", complaint_);
+  }
+
+  // Those that may be among the fastest, the most promising first; as they are recorded whole, of those that
+  // nobody asked for as many as take some seconds.
+  std::vector<Layout> worth_recording(const std::vector<Layout>& pipelines) const {
+    std::vector<std::pair<LeastTime, Layout>> open;
+    std::vector<Layout> out;
+    const Layout given = layout_of(planned_.experiment);
+    for (const Layout& layout : pipelines) {
+      if (is_asked_for(layout.pp, given, options_.fixed)) {
+        out.push_back(layout);
+      } else if (const LeastTime least = least_time(layout);
+                 found_.size() < options_.top || least.seconds <= found_[options_.top - 1].figures.seconds) {
+        open.emplace_back(least, layout);
+      }
+    }
+    std::ranges::stable_sort(open, {}, &std::pair<LeastTime, Layout>::first);
+    int64_t blocks = 0;
+    for (const auto& [least, layout] : open) {
+      blocks += layout.micro_batches() * planned_.experiment.shape.model.layers;
+      if (blocks > kPipelineBlocks && &layout != &open[0].second) break;
+      out.push_back(layout);
+    }
+    return out;
+  }
+
+  // Ranks of a pipeline compute as much as those of the same layout without one, and idle while it fills. A
+  // layout that differs in what it recomputes computes at most four thirds of that.
+  struct LeastTime {
+    bool is_guessed = true;  ///< from layouts that recompute something else; these come last
+    double seconds = 0;
+    auto operator<=>(const LeastTime&) const = default;
+  };
+  LeastTime least_time(const Layout& pipeline) const {
+    double known = 0, guessed = 0;
+    for (const Estimate& e : found_) {
+      const Layout& l = e.layout;
+      if (l.tp != pipeline.tp || l.cp != pipeline.cp || l.float8 != pipeline.float8) continue;
+      if (l.local_batch == pipeline.local_batch && l.recompute == pipeline.recompute) {
+        known = known == 0 ? e.figures.compute : std::min(known, e.figures.compute);
+      } else {
+        guessed = guessed == 0 ? e.figures.compute : std::min(guessed, e.figures.compute);
+      }
+    }
+    const double compute = kSurely * (known > 0 ? known : guessed * 3 / 4);
+    const ScheduleKind schedule = schedule_named(config_.parallelism.pipeline_parallel_schedule);
+    const bool is_plain = schedule == ScheduleKind::gpipe || schedule == ScheduleKind::one_f_one_b;
+    return {known == 0, compute * (1 + (is_plain ? static_cast<double>(pipeline.pp - 1) : 0.0) /
+                                           static_cast<double>(pipeline.micro_batches()))};
+  }
+
+  void estimate_groups(const std::vector<Layout>& layouts) {
     std::vector<std::pair<Layout, Group>> groups;
     for (const Layout& layout : layouts) {
       Layout key = layout;
@@ -139,8 +206,6 @@ class Search {
         if (!try_estimate(layout)) return;
       }
     });
-    if (out_.estimated == 0 && !closest_)
-      fail<ConfigError>("plan", "no layout divides this model: {}", complaint_);
   }
 
   void refine() {
@@ -297,11 +362,6 @@ bool shares_sequences(const Experiment& e, const Machine& machine, int64_t tp, i
   const auto divides = [&](int64_t sequence) { return sequence % context_parallel_unit(cp) == 0; };
   return tp * cp <= machine.ranks_per_node && divides(e.shape.sequence) &&
          (e.shape.validation_batch == 0 || divides(e.shape.validation_sequence));
-}
-
-bool is_asked_for(int64_t pp, const Layout& given, const std::vector<std::string>& fixed) {
-  return pp == 1 || pp == given.pp ||
-         std::ranges::find(fixed, fmt::format("parallelism.pipeline_parallel_degree={}", pp)) != fixed.end();
 }
 
 // Within a machine sharding hides as much as a pipeline saves, which idles besides.

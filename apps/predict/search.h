@@ -32,9 +32,10 @@ std::vector<Layout> all_layouts(const PlannedExperiment& planned, const Machine&
                                 const SearchOptions& options);
 
 /// The fastest that fit. What cannot fit by its persistent memory, or fails with fewer sequences at a
-/// time already, is not estimated; resharding is varied around the best. Estimates (fewer_blocks.h) decide
-/// what is recorded, recordings what comes first. Throws ConfigError for a key that no layout has, and where
-/// the model can be divided in no way.
+/// time already, is not estimated; resharding is varied around the best. Pipelines that nobody asked for are
+/// estimated where their compute leaves them among the fastest, and as many as take some seconds. Estimates
+/// (fewer_blocks.h) decide what is recorded, recordings what comes first. Throws ConfigError for a key that
+/// no layout has, and where the model can be divided in no way.
 SearchResult search_layouts(const Config& config, const PlannedExperiment& planned, const Machine& machine,
                             const SearchOptions& options);
 
