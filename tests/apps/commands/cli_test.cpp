@@ -509,10 +509,10 @@ TEST_CASE("threads spin briefly unless the user says how they wait") {
                        " " OTTAVA " --version")
         .output;
   };
-  CHECK(has(settings(""), "GOMP_SPINCOUNT = '10000'"));
-  CHECK_FALSE(has(settings("OMP_WAIT_POLICY=passive"), "GOMP_SPINCOUNT = '10000'"));
+  CHECK(has(settings(""), "GOMP_SPINCOUNT = '5000'"));
+  CHECK_FALSE(has(settings("OMP_WAIT_POLICY=passive"), "GOMP_SPINCOUNT = '5000'"));
   CHECK(has(settings("GOMP_SPINCOUNT=77"), "GOMP_SPINCOUNT = '77'"));
-  CHECK_FALSE(has(settings("GOMP_SPINCOUNT=77"), "GOMP_SPINCOUNT = '10000'"));
+  CHECK_FALSE(has(settings("GOMP_SPINCOUNT=77"), "GOMP_SPINCOUNT = '5000'"));
 }
 
 TEST_CASE("a program that cannot start again says so, and does its work") {
@@ -523,6 +523,6 @@ TEST_CASE("a program that cannot start again says so, and does its work") {
   const Outcome out = run_command("cd " + (here / ".") + " && " + deleted);
   INFO(out.output);
   CHECK(out.exit_code == 0);
-  CHECK(has(out.output, "cannot start again with GOMP_SPINCOUNT=10000 (No such file or directory)"));
+  CHECK(has(out.output, "cannot start again with GOMP_SPINCOUNT=5000 (No such file or directory)"));
   CHECK(has(out.output, "dump_folder"));
 }
