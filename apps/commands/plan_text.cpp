@@ -165,11 +165,11 @@ void print_time(const StepTime& time, const StepPlan& plan, const Machine& machi
                   .ranks = ranks,
                   .model_flops_per_token = model_flops_per_token(e.shape.model, e.shape.sequence)});
   out << fmt::format(
-      "Time per step: {} ({} to {}; {}, mean error {:.0f}%); {} tokens/s per rank, mfu {:.1f}%, util "
+      "Time per step: {} ({} to {}; {}, mean error {:.0f}%); {} tokens/s per rank, mfu {}, util "
       "{:.1f}%\n",
       duration_text(time.seconds), duration_text(time.low()), duration_text(time.high()), d.id,
-      d.error_percent, with_commas(static_cast<int64_t>(rates.tokens_per_second)), rates.mfu_percent,
-      rates.utilization_percent);
+      d.error_percent, with_commas(static_cast<int64_t>(rates.tokens_per_second)),
+      mfu_text(rates.mfu_percent, 1), rates.utilization_percent);
   if (time.idle_share > 0)
     out << fmt::format(
         "  ranks of the pipeline compute nothing in {:.1f}% of it; this is the one that computes longest\n",

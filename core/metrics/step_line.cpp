@@ -32,11 +32,15 @@ std::string step_line(const StepMetrics& m, bool colors) {
                fmt::format("memory: {:5.2f}GiB({:.2f}%)  ", m.memory_gib, m.memory_percent)) +
          paint("\033[34m", fmt::format("tps: {}  ", rate_text(m))) +
          paint("\033[36m", fmt::format("tflops: {}  ", tflops)) +
-         paint(
-             "\033[35m",
-             fmt::format("mfu: {:.2f}%  {}util: {:.2f}%", m.mfu_percent,
-                         m.runs_float8 ? fmt::format("mfu(fp8): {:.2f}%  ", m.conservative_mfu_percent) : "",
-                         m.utilization_percent));
+         paint("\033[35m",
+               fmt::format(
+                   "mfu: {}  {}util: {:.2f}%", mfu_text(m.mfu_percent),
+                   m.runs_float8 ? fmt::format("mfu(fp8): {}  ", mfu_text(m.conservative_mfu_percent)) : "",
+                   m.utilization_percent));
+}
+
+std::string mfu_text(double percent, int digits) {
+  return percent > 100 ? ">100%" : fmt::format("{:.{}f}%", percent, digits);
 }
 
 }  // namespace ottava

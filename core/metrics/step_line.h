@@ -42,6 +42,10 @@ struct StepMetrics {
 /// utilization.
 std::string step_line(const StepMetrics& metrics, bool colors);
 
+/// "41.53%", or ">100%": the conventional figure counts attention that the mask hides, and products in FP8
+/// against the BF16 peak, so that it may leave what a device can do behind; the metrics have the number.
+std::string mfu_text(double percent, int digits = 2);
+
 /// "1,234,567".
 std::string with_commas(int64_t number);
 

@@ -26,6 +26,9 @@ TEST_CASE("the log line is TorchTitan's, with the honest utilization behind it")
   m.runs_float8 = true;
   m.conservative_mfu_percent = 1.33;
   CHECK(step_line(m, false).ends_with("mfu: 2.66%  mfu(fp8): 1.33%  util: 3.10%"));
+  m.mfu_percent = 107.95;
+  m.conservative_mfu_percent = 100;
+  CHECK(step_line(m, false).ends_with("mfu: >100%  mfu(fp8): 100.00%  util: 3.10%"));
   m.z_loss = 0.00123;
   CHECK(step_line(m, false).find("  z_loss: 1.23e-03  grad_norm") != std::string::npos);
   const std::string painted = step_line(m, true);
