@@ -143,7 +143,9 @@ TEST_CASE(
   }
   const std::string arguments =
       "--training.dataset_path late.jsonl --training.data_check_seconds 0 --checkpoint.interval 1000000 "
-      "--metrics.log_freq 1000000 ";
+      "--metrics.log_freq 1000000 "
+      // In order and slowly, so that the look through the data comes first on a busy machine too.
+      "--training.shuffle false --model.dim 256 --model.n_layers 4 --training.seq_len 16 ";
   const std::string found = runs.train(arguments + "--training.steps 1000000", 1);
   CHECK_THAT(found, Contains("as far as training.data_check_seconds goes") &&
                         Contains("late.jsonl' line 200001, column ") &&
