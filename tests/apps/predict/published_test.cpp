@@ -25,13 +25,15 @@ double planned_tokens_per_second(const Json& row) {
                                      "op"};
   for (const auto& [key, value] : row.at("keys", "row").as_object("keys"))
     overrides.insert(overrides.end(), {"--" + key, value.as_string("value")});
-  const MachineChoice choice{.device = row.at("device", "row").as_string("device")};
+  const std::string& name = row.at("device", "row").as_string("device");
+  const MachineChoice choice{
+      .device = name.ends_with(".yaml") ? OTTAVA_SOURCE_DIR "/tests/apps/predict/" + name : name};
   const DeviceTable device = find_device(choice.device);
   const auto gpus = static_cast<int>(row.at("gpus", "row").as_integer("gpus"));
   const PlannedExperiment planned = plan_experiment(load_config("", overrides), gpus, device.capability);
   const Experiment& e = planned.experiment;
   const Machine machine = planned_machine(choice, device, planned);
-  const StepTime time = predict_step(sample_first_rank(e.shape, planned.device, e.mesh), machine);
+  const StepTime time = predict_step(sample_roles(e.shape, planned.device, e.mesh), machine);
   return static_cast<double>(e.tokens_per_step()) / time.seconds / gpus;
 }
 
