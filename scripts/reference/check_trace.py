@@ -15,8 +15,6 @@ import sys
 from hta.trace_analysis import TraceAnalysis
 
 
-
-
 def main():
     folder = pathlib.Path(sys.argv[1])
     files, own, slices = {}, {}, {}
@@ -40,7 +38,7 @@ def main():
         wrong += abs(hta["kernel_time(us)"] - s["total"] / 1e3) > 2
         wrong += abs(hta_hidden - hidden) > 100 * slices[rank] * 1e3 / max(1, s["communication"]) + 0.01
     print("equal" if not wrong else f"{wrong} numbers differ")
-    sys.exit(wrong > 0)
+    sys.exit(1 if wrong else 0)
 
 
 if __name__ == "__main__":
