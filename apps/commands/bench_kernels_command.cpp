@@ -25,6 +25,7 @@
 #include "core/ops/matmul/matmul.h"
 #include "core/parallel_for.h"
 #include "core/sum_of.h"
+#include "parallel/comm/solo_communicator.h"
 
 namespace ottava {
 namespace {
@@ -229,9 +230,8 @@ int run_bench_kernels_command(const BenchKernelsCommand& command, std::ostream& 
       << std::endl;
   if (!counts && planned.device.type == DeviceType::cpu) {
     if (config.training.threads > 0) set_parallel_threads(static_cast<int>(config.training.threads));
-    settle_cpu_products_here(e);
-    for (const Decisions::Entry& d : e.decisions.entries)
-      out << fmt::format("{} = {} ({})\n", d.name, d.value, d.reason);
+    SoloCommunicator alone;
+    settle_cpu_products(e, alone, planned.device, {});
   }
   Step step = record(planned, command);
   const int64_t calls = sum_of(step.cases, [](const Case& c) { return c.operation.calls; });

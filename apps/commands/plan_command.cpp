@@ -6,6 +6,7 @@
 #include "apps/commands/command_line.h"
 #include "apps/commands/plan_text.h"
 #include "apps/config/planned_experiment.h"
+#include "apps/decide/cpu_products.h"
 #include "apps/decide/decide.h"
 #include "apps/predict/predicted_trace.h"
 #include "apps/predict/sample_step.h"
@@ -18,6 +19,7 @@
 #include "core/io/atomic_file.h"
 #include "core/io/gzip.h"
 #include "core/metrics/step_line.h"
+#include "core/threads_for.h"
 
 namespace ottava {
 namespace {
@@ -192,6 +194,11 @@ void run_plan_command(const PlanCommand& asked_for, std::ostream& out) {
   Config config = load_config(command.file, command.overrides);
   const std::optional<DeviceTable> table = choose_device(command.machine, config);
   if (config.training.device == "auto" && table) config.training.device = table->is_gpu() ? "cuda" : "cpu";
+  const bool on_cpu = table && !table->is_gpu();
+  const auto wanted = static_cast<int>(config.training.threads);
+  const ThreadsFor threads(on_cpu && wanted > 0 ? wanted : parallel_threads());
+  if (on_cpu)
+    follow_cpu_products(MeasuredOperations::read(command.machine.calibration).decisions(), config.cpu);
   const int asked = command.machine.compute_capability;
   const PlannedExperiment planned =
       plan_experiment(config, command.world_size, asked > 0 || !table ? asked : table->capability);
@@ -232,9 +239,11 @@ void add_plan_command(Command& commands) {
       .option("--json", &o->json, "file for programs")
       .option("--trace", &o->trace,
               "file for the predicted step as a trace, for Perfetto (.json or .json.gz)")
-      .option("--calibration", &m.calibration,
-              "what `bench kernels --json` measured on the device, or its file of training.gemm_cache; "
-              "may be repeated (default: for this machine's GPU that file, where there is one)")
+      .option(
+          "--calibration", &m.calibration,
+          "what `bench kernels --json` measured on the device, whose way of multiplying bf16 a plan for a "
+          "CPU follows, or its file of training.gemm_cache; may be repeated (default: for this machine's GPU "
+          "that file, where there is one)")
       .range("--compute-capability", &m.compute_capability, {80, 199},
              "of the GPUs to plan for, such as 100 for 10.0 (default: of the device, or of this machine's, "
              "or 90)")

@@ -143,11 +143,6 @@ std::string complaint_about(const Decisions::Entry& entry, bool is_saved) {
       entry.name);
 }
 
-void apply(const Choice& choice, const Decisions::Entry& entry, Experiment& e) {
-  e.decisions.entries.push_back(entry);
-  e.shape.cpu_products.*choice.way = entry.value == "direct" ? Bf16Products::direct : Bf16Products::widened;
-}
-
 }  // namespace
 
 std::vector<OpenDecision> open_cpu_products(const Experiment& e) {
@@ -166,9 +161,9 @@ std::vector<OpenDecision> open_cpu_products(const Experiment& e) {
   return out;
 }
 
-void settle_cpu_products(Experiment& e, RankGroups& ranks, Device device, const Decisions& saved) {
+void settle_cpu_products(Experiment& e, Communicator& control, Device device, const Decisions& saved) {
   if (device.type != DeviceType::cpu || e.shape.parameters.compute != DType::bf16) return;
-  const bool can_choose = gains(e) && everywhere(cpu::multiplies_bf16_directly(), *ranks.control);
+  const bool can_choose = gains(e) && everywhere(cpu::multiplies_bf16_directly(), control);
   for (const Choice& choice : kChoices) {
     const std::string& wish = e.config.cpu.*choice.wish;
     const Decisions::Entry* before = wish == "auto" ? saved.find(choice.key) : nullptr;
@@ -178,26 +173,25 @@ void settle_cpu_products(Experiment& e, RankGroups& ranks, Device device, const 
     } else if (wish == "auto") {
       if (!can_choose) continue;
       Decisions mine;
-      if (ranks.control->rank() == 0) mine.entries.push_back(measured(choice, e));
-      entry = of_first_rank(mine, *ranks.control).entries.front();
+      if (control.rank() == 0) mine.entries.push_back(measured(choice, e));
+      entry = of_first_rank(mine, control).entries.front();
     }
-    refuse_together(*ranks.control, "cpu", complaint_about(entry, before != nullptr));
+    refuse_together(control, "cpu", complaint_about(entry, before != nullptr));
     if (wish != "auto") continue;
-    apply(choice, entry, e);
+    e.decisions.entries.push_back(entry);
+    e.shape.cpu_products.*choice.way = entry.value == "direct" ? Bf16Products::direct : Bf16Products::widened;
     log::info("Decided{}: {} = {} ({})", before ? " before" : "", entry.name, entry.value, entry.reason);
   }
 }
 
-void settle_cpu_products_here(Experiment& e) {
-  if (e.shape.parameters.compute != DType::bf16) return;
+void follow_cpu_products(const Decisions& decided, CpuConfig& config) {
   for (const Choice& choice : kChoices) {
-    const std::string& wish = e.config.cpu.*choice.wish;
-    if (wish != "auto") {
-      const std::string complaint = complaint_about({choice.key, wish, ""}, false);
-      if (!complaint.empty()) fail<ConfigError>("cpu", "{}", complaint);
-    } else if (gains(e) && cpu::multiplies_bf16_directly()) {
-      apply(choice, measured(choice, e), e);
-    }
+    const Decisions::Entry* entry = decided.find(choice.key);
+    if (!entry || config.*choice.wish != "auto") continue;
+    if (entry->value != "direct" && entry->value != "widened")
+      fail<ConfigError>("cpu", "{} was decided as '{}' ({}), expected direct or widened", choice.key,
+                        entry->value, entry->reason);
+    config.*choice.wish = entry->value;
   }
 }
 

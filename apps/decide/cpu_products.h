@@ -9,11 +9,12 @@ namespace ottava {
 /// micro-batch has kFewestFlops: one in `saved` is followed, else rank 0 measures. Elsewhere under auto each
 /// rank has usual_products(). Every rank makes the call. Throws ConfigError, on all ranks, where direct is
 /// asked for or was decided and a rank has no such instructions.
-void settle_cpu_products(Experiment& experiment, RankGroups& ranks, Device device, const Decisions& saved);
+void settle_cpu_products(Experiment& experiment, Communicator& control, Device device,
+                         const Decisions& saved);
 
-/// The same where operations are measured without a run: by this process, with no checkpoint, for the rank
-/// that the experiment describes. Throws ConfigError where direct is asked for and there are no instructions.
-void settle_cpu_products_here(Experiment& experiment);
+/// What `config` leaves to auto of them, as it was decided elsewhere. Throws ConfigError for a decision that
+/// is neither direct nor widened.
+void follow_cpu_products(const Decisions& decided, CpuConfig& config);
 
 /// Those of them that are left to a measurement: the shape with the usual way first, then with the other.
 std::vector<OpenDecision> open_cpu_products(const Experiment& experiment);

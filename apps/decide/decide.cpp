@@ -284,7 +284,7 @@ void settle_decisions(Experiment& e, RankGroups& ranks, Device device, DecisionS
       e.decisions.entries.push_back(entry);  // followed in rehearse()
   }
   settle_peaks(e, ranks, device, saved);
-  settle_cpu_products(e, ranks, device, saved);
+  settle_cpu_products(e, *ranks.control, device, saved);
   settle_attention(e, ranks, device, saved);
   if (e.shape.float8.is_on() && e.config.float8.automatic) decide_float8(e, ranks, device, saved);
   settle_overlap(e, ranks, device, saved);

@@ -129,6 +129,7 @@ void MeasuredOperations::add_report(std::string_view text, const std::string& pa
   const Json report = Json::parse(text, path);
   gemm_flops_per_second_ = report.at("gemm_flops_per_second", path).as_number("gemm_flops_per_second");
   copy_bytes_per_second_ = report.at("copy_bytes_per_second", path).as_number("copy_bytes_per_second");
+  add_decisions(report, path);
   for (const Json& kernel : report.at("kernels", path).as_array("kernels")) {
     const Json* seconds = kernel.find("seconds");
     if (!seconds) continue;
@@ -146,6 +147,19 @@ void MeasuredOperations::add_report(std::string_view text, const std::string& pa
     fail<FileError>("calibration",
                     "{} holds no measured operation: `ottava bench kernels CONFIG --json FILE` writes them",
                     path);
+}
+
+void MeasuredOperations::add_decisions(const Json& report, const std::string& path) {
+  const Json* decided = report.find("decisions");
+  if (!decided || decided->is_null()) return;
+  for (const auto& [name, value] : decided->as_object("decisions")) {
+    const std::string& way = value.as_string(name);
+    const Decisions::Entry* before = decisions_.find(name);
+    if (before && before->value != way)
+      fail<FileError>("calibration", "{} was measured with {} {}, {} with {}: name those of one way", path,
+                      name, way, before->reason, before->value);
+    if (!before) decisions_.entries.push_back({name, way, path});
+  }
 }
 
 std::optional<PredictedTime> MeasuredOperations::find(const RecordedOperation& o) const {

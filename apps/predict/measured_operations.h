@@ -12,6 +12,8 @@
 
 namespace ottava {
 
+class Json;
+
 /// out [rows, columns] of a product over `inner`; zeros where the call's operands were not kept.
 struct ProductExtents {
   int64_t rows = 0, columns = 0, inner = 0;
@@ -37,12 +39,15 @@ class MeasuredOperations {
   double gemm_flops_per_second() const { return gemm_flops_per_second_; }
   double copy_bytes_per_second() const { return copy_bytes_per_second_; }
   size_t size() const { return exact_.size() + products_.size(); }
+  /// What was decided where operations were measured, whose times are those of that way.
+  const Decisions& decisions() const { return decisions_; }
   /// The GPU that products were measured on, as its driver calls it; empty: none were.
   const std::string& gpu() const { return gpu_; }
 
  private:
   void add_report(std::string_view text, const std::string& path);
   void add_products(std::string_view text, const std::string& path);
+  void add_decisions(const Json& report, const std::string& path);
 
   struct Point {
     double size, rate;  ///< FLOPs or bytes; the same per second
@@ -50,6 +55,7 @@ class MeasuredOperations {
   std::map<std::string, double> exact_, products_;
   std::map<std::string, std::vector<Point>> kinds_;  ///< ascending sizes
   double gemm_flops_per_second_ = 0, copy_bytes_per_second_ = 0;
+  Decisions decisions_;
   std::string gpu_;
 };
 

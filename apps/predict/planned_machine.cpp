@@ -106,10 +106,14 @@ Machine planned_machine(const MachineChoice& choice, DeviceTable device, const P
   const auto cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   if (machine.ranks_per_node == 0) machine.ranks_per_node = std::min(ranks, cores);
   measure(machine.device, machine.measured, planned.experiment.config.metrics);
-  const double sharers = std::min(ranks, machine.ranks_per_node);
-  for (double DeviceTable::*figure : {&DeviceTable::memory_gb_per_s, &DeviceTable::bf16_tflops,
-                                      &DeviceTable::fp32_tflops, &DeviceTable::memory_gib})
-    machine.device.*figure /= sharers;
+  const double here = std::min(ranks, machine.ranks_per_node);
+  const auto threads = static_cast<double>(planned.experiment.config.training.threads);
+  // Rates are those of so many threads; without the key, of all cores.
+  const double sharers = threads > 0 ? std::max(1.0, here * threads / cores) : here;
+  for (double DeviceTable::*rate :
+       {&DeviceTable::memory_gb_per_s, &DeviceTable::bf16_tflops, &DeviceTable::fp32_tflops})
+    machine.device.*rate /= sharers;
+  machine.device.memory_gib /= here;
   return machine;
 }
 

@@ -31,8 +31,9 @@ std::optional<DeviceTable> choose_device(const MachineChoice& choice, const Conf
 std::string kept_products(const DeviceTable& device, std::string_view gemm_cache, const std::string& library,
                           const std::string& gpu);
 
-/// Devices for the ranks of this experiment. A CPU is measured in half a second, unless calibrated; its ranks
-/// share its peaks and its memory.
+/// Devices for the ranks of this experiment. A CPU is measured in half a second, unless calibrated, with the
+/// calling thread's parallel_threads(), which are to be training.threads where that is set; its ranks share
+/// its memory, and its peaks as far as their threads share cores.
 Machine planned_machine(const MachineChoice& choice, DeviceTable device, const PlannedExperiment& planned);
 
 /// The machine that runs this, whose device has these peaks; nothing for a GPU that no table has. The memory

@@ -4,7 +4,7 @@
 #include <oneapi/dnnl/dnnl.hpp>
 #include <vector>
 
-#include "core/parallel_for.h"
+#include "core/threads_for.h"
 
 namespace ottava::cpu {
 namespace {
@@ -34,17 +34,6 @@ memory::desc matrix(DType dtype, int64_t rows, int64_t cols, GemmProblem::Stored
   return memory::desc(memory::dims{rows, cols}, type_of(dtype), strides);
 }
 
-/// The number of threads a primitive is made for is oneDNN's current setting.
-class ThreadsFor {
- public:
-  explicit ThreadsFor(int threads) : before_(parallel_threads()) { set_parallel_threads(threads); }
-  ~ThreadsFor() { set_parallel_threads(before_); }
-  ThreadsFor(const ThreadsFor&) = delete;
-
- private:
-  int before_;
-};
-
 memory::desc one_number() {
   return memory::desc(memory::dims{1, 1}, memory::data_type::f32, memory::dims{1, 1});
 }
@@ -68,7 +57,7 @@ dnnl::matmul::primitive_desc describe(const GemmProblem& p) {
 }
 
 dnnl::matmul::primitive_desc describe_or_fail(const GemmProblem& p, int threads) {
-  ThreadsFor scope(threads);
+  const ThreadsFor scope(threads);  // oneDNN makes a primitive for its current setting
   try {
     return describe(p);
   } catch (const dnnl::error& error) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <sstream>
 
 #include "apps/decide/decide.h"
@@ -11,7 +12,7 @@
 #include "core/io/file.h"
 #include "core/io/json.h"
 #include "core/metrics/step_line.h"
-#include "core/parallel_for.h"
+#include "core/threads_for.h"
 #include "parallel/comm/dry_run/dry_run_communicator.h"
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"
@@ -341,6 +342,41 @@ TEST_CASE("a plan says where context parallel ranks have nothing to hide their t
              Contains("keys and values of 1 of 1 key/value head at a time: in forward nothing travels beside "
                       "attention, in backward gathers travel beside wo's products; with fewer "
                       "tensor-parallel ranks each has several heads\n"));
+}
+
+TEST_CASE("a plan for a CPU is one with the run's threads, in the ways decided where it was calibrated") {
+  const ThreadsFor here(3);
+  const int before = parallel_threads();  // 1 where loops are serial
+  const TemporaryFolder folder;
+  const std::string file = folder / "plan.json";
+  const auto gib = [&](const Overrides& more, const std::vector<std::string>& calibration = {}) {
+    printed({.overrides = changed_to(small_model({}), more),
+             .machine = {.calibration = calibration},
+             .json = file});
+    CHECK(parallel_threads() == before);
+    const Json plan = Json::parse(read_file(file), "plan");
+    return plan.at("layouts", "plan").as_array("layouts")[0].at("memory_gib", "plan").as_number("memory");
+  };
+  if (before == 3) CHECK(gib({"--training.threads", "1"}) < gib({"--training.threads", "2"}));
+  const auto report = [&](const std::string& name, const std::string& way) {
+    const std::string path = folder / name;
+    std::ofstream(path) << R"({"copy_bytes_per_second": 1e9, "gemm_flops_per_second": 1e9, "decisions": {")"
+                        << "cpu.bf16_attention\": \"" << way << R"("}, "kernels": [{"name": "x",)"
+                        << R"("precision": "bf16", "operands": "", "flops": 1, "bytes": 1, "seconds": 1}]})";
+    return path;
+  };
+  const std::string direct = report("direct.json", "direct"), widened = report("widened.json", "widened");
+  const double less = gib({"--cpu.bf16_attention", "direct"});
+  CHECK(gib({}, {direct}) == less);
+  CHECK(gib({}, {widened}) == gib({"--cpu.bf16_attention", "widened"}));
+  CHECK(gib({}, {direct}) != gib({}, {widened}));
+  CHECK(gib({"--cpu.bf16_attention", "direct"}, {widened}) == less);
+  CHECK_THROWS_WITH(gib({}, {direct, widened}),
+                    Contains(widened + " was measured with cpu.bf16_attention widened, " + direct +
+                             " with direct: name those of one way"));
+  CHECK_THROWS_WITH(gib({}, {report("odd.json", "perhaps")}),
+                    Contains("cpu.bf16_attention was decided as 'perhaps' (" + folder.path() +
+                             "/odd.json), expected direct or widened"));
 }
 
 TEST_CASE("a plan for what there is not is refused by name") {
