@@ -8,42 +8,42 @@
 namespace ottava {
 namespace {
 
-// Micro-batches: the first, one between that stands for others, the last. Where a reduction ends in the next
-// micro-batch, the second has another one to finish than those after it.
-int64_t recorded_micro_batches(const TrainingShape& shape) {
-  return shape.parameters.reductions_cross ? 4 : 3;
-}
+constexpr int64_t kRecorded = 3;  // micro-batches: the first, the second and the last
 
 /// Writes the order of more micro-batches than were recorded.
+///
+/// Those between the second and the last are as the second. Only where a reduction ends in the next
+/// micro-batch (FsdpOptions::reductions_cross) do they begin as the last: what the second has to finish is
+/// the first sum of its shard, what they and the last have is added to one. All of them go on alike from the
+/// reduction that is issued next.
 class Repeater {
  public:
   explicit Repeater(const RecordedOrder& recorded) : recorded_(recorded) {
     out_.labels = recorded.labels;
     place_.resize(recorded.transfers.size());
   }
-  /// With the last but one of the recorded micro-batches so many times.
-  RecordedOrder repeat(int64_t times) && {
+  /// With so many micro-batches more.
+  RecordedOrder repeat(int64_t more) && {
     const std::vector<size_t>& parts = recorded_.parts;
-    const size_t update = parts.size() - 1, middle = update - 2;
+    const size_t second = parts[1], last = parts[2], goes_on = after_crossing(1),
+                 last_goes_on = after_crossing(2);
     copy(0, parts[0]);
-    for (size_t part = 0; part < middle; ++part) copy_part(part);
-    for (int64_t i = 0; i < times; ++i) {
-      copy_part(middle);
-      // What it waits for of the one before it is by now its own.
-      if (i == 0) follow(parts[middle - 1], parts[middle], parts[middle + 1]);
+    copy_part(parts[0], second);
+    copy_part(second, last);
+    follow(issued(second, goes_on), issued(last, last_goes_on));
+    for (int64_t i = 0; i < more; ++i) {
+      copy_part(last, last_goes_on);
+      copy(goes_on, last);
     }
-    copy_part(update - 1);
-    copy_part(update);
+    copy_part(last, parts[3]);
+    copy_part(parts[3], recorded_.events.size());
     return std::move(out_);
   }
 
  private:
-  size_t end_of(size_t part) const {
-    return part + 1 < recorded_.parts.size() ? recorded_.parts[part + 1] : recorded_.events.size();
-  }
-  void copy_part(size_t part) {
+  void copy_part(size_t begin, size_t end) {
     out_.parts.push_back(out_.events.size());
-    copy(recorded_.parts[part], end_of(part));
+    copy(begin, end);
   }
   void copy(size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i) {
@@ -57,18 +57,32 @@ class Repeater {
       out_.events.push_back(event);
     }
   }
-  // Transfers of two parts that end alike, matched from their ends.
-  void follow(size_t first, size_t second, size_t end) {
-    auto issued = [&](size_t from, size_t to) {
-      std::vector<size_t> transfers;
-      for (size_t i = from; i < to; ++i)
-        if (recorded_.events[i].kind == RecordedEvent::Kind::issue)
-          transfers.push_back(static_cast<size_t>(recorded_.events[i].index));
-      return transfers;
-    };
-    const std::vector<size_t> before = issued(first, second), after = issued(second, end);
-    for (size_t i = 1; i <= std::min(before.size(), after.size()); ++i)
-      stands_for_[before[before.size() - i]] = after[after.size() - i];
+  // The first issue after a wait for what another part issued; where there is none, the part's begin.
+  size_t after_crossing(size_t part) const {
+    const size_t begin = recorded_.parts[part], end = recorded_.parts[part + 1];
+    const std::vector<size_t> own = issued(begin, end);
+    bool has_crossed = false;
+    for (size_t i = begin; i < end; ++i) {
+      const RecordedEvent& event = recorded_.events[i];
+      if (event.kind == RecordedEvent::Kind::issue && has_crossed) return i;
+      if (event.kind == RecordedEvent::Kind::wait)
+        has_crossed |= own.empty() || static_cast<size_t>(event.index) < own[0];
+    }
+    return begin;
+  }
+  std::vector<size_t> issued(size_t begin, size_t end) const {
+    std::vector<size_t> transfers;
+    for (size_t i = begin; i < end; ++i)
+      if (recorded_.events[i].kind == RecordedEvent::Kind::issue)
+        transfers.push_back(static_cast<size_t>(recorded_.events[i].index));
+    return transfers;
+  }
+  // A wait for one of the first becomes one for the other.
+  void follow(const std::vector<size_t>& first, const std::vector<size_t>& other) {
+    if (first.size() != other.size())
+      fail("plan", "micro-batches begin with {} and {} transfers, expected as many", first.size(),
+           other.size());
+    for (size_t i = 0; i < first.size(); ++i) stands_for_[first[i]] = other[i];
   }
   size_t waited_for(size_t transfer) const {
     const auto other = stands_for_.find(transfer);
@@ -117,14 +131,13 @@ void count(StepPlan& plan) {
 }  // namespace
 
 StepPlan sample_first_rank(const TrainingShape& shape, Device target, const Mesh& mesh) {
-  const int64_t recorded = recorded_micro_batches(shape);
-  if (shape.micro_batches <= recorded || shape.pipeline.is_on())
+  if (shape.micro_batches <= kRecorded || shape.pipeline.is_on())
     return record_first_rank(shape, target, mesh);
   TrainingShape few = shape;
-  few.micro_batches = recorded;
+  few.micro_batches = kRecorded;
   StepPlan plan = record_first_rank(few, target, mesh);
   plan.memory.resize_persistent("loss sums", shape.micro_batches * static_cast<int64_t>(sizeof(float)));
-  plan.order = Repeater(plan.order).repeat(shape.micro_batches - recorded + 1);
+  plan.order = Repeater(plan.order).repeat(shape.micro_batches - kRecorded);
   count(plan);
   return plan;
 }

@@ -7,8 +7,8 @@
 
 namespace ottava {
 
-/// The step of rank 0 of this mesh as record_first_rank() has it, of which three micro-batches were recorded
-/// (four where reductions cross into the next): those between are alike. Memory is packed for these.
+/// The step of rank 0 of this mesh as record_first_rank() has it, of which three micro-batches were recorded:
+/// those between are alike. Memory is packed for these.
 StepPlan sample_first_rank(const TrainingShape& shape, Device target, const Mesh& mesh);
 /// One plan for each rank of a pipeline, recorded in full; without one that of sample_first_rank().
 std::vector<StepPlan> sample_roles(const TrainingShape& shape, Device target, const Mesh& mesh);

@@ -100,6 +100,20 @@ TEST_CASE("three recorded micro-batches make the plan of many") {
                   "--activation_checkpoint.mode", "full"},
         Overrides{"--training.global_batch_size", "32", "--parallelism.fsdp_reshard_after_forward", "never",
                   "--training.cuda_graphs", "off", "--parallelism.fsdp_reduce_every_microbatch", "true"},
+        Overrides{"--training.global_batch_size", "16", "--parallelism.fsdp_reshard_after_forward", "never",
+                  "--training.cuda_graphs", "off", "--parallelism.fsdp_reduce_every_microbatch", "true",
+                  "--parallelism.tensor_parallel_degree", "2", "--parallelism.enable_async_tensor_parallel",
+                  "true", "--activation_checkpoint.mode", "full"},
+        Overrides{"--training.global_batch_size", "16", "--parallelism.fsdp_reshard_after_forward", "never",
+                  "--training.cuda_graphs", "off", "--parallelism.fsdp_reduce_every_microbatch", "true",
+                  "--parallelism.data_parallel_replicate_degree", "2", "--training.mixed_precision_reduce",
+                  "bfloat16", "--model.converters", "[quantize.linear.float8]",
+                  "--quantize.linear.float8.enable_fsdp_float8_all_gather", "true"},
+        Overrides{"--training.global_batch_size", "16", "--parallelism.fsdp_reshard_after_forward", "never",
+                  "--training.cuda_graphs", "off", "--parallelism.fsdp_reduce_every_microbatch", "true",
+                  "--parallelism.context_parallel_degree", "2", "--training.seq_len", "512",
+                  "--model.converters", "[quantize.linear.float8]",
+                  "--quantize.linear.float8.enable_float8_gradient_all_to_all", "true"},
         Overrides{"--training.global_batch_size", "32", "--parallelism.data_parallel_replicate_degree", "2",
                   "--training.mixed_precision_reduce", "bfloat16", "--model.converters",
                   "[quantize.linear.float8]"}}) {
@@ -347,4 +361,13 @@ TEST_CASE("a plan of 65,536 ranks and one of 16 micro-batches record hardly more
   const Planned long_step({"--training.global_batch_size", "16"}, 1);
   REQUIRE(long_step.planned.experiment.shape.micro_batches == 16);
   CHECK(allocations(recorded(long_step)) <= 3 * allocations(first));
+  // Three, where reductions end in the next micro-batch too.
+  const auto crossing = [](const char* sequences) {
+    return Planned(
+        {"--training.global_batch_size", sequences, "--parallelism.fsdp_reshard_after_forward", "never",
+         "--training.cuda_graphs", "off", "--parallelism.fsdp_reduce_every_microbatch", "true"},
+        2);
+  };
+  REQUIRE(crossing("32").planned.experiment.shape.parameters.reductions_cross);
+  CHECK(allocations(recorded(crossing("32"))) == allocations(recorded(crossing("6"))));
 }
