@@ -1,28 +1,22 @@
 #include "apps/predict/search.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <atomic>
 #include <compare>
 #include <exception>
 #include <map>
 #include <mutex>
-#include <set>
 #include <thread>
 #include <tuple>
 
-#include "apps/config/resolved_layout.h"
+#include "apps/predict/all_layouts.h"
 #include "apps/predict/fewer_blocks.h"
-#include "core/counted.h"
 #include "core/error.h"
 
 namespace ottava {
 namespace {
 
 using Reshard = ParallelismConfig::Reshard;
-using Reduce = ParallelismConfig::Reduce;
-using Mode = ActivationCheckpointConfig::Mode;
 
 constexpr double kGib = 1 << 30;
 constexpr size_t kRefined = 50;              // estimates whose neighbours are looked at
@@ -36,74 +30,10 @@ struct Estimate {
   double least_gib() const { return static_cast<double>(figures.alive_bytes) / kGib; }
 };
 
-std::vector<int64_t> divisors(int64_t n) {
-  std::vector<int64_t> out;
-  for (int64_t d = 1; d <= n; ++d)
-    if (n % d == 0) out.push_back(d);
-  return out;
-}
-
-bool has_key(const Layout& layout, const std::string& fixed) {
-  const LayoutKeys keys = keys_of(layout);
-  return std::ranges::any_of(keys, [&](const auto& key) { return key.first + "=" + key.second == fixed; });
-}
-
-void check_fixed(const std::vector<std::string>& fixed) {
-  Layout any;  // with all keys that a layout may have
-  any.recompute.mode = Mode::selective;
-  any.float8 = "tensorwise";
-  std::vector<std::string> names;
-  for (const auto& [key, value] : keys_of(any)) names.push_back(key);
-  for (const std::string& text : fixed) {
-    if (std::ranges::find(names, text.substr(0, text.find('='))) == names.end() ||
-        text.find('=') == std::string::npos)
-      fail<ConfigError>("plan", "--fix {}: expected KEY=VALUE with one of the keys that are varied: {}", text,
-                        fmt::format("{}", fmt::join(names, ", ")));
-  }
-}
-
-std::vector<ActivationCheckpointConfig> recomputations(const ActivationCheckpointConfig& given) {
-  std::vector<ActivationCheckpointConfig> out{{.mode = Mode::none, .selective_ac_option = "op"},
-                                              {.mode = Mode::selective, .selective_ac_option = "op"},
-                                              {.mode = Mode::full, .selective_ac_option = "op"}};
-  if (given.mode == Mode::selective && !given.per_op()) out.push_back(given);
-  return out;
-}
-
-/// The rest of a layout, ranks and sequences given.
-void add_variants(const Layout& base, const Layout& given, const DeviceTable& device, bool all_reshards,
-                  std::vector<Layout>& out) {
-  for (const ActivationCheckpointConfig& recompute : recomputations(given.recompute)) {
-    for (const bool float8 : {false, true}) {
-      if (float8 && (given.float8.empty() || (device.is_gpu() && device.fp8_tflops == 0))) continue;
-      for (const Reduce reduce : {Reduce::automatic, Reduce::once_per_step, Reduce::every_microbatch}) {
-        const bool is_open = base.micro_batches() > 1 && base.shards() > 1;
-        if ((reduce == Reduce::automatic) == is_open) continue;
-        for (const Reshard reshard : {Reshard::automatic, Reshard::always, Reshard::never}) {
-          if (reshard != Reshard::automatic && (!all_reshards || base.shards() == 1)) continue;
-          if (base.pp > 1 && (reshard == Reshard::always || reduce == Reduce::every_microbatch)) continue;
-          Layout layout = base;
-          layout.recompute = recompute;
-          layout.reduce = reduce;
-          layout.reshard = reshard;
-          layout.float8 = float8 ? given.float8 : "";
-          layout.float8_gather = float8 && base.shards() > 1;
-          out.push_back(std::move(layout));
-        }
-      }
-    }
-  }
-}
-
 // Bytes that every step needs of a rank: masters, gradients, moments and copies in bf16.
 double least_gib(const Layout& l, double parameters) {
   const double moment = l.moments == DType::bf16 ? 2 : 4, copy = l.float8.empty() ? 2 : 0;
   return 0.95 * parameters / static_cast<double>(l.shards() * l.tp * l.pp) * (8 + 2 * moment + copy) / kGib;
-}
-
-bool is_asked_for(int64_t pp, const Layout& given, const std::vector<std::string>& fixed) {
-  return pp == 1 || pp == given.pp ||
-         std::ranges::find(fixed, fmt::format("parallelism.pipeline_parallel_degree={}", pp)) != fixed.end();
 }
 
 class Search {
@@ -117,7 +47,7 @@ class Search {
         recorder_(config, planned, &machine) {}
 
   SearchResult run() {
-    const std::vector<Layout> layouts = all_layouts(planned_, machine_, options_);
+    const std::vector<Layout> layouts = all_layouts(planned_, machine_, options_.fixed);
     out_.layouts = std::ssize(layouts);
     estimate(layouts);
     refine();
@@ -216,8 +146,7 @@ class Search {
         Layout layout = found_[i].layout;
         if (layout.shards() == 1 || layout.pp > 1 || layout.reshard != Reshard::automatic) continue;
         layout.reshard = reshard;
-        if (std::ranges::all_of(options_.fixed, [&](const std::string& f) { return has_key(layout, f); }))
-          more.emplace_back(std::move(layout), found_[i].figures);
+        if (has_all(layout, options_.fixed)) more.emplace_back(std::move(layout), found_[i].figures);
       }
     }
     out_.layouts += std::ssize(more);
@@ -357,86 +286,7 @@ std::string reason_of(const StepTime& first, const StepTime& second) {
   return what.empty() ? "as fast" : what;
 }
 
-// Keys and values of whole sequences travel in every layer: within a machine.
-bool shares_sequences(const Experiment& e, const Machine& machine, int64_t tp, int64_t cp) {
-  const auto divides = [&](int64_t sequence) { return sequence % context_parallel_unit(cp) == 0; };
-  return tp * cp <= machine.ranks_per_node && divides(e.shape.sequence) &&
-         (e.shape.validation_batch == 0 || divides(e.shape.validation_sequence));
-}
-
-// Within a machine sharding hides as much as a pipeline saves, which idles besides.
-std::vector<int64_t> pipelines(const PlannedExperiment& planned, const Machine& machine,
-                               const std::vector<std::string>& fixed) {
-  constexpr int64_t kMost = 16;
-  const Experiment& e = planned.experiment;
-  const bool between_machines =
-      e.mesh.world_size() > machine.ranks_per_node && !e.shape.model.tied_embeddings;
-  std::vector<int64_t> out = divisors(e.mesh.world_size());
-  std::erase_if(out, [&](int64_t pp) {
-    const bool is_open = between_machines && pp <= std::min(kMost, e.shape.model.layers);
-    return !is_open && !is_asked_for(pp, layout_of(e), fixed);
-  });
-  return out;
-}
-
-// Of other pipelines, every stage and micro-batch of which is recorded, the plainest, and those that are soon
-// recorded: a tenth of a second for so many passes of a block.
-bool is_plain_pipeline(const Layout& l, const Layout& given, int64_t layers) {
-  constexpr int64_t kMostPasses = 1024;
-  return l.dp_replicate == 1 && l.cp == given.cp && l.micro_batches() >= l.pp &&
-         l.micro_batches() * layers <= kMostPasses &&
-         (l.local_batch == 1 || l.local_batch == given.local_batch);
-}
-
 }  // namespace
-
-std::vector<Layout> all_layouts(const PlannedExperiment& planned, const Machine& machine,
-                                const SearchOptions& options) {
-  check_fixed(options.fixed);
-  const Layout given = layout_of(planned.experiment);
-  const int64_t world = planned.experiment.mesh.world_size();
-  const bool all_reshards = std::ranges::any_of(options.fixed, [](const std::string& f) {
-    return f.starts_with("parallelism.fsdp_reshard_after_forward=");
-  });
-  std::vector<Layout> layouts;
-  std::vector<std::pair<int64_t, int64_t>> outer;  // pp, tp
-  for (const int64_t pp : pipelines(planned, machine, options.fixed))
-    for (const int64_t tp : divisors(world / pp))
-      if (tp <= machine.ranks_per_node) outer.emplace_back(pp, tp);
-  for (const auto& [pp, tp] : outer) {
-    const int64_t ranks = world / pp;
-    for (const int64_t shards : divisors(ranks / tp)) {
-      for (const int64_t cp : divisors(shards)) {
-        if (cp > 1 && !shares_sequences(planned.experiment, machine, tp, cp)) continue;
-        for (const int64_t batch : std::set<int64_t>{1, 2, 4, 8, 16, given.local_batch}) {
-          // Ranks that share sequences could rather have one each, while there are several.
-          if (cp > 1 && batch > 1 && batch != given.local_batch) continue;
-          Layout layout = given;
-          layout.tp = tp;
-          layout.pp = pp;
-          layout.cp = cp;
-          layout.dp_shard = shards / cp;
-          layout.dp_replicate = ranks / tp / shards;
-          layout.local_batch = batch;
-          if (given.global_batch % (layout.dp_replicate * layout.dp_shard * batch) != 0) continue;
-          if (!is_asked_for(pp, given, options.fixed) &&
-              !is_plain_pipeline(layout, given, planned.experiment.shape.model.layers))
-            continue;
-          add_variants(layout, given, machine.device, all_reshards, layouts);
-        }
-      }
-    }
-  }
-  std::erase_if(layouts, [&](const Layout& layout) {
-    return !std::ranges::all_of(options.fixed, [&](const std::string& f) { return has_key(layout, f); });
-  });
-  if (layouts.empty())
-    fail<ConfigError>(
-        "plan", "no layout of {} for a global batch of {}{}: change training.global_batch_size or --fix",
-        counted(world, "rank"), counted(given.global_batch, "sequence"),
-        options.fixed.empty() ? "" : fmt::format(" has {}", fmt::join(options.fixed, " and ")));
-  return layouts;
-}
 
 SearchResult search_layouts(const Config& config, const PlannedExperiment& planned, const Machine& machine,
                             const SearchOptions& options) {

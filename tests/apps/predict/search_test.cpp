@@ -6,6 +6,7 @@
 #include <random>
 #include <set>
 
+#include "apps/predict/all_layouts.h"
 #include "apps/predict/fewer_blocks.h"
 #include "apps/predict/planned_machine.h"
 #include "apps/predict/sample_step.h"
@@ -85,7 +86,7 @@ const Overrides kFloat8{"--model.converters",
                         "true"};
 
 Layout random_layout(const PlannedExperiment& planned, const Machine& machine, std::mt19937& random) {
-  std::vector<Layout> layouts = all_layouts(planned, machine, {.limit_gib = 1e9});
+  std::vector<Layout> layouts = all_layouts(planned, machine);
   std::erase_if(layouts, [](const Layout& l) { return l.pp > 1; });  // of which every stage is recorded
   return layouts[random() % layouts.size()];
 }
@@ -166,9 +167,9 @@ TEST_CASE("a search finds what recording every layout finds") {
       const LayoutRecorder recorder(p.config, p.planned, &p.machine);
       const SearchOptions everything{.limit_gib = 0.2, .fixed = {}};
       std::optional<RecordedLayout> best;
-      std::vector<Layout> layouts = all_layouts(p.planned, p.machine, everything);
+      std::vector<Layout> layouts = all_layouts(p.planned, p.machine);
       for (const auto reshard : {ParallelismConfig::Reshard::always, ParallelismConfig::Reshard::never}) {
-        for (Layout layout : all_layouts(p.planned, p.machine, everything)) {
+        for (Layout layout : all_layouts(p.planned, p.machine)) {
           layout.reshard = reshard;
           if (layout.dp_shard > 1) layouts.push_back(layout);
         }
@@ -243,7 +244,7 @@ TEST_CASE("no way to divide the ranks is left out, ranks that share sequences an
   CHECK(found.best[0].time->seconds <=
         std::min(best->time->seconds, best_shared->time->seconds) * (1 + 1e-9));
   std::set<std::vector<int64_t>> tried;
-  for (const Layout& l : all_layouts(p.planned, p.machine, any))
+  for (const Layout& l : all_layouts(p.planned, p.machine))
     tried.insert({l.pp, l.dp_replicate, l.dp_shard, l.cp, l.tp});
   CHECK(std::ranges::includes(tried, meshes));
   const SearchResult shared =
@@ -255,7 +256,7 @@ TEST_CASE("no way to divide the ranks is left out, ranks that share sequences an
 
 TEST_CASE("a pipeline that the file does not have is tried where it is asked for") {
   const Planned p({"--training.global_batch_size", "16", "--model.n_layers", "4"}, 4, 4);
-  for (const Layout& layout : all_layouts(p.planned, p.machine, {.limit_gib = 70})) REQUIRE(layout.pp == 1);
+  for (const Layout& layout : all_layouts(p.planned, p.machine)) REQUIRE(layout.pp == 1);
   const SearchResult found =
       search_layouts(p.config, p.planned, p.machine,
                      {.limit_gib = 70, .top = 3, .fixed = {"parallelism.pipeline_parallel_degree=2"}});
@@ -275,7 +276,7 @@ TEST_CASE("a search tries pipelines between machines, and ranks that share seque
     overrides.insert(overrides.end(), more.begin(), more.end());
     const Planned p(overrides, ranks, 4);
     std::set<int64_t> degrees;
-    for (const Layout& l : all_layouts(p.planned, p.machine, {.limit_gib = 1e9})) {
+    for (const Layout& l : all_layouts(p.planned, p.machine)) {
       CHECK(l.ranks() == ranks);
       CHECK((l.pp == layout_of(p.planned.experiment).pp || l.pp == 1 || l.micro_batches() >= l.pp));
       degrees.insert(l.*axis);

@@ -1,0 +1,174 @@
+#include "apps/predict/all_layouts.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+
+#include "apps/config/resolved_layout.h"
+#include "core/counted.h"
+#include "core/error.h"
+
+namespace ottava {
+namespace {
+
+using Reshard = ParallelismConfig::Reshard;
+using Reduce = ParallelismConfig::Reduce;
+using Mode = ActivationCheckpointConfig::Mode;
+
+std::vector<int64_t> divisors(int64_t n) {
+  std::vector<int64_t> out;
+  for (int64_t d = 1; d <= n; ++d)
+    if (n % d == 0) out.push_back(d);
+  return out;
+}
+
+void check_fixed(const std::vector<std::string>& fixed) {
+  Layout any;  // with all keys that a layout may have
+  any.recompute.mode = Mode::selective;
+  any.float8 = "tensorwise";
+  std::vector<std::string> names;
+  for (const auto& [key, value] : keys_of(any)) names.push_back(key);
+  for (const std::string& text : fixed) {
+    const size_t equals = text.find('=');
+    if (equals == std::string::npos || std::ranges::find(names, text.substr(0, equals)) == names.end())
+      fail<ConfigError>("plan", "--fix {}: expected KEY=VALUE with one of the keys that are varied: {}", text,
+                        fmt::format("{}", fmt::join(names, ", ")));
+  }
+}
+
+std::vector<ActivationCheckpointConfig> recomputations(const ActivationCheckpointConfig& given) {
+  std::vector<ActivationCheckpointConfig> out;
+  for (const Mode mode : {Mode::none, Mode::selective, Mode::full})
+    out.push_back({.mode = mode, .selective_ac_option = "op"});
+  if (given.mode == Mode::selective && !given.per_op()) out.push_back(given);
+  return out;
+}
+
+// Keys and values of whole sequences travel in every layer: within a machine.
+bool shares_sequences(const Experiment& e, const Machine& machine, int64_t tp, int64_t cp) {
+  const auto divides = [&](int64_t sequence) { return sequence % context_parallel_unit(cp) == 0; };
+  return tp * cp <= machine.ranks_per_node && divides(e.shape.sequence) &&
+         (e.shape.validation_batch == 0 || divides(e.shape.validation_sequence));
+}
+
+// Of pipelines that nobody asked for, every stage and micro-batch of which is recorded, the plainest, and
+// those that are soon recorded: a tenth of a second for so many passes of a block.
+bool is_plain_pipeline(const Layout& l, const Layout& given, int64_t layers) {
+  constexpr int64_t kMostPasses = 1024;
+  return l.dp_replicate == 1 && l.cp == given.cp && l.micro_batches() >= l.pp &&
+         l.micro_batches() * layers <= kMostPasses &&
+         (l.local_batch == 1 || l.local_batch == given.local_batch);
+}
+
+class Lister {
+ public:
+  Lister(const PlannedExperiment& planned, const Machine& machine, const std::vector<std::string>& fixed)
+      : e_(planned.experiment), machine_(machine), fixed_(fixed), given_(layout_of(e_)) {}
+
+  std::vector<Layout> list() && {
+    const int64_t world = e_.mesh.world_size();
+    for (const int64_t pp : divisors(world)) {
+      if (!tries_pipeline(pp)) continue;
+      for (const int64_t tp : divisors(world / pp)) {
+        if (tp > machine_.ranks_per_node) continue;
+        for (const int64_t shards : divisors(world / pp / tp))
+          for (const int64_t cp : divisors(shards)) add_batches(pp, tp, shards, cp);
+      }
+    }
+    return std::move(out_);
+  }
+
+ private:
+  // Within a machine sharding hides as much as a pipeline saves, which idles besides.
+  bool tries_pipeline(int64_t pp) const {
+    constexpr int64_t kMost = 16;
+    const bool between_machines =
+        e_.mesh.world_size() > machine_.ranks_per_node && !e_.shape.model.tied_embeddings;
+    return is_asked_for(pp, given_, fixed_) ||
+           (between_machines && pp <= std::min(kMost, e_.shape.model.layers));
+  }
+
+  void add_batches(int64_t pp, int64_t tp, int64_t shards, int64_t cp) {
+    if (cp > 1 && !shares_sequences(e_, machine_, tp, cp)) return;
+    for (const int64_t batch : std::set<int64_t>{1, 2, 4, 8, 16, given_.local_batch}) {
+      // Ranks that share sequences could rather have one each, while there are several.
+      if (cp > 1 && batch > 1 && batch != given_.local_batch) continue;
+      Layout layout = given_;
+      layout.tp = tp;
+      layout.pp = pp;
+      layout.cp = cp;
+      layout.dp_shard = shards / cp;
+      layout.dp_replicate = e_.mesh.world_size() / pp / tp / shards;
+      layout.local_batch = batch;
+      if (given_.global_batch % (layout.dp_replicate * layout.dp_shard * batch) != 0) continue;
+      if (is_asked_for(pp, given_, fixed_) || is_plain_pipeline(layout, given_, e_.shape.model.layers))
+        add_variants(layout);
+    }
+  }
+
+  // The rest of a layout, ranks and sequences given.
+  void add_variants(const Layout& base) {
+    const DeviceTable& device = machine_.device;
+    const bool has_float8 = !given_.float8.empty() && (!device.is_gpu() || device.fp8_tflops > 0);
+    const bool reduces_often = base.micro_batches() > 1 && base.shards() > 1;
+    const bool all_reshards = base.shards() > 1 && std::ranges::any_of(fixed_, [](const std::string& key) {
+                                return key.starts_with("parallelism.fsdp_reshard_after_forward=");
+                              });
+    for (const ActivationCheckpointConfig& recompute : recomputations(given_.recompute)) {
+      for (const bool float8 : {false, true}) {
+        if (float8 && !has_float8) continue;
+        for (const Reduce reduce : {Reduce::automatic, Reduce::once_per_step, Reduce::every_microbatch}) {
+          if ((reduce == Reduce::automatic) == reduces_often) continue;
+          for (const Reshard reshard : {Reshard::automatic, Reshard::always, Reshard::never}) {
+            if (reshard != Reshard::automatic && !all_reshards) continue;
+            if (base.pp > 1 && (reshard == Reshard::always || reduce == Reduce::every_microbatch)) continue;
+            Layout layout = base;
+            layout.recompute = recompute;
+            layout.reduce = reduce;
+            layout.reshard = reshard;
+            layout.float8 = float8 ? given_.float8 : "";
+            layout.float8_gather = float8 && base.shards() > 1;
+            if (has_all(layout, fixed_)) out_.push_back(std::move(layout));
+          }
+        }
+      }
+    }
+  }
+
+  const Experiment& e_;
+  const Machine& machine_;
+  const std::vector<std::string>& fixed_;
+  const Layout given_;
+  std::vector<Layout> out_;
+};
+
+}  // namespace
+
+std::vector<Layout> all_layouts(const PlannedExperiment& planned, const Machine& machine,
+                                const std::vector<std::string>& fixed) {
+  check_fixed(fixed);
+  std::vector<Layout> layouts = Lister(planned, machine, fixed).list();
+  if (layouts.empty())
+    fail<ConfigError>(
+        "plan", "no layout of {} for a global batch of {}{}: change training.global_batch_size or --fix",
+        counted(planned.experiment.mesh.world_size(), "rank"),
+        counted(layout_of(planned.experiment).global_batch, "sequence"),
+        fixed.empty() ? "" : fmt::format(" has {}", fmt::join(fixed, " and ")));
+  return layouts;
+}
+
+bool has_all(const Layout& layout, const std::vector<std::string>& fixed) {
+  if (fixed.empty()) return true;
+  const LayoutKeys keys = keys_of(layout);
+  return std::ranges::all_of(fixed, [&](const std::string& wanted) {
+    return std::ranges::any_of(keys, [&](const auto& key) { return key.first + "=" + key.second == wanted; });
+  });
+}
+
+bool is_asked_for(int64_t pp, const Layout& given, const std::vector<std::string>& fixed) {
+  return pp == 1 || pp == given.pp ||
+         std::ranges::find(fixed, fmt::format("parallelism.pipeline_parallel_degree={}", pp)) != fixed.end();
+}
+
+}  // namespace ottava
