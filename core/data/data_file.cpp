@@ -257,8 +257,8 @@ std::vector<DataFile> find_data_files(const std::vector<std::string>& sources, s
   for (const std::string& source : sources) finder.add(source, 0);
   if (finder.files.empty()) {
     fail<DataError>(kWhere,
-                    "the dataset is empty: {} give {}, all of 0 bytes; expected at least one with text",
-                    names_of_sources(sources), counted(finder.empty, "file"));
+                    "the dataset is empty: {} in {}, none with a byte; expected at least one with text",
+                    counted(finder.empty, "file"), names_of_sources(sources));
   }
   if (finder.empty > 0) log::warning("data: {} left out", counted(finder.empty, "empty file"));
   return std::move(finder.files);

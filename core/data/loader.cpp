@@ -153,12 +153,13 @@ struct TokenLoader::State {
                       names_of_sources(options.sources), options.seq_len + 1,
                       counted(total.too_long, "conversation is", "conversations are"));
     }
-    fail<DataError>(kWhere,
-                    "the dataset is too small: {} with {} of {} give {} and {} in {}, of which none fills a "
-                    "window of seq_len + 1 = {} tokens; use more text or a smaller seq_len",
-                    names_of_sources(options.sources), counted(corpus.files().size(), "file"),
-                    counted(corpus.bytes(), "byte"), counted(total.documents, "document"),
-                    counted(total.tokens, "token"), counted(corpus.blocks(), "block"), options.seq_len + 1);
+    fail<DataError>(
+        kWhere,
+        "the dataset is too small: {}: {} of {}, which make {} and {} in {}, none of which fills a "
+        "window of seq_len + 1 = {} tokens; use more text or a smaller seq_len",
+        names_of_sources(options.sources), counted(corpus.files().size(), "file"),
+        counted(corpus.bytes(), "byte"), counted(total.documents, "document"), counted(total.tokens, "token"),
+        counted(corpus.blocks(), "block"), options.seq_len + 1);
   }
 
   void save_index_now_and_then() {

@@ -171,7 +171,7 @@ TEST_CASE("text, tokenizer and weights that are missing or damaged are named bef
   place.refuses("--training.dataset_path absent.txt", {"training.dataset_path: 'absent.txt' does not exist"});
   place.refuses("--training.dataset_path 'absent*.txt'", {"absent*.txt"});
   place.write("empty.txt", "");
-  place.refuses("--training.dataset_path empty.txt", {"the dataset is empty", "empty.txt' give"});
+  place.refuses("--training.dataset_path empty.txt", {"the dataset is empty: 1 file in", "empty.txt'"});
   place.write("short.txt", "too short");
   place.refuses("--training.dataset_path short.txt --training.seq_len 512",
                 {"the dataset is too small", "short.txt'", "seq_len"});

@@ -260,7 +260,7 @@ TEST_CASE("what is wrong with weights is said with the file and the line") {
              Contains(file + ":3:5: training.mixture: ") && Contains("all weights are 0"));
   std::ofstream(mixed / "notes.txt").close();
   CHECK_THAT(message_of([&] { mixed.start("empty", mixed.of("weight: 1", "weight: 1", "weight: 1")); }),
-             Contains("the dataset is empty: '" + (mixed / "notes.txt") + "' give 1 file, all of 0 bytes"));
+             Contains("the dataset is empty: 1 file in '" + (mixed / "notes.txt") + "', none with a byte"));
 }
 
 TEST_CASE("data that is left out brings a mixture's stages as much sooner") {

@@ -86,11 +86,11 @@ TEST_CASE("sources that cannot be read") {
   auto file = [](std::vector<std::string> sources) {
     return message_of<FileError>([&] { find_data_files(sources); });
   };
-  CHECK_HAS(data({}), "the dataset is empty: no sources give 0 files");
+  CHECK_HAS(data({}), "the dataset is empty: 0 files in no sources");
   CHECK_HAS(data({""}), "a source is an empty string");
   const std::string empty = folder.write("empty.txt", "");
-  CHECK_HAS(data({empty}), "the dataset is empty: '" + empty + "' give 1 file, all of 0 bytes");
-  CHECK_HAS(data(std::vector<std::string>(5, empty)), "', '" + empty + "' and 2 more give 5 files");
+  CHECK_HAS(data({empty}), "the dataset is empty: 1 file in '" + empty + "', none with a byte");
+  CHECK_HAS(data(std::vector<std::string>(5, empty)), "', '" + empty + "' and 2 more, none with a byte");
   CHECK_HAS(data({folder / "*.md"}), "no file matches");
   folder.write("only/model.safetensors", "x");
   CHECK_HAS(data({folder / "only"}), "holds no data");

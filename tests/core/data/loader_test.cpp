@@ -208,7 +208,7 @@ TEST_CASE("errors of the loader") {
   SECTION("too little text says how much was there") {
     TokenLoader loader(o);
     std::string what = message_of<DataError>([&] { windows(loader, 100, 0, 1); });
-    CHECK_HAS(what, "1 file of 5 bytes give 1 document and 7 tokens in 1 block");
+    CHECK_HAS(what, "1 file of 5 bytes, which make 1 document and 7 tokens in 1 block");
     CHECK_HAS(what, "seq_len + 1 = 101");
     CHECK_HAS(message_of<DataError>([&] { windows(loader, 100, 0, 1); }), "too small");
   }
