@@ -26,63 +26,103 @@ inline Register load_register(const float* p) {
   return r;
 }
 
-/// `rows` rows of C and `vectors` vectors of columns, `columns` of which exist.
+/// The same value, of which the compiler no longer knows what it was made of.
+template <class T>
+inline T opaque(T value) {
+  asm("" : "+r"(value));
+  return value;
+}
+
+/// `rows` rows of C and `vectors` vectors of columns, all of which exist at `c`.
 template <int rows, int vectors>
-inline void sum_block(const PanelProduct& t, const float* a, const float* b, float* c, int64_t columns) {
+inline void sum_block(const PanelProduct& t, const float* a, const float* b, float* c, int64_t c_row) {
   Register sums[rows][vectors];
 #pragma GCC unroll 16
   for (int i = 0; i < rows; ++i) {
 #pragma GCC unroll 2
     for (int j = 0; j < vectors; ++j) sums[i][j] = Register{};
   }
-  for (int64_t p = 0; p < t.k; ++p, a += t.a_depth, b += kPanelColumns) {
+  // A row's address is one of two pointers and a multiple of one of three distances, which x86 scales: a
+  // distance for every row would be more than there are registers, and a fifth of the time would go into
+  // loading them again.
+  constexpr int kHalf = (rows + 1) / 2;
+  static_assert(kHalf <= 7);
+  constexpr int64_t kSize = sizeof(float);
+  const int64_t row = opaque(t.a_row * kSize), row3 = opaque(3 * row), row5 = opaque(5 * row),
+                depth = t.a_depth * kSize;
+  const auto at = [&](const char* first, int i) {
+    float x;
+    __builtin_memcpy(&x, first + (i == 5 ? row5 : i % 3 == 0 ? i / 3 * row3 : i * row), sizeof x);
+    return x;
+  };
+  const char* upper = reinterpret_cast<const char*>(a);
+  const char* lower = opaque(upper + kHalf * row);
+  for (int64_t p = 0; p < t.k; ++p, upper += depth, lower += depth, b += t.b_depth) {
     Register columns_of_b[vectors];
 #pragma GCC unroll 2
     for (int j = 0; j < vectors; ++j) columns_of_b[j] = load_register(b + j * kRegisterLanes);
 #pragma GCC unroll 16
     for (int i = 0; i < rows; ++i) {
-      const Register x = a[i * t.a_row] - Register{};
+      const Register x = at(i < kHalf ? upper : lower, i % kHalf) - Register{};
 #pragma GCC unroll 2
       for (int j = 0; j < vectors; ++j) sums[i][j] += x * columns_of_b[j];
     }
   }
-  const bool whole = columns >= vectors * kRegisterLanes;
+  const bool accumulate = t.accumulate;  // read once: the compiler cannot know that C does not hold it
 #pragma GCC unroll 16
-  for (int i = 0; i < rows; ++i) {
-    float* to = c + i * t.c_row;
-    float edge[kSumColumns];
-    if (!whole) __builtin_memcpy(edge, to, static_cast<unsigned long>(columns) * sizeof(float));
-    float* at = whole ? to : edge;
+  for (int i = 0; i < rows; ++i, c = opaque(c + c_row)) {
 #pragma GCC unroll 2
     for (int j = 0; j < vectors; ++j) {
-      const Register sum = t.accumulate ? load_register(at + j * kRegisterLanes) + sums[i][j] : sums[i][j];
-      __builtin_memcpy(at + j * kRegisterLanes, &sum, sizeof sum);
+      if (accumulate) sums[i][j] += load_register(c + j * kRegisterLanes);
+      __builtin_memcpy(c + j * kRegisterLanes, &sums[i][j], sizeof(Register));
     }
-    if (!whole) __builtin_memcpy(to, edge, static_cast<unsigned long>(columns) * sizeof(float));
   }
 }
 
 template <int vectors, int rows = kSumRows>
 inline void sum_rows(int64_t count, const PanelProduct& t, const float* a, const float* b, float* c,
-                     int64_t columns) {
-  if (count == rows) return sum_block<rows, vectors>(t, a, b, c, columns);
-  if constexpr (rows > 1) sum_rows<vectors, rows - 1>(count, t, a, b, c, columns);
+                     int64_t c_row) {
+  if (count == rows) return sum_block<rows, vectors>(t, a, b, c, c_row);
+  if constexpr (rows > 1) sum_rows<vectors, rows - 1>(count, t, a, b, c, c_row);
 }
 
-/// A part of a panel stays in the L1 cache for all rows; rows are divided evenly, so that no group is small.
-inline void multiply(const PanelProduct& t) {
+/// The same where only `columns` columns of C exist.
+template <int vectors>
+inline void sum_edge(int64_t count, const PanelProduct& t, const float* a, const float* b, float* c,
+                     int64_t columns) {
+  float whole[kSumRows * kSumColumns] = {};
+  for (int64_t i = 0; t.accumulate && i < count; ++i) {
+    for (int64_t j = 0; j < columns; ++j) whole[i * kSumColumns + j] = c[i * t.c_row + j];
+  }
+  sum_rows<vectors>(count, t, a, b, whole, kSumColumns);
+  for (int64_t i = 0; i < count; ++i) {
+    for (int64_t j = 0; j < columns; ++j) c[i * t.c_row + j] = whole[i * kSumColumns + j];
+  }
+}
+
+/// Rows are divided evenly, so that no group is small.
+template <int vectors>
+inline void sum_columns(const PanelProduct& t, const float* b, float* c, int64_t columns) {
   const int64_t groups = (t.m + kSumRows - 1) / kSumRows;
+  for (int64_t g = 0; g < groups; ++g) {
+    const int64_t first = t.m * g / groups, count = t.m * (g + 1) / groups - first;
+    const float* a = t.a + first * t.a_row;
+    if (columns >= vectors * kRegisterLanes) {
+      sum_rows<vectors>(count, t, a, b, c + first * t.c_row, t.c_row);
+    } else {
+      sum_edge<vectors>(count, t, a, b, c + first * t.c_row, columns);
+    }
+  }
+}
+
+/// A part of a panel stays in the L1 cache for all rows.
+inline void multiply(const PanelProduct& t) {
   for (int64_t column = 0; column < t.n; column += kSumColumns) {
     const float* b = t.b + column / kPanelColumns * t.b_panel + column % kPanelColumns;
-    for (int64_t g = 0; g < groups; ++g) {
-      const int64_t first = t.m * g / groups, end = t.m * (g + 1) / groups;
-      const float* a = t.a + first * t.a_row;
-      float* c = t.c + first * t.c_row + column;
-      if (t.n - column > kRegisterLanes) {
-        sum_rows<kSumVectors>(end - first, t, a, b, c, t.n - column);
-      } else {
-        sum_rows<1>(end - first, t, a, b, c, t.n - column);
-      }
+    if (t.n - column > kRegisterLanes) {
+      sum_columns<kSumVectors>(t, b, t.c + column, t.n - column);
+    } else {
+      sum_columns<1>(t, b, t.c + column, t.n - column);
     }
   }
 }
@@ -123,28 +163,37 @@ inline void exchange_all(Vec (&rows)[kLanes]) {
   }
 }
 
+/// to[j,i] = from[i,j] for 16 x 16 elements.
+template <class T>
+inline void transpose_square(const T* from, int64_t from_row, float* to, int64_t to_row) {
+#if defined(__AVX512F__)
+  Vec rows[kLanes];
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) rows[i] = load(from + i * from_row);
+  exchange_all<8>(rows);
+  exchange_all<4>(rows);
+  exchange_all<2>(rows);
+  exchange_all<1>(rows);
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) store(to + i * to_row, rows[i]);
+#else  // a stage would be dozens of instructions
+  for (int i = 0; i < kLanes; ++i) {
+    for (int j = 0; j < kLanes; ++j) to[j * to_row + i] = static_cast<float>(from[i * from_row + j]);
+  }
+#endif
+}
+
 /// The same from B stored transposed, as [n,k].
 template <class T>
 inline void pack_transposed_panel(const T* from, int64_t stride, int64_t columns, int64_t k, float* to) {
   int64_t whole = 0;
-#if defined(__AVX512F__)  // elsewhere a stage would be dozens of instructions
   if (columns >= kPanelColumns) {
     whole = k / kLanes * kLanes;
     for (int half = 0; half < kPanelColumns; half += kLanes) {
-      for (int64_t p = 0; p < whole; p += kLanes) {
-        Vec rows[kLanes];
-#pragma GCC unroll 16
-        for (int j = 0; j < kLanes; ++j) rows[j] = load(from + (half + j) * stride + p);
-        exchange_all<8>(rows);
-        exchange_all<4>(rows);
-        exchange_all<2>(rows);
-        exchange_all<1>(rows);
-#pragma GCC unroll 16
-        for (int j = 0; j < kLanes; ++j) store(to + (p + j) * kPanelColumns + half, rows[j]);
-      }
+      for (int64_t p = 0; p < whole; p += kLanes)
+        transpose_square(from + half * stride + p, stride, to + p * kPanelColumns + half, kPanelColumns);
     }
   }
-#endif
   constexpr int64_t kBlock = 16;  // rows of k, so that what is written stays in the cache
   for (int64_t first = whole; first < k; first += kBlock) {
     const int64_t end = first + kBlock < k ? first + kBlock : k;

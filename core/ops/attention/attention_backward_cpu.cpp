@@ -31,15 +31,11 @@ struct Lane {
     dout = parts.take(t.tile_bytes(rows * d));
     k = parts.take(TileProducts::packed_bytes(t, Operand::transposed, t.keys));
     v = parts.take(TileProducts::packed_bytes(t, Operand::transposed, t.keys));
-    const bool alike = TileProducts::packs_alike(t);
-    const auto right = [&](int64_t count) {
-      return parts.take(TileProducts::packed_bytes(t, Operand::right, count));
-    };
-    right_q = alike ? q : right(rows);
-    right_dout = alike ? dout : right(rows);
-    right_k = alike ? k : right(t.keys);
-    dk = parts.take(t.keys * d * 4);
-    dv = parts.take(t.keys * d * 4);
+    right_k =
+        TileProducts::packs_alike(t) ? k : parts.take(TileProducts::packed_bytes(t, Operand::right, t.keys));
+    dk = parts.take(t.column_elements() * 4);
+    dv = parts.take(t.column_elements() * 4);
+    finished = parts.take(t.keys * d * 4);
     scores = parts.take(t.score_elements() * 4);
     dprobabilities = parts.take(t.score_elements() * 4);
     const bool in_place = t.tile == DType::f32;
@@ -48,8 +44,7 @@ struct Lane {
     scratch = parts.take(scratch_bytes);
   }
   Parts parts;
-  int64_t q, dout, k, v, right_q, right_dout, right_k, dk, dv, scores, dprobabilities, probabilities, dscores,
-      scratch;
+  int64_t q, dout, k, v, right_k, dk, dv, finished, scores, dprobabilities, probabilities, dscores, scratch;
 };
 
 /// All of the memory: threads, slots of dQ, delta.
@@ -121,15 +116,14 @@ class Backward {
     const int64_t key = index * t_.keys, all_keys = std::min(t_.keys, t_.end_of_keys() - key);
     const int64_t of_keys = (b * t_.key_sequence + key) * rows_.stride, k = of_keys + rows_.key_column(kv, d),
                   v = of_keys + rows_.value_column(kv, d);
-    const bool alike = TileProducts::packs_alike(t_);
     const auto pack_keys = [&](Operand operand, int64_t from, int64_t to) {
-      products_.pack(operand, element(rows_.tensor, from), rows_.stride, all_keys, own + to, 0, all_keys);
+      products_.pack(operand, element(rows_.tensor, from), rows_.stride, all_keys, own + to);
     };
     pack_keys(Operand::transposed, k, l.k);
     pack_keys(Operand::transposed, v, l.v);
-    if (!alike) pack_keys(Operand::right, k, l.right_k);
-    std::fill_n(dk, all_keys * d, 0.0f);
-    std::fill_n(dv, all_keys * d, 0.0f);
+    if (!TileProducts::packs_alike(t_)) pack_keys(Operand::right, k, l.right_k);
+    std::fill_n(dk, t_.column_elements(), 0.0f);
+    std::fill_n(dv, t_.column_elements(), 0.0f);
 
     for (int64_t i = std::max<int64_t>(key - t_.first_query, 0) / t_.queries; i < t_.query_tiles(); ++i) {
       const int64_t first = i * t_.queries, queries = std::min(t_.queries, t_.sequence - first);
@@ -138,14 +132,11 @@ class Backward {
       const int32_t* starts = a_.document_start.empty() ? nullptr : a_.document_start.as<int32_t>() + token;
       if (first_visible_key(starts, queries) >= key + keys) continue;
       for (int64_t g = 0; g < t_.group; ++g) {
-        const auto pack = [&](const void* from, int64_t stride, int64_t left, int64_t right) {
-          products_.pack(Operand::left, from, stride, queries, own + left, g * queries, t_.group * queries);
-          if (!alike)
-            products_.pack(Operand::right, from, stride, queries, own + right, g * queries,
-                           t_.group * queries);
-        };
-        pack(element(a_.qkv, token * row + (head + g) * d), row, l.q, l.right_q);
-        pack(element(a_.dout, token * heads * d + (head + g) * d), heads * d, l.dout, l.right_dout);
+        const int64_t at = t_.tile_bytes(g * queries * d);
+        products_.pack(Operand::left, element(a_.qkv, token * row + (head + g) * d), row, queries,
+                       own + l.q + at);
+        products_.pack(Operand::left, element(a_.dout, token * heads * d + (head + g) * d), heads * d,
+                       queries, own + l.dout + at);
       }
       const int64_t statistics = (b * heads + head) * t_.sequence + first;
       const GradientTile step{.tile = {.scores = reinterpret_cast<float*>(own + l.scores),
@@ -163,22 +154,44 @@ class Backward {
                               .head_stride = t_.sequence,
                               .probabilities = own + l.probabilities,
                               .dscores = own + l.dscores};
-      float* dprobabilities = reinterpret_cast<float*>(own + l.dprobabilities);
-      products_.scores(lane, step.tile, own + l.q, own + l.k, step.tile.scores, scratch);
-      products_.scores(lane, step.tile, own + l.dout, own + l.v, dprobabilities, scratch);
-      kernels_.gradient[t_.tile](step);
-      products_.columns(lane, step.tile, step.probabilities, own + l.right_dout, dv, scratch);
-      products_.columns(lane, step.tile, step.dscores, own + l.right_q, dk, scratch);
-      products_.rows(lane, step.tile, step.dscores, own + l.right_k, all_keys, dq + first * t_.group * d,
-                     scratch);
+      products_.for_each_part(step.tile, [&](const ScoreTile& tile, int64_t row) {
+        const GradientTile part = part_of(step, tile, row);
+        const int64_t at = t_.tile_bytes(row * d);
+        products_.scores(lane, tile, own + l.q + at, own + l.k, part.tile.scores, scratch);
+        products_.scores(lane, tile, own + l.dout + at, own + l.v, part.dprobabilities, scratch);
+        kernels_.gradient[t_.tile](part);
+        products_.rows(lane, tile, part.dscores, own + l.right_k, all_keys, dq + (first * t_.group + row) * d,
+                       scratch);
+      });
+      products_.columns(lane, step.tile, step.probabilities, own + l.dout, dv, scratch);
+      products_.columns(lane, step.tile, step.dscores, own + l.q, dk, scratch);
     }
-    if (!a_.keys.empty()) {
-      kernels_.add(dk, scale_, a_.keys.gradients.as<float>() + k, rows_.stride, {0, all_keys, d});
-      return kernels_.add(dv, 1, a_.keys.gradients.as<float>() + v, rows_.stride, {0, all_keys, d});
-    }
-    const auto store = kernels_.store[t_.dtype];
-    store({.from = dk, .factor = scale_}, element(a_.dqkv, k), row, {0, all_keys, d});
-    store({.from = dv}, element(a_.dqkv, v), row, {0, all_keys, d});
+    finish_keys(dk, scale_, k, all_keys, own);
+    finish_keys(dv, 1, v, all_keys, own);
+  }
+
+  /// The sums of a tile's keys, times the factor, to where the keys' or values' gradients lie.
+  void finish_keys(const float* sums, float factor, int64_t at, int64_t keys, char* own) const {
+    const Rows block{0, keys, a_.heads.head_dim};
+    const float* from =
+        products_.rows_of_columns(sums, keys, reinterpret_cast<float*>(own + layout_.lane.finished));
+    if (!a_.keys.empty())
+      return kernels_.add(from, factor, a_.keys.gradients.as<float>() + at, rows_.stride, block);
+    kernels_.store[t_.dtype]({.from = from, .factor = factor}, element(a_.dqkv, at), a_.heads.row(), block);
+  }
+
+  GradientTile part_of(const GradientTile& whole, const ScoreTile& tile, int64_t row) const {
+    GradientTile part = whole;
+    const int64_t scores = row * tile.stride,
+                  statistics = row / whole.tile.queries * whole.head_stride + row % whole.tile.queries;
+    part.tile = tile;
+    part.tile.scores += scores;
+    part.dprobabilities += scores;
+    part.lse += statistics;
+    part.delta += statistics;
+    part.probabilities = static_cast<char*>(part.probabilities) + t_.tile_bytes(scores);
+    part.dscores = static_cast<char*>(part.dscores) + t_.tile_bytes(scores);
+    return part;
   }
 
   void store_dq(int64_t pair, int64_t index, AttentionKernels::Sum dq) const {

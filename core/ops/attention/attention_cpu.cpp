@@ -19,7 +19,12 @@ constexpr float kLog2e = 1.44269504088896341f, kLn2 = 0.693147180559945309f;
 /// contributes is nothing. NaN stays NaN. 2^n 2^r with |r| <= 1/2, the latter by interpolation at Chebyshev's
 /// nodes (error 2e-07).
 inline Vec exp2(Vec y) {
+#if defined(__AVX512F__)  // one instruction instead of two; the second operand is the one that a NaN passes
+                          // through
+  y = bits_as<Vec>(_mm512_max_ps(_mm512_set1_ps(-126.0f), bits_as<__m512>(y)));
+#else
   y = y < -126.0f ? splat(-126.0f) : y;
+#endif
   // Adding 1.5 * 2^23 leaves n in the low mantissa bits; 127 more make it an exponent.
   const Vec shifted = y + (12582912.0f + 127.0f);
   const Vec r = y - (shifted - (12582912.0f + 127.0f));
@@ -103,44 +108,66 @@ inline void clear_hidden(T* row, Visible v, int64_t stride) {
   for (int64_t j = v.end; j < stride; ++j) row[j] = T{};
 }
 
+/// The new maximum of a row, in powers of two, after its hidden scores are.
+inline float row_maximum(const SoftmaxTile& s, int64_t row, Visible v) {
+  float* scores = s.tile.scores + row * s.tile.stride;
+  hide(scores, v);
+  Vec most = load(scores + v.first), more = load(scores + v.first + kLanes);
+  for (int64_t j = v.first + kStep; j < v.last; j += kStep) {
+    most = max(most, load(scores + j));
+    more = max(more, load(scores + j + kLanes));
+  }
+  const float top = largest(max(most, more)) * s.tile.scale_log2, before = s.row_max[row];
+  return top > before ? top : before;
+}
+
+template <class T>
+void softmax_row(const SoftmaxTile& s, int64_t i, Visible v, float top) {
+  const ScoreTile& t = s.tile;
+  const float* scores = t.scores + i * t.stride;
+  T* probabilities = static_cast<T*>(s.probabilities) + i * t.stride;
+  Vec sum{}, more_sum{};
+  for (int64_t j = v.first; j < v.last; j += kStep) {
+    const Vec p = exp2(load(scores + j) * t.scale_log2 - top);
+    const Vec q = exp2(load(scores + j + kLanes) * t.scale_log2 - top);
+    sum += p;
+    more_sum += q;
+    store_tile(probabilities + j, p, q);
+  }
+  clear_hidden(probabilities, v, t.stride);
+  const float before = s.row_max[i];
+  if (top != before) {
+    const float shrink = exp2(splat(before - top))[0];
+    s.row_sum[i] *= shrink;
+    s.row_max[i] = top;
+    float* sums = s.sums + i * s.head_dim;
+    for_each_vec(s.head_dim,
+                 [&](int64_t c, auto lanes) { store(sums + c, load(sums + c, lanes) * shrink, lanes); });
+  }
+  s.row_sum[i] += total(sum + more_sum);
+}
+
+// The maxima of some rows first: each is a chain of dependent instructions, which the next row's exponentials
+// would wait for.
 template <class T>
 void softmax(const SoftmaxTile& s) {
+  constexpr int64_t kTogether = 16;
   const ScoreTile& t = s.tile;
-  for (int64_t i = 0; i < t.rows; ++i) {
-    float* scores = t.scores + i * t.stride;
-    T* probabilities = static_cast<T*>(s.probabilities) + i * t.stride;
-    const Visible v = visible_keys(t, i);
-    if (v.begin == v.end) {
-      clear_hidden(probabilities, v, t.stride);
-      continue;
+  Visible visible[kTogether];
+  float top[kTogether];
+  for (int64_t first = 0; first < t.rows; first += kTogether) {
+    const int64_t rows = t.rows - first < kTogether ? t.rows - first : kTogether;
+    for (int64_t i = 0; i < rows; ++i) {
+      const Visible v = visible[i] = visible_keys(t, first + i);
+      if (v.begin < v.end) top[i] = row_maximum(s, first + i, v);
     }
-    hide(scores, v);
-    Vec most = load(scores + v.first), more = load(scores + v.first + kLanes);
-    for (int64_t j = v.first + kStep; j < v.last; j += kStep) {
-      most = max(most, load(scores + j));
-      more = max(more, load(scores + j + kLanes));
+    for (int64_t i = 0; i < rows; ++i) {
+      if (visible[i].begin < visible[i].end) {
+        softmax_row<T>(s, first + i, visible[i], top[i]);
+      } else {
+        clear_hidden(static_cast<T*>(s.probabilities) + (first + i) * t.stride, visible[i], t.stride);
+      }
     }
-    float top = largest(max(most, more)) * t.scale_log2;
-    const float before = s.row_max[i];
-    top = top > before ? top : before;
-    Vec sum{}, more_sum{};
-    for (int64_t j = v.first; j < v.last; j += kStep) {
-      const Vec p = exp2(load(scores + j) * t.scale_log2 - top);
-      const Vec q = exp2(load(scores + j + kLanes) * t.scale_log2 - top);
-      sum += p;
-      more_sum += q;
-      store_tile(probabilities + j, p, q);
-    }
-    clear_hidden(probabilities, v, t.stride);
-    if (top != before) {
-      const float shrink = exp2(splat(before - top))[0];
-      s.row_sum[i] *= shrink;
-      s.row_max[i] = top;
-      float* sums = s.sums + i * s.head_dim;
-      for_each_vec(s.head_dim,
-                   [&](int64_t c, auto lanes) { store(sums + c, load(sums + c, lanes) * shrink, lanes); });
-    }
-    s.row_sum[i] += total(sum + more_sum);
   }
 }
 
@@ -207,6 +234,19 @@ void pack(const void* from, int64_t stride, int64_t columns, int64_t k, float* t
 template <class T>
 void pack_transposed(const void* from, int64_t stride, int64_t columns, int64_t k, float* to) {
   pack_transposed_panel(static_cast<const T*>(from), stride, columns, k, to);
+}
+
+void transpose(const float* from, int64_t stride, float* to, Rows block) {
+  const int64_t whole = block.cols / kLanes * kLanes;
+  for (int64_t i = block.begin; i < block.end; i += kLanes) {
+    const int64_t rows = block.end - i < kLanes ? block.end - i : kLanes;
+    const int64_t squares = rows == kLanes ? whole : 0;
+    for (int64_t c = 0; c < squares; c += kLanes)
+      transpose_square(from + c * stride + i, stride, to + i * block.cols + c, block.cols);
+    for (int64_t r = i; r < i + rows; ++r) {
+      for (int64_t c = squares; c < block.cols; ++c) to[r * block.cols + c] = from[c * stride + r];
+    }
+  }
 }
 
 template <class T>
@@ -312,6 +352,7 @@ AttentionKernels attention_kernels() {
           multiply,
           {softmax<float>, softmax<bf16>},
           {gradient<float>, gradient<bf16>},
+          transpose,
           {store_sum<float>, store_sum<bf16>},
           add,
           {finish<float>, finish<bf16>},

@@ -81,23 +81,29 @@ void attention_forward(Stream& stream, const AttentionForward& a) {
                                        d);
     for (int64_t g = 0; g < t.group; ++g) {
       products.pack(Operand::left, element(a.qkv, token * stride + (head + g) * d), stride, queries,
-                    own + lane.q, g * queries, t.group * queries);
+                    own + lane.q + t.tile_bytes(g * queries * d));
     }
     const int64_t skipped = first_visible_key(starts, queries) / t.keys * t.keys;
     for (int64_t key = skipped; key < end; key += t.keys) {
       const int64_t keys = std::min(t.keys, end - key), row = (of_keys + key) * rows.stride;
       products.pack(Operand::transposed, element(rows.tensor, row + rows.key_column(kv, d)), rows.stride,
-                    keys, own + lane.k, 0, keys);
+                    keys, own + lane.k);
       products.pack(Operand::right, element(rows.tensor, row + rows.value_column(kv, d)), rows.stride, keys,
-                    own + lane.v, 0, keys);
+                    own + lane.v);
       step.tile.keys = keys;
       step.tile.stride = t.stride_of(keys);
       step.tile.first_key = key;
-      products.scores(lane_index, step.tile, own + lane.q, own + lane.k, step.tile.scores,
-                      own + lane.scratch);
-      softmax(step);
-      products.rows(lane_index, step.tile, step.probabilities, own + lane.v, keys, step.sums,
-                    own + lane.scratch);
+      products.for_each_part(step.tile, [&](const ScoreTile& part, int64_t row) {
+        SoftmaxTile now = step;
+        now.tile = part;
+        now.row_max += row;
+        now.row_sum += row;
+        now.sums += row * d;
+        products.scores(lane_index, part, own + lane.q + t.tile_bytes(row * d), own + lane.k, part.scores,
+                        own + lane.scratch);
+        softmax(now);
+        products.rows(lane_index, part, now.probabilities, own + lane.v, keys, now.sums, own + lane.scratch);
+      });
     }
     for (int64_t g = 0; g < t.group; ++g) {
       finish(step, element(a.out, token * a.heads.heads * d + (head + g) * d), a.heads.heads * d,

@@ -35,7 +35,7 @@ struct SoftmaxTile {
 /// and query q (of the tile) lie at g * head_stride + q.
 struct GradientTile {
   ScoreTile tile;
-  const float* dprobabilities = nullptr;
+  float* dprobabilities = nullptr;
   const float* lse = nullptr;
   const float* delta = nullptr;
   int64_t head_stride = 0;
@@ -56,6 +56,8 @@ struct AttentionKernels {
   /// By the type of the probabilities.
   cpu::FloatKernel<void(const SoftmaxTile&)> softmax;
   cpu::FloatKernel<void(const GradientTile&)> gradient;
+  /// to [rows, cols] = from^T, whose rows are `stride` elements apart.
+  void (*transpose)(const float* from, int64_t stride, float* to, cpu::Rows block);
   /// to = factor * (sum over `parts` of from + part * part_stride); by the type of `to`.
   struct Sum {
     const float* from = nullptr;

@@ -109,12 +109,11 @@ int64_t TileProducts::packed_bytes(const AttentionTiling& t, Operand operand, in
   return 4 * kPanelColumns * (operand == Operand::right ? count * panels_of(d) : panels_of(count) * d);
 }
 
-void TileProducts::pack(Operand operand, const void* from, int64_t stride, int64_t count, char* to,
-                        int64_t first, int64_t all) const {
+void TileProducts::pack(Operand operand, const void* from, int64_t stride, int64_t count, char* to) const {
   const int64_t d = t_.heads.head_dim;
   if (packs_alike(t_) || operand == Operand::left) {
     const auto copy = t_.dtype == t_.tile ? kernels_.copy[t_.tile] : kernels_.widen;
-    return copy(from, stride, to + t_.tile_bytes(first * d), {0, count, d});
+    return copy(from, stride, to, {0, count, d});
   }
   const int64_t columns = operand == Operand::right ? d : count,
                 depth = operand == Operand::right ? count : d;
@@ -122,71 +121,43 @@ void TileProducts::pack(Operand operand, const void* from, int64_t stride, int64
   const int64_t size = static_cast<int64_t>(size_of(t_.dtype));
   for (int64_t panel = 0; panel < panels_of(columns); ++panel) {
     const int64_t column = panel * kPanelColumns;
-    const int64_t at = operand == Operand::right ? panel * all + first : panel * d;
     panel_of(static_cast<const char*>(from) + (operand == Operand::right ? column : column * stride) * size,
              stride, std::min(kPanelColumns, columns - column), depth,
-             reinterpret_cast<float*>(to) + at * kPanelColumns);
+             reinterpret_cast<float*>(to) + column * depth);
   }
 }
-
-namespace {
-
-// Rows of a product that share what the diagonal leaves of it.
-constexpr int64_t kTogether = 28;
-
-bool meets_diagonal(const ScoreTile& t) { return t.first_key + t.keys - 1 > t.first_query; }
-
-/// Calls body(first row, rows, keys that the last of them sees) for parts of the tile: one where all keys are
-/// seen.
-template <class Body>
-void for_each_part(const ScoreTile& t, Body&& body) {
-  if (!meets_diagonal(t)) return body(int64_t{0}, t.rows, t.keys);
-  for (int64_t head = 0; head < t.rows; head += t.queries) {
-    for (int64_t query = 0; query < t.queries; query += kTogether) {
-      const int64_t count = std::min(kTogether, t.queries - query);
-      const int64_t keys = std::min(t.first_query + query + count - t.first_key, t.keys);
-      if (keys > 0) body(head + query, count, keys);
-    }
-  }
-}
-
-}  // namespace
 
 void TileProducts::scores(int lane, const ScoreTile& t, const char* a, const char* b, float* scores,
                           void* scratch) const {
   if (packs_alike(t_)) return at(t).scores->run(lane, a, b, scores, scratch);
   const int64_t d = t_.heads.head_dim;
-  for_each_part(t, [&](int64_t row, int64_t rows, int64_t keys) {
-    kernels_.multiply({.a = reinterpret_cast<const float*>(a) + row * d,
-                       .a_row = d,
-                       .a_depth = 1,
-                       .b = reinterpret_cast<const float*>(b),
-                       .b_panel = kPanelColumns * d,
-                       .c = scores + row * t.stride,
-                       .c_row = t.stride,
-                       .m = rows,
-                       .n = panels_of(keys) * kPanelColumns,
-                       .k = d});
-  });
+  kernels_.multiply({.a = reinterpret_cast<const float*>(a),
+                     .a_row = d,
+                     .a_depth = 1,
+                     .b = reinterpret_cast<const float*>(b),
+                     .b_panel = kPanelColumns * d,
+                     .c = scores,
+                     .c_row = t.stride,
+                     .m = t.rows,
+                     .n = panels_of(t.keys) * kPanelColumns,
+                     .k = d});
 }
 
 void TileProducts::rows(int lane, const ScoreTile& t, const void* p, const char* b, int64_t all, float* c,
                         void* scratch) const {
   if (packs_alike(t_)) return at(t).rows->run(lane, p, b, c, scratch);
   const int64_t d = t_.heads.head_dim;
-  for_each_part(t, [&](int64_t row, int64_t rows, int64_t keys) {
-    kernels_.multiply({.a = static_cast<const float*>(p) + row * t.stride,
-                       .a_row = t.stride,
-                       .a_depth = 1,
-                       .b = reinterpret_cast<const float*>(b),
-                       .b_panel = kPanelColumns * all,
-                       .c = c + row * d,
-                       .c_row = d,
-                       .m = rows,
-                       .n = d,
-                       .k = keys,
-                       .accumulate = true});
-  });
+  kernels_.multiply({.a = static_cast<const float*>(p),
+                     .a_row = t.stride,
+                     .a_depth = 1,
+                     .b = reinterpret_cast<const float*>(b),
+                     .b_panel = kPanelColumns * all,
+                     .c = c,
+                     .c_row = d,
+                     .m = t.rows,
+                     .n = d,
+                     .k = t.keys,
+                     .accumulate = true});
 }
 
 void TileProducts::columns(int lane, const ScoreTile& t, const void* p, const char* b, float* c,
@@ -194,25 +165,32 @@ void TileProducts::columns(int lane, const ScoreTile& t, const void* p, const ch
   if (packs_alike(t_)) return at(t).columns->run(lane, p, b, c, scratch);
   const int64_t d = t_.heads.head_dim;
   const auto add = [&](int64_t key, int64_t keys, int64_t row, int64_t rows) {
-    kernels_.multiply({.a = static_cast<const float*>(p) + row * t.stride + key,
+    kernels_.multiply({.a = reinterpret_cast<const float*>(b) + row * d,
                        .a_row = 1,
-                       .a_depth = t.stride,
-                       .b = reinterpret_cast<const float*>(b) + row * kPanelColumns,
-                       .b_panel = kPanelColumns * t.rows,
-                       .c = c + key * d,
-                       .c_row = d,
-                       .m = keys,
-                       .n = d,
+                       .a_depth = d,
+                       .b = static_cast<const float*>(p) + row * t.stride + key,
+                       .b_panel = kPanelColumns,
+                       .b_depth = t.stride,
+                       .c = c + key,
+                       .c_row = t_.column_stride(),
+                       .m = d,
+                       .n = keys,
                        .k = rows,
                        .accumulate = true});
   };
-  if (!meets_diagonal(t)) return add(0, t.keys, 0, t.rows);
-  for (int64_t key = 0; key < t.keys; key += kTogether) {
-    const int64_t keys = std::min(kTogether, t.keys - key);
+  const int64_t keys = panels_of(t.keys) * kPanelColumns;
+  if (t.first_key + t.keys - 1 <= t.first_query) return add(0, keys, 0, t.rows);
+  for (int64_t key = 0; key < keys; key += kPanelColumns) {
     const int64_t hidden = std::max<int64_t>(t.first_key + key - t.first_query, 0);
     for (int64_t head = 0; head < t.rows && hidden < t.queries; head += t.queries)
-      add(key, keys, head + hidden, t.queries - hidden);
+      add(key, kPanelColumns, head + hidden, t.queries - hidden);
   }
+}
+
+const float* TileProducts::rows_of_columns(const float* c, int64_t keys, float* to) const {
+  if (packs_alike(t_)) return c;
+  kernels_.transpose(c, t_.column_stride(), to, {0, keys, t_.heads.head_dim});
+  return to;
 }
 
 char* attention_workspace(std::string_view op, const Tensor& workspace, int64_t bytes) {

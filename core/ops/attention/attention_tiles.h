@@ -36,6 +36,9 @@ struct AttentionTiling {
   int64_t tile_bytes(int64_t elements) const { return elements * static_cast<int64_t>(size_of(tile)); }
   /// Distance between rows of scores, and how many there may be at most.
   static int64_t stride_of(int64_t keys) { return (keys + 31) / 32 * 32; }
+  /// Of the transposed sums of all keys of a tile.
+  int64_t column_stride() const { return stride_of(keys); }
+  int64_t column_elements() const { return heads.head_dim * column_stride(); }
   int64_t score_elements() const { return tile_rows() * stride_of(std::min(keys, end_of_keys())); }
 };
 
@@ -56,13 +59,13 @@ struct KeyRows {
 
 /// What an operand is packed for. oneDNN's products take all three alike, so that one packing serves.
 enum class Operand {
-  left,        ///< A of scores
+  left,        ///< A of scores, b of columns; rows lie one after the other
   transposed,  ///< B of scores
-  right,       ///< B of rows and columns
+  right,       ///< B of rows
 };
 
-/// The five products of a tile: oneDNN's for one thread where operands are bf16, else those of
-/// core/cpu/panel_product.h, which leave out what the diagonal hides. Made before the threads start.
+/// The five products of a tile or of a part of it: oneDNN's for one thread where operands are bf16, else
+/// those of core/cpu/panel_product.h, which leave out what the diagonal hides. Made before the threads start.
 class TileProducts {
  public:
   TileProducts(MatmulCache& cache, const AttentionTiling& tiling, Pass pass);
@@ -71,10 +74,16 @@ class TileProducts {
   static bool packs_alike(const AttentionTiling& t) { return t.tile == DType::bf16; }
   /// Bytes of `count` rows of an operand.
   static int64_t packed_bytes(const AttentionTiling& t, Operand operand, int64_t count);
-  /// `count` rows of [.., D] in the tensors' type, `stride` elements apart, as the operand's rows from
-  /// `first` on, of `all` that it will have. Rows of a transposed operand are packed at once: first is 0.
-  void pack(Operand operand, const void* from, int64_t stride, int64_t count, char* to, int64_t first,
-            int64_t all) const;
+  /// `count` rows of [.., D] in the tensors' type, `stride` elements apart; the operand's rows.
+  void pack(Operand operand, const void* from, int64_t stride, int64_t count, char* to) const;
+
+  /// Rows of a part at most: their scores stay in the L1 cache.
+  static constexpr int64_t kPartRows = 14;
+  /// Calls body(part, row) for parts of the tile, which begin at its `row` and have the keys that their last
+  /// query sees; those that see none are left out. A part is of one head, a tile of few queries whose scores
+  /// are the tile's; where oneDNN multiplies, it is the tile.
+  template <class Body>
+  void for_each_part(const ScoreTile& tile, Body&& body) const;
 
   /// Bounds of a tile in the products: `all` rows were packed into the right operand, from which the product
   /// takes as many as it has terms.
@@ -84,8 +93,11 @@ class TileProducts {
   /// c [rows, D] += p [rows, keys] b:  O += P V, dQ += dS K
   void rows(int lane, const ScoreTile& tile, const void* p, const char* b, int64_t all, float* c,
             void* scratch) const;
-  /// c [keys, D] += p^T [keys, rows] b:  dV += P^T dO, dK += dS^T Q
+  /// c += p^T [keys, rows] b:  dV += P^T dO, dK += dS^T Q. c has column_elements; oneDNN's is [keys, D], ours
+  /// [D, column_stride], since a row of p is then read as vectors of keys.
   void columns(int lane, const ScoreTile& tile, const void* p, const char* b, float* c, void* scratch) const;
+  /// c as [keys, D]: itself, or written to `to`.
+  const float* rows_of_columns(const float* c, int64_t keys, float* to) const;
 
   /// Scratch of one lane; the second function asks without making primitives.
   int64_t scratch_bytes() const { return scratch_bytes_; }
@@ -103,6 +115,23 @@ class TileProducts {
   std::vector<Direct> direct_;
   int64_t scratch_bytes_ = 0;
 };
+
+template <class Body>
+void TileProducts::for_each_part(const ScoreTile& tile, Body&& body) const {
+  if (packs_alike(t_)) return body(tile, int64_t{0});
+  const int64_t parts = (tile.queries + kPartRows - 1) / kPartRows;
+  for (int64_t head = 0; head < tile.rows; head += tile.queries) {
+    for (int64_t i = 0; i < parts; ++i) {
+      const int64_t query = tile.queries * i / parts, end = tile.queries * (i + 1) / parts;
+      ScoreTile part = tile;
+      part.rows = part.queries = end - query;
+      part.first_query += query;
+      part.keys = std::min(tile.keys, tile.first_query + end - tile.first_key);
+      if (part.document_start) part.document_start += query;
+      if (part.keys > 0) body(part, head + query);
+    }
+  }
+}
 
 /// Offsets of the parts of a block of memory, each 64-byte aligned.
 class Parts {

@@ -12,14 +12,19 @@ namespace {
 
 // 112 rows (8 groups of 14, 18 of 6) x 256 of A are 112 KiB, x 512 columns of sums 224 KiB: they stay in a
 // core's L2 cache, beside a panel's 256 x 32 in the L1 cache.
-constexpr int64_t kRows = 112, kColumns = 512, kDepth = 256;
+// Rows of a transposed A are columns of what is stored: whole cache lines of bf16, 96 rows in 7 groups of 14.
+constexpr int64_t kRows = 112, kColumns = 512, kDepth = 256, kTransposedRows = 96, kLine = 32;
 constexpr int64_t kPanelsBytes = int64_t{32} << 20;  ///< of widened B at a time
 
 struct Tiling {
   int64_t m, n, k, lanes;
   bool a_transposed, b_transposed;
+  int64_t unit;                       ///< rows of which a block is a multiple
   int64_t strip;                      ///< columns whose panels are there at a time
   int64_t row_blocks, column_blocks;  ///< of a strip
+
+  int64_t units() const { return (m + unit - 1) / unit; }
+  int64_t first_row(int64_t block) const { return std::min(units() * block / row_blocks * unit, m); }
 };
 
 Tiling tiling_of(const Matmul& args) {
@@ -32,9 +37,11 @@ Tiling tiling_of(const Matmul& args) {
   t.k = t.a_transposed ? a.rows : a.cols;
   const int64_t most = std::max<int64_t>(kPanelsBytes / (4 * t.k * kPanelColumns), 1) * kPanelColumns;
   t.strip = std::min(most, panels_of(t.n) * kPanelColumns);
-  t.row_blocks = (t.m + kRows - 1) / kRows;
+  t.unit = t.a_transposed ? kLine : 1;
+  const int64_t rows = t.a_transposed ? kTransposedRows : kRows;
+  t.row_blocks = (t.m + rows - 1) / rows;
   t.row_blocks = (t.row_blocks + t.lanes - 1) / t.lanes * t.lanes;
-  t.row_blocks = std::min(t.row_blocks, t.m);
+  t.row_blocks = std::min(t.row_blocks, t.units());
   // A few tasks for each thread, that none waits long for the last.
   const int64_t wanted = (4 * t.lanes + t.row_blocks - 1) / t.row_blocks;
   t.column_blocks = std::min(std::max((t.strip + kColumns - 1) / kColumns, t.lanes == 1 ? 1 : wanted),
@@ -45,7 +52,7 @@ Tiling tiling_of(const Matmul& args) {
 /// Memory of one product: panels of B, then each thread's part of A and, for a bf16 result, sums.
 struct Layout {
   explicit Layout(const Tiling& t, bool sums) {
-    const int64_t rows = (t.m + t.row_blocks - 1) / t.row_blocks;
+    const int64_t rows = std::min((t.units() + t.row_blocks - 1) / t.row_blocks * t.unit, t.m);
     const int64_t panels = t.strip / kPanelColumns;
     columns = (panels + t.column_blocks - 1) / t.column_blocks * kPanelColumns;
     lanes = aligned(t.strip * t.k * 4);
@@ -94,7 +101,7 @@ void matmul_widened(Stream& stream, const Matmul& args) {
       char* own = workspace + layout.lanes + (t.lanes == 1 ? 0 : parallel_lane()) * layout.lane;
       float* a_block = reinterpret_cast<float*>(own);
       const int64_t block = task / column_blocks, part = task % column_blocks;
-      const int64_t m0 = t.m * block / t.row_blocks, m = t.m * (block + 1) / t.row_blocks - m0;
+      const int64_t m0 = t.first_row(block), m = t.first_row(block + 1) - m0;
       int64_t panel = panels * part / column_blocks;
       const int64_t end = panels * (part + 1) / column_blocks;
       if (args.result == MatmulResult::symmetric) panel = std::max(panel, (m0 - n0) / kPanelColumns);
