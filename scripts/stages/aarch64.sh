@@ -8,7 +8,7 @@ cd "$(dirname "$0")/../.."
 source scripts/stages/debian_root.sh
 need_root
 scripts/install_dependencies.sh mmdebstrap qemu-user-static g++-aarch64-linux-gnu
-libraries=$(scripts/install_dependencies.sh --list | grep -E '^(lib.*-dev|nlohmann-json3-dev|zlib1g-dev|catch2)$' | grep -v openmpi | paste -sd,)
+libraries=$(scripts/install_dependencies.sh --list | grep -E '^(lib.*-dev|nlohmann-json3-dev|zlib1g-dev|libjs-dygraphs|catch2)$' | grep -v openmpi | paste -sd,)
 debian_root arm64 "$(. /etc/os-release && echo "$VERSION_CODENAME")" --architectures=arm64 --variant=extract \
   --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr --include="libc6-dev,libstdc++6,libgomp1,$libraries"
 
