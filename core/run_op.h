@@ -26,19 +26,27 @@ void carry_out(const Run& run, Stream& stream, const Args&... args) {
 }
 }  // namespace recorded
 
-/// Runs an operation where its stream is: on_cpu at once, on_cuda enqueued, either called with (stream,
-/// args...), (args...) or nothing; on `meta` the cost and the call op(stream, args...) are recorded.
-template <class OnCpu, class OnCuda, class... Parameters>
-void run_op(Stream& stream, const OpCost& cost, void (*op)(Stream&, Parameters...), const OnCpu& on_cpu,
-            const OnCuda& on_cuda, const std::decay_t<Parameters>&... args) {
+/// Runs work where its stream is: on_cpu at once, on_cuda enqueued, either called with (stream, args...),
+/// (args...) or nothing; on `meta` on_meta().
+template <class OnCpu, class OnCuda, class OnMeta, class... Args>
+void run_where(Stream& stream, const OnCpu& on_cpu, const OnCuda& on_cuda, const OnMeta& on_meta,
+               const Args&... args) {
   switch (stream.type()) {
     case DeviceType::cpu:
       return recorded::carry_out(on_cpu, stream, args...);
     case DeviceType::cuda:
       return recorded::carry_out(on_cuda, stream, args...);
     case DeviceType::meta:
-      return stream.recorder().record(cost, op, args...);
+      return on_meta();
   }
+}
+
+/// run_where() for an operation: on `meta` the cost and the call op(stream, args...) are recorded.
+template <class OnCpu, class OnCuda, class... Parameters>
+void run_op(Stream& stream, const OpCost& cost, void (*op)(Stream&, Parameters...), const OnCpu& on_cpu,
+            const OnCuda& on_cuda, const std::decay_t<Parameters>&... args) {
+  run_where(
+      stream, on_cpu, on_cuda, [&] { stream.recorder().record(cost, op, args...); }, args...);
 }
 
 }  // namespace ottava

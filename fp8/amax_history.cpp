@@ -51,24 +51,18 @@ void delayed_amax(Stream& stream, const AmaxHistory& history, const Tensor& curr
 void advance(Stream& stream, AmaxHistory& history, const Tensor& step_amax) {
   const int64_t slots = slots_of(kAdvance, history), length = history.length();
   check_tensor(kAdvance, "step_amax", step_amax, DType::u32, {slots});
-  switch (stream.type()) {
-    case DeviceType::cpu: {
-      const uint32_t* from = step_amax.as<uint32_t>();
-      uint32_t* oldest = history.rows.as<uint32_t>() + history.steps % length * slots;
-      const uint32_t* newest = history.rows.as<uint32_t>() + (history.steps + length - 1) % length * slots;
-      for (int64_t s = 0; s < slots; ++s) {
-        const uint32_t before = history.steps > 0 ? newest[s] : 0;
-        oldest[s] = from[s] < 0x7f800000u ? from[s] : before;
-      }
-      break;
+  const auto on_cpu = [&] {
+    const uint32_t* from = step_amax.as<uint32_t>();
+    uint32_t* oldest = history.rows.as<uint32_t>() + history.steps % length * slots;
+    const uint32_t* newest = history.rows.as<uint32_t>() + (history.steps + length - 1) % length * slots;
+    for (int64_t s = 0; s < slots; ++s) {
+      const uint32_t before = history.steps > 0 ? newest[s] : 0;
+      oldest[s] = from[s] < 0x7f800000u ? from[s] : before;
     }
-    case DeviceType::cuda:
-      cuda::advance(stream, history, step_amax);
-      break;
-    case DeviceType::meta:
-      stream.recorder().record(moving(kAdvance, 2 * step_amax.bytes()));
-      break;
-  }
+  };
+  // A call made again would advance again: the cost only.
+  const auto on_meta = [&] { stream.recorder().record(moving(kAdvance, 2 * step_amax.bytes())); };
+  run_where(stream, on_cpu, cuda::advance, on_meta, history, step_amax);
   ++history.steps;
 }
 

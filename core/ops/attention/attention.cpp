@@ -177,21 +177,16 @@ int64_t attention_workspace_bytes(const Stream& stream, Pass pass, DType dtype, 
 
 void attention_decode(Stream& stream, const AttentionDecode& args) {
   check_decode(stream.target().type, args);
-  switch (stream.type()) {
-    case DeviceType::cpu:
-      return decode_on_cpu(args);
-    case DeviceType::cuda:
-      return cuda::attention_decode(stream, args);
-    case DeviceType::meta: {
-      const double rows = static_cast<double>(args.q.rows()), seen = static_cast<double>(args.length);
-      const double width = static_cast<double>(args.heads.head_dim);
-      stream.recorder().record({.op = kDecode,
-                                .precision = precision_of(args.q.dtype),
-                                .flops = 4 * rows * static_cast<double>(args.heads.heads) * width * seen,
-                                .bytes = 2 * rows * static_cast<double>(args.heads.kv_heads) * width * seen *
-                                         static_cast<double>(size_of(args.q.dtype))});
-    }
-  }
+  const auto on_meta = [&] {
+    const double rows = static_cast<double>(args.q.rows()), seen = static_cast<double>(args.length);
+    const double width = static_cast<double>(args.heads.head_dim);
+    stream.recorder().record({.op = kDecode,
+                              .precision = precision_of(args.q.dtype),
+                              .flops = 4 * rows * static_cast<double>(args.heads.heads) * width * seen,
+                              .bytes = 2 * rows * static_cast<double>(args.heads.kv_heads) * width * seen *
+                                       static_cast<double>(size_of(args.q.dtype))});
+  };
+  run_where(stream, decode_on_cpu, cuda::attention_decode, on_meta, args);
 }
 
 }  // namespace ottava

@@ -191,14 +191,9 @@ void set_matmul_workspace(Stream& stream, Tensor workspace) {
     fail<MemoryError>("set_matmul_workspace", "workspace at {} is not aligned to {} bytes", workspace.data,
                       alignment);
   }
-  switch (stream.type()) {
-    case DeviceType::cpu:
-      return stream.matmul_cache().set_workspace(workspace);
-    case DeviceType::cuda:
-      return cuda::set_matmul_workspace(stream, workspace);
-    case DeviceType::meta:
-      return;
-  }
+  const auto on_cpu = [&] { stream.matmul_cache().set_workspace(workspace); };
+  run_where(
+      stream, on_cpu, cuda::set_matmul_workspace, [] {}, workspace);
 }
 
 void add_bias(Stream& stream, const Tensor& y, const Tensor& bias) {
