@@ -80,7 +80,7 @@ class Rendezvous {
     }
     for (size_t r = 0; r < ranks_.size() && complaint_.empty(); ++r) {
       if (ranks_[r].next < program_.ranks[r].size())
-        complaint_ = fmt::format("ranks wait for ever, rank {} at its step {}", r, ranks_[r].next);
+        complaint_ = fmt::format("no rank can go on: rank {} waits at its step {}", r, ranks_[r].next);
       else if (!ranks_[r].lane.empty())
         complaint_ = fmt::format("rank {} ends before its transfers do", r);
     }
@@ -238,7 +238,8 @@ TEST_CASE("every list runs where sends are not buffered") {
 TEST_CASE("sends right after the forward hang, and so the order of transfers is needed") {
   const PipelineSchedule schedule = make_schedule({one_f_one_b, 4, 1, 8});
   CHECK_THROWS_AS(simulate(schedule, naive_program(schedule)), Error);
-  CHECK_THAT(Rendezvous(schedule, naive_program(schedule)).run(), Catch::Matchers::Contains("wait for ever"));
+  CHECK_THAT(Rendezvous(schedule, naive_program(schedule)).run(),
+             Catch::Matchers::Contains("no rank can go on"));
   const PipelineSchedule runs = make_schedule({gpipe, 4, 1, 8});
   CHECK_NOTHROW(simulate(runs, naive_program(runs)));
   CHECK(Rendezvous(runs, naive_program(runs)).run().empty());
