@@ -14,4 +14,12 @@ class Stopwatch {
   Clock::time_point begin_ = Clock::now();
 };
 
+/// Of what work() does.
+template <class Work>
+double seconds_of(const Work& work) {
+  const Stopwatch watch;
+  work();
+  return watch.seconds();
+}
+
 }  // namespace ottava

@@ -54,6 +54,8 @@ class Reader {
     return value == nullptr ? std::string(otherwise) : value->as_string(what(name));
   }
   std::string what(std::string_view name) const { return fmt::format("{}: {}", where_, name); }
+  const Json& object() const { return object_; }
+  std::string_view where() const { return where_; }
 
  private:
   const Json& object_;
@@ -114,14 +116,7 @@ void read_rope(const Reader& r, std::string_view where, HfConfig& config) {
 
 void read_tokens(const Reader& r, HfConfig& config) {
   if (const Json* bos = r.find("bos_token_id")) config.bos_token_id = bos->as_integer(r.what("bos_token_id"));
-  const Json* eos = r.find("eos_token_id");
-  if (eos == nullptr) return;
-  if (!eos->is_array()) {
-    config.eos_token_ids = {eos->as_integer(r.what("eos_token_id"))};
-    return;
-  }
-  for (const Json& id : eos->as_array(""))
-    config.eos_token_ids.push_back(id.as_integer(r.what("eos_token_id")));
+  config.eos_token_ids = eos_token_ids(r.object(), r.where());
 }
 
 Json scaling_json(const std::optional<RopeScaling>& scaling) {
@@ -189,6 +184,16 @@ void edit_rope(const Json& root, const HfConfig& was, const HfConfig& now, Edito
 }
 
 }  // namespace
+
+std::vector<int64_t> eos_token_ids(const Json& object, std::string_view where) {
+  const Reader r(object, where);
+  const Json* eos = r.find("eos_token_id");
+  if (eos == nullptr) return {};
+  const Json::Array list = eos->is_array() ? eos->as_array(where) : Json::Array{*eos};
+  std::vector<int64_t> ids;
+  for (const Json& id : list) ids.push_back(id.as_integer(r.what("eos_token_id")));
+  return ids;
+}
 
 HfConfig parse_hf_config(std::string_view text, std::string_view where) {
   Json root = Json::parse(text, where);

@@ -10,6 +10,8 @@
 
 namespace ottava {
 
+class Json;
+
 /// The families of Hugging Face models that we build. Qwen2 has biases on q, k and v; Qwen3 norms on q and k.
 enum class HfFamily { llama, qwen2, qwen3 };
 
@@ -56,5 +58,9 @@ HfConfigEdit edit_hf_config(std::string_view source, std::string_view where, con
 /// What two configurations compute differently: "rope_theta 10000 and 500000". Lengths, tokens and the dtype
 /// of stored weights are no part of it.
 std::vector<std::string> differences(const HfConfig& a, const HfConfig& b);
+
+/// "eos_token_id" of a config.json or generation_config.json: a number, a list of them, or none. Throws
+/// FileError naming `where`.
+std::vector<int64_t> eos_token_ids(const Json& object, std::string_view where);
 
 }  // namespace ottava

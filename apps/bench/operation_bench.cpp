@@ -15,13 +15,12 @@ constexpr double kPeakSeconds = 0.2;
 
 double seconds_per_call(Stream& stream, const std::function<void(Stream&)>& run, double seconds) {
   constexpr size_t kBatches = 5;
+  StreamTimer timer(stream);
   auto batch = [&](int calls) {
-    Event start(stream.device()), end(stream.device());
-    start.record(stream);
-    for (int i = 0; i < calls; ++i) run(stream);
-    end.record(stream);
-    end.synchronize();
-    return std::max(end.milliseconds_since(start) / 1e3, 1e-9);
+    const double milliseconds = timer.milliseconds([&] {
+      for (int i = 0; i < calls; ++i) run(stream);
+    });
+    return std::max(milliseconds / 1e3, 1e-9);
   };
   batch(1);
   double spent = batch(1);
@@ -50,8 +49,7 @@ BenchPeaks measure_peaks(Stream& stream) {
   Workbench bench(stream.device());
   auto matrix = [&] { return bench.tensor(DType::bf16, {n, n}); };
   const Matmul product{.a = matrix(), .b = matrix(), .out = matrix()};
-  set_matmul_workspace(
-      stream, bench.tensor(DType::u8, {std::max<int64_t>(matmul_workspace_bytes(stream, product), 1)}));
+  bench.give_workspace(stream, matmul_workspace_bytes(stream, product));
   const double seconds = seconds_per_call(
       stream, [&](Stream& s) { matmul(s, product); }, kPeakSeconds);
   peaks.flops_per_second =

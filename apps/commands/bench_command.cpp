@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <map>
 #include <numeric>
@@ -13,6 +12,7 @@
 #include "apps/decide/available_memory.h"
 #include "apps/decide/decide.h"
 #include "apps/decide/device_peaks.h"
+#include "apps/report/memory_use.h"
 #include "apps/report/throughput.h"
 #include "apps/train/launch_session.h"
 #include "apps/train/trainer.h"
@@ -44,15 +44,6 @@ std::map<std::string, LabelCost> cost_by_label(const StepPlan& plan, const Devic
 
 constexpr double kGib = 1 << 30;
 
-double resident_gib() {
-  std::ifstream status("/proc/self/status");
-  for (std::string word; status >> word;) {
-    double kib = 0;
-    if (word == "VmRSS:" && status >> kib) return kib / (1 << 20);
-  }
-  return 0;
-}
-
 struct Measured {
   std::vector<double> seconds;  ///< of the steps, as training takes them; ascending
   double waited_for_data = 0;   ///< seconds in each of them
@@ -60,13 +51,6 @@ struct Measured {
   std::vector<std::pair<double, std::string>> operations;  ///< seconds in a step and label; longest first
   double median() const { return seconds[seconds.size() / 2]; }
 };
-
-template <class Step>
-double seconds_of(const Step& step) {
-  const Stopwatch watch;
-  step();
-  return watch.seconds();
-}
 
 // On a GPU a step is launched as graphs, in which operations cannot be timed: they are in steps of their own,
 // which run one operation after the other. On a CPU the same steps do for both.
@@ -163,7 +147,7 @@ struct MemoryBefore {
 };
 
 MemoryBefore memory_before(Device device) {
-  return {resident_gib(), device.type == DeviceType::cuda ? gpu_bytes_in_use(device) : 0};
+  return {resident_bytes("VmRSS:") / kGib, device.type == DeviceType::cuda ? gpu_bytes_in_use(device) : 0};
 }
 
 std::string memory_text(const MemoryBefore& before, const StepPlan& plan, Device device) {
@@ -174,7 +158,7 @@ std::string memory_text(const MemoryBefore& before, const StepPlan& plan, Device
         planned / kGib, static_cast<double>(gpu_bytes_in_use(device)) / kGib,
         static_cast<double>(before.gpu_bytes) / kGib);
   }
-  const double grown = resident_gib() - before.resident_gib;
+  const double grown = resident_bytes("VmRSS:") / kGib - before.resident_gib;
   return fmt::format(
       "memory: plan {:.3f} GiB; resident grew by {:.3f} GiB ({:+.1f}% of the plan) over the libraries' "
       "{:.3f} GiB",

@@ -1,6 +1,5 @@
 #include "apps/commands/bench_data_command.h"
 
-#include <chrono>
 #include <iostream>
 #include <memory>
 
@@ -10,18 +9,9 @@
 #include "core/counted.h"
 #include "core/error.h"
 #include "core/metrics/step_line.h"
+#include "core/stopwatch.h"
 
 namespace ottava {
-namespace {
-
-template <class Work>
-double seconds_of(const Work& work) {
-  const auto before = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - before).count();
-}
-
-}  // namespace
 
 int run_bench_data_command(const BenchDataCommand& command, std::ostream& out) {
   if (command.steps < 1) fail<ConfigError>("bench", "--steps is {}, expected at least 1", command.steps);

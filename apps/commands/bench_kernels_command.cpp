@@ -1,29 +1,23 @@
 #include "apps/commands/bench_kernels_command.h"
 
 #include <algorithm>
-#include <chrono>
-#include <fstream>
 #include <iostream>
 
 #include "apps/bench/operation_bench.h"
 #include "apps/commands/command_line.h"
+#include "apps/commands/json_file.h"
 #include "apps/config/planned_experiment.h"
 #include "apps/decide/cpu_products.h"
 #include "apps/decide/device_peaks.h"
-#include "apps/decide/workbench.h"
+#include "apps/decide/step_times.h"
 #include "apps/predict/machine.h"
-#include "apps/train/step_plan.h"
 #include "core/counted.h"
-#include "core/cpu/matmul_cache.h"
-#include "core/cuda/blas_plans.h"
 #include "core/cuda/fused_attention.h"
 #include "core/cuda/runtime.h"
-#include "core/device_stream.h"
 #include "core/error.h"
 #include "core/glob.h"
-#include "core/io/json.h"
-#include "core/ops/matmul/matmul.h"
 #include "core/parallel_for.h"
+#include "core/stopwatch.h"
 #include "core/sum_of.h"
 #include "parallel/comm/solo_communicator.h"
 
@@ -39,14 +33,17 @@ struct Case {
   double planned = 0;   ///< the same by the device's table; 0: there is none
   std::string problem;  ///< why not
   bool multiplies() const { return operation.flops > 0; }
-  double rate() const { return (multiplies() ? operation.flops : operation.bytes) / seconds; }
+  double share_of(const BenchPeaks& peaks) const {
+    const auto [work, peak] = multiplies() ? std::pair(operation.flops, peaks.flops_per_second)
+                                           : std::pair(operation.bytes, peaks.bytes_per_second);
+    return work / seconds / peak;
+  }
 };
 
 /// A step, and what to run its operations with.
 struct Step {
   std::vector<Case> cases;
   int64_t workspace_bytes = 0, vocabulary = 0;
-  cpu::ProductChoice cpu_products;
   std::vector<std::shared_ptr<cuda::FusedAttention>> fused;  ///< outlive the calls that point to them
 };
 
@@ -81,7 +78,6 @@ void add_fused_attention(Step& step, const PlannedExperiment& planned, const std
 Step record(const PlannedExperiment& planned, const BenchKernelsCommand& command) {
   Step step;
   const Experiment& e = planned.experiment;
-  step.cpu_products = e.shape.cpu_products;
   add_cases(step, record_first_rank(e.shape, planned.device, e.mesh), command.only);
   if (planned.device.type == DeviceType::cuda && command.work == BenchKernelsCommand::Work::measure &&
       cuda::cudnn_is_built()) {
@@ -108,9 +104,8 @@ void print(const Case& c, const BenchPeaks& peaks, std::ostream& out) {
   const RecordedOperation& o = c.operation;
   out << fmt::format("{:<32} {:>6} {:>10.2f} {:>10.3f}", c.name, o.calls, o.bytes / 1e6, o.flops / 1e9);
   if (c.seconds > 0) {
-    const double peak = c.multiplies() ? peaks.flops_per_second : peaks.bytes_per_second;
     out << fmt::format(" {:>10.1f} {:>10} {:>9.1f}% {:>10.2f}", c.seconds * 1e6,
-                       c.planned > 0 ? fmt::format("{:.1f}", c.planned * 1e6) : "", 100 * c.rate() / peak,
+                       c.planned > 0 ? fmt::format("{:.1f}", c.planned * 1e6) : "", 100 * c.share_of(peaks),
                        1e3 * c.seconds * static_cast<double>(o.calls));
   }
   out << "  " << (c.problem.empty() ? operands_of(c) : c.problem) << std::endl;
@@ -132,19 +127,14 @@ void write_json(const std::string& file, const std::vector<Case>& cases, const B
         .set("flops", o.flops);
     if (c.planned > 0) kernel.set("planned_seconds", c.planned);
     if (!c.problem.empty()) kernel.set("error", c.problem);
-    if (c.seconds > 0) {
-      const double peak = c.multiplies() ? peaks.flops_per_second : peaks.bytes_per_second;
-      kernel.set("seconds", c.seconds).set("share_of_peak", c.rate() / peak);
-    }
+    if (c.seconds > 0) kernel.set("seconds", c.seconds).set("share_of_peak", c.share_of(peaks));
     kernels.push(std::move(kernel));
   }
   report.set("copy_bytes_per_second", peaks.bytes_per_second)
       .set("gemm_flops_per_second", peaks.flops_per_second)
       .set("decisions", std::move(decided))
       .set("kernels", std::move(kernels));
-  std::ofstream stream(file);
-  stream << report.dump(1) << '\n';
-  if (!stream.flush()) fail<FileError>("bench", "cannot write {}", file);
+  write_json_file("bench", file, report);
 }
 
 void measure(Case& c, Stream& stream, int64_t vocabulary, double seconds) {
@@ -177,15 +167,10 @@ void plan_cases(std::vector<Case>& cases, Stream& stream, const BenchPeaks& peak
   }
 }
 
-BenchPeaks measure_all(Step& step, Device device, double seconds, std::ostream& out) {
-  using Clock = std::chrono::steady_clock;
-  const Clock::time_point begin = Clock::now();
-  auto left = [&] { return seconds - std::chrono::duration<double>(Clock::now() - begin).count(); };
-  Stream stream = device_stream(device);
-  if (device.type ==
-      DeviceType::cuda)  // the first call tries the algorithms of a product; the others take the best
-    stream.blas_plans().select(cuda::BlasPlans::Selection::fastest);
-  if (device.type == DeviceType::cpu) stream.matmul_cache().set_products(step.cpu_products);
+BenchPeaks measure_all(Step& step, const PlannedExperiment& experiment, double seconds, std::ostream& out) {
+  const Stopwatch watch;
+  auto left = [&] { return seconds - watch.seconds(); };
+  Stream stream = stream_like_steps(experiment.experiment, experiment.device);
   const BenchPeaks peaks = measure_peaks(stream);
   out << fmt::format("copy {:.1f} GB/s, bf16 product {:.3f} TFLOP/s\n", peaks.bytes_per_second / 1e9,
                      peaks.flops_per_second / 1e12)
@@ -193,8 +178,8 @@ BenchPeaks measure_all(Step& step, Device device, double seconds, std::ostream& 
                      "MB", "GFLOP", "us", "planned us", "of peak", "ms a step")
       << std::endl;
   plan_cases(step.cases, stream, peaks);
-  Workbench memory(device);
-  set_matmul_workspace(stream, memory.tensor(DType::u8, {std::max<int64_t>(step.workspace_bytes, 1)}));
+  Workbench memory(experiment.device);
+  memory.give_workspace(stream, step.workspace_bytes);
   double milliseconds = 0, planned = 0;
   int64_t not_reached = 0;
   for (Case& c : step.cases) {
@@ -242,7 +227,7 @@ int run_bench_kernels_command(const BenchKernelsCommand& command, std::ostream& 
     out << fmt::format("{:<32} {:>6} {:>10} {:>10}  operands\n", "operation", "calls", "MB", "GFLOP");
     for (const Case& c : step.cases) print(c, peaks, out);
   } else {
-    peaks = measure_all(step, planned.device, command.seconds, out);
+    peaks = measure_all(step, planned, command.seconds, out);
   }
   if (!command.json.empty()) write_json(command.json, step.cases, peaks, e.decisions);
   return std::ranges::any_of(step.cases, [](const Case& c) { return !c.problem.empty(); }) ? 1 : 0;
@@ -255,9 +240,8 @@ void add_bench_kernels_command(Command& bench) {
                   "every operation of a training step by itself, against a copy and a matrix product", *o)
       .option("--only", &o->only, "glob over the operations' names, as in 'matmul*'")
       .option("--seconds", &o->seconds, "of measuring")
-      .flag(
-          "--count", [o] { o->work = BenchKernelsCommand::Work::count; },
-          "calls, bytes and FLOPs only, for a device that need not be here")
+      .flag("--count", &o->work, BenchKernelsCommand::Work::count,
+            "calls, bytes and FLOPs only, for a device that need not be here")
       .option("--json", &o->json, "file for programs")
       .run([o] { return run_bench_kernels_command(*o, std::cout); });
 }

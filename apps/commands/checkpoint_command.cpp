@@ -149,8 +149,7 @@ void add_inspect(Command& checkpoint) {
   auto o = std::make_shared<CheckpointInspectOptions>();
   checkpoint.subcommand("inspect", "what a checkpoint is")
       .required("path", &o->path, "")
-      .flag(
-          "--tensors", [o] { o->tensors = CheckpointInspectOptions::Tensors::list; }, "list every tensor")
+      .flag("--tensors", &o->tensors, CheckpointInspectOptions::Tensors::list, "list every tensor")
       .run([o] {
         inspect_checkpoint(*o, std::cout);
         return 0;
@@ -170,9 +169,7 @@ void add_diff(Command& checkpoint) {
       .required("a", &o->a, "")
       .required("b", &o->b, "")
       .option("--largest", &o->largest, "how many tensors are listed; 0: all")
-      .flag(
-          "--model-only", [o] { o->what = CheckpointDiffOptions::What::weights; },
-          "leave the optimizer's state out")
+      .flag("--model-only", &o->what, CheckpointDiffOptions::What::weights, "leave the optimizer's state out")
       .run([o] { return diff_checkpoints(*o, std::cout) ? 0 : 1; });
 }
 

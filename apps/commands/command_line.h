@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -44,7 +45,12 @@ class Command {
   Command& required(const char* name, Target target, const char* meaning);
   /// A whole number in [first, last], or not given.
   Command& range(const char* name, int32_t* target, std::pair<int32_t, int32_t> range, const char* meaning);
-  Command& flag(const char* name, std::function<void()> set, const char* meaning);
+  /// Where it is given, `target` becomes `value`.
+  template <class T>
+  Command& flag(const char* name, T* target, std::type_identity_t<T> value, const char* meaning) {
+    return flag(
+        name, [target, value] { *target = value; }, meaning);
+  }
   /// Everything after "--", word by word, of which there must be some. One command may have it.
   Command& rest(std::vector<std::string>* words);
   /// What stands below the options in the help.
@@ -53,6 +59,7 @@ class Command {
   void run(std::function<int()> work);
 
  private:
+  Command& flag(const char* name, std::function<void()> set, const char* meaning);
   Command experiment(const char* name, const char* meaning, std::string& file,
                      std::vector<std::string>& overrides);
 

@@ -337,9 +337,8 @@ void add_inspect(Command& data) {
       .option("--text-key", &o->text_key, "key of the text in JSON lines")
       .option("--seq-len", &o->seq_len, "")
       .option("--documents", &o->documents, "how many to show")
-      .flag(
-          "--verify", [o] { o->verify = DataInspectOptions::Verify::contents; },
-          "read shards whole and compare checksums")
+      .flag("--verify", &o->verify, DataInspectOptions::Verify::contents,
+            "read shards whole and compare checksums")
       .run([o] {
         o->is_coloured = ::isatty(STDOUT_FILENO) != 0;
         inspect_data(*o, std::cout);

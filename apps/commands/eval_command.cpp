@@ -5,13 +5,10 @@
 #include "apps/commands/command_line.h"
 #include "apps/evaluate/choice_scores.h"
 #include "apps/evaluate/evaluator.h"
-#include "apps/train/checkpoints.h"
+#include "apps/generate/saved_model.h"
 #include "core/error.h"
 #include "core/io/atomic_file.h"
 #include "core/io/json.h"
-#include "models/llama/read_hf_config.h"
-#include "parallel/checkpoint/folder.h"
-#include "parallel/checkpoint/huggingface.h"
 
 namespace ottava {
 namespace {
@@ -40,27 +37,18 @@ void run_eval_command(const EvalCommand& c, std::ostream& out) {
                       c.batch);
   std::vector<ChoiceTask> tasks;
   for (const std::string& path : c.tasks) tasks.push_back(read_choice_task(path, c.max_examples));
-  const std::string folder = checkpoint::newest_step_or_itself(c.model);
-  const LlamaConfig model = read_hf_config(folder);
-  const std::shared_ptr<const Tokenizer> tokenizer = Tokenizer::load(folder);
-  if (tokenizer->vocab_size() > model.vocab_size) {
-    fail<ConfigError>("eval", "the tokenizer in {} has {} ids, the model {}", folder, tokenizer->vocab_size(),
-                      model.vocab_size);
-  }
+  const SavedModel model = open_saved_model("eval", c.model);
   Evaluator evaluator(
-      {.model = model, .compute = parse_dtype(c.dtype), .batch = c.batch, .sequence = c.seq_len},
+      {.model = model.config, .compute = parse_dtype(c.dtype), .batch = c.batch, .sequence = c.seq_len},
       parse_device(c.device));
-  checkpoint::RankGroup alone;
-  checkpoint::load_huggingface(folder, trained_parameters(evaluator.parameters(), evaluator.stream(), false),
-                               alone);
-  evaluator.parameters().refresh_compute_copies();
+  load_weights(model, evaluator.parameters(), evaluator.stream());
   const TokenLosses losses{
       .batch = c.batch, .sequence = c.seq_len, .pass = [&](const HostTokens& tokens, std::span<float> to) {
         evaluator.losses(tokens, to);
       }};
   Json results(Json::Array{});
   for (const ChoiceTask& task : tasks) {
-    const ChoiceScores scores = score_choices(task, *tokenizer, losses);
+    const ChoiceScores scores = score_choices(task, *model.tokenizer, losses);
     out << to_text(scores) << std::endl;
     results.push(to_json(scores));
   }

@@ -5,16 +5,12 @@
 #include "apps/commands/command_line.h"
 #include "apps/commands/given_text.h"
 #include "apps/generate/chat_session.h"
+#include "apps/generate/saved_model.h"
 #include "apps/generate/stop_tokens.h"
 #include "apps/generate/text_stream.h"
-#include "apps/train/checkpoints.h"
 #include "core/counted.h"
 #include "core/data/chat/template_file.h"
-#include "core/data/tokenizer/tokenizer.h"
 #include "core/stopwatch.h"
-#include "models/llama/read_hf_config.h"
-#include "parallel/checkpoint/folder.h"
-#include "parallel/checkpoint/huggingface.h"
 
 namespace ottava {
 namespace {
@@ -49,41 +45,37 @@ std::string prompt_of(const GenerateCommand& c) {
   return text;
 }
 
-AnswerOptions answer_options(const GenerateCommand& c, const std::string& folder,
-                             const Tokenizer& tokenizer) {
+AnswerOptions answer_options(const GenerateCommand& c, const SavedModel& model) {
   return {.sampling = c.sampling,
           .repetition_penalty = c.repetition_penalty,
           .max_tokens = c.max_tokens,
-          .stop_tokens = stop_tokens(folder, tokenizer),
+          .stop_tokens = stop_tokens(model.folder, *model.tokenizer),
           .stops = c.stops,
           .seed = c.seed};
 }
 
 /// A model that is ready to be asked.
-std::unique_ptr<Generator> loaded_generator(const GenerateCommand& c, const std::string& folder,
-                                            const LlamaConfig& model, int64_t prompt_tokens,
-                                            int64_t capacity) {
-  const Generator::Options options{
-      .model = model, .compute = parse_dtype(c.dtype), .prompt_tokens = prompt_tokens, .capacity = capacity};
+std::unique_ptr<Generator> loaded_generator(const GenerateCommand& c, const SavedModel& model,
+                                            int64_t prompt_tokens, int64_t capacity) {
+  const Generator::Options options{.model = model.config,
+                                   .compute = parse_dtype(c.dtype),
+                                   .prompt_tokens = prompt_tokens,
+                                   .capacity = capacity};
   auto generator = std::make_unique<Generator>(options, parse_device(c.device));
-  checkpoint::RankGroup alone;
-  checkpoint::load_huggingface(
-      folder, trained_parameters(generator->parameters(), generator->stream(), false), alone);
-  generator->parameters().refresh_compute_copies();
+  load_weights(model, generator->parameters(), generator->stream());
   return generator;
 }
 
 /// A line is what the user says; the end of the input ends the conversation. --prompt is the only turn there
 /// is.
-void converse(const GenerateCommand& c, const std::string& folder, const LlamaConfig& model,
-              std::shared_ptr<const Tokenizer> tokenizer, std::ostream& out) {
+void converse(const GenerateCommand& c, const SavedModel& model, std::ostream& out) {
   const data::ChatEncoder encoder(
-      tokenizer, {.chat = data::ChatOptions{
-                      .style = data::choose_chat_template(c.chat_template, folder, "--chat-template")}});
-  AnswerOptions options = answer_options(c, folder, *tokenizer);
+      model.tokenizer, {.chat = data::ChatOptions{.style = data::choose_chat_template(
+                                                      c.chat_template, model.folder, "--chat-template")}});
+  AnswerOptions options = answer_options(c, model);
   options.stop_tokens.push_back(encoder.end_of_turn());
-  const std::unique_ptr<Generator> generator = loaded_generator(c, folder, model, 1, c.context);
-  ChatSession session(encoder, *tokenizer, *generator, c.system);
+  const std::unique_ptr<Generator> generator = loaded_generator(c, model, 1, c.context);
+  ChatSession session(encoder, *model.tokenizer, *generator, c.system);
   if (c.prompt) {
     session.say(*c.prompt, options, out);
     return;
@@ -104,24 +96,17 @@ void converse(const GenerateCommand& c, const std::string& folder, const LlamaCo
 void run_generate_command(const GenerateCommand& c, std::ostream& out, std::ostream& notes) {
   check(c);
   TextStream{c.stops};
-  const std::string folder = checkpoint::newest_step_or_itself(c.checkpoint);
-  const LlamaConfig model = read_hf_config(folder);
-  std::shared_ptr<const Tokenizer> tokenizer = Tokenizer::load(folder);
-  if (tokenizer->vocab_size() > model.vocab_size) {
-    fail<ConfigError>("generate", "the tokenizer in {} has {} ids, the model {}", folder,
-                      tokenizer->vocab_size(), model.vocab_size);
-  }
-  if (c.is_chat) return converse(c, folder, model, std::move(tokenizer), out);
+  const SavedModel model = open_saved_model("generate", c.checkpoint);
+  if (c.is_chat) return converse(c, model, out);
   const std::string prompt = prompt_of(c);
-  const std::vector<int32_t> tokens = tokenizer->encode(prompt, {.add_bos = true});
+  const std::vector<int32_t> tokens = model.tokenizer->encode(prompt, {.add_bos = true});
   if (tokens.empty())
     fail<ConfigError>("generate",
                       "the prompt is empty and the tokenizer has no BOS token: give --prompt some text");
 
   const auto length = std::ssize(tokens);
-  const std::unique_ptr<Generator> generator =
-      loaded_generator(c, folder, model, length, length + c.max_tokens);
-  AnswerOptions options = answer_options(c, folder, *tokenizer);
+  const std::unique_ptr<Generator> generator = loaded_generator(c, model, length, length + c.max_tokens);
+  AnswerOptions options = answer_options(c, model);
 
   const Stopwatch watch;
   int64_t added = 0;
@@ -131,7 +116,7 @@ void run_generate_command(const GenerateCommand& c, std::ostream& out, std::ostr
     out << prompt << std::flush;
     options.stream = static_cast<uint64_t>(sample);
     std::vector<int32_t> text = tokens;
-    added += write_answer(options, *tokenizer, *generator, generator->prompt(tokens), text, out);
+    added += write_answer(options, *model.tokenizer, *generator, generator->prompt(tokens), text, out);
   }
   const double seconds = watch.seconds();
   notes << fmt::format("{} after a prompt of {} in {:.2f} s: {:.1f} tokens/s\n", counted(added, "token"),
@@ -146,9 +131,8 @@ void add_generate_command(Command& commands) {
       .option("--prompt-file", &o->prompt_file, "file with the text to continue")
       .option("--max-tokens", &o->max_tokens, "tokens to add at most")
       .option("--samples", &o->samples, "how many continuations")
-      .flag(
-          "--chat", [o] { o->is_chat = true; },
-          "hold a conversation: each line of the terminal, or of what is piped in, is a turn of the user")
+      .flag("--chat", &o->is_chat, true,
+            "hold a conversation: each line of the terminal, or of what is piped in, is a turn of the user")
       .option("--system", &o->system, "with --chat: the system message")
       .option("--chat-template", &o->chat_template,
               "with --chat: how conversations are written; auto: as the checkpoint's files say")

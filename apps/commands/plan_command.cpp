@@ -1,9 +1,9 @@
 #include "apps/commands/plan_command.h"
 
-#include <fstream>
 #include <iostream>
 
 #include "apps/commands/command_line.h"
+#include "apps/commands/json_file.h"
 #include "apps/commands/plan_text.h"
 #include "apps/config/planned_experiment.h"
 #include "apps/decide/cpu_products.h"
@@ -70,13 +70,6 @@ void print_float8(const Experiment& e, const StepPlan& plan, std::ostream& out) 
     out << fmt::format(
         "  shards are whole blocks of 128 rows: the largest of {} holds {:.2f} times its even part\n",
         worst->name, most);
-}
-
-void write_json(const std::string& file, const Json& report) {
-  if (file.empty()) return;
-  std::ofstream stream(file);
-  stream << report.dump(1) << '\n';
-  if (!stream.flush()) fail<FileError>("plan", "cannot write {}", file);
 }
 
 void print_model(const Experiment& e, std::ostream& out) {
@@ -151,7 +144,8 @@ void plan_step(const PlanCommand& command, const Config& config, const PlannedEx
   print_float8_gather(recorded, config, planned, machine, out);
   print_open_decisions(planned, plan, out);
   write_trace(command.trace, planned, machine, out);
-  write_json(command.json, plan_json({std::move(recorded)}, {}, limit, machine, command.machine, e));
+  write_json_file("plan", command.json,
+                  plan_json({std::move(recorded)}, {}, limit, machine, command.machine, e));
 }
 
 void plan_search(const PlanCommand& command, const Config& config, const PlannedExperiment& planned,
@@ -172,7 +166,8 @@ void plan_search(const PlanCommand& command, const Config& config, const Planned
   print_search(result, limit, *machine, e, out);
   std::vector<RecordedLayout> layouts = result.best;
   if (result.closest) layouts.push_back(*result.closest);
-  write_json(command.json, plan_json(layouts, result.reasons, limit, machine, command.machine, e));
+  write_json_file("plan", command.json,
+                  plan_json(layouts, result.reasons, limit, machine, command.machine, e));
 }
 
 // What runs measured on this machine's GPU, where the plan is for it.
@@ -231,9 +226,8 @@ void add_plan_command(Command& commands) {
       .range("--gpus-per-node", &m.ranks_per_node, {1, 1 << 16},
              "ranks on a machine (default: 8; CPU: its cores)")
       .option("--limit-gib", &m.limit_gib, "memory of a rank, in place of the table's")
-      .flag(
-          "--search", [o] { o->work = PlanCommand::Work::search; },
-          "the fastest layouts of so many ranks that fit, their global batch, model and precision kept")
+      .flag("--search", &o->work, PlanCommand::Work::search,
+            "the fastest layouts of so many ranks that fit, their global batch, model and precision kept")
       .range("--top", &o->top, {1, 100}, "layouts that --search shows")
       .option("--fix", &o->fixed, "KEY=VALUE that --search keeps, as parallelism.tensor_parallel_degree=8")
       .option("--json", &o->json, "file for programs")

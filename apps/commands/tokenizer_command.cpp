@@ -161,8 +161,7 @@ void add_train(Command& tokenizer) {
       .option("--eos-token", &o->eos_token, "")
       .option("--text-key", &o->text_key, "key of the text in JSON lines")
       .option("--max-bytes", &o->max_bytes, "stop after so much text; 0: all")
-      .flag(
-          "--overwrite", [o] { o->overwrites = true; }, "replace a tokenizer that is there")
+      .flag("--overwrite", &o->overwrites, true, "replace a tokenizer that is there")
       .run([o] {
         tokenizer_train(*o, std::cout);
         return 0;
@@ -175,11 +174,9 @@ void add_encode(Command& tokenizer) {
       .required("tokenizer", &o->tokenizer, "folder or tokenizer.json")
       .option("text", &o->text, "without it and --file: what is piped in")
       .option("--file", &o->file, "read the text from a file")
-      .flag(
-          "--pieces", [o] { o->print = TokenizerEncodeOptions::Print::pieces; }, "one line per token")
-      .flag(
-          "--special", [o] { o->wrap = TokenizerEncodeOptions::Wrap::as_the_files_say; },
-          "add BOS and EOS as the tokenizer's files say")
+      .flag("--pieces", &o->print, TokenizerEncodeOptions::Print::pieces, "one line per token")
+      .flag("--special", &o->wrap, TokenizerEncodeOptions::Wrap::as_the_files_say,
+            "add BOS and EOS as the tokenizer's files say")
       .run([o] {
         o->input = piped_input();
         tokenizer_encode(*o, std::cout);

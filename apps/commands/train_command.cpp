@@ -1,8 +1,5 @@
 #include "apps/commands/train_command.h"
 
-#include <unistd.h>
-
-#include <cerrno>
 #include <filesystem>
 #include <iostream>
 
@@ -23,11 +20,8 @@ namespace ottava {
 namespace {
 
 void make_dump_folder(const std::string& folder) {
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (!error && ::access(folder.c_str(), W_OK | X_OK) != 0)
-    error = std::error_code(errno, std::generic_category());
-  if (error) fail<FileError>("job.dump_folder", "cannot write into {}: {}", folder, error.message());
+  if (const std::error_code error = make_writable_folder(folder))
+    fail<FileError>("job.dump_folder", "cannot write into {}: {}", folder, error.message());
 }
 
 }  // namespace
@@ -38,16 +32,11 @@ int run_train_command(const TrainCommand& command) {
   StopSignals signals;
   return run_session(config, [&](Session& session) {
     RunLock lock;
-    std::string complaint;
-    if (session.ranks.world->rank() == 0) {
-      try {
-        make_dump_folder(config.job.dump_folder);
-        lock = RunLock(config.job.dump_folder);
-      } catch (const FileError& error) {
-        complaint = error.what();
-      }
-    }
-    require_no_complaint(*session.ranks.control, complaint);
+    fail_together(*session.ranks.control, [&] {
+      if (session.ranks.world->rank() > 0) return;
+      make_dump_folder(config.job.dump_folder);
+      lock = RunLock(config.job.dump_folder);
+    });
     if (const std::string why = nothing_to_train(config, session.ranks); !why.empty())
       return log::info("{}", why);
     if (session.ranks.world->rank() == 0) {
@@ -72,9 +61,8 @@ int run_train_command(const TrainCommand& command) {
 void add_train_command(Command& commands) {
   auto o = std::make_shared<TrainCommand>();
   commands.experiment("train", "train a model; continues from the newest checkpoint", *o)
-      .flag(
-          "--redecide", [o] { o->redecide = true; },
-          "decide again what the checkpoint's run had decided (decisions.json)")
+      .flag("--redecide", &o->redecide, true,
+            "decide again what the checkpoint's run had decided (decisions.json)")
       .run([o] { return run_train_command(*o); });
 }
 

@@ -4,7 +4,6 @@
 
 #include "apps/decide/workbench.h"
 #include "core/cpu/matmul_cache.h"
-#include "core/log.h"
 #include "core/ops/attention/attention.h"
 #include "core/ops/matmul/matmul.h"
 #include "parallel/ranks/agree.h"
@@ -38,7 +37,7 @@ double measure_matmul(const Experiment& e, Bf16Products way) {
       {.kind = MatmulKind::weight_gradient, .a = y, .b = x, .out = dw, .accumulate = true}};
   int64_t bytes = 0;
   for (const Matmul& product : products) bytes = std::max(bytes, matmul_workspace_bytes(stream, product));
-  set_matmul_workspace(stream, bench.tensor(DType::u8, {std::max<int64_t>(bytes, 1)}));
+  bench.give_workspace(stream, bytes);
   return best_milliseconds(stream, [&] {
     for (const Matmul& product : products) matmul(stream, product);
   });
@@ -180,7 +179,7 @@ void settle_cpu_products(Experiment& e, Communicator& control, Device device, co
     if (wish != "auto") continue;
     e.decisions.entries.push_back(entry);
     e.shape.cpu_products.*choice.way = entry.value == "direct" ? Bf16Products::direct : Bf16Products::widened;
-    log::info("Decided{}: {} = {} ({})", before ? " before" : "", entry.name, entry.value, entry.reason);
+    log_decision(entry, before != nullptr);
   }
 }
 

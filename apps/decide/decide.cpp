@@ -173,6 +173,10 @@ std::vector<Decisions::Entry> float8_ratios(const Experiment& e, const Decisions
   return out;
 }
 
+void take(const Decisions::Entry& decided, const MemoryDecision& d, Experiment& e) {
+  e.shape = std::ranges::find(d.open.outcomes, decided.value, &OpenDecision::Outcome::value)->shape;
+}
+
 void settle_by_memory(Experiment& e, const MemoryDecision& d, RankGroups& ranks, Device device,
                       const Decisions& saved) {
   const auto need = [&](const TrainingShape& shape) { return memory_need(e, shape, ranks, device); };
@@ -181,8 +185,8 @@ void settle_by_memory(Experiment& e, const MemoryDecision& d, RankGroups& ranks,
   e.decisions.entries.push_back(before ? *before : decide(d, need));
   e.decisions = of_first_rank(e.decisions, *ranks.control);
   const Decisions::Entry& entry = *e.decisions.find(d.open.name);
-  e.shape = std::ranges::find(d.open.outcomes, entry.value, &OpenDecision::Outcome::value)->shape;
-  log::info("Decided{}: {} = {} ({})", before ? " before" : "", entry.name, entry.value, entry.reason);
+  take(entry, d, e);
+  log_decision(entry, before != nullptr);
 }
 
 // Those of whole gradients and codes. Gradients first: they change what a step computes, kept codes only what
@@ -220,19 +224,13 @@ void decide_float8(Experiment& e, RankGroups& ranks, Device device, const Decisi
     if (!std::ranges::all_of(shapes, [&](const auto& s) { return saved.find(decision_name(s)); }))
       measured.entries = measured_as_memory_allows(e, ranks, device);
   }
-  std::string complaint;
-  if (ranks.control->rank() == 0) {
-    try {
+  fail_together(*ranks.control, [&] {
+    if (ranks.control->rank() == 0)
       std::ranges::copy(float8_ratios(e, measured, saved), std::back_inserter(e.decisions.entries));
-    } catch (const Error& error) {
-      complaint = error.what();
-    }
-  }
-  require_no_complaint(*ranks.control, complaint);
+  });
   e.decisions = of_first_rank(e.decisions, *ranks.control);
   for (const Decisions::Entry& entry : e.decisions.entries) {
-    if (entry.name.starts_with("quantize."))
-      log::info("Decided: {} = {} ({})", entry.name, entry.value, entry.reason);
+    if (entry.name.starts_with("quantize.")) log_decision(entry);
   }
   apply_measured_float8(e, e.decisions);
 }
@@ -264,9 +262,7 @@ std::vector<OpenDecision> open_decisions(const Experiment& e) {
 
 Experiment as_memory_allows(Experiment e, RankGroups& ranks, Device device) {
   for_each_memory_decision(e, [&](const MemoryDecision& d) {
-    const Decisions::Entry entry =
-        decide(d, [&](const TrainingShape& shape) { return memory_need(e, shape, ranks, device); });
-    e.shape = std::ranges::find(d.open.outcomes, entry.value, &OpenDecision::Outcome::value)->shape;
+    take(decide(d, [&](const TrainingShape& shape) { return memory_need(e, shape, ranks, device); }), d, e);
   });
   return e;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/io/json.h"
+#include "core/log.h"
 #include "parallel/checkpoint/checksum.h"
 #include "parallel/ranks/bootstrap.h"
 
@@ -40,6 +41,10 @@ Decisions parse_decisions(std::string_view text, std::string_view where) {
     out.entries.push_back({text_of(entry, "name"), text_of(entry, "value"), text_of(entry, "reason")});
   }
   return out;
+}
+
+void log_decision(const Decisions::Entry& entry, bool before) {
+  log::info("Decided{}: {} = {} ({})", before ? " before" : "", entry.name, entry.value, entry.reason);
 }
 
 Decisions of_first_rank(const Decisions& mine, Communicator& control) {

@@ -33,6 +33,9 @@ std::string to_json(const Decisions& decisions);
 /// Throws FileError naming `where` for anything that to_json does not write.
 Decisions parse_decisions(std::string_view text, std::string_view where);
 
+/// Tells in the log what was decided, now or `before`, by the run that goes on.
+void log_decision(const Decisions::Entry& entry, bool before = false);
+
 /// Those of rank 0, on every rank. All ranks of `control` make the call.
 Decisions of_first_rank(const Decisions& mine, Communicator& control);
 

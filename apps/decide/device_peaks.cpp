@@ -93,16 +93,12 @@ fp8::Float8Tensor codes(Workbench& bench, int64_t edge) {
 }
 
 double best_seconds(Stream& stream, double seconds, const std::function<void()>& work) {
-  Event begin(stream.device()), end(stream.device());
+  StreamTimer timer(stream);
   work();
   double best = 1e30;
   double spent = 0;
   do {
-    begin.record(stream);
-    work();
-    end.record(stream);
-    end.synchronize();
-    const double took = std::max(end.milliseconds_since(begin) / 1e3, 1e-9);
+    const double took = std::max(timer.milliseconds(work) / 1e3, 1e-9);
     best = std::min(best, took);
     spent += took;
   } while (spent < seconds);
@@ -139,23 +135,19 @@ double measure_peak(Stream& stream, Precision precision, double seconds) {
   const int64_t edge =
       on_gpu ? std::clamp<int64_t>(64 * cuda::sm_count(stream.device().index), 256, 8192) / 256 * 256 : 1024;
   Workbench bench(stream.device());
-  const auto set_workspace = [&](int64_t bytes) {
-    set_matmul_workspace(stream, bench.tensor(DType::u8, {std::max<int64_t>(bytes, 1)}));
-  };
   double best = 0;
   if (precision == Precision::fp8) {
     fp8::ScaledMatmul product{
         .a = codes(bench, edge), .b = codes(bench, edge), .out = bench.tensor(DType::bf16, {edge, edge})};
-    product.workspace =
-        bench.tensor(DType::u8, {std::max<int64_t>(fp8::scaled_matmul_workspace_bytes(stream, product), 1)});
-    set_workspace(fp8::scaled_matmul_inner_workspace_bytes(stream, product));
+    product.workspace = bench.tensor(DType::u8, {fp8::scaled_matmul_workspace_bytes(stream, product)});
+    bench.give_workspace(stream, fp8::scaled_matmul_inner_workspace_bytes(stream, product));
     best = best_seconds(stream, seconds, [&] { fp8::scaled_matmul(stream, product); });
   } else {
     const DType dtype = precision == Precision::fp32 ? DType::f32 : DType::bf16;
     const auto matrix = [&](DType type) { return bench.tensor(type, {edge, edge}); };
     const Matmul product{.a = matrix(dtype), .b = matrix(dtype), .out = matrix(on_gpu ? dtype : DType::f32)};
     const auto measure = [&] {
-      set_workspace(matmul_workspace_bytes(stream, product));
+      bench.give_workspace(stream, matmul_workspace_bytes(stream, product));
       return best_seconds(stream, seconds, [&] { matmul(stream, product); });
     };
     best = measure();
@@ -174,33 +166,27 @@ double measure_peak(Stream& stream, Precision precision, double seconds) {
 
 void settle_peaks(Experiment& e, RankGroups& ranks, Device device, const Decisions& saved) {
   if (device.type != DeviceType::cuda) return;
-  std::string complaint;
   const std::string gpu = cuda::device_name(device.index);
-  if (ranks.control->rank() == 0 && !data_sheet_peaks(gpu)) {
+  fail_together(*ranks.control, [&] {
+    if (ranks.control->rank() > 0 || data_sheet_peaks(gpu)) return;
     const MetricsConfig& given = e.config.metrics;
     std::vector<Precision> unknown;
     if (given.peak_tflops_bf16 == 0) unknown = {Precision::fp32, Precision::bf16};
     if (given.peak_tflops_fp8 == 0 && e.shape.float8.is_on() && multiplies_float8(device))
       unknown.push_back(Precision::fp8);
-    try {
-      for (Precision precision : unknown) {
-        const std::string name = decision_name(precision, gpu);
-        const Decisions::Entry* before = saved.find(name);
-        if (before && parse_peak(*before) == 0) {
-          fail<ConfigError>("decisions", "'{}' is '{}', expected FLOP/s: start with --redecide", name,
-                            before->value);
-        }
-        e.decisions.entries.push_back(
-            before ? *before
-                   : Decisions::Entry{name, fmt::format("{:.3e}", gpu_peak(device, precision, {})), kOnGpu});
-        log::info("Decided{}: {} = {} FLOP/s ({})", before ? " before" : "", name,
-                  e.decisions.entries.back().value, e.decisions.entries.back().reason);
+    for (Precision precision : unknown) {
+      const std::string name = decision_name(precision, gpu);
+      const Decisions::Entry* before = saved.find(name);
+      if (before && parse_peak(*before) == 0) {
+        fail<ConfigError>("decisions", "'{}' is '{}', expected FLOP/s: start with --redecide", name,
+                          before->value);
       }
-    } catch (const Error& error) {
-      complaint = error.what();
+      const Decisions::Entry& entry = e.decisions.entries.emplace_back(
+          before ? *before
+                 : Decisions::Entry{name, fmt::format("{:.3e}", gpu_peak(device, precision, {})), kOnGpu});
+      log_decision({name, entry.value + " FLOP/s", entry.reason}, before != nullptr);
     }
-  }
-  require_no_complaint(*ranks.control, complaint);
+  });
   e.decisions = of_first_rank(e.decisions, *ranks.control);
 }
 

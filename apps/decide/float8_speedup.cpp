@@ -6,9 +6,6 @@
 
 #include "apps/config/resolved_float8.h"
 #include "apps/decide/step_times.h"
-#include "core/cpu/matmul_cache.h"
-#include "core/cuda/blas_plans.h"
-#include "core/device_stream.h"
 #include "core/error.h"
 #include "parallel/ranks/agree.h"
 
@@ -19,12 +16,7 @@ std::string decision_name(const ProductShape& s) {
 }
 
 std::vector<Decisions::Entry> measure_float8(const Experiment& e, RankGroups& ranks, Device device) {
-  Stream stream = device_stream(device);
-  if (device.type == DeviceType::cpu) stream.matmul_cache().set_products(e.shape.cpu_products);
-  if (device.type == DeviceType::cuda) {
-    stream.blas_plans().set_sm_count(e.sm_budget.products);
-    stream.blas_plans().select(cuda::BlasPlans::Selection::fastest);
-  }
+  Stream stream = stream_like_steps(e, device);
   const std::vector<ProductShape> shapes =
       float8_candidates(e.shape.float8_policy, e.tokens_per_micro_batch());
   const auto step_with = [&](const std::function<bool(size_t)>& is_float8) {
@@ -39,17 +31,13 @@ std::vector<Decisions::Entry> measure_float8(const Experiment& e, RankGroups& ra
   const StepPlan plain = step_with([](size_t) { return false; });
   std::vector<StepPlan> steps;
   std::vector<double> with, without;
-  std::string complaint;
-  try {
+  fail_together(*ranks.control, [&] {
     for (size_t i = 0; i < shapes.size(); ++i) {
       steps.push_back(step_with([&](size_t shape) { return shape == i; }));
       with.push_back(times.beyond(steps[i], plain));
       without.push_back(times.beyond(plain, steps[i]));
     }
-  } catch (const Error& error) {
-    complaint = error.what();
-  }
-  require_no_complaint(*ranks.control, complaint);
+  });
   const double waited = waited_milliseconds(stream, ranks, plain.order);
   std::vector<Decisions::Entry> out;
   for (size_t i = 0; i < shapes.size(); ++i) {
@@ -62,12 +50,7 @@ std::vector<Decisions::Entry> measure_float8(const Experiment& e, RankGroups& ra
   out = of_first_rank({.made_for = "", .entries = std::move(out)}, *ranks.control).entries;
   const StepPlan chosen = step_with([&](size_t i) { return std::stod(out[i].value) >= 1; });
   double predicted = 0, in_bf16 = 0;
-  try {
-    predicted = times.of(chosen), in_bf16 = times.of(plain);
-  } catch (const Error& error) {
-    complaint = error.what();
-  }
-  require_no_complaint(*ranks.control, complaint);
+  fail_together(*ranks.control, [&] { predicted = times.of(chosen), in_bf16 = times.of(plain); });
   predicted += waited_milliseconds(stream, ranks, chosen.order);
   out.push_back({std::string(kFloat8StepDecision), fmt::format("{:.3f}", predicted),
                  fmt::format("operations and what is waited for; {:.3f} with bf16 in all of these layers",

@@ -2,13 +2,15 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cmath>
 #include <functional>
 
 #include "apps/decide/transfer_calls.h"
 #include "core/beside_compute.h"
-#include "core/ops/matmul/matmul.h"
+#include "core/cpu/matmul_cache.h"
+#include "core/cuda/blas_plans.h"
+#include "core/device_stream.h"
+#include "core/stopwatch.h"
 
 namespace ottava {
 namespace {
@@ -40,6 +42,16 @@ bool is_timed(const RecordedTransfer& t) {
 
 }  // namespace
 
+Stream stream_like_steps(const Experiment& e, Device device) {
+  Stream stream = device_stream(device);
+  if (device.type == DeviceType::cpu) stream.matmul_cache().set_products(e.shape.cpu_products);
+  if (device.type == DeviceType::cuda) {
+    stream.blas_plans().set_sm_count(e.sm_budget.products);
+    stream.blas_plans().select(cuda::BlasPlans::Selection::fastest);
+  }
+  return stream;
+}
+
 double OperationTimes::of_call(const RecordedOperation& operation) {
   const auto [known, is_new] = milliseconds_.try_emplace(key_of(operation), 0);
   if (!is_new) return known->second;
@@ -47,24 +59,19 @@ double OperationTimes::of_call(const RecordedOperation& operation) {
   constexpr int kBatches = 5;
   Workbench bench(stream_.device());
   const std::function<void(Stream&)> run = prepare(operation, bench, vocabulary_);
-  Event begin(stream_.device()), end(stream_.device());
+  StreamTimer timer(stream_);
   const auto milliseconds = [&](double calls) {
-    begin.record(stream_);
-    for (int i = 0; i < static_cast<int>(calls); ++i) run(stream_);
-    end.record(stream_);
-    end.synchronize();
-    return end.milliseconds_since(begin) / calls;
-  };
-  using Clock = std::chrono::steady_clock;
-  const auto since = [](Clock::time_point begin_of) {
-    return std::chrono::duration<double, std::milli>(Clock::now() - begin_of).count();
+    return timer.milliseconds([&] {
+      for (int i = 0; i < static_cast<int>(calls); ++i) run(stream_);
+    }) / calls;
   };
   milliseconds(1);  // plans and clocks settle in it
   // How often is a matter of the time that passes here: of a call, its launch and the wait for its end.
-  const Clock::time_point started = Clock::now();
+  const Stopwatch watch;
+  const auto passed = [&] { return 1e3 * watch.seconds(); };
   double best = milliseconds(1);
-  const double calls = std::clamp(kBatchMilliseconds / std::max(since(started), 1e-6), 1.0, kMostCalls);
-  for (int i = 0; i < kBatches && since(started) < kMostMilliseconds; ++i)
+  const double calls = std::clamp(kBatchMilliseconds / std::max(passed(), 1e-6), 1.0, kMostCalls);
+  for (int i = 0; i < kBatches && passed() < kMostMilliseconds; ++i)
     best = std::min(best, milliseconds(std::floor(calls)));
   return known->second = best;
 }
@@ -72,8 +79,8 @@ double OperationTimes::of_call(const RecordedOperation& operation) {
 void OperationTimes::give_workspace(int64_t bytes) {
   if (workspace_ && bytes <= workspace_bytes_) return;
   workspace_ = std::make_unique<Workbench>(stream_.device());
-  workspace_bytes_ = std::max<int64_t>(bytes, 1);
-  set_matmul_workspace(stream_, workspace_->tensor(DType::u8, {workspace_bytes_}));
+  workspace_bytes_ = bytes;
+  workspace_->give_workspace(stream_, bytes);
 }
 
 double OperationTimes::of(const StepPlan& step) { return beyond(step, {}); }

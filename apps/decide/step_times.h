@@ -10,6 +10,10 @@
 
 namespace ottava {
 
+/// A stream of `device` whose products are computed as the experiment's steps compute theirs, on a GPU each
+/// with the fastest algorithm.
+Stream stream_like_steps(const Experiment& experiment, Device device);
+
 /// Times what recorded steps do, on the stream's device: every distinct operation on operands of its shapes
 /// and dtypes in memory of its own, the best of several batches of calls; kept by operation, so that steps
 /// that share one share its time. In a step they run one after the other.

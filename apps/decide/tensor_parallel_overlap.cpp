@@ -4,13 +4,8 @@
 #include <functional>
 #include <map>
 
+#include "apps/decide/step_times.h"
 #include "apps/decide/transfer_calls.h"
-#include "apps/decide/workbench.h"
-#include "apps/train/step_plan.h"
-#include "core/cpu/matmul_cache.h"
-#include "core/cuda/blas_plans.h"
-#include "core/log.h"
-#include "core/ops/matmul/matmul.h"
 #include "parallel/ranks/agree.h"
 
 namespace ottava {
@@ -81,17 +76,10 @@ double rehearse(const StepPlan& plan, const std::string& label, Stream& stream, 
 }
 
 Decisions measure(const Experiment& e, RankGroups& ranks, Device device) {
-  Stream stream = device.type == DeviceType::cuda ? Stream::cuda(device.index) : Stream::cpu();
-  if (device.type == DeviceType::cpu) stream.matmul_cache().set_products(e.shape.cpu_products);
-  if (device.type == DeviceType::cuda) {
-    stream.blas_plans().set_sm_count(e.sm_budget.products);
-    stream.blas_plans().select(cuda::BlasPlans::Selection::fastest);
-  }
+  Stream stream = stream_like_steps(e, device);
   const StepPlan blocks = micro_batch(e, device, kAll), bulk = micro_batch(e, device, {});
   Workbench bench(stream.device());
-  const int64_t workspace =
-      std::max({blocks.matmul_workspace_bytes, bulk.matmul_workspace_bytes, int64_t{1}});
-  set_matmul_workspace(stream, bench.tensor(DType::u8, {workspace}));
+  bench.give_workspace(stream, std::max(blocks.matmul_workspace_bytes, bulk.matmul_workspace_bytes));
   const int64_t vocabulary = e.shape.model.vocab_size / e.mesh.size(MeshAxis::tp);
   Decisions out;
   for (const Layer& layer : kLayers) {
@@ -139,7 +127,7 @@ void settle_overlap(Experiment& e, RankGroups& ranks, Device device, const Decis
   refuse_together(*ranks.control, "decisions", complaint);
   for (const Decisions::Entry& entry : decided.entries) {
     e.decisions.entries.push_back(entry);
-    log::info("Decided{}: {} = {} ({})", is_saved ? " before" : "", entry.name, entry.value, entry.reason);
+    log_decision(entry, is_saved);
   }
 }
 

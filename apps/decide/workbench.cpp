@@ -3,6 +3,7 @@
 #include "core/bf16.h"
 #include "core/device_stream.h"
 #include "core/ops/elementwise.h"
+#include "core/ops/matmul/matmul.h"
 
 namespace ottava {
 namespace {
@@ -76,63 +77,46 @@ std::vector<int32_t> scattered_indices(int64_t count, int64_t limit) {
   return values;
 }
 
-Stream Workbench::stream() const { return device_stream(device_); }
-
-Tensor Workbench::allocate(DType dtype, Shape shape) {
+Tensor Workbench::filled(DType dtype, Shape shape, const std::function<void(Stream&, const Tensor&)>& fill) {
   Tensor tensor{nullptr, dtype, shape};
   if (device_.type == DeviceType::meta) return tensor;
   constexpr int64_t kLeastBytes = 256;  // a workspace of nothing has an address too
   buffers_.emplace_back(device_, static_cast<size_t>(std::max(tensor.bytes(), kLeastBytes)));
   tensor.data = buffers_.back().data();
+  Stream stream = device_stream(device_);
+  fill(stream, tensor);
+  stream.synchronize();
   return tensor;
 }
 
 Tensor Workbench::tensor(DType dtype, Shape shape) {
-  Tensor tensor = allocate(dtype, shape);
-  if (!tensor.data) return tensor;
-  Stream on = stream();
-  if (size_of(dtype) == 1) {
+  return filled(dtype, shape, [](Stream& stream, const Tensor& memory) {
+    if (size_of(memory.dtype) > 1) return fill_with_numbers(stream, memory, 2);
     std::vector<uint8_t> pattern;
     for (int64_t i = 0; i < kPattern; ++i) pattern.push_back(pattern_code(i));
-    repeat(on, pattern, tensor);
-  } else {
-    fill_with_numbers(on, tensor, 2);
-  }
-  on.synchronize();
-  return tensor;
+    repeat(stream, pattern, memory);
+  });
 }
 
-Tensor Workbench::zeros(DType dtype, Shape shape) {
-  Tensor tensor = allocate(dtype, shape);
-  if (!tensor.data) return tensor;
-  Stream on = stream();
-  fill_zero(on, tensor);
-  on.synchronize();
-  return tensor;
+void Workbench::give_workspace(Stream& stream, int64_t bytes) {
+  set_matmul_workspace(stream, tensor(DType::u8, {bytes}));
 }
+
+Tensor Workbench::zeros(DType dtype, Shape shape) { return filled(dtype, shape, fill_zero); }
 
 Tensor Workbench::ones(DType dtype, Shape shape) {
-  constexpr uint8_t kOneE8m0 = 127;
-  Tensor tensor = allocate(dtype, shape);
-  if (!tensor.data) return tensor;
-  Stream on = stream();
-  if (dtype == DType::f32) {
-    repeat(on, std::vector<float>(kPattern, 1.0f), tensor);
-  } else {
-    repeat(on, std::vector<uint8_t>(kPattern, kOneE8m0), tensor);
-  }
-  on.synchronize();
-  return tensor;
+  return filled(dtype, shape, [](Stream& stream, const Tensor& memory) {
+    constexpr uint8_t kOneE8m0 = 127;
+    if (memory.dtype == DType::f32) return repeat(stream, std::vector<float>(kPattern, 1.0f), memory);
+    repeat(stream, std::vector<uint8_t>(kPattern, kOneE8m0), memory);
+  });
 }
 
 Tensor Workbench::indices(int64_t count, int64_t limit) {
-  Tensor tensor = allocate(DType::i32, {count});
-  if (!tensor.data) return tensor;
   std::vector<int32_t> values = scattered_indices(count, limit);
-  Stream on = stream();
-  cast(on, view_of(values.data(), {count}), tensor);
-  on.synchronize();
-  return tensor;
+  return filled(DType::i32, {count}, [&](Stream& stream, const Tensor& memory) {
+    cast(stream, view_of(values.data(), memory.shape), memory);
+  });
 }
 
 std::function<void(Stream&)> prepare(const RecordedOperation& operation, Workbench& bench,

@@ -25,6 +25,8 @@ class Workbench {
   explicit Workbench(Device device) : device_(device) {}
   /// fill_with_numbers(), below 2; one-byte floats are finite.
   Tensor tensor(DType dtype, Shape shape);
+  /// Memory of so many bytes for products on `stream`: set_matmul_workspace().
+  void give_workspace(Stream& stream, int64_t bytes);
   /// i32, scattered_indices().
   Tensor indices(int64_t count, int64_t limit);
   Tensor zeros(DType dtype, Shape shape);
@@ -32,8 +34,7 @@ class Workbench {
   Tensor ones(DType dtype, Shape shape);
 
  private:
-  Tensor allocate(DType dtype, Shape shape);
-  Stream stream() const;
+  Tensor filled(DType dtype, Shape shape, const std::function<void(Stream&, const Tensor&)>& fill);
   Device device_;
   std::vector<Buffer> buffers_;
 };
@@ -43,21 +44,34 @@ class Workbench {
 std::function<void(Stream&)> prepare(const RecordedOperation& operation, Workbench& bench,
                                      int64_t vocabulary);
 
+/// Times work on a stream.
+class StreamTimer {
+ public:
+  explicit StreamTimer(Stream& stream) : stream_(stream), begin_(stream.device()), end_(stream.device()) {}
+  /// Of what `work()` enqueues; waits for its end.
+  template <class Work>
+  double milliseconds(const Work& work) {
+    begin_.record(stream_);
+    work();
+    end_.record(stream_);
+    end_.synchronize();
+    return end_.milliseconds_since(begin_);
+  }
+
+ private:
+  Stream& stream_;
+  Event begin_, end_;
+};
+
 /// Best milliseconds of `work()` on the stream, after one call that is not counted: plans and clocks settle
 /// in it.
 template <class Work>
 double best_milliseconds(Stream& stream, const Work& work) {
   constexpr int kRuns = 7;
-  Event begin(stream.device()), end(stream.device());
+  StreamTimer timer(stream);
   work();
   double best = 1e30;
-  for (int i = 0; i < kRuns; ++i) {
-    begin.record(stream);
-    work();
-    end.record(stream);
-    end.synchronize();
-    best = std::min(best, end.milliseconds_since(begin));
-  }
+  for (int i = 0; i < kRuns; ++i) best = std::min(best, timer.milliseconds(work));
   return best;
 }
 

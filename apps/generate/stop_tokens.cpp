@@ -4,6 +4,7 @@
 
 #include "core/io/file.h"
 #include "core/io/json.h"
+#include "models/hf_config.h"
 
 namespace ottava {
 
@@ -12,11 +13,8 @@ std::vector<int32_t> stop_tokens(const std::string& folder, const Tokenizer& tok
   if (auto eos = tokenizer.eos_id()) stops.push_back(*eos);
   const std::string path = folder + "/generation_config.json";
   if (!std::filesystem::exists(path)) return stops;
-  const Json file = Json::parse(read_file(path), path);
-  const Json* value = file.find("eos_token_id");
-  if (!value || value->is_null()) return stops;
-  const Json::Array list = value->is_array() ? value->as_array("eos_token_id") : Json::Array{*value};
-  for (const Json& id : list) stops.push_back(static_cast<int32_t>(id.as_integer(path + ": eos_token_id")));
+  for (int64_t id : eos_token_ids(Json::parse(read_file(path), path), path))
+    stops.push_back(static_cast<int32_t>(id));
   return stops;
 }
 

@@ -18,16 +18,16 @@ double total_bytes(Device device) {
   return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
 }
 
-double highest_resident_bytes() {
+}  // namespace
+
+double resident_bytes(std::string_view line) {
   std::ifstream status("/proc/self/status");
   for (std::string word; status >> word;) {
     double kib = 0;
-    if (word == "VmHWM:" && status >> kib) return kib * 1024;
+    if (word == line && status >> kib) return kib * 1024;
   }
   return 0;
 }
-
-}  // namespace
 
 MemoryMaxima memory_maxima(Device device, const MemoryPlan& plan) {
   const double total = total_bytes(device);
@@ -38,7 +38,7 @@ MemoryMaxima memory_maxima(Device device, const MemoryPlan& plan) {
   MemoryMaxima out{.active = use(static_cast<double>(held - idle)),
                    .reserved = use(static_cast<double>(held)),
                    .shown = {}};
-  out.shown = device.type == DeviceType::cuda ? out.reserved : use(highest_resident_bytes());
+  out.shown = device.type == DeviceType::cuda ? out.reserved : use(resident_bytes("VmHWM:"));
   return out;
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string_view>
+
 #include "core/device.h"
 #include "core/memory/plan.h"
 
@@ -19,5 +21,8 @@ struct MemoryMaxima {
 /// `plan` of the arena that training works in: what its block holds beyond what is in use at one time is not
 /// active.
 MemoryMaxima memory_maxima(Device device, const MemoryPlan& plan);
+
+/// Of this process: of "VmRSS:" those that are resident now, of "VmHWM:" the most so far.
+double resident_bytes(std::string_view line);
 
 }  // namespace ottava

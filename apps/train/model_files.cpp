@@ -63,16 +63,6 @@ int64_t positions_of(const Experiment& e) {
   return std::max(made_for, e.config.training.seq_len);
 }
 
-// The ids of "eos_token_id", a number or a list of them.
-void add_ids(const Json& file, std::vector<int64_t>& ids) {
-  const Json* value = file.find("eos_token_id");
-  if (!value || value->is_null()) return;
-  const Json::Array list = value->is_array() ? value->as_array("eos_token_id") : Json::Array{*value};
-  for (const Json& id : list)
-    if (std::ranges::find(ids, id.as_integer("eos_token_id")) == ids.end())
-      ids.push_back(id.as_integer("eos_token_id"));
-}
-
 // `folder` is where the model came from, or its tokenizer.
 void add_chat_files(const Experiment& e, const fs::path& folder, ModelFiles& out) {
   constexpr std::string_view kTemplate = "chat_template.jinja", kGeneration = "generation_config.json";
@@ -86,8 +76,11 @@ void add_chat_files(const Experiment& e, const fs::path& folder, ModelFiles& out
   const Json before = fs::exists(path) ? Json::parse(read_file(path), path) : Json(Json::Object{});
   const data::ChatEncoder encoder(e.tokenizer, {.chat = chat});
   std::vector<int64_t> stops{encoder.end_of_turn()};
-  if (auto eos = e.tokenizer->eos_id()) add_ids(Json().set("eos_token_id", int64_t{*eos}), stops);
-  add_ids(before, stops);
+  const auto add = [&](int64_t id) {
+    if (std::ranges::find(stops, id) == stops.end()) stops.push_back(id);
+  };
+  if (auto eos = e.tokenizer->eos_id()) add(*eos);
+  std::ranges::for_each(eos_token_ids(before, path), add);
   Json now(Json::Object{});
   for (const auto& [name, value] : before.as_object(path))
     if (name != "eos_token_id") now.set(name, value);

@@ -5,39 +5,45 @@
 #include "parallel/comm/dry_run/dry_run_communicator.h"
 
 namespace ottava {
+namespace {
+
+struct Recording {
+  CostRecorder recorder;
+  Stream stream;
+  Arena arena;
+  TrainingEngine engine;
+  Recording(const TrainingShape& shape, Device target, RankGroups& ranks)
+      : stream(Stream::meta(recorder, target)), engine(shape, stream, arena, ranks, 0) {}
+};
+
+}  // namespace
 
 double StepPlan::flops(Precision precision) const {
   return sum_of(costs, [&](const CostRecorder::Total& t) { return t.precision == precision ? t.flops : 0; });
 }
 
 StepPlan record_step(const TrainingShape& shape, Device target, RankGroups& ranks) {
-  CostRecorder recorder;
-  Stream stream = Stream::meta(recorder, target);
-  Arena arena;
-  TrainingEngine engine(shape, stream, arena, ranks, 0);
+  Recording r(shape, target, ranks);
   ranks.world->stats().reset();
-  engine.train_step({}, {});
+  r.engine.train_step({}, {});
   StepPlan plan{.memory = {},
-                .costs = recorder.totals(),
-                .operations = recorder.operations(),
-                .order = recorder.order(),
+                .costs = r.recorder.totals(),
+                .operations = r.recorder.operations(),
+                .order = r.recorder.order(),
                 .traffic = ranks.world->stats()};
-  if (shape.validation_batch > 0) engine.validate({});
-  if (shape.prompts > 0) engine.next_logits({}, 0);
-  plan.matmul_workspace_bytes = recorder.workspace_bytes();
-  plan.memory = arena.plan();
+  if (shape.validation_batch > 0) r.engine.validate({});
+  if (shape.prompts > 0) r.engine.next_logits({}, 0);
+  plan.matmul_workspace_bytes = r.recorder.workspace_bytes();
+  plan.memory = r.arena.plan();
   plan.memory.resize_persistent("matmul workspace", plan.matmul_workspace_bytes);
   return plan;
 }
 
 std::vector<StepProfile::Span> record_spans(const TrainingShape& shape, Device target, RankGroups& ranks) {
-  CostRecorder recorder;
-  Stream stream = Stream::meta(recorder, target);
-  Arena arena;
-  TrainingEngine engine(shape, stream, arena, ranks, 0);
-  StepProfile profile(stream);
-  engine.train_step({}, {}, &profile);
-  return profile.take_spans(DeviceClock(stream));
+  Recording r(shape, target, ranks);
+  StepProfile profile(r.stream);
+  r.engine.train_step({}, {}, &profile);
+  return profile.take_spans(DeviceClock(r.stream));
 }
 
 StepPlan record_first_rank(const TrainingShape& shape, Device target, const Mesh& mesh) {

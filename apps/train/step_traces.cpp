@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <thread>
@@ -29,10 +28,7 @@ std::string host_name() {
 
 // Empty, or why nothing can be written there.
 std::string complaint_about(const std::string& folder) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (!error && ::access(folder.c_str(), W_OK | X_OK) != 0)
-    error = std::error_code(errno, std::generic_category());
+  const std::error_code error = make_writable_folder(folder);
   if (!error) return {};
   return fmt::format(
       "cannot write traces into {}: {} (profiling.save_traces_folder; profiling.enable_profiling: false "

@@ -133,17 +133,14 @@ std::vector<ValidationSet> open_validation_data(const Experiment& e, const RankG
   if (!v.enable) return sets;
   for (const ValidationSetConfig& set : v.datasets) sets.push_back({set.name, set.path, nullptr});
   if (sets.empty()) sets.push_back({"", v.dataset_path, nullptr});
+  BatchSource::Options batches = training_batches(e, ranks);
+  batches.batch = e.shape.validation_batch;
+  batches.micro_batches = 1;
   for (ValidationSet& set : sets) {
     const std::string_view key = v.datasets.empty() ? "validation.dataset_path" : "validation.datasets";
     data::MixedLoader loader(loader_options(
         e, ranks, {key, set.paths, v.dataloader, e.shape.validation_sequence, data::Order::sequential}));
-    set.data = std::make_unique<BatchSource>(
-        std::move(loader), BatchSource::Options{.batch = e.shape.validation_batch,
-                                                .data_rank = ranks.data_rank,
-                                                .data_size = ranks.data_size,
-                                                .documents = e.shape.block_causal,
-                                                .context_rank = ranks.context_parallel.rank(),
-                                                .context_size = ranks.context_parallel.size()});
+    set.data = std::make_unique<BatchSource>(std::move(loader), batches);
   }
   return sets;
 }

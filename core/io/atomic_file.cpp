@@ -33,4 +33,11 @@ void write_file_atomically(const std::string& path, std::string_view content) {
   sync_folder(folder.empty() ? "." : folder.string());
 }
 
+std::error_code make_writable_folder(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (!error && ::access(folder.c_str(), W_OK | X_OK) != 0) error.assign(errno, std::generic_category());
+  return error;
+}
+
 }  // namespace ottava

@@ -2,6 +2,7 @@
 
 #include <string>
 #include <string_view>
+#include <system_error>
 
 namespace ottava {
 
@@ -9,5 +10,9 @@ namespace ottava {
 /// it, then the folder is flushed. A reader sees the old content or the new one, also after a crash. On any
 /// failure the old file is untouched and the temporary one is removed. Throws FileError.
 void write_file_atomically(const std::string& path, std::string_view content);
+
+/// Makes the folder, where it is not there, with those above it; why nothing can be written into it, or no
+/// error.
+std::error_code make_writable_folder(const std::string& folder);
 
 }  // namespace ottava

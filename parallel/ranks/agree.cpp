@@ -55,4 +55,14 @@ void require_no_complaint(Communicator& ranks, std::string_view complaint) {
   }
 }
 
+void fail_together(Communicator& ranks, const std::function<void()>& work) {
+  std::string complaint;
+  try {
+    work();
+  } catch (const Error& error) {
+    complaint = error.what();
+  }
+  require_no_complaint(ranks, complaint);
+}
+
 }  // namespace ottava

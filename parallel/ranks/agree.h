@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string_view>
 
 #include "core/error.h"
@@ -17,7 +18,11 @@ void require_equal_everywhere(Communicator& ranks, std::string_view what, uint64
 /// so that a rank which cannot go on never leaves the others waiting. Names the first rank that complains.
 void require_no_complaint(Communicator& ranks, std::string_view complaint);
 
-/// The same where one rank without others says it in the name of `where`: throws E, `[where] complaint`.
+/// `work()` on every rank: an Error that it throws on one becomes the complaint of all.
+void fail_together(Communicator& ranks, const std::function<void()>& work);
+
+/// require_no_complaint() where one rank without others says it in the name of `where`: throws E, `[where]
+/// complaint`.
 template <class E = ConfigError>
 void refuse_together(Communicator& ranks, std::string_view where, std::string_view complaint) {
   if (ranks.size() > 1) return require_no_complaint(ranks, complaint);
