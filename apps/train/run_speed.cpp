@@ -7,11 +7,7 @@
 namespace ottava {
 
 RunSpeed::RunSpeed(const Experiment& experiment, const StepPlan& plan, RankGroups& ranks, Device device)
-    : experiment_(experiment),
-      plan_(plan),
-      ranks_(ranks),
-      device_(device),
-      step_time_check_(experiment.decisions) {}
+    : experiment_(experiment), plan_(plan), ranks_(ranks), device_(device) {}
 
 PeakSearch RunSpeed::peak_search() const {
   return {.metrics = experiment_.config.metrics,
@@ -31,8 +27,11 @@ std::optional<Machine> RunSpeed::find_peaks() {
         peaks_.fp8);
   }
   const std::optional<Machine> machine = running_machine(device_, peaks_, experiment_);
-  if (machine && ranks_.world->rank() == 0)
-    pace_ = PlannedPace::of_step(plan_, experiment_, device_, *machine);
+  if (ranks_.world->rank() == 0) {
+    std::optional<StepTime> planned;
+    if (machine) planned = FirstSteps::planned(plan_, experiment_, device_, *machine);
+    first_steps_ = {std::move(planned), experiment_.decisions};
+  }
   return machine;
 }
 
@@ -43,13 +42,9 @@ void RunSpeed::begin(int64_t step, double seconds_waited) {
 }
 
 void RunSpeed::add(int64_t step, double seconds, double seconds_waited, StepProfile* profile) {
-  if (profile) log::warning("step {}: {}", step, pace_.blame(profile->seconds()));
-  if (const std::string sentence = pace_.add(seconds - seconds_waited); !sentence.empty()) {
-    pace_.is_slower() ? log::warning("step {}: {}", step, sentence)
-                      : log::info("step {}: {}", step, sentence);
-  }
-  const std::string checked = step_time_check_.add(seconds);
-  if (!checked.empty() && ranks_.world->rank() == 0) log::info("{}", checked);
+  if (profile) log::warning("step {}: {}", step, first_steps_.blame(profile->seconds()));
+  for (const FirstSteps::Line& line : first_steps_.add(seconds - seconds_waited))
+    line.is_slow ? log::warning("step {}: {}", step, line.text) : log::info("step {}: {}", step, line.text);
 }
 
 void RunSpeed::fill(StepMetrics& m, double seconds_waited) {

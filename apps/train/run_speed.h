@@ -5,8 +5,7 @@
 
 #include "apps/decide/device_peaks.h"
 #include "apps/predict/machine.h"
-#include "apps/report/step_time_check.h"
-#include "apps/train/planned_pace.h"
+#include "apps/train/first_steps.h"
 #include "core/metrics/step_line.h"
 #include "core/stopwatch.h"
 #include "parallel/ranks/rank_groups.h"
@@ -25,7 +24,7 @@ class RunSpeed {
   /// What the time of logged steps counts from: after `step` steps, with so much waiting for data.
   void begin(int64_t step, double seconds_waited);
   /// True once, when the step is slower than planned: StepProfile's times by label are wanted.
-  bool wants_profile() { return pace_.wants_profile(); }
+  bool wants_profile() { return first_steps_.wants_profile(); }
   /// After each step, which took so long, waiting for data included. `profile` of it, or null. Logs what is
   /// known of it.
   void add(int64_t step, double seconds, double seconds_waited, StepProfile* profile);
@@ -34,7 +33,7 @@ class RunSpeed {
   /// Fills in times and rates of the steps since the last call, or begin().
   void fill(StepMetrics& metrics, double seconds_waited);
   /// "planned 0.480 s" for the progress line, or empty.
-  std::string planned_text() const { return pace_.short_text(); }
+  std::string planned_text() const { return first_steps_.short_text(); }
 
  private:
   PeakSearch peak_search() const;
@@ -44,8 +43,7 @@ class RunSpeed {
   RankGroups& ranks_;
   Device device_;
   DevicePeaks peaks_;
-  PlannedPace pace_{std::nullopt};
-  StepTimeCheck step_time_check_;
+  FirstSteps first_steps_;
   Stopwatch since_fill_;
   int64_t filled_at_step_ = 0;
   double waited_before_ = 0, left_out_ = 0;

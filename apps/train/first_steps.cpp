@@ -1,0 +1,87 @@
+#include "apps/train/first_steps.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "apps/decide/float8_speedup.h"
+#include "apps/predict/sample_step.h"
+
+namespace ottava {
+namespace {
+
+constexpr size_t kSettling = 3, kSteps = 20;
+/// What auto's prediction, made from operations, may be off by before the log says that it is.
+constexpr double kClose = 0.1;
+
+}  // namespace
+
+FirstSteps::FirstSteps(std::optional<StepTime> planned, const Decisions& decisions)
+    : planned_(std::move(planned)) {
+  if (const Decisions::Entry* entry = decisions.find(kFloat8StepDecision)) auto_ = *entry;
+}
+
+// Labels are rank 0's: its profile is what is held against them.
+StepTime FirstSteps::planned(const StepPlan& plan, const Experiment& e, Device device,
+                             const Machine& machine) {
+  StepTime planned = predict_step(plan, machine);
+  if (!e.shape.pipeline.is_on()) return planned;
+  StepTime all = predict_step(sample_roles(e.shape, device, e.mesh), machine);
+  all.labels = std::move(planned.labels);
+  return all;
+}
+
+std::vector<FirstSteps::Line> FirstSteps::add(double seconds) {
+  std::vector<Line> lines;
+  if (steps_.size() >= kSteps) return lines;
+  steps_.push_back(seconds);
+  if (steps_.size() < kSteps) return lines;
+  const auto middle = steps_.begin() + (kSettling + kSteps) / 2;
+  std::nth_element(steps_.begin() + kSettling, middle, steps_.end());
+  if (planned_) {
+    is_slow_ = *middle > planned_->high();
+    lines.push_back({fmt::format("a step takes {:.4g} s, planned {:.4g} s ({:.4g} to {:.4g}): {}", *middle,
+                                 planned_->seconds, planned_->low(), planned_->high(),
+                                 is_slow_                    ? "longer than the error of the plan explains"
+                                 : *middle < planned_->low() ? "faster than planned"
+                                                             : "as planned"),
+                     is_slow_});
+  }
+  if (auto_) lines.push_back({beside_auto(*middle)});
+  return lines;
+}
+
+std::string FirstSteps::beside_auto(double seconds) const {
+  const double predicted = std::stod(auto_->value), ratio = 1e3 * seconds / predicted;
+  return fmt::format(
+      "quantize.linear.float8.auto predicted {:.3f} ms a step ({}); steps {} to {} of this run took {:.3f} "
+      "ms, "
+      "{:.2f} times that{}",
+      predicted, auto_->reason, kSettling + 1, kSteps, 1e3 * seconds, ratio,
+      ratio > 1 + kClose   ? ": the rest is launches and traffic, or something else uses the machine"
+      : ratio < 1 - kClose ? ": the measurement was disturbed; --redecide measures again"
+                           : "");
+}
+
+bool FirstSteps::wants_profile() { return std::exchange(is_slow_, false); }
+
+std::string FirstSteps::blame(const std::map<std::string, double, std::less<>>& seconds) const {
+  std::string label;
+  double most = 0, planned = 0, took = 0;
+  for (const auto& [name, time] : seconds) {
+    const auto part = planned_->labels.find(name);
+    const double expected = part == planned_->labels.end() ? 0 : part->second.seconds + part->second.exposed;
+    if (time - expected <= most) continue;
+    most = time - expected, label = name, planned = expected, took = time;
+  }
+  if (label.empty()) return "no operation is slower than planned: the time goes to what is between them";
+  return fmt::format("{} takes {:.4g} s of a step, planned {:.4g} s: the largest part of the difference",
+                     label, took, planned);
+}
+
+std::string FirstSteps::short_text() const {
+  return planned_ && steps_.size() >= kSteps ? fmt::format("planned {:.3g} s", planned_->seconds) : "";
+}
+
+}  // namespace ottava
