@@ -27,7 +27,9 @@ RecordedOperation& CostRecorder::add(const OpCost& cost, std::string operands) {
   sum.flops += cost.flops;
   sum.bytes += cost.bytes;
   // Of the same operands an operation that adds to what is there moves more bytes than one that overwrites.
-  std::string key = fmt::format("{}\n{}\n{}", operands, cost.flops, cost.bytes);
+  std::string key = operands;
+  for (const double figure : {cost.flops, cost.bytes})
+    key.append(reinterpret_cast<const char*>(&figure), sizeof figure);
   const auto [known, is_first] = operation_index_.try_emplace(
       {std::move(key), cost.op, cost.variant, cost.precision}, operations_.size());
   if (is_first) {

@@ -27,7 +27,7 @@ int64_t Shape::cols() const { return rank_ == 0 ? 1 : (*this)[rank_ - 1]; }
 
 std::string to_string(const Shape& shape) {
   std::string text = "[";
-  for (int i = 0; i < shape.rank(); ++i) text += fmt::format("{}{}", i ? ", " : "", shape[i]);
+  for (int i = 0; i < shape.rank(); ++i) text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
   return text + "]";
 }
 
@@ -65,7 +65,7 @@ Tensor Tensor::slice(int64_t begin, int64_t end) const {
 }
 
 std::string describe(const Tensor& tensor) {
-  return fmt::format("{} {}", name_of(tensor.dtype), to_string(tensor.shape));
+  return std::string(name_of(tensor.dtype)) + " " + to_string(tensor.shape);
 }
 
 }  // namespace ottava

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <numeric>
+#include <span>
 #include <utility>
 
 #include "core/memory/plan.h"
@@ -24,16 +25,10 @@ class TakenBytes {
       ranges_.erase(first + 1, last);
     }
   }
-  /// The lowest offset from `offset` on at which `bytes` are free.
-  int64_t free_from(int64_t offset, int64_t bytes) const {
-    for (auto it = std::ranges::upper_bound(ranges_, offset, {}, &Range::second);
-         it != ranges_.end() && it->first < offset + bytes; ++it)
-      offset = it->second;
-    return offset;
-  }
+  using Range = std::pair<int64_t, int64_t>;
+  std::span<const Range> ranges() const { return ranges_; }
 
  private:
-  using Range = std::pair<int64_t, int64_t>;
   std::vector<Range> ranges_;
 };
 
@@ -49,14 +44,18 @@ class Occupancy {
     nodes_.resize(4 * moments_.size());
   }
   int64_t lowest_free(const PlannedAllocation& a) const {
-    std::vector<const TakenBytes*> taken;
-    collect(life_of(a), {1, 0, moments_.size()}, taken);
+    std::vector<Ranges> ahead;  // of each node those that do not end before the offset
+    collect(life_of(a), {1, 0, moments_.size()}, ahead);
     const int64_t bytes = aligned(a.bytes);
     int64_t offset = 0;
-    for (size_t agreed = 0, i = 0; bytes > 0 && agreed < taken.size(); i = (i + 1) % taken.size()) {
-      const int64_t next = taken[i]->free_from(offset, bytes);
-      agreed = next == offset ? agreed + 1 : 1;
-      offset = next;
+    for (bool moves = bytes > 0; moves;) {
+      moves = false;
+      for (Ranges& ranges : ahead) {
+        while (!ranges.empty() && ranges[0].first < offset + bytes) {
+          if (ranges[0].second > offset) offset = ranges[0].second, moves = true;
+          ranges = ranges.subspan(1);
+        }
+      }
     }
     return offset;
   }
@@ -65,6 +64,7 @@ class Occupancy {
   }
 
  private:
+  using Ranges = std::span<const TakenBytes::Range>;
   struct Life {
     size_t begin, end;  ///< moments
   };
@@ -84,11 +84,12 @@ class Occupancy {
     };
     return {index(a.begin), index(a.end)};
   }
-  void collect(const Life& life, const Place& at, std::vector<const TakenBytes*>& out) const {
+  void collect(const Life& life, const Place& at, std::vector<Ranges>& out) const {
     if (life.end <= at.begin || at.end <= life.begin) return;
     const Node& node = nodes_[at.index];
-    if (life.begin <= at.begin && at.end <= life.end) return out.push_back(&node.at_any_moment);
-    out.push_back(&node.throughout);
+    if (node.at_any_moment.ranges().empty()) return;
+    if (life.begin <= at.begin && at.end <= life.end) return out.push_back(node.at_any_moment.ranges());
+    if (!node.throughout.ranges().empty()) out.push_back(node.throughout.ranges());
     collect(life, at.lower(), out);
     collect(life, at.upper(), out);
   }
