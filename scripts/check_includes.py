@@ -44,9 +44,6 @@ DECLARED = re.compile(r"\b(?:class|struct|enum class) (\w+)[^;{(]*\{|\busing (\w
 FOR_TESTS = {
     "parse_config": "a configuration without a file, for the fuzz target",
     "from_bits": "bf16's other way to make one; the host execution layer's stand-ins read memory with it",
-    "is_special": "chats with masked prompts need it", "token_id": "chats with masked prompts need it",
-    "add_text": "samples and configurations in TensorBoard need it",
-    "run_thread_ranks": "ranks as threads",
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 
