@@ -4,6 +4,7 @@
 #include <array>
 
 #include "core/counted.h"
+#include "core/listed.h"
 #include "fp8/policy.h"
 
 namespace ottava::fp8 {
@@ -61,9 +62,8 @@ std::string policy_summary(const Policy& policy) {
       ++more;
     }
   }
-  std::string text;
-  for (const auto& [name, count] : recipes)
-    text += fmt::format("{}{} in {}", text.empty() ? "" : ", ", name, count);
+  std::string text = listed(
+      recipes, [](const auto& recipe) { return fmt::format("{} in {}", recipe.first, recipe.second); });
   text = fmt::format("{} of {}, {} in each forward and backward pass", text.empty() ? "none" : text,
                      counted(policy.decisions.size(), "layer"), counted(policy.fp8_products(), "product"));
   for (size_t i = 0; i < reasons.size(); ++i) {

@@ -4,6 +4,7 @@
 
 #include "core/cuda/blas_plans.h"
 #include "core/cuda/runtime.h"
+#include "core/listed.h"
 #include "core/ops/elementwise.h"
 #include "fp8/recipe.h"
 #include "fp8/scaled_matmul_kernels.h"
@@ -22,8 +23,7 @@ void check_gpu(const Stream& stream, Granularity a, Granularity b) {
   const int capability = ottava::cuda::compute_capability(stream.device().index);
   const std::vector<RecipeName> possible = recipes_of_compute_capability(capability);
   if (std::ranges::find(possible, recipe_with(finer)) != possible.end()) return;
-  std::string names;
-  for (RecipeName name : possible) names += fmt::format("{}{}", names.empty() ? "" : ", ", name_of(name));
+  const std::string names = listed(possible, [](RecipeName name) { return name_of(name); });
   fail<DeviceError>(
       kOp, "GPU {} has compute capability {}.{}, which does not multiply with scales per {} (recipe {}): {}",
       stream.device().index, capability / 10, capability % 10, fp8::name_of(finer),

@@ -18,6 +18,7 @@
 #include "apps/train/trainer.h"
 #include "core/cuda/runtime.h"
 #include "core/error.h"
+#include "core/gib.h"
 #include "core/ops/matmul/matmul.h"
 #include "core/stopwatch.h"
 #include "parallel/sharding/repeated_weights.h"
@@ -41,8 +42,6 @@ std::map<std::string, LabelCost> cost_by_label(const StepPlan& plan, const Devic
   }
   return out;
 }
-
-constexpr double kGib = 1 << 30;
 
 struct Measured {
   std::vector<double> seconds;  ///< of the steps, as training takes them; ascending
@@ -106,8 +105,7 @@ std::string saves_text(SaveTimes t, const CheckpointConfig& c, int64_t snapshot)
       "begun in "
       "{:.4f} s, complete {:.3f} s later; snapshot {:.3f} GiB",
       c.async_mode == CheckpointConfig::Async::async ? "async" : "async_with_pinned_mem", with, without,
-      100 * (with / without - 1), t.with.size(), median_of(t.begun), median_of(t.written),
-      static_cast<double>(snapshot) / kGib);
+      100 * (with / without - 1), t.with.size(), median_of(t.begun), median_of(t.written), gib(snapshot));
 }
 
 // The highest that anything reaches, as a part of 1.
@@ -142,12 +140,12 @@ void print_operations(const Measured& m, const StepPlan& plan, const DevicePeaks
 }
 
 struct MemoryBefore {
-  double resident_gib = 0;
+  double resident = 0;
   int64_t gpu_bytes = 0;
 };
 
 MemoryBefore memory_before(Device device) {
-  return {resident_bytes("VmRSS:") / kGib, device.type == DeviceType::cuda ? gpu_bytes_in_use(device) : 0};
+  return {resident_bytes("VmRSS:"), device.type == DeviceType::cuda ? gpu_bytes_in_use(device) : 0};
 }
 
 std::string memory_text(const MemoryBefore& before, const StepPlan& plan, Device device) {
@@ -155,14 +153,13 @@ std::string memory_text(const MemoryBefore& before, const StepPlan& plan, Device
   if (device.type == DeviceType::cuda) {
     return fmt::format(
         "memory: plan {:.3f} GiB; {:.3f} GiB in use on the GPU, {:.3f} GiB of them before the plan's block",
-        planned / kGib, static_cast<double>(gpu_bytes_in_use(device)) / kGib,
-        static_cast<double>(before.gpu_bytes) / kGib);
+        gib(planned), gib(gpu_bytes_in_use(device)), gib(before.gpu_bytes));
   }
-  const double grown = resident_bytes("VmRSS:") / kGib - before.resident_gib;
+  const double grown = resident_bytes("VmRSS:") - before.resident;
   return fmt::format(
       "memory: plan {:.3f} GiB; resident grew by {:.3f} GiB ({:+.1f}% of the plan) over the libraries' "
       "{:.3f} GiB",
-      planned / kGib, grown, 100 * (grown * kGib / planned - 1), before.resident_gib);
+      gib(planned), gib(grown), 100 * (grown / planned - 1), gib(before.resident));
 }
 
 // How long a step takes and where its time goes.
@@ -183,30 +180,29 @@ void print_step(const Measured& m, Trainer& trainer, const Session& session, std
     return utilization_of(m, plan, p, throughput(plan, p, rate).utilization_percent / 100);
   });
   const Throughput rates = throughput(plan, peaks, rate);
-  auto print = [&](const std::string& line) { out << line << '\n'; };
-  print(fmt::format("device: {}; GEMM peaks ({}): bf16 {:#.3g} TFLOP/s, fp32 {:#.3g} TFLOP/s",
-                    session.device.type == DeviceType::cuda ? cuda::device_name(session.device.index)
-                                                            : matmul_backend_description(),
-                    peaks.source, peaks.bf16 / 1e12, peaks.fp32 / 1e12));
+  const auto print = [&]<class... Values>(fmt::format_string<Values...> text, Values&&... values) {
+    out << fmt::format(text, std::forward<Values>(values)...) << '\n';
+  };
+  print("device: {}; GEMM peaks ({}): bf16 {:#.3g} TFLOP/s, fp32 {:#.3g} TFLOP/s",
+        session.device.type == DeviceType::cuda ? cuda::device_name(session.device.index)
+                                                : matmul_backend_description(),
+        peaks.source, peaks.bf16 / 1e12, peaks.fp32 / 1e12);
   if (session.device.type == DeviceType::cpu)
-    print(fmt::format("peak of f32 multiply-adds in the caches: {:#.3g} TFLOP/s",
-                      measure_multiplier_peak_flops() / 1e12));
+    print("peak of f32 multiply-adds in the caches: {:#.3g} TFLOP/s", measure_multiplier_peak_flops() / 1e12);
   if (experiment.repeats_initial_weights)
-    print(fmt::format("initial weights: {} random values of each tensor, repeated", kRepeatedValues));
-  print(fmt::format("CUDA graphs: {}", trainer.engine().graphs().is_enabled() ? "on" : "off"));
-  print(fmt::format("step: median {:.3f} s, fastest {:.3f} s, slowest {:.3f} s of {}", m.median(),
-                    m.seconds.front(), m.seconds.back(), m.seconds.size()));
-  print(fmt::format("tokens/s: {:.0f} ({:.0f} tokens per step)", tokens / m.median(), tokens));
-  print(fmt::format("data: {:.2f} ms of a step were waited for it", m.waited_for_data * 1e3));
-  print(fmt::format(
-      "model FLOPs: {:.4g} TFLOP/s on each device (6 (N - N of the embedding) + 12 L H D T per token)",
-      rates.tflops));
-  print(fmt::format("operations{}, in a step of {:.3f} s:",
-                    session.device.type == DeviceType::cuda ? " one after the other, without graphs" : "",
-                    m.profiled_seconds));
+    print("initial weights: {} random values of each tensor, repeated", kRepeatedValues);
+  print("CUDA graphs: {}", trainer.engine().graphs().is_enabled() ? "on" : "off");
+  print("step: median {:.3f} s, fastest {:.3f} s, slowest {:.3f} s of {}", m.median(), m.seconds.front(),
+        m.seconds.back(), m.seconds.size());
+  print("tokens/s: {:.0f} ({:.0f} tokens per step)", tokens / m.median(), tokens);
+  print("data: {:.2f} ms of a step were waited for it", m.waited_for_data * 1e3);
+  print("model FLOPs: {:.4g} TFLOP/s on each device (6 (N - N of the embedding) + 12 L H D T per token)",
+        rates.tflops);
+  print("operations{}, in a step of {:.3f} s:",
+        session.device.type == DeviceType::cuda ? " one after the other, without graphs" : "",
+        m.profiled_seconds);
   print_operations(m, plan, peaks, out);
-  print(
-      fmt::format("utilization: {:.1f}% (FLOPs as computed / time / GEMM peak)", rates.utilization_percent));
+  print("utilization: {:.1f}% (FLOPs as computed / time / GEMM peak)", rates.utilization_percent);
 }
 
 }  // namespace

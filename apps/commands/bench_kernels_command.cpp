@@ -16,6 +16,7 @@
 #include "core/cuda/runtime.h"
 #include "core/error.h"
 #include "core/glob.h"
+#include "core/listed.h"
 #include "core/parallel_for.h"
 #include "core/stopwatch.h"
 #include "core/sum_of.h"
@@ -94,10 +95,8 @@ Step record(const PlannedExperiment& planned, const BenchKernelsCommand& command
 // Two operands tell what a product is about; an update has hundreds.
 std::string operands_of(const Case& c) {
   constexpr size_t kShown = 4;
-  const std::vector<Tensor>& all = c.operation.call.tensors;
-  std::string text;
-  for (size_t i = 0; i < std::min(all.size(), kShown); ++i) text += (i > 0 ? ", " : "") + describe(all[i]);
-  return all.size() > kShown ? text + fmt::format(" and {} more", all.size() - kShown) : text;
+  return listed(
+      c.operation.call.tensors, [](const Tensor& t) { return describe(t); }, kShown);
 }
 
 void print(const Case& c, const BenchPeaks& peaks, std::ostream& out) {

@@ -11,6 +11,7 @@
 #include "apps/commands/command_line.h"
 #include "core/counted.h"
 #include "core/io/json.h"
+#include "core/listed.h"
 #include "parallel/checkpoint/checksum.h"
 #include "parallel/checkpoint/differences.h"
 #include "parallel/checkpoint/folder.h"
@@ -44,8 +45,7 @@ void print_training_state(const std::string& folder, std::ostream& out) {
   Json state = Json::parse(read_file(path), path);
   std::string line;
   for (const auto& [name, value] : state.as_object(path)) {
-    line += fmt::format("{}{} {}", line.empty() ? "" : ", ", name,
-                        value.is_string() ? value.as_string(path) : value.dump());
+    add_item(line, fmt::format("{} {}", name, value.is_string() ? value.as_string(path) : value.dump()));
   }
   fmt::print(out, "state:    {}\n", line);
 }
@@ -90,9 +90,8 @@ void inspect_checkpoint(const CheckpointInspectOptions& options, std::ostream& o
     ++types[tensor.type];
     parameters += numel_of(tensor);
   }
-  std::string stored;
-  for (const auto& [type, count] : types)
-    stored += fmt::format("{}{} {}", stored.empty() ? "" : ", ", count, type);
+  const std::string stored =
+      listed(types, [](const auto& type) { return fmt::format("{} {}", type.second, type.first); });
   fmt::print(out, "{}\n", folder);
   fmt::print(out, "step:     {}, saved by {} ({})\n", manifest.step, counted(manifest.world_size, "rank"),
              manifest.layout);

@@ -16,6 +16,7 @@
 #include "core/cuda/blas_plans.h"
 #include "core/cuda/runtime.h"
 #include "core/error.h"
+#include "core/gib.h"
 #include "core/io/atomic_file.h"
 #include "core/io/gzip.h"
 #include "core/metrics/step_line.h"
@@ -23,8 +24,6 @@
 
 namespace ottava {
 namespace {
-
-double gib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
 // What is decided where the run starts: the step of every outcome.
 void print_open_decisions(const PlannedExperiment& planned, const StepPlan& first, std::ostream& out) {
@@ -35,7 +34,7 @@ void print_open_decisions(const PlannedExperiment& planned, const StepPlan& firs
         with_commas(plan.traffic.sent_bytes()), counted(plan.traffic.calls(), "call"));
     if (const WeightQuantizing made = weight_quantizing(plan); made.calls > 0)
       out << fmt::format("  {:<20} {} of gathered weights, {:.3f} GiB read and written\n", "",
-                         counted(made.calls, "quantization"), made.bytes / (1 << 30));
+                         counted(made.calls, "quantization"), gib(made.bytes));
   };
   for (const auto& [name, by, outcomes] : open_decisions(planned.experiment)) {
     out << fmt::format("Left to the run: {}, decided by {}; this plan is the first of\n", name, by);

@@ -6,6 +6,8 @@
 
 #include "apps/report/throughput.h"
 #include "core/counted.h"
+#include "core/gib.h"
+#include "core/listed.h"
 #include "core/metrics/step_line.h"
 #include "models/llama/attention_layer.h"
 #include "parallel/pipeline/pipeline_text.h"
@@ -13,8 +15,6 @@
 
 namespace ottava {
 namespace {
-
-double gib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
 std::string change_text(double before, double after) {
   return fmt::format("{:+.1f}%", 100 * (after / before - 1));
@@ -26,9 +26,8 @@ std::string fit_text(double gib, double limit) {
 }
 
 void print_move(const MemoryMove& move, const RecordedLayout& from, double limit, std::ostream& out) {
-  std::string keys;
-  for (const auto& [key, value] : move.keys)
-    keys += fmt::format("{}{}: {}", keys.empty() ? "" : ", ", key, value);
+  const std::string keys =
+      listed(move.keys, [](const auto& one) { return fmt::format("{}: {}", one.first, one.second); });
   const RecordedLayout& after = move.after;
   const double ranks = static_cast<double>(after.layout.ranks()) / static_cast<double>(from.layout.ranks());
   out << fmt::format("  {:+.1f} GiB: {}; FLOPs {}", after.gib() - from.gib(), keys,
@@ -281,7 +280,6 @@ void print_search(const SearchResult& result, const MemoryLimit& limit, const Ma
 Json plan_json(const std::vector<RecordedLayout>& layouts, const std::vector<std::string>& reasons,
                const MemoryLimit& limit, const Machine* machine, const MachineChoice& choice,
                const Experiment& e) {
-  constexpr double kGib = 1 << 30;
   Json report, rows{Json::Array{}};
   for (size_t i = 0; i < layouts.size(); ++i) {
     const RecordedLayout& l = layouts[i];
@@ -292,7 +290,7 @@ Json plan_json(const std::vector<RecordedLayout>& layouts, const std::vector<std
     traffic.set("calls", l.plan.traffic.calls()).set("sent_bytes", l.plan.traffic.sent_bytes());
     row.set("keys", std::move(keys))
         .set("memory_gib", l.gib())
-        .set("persistent_gib", static_cast<double>(l.plan.memory.persistent_bytes) / kGib);
+        .set("persistent_gib", gib(l.plan.memory.persistent_bytes));
     if (machine) row.set("fits", l.gib() <= limit.gib);
     row.set("flops", std::move(flops)).set("traffic", std::move(traffic));
     if (l.time) {

@@ -8,6 +8,7 @@
 #include "apps/config/config.h"
 #include "apps/config/installed.h"
 #include "core/error.h"
+#include "core/listed.h"
 
 namespace ottava {
 namespace fs = std::filesystem;
@@ -47,7 +48,7 @@ Found look_for(const Config& config, const std::string& path) {
     const fs::path place = folder / path;  // an absolute path is itself in every folder
     if (is_there(place)) return {place, ""};
     const std::string full = fs::absolute(place).lexically_normal().string();
-    if (seen.insert(full).second) tried += (tried.empty() ? "" : " and ") + full;
+    if (seen.insert(full).second) add_item(tried, full, " and ");
   }
   return {
       {},

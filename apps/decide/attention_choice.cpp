@@ -8,6 +8,8 @@
 #include "apps/train/step_plan.h"
 #include "core/cuda/fused_attention.h"
 #include "core/cuda/runtime.h"
+#include "core/gib.h"
+#include "core/listed.h"
 #include "core/log.h"
 #include "parallel/ranks/agree.h"
 
@@ -88,9 +90,8 @@ void judge(Candidate& c, const Experiment& e, RankGroups& ranks, Device device) 
   if (leaves_weight_codes_open(e)) shape.parameters.keeps_float8_codes = false;
   const MemoryNeed need = memory_need(e, shape, ranks, device);
   if (need.bytes <= need.available) return;
-  constexpr double kGib = 1 << 30;
-  c.why_not = fmt::format("with its workspace the step takes {:.1f} GiB, of {:.1f} free",
-                          static_cast<double>(need.bytes) / kGib, static_cast<double>(need.available) / kGib);
+  c.why_not = fmt::format("with its workspace the step takes {:.1f} GiB, of {:.1f} free", gib(need.bytes),
+                          gib(need.available));
   c.fused = nullptr;
 }
 
@@ -122,8 +123,7 @@ std::vector<Decisions::Entry> choose(const Experiment& e, Device device,
   double fastest = ours;
   for (const Candidate& c : candidates) {
     if (!c.fused) {
-      if (objections.find(c.why_not) == std::string::npos)
-        objections += fmt::format("{}{}", objections.empty() ? "" : "; ", c.why_not);
+      if (objections.find(c.why_not) == std::string::npos) add_item(objections, c.why_not, "; ");
       continue;
     }
     const double theirs = measure(e, device, c.fused);

@@ -14,6 +14,7 @@
 #include "apps/decide/tensor_parallel_overlap.h"
 #include "core/cuda/runtime.h"
 #include "core/io/file.h"
+#include "core/listed.h"
 #include "core/log.h"
 #include "parallel/checkpoint/checksum.h"
 #include "parallel/checkpoint/folder.h"
@@ -133,11 +134,9 @@ void require_followable(const MemoryDecision& d, const Decisions::Entry& before,
   const auto& outcomes = d.open.outcomes;
   const auto outcome = std::ranges::find(outcomes, before.value, &OpenDecision::Outcome::value);
   if (outcome == outcomes.end()) {
-    std::string values;
-    for (const auto& one : outcomes) values += (values.empty() ? "" : ", ") + one.value;
     fail<ConfigError>("decisions",
                       "the checkpoint says {} = '{}', which is none of {}: start with --redecide",
-                      before.name, before.value, values);
+                      before.name, before.value, listed(outcomes, [](const auto& one) { return one.value; }));
   }
   if (outcome + 1 == outcomes.end()) return;
   const MemoryNeed needed = need(outcome->shape);

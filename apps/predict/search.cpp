@@ -12,13 +12,13 @@
 #include "apps/predict/all_layouts.h"
 #include "apps/predict/fewer_blocks.h"
 #include "core/error.h"
+#include "core/gib.h"
 
 namespace ottava {
 namespace {
 
 using Reshard = ParallelismConfig::Reshard;
 
-constexpr double kGib = 1 << 30;
 constexpr size_t kRefined = 50;              // estimates whose neighbours are looked at
 constexpr int64_t kPipelineBlocks = 12'000;  // recorded for estimates: some seconds
 constexpr double kSurely = 0.95;  // of compute: the optimizer's part does not wait for a pipeline to fill
@@ -27,13 +27,13 @@ constexpr double kNear = 1.02;    // of the time of the last that is asked for: 
 struct Estimate {
   Layout layout;
   StepFigures figures;
-  double least_gib() const { return static_cast<double>(figures.alive_bytes) / kGib; }
+  double least_gib() const { return gib(figures.alive_bytes); }
 };
 
 // Bytes that every step needs of a rank: masters, gradients, moments and copies in bf16.
 double least_gib(const Layout& l, double parameters) {
   const double moment = l.moments == DType::bf16 ? 2 : 4, copy = l.float8.empty() ? 2 : 0;
-  return 0.95 * parameters / static_cast<double>(l.shards() * l.tp * l.pp) * (8 + 2 * moment + copy) / kGib;
+  return gib(0.95 * parameters / static_cast<double>(l.shards() * l.tp * l.pp) * (8 + 2 * moment + copy));
 }
 
 class Search {

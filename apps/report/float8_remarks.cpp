@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "apps/config/resolved_float8.h"
+#include "core/gib.h"
 
 namespace ottava {
 namespace {
@@ -23,12 +24,11 @@ std::string weight_codes_text(const Experiment& e, const StepPlan& plan) {
                : "";
   }
   const WeightQuantizing made = weight_quantizing(plan);
-  const double gib = made.bytes / (1 << 30);
   if (!fsdp.keeps_float8_codes) {
     return fmt::format(
         "codes of {} gathered weights are made again after every gather: {} quantizations of {:.3f} GiB read "
         "and written per step",
-        names.size(), made.calls, gib);
+        names.size(), made.calls, gib(made.bytes));
   }
   int64_t bytes = 0;
   for (const PlannedAllocation& a : plan.memory.persistent) {
@@ -39,7 +39,7 @@ std::string weight_codes_text(const Experiment& e, const StepPlan& plan) {
   return fmt::format(
       "codes of {} gathered weights are kept through the step, {:.3f} GiB: {} quantizations of {:.3f} GiB "
       "read and written per step",
-      names.size(), static_cast<double>(bytes) / (1 << 30), made.calls, gib);
+      names.size(), gib(bytes), made.calls, gib(made.bytes));
 }
 
 }  // namespace

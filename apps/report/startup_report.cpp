@@ -13,6 +13,7 @@
 #include "core/cuda/runtime.h"
 #include "core/data/corpus.h"
 #include "core/data/text_documents.h"
+#include "core/listed.h"
 #include "core/log.h"
 #include "core/metrics/step_line.h"
 #include "core/ops/matmul/matmul.h"
@@ -99,10 +100,9 @@ std::string device_text(Device device) {
 }
 
 std::string categories_text(const MemoryPlan& plan) {
-  std::string text;
-  for (const MemoryPlan::Row& row : plan.by_category())
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name_of(row.category), size_text(row.bytes));
-  return text;
+  return listed(plan.by_category(), [](const MemoryPlan::Row& row) {
+    return fmt::format("{} {}", name_of(row.category), size_text(row.bytes));
+  });
 }
 
 void warn_about_warmup(const Config& c) {
@@ -252,10 +252,9 @@ void require_memory(const MemoryPlan& plan, Device device, Communicator& control
                 snapshot = snapshot_bytes.value_or(0);
   std::string complaint;
   if (plan.total_bytes() > available) {
-    std::string largest;
-    for (const PlannedAllocation& a : plan.largest(6)) {
-      largest += fmt::format("{}{} {}", largest.empty() ? "" : ", ", a.name, size_text(a.bytes));
-    }
+    const std::string largest = listed(plan.largest(6), [](const PlannedAllocation& a) {
+      return fmt::format("{} {}", a.name, size_text(a.bytes));
+    });
     // The owner of a matrix works on all of it, however it is sharded.
     const bool has_muon = largest.find("muon ") != std::string::npos;
     complaint = fmt::format(

@@ -13,7 +13,9 @@
 #include "apps/report_page/page_assets.h"
 #include "apps/report_page/verdict.h"
 #include "core/counted.h"
+#include "core/gib.h"
 #include "core/io/json.h"
+#include "core/listed.h"
 
 namespace ottava {
 namespace {
@@ -150,13 +152,12 @@ Json events_of(const RunHistory& run) {
 }
 
 Json planned_of(const RunHistory& run) {
-  constexpr double kGib = 1 << 30;
   Json categories{Json::Array{}};
   for (const auto& [name, bytes] : run.planned_memory)
-    categories.push(Json(Json::Array{Json(name), rounded(bytes / kGib)}));
+    categories.push(Json(Json::Array{Json(name), rounded(gib(bytes))}));
   Json out;
   if (run.planned_seconds > 0) out.set("step_seconds", rounded(run.planned_seconds));
-  return out.set("memory", rounded(run.planned_bytes / kGib)).set("categories", std::move(categories));
+  return out.set("memory", rounded(gib(run.planned_bytes))).set("categories", std::move(categories));
 }
 
 Json trace_of(const TracedTime& trace) {
@@ -260,8 +261,7 @@ std::string report_page(const std::vector<RunHistory>& runs, const std::vector<s
   constexpr size_t kAllPoints = 12000;  // of a curve, over all runs
   const size_t points =
       std::max<size_t>(100, std::min(options.points, kAllPoints / std::max<size_t>(1, runs.size())));
-  std::string names;
-  for (const RunHistory& run : runs) names += (names.empty() ? "" : ", ") + run.name;
+  const std::string names = listed(runs, [](const RunHistory& run) { return run.name; });
   std::string html =
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">"

@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/io/file.h"
 #include "core/io/gzip.h"
+#include "core/listed.h"
 #include "core/metrics/step_line.h"
 
 namespace ottava {
@@ -119,7 +120,7 @@ void flatten(const config::Value& value, const std::string& path, std::map<std::
   for (const config::Value& item : value.items) {
     std::map<std::string, std::string> inner;
     flatten(item, "", inner);
-    for (const auto& [key, t] : inner) text += (text.empty() ? "" : ", ") + (key.empty() ? t : key + "=" + t);
+    for (const auto& [key, t] : inner) add_item(text, key.empty() ? t : key + "=" + t);
   }
   out[path] = "[" + text + "]";
 }
@@ -131,7 +132,7 @@ std::string axes_text(std::string_view mesh) {
   for (size_t at = 0; at < mesh.size();) {
     const size_t end = std::min(mesh.find(" x ", at), mesh.size());
     const std::string_view axis = mesh.substr(at, end - at);
-    if (!axis.ends_with(" 1")) out += fmt::format("{}{}", out.empty() ? "" : " x ", axis);
+    if (!axis.ends_with(" 1")) add_item(out, axis, " x ");
     at = end + 3;
   }
   return out;

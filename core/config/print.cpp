@@ -4,6 +4,7 @@
 
 #include "core/config/coerce.h"
 #include "core/config/nearest.h"
+#include "core/listed.h"
 
 namespace ottava::config {
 namespace {
@@ -120,15 +121,10 @@ void collect_fates(const Section& section, std::vector<KeyFate>& rows) {
 }  // namespace
 
 std::string to_inline_yaml(const Value& value) {
-  std::string text;
-  if (value.kind == Value::Kind::list) {
-    for (const Value& item : value.items) text += (text.empty() ? "" : ", ") + to_inline_yaml(item);
-    return "[" + text + "]";
-  }
+  if (value.kind == Value::Kind::list) return "[" + listed(value.items, to_inline_yaml) + "]";
   if (value.kind == Value::Kind::table) {
-    for (const Member& m : value.members)
-      text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", m.key, to_inline_yaml(m.value));
-    return "{" + text + "}";
+    const auto text = [](const Member& m) { return fmt::format("{}: {}", m.key, to_inline_yaml(m.value)); };
+    return "{" + listed(value.members, text) + "}";
   }
   return scalar_text(value);
 }

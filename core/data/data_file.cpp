@@ -17,6 +17,7 @@
 #include "core/data/token_shard.h"
 #include "core/error.h"
 #include "core/io/json.h"
+#include "core/listed.h"
 #include "core/log.h"
 
 namespace ottava::data {
@@ -266,12 +267,9 @@ std::vector<DataFile> find_data_files(const std::vector<std::string>& sources, s
 
 std::string names_of_sources(const std::vector<std::string>& sources) {
   constexpr size_t kNamed = 3;
-  std::string names;
-  for (size_t i = 0; i < std::min(sources.size(), kNamed); ++i) {
-    names += fmt::format("{}'{}'", i > 0 ? ", " : "", sources[i]);
-  }
-  if (sources.size() > kNamed) names += fmt::format(" and {} more", sources.size() - kNamed);
-  return names.empty() ? "no sources" : names;
+  if (sources.empty()) return "no sources";
+  return listed(
+      sources, [](const std::string& source) { return "'" + source + "'"; }, kNamed);
 }
 
 }  // namespace ottava::data

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/io/utf8.h"
+#include "core/listed.h"
 
 namespace ottava::data {
 namespace {
@@ -128,10 +129,8 @@ std::string no_key(std::string_view line, std::string_view key, std::string_view
   finder.lists_keys = true;
   nlohmann::json::sax_parse(line.data(), line.data() + line.size(), &finder);
   if (finder.keys.empty()) return fmt::format("the object is empty, expected the key \"{}\"", key);
-  std::string names;
-  for (size_t i = 0; i < std::min(finder.keys.size(), kShown); ++i)
-    names += fmt::format("{}\"{}\"", i > 0 ? ", " : "", finder.keys[i].substr(0, kShownBytes));
-  if (finder.keys.size() > kShown) names += fmt::format(" and {} more", finder.keys.size() - kShown);
+  const auto quoted = [](const std::string& k) { return fmt::format("\"{}\"", k.substr(0, kShownBytes)); };
+  const std::string names = listed(finder.keys, quoted, kShown);
   for (const std::string& chat : finder.keys)
     if (chat == "messages" || chat == "conversations" || chat == "completion")
       return fmt::format(

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/listed.h"
 
 namespace ottava::data {
 
@@ -62,7 +63,7 @@ std::string MixedLoader::order_text(int64_t samples) const {
   std::string text;
   if (sources_.size() == 1) return text;
   for (const Mixture::Begun& stage : mixture_.begun(samples)) {
-    text += fmt::format("{}{}:", text.empty() ? "" : "; ", stage.from_sample);
+    add_item(text, fmt::format("{}:", stage.from_sample), "; ");
     for (size_t i = 0; i < sources_.size(); ++i)
       if (stage.quotas[i] > 0)
         text += fmt::format("{} {} {}", text.ends_with(':') ? "" : ",", sources_[i].name, stage.quotas[i]);

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "core/listed.h"
 #include "core/sum_of.h"
 #include "models/llama/llama_parameters.h"
 
@@ -41,10 +42,8 @@ LlamaConfig llama_flavor(std::string_view name) {
     config.rope_scaling = RopeScaling{.factor = f.rope_factor};
     return config;
   }
-  std::string list;
-  for (const Flavor& f : kFlavors) list += (list.empty() ? "" : ", ") + std::string(f.name);
   fail<ConfigError>("model", "flavor '{}' is unknown: expected one of {}, or hf (config.json's dimensions)",
-                    name, list);
+                    name, listed(kFlavors, [](const Flavor& f) { return f.name; }));
 }
 
 int64_t llama_ffn_dim(int64_t dim, double multiplier, int64_t multiple_of) {

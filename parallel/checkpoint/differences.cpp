@@ -1,6 +1,7 @@
 #include "parallel/checkpoint/differences.h"
 
 #include "core/error.h"
+#include "core/listed.h"
 
 namespace ottava::checkpoint {
 
@@ -11,9 +12,7 @@ void Differences::refuse(const std::string& folder) const {
 }
 
 std::string shape_text(const std::vector<int64_t>& shape) {
-  std::string text;
-  for (int64_t extent : shape) text += fmt::format("{}{}", text.empty() ? "" : ", ", extent);
-  return "[" + text + "]";
+  return "[" + listed(shape, [](int64_t extent) { return std::to_string(extent); }) + "]";
 }
 
 }  // namespace ottava::checkpoint

@@ -16,6 +16,7 @@
 
 #include "core/io/atomic_file.h"
 #include "core/io/file.h"
+#include "core/listed.h"
 #include "parallel/checkpoint/checksum.h"
 #include "parallel/checkpoint/manifest.h"
 
@@ -166,7 +167,7 @@ void check_shared_folder(const std::string& folder, RankGroup& group) {
   if (group.rank() == 0) ::unlink(name.c_str());
   std::string blind;
   for (size_t r = 0; r < answers.size(); ++r) {
-    if (answers[r] != "y") blind += fmt::format("{}{}", blind.empty() ? "" : ", ", r);
+    if (answers[r] != "y") add_item(blind, std::to_string(r));
   }
   if (!blind.empty()) {
     fail<FileError>("checkpoint",

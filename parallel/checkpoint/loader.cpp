@@ -6,6 +6,7 @@
 
 #include "core/counted.h"
 #include "core/io/safetensors_folder.h"
+#include "core/listed.h"
 #include "core/log.h"
 #include "parallel/checkpoint/checksum.h"
 #include "parallel/checkpoint/differences.h"
@@ -169,8 +170,7 @@ std::optional<LoadedCheckpoint> load_newest(const std::string& folder, const Tra
   if (listed.empty()) {
     if (load_step >= 0) {
       std::string steps;
-      for (const SavedStep& saved : list_steps(folder))
-        steps += fmt::format("{}{}", steps.empty() ? "" : ", ", saved.step);
+      for (const SavedStep& saved : list_steps(folder)) add_item(steps, std::to_string(saved.step));
       fail<FileError>("checkpoint", "{} does not exist: {} has {}", step_folder(folder, load_step), folder,
                       steps.empty() ? "no checkpoints" : "steps " + steps);
     }

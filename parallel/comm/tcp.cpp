@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/listed.h"
 
 namespace ottava::tcp {
 namespace {
@@ -188,7 +189,7 @@ std::string Listener::endpoint() const {
       char text[INET_ADDRSTRLEN];
       auto* address = reinterpret_cast<sockaddr_in*>(i->ifa_addr);
       if (::inet_ntop(AF_INET, &address->sin_addr, text, sizeof text)) {
-        addresses += (addresses.empty() ? "" : ",") + std::string(text);
+        add_item(addresses, text, ",");
       }
     }
     ::freeifaddrs(interfaces);

@@ -4,6 +4,8 @@
 
 #include <fmt/core.h>
 
+#include "core/listed.h"
+
 namespace ottava {
 namespace {
 
@@ -12,11 +14,9 @@ using State = ProgressRecord::State;
 // "rank 2", "ranks 0, 1, 3"; long lists end in a count.
 std::string list_of(const std::vector<int>& ranks) {
   constexpr size_t kShown = 8;
-  std::string text = ranks.size() == 1 ? "rank" : "ranks";
-  for (size_t i = 0; i < std::min(ranks.size(), kShown); ++i)
-    text += fmt::format("{}{}", i ? ", " : " ", ranks[i]);
-  if (ranks.size() > kShown) text += fmt::format(" and {} more", ranks.size() - kShown);
-  return text;
+  return (ranks.size() == 1 ? "rank " : "ranks ") +
+         listed(
+             ranks, [](int r) { return std::to_string(r); }, kShown);
 }
 
 // Ranks whose records pass, grouped by what they are doing, in rank order: "rank 2 is in ...; ranks 0, 3 are
@@ -36,8 +36,7 @@ std::string describe_groups(const std::vector<ProgressRecord>& records, Keep kee
   }
   std::string text;
   for (const auto& [what, ranks] : groups) {
-    text += fmt::format("{}{} {} {}", text.empty() ? "" : "; ", list_of(ranks),
-                        ranks.size() == 1 ? "is" : "are", what);
+    add_item(text, fmt::format("{} {} {}", list_of(ranks), ranks.size() == 1 ? "is" : "are", what), "; ");
   }
   return text;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/counted.h"
+#include "core/listed.h"
 #include "parallel/pipeline/simulated_pipeline.h"
 
 namespace ottava {
@@ -10,7 +11,7 @@ namespace {
 
 std::string units_text(StageUnits units, int all) {
   std::string text;
-  auto add = [&](const std::string& what) { text += (text.empty() ? "" : ", ") + what; };
+  auto add = [&](std::string_view what) { add_item(text, what); };
   if (units.begin == 0) add("embedding");
   const int first = std::max(units.begin, 1) - 1, last = std::min(units.end, all - 1) - 2;
   if (first == last) add(fmt::format("layer {}", first));
@@ -32,7 +33,7 @@ std::string describe(const PipelineLayout& p) {
 std::string describe_rank(const PipelineLayout& p, int rank) {
   std::string text;
   for (int chunk = 0; chunk < p.shape.chunks; ++chunk)
-    text += (chunk ? " and " : "") + units_text(p.units_of(rank, chunk), p.stages.back().end);
+    add_item(text, units_text(p.units_of(rank, chunk), p.stages.back().end), " and ");
   const double most = simulate(make_schedule(p.shape)).in_flight[static_cast<size_t>(rank)];
   return text + fmt::format("; {:.3g} micro-batch{} in flight at most", most, most == 1 ? "" : "es");
 }

@@ -7,6 +7,7 @@
 
 #include "core/counted.h"
 #include "core/error.h"
+#include "core/listed.h"
 
 namespace ottava {
 namespace {
@@ -26,9 +27,7 @@ bool equal_in_any_case(std::string_view a, std::string_view b) {
 }
 
 std::string all_names() {
-  std::string text;
-  for (std::string_view name : kNames) text += fmt::format("{}{}", text.empty() ? "" : ", ", name);
-  return text;
+  return listed(kNames, [](std::string_view name) { return name; });
 }
 
 /// A list that takes the micro-batches of a kind and chunk in ascending order.

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/io/json.h"
+#include "core/listed.h"
 
 namespace ottava::data {
 namespace {
@@ -26,9 +27,9 @@ template <class... A>
 
 const Json& member(const Json& object, std::string_view key, std::string_view of) {
   if (const Json* value = object.find(key)) return *value;
-  std::string names;
-  for (const auto& [name, value] : object.as_object(of))
-    names += fmt::format("{}\"{}\"", names.empty() ? "" : ", ", std::string_view(name).substr(0, 64));
+  const std::string names = listed(object.as_object(of), [](const auto& one) {
+    return fmt::format("\"{}\"", std::string_view(one.first).substr(0, 64));
+  });
   refuse("{} has no key \"{}\", it has {}", of, key, names.empty() ? "none" : names);
 }
 

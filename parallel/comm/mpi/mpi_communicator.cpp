@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/listed.h"
 #include "parallel/comm/host_communicator.h"
 #include "parallel/comm/mpi/mpi_module.h"
 
@@ -43,7 +44,7 @@ Module open_module() {
     return {interface, {}};
   }
   std::string tried;
-  for (const std::filesystem::path& file : places()) tried += (tried.empty() ? "" : ", ") + file.string();
+  for (const std::filesystem::path& file : places()) add_item(tried, file.string());
   return {
       nullptr,
       fmt::format("there is no library for MPI (tried {}): compile it with build_mpi.sh, or start the ranks "

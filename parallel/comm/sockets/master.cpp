@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "core/listed.h"
 
 namespace ottava {
 namespace {
@@ -108,8 +109,7 @@ void MasterBootstrap::await_ranks(const Master& master) {
     if (!await_input(listener.descriptor(), deadline)) {
       std::string names;
       for (int r = 1; r < self_.size; ++r) {
-        if (!connections_[static_cast<size_t>(r)].is_open())
-          names += fmt::format("{}{}", names.empty() ? "" : ", ", r);
+        if (!connections_[static_cast<size_t>(r)].is_open()) add_item(names, std::to_string(r));
       }
       fail<CommError>("launch",
                       "ranks {} of {} did not come to {}:{} (MASTER_ADDR, MASTER_PORT) within {} s "
