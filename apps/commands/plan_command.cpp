@@ -1,5 +1,6 @@
 #include "apps/commands/plan_command.h"
 
+#include <algorithm>
 #include <iostream>
 
 #include "apps/commands/command_line.h"
@@ -21,6 +22,7 @@
 #include "core/io/gzip.h"
 #include "core/metrics/step_line.h"
 #include "core/threads_for.h"
+#include "parallel/ranks/launch.h"
 
 namespace ottava {
 namespace {
@@ -203,6 +205,10 @@ void run_plan_command(const PlanCommand& asked_for, std::ostream& out) {
       out << fmt::format("Products take what runs here measured: {} (training.gemm_cache)\n", file);
   }
   if (table) machine = planned_machine(command.machine, *table, planned);
+  if (on_cpu && wanted == 0) {  // what a rank of a run would have; `threads` takes it back
+    const int here = std::min(planned.experiment.mesh.world_size(), machine->ranks_per_node);
+    set_parallel_threads(cpu_share({.local_size = here}).threads);
+  }
   const auto work = command.work == PlanCommand::Work::search ? plan_search : plan_step;
   work(command, config, planned, machine ? &*machine : nullptr, out);
 }

@@ -50,7 +50,9 @@ struct CpuShare {
 CpuShare share_cpus(const Launch& launch, const std::vector<int>& allowed,
                     const std::function<int(int)>& core_of,
                     const Environment& environment = process_environment());
-/// The same for this machine; binds the process and sets the threads of parallel_for for the calling thread.
+/// The same for this machine.
+CpuShare cpu_share(const Launch& launch);
+/// And binds the process to it, with its threads for parallel_for on the calling thread.
 CpuShare apply_cpu_share(const Launch& launch);
 
 /// The GPU of this rank: its local rank, or 0 when the launcher shows each rank one GPU of its own. Where

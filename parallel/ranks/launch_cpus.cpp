@@ -33,8 +33,10 @@ int core_of_cpu(int cpu) {
 
 }  // namespace
 
+CpuShare cpu_share(const Launch& launch) { return share_cpus(launch, allowed_cpus(), core_of_cpu); }
+
 CpuShare apply_cpu_share(const Launch& launch) {
-  CpuShare share = share_cpus(launch, allowed_cpus(), core_of_cpu);
+  CpuShare share = cpu_share(launch);
   if (share.binds) {
     cpu_set_t set;
     CPU_ZERO(&set);

@@ -14,6 +14,7 @@
 #include "core/metrics/step_line.h"
 #include "core/threads_for.h"
 #include "parallel/comm/dry_run/dry_run_communicator.h"
+#include "parallel/ranks/launch.h"
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temporary_folder.h"
@@ -358,6 +359,7 @@ TEST_CASE("a plan for a CPU is one with the run's threads, in the ways decided w
     return plan.at("layouts", "plan").as_array("layouts")[0].at("memory_gib", "plan").as_number("memory");
   };
   if (before == 3) CHECK(gib({"--training.threads", "1"}) < gib({"--training.threads", "2"}));
+  CHECK(gib({}) == gib({"--training.threads", std::to_string(cpu_share({}).threads)}));
   const auto report = [&](const std::string& name, const std::string& way) {
     const std::string path = folder / name;
     std::ofstream(path) << R"({"copy_bytes_per_second": 1e9, "gemm_flops_per_second": 1e9, "decisions": {")"
