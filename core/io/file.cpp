@@ -98,6 +98,17 @@ void File::write_at(const void* data, size_t bytes, int64_t offset) {
   }
 }
 
+// Only hints: a system that knows none of them writes as it likes, and sync() reports what fails.
+void File::write_behind(int64_t offset, int64_t bytes) {
+  ::sync_file_range(descriptor_, offset, bytes, SYNC_FILE_RANGE_WRITE);
+  if (behind_bytes_ > 0) {
+    ::sync_file_range(descriptor_, behind_offset_, behind_bytes_,
+                      SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
+    ::posix_fadvise(descriptor_, behind_offset_, behind_bytes_, POSIX_FADV_DONTNEED);
+  }
+  behind_offset_ = offset, behind_bytes_ = bytes;
+}
+
 void File::reserve(int64_t bytes) {
   if (bytes > 0 && ::fallocate(descriptor_, 0, 0, bytes) != 0) {
     // A file system that cannot reserve reports a full disk later, while writing.

@@ -78,6 +78,7 @@ std::vector<uint64_t> write_shards(const WriteShards& work) {
       checksums[run.tensor] += element_checksum(
           piece, {.element_bytes = static_cast<size_t>(element_bytes), .first = span.first, .count = count});
       file.write_at(piece, count * static_cast<size_t>(element_bytes), begin + span.first * element_bytes);
+      file.write_behind(begin + span.first * element_bytes, static_cast<int64_t>(count) * element_bytes);
     });
   }
   finish();

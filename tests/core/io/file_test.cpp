@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 
@@ -35,6 +36,21 @@ TEST_CASE("files: reads and writes at offsets") {
   CHECK_THROWS_WITH(read_file(folder / "a", 1), Contains("has 2 bytes, expected at most 1"));
   File::open_for_writing(folder / "a").write_at("q", 1, 0);
   CHECK(read_file(folder / "a")[0] == 'q');
+}
+
+TEST_CASE("files: what was written behind is what is read, edges within a page included") {
+  TemporaryFolder folder;
+  File file = File::create(folder / "a");
+  std::string text(300'000, ' ');
+  for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * 31 % 251);
+  file.reserve(std::ssize(text));
+  for (int64_t at = 0; at < std::ssize(text); at += 70'001) {
+    const int64_t bytes = std::min<int64_t>(70'001, std::ssize(text) - at);
+    file.write_at(text.data() + at, static_cast<size_t>(bytes), at);
+    file.write_behind(at, bytes);
+  }
+  file.sync();
+  CHECK(read_file(folder / "a") == text);
 }
 
 TEST_CASE("files: what cannot be opened is named with the reason") {

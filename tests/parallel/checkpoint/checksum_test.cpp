@@ -1,5 +1,7 @@
 #include "parallel/checkpoint/checksum.h"
 
+#include <vector>
+
 #include "tests/support/catch.h"
 
 namespace ottava::checkpoint {
@@ -17,6 +19,16 @@ TEST_CASE("the checksum is a sum over elements of XXH64 of their bits, seeded wi
   CHECK(sum(0, 1) == 0x7b54265d12bf1ccdu);
   uint16_t half = 0x3f80;
   CHECK(element_checksum(&half, {2, 7, 1}) == 0xd1d41ed3779db29bu);
+  // Vectors of elements and one after the other.
+  std::vector<uint32_t> many(101);
+  for (size_t i = 0; i < many.size(); ++i) many[i] = static_cast<uint32_t>(i * 2654435761u);
+  for (const size_t bytes : {2u, 4u}) {
+    const char* stored = reinterpret_cast<const char*>(many.data());
+    uint64_t one_by_one = 0;
+    for (size_t i = 0; i < many.size(); ++i)
+      one_by_one += element_checksum(stored + i * bytes, {bytes, 9 + static_cast<int64_t>(i), 1});
+    CHECK(element_checksum(stored, {bytes, 9, many.size()}) == one_by_one);
+  }
   CHECK_THROWS_WITH(element_checksum(values, {8, 0, 1}), Contains("elements have 8 bytes"));
   CHECK(from_hex(to_hex(0x123456789abcdef0u), "x") == 0x123456789abcdef0u);
   CHECK_THROWS_WITH(from_hex("12", "x"), Contains("not a checksum"));
