@@ -52,11 +52,16 @@ File File::create(const std::string& path) {
 }
 
 File::File(File&& other) noexcept
-    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
+    : path_(std::move(other.path_)),
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      fresh_(std::exchange(other.fresh_, {})),
+      on_the_way_(std::exchange(other.on_the_way_, {})) {}
 
 File& File::operator=(File&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(descriptor_, other.descriptor_);
+  std::swap(fresh_, other.fresh_);
+  std::swap(on_the_way_, other.on_the_way_);
   return *this;
 }
 
@@ -98,15 +103,23 @@ void File::write_at(const void* data, size_t bytes, int64_t offset) {
   }
 }
 
-// Only hints: a system that knows none of them writes as it likes, and sync() reports what fails.
+// Small pieces go together: waiting for each would take longer than writing it.
 void File::write_behind(int64_t offset, int64_t bytes) {
-  ::sync_file_range(descriptor_, offset, bytes, SYNC_FILE_RANGE_WRITE);
-  if (behind_bytes_ > 0) {
-    ::sync_file_range(descriptor_, behind_offset_, behind_bytes_,
-                      SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
-    ::posix_fadvise(descriptor_, behind_offset_, behind_bytes_, POSIX_FADV_DONTNEED);
+  constexpr int64_t kLeast = int64_t{8} << 20;
+  fresh_ = fresh_.bytes() == 0 ? Span{offset, offset + bytes}
+                               : Span{std::min(fresh_.begin, offset), std::max(fresh_.end, offset + bytes)};
+  if (fresh_.bytes() < kLeast) return;
+  // What fails is reported once: here, or to sync() where nobody has asked before.
+  const auto sync_range = [&](const Span& span, unsigned flags) {
+    if (::sync_file_range(descriptor_, span.begin, span.bytes(), flags) == 0) return;
+    if (errno != ENOSYS && errno != EINVAL && errno != ESPIPE && errno != EINTR) fail_errno(path_, "write");
+  };
+  sync_range(fresh_, SYNC_FILE_RANGE_WRITE);
+  if (on_the_way_.bytes() > 0) {
+    sync_range(on_the_way_, SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
+    ::posix_fadvise(descriptor_, on_the_way_.begin, on_the_way_.bytes(), POSIX_FADV_DONTNEED);
   }
-  behind_offset_ = offset, behind_bytes_ = bytes;
+  on_the_way_ = std::exchange(fresh_, {});
 }
 
 void File::reserve(int64_t bytes) {

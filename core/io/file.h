@@ -29,7 +29,8 @@ class File {
   void write_at(const void* data, size_t bytes, int64_t offset);
   /// For long files, after each write: has what was just written go to the device, and the memory that holds
   /// what was written before is free for more. Without it a file as large as memory's free part is kept
-  /// there, and each of its pages is a new one. Does not say that the device has it: sync() does.
+  /// there, and each of its pages is a new one. A failure of the device is thrown as that of a write. Does
+  /// not say that the device has everything: sync() does.
   void write_behind(int64_t offset, int64_t bytes);
   /// Makes the file `bytes` long and reserves the space where the file system can, so that a full disk is
   /// known now.
@@ -44,7 +45,11 @@ class File {
   File(std::string path, int flags);
   std::string path_;
   int descriptor_ = -1;
-  int64_t behind_offset_ = 0, behind_bytes_ = 0;  ///< on their way
+  struct Span {
+    int64_t begin = 0, end = 0;
+    int64_t bytes() const { return end - begin; }
+  };
+  Span fresh_, on_the_way_;  ///< of write_behind()
 };
 
 /// The whole file. Throws FileError when it is longer than `limit_bytes`.

@@ -41,11 +41,11 @@ TEST_CASE("files: reads and writes at offsets") {
 TEST_CASE("files: what was written behind is what is read, edges within a page included") {
   TemporaryFolder folder;
   File file = File::create(folder / "a");
-  std::string text(300'000, ' ');
+  std::string text(30'000'000, ' ');
   for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * 31 % 251);
   file.reserve(std::ssize(text));
-  for (int64_t at = 0; at < std::ssize(text); at += 70'001) {
-    const int64_t bytes = std::min<int64_t>(70'001, std::ssize(text) - at);
+  for (int64_t at = 0; at < std::ssize(text); at += 700'001) {
+    const int64_t bytes = std::min<int64_t>(700'001, std::ssize(text) - at);
     file.write_at(text.data() + at, static_cast<size_t>(bytes), at);
     file.write_behind(at, bytes);
   }
