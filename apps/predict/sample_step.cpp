@@ -1,8 +1,12 @@
 #include "apps/predict/sample_step.h"
 
+#include <algorithm>
+#include <limits>
 #include <map>
+#include <set>
 #include <tuple>
 
+#include "core/counted.h"
 #include "core/error.h"
 
 namespace ottava {
@@ -15,7 +19,7 @@ constexpr int64_t kRecorded = 3;  // micro-batches: the first, the second and th
 /// Those between the second and the last are as the second. Only where a reduction ends in the next
 /// micro-batch (FsdpOptions::reductions_cross) do they begin as the last: what the second has to finish is
 /// the first sum of its shard, what they and the last have is added to one. All of them go on alike from the
-/// reduction that is issued next.
+/// reduction that is issued next, when nothing else is in flight.
 class Repeater {
  public:
   explicit Repeater(const RecordedOrder& recorded) : recorded_(recorded) {
@@ -30,7 +34,6 @@ class Repeater {
     copy(0, parts[0]);
     copy_part(parts[0], second);
     copy_part(second, last);
-    follow(issued(second, goes_on), issued(last, last_goes_on));
     for (int64_t i = 0; i < more; ++i) {
       copy_part(last, last_goes_on);
       copy(goes_on, last);
@@ -41,6 +44,8 @@ class Repeater {
   }
 
  private:
+  using Kind = RecordedEvent::Kind;
+
   void copy_part(size_t begin, size_t end) {
     out_.parts.push_back(out_.events.size());
     copy(begin, end);
@@ -49,50 +54,43 @@ class Repeater {
     for (size_t i = begin; i < end; ++i) {
       RecordedEvent event = recorded_.events[i];
       const auto index = static_cast<size_t>(event.index);
-      if (event.kind == RecordedEvent::Kind::issue) {
+      if (event.kind == Kind::issue) {
         place_[index] = static_cast<int32_t>(out_.transfers.size());
         out_.transfers.push_back(recorded_.transfers[index]);
       }
-      if (event.kind != RecordedEvent::Kind::operation) event.index = place_[waited_for(index)];
+      if (event.kind != Kind::operation) event.index = place_[index];
       out_.events.push_back(event);
     }
   }
   // The first issue after a wait for what another part issued; where there is none, the part's begin.
   size_t after_crossing(size_t part) const {
-    const size_t begin = recorded_.parts[part], end = recorded_.parts[part + 1];
-    const std::vector<size_t> own = issued(begin, end);
+    const size_t begin = recorded_.parts[part];
+    std::set<int32_t> in_flight;
+    int32_t first = std::numeric_limits<int32_t>::max();  // of its own transfers
     bool has_crossed = false;
-    for (size_t i = begin; i < end; ++i) {
-      const RecordedEvent& event = recorded_.events[i];
-      if (event.kind == RecordedEvent::Kind::issue && has_crossed) return i;
-      if (event.kind == RecordedEvent::Kind::wait)
-        has_crossed |= own.empty() || static_cast<size_t>(event.index) < own[0];
+    for (size_t i = begin; i < recorded_.parts[part + 1]; ++i) {
+      const auto& [kind, label, index] = recorded_.events[i];
+      if (kind == Kind::wait) {
+        in_flight.erase(index);
+        has_crossed |= index < first;
+      }
+      if (kind != Kind::issue) continue;
+      first = std::min(first, index);
+      if (!has_crossed) {
+        in_flight.insert(index);
+      } else if (in_flight.empty()) {
+        return i;
+      } else {
+        fail("plan", "{} is in flight where micro-batches go on alike, expected nothing",
+             counted(std::ssize(in_flight), "transfer"));
+      }
     }
     return begin;
-  }
-  std::vector<size_t> issued(size_t begin, size_t end) const {
-    std::vector<size_t> transfers;
-    for (size_t i = begin; i < end; ++i)
-      if (recorded_.events[i].kind == RecordedEvent::Kind::issue)
-        transfers.push_back(static_cast<size_t>(recorded_.events[i].index));
-    return transfers;
-  }
-  // A wait for one of the first becomes one for the other.
-  void follow(const std::vector<size_t>& first, const std::vector<size_t>& other) {
-    if (first.size() != other.size())
-      fail("plan", "micro-batches begin with {} and {} transfers, expected as many", first.size(),
-           other.size());
-    for (size_t i = 0; i < first.size(); ++i) stands_for_[first[i]] = other[i];
-  }
-  size_t waited_for(size_t transfer) const {
-    const auto other = stands_for_.find(transfer);
-    return other == stands_for_.end() ? transfer : other->second;
   }
 
   const RecordedOrder& recorded_;
   RecordedOrder out_;
   std::vector<int32_t> place_;  ///< of a recorded transfer's newest copy
-  std::map<size_t, size_t> stands_for_;
 };
 
 Collective collective_of(std::string_view name) {
