@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <random>
 #include <vector>
@@ -34,6 +35,20 @@ void with_ledgers(int ranks, const std::function<void(Communicator&, std::shared
     Ledger ledger(state, bootstrap, {.connect_seconds = 30, .answer_seconds = 30});
     body(world, state);
   });
+}
+
+// The text of the first message of this kind, for which it waits; none: the connection ended without one.
+std::optional<std::string> heard(tcp::Connection& connection, LedgerMessage::Kind kind) {
+  bool open = true;
+  for (int i = 0; i < 3000 && open; ++i) {
+    open = connection.read_available();
+    while (auto bytes = connection.next()) {
+      auto message = LedgerMessage::decode(*bytes);
+      if (message && message->kind == kind) return message->text;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return std::nullopt;
 }
 
 void meet(Communicator& world) {
@@ -140,16 +155,8 @@ TEST_CASE("a rank that has connected and said nothing yet is waited for") {
                           .label = late ? "layers.0" : "layers.1"};
     ranks[static_cast<size_t>(rank)].send(LedgerMessage{kind, record, text}.encode());
   };
-  auto hears = [&](int rank, LedgerMessage::Kind kind) -> std::optional<std::string> {
-    tcp::Connection& connection = ranks[static_cast<size_t>(rank)];
-    for (int i = 0; i < 3000 && connection.read_available(); ++i) {
-      while (auto bytes = connection.next()) {
-        auto message = LedgerMessage::decode(*bytes);
-        if (message && message->kind == kind) return message->text;
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    return std::nullopt;
+  auto hears = [&](int rank, LedgerMessage::Kind kind) {
+    return heard(ranks[static_cast<size_t>(rank)], kind);
   };
   say(1, LedgerMessage::Kind::question, "stuck");
   for (int rank : {0, 1, 2}) {
@@ -160,6 +167,14 @@ TEST_CASE("a rank that has connected and said nothing yet is waited for") {
   auto verdict = hears(0, LedgerMessage::Kind::stop);
   REQUIRE(verdict);
   CHECK_THAT(*verdict, Contains("[comm] stuck: behind: rank 2 is after all_gather 'layers.0' (axis tp"));
+}
+
+TEST_CASE("a ledger that ends says farewell to ranks that are still there") {
+  auto server = std::make_unique<LedgerServer>(LedgerServer::Options{.world_size = 2});
+  tcp::Connection rank = tcp::connect_to(server->endpoint(), 30);
+  rank.send(LedgerMessage{LedgerMessage::Kind::report, {.rank = 1}, ""}.encode());
+  server.reset();
+  CHECK(heard(rank, LedgerMessage::Kind::farewell));
 }
 
 TEST_CASE("a stranger's connection to the ledger disturbs no rank") {

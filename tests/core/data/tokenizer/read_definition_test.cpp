@@ -114,6 +114,13 @@ TEST_CASE("keys that are the text itself are told from byte-level keys") {
   CHECK(t->describe().find("no merge leads to 1 token: never made from text") != std::string::npos);
 }
 
+TEST_CASE("an added token among those of the model is none that no merge leads to") {
+  SmallTokenizer small;
+  small.more = R"(,"he":256,"ll":258,"hell":259,"hello":260)";
+  small.added = R"([{"id":257,"content":"<s>","special":true}])";
+  CHECK(Tokenizer::parse(small.json(), "", "t.json")->describe().find("no merge leads") == std::string::npos);
+}
+
 TEST_CASE("malformed and unsupported files are refused with the reason") {
   using S = SmallTokenizer;
   std::string whole = S{}.json();
