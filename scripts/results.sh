@@ -92,6 +92,11 @@ done
 printf '\n## What tracing costs (scripts/trace_cost.py)\n\n' >>"$out"
 scripts/trace_cost.py --text "$text" >>"$out"
 
+printf '\n## Steps with a save in flight, beside steps without, in turns (bench train --saves)\n\n' >>"$out"
+for name in debug debug 60m 60m; do
+  build/ottava bench train ${model[$name]} --saves 9 "${common[@]}" 2>/dev/null | sed -n "s/^asynchronous save [^:]*:/- $name:/p" >>"$out"
+done
+
 printf '\n## Start-up: wall time of one step of the debug model at batch 1, and of the step itself\n' >>"$out"
 for i in 1 2; do  # the second finds a warm cache
   begin=$(date +%s.%N)
