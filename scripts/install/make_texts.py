@@ -6,6 +6,7 @@ scripts that call the program by its installed name."""
 import dataclasses
 import gzip
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -44,12 +45,18 @@ def names_of(row):
     return re.findall(r"(?<![\w<|-])--?[A-Za-z][\w-]*", row[0].split("=")[0])
 
 
+def output_of(program, words):
+    # With a way of waiting given the program need not start itself again, which an emulator may be unable to do.
+    environment = {"OMP_WAIT_POLICY": "passive", **os.environ}
+    return subprocess.run([*program, *words], check=True, capture_output=True, text=True, env=environment).stdout
+
+
 def takes_value(row):
     return bool(re.search(r"\s[A-Z]+", row[0]))
 
 
 def read_command(program, words):
-    text = subprocess.run([*program, *words, "--help"], check=True, capture_output=True, text=True).stdout
+    text = output_of(program, [*words, "--help"])
     command, into = Command(" ".join(["ottava", *words]), []), None
     for line in text.splitlines():
         heading = HEADINGS.get(line.rstrip(":").lower())
@@ -251,13 +258,10 @@ def main():
     folder, program = Path(sys.argv[1]), sys.argv[2:]
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-
-    def says(*words):
-        return subprocess.run([*program, *words], check=True, capture_output=True, text=True).stdout.strip()
-    root, keys = read_command(program, []), list(read_keys(json.loads(says("config", "--schema"))))
+    root, keys = read_command(program, []), list(read_keys(json.loads(output_of(program, ["config", "--schema"]))))
     (folder / "ottava.bash").write_text(bash_completion(root, keys))
     (folder / "_ottava").write_text(zsh_completion(root, keys))
-    (folder / "ottava.1.gz").write_bytes(gzip.compress(man_page(root, keys, says("--version")).encode(), mtime=0))
+    (folder / "ottava.1.gz").write_bytes(gzip.compress(man_page(root, keys, output_of(program, ["--version"]).strip()).encode(), mtime=0))
     copy_texts(folder)
 
 
