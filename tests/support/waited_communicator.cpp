@@ -1,6 +1,7 @@
 #include "tests/support/waited_communicator.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 namespace ottava::test {
@@ -8,9 +9,10 @@ namespace {
 
 class WaitedCommunicator final : public Communicator {
  public:
-  explicit WaitedCommunicator(std::unique_ptr<Communicator> inner)
+  WaitedCommunicator(std::unique_ptr<Communicator> inner, std::vector<double>& seconds)
       : Communicator({inner->axis(), inner->world_ranks(), inner->rank()}, inner->shared_state()),
-        inner_(std::move(inner)) {}
+        inner_(std::move(inner)),
+        seconds_(seconds) {}
 
   std::string_view transport() const override { return inner_->transport(); }
   bool overlaps() const override { return false; }
@@ -40,6 +42,7 @@ class WaitedCommunicator final : public Communicator {
   }
   void issue(Stream& stream, uint64_t, std::vector<CollectiveCall> calls) override {
     state().calls().began(calls.front().record);
+    const auto begin = std::chrono::steady_clock::now();
     if (calls.size() == 1) {
       call(stream, calls.front()).wait(stream);
     } else {
@@ -47,6 +50,7 @@ class WaitedCommunicator final : public Communicator {
       for (const CollectiveCall& c : calls) call(stream, c);
       group.end().wait(stream);
     }
+    seconds_.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
     state().calls().ended(calls.front().record);
   }
   void wait_for(uint64_t, Stream&) override {}
@@ -55,16 +59,17 @@ class WaitedCommunicator final : public Communicator {
     std::vector<int> ranks;
     for (const int world_rank : members.world_ranks)
       ranks.push_back(static_cast<int>(std::ranges::find(world_ranks(), world_rank) - world_ranks().begin()));
-    return make_waited(inner_->split(members.axis, ranks));
+    return make_waited(inner_->split(members.axis, ranks), seconds_);
   }
 
   std::unique_ptr<Communicator> inner_;
+  std::vector<double>& seconds_;
 };
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_waited(std::unique_ptr<Communicator> inner) {
-  return std::make_unique<WaitedCommunicator>(std::move(inner));
+std::unique_ptr<Communicator> make_waited(std::unique_ptr<Communicator> inner, std::vector<double>& seconds) {
+  return std::make_unique<WaitedCommunicator>(std::move(inner), seconds);
 }
 
 }  // namespace ottava::test
