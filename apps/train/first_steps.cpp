@@ -11,7 +11,7 @@
 namespace ottava {
 namespace {
 
-constexpr size_t kSettling = 3, kSteps = 20;
+constexpr size_t kSettling = 3, kBesidePlan = 7, kBesideAuto = 20;
 /// What auto's prediction, made from operations, may be off by before the log says that it is.
 constexpr double kClose = 0.1;
 
@@ -32,36 +32,42 @@ StepTime FirstSteps::planned(const StepPlan& plan, const Experiment& e, Device d
   return all;
 }
 
-std::vector<FirstSteps::Line> FirstSteps::add(double seconds) {
+std::vector<FirstSteps::Line> FirstSteps::add(double seconds, bool is_last) {
   std::vector<Line> lines;
-  if (steps_.size() >= kSteps) return lines;
+  if (steps_.size() >= kBesideAuto) return lines;
   steps_.push_back(seconds);
-  if (steps_.size() < kSteps) return lines;
-  const auto middle = steps_.begin() + (kSettling + kSteps) / 2;
+  const size_t count = steps_.size();
+  if (count <= kSettling) return lines;
+  const auto has_come = [&](size_t moment) { return count == moment || (is_last && count < moment); };
+  const auto middle = steps_.begin() + static_cast<std::ptrdiff_t>((kSettling + count) / 2);
   std::nth_element(steps_.begin() + kSettling, middle, steps_.end());
-  if (planned_) {
-    is_slow_ = *middle > planned_->high();
-    lines.push_back({fmt::format("a step takes {:.4g} s, planned {:.4g} s ({:.4g} to {:.4g}): {}", *middle,
-                                 planned_->seconds, planned_->low(), planned_->high(),
-                                 is_slow_                    ? "longer than the error of the plan explains"
-                                 : *middle < planned_->low() ? "faster than planned"
-                                                             : "as planned"),
-                     is_slow_});
+  if (planned_ && has_come(kBesidePlan)) {
+    lines.push_back(beside_plan(*middle));
+    is_slow_ = lines.back().is_slow;
   }
-  if (auto_) lines.push_back({beside_auto(*middle)});
+  if (auto_ && has_come(kBesideAuto)) lines.push_back(beside_auto(*middle));
   return lines;
 }
 
-std::string FirstSteps::beside_auto(double seconds) const {
+FirstSteps::Line FirstSteps::beside_plan(double seconds) const {
+  const bool is_slow = seconds > planned_->high();
+  return {fmt::format("a step takes {:.4g} s, planned {:.4g} s ({:.4g} to {:.4g}): {}", seconds,
+                      planned_->seconds, planned_->low(), planned_->high(),
+                      is_slow                     ? "longer than the error of the plan explains"
+                      : seconds < planned_->low() ? "faster than planned"
+                                                  : "as planned"),
+          is_slow};
+}
+
+FirstSteps::Line FirstSteps::beside_auto(double seconds) const {
   const double predicted = std::stod(auto_->value), ratio = 1e3 * seconds / predicted;
-  return fmt::format(
+  return {fmt::format(
       "quantize.linear.float8.auto predicted {:.3f} ms a step ({}); steps {} to {} of this run took {:.3f} "
-      "ms, "
-      "{:.2f} times that{}",
-      predicted, auto_->reason, kSettling + 1, kSteps, 1e3 * seconds, ratio,
+      "ms, {:.2f} times that{}",
+      predicted, auto_->reason, kSettling + 1, steps_.size(), 1e3 * seconds, ratio,
       ratio > 1 + kClose   ? ": the rest is launches and traffic, or something else uses the machine"
       : ratio < 1 - kClose ? ": the measurement was disturbed; --redecide measures again"
-                           : "");
+                           : "")};
 }
 
 bool FirstSteps::wants_profile() { return std::exchange(is_slow_, false); }
@@ -81,7 +87,7 @@ std::string FirstSteps::blame(const std::map<std::string, double, std::less<>>& 
 }
 
 std::string FirstSteps::short_text() const {
-  return planned_ && steps_.size() >= kSteps ? fmt::format("planned {:.3g} s", planned_->seconds) : "";
+  return planned_ && steps_.size() >= kBesidePlan ? fmt::format("planned {:.3g} s", planned_->seconds) : "";
 }
 
 }  // namespace ottava

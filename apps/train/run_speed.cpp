@@ -41,10 +41,11 @@ void RunSpeed::begin(int64_t step, double seconds_waited) {
   waited_before_ = seconds_waited;
 }
 
-void RunSpeed::add(int64_t step, double seconds, double seconds_waited, StepProfile* profile) {
-  if (profile) log::warning("step {}: {}", step, first_steps_.blame(profile->seconds()));
-  for (const FirstSteps::Line& line : first_steps_.add(seconds - seconds_waited))
-    line.is_slow ? log::warning("step {}: {}", step, line.text) : log::info("step {}: {}", step, line.text);
+void RunSpeed::add(const Step& step, StepProfile* profile) {
+  if (profile) log::warning("step {}: {}", step.number, first_steps_.blame(profile->seconds()));
+  for (const FirstSteps::Line& line : first_steps_.add(step.seconds - step.seconds_waited, step.is_last))
+    line.is_slow ? log::warning("step {}: {}", step.number, line.text)
+                 : log::info("step {}: {}", step.number, line.text);
 }
 
 void RunSpeed::fill(StepMetrics& m, double seconds_waited) {

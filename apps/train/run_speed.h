@@ -25,9 +25,14 @@ class RunSpeed {
   void begin(int64_t step, double seconds_waited);
   /// True once, when the step is slower than planned: StepProfile's times by label are wanted.
   bool wants_profile() { return first_steps_.wants_profile(); }
-  /// After each step, which took so long, waiting for data included. `profile` of it, or null. Logs what is
-  /// known of it.
-  void add(int64_t step, double seconds, double seconds_waited, StepProfile* profile);
+  struct Step {
+    int64_t number = 0;
+    double seconds = 0;         ///< waiting for data included
+    double seconds_waited = 0;  ///< for data
+    bool is_last = false;       ///< of this run
+  };
+  /// After each step. `profile` of it, or null. Logs what is known of it.
+  void add(const Step& step, StepProfile* profile);
   /// Of what lies between steps and is no part of them.
   void leave_out(double seconds) { left_out_ += seconds; }
   /// Fills in times and rates of the steps since the last call, or begin().

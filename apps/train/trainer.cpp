@@ -269,7 +269,11 @@ StepOutputs Trainer::timed_step() {
   if (!traced && speed_.wants_profile() && !engine_->graphs().is_enabled()) profile.emplace(stream_);
   StepOutputs out = step(profile ? &*profile : traced);
   if (traces_) traces_->end(number);
-  speed_.add(number, watch.seconds(), data_->seconds_waited() - waited, profile ? &*profile : nullptr);
+  speed_.add({.number = number,
+              .seconds = watch.seconds(),
+              .seconds_waited = data_->seconds_waited() - waited,
+              .is_last = number == experiment_.config.training.steps || stop_asked_ || data_is_bad_},
+             profile ? &*profile : nullptr);
   // The first step includes set-up of libraries and connections; from now on a silent peer is a lost peer.
   const auto timeout = static_cast<double>(experiment_.config.comm.train_timeout_seconds);
   for (Communicator* all : {ranks_.world.get(), ranks_.control.get()})

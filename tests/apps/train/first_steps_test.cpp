@@ -22,42 +22,56 @@ FirstSteps predicted_by_auto() {
   return {std::nullopt, {.made_for = "", .entries = {{std::string(kFloat8StepDecision), "10.000", "why"}}}};
 }
 
-/// What is said after 20 steps of so many seconds, the first three ten times as long, and never again.
-std::vector<FirstSteps::Line> said(FirstSteps& steps, double seconds) {
+/// What is said of a run of `count` steps of so many seconds, the first three ten times as long; it may be
+/// said after step `moment` only.
+std::vector<FirstSteps::Line> said(FirstSteps& steps, double seconds, int moment, int count = 40) {
   std::vector<FirstSteps::Line> all;
-  for (int i = 0; i < 40; ++i) {
-    const auto lines = steps.add(i < 3 || i >= 20 ? 10 * seconds : seconds);
-    if (i != 19) CHECK(lines.empty());
+  for (int i = 1; i <= count; ++i) {
+    const auto lines = steps.add(i <= 3 || i > moment ? 10 * seconds : seconds, i == count);
+    if (i != moment) CHECK(lines.empty());
     all.insert(all.end(), lines.begin(), lines.end());
   }
   return all;
 }
-std::string only(FirstSteps steps, double seconds) {
-  const auto lines = said(steps, seconds);
+std::string only(FirstSteps steps, double seconds, int moment, int count = 40) {
+  const auto lines = said(steps, seconds, moment, count);
   REQUIRE(lines.size() == 1);
   return lines.front().text;
 }
 
 }  // namespace
 
-TEST_CASE("the first steps are held against the plan once, without those that settle") {
+TEST_CASE("the first seven steps are held against the plan once, without those that settle") {
   FirstSteps steps = planned_second();
   CHECK(steps.short_text().empty());
-  const auto lines = said(steps, 1.1);
+  const auto lines = said(steps, 1.1, 7);
   REQUIRE(lines.size() == 1);
   CHECK(lines.front().text == "a step takes 1.1 s, planned 1 s (0.8 to 1.2): as planned");
   CHECK_FALSE(lines.front().is_slow);
   CHECK(steps.short_text() == "planned 1 s");
   CHECK_FALSE(steps.wants_profile());
-  CHECK_THAT(only(planned_second(), 0.5), EndsWith("faster than planned"));
+  CHECK_THAT(only(planned_second(), 0.5, 7), EndsWith("faster than planned"));
   FirstSteps median = planned_second();
-  for (int i = 0; i < 19; ++i) CHECK(median.add(i < 11 ? 1.1 : 9).empty());
-  CHECK_THAT(median.add(1).front().text, Contains("a step takes 1.1 s"));
+  for (const double seconds : {9., 9., 9., 0.1, 9., 1.1}) CHECK(median.add(seconds, false).empty());
+  CHECK_THAT(median.add(1, false).front().text, Contains("a step takes 1.1 s"));
+}
+
+TEST_CASE("a run that ends sooner compares the steps that it had, and one that only settles says nothing") {
+  CHECK_THAT(only(planned_second(), 1.1, 7, 7), EndsWith("as planned"));
+  CHECK_THAT(only(planned_second(), 1.1, 6, 6), EndsWith("as planned"));
+  CHECK_THAT(only(planned_second(), 1.1, 4, 4), Contains("a step takes 1.1 s"));
+  CHECK_THAT(only(predicted_by_auto(), 0.01, 20, 20), Contains("steps 4 to 20 of this run took 10.000 ms"));
+  CHECK_THAT(only(predicted_by_auto(), 0.01, 12, 12), Contains("steps 4 to 12 of this run took 10.000 ms"));
+  for (int count = 1; count <= 3; ++count) {
+    FirstSteps planned = planned_second(), predicted = predicted_by_auto();
+    CHECK(said(planned, 1, 0, count).empty());
+    CHECK(said(predicted, 1, 0, count).empty());
+  }
 }
 
 TEST_CASE("a step that is slower than the plan's error explains names its operation") {
   FirstSteps steps = planned_second();
-  const auto lines = said(steps, 2);
+  const auto lines = said(steps, 2, 7);
   REQUIRE(lines.size() == 1);
   CHECK_THAT(lines.front().text, EndsWith("longer than the error of the plan explains"));
   CHECK(lines.front().is_slow);
@@ -68,15 +82,15 @@ TEST_CASE("a step that is slower than the plan's error explains names its operat
   CHECK_THAT(steps.blame({{"attention.core", 0.1}}), Contains("no operation is slower than planned"));
 }
 
-TEST_CASE("what auto predicted is compared with the same steps, and the log says how near it was") {
-  CHECK(only(predicted_by_auto(), 0.0105) ==
+TEST_CASE("what auto predicted is compared with the first 20 steps once, and the log says how near it was") {
+  CHECK(only(predicted_by_auto(), 0.0105, 20) ==
         "quantize.linear.float8.auto predicted 10.000 ms a step (why); steps 4 to 20 of this run took 10.500 "
         "ms, 1.05 times that");
-  CHECK_THAT(only(predicted_by_auto(), 0.013),
+  CHECK_THAT(only(predicted_by_auto(), 0.013, 20),
              Contains("took 13.000 ms, 1.30 times that: the rest is launches and traffic"));
-  CHECK_THAT(only(predicted_by_auto(), 0.008),
+  CHECK_THAT(only(predicted_by_auto(), 0.008, 20),
              EndsWith("the measurement was disturbed; --redecide measures again"));
   CHECK(predicted_by_auto().short_text().empty());
   FirstSteps nothing;
-  CHECK(said(nothing, 1).empty());
+  CHECK(said(nothing, 1, 0).empty());
 }
