@@ -56,7 +56,9 @@ void declare(config::Section& s, Float8Config& c) {
       .at_least(0)
       .meaning("last blocks that stay in high precision");
   s.field("auto", c.automatic)
-      .meaning("measure each GEMM with its casts before step 1, keep FP8 only where it is faster");
+      .meaning(
+          "time what a step does in FP8 and in BF16, for each shape of a layer, before step 1; keep FP8 only "
+          "where it is faster");
   s.field("auto_decisions", c.auto_decisions)
       .meaning(
           "auto: take the measurements from this decisions.json, of a run on the GPU, instead of making "

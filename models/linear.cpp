@@ -7,8 +7,13 @@
 #include "core/ops/elementwise.h"
 #include "core/ops/matmul/matmul.h"
 #include "fp8/quantize.h"
+#include "fp8/quantize_operand.h"
+#include "fp8/scaled_matmul.h"
 #include "models/float8_plan.h"
 #include "models/float8_product.h"
+#include "models/step_context.h"
+#include "parallel/sharding/fsdp.h"
+#include "parallel/sharding/tensor_parallel.h"
 
 namespace ottava {
 namespace {

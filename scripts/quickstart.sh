@@ -27,6 +27,6 @@ Next:
   build/ottava generate --checkpoint outputs/debug/checkpoint --prompt "A dog is"   what it has learnt
   build/ottava train configs/debug.yaml --training.steps 400            goes on from the checkpoint
   build/ottava config configs/debug.yaml --comments                     every setting, explained
-  mpirun -n 2 build/ottava train configs/debug.yaml --job.dump_folder outputs/two   the same on two ranks
+  build/ottava launch -n 2 -- train configs/debug.yaml --job.dump_folder outputs/two   the same on two ranks
   build/ottava plan configs/llama3_8b.yaml --world-size 64 --training.device cuda   memory and traffic on 64 GPUs
 END

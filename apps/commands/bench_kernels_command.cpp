@@ -30,9 +30,10 @@ constexpr double kMostSeconds = 0.1;  // of one operation
 struct Case {
   std::string name;
   RecordedOperation operation;
-  double seconds = 0;   ///< of a call; 0: not measured
-  double planned = 0;   ///< the same by the device's table; 0: there is none
-  std::string problem;  ///< why not
+  bool is_fused = false;  ///< attention that cuDNN computes
+  double seconds = 0;     ///< of a call; 0: not measured
+  double planned = 0;     ///< the same by the device's table; 0: there is none
+  std::string problem;    ///< why not
   bool multiplies() const { return operation.flops > 0; }
   double share_of(const BenchPeaks& peaks) const {
     const auto [work, peak] = multiplies() ? std::pair(operation.flops, peaks.flops_per_second)
@@ -52,7 +53,8 @@ void add_cases(Step& step, const StepPlan& plan, const std::string& only, const 
   for (const RecordedOperation& o : plan.operations) {
     if (!o.call.on) continue;
     std::string name = o.op + (o.variant.empty() ? "" : " " + o.variant) + suffix;
-    if (glob_matches(only, name)) step.cases.push_back({std::move(name), o});
+    if (glob_matches(only, name))
+      step.cases.push_back({.name = std::move(name), .operation = o, .is_fused = !suffix.empty()});
   }
   step.workspace_bytes = std::max(step.workspace_bytes, plan.matmul_workspace_bytes);
 }
@@ -161,7 +163,7 @@ void plan_cases(std::vector<Case>& cases, Stream& stream, const BenchPeaks& peak
     machine.device.memory_gb_per_s = peaks.bytes_per_second / 1e9;
   }
   for (Case& c : cases) {
-    machine.has_cudnn_attention = c.name.find(", cuDNN") != std::string::npos;
+    machine.has_cudnn_attention = c.is_fused;
     c.planned = machine.time_of(c.operation).seconds;
   }
 }

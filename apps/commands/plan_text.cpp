@@ -208,15 +208,19 @@ void print_float8_gather(const RecordedLayout& planned, const Config& config,
                          const PlannedExperiment& experiment, const Machine* machine, std::ostream& out) {
   using KeepCodes = Float8Config::KeepCodes;
   if (planned.layout.float8.empty() || planned.layout.shards() == 1) return;
-  auto recorded = [&](bool gathers_float8, KeepCodes keep) {
+  struct Variant {
+    bool gathers_float8;
+    KeepCodes keep;
+  };
+  auto recorded = [&](Variant v) {
     Layout layout = planned.layout;
-    layout.float8_gather = gathers_float8;
+    layout.float8_gather = v.gathers_float8;
     Config changed = config;
-    changed.float8.keep_weight_codes = keep;
+    changed.float8.keep_weight_codes = v.keep;
     return LayoutRecorder(changed, experiment, machine).record(layout);
   };
   const KeepCodes keep = config.float8.keep_weight_codes;
-  const RecordedLayout with = recorded(true, keep);
+  const RecordedLayout with = recorded({.gathers_float8 = true, .keep = keep});
   auto line = [&](std::string_view name, const RecordedLayout& l) {
     const auto sent = [](const RecordedLayout& r) { return gib(r.plan.traffic.sent_bytes()); };
     out << fmt::format("  {:<36} {:>9.3f} GiB sent, {:.3f} GiB of memory", name, sent(l), l.gib());
@@ -232,8 +236,10 @@ void print_float8_gather(const RecordedLayout& planned, const Config& config,
   out << fmt::format("FP8 all-gather (quantize.linear.float8.enable_fsdp_float8_all_gather, {}):\n",
                      planned.layout.float8_gather ? "on" : "off");
   line("with it", with);
-  if (keep != KeepCodes::no) line("without, codes kept through the step", recorded(false, KeepCodes::yes));
-  if (keep != KeepCodes::yes) line("without, gathered again for backward", recorded(false, KeepCodes::no));
+  if (keep != KeepCodes::no)
+    line("without, codes kept through the step", recorded({.gathers_float8 = false, .keep = KeepCodes::yes}));
+  if (keep != KeepCodes::yes)
+    line("without, gathered again for backward", recorded({.gathers_float8 = false, .keep = KeepCodes::no}));
 }
 
 void print_search(const SearchResult& result, const MemoryLimit& limit, const Machine& machine,

@@ -14,8 +14,9 @@ namespace ottava {
 void declare(config::Section& s, ChatConfig& c) {
   s.meaning("conversations, where training.format says messages, sharegpt or prompt_completion");
   s.field("template", c.style)
-      .meaning(fmt::format("how they are written: auto: as the files of model.hf_assets_path say; {}",
-                           fmt::join(data::chat_template_names(), ", ")));
+      .meaning(
+          fmt::format("how conversations are written: auto: as the files of model.hf_assets_path say; {}",
+                      fmt::join(data::chat_template_names(), ", ")));
   using data::TrainOn;
   s.choice("train_on", c.train_on,
            {{"assistant", TrainOn::assistant}, {"last", TrainOn::last}, {"all", TrainOn::all}})
@@ -33,8 +34,7 @@ void validate(const ChatConfig& c, config::Problems& problems) {
   try {
     data::chat_template_named(c.style);
   } catch (const ConfigError& error) {
-    const std::string_view what = error.what();
-    problems.add("chat.template", std::string(what.substr(what.find("] ") + 2)));
+    problems.add("chat.template", error);
   }
 }
 

@@ -11,7 +11,8 @@ void declare(config::Section& s, EvaluationConfig& c) {
   s.meaning(
       "between steps, multiple-choice questions, in batches of validation's size and length, and texts that "
       "the model goes on with");
-  s.field("enable", c.enable).meaning("ask at step 1, every freq steps and at the end");
+  s.field("enable", c.enable)
+      .meaning("score tasks and continue prompts at step 1, every freq steps and at the end");
   s.list("tasks", c.tasks)
       .meaning(
           "files of questions by name, as `ottava eval` takes them: query, choices and gold, HellaSwag's or "

@@ -58,10 +58,7 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
   shape.validation_sequence = c.validation.seq_len;
   shape.block_causal = c.model.attn_mask_type == ModelConfig::AttnMask::block_causal;
   shape.sequence_losses = !c.training.mixture.empty();
-  shape.adamw = {.beta1 = static_cast<float>(c.optimizer.beta1),
-                 .beta2 = static_cast<float>(c.optimizer.beta2),
-                 .eps = static_cast<float>(c.optimizer.eps),
-                 .seed = static_cast<uint64_t>(c.training.seed)};
+  shape.adamw = resolve_adamw(c.optimizer, c.training.seed);
   shape.spikes = {.window = c.training.skip_spikes.window, .sigma = c.training.skip_spikes.sigma};
   shape.muon = resolve_muon(c.optimizer);
   shape.max_norm = static_cast<float>(c.training.max_norm);

@@ -71,7 +71,7 @@ reasons:
   noted: {activation_checkpoint: {determinism_check: default}}
 - why: the memory plan lists what is kept
   noted: {activation_checkpoint: {debug: false}}
-- why: weight scales are always made once per optimizer step, for all weights together
+- why: scales of whole weights are always made once per optimizer step, for all weights together
   noted: {quantize: {linear: {float8: {precompute_float8_dynamic_scale_for_fsdp: false}}}}
 - why: weights are quantized once per optimizer step, or after every gather; keep_weight_codes says which
   noted: {quantize: {linear: {float8: {force_recompute_fp8_weight_in_bwd: false}}}}

@@ -56,8 +56,7 @@ void check_weights(std::string_view key, const std::vector<double>& weights, Pro
   try {
     data::MixtureTable table(weights);
   } catch (const ConfigError& error) {
-    std::string_view what = error.what();
-    problems.add(key, std::string(what.substr(what.find("] ") + 2)));
+    problems.add(key, error);
   }
 }
 

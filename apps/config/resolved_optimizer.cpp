@@ -53,6 +53,13 @@ std::vector<ParameterTraining> resolve_groups(const OptimizerConfig& c,
   return out;
 }
 
+AdamwHyper resolve_adamw(const OptimizerConfig& c, int64_t seed) {
+  return {.beta1 = static_cast<float>(c.beta1),
+          .beta2 = static_cast<float>(c.beta2),
+          .eps = static_cast<float>(c.eps),
+          .seed = static_cast<uint64_t>(seed)};
+}
+
 MuonOptions resolve_muon(const OptimizerConfig& c) {
   MuonOptions out;
   out.hyper.momentum = static_cast<float>(c.momentum);

@@ -13,6 +13,7 @@ namespace ottava {
 std::vector<ParameterTraining> resolve_groups(const OptimizerConfig& config,
                                               const std::vector<ParameterSpec>& specs);
 
+AdamwHyper resolve_adamw(const OptimizerConfig& config, int64_t seed);
 MuonOptions resolve_muon(const OptimizerConfig& config);
 
 }  // namespace ottava

@@ -30,11 +30,9 @@ void declare_data(config::Section& s, TrainingConfig& c) {
   s.field("format", c.format)
       .one_of(data::format_names())
       .meaning(
-          "of all files of dataset_path (and validation's): auto: by content and name; tokens_u16, "
-          "tokens_u32: bare token "
-          "ids, as nanoGPT's train.bin; messages, sharegpt, prompt_completion: JSON lines of conversations "
-          "(section "
-          "chat)");
+          "form of all files of dataset_path (and validation's): auto: by content and name; tokens_u16, "
+          "tokens_u32: bare token ids, as nanoGPT's train.bin; messages, sharegpt, prompt_completion: JSON "
+          "lines of conversations (section chat)");
   using BadRecords = TrainingConfig::BadRecords;
   s.choice("bad_records", c.bad_records, {{"error", BadRecords::error}, {"skip", BadRecords::skip}})
       .meaning(

@@ -69,17 +69,23 @@ struct MemoryDecision {
   const char* after_change;  ///< what --redecide brings
 };
 
-MemoryDecision memory_decision(const Experiment& e, const char* name, bool FsdpOptions::*option, bool first) {
+struct MemoryOption {
+  bool FsdpOptions::*option;
+  bool with_most_memory;  ///< its value that takes more
+};
+
+MemoryDecision memory_decision(const Experiment& e, const char* name, MemoryOption of) {
   MemoryDecision out{.open = {.name = name, .by = "the memory that is free", .outcomes = {}}};
-  for (const bool value : {first, !first}) {
+  for (const bool value : {of.with_most_memory, !of.with_most_memory}) {
     out.open.outcomes.push_back({value ? "true" : "false", e.shape});
-    out.open.outcomes.back().shape.parameters.*option = value;
+    out.open.outcomes.back().shape.parameters.*of.option = value;
   }
   return out;
 }
 
 MemoryDecision reduction_decision(const Experiment& e) {
-  MemoryDecision out = memory_decision(e, kReduce, &FsdpOptions::reduce_every_micro_batch, false);
+  MemoryDecision out = memory_decision(
+      e, kReduce, {.option = &FsdpOptions::reduce_every_micro_batch, .with_most_memory = false});
   out.gain = "less traffic";
   out.item = "whole gradients";
   out.after_change = "after which gradients are summed in another order";
@@ -87,7 +93,8 @@ MemoryDecision reduction_decision(const Experiment& e) {
 }
 
 MemoryDecision weight_codes_decision(const Experiment& e) {
-  MemoryDecision out = memory_decision(e, kKeepCodes, &FsdpOptions::keeps_float8_codes, true);
+  MemoryDecision out =
+      memory_decision(e, kKeepCodes, {.option = &FsdpOptions::keeps_float8_codes, .with_most_memory = true});
   out.gain = "weights are quantized and gathered once per step";
   out.item = "codes of whole weights";
   out.after_change = "which changes no bit";

@@ -90,11 +90,13 @@ struct Kind {
   std::string advice;
 };
 
-std::string advice_for(Role role, bool saturates) {
+enum class Trouble { underflow, saturation };
+
+std::string advice_for(Trouble trouble, Role role) {
   const std::string_view keep =
       "or keep such layers in bf16 with entries {match: LAYER, recipe: bf16} of "
       "quantize.linear.float8.policy";
-  if (saturates)
+  if (trouble == Trouble::saturation)
     return fmt::format(
         "scales lag behind: raise quantize.linear.float8.margin, use recipe_name tensorwise instead of "
         "delayed, {}",
@@ -159,9 +161,9 @@ std::vector<std::string> Float8Alerts::check(const std::vector<Float8Operand>& o
   for (Role role : kRoles) {
     kinds.push_back({"underflow", role,
                      role == Role::dy ? config_.alert_gradient_underflow : config_.alert_underflow,
-                     &Float8Operand::underflow_fraction, advice_for(role, false)});
+                     &Float8Operand::underflow_fraction, advice_for(Trouble::underflow, role)});
     kinds.push_back({"saturation", role, config_.alert_saturation, &Float8Operand::saturation_fraction,
-                     advice_for(role, true)});
+                     advice_for(Trouble::saturation, role)});
   }
   std::vector<std::string> warnings;
   for (const Kind& kind : kinds) {

@@ -252,11 +252,12 @@ void require_memory(const MemoryPlan& plan, Device device, Communicator& control
                 snapshot = snapshot_bytes.value_or(0);
   std::string complaint;
   if (plan.total_bytes() > available) {
-    const std::string largest = listed(plan.largest(6), [](const PlannedAllocation& a) {
-      return fmt::format("{} {}", a.name, size_text(a.bytes));
-    });
+    const std::vector<PlannedAllocation> items = plan.largest(6);
+    const std::string largest = listed(
+        items, [](const PlannedAllocation& a) { return fmt::format("{} {}", a.name, size_text(a.bytes)); });
     // The owner of a matrix works on all of it, however it is sharded.
-    const bool has_muon = largest.find("muon ") != std::string::npos;
+    const bool has_muon =
+        std::ranges::any_of(items, [](const PlannedAllocation& a) { return a.name.starts_with("muon "); });
     complaint = fmt::format(
         "the step needs {} on {}, {} are free for this rank; largest items: {}. Lower "
         "training.local_batch_size (raise global_batch_size instead) or training.seq_len, set "

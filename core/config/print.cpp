@@ -58,9 +58,13 @@ std::string scalar_text(const Value& value) {
   }
 }
 
+std::string meaning_with_unit(const Field& field) {
+  return field.unit_text.empty() ? field.meaning_text
+                                 : fmt::format("{} [{}]", field.meaning_text, field.unit_text);
+}
+
 std::string note_of(const Field& field) {
-  std::string note = field.meaning_text;
-  if (!field.unit_text.empty()) note += fmt::format(" [{}]", field.unit_text);
+  std::string note = meaning_with_unit(field);
   if (!field.choices.empty()) note += ": " + one_of_text(field.choices);
   return note;
 }
@@ -109,9 +113,9 @@ void print_section(const Section& section, std::string& out, const std::string& 
 void collect_fates(const Section& section, std::vector<KeyFate>& rows) {
   for (const Field& f : section.fields()) {
     static constexpr std::string_view kNames[] = {"used", "noted", "refused"};
-    rows.push_back({f.path, std::string(name_of(f.type)), to_inline_yaml(f.fallback),
+    rows.push_back({f.path, expectation(f), to_inline_yaml(f.fallback),
                     std::string(kNames[static_cast<size_t>(f.fate)]),
-                    f.fate == Fate::used ? f.meaning_text : f.fate_text});
+                    f.fate == Fate::used ? meaning_with_unit(f) : f.fate_text});
   }
   std::string prefix = section.path().empty() ? "" : section.path() + ".";
   for (const auto& [old, now] : section.renames()) rows.push_back({prefix + old, "", "", "renamed", now});

@@ -24,10 +24,10 @@ std::string to_json_schema(const Section& root, const std::string& title);
 /// What becomes of a key.
 struct KeyFate {
   std::string path;
-  std::string type;      ///< "an integer"; for a renamed key ""
+  std::string type;      ///< "an integer >= 1", "flash, cudnn or auto"; for a renamed key ""
   std::string fallback;  ///< default, in YAML
   std::string fate;      ///< "used", "noted", "refused", "renamed"
-  std::string text;      ///< meaning, reason, or the new name
+  std::string text;      ///< meaning and unit, reason, or the new name
 };
 std::vector<KeyFate> fates(const Section& root);
 

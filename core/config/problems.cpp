@@ -4,7 +4,6 @@
 #include <tuple>
 
 #include "core/counted.h"
-#include "core/error.h"
 
 namespace ottava::config {
 
@@ -13,6 +12,11 @@ void Problems::add(const Location& at, std::string message) { found_.push_back({
 void Problems::add(std::string_view key, std::string message) {
   auto it = origins.find(key);
   add(it == origins.end() ? Location{} : it->second, fmt::format("{}: {}", key, message));
+}
+
+void Problems::add(std::string_view key, const Error& error) {
+  const std::string_view what = error.what();
+  add(key, std::string(what.substr(what.find("] ") + 2)));
 }
 
 bool Problems::sound(std::string_view section) const {

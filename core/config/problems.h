@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/config/value.h"
+#include "core/error.h"
 
 namespace ottava::config {
 
@@ -21,6 +22,8 @@ class Problems {
   /// at "default" when it was not. Give the arithmetic that failed: "65 is not a multiple of local_batch_size
   /// 8".
   void add(std::string_view key, std::string message);
+  /// The same for what reading the value has thrown: its sentence, without the `[where]` before it.
+  void add(std::string_view key, const Error& error);
 
   /// A value under this path could not be read, so what depends on it is not worth judging.
   void spoil(std::string path) { spoiled_.push_back(std::move(path)); }

@@ -17,6 +17,7 @@ void bind(Field& f, T& target) {
 
 template <class T>
 void bind_optional(Field& f, std::optional<T>& target) {
+  f.nullable = true;
   f.get = [&target] { return target ? Value::of(*target) : Value{}; };
   f.set = [&target](const Value& v) {
     if (v.kind == Value::Kind::null) {
@@ -94,57 +95,56 @@ Field& Field::refused(std::string why) {
   return *this;
 }
 
-Field& Section::add(std::string name, Type type, bool nullable) {
+Field& Section::add(std::string name, Type type) {
   Field& f = fields_.emplace_back();
   f.path = join(name);
   f.name = std::move(name);
   f.type = type;
-  f.nullable = nullable;
   return f;
 }
 
 Field& Section::field(std::string name, bool& target) {
-  Field& f = add(std::move(name), Type::boolean, false);
+  Field& f = add(std::move(name), Type::boolean);
   bind(f, target);
   return f;
 }
 Field& Section::field(std::string name, int64_t& target) {
-  Field& f = add(std::move(name), Type::integer, false);
+  Field& f = add(std::move(name), Type::integer);
   bind(f, target);
   return f;
 }
 Field& Section::field(std::string name, double& target) {
-  Field& f = add(std::move(name), Type::real, false);
+  Field& f = add(std::move(name), Type::real);
   bind(f, target);
   return f;
 }
 Field& Section::field(std::string name, std::string& target) {
-  Field& f = add(std::move(name), Type::text, false);
+  Field& f = add(std::move(name), Type::text);
   bind(f, target);
   return f;
 }
 Field& Section::field(std::string name, std::optional<bool>& target) {
-  Field& f = add(std::move(name), Type::boolean, true);
+  Field& f = add(std::move(name), Type::boolean);
   bind_optional(f, target);
   return f;
 }
 Field& Section::field(std::string name, std::optional<int64_t>& target) {
-  Field& f = add(std::move(name), Type::integer, true);
+  Field& f = add(std::move(name), Type::integer);
   bind_optional(f, target);
   return f;
 }
 Field& Section::field(std::string name, std::optional<double>& target) {
-  Field& f = add(std::move(name), Type::real, true);
+  Field& f = add(std::move(name), Type::real);
   bind_optional(f, target);
   return f;
 }
 Field& Section::field(std::string name, std::optional<std::string>& target) {
-  Field& f = add(std::move(name), Type::text, true);
+  Field& f = add(std::move(name), Type::text);
   bind_optional(f, target);
   return f;
 }
 Field& Section::field(std::string name, std::vector<std::string>& target) {
-  Field& f = add(std::move(name), Type::text_list, false);
+  Field& f = add(std::move(name), Type::text_list);
   f.get = [&target] { return Value::list_of(target); };
   f.set = [&target](const Value& v) {
     target.clear();
@@ -181,7 +181,8 @@ Field& Section::foreign(std::string name, Value fallback) {
 }
 
 Field& Section::foreign(std::string name, Type type) {
-  Field& f = add(std::move(name), type, true);
+  Field& f = add(std::move(name), type);
+  f.nullable = true;
   f.has_target = false;
   f.set = [](const Value&) {};
   f.get = [] { return Value{}; };

@@ -148,7 +148,7 @@ class Section {
   const std::string* find_rename(std::string_view old) const;
 
  private:
-  Field& add(std::string name, Type type, bool nullable);
+  Field& add(std::string name, Type type);
   std::string join(const std::string& name) const { return path_.empty() ? name : path_ + "." + name; }
 
   std::string path_, meaning_;
@@ -160,7 +160,7 @@ class Section {
 template <class E>
 Field& Section::choice(std::string name, E& target, std::vector<std::pair<std::string, E>> names) {
   static_assert(std::is_enum_v<E>);
-  Field& f = add(std::move(name), Type::text, false);
+  Field& f = add(std::move(name), Type::text);
   f.accepts_scalar = true;
   for (const auto& [text, value] : names) f.choices.push_back(text);
   f.get = [&target, names] {
@@ -180,7 +180,7 @@ Field& Section::choice(std::string name, E& target, std::vector<std::pair<std::s
 
 template <class T>
 Field& Section::list(std::string name, std::vector<T>& target) {
-  Field& f = add(std::move(name), Type::table_list, false);
+  Field& f = add(std::move(name), Type::table_list);
   auto declared = [](T& element, const std::string& path) {
     Section section(path);
     declare(section, element);

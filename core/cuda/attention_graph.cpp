@@ -72,28 +72,31 @@ AttentionGraph describe(const AttentionProblem& p) {
   AttentionGraph graph{.problem = p, .scale = 1.0f / std::sqrt(static_cast<float>(d)), .operands = {}};
   const int64_t h = p.query_heads(), all = p.heads.heads, kv = p.kv_heads();
   // `positions` of a sequence lie one after the other, of which the call has `tokens`.
-  auto add = [&](Role role, Memory memory, int64_t heads, int64_t tokens, int64_t positions, int64_t of_row,
-                 int64_t offset, bool is_result) {
-    graph.operands.push_back({.role = role,
-                              .memory = memory,
-                              .offset = offset,
-                              .dims = {p.batch, heads, tokens, d},
-                              .strides = {positions * of_row, d, of_row, 1},
-                              .is_result = is_result});
+  struct Heads {
+    Memory memory;
+    int64_t heads, tokens, positions, row, offset = 0;
   };
-  auto add_keys = [&](Role keys, Role values, Memory with_queries, Memory apart, int64_t positions,
-                      bool is_result) {
-    if (p.apart_heads == 0) {
-      add(keys, with_queries, kv, t, t, row, all * d, is_result);
-      return add(values, with_queries, kv, t, t, row, (all + kv) * d, is_result);
-    }
-    add(keys, apart, kv, p.keys(), positions, 2 * kv * d, 0, is_result);
-    add(values, apart, kv, p.keys(), positions, 2 * kv * d, kv * d, is_result);
+  enum class Use { read, written };
+  auto add = [&](Role role, const Heads& at, Use use) {
+    graph.operands.push_back({.role = role,
+                              .memory = at.memory,
+                              .offset = at.offset,
+                              .dims = {p.batch, at.heads, at.tokens, d},
+                              .strides = {at.positions * at.row, d, at.row, 1},
+                              .is_result = use == Use::written});
+  };
+  auto add_keys = [&](Role keys, Role values, Memory with_queries, Heads apart, Use use) {
+    const Heads first = p.apart_heads > 0 ? apart : Heads{with_queries, kv, t, t, row, all * d};
+    add(keys, first, use);
+    Heads second = first;
+    second.offset += kv * d;
+    add(values, second, use);
   };
   const bool is_forward = p.pass == Pass::forward;
-  add(Role::q, Memory::qkv, h, t, t, row, 0, false);
-  add_keys(Role::k, Role::v, Memory::qkv, Memory::keys, p.apart_positions, false);
-  add(Role::out, Memory::out, h, t, t, all * d, 0, is_forward);
+  add(Role::q, {Memory::qkv, h, t, t, row}, Use::read);
+  add_keys(Role::k, Role::v, Memory::qkv, {Memory::keys, kv, p.keys(), p.apart_positions, 2 * kv * d},
+           Use::read);
+  add(Role::out, {Memory::out, h, t, t, all * d}, is_forward ? Use::written : Use::read);
   graph.operands.push_back({.role = Role::lse,
                             .memory = Memory::lse,
                             .dtype = DType::f32,
@@ -101,9 +104,10 @@ AttentionGraph describe(const AttentionProblem& p) {
                             .strides = {all * t, t, 1, 1},
                             .is_result = is_forward});
   if (is_forward) return graph;
-  add(Role::dout, Memory::dout, h, t, t, all * d, 0, false);
-  add(Role::dq, Memory::dqkv, h, t, t, row, 0, true);
-  add_keys(Role::dk, Role::dv, Memory::dqkv, Memory::key_gradients, p.keys(), true);
+  add(Role::dout, {Memory::dout, h, t, t, all * d}, Use::read);
+  add(Role::dq, {Memory::dqkv, h, t, t, row}, Use::written);
+  add_keys(Role::dk, Role::dv, Memory::dqkv, {Memory::key_gradients, kv, p.keys(), p.keys(), 2 * kv * d},
+           Use::written);
   return graph;
 }
 

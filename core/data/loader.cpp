@@ -52,7 +52,8 @@ struct TokenLoader::State {
         encoder(corpus, options.encoder, options.text_key, options.bad_records),
         scan(corpus, options.encoder, options.text_key, options.bad_records),
         key{corpus, options.encoder, options.text_key, options.seq_len},
-        index(options.index_folder, key.hash(true), corpus.blocks(), options.index_access) {
+        index(options.index_folder, key.hash(IndexKey::Identity::files), corpus.blocks(),
+              options.index_access) {
     for (const auto& [path, fingerprint] : corpus.fingerprints()) {
       if (fingerprint == shard_fingerprint(options.encoder.fingerprint)) continue;
       fail<DataError>(
@@ -266,6 +267,6 @@ SegmentCount TokenLoader::known() const { return state_->index.total(); }
 const LoaderOptions& TokenLoader::options() const { return state_->options; }
 const Corpus& TokenLoader::corpus() const { return state_->corpus; }
 DataScan& TokenLoader::scan() { return state_->scan; }
-uint64_t TokenLoader::fingerprint() const { return state_->key.hash(false); }
+uint64_t TokenLoader::fingerprint() const { return state_->key.hash(IndexKey::Identity::content); }
 
 }  // namespace ottava::data

@@ -142,7 +142,8 @@ void SegmentQueue::tokenize(Item& item, const Segment& raw) {
   PackedTokens fresh;
   std::string scratch;
   SegmentCount total{.bytes = std::ssize(raw.bytes)};
-  auto hand_over = [&](bool done) {
+  enum class Rest { follows, none };
+  auto hand_over = [&](Rest rest) {
     std::lock_guard lock(mutex_);
     auto base = std::ssize(item.packed.tokens);
     item.packed.tokens.insert(item.packed.tokens.end(), fresh.tokens.begin(), fresh.tokens.end());
@@ -150,7 +151,7 @@ void SegmentQueue::tokenize(Item& item, const Segment& raw) {
     fresh.tokens.clear();
     fresh.document_starts.clear();
     item.ready = item.packed.windows(options_.seq_len);
-    if (done) {
+    if (rest == Rest::none) {
       total.tokens = std::ssize(item.packed.tokens);
       total.windows = item.ready;
       total.dropped = item.packed.dropped(options_.seq_len);
@@ -168,9 +169,9 @@ void SegmentQueue::tokenize(Item& item, const Segment& raw) {
     if (std::ssize(fresh.tokens) == before) continue;
     fresh.document_starts.push_back(before);
     ++total.documents;
-    if (std::ssize(fresh.tokens) > options_.seq_len && hand_over(false)) return;
+    if (std::ssize(fresh.tokens) > options_.seq_len && hand_over(Rest::follows)) return;
   }
-  hand_over(true);
+  hand_over(Rest::none);
 }
 
 // Returns the front item once `window` of it is ready or it is done; rethrows its error.

@@ -157,7 +157,7 @@ void WindowIndex::save() {
   saved_ = std::max(saved_, before);
 }
 
-uint64_t IndexKey::hash(bool with_location) const {
+uint64_t IndexKey::hash(Identity of) const {
   // The version changes whenever the rules of cutting, splitting or packing do.
   std::string all = fmt::format("ottava windows 1\n{}\n{} {}\n{}\n{}\n{} {}\n", encoder.fingerprint,
                                 encoder.bos_id.value_or(-1), encoder.eos_id.value_or(-1), text_key, seq_len,
@@ -166,7 +166,7 @@ uint64_t IndexKey::hash(bool with_location) const {
   for (const DataFile& file : corpus.files()) {
     all += fmt::format("{} {} {} {:x}\n", static_cast<int>(file.format), static_cast<int>(file.compression),
                        file.bytes, file.content);
-    if (with_location) all += fmt::format("{} {}\n", file.path, file.mtime_ns);
+    if (of == Identity::files) all += fmt::format("{} {}\n", file.path, file.mtime_ns);
   }
   return XXH64(all.data(), all.size(), 0);
 }

@@ -66,14 +66,15 @@ class WindowIndex {
 std::optional<std::vector<SegmentCount>> count_stored(const Corpus& corpus, int64_t block, int64_t seq_len);
 
 /// Hash of all that decides which window is where: files, how they are cut, the key of JSON lines, tokenizer,
-/// BOS and EOS, seq_len. `with_location` adds paths and modification times, for a cache on this machine;
-/// without, equal copies of the data agree.
+/// BOS and EOS, seq_len. Of Identity::content equal copies of the data agree; `files` adds paths and
+/// modification times, for a cache on this machine.
 struct IndexKey {
   const Corpus& corpus;
   const TextEncoder& encoder;
   std::string text_key;
   int64_t seq_len = 0;
-  uint64_t hash(bool with_location) const;
+  enum class Identity { content, files };
+  uint64_t hash(Identity of) const;
 };
 
 }  // namespace ottava::data

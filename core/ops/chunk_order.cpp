@@ -28,7 +28,10 @@ void copy_on_cpu(const ChunkCopy& c) {
   });
 }
 
-void copy(std::string_view op, Stream& stream, const ChunkOrder& args, bool to_position) {
+enum class Into { position, rank };
+
+void copy(std::string_view op, Stream& stream, const ChunkOrder& args, Into order) {
+  const bool to_position = order == Into::position;
   const Tensor& from = to_position ? args.by_rank : args.by_position;
   const Tensor& to = to_position ? args.by_position : args.by_rank;
   check_like(op, "by_position", args.by_position, "by_rank", args.by_rank);
@@ -51,8 +54,10 @@ void copy(std::string_view op, Stream& stream, const ChunkOrder& args, bool to_p
 }  // namespace
 
 void order_by_position(Stream& stream, const ChunkOrder& args) {
-  copy("order_by_position", stream, args, true);
+  copy("order_by_position", stream, args, Into::position);
 }
-void order_by_rank(Stream& stream, const ChunkOrder& args) { copy("order_by_rank", stream, args, false); }
+void order_by_rank(Stream& stream, const ChunkOrder& args) {
+  copy("order_by_rank", stream, args, Into::rank);
+}
 
 }  // namespace ottava

@@ -20,7 +20,10 @@ double number_of(const std::string& text) {
 void declare_muon(config::Section& s, OptimizerConfig& c) {
   s.field("momentum", c.momentum).at_least(0).below(1).meaning("decay of Muon's mean of gradients");
   s.field("nesterov", c.nesterov).meaning("Muon looks ahead along its momentum");
-  s.field("ns_steps", c.ns_steps).range(1, 20).unit("steps").meaning("of Muon's Newton-Schulz iteration");
+  s.field("ns_steps", c.ns_steps)
+      .range(1, 20)
+      .unit("steps")
+      .meaning("length of Muon's Newton-Schulz iteration");
   s.field("ns_coefficients", c.ns_coefficients)
       .or_scalar()
       .meaning("a, b, c of x = a x + (b A + c A A) x with A = x x^T");
@@ -53,7 +56,7 @@ void declare(config::Section& s, OptimizerConfig& c) {
       .one_of({"AdamW", "Muon"})
       .refuse_value("Adam", "its decay is coupled to the gradient and trains differently; use AdamW")
       .meaning(
-          "update rule; Muon is for the matrices of the blocks, whose embeddings, output layer, norms and "
+          "update rule; Muon: of the matrices of the blocks, while embeddings, output layer, norms and "
           "biases "
           "stay with AdamW");
   s.field("lr", c.lr).at_least(0).meaning("peak learning rate");

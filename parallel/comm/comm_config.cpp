@@ -35,6 +35,7 @@ void declare(config::Section& s, CommConfig& c) {
       .meaning("beginning of the files' names; rank and .json follow");
   s.foreign("mode", config::Value::of(std::string("default")))
       .one_of({"default"})
+      .meaning("every rank is a process")
       .refuse_value("fake_backend", "`ottava plan CONFIG --world-size N` answers for any number of ranks")
       .refuse_value("local_tensor", "`ottava plan CONFIG --world-size N` answers for any number of ranks");
 }

@@ -1,9 +1,9 @@
 #include "parallel/comm/host_communicator.h"
 
 #include <map>
-#include <numeric>
 #include <utility>
 
+#include "parallel/comm/all_ranks.h"
 #include "parallel/comm/comm_thread.h"
 #include "parallel/comm/host_staging.h"
 #include "parallel/comm/messages/message_transport.h"
@@ -29,8 +29,7 @@ class HostCommunicator final : public Communicator {
         counter_(std::make_shared<CommThread::Counter>()) {}
   static std::unique_ptr<Communicator> world(std::shared_ptr<MessagePort> port,
                                              std::shared_ptr<RankState> state, int64_t workspace_bytes) {
-    std::vector<int> ranks(static_cast<size_t>(state->world_size()));
-    std::iota(ranks.begin(), ranks.end(), 0);
+    std::vector<int> ranks = all_ranks(state->world_size());
     auto host = std::make_shared<HostRank>(state);
     MessageTransport::Group all{"world", ranks, state->rank()};
     auto transport =

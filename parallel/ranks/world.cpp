@@ -4,10 +4,10 @@
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
-#include <numeric>
 #include <thread>
 
 #include "core/log.h"
+#include "parallel/comm/all_ranks.h"
 #include "parallel/comm/mpi/mpi_communicator.h"
 #include "parallel/comm/nccl/nccl_communicator.h"
 #include "parallel/comm/sockets/tcp_port.h"
@@ -85,11 +85,7 @@ void connect(World& world, const WorldRequest& request) {
 
 namespace {
 
-std::unique_ptr<Communicator> share(Communicator& of) {
-  std::vector<int> everyone(static_cast<size_t>(of.size()));
-  std::iota(everyone.begin(), everyone.end(), 0);
-  return of.split("world", everyone);
-}
+std::unique_ptr<Communicator> share(Communicator& of) { return of.split("world", all_ranks(of.size())); }
 
 }  // namespace
 

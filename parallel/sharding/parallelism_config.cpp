@@ -17,20 +17,20 @@ void declare_pipeline(config::Section& s, ParallelismConfig& c) {
   s.field("pipeline_parallel_microbatch_size", c.pipeline_parallel_microbatch_size)
       .at_least(1)
       .unit("sequences")
-      .meaning("of a micro-batch in a pipeline; divides training.local_batch_size");
+      .meaning("size of a micro-batch in a pipeline; divides training.local_batch_size");
   s.field("pipeline_parallel_layers_per_stage", c.pipeline_parallel_layers_per_stage)
       .at_least(1)
       .unit("layers")
       .meaning(
-          "how many make a stage, embedding and head counted; null: one stage on each rank, two in schedules "
-          "that take several");
+          "size of a stage, embedding and head counted; null: one stage on each rank, two in schedules that "
+          "take several");
   const auto counts_as = [&](const char* key, int64_t& layers, const char* meaning) {
     s.field(key, layers).at_least(0).unit("layers").meaning(meaning);
   };
   counts_as("pipeline_parallel_first_stage_less_layers", c.pipeline_parallel_first_stage_less_layers,
-            "that the embedding counts as");
+            "what the embedding counts as in the first stage");
   counts_as("pipeline_parallel_last_stage_less_layers", c.pipeline_parallel_last_stage_less_layers,
-            "that norm and head count as");
+            "what norm and head count as in the last stage");
   s.field("pipeline_parallel_split_points", c.pipeline_parallel_split_points)
       .meaning("where stages after the first begin, as [layers.8, layers.20]; empty: by layers");
 }
@@ -85,7 +85,7 @@ void validate(const ParallelismConfig& c, config::Problems& problems) {
   try {
     schedule_named(c.pipeline_parallel_schedule);
   } catch (const ConfigError& error) {
-    problems.add("parallelism.pipeline_parallel_schedule", error.what());
+    problems.add("parallelism.pipeline_parallel_schedule", error);
   }
 }
 

@@ -9,7 +9,8 @@ trap 'rm -rf "$clone"' EXIT
 began=$SECONDS
 git clone -q . "$clone"
 cd "$clone"
-CCACHE_DISABLE=1 scripts/quickstart.sh -- --training.steps 3 --metrics.log_freq 1 | while IFS= read -r line; do
+export CCACHE_DISABLE=1
+scripts/quickstart.sh -- --training.steps 3 --metrics.log_freq 1 | while IFS= read -r line; do
   printf '%s\n' "$line"
   [[ $line != *"step:  1 "* ]] || echo "$((SECONDS - began)) s from the clone to the first training step" | tee first-step
 done

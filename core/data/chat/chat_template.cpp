@@ -107,7 +107,7 @@ class ChatWriter {
 
   std::vector<ChatRun> write(ChatEnd end) {
     for (size_t i = 0; i < messages_.size(); ++i) write_message(i);
-    if (end == ChatEnd::answer_follows) header(name_of(Role::assistant), false);
+    if (end == ChatEnd::answer_follows) header(name_of(Role::assistant), Counts{}.all);
     return std::move(out_.runs);
   }
 

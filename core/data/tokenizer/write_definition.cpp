@@ -5,11 +5,10 @@
 namespace ottava::tokenizer {
 namespace {
 
-Json byte_level(bool prefix_space, bool use_regex) {
-  return Json::Object{{"type", "ByteLevel"},
-                      {"add_prefix_space", prefix_space},
-                      {"trim_offsets", true},
-                      {"use_regex", use_regex}};
+// Text is split by the steps before it, so it has no pattern of its own.
+Json byte_level() {
+  return Json::Object{
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
 }
 
 Json pre_tokenizer(const TokenizerDefinition& d) {
@@ -19,12 +18,12 @@ Json pre_tokenizer(const TokenizerDefinition& d) {
     steps.push_back(
         Json::Object{{"type", "Split"}, {"pattern", pattern}, {"behavior", "Isolated"}, {"invert", false}});
   }
-  steps.push_back(byte_level(false, false));
+  steps.push_back(byte_level());
   return Json::Object{{"type", "Sequence"}, {"pretokenizers", steps}};
 }
 
 Json post_processor(const TokenizerDefinition& d) {
-  if (!d.adds_bos) return byte_level(false, false);
+  if (!d.adds_bos) return byte_level();
   const std::string& bos = d.tokens[d.bos_id];
   auto special = [&] {
     return Json(Json::Object{{"SpecialToken", Json::Object{{"id", bos}, {"type_id", 0}}}});
@@ -38,8 +37,7 @@ Json post_processor(const TokenizerDefinition& d) {
                                   {"single", Json::Array{special(), text("A", 0)}},
                                   {"pair", Json::Array{special(), text("A", 0), special(), text("B", 1)}},
                                   {"special_tokens", specials}};
-  return Json::Object{{"type", "Sequence"},
-                      {"processors", Json::Array{byte_level(false, false), of_template}}};
+  return Json::Object{{"type", "Sequence"}, {"processors", Json::Array{byte_level(), of_template}}};
 }
 
 Json model(const TokenizerDefinition& d) {
@@ -83,7 +81,7 @@ TokenizerTexts write_definition(const TokenizerDefinition& d) {
                            {"normalizer", d.nfc ? Json(Json::Object{{"type", "NFC"}}) : Json()},
                            {"pre_tokenizer", pre_tokenizer(d)},
                            {"post_processor", post_processor(d)},
-                           {"decoder", byte_level(false, false)},
+                           {"decoder", byte_level()},
                            {"model", model(d)}};
   Json config = Json::Object{{"tokenizer_class", "PreTrainedTokenizerFast"},
                              {"clean_up_tokenization_spaces", false},

@@ -60,6 +60,21 @@ __global__ void __launch_bounds__(kBlock) forward_kernel(Arguments<T> a) {
   }
 }
 
+/// Bits of the largest magnitude in the value heads that begin with the warp's `first`.
+template <class T, int kSize>
+__device__ __forceinline__ uint32_t amax_of_values(const Arguments<T>& a, int64_t first) {
+  uint32_t amax = 0;
+  for (int64_t item = first; item < a.tokens * a.kv_heads; item += gridDim.x * int64_t{kWarps}) {
+    const T* values = a.out + item / a.kv_heads * a.row + (a.heads + item % a.kv_heads) * int64_t{a.head_dim};
+    for (int pack = threadIdx.x % 32; pack < a.head_dim / kSize; pack += 32) {
+      const auto v = load_pack<T, kSize>(values, pack);
+#pragma unroll
+      for (int i = 0; i < kSize; ++i) amax = max(amax, abs_bits(v[i]));
+    }
+  }
+  return amax;
+}
+
 // Each warp sums its heads' share of both weights' gradients in registers; a block's warps are added in
 // order.
 template <class T, int kSize>
@@ -102,18 +117,7 @@ __global__ void __launch_bounds__(kBlock) backward_kernel(Arguments<T> a) {
       store_pack(a.out + start, lane + 32 * k, dx);
     }
   }
-  if (a.amax) {
-    for (int64_t item = first; item < a.tokens * a.kv_heads; item += gridDim.x * int64_t{kWarps}) {
-      const T* values =
-          a.out + item / a.kv_heads * a.row + (a.heads + item % a.kv_heads) * int64_t{a.head_dim};
-      for (int pack = lane; pack < packs; pack += 32) {
-        const P v = load_pack<T, kSize>(values, pack);
-#pragma unroll
-        for (int i = 0; i < kSize; ++i) amax = max(amax, abs_bits(v[i]));
-      }
-    }
-    raise_amax(a.amax, amax);
-  }
+  if (a.amax) raise_amax(a.amax, max(amax, amax_of_values<T, kSize>(a, first)));
   OTTAVA_SHARED(float, all, [kWarps][2 * kMaxHeadDim]);
 #pragma unroll
   for (int k = 0; k < kLanePacks; ++k) {

@@ -1,7 +1,6 @@
 #include "parallel/comm/dry_run/dry_run_communicator.h"
 #include "core/counted.h"
-
-#include <numeric>
+#include "parallel/comm/all_ranks.h"
 
 namespace ottava {
 namespace {
@@ -11,9 +10,7 @@ class DryRunCommunicator final : public Communicator {
   DryRunCommunicator(Members members, std::shared_ptr<RankState> state)
       : Communicator(std::move(members), std::move(state)) {}
   static std::unique_ptr<Communicator> world(int rank, int world_size) {
-    std::vector<int> ranks(static_cast<size_t>(world_size));
-    std::iota(ranks.begin(), ranks.end(), 0);
-    return std::make_unique<DryRunCommunicator>(Members{"world", std::move(ranks), rank},
+    return std::make_unique<DryRunCommunicator>(Members{"world", all_ranks(world_size), rank},
                                                 std::make_shared<RankState>(rank, world_size));
   }
   std::string_view transport() const override { return "dry_run"; }

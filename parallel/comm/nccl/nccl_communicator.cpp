@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <numeric>
 
 #include "core/cuda/runtime.h"
+#include "parallel/comm/all_ranks.h"
 #include "parallel/comm/lane.h"
 #include "parallel/comm/nccl/nccl_rank.h"
 
@@ -256,9 +256,7 @@ std::unique_ptr<Communicator> NcclCommunicator::world(Bootstrap& bootstrap, std:
                     error.what()));
   }
   rank->watch(handle);
-  std::vector<int> ranks(static_cast<size_t>(bootstrap.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  Members members{"world", std::move(ranks), bootstrap.rank()};
+  Members members{"world", all_ranks(bootstrap.size()), bootstrap.rank()};
   return std::make_unique<NcclCommunicator>(std::move(members), std::move(rank), std::move(handle), options);
 }
 

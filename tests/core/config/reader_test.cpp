@@ -190,6 +190,12 @@ TEST_CASE("all problems are reported at once, in the file's order", "[config]") 
   Problems{}.throw_if_any("nothing");
 }
 
+TEST_CASE("what reading a value throws is a problem of its key, without the place that threw", "[config]") {
+  Problems problems;
+  problems.add("a.b", ConfigError("schedule", "'x' is none of [1, 2] that there are"));
+  CHECK(problems.lines() == std::vector<std::string>{"default: a.b: 'x' is none of [1, 2] that there are"});
+}
+
 TEST_CASE("overrides win over the file, the last over earlier ones", "[config]") {
   CHECK(inner("count: 5", {"--outer.inner.count", "6"}).sample.count == 6);
   CHECK(inner("count: 5", {"--outer.inner.count=6", "--outer.inner.count=7"}).sample.count == 7);
@@ -326,6 +332,9 @@ TEST_CASE("schema and fates cover every key", "[config]") {
   };
   CHECK(row("outer.inner.count").fate == "used");
   CHECK(row("outer.inner.count").fallback == "3");
+  CHECK(row("outer.inner.count").type == "an integer >= 1 and <= 100");
+  CHECK(row("outer.inner.count").text == "a count [steps]");
+  CHECK(row("outer.inner.mode").type.starts_with("on, off"));
   CHECK(row("outer.inner.old_switch").fate == "noted");
   CHECK(row("outer.inner.danger").fate == "refused");
   CHECK(row("outer.inner.counter").text == "outer.inner.count");
