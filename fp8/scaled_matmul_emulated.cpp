@@ -8,7 +8,7 @@
 namespace ottava::fp8 {
 namespace {
 
-constexpr std::string_view kOp = "scaled_matmul";
+constexpr std::string_view kEmulatedOp = "scaled_matmul";
 using Contraction = ProductOperand::Contraction;
 
 int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -59,14 +59,14 @@ void check_block_scales(std::string_view name, const ProductOperand& o) {
     const int exponent = static_cast<int>(u >> 23) - 127;
     if ((u & 0x807fffffu) != 0 || u == 0) {
       fail<NumericsError>(
-          kOp,
+          kEmulatedOp,
           "a {} scale of {} is {}, not a power of two: the CPU multiplies block scales exactly or not at "
           "all; quantize with rounding down_to_power_of_two",
           fp8::name_of(o.granularity), name, inverse);
     }
     if (exponent < lowest || exponent > highest) {
       fail<NumericsError>(
-          kOp,
+          kEmulatedOp,
           "a {} scale of {} is 2^{}, outside of [2^{}, 2^{}], which is what finite bf16 values have in {}",
           fp8::name_of(o.granularity), name, exponent, lowest, highest,
           ottava::name_of(o.matrix.codes.dtype));
@@ -144,7 +144,7 @@ void scaled_matmul_emulated(Stream& stream, const ScaledProduct& args) {
   }
   matmul(stream, inner);
   if (scaling != Scaling::afterwards) return;
-  const MatrixRows sums = rows_of(kOp, inner.out, inner.out_columns);
+  const MatrixRows sums = rows_of(kEmulatedOp, inner.out, inner.out_columns);
   stream.type() == DeviceType::cuda ? cuda::scale_result(stream, args, sums) : scale_on_cpu(args, sums);
 }
 

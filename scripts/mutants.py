@@ -293,7 +293,7 @@ class Build:
             archive = subprocess.Popen(["git", "-C", ROOT, "archive", commit], stdout=subprocess.PIPE)
             subprocess.run(["tar", "x", "-C", self.source], stdin=archive.stdout, check=True)
         if not (self.build / "build.ninja").exists():
-            subprocess.run(["cmake", "--preset", "release", "-DOTTAVA_CUDA=OFF", "-DOTTAVA_TESTS=ON"], cwd=self.source, check=True, stdout=subprocess.DEVNULL)
+            subprocess.run(["cmake", "--preset", "release", "-DOTTAVA_CUDA=OFF", "-DOTTAVA_TESTS=ON", "-DOTTAVA_UNITY=OFF"], cwd=self.source, check=True, stdout=subprocess.DEVNULL)
         self.write("ottava_mutant.h", SWITCH)
         self.objects = defaultdict(list)
         for entry in json.loads((self.build / "compile_commands.json").read_text()):

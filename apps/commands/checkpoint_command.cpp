@@ -22,7 +22,15 @@ namespace ottava {
 namespace {
 
 namespace fs = std::filesystem;
-using namespace checkpoint;
+using checkpoint::compare_folders;
+using checkpoint::FolderDifference;
+using checkpoint::Manifest;
+using checkpoint::newest_step_or_itself;
+using checkpoint::open_checkpoint;
+using checkpoint::shape_text;
+using checkpoint::to_hex;
+using checkpoint::TensorDifference;
+using checkpoint::verify_checkpoint;
 
 std::string bytes_text(int64_t bytes) {
   if (bytes < 10'000) return fmt::format("{} bytes", bytes);
@@ -144,7 +152,7 @@ bool diff_checkpoints(const CheckpointDiffOptions& options, std::ostream& out) {
 
 namespace {
 
-void add_inspect(Command& checkpoint) {
+void add_inspect_checkpoint(Command& checkpoint) {
   auto o = std::make_shared<CheckpointInspectOptions>();
   checkpoint.subcommand("inspect", "what a checkpoint is")
       .required("path", &o->path, "")
@@ -177,7 +185,7 @@ void add_diff(Command& checkpoint) {
 void add_checkpoint_commands(Command& commands) {
   Command checkpoint = commands.subcommand(
       "checkpoint", "look at checkpoints; PATH is a step-N folder or a run's folder of them");
-  add_inspect(checkpoint);
+  add_inspect_checkpoint(checkpoint);
   add_verify(checkpoint);
   add_diff(checkpoint);
 }

@@ -322,7 +322,7 @@ void add_prepare(Command& data) {
       });
 }
 
-void add_inspect(Command& data) {
+void add_inspect_data(Command& data) {
   auto o = std::make_shared<DataInspectOptions>();
   data.subcommand("inspect", "what sources hold and what training makes of them")
       .required("sources", &o->sources, "files, folders, globs")
@@ -351,7 +351,7 @@ void add_inspect(Command& data) {
 void add_data_commands(Command& commands) {
   Command data = commands.subcommand("data", "prepare and look at training data");
   add_prepare(data);
-  add_inspect(data);
+  add_inspect_data(data);
 }
 
 }  // namespace ottava

@@ -199,7 +199,7 @@ void add_decode(Command& tokenizer) {
       });
 }
 
-void add_inspect(Command& tokenizer) {
+void add_inspect_tokenizer(Command& tokenizer) {
   auto o = std::make_shared<TokenizerInspectOptions>();
   tokenizer.subcommand("inspect", "what a tokenizer's files say")
       .required("tokenizer", &o->tokenizer, "folder or tokenizer.json")
@@ -217,7 +217,7 @@ void add_tokenizer_commands(Command& commands) {
   add_train(tokenizer);
   add_encode(tokenizer);
   add_decode(tokenizer);
-  add_inspect(tokenizer);
+  add_inspect_tokenizer(tokenizer);
 }
 
 }  // namespace ottava

@@ -16,8 +16,8 @@
 namespace ottava {
 namespace {
 
-using Choice = cuda::BlasPlans::Choice;
-constexpr const char* kLibrary = "gemm library";
+using GemmChoice = cuda::BlasPlans::Choice;
+constexpr const char* kGemmLibrary = "gemm library";
 
 // Weights that keep activations of the size of their inputs, and tokens from all over the vocabulary.
 void step_and_validate(const TrainingShape& shape, const StepPlan& plan, Stream& stream, RankGroups& ranks) {
@@ -42,10 +42,10 @@ void step_and_validate(const TrainingShape& shape, const StepPlan& plan, Stream&
   if (shape.prompts > 0) engine.next_logits(std::span(zeros).first(static_cast<size_t>(shape.prompts)), 0);
 }
 
-std::vector<Choice> to_choices(const Decisions& decisions) {
-  std::vector<Choice> out;
+std::vector<GemmChoice> to_choices(const Decisions& decisions) {
+  std::vector<GemmChoice> out;
   for (const Decisions::Entry& e : decisions.entries) {
-    if (e.name.starts_with(kGemmDecisions) && e.name != kLibrary)
+    if (e.name.starts_with(kGemmDecisions) && e.name != kGemmLibrary)
       out.push_back({e.name.substr(kGemmDecisions.size()), e.value});
   }
   return out;
@@ -58,12 +58,12 @@ struct Plans {
   int64_t decided = 0, cached = 0;
 };
 
-Plans explain(const std::vector<Choice>& choices, const std::string& library, const Decisions& before,
+Plans explain(const std::vector<GemmChoice>& choices, const std::string& library, const Decisions& before,
               const Decisions& cache) {
   Plans out;
   auto& entries = out.decisions.entries;
-  entries.push_back({kLibrary, library, "algorithms are this library's on this GPU"});
-  for (const Choice& c : choices) {
+  entries.push_back({kGemmLibrary, library, "algorithms are this library's on this GPU"});
+  for (const GemmChoice& c : choices) {
     const std::string name = std::string(kGemmDecisions) + c.problem;
     if (c.candidates > 0) {
       entries.push_back(
@@ -85,7 +85,7 @@ Plans explain(const std::vector<Choice>& choices, const std::string& library, co
 
 void rehearse(Experiment& experiment, const StepPlan& plan, Stream& stream, RankGroups& ranks) {
   const std::string library = cuda::blas_library() + " on " + cuda::device_name(stream.device().index);
-  const Decisions::Entry* before = experiment.decisions.find(kLibrary);
+  const Decisions::Entry* before = experiment.decisions.find(kGemmLibrary);
   std::string complaint;
   if (before && before->value != library) {
     complaint = fmt::format(
@@ -109,7 +109,7 @@ void rehearse(Experiment& experiment, const StepPlan& plan, Stream& stream, Rank
   plans.select(cuda::BlasPlans::Selection::first);
   ranks.world->stats().reset();
 
-  const std::vector<Choice> mine = plans.choices();
+  const std::vector<GemmChoice> mine = plans.choices();
   const Plans found = explain(mine, library, experiment.decisions, cache);
   const Decisions shared = of_first_rank(found.decisions, *ranks.control);
   if (ranks.control->size() > 1) plans.adopt(to_choices(shared));

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view kKey = "parallelism.enable_async_tensor_parallel";
 // Bulk stays unless blocks gain more than timings vary.
-constexpr double kLeastGain = 1.02;
+constexpr double kLeastOverlapGain = 1.02;
 
 struct Layer {
   std::string_view name, label;
@@ -88,7 +88,7 @@ Decisions measure(const Experiment& e, RankGroups& ranks, Device device) {
     const double in_blocks = rehearse(blocks, label, stream, *ranks.tp, vocabulary),
                  in_bulk = rehearse(bulk, label, stream, *ranks.tp, vocabulary);
     out.entries.push_back(
-        {decision_name(layer), in_bulk > kLeastGain * in_blocks ? "blocks" : "bulk",
+        {decision_name(layer), in_bulk > kLeastOverlapGain * in_blocks ? "blocks" : "bulk",
          fmt::format("forward and backward of a layer: in blocks {:.3f} ms, in bulk {:.3f} ms", in_blocks,
                      in_bulk)});
   }

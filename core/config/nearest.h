@@ -6,6 +6,9 @@
 
 namespace ottava::config {
 
+/// The last name of a path: `steps` of training.steps.
+inline std::string_view last_name(std::string_view path) { return path.substr(path.rfind('.') + 1); }
+
 /// Insertions, deletions, substitutions and swaps of neighbours that turn a into b.
 int edit_distance(std::string_view a, std::string_view b);
 

@@ -10,8 +10,6 @@
 namespace ottava::config {
 namespace {
 
-std::string_view last_name(std::string_view path) { return path.substr(path.rfind('.') + 1); }
-
 /// What stands before the value.
 struct Option {
   std::string path;

@@ -11,8 +11,6 @@
 namespace ottava::config {
 namespace {
 
-std::string_view last_name(std::string_view path) { return path.substr(path.rfind('.') + 1); }
-
 void collect_paths(const Section& section, std::vector<std::string>& paths) {
   for (const Field& f : section.fields()) paths.push_back(f.path);
   for (const Section& s : section.sections()) collect_paths(s, paths);

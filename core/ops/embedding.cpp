@@ -40,7 +40,7 @@ void check(const EmbeddingBackward& a) {
                embedding_backward_workspace(a.tokens.numel(), a.dtable.rows()));
 }
 
-void forward_on_cpu(const EmbeddingForward& a) {
+void embedding_forward_on_cpu(const EmbeddingForward& a) {
   const int32_t* tokens = a.tokens.as<int32_t>();
   const char* table = static_cast<const char*>(a.table.data);
   char* out = static_cast<char*>(a.out.data);
@@ -81,7 +81,7 @@ TokensByRow sort_tokens(const EmbeddingBackward& a) {
 
 // Threads share the columns, not the rows: text repeats a few tokens very often, and each column still sums
 // in order.
-void backward_on_cpu(const EmbeddingBackward& a) {
+void embedding_backward_on_cpu(const EmbeddingBackward& a) {
   const TokensByRow tokens = sort_tokens(a);
   const int64_t vocab = a.dtable.rows(), cols = a.dtable.cols();
   auto kernel = cpu::embedding_kernels().backward[a.dout.dtype];
@@ -98,7 +98,7 @@ Shape embedding_backward_workspace(int64_t tokens, int64_t vocab_local) {
 
 void embedding_forward(Stream& stream, const EmbeddingForward& args) {
   check(args);
-  run_op(stream, moving(kForward, 2 * args.out.bytes()), embedding_forward, forward_on_cpu,
+  run_op(stream, moving(kForward, 2 * args.out.bytes()), embedding_forward, embedding_forward_on_cpu,
          cuda::embedding_forward, args);
 }
 
@@ -107,8 +107,8 @@ void embedding_backward(Stream& stream, const EmbeddingBackward& args) {
   // dout once; dtable's rows are read and written at most once each.
   const int64_t rows = std::min(args.tokens.numel(), args.dtable.rows());
   const int64_t bytes = args.dout.bytes() + 8 * rows * args.dtable.cols();
-  run_op(stream, moving(kBackward, bytes), embedding_backward, backward_on_cpu, cuda::embedding_backward,
-         args);
+  run_op(stream, moving(kBackward, bytes), embedding_backward, embedding_backward_on_cpu,
+         cuda::embedding_backward, args);
 }
 
 }  // namespace ottava

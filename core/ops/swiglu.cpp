@@ -9,7 +9,7 @@
 namespace ottava {
 namespace {
 
-constexpr int64_t kGrain = 8;  // rows per piece of work
+constexpr int64_t kRowsAtOnce = 8;  // rows per piece of work
 
 /// [N, F] from gate_up [N, 2F].
 Shape half_of(std::string_view op, const Tensor& gate_up) {
@@ -40,13 +40,13 @@ void check(const SwigluBackward& a) {
 
 template <class Args, class Kernel>
 void on_cpu(const Args& a, Kernel kernel) {
-  parallel_for(a.gate_up.rows(), kGrain, [&](int64_t begin, int64_t end) {
+  parallel_for(a.gate_up.rows(), kRowsAtOnce, [&](int64_t begin, int64_t end) {
     uint32_t amax = kernel(a, {begin, end, a.gate_up.cols() / 2});
     if (!a.amax.empty()) raise_amax(a.amax, amax);
   });
 }
 
-void forward_on_cpu(const SwigluForward& a) {
+void swiglu_forward_on_cpu(const SwigluForward& a) {
   auto kernel = cpu::swiglu_kernels().forward[a.gate_up.dtype];
   if (a.float8.empty()) return on_cpu(a, kernel);
   const Tensor x{nullptr, a.gate_up.dtype, a.float8.out.codes.shape};
@@ -55,7 +55,7 @@ void forward_on_cpu(const SwigluForward& a) {
   });
 }
 
-void backward_on_cpu(const SwigluBackward& a) {
+void swiglu_backward_on_cpu(const SwigluBackward& a) {
   auto kernel = cpu::swiglu_kernels().backward[a.dout.dtype];
   if (a.float8.empty()) return on_cpu(a, kernel);
   cpu::for_each_quantized_row(a.float8, a.dgate_up, a.dgate_up, [&](int64_t row, const Tensor&) {
@@ -76,13 +76,15 @@ void swiglu_forward(Stream& stream, const SwigluForward& args) {
   check(args);
   const int64_t bytes =
       args.gate_up.bytes() + args.float8.out.bytes() + (args.out.empty() ? 0 : args.out.bytes());
-  run_op(stream, moving(name_of(args), bytes), swiglu_forward, forward_on_cpu, cuda::swiglu_forward, args);
+  run_op(stream, moving(name_of(args), bytes), swiglu_forward, swiglu_forward_on_cpu, cuda::swiglu_forward,
+         args);
 }
 
 void swiglu_backward(Stream& stream, const SwigluBackward& args) {
   check(args);
   const int64_t bytes = (args.out.empty() ? 5 : 6) * args.dout.bytes() + args.float8.out.bytes();
-  run_op(stream, moving(name_of(args), bytes), swiglu_backward, backward_on_cpu, cuda::swiglu_backward, args);
+  run_op(stream, moving(name_of(args), bytes), swiglu_backward, swiglu_backward_on_cpu, cuda::swiglu_backward,
+         args);
 }
 
 }  // namespace ottava

@@ -2,45 +2,28 @@
 
 #include "core/ops/check.h"
 #include "core/optim/adamw_kernels.h"
+#include "core/optim/tensor_checks.h"
 #include "core/optim/tensor_chunks.h"
 #include "core/run_op.h"
 
 namespace ottava {
 namespace {
 
-bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
-
-void require(size_t index, std::string_view name, const Tensor& tensor, DType dtype, const Shape& shape) {
-  if (tensor.dtype == dtype && tensor.shape == shape) return;
-  fail<ShapeError>("adamw", "tensor {}: {} is {}, expected {} {}", index, name, describe(tensor),
-                   name_of(dtype), to_string(shape));
-}
-void require_float(size_t index, std::string_view name, const Tensor& tensor) {
-  if (is_float(tensor.dtype)) return;
-  fail<ShapeError>("adamw", "tensor {}: {} is {}, expected f32 or bf16", index, name, describe(tensor));
-}
+constexpr std::string_view kOp = "adamw";
 
 void check(const std::vector<AdamwTensor>& tensors, const Tensor& scalars, const Tensor& step) {
   for (size_t i = 0; i < tensors.size(); ++i) {
     const AdamwTensor& t = tensors[i];
     const Shape& shape = t.master.shape;
-    require(i, "master", t.master, DType::f32, shape);
-    require(i, "gradient", t.gradient, DType::f32, shape);
-    require_float(i, "exp_avg", t.exp_avg);
-    require(i, "exp_avg", t.exp_avg, t.exp_avg.dtype, shape);
-    require(i, "exp_avg_sq", t.exp_avg_sq, t.exp_avg.dtype, shape);
-    if (!t.compute.empty()) {
-      require_float(i, "compute", t.compute);
-      require(i, "compute", t.compute, t.compute.dtype, shape);
-    }
-    if (!t.amax.empty()) require(i, "amax", t.amax, DType::u32, {1});
+    require(kOp, i, "master", t.master, DType::f32, shape);
+    require(kOp, i, "gradient", t.gradient, DType::f32, shape);
+    require_float(kOp, i, "exp_avg", t.exp_avg, shape);
+    require(kOp, i, "exp_avg_sq", t.exp_avg_sq, t.exp_avg.dtype, shape);
+    if (!t.compute.empty()) require_float(kOp, i, "compute", t.compute, shape);
+    if (!t.amax.empty()) require(kOp, i, "amax", t.amax, DType::u32, {1});
   }
-  check_tensor("adamw", "scalars", scalars, DType::f32, {kStepScalars});
-  check_tensor("adamw", "step", step, DType::i64, {1});
-}
-
-char* element(const Tensor& t, int64_t i) {
-  return t.data ? static_cast<char*>(t.data) + i * static_cast<int64_t>(size_of(t.dtype)) : nullptr;
+  check_tensor(kOp, "scalars", scalars, DType::f32, {kStepScalars});
+  check_tensor(kOp, "step", step, DType::i64, {1});
 }
 
 void adamw_on_cpu(const std::vector<AdamwTensor>& tensors, const AdamwHyper& hyper,
@@ -86,7 +69,7 @@ void adamw(Stream& stream, const std::vector<AdamwTensor>& tensors, const AdamwH
     const int64_t compute = t.compute.empty() ? 0 : t.compute.bytes();
     bytes += static_cast<double>(2 * t.master.bytes() + t.gradient.bytes() + 4 * t.exp_avg.bytes() + compute);
   }
-  run_op(stream, {.op = "adamw", .bytes = bytes}, adamw, adamw_on_cpu, cuda::adamw, tensors, hyper, scalars,
+  run_op(stream, {.op = kOp, .bytes = bytes}, adamw, adamw_on_cpu, cuda::adamw, tensors, hyper, scalars,
          step);
 }
 

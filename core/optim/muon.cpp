@@ -9,6 +9,7 @@
 #include "core/optim/adamw_kernels.h"
 #include "core/optim/grad_norm.h"
 #include "core/optim/muon_kernels.h"
+#include "core/optim/tensor_checks.h"
 #include "core/optim/tensor_chunks.h"
 #include "core/parallel_for.h"
 #include "core/run_op.h"
@@ -16,27 +17,11 @@
 namespace ottava {
 namespace {
 
-constexpr std::string_view kMomentum = "muon_momentum", kApply = "muon_apply", kNorm = "muon_divide_by_norm",
-                           kCombine = "muon_combine", kNewtonSchulz = "newton_schulz";
+constexpr std::string_view kMomentum = "muon_momentum", kApply = "muon_apply",
+                           kDivideByNorm = "muon_divide_by_norm", kCombine = "muon_combine",
+                           kNewtonSchulz = "newton_schulz";
 constexpr double kNormEps = 1e-7;
 constexpr int64_t kGrain = 16384;
-
-void require(std::string_view op, size_t index, std::string_view name, const Tensor& tensor, DType dtype,
-             const Shape& shape) {
-  if (tensor.dtype == dtype && tensor.shape == shape) return;
-  fail<ShapeError>(op, "tensor {}: {} is {}, expected {} {}", index, name, describe(tensor), name_of(dtype),
-                   to_string(shape));
-}
-void require_float(std::string_view op, size_t index, std::string_view name, const Tensor& tensor,
-                   const Shape& shape) {
-  if (tensor.dtype != DType::f32 && tensor.dtype != DType::bf16)
-    fail<ShapeError>(op, "tensor {}: {} is {}, expected f32 or bf16", index, name, describe(tensor));
-  require(op, index, name, tensor, tensor.dtype, shape);
-}
-
-char* element(const Tensor& t, int64_t i) {
-  return t.data ? static_cast<char*>(t.data) + i * static_cast<int64_t>(size_of(t.dtype)) : nullptr;
-}
 
 template <class T>
 TensorChunks chunks_of(const std::vector<T>& tensors, Tensor T::*member) {
@@ -86,8 +71,8 @@ void muon_divide_by_norm(Stream& stream, const Tensor& x, const Tensor& y, const
   const auto on_cpu = [&] {
     combine_on_cpu(x, 0, y, static_cast<float>(1 / (std::sqrt(*sum_of_squares.as<double>()) + kNormEps)));
   };
-  run_op(stream, moving(kNorm, x.bytes() + y.bytes()), muon_divide_by_norm, on_cpu, cuda::muon_divide_by_norm,
-         x, y, sum_of_squares);
+  run_op(stream, moving(kDivideByNorm, x.bytes() + y.bytes()), muon_divide_by_norm, on_cpu,
+         cuda::muon_divide_by_norm, x, y, sum_of_squares);
 }
 
 void check(const NewtonSchulz& a, const MuonHyper& hyper) {

@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kNever = -1;
 
-struct Event {
+struct ReplayedEvent {
   double reached = kNever;
   int arrivals = 0;  ///< of the two ranks of a meet
   double begin = 0;  ///< of a meet: when the later one arrived
@@ -22,7 +22,7 @@ class Rank {
       : program_(program), slowdown_(slowdown), done_(program.size()) {}
 
   /// Goes as far as the events allow that are known so far. False if that was nowhere.
-  bool advance(std::vector<Event>& events) {
+  bool advance(std::vector<ReplayedEvent>& events) {
     moved_ = false;
     for (Lane& lane : lanes_) carry_out(lane, events);
     while (position_ < program_.size() && take(events)) ++position_, moved_ = true;
@@ -45,7 +45,7 @@ class Rank {
     bool arrived = false;  ///< the first of them, at its meeting
   };
 
-  bool take(std::vector<Event>& events) {
+  bool take(std::vector<ReplayedEvent>& events) {
     const ReplayStep& step = program_[position_];
     ReplayedStep& done = done_[position_];
     switch (step.kind) {
@@ -71,11 +71,11 @@ class Rank {
     }
   }
 
-  void carry_out(Lane& lane, std::vector<Event>& events) {
+  void carry_out(Lane& lane, std::vector<ReplayedEvent>& events) {
     while (!lane.waiting.empty()) {
       const ReplayStep& step = program_[lane.waiting.front()];
       ReplayedStep& done = done_[lane.waiting.front()];
-      Event& event = events[static_cast<size_t>(step.event)];
+      ReplayedEvent& event = events[static_cast<size_t>(step.event)];
       done.begin = std::max(done.begin, lane.free);
       if (step.kind == ReplayStep::Kind::meet) {
         if (!lane.arrived) {
@@ -117,7 +117,7 @@ Replay replay(std::span<const ReplayProgram> programs, double slowdown) {
     ranks.emplace_back(program, slowdown);
     for (const ReplayStep& step : program) last = std::max(last, step.event);
   }
-  std::vector<Event> events(static_cast<size_t>(last + 1));
+  std::vector<ReplayedEvent> events(static_cast<size_t>(last + 1));
   for (bool moves = true; moves;) {
     moves = false;
     for (Rank& rank : ranks) moves |= rank.advance(events);

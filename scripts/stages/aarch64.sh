@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Cross-compiles for aarch64 (build-aarch64) and runs under qemu-user: tests of core and fp8, the parsers' short fuzz runs,
+# Cross-compiles for aarch64 (build-aarch64), each file by itself, and runs under qemu-user: tests of core and fp8, the parsers' short fuzz runs,
 # collectives over threads and TCP, a training step on one rank and on two. Then makes the bundle for aarch64.
 #     scripts/stages/aarch64.sh [ctest options]
 # Needs root, and Debian's packages for arm64 in a folder (build-roots/arm64), which this makes.
@@ -14,7 +14,7 @@ debian_root arm64 "$(. /etc/os-release && echo "$VERSION_CODENAME")" --architect
 
 build=build-aarch64
 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_TOOLCHAIN_FILE="$PWD/scripts/cmake/aarch64.cmake" \
-  -DOTTAVA_SYSROOT="$roots/arm64" -DOTTAVA_CUDA=OFF -DOTTAVA_TESTS=ON >"$build.log" || { cat "$build.log"; exit 1; }
+  -DOTTAVA_SYSROOT="$roots/arm64" -DOTTAVA_CUDA=OFF -DOTTAVA_TESTS=ON -DOTTAVA_UNITY=OFF >"$build.log" || { cat "$build.log"; exit 1; }
 grep '^-- ottava' "$build.log"
 cmake --build "$build" --target ottava ottava_emulated_tests
 ctest --test-dir "$build" --no-tests=error --output-on-failure -j "$(nproc)" -L '^emulated$' "$@"

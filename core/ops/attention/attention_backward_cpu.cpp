@@ -24,8 +24,8 @@ int64_t tasks_per_pair(const AttentionTiling& t) {
 }
 
 /// One thread's memory.
-struct Lane {
-  Lane(const AttentionTiling& t, int64_t scratch_bytes) {
+struct BackwardLane {
+  BackwardLane(const AttentionTiling& t, int64_t scratch_bytes) {
     const int64_t d = t.heads.head_dim, rows = t.tile_rows();
     q = parts.take(t.tile_bytes(rows * d));
     dout = parts.take(t.tile_bytes(rows * d));
@@ -55,7 +55,7 @@ struct Layout {
     slots = parts.take((split > 1 ? split * t.pairs() : std::min(t.lanes, t.pairs())) * slot_elements * 4);
     delta = parts.take(t.batch * t.heads.heads * t.sequence * 4);
   }
-  Lane lane;
+  BackwardLane lane;
   int64_t split, slot_elements;
   Parts parts;
   int64_t lanes, slots, delta;
@@ -106,7 +106,7 @@ class Backward {
  private:
   /// dK and dV of one key tile, and its share of dQ: dq is [query tile][group, queries, D].
   void key_tile(int64_t pair, int64_t index, int lane, float* dq) const {
-    const Lane& l = layout_.lane;
+    const BackwardLane& l = layout_.lane;
     char* own = workspace_ + layout_.lanes + lane * l.parts.bytes();
     void* scratch = own + l.scratch;
     float* dk = reinterpret_cast<float*>(own + l.dk);

@@ -10,8 +10,8 @@ namespace ottava::cpu {
 namespace {
 
 /// One thread's memory.
-struct Lane {
-  Lane(const AttentionTiling& t, int64_t scratch_bytes) {
+struct ForwardLane {
+  ForwardLane(const AttentionTiling& t, int64_t scratch_bytes) {
     const int64_t d = t.heads.head_dim, rows = t.tile_rows();
     q = parts.take(t.tile_bytes(rows * d));
     k = parts.take(TileProducts::packed_bytes(t, Operand::transposed, t.keys));
@@ -44,7 +44,7 @@ struct Lane {
 }  // namespace
 
 int64_t forward_workspace_bytes(const AttentionTiling& t, int64_t scratch_bytes) {
-  return t.lanes * Lane(t, scratch_bytes).parts.bytes();
+  return t.lanes * ForwardLane(t, scratch_bytes).parts.bytes();
 }
 
 void attention_forward(Stream& stream, const AttentionForward& a) {
@@ -52,7 +52,7 @@ void attention_forward(Stream& stream, const AttentionForward& a) {
                           a.sequence, a.keys);
   const KeyRows rows(t, a.qkv, a.keys);
   const TileProducts products(stream.matmul_cache(), t, Pass::forward);
-  const Lane lane(t, products.scratch_bytes());
+  const ForwardLane lane(t, products.scratch_bytes());
   char* workspace = attention_workspace("attention_forward", a.workspace, t.lanes * lane.parts.bytes());
   const auto& kernels = attention_kernels();
   const auto softmax = kernels.softmax[t.tile];

@@ -40,12 +40,12 @@ void check(const QkNormBackward& a, Shape workspace) {
   check_optional(kBackward, "amax", a.amax, DType::u32, {1});
 }
 
-void forward_on_cpu(const QkNormForward& a) {
+void qk_norm_forward_on_cpu(const QkNormForward& a) {
   auto kernel = cpu::qk_norm_kernels().forward[a.qkv.dtype];
   parallel_for(a.qkv.rows(), 16, [&](int64_t begin, int64_t end) { kernel(a, {begin, end, a.qkv.cols()}); });
 }
 
-void backward_on_cpu(const QkNormBackward& a) {
+void qk_norm_backward_on_cpu(const QkNormBackward& a) {
   auto kernel = cpu::qk_norm_kernels().backward[a.qkv.dtype];
   const int64_t dim = a.heads.head_dim;
   float* partials = a.workspace.as<float>();
@@ -71,7 +71,7 @@ Shape qk_norm_workspace(const Stream& stream, AttentionHeads heads) {
 
 void qk_norm_forward(Stream& stream, const QkNormForward& args) {
   check(args);
-  run_op(stream, moving(kForward, 2 * args.qkv.bytes()), qk_norm_forward, forward_on_cpu,
+  run_op(stream, moving(kForward, 2 * args.qkv.bytes()), qk_norm_forward, qk_norm_forward_on_cpu,
          cuda::qk_norm_forward, args);
 }
 
@@ -82,7 +82,7 @@ void qk_norm_backward(Stream& stream, const QkNormBackward& args) {
          {.op = kBackward,
           .bytes = 3 * head_bytes(args.qkv, heads.heads + heads.kv_heads, heads) +
                    (args.amax.empty() ? 0 : head_bytes(args.qkv, heads.kv_heads, heads))},
-         qk_norm_backward, backward_on_cpu, cuda::qk_norm_backward, args);
+         qk_norm_backward, qk_norm_backward_on_cpu, cuda::qk_norm_backward, args);
 }
 
 }  // namespace ottava

@@ -45,7 +45,7 @@ void check(const RmsNormBackward& a, const Shape& workspace) {
   check_optional(op, "amax", a.amax, DType::u32, {1});
 }
 
-void forward_on_cpu(const RmsNormForward& a) {
+void rms_norm_forward_on_cpu(const RmsNormForward& a) {
   auto kernel = cpu::rms_norm_kernels().forward[a.x.dtype];
   const Shape matrix{a.x.rows(), a.x.cols()};
   if (!a.float8.empty()) {
@@ -65,7 +65,7 @@ void forward_on_cpu(const RmsNormForward& a) {
   });
 }
 
-void backward_on_cpu(const RmsNormBackward& a) {
+void rms_norm_backward_on_cpu(const RmsNormBackward& a) {
   auto kernel = cpu::rms_norm_kernels().backward[a.x.dtype];
   const int64_t cols = a.x.cols(), row_bytes = cols * static_cast<int64_t>(size_of(a.x.dtype));
   std::optional<cpu::RowQuantizer> quantizer;
@@ -107,15 +107,15 @@ void rms_norm_forward(Stream& stream, const RmsNormForward& args) {
   check(args);
   const int64_t passes = (args.residual.empty() ? 1 : 3) + (args.y.empty() ? 0 : 1);
   const int64_t bytes = passes * args.x.bytes() + args.float8.out.bytes();
-  run_op(stream, moving(name_of(args), bytes), rms_norm_forward, forward_on_cpu, cuda::rms_norm_forward,
-         args);
+  run_op(stream, moving(name_of(args), bytes), rms_norm_forward, rms_norm_forward_on_cpu,
+         cuda::rms_norm_forward, args);
 }
 
 void rms_norm_backward(Stream& stream, const RmsNormBackward& args) {
   check(args, rms_norm_workspace(stream, args.x.cols()));
   const int64_t bytes = (args.dresidual.empty() ? 3 : 4) * args.x.bytes() + args.float8.out.bytes();
-  run_op(stream, moving(name_of(args), bytes), rms_norm_backward, backward_on_cpu, cuda::rms_norm_backward,
-         args);
+  run_op(stream, moving(name_of(args), bytes), rms_norm_backward, rms_norm_backward_on_cpu,
+         cuda::rms_norm_backward, args);
 }
 
 }  // namespace ottava

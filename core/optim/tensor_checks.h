@@ -1,0 +1,29 @@
+#pragma once
+
+#include <string_view>
+
+#include "core/ops/check.h"
+
+namespace ottava {
+
+/// Of an optimizer's tensor number `index`: `name` has this type and shape, or throws ShapeError.
+inline void require(std::string_view op, size_t index, std::string_view name, const Tensor& tensor,
+                    DType dtype, const Shape& shape) {
+  if (tensor.dtype == dtype && tensor.shape == shape) return;
+  fail<ShapeError>(op, "tensor {}: {} is {}, expected {} {}", index, name, describe(tensor), name_of(dtype),
+                   to_string(shape));
+}
+/// The same for f32 or bf16.
+inline void require_float(std::string_view op, size_t index, std::string_view name, const Tensor& tensor,
+                          const Shape& shape) {
+  if (tensor.dtype != DType::f32 && tensor.dtype != DType::bf16)
+    fail<ShapeError>(op, "tensor {}: {} is {}, expected f32 or bf16", index, name, describe(tensor));
+  require(op, index, name, tensor, tensor.dtype, shape);
+}
+
+/// Address of element i; null without data.
+inline char* element(const Tensor& t, int64_t i) {
+  return t.data ? static_cast<char*>(t.data) + i * static_cast<int64_t>(size_of(t.dtype)) : nullptr;
+}
+
+}  // namespace ottava
