@@ -103,6 +103,46 @@ void File::write_at(const void* data, size_t bytes, int64_t offset) {
   }
 }
 
+void File::write_uncached(const void* data, size_t bytes, int64_t offset) {
+  const auto* from = static_cast<const char*>(data);
+  const auto advance = [&](size_t done) {
+    from += done, offset += static_cast<int64_t>(done), bytes -= done;
+  };
+  const auto write_cached = [&](size_t count) {
+    if (count == 0) return;
+    write_at(from, count, offset);
+    write_behind(offset, static_cast<int64_t>(count));
+    advance(count);
+  };
+  constexpr auto kWhole = static_cast<size_t>(kBlock);
+  const size_t behind = static_cast<size_t>(offset) % kWhole;
+  if (reinterpret_cast<uintptr_t>(from) % kWhole == behind) {
+    write_cached(std::min(bytes, (kWhole - behind) % kWhole));
+    advance(write_blocks(from, bytes / kWhole * kWhole, offset));
+  }
+  write_cached(bytes);
+}
+
+// Returns how much the device took: less where the file system, or the device with larger blocks, cannot.
+size_t File::write_blocks(const char* from, size_t bytes, int64_t offset) {
+  const int flags = ::fcntl(descriptor_, F_GETFL);
+  if (bytes == 0 || flags < 0 || ::fcntl(descriptor_, F_SETFL, flags | O_DIRECT) != 0) return 0;
+  size_t done = 0;
+  int error = 0;
+  while (done < bytes && error == 0) {
+    const ssize_t n = ::pwrite(descriptor_, from + done, std::min(bytes - done, kMaxTransfer),
+                               offset + static_cast<int64_t>(done));
+    if (n > 0)
+      done += static_cast<size_t>(n);
+    else if (n == 0 || errno != EINTR)
+      error = n == 0 ? EINVAL : errno;
+  }
+  ::fcntl(descriptor_, F_SETFL, flags);
+  errno = error;
+  if (error != 0 && error != EINVAL && error != EFAULT && error != EOPNOTSUPP) fail_errno(path_, "write");
+  return done;
+}
+
 // Small pieces go together: waiting for each would take longer than writing it.
 void File::write_behind(int64_t offset, int64_t bytes) {
   constexpr int64_t kLeast = int64_t{8} << 20;

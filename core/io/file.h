@@ -27,11 +27,13 @@ class File {
   /// Reads exactly `bytes`; the end of the file before that is an error.
   void read_at(void* data, size_t bytes, int64_t offset) const;
   void write_at(const void* data, size_t bytes, int64_t offset);
-  /// For long files, after each write: has what was just written go to the device, and the memory that holds
-  /// what was written before is free for more. Without it a file as large as memory's free part is kept
-  /// there, and each of its pages is a new one. A failure of the device is thrown as that of a write. Does
-  /// not say that the device has everything: sync() does.
-  void write_behind(int64_t offset, int64_t bytes);
+  /// write_at for long files: what is written goes to the device while more is written, and little of it
+  /// stays in memory (else a file as large as memory's free part is kept there, and each of its pages is a
+  /// new one). Where `data` lies as far behind a multiple of kBlock as `offset`, whole blocks go to the
+  /// device as they are (O_DIRECT), for a sixth of the processor time, if the file system can. A failure of
+  /// the device is thrown as that of a write. Does not say that the device has everything: sync() does.
+  void write_uncached(const void* data, size_t bytes, int64_t offset);
+  static constexpr int64_t kBlock = 4096;
   /// Makes the file `bytes` long and reserves the space where the file system can, so that a full disk is
   /// known now.
   void reserve(int64_t bytes);
@@ -43,6 +45,9 @@ class File {
 
  private:
   File(std::string path, int flags);
+  size_t write_blocks(const char* from, size_t bytes, int64_t offset);
+  void write_behind(int64_t offset, int64_t bytes);
+
   std::string path_;
   int descriptor_ = -1;
   struct Span {

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "core/io/tensor_rectangle.h"
 #include "parallel/checkpoint/contents.h"
@@ -15,7 +16,8 @@ struct HeldRun {
   TensorRectangle rectangle;
   ShardMemory memory;     ///< at the rectangle's first element
   bool is_owner = false;  ///< this rank writes it: replica 0, lowest of the ranks that hold the same rows
-  std::shared_ptr<Event> arrived = {};  ///< when memory has its values; null: it has
+  std::shared_ptr<Event> arrived = {};    ///< when memory has its values; null: it has
+  std::optional<uint64_t> checksum = {};  ///< of its elements (checksum.h), where a copy of them was made
 };
 
 /// Everything that this rank holds of the stored tensors, in order of files and offsets. Throws ConfigError

@@ -1,10 +1,14 @@
 #include "parallel/checkpoint/snapshot.h"
 
+#include <algorithm>
 #include <cstring>
+#include <span>
 
 #include "core/cuda/runtime.h"
+#include "core/io/file.h"
 #include "core/parallel_for.h"
 #include "core/sum_of.h"
+#include "parallel/checkpoint/checksum.h"
 
 namespace ottava::checkpoint {
 namespace {
@@ -13,26 +17,67 @@ size_t bytes_of(const HeldRun& run) {
   return static_cast<size_t>(run.rectangle.numel()) * size_of(run.memory.dtype);
 }
 
-// All threads: training waits for it.
-void copy_on_host(const std::vector<HeldRun>& runs, const std::vector<char*>& places) {
+constexpr int64_t kGapBytes = int64_t{4} << 20;
+
+int64_t offset_in_file(const Layout& layout, const HeldRun& run) {
+  const SafetensorsEntry& entry = layout.tensors[run.tensor].entry;
+  const StoredFile& file = layout.files[static_cast<size_t>(layout.tensors[run.tensor].file)];
+  const int64_t first = run.rectangle.row_begin * entry.columns() + run.rectangle.column_begin;
+  return file.data_begin() + entry.begin + first * static_cast<int64_t>(size_of(*entry.dtype));
+}
+
+std::vector<char*> places_of(const Layout& layout, const std::vector<HeldRun>& runs, char* memory) {
+  std::vector<char*> places;
+  int64_t next = 0, gaps = 0;
+  for (const HeldRun& run : runs) {
+    const int64_t gap = ((offset_in_file(layout, run) - next) % File::kBlock + File::kBlock) % File::kBlock;
+    if (gaps + gap <= kGapBytes) next += gap, gaps += gap;
+    places.push_back(memory + next);
+    next += static_cast<int64_t>(bytes_of(run));
+  }
+  return places;
+}
+
+// All threads: training waits for it. The checksum of what has just come from memory takes little more time
+// here, and none of a training thread's later.
+void copy_on_host(const Layout& layout, std::vector<HeldRun>& runs, const std::vector<char*>& places) {
+  constexpr int64_t kPiece = 1 << 18, kInCache = 1 << 12;  // elements
   struct Piece {
-    char* to;
-    const char* from;
-    size_t bytes;
+    size_t run;
+    TensorRectangle rows;
+    uint64_t checksum = 0;
   };
-  constexpr size_t kPiece = 1 << 20;
   std::vector<Piece> pieces;
   for (size_t r = 0; r < runs.size(); ++r) {
-    for (size_t begin = 0, bytes = bytes_of(runs[r]); begin < bytes; begin += kPiece)
-      pieces.push_back({places[r] + begin, static_cast<const char*>(runs[r].memory.data) + begin,
-                        std::min(kPiece, bytes - begin)});
+    const TensorRectangle& all = runs[r].rectangle;
+    const int64_t rows =
+        std::max<int64_t>(kPiece / std::max<int64_t>(all.column_end - all.column_begin, 1), 1);
+    for (int64_t row = all.row_begin; row < all.row_end; row += rows)
+      pieces.push_back({r, {row, std::min(row + rows, all.row_end), all.column_begin, all.column_end}});
   }
   parallel_for(std::ssize(pieces), 1, [&](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i) {
-      const Piece& piece = pieces[static_cast<size_t>(i)];
-      std::memcpy(piece.to, piece.from, piece.bytes);
+    for (Piece& piece :
+         std::span(pieces).subspan(static_cast<size_t>(first), static_cast<size_t>(last - first))) {
+      const HeldRun& run = runs[piece.run];
+      const size_t element = size_of(run.memory.dtype);
+      const TensorRectangle& all = run.rectangle;
+      const int64_t before = (piece.rows.row_begin - all.row_begin) * (all.column_end - all.column_begin);
+      for_each_span(
+          layout.tensors[run.tensor].entry.columns(), piece.rows, kInCache, [&](const ElementSpan& span) {
+            const size_t at = static_cast<size_t>(before + span.local) * element,
+                         count = static_cast<size_t>(span.count);
+            const char* from = static_cast<const char*>(run.memory.data) + at;
+            piece.checksum +=
+                element_checksum(from, {.element_bytes = element, .first = span.first, .count = count});
+            std::memcpy(places[piece.run] + at, from, count * element);
+          });
     }
   });
+  // Of another type as stored, it is not theirs.
+  for (HeldRun& run : runs)
+    if (run.memory.dtype == *layout.tensors[run.tensor].entry.dtype) run.checksum = 0;
+  for (const Piece& piece : pieces)
+    if (runs[piece.run].checksum) *runs[piece.run].checksum += piece.checksum;
 }
 
 }  // namespace
@@ -45,6 +90,7 @@ Snapshot::~Snapshot() {
 }
 
 void Snapshot::reserve(Device device, int64_t bytes) {
+  bytes += kGapBytes;
   if (static_cast<int64_t>(memory_.bytes()) >= bytes) return;
   memory_ = {};
   memory_ = device.type == DeviceType::cuda && kind_ == Memory::pinned
@@ -58,12 +104,7 @@ std::vector<HeldRun> Snapshot::take(const Layout& layout, std::vector<HeldRun> r
   const size_t bytes = sum_of(runs, bytes_of);
   reserve(parameters.stream ? parameters.stream->device() : Device{DeviceType::cpu, 0},
           static_cast<int64_t>(bytes));
-  std::vector<char*> places;
-  char* next = static_cast<char*>(memory_.data());
-  for (const HeldRun& run : runs) {
-    places.push_back(next);
-    next += bytes_of(run);
-  }
+  const std::vector<char*> places = places_of(layout, runs, static_cast<char*>(memory_.data()));
   end_.reset();
   if (parameters.stream) {
     enqueue(layout, runs, places, parameters);
@@ -71,7 +112,7 @@ std::vector<HeldRun> Snapshot::take(const Layout& layout, std::vector<HeldRun> r
     for (size_t r = 0; r < runs.size(); ++r)
       parameters.copy(places[r], runs[r].memory.data, bytes_of(runs[r]));
   } else {
-    copy_on_host(runs, places);
+    copy_on_host(layout, runs, places);
   }
   for (size_t r = 0; r < runs.size(); ++r) runs[r].memory.data = places[r];
   return runs;

@@ -23,11 +23,14 @@ class Snapshot {
   Snapshot(const Snapshot&) = delete;
   Snapshot& operator=(const Snapshot&) = delete;
 
-  /// Takes the memory, which take() does otherwise. Throws MemoryError.
+  /// Takes memory for so many bytes of runs, which take() does otherwise, and 4 MiB for gaps between them.
+  /// Throws MemoryError.
   void reserve(Device device, int64_t bytes);
   /// Replaces the memory of the runs by copies; runs that the rank does not own are dropped. The copies of
-  /// the snapshot before must have been used. From a GPU they are enqueued behind what parameters.stream was
-  /// given so far, unit by unit, each with the event of its arrival.
+  /// the snapshot before must have been used. A copy lies in memory as in its file, modulo File::kBlock, as
+  /// long as there is room for gaps. Copies from host memory have their checksums. From a GPU they are
+  /// enqueued behind what parameters.stream was given so far, unit by unit, each with the event of its
+  /// arrival.
   std::vector<HeldRun> take(const Layout& layout, std::vector<HeldRun> runs,
                             const TrainedParameters& parameters);
   /// The end of copies that run beside training: until then nothing may write to the shards. Null: they have

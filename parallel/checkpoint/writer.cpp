@@ -12,6 +12,10 @@ class Pieces {
   Pieces(const HeldRun& run, DType stored, const WriteShards& work)
       : run_(run), stored_(stored), work_(work) {}
 
+  /// Of a piece, at most: those that are written from where they are keep a fast device busy.
+  int64_t bytes() const {
+    return work_.copy || run_.memory.dtype != stored_ ? kTransferBytes : 8 * kTransferBytes;
+  }
   const void* at(const ElementSpan& span) {
     size_t bytes = static_cast<size_t>(span.count) * size_of(run_.memory.dtype);
     const void* piece = static_cast<const char*>(run_.memory.data) +
@@ -69,16 +73,20 @@ std::vector<uint64_t> write_shards(const WriteShards& work) {
     DType dtype = *tensor.entry.dtype;
     auto element_bytes = static_cast<int64_t>(size_of(dtype));
     int64_t begin = stored.data_begin() + tensor.entry.begin;
+    checksums[run.tensor] += run.checksum.value_or(0);
     Pieces pieces(run, dtype, work);
-    for_each_span(tensor.entry.columns(), run.rectangle, kTransferBytes / 4, [&](const ElementSpan& span) {
+    for_each_span(tensor.entry.columns(), run.rectangle, pieces.bytes() / 4, [&](const ElementSpan& span) {
       if (work.cancel != nullptr && *work.cancel)
         fail<FileError>("checkpoint", "saving into {} was stopped", work.folder);
       const void* piece = pieces.at(span);
       auto count = static_cast<size_t>(span.count);
-      checksums[run.tensor] += element_checksum(
-          piece, {.element_bytes = static_cast<size_t>(element_bytes), .first = span.first, .count = count});
-      file.write_at(piece, count * static_cast<size_t>(element_bytes), begin + span.first * element_bytes);
-      file.write_behind(begin + span.first * element_bytes, static_cast<int64_t>(count) * element_bytes);
+      if (!run.checksum) {
+        checksums[run.tensor] += element_checksum(
+            piece,
+            {.element_bytes = static_cast<size_t>(element_bytes), .first = span.first, .count = count});
+      }
+      file.write_uncached(piece, count * static_cast<size_t>(element_bytes),
+                          begin + span.first * element_bytes);
     });
   }
   finish();

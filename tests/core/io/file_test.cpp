@@ -8,6 +8,7 @@
 #include <csignal>
 #include <filesystem>
 
+#include "core/buffer.h"
 #include "core/error.h"
 #include "core/io/atomic_file.h"
 #include "tests/support/catch.h"
@@ -38,19 +39,48 @@ TEST_CASE("files: reads and writes at offsets") {
   CHECK(read_file(folder / "a")[0] == 'q');
 }
 
-TEST_CASE("files: what was written behind is what is read, edges within a page included") {
+TEST_CASE("files: what was written uncached is what is read, edges within blocks and pages included") {
   TemporaryFolder folder;
-  File file = File::create(folder / "a");
-  std::string text(30'000'000, ' ');
-  for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * 31 % 251);
-  file.reserve(std::ssize(text));
-  for (int64_t at = 0; at < std::ssize(text); at += 700'001) {
-    const int64_t bytes = std::min<int64_t>(700'001, std::ssize(text) - at);
-    file.write_at(text.data() + at, static_cast<size_t>(bytes), at);
-    file.write_behind(at, bytes);
+  constexpr int64_t kBytes = 30'000'000, kPiece = 700'001;
+  const Buffer memory({DeviceType::cpu, 0}, kBytes + File::kBlock);
+  for (const int64_t shift : {int64_t{0}, int64_t{1000}}) {  // blocks as they are; through the page cache
+    char* text = static_cast<char*>(memory.data()) + shift;
+    for (int64_t i = 0; i < kBytes; ++i) text[i] = static_cast<char>(i * 31 % 251);
+    File file = File::create(folder / "a");
+    file.reserve(kBytes);
+    for (int64_t at = 0; at < kBytes; at += kPiece)
+      file.write_uncached(text + at, static_cast<size_t>(std::min(kPiece, kBytes - at)), at);
+    file.write_uncached(text + 100, 50, 100);      // less than a block
+    file.write_uncached(text + 8192, 8192, 8192);  // nothing but blocks
+    file.write_at("after", 5, 3);                  // as before
+    file.sync();
+    std::string expected(text, kBytes);
+    expected.replace(3, 5, "after");
+    CHECK(read_file(folder / "a") == expected);
   }
-  file.sync();
-  CHECK(read_file(folder / "a") == text);
+}
+
+TEST_CASE("files: a device that is full is an error of writing uncached, for blocks too") {
+  TemporaryFolder folder;
+  const Buffer memory({DeviceType::cpu, 0}, 3 * File::kBlock);
+  for (const int64_t shift : {int64_t{0}, int64_t{1000}}) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      std::signal(SIGXFSZ, SIG_IGN);
+      const rlimit limit{File::kBlock, File::kBlock};
+      ::setrlimit(RLIMIT_FSIZE, &limit);
+      try {
+        File::create(folder / "a")
+            .write_uncached(static_cast<char*>(memory.data()) + shift, 2 * File::kBlock, 0);
+      } catch (const FileError&) {
+        ::_exit(7);
+      }
+      ::_exit(0);
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    CHECK(WEXITSTATUS(status) == 7);
+  }
 }
 
 TEST_CASE("files: what cannot be opened is named with the reason") {

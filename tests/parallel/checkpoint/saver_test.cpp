@@ -1,10 +1,13 @@
 #include "parallel/checkpoint/saver.h"
 
 #include <atomic>
+#include <cstring>
 #include <filesystem>
 #include <thread>
 
 #include "core/io/atomic_file.h"
+#include "core/io/file.h"
+#include "parallel/checkpoint/checksum.h"
 #include "parallel/checkpoint/folder.h"
 #include "tests/parallel/checkpoint/tiny_checkpoint.h"
 #include "tests/support/temporary_folder.h"
@@ -39,6 +42,68 @@ TEST_CASE("asynchronous saving keeps the values of the moment it began") {
   });
   CHECK(as_expected == 4 * 7);
   for (int64_t step : {1, 2, 3, 4, 5}) CHECK(load(folder.path(), step, step) == step);
+}
+
+TEST_CASE("copies on the host lie as in their file, modulo a block, with the checksums of their runs") {
+  std::vector<ParameterSpec> specs = tiny_model();
+  for (ParameterSpec& spec : specs) spec.columns *= spec.is_vector ? 1 : 64;
+  for (const TinyLayout ranks : {TinyLayout{1, 1, 1}, TinyLayout{2, 2, 1}}) {
+    for (int r = 0; r < ranks.world(); ++r) {
+      TinyRank rank(specs, ranks.at(r), DType::bf16);
+      rank.fill(r + 1);
+      const Layout layout = plan_layout(specs, layout_options_of(rank.parameters));
+      const std::vector<HeldRun> held = held_runs(layout, rank.parameters);
+      Snapshot snapshot(Snapshot::Memory::pageable);
+      const std::vector<HeldRun> copies = snapshot.take(layout, held, rank.parameters);
+      size_t next = 0;
+      for (const HeldRun& run : held) {
+        if (!run.is_owner) continue;
+        const HeldRun& copy = copies.at(next++);
+        const SafetensorsEntry& entry = layout.tensors[run.tensor].entry;
+        const size_t element = size_of(run.memory.dtype);
+        const char* from = static_cast<const char*>(copy.memory.data);
+        uint64_t checksum = 0;
+        for_each_span(entry.columns(), run.rectangle, 1000, [&](const ElementSpan& span) {
+          checksum += element_checksum(from + static_cast<size_t>(span.local) * element,
+                                       {element, span.first, static_cast<size_t>(span.count)});
+        });
+        CHECK(copy.checksum == checksum);
+        CHECK(std::memcmp(from, run.memory.data, static_cast<size_t>(run.rectangle.numel()) * element) == 0);
+        const int64_t offset =
+            layout.files[static_cast<size_t>(layout.tensors[run.tensor].file)].data_begin() + entry.begin +
+            (run.rectangle.row_begin * entry.columns() + run.rectangle.column_begin) *
+                static_cast<int64_t>(element);
+        CHECK(reinterpret_cast<uintptr_t>(from) % File::kBlock ==
+              static_cast<uintptr_t>(offset) % File::kBlock);
+      }
+      CHECK(next == copies.size());
+    }
+  }
+}
+
+TEST_CASE("a save in the background writes the bytes of one that training waits for") {
+  TemporaryFolder folder;
+  std::vector<ParameterSpec> specs = tiny_model();
+  for (ParameterSpec& spec : specs) spec.columns *= spec.is_vector ? 1 : 64;
+  RankGroup group;
+  TinyRank rank(specs, {});
+  rank.fill(1);
+  CheckpointSaver saver({.folder = folder.path()}, group);
+  saver.save(checkpoint_of(rank, 1));
+  saver.begin(checkpoint_of(rank, 2));
+  rank.clear();
+  saver.finish();
+  int files = 0;
+  for (const auto& entry : fs::directory_iterator(folder / "step-1")) {
+    const std::string name = entry.path().filename().string();
+    if (name == kManifestName) continue;  // names its step
+    CHECK(read_file(folder / "step-2/" + name) == read_file(entry.path().string()));
+    ++files;
+  }
+  CHECK(files >= 3);
+  rank.fill(3);
+  load_checkpoint(folder / "step-2", rank.parameters, group);
+  CHECK(rank.wrong(1) == 0);
 }
 
 TEST_CASE("a saver that ends with a save in flight leaves only a temporary folder") {
