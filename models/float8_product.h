@@ -99,7 +99,7 @@ class Float8Product {
                ColumnRange columns = {}) const;
   /// dx [T,K] = dy W; f32 dx may be added to.
   void input_gradient(const StepContext& context, const fp8::Float8Tensor& dy, const Tensor& dx,
-                      bool accumulate) const;
+                      bool accumulate = false) const;
   /// dw [O,K] f32 = dy^T x, or added to.
   void weight_gradient(const StepContext& context, const Float8Allocation& dy, const Float8Allocation& x,
                        const Tensor& dw, bool accumulate) const;

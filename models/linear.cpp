@@ -137,7 +137,7 @@ void Linear::block_product(const StepContext& c, MatmulKind kind, const Float8Al
   const Float8Product& product = *pieces_[0].float8;
   const fp8::Float8Tensor operand = Float8Product::row_block(codes, rows);
   if (kind == MatmulKind::forward) return product.forward(c, operand, block);
-  product.input_gradient(c, operand, block, false);
+  product.input_gradient(c, operand, block);
 }
 
 Allocation Linear::forward_in_blocks(const StepContext& c, const LinearOperand& x, LinearInput* saved) const {
@@ -215,7 +215,7 @@ Float8Allocation Linear::kept_part(const StepContext& c, const LinearPiece& piec
   const Tensor& codes = all.rowwise.codes;
   const int64_t rows = codes.rows() / c.tensor_parallel.size(), first = rows * c.tensor_parallel.rank();
   kept.rowwise.codes = c.activation(piece.float8->name() + ".x", codes.dtype, {rows, codes.cols()});
-  cast(c.stream, codes.slice(first, first + rows), kept.rowwise.codes);
+  copy(c.stream, codes.slice(first, first + rows), kept.rowwise.codes);
   return kept;
 }
 

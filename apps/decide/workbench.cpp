@@ -25,10 +25,10 @@ void repeat(Stream& stream, const std::vector<T>& pattern, const Tensor& memory)
   const int64_t all = memory.bytes();
   int64_t done = std::min(static_cast<int64_t>(pattern.size() * sizeof(T)), all);
   if (done == 0) return;
-  cast(stream, Tensor{const_cast<T*>(pattern.data()), DType::u8, {done}}, bytes(0, done));
+  copy(stream, Tensor{const_cast<T*>(pattern.data()), DType::u8, {done}}, bytes(0, done));
   while (done < all) {
     const int64_t more = std::min(done, all - done);
-    cast(stream, bytes(0, more), bytes(done, more));
+    copy(stream, bytes(0, more), bytes(done, more));
     done += more;
   }
 }
@@ -115,7 +115,7 @@ Tensor Workbench::ones(DType dtype, Shape shape) {
 Tensor Workbench::indices(int64_t count, int64_t limit) {
   std::vector<int32_t> values = scattered_indices(count, limit);
   return filled(DType::i32, {count}, [&](Stream& stream, const Tensor& memory) {
-    cast(stream, view_of(values.data(), memory.shape), memory);
+    copy(stream, view_of(values.data(), memory.shape), memory);
   });
 }
 

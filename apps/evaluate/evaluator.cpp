@@ -34,12 +34,12 @@ void Evaluator::run(const StepContext& c) {
 }
 
 void Evaluator::losses(const HostTokens& tokens, std::span<float> out) {
-  cast(stream(), view_of(tokens.inputs.data(), tokens_.shape), tokens_);
-  cast(stream(), view_of(tokens.targets.data(), targets_.shape), targets_);
-  cast(stream(), view_of(tokens.document_start.data(), document_start_.shape), document_start_);
-  cast(stream(), view_of(tokens.positions.data(), positions_.shape), positions_);
+  copy(stream(), view_of(tokens.inputs.data(), tokens_.shape), tokens_);
+  copy(stream(), view_of(tokens.targets.data(), targets_.shape), targets_);
+  copy(stream(), view_of(tokens.document_start.data(), document_start_.shape), document_start_);
+  copy(stream(), view_of(tokens.positions.data(), positions_.shape), positions_);
   run(model_.context());
-  cast(stream(), losses_, view_of(out.data(), losses_.shape));
+  copy(stream(), losses_, view_of(out.data(), losses_.shape));
   stream().synchronize();
 }
 

@@ -41,7 +41,7 @@ template <class T>
 void append(Stream& stream, const Tensor& device, std::vector<T>& host) {
   const size_t begin = host.size();
   host.resize(begin + static_cast<size_t>(device.numel()));
-  cast(stream, device, Tensor{host.data() + begin, device.dtype, device.shape});
+  copy(stream, device, Tensor{host.data() + begin, device.dtype, device.shape});
   stream.synchronize();
 }
 

@@ -105,7 +105,7 @@ void restore(const Named& named, const Json& json, std::string_view where, Strea
     }
   }
   h.steps = steps;
-  cast(stream, view_of(values.data(), h.rows.shape), h.rows);
+  copy(stream, view_of(values.data(), h.rows.shape), h.rows);
   stream.synchronize();
 }
 

@@ -61,7 +61,7 @@ void StepUpdate::begin(const StepInputs& inputs) {
 
 void StepUpdate::upload(const void* host, const Tensor& device) {
   if (stream_.type() == DeviceType::meta) return;
-  cast(stream_,
+  copy(stream_,
        stream_.type() == DeviceType::cuda ? pinned_.hold(host, device)
                                           : Tensor{const_cast<void*>(host), device.dtype, device.shape},
        device);
@@ -91,13 +91,13 @@ void StepUpdate::finish_muon() {
 void StepUpdate::read(StepOutputs& out) {
   std::array<float, kStepScalars> scalars{};
   int32_t skipped = 0;
-  cast(stream_, scalars_, view_of(scalars.data(), {kStepScalars}));
-  cast(stream_, skipped_, view_of(&skipped, {1}));
+  copy(stream_, scalars_, view_of(scalars.data(), {kStepScalars}));
+  copy(stream_, skipped_, view_of(&skipped, {1}));
   if (!spikes_.window.empty()) {
     out.spikes.values.resize(static_cast<size_t>(spikes_.window.numel()));
-    cast(stream_, spikes_.window, view_of(out.spikes.values.data(), spikes_.window.shape));
-    cast(stream_, spikes_.known, view_of(&out.spikes.known, {1}));
-    cast(stream_, spikes_.found, view_of(out.spike.data(), {4}));
+    copy(stream_, spikes_.window, view_of(out.spikes.values.data(), spikes_.window.shape));
+    copy(stream_, spikes_.known, view_of(&out.spikes.known, {1}));
+    copy(stream_, spikes_.found, view_of(out.spike.data(), {4}));
   }
   stream_.synchronize();
   out.grad_norm = scalars[kGradientNorm];
@@ -121,7 +121,7 @@ void StepUpdate::find_gradient_factor(const StepContext& c, const Tensor& loss_s
 // One sum over all ranks, so that all of them decide alike: those that see the same tokens add nothing.
 void StepUpdate::skip_spikes(const Tensor& loss_sum) {
   if (ranks_.tensor_parallel.rank() == 0) {
-    cast(stream_, loss_sum, spikes_.loss_sum);
+    copy(stream_, loss_sum, spikes_.loss_sum);
   } else {
     fill_zero(stream_, spikes_.loss_sum);
   }
@@ -138,8 +138,8 @@ void StepUpdate::restore(const SpikeWindow& window) {
   std::vector<float> values(static_cast<size_t>(spikes_.window.numel()), 0.0f);
   if (fits) values = window.values;
   int64_t known = fits ? window.known : 0;
-  cast(stream_, view_of(values.data(), spikes_.window.shape), spikes_.window);
-  cast(stream_, view_of(&known, {1}), spikes_.known);
+  copy(stream_, view_of(values.data(), spikes_.window.shape), spikes_.window);
+  copy(stream_, view_of(&known, {1}), spikes_.known);
   stream_.synchronize();
 }
 

@@ -27,8 +27,8 @@ std::vector<float> TokenPass::run(const StepContext& c, const LlamaModel& model,
   const std::vector<int32_t> positions(static_cast<size_t>(positions_.numel()),
                                        static_cast<int32_t>(position));
   if (is_real) {
-    cast(c.stream, view_of(all.data(), tokens_.shape), tokens_);
-    cast(c.stream, view_of(positions.data(), positions_.shape), positions_);
+    copy(c.stream, view_of(all.data(), tokens_.shape), tokens_);
+    copy(c.stream, view_of(positions.data(), positions_.shape), positions_);
   }
   model.generate(c, {.tokens = tokens_, .positions = positions_, .position = position, .caches = caches_},
                  logits_);

@@ -116,9 +116,9 @@ void TrainingEngine::run_micro_batches(const StepContext& c, const HostTokens& t
       model_->forward_backward(c, micro, loss());
       is_last ? parameters_->finish_gradients() : parameters_->finish_micro_batch();
     });
-    cast(stream_, loss_sum_, loss_sums_.slice(m, m + 1));
+    copy(stream_, loss_sum_, loss_sums_.slice(m, m + 1));
     if (shape_.sequence_losses)
-      cast(stream_, sequence_losses_, step_sequence_losses_.slice(m * rows.batch, (m + 1) * rows.batch));
+      copy(stream_, sequence_losses_, step_sequence_losses_.slice(m * rows.batch, (m + 1) * rows.batch));
   }
 }
 
@@ -150,17 +150,17 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
   });
   // The host's part of the update, also when the device's was launched as a graph.
   parameters_->weights_changed();
-  if (float8_) parameters_->float8()->weights_changed(true);
+  if (float8_) parameters_->float8()->weights_updated();
   check_products();
   if (pipeline_) share_losses();
   StepOutputs out;
   if (stream_.type() == DeviceType::meta) return out;
   float loss = 0, z_loss = 0;
-  cast(stream_, loss_sum_, view_of(&loss, {1}));
-  if (!z_loss_sum_.empty()) cast(stream_, z_loss_sum_, view_of(&z_loss, {1}));
+  copy(stream_, loss_sum_, view_of(&loss, {1}));
+  if (!z_loss_sum_.empty()) copy(stream_, z_loss_sum_, view_of(&z_loss, {1}));
   if (shape_.sequence_losses) {
     out.sequence_losses.resize(static_cast<size_t>(step_sequence_losses_.numel()));
-    cast(stream_, step_sequence_losses_, view_of(out.sequence_losses.data(), step_sequence_losses_.shape));
+    copy(stream_, step_sequence_losses_, view_of(out.sequence_losses.data(), step_sequence_losses_.shape));
   }
   update_->read(out);
   if (rows.batch != shape_.batch) add_halves(out.sequence_losses, static_cast<size_t>(shape_.batch));
@@ -213,7 +213,7 @@ double TrainingEngine::validate(const HostTokens& tokens) {
   }
   if (stream_.type() == DeviceType::meta) return 0;
   float loss = 0;
-  cast(stream_, loss_sum_, view_of(&loss, {1}));
+  copy(stream_, loss_sum_, view_of(&loss, {1}));
   stream_.synchronize();
   return loss;
 }

@@ -43,7 +43,7 @@ Allocation TrainingEngine::run_action(const StepContext& c, const Action& a, con
   if (float8_) float8_->select_micro_batch(a.micro_batch);
   if (a.kind == Action::Kind::F) {
     Allocation out = model_->forward(c, units, micro, loss(), std::move(in), saved);
-    if (!out) cast(stream_, loss_sum_, loss_sums_.slice(a.micro_batch, a.micro_batch + 1));
+    if (!out) copy(stream_, loss_sum_, loss_sums_.slice(a.micro_batch, a.micro_batch + 1));
     return out;
   }
   if (a.kind == Action::Kind::I) return model_->input_gradient(c, units, micro, std::move(in), saved);
@@ -74,10 +74,10 @@ void TrainingEngine::share_losses() {
 
 double TrainingEngine::over_stages(double value) {
   if (!pipeline_) return value;
-  cast(stream_, view_of(&value, {1}), stage_value_);
+  copy(stream_, view_of(&value, {1}), stage_value_);
   ranks_.pp->all_reduce(stream_, {.send = stage_value_, .recv = {}, .label = "validation loss"})
       .wait(stream_);
-  cast(stream_, stage_value_, view_of(&value, {1}));
+  copy(stream_, stage_value_, view_of(&value, {1}));
   stream_.synchronize();
   return value;
 }

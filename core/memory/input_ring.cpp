@@ -37,7 +37,7 @@ void InputRing::upload(std::span<const std::span<const int32_t>> arrays) {
   slot.pinned.begin();
   for (size_t i = 0; i < arrays.size(); ++i) {
     const Tensor to = slot.device[i].slice(0, std::ssize(arrays[i]));
-    cast(*copies_, slot.pinned.hold(arrays[i].data(), to), to);
+    copy(*copies_, slot.pinned.hold(arrays[i].data(), to), to);
   }
   slot.uploaded.record(*copies_);
 }
@@ -46,7 +46,7 @@ void InputRing::take(std::span<const Tensor> places) {
   Slot& slot = slots_[takes_++ % kSlots];
   slot.uploaded.wait(compute_);
   for (size_t i = 0; i < places.size(); ++i)
-    cast(compute_, slot.device[i].slice(0, places[i].numel()).reshape(places[i].shape), places[i]);
+    copy(compute_, slot.device[i].slice(0, places[i].numel()).reshape(places[i].shape), places[i]);
   slot.taken.record(compute_);
 }
 

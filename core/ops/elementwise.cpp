@@ -57,6 +57,15 @@ void sum_on_cpu(const Tensor& x, const Tensor& out) {
 
 }  // namespace
 
+void copy(Stream& stream, const Tensor& source, const Tensor& destination) {
+  const bool has_shape = source.shape == destination.shape;
+  if (!has_shape || source.dtype != destination.dtype) {
+    fail<ShapeError>("copy", "source {} and destination {} differ: {}", describe(source),
+                     describe(destination), has_shape ? "only cast converts" : "a copy needs the same shape");
+  }
+  cast(stream, source, destination);
+}
+
 void cast(Stream& stream, const Tensor& source, const Tensor& destination) {
   if (!(source.shape == destination.shape)) {
     fail<ShapeError>("cast", "shapes differ: source {}, destination {}", describe(source),

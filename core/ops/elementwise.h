@@ -9,8 +9,10 @@
 
 namespace ottava {
 
-/// destination = source, converted (f32 and bf16, round to nearest even). Equal dtypes of any kind copy
-/// bytes. Also host to device and back on `cuda`.
+/// destination = source, of one shape and dtype. Also host to device and back on `cuda`. Throws ShapeError.
+void copy(Stream& stream, const Tensor& source, const Tensor& destination);
+/// destination = source, converted (f32 and bf16, round to nearest even) where their dtypes differ, else as
+/// copy() does.
 void cast(Stream& stream, const Tensor& source, const Tensor& destination);
 /// All bytes zero.
 void fill_zero(Stream& stream, const Tensor& tensor);

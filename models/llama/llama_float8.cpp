@@ -37,12 +37,11 @@ Float8Plan plan_of(const fp8::GemmDecision& d, const Float8Config& config, int t
                       .travels_in_codes = config.enable_tp_float8_all_gather});
 }
 
-Float8WeightSpec weight_spec(const fp8::GemmDecision& d, bool gathers_codes) {
+Float8WeightSpec weight_spec(const fp8::GemmDecision& d) {
   return {.name = d.gemm.name,
           .forward = d.recipe->forward.b,
           .backward = d.recipe->input_gradient.b,
-          .is_delayed = d.recipe->has_history(),
-          .gathers_codes = gathers_codes};
+          .is_delayed = d.recipe->has_history()};
 }
 
 class Builder {
@@ -100,8 +99,8 @@ class Builder {
     const fp8::Recipe& recipe = *decision.recipe;
     const size_t entry = out_.weights.specs.size();
     const auto index = std::ssize(out_.state.products);
-    Float8WeightSpec weight = weight_spec(
-        decision, config_.enable_fsdp_float8_all_gather && why_gathered_whole(decision, 1).empty());
+    Float8WeightSpec weight = weight_spec(decision);
+    weight.gathers_codes = config_.enable_fsdp_float8_all_gather && why_gathered_whole(decision, 1).empty();
     weight.parameter = parameter, weight.rows = rows, weight.padded_rows = padded_rows;
     out_.weights.specs.push_back(std::move(weight));
     out_.state.products.push_back(decision.gemm.name);
@@ -154,7 +153,9 @@ std::string why_gathered_whole(const fp8::GemmDecision& d, int shards) {
   if (d.gemm.role == fp8::GemmRole::output) return "the output layer is also needed in high precision";
   if (d.is_split) return "split from a fused matrix";
   const int64_t rows = d.gemm.local_rows();
-  const Float8WeightTravel travel = float8_weight_travel(weight_spec(d, true), rows, shards);
+  Float8WeightSpec weight = weight_spec(d);
+  weight.gathers_codes = true;
+  const Float8WeightTravel travel = float8_weight_travel(weight, rows, shards);
   if (travel.in_codes) return "";
   return fmt::format("{} rows / {} shards = {:.6g}, and shards of {} are gathered as whole blocks of {} rows",
                      rows, shards, static_cast<double>(rows) / shards, fp8::name_of(d.recipe->name),

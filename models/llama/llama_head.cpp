@@ -54,7 +54,8 @@ void LlamaHead::softmax(const StepContext& c, const CrossEntropy& chunk) const {
   tp.all_reduce_sum(c.stream, chunk.row_target, "cross_entropy.target");
 }
 
-void LlamaHead::chunks(const StepContext& c, const Normalised& in, const Loss& loss, bool backward) const {
+void LlamaHead::chunks(const StepContext& c, const Normalised& in, const Loss& loss, Pass pass) const {
+  const bool backward = pass == Pass::training;
   const Tensor y = in.y;
   const int64_t rows = y.rows(), vocab = c.parameters.shard(output_).slice[0],
                 chunk = std::min(rows, options_.chunk_rows);
@@ -154,7 +155,7 @@ void LlamaHead::project_backward(const StepContext& c, const Tensor& dlogits, co
       cast(c.stream, rows, dw.tensor);
     }
   }
-  if (precision_.float8) return precision_.float8->input_gradient(c, dy, y, false);
+  if (precision_.float8) return precision_.float8->input_gradient(c, dy, y);
   matmul(c.stream,
          {.kind = MatmulKind::input_gradient, .a = dlogits, .b = c.parameters.weight(output_), .out = y});
 }
@@ -162,14 +163,14 @@ void LlamaHead::project_backward(const StepContext& c, const Tensor& dlogits, co
 LinearOperand LlamaHead::forward_backward(const StepContext& c, ResidualStream in, const Loss& loss,
                                           const Linear* reader) const {
   Normalised normalised = normalise(c, std::move(in));
-  chunks(c, normalised, loss, true);
+  chunks(c, normalised, loss, Pass::training);
   Allocation dy = c.tensor_parallel.reduce_scatter_rows(c.stream, c.arena, normalised.y, "norm");
   normalised.y.release();
   return StreamNorm("norm", norm_, norm_eps_).backward(c, dy, normalised.saved, {}, reader);
 }
 
 void LlamaHead::evaluate(const StepContext& c, ResidualStream in, const Loss& loss) const {
-  chunks(c, normalise(c, std::move(in)), loss, false);
+  chunks(c, normalise(c, std::move(in)), loss, Pass::evaluation);
 }
 
 void LlamaHead::logits(const StepContext& c, ResidualStream in, const Tensor& out) const {

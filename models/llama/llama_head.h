@@ -50,7 +50,8 @@ class LlamaHead {
   };
   Normalised normalise(const StepContext& context, ResidualStream in) const;
   void softmax(const StepContext& context, const CrossEntropy& chunk) const;
-  void chunks(const StepContext& context, const Normalised& in, const Loss& loss, bool backward) const;
+  enum class Pass { training, evaluation };
+  void chunks(const StepContext& context, const Normalised& in, const Loss& loss, Pass pass) const;
   void project(const StepContext& context, const Tensor& y, const Tensor& logits, bool keep,
                Float8Allocation& kept) const;
   void project_backward(const StepContext& context, const Tensor& dlogits, const Float8Allocation& kept,

@@ -32,7 +32,7 @@ LlamaModel::LlamaModel(const LlamaConfig& config, LlamaParameters parameters, St
   if (stream.type() == DeviceType::meta) return;
   std::vector<float> table(static_cast<size_t>(rope_table_.numel()));
   fill_rope_table(table.data(), options_.sequence, config.head_dim, config.rope_theta, config.rope_scaling);
-  cast(stream, view_of(table.data(), rope_table_.shape), rope_table_);
+  copy(stream, view_of(table.data(), rope_table_.shape), rope_table_);
   stream.synchronize();
 }
 
@@ -232,7 +232,7 @@ void LlamaModel::generate(const StepContext& c, const Generation& in, const Tens
   const int64_t rows = in.tokens.numel(), wanted = in.tokens.shape[0];
   auto last_rows = [&](const Allocation& x) {
     Allocation tail = c.scratch("last token", c.compute, {wanted, config_.dim});
-    cast(c.stream, x.tensor().slice(rows - wanted, rows), tail);
+    copy(c.stream, x.tensor().slice(rows - wanted, rows), tail);
     return tail;
   };
   head_.logits(c, {last_rows(stream.sum), last_rows(stream.delta)}, logits);

@@ -22,20 +22,20 @@ void LineLabels::forward() {
     const std::string bytes(chunk, static_cast<size_t>(got));
     if (options_.copy >= 0) write_whole(options_.copy, bytes);
     pending_ += bytes;
-    print(false);
+    print(Lines::ended);
   }
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  print(true);
+  print(Lines::all);
   from_.close();
 }
 
-void LineLabels::print(bool all) {
+void LineLabels::print(Lines which) {
   std::string lines;
   size_t begin = 0;
   for (size_t end; (end = pending_.find('\n', begin)) != std::string::npos; begin = end + 1)
     lines += options_.label + pending_.substr(begin, end + 1 - begin);
   pending_.erase(0, begin);
-  if (!pending_.empty() && (all || pending_.size() > kLongestLine)) {
+  if (!pending_.empty() && (which == Lines::all || pending_.size() > kLongestLine)) {
     lines += options_.label + pending_ + "\n";
     pending_.clear();
   }

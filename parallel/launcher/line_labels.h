@@ -23,7 +23,8 @@ class LineLabels {
   void forward();
 
  private:
-  void print(bool all);
+  enum class Lines { ended, all };
+  void print(Lines which);
 
   Descriptor from_;
   Options options_;

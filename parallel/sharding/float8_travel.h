@@ -56,7 +56,7 @@ enum class ScaleForm : uint8_t {
   tiled,       ///< put into tiles
   transposed,  ///< those of blocks of rows and columns, for column-wise codes
 };
-ScaleForm scale_form(const fp8::OperandRecipe& recipe, bool columnwise);
+ScaleForm scale_form(const fp8::OperandRecipe& recipe, bool columnwise = false);
 /// And the order in which tiled ones lie as they travel.
 inline fp8::MxScales::Order travelling_order(WeightUse use) {
   return use == WeightUse::backward ? fp8::MxScales::Order::blocks : fp8::MxScales::Order::rows;

@@ -72,7 +72,7 @@ void Float8Weights::place_shared(Arena& arena) {
   }
   for (const Entry& e : entries_) {
     const fp8::OperandRecipe& recipe = e.forms[0].recipe;
-    if (e.home != Home::gathered || scale_form(recipe, false) != ScaleForm::tiled) continue;
+    if (e.home != Home::gathered || scale_form(recipe) != ScaleForm::tiled) continue;
     scratch = std::max(scratch, e.segment_rows * e.columns);
     for (const Shape& shape : {Shape{e.segment_rows, e.columns}, Shape{e.columns, e.segment_rows}})
       tiles = std::max(tiles, fp8::scale_shape(recipe.granularity, shape.rows(), shape.cols()).numel());
@@ -179,7 +179,7 @@ Tensor Float8Weights::updated_amax(int parameter) const {
 
 void Float8Weights::measure(Stream& stream) {
   if (is_measured_) {
-    cast(stream, updated_amax_, amax_);
+    copy(stream, updated_amax_, amax_);
   } else {
     fill_zero(stream, amax_);
   }

@@ -50,11 +50,12 @@ class Float8Weights {
   /// Amaxes, their exchange, and the codes that live through the step; of these nothing if the weights did
   /// not change. Kept codes are made anew when first used: in a validation only those of forward.
   void refresh(Stream& stream, WeightUse uses = WeightUse::both);
-  /// The next refresh makes new codes. `measured`: the optimizer raised updated_amax() of every parameter
-  /// that has one.
-  void weights_changed(bool measured = false) {
+  /// The next refresh makes new codes.
+  void weights_changed() { is_current_ = is_measured_ = false; }
+  /// The same, by the optimizer, which raised updated_amax() of every parameter that has one.
+  void weights_updated() {
     is_current_ = false;
-    is_measured_ = measured;
+    is_measured_ = true;
   }
   /// Before the optimizer writes weights: their amaxes begin at 0.
   void begin_update(Stream& stream);

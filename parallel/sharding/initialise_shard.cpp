@@ -38,7 +38,7 @@ void initialise_shard(Stream& stream, const ParameterSpec& spec, const ShardCoor
   }
   std::vector<float> host(static_cast<size_t>(shard.numel()));
   for (const ShardRun& run : shard_runs(spec, at)) fill_run(spec, run, seed, host.data());
-  cast(stream, view_of(host.data(), shard.shape), shard);
+  copy(stream, view_of(host.data(), shard.shape), shard);
   stream.synchronize();
 }
 

@@ -170,7 +170,7 @@ void MuonUpdate::orthogonalise(const MuonMatrix& matrix, size_t index, const Pla
   for (const Piece& piece : plan.to_owners.in.list) {
     if (piece.matrix != index) continue;
     const Tensor values = received(plan.to_owners, from, piece);
-    is_whole_rows(piece) ? cast(stream_, values, rows_of(piece))
+    is_whole_rows(piece) ? copy(stream_, values, rows_of(piece))
                          : copy_columns(stream_, values, {}, rows_of(piece), piece.run.column_begin);
   }
   newton_schulz(stream_,
@@ -180,7 +180,7 @@ void MuonUpdate::orthogonalise(const MuonMatrix& matrix, size_t index, const Pla
     if (piece.matrix != index) continue;
     const Tensor values = sent(plan.to_holders, to, piece);
     is_whole_rows(piece)
-        ? cast(stream_, rows_of(piece), values)
+        ? copy(stream_, rows_of(piece), values)
         : copy_columns(stream_, rows_of(piece), {piece.run.column_begin, piece.run.column_end}, values, 0);
   }
 }

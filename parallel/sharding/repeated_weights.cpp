@@ -33,11 +33,11 @@ void initialise_by_repetition(Stream& stream, Fsdp& parameters, uint64_t seed, i
       int64_t done = std::min(count, values);
       const std::vector<float> drawn = first_values(spec.parts[static_cast<size_t>(run.part)], seed,
                                                     run.row_begin * spec.columns + run.column_begin, done);
-      cast(stream, view_of(const_cast<float*>(drawn.data()), {done}), flat.slice(begin, begin + done));
+      copy(stream, view_of(const_cast<float*>(drawn.data()), {done}), flat.slice(begin, begin + done));
       stream.synchronize();  // `drawn` goes
       for (int64_t more = 0; done < count; done += more) {
         more = std::min(done, count - done);
-        cast(stream, flat.slice(begin, begin + more), flat.slice(begin + done, begin + done + more));
+        copy(stream, flat.slice(begin, begin + more), flat.slice(begin + done, begin + done + more));
       }
     }
   }

@@ -45,7 +45,7 @@ GatheredRows::GatheredRows(Stream& stream, Arena& arena, Communicator& ranks, st
   }
   for (size_t k = 0; k < locals_.size(); ++k) {
     const Tensor& all = results_[k];
-    cast(stream, locals_[k], slice(all, rows_of_rank(all, rank_, size)));
+    copy(stream, locals_[k], slice(all, rows_of_rank(all, rank_, size)));
   }
 }
 

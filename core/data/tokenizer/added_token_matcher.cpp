@@ -86,7 +86,7 @@ int32_t AddedTokenMatcher::longest_at(std::string_view text, size_t at) const {
   return best;
 }
 
-void AddedTokenMatcher::split(std::string_view text, bool special, std::vector<Piece>& out) const {
+void AddedTokenMatcher::split(std::string_view text, Specials specials, std::vector<Piece>& out) const {
   size_t done = 0;
   for (size_t at = 0; at < text.size() && !empty();) {
     while (at < text.size() && !starts_[static_cast<unsigned char>(text[at])]) ++at;
@@ -100,7 +100,9 @@ void AddedTokenMatcher::split(std::string_view text, bool special, std::vector<P
     size_t begin = at, end = at + token.content.size();
     at = end;
     // A match that is turned down still hides the tokens inside it, as in HF.
-    if ((token.special && !special) || (token.single_word && touches_word(text, begin, end))) continue;
+    if ((token.special && specials == Specials::left_as_text) ||
+        (token.single_word && touches_word(text, begin, end)))
+      continue;
     if (token.lstrip) begin = std::max(space_before(text, begin), done);
     if (token.rstrip) end = space_after(text, end);
     if (done < begin) out.push_back({text.substr(done, begin - done), -1});

@@ -18,13 +18,13 @@ class AddedTokenMatcher {
   explicit AddedTokenMatcher(const std::vector<AddedToken>& tokens);
   bool empty() const { return tokens_.empty(); }
 
-  /// `out` gets the pieces of `text` in order; id -1: ordinary text. Special tokens are left as text if
-  /// !special.
+  /// `out` gets the pieces of `text` in order; id -1: ordinary text.
   struct Piece {
     std::string_view text;
     int32_t id;
   };
-  void split(std::string_view text, bool special, std::vector<Piece>& out) const;
+  enum class Specials { found, left_as_text };
+  void split(std::string_view text, Specials specials, std::vector<Piece>& out) const;
 
  private:
   struct Node {

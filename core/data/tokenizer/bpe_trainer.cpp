@@ -106,7 +106,7 @@ void BpeTrainer::add(std::string_view text) {
     ++s.words[key];
   };
   std::vector<AddedTokenMatcher::Piece> pieces;
-  s.specials.split(text, true, pieces);
+  s.specials.split(text, AddedTokenMatcher::Specials::found, pieces);
   for (const auto& piece : pieces) {
     if (piece.id >= 0) continue;
     std::string normalized;

@@ -45,7 +45,10 @@ uint64_t fingerprint_of(const TokenizerDefinition& d) {
   return XXH64(all.data(), all.size(), 0);
 }
 
-std::vector<AddedToken> added_with(const TokenizerDefinition& d, bool normalized) {
+enum class FoundIn { text, normalized_text };
+
+std::vector<AddedToken> added_tokens(const TokenizerDefinition& d, FoundIn where) {
+  const bool normalized = where == FoundIn::normalized_text;
   std::vector<AddedToken> out;
   for (AddedToken token : d.added) {
     if (token.normalized != normalized) continue;
@@ -97,8 +100,8 @@ class WorkspacePool {
 struct Tokenizer::Impl {
   explicit Impl(TokenizerDefinition d)
       : definition(std::move(d)),
-        before_normalizer(added_with(definition, false)),
-        after_normalizer(added_with(definition, true)),
+        before_normalizer(added_tokens(definition, FoundIn::text)),
+        after_normalizer(added_tokens(definition, FoundIn::normalized_text)),
         pretokenizer(definition.steps),
         bpe(definition),
         bytes(definition.tokens),
@@ -112,10 +115,11 @@ struct Tokenizer::Impl {
     for (const AddedToken& token : definition.added) ids[token.content] = token.id;
   }
 
-  void encode(std::string_view text, bool parse_special, Workspace& w, std::vector<int32_t>& out) const {
+  void encode(std::string_view text, AddedTokenMatcher::Specials specials, Workspace& w,
+              std::vector<int32_t>& out) const {
     auto word = [&](std::string_view bytes) { bpe.encode(bytes, w.bpe, out); };
     w.pieces.clear();
-    before_normalizer.split(text, parse_special, w.pieces);
+    before_normalizer.split(text, specials, w.pieces);
     for (const auto& piece : w.pieces) {
       if (piece.id >= 0) {
         out.push_back(piece.id);
@@ -128,7 +132,7 @@ struct Tokenizer::Impl {
         ordinary = normalized;
       }
       w.inner_pieces.clear();
-      after_normalizer.split(ordinary, parse_special, w.inner_pieces);
+      after_normalizer.split(ordinary, specials, w.inner_pieces);
       for (const auto& inner : w.inner_pieces) {
         if (inner.id >= 0) {
           out.push_back(inner.id);
@@ -195,7 +199,9 @@ void Tokenizer::encode(std::string_view text, std::vector<int32_t>& out, const E
   const TokenizerDefinition& d = impl_->definition;
   auto workspace = impl_->workspaces.take();
   if (options.add_bos && d.bos_id >= 0) out.push_back(d.bos_id);
-  impl_->encode(text, options.special_text == EncodeOptions::SpecialText::parse, *workspace, out);
+  using Specials = AddedTokenMatcher::Specials;
+  const bool parses = options.special_text == EncodeOptions::SpecialText::parse;
+  impl_->encode(text, parses ? Specials::found : Specials::left_as_text, *workspace, out);
   if (options.add_eos && d.eos_id >= 0) out.push_back(d.eos_id);
   impl_->workspaces.give(std::move(workspace));
 }
@@ -265,14 +271,14 @@ std::string Tokenizer::describe() const {
     text += fmt::format("split: {}{}\n", step.add_prefix_space ? "after adding a space in front, " : "",
                         step.regex.empty() ? "nothing" : step.regex);
   }
-  auto role = [&](const char* name, int32_t id, bool added) {
+  auto role = [&](const char* name, int32_t id, bool added = false) {
     text += id < 0 ? fmt::format("{}: none\n", name)
                    : fmt::format("{}: {} '{}'{}\n", name, id, impl_->bytes[id],
                                  added ? ", added to every text" : "");
   };
   role("bos", d.bos_id, d.adds_bos);
   role("eos", d.eos_id, d.adds_eos);
-  role("pad", d.pad_id, false);
+  role("pad", d.pad_id);
   text += fmt::format("fingerprint: {:016x}\n", impl_->hash);
   if (d.key_style == KeyStyle::raw)
     text += "note: the vocabulary's keys are text, not byte-level stand-ins\n";

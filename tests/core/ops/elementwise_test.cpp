@@ -60,15 +60,18 @@ TEST_CASE("elementwise: cast rounds to bf16 to nearest even and widens exactly")
   });
 }
 
-TEST_CASE("elementwise: cast between equal types copies every byte") {
+TEST_CASE("elementwise: copy, and cast between equal types, copy every byte") {
   for_each_device([](Stream& stream) {
     std::vector<int32_t> values(70001);
     for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<int32_t>(i * 2654435761u);
     Shape shape{70001};
     DeviceBuffer source(stream, DType::i32, shape), destination(stream, DType::i32, shape);
     source.upload_as<int32_t>(values);
-    cast(stream, source, destination);
+    copy(stream, source, destination);
     CHECK(destination.download_as<int32_t>() == values);
+    DeviceBuffer again(stream, DType::i32, shape);
+    cast(stream, destination, again);
+    CHECK(again.download_as<int32_t>() == values);
     auto nan = awkward_values();
     DeviceBuffer f32_source(stream, DType::f32, {15}, nan), f32_destination(stream, DType::f32, {15});
     cast(stream, f32_source, f32_destination);
@@ -256,6 +259,10 @@ TEST_CASE("elementwise operations refuse tensors that do not fit") {
   Tensor x = shape_only(DType::f32, {4, 8}), narrow = shape_only(DType::bf16, {4, 8}),
          flat = shape_only(DType::f32, {32});
   Tensor ids = shape_only(DType::i32, {4, 8}), one = shape_only(DType::f32, {1});
+  CHECK_THROWS_WITH(copy(stream, x, narrow),
+                    "[copy] source f32 [4, 8] and destination bf16 [4, 8] differ: only cast converts");
+  CHECK_THROWS_WITH(copy(stream, x, flat),
+                    "[copy] source f32 [4, 8] and destination f32 [32] differ: a copy needs the same shape");
   CHECK_THROWS_WITH(cast(stream, x, flat), "[cast] shapes differ: source f32 [4, 8], destination f32 [32]");
   CHECK_THROWS_WITH(cast(stream, ids, x),
                     "[cast] i32 cannot become f32: only f32 and bf16 convert into each other");
