@@ -52,8 +52,8 @@ bool shares_sequences(const Experiment& e, const Machine& machine, int64_t tp, i
          (e.shape.validation_batch == 0 || divides(e.shape.validation_sequence));
 }
 
-// Of pipelines that nobody asked for, every stage and micro-batch of which is recorded, the plainest, and
-// those that are soon recorded: a tenth of a second for so many passes of a block.
+// Of pipelines that the configuration does not ask for, every stage and micro-batch of which is recorded, the
+// plainest, and those that are soon recorded: a tenth of a second for so many passes of a block.
 bool is_plain_pipeline(const Layout& l, const Layout& given, int64_t layers) {
   constexpr int64_t kMostPasses = 1024;
   return l.dp_replicate == 1 && l.cp == given.cp && l.micro_batches() >= l.pp &&

@@ -70,7 +70,7 @@ class Search {
   }
 
   // Those that may be among the fastest, the most promising first; as they are recorded whole, of those that
-  // nobody asked for as many as take some seconds.
+  // the configuration does not ask for as many as take some seconds.
   std::vector<Layout> worth_recording(const std::vector<Layout>& pipelines) const {
     std::vector<std::pair<LeastTime, Layout>> open;
     std::vector<Layout> out;

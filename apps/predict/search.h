@@ -23,10 +23,10 @@ struct SearchResult {
 };
 
 /// The fastest that fit. What cannot fit by its persistent memory, or fails with fewer sequences at a
-/// time already, is not estimated; resharding is varied around the best. Pipelines that nobody asked for are
-/// estimated where their compute leaves them among the fastest, and as many as take some seconds. Estimates
-/// (fewer_blocks.h) decide what is recorded, recordings what comes first. Throws ConfigError as all_layouts()
-/// does, and where the model can be divided in no way.
+/// time already, is not estimated; resharding is varied around the best. Pipelines that the configuration
+/// does not ask for are estimated where their compute leaves them among the fastest, and as many as take some
+/// seconds. Estimates (fewer_blocks.h) decide what is recorded, recordings what comes first. Throws
+/// ConfigError as all_layouts() does, and where the model can be divided in no way.
 SearchResult search_layouts(const Config& config, const PlannedExperiment& planned, const Machine& machine,
                             const SearchOptions& options);
 

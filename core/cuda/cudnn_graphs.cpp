@@ -36,7 +36,7 @@ void open_library() {
     const SharedLibrary runtime(cudart, "the CUDA runtime, which cuDNN needs");
     try {
       const SharedLibrary compiler(fmt::format("libnvrtc.so.{}", CUDART_VERSION / 1000),
-                                   "CUDA's run-time compiler", SharedLibrary::Symbols::everybodys);
+                                   "CUDA's run-time compiler", SharedLibrary::Symbols::global);
     } catch (const DeviceError& error) {
       log::warning("cuDNN's attention goes without kernels that are compiled at run time: {}", error.what());
     }

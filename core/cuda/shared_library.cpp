@@ -45,7 +45,7 @@ std::vector<std::string> places() {
 
 SharedLibrary::SharedLibrary(const std::string& file, std::string meaning, Symbols symbols)
     : file_(file), meaning_(std::move(meaning)) {
-  const int flags = RTLD_NOW | (symbols == Symbols::everybodys ? RTLD_GLOBAL : RTLD_LOCAL);
+  const int flags = RTLD_NOW | (symbols == Symbols::global ? RTLD_GLOBAL : RTLD_LOCAL);
   handle_ = dlopen(file.c_str(), flags);
   std::string searched = "the loader's path";
   for (const std::string& place : places()) {

@@ -9,10 +9,7 @@ namespace ottava::cuda {
 /// the life of the process.
 class SharedLibrary {
  public:
-  enum class Symbols {
-    own,
-    everybodys
-  };  ///< everybodys: libraries opened later find its functions and its name
+  enum class Symbols { own, global };  ///< global: libraries opened later find its functions and its name
   /// `meaning` is for the message: "the NVIDIA cuBLAS library". Throws DeviceError naming the places
   /// searched.
   SharedLibrary(const std::string& file, std::string meaning, Symbols symbols = Symbols::own);

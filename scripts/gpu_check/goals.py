@@ -1,7 +1,7 @@
 """What was aimed for, and whether it was reached: "met", "not met" or "not measured", with the numbers."""
 
 BF16_OVER_TORCH, FP8_OVER_BF16, DEBUG_TOKENS, COPY_SHARE = 1.15, 1.40, 4e6, 0.85
-# Of our kernels, which leave the tensor cores at most 32% and 23% of the data sheet's rate (tests/gpu/README.md); the product
+# Of our kernels, which leave the tensor cores at most 33% and 20 to 23% of the data sheet's rate (tests/gpu/README.md); the product
 # that they are compared with reaches up to 80% of it.
 ATTENTION_SHARE = {"attention_forward": 0.33, "attention_backward": 0.20}
 COPY_BYTES = 64e6  # operations that move less are not what a copy is

@@ -21,12 +21,12 @@ TEST_CASE("a library is opened and its functions found") {
       "[cuda] the mathematics library (libm.so.6) has no function no_such_function: it is too old");
 }
 
-TEST_CASE("functions of a library are its own, or everybody's where a later library looks for them") {
+TEST_CASE("functions of a library are its own, or global where a later library looks for them") {
   if (void* there = dlopen("libcrypt.so.1", RTLD_LAZY | RTLD_LOCAL); !there)
     return test::skip("no libcrypt.so.1");
   const cuda::SharedLibrary own("libcrypt.so.1", "a library that nothing here links");
   CHECK(dlsym(RTLD_DEFAULT, "crypt_gensalt") == nullptr);
-  const cuda::SharedLibrary shared("libcrypt.so.1", "the same", cuda::SharedLibrary::Symbols::everybodys);
+  const cuda::SharedLibrary shared("libcrypt.so.1", "the same", cuda::SharedLibrary::Symbols::global);
   CHECK(dlsym(RTLD_DEFAULT, "crypt_gensalt") != nullptr);
 }
 
