@@ -33,6 +33,18 @@ std::string failure(const CLI::App* at, const CLI::Error& error, const std::vect
                      expected, meant.empty() ? "" : "; did you mean " + meant + "?", path);
 }
 
+/// The help of a command whose words the parser does not know all.
+class UsageWith final : public CLI::Formatter {
+ public:
+  explicit UsageWith(std::string words) : words_(std::move(words)) {}
+  std::string make_usage(const CLI::App*, std::string name) const override {
+    return fmt::format("Usage: {} {}\n", name, words_);
+  }
+
+ private:
+  std::string words_;
+};
+
 CLI::Option* add(CLI::App& parser, const char* name, Command::Target target, const char* meaning) {
   return std::visit([&](auto* value) { return parser.add_option(name, *value, meaning); }, target);
 }
@@ -50,6 +62,7 @@ Command Command::experiment(const char* name, const char* meaning, std::string& 
   Command command = subcommand(name, meaning);
   CLI::App* parser = command.parser_;
   parser->allow_extras();
+  parser->formatter(std::make_shared<UsageWith>("[CONFIG] [OPTIONS] [--section.key VALUE ...]"));
   parser->footer(
       "CONFIG, the YAML or TOML file of the experiment, comes first; without one all keys have their "
       "defaults.\n"
@@ -88,6 +101,7 @@ Command& Command::flag(const char* name, std::function<void()> set, const char* 
 
 Command& Command::rest(std::vector<std::string>* words) {
   line_->with_rest = parser_->get_name();
+  parser_->formatter(std::make_shared<UsageWith>("[OPTIONS] -- COMMAND ..."));
   parser_->parse_complete_callback([words, line = line_] {
     if (line->rest.empty()) throw CLI::RequiredError("a command after --");
     *words = line->rest;

@@ -315,7 +315,7 @@ void add_prepare(Command& data) {
       .required("--output", &o->output, "folder for the shards; must not exist or be empty")
       .option("--format", &o->format, "auto, text or json_lines: of all sources")
       .option("--text-key", &o->text_key, "key of the text in JSON lines")
-      .option("--tokens-per-shard", &o->tokens_per_shard, "")
+      .option("--tokens-per-shard", &o->tokens_per_shard, "a shard ends with the document that reaches them")
       .run([o] {
         prepare_data(*o, std::cout);
         return 0;
@@ -335,7 +335,7 @@ void add_inspect_data(Command& data) {
               "of conversations: as chat.template; auto: as the tokenizer's folder says")
       .option("--train-on", &o->train_on, "of conversations: assistant, last or all, as chat.train_on")
       .option("--text-key", &o->text_key, "key of the text in JSON lines")
-      .option("--seq-len", &o->seq_len, "")
+      .option("--seq-len", &o->seq_len, "tokens of a window, as training.seq_len")
       .option("--documents", &o->documents, "how many to show")
       .flag("--verify", &o->verify, DataInspectOptions::Verify::contents,
             "read shards whole and compare checksums")

@@ -41,8 +41,9 @@ int run_launch_command(LaunchCommand command) {
 void add_launch_command(Command& commands) {
   auto o = std::make_shared<LaunchCommand>();
   commands
-      .subcommand("launch",
-                  "run a command on several ranks of this machine, without MPI: launch -n 8 -- train CONFIG")
+      .subcommand(
+          "launch",
+          "run a command on several ranks, of one machine or many, without MPI: launch -n 8 -- train CONFIG")
       .option("-n,--nproc-per-node", &o->launch.ranks, "ranks on this machine; 0: one for each of its GPUs")
       .option("--nnodes", &o->launch.machines, "machines; a launcher is started on each")
       .option("--node-rank", &o->launch.machine, "number of this machine, from 0")

@@ -228,7 +228,7 @@ void Checkpoints::load_initial(const std::string& path, TrainingEngine& engine, 
     return;
   }
   checkpoint::HuggingFaceLoad loaded =
-      checkpoint::load_huggingface(path, trained_parameters(engine.parameters(), stream_, false), group_);
+      checkpoint::load_huggingface(path, trained_parameters(engine.parameters(), stream_), group_);
   log::info("Loaded the weights of {} ({})", path, fmt::join(loaded.stored_types, ", "));
   if (const std::vector<std::string> other = model_differences(experiment_, path); !other.empty())
     log::warning("the model of {} and this one differ: {} (config.json there, and here)", path,

@@ -62,7 +62,8 @@ class Checkpoints {
   std::unique_ptr<checkpoint::CheckpointSaver> saver_;
 };
 
-/// The shards of an engine as checkpoints see them.
-checkpoint::TrainedParameters trained_parameters(Fsdp& parameters, Stream& stream, bool with_optimizer);
+/// The shards of an engine as checkpoints see them: weights, and moments `with_optimizer`.
+checkpoint::TrainedParameters trained_parameters(Fsdp& parameters, Stream& stream,
+                                                 bool with_optimizer = false);
 
 }  // namespace ottava

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "core/io/file.h"
 #include "tests/support/catch.h"
@@ -163,6 +164,46 @@ TEST_CASE("help is printed for every command, asked for in either way") {
     CHECK(asked.exit_code == 0);
     CHECK(has(asked.output, "Usage: ottava"));
     CHECK(asked.output == here.run(std::string(command) + " --help").output);
+  }
+  CHECK(has(here.run("plan --help").output,
+            "Usage: ottava plan [CONFIG] [OPTIONS] [--section.key VALUE ...]\n"));
+  CHECK(has(here.run("launch --help").output, "Usage: ottava launch [OPTIONS] -- COMMAND ...\n"));
+}
+
+TEST_CASE("help says what every option means") {
+  constexpr size_t kMeanings = 30;  // where they begin, in the line of the option or in the next
+  Workplace here;
+  for (const char* command : {"train",
+                              "plan",
+                              "bench train",
+                              "bench kernels",
+                              "bench data",
+                              "trace",
+                              "report",
+                              "launch",
+                              "config",
+                              "init",
+                              "tokenizer train",
+                              "tokenizer encode",
+                              "tokenizer decode",
+                              "tokenizer inspect",
+                              "data prepare",
+                              "data inspect",
+                              "generate",
+                              "eval",
+                              "checkpoint inspect",
+                              "checkpoint verify",
+                              "checkpoint diff"}) {
+    std::istringstream lines(here.run(std::string(command) + " --help").output);
+    int options = 0;
+    for (std::string line, next; std::getline(lines, line);) {
+      if (!line.starts_with("  ") || line[2] == ' ') continue;
+      ++options;
+      const bool is_beside = line.size() > kMeanings && line[kMeanings - 1] == ' ';
+      INFO(command << ": " << line);
+      CHECK((is_beside || (std::getline(lines, next) && next.starts_with(std::string(kMeanings, ' ')))));
+    }
+    CHECK(options > 0);
   }
 }
 

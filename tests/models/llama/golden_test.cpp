@@ -149,8 +149,8 @@ TEST_CASE(
     const LlamaConfig model = read_hf_config(folder_of(c).string());
     EngineRun run(tiny_shape(model, 2, 21));
     checkpoint::RankGroup alone;
-    checkpoint::load_huggingface(folder_of(c).string(),
-                                 trained_parameters(run->parameters(), run.stream(), false), alone);
+    checkpoint::load_huggingface(folder_of(c).string(), trained_parameters(run->parameters(), run.stream()),
+                                 alone);
     run->parameters().refresh_compute_copies();
     std::vector<int32_t> tokens = read_ints(golden, "tokens"), targets = read_ints(golden, "targets");
     StepOutputs out =
