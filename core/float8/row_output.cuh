@@ -32,16 +32,11 @@ inline RowTargets row_targets(const RowOutput& o) {
           o.out.codes.cols()};
 }
 
-/// What is quantized of a value that is stored as T.
-template <class T, int kSize>
-__device__ __forceinline__ float quantized_value(const Pack<T, kSize>& pack, int i) {
-  return sizeof(T) == 2 ? pack[i] : to_float(__float2bfloat16_rn(pack[i]));
-}
 template <class T, int kSize>
 __device__ __forceinline__ uint32_t largest_bits(const Pack<T, kSize>& pack) {
   uint32_t largest = 0;
 #pragma unroll
-  for (int i = 0; i < kSize; ++i) largest = max(largest, abs_bits(quantized_value(pack, i)));
+  for (int i = 0; i < kSize; ++i) largest = max(largest, abs_bits(pack[i]));
   return largest;
 }
 
@@ -71,8 +66,8 @@ __device__ __forceinline__ void write_codes(const RowTargets& to, int64_t row, i
   Pack<uint16_t, kSize / 2> codes;
 #pragma unroll
   for (int i = 0; i < kSize; i += 2) {
-    codes.values[i / 2] = static_cast<uint16_t>(encode_pair<kFormat>(
-        {quantized_value(pack, i), quantized_value(pack, i + 1)}, {scale, scale}, to.counters, losses));
+    codes.values[i / 2] = static_cast<uint16_t>(
+        encode_pair<kFormat>({pack[i], pack[i + 1]}, {scale, scale}, to.counters, losses));
   }
   store_pack(reinterpret_cast<uint16_t*>(to.out + row * to.cols), c, codes);
 }
@@ -200,16 +195,16 @@ __device__ __forceinline__ void write_row(const RowTargets& to, const RowPart& p
 /// Calls body.operator()<format, granularity>().
 template <class Body>
 void dispatch_row_output(const RowOutput& o, Body&& body) {
-  dispatch_format(o.out.codes.dtype, [&]<DType kFormat>() {
-    switch (o.granularity) {
-      case Granularity::tensor:
-        return body.template operator()<kFormat, Granularity::tensor>();
-      case Granularity::row:
-        return body.template operator()<kFormat, Granularity::row>();
-      default:
-        return body.template operator()<kFormat, Granularity::block_1x128>();
-    }
-  });
+  switch (o.granularity) {
+    case Granularity::tensor:
+      return dispatch_format(o.out.codes.dtype, [&]<DType kFormat>() {
+        body.template operator()<kFormat, Granularity::tensor>();
+      });
+    case Granularity::row:
+      return body.template operator()<DType::e4m3, Granularity::row>();
+    default:
+      return body.template operator()<DType::e4m3, Granularity::block_1x128>();
+  }
 }
 
 /// Throws ShapeError unless all addresses are aligned to 16 bytes.

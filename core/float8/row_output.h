@@ -6,11 +6,11 @@
 
 namespace ottava::fp8 {
 
-/// Where an operation leaves its output [N,C] in FP8, from the pass that makes it, with scales that a row
-/// knows by itself or a tensor's that is known before: the same codes, inverse scales, counts and flags as
-/// quantize() gives for the output as it would be stored (a bf16 value; f32 is rounded to bf16). C is a
-/// multiple of 16 and, on a GPU, addresses are aligned to 16 bytes. The operation's `amax` must be left out:
-/// rows and blocks have their own, and `largest` serves as one.
+/// Where an operation leaves its bf16 output [N,C] in FP8, from the pass that makes it, with scales that a
+/// row knows by itself or a tensor's that is known before: the same codes, inverse scales, counts and flags
+/// as quantize() gives for the output as it would be stored. Codes are e4m3 or, with granularity tensor,
+/// e5m2: what recipes have. C is a multiple of 16 and, on a GPU, addresses are aligned to 16 bytes. The
+/// operation's `amax` must be left out: rows and blocks have their own, and `largest` serves as one.
 struct RowOutput {
   Granularity granularity = Granularity::row;  ///< row, 1x128 or, with `amax`, tensor
   ScaleRounding rounding = ScaleRounding::none;
@@ -20,7 +20,8 @@ struct RowOutput {
   bool empty() const { return out.empty(); }
 };
 
-/// Throws ShapeError unless `output` fits a result of this shape and `amax` is left out.
-void check_row_output(std::string_view op, const RowOutput& output, Shape shape, const Tensor& amax);
+/// Throws ShapeError unless `output` fits a result of this type and shape and `amax` is left out.
+void check_row_output(std::string_view op, const RowOutput& output, DType made, Shape shape,
+                      const Tensor& amax);
 
 }  // namespace ottava::fp8

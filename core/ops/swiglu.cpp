@@ -23,7 +23,7 @@ Shape half_of(std::string_view op, const Tensor& gate_up) {
 void check(const SwigluForward& a) {
   const std::string_view op = name_of(a);
   Shape half = half_of(op, a.gate_up);
-  if (!a.float8.empty()) check_row_output(op, a.float8, half, a.amax);
+  if (!a.float8.empty()) check_row_output(op, a.float8, a.gate_up.dtype, half, a.amax);
   if (a.float8.empty() || !a.out.empty()) check_tensor(op, "out", a.out, a.gate_up.dtype, half);
   check_optional(op, "amax", a.amax, DType::u32, {1});
 }
@@ -33,7 +33,7 @@ void check(const SwigluBackward& a) {
   Shape half = half_of(op, a.gate_up);
   check_tensor(op, "dout", a.dout, a.gate_up.dtype, half);
   check_like(op, "dgate_up", a.dgate_up, "gate_up", a.gate_up);
-  if (!a.float8.empty()) check_row_output(op, a.float8, a.dgate_up.shape, a.amax);
+  if (!a.float8.empty()) check_row_output(op, a.float8, a.gate_up.dtype, a.dgate_up.shape, a.amax);
   check_optional(op, "out", a.out, a.gate_up.dtype, half);
   check_optional(op, "amax", a.amax, DType::u32, {1});
 }

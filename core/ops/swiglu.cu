@@ -21,6 +21,21 @@ struct Arguments {
   unsigned blocks_per_row;
 };
 
+template <class T>
+Arguments<T> arguments(const SwigluForward& f) {
+  return {.gate_up = static_cast<const T*>(f.gate_up.data),
+          .out = static_cast<T*>(f.out.data),
+          .amax = static_cast<uint32_t*>(f.amax.data)};
+}
+template <class T>
+Arguments<T> arguments(const SwigluBackward& b) {
+  return {.dout = static_cast<const T*>(b.dout.data),
+          .gate_up = static_cast<const T*>(b.gate_up.data),
+          .dgate_up = static_cast<T*>(b.dgate_up.data),
+          .out = static_cast<T*>(b.out.data),
+          .amax = static_cast<uint32_t*>(b.amax.data)};
+}
+
 // A block covers kBlock * kPacksPerThread packs of one row.
 template <class T, int kSize, bool kBackward>
 __global__ void __launch_bounds__(kBlock) swiglu_kernel(Arguments<T> a) {
@@ -57,8 +72,10 @@ __global__ void __launch_bounds__(kBlock) swiglu_kernel(Arguments<T> a) {
 constexpr int kRowBlock = 256,
               kRowPairs = 4;  // where a team makes a row; packs of each half of it, per thread, in registers
 
-template <class T, DType kFormat, fp8::Granularity kGranularity, int kTeam>
-__global__ void __launch_bounds__(kRowBlock) forward_float8_kernel(Arguments<T> a, fp8::cuda::RowTargets to) {
+template <DType kFormat, fp8::Granularity kGranularity, int kTeam>
+__global__ void __launch_bounds__(kRowBlock)
+    forward_float8_kernel(Arguments<__nv_bfloat16> a, fp8::cuda::RowTargets to) {
+  using T = __nv_bfloat16;
   constexpr int kSize = kPackSize<T>;
   const int64_t row = blockIdx.x * int64_t{kRowBlock / kTeam} + threadIdx.x / kTeam, packs = to.cols / kSize;
   const RowPart part{row, row < to.rows ? packs : 0, static_cast<int>(threadIdx.x % kTeam)};
@@ -72,8 +89,10 @@ __global__ void __launch_bounds__(kRowBlock) forward_float8_kernel(Arguments<T> 
 }
 
 /// kWhole: groups of scales end where the first half does, so that both halves are made together.
-template <class T, DType kFormat, fp8::Granularity kGranularity, bool kWhole, int kThreads, int kTeam>
-__global__ void __launch_bounds__(kThreads) backward_float8_kernel(Arguments<T> a, fp8::cuda::RowTargets to) {
+template <DType kFormat, fp8::Granularity kGranularity, bool kWhole, int kThreads, int kTeam>
+__global__ void __launch_bounds__(kThreads)
+    backward_float8_kernel(Arguments<__nv_bfloat16> a, fp8::cuda::RowTargets to) {
+  using T = __nv_bfloat16;
   constexpr int kSize = kPackSize<T>;
   using P = Pack<T, kSize>;
   using Both = fp8::cuda::TwoPacks<P>;
@@ -106,32 +125,32 @@ __global__ void __launch_bounds__(kThreads) backward_float8_kernel(Arguments<T> 
   fp8::cuda::report(to, seen);
 }
 
-template <class T>
-void forward_float8(Stream& stream, const SwigluForward& f, const Arguments<T>& a) {
+void forward_float8(Stream& stream, const SwigluForward& f) {
   fp8::cuda::check_aligned(name_of(f), f.gate_up, f.out, f.float8.out.codes);
   fp8::cuda::dispatch_row_output(f.float8, [&]<DType kFormat, fp8::Granularity kGranularity>() {
     const auto to = fp8::cuda::row_targets(f.float8);
-    const bool is_short =
-        to.cols <= kPackSize<T> * fp8::cuda::kRowPacks * 32;  // a warp has the row in its registers
+    const bool is_short = to.cols <= kPackSize<__nv_bfloat16> * fp8::cuda::kRowPacks *
+                                         32;  // a warp has the row in its registers
     launch(name_of(f), stream,
            {.grid = grid_of(ceil_div(to.rows, is_short ? kRowBlock / 32 : 1)), .block = kRowBlock},
-           is_short ? forward_float8_kernel<T, kFormat, kGranularity, 32>
-                    : forward_float8_kernel<T, kFormat, kGranularity, kRowBlock>,
-           a, to);
+           is_short ? forward_float8_kernel<kFormat, kGranularity, 32>
+                    : forward_float8_kernel<kFormat, kGranularity, kRowBlock>,
+           arguments<__nv_bfloat16>(f), to);
   });
 }
 
-template <class T>
-void backward_float8(Stream& stream, const SwigluBackward& b, const Arguments<T>& a) {
+void backward_float8(Stream& stream, const SwigluBackward& b) {
   using fp8::Granularity;
   fp8::cuda::check_aligned(name_of(b), b.dout, b.gate_up, b.dgate_up, b.out, b.float8.out.codes);
   fp8::cuda::dispatch_row_output(b.float8, [&]<DType kFormat, Granularity kGranularity>() {
     const auto to = fp8::cuda::row_targets(b.float8);
     auto start = [&]<bool kWhole, int kThreads, int kTeam>() {
       launch(name_of(b), stream, {.grid = grid_of(ceil_div(to.rows, kThreads / kTeam)), .block = kThreads},
-             backward_float8_kernel<T, kFormat, kGranularity, kWhole, kThreads, kTeam>, a, to);
+             backward_float8_kernel<kFormat, kGranularity, kWhole, kThreads, kTeam>,
+             arguments<__nv_bfloat16>(b), to);
     };
-    const int64_t kept = int64_t{kPackSize<T>} * kRowPairs, half = to.cols / 2;  // kept by a thread
+    const int64_t kept = int64_t{kPackSize<__nv_bfloat16>} * kRowPairs,
+                  half = to.cols / 2;  // kept by a thread
     auto by_length = [&]<bool kWhole>() {
       if (half <= 32 * kept) return start.template operator()<kWhole, 256, 32>();
       if constexpr (fp8::cuda::kMeasuresRow<kGranularity>) {
@@ -158,35 +177,27 @@ void launch_swiglu(Stream& stream, Arguments<T> a, int64_t rows, int64_t cols) {
 }  // namespace
 
 void swiglu_forward(Stream& stream, const SwigluForward& f) {
+  if (!f.float8.empty()) return forward_float8(stream, f);
   dispatch_float(f.gate_up.dtype, "swiglu_forward", [&]<class Host>() {
     using T = Element<Host>;
-    const Arguments<T> a{.gate_up = static_cast<const T*>(f.gate_up.data),
-                         .out = static_cast<T*>(f.out.data),
-                         .amax = static_cast<uint32_t*>(f.amax.data)};
-    if (!f.float8.empty()) return forward_float8(stream, f, a);
     const int64_t rows = f.out.rows(), cols = f.out.cols();
     if (rows_are_aligned(cols * int64_t{sizeof(T)}, f.gate_up, f.out)) {
-      launch_swiglu<T, kPackSize<T>, false>(stream, a, rows, cols);
+      launch_swiglu<T, kPackSize<T>, false>(stream, arguments<T>(f), rows, cols);
     } else {
-      launch_swiglu<T, 1, false>(stream, a, rows, cols);
+      launch_swiglu<T, 1, false>(stream, arguments<T>(f), rows, cols);
     }
   });
 }
 
 void swiglu_backward(Stream& stream, const SwigluBackward& b) {
+  if (!b.float8.empty()) return backward_float8(stream, b);
   dispatch_float(b.dout.dtype, "swiglu_backward", [&]<class Host>() {
     using T = Element<Host>;
-    const Arguments<T> a{.dout = static_cast<const T*>(b.dout.data),
-                         .gate_up = static_cast<const T*>(b.gate_up.data),
-                         .dgate_up = static_cast<T*>(b.dgate_up.data),
-                         .out = static_cast<T*>(b.out.data),
-                         .amax = static_cast<uint32_t*>(b.amax.data)};
-    if (!b.float8.empty()) return backward_float8(stream, b, a);
     const int64_t rows = b.dout.rows(), cols = b.dout.cols();
     if (rows_are_aligned(cols * int64_t{sizeof(T)}, b.dout, b.gate_up, b.dgate_up, b.out)) {
-      launch_swiglu<T, kPackSize<T>, true>(stream, a, rows, cols);
+      launch_swiglu<T, kPackSize<T>, true>(stream, arguments<T>(b), rows, cols);
     } else {
-      launch_swiglu<T, 1, true>(stream, a, rows, cols);
+      launch_swiglu<T, 1, true>(stream, arguments<T>(b), rows, cols);
     }
   });
 }

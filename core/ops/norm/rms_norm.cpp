@@ -16,7 +16,7 @@ void check(const RmsNormForward& a) {
   const std::string_view op = name_of(a);
   check_float(op, "x", a.x);
   int64_t rows = a.x.rows(), cols = a.x.cols();
-  if (!a.float8.empty()) check_row_output(op, a.float8, {rows, cols}, a.amax);
+  if (!a.float8.empty()) check_row_output(op, a.float8, a.x.dtype, {rows, cols}, a.amax);
   if (a.float8.empty() || !a.y.empty()) check_like(op, "y", a.y, "x", a.x);
   check_tensor(op, "weight", a.weight, a.x.dtype, {cols});
   check_tensor(op, "rstd", a.rstd, DType::f32, {rows});
@@ -34,7 +34,7 @@ void check(const RmsNormBackward& a, const Shape& workspace) {
   const std::string_view op = name_of(a);
   check_float(op, "x", a.x);
   int64_t rows = a.x.rows(), cols = a.x.cols();
-  if (!a.float8.empty()) check_row_output(op, a.float8, {rows, cols}, a.amax);
+  if (!a.float8.empty()) check_row_output(op, a.float8, a.x.dtype, {rows, cols}, a.amax);
   check_like(op, "dy", a.dy, "x", a.x);
   check_like(op, "dx", a.dx, "x", a.x);
   if (!a.dresidual.empty()) check_like(op, "dresidual", a.dresidual, "x", a.x);

@@ -30,15 +30,15 @@ __global__ void __launch_bounds__(kNormBlock) forward_kernel(NormArguments<T> a)
   raise_amax(a.amax, amax);
 }
 
-template <class T, DType kFormat, fp8::Granularity kGranularity, int kTeam>
+template <DType kFormat, fp8::Granularity kGranularity, int kTeam>
 __global__ void __launch_bounds__(kNormBlock)
-    forward_float8_kernel(NormArguments<T> a, fp8::cuda::RowTargets to) {
-  constexpr int kSize = kPackSize<T>;
+    forward_float8_kernel(NormArguments<__nv_bfloat16> a, fp8::cuda::RowTargets to) {
+  constexpr int kSize = kPackSize<__nv_bfloat16>;
   static_assert(fp8::cuda::kRowPacks == kNormPacks);
-  const auto row = read_norm_row<T, kSize, kTeam>(a);
+  const auto row = read_norm_row<__nv_bfloat16, kSize, kTeam>(a);
   fp8::cuda::write_row<kFormat, kGranularity, kTeam>(
       to, {row.row, row.packs, row.member}, [&](int k, int64_t c) {
-        const auto y = normalised(row.pack(k, c), row.rstd, load_pack<T, kSize>(a.weight, c));
+        const auto y = normalised(row.pack(k, c), row.rstd, load_pack<__nv_bfloat16, kSize>(a.weight, c));
         if (a.y) store_pack(a.y, row.start + c, y);
         return y;
       });
@@ -85,34 +85,33 @@ struct Float8OfGradient {
   __device__ __forceinline__ void finish() const { fp8::cuda::report(to, seen); }
 };
 
-template <class T, DType kFormat, fp8::Granularity kGranularity, int kBlock, int kTeam, int kPacks>
+template <DType kFormat, fp8::Granularity kGranularity, int kBlock, int kTeam, int kPacks>
 __global__ void __launch_bounds__(kBlock)
-    backward_float8_kernel(NormBackwardArguments<T> a, fp8::cuda::RowTargets to) {
-  norm_backward<kPackSize<T>, kBlock, kTeam, kPacks>(a, Float8OfGradient<kFormat, kGranularity>{to, {}});
+    backward_float8_kernel(NormBackwardArguments<__nv_bfloat16> a, fp8::cuda::RowTargets to) {
+  norm_backward<kPackSize<__nv_bfloat16>, kBlock, kTeam, kPacks>(
+      a, Float8OfGradient<kFormat, kGranularity>{to, {}});
 }
 
-template <class T>
 void forward_float8(Stream& stream, const RmsNormForward& f) {
   fp8::cuda::check_aligned(name_of(f), f.x, f.residual, f.weight, f.sum, f.y, f.float8.out.codes);
   fp8::cuda::dispatch_row_output(f.float8, [&]<DType kFormat, fp8::Granularity kGranularity>() {
-    const bool is_short = norm_row_is_short<T>(f.x.cols());
+    const bool is_short = norm_row_is_short<__nv_bfloat16>(f.x.cols());
     launch(name_of(f), stream,
            {.grid = grid_of(ceil_div(f.x.rows(), is_short ? kNormBlock / 32 : 1)), .block = kNormBlock},
-           is_short ? forward_float8_kernel<T, kFormat, kGranularity, 32>
-                    : forward_float8_kernel<T, kFormat, kGranularity, kNormBlock>,
-           norm_arguments<T>(f), fp8::cuda::row_targets(f.float8));
+           is_short ? forward_float8_kernel<kFormat, kGranularity, 32>
+                    : forward_float8_kernel<kFormat, kGranularity, kNormBlock>,
+           norm_arguments<__nv_bfloat16>(f), fp8::cuda::row_targets(f.float8));
   });
 }
 
-template <class T>
 void backward_float8(Stream& stream, const RmsNormBackward& b) {
   fp8::cuda::check_aligned(name_of(b), b.x, b.dy, b.weight, b.dx, b.dresidual, b.float8.out.codes);
   fp8::cuda::dispatch_row_output(b.float8, [&]<DType kFormat, fp8::Granularity kGranularity>() {
-    dispatch_norm_backward<T>(b, [&]<int kSize, int kBlock, int kTeam, int kPacks>() {
-      if constexpr (kSize == kPackSize<T>) {  // the alternative is for rows that are not aligned
+    dispatch_norm_backward<__nv_bfloat16>(b, [&]<int kSize, int kBlock, int kTeam, int kPacks>() {
+      if constexpr (kSize == kPackSize<__nv_bfloat16>) {  // the alternative is for rows that are not aligned
         launch_norm_backward<kBlock / kTeam>(
             name_of(b), stream, b, kSize, kBlock,
-            backward_float8_kernel<T, kFormat, kGranularity, kBlock, kTeam, kPacks>,
+            backward_float8_kernel<kFormat, kGranularity, kBlock, kTeam, kPacks>,
             fp8::cuda::row_targets(b.float8));
       }
     });
@@ -129,9 +128,9 @@ void launch_forward(Stream& stream, const RmsNormForward& f) {
 }  // namespace
 
 void rms_norm_forward(Stream& stream, const RmsNormForward& f) {
+  if (!f.float8.empty()) return forward_float8(stream, f);
   dispatch_float(f.x.dtype, "rms_norm_forward", [&]<class Host>() {
     using T = Element<Host>;
-    if (!f.float8.empty()) return forward_float8<T>(stream, f);
     constexpr int kSize = kPackSize<T>;
     const int64_t cols = f.x.cols();
     if (!rows_are_aligned(cols * int64_t{sizeof(T)}, f.x, f.residual, f.weight, f.sum, f.y)) {
@@ -145,9 +144,9 @@ void rms_norm_forward(Stream& stream, const RmsNormForward& f) {
 }
 
 void rms_norm_backward(Stream& stream, const RmsNormBackward& b) {
+  if (!b.float8.empty()) return backward_float8(stream, b);
   dispatch_float(b.x.dtype, "rms_norm_backward", [&]<class Host>() {
     using T = Element<Host>;
-    if (!b.float8.empty()) return backward_float8<T>(stream, b);
     dispatch_norm_backward<T>(b, [&]<int kSize, int kBlock, int kTeam, int kPacks>() {
       launch_norm_backward<kBlock / kTeam>("rms_norm_backward", stream, b, kSize, kBlock,
                                            backward_kernel<T, kSize, kBlock, kTeam, kPacks>,

@@ -13,13 +13,14 @@ namespace {
 
 template <class Body>
 void for_each_output(std::span<const Shape> shapes, Body&& body) {
-  for_each_device_and_dtype([&](Stream& stream, DType dtype) {
+  for_each_device([&](Stream& stream) {
     for (const Shape& shape : shapes) {
       for (Granularity granularity : {Granularity::tensor, Granularity::row, Granularity::block_1x128}) {
         for (DType format : {DType::e4m3, DType::e5m2}) {
+          if (format == DType::e5m2 && granularity != Granularity::tensor) continue;
           for (bool all : {false, true}) {
             INFO(to_string(shape) << " " << name_of(granularity) << " " << name_of(format) << " all " << all);
-            body(stream, dtype, shape, all, Written(stream, granularity, format, shape),
+            body(stream, DType::bf16, shape, all, Written(stream, granularity, format, shape),
                  Written(stream, granularity, format, shape));
           }
         }
