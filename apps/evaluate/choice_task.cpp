@@ -21,8 +21,7 @@ class Line {
     try {
       json_ = Json::parse(text, "");
     } catch (const FileError& error) {
-      const std::string_view what = error.what();
-      refuse("{}", what.substr(3, what.find("; last read: ") - 3));
+      refuse("{}", std::string_view(error.what()).substr(3));
     }
     if (!json_.is_object()) refuse("the line is {}, expected an object", json_.kind());
   }

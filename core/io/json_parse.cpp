@@ -44,11 +44,12 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& error) override {
-    std::string text =
-        error.what();  // "[json.exception.parse_error.101] parse error at line 1, column 3: ..."
-    size_t begin = text.find("] ");
-    fail<FileError>(where_, "malformed JSON near byte {}: {}", position,
-                    begin == std::string::npos ? text : text.substr(begin + 2));
+    // "[json.exception.parse_error.101] parse error at line 1, column 3: ...; last read: '...'", where the
+    // last read may be megabytes.
+    std::string_view text = error.what();
+    text = text.substr(0, text.find("; last read: "));
+    if (const size_t end = text.find("] "); end != std::string_view::npos) text.remove_prefix(end + 2);
+    fail<FileError>(where_, "malformed JSON near byte {}: {}", position, text);
   }
 
  private:

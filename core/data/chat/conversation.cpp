@@ -105,9 +105,7 @@ Json parse(std::string_view line) {
   try {
     return Json::parse(line, "");
   } catch (const FileError& error) {
-    // The library quotes what it read last, which may be megabytes.
-    const std::string_view what = error.what();
-    throw Refusal{std::string(what.substr(3, what.find("; last read: ") - 3))};
+    throw Refusal{std::string(error.what()).substr(3)};  // without the place that it did not know
   }
 }
 

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "tests/support/catch.h"
+#include "tests/support/message_of.h"
 
 namespace ottava {
 namespace {
@@ -50,6 +51,10 @@ TEST_CASE("JSON: malformed text is refused") {
   CHECK_THROWS_WITH(parse(R"({"a":1,"a":2})"), Contains("'a' appears twice"));
   CHECK_THROWS_WITH(parse("[18446744073709551615]"), Contains("does not fit"));
   CHECK_THROWS_WITH(parse("\"\xff\""), Contains("malformed"));
+  // The library would quote all that it has read of the string.
+  const std::string message = test::message_of([&] { parse("\"" + std::string(1 << 20, 'a') + "\xff\""); });
+  CHECK_THAT(message, Contains("malformed JSON near byte 1048578"));
+  CHECK(message.size() < 200);
   CHECK_THROWS_WITH(parse(std::string(65, '[') + std::string(65, ']')), Contains("more than 64 levels"));
   CHECK(parse(std::string(64, '[') + std::string(64, ']')).is_array());
 }
