@@ -10,12 +10,27 @@
 
 namespace ottava::checkpoint {
 
-uint64_t element_checksum(const void* stored, const ElementRange& range) {
+namespace {
+
+void check_element_bytes(const ElementRange& range) {
   if (range.element_bytes != 2 && range.element_bytes != 4)
     fail<ShapeError>("checksum", "elements have {} bytes, expected 2 or 4", range.element_bytes);
+}
+
+}  // namespace
+
+uint64_t element_checksum(const void* stored, const ElementRange& range) {
+  check_element_bytes(range);
   const ChecksumKernels& kernels = cpu::checksum_kernels();
   const auto sum = range.element_bytes == 4 ? kernels.of_4_bytes : kernels.of_2_bytes;
   return sum(stored, static_cast<uint64_t>(range.first), static_cast<int64_t>(range.count));
+}
+
+uint64_t copy_with_checksum(void* to, const void* stored, const ElementRange& range) {
+  check_element_bytes(range);
+  const ChecksumKernels& kernels = cpu::checksum_kernels();
+  const auto sum = range.element_bytes == 4 ? kernels.copying_4_bytes : kernels.copying_2_bytes;
+  return sum(to, stored, static_cast<uint64_t>(range.first), static_cast<int64_t>(range.count));
 }
 
 uint64_t text_checksum(std::string_view text) { return XXH64(text.data(), text.size(), 0); }

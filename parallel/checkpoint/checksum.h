@@ -18,6 +18,9 @@ struct ElementRange {
   size_t count = 0;
 };
 uint64_t element_checksum(const void* stored, const ElementRange& range);
+/// Copies the elements to memory that does not overlap, and returns their checksum: in one pass, for what
+/// comes from memory. A checksum takes longer than a copy.
+uint64_t copy_with_checksum(void* to, const void* stored, const ElementRange& range);
 
 /// XXH64 of a text, seed 0.
 uint64_t text_checksum(std::string_view text);

@@ -18,13 +18,14 @@ uint64_t hash(uint64_t bits, uint64_t seed) {
   return h ^ h >> 32;
 }
 
-template <class Bits>
-uint64_t sum(const void* stored, uint64_t first, int64_t count) {
-  const char* bytes = static_cast<const char*>(stored);
+template <class Bits, bool copies>
+uint64_t copying_sum(void* __restrict to, const void* __restrict stored, uint64_t first, int64_t count) {
   uint64_t total = 0;
   for (int64_t i = 0; i < count; ++i) {
     Bits bits;
-    __builtin_memcpy(&bits, bytes + i * static_cast<int64_t>(sizeof bits), sizeof bits);
+    const int64_t at = i * static_cast<int64_t>(sizeof bits);
+    __builtin_memcpy(&bits, static_cast<const char*>(stored) + at, sizeof bits);
+    if constexpr (copies) __builtin_memcpy(static_cast<char*>(to) + at, &bits, sizeof bits);
 #if !defined(__AVX512DQ__)  // no vectors: a product of 64 bits would be three instructions
     asm("" : "+r"(bits));
 #endif
@@ -33,8 +34,15 @@ uint64_t sum(const void* stored, uint64_t first, int64_t count) {
   return total;
 }
 
+template <class Bits>
+uint64_t sum(const void* stored, uint64_t first, int64_t count) {
+  return copying_sum<Bits, false>(nullptr, stored, first, count);
+}
+
 }  // namespace
 
-checkpoint::ChecksumKernels checksum_kernels() { return {sum<uint16_t>, sum<uint32_t>}; }
+checkpoint::ChecksumKernels checksum_kernels() {
+  return {sum<uint16_t>, sum<uint32_t>, copying_sum<uint16_t, true>, copying_sum<uint32_t, true>};
+}
 
 }  // namespace ottava::cpu::OTTAVA_ISA

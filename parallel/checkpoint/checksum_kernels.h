@@ -6,11 +6,13 @@
 
 namespace ottava::checkpoint {
 
-/// element_checksum of `count` elements from index `first` on, by their size.
+/// element_checksum of `count` elements from index `first` on, by their size; the latter two store them as
+/// they read them.
 struct ChecksumKernels {
   using Sum = uint64_t(const void* stored, uint64_t first, int64_t count);
-  Sum* of_2_bytes;
-  Sum* of_4_bytes;
+  Sum *of_2_bytes, *of_4_bytes;
+  using CopyingSum = uint64_t(void* to, const void* stored, uint64_t first, int64_t count);
+  CopyingSum *copying_2_bytes, *copying_4_bytes;
 };
 
 }  // namespace ottava::checkpoint

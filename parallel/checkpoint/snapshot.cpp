@@ -1,7 +1,6 @@
 #include "parallel/checkpoint/snapshot.h"
 
 #include <algorithm>
-#include <cstring>
 #include <span>
 
 #include "core/cuda/runtime.h"
@@ -38,10 +37,9 @@ std::vector<char*> places_of(const Layout& layout, const std::vector<HeldRun>& r
   return places;
 }
 
-// All threads: training waits for it. The checksum of what has just come from memory takes little more time
-// here, and none of a training thread's later.
+// All threads: training waits for it. Checksums are made here, where every thread takes its part of them.
 void copy_on_host(const Layout& layout, std::vector<HeldRun>& runs, const std::vector<char*>& places) {
-  constexpr int64_t kPiece = 1 << 18, kInCache = 1 << 12;  // elements
+  constexpr int64_t kPiece = 1 << 18;  // elements
   struct Piece {
     size_t run;
     TensorRectangle rows;
@@ -63,13 +61,11 @@ void copy_on_host(const Layout& layout, std::vector<HeldRun>& runs, const std::v
       const TensorRectangle& all = run.rectangle;
       const int64_t before = (piece.rows.row_begin - all.row_begin) * (all.column_end - all.column_begin);
       for_each_span(
-          layout.tensors[run.tensor].entry.columns(), piece.rows, kInCache, [&](const ElementSpan& span) {
-            const size_t at = static_cast<size_t>(before + span.local) * element,
-                         count = static_cast<size_t>(span.count);
-            const char* from = static_cast<const char*>(run.memory.data) + at;
+          layout.tensors[run.tensor].entry.columns(), piece.rows, kPiece, [&](const ElementSpan& span) {
+            const size_t at = static_cast<size_t>(before + span.local) * element;
             piece.checksum +=
-                element_checksum(from, {.element_bytes = element, .first = span.first, .count = count});
-            std::memcpy(places[piece.run] + at, from, count * element);
+                copy_with_checksum(places[piece.run] + at, static_cast<const char*>(run.memory.data) + at,
+                                   {element, span.first, static_cast<size_t>(span.count)});
           });
     }
   });

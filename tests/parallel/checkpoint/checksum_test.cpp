@@ -1,5 +1,6 @@
 #include "parallel/checkpoint/checksum.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "tests/support/catch.h"
@@ -28,8 +29,13 @@ TEST_CASE("the checksum is a sum over elements of XXH64 of their bits, seeded wi
     for (size_t i = 0; i < many.size(); ++i)
       one_by_one += element_checksum(stored + i * bytes, {bytes, 9 + static_cast<int64_t>(i), 1});
     CHECK(element_checksum(stored, {bytes, 9, many.size()}) == one_by_one);
+    std::vector<char> copy(many.size() * bytes + 1, 'x');
+    CHECK(copy_with_checksum(copy.data(), stored, {bytes, 9, many.size()}) == one_by_one);
+    CHECK(std::equal(copy.begin(), copy.end() - 1, stored));
+    CHECK(copy.back() == 'x');
   }
   CHECK_THROWS_WITH(element_checksum(values, {8, 0, 1}), Contains("elements have 8 bytes"));
+  CHECK_THROWS_WITH(copy_with_checksum(values + 2, values, {8, 0, 1}), Contains("elements have 8 bytes"));
   CHECK(from_hex(to_hex(0x123456789abcdef0u), "x") == 0x123456789abcdef0u);
   CHECK_THROWS_WITH(from_hex("12", "x"), Contains("not a checksum"));
   CHECK_THROWS_WITH(from_hex("123456789abcdefg", "x"), Contains("not a checksum"));
