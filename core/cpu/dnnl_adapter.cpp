@@ -1,12 +1,40 @@
 #include "core/cpu/dnnl_adapter.h"
 
 #include <array>
+#include <cstring>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <vector>
 
 #include "core/threads_for.h"
 
 namespace ottava::cpu {
+namespace {
+int64_t lines_of(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+}  // namespace
+
+// What oneDNN is given to solve. Version 3.7 takes a column for contiguous whatever its leading dimension is:
+// C of one column, and A of one row stored transposed. Such a column is copied.
+struct SolvedProblem {
+  explicit SolvedProblem(const GemmProblem& p) : problem(p) {
+    constexpr bool kMayBeWrong = DNNL_VERSION_MAJOR >= 3;
+    if (kMayBeWrong && p.m == 1 && p.a == GemmProblem::Stored::transposed && p.lda > 1) {
+      a_stride = p.lda;
+      problem.a = GemmProblem::Stored::plain, problem.lda = p.k;
+    }
+    if (kMayBeWrong && p.n == 1 && p.ldc > 1) c_stride = p.ldc, problem.ldc = 1;
+  }
+  bool is_copied() const { return a_stride != 0 || c_stride != 0; }
+  int64_t a_bytes() const { return a_stride ? problem.k * static_cast<int64_t>(size_of(problem.input)) : 0; }
+  int64_t c_bytes() const { return c_stride ? problem.m * static_cast<int64_t>(size_of(problem.output)) : 0; }
+  /// Of copies, behind oneDNN's own scratch.
+  int64_t scratch_bytes(int64_t own) const {
+    return is_copied() ? lines_of(own) + lines_of(a_bytes()) + c_bytes() : own;
+  }
+
+  GemmProblem problem;
+  int64_t a_stride = 0, c_stride = 0;  ///< of the column as it is; 0: not copied
+};
+
 namespace {
 
 using dnnl::memory;
@@ -36,6 +64,16 @@ memory::desc matrix(DType dtype, int64_t rows, int64_t cols, GemmProblem::Stored
 
 memory::desc one_number() {
   return memory::desc(memory::dims{1, 1}, memory::data_type::f32, memory::dims{1, 1});
+}
+
+/// Elements of `size` bytes.
+void copy_column(const void* from, int64_t from_stride, void* to, int64_t to_stride, int64_t count,
+                 size_t size) {
+  const auto step = static_cast<int64_t>(size);
+  for (int64_t i = 0; i < count; ++i) {
+    std::memcpy(static_cast<char*>(to) + i * to_stride * step,
+                static_cast<const char*>(from) + i * from_stride * step, size);
+  }
 }
 
 dnnl::matmul::primitive_desc describe(const GemmProblem& p) {
@@ -68,6 +106,10 @@ dnnl::matmul::primitive_desc describe_or_fail(const GemmProblem& p, int threads)
   }
 }
 
+int64_t own_scratch(const dnnl::matmul::primitive_desc& description) {
+  return static_cast<int64_t>(description.scratchpad_desc().get_size());
+}
+
 }  // namespace
 
 // oneDNN's memory objects carry the data pointers, so each lane has its own, and its own stream.
@@ -77,14 +119,16 @@ struct Gemm::State {
     dnnl::stream stream;
     std::array<dnnl_exec_arg_t, 5> args;
   };
+  SolvedProblem solved;
   int arguments = 4;  // the scale is the fifth
   dnnl::matmul::primitive_desc description;
   dnnl::matmul primitive;
   std::vector<Lane> lanes;
 };
 
-Gemm::Gemm(const GemmProblem& problem, int threads, int lanes) : state_(std::make_unique<State>()) {
-  state_->description = describe_or_fail(problem, threads);
+Gemm::Gemm(const GemmProblem& problem, int threads, int lanes)
+    : state_(std::make_unique<State>(State{.solved = SolvedProblem(problem)})) {
+  state_->description = describe_or_fail(state_->solved.problem, threads);
   {
     ThreadsFor scope(threads);
     state_->primitive = dnnl::matmul(state_->description);
@@ -110,12 +154,24 @@ Gemm::Gemm(const GemmProblem& problem, int threads, int lanes) : state_(std::mak
 Gemm::Gemm(Gemm&&) noexcept = default;
 Gemm::~Gemm() = default;
 
-int64_t Gemm::scratch_bytes() const {
-  return static_cast<int64_t>(state_->description.scratchpad_desc().get_size());
-}
+int64_t Gemm::scratch_bytes() const { return state_->solved.scratch_bytes(own_scratch(state_->description)); }
 
 void Gemm::run(int lane, const void* a, const void* b, void* c, void* scratch, const float* scale) const {
   State::Lane& memory = state_->lanes[static_cast<size_t>(lane)];
+  const SolvedProblem& solved = state_->solved;
+  const GemmProblem& p = solved.problem;
+  char* const spare =
+      solved.is_copied() ? static_cast<char*>(scratch) + lines_of(own_scratch(state_->description)) : nullptr;
+  void* const column = c;
+  if (solved.a_stride) {
+    copy_column(a, solved.a_stride, spare, 1, p.k, size_of(p.input));
+    a = spare;
+  }
+  if (solved.c_stride) {
+    c = spare + lines_of(solved.a_bytes());
+    if (p.result == GemmProblem::Result::accumulate)
+      copy_column(column, solved.c_stride, c, 1, p.m, size_of(p.output));
+  }
   memory.a.set_data_handle(const_cast<void*>(a));
   memory.b.set_data_handle(const_cast<void*>(b));
   memory.c.set_data_handle(c);
@@ -126,10 +182,12 @@ void Gemm::run(int lane, const void* a, const void* b, void* c, void* scratch, c
                                                 state_->arguments, memory.args.data());
   if (status != dnnl_success)
     fail<DeviceError>("gemm", "{} failed with status {}", dnnl_version_text(), int{status});
+  if (solved.c_stride) copy_column(c, 1, column, solved.c_stride, p.m, size_of(p.output));
 }
 
 int64_t gemm_scratch_bytes(const GemmProblem& problem, int threads) {
-  return static_cast<int64_t>(describe_or_fail(problem, threads).scratchpad_desc().get_size());
+  const SolvedProblem solved(problem);
+  return solved.scratch_bytes(own_scratch(describe_or_fail(solved.problem, threads)));
 }
 
 bool gemm_takes_scale(const GemmProblem& problem) {

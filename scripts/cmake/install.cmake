@@ -53,10 +53,10 @@ endif()
 # BUILD: what was built, and the oldest C library it runs on: the newest symbol version that anything here asks for.
 install(CODE "set(_features \"version ${PROJECT_VERSION}\\ngpu ${OTTAVA_CUDA_STATE}\\ncudnn attention ${OTTAVA_CUDNN_STATE}\\n\")
   set(_prefix \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}\")
-  execute_process(COMMAND git -C \"${CMAKE_SOURCE_DIR}\" rev-parse --short HEAD OUTPUT_VARIABLE _commit ERROR_QUIET)
+  execute_process(COMMAND git -C \"${CMAKE_SOURCE_DIR}\" rev-parse --short HEAD OUTPUT_VARIABLE _commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
   execute_process(COMMAND \"${CMAKE_SOURCE_DIR}/scripts/install/needed_glibc.sh\" \"\${_prefix}\" OUTPUT_VARIABLE _glibc
     COMMAND_ERROR_IS_FATAL ANY)
-  file(WRITE \"\${_prefix}/share/ottava/BUILD\" \"\${_features}commit \${_commit}glibc \${_glibc}\")"
+  file(WRITE \"\${_prefix}/share/ottava/BUILD\" \"\${_features}commit \${_commit}\\nglibc \${_glibc}\")"
   COMPONENT bundle EXCLUDE_FROM_ALL)
 
 # Packages are made of what is built: `cpack` compiles nothing.

@@ -2,7 +2,9 @@
 
 #include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstring>
+#include <memory>
 
 #include "core/cost.h"
 #include "core/cpu/matmul_cache.h"
@@ -547,6 +549,58 @@ TEST_CASE("matmul without enough workspace says how much it needs") {
   CHECK_THROWS_AS(set_matmul_workspace(stream, view_of(memory + 1, {64})), MemoryError);
   CHECK_THROWS_WITH(set_matmul_workspace(stream, view_of(memory + 1, {64})),
                     Catch::Matchers::Contains("is not aligned to 64 bytes"));
+}
+
+TEST_CASE("a matrix of one row or column has the elements that its leading dimension says") {
+  using Stored = cpu::GemmProblem::Stored;
+  using Result = cpu::GemmProblem::Result;
+  const std::vector<int64_t> extents{1, 2, 17};
+  const auto integers = [](int64_t count, int64_t seed) {
+    std::vector<float> x(static_cast<size_t>(count));
+    for (size_t i = 0; i < x.size(); ++i)
+      x[i] = static_cast<float>((static_cast<int64_t>(i) * 37 + seed * 11) % 17 - 8);
+    return x;
+  };
+  for (int64_t m : extents)
+    for (int64_t n : extents)
+      for (int64_t k : extents)
+        for (const auto& [a, b] : {std::pair{Stored::plain, Stored::plain},
+                                   {Stored::plain, Stored::transposed},
+                                   {Stored::transposed, Stored::plain}})
+          for (Result result : {Result::overwrite, Result::accumulate})
+            for (int64_t gap : {0, 5}) {
+              const bool at = a == Stored::transposed, bt = b == Stored::transposed;
+              const cpu::GemmProblem p{.a = a,
+                                       .b = b,
+                                       .result = result,
+                                       .m = m,
+                                       .n = n,
+                                       .k = k,
+                                       .lda = (at ? m : k) + gap,
+                                       .ldb = (bt ? k : n) + gap,
+                                       .ldc = n + gap};
+              INFO("m " << m << " n " << n << " k " << k << " transposed " << at << bt << " gap " << gap);
+              const auto x = integers((at ? k : m) * p.lda, 1), y = integers((bt ? n : k) * p.ldb, 2);
+              const auto before = integers(m * p.ldc, 3);
+              std::vector<float> got = before, want = before;
+              const cpu::Gemm gemm(p, 1, 1);
+              CHECK(gemm.scratch_bytes() == cpu::gemm_scratch_bytes(p, 1));
+              std::vector<std::max_align_t> scratch(
+                  static_cast<size_t>(gemm.scratch_bytes()) / sizeof(std::max_align_t) + 8);
+              void* aligned = scratch.data();
+              size_t space = scratch.size() * sizeof(std::max_align_t);
+              std::align(64, 1, aligned, space);
+              gemm.run(0, x.data(), y.data(), got.data(), aligned);
+              for (int64_t i = 0; i < m; ++i)
+                for (int64_t j = 0; j < n; ++j) {
+                  float sum = result == Result::accumulate ? want[static_cast<size_t>(i * p.ldc + j)] : 0;
+                  for (int64_t q = 0; q < k; ++q)
+                    sum += x[static_cast<size_t>(at ? q * p.lda + i : i * p.lda + q)] *
+                           y[static_cast<size_t>(bt ? j * p.ldb + q : q * p.ldb + j)];
+                  want[static_cast<size_t>(i * p.ldc + j)] = sum;
+                }
+              CHECK(got == want);  // small integers: exact; gaps are not written
+            }
 }
 
 TEST_CASE("oneDNN's refusal of a product names the problem") {
