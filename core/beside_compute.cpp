@@ -7,7 +7,7 @@ std::vector<bool> beside_compute(const RecordedOrder& order) {
   std::vector<int64_t> operations_at_issue(order.transfers.size());
   int64_t operations = 0;
   for (const RecordedEvent& event : order.events) {
-    const auto index = static_cast<size_t>(event.index);
+    const size_t index = event.index;
     if (event.kind == RecordedEvent::Kind::operation) {
       ++operations;
     } else if (event.kind == RecordedEvent::Kind::issue) {

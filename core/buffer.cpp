@@ -18,8 +18,7 @@ namespace {
 void* allocate_host(size_t bytes) {
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) {
-    double free_bytes =
-        static_cast<double>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+    double free_bytes = static_cast<double>(sysconf(_SC_AVPHYS_PAGES)) * sysconf(_SC_PAGESIZE);
     fail<MemoryError>("buffer", "the system cannot give {} bytes of memory ({:.2f} GiB are free)", bytes,
                       free_bytes / (1 << 30));
   }
@@ -62,7 +61,7 @@ Buffer::Buffer(Device device, size_t bytes) : device_(device), bytes_(bytes) {
     data_ = allocate_host(bytes);
     kind_ = Kind::host;
   }
-  hold(device_, static_cast<int64_t>(bytes_));
+  hold(device_, bytes_);
 }
 
 Buffer Buffer::pinned(Device device, size_t bytes) {

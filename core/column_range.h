@@ -22,9 +22,9 @@ struct MatrixRows {
 
   int64_t numel() const { return rows * cols; }
   Shape shape() const { return {rows, cols}; }
-  double bytes() const { return static_cast<double>(numel()) * static_cast<double>(size_of(dtype)); }
+  double bytes() const { return static_cast<double>(numel()) * size_of(dtype); }
   void* at(int64_t row, int64_t col) const {
-    return static_cast<char*>(data) + (row * stride + col) * static_cast<int64_t>(size_of(dtype));
+    return static_cast<char*>(data) + (row * stride + col) * size_of(dtype);
   }
 };
 /// Throws ShapeError, in the name of `op`, for a block that the matrix does not have.

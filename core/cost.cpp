@@ -20,8 +20,7 @@ int64_t RecordedTransfer::payload_bytes() const { return sum_of(calls, &Call::pa
 
 RecordedOperation& CostRecorder::add(const OpCost& cost, std::string operands) {
   const auto [total, is_new] = index_.try_emplace({label_, cost.op, cost.precision}, totals_.size());
-  if (is_new)
-    totals_.push_back({order_.labels[static_cast<size_t>(label_)], std::string(cost.op), cost.precision});
+  if (is_new) totals_.push_back({order_.labels[label_], std::string(cost.op), cost.precision});
   Total& sum = totals_[total->second];
   sum.calls += 1;
   sum.flops += cost.flops;
@@ -38,8 +37,7 @@ RecordedOperation& CostRecorder::add(const OpCost& cost, std::string operands) {
                            .precision = cost.precision,
                            .operands = std::move(operands),
                            .flops = cost.flops,
-                           .bytes = cost.bytes,
-                           .call = {}});
+                           .bytes = cost.bytes});
   }
   order_.events.push_back({RecordedEvent::Kind::operation, label_, static_cast<int32_t>(known->second)});
   RecordedOperation& operation = operations_[known->second];
@@ -77,7 +75,7 @@ void CostRecorder::need_workspace(int64_t bytes) { workspace_bytes_ = std::max(w
 CostRecorder::Scope::Scope(CostRecorder* recorder, std::string label) : recorder_(recorder) {
   if (!recorder_) return;
   previous_ = recorder_->label_;
-  const std::string& outer = recorder_->order_.labels[static_cast<size_t>(previous_)];
+  const std::string& outer = recorder_->order_.labels[previous_];
   recorder_->label_ = recorder_->label_index(outer.empty() ? label : outer + "." + label);
 }
 

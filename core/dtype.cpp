@@ -28,7 +28,7 @@ const Row& row_of(DType dtype) { return kRows[static_cast<size_t>(dtype)]; }
 
 }  // namespace
 
-size_t size_of(DType dtype) { return row_of(dtype).bytes; }
+int64_t size_of(DType dtype) { return row_of(dtype).bytes; }
 
 std::string_view name_of(DType dtype) { return row_of(dtype).name; }
 

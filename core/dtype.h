@@ -14,7 +14,7 @@ namespace ottava {
 enum class DType : uint8_t { f32, bf16, f16, e4m3, e5m2, e8m0, u8, u16, i32, u32, i64, f64 };
 
 /// Bytes of one element.
-size_t size_of(DType dtype);
+int64_t size_of(DType dtype);
 /// "f32", "bf16", ...; the names that errors, plans and configs use.
 std::string_view name_of(DType dtype);
 /// Inverse of name_of; also accepts "float32", "bfloat16", "float16". Throws ConfigError.

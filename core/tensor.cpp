@@ -7,7 +7,7 @@ Shape::Shape(std::initializer_list<int64_t> dims) {
     fail<ShapeError>("shape", "{} extents given, at most 4 are supported", dims.size());
   for (int64_t d : dims) {
     if (d < 0) fail<ShapeError>("shape", "extent {} is negative", d);
-    dims_[static_cast<size_t>(rank_++)] = d;
+    dims_[rank_++] = d;
   }
 }
 
@@ -44,24 +44,7 @@ Tensor Tensor::slice(int64_t begin, int64_t end) const {
     fail<ShapeError>("slice", "rows [{}, {}) of {}", begin, end, to_string(shape));
   }
   int64_t row = shape[0] == 0 ? 0 : numel() / shape[0];
-  char* start =
-      data ? static_cast<char*>(data) + begin * row * static_cast<int64_t>(size_of(dtype)) : nullptr;
-  Shape to = shape;
-  switch (shape.rank()) {
-    case 1:
-      to = {end - begin};
-      break;
-    case 2:
-      to = {end - begin, shape[1]};
-      break;
-    case 3:
-      to = {end - begin, shape[1], shape[2]};
-      break;
-    default:
-      to = {end - begin, shape[1], shape[2], shape[3]};
-      break;
-  }
-  return Tensor{start, dtype, to};
+  return Tensor{at(begin * row), dtype, shape.with_first(end - begin)};
 }
 
 std::string describe(const Tensor& tensor) {

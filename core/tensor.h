@@ -16,13 +16,19 @@ class Shape {
   Shape(std::initializer_list<int64_t> dims);
 
   int rank() const { return rank_; }
-  int64_t operator[](int axis) const { return dims_[static_cast<size_t>(axis)]; }
+  int64_t operator[](int axis) const { return dims_[axis]; }
   /// Product of all extents.
   int64_t numel() const;
   /// Product of all extents but the last: the rows of the matrix that most operations see.
   int64_t rows() const;
   /// The last extent (1 for a scalar).
   int64_t cols() const;
+  /// With another outermost extent, where there is one.
+  Shape with_first(int64_t extent) const {
+    Shape shape = *this;
+    shape.dims_[0] = extent;
+    return shape;
+  }
   bool operator==(const Shape& other) const = default;
 
  private:
@@ -41,11 +47,16 @@ struct Tensor {
   Shape shape;
 
   int64_t numel() const { return shape.numel(); }
-  int64_t bytes() const { return shape.numel() * static_cast<int64_t>(size_of(dtype)); }
+  int64_t bytes() const { return shape.numel() * size_of(dtype); }
   int64_t rows() const { return shape.rows(); }
   int64_t cols() const { return shape.cols(); }
   /// True for a view that was never set (a tensor that an operation may leave out).
   bool empty() const { return data == nullptr && shape.rank() == 0; }
+
+  /// Address of an element, counted row by row; null where `data` is.
+  char* at(int64_t element) const {
+    return data ? static_cast<char*>(data) + element * size_of(dtype) : nullptr;
+  }
 
   /// Typed pointer. Throws ShapeError when T is not the element type; uint8_t also reads the one-byte floats.
   template <class T>

@@ -34,15 +34,13 @@ void dequantize(const Float8Codes& x, Granularity granularity, const Tensor& y) 
   const bool e5m2 = x.codes.dtype == DType::e5m2;
   const ScaleLayout layout(granularity, y.rows(), y.cols());
   const int64_t cols = y.cols(), block = scale_block(granularity, cols), piece = block * kMostBlocks;
-  const auto size = static_cast<int64_t>(size_of(y.dtype));
   parallel_for(y.rows(), 16, [&](int64_t begin, int64_t end) {
     float inverses[kMostBlocks];
     for (int64_t r = begin; r < end; ++r) {
       for (int64_t c = 0; c < cols; c += piece) {
         const int64_t n = std::min(piece, cols - c);
         look_up(x, layout, granularity, r, c, (n + block - 1) / block, inverses);
-        kernel(x.codes.as<uint8_t>() + r * cols + c, n, block, inverses, e5m2,
-               static_cast<uint8_t*>(y.data) + (r * cols + c) * size);
+        kernel(x.codes.as<uint8_t>() + r * cols + c, n, block, inverses, e5m2, y.at(r * cols + c));
       }
     }
   });

@@ -106,16 +106,16 @@ void apply_size_rule(GemmDecision& decision) {
 std::string misfit(std::string_view what, int64_t global, int64_t local, int64_t tensor_parallel,
                    int64_t of) {
   if (local % of == 0) return "";
-  const double units = static_cast<double>(global) / static_cast<double>(of);
+  const double units = static_cast<double>(global) / of;
   const std::string arithmetic = fmt::format("{}/{} = {:.6g}", global, of, units);
   if (local == global) return fmt::format("{} {} is not a multiple of {} ({})", global, what, of, arithmetic);
   if (local * tensor_parallel == global) {
     return fmt::format("{} {} / tp {} = {} is not a multiple of {} ({})", global, what, tensor_parallel,
                        local, of, arithmetic);
   }
-  return fmt::format(
-      "{} of {} {} on a rank of tp {} is not a multiple of {} ({})", local, global, what, tensor_parallel, of,
-      fmt::format("{}/{} = {:.6g}", local, of, static_cast<double>(local) / static_cast<double>(of)));
+  return fmt::format("{} of {} {} on a rank of tp {} is not a multiple of {} ({})", local, global, what,
+                     tensor_parallel, of,
+                     fmt::format("{}/{} = {:.6g}", local, of, static_cast<double>(local) / of));
 }
 
 std::string shape_problem(const GemmDecision& decision, const PolicyInputs& inputs) {
@@ -150,8 +150,7 @@ void pad(GemmDecision& decision, const PolicyInputs& inputs) {
   if (to == rows) return;
   decision.padded_rows = to;
   decision.gemm.parts[0].local_rows = to / inputs.tensor_parallel;
-  decision.reason += fmt::format("; {} rows padded to {} (+{:.1f}%)", rows, to,
-                                 100.0 * static_cast<double>(to - rows) / static_cast<double>(rows));
+  decision.reason += fmt::format("; {} rows padded to {} (+{:.1f}%)", rows, to, 100.0 * (to - rows) / rows);
 }
 
 void check_hardware(GemmDecision& decision, const Float8Config& config, const PolicyInputs& inputs) {

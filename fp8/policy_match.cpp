@@ -20,7 +20,7 @@ bool covers_something(const std::vector<PolicyGemm>& gemms, Matches&& matches) {
 /// The last entry that covers a part decides it. One that decides none, and is contradicted where it matches,
 /// was meant to do something.
 void refuse_overruled(const Float8Config& config, const std::vector<PolicyGemm>& gemms) {
-  constexpr size_t kNone = static_cast<size_t>(-1);
+  constexpr size_t kNone = -1;
   std::vector<bool> decides(config.policy.size(), false);
   std::vector<size_t> overruled_by(config.policy.size(), kNone);
   for (const PolicyGemm& gemm : gemms) {

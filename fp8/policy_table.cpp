@@ -87,7 +87,7 @@ std::string policy_table(const Policy& policy) {
     } else {
       lines.push_back(std::move(line));
     }
-    const double work = static_cast<double>(d.gemm.rows()) * static_cast<double>(d.gemm.columns);
+    const double work = static_cast<double>(d.gemm.rows()) * d.gemm.columns;
     flops += 3 * work;
     fp8_flops += (d.recipe ? d.recipe->fp8_products() : 0) * work;
     fp8_layers += d.recipe.has_value();

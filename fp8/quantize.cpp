@@ -56,7 +56,7 @@ void check(const Quantize& a) {
   check_optional(kQuantize, "largest", a.largest, DType::u32, {1});
 }
 
-double bytes_of(const Float8Codes& q) { return static_cast<double>(q.bytes()); }
+double bytes_of(const Float8Codes& q) { return q.bytes(); }
 
 }  // namespace
 
@@ -92,8 +92,8 @@ void dequantize(Stream& stream, const Float8Codes& x, Granularity granularity, c
   check_float(kDequantize, "y", y);
   check_matrix(kDequantize, "y", y);
   check_quantized(kDequantize, "x", x, granularity, y.shape);
-  run_op(stream, {.op = kDequantize, .bytes = bytes_of(x) + static_cast<double>(y.bytes())}, dequantize,
-         cpu::dequantize, cuda::dequantize, x, granularity, y);
+  run_op(stream, {.op = kDequantize, .bytes = bytes_of(x) + y.bytes()}, dequantize, cpu::dequantize,
+         cuda::dequantize, x, granularity, y);
 }
 
 void transpose_codes(Stream& stream, const Tensor& from, const Tensor& to) {

@@ -71,12 +71,12 @@ class Quantizer {
         band_(args.granularity == Granularity::block_1x32 ? 32 : kTile),
         rows_(x_.rows),
         cols_(x_.cols),
-        element_(static_cast<int64_t>(size_of(x_.dtype))) {
+        element_(size_of(x_.dtype)) {
     for (const Float8Codes* q : {&a_.out, &a_.transposed}) {
       if (q->empty()) continue;
       auto* inverses = static_cast<float*>(q->scale_inverse.data);
       if (has_padding(a_.granularity, q->codes.shape)) {
-        std::memset(inverses, 0, static_cast<size_t>(q->scale_inverse.bytes()));
+        std::memset(inverses, 0, q->scale_inverse.bytes());
       }
       if (a_.granularity == Granularity::tensor) *inverses = rows_of_out_.tensor_scale().inverse;
     }
@@ -253,7 +253,7 @@ class Quantizer {
 
   /// Of each column and band; whether they keep x in range.
   bool column_scales(const Slab& s, ColumnGroups& groups) const {
-    const auto width = static_cast<size_t>(s.width);
+    const size_t width = s.width;
     if (a_.granularity == Granularity::row) {
       uint32_t seen[kWidestSlab];
       std::memcpy(seen, groups.amax[0], width * sizeof *seen);

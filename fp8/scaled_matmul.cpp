@@ -59,7 +59,7 @@ void check_operand(std::string_view name, const ProductOperand& o) {
 void check_multiple(std::string_view what, int64_t extent, int64_t of) {
   if (extent % of == 0 && extent > 0) return;
   fail<ShapeError>(kOp, "{} is {}, not a multiple of {}: {}/{} = {}; run this product in bf16 or pad it",
-                   what, extent, of, extent, of, static_cast<double>(extent) / static_cast<double>(of));
+                   what, extent, of, extent, of, static_cast<double>(extent) / of);
 }
 
 void check(const ScaledProduct& args) {
@@ -152,7 +152,7 @@ void scaled_matmul(Stream& stream, const ScaledMatmul& given) {
       stream,
       {.op = kOp,
        .precision = is_emulated_on_gpu ? Precision::bf16 : Precision::fp8,
-       .flops = 2.0 * static_cast<double>(e.m) * static_cast<double>(e.n) * static_cast<double>(e.k),
+       .flops = 2.0 * e.m * e.n * e.k,
        .bytes = args.out_rows().bytes() * (args.accumulate ? 2 : 1) +
                 static_cast<double>(args.a.matrix.bytes() + args.b.matrix.bytes()),
        .variant = name_of(args.kind)},

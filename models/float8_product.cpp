@@ -49,8 +49,7 @@ Float8Allocation::Codes Float8Product::place(const StepContext& c, Source source
                                              std::string_view suffix, MemoryCategory category) const {
   const fp8::OperandRecipe& recipe = recipe_of(source);
   const std::string name = fmt::format("{}.{}{}", o_.name, source == Source::x ? "x" : "dy", suffix);
-  Float8Allocation::Codes out{.codes = c.arena.allocate(name, recipe.format, shape, category),
-                              .scale_inverse = {}};
+  Float8Allocation::Codes out{.codes = c.arena.allocate(name, recipe.format, shape, category)};
   out.scale_inverse =
       c.arena.allocate(name + " scales", fp8::scale_dtype(recipe.granularity),
                        fp8::scale_shape(recipe.granularity, shape.rows(), shape.cols()), category);
@@ -61,9 +60,7 @@ Float8Product::Produced Float8Product::produced(const StepContext& c, Shape shap
                                                 MemoryCategory category) const {
   const fp8::OperandRecipe& recipe = recipe_of(source);
   const fp8::OperandSlots to = slots(c, source);
-  Produced p{.codes = {.rowwise = place(c, source, shape, "", category),
-                       .columnwise = {},
-                       .granularity = recipe.granularity}};
+  Produced p{.codes = {.rowwise = place(c, source, shape, "", category), .granularity = recipe.granularity}};
   const bool has_history = plan_of(source).has_history;
   if (has_history && !c.float8->scale_is_known(slot_of(source))) return p;
   p.output = {.granularity = recipe.granularity,
@@ -101,7 +98,6 @@ Float8Allocation Float8Product::complete(const StepContext& context, const Produ
                                      .out = out,
                                      .rounding = recipe.rounding,
                                      .slots = slots(c, source),
-                                     .column_amax = {},
                                      .measured = fp8::Measured::amax});
   } else if (columnwise == ColumnwiseCodes::transposed) {
     fp8::transpose_codes(c.stream, codes, out.columnwise.codes);
@@ -130,7 +126,7 @@ Float8Allocation Float8Product::quantize(const StepContext& c, const Tensor& m, 
   QuantizeTime time(c, o_.name);
   const bool columnwise = columnwise_codes(c, source, use) != ColumnwiseCodes::none;
   const auto category = use.is_kept ? MemoryCategory::activations : MemoryCategory::scratch;
-  Float8Allocation out{.rowwise = {}, .columnwise = {}, .granularity = recipe.granularity};
+  Float8Allocation out{.granularity = recipe.granularity};
   if (use.product || !columnwise) out.rowwise = place(c, source, shape, "", category);
   if (columnwise) out.columnwise = place(c, source, {shape.cols(), shape.rows()}, ".transposed", category);
   Allocation columns;
@@ -195,7 +191,7 @@ bool Float8Product::has_row_blocks(fp8::Granularity granularity) {
 }
 
 fp8::Float8Tensor Float8Product::row_block(const Float8Allocation& all, RowRange rows) {
-  fp8::Float8Tensor out{.rowwise = all.rowwise, .columnwise = {}, .granularity = all.granularity};
+  fp8::Float8Tensor out{.rowwise = all.rowwise, .granularity = all.granularity};
   out.rowwise.codes = out.rowwise.codes.slice(rows.begin, rows.end);
   if (fp8::traits(all.granularity).row_gather == fp8::RowGather::scale_rows)
     out.rowwise.scale_inverse = out.rowwise.scale_inverse.slice(rows.begin, rows.end);

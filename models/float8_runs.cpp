@@ -52,7 +52,7 @@ void check_float8_runs(const fp8::Policy& policy, const Float8State& state,
     compare(d.gemm.name, at == products.end() ? Float8Runs{} : state.runs(at - products.begin()), d.recipe);
   }
   for (size_t i = 0; i < products.size(); ++i) {
-    if (!policy.find(products[i])) compare(products[i], state.runs(static_cast<int64_t>(i)), {});
+    if (!policy.find(products[i])) compare(products[i], state.runs(i), {});
   }
   if (wrong.empty()) return;
   const size_t more = wrong.size() - std::min(wrong.size(), kNamed);

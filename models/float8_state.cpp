@@ -55,8 +55,7 @@ void Float8State::finish_step(Stream& stream) {
   if (history())
     fp8::flag_non_finite(stream, largest_, non_finite_);  // a scale from it does not see what saturates
   if (!history() || ranks_.world->size() == 1) return;
-  ranks_.world
-      ->all_reduce(stream, {.send = largest_, .recv = {}, .op = ReduceOp::max, .label = "activation amaxes"})
+  ranks_.world->all_reduce(stream, {.send = largest_, .op = ReduceOp::max, .label = "activation amaxes"})
       .wait(stream);
 }
 
@@ -65,7 +64,7 @@ void Float8State::advance_history(Stream& stream) {
 }
 
 void Float8State::count_product(int64_t product, fp8::RecipeName recipe, MatmulKind kind) {
-  Float8Runs& runs = runs_[static_cast<size_t>(product)];
+  Float8Runs& runs = runs_[product];
   runs.recipe = recipe;
   ++runs.products[static_cast<size_t>(kind)];
 }

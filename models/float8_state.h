@@ -61,7 +61,7 @@ class Float8State {
   fp8::OperandSlots slots(int64_t slot) const;
   /// True if scales of the slot are the history's, and so known before the operand is.
   bool scale_is_known(int64_t slot) const {
-    return options_.is_delayed[static_cast<size_t>(slot / 2)] && history_.is_full();
+    return options_.is_delayed[slot / 2] && history_.is_full();
   }
 
   /// Of all slots, for the host to read: u32 amaxes of the last step, i64 [slots, 3] counters, u32 flags.
@@ -72,7 +72,7 @@ class Float8State {
 
   void count_product(int64_t product, fp8::RecipeName recipe, MatmulKind kind);
   /// Since begin_step, on this rank.
-  const Float8Runs& runs(int64_t product) const { return runs_[static_cast<size_t>(product)]; }
+  const Float8Runs& runs(int64_t product) const { return runs_[product]; }
   int64_t products_run() const;
 
  private:

@@ -44,7 +44,7 @@ BenchPeaks measure_peaks(Stream& stream) {
     const Tensor from = bench.tensor(DType::bf16, {elements}), to = bench.tensor(DType::bf16, {elements});
     const double seconds = seconds_per_call(
         stream, [&](Stream& s) { copy(s, from, to); }, kPeakSeconds);
-    peaks.bytes_per_second = 2 * static_cast<double>(from.bytes()) / seconds;
+    peaks.bytes_per_second = 2.0 * from.bytes() / seconds;
   }
   Workbench bench(stream.device());
   auto matrix = [&] { return bench.tensor(DType::bf16, {n, n}); };
@@ -52,8 +52,7 @@ BenchPeaks measure_peaks(Stream& stream) {
   bench.give_workspace(stream, matmul_workspace_bytes(stream, product));
   const double seconds = seconds_per_call(
       stream, [&](Stream& s) { matmul(s, product); }, kPeakSeconds);
-  peaks.flops_per_second =
-      2 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n) / seconds;
+  peaks.flops_per_second = 2.0 * n * n * n / seconds;
   return peaks;
 }
 

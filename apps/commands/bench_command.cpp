@@ -149,7 +149,7 @@ MemoryBefore memory_before(Device device) {
 }
 
 std::string memory_text(const MemoryBefore& before, const StepPlan& plan, Device device) {
-  const auto planned = static_cast<double>(plan.memory.total_bytes());
+  const double planned = plan.memory.total_bytes();
   if (device.type == DeviceType::cuda) {
     return fmt::format(
         "memory: plan {:.3f} GiB; {:.3f} GiB in use on the GPU, {:.3f} GiB of them before the plan's block",
@@ -167,7 +167,7 @@ void print_step(const Measured& m, Trainer& trainer, const Session& session, std
   const StepPlan& plan = trainer.plan();
   const Experiment& experiment = trainer.experiment();
   const TrainingShape& shape = experiment.shape;
-  const auto tokens = static_cast<double>(experiment.tokens_per_step());
+  const double tokens = experiment.tokens_per_step();
   const StepRate rate{.seconds = m.median(),
                       .tokens = tokens,
                       .ranks = session.ranks.world->size(),

@@ -20,8 +20,7 @@ int run_bench_data_command(const BenchDataCommand& command, std::ostream& out) {
   RankGroups alone = solo_rank_groups();
   data::MixedLoader loader = open_training_data(e, alone);
   const int64_t batch = e.global_batch, samples = command.steps * batch, row = e.shape.sequence;
-  std::vector<int32_t> inputs(static_cast<size_t>(batch * row)), targets(inputs.size()),
-      starts(inputs.size());
+  std::vector<int32_t> inputs(batch * row), targets(inputs.size()), starts(inputs.size());
   const double reading = seconds_of([&] {
     loader.start(0);
     for (int64_t first = 0; first < samples; first += batch)
@@ -29,14 +28,14 @@ int run_bench_data_command(const BenchDataCommand& command, std::ostream& out) {
   });
   out << fmt::format("data: {} of {} from {} in {:.3f} s: {} tokens/s\n", counted(samples, "sequence"),
                      counted(row, "token"), counted(std::ssize(loader.sources()), "source"), reading,
-                     with_commas(static_cast<int64_t>(static_cast<double>(samples * row) / reading)));
+                     with_commas(static_cast<int64_t>(samples * row / reading)));
   if (loader.sources().size() == 1) return 0;
   volatile int64_t place = 0;  // so that the work is done
   const double finding = seconds_of([&] {
     for (int64_t s = 0; s < samples; ++s) place = loader.mixture().at(s).index;
   });
   out << fmt::format("mixture: {:.0f} ns to find a sequence's source and place, {:.4f}% of reading it\n",
-                     finding / static_cast<double>(samples) * 1e9, 100 * finding / reading);
+                     finding / samples * 1e9, 100 * finding / reading);
   return 0;
 }
 

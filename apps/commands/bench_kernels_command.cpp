@@ -107,7 +107,7 @@ void print(const Case& c, const BenchPeaks& peaks, std::ostream& out) {
   if (c.seconds > 0) {
     out << fmt::format(" {:>10.1f} {:>10} {:>9.1f}% {:>10.2f}", c.seconds * 1e6,
                        c.planned > 0 ? fmt::format("{:.1f}", c.planned * 1e6) : "", 100 * c.share_of(peaks),
-                       1e3 * c.seconds * static_cast<double>(o.calls));
+                       1e3 * c.seconds * o.calls);
   }
   out << "  " << (c.problem.empty() ? operands_of(c) : c.problem) << std::endl;
 }
@@ -189,8 +189,8 @@ BenchPeaks measure_all(Step& step, const PlannedExperiment& experiment, double s
       continue;
     }
     measure(c, stream, step.vocabulary, std::min(kMostSeconds, left()));
-    milliseconds += 1e3 * c.seconds * static_cast<double>(c.operation.calls);
-    planned += 1e3 * c.planned * static_cast<double>(c.operation.calls);
+    milliseconds += 1e3 * c.seconds * c.operation.calls;
+    planned += 1e3 * c.planned * c.operation.calls;
     print(c, peaks, out);
   }
   out << fmt::format("together {:.1f} ms a step{}\n", milliseconds,

@@ -34,9 +34,9 @@ using checkpoint::verify_checkpoint;
 
 std::string bytes_text(int64_t bytes) {
   if (bytes < 10'000) return fmt::format("{} bytes", bytes);
-  if (bytes < 10'000'000) return fmt::format("{:.1f} KB", static_cast<double>(bytes) / 1e3);
-  if (bytes < 10'000'000'000) return fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6);
-  return fmt::format("{:.1f} GB", static_cast<double>(bytes) / 1e9);
+  if (bytes < 10'000'000) return fmt::format("{:.1f} KB", bytes / 1e3);
+  if (bytes < 10'000'000'000) return fmt::format("{:.1f} MB", bytes / 1e6);
+  return fmt::format("{:.1f} GB", bytes / 1e9);
 }
 
 int64_t numel_of(const Manifest::Tensor& tensor) {

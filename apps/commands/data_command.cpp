@@ -78,7 +78,7 @@ std::vector<std::vector<int32_t>> encode_all(const DocumentEncoder& encoder, con
   std::atomic<bool> failed{false};
   parallel_for_each(std::ssize(tokens), [&](int64_t i) {
     if (failed) return;
-    auto d = static_cast<size_t>(i);
+    size_t d = i;
     std::string scratch;
     try {
       encoder.append(segment, segment.documents[d], tokens[d], scratch);
@@ -201,7 +201,7 @@ DataPrepareTotals prepare_data(const DataPrepareOptions& options, std::ostream& 
   out << fmt::format("{}: {}, {}, {} from {} of text ({:.3f} bytes per token)\n", options.output,
                      counted(totals.shards, "shard"), counted(totals.documents, "document"),
                      counted(totals.tokens, "token"), counted(totals.bytes, "byte"),
-                     static_cast<double>(totals.bytes) / static_cast<double>(totals.tokens));
+                     static_cast<double>(totals.bytes) / totals.tokens);
   return totals;
 }
 
@@ -239,7 +239,7 @@ void inspect_conversations(const DataInspectOptions& options, const Tokenizer& t
       "that left out\n",
       counted(conversations.size(), "conversation"), counted(tokens, "token"), counted_tokens,
       counted(windows, "window"), options.seq_len + 1,
-      room > 0 ? 100 * (1 - static_cast<double>(whole.tokens) / static_cast<double>(room)) : 0.0,
+      room > 0 ? 100 * (1 - static_cast<double>(whole.tokens) / room) : 0.0,
       counted(whole.too_long, "conversation"));
 }
 
@@ -297,12 +297,12 @@ void inspect_data(const DataInspectOptions& options, std::ostream& out) {
   if (!tokenizer) return;
   int64_t count = 0;
   for (const auto& list : tokens) count += std::ssize(list);
-  double bytes = static_cast<double>(segment.bytes.size());
+  double bytes = segment.bytes.size();
   out << fmt::format(
       "first block: {}, {}, {:.3f} bytes per token; {} of seq_len + 1 = {} tokens, {} dropped\n",
-      counted(tokens.size(), "document"), counted(count, "token"),
-      count > 0 ? bytes / static_cast<double>(count) : 0.0, counted(count / (options.seq_len + 1), "window"),
-      options.seq_len + 1, counted(count % (options.seq_len + 1), "token"));
+      counted(tokens.size(), "document"), counted(count, "token"), count > 0 ? bytes / count : 0.0,
+      counted(count / (options.seq_len + 1), "window"), options.seq_len + 1,
+      counted(count % (options.seq_len + 1), "token"));
 }
 
 namespace {

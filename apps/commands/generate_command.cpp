@@ -120,7 +120,7 @@ void run_generate_command(const GenerateCommand& c, std::ostream& out, std::ostr
   }
   const double seconds = watch.seconds();
   notes << fmt::format("{} after a prompt of {} in {:.2f} s: {:.1f} tokens/s\n", counted(added, "token"),
-                       length, seconds, static_cast<double>(added) / seconds);
+                       length, seconds, added / seconds);
 }
 
 void add_generate_command(Command& commands) {

@@ -67,7 +67,7 @@ void run_init_command(const InitCommand& c, std::ostream& out) {
   FirstConfigInputs inputs{.text_bytes = text_bytes(c.sources), .minutes = c.minutes};
   inputs.flops_per_second = find_device_peaks({DeviceType::cpu, 0}).bf16;
   out << fmt::format("{}: {:.1f} MB of text; this machine: {:.2f} TFLOP/s in bf16\n", source,
-                     static_cast<double>(inputs.text_bytes) * 1e-6, inputs.flops_per_second * 1e-12);
+                     inputs.text_bytes * 1e-6, inputs.flops_per_second * 1e-12);
   choose_first_config(inputs);  // refuses what cannot be trained on before anything is made
   std::string tokenizer = c.tokenizer;
   fs::create_directories(c.output);
@@ -82,7 +82,7 @@ void run_init_command(const InitCommand& c, std::ostream& out) {
                                                 .output = (fs::path(c.output) / "run").string()}));
   load_config(config);  // what was written loads
   out << fmt::format("{}: {:.1f}M parameters, {} of {} tokens, {}\n\nNext: ottava train {}\n", config,
-                     static_cast<double>(first.parameters) * 1e-6, counted(first.steps, "step"),
+                     first.parameters * 1e-6, counted(first.steps, "step"),
                      first.global_batch * first.sequence, minutes_text(first.minutes), config);
 }
 

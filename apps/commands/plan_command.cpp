@@ -63,8 +63,7 @@ void print_float8(const Experiment& e, const StepPlan& plan, std::ostream& out) 
   for (const ParameterSpec& spec : specs) {
     const int64_t rows = tensor_parallel_shape(spec, e.mesh.size(MeshAxis::tp))[0];
     const double ratio =
-        static_cast<double>(largest_shard_rows(rows, shards, spec.shard_alignment) * shards) /
-        static_cast<double>(rows);
+        static_cast<double>(largest_shard_rows(rows, shards, spec.shard_alignment) * shards) / rows;
     if (spec.shard_alignment > 1 && ratio > most) most = ratio, worst = &spec;
   }
   if (worst)

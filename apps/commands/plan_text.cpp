@@ -29,7 +29,7 @@ void print_move(const MemoryMove& move, const RecordedLayout& from, double limit
   const std::string keys =
       listed(move.keys, [](const auto& one) { return fmt::format("{}: {}", one.first, one.second); });
   const RecordedLayout& after = move.after;
-  const double ranks = static_cast<double>(after.layout.ranks()) / static_cast<double>(from.layout.ranks());
+  const double ranks = static_cast<double>(after.layout.ranks()) / from.layout.ranks();
   out << fmt::format("  {:+.1f} GiB: {}; FLOPs {}", after.gib() - from.gib(), keys,
                      change_text(from.flops(), after.flops()));
   if (after.time)
@@ -50,8 +50,7 @@ void print_pipeline(const PipelineLayout& pipeline, const RecordedLayout& record
   if (!pipeline.is_on()) return;
   out << fmt::format("Pipeline: {}\n", describe(pipeline));
   for (int rank = 0; rank < pipeline.shape.ranks; ++rank)
-    out << fmt::format("  {}: {:>8.3f} GiB, {}\n", rank,
-                       gib(recorded.bytes_of_roles[static_cast<size_t>(rank)]),
+    out << fmt::format("  {}: {:>8.3f} GiB, {}\n", rank, gib(recorded.bytes_of_roles[rank]),
                        describe_rank(pipeline, rank));
   out << picture_of(make_schedule(pipeline.shape))
       << "  (digits: forward of a micro-batch; small letters: gradient of its input, capitals: of weights; "
@@ -77,8 +76,7 @@ void print_context_parallel(const Experiment& e, std::ostream& out) {
     out << fmt::format(
         "  cuDNN's attention takes {:.3f} GiB more, which this plan is without: its bf16 gradients of "
         "those\n",
-        gib(2 * e.shape.batch * e.shape.sequence * at_once * e.shape.model.head_dim *
-            static_cast<int64_t>(size_of(DType::bf16))));
+        gib(2 * e.shape.batch * e.shape.sequence * at_once * e.shape.model.head_dim * size_of(DType::bf16)));
 }
 
 void print_memory(const MemoryPlan& memory, std::ostream& out) {
@@ -157,8 +155,7 @@ void print_time(const StepTime& time, const StepPlan& plan, const Machine& machi
       throughput(plan,
                  {.fp32 = d.fp32_tflops * 1e12,
                   .bf16 = d.bf16_tflops * 1e12,
-                  .fp8 = (d.fp8_tflops > 0 ? d.fp8_tflops : d.bf16_tflops) * 1e12,
-                  .source = {}},
+                  .fp8 = (d.fp8_tflops > 0 ? d.fp8_tflops : d.bf16_tflops) * 1e12},
                  {.seconds = time.seconds,
                   .tokens = static_cast<double>(e.tokens_per_step()),
                   .ranks = ranks,
@@ -187,7 +184,7 @@ void print_time(const StepTime& time, const StepPlan& plan, const Machine& machi
   constexpr size_t kShown = 6;
   std::vector<OperationForecast> longest = predict_operations(plan, machine);
   for (const auto& [operation, one] : std::span(longest).first(std::min(kShown, longest.size()))) {
-    const double all = one.seconds * static_cast<double>(operation->calls);
+    const double all = one.seconds * operation->calls;
     out << fmt::format("    {:<32} {:>6} x {:>10} = {:>10}, {:.1f} TFLOP/s, {:.0f} GB/s\n",
                        operation->op + (operation->variant.empty() ? "" : " " + operation->variant),
                        operation->calls, duration_text(one.seconds), duration_text(all),
@@ -266,8 +263,7 @@ void print_search(const SearchResult& result, const MemoryLimit& limit, const Ma
     const StepTime& t = *l.time;
     out << fmt::format("{:>3} {:>10} {:>8.1f}% {:>10} {:>8.1f} {:>8.1f}%  {}{}{}\n", i + 1,
                        duration_text(t.seconds), 100 * (t.seconds / first.seconds - 1),
-                       with_commas(static_cast<int64_t>(static_cast<double>(e.tokens_per_step()) / t.seconds /
-                                                        static_cast<double>(l.layout.ranks()))),
+                       with_commas(static_cast<int64_t>(e.tokens_per_step() / t.seconds / l.layout.ranks())),
                        l.gib(), 100 * t.exposed / t.seconds, describe(l.layout),
                        result.reasons[i].empty() ? "" : "; ", result.reasons[i]);
   }

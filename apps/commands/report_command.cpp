@@ -47,7 +47,7 @@ void run_report_command(const ReportCommand& command, std::ostream& out) {
   tell_apart(runs);
   options.now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   const std::string page = report_page(runs, unreadable, options);
-  const auto bytes = static_cast<double>(page.size());
+  const double bytes = page.size();
   if (bytes > kLargest) {
     fail<FileError>(
         "report",

@@ -99,7 +99,7 @@ void tokenizer_train(const TokenizerTrainOptions& options, std::ostream& out) {
   write_file_atomically(options.output_folder + "/tokenizer.json", texts.tokenizer_json);
   double seconds = watch.seconds();
   out << fmt::format("read {:.1f} MB of text, {} different words, in {:.1f} s\nwrote {} ({} tokens)\n",
-                     static_cast<double>(trainer.bytes()) / 1e6, trainer.distinct_words(), seconds,
+                     trainer.bytes() / 1e6, trainer.distinct_words(), seconds,
                      options.output_folder + "/tokenizer.json", options.vocab_size);
 }
 
@@ -144,7 +144,7 @@ void tokenizer_inspect(const TokenizerInspectOptions& options, std::ostream& out
   out << fmt::format("{}: {}, {}, {:.3f} bytes per token, {:.1f} MB/s on one core\n", options.text_file,
                      counted(text.size(), "byte"), counted(ids.size(), "token"),
                      static_cast<double>(text.size()) / std::max<size_t>(ids.size(), 1),
-                     static_cast<double>(text.size()) / 1e6 / std::max(seconds, 1e-9));
+                     text.size() / 1e6 / std::max(seconds, 1e-9));
 }
 
 namespace {

@@ -47,7 +47,7 @@ std::map<int64_t, RankFile> read_ranks(const std::string& folder) {
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
     const std::string path = entry.path().string();
     if (!path.ends_with("_trace.json.gz")) continue;
-    RankFile file{.path = path, .text = gunzip(read_file(path), path), .host = {}, .split = {}};
+    RankFile file{.path = path, .text = gunzip(read_file(path), path)};
     const Json json = Json::parse(file.text, path);
     const Json& about = json.at("ottava", path);
     if (const int64_t schema = about.at("schema", path).as_integer(path); schema != 1)
@@ -75,12 +75,11 @@ void run_trace_command(const TraceCommand& command, std::ostream& out) {
   for (const auto& [rank, file] : ranks) {
     const TimeSplit& s = file.split;
     auto percent = [&](int64_t part) {
-      return fmt::format("{:.1f}%",
-                         s.total > 0 ? 100.0 * static_cast<double>(part) / static_cast<double>(s.total) : 0);
+      return fmt::format("{:.1f}%", s.total > 0 ? 100.0 * part / s.total : 0);
     };
-    out << fmt::format("{:>5} {:>12.3f} {:>10} {:>15} {:>10} {:>8}  {}\n", rank,
-                       static_cast<double>(s.total) * 1e-6, percent(s.compute), percent(s.communication),
-                       percent(s.exposed), percent(s.idle), file.host);
+    out << fmt::format("{:>5} {:>12.3f} {:>10} {:>15} {:>10} {:>8}  {}\n", rank, s.total * 1e-6,
+                       percent(s.compute), percent(s.communication), percent(s.exposed), percent(s.idle),
+                       file.host);
   }
   out << "exposed: communication while nothing is computed; compute + exposed + idle are the whole\n";
   if (command.merged.empty()) return;

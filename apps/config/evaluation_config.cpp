@@ -38,7 +38,7 @@ void validate(const EvaluationConfig& c, config::Problems& problems) {
 int64_t EvaluationConfig::longest_sample() const {
   size_t longest = 0;
   for (const std::string& prompt : prompts) longest = std::max(longest, prompt.size());
-  return static_cast<int64_t>(longest) + 1 + max_new_tokens;
+  return longest + 1 + max_new_tokens;
 }
 
 }  // namespace ottava

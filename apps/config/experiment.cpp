@@ -78,7 +78,6 @@ Experiment resolve_experiment(const Config& c, std::shared_ptr<const Tokenizer> 
                .mesh = mesh,
                .shape = std::move(shape),
                .model_values = std::move(model_values),
-               .decisions = {},
                .global_batch = batches.global,
                .compute_capability = compute_capability};
   if (c.parallelism.enable_async_tensor_parallel && e.mesh.size(MeshAxis::tp) > 1)
@@ -117,11 +116,10 @@ int64_t snapshot_bytes(const Experiment& e, const ShardCoordinates& at) {
   std::vector<ParameterSpec> specs = parameter_table(e.shape).specs;
   align_shards(specs, e.shape.parameters);
   const checkpoint::ShardMemory moment{.dtype = e.shape.parameters.optimizer_state};
-  return checkpoint::owned_bytes(
-      {.specs = specs,
-       .at = at,
-       .shards = std::vector<checkpoint::ParameterShard>(
-           specs.size(), {.weight = {}, .exp_avg = moment, .exp_avg_sq = moment, .momentum = {}})});
+  return checkpoint::owned_bytes({.specs = specs,
+                                  .at = at,
+                                  .shards = std::vector<checkpoint::ParameterShard>(
+                                      specs.size(), {.exp_avg = moment, .exp_avg_sq = moment})});
 }
 
 }  // namespace ottava

@@ -35,7 +35,7 @@ LlamaConfig model_of(const Size& size, int64_t vocabulary) {
 
 // Small models bear large steps.
 double learning_rate_for(int64_t parameters) {
-  const double rate = 3e-3 * std::pow(static_cast<double>(parameters) / 1e6, -0.3);
+  const double rate = 3e-3 * std::pow(parameters / 1e6, -0.3);
   const double digits = std::pow(10, std::floor(std::log10(rate)));
   return std::clamp(std::round(rate / digits) * digits, 1e-4, 3e-3);
 }
@@ -57,7 +57,7 @@ FirstConfig choose_first_config(const FirstConfigInputs& in) {
                       in.text_bytes, kLeastBytes);
   }
   const double flops = in.minutes * 60 * in.flops_per_second * kUtilization;
-  const double text_tokens = static_cast<double>(in.text_bytes) / in.bytes_per_token;
+  const double text_tokens = in.text_bytes / in.bytes_per_token;
   const int64_t vocabulary = in.vocabulary > 0 ? in.vocabulary : first_vocabulary(in.text_bytes);
   const double most_tokens = kMostEpochs * text_tokens;
   const double best =
@@ -68,7 +68,7 @@ FirstConfig choose_first_config(const FirstConfigInputs& in) {
   double nearest = 0;
   for (const Size& size : kSizes) {
     const LlamaConfig candidate = model_of(size, vocabulary);
-    const double distance = std::abs(std::log(static_cast<double>(parameter_count(candidate)) / best));
+    const double distance = std::abs(std::log(parameter_count(candidate) / best));
     if (!model || distance < nearest) model = candidate, nearest = distance;
   }
 
@@ -83,13 +83,12 @@ FirstConfig choose_first_config(const FirstConfigInputs& in) {
   // A few hundred steps at least, if the budget has them, and batches no smaller than one of a rank.
   const double step_tokens = std::clamp(wanted / 1000, 4096.0, 524288.0);
   out.global_batch = std::max<int64_t>(
-      std::llround(step_tokens / static_cast<double>(out.sequence * out.local_batch)) * out.local_batch,
-      out.local_batch);
-  const auto tokens_per_step = static_cast<double>(out.global_batch * out.sequence);
+      std::llround(step_tokens / (out.sequence * out.local_batch)) * out.local_batch, out.local_batch);
+  const double tokens_per_step = out.global_batch * out.sequence;
   out.steps = std::max<int64_t>(std::llround(wanted / tokens_per_step), 20);
   out.warmup = std::clamp<int64_t>(out.steps / 20, 2, 500);
   out.learning_rate = learning_rate_for(out.parameters);
-  out.tokens = tokens_per_step * static_cast<double>(out.steps);
+  out.tokens = tokens_per_step * out.steps;
   out.epochs = out.tokens / text_tokens;
   out.minutes = out.tokens * per_token / (in.flops_per_second * kUtilization) / 60;
   return out;
@@ -143,10 +142,9 @@ checkpoint:
 metrics:
   log_freq: 10
 )",
-      static_cast<double>(c.parameters) * 1e-6, c.tokens * 1e-6, c.epochs, minutes_text(c.minutes),
-      quoted(p.output), m.dim, m.layers, m.heads, m.ffn_dim, m.tied_embeddings, quoted(p.tokenizer),
-      quoted(p.text), c.sequence, c.local_batch, c.global_batch, c.steps, c.learning_rate, c.warmup,
-      std::max<int64_t>(c.steps / 10, 1));
+      c.parameters * 1e-6, c.tokens * 1e-6, c.epochs, minutes_text(c.minutes), quoted(p.output), m.dim,
+      m.layers, m.heads, m.ffn_dim, m.tied_embeddings, quoted(p.tokenizer), quoted(p.text), c.sequence,
+      c.local_batch, c.global_batch, c.steps, c.learning_rate, c.warmup, std::max<int64_t>(c.steps / 10, 1));
 }
 
 }  // namespace ottava

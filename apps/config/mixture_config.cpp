@@ -138,9 +138,9 @@ void validate(const std::vector<MixtureSourceConfig>& sources, const std::vector
                                stage.from_step, counted(stage.weights.size(), "weight"), sources.size()));
       continue;
     }
-    const size_t bad = static_cast<size_t>(
+    const size_t bad =
         std::ranges::find_if(stage.weights, [](const std::string& w) { return !number_of(w); }) -
-        stage.weights.begin());
+        stage.weights.begin();
     if (bad < stage.weights.size()) {
       problems.add(kStages, fmt::format("expected a number, got the text \"{}\"", stage.weights[bad]));
       continue;

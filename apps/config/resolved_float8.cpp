@@ -32,8 +32,7 @@ void check_validation_tokens(const TrainingShape& shape, int cp) {
         "of {} ({}/{} = {:.6g}), which {} in {} needs: change one of the two",
         shape.validation_batch, shape.validation_sequence,
         cp == 1 ? "" : fmt::format(" / context_parallel_degree {}", cp), tokens, d.recipe->alignment(),
-        tokens, d.recipe->alignment(),
-        static_cast<double>(tokens) / static_cast<double>(d.recipe->alignment()), d.gemm.name,
+        tokens, d.recipe->alignment(), static_cast<double>(tokens) / d.recipe->alignment(), d.gemm.name,
         fp8::name_of(d.recipe->name));
   }
 }
@@ -53,7 +52,7 @@ void check_output_chunks(const fp8::GemmDecision& output, int64_t chunk_tokens, 
                       "({}/{} = {:.6g}): set model.loss_chunk_tokens to one",
                       tokens.count, tokens.of, chunk,
                       rows == chunk ? "" : fmt::format(" and {} at last", rows), of, rows, of,
-                      static_cast<double>(rows) / static_cast<double>(of));
+                      static_cast<double>(rows) / of);
   }
 }
 
@@ -101,8 +100,7 @@ std::vector<std::string> weights_gathered_as_values(const Experiment& e) {
   const std::vector<ParameterSpec> specs = llama_parameters(e.shape.model).specs;
   std::vector<std::string> names;
   for (const Float8WeightSpec& weight : e.shape.parameters.float8.specs) {
-    const Shape slice =
-        tensor_parallel_shape(specs[static_cast<size_t>(weight.parameter)], e.mesh.size(MeshAxis::tp));
+    const Shape slice = tensor_parallel_shape(specs[weight.parameter], e.mesh.size(MeshAxis::tp));
     if (!float8_weight_travel(weight, slice[0], e.mesh.shards()).in_codes) names.push_back(weight.name);
   }
   return names;
@@ -110,8 +108,7 @@ std::vector<std::string> weights_gathered_as_values(const Experiment& e) {
 
 bool leaves_weight_codes_open(const Experiment& e) {
   return e.config.float8.keep_weight_codes == Float8Config::KeepCodes::automatic && e.mesh.shards() > 1 &&
-         e.shape.parameters.reshard != FsdpOptions::Reshard::never &&
-         !weights_gathered_as_values(e).empty();
+         e.shape.parameters.reshard != FsdpOptions::Reshard::never && !weights_gathered_as_values(e).empty();
 }
 
 }  // namespace ottava

@@ -180,7 +180,7 @@ void settle_attention(Experiment& e, RankGroups& ranks, Device device, const Dec
   }
   if (wish == "flash") return log::info("Attention: flash (attention.backend is flash)");
   std::vector<Candidate> candidates = find_candidates(e, device);
-  Decisions mine{.made_for = {}, .entries = {{kBackend, wish, "attention.backend is cudnn"}}};
+  Decisions mine{.entries = {{kBackend, wish, "attention.backend is cudnn"}}};
   if (wish == "auto") {
     for (Candidate& c : candidates) judge(c, e, ranks, device);
     if (ranks.control->rank() == 0) mine.entries = choose(e, device, candidates, saved);

@@ -44,7 +44,7 @@ int64_t memory_for_rank(Device device, Communicator& control) {
 
 int64_t gpu_bytes_in_use(Device device) {
   const cuda::MemoryInfo info = cuda::memory_info(device.index);
-  return static_cast<int64_t>(info.total_bytes - info.free_bytes);
+  return info.total_bytes - info.free_bytes;
 }
 
 std::string gpu_memory_text(const GpuMemory& m) {

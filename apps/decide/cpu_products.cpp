@@ -62,7 +62,6 @@ double measure_attention(const Experiment& e, Bf16Products way) {
   const AttentionForward forward{.qkv = qkv,
                                  .out = out,
                                  .lse = lse,
-                                 .document_start = {},
                                  .workspace = workspace(Pass::forward),
                                  .heads = heads,
                                  .batch = 1,
@@ -72,7 +71,6 @@ double measure_attention(const Experiment& e, Bf16Products way) {
                                    .lse = lse,
                                    .dout = dout,
                                    .dqkv = dqkv,
-                                   .document_start = {},
                                    .workspace = workspace(Pass::backward),
                                    .heads = heads,
                                    .batch = 1,
@@ -100,7 +98,7 @@ Bf16Products other(Bf16Products way) {
 }
 
 bool gains(const Experiment& e) {
-  const double tokens = static_cast<double>(e.shape.batch * e.shape.sequence);
+  const double tokens = e.shape.batch * e.shape.sequence;
   return e.shape.parameters.compute == DType::bf16 &&
          model_flops_per_token(e.shape.model, e.shape.sequence) * tokens / e.mesh.size(MeshAxis::tp) >=
              kFewestFlops;
@@ -116,7 +114,7 @@ Decisions::Entry measured(const Choice& choice, const Experiment& e) {
 
 bool everywhere(bool here, Communicator& ranks) {
   int64_t mine = here;
-  std::vector<int64_t> all(static_cast<size_t>(ranks.size()));
+  std::vector<int64_t> all(ranks.size());
   Stream host = Stream::cpu();
   ranks
       .all_gather(host, {.send = view_of(&mine, {1}),
@@ -150,8 +148,8 @@ std::vector<OpenDecision> open_cpu_products(const Experiment& e) {
   for (const Choice& choice : kChoices) {
     if (e.config.cpu.*choice.wish != "auto") continue;
     const Bf16Products usual = cpu::usual_products().*choice.way;
-    OpenDecision& decision = out.emplace_back(
-        OpenDecision{.name = choice.key, .by = "the time of each on the CPU", .outcomes = {}});
+    OpenDecision& decision =
+        out.emplace_back(OpenDecision{.name = choice.key, .by = "the time of each on the CPU"});
     for (Bf16Products way : {usual, other(usual)}) {
       decision.outcomes.push_back({std::string(name_of(way)), e.shape});
       decision.outcomes.back().shape.cpu_products.*choice.way = way;

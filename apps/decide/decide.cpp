@@ -75,7 +75,7 @@ struct MemoryOption {
 };
 
 MemoryDecision memory_decision(const Experiment& e, const char* name, MemoryOption of) {
-  MemoryDecision out{.open = {.name = name, .by = "the memory that is free", .outcomes = {}}};
+  MemoryDecision out{.open = {.name = name, .by = "the memory that is free"}};
   for (const bool value : {of.with_most_memory, !of.with_most_memory}) {
     out.open.outcomes.push_back({value ? "true" : "false", e.shape});
     out.open.outcomes.back().shape.parameters.*of.option = value;
@@ -110,7 +110,7 @@ bool leaves_loss_chunks_open(const Experiment& e) {
 }
 
 MemoryDecision loss_chunk_decision(const Experiment& e) {
-  MemoryDecision out{.open = {.name = kLossChunks, .by = "the memory that is free", .outcomes = {}},
+  MemoryDecision out{.open = {.name = kLossChunks, .by = "the memory that is free"},
                      .gain = "fewer passes over the output layer's gradient",
                      .item = "logits of more tokens",
                      .after_change = "after which gradients are summed in another order"};
@@ -210,7 +210,7 @@ std::vector<Decisions::Entry> measured_as_memory_allows(const Experiment& e, Ran
   Experiment timed = as_memory_allows(e, ranks, device);
   std::vector<Decisions::Entry> measured = measure_float8(timed, ranks, device);
   Experiment chosen = e;
-  apply_measured_float8(chosen, {.made_for = {}, .entries = measured});
+  apply_measured_float8(chosen, {.entries = measured});
   if (!timed.shape.parameters.keeps_float8_codes || !leaves_weight_codes_open(chosen) ||
       as_memory_allows(chosen, ranks, device).shape.parameters.keeps_float8_codes)
     return measured;
@@ -280,7 +280,7 @@ void settle_decisions(Experiment& e, RankGroups& ranks, Device device, DecisionS
   if (source == DecisionSource::checkpoint && ranks.control->rank() == 0)
     saved = saved_decisions(e, made_for);
   saved = of_first_rank(saved, *ranks.control);
-  e.decisions = {.made_for = made_for, .entries = {}};
+  e.decisions = {.made_for = made_for};
   for (const Decisions::Entry& entry : saved.entries) {
     if (entry.name.starts_with(kGemmDecisions))
       e.decisions.entries.push_back(entry);  // followed in rehearse()

@@ -36,7 +36,7 @@ Decisions parse_decisions(std::string_view text, std::string_view where) {
   auto text_of = [&](const Json& parent, const char* name) {
     return parent.at(name, where).as_string(fmt::format("{}: {}", where, name));
   };
-  Decisions out{.made_for = text_of(json, "made_for"), .entries = {}};
+  Decisions out{.made_for = text_of(json, "made_for")};
   for (const Json& entry : json.at("entries", where).as_array(fmt::format("{}: entries", where))) {
     out.entries.push_back({text_of(entry, "name"), text_of(entry, "value"), text_of(entry, "reason")});
   }

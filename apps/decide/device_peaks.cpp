@@ -161,7 +161,7 @@ double measure_peak(Stream& stream, Precision precision, double seconds) {
       stream.matmul_cache().set_products(before);
     }
   }
-  return 2 * static_cast<double>(edge) * static_cast<double>(edge) * static_cast<double>(edge) / best;
+  return 2.0 * edge * edge * edge / best;
 }
 
 void settle_peaks(Experiment& e, RankGroups& ranks, Device device, const Decisions& saved) {

@@ -72,7 +72,7 @@ Decisions MeasurementCache::read() const {
 
 void MeasurementCache::write(const std::vector<Decisions::Entry>& entries) const {
   if (file_.empty() || entries.empty()) return;
-  Decisions all{.made_for = made_for_, .entries = {}};
+  Decisions all{.made_for = made_for_};
   try {
     fs::create_directories(fs::path(file_).parent_path());
     std::error_code error;

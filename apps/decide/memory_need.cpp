@@ -11,7 +11,7 @@ MemoryNeed memory_need(const Experiment& e, const TrainingShape& shape, RankGrou
   const int64_t snapshot = device.type == DeviceType::cuda ? 0 : snapshot_bytes(e, ranks.coordinates);
   const int64_t mine[2] = {record_step(shape, device, ranks).memory.total_bytes() + snapshot,
                            memory_for_rank(device, *ranks.control)};
-  std::vector<int64_t> all(2 * static_cast<size_t>(ranks.control->size()));
+  std::vector<int64_t> all(2 * ranks.control->size());
   Stream host = Stream::cpu();
   ranks.control
       ->all_gather(host, {.send = view_of(const_cast<int64_t*>(mine), {2}),

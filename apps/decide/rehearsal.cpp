@@ -34,12 +34,11 @@ void step_and_validate(const TrainingShape& shape, const StepPlan& plan, Stream&
   }
   const int64_t most = std::max({shape.micro_batches * shape.batch * shape.sequence,
                                  shape.validation_batch * shape.validation_sequence, shape.prompts});
-  const std::vector<int32_t> indices = scattered_indices(most, shape.model.vocab_size),
-                             zeros(static_cast<size_t>(most), 0);
+  const std::vector<int32_t> indices = scattered_indices(most, shape.model.vocab_size), zeros(most, 0);
   const HostTokens tokens{indices, indices, zeros, zeros};
   engine.train_step(tokens, {.valid_tokens = most});
   if (shape.validation_batch > 0) engine.validate(tokens);
-  if (shape.prompts > 0) engine.next_logits(std::span(zeros).first(static_cast<size_t>(shape.prompts)), 0);
+  if (shape.prompts > 0) engine.next_logits(std::span(zeros).first(shape.prompts), 0);
 }
 
 std::vector<GemmChoice> to_choices(const Decisions& decisions) {

@@ -91,7 +91,7 @@ double OperationTimes::beyond(const StepPlan& step, const StepPlan& other) {
   double sum = 0;
   for (const RecordedOperation& o : step.operations) {
     const int64_t more = o.calls - theirs[key_of(o)];
-    if (more > 0) sum += static_cast<double>(more) * of_call(o);
+    if (more > 0) sum += more * of_call(o);
   }
   return sum;
 }

@@ -54,13 +54,13 @@ double rehearse(const StepPlan& plan, const std::string& label, Stream& stream, 
   std::vector<std::function<void()>> events;
   int messages = 0;
   for (const RecordedEvent& event : plan.order.events) {
-    if (plan.order.labels[static_cast<size_t>(event.label)] != label) continue;
+    if (plan.order.labels[event.label] != label) continue;
     const int32_t index = event.index;
     if (event.kind == RecordedEvent::Kind::operation) {
-      const RecordedOperation& operation = plan.operations[static_cast<size_t>(index)];
+      const RecordedOperation& operation = plan.operations[index];
       if (!operations.contains(index)) operations[index] = prepare(operation, bench, vocabulary);
       events.push_back([&, index] { operations[index](stream); });
-    } else if (const RecordedTransfer& t = plan.order.transfers[static_cast<size_t>(index)]; t.axis != "tp") {
+    } else if (const RecordedTransfer& t = plan.order.transfers[index]; t.axis != "tp") {
       continue;
     } else if (event.kind == RecordedEvent::Kind::issue) {
       const int distance = t.calls[0].collective == "send" ? 1 + messages++ % (tp.size() - 1) : 0;

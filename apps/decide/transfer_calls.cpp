@@ -26,7 +26,7 @@ std::function<Request(Stream&)> prepare(const RecordedTransfer::Call& call, Comm
   if (call.collective == "all_reduce") {
     const Tensor x = tensor(elements);
     return [&ranks, x](Stream& s) {
-      return ranks.all_reduce(s, {.send = x, .recv = {}, .op = ReduceOp::max, .label = kLabel});
+      return ranks.all_reduce(s, {.send = x, .op = ReduceOp::max, .label = kLabel});
     };
   }
   const Tensor whole = tensor(block * size);

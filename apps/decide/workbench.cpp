@@ -81,7 +81,7 @@ Tensor Workbench::filled(DType dtype, Shape shape, const std::function<void(Stre
   Tensor tensor{nullptr, dtype, shape};
   if (device_.type == DeviceType::meta) return tensor;
   constexpr int64_t kLeastBytes = 256;  // a workspace of nothing has an address too
-  buffers_.emplace_back(device_, static_cast<size_t>(std::max(tensor.bytes(), kLeastBytes)));
+  buffers_.emplace_back(device_, std::max(tensor.bytes(), kLeastBytes));
   tensor.data = buffers_.back().data();
   Stream stream = device_stream(device_);
   fill(stream, tensor);

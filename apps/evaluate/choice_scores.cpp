@@ -48,7 +48,7 @@ Tokens encode(const Tokenizer& tokenizer, const ChoiceItem& item, const std::str
 }
 
 Accuracy accuracy(int64_t right, int64_t items) {
-  const double n = static_cast<double>(items), p = static_cast<double>(right) / n;
+  const double n = items, p = static_cast<double>(right) / n;
   return {p, items > 1 ? std::sqrt(p * (1 - p) / (n - 1)) : 0};
 }
 
@@ -57,7 +57,7 @@ std::vector<double> sums_of(const data::WholePacked& whole, size_t documents, co
   const int64_t windows = whole.packed.windows(model.sequence), row = model.sequence,
                 passes = (windows + model.batch * model.ranks - 1) / (model.batch * model.ranks);
   std::vector<double> sums(documents, 0.0);
-  const auto size = static_cast<size_t>(model.batch * row);
+  const size_t size = model.batch * row;
   Tokens inputs(size), targets(size), starts(size), positions(size);
   std::vector<float> losses(size);
   for (int64_t pass = 0; pass < passes; ++pass) {
@@ -78,10 +78,9 @@ std::vector<double> sums_of(const data::WholePacked& whole, size_t documents, co
       const int64_t begin = w * (row + 1);
       auto d = std::ranges::upper_bound(begins, begin) - begins.begin() - 1;
       for (int64_t i = 0; i < row; ++i) {
-        while (d + 1 < std::ssize(begins) && begins[static_cast<size_t>(d + 1)] <= begin + i) ++d;
-        const auto at = static_cast<size_t>((w - first) * row + i);
-        if (targets[at] != data::kNoTarget)
-          sums[static_cast<size_t>(whole.sources[static_cast<size_t>(d)])] += losses[at];
+        while (d + 1 < std::ssize(begins) && begins[d + 1] <= begin + i) ++d;
+        const size_t at = (w - first) * row + i;
+        if (targets[at] != data::kNoTarget) sums[whole.sources[d]] += losses[at];
       }
     }
   }
@@ -113,8 +112,8 @@ ChoiceScores score_choices(const ChoiceTask& task, const Tokenizer& tokenizer, c
     std::vector<double> scores, per_character, per_byte;
     for (const std::string& choice : item.choices) {
       scores.push_back(-sums[next++]);
-      per_character.push_back(scores.back() / static_cast<double>(characters(choice)));
-      per_byte.push_back(scores.back() / static_cast<double>(choice.size()));
+      per_character.push_back(scores.back() / characters(choice));
+      per_byte.push_back(scores.back() / choice.size());
     }
     const auto is_right = [&](const std::vector<double>& by) {
       return std::ranges::max_element(by) - by.begin() == item.gold;

@@ -152,7 +152,7 @@ ChoiceTask read_choice_task(const std::string& path, int64_t most) {
   while (stream->append(text, 1 << 20) > 0) {
   }
   const std::string name = std::filesystem::path(path).filename().string();
-  ChoiceTask task{.name = name.substr(0, name.find('.')), .items = {}};
+  ChoiceTask task{.name = name.substr(0, name.find('.'))};
   int64_t number = 0;
   for (size_t at = 0; at < text.size() && std::ssize(task.items) != most;) {
     const size_t end = std::min(text.find('\n', at), text.size());

@@ -33,13 +33,12 @@ int64_t ChatSession::say(std::string_view text, const AnswerOptions& options, st
   } else {
     generator_.rewind(kept);
   }
-  for (int64_t i = std::max<int64_t>(kept, 1); i < prompt; ++i)
-    logits = generator_.next(tokens[static_cast<size_t>(i)]);
+  for (int64_t i = std::max<int64_t>(kept, 1); i < prompt; ++i) logits = generator_.next(tokens[i]);
   const int64_t added = write_answer(options, tokenizer_, generator_, logits, tokens, out);
   held_.assign(tokens.begin(), tokens.begin() + generator_.length());
   conversation_.messages.push_back(
       {.role = data::Role::assistant,
-       .content = tokenizer_.decode(std::span(tokens).subspan(static_cast<size_t>(prompt)),
+       .content = tokenizer_.decode(std::span(tokens).subspan(prompt),
                                     {.special_tokens = DecodeOptions::SpecialTokens::drop})});
   return added;
 }

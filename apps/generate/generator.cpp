@@ -19,7 +19,7 @@ Generator::Generator(Options options, Device device)
                        run(c, options.prompt_tokens, 0);
                        if (options.capacity > options.prompt_tokens) run(c, 1, options.prompt_tokens);
                      });
-  host_logits_.resize(static_cast<size_t>(options.model.vocab_size));
+  host_logits_.resize(options.model.vocab_size);
 }
 
 void Generator::build(Arena& arena) {

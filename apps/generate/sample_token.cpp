@@ -10,13 +10,13 @@ namespace ottava {
 
 int32_t sample_token(const float* logits, int64_t vocab, const Sampling& s, double uniform) {
   if (s.temperature <= 0) return static_cast<int32_t>(std::max_element(logits, logits + vocab) - logits);
-  std::vector<int32_t> order(static_cast<size_t>(vocab));
+  std::vector<int32_t> order(vocab);
   std::iota(order.begin(), order.end(), 0);
   const int64_t keep = s.top_k > 0 ? std::min(s.top_k, vocab) : vocab;
   std::partial_sort(order.begin(), order.begin() + keep, order.end(), [&](int32_t a, int32_t b) {
     return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
   });
-  order.resize(static_cast<size_t>(keep));
+  order.resize(keep);
   std::vector<double> weight(order.size());
   double total = 0;
   for (size_t i = 0; i < order.size(); ++i)
@@ -37,7 +37,7 @@ void penalise_repetition(std::span<float> logits, std::span<const int32_t> seen,
   std::ranges::sort(tokens);
   tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
   for (int32_t token : tokens) {
-    float& logit = logits[static_cast<size_t>(token)];
+    float& logit = logits[token];
     logit = static_cast<float>(logit > 0 ? logit / penalty : logit * penalty);
   }
 }

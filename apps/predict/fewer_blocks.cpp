@@ -14,16 +14,15 @@ constexpr int64_t kFew = 3;  // motifs from which on all that is added is anothe
 
 // A number for each block, the same for those that are alike.
 std::vector<size_t> block_kinds(const TrainingShape& shape) {
-  std::vector<std::string> kinds(static_cast<size_t>(shape.model.layers));
+  std::vector<std::string> kinds(shape.model.layers);
   const std::vector<Recompute>& recompute = shape.model_options.recompute;
   for (size_t i = 0; i < recompute.size() && i < kinds.size(); ++i)
     kinds[i] = std::to_string(static_cast<int>(recompute[i]));
   for (const fp8::GemmDecision& d : shape.float8_policy.decisions) {
     if (d.gemm.layer < 0) continue;
     const std::string prefix = fmt::format("layers.{}.", d.gemm.layer);
-    kinds[static_cast<size_t>(d.gemm.layer)] +=
-        fmt::format(" {} {} {}", d.gemm.name.substr(prefix.size()),
-                    d.recipe ? fp8::name_of(d.recipe->name) : "-", d.is_split);
+    kinds[d.gemm.layer] += fmt::format(" {} {} {}", d.gemm.name.substr(prefix.size()),
+                                       d.recipe ? fp8::name_of(d.recipe->name) : "-", d.is_split);
   }
   std::map<std::string, size_t> numbers;
   std::vector<size_t> out;
@@ -35,7 +34,7 @@ std::vector<size_t> block_kinds(const TrainingShape& shape) {
 int64_t repeats(const std::vector<size_t>& kinds, int64_t head, int64_t motif) {
   const auto size = std::ssize(kinds);
   int64_t end = head + motif;
-  while (end < size && kinds[static_cast<size_t>(end)] == kinds[static_cast<size_t>(end - motif)]) ++end;
+  while (end < size && kinds[end] == kinds[end - motif]) ++end;
   return std::max<int64_t>((end - head) / motif, 0);
 }
 
@@ -49,7 +48,7 @@ StepFigures operator+(const StepFigures& a, const StepFigures& b) {
           a.compute + b.compute};
 }
 StepFigures operator*(int64_t n, const StepFigures& a) {
-  const auto x = static_cast<double>(n);
+  const double x = n;
   return {n * a.alive_bytes, n * a.sent_bytes, n * a.calls,  x * a.flops,
           x * a.bytes,       x * a.seconds,    x * a.compute};
 }
@@ -97,8 +96,7 @@ StepFigures figures_of(std::span<const StepPlan> roles, const Machine& machine) 
                   .calls = plan.traffic.calls(),
                   .seconds = predict_step(roles, machine).seconds};
   for (const CostRecorder::Total& total : plan.costs) out.flops += total.flops, out.bytes += total.bytes;
-  for (const RecordedOperation& o : plan.operations)
-    out.compute += static_cast<double>(o.calls) * machine.time_of(o).seconds;
+  for (const RecordedOperation& o : plan.operations) out.compute += o.calls * machine.time_of(o).seconds;
   return out;
 }
 
@@ -131,8 +129,7 @@ TrainingShape with_motifs(const TrainingShape& shape, const BlockPattern& patter
   const std::vector<ParameterSpec> specs = llama_parameters(shape.model).specs;
   for (size_t p = specs.size(); p-- > 0 && !out.groups.empty();) {
     const int64_t block = specs[p].unit - 1;
-    if (block >= from && block < from + left_out)
-      out.groups.erase(out.groups.begin() + static_cast<int64_t>(p));
+    if (block >= from && block < from + left_out) out.groups.erase(out.groups.begin() + p);
   }
   out.model.layers -= left_out;
   auto& recompute = out.model_options.recompute;

@@ -16,8 +16,7 @@ bool is_attention(const RecordedOperation& o) { return o.op.starts_with("attenti
 double product_efficiency(const RecordedOperation& o, double sms) {
   const ProductExtents e = product_extents(o);
   if (sms == 0 || e.inner == 0) return 1;
-  const auto tiles = static_cast<double>(((e.rows + 127) / 128) * ((e.columns + 255) / 256)),
-             inner = static_cast<double>(e.inner);
+  const double tiles = ((e.rows + 127) / 128) * ((e.columns + 255) / 256), inner = e.inner;
   return tiles / (std::ceil(tiles / sms) * sms) * inner / (inner + 256);
 }
 
@@ -25,7 +24,7 @@ double attention_width(const RecordedOperation& o) {
   const std::vector<Tensor>& tensors = o.call.tensors;
   const auto lse = std::ranges::find_if(tensors, [](const Tensor& t) { return t.shape.rank() == 3; });
   if (lse == tensors.end() || tensors.size() < 2) return 128;
-  return static_cast<double>(tensors[1].cols()) / static_cast<double>(lse->shape[1]);
+  return static_cast<double>(tensors[1].cols()) / lse->shape[1];
 }
 
 }  // namespace
@@ -90,10 +89,10 @@ double Machine::seconds_of(const RecordedTransfer& transfer) const {
   const int machines = (transfer.ranks + here - 1) / here;
   const bool twice = !transfer.calls.empty() && transfer.calls[0].collective == "all_reduce";
   const double rounds = twice ? 2 : 1;
-  const double within = static_cast<double>(transfer.sent_bytes()) / (device.link_gb_per_s * 1e9);
+  const double within = transfer.sent_bytes() / (device.link_gb_per_s * 1e9);
   double between = 0;
   if (machines > 1) {
-    between = rounds * static_cast<double>(transfer.payload_bytes()) * network.fabric /
+    between = rounds * transfer.payload_bytes() * network.fabric /
               (here * network.nic_gb_per_s * 1e9 * network.efficiency);
   }
   const double hops = device.link_hop_us * (transfer.ranks - machines) + network.hop_us * (machines - 1);

@@ -73,9 +73,8 @@ ProductExtents product_extents(const RecordedOperation& o) {
   for (size_t i = tensors.size(); i-- > 1;) {
     if (tensors[i].shape.rank() != 2) continue;
     const int64_t m = tensors[i].rows(), n = tensors[i].cols();
-    const double k = o.flops / (2 * static_cast<double>(m) * static_cast<double>(n));
-    if (k == static_cast<double>(tensors[0].rows()) || k == static_cast<double>(tensors[0].cols()))
-      return {m, n, static_cast<int64_t>(k)};
+    const double k = o.flops / (2.0 * m * n);
+    if (k == tensors[0].rows() || k == tensors[0].cols()) return {m, n, static_cast<int64_t>(k)};
   }
   return {};
 }
@@ -112,9 +111,7 @@ void MeasuredOperations::add_products(std::string_view text, const std::string& 
     const std::optional<KeptProduct> product = kept_product(entry);
     if (!product) continue;
     const ProductExtents& e = product->extents;
-    const double seconds = product->milliseconds * 1e-3, flops = 2 * static_cast<double>(e.rows) *
-                                                                 static_cast<double>(e.columns) *
-                                                                 static_cast<double>(e.inner);
+    const double seconds = product->milliseconds * 1e-3, flops = 2.0 * e.rows * e.columns * e.inner;
     for (const std::string& name : product->names) {
       const std::string_view precision = ottava::name_of(product->precision);
       auto [known, is_new] = products_.try_emplace(product_of(name, precision, e), seconds);

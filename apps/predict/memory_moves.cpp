@@ -94,11 +94,11 @@ RecordedLayout LayoutRecorder::record(const Layout& layout) const {
 }
 
 RecordedLayout recorded_layout(const Layout& layout, std::vector<StepPlan> roles, const Machine* machine) {
-  RecordedLayout out{.layout = layout, .plan = {}, .time = {}};
+  RecordedLayout out{.layout = layout};
   if (machine) out.time = predict_step(roles, *machine);
   for (const StepPlan& role : roles) out.bytes_of_roles.push_back(role.memory.total_bytes());
   out.role = static_cast<int>(std::ranges::max_element(out.bytes_of_roles) - out.bytes_of_roles.begin());
-  out.plan = std::move(roles[static_cast<size_t>(out.role)]);
+  out.plan = std::move(roles[out.role]);
   return out;
 }
 

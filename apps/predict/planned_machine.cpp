@@ -8,6 +8,7 @@
 #include "apps/decide/workbench.h"
 #include "core/cuda/runtime.h"
 #include "core/error.h"
+#include "core/gib.h"
 #include "core/ops/elementwise.h"
 #include "parallel/comm/solo_communicator.h"
 
@@ -45,7 +46,7 @@ double copy_bytes_per_second() {
   Workbench bench(stream.device());
   const Tensor from = bench.tensor(DType::bf16, {int64_t{1} << 23}),
                to = bench.tensor(DType::bf16, from.shape);
-  return 2e3 * static_cast<double>(from.bytes()) / best_milliseconds(stream, [&] { cast(stream, from, to); });
+  return 2e3 * from.bytes() / best_milliseconds(stream, [&] { cast(stream, from, to); });
 }
 
 void set_rates(DeviceTable& cpu, const DevicePeaks& peaks, double copied) {
@@ -59,7 +60,7 @@ void measure(DeviceTable& cpu, const MeasuredOperations& measured, const Metrics
   if (!measured.empty()) peaks.bf16 = measured.gemm_flops_per_second();
   set_rates(cpu, peaks, measured.empty() ? copy_bytes_per_second() : measured.copy_bytes_per_second());
   SoloCommunicator alone;
-  cpu.memory_gib = static_cast<double>(memory_for_rank({DeviceType::cpu, 0}, alone)) / (int64_t{1} << 30);
+  cpu.memory_gib = gib(memory_for_rank({DeviceType::cpu, 0}, alone));
 }
 
 }  // namespace
@@ -107,7 +108,7 @@ Machine planned_machine(const MachineChoice& choice, DeviceTable device, const P
   if (machine.ranks_per_node == 0) machine.ranks_per_node = std::min(ranks, cores);
   measure(machine.device, machine.measured, planned.experiment.config.metrics);
   const double here = std::min(ranks, machine.ranks_per_node);
-  const auto threads = static_cast<double>(planned.experiment.config.training.threads);
+  const double threads = planned.experiment.config.training.threads;
   // Rates are those of so many threads; without the key, of all cores.
   const double sharers = threads > 0 ? std::max(1.0, here * threads / cores) : here;
   for (double DeviceTable::*rate :

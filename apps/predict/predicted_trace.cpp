@@ -46,12 +46,12 @@ std::string trace_of(const StepPlan& plan, const std::vector<ReplayedStep>& step
   trace.slice({kHost, "ProfilerStep#1", "user_annotation", 0, nanoseconds(seconds)});
   for (size_t i = 0; i < steps.size(); ++i) {
     const RecordedEvent& event = plan.order.events[i];
-    const auto index = static_cast<size_t>(event.index);
+    const size_t index = event.index;
     const ReplayedStep& ran = steps[i];
     const int64_t begin = nanoseconds(ran.begin), end = nanoseconds(ran.end);
     if (event.kind == RecordedEvent::Kind::operation) {
       const RecordedOperation& o = plan.operations[index];
-      const std::string& label = plan.order.labels[static_cast<size_t>(event.label)];
+      const std::string& label = plan.order.labels[event.label];
       trace.slice({kCompute, label.empty() ? o.op : label, "kernel", begin, end},
                   operation_args(o, ran.end - ran.begin));
       continue;

@@ -53,7 +53,7 @@ class Repeater {
   void copy(size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i) {
       RecordedEvent event = recorded_.events[i];
-      const auto index = static_cast<size_t>(event.index);
+      const size_t index = event.index;
       if (event.kind == Kind::issue) {
         place_[index] = static_cast<int32_t>(out_.transfers.size());
         out_.transfers.push_back(recorded_.transfers[index]);
@@ -107,7 +107,7 @@ void count(StepPlan& plan) {
   plan.traffic.reset();
   std::map<std::tuple<int32_t, std::string_view, Precision>, size_t> index;
   for (const RecordedEvent& event : plan.order.events) {
-    const auto i = static_cast<size_t>(event.index);
+    const size_t i = event.index;
     if (event.kind == RecordedEvent::Kind::issue) {
       const RecordedTransfer& transfer = plan.order.transfers[i];
       for (const RecordedTransfer::Call& call : transfer.calls)
@@ -117,8 +117,7 @@ void count(StepPlan& plan) {
     if (event.kind != RecordedEvent::Kind::operation) continue;
     RecordedOperation& o = plan.operations[i];
     const auto [known, is_new] = index.try_emplace({event.label, o.op, o.precision}, plan.costs.size());
-    if (is_new)
-      plan.costs.push_back({plan.order.labels[static_cast<size_t>(event.label)], o.op, o.precision});
+    if (is_new) plan.costs.push_back({plan.order.labels[event.label], o.op, o.precision});
     CostRecorder::Total& total = plan.costs[known->second];
     ++o.calls, ++total.calls;
     total.flops += o.flops;
@@ -134,7 +133,7 @@ StepPlan sample_first_rank(const TrainingShape& shape, Device target, const Mesh
   TrainingShape few = shape;
   few.micro_batches = kRecorded;
   StepPlan plan = record_first_rank(few, target, mesh);
-  plan.memory.resize_persistent("loss sums", shape.micro_batches * static_cast<int64_t>(sizeof(float)));
+  plan.memory.resize_persistent("loss sums", shape.micro_batches * sizeof(float));
   plan.order = Repeater(plan.order).repeat(shape.micro_batches - kRecorded);
   count(plan);
   return plan;

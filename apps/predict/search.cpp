@@ -33,7 +33,7 @@ struct Estimate {
 // Bytes that every step needs of a rank: masters, gradients, moments and copies in bf16.
 double least_gib(const Layout& l, double parameters) {
   const double moment = l.moments == DType::bf16 ? 2 : 4, copy = l.float8.empty() ? 2 : 0;
-  return gib(0.95 * parameters / static_cast<double>(l.shards() * l.tp * l.pp) * (8 + 2 * moment + copy));
+  return gib(0.95 * parameters / (l.shards() * l.tp * l.pp) * (8 + 2 * moment + copy));
 }
 
 class Search {
@@ -115,7 +115,7 @@ class Search {
     const ScheduleKind schedule = schedule_named(config_.parallelism.pipeline_parallel_schedule);
     const bool is_plain = schedule == ScheduleKind::gpipe || schedule == ScheduleKind::one_f_one_b;
     return {known == 0, compute * (1 + (is_plain ? static_cast<double>(pipeline.pp - 1) : 0.0) /
-                                           static_cast<double>(pipeline.micro_batches()))};
+                                           pipeline.micro_batches())};
   }
 
   void estimate_groups(const std::vector<Layout>& layouts) {
@@ -126,7 +126,7 @@ class Search {
       const auto known = std::ranges::find(groups, key, &std::pair<Layout, Group>::first);
       (known == groups.end() ? groups.emplace_back(key, Group{}) : *known).second.push_back(layout);
     }
-    const auto parameters = static_cast<double>(parameter_count(planned_.experiment.shape.model));
+    const double parameters = parameter_count(planned_.experiment.shape.model);
     each(groups.size(), [&](size_t i) {
       Group& group = groups[i].second;
       std::ranges::sort(group, {}, &Layout::local_batch);

@@ -29,7 +29,7 @@ class Events {
            (t.calls[0].collective == "send" || t.calls[0].collective == "recv");
   }
   int64_t of(size_t role, size_t index, const RecordedTransfer& t) {
-    if (!is_meeting(t)) return first_[role] + static_cast<int64_t>(index);
+    if (!is_meeting(t)) return first_[role] + index;
     const auto [found, is_new] = meetings_.try_emplace(t.calls[0].label, count_);
     if (is_new) ++count_;
     return found->second;
@@ -47,7 +47,7 @@ ReplayProgram program_of(const StepPlan& plan, const Machine& machine,
   ReplayProgram program;
   program.reserve(plan.order.events.size());
   for (const RecordedEvent& event : plan.order.events) {
-    const auto index = static_cast<size_t>(event.index);
+    const size_t index = event.index;
     if (event.kind == RecordedEvent::Kind::operation) {
       program.push_back({.kind = ReplayStep::Kind::compute, .seconds = times[index].seconds});
       continue;
@@ -105,16 +105,16 @@ StepTime predict_step(std::span<const StepPlan> roles, const Machine& machine) {
   for (const RecordedOperation& o : plan.operations) classes.push_back(class_of(o));
   StepTime out;
   out.seconds = replayed.seconds;
-  if (roles.size() > 1) out.idle_share = 1 - busy / (out.seconds * static_cast<double>(roles.size()));
+  if (roles.size() > 1) out.idle_share = 1 - busy / (out.seconds * roles.size());
   out.error = machine.device.error_percent / 100;
   auto add = [](StepTime::Part& part, double seconds, double exposed) {
     part.seconds += seconds, part.exposed += exposed, ++part.calls;
   };
   for (size_t i = 0; i < program.size(); ++i) {
     const RecordedEvent& event = plan.order.events[i];
-    const auto index = static_cast<size_t>(event.index);
+    const size_t index = event.index;
     const double seconds = replayed.programs[longest][i].end - replayed.programs[longest][i].begin;
-    const std::string& label = plan.order.labels[static_cast<size_t>(event.label)];
+    const std::string& label = plan.order.labels[event.label];
     if (event.kind == RecordedEvent::Kind::operation) {
       out.compute += seconds;
       out.by_source[static_cast<size_t>(times[index].source)] += seconds;
@@ -150,9 +150,8 @@ std::string StepTime::bound_by() const {
 std::vector<OperationForecast> predict_operations(const StepPlan& plan, const Machine& machine) {
   std::vector<OperationForecast> out;
   for (const RecordedOperation& o : plan.operations) out.push_back({&o, machine.time_of(o)});
-  std::ranges::stable_sort(out, std::ranges::greater{}, [](const OperationForecast& f) {
-    return f.time.seconds * static_cast<double>(f.operation->calls);
-  });
+  std::ranges::stable_sort(out, std::ranges::greater{},
+                           [](const OperationForecast& f) { return f.time.seconds * f.operation->calls; });
   return out;
 }
 

@@ -40,7 +40,7 @@ struct Slots {
 template <class T>
 void append(Stream& stream, const Tensor& device, std::vector<T>& host) {
   const size_t begin = host.size();
-  host.resize(begin + static_cast<size_t>(device.numel()));
+  host.resize(begin + device.numel());
   copy(stream, device, Tensor{host.data() + begin, device.dtype, device.shape});
   stream.synchronize();
 }
@@ -76,10 +76,9 @@ Slots read_slots(TrainingEngine& engine, size_t products) {
 void set_amax(Float8Operand& out, const fp8::OperandRecipe& recipe, bool is_delayed, uint32_t bits,
               uint32_t history_bits) {
   const float value = std::bit_cast<float>(bits);
-  out.amax = static_cast<double>(value);
+  out.amax = value;
   const uint32_t scaled = is_delayed && history_bits != 0 ? history_bits : bits;
-  out.scale =
-      static_cast<double>(fp8::scale_from_amax(scaled, fp8::format_of(recipe.format), recipe.rounding).scale);
+  out.scale = fp8::scale_from_amax(scaled, fp8::format_of(recipe.format), recipe.rounding).scale;
 }
 
 struct Kind {

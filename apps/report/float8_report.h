@@ -22,10 +22,10 @@ struct Float8Operand {
   int64_t underflow = 0;   ///< elements other than zero that became zero
   int64_t saturation = 0;  ///< elements past the largest number
   double underflow_fraction() const {
-    return elements > 0 ? static_cast<double>(underflow) / static_cast<double>(elements) : 0;
+    return elements > 0 ? static_cast<double>(underflow) / elements : 0;
   }
   double saturation_fraction() const {
-    return elements > 0 ? static_cast<double>(saturation) / static_cast<double>(elements) : 0;
+    return elements > 0 ? static_cast<double>(saturation) / elements : 0;
   }
 };
 

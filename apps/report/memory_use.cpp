@@ -13,9 +13,8 @@ namespace ottava {
 namespace {
 
 double total_bytes(Device device) {
-  if (device.type == DeviceType::cuda)
-    return static_cast<double>(cuda::memory_info(device.index).total_bytes);
-  return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  if (device.type == DeviceType::cuda) return cuda::memory_info(device.index).total_bytes;
+  return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
 }
 
 }  // namespace
@@ -36,8 +35,7 @@ MemoryMaxima memory_maxima(Device device, const MemoryPlan& plan) {
   for (const MemoryPlan::Phase& phase : plan.phases) alive = std::max(alive, phase.lower_bound);
   const int64_t held = held_memory(device).most, idle = plan.total_bytes() - plan.persistent_bytes - alive;
   MemoryMaxima out{.active = use(static_cast<double>(held - idle)),
-                   .reserved = use(static_cast<double>(held)),
-                   .shown = {}};
+                   .reserved = use(static_cast<double>(held))};
   out.shown = device.type == DeviceType::cuda ? out.reserved : use(resident_bytes("VmHWM:"));
   return out;
 }

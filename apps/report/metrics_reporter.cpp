@@ -142,9 +142,9 @@ void MetricsReporter::progress(int64_t step, double seconds_per_step, const std:
   auto now = std::chrono::steady_clock::now();
   if (now - last_progress_ < std::chrono::milliseconds(200)) return;
   last_progress_ = now;
-  double done = static_cast<double>(step) / static_cast<double>(options_.total_steps);
-  std::string bar(static_cast<size_t>(done * 30), '=');
-  const std::string left = time_left(seconds_per_step * static_cast<double>(options_.total_steps - step));
+  double done = static_cast<double>(step) / options_.total_steps;
+  std::string bar(done * 30, '=');
+  const std::string left = time_left(seconds_per_step * (options_.total_steps - step));
   const std::string line =
       fmt::format("step {} of {} [{:<30}] {:.2f} s/step{}, {} left", step, options_.total_steps, bar,
                   seconds_per_step, planned.empty() ? "" : fmt::format(" ({})", planned), left);

@@ -25,7 +25,7 @@ namespace ottava {
 namespace {
 
 std::string size_text(int64_t bytes) {
-  double b = static_cast<double>(bytes);
+  double b = bytes;
   if (b < 1 << 20) return fmt::format("{:.1f} KiB", b / 1024);
   if (b < 1 << 30) return fmt::format("{:.1f} MiB", b / (1 << 20));
   return fmt::format("{:.2f} GiB", b / (1 << 30));

@@ -105,7 +105,7 @@ Column hours_of(const RunHistory& run) {
   for (size_t i = 0; i < run.steps.size(); ++i) {
     const double took = seconds && std::isfinite((*seconds)[i]) ? (*seconds)[i] : 0;
     // The first line of a file stands for its own step only.
-    sum += took * static_cast<double>(i == 0 ? 1 : run.steps[i] - before) / 3600;
+    sum += took * (i == 0 ? 1 : run.steps[i] - before) / 3600;
     before = run.steps[i];
     hours.push_back(sum);
   }
@@ -281,7 +281,7 @@ std::string report_page(const std::vector<RunHistory>& runs, const std::vector<s
   html += "</div>\n";
   if (runs.size() > 1) {
     html += "<section class=\"card comparison\">";
-    const auto baseline = static_cast<size_t>(options.baseline);
+    const size_t baseline = options.baseline;
     for (size_t i = 0; i < runs.size(); ++i)
       if (i != baseline) html += fmt::format("<p>{}.</p>", escaped(comparison_of(runs[i], runs[baseline])));
     html += "</section>\n";

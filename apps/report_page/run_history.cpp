@@ -79,7 +79,7 @@ class MetricsReader {
 
  private:
   void begin(int64_t step) {
-    const auto kept = static_cast<size_t>(std::ranges::lower_bound(run_.steps, step) - run_.steps.begin());
+    const size_t kept = std::ranges::lower_bound(run_.steps, step) - run_.steps.begin();
     if (kept < run_.steps.size()) cut(kept, step);
     run_.steps.push_back(step);
     run_.times.push_back(run_.times.empty() ? 0 : run_.times.back());
@@ -194,7 +194,7 @@ TracedTime traced_time(const std::string& path) {
   if (about.at("schema", path).as_integer(path) != 1)
     fail<FileError>("trace", "{} is of another schema than 1", path);
   const Json::Array& steps = about.at("steps", path).as_array(path);
-  const auto count = static_cast<double>(steps.size());
+  const double count = steps.size();
   std::map<std::string, TracedTime::Operation> sums;
   std::vector<Interval> compute, communication;
   for (const Json& e : json.at("traceEvents", path).as_array(path)) {
@@ -219,11 +219,11 @@ TracedTime traced_time(const std::string& path) {
     if (kind != "kernel") continue;
     const int64_t begin = std::llround(e.at("ts", path).as_number(path) * 1e3),
                   length = std::llround(e.at("dur", path).as_number(path) * 1e3);
-    sum.milliseconds += static_cast<double>(length) * 1e-6 / count;
+    sum.milliseconds += length * 1e-6 / count;
     if (is_call) sum.bytes += args.at("sent bytes", path).as_number(path) / count;
     (is_call ? communication : compute).push_back({begin, begin + length});
   }
-  TracedTime out{.about = {}, .split = split_time(compute, communication), .operations = {}};
+  TracedTime out{.split = split_time(compute, communication)};
   const int64_t first = steps.front().as_integer(path), last = steps.back().as_integer(path);
   out.about = fmt::format(
       "Rank 0 in {}, from {}",
@@ -266,7 +266,7 @@ const Column* RunHistory::column(std::string_view name) const {
 RunHistory read_run(const std::string& given) {
   const bool is_file = fs::is_regular_file(given);
   const fs::path folder = is_file ? fs::path(given).parent_path() : fs::path(given);
-  RunHistory run{.name = {}, .folder = folder.string()};
+  RunHistory run{.folder = folder.string()};
   const fs::path named = fs::absolute(folder).lexically_normal();
   run.name = (named.has_filename() ? named : named.parent_path()).filename().string();
   if (!fs::is_directory(folder))

@@ -59,7 +59,7 @@ std::string elapsed_text(double seconds) {
 }  // namespace
 
 Verdict verdict_of(const RunHistory& run, double now) {
-  Verdict out{.state = state_of(run, now), .headline = {}, .facts = {}};
+  Verdict out{.state = state_of(run, now)};
   const std::vector<double> loss = finite_of(run, kLoss), validation = finite_of(run, kValidation);
   const int64_t last = run.steps.back();
   out.headline = run.total_steps > 0
@@ -106,8 +106,7 @@ std::string comparison_of(const RunHistory& run, const RunHistory& baseline) {
   if (gaps.empty()) return text + "they have no logged step in common";
   const size_t tenth = std::max<size_t>(1, gaps.size() / 10);
   double mean = 0;
-  for (size_t i = gaps.size() - tenth; i < gaps.size(); ++i)
-    mean += gaps[i].second / static_cast<double>(tenth);
+  for (size_t i = gaps.size() - tenth; i < gaps.size(); ++i) mean += gaps[i].second / tenth;
   const auto settled_begin = gaps.begin() + static_cast<std::ptrdiff_t>(gaps.size() > 10 ? tenth : 0);
   const auto widest = std::max_element(settled_begin, gaps.end(), [](const auto& a, const auto& b) {
     return std::abs(a.second) < std::abs(b.second);

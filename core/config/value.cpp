@@ -71,7 +71,7 @@ Value Value::of(int64_t value) {
   Value v;
   v.kind = Kind::integer;
   v.integer = value;
-  v.real = static_cast<double>(value);
+  v.real = value;
   v.text = std::to_string(value);
   return v;
 }

@@ -16,8 +16,7 @@ template <class Args>
 void* address_in(const AttentionGraph::Operand& o, const Args& a) {
   const int64_t first = a.keys.first_head * (a.heads.heads / a.heads.kv_heads);
   const auto element = [&](const Tensor& tensor, int64_t of_head) -> void* {
-    return static_cast<char*>(tensor.data) +
-           (o.offset + first * of_head) * static_cast<int64_t>(size_of(o.dtype));
+    return tensor.at(o.offset + first * of_head);
   };
   switch (o.memory) {
     case Memory::qkv:
@@ -48,7 +47,7 @@ void* address_in(const AttentionGraph::Operand& o, const Args& a) {
 
 int64_t AttentionProblem::key_gradient_bytes() const {
   if (pass == Pass::forward || apart_heads == 0) return 0;
-  return batch * keys() * 2 * apart_heads * heads.head_dim * static_cast<int64_t>(size_of(DType::bf16));
+  return batch * keys() * 2 * apart_heads * heads.head_dim * size_of(DType::bf16);
 }
 
 AttentionProblem problem_of(Pass pass, AttentionHeads heads, int64_t batch, int64_t sequence,
@@ -69,7 +68,7 @@ const AttentionGraph::Operand& AttentionGraph::at(Role role) const {
 
 AttentionGraph describe(const AttentionProblem& p) {
   const int64_t d = p.heads.head_dim, t = p.sequence, row = p.heads.row();
-  AttentionGraph graph{.problem = p, .scale = 1.0f / std::sqrt(static_cast<float>(d)), .operands = {}};
+  AttentionGraph graph{.problem = p, .scale = 1.0f / std::sqrt(static_cast<float>(d))};
   const int64_t h = p.query_heads(), all = p.heads.heads, kv = p.kv_heads();
   // `positions` of a sequence lie one after the other, of which the call has `tokens`.
   struct Heads {

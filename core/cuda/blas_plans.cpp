@@ -221,8 +221,7 @@ cublasStatus_t BlasPlans::State::run(Stream& stream, const Plan& plan, const Bla
   const float alpha = 1, beta = problem.result == BlasProblem::Result::accumulate ? 1.0f : 0.0f;
   return cublaslt().matmul(handle, plan.desc, &alpha, operands.a, plan.a, operands.b, plan.b, &beta,
                            operands.d, plan.d, operands.d, plan.d, &plan.algorithm, workspace.data,
-                           static_cast<size_t>(workspace.bytes()),
-                           static_cast<cudaStream_t>(stream.native()));
+                           workspace.bytes(), static_cast<cudaStream_t>(stream.native()));
 }
 
 std::vector<cublasLtMatmulHeuristicResult_t> BlasPlans::State::proposals(const Plan& plan,
@@ -247,7 +246,7 @@ std::vector<cublasLtMatmulHeuristicResult_t> BlasPlans::State::proposals(const P
                       workspace.bytes());
   }
   check(status, "MatmulAlgoGetHeuristic", p);
-  results.resize(static_cast<size_t>(found));
+  results.resize(found);
   return results;
 }
 

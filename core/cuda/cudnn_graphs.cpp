@@ -165,7 +165,7 @@ CudnnGraphs::~CudnnGraphs() {
 }
 
 size_t CudnnGraphs::add(const AttentionGraph& description) {
-  State::Planned planned{.graph = translate(description), .uids = {}};
+  State::Planned planned{.graph = translate(description)};
   fe::graph::Graph& graph = *planned.graph;
   as_device_error("planning attention", [&] {
     check(graph.validate(), "validation");

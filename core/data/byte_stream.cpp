@@ -18,9 +18,9 @@ class PlainStream : public ByteStream {
  public:
   explicit PlainStream(const std::string& path) : file_(File::open_for_reading(path)) {}
   size_t append(std::string& out, size_t bytes) override {
-    int64_t got = append_range(file_, offset_, static_cast<int64_t>(bytes), out);
+    int64_t got = append_range(file_, offset_, bytes, out);
     offset_ += got;
-    return static_cast<size_t>(got);
+    return got;
   }
 
  private:
@@ -36,7 +36,7 @@ class CompressedInput {
   size_t available() const { return buffer_.size() - used_; }
   void consume(size_t bytes) { used_ += bytes; }
   /// Position in the file of the next unread byte.
-  int64_t offset() const { return read_ - static_cast<int64_t>(available()); }
+  int64_t offset() const { return read_ - available(); }
   /// False at the end of the file.
   bool refill() {
     if (available() > 0) return true;
@@ -151,8 +151,8 @@ class ZstdStream : public ByteStream {
 int64_t append_range(const File& file, int64_t offset, int64_t bytes, std::string& out) {
   bytes = std::max<int64_t>(std::min(bytes, file.size() - offset), 0);
   size_t start = out.size();
-  out.resize(start + static_cast<size_t>(bytes));
-  file.read_at(out.data() + start, static_cast<size_t>(bytes), offset);
+  out.resize(start + bytes);
+  file.read_at(out.data() + start, bytes, offset);
   return bytes;
 }
 

@@ -25,7 +25,7 @@ int64_t cut(const DataFile& entry, const File& file, int64_t offset) {
     int64_t read = std::ssize(bytes);
     append_range(file, offset + read, want - read, bytes);
     bool ended = offset + std::ssize(bytes) >= file.size();
-    if (auto distance = find_cut(entry.format, bytes, ended)) return offset + static_cast<int64_t>(*distance);
+    if (auto distance = find_cut(entry.format, bytes, ended)) return offset + *distance;
     if (bytes.size() > kMaxLineBytes) fail_long_line(entry, offset);
   }
   return file.size();
@@ -59,7 +59,7 @@ int64_t Corpus::block_begin(int64_t block) const {
 std::vector<Corpus::Part> Corpus::parts(int64_t block) const {
   int64_t begin = block_begin(block), end = block_begin(block + 1);
   std::vector<Part> parts;
-  size_t f = static_cast<size_t>(std::ranges::upper_bound(starts_, begin) - starts_.begin()) - 1;
+  size_t f = std::ranges::upper_bound(starts_, begin) - starts_.begin() - 1;
   for (; f < files_.size() && starts_[f] < end; ++f) {
     int64_t first = std::max(begin - starts_[f], int64_t{0}),
             last = std::min(end - starts_[f], files_[f].bytes);
@@ -70,12 +70,11 @@ std::vector<Corpus::Part> Corpus::parts(int64_t block) const {
 }
 
 int64_t Corpus::line_number(int32_t file, int64_t offset) const {
-  const DataFile& entry = files_[static_cast<size_t>(file)];
+  const DataFile& entry = files_[file];
   std::unique_ptr<ByteStream> stream = open_stream(entry.path, entry.compression);
   int64_t line = 1;
   for (std::string bytes; offset > 0; bytes.clear()) {
-    int64_t got =
-        static_cast<int64_t>(stream->append(bytes, static_cast<size_t>(std::min(offset, kReadBytes))));
+    int64_t got = stream->append(bytes, std::min(offset, kReadBytes));
     if (got == 0) break;
     line += std::ranges::count(bytes, '\n');
     offset -= got;
@@ -88,7 +87,7 @@ void BlockReader::next(Segment& segment) {
   segment.documents.clear();
   while (!finished() && !full(std::ssize(segment.bytes), corpus_.sizes())) {
     const Corpus::Part& part = parts_[part_];
-    const DataFile& file = corpus_.files()[static_cast<size_t>(part.file)];
+    const DataFile& file = corpus_.files()[part.file];
     bool more = false;
     if (is_tokenized(file.format)) {
       append_tokens(segment, part);
@@ -102,7 +101,7 @@ void BlockReader::next(Segment& segment) {
 }
 
 void BlockReader::append_plain(Segment& segment, const Corpus::Part& part) {
-  const DataFile& entry = corpus_.files()[static_cast<size_t>(part.file)];
+  const DataFile& entry = corpus_.files()[part.file];
   File file = File::open_for_reading(entry.path);
   if (file.size() != entry.bytes) {
     fail<FileError>(kWhere, "'{}' changed while it was being read: {} bytes, {} when the run started",
@@ -119,7 +118,7 @@ StoredPart stored_part(const Corpus& corpus, const TokenShard& shard, const Corp
       .begin = shard.cut(part.begin), .end = shard.cut(part.end), .token_bytes = shard.token_bytes()};
   if (stored.begin >= stored.end) return {.token_bytes = stored.token_bytes};
   stored.documents = shard.document_starts(stored.begin, stored.end);
-  const Format format = corpus.files()[static_cast<size_t>(part.file)].format;
+  const Format format = corpus.files()[part.file].format;
   if (format == Format::ottava_shard || format == Format::megatron_shard) return stored;
   // Without a document table a long document may as well be text without delimiters: it is cut as text
   // is.
@@ -134,7 +133,7 @@ StoredPart stored_part(const Corpus& corpus, const TokenShard& shard, const Corp
 }
 
 void BlockReader::append_tokens(Segment& segment, const Corpus::Part& part) {
-  const DataFile& entry = corpus_.files()[static_cast<size_t>(part.file)];
+  const DataFile& entry = corpus_.files()[part.file];
   std::unique_ptr<TokenShard> shard = TokenShard::open(entry.path, entry.format);
   StoredPart stored = stored_part(corpus_, *shard, part);
   auto kind = stored.token_bytes == 2 ? Document::Kind::u16_tokens : Document::Kind::u32_tokens;
@@ -148,14 +147,14 @@ void BlockReader::append_tokens(Segment& segment, const Corpus::Part& part) {
 }
 
 bool BlockReader::append_compressed(Segment& segment, const Corpus::Part& part) {
-  const DataFile& entry = corpus_.files()[static_cast<size_t>(part.file)];
+  const DataFile& entry = corpus_.files()[part.file];
   if (!stream_) {
     stream_ = open_stream(entry.path, entry.compression);
     pending_.clear();
     offset_ = 0;
     ended_ = false;
   }
-  size_t wanted = static_cast<size_t>(corpus_.sizes().block_bytes), length = 0;
+  size_t wanted = corpus_.sizes().block_bytes, length = 0;
   for (;;) {
     if (pending_.size() > wanted || ended_) {
       size_t nominal = std::min(wanted, pending_.size());
@@ -165,34 +164,32 @@ bool BlockReader::append_compressed(Segment& segment, const Corpus::Part& part) 
         break;
       }
     }
-    if (pending_.size() > wanted + kMaxLineBytes)
-      fail_long_line(entry, offset_ + static_cast<int64_t>(wanted));
-    ended_ = stream_->append(pending_, static_cast<size_t>(kReadBytes)) == 0;
+    if (pending_.size() > wanted + kMaxLineBytes) fail_long_line(entry, offset_ + wanted);
+    ended_ = stream_->append(pending_, kReadBytes) == 0;
   }
   size_t first = segment.bytes.size();
   segment.bytes.append(pending_, 0, length);
   pending_.erase(0, length);
   append_documents(segment, part.file, offset_, first);
-  offset_ += static_cast<int64_t>(length);
-  if (pending_.empty() && !ended_) ended_ = stream_->append(pending_, static_cast<size_t>(kReadBytes)) == 0;
+  offset_ += length;
+  if (pending_.empty() && !ended_) ended_ = stream_->append(pending_, kReadBytes) == 0;
   bool more = !(ended_ && pending_.empty());
   if (!more) stream_.reset();
   return more;
 }
 
 void BlockReader::append_documents(Segment& segment, int32_t file, int64_t offset, size_t first) {
-  Format format = corpus_.files()[static_cast<size_t>(file)].format;
+  Format format = corpus_.files()[file].format;
   if (offset == 0 && std::string_view(segment.bytes).substr(first).starts_with(kByteOrderMark)) {
     first += kByteOrderMark.size();
     offset += std::ssize(kByteOrderMark);
   }
   auto kind = format == Format::json_lines ? Document::Kind::json_line : Document::Kind::text;
   auto add = [&](size_t begin, size_t end) {
-    int64_t from = static_cast<int64_t>(first + begin), to = static_cast<int64_t>(first + end);
+    int64_t from = first + begin, to = first + end;
     segment.documents.push_back({kind, file, from, to, offset + static_cast<int64_t>(begin)});
   };
-  split_documents(format, std::string_view(segment.bytes).substr(first),
-                  static_cast<size_t>(corpus_.sizes().max_text_bytes), add);
+  split_documents(format, std::string_view(segment.bytes).substr(first), corpus_.sizes().max_text_bytes, add);
 }
 
 }  // namespace ottava::data

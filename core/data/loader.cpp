@@ -78,8 +78,8 @@ struct TokenLoader::State {
       auto segments = index.find(block);
       if (!segments && (segments = count_stored(corpus, block, options.seq_len))) index.set(block, *segments);
       if (!segments) break;
-      for (place.segment = 0; place.segment < static_cast<int64_t>(segments->size()); ++place.segment) {
-        int64_t windows = (*segments)[static_cast<size_t>(place.segment)].windows;
+      for (place.segment = 0; place.segment < std::ssize(*segments); ++place.segment) {
+        int64_t windows = (*segments)[place.segment].windows;
         if (sample < first + windows) return {place, first};
         first += windows;
       }
@@ -120,7 +120,7 @@ struct TokenLoader::State {
   double content_bytes() const {
     double bytes = 0;
     for (const DataFile& file : corpus.files())
-      bytes += static_cast<double>(file.bytes) * (file.compression == Compression::none ? 1 : 4);
+      bytes += file.bytes * (file.compression == Compression::none ? 1 : 4);
     return bytes;
   }
 
@@ -236,14 +236,14 @@ int64_t TokenLoader::count_samples() {
 
 double TokenLoader::estimate_samples() {
   State& s = *state_;
-  if (s.index.complete()) return static_cast<double>(count_samples());
+  if (s.index.complete()) return count_samples();
   SegmentCount known = s.index.total();
   if (known.windows == 0) {
     if (!s.queue) s.start(s.locate(0));
     known = s.queue->finish_front().count;
   }
-  if (known.windows == 0) return static_cast<double>(count_samples());
-  return static_cast<double>(known.windows) / static_cast<double>(known.bytes) * s.content_bytes();
+  if (known.windows == 0) return count_samples();
+  return static_cast<double>(known.windows) / known.bytes * s.content_bytes();
 }
 
 std::optional<int64_t> TokenLoader::samples_per_epoch() const {
@@ -254,8 +254,7 @@ std::optional<int64_t> TokenLoader::samples_per_epoch() const {
 DataStats TokenLoader::stats() const {
   DataStats stats = state_->stats;
   const SegmentPlace& at = state_->position;
-  stats.epochs = static_cast<double>(at.epoch) +
-                 static_cast<double>(at.position) / static_cast<double>(state_->corpus.blocks());
+  stats.epochs = static_cast<double>(at.epoch) + static_cast<double>(at.position) / state_->corpus.blocks();
   stats.bad_records = state_->encoder.bad_records();
   stats.first_bad_record = state_->encoder.first_bad_record();
   stats.buffer_bytes = state_->queue ? state_->queue->buffer_bytes() : 0;

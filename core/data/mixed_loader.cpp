@@ -29,7 +29,7 @@ void MixedLoader::read(int64_t first_sample, int64_t count, const TokenBatch& ou
   for (int64_t i = 0; i < count; ++i) {
     const MixtureTable::Place place = mixture_.at(first_sample + i);
     const int64_t at = i * length;
-    sources_[static_cast<size_t>(place.source)].loader->read(
+    sources_[place.source].loader->read(
         place.index, 1,
         {out.inputs + at, out.targets + at, out.document_starts ? out.document_starts + at : nullptr});
     if (sources) sources[i] = place.source;

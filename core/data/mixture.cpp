@@ -33,11 +33,11 @@ std::vector<int64_t> quotas_of(const std::vector<double>& weights) {
           i, weights[i] / sum, kPeriod);
     }
     quotas[i] = static_cast<int64_t>(share);
-    remainders.emplace_back(static_cast<double>(quotas[i]) - share, i);
+    remainders.emplace_back(quotas[i] - share, i);
   }
   std::ranges::sort(remainders);
   const int64_t left = kPeriod - std::accumulate(quotas.begin(), quotas.end(), int64_t{0});
-  for (int64_t i = 0; i < left; ++i) ++quotas[remainders[static_cast<size_t>(i)].second];
+  for (int64_t i = 0; i < left; ++i) ++quotas[remainders[i].second];
   return quotas;
 }
 
@@ -60,32 +60,31 @@ MixtureTable::MixtureTable(const std::vector<double>& weights)
   for (int64_t slot = 0; slot < kPeriod; ++slot) {
     while (!waiting.empty() && waiting.top().time <= slot) {
       const int32_t source = waiting.top().source;
-      const int64_t quota = quotas_[static_cast<size_t>(source)],
-                    job = static_cast<int64_t>(slots_[static_cast<size_t>(source)].size());
+      const int64_t quota = quotas_[source], job = std::ssize(slots_[source]);
       waiting.pop();
       released.push({((job + 1) * kPeriod + quota - 1) / quota, source});
     }
     const int32_t source = released.top().source;
     released.pop();
-    auto& taken = slots_[static_cast<size_t>(source)];
-    source_[static_cast<size_t>(slot)] = source;
-    rank_[static_cast<size_t>(slot)] = static_cast<int32_t>(taken.size());
+    auto& taken = slots_[source];
+    source_[slot] = source;
+    rank_[slot] = static_cast<int32_t>(taken.size());
     taken.push_back(static_cast<int32_t>(slot));
-    const int64_t quota = quotas_[static_cast<size_t>(source)], job = std::ssize(taken);
+    const int64_t quota = quotas_[source], job = std::ssize(taken);
     if (job < quota) waiting.push({job * kPeriod / quota, source});
   }
 }
 
 MixtureTable::Place MixtureTable::at(int64_t sample) const {
-  const auto slot = static_cast<size_t>(sample % kPeriod);
+  const size_t slot = sample % kPeriod;
   const int32_t source = source_[slot];
-  return {source, sample / kPeriod * quotas_[static_cast<size_t>(source)] + rank_[slot]};
+  return {source, sample / kPeriod * quotas_[source] + rank_[slot]};
 }
 
 int64_t MixtureTable::count(int32_t source, int64_t samples) const {
-  const auto& slots = slots_[static_cast<size_t>(source)];
+  const auto& slots = slots_[source];
   const auto end = std::ranges::lower_bound(slots, static_cast<int32_t>(samples % kPeriod));
-  return samples / kPeriod * quotas_[static_cast<size_t>(source)] + (end - slots.begin());
+  return samples / kPeriod * quotas_[source] + (end - slots.begin());
 }
 
 Mixture::Mixture(const std::vector<Stage>& stages) {
@@ -114,7 +113,7 @@ const Mixture::Part& Mixture::part_of(int64_t sample) const {
 MixtureTable::Place Mixture::at(int64_t sample) const {
   const Part& part = part_of(sample);
   MixtureTable::Place place = part.table.at(sample - part.from_sample);
-  place.index += part.before[static_cast<size_t>(place.source)];
+  place.index += part.before[place.source];
   return place;
 }
 

@@ -12,11 +12,11 @@ enum class Order { shuffled, sequential };
 /// A permutation of [0, n) by the Fisher-Yates shuffle, drawn from a Philox stream: for i = n-1 ... 1, swap
 /// element i with element stream.below(i + 1, i).
 inline std::vector<int32_t> permutation(int64_t n, PhiloxStream stream) {
-  std::vector<int32_t> order(static_cast<size_t>(n));
-  for (int64_t i = 0; i < n; ++i) order[static_cast<size_t>(i)] = static_cast<int32_t>(i);
+  std::vector<int32_t> order(n);
+  for (int64_t i = 0; i < n; ++i) order[i] = static_cast<int32_t>(i);
   for (int64_t i = n - 1; i > 0; --i) {
     uint64_t j = stream.below(static_cast<uint64_t>(i) + 1, static_cast<uint64_t>(i));
-    std::swap(order[static_cast<size_t>(i)], order[j]);
+    std::swap(order[i], order[j]);
   }
   return order;
 }

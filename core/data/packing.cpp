@@ -16,14 +16,13 @@ constexpr std::string_view kWhere = "data";
 }  // namespace
 
 const std::string& DocumentEncoder::path(const Document& document) const {
-  return corpus_.files()[static_cast<size_t>(document.file)].path;
+  return corpus_.files()[document.file].path;
 }
 
 namespace {
 
 std::string_view bytes_of(const Segment& segment, const Document& document) {
-  return std::string_view(segment.bytes)
-      .substr(static_cast<size_t>(document.begin), static_cast<size_t>(document.end - document.begin));
+  return std::string_view(segment.bytes).substr(document.begin, document.end - document.begin);
 }
 
 bool is_text(const Document& document) {
@@ -124,8 +123,7 @@ void DocumentEncoder::append_stored(const Document& document, std::string_view b
       fail<DataError>(kWhere,
                       "'{}' has token id {} at byte {}, the vocabulary has {} (0 to {}): was it prepared "
                       "with another tokenizer?",
-                      path(document), id, document.offset + static_cast<int64_t>(i * width), vocabulary,
-                      vocabulary - 1);
+                      path(document), id, document.offset + i * width, vocabulary, vocabulary - 1);
     }
   }
 }

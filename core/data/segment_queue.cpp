@@ -16,7 +16,7 @@ struct SegmentQueue::Item {
 
 std::vector<int32_t> block_order(const Corpus& corpus, Order order, uint64_t seed, int64_t epoch) {
   if (order == Order::shuffled) return permutation(corpus.blocks(), block_stream(seed, epoch));
-  std::vector<int32_t> identity(static_cast<size_t>(corpus.blocks()));
+  std::vector<int32_t> identity(corpus.blocks());
   for (size_t i = 0; i < identity.size(); ++i) identity[i] = static_cast<int32_t>(i);
   return identity;
 }
@@ -45,7 +45,7 @@ void SegmentQueue::work() {
       std::lock_guard source(source_mutex_);
       {
         std::unique_lock lock(mutex_);
-        size_t limit = static_cast<size_t>(options_.threads + options_.ahead);
+        size_t limit = options_.threads + options_.ahead;
         changed_.wait(lock, [&] { return stopping_ || items_.size() < limit; });
         // After an error nothing more is read: the consumer stops there.
         if (stopping_ || (!items_.empty() && items_.back()->error)) return;
@@ -76,12 +76,12 @@ std::shared_ptr<SegmentQueue::Item> SegmentQueue::read_next(Segment& raw) {
         next_ = {.epoch = next_.epoch + 1};
         order_ = block_order(corpus_, options_.order, options_.seed, next_.epoch);
       }
-      reader_ = std::make_unique<BlockReader>(corpus_, order_[static_cast<size_t>(next_.position)]);
+      reader_ = std::make_unique<BlockReader>(corpus_, order_[next_.position]);
       // Segments before the one to start at are read, since they may be compressed, but not tokenized.
       for (int64_t skip = 0; skip < next_.segment; ++skip) reader_->next(raw);
     }
     item->front.place = next_;
-    item->front.block = order_[static_cast<size_t>(next_.position)];
+    item->front.block = order_[next_.position];
     reader_->next(raw);
     item->front.last_of_block = reader_->finished();
     ++next_.segment;
@@ -162,8 +162,7 @@ void SegmentQueue::tokenize(Item& item, const Segment& raw) {
     return stopping_;
   };
   for (int64_t i = 0; i < count; ++i) {
-    const Document& document =
-        raw.documents[static_cast<size_t>(order.empty() ? i : order[static_cast<size_t>(i)])];
+    const Document& document = raw.documents[order.empty() ? i : order[i]];
     auto before = std::ssize(fresh.tokens);
     encoder_.append(raw, document, fresh.tokens, scratch);
     if (std::ssize(fresh.tokens) == before) continue;
@@ -215,7 +214,7 @@ int64_t SegmentQueue::buffer_bytes() const {
     bytes += item->packed.tokens.capacity() * sizeof(int32_t) +
              item->packed.document_starts.capacity() * sizeof(int64_t);
   }
-  return static_cast<int64_t>(bytes);
+  return bytes;
 }
 
 SegmentPlace SegmentQueue::last_started() const {

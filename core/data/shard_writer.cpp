@@ -41,7 +41,7 @@ void ShardWriter::append(std::span<const int32_t> document) {
       fail<DataError>("data", "token id {} for '{}' is outside the vocabulary of {}", id, file_.path(),
                       vocab_size_);
     }
-    buffer_.append(reinterpret_cast<const char*>(&id), static_cast<size_t>(token_bytes_));  // little endian
+    buffer_.append(reinterpret_cast<const char*>(&id), token_bytes_);  // little endian
   }
   offsets_.push_back(offsets_.back() + std::ssize(document));
   if (buffer_.size() >= kBufferBytes) flush();
@@ -56,7 +56,7 @@ void ShardWriter::flush() {
 
 void ShardWriter::finish() {
   flush();
-  std::string table(static_cast<size_t>(-(kHeaderBytes + written_) & 7), '\0');
+  std::string table(-(kHeaderBytes + written_) & 7, '\0');
   table.append(reinterpret_cast<const char*>(offsets_.data()), offsets_.size() * sizeof(int64_t));
   file_.write_at(table.data(), table.size(), kHeaderBytes + written_);
 

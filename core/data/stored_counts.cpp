@@ -8,7 +8,7 @@ std::optional<std::vector<SegmentCount>> count_stored(const Corpus& corpus, int6
   std::vector<SegmentCount> segments;
   bool full = true;
   for (const Corpus::Part& part : corpus.parts(block)) {
-    const DataFile& file = corpus.files()[static_cast<size_t>(part.file)];
+    const DataFile& file = corpus.files()[part.file];
     if (!is_tokenized(file.format)) return std::nullopt;
     StoredPart stored = stored_part(corpus, *TokenShard::open(file.path, file.format), part);
     if (full) segments.emplace_back();

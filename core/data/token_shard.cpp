@@ -28,7 +28,7 @@ T load(std::string_view bytes, size_t offset) {
 
 template <class T>
 std::vector<T> read_array(const File& file, int64_t count, int64_t offset) {
-  std::vector<T> values(static_cast<size_t>(count));
+  std::vector<T> values(count);
   file.read_at(values.data(), values.size() * sizeof(T), offset);
   return values;
 }
@@ -45,7 +45,7 @@ class TableShard : public TokenShard {
       if (starts[i] < least || starts[i] >= last || (starts[i] - begin_) % token_bytes_ != 0) {
         fail<FileError>(
             kWhere, "'{}': document {} starts at byte {}, expected {} to {}: the document table is damaged",
-            file_.path(), from + static_cast<int64_t>(i), starts[i], least, last);
+            file_.path(), from + i, starts[i], least, last);
       }
     }
     if (starts.empty() || starts[0] != first) starts.insert(starts.begin(), first);
@@ -79,8 +79,8 @@ class OttavaShard : public TableShard {
  public:
   explicit OttavaShard(File file, const ShardHeader& h) : TableShard(std::move(file), h.token_bytes) {
     begin_ = sizeof(ShardHeader);
-    end_ = begin_ + static_cast<int64_t>(h.tokens) * token_bytes_;
-    documents_ = static_cast<int64_t>(h.documents);
+    end_ = begin_ + h.tokens * token_bytes_;
+    documents_ = h.documents;
     fingerprint_.assign(h.fingerprint, strnlen(h.fingerprint, sizeof h.fingerprint));
   }
 
@@ -119,7 +119,7 @@ class MegatronShard : public TableShard {
     std::vector<int64_t> bytes =
         read_array<int64_t>(index_, std::min(high + 1, sequences_) - low, pointers + 8 * low);
     for (int64_t& start : starts) {
-      int64_t pointer = start == sequences_ ? end_ : bytes[static_cast<size_t>(start - low)];
+      int64_t pointer = start == sequences_ ? end_ : bytes[start - low];
       if (pointer < 0 || pointer > end_)
         fail<FileError>(kWhere, "'{}': sequence {} points to byte {} of '{}', which has {}", index_.path(),
                         start, pointer, file_.path(), end_);
@@ -167,10 +167,9 @@ class LlmcShard : public TokenShard {
   void scan(int64_t first, int64_t last, Visit&& visit) const {
     std::string bytes;
     append_range(file_, first, last - first, bytes);
-    for (size_t at = 0; at + static_cast<size_t>(token_bytes_) <= bytes.size();
-         at += static_cast<size_t>(token_bytes_)) {
+    for (size_t at = 0; at + static_cast<size_t>(token_bytes_) <= bytes.size(); at += token_bytes_) {
       uint32_t id = token_bytes_ == 2 ? load<uint16_t>(bytes, at) : load<uint32_t>(bytes, at);
-      if (id == delimiter_ && !visit(first + static_cast<int64_t>(at))) return;
+      if (id == delimiter_ && !visit(first + at)) return;
     }
   }
   uint32_t delimiter_;
@@ -252,7 +251,7 @@ std::unique_ptr<TokenShard> open_megatron(File file) {
                     "truncated or damaged",
                     index.path(), limit, sequences, entries);
   }
-  int64_t count = static_cast<int64_t>(sequences), expected = 0;
+  int64_t count = sequences, expected = 0;
   if (count > 0) {
     int64_t pointer = read_array<int64_t>(index, 1, MegatronShard::kHeader + 4 * count + 8 * (count - 1))[0];
     int32_t length = read_array<int32_t>(index, 1, MegatronShard::kHeader + 4 * (count - 1))[0];

@@ -19,8 +19,7 @@ std::vector<int32_t> longest_first(const Documents& documents, std::span<const i
     sorted.resize(documents.size());
     std::iota(sorted.begin(), sorted.end(), 0);
   }
-  std::ranges::stable_sort(sorted, std::greater<>{},
-                           [&](int32_t d) { return documents[static_cast<size_t>(d)].size(); });
+  std::ranges::stable_sort(sorted, std::greater<>{}, [&](int32_t d) { return documents[d].size(); });
   return sorted;
 }
 
@@ -28,18 +27,18 @@ std::vector<int32_t> longest_first(const Documents& documents, std::span<const i
 
 WholePacked pack_whole(const Documents& documents, const WholePacking& how) {
   WholePacked out;
-  const auto capacity = static_cast<size_t>(how.seq_len + 1);
+  const size_t capacity = how.seq_len + 1;
   std::vector<std::vector<int32_t>> windows;
   std::set<std::pair<size_t, size_t>> open;  // (room, window)
   for (int32_t d : longest_first(documents, how.order)) {
-    const size_t length = documents[static_cast<size_t>(d)].size();
+    const size_t length = documents[d].size();
     if (length > capacity) {
       ++out.too_long;
-      out.dropped_tokens += static_cast<int64_t>(length);
+      out.dropped_tokens += length;
     }
     if (length == 0 || length > capacity) continue;
     ++out.documents;
-    out.tokens += static_cast<int64_t>(length);
+    out.tokens += length;
     auto fits = open.lower_bound({length, 0});
     if (fits == open.end()) {
       windows.emplace_back();
@@ -57,8 +56,8 @@ WholePacked pack_whole(const Documents& documents, const WholePacking& how) {
   tokens.reserve(windows.size() * capacity);
   for (int32_t w : order) {
     const size_t end = tokens.size() + capacity;
-    for (int32_t d : windows[static_cast<size_t>(w)]) {
-      const std::vector<int32_t>& document = documents[static_cast<size_t>(d)];
+    for (int32_t d : windows[w]) {
+      const std::vector<int32_t>& document = documents[d];
       out.packed.document_starts.push_back(std::ssize(tokens));
       out.sources.push_back(d);
       tokens.push_back(masked(id_of(document[0])));

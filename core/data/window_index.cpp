@@ -42,7 +42,7 @@ bool plausible(const SegmentCount& c) {
 }  // namespace
 
 WindowIndex::WindowIndex(std::string folder, uint64_t key, int64_t blocks, IndexAccess access)
-    : key_(key), blocks_(blocks), access_(access), counts_(static_cast<size_t>(blocks)) {
+    : key_(key), blocks_(blocks), access_(access), counts_(blocks) {
   if (folder.empty()) return;
   std::error_code error;
   if (access == IndexAccess::read_write) std::filesystem::create_directories(folder, error);
@@ -61,13 +61,13 @@ WindowIndex::WindowIndex(std::string folder, uint64_t key, int64_t blocks, Index
 
 std::optional<std::vector<SegmentCount>> WindowIndex::find(int64_t block) const {
   std::lock_guard lock(mutex_);
-  const auto& segments = counts_[static_cast<size_t>(block)];
+  const auto& segments = counts_[block];
   return segments.empty() ? std::nullopt : std::optional(segments);
 }
 
 void WindowIndex::set(int64_t block, std::vector<SegmentCount> segments) {
   std::lock_guard lock(mutex_);
-  auto& known = counts_[static_cast<size_t>(block)];
+  auto& known = counts_[block];
   if (!known.empty() || segments.empty()) return;
   for (const SegmentCount& c : segments) add(total_, c);
   known = std::move(segments);
@@ -130,7 +130,7 @@ bool WindowIndex::merge_from_file() {
     std::memcpy(list.data(), bytes.data() + at, segments * sizeof(SegmentCount));
     at += segments * sizeof(SegmentCount);
     if (!std::ranges::all_of(list, plausible)) return false;
-    found.emplace_back(static_cast<int64_t>(block), std::move(list));
+    found.emplace_back(block, std::move(list));
   }
   for (auto& [block, list] : found) set(block, std::move(list));
   return true;

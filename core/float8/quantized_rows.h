@@ -12,13 +12,13 @@ namespace ottava::cpu {
 /// thread's own.
 template <class Make>
 void for_each_quantized_row(const fp8::RowOutput& output, const Tensor& x, const Tensor& kept, Make&& make) {
-  const int64_t rows = x.rows(), cols = x.cols(), row_bytes = cols * static_cast<int64_t>(size_of(x.dtype));
+  const int64_t rows = x.rows(), cols = x.cols();
   const RowQuantizer quantizer(output, x, output.out.codes.dtype);
   parallel_for(rows, 16, [&](int64_t begin, int64_t end) {
-    std::vector<uint8_t> own(kept.empty() ? static_cast<size_t>(row_bytes) : 0);
+    std::vector<uint8_t> own(kept.empty() ? cols * size_of(x.dtype) : 0);
     fp8::QuantizeCounts counts;
     for (int64_t r = begin; r < end; ++r) {
-      void* row = kept.empty() ? own.data() : static_cast<uint8_t*>(kept.data) + r * row_bytes;
+      void* row = kept.empty() ? own.data() : static_cast<void*>(kept.at(r * cols));
       make(r, Tensor{row, x.dtype, {1, cols}});
       quantizer.quantize_row(r, row, quantizer.counts_or_null(counts));
     }

@@ -96,7 +96,7 @@ void RowQuantizer::set_exponents(int64_t row, int64_t col, int64_t n, const uint
   auto* to = static_cast<uint8_t*>(a_.out.scale_inverse.data) + layout_(row, col);
   int64_t b = 0;
   for (; b + 4 <= n; b += 4, to += 512) std::memcpy(to, exponents + b, 4);
-  if (b < n) std::memcpy(to, exponents + b, static_cast<size_t>(n - b));
+  if (b < n) std::memcpy(to, exponents + b, n - b);
 }
 
 void RowQuantizer::encode(int64_t row, int64_t col, const bf16* values, int64_t n, EncodeRow how) const {
@@ -134,7 +134,7 @@ void RowQuantizer::quantize_tall(int64_t row, int64_t rows, int64_t col, const b
     kernels_.rows(values + c, stride, rows, std::min<int64_t>(128, n - c), amax);
     largest = std::max(largest, scales_of(amax, rows, scales[c / 128], inverses));
     auto* to = static_cast<float*>(a_.out.scale_inverse.data) + layout_(row, col + c);
-    std::memcpy(to, inverses, static_cast<size_t>(rows) * sizeof *to);
+    std::memcpy(to, inverses, rows * sizeof *to);
   }
   note_largest(largest);
   for (int64_t r = 0; r < rows; ++r) {

@@ -16,7 +16,7 @@ const T& get(const V& value, std::string_view what, std::string_view expected, s
 void new_line(std::string& out, int indent, int depth) {
   if (indent == 0) return;
   out += '\n';
-  out.append(static_cast<size_t>(indent * depth), ' ');
+  out.append(indent * depth, ' ');
 }
 
 }  // namespace
@@ -34,7 +34,7 @@ int64_t Json::as_integer(std::string_view what) const {
 }
 
 double Json::as_number(std::string_view what) const {
-  if (is_integer()) return static_cast<double>(std::get<int64_t>(value_));
+  if (is_integer()) return std::get<int64_t>(value_);
   return get<double>(value_, what, "a number", kind());
 }
 

@@ -28,7 +28,7 @@ int64_t kept_bytes(const std::string& path, int64_t last) {
     }
     begin = end + 1;
   }
-  return static_cast<int64_t>(begin);
+  return begin;
 }
 
 void move_aside(const std::string& path) {

@@ -58,7 +58,7 @@ SafetensorsEntry parse_entry(const std::string& name, const Json& value, std::st
     fail<FileError>(where, "{} is {}, expected [begin, end]", what("data_offsets"),
                     offsets.dump().substr(0, 40));
   }
-  SafetensorsEntry entry{.name = name, .type = type->name, .dtype = type->dtype, .shape = {}};
+  SafetensorsEntry entry{.name = name, .type = type->name, .dtype = type->dtype};
   int64_t bytes = type->bytes;
   for (const Json& extent : shape.as_array(where)) {
     entry.shape.push_back(as_size(extent, where, what("shape")));
@@ -159,7 +159,7 @@ int64_t parse_safetensors_length(std::string_view first_bytes, int64_t file_byte
     fail<FileError>(where, "the header claims {} bytes, the file has {} in all: it is truncated", length,
                     file_bytes);
   }
-  return static_cast<int64_t>(length);
+  return length;
 }
 
 SafetensorsHeader parse_safetensors_header(std::string_view json, int64_t data_bytes,
@@ -187,10 +187,10 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, int64_t data_b
 
 SafetensorsFile::SafetensorsFile(const std::string& path) : file_(File::open_for_reading(path)) {
   int64_t file_bytes = file_.size();
-  std::string first(static_cast<size_t>(std::min<int64_t>(file_bytes, 8)), '\0');
+  std::string first(std::min<int64_t>(file_bytes, 8), '\0');
   file_.read_at(first.data(), first.size(), 0);
   int64_t length = parse_safetensors_length(first, file_bytes, path);
-  std::string json(static_cast<size_t>(length), '\0');
+  std::string json(length, '\0');
   file_.read_at(json.data(), json.size(), 8);
   header_ = parse_safetensors_header(json, file_bytes - 8 - length, path);
   by_name_.resize(header_.tensors.size());

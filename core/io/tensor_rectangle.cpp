@@ -13,11 +13,10 @@ void read_rectangle(const SafetensorsFile& file, const SafetensorsEntry& entry, 
   }
   if (r.numel() == 0) return;
   int64_t element_bytes = (entry.end - entry.begin) / entry.numel();
-  buffer.resize(static_cast<size_t>(std::min(kTransferBytes, r.numel() * element_bytes)));
+  buffer.resize(std::min(kTransferBytes, r.numel() * element_bytes));
   int64_t data = file.header().data_begin + entry.begin;
   for_each_span(entry.columns(), r, kTransferBytes / element_bytes, [&](const ElementSpan& span) {
-    file.file().read_at(buffer.data(), static_cast<size_t>(span.count * element_bytes),
-                        data + span.first * element_bytes);
+    file.file().read_at(buffer.data(), span.count * element_bytes, data + span.first * element_bytes);
     take(span, buffer.data());
   });
 }
@@ -32,8 +31,7 @@ void read_rectangle(const SafetensorsFile& file, const SafetensorsEntry& entry,
   auto* target = static_cast<char*>(to.data);
   size_t to_bytes = size_of(to.dtype);
   read_rectangle(file, entry, rectangle, buffer, [&](const ElementSpan& span, const void* stored) {
-    cast_floats({*entry.dtype, stored}, {to.dtype, target + static_cast<size_t>(span.local) * to_bytes},
-                static_cast<size_t>(span.count));
+    cast_floats({*entry.dtype, stored}, {to.dtype, target + span.local * to_bytes}, span.count);
   });
 }
 

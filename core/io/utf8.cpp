@@ -35,7 +35,7 @@ size_t well_formed_end(std::string_view text, size_t from) {
 void append_utf8(std::string& out, char32_t c) {
   utf8proc_uint8_t bytes[4];
   const utf8proc_ssize_t length = utf8proc_encode_char(static_cast<utf8proc_int32_t>(c), bytes);
-  out.append(reinterpret_cast<const char*>(bytes), static_cast<size_t>(length));
+  out.append(reinterpret_cast<const char*>(bytes), length);
 }
 
 }  // namespace ottava

@@ -14,7 +14,7 @@ const Tensor& Allocation::tensor() const {
 Allocation::Node::~Node() { arena->release(index); }
 
 Arena::Arena(MemoryPlan plan, Device device)
-    : plan_(std::move(plan)), device_(device), block_(device, static_cast<size_t>(plan_.total_bytes())) {}
+    : plan_(std::move(plan)), device_(device), block_(device, plan_.total_bytes()) {}
 
 Tensor Arena::place(const PlannedAllocation& planned, std::string_view name, MemoryCategory category,
                     DType dtype, Shape shape, int64_t base, std::string_view where) const {
@@ -44,7 +44,7 @@ Tensor Arena::persistent(std::string_view name, DType dtype, Shape shape, Memory
 
 MemoryPlan::Phase& Arena::current(std::string_view what) {
   if (phase_ < 0) fail("arena", "{} is asked for outside a phase", what);
-  return plan_.phases[static_cast<size_t>(phase_)];
+  return plan_.phases[phase_];
 }
 
 Allocation Arena::allocate(std::string_view name, DType dtype, Shape shape, MemoryCategory category) {
@@ -67,8 +67,7 @@ Allocation Arena::allocate(std::string_view name, DType dtype, Shape shape, Memo
 }
 
 void Arena::release(size_t index) {
-  if (is_recording() && phase_ >= 0)
-    plan_.phases[static_cast<size_t>(phase_)].allocations[index].end = clock_++;
+  if (is_recording() && phase_ >= 0) plan_.phases[phase_].allocations[index].end = clock_++;
 }
 
 Arena::Phase::Phase(Arena& arena, std::string_view name) : arena_(arena) {

@@ -11,8 +11,7 @@ InputRing::InputRing(Stream& compute, Arena& arena, std::span<const std::string_
   if (compute.type() == DeviceType::cuda) copies_ = Stream::cuda(compute.device().index);
   if (compute.type() == DeviceType::cpu) copies_ = Stream::cpu();
   for (size_t s = 0; s < kSlots; ++s) {
-    Slot slot{
-        .device = {}, .pinned = {}, .uploaded = Event(compute.device()), .taken = Event(compute.device())};
+    Slot slot{.uploaded = Event(compute.device()), .taken = Event(compute.device())};
     int64_t bytes = 0;
     for (std::string_view name : names) {
       slot.device.push_back(arena.persistent(name, DType::i32, {elements}, MemoryCategory::data));

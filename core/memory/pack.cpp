@@ -79,8 +79,8 @@ class Occupancy {
   };
 
   Life life_of(const PlannedAllocation& a) const {
-    auto index = [&](int64_t time) {
-      return static_cast<size_t>(std::ranges::lower_bound(moments_, time) - moments_.begin());
+    auto index = [&](int64_t time) -> size_t {
+      return std::ranges::lower_bound(moments_, time) - moments_.begin();
     };
     return {index(a.begin), index(a.end)};
   }

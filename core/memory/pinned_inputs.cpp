@@ -7,8 +7,7 @@
 
 namespace ottava {
 
-PinnedInputs::PinnedInputs(Device device, int64_t bytes)
-    : memory_(Buffer::pinned(device, static_cast<size_t>(bytes))) {}
+PinnedInputs::PinnedInputs(Device device, int64_t bytes) : memory_(Buffer::pinned(device, bytes)) {}
 
 Tensor PinnedInputs::hold(const void* host, const Tensor& like) {
   const int64_t bytes = like.bytes();
@@ -17,7 +16,7 @@ Tensor PinnedInputs::hold(const void* host, const Tensor& like) {
                       memory_.bytes());
   }
   void* place = static_cast<char*>(memory_.data()) + used_;
-  if (bytes > 0) std::memcpy(place, host, static_cast<size_t>(bytes));
+  if (bytes > 0) std::memcpy(place, host, bytes);
   used_ += aligned(bytes);
   return {place, like.dtype, like.shape};
 }

@@ -86,7 +86,7 @@ std::vector<MemoryPlan::Row> MemoryPlan::by_category() const {
 std::vector<PlannedAllocation> MemoryPlan::largest(int n) const {
   std::vector<PlannedAllocation> alive = alive_at_peak(*this);
   std::ranges::stable_sort(alive, [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
-  if (static_cast<int>(alive.size()) > n) alive.resize(static_cast<size_t>(n));
+  if (static_cast<int>(alive.size()) > n) alive.resize(n);
   return alive;
 }
 

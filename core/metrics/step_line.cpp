@@ -8,7 +8,7 @@ namespace ottava {
 
 std::string with_commas(int64_t number) {
   std::string digits = std::to_string(number < 0 ? -number : number);
-  for (int64_t i = std::ssize(digits) - 3; i > 0; i -= 3) digits.insert(static_cast<size_t>(i), ",");
+  for (int64_t i = std::ssize(digits) - 3; i > 0; i -= 3) digits.insert(i, ",");
   return number < 0 ? "-" + digits : digits;
 }
 

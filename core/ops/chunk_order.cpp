@@ -23,7 +23,7 @@ void copy_on_cpu(const ChunkCopy& c) {
       };
       std::memcpy(static_cast<char*>(c.to) + at(c.to_position),
                   static_cast<const char*>(c.from) + at(!c.to_position),
-                  static_cast<size_t>(std::min(kPiece, c.chunk_bytes - offset)));
+                  std::min(kPiece, c.chunk_bytes - offset));
     }
   });
 }

@@ -15,12 +15,10 @@ constexpr int64_t kGrain = 16384;  // elements per piece of work: 64 KiB of f32,
 
 bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
 
-char* bytes_of(const Tensor& t) { return static_cast<char*>(t.data); }
-
 void convert(const void* in, DType from, void* out, DType to, int64_t n) {
   const auto& kernels = cpu::elementwise_kernels();
   if (from == to) {
-    std::memmove(out, in, static_cast<size_t>(n) * size_of(from));
+    std::memmove(out, in, n * size_of(from));
   } else if (from == DType::f32) {
     kernels.to_bf16(static_cast<const float*>(in), static_cast<bf16*>(out), n);
   } else {
@@ -29,11 +27,8 @@ void convert(const void* in, DType from, void* out, DType to, int64_t n) {
 }
 
 void cast_on_cpu(const Tensor& source, const Tensor& destination) {
-  const int64_t from = static_cast<int64_t>(size_of(source.dtype)),
-                to = static_cast<int64_t>(size_of(destination.dtype));
   parallel_for(source.numel(), kGrain, [&](int64_t begin, int64_t end) {
-    convert(bytes_of(source) + begin * from, source.dtype, bytes_of(destination) + begin * to,
-            destination.dtype, end - begin);
+    convert(source.at(begin), source.dtype, destination.at(begin), destination.dtype, end - begin);
   });
 }
 
@@ -42,11 +37,11 @@ void sum_on_cpu(const Tensor& x, const Tensor& out) {
   constexpr int64_t kPieces = 64;
   double sums[kPieces];
   auto kernel = cpu::elementwise_kernels().sum[x.dtype];
-  const int64_t n = x.numel(), size = static_cast<int64_t>(size_of(x.dtype));
+  const int64_t n = x.numel();
   parallel_for(kPieces, n < kGrain ? kPieces : 1, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
       int64_t begin = n * i / kPieces, end = n * (i + 1) / kPieces;
-      sums[i] = kernel(bytes_of(x) + begin * size, end - begin);
+      sums[i] = kernel(x.at(begin), end - begin);
     }
   });
   double total = 0;
@@ -82,7 +77,7 @@ void cast(Stream& stream, const Tensor& source, const Tensor& destination) {
 void fill_zero(Stream& stream, const Tensor& tensor) {
   const auto on_cpu = [&] {
     parallel_for(tensor.bytes(), 4 * kGrain, [&](int64_t begin, int64_t end) {
-      std::memset(bytes_of(tensor) + begin, 0, static_cast<size_t>(end - begin));
+      std::memset(static_cast<char*>(tensor.data) + begin, 0, end - begin);
     });
   };
   run_op(stream, moving("fill_zero", tensor.bytes()), fill_zero, on_cpu, cuda::fill_zero, tensor);
@@ -96,11 +91,8 @@ void add(Stream& stream, const Tensor& a, const Tensor& b, const Tensor& out) {
   const auto on_cpu = [&] {
     const auto& kernels = cpu::elementwise_kernels();
     auto kernel = widens ? kernels.add_bf16 : kernels.add[a.dtype];
-    const int64_t size = static_cast<int64_t>(size_of(a.dtype)),
-                  b_size = static_cast<int64_t>(size_of(b.dtype));
     parallel_for(a.numel(), kGrain, [&](int64_t begin, int64_t end) {
-      kernel(bytes_of(a) + begin * size, bytes_of(b) + begin * b_size, bytes_of(out) + begin * size,
-             end - begin);
+      kernel(a.at(begin), b.at(begin), out.at(begin), end - begin);
     });
   };
   run_op(stream, moving("add", 2 * a.bytes() + b.bytes()), add, on_cpu, cuda::add, a, b, out);
@@ -128,10 +120,9 @@ void scale(Stream& stream, const Tensor& x, const Tensor& factor) {
   check_tensor("scale", "factor", factor, DType::f32, {1});
   const auto on_cpu = [&] {
     auto kernel = cpu::elementwise_kernels().scale[x.dtype];
-    const int64_t size = static_cast<int64_t>(size_of(x.dtype));
     const float value = *factor.as<float>();
     parallel_for(x.numel(), kGrain,
-                 [&](int64_t begin, int64_t end) { kernel(bytes_of(x) + begin * size, value, end - begin); });
+                 [&](int64_t begin, int64_t end) { kernel(x.at(begin), value, end - begin); });
   };
   run_op(stream, moving("scale", 2 * x.bytes()), scale, on_cpu, cuda::scale, x, factor);
 }

@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kSumBlock) sum_kernel(const T* x, float* out, 
 void cast(Stream& stream, const Tensor& source, const Tensor& destination) {
   if (source.dtype == destination.dtype) {
     if (source.bytes())
-      copy(destination.data, source.data, static_cast<size_t>(source.bytes()), stream.native());
+      copy(destination.data, source.data, source.bytes(), stream.native());
     return;
   }
   const bool aligned = rows_are_aligned(0, source, destination);
@@ -172,8 +172,7 @@ void add(Stream& stream, const Tensor& a, const Tensor& b, const Tensor& out) {
 void add_in_order(Stream& stream, const AddInOrder& a) {
   dispatch_float(a.out.dtype, "add_in_order", [&]<class Host>() {
     using T = Element<Host>;
-    AddInOrderOf<T> body{
-        .addends = {}, .count = static_cast<int>(a.addends.size()), .out = static_cast<T*>(a.out.data)};
+    AddInOrderOf<T> body{.count = static_cast<int>(a.addends.size()), .out = static_cast<T*>(a.out.data)};
     bool aligned = rows_are_aligned(0, a.out);
     for (size_t i = 0; i < a.addends.size(); ++i) {
       body.addends[i] = static_cast<const T*>(a.addends[i].data);

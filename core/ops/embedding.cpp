@@ -42,18 +42,15 @@ void check(const EmbeddingBackward& a) {
 
 void embedding_forward_on_cpu(const EmbeddingForward& a) {
   const int32_t* tokens = a.tokens.as<int32_t>();
-  const char* table = static_cast<const char*>(a.table.data);
-  char* out = static_cast<char*>(a.out.data);
-  const int64_t row_bytes = a.table.cols() * static_cast<int64_t>(size_of(a.table.dtype)),
-                vocab = a.table.rows();
+  const int64_t cols = a.table.cols(), vocab = a.table.rows(), row_bytes = cols * size_of(a.table.dtype);
   parallel_for(a.tokens.numel(), 16, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
       assert(tokens[n] >= 0);  // the loader has checked every id
       const int64_t v = tokens[n] - a.vocab_begin;
       if (v >= 0 && v < vocab) {
-        std::memcpy(out + n * row_bytes, table + v * row_bytes, static_cast<size_t>(row_bytes));
+        std::memcpy(a.out.at(n * cols), a.table.at(v * cols), row_bytes);
       } else {
-        std::memset(out + n * row_bytes, 0, static_cast<size_t>(row_bytes));
+        std::memset(a.out.at(n * cols), 0, row_bytes);
       }
     }
   });

@@ -13,7 +13,7 @@ namespace ottava {
 namespace {
 
 double frequency(int64_t i, int64_t head_dim, double theta, const std::optional<RopeScaling>& scaling) {
-  const double f = std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
+  const double f = std::pow(theta, -2.0 * i / head_dim);
   if (!scaling) return f;
   const double wavelength = 2 * std::numbers::pi / f, original = scaling->original_max_position_embeddings;
   const double low = scaling->low_freq_factor, high = scaling->high_freq_factor;
@@ -80,8 +80,8 @@ void fill_rope_table(float* table, int64_t positions, int64_t head_dim, double t
     for (int64_t i = 0; i < half; ++i) {
       const double f = frequency(i, head_dim, theta, scaling);
       for (int64_t p = begin; p < end; ++p) {
-        table[p * head_dim + i] = static_cast<float>(std::cos(static_cast<double>(p) * f));
-        table[p * head_dim + half + i] = static_cast<float>(std::sin(static_cast<double>(p) * f));
+        table[p * head_dim + i] = static_cast<float>(std::cos(p * f));
+        table[p * head_dim + half + i] = static_cast<float>(std::sin(p * f));
       }
     }
   });
@@ -91,9 +91,8 @@ void rope(Stream& stream, const Rope& args) {
   check(args);
   const int64_t values = args.qkv.rows() * args.heads.kv_heads * args.heads.head_dim;
   const int64_t moved = 2 * (args.qkv.numel() - values) + (args.amax.empty() ? 0 : values);
-  run_op(stream,
-         {.op = "rope", .bytes = static_cast<double>(moved) * static_cast<double>(size_of(args.qkv.dtype))},
-         rope, rope_on_cpu, cuda::rope, args);
+  run_op(stream, {.op = "rope", .bytes = static_cast<double>(moved) * size_of(args.qkv.dtype)}, rope,
+         rope_on_cpu, cuda::rope, args);
 }
 
 }  // namespace ottava

@@ -47,9 +47,9 @@ void adamw_on_cpu(const std::vector<AdamwTensor>& tensors, const AdamwHyper& hyp
     uint32_t amax = by_compute[t.compute.dtype](
         shared, {.master = t.master.as<float>() + c.begin,
                  .gradient = t.gradient.as<float>() + c.begin,
-                 .exp_avg = element(t.exp_avg, c.begin),
-                 .exp_avg_sq = element(t.exp_avg_sq, c.begin),
-                 .compute = element(t.compute, c.begin),
+                 .exp_avg = t.exp_avg.at(c.begin),
+                 .exp_avg_sq = t.exp_avg_sq.at(c.begin),
+                 .compute = t.compute.at(c.begin),
                  .n = c.end - c.begin,
                  .first_element = static_cast<uint64_t>(t.first_element + c.begin),
                  .random_stream = t.key + static_cast<uint64_t>(step) * 0x9E3779B97F4A7C15u,
@@ -67,7 +67,7 @@ void adamw(Stream& stream, const std::vector<AdamwTensor>& tensors, const AdamwH
   double bytes = 0;
   for (const AdamwTensor& t : tensors) {
     const int64_t compute = t.compute.empty() ? 0 : t.compute.bytes();
-    bytes += static_cast<double>(2 * t.master.bytes() + t.gradient.bytes() + 4 * t.exp_avg.bytes() + compute);
+    bytes += 2 * t.master.bytes() + t.gradient.bytes() + 4 * t.exp_avg.bytes() + compute;
   }
   run_op(stream, {.op = kOp, .bytes = bytes}, adamw, adamw_on_cpu, cuda::adamw, tensors, hyper, scalars,
          step);

@@ -13,7 +13,7 @@ constexpr int64_t kPiece = 1024;  // elements whose random words are made at onc
 class RandomWords {
  public:
   void fill(uint64_t seed, uint64_t stream, uint64_t first, int64_t n) {
-    skip_ = static_cast<int64_t>(first % 4);
+    skip_ = first % 4;
     for (int64_t i = 0; i < skip_ + n; i += 4 * kLanes) {
       philox_16(seed, stream, first / 4 + static_cast<uint64_t>(i / 4), words_ + i);
     }

@@ -28,7 +28,7 @@ __device__ __forceinline__ double block_sum(double x) {
   return sums[0];
 }
 
-__device__ __forceinline__ double square(float x) { return static_cast<double>(x) * static_cast<double>(x); }
+__device__ __forceinline__ double square(float x) { return static_cast<double>(x) * x; }
 
 __global__ void __launch_bounds__(kBlock) chunk_kernel(TensorList<Entry> list, double* chunks) {
   const int which = list.find(blockIdx.x);
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kBlock) total_kernel(const double* chunks, int
 }
 
 __global__ void clip_kernel(const double* sum_of_squares, float max_norm, float* scalars, int32_t* skipped) {
-  const double loss_scale = static_cast<double>(scalars[kLossScale]),
+  const double loss_scale = scalars[kLossScale],
                norm = sqrt(*sum_of_squares) / loss_scale;
   const double wanted = static_cast<double>(max_norm) / (norm + 1e-6);
   const double clip = max_norm > 0 && !(wanted >= 1.0) ? wanted : 1.0;

@@ -31,14 +31,12 @@ double learning_rate(const LrScheduleOptions& options, int64_t k) {
   int64_t decaying = total - warmup;
   if (s.decay_ratio) {
     // nearbyint rounds ties to even, as Python's round() does: the schedules must agree to the step.
-    decaying =
-        std::min(decaying, static_cast<int64_t>(std::nearbyint(static_cast<double>(total) * *s.decay_ratio)));
+    decaying = std::min(decaying, static_cast<int64_t>(std::nearbyint(total * *s.decay_ratio)));
   }
   const int64_t stable_until = total + 1 - decaying;
-  if (k < warmup) return options.lr * static_cast<double>(k + 1) / static_cast<double>(warmup);
+  if (k < warmup) return options.lr * (k + 1) / warmup;
   if (k < stable_until) return options.lr;
-  const double p = std::min(
-      1.0, static_cast<double>(k + 1 - stable_until) / static_cast<double>(std::max<int64_t>(decaying, 1)));
+  const double p = std::min(1.0, static_cast<double>(k + 1 - stable_until) / std::max<int64_t>(decaying, 1));
   return options.lr * (s.min_lr_factor + (1 - s.min_lr_factor) * decay(s.decay_type, p));
 }
 

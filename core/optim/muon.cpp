@@ -43,8 +43,8 @@ void apply_on_cpu(const std::vector<MuonWeight>& tensors, const Tensor& step_sca
     }
     const auto& by_compute = t.update.dtype == DType::f32 ? kernels.apply_f32 : kernels.apply_bf16;
     const uint32_t amax = by_compute[t.compute.dtype]({.master = master,
-                                                       .update = element(t.update, c.begin),
-                                                       .compute = element(t.compute, c.begin),
+                                                       .update = t.update.at(c.begin),
+                                                       .compute = t.compute.at(c.begin),
                                                        .n = n,
                                                        .weight_decay = t.weight_decay,
                                                        .learning_rate = scalars[kLearningRate] * t.lr_factor,
@@ -56,7 +56,7 @@ void apply_on_cpu(const std::vector<MuonWeight>& tensors, const Tensor& step_sca
 void combine_on_cpu(const Tensor& x, float a, const Tensor& y, float b) {
   auto kernel = cpu::muon_kernels().combine[x.dtype];
   parallel_for(x.numel(), kGrain, [&](int64_t begin, int64_t end) {
-    kernel(element(x, begin), y.as<float>() + begin, end - begin, a, b);
+    kernel(x.at(begin), y.as<float>() + begin, end - begin, a, b);
   });
 }
 
@@ -97,7 +97,7 @@ void muon_momentum(Stream& stream, const std::vector<MuonMomentum>& tensors, con
     require(kMomentum, i, "gradient", t.gradient, DType::f32, t.gradient.shape);
     require(kMomentum, i, "momentum", t.momentum, DType::f32, t.gradient.shape);
     require_float(kMomentum, i, "update", t.update, t.gradient.shape);
-    bytes += static_cast<double>(3 * t.gradient.bytes() + t.update.bytes());
+    bytes += 3 * t.gradient.bytes() + t.update.bytes();
   }
   check_tensor(kMomentum, "scalars", scalars, DType::f32, {kStepScalars});
   const auto on_cpu = [&] {
@@ -105,13 +105,12 @@ void muon_momentum(Stream& stream, const std::vector<MuonMomentum>& tensors, con
     chunks_of(tensors, &MuonMomentum::gradient).for_each([&](const TensorChunks::Chunk& c) {
       const MuonMomentum& t = tensors[c.tensor];
       if (factor == 0) {
-        std::fill_n(element(t.update, c.begin),
-                    (c.end - c.begin) * static_cast<int64_t>(size_of(t.update.dtype)), 0);
+        std::fill_n(t.update.at(c.begin), (c.end - c.begin) * size_of(t.update.dtype), 0);
         return;
       }
-      cpu::muon_kernels().momentum[t.update.dtype](
-          t.gradient.as<float>() + c.begin, t.momentum.as<float>() + c.begin, element(t.update, c.begin),
-          c.end - c.begin, factor, hyper);
+      cpu::muon_kernels().momentum[t.update.dtype](t.gradient.as<float>() + c.begin,
+                                                   t.momentum.as<float>() + c.begin, t.update.at(c.begin),
+                                                   c.end - c.begin, factor, hyper);
     });
   };
   run_op(stream, {.op = kMomentum, .bytes = bytes}, muon_momentum, on_cpu, cuda::muon_momentum, tensors,
@@ -154,8 +153,7 @@ void muon_apply(Stream& stream, const std::vector<MuonWeight>& tensors, const Te
     require_float(kApply, i, "update", t.update, t.master.shape);
     if (!t.compute.empty()) require_float(kApply, i, "compute", t.compute, t.master.shape);
     if (!t.amax.empty()) require(kApply, i, "amax", t.amax, DType::u32, {1});
-    bytes += static_cast<double>(2 * t.master.bytes() + t.update.bytes() +
-                                 (t.compute.empty() ? 0 : t.compute.bytes()));
+    bytes += 2 * t.master.bytes() + t.update.bytes() + (t.compute.empty() ? 0 : t.compute.bytes());
   }
   check_tensor(kApply, "scalars", scalars, DType::f32, {kStepScalars});
   run_op(stream, {.op = kApply, .bytes = bytes}, muon_apply, apply_on_cpu, cuda::muon_apply, tensors,

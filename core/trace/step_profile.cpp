@@ -44,7 +44,7 @@ void StepProfile::enter(std::string_view label, Kind kind) {
 }
 
 void StepProfile::leave() {
-  Opened& span = spans_[static_cast<size_t>(open_)];
+  Opened& span = spans_[open_];
   span.end = mark();
   open_ = span.parent;
   if (ranges_ == Ranges::nvtx) nvtx::pop();
@@ -83,7 +83,7 @@ std::map<std::string, double, std::less<>> StepProfile::seconds() {
     const double own = marks_[span.end].at.milliseconds_since(marks_[span.begin].at) / 1e3;
     seconds[span.label] += own;
     if (span.parent < 0) continue;
-    const Opened& around = spans_[static_cast<size_t>(span.parent)];
+    const Opened& around = spans_[span.parent];
     if (around.kind == Kind::operation) seconds[around.label] -= own;
   }
   return seconds;

@@ -38,7 +38,7 @@ void ForwardModel::build_model(Arena& arena, Stream& stream) {
   parameters_ = std::make_unique<Fsdp>(stream, arena, ranks_, table.specs,
                                        FsdpOptions{.compute = options_.compute, .trains = false});
   model_ = std::make_unique<LlamaModel>(options_.model, table, stream, arena, 1,
-                                        LlamaModelOptions{.sequence = options_.sequence, .recompute = {}});
+                                        LlamaModelOptions{.sequence = options_.sequence});
 }
 
 StepContext ForwardModel::context_of(Arena& arena, Stream& stream) {

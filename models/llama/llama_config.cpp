@@ -48,7 +48,7 @@ LlamaConfig llama_flavor(std::string_view name) {
 
 int64_t llama_ffn_dim(int64_t dim, double multiplier, int64_t multiple_of) {
   int64_t width = 8 * dim / 3;
-  if (multiplier > 0) width = static_cast<int64_t>(multiplier * static_cast<double>(width));
+  if (multiplier > 0) width = static_cast<int64_t>(multiplier * width);
   return (width + multiple_of - 1) / multiple_of * multiple_of;
 }
 
@@ -82,10 +82,9 @@ int64_t parameter_count(const LlamaConfig& config) {
 }
 
 double model_flops_per_token(const LlamaConfig& c, int64_t sequence) {
-  double embedding = c.tied_embeddings ? 0 : static_cast<double>(c.vocab_size * c.dim);
-  double attention =
-      12.0 * static_cast<double>(c.layers * c.heads * c.head_dim) * static_cast<double>(sequence);
-  return 6 * (static_cast<double>(parameter_count(c)) - embedding) + attention;
+  double embedding = c.tied_embeddings ? 0 : c.vocab_size * c.dim;
+  double attention = 12.0 * (c.layers * c.heads * c.head_dim) * sequence;
+  return 6 * (parameter_count(c) - embedding) + attention;
 }
 
 }  // namespace ottava

@@ -48,13 +48,10 @@ class Builder {
  public:
   Builder(const LlamaParameters& table, const fp8::Policy& policy, const Float8Config& config, int tp)
       : table_(table), policy_(policy), config_(config), tp_(tp) {
-    out_.weights = {.specs = {},
-                    .amax_history_length = config.amax_history_length,
+    out_.weights = {.amax_history_length = config.amax_history_length,
                     .margin = config.margin,
                     .counts = config.enable_statistics};
-    out_.state = {.products = {},
-                  .is_delayed = {},
-                  .amax_history_length = config.amax_history_length,
+    out_.state = {.amax_history_length = config.amax_history_length,
                   .margin = config.margin,
                   .counts = config.enable_statistics};
   }
@@ -73,7 +70,7 @@ class Builder {
   }
 
  private:
-  const ParameterSpec& spec(int parameter) const { return table_.specs[static_cast<size_t>(parameter)]; }
+  const ParameterSpec& spec(int parameter) const { return table_.specs[parameter]; }
 
   std::vector<LinearPiece> pieces(int parameter) {
     std::vector<LinearPiece> out;
@@ -127,7 +124,7 @@ fp8::PolicyInputs llama_policy_inputs(const LlamaParameters& table, int tp, int6
   fp8::PolicyInputs in{
       .layers = std::ssize(table.blocks), .tensor_parallel = tp, .local_tokens = local_tokens};
   auto add = [&](int parameter, fp8::GemmRole role, int64_t layer) {
-    const ParameterSpec& spec = table.specs[static_cast<size_t>(parameter)];
+    const ParameterSpec& spec = table.specs[parameter];
     fp8::PolicyGemm gemm{.name = role == fp8::GemmRole::output ? "output" : spec.name,
                          .columns = spec.columns,
                          .local_columns = tensor_parallel_shape(spec, tp)[1],
@@ -142,7 +139,7 @@ fp8::PolicyInputs llama_policy_inputs(const LlamaParameters& table, int tp, int6
   for (size_t l = 0; l < table.blocks.size(); ++l) {
     const LlamaBlockParameters& block = table.blocks[l];
     for (int parameter : {block.wqkv, block.wo, block.w13, block.w2})
-      add(parameter, fp8::GemmRole::linear, static_cast<int64_t>(l));
+      add(parameter, fp8::GemmRole::linear, l);
   }
   add(table.output, fp8::GemmRole::output, -1);
   return in;

@@ -25,12 +25,12 @@ LlamaModel::LlamaModel(const LlamaConfig& config, LlamaParameters parameters, St
     pieces.set(options_.overlap);
     blocks_.emplace_back(config, parameters_.blocks[i], tp, std::move(pieces));
   }
-  backward_uses_.assign(static_cast<size_t>(parameters_.units), WeightUse::backward);
+  backward_uses_.assign(parameters_.units, WeightUse::backward);
   for (size_t i = 0; i < blocks_.size(); ++i) {
     if (options_.recompute[i] == Recompute::block) backward_uses_[i + 1] = WeightUse::both;
   }
   if (stream.type() == DeviceType::meta) return;
-  std::vector<float> table(static_cast<size_t>(rope_table_.numel()));
+  std::vector<float> table(rope_table_.numel());
   fill_rope_table(table.data(), options_.sequence, config.head_dim, config.rope_theta, config.rope_scaling);
   copy(stream, view_of(table.data(), rope_table_.shape), rope_table_);
   stream.synchronize();
@@ -113,7 +113,7 @@ Allocation LlamaModel::forward(const StepContext& c, StageUnits units, const Mic
   saved = {.blocks = std::vector<LlamaBlockSaved>(blocks_.size())};
   ResidualStream stream = enter(c, units, micro, std::move(in));
   for (int unit = std::max(units.begin, 1); unit < std::min(units.end, last); ++unit) {
-    const auto i = static_cast<size_t>(unit) - 1;
+    const size_t i = unit - 1;
     const StepProfile::Scope pass(c.profile, layer_label(c, i, "forward"), StepProfile::Kind::pass);
     parameters.unshard(unit);
     parameters.prefetch(unit, units.end - 1);
@@ -149,15 +149,14 @@ Allocation LlamaModel::go_back(const StepContext& c, StageUnits units, const Mic
   if (has_head(units)) {
     reduce(last);
   } else if (end_block > first_block) {
-    gradient = blocks_[static_cast<size_t>(end_block) - 2].last_linear().received_output_gradient(
-        c, std::move(dout));
+    gradient = blocks_[end_block - 2].last_linear().received_output_gradient(c, std::move(dout));
   } else {
     gradient.values = std::move(dout);
   }
   for (int unit = end_block - 1; unit >= first_block; --unit) {
-    const auto i = static_cast<size_t>(unit) - 1;
+    const size_t i = unit - 1;
     const StepProfile::Scope pass(c.profile, layer_label(c, i, "backward"), StepProfile::Kind::pass);
-    parameters.unshard(unit, backward_uses_[static_cast<size_t>(unit)]);
+    parameters.unshard(unit, backward_uses_[unit]);
     parameters.prefetch(unit, first_block, backward_uses_);
     gradient = blocks_[i].backward(c, batch, std::move(gradient), std::move(saved.blocks[i]),
                                    unit > first_block ? &blocks_[i - 1].last_linear() : nullptr);
@@ -199,8 +198,7 @@ Allocation LlamaModel::evaluate(const StepContext& c, StageUnits units, const Mi
     c.parameters.unshard(unit);
     c.parameters.prefetch(unit, units.end - 1);
     LlamaBlockSaved dropped;
-    stream = blocks_[static_cast<size_t>(unit) - 1].forward(c, batch, std::move(stream), Recompute::block,
-                                                            dropped);
+    stream = blocks_[unit - 1].forward(c, batch, std::move(stream), Recompute::block, dropped);
     c.parameters.reshard(unit);
   }
   if (!has_head(units)) return leave(c, std::move(stream));
@@ -216,8 +214,7 @@ Allocation LlamaModel::evaluate(const StepContext& c, StageUnits units, const Mi
 }
 
 void LlamaModel::generate(const StepContext& c, const Generation& in, const Tensor& logits) const {
-  LlamaBatch batch =
-      batch_of({.tokens = in.tokens, .targets = {}, .document_start = {}, .positions = in.positions});
+  LlamaBatch batch = batch_of({.tokens = in.tokens, .positions = in.positions});
   c.parameters.unshard(0);
   ResidualStream stream{embed(c, in.tokens), {}};
   for (size_t i = 0; i < blocks_.size(); ++i) {

@@ -47,7 +47,7 @@ class Table {
 LlamaBlockParameters add_block(Table& table, const LlamaConfig& c, int64_t layer) {
   const int unit = static_cast<int>(layer) + 1;
   const std::string at = fmt::format("layers.{}.", layer), hf = fmt::format("model.layers.{}.", layer);
-  const double deep = 0.02 / std::sqrt(2.0 * static_cast<double>(layer + 1));
+  const double deep = 0.02 / std::sqrt(2.0 * (layer + 1));
   const int64_t q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
   LlamaBlockParameters p;
   p.attention_norm =
@@ -93,8 +93,7 @@ LlamaBlockParameters add_block(Table& table, const LlamaConfig& c, int64_t layer
 LlamaParameters llama_parameters(const LlamaConfig& c) {
   LlamaParameters out;
   Table table(out);
-  const Initialisation output = {Initialisation::Kind::truncated_normal,
-                                 1 / std::sqrt(static_cast<double>(c.dim)), 3};
+  const Initialisation output = {Initialisation::Kind::truncated_normal, 1 / std::sqrt(c.dim), 3};
   out.units = static_cast<int>(c.layers) + 2;
   const int last = out.units - 1;
   // N(0,1) embeddings would give logits of standard deviation sqrt(dim) when the output layer shares them.

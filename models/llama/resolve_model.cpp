@@ -118,13 +118,13 @@ LlamaConfig resolve_model(const ModelConfig& c, const std::optional<LlamaConfig>
 
 std::vector<Recompute> resolve_recompute(const ActivationCheckpointConfig& c, int64_t layers) {
   using Mode = ActivationCheckpointConfig::Mode;
-  std::vector<Recompute> out(static_cast<size_t>(layers), Recompute::nothing);
+  std::vector<Recompute> out(layers, Recompute::nothing);
   for (size_t i = 0; i < out.size(); ++i) {
     if (c.mode == Mode::full) out[i] = Recompute::block;
     if (c.mode != Mode::selective) continue;
     if (c.per_op()) {
       out[i] = Recompute::elementwise;
-    } else if ((static_cast<int64_t>(i) + 1) % c.every_nth_block() == 0) {
+    } else if ((i + 1) % c.every_nth_block() == 0) {
       out[i] = Recompute::block;
     }
   }

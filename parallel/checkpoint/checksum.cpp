@@ -23,7 +23,7 @@ uint64_t element_checksum(const void* stored, const ElementRange& range) {
   check_element_bytes(range);
   const ChecksumKernels& kernels = cpu::checksum_kernels();
   const auto sum = range.element_bytes == 4 ? kernels.of_4_bytes : kernels.of_2_bytes;
-  return sum(stored, static_cast<uint64_t>(range.first), static_cast<int64_t>(range.count));
+  return sum(stored, static_cast<uint64_t>(range.first), range.count);
 }
 
 uint64_t copy_with_checksum(void* to, const void* stored, const ElementRange& range) {

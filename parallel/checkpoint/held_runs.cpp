@@ -23,16 +23,14 @@ int64_t owned_bytes(const TrainedParameters& parameters) {
   int64_t sum = 0;
   for (size_t p = 0; p < parameters.shards.size(); ++p) {
     const ParameterShard& shard = parameters.shards[p];
-    size_t element = size_of(shard.weight.dtype);
+    int64_t element = size_of(shard.weight.dtype);
     if (parameters.with_optimizer) {
       element += parameters.specs[p].rule == UpdateRule::muon
                      ? size_of(shard.momentum.dtype)
                      : size_of(shard.exp_avg.dtype) + size_of(shard.exp_avg_sq.dtype);
     }
     for (const ShardRun& run : shard_runs(parameters.specs[p], parameters.at)) {
-      if (run.is_owner)
-        sum += (run.row_end - run.row_begin) * (run.column_end - run.column_begin) *
-               static_cast<int64_t>(element);
+      if (run.is_owner) sum += (run.row_end - run.row_begin) * (run.column_end - run.column_begin) * element;
     }
   }
   return sum;
@@ -48,7 +46,7 @@ std::vector<HeldRun> held_runs(const Layout& layout, const TrainedParameters& pa
   std::vector<HeldRun> held;
   for (size_t t = 0; t < layout.tensors.size(); ++t) {
     const StoredTensor& tensor = layout.tensors[t];
-    auto spec = static_cast<size_t>(tensor.spec);
+    size_t spec = tensor.spec;
     for (const ShardRun& run : runs_of_spec[spec]) {
       if (run.part != tensor.part) continue;
       const ShardMemory& memory = memory_of(parameters.shards[spec], tensor.state);
@@ -56,11 +54,11 @@ std::vector<HeldRun> held_runs(const Layout& layout, const TrainedParameters& pa
         fail<ConfigError>("checkpoint", "the shard of '{}' has no memory on this rank", tensor.entry.name);
       }
       int64_t offset = run.local_row * (run.column_end - run.column_begin);
-      held.push_back({.tensor = t,
-                      .rectangle = {run.row_begin, run.row_end, run.column_begin, run.column_end},
-                      .memory = {memory.dtype, static_cast<char*>(memory.data) +
-                                                   offset * static_cast<int64_t>(size_of(memory.dtype))},
-                      .is_owner = run.is_owner && parameters.at.replica_rank == 0});
+      held.push_back(
+          {.tensor = t,
+           .rectangle = {run.row_begin, run.row_end, run.column_begin, run.column_end},
+           .memory = {memory.dtype, static_cast<char*>(memory.data) + offset * size_of(memory.dtype)},
+           .is_owner = run.is_owner && parameters.at.replica_rank == 0});
     }
   }
   return held;

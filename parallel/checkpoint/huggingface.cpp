@@ -31,7 +31,7 @@ bool is_tied(const SafetensorsFolder& folder) {
   constexpr int64_t kBandRows = 64;
   for (int64_t row = 0; row < e.rows() && same; row += kBandRows) {
     TensorRectangle band{row, std::min(row + kBandRows, e.rows()), 0, e.columns()};
-    auto bytes = static_cast<size_t>(band.numel()) * size_of(*e.dtype);
+    auto bytes = band.numel() * size_of(*e.dtype);
     std::vector<char> a(bytes), b(bytes);
     read_rectangle(*head.file, e, band, FloatSpan{*e.dtype, a.data()});
     read_rectangle(*embedding.file, *embedding.entry, band, FloatSpan{*e.dtype, b.data()});
@@ -90,7 +90,7 @@ void read_weights(const SafetensorsFolder& folder, const Layout& layout, const T
 }  // namespace
 
 HuggingFaceLoad load_huggingface(const std::string& path, const TrainedParameters& into, RankGroup& group) {
-  HuggingFaceLoad result{.folder = path, .ignored = {}, .stored_types = {}};
+  HuggingFaceLoad result{.folder = path};
   std::unique_ptr<SafetensorsFolder> folder;
   Layout layout;
   group.together([&] {

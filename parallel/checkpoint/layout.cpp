@@ -34,7 +34,7 @@ void add_files(Layout& layout, std::span<const ParameterSpec> specs, const Stem&
         SafetensorsEntry entry =
             make_safetensors_entry(part.hf_name + std::string(suffix_of(state)), dtype, shape, 0);
         if (headers.empty() || (data_bytes > 0 && data_bytes + entry.end > max_file_bytes)) {
-          headers.push_back({.tensors = {}, .metadata = {{"format", "pt"}}});
+          headers.push_back({.metadata = {{"format", "pt"}}});
           data_bytes = 0;
         }
         entry.begin += data_bytes;
@@ -60,7 +60,7 @@ void add_files(Layout& layout, std::span<const ParameterSpec> specs, const Stem&
   int64_t total_bytes = 0;
   for (size_t t = first_tensor; t < layout.tensors.size(); ++t) {
     const StoredTensor& tensor = layout.tensors[t];
-    tensor_files.emplace_back(tensor.entry.name, layout.files[static_cast<size_t>(tensor.file)].name);
+    tensor_files.emplace_back(tensor.entry.name, layout.files[tensor.file].name);
     total_bytes += tensor.entry.end - tensor.entry.begin;
   }
   layout.indexes.push_back(

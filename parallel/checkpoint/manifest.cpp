@@ -112,7 +112,7 @@ void check_file(const std::string& folder, const Manifest::File& expected) {
                     expected.bytes, bytes < expected.bytes ? "truncated" : "too long");
   }
   int64_t checked = expected.header_bytes > 0 ? expected.header_bytes : bytes;
-  std::string text(static_cast<size_t>(checked), '\0');
+  std::string text(checked, '\0');
   file.read_at(text.data(), text.size(), 0);
   if (text_checksum(text) != expected.checksum) {
     fail<FileError>("checkpoint", "{}: its {} changed since it was saved (checksum {}, expected {})", path,

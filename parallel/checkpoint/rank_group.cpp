@@ -31,9 +31,9 @@ Stream& RankGroup::stream() {
 
 std::vector<std::string> RankGroup::all_gather(std::string_view text) {
   if (size() == 1) return {std::string(text)};
-  auto ranks = static_cast<int64_t>(size());
+  int64_t ranks = size();
   auto mine = std::ssize(text);
-  std::vector<int64_t> counts(static_cast<size_t>(ranks));
+  std::vector<int64_t> counts(ranks);
   communicator_
       ->all_gather(
           stream(),
@@ -44,7 +44,7 @@ std::vector<std::string> RankGroup::all_gather(std::string_view text) {
   std::vector<std::string> texts(counts.size());
   if (total == 0) return texts;
   // Ranks without text still need an address to send nothing from.
-  std::vector<uint8_t> send(text.begin(), text.end()), all(static_cast<size_t>(total));
+  std::vector<uint8_t> send(text.begin(), text.end()), all(total);
   send.reserve(1);
   communicator_
       ->all_gather(stream(), {.send = view_of(send.data(), {mine}),
@@ -65,8 +65,8 @@ void RankGroup::sum(std::span<uint64_t> values) {
   // Halves of 32 bits summed as i64: no overflow for any number of ranks, and the carry is exact.
   std::vector<int64_t> halves(2 * values.size());
   for (size_t i = 0; i < values.size(); ++i) {
-    halves[2 * i] = static_cast<int64_t>(values[i] & 0xffffffffu);
-    halves[2 * i + 1] = static_cast<int64_t>(values[i] >> 32);
+    halves[2 * i] = values[i] & 0xffffffffu;
+    halves[2 * i + 1] = values[i] >> 32;
   }
   Tensor all = view_of(halves.data(), {std::ssize(halves)});
   communicator_->all_reduce(stream(), {.send = all, .recv = all, .label = "checkpoint"}).wait(stream());

@@ -74,7 +74,7 @@ Manifest make_manifest(const Checkpoint& checkpoint, const Layout& layout, int w
     manifest.files.push_back({file.name, file.bytes, text_checksum(file.header), file.data_begin()});
   }
   for (const StoredTensor& tensor : layout.tensors) {
-    manifest.tensors.push_back({tensor.entry.name, layout.files[static_cast<size_t>(tensor.file)].name,
+    manifest.tensors.push_back({tensor.entry.name, layout.files[tensor.file].name,
                                 std::string(tensor.entry.type), tensor.entry.shape, 0});
   }
   return manifest;
@@ -207,7 +207,7 @@ void CheckpointSaver::commit(Pending& pending) {
     commit_step(options_.folder, pending.checkpoint.step);
     const int64_t bytes = sum_of(manifest.files, &Manifest::File::bytes);
     log::info("Saved {}: {:.1f} MB in {:.2f} s", step_folder(options_.folder, pending.checkpoint.step),
-              static_cast<double>(bytes) * 1e-6, pending.watch.seconds());
+              bytes * 1e-6, pending.watch.seconds());
     try {
       rotate_steps(options_.folder, {options_.keep_latest_k, options_.keep_every}, pending.checkpoint.step);
     } catch (const std::exception& error) {

@@ -13,14 +13,15 @@ uint64_t ShardReader::read(const SafetensorsFile& file, const SafetensorsEntry& 
   DType stored = *entry.dtype;
   uint64_t sum = 0;
   read_rectangle(file, entry, rectangle, stored_, [&](const ElementSpan& span, const void* piece) {
-    auto count = static_cast<size_t>(span.count);
-    sum += element_checksum(piece, {.element_bytes = size_of(stored), .first = span.first, .count = count});
+    size_t count = span.count;
+    sum += element_checksum(
+        piece, {.element_bytes = static_cast<size_t>(size_of(stored)), .first = span.first, .count = count});
     if (on_non_finite) {
       size_t bad = find_non_finite({stored, piece}, count);
-      if (bad < count) on_non_finite(span.first + static_cast<int64_t>(bad));
+      if (bad < count) on_non_finite(span.first + bad);
     }
     size_t element_bytes = size_of(to.dtype), bytes = count * element_bytes;
-    char* target = static_cast<char*>(to.data) + static_cast<size_t>(span.local) * element_bytes;
+    char* target = static_cast<char*>(to.data) + span.local * element_bytes;
     if (!copy_) {
       cast_floats({stored, piece}, {to.dtype, target}, count);
       return;

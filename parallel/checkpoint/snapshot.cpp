@@ -12,9 +12,7 @@
 namespace ottava::checkpoint {
 namespace {
 
-size_t bytes_of(const HeldRun& run) {
-  return static_cast<size_t>(run.rectangle.numel()) * size_of(run.memory.dtype);
-}
+size_t bytes_of(const HeldRun& run) { return run.rectangle.numel() * size_of(run.memory.dtype); }
 
 constexpr int64_t kGapBytes = int64_t{4} << 20;
 
@@ -89,9 +87,8 @@ void Snapshot::reserve(Device device, int64_t bytes) {
   bytes += kGapBytes;
   if (static_cast<int64_t>(memory_.bytes()) >= bytes) return;
   memory_ = {};
-  memory_ = device.type == DeviceType::cuda && kind_ == Memory::pinned
-                ? Buffer::pinned(device, static_cast<size_t>(bytes))
-                : Buffer({DeviceType::cpu, 0}, static_cast<size_t>(bytes));
+  memory_ = device.type == DeviceType::cuda && kind_ == Memory::pinned ? Buffer::pinned(device, bytes)
+                                                                       : Buffer({DeviceType::cpu, 0}, bytes);
 }
 
 std::vector<HeldRun> Snapshot::take(const Layout& layout, std::vector<HeldRun> runs,
@@ -121,9 +118,7 @@ void Snapshot::enqueue(const Layout& layout, std::vector<HeldRun>& runs, const s
   Event written(device);
   written.record(*parameters.stream);
   written.wait(*copies_);
-  auto unit_of = [&](const HeldRun& run) {
-    return parameters.specs[static_cast<size_t>(layout.tensors[run.tensor].spec)].unit;
-  };
+  auto unit_of = [&](const HeldRun& run) { return parameters.specs[layout.tensors[run.tensor].spec].unit; };
   for (size_t first = 0, r = 0; r < runs.size(); ++r) {
     cuda::copy(places[r], runs[r].memory.data, bytes_of(runs[r]), copies_->native());
     if (r + 1 < runs.size() && unit_of(runs[r + 1]) == unit_of(runs[r])) continue;

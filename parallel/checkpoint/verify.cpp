@@ -22,7 +22,7 @@ uint64_t checksum_of(const SafetensorsFile& file, const SafetensorsEntry& entry)
   std::vector<char> buffer;
   TensorRectangle all{0, entry.rows(), 0, entry.columns()};
   read_rectangle(file, entry, all, buffer, [&](const ElementSpan& span, const void* stored) {
-    sum += element_checksum(stored, {.element_bytes = size_of(*entry.dtype),
+    sum += element_checksum(stored, {.element_bytes = static_cast<size_t>(size_of(*entry.dtype)),
                                      .first = span.first,
                                      .count = static_cast<size_t>(span.count)});
   });
@@ -52,17 +52,17 @@ TensorDifference compare(const SafetensorsFolder::Location& a, const Safetensors
   int64_t band_rows = std::max<int64_t>(1, kTransferBytes / 4 / columns);
   for (int64_t row = 0; row < a.entry->rows(); row += band_rows) {
     TensorRectangle band{row, std::min(row + band_rows, a.entry->rows()), 0, a.entry->columns()};
-    x.resize(static_cast<size_t>(band.numel()));
+    x.resize(band.numel());
     y.resize(x.size());
     read_rectangle(*a.file, *a.entry, band, FloatSpan{DType::f32, x.data()});
     read_rectangle(*b.file, *b.entry, band, FloatSpan{DType::f32, y.data()});
     for (size_t i = 0; i < x.size(); ++i) {
-      double difference = static_cast<double>(x[i]) - static_cast<double>(y[i]);
+      double difference = static_cast<double>(x[i]) - y[i];
       result.different += !(x[i] == y[i]);
       // A NaN difference must not be lost to a comparison that is false.
       if (!(std::abs(difference) <= result.max_abs)) result.max_abs = std::abs(difference);
       squares += difference * difference;
-      square_sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+      square_sum += static_cast<double>(x[i]) * x[i];
     }
   }
   result.relative = squares == 0 ? 0 : std::sqrt(squares / square_sum);

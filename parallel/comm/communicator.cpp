@@ -43,10 +43,9 @@ void check_same_dtype(std::string_view where, const Tensor& send, const Tensor& 
 void check_overlap(std::string_view where, const Tensor& inner, const Tensor& outer, int64_t offset,
                    std::string_view rule, std::string_view label) {
   if (inner.data == nullptr || outer.data == nullptr || inner.numel() == 0 || outer.numel() == 0) return;
-  const char* a = static_cast<const char*>(inner.data);
-  const char* b = static_cast<const char*>(outer.data);
+  const char *a = inner.at(0), *b = outer.at(0);
   bool disjoint = a + inner.bytes() <= b || b + outer.bytes() <= a;
-  bool in_place = offset >= 0 && a == b + offset * static_cast<int64_t>(size_of(outer.dtype));
+  bool in_place = offset >= 0 && a == outer.at(offset);
   if (!disjoint && !in_place) {
     fail<ShapeError>(where, "send and recv of '{}' overlap: {}", label, rule);
   }
@@ -63,9 +62,9 @@ std::span<const int64_t> checked_counts(std::string_view where, const Communicat
   if (std::ranges::any_of(given, [](int64_t c) { return c < 0; })) {
     fail<ShapeError>(where, "'{}' has a negative count", label);
   }
-  if (!given.empty() && given[static_cast<size_t>(comm.rank())] != block.numel()) {
+  if (!given.empty() && given[comm.rank()] != block.numel()) {
     fail<ShapeError>(where, "'{}' has {} elements in the block of rank {}, its count says {}", label,
-                     block.numel(), comm.rank(), given[static_cast<size_t>(comm.rank())]);
+                     block.numel(), comm.rank(), given[comm.rank()]);
   }
   const int64_t sum = given.empty() ? comm.size() * block.numel() : sum_of(given);
   if (sum != whole.numel()) {
@@ -79,7 +78,7 @@ std::span<const int64_t> checked_counts(std::string_view where, const Communicat
 std::vector<int64_t> block_counts(const Stream& stream, int ranks, std::span<const int64_t> given,
                                   int64_t block) {
   if (stream.type() == DeviceType::meta) return {};
-  if (given.empty()) return std::vector<int64_t>(static_cast<size_t>(ranks), block);
+  if (given.empty()) return std::vector<int64_t>(ranks, block);
   return {given.begin(), given.end()};
 }
 
@@ -231,7 +230,7 @@ Request Communicator::submit(Stream& stream, CollectiveCall call) {
 
 Request Communicator::carry_out(Stream& stream, std::vector<CollectiveCall> calls) {
   const bool records = stream.type() == DeviceType::meta;
-  RecordedTransfer transfer{.axis = axis_, .ranks = size(), .calls = {}};
+  RecordedTransfer transfer{.axis = axis_, .ranks = size()};
   if (size() > 1) transfer.stride = world_ranks_[1] - world_ranks_[0];
   const CollectiveCall& first = calls.front();
   CallRecord record{.step = state_->step(),
@@ -260,7 +259,7 @@ Request Communicator::carry_out(Stream& stream, std::vector<CollectiveCall> call
 }
 
 CommStats::Entry Communicator::entry_of(const CollectiveCall& call) const {
-  int64_t n = size(), element = static_cast<int64_t>(size_of(call.send.dtype));
+  int64_t n = size(), element = size_of(call.send.dtype);
   int64_t payload = call.send.bytes(), sent = 0;
   const int64_t block = call.block * element;
   switch (call.kind) {
@@ -295,7 +294,7 @@ Communicator::Members Communicator::members_of(std::string axis, const std::vect
       fail<ShapeError>("split", "axis {}: the ranks must ascend within 0 to {}", members.axis, size() - 1);
     }
     if (ranks[i] == rank_) members.rank = static_cast<int>(i);
-    members.world_ranks.push_back(world_ranks_[static_cast<size_t>(ranks[i])]);
+    members.world_ranks.push_back(world_ranks_[ranks[i]]);
   }
   if (members.rank < 0)
     fail<ShapeError>("split", "axis {}: rank {} is not among its own group", members.axis, rank_);

@@ -5,7 +5,7 @@
 namespace ottava {
 namespace {
 
-size_t padded(int64_t bytes) { return (static_cast<size_t>(bytes) + 63) / 64 * 64; }
+size_t padded(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 bool one_tensor(const CollectiveCall& call) {
   return call.kind == Collective::send || call.kind == Collective::recv;
@@ -32,7 +32,7 @@ std::vector<CollectiveCall> HostStaging::to_host(std::span<const CollectiveCall>
   for (CollectiveCall& call : staged) {
     if (call.kind == Collective::barrier) continue;
     if (call.kind != Collective::recv && call.send.bytes() > 0) {
-      cuda::copy(next, call.send.data, static_cast<size_t>(call.send.bytes()), stream_.native());
+      cuda::copy(next, call.send.data, call.send.bytes(), stream_.native());
     }
     call.send.data = next;
     next += padded(call.send.bytes());
@@ -51,8 +51,7 @@ void HostStaging::to_device(std::span<const CollectiveCall> staged, std::span<co
   for (size_t i = 0; i < calls.size(); ++i) {
     Collective kind = calls[i].kind;
     if (kind == Collective::send || kind == Collective::barrier || calls[i].recv.bytes() == 0) continue;
-    cuda::copy(calls[i].recv.data, staged[i].recv.data, static_cast<size_t>(calls[i].recv.bytes()),
-               stream_.native());
+    cuda::copy(calls[i].recv.data, staged[i].recv.data, calls[i].recv.bytes(), stream_.native());
   }
   stream_.synchronize();
 }

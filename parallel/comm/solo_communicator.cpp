@@ -16,9 +16,9 @@ void SoloCommunicator::issue(Stream& stream, uint64_t, std::vector<CollectiveCal
     state().enter(call.kind, axis(), call.label);
     if (call.recv.data != call.send.data && call.send.bytes() > 0) {
       if (stream.type() == DeviceType::cuda) {
-        cuda::copy(call.recv.data, call.send.data, static_cast<size_t>(call.send.bytes()), stream.native());
+        cuda::copy(call.recv.data, call.send.data, call.send.bytes(), stream.native());
       } else {
-        std::memcpy(call.recv.data, call.send.data, static_cast<size_t>(call.send.bytes()));
+        std::memcpy(call.recv.data, call.send.data, call.send.bytes());
       }
     }
     state().leave();

@@ -122,7 +122,7 @@ bool Connection::send(std::string_view message) {
     ssize_t sent = ::send(descriptor_, bytes.data() + done, bytes.size() - done, MSG_NOSIGNAL);
     if (sent < 0 && errno == EINTR) continue;
     if (sent <= 0) return false;
-    done += static_cast<size_t>(sent);
+    done += sent;
   }
   return true;
 }
@@ -133,7 +133,7 @@ bool Connection::read_available() {
   while (true) {
     ssize_t got = ::recv(descriptor_, chunk, sizeof chunk, MSG_DONTWAIT);
     if (got > 0) {
-      buffer_.append(chunk, static_cast<size_t>(got));
+      buffer_.append(chunk, got);
     } else if (got == 0) {
       return false;
     } else if (errno != EINTR) {

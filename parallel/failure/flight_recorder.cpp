@@ -21,7 +21,7 @@ int64_t FlightRecorder::issued(CallRecord record) {
   record.sequence = ++sequences_[record.axis];
   record.issued_ns = steady_nanoseconds();
   if (capacity_ == 0) return record.id;
-  const auto at = static_cast<size_t>(record.id % capacity_);
+  const size_t at = record.id % capacity_;
   // What was cleared leaves empty records before the first.
   if (at >= ring_.size()) ring_.resize(at + 1);
   ring_[at] = std::move(record);
@@ -30,7 +30,7 @@ int64_t FlightRecorder::issued(CallRecord record) {
 
 CallRecord* FlightRecorder::find(int64_t id) {
   if (id < 0 || capacity_ == 0) return nullptr;
-  const auto at = static_cast<size_t>(id % capacity_);
+  const size_t at = id % capacity_;
   return at < ring_.size() && ring_[at].id == id ? &ring_[at] : nullptr;
 }
 

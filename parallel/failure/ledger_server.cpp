@@ -14,7 +14,7 @@ using Kind = LedgerMessage::Kind;
 using State = ProgressRecord::State;
 
 LedgerServer::LedgerServer(Options options)
-    : options_(options), records_(static_cast<size_t>(options.world_size)), parted_(records_.size()) {
+    : options_(options), records_(options.world_size), parted_(records_.size()) {
   for (size_t r = 0; r < records_.size(); ++r) records_[r].rank = static_cast<int>(r);
   if (::pipe(wake_) != 0) fail<CommError>("ledger", "cannot make a pipe");
   thread_ = std::thread([this] { loop(); });
@@ -88,9 +88,9 @@ bool LedgerServer::read(Client& client) {
 }
 
 void LedgerServer::disconnected(Client& client) {
-  if (client.rank < 0 || parted_[static_cast<size_t>(client.rank)]) return;
-  parted_[static_cast<size_t>(client.rank)] = true;
-  ProgressRecord& record = records_[static_cast<size_t>(client.rank)];
+  if (client.rank < 0 || parted_[client.rank]) return;
+  parted_[client.rank] = true;
+  ProgressRecord& record = records_[client.rank];
   if (record.state != State::failed) record.state = State::closed;
   bool counts = options_.watches < 0 || options_.watches == client.rank;
   if (counts && !verdict_) call_roll("");
@@ -98,7 +98,7 @@ void LedgerServer::disconnected(Client& client) {
 
 void LedgerServer::handle(Client& client, const LedgerMessage& message) {
   client.rank = message.record.rank;
-  ProgressRecord& record = records_[static_cast<size_t>(client.rank)];
+  ProgressRecord& record = records_[client.rank];
   switch (message.kind) {
     case Kind::report:
       record = message.record;
@@ -108,7 +108,7 @@ void LedgerServer::handle(Client& client, const LedgerMessage& message) {
       client.answered = true;
       return;
     case Kind::farewell:
-      parted_[static_cast<size_t>(client.rank)] = true;
+      parted_[client.rank] = true;
       return;
     case Kind::failed:
       record = message.record;
@@ -138,7 +138,7 @@ void LedgerServer::call_roll(std::string reason) {
 void LedgerServer::finish_roll_call() {
   std::vector<bool> told = parted_;
   for (const Client& client : clients_) {
-    if (client.answered) told[static_cast<size_t>(client.rank)] = true;
+    if (client.answered) told[client.rank] = true;
   }
   bool complete = std::ranges::all_of(told, std::identity{});
   if (!complete && Clock::now() < roll_call_ends_) return;

@@ -200,7 +200,7 @@ void LocalRanks::reap() {
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     char text[4096];
     for (ssize_t got; (got = ::read(rank->process.account.number(), text, sizeof text)) > 0;)
-      rank->account.append(text, static_cast<size_t>(got));
+      rank->account.append(text, got);
     if (code == 0) continue;
     if (rank->account.empty()) {
       rank->account = WIFEXITED(status) ? fmt::format("rank {}: ended with code {}\n", rank->number, code)

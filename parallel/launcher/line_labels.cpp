@@ -11,7 +11,7 @@ void write_whole(int descriptor, const std::string& text) {
   for (size_t done = 0; done < text.size();) {
     const ssize_t written = ::write(descriptor, text.data() + done, text.size() - done);
     if (written < 0 && errno != EINTR) return;
-    if (written > 0) done += static_cast<size_t>(written);
+    if (written > 0) done += written;
   }
 }
 
@@ -19,7 +19,7 @@ void LineLabels::forward() {
   char chunk[4096];
   ssize_t got;
   while ((got = ::read(from_.number(), chunk, sizeof chunk)) > 0) {
-    const std::string bytes(chunk, static_cast<size_t>(got));
+    const std::string bytes(chunk, got);
     if (options_.copy >= 0) write_whole(options_.copy, bytes);
     pending_ += bytes;
     print(Lines::ended);

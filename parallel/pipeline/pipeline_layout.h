@@ -14,16 +14,16 @@ struct PipelineLayout {
 
   bool is_on() const { return shape.ranks > 1; }
   StageUnits units_of(int rank, int chunk) const {
-    return stages[static_cast<size_t>(shape.stage_of(rank, chunk))];
+    return stages[shape.stage_of(rank, chunk)];
   }
   /// By unit, whether the rank holds it; empty without a pipeline.
   std::vector<bool> units_of(int rank) const {
     std::vector<bool> held;
     if (!is_on()) return held;
-    held.resize(static_cast<size_t>(stages.back().end));
+    held.resize(stages.back().end);
     for (int chunk = 0; chunk < shape.chunks; ++chunk)
       for (int unit = units_of(rank, chunk).begin; unit < units_of(rank, chunk).end; ++unit)
-        held[static_cast<size_t>(unit)] = true;
+        held[unit] = true;
     return held;
   }
 };

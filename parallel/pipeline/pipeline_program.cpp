@@ -25,12 +25,12 @@ std::vector<StageTransfer> ordered_transfers(const PipelineSchedule& schedule) {
   const SimulatedPipeline run = simulate(schedule);
   std::vector<std::pair<double, StageTransfer>> timed;
   for (int rank = 0; rank < s.ranks; ++rank) {
-    const auto& list = schedule.ranks[static_cast<size_t>(rank)];
+    const auto& list = schedule.ranks[rank];
     for (size_t i = 0; i < list.size(); ++i) {
       if (list[i].kind == Kind::W) continue;
       const int stage = s.stage_of(rank, list[i].chunk), next = stage + (makes_gradient(list[i]) ? -1 : 1);
       if (next < 0 || next >= s.stages() || s.rank_of(next) == rank) continue;
-      timed.push_back({run.actions[static_cast<size_t>(rank)][i].end,
+      timed.push_back({run.actions[rank][i].end,
                        {.from = rank,
                         .to = s.rank_of(next),
                         .stage = stage,
@@ -51,7 +51,7 @@ class RankProgram {
  public:
   RankProgram(const PipelineSchedule& schedule, int rank, const std::vector<StageTransfer>& transfers,
               Receives receives)
-      : shape_(schedule.shape), rank_(rank), list_(schedule.ranks[static_cast<size_t>(rank)]) {
+      : shape_(schedule.shape), rank_(rank), list_(schedule.ranks[rank]) {
     for (size_t t = 0; t < transfers.size(); ++t) {
       if (transfers[t].from != rank && transfers[t].to != rank) continue;
       place_[key_of(transfers[t])] = mine_.size();
@@ -117,12 +117,11 @@ void give_back(const PipelineSchedule& schedule, PipelineProgram& program) {
   const SimulatedPipeline run = simulate(schedule, program);
   std::map<Key, double> read;  // when, by what was sent
   for (int rank = 0; rank < s.ranks; ++rank) {
-    const auto& list = schedule.ranks[static_cast<size_t>(rank)];
+    const auto& list = schedule.ranks[rank];
     for (size_t i = 0; i < list.size(); ++i) {
       if (list[i].kind == Kind::W) continue;
       const int stage = s.stage_of(rank, list[i].chunk), maker = stage + (makes_gradient(list[i]) ? 1 : -1);
-      read[{maker, list[i].micro_batch, makes_gradient(list[i])}] =
-          run.actions[static_cast<size_t>(rank)][i].begin;
+      read[{maker, list[i].micro_batch, makes_gradient(list[i])}] = run.actions[rank][i].begin;
     }
   }
   for (size_t rank = 0; rank < program.ranks.size(); ++rank) {
@@ -141,7 +140,7 @@ void give_back(const PipelineSchedule& schedule, PipelineProgram& program) {
       if (step.kind == PipelineStep::Kind::run) give_back_before(action++);
       steps.push_back(step);
       if (step.kind != PipelineStep::Kind::send) continue;
-      const double begin = read.at(key_of(program.transfers[static_cast<size_t>(step.transfer)]));
+      const double begin = read.at(key_of(program.transfers[step.transfer]));
       size_t until = action;
       while (until < actions.size() && actions[until].begin < begin) ++until;
       sent.push_back({step.transfer, until + 1});

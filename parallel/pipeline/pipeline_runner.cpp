@@ -54,12 +54,12 @@ PipelineRunner::UnderWay PipelineRunner::start_recv(Stream& stream, Arena& arena
 
 void PipelineRunner::run(Stream& stream, Arena& arena, const Boundary& boundary, const Work& work) {
   std::map<int64_t, UnderWay> under_way;
-  for (const PipelineStep& step : program_.ranks[static_cast<size_t>(pipeline_.rank())]) {
+  for (const PipelineStep& step : program_.ranks[pipeline_.rank()]) {
     if (step.kind == PipelineStep::Kind::run) {
       run_action(step.action, work);
       continue;
     }
-    const StageTransfer& t = program_.transfers[static_cast<size_t>(step.transfer)];
+    const StageTransfer& t = program_.transfers[step.transfer];
     if (step.kind == PipelineStep::Kind::send) {
       under_way[step.transfer] = start_send(stream, t);
     } else if (step.kind == PipelineStep::Kind::recv) {

@@ -34,7 +34,7 @@ std::string describe_rank(const PipelineLayout& p, int rank) {
   std::string text;
   for (int chunk = 0; chunk < p.shape.chunks; ++chunk)
     add_item(text, units_text(p.units_of(rank, chunk), p.stages.back().end), " and ");
-  const double most = simulate(make_schedule(p.shape)).in_flight[static_cast<size_t>(rank)];
+  const double most = simulate(make_schedule(p.shape)).in_flight[rank];
   return text + fmt::format("; {:.3g} micro-batch{} in flight at most", most, most == 1 ? "" : "es");
 }
 

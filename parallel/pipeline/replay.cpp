@@ -54,14 +54,14 @@ class Rank {
         now_ = done.end;
         return true;
       case ReplayStep::Kind::wait: {
-        const double reached = events[static_cast<size_t>(step.event)].reached;
+        const double reached = events[step.event].reached;
         if (reached == kNever) return false;
         done = {now_, std::max(now_, reached)};
         now_ = done.end;
         return true;
       }
       default: {
-        const auto lane = static_cast<size_t>(step.lane);
+        const size_t lane = step.lane;
         if (lanes_.size() <= lane) lanes_.resize(lane + 1);
         done.begin = now_;
         lanes_[lane].waiting.push_back(position_);
@@ -75,7 +75,7 @@ class Rank {
     while (!lane.waiting.empty()) {
       const ReplayStep& step = program_[lane.waiting.front()];
       ReplayedStep& done = done_[lane.waiting.front()];
-      ReplayedEvent& event = events[static_cast<size_t>(step.event)];
+      ReplayedEvent& event = events[step.event];
       done.begin = std::max(done.begin, lane.free);
       if (step.kind == ReplayStep::Kind::meet) {
         if (!lane.arrived) {
@@ -117,7 +117,7 @@ Replay replay(std::span<const ReplayProgram> programs, double slowdown) {
     ranks.emplace_back(program, slowdown);
     for (const ReplayStep& step : program) last = std::max(last, step.event);
   }
-  std::vector<ReplayedEvent> events(static_cast<size_t>(last + 1));
+  std::vector<ReplayedEvent> events(last + 1);
   for (bool moves = true; moves;) {
     moves = false;
     for (Rank& rank : ranks) moves |= rank.advance(events);

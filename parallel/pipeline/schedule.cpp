@@ -33,7 +33,7 @@ std::string all_names() {
 /// A list that takes the micro-batches of a kind and chunk in ascending order.
 class Writer {
  public:
-  explicit Writer(const PipelineShape& shape) : next_(static_cast<size_t>(4 * shape.chunks)) {}
+  explicit Writer(const PipelineShape& shape) : next_(4 * shape.chunks) {}
   void add(Kind kind, int chunk) {
     int& next = next_[static_cast<size_t>(4 * chunk) + static_cast<size_t>(kind)];
     list_.push_back({kind, chunk, next++});

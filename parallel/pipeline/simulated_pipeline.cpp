@@ -40,7 +40,7 @@ SimulatedPipeline carry_out(const PipelineSchedule& schedule, const std::vector<
       busy += programs[rank][i].seconds;
     }
   }
-  out.idle_share = 1 - busy / (out.seconds * static_cast<double>(programs.size()));
+  out.idle_share = 1 - busy / (out.seconds * programs.size());
   return out;
 }
 
@@ -68,7 +68,7 @@ SimulatedPipeline simulate(const PipelineSchedule& schedule, const ActionCosts& 
   std::vector<ReplayProgram> programs;
   for (int rank = 0; rank < s.ranks; ++rank) {
     ReplayProgram& program = programs.emplace_back();
-    for (const Action& a : schedule.ranks[static_cast<size_t>(rank)]) {
+    for (const Action& a : schedule.ranks[rank]) {
       const ReplayStep compute{.kind = ReplayStep::Kind::compute, .seconds = costs.of(a.kind)};
       if (a.kind == Kind::W) {
         program.push_back(compute);
@@ -110,20 +110,20 @@ SimulatedPipeline simulate(const PipelineSchedule& schedule, const PipelineProgr
 
 std::string picture_of(const PipelineSchedule& schedule, int columns) {
   const SimulatedPipeline run = simulate(schedule);
-  const auto width = static_cast<size_t>(std::lround(run.seconds));
+  const size_t width = std::lround(run.seconds);
   std::string picture;
   for (size_t rank = 0; rank < run.actions.size(); ++rank) {
     std::string line(width, '.');
     for (size_t i = 0; i < run.actions[rank].size(); ++i) {
       const Action& a = schedule.ranks[rank][i];
-      auto at = static_cast<size_t>(std::lround(run.actions[rank][i].begin));
+      size_t at = std::lround(run.actions[rank][i].begin);
       const auto letter = static_cast<char>(a.micro_batch % 26);
       if (a.kind == Kind::F) line[at++] = static_cast<char>('0' + a.micro_batch % 10);
       if (a.kind == Kind::I || a.kind == Kind::B) line[at++] = static_cast<char>('a' + letter);
       if (a.kind == Kind::W || a.kind == Kind::B) line[at++] = static_cast<char>('A' + letter);
     }
     const std::string label = fmt::format("rank {:<3} ", rank);
-    const size_t room = static_cast<size_t>(columns) - label.size();
+    const size_t room = columns - label.size();
     if (line.size() > room) line = line.substr(0, room - 3) + "...";
     picture += label + line + "\n";
   }

@@ -35,7 +35,7 @@ std::vector<StageUnits> by_points(const StageSplit& s) {
     stages.back().end = begin;
     stages.push_back({begin, layers + 2});
   }
-  if (stages.size() % static_cast<size_t>(s.ranks) != 0)
+  if (stages.size() % s.ranks != 0)
     fail<ConfigError>("pipeline",
                       "{} makes {}, not a multiple of the {} of pipeline_parallel_degree: change either",
                       kSplitPoints, counted(stages.size(), "stage"), counted(s.ranks, "rank"));

@@ -20,13 +20,13 @@ void meet_before_refusing(Communicator& ranks) noexcept {
 void reduce_on_host(Communicator& ranks, const Tensor& values, std::string_view label, ReduceOp op) {
   if (ranks.size() == 1) return;
   Stream stream = Stream::cpu();
-  ranks.all_reduce(stream, {.send = values, .recv = {}, .op = op, .label = label}).wait(stream);
+  ranks.all_reduce(stream, {.send = values, .op = op, .label = label}).wait(stream);
 }
 
 void require_equal_everywhere(Communicator& ranks, std::string_view what, uint64_t hash) {
   Stream stream = Stream::cpu();
-  int64_t n = ranks.size(), mine = static_cast<int64_t>(hash);
-  std::vector<int64_t> all(static_cast<size_t>(n));
+  int64_t n = ranks.size(), mine = hash;
+  std::vector<int64_t> all(n);
   ranks.all_gather(stream, {.send = view_of(&mine, {1}), .recv = view_of(all.data(), {n}), .label = what})
       .wait(stream);
   std::map<int64_t, std::pair<int, int>> seen;  // hash -> first rank, how many

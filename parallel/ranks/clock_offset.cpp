@@ -15,7 +15,7 @@ ClockOffset measure_clock_offset(Communicator& control) {
   int64_t least = std::numeric_limits<int64_t>::min(), most = std::numeric_limits<int64_t>::max();
   int64_t mine[2] = {0, 0};  // when this round was sent, when the one before was heard
   int64_t sent_before = 0;
-  std::vector<int64_t> all(2 * static_cast<size_t>(control.size()));
+  std::vector<int64_t> all(2 * control.size());
   for (int round = 0; round < kRounds; ++round) {
     mine[0] = steady_nanoseconds();
     control

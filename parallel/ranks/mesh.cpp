@@ -35,7 +35,7 @@ Mesh::Mesh(const MeshDegrees& degrees, int world_size)
     if (sizes_[i] == -1) {
       if (rest >= 0) {
         fail<ConfigError>("mesh", "{} and {} are both -1: only one axis can take the ranks that are left",
-                          kKeys[static_cast<size_t>(rest)], kKeys[i]);
+                          kKeys[rest], kKeys[i]);
       }
       rest = static_cast<int>(i);
     } else if (sizes_[i] < 1) {
@@ -46,13 +46,13 @@ Mesh::Mesh(const MeshDegrees& degrees, int world_size)
     }
   }
   if (rest >= 0) {
-    auto& size = sizes_[static_cast<size_t>(rest)];
+    auto& size = sizes_[rest];
     if (world_size % product != 0) {
       fail<ConfigError>("mesh",
                         "{} cannot be divided: {} with {} = -1 makes {} x {}, and {} / {} is not whole: "
                         "change a degree, or start a multiple of {} ranks",
-                        counted(world_size, "rank"), product_text(sizes_), kNames[static_cast<size_t>(rest)],
-                        product, kNames[static_cast<size_t>(rest)], world_size, product, product);
+                        counted(world_size, "rank"), product_text(sizes_), kNames[rest], product,
+                        kNames[rest], world_size, product, product);
     }
     size = static_cast<int>(world_size / product);
   } else if (product != world_size) {

@@ -17,8 +17,7 @@ ContextParallelGroup::Gathering ContextParallelGroup::gather_keys_values(Stream&
   Gathering g{
       .mine = arena.allocate("keys and values", qkv.dtype, {rows, 2 * width}, MemoryCategory::scratch),
       .all = arena.allocate("keys and values.gathered", qkv.dtype, {rows * size_, 2 * width},
-                            MemoryCategory::scratch),
-      .request = {}};
+                            MemoryCategory::scratch)};
   copy_columns(stream, qkv, which.keys(), g.mine, 0);
   copy_columns(stream, qkv, which.values(), g.mine, width);
   g.request = communicator_->all_gather(stream, {.send = g.mine, .recv = g.all, .label = "keys and values"});
@@ -40,9 +39,7 @@ ContextParallelGroup::Scattering ContextParallelGroup::scatter_key_value_gradien
                                                                                    int64_t batch) const {
   const Tensor& ordered = gradients;
   Scattering s{.partial = arena.allocate("key and value gradients.by rank", DType::f32, ordered.shape,
-                                         MemoryCategory::scratch),
-               .mine = {},
-               .request = {}};
+                                         MemoryCategory::scratch)};
   order_by_rank(stream, {.by_rank = s.partial, .by_position = ordered, .ranks = size_, .batch = batch});
   const Shape mine{ordered.rows() / size_, ordered.cols()};
   gradients.release();

@@ -94,7 +94,7 @@ void Float8Weights::place_shared(Arena& arena) {
 void Float8Weights::place(Arena& arena, size_t i) {
   Entry& e = entries_[i];
   const Float8WeightSpec& spec = options_.specs[i];
-  const ParameterShard& shard = shards_[static_cast<size_t>(spec.parameter)];
+  const ParameterShard& shard = shards_[spec.parameter];
   const int shards = ranks_.dp_shard->size();
   e.travel = float8_weight_travel(spec, shard.slice[0], shards);
   e.home = !shard.is_held         ? Home::elsewhere
@@ -150,27 +150,26 @@ void Float8Weights::place_gathered(Arena& arena, size_t i, WeightUse use) {
 }
 
 Tensor Float8Weights::master_rows(size_t i) const {
-  const ParameterShard& shard = shards_[static_cast<size_t>(options_.specs[i].parameter)];
+  const ParameterShard& shard = shards_[options_.specs[i].parameter];
   const RowRange& held = entries_[i].shard;
   return shard.master.slice(held.begin - shard.rows.begin, held.end - shard.rows.begin);
 }
 
 Tensor Float8Weights::scale_amax(size_t i) const {
-  const auto slot = static_cast<int64_t>(i);
+  const int64_t slot = i;
   return (options_.specs[i].is_delayed ? scale_amax_ : amax_).slice(slot, slot + 1);
 }
 
 bool Float8Weights::has_scale_of_whole(size_t i) const {
   const Entry& e = entries_[i];
-  return e.has_amax() &&
-         options_.specs[i].rows.size() == shards_[static_cast<size_t>(options_.specs[i].parameter)].slice[0];
+  return e.has_amax() && options_.specs[i].rows.size() == shards_[options_.specs[i].parameter].slice[0];
 }
 
 void Float8Weights::begin_update(Stream& stream) { fill_zero(stream, updated_amax_); }
 
 Tensor Float8Weights::updated_amax(int parameter) const {
   for (size_t i = 0; i < entries_.size(); ++i) {
-    const auto slot = static_cast<int64_t>(i);
+    const int64_t slot = i;
     if (options_.specs[i].parameter == parameter && has_scale_of_whole(i))
       return updated_amax_.slice(slot, slot + 1);
   }
@@ -187,7 +186,7 @@ void Float8Weights::measure(Stream& stream) {
   for (size_t i = 0; i < entries_.size(); ++i) {
     Entry& e = entries_[i];
     if (e.shard.size() == 0) continue;
-    const auto slot = static_cast<int64_t>(i);
+    const int64_t slot = i;
     const bool is_known = is_measured_ && has_scale_of_whole(i);
     if (e.has_amax() && !is_known) fp8::amax(stream, master_rows(i), amax_.slice(slot, slot + 1));
     if (e.exchanges_column_amax()) fp8::column_amax(stream, master_rows(i), e.forms[1].column_amax);
@@ -197,14 +196,12 @@ void Float8Weights::measure(Stream& stream) {
 void Float8Weights::exchange(Stream& stream) {
   const bool per_tensor = std::ranges::any_of(entries_, [](const Entry& e) { return e.has_amax(); });
   if (per_tensor && ranks_.stage->size() > 1) {
-    ranks_.stage
-        ->all_reduce(stream, {.send = amax_, .recv = {}, .op = ReduceOp::max, .label = "weight amaxes"})
+    ranks_.stage->all_reduce(stream, {.send = amax_, .op = ReduceOp::max, .label = "weight amaxes"})
         .wait(stream);
   }
   if (!column_amax_.empty()) {
     ranks_.dp_shard
-        ->all_reduce(stream,
-                     {.send = column_amax_, .recv = {}, .op = ReduceOp::max, .label = "weight column amaxes"})
+        ->all_reduce(stream, {.send = column_amax_, .op = ReduceOp::max, .label = "weight column amaxes"})
         .wait(stream);
   }
   if (history_.rows.empty()) return;
@@ -238,7 +235,7 @@ void Float8Weights::make(Stream& stream, size_t i, const Form& form, const Tenso
   const CostRecorder::Scope scope(
       is_of_gathered && stream.type() == DeviceType::meta ? &stream.recorder() : nullptr,
       std::string(kGatheredWeights));
-  const auto slot = static_cast<int64_t>(i);
+  const int64_t slot = i;
   fp8::OperandSlots slots{.scale_amax = scale_amax(i), .non_finite = non_finite_.slice(slot, slot + 1)};
   if (!counters_.empty() && &form == &e.forms[0]) {
     slots.counters = counters_.slice(slot, slot + 1).reshape({3});

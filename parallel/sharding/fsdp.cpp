@@ -17,7 +17,7 @@ Shape rows_of(const Shape& slice, int64_t rows) {
 
 void align_shards(std::vector<ParameterSpec>& specs, const FsdpOptions& options) {
   for (const Float8WeightSpec& weight : options.float8.specs) {
-    ParameterSpec& spec = specs[static_cast<size_t>(weight.parameter)];
+    ParameterSpec& spec = specs[weight.parameter];
     spec.shard_alignment =
         std::max(spec.shard_alignment, float8_weight_travel(weight, spec.rows(), 1).alignment);
   }
@@ -27,7 +27,7 @@ std::vector<bool> replaced_by_float8(const std::vector<ParameterSpec>& specs, co
                                      const ShardCoordinates& at) {
   std::vector<bool> replaced(specs.size(), false);
   for (const Float8WeightSpec& weight : options.float8.specs) {
-    const auto p = static_cast<size_t>(weight.parameter);
+    const size_t p = weight.parameter;
     const int64_t rows = tensor_parallel_shape(specs[p], at.tp_size)[0];
     replaced[p] = weight.rows.size() == rows &&
                   (at.shard_size == 1 || float8_weight_travel(weight, rows, at.shard_size).in_codes) &&
@@ -43,7 +43,7 @@ std::vector<std::vector<size_t>> kept_instead_of_weights(const std::vector<Param
   if (!float8.keeps_codes || at.shard_size == 1) return kept;
   std::vector<int64_t> rows(specs.size());
   for (size_t i = 0; i < float8.specs.size(); ++i) {
-    const auto p = static_cast<size_t>(float8.specs[i].parameter);
+    const size_t p = float8.specs[i].parameter;
     const int64_t all = tensor_parallel_shape(specs[p], at.tp_size)[0];
     if (specs[p].role != ParameterRole::linear ||
         float8_weight_travel(float8.specs[i], all, at.shard_size).in_codes)
@@ -70,7 +70,7 @@ Fsdp::Fsdp(Stream& stream, Arena& arena, RankGroups& ranks, std::vector<Paramete
   align_shards(specs_, options_);
   replaced_ = replaced_by_float8(specs_, options_, coordinates());
   for (size_t p = 0; p < specs_.size(); ++p) {
-    auto unit = static_cast<size_t>(specs_[p].unit);
+    size_t unit = specs_[p].unit;
     if (units_.size() <= unit) units_.resize(unit + 1);
     units_[unit].parameters.push_back(static_cast<int>(p));
     shards_[p].slice = tensor_parallel_shape(specs_[p], coordinates().tp_size);
@@ -91,8 +91,8 @@ void Fsdp::place_float8(Arena& arena) {
   kept_ = kept_instead_of_weights(specs_, options, coordinates());
   for (size_t i = 0; i < options_.float8.specs.size(); ++i) {
     const Float8WeightSpec& spec = options_.float8.specs[i];
-    const int64_t rows = shards_[static_cast<size_t>(spec.parameter)].slice[0];
-    const int held = specs_[static_cast<size_t>(spec.parameter)].unit;
+    const int64_t rows = shards_[spec.parameter].slice[0];
+    const int held = specs_[spec.parameter].unit;
     if (!coordinates().holds(held) || !is_sharded() ||
         !float8_weight_travel(spec, rows, coordinates().shard_size).in_codes)
       continue;
@@ -105,13 +105,13 @@ void Fsdp::place_float8(Arena& arena) {
 void Fsdp::place_unit(Arena& arena, Unit& unit, int index) {
   std::vector<ShardPacking::Item> gradients, weights;
   for (int p : unit.parameters) {
-    const ShardPacking::Item item{shard(p).slice, specs_[static_cast<size_t>(p)].shard_alignment};
+    const ShardPacking::Item item{shard(p).slice, specs_[p].shard_alignment};
     if (!coordinates().holds(index) || !is_sharded() ||
         !ShardPacking::wants(item, coordinates().shard_size, options_.compute))
       continue;
     unit.packed.push_back(p);
     gradients.push_back(item);
-    if (replaced_[static_cast<size_t>(p)]) continue;
+    if (replaced_[p]) continue;
     unit.packed_weights.push_back(p);
     weights.push_back(item);
   }
@@ -125,15 +125,15 @@ void Fsdp::place_unit(Arena& arena, Unit& unit, int index) {
 }
 
 void Fsdp::place_shard(Arena& arena, int p, const Unit& unit) {
-  const std::string& name = specs_[static_cast<size_t>(p)].name;
-  ParameterShard& s = shards_[static_cast<size_t>(p)];
+  const std::string& name = specs_[p].name;
+  ParameterShard& s = shards_[p];
   const Shape shape = rows_of(s.slice, s.rows.size());
   s.master = arena.persistent(name + ".master", DType::f32, shape, MemoryCategory::parameters);
-  const bool is_replaced = replaced_[static_cast<size_t>(p)];
+  const bool is_replaced = replaced_[p];
   auto in_pack = std::ranges::find(unit.packed_weights, p);
   if (in_pack != unit.packed_weights.end()) {
-    s.compute = unit.weight_packing->shard_view(
-        unit.pack, static_cast<size_t>(in_pack - unit.packed_weights.begin()), coordinates().shard_rank);
+    s.compute = unit.weight_packing->shard_view(unit.pack, in_pack - unit.packed_weights.begin(),
+                                                coordinates().shard_rank);
   } else if (options_.compute == DType::f32 || is_replaced) {
     s.compute = s.master;
   } else {
@@ -143,7 +143,7 @@ void Fsdp::place_shard(Arena& arena, int p, const Unit& unit) {
       in_pack != unit.packed_weights.end() || (options_.compute != DType::f32 && !is_replaced);
   if (!options_.trains) return;
   s.gradient = arena.persistent(name + ".gradient", DType::f32, shape, MemoryCategory::gradients);
-  if (specs_[static_cast<size_t>(p)].rule == UpdateRule::muon) {
+  if (specs_[p].rule == UpdateRule::muon) {
     s.momentum = arena.persistent(name + ".momentum", DType::f32, shape, MemoryCategory::optimizer);
     return;
   }
@@ -208,16 +208,16 @@ bool Fsdp::is_packed(const Unit& unit, int p) const {
 }
 
 bool Fsdp::is_needless(int p) const {
-  if (!float8_ || kept_[static_cast<size_t>(p)].empty()) return false;
-  const std::vector<size_t>& entries = kept_[static_cast<size_t>(p)];
+  if (!float8_ || kept_[p].empty()) return false;
+  const std::vector<size_t>& entries = kept_[p];
   return std::ranges::all_of(entries, [&](size_t entry) { return float8_->holds_codes(entry); });
 }
 
 void Fsdp::gather_base(Unit& unit) {
   for (int p : unit.parameters) {
-    if (replaced_[static_cast<size_t>(p)] || (is_needless(p) && !is_packed(unit, p))) continue;
+    if (replaced_[p] || (is_needless(p) && !is_packed(unit, p))) continue;
     const ParameterShard& s = shard(p);
-    const std::string& name = specs_[static_cast<size_t>(p)].name;
+    const std::string& name = specs_[p].name;
     whole_at(p).weight =
         arena_.allocate(name + ".whole", options_.compute, s.slice, MemoryCategory::unsharded);
     if (is_packed(unit, p)) continue;
@@ -259,7 +259,7 @@ void Fsdp::prefetch(int after, int last, std::span<const WeightUse> uses) {
   const int step = last < after ? -1 : 1;
   for (int i = 0, unit = after; i < options_.prefetch && unit != last; ++i) {
     unit += step;
-    start_gather(unit, uses.empty() ? WeightUse::forward : uses[static_cast<size_t>(unit)]);
+    start_gather(unit, uses.empty() ? WeightUse::forward : uses[unit]);
   }
 }
 
@@ -287,7 +287,7 @@ void Fsdp::release_whole(int index) {
   if (unit.whole == 0) return;
   for (int p : unit.parameters) whole_at(p).weight.release();
   for (size_t i = 0; i < options_.float8.specs.size(); ++i) {
-    if (specs_[static_cast<size_t>(options_.float8.specs[i].parameter)].unit == index) float8_->release(i);
+    if (specs_[options_.float8.specs[i].parameter].unit == index) float8_->release(i);
   }
   unit.whole = 0;
 }
@@ -299,11 +299,11 @@ void Fsdp::weights_changed() {
 
 fp8::Float8Tensor Fsdp::float8_weight(size_t entry, WeightUse use) {
   const int p = options_.float8.specs[entry].parameter;
-  return float8_->operand(stream_, entry, use, replaced_[static_cast<size_t>(p)] ? Tensor{} : weight(p));
+  return float8_->operand(stream_, entry, use, replaced_[p] ? Tensor{} : weight(p));
 }
 
 Tensor Fsdp::weight(int parameter) const {
-  return is_sharded() ? whole_[static_cast<size_t>(parameter)].weight.tensor() : shard(parameter).compute;
+  return is_sharded() ? whole_[parameter].weight.tensor() : shard(parameter).compute;
 }
 
 }  // namespace ottava

@@ -84,7 +84,7 @@ class Fsdp {
 
   const std::vector<ParameterSpec>& specs() const { return specs_; }
   const ShardCoordinates& coordinates() const { return ranks_.coordinates; }
-  const ParameterShard& shard(int parameter) const { return shards_[static_cast<size_t>(parameter)]; }
+  const ParameterShard& shard(int parameter) const { return shards_[parameter]; }
   const FsdpOptions& options() const { return options_; }
 
   /// Writes the initial masters (parameter_spec.h), zero moments and working copies.
@@ -177,8 +177,8 @@ class Fsdp {
   bool is_packed(const Unit& unit, int parameter) const;
   /// Everything that reads it has codes.
   bool is_needless(int parameter) const;
-  Unit& unit_at(int unit) { return units_[static_cast<size_t>(unit)]; }
-  Whole& whole_at(int parameter) { return whole_[static_cast<size_t>(parameter)]; }
+  Unit& unit_at(int unit) { return units_[unit]; }
+  Whole& whole_at(int parameter) { return whole_[parameter]; }
   void place_float8(Arena& arena);
   void place_unit(Arena& arena, Unit& unit, int index);
   void place_shard(Arena& arena, int parameter, const Unit& unit);

@@ -8,7 +8,7 @@
 namespace ottava {
 
 Fsdp::Gradient Fsdp::gradient(int parameter) {
-  auto index = static_cast<size_t>(parameter);
+  size_t index = parameter;
   if (!is_sharded()) {
     bool accumulate = summed_[index];
     summed_[index] = true;
@@ -66,7 +66,7 @@ void Fsdp::scatter_gradients(int index) {
   for (int p : unit.parameters) {
     Allocation gradient = std::exchange(whole_at(p).gradient, {});
     if (!gradient) continue;
-    const ParameterSpec& spec = specs_[static_cast<size_t>(p)];
+    const ParameterSpec& spec = specs_[p];
     const std::string& name = spec.name;
     if (options_.float8_gradients && Float8Exchange::takes(spec, shard(p).slice, ranks_.dp_shard->size())) {
       r.exchanges.emplace_back(p, Float8Exchange(stream_, arena_, name, gradient, ranks_.dp_shard->size(),
@@ -76,7 +76,7 @@ void Fsdp::scatter_gradients(int index) {
     r.sources.push_back(options_.reduce == DType::f32 ? gradient
                                                       : in_reduce_type(gradient, name + ".reduced"));
     r.sums.emplace_back(p, Allocation{});
-    if (summed_[static_cast<size_t>(p)] || options_.reduce != DType::f32) {
+    if (summed_[p] || options_.reduce != DType::f32) {
       r.sums.back().second =
           arena_.allocate(name + ".sum", options_.reduce, shard(p).gradient.shape, MemoryCategory::unsharded);
     }
@@ -91,17 +91,16 @@ void Fsdp::scatter_gradients(int index) {
     auto& [p, sum] = r.sums[i];
     ranks_.dp_shard->reduce_scatter(stream_, {.send = r.sources[first + i],
                                               .recv = sum ? sum.tensor() : shard(p).gradient,
-                                              .label = specs_[static_cast<size_t>(p)].name});
+                                              .label = specs_[p].name});
   }
-  for (const auto& [p, exchange] : r.exchanges)
-    exchange.start(stream_, *ranks_.dp_shard, specs_[static_cast<size_t>(p)].name);
+  for (const auto& [p, exchange] : r.exchanges) exchange.start(stream_, *ranks_.dp_shard, specs_[p].name);
   r.request = group.end();
   pending_ = std::move(r);
 }
 
 void Fsdp::take_sum(int parameter, const Tensor& sum) {
   const Tensor& gradient = shard(parameter).gradient;
-  auto index = static_cast<size_t>(parameter);
+  size_t index = parameter;
   if (gradient.numel() > 0) {
     if (!summed_[index]) {
       cast(stream_, sum, gradient);
@@ -126,11 +125,11 @@ void Fsdp::complete_reduction() {
   }
   for (auto& [p, sum] : r.sums) {
     if (sum) take_sum(p, sum);
-    summed_[static_cast<size_t>(p)] = true;
+    summed_[p] = true;
   }
   for (auto& [p, exchange] : r.exchanges) {
-    exchange.finish(stream_, arena_, shard(p).gradient, summed_[static_cast<size_t>(p)]);
-    summed_[static_cast<size_t>(p)] = true;
+    exchange.finish(stream_, arena_, shard(p).gradient, summed_[p]);
+    summed_[p] = true;
   }
   if (r.is_last) sum_over_copies(r.unit);
 }
@@ -140,19 +139,18 @@ void Fsdp::sum_over_copies(int index) {
   const ShardCoordinates& at = coordinates();
   const bool has_replicas = ranks_.dp_replicate->size() > 1;
   for (int p : unit_at(index).parameters) {
-    const ParameterSpec& spec = specs_[static_cast<size_t>(p)];
+    const ParameterSpec& spec = specs_[p];
     const Tensor& gradient = shard(p).gradient;
     if (gradient.numel() == 0) continue;
     if (spec.tensor_parallel == TensorParallel::replicate && at.tp_size > 1) {
-      const Request sum = ranks_.tp->all_reduce(stream_, {.send = gradient, .recv = {}, .label = spec.name});
+      const Request sum = ranks_.tp->all_reduce(stream_, {.send = gradient, .label = spec.name});
       // What replicas sum next is in another lane.
       has_replicas ? sum.wait(stream_) : copy_sums_.push_back(sum);
     }
     for (const ShardRun& run : shard_runs(spec, at)) {
-      if (ranks_that_share(spec, spec.parts[static_cast<size_t>(run.part)], at.tp_size) == 1) continue;
+      if (ranks_that_share(spec, spec.parts[run.part], at.tp_size) == 1) continue;
       Tensor rows = gradient.slice(run.local_row, run.local_row + run.row_end - run.row_begin);
-      copy_sums_.push_back(
-          head_sharers_->all_reduce(stream_, {.send = rows, .recv = {}, .label = spec.name}));
+      copy_sums_.push_back(head_sharers_->all_reduce(stream_, {.send = rows, .label = spec.name}));
     }
   }
   if (has_replicas) sum_over_replicas(index);
@@ -164,13 +162,13 @@ void Fsdp::sum_over_replicas(int index) {
   const bool in_place = options_.reduce == DType::f32;
   if (!in_place) finish_copy_sums();
   for (int p : unit_at(index).parameters) {
-    const std::string& name = specs_[static_cast<size_t>(p)].name;
+    const std::string& name = specs_[p].name;
     const Tensor& gradient = shard(p).gradient;
     if (gradient.numel() == 0) continue;
     Allocation copy;
     if (!in_place) copy = in_reduce_type(gradient, name + ".replica sum");
     copy_sums_.push_back(ranks_.dp_replicate->all_reduce(
-        stream_, {.send = in_place ? gradient : copy.tensor(), .recv = {}, .label = name}));
+        stream_, {.send = in_place ? gradient : copy.tensor(), .label = name}));
     if (!in_place) replica_sums_.emplace_back(p, std::move(copy));
   }
 }
@@ -204,8 +202,7 @@ std::vector<Tensor> Fsdp::counted_gradients() const {
 
 void Fsdp::all_reduce_norm(const Tensor& sum_of_squares) {
   if (ranks_.replica->size() == 1) return;
-  ranks_.replica->all_reduce(stream_, {.send = sum_of_squares, .recv = {}, .label = "gradient norm"})
-      .wait(stream_);
+  ranks_.replica->all_reduce(stream_, {.send = sum_of_squares, .label = "gradient norm"}).wait(stream_);
 }
 
 }  // namespace ottava

@@ -10,7 +10,7 @@ namespace {
 
 // Whole rows are one call: the common case, and vectors are rows of one element.
 void fill_run(const ParameterSpec& spec, const ShardRun& run, uint64_t seed, float* shard) {
-  const ParameterPart& part = spec.parts[static_cast<size_t>(run.part)];
+  const ParameterPart& part = spec.parts[run.part];
   const int64_t rows = run.row_end - run.row_begin, width = run.column_end - run.column_begin;
   float* out = shard + run.local_row * width;
   if (part.init.kind == Initialisation::Kind::ones || part.init.std == 0) {
@@ -36,7 +36,7 @@ void initialise_shard(Stream& stream, const ParameterSpec& spec, const ShardCoor
     for (const ShardRun& run : shard_runs(spec, at)) fill_run(spec, run, seed, shard.as<float>());
     return;
   }
-  std::vector<float> host(static_cast<size_t>(shard.numel()));
+  std::vector<float> host(shard.numel());
   for (const ShardRun& run : shard_runs(spec, at)) fill_run(spec, run, seed, host.data());
   copy(stream, view_of(host.data(), shard.shape), shard);
   stream.synchronize();

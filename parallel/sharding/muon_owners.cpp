@@ -5,7 +5,7 @@
 namespace ottava {
 
 double MuonMatrix::flops() const {
-  const auto m = static_cast<double>(rows), n = static_cast<double>(columns), k = std::min(m, n);
+  const double m = rows, n = columns, k = std::min(m, n);
   return 3 * m * n * k + k * k * k;
 }
 
@@ -35,7 +35,7 @@ std::vector<MuonBucket> muon_buckets(const std::vector<ParameterSpec>& specs, co
                                 .columns = spec.columns});
     }
   }
-  std::vector<double> load(static_cast<size_t>(ranks), 0.0);
+  std::vector<double> load(ranks, 0.0);
   for (MuonBucket& bucket : buckets) {
     std::vector<MuonMatrix*> largest_first;
     for (MuonMatrix& matrix : bucket) largest_first.push_back(&matrix);

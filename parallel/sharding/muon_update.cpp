@@ -11,7 +11,7 @@ namespace ottava {
 namespace {
 
 float scale_of(const MuonMatrix& matrix, MuonOptions::Adjust adjust) {
-  const auto rows = static_cast<double>(matrix.rows), columns = static_cast<double>(matrix.columns);
+  const double rows = matrix.rows, columns = matrix.columns;
   return static_cast<float>(adjust == MuonOptions::Adjust::original
                                 ? std::sqrt(std::max(1.0, rows / columns))
                                 : 0.2 * std::sqrt(std::max(rows, columns)));
@@ -42,7 +42,7 @@ MuonUpdate::Plan MuonUpdate::plan_of(const MuonBucket& bucket) const {
   std::vector<Piece> held, owned;
   for (size_t i = 0; i < bucket.size(); ++i) {
     const MuonMatrix& matrix = bucket[i];
-    const ParameterSpec& spec = parameters_.specs()[static_cast<size_t>(matrix.parameter)];
+    const ParameterSpec& spec = parameters_.specs()[matrix.parameter];
     auto add_run = [&](std::vector<Piece>& pieces, const ShardCoordinates& at, int rank) {
       for (const ShardRun& run : shard_runs(spec, at)) {
         if (run.part == matrix.part) pieces.push_back({i, rank, run});
@@ -68,10 +68,10 @@ MuonUpdate::Plan MuonUpdate::plan_of(const MuonBucket& bucket) const {
 MuonUpdate::Pieces MuonUpdate::packed(std::vector<Piece> pieces, bool is_received) const {
   std::ranges::stable_sort(pieces, {}, &Piece::rank);
   Pieces out;
-  out.begin.assign(static_cast<size_t>(holders_.size()) + 1, 0);
-  std::vector<int64_t> elements(static_cast<size_t>(holders_.size()), 0);
+  out.begin.assign(holders_.size() + 1, 0);
+  std::vector<int64_t> elements(holders_.size(), 0);
   for (Piece& piece : pieces) {
-    int64_t& block = elements[static_cast<size_t>(piece.rank)];
+    int64_t& block = elements[piece.rank];
     piece.at = block;
     block += piece.rows() * piece.columns();
   }
@@ -89,15 +89,13 @@ MuonUpdate::Flight MuonUpdate::allocate(const Travel& travel, const std::string&
                ? Allocation{}
                : arena_.allocate(name + what, options_.precision, {elements}, MemoryCategory::scratch);
   };
-  return {.out = buffer(".out", travel.out.begin.back()),
-          .in = buffer(".in", travel.in.begin.back()),
-          .request = {}};
+  return {.out = buffer(".out", travel.out.begin.back()), .in = buffer(".in", travel.in.begin.back())};
 }
 
 void MuonUpdate::send(Flight& flight, const Travel& travel, const std::string& label) const {
   Group group(holders_);
   for (int rank = 0; rank < holders_.size(); ++rank) {
-    const auto r = static_cast<size_t>(rank);
+    const size_t r = rank;
     if (rank == holders_.rank()) continue;
     if (travel.in.begin[r] < travel.in.begin[r + 1])
       holders_.recv(stream_, {.tensor = flight.in.tensor().slice(travel.in.begin[r], travel.in.begin[r + 1]),
@@ -113,7 +111,7 @@ void MuonUpdate::send(Flight& flight, const Travel& travel, const std::string& l
 }
 
 Tensor MuonUpdate::sent(const Travel& travel, const Flight& flight, const Piece& piece) const {
-  const int64_t begin = travel.out.begin[static_cast<size_t>(piece.rank)] + piece.at;
+  const int64_t begin = travel.out.begin[piece.rank] + piece.at;
   return flight.out.tensor()
       .slice(begin, begin + piece.rows() * piece.columns())
       .reshape({piece.rows(), piece.columns()});
@@ -121,7 +119,7 @@ Tensor MuonUpdate::sent(const Travel& travel, const Flight& flight, const Piece&
 
 Tensor MuonUpdate::received(const Travel& travel, const Flight& flight, const Piece& piece) const {
   if (piece.rank == holders_.rank()) return sent(travel, flight, piece);
-  const int64_t begin = travel.in.begin[static_cast<size_t>(piece.rank)] + piece.at;
+  const int64_t begin = travel.in.begin[piece.rank] + piece.at;
   return flight.in.tensor()
       .slice(begin, begin + piece.rows() * piece.columns())
       .reshape({piece.rows(), piece.columns()});
@@ -205,7 +203,7 @@ void MuonUpdate::apply(size_t index, Flight arrived, const Tensor& scalars,
   for (const Piece& piece : plan.to_holders.in.list) {
     const MuonMatrix& matrix = buckets_[index][piece.matrix];
     const ParameterShard& s = parameters_.shard(matrix.parameter);
-    const Training& t = training[static_cast<size_t>(matrix.parameter)];
+    const Training& t = training[matrix.parameter];
     const int64_t begin = piece.run.local_row, end = begin + piece.rows();
     weights.push_back({.master = s.master.slice(begin, end),
                        .update = received(plan.to_holders, arrived, piece),

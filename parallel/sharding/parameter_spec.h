@@ -70,7 +70,7 @@ struct ShardCoordinates {
   int shard_rank = 0, shard_size = 1;
   int replica_rank = 0;          ///< data-parallel replica; replica 0 writes
   std::vector<bool> units = {};  ///< those of the rank's pipeline stages; empty: all
-  bool holds(int unit) const { return units.empty() || units[static_cast<size_t>(unit)]; }
+  bool holds(int unit) const { return units.empty() || units[unit]; }
 };
 
 /// A rectangle of an HF tensor and where it lies in a rank's local shard.

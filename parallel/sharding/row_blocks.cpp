@@ -50,7 +50,7 @@ GatheredRows::GatheredRows(Stream& stream, Arena& arena, Communicator& ranks, st
 }
 
 RowRange GatheredRows::wait(Stream& stream, int i) const {
-  waits_[static_cast<size_t>(i)].wait(stream);
+  waits_[i].wait(stream);
   return rows_of_rank(results_[0], (rank_ + i) % count(), count());
 }
 
@@ -82,7 +82,7 @@ Allocation ScatteredRows::sum(Stream& stream, Arena& arena, MemoryCategory categ
   const Tensor own = slice(parts_, block(ranks_.size() - 1));
   Allocation out = arena.allocate(label_ + ".scattered", own.dtype, own.shape, category);
   for (const Request& request : requests_) request.wait(stream);
-  AddInOrder add{.addends = {}, .out = out};
+  AddInOrder add{.out = out};
   for (int rank = 0; rank < ranks_.size(); ++rank) {
     const int behind = (ranks_.rank() - rank + ranks_.size()) % ranks_.size();
     add.addends.push_back(

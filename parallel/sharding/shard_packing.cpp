@@ -20,7 +20,7 @@ ShardPacking::ShardPacking(std::vector<Item> items, int shards) : items_(std::mo
 
 bool ShardPacking::wants(const Item& item, int shards, DType compute) {
   return item.slice[0] % (shards * item.alignment) != 0 ||
-         item.slice.numel() * static_cast<int64_t>(size_of(compute)) < kSmallBytes;
+         item.slice.numel() * size_of(compute) < kSmallBytes;
 }
 
 RowRange ShardPacking::rows_of(size_t i, int rank) const {

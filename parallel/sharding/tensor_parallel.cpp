@@ -20,7 +20,7 @@ TensorParallelGroup::Transfer TensorParallelGroup::start_gather_rows(Stream& str
                                                                      const Allocation& x,
                                                                      std::string_view label,
                                                                      MemoryCategory category) const {
-  if (size_ == 1) return {.source = {}, .result = x, .request = {}};
+  if (size_ == 1) return {.result = x};
   const Tensor& local = x;
   const bool is_vector = local.shape.rank() == 1;
   const Shape whole = is_vector ? Shape{local.numel() * size_} : Shape{local.rows() * size_, local.cols()};
@@ -33,7 +33,7 @@ TensorParallelGroup::Transfer TensorParallelGroup::start_reduce_scatter_rows(Str
                                                                              const Allocation& x,
                                                                              std::string_view label,
                                                                              MemoryCategory category) const {
-  if (size_ == 1) return {.source = {}, .result = x, .request = {}};
+  if (size_ == 1) return {.result = x};
   const Tensor& all = x;
   Allocation local = arena.allocate(std::string(label) + ".scattered", all.dtype,
                                     {all.rows() / size_, all.cols()}, category);
@@ -67,14 +67,12 @@ Allocation TensorParallelGroup::gather_columns(Stream& stream, Arena& arena, con
 
 void TensorParallelGroup::all_reduce_max(Stream& stream, const Tensor& x, std::string_view label) const {
   if (size_ > 1)
-    communicator_->all_reduce(stream, {.send = x, .recv = {}, .op = ReduceOp::max, .label = label})
-        .wait(stream);
+    communicator_->all_reduce(stream, {.send = x, .op = ReduceOp::max, .label = label}).wait(stream);
 }
 
 void TensorParallelGroup::all_reduce_sum(Stream& stream, const Tensor& x, std::string_view label) const {
   if (size_ > 1)
-    communicator_->all_reduce(stream, {.send = x, .recv = {}, .op = ReduceOp::sum, .label = label})
-        .wait(stream);
+    communicator_->all_reduce(stream, {.send = x, .op = ReduceOp::sum, .label = label}).wait(stream);
 }
 
 }  // namespace ottava

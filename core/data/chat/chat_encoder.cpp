@@ -40,7 +40,7 @@ std::optional<std::string> ChatEncoder::render(std::string_view line, bool& has_
     // A mark at the start of the completion may have changed the last character of the prompt.
     const std::string prompt = tokenizer_->normalized(c.messages[0].content);
     const auto parting = std::ranges::mismatch(prompt, text).in2 - text.begin();
-    const auto begin = static_cast<size_t>(parting);
+    const size_t begin = parting;
     if (text.empty()) return "prompt and completion are empty";
     runs = {{.text = text}};
     if (begin < text.size()) runs[0].trained = {{begin, text.size()}};
@@ -63,7 +63,7 @@ std::optional<std::string> ChatEncoder::check(std::string_view line) const {
 void ChatEncoder::encode(const ChatRun& run, std::vector<int32_t>& tokens) const {
   if (run.is_special) {
     const auto at = std::ranges::find(names_, run.text) - names_.begin();
-    const int32_t id = specials_[static_cast<size_t>(at)];
+    const int32_t id = specials_[at];
     tokens.push_back(run.trained.empty() ? masked(id) : id);
     return;
   }

@@ -24,7 +24,7 @@ std::optional<std::string> template_of(const Json& config, const std::string& pa
 }  // namespace
 
 std::optional<TemplateFile> read_template_file(const std::filesystem::path& folder) {
-  TemplateFile out{.path = (folder / "chat_template.jinja").string(), .jinja = {}, .style = {}};
+  TemplateFile out{.path = (folder / "chat_template.jinja").string()};
   if (std::filesystem::exists(out.path)) {
     out.jinja = read_file(out.path);
   } else {

@@ -26,13 +26,13 @@ std::unique_ptr<const CodePoints> find_inert() {
   auto inert = std::make_unique<CodePoints>();
   inert->set();
   for (utf8proc_int32_t c = 0; c < kCodePoints; ++c) {
-    const auto at = static_cast<size_t>(c);
+    const size_t at = c;
     if (utf8proc_get_property(c)->combining_class != 0) inert->reset(at);
     utf8proc_int32_t parts[8];
     int last_class = 0;
     const utf8proc_ssize_t count = utf8proc_decompose_char(c, parts, 8, UTF8PROC_DECOMPOSE, &last_class);
     if (count < 1 || (count == 1 && parts[0] == c)) continue;
-    const auto second = static_cast<size_t>(parts[count - 1]);
+    const size_t second = parts[count - 1];
     const bool composes = utf8proc_normalize_utf32(parts, count, kCompose) == 1 && parts[0] == c;
     inert->reset(composes ? second : at);
   }
@@ -45,7 +45,7 @@ void append_composed(std::string& out, std::string_view well_formed) {
       utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(well_formed.data()),
                    static_cast<utf8proc_ssize_t>(well_formed.size()), &composed, kCompose);
   if (length < 0) fail<DataError>("tokenizer", "cannot normalise text: {}", utf8proc_errmsg(length));
-  out.append(reinterpret_cast<const char*>(composed), static_cast<size_t>(length));
+  out.append(reinterpret_cast<const char*>(composed), length);
   std::free(composed);
 }
 

@@ -96,29 +96,29 @@ Precision precision_of(DType dtype) { return dtype == DType::f32 ? Precision::fp
 template <class Args>
 double query_heads(const Args& a) {
   const int64_t kv = a.keys.empty() ? a.heads.kv_heads : a.keys.values.cols() / (2 * a.heads.head_dim);
-  return static_cast<double>(a.heads.heads / a.heads.kv_heads * kv);
+  return a.heads.heads / a.heads.kv_heads * kv;
 }
 /// Pairs of a query and a key it sees, without documents.
 template <class Args>
 double causal_pairs(const Args& a) {
-  const double t = static_cast<double>(a.sequence), before = static_cast<double>(a.keys.first_query);
-  return static_cast<double>(a.batch) * query_heads(a) * (t * before + t * (t + 1) / 2);
+  const double t = a.sequence, before = a.keys.first_query;
+  return a.batch * query_heads(a) * (t * before + t * (t + 1) / 2);
 }
 
 template <class Args>
 double lse_bytes(const Args& a) {
-  return query_heads(a) / static_cast<double>(a.heads.heads) * static_cast<double>(a.lse.bytes());
+  return query_heads(a) / a.heads.heads * a.lse.bytes();
 }
 /// Bytes of queries, or of what else has a column for every head, and of keys with values, that a call reads.
 template <class Args>
 double query_bytes(const Args& a) {
-  return query_heads(a) / static_cast<double>(a.heads.heads) * static_cast<double>(a.out.bytes());
+  return query_heads(a) / a.heads.heads * a.out.bytes();
 }
 template <class Args>
 double key_bytes(const Args& a) {
-  if (a.keys.empty()) return static_cast<double>(a.qkv.bytes() - a.out.bytes());
+  if (a.keys.empty()) return a.qkv.bytes() - a.out.bytes();
   return static_cast<double>(a.batch * (a.keys.first_query + a.sequence) * a.keys.values.cols()) *
-         static_cast<double>(size_of(a.qkv.dtype));
+         size_of(a.qkv.dtype);
 }
 
 void decode_on_cpu(const AttentionDecode& a) {
@@ -139,7 +139,7 @@ void attention_forward(Stream& stream, const AttentionForward& args) {
   run_op(stream,
          {.op = kForward,
           .precision = precision_of(args.qkv.dtype),
-          .flops = 4.0 * static_cast<double>(args.heads.head_dim) * causal_pairs(args),
+          .flops = 4.0 * args.heads.head_dim * causal_pairs(args),
           .bytes = 2 * query_bytes(args) + key_bytes(args) + lse_bytes(args)},
          attention_forward, cpu::attention_forward, on_cuda, args);
 }
@@ -156,7 +156,7 @@ void attention_backward(Stream& stream, const AttentionBackward& args) {
   run_op(stream,
          {.op = kBackward,
           .precision = precision_of(args.qkv.dtype),
-          .flops = 10.0 * static_cast<double>(args.heads.head_dim) * causal_pairs(args),
+          .flops = 10.0 * args.heads.head_dim * causal_pairs(args),
           .bytes = 4 * query_bytes(args) + key_bytes(args) + gradients + lse_bytes(args)},
          attention_backward, cpu::attention_backward, on_cuda, args);
 }
@@ -178,13 +178,13 @@ int64_t attention_workspace_bytes(const Stream& stream, Pass pass, DType dtype, 
 void attention_decode(Stream& stream, const AttentionDecode& args) {
   check_decode(stream.target().type, args);
   const auto on_meta = [&] {
-    const double rows = static_cast<double>(args.q.rows()), seen = static_cast<double>(args.length);
-    const double width = static_cast<double>(args.heads.head_dim);
-    stream.recorder().record({.op = kDecode,
-                              .precision = precision_of(args.q.dtype),
-                              .flops = 4 * rows * static_cast<double>(args.heads.heads) * width * seen,
-                              .bytes = 2 * rows * static_cast<double>(args.heads.kv_heads) * width * seen *
-                                       static_cast<double>(size_of(args.q.dtype))});
+    const double rows = args.q.rows(), seen = args.length;
+    const double width = args.heads.head_dim;
+    stream.recorder().record(
+        {.op = kDecode,
+         .precision = precision_of(args.q.dtype),
+         .flops = 4 * rows * args.heads.heads * width * seen,
+         .bytes = 2 * rows * args.heads.kv_heads * width * seen * size_of(args.q.dtype)});
   };
   run_where(stream, decode_on_cpu, cuda::attention_decode, on_meta, args);
 }

@@ -118,7 +118,7 @@ void TileProducts::pack(Operand operand, const void* from, int64_t stride, int64
   const int64_t columns = operand == Operand::right ? d : count,
                 depth = operand == Operand::right ? count : d;
   const auto panel_of = (operand == Operand::right ? kernels_.pack : kernels_.pack_transposed)[t_.dtype];
-  const int64_t size = static_cast<int64_t>(size_of(t_.dtype));
+  const int64_t size = size_of(t_.dtype);
   for (int64_t panel = 0; panel < panels_of(columns); ++panel) {
     const int64_t column = panel * kPanelColumns;
     panel_of(static_cast<const char*>(from) + (operand == Operand::right ? column : column * stride) * size,

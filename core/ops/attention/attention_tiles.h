@@ -33,7 +33,7 @@ struct AttentionTiling {
   int64_t key_tiles() const { return (end_of_keys() + keys - 1) / keys; }
   int64_t pairs() const { return batch * kv_heads; }
   int64_t tile_rows() const { return group * queries; }
-  int64_t tile_bytes(int64_t elements) const { return elements * static_cast<int64_t>(size_of(tile)); }
+  int64_t tile_bytes(int64_t elements) const { return elements * size_of(tile); }
   /// Distance between rows of scores, and how many there may be at most.
   static int64_t stride_of(int64_t keys) { return (keys + 31) / 32 * 32; }
   /// Of the transposed sums of all keys of a tile.
@@ -153,9 +153,7 @@ inline int64_t first_visible_key(const int32_t* document_start, int64_t queries)
 }
 
 /// Address of an element of a tensor of f32 or bf16.
-inline char* element(const Tensor& tensor, int64_t index) {
-  return static_cast<char*>(tensor.data) + index * static_cast<int64_t>(size_of(tensor.dtype));
-}
+inline char* element(const Tensor& tensor, int64_t index) { return tensor.at(index); }
 
 /// The workspace's address after a check of size and alignment. Throws MemoryError.
 char* attention_workspace(std::string_view op, const Tensor& workspace, int64_t bytes);

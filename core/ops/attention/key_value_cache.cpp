@@ -33,23 +33,22 @@ void store_key_values(Stream& stream, const StoreKeyValues& a) {
   check(a);
   if (stream.type() == DeviceType::meta) return stream.recorder().record(moving(kOp, 2 * a.qkv.bytes()));
   // Rows of a few KiB, once per generated token: copies, not a kernel, on the GPU as well.
-  auto copy = [&](char* to, const char* from, int64_t bytes) {
+  auto copy = [&](char* to, const char* from, int64_t elements) {
+    const int64_t bytes = elements * size_of(a.qkv.dtype);
     if (stream.type() == DeviceType::cuda) {
-      cuda::copy(to, from, static_cast<size_t>(bytes), stream.native());
+      cuda::copy(to, from, bytes, stream.native());
     } else {
-      std::memcpy(to, from, static_cast<size_t>(bytes));
+      std::memcpy(to, from, bytes);
     }
   };
-  const auto element = static_cast<int64_t>(size_of(a.qkv.dtype));
-  const int64_t row = a.heads.row() * element, q = a.heads.heads * a.heads.head_dim * element,
-                kv = a.heads.kv_heads * a.heads.head_dim * element;
+  const int64_t row = a.heads.row(), q = a.heads.heads * a.heads.head_dim,
+                kv = a.heads.kv_heads * a.heads.head_dim;
   const int64_t capacity = a.keys.shape[1];
   for (int64_t n = 0; n < a.batch * a.sequence; ++n) {
-    const char* from = static_cast<const char*>(a.qkv.data) + n * row;
     const int64_t slot = (n / a.sequence * capacity + a.position + n % a.sequence) * kv;
-    if (!a.q.empty()) copy(static_cast<char*>(a.q.data) + n * q, from, q);
-    copy(static_cast<char*>(a.keys.data) + slot, from + q, kv);
-    copy(static_cast<char*>(a.values.data) + slot, from + q + kv, kv);
+    if (!a.q.empty()) copy(a.q.at(n * q), a.qkv.at(n * row), q);
+    copy(a.keys.at(slot), a.qkv.at(n * row + q), kv);
+    copy(a.values.at(slot), a.qkv.at(n * row + q + kv), kv);
   }
 }
 

@@ -103,7 +103,7 @@ void for_each_problem(const Matmul& args, Body&& body) {
 
 void multiply_directly(Stream& stream, const Matmul& args) {
   auto at = [](const void* data, DType dtype, int64_t element) {
-    return static_cast<const char*>(data) + element * static_cast<int64_t>(size_of(dtype));
+    return static_cast<const char*>(data) + element * size_of(dtype);
   };
   for_each_problem(args, [&](const GemmProblem& problem, int64_t a, int64_t b, int64_t out) {
     const cpu::Gemm& gemm = stream.matmul_cache().whole(problem, parallel_threads());
@@ -170,10 +170,8 @@ void matmul(Stream& stream, const Matmul& args) {
   run_op(stream,
          {.op = kOp,
           .precision = args.a.dtype == DType::f32 ? Precision::fp32 : Precision::bf16,
-          .flops = (is_symmetric ? static_cast<double>(p.m + 1) : 2.0 * static_cast<double>(p.m)) *
-                   static_cast<double>(p.n) * static_cast<double>(p.k),
-          .bytes = a_of(args).bytes() + static_cast<double>(args.b.bytes()) +
-                   (args.accumulate ? 2 : 1) * out_of(args).bytes(),
+          .flops = (is_symmetric ? static_cast<double>(p.m + 1) : 2.0 * p.m) * p.n * p.k,
+          .bytes = a_of(args).bytes() + args.b.bytes() + (args.accumulate ? 2 : 1) * out_of(args).bytes(),
           .variant = is_symmetric ? "symmetric" : name_of(args.kind)},
          matmul, matmul_on_cpu, cuda::matmul, args);
 }
@@ -248,8 +246,7 @@ double best_seconds(const Work& work) {
 double measure_multiplier_peak_flops() {
   constexpr int64_t kM = 112, kN = cpu::kPanelColumns, kK = 256, kRepeats = 200;
   const int64_t lanes = parallel_threads();
-  std::vector<float> a(static_cast<size_t>(kM * kK), 0.5f), b(static_cast<size_t>(kN * kK), 0.5f),
-      c(static_cast<size_t>(lanes * kM * kN));
+  std::vector<float> a(kM * kK, 0.5f), b(kN * kK, 0.5f), c(lanes * kM * kN);
   const auto multiply = cpu::matmul_kernels().multiply;
   const double seconds = best_seconds([&] {
     parallel_for(lanes, 1, [&](int64_t begin, int64_t end) {
@@ -268,7 +265,7 @@ double measure_multiplier_peak_flops() {
       }
     });
   });
-  return 2.0 * static_cast<double>(kM * kN * kK * kRepeats * lanes) / seconds;
+  return 2.0 * (kM * kN * kK * kRepeats * lanes) / seconds;
 }
 
 }  // namespace ottava

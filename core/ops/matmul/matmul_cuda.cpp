@@ -35,7 +35,7 @@ void matmul(Stream& stream, const Matmul& args) {
   const BlasOperands operands{.a = args.b.data, .b = a_of(args).data, .d = out_of(args).data};
   if (args.result == MatmulResult::any) return stream.blas_plans().run(stream, whole, operands);
   auto at = [](const void* data, DType dtype, int64_t element) {
-    return static_cast<const char*>(data) + element * static_cast<int64_t>(size_of(dtype));
+    return static_cast<const char*>(data) + element * size_of(dtype);
   };
   for_each_band(whole.n, kLeastBand, [&](int64_t begin, int64_t end) {
     BlasProblem band = whole;

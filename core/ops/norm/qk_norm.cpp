@@ -59,7 +59,7 @@ void qk_norm_backward_on_cpu(const QkNormBackward& a) {
 
 /// Bytes of so many heads of all rows.
 double head_bytes(const Tensor& qkv, int64_t heads, AttentionHeads of) {
-  return static_cast<double>(qkv.rows() * heads * of.head_dim) * static_cast<double>(size_of(qkv.dtype));
+  return static_cast<double>(qkv.rows() * heads * of.head_dim) * size_of(qkv.dtype);
 }
 
 }  // namespace

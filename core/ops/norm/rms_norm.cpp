@@ -67,7 +67,7 @@ void rms_norm_forward_on_cpu(const RmsNormForward& a) {
 
 void rms_norm_backward_on_cpu(const RmsNormBackward& a) {
   auto kernel = cpu::rms_norm_kernels().backward[a.x.dtype];
-  const int64_t cols = a.x.cols(), row_bytes = cols * static_cast<int64_t>(size_of(a.x.dtype));
+  const int64_t cols = a.x.cols();
   std::optional<cpu::RowQuantizer> quantizer;
   if (!a.float8.empty()) quantizer.emplace(a.float8, a.dx, a.float8.out.codes.dtype);
   float* partials = a.workspace.as<float>();
@@ -80,8 +80,7 @@ void rms_norm_backward_on_cpu(const RmsNormBackward& a) {
     fp8::QuantizeCounts counts;
     for (int64_t r = begin; r < end; ++r) {
       kernel(a, {r, r + 1, cols}, partial);
-      quantizer->quantize_row(r, static_cast<const uint8_t*>(a.dx.data) + r * row_bytes,
-                              quantizer->counts_or_null(counts));
+      quantizer->quantize_row(r, a.dx.at(r * cols), quantizer->counts_or_null(counts));
     }
     quantizer->add(counts);
   });

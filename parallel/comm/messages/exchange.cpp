@@ -66,8 +66,7 @@ void Exchange::check(const MessagePort::Ended& ended) const {
 
 void Exchange::finish() {
   size_t left = tickets_.size();
-  auto spin =
-      std::chrono::duration<double>(static_cast<double>(pending_bytes_) / kBytesPerSecond) + kShortestSpin;
+  auto spin = std::chrono::duration<double>(pending_bytes_ / kBytesPerSecond) + kShortestSpin;
   auto moved = Clock::now();
   while (left > 0) {
     ended_.clear();

@@ -19,14 +19,10 @@ constexpr auto kFarewell = std::chrono::milliseconds(300);
 // Of the workspace; many peers get more of it rather than messages that are all latency.
 constexpr int64_t kSmallestSegment = 64;
 
-char* at(const Tensor& tensor, int64_t element) {
-  return static_cast<char*>(tensor.data) + element * static_cast<int64_t>(size_of(tensor.dtype));
-}
-
-int64_t element_bytes(const CollectiveCall& call) { return static_cast<int64_t>(size_of(call.send.dtype)); }
+int64_t element_bytes(const CollectiveCall& call) { return size_of(call.send.dtype); }
 
 void copy_bytes(char* to, const char* from, int64_t bytes) {
-  if (to != from && bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
+  if (to != from && bytes > 0) std::memcpy(to, from, bytes);
 }
 
 uint32_t mixed(uint32_t hash, uint32_t value) { return (hash ^ value) * 16777619u; }
@@ -91,7 +87,7 @@ void MessageTransport::post(const Segment& s, char* workspace, Exchange& exchang
   const CollectiveCall& call = *s.call;
   int64_t element = element_bytes(call), stride = (s.end - s.begin) * element;
   auto part = [&](int rank) {
-    int64_t count = s.whole ? s.end : call.counts[static_cast<size_t>(rank)];
+    int64_t count = s.whole ? s.end : call.counts[rank];
     return std::clamp<int64_t>(count - s.begin, 0, s.end - s.begin) * element;
   };
   for (int distance = 1; distance < size(); ++distance) {
@@ -101,7 +97,7 @@ void MessageTransport::post(const Segment& s, char* workspace, Exchange& exchang
   for (int distance = 1; distance < size(); ++distance) {
     int to = peer(distance);
     int64_t first = s.whole ? 0 : call.offset(to) + s.begin;
-    exchange.send(at(call.send, first), part(to), world(to), tag(call));
+    exchange.send(call.send.at(first), part(to), world(to), tag(call));
   }
 }
 
@@ -109,14 +105,14 @@ void MessageTransport::add_up(const Segment& s, char* workspace) {
   const CollectiveCall& call = *s.call;
   int64_t stride = (s.end - s.begin) * element_bytes(call);
   int64_t offset = s.whole ? 0 : call.offset(group_.rank);
-  int64_t end = s.whole ? s.end : std::min(s.end, call.counts[static_cast<size_t>(group_.rank)]);
+  int64_t end = s.whole ? s.end : std::min(s.end, call.counts[group_.rank]);
   if (end <= s.begin) return;
-  inputs_[static_cast<size_t>(group_.rank)] = at(call.send, offset + s.begin);
+  inputs_[group_.rank] = call.send.at(offset + s.begin);
   for (int distance = 1; distance < size(); ++distance) {
-    inputs_[static_cast<size_t>(peer(size() - distance))] = workspace + (distance - 1) * stride;
+    inputs_[peer(size() - distance)] = workspace + (distance - 1) * stride;
   }
   int64_t target = (call.kind == Collective::all_reduce ? offset : 0) + s.begin;
-  reduce_elements(call.send.dtype, call.op, inputs_, at(call.recv, target), end - s.begin);
+  reduce_elements(call.send.dtype, call.op, inputs_, call.recv.at(target), end - s.begin);
 }
 
 // While one segment is added up the next one travels.
@@ -145,20 +141,20 @@ void MessageTransport::post_moves(std::span<const CollectiveCall> calls) {
         call.kind == Collective::all_gather || (call.kind == Collective::all_reduce && !is_small(call));
     if (!gathers && call.kind != Collective::all_to_all) continue;
     int64_t element = element_bytes(call);
-    auto bytes = [&](int rank) { return call.counts[static_cast<size_t>(rank)] * element; };
+    auto bytes = [&](int rank) { return call.counts[rank] * element; };
     int64_t mine = bytes(group_.rank);
-    char* own = at(call.recv, call.offset(group_.rank));
+    char* own = call.recv.at(call.offset(group_.rank));
     const char* block = own;
     if (call.kind == Collective::all_gather) block = static_cast<const char*>(call.send.data);
-    if (call.kind == Collective::all_to_all) block = at(call.send, call.offset(group_.rank));
+    if (call.kind == Collective::all_to_all) block = call.send.at(call.offset(group_.rank));
     for (int distance = 1; distance < size(); ++distance) {
       int from = peer(size() - distance);
-      moves_.receive(at(call.recv, call.offset(from)), bytes(from), world(from), tag(call));
+      moves_.receive(call.recv.at(call.offset(from)), bytes(from), world(from), tag(call));
     }
     for (int distance = 1; distance < size(); ++distance) {
       int to = peer(distance);
       bool exchanges = call.kind == Collective::all_to_all;
-      moves_.send(exchanges ? at(call.send, call.offset(to)) : block, mine, world(to), tag(call));
+      moves_.send(exchanges ? call.send.at(call.offset(to)) : block, mine, world(to), tag(call));
     }
     copy_bytes(own, block, mine);
   }

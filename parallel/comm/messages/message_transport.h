@@ -46,7 +46,7 @@ class MessageTransport {
   void barrier(const CollectiveCall& call);
 
   int size() const { return static_cast<int>(group_.world_ranks.size()); }
-  int world(int rank) const { return group_.world_ranks[static_cast<size_t>(rank)]; }
+  int world(int rank) const { return group_.world_ranks[rank]; }
   int peer(int distance) const { return (group_.rank + distance) % size(); }
   int tag(const CollectiveCall& call) const;
   bool is_small(const CollectiveCall& call) const;

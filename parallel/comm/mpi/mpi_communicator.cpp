@@ -85,7 +85,7 @@ class MpiPort final : public MessagePort {
     int count = 0;
     check(mpi_.test(static_cast<int>(tickets.size()), tickets.data(), &count, found_.data()), "MPI_Testsome");
     for (int i = 0; i < count; ++i) {
-      const OttavaMpiEnded& end = found_[static_cast<size_t>(i)];
+      const OttavaMpiEnded& end = found_[i];
       check(end.error, "the message");
       ended.push_back({static_cast<size_t>(end.index), end.bytes, end.too_long != 0});
     }

@@ -65,16 +65,16 @@ int test(int count, void** requests, int* ended_count, OttavaMpiEnded* ended) {
   static std::vector<MPI_Request> own;  // calls come from one thread
   static std::vector<MPI_Status> statuses;
   static std::vector<int> finished;
-  own.resize(static_cast<size_t>(count));
+  own.resize(count);
   statuses.resize(own.size());
   finished.resize(own.size());
-  for (int i = 0; i < count; ++i) own[static_cast<size_t>(i)] = unpacked(requests[i]);
+  for (int i = 0; i < count; ++i) own[i] = unpacked(requests[i]);
   int n = 0, code = MPI_Testsome(count, own.data(), &n, finished.data(), statuses.data());
   if (n == MPI_UNDEFINED) n = 0;
   for (int i = 0; i < n; ++i) {
-    const MPI_Status& status = statuses[static_cast<size_t>(i)];
+    const MPI_Status& status = statuses[i];
     OttavaMpiEnded& end = ended[i];
-    end.index = finished[static_cast<size_t>(i)];
+    end.index = finished[i];
     end.error = code == MPI_ERR_IN_STATUS ? status.MPI_ERROR : MPI_SUCCESS;
     int kind = MPI_SUCCESS, bytes = 0;
     if (end.error != MPI_SUCCESS) MPI_Error_class(end.error, &kind);

@@ -19,7 +19,7 @@ constexpr uint64_t kEvents = 64;
 // Bytes for types that NCCL does not have and only moves.
 struct Unit {
   ncclDataType_t type;
-  size_t per_element;
+  int64_t per_element;
 };
 Unit unit_of(DType dtype) {
   switch (dtype) {
@@ -43,10 +43,6 @@ Unit unit_of(DType dtype) {
 }
 
 ncclRedOp_t op_of(ReduceOp op) { return op == ReduceOp::max ? ncclMax : ncclSum; }
-
-char* at(const Tensor& tensor, int64_t element) {
-  return static_cast<char*>(tensor.data) + element * static_cast<int64_t>(size_of(tensor.dtype));
-}
 
 // Every library that has ncclCommSplit (2.18) knows the limits, so the environment need not say them.
 ncclConfig_t configuration(WorldOptions options) {
@@ -130,11 +126,11 @@ void NcclCommunicator::issue(Stream& stream, uint64_t ticket, std::vector<Collec
 
 void NcclCommunicator::enqueue(const CollectiveCall& call) {
   auto [type, per_element] = unit_of(call.send.dtype);
-  auto units = [&, factor = per_element](int64_t elements) { return static_cast<size_t>(elements) * factor; };
+  auto units = [&, factor = per_element](int64_t elements) -> size_t { return elements * factor; };
   auto stream = static_cast<cudaStream_t>(own_stream().native());
   ncclComm_t comm = handle_->comm;
   bool even = std::ranges::all_of(call.counts, [&](int64_t c) { return c == call.counts[0]; });
-  int64_t mine = call.counts.empty() ? 0 : call.counts[static_cast<size_t>(rank())];
+  int64_t mine = call.counts.empty() ? 0 : call.counts[rank()];
   switch (call.kind) {
     case Collective::all_reduce:
       return check(ncclAllReduce(call.send.data, call.recv.data, units(call.send.numel()), type,
@@ -147,8 +143,8 @@ void NcclCommunicator::enqueue(const CollectiveCall& call) {
                      "ncclReduceScatter");
       }
       for (int r = 0; r < size(); ++r) {
-        check(ncclReduce(at(call.send, call.offset(r)), r == rank() ? call.recv.data : nullptr,
-                         units(call.counts[static_cast<size_t>(r)]), type, op_of(call.op), r, comm, stream),
+        check(ncclReduce(call.send.at(call.offset(r)), r == rank() ? call.recv.data : nullptr,
+                         units(call.counts[r]), type, op_of(call.op), r, comm, stream),
               "ncclReduce");
       }
       return;
@@ -158,16 +154,16 @@ void NcclCommunicator::enqueue(const CollectiveCall& call) {
                      "ncclAllGather");
       }
       for (int r = 0; r < size(); ++r) {
-        void* block = at(call.recv, call.offset(r));
-        check(ncclBroadcast(r == rank() ? call.send.data : block, block,
-                            units(call.counts[static_cast<size_t>(r)]), type, r, comm, stream),
+        void* block = call.recv.at(call.offset(r));
+        check(ncclBroadcast(r == rank() ? call.send.data : block, block, units(call.counts[r]), type, r, comm,
+                            stream),
               "ncclBroadcast");
       }
       return;
     case Collective::all_to_all:
       for (int r = 0; r < size(); ++r) {
-        check(ncclSend(at(call.send, r * mine), units(mine), type, r, comm, stream), "ncclSend");
-        check(ncclRecv(at(call.recv, r * mine), units(mine), type, r, comm, stream), "ncclRecv");
+        check(ncclSend(call.send.at(r * mine), units(mine), type, r, comm, stream), "ncclSend");
+        check(ncclRecv(call.recv.at(r * mine), units(mine), type, r, comm, stream), "ncclRecv");
       }
       return;
     case Collective::send:

@@ -93,7 +93,7 @@ MasterBootstrap::MasterBootstrap(const Master& master, Self self, double timeout
 }
 
 void MasterBootstrap::await_ranks(const Master& master) {
-  connections_.resize(static_cast<size_t>(self_.size));
+  connections_.resize(self_.size);
   if (self_.size == 1) return;
   tcp::Listener listener = [&] {
     try {
@@ -109,7 +109,7 @@ void MasterBootstrap::await_ranks(const Master& master) {
     if (!await_input(listener.descriptor(), deadline)) {
       std::string names;
       for (int r = 1; r < self_.size; ++r) {
-        if (!connections_[static_cast<size_t>(r)].is_open()) add_item(names, std::to_string(r));
+        if (!connections_[r].is_open()) add_item(names, std::to_string(r));
       }
       fail<CommError>("launch",
                       "ranks {} of {} did not come to {}:{} (MASTER_ADDR, MASTER_PORT) within {} s "
@@ -123,7 +123,7 @@ void MasterBootstrap::await_ranks(const Master& master) {
       visitor.send(fmt::format("this is rank 0 of {}", self_.size));
       continue;
     }
-    tcp::Connection& place = connections_[static_cast<size_t>(rank)];
+    tcp::Connection& place = connections_[rank];
     if (place.is_open()) {
       fail<CommError>("launch", "two processes say that they are rank {} of {}: RANK must differ", rank,
                       self_.size);
@@ -135,7 +135,7 @@ void MasterBootstrap::await_ranks(const Master& master) {
 }
 
 std::string MasterBootstrap::receive(int from) {
-  tcp::Connection& connection = connections_[self_.rank == 0 ? static_cast<size_t>(from) : 0];
+  tcp::Connection& connection = connections_[self_.rank == 0 ? from : 0];
   if (auto message = read_message(connection, after(timeout_seconds_))) return *message;
   fail<CommError>("launch", "rank {} heard nothing more from rank {} while the ranks found each other",
                   self_.rank, from);
@@ -146,12 +146,12 @@ std::vector<std::string> MasterBootstrap::all_gather(std::string_view mine) {
     connections_[0].send(mine);
     return unpacked(receive(0));
   }
-  std::vector<std::string> said(static_cast<size_t>(self_.size));
+  std::vector<std::string> said(self_.size);
   said[0] = mine;
-  for (int r = 1; r < self_.size; ++r) said[static_cast<size_t>(r)] = receive(r);
+  for (int r = 1; r < self_.size; ++r) said[r] = receive(r);
   std::string all = packed(said);
   for (int r = 1; r < self_.size; ++r) {
-    if (!connections_[static_cast<size_t>(r)].send(all)) {
+    if (!connections_[r].send(all)) {
       fail<CommError>("launch", "rank {} is gone while the ranks found each other", r);
     }
   }

@@ -45,7 +45,7 @@ bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == 
 
 TcpPort::TcpPort(Bootstrap& bootstrap, const std::string& address, std::shared_ptr<RankState> state,
                  Options options)
-    : state_(std::move(state)), options_(options), peers_(static_cast<size_t>(bootstrap.size())) {
+    : state_(std::move(state)), options_(options), peers_(bootstrap.size()) {
   allow_descriptors(bootstrap.size());
   std::string token;
   if (bootstrap.rank() == 0) {
@@ -58,7 +58,7 @@ TcpPort::TcpPort(Bootstrap& bootstrap, const std::string& address, std::shared_p
 
 MessagePort::Ticket TcpPort::add(Message message, std::deque<Message*>& queue) {
   auto owned = std::make_unique<Message>(message);
-  Peer& peer = peers_[static_cast<size_t>(message.peer)];
+  Peer& peer = peers_[message.peer];
   queue.push_back(owned.get());
   if (!peer.is_active) active_.push_back(message.peer);
   peer.is_active = true;
@@ -66,7 +66,7 @@ MessagePort::Ticket TcpPort::add(Message message, std::deque<Message*>& queue) {
 }
 
 MessagePort::Ticket TcpPort::send(const void* data, int64_t bytes, int rank, int tag) {
-  Peer& peer = peers_[static_cast<size_t>(rank)];
+  Peer& peer = peers_[rank];
   if (!peer.out.is_open() && !peer.out_closed) connect(rank);
   // The data is only read: a receive is the one that writes.
   return add({.data = const_cast<char*>(static_cast<const char*>(data)),
@@ -78,12 +78,12 @@ MessagePort::Ticket TcpPort::send(const void* data, int64_t bytes, int rank, int
 
 MessagePort::Ticket TcpPort::receive(void* data, int64_t bytes, int rank, int tag) {
   return add({.data = static_cast<char*>(data), .bytes = bytes, .header = {bytes, tag, kMagic}, .peer = rank},
-             peers_[static_cast<size_t>(rank)].receives);
+             peers_[rank].receives);
 }
 
 void TcpPort::connect(int rank) {
-  Peer& peer = peers_[static_cast<size_t>(rank)];
-  peer.out = tcp::connect_to(endpoints_[static_cast<size_t>(rank)], options_.connect_seconds);
+  Peer& peer = peers_[rank];
+  peer.out = tcp::connect_to(endpoints_[rank], options_.connect_seconds);
   Hello hello{token_, state_->rank()};
   if (::send(peer.out.descriptor(), &hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello)
     peer.out_closed = true;
@@ -103,7 +103,7 @@ void TcpPort::accept_connections() {
     ::recv(visitor.descriptor(), &hello, sizeof hello, MSG_DONTWAIT);
     bool is_ours = got == sizeof hello && hello.magic == kMagic && hello.token == token_ && hello.rank >= 0 &&
                    hello.rank < static_cast<int32_t>(peers_.size());
-    if (is_ours) peers_[static_cast<size_t>(hello.rank)].in = std::move(visitor);
+    if (is_ours) peers_[hello.rank].in = std::move(visitor);
     return true;
   });
 }
@@ -124,7 +124,7 @@ void TcpPort::push(Peer& peer) {
       parts[count++] = {message.data + begin, static_cast<size_t>(message.bytes - begin)};
     msghdr what{};
     what.msg_iov = parts;
-    what.msg_iovlen = static_cast<size_t>(count);
+    what.msg_iovlen = count;
     ssize_t sent = ::sendmsg(peer.out.descriptor(), &what, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0) {
       if (!would_block()) peer.out_closed = true;
@@ -168,7 +168,7 @@ void TcpPort::pull(Peer& peer) {
     if (message) {
       if (message->too_long) return;  // the call that waits for it fails
       to = message->data + message->moved;
-      want = static_cast<size_t>(message->bytes - message->moved);
+      want = message->bytes - message->moved;
     }
     if (want > 0) {
       ssize_t got = ::recv(peer.in.descriptor(), to, want, MSG_DONTWAIT);
@@ -182,7 +182,7 @@ void TcpPort::pull(Peer& peer) {
       if (message) {
         message->moved += got;
       } else {
-        peer.header_bytes += static_cast<size_t>(got);
+        peer.header_bytes += got;
         if (peer.header_bytes == sizeof(Header) && peer.header.magic != kMagic) {
           fail<CommError>("tcp", "rank {} received bytes that are no message, in {}", state_->rank(),
                           current_call(*state_));
@@ -200,12 +200,12 @@ void TcpPort::pull(Peer& peer) {
 
 void TcpPort::move() {
   bool awaits_visitor = std::ranges::any_of(active_, [&](int rank) {
-    const Peer& peer = peers_[static_cast<size_t>(rank)];
+    const Peer& peer = peers_[rank];
     return !peer.receives.empty() && !peer.in.is_open();
   });
   if (awaits_visitor) accept_connections();
   std::erase_if(active_, [&](int rank) {
-    Peer& peer = peers_[static_cast<size_t>(rank)];
+    Peer& peer = peers_[rank];
     if (!peer.sends.empty()) push(peer);
     if (peer.in.is_open()) pull(peer);
     peer.is_active = !peer.sends.empty() || !peer.receives.empty();
@@ -227,7 +227,7 @@ void TcpPort::test(std::span<Ticket> tickets, std::vector<Ended>& ended) {
 
 void TcpPort::abandon(Ticket ticket) noexcept {
   auto* message = static_cast<Message*>(ticket);
-  Peer& peer = peers_[static_cast<size_t>(message->peer)];
+  Peer& peer = peers_[message->peer];
   // Half a message: nothing behind it can be read.
   if (peer.arriving == message) peer.in_closed = true, peer.arriving = nullptr;
   if (!peer.sends.empty() && peer.sends.front() == message && message->moved > 0) peer.out_closed = true;
