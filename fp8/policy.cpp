@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "core/contains.h"
+#include "core/listed.h"
 #include "core/sum_of.h"
 #include "fp8/policy_match.h"
 
@@ -156,24 +158,20 @@ void pad(GemmDecision& decision, const PolicyInputs& inputs) {
 void check_hardware(GemmDecision& decision, const Float8Config& config, const PolicyInputs& inputs) {
   if (!inputs.hardware) return;
   const auto& has = *inputs.hardware;
-  if (std::ranges::find(has, decision.recipe->name) != has.end()) return;
+  if (contains(has, decision.recipe->name)) return;
   if (!config.emulate) {
-    std::vector<std::string_view> names;
-    for (RecipeName name : has) names.push_back(name_of(name));
+    const std::string names = listed(has, [](RecipeName name) { return name_of(name); });
     fail<DeviceError>("fp8",
                       "this GPU does not multiply recipe {} ({}): it has {}; set "
                       "quantize.linear.float8.emulate to run it in "
                       "bf16 arithmetic on the same codes",
-                      name_of(decision.recipe->name), decision.gemm.name,
-                      names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")));
+                      name_of(decision.recipe->name), decision.gemm.name, names.empty() ? "none" : names);
   }
   decision.is_emulated = true;
   decision.reason += "; emulated";
 }
 
-bool has_auto_filter(const Float8Config& config) {
-  return std::ranges::find(config.filter_fqns, kAutoFilter) != config.filter_fqns.end();
-}
+bool has_auto_filter(const Float8Config& config) { return contains(config.filter_fqns, kAutoFilter); }
 
 void settle(GemmDecision& decision, const Choice& choice, const Float8Config& config,
             const PolicyInputs& inputs) {

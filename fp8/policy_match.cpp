@@ -4,7 +4,9 @@
 
 #include <algorithm>
 
+#include "core/contains.h"
 #include "core/glob.h"
+#include "core/listed.h"
 
 namespace ottava::fp8 {
 namespace {
@@ -13,7 +15,7 @@ template <class Matches>
 bool covers_something(const std::vector<PolicyGemm>& gemms, Matches&& matches) {
   return std::ranges::any_of(gemms, [&](const PolicyGemm& gemm) {
     const std::vector<bool> parts = matches(gemm);
-    return std::ranges::find(parts, true) != parts.end();
+    return contains(parts, true);
   });
 }
 
@@ -57,11 +59,9 @@ std::string known_names(const std::vector<PolicyGemm>& gemms) {
     const std::string layer = fmt::format(".{}.", gemm.layer);
     if (size_t at = name.find(layer); at != std::string::npos) name.replace(at, layer.size(), ".*.");
     if (gemm.parts.size() > 1) {
-      std::vector<std::string_view> parts;
-      for (const auto& part : gemm.parts) parts.push_back(part.name);
-      name += fmt::format(" ({})", fmt::join(parts, ", "));
+      name += fmt::format(" ({})", listed(gemm.parts, [](const auto& part) { return part.name; }));
     }
-    if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+    if (!contains(names, name)) names.push_back(name);
   }
   return fmt::format("{}", fmt::join(names, ", "));
 }
@@ -78,7 +78,7 @@ std::vector<bool> parts_matching_filter(const PolicyGemm& gemm, std::string_view
   std::vector<bool> covered;
   for (const auto& part : gemm.parts)
     covered.push_back(part_name(gemm, part).find(filter) != std::string::npos);
-  const bool any = std::ranges::find(covered, true) != covered.end();
+  const bool any = contains(covered, true);
   if (!any && gemm.name.find(filter) != std::string::npos) covered.assign(gemm.parts.size(), true);
   return covered;
 }

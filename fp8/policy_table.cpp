@@ -47,7 +47,7 @@ std::string policy_summary(const Policy& policy) {
   for (const GemmDecision& d : policy.decisions) {
     if (d.recipe) {
       const std::string name(name_of(d.recipe->name));
-      auto known = std::ranges::find_if(recipes, [&](const auto& r) { return r.first == name; });
+      auto known = std::ranges::find(recipes, name, &std::pair<std::string, int64_t>::first);
       if (known == recipes.end()) {
         recipes.emplace_back(name, 1);
       } else {

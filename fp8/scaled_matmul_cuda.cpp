@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/contains.h"
 #include "core/cuda/blas_plans.h"
 #include "core/cuda/runtime.h"
 #include "core/listed.h"
@@ -22,7 +23,7 @@ void check_gpu(const Stream& stream, Granularity a, Granularity b) {
   const Granularity finer = std::max(a, b);
   const int capability = ottava::cuda::compute_capability(stream.device().index);
   const std::vector<RecipeName> possible = recipes_of_compute_capability(capability);
-  if (std::ranges::find(possible, recipe_with(finer)) != possible.end()) return;
+  if (contains(possible, recipe_with(finer))) return;
   const std::string names = listed(possible, [](RecipeName name) { return name_of(name); });
   fail<DeviceError>(
       kOp, "GPU {} has compute capability {}.{}, which does not multiply with scales per {} (recipe {}): {}",
@@ -37,20 +38,11 @@ void check_aligned(std::string_view name, const void* data) {
   fail<ShapeError>(kOp, "{} at {} is not aligned to 16 bytes, which tensor cores need", name, data);
 }
 
-BlasProblem::Scale scale_of(Granularity granularity) {
-  switch (granularity) {
-    case Granularity::tensor:
-      return BlasProblem::Scale::tensor;
-    case Granularity::row:
-      return BlasProblem::Scale::outer;
-    case Granularity::block_1x128:
-      return BlasProblem::Scale::block_1x128;
-    case Granularity::block_128x128:
-      return BlasProblem::Scale::block_128x128;
-    default:
-      return BlasProblem::Scale::block_1x32;
-  }
-}
+/// By Granularity.
+constexpr BlasProblem::Scale kScales[] = {BlasProblem::Scale::tensor, BlasProblem::Scale::outer,
+                                          BlasProblem::Scale::block_1x128, BlasProblem::Scale::block_128x128,
+                                          BlasProblem::Scale::block_1x32};
+BlasProblem::Scale scale_of(Granularity granularity) { return kScales[static_cast<size_t>(granularity)]; }
 
 }  // namespace
 

@@ -24,6 +24,10 @@ class QuantizeTime {
   StepProfile* profile_;
 };
 
+bool gathers_scale_rows(const Float8Allocation& all) {
+  return fp8::traits(all.granularity).row_gather == fp8::RowGather::scale_rows;
+}
+
 }  // namespace
 
 const fp8::OperandRecipe& Float8Product::recipe_of(Source source) const {
@@ -145,7 +149,7 @@ Float8Product::Gathering Float8Product::start_gather(const StepContext& c, Float
   const TensorParallelGroup& tp = c.tensor_parallel;
   Gathering out;
   out.codes = tp.start_gather_rows(c.stream, c.arena, mine.rowwise.codes, o_.name);
-  if (fp8::traits(mine.granularity).row_gather == fp8::RowGather::scale_rows)
+  if (gathers_scale_rows(mine))
     out.scales = tp.start_gather_rows(c.stream, c.arena, mine.rowwise.scale_inverse, o_.name);
   out.mine = std::move(mine);
   return out;
@@ -193,15 +197,14 @@ bool Float8Product::has_row_blocks(fp8::Granularity granularity) {
 fp8::Float8Tensor Float8Product::row_block(const Float8Allocation& all, RowRange rows) {
   fp8::Float8Tensor out{.rowwise = all.rowwise, .granularity = all.granularity};
   out.rowwise.codes = out.rowwise.codes.slice(rows.begin, rows.end);
-  if (fp8::traits(all.granularity).row_gather == fp8::RowGather::scale_rows)
+  if (gathers_scale_rows(all))
     out.rowwise.scale_inverse = out.rowwise.scale_inverse.slice(rows.begin, rows.end);
   return out;
 }
 
 GatheredRows Float8Product::gather_row_blocks(const StepContext& c, const Float8Allocation& mine) const {
   std::vector<Allocation> locals{mine.rowwise.codes};
-  if (fp8::traits(mine.granularity).row_gather == fp8::RowGather::scale_rows)
-    locals.push_back(mine.rowwise.scale_inverse);
+  if (gathers_scale_rows(mine)) locals.push_back(mine.rowwise.scale_inverse);
   return c.tensor_parallel.gather_row_blocks(c.stream, c.arena, std::move(locals), o_.name);
 }
 
@@ -209,8 +212,7 @@ Float8Allocation Float8Product::finish(const StepContext& c, const GatheredRows&
                                        const Float8Allocation& mine, Source source, Use use) const {
   Float8Allocation all = mine;
   all.rowwise.codes = rows.result(0);
-  if (fp8::traits(mine.granularity).row_gather == fp8::RowGather::scale_rows)
-    all.rowwise.scale_inverse = rows.result(1);
+  if (gathers_scale_rows(mine)) all.rowwise.scale_inverse = rows.result(1);
   return for_products(c, std::move(all), source, use);
 }
 

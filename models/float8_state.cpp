@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/contains.h"
 #include "core/ops/elementwise.h"
 #include "core/sum_of.h"
 #include "fp8/step_amax.h"
@@ -19,7 +20,7 @@ Float8State::Float8State(Arena& arena, RankGroups& ranks, Options options)
   largest_ = place("fp8 step amaxes", DType::u32, {slots});
   non_finite_ = place("fp8 flags", DType::u32, {slots});
   if (options_.counts) counters_ = place("fp8 counters", DType::i64, {slots, 3});
-  if (std::ranges::find(options_.is_delayed, true) == options_.is_delayed.end()) return;
+  if (!contains(options_.is_delayed, true)) return;
   scale_amax_ = place("fp8 scale amaxes", DType::u32, {slots});
   history_ = {.rows = place("fp8 amax history", DType::u32, {options_.amax_history_length, slots}),
               .margin = options_.margin};

@@ -18,6 +18,19 @@ constexpr struct {
                  {HfFamily::qwen2, "qwen2", "Qwen2ForCausalLM", 0, 32768},
                  {HfFamily::qwen3, "qwen3", "Qwen3ForCausalLM", 128, 32768}};
 
+/// What is a number of the same name here and there, in the order of a config.json.
+constexpr std::pair<std::string_view, int64_t HfConfig::*> kSizes[] = {
+    {"hidden_size", &HfConfig::hidden_size},
+    {"num_hidden_layers", &HfConfig::num_hidden_layers},
+    {"num_attention_heads", &HfConfig::num_attention_heads},
+    {"num_key_value_heads", &HfConfig::num_key_value_heads},
+    {"head_dim", &HfConfig::head_dim},
+    {"intermediate_size", &HfConfig::intermediate_size},
+    {"vocab_size", &HfConfig::vocab_size},
+    {"max_position_embeddings", &HfConfig::max_position_embeddings}};
+
+const auto& row_of(HfFamily family) { return kFamilies[static_cast<size_t>(family)]; }
+
 // Looks values up with their defaults; a member that is null counts as left out, as in transformers.
 class Reader {
  public:
@@ -27,31 +40,31 @@ class Reader {
 
   const Json* find(std::string_view name) const {
     const Json* value = object_.find(name);
-    return value == nullptr || value->is_null() ? nullptr : value;
+    return !value || value->is_null() ? nullptr : value;
   }
   int64_t size(std::string_view name, std::optional<int64_t> otherwise = {}) const {
     const Json* value = find(name);
-    if (value == nullptr && !otherwise) fail<FileError>(where_, "has no '{}'", name);
-    int64_t size = value == nullptr ? *otherwise : value->as_integer(what(name));
+    if (!value && !otherwise) fail<FileError>(where_, "has no '{}'", name);
+    int64_t size = value ? value->as_integer(what(name)) : *otherwise;
     if (size < 1 || size > (int64_t{1} << 31))
       fail<FileError>(where_, "{} is {}, expected 1 to 2^31", name, size);
     return size;
   }
   double positive(std::string_view name, std::optional<double> otherwise = {}) const {
     const Json* value = find(name);
-    if (value == nullptr && !otherwise) fail<FileError>(where_, "has no '{}'", name);
-    double number = value == nullptr ? *otherwise : value->as_number(what(name));
+    if (!value && !otherwise) fail<FileError>(where_, "has no '{}'", name);
+    double number = value ? value->as_number(what(name)) : *otherwise;
     if (!(number > 0) || !std::isfinite(number))
       fail<FileError>(where_, "{} is {}, expected more than 0", name, number);
     return number;
   }
   bool flag(std::string_view name) const {
     const Json* value = find(name);
-    return value != nullptr && value->as_bool(what(name));
+    return value && value->as_bool(what(name));
   }
   std::string text(std::string_view name, std::string_view otherwise) const {
     const Json* value = find(name);
-    return value == nullptr ? std::string(otherwise) : value->as_string(what(name));
+    return value ? value->as_string(what(name)) : std::string(otherwise);
   }
   std::string what(std::string_view name) const { return fmt::format("{}: {}", where_, name); }
   const Json& object() const { return object_; }
@@ -77,12 +90,11 @@ void refuse_unknown_mathematics(const Reader& r, std::string_view where, HfFamil
     fail<FileError>(where, "mlp_bias is true: biases in the feed-forward are not built");
   if (r.flag("use_sliding_window"))
     fail<FileError>(where, "use_sliding_window is true: windowed attention is not built");
-  if (r.find("quantization_config") != nullptr) {
+  if (r.find("quantization_config")) {
     fail<FileError>(where,
                     "it has a quantization_config: quantized weights are not read, take the original ones");
   }
-  if (const Json* factor = r.find("partial_rotary_factor");
-      factor != nullptr && factor->as_number(where) != 1) {
+  if (const Json* factor = r.find("partial_rotary_factor"); factor && factor->as_number(where) != 1) {
     fail<FileError>(where, "partial_rotary_factor is {}, expected 1", factor->as_number(where));
   }
 }
@@ -92,11 +104,11 @@ void refuse_unknown_mathematics(const Reader& r, std::string_view where, HfFamil
 void read_rope(const Reader& r, std::string_view where, HfConfig& config) {
   config.rope_theta = r.positive("rope_theta", 10000.0);
   const Json* newer = r.find("rope_parameters");
-  const Json* object = newer != nullptr ? newer : r.find("rope_scaling");
-  if (object == nullptr) return;
-  std::string name = r.what(newer != nullptr ? "rope_parameters" : "rope_scaling");
+  const Json* object = newer ? newer : r.find("rope_scaling");
+  if (!object) return;
+  std::string name = r.what(newer ? "rope_parameters" : "rope_scaling");
   Reader rope(*object, name);
-  if (rope.find("rope_theta") != nullptr) config.rope_theta = rope.positive("rope_theta");
+  if (rope.find("rope_theta")) config.rope_theta = rope.positive("rope_theta");
   std::string type = rope.text("rope_type", rope.text("type", "default"));
   if (type == "default") return;
   if (type != "llama3") {
@@ -170,7 +182,7 @@ class Editor {
 void edit_rope(const Json& root, const HfConfig& was, const HfConfig& now, Editor& edit) {
   if (was.rope_theta == now.rope_theta && was.rope_scaling == now.rope_scaling) return;
   const Json* newer = root.find("rope_parameters");
-  if (newer == nullptr || newer->is_null()) {
+  if (!newer || newer->is_null()) {
     edit.replace("rope_theta", was.rope_theta, now.rope_theta);
     if (was.rope_scaling != now.rope_scaling) {
       const Json json = scaling_json(now.rope_scaling);
@@ -188,7 +200,7 @@ void edit_rope(const Json& root, const HfConfig& was, const HfConfig& now, Edito
 std::vector<int64_t> eos_token_ids(const Json& object, std::string_view where) {
   const Reader r(object, where);
   const Json* eos = r.find("eos_token_id");
-  if (eos == nullptr) return {};
+  if (!eos) return {};
   const Json::Array list = eos->is_array() ? eos->as_array(where) : Json::Array{*eos};
   std::vector<int64_t> ids;
   for (const Json& id : list) ids.push_back(id.as_integer(r.what("eos_token_id")));
@@ -199,8 +211,7 @@ HfConfig parse_hf_config(std::string_view text, std::string_view where) {
   Json root = Json::parse(text, where);
   Reader r(root, where);
   std::string type = r.text("model_type", "");
-  auto family = std::find_if(std::begin(kFamilies), std::end(kFamilies),
-                             [&](const auto& known) { return known.model_type == type; });
+  auto family = std::ranges::find(kFamilies, type, [](const auto& known) { return known.model_type; });
   if (family == std::end(kFamilies)) {
     fail<FileError>(where, "model_type is '{}', expected llama, qwen2 or qwen3", type);
   }
@@ -212,7 +223,7 @@ HfConfig parse_hf_config(std::string_view text, std::string_view where) {
   config.num_attention_heads = r.size("num_attention_heads");
   config.num_key_value_heads = r.size("num_key_value_heads", config.num_attention_heads);
   bool divides = config.hidden_size % config.num_attention_heads == 0;
-  if (family->head_dim == 0 && !divides && r.find("head_dim") == nullptr) {
+  if (family->head_dim == 0 && !divides && !r.find("head_dim")) {
     fail<FileError>(where, "has no head_dim, and hidden_size {} is not a multiple of num_attention_heads {}",
                     config.hidden_size, config.num_attention_heads);
   }
@@ -239,25 +250,17 @@ HfConfigEdit edit_hf_config(std::string_view source, std::string_view where, con
   const HfConfig was = parse_hf_config(source, where);
   Editor edit(root.as_object(where));
   if (was.family != now.family) {
-    const auto &old = kFamilies[static_cast<size_t>(was.family)],
-               &family = kFamilies[static_cast<size_t>(now.family)];
-    edit.put("model_type", std::string(family.model_type), old.model_type, family.model_type);
+    const auto& family = row_of(now.family);
+    edit.put("model_type", std::string(family.model_type), row_of(was.family).model_type, family.model_type);
     edit.set("architectures", Json(Json::Array{std::string(family.architecture)}));
   }
-  edit.replace("hidden_size", was.hidden_size, now.hidden_size);
-  edit.replace("num_hidden_layers", was.num_hidden_layers, now.num_hidden_layers);
+  for (const auto& [name, size] : kSizes) edit.replace(name, was.*size, now.*size);
   if (was.num_hidden_layers != now.num_hidden_layers) edit.erase("layer_types");  // one for each layer
-  edit.replace("num_attention_heads", was.num_attention_heads, now.num_attention_heads);
-  edit.replace("num_key_value_heads", was.num_key_value_heads, now.num_key_value_heads);
-  edit.replace("head_dim", was.head_dim, now.head_dim);
-  edit.replace("intermediate_size", was.intermediate_size, now.intermediate_size);
-  edit.replace("vocab_size", was.vocab_size, now.vocab_size);
-  edit.replace("max_position_embeddings", was.max_position_embeddings, now.max_position_embeddings);
   if (!same_epsilon(was.rms_norm_eps, now.rms_norm_eps))
     edit.replace("rms_norm_eps", was.rms_norm_eps, now.rms_norm_eps);
   edit.replace("tie_word_embeddings", was.tie_word_embeddings, now.tie_word_embeddings);
   edit_rope(root, was, now, edit);
-  edit.replace(root.find("dtype") != nullptr ? "dtype" : "torch_dtype", was.dtype, now.dtype);
+  edit.replace(root.find("dtype") ? "dtype" : "torch_dtype", was.dtype, now.dtype);
   return edit.finish();
 }
 
@@ -266,9 +269,7 @@ std::vector<std::string> differences(const HfConfig& a, const HfConfig& b) {
   auto compare = [&](std::string_view name, const Json& x, const Json& y) {
     if (x.dump() != y.dump()) out.push_back(fmt::format("{} {} and {}", name, x.dump(), y.dump()));
   };
-  auto family = [](const HfConfig& c) {
-    return std::string(kFamilies[static_cast<size_t>(c.family)].model_type);
-  };
+  auto family = [](const HfConfig& c) { return std::string(row_of(c.family).model_type); };
   compare("model_type", family(a), family(b));
   compare("num_attention_heads", a.num_attention_heads, b.num_attention_heads);
   compare("num_key_value_heads", a.num_key_value_heads, b.num_key_value_heads);
@@ -281,16 +282,11 @@ std::vector<std::string> differences(const HfConfig& a, const HfConfig& b) {
 }
 
 std::string to_json(const HfConfig& c) {
-  const auto& family = kFamilies[static_cast<size_t>(c.family)];
+  const auto& family = row_of(c.family);
   Json root;
   root.set("architectures", Json(Json::Array{std::string(family.architecture)}));
   root.set("model_type", std::string(family.model_type));
-  root.set("hidden_size", c.hidden_size).set("num_hidden_layers", c.num_hidden_layers);
-  root.set("num_attention_heads", c.num_attention_heads).set("num_key_value_heads", c.num_key_value_heads);
-  root.set("head_dim", c.head_dim)
-      .set("intermediate_size", c.intermediate_size)
-      .set("vocab_size", c.vocab_size);
-  root.set("max_position_embeddings", c.max_position_embeddings);
+  for (const auto& [name, size] : kSizes) root.set(std::string(name), c.*size);
   root.set("hidden_act", "silu").set("rms_norm_eps", c.rms_norm_eps).set("rope_theta", c.rope_theta);
   root.set("rope_scaling", scaling_json(c.rope_scaling));
   root.set("attention_bias", false).set("attention_dropout", 0.0);
@@ -298,10 +294,8 @@ std::string to_json(const HfConfig& c) {
   root.set("tie_word_embeddings", c.tie_word_embeddings);
   root.set("bos_token_id", c.bos_token_id ? Json(*c.bos_token_id) : Json());
   Json eos;
+  for (int64_t id : c.eos_token_ids) eos.push(id);
   if (c.eos_token_ids.size() == 1) eos = c.eos_token_ids[0];
-  if (c.eos_token_ids.size() > 1) {
-    for (int64_t id : c.eos_token_ids) eos.push(id);
-  }
   root.set("eos_token_id", std::move(eos)).set("torch_dtype", c.dtype).set("use_cache", true);
   return root.dump(2) + "\n";
 }

@@ -6,6 +6,7 @@
 
 #include "core/config/problems.h"
 #include "core/config/section.h"
+#include "core/contains.h"
 
 namespace ottava {
 
@@ -99,9 +100,7 @@ void declare(config::Section& s, ModelConfig& c) {
   s.section("rope_scaling", c.rope_scaling);
 }
 
-bool ModelConfig::uses_float8() const {
-  return std::ranges::find(converters, "quantize.linear.float8") != converters.end();
-}
+bool ModelConfig::uses_float8() const { return contains(converters, "quantize.linear.float8"); }
 
 void validate(const ModelConfig& c, config::Problems& problems) {
   if (c.n_heads && c.n_kv_heads && *c.n_heads % *c.n_kv_heads != 0) {

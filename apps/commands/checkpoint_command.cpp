@@ -72,7 +72,7 @@ bool print_differences(const FolderDifference& d, const CheckpointDiffOptions& o
                        [](const TensorDifference& t) { return t.different > 0; });
   // NaN first: it is the largest difference there is.
   auto size = [](const TensorDifference& t) { return std::isnan(t.relative) ? HUGE_VAL : t.relative; };
-  std::ranges::stable_sort(different, [&](const auto& a, const auto& b) { return size(a) > size(b); });
+  std::ranges::stable_sort(different, std::greater(), size);
   fmt::print(out, "{}: {} of {} tensors in both differ\n", what, different.size(), d.tensors.size());
   size_t shown = options.largest == 0 ? different.size() : static_cast<size_t>(options.largest);
   for (size_t i = 0; i < std::min(shown, different.size()); ++i) {

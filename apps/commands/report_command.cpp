@@ -7,6 +7,7 @@
 
 #include "apps/commands/command_line.h"
 #include "apps/report_page/page.h"
+#include "core/contains.h"
 #include "core/counted.h"
 #include "core/error.h"
 #include "core/io/atomic_file.h"
@@ -41,7 +42,7 @@ void run_report_command(const ReportCommand& command, std::ostream& out) {
       unreadable.emplace_back(error.what());
     }
   }
-  if (!command.baseline.empty() && std::ranges::find(command.runs, command.baseline) == command.runs.end())
+  if (!command.baseline.empty() && !contains(command.runs, command.baseline))
     fail<ConfigError>("report", "--baseline {} is none of the runs: name it as they are", command.baseline);
   if (runs.empty()) fail<FileError>("report", "no run can be read; the first: {}", unreadable.at(0));
   tell_apart(runs);

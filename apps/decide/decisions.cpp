@@ -10,7 +10,7 @@
 namespace ottava {
 
 const Decisions::Entry* Decisions::find(std::string_view name) const {
-  auto found = std::ranges::find_if(entries, [&](const Entry& e) { return e.name == name; });
+  auto found = std::ranges::find(entries, name, &Entry::name);
   return found == entries.end() ? nullptr : &*found;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "apps/generate/text_stream.h"
+#include "core/contains.h"
 #include "core/philox.h"
 
 namespace ottava {
@@ -18,7 +19,7 @@ int64_t write_answer(const AnswerOptions& o, const Tokenizer& tokenizer, Generat
     const int32_t token = sample_token(likely.data(), tokenizer.vocab_size(), o.sampling,
                                        random.uniform(static_cast<uint64_t>(added)));
     ++added;
-    if (std::ranges::find(o.stop_tokens, token) != o.stop_tokens.end()) break;
+    if (contains(o.stop_tokens, token)) break;
     tokens.push_back(token);
     out << text.take(
                tokenizer.decode(std::span(&token, 1), {.special_tokens = DecodeOptions::SpecialTokens::drop}))

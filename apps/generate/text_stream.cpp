@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/contains.h"
 #include "core/error.h"
 
 namespace ottava {
@@ -30,7 +31,7 @@ size_t begun(std::string_view text, std::string_view stop) {
 }  // namespace
 
 TextStream::TextStream(std::vector<std::string> stops) : stops_(std::move(stops)) {
-  if (std::ranges::find(stops_, "") != stops_.end())
+  if (contains(stops_, ""))
     fail<ConfigError>("generate", "a stop string is empty: it would stop every text at once");
 }
 

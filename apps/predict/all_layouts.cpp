@@ -6,6 +6,7 @@
 #include <set>
 
 #include "apps/config/resolved_layout.h"
+#include "core/contains.h"
 #include "core/counted.h"
 #include "core/error.h"
 
@@ -31,7 +32,7 @@ void check_fixed(const std::vector<std::string>& fixed) {
   for (const auto& [key, value] : keys_of(any)) names.push_back(key);
   for (const std::string& text : fixed) {
     const size_t equals = text.find('=');
-    if (equals == std::string::npos || std::ranges::find(names, text.substr(0, equals)) == names.end())
+    if (equals == std::string::npos || !contains(names, text.substr(0, equals)))
       fail<ConfigError>("plan", "--fix {}: expected KEY=VALUE with one of the keys that are varied: {}", text,
                         fmt::format("{}", fmt::join(names, ", ")));
   }
@@ -168,7 +169,7 @@ bool has_all(const Layout& layout, const std::vector<std::string>& fixed) {
 
 bool is_asked_for(int64_t pp, const Layout& given, const std::vector<std::string>& fixed) {
   return pp == 1 || pp == given.pp ||
-         std::ranges::find(fixed, fmt::format("parallelism.pipeline_parallel_degree={}", pp)) != fixed.end();
+         contains(fixed, fmt::format("parallelism.pipeline_parallel_degree={}", pp));
 }
 
 }  // namespace ottava

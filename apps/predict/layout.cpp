@@ -1,5 +1,7 @@
 #include "apps/predict/layout.h"
 
+#include "core/contains.h"
+
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -91,7 +93,7 @@ LayoutKeys keys_of(const Layout& l) {
 LayoutKeys changed_keys(const Layout& from, const Layout& layout) {
   const LayoutKeys before = keys_of(from);
   LayoutKeys keys = keys_of(layout);
-  std::erase_if(keys, [&](const auto& key) { return std::ranges::find(before, key) != before.end(); });
+  std::erase_if(keys, [&](const auto& key) { return contains(before, key); });
   return keys;
 }
 

@@ -1,5 +1,7 @@
 #include "apps/predict/machine.h"
 
+#include "core/contains.h"
+
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -39,7 +41,7 @@ std::string class_of(const RecordedOperation& o) {
       "column_amax", "transpose_codes", "transpose_block_scales",
       "fold_amax",   "flag_non_finite", "poison_if_raised",
       "tile_scales", "untile_scales"};
-  return std::ranges::find(kQuantize, o.op) != kQuantize.end() ? "quantize" : "elementwise";
+  return contains(kQuantize, o.op) ? "quantize" : "elementwise";
 }
 
 PredictedTime Machine::time_of(const RecordedOperation& o) const {

@@ -6,6 +6,7 @@
 
 #include "core/config/nearest.h"
 #include "core/config/source.h"
+#include "core/contains.h"
 #include "core/error.h"
 
 namespace ottava::config {
@@ -45,9 +46,7 @@ Value typed(const Field& field, const Value& value) {
         }
         return v;
       }
-      Value v;
-      v.kind = Kind::list;
-      v.at = value.at;
+      Value v{.kind = Kind::list, .at = value.at};
       while (!text.empty()) {
         size_t comma = std::min(text.find(','), text.size());
         Value item = Value::of(std::string(text.substr(0, comma)));
@@ -108,10 +107,7 @@ class Coercion {
   std::optional<Value> list(Value v) {
     Value list = v;
     if (v.is_scalar()) {
-      list = Value{};
-      list.kind = Kind::list;
-      list.at = v.at;
-      list.items.push_back(v);
+      list = {.kind = Kind::list, .items = {v}, .at = v.at};
     }
     if (list.kind != Kind::list) return wrong(v);
     bool good = true;
@@ -130,9 +126,7 @@ class Coercion {
     std::vector<std::string> known = field_.choices;
     for (const auto& [old, value] : field_.renamed_values) known.push_back(old);
     for (const auto& [value, why] : field_.refused_values) known.push_back(value);
-    for (const std::string& name : known) {
-      if (name == v.text) return v;
-    }
+    if (contains(known, v.text)) return v;
     std::string near = nearest(v.text, field_.choices);
     return wrong(v, near.empty() ? "" : fmt::format("; did you mean {}?", near));
   }

@@ -28,9 +28,9 @@ bool Problems::sound(std::string_view section) const {
 std::vector<std::string> Problems::lines() const {
   std::vector<const Problem*> sorted;
   for (const Problem& problem : found_) sorted.push_back(&problem);
-  std::ranges::stable_sort(sorted, [](const Problem* a, const Problem* b) {
-    auto rank = [](const Problem* p) { return !p->at.known() ? 2 : p->at.line == 0 ? 1 : 0; };
-    return std::tuple(rank(a), a->at.line, a->at.column) < std::tuple(rank(b), b->at.line, b->at.column);
+  std::ranges::stable_sort(sorted, {}, [](const Problem* p) {
+    const int rank = !p->at.known() ? 2 : p->at.line == 0 ? 1 : 0;
+    return std::tuple(rank, p->at.line, p->at.column);
   });
   std::vector<std::string> lines;
   for (const Problem* problem : sorted) lines.push_back(to_string(problem->at) + ": " + problem->text);

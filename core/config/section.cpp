@@ -16,7 +16,7 @@ void bind(Field& f, T& target) {
 }
 
 template <class T>
-void bind_optional(Field& f, std::optional<T>& target) {
+void bind(Field& f, std::optional<T>& target) {
   f.nullable = true;
   f.get = [&target] { return target ? Value::of(*target) : Value{}; };
   f.set = [&target](const Value& v) {
@@ -28,6 +28,17 @@ void bind_optional(Field& f, std::optional<T>& target) {
   };
   f.fallback = f.get();
 }
+
+template <class T>
+constexpr Type kType = Type::text;
+template <>
+constexpr Type kType<bool> = Type::boolean;
+template <>
+constexpr Type kType<int64_t> = Type::integer;
+template <>
+constexpr Type kType<double> = Type::real;
+template <class T>
+constexpr Type kType<std::optional<T>> = kType<T>;
 
 }  // namespace
 
@@ -103,46 +114,21 @@ Field& Section::add(std::string name, Type type) {
   return f;
 }
 
-Field& Section::field(std::string name, bool& target) {
-  Field& f = add(std::move(name), Type::boolean);
+template <class T>
+Field& Section::field(std::string name, T& target) {
+  Field& f = add(std::move(name), kType<T>);
   bind(f, target);
   return f;
 }
-Field& Section::field(std::string name, int64_t& target) {
-  Field& f = add(std::move(name), Type::integer);
-  bind(f, target);
-  return f;
-}
-Field& Section::field(std::string name, double& target) {
-  Field& f = add(std::move(name), Type::real);
-  bind(f, target);
-  return f;
-}
-Field& Section::field(std::string name, std::string& target) {
-  Field& f = add(std::move(name), Type::text);
-  bind(f, target);
-  return f;
-}
-Field& Section::field(std::string name, std::optional<bool>& target) {
-  Field& f = add(std::move(name), Type::boolean);
-  bind_optional(f, target);
-  return f;
-}
-Field& Section::field(std::string name, std::optional<int64_t>& target) {
-  Field& f = add(std::move(name), Type::integer);
-  bind_optional(f, target);
-  return f;
-}
-Field& Section::field(std::string name, std::optional<double>& target) {
-  Field& f = add(std::move(name), Type::real);
-  bind_optional(f, target);
-  return f;
-}
-Field& Section::field(std::string name, std::optional<std::string>& target) {
-  Field& f = add(std::move(name), Type::text);
-  bind_optional(f, target);
-  return f;
-}
+template Field& Section::field(std::string, bool&);
+template Field& Section::field(std::string, int64_t&);
+template Field& Section::field(std::string, double&);
+template Field& Section::field(std::string, std::string&);
+template Field& Section::field(std::string, std::optional<bool>&);
+template Field& Section::field(std::string, std::optional<int64_t>&);
+template Field& Section::field(std::string, std::optional<double>&);
+template Field& Section::field(std::string, std::optional<std::string>&);
+
 Field& Section::field(std::string name, std::vector<std::string>& target) {
   Field& f = add(std::move(name), Type::text_list);
   f.get = [&target] { return Value::list_of(target); };

@@ -100,14 +100,9 @@ class Section {
   Section(Section&&) = default;
   Section& operator=(Section&&) = default;
 
-  Field& field(std::string name, bool& target);
-  Field& field(std::string name, int64_t& target);
-  Field& field(std::string name, double& target);
-  Field& field(std::string name, std::string& target);
-  Field& field(std::string name, std::optional<bool>& target);
-  Field& field(std::string name, std::optional<int64_t>& target);
-  Field& field(std::string name, std::optional<double>& target);
-  Field& field(std::string name, std::optional<std::string>& target);
+  /// T is bool, int64_t, double, std::string, or an optional of one of these, which also takes null.
+  template <class T>
+  Field& field(std::string name, T& target);
   /// A list; one text may be written without brackets, and `a,b,c` on the command line.
   Field& field(std::string name, std::vector<std::string>& target);
 

@@ -60,53 +60,33 @@ const Value* Value::find(std::string_view key) const {
 }
 
 Value Value::of(bool value) {
-  Value v;
-  v.kind = Kind::boolean;
-  v.boolean = value;
-  v.text = value ? "true" : "false";
-  return v;
+  return {.kind = Kind::boolean, .boolean = value, .text = value ? "true" : "false"};
 }
 
 Value Value::of(int64_t value) {
-  Value v;
-  v.kind = Kind::integer;
-  v.integer = value;
-  v.real = value;
-  v.text = std::to_string(value);
-  return v;
+  return {.kind = Kind::integer,
+          .integer = value,
+          .real = static_cast<double>(value),
+          .text = std::to_string(value)};
 }
 
-Value Value::of(double value) {
-  Value v;
-  v.kind = Kind::real;
-  v.real = value;
-  v.text = to_text(value);
-  return v;
-}
+Value Value::of(double value) { return {.kind = Kind::real, .real = value, .text = to_text(value)}; }
 
-Value Value::of(std::string value) {
-  Value v;
-  v.kind = Kind::text;
-  v.text = std::move(value);
-  return v;
-}
+Value Value::of(std::string value) { return {.kind = Kind::text, .text = std::move(value)}; }
 
 Value Value::list_of(const std::vector<std::string>& values) {
-  Value v;
-  v.kind = Kind::list;
+  Value v{.kind = Kind::list};
   for (const std::string& value : values) v.items.push_back(of(value));
   return v;
 }
 
 bool same(const Value& a, const Value& b) {
-  if (a.kind != b.kind || a.items.size() != b.items.size() || a.members.size() != b.members.size())
+  const auto same_member = [](const Member& x, const Member& y) {
+    return x.key == y.key && same(x.value, y.value);
+  };
+  if (a.kind != b.kind || !std::ranges::equal(a.items, b.items, same) ||
+      !std::ranges::equal(a.members, b.members, same_member))
     return false;
-  for (size_t i = 0; i < a.items.size(); ++i) {
-    if (!same(a.items[i], b.items[i])) return false;
-  }
-  for (size_t i = 0; i < a.members.size(); ++i) {
-    if (a.members[i].key != b.members[i].key || !same(a.members[i].value, b.members[i].value)) return false;
-  }
   switch (a.kind) {
     case Value::Kind::boolean:
       return a.boolean == b.boolean;

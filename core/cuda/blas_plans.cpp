@@ -42,38 +42,17 @@ cudaDataType_t type_of(DType dtype) {
   }
 }
 
-int32_t mode_of(BlasProblem::Scale scale) {
-  using Scale = BlasProblem::Scale;
-  switch (scale) {
-    case Scale::outer:
-      return CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
-    case Scale::block_1x128:
-      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
-    case Scale::block_128x128:
-      return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
-    case Scale::block_1x32:
-      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
-    default:
-      return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
-  }
-}
-const char* suffix_of(BlasProblem::Scale scale) {
-  using Scale = BlasProblem::Scale;
-  switch (scale) {
-    case Scale::none:
-      return "";
-    case Scale::tensor:
-      return " by tensor";
-    case Scale::outer:
-      return " by row";
-    case Scale::block_1x128:
-      return " by 1x128";
-    case Scale::block_128x128:
-      return " by 128x128";
-    default:
-      return " by 1x32";
-  }
-}
+/// By BlasProblem::Scale.
+constexpr struct {
+  int32_t mode;
+  const char* suffix;  ///< of a type in to_string()
+} kScales[] = {{CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F, ""},
+               {CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F, " by tensor"},
+               {CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F, " by row"},
+               {CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F, " by 1x128"},
+               {CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F, " by 128x128"},
+               {CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0, " by 1x32"}};
+const auto& row_of(BlasProblem::Scale scale) { return kScales[static_cast<size_t>(scale)]; }
 
 /// The largest power of two up to 256 that divides the address: what the algorithm may rely on.
 uint32_t alignment_of(const void* p) {
@@ -134,8 +113,8 @@ void describe(Plan& plan, const Key& key) {
   set(CUBLASLT_MATMUL_DESC_TRANSB, b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
   if (p.sums == BlasProblem::Sums::fast) set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{1});
   if (key.sm_count > 0) set(CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, key.sm_count);
-  if (p.a_scale != BlasProblem::Scale::none) set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode_of(p.a_scale));
-  if (p.b_scale != BlasProblem::Scale::none) set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode_of(p.b_scale));
+  if (p.a_scale != BlasProblem::Scale::none) set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, row_of(p.a_scale).mode);
+  if (p.b_scale != BlasProblem::Scale::none) set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, row_of(p.b_scale).mode);
   layout(plan.a, p.a, a_transposed ? p.k : p.m, a_transposed ? p.m : p.k, p.lda);
   layout(plan.b, p.b, b_transposed ? p.n : p.k, b_transposed ? p.k : p.n, p.ldb);
   layout(plan.d, p.d, p.m, p.n, p.ldd);
@@ -155,8 +134,9 @@ void set_scales(Plan& plan, const BlasProblem& p, const BlasOperands& operands) 
 std::string to_string(const BlasProblem& p) {
   auto letter = [](BlasProblem::Operand o) { return o == BlasProblem::Operand::transposed ? 'T' : 'N'; };
   return fmt::format("{}{} {}{} x {}{} -> {} m {} n {} k {}{}", letter(p.a_layout), letter(p.b_layout),
-                     name_of(p.a), suffix_of(p.a_scale), name_of(p.b), suffix_of(p.b_scale), name_of(p.d),
-                     p.m, p.n, p.k, p.result == BlasProblem::Result::accumulate ? " accumulated" : "");
+                     name_of(p.a), row_of(p.a_scale).suffix, name_of(p.b), row_of(p.b_scale).suffix,
+                     name_of(p.d), p.m, p.n, p.k,
+                     p.result == BlasProblem::Result::accumulate ? " accumulated" : "");
 }
 
 namespace {

@@ -52,7 +52,7 @@ const Json::Object& Json::as_object(std::string_view what) const {
 
 const Json* Json::find(std::string_view name) const {
   const Object* object = std::get_if<Object>(&value_);
-  if (object == nullptr) return nullptr;
+  if (!object) return nullptr;
   for (const auto& [key, value] : *object) {
     if (key == name) return &value;
   }
@@ -62,7 +62,7 @@ const Json* Json::find(std::string_view name) const {
 const Json& Json::at(std::string_view name, std::string_view what) const {
   as_object(what);
   const Json* found = find(name);
-  if (found == nullptr) fail<FileError>(what, "has no '{}'", name);
+  if (!found) fail<FileError>(what, "has no '{}'", name);
   return *found;
 }
 

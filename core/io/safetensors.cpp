@@ -1,5 +1,6 @@
 #include "core/io/safetensors.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <limits>
@@ -28,10 +29,8 @@ constexpr StoredType kTypes[] = {
     {"U64", 8, std::nullopt},    {"C64", 8, std::nullopt}};
 
 const StoredType* find_type(std::string_view name) {
-  for (const StoredType& type : kTypes) {
-    if (type.name == name) return &type;
-  }
-  return nullptr;
+  const auto found = std::ranges::find(kTypes, name, &StoredType::name);
+  return found == std::end(kTypes) ? nullptr : found;
 }
 
 int64_t as_size(const Json& value, std::string_view where, std::string_view what) {
@@ -43,16 +42,14 @@ int64_t as_size(const Json& value, std::string_view where, std::string_view what
 
 SafetensorsEntry parse_entry(const std::string& name, const Json& value, std::string_view where) {
   auto what = [&](std::string_view member) { return fmt::format("tensor '{}': {}", name, member); };
-  if (!value.is_object() || value.find("dtype") == nullptr || value.find("shape") == nullptr ||
-      value.find("data_offsets") == nullptr) {
+  if (!value.is_object() || !value.find("dtype") || !value.find("shape") || !value.find("data_offsets")) {
     fail<FileError>(where, "tensor '{}' is {}, expected an object with dtype, shape and data_offsets", name,
                     value.kind());
   }
   const Json &dtype = *value.find("dtype"), &shape = *value.find("shape"),
              &offsets = *value.find("data_offsets");
   const StoredType* type = dtype.is_string() ? find_type(dtype.as_string(where)) : nullptr;
-  if (type == nullptr)
-    fail<FileError>(where, "{} is {}, which is not a known type", what("dtype"), dtype.dump());
+  if (!type) fail<FileError>(where, "{} is {}, which is not a known type", what("dtype"), dtype.dump());
   if (!shape.is_array()) fail<FileError>(where, "{} is {}, expected an array", what("shape"), shape.kind());
   if (!offsets.is_array() || offsets.as_array(where).size() != 2) {
     fail<FileError>(where, "{} is {}, expected [begin, end]", what("data_offsets"),
@@ -77,9 +74,7 @@ SafetensorsEntry parse_entry(const std::string& name, const Json& value, std::st
 
 // Every byte of the data belongs to exactly one tensor.
 void check_cover(std::vector<SafetensorsEntry>& tensors, int64_t data_bytes, std::string_view where) {
-  std::sort(tensors.begin(), tensors.end(), [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
-    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
-  });
+  std::ranges::sort(tensors, {}, [](const SafetensorsEntry& e) { return std::pair(e.begin, e.end); });
   int64_t end = 0;
   for (const SafetensorsEntry& entry : tensors) {
     if (entry.begin != end) {
@@ -122,12 +117,10 @@ std::string make_safetensors_header(const SafetensorsHeader& header) {
     root.set("__metadata__", std::move(metadata));
   }
   for (const SafetensorsEntry& entry : header.tensors) {
-    Json shape(Json::Array{});
-    for (int64_t extent : entry.shape) shape.push(extent);
-    Json value;
-    value.set("dtype", std::string(entry.type)).set("shape", std::move(shape));
-    value.set("data_offsets", Json(Json::Array{entry.begin, entry.end}));
-    root.set(entry.name, std::move(value));
+    root.set(entry.name, Json()
+                             .set("dtype", std::string(entry.type))
+                             .set("shape", Json::Array(entry.shape.begin(), entry.shape.end()))
+                             .set("data_offsets", Json::Array{entry.begin, entry.end}));
   }
   std::string json = root.dump();
   json.append((kAlignment - (json.size() + 8) % kAlignment) % kAlignment, ' ');
@@ -195,13 +188,12 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : file_(File::open_for
   header_ = parse_safetensors_header(json, file_bytes - 8 - length, path);
   by_name_.resize(header_.tensors.size());
   std::iota(by_name_.begin(), by_name_.end(), size_t{0});
-  std::sort(by_name_.begin(), by_name_.end(),
-            [&](size_t a, size_t b) { return header_.tensors[a].name < header_.tensors[b].name; });
+  std::ranges::sort(by_name_, {}, [&](size_t i) -> std::string_view { return header_.tensors[i].name; });
 }
 
 const SafetensorsEntry* SafetensorsFile::find(std::string_view name) const {
-  auto found = std::lower_bound(by_name_.begin(), by_name_.end(), name,
-                                [&](size_t i, std::string_view n) { return header_.tensors[i].name < n; });
+  auto found = std::ranges::lower_bound(
+      by_name_, name, {}, [&](size_t i) -> std::string_view { return header_.tensors[i].name; });
   if (found == by_name_.end() || header_.tensors[*found].name != name) return nullptr;
   return &header_.tensors[*found];
 }

@@ -72,7 +72,7 @@ void Arena::release(size_t index) {
 
 Arena::Phase::Phase(Arena& arena, std::string_view name) : arena_(arena) {
   auto& phases = arena.plan_.phases;
-  auto it = std::ranges::find_if(phases, [&](const auto& phase) { return phase.name == name; });
+  auto it = std::ranges::find(phases, name, &MemoryPlan::Phase::name);
   if (arena.phase_ >= 0) fail("arena", "phase {} starts within another", name);
   if (arena.is_recording()) {
     if (it != phases.end()) fail("arena", "phase {} is recorded twice", name);

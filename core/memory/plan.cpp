@@ -29,8 +29,7 @@ Peak peak_of(const std::vector<PlannedAllocation>& allocations) {
 }
 
 const MemoryPlan::Phase* largest_phase(const MemoryPlan& plan) {
-  auto it =
-      std::ranges::max_element(plan.phases, [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
+  auto it = std::ranges::max_element(plan.phases, {}, &MemoryPlan::Phase::bytes);
   return it == plan.phases.end() ? nullptr : &*it;
 }
 
@@ -75,17 +74,17 @@ void MemoryPlan::resize_persistent(std::string_view name, int64_t bytes) {
 std::vector<MemoryPlan::Row> MemoryPlan::by_category() const {
   std::vector<Row> rows;
   for (const PlannedAllocation& a : alive_at_peak(*this)) {
-    auto it = std::ranges::find_if(rows, [&](const Row& row) { return row.category == a.category; });
+    auto it = std::ranges::find(rows, a.category, &Row::category);
     if (it == rows.end()) it = rows.insert(rows.end(), {a.category, 0});
     it->bytes += aligned(a.bytes);
   }
-  std::ranges::sort(rows, [](const Row& a, const Row& b) { return a.category < b.category; });
+  std::ranges::sort(rows, {}, &Row::category);
   return rows;
 }
 
 std::vector<PlannedAllocation> MemoryPlan::largest(int n) const {
   std::vector<PlannedAllocation> alive = alive_at_peak(*this);
-  std::ranges::stable_sort(alive, [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
+  std::ranges::stable_sort(alive, std::greater(), &PlannedAllocation::bytes);
   if (static_cast<int>(alive.size()) > n) alive.resize(n);
   return alive;
 }

@@ -174,7 +174,7 @@ std::string float8_gathers_text(const fp8::Policy& policy, int shards) {
       ++in_codes;
       continue;
     }
-    auto same = std::ranges::find_if(whole, [&](const Whole& w) { return w.why == why; });
+    auto same = std::ranges::find(whole, why, &Whole::why);
     if (same == whole.end()) same = whole.insert(same, {.why = why, .first = d.gemm.name});
     ++same->count;
   }

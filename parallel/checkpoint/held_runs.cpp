@@ -50,7 +50,7 @@ std::vector<HeldRun> held_runs(const Layout& layout, const TrainedParameters& pa
     for (const ShardRun& run : runs_of_spec[spec]) {
       if (run.part != tensor.part) continue;
       const ShardMemory& memory = memory_of(parameters.shards[spec], tensor.state);
-      if (memory.data == nullptr) {
+      if (!memory.data) {
         fail<ConfigError>("checkpoint", "the shard of '{}' has no memory on this rank", tensor.entry.name);
       }
       int64_t offset = run.local_row * (run.column_end - run.column_begin);

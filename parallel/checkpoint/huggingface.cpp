@@ -21,7 +21,7 @@ bool ends_with(std::string_view text, std::string_view end) {
 // True when the folder's output layer and embedding are the same numbers.
 bool is_tied(const SafetensorsFolder& folder) {
   auto head = folder.find(std::string(kHead)), embedding = folder.find(std::string(kEmbedding));
-  if (embedding.entry == nullptr || head.entry->shape != embedding.entry->shape ||
+  if (!embedding.entry || head.entry->shape != embedding.entry->shape ||
       head.entry->type != embedding.entry->type || !head.entry->dtype ||
       !is_weight_dtype(*head.entry->dtype)) {
     return false;
@@ -47,7 +47,7 @@ std::vector<std::string> check_model(const SafetensorsFolder& folder, const Layo
   for (const StoredTensor& tensor : layout.tensors) {
     wanted.insert(tensor.entry.name);
     const SafetensorsEntry* found = folder.find(tensor.entry.name).entry;
-    if (found == nullptr) {
+    if (!found) {
       bool head = tensor.entry.name == kHead;
       differences.add(fmt::format("it has no '{}'{}", tensor.entry.name, head ? " (tied embeddings?)" : ""));
     } else if (found->shape != tensor.entry.shape) {

@@ -92,9 +92,9 @@ std::vector<uint64_t> read_shards(const std::string& folder, const TensorsByName
     const StoredTensor& tensor = layout.tensors[run.tensor];
     if (!saved.contains(tensor.entry.name)) continue;  // of another update rule
     std::string path = folder + "/" + saved.at(tensor.entry.name)->file;
-    if (file == nullptr || file->path() != path) file = std::make_unique<SafetensorsFile>(path);
+    if (!file || file->path() != path) file = std::make_unique<SafetensorsFile>(path);
     const SafetensorsEntry* entry = file->find(tensor.entry.name);
-    if (entry == nullptr || entry->shape != tensor.entry.shape) {
+    if (!entry || entry->shape != tensor.entry.shape) {
       fail<FileError>("checkpoint", "{} does not hold '{}' as the manifest says", path, tensor.entry.name);
     }
     uint64_t sum = reader.read(*file, *entry, run.rectangle, run.memory);

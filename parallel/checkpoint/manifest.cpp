@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <set>
 
+#include "core/contains.h"
 #include "core/io/json.h"
 #include "parallel/checkpoint/checksum.h"
 
@@ -15,8 +16,7 @@ constexpr std::string_view kSeal = "  \"xxh64\": \"", kEnd = "\"\n}\n";
 Manifest::File parse_file(const Json& value, std::string_view where) {
   Manifest::File file;
   file.name = value.at("name", where).as_string(where);
-  if (file.name.empty() || file.name == "." || file.name == ".." ||
-      file.name.find('/') != std::string::npos) {
+  if (!is_file_name(file.name)) {
     fail<FileError>(where, "file name '{}' leaves the folder", file.name);
   }
   file.bytes = value.at("bytes", where).as_integer(where);
@@ -42,6 +42,10 @@ Manifest::Tensor parse_tensor(const Json& value, std::string_view where) {
 
 }  // namespace
 
+bool is_file_name(std::string_view name) {
+  return !name.empty() && name != "." && name != ".." && !contains(name, '/');
+}
+
 std::string to_text(const Manifest& manifest) {
   Json root;
   root.set("format", std::string(kFormat)).set("version", kFormatVersion);
@@ -54,14 +58,12 @@ std::string to_text(const Manifest& manifest) {
     files.push(std::move(value.set("xxh64", to_hex(file.checksum))));
   }
   for (const Manifest::Tensor& tensor : manifest.tensors) {
-    Json shape(Json::Array{});
-    for (int64_t extent : tensor.shape) shape.push(extent);
-    Json value;
-    value.set("name", tensor.name)
-        .set("file", tensor.file)
-        .set("dtype", tensor.type)
-        .set("shape", std::move(shape));
-    tensors.push(std::move(value.set("checksum", to_hex(tensor.checksum))));
+    tensors.push(Json()
+                     .set("name", tensor.name)
+                     .set("file", tensor.file)
+                     .set("dtype", tensor.type)
+                     .set("shape", Json::Array(tensor.shape.begin(), tensor.shape.end()))
+                     .set("checksum", to_hex(tensor.checksum)));
   }
   root.set("files", std::move(files)).set("tensors", std::move(tensors)).set("complete", true);
   std::string text = root.dump(2);

@@ -39,6 +39,9 @@ struct Manifest {
 
 /// The text ends with the XXH64 of everything before it, so that a single changed byte is seen.
 std::string to_text(const Manifest& manifest);
+
+/// Whether a file of this name lies in the folder itself.
+bool is_file_name(std::string_view name);
 /// Throws FileError for a text that is torn, changed, or of a newer format.
 Manifest parse_manifest(std::string_view text, std::string_view where);
 

@@ -13,6 +13,17 @@ namespace ottava::checkpoint {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+void write_synced(const std::string& path, std::string_view content) {
+  ottava::File file = ottava::File::create(path);
+  file.write_at(content.data(), content.size(), 0);
+  file.sync();
+  file.close();
+}
+
+}  // namespace
+
 // A save between its preparation and its commit.
 struct CheckpointSaver::Pending {
   Checkpoint checkpoint;
@@ -53,10 +64,7 @@ struct CheckpointSaver::Pending {
     for (const CopiedFile& copy : checkpoint.copies) add(copy.name, read_file(copy.source_path));
   }
   void add(const std::string& name, const std::string& content) {
-    ottava::File file = ottava::File::create(temporary + "/" + name);
-    file.write_at(content.data(), content.size(), 0);
-    file.sync();
-    file.close();
+    write_synced(temporary + "/" + name, content);
     small_files.push_back({name, std::ssize(content), text_checksum(content), 0});
   }
 };
@@ -86,8 +94,7 @@ void check_names(const Checkpoint& checkpoint, const Layout& layout) {
   for (const TextFile& index : layout.indexes) taken.insert(index.name);
   for (const StoredFile& file : layout.files) taken.insert(file.name);
   auto add = [&](const std::string& name) {
-    if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos ||
-        !taken.insert(name).second) {
+    if (!is_file_name(name) || !taken.insert(name).second) {
       fail<ConfigError>("checkpoint", "'{}' cannot be the name of a file beside the weights", name);
     }
   };
@@ -138,11 +145,15 @@ std::unique_ptr<CheckpointSaver::Pending> CheckpointSaver::prepare(const Checkpo
       create_files(pending->layout, pending->temporary);
     });
   } catch (const FileError&) {
-    std::error_code ignored;
-    if (group_.rank() == 0) fs::remove_all(pending->temporary, ignored);
+    discard(*pending);
     throw;
   }
   return pending;
+}
+
+void CheckpointSaver::discard(const Pending& pending) const {
+  std::error_code ignored;
+  if (group_.rank() == 0) fs::remove_all(pending.temporary, ignored);
 }
 
 void CheckpointSaver::save(const Checkpoint& checkpoint) {
@@ -162,7 +173,7 @@ void CheckpointSaver::begin(const Checkpoint& checkpoint) {
   pending_->thread = std::thread([p = pending_.get(), spans = options_.spans] { p->write(spans); });
 }
 
-bool CheckpointSaver::ready() const { return pending_ == nullptr || pending_->done; }
+bool CheckpointSaver::ready() const { return !pending_ || pending_->done; }
 
 bool CheckpointSaver::poll() {
   if (!in_flight()) return true;
@@ -182,9 +193,7 @@ void CheckpointSaver::finish() {
   } catch (const CommError&) {
     throw;
   } catch (const Error&) {
-    // Give back the space: on a full disk the next save needs it.
-    std::error_code ignored;
-    if (group_.rank() == 0) fs::remove_all(pending->temporary, ignored);
+    discard(*pending);
     throw;
   }
 }
@@ -198,11 +207,7 @@ void CheckpointSaver::commit(Pending& pending) {
     Manifest manifest = make_manifest(pending.checkpoint, pending.layout, group_.size());
     for (size_t t = 0; t < manifest.tensors.size(); ++t) manifest.tensors[t].checksum = pending.checksums[t];
     manifest.files.insert(manifest.files.end(), pending.small_files.begin(), pending.small_files.end());
-    std::string text = to_text(manifest);
-    ottava::File file = ottava::File::create(pending.temporary + "/" + std::string(kManifestName));
-    file.write_at(text.data(), text.size(), 0);
-    file.sync();
-    file.close();
+    write_synced(pending.temporary + "/" + std::string(kManifestName), to_text(manifest));
     sync_folder(pending.temporary);
     commit_step(options_.folder, pending.checkpoint.step);
     const int64_t bytes = sum_of(manifest.files, &Manifest::File::bytes);

@@ -72,6 +72,8 @@ class CheckpointSaver {
   struct Pending;
   std::unique_ptr<Pending> prepare(const Checkpoint& checkpoint);
   void commit(Pending& pending);
+  /// Gives back the space: on a full disk the next save needs it.
+  void discard(const Pending& pending) const;
 
   SaveOptions options_;
   RankGroup& group_;

@@ -31,8 +31,7 @@ uint64_t checksum_of(const SafetensorsFile& file, const SafetensorsEntry& entry)
 
 void check_tensor(const SafetensorsFile& file, const Manifest::Tensor& tensor) {
   const SafetensorsEntry* entry = file.find(tensor.name);
-  if (entry == nullptr)
-    fail<FileError>(file.path(), "has no tensor '{}', which the manifest lists", tensor.name);
+  if (!entry) fail<FileError>(file.path(), "has no tensor '{}', which the manifest lists", tensor.name);
   if (entry->shape != tensor.shape || entry->type != tensor.type) {
     fail<FileError>(file.path(), "tensor '{}' is {} {}, the manifest says {} {}", tensor.name, entry->type,
                     shape_text(entry->shape), tensor.type, shape_text(tensor.shape));
@@ -111,7 +110,7 @@ FolderDifference compare_folders(const SafetensorsFolder& a, const SafetensorsFo
   FolderDifference result;
   for (const auto& [name, in_a] : a.tensors()) {
     SafetensorsFolder::Location in_b = b.find(name);
-    if (in_b.entry == nullptr) {
+    if (!in_b.entry) {
       result.only_in_a.push_back(name);
     } else if (in_a.entry->shape != in_b.entry->shape) {
       result.other_shape.push_back(

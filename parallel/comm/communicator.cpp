@@ -42,7 +42,7 @@ void check_same_dtype(std::string_view where, const Tensor& send, const Tensor& 
 // Blocks may only overlap where `inner` is exactly the block of `outer` that starts at `offset` elements.
 void check_overlap(std::string_view where, const Tensor& inner, const Tensor& outer, int64_t offset,
                    std::string_view rule, std::string_view label) {
-  if (inner.data == nullptr || outer.data == nullptr || inner.numel() == 0 || outer.numel() == 0) return;
+  if (!inner.data || !outer.data || inner.numel() == 0 || outer.numel() == 0) return;
   const char *a = inner.at(0), *b = outer.at(0);
   bool disjoint = a + inner.bytes() <= b || b + outer.bytes() <= a;
   bool in_place = offset >= 0 && a == outer.at(offset);

@@ -16,6 +16,7 @@
 
 #include <fmt/ranges.h>
 
+#include "core/contains.h"
 #include "core/error.h"
 #include "parallel/comm/sockets/held_port.h"
 #include "parallel/launcher/line_labels.h"
@@ -75,9 +76,7 @@ class LocalRanks {
   void reap();
   void kill_ranks();
   void print_accounts();
-  bool has_ended() const {
-    return std::ranges::all_of(ranks_, [](const Rank& rank) { return rank.has_ended; });
-  }
+  bool has_ended() const { return std::ranges::all_of(ranks_, &Rank::has_ended); }
 
   const RankLaunch& launch_;
   std::optional<HeldPort> port_;
@@ -128,7 +127,7 @@ std::vector<std::string> LocalRanks::environment(int local) const {
 void LocalRanks::start(int local) {
   const int number = launch_.machine * launch_.ranks + local;
   const auto& only = launch_.only_ranks;
-  const bool is_shown = only.empty() || std::ranges::find(only, number) != only.end();
+  const bool is_shown = only.empty() || contains(only, number);
   const std::string label = only.size() == 1 ? "" : fmt::format("[rank {}] ", number);
   Descriptor file;
   if (!launch_.tee_folder.empty()) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/contains.h"
 #include "core/counted.h"
 #include "core/error.h"
 
@@ -81,7 +82,7 @@ std::vector<int> Mesh::group(std::initializer_list<MeshAxis> axes, int rank) con
   int stride = world_size_;
   for (MeshAxis axis : kMeshAxes) {
     stride /= size(axis);
-    if (std::ranges::find(axes, axis) == axes.end()) continue;
+    if (!contains(axes, axis)) continue;
     first -= coordinate(axis, rank) * stride;
     std::vector<int> finer;
     for (int step : steps)

@@ -49,7 +49,7 @@ Float8Weights::Float8Weights(Arena& arena, RankGroups& ranks, const std::vector<
   updated_amax_ = slots("updated weight amaxes", DType::u32, {count});
   non_finite_ = slots("weight flags", DType::u32, {count + 1});
   if (options_.counts) counters_ = slots("weight counters", DType::i64, {count, 3});
-  const bool delays = std::ranges::any_of(options_.specs, [](const auto& s) { return s.is_delayed; });
+  const bool delays = std::ranges::any_of(options_.specs, &Float8WeightSpec::is_delayed);
   if (delays) {
     scale_amax_ = slots("weight scale amaxes", DType::u32, {count});
     history_ = {.rows = slots("weight amax history", DType::u32, {options_.amax_history_length, count}),
@@ -194,7 +194,7 @@ void Float8Weights::measure(Stream& stream) {
 }
 
 void Float8Weights::exchange(Stream& stream) {
-  const bool per_tensor = std::ranges::any_of(entries_, [](const Entry& e) { return e.has_amax(); });
+  const bool per_tensor = std::ranges::any_of(entries_, &Entry::has_amax);
   if (per_tensor && ranks_.stage->size() > 1) {
     ranks_.stage->all_reduce(stream, {.send = amax_, .op = ReduceOp::max, .label = "weight amaxes"})
         .wait(stream);

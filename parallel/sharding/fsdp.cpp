@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/contains.h"
 #include "core/ops/elementwise.h"
 #include "parallel/sharding/initialise_shard.h"
 
@@ -203,9 +204,7 @@ void Fsdp::begin_forward_only() {
   if (float8_) float8_->refresh(stream_, WeightUse::forward);
 }
 
-bool Fsdp::is_packed(const Unit& unit, int p) const {
-  return std::ranges::find(unit.packed, p) != unit.packed.end();
-}
+bool Fsdp::is_packed(const Unit& unit, int p) const { return contains(unit.packed, p); }
 
 bool Fsdp::is_needless(int p) const {
   if (!float8_ || kept_[p].empty()) return false;

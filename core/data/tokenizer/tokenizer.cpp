@@ -254,14 +254,13 @@ std::string Tokenizer::describe() const {
   std::vector<bool> made(d.tokens.size(), false);
   for (const Merge& m : d.merges) made[m.result] = true;
   size_t unreachable = 0, added_specials = 0;
-  for (size_t id = 0; id < d.tokens.size(); ++id) {
-    bool by_bpe = d.reachable[id] && (d.tokens[id].size() == 1 || made[id] || d.ignore_merges);
-    unreachable += !by_bpe;
-  }
+  auto by_bpe = [&](size_t id) {
+    return d.reachable[id] && (d.tokens[id].size() == 1 || made[id] || d.ignore_merges);
+  };
+  for (size_t id = 0; id < d.tokens.size(); ++id) unreachable += !by_bpe(id);
   for (const AddedToken& token : d.added) {
     added_specials += token.special;
-    unreachable -=
-        !(d.reachable[token.id] && (d.tokens[token.id].size() == 1 || made[token.id] || d.ignore_merges));
+    unreachable -= !by_bpe(token.id);
   }
   std::string text = fmt::format(
       "model: byte-level BPE, {}{}\nvocabulary: {}, {} of them added ({} special)\nnormalizer: {}\n",

@@ -164,7 +164,7 @@ void VocabularyReader::read_added(const Json& file, const Json& config) {
 }
 
 void VocabularyReader::check_ids() {
-  std::ranges::sort(d_.added, [](auto& a, auto& b) { return a.id < b.id; });
+  std::ranges::sort(d_.added, {}, &AddedToken::id);
   auto count = static_cast<int32_t>(keys_.size());
   for (int32_t i = 0; i < count; ++i) {
     if (!keys_.count(i)) {

@@ -44,6 +44,12 @@ Unit unit_of(DType dtype) {
 
 ncclRedOp_t op_of(ReduceOp op) { return op == ReduceOp::max ? ncclMax : ncclSum; }
 
+bool is_capturing(const Stream& stream) {
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  cudaStreamIsCapturing(static_cast<cudaStream_t>(stream.native()), &capture);
+  return capture != cudaStreamCaptureStatusNone;
+}
+
 // Every library that has ncclCommSplit (2.18) knows the limits, so the environment need not say them.
 ncclConfig_t configuration(WorldOptions options) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -116,9 +122,7 @@ void NcclCommunicator::issue(Stream& stream, uint64_t ticket, std::vector<Collec
   std::shared_ptr<Event>& done = done_[ticket % kEvents];
   if (!done || done.use_count() > 1) done = std::make_shared<Event>(Device{DeviceType::cuda, options_.gpu});
   done->record(own);
-  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-  cudaStreamIsCapturing(static_cast<cudaStream_t>(stream.native()), &capture);
-  if (capture != cudaStreamCaptureStatusNone) return;
+  if (is_capturing(stream)) return;
   nccl_->issued(lane_of(axis()),
                 {done, calls[0].kind, axis(), calls[0].label, std::ssize(calls), calls[0].elements(),
                  calls[0].record, state().work(), std::move(begun), std::move(clock)});
@@ -193,9 +197,7 @@ void NcclCommunicator::wait_for(uint64_t ticket, Stream& stream) {
 }
 
 bool NcclCommunicator::is_done(uint64_t ticket) {
-  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-  cudaStreamIsCapturing(static_cast<cudaStream_t>(own_stream().native()), &capture);
-  if (capture != cudaStreamCaptureStatusNone) return true;  // a graph's order waits, never the host
+  if (is_capturing(own_stream())) return true;  // a graph's order waits, never the host
   const cudaError_t status = cudaEventQuery(static_cast<cudaEvent_t>(done_[ticket % kEvents]->native()));
   if (status == cudaErrorCapturedEvent) {
     cudaGetLastError();
