@@ -95,16 +95,13 @@ Format format_of(const File& file, Compression compression) {
   if (auto shard = sniff_shard(file.path(), head)) return *shard;
   if (is_json(file.path())) return Format::json_lines;
   if (file.path().ends_with(".bin")) {
+    std::array<uint8_t, 4> first{};
+    std::copy_n(head.begin(), std::min(head.size(), first.size()), first.begin());
     fail<FileError>(kWhere,
-                    "'{}' is no token shard: it starts with {:02x} {:02x} {:02x} {:02x}, expected the magic "
-                    "of ottava, llm.c "
+                    "'{}' is no token shard: it starts with {:02x}, expected the magic of ottava, llm.c "
                     "(20240520, 20240801), or a Megatron .idx file beside it; for bare token ids, as nanoGPT "
-                    "writes them, set "
-                    "training.format: tokens_u16 or tokens_u32",
-                    file.path(), static_cast<uint8_t>(head[0]),
-                    static_cast<uint8_t>(head.size() > 1 ? head[1] : 0),
-                    static_cast<uint8_t>(head.size() > 2 ? head[2] : 0),
-                    static_cast<uint8_t>(head.size() > 3 ? head[3] : 0));
+                    "writes them, set training.format: tokens_u16 or tokens_u32",
+                    file.path(), fmt::join(first, " "));
   }
   if (head.find('\0') != std::string::npos) {
     fail<FileError>(

@@ -65,7 +65,7 @@ RowQuantizer::RowQuantizer(const RowOutput& output, const Tensor& x, DType forma
 
 Scale RowQuantizer::scale_of(uint32_t amax) const {
   const Scale scale = scale_from_amax(amax, format_, a_.rounding);
-  if (!scale.finite && !a_.non_finite.empty()) raise_amax(a_.non_finite, 1);
+  if (!scale.finite) raise_amax(a_.non_finite, 1);
   return scale;
 }
 
@@ -73,13 +73,11 @@ uint32_t RowQuantizer::scales_of(const uint32_t* amax, int64_t n, float* scales,
                                  uint8_t* exponents) const {
   const uint32_t largest =
       kernels_.scales(amax, n, format_.max, has_powers_of_two(), scales, inverses, exponents);
-  if (largest >= kInfinityBits && !a_.non_finite.empty()) raise_amax(a_.non_finite, 1);
+  if (largest >= kInfinityBits) raise_amax(a_.non_finite, 1);
   return largest;
 }
 
-void RowQuantizer::note_largest(uint32_t amax) const {
-  if (!a_.largest.empty()) raise_amax(a_.largest, amax);
-}
+void RowQuantizer::note_largest(uint32_t amax) const { raise_amax(a_.largest, amax); }
 
 bool RowQuantizer::is_in_range(uint32_t amax, float scale) const {
   const float scaled = std::bit_cast<float>(amax) * scale;

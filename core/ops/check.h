@@ -19,8 +19,9 @@ inline void check_optional(std::string_view op, std::string_view name, const Ten
   if (!tensor.empty()) check_tensor(op, name, tensor, dtype, shape);
 }
 
-/// Raises the u32 [1] tensor to at least `bits`; safe from several threads.
+/// Raises the u32 [1] tensor, where there is one, to at least `bits`; safe from several threads.
 inline void raise_amax(const Tensor& amax, uint32_t bits) {
+  if (amax.empty()) return;
   std::atomic_ref<uint32_t> cell(*amax.as<uint32_t>());
   uint32_t seen = cell.load(std::memory_order_relaxed);
   while (seen < bits && !cell.compare_exchange_weak(seen, bits, std::memory_order_relaxed)) {

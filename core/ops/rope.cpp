@@ -52,8 +52,7 @@ void rope_on_cpu(const Rope& a) {
 #endif
   auto kernel = cpu::rope_kernels().rotate[a.qkv.dtype];
   parallel_for(a.qkv.rows(), 16, [&](int64_t begin, int64_t end) {
-    const uint32_t amax = kernel(a, {begin, end, a.qkv.cols()});
-    if (!a.amax.empty()) raise_amax(a.amax, amax);
+    raise_amax(a.amax, kernel(a, {begin, end, a.qkv.cols()}));
   });
 }
 

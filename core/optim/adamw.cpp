@@ -55,7 +55,7 @@ void adamw_on_cpu(const std::vector<AdamwTensor>& tensors, const AdamwHyper& hyp
                  .random_stream = t.key + static_cast<uint64_t>(step) * 0x9E3779B97F4A7C15u,
                  .weight_decay = t.weight_decay,
                  .learning_rate = scalars[kLearningRate] * t.lr_factor});
-    if (!t.amax.empty()) raise_amax(t.amax, amax);
+    raise_amax(t.amax, amax);
   });
 }
 

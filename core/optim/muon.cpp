@@ -49,7 +49,7 @@ void apply_on_cpu(const std::vector<MuonWeight>& tensors, const Tensor& step_sca
                                                        .weight_decay = t.weight_decay,
                                                        .learning_rate = scalars[kLearningRate] * t.lr_factor,
                                                        .scale = t.scale});
-    if (!t.amax.empty()) raise_amax(t.amax, amax);
+    raise_amax(t.amax, amax);
   });
 }
 

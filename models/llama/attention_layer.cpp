@@ -64,26 +64,6 @@ void AttentionLayer::project(const StepContext& c, const LlamaBatch& batch, cons
                   .sequence = batch.sequence});
 }
 
-void AttentionLayer::attend(const StepContext& c, const LlamaBatch& batch, Saved& saved) const {
-  StepContext::Scope scope(c, "attention.core");
-  int64_t tokens = batch.batch * batch.sequence;
-  saved.attention = c.activation("attention.core", c.compute, {tokens, heads_.heads * heads_.head_dim});
-  saved.lse = c.activation("lse", DType::f32, {batch.batch, heads_.heads, batch.sequence});
-  if (c.context_parallel.size() > 1) return attend_apart(c, batch, saved);
-  int64_t bytes = attention_workspace_bytes(c.stream, Pass::forward, c.compute, heads_, batch.batch,
-                                            batch.sequence, batch.fused_attention);
-  Allocation workspace = c.scratch("attention.workspace", DType::u8, {bytes});
-  attention_forward(c.stream, {.qkv = saved.qkv,
-                               .out = saved.attention,
-                               .lse = saved.lse,
-                               .document_start = batch.document_start,
-                               .workspace = workspace,
-                               .heads = heads_,
-                               .batch = batch.batch,
-                               .sequence = batch.sequence,
-                               .fused = batch.fused_attention});
-}
-
 namespace {
 
 using KeyHeads = ContextParallelGroup::KeyHeads;
@@ -95,19 +75,72 @@ std::vector<KeyHeads> groups_of(AttentionHeads heads) {
   return groups;
 }
 
-/// One of the two chunks that a rank holds of each of its sequences: what attention takes of a tensor.
-struct Half {
-  Half(const ContextParallelGroup& group, const LlamaBatch& batch, int which)
+template <class Args>
+void run(const StepContext& c, Pass pass, Args args, void (*op)(Stream&, const Args&)) {
+  const int64_t bytes = attention_workspace_bytes(c.stream, pass, c.compute, args.heads, args.batch,
+                                                  args.sequence, args.fused, args.keys);
+  const Allocation workspace = c.scratch("attention.workspace", DType::u8, {bytes});
+  args.workspace = workspace;
+  op(c.stream, args);
+}
+
+}  // namespace
+
+/// What a call of attention takes of a tensor: everything, or one of the two chunks that a context-parallel
+/// rank holds of each of its sequences.
+struct AttentionLayer::Rows {
+  explicit Rows(const LlamaBatch& batch) : sequences(batch.batch), tokens(sequences * batch.sequence) {}
+  Rows(const ContextParallelGroup& group, const LlamaBatch& batch, int which)
       : index(which),
         sequences(batch.batch / 2),
         tokens(sequences * batch.sequence),
         first_query(group.chunk_of(which) * batch.sequence) {}
-  Tensor rows(const Tensor& x) const { return x.empty() ? x : x.slice(index * tokens, (index + 1) * tokens); }
+  Tensor of(const Tensor& x) const { return x.empty() ? x : x.slice(index * tokens, (index + 1) * tokens); }
   Tensor statistics(const Tensor& lse) const { return lse.slice(index * sequences, (index + 1) * sequences); }
-  int64_t index, sequences, tokens, first_query;
+  int64_t index = 0, sequences, tokens, first_query = 0;
 };
 
-}  // namespace
+void AttentionLayer::attend_rows(const StepContext& c, const LlamaBatch& batch, const Rows& rows,
+                                 const SeparateKeys& keys, const Saved& saved) const {
+  run(c, Pass::forward,
+      AttentionForward{.qkv = rows.of(saved.qkv),
+                       .out = rows.of(saved.attention),
+                       .lse = rows.statistics(saved.lse),
+                       .document_start = rows.of(batch.document_start),
+                       .heads = heads_,
+                       .batch = rows.sequences,
+                       .sequence = batch.sequence,
+                       .keys = keys,
+                       .fused = batch.fused_attention},
+      attention_forward);
+}
+
+void AttentionLayer::attend_rows_backward(const StepContext& c, const LlamaBatch& batch, const Rows& rows,
+                                          const SeparateKeys& keys, const Allocation& dattention,
+                                          const Allocation& dqkv, const Saved& saved) const {
+  run(c, Pass::backward,
+      AttentionBackward{.qkv = rows.of(saved.qkv),
+                        .out = rows.of(saved.attention),
+                        .lse = rows.statistics(saved.lse),
+                        .dout = rows.of(dattention),
+                        .dqkv = rows.of(dqkv),
+                        .document_start = rows.of(batch.document_start),
+                        .heads = heads_,
+                        .batch = rows.sequences,
+                        .sequence = batch.sequence,
+                        .keys = keys,
+                        .fused = batch.fused_attention},
+      attention_backward);
+}
+
+void AttentionLayer::attend(const StepContext& c, const LlamaBatch& batch, Saved& saved) const {
+  StepContext::Scope scope(c, "attention.core");
+  int64_t tokens = batch.batch * batch.sequence;
+  saved.attention = c.activation("attention.core", c.compute, {tokens, heads_.heads * heads_.head_dim});
+  saved.lse = c.activation("lse", DType::f32, {batch.batch, heads_.heads, batch.sequence});
+  if (c.context_parallel.size() > 1) return attend_apart(c, batch, saved);
+  attend_rows(c, batch, Rows(batch), {}, saved);
+}
 
 // Four groups hide three quarters of what travels, and take a quarter of the memory of all heads at once.
 int64_t AttentionLayer::heads_at_once(int64_t kv_heads) {
@@ -130,22 +163,8 @@ void AttentionLayer::attend_apart(const StepContext& c, const LlamaBatch& batch,
     Allocation values = ranks.in_order(c.stream, c.arena, std::move(next), batch.batch / 2);
     if (i + 1 < groups.size()) next = ranks.gather_keys_values(c.stream, c.arena, saved.qkv, groups[i + 1]);
     for (int which : {0, 1}) {
-      const Half half(ranks, batch, which);
-      const SeparateKeys keys{values, {}, groups[i].first, half.first_query};
-      const int64_t bytes =
-          attention_workspace_bytes(c.stream, Pass::forward, c.compute, heads_, half.sequences,
-                                    batch.sequence, batch.fused_attention, keys);
-      Allocation workspace = c.scratch("attention.workspace", DType::u8, {bytes});
-      attention_forward(c.stream, {.qkv = half.rows(saved.qkv),
-                                   .out = half.rows(saved.attention),
-                                   .lse = half.statistics(saved.lse),
-                                   .document_start = half.rows(batch.document_start),
-                                   .workspace = workspace,
-                                   .heads = heads_,
-                                   .batch = half.sequences,
-                                   .sequence = batch.sequence,
-                                   .keys = keys,
-                                   .fused = batch.fused_attention});
+      const Rows half(ranks, batch, which);
+      attend_rows(c, batch, half, {values, {}, groups[i].first, half.first_query}, saved);
     }
   }
 }
@@ -162,24 +181,9 @@ void AttentionLayer::attend_apart_backward(const StepContext& c, const LlamaBatc
     Allocation gradients = c.scratch("key and value gradients", DType::f32, values.tensor().shape);
     fill_zero(c.stream, gradients);
     for (int which : {0, 1}) {
-      const Half half(ranks, batch, which);
-      const SeparateKeys keys{values, gradients, groups[i].first, half.first_query};
-      const int64_t bytes =
-          attention_workspace_bytes(c.stream, Pass::backward, c.compute, heads_, half.sequences,
-                                    batch.sequence, batch.fused_attention, keys);
-      Allocation workspace = c.scratch("attention.workspace", DType::u8, {bytes});
-      attention_backward(c.stream, {.qkv = half.rows(saved.qkv),
-                                    .out = half.rows(saved.attention),
-                                    .lse = half.statistics(saved.lse),
-                                    .dout = half.rows(dattention),
-                                    .dqkv = half.rows(dqkv),
-                                    .document_start = half.rows(batch.document_start),
-                                    .workspace = workspace,
-                                    .heads = heads_,
-                                    .batch = half.sequences,
-                                    .sequence = batch.sequence,
-                                    .keys = keys,
-                                    .fused = batch.fused_attention});
+      const Rows half(ranks, batch, which);
+      attend_rows_backward(c, batch, half, {values, gradients, groups[i].first, half.first_query}, dattention,
+                           dqkv, saved);
     }
     values.release();
     if (i > 0) ranks.finish(c.stream, std::move(before), dqkv, groups[i - 1]);
@@ -251,22 +255,9 @@ Allocation AttentionLayer::attend_backward(const StepContext& c, const LlamaBatc
   Allocation dqkv = c.scratch("attention.dqkv", c.compute, saved.qkv.tensor().shape);
   if (c.context_parallel.size() > 1) {
     attend_apart_backward(c, batch, dattention, dqkv, saved, std::move(keys_values));
-    return dqkv;
+  } else {
+    attend_rows_backward(c, batch, Rows(batch), {}, dattention, dqkv, saved);
   }
-  int64_t bytes = attention_workspace_bytes(c.stream, Pass::backward, c.compute, heads_, batch.batch,
-                                            batch.sequence, batch.fused_attention);
-  Allocation workspace = c.scratch("attention.workspace", DType::u8, {bytes});
-  attention_backward(c.stream, {.qkv = saved.qkv,
-                                .out = saved.attention,
-                                .lse = saved.lse,
-                                .dout = dattention,
-                                .dqkv = dqkv,
-                                .document_start = batch.document_start,
-                                .workspace = workspace,
-                                .heads = heads_,
-                                .batch = batch.batch,
-                                .sequence = batch.sequence,
-                                .fused = batch.fused_attention});
   return dqkv;
 }
 

@@ -63,6 +63,12 @@ class AttentionLayer {
   void project(const StepContext& context, const LlamaBatch& batch, const LinearOperand& x, LinearInput* kept,
                Saved& saved) const;
   void attend(const StepContext& context, const LlamaBatch& batch, Saved& saved) const;
+  struct Rows;
+  void attend_rows(const StepContext& context, const LlamaBatch& batch, const Rows& rows,
+                   const SeparateKeys& keys, const Saved& saved) const;
+  void attend_rows_backward(const StepContext& context, const LlamaBatch& batch, const Rows& rows,
+                            const SeparateKeys& keys, const Allocation& dattention, const Allocation& dqkv,
+                            const Saved& saved) const;
   /// The same where ranks share sequences: a group of KV heads at a time, so that keys and values of the next
   /// travel while this one's attention is computed, as do the gradients of the one before. In backward those
   /// of the first group travel beside wo's products.

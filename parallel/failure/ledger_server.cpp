@@ -61,10 +61,7 @@ void LedgerServer::accept() {
   clients_.push_back({std::move(connection)});
   // It may have waited to be accepted while the others were asked, or stopped.
   auto tell = [&](Kind kind, const std::string& text) {
-    LedgerMessage message;
-    message.kind = kind;
-    message.text = text;
-    clients_.back().connection.send(message.encode());
+    clients_.back().connection.send(LedgerMessage{.kind = kind, .text = text}.encode());
   };
   if (roll_call_) tell(Kind::roll_call, "");
   if (verdict_) tell(Kind::stop, *verdict_);
@@ -152,10 +149,7 @@ void LedgerServer::stop_all(const std::string& verdict) {
   roll_call_.reset();
   if (verdict_) return;
   verdict_ = verdict;
-  LedgerMessage message;
-  message.kind = Kind::stop;
-  message.text = verdict;
-  broadcast(message);
+  broadcast({.kind = Kind::stop, .text = verdict});
 }
 
 // A client that cannot be written to is found by the next read.

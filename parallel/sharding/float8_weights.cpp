@@ -20,6 +20,8 @@ fp8::Float8Codes persistent(Arena& arena, const std::string& name, const fp8::Op
                            MemoryCategory::compute)};
 }
 Shape transposed(const Shape& shape) { return {shape.cols(), shape.rows()}; }
+/// What all entries' tensors hold of one.
+Tensor slot_of(const Tensor& all, int64_t entry) { return all.slice(entry, entry + 1); }
 
 }  // namespace
 
@@ -156,8 +158,7 @@ Tensor Float8Weights::master_rows(size_t i) const {
 }
 
 Tensor Float8Weights::scale_amax(size_t i) const {
-  const int64_t slot = i;
-  return (options_.specs[i].is_delayed ? scale_amax_ : amax_).slice(slot, slot + 1);
+  return slot_of(options_.specs[i].is_delayed ? scale_amax_ : amax_, i);
 }
 
 bool Float8Weights::has_scale_of_whole(size_t i) const {
@@ -169,9 +170,7 @@ void Float8Weights::begin_update(Stream& stream) { fill_zero(stream, updated_ama
 
 Tensor Float8Weights::updated_amax(int parameter) const {
   for (size_t i = 0; i < entries_.size(); ++i) {
-    const int64_t slot = i;
-    if (options_.specs[i].parameter == parameter && has_scale_of_whole(i))
-      return updated_amax_.slice(slot, slot + 1);
+    if (options_.specs[i].parameter == parameter && has_scale_of_whole(i)) return slot_of(updated_amax_, i);
   }
   return {};
 }
@@ -186,9 +185,8 @@ void Float8Weights::measure(Stream& stream) {
   for (size_t i = 0; i < entries_.size(); ++i) {
     Entry& e = entries_[i];
     if (e.shard.size() == 0) continue;
-    const int64_t slot = i;
     const bool is_known = is_measured_ && has_scale_of_whole(i);
-    if (e.has_amax() && !is_known) fp8::amax(stream, master_rows(i), amax_.slice(slot, slot + 1));
+    if (e.has_amax() && !is_known) fp8::amax(stream, master_rows(i), slot_of(amax_, i));
     if (e.exchanges_column_amax()) fp8::column_amax(stream, master_rows(i), e.forms[1].column_amax);
   }
 }
@@ -235,11 +233,10 @@ void Float8Weights::make(Stream& stream, size_t i, const Form& form, const Tenso
   const CostRecorder::Scope scope(
       is_of_gathered && stream.type() == DeviceType::meta ? &stream.recorder() : nullptr,
       std::string(kGatheredWeights));
-  const int64_t slot = i;
-  fp8::OperandSlots slots{.scale_amax = scale_amax(i), .non_finite = non_finite_.slice(slot, slot + 1)};
+  fp8::OperandSlots slots{.scale_amax = scale_amax(i), .non_finite = slot_of(non_finite_, i)};
   if (!counters_.empty() && &form == &e.forms[0]) {
-    slots.counters = counters_.slice(slot, slot + 1).reshape({3});
-    if (!e.has_amax()) slots.amax = amax_.slice(slot, slot + 1);
+    slots.counters = slot_of(counters_, i).reshape({3});
+    if (!e.has_amax()) slots.amax = slot_of(amax_, i);
   }
   fp8::quantize_operand(stream,
                         {.x = x,

@@ -50,8 +50,7 @@ void qk_norm_backward_on_cpu(const QkNormBackward& a) {
   const int64_t dim = a.heads.head_dim;
   float* partials = a.workspace.as<float>();
   for_each_row_group(a.qkv.rows(), 2 * dim, partials, [&](float* partial, int64_t begin, int64_t end) {
-    const uint32_t amax = kernel(a, {begin, end, a.qkv.cols()}, partial);
-    if (!a.amax.empty()) raise_amax(a.amax, amax);
+    raise_amax(a.amax, kernel(a, {begin, end, a.qkv.cols()}, partial));
   });
   add_row_groups(partials, 2 * dim, a.dweight_q.as<float>(), dim);
   add_row_groups(partials + dim, 2 * dim, a.dweight_k.as<float>(), dim);

@@ -60,8 +60,7 @@ void rms_norm_forward_on_cpu(const RmsNormForward& a) {
     });
   }
   parallel_for(matrix.rows(), 16, [&](int64_t begin, int64_t end) {
-    uint32_t amax = kernel(a, {begin, end, matrix.cols()});
-    if (!a.amax.empty()) raise_amax(a.amax, amax);
+    raise_amax(a.amax, kernel(a, {begin, end, matrix.cols()}));
   });
 }
 
@@ -73,9 +72,7 @@ void rms_norm_backward_on_cpu(const RmsNormBackward& a) {
   float* partials = a.workspace.as<float>();
   for_each_row_group(a.x.rows(), cols, partials, [&](float* partial, int64_t begin, int64_t end) {
     if (!quantizer) {
-      uint32_t amax = kernel(a, {begin, end, cols}, partial);
-      if (!a.amax.empty()) raise_amax(a.amax, amax);
-      return;
+      return raise_amax(a.amax, kernel(a, {begin, end, cols}, partial));
     }
     fp8::QuantizeCounts counts;
     for (int64_t r = begin; r < end; ++r) {
