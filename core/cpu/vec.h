@@ -96,14 +96,14 @@ template <class T>
 inline Vec load_partial(const T* p, int n) {
   T buffer[kLanes];
   __builtin_memset(static_cast<void*>(buffer), 0, sizeof buffer);
-  __builtin_memcpy(static_cast<void*>(buffer), p, static_cast<unsigned long>(n) * sizeof(T));
+  __builtin_memcpy(static_cast<void*>(buffer), p, n * sizeof(T));
   return load(buffer);
 }
 template <class T>
 inline void store_partial(T* p, Vec v, int n) {
   T buffer[kLanes];
   store(buffer, v);
-  __builtin_memcpy(static_cast<void*>(p), buffer, static_cast<unsigned long>(n) * sizeof(T));
+  __builtin_memcpy(static_cast<void*>(p), buffer, n * sizeof(T));
 }
 
 /// Which lanes of a Vec exist: all of them, or the first n at the end of a row. A kernel's body takes one or
@@ -130,7 +130,7 @@ inline void store(T* p, Vec v, Part part) {
 }
 inline void store_bits(bf16* p, HVec h, Whole) { __builtin_memcpy(static_cast<void*>(p), &h, sizeof h); }
 inline void store_bits(bf16* p, HVec h, Part part) {
-  __builtin_memcpy(static_cast<void*>(p), &h, static_cast<unsigned long>(part.n) * sizeof(bf16));
+  __builtin_memcpy(static_cast<void*>(p), &h, part.n * sizeof(bf16));
 }
 /// v in the lanes that exist, `other` elsewhere.
 inline Vec keep(Vec v, Whole, float) { return v; }

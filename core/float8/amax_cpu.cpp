@@ -18,7 +18,7 @@ inline Words magnitudes(const bf16* p) {
 }
 inline Words magnitudes(const bf16* p, int64_t n) {
   bf16 buffer[kWords] = {};
-  __builtin_memcpy(static_cast<void*>(buffer), p, static_cast<unsigned long>(n) * sizeof *p);
+  __builtin_memcpy(static_cast<void*>(buffer), p, n * sizeof *p);
   return magnitudes(buffer);
 }
 inline Words larger(Words a, Words b) { return a > b ? a : b; }
@@ -202,7 +202,7 @@ uint32_t columns(const bf16* x, int64_t stride, Rows rows, uint32_t* amax) {
       if (const int64_t n = cols - c; n < kWords) {
         uint32_t bits[kWords];
         store_bits(bits, v);
-        __builtin_memcpy(amax + start + c, bits, static_cast<unsigned long>(n) * sizeof *bits);
+        __builtin_memcpy(amax + start + c, bits, n * sizeof *bits);
       } else {
         store_bits(amax + start + c, v);
       }

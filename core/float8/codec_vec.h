@@ -76,7 +76,7 @@ inline UVec load_codes(const uint8_t* p, Whole) {
 }
 inline UVec load_codes(const uint8_t* p, Part part) {
   uint8_t buffer[kLanes] = {};
-  __builtin_memcpy(buffer, p, static_cast<unsigned long>(part.n));
+  __builtin_memcpy(buffer, p, part.n);
   return load_codes(buffer, Whole{});
 }
 inline BVec narrow_codes(UVec codes) {
@@ -92,7 +92,7 @@ inline void store_codes(uint8_t* p, UVec codes, Whole) {
 }
 inline void store_codes(uint8_t* p, UVec codes, Part part) {
   const BVec b = narrow_codes(codes);
-  __builtin_memcpy(p, &b, static_cast<unsigned long>(part.n));
+  __builtin_memcpy(p, &b, part.n);
 }
 
 }  // namespace ottava::cpu::OTTAVA_ISA

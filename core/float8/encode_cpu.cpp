@@ -44,8 +44,7 @@ void encode_tile_exactly(const Tile& t, int64_t rows, int64_t cols, QuantizeCoun
   if constexpr (kCount) losses.add_to(*counts);
   for (int c = 0; c < kTileCols; c += kStripCols)
     transpose_strip(codes[0] + c, kTileCols, lines[c], kTileRows);
-  for (int64_t c = 0; c < cols; ++c)
-    __builtin_memcpy(t.to + c * t.to_stride, lines[c], static_cast<unsigned long>(rows));
+  for (int64_t c = 0; c < cols; ++c) __builtin_memcpy(t.to + c * t.to_stride, lines[c], rows);
 }
 
 #if defined(__AVX512BW__) && defined(__AVX512DQ__)
@@ -89,9 +88,9 @@ void encode_row_in_range(const EncodeRow& a) {
   if (i < a.n) {
     bf16 values[64] = {};
     uint8_t codes[64];
-    __builtin_memcpy(static_cast<void*>(values), a.x + i, static_cast<unsigned long>(a.n - i) * sizeof *a.x);
+    __builtin_memcpy(static_cast<void*>(values), a.x + i, (a.n - i) * sizeof *a.x);
     encode(values, codes, scale_of(i), scale_of(i + 32 < a.n ? i + 32 : last << shift));
-    __builtin_memcpy(a.out + i, codes, static_cast<unsigned long>(a.n - i));
+    __builtin_memcpy(a.out + i, codes, a.n - i);
   }
   if constexpr (kCount) a.counts->underflow += zeros.after - zeros.before;
 }
@@ -192,14 +191,12 @@ void encode_ragged_tile(const Tile& t, int64_t rows, int64_t cols, ZeroCounts& z
   alignas(64) bf16 values[kTileRows][kTileCols] = {};
   alignas(64) uint8_t lines[kTileCols][kTileRows];
   for (int64_t r = 0; r < rows; ++r) {
-    __builtin_memcpy(static_cast<void*>(values[r]), t.x + r * t.stride,
-                     static_cast<unsigned long>(cols) * sizeof(bf16));
+    __builtin_memcpy(static_cast<void*>(values[r]), t.x + r * t.stride, cols * sizeof(bf16));
   }
   const Tile copy{values[0], kTileCols, {t.scales[0], t.scales[1]}, lines[0], kTileRows};
   LineStream none{};
   encode_tile<kCount>(Coder{}, copy, none, zeros);
-  for (int64_t c = 0; c < cols; ++c)
-    __builtin_memcpy(t.to + c * t.to_stride, lines[c], static_cast<unsigned long>(rows));
+  for (int64_t c = 0; c < cols; ++c) __builtin_memcpy(t.to + c * t.to_stride, lines[c], rows);
 }
 
 #endif
@@ -231,7 +228,7 @@ void for_each_tile(const EncodeTransposed& a, EncodeTile&& encode_tile) {
         const int64_t row = r + half * 32 < a.rows ? r + half * 32 : r;
         tile.scales[half] = a.scales + row / a.band * a.scales_stride + c;
         if (cols == kTileCols) continue;
-        __builtin_memcpy(scales[half], tile.scales[half], static_cast<unsigned long>(cols) * sizeof(float));
+        __builtin_memcpy(scales[half], tile.scales[half], cols * sizeof(float));
         tile.scales[half] = scales[half];
       }
       encode_tile(tile, rows, cols, r, c);

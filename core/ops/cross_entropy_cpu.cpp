@@ -58,7 +58,7 @@ void backward(const CrossEntropyBackward& a, int64_t row, float softmax_scale) {
   const int64_t cols = a.forward.logits.shape[1];
   T* gradient = static_cast<T*>(a.dlogits.data) + row * cols;
   if (is_ignored(a.forward, row)) {
-    __builtin_memset(static_cast<void*>(gradient), 0, static_cast<unsigned long>(cols) * sizeof(T));
+    __builtin_memset(static_cast<void*>(gradient), 0, cols * sizeof(T));
     return;
   }
   const float scale = *static_cast<const float*>(a.grad_scale.data);
@@ -72,8 +72,7 @@ void backward(const CrossEntropyBackward& a, int64_t row, float softmax_scale) {
     store(gradient + c, exp(load(logits + c, lanes) - largest) * factor, lanes);
   });
   if (target >= 0) store_partial(gradient + target, exp(splat(at_target) - largest) * factor - scale, 1);
-  __builtin_memset(static_cast<void*>(gradient + valid), 0,
-                   static_cast<unsigned long>(cols - valid) * sizeof(T));
+  __builtin_memset(static_cast<void*>(gradient + valid), 0, (cols - valid) * sizeof(T));
 }
 
 }  // namespace

@@ -34,9 +34,7 @@ void adamw_on_cpu(const std::vector<AdamwTensor>& tensors, const AdamwHyper& hyp
   const AdamwStep shared{hyper, scalars[kGradientFactor], scalars[kBiasCorrection1],
                          scalars[kBiasCorrection2]};
   const auto& kernels = cpu::adamw_kernels();
-  TensorChunks chunks;
-  for (const AdamwTensor& t : tensors) chunks.add(t.master.numel());
-  chunks.for_each([&](const TensorChunks::Chunk& c) {
+  chunks_of(tensors, &AdamwTensor::master).for_each([&](const TensorChunks::Chunk& c) {
     const AdamwTensor& t = tensors[c.tensor];
     if (is_skipped) {
       if (!t.amax.empty())

@@ -1,6 +1,7 @@
 #include "core/optim/grad_norm.h"
 
 #include <cmath>
+#include <functional>
 
 #include "core/ops/check.h"
 #include "core/optim/adamw.h"
@@ -14,14 +15,8 @@ namespace {
 
 constexpr std::string_view kNorm = "grad_norm_squared", kClip = "clip_factor";
 
-TensorChunks chunks_of(const std::vector<Tensor>& gradients) {
-  TensorChunks chunks;
-  for (const Tensor& gradient : gradients) chunks.add(gradient.numel());
-  return chunks;
-}
-
 void norm_on_cpu(const std::vector<Tensor>& gradients, const Tensor& out, const Tensor& workspace) {
-  const TensorChunks chunks = chunks_of(gradients);
+  const TensorChunks chunks = chunks_of(gradients, std::identity());
   auto kernel = cpu::grad_norm_kernels().sum_of_squares;
   double* sums = workspace.as<double>();
   chunks.for_each([&](const TensorChunks::Chunk& c) {
@@ -48,9 +43,7 @@ void clip_on_cpu(const Tensor& sum_of_squares, float max_norm, const Tensor& ste
 }  // namespace
 
 Shape grad_norm_workspace(const std::vector<Shape>& gradients) {
-  TensorChunks chunks;
-  for (const Shape& shape : gradients) chunks.add(shape.numel());
-  return {chunks.count()};
+  return {chunks_of(gradients, std::identity()).count()};
 }
 
 void grad_norm_squared(Stream& stream, const std::vector<Tensor>& gradients, const Tensor& out,
@@ -60,7 +53,7 @@ void grad_norm_squared(Stream& stream, const std::vector<Tensor>& gradients, con
     fail<ShapeError>(kNorm, "gradient {} is {}, expected f32", i, describe(gradients[i]));
   }
   check_tensor(kNorm, "out", out, DType::f64, {1});
-  check_tensor(kNorm, "workspace", workspace, DType::f64, {chunks_of(gradients).count()});
+  check_tensor(kNorm, "workspace", workspace, DType::f64, {chunks_of(gradients, std::identity()).count()});
   run_op(stream, moving(kNorm, sum_of(gradients, &Tensor::bytes)), grad_norm_squared, norm_on_cpu,
          cuda::grad_norm_squared, gradients, out, workspace);
 }

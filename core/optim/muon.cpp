@@ -23,13 +23,6 @@ constexpr std::string_view kMomentum = "muon_momentum", kApply = "muon_apply",
 constexpr double kNormEps = 1e-7;
 constexpr int64_t kGrain = 16384;
 
-template <class T>
-TensorChunks chunks_of(const std::vector<T>& tensors, Tensor T::*member) {
-  TensorChunks chunks;
-  for (const T& t : tensors) chunks.add((t.*member).numel());
-  return chunks;
-}
-
 void apply_on_cpu(const std::vector<MuonWeight>& tensors, const Tensor& step_scalars) {
   const float* scalars = step_scalars.as<float>();
   const auto& kernels = cpu::muon_kernels();

@@ -21,9 +21,4 @@ inline void require_float(std::string_view op, size_t index, std::string_view na
   require(op, index, name, tensor, tensor.dtype, shape);
 }
 
-/// Address of element i; null without data.
-inline char* element(const Tensor& t, int64_t i) {
-  return t.data ? static_cast<char*>(t.data) + i * static_cast<int64_t>(size_of(t.dtype)) : nullptr;
-}
-
 }  // namespace ottava

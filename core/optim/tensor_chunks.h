@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "core/parallel_for.h"
@@ -29,8 +30,7 @@ class TensorChunks {
   template <class Body>
   void for_each(Body&& body) const {
     parallel_for(count(), 1, [&](int64_t begin, int64_t end) {
-      size_t t =
-          static_cast<size_t>(std::upper_bound(first_.begin(), first_.end(), begin) - first_.begin()) - 1;
+      size_t t = std::upper_bound(first_.begin(), first_.end(), begin) - first_.begin() - 1;
       for (int64_t i = begin; i < end; ++i) {
         while (i >= first_[t + 1]) ++t;
         const int64_t start = (i - first_[t]) * kSize;
@@ -43,5 +43,13 @@ class TensorChunks {
   std::vector<int64_t> sizes_;
   std::vector<int64_t> first_ = {0};  ///< first_[t]: index of tensor t's first chunk
 };
+
+/// Of what `part` gives of each item: a tensor or a shape.
+template <class Items, class Part>
+TensorChunks chunks_of(const Items& items, const Part& part) {
+  TensorChunks chunks;
+  for (const auto& item : items) chunks.add(std::invoke(part, item).numel());
+  return chunks;
+}
 
 }  // namespace ottava

@@ -36,9 +36,8 @@ void Float8Weights::gather(Stream& stream, size_t i, WeightUse use) {
   ranks_.dp_shard->all_gather(stream, {.send = form.shard.codes, .recv = form.gathered.codes, .label = name});
   if (!e.scales_travel(use)) return;
   const Tensor& scales = form.shard.scale_inverse;
-  Shape shape{scales.shape[0] * shards};
-  if (scales.shape.rank() == 2) shape = {scales.shape[0] * shards, scales.shape[1]};
-  form.gathered.scale_inverse = allocate(form, name + ".scales whole", scales.dtype, shape);
+  form.gathered.scale_inverse =
+      allocate(form, name + ".scales whole", scales.dtype, scales.shape.with_first(scales.shape[0] * shards));
   ranks_.dp_shard->all_gather(stream, {.send = scales, .recv = form.gathered.scale_inverse, .label = name});
 }
 

@@ -8,13 +8,6 @@
 #include "parallel/sharding/initialise_shard.h"
 
 namespace ottava {
-namespace {
-
-Shape rows_of(const Shape& slice, int64_t rows) {
-  return slice.rank() == 2 ? Shape{rows, slice[1]} : Shape{rows};
-}
-
-}  // namespace
 
 void align_shards(std::vector<ParameterSpec>& specs, const FsdpOptions& options) {
   for (const Float8WeightSpec& weight : options.float8.specs) {
@@ -128,7 +121,7 @@ void Fsdp::place_unit(Arena& arena, Unit& unit, int index) {
 void Fsdp::place_shard(Arena& arena, int p, const Unit& unit) {
   const std::string& name = specs_[p].name;
   ParameterShard& s = shards_[p];
-  const Shape shape = rows_of(s.slice, s.rows.size());
+  const Shape shape = s.slice.with_first(s.rows.size());
   s.master = arena.persistent(name + ".master", DType::f32, shape, MemoryCategory::parameters);
   const bool is_replaced = replaced_[p];
   auto in_pack = std::ranges::find(unit.packed_weights, p);

@@ -27,10 +27,8 @@ GatheredRows::GatheredRows(Stream& stream, Arena& arena, Communicator& ranks, st
   const int size = ranks.size();
   for (const Allocation& local : locals_) {
     const Tensor& mine = local;
-    const Shape whole =
-        mine.shape.rank() == 1 ? Shape{mine.numel() * size} : Shape{mine.rows() * size, mine.cols()};
-    results_.push_back(
-        arena.allocate(std::string(label) + ".gathered", mine.dtype, whole, MemoryCategory::scratch));
+    results_.push_back(arena.allocate(std::string(label) + ".gathered", mine.dtype,
+                                      mine.shape.with_first(mine.shape[0] * size), MemoryCategory::scratch));
   }
   waits_.resize(1);
   for (int distance = 1; distance < size; ++distance) {

@@ -22,9 +22,8 @@ TensorParallelGroup::Transfer TensorParallelGroup::start_gather_rows(Stream& str
                                                                      MemoryCategory category) const {
   if (size_ == 1) return {.result = x};
   const Tensor& local = x;
-  const bool is_vector = local.shape.rank() == 1;
-  const Shape whole = is_vector ? Shape{local.numel() * size_} : Shape{local.rows() * size_, local.cols()};
-  Allocation all = arena.allocate(std::string(label) + ".gathered", local.dtype, whole, category);
+  Allocation all = arena.allocate(std::string(label) + ".gathered", local.dtype,
+                                  local.shape.with_first(local.shape[0] * size_), category);
   const Request request = communicator_->all_gather(stream, {.send = local, .recv = all, .label = label});
   return {.source = x, .result = std::move(all), .request = request};
 }

@@ -137,22 +137,23 @@ __global__ void __launch_bounds__(kBlock) backward_kernel(Arguments<T> a) {
   }
 }
 
-template <class T>
-Arguments<T> arguments_of(std::string_view op, const Tensor& qkv, const Tensor& weight_q,
-                          const Tensor& weight_k, const Tensor& rstd, const AttentionHeads& heads) {
-  if (heads.head_dim > kMaxHeadDim) {
-    fail<ShapeError>(op, "head dimension is {}, at most {} is possible on cuda", heads.head_dim, kMaxHeadDim);
+/// What forward and backward share.
+template <class T, class Args>
+Arguments<T> arguments_of(std::string_view op, const Args& a) {
+  if (a.heads.head_dim > kMaxHeadDim) {
+    fail<ShapeError>(op, "head dimension is {}, at most {} is possible on cuda", a.heads.head_dim,
+                     kMaxHeadDim);
   }
-  return {.qkv = static_cast<const T*>(qkv.data),
-          .weight_q = static_cast<const T*>(weight_q.data),
-          .weight_k = static_cast<const T*>(weight_k.data),
-          .rstd = static_cast<float*>(rstd.data),
-          .tokens = qkv.rows(),
-          .row = heads.row(),
-          .queries = static_cast<int>(heads.heads),
-          .heads = static_cast<int>(heads.heads + heads.kv_heads),
-          .kv_heads = static_cast<int>(heads.kv_heads),
-          .head_dim = static_cast<int>(heads.head_dim)};
+  return {.qkv = static_cast<const T*>(a.qkv.data),
+          .weight_q = static_cast<const T*>(a.weight_q.data),
+          .weight_k = static_cast<const T*>(a.weight_k.data),
+          .rstd = static_cast<float*>(a.rstd.data),
+          .tokens = a.qkv.rows(),
+          .row = a.heads.row(),
+          .queries = static_cast<int>(a.heads.heads),
+          .heads = static_cast<int>(a.heads.heads + a.heads.kv_heads),
+          .kv_heads = static_cast<int>(a.heads.kv_heads),
+          .head_dim = static_cast<int>(a.heads.head_dim)};
 }
 
 /// Four elements at once where every head of every tensor starts at a multiple of four.
@@ -167,7 +168,7 @@ void qk_norm_forward(Stream& stream, const QkNormForward& f) {
   constexpr std::string_view kOp = "qk_norm_forward";
   dispatch_float(f.qkv.dtype, kOp, [&]<class Host>() {
     using T = Element<Host>;
-    auto a = arguments_of<T>(kOp, f.qkv, f.weight_q, f.weight_k, f.rstd, f.heads);
+    auto a = arguments_of<T>(kOp, f);
     a.out = static_cast<T*>(f.out.data);
     a.eps = f.eps;
     const int64_t items = a.tokens * (a.heads + a.kv_heads);
@@ -181,7 +182,7 @@ void qk_norm_backward(Stream& stream, const QkNormBackward& b) {
   constexpr std::string_view kOp = "qk_norm_backward";
   dispatch_float(b.qkv.dtype, kOp, [&]<class Host>() {
     using T = Element<Host>;
-    auto a = arguments_of<T>(kOp, b.qkv, b.weight_q, b.weight_k, b.rstd, b.heads);
+    auto a = arguments_of<T>(kOp, b);
     a.out = static_cast<T*>(b.dqkv.data);
     a.partial = static_cast<float*>(b.workspace.data);
     a.amax = static_cast<uint32_t*>(b.amax.data);

@@ -21,7 +21,7 @@ void forward(const QkNormForward& a, Rows rows) {
     }
     if (out != qkv) {
       __builtin_memcpy(static_cast<void*>(out + heads * dim), qkv + heads * dim,
-                       static_cast<unsigned long>(a.heads.kv_heads * dim) * sizeof(T));
+                       (a.heads.kv_heads * dim) * sizeof(T));
     }
   }
 }
