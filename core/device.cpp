@@ -1,10 +1,9 @@
 #include "core/device.h"
 
-#include <charconv>
-
 #include "core/counted.h"
 #include "core/cuda/runtime.h"
 #include "core/error.h"
+#include "core/number.h"
 
 namespace ottava {
 
@@ -29,9 +28,8 @@ Device parse_device(std::string_view text) {
   int index = 0;
   bool is_cuda = text == "cuda";
   if (text.starts_with("cuda:")) {
-    std::string_view digits = text.substr(5);
-    auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), index);
-    is_cuda = error == std::errc{} && end == digits.data() + digits.size() && index >= 0;
+    index = parse_number<int>(text.substr(5)).value_or(-1);
+    is_cuda = index >= 0;
   }
   if (!is_cuda) fail<ConfigError>("device", "'{}' is not a device: expected auto, cpu, cuda or cuda:N", text);
   int count = cuda_device_count();

@@ -2,10 +2,9 @@
 
 #include <fmt/core.h>
 
-#include <charconv>
-
 #include "core/config/problems.h"
 #include "core/config/section.h"
+#include "core/number.h"
 
 namespace ottava {
 
@@ -22,10 +21,7 @@ void declare(config::Section& s, ActivationCheckpointConfig& c) {
 }
 
 int64_t ActivationCheckpointConfig::every_nth_block() const {
-  int64_t n = 0;
-  const char* end = selective_ac_option.data() + selective_ac_option.size();
-  auto [stop, error] = std::from_chars(selective_ac_option.data(), end, n);
-  return error == std::errc{} && stop == end ? n : 0;
+  return parse_number<int64_t>(selective_ac_option).value_or(0);
 }
 
 void validate(const ActivationCheckpointConfig& c, config::Problems& problems) {

@@ -1,7 +1,6 @@
 #include "apps/decide/device_peaks.h"
 
 #include <algorithm>
-#include <charconv>
 #include <fstream>
 #include <utility>
 #include <vector>
@@ -16,6 +15,7 @@
 #include "core/cuda/blas_plans.h"
 #include "core/cuda/runtime.h"
 #include "core/log.h"
+#include "core/number.h"
 #include "core/ops/matmul/matmul.h"
 #include "core/parallel_for.h"
 #include "fp8/recipe.h"
@@ -36,10 +36,8 @@ std::string decision_name(Precision precision, std::string_view gpu) {
 }
 
 double parse_peak(const Decisions::Entry& entry) {
-  double value = 0;
-  const char* end = entry.value.data() + entry.value.size();
-  const auto [stop, error] = std::from_chars(entry.value.data(), end, value);
-  return error == std::errc{} && stop == end && value > 0 ? value : 0;
+  const double value = parse_number<double>(entry.value).value_or(0);
+  return value > 0 ? value : 0;
 }
 
 std::string cpu_model() {

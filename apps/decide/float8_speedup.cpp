@@ -1,12 +1,12 @@
 #include "apps/decide/float8_speedup.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 #include "apps/config/resolved_float8.h"
 #include "apps/decide/step_times.h"
 #include "core/error.h"
+#include "core/number.h"
 #include "parallel/ranks/agree.h"
 
 namespace ottava {
@@ -47,7 +47,7 @@ std::vector<Decisions::Entry> measure_float8(const Experiment& e, RankGroups& ra
                    fmt::format("a step's operations: {:.3f} ms in bf16, {:.3f} ms in FP8 with its casts",
                                without[i], with[i])});
   }
-  out = of_first_rank({.made_for = "", .entries = std::move(out)}, *ranks.control).entries;
+  out = of_first_rank({.entries = std::move(out)}, *ranks.control).entries;
   const StepPlan chosen = step_with([&](size_t i) { return std::stod(out[i].value) >= 1; });
   double predicted = 0, in_bf16 = 0;
   fail_together(*ranks.control, [&] { predicted = times.of(chosen), in_bf16 = times.of(plain); });
@@ -55,7 +55,7 @@ std::vector<Decisions::Entry> measure_float8(const Experiment& e, RankGroups& ra
   out.push_back({std::string(kFloat8StepDecision), fmt::format("{:.3f}", predicted),
                  fmt::format("operations and what is waited for; {:.3f} with bf16 in all of these layers",
                              in_bf16 + waited)});
-  return of_first_rank({.made_for = "", .entries = std::move(out)}, *ranks.control).entries;
+  return of_first_rank({.entries = std::move(out)}, *ranks.control).entries;
 }
 
 std::function<std::optional<double>(const fp8::PolicyGemm&, const fp8::Recipe&)> speedups_of(
@@ -72,10 +72,8 @@ std::function<std::optional<double>(const fp8::PolicyGemm&, const fp8::Recipe&)>
                                           "run of this model, batch and layout on the GPU",
                                           file));
     }
-    double ratio = 0;
-    const char* end = entry->value.data() + entry->value.size();
-    if (auto [stop, error] = std::from_chars(entry->value.data(), end, ratio);
-        error != std::errc{} || stop != end || !(ratio > 0)) {
+    const double ratio = parse_number<double>(entry->value).value_or(0);
+    if (!(ratio > 0)) {
       fail<ConfigError>("decisions", "'{}' is '{}', expected how many times faster FP8 is", name,
                         entry->value);
     }

@@ -6,6 +6,8 @@
 #include <charconv>
 #include <cmath>
 
+#include "core/number.h"
+
 namespace ottava::config {
 namespace {
 
@@ -20,9 +22,9 @@ bool parse_integer(std::string_view text, int64_t& out) {
     text.remove_prefix(1);
   }
   if (text.empty() || text[0] == '-' || text[0] == '+') return false;
-  std::string digits = (negative ? "-" : "") + std::string(text);
-  auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), out, base);
-  return error == std::errc{} && end == digits.data() + digits.size();
+  const auto value = parse_number<int64_t>((negative ? "-" : "") + std::string(text), base);
+  out = value.value_or(0);
+  return value.has_value();
 }
 
 bool parse_real(std::string_view text, double& out) {

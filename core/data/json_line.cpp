@@ -3,13 +3,13 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <charconv>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
 #include "core/io/utf8.h"
 #include "core/listed.h"
+#include "core/number.h"
 
 namespace ottava::data {
 namespace {
@@ -25,11 +25,8 @@ struct Repaired {
 
 /// The code of `\uXXXX` at `at`; nothing where that is not what stands there.
 std::optional<unsigned> escaped_code(std::string_view line, size_t at) {
-  unsigned code = 0;
   if (line.size() < at + 6 || line[at] != '\\' || line[at + 1] != 'u') return {};
-  const char* end = line.data() + at + 6;
-  const auto [stop, error] = std::from_chars(line.data() + at + 2, end, code, 16);
-  return error == std::errc{} && stop == end ? std::optional(code) : std::nullopt;
+  return parse_number<unsigned>(line.substr(at + 2, 4), 16);
 }
 
 bool needs_repair(std::string_view line) {

@@ -3,9 +3,8 @@
 #define XXH_INLINE_ALL  // its header is all that is needed
 #include <xxhash.h>
 
-#include <charconv>
-
 #include "core/error.h"
+#include "core/number.h"
 #include "parallel/checkpoint/checksum_kernels.h"
 
 namespace ottava::checkpoint {
@@ -38,12 +37,10 @@ uint64_t text_checksum(std::string_view text) { return XXH64(text.data(), text.s
 std::string to_hex(uint64_t value) { return fmt::format("{:016x}", value); }
 
 uint64_t from_hex(std::string_view text, std::string_view where) {
-  uint64_t value = 0;
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
-  if (error != std::errc() || end != text.data() + text.size() || text.size() != 16) {
+  const auto value = parse_number<uint64_t>(text, 16);
+  if (!value || text.size() != 16)
     fail<FileError>(where, "'{}' is not a checksum of 16 hexadecimal digits", text);
-  }
-  return value;
+  return *value;
 }
 
 }  // namespace ottava::checkpoint

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -17,6 +16,7 @@
 #include "core/io/atomic_file.h"
 #include "core/io/file.h"
 #include "core/listed.h"
+#include "core/number.h"
 #include "parallel/checkpoint/checksum.h"
 #include "parallel/checkpoint/manifest.h"
 
@@ -49,10 +49,10 @@ std::vector<SavedStep> list_steps(const std::string& folder) {
     std::string name = it->path().filename().string();
     if (name.compare(0, kPrefix.size(), kPrefix) != 0) continue;
     bool replaced = has_suffix(name, ".old");
-    const char* number_end = name.data() + name.size() - (replaced ? 4 : 0);
-    int64_t step = 0;
-    auto [last, bad] = std::from_chars(name.data() + kPrefix.size(), number_end, step);
-    if (bad != std::errc() || last != number_end || step < 0) continue;
+    std::string_view number = std::string_view(name).substr(kPrefix.size());
+    if (replaced) number.remove_suffix(4);
+    const int64_t step = parse_number<int64_t>(number).value_or(-1);
+    if (step < 0) continue;
     std::string& path = paths[step];
     if (path.empty() || !replaced) path = folder + "/" + name;
   }

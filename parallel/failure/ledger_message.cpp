@@ -1,10 +1,12 @@
 #include "parallel/failure/ledger_message.h"
 
 #include <algorithm>
-#include <charconv>
+#include <array>
 #include <vector>
 
 #include <fmt/core.h>
+
+#include "core/number.h"
 
 namespace ottava {
 namespace {
@@ -12,11 +14,6 @@ namespace {
 std::string one_line(std::string text) {
   std::ranges::replace(text, '\n', ' ');
   return text;
-}
-
-bool parse(std::string_view text, int64_t& value) {
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc{} && end == text.data() + text.size();
 }
 
 }  // namespace
@@ -43,17 +40,21 @@ std::optional<LedgerMessage> LedgerMessage::decode(std::string_view bytes) {
     lines.push_back(bytes.substr(0, end));
     bytes.remove_prefix(end + 1);
   }
-  int64_t rank = 0, state = 0, inside = 0, collective = 0;
-  ProgressRecord& r = message.record;
-  if (!parse(lines[0], rank) || !parse(lines[1], state) || !parse(lines[2], inside) ||
-      !parse(lines[3], collective) || !parse(lines[4], r.step) || !parse(lines[5], r.sequence) ||
-      !parse(lines[6], r.elements)) {
-    return std::nullopt;
+  std::array<int64_t, 7> numbers;
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    const auto number = parse_number<int64_t>(lines[i]);
+    if (!number) return std::nullopt;
+    numbers[i] = *number;
   }
+  const auto [rank, state, inside, collective, step, sequence, elements] = numbers;
   if (rank < 0 || rank > INT32_MAX || state < 0 || state > static_cast<int>(ProgressRecord::State::failed) ||
       collective < 0 || collective > static_cast<int>(Collective::graph)) {
     return std::nullopt;
   }
+  ProgressRecord& r = message.record;
+  r.step = step;
+  r.sequence = sequence;
+  r.elements = elements;
   r.rank = static_cast<int>(rank);
   r.state = static_cast<ProgressRecord::State>(state);
   r.was_inside = inside != 0;

@@ -1,10 +1,10 @@
 #include "parallel/pipeline/stage_split.h"
 
-#include <charconv>
 #include <string_view>
 
 #include "core/counted.h"
 #include "core/error.h"
+#include "core/number.h"
 
 namespace ottava {
 namespace {
@@ -15,9 +15,8 @@ int unit_named(const std::string& name, int layers) {
   if (name == "norm") return layers + 1;
   constexpr std::string_view kPrefix = "layers.";
   int layer = -1;
-  const char* const end = name.data() + name.size();
-  if (!name.starts_with(kPrefix) || std::from_chars(name.data() + kPrefix.size(), end, layer).ptr != end ||
-      layer < 0 || layer >= layers)
+  if (name.starts_with(kPrefix)) layer = parse_number<int>(name.substr(kPrefix.size())).value_or(-1);
+  if (layer < 0 || layer >= layers)
     fail<ConfigError>("pipeline", "{} names \"{}\": expected layers.0 to layers.{}, or norm", kSplitPoints,
                       name, layers - 1);
   return layer + 1;

@@ -1,24 +1,22 @@
 #include "parallel/ranks/launch.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <map>
 #include <optional>
 #include <string_view>
 
 #include "core/error.h"
+#include "core/number.h"
 #include "parallel/comm/tcp.h"
 
 namespace ottava {
 namespace {
 
 int number(std::string_view name, std::string_view text) {
-  int value = 0;
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size() || value < 0) {
+  const int value = parse_number<int>(text).value_or(-1);
+  if (value < 0)
     fail<ConfigError>("launch", "{} is '{}', expected a number that is not negative", name, text);
-  }
   return value;
 }
 
