@@ -85,7 +85,7 @@ void fill_normal(float* out, int64_t first, int64_t count, const NormalInitialis
   double width = 1 - 2 * low;
   parallel_for(count, 4096, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      double u = random.uniform(static_cast<uint64_t>(first + i));
+      double u = random.uniform(first + i);
       out[i] = static_cast<float>(how.std * inverse_normal(low + width * u));
     }
   });

@@ -31,7 +31,7 @@ double seconds_per_call(Stream& stream, const std::function<void(Stream&)>& run,
     spent += time;
     times.push_back(time / calls);
   }
-  std::ranges::nth_element(times, times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2));
+  std::ranges::nth_element(times, times.begin() + times.size() / 2);
   return times[times.size() / 2];
 }
 

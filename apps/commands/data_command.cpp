@@ -288,8 +288,7 @@ void inspect_data(const DataInspectOptions& options, std::ostream& out) {
     if (tokenizer) {
       shown = tokenizer->decode(std::span(tokens[d]).first(std::min<size_t>(tokens[d].size(), 64)));
     } else if (document.kind == Document::Kind::text || document.kind == Document::Kind::json_line) {
-      shown.assign(tokens[d].begin(),
-                   tokens[d].begin() + static_cast<std::ptrdiff_t>(std::min<size_t>(tokens[d].size(), 256)));
+      shown.assign(tokens[d].begin(), tokens[d].begin() + std::min<size_t>(tokens[d].size(), 256));
     }
     out << fmt::format("document {} ({} {}): {}\n", d, tokens[d].size(),
                        tokenizer ? "tokens" : "bytes or ids", quote(shown, 160));

@@ -114,7 +114,7 @@ void run_generate_command(const GenerateCommand& c, std::ostream& out, std::ostr
     if (c.samples > 1)
       out << fmt::format("{}==> sample {} of {} <==\n", sample > 0 ? "\n" : "", sample + 1, c.samples);
     out << prompt << std::flush;
-    options.stream = static_cast<uint64_t>(sample);
+    options.stream = sample;
     std::vector<int32_t> text = tokens;
     added += write_answer(options, *model.tokenizer, *generator, generator->prompt(tokens), text, out);
   }

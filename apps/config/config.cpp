@@ -131,17 +131,13 @@ Config resolve(const config::Value& tree, const std::string& name,
   return c;
 }
 
-config::Value empty_tree() {
-  config::Value tree;
-  tree.kind = config::Value::Kind::table;
-  return tree;
-}
-
 }  // namespace
 
 Config load_config(const std::filesystem::path& given, const std::vector<std::string>& overrides) {
   const std::filesystem::path path = here_or_installed(given);
-  Config c = resolve(path.empty() ? empty_tree() : config::read_file(path), path.string(), overrides);
+  Config c =
+      resolve(path.empty() ? config::Value{.kind = config::Value::Kind::table} : config::read_file(path),
+              path.string(), overrides);
   c.provenance.file = path;
   return c;
 }

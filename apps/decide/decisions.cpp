@@ -25,10 +25,7 @@ std::string to_json(const Decisions& decisions) {
   for (const Decisions::Entry& e : decisions.entries) {
     entries.push(Json().set("name", e.name).set("value", e.value).set("reason", e.reason));
   }
-  Json json;
-  json.set("made_for", decisions.made_for);
-  json.set("entries", std::move(entries));
-  return json.dump(2) + "\n";
+  return Json().set("made_for", decisions.made_for).set("entries", std::move(entries)).dump(2) + "\n";
 }
 
 Decisions parse_decisions(std::string_view text, std::string_view where) {

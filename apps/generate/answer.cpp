@@ -16,8 +16,8 @@ int64_t write_answer(const AnswerOptions& o, const Tokenizer& tokenizer, Generat
   while (!text.stopped()) {
     std::vector<float> likely(logits.begin(), logits.begin() + tokenizer.vocab_size());
     if (o.repetition_penalty != 1) penalise_repetition(likely, tokens, o.repetition_penalty);
-    const int32_t token = sample_token(likely.data(), tokenizer.vocab_size(), o.sampling,
-                                       random.uniform(static_cast<uint64_t>(added)));
+    const int32_t token =
+        sample_token(likely.data(), tokenizer.vocab_size(), o.sampling, random.uniform(added));
     ++added;
     if (contains(o.stop_tokens, token)) break;
     tokens.push_back(token);

@@ -15,22 +15,25 @@ enum Track { kHost, kCompute = 2, kFirstAxis = 10 };
 int64_t nanoseconds(double seconds) { return std::llround(seconds * 1e9); }
 
 Json operation_args(const RecordedOperation& o, double seconds) {
-  Json args;
-  args.set("stream", kCompute).set("operation", o.op).set("operands", o.operands);
-  args.set("planned us", seconds * 1e6).set("planned FLOPs", o.flops).set("planned bytes", o.bytes);
-  return args;
+  return Json()
+      .set("stream", kCompute)
+      .set("operation", o.op)
+      .set("operands", o.operands)
+      .set("planned us", seconds * 1e6)
+      .set("planned FLOPs", o.flops)
+      .set("planned bytes", o.bytes);
 }
 
 Json transfer_args(const RecordedTransfer& t, int track, double seconds) {
-  Json args;
-  args.set("stream", track)
+  return Json()
+      .set("stream", track)
       .set("Collective name", std::string(t.calls[0].collective))
       .set("Group size", t.ranks)
       .set("Process Group Name", t.axis)
       .set("calls", std::ssize(t.calls))
       .set("payload bytes", t.payload_bytes())
-      .set("sent bytes", t.sent_bytes());
-  return args.set("planned us", seconds * 1e6);
+      .set("sent bytes", t.sent_bytes())
+      .set("planned us", seconds * 1e6);
 }
 
 std::string trace_of(const StepPlan& plan, const std::vector<ReplayedStep>& steps, double seconds,
@@ -67,9 +70,9 @@ std::string trace_of(const StepPlan& plan, const std::vector<ReplayedStep>& step
     trace.slice({track, "ncclKernel " + call, "kernel", begin, end},
                 transfer_args(t, track, ran.end - ran.begin));
   }
-  Json about;
-  about.set("schema", 1).set("steps", Json::Array{Json(1)}).set("host", "planned").set("planned", true);
-  trace.about("ottava", std::move(about));
+  trace.about(
+      "ottava",
+      Json().set("schema", 1).set("steps", Json::Array{1}).set("host", "planned").set("planned", true));
   return trace.text();
 }
 

@@ -177,8 +177,7 @@ class Search {
       std::ranges::stable_sort(out_.best, {}, [](const RecordedLayout& l) { return l.time->seconds; });
     }
     out_.recorded = static_cast<int64_t>(recorded);
-    if (out_.best.size() > top)
-      out_.best.erase(out_.best.begin() + static_cast<std::ptrdiff_t>(top), out_.best.end());
+    if (out_.best.size() > top) out_.best.erase(out_.best.begin() + top, out_.best.end());
     if (!out_.best.empty() || !closest_) return;
     RecordedLayout closest = recorder_.record(*closest_);
     if (closest.gib() > options_.limit_gib) {

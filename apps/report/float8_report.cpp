@@ -178,7 +178,7 @@ std::vector<std::string> Float8Alerts::check(const std::vector<Float8Operand>& o
       }
     }
     if (found.empty()) continue;
-    std::ranges::stable_sort(found, [](const auto& a, const auto& b) { return a.first > b.first; });
+    std::ranges::stable_sort(found, std::greater(), &std::pair<double, std::string_view>::first);
     std::string layers;
     for (size_t i = 0; i < std::min(found.size(), kNamedLayers); ++i) {
       layers += fmt::format("{}{} {:.3g}%", i > 0 ? ", " : "", found[i].second, 100 * found[i].first);

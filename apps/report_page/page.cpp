@@ -137,9 +137,7 @@ Json events_of(const RunHistory& run) {
   constexpr size_t kMost = 500;
   Json out{Json::Array{}};
   auto add = [&](int64_t step, const std::string& when, std::string text) {
-    Json event;
-    event.set("step", step).set("when", when).set("text", std::move(text));
-    out.push(std::move(event));
+    out.push(Json().set("step", step).set("when", when).set("text", std::move(text)));
   };
   size_t count = 0;
   for (const RunEvent& e : run.events)
@@ -154,7 +152,7 @@ Json events_of(const RunHistory& run) {
 Json planned_of(const RunHistory& run) {
   Json categories{Json::Array{}};
   for (const auto& [name, bytes] : run.planned_memory)
-    categories.push(Json(Json::Array{Json(name), rounded(gib(bytes))}));
+    categories.push(Json::Array{name, rounded(gib(bytes))});
   Json out;
   if (run.planned_seconds > 0) out.set("step_seconds", rounded(run.planned_seconds));
   return out.set("memory", rounded(gib(run.planned_bytes))).set("categories", std::move(categories));
@@ -163,18 +161,21 @@ Json planned_of(const RunHistory& run) {
 Json trace_of(const TracedTime& trace) {
   Json operations{Json::Array{}};
   for (const TracedTime::Operation& o : trace.operations) {
-    Json row;
-    row.set("name", o.name).set("ms", rounded(o.milliseconds)).set("flops", rounded(o.flops));
-    operations.push(std::move(row.set("bytes", rounded(o.bytes)).set("call", o.is_call)));
+    operations.push(Json()
+                        .set("name", o.name)
+                        .set("ms", rounded(o.milliseconds))
+                        .set("flops", rounded(o.flops))
+                        .set("bytes", rounded(o.bytes))
+                        .set("call", o.is_call));
   }
-  Json split, out;
-  split.set("total", trace.split.total)
-      .set("compute", trace.split.compute)
-      .set("communication", trace.split.communication)
-      .set("exposed", trace.split.exposed)
-      .set("idle", trace.split.idle);
-  return out.set("about", trace.about)
-      .set("split", std::move(split))
+  return Json()
+      .set("about", trace.about)
+      .set("split", Json()
+                        .set("total", trace.split.total)
+                        .set("compute", trace.split.compute)
+                        .set("communication", trace.split.communication)
+                        .set("exposed", trace.split.exposed)
+                        .set("idle", trace.split.idle))
       .set("operations", std::move(operations));
 }
 
@@ -187,12 +188,12 @@ Json groups_of(const std::vector<RunHistory>& runs) {
         if (const std::string_view name = name_in(group, column); !name.empty()) names.emplace(column, name);
     }
     if (names.empty()) continue;
-    Json keys{Json::Array{}}, row;
-    for (const auto& [column, name] : names) keys.push(Json(Json::Array{Json(column), Json(name)}));
-    row.set("title", std::string(group.title))
-        .set("hint", std::string(group.hint))
-        .set("keys", std::move(keys));
-    out.push(std::move(row));
+    Json keys{Json::Array{}};
+    for (const auto& [column, name] : names) keys.push(Json::Array{column, name});
+    out.push(Json()
+                 .set("title", std::string(group.title))
+                 .set("hint", std::string(group.hint))
+                 .set("keys", std::move(keys)));
   }
   return out;
 }
@@ -215,9 +216,9 @@ Json run_json(const RunHistory& run, size_t points) {
   if (Json map = float8_map(run); !map.is_null()) out.set("fp8", std::move(map));
   out.set("events", events_of(run));
   if (!run.stages.empty()) {
-    Json ranks{Json::Array{}};
-    for (const std::string& stage : run.stages) ranks.push(stage);
-    out.set("pipeline", Json().set("schedule", run.schedule).set("ranks", std::move(ranks)));
+    out.set(
+        "pipeline",
+        Json().set("schedule", run.schedule).set("ranks", Json::Array(run.stages.begin(), run.stages.end())));
   }
   if (run.config.empty()) return out;
   Json config;

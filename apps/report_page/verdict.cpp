@@ -26,8 +26,8 @@ std::vector<double> finite_of(const RunHistory& run, std::string_view name) {
 double settled(const RunHistory& run, std::string_view name) {
   std::vector<double> values = finite_of(run, name);
   if (values.empty()) return 0;
-  values.erase(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2));
-  std::ranges::nth_element(values, values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2));
+  values.erase(values.begin(), values.begin() + values.size() / 2);
+  std::ranges::nth_element(values, values.begin() + values.size() / 2);
   return values[values.size() / 2];
 }
 
@@ -107,7 +107,7 @@ std::string comparison_of(const RunHistory& run, const RunHistory& baseline) {
   const size_t tenth = std::max<size_t>(1, gaps.size() / 10);
   double mean = 0;
   for (size_t i = gaps.size() - tenth; i < gaps.size(); ++i) mean += gaps[i].second / tenth;
-  const auto settled_begin = gaps.begin() + static_cast<std::ptrdiff_t>(gaps.size() > 10 ? tenth : 0);
+  const auto settled_begin = gaps.begin() + (gaps.size() > 10 ? tenth : 0);
   const auto widest = std::max_element(settled_begin, gaps.end(), [](const auto& a, const auto& b) {
     return std::abs(a.second) < std::abs(b.second);
   });

@@ -99,9 +99,7 @@ void describe(Plan& plan, const Key& key) {
   const BlasProblem& p = key.problem;
   const CublasLt& lt = cublaslt();
   auto layout = [&](cublasLtMatrixLayout_t& handle, DType type, int64_t rows, int64_t cols, int64_t ld) {
-    check(lt.layout_create(&handle, type_of(type), static_cast<uint64_t>(rows), static_cast<uint64_t>(cols),
-                           ld),
-          "MatrixLayoutCreate", p);
+    check(lt.layout_create(&handle, type_of(type), rows, cols, ld), "MatrixLayoutCreate", p);
   };
   auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
     check(lt.desc_set(plan.desc, attribute, &value, sizeof value), "MatmulDescSetAttribute", p);

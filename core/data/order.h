@@ -15,7 +15,7 @@ inline std::vector<int32_t> permutation(int64_t n, PhiloxStream stream) {
   std::vector<int32_t> order(n);
   for (int64_t i = 0; i < n; ++i) order[i] = static_cast<int32_t>(i);
   for (int64_t i = n - 1; i > 0; --i) {
-    uint64_t j = stream.below(static_cast<uint64_t>(i) + 1, static_cast<uint64_t>(i));
+    uint64_t j = stream.below(i + 1, i);
     std::swap(order[i], order[j]);
   }
   return order;
@@ -29,8 +29,8 @@ inline PhiloxStream block_stream(uint64_t seed, int64_t epoch) {
 /// seed, so two of them coincide with a chance of 2^-64.
 inline PhiloxStream document_stream(uint64_t seed, int64_t epoch, int64_t block, int64_t segment) {
   PhiloxStream epoch_stream{.seed = seed, .stream = 2 * static_cast<uint64_t>(epoch) + 1};
-  PhiloxStream of_block{.seed = epoch_stream.word(static_cast<uint64_t>(block)), .stream = seed};
-  return {.seed = seed, .stream = of_block.word(static_cast<uint64_t>(segment))};
+  PhiloxStream of_block{.seed = epoch_stream.word(block), .stream = seed};
+  return {.seed = seed, .stream = of_block.word(segment)};
 }
 
 }  // namespace ottava::data

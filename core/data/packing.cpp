@@ -109,7 +109,7 @@ void DocumentEncoder::append_stored(const Document& document, std::string_view b
   size_t width = document.kind == Document::Kind::u16_tokens ? 2 : 4, count = bytes.size() / width;
   size_t start = tokens.size();
   tokens.resize(start + count);
-  uint32_t vocabulary = static_cast<uint32_t>(encoder_.vocab_size), highest = 0;
+  uint32_t vocabulary = encoder_.vocab_size, highest = 0;
   for (size_t i = 0; i < count; ++i) {
     uint32_t id = 0;
     std::memcpy(&id, bytes.data() + i * width, width);  // little endian, as the formats are
@@ -118,7 +118,7 @@ void DocumentEncoder::append_stored(const Document& document, std::string_view b
   }
   if (highest < vocabulary) return;
   for (size_t i = 0; i < count; ++i) {
-    uint32_t id = static_cast<uint32_t>(tokens[start + i]);
+    uint32_t id = tokens[start + i];
     if (id >= vocabulary) {
       fail<DataError>(kWhere,
                       "'{}' has token id {} at byte {}, the vocabulary has {} (0 to {}): was it prepared "

@@ -63,12 +63,12 @@ void ShardWriter::finish() {
   ShardHeader h{};
   std::memcpy(h.magic, ShardHeader::kMagic.data(), sizeof h.magic);
   h.version = ShardHeader::kVersion;
-  h.token_bytes = static_cast<uint32_t>(token_bytes_);
-  h.tokens = static_cast<uint64_t>(tokens());
-  h.documents = static_cast<uint64_t>(documents());
+  h.token_bytes = token_bytes_;
+  h.tokens = tokens();
+  h.documents = documents();
   h.bos_id = bos_id_;
   h.eos_id = eos_id_;
-  h.vocab_size = static_cast<uint32_t>(vocab_size_);
+  h.vocab_size = vocab_size_;
   h.checksum = XXH64_digest(checksum_.get());
   std::string fingerprint = shard_fingerprint(fingerprint_);
   std::memcpy(h.fingerprint, fingerprint.data(), fingerprint.size());

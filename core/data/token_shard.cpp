@@ -240,7 +240,7 @@ std::unique_ptr<TokenShard> open_megatron(File file) {
   }
   int64_t token_bytes = dtype == 8 ? 2 : 4;
   uint64_t sequences = load<uint64_t>(head, 18), entries = load<uint64_t>(head, 26);
-  uint64_t limit = static_cast<uint64_t>(index.size());
+  uint64_t limit = index.size();
   // Both counts are bounded before they are multiplied. One more byte per sequence holds the mode, where
   // there is one.
   bool fits = sequences <= limit / 12 && entries <= limit / 8 && entries >= 1;
@@ -285,7 +285,7 @@ ShardHeader read_shard_header(const File& file) {
       (h.token_bytes != 2 && h.token_bytes != 4)) {
     fail<FileError>(kWhere, "'{}' has a damaged header; prepare it again", file.path());
   }
-  uint64_t limit = static_cast<uint64_t>(file.size());
+  uint64_t limit = file.size();
   bool fits = h.tokens <= limit && h.documents <= limit;
   uint64_t tokens_end = fits ? (sizeof h + h.tokens * h.token_bytes + 7) / 8 * 8 : 0;
   if (!fits || limit != tokens_end + 8 * (h.documents + 1)) {

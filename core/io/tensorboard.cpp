@@ -34,7 +34,7 @@ void append_fixed(std::string& out, T value) {
 void append_key(std::string& out, uint32_t field, WireType type) { append_varint(out, field << 3 | type); }
 void append_integer(std::string& out, uint32_t field, int64_t value) {
   append_key(out, field, kVarint);
-  append_varint(out, static_cast<uint64_t>(value));
+  append_varint(out, value);
 }
 void append_bytes(std::string& out, uint32_t field, std::string_view bytes) {
   append_key(out, field, kBytes);

@@ -15,7 +15,7 @@ class RandomWords {
   void fill(uint64_t seed, uint64_t stream, uint64_t first, int64_t n) {
     skip_ = first % 4;
     for (int64_t i = 0; i < skip_ + n; i += 4 * kLanes) {
-      philox_16(seed, stream, first / 4 + static_cast<uint64_t>(i / 4), words_ + i);
+      philox_16(seed, stream, first / 4 + (i / 4), words_ + i);
     }
   }
   UVec load(int64_t i) const {
@@ -61,7 +61,7 @@ uint32_t update(const AdamwStep& s, const AdamwChunk& c) {
   for (int64_t begin = 0; begin < c.n; begin += kPiece) {
     const int64_t n = c.n - begin < kPiece ? c.n - begin : kPiece;
     if constexpr (kIsBf16<State>) {
-      random.fill(s.hyper.seed, c.random_stream, c.first_element + static_cast<uint64_t>(begin), n);
+      random.fill(s.hyper.seed, c.random_stream, c.first_element + begin, n);
     }
     float* master = c.master + begin;
     const float* gradient = c.gradient + begin;

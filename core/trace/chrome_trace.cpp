@@ -71,9 +71,10 @@ void ChromeTrace::about(std::string name, Json value) { about_.set(std::move(nam
 
 std::string ChromeTrace::text() const {
   Json head = about_;
-  Json distributed;
-  distributed.set("backend", rank_.backend).set("rank", rank_.rank).set("world_size", rank_.world_size);
-  head.set("schemaVersion", 1).set("displayTimeUnit", "ms").set("distributedInfo", std::move(distributed));
+  head.set("schemaVersion", 1)
+      .set("displayTimeUnit", "ms")
+      .set("distributedInfo",
+           Json().set("backend", rank_.backend).set("rank", rank_.rank).set("world_size", rank_.world_size));
   std::string text = head.dump();
   text.pop_back();
   return text + ",\"traceEvents\":[\n" + events_ + "\n]}\n";

@@ -78,29 +78,28 @@ std::shared_ptr<const DeviceClock> FlightRecorder::clock() const {
 Json flight_record(const std::vector<CallRecord>& calls, int rank, int world_size,
                    const std::string& reason) {
   constexpr std::string_view kStates[] = {"scheduled", "started", "completed"};
-  auto sizes = [](int64_t elements) { return Json(Json::Array{Json(Json::Array{Json(elements)})}); };
-  auto texts = [](std::string_view text) { return Json(Json::Array{Json(std::string(text))}); };
+  auto sizes = [](int64_t elements) { return Json::Array{Json(Json::Array{elements})}; };
+  auto texts = [](std::string_view text) { return Json::Array{std::string(text)}; };
   Json out, groups, entries(Json::Array{});
   for (const CallRecord& c : calls) {
     if (!groups.find(c.axis)) groups.set(c.axis, Json(Json::Object{{"size", Json(c.group_size)}}));
-    Json entry;
-    entry.set("record_id", c.id)
-        .set("collective_seq_id", c.sequence)
-        .set("pg_name", c.axis)
-        .set("profiling_name", fmt::format("{}:{}", name_of(c.collective), c.label))
-        .set("step", c.step)
-        .set("state", std::string(kStates[static_cast<size_t>(c.state)]))
-        .set("calls", c.calls)
-        .set("input_sizes", sizes(c.in_elements))
-        .set("output_sizes", sizes(c.out_elements))
-        .set("input_dtypes", texts(name_of(c.dtype)))
-        .set("output_dtypes", texts(name_of(c.dtype)))
-        .set("sent_bytes", c.sent_bytes)
-        .set("time_created_ns", c.issued_ns)
-        .set("time_discovered_started_ns", c.began_ns > 0 ? Json(c.began_ns) : Json())
-        .set("time_discovered_completed_ns", c.ended_ns > 0 ? Json(c.ended_ns) : Json())
-        .set("retired", c.state == CallRecord::State::completed);
-    entries.push(std::move(entry));
+    entries.push(Json()
+                     .set("record_id", c.id)
+                     .set("collective_seq_id", c.sequence)
+                     .set("pg_name", c.axis)
+                     .set("profiling_name", fmt::format("{}:{}", name_of(c.collective), c.label))
+                     .set("step", c.step)
+                     .set("state", std::string(kStates[static_cast<size_t>(c.state)]))
+                     .set("calls", c.calls)
+                     .set("input_sizes", sizes(c.in_elements))
+                     .set("output_sizes", sizes(c.out_elements))
+                     .set("input_dtypes", texts(name_of(c.dtype)))
+                     .set("output_dtypes", texts(name_of(c.dtype)))
+                     .set("sent_bytes", c.sent_bytes)
+                     .set("time_created_ns", c.issued_ns)
+                     .set("time_discovered_started_ns", c.began_ns > 0 ? Json(c.began_ns) : Json())
+                     .set("time_discovered_completed_ns", c.ended_ns > 0 ? Json(c.ended_ns) : Json())
+                     .set("retired", c.state == CallRecord::State::completed));
   }
   out.set("version", "ottava 1").set("rank", rank).set("world_size", world_size).set("reason", reason);
   out.set("pg_config", groups.is_null() ? Json(Json::Object{}) : std::move(groups));

@@ -97,7 +97,7 @@ std::optional<std::string> ChatEncoder::append(std::string_view line, std::vecto
   for (const ChatRun& run : runs) encode(run, tokens);
   if (has_marks && options_.eos && tokenizer_->eos_id()) tokens.push_back(*tokenizer_->eos_id());
   tokens[first] = masked(id_of(tokens[first]));  // nothing is there to predict it from
-  if (std::all_of(tokens.begin() + static_cast<std::ptrdiff_t>(first), tokens.end(), is_masked)) {
+  if (std::all_of(tokens.begin() + first, tokens.end(), is_masked)) {
     tokens.resize(first);
     return "no token counts towards the loss: the completion is empty";
   }
