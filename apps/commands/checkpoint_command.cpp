@@ -45,7 +45,7 @@ int64_t numel_of(const Manifest::Tensor& tensor) {
   return numel;
 }
 
-bool is_weight(const Manifest::Tensor& tensor) { return tensor.file.compare(0, 5, "model") == 0; }
+bool is_weight(const Manifest::Tensor& tensor) { return tensor.file.starts_with("model"); }
 
 void print_training_state(const std::string& folder, std::ostream& out) {
   std::string path = folder + "/training_state.json";

@@ -32,10 +32,6 @@ void rename_or_fail(const std::string& from, const std::string& to) {
   }
 }
 
-bool has_suffix(std::string_view name, std::string_view suffix) {
-  return name.size() > suffix.size() && name.substr(name.size() - suffix.size()) == suffix;
-}
-
 }  // namespace
 
 std::string step_folder(const std::string& folder, int64_t step) {
@@ -47,8 +43,8 @@ std::vector<SavedStep> list_steps(const std::string& folder) {
   std::error_code error;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
     std::string name = it->path().filename().string();
-    if (name.compare(0, kPrefix.size(), kPrefix) != 0) continue;
-    bool replaced = has_suffix(name, ".old");
+    if (!name.starts_with(kPrefix)) continue;
+    bool replaced = name.ends_with(".old");
     std::string_view number = std::string_view(name).substr(kPrefix.size());
     if (replaced) number.remove_suffix(4);
     const int64_t step = parse_number<int64_t>(number).value_or(-1);
@@ -107,7 +103,7 @@ std::vector<int64_t> rotate_steps(const std::string& folder, Rotation rotation, 
   std::vector<SavedStep> complete = list_steps(folder);
   std::erase_if(complete, [&](const SavedStep& s) {
     const bool is_kept = rotation.keep_every > 0 && s.step % rotation.keep_every == 0;
-    return is_kept || !fs::exists(s.path + "/" + std::string(kManifestName));
+    return is_kept || !fs::exists(manifest_path(s.path));
   });
   auto excess = std::ssize(complete) - rotation.keep_latest_k;
   for (const SavedStep& saved : complete) {
@@ -127,9 +123,9 @@ void remove_leftovers(const std::string& folder) {
   std::vector<fs::path> leftovers;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
     std::string name = entry.path().filename().string();
-    if (name.compare(0, kPrefix.size(), kPrefix) != 0) continue;
-    bool replaced = has_suffix(name, ".old");
-    if (replaced || has_suffix(name, ".tmp") || has_suffix(name, ".deleted"))
+    if (!name.starts_with(kPrefix)) continue;
+    bool replaced = name.ends_with(".old");
+    if (replaced || name.ends_with(".tmp") || name.ends_with(".deleted"))
       leftovers.push_back(entry.path());
     if (!replaced) continue;
     std::string path = folder + "/" + name.substr(0, name.size() - 4);

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <set>
 
 #include "core/counted.h"
 #include "core/io/safetensors_folder.h"
@@ -33,12 +34,12 @@ TensorsByName check_model(const Manifest& manifest, const Layout& layout, const 
   bool has_optimizer = false;
   for (const Manifest::Tensor& tensor : manifest.tensors) {
     saved[tensor.name] = &tensor;
-    has_optimizer |= tensor.file.compare(0, 9, "optimizer") == 0;
+    has_optimizer |= tensor.file.starts_with("optimizer");
   }
   Differences differences;
-  std::map<std::string_view, bool> wanted;
+  std::set<std::string_view> wanted;
   for (const StoredTensor& tensor : layout.tensors) {
-    wanted[tensor.entry.name] = true;
+    wanted.insert(tensor.entry.name);
     if (tensor.state != State::weight && !has_optimizer) {
       fail<ConfigError>("checkpoint",
                         "{} holds no optimizer state: it can start a run (checkpoint.initial_load_path, with "
@@ -57,8 +58,7 @@ TensorsByName check_model(const Manifest& manifest, const Layout& layout, const 
     }
   }
   for (const Manifest::Tensor& tensor : manifest.tensors) {
-    bool of_model = tensor.file.compare(0, 5, "model") == 0;
-    if (of_model && wanted.count(tensor.name) == 0)
+    if (tensor.file.starts_with("model") && !wanted.contains(tensor.name))
       differences.add(fmt::format("its '{}' is unknown here", tensor.name));
   }
   differences.refuse(folder);

@@ -124,7 +124,7 @@ void check_file(const std::string& folder, const Manifest::File& expected) {
 }
 
 Manifest open_checkpoint(const std::string& folder) {
-  std::string path = folder + "/" + std::string(kManifestName);
+  std::string path = manifest_path(folder);
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) {
     fail<FileError>("checkpoint", "{} has no {}: it was not saved to the end", folder, kManifestName);

@@ -11,6 +11,9 @@
 namespace ottava::checkpoint {
 
 inline constexpr std::string_view kManifestName = "manifest.json";
+inline std::string manifest_path(const std::string& folder) {
+  return folder + "/" + std::string(kManifestName);
+}
 inline constexpr int64_t kFormatVersion = 1;
 
 /// `manifest.json`, the last file that is written: what a complete checkpoint consists of.

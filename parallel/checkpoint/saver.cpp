@@ -207,7 +207,7 @@ void CheckpointSaver::commit(Pending& pending) {
     Manifest manifest = make_manifest(pending.checkpoint, pending.layout, group_.size());
     for (size_t t = 0; t < manifest.tensors.size(); ++t) manifest.tensors[t].checksum = pending.checksums[t];
     manifest.files.insert(manifest.files.end(), pending.small_files.begin(), pending.small_files.end());
-    write_synced(pending.temporary + "/" + std::string(kManifestName), to_text(manifest));
+    write_synced(manifest_path(pending.temporary), to_text(manifest));
     sync_folder(pending.temporary);
     commit_step(options_.folder, pending.checkpoint.step);
     const int64_t bytes = sum_of(manifest.files, &Manifest::File::bytes);

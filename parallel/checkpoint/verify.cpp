@@ -83,7 +83,7 @@ std::vector<std::string> verify_checkpoint(const std::string& folder,
     }
   };
   Manifest manifest;
-  std::string path = folder + "/" + std::string(kManifestName);
+  std::string path = manifest_path(folder);
   if (!attempt([&] { manifest = parse_manifest(read_file(path), path); })) return problems;
   std::map<std::string, std::unique_ptr<SafetensorsFile>> files;
   for (const Manifest::File& file : manifest.files) {
