@@ -64,26 +64,24 @@ __global__ void __launch_bounds__(kBlock)
 }  // namespace
 
 void amax(Stream& stream, const MatrixRows& x, const Tensor& amax) {
-  dispatch_float(x.dtype, "amax", [&]<class Host>() {
-    using T = Element<Host>;
-    const auto* data = static_cast<const T*>(x.data);
+  dispatch_element(x.dtype, "amax", [&]<class T>() {
+    const T* data = pointer<T>(x);
     const bool is_whole = x.stride == x.cols;
     const Rows<T> m =
         is_whole ? Rows<T>{data, 1, x.numel(), x.numel()} : Rows<T>{data, x.rows, x.cols, x.stride};
     const int64_t pieces = m.rows * ceil_div(m.cols, int64_t{16});
     launch("amax", stream, {.grid = grid_of(ceil_div(pieces, kBlock * kPiecesPerThread)), .block = kBlock},
-           is_whole ? amax_kernel<T, true> : amax_kernel<T, false>, m, static_cast<uint32_t*>(amax.data),
+           is_whole ? amax_kernel<T, true> : amax_kernel<T, false>, m, pointer<uint32_t>(amax),
            rows_are_aligned(is_whole ? 16 : x.stride * int64_t{sizeof(T)}, x));
   });
 }
 
 void column_amax(Stream& stream, const MatrixRows& x, const Tensor& amax) {
-  dispatch_float(x.dtype, "column_amax", [&]<class Host>() {
-    using T = Element<Host>;
+  dispatch_element(x.dtype, "column_amax", [&]<class T>() {
     const int64_t across = ceil_div(x.cols, kColumns);
     launch("column_amax", stream, {.grid = grid_of(ceil_div(x.rows, kRows) * across), .block = kBlock},
-           column_amax_kernel<T>, Rows<T>{static_cast<const T*>(x.data), x.rows, x.cols, x.stride},
-           static_cast<uint32_t*>(amax.data), static_cast<unsigned>(across),
+           column_amax_kernel<T>, Rows<T>{pointer<T>(x), x.rows, x.cols, x.stride}, pointer<uint32_t>(amax),
+           static_cast<unsigned>(across),
            x.cols % 16 == 0 && rows_are_aligned(x.stride * int64_t{sizeof(T)}, x));
   });
 }

@@ -35,19 +35,17 @@ __global__ void __launch_bounds__(kBlock)
 
 void delayed_amax(Stream& stream, const AmaxHistory& history, const Tensor& current, const Tensor& amax) {
   const int64_t slots = history.rows.cols();
-  launch("delayed_amax", stream, {.grid = grid_of(ceil_div(slots, kBlock)), .block = kBlock}, delayed_kernel,
-         static_cast<const uint32_t*>(history.rows.data), history.length(), slots,
-         static_cast<int>(history.margin),
-         history.is_full() ? nullptr : static_cast<const uint32_t*>(current.data),
-         static_cast<uint32_t*>(amax.data));
+  launch("delayed_amax", stream, one_thread_each(slots, kBlock), delayed_kernel,
+         pointer<uint32_t>(history.rows), history.length(), slots, static_cast<int>(history.margin),
+         history.is_full() ? nullptr : pointer<uint32_t>(current), pointer<uint32_t>(amax));
 }
 
 void advance(Stream& stream, const AmaxHistory& history, const Tensor& step_amax) {
   const int64_t slots = history.rows.cols(), length = history.length();
-  auto row = [&](int64_t step) { return static_cast<uint32_t*>(history.rows.data) + step % length * slots; };
-  launch("advance_amax_history", stream, {.grid = grid_of(ceil_div(slots, kBlock)), .block = kBlock},
-         advance_kernel, static_cast<const uint32_t*>(step_amax.data),
-         history.steps > 0 ? row(history.steps + length - 1) : nullptr, row(history.steps), slots);
+  auto row = [&](int64_t step) { return pointer<uint32_t>(history.rows) + step % length * slots; };
+  launch("advance_amax_history", stream, one_thread_each(slots, kBlock), advance_kernel,
+         pointer<uint32_t>(step_amax), history.steps > 0 ? row(history.steps + length - 1) : nullptr,
+         row(history.steps), slots);
 }
 
 }  // namespace ottava::fp8::cuda

@@ -92,36 +92,33 @@ __global__ void __launch_bounds__(kBlock)
 }  // namespace
 
 void dequantize(Stream& stream, const Float8Codes& x, Granularity granularity, const Tensor& y) {
-  dispatch_float(y.dtype, "dequantize", [&]<class Host>() {
-    using T = Element<Host>;
-    const Arguments<T> a{.codes = static_cast<const uint8_t*>(x.codes.data),
+  dispatch_element(y.dtype, "dequantize", [&]<class T>() {
+    const Arguments<T> a{.codes = pointer<uint8_t>(x.codes),
                          .inverses = x.scale_inverse.data,
                          .granularity = granularity,
-                         .y = static_cast<T*>(y.data),
+                         .y = pointer<T>(y),
                          .rows = y.rows(),
                          .cols = y.cols(),
                          .pieces = ceil_div(y.cols(), 16),
                          .wide = rows_are_aligned(y.cols(), x.codes, y)};
     dispatch_format(x.codes.dtype, [&]<DType kFormat>() {
-      launch("dequantize", stream, {.grid = grid_of(ceil_div(a.rows * a.pieces, kBlock)), .block = kBlock},
-             dequantize_kernel<T, kFormat>, a);
+      launch("dequantize", stream, one_thread_each(a.rows * a.pieces, kBlock), dequantize_kernel<T, kFormat>,
+             a);
     });
   });
 }
 
 void transpose_codes(Stream& stream, const Tensor& from, const Tensor& to) {
   const int64_t rows = from.rows(), cols = from.cols(), across = ceil_div(cols, kTile);
-  const TransposedTile transposed{static_cast<uint8_t*>(to.data), rows, cols, 0, 0,
-                                  rows_are_aligned(rows, to)};
+  const TransposedTile transposed{pointer<uint8_t>(to), rows, cols, 0, 0, rows_are_aligned(rows, to)};
   launch("transpose_codes", stream, {.grid = grid_of(ceil_div(rows, kTile) * across), .block = kTileThreads},
-         transpose_kernel, static_cast<const uint8_t*>(from.data), transposed, static_cast<unsigned>(across),
+         transpose_kernel, pointer<uint8_t>(from), transposed, static_cast<unsigned>(across),
          rows_are_aligned(cols, from));
 }
 
 void transpose_block_scales(Stream& stream, const Tensor& from, Shape, const Tensor& to) {
-  launch("transpose_block_scales", stream, {.grid = grid_of(ceil_div(to.numel(), kBlock)), .block = kBlock},
-         transpose_scales_kernel, static_cast<const float*>(from.data), from.shape[0], from.shape[1],
-         static_cast<float*>(to.data), to.shape[0], to.shape[1]);
+  launch("transpose_block_scales", stream, one_thread_each(to.numel(), kBlock), transpose_scales_kernel,
+         pointer<float>(from), from.shape[0], from.shape[1], pointer<float>(to), to.shape[0], to.shape[1]);
 }
 
 }  // namespace ottava::fp8::cuda

@@ -239,15 +239,15 @@ void launch_tiles(Stream& stream, Granularity granularity, const Arguments<T>& a
 
 QuantizeTargets targets_of(const Quantize& q) {
   const MatrixRows x = x_of(q);
-  return {.out = static_cast<uint8_t*>(q.out.codes.data),
-          .transposed = static_cast<uint8_t*>(q.transposed.codes.data),
+  return {.out = pointer<uint8_t>(q.out.codes),
+          .transposed = pointer<uint8_t>(q.transposed.codes),
           .out_inverse = q.out.scale_inverse.data,
           .transposed_inverse = q.transposed.scale_inverse.data,
-          .amax = static_cast<const uint32_t*>(q.amax.data),
-          .column_amax = static_cast<const uint32_t*>(q.column_amax.data),
-          .counters = static_cast<unsigned long long*>(q.counters.data),
-          .non_finite = static_cast<uint32_t*>(q.non_finite.data),
-          .largest = static_cast<uint32_t*>(q.largest.data),
+          .amax = pointer<uint32_t>(q.amax),
+          .column_amax = pointer<uint32_t>(q.column_amax),
+          .counters = pointer<unsigned long long>(q.counters),
+          .non_finite = pointer<uint32_t>(q.non_finite),
+          .largest = pointer<uint32_t>(q.largest),
           .rounding = q.rounding,
           .wide_rows = rows_are_aligned(x.cols, x, q.out.codes) && rows_are_aligned(x.stride),
           .wide_columns = rows_are_aligned(x.rows, q.transposed.codes)};
@@ -270,14 +270,9 @@ void quantize(Stream& stream, const Quantize& q) {
   int64_t tiles = ceil_div(x.rows, kTile) * across;
   if (q.granularity == Granularity::tensor && tiles == 0) tiles = 1;
   const DType format = (q.out.empty() ? q.transposed : q.out).codes.dtype;
-  dispatch_float(x.dtype, "quantize", [&]<class Host>() {
-    using T = Element<Host>;
-    const Arguments<T> a{static_cast<const T*>(x.data),
-                         x.rows,
-                         x.cols,
-                         x.stride,
-                         to,
-                         static_cast<unsigned>(across > 0 ? across : 1)};
+  dispatch_element(x.dtype, "quantize", [&]<class T>() {
+    const Arguments<T> a{pointer<T>(x), x.rows, x.cols,
+                         x.stride,      to,     static_cast<unsigned>(across > 0 ? across : 1)};
     dispatch_format(format,
                     [&]<DType kFormat>() { launch_tiles<T, kFormat>(stream, q.granularity, a, tiles); });
   });

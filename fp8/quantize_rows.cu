@@ -66,9 +66,8 @@ __global__ void __launch_bounds__(kBlock) row_kernel(Arguments<T> a) {
 
 void quantize_rows(Stream& stream, const Quantize& q, const QuantizeTargets& to) {
   const MatrixRows x = x_of(q);
-  dispatch_float(x.dtype, "quantize", [&]<class Host>() {
-    using T = Element<Host>;
-    const Arguments<T> a{static_cast<const T*>(x.data), x.rows, x.cols, x.stride, to};
+  dispatch_element(x.dtype, "quantize", [&]<class T>() {
+    const Arguments<T> a{pointer<T>(x), x.rows, x.cols, x.stride, to};
     dispatch_format(q.out.codes.dtype, [&]<DType kFormat>() {
       // A warp for short rows, else a block.
       const bool is_short = a.cols <= 16 * kKept * 32;

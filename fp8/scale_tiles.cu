@@ -33,15 +33,14 @@ __global__ void __launch_bounds__(kBlock)
 }  // namespace
 
 void untile_scales(Stream& stream, const MxScales& a) {
-  launch("untile_scales", stream, {.grid = grid_of(ceil_div(a.plain.numel(), kBlock)), .block = kBlock},
-         untile_kernel, static_cast<const uint8_t*>(a.tiles.data), static_cast<uint8_t*>(a.plain.data),
-         plain_scales(a), ScaleLayout(Granularity::block_1x32, a.matrix.rows(), a.matrix.cols()));
+  launch("untile_scales", stream, one_thread_each(a.plain.numel(), kBlock), untile_kernel,
+         pointer<uint8_t>(a.tiles), pointer<uint8_t>(a.plain), plain_scales(a),
+         ScaleLayout(Granularity::block_1x32, a.matrix.rows(), a.matrix.cols()));
 }
 
 void tile_scales(Stream& stream, const MxScales& a) {
-  launch("tile_scales", stream, {.grid = grid_of(ceil_div(a.tiles.numel(), kBlock)), .block = kBlock},
-         tile_kernel, static_cast<const uint8_t*>(a.plain.data), static_cast<uint8_t*>(a.tiles.data),
-         plain_scales(a), a.tiles.numel());
+  launch("tile_scales", stream, one_thread_each(a.tiles.numel(), kBlock), tile_kernel,
+         pointer<uint8_t>(a.plain), pointer<uint8_t>(a.tiles), plain_scales(a), a.tiles.numel());
 }
 
 }  // namespace ottava::fp8::cuda

@@ -47,20 +47,19 @@ __global__ void __launch_bounds__(kBlock) fill_kernel(const float* from, float* 
 void scale_result(Stream& stream, const ScaledProduct& m, const MatrixRows& sums) {
   constexpr int kSize = 4;  // extents are multiples of 16: a pack lies in one row
   const MatrixRows out = m.out_rows();
-  dispatch_float(out.dtype, "scaled_matmul", [&]<class Host>() {
-    using T = Element<Host>;
+  dispatch_element(out.dtype, "scaled_matmul", [&]<class T>() {
     const bool aligned = rows_are_aligned(4 * sums.stride, sums, out) && out.stride % 8 == 0;
-    const Arguments<T> a{.sums = static_cast<const float*>(sums.data),
-                         .row_scales = static_cast<const float*>(m.a.matrix.scale_inverse.data),
-                         .column_scales = static_cast<const float*>(m.b.matrix.scale_inverse.data),
+    const Arguments<T> a{.sums = pointer<float>(sums),
+                         .row_scales = pointer<float>(m.a.matrix.scale_inverse),
+                         .column_scales = pointer<float>(m.b.matrix.scale_inverse),
                          .packs = out.numel() / (aligned ? kSize : 1),
                          .columns = out.cols,
                          .sums_stride = sums.stride,
                          .out_stride = out.stride,
                          .by_row = m.a.matrix.scale_inverse.numel() > 1,
                          .by_column = m.b.matrix.scale_inverse.numel() > 1,
-                         .out = static_cast<T*>(out.data)};
-    const LaunchShape shape{.grid = grid_of(ceil_div(a.packs, kBlock)), .block = kBlock};
+                         .out = pointer<T>(out)};
+    const LaunchShape shape = one_thread_each(a.packs, kBlock);
     if (aligned) {
       launch("scaled_matmul", stream, shape,
              m.accumulate ? scale_kernel<T, kSize, true> : scale_kernel<T, kSize, false>, a);
@@ -72,8 +71,8 @@ void scale_result(Stream& stream, const ScaledProduct& m, const MatrixRows& sums
 }
 
 void fill_with(Stream& stream, const Tensor& from, const Tensor& to) {
-  launch("scaled_matmul", stream, {.grid = grid_of(ceil_div(to.numel(), kBlock)), .block = kBlock},
-         fill_kernel, static_cast<const float*>(from.data), static_cast<float*>(to.data), to.numel());
+  launch("scaled_matmul", stream, one_thread_each(to.numel(), kBlock), fill_kernel, pointer<float>(from),
+         pointer<float>(to), to.numel());
 }
 
 }  // namespace ottava::fp8::cuda

@@ -32,21 +32,18 @@ __global__ void __launch_bounds__(kBlock) poison_kernel(const uint32_t* flags, i
 }  // namespace
 
 void fold_amax(Stream& stream, const Tensor& current, const Tensor& largest) {
-  launch("fold_amax", stream, {.grid = grid_of(ceil_div(current.numel(), kBlock)), .block = kBlock},
-         fold_kernel, static_cast<uint32_t*>(current.data), static_cast<uint32_t*>(largest.data),
-         current.numel());
+  launch("fold_amax", stream, one_thread_each(current.numel(), kBlock), fold_kernel,
+         pointer<uint32_t>(current), pointer<uint32_t>(largest), current.numel());
 }
 
 void flag_non_finite(Stream& stream, const Tensor& amaxes, const Tensor& flags) {
-  launch("flag_non_finite", stream, {.grid = grid_of(ceil_div(amaxes.numel(), kBlock)), .block = kBlock},
-         flag_kernel, static_cast<const uint32_t*>(amaxes.data), static_cast<uint32_t*>(flags.data),
-         amaxes.numel());
+  launch("flag_non_finite", stream, one_thread_each(amaxes.numel(), kBlock), flag_kernel,
+         pointer<uint32_t>(amaxes), pointer<uint32_t>(flags), amaxes.numel());
 }
 
 void poison_if_raised(Stream& stream, const Tensor& flags, const Tensor& sum_of_squares) {
-  launch("poison_if_raised", stream, {.grid = grid_of(ceil_div(flags.numel(), kBlock)), .block = kBlock},
-         poison_kernel, static_cast<const uint32_t*>(flags.data), flags.numel(),
-         static_cast<double*>(sum_of_squares.data));
+  launch("poison_if_raised", stream, one_thread_each(flags.numel(), kBlock), poison_kernel,
+         pointer<uint32_t>(flags), flags.numel(), pointer<double>(sum_of_squares));
 }
 
 }  // namespace ottava::fp8::cuda

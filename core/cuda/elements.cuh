@@ -15,8 +15,12 @@ template <>
 struct DeviceElement<bf16> {
   using type = __nv_bfloat16;
 };
-template <class T>
-using Element = typename DeviceElement<T>::type;
+
+/// dispatch_float() with the device's type of T.
+template <class F>
+void dispatch_element(DType dtype, std::string_view where, F&& f) {
+  dispatch_float(dtype, where, [&]<class T>() { f.template operator()<typename DeviceElement<T>::type>(); });
+}
 
 __device__ __forceinline__ float to_float(float x) { return x; }
 __device__ __forceinline__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }

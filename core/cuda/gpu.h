@@ -25,11 +25,20 @@ struct LaunchShape {
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 
 __host__ __device__ constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+/// A Tensor or MatrixRows as kernels take it; that T is its element type was checked before.
+template <class T>
+T* pointer(const auto& x) {
+  return static_cast<T*>(x.data);
+}
 /// A grid's extent in x; throws where it would not fit.
 inline unsigned grid_of(int64_t blocks) {
   if (blocks > 2147483647)
     fail<ShapeError>("cuda", "{} blocks in one launch, at most 2^31 - 1 are possible", blocks);
   return static_cast<unsigned>(blocks);
+}
+/// One thread for each of `count` items.
+inline LaunchShape one_thread_each(int64_t count, unsigned block) {
+  return {.grid = grid_of(ceil_div(count, block)), .block = block};
 }
 /// A grid's extent in y or z; throws where it would not fit.
 inline constexpr int64_t kMostInYZ = 65535;

@@ -21,12 +21,12 @@ struct RowTargets {
   int64_t rows, cols;
 };
 inline RowTargets row_targets(const RowOutput& o) {
-  return {static_cast<uint8_t*>(o.out.codes.data),
-          static_cast<float*>(o.out.scale_inverse.data),
-          static_cast<unsigned long long*>(o.counters.data),
-          static_cast<uint32_t*>(o.non_finite.data),
-          static_cast<uint32_t*>(o.largest.data),
-          static_cast<const uint32_t*>(o.amax.data),
+  return {pointer<uint8_t>(o.out.codes),
+          pointer<float>(o.out.scale_inverse),
+          pointer<unsigned long long>(o.counters),
+          pointer<uint32_t>(o.non_finite),
+          pointer<uint32_t>(o.largest),
+          pointer<uint32_t>(o.amax),
           o.rounding,
           o.out.codes.rows(),
           o.out.codes.cols()};

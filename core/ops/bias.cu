@@ -44,21 +44,19 @@ __global__ void __launch_bounds__(kColumns* kSlices)
 }  // namespace
 
 void add_bias(Stream& stream, const Tensor& y, const Tensor& bias) {
-  dispatch_float(y.dtype, "add_bias", [&]<class Host>() {
-    using T = Element<Host>;
+  dispatch_element(y.dtype, "add_bias", [&]<class T>() {
     const bool aligned = rows_are_aligned(y.cols() * int64_t{sizeof(T)}, y, bias);
     launch("add_bias", stream, {.grid = grid_of(y.rows()), .block = kBlock},
-           aligned ? add_kernel<T, kPackSize<T>> : add_kernel<T, 1>, static_cast<T*>(y.data),
-           static_cast<const T*>(bias.data), aligned ? y.cols() / kPackSize<T> : y.cols());
+           aligned ? add_kernel<T, kPackSize<T>> : add_kernel<T, 1>, pointer<T>(y), pointer<T>(bias),
+           aligned ? y.cols() / kPackSize<T> : y.cols());
   });
 }
 
 void bias_gradient(Stream& stream, const Tensor& dy, const Tensor& dbias) {
-  dispatch_float(dy.dtype, "bias_gradient", [&]<class Host>() {
-    using T = Element<Host>;
+  dispatch_element(dy.dtype, "bias_gradient", [&]<class T>() {
     launch("bias_gradient", stream,
            {.grid = grid_of(ceil_div(dy.cols(), kColumns)), .block = kColumns * kSlices}, gradient_kernel<T>,
-           static_cast<const T*>(dy.data), static_cast<float*>(dbias.data), dy.rows(), dy.cols());
+           pointer<T>(dy), pointer<float>(dbias), dy.rows(), dy.cols());
   });
 }
 

@@ -139,11 +139,11 @@ __global__ void __launch_bounds__(kBlock) gradient_kernel(Arguments a, BackwardA
 }
 
 Arguments arguments_of(const CrossEntropy& c) {
-  return {static_cast<const float*>(c.logits.data),
-          static_cast<const int32_t*>(c.targets.data),
-          static_cast<float*>(c.row_max.data),
-          static_cast<float*>(c.row_sum.data),
-          static_cast<float*>(c.row_target.data),
+  return {pointer<float>(c.logits),
+          pointer<int32_t>(c.targets),
+          pointer<float>(c.row_max),
+          pointer<float>(c.row_sum),
+          pointer<float>(c.row_target),
           c.logits.cols(),
           c.valid_columns,
           c.vocab_begin};
@@ -158,20 +158,18 @@ void reduce(std::string_view op, Stream& stream, const CrossEntropy& c) {
 
 void backward(std::string_view op, Stream& stream, const CrossEntropyBackward& c) {
   const Arguments a = arguments_of(c.forward);
-  const BackwardArguments b{.losses = static_cast<float*>(c.losses.data),
-                            .z_losses = static_cast<float*>(c.z_losses.data),
-                            .grad_scale = static_cast<const float*>(c.grad_scale.data),
+  const BackwardArguments b{.losses = pointer<float>(c.losses),
+                            .z_losses = pointer<float>(c.z_losses),
+                            .grad_scale = pointer<float>(c.grad_scale),
                             .rows = c.losses.numel(),
                             .z_loss_weight = c.z_loss_weight};
-  launch(op, stream, {.grid = grid_of(ceil_div(b.rows, 128)), .block = 128}, loss_kernel, a, b);
+  launch(op, stream, one_thread_each(b.rows, 128), loss_kernel, a, b);
   if (c.dlogits.empty()) return;
-  dispatch_float(c.dlogits.dtype, op, [&]<class Host>() {
-    using T = Element<Host>;
+  dispatch_element(c.dlogits.dtype, op, [&]<class T>() {
     constexpr int kWidth = kPackSize<T>;
     const bool aligned = rows_are_aligned(a.cols * int64_t{sizeof(T)}, c.forward.logits, c.dlogits);
     launch(op, stream, {.grid = grid_of(b.rows), .block = kBlock},
-           aligned ? gradient_kernel<T, kWidth> : gradient_kernel<T, 1>, a, b,
-           static_cast<T*>(c.dlogits.data));
+           aligned ? gradient_kernel<T, kWidth> : gradient_kernel<T, 1>, a, b, pointer<T>(c.dlogits));
   });
 }
 

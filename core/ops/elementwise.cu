@@ -139,18 +139,15 @@ __global__ void __launch_bounds__(kSumBlock) sum_kernel(const T* x, float* out, 
 
 void cast(Stream& stream, const Tensor& source, const Tensor& destination) {
   if (source.dtype == destination.dtype) {
-    if (source.bytes())
-      copy(destination.data, source.data, source.bytes(), stream.native());
+    if (source.bytes()) copy(destination.data, source.data, source.bytes(), stream.native());
     return;
   }
   const bool aligned = rows_are_aligned(0, source, destination);
   if (source.dtype == DType::f32) {
-    const Cast<float, __nv_bfloat16> body{static_cast<const float*>(source.data),
-                                          static_cast<__nv_bfloat16*>(destination.data)};
+    const Cast<float, __nv_bfloat16> body{pointer<float>(source), pointer<__nv_bfloat16>(destination)};
     map<8>("cast", stream, body, source.numel(), aligned);
   } else {
-    const Cast<__nv_bfloat16, float> body{static_cast<const __nv_bfloat16*>(source.data),
-                                          static_cast<float*>(destination.data)};
+    const Cast<__nv_bfloat16, float> body{pointer<__nv_bfloat16>(source), pointer<float>(destination)};
     map<8>("cast", stream, body, source.numel(), aligned);
   }
 }
@@ -161,21 +158,19 @@ void fill_zero(Stream& stream, const Tensor& tensor) {
 
 void add(Stream& stream, const Tensor& a, const Tensor& b, const Tensor& out) {
   const auto run = [&]<class T, class B>() {
-    const Add<T, B> body{static_cast<const T*>(a.data), static_cast<const B*>(b.data),
-                         static_cast<T*>(out.data)};
+    const Add<T, B> body{pointer<T>(a), pointer<B>(b), pointer<T>(out)};
     map<kPackSize<B>>("add", stream, body, a.numel(), rows_are_aligned(0, a, b, out));
   };
   if (a.dtype != b.dtype) return run.operator()<float, __nv_bfloat16>();
-  dispatch_float(a.dtype, "add", [&]<class Host>() { run.operator()<Element<Host>, Element<Host>>(); });
+  dispatch_element(a.dtype, "add", [&]<class T>() { run.operator()<T, T>(); });
 }
 
 void add_in_order(Stream& stream, const AddInOrder& a) {
-  dispatch_float(a.out.dtype, "add_in_order", [&]<class Host>() {
-    using T = Element<Host>;
-    AddInOrderOf<T> body{.count = static_cast<int>(a.addends.size()), .out = static_cast<T*>(a.out.data)};
+  dispatch_element(a.out.dtype, "add_in_order", [&]<class T>() {
+    AddInOrderOf<T> body{.count = static_cast<int>(a.addends.size()), .out = pointer<T>(a.out)};
     bool aligned = rows_are_aligned(0, a.out);
     for (size_t i = 0; i < a.addends.size(); ++i) {
-      body.addends[i] = static_cast<const T*>(a.addends[i].data);
+      body.addends[i] = pointer<T>(a.addends[i]);
       aligned &= rows_are_aligned(0, a.addends[i]);
     }
     map<kPackSize<T>>("add_in_order", stream, body, a.out.numel(), aligned);
@@ -183,9 +178,8 @@ void add_in_order(Stream& stream, const AddInOrder& a) {
 }
 
 void scale(Stream& stream, const Tensor& x, const Tensor& factor) {
-  dispatch_float(x.dtype, "scale", [&]<class Host>() {
-    using T = Element<Host>;
-    const Scale<T> body{static_cast<T*>(x.data), static_cast<const float*>(factor.data)};
+  dispatch_element(x.dtype, "scale", [&]<class T>() {
+    const Scale<T> body{pointer<T>(x), pointer<float>(factor)};
     map<kPackSize<T>>("scale", stream, body, x.numel(), rows_are_aligned(0, x));
   });
 }
@@ -194,22 +188,19 @@ void copy_columns(Stream& stream, const MatrixRows& from, const MatrixRows& to) 
   const auto starts_aligned = [](const MatrixRows& m) {
     return m.cols % 8 == 0 && m.stride % 8 == 0 && reinterpret_cast<uintptr_t>(m.data) % 16 == 0;
   };
-  dispatch_float(from.dtype, "copy_columns", [&]<class HostFrom>() {
-    dispatch_float(to.dtype, "copy_columns", [&]<class HostTo>() {
-      using From = Element<HostFrom>;
-      using To = Element<HostTo>;
-      const CopyColumns<From, To> body{static_cast<const From*>(from.data), static_cast<To*>(to.data),
-                                       from.cols, from.stride, to.stride};
+  dispatch_element(from.dtype, "copy_columns", [&]<class From>() {
+    dispatch_element(to.dtype, "copy_columns", [&]<class To>() {
+      const CopyColumns<From, To> body{pointer<From>(from), pointer<To>(to), from.cols, from.stride,
+                                       to.stride};
       map<8>("copy_columns", stream, body, from.numel(), starts_aligned(from) && starts_aligned(to));
     });
   });
 }
 
 void sum_into(Stream& stream, const Tensor& x, const Tensor& out) {
-  dispatch_float(x.dtype, "sum_into", [&]<class Host>() {
-    using T = Element<Host>;
-    launch("sum_into", stream, {.grid = 1, .block = kSumBlock}, sum_kernel<T>, static_cast<const T*>(x.data),
-           static_cast<float*>(out.data), x.numel());
+  dispatch_element(x.dtype, "sum_into", [&]<class T>() {
+    launch("sum_into", stream, {.grid = 1, .block = kSumBlock}, sum_kernel<T>, pointer<T>(x),
+           pointer<float>(out), x.numel());
   });
 }
 

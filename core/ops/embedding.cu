@@ -90,12 +90,11 @@ __global__ void __launch_bounds__(kBlock) sum_kernel(Sort s, const T* dout, floa
 }  // namespace
 
 void embedding_forward(Stream& stream, const EmbeddingForward& f) {
-  dispatch_float(f.table.dtype, "embedding_forward", [&]<class Host>() {
-    using T = Element<Host>;
+  dispatch_element(f.table.dtype, "embedding_forward", [&]<class T>() {
     auto go = [&](auto kernel, int64_t size) {
       launch("embedding_forward", stream, {.grid = grid_of(f.tokens.numel()), .block = kBlock}, kernel,
-             static_cast<const int32_t*>(f.tokens.data), static_cast<const T*>(f.table.data),
-             static_cast<T*>(f.out.data), f.table.cols() / size, f.table.rows(), f.vocab_begin);
+             pointer<int32_t>(f.tokens), pointer<T>(f.table), pointer<T>(f.out), f.table.cols() / size,
+             f.table.rows(), f.vocab_begin);
     };
     if (rows_are_aligned(f.table.cols() * int64_t{sizeof(T)}, f.table, f.out)) {
       go(gather_kernel<T, kPackSize<T>>, kPackSize<T>);
@@ -108,29 +107,21 @@ void embedding_forward(Stream& stream, const EmbeddingForward& f) {
 void embedding_backward(Stream& stream, const EmbeddingBackward& b) {
   constexpr std::string_view kOp = "embedding_backward";
   const int64_t tokens = b.tokens.numel(), vocab = b.dtable.rows(), cols = b.dtable.cols();
-  auto* work = static_cast<int32_t*>(b.workspace.data);
-  const Sort sort{static_cast<const int32_t*>(b.tokens.data),
-                  work,
-                  work + 1,
-                  work + 1 + vocab,
-                  work + 1 + 2 * vocab,
-                  work + 1 + 2 * vocab + tokens,
-                  tokens,
-                  vocab,
-                  b.vocab_begin};
+  auto* work = pointer<int32_t>(b.workspace);
+  const Sort sort{pointer<int32_t>(b.tokens),    work,   work + 1, work + 1 + vocab, work + 1 + 2 * vocab,
+                  work + 1 + 2 * vocab + tokens, tokens, vocab,    b.vocab_begin};
   fill_zero(work, static_cast<size_t>(1 + vocab) * sizeof(int32_t), stream.native());
-  const LaunchShape per_token{.grid = grid_of(ceil_div(tokens, kBlock)), .block = kBlock};
+  const LaunchShape per_token = one_thread_each(tokens, kBlock);
   launch(kOp, stream, per_token, count_kernel, sort);
-  launch(kOp, stream, {.grid = grid_of(ceil_div(vocab, kBlock)), .block = kBlock}, segment_kernel, sort);
+  launch(kOp, stream, one_thread_each(vocab, kBlock), segment_kernel, sort);
   launch(kOp, stream, per_token, place_kernel, sort);
   launch(kOp, stream, per_token, order_kernel, sort);
-  dispatch_float(b.dout.dtype, kOp, [&]<class Host>() {
-    using T = Element<Host>;
+  dispatch_element(b.dout.dtype, kOp, [&]<class T>() {
     auto go = [&](auto kernel, int64_t size) {
       const int64_t packs = cols / size;
       launch(kOp, stream,
              {.grid = dim3(grid_of(tokens), grid_of_yz(ceil_div(packs, kBlock))), .block = kBlock}, kernel,
-             sort, static_cast<const T*>(b.dout.data), static_cast<float*>(b.dtable.data), packs);
+             sort, pointer<T>(b.dout), pointer<float>(b.dtable), packs);
     };
     if (rows_are_aligned(cols * int64_t{sizeof(T)}, b.dout, b.dtable)) {
       go(sum_kernel<T, kPackSize<T>>, kPackSize<T>);

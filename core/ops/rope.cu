@@ -58,17 +58,16 @@ __global__ void __launch_bounds__(kBlock) rope_kernel(Arguments<T> a) {
 }  // namespace
 
 void rope(Stream& stream, const Rope& r) {
-  dispatch_float(r.qkv.dtype, "rope", [&]<class Host>() {
-    using T = Element<Host>;
-    const Arguments<T> a{.qkv = static_cast<T*>(r.qkv.data),
-                         .table = static_cast<const float*>(r.table.data),
-                         .positions = static_cast<const int32_t*>(r.positions.data),
+  dispatch_element(r.qkv.dtype, "rope", [&]<class T>() {
+    const Arguments<T> a{.qkv = pointer<T>(r.qkv),
+                         .table = pointer<float>(r.table),
+                         .positions = pointer<int32_t>(r.positions),
                          .row = r.heads.row(),
                          .sequence = r.sequence,
                          .heads = static_cast<int>(r.heads.heads + r.heads.kv_heads),
                          .head_dim = static_cast<int>(r.heads.head_dim),
                          .direction = r.inverse ? -1.0f : 1.0f,
-                         .amax = static_cast<uint32_t*>(r.amax.data)};
+                         .amax = pointer<uint32_t>(r.amax)};
     const LaunchShape shape{.grid = grid_of(r.qkv.rows()), .block = kBlock};
     const int64_t half_bytes = r.heads.head_dim / 2 * int64_t{sizeof(T)};
     if (rows_are_aligned(half_bytes, r.qkv, r.table)) {

@@ -23,17 +23,15 @@ struct Arguments {
 
 template <class T>
 Arguments<T> arguments(const SwigluForward& f) {
-  return {.gate_up = static_cast<const T*>(f.gate_up.data),
-          .out = static_cast<T*>(f.out.data),
-          .amax = static_cast<uint32_t*>(f.amax.data)};
+  return {.gate_up = pointer<T>(f.gate_up), .out = pointer<T>(f.out), .amax = pointer<uint32_t>(f.amax)};
 }
 template <class T>
 Arguments<T> arguments(const SwigluBackward& b) {
-  return {.dout = static_cast<const T*>(b.dout.data),
-          .gate_up = static_cast<const T*>(b.gate_up.data),
-          .dgate_up = static_cast<T*>(b.dgate_up.data),
-          .out = static_cast<T*>(b.out.data),
-          .amax = static_cast<uint32_t*>(b.amax.data)};
+  return {.dout = pointer<T>(b.dout),
+          .gate_up = pointer<T>(b.gate_up),
+          .dgate_up = pointer<T>(b.dgate_up),
+          .out = pointer<T>(b.out),
+          .amax = pointer<uint32_t>(b.amax)};
 }
 
 // A block covers kBlock * kPacksPerThread packs of one row.
@@ -178,8 +176,7 @@ void launch_swiglu(Stream& stream, Arguments<T> a, int64_t rows, int64_t cols) {
 
 void swiglu_forward(Stream& stream, const SwigluForward& f) {
   if (!f.float8.empty()) return forward_float8(stream, f);
-  dispatch_float(f.gate_up.dtype, "swiglu_forward", [&]<class Host>() {
-    using T = Element<Host>;
+  dispatch_element(f.gate_up.dtype, "swiglu_forward", [&]<class T>() {
     const int64_t rows = f.out.rows(), cols = f.out.cols();
     if (rows_are_aligned(cols * int64_t{sizeof(T)}, f.gate_up, f.out)) {
       launch_swiglu<T, kPackSize<T>, false>(stream, arguments<T>(f), rows, cols);
@@ -191,8 +188,7 @@ void swiglu_forward(Stream& stream, const SwigluForward& f) {
 
 void swiglu_backward(Stream& stream, const SwigluBackward& b) {
   if (!b.float8.empty()) return backward_float8(stream, b);
-  dispatch_float(b.dout.dtype, "swiglu_backward", [&]<class Host>() {
-    using T = Element<Host>;
+  dispatch_element(b.dout.dtype, "swiglu_backward", [&]<class T>() {
     const int64_t rows = b.dout.rows(), cols = b.dout.cols();
     if (rows_are_aligned(cols * int64_t{sizeof(T)}, b.dout, b.gate_up, b.dgate_up, b.out)) {
       launch_swiglu<T, kPackSize<T>, true>(stream, arguments<T>(b), rows, cols);

@@ -138,12 +138,12 @@ Entry entry_of(const AdamwTensor& t) {
   auto aligned = [](const Tensor& x) {
     return reinterpret_cast<uintptr_t>(x.data) % (kSize * size_of(x.dtype)) == 0;
   };
-  return {.master = static_cast<float*>(t.master.data),
-          .gradient = static_cast<const float*>(t.gradient.data),
+  return {.master = pointer<float>(t.master),
+          .gradient = pointer<float>(t.gradient),
           .exp_avg = t.exp_avg.data,
           .exp_avg_sq = t.exp_avg_sq.data,
           .compute = t.compute.data,
-          .amax = static_cast<uint32_t*>(t.amax.data),
+          .amax = pointer<uint32_t>(t.amax),
           .elements = t.master.numel(),
           .first_element = static_cast<uint64_t>(t.first_element),
           .key = t.key,
@@ -157,18 +157,18 @@ Entry entry_of(const AdamwTensor& t) {
 
 void adamw(Stream& stream, const std::vector<AdamwTensor>& tensors, const AdamwHyper& hyper,
            const Tensor& scalars, const Tensor& step) {
-  const Shared shared{hyper, static_cast<const float*>(scalars.data), static_cast<const int64_t*>(step.data)};
+  const Shared shared{hyper, pointer<float>(scalars), pointer<int64_t>(step)};
   for (DType state : {DType::f32, DType::bf16}) {
     for (DType compute : {DType::f32, DType::bf16}) {
       std::vector<Entry> entries;
       for (const AdamwTensor& t : tensors) {
         if (t.exp_avg.dtype == state && t.compute.dtype == compute) entries.push_back(entry_of(t));
       }
-      dispatch_float(state, "adamw", [&]<class State>() {
-        dispatch_float(compute, "adamw", [&]<class Compute>() {
+      dispatch_element(state, "adamw", [&]<class State>() {
+        dispatch_element(compute, "adamw", [&]<class Compute>() {
           for_each_list(entries, kPerBlock, [&](const TensorList<Entry>& list, unsigned blocks) {
-            launch("adamw", stream, {.grid = blocks, .block = kBlock},
-                   adamw_kernel<Element<State>, Element<Compute>>, list, shared);
+            launch("adamw", stream, {.grid = blocks, .block = kBlock}, adamw_kernel<State, Compute>, list,
+                   shared);
           });
         });
       });

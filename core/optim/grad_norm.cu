@@ -61,8 +61,7 @@ __global__ void __launch_bounds__(kBlock) total_kernel(const double* chunks, int
 }
 
 __global__ void clip_kernel(const double* sum_of_squares, float max_norm, float* scalars, int32_t* skipped) {
-  const double loss_scale = scalars[kLossScale],
-               norm = sqrt(*sum_of_squares) / loss_scale;
+  const double loss_scale = scalars[kLossScale], norm = sqrt(*sum_of_squares) / loss_scale;
   const double wanted = static_cast<double>(max_norm) / (norm + 1e-6);
   const double clip = max_norm > 0 && !(wanted >= 1.0) ? wanted : 1.0;
   const float factor = static_cast<float>(clip / loss_scale), stored = static_cast<float>(norm);
@@ -80,22 +79,21 @@ void grad_norm_squared(Stream& stream, const std::vector<Tensor>& gradients, con
   std::vector<Entry> entries;
   int64_t chunks = 0;
   for (const Tensor& g : gradients) {
-    entries.push_back({static_cast<const float*>(g.data), g.numel(), chunks, rows_are_aligned(0, g)});
+    entries.push_back({pointer<float>(g), g.numel(), chunks, rows_are_aligned(0, g)});
     chunks += ceil_div(g.numel(), TensorChunks::kSize);
   }
-  auto* sums = static_cast<double*>(workspace.data);
+  auto* sums = pointer<double>(workspace);
   for_each_list(entries, TensorChunks::kSize, [&](const TensorList<Entry>& list, unsigned blocks) {
     launch("grad_norm_squared", stream, {.grid = blocks, .block = kBlock}, chunk_kernel, list, sums);
   });
   launch("grad_norm_squared", stream, {.grid = 1, .block = kBlock}, total_kernel, sums, chunks,
-         static_cast<double*>(out.data));
+         pointer<double>(out));
 }
 
 void clip_factor(Stream& stream, const Tensor& sum_of_squares, float max_norm, const Tensor& scalars,
                  const Tensor& skipped) {
-  launch("clip_factor", stream, {.grid = 1, .block = 1}, clip_kernel,
-         static_cast<const double*>(sum_of_squares.data), max_norm, static_cast<float*>(scalars.data),
-         static_cast<int32_t*>(skipped.data));
+  launch("clip_factor", stream, {.grid = 1, .block = 1}, clip_kernel, pointer<double>(sum_of_squares),
+         max_norm, pointer<float>(scalars), pointer<int32_t>(skipped));
 }
 
 }  // namespace ottava::cuda

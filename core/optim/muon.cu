@@ -103,13 +103,13 @@ void muon_momentum(Stream& stream, const std::vector<MuonMomentum>& tensors, con
     std::vector<Momentum> entries;
     for (const MuonMomentum& t : tensors) {
       if (t.update.dtype != type) continue;
-      entries.push_back({static_cast<const float*>(t.gradient.data), static_cast<float*>(t.momentum.data),
-                         t.update.data, t.gradient.numel()});
+      entries.push_back(
+          {pointer<float>(t.gradient), pointer<float>(t.momentum), t.update.data, t.gradient.numel()});
     }
-    dispatch_float(type, "muon_momentum", [&]<class T>() {
+    dispatch_element(type, "muon_momentum", [&]<class T>() {
       for_each_list(entries, kPerBlock, [&](const TensorList<Momentum>& list, unsigned blocks) {
-        launch("muon_momentum", stream, {.grid = blocks, .block = kBlock}, momentum_kernel<Element<T>>, list,
-               hyper.momentum, hyper.nesterov, static_cast<const float*>(scalars.data));
+        launch("muon_momentum", stream, {.grid = blocks, .block = kBlock}, momentum_kernel<T>, list,
+               hyper.momentum, hyper.nesterov, pointer<float>(scalars));
       });
     });
   }
@@ -121,21 +121,20 @@ void muon_apply(Stream& stream, const std::vector<MuonWeight>& tensors, const Te
       std::vector<Weight> entries;
       for (const MuonWeight& t : tensors) {
         if (t.update.dtype != update || t.compute.dtype != compute) continue;
-        entries.push_back({.master = static_cast<float*>(t.master.data),
+        entries.push_back({.master = pointer<float>(t.master),
                            .update = t.update.data,
                            .compute = t.compute.data,
-                           .amax = static_cast<uint32_t*>(t.amax.data),
+                           .amax = pointer<uint32_t>(t.amax),
                            .elements = t.master.numel(),
                            .weight_decay = t.weight_decay,
                            .lr_factor = t.lr_factor,
                            .scale = t.scale});
       }
-      dispatch_float(update, "muon_apply", [&]<class Update>() {
-        dispatch_float(compute, "muon_apply", [&]<class Compute>() {
+      dispatch_element(update, "muon_apply", [&]<class Update>() {
+        dispatch_element(compute, "muon_apply", [&]<class Compute>() {
           for_each_list(entries, kPerBlock, [&](const TensorList<Weight>& list, unsigned blocks) {
-            launch("muon_apply", stream, {.grid = blocks, .block = kBlock},
-                   apply_kernel<Element<Update>, Element<Compute>>, list,
-                   static_cast<const float*>(scalars.data));
+            launch("muon_apply", stream, {.grid = blocks, .block = kBlock}, apply_kernel<Update, Compute>,
+                   list, pointer<float>(scalars));
           });
         });
       });
@@ -144,19 +143,16 @@ void muon_apply(Stream& stream, const std::vector<MuonWeight>& tensors, const Te
 }
 
 void muon_combine(Stream& stream, const Tensor& x, float a, const Tensor& y, float b) {
-  dispatch_float(x.dtype, "muon_combine", [&]<class Host>() {
-    using T = Element<Host>;
+  dispatch_element(x.dtype, "muon_combine", [&]<class T>() {
     launch("muon_combine", stream, {.grid = grid_of(ceil_div(x.numel(), kPerBlock)), .block = kBlock},
-           combine_kernel<T>, static_cast<T*>(x.data), a, static_cast<const float*>(y.data), b, x.numel());
+           combine_kernel<T>, pointer<T>(x), a, pointer<float>(y), b, x.numel());
   });
 }
 
 void muon_divide_by_norm(Stream& stream, const Tensor& x, const Tensor& y, const Tensor& sum_of_squares) {
-  dispatch_float(x.dtype, "muon_divide_by_norm", [&]<class Host>() {
-    using T = Element<Host>;
+  dispatch_element(x.dtype, "muon_divide_by_norm", [&]<class T>() {
     launch("muon_divide_by_norm", stream, {.grid = grid_of(ceil_div(x.numel(), kPerBlock)), .block = kBlock},
-           divide_kernel<T>, static_cast<T*>(x.data), static_cast<const float*>(y.data),
-           static_cast<const double*>(sum_of_squares.data), x.numel());
+           divide_kernel<T>, pointer<T>(x), pointer<float>(y), pointer<double>(sum_of_squares), x.numel());
   });
 }
 

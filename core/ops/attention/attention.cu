@@ -127,15 +127,13 @@ void attention_backward(Stream& stream, const AttentionBackward& b) {
         "workspace is {}, expected u8 with at least {} elements: attention_workspace_bytes says how many",
         describe(b.workspace), needed);
   }
-  auto* delta = static_cast<float*>(b.workspace.data);
+  auto* delta = pointer<float>(b.workspace);
   const AttentionShape shape = attention_shape(b);
-  dispatch_float(b.qkv.dtype, kOp, [&]<class Host>() {
-    using T = Element<Host>;
+  dispatch_element(b.qkv.dtype, kOp, [&]<class T>() {
     dispatch_head_dim(b.heads.head_dim, [&]<int D>() {
       const int64_t threads = b.out.numel() / kPackSize<T>;
-      launch(kOp, stream, {.grid = grid_of(ceil_div(threads, kDeltaThreads)), .block = kDeltaThreads},
-             delta_kernel<T, D>, static_cast<const T*>(b.out.data), static_cast<const T*>(b.dout.data), delta,
-             b.out.rows(), shape);
+      launch(kOp, stream, one_thread_each(threads, kDeltaThreads), delta_kernel<T, D>, pointer<T>(b.out),
+             pointer<T>(b.dout), delta, b.out.rows(), shape);
     });
   });
   b.qkv.dtype == DType::f32 ? tiled_backward_f32(stream, b, delta) : flash_backward_bf16(stream, b, delta);
@@ -143,12 +141,11 @@ void attention_backward(Stream& stream, const AttentionBackward& b) {
 
 void attention_decode(Stream& stream, const AttentionDecode& d) {
   check_alignment("attention_decode", d.q, d.keys, d.values);
-  dispatch_float(d.q.dtype, "attention_decode", [&]<class Host>() {
-    using T = Element<Host>;
-    const DecodeArguments<T> a{.q = static_cast<const T*>(d.q.data),
-                               .keys = static_cast<const T*>(d.keys.data),
-                               .values = static_cast<const T*>(d.values.data),
-                               .out = static_cast<T*>(d.out.data),
+  dispatch_element(d.q.dtype, "attention_decode", [&]<class T>() {
+    const DecodeArguments<T> a{.q = pointer<T>(d.q),
+                               .keys = pointer<T>(d.keys),
+                               .values = pointer<T>(d.values),
+                               .out = pointer<T>(d.out),
                                .capacity = d.keys.shape[1],
                                .length = static_cast<int>(d.length),
                                .heads = static_cast<int>(d.heads.heads),

@@ -270,13 +270,13 @@ __global__ void __launch_bounds__(kThreads) query_kernel(Arguments a) {
 }  // namespace
 
 void flash_backward_bf16(Stream& stream, const AttentionBackward& b, const float* delta) {
-  Arguments a{.qkv = static_cast<const __nv_bfloat16*>(b.qkv.data),
+  Arguments a{.qkv = pointer<__nv_bfloat16>(b.qkv),
               .keys = keys_of<__nv_bfloat16>(b),
-              .dout = static_cast<const __nv_bfloat16*>(b.dout.data),
-              .lse = static_cast<const float*>(b.lse.data),
+              .dout = pointer<__nv_bfloat16>(b.dout),
+              .lse = pointer<float>(b.lse),
               .delta = delta,
-              .dqkv = static_cast<__nv_bfloat16*>(b.dqkv.data),
-              .dkeys = static_cast<float*>(b.keys.gradients.data),
+              .dqkv = pointer<__nv_bfloat16>(b.dqkv),
+              .dkeys = pointer<float>(b.keys.gradients),
               .shape = attention_shape(b)};
   dispatch_head_dim(b.heads.head_dim, [&]<int D>() {
     static_assert(kKeySharedBytes<D> <= kSharedEverywhere);

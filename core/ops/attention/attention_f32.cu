@@ -255,10 +255,10 @@ dim3 grid_for(int positions, int heads, unsigned sequences) {
 }  // namespace
 
 void tiled_forward_f32(Stream& stream, const AttentionForward& f) {
-  Arguments a{.qkv = static_cast<const float*>(f.qkv.data),
+  Arguments a{.qkv = pointer<float>(f.qkv),
               .keys = keys_of<float>(f),
-              .out = static_cast<float*>(f.out.data),
-              .lse = static_cast<float*>(f.lse.data),
+              .out = pointer<float>(f.out),
+              .lse = pointer<float>(f.lse),
               .shape = attention_shape(f)};
   dispatch_head_dim(f.heads.head_dim, [&]<int D>() {
     constexpr size_t kShared = (3 * kRowsFloats<D> + kSquareFloats) * sizeof(float);
@@ -274,13 +274,13 @@ void tiled_forward_f32(Stream& stream, const AttentionForward& f) {
 }
 
 void tiled_backward_f32(Stream& stream, const AttentionBackward& b, const float* delta) {
-  Arguments a{.qkv = static_cast<const float*>(b.qkv.data),
+  Arguments a{.qkv = pointer<float>(b.qkv),
               .keys = keys_of<float>(b),
-              .dout = static_cast<const float*>(b.dout.data),
+              .dout = pointer<float>(b.dout),
               .delta = delta,
-              .lse = static_cast<float*>(b.lse.data),
-              .dqkv = static_cast<float*>(b.dqkv.data),
-              .dkeys = static_cast<float*>(b.keys.gradients.data),
+              .lse = pointer<float>(b.lse),
+              .dqkv = pointer<float>(b.dqkv),
+              .dkeys = pointer<float>(b.keys.gradients),
               .shape = attention_shape(b)};
   dispatch_head_dim(b.heads.head_dim, [&]<int D>() {
     constexpr size_t kShared = (4 * kRowsFloats<D> + 2 * kSquareFloats) * sizeof(float);

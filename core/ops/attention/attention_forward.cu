@@ -150,8 +150,8 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Arguments a) {
 }  // namespace
 
 void flash_forward_bf16(Stream& stream, const AttentionForward& f) {
-  Arguments a{static_cast<const __nv_bfloat16*>(f.qkv.data), keys_of<__nv_bfloat16>(f),
-              static_cast<__nv_bfloat16*>(f.out.data), static_cast<float*>(f.lse.data), attention_shape(f)};
+  Arguments a{pointer<__nv_bfloat16>(f.qkv), keys_of<__nv_bfloat16>(f), pointer<__nv_bfloat16>(f.out),
+              pointer<float>(f.lse), attention_shape(f)};
   dispatch_head_dim(f.heads.head_dim, [&]<int D>() {
     dispatch_query_tiles<kSharedBytes<D, 1>, kSharedBytes<D, 2>>(stream, [&]<int kMTiles>() {
       for_each_grid(f.batch, [&](int64_t first, unsigned sequences) {

@@ -75,7 +75,7 @@ struct AttentionShape {
 /// What holds keys and values.
 template <class T, class Args>
 const T* keys_of(const Args& a) {
-  return static_cast<const T*>((a.keys.empty() ? a.qkv : a.keys.values).data);
+  return pointer<T>(a.keys.empty() ? a.qkv : a.keys.values);
 }
 
 template <class Args>
@@ -95,7 +95,7 @@ AttentionShape attention_shape(const Args& a) {
           .group = static_cast<int>(group),
           .first_column = static_cast<int>(apart.empty() ? h.heads * h.head_dim : 0),
           .key_sequence = apart.empty() ? a.sequence : apart.values.rows() / a.batch,
-          .document_start = static_cast<const int32_t*>(a.document_start.data),
+          .document_start = pointer<int32_t>(a.document_start),
           .scale = 1.0f / sqrtf(static_cast<float>(h.head_dim))};
 }
 

@@ -25,11 +25,10 @@ __global__ void __launch_bounds__(kTile* kRows) mirror_kernel(T* x, int64_t k, i
 }  // namespace
 
 void mirror(Stream& stream, const Tensor& x) {
-  dispatch_float(x.dtype, "matmul", [&]<class Host>() {
-    using T = Element<Host>;
+  dispatch_element(x.dtype, "matmul", [&]<class T>() {
     const int64_t tiles = ceil_div(x.rows(), kTile);
     launch("mirror", stream, {.grid = grid_of(tiles * tiles), .block = kTile * kRows}, mirror_kernel<T>,
-           static_cast<T*>(x.data), x.rows(), tiles);
+           pointer<T>(x), x.rows(), tiles);
   });
 }
 

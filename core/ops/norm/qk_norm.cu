@@ -144,10 +144,10 @@ Arguments<T> arguments_of(std::string_view op, const Args& a) {
     fail<ShapeError>(op, "head dimension is {}, at most {} is possible on cuda", a.heads.head_dim,
                      kMaxHeadDim);
   }
-  return {.qkv = static_cast<const T*>(a.qkv.data),
-          .weight_q = static_cast<const T*>(a.weight_q.data),
-          .weight_k = static_cast<const T*>(a.weight_k.data),
-          .rstd = static_cast<float*>(a.rstd.data),
+  return {.qkv = pointer<T>(a.qkv),
+          .weight_q = pointer<T>(a.weight_q),
+          .weight_k = pointer<T>(a.weight_k),
+          .rstd = pointer<float>(a.rstd),
           .tokens = a.qkv.rows(),
           .row = a.heads.row(),
           .queries = static_cast<int>(a.heads.heads),
@@ -166,10 +166,9 @@ bool in_fours(const AttentionHeads& heads, const Tensors&... tensors) {
 
 void qk_norm_forward(Stream& stream, const QkNormForward& f) {
   constexpr std::string_view kOp = "qk_norm_forward";
-  dispatch_float(f.qkv.dtype, kOp, [&]<class Host>() {
-    using T = Element<Host>;
+  dispatch_element(f.qkv.dtype, kOp, [&]<class T>() {
     auto a = arguments_of<T>(kOp, f);
-    a.out = static_cast<T*>(f.out.data);
+    a.out = pointer<T>(f.out);
     a.eps = f.eps;
     const int64_t items = a.tokens * (a.heads + a.kv_heads);
     const LaunchShape shape{.grid = grid_of(ceil_div(items, kWarps)), .block = kBlock};
@@ -180,21 +179,19 @@ void qk_norm_forward(Stream& stream, const QkNormForward& f) {
 
 void qk_norm_backward(Stream& stream, const QkNormBackward& b) {
   constexpr std::string_view kOp = "qk_norm_backward";
-  dispatch_float(b.qkv.dtype, kOp, [&]<class Host>() {
-    using T = Element<Host>;
+  dispatch_element(b.qkv.dtype, kOp, [&]<class T>() {
     auto a = arguments_of<T>(kOp, b);
-    a.out = static_cast<T*>(b.dqkv.data);
-    a.partial = static_cast<float*>(b.workspace.data);
-    a.amax = static_cast<uint32_t*>(b.amax.data);
+    a.out = pointer<T>(b.dqkv);
+    a.partial = pointer<float>(b.workspace);
+    a.amax = pointer<uint32_t>(b.amax);
     const int64_t groups = std::min(ceil_div(a.tokens * a.heads, kWarps), kRowGroups);
     if (groups == 0) return;
     const bool fours = in_fours(b.heads, b.qkv, b.weight_q, b.weight_k, b.dqkv);
     launch(kOp, stream, {.grid = grid_of(groups), .block = kBlock},
            fours ? backward_kernel<T, 4> : backward_kernel<T, 1>, a);
     const int64_t dim = a.head_dim;
-    add_row_groups(kOp, stream, {a.partial, groups, 2 * dim, 0, dim}, static_cast<float*>(b.dweight_q.data));
-    add_row_groups(kOp, stream, {a.partial, groups, 2 * dim, dim, dim},
-                   static_cast<float*>(b.dweight_k.data));
+    add_row_groups(kOp, stream, {a.partial, groups, 2 * dim, 0, dim}, pointer<float>(b.dweight_q));
+    add_row_groups(kOp, stream, {a.partial, groups, 2 * dim, dim, dim}, pointer<float>(b.dweight_k));
   });
 }
 

@@ -129,8 +129,7 @@ void launch_forward(Stream& stream, const RmsNormForward& f) {
 
 void rms_norm_forward(Stream& stream, const RmsNormForward& f) {
   if (!f.float8.empty()) return forward_float8(stream, f);
-  dispatch_float(f.x.dtype, "rms_norm_forward", [&]<class Host>() {
-    using T = Element<Host>;
+  dispatch_element(f.x.dtype, "rms_norm_forward", [&]<class T>() {
     constexpr int kSize = kPackSize<T>;
     const int64_t cols = f.x.cols();
     if (!rows_are_aligned(cols * int64_t{sizeof(T)}, f.x, f.residual, f.weight, f.sum, f.y)) {
@@ -145,12 +144,11 @@ void rms_norm_forward(Stream& stream, const RmsNormForward& f) {
 
 void rms_norm_backward(Stream& stream, const RmsNormBackward& b) {
   if (!b.float8.empty()) return backward_float8(stream, b);
-  dispatch_float(b.x.dtype, "rms_norm_backward", [&]<class Host>() {
-    using T = Element<Host>;
+  dispatch_element(b.x.dtype, "rms_norm_backward", [&]<class T>() {
     dispatch_norm_backward<T>(b, [&]<int kSize, int kBlock, int kTeam, int kPacks>() {
       launch_norm_backward<kBlock / kTeam>("rms_norm_backward", stream, b, kSize, kBlock,
                                            backward_kernel<T, kSize, kBlock, kTeam, kPacks>,
-                                           static_cast<uint32_t*>(b.amax.data));
+                                           pointer<uint32_t>(b.amax));
     });
   });
 }

@@ -28,13 +28,13 @@ struct NormArguments {
 template <class T>
 NormArguments<T> norm_arguments(const RmsNormForward& f) {
   const int64_t rows = f.x.rows(), cols = f.x.cols();
-  return {static_cast<const T*>(f.x.data),
-          static_cast<const T*>(f.residual.data),
-          static_cast<const T*>(f.weight.data),
-          static_cast<T*>(f.sum.data),
-          static_cast<T*>(f.y.data),
-          static_cast<float*>(f.rstd.data),
-          static_cast<uint32_t*>(f.amax.data),
+  return {pointer<T>(f.x),
+          pointer<T>(f.residual),
+          pointer<T>(f.weight),
+          pointer<T>(f.sum),
+          pointer<T>(f.y),
+          pointer<float>(f.rstd),
+          pointer<uint32_t>(f.amax),
           rows,
           cols,
           1.0f / static_cast<float>(cols),

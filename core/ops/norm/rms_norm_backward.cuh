@@ -138,20 +138,20 @@ void launch_norm_backward(std::string_view op, Stream& stream, const RmsNormBack
                           unsigned block, void (*kernel)(NormBackwardArguments<T>, Target),
                           const Target& target) {
   const int64_t rows = b.x.rows(), cols = b.x.cols();
-  const NormBackwardArguments<T> a{static_cast<const T*>(b.dy.data),
-                                   static_cast<const T*>(b.x.data),
-                                   static_cast<const T*>(b.weight.data),
-                                   static_cast<const T*>(b.dresidual.data),
-                                   static_cast<const float*>(b.rstd.data),
-                                   static_cast<T*>(b.dx.data),
-                                   static_cast<float*>(b.workspace.data),
+  const NormBackwardArguments<T> a{pointer<T>(b.dy),
+                                   pointer<T>(b.x),
+                                   pointer<T>(b.weight),
+                                   pointer<T>(b.dresidual),
+                                   pointer<float>(b.rstd),
+                                   pointer<T>(b.dx),
+                                   pointer<float>(b.workspace),
                                    rows,
                                    cols / size,
                                    1.0f / static_cast<float>(cols)};
   const int64_t groups = std::min(ceil_div(rows, kTeams), kRowGroups);
   if (groups == 0) return;
   launch(op, stream, {.grid = grid_of(groups), .block = block}, kernel, a, target);
-  add_row_groups(op, stream, {a.partial, groups, cols, 0, cols}, static_cast<float*>(b.dweight.data));
+  add_row_groups(op, stream, {a.partial, groups, cols, 0, cols}, pointer<float>(b.dweight));
 }
 
 }  // namespace ottava::cuda
