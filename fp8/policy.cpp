@@ -27,7 +27,7 @@ Choice merged(const std::vector<Choice>& choices) {
   Choice all = choices[0];
   for (const Choice& choice : choices) {
     if (choice.entry && !all.entry) all.entry = choice.entry;
-    if (all.reason.find(choice.reason) == std::string::npos) all.reason += "; " + choice.reason;
+    if (!contains_text(all.reason, choice.reason)) all.reason += "; " + choice.reason;
   }
   return all;
 }

@@ -76,10 +76,9 @@ std::string part_name(const PolicyGemm& gemm, const PolicyGemm::Part& part) {
 
 std::vector<bool> parts_matching_filter(const PolicyGemm& gemm, std::string_view filter) {
   std::vector<bool> covered;
-  for (const auto& part : gemm.parts)
-    covered.push_back(part_name(gemm, part).find(filter) != std::string::npos);
+  for (const auto& part : gemm.parts) covered.push_back(contains_text(part_name(gemm, part), filter));
   const bool any = contains(covered, true);
-  if (!any && gemm.name.find(filter) != std::string::npos) covered.assign(gemm.parts.size(), true);
+  if (!any && contains_text(gemm.name, filter)) covered.assign(gemm.parts.size(), true);
   return covered;
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include "core/config/section.h"
+#include "core/contains.h"
 #include "core/trace/nvtx.h"
 
 namespace ottava {
@@ -47,7 +48,7 @@ void validate(const ProfilingConfig& c, config::Problems& problems) {
   const std::string& ranks = c.profile_ranks;
   if (ranks != "auto" && ranks != "all" &&
       (ranks.empty() || ranks.find_first_not_of("0123456789,") != std::string::npos ||
-       ranks.starts_with(',') || ranks.ends_with(',') || ranks.find(",,") != std::string::npos)) {
+       ranks.starts_with(',') || ranks.ends_with(',') || contains_text(ranks, ",,"))) {
     problems.add("profiling.profile_ranks",
                  fmt::format("expected auto, all or numbers as in 0,8,16, got \"{}\"", ranks));
   }

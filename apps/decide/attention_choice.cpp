@@ -6,6 +6,7 @@
 #include "apps/decide/memory_need.h"
 #include "apps/decide/workbench.h"
 #include "apps/train/step_plan.h"
+#include "core/contains.h"
 #include "core/cuda/fused_attention.h"
 #include "core/cuda/runtime.h"
 #include "core/gib.h"
@@ -123,7 +124,7 @@ std::vector<Decisions::Entry> choose(const Experiment& e, Device device,
   double fastest = ours;
   for (const Candidate& c : candidates) {
     if (!c.fused) {
-      if (objections.find(c.why_not) == std::string::npos) add_item(objections, c.why_not, "; ");
+      if (!contains_text(objections, c.why_not)) add_item(objections, c.why_not, "; ");
       continue;
     }
     const double theirs = measure(e, device, c.fused);

@@ -5,6 +5,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "core/contains.h"
+
 namespace ottava {
 namespace {
 
@@ -63,7 +65,7 @@ std::optional<int64_t> cgroup_memory_left(const std::string& root) {
     std::getline(fields, controllers, ':');
     std::getline(fields, path);
     const bool is_version_2 = number == "0" && controllers.empty();
-    if (!is_version_2 && ("," + controllers + ",").find(",memory,") == std::string::npos) continue;
+    if (!is_version_2 && !contains_text("," + controllers + ",", ",memory,")) continue;
     const fs::path mount = root + (is_version_2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory");
     const std::optional<int64_t> left = least_left(mount, path, is_version_2 ? kVersion2 : kVersion1);
     if (left) least = std::min(*left, least.value_or(*left));

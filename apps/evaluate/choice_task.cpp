@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "core/contains.h"
 #include "core/counted.h"
 #include "core/data/byte_stream.h"
 #include "core/data/tokenizer/unicode.h"
@@ -75,8 +76,7 @@ std::string without_marks(std::string text) {
   replace_all(text, " [title]", ". ");
   for (size_t open = 0; (open = text.find('[', open)) != std::string::npos;) {
     const size_t close = text.find(']', open);
-    const bool is_mark =
-        close != std::string::npos && text.substr(open, close - open).find('\n') == std::string::npos;
+    const bool is_mark = close != std::string::npos && !contains(text.substr(open, close - open), '\n');
     is_mark ? void(text.erase(open, close - open + 1)) : void(++open);
   }
   replace_all(text, "  ", " ");

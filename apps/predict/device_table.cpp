@@ -6,6 +6,7 @@
 #include "apps/predict/built_in_tables.h"
 #include "core/config/nearest.h"
 #include "core/config/source.h"
+#include "core/contains.h"
 #include "core/error.h"
 
 namespace ottava {
@@ -146,7 +147,7 @@ std::optional<DeviceTable> device_of_driver(std::string_view driver_name) {
   for (const BuiltInTable& built_in : built_in_devices()) {
     const DeviceTable table = find_device(built_in.name);
     for (const std::string& part : table.driver_names) {
-      if (part.size() <= longest || driver_name.find(part) == std::string_view::npos) continue;
+      if (part.size() <= longest || !contains_text(driver_name, part)) continue;
       longest = part.size();
       best = table;
     }

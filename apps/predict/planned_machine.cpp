@@ -6,6 +6,7 @@
 #include "apps/decide/available_memory.h"
 #include "apps/decide/gemm_cache.h"
 #include "apps/decide/workbench.h"
+#include "core/contains.h"
 #include "core/cuda/runtime.h"
 #include "core/error.h"
 #include "core/gib.h"
@@ -92,9 +93,8 @@ Machine planned_machine(const MachineChoice& choice, DeviceTable device, const P
                   .has_cudnn_attention = false};
   machine.measured = MeasuredOperations::read(choice.calibration);
   if (const std::string& gpu = machine.measured.gpu();
-      !gpu.empty() && std::ranges::none_of(machine.device.driver_names, [&](const std::string& part) {
-        return gpu.find(part) != std::string::npos;
-      }))
+      !gpu.empty() && std::ranges::none_of(machine.device.driver_names,
+                                           [&](const std::string& part) { return contains_text(gpu, part); }))
     fail<ConfigError>("plan",
                       "--calibration was measured on {}, and this plan is for {}: name its own with --device",
                       gpu, machine.device.name);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "apps/config/resolved_float8.h"
+#include "core/contains.h"
 #include "core/gib.h"
 
 namespace ottava {
@@ -34,7 +35,7 @@ std::string weight_codes_text(const Experiment& e, const StepPlan& plan) {
   for (const PlannedAllocation& a : plan.memory.persistent) {
     const bool is_kept =
         std::ranges::any_of(names, [&](const auto& name) { return a.name.starts_with(name); });
-    if (is_kept && a.name.find(".fp8") != std::string::npos) bytes += a.bytes;
+    if (is_kept && contains_text(a.name, ".fp8")) bytes += a.bytes;
   }
   return fmt::format(
       "codes of {} gathered weights are kept through the step, {:.3f} GiB: {} quantizations of {:.3f} GiB "

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/contains.h"
+
 namespace ottava::config {
 
 int edit_distance(std::string_view a, std::string_view b) {
@@ -27,7 +29,7 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
   std::string best;
   for (const std::string& candidate : candidates) {
     int distance = edit_distance(word, candidate);
-    if (word.size() >= 4 && candidate.find(word) != std::string::npos) distance = std::min(distance, 1);
+    if (word.size() >= 4 && contains_text(candidate, word)) distance = std::min(distance, 1);
     if (distance <= limit) {
       best = candidate;
       limit = distance - 1;

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "core/config/source.h"
+#include "core/contains.h"
 #include "core/counted.h"
 #include "core/error.h"
 
@@ -189,7 +190,7 @@ class TreeBuilder : public YAML::EventHandler {
 std::string advice(const YAML::Exception& e, std::string_view text) {
   for (int line = 0; line < e.mark.line; ++line) text.remove_prefix(text.find('\n') + 1);
   const std::string_view indent = text.substr(0, text.find_first_not_of(" \t"));
-  if (indent.find('\t') != std::string_view::npos) return "a tab indents this line; YAML takes spaces only";
+  if (contains(indent, '\t')) return "a tab indents this line; YAML takes spaces only";
   if (e.msg.ends_with("flow not found")) return "a bracket that opens here or above is never closed";
   if (e.msg.ends_with("not found")) {
     return fmt::format(
@@ -209,8 +210,7 @@ std::string advice(const YAML::Exception& e, std::string_view text) {
 Value parse_yaml_value(std::string_view text, const std::string& name) {
   if (text.size() > kMaxBytes)
     fail<ConfigError>("config", "{}: {} bytes, at most {}", name, text.size(), kMaxBytes);
-  if (text.find('\0') != std::string_view::npos)
-    fail<ConfigError>("config", "{}: contains a zero byte: not a text file", name);
+  if (contains(text, '\0')) fail<ConfigError>("config", "{}: contains a zero byte: not a text file", name);
   TreeBuilder builder(name);
   try {
     std::istringstream in{std::string(text)};

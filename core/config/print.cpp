@@ -4,6 +4,7 @@
 
 #include "core/config/coerce.h"
 #include "core/config/nearest.h"
+#include "core/contains.h"
 #include "core/listed.h"
 
 namespace ottava::config {
@@ -37,10 +38,9 @@ bool is_plain(std::string_view text) {
       std::isalnum(static_cast<unsigned char>(text[0])) || text[0] == '/' || text[0] == '.' || text[0] == '_';
   for (char c : text) {
     auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x80 && !std::isalnum(byte) && std::string_view("_./- +").find(c) == std::string_view::npos)
-      return false;
+    if (byte < 0x80 && !std::isalnum(byte) && !contains(std::string_view("_./- +"), c)) return false;
   }
-  return starts_well && text.back() != ' ' && text.find(" #") == std::string_view::npos;
+  return starts_well && text.back() != ' ' && !contains_text(text, " #");
 }
 
 std::string scalar_text(const Value& value) {

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "core/contains.h"
 #include "core/number.h"
 
 namespace ottava::config {
@@ -151,7 +152,7 @@ std::string to_text(double value) {
   if (std::isinf(value)) return value > 0 ? ".inf" : "-.inf";
   std::string text = fmt::format("{}", value);
   // YAML 1.1 readers take 1e-08 for text: write 1.0e-08.
-  if (text.find('.') == std::string::npos) text.insert(std::min(text.find('e'), text.size()), ".0");
+  if (!contains(text, '.')) text.insert(std::min(text.find('e'), text.size()), ".0");
   return text;
 }
 

@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "core/contains.h"
 #include "core/counted.h"
 #include "core/data/token_shard.h"
 #include "core/error.h"
@@ -65,7 +66,7 @@ bool begins_with_json_object(std::string_view head) {
   const size_t end = head.find('\n');
   if (end == std::string_view::npos && head.size() >= 1024) {
     const size_t key = head.find_first_not_of(" \t", 1);
-    return key != std::string_view::npos && head[key] == '"' && head.find("\":") != std::string_view::npos;
+    return key != std::string_view::npos && head[key] == '"' && contains_text(head, "\":");
   }
   try {
     return Json::parse(head.substr(0, end), "").is_object();
@@ -103,7 +104,7 @@ Format format_of(const File& file, Compression compression) {
                     "writes them, set training.format: tokens_u16 or tokens_u32",
                     file.path(), fmt::join(first, " "));
   }
-  if (head.find('\0') != std::string::npos) {
+  if (contains(head, '\0')) {
     fail<FileError>(
         kWhere, "'{}' is not text: byte {} is 0; expected UTF-8 text, JSON lines (.jsonl) or token shards",
         file.path(), head.find('\0'));

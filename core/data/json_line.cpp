@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/contains.h"
 #include "core/io/utf8.h"
 #include "core/listed.h"
 #include "core/number.h"
@@ -30,8 +31,7 @@ std::optional<unsigned> escaped_code(std::string_view line, size_t at) {
 }
 
 bool needs_repair(std::string_view line) {
-  return line.find("\\ud") != std::string_view::npos || line.find("\\uD") != std::string_view::npos ||
-         well_formed_end(line, 0) < line.size();
+  return contains_text(line, "\\ud") || contains_text(line, "\\uD") || well_formed_end(line, 0) < line.size();
 }
 
 Repaired repair(std::string_view line) {

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <set>
 
+#include "core/contains.h"
 #include "core/io/json.h"
 
 namespace ottava {
@@ -46,8 +47,7 @@ std::map<std::string, std::string> parse_safetensors_index(std::string_view text
   for (const auto& [tensor, file] :
        root.at("weight_map", where).as_object(fmt::format("{}: weight_map", where))) {
     const std::string& name = file.as_string(fmt::format("{}: weight_map '{}'", where, tensor));
-    if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos ||
-        name.find('\0') != std::string::npos) {
+    if (name.empty() || name == "." || name == ".." || contains(name, '/') || contains(name, '\0')) {
       fail<FileError>(where, "weight_map '{}' names '{}', expected a file in the same folder", tensor, name);
     }
     files[tensor] = name;

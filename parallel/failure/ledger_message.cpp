@@ -6,6 +6,7 @@
 
 #include <fmt/core.h>
 
+#include "core/contains.h"
 #include "core/number.h"
 
 namespace ottava {
@@ -29,8 +30,7 @@ std::string LedgerMessage::encode() const {
 
 std::optional<LedgerMessage> LedgerMessage::decode(std::string_view bytes) {
   LedgerMessage message;
-  if (bytes.empty() || std::string_view("RGFQAPX").find(bytes[0]) == std::string_view::npos)
-    return std::nullopt;
+  if (bytes.empty() || !contains(std::string_view("RGFQAPX"), bytes[0])) return std::nullopt;
   message.kind = static_cast<Kind>(bytes[0]);
   bytes.remove_prefix(1);
   std::vector<std::string_view> lines;

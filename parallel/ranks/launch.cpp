@@ -6,6 +6,7 @@
 #include <optional>
 #include <string_view>
 
+#include "core/contains.h"
 #include "core/error.h"
 #include "core/number.h"
 #include "parallel/comm/tcp.h"
@@ -154,8 +155,7 @@ std::string gpu_identity(int index, const Environment& environment) {
   std::string token = fmt::format("{}", index);
   if (const char* visible = environment("CUDA_VISIBLE_DEVICES"); visible && *visible) {
     std::string_view rest = visible;
-    for (int i = 0; i < index && rest.find(',') != std::string_view::npos; ++i)
-      rest.remove_prefix(rest.find(',') + 1);
+    for (int i = 0; i < index && contains(rest, ','); ++i) rest.remove_prefix(rest.find(',') + 1);
     token = rest.substr(0, rest.find(','));
   }
   return fmt::format("{}/{}", tcp::host_name(), token);
