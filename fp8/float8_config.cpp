@@ -122,9 +122,10 @@ void validate(const Float8Config& c, config::Problems& problems) {
         std::tuple("margin", c.margin, usual.margin)}) {
     const std::string path = fmt::format("quantize.linear.float8.{}", key);
     if (delays || !problems.given(path) || value == fallback) continue;
-    problems.add(path, fmt::format("only recipe delayed has a history; recipe_name is {}, and no entry of "
-                                   "quantize.linear.float8.policy asks for delayed",
-                                   c.recipe_name));
+    problems.add(path,
+                 "only recipe delayed has a history; recipe_name is {}, and no entry of "
+                 "quantize.linear.float8.policy asks for delayed",
+                 c.recipe_name);
   }
 }
 

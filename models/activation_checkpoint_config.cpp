@@ -27,7 +27,7 @@ int64_t ActivationCheckpointConfig::every_nth_block() const {
 void validate(const ActivationCheckpointConfig& c, config::Problems& problems) {
   if (!c.per_op() && c.every_nth_block() < 1) {
     problems.add("activation_checkpoint.selective_ac_option",
-                 fmt::format("expected op or an integer >= 1, got the text \"{}\"", c.selective_ac_option));
+                 "expected op or an integer >= 1, got the text \"{}\"", c.selective_ac_option);
   }
 }
 

@@ -60,9 +60,7 @@ class Float8State {
   /// recipe `delayed` the scale's is the history's. No counters without statistics and in validation.
   fp8::OperandSlots slots(int64_t slot) const;
   /// True if scales of the slot are the history's, and so known before the operand is.
-  bool scale_is_known(int64_t slot) const {
-    return options_.is_delayed[slot / 2] && history_.is_full();
-  }
+  bool scale_is_known(int64_t slot) const { return options_.is_delayed[slot / 2] && history_.is_full(); }
 
   /// Of all slots, for the host to read: u32 amaxes of the last step, i64 [slots, 3] counters, u32 flags.
   const Tensor& step_amax() const { return largest_; }

@@ -104,28 +104,24 @@ bool ModelConfig::uses_float8() const { return contains(converters, "quantize.li
 
 void validate(const ModelConfig& c, config::Problems& problems) {
   if (c.n_heads && c.n_kv_heads && *c.n_heads % *c.n_kv_heads != 0) {
-    problems.add("model.n_kv_heads",
-                 fmt::format("n_heads {} is not a multiple of n_kv_heads {} (remainder {})", *c.n_heads,
-                             *c.n_kv_heads, *c.n_heads % *c.n_kv_heads));
+    problems.add("model.n_kv_heads", "n_heads {} is not a multiple of n_kv_heads {} (remainder {})",
+                 *c.n_heads, *c.n_kv_heads, *c.n_heads % *c.n_kv_heads);
   }
   if (c.dim && c.n_heads && !c.head_dim && *c.dim % *c.n_heads != 0) {
-    problems.add("model.dim",
-                 fmt::format("dim {} is not a multiple of n_heads {} (remainder {}); set head_dim otherwise",
-                             *c.dim, *c.n_heads, *c.dim % *c.n_heads));
+    problems.add("model.dim", "dim {} is not a multiple of n_heads {} (remainder {}); set head_dim otherwise",
+                 *c.dim, *c.n_heads, *c.dim % *c.n_heads);
   }
   if (c.head_dim && *c.head_dim % 2 != 0) {
-    problems.add("model.head_dim",
-                 fmt::format("head_dim {} is odd; rotary embedding turns pairs", *c.head_dim));
+    problems.add("model.head_dim", "head_dim {} is odd; rotary embedding turns pairs", *c.head_dim);
   }
   if (c.ffn_dim && c.ffn_dim_multiplier) {
-    problems.add("model.ffn_dim_multiplier",
-                 fmt::format("ffn_dim {} is given as well; one of the two decides", *c.ffn_dim));
+    problems.add("model.ffn_dim_multiplier", "ffn_dim {} is given as well; one of the two decides",
+                 *c.ffn_dim);
   }
   const RopeScalingConfig& rope = c.rope_scaling;
   if (rope.low_freq_factor && rope.high_freq_factor && *rope.low_freq_factor >= *rope.high_freq_factor) {
-    problems.add("model.rope_scaling.high_freq_factor",
-                 fmt::format("high_freq_factor {} must exceed low_freq_factor {}", *rope.high_freq_factor,
-                             *rope.low_freq_factor));
+    problems.add("model.rope_scaling.high_freq_factor", "high_freq_factor {} must exceed low_freq_factor {}",
+                 *rope.high_freq_factor, *rope.low_freq_factor);
   }
 }
 

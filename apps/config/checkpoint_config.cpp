@@ -64,10 +64,9 @@ void declare(config::Section& s, CheckpointConfig& c) {
 
 void validate(const CheckpointConfig& c, config::Problems& problems) {
   if (c.keep_every % c.interval != 0) {
-    problems.add(
-        "checkpoint.keep_every",
-        fmt::format("{} is not a multiple of interval {}: no checkpoint is saved at most of its steps",
-                    c.keep_every, c.interval));
+    problems.add("checkpoint.keep_every",
+                 "{} is not a multiple of interval {}: no checkpoint is saved at most of its steps",
+                 c.keep_every, c.interval);
   }
   if (c.advance_data_steps > 0 && c.load_step < 0) {
     problems.add("checkpoint.advance_data_steps",

@@ -52,15 +52,14 @@ void apply_precision_level(Config& c, config::Problems& problems) {
 
   DType param = c.training.mixed_precision_param;
   if (param != wanted) {
-    problems.add(kParam, fmt::format("mixed_precision_level {} computes in {}, but {} is given", level,
-                                     name_of(wanted), name_of(param)));
+    problems.add(kParam, "mixed_precision_level {} computes in {}, but {} is given", level, name_of(wanted),
+                 name_of(param));
   }
   if (c.model.uses_float8() != wants_float8) {
-    problems.add(
-        kConverters,
-        fmt::format("mixed_precision_level {} computes in {}, but quantize.linear.float8 is "
-                    "{} the list",
-                    level, wants_float8 ? "fp8" : name_of(wanted), wants_float8 ? "missing from" : "in"));
+    problems.add(kConverters,
+                 "mixed_precision_level {} computes in {}, but quantize.linear.float8 is "
+                 "{} the list",
+                 level, wants_float8 ? "fp8" : name_of(wanted), wants_float8 ? "missing from" : "in");
   }
 }
 
@@ -104,8 +103,8 @@ void check_combinations(const Config& c, config::Problems& problems) {
   check("evaluation", c.evaluation);
   if (!problems.sound("model") || !problems.sound("training")) return;
   if (c.model.max_seq_len && c.training.seq_len > *c.model.max_seq_len) {
-    problems.add("training.seq_len", fmt::format("{} tokens exceed model.max_seq_len {}", c.training.seq_len,
-                                                 *c.model.max_seq_len));
+    problems.add("training.seq_len", "{} tokens exceed model.max_seq_len {}", c.training.seq_len,
+                 *c.model.max_seq_len);
   }
   if (c.model.uses_float8() && c.training.mixed_precision_param != DType::bf16) {
     problems.add("training.mixed_precision_param",

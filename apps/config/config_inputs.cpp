@@ -87,9 +87,9 @@ class Inputs {
     if (paths.empty()) {
       wanted_ += fmt::format(" --{} TEXT", key);
       problems_.add(key,
-                    fmt::format("no text is given; {}.dataset '{}' is only a name, nothing is downloaded: "
-                                "set --{} to a file, folder or glob",
-                                section, dataset, key));
+                    "no text is given; {}.dataset '{}' is only a name, nothing is downloaded: "
+                    "set --{} to a file, folder or glob",
+                    section, dataset, key);
     }
     for (const std::string& path : paths) need(key, path);
   }

@@ -39,9 +39,8 @@ void check_names(std::string_view key, const std::vector<std::string>& names, Pr
       return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.';
     });
     if (!is_plain)
-      problems.add(key,
-                   fmt::format("the name \"{}\" is not made of letters, digits, '_', '-' and '.'", name));
-    if (!seen.insert(name).second) problems.add(key, fmt::format("two entries are named \"{}\"", name));
+      problems.add(key, "the name \"{}\" is not made of letters, digits, '_', '-' and '.'", name);
+    if (!seen.insert(name).second) problems.add(key, "two entries are named \"{}\"", name);
   }
 }
 
@@ -110,7 +109,7 @@ void validate(const std::vector<MixtureSourceConfig>& sources, const std::vector
   std::vector<double> weights;
   int64_t weighted = 0, repeated = 0;
   for (const MixtureSourceConfig& source : sources) {
-    if (source.path.empty()) problems.add(kMixture, fmt::format("{} has no path", source.name));
+    if (source.path.empty()) problems.add(kMixture, "{} has no path", source.name);
     weighted += source.weight.has_value(), repeated += source.repeat.has_value();
     weights.push_back(source.weight.value_or(0));
   }
@@ -118,9 +117,9 @@ void validate(const std::vector<MixtureSourceConfig>& sources, const std::vector
     problems.add(kMixture, "some sources have a weight and some a repeat: give one of the two to all");
   } else if (weighted > 0 && weighted < std::ssize(sources)) {
     problems.add(kMixture,
-                 fmt::format("{} of {} sources have a weight: give one to all, 0 to a source that only "
-                             "a later stage reads",
-                             weighted, sources.size()));
+                 "{} of {} sources have a weight: give one to all, 0 to a source that only "
+                 "a later stage reads",
+                 weighted, sources.size());
   } else if (weighted > 0) {
     check_weights(kMixture, weights, problems);
   }
@@ -129,20 +128,18 @@ void validate(const std::vector<MixtureSourceConfig>& sources, const std::vector
   for (size_t i = 0; i < sources.size(); ++i) is_read[i] = weighted == 0 || weights[i] > 0;
   for (const MixtureStageConfig& stage : stages) {
     if (stage.from_step <= before && before > 1)
-      problems.add(kStages,
-                   fmt::format("a stage from step {} follows one from step {}", stage.from_step, before));
+      problems.add(kStages, "a stage from step {} follows one from step {}", stage.from_step, before);
     before = stage.from_step;
     if (stage.weights.size() != sources.size()) {
-      problems.add(kStages,
-                   fmt::format("the stage from step {} has {}, expected {}, one for each source",
-                               stage.from_step, counted(stage.weights.size(), "weight"), sources.size()));
+      problems.add(kStages, "the stage from step {} has {}, expected {}, one for each source",
+                   stage.from_step, counted(stage.weights.size(), "weight"), sources.size());
       continue;
     }
     const size_t bad =
         std::ranges::find_if(stage.weights, [](const std::string& w) { return !number_of(w); }) -
         stage.weights.begin();
     if (bad < stage.weights.size()) {
-      problems.add(kStages, fmt::format("expected a number, got the text \"{}\"", stage.weights[bad]));
+      problems.add(kStages, "expected a number, got the text \"{}\"", stage.weights[bad]);
       continue;
     }
     const std::vector<double> numbers = stage.numbers();
@@ -150,15 +147,14 @@ void validate(const std::vector<MixtureSourceConfig>& sources, const std::vector
     for (size_t i = 0; i < numbers.size(); ++i) is_read[i] = is_read[i] || numbers[i] > 0;
   }
   for (size_t i = 0; i < sources.size(); ++i) {
-    if (!is_read[i])
-      problems.add(kMixture, fmt::format("{} has weight 0 in every stage: remove it", sources[i].name));
+    if (!is_read[i]) problems.add(kMixture, "{} has weight 0 in every stage: remove it", sources[i].name);
   }
 }
 
 void check_names(std::string_view key, const std::vector<ValidationSetConfig>& sets, Problems& problems) {
   check_names(key, names_of(sets), problems);
   for (const ValidationSetConfig& set : sets)
-    if (set.path.empty()) problems.add(key, fmt::format("{} has no path", set.name));
+    if (set.path.empty()) problems.add(key, "{} has no path", set.name);
 }
 
 void validate(const std::vector<ValidationSetConfig>& sets, Problems& problems) {

@@ -40,17 +40,15 @@ void declare(config::Section& s, ProfilingConfig& c) {
 
 void validate(const ProfilingConfig& c, config::Problems& problems) {
   if (c.profile_freq < c.profiler_active + c.profiler_warmup) {
-    problems.add(
-        "profiling.profile_freq",
-        fmt::format("{} steps from trace to trace have no room for profiler_warmup {} + profiler_active {}",
-                    c.profile_freq, c.profiler_warmup, c.profiler_active));
+    problems.add("profiling.profile_freq",
+                 "{} steps from trace to trace have no room for profiler_warmup {} + profiler_active {}",
+                 c.profile_freq, c.profiler_warmup, c.profiler_active);
   }
   const std::string& ranks = c.profile_ranks;
   if (ranks != "auto" && ranks != "all" &&
       (ranks.empty() || ranks.find_first_not_of("0123456789,") != std::string::npos ||
        ranks.starts_with(',') || ranks.ends_with(',') || contains_text(ranks, ",,"))) {
-    problems.add("profiling.profile_ranks",
-                 fmt::format("expected auto, all or numbers as in 0,8,16, got \"{}\"", ranks));
+    problems.add("profiling.profile_ranks", "expected auto, all or numbers as in 0,8,16, got \"{}\"", ranks);
   }
   if (c.enable_nvtx && !nvtx::available()) {
     problems.add("profiling.enable_nvtx",

@@ -170,20 +170,18 @@ void validate(const TrainingConfig& c, config::Problems& problems) {
   }
   double scale = c.constant_loss_scale().value_or(c.loss_scale == "dynamic" ? 1.0 : -1.0);
   if (!(scale > 0) || !std::isfinite(scale)) {
-    problems.add("training.loss_scale",
-                 fmt::format("expected none, dynamic or a number > 0, got the text \"{}\"", c.loss_scale));
+    problems.add("training.loss_scale", "expected none, dynamic or a number > 0, got the text \"{}\"",
+                 c.loss_scale);
   } else if (scale > std::numeric_limits<float>::max() || scale < std::numeric_limits<float>::min()) {
-    problems.add("training.loss_scale",
-                 fmt::format("{} is out of FP32's range, in which losses are scaled", c.loss_scale));
+    problems.add("training.loss_scale", "{} is out of FP32's range, in which losses are scaled",
+                 c.loss_scale);
   }
   if (c.global_batch_size == 0) {
     problems.add("training.global_batch_size",
                  "0 sequences train nothing; expected -1 (local_batch_size x ranks) or at least 1");
   } else if (c.global_batch_size > 0 && c.global_batch_size % c.local_batch_size != 0) {
-    problems.add(
-        "training.global_batch_size",
-        fmt::format("{} is not a multiple of local_batch_size {} (remainder {})", c.global_batch_size,
-                    c.local_batch_size, c.global_batch_size % c.local_batch_size));
+    problems.add("training.global_batch_size", "{} is not a multiple of local_batch_size {} (remainder {})",
+                 c.global_batch_size, c.local_batch_size, c.global_batch_size % c.local_batch_size);
   }
 }
 

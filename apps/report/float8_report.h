@@ -21,12 +21,8 @@ struct Float8Operand {
   int64_t elements = 0;
   int64_t underflow = 0;   ///< elements other than zero that became zero
   int64_t saturation = 0;  ///< elements past the largest number
-  double underflow_fraction() const {
-    return elements > 0 ? static_cast<double>(underflow) / elements : 0;
-  }
-  double saturation_fraction() const {
-    return elements > 0 ? static_cast<double>(saturation) / elements : 0;
-  }
+  double underflow_fraction() const { return elements > 0 ? static_cast<double>(underflow) / elements : 0; }
+  double saturation_fraction() const { return elements > 0 ? static_cast<double>(saturation) / elements : 0; }
 };
 
 /// Reads amaxes and counters of the engine's FP8 products to the host, adds them up over `control` (two

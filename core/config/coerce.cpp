@@ -85,8 +85,7 @@ class Coercion {
 
  private:
   std::nullopt_t wrong(const Value& v, std::string_view hint = "") {
-    problems_.add(
-        v.at, fmt::format("{}: expected {}, got {}{}", field_.path, expectation(field_), describe(v), hint));
+    problems_.add(v.at, "{}: expected {}, got {}{}", field_.path, expectation(field_), describe(v), hint);
     return std::nullopt;
   }
 
@@ -154,8 +153,7 @@ std::optional<Value> coerce(const Field& field, const Value& value, Problems& pr
   try {
     return Coercion(field, problems)(value.untyped ? typed(field, value) : value);
   } catch (const ConfigError& e) {  // a malformed [list] on the command line
-    problems.add(value.at,
-                 fmt::format("{}: expected {}, got {}", field.path, expectation(field), describe(value)));
+    problems.add(value.at, "{}: expected {}, got {}", field.path, expectation(field), describe(value));
     return std::nullopt;
   }
 }

@@ -57,8 +57,8 @@ size_t Reader::read_override(const std::vector<std::string>& arguments, size_t i
   if (!argument.starts_with("--") || argument.size() == 2) {
     const bool is_file =
         argument.ends_with(".yaml") || argument.ends_with(".yml") || argument.ends_with(".toml");
-    problems_.add(at, fmt::format("expected --section.key value, got '{}'{}", argument,
-                                  is_file ? "; the configuration file comes first, before all options" : ""));
+    problems_.add(at, "expected --section.key value, got '{}'{}", argument,
+                  is_file ? "; the configuration file comes first, before all options" : "");
     return 1;
   }
   size_t equals = argument.find('=');
@@ -70,7 +70,7 @@ size_t Reader::read_override(const std::vector<std::string>& arguments, size_t i
       find_option(root_, std::string(argument.substr(2, has_value ? equals - 2 : equals)), has_value);
   if (!option.field) {
     problems_.spoil(option.path);
-    problems_.add(at, fmt::format("unknown option --{}{}", option.path, suggestion(root_, option.path)));
+    problems_.add(at, "unknown option --{}{}", option.path, suggestion(root_, option.path));
     return next ? 2 : 1;
   }
   Field& field = *option.field;
@@ -91,7 +91,7 @@ size_t Reader::read_override(const std::vector<std::string>& arguments, size_t i
     value.untyped = true;
     taken = 2;
   } else {
-    problems_.add(at, fmt::format("--{} needs a value: {}", option.path, expectation(field)));
+    problems_.add(at, "--{} needs a value: {}", option.path, expectation(field));
     return 1;
   }
   value.at = at;

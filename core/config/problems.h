@@ -22,6 +22,11 @@ class Problems {
   /// at "default" when it was not. Give the arithmetic that failed: "65 is not a multiple of local_batch_size
   /// 8".
   void add(std::string_view key, std::string message);
+  /// Either of them with a message that fmt::format() makes.
+  template <class Place, class First, class... Rest>
+  void add(const Place& at, fmt::format_string<First, Rest...> format, First&& first, Rest&&... rest) {
+    add(at, fmt::format(format, std::forward<First>(first), std::forward<Rest>(rest)...));
+  }
   /// The same for what reading the value has thrown: its sentence, without the `[where]` before it.
   void add(std::string_view key, const Error& error);
 

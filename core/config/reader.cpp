@@ -60,8 +60,8 @@ void Reader::read(const Value& tree) {
 void Reader::read_table(Section& section, const Value& table) {
   if (table.kind == Value::Kind::null) return;  // "metrics:" with every key commented out
   if (table.kind != Value::Kind::table) {
-    return problems_.add(
-        table.at, fmt::format("{}: expected a section with keys, got {}", section.path(), describe(table)));
+    return problems_.add(table.at, "{}: expected a section with keys, got {}", section.path(),
+                         describe(table));
   }
   for (const Member& member : table.members) read_member(section, member);
 }
@@ -84,8 +84,7 @@ void Reader::read_renamed(const std::string& old, const std::string& path, const
 
 void Reader::read_field(Field& field, const Value& value, const Location& key_at) {
   if (field.given && field.given_in == source_ && !last_wins_) {
-    return problems_.add(key_at,
-                         fmt::format("{} is given twice, first at {}", field.path, to_string(*field.given)));
+    return problems_.add(key_at, "{} is given twice, first at {}", field.path, to_string(*field.given));
   }
   field.given = value.at.known() ? value.at : key_at;
   field.given_in = source_;
@@ -115,14 +114,12 @@ void Reader::read_tables(Field& field, const Value& list) {
   for (const Value& item : list.items) {
     Section element = field.tables->append();
     if (item.kind != Value::Kind::table) {
-      problems_.add(item.at,
-                    fmt::format("{}: expected a table of keys, got {}", element.path(), describe(item)));
+      problems_.add(item.at, "{}: expected a table of keys, got {}", element.path(), describe(item));
       continue;
     }
     read_table(element, item);
     for (Field& f : element.fields()) {
-      if (f.is_required && !f.given)
-        problems_.add(item.at, fmt::format("{} is missing: {}", f.path, f.meaning_text));
+      if (f.is_required && !f.given) problems_.add(item.at, "{} is missing: {}", f.path, f.meaning_text);
     }
     finish(element);
   }
@@ -141,9 +138,9 @@ void Reader::unknown(const Section& section, const std::string& key, const Locat
   for (const std::string& path : all_paths(root_)) {
     if (near.empty() && last_name(path) == key) near = path;  // right key, wrong section
   }
-  if (!near.empty()) return problems_.add(at, fmt::format("unknown key {}; did you mean {}?", shown, near));
-  problems_.add(at, fmt::format("unknown key {}; {} takes {}", shown,
-                                prefix.empty() ? "a file" : section.path(), one_of_text(here)));
+  if (!near.empty()) return problems_.add(at, "unknown key {}; did you mean {}?", shown, near);
+  problems_.add(at, "unknown key {}; {} takes {}", shown, prefix.empty() ? "a file" : section.path(),
+                one_of_text(here));
 }
 
 std::vector<std::string> Reader::finish() {
@@ -166,11 +163,11 @@ void Reader::finish(Field& field) {
   for (const auto& [refused, why] : field.refused_values) {
     bool is_set = now.text == refused;
     for (const Value& item : now.items) is_set = is_set || item.text == refused;
-    if (is_set) problems_.add(field.path, fmt::format("{} is refused: {}", refused, why));
+    if (is_set) problems_.add(field.path, "{} is refused: {}", refused, why);
   }
   if (field.fate == Fate::used || same(now, field.fallback)) return;
   if (field.fate == Fate::refused) {
-    problems_.add(field.path, fmt::format("{} is refused: {}", to_inline_yaml(now), field.fate_text));
+    problems_.add(field.path, "{} is refused: {}", to_inline_yaml(now), field.fate_text);
   } else {
     note(field);
   }

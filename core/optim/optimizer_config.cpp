@@ -85,8 +85,8 @@ std::array<double, 3> OptimizerConfig::newton_schulz_coefficients() const {
 
 void validate(const OptimizerConfig& c, config::Problems& problems) {
   if (std::ranges::all_of(c.newton_schulz_coefficients(), [](double x) { return std::isfinite(x); })) return;
-  problems.add("optimizer.ns_coefficients",
-               fmt::format("expected three numbers, got [{}]", fmt::join(c.ns_coefficients, ", ")));
+  problems.add("optimizer.ns_coefficients", "expected three numbers, got [{}]",
+               fmt::join(c.ns_coefficients, ", "));
 }
 
 void declare(config::Section& s, LrSchedulerConfig& c) {

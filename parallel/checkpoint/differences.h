@@ -1,5 +1,7 @@
 #pragma once
 
+#include <fmt/core.h>
+
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -10,8 +12,9 @@ namespace ottava::checkpoint {
 /// Collects what keeps a folder from being this model's and refuses it in one message that names a few.
 class Differences {
  public:
-  void add(std::string text) {
-    if (++count_ <= 4) text_ += (count_ > 1 ? "; " : "") + text;
+  template <class... A>
+  void add(fmt::format_string<A...> format, A&&... args) {
+    if (++count_ <= 4) text_ += (count_ > 1 ? "; " : "") + fmt::format(format, std::forward<A>(args)...);
   }
   /// Throws ConfigError when anything was added.
   void refuse(const std::string& folder) const;

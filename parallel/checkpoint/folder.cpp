@@ -125,8 +125,7 @@ void remove_leftovers(const std::string& folder) {
     std::string name = entry.path().filename().string();
     if (!name.starts_with(kPrefix)) continue;
     bool replaced = name.ends_with(".old");
-    if (replaced || name.ends_with(".tmp") || name.ends_with(".deleted"))
-      leftovers.push_back(entry.path());
+    if (replaced || name.ends_with(".tmp") || name.ends_with(".deleted")) leftovers.push_back(entry.path());
     if (!replaced) continue;
     std::string path = folder + "/" + name.substr(0, name.size() - 4);
     if (!fs::exists(path)) {

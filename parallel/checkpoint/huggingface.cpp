@@ -49,13 +49,12 @@ std::vector<std::string> check_model(const SafetensorsFolder& folder, const Layo
     const SafetensorsEntry* found = folder.find(tensor.entry.name).entry;
     if (!found) {
       bool head = tensor.entry.name == kHead;
-      differences.add(fmt::format("it has no '{}'{}", tensor.entry.name, head ? " (tied embeddings?)" : ""));
+      differences.add("it has no '{}'{}", tensor.entry.name, head ? " (tied embeddings?)" : "");
     } else if (found->shape != tensor.entry.shape) {
-      differences.add(fmt::format("'{}' is {}, expected {}", tensor.entry.name, shape_text(found->shape),
-                                  shape_text(tensor.entry.shape)));
+      differences.add("'{}' is {}, expected {}", tensor.entry.name, shape_text(found->shape),
+                      shape_text(tensor.entry.shape));
     } else if (!found->dtype || !is_weight_dtype(*found->dtype)) {
-      differences.add(
-          fmt::format("'{}' is stored as {}, expected F32, BF16 or F16", tensor.entry.name, found->type));
+      differences.add("'{}' is stored as {}, expected F32, BF16 or F16", tensor.entry.name, found->type);
     }
   }
   std::vector<std::string> ignored;
@@ -65,7 +64,7 @@ std::vector<std::string> check_model(const SafetensorsFolder& folder, const Layo
       ignored.push_back(name);
     } else {
       std::string why = name == kHead ? " and differs from the embedding, which this model ties it to" : "";
-      differences.add(fmt::format("its '{}' is unknown here{}", name, why));
+      differences.add("its '{}' is unknown here{}", name, why);
     }
   }
   differences.refuse(folder.path());

@@ -51,15 +51,15 @@ TensorsByName check_model(const Manifest& manifest, const Layout& layout, const 
     auto found = saved.find(tensor.entry.name);
     if (found == saved.end() && has_other_rule(saved, tensor)) continue;
     if (found == saved.end()) {
-      differences.add(fmt::format("it has no '{}'", tensor.entry.name));
+      differences.add("it has no '{}'", tensor.entry.name);
     } else if (found->second->shape != tensor.entry.shape) {
-      differences.add(fmt::format("'{}' is {}, expected {}", tensor.entry.name,
-                                  shape_text(found->second->shape), shape_text(tensor.entry.shape)));
+      differences.add("'{}' is {}, expected {}", tensor.entry.name, shape_text(found->second->shape),
+                      shape_text(tensor.entry.shape));
     }
   }
   for (const Manifest::Tensor& tensor : manifest.tensors) {
     if (tensor.file.starts_with("model") && !wanted.contains(tensor.name))
-      differences.add(fmt::format("its '{}' is unknown here", tensor.name));
+      differences.add("its '{}' is unknown here", tensor.name);
   }
   differences.refuse(folder);
   return saved;

@@ -13,9 +13,7 @@ struct PipelineLayout {
   std::vector<StageUnits> stages;  ///< in the model's order; empty: no pipeline
 
   bool is_on() const { return shape.ranks > 1; }
-  StageUnits units_of(int rank, int chunk) const {
-    return stages[shape.stage_of(rank, chunk)];
-  }
+  StageUnits units_of(int rank, int chunk) const { return stages[shape.stage_of(rank, chunk)]; }
   /// By unit, whether the rank holds it; empty without a pipeline.
   std::vector<bool> units_of(int rank) const {
     std::vector<bool> held;

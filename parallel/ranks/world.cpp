@@ -93,7 +93,7 @@ std::unique_ptr<Communicator> World::share_tensors() const { return share(tensor
 std::unique_ptr<Communicator> World::share_control() const { return share(*control); }
 
 void run_rank(const Launch& launch, const WorldRequest& request, const std::function<void(World&)>& body) {
-  World world{.launch = launch, .control = nullptr, .device = nullptr, .ledger = nullptr};
+  World world{.launch = launch};
   try {
     connect(world, request);
     body(world);
