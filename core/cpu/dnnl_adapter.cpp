@@ -24,8 +24,8 @@ struct SolvedProblem {
     if (kMayBeWrong && p.n == 1 && p.ldc > 1) c_stride = p.ldc, problem.ldc = 1;
   }
   bool is_copied() const { return a_stride != 0 || c_stride != 0; }
-  int64_t a_bytes() const { return a_stride ? problem.k * static_cast<int64_t>(size_of(problem.input)) : 0; }
-  int64_t c_bytes() const { return c_stride ? problem.m * static_cast<int64_t>(size_of(problem.output)) : 0; }
+  int64_t a_bytes() const { return a_stride ? problem.k * size_of(problem.input) : 0; }
+  int64_t c_bytes() const { return c_stride ? problem.m * size_of(problem.output) : 0; }
   /// Of copies, behind oneDNN's own scratch.
   int64_t scratch_bytes(int64_t own) const {
     return is_copied() ? lines_of(own) + lines_of(a_bytes()) + c_bytes() : own;

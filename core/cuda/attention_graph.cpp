@@ -16,7 +16,8 @@ template <class Args>
 void* address_in(const AttentionGraph::Operand& o, const Args& a) {
   const int64_t first = a.keys.first_head * (a.heads.heads / a.heads.kv_heads);
   const auto element = [&](const Tensor& tensor, int64_t of_head) -> void* {
-    return tensor.at(o.offset + first * of_head);
+    // Of the operand's type: a workspace is bytes.
+    return static_cast<char*>(tensor.data) + (o.offset + first * of_head) * size_of(o.dtype);
   };
   switch (o.memory) {
     case Memory::qkv:

@@ -166,7 +166,7 @@ TEST_CASE("with an index file resuming tokenizes only what is read") {
     CHECK(loader.samples_per_epoch() == n);
     got = windows(loader, 19, 3 * n + n / 2, 4);
   }
-  CHECK(got == expected);
+  CHECK((got == expected));
   CHECK(encoded < whole / 4);
 }
 

@@ -220,7 +220,7 @@ TEST_CASE("cuDNN's attention against separate keys agrees with the reference, an
         size.push_back(whole.gradient.size[i] + kBefore);
       });
       if (run == 1) {
-        CHECK(got == once);
+        CHECK((got == once));
         continue;
       }
       once = got;

@@ -599,7 +599,7 @@ TEST_CASE("a matrix of one row or column has the elements that its leading dimen
                            y[static_cast<size_t>(bt ? j * p.ldb + q : q * p.ldb + j)];
                   want[static_cast<size_t>(i * p.ldc + j)] = sum;
                 }
-              CHECK(got == want);  // small integers: exact; gaps are not written
+              CHECK((got == want));  // small integers: exact; gaps are not written
             }
 }
 
