@@ -222,7 +222,7 @@ int run_bench_command(const BenchCommand& command, std::ostream& out) {
     const MemoryBefore before = memory_before(session.device);
     auto remove_saves = [&] {
       if (command.saves > 0 && session.ranks.world->rank() == 0)
-        std::filesystem::remove_all(std::filesystem::path(config.job.dump_folder) / config.checkpoint.folder);
+        std::filesystem::remove_all(config.job.in_dump_folder(config.checkpoint.folder));
     };
     remove_saves();
     experiment.repeats_initial_weights = command.weights == "repeated";

@@ -42,16 +42,14 @@ int run_train_command(const TrainCommand& command) {
     if (session.ranks.world->rank() == 0) {
       if (config.job.print_config) std::cout << print_config(config) << std::flush;
       if (config.job.save_config_file) {
-        write_file_atomically(
-            (std::filesystem::path(config.job.dump_folder) / *config.job.save_config_file).string(),
-            print_config(config));
+        write_file_atomically(config.job.in_dump_folder(*config.job.save_config_file), print_config(config));
       }
     }
     settle_decisions(session.experiment, session.ranks, session.device,
                      command.redecide ? DecisionSource::afresh : DecisionSource::checkpoint);
     Trainer trainer(session.experiment, session.ranks, session.device, &signals);
     if (session.ranks.world->rank() == 0) {
-      write_file_atomically((std::filesystem::path(config.job.dump_folder) / "decisions.json").string(),
+      write_file_atomically(config.job.in_dump_folder("decisions.json"),
                             to_json(trainer.experiment().decisions));
     }
     trainer.run();

@@ -1,8 +1,14 @@
 #include "apps/config/job_config.h"
 
+#include <filesystem>
+
 #include "core/config/section.h"
 
 namespace ottava {
+
+std::string JobConfig::in_dump_folder(const std::string& name) const {
+  return (std::filesystem::path(dump_folder) / name).string();
+}
 
 void declare(config::Section& s, JobConfig& c) {
   s.meaning("the experiment as a whole");

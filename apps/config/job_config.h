@@ -14,6 +14,9 @@ struct JobConfig {
   bool print_config = false;
   std::optional<std::string> save_config_file;
   bool operator==(const JobConfig&) const = default;
+
+  /// The path of a file or folder in dump_folder.
+  std::string in_dump_folder(const std::string& name) const;
 };
 
 void declare(config::Section& s, JobConfig& c);

@@ -1,7 +1,6 @@
 #include "apps/decide/decide.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <functional>
 
 #include "apps/config/resolved_float8.h"
@@ -12,12 +11,12 @@
 #include "apps/decide/memory_need.h"
 #include "apps/decide/rehearsal.h"
 #include "apps/decide/tensor_parallel_overlap.h"
+#include "apps/train/checkpoints.h"
 #include "core/cuda/runtime.h"
 #include "core/io/file.h"
 #include "core/listed.h"
 #include "core/log.h"
 #include "parallel/checkpoint/checksum.h"
-#include "parallel/checkpoint/folder.h"
 #include "parallel/ranks/agree.h"
 
 namespace ottava {
@@ -37,12 +36,7 @@ std::string circumstances(const Experiment& e, Device device) {
 // Decisions of the newest checkpoint that has readable ones for these circumstances. A broken checkpoint is
 // said to be so when it is loaded.
 Decisions saved_decisions(const Experiment& e, const std::string& made_for) {
-  const Config& c = e.config;
-  if (!c.checkpoint.enable) return {};
-  std::vector<checkpoint::SavedStep> steps =
-      checkpoint::list_steps((std::filesystem::path(c.job.dump_folder) / c.checkpoint.folder).string());
-  if (c.checkpoint.load_step >= 0)
-    std::erase_if(steps, [&](const auto& s) { return s.step != c.checkpoint.load_step; });
+  const std::vector<checkpoint::SavedStep> steps = steps_to_load(e.config);
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
     try {
       const std::string path = step->path + "/decisions.json";

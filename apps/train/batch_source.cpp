@@ -14,15 +14,15 @@ BatchSource::BatchSource(data::MixedLoader loader, Options options)
     : loader_(std::move(loader)),
       options_(options),
       sequence_(loader_.sources()[0].loader->options().seq_len) {
-  const auto samples = static_cast<size_t>(options_.batch * options_.micro_batches),
-             count = samples * static_cast<size_t>(sequence_ / options_.context_size);
+  const int64_t samples = options_.batch * options_.micro_batches,
+                count = samples * (sequence_ / options_.context_size);
   sources_.resize(samples);
   valid_.resize(samples);
   inputs_.resize(count);
   targets_.resize(count);
   if (options_.documents) document_starts_.resize(count);
   if (options_.documents || options_.context_size > 1) positions_.resize(count);
-  if (options_.context_size > 1) whole_.resize(3 * static_cast<size_t>(options_.batch * sequence_));
+  if (options_.context_size > 1) whole_.resize(3 * options_.batch * sequence_);
   tokens_ = {inputs_, targets_, document_starts_, positions_};
 }
 
@@ -45,8 +45,7 @@ void BatchSource::keep_chunks(int64_t m) {
       std::copy_n(from, chunk, inputs_.data() + to);
       std::copy_n(from + rows, chunk, targets_.data() + to);
       if (options_.documents) std::copy_n(from + 2 * rows, chunk, document_starts_.data() + to);
-      for (int64_t i = 0; i < chunk; ++i)
-        positions_[static_cast<size_t>(to + i)] = static_cast<int32_t>(k * chunk + i);
+      for (int64_t i = 0; i < chunk; ++i) positions_[to + i] = static_cast<int32_t>(k * chunk + i);
     }
   }
 }
@@ -60,7 +59,7 @@ void BatchSource::count_valid() {
   for (int64_t m = 0; m < options_.micro_batches; ++m) {
     for (int64_t half = 0; half < halves; ++half) {
       for (int64_t b = 0; b < options_.batch; ++b, at += chunk)
-        valid_[static_cast<size_t>(m * options_.batch + b)] +=
+        valid_[m * options_.batch + b] +=
             static_cast<int32_t>(chunk - std::count(at, at + chunk, kIgnoreIndex));
     }
   }
@@ -75,8 +74,7 @@ const HostTokens& BatchSource::read(int64_t position) {
   }
   if (options_.documents) {
     for (size_t i = 0; i < positions_.size(); ++i) {
-      if (options_.context_size == 1)
-        positions_[i] = static_cast<int32_t>(static_cast<int64_t>(i) % sequence_);
+      if (options_.context_size == 1) positions_[i] = static_cast<int32_t>(i % sequence_);
       positions_[i] -= document_starts_[i];
     }
   }

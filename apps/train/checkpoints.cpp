@@ -8,11 +8,11 @@
 #include "apps/config/changed_keys.h"
 #include "apps/train/float8_history.h"
 #include "apps/train/model_files.h"
+#include "core/contains.h"
 #include "core/cuda/runtime.h"
 #include "core/io/file.h"
 #include "core/io/safetensors_folder.h"
 #include "core/log.h"
-#include "parallel/checkpoint/folder.h"
 #include "parallel/checkpoint/huggingface.h"
 #include "parallel/checkpoint/loader.h"
 #include "parallel/sharding/repeated_weights.h"
@@ -24,12 +24,8 @@ constexpr const char *kStateName = "training_state.json", *kHistoryName = "float
 
 checkpoint::ShardMemory memory_of(const Tensor& tensor) { return {tensor.dtype, tensor.data}; }
 
-std::string checkpoint_folder(const Config& c) {
-  return (std::filesystem::path(c.job.dump_folder) / c.checkpoint.folder).string();
-}
-
 bool excludes(const CheckpointConfig& c, std::string_view what) {
-  return std::ranges::find(c.exclude_from_loading, what) != c.exclude_from_loading.end();
+  return contains(c.exclude_from_loading, what);
 }
 
 bool has_safetensors(const std::filesystem::path& folder) {
@@ -40,12 +36,10 @@ bool has_safetensors(const std::filesystem::path& folder) {
 }  // namespace
 
 checkpoint::TrainedParameters trained_parameters(Fsdp& parameters, Stream& stream, bool with_optimizer) {
-  checkpoint::TrainedParameters out{.specs = parameters.specs(),
-                                    .at = parameters.coordinates(),
-                                    .shards = {},
-                                    .with_optimizer = with_optimizer};
-  for (size_t p = 0; p < parameters.specs().size(); ++p) {
-    const ParameterShard& s = parameters.shard(static_cast<int>(p));
+  checkpoint::TrainedParameters out{
+      .specs = parameters.specs(), .at = parameters.coordinates(), .with_optimizer = with_optimizer};
+  for (int p = 0; p < std::ssize(parameters.specs()); ++p) {
+    const ParameterShard& s = parameters.shard(p);
     out.shards.push_back(
         {memory_of(s.master), memory_of(s.exp_avg), memory_of(s.exp_avg_sq), memory_of(s.momentum)});
   }
@@ -59,13 +53,22 @@ checkpoint::TrainedParameters trained_parameters(Fsdp& parameters, Stream& strea
   return out;
 }
 
+std::vector<checkpoint::SavedStep> steps_to_load(const Config& c) {
+  if (!c.checkpoint.enable) return {};
+  std::vector<checkpoint::SavedStep> steps =
+      checkpoint::list_steps(c.job.in_dump_folder(c.checkpoint.folder));
+  const int64_t wanted = c.checkpoint.load_step;
+  if (wanted >= 0) std::erase_if(steps, [&](const auto& saved) { return saved.step != wanted; });
+  return steps;
+}
+
 std::string nothing_to_train(const Config& c, RankGroups& ranks) {
   // With training.epochs the data is to be counted first.
   if (!c.checkpoint.enable || c.checkpoint.load_step >= 0 || c.training.epochs) return "";
   checkpoint::RankGroup group(*ranks.control);
   std::string text;
   group.on_rank_0([&] {
-    std::vector<checkpoint::SavedStep> steps = checkpoint::list_steps(checkpoint_folder(c));
+    std::vector<checkpoint::SavedStep> steps = steps_to_load(c);
     while (!steps.empty()) {
       try {
         checkpoint::open_checkpoint(steps.back().path);
@@ -96,7 +99,7 @@ Checkpoints::Checkpoints(const Experiment& experiment, RankGroups& ranks, Stream
       stream_(stream),
       coordinates_(ranks.coordinates),
       group_(*ranks.control),
-      folder_(checkpoint_folder(experiment.config)) {
+      folder_(experiment.config.job.in_dump_folder(experiment.config.checkpoint.folder)) {
   const CheckpointConfig& c = experiment.config.checkpoint;
   if (!c.enable || c.load_only) return;
   if (c.export_dtype != DType::f32 && !c.last_save_model_only) {
@@ -129,9 +132,7 @@ Checkpoints::~Checkpoints() = default;
 int64_t Checkpoints::data_position_to_load() const {
   const CheckpointConfig& c = experiment_.config.checkpoint;
   if (excludes(c, "dataloader")) return 0;
-  std::vector<checkpoint::SavedStep> steps;
-  if (c.enable) steps = checkpoint::list_steps(folder_);
-  if (c.load_step >= 0) std::erase_if(steps, [&](const auto& s) { return s.step != c.load_step; });
+  const std::vector<checkpoint::SavedStep> steps = steps_to_load(experiment_.config);
   if (steps.empty() && (c.initial_load_model_only || !c.initial_load_path)) return 0;
   try {  // only a hint for reading ahead: whatever is wrong is said when it is loaded
     const std::string path = (steps.empty() ? *c.initial_load_path : steps.back().path) + "/" + kStateName;
@@ -283,9 +284,7 @@ bool Checkpoints::is_due(int64_t step, bool is_last) const {
 checkpoint::Checkpoint Checkpoints::contents(TrainingEngine& engine, const TrainingState& state,
                                              bool model_only) const {
   checkpoint::Checkpoint out{.step = state.step,
-                             .parameters = trained_parameters(engine.parameters(), stream_, !model_only),
-                             .texts = {},
-                             .copies = {}};
+                             .parameters = trained_parameters(engine.parameters(), stream_, !model_only)};
   const Config& c = experiment_.config;
   if (model_only) out.export_dtype = c.checkpoint.export_dtype;
   ModelFiles files = model_files(experiment_, model_only ? c.checkpoint.export_dtype : DType::f32);

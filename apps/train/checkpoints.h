@@ -3,14 +3,20 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "apps/config/experiment.h"
 #include "apps/train/training_engine.h"
 #include "apps/train/training_state.h"
+#include "parallel/checkpoint/folder.h"
 #include "parallel/checkpoint/rank_group.h"
 #include "parallel/checkpoint/saver.h"
 
 namespace ottava {
+
+/// The checkpoints of the run's folder that it may load, the earliest first: none where checkpoint.enable is
+/// false, only that of checkpoint.load_step where one is asked for.
+std::vector<checkpoint::SavedStep> steps_to_load(const Config& config);
 
 /// Why there is nothing to train: the newest checkpoint has reached training.steps, or is past it. Empty
 /// where there is, also when checkpoint.load_step asks for an earlier one. Collective.

@@ -12,8 +12,7 @@ namespace ottava {
 void DataWatch::log_found(size_t source, const data::DataCheck& check) const {
   const std::string& name = loader_.sources()[source].name;
   log::info("Data check{}: {} in {:.1f} MB ({}), {}, {} with bytes that are not UTF-8{}",
-            name.empty() ? "" : " of " + name, counted(check.documents, "document"),
-            static_cast<double>(check.bytes) * 1e-6,
+            name.empty() ? "" : " of " + name, counted(check.documents, "document"), check.bytes * 1e-6,
             check.is_whole ? "all of it" : "as far as training.data_check_seconds goes",
             counted(check.bad_records, "bad record"), check.ill_formed,
             check.ill_formed > 0 ? ", the first " + check.first_ill_formed : "");
@@ -24,7 +23,7 @@ void DataWatch::look(double seconds) {
   const size_t sources = loader_.sources().size();
   for (size_t i = 0; ranks_.rank() == 0 && complaint.empty() && i < sources; ++i) {
     try {
-      log_found(i, scan(i).look(seconds / static_cast<double>(sources)));
+      log_found(i, scan(i).look(seconds / sources));
     } catch (const Error& error) {
       complaint = error.what();
     }

@@ -39,7 +39,7 @@ std::vector<FirstSteps::Line> FirstSteps::add(double seconds, bool is_last) {
   const size_t count = steps_.size();
   if (count <= kSettling) return lines;
   const auto has_come = [&](size_t moment) { return count == moment || (is_last && count < moment); };
-  const auto middle = steps_.begin() + static_cast<std::ptrdiff_t>((kSettling + count) / 2);
+  const auto middle = steps_.begin() + (kSettling + count) / 2;
   std::nth_element(steps_.begin() + kSettling, middle, steps_.end());
   if (planned_ && has_come(kBesidePlan)) {
     lines.push_back(beside_plan(*middle));

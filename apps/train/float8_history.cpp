@@ -1,9 +1,8 @@
 #include "apps/train/float8_history.h"
 
-#include <charconv>
-
 #include "core/counted.h"
 #include "core/io/json.h"
+#include "core/number.h"
 #include "core/ops/host_values.h"
 
 namespace ottava {
@@ -42,20 +41,19 @@ int64_t filled(const fp8::AmaxHistory& h) { return std::min(h.steps, h.length())
 Json to_json(const Named& named, Stream& stream) {
   const fp8::AmaxHistory& h = *named.history;
   const std::vector<uint32_t> values = host_values<uint32_t>(stream, h.rows);
-  Json json;
-  json.set("steps", h.steps);
-  json.set("length", h.length());
   Json names(Json::Array{}), rows(Json::Array{});
   for (const std::string& name : named.names) names.push(name);
   const size_t columns = named.names.size();
-  for (size_t r = 0; r < static_cast<size_t>(filled(h)); ++r) {
+  for (int64_t r = 0; r < filled(h); ++r) {
     std::string row;
     for (size_t c = 0; c < columns; ++c) row += fmt::format("{:08x}", values[r * columns + c]);
     rows.push(std::move(row));
   }
-  json.set("columns", std::move(names));
-  json.set("rows", std::move(rows));
-  return json;
+  return Json()
+      .set("steps", h.steps)
+      .set("length", h.length())
+      .set("columns", std::move(names))
+      .set("rows", std::move(rows));
 }
 
 void check_columns(const Named& named, const Json& json, std::string_view where) {
@@ -90,18 +88,17 @@ void restore(const Named& named, const Json& json, std::string_view where, Strea
     fail<FileError>(kWhere, "{} has {} of amaxes after {}, expected {}", where, counted(rows.size(), "row"),
                     counted(steps, "step"), std::min(steps, length));
   }
-  std::vector<uint32_t> values(static_cast<size_t>(h.rows.numel()), 0);
+  std::vector<uint32_t> values(h.rows.numel());
   for (size_t r = 0; r < rows.size(); ++r) {
-    const std::string& row = rows[r].as_string(where);
+    const std::string_view row = rows[r].as_string(where);
     if (row.size() != kDigits * columns) {
       fail<FileError>(kWhere, "{}: row {} has {} digits, expected {}", where, r, row.size(),
                       kDigits * columns);
     }
     for (size_t c = 0; c < columns; ++c) {
-      const char* begin = row.data() + c * kDigits;
-      auto [end, error] = std::from_chars(begin, begin + kDigits, values[r * columns + c], 16);
-      if (error != std::errc{} || end != begin + kDigits)
-        fail<FileError>(kWhere, "{}: row {} is no row of hexadecimal numbers", where, r);
+      const std::optional<uint32_t> bits = parse_number<uint32_t>(row.substr(c * kDigits, kDigits), 16);
+      if (!bits) fail<FileError>(kWhere, "{}: row {} is no row of hexadecimal numbers", where, r);
+      values[r * columns + c] = *bits;
     }
   }
   h.steps = steps;

@@ -12,8 +12,7 @@ std::vector<std::span<const int32_t>> share_of(const HostTokens& tokens, size_t 
                                                int64_t count) {
   std::vector<std::span<const int32_t>> share;
   for (const auto& all : {tokens.inputs, tokens.targets, tokens.positions, tokens.document_start}) {
-    if (share.size() < arrays)
-      share.push_back(all.subspan(static_cast<size_t>(index * count), static_cast<size_t>(count)));
+    if (share.size() < arrays) share.push_back(all.subspan(index * count, count));
   }
   return share;
 }

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "apps/train/chat_data.h"
+#include "core/contains.h"
 #include "core/data/chat/template_file.h"
 #include "core/io/file.h"
 #include "core/io/json.h"
@@ -19,13 +20,13 @@ namespace fs = std::filesystem;
 namespace {
 
 bool is_one_of(std::string_view name, std::initializer_list<std::string_view> names) {
-  return std::ranges::find(names, name) != names.end();
+  return contains(names, name);
 }
 
-bool is_weights(const fs::path& file) {
-  return is_one_of(file.extension().string(), {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5",
-                                               ".msgpack", ".onnx", ".npz"}) ||
-         file.filename().string().ends_with(".index.json");
+bool is_weights(std::string_view name) {
+  return is_one_of(fs::path(name).extension().string(), {".safetensors", ".bin", ".pt", ".pth", ".ckpt",
+                                                         ".gguf", ".h5", ".msgpack", ".onnx", ".npz"}) ||
+         name.ends_with(".index.json");
 }
 
 // Of a folder that is itself a checkpoint of a run: these are written anew.
@@ -46,8 +47,7 @@ void add_files(const fs::path& folder, const Wanted& wanted, std::vector<checkpo
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
     const bool is_new = std::ranges::none_of(out, [&](const auto& file) { return file.name == name; });
-    if (entry.is_regular_file() && is_new && wanted(entry.path()))
-      out.push_back({name, entry.path().string()});
+    if (entry.is_regular_file() && is_new && wanted(name)) out.push_back({name, entry.path().string()});
   }
 }
 
@@ -77,7 +77,7 @@ void add_chat_files(const Experiment& e, const fs::path& folder, ModelFiles& out
   const data::ChatEncoder encoder(e.tokenizer, {.chat = chat});
   std::vector<int64_t> stops{encoder.end_of_turn()};
   const auto add = [&](int64_t id) {
-    if (std::ranges::find(stops, id) == stops.end()) stops.push_back(id);
+    if (!contains(stops, id)) stops.push_back(id);
   };
   if (auto eos = e.tokenizer->eos_id()) add(*eos);
   std::ranges::for_each(eos_token_ids(before, path), add);
@@ -86,8 +86,7 @@ void add_chat_files(const Experiment& e, const fs::path& folder, ModelFiles& out
     if (name != "eos_token_id") now.set(name, value);
   if (auto bos = e.tokenizer->bos_id(); bos && !now.find("bos_token_id"))
     now.set("bos_token_id", int64_t{*bos});
-  Json::Array list(stops.begin(), stops.end());
-  now.set("eos_token_id", std::move(list));
+  now.set("eos_token_id", Json::Array(stops.begin(), stops.end()));
   out.texts.push_back({std::string(kGeneration), now.dump(2) + "\n"});
   for (const checkpoint::TextFile& text : out.texts)
     std::erase_if(out.copies, [&](const auto& copy) { return copy.name == text.name; });
@@ -110,11 +109,11 @@ ModelFiles model_files(const Experiment& e, DType stored) {
     HfConfigEdit edit = edit_hf_config(text, *path, now);
     out.config_json = std::move(edit.json);
     out.changes = std::move(edit.changes);
+    const fs::path folder = fs::path(*path).parent_path();
     add_files(
-        fs::path(*path).parent_path(),
-        [](const fs::path& f) { return !is_weights(f) && !is_checkpoint_state(f.filename().string()); },
+        folder, [](std::string_view name) { return !is_weights(name) && !is_checkpoint_state(name); },
         out.copies);
-    add_chat_files(e, fs::path(*path).parent_path(), out);
+    add_chat_files(e, folder, out);
     return out;
   }
   HfConfig now = hf_config_of(e.shape.model, max_seq_len.value_or(positions_of(e)));
@@ -123,10 +122,9 @@ ModelFiles model_files(const Experiment& e, DType stored) {
     now.bos_token_id = e.tokenizer->bos_id();
     if (auto eos = e.tokenizer->eos_id()) now.eos_token_ids = {*eos};
     if (!e.tokenizer->files().empty()) {
-      add_files(
-          e.tokenizer->files()[0].parent_path(),
-          [](const fs::path& f) { return belongs_to_tokenizer(f.filename().string()); }, out.copies);
-      add_chat_files(e, e.tokenizer->files()[0].parent_path(), out);
+      const fs::path folder = e.tokenizer->files()[0].parent_path();
+      add_files(folder, belongs_to_tokenizer, out.copies);
+      add_chat_files(e, folder, out);
     }
   }
   out.config_json = to_json(now);

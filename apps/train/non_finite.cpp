@@ -20,23 +20,26 @@ bool holds_non_finite(TrainingEngine& engine, size_t entry) {
                               [](float w) { return std::isfinite(static_cast<float>(bf16(w))); });
 }
 
+std::string first_of(std::vector<std::string> names, size_t most) {
+  const bool is_cut = names.size() > most;
+  if (is_cut) names.resize(most);
+  return fmt::format("{}{}", fmt::join(names, ", "), is_cut ? ", ..." : "");
+}
+
 }  // namespace
 
 std::string non_finite_gradients(TrainingEngine& engine) {
-  constexpr int64_t kNamed = 4;
-  std::string names;
-  int64_t found = 0;
-  for (size_t p = 0; p < engine.parameters().specs().size(); ++p) {
-    const Tensor& gradient = engine.parameters().shard(static_cast<int>(p)).gradient;
-    if (gradient.numel() == 0) continue;
-    if (std::ranges::all_of(host_values<float>(engine.stream(), gradient),
-                            [](float g) { return std::isfinite(g); }))
-      continue;
-    if (++found <= kNamed) names += (found > 1 ? ", " : "") + engine.parameters().specs()[p].name;
+  constexpr size_t kNamed = 4;
+  const std::vector<ParameterSpec>& specs = engine.parameters().specs();
+  std::vector<std::string> found;
+  for (int p = 0; p < std::ssize(specs); ++p) {
+    const Tensor& gradient = engine.parameters().shard(p).gradient;
+    if (gradient.numel() > 0 && !std::ranges::all_of(host_values<float>(engine.stream(), gradient),
+                                                     [](float g) { return std::isfinite(g); }))
+      found.push_back(specs[p].name);
   }
-  if (found == 0) return {};
-  return fmt::format("{} of {}: {}{}", found, engine.parameters().specs().size(), names,
-                     found > kNamed ? ", ..." : "");
+  if (found.empty()) return {};
+  return fmt::format("{} of {}: {}", found.size(), specs.size(), first_of(found, kNamed));
 }
 
 std::string non_finite_operands(TrainingEngine& engine) {
@@ -59,9 +62,7 @@ std::string non_finite_operands(TrainingEngine& engine) {
     if (flags[slot])
       found.push_back(fmt::format("{} of {}", slot % 2 ? "dy" : "x", float8.options().products[slot / 2]));
   }
-  const bool cut = found.size() > kNamed;
-  if (cut) found.resize(kNamed);
-  return fmt::format("{}{}", fmt::join(found, ", "), cut ? ", ..." : "");
+  return first_of(std::move(found), kNamed);
 }
 
 }  // namespace ottava

@@ -37,20 +37,20 @@ std::vector<std::string> continue_prompts(const std::vector<std::vector<int32_t>
     longest = std::max(longest, prompt.size());
   }
   std::vector<int32_t> now(prompts.size());
-  for (size_t position = 0; position + 1 < longest + static_cast<size_t>(c.max_new_tokens); ++position) {
+  for (size_t position = 0; position + 1 < longest + c.max_new_tokens; ++position) {
     for (size_t i = 0; i < texts.size(); ++i)
       now[i] = position < texts[i].tokens.size() ? texts[i].tokens[position] : 0;
-    const std::vector<float> logits = engine.next_logits(now, static_cast<int64_t>(position));
+    const std::vector<float> logits = engine.next_logits(now, position);
     for (size_t i = 0; i < texts.size(); ++i) {
       Text& text = texts[i];
-      const size_t added = text.tokens.size() - prompts[i].size();
+      const int64_t added = text.tokens.size() - prompts[i].size();
       if (text.has_ended || position + 1 != text.tokens.size()) continue;
       const PhiloxStream random{.seed = static_cast<uint64_t>(e.config.training.seed), .stream = i};
-      const int32_t token = sample_token(logits.data() + static_cast<int64_t>(i) * row, vocabulary,
-                                         {.temperature = c.temperature}, random.uniform(added));
+      const int32_t token = sample_token(logits.data() + i * row, vocabulary, {.temperature = c.temperature},
+                                         random.uniform(added));
       text.has_ended = token == e.tokenizer->eos_id();
       if (!text.has_ended) text.tokens.push_back(token);
-      if (added + 1 == static_cast<size_t>(c.max_new_tokens)) text.has_ended = true;
+      if (added + 1 == c.max_new_tokens) text.has_ended = true;
     }
   }
   std::vector<std::string> out;

@@ -116,7 +116,7 @@ class Writer {
   void add_call(const CallRecord& c, const double* planned_seconds) {
     if (c.began_ns == 0 || c.ended_ns == 0) return;
     const int track = axes_.at(c.axis);
-    const auto seconds = static_cast<double>(c.ended_ns - c.began_ns) * 1e-9;
+    const double seconds = (c.ended_ns - c.began_ns) * 1e-9;
     Json args;
     args.set("stream", track)
         .set("Collective name", std::string(name_of(c.collective)))
@@ -129,7 +129,7 @@ class Writer {
         .set("calls", c.calls)
         .set("payload bytes", c.payload_bytes)
         .set("sent bytes", c.sent_bytes)
-        .set("GB/s", seconds > 0 ? static_cast<double>(c.sent_bytes) * 1e-9 / seconds : 0.0)
+        .set("GB/s", seconds > 0 ? c.sent_bytes * 1e-9 / seconds : 0.0)
         .set("step", c.step);
     if (planned_seconds) args.set("planned us", *planned_seconds * 1e6);
     trace_.slice({track, call_name(c), "kernel", c.began_ns, c.ended_ns}, args);
@@ -179,9 +179,8 @@ class Writer {
     if (planned && planned != &kUnplanned && planned->bytes > 0) {
       args.set("planned FLOPs", planned->flops).set("planned bytes", planned->bytes);
       if (!traced_.planned_seconds.empty())
-        args.set("planned us",
-                 1e6 * traced_.planned_seconds[static_cast<size_t>(planned - traced_.planned.data())]);
-      if (own > 0) args.set("TFLOP/s", planned->flops / static_cast<double>(own) * 1e-3);
+        args.set("planned us", 1e6 * traced_.planned_seconds[planned - traced_.planned.data()]);
+      if (own > 0) args.set("TFLOP/s", planned->flops / own * 1e-3);
     }
     if (!is_whole) trace_.slice({kCompute, s.label, "operation", s.begin_ns, s.end_ns}, args);
     for (const Interval& part : parts) {

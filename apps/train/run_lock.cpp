@@ -27,7 +27,7 @@ std::string this_process() {
 std::string owner_of(int file) {
   char text[512] = {};
   const ssize_t length = ::pread(file, text, sizeof text - 1, 0);
-  return length > 0 ? std::string(text, static_cast<size_t>(length)) : "another process";
+  return length > 0 ? std::string(text, length) : "another process";
 }
 
 }  // namespace

@@ -49,7 +49,7 @@ void RunSpeed::add(const Step& step, StepProfile* profile) {
 }
 
 void RunSpeed::fill(StepMetrics& m, double seconds_waited) {
-  const double steps = static_cast<double>(m.step - filled_at_step_);
+  const double steps = m.step - filled_at_step_;
   m.step_seconds = (since_fill_.seconds() - left_out_) / steps;
   m.data_seconds = (seconds_waited - waited_before_) / steps;
   left_out_ = 0;

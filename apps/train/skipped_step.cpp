@@ -8,6 +8,7 @@
 
 #include "apps/train/non_finite.h"
 #include "core/counted.h"
+#include "core/listed.h"
 #include "parallel/ranks/bootstrap.h"
 
 namespace ottava {
@@ -83,11 +84,11 @@ std::string describe_skipped_step(TrainingEngine& engine, Communicator& control)
   // A raised flag made the step stop; ranks with gradients only got them from the rank that raised it.
   const Suspicion silent =
       std::ranges::any_of(accounts, &Account::names_operands) ? Suspicion::own_gradient : Suspicion::none;
-  const auto suspects = static_cast<size_t>(
+  const size_t suspects =
       std::ranges::find_if(accounts, [&](const Account& a) { return a.suspicion >= silent; }) -
-      accounts.begin());
+      accounts.begin();
   std::string text;
-  for (size_t i = 0; i < std::min(suspects, kNamedRanks); ++i) text += (i > 0 ? "; " : "") + accounts[i].text;
+  for (size_t i = 0; i < std::min(suspects, kNamedRanks); ++i) add_item(text, accounts[i].text, "; ");
   if (suspects > kNamedRanks) text += fmt::format("; and {}", counted(suspects - kNamedRanks, "more rank"));
   return text;
 }

@@ -25,7 +25,7 @@ void SourceReport::check_epochs(int64_t samples) {
     for (size_t i = 0; i < counts.size(); ++i) {
       const MixtureSourceConfig& source = config_.mixture[i];
       data::TokenLoader& loader = *data_.sources()[i].loader;
-      const double windows = loader.estimate_samples(), epochs = static_cast<double>(counts[i]) / windows;
+      const double windows = loader.estimate_samples(), epochs = counts[i] / windows;
       const bool is_exact = loader.samples_per_epoch().has_value();
       const std::string text =
           fmt::format("{} would be seen {}{:.1f} times by step {} ({} of {} windows)", source.name,
@@ -46,7 +46,7 @@ void SourceReport::check_epochs(int64_t samples) {
 
 void SourceReport::add(const BatchSource& read, const std::vector<float>& losses) {
   for (size_t i = 0; i < losses.size(); ++i) {
-    Sum& sum = since_log_[static_cast<size_t>(read.sources()[i])];
+    Sum& sum = since_log_[read.sources()[i]];
     sum.loss += losses[i];
     sum.tokens += read.valid_tokens_of_samples()[i];
   }
@@ -55,19 +55,19 @@ void SourceReport::add(const BatchSource& read, const std::vector<float>& losses
 MetricsReporter::Scalars SourceReport::log(int64_t samples) {
   std::vector<Sum> sums = std::exchange(since_log_, std::vector<Sum>(since_log_.size()));
   reduce_on_host(*ranks_.control_loss, view_of(&sums[0].loss, {2 * std::ssize(sums)}), "loss of sources");
-  const auto sequence = static_cast<double>(data_.sources()[0].loader->options().seq_len);
+  const int64_t sequence = data_.sources()[0].loader->options().seq_len;
   const std::vector<int64_t> counts = data_.mixture().counts(samples);
   MetricsReporter::Scalars scalars;
   std::string line;
   for (size_t i = 0; i < sums.size(); ++i) {
     const std::string& name = config_.mixture[i].name;
-    const double count = static_cast<double>(counts[i]), share = count / static_cast<double>(samples),
+    const double count = counts[i], share = count / samples,
                  epochs = counts[i] > 0 ? count / data_.sources()[i].loader->estimate_samples() : 0;
     auto add = [&](std::string_view what, double value) {
       scalars.emplace_back(fmt::format("mixture/{}/{}", name, what), value);
     };
     line += fmt::format("{}{} {:.1f}%, {} tokens, {:.2f} epochs", i > 0 ? " | " : "", name, 100 * share,
-                        with_commas(counts[i] * static_cast<int64_t>(sequence)), epochs);
+                        with_commas(counts[i] * sequence), epochs);
     if (sums[i].tokens > 0) {
       const double loss = sums[i].loss / sums[i].tokens;
       line += fmt::format(", loss {:.4f}", loss);
@@ -85,7 +85,7 @@ std::string SourceReport::over_limit(int64_t samples) const {
     const MixtureSourceConfig& source = config_.mixture[i];
     const std::optional<int64_t> windows = data_.sources()[i].loader->samples_per_epoch();
     if (!source.max_epochs || !windows) continue;
-    const double epochs = static_cast<double>(counts[i]) / static_cast<double>(*windows);
+    const double epochs = static_cast<double>(counts[i]) / *windows;
     if (epochs > *source.max_epochs) {
       return fmt::format(
           "{} has been seen {:.2f} times, its max_epochs is {}: lower its weight in a later stage, or "

@@ -26,8 +26,7 @@ StepPlan record_step(const TrainingShape& shape, Device target, RankGroups& rank
   Recording r(shape, target, ranks);
   ranks.world->stats().reset();
   r.engine.train_step({}, {});
-  StepPlan plan{.memory = {},
-                .costs = r.recorder.totals(),
+  StepPlan plan{.costs = r.recorder.totals(),
                 .operations = r.recorder.operations(),
                 .order = r.recorder.order(),
                 .traffic = ranks.world->stats()};

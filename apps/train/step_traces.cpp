@@ -67,7 +67,7 @@ StepTraces::StepTraces(const Experiment& experiment, RankGroups& ranks, Device d
       ranks_(ranks),
       device_(device),
       spans_(spans),
-      folder_((fs::path(experiment.config.job.dump_folder) / config_.save_traces_folder).string()) {
+      folder_(experiment.config.job.in_dump_folder(config_.save_traces_folder)) {
   const int rank = ranks.world->rank();
   std::vector<std::string> hosts = checkpoint::RankGroup(*ranks.control).all_gather(host_name());
   is_traced_ = traces(rank, hosts);
@@ -79,9 +79,9 @@ StepTraces::StepTraces(const Experiment& experiment, RankGroups& ranks, Device d
       checkpoint::RankGroup(*ranks.control).all_gather(fmt::format("{} {}", origin, unix_ns))[0];
   now_ = {.rank = {.rank = rank,
                    .world_size = ranks.world->size(),
-                   .name = process_name(experiment.mesh, rank, hosts[static_cast<size_t>(rank)]),
+                   .name = process_name(experiment.mesh, rank, hosts[rank]),
                    .backend = std::string(ranks.world->transport())},
-          .host = hosts[static_cast<size_t>(rank)],
+          .host = hosts[rank],
           .origin_ns = std::stoll(first),
           .origin_unix_ns = std::stoll(first.substr(first.find(' ') + 1)),
           .planned = std::move(planned)};
@@ -99,7 +99,7 @@ void StepTraces::plan_times(const StepPlan& plan, const Machine& machine) {
   std::vector<double> times, until{0};
   for (const RecordedOperation& o : plan.operations) times.push_back(machine.time_of(o).seconds);
   for (const RecordedEvent& event : plan.order.events) {
-    const auto index = static_cast<size_t>(event.index);
+    const size_t index = event.index;
     const bool is_operation = event.kind == RecordedEvent::Kind::operation;
     until.push_back(until.back() + (is_operation ? times[index] : 0));
     if (event.kind != RecordedEvent::Kind::issue || plan.order.transfers[index].ranks == 1) continue;
@@ -119,8 +119,7 @@ bool StepTraces::traces(int rank, const std::vector<std::string>& hosts) const {
   if (config_.profile_ranks == "all") return true;
   if (config_.profile_ranks == "auto") {
     constexpr size_t kFew = 8;
-    return hosts.size() <= kFew ||
-           std::ranges::find(hosts, hosts[static_cast<size_t>(rank)]) - hosts.begin() == rank;
+    return hosts.size() <= kFew || std::ranges::find(hosts, hosts[rank]) - hosts.begin() == rank;
   }
   bool is_named = false;
   const std::string& list = config_.profile_ranks;

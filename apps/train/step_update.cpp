@@ -12,14 +12,13 @@ namespace {
 // Those not set here are written on the device by clip_factor().
 std::vector<float> step_scalars(const StepInputs& inputs, const AdamwHyper& adamw) {
   std::vector<float> s(kStepScalars, 0.0f);
-  double t = static_cast<double>(inputs.optimizer_step);
+  const double t = inputs.optimizer_step;
   s[kLearningRate] = static_cast<float>(inputs.learning_rate);
-  s[kBiasCorrection1] = static_cast<float>(1 - std::pow(static_cast<double>(adamw.beta1), t));
-  s[kBiasCorrection2] = static_cast<float>(1 - std::pow(static_cast<double>(adamw.beta2), t));
+  s[kBiasCorrection1] = static_cast<float>(1 - std::pow(adamw.beta1, t));
+  s[kBiasCorrection2] = static_cast<float>(1 - std::pow(adamw.beta2, t));
   s[kLossScale] = static_cast<float>(inputs.loss_scale);
-  s[kLossGradient] = inputs.valid_tokens > 0
-                         ? static_cast<float>(inputs.loss_scale / static_cast<double>(inputs.valid_tokens))
-                         : 0.0f;
+  s[kLossGradient] =
+      inputs.valid_tokens > 0 ? static_cast<float>(inputs.loss_scale / inputs.valid_tokens) : 0.0f;
   return s;
 }
 
@@ -81,7 +80,7 @@ void StepUpdate::run(const StepContext& c, const Tensor& loss_sum) {
 
 void StepUpdate::finish_muon() {
   std::vector<MuonUpdate::Training> training(table_.specs.size());
-  for (size_t p = 0; p < table_.specs.size(); ++p) {
+  for (int p = 0; p < std::ssize(table_.specs); ++p) {
     if (table_.specs[p].rule == UpdateRule::muon)
       training[p] = {shape_.groups[p].weight_decay, shape_.groups[p].lr_factor, updated_amax(p)};
   }
@@ -94,7 +93,7 @@ void StepUpdate::read(StepOutputs& out) {
   copy(stream_, scalars_, view_of(scalars.data(), {kStepScalars}));
   copy(stream_, skipped_, view_of(&skipped, {1}));
   if (!spikes_.window.empty()) {
-    out.spikes.values.resize(static_cast<size_t>(spikes_.window.numel()));
+    out.spikes.values.resize(spikes_.window.numel());
     copy(stream_, spikes_.window, view_of(out.spikes.values.data(), spikes_.window.shape));
     copy(stream_, spikes_.known, view_of(&out.spikes.known, {1}));
     copy(stream_, spikes_.found, view_of(out.spike.data(), {4}));
@@ -126,8 +125,7 @@ void StepUpdate::skip_spikes(const Tensor& loss_sum) {
     fill_zero(stream_, spikes_.loss_sum);
   }
   if (ranks_.world->size() > 1) {
-    ranks_.world->all_reduce(stream_, {.send = spikes_.loss_sum, .recv = {}, .label = "loss of the step"})
-        .wait(stream_);
+    ranks_.world->all_reduce(stream_, {.send = spikes_.loss_sum, .label = "loss of the step"}).wait(stream_);
   }
   skip_spike(stream_, spikes_, shape_.spikes);
 }
@@ -135,7 +133,7 @@ void StepUpdate::skip_spikes(const Tensor& loss_sum) {
 void StepUpdate::restore(const SpikeWindow& window) {
   if (spikes_.window.empty() || stream_.type() == DeviceType::meta) return;
   const bool fits = std::ssize(window.values) == spikes_.window.numel();
-  std::vector<float> values(static_cast<size_t>(spikes_.window.numel()), 0.0f);
+  std::vector<float> values(spikes_.window.numel());
   if (fits) values = window.values;
   int64_t known = fits ? window.known : 0;
   copy(stream_, view_of(values.data(), spikes_.window.shape), spikes_.window);
@@ -143,15 +141,15 @@ void StepUpdate::restore(const SpikeWindow& window) {
   stream_.synchronize();
 }
 
-Tensor StepUpdate::updated_amax(size_t parameter) {
-  return float8_ ? parameters_.float8()->updated_amax(static_cast<int>(parameter)) : Tensor{};
+Tensor StepUpdate::updated_amax(int parameter) {
+  return float8_ ? parameters_.float8()->updated_amax(parameter) : Tensor{};
 }
 
 void StepUpdate::update_by_adamw(const StepContext& c) {
   StepContext::Scope scope(c, "optimizer");
   std::vector<AdamwTensor> tensors;
-  for (size_t p = 0; p < table_.specs.size(); ++p) {
-    const ParameterShard& s = parameters_.shard(static_cast<int>(p));
+  for (int p = 0; p < std::ssize(table_.specs); ++p) {
+    const ParameterShard& s = parameters_.shard(p);
     if (s.master.numel() == 0 || table_.specs[p].rule != UpdateRule::adamw) continue;
     const ParameterTraining training = shape_.groups.empty() ? ParameterTraining{} : shape_.groups[p];
     tensors.push_back({.master = s.master,
@@ -162,7 +160,7 @@ void StepUpdate::update_by_adamw(const StepContext& c) {
                        .amax = updated_amax(p),
                        .weight_decay = training.weight_decay,
                        .lr_factor = training.lr_factor,
-                       .key = p,
+                       .key = static_cast<uint64_t>(p),
                        .first_element = s.rows.begin * (s.slice.rank() == 2 ? s.slice[1] : 1)});
   }
   adamw(stream_, tensors, shape_.adamw, scalars_, step_);
@@ -179,8 +177,7 @@ void StepUpdate::share_norm() {
   parameters_.all_reduce_norm(sum_of_squares_);
   if (!float8_ || ranks_.dp_replicate->size() == 1) return;
   const Tensor halves{sum_of_squares_.data, DType::u32, {2}};
-  ranks_.dp_replicate
-      ->all_reduce(stream_, {.send = halves, .recv = {}, .op = ReduceOp::max, .label = "gradient norm"})
+  ranks_.dp_replicate->all_reduce(stream_, {.send = halves, .op = ReduceOp::max, .label = "gradient norm"})
       .wait(stream_);
 }
 

@@ -34,7 +34,7 @@ class StepUpdate {
   void skip_spikes(const Tensor& loss_sum);
   void update_by_adamw(const StepContext& context);
   void finish_muon();
-  Tensor updated_amax(size_t parameter);
+  Tensor updated_amax(int parameter);
 
   const TrainingShape& shape_;
   const LlamaParameters& table_;

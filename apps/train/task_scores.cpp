@@ -10,7 +10,7 @@ std::vector<ChoiceTask> open_tasks(const Experiment& e) {
   std::vector<ChoiceTask> tasks;
   if (!e.config.evaluation.enable) return tasks;
   for (const ValidationSetConfig& set : e.config.evaluation.tasks) {
-    ChoiceTask task{.name = set.name, .items = {}};
+    ChoiceTask task{.name = set.name};
     for (const std::string& path : set.path) {
       const std::string file = find_input(e.config, "evaluation.tasks", path).string();
       std::ranges::move(read_choice_task(file, e.config.evaluation.max_examples).items,
@@ -30,8 +30,7 @@ std::vector<size_t> places_of_rank(const TrainingShape& shape, const ContextPara
   const int64_t row = shape.validation_sequence, chunk = row / (2 * group.size());
   for (int half : {0, 1}) {
     for (int64_t b = 0; b < shape.validation_batch; ++b) {
-      for (int64_t i = 0; i < chunk; ++i)
-        places.push_back(static_cast<size_t>(b * row + group.chunk_of(half) * chunk + i));
+      for (int64_t i = 0; i < chunk; ++i) places.push_back(b * row + group.chunk_of(half) * chunk + i);
     }
   }
   return places;

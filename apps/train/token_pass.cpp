@@ -23,9 +23,8 @@ std::vector<float> TokenPass::run(const StepContext& c, const LlamaModel& model,
                                   std::span<const int32_t> tokens, int64_t position) {
   const bool is_real = c.stream.type() != DeviceType::meta;
   std::vector<int32_t> all(tokens.begin(), tokens.end());
-  all.resize(static_cast<size_t>(tokens_.numel()));
-  const std::vector<int32_t> positions(static_cast<size_t>(positions_.numel()),
-                                       static_cast<int32_t>(position));
+  all.resize(tokens_.numel());
+  const std::vector<int32_t> positions(positions_.numel(), static_cast<int32_t>(position));
   if (is_real) {
     copy(c.stream, view_of(all.data(), tokens_.shape), tokens_);
     copy(c.stream, view_of(positions.data(), positions_.shape), positions_);

@@ -42,8 +42,7 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
   open_data();
   RankState& state = ranks.world->state();
   state.calls().set_capacity(c.comm.trace_buf_size);
-  record_failures(state, (std::filesystem::path(c.job.dump_folder) / c.comm.save_traces_folder).string(),
-                  c.comm.save_traces_file_prefix);
+  record_failures(state, c.job.in_dump_folder(c.comm.save_traces_folder), c.comm.save_traces_file_prefix);
   ranks.coordinates.units = experiment_.shape.pipeline.units_of(ranks.pp->rank());
   checkpoints_ = std::make_unique<Checkpoints>(experiment_, ranks_, stream_, spans());
   // The first tokens are made while memory is planned and weights are drawn.
@@ -275,9 +274,8 @@ StepOutputs Trainer::timed_step() {
               .is_last = number == experiment_.config.training.steps || stop_asked_ || data_is_bad_},
              profile ? &*profile : nullptr);
   // The first step includes set-up of libraries and connections; from now on a silent peer is a lost peer.
-  const auto timeout = static_cast<double>(experiment_.config.comm.train_timeout_seconds);
   for (Communicator* all : {ranks_.world.get(), ranks_.control.get()})
-    all->state().set_timeout_seconds(timeout);
+    all->state().set_timeout_seconds(experiment_.config.comm.train_timeout_seconds);
   return out;
 }
 
@@ -285,7 +283,7 @@ StepOutputs Trainer::timed_step() {
 void Trainer::show_first_sample() {
   if (!reads_chats(experiment_.config.training) || ranks_.world->rank() != 0) return;
   const HostTokens& tokens = data_->read(state_.data_position);
-  const auto row = static_cast<size_t>(experiment_.shape.sequence);
+  const int64_t row = experiment_.shape.sequence;
   log::info("First conversation, the loss counts what is in [[double brackets]]:\n{}",
             marked_text(*experiment_.tokenizer, tokens.inputs.first(row), tokens.targets.first(row),
                         tokens.document_start.first(row)));
@@ -299,7 +297,7 @@ void Trainer::save(bool is_last) {
 }
 
 void Trainer::log_step(const StepOutputs& out) {
-  const auto tokens = static_cast<double>(data_->valid_tokens());
+  const double tokens = data_->valid_tokens();
   const GlobalLoss loss = global_loss(ranks_, out.loss_sum, tokens);
   StepMetrics m;
   m.step = state_.step;

@@ -1,9 +1,7 @@
 #include "apps/train/training_data.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
-#include <filesystem>
 #include <numeric>
 #include <utility>
 
@@ -12,6 +10,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "parallel/checkpoint/rank_group.h"
+#include "parallel/ranks/agree.h"
 
 namespace ottava {
 namespace {
@@ -38,7 +37,7 @@ data::LoaderOptions loader_options(const Experiment& e, const RankGroups& ranks,
   options.seq_len = text.sequence;
   options.seed = static_cast<uint64_t>(t.seed);
   options.order = text.order;
-  options.index_folder = (std::filesystem::path(e.config.job.dump_folder) / "data_index").string();
+  options.index_folder = e.config.job.in_dump_folder("data_index");
   options.index_access =
       ranks.world->rank() == 0 ? data::IndexAccess::read_write : data::IndexAccess::read_only;
   if (text.workers.num_workers > 0) options.threads = static_cast<int>(text.workers.num_workers);
@@ -49,24 +48,16 @@ data::LoaderOptions loader_options(const Experiment& e, const RankGroups& ranks,
 // Windows of each source, counted by rank 0.
 std::vector<double> count_windows(const std::vector<data::MixedLoader::Source>& sources,
                                   Communicator& control) {
-  checkpoint::RankGroup group(control);
-  std::string counts;
-  group.on_rank_0([&] {
-    for (const data::MixedLoader::Source& source : sources) {
+  std::vector<double> windows(sources.size());
+  checkpoint::RankGroup(control).on_rank_0([&] {
+    std::ranges::transform(sources, windows.begin(), [](const data::MixedLoader::Source& source) {
       if (!source.loader->samples_per_epoch())
         log::info("Counting the windows of {} (once: data_index in job.dump_folder keeps the result)",
                   source.name.empty() ? "the data" : source.name);
-      counts += fmt::format("{} ", source.loader->count_samples());
-    }
+      return source.loader->count_samples();
+    });
   });
-  const std::string shared = group.all_gather(counts)[0];
-  std::vector<double> windows;
-  const char* at = shared.data();
-  for (size_t i = 0; i < sources.size(); ++i) {
-    int64_t count = 0;
-    at = std::from_chars(at, shared.data() + shared.size(), count).ptr + 1;
-    windows.push_back(static_cast<double>(count));
-  }
+  reduce_on_host(control, view_of(windows.data(), {std::ssize(windows)}), "windows of the data");
   return windows;
 }
 
@@ -111,7 +102,7 @@ int64_t steps_of_epochs(const Experiment& e, const data::MixedLoader& data, Rank
                                           ? count_windows(data.sources(), *ranks.control)
                                           : weights_by_size(t.mixture, data.sources(), *ranks.control);
   const double epoch = std::accumulate(windows.begin(), windows.end(), 0.0),
-               steps = std::ceil(*t.epochs * epoch / static_cast<double>(e.global_batch) - 1e-9);
+               steps = std::ceil(*t.epochs * epoch / e.global_batch - 1e-9);
   log::info("training.epochs {}: {} steps of {} of the {:.0f} windows of an epoch", *t.epochs, steps,
             counted(e.global_batch, "sequence"), epoch);
   return std::max<int64_t>(static_cast<int64_t>(steps), 1);

@@ -159,11 +159,11 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
   copy(stream_, loss_sum_, view_of(&loss, {1}));
   if (!z_loss_sum_.empty()) copy(stream_, z_loss_sum_, view_of(&z_loss, {1}));
   if (shape_.sequence_losses) {
-    out.sequence_losses.resize(static_cast<size_t>(step_sequence_losses_.numel()));
+    out.sequence_losses.resize(step_sequence_losses_.numel());
     copy(stream_, step_sequence_losses_, view_of(out.sequence_losses.data(), step_sequence_losses_.shape));
   }
   update_->read(out);
-  if (rows.batch != shape_.batch) add_halves(out.sequence_losses, static_cast<size_t>(shape_.batch));
+  if (rows.batch != shape_.batch) add_halves(out.sequence_losses, shape_.batch);
   out.loss_sum = loss;
   out.z_loss_sum = z_loss;
   if (float8_ && !out.skipped) {

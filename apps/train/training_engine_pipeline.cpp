@@ -26,13 +26,13 @@ void TrainingEngine::run_pipeline(const StepContext& c, const HostTokens& tokens
   }
   if (shape_.sequence_losses) fill_zero(stream_, step_sequence_losses_);
   fill_zero(stream_, loss_sums_);
-  std::vector<LlamaSaved> saved(static_cast<size_t>(micro_batches * shape_.pipeline.shape.chunks));
+  std::vector<LlamaSaved> saved(micro_batches * shape_.pipeline.shape.chunks);
   pipeline_->run(stream_, arena_, boundary(count), [&](const Action& a, Allocation in) {
     const StepProfile::Scope pass(
         profile_, profile_ ? fmt::format("micro-batch {} chunk {}", a.micro_batch, a.chunk) : "",
         StepProfile::Kind::pass);
-    return run_action(c, a, batches[static_cast<size_t>(a.micro_batch)], std::move(in),
-                      saved[static_cast<size_t>(a.chunk * micro_batches + a.micro_batch)]);
+    return run_action(c, a, batches[a.micro_batch], std::move(in),
+                      saved[a.chunk * micro_batches + a.micro_batch]);
   });
   parameters_->finish_gradients();
 }
@@ -68,15 +68,14 @@ bool TrainingEngine::holds_layer(std::string_view product) const {
 void TrainingEngine::share_losses() {
   Group group(*ranks_.pp);
   for (const Tensor& losses : {loss_sum_, z_loss_sum_, step_sequence_losses_})
-    if (!losses.empty()) ranks_.pp->all_reduce(stream_, {.send = losses, .recv = {}, .label = "losses"});
+    if (!losses.empty()) ranks_.pp->all_reduce(stream_, {.send = losses, .label = "losses"});
   group.end().wait(stream_);
 }
 
 double TrainingEngine::over_stages(double value) {
   if (!pipeline_) return value;
   copy(stream_, view_of(&value, {1}), stage_value_);
-  ranks_.pp->all_reduce(stream_, {.send = stage_value_, .recv = {}, .label = "validation loss"})
-      .wait(stream_);
+  ranks_.pp->all_reduce(stream_, {.send = stage_value_, .label = "validation loss"}).wait(stream_);
   copy(stream_, stage_value_, view_of(&value, {1}));
   stream_.synchronize();
   return value;

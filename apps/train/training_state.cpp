@@ -1,33 +1,39 @@
 #include "apps/train/training_state.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
+#include <utility>
 
 #include "core/counted.h"
 #include "core/io/json.h"
+#include "core/number.h"
 
 namespace ottava {
 
+namespace {
+
+/// What every checkpoint has, in the order of the file.
+constexpr std::pair<const char*, int64_t TrainingState::*> kCounts[] = {
+    {"step", &TrainingState::step},
+    {"schedule_step", &TrainingState::schedule_step},
+    {"optimizer_step", &TrainingState::optimizer_step},
+    {"data_position", &TrainingState::data_position},
+    {"tokens_seen", &TrainingState::tokens_seen},
+    {"skipped_steps", &TrainingState::skipped_steps},
+    {"consecutive_skips", &TrainingState::consecutive_skips}};
+
+}  // namespace
+
 std::string to_json(const TrainingState& s) {
   Json json;
-  json.set("step", s.step);
-  json.set("schedule_step", s.schedule_step);
-  json.set("optimizer_step", s.optimizer_step);
-  json.set("data_position", s.data_position);
-  json.set("tokens_seen", s.tokens_seen);
-  json.set("skipped_steps", s.skipped_steps);
-  json.set("consecutive_skips", s.consecutive_skips);
+  for (const auto& [name, count] : kCounts) json.set(name, s.*count);
   if (s.loss_scale) {
-    json.set("loss_scale", s.loss_scale->scale);
-    json.set("loss_scale_good_steps", s.loss_scale->good_steps);
+    json.set("loss_scale", s.loss_scale->scale).set("loss_scale_good_steps", s.loss_scale->good_steps);
   }
   if (!s.spikes.values.empty()) {
-    json.set("skipped_spikes", s.skipped_spikes);
-    json.set("spike_window_steps", s.spikes.known);
-    Json values{Json::Array{}};
-    for (float v : s.spikes.values) values.push(static_cast<double>(v));
-    json.set("spike_window", std::move(values));
+    json.set("skipped_spikes", s.skipped_spikes)
+        .set("spike_window_steps", s.spikes.known)
+        .set("spike_window", Json::Array(s.spikes.values.begin(), s.spikes.values.end()));
   }
   json.set("data_fingerprint", fmt::format("{:016x}", s.data_fingerprint));
   if (!s.mixture.empty()) json.set("mixture", s.mixture);
@@ -43,13 +49,7 @@ TrainingState parse_training_state(std::string_view text, std::string_view where
     return value;
   };
   TrainingState s;
-  s.step = count("step");
-  s.schedule_step = count("schedule_step");
-  s.optimizer_step = count("optimizer_step");
-  s.data_position = count("data_position");
-  s.tokens_seen = count("tokens_seen");
-  s.skipped_steps = count("skipped_steps");
-  s.consecutive_skips = count("consecutive_skips");
+  for (const auto& [name, member] : kCounts) s.*member = count(name);
   if (const Json* window = json.find("spike_window")) {
     s.skipped_spikes = count("skipped_spikes");
     s.spikes.known = count("spike_window_steps");
@@ -69,10 +69,11 @@ TrainingState parse_training_state(std::string_view text, std::string_view where
   }
   const std::string& hex =
       json.at("data_fingerprint", where).as_string(fmt::format("{}: data_fingerprint", where));
-  auto [end, error] = std::from_chars(hex.data(), hex.data() + hex.size(), s.data_fingerprint, 16);
-  if (error != std::errc{} || end != hex.data() + hex.size()) {
+  const std::optional<uint64_t> fingerprint = parse_number<uint64_t>(hex, 16);
+  if (!fingerprint) {
     fail<FileError>("checkpoint", "{}: data_fingerprint is '{}', expected 16 hexadecimal digits", where, hex);
   }
+  s.data_fingerprint = *fingerprint;
   if (const Json* mixture = json.find("mixture"))
     s.mixture = mixture->as_string(fmt::format("{}: mixture", where));
   return s;

@@ -55,12 +55,11 @@ MetricsReporter::Validation Validation::validate(ValidationSet& set, TrainingEng
     // Where the text ends is known once it was read to the end, which may be only now.
     if (v.steps < 0 && is_past_end(*set.data, (i + 1) * per_step)) break;
     sum += engine.validate(batch);
-    tokens += static_cast<double>(set.data->valid_tokens());
+    tokens += set.data->valid_tokens();
     const std::vector<float> losses = engine.token_losses();
     for (size_t t = 0; t < batch.targets.size(); ++t) {
       const int32_t target = batch.targets[t];
-      const int32_t count =
-          target >= 0 && target < std::ssize(token_bytes_) ? token_bytes_[static_cast<size_t>(target)] : 0;
+      const int32_t count = target >= 0 && target < std::ssize(token_bytes_) ? token_bytes_[target] : 0;
       bytes += count;
       if (count > 0) nats += losses[t];
     }
