@@ -292,6 +292,9 @@ class Build:
             self.source.mkdir(parents=True)
             archive = subprocess.Popen(["git", "-C", ROOT, "archive", commit], stdout=subprocess.PIPE)
             subprocess.run(["tar", "x", "-C", self.source], stdin=archive.stdout, check=True)
+            (work / "commit").write_text(commit)
+        if (work / "commit").read_text() != commit:
+            sys.exit(f"mutants: {work} holds the tree of {(work / 'commit').read_text()}, not of {commit}: name another folder, or --commit")
         if not (self.build / "build.ninja").exists():
             subprocess.run(["cmake", "--preset", "release", "-DOTTAVA_CUDA=OFF", "-DOTTAVA_TESTS=ON", "-DOTTAVA_UNITY=OFF"], cwd=self.source, check=True, stdout=subprocess.DEVNULL)
         self.write("ottava_mutant.h", SWITCH)

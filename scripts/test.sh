@@ -30,6 +30,7 @@ done
 
 cores=$(nproc)
 [ "$cores" -le 4 ] || cores=4  # tests with ranks and threads of their own fill more
+jobs=$((cores + 1))            # and those that start programs wait for them
 times=()
 OTTAVA_TEST_CASES=$(mktemp)
 export OTTAVA_TEST_CASES
@@ -69,7 +70,7 @@ tests() {
   local preset=$1
   shift
   begin "$preset tests"
-  ctest --no-tests=error --test-dir "build$([ "$preset" = release ] || echo "-$preset")" --output-on-failure -j "$cores" "$@"
+  ctest --no-tests=error --test-dir "build$([ "$preset" = release ] || echo "-$preset")" --output-on-failure -j "$jobs" "$@"
   end
 }
 

@@ -8,6 +8,7 @@ type (training.dataloader, validation.dataloader), each must be handed to a read
 import re
 import sys
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -88,13 +89,20 @@ def unread(root=ROOT):
     reading = {n: without_tables(t) for n, t in code.items() if not n.endswith("config_inputs.cpp")}  # which checks that files are there
     kinds = [kind for of in sections.values() for _, kind in of.values()]
 
-    def named(struct, member):
-        """What something of this type is called."""
-        return {member} | {name for text in reading.values() for name in re.findall(rf"\b{struct}&? (\w+)\b", text)}
+    @cache
+    def named(struct):
+        """What variables, parameters and members of this type are called."""
+        return {name for text in reading.values() for name in re.findall(rf"\b{struct}&? (\w+)\b", text)}
+
+    @cache
+    def methods(struct):
+        return readers(struct, code, files)
+
+    pairs = {n: set(re.findall(r"\b(\w+)(?=(?:\.|->)(\w+))", text)) for n, text in reading.items()}
 
     def is_asked(owners, members, apart_from=()):
-        asked = re.compile(rf"\b(?:{'|'.join(sorted(owners))})(?:\.|->)(?:{'|'.join(sorted(members))})\b")
-        return any(asked.search(text) for name, text in reading.items() if name not in apart_from)
+        wanted = {(owner, member) for owner in owners for member in members}
+        return any(not wanted.isdisjoint(asked) for name, asked in pairs.items() if name not in apart_from)
 
     used = re.findall(r"^\| `([\w.]+)` \|[^|]*\|[^|]*\| used \|", (root / "configs/keys.md").read_text(), re.M)
     missing = []
@@ -106,9 +114,9 @@ def unread(root=ROOT):
         kept = keys[struct].get(key)
         if kept is None:
             missing.append(f"{path}: no table declares it")
-        elif not is_asked(named(struct, member), {kept} | readers(struct, code, files)[kept], files[struct]):
+        elif not is_asked(named(struct) | {member}, {kept} | methods(struct)[kept], files[struct]):
             missing.append(f"{path}: `{kept}` of {struct} has no reader")
-        elif kinds.count(struct) > 1 and not is_asked(named(owner, before), {member}):
+        elif kinds.count(struct) > 1 and not is_asked(named(owner) | {before}, {member}):
             missing.append(f"{path}: `{member}` of {owner} has no reader")
     return used, missing
 

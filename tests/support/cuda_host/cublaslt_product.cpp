@@ -144,35 +144,37 @@ void Product::run() const {
   spend(kMilliseconds[algorithm]);
   const bool ta = desc.transpose_a == CUBLAS_OP_T, tb = desc.transpose_b == CUBLAS_OP_T;
   const uint64_t m = d.rows, n = d.cols, k = ta ? a.rows : a.cols;
-  std::vector<float> left(m * k), right(n * k);
-  for (uint64_t i = 0; i < m; ++i) {
-    for (uint64_t x = 0; x < k; ++x)
-      left[i * k + x] = ta ? element(a, a_data, x, i) : element(a, a_data, i, x);
+  std::vector<float> left(k * m), right(n * k), sums(m), parts(m);
+  for (uint64_t x = 0; x < k; ++x) {
+    for (uint64_t i = 0; i < m; ++i)
+      left[x * m + i] = ta ? element(a, a_data, x, i) : element(a, a_data, i, x);
   }
   for (uint64_t j = 0; j < n; ++j) {
     for (uint64_t x = 0; x < k; ++x)
       right[j * k + x] = tb ? element(b, b_data, j, x) : element(b, b_data, x, j);
   }
-  if (is_dull(left.data(), m * k) || is_dull(right.data(), n * k)) ++dull_products;
+  if (is_dull(left.data(), k * m) || is_dull(right.data(), n * k)) ++dull_products;
   const uint64_t step = !is_fp8(a.type) ? k : desc.a_scale_mode == kVec32 ? 32 : 128;  // shares its scales
   for (uint64_t j = 0; j < n; ++j) {
-    for (uint64_t i = 0; i < m; ++i) {
-      float sum = 0;
-      for (uint64_t first = 0; first < k; first += step) {
-        float part = 0;
-        const uint64_t end = std::min(first + step, k);
-        for (uint64_t n = first; n < end; ++n) {
-          const uint64_t x = algorithm % 2 ? first + end - 1 - n : n;
-          part += left[i * k + x] * right[j * k + x];
-        }
-        if (is_fp8(a.type)) {
-          part *= scale_of(desc.a_scale_mode, desc.a_scale, i, first, m, k) *
-                  scale_of(desc.b_scale_mode, desc.b_scale, j, first, n, k);
-        }
-        sum += part;
+    std::fill(sums.begin(), sums.end(), 0.0f);
+    for (uint64_t first = 0; first < k; first += step) {
+      std::fill(parts.begin(), parts.end(), 0.0f);
+      const uint64_t end = std::min(first + step, k);
+      for (uint64_t at = first; at < end; ++at) {
+        const uint64_t x = algorithm % 2 ? first + end - 1 - at : at;
+        for (uint64_t i = 0; i < m; ++i) parts[i] += left[x * m + i] * right[j * k + x];
       }
+      for (uint64_t i = 0; i < m; ++i) {
+        if (is_fp8(a.type)) {
+          parts[i] *= scale_of(desc.a_scale_mode, desc.a_scale, i, first, m, k) *
+                      scale_of(desc.b_scale_mode, desc.b_scale, j, first, n, k);
+        }
+        sums[i] += parts[i];
+      }
+    }
+    for (uint64_t i = 0; i < m; ++i) {
       const uint64_t at = i + j * static_cast<uint64_t>(d.ld);
-      float value = alpha * sum;
+      float value = alpha * sums[i];
       if (d.type == CUDA_R_32F) {
         float* to = static_cast<float*>(d_data) + at;
         *to = beta == 0 ? value : value + beta * *to;
