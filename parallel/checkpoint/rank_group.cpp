@@ -1,6 +1,7 @@
 #include "parallel/checkpoint/rank_group.h"
 
 #include "parallel/ranks/agree.h"
+#include "parallel/ranks/gather.h"
 
 namespace ottava::checkpoint {
 
@@ -24,40 +25,9 @@ std::string outcome_of(const std::function<void()>& work) {
 
 }  // namespace
 
-Stream& RankGroup::stream() {
-  if (!stream_) stream_.emplace(Stream::cpu());
-  return *stream_;
-}
-
 std::vector<std::string> RankGroup::all_gather(std::string_view text) {
   if (size() == 1) return {std::string(text)};
-  int64_t ranks = size();
-  auto mine = std::ssize(text);
-  std::vector<int64_t> counts(ranks);
-  communicator_
-      ->all_gather(
-          stream(),
-          {.send = view_of(&mine, {1}), .recv = view_of(counts.data(), {ranks}), .label = "checkpoint"})
-      .wait(stream());
-  int64_t total = 0;
-  for (int64_t count : counts) total += count;
-  std::vector<std::string> texts(counts.size());
-  if (total == 0) return texts;
-  // Ranks without text still need an address to send nothing from.
-  std::vector<uint8_t> send(text.begin(), text.end()), all(total);
-  send.reserve(1);
-  communicator_
-      ->all_gather(stream(), {.send = view_of(send.data(), {mine}),
-                              .recv = view_of(all.data(), {total}),
-                              .counts = counts,
-                              .label = "checkpoint"})
-      .wait(stream());
-  auto next = all.begin();
-  for (size_t r = 0; r < counts.size(); ++r) {
-    texts[r].assign(next, next + counts[r]);
-    next += counts[r];
-  }
-  return texts;
+  return gather_text(*communicator_, text, "checkpoint");
 }
 
 void RankGroup::sum(std::span<uint64_t> values) {
@@ -68,8 +38,7 @@ void RankGroup::sum(std::span<uint64_t> values) {
     halves[2 * i] = values[i] & 0xffffffffu;
     halves[2 * i + 1] = values[i] >> 32;
   }
-  Tensor all = view_of(halves.data(), {std::ssize(halves)});
-  communicator_->all_reduce(stream(), {.send = all, .recv = all, .label = "checkpoint"}).wait(stream());
+  reduce_on_host(*communicator_, view_of(halves.data(), {std::ssize(halves)}), "checkpoint");
   for (size_t i = 0; i < values.size(); ++i) {
     values[i] = static_cast<uint64_t>(halves[2 * i]) + (static_cast<uint64_t>(halves[2 * i + 1]) << 32);
   }

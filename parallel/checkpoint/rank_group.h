@@ -39,8 +39,6 @@ class RankGroup {
 
  private:
   Communicator* communicator_ = nullptr;
-  std::optional<Stream> stream_;
-  Stream& stream();
 };
 
 }  // namespace ottava::checkpoint

@@ -1,7 +1,6 @@
 #include "parallel/comm/communicator.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "core/cost.h"
@@ -11,10 +10,6 @@
 
 namespace ottava {
 namespace {
-
-int64_t sum_of(std::span<const int64_t> counts) {
-  return std::accumulate(counts.begin(), counts.end(), int64_t{0});
-}
 
 void check_reducible(std::string_view where, DType dtype, std::string_view label) {
   switch (dtype) {
@@ -51,35 +46,14 @@ void check_overlap(std::string_view where, const Tensor& inner, const Tensor& ou
   }
 }
 
-// Those given, or nothing where all blocks are like this rank's; checked against it and the whole.
-std::span<const int64_t> checked_counts(std::string_view where, const Communicator& comm,
-                                        std::span<const int64_t> given, const Tensor& block,
-                                        const Tensor& whole, std::string_view label) {
-  if (!given.empty() && given.size() != static_cast<size_t>(comm.size())) {
-    fail<ShapeError>(where, "'{}' has counts for {}, expected {} (axis {})", label,
-                     counted(given.size(), "rank"), comm.size(), comm.axis());
-  }
-  if (std::ranges::any_of(given, [](int64_t c) { return c < 0; })) {
-    fail<ShapeError>(where, "'{}' has a negative count", label);
-  }
-  if (!given.empty() && given[comm.rank()] != block.numel()) {
-    fail<ShapeError>(where, "'{}' has {} elements in the block of rank {}, its count says {}", label,
-                     block.numel(), comm.rank(), given[comm.rank()]);
-  }
-  const int64_t sum = given.empty() ? comm.size() * block.numel() : sum_of(given);
+// One block from each rank makes the whole.
+void check_blocks(std::string_view where, const Communicator& comm, const Tensor& block, const Tensor& whole,
+                  std::string_view label) {
+  const int64_t sum = comm.size() * block.numel();
   if (sum != whole.numel()) {
     fail<ShapeError>(where, "'{}' has {} elements in all blocks together, expected {} ({})", label,
                      whole.numel(), sum, counted(comm.size(), "rank"));
   }
-  return given;
-}
-
-// What transports ask for; on `meta` there is none.
-std::vector<int64_t> block_counts(const Stream& stream, int ranks, std::span<const int64_t> given,
-                                  int64_t block) {
-  if (stream.type() == DeviceType::meta) return {};
-  if (given.empty()) return std::vector<int64_t>(ranks, block);
-  return {given.begin(), given.end()};
 }
 
 void check_peer(std::string_view where, const Communicator& comm, int peer, std::string_view label) {
@@ -93,11 +67,6 @@ void check_peer(std::string_view where, const Communicator& comm, int peer, std:
 }
 
 }  // namespace
-
-int64_t CollectiveCall::offset(int rank) const {
-  if (counts.empty()) return 0;
-  return std::accumulate(counts.begin(), counts.begin() + rank, int64_t{0});
-}
 
 int64_t CollectiveCall::elements() const {
   if (kind == Collective::barrier) return 0;
@@ -134,36 +103,36 @@ Request Communicator::all_reduce(Stream& stream, const AllReduce& a) {
                      describe(recv));
   }
   check_overlap(where, a.send, recv, 0, "in place, recv is send itself", a.label);
-  const int64_t n = size(), elements = a.send.numel();
-  auto slice = [&](int64_t r) { return elements * (r + 1) / n - elements * r / n; };
-  CollectiveCall call{Collective::all_reduce, a.op, a.send, recv, {}, 0, std::string(a.label), slice(rank_)};
-  for (int64_t r = 0; r < n && stream.type() != DeviceType::meta; ++r) call.counts.push_back(slice(r));
-  return submit(stream, std::move(call));
+  return submit(stream, {.kind = Collective::all_reduce,
+                         .op = a.op,
+                         .send = a.send,
+                         .recv = recv,
+                         .label = std::string(a.label)});
 }
 
 Request Communicator::reduce_scatter(Stream& stream, const ReduceScatter& a) {
   constexpr std::string_view where = "reduce_scatter";
   check_same_dtype(where, a.send, a.recv, a.label);
   check_reducible(where, a.send.dtype, a.label);
-  CollectiveCall call{Collective::reduce_scatter, a.op,          a.send, a.recv, {}, 0,
-                      std::string(a.label),       a.recv.numel()};
-  call.counts = block_counts(stream, size(), checked_counts(where, *this, a.counts, a.recv, a.send, a.label),
-                             call.block);
-  check_overlap(where, a.recv, a.send, call.offset(rank_), "in place, recv is this rank's block of send",
+  check_blocks(where, *this, a.recv, a.send, a.label);
+  check_overlap(where, a.recv, a.send, rank_ * a.recv.numel(), "in place, recv is this rank's block of send",
                 a.label);
-  return submit(stream, std::move(call));
+  return submit(stream, {.kind = Collective::reduce_scatter,
+                         .op = a.op,
+                         .send = a.send,
+                         .recv = a.recv,
+                         .label = std::string(a.label)});
 }
 
 Request Communicator::all_gather(Stream& stream, const AllGather& a) {
   constexpr std::string_view where = "all_gather";
   check_same_dtype(where, a.send, a.recv, a.label);
-  CollectiveCall call{Collective::all_gather, ReduceOp::sum, a.send, a.recv, {}, 0,
-                      std::string(a.label),   a.send.numel()};
-  call.counts = block_counts(stream, size(), checked_counts(where, *this, a.counts, a.send, a.recv, a.label),
-                             call.block);
-  check_overlap(where, a.send, a.recv, call.offset(rank_), "in place, send is this rank's block of recv",
+  check_blocks(where, *this, a.send, a.recv, a.label);
+  check_overlap(where, a.send, a.recv, rank_ * a.send.numel(), "in place, send is this rank's block of recv",
                 a.label);
-  return submit(stream, std::move(call));
+  return submit(
+      stream,
+      {.kind = Collective::all_gather, .send = a.send, .recv = a.recv, .label = std::string(a.label)});
 }
 
 Request Communicator::all_to_all(Stream& stream, const AllToAll& a) {
@@ -174,27 +143,33 @@ Request Communicator::all_to_all(Stream& stream, const AllToAll& a) {
                      a.label, a.send.numel(), a.recv.numel(), counted(size(), "rank"));
   }
   check_overlap(where, a.send, a.recv, -1, "all_to_all is never in place", a.label);
-  const int64_t block = a.send.numel() / size();
-  return submit(stream, {Collective::all_to_all, ReduceOp::sum, a.send, a.recv,
-                         block_counts(stream, size(), {}, block), 0, std::string(a.label), block});
+  return submit(
+      stream,
+      {.kind = Collective::all_to_all, .send = a.send, .recv = a.recv, .label = std::string(a.label)});
 }
 
 Request Communicator::send(Stream& stream, const Send& a) {
   check_peer("send", *this, a.to, a.label);
-  return submit(stream,
-                {Collective::send, ReduceOp::sum, a.tensor, a.tensor, {}, a.to, std::string(a.label)});
+  return submit(stream, {.kind = Collective::send,
+                         .send = a.tensor,
+                         .recv = a.tensor,
+                         .peer = a.to,
+                         .label = std::string(a.label)});
 }
 
 Request Communicator::recv(Stream& stream, const Recv& a) {
   check_peer("recv", *this, a.from, a.label);
-  return submit(stream,
-                {Collective::recv, ReduceOp::sum, a.tensor, a.tensor, {}, a.from, std::string(a.label)});
+  return submit(stream, {.kind = Collective::recv,
+                         .send = a.tensor,
+                         .recv = a.tensor,
+                         .peer = a.from,
+                         .label = std::string(a.label)});
 }
 
 void Communicator::barrier(Stream& stream, std::string_view label) {
   if (grouping_) fail<CommError>("barrier", "'{}' cannot be part of a group: end the group first", label);
   stream.synchronize();
-  submit(stream, {Collective::barrier, ReduceOp::sum, {}, {}, {}, 0, std::string(label)}).wait(stream);
+  submit(stream, {.kind = Collective::barrier, .label = std::string(label)}).wait(stream);
   stream.synchronize();
 }
 
@@ -214,6 +189,7 @@ Request Communicator::group_end() {
 
 Request Communicator::submit(Stream& stream, CollectiveCall call) {
   if (state_->failed()) throw CommError(state_->failure());
+  call.ranks = size();
   if (grouping_) {
     if (group_stream_ && group_stream_ != &stream) {
       fail<CommError>(name_of(call.kind), "'{}' is on another stream than its group: use one stream",
@@ -261,7 +237,7 @@ Request Communicator::carry_out(Stream& stream, std::vector<CollectiveCall> call
 CommStats::Entry Communicator::entry_of(const CollectiveCall& call) const {
   int64_t n = size(), element = size_of(call.send.dtype);
   int64_t payload = call.send.bytes(), sent = 0;
-  const int64_t block = call.block * element;
+  const int64_t block = call.count(rank_) * element;
   switch (call.kind) {
     case Collective::all_reduce:
       sent = payload - block + (n - 1) * block;

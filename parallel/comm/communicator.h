@@ -53,19 +53,16 @@ struct AllReduce {
   std::string_view label;
 };
 /// recv = block `rank` of the op over ranks of send. send holds size() blocks in rank order, each of
-/// recv.numel() elements, or counts[r] where counts (same on all ranks) are given. In place: recv == block
-/// `rank` of send.
+/// recv.numel() elements. In place: recv == block `rank` of send.
 struct ReduceScatter {
   Tensor send, recv;
-  std::span<const int64_t> counts = {};
   ReduceOp op = ReduceOp::sum;
   std::string_view label;
 };
-/// recv = blocks of all ranks in rank order, each of send.numel() elements, or counts[r] where counts (same
-/// on all ranks) are given. In place: send == block `rank` of recv.
+/// recv = blocks of all ranks in rank order, each of send.numel() elements. In place: send == block `rank` of
+/// recv.
 struct AllGather {
   Tensor send, recv;
-  std::span<const int64_t> counts = {};
   std::string_view label;
 };
 /// Block r of send goes to rank r, whose block `rank` of recv it becomes; equal blocks. Never in place.
@@ -91,16 +88,15 @@ struct CollectiveCall {
   ReduceOp op = ReduceOp::sum;
   /// recv is set (== send for an in-place all_reduce); send and recv: the one tensor
   Tensor send, recv;
-  /// elements of each rank's block: all_reduce, reduce_scatter, all_gather, all_to_all. Not on `meta`, where
-  /// there may be very many ranks.
-  std::vector<int64_t> counts;
   int peer = 0;  ///< destination or source
   std::string label;
-  int64_t block = 0;    ///< elements of this rank's, where blocks are counted
+  int ranks = 1;        ///< of the communicator
   int64_t record = -1;  ///< the flight recorder's id of the call or of the group it is in
 
-  int64_t offset(int rank) const;  ///< first element of the rank's block
-  int64_t elements() const;        ///< of the whole vector: the same on all ranks
+  /// First element of the rank's block; those of all_reduce differ by one where it does not split evenly.
+  int64_t offset(int rank) const { return elements() * rank / ranks; }
+  int64_t count(int rank) const { return offset(rank + 1) - offset(rank); }  ///< elements of the rank's block
+  int64_t elements() const;  ///< of the whole vector: the same on all ranks
 };
 
 /// Collectives among an ordered set of ranks, one object per rank and mesh axis. All ranks of the set make

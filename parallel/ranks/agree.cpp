@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "core/counted.h"
-#include "parallel/ranks/bootstrap.h"
+#include "parallel/ranks/gather.h"
 
 namespace ottava {
 
@@ -24,11 +24,7 @@ void reduce_on_host(Communicator& ranks, const Tensor& values, std::string_view 
 }
 
 void require_equal_everywhere(Communicator& ranks, std::string_view what, uint64_t hash) {
-  Stream stream = Stream::cpu();
-  int64_t n = ranks.size(), mine = hash;
-  std::vector<int64_t> all(n);
-  ranks.all_gather(stream, {.send = view_of(&mine, {1}), .recv = view_of(all.data(), {n}), .label = what})
-      .wait(stream);
+  const std::vector<int64_t> all = gather_number(ranks, static_cast<int64_t>(hash), what);
   std::map<int64_t, std::pair<int, int>> seen;  // hash -> first rank, how many
   for (size_t r = 0; r < all.size(); ++r) {
     auto [entry, is_new] = seen.try_emplace(all[r], static_cast<int>(r), 0);
@@ -47,7 +43,7 @@ void require_equal_everywhere(Communicator& ranks, std::string_view what, uint64
 }
 
 void require_no_complaint(Communicator& ranks, std::string_view complaint) {
-  std::vector<std::string> complaints = CommunicatorBootstrap(ranks).all_gather(complaint);
+  std::vector<std::string> complaints = gather_text(ranks, complaint, "bootstrap");
   for (size_t r = 0; r < complaints.size(); ++r) {
     if (complaints[r].empty()) continue;
     meet_before_refusing(ranks);

@@ -23,9 +23,9 @@ class WaitedCommunicator final : public Communicator {
       case Collective::all_reduce:
         return inner_->all_reduce(stream, {c.send, c.recv, c.op, c.label});
       case Collective::reduce_scatter:
-        return inner_->reduce_scatter(stream, {c.send, c.recv, c.counts, c.op, c.label});
+        return inner_->reduce_scatter(stream, {c.send, c.recv, c.op, c.label});
       case Collective::all_gather:
-        return inner_->all_gather(stream, {c.send, c.recv, c.counts, c.label});
+        return inner_->all_gather(stream, {c.send, c.recv, c.label});
       case Collective::all_to_all:
         return inner_->all_to_all(stream, {c.send, c.recv, c.label});
       case Collective::send:

@@ -74,7 +74,7 @@ std::vector<MessageTransport::Segment> MessageTransport::segments_of(
       segments.push_back({&call, 0, call.send.numel(), true});
       continue;
     }
-    int64_t longest = *std::ranges::max_element(call.counts), step = segment_bytes_ / element_bytes(call);
+    int64_t longest = (call.elements() + size() - 1) / size(), step = segment_bytes_ / element_bytes(call);
     for (int64_t begin = 0; begin < longest; begin += step) {
       segments.push_back({&call, begin, std::min(begin + step, longest)});
     }
@@ -87,7 +87,7 @@ void MessageTransport::post(const Segment& s, char* workspace, Exchange& exchang
   const CollectiveCall& call = *s.call;
   int64_t element = element_bytes(call), stride = (s.end - s.begin) * element;
   auto part = [&](int rank) {
-    int64_t count = s.whole ? s.end : call.counts[rank];
+    int64_t count = s.whole ? s.end : call.count(rank);
     return std::clamp<int64_t>(count - s.begin, 0, s.end - s.begin) * element;
   };
   for (int distance = 1; distance < size(); ++distance) {
@@ -105,7 +105,7 @@ void MessageTransport::add_up(const Segment& s, char* workspace) {
   const CollectiveCall& call = *s.call;
   int64_t stride = (s.end - s.begin) * element_bytes(call);
   int64_t offset = s.whole ? 0 : call.offset(group_.rank);
-  int64_t end = s.whole ? s.end : std::min(s.end, call.counts[group_.rank]);
+  int64_t end = s.whole ? s.end : std::min(s.end, call.count(group_.rank));
   if (end <= s.begin) return;
   inputs_[group_.rank] = call.send.at(offset + s.begin);
   for (int distance = 1; distance < size(); ++distance) {
@@ -141,7 +141,7 @@ void MessageTransport::post_moves(std::span<const CollectiveCall> calls) {
         call.kind == Collective::all_gather || (call.kind == Collective::all_reduce && !is_small(call));
     if (!gathers && call.kind != Collective::all_to_all) continue;
     int64_t element = element_bytes(call);
-    auto bytes = [&](int rank) { return call.counts[rank] * element; };
+    auto bytes = [&](int rank) { return call.count(rank) * element; };
     int64_t mine = bytes(group_.rank);
     char* own = call.recv.at(call.offset(group_.rank));
     const char* block = own;

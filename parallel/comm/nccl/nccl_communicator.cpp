@@ -133,37 +133,19 @@ void NcclCommunicator::enqueue(const CollectiveCall& call) {
   auto units = [&, factor = per_element](int64_t elements) -> size_t { return elements * factor; };
   auto stream = static_cast<cudaStream_t>(own_stream().native());
   ncclComm_t comm = handle_->comm;
-  bool even = std::ranges::all_of(call.counts, [&](int64_t c) { return c == call.counts[0]; });
-  int64_t mine = call.counts.empty() ? 0 : call.counts[rank()];
+  int64_t mine = call.count(rank());
   switch (call.kind) {
     case Collective::all_reduce:
       return check(ncclAllReduce(call.send.data, call.recv.data, units(call.send.numel()), type,
                                  op_of(call.op), comm, stream),
                    "ncclAllReduce");
     case Collective::reduce_scatter:
-      if (even) {
-        return check(ncclReduceScatter(call.send.data, call.recv.data, units(mine), type, op_of(call.op),
-                                       comm, stream),
-                     "ncclReduceScatter");
-      }
-      for (int r = 0; r < size(); ++r) {
-        check(ncclReduce(call.send.at(call.offset(r)), r == rank() ? call.recv.data : nullptr,
-                         units(call.counts[r]), type, op_of(call.op), r, comm, stream),
-              "ncclReduce");
-      }
-      return;
+      return check(
+          ncclReduceScatter(call.send.data, call.recv.data, units(mine), type, op_of(call.op), comm, stream),
+          "ncclReduceScatter");
     case Collective::all_gather:
-      if (even) {
-        return check(ncclAllGather(call.send.data, call.recv.data, units(mine), type, comm, stream),
-                     "ncclAllGather");
-      }
-      for (int r = 0; r < size(); ++r) {
-        void* block = call.recv.at(call.offset(r));
-        check(ncclBroadcast(r == rank() ? call.send.data : block, block, units(call.counts[r]), type, r, comm,
-                            stream),
-              "ncclBroadcast");
-      }
-      return;
+      return check(ncclAllGather(call.send.data, call.recv.data, units(mine), type, comm, stream),
+                   "ncclAllGather");
     case Collective::all_to_all:
       for (int r = 0; r < size(); ++r) {
         check(ncclSend(call.send.at(r * mine), units(mine), type, r, comm, stream), "ncclSend");

@@ -28,15 +28,17 @@ TEST_CASE("steps are listed by number") {
 
 TEST_CASE("a shared folder is seen by all ranks; one rank that fails stops all with its words") {
   TemporaryFolder folder;
-  std::vector<std::string> texts, messages(3), refusals(3), others(3);
+  std::vector<std::string> texts, uneven, silence, messages(3), refusals(3), others(3);
   std::vector<uint64_t> sums;
   run_ranks({1, 3, 1}, [&](RankGroup& group, ShardCoordinates) {
     check_shared_folder(folder / "new/checkpoints", group);
     auto rank = static_cast<size_t>(group.rank());
     std::vector<std::string> gathered = group.all_gather(fmt::format("r{}", rank));
+    std::vector<std::string> of_lengths = group.all_gather(std::string(3 * rank, 'x')),
+                             of_none = group.all_gather("");
     std::vector<uint64_t> summed = {~uint64_t{0}, 1, uint64_t{1} << 63};
     group.sum(summed);
-    if (rank == 2) texts = gathered, sums = summed;
+    if (rank == 2) texts = gathered, uneven = of_lengths, silence = of_none, sums = summed;
     messages[rank] = file_error_of([&] {
       group.together([&] {
         if (rank > 0) fail<FileError>("x", "rank {} is unwell", rank);
@@ -51,6 +53,8 @@ TEST_CASE("a shared folder is seen by all ranks; one rank that fails stops all w
     group.together([] {});
   });
   CHECK(texts == std::vector<std::string>{"r0", "r1", "r2"});
+  CHECK(uneven == std::vector<std::string>{"", "xxx", "xxxxxx"});
+  CHECK(silence == std::vector<std::string>(3));
   CHECK(sums == std::vector<uint64_t>{~uint64_t{0} * 3, 3, (uint64_t{1} << 63) * 3});
   for (size_t rank : {0u, 1u, 2u}) {
     CHECK_THAT(messages[rank], Contains("rank 1: [x] rank 1 is unwell"));

@@ -41,19 +41,6 @@ void refuses_bad_arguments(Communicator& world) {
   shape_error("elements in all blocks together", [&] {
     world.reduce_scatter(stream, {.send = whole.slice(0, 1), .recv = block, .label = "x"});
   });
-  std::vector<int64_t> counts(static_cast<size_t>(n) + 1, 8);
-  shape_error("has counts for", [&] {
-    world.all_gather(stream, {.send = block, .recv = whole, .counts = counts, .label = "x"});
-  });
-  counts.resize(static_cast<size_t>(n));
-  counts[static_cast<size_t>(world.rank())] = 7;
-  shape_error("its count says 7", [&] {
-    world.all_gather(stream, {.send = block, .recv = whole, .counts = counts, .label = "x"});
-  });
-  counts[static_cast<size_t>(world.rank())] = -1;
-  shape_error("negative count", [&] {
-    world.all_gather(stream, {.send = block, .recv = whole, .counts = counts, .label = "x"});
-  });
   shape_error("all_to_all is never in place",
               [&] { world.all_to_all(stream, {.send = whole, .recv = whole, .label = "x"}); });
   if (n > 1) {

@@ -73,17 +73,6 @@ void for_each_dtype(F f) {
 // Sizes below, at and above what transports treat as small, not divisible by any number of ranks.
 constexpr int64_t kCounts[] = {0, 1, 2, 3, 17, 1000, 40009};
 
-std::vector<int64_t> uneven(int ranks, int64_t scale) {
-  std::vector<int64_t> counts;
-  for (int r = 0; r < ranks; ++r) counts.push_back((r % 3 == 1 ? 0 : scale) + r);
-  return counts;
-}
-int64_t total_of(const std::vector<int64_t>& counts, int upto) {
-  int64_t sum = 0;
-  for (int r = 0; r < upto; ++r) sum += counts[static_cast<size_t>(r)];
-  return sum;
-}
-
 void all_reduce_cases(Communicator& world) {
   Stream stream = stream_for(world);
   int n = world.size();
@@ -111,27 +100,20 @@ void reduce_scatter_cases(Communicator& world) {
   Stream stream = stream_for(world);
   int n = world.size(), r = world.rank();
   for_each_dtype([&]<typename T>() {
-    for (int64_t scale : kCounts) {
-      for (bool even : {true, false}) {
-        std::vector<int64_t> counts =
-            even ? std::vector<int64_t>(static_cast<size_t>(n), scale) : uneven(n, scale);
-        int64_t mine = counts[static_cast<size_t>(r)], offset = total_of(counts, r),
-                total = total_of(counts, n);
-        Values<T> send = data_of<T>(r, total), recv(static_cast<size_t>(mine)), want;
-        for (int64_t i = 0; i < mine; ++i) want.push_back(reduced<T>(ReduceOp::sum, n, offset + i));
-        std::span<const int64_t> given = even ? std::span<const int64_t>() : std::span<const int64_t>(counts);
-        finish(world.reduce_scatter(stream, {view_of(send.data(), {total}), view_of(recv.data(), {mine}),
-                                             given, ReduceOp::sum, "out"}),
-               stream);
-        expect_bits(recv, want, "reduce_scatter");
-        expect_bits(send, data_of<T>(r, total), "reduce_scatter changed its input");
-        finish(
-            world.reduce_scatter(stream, {view_of(send.data(), {total}),
-                                          view_of(send.data() + offset, {mine}), given, ReduceOp::sum, "in"}),
-            stream);
-        expect_bits(Values<T>(send.begin() + offset, send.begin() + offset + mine), want,
-                    "reduce_scatter in place");
-      }
+    for (int64_t count : kCounts) {
+      const int64_t offset = r * count, total = n * count;
+      Values<T> send = data_of<T>(r, total), recv(static_cast<size_t>(count)), want;
+      for (int64_t i = 0; i < count; ++i) want.push_back(reduced<T>(ReduceOp::sum, n, offset + i));
+      finish(world.reduce_scatter(stream, {view_of(send.data(), {total}), view_of(recv.data(), {count}),
+                                           ReduceOp::sum, "out"}),
+             stream);
+      expect_bits(recv, want, "reduce_scatter");
+      expect_bits(send, data_of<T>(r, total), "reduce_scatter changed its input");
+      finish(world.reduce_scatter(stream, {view_of(send.data(), {total}),
+                                           view_of(send.data() + offset, {count}), ReduceOp::sum, "in"}),
+             stream);
+      expect_bits(Values<T>(send.begin() + offset, send.begin() + offset + count), want,
+                  "reduce_scatter in place");
     }
   });
 }
@@ -140,38 +122,32 @@ template <class T>
 void gather_and_exchange(Communicator& world) {
   Stream stream = stream_for(world);
   int n = world.size(), r = world.rank();
-  for (int64_t scale : kCounts) {
-    for (bool even : {true, false}) {
-      std::vector<int64_t> counts =
-          even ? std::vector<int64_t>(static_cast<size_t>(n), scale) : uneven(n, scale);
-      int64_t mine = counts[static_cast<size_t>(r)], offset = total_of(counts, r),
-              total = total_of(counts, n);
-      Values<T> send = data_of<T>(r, mine), recv(static_cast<size_t>(total)), want;
+  for (int64_t count : kCounts) {
+    const int64_t offset = r * count, total = n * count;
+    {
+      Values<T> send = data_of<T>(r, count), recv(static_cast<size_t>(total)), want;
       for (int q = 0; q < n; ++q) {
-        Values<T> block = data_of<T>(q, counts[static_cast<size_t>(q)]);
+        Values<T> block = data_of<T>(q, count);
         want.insert(want.end(), block.begin(), block.end());
       }
-      std::span<const int64_t> given = even ? std::span<const int64_t>() : std::span<const int64_t>(counts);
-      finish(world.all_gather(stream,
-                              {view_of(send.data(), {mine}), view_of(recv.data(), {total}), given, "out"}),
+      finish(world.all_gather(stream, {view_of(send.data(), {count}), view_of(recv.data(), {total}), "out"}),
              stream);
       expect_bits(recv, want, "all_gather");
       std::fill(recv.begin(), recv.end(), T{});
       std::copy(send.begin(), send.end(), recv.begin() + offset);
-      finish(world.all_gather(
-                 stream, {view_of(recv.data() + offset, {mine}), view_of(recv.data(), {total}), given, "in"}),
+      finish(world.all_gather(stream,
+                              {view_of(recv.data() + offset, {count}), view_of(recv.data(), {total}), "in"}),
              stream);
       expect_bits(recv, want, "all_gather in place");
     }
-    Values<T> send, recv(static_cast<size_t>(n * scale)), want;
+    Values<T> send, recv(static_cast<size_t>(total)), want;
     for (int q = 0; q < n; ++q) {
-      Values<T> to = data_of<T>(r * 100 + q, scale), from = data_of<T>(q * 100 + r, scale);
+      Values<T> to = data_of<T>(r * 100 + q, count), from = data_of<T>(q * 100 + r, count);
       send.insert(send.end(), to.begin(), to.end());
       want.insert(want.end(), from.begin(), from.end());
     }
-    finish(
-        world.all_to_all(stream, {view_of(send.data(), {n * scale}), view_of(recv.data(), {n * scale}), "x"}),
-        stream);
+    finish(world.all_to_all(stream, {view_of(send.data(), {total}), view_of(recv.data(), {total}), "x"}),
+           stream);
     expect_bits(recv, want, "all_to_all");
   }
 }
