@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <utility>
 
 #include "core/cuda/runtime.h"
 #include "core/error.h"
@@ -45,6 +44,13 @@ void hold(Device device, int64_t bytes) {
   }
 }
 
+void* allocate(Device device, size_t bytes) {
+  if (bytes == 0 || device.type == DeviceType::meta) return nullptr;
+  void* data = device.type == DeviceType::cuda ? cuda::allocate(device.index, bytes) : allocate_host(bytes);
+  hold(device, bytes);
+  return data;
+}
+
 }  // namespace
 
 HeldMemory held_memory(Device device) {
@@ -52,56 +58,20 @@ HeldMemory held_memory(Device device) {
   return {.now = held.now, .most = held.most};
 }
 
-Buffer::Buffer(Device device, size_t bytes) : device_(device), bytes_(bytes) {
-  if (bytes == 0 || device.type == DeviceType::meta) return;
-  if (device.type == DeviceType::cuda) {
-    data_ = cuda::allocate(device.index, bytes);
-    kind_ = Kind::device;
-  } else {
-    data_ = allocate_host(bytes);
-    kind_ = Kind::host;
-  }
-  hold(device_, bytes_);
-}
+Buffer::Buffer(Device device, size_t bytes) : Buffer(allocate(device, bytes), {device, bytes}) {}
 
 Buffer Buffer::pinned(Device device, size_t bytes) {
   if (device.type != DeviceType::cuda || bytes == 0) return Buffer({DeviceType::cpu, 0}, bytes);
-  Buffer buffer;
-  buffer.device_ = device;
-  buffer.bytes_ = bytes;
-  buffer.data_ = cuda::allocate_pinned(bytes);
-  buffer.kind_ = Kind::pinned;
-  return buffer;
+  return Buffer(cuda::allocate_pinned(bytes), {device, bytes, true});
 }
 
-Buffer::Buffer(Buffer&& other) noexcept
-    : device_(other.device_),
-      data_(std::exchange(other.data_, nullptr)),
-      bytes_(std::exchange(other.bytes_, 0)),
-      kind_(std::exchange(other.kind_, Kind::none)) {}
-
-Buffer& Buffer::operator=(Buffer&& other) noexcept {
-  std::swap(device_, other.device_);
-  std::swap(data_, other.data_);
-  std::swap(bytes_, other.bytes_);
-  std::swap(kind_, other.kind_);
-  return *this;
-}
-
-Buffer::~Buffer() {
-  if (kind_ == Kind::host || kind_ == Kind::device) hold(device_, -static_cast<int64_t>(bytes_));
-  switch (kind_) {
-    case Kind::none:
-      break;
-    case Kind::host:
-      munmap(data_, bytes_);
-      break;
-    case Kind::device:
-      cuda::release(device_.index, data_);
-      break;
-    case Kind::pinned:
-      cuda::release_pinned(data_);
-      break;
+void Buffer::Release::operator()(void* data) const noexcept {
+  if (is_pinned) return cuda::release_pinned(data);
+  hold(device, -static_cast<int64_t>(bytes));
+  if (device.type == DeviceType::cuda) {
+    cuda::release(device.index, data);
+  } else {
+    munmap(data, bytes);
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 
 #include "core/device.h"
 
@@ -11,24 +12,25 @@ namespace ottava {
 /// Move-only.
 class Buffer {
  public:
-  Buffer() = default;
+  Buffer() : Buffer(nullptr, {}) {}
   /// Throws MemoryError with the bytes asked for and the bytes free.
   Buffer(Device device, size_t bytes);
   /// Host memory that a GPU can copy from and to while the host goes on; plain host memory without CUDA.
   static Buffer pinned(Device device, size_t bytes);
-  Buffer(Buffer&& other) noexcept;
-  Buffer& operator=(Buffer&& other) noexcept;
-  ~Buffer();
 
-  void* data() const { return data_; }
-  size_t bytes() const { return bytes_; }
+  void* data() const { return data_.get(); }
+  size_t bytes() const { return data_.get_deleter().bytes; }
 
  private:
-  enum class Kind { none, host, device, pinned };
-  Device device_;
-  void* data_ = nullptr;
-  size_t bytes_ = 0;
-  Kind kind_ = Kind::none;
+  struct Release {
+    Device device = {};
+    size_t bytes = 0;
+    bool is_pinned = false;
+    void operator()(void* data) const noexcept;
+  };
+  Buffer(void* data, Release release) : data_(data, release) {}
+
+  std::unique_ptr<void, Release> data_;
 };
 
 }  // namespace ottava

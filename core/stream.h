@@ -41,7 +41,7 @@ class Stream {
   /// Only on `cuda`.
   cuda::BlasPlans& blas_plans() const { return *blas_plans_; }
   /// The cudaStream_t; null elsewhere.
-  void* native() const { return native_; }
+  void* native() const { return native_.get(); }
 
   /// Waits until all work enqueued so far is done. Throws DeviceError if it failed.
   void synchronize();
@@ -50,18 +50,18 @@ class Stream {
   Stream() = default;
   Device device_, target_;
   CostRecorder* recorder_ = nullptr;
+  struct Destroy {
+    void operator()(void* native) const noexcept;
+  };
   std::unique_ptr<cpu::MatmulCache> matmul_cache_;
-  cuda::BlasPlans* blas_plans_ = nullptr;
-  void* native_ = nullptr;
+  std::unique_ptr<void, Destroy> native_;
+  std::unique_ptr<cuda::BlasPlans> blas_plans_;
 };
 
 /// A point in a stream's work that another stream can wait for. On `cpu` and `meta` it is always reached.
 class Event {
  public:
   explicit Event(Device device);
-  Event(Event&&) noexcept;
-  Event& operator=(Event&&) noexcept;
-  ~Event();
 
   void record(Stream& stream);
   /// Work enqueued on `stream` after this call starts after the recorded point.
@@ -70,11 +70,13 @@ class Event {
   void synchronize() const;
   /// Milliseconds from `start` to this event; both must have been reached. On `cpu` host time.
   double milliseconds_since(const Event& start) const;
-  void* native() const { return native_; }
+  void* native() const { return native_.get(); }
 
  private:
-  Device device_;
-  void* native_ = nullptr;
+  struct Destroy {
+    void operator()(void* native) const noexcept;
+  };
+  std::unique_ptr<void, Destroy> native_;
   double host_seconds_ = 0;
 };
 

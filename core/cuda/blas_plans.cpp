@@ -371,7 +371,4 @@ std::string blas_library() {
   return fmt::format("cuBLASLt {}.{}.{}", v / 10000, v % 10000 / 100, v % 100);
 }
 
-BlasPlans* create_blas_plans(int device) { return new BlasPlans(device); }
-void destroy_blas_plans(BlasPlans* plans) noexcept { delete plans; }
-
 }  // namespace ottava::cuda

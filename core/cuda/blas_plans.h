@@ -98,8 +98,4 @@ class BlasPlans {
 /// "cuBLASLt 13.1.0". Choices are for one version. Throws DeviceError without the library.
 std::string blas_library();
 
-/// For Stream, which does not know the class.
-BlasPlans* create_blas_plans(int device);
-void destroy_blas_plans(BlasPlans* plans) noexcept;
-
 }  // namespace ottava::cuda

@@ -5,9 +5,7 @@
 
 namespace ottava::cuda {
 
-Graph::~Graph() {
-  if (executable_) graph_destroy(executable_);
-}
+void Graph::Destroy::operator()(void* executable) const noexcept { graph_destroy(executable); }
 
 Graph Graph::record(Stream& stream, const std::function<void()>& body) {
   if (stream.type() != DeviceType::cuda) {
@@ -27,11 +25,11 @@ Graph Graph::record(Stream& stream, const std::function<void()>& body) {
   }
   const CapturedGraph captured = capture_end(stream.native());
   Graph graph;
-  graph.executable_ = captured.executable;
+  graph.executable_.reset(captured.executable);
   graph.nodes_ = captured.nodes;
   return graph;
 }
 
-void Graph::launch(Stream& stream) const { graph_launch(executable_, stream.native()); }
+void Graph::launch(Stream& stream) const { graph_launch(executable_.get(), stream.native()); }
 
 }  // namespace ottava::cuda

@@ -2,7 +2,7 @@
 
 #include <cstddef>
 #include <functional>
-#include <utility>
+#include <memory>
 
 #include "core/stream.h"
 
@@ -17,28 +17,21 @@ namespace ottava::cuda {
 /// waits.
 class Graph {
  public:
-  Graph() = default;
-  Graph(Graph&& other) noexcept
-      : executable_(std::exchange(other.executable_, nullptr)), nodes_(other.nodes_) {}
-  Graph& operator=(Graph&& other) noexcept {
-    std::swap(executable_, other.executable_);
-    std::swap(nodes_, other.nodes_);
-    return *this;
-  }
-  ~Graph();
-
   /// Records what body() puts on the stream; none of it is done. Throws DeviceError, saying what cannot be
   /// recorded, and whatever body throws; the stream is usable afterwards.
   static Graph record(Stream& stream, const std::function<void()>& body);
 
-  bool is_recorded() const { return executable_ != nullptr; }
+  bool is_recorded() const { return static_cast<bool>(executable_); }
   /// Kernels, copies and collectives.
   size_t nodes() const { return nodes_; }
   /// Enqueues everything once. Not before is_recorded().
   void launch(Stream& stream) const;
 
  private:
-  void* executable_ = nullptr;
+  struct Destroy {
+    void operator()(void* executable) const noexcept;
+  };
+  std::unique_ptr<void, Destroy> executable_;
   size_t nodes_ = 0;
 };
 

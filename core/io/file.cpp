@@ -26,13 +26,13 @@ constexpr size_t kMaxTransfer = size_t{1} << 30;
 
 File::File(std::string path, int flags) : path_(std::move(path)) {
   do {
-    descriptor_ = ::open(path_.c_str(), flags | O_CLOEXEC, 0666);
-  } while (descriptor_ < 0 && errno == EINTR);
+    descriptor_ = Descriptor(::open(path_.c_str(), flags | O_CLOEXEC, 0666));
+  } while (!descriptor_.is_open() && errno == EINTR);
 }
 
 File File::open_for_reading(const std::string& path) {
   File file(path, O_RDONLY);
-  if (file.descriptor_ < 0) fail_errno(path, "open");
+  if (!file.descriptor_.is_open()) fail_errno(path, "open");
   struct stat status = {};
   if (::fstat(file.descriptor_, &status) != 0) fail_errno(path, "open");
   if (!S_ISREG(status.st_mode)) fail<FileError>("file", "{} is not a regular file", path);
@@ -41,32 +41,14 @@ File File::open_for_reading(const std::string& path) {
 
 File File::open_for_writing(const std::string& path) {
   File file(path, O_WRONLY);
-  if (file.descriptor_ < 0) fail_errno(path, "open for writing");
+  if (!file.descriptor_.is_open()) fail_errno(path, "open for writing");
   return file;
 }
 
 File File::create(const std::string& path) {
   File file(path, O_RDWR | O_CREAT | O_TRUNC);
-  if (file.descriptor_ < 0) fail_errno(path, "create");
+  if (!file.descriptor_.is_open()) fail_errno(path, "create");
   return file;
-}
-
-File::File(File&& other) noexcept
-    : path_(std::move(other.path_)),
-      descriptor_(std::exchange(other.descriptor_, -1)),
-      fresh_(std::exchange(other.fresh_, {})),
-      on_the_way_(std::exchange(other.on_the_way_, {})) {}
-
-File& File::operator=(File&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(descriptor_, other.descriptor_);
-  std::swap(fresh_, other.fresh_);
-  std::swap(on_the_way_, other.on_the_way_);
-  return *this;
-}
-
-File::~File() {
-  if (descriptor_ >= 0) ::close(descriptor_);
 }
 
 int64_t File::size() const {
@@ -179,7 +161,7 @@ void File::sync() {
 }
 
 void File::close() {
-  int descriptor = std::exchange(descriptor_, -1);
+  const int descriptor = descriptor_.release();
   if (descriptor >= 0 && ::close(descriptor) != 0 && errno != EINTR) fail_errno(path_, "close");
 }
 
@@ -195,14 +177,10 @@ std::string read_file(const std::string& path, int64_t limit_bytes) {
 }
 
 void sync_folder(const std::string& folder) {
-  int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) fail_errno(folder, "open the folder");
-  int result = ::fsync(descriptor);
-  int code = errno;
-  ::close(descriptor);
-  errno = code;
+  const Descriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!descriptor.is_open()) fail_errno(folder, "open the folder");
   // Some network file systems cannot flush a folder and say EINVAL; renames are ordered there by the server.
-  if (result != 0 && code != EINVAL) fail_errno(folder, "flush the folder");
+  if (::fsync(descriptor) != 0 && errno != EINVAL) fail_errno(folder, "flush the folder");
 }
 
 }  // namespace ottava

@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/io/descriptor.h"
+
 namespace ottava {
 
 /// An open file. All reads and writes are at offsets and complete: short transfers are continued, EINTR is
@@ -18,9 +20,6 @@ class File {
   static File open_for_writing(const std::string& path);
   /// Creates or empties the file.
   static File create(const std::string& path);
-  File(File&& other) noexcept;
-  File& operator=(File&& other) noexcept;
-  ~File();
 
   const std::string& path() const { return path_; }
   int64_t size() const;
@@ -49,7 +48,7 @@ class File {
   void write_behind(int64_t offset, int64_t bytes);
 
   std::string path_;
-  int descriptor_ = -1;
+  Descriptor descriptor_;
   struct Span {
     int64_t begin = 0, end = 0;
     int64_t bytes() const { return end - begin; }

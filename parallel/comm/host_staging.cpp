@@ -13,22 +13,15 @@ bool one_tensor(const CollectiveCall& call) {
 
 }  // namespace
 
-HostStaging::~HostStaging() {
-  if (pinned_) cuda::release_pinned(pinned_);
-}
-
 std::vector<CollectiveCall> HostStaging::to_host(std::span<const CollectiveCall> calls) {
   size_t need = 0;
   for (const CollectiveCall& call : calls) need += padded(call.send.bytes()) + padded(call.recv.bytes());
-  if (need > capacity_) {
-    if (pinned_) cuda::release_pinned(pinned_);
-    pinned_ = nullptr;
-    capacity_ = 0;
-    pinned_ = static_cast<char*>(cuda::allocate_pinned(need));
-    capacity_ = need;
+  if (need > pinned_.bytes()) {
+    pinned_ = {};
+    pinned_ = Buffer::pinned(stream_.device(), need);
   }
   std::vector<CollectiveCall> staged(calls.begin(), calls.end());
-  char* next = pinned_;
+  char* next = static_cast<char*>(pinned_.data());
   for (CollectiveCall& call : staged) {
     if (call.kind == Collective::barrier) continue;
     if (call.kind != Collective::recv && call.send.bytes() > 0) {

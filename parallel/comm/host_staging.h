@@ -1,9 +1,9 @@
 #pragma once
 
-#include <cstddef>
 #include <span>
 #include <vector>
 
+#include "core/buffer.h"
 #include "core/stream.h"
 #include "parallel/comm/communicator.h"
 
@@ -14,8 +14,6 @@ namespace ottava {
 class HostStaging {
  public:
   explicit HostStaging(int gpu) : stream_(Stream::cuda(gpu)) {}
-  ~HostStaging();
-  HostStaging(const HostStaging&) = delete;
 
   /// The calls with host tensors in place of device tensors; what they send is copied.
   std::vector<CollectiveCall> to_host(std::span<const CollectiveCall> calls);
@@ -24,8 +22,7 @@ class HostStaging {
 
  private:
   Stream stream_;
-  char* pinned_ = nullptr;
-  size_t capacity_ = 0;
+  Buffer pinned_;
 };
 
 }  // namespace ottava

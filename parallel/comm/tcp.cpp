@@ -65,31 +65,27 @@ bool is_with_itself(int descriptor) {
 
 // One attempt, at most two seconds: an address on an interface that does not lead here must not eat the whole
 // time limit.
-int try_connect(const std::string& address, const std::string& port) {
+Descriptor try_connect(const std::string& address, const std::string& port) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
-  if (::getaddrinfo(address.c_str(), port.c_str(), &hints, &found) != 0) return -1;
-  int result = -1;
-  for (addrinfo* a = found; a && result < 0; a = a->ai_next) {
-    int descriptor = ::socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol);
-    if (descriptor < 0) continue;
-    int status = ::connect(descriptor, a->ai_addr, a->ai_addrlen);
-    if (status != 0 && errno == EINPROGRESS) {
-      pollfd wait{descriptor, POLLOUT, 0};
+  if (::getaddrinfo(address.c_str(), port.c_str(), &hints, &found) != 0) return {};
+  Descriptor result;
+  for (addrinfo* a = found; a && !result.is_open(); a = a->ai_next) {
+    Descriptor attempt(::socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol));
+    if (!attempt.is_open()) continue;
+    bool connected = ::connect(attempt, a->ai_addr, a->ai_addrlen) == 0;
+    if (!connected && errno == EINPROGRESS) {
+      pollfd wait{attempt, POLLOUT, 0};
       int error = 0;
       socklen_t length = sizeof error;
-      bool connected = ::poll(&wait, 1, 2000) == 1 &&
-                       ::getsockopt(descriptor, SOL_SOCKET, SO_ERROR, &error, &length) == 0 && error == 0;
-      status = connected ? 0 : -1;
+      connected = ::poll(&wait, 1, 2000) == 1 &&
+                  ::getsockopt(attempt, SOL_SOCKET, SO_ERROR, &error, &length) == 0 && error == 0;
     }
-    if (status == 0 && !is_with_itself(descriptor)) {
-      ::fcntl(descriptor, F_SETFL, ::fcntl(descriptor, F_GETFL) & ~O_NONBLOCK);
-      result = descriptor;
-    } else {
-      ::close(descriptor);
-    }
+    if (!connected || is_with_itself(attempt)) continue;
+    ::fcntl(attempt, F_SETFL, ::fcntl(attempt, F_GETFL) & ~O_NONBLOCK);
+    result = std::move(attempt);
   }
   ::freeaddrinfo(found);
   return result;
@@ -97,24 +93,12 @@ int try_connect(const std::string& address, const std::string& port) {
 
 }  // namespace
 
-Connection::Connection(int descriptor) : descriptor_(descriptor) {
-  if (descriptor >= 0) configure(descriptor);
-}
-Connection::Connection(Connection&& other) noexcept
-    : descriptor_(std::exchange(other.descriptor_, -1)), buffer_(std::move(other.buffer_)) {}
-Connection& Connection::operator=(Connection&& other) noexcept {
-  std::swap(descriptor_, other.descriptor_);
-  std::swap(buffer_, other.buffer_);
-  return *this;
-}
-Connection::~Connection() { close(); }
-
-void Connection::close() {
-  if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
+Connection::Connection(Descriptor descriptor) : descriptor_(std::move(descriptor)) {
+  if (is_open()) configure(descriptor_);
 }
 
 bool Connection::send(std::string_view message) {
-  if (descriptor_ < 0) return false;
+  if (!is_open()) return false;
   uint32_t length = htonl(static_cast<uint32_t>(message.size()));
   std::string bytes(reinterpret_cast<const char*>(&length), sizeof length);
   bytes += message;
@@ -128,7 +112,7 @@ bool Connection::send(std::string_view message) {
 }
 
 bool Connection::read_available() {
-  if (descriptor_ < 0) return false;
+  if (!is_open()) return false;
   char chunk[4096];
   while (true) {
     ssize_t got = ::recv(descriptor_, chunk, sizeof chunk, MSG_DONTWAIT);
@@ -158,27 +142,29 @@ std::optional<std::string> Connection::next() {
   return message;
 }
 
-Listener::Listener(int port) {
-  descriptor_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (descriptor_ >= 0) set_option(descriptor_, SOL_SOCKET, SO_REUSEADDR, 1);
+std::optional<int> bind_port(int descriptor, int port) {
+  set_option(descriptor, SOL_SOCKET, SO_REUSEADDR, 1);
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_ANY);
   address.sin_port = htons(static_cast<uint16_t>(port));
   auto* generic = reinterpret_cast<sockaddr*>(&address);
   socklen_t length = sizeof address;
-  if (descriptor_ < 0 || ::bind(descriptor_, generic, length) != 0 || ::listen(descriptor_, 1024) != 0 ||
-      ::getsockname(descriptor_, generic, &length) != 0) {
-    std::string reason = std::strerror(errno);
-    if (descriptor_ >= 0) ::close(descriptor_);
-    fail<CommError>("tcp", "cannot listen on port {}: {}", port, reason);
-  }
-  port_ = ntohs(address.sin_port);
+  if (::bind(descriptor, generic, length) != 0 || ::getsockname(descriptor, generic, &length) != 0)
+    return std::nullopt;
+  return ntohs(address.sin_port);
 }
 
-Listener::~Listener() { ::close(descriptor_); }
+Listener::Listener(int port) : descriptor_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  const std::optional<int> bound = bind_port(descriptor_, port);
+  if (!bound || ::listen(descriptor_, 1024) != 0)
+    fail<CommError>("tcp", "cannot listen on port {}: {}", port, std::strerror(errno));
+  port_ = *bound;
+}
 
-Connection Listener::accept() { return Connection(::accept4(descriptor_, nullptr, nullptr, SOCK_CLOEXEC)); }
+Connection Listener::accept() {
+  return Connection(Descriptor(::accept4(descriptor_, nullptr, nullptr, SOCK_CLOEXEC)));
+}
 
 std::string Listener::endpoint() const {
   std::string addresses;
@@ -216,8 +202,7 @@ Connection connect_to(const std::string& endpoint, double timeout_seconds) {
   auto deadline = Clock::now() + std::chrono::duration<double>(timeout_seconds);
   do {
     for (const std::string& host : hosts) {
-      int descriptor = try_connect(host, parts[2]);
-      if (descriptor >= 0) return Connection(descriptor);
+      if (Connection connection(try_connect(host, parts[2])); connection.is_open()) return connection;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   } while (Clock::now() < deadline);

@@ -4,6 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "core/io/descriptor.h"
+
 namespace ottava::tcp {
 
 /// A connection that carries short text messages, each a whole. Move-only. Sending is safe from several
@@ -11,32 +13,30 @@ namespace ottava::tcp {
 class Connection {
  public:
   Connection() = default;
-  explicit Connection(int descriptor);
-  Connection(Connection&& other) noexcept;
-  Connection& operator=(Connection&& other) noexcept;
-  ~Connection();
+  explicit Connection(Descriptor descriptor);
 
   int descriptor() const { return descriptor_; }
-  bool is_open() const { return descriptor_ >= 0; }
+  bool is_open() const { return descriptor_.is_open(); }
   /// False when the peer is gone or takes nothing for two seconds.
   bool send(std::string_view message);
   /// Reads what has arrived, without blocking; false when the peer has closed or the connection broke.
   bool read_available();
   /// The next whole message that was read.
   std::optional<std::string> next();
-  void close();
+  void close() { descriptor_.close(); }
 
  private:
-  int descriptor_ = -1;
+  Descriptor descriptor_;
   std::string buffer_;
 };
+
+/// Binds a TCP socket to a port of all interfaces; 0: to one that is free. The port, or nothing and errno.
+std::optional<int> bind_port(int descriptor, int port);
 
 /// A listening socket on a free port (or the given one). Throws CommError.
 class Listener {
  public:
   explicit Listener(int port = 0);
-  ~Listener();
-  Listener(const Listener&) = delete;
   int descriptor() const { return descriptor_; }
   int port() const { return port_; }
   Connection accept();
@@ -44,7 +44,8 @@ class Listener {
   std::string endpoint() const;
 
  private:
-  int descriptor_ = -1, port_ = 0;
+  Descriptor descriptor_;
+  int port_ = 0;
 };
 
 /// Tries the endpoint's addresses until the deadline. Throws CommError.

@@ -33,13 +33,9 @@ struct Ledger::Client {
   std::condition_variable changed;
   std::string verdict;
   bool leaving = false;
-  int wake = -1;
+  Descriptor wake;
   int64_t reported_sequence = -1, reported_step = -1;
   ProgressRecord::State reported_state = ProgressRecord::State::idle;
-
-  ~Client() {
-    if (wake >= 0) ::close(wake);
-  }
 
   LedgerMessage message(Kind kind, std::string text = "") const {
     return {kind, state->progress(), std::move(text)};
@@ -163,7 +159,7 @@ Ledger::Ledger(std::shared_ptr<RankState> state, Bootstrap& bootstrap, Options o
   int rank = bootstrap.rank(), size = bootstrap.size();
   client_->state = state;
   client_->options = options;
-  client_->wake = ::eventfd(0, EFD_CLOEXEC);
+  client_->wake = Descriptor(::eventfd(0, EFD_CLOEXEC));
   if (rank < 2) {
     LedgerServer::Options server{
         .world_size = size, .watches = rank == 0 ? -1 : 0, .answer_seconds = options.answer_seconds};

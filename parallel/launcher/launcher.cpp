@@ -136,8 +136,8 @@ void LocalRanks::start(int local) {
     if (!file.is_open()) fail<FileError>("launch", "cannot write {}: {}", name, std::strerror(errno));
   }
   RankProcess process = start_rank(launch_.program, launch_.arguments, environment(local));
-  LineLabels output(std::move(process.output), {is_shown ? 1 : -1, label, file.number()}),
-      errors(std::move(process.errors), {is_shown ? 2 : -1, label, file.number()});
+  LineLabels output(std::move(process.output), {is_shown ? 1 : -1, label, file}),
+      errors(std::move(process.errors), {is_shown ? 2 : -1, label, file});
   ranks_.push_back({number, std::move(process), std::move(file), {std::move(output), std::move(errors)}});
 }
 
@@ -152,7 +152,7 @@ int LocalRanks::run() {
 
 // Until a rank says or does something, a signal comes, or the time is up.
 void LocalRanks::wait() {
-  std::vector<pollfd> watched = {{signals_.number(), POLLIN, 0}};
+  std::vector<pollfd> watched = {{signals_, POLLIN, 0}};
   for (const Rank& rank : ranks_) {
     for (const LineLabels& lines : rank.lines) watched.push_back({lines.descriptor(), POLLIN, 0});
   }
@@ -174,7 +174,7 @@ void LocalRanks::wait() {
 
 void LocalRanks::take_signals() {
   signalfd_siginfo info;
-  while (::read(signals_.number(), &info, sizeof info) == sizeof info) {
+  while (::read(signals_, &info, sizeof info) == sizeof info) {
     const int signal = static_cast<int>(info.ssi_signo);
     if (signal == SIGCHLD) {
       reap();
@@ -198,7 +198,7 @@ void LocalRanks::reap() {
     rank->has_ended = true;
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     char text[4096];
-    for (ssize_t got; (got = ::read(rank->process.account.number(), text, sizeof text)) > 0;)
+    for (ssize_t got; (got = ::read(rank->process.account, text, sizeof text)) > 0;)
       rank->account.append(text, got);
     if (code == 0) continue;
     if (rank->account.empty()) {

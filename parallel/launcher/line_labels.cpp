@@ -18,7 +18,7 @@ void write_whole(int descriptor, const std::string& text) {
 void LineLabels::forward() {
   char chunk[4096];
   ssize_t got;
-  while ((got = ::read(from_.number(), chunk, sizeof chunk)) > 0) {
+  while ((got = ::read(from_, chunk, sizeof chunk)) > 0) {
     const std::string bytes(chunk, got);
     if (options_.copy >= 0) write_whole(options_.copy, bytes);
     pending_ += bytes;

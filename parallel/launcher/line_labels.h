@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "parallel/launcher/descriptor.h"
+#include "core/io/descriptor.h"
 
 namespace ottava {
 
@@ -17,7 +17,7 @@ class LineLabels {
   LineLabels(Descriptor from, Options options) : from_(std::move(from)), options_(std::move(options)) {}
 
   /// What to wait for, or -1 when the rank's end is closed.
-  int descriptor() const { return from_.number(); }
+  int descriptor() const { return from_; }
   /// Passes on what has come. The last line is one without its newline too. Lines of more than 64 KiB are
   /// cut.
   void forward();

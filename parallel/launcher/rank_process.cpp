@@ -36,7 +36,7 @@ RankProcess start_rank(const std::string& program, const std::vector<std::string
                        std::vector<std::string> environment) {
   Pipe output, errors, account;
   const Descriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  environment.push_back(fmt::format("OTTAVA_ACCOUNTS=/proc/self/fd/{}", account.write.number()));
+  environment.push_back(fmt::format("OTTAVA_ACCOUNTS=/proc/self/fd/{}", static_cast<int>(account.write)));
   const std::vector<char*> words = pointers(arguments), variables = pointers(environment);
   const sigset_t blocked = stop_signal_set();
   const pid_t launcher = ::getpid(), id = ::fork();
@@ -45,10 +45,10 @@ RankProcess start_rank(const std::string& program, const std::vector<std::string
     ::setpgid(0, 0);
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != launcher) ::_exit(1);  // it ended before the kernel was asked
-    ::dup2(nothing.number(), 0);
-    ::dup2(output.write.number(), 1);
-    ::dup2(errors.write.number(), 2);
-    ::fcntl(account.write.number(), F_SETFD, 0);
+    ::dup2(nothing, 0);
+    ::dup2(output.write, 1);
+    ::dup2(errors.write, 2);
+    ::fcntl(account.write, F_SETFD, 0);
     ::sigprocmask(SIG_SETMASK, &blocked, nullptr);
     ::execve(program.c_str(), words.data(), variables.data());
     ::_exit(127);

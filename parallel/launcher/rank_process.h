@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel/launcher/descriptor.h"
+#include "core/io/descriptor.h"
 
 namespace ottava {
 

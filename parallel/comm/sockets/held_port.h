@@ -1,10 +1,11 @@
 #pragma once
 
-#include <netinet/in.h>
 #include <sys/socket.h>
-#include <unistd.h>
+
+#include <optional>
 
 #include "core/error.h"
+#include "parallel/comm/tcp.h"
 
 namespace ottava {
 
@@ -13,26 +14,15 @@ namespace ottava {
 class HeldPort {
  public:
   HeldPort() : descriptor_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    const int yes = 1;
-    ::setsockopt(descriptor_, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_ANY);
-    socklen_t length = sizeof address;
-    auto* generic = reinterpret_cast<sockaddr*>(&address);
-    if (::bind(descriptor_, generic, length) != 0 || ::getsockname(descriptor_, generic, &length) != 0) {
-      ::close(descriptor_);
-      fail<CommError>("tcp", "there is no free port");
-    }
-    number_ = ntohs(address.sin_port);
+    const std::optional<int> port = tcp::bind_port(descriptor_, 0);
+    if (!port) fail<CommError>("tcp", "there is no free port");
+    number_ = *port;
   }
-  HeldPort(const HeldPort&) = delete;
-  ~HeldPort() { ::close(descriptor_); }
-
   int number() const { return number_; }
 
  private:
-  int descriptor_, number_ = 0;
+  Descriptor descriptor_;
+  int number_ = 0;
 };
 
 }  // namespace ottava

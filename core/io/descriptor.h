@@ -6,7 +6,7 @@
 
 namespace ottava {
 
-/// An open file descriptor, closed at the end. Move-only.
+/// An open file descriptor, closed at the end; where the system takes a number, it is one. Move-only.
 class Descriptor {
  public:
   Descriptor() = default;
@@ -18,11 +18,13 @@ class Descriptor {
   }
   ~Descriptor() { close(); }
 
-  int number() const { return number_; }
+  operator int() const { return number_; }  // NOLINT(google-explicit-constructor): what every call takes
   bool is_open() const { return number_ >= 0; }
   void close() {
-    if (is_open()) ::close(std::exchange(number_, -1));
+    if (is_open()) ::close(release());
   }
+  /// The number, which the caller closes.
+  int release() { return std::exchange(number_, -1); }
 
  private:
   int number_ = -1;
