@@ -8,6 +8,7 @@
 #include "core/config/source.h"
 #include "core/contains.h"
 #include "core/error.h"
+#include "core/split.h"
 
 namespace ottava::config {
 namespace {
@@ -31,9 +32,7 @@ Value typed(const Field& field, const Value& value) {
   switch (field.type) {
     case Type::text: {
       if (field.nullable && text == "null") return plain_scalar(text, value.at);
-      Value v = Value::of(std::string(text));
-      v.at = value.at;
-      return v;
+      return Value::of(std::string(text), value.at);
     }
     case Type::text_list:
     case Type::table_list: {
@@ -47,13 +46,10 @@ Value typed(const Field& field, const Value& value) {
         return v;
       }
       Value v{.kind = Kind::list, .at = value.at};
-      while (!text.empty()) {
-        size_t comma = std::min(text.find(','), text.size());
-        Value item = Value::of(std::string(text.substr(0, comma)));
-        item.at = value.at;
-        v.items.push_back(std::move(item));
-        text.remove_prefix(std::min(comma + 1, text.size()));
-      }
+      if (text.empty()) return v;
+      if (text.ends_with(',')) text.remove_suffix(1);
+      for (std::string_view item : split_text(text, ','))
+        v.items.push_back(Value::of(std::string(item), value.at));
       return v;
     }
     default:

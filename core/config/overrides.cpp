@@ -80,21 +80,20 @@ size_t Reader::read_override(const std::vector<std::string>& arguments, size_t i
   Value value;
   size_t taken = 1;
   if (has_value) {
-    value = Value::of(std::string(argument.substr(equals + 1)));
+    value = Value::of(std::string(argument.substr(equals + 1)), at);
     value.untyped = true;
   } else if (field.type == Type::boolean) {
     bool is_spelled = next && !option.is_negated && (*next == "true" || *next == "false");
-    value = Value::of(is_spelled ? *next == "true" : !option.is_negated);
+    value = Value::of(is_spelled ? *next == "true" : !option.is_negated, at);
     taken += is_spelled;
   } else if (next) {
-    value = Value::of(*next);
+    value = Value::of(*next, at);
     value.untyped = true;
     taken = 2;
   } else {
     problems_.add(at, "--{} needs a value: {}", option.path, expectation(field));
     return 1;
   }
-  value.at = at;
   read_field(field, value, at);
   return taken;
 }

@@ -16,7 +16,11 @@ Value convert(const toml::node& node, const SourceName& name, size_t depth) {
   Location at = locate(name, node.source());
   if (depth > kMaxDepth)
     fail<ConfigError>("config", "{}: nested more than {} levels deep", to_string(at), kMaxDepth);
-  Value value;
+  if (const auto text = node.as_string()) return Value::of(text->get(), at);
+  if (const auto integer = node.as_integer()) return Value::of(integer->get(), at);
+  if (const auto real = node.as_floating_point()) return Value::of(real->get(), at);
+  if (const auto boolean = node.as_boolean()) return Value::of(boolean->get(), at);
+  Value value{.at = at};
   if (const toml::table* table = node.as_table()) {
     value.kind = Value::Kind::table;
     for (const auto& [key, child] : *table) {
@@ -26,26 +30,16 @@ Value convert(const toml::node& node, const SourceName& name, size_t depth) {
   } else if (const toml::array* array = node.as_array()) {
     value.kind = Value::Kind::list;
     for (const toml::node& child : *array) value.items.push_back(convert(child, name, depth + 1));
-  } else if (auto text = node.as_string()) {
-    value = Value::of(text->get());
-  } else if (auto integer = node.as_integer()) {
-    value = Value::of(integer->get());
-  } else if (auto real = node.as_floating_point()) {
-    value = Value::of(real->get());
-  } else if (auto boolean = node.as_boolean()) {
-    value = Value::of(boolean->get());
   } else {
     fail<ConfigError>("config", "{}: no key takes a date or time", to_string(at));
   }
-  value.at = at;
   return value;
 }
 
 }  // namespace
 
 Value parse_toml(std::string_view text, const std::string& name) {
-  if (text.size() > kMaxBytes)
-    fail<ConfigError>("config", "{}: {} bytes, at most {}", name, text.size(), kMaxBytes);
+  check_size(text, name);
   try {
     toml::table table = toml::parse(text, name);
     return convert(table, std::make_shared<const std::string>(name), 0);

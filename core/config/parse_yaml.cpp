@@ -44,9 +44,7 @@ class TreeBuilder : public YAML::EventHandler {
     // yaml-cpp marks a plain scalar "?" and a quoted one "!".
     if (tag == "?" || tag.empty()) return place(plain_scalar(text, at(mark)), anchor);
     check_tag(mark, tag);
-    Value value = Value::of(text);
-    value.at = at(mark);
-    place(std::move(value), anchor);
+    place(Value::of(text, at(mark)), anchor);
   }
   void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                        YAML::EmitterStyle::value) override {
@@ -112,11 +110,7 @@ class TreeBuilder : public YAML::EventHandler {
     if (!frames_.empty() && frames_.back().value.kind == Value::Kind::table && !frames_.back().has_key) {
       refuse(mark, "a key must be text");
     }
-    Frame frame;
-    frame.value.kind = kind;
-    frame.value.at = at(mark);
-    frame.anchor = anchor;
-    frames_.push_back(std::move(frame));
+    frames_.push_back({.value = {.kind = kind, .at = at(mark)}, .anchor = anchor});
   }
 
   void close() {
@@ -150,8 +144,7 @@ class TreeBuilder : public YAML::EventHandler {
   void set_key(Frame& frame, Value key) {
     if (!key.is_scalar() || key.kind == Value::Kind::null) refuse(key.at, "a key must be text");
     if (key.text != "<<" && !frame.keys.insert(key.text).second) {
-      const Member* first = nullptr;
-      for (const Member& member : frame.value.members) first = member.key == key.text ? &member : first;
+      const Member* first = find_by(frame.value.members, key.text, &Member::key);
       refuse(key.at, fmt::format("the key '{}' is given twice, first at line {}", key.text, first->at.line));
     }
     frame.pending = {key.text, key.at, {}};
@@ -208,8 +201,7 @@ std::string advice(const YAML::Exception& e, std::string_view text) {
 }  // namespace
 
 Value parse_yaml_value(std::string_view text, const std::string& name) {
-  if (text.size() > kMaxBytes)
-    fail<ConfigError>("config", "{}: {} bytes, at most {}", name, text.size(), kMaxBytes);
+  check_size(text, name);
   if (contains(text, '\0')) fail<ConfigError>("config", "{}: contains a zero byte: not a text file", name);
   TreeBuilder builder(name);
   try {

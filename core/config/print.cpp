@@ -77,8 +77,7 @@ void print_tables(const Field& field, std::string& out, const std::string& inden
   }
   out += "\n";
   for (const Section& element : elements) {
-    Value table;
-    table.kind = Value::Kind::table;
+    Value table{.kind = Value::Kind::table};
     for (const Field& f : element.fields()) table.members.push_back({f.name, {}, f.get()});
     out += fmt::format("{}  - {}\n", indent, to_inline_yaml(table));
   }
@@ -105,7 +104,7 @@ void print_section(const Section& section, std::string& out, const std::string& 
     if (indent.empty() && !body.empty()) body += "\n";
     if (options.comments && !child.meaning_text().empty())
       body += fmt::format("{}# {}\n", indent, child.meaning_text());
-    body += fmt::format("{}{}:\n{}", indent, child.path().substr(child.path().rfind('.') + 1), inner);
+    body += fmt::format("{}{}:\n{}", indent, last_name(child.path()), inner);
   }
   out += body;
 }
@@ -117,8 +116,8 @@ void collect_fates(const Section& section, std::vector<KeyFate>& rows) {
                     std::string(kNames[static_cast<size_t>(f.fate)]),
                     f.fate == Fate::used ? meaning_with_unit(f) : f.fate_text});
   }
-  std::string prefix = section.path().empty() ? "" : section.path() + ".";
-  for (const auto& [old, now] : section.renames()) rows.push_back({prefix + old, "", "", "renamed", now});
+  for (const auto& [old, now] : section.renames())
+    rows.push_back({section.join(old), "", "", "renamed", now});
   for (const Section& child : section.sections()) collect_fates(child, rows);
 }
 

@@ -7,6 +7,7 @@
 #include "core/config/coerce.h"
 #include "core/config/nearest.h"
 #include "core/config/print.h"
+#include "core/split.h"
 
 namespace ottava::config {
 namespace {
@@ -26,11 +27,8 @@ std::vector<std::string> all_paths(const Section& root) {
 
 Section* find_section(Section& root, std::string_view path) {
   Section* section = &root;
-  while (section && !path.empty()) {
-    size_t dot = std::min(path.find('.'), path.size());
-    section = section->find_section(path.substr(0, dot));
-    path.remove_prefix(std::min(dot + 1, path.size()));
-  }
+  for (std::string_view name : split_text(path, '.'))
+    section = section ? section->find_section(name) : nullptr;
   return section;
 }
 
@@ -68,8 +66,7 @@ void Reader::read_table(Section& section, const Value& table) {
 
 void Reader::read_member(Section& section, const Member& member) {
   if (const std::string* now = section.find_rename(member.key)) {
-    std::string old = section.path().empty() ? member.key : section.path() + "." + member.key;
-    return read_renamed(old, *now, member);
+    return read_renamed(section.join(member.key), *now, member);
   }
   if (Field* field = section.find_field(member.key)) return read_field(*field, member.value, member.at);
   if (Section* child = section.find_section(member.key)) return read_table(*child, member.value);
@@ -130,16 +127,14 @@ void Reader::unknown(const Section& section, const std::string& key, const Locat
   for (const Field& f : section.fields()) here.push_back(f.name);
   for (const Section& s : section.sections()) here.emplace_back(last_name(s.path()));
   problems_.spoil(section.path());
-  std::string prefix = section.path().empty() ? "" : section.path() + ".";
-  std::string shown = prefix + (key.size() > 80 ? key.substr(0, 80) + "..." : key);
-
+  const std::string shown = section.join(key.size() > 80 ? key.substr(0, 80) + "..." : key);
   std::string near = nearest(key, here);
-  if (!near.empty()) near = prefix + near;
+  if (!near.empty()) near = section.join(near);
   for (const std::string& path : all_paths(root_)) {
     if (near.empty() && last_name(path) == key) near = path;  // right key, wrong section
   }
   if (!near.empty()) return problems_.add(at, "unknown key {}; did you mean {}?", shown, near);
-  problems_.add(at, "unknown key {}; {} takes {}", shown, prefix.empty() ? "a file" : section.path(),
+  problems_.add(at, "unknown key {}; {} takes {}", shown, section.path().empty() ? "a file" : section.path(),
                 one_of_text(here));
 }
 

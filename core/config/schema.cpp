@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "core/config/nearest.h"
 #include "core/config/print.h"
 #include "core/io/json.h"
 
@@ -109,7 +110,7 @@ Json section_schema(const Section& section) {
     if (field.is_required) required.push(field.name);
   }
   for (const Section& child : section.sections()) {
-    properties.set(child.path().substr(child.path().rfind('.') + 1), section_schema(child));
+    properties.set(std::string(last_name(child.path())), section_schema(child));
   }
   for (const auto& [old, now] : section.renames()) {
     properties.set(old, Json().set("description", "Now called " + now));

@@ -1,5 +1,8 @@
 #include "core/config/section.h"
 
+#include "core/config/nearest.h"
+#include "core/contains.h"
+
 namespace ottava::config {
 namespace {
 
@@ -143,24 +146,9 @@ Field& Section::field(std::string name, std::vector<std::string>& target) {
 Section& Section::section(std::string name) { return sections_.emplace_back(join(name)); }
 
 Field& Section::foreign(std::string name, Value fallback) {
-  Type type = Type::text;
-  switch (fallback.kind) {
-    case Value::Kind::boolean:
-      type = Type::boolean;
-      break;
-    case Value::Kind::integer:
-      type = Type::integer;
-      break;
-    case Value::Kind::real:
-      type = Type::real;
-      break;
-    case Value::Kind::list:
-      type = Type::text_list;
-      break;
-    default:
-      break;
-  }
-  Field& f = foreign(std::move(name), type);
+  constexpr Type kTypes[] = {Type::text, Type::boolean,   Type::integer, Type::real,
+                             Type::text, Type::text_list, Type::text};  // by Value::Kind
+  Field& f = foreign(std::move(name), kTypes[static_cast<size_t>(fallback.kind)]);
   f.nullable = false;
   f.fallback = std::move(fallback);
   return f;
@@ -184,27 +172,15 @@ Section& Section::meaning(std::string text) {
   return *this;
 }
 
-Field* Section::find_field(std::string_view name) {
-  for (Field& f : fields_) {
-    if (f.name == name) return &f;
-  }
-  return nullptr;
-}
+Field* Section::find_field(std::string_view name) { return find_by(fields_, name, &Field::name); }
 
 Section* Section::find_section(std::string_view name) {
-  for (Section& s : sections_) {
-    std::string_view last = s.path_;
-    if (!path_.empty()) last.remove_prefix(path_.size() + 1);
-    if (last == name) return &s;
-  }
-  return nullptr;
+  return find_by(sections_, name, [](const Section& s) { return last_name(s.path_); });
 }
 
 const std::string* Section::find_rename(std::string_view old) const {
-  for (const auto& [name, path] : renames_) {
-    if (name == old) return &path;
-  }
-  return nullptr;
+  const auto* rename = find_by(renames_, old, &std::pair<std::string, std::string>::first);
+  return rename ? &rename->second : nullptr;
 }
 
 }  // namespace ottava::config

@@ -130,6 +130,8 @@ class Section {
   Section& meaning(std::string text);
 
   const std::string& path() const { return path_; }
+  /// The path of a name in this section.
+  std::string join(const std::string& name) const { return path_.empty() ? name : path_ + "." + name; }
   const std::string& meaning_text() const { return meaning_; }
   std::deque<Field>& fields() { return fields_; }
   const std::deque<Field>& fields() const { return fields_; }
@@ -144,7 +146,6 @@ class Section {
 
  private:
   Field& add(std::string name, Type type);
-  std::string join(const std::string& name) const { return path_.empty() ? name : path_ + "." + name; }
 
   std::string path_, meaning_;
   std::deque<Field> fields_;  // deque: references stay valid while the table grows

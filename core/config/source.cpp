@@ -8,6 +8,11 @@
 
 namespace ottava::config {
 
+void check_size(std::string_view text, std::string_view name) {
+  if (text.size() > kMaxBytes)
+    fail<ConfigError>("config", "{}: {} bytes, at most {}", name, text.size(), kMaxBytes);
+}
+
 Value read_file(const std::filesystem::path& path) {
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) {

@@ -13,6 +13,9 @@ inline constexpr size_t kMaxBytes = 1 << 20;
 inline constexpr size_t kMaxDepth = 32;
 inline constexpr size_t kMaxValues = 100'000;  ///< after anchors are expanded
 
+/// Throws ConfigError for a text of more than kMaxBytes.
+void check_size(std::string_view text, std::string_view name);
+
 /// Text to a tree with locations. `name` appears in the locations. YAML: one document, plain scalars by the
 /// 1.2 core schema, anchors, aliases and `<<` merges; tags are refused. TOML 1.0; dates are refused. In both
 /// a key given twice is an error, and the document must be a table (an empty one is an empty table).

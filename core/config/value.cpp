@@ -12,39 +12,35 @@
 namespace ottava::config {
 namespace {
 
-bool parse_integer(std::string_view text, int64_t& out) {
-  int base = 10;
-  bool negative = false;
-  if (text.starts_with("0x") || text.starts_with("0o")) {
-    base = text[1] == 'x' ? 16 : 8;
-    text.remove_prefix(2);
-  } else if (text.starts_with('+') || text.starts_with('-')) {
-    negative = text[0] == '-';
-    text.remove_prefix(1);
-  }
-  if (text.empty() || text[0] == '-' || text[0] == '+') return false;
-  const auto value = parse_number<int64_t>((negative ? "-" : "") + std::string(text), base);
-  out = value.value_or(0);
-  return value.has_value();
+std::optional<int64_t> parse_integer(std::string_view text) {
+  const bool is_based = text.starts_with("0x") || text.starts_with("0o");
+  const int base = !is_based ? 10 : text[1] == 'x' ? 16 : 8;
+  const bool is_negative = text.starts_with('-');
+  text.remove_prefix(is_based ? 2 : is_negative || text.starts_with('+') ? 1 : 0);
+  if (text.empty() || text[0] == '-' || text[0] == '+') return std::nullopt;
+  return parse_number<int64_t>((is_negative ? "-" : "") + std::string(text), base);
 }
 
-bool parse_real(std::string_view text, double& out) {
-  std::string_view body = text;
-  if (body.starts_with('+') || body.starts_with('-')) body.remove_prefix(1);
-  if (body == ".inf" || body == ".Inf" || body == ".INF") {
-    out = text[0] == '-' ? -INFINITY : INFINITY;
-    return true;
-  }
-  if (body == ".nan" || body == ".NaN" || body == ".NAN") {
-    out = NAN;
-    return true;
-  }
-  // from_chars also knows "inf" and "nan", which are words here.
-  if (body.empty() || !(body[0] == '.' || (body[0] >= '0' && body[0] <= '9'))) return false;
-  if (text[0] == '+') text.remove_prefix(1);
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
-  if (error == std::errc::result_out_of_range) out = text[0] == '-' ? -INFINITY : INFINITY;
-  return error != std::errc::invalid_argument && end == text.data() + text.size();
+std::optional<double> parse_real(std::string_view text) {
+  const double sign = text.starts_with('-') ? -1 : 1;
+  if (text.starts_with('+') || text.starts_with('-')) text.remove_prefix(1);
+  if (text == ".inf" || text == ".Inf" || text == ".INF") return sign * INFINITY;
+  if (text == ".nan" || text == ".NaN" || text == ".NAN") return NAN;
+  // from_chars also knows "inf" and "nan", which are words here, and signs.
+  if (text.empty() || !(text[0] == '.' || (text[0] >= '0' && text[0] <= '9'))) return std::nullopt;
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc::invalid_argument || end != text.data() + text.size()) return std::nullopt;
+  return sign * (error == std::errc::result_out_of_range ? INFINITY : value);
+}
+
+Value untagged(std::string_view text) {
+  if (text.empty() || text == "~" || text == "null" || text == "Null" || text == "NULL") return {};
+  if (text == "true" || text == "True" || text == "TRUE") return Value::of(true);
+  if (text == "false" || text == "False" || text == "FALSE") return Value::of(false);
+  if (const auto integer = parse_integer(text)) return Value::of(*integer);
+  if (const auto real = parse_real(text)) return Value::of(*real);
+  return Value::of(std::string(text));
 }
 
 }  // namespace
@@ -56,27 +52,26 @@ std::string to_string(const Location& location) {
 }
 
 const Value* Value::find(std::string_view key) const {
-  for (const Member& member : members) {
-    if (member.key == key) return &member.value;
-  }
-  return nullptr;
+  const Member* member = find_by(members, key, &Member::key);
+  return member ? &member->value : nullptr;
 }
 
-Value Value::of(bool value) {
-  return {.kind = Kind::boolean, .boolean = value, .text = value ? "true" : "false"};
+Value Value::of(bool value, Location at) {
+  return {.kind = Kind::boolean, .boolean = value, .text = value ? "true" : "false", .at = std::move(at)};
 }
-
-Value Value::of(int64_t value) {
+Value Value::of(int64_t value, Location at) {
   return {.kind = Kind::integer,
           .integer = value,
           .real = static_cast<double>(value),
-          .text = std::to_string(value)};
+          .text = std::to_string(value),
+          .at = std::move(at)};
 }
-
-Value Value::of(double value) { return {.kind = Kind::real, .real = value, .text = to_text(value)}; }
-
-Value Value::of(std::string value) { return {.kind = Kind::text, .text = std::move(value)}; }
-
+Value Value::of(double value, Location at) {
+  return {.kind = Kind::real, .real = value, .text = to_text(value), .at = std::move(at)};
+}
+Value Value::of(std::string value, Location at) {
+  return {.kind = Kind::text, .text = std::move(value), .at = std::move(at)};
+}
 Value Value::list_of(const std::vector<std::string>& values) {
   Value v{.kind = Kind::list};
   for (const std::string& value : values) v.items.push_back(of(value));
@@ -126,23 +121,8 @@ std::string describe(const Value& value) {
 }
 
 Value plain_scalar(std::string_view text, Location at) {
-  Value v;
-  int64_t integer = 0;
-  double real = 0;
-  if (text.empty() || text == "~" || text == "null" || text == "Null" || text == "NULL") {
-    v = Value{};
-  } else if (text == "true" || text == "True" || text == "TRUE") {
-    v = Value::of(true);
-  } else if (text == "false" || text == "False" || text == "FALSE") {
-    v = Value::of(false);
-  } else if (parse_integer(text, integer)) {
-    v = Value::of(integer);
-  } else if (parse_real(text, real)) {
-    v = Value::of(real);
-  } else {
-    v = Value::of(std::string(text));
-  }
-  v.text = std::string(text);
+  Value v = untagged(text);
+  v.text = text;
   v.at = std::move(at);
   return v;
 }

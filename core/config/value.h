@@ -39,10 +39,10 @@ struct Value {
   /// Member of a table, or null.
   const Value* find(std::string_view key) const;
 
-  static Value of(bool value);
-  static Value of(int64_t value);
-  static Value of(double value);
-  static Value of(std::string value);
+  static Value of(bool value, Location at = {});
+  static Value of(int64_t value, Location at = {});
+  static Value of(double value, Location at = {});
+  static Value of(std::string value, Location at = {});
   static Value list_of(const std::vector<std::string>& values);
 };
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/split.h"
 
 namespace ottava::cuda {
 namespace {
@@ -19,11 +20,9 @@ std::string environment(const char* name) {
 /// Directories in order of preference; some are patterns.
 std::vector<std::string> places() {
   std::vector<std::string> list;
-  std::string own = environment("OTTAVA_CUDA_LIBRARIES");
-  for (size_t begin = 0; begin < own.size();) {
-    const size_t end = std::min(own.find(':', begin), own.size());
-    if (end > begin) list.push_back(own.substr(begin, end - begin));
-    begin = end + 1;
+  const std::string own = environment("OTTAVA_CUDA_LIBRARIES");
+  for (std::string_view place : split_text(own, ':')) {
+    if (!place.empty()) list.emplace_back(place);
   }
   if (const std::string home = environment("CUDA_HOME"); !home.empty()) list.push_back(home + "/lib64");
   list.push_back("/usr/local/cuda/lib64");

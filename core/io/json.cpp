@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "core/contains.h"
 #include "core/io/utf8.h"
 
 namespace ottava {
@@ -52,11 +53,8 @@ const Json::Object& Json::as_object(std::string_view what) const {
 
 const Json* Json::find(std::string_view name) const {
   const Object* object = std::get_if<Object>(&value_);
-  if (!object) return nullptr;
-  for (const auto& [key, value] : *object) {
-    if (key == name) return &value;
-  }
-  return nullptr;
+  const auto* member = object ? find_by(*object, name, &Object::value_type::first) : nullptr;
+  return member ? &member->second : nullptr;
 }
 
 const Json& Json::at(std::string_view name, std::string_view what) const {

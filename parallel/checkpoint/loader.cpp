@@ -9,6 +9,7 @@
 #include "core/io/safetensors_folder.h"
 #include "core/listed.h"
 #include "core/log.h"
+#include "core/split.h"
 #include "parallel/checkpoint/checksum.h"
 #include "parallel/checkpoint/differences.h"
 #include "parallel/checkpoint/folder.h"
@@ -176,12 +177,12 @@ std::optional<LoadedCheckpoint> load_newest(const std::string& folder, const Tra
     }
     return std::nullopt;
   }
+  std::vector<std::string_view> paths = split_text(listed, '\n');
+  paths.pop_back();  // behind the last line's end
+  std::ranges::reverse(paths);
   std::string reasons;
-  while (!listed.empty()) {
-    listed.pop_back();
-    size_t begin = listed.rfind('\n') == std::string::npos ? 0 : listed.rfind('\n') + 1;
-    std::string path = listed.substr(begin);
-    listed.resize(begin);
+  for (std::string_view line : paths) {
+    const std::string path(line);
     try {
       Manifest manifest = load_checkpoint(path, into, group, options);
       return LoadedCheckpoint{path, std::move(manifest)};

@@ -20,22 +20,12 @@
 
 #include "core/error.h"
 #include "core/listed.h"
+#include "core/split.h"
 
 namespace ottava::tcp {
 namespace {
 
 constexpr uint32_t kLongestMessage = 1 << 20;
-
-std::vector<std::string> split(const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  size_t begin = 0;
-  while (true) {
-    size_t end = text.find(separator, begin);
-    parts.push_back(text.substr(begin, end - begin));
-    if (end == std::string::npos) return parts;
-    begin = end + 1;
-  }
-}
 
 void set_option(int descriptor, int level, int option, int value) {
   ::setsockopt(descriptor, level, option, &value, sizeof value);
@@ -191,18 +181,19 @@ std::string host_name() {
 
 Connection connect_to(const std::string& endpoint, double timeout_seconds) {
   using Clock = std::chrono::steady_clock;
-  std::vector<std::string> parts = split(endpoint, ';');
+  const std::vector<std::string_view> parts = split_text(endpoint, ';');
   if (parts.size() != 3) fail<CommError>("tcp", "'{}' is not an endpoint", endpoint);
   std::vector<std::string> hosts;
   if (parts[0] == host_name()) hosts.push_back("127.0.0.1");
-  for (std::string& address : split(parts[1], ',')) {
-    if (!address.empty()) hosts.push_back(std::move(address));
+  for (std::string_view address : split_text(parts[1], ',')) {
+    if (!address.empty()) hosts.emplace_back(address);
   }
-  hosts.push_back(parts[0]);
+  hosts.emplace_back(parts[0]);
   auto deadline = Clock::now() + std::chrono::duration<double>(timeout_seconds);
   do {
     for (const std::string& host : hosts) {
-      if (Connection connection(try_connect(host, parts[2])); connection.is_open()) return connection;
+      if (Connection connection(try_connect(host, std::string(parts[2]))); connection.is_open())
+        return connection;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   } while (Clock::now() < deadline);

@@ -9,6 +9,7 @@
 #include "core/contains.h"
 #include "core/error.h"
 #include "core/number.h"
+#include "core/split.h"
 #include "parallel/comm/tcp.h"
 
 namespace ottava {
@@ -47,10 +48,7 @@ int slurm_local_size(const Environment& environment, int world_size) {
   const char* text = environment("SLURM_STEP_TASKS_PER_NODE");
   if (!text) return world_size;
   int node = read(environment, "SLURM_NODEID").value_or(0);
-  std::string_view rest = text;
-  while (!rest.empty()) {
-    std::string_view item = rest.substr(0, rest.find(','));
-    rest.remove_prefix(std::min(item.size() + 1, rest.size()));
+  for (std::string_view item : split_text(text, ',')) {
     size_t open = item.find("(x");
     int tasks = number("SLURM_STEP_TASKS_PER_NODE", item.substr(0, open));
     int nodes = open == std::string_view::npos
@@ -154,9 +152,8 @@ int choose_gpu(const Launch& launch, int visible, GpuSharing sharing) {
 std::string gpu_identity(int index, const Environment& environment) {
   std::string token = fmt::format("{}", index);
   if (const char* visible = environment("CUDA_VISIBLE_DEVICES"); visible && *visible) {
-    std::string_view rest = visible;
-    for (int i = 0; i < index && contains(rest, ','); ++i) rest.remove_prefix(rest.find(',') + 1);
-    token = rest.substr(0, rest.find(','));
+    const std::vector<std::string_view> shown = split_text(visible, ',');
+    token = shown[std::min<size_t>(index, shown.size() - 1)];
   }
   return fmt::format("{}/{}", tcp::host_name(), token);
 }
@@ -177,13 +174,8 @@ void require_own_gpus(const std::vector<std::string>& identities) {
 bool shows_log(int rank, const Environment& environment) {
   const char* listed = environment("LOG_RANK");
   if (!listed || !*listed) return rank == 0;
-  std::string_view rest = listed;
-  while (true) {
-    size_t comma = rest.find(',');
-    if (number("LOG_RANK", rest.substr(0, comma)) == rank) return true;
-    if (comma == std::string_view::npos) return false;
-    rest.remove_prefix(comma + 1);
-  }
+  return std::ranges::any_of(split_text(listed, ','),
+                             [&](std::string_view text) { return number("LOG_RANK", text) == rank; });
 }
 
 }  // namespace ottava
