@@ -124,7 +124,7 @@ Float8Allocation Float8Product::quantize(const StepContext& c, const Tensor& m, 
   bool is_known = c.is_recomputing || is_measured(source);
   if (shares_scale && !c.is_recomputing) {
     if (!is_known) fp8::amax(c.stream, m, to.amax, block);
-    c.tensor_parallel.all_reduce_max(c.stream, to.amax, "amax");
+    c.tensor_parallel.all_reduce(c.stream, to.amax, ReduceOp::max, "amax");
     is_known = true;
   }
   QuantizeTime time(c, o_.name);

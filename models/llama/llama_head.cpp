@@ -48,10 +48,10 @@ void LlamaHead::softmax(const StepContext& c, const CrossEntropy& chunk) const {
     return;
   }
   cross_entropy_max(c.stream, chunk);
-  tp.all_reduce_max(c.stream, chunk.row_max, "cross_entropy.max");
+  tp.all_reduce(c.stream, chunk.row_max, ReduceOp::max, "cross_entropy.max");
   cross_entropy_sum(c.stream, chunk);
-  tp.all_reduce_sum(c.stream, chunk.row_sum, "cross_entropy.sum");
-  tp.all_reduce_sum(c.stream, chunk.row_target, "cross_entropy.target");
+  tp.all_reduce(c.stream, chunk.row_sum, ReduceOp::sum, "cross_entropy.sum");
+  tp.all_reduce(c.stream, chunk.row_target, ReduceOp::sum, "cross_entropy.target");
 }
 
 void LlamaHead::chunks(const StepContext& c, const Normalised& in, const Loss& loss, Pass pass) const {

@@ -8,18 +8,18 @@
 namespace ottava {
 
 Fsdp::Gradient Fsdp::gradient(int parameter) {
-  size_t index = parameter;
   if (!is_sharded()) {
-    bool accumulate = summed_[index];
-    summed_[index] = true;
-    return {shards_[index].gradient, accumulate};
+    const bool accumulate = summed_[parameter];
+    summed_[parameter] = true;
+    return {shard(parameter).gradient, accumulate};
   }
-  bool accumulate = static_cast<bool>(whole_[index].gradient);
+  Allocation& whole = whole_[parameter].gradient;
+  const bool accumulate = static_cast<bool>(whole);
   if (!accumulate) {
-    whole_[index].gradient = arena_.allocate(specs_[index].name + ".gradient", DType::f32,
-                                             shards_[index].slice, MemoryCategory::unsharded);
+    whole = arena_.allocate(specs_[parameter].name + ".gradient", DType::f32, shard(parameter).slice,
+                            MemoryCategory::unsharded);
   }
-  return {whole_[index].gradient, accumulate};
+  return {whole, accumulate};
 }
 
 Tensor Fsdp::zeroed_gradient(int parameter) {
@@ -100,9 +100,8 @@ void Fsdp::scatter_gradients(int index) {
 
 void Fsdp::take_sum(int parameter, const Tensor& sum) {
   const Tensor& gradient = shard(parameter).gradient;
-  size_t index = parameter;
   if (gradient.numel() > 0) {
-    if (!summed_[index]) {
+    if (!summed_[parameter]) {
       cast(stream_, sum, gradient);
     } else if (sum.dtype == DType::f32) {
       add(stream_, gradient, sum, gradient);
@@ -112,7 +111,7 @@ void Fsdp::take_sum(int parameter, const Tensor& sum) {
       add(stream_, gradient, wide, gradient);
     }
   }
-  summed_[index] = true;
+  summed_[parameter] = true;
 }
 
 void Fsdp::complete_reduction() {
@@ -149,8 +148,8 @@ void Fsdp::sum_over_copies(int index) {
     }
     for (const ShardRun& run : shard_runs(spec, at)) {
       if (ranks_that_share(spec, spec.parts[run.part], at.tp_size) == 1) continue;
-      Tensor rows = gradient.slice(run.local_row, run.local_row + run.row_end - run.row_begin);
-      copy_sums_.push_back(head_sharers_->all_reduce(stream_, {.send = rows, .label = spec.name}));
+      copy_sums_.push_back(
+          head_sharers_->all_reduce(stream_, {.send = run.of(gradient), .label = spec.name}));
     }
   }
   if (has_replicas) sum_over_replicas(index);
@@ -192,9 +191,7 @@ std::vector<Tensor> Fsdp::counted_gradients() const {
   std::vector<Tensor> counted;
   for (size_t p = 0; p < specs_.size(); ++p) {
     for (const ShardRun& run : shard_runs(specs_[p], coordinates())) {
-      if (!run.is_owner) continue;
-      counted.push_back(
-          shards_[p].gradient.slice(run.local_row, run.local_row + run.row_end - run.row_begin));
+      if (run.is_owner) counted.push_back(run.of(shards_[p].gradient));
     }
   }
   return counted;

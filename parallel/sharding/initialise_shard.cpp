@@ -10,24 +10,28 @@ namespace {
 
 // Whole rows are one call: the common case, and vectors are rows of one element.
 void fill_run(const ParameterSpec& spec, const ShardRun& run, uint64_t seed, float* shard) {
-  const ParameterPart& part = spec.parts[run.part];
-  const int64_t rows = run.row_end - run.row_begin, width = run.column_end - run.column_begin;
+  const int64_t width = run.columns(), at_once = width == spec.columns ? run.rows() : 1;
   float* out = shard + run.local_row * width;
-  if (part.init.kind == Initialisation::Kind::ones || part.init.std == 0) {
-    return std::fill(out, out + rows * width, part.init.kind == Initialisation::Kind::ones ? 1.0f : 0.0f);
-  }
-  NormalInitialisation how{
-      .seed = seed,
-      .name = part.hf_name,
-      .std = part.init.std,
-      .cut = part.init.kind == Initialisation::Kind::truncated_normal ? part.init.cut : 0};
-  if (width == spec.columns) return fill_normal(out, run.row_begin * width, rows * width, how);
-  for (int64_t r = 0; r < rows; ++r) {
-    fill_normal(out + r * width, (run.row_begin + r) * spec.columns + run.column_begin, width, how);
+  for (int64_t r = 0; r < run.rows(); r += at_once) {
+    fill_initial(out + r * width, (run.row_begin + r) * spec.columns + run.column_begin, at_once * width,
+                 spec.parts[run.part], seed);
   }
 }
 
 }  // namespace
+
+void fill_initial(float* out, int64_t first, int64_t count, const ParameterPart& part, uint64_t seed) {
+  using Kind = Initialisation::Kind;
+  if (part.init.kind == Kind::ones || part.init.std == 0) {
+    std::fill_n(out, count, part.init.kind == Kind::ones ? 1.0f : 0.0f);
+    return;
+  }
+  fill_normal(out, first, count,
+              {.seed = seed,
+               .name = part.hf_name,
+               .std = part.init.std,
+               .cut = part.init.kind == Kind::truncated_normal ? part.init.cut : 0});
+}
 
 void initialise_shard(Stream& stream, const ParameterSpec& spec, const ShardCoordinates& at, uint64_t seed,
                       const Tensor& shard) {

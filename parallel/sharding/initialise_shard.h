@@ -5,8 +5,12 @@
 
 namespace ottava {
 
-/// Writes the initial values of a rank's shard of a parameter, f32 [local rows, local columns]: each element
-/// depends only on (seed, HF tensor name, its index there). Nothing happens on `meta`.
+/// out[i] = the initial value of element `first + i`, i in [0, count), of a part's HF tensor: it depends only
+/// on (seed, the tensor's name, its index there).
+void fill_initial(float* out, int64_t first, int64_t count, const ParameterPart& part, uint64_t seed);
+
+/// Writes the initial values of a rank's shard of a parameter, f32 [local rows, local columns]. Nothing
+/// happens on `meta`.
 void initialise_shard(Stream& stream, const ParameterSpec& spec, const ShardCoordinates& at, uint64_t seed,
                       const Tensor& shard);
 

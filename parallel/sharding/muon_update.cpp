@@ -73,7 +73,7 @@ MuonUpdate::Pieces MuonUpdate::packed(std::vector<Piece> pieces, bool is_receive
   for (Piece& piece : pieces) {
     int64_t& block = elements[piece.rank];
     piece.at = block;
-    block += piece.rows() * piece.columns();
+    block += piece.shape().numel();
   }
   for (size_t r = 0; r < elements.size(); ++r) {
     const bool is_own = static_cast<int>(r) == holders_.rank();
@@ -111,18 +111,12 @@ void MuonUpdate::send(Flight& flight, const Travel& travel, const std::string& l
 }
 
 Tensor MuonUpdate::sent(const Travel& travel, const Flight& flight, const Piece& piece) const {
-  const int64_t begin = travel.out.begin[piece.rank] + piece.at;
-  return flight.out.tensor()
-      .slice(begin, begin + piece.rows() * piece.columns())
-      .reshape({piece.rows(), piece.columns()});
+  return travel.out.of(flight.out, piece);
 }
 
 Tensor MuonUpdate::received(const Travel& travel, const Flight& flight, const Piece& piece) const {
   if (piece.rank == holders_.rank()) return sent(travel, flight, piece);
-  const int64_t begin = travel.in.begin[piece.rank] + piece.at;
-  return flight.in.tensor()
-      .slice(begin, begin + piece.rows() * piece.columns())
-      .reshape({piece.rows(), piece.columns()});
+  return travel.in.of(flight.in, piece);
 }
 
 MuonUpdate::Flight MuonUpdate::start(size_t index, const Tensor& scalars) const {
@@ -131,8 +125,7 @@ MuonUpdate::Flight MuonUpdate::start(size_t index, const Tensor& scalars) const 
   std::vector<MuonMomentum> tensors;
   auto add = [&](const Piece& piece, const Tensor& update) {
     const ParameterShard& s = parameters_.shard(buckets_[index][piece.matrix].parameter);
-    const int64_t begin = piece.run.local_row, end = begin + piece.rows();
-    tensors.push_back({s.gradient.slice(begin, end), s.momentum.slice(begin, end), update});
+    tensors.push_back({piece.run.of(s.gradient), piece.run.of(s.momentum), update});
   };
   for (const Piece& piece : plan.to_owners.out.list) add(piece, sent(plan.to_owners, flight, piece));
   if (!tensors.empty()) muon_momentum(stream_, tensors, options_.hyper, scalars);
@@ -141,8 +134,8 @@ MuonUpdate::Flight MuonUpdate::start(size_t index, const Tensor& scalars) const 
   std::vector<Allocation> unsent;
   for (const Piece& piece : plan.to_holders.in.list) {
     if (piece.run.is_owner) continue;
-    unsent.push_back(arena_.allocate("muon unsent", options_.precision, {piece.rows(), piece.columns()},
-                                     MemoryCategory::scratch));
+    unsent.push_back(
+        arena_.allocate("muon unsent", options_.precision, piece.shape(), MemoryCategory::scratch));
     add(piece, unsent.back());
   }
   if (!tensors.empty()) muon_momentum(stream_, tensors, options_.hyper, scalars);
@@ -163,7 +156,7 @@ void MuonUpdate::orthogonalise(const MuonMatrix& matrix, size_t index, const Pla
                    gram = scratch("muon gram", options_.precision, {k, k}),
                    gram_squared = scratch("muon gram squared", DType::f32, {k, k}),
                    sums = scratch("muon sums", DType::f64, newton_schulz_sums(shape));
-  auto is_whole_rows = [&](const Piece& piece) { return piece.columns() == matrix.columns; };
+  auto is_whole_rows = [&](const Piece& piece) { return piece.run.columns() == matrix.columns; };
   auto rows_of = [&](const Piece& piece) { return x.tensor().slice(piece.run.row_begin, piece.run.row_end); };
   for (const Piece& piece : plan.to_owners.in.list) {
     if (piece.matrix != index) continue;
@@ -204,10 +197,9 @@ void MuonUpdate::apply(size_t index, Flight arrived, const Tensor& scalars,
     const MuonMatrix& matrix = buckets_[index][piece.matrix];
     const ParameterShard& s = parameters_.shard(matrix.parameter);
     const Training& t = training[matrix.parameter];
-    const int64_t begin = piece.run.local_row, end = begin + piece.rows();
-    weights.push_back({.master = s.master.slice(begin, end),
+    weights.push_back({.master = piece.run.of(s.master),
                        .update = received(plan.to_holders, arrived, piece),
-                       .compute = s.has_compute_copy ? s.compute.slice(begin, end) : Tensor{},
+                       .compute = s.has_compute_copy ? piece.run.of(s.compute) : Tensor{},
                        .amax = t.amax,
                        .weight_decay = t.weight_decay,
                        .lr_factor = t.lr_factor,

@@ -56,14 +56,18 @@ class MuonUpdate {
     int rank = 0;       ///< that sends or receives it
     ShardRun run;
     int64_t at = 0;
-    int64_t rows() const { return run.row_end - run.row_begin; }
-    int64_t columns() const { return run.column_end - run.column_begin; }
+    Shape shape() const { return {run.rows(), run.columns()}; }
   };
   /// What goes to, or comes from, each rank. This rank's own block is part of what it sends and of nothing
   /// that it receives.
   struct Pieces {
     std::vector<Piece> list;
     std::vector<int64_t> begin;  ///< of each rank's block; one more at the end
+    /// The piece, in the buffer of all of them.
+    Tensor of(const Tensor& buffer, const Piece& piece) const {
+      const int64_t first = begin[piece.rank] + piece.at;
+      return buffer.slice(first, first + piece.shape().numel()).reshape(piece.shape());
+    }
   };
   struct Travel {
     Pieces out, in;

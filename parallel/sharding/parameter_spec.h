@@ -80,6 +80,11 @@ struct ShardRun {
   int64_t column_begin = 0, column_end = 0;  ///< columns of the HF tensor
   int64_t local_row = 0;                     ///< first row in the rank's shard [local_rows, local_columns]
   bool is_owner = true;                      ///< false for a duplicate that another rank writes (KV replicas)
+
+  int64_t rows() const { return row_end - row_begin; }
+  int64_t columns() const { return column_end - column_begin; }
+  /// Its rows of the rank's shard, or of a tensor that lies alike.
+  Tensor of(const Tensor& shard) const { return shard.slice(local_row, local_row + rows()); }
 };
 
 /// Shape of the tensor-parallel slice (before FSDP). Throws ConfigError when tp_size does not divide a part.

@@ -64,14 +64,9 @@ Allocation TensorParallelGroup::gather_columns(Stream& stream, Arena& arena, con
   return whole;
 }
 
-void TensorParallelGroup::all_reduce_max(Stream& stream, const Tensor& x, std::string_view label) const {
-  if (size_ > 1)
-    communicator_->all_reduce(stream, {.send = x, .op = ReduceOp::max, .label = label}).wait(stream);
-}
-
-void TensorParallelGroup::all_reduce_sum(Stream& stream, const Tensor& x, std::string_view label) const {
-  if (size_ > 1)
-    communicator_->all_reduce(stream, {.send = x, .op = ReduceOp::sum, .label = label}).wait(stream);
+void TensorParallelGroup::all_reduce(Stream& stream, const Tensor& x, ReduceOp op,
+                                     std::string_view label) const {
+  if (size_ > 1) communicator_->all_reduce(stream, {.send = x, .op = op, .label = label}).wait(stream);
 }
 
 }  // namespace ottava

@@ -57,8 +57,7 @@ class TensorParallelGroup {
   /// x [N,V/size] of every rank side by side: [N,V].
   Allocation gather_columns(Stream& stream, Arena& arena, const Tensor& x, std::string_view label) const;
   /// In place, over ranks.
-  void all_reduce_max(Stream& stream, const Tensor& x, std::string_view label) const;
-  void all_reduce_sum(Stream& stream, const Tensor& x, std::string_view label) const;
+  void all_reduce(Stream& stream, const Tensor& x, ReduceOp op, std::string_view label) const;
 
  private:
   Communicator* communicator_ = nullptr;
