@@ -1,11 +1,9 @@
 #include "core/data/window_index.h"
 
-#include <unistd.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <filesystem>
 
@@ -45,11 +43,8 @@ WindowIndex::WindowIndex(std::string folder, uint64_t key, int64_t blocks, Index
     : key_(key), blocks_(blocks), access_(access), counts_(blocks) {
   if (folder.empty()) return;
   std::error_code error;
-  if (access == IndexAccess::read_write) std::filesystem::create_directories(folder, error);
-  if (error || (access == IndexAccess::read_write && ::access(folder.c_str(), W_OK | X_OK) != 0)) {
-    fail<FileError>(kWhere, "cannot write into the folder '{}': {}", folder,
-                    error ? error.message() : std::strerror(errno));
-  }
+  if (access == IndexAccess::read_write) error = make_writable_folder(folder);
+  if (error) fail<FileError>(kWhere, "cannot write into the folder '{}': {}", folder, error.message());
   path_ = fmt::format("{}/windows-{:016x}.idx", folder, key);
   if (std::filesystem::exists(path_, error) && !merge_from_file()) {
     log::warning(

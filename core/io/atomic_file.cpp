@@ -3,8 +3,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <random>
 
@@ -18,13 +16,8 @@ void write_file_atomically(const std::string& path, std::string_view content) {
   std::random_device random;
   std::string temporary = fmt::format("{}.tmp{:08x}{:08x}", path, random(), random());
   try {
-    File file = File::create(temporary);
-    file.write_at(content.data(), content.size(), 0);
-    file.sync();
-    file.close();
-    if (std::rename(temporary.c_str(), path.c_str()) != 0) {
-      fail<FileError>("file", "cannot rename {} to {}: {}", temporary, path, std::strerror(errno));
-    }
+    write_file_synced(temporary, content);
+    rename_file("file", temporary, path);
   } catch (...) {
     ::unlink(temporary.c_str());
     throw;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <utility>
 
@@ -174,6 +175,18 @@ std::string read_file(const std::string& path, int64_t limit_bytes) {
   std::string text(static_cast<size_t>(size), '\0');
   file.read_at(text.data(), text.size(), 0);
   return text;
+}
+
+void write_file_synced(const std::string& path, std::string_view content) {
+  File file = File::create(path);
+  file.write_at(content.data(), content.size(), 0);
+  file.sync();
+  file.close();
+}
+
+void rename_file(std::string_view where, const std::string& from, const std::string& to) {
+  if (std::rename(from.c_str(), to.c_str()) != 0)
+    fail<FileError>(where, "cannot rename {} to {}: {}", from, to, std::strerror(errno));
 }
 
 void sync_folder(const std::string& folder) {

@@ -58,6 +58,12 @@ class File {
 
 /// The whole file. Throws FileError when it is longer than `limit_bytes`.
 std::string read_file(const std::string& path, int64_t limit_bytes = int64_t{1} << 30);
+/// Creates or empties the file, writes all of it and flushes it to the device. Throws FileError.
+void write_file_synced(const std::string& path, std::string_view content);
+
+/// Throws FileError in the name of `where`.
+void rename_file(std::string_view where, const std::string& from, const std::string& to);
+
 /// Flushes the entries of a folder (what was created, renamed or removed in it).
 void sync_folder(const std::string& folder);
 

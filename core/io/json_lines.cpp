@@ -1,10 +1,7 @@
 #include "core/io/json_lines.h"
 
-#include <cerrno>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <limits>
 
@@ -31,13 +28,6 @@ int64_t kept_bytes(const std::string& path, int64_t last) {
   return begin;
 }
 
-void move_aside(const std::string& path) {
-  std::string previous = path + ".previous";
-  if (std::rename(path.c_str(), previous.c_str()) != 0) {
-    fail<FileError>("metrics", "cannot rename {} to {}: {}", path, previous, std::strerror(errno));
-  }
-}
-
 Json line_of(int64_t step) {
   const std::chrono::duration<double> time = std::chrono::system_clock::now().time_since_epoch();
   return Json().set("step", step).set("time", std::round(time.count() * 1000) / 1000);
@@ -49,7 +39,7 @@ JsonLines::JsonLines(const std::string& path, int64_t resumed_at) {
   std::error_code ignored;
   bool exists = std::filesystem::exists(path, ignored);
   if (exists && resumed_at == 0) {
-    if (std::filesystem::file_size(path, ignored) > 0) move_aside(path);
+    if (std::filesystem::file_size(path, ignored) > 0) rename_file("metrics", path, path + ".previous");
     exists = false;
   }
   if (!exists) {

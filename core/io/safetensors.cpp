@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 
+#include "core/contains.h"
 #include "core/io/json.h"
 
 namespace ottava {
@@ -28,11 +29,6 @@ constexpr StoredType kTypes[] = {
     {"BOOL", 1, std::nullopt},   {"I8", 1, std::nullopt},     {"I16", 2, std::nullopt},
     {"U64", 8, std::nullopt},    {"C64", 8, std::nullopt}};
 
-const StoredType* find_type(std::string_view name) {
-  const auto found = std::ranges::find(kTypes, name, &StoredType::name);
-  return found == std::end(kTypes) ? nullptr : found;
-}
-
 int64_t as_size(const Json& value, std::string_view where, std::string_view what) {
   if (!value.is_integer() || value.as_integer(where) < 0) {
     fail<FileError>(where, "{} is {}, expected integers >= 0", what, value.dump().substr(0, 40));
@@ -48,7 +44,8 @@ SafetensorsEntry parse_entry(const std::string& name, const Json& value, std::st
   }
   const Json &dtype = *value.find("dtype"), &shape = *value.find("shape"),
              &offsets = *value.find("data_offsets");
-  const StoredType* type = dtype.is_string() ? find_type(dtype.as_string(where)) : nullptr;
+  const StoredType* type =
+      dtype.is_string() ? find_by(kTypes, dtype.as_string(where), &StoredType::name) : nullptr;
   if (!type) fail<FileError>(where, "{} is {}, which is not a known type", what("dtype"), dtype.dump());
   if (!shape.is_array()) fail<FileError>(where, "{} is {}, expected an array", what("shape"), shape.kind());
   if (!offsets.is_array() || offsets.as_array(where).size() != 2) {
@@ -98,15 +95,12 @@ int64_t SafetensorsEntry::numel() const {
 
 SafetensorsEntry make_safetensors_entry(std::string name, DType dtype, std::vector<int64_t> shape,
                                         int64_t begin) {
-  for (const StoredType& type : kTypes) {
-    if (type.dtype != dtype) continue;
-    SafetensorsEntry entry{
-        .name = std::move(name), .type = type.name, .dtype = dtype, .shape = std::move(shape)};
-    entry.begin = begin;
-    entry.end = begin + entry.numel() * type.bytes;
-    return entry;
-  }
-  fail<ConfigError>("safetensors", "the format has no type for {}", name_of(dtype));
+  const StoredType* type = find_by(kTypes, std::optional(dtype), &StoredType::dtype);
+  if (!type) fail<ConfigError>("safetensors", "the format has no type for {}", name_of(dtype));
+  SafetensorsEntry entry{
+      .name = std::move(name), .type = type->name, .dtype = dtype, .shape = std::move(shape), .begin = begin};
+  entry.end = begin + entry.numel() * type->bytes;
+  return entry;
 }
 
 std::string make_safetensors_header(const SafetensorsHeader& header) {
@@ -186,16 +180,12 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : file_(File::open_for
   std::string json(length, '\0');
   file_.read_at(json.data(), json.size(), 8);
   header_ = parse_safetensors_header(json, file_bytes - 8 - length, path);
-  by_name_.resize(header_.tensors.size());
-  std::iota(by_name_.begin(), by_name_.end(), size_t{0});
-  std::ranges::sort(by_name_, {}, [&](size_t i) -> std::string_view { return header_.tensors[i].name; });
+  for (const SafetensorsEntry& entry : header_.tensors) by_name_[entry.name] = &entry;
 }
 
 const SafetensorsEntry* SafetensorsFile::find(std::string_view name) const {
-  auto found = std::ranges::lower_bound(
-      by_name_, name, {}, [&](size_t i) -> std::string_view { return header_.tensors[i].name; });
-  if (found == by_name_.end() || header_.tensors[*found].name != name) return nullptr;
-  return &header_.tensors[*found];
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? nullptr : found->second;
 }
 
 }  // namespace ottava

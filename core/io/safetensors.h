@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -66,7 +67,7 @@ class SafetensorsFile {
  private:
   File file_;
   SafetensorsHeader header_;
-  std::vector<size_t> by_name_;
+  std::map<std::string_view, const SafetensorsEntry*> by_name_;
 };
 
 }  // namespace ottava

@@ -21,17 +21,22 @@ void read_rectangle(const SafetensorsFile& file, const SafetensorsEntry& entry, 
   });
 }
 
-void read_rectangle(const SafetensorsFile& file, const SafetensorsEntry& entry,
-                    const TensorRectangle& rectangle, FloatSpan to) {
+DType weight_dtype_of(const SafetensorsFile& file, const SafetensorsEntry& entry) {
   if (!entry.dtype || !is_weight_dtype(*entry.dtype)) {
     fail<FileError>(file.path(), "tensor '{}' is stored as {}, expected F32, BF16 or F16", entry.name,
                     entry.type);
   }
+  return *entry.dtype;
+}
+
+void read_rectangle(const SafetensorsFile& file, const SafetensorsEntry& entry,
+                    const TensorRectangle& rectangle, FloatSpan to) {
+  const DType stored_type = weight_dtype_of(file, entry);
   std::vector<char> buffer;
   auto* target = static_cast<char*>(to.data);
   size_t to_bytes = size_of(to.dtype);
   read_rectangle(file, entry, rectangle, buffer, [&](const ElementSpan& span, const void* stored) {
-    cast_floats({*entry.dtype, stored}, {to.dtype, target + span.local * to_bytes}, span.count);
+    cast_floats({stored_type, stored}, {to.dtype, target + span.local * to_bytes}, span.count);
   });
 }
 

@@ -47,6 +47,9 @@ void read_rectangle(const SafetensorsFile& file, const SafetensorsEntry& entry,
                     const TensorRectangle& rectangle, std::vector<char>& buffer,
                     const std::function<void(const ElementSpan&, const void* stored)>& take);
 
+/// The stored type of a tensor of weights. Throws FileError for another than f32, bf16 and f16.
+DType weight_dtype_of(const SafetensorsFile& file, const SafetensorsEntry& entry);
+
 /// Reads a rectangle of an f32, bf16 or f16 tensor into dense memory of another of these types.
 void read_rectangle(const SafetensorsFile& file, const SafetensorsEntry& entry,
                     const TensorRectangle& rectangle, FloatSpan to);

@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "core/io/tensor_rectangle.h"
+
 namespace ottava::checkpoint {
 
 /// The checksum of a tensor is a sum over its elements, modulo 2^64:
@@ -17,6 +19,10 @@ struct ElementRange {
   int64_t first = 0;         ///< index of the first element in the tensor
   size_t count = 0;
 };
+/// Of a stretch of a rectangle.
+inline ElementRange range_of(DType stored, const ElementSpan& span) {
+  return {static_cast<size_t>(size_of(stored)), span.first, static_cast<size_t>(span.count)};
+}
 uint64_t element_checksum(const void* stored, const ElementRange& range);
 /// Copies the elements to memory that does not overlap, and returns their checksum: in one pass, for what
 /// comes from memory. A checksum takes longer than a copy.

@@ -4,10 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <map>
 #include <random>
@@ -25,12 +22,6 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr std::string_view kPrefix = "step-";
-
-void rename_or_fail(const std::string& from, const std::string& to) {
-  if (std::rename(from.c_str(), to.c_str()) != 0) {
-    fail<FileError>("checkpoint", "cannot rename {} to {}: {}", from, to, std::strerror(errno));
-  }
-}
 
 }  // namespace
 
@@ -90,9 +81,9 @@ void commit_step(const std::string& folder, int64_t step) {
       return;
     }
     fs::remove_all(old);
-    rename_or_fail(path, old);
+    rename_file("checkpoint", path, old);
   }
-  rename_or_fail(temporary, path);
+  rename_file("checkpoint", temporary, path);
   sync_folder(folder);
   fs::remove_all(old);
 }
@@ -112,7 +103,7 @@ std::vector<int64_t> rotate_steps(const std::string& folder, Rotation rotation, 
     // Renamed first: a job that dies while deleting leaves no half checkpoint under a good name.
     std::string deleted = saved.path + ".deleted";
     fs::remove_all(deleted);
-    rename_or_fail(saved.path, deleted);
+    rename_file("checkpoint", saved.path, deleted);
     fs::remove_all(deleted);
     gone.push_back(saved.step);
   }
@@ -129,7 +120,7 @@ void remove_leftovers(const std::string& folder) {
     if (!replaced) continue;
     std::string path = folder + "/" + name.substr(0, name.size() - 4);
     if (!fs::exists(path)) {
-      rename_or_fail(path + ".old", path);
+      rename_file("checkpoint", path + ".old", path);
       leftovers.pop_back();
     }
   }

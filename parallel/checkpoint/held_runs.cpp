@@ -30,7 +30,7 @@ int64_t owned_bytes(const TrainedParameters& parameters) {
                      : size_of(shard.exp_avg.dtype) + size_of(shard.exp_avg_sq.dtype);
     }
     for (const ShardRun& run : shard_runs(parameters.specs[p], parameters.at)) {
-      if (run.is_owner) sum += (run.row_end - run.row_begin) * (run.column_end - run.column_begin) * element;
+      if (run.is_owner) sum += run.rows() * run.columns() * element;
     }
   }
   return sum;
@@ -53,7 +53,7 @@ std::vector<HeldRun> held_runs(const Layout& layout, const TrainedParameters& pa
       if (!memory.data) {
         fail<ConfigError>("checkpoint", "the shard of '{}' has no memory on this rank", tensor.entry.name);
       }
-      int64_t offset = run.local_row * (run.column_end - run.column_begin);
+      int64_t offset = run.local_row * run.columns();
       held.push_back(
           {.tensor = t,
            .rectangle = {run.row_begin, run.row_end, run.column_begin, run.column_end},

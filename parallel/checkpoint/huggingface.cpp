@@ -14,10 +14,6 @@ namespace {
 constexpr std::string_view kHead = "lm_head.weight", kEmbedding = "model.embed_tokens.weight";
 constexpr std::string_view kRotary = "rotary_emb.inv_freq";
 
-bool ends_with(std::string_view text, std::string_view end) {
-  return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
-}
-
 // True when the folder's output layer and embedding are the same numbers.
 bool is_tied(const SafetensorsFolder& folder) {
   auto head = folder.find(std::string(kHead)), embedding = folder.find(std::string(kEmbedding));
@@ -60,7 +56,7 @@ std::vector<std::string> check_model(const SafetensorsFolder& folder, const Layo
   std::vector<std::string> ignored;
   for (const auto& [name, location] : folder.tensors()) {
     if (wanted.count(name) != 0) continue;
-    if (ends_with(name, kRotary) || (name == kHead && is_tied(folder))) {
+    if (name.ends_with(kRotary) || (name == kHead && is_tied(folder))) {
       ignored.push_back(name);
     } else {
       std::string why = name == kHead ? " and differs from the embedding, which this model ties it to" : "";

@@ -13,17 +13,6 @@ namespace ottava::checkpoint {
 
 namespace fs = std::filesystem;
 
-namespace {
-
-void write_synced(const std::string& path, std::string_view content) {
-  ottava::File file = ottava::File::create(path);
-  file.write_at(content.data(), content.size(), 0);
-  file.sync();
-  file.close();
-}
-
-}  // namespace
-
 // A save between its preparation and its commit.
 struct CheckpointSaver::Pending {
   Checkpoint checkpoint;
@@ -64,7 +53,7 @@ struct CheckpointSaver::Pending {
     for (const CopiedFile& copy : checkpoint.copies) add(copy.name, read_file(copy.source_path));
   }
   void add(const std::string& name, const std::string& content) {
-    write_synced(temporary + "/" + name, content);
+    write_file_synced(temporary + "/" + name, content);
     small_files.push_back({name, std::ssize(content), text_checksum(content), 0});
   }
 };
@@ -207,7 +196,7 @@ void CheckpointSaver::commit(Pending& pending) {
     Manifest manifest = make_manifest(pending.checkpoint, pending.layout, group_.size());
     for (size_t t = 0; t < manifest.tensors.size(); ++t) manifest.tensors[t].checksum = pending.checksums[t];
     manifest.files.insert(manifest.files.end(), pending.small_files.begin(), pending.small_files.end());
-    write_synced(manifest_path(pending.temporary), to_text(manifest));
+    write_file_synced(manifest_path(pending.temporary), to_text(manifest));
     sync_folder(pending.temporary);
     commit_step(options_.folder, pending.checkpoint.step);
     const int64_t bytes = sum_of(manifest.files, &Manifest::File::bytes);

@@ -6,16 +6,11 @@ namespace ottava::checkpoint {
 
 uint64_t ShardReader::read(const SafetensorsFile& file, const SafetensorsEntry& entry,
                            const TensorRectangle& rectangle, const ShardMemory& to) {
-  if (!entry.dtype || !is_weight_dtype(*entry.dtype)) {
-    fail<FileError>(file.path(), "tensor '{}' is stored as {}, expected F32, BF16 or F16", entry.name,
-                    entry.type);
-  }
-  DType stored = *entry.dtype;
+  const DType stored = weight_dtype_of(file, entry);
   uint64_t sum = 0;
   read_rectangle(file, entry, rectangle, stored_, [&](const ElementSpan& span, const void* piece) {
     size_t count = span.count;
-    sum += element_checksum(
-        piece, {.element_bytes = static_cast<size_t>(size_of(stored)), .first = span.first, .count = count});
+    sum += element_checksum(piece, range_of(stored, span));
     if (on_non_finite) {
       size_t bad = find_non_finite({stored, piece}, count);
       if (bad < count) on_non_finite(span.first + bad);

@@ -14,17 +14,12 @@ namespace ottava::checkpoint {
 namespace {
 
 uint64_t checksum_of(const SafetensorsFile& file, const SafetensorsEntry& entry) {
-  if (!entry.dtype || !is_weight_dtype(*entry.dtype)) {
-    fail<FileError>(file.path(), "tensor '{}' is stored as {}, expected F32, BF16 or F16", entry.name,
-                    entry.type);
-  }
+  const DType type = weight_dtype_of(file, entry);
   uint64_t sum = 0;
   std::vector<char> buffer;
   TensorRectangle all{0, entry.rows(), 0, entry.columns()};
   read_rectangle(file, entry, all, buffer, [&](const ElementSpan& span, const void* stored) {
-    sum += element_checksum(stored, {.element_bytes = static_cast<size_t>(size_of(*entry.dtype)),
-                                     .first = span.first,
-                                     .count = static_cast<size_t>(span.count)});
+    sum += element_checksum(stored, range_of(type, span));
   });
   return sum;
 }

@@ -79,13 +79,8 @@ std::vector<uint64_t> write_shards(const WriteShards& work) {
       if (work.cancel != nullptr && *work.cancel)
         fail<FileError>("checkpoint", "saving into {} was stopped", work.folder);
       const void* piece = pieces.at(span);
-      auto count = static_cast<size_t>(span.count);
-      if (!run.checksum) {
-        checksums[run.tensor] += element_checksum(
-            piece,
-            {.element_bytes = static_cast<size_t>(element_bytes), .first = span.first, .count = count});
-      }
-      file.write_uncached(piece, count * static_cast<size_t>(element_bytes),
+      if (!run.checksum) checksums[run.tensor] += element_checksum(piece, range_of(dtype, span));
+      file.write_uncached(piece, static_cast<size_t>(span.count * element_bytes),
                           begin + span.first * element_bytes);
     });
   }
