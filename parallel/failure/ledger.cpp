@@ -84,10 +84,8 @@ struct Ledger::Client {
 
   // Called by a thread whose call makes no progress.
   std::string ask() {
-    ProgressRecord at = state->progress();
-    std::string text =
-        fmt::format("rank {} made no progress in {} '{}' (axis {}, step {}) for {} s", state->rank(),
-                    name_of(at.collective), at.label, at.axis, at.step, state->timeout_seconds());
+    const std::string text = fmt::format("rank {} made no progress in {} for {} s", state->rank(),
+                                         call_text(state->progress()), state->timeout_seconds());
     LedgerMessage question = message(Kind::question, text);
     std::unique_lock lock(mutex);
     for (size_t s = 0; s < servers.size(); ++s) {

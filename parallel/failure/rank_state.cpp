@@ -59,6 +59,10 @@ std::string describe(const ProgressRecord& record) {
                      record.work.empty() ? "" : ", ", record.work);
 }
 
+std::string call_text(const ProgressRecord& at) {
+  return fmt::format("{} '{}' (axis {}, step {})", name_of(at.collective), at.label, at.axis, at.step);
+}
+
 std::string blame(const std::vector<ProgressRecord>& records) {
   if (records.empty()) return "no rank has reported";
   if (std::ranges::any_of(records, is_gone)) {
@@ -170,9 +174,8 @@ std::string RankState::explain() const {
 }
 
 std::string RankState::timeout_message() const {
-  ProgressRecord at = progress();
-  return fmt::format("[comm] rank {}: {} '{}' (axis {}, step {}) made no progress for {} s: {}", rank_,
-                     name_of(at.collective), at.label, at.axis, at.step, timeout_seconds(), explain());
+  return fmt::format("[comm] rank {}: {} made no progress for {} s: {}", rank_, call_text(progress()),
+                     timeout_seconds(), explain());
 }
 
 }  // namespace ottava

@@ -34,6 +34,8 @@ struct ProgressRecord {
 /// of stage 1)", "after ...", "before its first call", "gone, last seen in ...", "not answering, last seen
 /// after ...".
 std::string describe(const ProgressRecord& record);
+/// "all_reduce 'layers.0' (axis world, step 4)".
+std::string call_text(const ProgressRecord& record);
 /// One clause that names the ranks that keep the others waiting: ranks that are gone, else ranks behind the
 /// others, else ranks that disagree about the call. `records` are those of all ranks.
 std::string blame(const std::vector<ProgressRecord>& records);

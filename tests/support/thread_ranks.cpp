@@ -162,7 +162,7 @@ struct Watch {
     std::vector<ProgressRecord> records;
     for (const auto& state : states) records.push_back(state->progress());
     std::string why = fmt::format("[comm] rank {} made no progress in {} for {} s: {}", stuck.rank(),
-                                  current_call(stuck), stuck.timeout_seconds(), blame(records));
+                                  call_text(stuck.progress()), stuck.timeout_seconds(), blame(records));
     stop(why);
     return why;
   }

@@ -22,11 +22,6 @@ constexpr auto kSleep = std::chrono::microseconds(50);
 
 }  // namespace
 
-std::string current_call(const RankState& state) {
-  ProgressRecord at = state.progress();
-  return fmt::format("{} '{}' (axis {}, step {})", name_of(at.collective), at.label, at.axis, at.step);
-}
-
 Exchange::~Exchange() { abandon(); }
 
 void Exchange::add(MessagePort::Ticket ticket, Expected expected) {
@@ -35,20 +30,23 @@ void Exchange::add(MessagePort::Ticket ticket, Expected expected) {
   pending_bytes_ += std::max<int64_t>(expected.bytes, 0);
 }
 
+/// Calls body(begin, bytes) for messages of at most the port's size.
+template <class Body>
+void Exchange::for_each_piece(int64_t bytes, const Body& body) const {
+  const int64_t most = port_->largest_message_bytes();
+  for (int64_t begin = 0; begin < bytes; begin += most) body(begin, std::min(bytes - begin, most));
+}
+
 void Exchange::send(const void* data, int64_t bytes, int peer, int tag) {
-  for (int64_t done = 0; done < bytes;) {
-    int64_t piece = std::min(bytes - done, port_->largest_message_bytes());
-    add(port_->send(static_cast<const char*>(data) + done, piece, peer, tag), {-1, peer});
-    done += piece;
-  }
+  for_each_piece(bytes, [&](int64_t begin, int64_t piece) {
+    add(port_->send(static_cast<const char*>(data) + begin, piece, peer, tag), {-1, peer});
+  });
 }
 
 void Exchange::receive(void* data, int64_t bytes, int peer, int tag) {
-  for (int64_t done = 0; done < bytes;) {
-    int64_t piece = std::min(bytes - done, port_->largest_message_bytes());
-    add(port_->receive(static_cast<char*>(data) + done, piece, peer, tag), {piece, peer});
-    done += piece;
-  }
+  for_each_piece(bytes, [&](int64_t begin, int64_t piece) {
+    add(port_->receive(static_cast<char*>(data) + begin, piece, peer, tag), {piece, peer});
+  });
 }
 
 void Exchange::signal(int peer, int tag) { add(port_->send(nullptr, 0, peer, tag), {-1, peer}); }
@@ -61,7 +59,7 @@ void Exchange::check(const MessagePort::Ended& ended) const {
   fail<CommError>(port_->name(),
                   "rank {} received {} bytes than {} from rank {} in {}: the ranks disagree about its size",
                   state_->rank(), ended.too_long ? "more" : "fewer", expected.bytes, expected.peer,
-                  current_call(*state_));
+                  call_text(state_->progress()));
 }
 
 void Exchange::finish() {

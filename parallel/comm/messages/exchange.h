@@ -33,6 +33,8 @@ class Exchange {
     int peer = 0;
   };
   void add(MessagePort::Ticket ticket, Expected expected);
+  template <class Body>
+  void for_each_piece(int64_t bytes, const Body& body) const;
   void check(const MessagePort::Ended& ended) const;
 
   std::shared_ptr<MessagePort> port_;

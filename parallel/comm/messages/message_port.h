@@ -39,7 +39,4 @@ class MessagePort {
   virtual void abandon_receive(Ticket ticket) noexcept = 0;
 };
 
-/// "all_reduce 'layers.0' (axis world, step 4)": what the rank is in.
-std::string current_call(const RankState& state);
-
 }  // namespace ottava

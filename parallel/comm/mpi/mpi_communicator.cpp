@@ -98,7 +98,8 @@ class MpiPort final : public MessagePort {
     if (code == 0) return;
     char text[512];
     mpi_.error_text(code, text);
-    fail<CommError>("mpi", "rank {}: {} failed in {}: {}", state_->rank(), call, current_call(*state_), text);
+    fail<CommError>("mpi", "rank {}: {} failed in {}: {}", state_->rank(), call,
+                    call_text(state_->progress()), text);
   }
 
   const OttavaMpi& mpi_;

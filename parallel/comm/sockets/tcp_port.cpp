@@ -185,7 +185,7 @@ void TcpPort::pull(Peer& peer) {
         peer.header_bytes += got;
         if (peer.header_bytes == sizeof(Header) && peer.header.magic != kMagic) {
           fail<CommError>("tcp", "rank {} received bytes that are no message, in {}", state_->rank(),
-                          current_call(*state_));
+                          call_text(state_->progress()));
         }
       }
     }
