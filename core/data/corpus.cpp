@@ -125,8 +125,7 @@ StoredPart stored_part(const Corpus& corpus, const TokenShard& shard, const Corp
   int64_t longest = std::max<int64_t>(corpus.sizes().max_text_bytes / 4, 1) * stored.token_bytes;
   std::vector<int64_t> pieces;
   for (size_t d = 0; d < stored.documents.size(); ++d) {
-    int64_t end = d + 1 < stored.documents.size() ? stored.documents[d + 1] : stored.end;
-    for (int64_t at = stored.documents[d]; at < end; at += longest) pieces.push_back(at);
+    for (int64_t at = stored.documents[d]; at < stored.end_of(d); at += longest) pieces.push_back(at);
   }
   stored.documents = std::move(pieces);
   return stored;
@@ -140,9 +139,8 @@ void BlockReader::append_tokens(Segment& segment, const Corpus::Part& part) {
   int64_t shift = std::ssize(segment.bytes) - stored.begin;
   append_range(shard->file(), stored.begin, stored.end - stored.begin, segment.bytes);
   for (size_t d = 0; d < stored.documents.size(); ++d) {
-    int64_t begin = stored.documents[d],
-            end = d + 1 < stored.documents.size() ? stored.documents[d + 1] : stored.end;
-    segment.documents.push_back({kind, part.file, begin + shift, end + shift, begin});
+    const int64_t begin = stored.documents[d];
+    segment.documents.push_back({kind, part.file, begin + shift, stored.end_of(d) + shift, begin});
   }
 }
 

@@ -80,6 +80,9 @@ struct StoredPart {
   std::vector<int64_t> documents;
 
   int64_t tokens() const { return (end - begin) / token_bytes; }
+  int64_t end_of(size_t document) const {
+    return document + 1 < documents.size() ? documents[document + 1] : end;
+  }
 };
 /// Throws FileError.
 StoredPart stored_part(const Corpus& corpus, const TokenShard& shard, const Corpus::Part& part);

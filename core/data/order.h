@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 #include "core/philox.h"
@@ -13,7 +14,7 @@ enum class Order { shuffled, sequential };
 /// element i with element stream.below(i + 1, i).
 inline std::vector<int32_t> permutation(int64_t n, PhiloxStream stream) {
   std::vector<int32_t> order(n);
-  for (int64_t i = 0; i < n; ++i) order[i] = static_cast<int32_t>(i);
+  std::iota(order.begin(), order.end(), 0);
   for (int64_t i = n - 1; i > 0; --i) {
     uint64_t j = stream.below(i + 1, i);
     std::swap(order[i], order[j]);

@@ -1,5 +1,7 @@
 #include "core/data/segment_queue.h"
 
+#include <numeric>
+
 #include "core/data/chat/chat_encoder.h"
 #include "core/data/whole_packing.h"
 #include "core/stopwatch.h"
@@ -17,7 +19,7 @@ struct SegmentQueue::Item {
 std::vector<int32_t> block_order(const Corpus& corpus, Order order, uint64_t seed, int64_t epoch) {
   if (order == Order::shuffled) return permutation(corpus.blocks(), block_stream(seed, epoch));
   std::vector<int32_t> identity(corpus.blocks());
-  for (size_t i = 0; i < identity.size(); ++i) identity[i] = static_cast<int32_t>(i);
+  std::iota(identity.begin(), identity.end(), 0);
   return identity;
 }
 

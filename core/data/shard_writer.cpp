@@ -26,22 +26,24 @@ ChecksumState new_state() {
 }  // namespace
 
 ShardWriter::ShardWriter(const std::string& path, const TextEncoder& encoder)
-    : file_(File::create(path)),
-      vocab_size_(encoder.vocab_size),
-      token_bytes_(encoder.vocab_size <= 65536 ? 2 : 4),
-      bos_id_(encoder.bos_id.value_or(-1)),
-      eos_id_(encoder.eos_id.value_or(-1)),
-      fingerprint_(encoder.fingerprint),
-      checksum_(new_state()) {}
+    : file_(File::create(path)), checksum_(new_state()) {
+  ShardHeader::kMagic.copy(header_.magic, sizeof header_.magic);
+  header_.version = ShardHeader::kVersion;
+  header_.token_bytes = encoder.vocab_size <= 65536 ? 2 : 4;
+  header_.bos_id = encoder.bos_id.value_or(-1);
+  header_.eos_id = encoder.eos_id.value_or(-1);
+  header_.vocab_size = encoder.vocab_size;
+  shard_fingerprint(encoder.fingerprint).copy(header_.fingerprint, sizeof header_.fingerprint);
+}
 
 void ShardWriter::append(std::span<const int32_t> document) {
   if (document.empty()) return;
   for (int32_t id : document) {
-    if (id < 0 || id >= vocab_size_) {
+    if (id < 0 || static_cast<uint32_t>(id) >= header_.vocab_size) {
       fail<DataError>("data", "token id {} for '{}' is outside the vocabulary of {}", id, file_.path(),
-                      vocab_size_);
+                      header_.vocab_size);
     }
-    buffer_.append(reinterpret_cast<const char*>(&id), token_bytes_);  // little endian
+    buffer_.append(reinterpret_cast<const char*>(&id), header_.token_bytes);  // little endian
   }
   offsets_.push_back(offsets_.back() + std::ssize(document));
   if (buffer_.size() >= kBufferBytes) flush();
@@ -60,21 +62,12 @@ void ShardWriter::finish() {
   table.append(reinterpret_cast<const char*>(offsets_.data()), offsets_.size() * sizeof(int64_t));
   file_.write_at(table.data(), table.size(), kHeaderBytes + written_);
 
-  ShardHeader h{};
-  std::memcpy(h.magic, ShardHeader::kMagic.data(), sizeof h.magic);
-  h.version = ShardHeader::kVersion;
-  h.token_bytes = token_bytes_;
-  h.tokens = tokens();
-  h.documents = documents();
-  h.bos_id = bos_id_;
-  h.eos_id = eos_id_;
-  h.vocab_size = vocab_size_;
-  h.checksum = XXH64_digest(checksum_.get());
-  std::string fingerprint = shard_fingerprint(fingerprint_);
-  std::memcpy(h.fingerprint, fingerprint.data(), fingerprint.size());
-  h.header_checksum = XXH64(&h, offsetof(ShardHeader, header_checksum), 0);
+  header_.tokens = tokens();
+  header_.documents = documents();
+  header_.checksum = XXH64_digest(checksum_.get());
+  header_.header_checksum = XXH64(&header_, offsetof(ShardHeader, header_checksum), 0);
   file_.sync();
-  file_.write_at(&h, sizeof h, 0);
+  file_.write_at(&header_, sizeof header_, 0);
   file_.sync();
   file_.close();
 }

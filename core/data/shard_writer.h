@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/data/text_encoder.h"
+#include "core/data/token_shard.h"
 #include "core/io/file.h"
 
 struct XXH64_state_s;  // of xxhash.h
@@ -32,8 +33,7 @@ class ShardWriter {
   void flush();
 
   File file_;
-  int32_t vocab_size_, token_bytes_, bos_id_, eos_id_;
-  std::string fingerprint_;
+  ShardHeader header_{};
   std::vector<int64_t> offsets_{0};
   std::string buffer_;
   int64_t written_ = 0;

@@ -11,13 +11,6 @@
 #include "core/error.h"
 
 namespace ottava::tokenizer {
-namespace {
-
-uint64_t pair_key(int32_t left, int32_t right) {
-  return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
-}
-
-}  // namespace
 
 Bpe::Scratch::Scratch() : cache(kEntries) {}
 

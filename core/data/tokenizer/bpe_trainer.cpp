@@ -110,12 +110,7 @@ void BpeTrainer::add(std::string_view text) {
   for (const auto& piece : pieces) {
     if (piece.id >= 0) continue;
     std::string normalized;
-    std::string_view ordinary = piece.text;
-    if (s.base.nfc && !is_nfc_quickly(ordinary)) {
-      append_nfc(normalized, ordinary);
-      ordinary = normalized;
-    }
-    s.pretokenizer.split(ordinary, s.scratch, count);
+    s.pretokenizer.split(s.base.nfc ? in_nfc(piece.text, normalized) : piece.text, s.scratch, count);
   }
 }
 

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 
+#include "core/data/tokenizer/definition.h"
+
 namespace ottava::tokenizer {
 namespace {
 
-uint64_t key(int32_t left, int32_t right) {
-  return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
+void sort_unique(auto& values) {
+  std::ranges::sort(values);
+  values.erase(std::unique(values.begin(), values.end()), values.end());
 }
 
 }  // namespace
@@ -25,7 +28,7 @@ PairCounts::PairCounts(const std::unordered_map<std::string, int64_t>& words) {
 
 void PairCounts::add(const Word& word, int32_t index) {
   for (size_t i = 0; i + 1 < word.ids.size(); ++i) {
-    uint64_t pair = key(word.ids[i], word.ids[i + 1]);
+    uint64_t pair = pair_key(word.ids[i], word.ids[i + 1]);
     Pair& entry = pairs_[pair];
     entry.count += word.count;
     if (entry.words.empty() || entry.words.back() != index) entry.words.push_back(index);
@@ -35,7 +38,7 @@ void PairCounts::add(const Word& word, int32_t index) {
 
 void PairCounts::subtract(const Word& word) {
   for (size_t i = 0; i + 1 < word.ids.size(); ++i)
-    pairs_[key(word.ids[i], word.ids[i + 1])].count -= word.count;
+    pairs_[pair_key(word.ids[i], word.ids[i + 1])].count -= word.count;
 }
 
 PairCounts::Best PairCounts::best() {
@@ -57,11 +60,10 @@ PairCounts::Best PairCounts::best() {
 }
 
 void PairCounts::merge(const Merge& m) {
-  auto entry = pairs_.find(key(m.left, m.right));
+  auto entry = pairs_.find(pair_key(m.left, m.right));
   if (entry == pairs_.end()) return;
   std::vector<int32_t> where = std::move(entry->second.words);
-  std::sort(where.begin(), where.end());
-  where.erase(std::unique(where.begin(), where.end()), where.end());
+  sort_unique(where);
   grown_.clear();
   for (int32_t index : where) {
     Word& word = words_[index];
@@ -80,9 +82,8 @@ void PairCounts::merge(const Merge& m) {
     word.ids.resize(kept);
     add(word, index);
   }
-  pairs_.erase(key(m.left, m.right));
-  std::sort(grown_.begin(), grown_.end());
-  grown_.erase(std::unique(grown_.begin(), grown_.end()), grown_.end());
+  pairs_.erase(pair_key(m.left, m.right));
+  sort_unique(grown_);
   for (uint64_t pair : grown_) {
     auto it = pairs_.find(pair);
     if (it == pairs_.end()) continue;

@@ -52,11 +52,8 @@ std::vector<AddedToken> added_tokens(const TokenizerDefinition& d, FoundIn where
   std::vector<AddedToken> out;
   for (AddedToken token : d.added) {
     if (token.normalized != normalized) continue;
-    if (normalized && d.nfc) {
-      std::string content;
-      append_nfc(content, token.content);
-      token.content = content;
-    }
+    std::string content;
+    if (normalized && d.nfc) token.content = std::string(in_nfc(token.content, content));
     out.push_back(token);
   }
   return out;
@@ -125,14 +122,10 @@ struct Tokenizer::Impl {
         out.push_back(piece.id);
         continue;
       }
-      std::string_view ordinary = piece.text;
       std::string normalized;
-      if (definition.nfc && !is_nfc_quickly(ordinary)) {
-        append_nfc(normalized, ordinary);
-        ordinary = normalized;
-      }
       w.inner_pieces.clear();
-      after_normalizer.split(ordinary, specials, w.inner_pieces);
+      after_normalizer.split(definition.nfc ? in_nfc(piece.text, normalized) : piece.text, specials,
+                             w.inner_pieces);
       for (const auto& inner : w.inner_pieces) {
         if (inner.id >= 0) {
           out.push_back(inner.id);
@@ -213,10 +206,8 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOption
 }
 
 std::string Tokenizer::normalized(std::string_view text) const {
-  if (!impl_->definition.nfc || is_nfc_quickly(text)) return std::string(text);
-  std::string out;
-  append_nfc(out, text);
-  return out;
+  std::string normal;
+  return std::string(impl_->definition.nfc ? in_nfc(text, normal) : text);
 }
 
 std::string Tokenizer::decode(std::span<const int32_t> ids, const DecodeOptions& options) const {

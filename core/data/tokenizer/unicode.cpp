@@ -102,6 +102,13 @@ bool is_nfc_quickly(std::string_view text) {
   return true;
 }
 
+std::string_view in_nfc(std::string_view text, std::string& storage) {
+  if (is_nfc_quickly(text)) return text;
+  storage.clear();
+  append_nfc(storage, text);
+  return storage;
+}
+
 void append_nfc(std::string& out, std::string_view text) {
   for (size_t at = 0; at < text.size();) {
     const size_t end = well_formed_end(text, at);

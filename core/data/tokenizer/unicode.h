@@ -19,5 +19,7 @@ bool is_word_character(char32_t c);
 /// is mostly told apart without a copy: is_nfc_quickly may say false of it, and never true of other text.
 bool is_nfc_quickly(std::string_view text);
 void append_nfc(std::string& out, std::string_view text);
+/// The text in this form: itself, or what `storage` then holds.
+std::string_view in_nfc(std::string_view text, std::string& storage);
 
 }  // namespace ottava::tokenizer

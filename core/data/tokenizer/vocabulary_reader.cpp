@@ -48,23 +48,21 @@ void VocabularyReader::decode_keys() {
     }
     return -1;
   };
-  int missing = missing_byte([&](int b) { return to_byte_level(std::string(1, static_cast<char>(b))); });
-  if (missing >= 0) check_raw_keys(missing, missing_byte);
-  for (const auto& [key, at] : ids_) model_bytes_.emplace(at, bytes_of(key));
-}
-
-/// A vocabulary whose keys are the text itself, written by hand or from another format.
-template <class MissingByte>
-void VocabularyReader::check_raw_keys(int missing, MissingByte missing_byte) {
-  d_.key_style = KeyStyle::raw;
-  int raw_missing = missing_byte(
-      [&](int b) { return b < 128 ? std::string(1, static_cast<char>(b)) : fmt::format("\\x{:02x}", b); });
-  if (raw_missing >= 0) {
-    refuse(
-        "the vocabulary has no token for byte 0x{:02x} (key U+{:04X}), so some text could not be encoded; "
-        "expected a byte-level vocabulary with all 256",
-        missing, static_cast<uint32_t>(byte_level_alphabet()[missing]));
+  const int missing =
+      missing_byte([&](int b) { return to_byte_level(std::string(1, static_cast<char>(b))); });
+  if (missing >= 0) {
+    // Keys that are the text itself, written by hand or from another format.
+    d_.key_style = KeyStyle::raw;
+    const int raw_missing = missing_byte(
+        [&](int b) { return b < 128 ? std::string(1, static_cast<char>(b)) : fmt::format("\\x{:02x}", b); });
+    if (raw_missing >= 0) {
+      refuse(
+          "the vocabulary has no token for byte 0x{:02x} (key U+{:04X}), so some text could not be encoded; "
+          "expected a byte-level vocabulary with all 256",
+          missing, static_cast<uint32_t>(byte_level_alphabet()[missing]));
+    }
   }
+  for (const auto& [key, at] : ids_) model_bytes_.emplace(at, bytes_of(key));
 }
 
 /// The bytes of a key, and whether BPE can produce them.

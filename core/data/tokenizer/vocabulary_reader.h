@@ -31,8 +31,6 @@ class VocabularyReader : protected DefinitionFile {
  private:
   void place(const std::string& key, int32_t at);
   void decode_keys();
-  template <class MissingByte>
-  void check_raw_keys(int missing, MissingByte missing_byte);
   std::pair<std::string, bool> bytes_of(const std::string& key) const;
   void read_merges(const Json& merges);
   void add(const Json& entry, const Json& at);
