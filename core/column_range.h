@@ -23,9 +23,9 @@ struct MatrixRows {
   int64_t numel() const { return rows * cols; }
   Shape shape() const { return {rows, cols}; }
   double bytes() const { return static_cast<double>(numel()) * size_of(dtype); }
-  void* at(int64_t row, int64_t col) const {
-    return static_cast<char*>(data) + (row * stride + col) * size_of(dtype);
-  }
+  void* at(int64_t row, int64_t col) const { return at(row * stride + col); }
+  /// So many elements from the start.
+  void* at(int64_t element) const { return static_cast<char*>(data) + element * size_of(dtype); }
 };
 /// Throws ShapeError, in the name of `op`, for a block that the matrix does not have.
 inline MatrixRows rows_of(std::string_view op, const Tensor& matrix, ColumnRange block = {}) {

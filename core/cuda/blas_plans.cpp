@@ -177,6 +177,9 @@ struct BlasPlans::State {
   Selection selection = Selection::first;
   std::map<std::string, cublasLtMatmulAlgo_t> adopted;  ///< by text_of(key)
 
+  Key key_of(const BlasProblem& problem, const BlasOperands& operands) const {
+    return {problem, alignment_of(operands.a), alignment_of(operands.b), alignment_of(operands.d), sm_count};
+  }
   void plan_and_run(Stream& stream, const Key& key, const BlasOperands& operands);
   std::vector<cublasLtMatmulHeuristicResult_t> proposals(const Plan& plan, const Key& key) const;
   void choose_and_run(Stream& stream, Plan& plan, const Key& key, const BlasOperands& operands) const;
@@ -326,8 +329,7 @@ void BlasPlans::latch() { state_->latched = true; }
 size_t BlasPlans::size() const { return state_->plans.size(); }
 
 void BlasPlans::run(Stream& stream, const BlasProblem& problem, const BlasOperands& operands) {
-  const Key key{problem, alignment_of(operands.a), alignment_of(operands.b), alignment_of(operands.d),
-                state_->sm_count};
+  const Key key = state_->key_of(problem, operands);
   const auto known = state_->plans.find(key);
   if (known == state_->plans.end()) return state_->plan_and_run(stream, key, operands);
   set_scales(known->second, problem, operands);
@@ -335,8 +337,7 @@ void BlasPlans::run(Stream& stream, const BlasProblem& problem, const BlasOperan
 }
 
 bool BlasPlans::run_if_supported(Stream& stream, const BlasProblem& problem, const BlasOperands& operands) {
-  const Key key{problem, alignment_of(operands.a), alignment_of(operands.b), alignment_of(operands.d),
-                state_->sm_count};
+  const Key key = state_->key_of(problem, operands);
   if (state_->unsupported.contains(key)) return false;
   try {
     run(stream, problem, operands);

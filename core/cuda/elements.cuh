@@ -70,4 +70,12 @@ bool rows_are_aligned(int64_t row_bytes, const Tensors&... tensors) {
   return row_bytes % 16 == 0 && ((reinterpret_cast<uintptr_t>(tensors.data) % 16 == 0) && ...);
 }
 
+/// f.operator()<kSize>() with how many elements of rows of `cols` are moved at once: 16 bytes of them where
+/// all rows are aligned, else one.
+template <class T, class F, class... Tensors>
+void dispatch_pack(int64_t cols, F&& f, const Tensors&... tensors) {
+  if (rows_are_aligned(cols * int64_t{sizeof(T)}, tensors...)) return f.template operator()<kPackSize<T>>();
+  f.template operator()<1>();
+}
+
 }  // namespace ottava::cuda

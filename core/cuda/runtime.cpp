@@ -44,6 +44,11 @@ const Probe& probed() {
 }
 
 cudaStream_t as_stream(void* s) { return static_cast<cudaStream_t>(s); }
+int attribute(cudaDeviceAttr which, int device) {
+  int value = 0;
+  check(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
+  return value;
+}
 cudaEvent_t as_event(void* e) { return static_cast<cudaEvent_t>(e); }
 
 }  // namespace
@@ -146,22 +151,12 @@ std::string device_name(int device) {
   return properties.name;
 }
 int compute_capability(int device) {
-  int major = 0, minor = 0;
-  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
-  check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "cudaDeviceGetAttribute");
-  return major * 10 + minor;
-}
-int sm_count(int device) {
-  int count = 0;
-  check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
-  return count;
+  return attribute(cudaDevAttrComputeCapabilityMajor, device) * 10 +
+         attribute(cudaDevAttrComputeCapabilityMinor, device);
 }
 
-int shared_bytes_per_block(int device) {
-  int bytes = 0;
-  check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
-        "cudaDeviceGetAttribute");
-  return bytes;
-}
+int sm_count(int device) { return attribute(cudaDevAttrMultiProcessorCount, device); }
+
+int shared_bytes_per_block(int device) { return attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device); }
 
 }  // namespace ottava::cuda

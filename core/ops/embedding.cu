@@ -91,16 +91,14 @@ __global__ void __launch_bounds__(kBlock) sum_kernel(Sort s, const T* dout, floa
 
 void embedding_forward(Stream& stream, const EmbeddingForward& f) {
   dispatch_element(f.table.dtype, "embedding_forward", [&]<class T>() {
-    auto go = [&](auto kernel, int64_t size) {
-      launch("embedding_forward", stream, {.grid = grid_of(f.tokens.numel()), .block = kBlock}, kernel,
-             pointer<int32_t>(f.tokens), pointer<T>(f.table), pointer<T>(f.out), f.table.cols() / size,
-             f.table.rows(), f.vocab_begin);
-    };
-    if (rows_are_aligned(f.table.cols() * int64_t{sizeof(T)}, f.table, f.out)) {
-      go(gather_kernel<T, kPackSize<T>>, kPackSize<T>);
-    } else {
-      go(gather_kernel<T, 1>, 1);
-    }
+    dispatch_pack<T>(
+        f.table.cols(),
+        [&]<int kSize>() {
+          launch("embedding_forward", stream, {.grid = grid_of(f.tokens.numel()), .block = kBlock},
+                 gather_kernel<T, kSize>, pointer<int32_t>(f.tokens), pointer<T>(f.table), pointer<T>(f.out),
+                 f.table.cols() / kSize, f.table.rows(), f.vocab_begin);
+        },
+        f.table, f.out);
   });
 }
 
@@ -117,17 +115,15 @@ void embedding_backward(Stream& stream, const EmbeddingBackward& b) {
   launch(kOp, stream, per_token, place_kernel, sort);
   launch(kOp, stream, per_token, order_kernel, sort);
   dispatch_element(b.dout.dtype, kOp, [&]<class T>() {
-    auto go = [&](auto kernel, int64_t size) {
-      const int64_t packs = cols / size;
-      launch(kOp, stream,
-             {.grid = dim3(grid_of(tokens), grid_of_yz(ceil_div(packs, kBlock))), .block = kBlock}, kernel,
-             sort, pointer<T>(b.dout), pointer<float>(b.dtable), packs);
-    };
-    if (rows_are_aligned(cols * int64_t{sizeof(T)}, b.dout, b.dtable)) {
-      go(sum_kernel<T, kPackSize<T>>, kPackSize<T>);
-    } else {
-      go(sum_kernel<T, 1>, 1);
-    }
+    dispatch_pack<T>(
+        cols,
+        [&]<int kSize>() {
+          const int64_t packs = cols / kSize;
+          launch(kOp, stream,
+                 {.grid = dim3(grid_of(tokens), grid_of_yz(ceil_div(packs, kBlock))), .block = kBlock},
+                 sum_kernel<T, kSize>, sort, pointer<T>(b.dout), pointer<float>(b.dtable), packs);
+        },
+        b.dout, b.dtable);
   });
 }
 

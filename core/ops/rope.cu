@@ -68,13 +68,12 @@ void rope(Stream& stream, const Rope& r) {
                          .head_dim = static_cast<int>(r.heads.head_dim),
                          .direction = r.inverse ? -1.0f : 1.0f,
                          .amax = pointer<uint32_t>(r.amax)};
-    const LaunchShape shape{.grid = grid_of(r.qkv.rows()), .block = kBlock};
-    const int64_t half_bytes = r.heads.head_dim / 2 * int64_t{sizeof(T)};
-    if (rows_are_aligned(half_bytes, r.qkv, r.table)) {
-      launch("rope", stream, shape, rope_kernel<T, kPackSize<T>>, a);
-    } else {
-      launch("rope", stream, shape, rope_kernel<T, 1>, a);
-    }
+    dispatch_pack<T>(
+        r.heads.head_dim / 2,
+        [&]<int kSize>() {
+          launch("rope", stream, {.grid = grid_of(r.qkv.rows()), .block = kBlock}, rope_kernel<T, kSize>, a);
+        },
+        r.qkv, r.table);
   });
 }
 

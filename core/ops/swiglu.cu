@@ -178,11 +178,9 @@ void swiglu_forward(Stream& stream, const SwigluForward& f) {
   if (!f.float8.empty()) return forward_float8(stream, f);
   dispatch_element(f.gate_up.dtype, "swiglu_forward", [&]<class T>() {
     const int64_t rows = f.out.rows(), cols = f.out.cols();
-    if (rows_are_aligned(cols * int64_t{sizeof(T)}, f.gate_up, f.out)) {
-      launch_swiglu<T, kPackSize<T>, false>(stream, arguments<T>(f), rows, cols);
-    } else {
-      launch_swiglu<T, 1, false>(stream, arguments<T>(f), rows, cols);
-    }
+    dispatch_pack<T>(
+        cols, [&]<int kSize>() { launch_swiglu<T, kSize, false>(stream, arguments<T>(f), rows, cols); },
+        f.gate_up, f.out);
   });
 }
 
@@ -190,11 +188,9 @@ void swiglu_backward(Stream& stream, const SwigluBackward& b) {
   if (!b.float8.empty()) return backward_float8(stream, b);
   dispatch_element(b.dout.dtype, "swiglu_backward", [&]<class T>() {
     const int64_t rows = b.dout.rows(), cols = b.dout.cols();
-    if (rows_are_aligned(cols * int64_t{sizeof(T)}, b.dout, b.gate_up, b.dgate_up, b.out)) {
-      launch_swiglu<T, kPackSize<T>, true>(stream, arguments<T>(b), rows, cols);
-    } else {
-      launch_swiglu<T, 1, true>(stream, arguments<T>(b), rows, cols);
-    }
+    dispatch_pack<T>(
+        cols, [&]<int kSize>() { launch_swiglu<T, kSize, true>(stream, arguments<T>(b), rows, cols); },
+        b.dout, b.gate_up, b.dgate_up, b.out);
   });
 }
 

@@ -102,13 +102,9 @@ void for_each_problem(const Matmul& args, Body&& body) {
 }
 
 void multiply_directly(Stream& stream, const Matmul& args) {
-  auto at = [](const void* data, DType dtype, int64_t element) {
-    return static_cast<const char*>(data) + element * size_of(dtype);
-  };
   for_each_problem(args, [&](const GemmProblem& problem, int64_t a, int64_t b, int64_t out) {
     const cpu::Gemm& gemm = stream.matmul_cache().whole(problem, parallel_threads());
-    gemm.run(0, at(a_of(args).data, args.a.dtype, a), at(args.b.data, args.b.dtype, b),
-             const_cast<char*>(at(out_of(args).data, args.out.dtype, out)),
+    gemm.run(0, a_of(args).at(a), args.b.at(b), out_of(args).at(out),
              cpu::matmul_workspace(stream, gemm.scratch_bytes()), args.scale);
   });
 }

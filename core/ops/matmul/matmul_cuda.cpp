@@ -32,11 +32,9 @@ BlasProblem problem_of(const Matmul& args) {
 
 void matmul(Stream& stream, const Matmul& args) {
   const BlasProblem whole = problem_of(args);
-  const BlasOperands operands{.a = args.b.data, .b = a_of(args).data, .d = out_of(args).data};
-  if (args.result == MatmulResult::any) return stream.blas_plans().run(stream, whole, operands);
-  auto at = [](const void* data, DType dtype, int64_t element) {
-    return static_cast<const char*>(data) + element * size_of(dtype);
-  };
+  const MatrixRows a_rows = a_of(args), out = out_of(args);
+  if (args.result == MatmulResult::any)
+    return stream.blas_plans().run(stream, whole, {.a = args.b.data, .b = a_rows.data, .d = out.data});
   for_each_band(whole.n, kLeastBand, [&](int64_t begin, int64_t end) {
     BlasProblem band = whole;
     band.m = whole.m - begin;
@@ -44,9 +42,7 @@ void matmul(Stream& stream, const Matmul& args) {
     const int64_t a = begin * (whole.a_layout == BlasProblem::Operand::transposed ? whole.lda : 1),
                   b = begin * (whole.b_layout == BlasProblem::Operand::transposed ? 1 : whole.ldb);
     stream.blas_plans().run(stream, band,
-                            {.a = at(operands.a, band.a, a),
-                             .b = at(operands.b, band.b, b),
-                             .d = const_cast<char*>(at(operands.d, band.d, begin * (whole.ldd + 1)))});
+                            {.a = args.b.at(a), .b = a_rows.at(b), .d = out.at(begin * (whole.ldd + 1))});
   });
   mirror(stream, args.out);
 }
