@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cmath>
+#include <initializer_list>
 
 #include "core/parallel_for.h"
 #include "core/philox.h"
@@ -24,17 +25,20 @@ double portable_log(double x) {
   return 2 * t * sum + exponent * 0.69314718055994530942;
 }
 
+// Horner's rule, the highest power's coefficient first.
+double polynomial(std::initializer_list<double> coefficients, double x) {
+  double sum = 0;
+  for (double c : coefficients) sum = sum * x + c;
+  return sum;
+}
+
 double tail(double q) {
-  return (((((-7.784894002430293e-03 * q - 3.223964580411365e-01) * q - 2.400758277161838e+00) * q -
-            2.549732539343734e+00) *
-               q +
-           4.374664141464968e+00) *
-              q +
-          2.938163982698783e+00) /
-         ((((7.784695709041462e-03 * q + 3.224671290700398e-01) * q + 2.445134137142996e+00) * q +
-           3.754408661907416e+00) *
-              q +
-          1.0);
+  return polynomial({-7.784894002430293e-03, -3.223964580411365e-01, -2.400758277161838e+00,
+                     -2.549732539343734e+00, 4.374664141464968e+00, 2.938163982698783e+00},
+                    q) /
+         polynomial({7.784695709041462e-03, 3.224671290700398e-01, 2.445134137142996e+00,
+                     3.754408661907416e+00, 1.0},
+                    q);
 }
 
 // FNV-1a: which of Philox's streams belongs to a tensor.
@@ -64,19 +68,13 @@ double inverse_normal(double p) {
   if (p < kLow) return tail(std::sqrt(-2 * portable_log(p)));
   if (p > 1 - kLow) return -tail(std::sqrt(-2 * portable_log(1 - p)));
   double q = p - 0.5, r = q * q;
-  return (((((-3.969683028665376e+01 * r + 2.209460984245205e+02) * r - 2.759285104469687e+02) * r +
-            1.383577518672690e+02) *
-               r -
-           3.066479806614716e+01) *
-              r +
-          2.506628277459239e+00) *
+  return polynomial({-3.969683028665376e+01, 2.209460984245205e+02, -2.759285104469687e+02,
+                     1.383577518672690e+02, -3.066479806614716e+01, 2.506628277459239e+00},
+                    r) *
          q /
-         (((((-5.447609879822406e+01 * r + 1.615858368580409e+02) * r - 1.556989798598866e+02) * r +
-            6.680131188771972e+01) *
-               r -
-           1.328068155288572e+01) *
-              r +
-          1.0);
+         polynomial({-5.447609879822406e+01, 1.615858368580409e+02, -1.556989798598866e+02,
+                     6.680131188771972e+01, -1.328068155288572e+01, 1.0},
+                    r);
 }
 
 void fill_normal(float* out, int64_t first, int64_t count, const NormalInitialisation& how) {

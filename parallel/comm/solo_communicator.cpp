@@ -1,8 +1,6 @@
 #include "parallel/comm/solo_communicator.h"
 
-#include <cstring>
-
-#include "core/cuda/runtime.h"
+#include "core/ops/elementwise.h"
 
 namespace ottava {
 
@@ -14,13 +12,7 @@ SoloCommunicator::SoloCommunicator(std::string axis, int world_rank, std::shared
 void SoloCommunicator::issue(Stream& stream, uint64_t, std::vector<CollectiveCall> calls) {
   for (const CollectiveCall& call : calls) {
     state().enter(call.kind, axis(), call.label);
-    if (call.recv.data != call.send.data && call.send.bytes() > 0) {
-      if (stream.type() == DeviceType::cuda) {
-        cuda::copy(call.recv.data, call.send.data, call.send.bytes(), stream.native());
-      } else {
-        std::memcpy(call.recv.data, call.send.data, call.send.bytes());
-      }
-    }
+    if (call.recv.data != call.send.data) copy(stream, call.send, call.recv.reshape(call.send.shape));
     state().leave();
   }
 }
