@@ -3,7 +3,7 @@
 
 // Ceiling: memory bandwidth: 2 bytes read per element, one written. Instructions per 32 elements: rows 20
 // with AVX-512 (two units do 32 elements in 10 cycles), 11 where it has arithmetic of 16 bits and scales are
-// powers of two, 40 in other sets and out of range; transposed 22 and 13.
+// powers of two, 40 in other sets, out of range and at the edges of a transpose; transposed 22 and 13.
 
 namespace ottava::cpu::OTTAVA_ISA {
 namespace {
@@ -185,20 +185,6 @@ void encode_tile(WordCoder, const Tile& t, LineStream& stream, ZeroCounts& zeros
 }
 #endif
 
-/// At the edges, through copies padded with zeros.
-template <class Coder, bool kCount>
-void encode_ragged_tile(const Tile& t, int64_t rows, int64_t cols, ZeroCounts& zeros) {
-  alignas(64) bf16 values[kTileRows][kTileCols] = {};
-  alignas(64) uint8_t lines[kTileCols][kTileRows];
-  for (int64_t r = 0; r < rows; ++r) {
-    __builtin_memcpy(static_cast<void*>(values[r]), t.x + r * t.stride, cols * sizeof(bf16));
-  }
-  const Tile copy{values[0], kTileCols, {t.scales[0], t.scales[1]}, lines[0], kTileRows};
-  LineStream none{};
-  encode_tile<kCount>(Coder{}, copy, none, zeros);
-  for (int64_t c = 0; c < cols; ++c) __builtin_memcpy(t.to + c * t.to_stride, lines[c], rows);
-}
-
 #endif
 
 template <class F, bool kCount>
@@ -237,7 +223,7 @@ void for_each_tile(const EncodeTransposed& a, EncodeTile&& encode_tile) {
 }
 
 #if defined(__AVX512BW__) && defined(__AVX512DQ__)
-template <class Coder, bool kCount>
+template <class F, class Coder, bool kCount>
 void encode_transposed_in_range(const EncodeTransposed& a) {
   ZeroCounts zeros;
   alignas(64) uint8_t lines[2][kTileCols][LineStream::kRows];
@@ -254,7 +240,7 @@ void encode_transposed_in_range(const EncodeTransposed& a) {
     } else if (rows == kTileRows && cols == kTileCols) {
       encode_tile<kCount>(Coder{}, tile, stream, zeros);
     } else {
-      encode_ragged_tile<Coder, kCount>(tile, rows, cols, zeros);
+      encode_tile_exactly<F, kCount>(tile, rows, cols, a.counts);
     }
   });
   if (streams) stream.finish();
@@ -266,11 +252,11 @@ template <class F, bool kCount>
 void encode_transposed_as_needed(const EncodeTransposed& a) {
 #if defined(__AVX512FP16__)
   if constexpr (F::kMantissa == 3) {
-    if (a.in_range && a.powers_of_two) return encode_transposed_in_range<WordCoder, kCount>(a);
+    if (a.in_range && a.powers_of_two) return encode_transposed_in_range<F, WordCoder, kCount>(a);
   }
 #endif
 #if defined(__AVX512BW__) && defined(__AVX512DQ__)
-  if (a.in_range) return encode_transposed_in_range<FloatCoder<F>, kCount>(a);
+  if (a.in_range) return encode_transposed_in_range<F, FloatCoder<F>, kCount>(a);
 #endif
   for_each_tile(a, [&](const Tile& tile, int64_t rows, int64_t cols, int64_t, int64_t) {
     encode_tile_exactly<F, kCount>(tile, rows, cols, a.counts);
