@@ -3,6 +3,7 @@
 #include "core/bf16.h"
 #include "core/device_stream.h"
 #include "core/ops/elementwise.h"
+#include "core/ops/host_values.h"
 #include "core/ops/matmul/matmul.h"
 
 namespace ottava {
@@ -114,9 +115,8 @@ Tensor Workbench::ones(DType dtype, Shape shape) {
 
 Tensor Workbench::indices(int64_t count, int64_t limit) {
   std::vector<int32_t> values = scattered_indices(count, limit);
-  return filled(DType::i32, {count}, [&](Stream& stream, const Tensor& memory) {
-    copy(stream, view_of(values.data(), memory.shape), memory);
-  });
+  return filled(DType::i32, {count},
+                [&](Stream& stream, const Tensor& memory) { copy_from_host(stream, values.data(), memory); });
 }
 
 std::function<void(Stream&)> prepare(const RecordedOperation& operation, Workbench& bench,

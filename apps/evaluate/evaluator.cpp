@@ -1,6 +1,7 @@
 #include "apps/evaluate/evaluator.h"
 
 #include "core/ops/elementwise.h"
+#include "core/ops/host_values.h"
 
 namespace ottava {
 
@@ -34,12 +35,12 @@ void Evaluator::run(const StepContext& c) {
 }
 
 void Evaluator::losses(const HostTokens& tokens, std::span<float> out) {
-  copy(stream(), view_of(tokens.inputs.data(), tokens_.shape), tokens_);
-  copy(stream(), view_of(tokens.targets.data(), targets_.shape), targets_);
-  copy(stream(), view_of(tokens.document_start.data(), document_start_.shape), document_start_);
-  copy(stream(), view_of(tokens.positions.data(), positions_.shape), positions_);
+  copy_from_host(stream(), tokens.inputs.data(), tokens_);
+  copy_from_host(stream(), tokens.targets.data(), targets_);
+  copy_from_host(stream(), tokens.document_start.data(), document_start_);
+  copy_from_host(stream(), tokens.positions.data(), positions_);
   run(model_.context());
-  copy(stream(), losses_, view_of(out.data(), losses_.shape));
+  copy_to_host(stream(), losses_, out.data());
   stream().synchronize();
 }
 

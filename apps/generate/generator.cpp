@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "core/ops/elementwise.h"
+#include "core/ops/host_values.h"
 
 namespace ottava {
 
@@ -56,8 +57,8 @@ std::span<const float> Generator::prompt(std::span<const int32_t> tokens) {
   }
   std::vector<int32_t> positions(tokens.size());
   std::iota(positions.begin(), positions.end(), 0);
-  copy(stream(), view_of(tokens.data(), tokens_.shape), tokens_);
-  copy(stream(), view_of(positions.data(), positions_.shape), positions_);
+  copy_from_host(stream(), tokens.data(), tokens_);
+  copy_from_host(stream(), positions.data(), positions_);
   run(model_.context(), options_.prompt_tokens, 0);
   length_ = options_.prompt_tokens;
   return fetch();
@@ -67,15 +68,15 @@ std::span<const float> Generator::next(int32_t token) {
   if (length_ >= options_.capacity)
     fail<ConfigError>("generate", "the sequence is full at {} tokens", options_.capacity);
   auto position = static_cast<int32_t>(length_);
-  copy(stream(), view_of(&token, {1}), tokens_.reshape({options_.prompt_tokens}).slice(0, 1));
-  copy(stream(), view_of(&position, {1}), positions_.slice(0, 1));
+  copy_from_host(stream(), &token, tokens_.reshape({options_.prompt_tokens}).slice(0, 1));
+  copy_from_host(stream(), &position, positions_.slice(0, 1));
   run(model_.context(), 1, length_);
   ++length_;
   return fetch();
 }
 
 std::span<const float> Generator::fetch() {
-  copy(stream(), logits_, view_of(host_logits_.data(), logits_.shape));
+  copy_to_host(stream(), logits_, host_logits_.data());
   stream().synchronize();
   return host_logits_;
 }

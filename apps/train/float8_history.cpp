@@ -102,7 +102,7 @@ void restore(const Named& named, const Json& json, std::string_view where, Strea
     }
   }
   h.steps = steps;
-  copy(stream, view_of(values.data(), h.rows.shape), h.rows);
+  copy_from_host(stream, values.data(), h.rows);
   stream.synchronize();
 }
 

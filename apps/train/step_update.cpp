@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "core/ops/elementwise.h"
+#include "core/ops/host_values.h"
 #include "core/optim/grad_norm.h"
 #include "fp8/step_amax.h"
 
@@ -90,13 +91,13 @@ void StepUpdate::finish_muon() {
 void StepUpdate::read(StepOutputs& out) {
   std::array<float, kStepScalars> scalars{};
   int32_t skipped = 0;
-  copy(stream_, scalars_, view_of(scalars.data(), {kStepScalars}));
-  copy(stream_, skipped_, view_of(&skipped, {1}));
+  copy_to_host(stream_, scalars_, scalars.data());
+  copy_to_host(stream_, skipped_, &skipped);
   if (!spikes_.window.empty()) {
     out.spikes.values.resize(spikes_.window.numel());
-    copy(stream_, spikes_.window, view_of(out.spikes.values.data(), spikes_.window.shape));
-    copy(stream_, spikes_.known, view_of(&out.spikes.known, {1}));
-    copy(stream_, spikes_.found, view_of(out.spike.data(), {4}));
+    copy_to_host(stream_, spikes_.window, out.spikes.values.data());
+    copy_to_host(stream_, spikes_.known, &out.spikes.known);
+    copy_to_host(stream_, spikes_.found, out.spike.data());
   }
   stream_.synchronize();
   out.grad_norm = scalars[kGradientNorm];
@@ -136,8 +137,8 @@ void StepUpdate::restore(const SpikeWindow& window) {
   std::vector<float> values(spikes_.window.numel());
   if (fits) values = window.values;
   int64_t known = fits ? window.known : 0;
-  copy(stream_, view_of(values.data(), spikes_.window.shape), spikes_.window);
-  copy(stream_, view_of(&known, {1}), spikes_.known);
+  copy_from_host(stream_, values.data(), spikes_.window);
+  copy_from_host(stream_, &known, spikes_.known);
   stream_.synchronize();
 }
 

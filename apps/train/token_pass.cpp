@@ -26,8 +26,8 @@ std::vector<float> TokenPass::run(const StepContext& c, const LlamaModel& model,
   all.resize(tokens_.numel());
   const std::vector<int32_t> positions(positions_.numel(), static_cast<int32_t>(position));
   if (is_real) {
-    copy(c.stream, view_of(all.data(), tokens_.shape), tokens_);
-    copy(c.stream, view_of(positions.data(), positions_.shape), positions_);
+    copy_from_host(c.stream, all.data(), tokens_);
+    copy_from_host(c.stream, positions.data(), positions_);
   }
   model.generate(c, {.tokens = tokens_, .positions = positions_, .position = position, .caches = caches_},
                  logits_);

@@ -156,11 +156,11 @@ StepOutputs TrainingEngine::train_step(const HostTokens& tokens, const StepInput
   StepOutputs out;
   if (stream_.type() == DeviceType::meta) return out;
   float loss = 0, z_loss = 0;
-  copy(stream_, loss_sum_, view_of(&loss, {1}));
-  if (!z_loss_sum_.empty()) copy(stream_, z_loss_sum_, view_of(&z_loss, {1}));
+  copy_to_host(stream_, loss_sum_, &loss);
+  if (!z_loss_sum_.empty()) copy_to_host(stream_, z_loss_sum_, &z_loss);
   if (shape_.sequence_losses) {
     out.sequence_losses.resize(step_sequence_losses_.numel());
-    copy(stream_, step_sequence_losses_, view_of(out.sequence_losses.data(), step_sequence_losses_.shape));
+    copy_to_host(stream_, step_sequence_losses_, out.sequence_losses.data());
   }
   update_->read(out);
   if (rows.batch != shape_.batch) add_halves(out.sequence_losses, shape_.batch);
@@ -213,7 +213,7 @@ double TrainingEngine::validate(const HostTokens& tokens) {
   }
   if (stream_.type() == DeviceType::meta) return 0;
   float loss = 0;
-  copy(stream_, loss_sum_, view_of(&loss, {1}));
+  copy_to_host(stream_, loss_sum_, &loss);
   stream_.synchronize();
   return loss;
 }

@@ -3,6 +3,7 @@
 
 #include "apps/train/training_engine.h"
 #include "core/ops/elementwise.h"
+#include "core/ops/host_values.h"
 
 namespace ottava {
 
@@ -74,9 +75,9 @@ void TrainingEngine::share_losses() {
 
 double TrainingEngine::over_stages(double value) {
   if (!pipeline_) return value;
-  copy(stream_, view_of(&value, {1}), stage_value_);
+  copy_from_host(stream_, &value, stage_value_);
   ranks_.pp->all_reduce(stream_, {.send = stage_value_, .label = "validation loss"}).wait(stream_);
-  copy(stream_, stage_value_, view_of(&value, {1}));
+  copy_to_host(stream_, stage_value_, &value);
   stream_.synchronize();
   return value;
 }

@@ -5,6 +5,7 @@
 
 #include "core/ops/elementwise.h"
 #include "core/ops/embedding.h"
+#include "core/ops/host_values.h"
 
 namespace ottava {
 
@@ -32,7 +33,7 @@ LlamaModel::LlamaModel(const LlamaConfig& config, LlamaParameters parameters, St
   if (stream.type() == DeviceType::meta) return;
   std::vector<float> table(rope_table_.numel());
   fill_rope_table(table.data(), options_.sequence, config.head_dim, config.rope_theta, config.rope_scaling);
-  copy(stream, view_of(table.data(), rope_table_.shape), rope_table_);
+  copy_from_host(stream, table.data(), rope_table_);
   stream.synchronize();
 }
 
