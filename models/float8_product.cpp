@@ -77,34 +77,34 @@ Float8Product::Produced Float8Product::produced(const StepContext& c, Shape shap
   return p;
 }
 
-Float8Allocation Float8Product::complete(const StepContext& context, const Produced& produced,
-                                         const Tensor& values, Source source, Use use) const {
-  const fp8::OperandRecipe& recipe = recipe_of(source);
-  const bool is_written = !produced.output.empty();
-  const ColumnwiseCodes columnwise = columnwise_codes(context, source, use);
+Float8Allocation::Codes Float8Product::place_transposed(const StepContext& c,
+                                                        const Float8Allocation::Codes& rowwise,
+                                                        MemoryCategory category) const {
+  const Tensor& codes = rowwise.codes;
+  return {
+      .codes = c.arena.allocate(o_.name + ".transposed", codes.dtype, {codes.cols(), codes.rows()}, category),
+      .scale_inverse = rowwise.scale_inverse};
+}
+
+Float8Allocation Float8Product::complete(const StepContext& c, const Produced& produced, const Tensor& values,
+                                         Source source, Use use) const {
+  const ColumnwiseCodes columnwise = columnwise_codes(c, source, use);
   Float8Allocation out = produced.codes;
-  StepContext c = context;
-  if (columnwise == ColumnwiseCodes::quantized) {
-    c.is_recomputing = true;  // the producer has measured and counted
-    out.columnwise = quantize(c, values, source, {.weight_gradient = true}).columnwise;
+  if (columnwise == ColumnwiseCodes::quantized) {  // the producer has measured and counted
+    out.columnwise = quantize(c.recomputing(), values, source, {.weight_gradient = true}).columnwise;
     return out;
   }
-  const Tensor& codes = out.rowwise.codes;
-  if (columnwise == ColumnwiseCodes::transposed) {
-    const auto category = use.is_kept ? MemoryCategory::activations : MemoryCategory::scratch;
-    out.columnwise = {.codes = c.arena.allocate(o_.name + ".transposed", recipe.format,
-                                                {codes.cols(), codes.rows()}, category),
-                      .scale_inverse = out.rowwise.scale_inverse};
-  }
+  if (columnwise == ColumnwiseCodes::transposed)
+    out.columnwise = place_transposed(c, out.rowwise, use.category());
   QuantizeTime time(c, o_.name);
-  if (!is_written) {
+  if (produced.output.empty()) {
     fp8::quantize_operand(c.stream, {.x = values,
                                      .out = out,
-                                     .rounding = recipe.rounding,
+                                     .rounding = recipe_of(source).rounding,
                                      .slots = slots(c, source),
                                      .measured = fp8::Measured::amax});
   } else if (columnwise == ColumnwiseCodes::transposed) {
-    fp8::transpose_codes(c.stream, codes, out.columnwise.codes);
+    fp8::transpose_codes(c.stream, out.rowwise.codes, out.columnwise.codes);
   }
   return out;
 }
@@ -129,10 +129,10 @@ Float8Allocation Float8Product::quantize(const StepContext& c, const Tensor& m, 
   }
   QuantizeTime time(c, o_.name);
   const bool columnwise = columnwise_codes(c, source, use) != ColumnwiseCodes::none;
-  const auto category = use.is_kept ? MemoryCategory::activations : MemoryCategory::scratch;
   Float8Allocation out{.granularity = recipe.granularity};
-  if (use.product || !columnwise) out.rowwise = place(c, source, shape, "", category);
-  if (columnwise) out.columnwise = place(c, source, {shape.cols(), shape.rows()}, ".transposed", category);
+  if (use.product || !columnwise) out.rowwise = place(c, source, shape, "", use.category());
+  if (columnwise)
+    out.columnwise = place(c, source, {shape.cols(), shape.rows()}, ".transposed", use.category());
   Allocation columns;
   if (fp8::takes_column_amax(out)) columns = c.scratch(o_.name + ".column amax", DType::u32, {shape.cols()});
   fp8::quantize_operand(c.stream, {.x = m,
@@ -180,10 +180,8 @@ Float8Allocation Float8Product::for_products(const StepContext& c, Float8Allocat
                                              Use use) const {
   if (columnwise_codes(c, source, use) != ColumnwiseCodes::none) {
     QuantizeTime time(c, o_.name);
-    const Tensor& codes = all.rowwise.codes;
-    all.columnwise = {.codes = c.scratch(o_.name + ".transposed", codes.dtype, {codes.cols(), codes.rows()}),
-                      .scale_inverse = all.rowwise.scale_inverse};
-    fp8::transpose_codes(c.stream, codes, all.columnwise.codes);
+    all.columnwise = place_transposed(c, all.rowwise, MemoryCategory::scratch);
+    fp8::transpose_codes(c.stream, all.rowwise.codes, all.columnwise.codes);
     if (!use.product) all.rowwise = {};
   }
   return all;

@@ -27,21 +27,27 @@ class Float8Product {
     fp8::FastAccumulation fast = fp8::FastAccumulation::forward;
   };
   explicit Float8Product(Options options) : o_(std::move(options)) {}
+  enum class Source { x, dy };
 
   const std::string& name() const { return o_.name; }
   const Float8Plan& plan() const { return o_.plan; }
+  const Float8Plan::Operand& plan_of(Source source) const {
+    return source == Source::x ? o_.plan.x : o_.plan.dy;
+  }
   /// In Float8State.
   int64_t index() const { return o_.product; }
   bool weight_gradient_is_fp8() const { return o_.recipe.weight_gradient.is_fp8; }
 
   // --- operands ----------------------------------------------------------------------------------
-  enum class Source { x, dy };
   fp8::Granularity granularity_of(Source source) const { return recipe_of(source).granularity; }
   /// What the codes of a matrix are made for.
   struct Use {
     bool product = false;          ///< y or dx: row-wise
     bool weight_gradient = false;  ///< column-wise where the device or the scales want that, else row-wise
     bool is_kept = false;          ///< from forward to backward
+    MemoryCategory category() const {
+      return is_kept ? MemoryCategory::activations : MemoryCategory::scratch;
+    }
   };
   /// What the producers of the operands can make beside the values; used where the plan takes it, so that
   /// quantizing does not measure again, or there is nothing left to quantize.
@@ -106,9 +112,6 @@ class Float8Product {
 
  private:
   const fp8::OperandRecipe& recipe_of(Source source) const;
-  const Float8Plan::Operand& plan_of(Source source) const {
-    return source == Source::x ? o_.plan.x : o_.plan.dy;
-  }
   Producer producer_of(Source source) const { return source == Source::x ? producers_.x : producers_.dy; }
   bool is_measured(Source source) const {
     return plan_of(source).takes_amax && producer_of(source) != Producer::values;
@@ -117,6 +120,9 @@ class Float8Product {
   fp8::OperandSlots slots(const StepContext& context, Source source) const;
   Float8Allocation::Codes place(const StepContext& context, Source source, Shape shape,
                                 std::string_view suffix, MemoryCategory category) const;
+  /// Memory for the transposed codes of row-wise ones, whose scales they share.
+  Float8Allocation::Codes place_transposed(const StepContext& context, const Float8Allocation::Codes& rowwise,
+                                           MemoryCategory category) const;
   /// What is gathered, with the orientation that the weight gradient reads.
   Float8Allocation for_products(const StepContext& context, Float8Allocation all, Source source,
                                 Use use) const;

@@ -16,24 +16,24 @@ std::string recipe_of(const std::optional<fp8::RecipeName>& recipe) {
   return recipe ? std::string(fp8::name_of(*recipe)) : "high precision";
 }
 
-/// Which of the three products are FP8.
-std::array<bool, 3> in_float8(const fp8::Recipe& recipe) {
-  return {recipe.forward.is_fp8, recipe.input_gradient.is_fp8, recipe.weight_gradient.is_fp8};
-}
-
 /// "layers.1.feed_forward.w2 ran tensorwise 1 forward, 1 input gradient, 0 weight gradient instead of
 /// tensorwise"; empty if it ran as decided.
 std::string difference(const std::string& name, const Float8Runs& ran,
                        const std::optional<fp8::Recipe>& recipe) {
-  const std::array<bool, 3> wanted = recipe ? in_float8(*recipe) : std::array<bool, 3>{};
-  bool is_same = ran.recipe == (recipe ? std::optional(recipe->name) : std::nullopt);
+  std::optional<fp8::RecipeName> decided;
+  std::array<bool, 3> wanted{};  // which of the products are FP8
+  if (recipe) {
+    decided = recipe->name;
+    wanted = {recipe->forward.is_fp8, recipe->input_gradient.is_fp8, recipe->weight_gradient.is_fp8};
+  }
+  bool is_same = ran.recipe == decided;
   for (size_t kind = 0; kind < wanted.size(); ++kind) is_same &= (ran.products[kind] > 0) == wanted[kind];
   if (is_same) return {};
   std::vector<std::string> counts;
   for (size_t kind = 0; kind < wanted.size(); ++kind)
     counts.push_back(fmt::format("{} {}", ran.products[kind], name_of(static_cast<MatmulKind>(kind))));
   return fmt::format("{} ran {} {} instead of {}", name, recipe_of(ran.recipe), fmt::join(counts, ", "),
-                     recipe_of(recipe ? std::optional(recipe->name) : std::nullopt));
+                     recipe_of(decided));
 }
 
 }  // namespace

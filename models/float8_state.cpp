@@ -27,13 +27,11 @@ Float8State::Float8State(Arena& arena, RankGroups& ranks, Options options)
 }
 
 void Float8State::begin_step(Stream& stream) {
-  is_forward_only_ = false;
-  selected_ = 0;
   runs_.assign(options_.products.size(), {});
-  fill_zero(stream, current_);
   fill_zero(stream, largest_);
   fill_zero(stream, non_finite_);
-  if (history() && history_.is_full()) fp8::delayed_amax(stream, history_, {}, scale_amax_);
+  begin_forward_only(stream);
+  is_forward_only_ = false;
 }
 
 void Float8State::begin_micro_batch(Stream& stream) { fp8::fold_amax(stream, current_, largest_); }
@@ -53,9 +51,9 @@ void Float8State::finish_step(Stream& stream) {
   for (selected_ = 0; selected_ < options_.in_flight; ++selected_)
     fp8::fold_amax(stream, current(0, slot_count()), largest_);
   selected_ = 0;
-  if (history())
-    fp8::flag_non_finite(stream, largest_, non_finite_);  // a scale from it does not see what saturates
-  if (!history() || ranks_.world->size() == 1) return;
+  if (!history()) return;
+  fp8::flag_non_finite(stream, largest_, non_finite_);  // a scale from it does not see what saturates
+  if (ranks_.world->size() == 1) return;
   ranks_.world->all_reduce(stream, {.send = largest_, .op = ReduceOp::max, .label = "activation amaxes"})
       .wait(stream);
 }

@@ -43,20 +43,16 @@ class Reader {
     return !value || value->is_null() ? nullptr : value;
   }
   int64_t size(std::string_view name, std::optional<int64_t> otherwise = {}) const {
-    const Json* value = find(name);
-    if (!value && !otherwise) fail<FileError>(where_, "has no '{}'", name);
-    int64_t size = value ? value->as_integer(what(name)) : *otherwise;
+    const int64_t size = number(name, otherwise, &Json::as_integer);
     if (size < 1 || size > (int64_t{1} << 31))
       fail<FileError>(where_, "{} is {}, expected 1 to 2^31", name, size);
     return size;
   }
   double positive(std::string_view name, std::optional<double> otherwise = {}) const {
-    const Json* value = find(name);
-    if (!value && !otherwise) fail<FileError>(where_, "has no '{}'", name);
-    double number = value ? value->as_number(what(name)) : *otherwise;
-    if (!(number > 0) || !std::isfinite(number))
-      fail<FileError>(where_, "{} is {}, expected more than 0", name, number);
-    return number;
+    const double real = number(name, otherwise, &Json::as_number);
+    if (!(real > 0) || !std::isfinite(real))
+      fail<FileError>(where_, "{} is {}, expected more than 0", name, real);
+    return real;
   }
   bool flag(std::string_view name) const {
     const Json* value = find(name);
@@ -67,16 +63,21 @@ class Reader {
     return value ? value->as_string(what(name)) : std::string(otherwise);
   }
   std::string what(std::string_view name) const { return fmt::format("{}: {}", where_, name); }
-  const Json& object() const { return object_; }
-  std::string_view where() const { return where_; }
 
  private:
+  template <class T>
+  T number(std::string_view name, std::optional<T> otherwise, T (Json::*read)(std::string_view) const) const {
+    const Json* value = find(name);
+    if (!value && !otherwise) fail<FileError>(where_, "has no '{}'", name);
+    return value ? (value->*read)(what(name)) : *otherwise;
+  }
+
   const Json& object_;
   std::string where_;
 };
 
 // What the model would compute and ours does not.
-void refuse_unknown_mathematics(const Reader& r, std::string_view where, HfFamily family) {
+void refuse_unknown_mathematics(const Reader& r, std::string_view where) {
   if (std::string act = r.text("hidden_act", "silu"); act != "silu") {
     fail<FileError>(where, "hidden_act is '{}', expected 'silu': other activations are not built", act);
   }
@@ -114,11 +115,11 @@ void read_rope(const Reader& r, std::string_view where, HfConfig& config) {
   if (type != "llama3") {
     fail<FileError>(name, "rope type is '{}', expected 'default' or 'llama3': others are not built", type);
   }
-  RopeScaling scaling;
-  scaling.factor = rope.positive("factor");
-  scaling.low_freq_factor = rope.positive("low_freq_factor");
-  scaling.high_freq_factor = rope.positive("high_freq_factor");
-  scaling.original_max_position_embeddings = rope.positive("original_max_position_embeddings");
+  const RopeScaling scaling{
+      .factor = rope.positive("factor"),
+      .low_freq_factor = rope.positive("low_freq_factor"),
+      .high_freq_factor = rope.positive("high_freq_factor"),
+      .original_max_position_embeddings = rope.positive("original_max_position_embeddings")};
   if (scaling.high_freq_factor <= scaling.low_freq_factor) {
     fail<FileError>(name, "high_freq_factor is {}, expected more than low_freq_factor {}",
                     scaling.high_freq_factor, scaling.low_freq_factor);
@@ -126,19 +127,15 @@ void read_rope(const Reader& r, std::string_view where, HfConfig& config) {
   config.rope_scaling = scaling;
 }
 
-void read_tokens(const Reader& r, HfConfig& config) {
-  if (const Json* bos = r.find("bos_token_id")) config.bos_token_id = bos->as_integer(r.what("bos_token_id"));
-  config.eos_token_ids = eos_token_ids(r.object(), r.where());
-}
-
 Json scaling_json(const std::optional<RopeScaling>& scaling) {
-  Json json;
-  if (!scaling) return json;
-  json.set("rope_type", "llama3").set("factor", scaling->factor);
-  json.set("low_freq_factor", scaling->low_freq_factor).set("high_freq_factor", scaling->high_freq_factor);
-  json.set("original_max_position_embeddings",
+  if (!scaling) return {};
+  return Json()
+      .set("rope_type", "llama3")
+      .set("factor", scaling->factor)
+      .set("low_freq_factor", scaling->low_freq_factor)
+      .set("high_freq_factor", scaling->high_freq_factor)
+      .set("original_max_position_embeddings",
            static_cast<int64_t>(scaling->original_max_position_embeddings));
-  return json;
 }
 
 // transformers writes 9.999999747378752e-06 where 1e-05 was meant.
@@ -217,7 +214,7 @@ HfConfig parse_hf_config(std::string_view text, std::string_view where) {
   }
   HfConfig config;
   config.family = family->family;
-  refuse_unknown_mathematics(r, where, config.family);
+  refuse_unknown_mathematics(r, where);
   config.hidden_size = r.size("hidden_size");
   config.num_hidden_layers = r.size("num_hidden_layers");
   config.num_attention_heads = r.size("num_attention_heads");
@@ -241,7 +238,8 @@ HfConfig parse_hf_config(std::string_view text, std::string_view where) {
                     config.num_attention_heads, config.num_key_value_heads);
   }
   read_rope(r, where, config);
-  read_tokens(r, config);
+  if (const Json* bos = r.find("bos_token_id")) config.bos_token_id = bos->as_integer(r.what("bos_token_id"));
+  config.eos_token_ids = eos_token_ids(root, where);
   return config;
 }
 

@@ -29,13 +29,6 @@ ColumnRange columns_of(const LinearPiece& piece) { return {piece.rows.begin, pie
 /// What of x is kept for the weight gradient.
 bool keeps_codes(const LinearPiece& piece) { return piece.float8 && piece.float8->plan().keeps_codes; }
 
-/// What is made again was measured and counted before.
-StepContext again(const StepContext& c) {
-  StepContext copy = c;
-  copy.is_recomputing = true;
-  return copy;
-}
-
 }  // namespace
 
 std::vector<LinearPiece> pieces_or_one(std::vector<LinearPiece> pieces, int64_t rows) {
@@ -51,7 +44,7 @@ Linear::Linear(std::string name, LinearStyle style, int weight, int bias, std::v
       bias_(bias),
       pieces_(std::move(pieces)),
       overlap_(overlap) {
-  if (plan()) pieces_[0].float8->set_producers(producers);
+  if (float8()) pieces_[0].float8->set_producers(producers);
   if (style_ == LinearStyle::row && bias_ >= 0) {
     fail<ConfigError>(
         "linear",
@@ -67,18 +60,18 @@ bool Linear::has_float8() const {
 
 LinearOperand Linear::place_input(const StepContext& c, std::string_view name, Shape shape,
                                   const LinearInput* saved) const {
-  if (!plan()) return {.values = c.activation(name, c.compute, shape)};
+  const Float8Product* product = float8();
+  if (!product) return {.values = c.activation(name, c.compute, shape)};
   LinearOperand out;
-  const Float8Product& product = *pieces_[0].float8;
-  const bool has_history = plan()->x.has_history,
-             takes_codes = product.takes_codes(Source::x) && (!saved || has_history);
+  const bool has_history = product->plan_of(Source::x).has_history,
+             takes_codes = product->takes_codes(Source::x) && (!saved || has_history);
   if (!takes_codes || has_history) out.values = c.activation(name, c.compute, shape);
   if (takes_codes) {
     out.float8 =
-        product.produced(c, shape, Source::x, saved ? MemoryCategory::activations : MemoryCategory::scratch);
+        product->produced(c, shape, Source::x, saved ? MemoryCategory::activations : MemoryCategory::scratch);
   }
   if (out.float8.output.empty()) {
-    out.amax = product.amax_slot(c, Source::x);
+    out.amax = product->amax_slot(c, Source::x);
   } else {
     out.spare = std::move(out.values);
   }
@@ -94,21 +87,22 @@ int64_t Linear::tokens_of(const StepContext& c, const LinearOperand& operand, bo
 Allocation Linear::forward(const StepContext& c, const LinearOperand& x, LinearInput* saved) const {
   StepContext::Scope scope(c, name_);
   if (saved) *saved = {};
-  if (runs_in_blocks(c, Source::x, tokens_of(c, x, gathers_input(c)))) return forward_in_blocks(c, x, saved);
-  const bool travels_in_codes = plan() && plan()->x.travel == Travel::codes;
+  const int64_t tokens = tokens_of(c, x, gathers_input(c));
+  if (runs_in_blocks(c, Source::x, tokens)) return forward_in_blocks(c, x, saved);
+  const Float8Product* product = float8();
+  const bool travels_in_codes = product && product->plan_of(Source::x).travel == Travel::codes;
   Float8Allocation all;
   if (travels_in_codes && x.float8.codes)
-    all = pieces_[0].float8->gather(c, x.float8.codes, Source::x, {.product = true});
-  Allocation y = output(c, tokens_of(c, x, gathers_input(c)));
+    all = product->gather(c, x.float8.codes, Source::x, {.product = true});
+  Allocation y = output(c, tokens);
   if (travels_in_codes) {
-    const Float8Product& product = *pieces_[0].float8;
-    const bool keeps = saved && keeps_codes(pieces_[0]);
     if (!all) {
-      Float8Allocation mine = product.quantize(c, x.values, Source::x, {.product = true, .is_kept = keeps});
+      const bool keeps = saved && keeps_codes(pieces_[0]);
+      Float8Allocation mine = product->quantize(c, x.values, Source::x, {.product = true, .is_kept = keeps});
       if (keeps) saved->pieces.push_back(mine);
-      all = product.gather(c, std::move(mine), Source::x, {.product = true});
+      all = product->gather(c, std::move(mine), Source::x, {.product = true});
     }
-    product.forward(c, all, y);
+    product->forward(c, all, y);
   } else {
     forward_pieces(c, x, y, saved);
   }
@@ -118,26 +112,25 @@ Allocation Linear::forward(const StepContext& c, const LinearOperand& x, LinearI
 
 bool Linear::runs_in_blocks(const StepContext& c, Source source, int64_t tokens) const {
   if (overlap_ == Overlap::bulk || c.tensor_parallel.size() == 1 || !is_one_product()) return false;
-  if (!plan()) return true;
-  const Travel travel = (source == Source::x ? plan()->x : plan()->dy).travel;
-  return travel != Travel::values && tokens % (kFloat8Rows * c.tensor_parallel.size()) == 0 &&
-         Float8Product::has_row_blocks(pieces_[0].float8->granularity_of(source));
+  const Float8Product* product = float8();
+  return !product || (product->plan_of(source).travel != Travel::values &&
+                      tokens % (kFloat8Rows * c.tensor_parallel.size()) == 0 &&
+                      Float8Product::has_row_blocks(product->granularity_of(source)));
 }
 
 void Linear::block_product(const StepContext& c, MatmulKind kind, const Float8Allocation& codes,
                            const Allocation& values, RowRange rows, const Tensor& out) const {
   const Tensor block = out.slice(rows.begin, rows.end);
-  if (!plan()) {
-    const Tensor& all = values;
+  const Float8Product* product = float8();
+  if (!product) {
     return matmul(c.stream, {.kind = kind,
-                             .a = all.slice(rows.begin, rows.end),
+                             .a = values.tensor().slice(rows.begin, rows.end),
                              .b = c.parameters.weight(weight_),
                              .out = block});
   }
-  const Float8Product& product = *pieces_[0].float8;
   const fp8::Float8Tensor operand = Float8Product::row_block(codes, rows);
-  if (kind == MatmulKind::forward) return product.forward(c, operand, block);
-  product.input_gradient(c, operand, block);
+  if (kind == MatmulKind::forward) return product->forward(c, operand, block);
+  product->input_gradient(c, operand, block);
 }
 
 Allocation Linear::forward_in_blocks(const StepContext& c, const LinearOperand& x, LinearInput* saved) const {
@@ -220,7 +213,7 @@ Float8Allocation Linear::kept_part(const StepContext& c, const LinearPiece& piec
 }
 
 LinearInput Linear::keep(const StepContext& context, const Allocation& x) const {
-  const StepContext c = again(context);
+  const StepContext c = context.recomputing();
   StepContext::Scope scope(c, name_);
   LinearInput kept;
   for (const LinearPiece& piece : pieces_) {
@@ -237,17 +230,17 @@ LinearInput Linear::keep(const StepContext& context, const Allocation& x) const 
 
 LinearOperand Linear::place_output_gradient(const StepContext& c, const Allocation& dy) const {
   LinearOperand out{.values = dy};
-  if (!plan()) return out;
-  const Float8Product& product = *pieces_[0].float8;
-  if (product.takes_codes(Source::dy))
-    out.float8 = product.produced(c, dy.tensor().shape, Source::dy, MemoryCategory::scratch);
-  if (out.float8.output.empty()) out.amax = product.amax_slot(c, Source::dy);
+  const Float8Product* product = float8();
+  if (!product) return out;
+  if (product->takes_codes(Source::dy))
+    out.float8 = product->produced(c, dy.tensor().shape, Source::dy, MemoryCategory::scratch);
+  if (out.float8.output.empty()) out.amax = product->amax_slot(c, Source::dy);
   return out;
 }
 
 LinearOperand Linear::received_output_gradient(const StepContext& c, Allocation dy) const {
   LinearOperand out{.values = std::move(dy)};
-  if (plan()) out.amax = pieces_[0].float8->amax_slot(c, Source::dy);
+  if (const Float8Product* product = float8()) out.amax = product->amax_slot(c, Source::dy);
   if (!out.amax.empty()) fp8::amax(c.stream, out.values, out.amax);
   return out;
 }
@@ -255,23 +248,22 @@ LinearOperand Linear::received_output_gradient(const StepContext& c, Allocation 
 LinearOutputGradient Linear::output_gradient(const StepContext& c, const LinearOperand& operand) const {
   StepContext::Scope scope(c, name_);
   const Allocation& dy = operand.values;
+  const Float8Product* product = float8();
   LinearOutputGradient out{.tokens = tokens_of(c, operand, gathers_gradient(c))};
   if (gathers_gradient(c) && runs_in_blocks(c, Source::dy, out.tokens)) {
-    if (plan()) {
-      const Float8Product& product = *pieces_[0].float8;
-      const Float8Allocation mine = product.quantize(c, dy, Source::dy, {.product = true});
-      out.arriving = product.gather_row_blocks(c, mine);
-      out.pieces.push_back(product.finish(c, out.arriving, mine, Source::dy, {.product = true}));
+    if (product) {
+      const Float8Allocation mine = product->quantize(c, dy, Source::dy, {.product = true});
+      out.arriving = product->gather_row_blocks(c, mine);
+      out.pieces.push_back(product->finish(c, out.arriving, mine, Source::dy, {.product = true}));
     } else {
       out.arriving = c.tensor_parallel.gather_row_blocks(c.stream, c.arena, {dy}, name_);
       out.dy = out.arriving.result(0);
     }
     return out;
   }
-  if (plan() && plan()->dy.travel == Travel::codes) {
-    const Float8Product& product = *pieces_[0].float8;
-    out.pieces.push_back(product.gather(c, product.quantize(c, dy, Source::dy, {.product = true}), Source::dy,
-                                        {.product = true, .weight_gradient = true}));
+  if (product && product->plan_of(Source::dy).travel == Travel::codes) {
+    out.pieces.push_back(product->gather(c, product->quantize(c, dy, Source::dy, {.product = true}),
+                                         Source::dy, {.product = true, .weight_gradient = true}));
     return out;
   }
   Allocation all = gathers_gradient(c) ? c.tensor_parallel.gather_rows(c.stream, c.arena, dy, name_) : dy;
@@ -325,8 +317,8 @@ Allocation Linear::input_product(const StepContext& c, LinearOutputGradient& gra
     Float8Allocation codes = gradient.pieces.empty() ? Float8Allocation{} : gradient.pieces[0];
     for (int i = 0; i < rows.count(); ++i)
       block_product(c, MatmulKind::input_gradient, codes, gradient.dy, rows.wait(c.stream, i), dx);
-    if (plan())
-      gradient.pieces[0] = pieces_[0].float8->finish(c, rows, codes, Source::dy, {.weight_gradient = true});
+    if (const Float8Product* product = float8())
+      gradient.pieces[0] = product->finish(c, rows, codes, Source::dy, {.weight_gradient = true});
     rows = {};
     return dx;
   }
@@ -376,21 +368,18 @@ Linear::InputGathering Linear::start_gather(const StepContext& c, const LinearIn
 
 void Linear::accumulate(const StepContext& context, const LinearOutputGradient& gradient,
                         const LinearInput& saved, InputGathering gathering) const {
-  const StepContext c = again(context);
+  const StepContext c = context.recomputing();
   const Allocation x = gathers_input(c) ? gathering.x.wait(c.stream) : saved.x;
   const Fsdp::Gradient dw = c.parameters.gradient(weight_);
   for (size_t i = 0; i < pieces_.size(); ++i) {
     const LinearPiece& piece = pieces_[i];
     const Tensor rows = dw.tensor.slice(piece.rows.begin, piece.rows.end);
     if (piece.float8 && piece.float8->weight_gradient_is_fp8()) {
-      Float8Allocation q;
-      if (!keeps_codes(piece)) {
-        q = piece.float8->quantize(c, x, Source::x, {.weight_gradient = true});
-      } else {
-        q = gathers_input(c) ? piece.float8->finish(c, std::move(gathering.pieces[i]), Source::x,
-                                                    {.weight_gradient = true})
-                             : saved.pieces[i];
-      }
+      const Float8Product::Use use{.weight_gradient = true};
+      const Float8Allocation q = !keeps_codes(piece) ? piece.float8->quantize(c, x, Source::x, use)
+                                 : gathers_input(c)
+                                     ? piece.float8->finish(c, std::move(gathering.pieces[i]), Source::x, use)
+                                     : saved.pieces[i];
       piece.float8->weight_gradient(c, gradient.pieces[i], q, rows, dw.accumulate);
       continue;
     }

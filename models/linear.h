@@ -101,9 +101,9 @@ class Linear {
   }
   bool is_one_product() const { return pieces_.size() == 1; }
   bool has_float8() const;
-  /// Of the layer's one product; null for the compute type and for a fusion that is split.
-  const Float8Plan* plan() const {
-    return is_one_product() && pieces_[0].float8 ? &pieces_[0].float8->plan() : nullptr;
+  /// The layer's one product in FP8; null for the compute type and for a fusion that is split.
+  const Float8Product* float8() const {
+    return is_one_product() && pieces_[0].float8 ? &*pieces_[0].float8 : nullptr;
   }
   /// x as the weight gradient reads it, where it is gathered: under way.
   struct InputGathering {

@@ -45,6 +45,12 @@ struct StepContext {
     StepProfile::Scope profile_;
   };
 
+  /// For what backward makes again: it was measured and counted before.
+  StepContext recomputing() const {
+    StepContext copy = *this;
+    copy.is_recomputing = true;
+    return copy;
+  }
   Allocation scratch(std::string_view name, DType dtype, Shape shape) const {
     return arena.allocate(name, dtype, shape, MemoryCategory::scratch);
   }

@@ -21,8 +21,7 @@ ResidualStream LlamaBlock::forward(const StepContext& c, const LlamaBatch& batch
   return out;
 }
 
-void LlamaBlock::recompute(StepContext c, const LlamaBatch& batch, LlamaBlockSaved& saved) const {
-  c.is_recomputing = true;
+void LlamaBlock::recompute(const StepContext& c, const LlamaBatch& batch, LlamaBlockSaved& saved) const {
   ResidualStream middle =
       attention_.forward(c, batch, {saved.attention.norm.x, {}}, Recompute::elementwise, saved.attention);
   feed_forward_.recompute(c, std::move(middle), saved.feed_forward);
@@ -30,7 +29,7 @@ void LlamaBlock::recompute(StepContext c, const LlamaBatch& batch, LlamaBlockSav
 
 LinearOperand LlamaBlock::backward(const StepContext& c, const LlamaBatch& batch, LinearOperand dout,
                                    LlamaBlockSaved saved, const Linear* before) const {
-  if (!saved.attention.qkv) recompute(c, batch, saved);
+  if (!saved.attention.qkv) recompute(c.recomputing(), batch, saved);
   LinearOperand dh = feed_forward_.backward(c, std::move(dout), saved.feed_forward, attention_.last_linear());
   return attention_.backward(c, batch, std::move(dh), saved.attention, before);
 }

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <array>
+#include <string_view>
+
 #include "models/llama/attention_layer.h"
 #include "models/llama/feed_forward_layer.h"
 
@@ -16,6 +19,15 @@ struct BlockOverlap {
   Overlap wqkv = Overlap::bulk, wo = Overlap::bulk, w13 = Overlap::bulk, w2 = Overlap::bulk;
   bool operator==(const BlockOverlap&) const = default;
 };
+
+struct BlockLayer {
+  std::string_view name, label;  ///< "wo", "attention.wo"
+  Overlap BlockOverlap::*overlap;
+};
+inline constexpr std::array<BlockLayer, 4> kBlockLayers{{{"wqkv", "attention.wqkv", &BlockOverlap::wqkv},
+                                                         {"wo", "attention.wo", &BlockOverlap::wo},
+                                                         {"w13", "feed_forward.w13", &BlockOverlap::w13},
+                                                         {"w2", "feed_forward.w2", &BlockOverlap::w2}}};
 
 /// How a block's linear layers run.
 struct LlamaBlockPieces {
@@ -47,7 +59,7 @@ class LlamaBlock {
                           const KeyValueCache& cache, int64_t position) const;
 
  private:
-  void recompute(StepContext context, const LlamaBatch& batch, LlamaBlockSaved& saved) const;
+  void recompute(const StepContext& context, const LlamaBatch& batch, LlamaBlockSaved& saved) const;
 
   AttentionLayer attention_;
   FeedForwardLayer feed_forward_;

@@ -1,5 +1,6 @@
 #include "models/llama/llama_config.h"
 
+#include <algorithm>
 #include <string>
 
 #include "core/error.h"
@@ -12,36 +13,74 @@ namespace {
 
 struct Flavor {
   std::string_view name;
-  int64_t dim, layers, heads, kv_heads, ffn_dim, vocab_size;
-  bool tied;
-  double rope_factor;  ///< Llama 3.1 and 3.2 scale RoPE, 3.2 by 32
+  LlamaConfig model;
 };
+// Llama 3.1 and 3.2 scale RoPE, 3.2 by 32.
+constexpr RopeScaling kBy8{.factor = 8}, kBy32{.factor = 32};
 constexpr Flavor kFlavors[] = {
-    {"debugmodel", 256, 6, 16, 16, 768, 2048, false, 8},
-    {"1B", 2048, 16, 32, 8, 8192, 128256, true, 32},
-    {"3B", 3072, 28, 24, 8, 8192, 128256, true, 32},
-    {"8B", 4096, 32, 32, 8, 14336, 128256, false, 8},
-    {"70B", 8192, 80, 64, 8, 28672, 128256, false, 8},
-    {"405B", 16384, 126, 128, 8, 53248, 128256, false, 8},
+    {"debugmodel",
+     {.dim = 256,
+      .layers = 6,
+      .heads = 16,
+      .kv_heads = 16,
+      .head_dim = 16,
+      .ffn_dim = 768,
+      .vocab_size = 2048,
+      .rope_scaling = kBy8}},
+    {"1B",
+     {.dim = 2048,
+      .layers = 16,
+      .heads = 32,
+      .kv_heads = 8,
+      .head_dim = 64,
+      .ffn_dim = 8192,
+      .vocab_size = 128256,
+      .rope_scaling = kBy32,
+      .tied_embeddings = true}},
+    {"3B",
+     {.dim = 3072,
+      .layers = 28,
+      .heads = 24,
+      .kv_heads = 8,
+      .head_dim = 128,
+      .ffn_dim = 8192,
+      .vocab_size = 128256,
+      .rope_scaling = kBy32,
+      .tied_embeddings = true}},
+    {"8B",
+     {.dim = 4096,
+      .layers = 32,
+      .heads = 32,
+      .kv_heads = 8,
+      .head_dim = 128,
+      .ffn_dim = 14336,
+      .vocab_size = 128256,
+      .rope_scaling = kBy8}},
+    {"70B",
+     {.dim = 8192,
+      .layers = 80,
+      .heads = 64,
+      .kv_heads = 8,
+      .head_dim = 128,
+      .ffn_dim = 28672,
+      .vocab_size = 128256,
+      .rope_scaling = kBy8}},
+    {"405B",
+     {.dim = 16384,
+      .layers = 126,
+      .heads = 128,
+      .kv_heads = 8,
+      .head_dim = 128,
+      .ffn_dim = 53248,
+      .vocab_size = 128256,
+      .rope_scaling = kBy8}},
 };
 
 }  // namespace
 
 LlamaConfig llama_flavor(std::string_view name) {
-  for (const Flavor& f : kFlavors) {
-    if (f.name != name) continue;
-    LlamaConfig config;
-    config.dim = f.dim;
-    config.layers = f.layers;
-    config.heads = f.heads;
-    config.kv_heads = f.kv_heads;
-    config.head_dim = f.dim / f.heads;
-    config.ffn_dim = f.ffn_dim;
-    config.vocab_size = f.vocab_size;
-    config.tied_embeddings = f.tied;
-    config.rope_scaling = RopeScaling{.factor = f.rope_factor};
-    return config;
-  }
+  const auto flavor = std::ranges::find(kFlavors, name, &Flavor::name);
+  if (flavor != std::end(kFlavors)) return flavor->model;
   fail<ConfigError>("model", "flavor '{}' is unknown: expected one of {}, or hf (config.json's dimensions)",
                     name, listed(kFlavors, [](const Flavor& f) { return f.name; }));
 }

@@ -1,19 +1,28 @@
 #include "models/llama/read_hf_config.h"
 
+#include <utility>
+
 #include "core/error.h"
 #include "core/io/file.h"
 
 namespace ottava {
+namespace {
+
+/// Extents by their names here and there.
+constexpr std::pair<int64_t LlamaConfig::*, int64_t HfConfig::*> kExtents[] = {
+    {&LlamaConfig::dim, &HfConfig::hidden_size},
+    {&LlamaConfig::layers, &HfConfig::num_hidden_layers},
+    {&LlamaConfig::heads, &HfConfig::num_attention_heads},
+    {&LlamaConfig::kv_heads, &HfConfig::num_key_value_heads},
+    {&LlamaConfig::head_dim, &HfConfig::head_dim},
+    {&LlamaConfig::ffn_dim, &HfConfig::intermediate_size},
+    {&LlamaConfig::vocab_size, &HfConfig::vocab_size}};
+
+}  // namespace
 
 LlamaConfig llama_config_of(const HfConfig& hf) {
   LlamaConfig config;
-  config.dim = hf.hidden_size;
-  config.layers = hf.num_hidden_layers;
-  config.heads = hf.num_attention_heads;
-  config.kv_heads = hf.num_key_value_heads;
-  config.head_dim = hf.head_dim;
-  config.ffn_dim = hf.intermediate_size;
-  config.vocab_size = hf.vocab_size;
+  for (const auto& [here, there] : kExtents) config.*here = hf.*there;
   config.norm_eps = static_cast<float>(hf.rms_norm_eps);
   config.rope_theta = hf.rope_theta;
   config.rope_scaling = hf.rope_scaling;
@@ -30,13 +39,7 @@ HfConfig hf_config_of(const LlamaConfig& config, int64_t max_position_embeddings
   }
   HfConfig hf;
   hf.family = config.qkv_bias ? HfFamily::qwen2 : config.qk_norm ? HfFamily::qwen3 : HfFamily::llama;
-  hf.hidden_size = config.dim;
-  hf.num_hidden_layers = config.layers;
-  hf.num_attention_heads = config.heads;
-  hf.num_key_value_heads = config.kv_heads;
-  hf.head_dim = config.head_dim;
-  hf.intermediate_size = config.ffn_dim;
-  hf.vocab_size = config.vocab_size;
+  for (const auto& [here, there] : kExtents) hf.*there = config.*here;
   hf.max_position_embeddings = max_position_embeddings;
   // The decimal number that was meant: 1e-05, not 9.999999747378752e-06.
   hf.rms_norm_eps = std::stod(fmt::format("{}", config.norm_eps));

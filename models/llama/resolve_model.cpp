@@ -15,9 +15,7 @@ void resolve_rope_scaling(LlamaConfig& out, const RopeScalingConfig& given) {
     out.rope_scaling.reset();
     return;
   }
-  if (!given.factor && !given.low_freq_factor && !given.high_freq_factor &&
-      !given.original_max_position_embeddings)
-    return;
+  if (given == RopeScalingConfig{}) return;
   if (!out.rope_scaling) out.rope_scaling.emplace();
   replace(out.rope_scaling->factor, given.factor);
   replace(out.rope_scaling->low_freq_factor, given.low_freq_factor);
@@ -36,29 +34,25 @@ std::vector<ModelValue> values_of(const LlamaConfig& m, const ModelConfig& c, bo
                                   bool has_tokenizer) {
   const std::string base = has_base ? "config.json" : "flavor " + c.flavor;
   const std::string rope = has_base || !c.dim ? base : "default";
-  const RopeScalingConfig& r = c.rope_scaling;
-  const bool scales =
-      r.factor || r.low_freq_factor || r.high_freq_factor || r.original_max_position_embeddings;
   std::vector<ModelValue> out;
-  auto add = [&](const char* name, std::string value, bool is_set, std::string_view otherwise) {
-    out.push_back({name, std::move(value), is_set ? "" : std::string(otherwise)});
+  // `given`: a key that may be absent, or whether it is set.
+  auto add = [&](const char* name, const auto& value, const auto& given, std::string_view otherwise) {
+    out.push_back({name, fmt::format("{}", value), given ? "" : std::string(otherwise)});
   };
-  auto number = [](auto value) { return fmt::format("{}", value); };
-  add("dim", number(m.dim), c.dim.has_value(), base);
-  add("n_layers", number(m.layers), c.n_layers.has_value(), base);
-  add("n_heads", number(m.heads), c.n_heads.has_value(), base);
-  add("n_kv_heads", number(m.kv_heads), c.n_kv_heads.has_value(), c.n_heads ? "n_heads" : base);
-  add("head_dim", number(m.head_dim), c.head_dim.has_value(), c.dim || c.n_heads ? "dim / n_heads" : base);
-  add("ffn_dim", number(m.ffn_dim), c.ffn_dim.has_value(),
+  add("dim", m.dim, c.dim, base);
+  add("n_layers", m.layers, c.n_layers, base);
+  add("n_heads", m.heads, c.n_heads, base);
+  add("n_kv_heads", m.kv_heads, c.n_kv_heads, c.n_heads ? "n_heads" : base);
+  add("head_dim", m.head_dim, c.head_dim, c.dim || c.n_heads ? "dim / n_heads" : base);
+  add("ffn_dim", m.ffn_dim, c.ffn_dim,
       c.dim || c.ffn_dim_multiplier || c.multiple_of ? "8 dim / 3, rounded up" : base);
-  add("vocab_size", number(m.vocab_size), c.vocab_size > 0,
-      has_base || !has_tokenizer ? base : "the tokenizer");
-  add("rope_theta", number(m.rope_theta), c.rope_theta.has_value(), rope);
-  add("rope_scaling", scaling_text(m.rope_scaling), scales, rope);
-  add("norm_eps", number(m.norm_eps), c.norm_eps.has_value(), base);
-  add("tie_embeddings", number(m.tied_embeddings), c.tie_embeddings.has_value(), base);
-  add("qkv_bias", number(m.qkv_bias), c.qkv_bias.has_value(), base);
-  add("qk_norm", number(m.qk_norm), c.qk_norm.has_value(), base);
+  add("vocab_size", m.vocab_size, c.vocab_size > 0, has_base || !has_tokenizer ? base : "the tokenizer");
+  add("rope_theta", m.rope_theta, c.rope_theta, rope);
+  add("rope_scaling", scaling_text(m.rope_scaling), c.rope_scaling != RopeScalingConfig{}, rope);
+  add("norm_eps", m.norm_eps, c.norm_eps, base);
+  add("tie_embeddings", m.tied_embeddings, c.tie_embeddings, base);
+  add("qkv_bias", m.qkv_bias, c.qkv_bias, base);
+  add("qk_norm", m.qk_norm, c.qk_norm, base);
   return out;
 }
 
