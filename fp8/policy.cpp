@@ -108,16 +108,17 @@ void apply_size_rule(GemmDecision& decision) {
 std::string misfit(std::string_view what, int64_t global, int64_t local, int64_t tensor_parallel,
                    int64_t of) {
   if (local % of == 0) return "";
-  const double units = static_cast<double>(global) / of;
-  const std::string arithmetic = fmt::format("{}/{} = {:.6g}", global, of, units);
-  if (local == global) return fmt::format("{} {} is not a multiple of {} ({})", global, what, of, arithmetic);
+  const auto ratio = [of](int64_t extent) {
+    return fmt::format("{}/{} = {:.6g}", extent, of, static_cast<double>(extent) / of);
+  };
+  if (local == global)
+    return fmt::format("{} {} is not a multiple of {} ({})", global, what, of, ratio(global));
   if (local * tensor_parallel == global) {
     return fmt::format("{} {} / tp {} = {} is not a multiple of {} ({})", global, what, tensor_parallel,
-                       local, of, arithmetic);
+                       local, of, ratio(global));
   }
   return fmt::format("{} of {} {} on a rank of tp {} is not a multiple of {} ({})", local, global, what,
-                     tensor_parallel, of,
-                     fmt::format("{}/{} = {:.6g}", local, of, static_cast<double>(local) / of));
+                     tensor_parallel, of, ratio(local));
 }
 
 std::string shape_problem(const GemmDecision& decision, const PolicyInputs& inputs) {

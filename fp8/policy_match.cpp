@@ -13,10 +13,7 @@ namespace {
 
 template <class Matches>
 bool covers_something(const std::vector<PolicyGemm>& gemms, Matches&& matches) {
-  return std::ranges::any_of(gemms, [&](const PolicyGemm& gemm) {
-    const std::vector<bool> parts = matches(gemm);
-    return contains(parts, true);
-  });
+  return std::ranges::any_of(gemms, [&](const PolicyGemm& gemm) { return contains(matches(gemm), true); });
 }
 
 /// The last entry that covers a part decides it. One that decides none, and is contradicted where it matches,
@@ -77,8 +74,7 @@ std::string part_name(const PolicyGemm& gemm, const PolicyGemm::Part& part) {
 std::vector<bool> parts_matching_filter(const PolicyGemm& gemm, std::string_view filter) {
   std::vector<bool> covered;
   for (const auto& part : gemm.parts) covered.push_back(contains_text(part_name(gemm, part), filter));
-  const bool any = contains(covered, true);
-  if (!any && contains_text(gemm.name, filter)) covered.assign(gemm.parts.size(), true);
+  if (!contains(covered, true) && contains_text(gemm.name, filter)) covered.assign(gemm.parts.size(), true);
   return covered;
 }
 

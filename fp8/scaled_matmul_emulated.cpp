@@ -16,17 +16,15 @@ int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 /// The bf16 product of the operands' values in `memory`, its result where the scaled one belongs.
 Matmul product_in(const ScaledProduct& args, uint8_t* memory) {
   const int64_t b = aligned(args.a.matrix.codes.numel() * 2);
-  Matmul inner{.a = {memory, DType::bf16, args.a.matrix.codes.shape},
-               .b = {memory ? memory + b : nullptr, DType::bf16, args.b.matrix.codes.shape},
-               .out = args.out,
-               .accumulate = args.accumulate,
-               .out_columns = args.out_columns};
-  if (args.a.contraction == Contraction::outer) {
-    inner.kind = MatmulKind::weight_gradient;
-  } else {
-    inner.kind = args.b.contraction == Contraction::inner ? MatmulKind::forward : MatmulKind::input_gradient;
-  }
-  return inner;
+  const bool a_outer = args.a.contraction == Contraction::outer;
+  return {.kind = a_outer                                    ? MatmulKind::weight_gradient
+                  : args.b.contraction == Contraction::inner ? MatmulKind::forward
+                                                             : MatmulKind::input_gradient,
+          .a = {memory, DType::bf16, args.a.matrix.codes.shape},
+          .b = {memory ? memory + b : nullptr, DType::bf16, args.b.matrix.codes.shape},
+          .out = args.out,
+          .accumulate = args.accumulate,
+          .out_columns = args.out_columns};
 }
 
 /// When the product is made nothing is left to do: block scales are in the operands, one scale goes into the

@@ -75,6 +75,11 @@ class Inputs {
   explicit Inputs(const Config& config) : config_(config) { problems_.origins = config.provenance.origins; }
 
   void need(const std::string& key, const std::string& path) { add(key, look_for(config_, path)); }
+  /// Every path of every set.
+  void need_each(const std::string& key, const auto& sets) {
+    for (const auto& set : sets)
+      for (const std::string& path : set.path) need(key, path);
+  }
   void need_assets() {
     const Found assets = look_for_assets(config_);
     if (!assets.missing.empty()) wanted_ += " --model.hf_assets_path FOLDER_WITH_TOKENIZER";
@@ -133,19 +138,14 @@ void require_inputs(const Config& config) {
   Inputs inputs(config);
   inputs.need_assets();
   const TrainingConfig& t = config.training;
-  for (const MixtureSourceConfig& source : t.mixture)
-    for (const std::string& path : source.path) inputs.need("training.mixture", path);
+  inputs.need_each("training.mixture", t.mixture);
   if (t.mixture.empty()) inputs.need_text("training", t.dataset, t.dataset_path);
   if (config.validation.enable) {
     const ValidationConfig& v = config.validation;
-    for (const ValidationSetConfig& set : v.datasets)
-      for (const std::string& path : set.path) inputs.need("validation.datasets", path);
+    inputs.need_each("validation.datasets", v.datasets);
     if (v.datasets.empty()) inputs.need_text("validation", v.dataset, v.dataset_path);
   }
-  if (config.evaluation.enable) {
-    for (const ValidationSetConfig& task : config.evaluation.tasks)
-      for (const std::string& path : task.path) inputs.need("evaluation.tasks", path);
-  }
+  if (config.evaluation.enable) inputs.need_each("evaluation.tasks", config.evaluation.tasks);
   if (config.checkpoint.initial_load_path) {
     inputs.need("checkpoint.initial_load_path", *config.checkpoint.initial_load_path);
   }

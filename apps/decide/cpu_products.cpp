@@ -113,15 +113,9 @@ Decisions::Entry measured(const Choice& choice, const Experiment& e) {
 }
 
 bool everywhere(bool here, Communicator& ranks) {
-  int64_t mine = here;
-  std::vector<int64_t> all(ranks.size());
-  Stream host = Stream::cpu();
-  ranks
-      .all_gather(host, {.send = view_of(&mine, {1}),
-                         .recv = view_of(all.data(), {ranks.size()}),
-                         .label = "bf16 instructions"})
-      .wait(host);
-  return std::ranges::all_of(all, [](int64_t one) { return one != 0; });
+  double count = here;
+  reduce_on_host(ranks, view_of(&count, {1}), "bf16 instructions");
+  return count == ranks.size();
 }
 
 std::string complaint_about(const Decisions::Entry& entry, bool is_saved) {

@@ -27,8 +27,8 @@ void step_and_validate(const TrainingShape& shape, const StepPlan& plan, Stream&
   TrainingEngine engine(shape, stream, arena, ranks, plan.matmul_workspace_bytes);
   // A root is taken of second moments: of negative numbers it would be NaN, and so the weights that
   // validation reads.
-  for (size_t p = 0; p < engine.parameters().specs().size(); ++p) {
-    if (const Tensor& squares = engine.parameters().shard(static_cast<int>(p)).exp_avg_sq;
+  for (int p = 0; p < std::ssize(engine.parameters().specs()); ++p) {
+    if (const Tensor& squares = engine.parameters().shard(p).exp_avg_sq;
         !squares.empty() && squares.numel() > 0)
       fill_zero(stream, squares);
   }

@@ -15,21 +15,13 @@ constexpr std::string_view kKey = "parallelism.enable_async_tensor_parallel";
 // Bulk stays unless blocks gain more than timings vary.
 constexpr double kLeastOverlapGain = 1.02;
 
-struct Layer {
-  std::string_view name, label;
-  Overlap BlockOverlap::*overlap;
-};
-constexpr std::array<Layer, 4> kLayers{{{"wqkv", "attention.wqkv", &BlockOverlap::wqkv},
-                                        {"wo", "attention.wo", &BlockOverlap::wo},
-                                        {"w13", "feed_forward.w13", &BlockOverlap::w13},
-                                        {"w2", "feed_forward.w2", &BlockOverlap::w2}}};
 constexpr BlockOverlap kAll{Overlap::blocks, Overlap::blocks, Overlap::blocks, Overlap::blocks};
 
 bool is_open(const Experiment& e) {
   return e.config.parallelism.enable_async_tensor_parallel && e.mesh.size(MeshAxis::tp) > 1;
 }
 
-std::string decision_name(const Layer& layer) { return fmt::format("{} {}", kKey, layer.name); }
+std::string decision_name(const BlockLayer& layer) { return fmt::format("{} {}", kKey, layer.name); }
 
 /// One micro-batch of all layers on the first rank of a mesh without a pipeline.
 StepPlan micro_batch(const Experiment& e, Device device, const BlockOverlap& overlap) {
@@ -82,7 +74,7 @@ Decisions measure(const Experiment& e, RankGroups& ranks, Device device) {
   bench.give_workspace(stream, std::max(blocks.matmul_workspace_bytes, bulk.matmul_workspace_bytes));
   const int64_t vocabulary = e.shape.model.vocab_size / e.mesh.size(MeshAxis::tp);
   Decisions out;
-  for (const Layer& layer : kLayers) {
+  for (const BlockLayer& layer : kBlockLayers) {
     // A middle block: policies treat the first and the last apart.
     const std::string label = fmt::format("layers.{}.{}", e.shape.model.layers / 2, layer.label);
     const double in_blocks = rehearse(blocks, label, stream, *ranks.tp, vocabulary),
@@ -110,19 +102,19 @@ std::vector<OpenDecision> open_overlap(const Experiment& e) {
 void settle_overlap(Experiment& e, RankGroups& ranks, Device device, const Decisions& saved) {
   if (!is_open(e)) return;
   Decisions decided;
-  for (const Layer& layer : kLayers)
+  for (const BlockLayer& layer : kBlockLayers)
     if (const Decisions::Entry* before = saved.find(decision_name(layer))) decided.entries.push_back(*before);
-  const bool is_saved = decided.entries.size() == kLayers.size();
+  const bool is_saved = decided.entries.size() == kBlockLayers.size();
   if (!is_saved) decided = of_first_rank(measure(e, ranks, device), *ranks.control);
   std::string complaint;
   e.shape.model_options.overlap = {};
-  for (size_t i = 0; i < kLayers.size(); ++i) {
+  for (size_t i = 0; i < kBlockLayers.size(); ++i) {
     const Decisions::Entry& entry = decided.entries[i];
     if (entry.value != "blocks" && entry.value != "bulk")
       complaint = fmt::format(
           "the checkpoint says {} = '{}', which is neither blocks nor bulk: start with --redecide",
           entry.name, entry.value);
-    if (entry.value == "blocks") e.shape.model_options.overlap.*kLayers[i].overlap = Overlap::blocks;
+    if (entry.value == "blocks") e.shape.model_options.overlap.*kBlockLayers[i].overlap = Overlap::blocks;
   }
   refuse_together(*ranks.control, "decisions", complaint);
   for (const Decisions::Entry& entry : decided.entries) {

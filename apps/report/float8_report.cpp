@@ -9,6 +9,7 @@
 
 #include "core/counted.h"
 #include "core/ops/elementwise.h"
+#include "core/ops/host_values.h"
 #include "parallel/ranks/agree.h"
 
 namespace ottava {
@@ -39,18 +40,15 @@ struct Slots {
 
 template <class T>
 void append(Stream& stream, const Tensor& device, std::vector<T>& host) {
-  const size_t begin = host.size();
-  host.resize(begin + device.numel());
-  copy(stream, device, Tensor{host.data() + begin, device.dtype, device.shape});
-  stream.synchronize();
+  const std::vector<T> values = host_values<T>(stream, device);
+  host.insert(host.end(), values.begin(), values.end());
 }
 
 // What scales of recipe delayed are made from, by slot; zero while the history fills.
 void append_history(Stream& stream, fp8::AmaxHistory* history, size_t slots, std::vector<uint32_t>& host) {
   std::vector<uint32_t> largest(slots, 0);
   if (history && history->is_full()) {
-    std::vector<uint32_t> rows;
-    append(stream, history->rows, rows);
+    const std::vector<uint32_t> rows = host_values<uint32_t>(stream, history->rows);
     for (size_t i = 0; i < rows.size(); ++i) largest[i % slots] = std::max(largest[i % slots], rows[i]);
     for (uint32_t& bits : largest) bits = fp8::with_margin(bits, history->margin);
   }
@@ -71,14 +69,6 @@ Slots read_slots(TrainingEngine& engine, size_t products) {
   fill_zero(stream, state.all_counters());
   fill_zero(stream, weights.counters());
   return slots;
-}
-
-void set_amax(Float8Operand& out, const fp8::OperandRecipe& recipe, bool is_delayed, uint32_t bits,
-              uint32_t history_bits) {
-  const float value = std::bit_cast<float>(bits);
-  out.amax = value;
-  const uint32_t scaled = is_delayed && history_bits != 0 ? history_bits : bits;
-  out.scale = fp8::scale_from_amax(scaled, fp8::format_of(recipe.format), recipe.rounding).scale;
 }
 
 struct Kind {
@@ -123,13 +113,17 @@ std::vector<Float8Operand> read_float8(TrainingEngine& engine, Communicator& con
     for (Role role : kRoles) {
       const size_t slot = Slots::of(p, role, names.size());
       const int64_t* counters = &slots.counters[3 * slot];
-      Float8Operand operand{.layer = names[p], .role = role, .recipe = recipe.name};
-      set_amax(operand, operand_recipe(recipe, role), recipe.has_history(), slots.amax[slot],
-               slots.scale_amax[slot]);
-      operand.elements = counters[0];
-      operand.underflow = counters[1];
-      operand.saturation = counters[2];
-      out.push_back(std::move(operand));
+      const fp8::OperandRecipe& made = operand_recipe(recipe, role);
+      const uint32_t amax = slots.amax[slot], of_history = slots.scale_amax[slot],
+                     scaled = recipe.has_history() && of_history != 0 ? of_history : amax;
+      out.push_back({.layer = names[p],
+                     .role = role,
+                     .recipe = recipe.name,
+                     .amax = std::bit_cast<float>(amax),
+                     .scale = fp8::scale_from_amax(scaled, fp8::format_of(made.format), made.rounding).scale,
+                     .elements = counters[0],
+                     .underflow = counters[1],
+                     .saturation = counters[2]});
     }
   }
   return out;

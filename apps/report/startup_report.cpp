@@ -53,10 +53,8 @@ std::string gradient_sums_text(const Experiment& e) {
 
 std::string in_blocks_text(const BlockOverlap& overlap) {
   std::vector<std::string_view> layers;
-  if (overlap.wqkv == Overlap::blocks) layers.push_back("wqkv");
-  if (overlap.wo == Overlap::blocks) layers.push_back("wo");
-  if (overlap.w13 == Overlap::blocks) layers.push_back("w13");
-  if (overlap.w2 == Overlap::blocks) layers.push_back("w2");
+  for (const BlockLayer& layer : kBlockLayers)
+    if (overlap.*layer.overlap == Overlap::blocks) layers.push_back(layer.name);
   return layers.empty() ? "" : fmt::format(" (in blocks: {})", fmt::join(layers, ", "));
 }
 
