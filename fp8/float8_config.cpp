@@ -18,17 +18,16 @@ std::vector<std::string> recipes() {
 }
 
 void declare_statistics(config::Section& s, Float8Config& c) {
-  s.field("enable_statistics", c.enable_statistics)
-      .meaning("report amax, underflow and saturation per layer and role at log steps");
-  s.field("alert_underflow", c.alert_underflow)
-      .range(0, 1)
-      .meaning("warn where more than this fraction of an input's or weight's elements became zero; 1: never");
-  s.field("alert_gradient_underflow", c.alert_gradient_underflow)
-      .range(0, 1)
-      .meaning("the same of an output's gradient");
-  s.field("alert_saturation", c.alert_saturation)
-      .range(0, 1)
-      .meaning("warn where more than this fraction of elements was past the largest number; 1: never");
+  s.field("enable_statistics", c.enable_statistics,
+          "report amax, underflow and saturation per layer and role at log steps");
+  s.field("alert_underflow", c.alert_underflow,
+          "warn where more than this fraction of an input's or weight's elements became zero; 1: never")
+      .range(0, 1);
+  s.field("alert_gradient_underflow", c.alert_gradient_underflow, "the same of an output's gradient")
+      .range(0, 1);
+  s.field("alert_saturation", c.alert_saturation,
+          "warn where more than this fraction of elements was past the largest number; 1: never")
+      .range(0, 1);
 }
 
 }  // namespace
@@ -36,65 +35,55 @@ void declare_statistics(config::Section& s, Float8Config& c) {
 void declare(config::Section& s, Float8PolicyConfig& c) {
   std::vector<std::string> names = recipes();
   names.push_back("bf16");
-  s.field("match", c.match).required().meaning("glob over GEMM names, such as layers.*.feed_forward.w2");
-  s.field("recipe", c.recipe).required().one_of(names).meaning("what these GEMMs run in");
+  s.field("match", c.match, "glob over GEMM names, such as layers.*.feed_forward.w2").required();
+  s.field("recipe", c.recipe, "what these GEMMs run in").required().one_of(names);
 }
 
 void declare(config::Section& s, Float8Config& c) {
   s.meaning("FP8 matrix multiplication; in force when model.converters holds quantize.linear.float8");
-  s.field("recipe_name", c.recipe_name).one_of(recipes()).meaning("how each operand is scaled");
-  s.field("filter_fqns", c.filter_fqns)
-      .meaning(
+  s.field("recipe_name", c.recipe_name, "how each operand is scaled").one_of(recipes());
+  s.field("filter_fqns", c.filter_fqns,
           "GEMMs whose name contains one of these stay in high precision; auto_filter_small_kn adds "
           "torchao's size rule");
-  s.list("policy", c.policy)
-      .meaning("recipe or bf16 by GEMM name; the last match decides; what cannot hold is refused");
-  s.field("high_precision_first_blocks", c.high_precision_first_blocks)
-      .at_least(0)
-      .meaning("first blocks that stay in high precision");
-  s.field("high_precision_last_blocks", c.high_precision_last_blocks)
-      .at_least(0)
-      .meaning("last blocks that stay in high precision");
-  s.field("auto", c.automatic)
-      .meaning(
+  s.list("policy", c.policy,
+         "recipe or bf16 by GEMM name; the last match decides; what cannot hold is refused");
+  s.field("high_precision_first_blocks", c.high_precision_first_blocks,
+          "first blocks that stay in high precision")
+      .at_least(0);
+  s.field("high_precision_last_blocks", c.high_precision_last_blocks,
+          "last blocks that stay in high precision")
+      .at_least(0);
+  s.field("auto", c.automatic,
           "time what a step does in FP8 and in BF16, for each shape of a layer, before step 1; keep FP8 only "
           "where it is faster");
-  s.field("auto_decisions", c.auto_decisions)
-      .meaning(
+  s.field("auto_decisions", c.auto_decisions,
           "auto: take the measurements from this decisions.json, of a run on the GPU, instead of making "
           "them");
-  s.field("emulate", c.emulate)
-      .meaning("run a recipe that the GPU lacks, in BF16 arithmetic on the same codes");
-  s.field("power_of_two_scales", c.power_of_two_scales).meaning("round scales down to powers of two");
+  s.field("emulate", c.emulate, "run a recipe that the GPU lacks, in BF16 arithmetic on the same codes");
+  s.field("power_of_two_scales", c.power_of_two_scales, "round scales down to powers of two");
   using Fast = fp8::FastAccumulation;
   s.choice("fast_accumulation", c.fast_accumulation,
-           {{"forward", Fast::forward}, {"all", Fast::all}, {"none", Fast::none}})
-      .meaning(
-          "products that a GPU's tensor cores sum fast (14 bits between promotions to FP32): those of "
-          "forward, of backward too, or none; scales of blocks are promoted block by block as it is");
-  s.field("amax_history_length", c.amax_history_length)
+           {{"forward", Fast::forward}, {"all", Fast::all}, {"none", Fast::none}},
+           "products that a GPU's tensor cores sum fast (14 bits between promotions to FP32): those of "
+           "forward, of backward too, or none; scales of blocks are promoted block by block as it is");
+  s.field("amax_history_length", c.amax_history_length,
+          "recipe delayed: steps whose largest amax gives the scale")
       .range(1, 1 << 16)
-      .unit("steps")
-      .meaning("recipe delayed: steps whose largest amax gives the scale");
-  s.field("margin", c.margin)
-      .range(0, 16)
-      .unit("bits")
-      .meaning("recipe delayed: scale is divided by 2^margin");
-  s.field("enable_fsdp_float8_all_gather", c.enable_fsdp_float8_all_gather)
-      .meaning("FSDP gathers weights as FP8 codes");
+      .unit("steps");
+  s.field("margin", c.margin, "recipe delayed: scale is divided by 2^margin").range(0, 16).unit("bits");
+  s.field("enable_fsdp_float8_all_gather", c.enable_fsdp_float8_all_gather,
+          "FSDP gathers weights as FP8 codes");
   using Keep = Float8Config::KeepCodes;
   s.choice("keep_weight_codes", c.keep_weight_codes,
-           {{"auto", Keep::automatic}, {"true", Keep::yes}, {"false", Keep::no}})
-      .meaning(
-          "keep the FP8 codes of weights that FSDP gathers in BF16 for the whole step (quantized and "
-          "gathered once) or make them again after every gather (less memory); auto: keep where memory "
-          "suffices");
-  s.field("enable_tp_float8_all_gather", c.enable_tp_float8_all_gather)
-      .meaning("sequence parallel gathers activations as FP8 codes");
-  s.field("enable_float8_gradient_all_to_all", c.enable_float8_gradient_all_to_all)
-      .meaning("exchange gradients as FP8 chunks, summed in FP32");
-  s.field("pad_vocabulary", c.pad_vocabulary)
-      .meaning(
+           {{"auto", Keep::automatic}, {"true", Keep::yes}, {"false", Keep::no}},
+           "keep the FP8 codes of weights that FSDP gathers in BF16 for the whole step (quantized and "
+           "gathered once) or make them again after every gather (less memory); auto: keep where memory "
+           "suffices");
+  s.field("enable_tp_float8_all_gather", c.enable_tp_float8_all_gather,
+          "sequence parallel gathers activations as FP8 codes");
+  s.field("enable_float8_gradient_all_to_all", c.enable_float8_gradient_all_to_all,
+          "exchange gradients as FP8 chunks, summed in FP32");
+  s.field("pad_vocabulary", c.pad_vocabulary,
           "pad the rows of an output layer that policy puts in FP8 to 16 x tensor parallel degree, outside "
           "of softmax and files");
   declare_statistics(s, c);

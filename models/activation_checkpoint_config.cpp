@@ -11,13 +11,13 @@ namespace ottava {
 void declare(config::Section& s, ActivationCheckpointConfig& c) {
   s.meaning("memory for time: what backward recomputes instead of keeping it");
   using Mode = ActivationCheckpointConfig::Mode;
-  s.choice("mode", c.mode, {{"none", Mode::none}, {"selective", Mode::selective}, {"full", Mode::full}})
+  s.choice("mode", c.mode, {{"none", Mode::none}, {"selective", Mode::selective}, {"full", Mode::full}},
+           "keep everything, some, or only the input of each block; results are bitwise the same")
       .refuse_value("memory_budget",
-                    "it is not built yet; selective with selective_ac_option op comes nearest")
-      .meaning("keep everything, some, or only the input of each block; results are bitwise the same");
-  s.field("selective_ac_option", c.selective_ac_option)
-      .or_scalar()
-      .meaning("op: cheap operations of every block; n: every n-th block in full");
+                    "it is not built yet; selective with selective_ac_option op comes nearest");
+  s.field("selective_ac_option", c.selective_ac_option,
+          "op: cheap operations of every block; n: every n-th block in full")
+      .or_scalar();
 }
 
 int64_t ActivationCheckpointConfig::every_nth_block() const {

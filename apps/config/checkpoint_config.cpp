@@ -9,53 +9,48 @@ namespace ottava {
 
 void declare(config::Section& s, CheckpointConfig& c) {
   s.meaning("saving and resuming; every checkpoint is a folder that Hugging Face loads");
-  s.field("enable", c.enable).meaning("save, and resume from the newest checkpoint of the folder");
-  s.field("folder", c.folder).meaning("folder inside job.dump_folder");
-  s.field("interval", c.interval).at_least(1).unit("steps").meaning("steps between checkpoints");
-  s.field("keep_latest_k", c.keep_latest_k).at_least(0).meaning("older ones are deleted; 0: keep all");
-  s.field("keep_every", c.keep_every)
+  s.field("enable", c.enable, "save, and resume from the newest checkpoint of the folder");
+  s.field("folder", c.folder, "folder inside job.dump_folder");
+  s.field("interval", c.interval, "steps between checkpoints").at_least(1).unit("steps");
+  s.field("keep_latest_k", c.keep_latest_k, "older ones are deleted; 0: keep all").at_least(0);
+  s.field("keep_every", c.keep_every,
+          "checkpoints of steps that are multiples of it are kept for good, beside the latest; 0: none")
       .at_least(0)
-      .unit("steps")
-      .meaning("checkpoints of steps that are multiples of it are kept for good, beside the latest; 0: none");
-  s.field("load_step", c.load_step)
+      .unit("steps");
+  s.field("load_step", c.load_step, "checkpoint to resume from; -1: the newest good one")
       .at_least(-1)
-      .unit("steps")
-      .meaning("checkpoint to resume from; -1: the newest good one");
-  s.field("advance_data_steps", c.advance_data_steps)
-      .at_least(0)
-      .unit("steps")
-      .meaning(
+      .unit("steps");
+  s.field("advance_data_steps", c.advance_data_steps,
           "after loading load_step, leave out the data of so many steps: to pass a stretch on which training "
-          "came to grief; stages of a mixture, which are places in the data, come as much sooner");
-  s.field("load_only", c.load_only).meaning("load, but never save");
-  s.field("exclude_from_loading", c.exclude_from_loading)
+          "came to grief; stages of a mixture, which are places in the data, come as much sooner")
+      .at_least(0)
+      .unit("steps");
+  s.field("load_only", c.load_only, "load, but never save");
+  s.field("exclude_from_loading", c.exclude_from_loading,
+          "parts that start afresh: train_state counts steps and tokens, lr_scheduler is the position in the "
+          "schedule")
       .one_of({"optimizer", "lr_scheduler", "dataloader", "train_state", "float8_history"})
       .rename_value("data_loader", "dataloader")
       .refuse_value("model",
-                    "without its weights a checkpoint continues nothing: start a run in another dump_folder")
-      .meaning(
-          "parts that start afresh: train_state counts steps and tokens, lr_scheduler is the position in the "
-          "schedule");
-  s.field("initial_load_path", c.initial_load_path)
-      .meaning("checkpoint or Hugging Face folder to start from, when the run has none of its own");
-  s.field("initial_load_model_only", c.initial_load_model_only)
-      .meaning("take only weights from initial_load_path");
-  s.field("last_save_model_only", c.last_save_model_only)
-      .meaning("the last save holds only weights, in export_dtype: the run cannot go on from it");
+                    "without its weights a checkpoint continues nothing: start a run in another dump_folder");
+  s.field("initial_load_path", c.initial_load_path,
+          "checkpoint or Hugging Face folder to start from, when the run has none of its own");
+  s.field("initial_load_model_only", c.initial_load_model_only, "take only weights from initial_load_path");
+  s.field("last_save_model_only", c.last_save_model_only,
+          "the last save holds only weights, in export_dtype: the run cannot go on from it");
   s.choice("export_dtype", c.export_dtype,
-           {{"float32", DType::f32}, {"bfloat16", DType::bf16}, {"float16", DType::f16}})
-      .meaning("dtype of the weights that last_save_model_only saves");
+           {{"float32", DType::f32}, {"bfloat16", DType::bf16}, {"float16", DType::f16}},
+           "dtype of the weights that last_save_model_only saves");
   using Async = CheckpointConfig::Async;
   s.choice("async_mode", c.async_mode,
            {{"disabled", Async::disabled},
             {"async", Async::async},
-            {"async_with_pinned_mem", Async::async_with_pinned_mem}})
-      .meaning(
-          "write in the background from a copy in host memory; async_with_pinned_mem: pinned, filled from a "
-          "GPU "
-          "beside the next step");
-  s.field("enable_first_step_checkpoint", c.enable_first_step_checkpoint)
-      .meaning("save after step 1 too, which proves that saving works");
+            {"async_with_pinned_mem", Async::async_with_pinned_mem}},
+           "write in the background from a copy in host memory; async_with_pinned_mem: pinned, filled from a "
+           "GPU "
+           "beside the next step");
+  s.field("enable_first_step_checkpoint", c.enable_first_step_checkpoint,
+          "save after step 1 too, which proves that saving works");
 
   s.renamed("enable_checkpoint", "checkpoint.enable");
   s.renamed("initial_load_model_weights_only", "checkpoint.initial_load_model_only");

@@ -11,19 +11,17 @@ void declare(config::Section& s, EvaluationConfig& c) {
   s.meaning(
       "between steps, multiple-choice questions, in batches of validation's size and length, and texts that "
       "the model goes on with");
-  s.field("enable", c.enable)
-      .meaning("score tasks and continue prompts at step 1, every freq steps and at the end");
-  s.list("tasks", c.tasks)
-      .meaning(
-          "files of questions by name, as `ottava eval` takes them: query, choices and gold, HellaSwag's or "
-          "ARC's");
-  s.field("freq", c.freq).at_least(1).unit("steps").meaning("training steps between them");
-  s.field("max_examples", c.max_examples).at_least(-1).meaning("questions of each task; -1: all");
-  s.field("prompts", c.prompts).meaning("texts to go on with: to the log, metrics.jsonl and TensorBoard");
-  s.field("max_new_tokens", c.max_new_tokens).at_least(1).unit("tokens").meaning("added to each prompt");
-  s.field("temperature", c.temperature)
-      .at_least(0)
-      .meaning("of the samples, drawn by training.seed; 0: always the likeliest token");
+  s.field("enable", c.enable, "score tasks and continue prompts at step 1, every freq steps and at the end");
+  s.list("tasks", c.tasks,
+         "files of questions by name, as `ottava eval` takes them: query, choices and gold, HellaSwag's or "
+         "ARC's");
+  s.field("freq", c.freq, "training steps between them").at_least(1).unit("steps");
+  s.field("max_examples", c.max_examples, "questions of each task; -1: all").at_least(-1);
+  s.field("prompts", c.prompts, "texts to go on with: to the log, metrics.jsonl and TensorBoard");
+  s.field("max_new_tokens", c.max_new_tokens, "added to each prompt").at_least(1).unit("tokens");
+  s.field("temperature", c.temperature,
+          "of the samples, drawn by training.seed; 0: always the likeliest token")
+      .at_least(0);
 }
 
 void validate(const EvaluationConfig& c, config::Problems& problems) {

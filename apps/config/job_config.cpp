@@ -12,12 +12,12 @@ std::string JobConfig::in_dump_folder(const std::string& name) const {
 
 void declare(config::Section& s, JobConfig& c) {
   s.meaning("the experiment as a whole");
-  s.field("dump_folder", c.dump_folder)
-      .meaning("folder that everything is written into, relative to the working directory");
-  s.field("description", c.description).meaning("first line of the log");
-  s.field("print_config", c.print_config).meaning("print the resolved configuration at start");
-  s.field("save_config_file", c.save_config_file)
-      .meaning("also write the resolved configuration to this file in dump_folder");
+  s.field("dump_folder", c.dump_folder,
+          "folder that everything is written into, relative to the working directory");
+  s.field("description", c.description, "first line of the log");
+  s.field("print_config", c.print_config, "print the resolved configuration at start");
+  s.field("save_config_file", c.save_config_file,
+          "also write the resolved configuration to this file in dump_folder");
   s.renamed("print_args", "job.print_config");
 }
 

@@ -68,35 +68,31 @@ std::vector<double> MixtureStageConfig::numbers() const {
 }
 
 void declare(config::Section& s, MixtureSourceConfig& c) {
-  s.field("name", c.name).required().meaning("of the source in the log and the metrics");
-  s.field("path", c.path).required().meaning("as training.dataset_path");
-  s.field("weight", c.weight)
-      .at_least(0)
-      .meaning("share of the tokens, relative to the other sources' weights");
-  s.field("repeat", c.repeat)
-      .above(0)
-      .meaning(
+  s.field("name", c.name, "of the source in the log and the metrics").required();
+  s.field("path", c.path, "as training.dataset_path").required();
+  s.field("weight", c.weight, "share of the tokens, relative to the other sources' weights").at_least(0);
+  s.field("repeat", c.repeat,
           "instead of weights: how often this source is seen while the others are seen their number of "
-          "times");
-  s.field("max_epochs", c.max_epochs)
+          "times")
+      .above(0);
+  s.field("max_epochs", c.max_epochs,
+          "a run that would see this source more often is refused; null: above 4 it is warned of")
       .above(0)
-      .unit("epochs")
-      .meaning("a run that would see this source more often is refused; null: above 4 it is warned of");
-  s.field("format", c.format).one_of(data::format_names()).meaning("as training.format");
-  s.field("text_key", c.text_key).meaning("key of the text in JSON lines");
+      .unit("epochs");
+  s.field("format", c.format, "as training.format").one_of(data::format_names());
+  s.field("text_key", c.text_key, "key of the text in JSON lines");
 }
 
 void declare(config::Section& s, MixtureStageConfig& c) {
-  s.field("from_step", c.from_step).required().at_least(2).meaning("first step with these weights");
-  s.field("weights", c.weights)
+  s.field("from_step", c.from_step, "first step with these weights").required().at_least(2);
+  s.field("weights", c.weights, "one for each source, in their order; 0: no more of it")
       .required()
-      .or_scalar()
-      .meaning("one for each source, in their order; 0: no more of it");
+      .or_scalar();
 }
 
 void declare(config::Section& s, ValidationSetConfig& c) {
-  s.field("name", c.name).required().meaning("of the set in the log and the metrics");
-  s.field("path", c.path).required().meaning("as validation.dataset_path");
+  s.field("name", c.name, "of the set in the log and the metrics").required();
+  s.field("path", c.path, "as validation.dataset_path").required();
 }
 
 void validate(const std::vector<MixtureSourceConfig>& sources, const std::vector<MixtureStageConfig>& stages,

@@ -17,25 +17,20 @@ ProfilingConfig::Phase ProfilingConfig::phase_of(int64_t step) const {
 
 void declare(config::Section& s, ProfilingConfig& c) {
   s.meaning("traces of whole steps, for Perfetto and tools for PyTorch's traces");
-  s.field("enable_profiling", c.enable_profiling).meaning("trace some steps of every profile_freq");
-  s.field("save_traces_folder", c.save_traces_folder)
-      .meaning("below job.dump_folder: iteration_STEP/rankR_trace.json.gz");
-  s.field("profile_freq", c.profile_freq)
+  s.field("enable_profiling", c.enable_profiling, "trace some steps of every profile_freq");
+  s.field("save_traces_folder", c.save_traces_folder,
+          "below job.dump_folder: iteration_STEP/rankR_trace.json.gz");
+  s.field("profile_freq", c.profile_freq, "steps from one trace to the next").at_least(1).unit("steps");
+  s.field("profiler_active", c.profiler_active, "steps in a trace: the last of every profile_freq")
       .at_least(1)
-      .unit("steps")
-      .meaning("steps from one trace to the next");
-  s.field("profiler_active", c.profiler_active)
-      .at_least(1)
-      .unit("steps")
-      .meaning("steps in a trace: the last of every profile_freq");
-  s.field("profiler_warmup", c.profiler_warmup)
+      .unit("steps");
+  s.field("profiler_warmup", c.profiler_warmup,
+          "steps before them that run as traced ones do, and are not kept")
       .at_least(0)
-      .unit("steps")
-      .meaning("steps before them that run as traced ones do, and are not kept");
-  s.field("profile_ranks", c.profile_ranks)
-      .meaning("auto: up to 8 ranks, then the first of each machine; all; or their numbers, as in 0,8,16");
-  s.field("enable_nvtx", c.enable_nvtx)
-      .meaning("NVTX ranges around what traced steps do, for Nsight Systems");
+      .unit("steps");
+  s.field("profile_ranks", c.profile_ranks,
+          "auto: up to 8 ranks, then the first of each machine; all; or their numbers, as in 0,8,16");
+  s.field("enable_nvtx", c.enable_nvtx, "NVTX ranges around what traced steps do, for Nsight Systems");
 }
 
 void validate(const ProfilingConfig& c, config::Problems& problems) {

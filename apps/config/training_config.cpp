@@ -17,107 +17,93 @@ using config::Value;
 namespace {
 
 void declare_data(config::Section& s, TrainingConfig& c) {
-  s.field("dataset", c.dataset).meaning("a name for the log; the text itself is dataset_path");
-  s.field("dataset_path", c.dataset_path)
-      .meaning(
+  s.field("dataset", c.dataset, "a name for the log; the text itself is dataset_path");
+  s.field("dataset_path", c.dataset_path,
           "text to train on: file, folder, glob, @file that lists them, or several; relative to the working "
           "directory, else to this file");
-  s.list("mixture", c.mixture)
-      .meaning(
-          "in place of dataset_path: sources by name, each with a share of the tokens (core/data/README.md)");
-  s.list("mixture_stages", c.mixture_stages).meaning("new weights of the sources from a step on");
-  s.field("text_key", c.text_key).meaning("key of the text in JSON lines");
-  s.field("format", c.format)
-      .one_of(data::format_names())
-      .meaning(
+  s.list("mixture", c.mixture,
+         "in place of dataset_path: sources by name, each with a share of the tokens (core/data/README.md)");
+  s.list("mixture_stages", c.mixture_stages, "new weights of the sources from a step on");
+  s.field("text_key", c.text_key, "key of the text in JSON lines");
+  s.field("format", c.format,
           "form of all files of dataset_path (and validation's): auto: by content and name; tokens_u16, "
           "tokens_u32: bare token ids, as nanoGPT's train.bin; messages, sharegpt, prompt_completion: JSON "
-          "lines of conversations (section chat)");
+          "lines of conversations (section chat)")
+      .one_of(data::format_names());
   using BadRecords = TrainingConfig::BadRecords;
-  s.choice("bad_records", c.bad_records, {{"error", BadRecords::error}, {"skip", BadRecords::skip}})
-      .meaning(
-          "a line of JSON lines that is no object with the text ends the run, or is left out and counted");
-  s.field("data_check_seconds", c.data_check_seconds)
-      .range(0, 1e6)
-      .unit("s")
-      .meaning(
+  s.choice("bad_records", c.bad_records, {{"error", BadRecords::error}, {"skip", BadRecords::skip}},
+           "a line of JSON lines that is no object with the text ends the run, or is left out and counted");
+  s.field("data_check_seconds", c.data_check_seconds,
           "spent before the first step on looking through as much of the data as it allows (0: one segment); "
-          "the rest is looked through during training");
-  s.field("add_bos", c.add_bos).meaning("begin every document with the tokenizer's BOS");
-  s.field("add_eos", c.add_eos).meaning("end every document with the tokenizer's EOS");
-  s.field("shuffle", c.shuffle).meaning("permute blocks and documents anew in every epoch, by seed");
+          "the rest is looked through during training")
+      .range(0, 1e6)
+      .unit("s");
+  s.field("add_bos", c.add_bos, "begin every document with the tokenizer's BOS");
+  s.field("add_eos", c.add_eos, "end every document with the tokenizer's EOS");
+  s.field("shuffle", c.shuffle, "permute blocks and documents anew in every epoch, by seed");
 }
 
 void declare_batch(config::Section& s, TrainingConfig& c) {
   constexpr double kMost = 1 << 30;
-  s.field("local_batch_size", c.local_batch_size)
+  s.field("local_batch_size", c.local_batch_size, "sequences per data-parallel rank and micro-batch")
       .range(1, kMost)
-      .unit("sequences")
-      .meaning("sequences per data-parallel rank and micro-batch");
-  s.field("global_batch_size", c.global_batch_size)
-      .range(-1, kMost)
-      .unit("sequences")
-      .meaning(
+      .unit("sequences");
+  s.field("global_batch_size", c.global_batch_size,
           "sequences per step; more than the ranks hold at once are accumulated; -1: "
-          "local_batch_size x ranks");
-  s.field("seq_len", c.seq_len).range(1, kMost).unit("tokens").meaning("length of a sequence");
-  s.field("steps", c.steps).at_least(1).unit("steps").meaning("optimizer steps of the whole run");
-  s.field("epochs", c.epochs)
+          "local_batch_size x ranks")
+      .range(-1, kMost)
+      .unit("sequences");
+  s.field("seq_len", c.seq_len, "length of a sequence").range(1, kMost).unit("tokens");
+  s.field("steps", c.steps, "optimizer steps of the whole run").at_least(1).unit("steps");
+  s.field("epochs", c.epochs,
+          "how often the data is seen; steps follows from it once the data was counted, whatever it says")
       .above(0)
-      .unit("epochs")
-      .meaning(
-          "how often the data is seen; steps follows from it once the data was counted, whatever it says");
-  s.field("max_norm", c.max_norm)
-      .above(0)
-      .meaning("gradients with a larger global norm are scaled down to it");
-  s.field("z_loss_weight", c.z_loss_weight)
-      .range(0, 1)
-      .meaning(
+      .unit("epochs");
+  s.field("max_norm", c.max_norm, "gradients with a larger global norm are scaled down to it").above(0);
+  s.field("z_loss_weight", c.z_loss_weight,
           "c of a second loss, c (log of the softmax's denominator)^2 per token, which keeps logits from "
-          "growing; logged by itself; 0: none, 1e-5 to 1e-4 are usual");
+          "growing; logged by itself; 0: none, 1e-5 to 1e-4 are usual")
+      .range(0, 1);
 }
 
 void declare_precision(config::Section& s, TrainingConfig& c) {
-  s.choice("dtype", c.dtype, {{"float32", DType::f32}})
+  s.choice("dtype", c.dtype, {{"float32", DType::f32}}, "master weights")
       .refuse_value("bfloat16",
                     "weights and optimizer state without FP32 masters stop learning; optimizer.state_dtype "
-                    "bfloat16 saves half of the state")
-      .meaning("master weights");
+                    "bfloat16 saves half of the state");
   s.choice("mixed_precision_param", c.mixed_precision_param,
-           {{"bfloat16", DType::bf16}, {"float32", DType::f32}})
-      .meaning("compute, and what FSDP gathers");
+           {{"bfloat16", DType::bf16}, {"float32", DType::f32}}, "compute, and what FSDP gathers");
   s.choice("mixed_precision_reduce", c.mixed_precision_reduce,
-           {{"float32", DType::f32}, {"bfloat16", DType::bf16}})
-      .meaning("gradient sums between shards and replicas; those of micro-batches are float32");
-  s.field("mixed_precision_level", c.mixed_precision_level)
-      .one_of({"", "O0", "O1", "O2"})
-      .meaning("short for precisions: O0 FP32, O1 FP8 compute, O2 BF16 compute; empty: as the keys say");
-  s.field("loss_scale", c.loss_scale)
-      .or_scalar()
-      .meaning("none, dynamic, or a constant; gradients are unscaled before the norm");
-  s.field("max_consecutive_skipped_steps", c.max_consecutive_skipped_steps)
+           {{"float32", DType::f32}, {"bfloat16", DType::bf16}},
+           "gradient sums between shards and replicas; those of micro-batches are float32");
+  s.field("mixed_precision_level", c.mixed_precision_level,
+          "short for precisions: O0 FP32, O1 FP8 compute, O2 BF16 compute; empty: as the keys say")
+      .one_of({"", "O0", "O1", "O2"});
+  s.field("loss_scale", c.loss_scale, "none, dynamic, or a constant; gradients are unscaled before the norm")
+      .or_scalar();
+  s.field("max_consecutive_skipped_steps", c.max_consecutive_skipped_steps,
+          "steps in a row whose gradient is not finite before the run ends with an error")
       .at_least(0)
-      .unit("steps")
-      .meaning("steps in a row whose gradient is not finite before the run ends with an error");
+      .unit("steps");
 }
 
 }  // namespace
 
 void declare(config::Section& s, DataloaderConfig& c) {
   s.meaning("threads that read, tokenize and pack ahead of training");
-  s.field("num_workers", c.num_workers).range(0, 1024).unit("threads").meaning("0: chosen from the cores");
-  s.field("prefetch_factor", c.prefetch_factor)
+  s.field("num_workers", c.num_workers, "0: chosen from the cores").range(0, 1024).unit("threads");
+  s.field("prefetch_factor", c.prefetch_factor,
+          "segments (about 4 MiB of text) tokenized ahead of use; null: chosen")
       .range(1, 1024)
-      .unit("segments")
-      .meaning("segments (about 4 MiB of text) tokenized ahead of use; null: chosen");
+      .unit("segments");
 }
 
 void declare(config::Section& s, SkipSpikesConfig& c) {
   s.meaning("leave out steps whose loss or gradient norm is far above those before");
-  s.field("window", c.window).range(8, 65536).unit("steps").meaning("steps that a step is compared with");
-  s.field("sigma", c.sigma)
-      .at_least(0)
-      .meaning("skip above their mean plus so many standard deviations; 0: skip none, 6 is usual");
+  s.field("window", c.window, "steps that a step is compared with").range(8, 65536).unit("steps");
+  s.field("sigma", c.sigma,
+          "skip above their mean plus so many standard deviations; 0: skip none, 6 is usual")
+      .at_least(0);
 }
 
 void declare(config::Section& s, TrainingConfig& c) {
@@ -125,22 +111,19 @@ void declare(config::Section& s, TrainingConfig& c) {
   declare_data(s, c);
   declare_batch(s, c);
   declare_precision(s, c);
-  s.field("device", c.device).one_of({"auto", "cpu", "cuda"}).meaning("auto: a GPU when one can be used");
-  s.field("cuda_graphs", c.cuda_graphs)
-      .one_of({"auto", "on", "off"})
-      .meaning(
+  s.field("device", c.device, "auto: a GPU when one can be used").one_of({"auto", "cpu", "cuda"});
+  s.field("cuda_graphs", c.cuda_graphs,
           "launch a step's work as a whole, recorded once; auto: where that is possible, and the log says "
-          "why not");
-  s.field("gemm_cache", c.gemm_cache)
-      .meaning(
+          "why not")
+      .one_of({"auto", "on", "off"});
+  s.field("gemm_cache", c.gemm_cache,
           "folder that keeps what was measured for later runs: algorithms of a GPU's matrix products, the "
           "CPU's peak; auto: "
           "$XDG_CACHE_HOME/ottava or ~/.cache/ottava; off: none");
-  s.field("threads", c.threads)
+  s.field("threads", c.threads, "CPU threads per rank; 0: cores / ranks on this machine")
       .range(0, 4096)
-      .unit("threads")
-      .meaning("CPU threads per rank; 0: cores / ranks on this machine");
-  s.field("seed", c.seed).at_least(0).meaning("decides initial weights and order of data");
+      .unit("threads");
+  s.field("seed", c.seed, "decides initial weights and order of data").at_least(0);
   s.section("skip_spikes", c.skip_spikes);
   s.section("dataloader", c.dataloader);
 

@@ -8,22 +8,18 @@ namespace ottava {
 void declare(config::Section& s, ValidationConfig& c) {
   constexpr double kMost = 1 << 30;
   s.meaning("loss on other text, between steps");
-  s.field("enable", c.enable).meaning("validate at step 1 and every freq steps");
-  s.field("dataset", c.dataset).meaning("a name for the log; the text itself is dataset_path");
-  s.field("dataset_path", c.dataset_path)
-      .meaning("text to validate on: file, folder, glob, @file that lists them, or several");
-  s.list("datasets", c.datasets)
-      .meaning("in place of dataset_path: several sets by name, each with a loss of its own");
-  s.field("local_batch_size", c.local_batch_size)
+  s.field("enable", c.enable, "validate at step 1 and every freq steps");
+  s.field("dataset", c.dataset, "a name for the log; the text itself is dataset_path");
+  s.field("dataset_path", c.dataset_path,
+          "text to validate on: file, folder, glob, @file that lists them, or several");
+  s.list("datasets", c.datasets,
+         "in place of dataset_path: several sets by name, each with a loss of its own");
+  s.field("local_batch_size", c.local_batch_size, "sequences per data-parallel rank and pass")
       .range(1, kMost)
-      .unit("sequences")
-      .meaning("sequences per data-parallel rank and pass");
-  s.field("seq_len", c.seq_len).range(1, kMost).unit("tokens").meaning("length of a sequence");
-  s.field("freq", c.freq).at_least(1).unit("steps").meaning("training steps between validations");
-  s.field("steps", c.steps)
-      .at_least(-1)
-      .unit("batches")
-      .meaning("batches per validation; -1: all of the text");
+      .unit("sequences");
+  s.field("seq_len", c.seq_len, "length of a sequence").range(1, kMost).unit("tokens");
+  s.field("freq", c.freq, "training steps between validations").at_least(1).unit("steps");
+  s.field("steps", c.steps, "batches per validation; -1: all of the text").at_least(-1).unit("batches");
   s.section("dataloader", c.dataloader);
 }
 

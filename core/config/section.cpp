@@ -51,10 +51,6 @@ std::string_view name_of(Type type) {
   return kNames[static_cast<size_t>(type)];
 }
 
-Field& Field::meaning(std::string text) {
-  meaning_text = std::move(text);
-  return *this;
-}
 Field& Field::unit(std::string text) {
   unit_text = std::move(text);
   return *this;
@@ -109,31 +105,32 @@ Field& Field::refused(std::string why) {
   return *this;
 }
 
-Field& Section::add(std::string name, Type type) {
+Field& Section::add(std::string name, Type type, std::string meaning) {
   Field& f = fields_.emplace_back();
   f.path = join(name);
   f.name = std::move(name);
   f.type = type;
+  f.meaning_text = std::move(meaning);
   return f;
 }
 
 template <class T>
-Field& Section::field(std::string name, T& target) {
-  Field& f = add(std::move(name), kType<T>);
+Field& Section::field(std::string name, T& target, std::string meaning) {
+  Field& f = add(std::move(name), kType<T>, std::move(meaning));
   bind(f, target);
   return f;
 }
-template Field& Section::field(std::string, bool&);
-template Field& Section::field(std::string, int64_t&);
-template Field& Section::field(std::string, double&);
-template Field& Section::field(std::string, std::string&);
-template Field& Section::field(std::string, std::optional<bool>&);
-template Field& Section::field(std::string, std::optional<int64_t>&);
-template Field& Section::field(std::string, std::optional<double>&);
-template Field& Section::field(std::string, std::optional<std::string>&);
+template Field& Section::field(std::string, bool&, std::string);
+template Field& Section::field(std::string, int64_t&, std::string);
+template Field& Section::field(std::string, double&, std::string);
+template Field& Section::field(std::string, std::string&, std::string);
+template Field& Section::field(std::string, std::optional<bool>&, std::string);
+template Field& Section::field(std::string, std::optional<int64_t>&, std::string);
+template Field& Section::field(std::string, std::optional<double>&, std::string);
+template Field& Section::field(std::string, std::optional<std::string>&, std::string);
 
-Field& Section::field(std::string name, std::vector<std::string>& target) {
-  Field& f = add(std::move(name), Type::text_list);
+Field& Section::field(std::string name, std::vector<std::string>& target, std::string meaning) {
+  Field& f = add(std::move(name), Type::text_list, std::move(meaning));
   f.get = [&target] { return Value::list_of(target); };
   f.set = [&target](const Value& v) {
     target.clear();
@@ -145,12 +142,13 @@ Field& Section::field(std::string name, std::vector<std::string>& target) {
 
 Section& Section::section(std::string name) { return sections_.emplace_back(join(name)); }
 
-Field& Section::foreign(std::string name, Value fallback) {
+Field& Section::foreign(std::string name, Value fallback, std::string meaning) {
   constexpr Type kTypes[] = {Type::text, Type::boolean,   Type::integer, Type::real,
                              Type::text, Type::text_list, Type::text};  // by Value::Kind
   Field& f = foreign(std::move(name), kTypes[static_cast<size_t>(fallback.kind)]);
   f.nullable = false;
   f.fallback = std::move(fallback);
+  f.meaning_text = std::move(meaning);
   return f;
 }
 

@@ -31,8 +31,6 @@ std::string_view name_of(Type type);
 /// row.
 class Field {
  public:
-  /// One line for the printed configuration, editors and configs/keys.md. Ends without a full stop.
-  Field& meaning(std::string text);
   /// "steps", "bytes", "seconds", ...
   Field& unit(std::string text);
   Field& range(double least, double most);
@@ -55,10 +53,11 @@ class Field {
   std::string name;  ///< "warmup_steps"
   std::string path;  ///< "lr_scheduler.warmup_steps"
   Type type = Type::text;
-  bool nullable = false;   ///< null is a value of its own; elsewhere null means the default
-  bool has_target = true;  ///< false: known, checked, and kept nowhere
-  Value fallback;          ///< the default
-  std::string meaning_text, unit_text, fate_text;
+  bool nullable = false;     ///< null is a value of its own; elsewhere null means the default
+  bool has_target = true;    ///< false: known, checked, and kept nowhere
+  Value fallback;            ///< the default
+  std::string meaning_text;  ///< one line; empty for a foreign key
+  std::string unit_text, fate_text;
   Fate fate = Fate::used;
   double least = -std::numeric_limits<double>::infinity(), most = std::numeric_limits<double>::infinity();
   bool least_open = false, most_open = false;  ///< the bound itself is outside
@@ -88,11 +87,13 @@ class Field {
 
 /// The table of a section's keys, bound to one instance of its struct. Beside a struct stands
 ///     void declare(config::Section& s, OptimizerConfig& c) {
-///       s.field("lr", c.lr).at_least(0).meaning("peak learning rate");
-///       s.choice("decay_type", c.decay_type, {{"linear", Decay::linear}, {"cosine", Decay::cosine}});
+///       s.field("lr", c.lr, "peak learning rate").at_least(0);
+///       s.choice("decay_type", c.decay_type, {{"linear", Decay::linear}, {"cosine", Decay::cosine}},
+///                "how the learning rate falls");
 ///       s.section("float8", c.float8);
 ///     }
-/// and from it come parsing, overrides, the printed configuration and the schema. Defaults are the
+/// and from it come parsing, overrides, the printed configuration and the schema. The meaning of a key is one
+/// line for the printed configuration, editors and configs/keys.md, without a full stop. Defaults are the
 /// values that the instance has when it is declared. The instance must outlive the section.
 class Section {
  public:
@@ -102,17 +103,18 @@ class Section {
 
   /// T is bool, int64_t, double, std::string, or an optional of one of these, which also takes null.
   template <class T>
-  Field& field(std::string name, T& target);
+  Field& field(std::string name, T& target, std::string meaning);
   /// A list; one text may be written without brackets, and `a,b,c` on the command line.
-  Field& field(std::string name, std::vector<std::string>& target);
+  Field& field(std::string name, std::vector<std::string>& target, std::string meaning);
 
   /// An enumeration by its names.
   template <class E>
-  Field& choice(std::string name, E& target, std::vector<std::pair<std::string, E>> names);
+  Field& choice(std::string name, E& target, std::vector<std::pair<std::string, E>> names,
+                std::string meaning);
 
   /// A list of tables, each declared by its own `declare`.
   template <class T>
-  Field& list(std::string name, std::vector<T>& target);
+  Field& list(std::string name, std::vector<T>& target, std::string meaning);
 
   /// A nested section, declared by its own `declare`.
   template <class T>
@@ -120,7 +122,7 @@ class Section {
   Section& section(std::string name);
 
   /// A key that other trainers' files have and that is kept nowhere; `fallback` gives its type and default.
-  Field& foreign(std::string name, Value fallback);
+  Field& foreign(std::string name, Value fallback, std::string meaning = {});
   Field& foreign(std::string name, Type type);  ///< default null
 
   /// `old` (a key of this section, or a whole section) is now called `path` (full: "training.seed").
@@ -145,7 +147,7 @@ class Section {
   const std::string* find_rename(std::string_view old) const;
 
  private:
-  Field& add(std::string name, Type type);
+  Field& add(std::string name, Type type, std::string meaning = {});
 
   std::string path_, meaning_;
   std::deque<Field> fields_;  // deque: references stay valid while the table grows
@@ -154,9 +156,10 @@ class Section {
 };
 
 template <class E>
-Field& Section::choice(std::string name, E& target, std::vector<std::pair<std::string, E>> names) {
+Field& Section::choice(std::string name, E& target, std::vector<std::pair<std::string, E>> names,
+                       std::string meaning) {
   static_assert(std::is_enum_v<E>);
-  Field& f = add(std::move(name), Type::text);
+  Field& f = add(std::move(name), Type::text, std::move(meaning));
   f.accepts_scalar = true;
   for (const auto& [text, value] : names) f.choices.push_back(text);
   f.get = [&target, names] {
@@ -175,8 +178,8 @@ Field& Section::choice(std::string name, E& target, std::vector<std::pair<std::s
 }
 
 template <class T>
-Field& Section::list(std::string name, std::vector<T>& target) {
-  Field& f = add(std::move(name), Type::table_list);
+Field& Section::list(std::string name, std::vector<T>& target, std::string meaning) {
+  Field& f = add(std::move(name), Type::table_list, std::move(meaning));
   auto declared = [](T& element, const std::string& path) {
     Section section(path);
     declare(section, element);

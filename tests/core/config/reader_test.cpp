@@ -34,25 +34,28 @@ struct Sample {
 };
 
 void declare(Section& s, Rule& c) {
-  s.field("match", c.match).required().meaning("what it is for");
-  s.field("to", c.to).one_of({"a", "b"}).meaning("where");
-  s.field("factor", c.factor).above(0);
+  s.field("match", c.match, "what it is for").required();
+  s.field("to", c.to, "where").one_of({"a", "b"});
+  s.field("factor", c.factor, "").above(0);
 }
 
 void declare(Section& s, Sample& c) {
   s.meaning("a section");
-  s.field("flag", c.flag).meaning("a flag");
-  s.field("count", c.count).range(1, 100).unit("steps").meaning("a count");
-  s.field("rate", c.rate).above(0).below(1);
-  s.field("name", c.name);
-  s.field("maybe", c.maybe).at_least(0);
-  s.field("maybe_flag", c.maybe_flag);
-  s.field("maybe_name", c.maybe_name);
-  s.field("names", c.names).one_of({"a", "b", "c"}).rename_value("aa", "a").refuse_value("z", "z is last");
+  s.field("flag", c.flag, "a flag");
+  s.field("count", c.count, "a count").range(1, 100).unit("steps");
+  s.field("rate", c.rate, "").above(0).below(1);
+  s.field("name", c.name, "");
+  s.field("maybe", c.maybe, "").at_least(0);
+  s.field("maybe_flag", c.maybe_flag, "");
+  s.field("maybe_name", c.maybe_name, "");
+  s.field("names", c.names, "")
+      .one_of({"a", "b", "c"})
+      .rename_value("aa", "a")
+      .refuse_value("z", "z is last");
   using Mode = Sample::Mode;
-  s.choice("mode", c.mode, {{"on", Mode::on}, {"off", Mode::off}, {"3", Mode::three}})
+  s.choice("mode", c.mode, {{"on", Mode::on}, {"off", Mode::off}, {"3", Mode::three}}, "")
       .refuse_value("maybe", "be clear");
-  s.list("rules", c.rules);
+  s.list("rules", c.rules, "");
   s.foreign("old_switch", Value::of(false)).noted("there is no switch");
   s.foreign("old_depth", Value::of(int64_t{1})).noted("there is no switch");
   s.foreign("danger", Value::of(int64_t{1})).refused("it changes results");
