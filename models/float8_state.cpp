@@ -13,16 +13,13 @@ namespace ottava {
 Float8State::Float8State(Arena& arena, RankGroups& ranks, Options options)
     : ranks_(ranks), options_(std::move(options)), runs_(options_.products.size()) {
   const int64_t slots = slot_count();
-  auto place = [&](std::string_view name, DType dtype, Shape shape) {
-    return arena.persistent(name, dtype, shape, MemoryCategory::data);
-  };
-  current_ = place("fp8 amaxes", DType::u32, {options_.in_flight * slots});
-  largest_ = place("fp8 step amaxes", DType::u32, {slots});
-  non_finite_ = place("fp8 flags", DType::u32, {slots});
-  if (options_.counts) counters_ = place("fp8 counters", DType::i64, {slots, 3});
+  current_ = arena.persistent("fp8 amaxes", DType::u32, {options_.in_flight * slots});
+  largest_ = arena.persistent("fp8 step amaxes", DType::u32, {slots});
+  non_finite_ = arena.persistent("fp8 flags", DType::u32, {slots});
+  if (options_.counts) counters_ = arena.persistent("fp8 counters", DType::i64, {slots, 3});
   if (!contains(options_.is_delayed, true)) return;
-  scale_amax_ = place("fp8 scale amaxes", DType::u32, {slots});
-  history_ = {.rows = place("fp8 amax history", DType::u32, {options_.amax_history_length, slots}),
+  scale_amax_ = arena.persistent("fp8 scale amaxes", DType::u32, {slots});
+  history_ = {.rows = arena.persistent("fp8 amax history", DType::u32, {options_.amax_history_length, slots}),
               .margin = options_.margin};
 }
 

@@ -32,28 +32,16 @@ Batches resolve_batches(const Config& c, const Mesh& mesh) {
 }
 
 FsdpOptions resolve_fsdp(const Config& c) {
-  using Reshard = ParallelismConfig::Reshard;
-  using Reduce = ParallelismConfig::Reduce;
-  FsdpOptions out;
+  const ParallelismConfig& p = c.parallelism;
   // training.dtype bfloat16 is TorchTitan's all-BF16 mode; here masters stay FP32 and only the moments are
   // halved.
-  out.compute = c.training.mixed_precision_param;
-  out.reduce = c.training.mixed_precision_reduce;
-  out.optimizer_state = c.optimizer.state_dtype;
-  switch (c.parallelism.fsdp_reshard_after_forward) {
-    case Reshard::automatic:
-      out.reshard = FsdpOptions::Reshard::automatic;
-      break;
-    case Reshard::always:
-      out.reshard = FsdpOptions::Reshard::always;
-      break;
-    case Reshard::never:
-      out.reshard = FsdpOptions::Reshard::never;
-      break;
-  }
-  out.prefetch = static_cast<int>(c.parallelism.fsdp_prefetch);
-  out.reduce_every_micro_batch = c.parallelism.fsdp_reduce_every_microbatch != Reduce::once_per_step;
-  return out;
+  return {
+      .compute = c.training.mixed_precision_param,
+      .reduce = c.training.mixed_precision_reduce,
+      .optimizer_state = c.optimizer.state_dtype,
+      .reshard = p.fsdp_reshard_after_forward,
+      .prefetch = static_cast<int>(p.fsdp_prefetch),
+      .reduce_every_micro_batch = p.fsdp_reduce_every_microbatch != ParallelismConfig::Reduce::once_per_step};
 }
 
 bool reductions_cross(const FsdpOptions& options, bool graphs) {

@@ -13,13 +13,12 @@ Evaluator::Evaluator(Options options, Device device)
 
 void Evaluator::build(Arena& arena) {
   const Shape shape{options_.batch, options_.sequence};
-  tokens_ = arena.persistent("tokens", DType::i32, shape, MemoryCategory::data);
-  targets_ = arena.persistent("targets", DType::i32, shape, MemoryCategory::data);
-  document_start_ = arena.persistent("document starts", DType::i32, shape, MemoryCategory::data);
-  positions_ = arena.persistent("positions", DType::i32, shape, MemoryCategory::data);
-  loss_sum_ = arena.persistent("loss sum", DType::f32, {1}, MemoryCategory::data);
-  losses_ =
-      arena.persistent("losses", DType::f32, {options_.batch * options_.sequence}, MemoryCategory::data);
+  tokens_ = arena.persistent("tokens", DType::i32, shape);
+  targets_ = arena.persistent("targets", DType::i32, shape);
+  document_start_ = arena.persistent("document starts", DType::i32, shape);
+  positions_ = arena.persistent("positions", DType::i32, shape);
+  loss_sum_ = arena.persistent("loss sum", DType::f32, {1});
+  losses_ = arena.persistent("losses", DType::f32, {options_.batch * options_.sequence});
 }
 
 void Evaluator::run(const StepContext& c) {

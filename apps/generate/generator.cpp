@@ -32,9 +32,9 @@ void Generator::build(Arena& arena) {
         {arena.persistent("key cache", options_.compute, shape, MemoryCategory::activations),
          arena.persistent("value cache", options_.compute, shape, MemoryCategory::activations)});
   }
-  tokens_ = arena.persistent("tokens", DType::i32, {1, options_.prompt_tokens}, MemoryCategory::data);
-  positions_ = arena.persistent("positions", DType::i32, {options_.prompt_tokens}, MemoryCategory::data);
-  logits_ = arena.persistent("logits", DType::f32, {1, m.vocab_size}, MemoryCategory::data);
+  tokens_ = arena.persistent("tokens", DType::i32, {1, options_.prompt_tokens});
+  positions_ = arena.persistent("positions", DType::i32, {options_.prompt_tokens});
+  logits_ = arena.persistent("logits", DType::f32, {1, m.vocab_size});
 }
 
 void Generator::run(const StepContext& c, int64_t tokens, int64_t position) {

@@ -31,8 +31,7 @@ MicroBatchInputs::MicroBatchInputs(const TrainingShape& shape, Stream& stream, A
   if (shape.block_causal || context_parallel > 1) names.push_back("positions");
   if (shape.block_causal) names.push_back("document starts");
   for (std::string_view name : names)
-    places_.push_back(
-        arena.persistent(name, DType::i32, {std::max(held, of_validation)}, MemoryCategory::data));
+    places_.push_back(arena.persistent(name, DType::i32, {std::max(held, of_validation)}));
   if (stream.target().type == DeviceType::cuda)
     ring_ = std::make_unique<InputRing>(stream, arena, names, std::max(count, of_validation));
 }

@@ -34,19 +34,16 @@ StepUpdate::StepUpdate(const TrainingShape& shape, const LlamaParameters& table,
       parameters_(parameters),
       float8_(float8),
       muon_(stream, arena, *ranks.stage, parameters, shape.muon) {
-  const auto of = [&](std::string_view name, DType dtype, Shape s) {
-    return arena.persistent(name, dtype, s, MemoryCategory::data);
-  };
-  scalars_ = of("step scalars", DType::f32, {kStepScalars});
-  step_ = of("step", DType::i64, {1});
-  sum_of_squares_ = of("sum of squares", DType::f64, {1});
-  skipped_ = of("skipped", DType::i32, {1});
+  scalars_ = arena.persistent("step scalars", DType::f32, {kStepScalars});
+  step_ = arena.persistent("step", DType::i64, {1});
+  sum_of_squares_ = arena.persistent("sum of squares", DType::f64, {1});
+  skipped_ = arena.persistent("skipped", DType::i32, {1});
   if (stream.type() == DeviceType::cuda) pinned_ = PinnedInputs(stream.device(), 2 * kMemoryAlignment);
   if (shape.spikes.sigma <= 0) return;
-  spikes_ = {.loss_sum = of("loss of the step", DType::f32, {1}),
-             .window = of("spike window", DType::f32, {2, shape.spikes.window}),
-             .known = of("spike window's steps", DType::i64, {1}),
-             .found = of("spike bounds", DType::f32, {4}),
+  spikes_ = {.loss_sum = arena.persistent("loss of the step", DType::f32, {1}),
+             .window = arena.persistent("spike window", DType::f32, {2, shape.spikes.window}),
+             .known = arena.persistent("spike window's steps", DType::i64, {1}),
+             .found = arena.persistent("spike bounds", DType::f32, {4}),
              .scalars = scalars_,
              .skipped = skipped_};
   restore({});

@@ -6,17 +6,14 @@
 namespace ottava {
 
 TokenPass::TokenPass(Arena& arena, const LlamaConfig& m, DType compute, Size size) {
-  auto take = [&](std::string_view name, DType dtype, Shape shape, MemoryCategory category) {
-    return arena.persistent(name, dtype, shape, category);
-  };
   const Shape cache{size.texts, size.length, m.kv_heads * m.head_dim};
   for (int64_t layer = 0; layer < m.layers; ++layer) {
-    caches_.push_back({take("keys of samples", compute, cache, MemoryCategory::activations),
-                       take("values of samples", compute, cache, MemoryCategory::activations)});
+    caches_.push_back({arena.persistent("keys of samples", compute, cache, MemoryCategory::activations),
+                       arena.persistent("values of samples", compute, cache, MemoryCategory::activations)});
   }
-  tokens_ = take("tokens of samples", DType::i32, {size.texts, 1}, MemoryCategory::data);
-  positions_ = take("positions of samples", DType::i32, {size.texts}, MemoryCategory::data);
-  logits_ = take("logits of samples", DType::f32, {size.texts, m.vocab_size}, MemoryCategory::data);
+  tokens_ = arena.persistent("tokens of samples", DType::i32, {size.texts, 1});
+  positions_ = arena.persistent("positions of samples", DType::i32, {size.texts});
+  logits_ = arena.persistent("logits of samples", DType::f32, {size.texts, m.vocab_size});
 }
 
 std::vector<float> TokenPass::run(const StepContext& c, const LlamaModel& model,

@@ -34,26 +34,24 @@ TrainingEngine::TrainingEngine(TrainingShape shape, Stream& stream, Arena& arena
   const RankRows rows = rows_of(shape_.batch, shape_.sequence);
   inputs_ = std::make_unique<MicroBatchInputs>(shape_, stream, arena, ranks.context_parallel.size());
   update_ = std::make_unique<StepUpdate>(shape_, table_, stream, arena, ranks, *parameters_, float8_.get());
-  loss_sum_ = arena.persistent("loss sum", DType::f32, {1}, MemoryCategory::data);
-  if (shape_.model_options.z_loss_weight > 0)
-    z_loss_sum_ = arena.persistent("z-loss sum", DType::f32, {1}, MemoryCategory::data);
+  loss_sum_ = arena.persistent("loss sum", DType::f32, {1});
+  if (shape_.model_options.z_loss_weight > 0) z_loss_sum_ = arena.persistent("z-loss sum", DType::f32, {1});
   if (shape_.validation_batch > 0) {
     token_losses_ = arena.persistent("token losses", DType::f32,
-                                     {rows_of(shape_.validation_batch, shape_.validation_sequence).tokens()},
-                                     MemoryCategory::data);
+                                     {rows_of(shape_.validation_batch, shape_.validation_sequence).tokens()});
   }
   // FP8 products are of whole groups of 16 rows.
   const int64_t texts = shape_.float8.is_on() ? (shape_.prompts + 15) / 16 * 16 : shape_.prompts;
   if (shape_.prompts > 0)
     token_pass_ = std::make_unique<TokenPass>(arena, shape_.model, shape_.parameters.compute,
                                               TokenPass::Size{texts, shape_.sample_length});
-  loss_sums_ = arena.persistent("loss sums", DType::f32, {shape_.micro_batches}, MemoryCategory::data);
+  loss_sums_ = arena.persistent("loss sums", DType::f32, {shape_.micro_batches});
   if (shape_.sequence_losses) {
-    sequence_losses_ = arena.persistent("sequence losses", DType::f32, {rows.batch}, MemoryCategory::data);
-    step_sequence_losses_ = arena.persistent("sequence losses of the step", DType::f32,
-                                             {shape_.micro_batches * rows.batch}, MemoryCategory::data);
+    sequence_losses_ = arena.persistent("sequence losses", DType::f32, {rows.batch});
+    step_sequence_losses_ =
+        arena.persistent("sequence losses of the step", DType::f32, {shape_.micro_batches * rows.batch});
   }
-  if (pipeline_) stage_value_ = arena.persistent("value of a stage", DType::f64, {1}, MemoryCategory::data);
+  if (pipeline_) stage_value_ = arena.persistent("value of a stage", DType::f64, {1});
   Tensor workspace =
       arena.persistent("matmul workspace", DType::u8, {matmul_workspace_bytes}, MemoryCategory::workspace);
   if (stream.type() != DeviceType::meta) set_matmul_workspace(stream, workspace);

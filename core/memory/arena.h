@@ -52,7 +52,8 @@ class Arena {
   Arena(const Arena&) = delete;
 
   /// Memory for the life of the arena; only before the first phase. Zero on the host.
-  Tensor persistent(std::string_view name, DType dtype, Shape shape, MemoryCategory category);
+  Tensor persistent(std::string_view name, DType dtype, Shape shape,
+                    MemoryCategory category = MemoryCategory::data);
   /// Memory within a phase. In a phase only.
   Allocation allocate(std::string_view name, DType dtype, Shape shape, MemoryCategory category);
 

@@ -14,7 +14,7 @@ InputRing::InputRing(Stream& compute, Arena& arena, std::span<const std::string_
     Slot slot{.uploaded = Event(compute.device()), .taken = Event(compute.device())};
     int64_t bytes = 0;
     for (std::string_view name : names) {
-      slot.device.push_back(arena.persistent(name, DType::i32, {elements}, MemoryCategory::data));
+      slot.device.push_back(arena.persistent(name, DType::i32, {elements}));
       bytes += aligned(slot.device.back().bytes());
     }
     if (is_real) {

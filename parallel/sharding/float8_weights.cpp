@@ -45,7 +45,7 @@ Float8Weights::Float8Weights(Arena& arena, RankGroups& ranks, const std::vector<
       entries_(options_.specs.size()) {
   const auto count = std::ssize(entries_);
   auto slots = [&](std::string_view name, DType dtype, Shape shape) {
-    return arena.persistent(name, dtype, shape, MemoryCategory::data);
+    return arena.persistent(name, dtype, shape);
   };
   amax_ = slots("weight amaxes", DType::u32, {count});
   updated_amax_ = slots("updated weight amaxes", DType::u32, {count});
@@ -84,7 +84,7 @@ void Float8Weights::place_shared(Arena& arena) {
   if (scratch > 0)
     transpose_scratch_ = arena.persistent("weight transpose", DType::u8, {scratch}, MemoryCategory::compute);
   if (columns == 0) return;
-  column_amax_ = arena.persistent("weight column amaxes", DType::u32, {columns}, MemoryCategory::data);
+  column_amax_ = arena.persistent("weight column amaxes", DType::u32, {columns});
   columns = 0;
   for (Entry& e : entries_) {
     if (!e.exchanges_column_amax()) continue;
@@ -137,7 +137,7 @@ void Float8Weights::place_resident(Arena& arena, size_t i, WeightUse use) {
   if (!is_backward || !columnwise) form.whole.rowwise = codes(name, {e.rows, e.columns});
   if (columnwise) form.whole.columnwise = codes(name + ".transposed", {e.columns, e.rows});
   if (fp8::takes_column_amax(form.whole)) {
-    form.column_amax = arena.persistent(name + ".column amax", DType::u32, {e.columns}, MemoryCategory::data);
+    form.column_amax = arena.persistent(name + ".column amax", DType::u32, {e.columns});
   }
 }
 

@@ -12,6 +12,7 @@
 #include "parallel/sharding/float8_exchange.h"
 #include "parallel/sharding/float8_weights.h"
 #include "parallel/sharding/parameter_spec.h"
+#include "parallel/sharding/reshard.h"
 #include "parallel/sharding/shard_packing.h"
 
 namespace ottava {
@@ -30,11 +31,7 @@ struct ParameterShard {
 };
 
 struct FsdpOptions {
-  enum class Reshard {
-    automatic,  ///< the last unit stays whole from forward to backward, where it is needed at once
-    always,
-    never,  ///< units stay whole from forward to the optimizer step (ZeRO-2)
-  };
+  using Reshard = ottava::Reshard;
   DType compute = DType::bf16;
   DType reduce = DType::f32;  ///< of gradient sums between shards and replicas; of tensor-parallel ranks f32
   DType optimizer_state = DType::f32;

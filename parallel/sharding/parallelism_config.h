@@ -6,13 +6,14 @@
 #include <vector>
 
 #include "core/config/declare.h"
+#include "parallel/sharding/reshard.h"
 
 namespace ottava {
 
 /// Section `parallelism`; mesh axes from outer to inner: pp, dp_replicate, dp_shard, cp, tp. What keys mean:
 /// parallelism_config.cpp.
 struct ParallelismConfig {
-  enum class Reshard { automatic, always, never };
+  using Reshard = ottava::Reshard;
   enum class Reduce { automatic, every_microbatch, once_per_step };
 
   int64_t data_parallel_replicate_degree = 1;
