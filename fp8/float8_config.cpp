@@ -74,11 +74,11 @@ void declare(config::Section& s, Float8Config& c) {
   s.field("enable_fsdp_float8_all_gather", c.enable_fsdp_float8_all_gather,
           "FSDP gathers weights as FP8 codes");
   using Keep = Float8Config::KeepCodes;
-  s.choice("keep_weight_codes", c.keep_weight_codes,
-           {{"auto", Keep::automatic}, {"true", Keep::yes}, {"false", Keep::no}},
-           "keep the FP8 codes of weights that FSDP gathers in BF16 for the whole step (quantized and "
-           "gathered once) or make them again after every gather (less memory); auto: keep where memory "
-           "suffices");
+  s.choice(
+      "keep_weight_codes", c.keep_weight_codes,
+      {{"auto", Keep::automatic}, {"true", Keep::yes}, {"false", Keep::no}},
+      "keep the FP8 codes of weights that FSDP gathers in BF16 for the whole step (quantized and gathered "
+      "once) or make them again after every gather (less memory); auto: keep where memory suffices");
   s.field("enable_tp_float8_all_gather", c.enable_tp_float8_all_gather,
           "sequence parallel gathers activations as FP8 codes");
   s.field("enable_float8_gradient_all_to_all", c.enable_float8_gradient_all_to_all,

@@ -164,8 +164,7 @@ void check_hardware(GemmDecision& decision, const Float8Config& config, const Po
     const std::string names = listed(has, [](RecipeName name) { return name_of(name); });
     fail<DeviceError>("fp8",
                       "this GPU does not multiply recipe {} ({}): it has {}; set "
-                      "quantize.linear.float8.emulate to run it in "
-                      "bf16 arithmetic on the same codes",
+                      "quantize.linear.float8.emulate to run it in bf16 arithmetic on the same codes",
                       name_of(decision.recipe->name), decision.gemm.name, names.empty() ? "none" : names);
   }
   decision.is_emulated = true;
@@ -191,9 +190,8 @@ void settle(GemmDecision& decision, const Choice& choice, const Float8Config& co
     if (!inputs.measured_speedup || (decision.is_emulated && !inputs.is_measured_elsewhere)) {
       fail<ConfigError>("fp8",
                         "quantize.linear.float8.auto measures FP8 against bf16, which says nothing on a "
-                        "device that emulates "
-                        "FP8: leave it out, or set quantize.linear.float8.auto_decisions to the "
-                        "decisions.json of a run on the GPU");
+                        "device that emulates FP8: leave it out, or set "
+                        "quantize.linear.float8.auto_decisions to the decisions.json of a run on the GPU");
     }
     decision.is_measured = true;
     const std::optional<double> speedup = inputs.measured_speedup(decision.gemm, *decision.recipe);

@@ -33,8 +33,7 @@ void declare_dimensions(config::Section& s, ModelConfig& c) {
   s.field("n_kv_heads", c.n_kv_heads, "key and value heads (grouped-query attention)").range(1, kMostDim);
   s.field("head_dim", c.head_dim, "width of a head; null: dim / n_heads").range(2, 1024);
   s.field("ffn_dim", c.ffn_dim,
-          "width of the feed-forward; null: int(8 dim / 3) x ffn_dim_multiplier, rounded up to "
-          "multiple_of")
+          "width of the feed-forward; null: int(8 dim / 3) x ffn_dim_multiplier, rounded up to multiple_of")
       .range(1, 8 * kMostDim);
   s.field("ffn_dim_multiplier", c.ffn_dim_multiplier, "see ffn_dim").above(0);
   s.field("multiple_of", c.multiple_of, "see ffn_dim").range(1, kMostDim);

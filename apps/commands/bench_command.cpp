@@ -1,5 +1,7 @@
 #include "apps/commands/bench_command.h"
 
+#include <fmt/ostream.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
@@ -25,6 +27,8 @@
 
 namespace ottava {
 namespace {
+
+using fmt::print;
 
 struct LabelCost {
   double ideal_seconds = 0, flops = 0;
@@ -102,8 +106,7 @@ std::string saves_text(SaveTimes t, const CheckpointConfig& c, int64_t snapshot)
   const double with = median_of(t.with), without = median_of(t.without);
   return fmt::format(
       "asynchronous save ({}): step {:.4f} s with one in flight, {:.4f} s without ({:+.1f}%), medians of {}; "
-      "begun in "
-      "{:.4f} s, complete {:.3f} s later; snapshot {:.3f} GiB",
+      "begun in {:.4f} s, complete {:.3f} s later; snapshot {:.3f} GiB",
       c.async_mode == CheckpointConfig::Async::async ? "async" : "async_with_pinned_mem", with, without,
       100 * (with / without - 1), t.with.size(), median_of(t.begun), median_of(t.written), gib(snapshot));
 }
@@ -121,21 +124,20 @@ void print_operations(const Measured& m, const StepPlan& plan, const DevicePeaks
   const double step = m.profiled_seconds;
   double sum = 0, quantizing = 0;
   std::map<std::string, LabelCost> costs = cost_by_label(plan, peaks);
-  out << fmt::format("{:<28} {:>10} {:>7} {:>10} {:>12}\n", "operation", "ms", "share", "GFLOP/s",
-                     "utilization");
+  print(out, "{:<28} {:>10} {:>7} {:>10} {:>12}\n", "operation", "ms", "share", "GFLOP/s", "utilization");
   for (const auto& [s, label] : m.operations) {
     const LabelCost& cost = costs[label];
-    out << fmt::format("{:<28} {:>10.2f} {:>6.1f}% {:>10.1f} {:>11.1f}%\n", label, s * 1e3, 100 * s / step,
-                       cost.flops / s / 1e9, 100 * cost.ideal_seconds / s);
+    print(out, "{:<28} {:>10.2f} {:>6.1f}% {:>10.1f} {:>11.1f}%\n", label, s * 1e3, 100 * s / step,
+          cost.flops / s / 1e9, 100 * cost.ideal_seconds / s);
     sum += s;
     quantizing += label.ends_with(".quantize") ? s : 0;
   }
-  out << fmt::format("{:<28} {:>10.2f} {:>6.1f}%\n", "outside operations", (step - sum) * 1e3,
-                     100 * (step - sum) / step);
+  print(out, "{:<28} {:>10.2f} {:>6.1f}%\n", "outside operations", (step - sum) * 1e3,
+        100 * (step - sum) / step);
   if (plan.flops(Precision::fp8) > 0) {
-    out << fmt::format(
-        "FP8: amaxes, quantizing and transposing took {:.2f} ms, {:.1f}% of the step (rows .quantize)\n",
-        quantizing * 1e3, 100 * quantizing / step);
+    print(out,
+          "FP8: amaxes, quantizing and transposing took {:.2f} ms, {:.1f}% of the step (rows .quantize)\n",
+          quantizing * 1e3, 100 * quantizing / step);
   }
 }
 

@@ -1,5 +1,7 @@
 #include "apps/commands/bench_data_command.h"
 
+#include <fmt/ostream.h>
+
 #include <iostream>
 #include <memory>
 
@@ -12,6 +14,8 @@
 #include "core/stopwatch.h"
 
 namespace ottava {
+
+using fmt::print;
 
 int run_bench_data_command(const BenchDataCommand& command, std::ostream& out) {
   if (command.steps < 1) fail<ConfigError>("bench", "--steps is {}, expected at least 1", command.steps);
@@ -26,16 +30,16 @@ int run_bench_data_command(const BenchDataCommand& command, std::ostream& out) {
     for (int64_t first = 0; first < samples; first += batch)
       loader.read(first, batch, {inputs.data(), targets.data(), starts.data()});
   });
-  out << fmt::format("data: {} of {} from {} in {:.3f} s: {} tokens/s\n", counted(samples, "sequence"),
-                     counted(row, "token"), counted(std::ssize(loader.sources()), "source"), reading,
-                     with_commas(static_cast<int64_t>(samples * row / reading)));
+  print(out, "data: {} of {} from {} in {:.3f} s: {} tokens/s\n", counted(samples, "sequence"),
+        counted(row, "token"), counted(std::ssize(loader.sources()), "source"), reading,
+        with_commas(static_cast<int64_t>(samples * row / reading)));
   if (loader.sources().size() == 1) return 0;
   volatile int64_t place = 0;  // so that the work is done
   const double finding = seconds_of([&] {
     for (int64_t s = 0; s < samples; ++s) place = loader.mixture().at(s).index;
   });
-  out << fmt::format("mixture: {:.0f} ns to find a sequence's source and place, {:.4f}% of reading it\n",
-                     finding / samples * 1e9, 100 * finding / reading);
+  print(out, "mixture: {:.0f} ns to find a sequence's source and place, {:.4f}% of reading it\n",
+        finding / samples * 1e9, 100 * finding / reading);
   return 0;
 }
 

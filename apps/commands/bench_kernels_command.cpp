@@ -1,5 +1,7 @@
 #include "apps/commands/bench_kernels_command.h"
 
+#include <fmt/ostream.h>
+
 #include <algorithm>
 #include <iostream>
 
@@ -24,6 +26,8 @@
 
 namespace ottava {
 namespace {
+
+using fmt::print;
 
 constexpr double kMostSeconds = 0.1;  // of one operation
 
@@ -103,11 +107,11 @@ std::string operands_of(const Case& c) {
 
 void print(const Case& c, const BenchPeaks& peaks, std::ostream& out) {
   const RecordedOperation& o = c.operation;
-  out << fmt::format("{:<32} {:>6} {:>10.2f} {:>10.3f}", c.name, o.calls, o.bytes / 1e6, o.flops / 1e9);
+  print(out, "{:<32} {:>6} {:>10.2f} {:>10.3f}", c.name, o.calls, o.bytes / 1e6, o.flops / 1e9);
   if (c.seconds > 0) {
-    out << fmt::format(" {:>10.1f} {:>10} {:>9.1f}% {:>10.2f}", c.seconds * 1e6,
-                       c.planned > 0 ? fmt::format("{:.1f}", c.planned * 1e6) : "", 100 * c.share_of(peaks),
-                       1e3 * c.seconds * o.calls);
+    print(out, " {:>10.1f} {:>10} {:>9.1f}% {:>10.2f}", c.seconds * 1e6,
+          c.planned > 0 ? fmt::format("{:.1f}", c.planned * 1e6) : "", 100 * c.share_of(peaks),
+          1e3 * c.seconds * o.calls);
   }
   out << "  " << (c.problem.empty() ? operands_of(c) : c.problem) << std::endl;
 }
@@ -193,11 +197,11 @@ BenchPeaks measure_all(Step& step, const PlannedExperiment& experiment, double s
     planned += 1e3 * c.planned * c.operation.calls;
     print(c, peaks, out);
   }
-  out << fmt::format("together {:.1f} ms a step{}\n", milliseconds,
-                     planned > 0 ? fmt::format(", planned {:.1f}", planned) : "");
+  print(out, "together {:.1f} ms a step{}\n", milliseconds,
+        planned > 0 ? fmt::format(", planned {:.1f}", planned) : "");
   if (not_reached > 0)
-    out << fmt::format("{} not measured: {:.6g} s were over (--seconds)\n", counted(not_reached, "operation"),
-                       seconds);
+    print(out, "{} not measured: {:.6g} s were over (--seconds)\n", counted(not_reached, "operation"),
+          seconds);
   return peaks;
 }
 
@@ -221,11 +225,11 @@ int run_bench_kernels_command(const BenchKernelsCommand& command, std::ostream& 
   }
   Step step = record(planned, command);
   const int64_t calls = sum_of(step.cases, [](const Case& c) { return c.operation.calls; });
-  out << fmt::format("{} in {} a step\n", counted(std::ssize(step.cases), "distinct operation"),
-                     counted(calls, "call"));
+  print(out, "{} in {} a step\n", counted(std::ssize(step.cases), "distinct operation"),
+        counted(calls, "call"));
   BenchPeaks peaks;
   if (counts) {
-    out << fmt::format("{:<32} {:>6} {:>10} {:>10}  operands\n", "operation", "calls", "MB", "GFLOP");
+    print(out, "{:<32} {:>6} {:>10} {:>10}  operands\n", "operation", "calls", "MB", "GFLOP");
     for (const Case& c : step.cases) print(c, peaks, out);
   } else {
     peaks = measure_all(step, planned, command.seconds, out);

@@ -21,6 +21,8 @@
 namespace ottava {
 namespace {
 
+using fmt::print;
+
 namespace fs = std::filesystem;
 using checkpoint::compare_folders;
 using checkpoint::FolderDifference;
@@ -55,7 +57,7 @@ void print_training_state(const std::string& folder, std::ostream& out) {
   for (const auto& [name, value] : state.as_object(path)) {
     add_item(line, fmt::format("{} {}", name, value.is_string() ? value.as_string(path) : value.dump()));
   }
-  fmt::print(out, "state:    {}\n", line);
+  print(out, "state:    {}\n", line);
 }
 
 bool has_optimizer(const std::string& folder) {
@@ -64,23 +66,23 @@ bool has_optimizer(const std::string& folder) {
 
 bool print_differences(const FolderDifference& d, const CheckpointDiffOptions& options, std::string_view what,
                        std::ostream& out) {
-  for (const std::string& name : d.only_in_a) fmt::print(out, "only in {}: {}\n", options.a, name);
-  for (const std::string& name : d.only_in_b) fmt::print(out, "only in {}: {}\n", options.b, name);
-  for (const std::string& text : d.other_shape) fmt::print(out, "shapes differ: {}\n", text);
+  for (const std::string& name : d.only_in_a) print(out, "only in {}: {}\n", options.a, name);
+  for (const std::string& name : d.only_in_b) print(out, "only in {}: {}\n", options.b, name);
+  for (const std::string& text : d.other_shape) print(out, "shapes differ: {}\n", text);
   std::vector<TensorDifference> different;
   std::ranges::copy_if(d.tensors, std::back_inserter(different),
                        [](const TensorDifference& t) { return t.different > 0; });
   // NaN first: it is the largest difference there is.
   auto size = [](const TensorDifference& t) { return std::isnan(t.relative) ? HUGE_VAL : t.relative; };
   std::ranges::stable_sort(different, std::greater(), size);
-  fmt::print(out, "{}: {} of {} tensors in both differ\n", what, different.size(), d.tensors.size());
+  print(out, "{}: {} of {} tensors in both differ\n", what, different.size(), d.tensors.size());
   size_t shown = options.largest == 0 ? different.size() : static_cast<size_t>(options.largest);
   for (size_t i = 0; i < std::min(shown, different.size()); ++i) {
     const TensorDifference& t = different[i];
-    fmt::print(out, "  {:<60} relative {:.3e}  largest {:.3e}  {} of {} elements\n", t.name, t.relative,
-               t.max_abs, t.different, t.elements);
+    print(out, "  {:<60} relative {:.3e}  largest {:.3e}  {} of {} elements\n", t.name, t.relative, t.max_abs,
+          t.different, t.elements);
   }
-  if (shown < different.size()) fmt::print(out, "  and {} more\n", different.size() - shown);
+  if (shown < different.size()) print(out, "  and {} more\n", different.size() - shown);
   return d.same();
 }
 
@@ -100,24 +102,24 @@ void inspect_checkpoint(const CheckpointInspectOptions& options, std::ostream& o
   }
   const std::string stored =
       listed(types, [](const auto& type) { return fmt::format("{} {}", type.second, type.first); });
-  fmt::print(out, "{}\n", folder);
-  fmt::print(out, "step:     {}, saved by {} ({})\n", manifest.step, counted(manifest.world_size, "rank"),
-             manifest.layout);
-  fmt::print(out, "model:    {} in {} ({})\n", counted(parameters, "parameter"), counted(weights, "tensor"),
-             stored);
+  print(out, "{}\n", folder);
+  print(out, "step:     {}, saved by {} ({})\n", manifest.step, counted(manifest.world_size, "rank"),
+        manifest.layout);
+  print(out, "model:    {} in {} ({})\n", counted(parameters, "parameter"), counted(weights, "tensor"),
+        stored);
   int64_t moments = std::ssize(manifest.tensors) - weights;
   fmt::print(
       out, "optimizer: {}\n",
       moments == 0 ? "none: this checkpoint can start a run, not continue one" : counted(moments, "tensor"));
   print_training_state(folder, out);
-  fmt::print(out, "files:    {} with {}; sizes, headers and small files are as they were saved\n",
-             manifest.files.size(), bytes_text(total));
+  print(out, "files:    {} with {}; sizes, headers and small files are as they were saved\n",
+        manifest.files.size(), bytes_text(total));
   for (const Manifest::File& file : manifest.files)
-    fmt::print(out, "  {:<40} {}\n", file.name, bytes_text(file.bytes));
+    print(out, "  {:<40} {}\n", file.name, bytes_text(file.bytes));
   if (options.tensors == CheckpointInspectOptions::Tensors::summary) return;
   for (const Manifest::Tensor& tensor : manifest.tensors) {
-    fmt::print(out, "  {:<60} {:<5} {:<16} {}\n", tensor.name, tensor.type, shape_text(tensor.shape),
-               to_hex(tensor.checksum));
+    print(out, "  {:<60} {:<5} {:<16} {}\n", tensor.name, tensor.type, shape_text(tensor.shape),
+          to_hex(tensor.checksum));
   }
 }
 
@@ -126,11 +128,11 @@ bool verify_checkpoint(const CheckpointVerifyOptions& options, std::ostream& out
   int64_t tensors = 0;
   std::vector<std::string> problems =
       checkpoint::verify_checkpoint(folder, [&](const std::string&) { ++tensors; });
-  for (const std::string& problem : problems) fmt::print(out, "{}\n", problem);
+  for (const std::string& problem : problems) print(out, "{}\n", problem);
   if (problems.empty()) {
-    fmt::print(out, "{}: all {} tensors and all files are as they were saved\n", folder, tensors);
+    print(out, "{}: all {} tensors and all files are as they were saved\n", folder, tensors);
   } else {
-    fmt::print(out, "{}: {}\n", folder, counted(problems.size(), "problem"));
+    print(out, "{}: {}\n", folder, counted(problems.size(), "problem"));
   }
   return problems.empty();
 }
@@ -144,7 +146,7 @@ bool diff_checkpoints(const CheckpointDiffOptions& options, std::ostream& out) {
     SafetensorsFolder moments_a(a, "optimizer"), moments_b(b, "optimizer");
     same &= print_differences(compare_folders(moments_a, moments_b), options, "optimizer", out);
   } else if (has_optimizer(a) != has_optimizer(b)) {
-    fmt::print(out, "optimizer: only {} has any\n", has_optimizer(a) ? a : b);
+    print(out, "optimizer: only {} has any\n", has_optimizer(a) ? a : b);
     same = false;
   }
   return same;
@@ -157,10 +159,7 @@ void add_inspect_checkpoint(Command& checkpoint) {
   checkpoint.subcommand("inspect", "what a checkpoint is")
       .required("path", &o->path, "a step-N folder, or a run's folder of them")
       .flag("--tensors", &o->tensors, CheckpointInspectOptions::Tensors::list, "list every tensor")
-      .run([o] {
-        inspect_checkpoint(*o, std::cout);
-        return 0;
-      });
+      .run(o, inspect_checkpoint);
 }
 
 void add_verify(Command& checkpoint) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <iostream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -57,6 +58,14 @@ class Command {
   Command& notes(const char* text);
   /// `work` returns the exit code.
   void run(std::function<int()> work);
+  /// Work that prints what it finds, and throws where it cannot.
+  template <class Options>
+  void run(const std::shared_ptr<Options>& options, void (*work)(const Options&, std::ostream&)) {
+    run([=] {
+      work(*options, std::cout);
+      return 0;
+    });
+  }
 
  private:
   Command& flag(const char* name, std::function<void()> set, const char* meaning);

@@ -1,5 +1,7 @@
 #include "apps/commands/data_command.h"
 
+#include <fmt/ostream.h>
+
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -29,6 +31,8 @@
 
 namespace ottava {
 namespace {
+
+using fmt::print;
 
 namespace fs = std::filesystem;
 using namespace data;
@@ -114,15 +118,15 @@ std::string quote(std::string_view text, size_t limit) {
 
 void show_file(const DataFile& file, DataInspectOptions::Verify verify, std::ostream& out) {
   constexpr std::string_view kPacked[]{"", ", gzip", ", zstd"};
-  out << fmt::format("  {}: {}{}, {} bytes", file.path, name_of(file.format),
-                     kPacked[static_cast<size_t>(file.compression)], file.bytes);
+  print(out, "  {}: {}{}, {} bytes", file.path, name_of(file.format),
+        kPacked[static_cast<size_t>(file.compression)], file.bytes);
   if (is_tokenized(file.format)) {
     auto shard = TokenShard::open(file.path, file.format);
-    out << fmt::format(", {} of {} bytes", counted(shard->tokens(), "token"), shard->token_bytes());
+    print(out, ", {} of {} bytes", counted(shard->tokens(), "token"), shard->token_bytes());
     if (file.format == Format::ottava_shard) {
       ShardHeader header = read_shard_header(shard->file());
-      out << fmt::format(", {}, vocabulary {}, tokenizer {}", counted(header.documents, "document"),
-                         header.vocab_size, shard->fingerprint());
+      print(out, ", {}, vocabulary {}, tokenizer {}", counted(header.documents, "document"),
+            header.vocab_size, shard->fingerprint());
       if (verify == DataInspectOptions::Verify::contents) {
         uint64_t found = compute_token_checksum(shard->file(), shard->begin(), shard->end());
         if (found != header.checksum) {
@@ -171,8 +175,8 @@ DataPrepareTotals prepare_data(const DataPrepareOptions& options, std::ostream& 
   std::unique_ptr<ShardWriter> shard;
   auto finish_shard = [&] {
     shard->finish();
-    out << fmt::format("tokens-{:05}.bin: {}, {}\n", totals.shards, counted(shard->documents(), "document"),
-                       counted(shard->tokens(), "token"));
+    print(out, "tokens-{:05}.bin: {}, {}\n", totals.shards, counted(shard->documents(), "document"),
+          counted(shard->tokens(), "token"));
     totals.documents += shard->documents();
     totals.tokens += shard->tokens();
     ++totals.shards;
@@ -198,10 +202,10 @@ DataPrepareTotals prepare_data(const DataPrepareOptions& options, std::ostream& 
                     counted(corpus.files().size(), "file"), counted(corpus.bytes(), "byte"));
   }
   folder.complete();
-  out << fmt::format("{}: {}, {}, {} from {} of text ({:.3f} bytes per token)\n", options.output,
-                     counted(totals.shards, "shard"), counted(totals.documents, "document"),
-                     counted(totals.tokens, "token"), counted(totals.bytes, "byte"),
-                     static_cast<double>(totals.bytes) / totals.tokens);
+  print(out, "{}: {}, {}, {} from {} of text ({:.3f} bytes per token)\n", options.output,
+        counted(totals.shards, "shard"), counted(totals.documents, "document"),
+        counted(totals.tokens, "token"), counted(totals.bytes, "byte"),
+        static_cast<double>(totals.bytes) / totals.tokens);
   return totals;
 }
 
@@ -212,16 +216,15 @@ void inspect_conversations(const DataInspectOptions& options, const Tokenizer& t
                            const std::vector<std::vector<int32_t>>& conversations, std::ostream& out) {
   const std::string_view begin = options.is_coloured ? "\033[32m" : "[[",
                          end = options.is_coloured ? "\033[0m" : "]]";
-  out << fmt::format("the loss counts what is {}\n",
-                     options.is_coloured ? "green" : "in [[double brackets]]");
+  print(out, "the loss counts what is {}\n", options.is_coloured ? "green" : "in [[double brackets]]");
   int64_t counted_tokens = 0, tokens = 0;
   for (size_t c = 0; c < conversations.size(); ++c) {
     const auto of_loss = std::ranges::count_if(conversations[c], [](int32_t t) { return !is_masked(t); });
     counted_tokens += of_loss;
     tokens += std::ssize(conversations[c]);
     if (static_cast<int64_t>(c) >= options.documents) continue;
-    out << fmt::format("conversation {} ({}, {} of them count):\n", c,
-                       counted(conversations[c].size(), "token"), of_loss);
+    print(out, "conversation {} ({}, {} of them count):\n", c, counted(conversations[c].size(), "token"),
+          of_loss);
     bool counts = false;
     for (int32_t token : conversations[c]) {
       if (counts == is_masked(token)) out << ((counts = !counts) ? begin : end);
@@ -233,14 +236,13 @@ void inspect_conversations(const DataInspectOptions& options, const Tokenizer& t
   const WholePacked whole =
       pack_whole(conversations, {.seq_len = options.seq_len, .pad_id = tokenizer.pad_id().value_or(0)});
   const int64_t windows = whole.packed.windows(options.seq_len), room = windows * (options.seq_len + 1);
-  out << fmt::format(
-      "first block: {}, {}, {} of which count; {} of seq_len + 1 = {} tokens, {:.1f}% of them pads; {} "
-      "longer than "
-      "that left out\n",
-      counted(conversations.size(), "conversation"), counted(tokens, "token"), counted_tokens,
-      counted(windows, "window"), options.seq_len + 1,
-      room > 0 ? 100 * (1 - static_cast<double>(whole.tokens) / room) : 0.0,
-      counted(whole.too_long, "conversation"));
+  print(out,
+        "first block: {}, {}, {} of which count; {} of seq_len + 1 = {} tokens, {:.1f}% of them pads; {} "
+        "longer than that left out\n",
+        counted(conversations.size(), "conversation"), counted(tokens, "token"), counted_tokens,
+        counted(windows, "window"), options.seq_len + 1,
+        room > 0 ? 100 * (1 - static_cast<double>(whole.tokens) / room) : 0.0,
+        counted(whole.too_long, "conversation"));
 }
 
 }  // namespace
@@ -248,9 +250,8 @@ void inspect_conversations(const DataInspectOptions& options, const Tokenizer& t
 void inspect_data(const DataInspectOptions& options, std::ostream& out) {
   if (options.seq_len < 1) fail<ConfigError>(kInspect, "seq_len is {}, expected at least 1", options.seq_len);
   Corpus corpus(find_data_files(options.sources, format_named(options.format)), block_sizes(options.seq_len));
-  out << fmt::format("{}, {}, {} of about {} MiB\n", counted(corpus.files().size(), "file"),
-                     counted(corpus.bytes(), "byte"), counted(corpus.blocks(), "block"),
-                     corpus.sizes().block_bytes >> 20);
+  print(out, "{}, {}, {} of about {} MiB\n", counted(corpus.files().size(), "file"),
+        counted(corpus.bytes(), "byte"), counted(corpus.blocks(), "block"), corpus.sizes().block_bytes >> 20);
   for (const DataFile& file : corpus.files()) show_file(file, options.verify, out);
 
   std::shared_ptr<const Tokenizer> tokenizer;
@@ -290,18 +291,17 @@ void inspect_data(const DataInspectOptions& options, std::ostream& out) {
     } else if (document.kind == Document::Kind::text || document.kind == Document::Kind::json_line) {
       shown.assign(tokens[d].begin(), tokens[d].begin() + std::min<size_t>(tokens[d].size(), 256));
     }
-    out << fmt::format("document {} ({} {}): {}\n", d, tokens[d].size(),
-                       tokenizer ? "tokens" : "bytes or ids", quote(shown, 160));
+    print(out, "document {} ({} {}): {}\n", d, tokens[d].size(), tokenizer ? "tokens" : "bytes or ids",
+          quote(shown, 160));
   }
   if (!tokenizer) return;
   int64_t count = 0;
   for (const auto& list : tokens) count += std::ssize(list);
   double bytes = segment.bytes.size();
-  out << fmt::format(
-      "first block: {}, {}, {:.3f} bytes per token; {} of seq_len + 1 = {} tokens, {} dropped\n",
-      counted(tokens.size(), "document"), counted(count, "token"), count > 0 ? bytes / count : 0.0,
-      counted(count / (options.seq_len + 1), "window"), options.seq_len + 1,
-      counted(count % (options.seq_len + 1), "token"));
+  print(out, "first block: {}, {}, {:.3f} bytes per token; {} of seq_len + 1 = {} tokens, {} dropped\n",
+        counted(tokens.size(), "document"), counted(count, "token"), count > 0 ? bytes / count : 0.0,
+        counted(count / (options.seq_len + 1), "window"), options.seq_len + 1,
+        counted(count % (options.seq_len + 1), "token"));
 }
 
 namespace {
@@ -328,8 +328,7 @@ void add_inspect_data(Command& data) {
       .option("--tokenizer", &o->tokenizer, "count tokens with this")
       .option("--format", &o->format,
               "auto, text, json_lines, tokens_u16, tokens_u32; of conversations messages, sharegpt, "
-              "prompt_completion: of "
-              "all sources")
+              "prompt_completion: of all sources")
       .option("--chat-template", &o->chat_template,
               "of conversations: as chat.template; auto: as the tokenizer's folder says")
       .option("--train-on", &o->train_on, "of conversations: assistant, last or all, as chat.train_on")

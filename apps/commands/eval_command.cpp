@@ -67,10 +67,7 @@ void add_eval_command(Command& commands) {
       .option("--json", &o->json, "file for the scores and the log-likelihood of every choice")
       .option("--device", &o->device, "auto, cpu or cuda")
       .option("--dtype", &o->dtype, "bfloat16 or float32")
-      .run([o] {
-        run_eval_command(*o, std::cout);
-        return 0;
-      });
+      .run(o, run_eval_command);
 }
 
 }  // namespace ottava

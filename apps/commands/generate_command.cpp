@@ -1,5 +1,7 @@
 #include "apps/commands/generate_command.h"
 
+#include <fmt/ostream.h>
+
 #include <iostream>
 
 #include "apps/commands/command_line.h"
@@ -14,6 +16,8 @@
 
 namespace ottava {
 namespace {
+
+using fmt::print;
 
 void check(const GenerateCommand& c) {
   auto at_least = [](std::string_view option, auto value, auto least) {
@@ -112,7 +116,7 @@ void run_generate_command(const GenerateCommand& c, std::ostream& out, std::ostr
   int64_t added = 0;
   for (int64_t sample = 0; sample < c.samples; ++sample) {
     if (c.samples > 1)
-      out << fmt::format("{}==> sample {} of {} <==\n", sample > 0 ? "\n" : "", sample + 1, c.samples);
+      print(out, "{}==> sample {} of {} <==\n", sample > 0 ? "\n" : "", sample + 1, c.samples);
     out << prompt << std::flush;
     options.stream = sample;
     std::vector<int32_t> text = tokens;

@@ -1,5 +1,7 @@
 #include "apps/commands/init_command.h"
 
+#include <fmt/ostream.h>
+
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -19,6 +21,8 @@ namespace ottava {
 namespace fs = std::filesystem;
 
 namespace {
+
+using fmt::print;
 
 /// Bytes of text; what is compressed grows about fourfold.
 int64_t text_bytes(const std::vector<std::string>& sources) {
@@ -51,7 +55,7 @@ void train_tokenizer(const InitCommand& c, const std::string& folder, int64_t vo
                              out);
     } catch (const DataError& error) {
       if (vocabulary / 2 < kLeast) throw;
-      out << fmt::format("{} tokens are too many for this text: trying {}\n", vocabulary, vocabulary / 2);
+      print(out, "{} tokens are too many for this text: trying {}\n", vocabulary, vocabulary / 2);
     }
   }
 }
@@ -66,8 +70,8 @@ void run_init_command(const InitCommand& c, std::ostream& out) {
   }
   FirstConfigInputs inputs{.text_bytes = text_bytes(c.sources), .minutes = c.minutes};
   inputs.flops_per_second = find_device_peaks({DeviceType::cpu, 0}).bf16;
-  out << fmt::format("{}: {:.1f} MB of text; this machine: {:.2f} TFLOP/s in bf16\n", source,
-                     inputs.text_bytes * 1e-6, inputs.flops_per_second * 1e-12);
+  print(out, "{}: {:.1f} MB of text; this machine: {:.2f} TFLOP/s in bf16\n", source,
+        inputs.text_bytes * 1e-6, inputs.flops_per_second * 1e-12);
   choose_first_config(inputs);  // refuses what cannot be trained on before anything is made
   std::string tokenizer = c.tokenizer;
   fs::create_directories(c.output);
@@ -81,9 +85,9 @@ void run_init_command(const InitCommand& c, std::ostream& out) {
                                                 .tokenizer = tokenizer,
                                                 .output = (fs::path(c.output) / "run").string()}));
   load_config(config);  // what was written loads
-  out << fmt::format("{}: {:.1f}M parameters, {} of {} tokens, {}\n\nNext: ottava train {}\n", config,
-                     first.parameters * 1e-6, counted(first.steps, "step"),
-                     first.global_batch * first.sequence, minutes_text(first.minutes), config);
+  print(out, "{}: {:.1f}M parameters, {} of {} tokens, {}\n\nNext: ottava train {}\n", config,
+        first.parameters * 1e-6, counted(first.steps, "step"), first.global_batch * first.sequence,
+        minutes_text(first.minutes), config);
 }
 
 void add_init_command(Command& commands) {
@@ -95,10 +99,7 @@ void add_init_command(Command& commands) {
   command.option("--output", &options->output, "folder for ottava.yaml, the tokenizer and the run");
   command.option("--minutes", &options->minutes, "that training should take on this machine");
   command.option("--tokenizer", &options->tokenizer, "folder of one that exists, instead of training one");
-  command.run([options] {
-    run_init_command(*options, std::cout);
-    return 0;
-  });
+  command.run(options, run_init_command);
 }
 
 }  // namespace ottava

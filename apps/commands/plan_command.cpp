@@ -1,5 +1,7 @@
 #include "apps/commands/plan_command.h"
 
+#include <fmt/ostream.h>
+
 #include <algorithm>
 #include <iostream>
 
@@ -27,22 +29,25 @@
 namespace ottava {
 namespace {
 
+using fmt::print;
+
 // What is decided where the run starts: the step of every outcome.
 void print_open_decisions(const PlannedExperiment& planned, const StepPlan& first, std::ostream& out) {
-  auto print = [&](const std::string& value, const StepPlan& plan) {
-    out << fmt::format(
-        "  {:<20} {:.3f} GiB of memory; {:.4f} TFLOP in fp8, {:.4f} in bf16; {} bytes sent in {}\n", value,
-        gib(plan.memory.total_bytes()), plan.flops(Precision::fp8) / 1e12, plan.flops(Precision::bf16) / 1e12,
-        with_commas(plan.traffic.sent_bytes()), counted(plan.traffic.calls(), "call"));
+  auto print_outcome = [&](const std::string& value, const StepPlan& plan) {
+    print(out, "  {:<20} {:.3f} GiB of memory; {:.4f} TFLOP in fp8, {:.4f} in bf16; {} bytes sent in {}\n",
+          value, gib(plan.memory.total_bytes()), plan.flops(Precision::fp8) / 1e12,
+          plan.flops(Precision::bf16) / 1e12, with_commas(plan.traffic.sent_bytes()),
+          counted(plan.traffic.calls(), "call"));
     if (const WeightQuantizing made = weight_quantizing(plan); made.calls > 0)
-      out << fmt::format("  {:<20} {} of gathered weights, {:.3f} GiB read and written\n", "",
-                         counted(made.calls, "quantization"), gib(made.bytes));
+      print(out, "  {:<20} {} of gathered weights, {:.3f} GiB read and written\n", "",
+            counted(made.calls, "quantization"), gib(made.bytes));
   };
   for (const auto& [name, by, outcomes] : open_decisions(planned.experiment)) {
-    out << fmt::format("Left to the run: {}, decided by {}; this plan is the first of\n", name, by);
-    print(outcomes[0].value, first);
+    print(out, "Left to the run: {}, decided by {}; this plan is the first of\n", name, by);
+    print_outcome(outcomes[0].value, first);
     for (size_t i = 1; i < outcomes.size(); ++i)
-      print(outcomes[i].value, sample_first_rank(outcomes[i].shape, planned.device, planned.experiment.mesh));
+      print_outcome(outcomes[i].value,
+                    sample_first_rank(outcomes[i].shape, planned.device, planned.experiment.mesh));
   }
 }
 
@@ -52,7 +57,7 @@ void print_float8(const Experiment& e, const StepPlan& plan, std::ostream& out) 
   const std::optional<int>& capability = e.compute_capability;
   if (s.float8_policy.decisions.empty()) return;
   out << "Precision of linear layers";
-  if (capability) out << fmt::format(" (compute capability {}.{})", *capability / 10, *capability % 10);
+  if (capability) print(out, " (compute capability {}.{})", *capability / 10, *capability % 10);
   out << ":\n" << fp8::policy_table(s.float8_policy);
   for (const std::string& remark : float8_remarks(e, plan)) out << remark << "\n";
   const int shards = e.mesh.shards();
@@ -67,27 +72,26 @@ void print_float8(const Experiment& e, const StepPlan& plan, std::ostream& out) 
     if (spec.shard_alignment > 1 && ratio > most) most = ratio, worst = &spec;
   }
   if (worst)
-    out << fmt::format(
-        "  shards are whole blocks of 128 rows: the largest of {} holds {:.2f} times its even part\n",
-        worst->name, most);
+    print(out, "  shards are whole blocks of 128 rows: the largest of {} holds {:.2f} times its even part\n",
+          worst->name, most);
 }
 
 void print_model(const Experiment& e, std::ostream& out) {
   for (const std::string& note : e.config.provenance.notes) out << note << "\n";
   for (const std::string& warning : e.config.provenance.warnings) out << warning << "\n";
-  out << fmt::format("Model {}: {} parameters, vocabulary {}\n", model_title(e.config.model),
-                     with_commas(parameter_count(e.shape.model)), e.shape.model.vocab_size);
+  print(out, "Model {}: {} parameters, vocabulary {}\n", model_title(e.config.model),
+        with_commas(parameter_count(e.shape.model)), e.shape.model.vocab_size);
 }
 
 void print_step(const Experiment& e, const RecordedLayout& recorded, const Machine* machine,
                 std::ostream& out) {
-  out << fmt::format("Ranks: {} ({}), planned for {}; this is rank {}, the fullest\n", e.mesh.world_size(),
-                     e.mesh.describe(), machine ? machine->device.name : "a GPU",
-                     first_rank_of_role(e.mesh, recorded.role));
-  out << fmt::format("Step: {} of {}, {} of {} per rank; model FLOPs per token {:.4e}\n",
-                     counted(e.global_batch, "sequence"), counted(e.shape.sequence, "token"),
-                     counted(e.shape.micro_batches, "micro-batch", "micro-batches"), e.shape.batch,
-                     model_flops_per_token(e.shape.model, e.shape.sequence));
+  print(out, "Ranks: {} ({}), planned for {}; this is rank {}, the fullest\n", e.mesh.world_size(),
+        e.mesh.describe(), machine ? machine->device.name : "a GPU",
+        first_rank_of_role(e.mesh, recorded.role));
+  print(out, "Step: {} of {}, {} of {} per rank; model FLOPs per token {:.4e}\n",
+        counted(e.global_batch, "sequence"), counted(e.shape.sequence, "token"),
+        counted(e.shape.micro_batches, "micro-batch", "micro-batches"), e.shape.batch,
+        model_flops_per_token(e.shape.model, e.shape.sequence));
 }
 
 ShardCoordinates coordinates_of_role(const Experiment& e, int role) {
@@ -107,7 +111,7 @@ void write_trace(const std::string& path, const PlannedExperiment& planned, cons
   const std::string text = predicted_trace(sample_roles(e.shape, planned.device, e.mesh), *machine,
                                            fmt::format("planned, {}", machine->device.name));
   write_file_atomically(path, path.ends_with(".gz") ? gzip(text) : text);
-  out << fmt::format("Predicted step: {} (open it at https://ui.perfetto.dev, beside a run's)\n", path);
+  print(out, "Predicted step: {} (open it at https://ui.perfetto.dev, beside a run's)\n", path);
 }
 
 void plan_step(const PlanCommand& command, const Config& config, const PlannedExperiment& planned,
@@ -126,15 +130,15 @@ void plan_step(const PlanCommand& command, const Config& config, const PlannedEx
   print_float8(e, plan, out);
   print_memory(plan.memory, out);
   if (device.type == DeviceType::cuda && config.attention.backend != "flash") {
-    out << fmt::format(
-        "  attention's workspaces are those of our kernels; cuDNN's are known where it runs "
-        "(attention.backend is {})\n",
-        config.attention.backend);
+    print(out,
+          "  attention's workspaces are those of our kernels; cuDNN's are known where it runs "
+          "(attention.backend is {})\n",
+          config.attention.backend);
   }
   if (machine) print_verdict(recorded, limit, recorder, out);
   if (saves_asynchronously(config.checkpoint)) {
-    out << fmt::format("Host memory per rank: {:.3f} GiB of a snapshot for asynchronous checkpoints\n",
-                       gib(snapshot_bytes(e, coordinates_of_role(e, recorded.role))));
+    print(out, "Host memory per rank: {:.3f} GiB of a snapshot for asynchronous checkpoints\n",
+          gib(snapshot_bytes(e, coordinates_of_role(e, recorded.role))));
   }
   print_compute(plan, out);
   print_traffic(plan.traffic, out);
@@ -158,8 +162,7 @@ void plan_search(const PlanCommand& command, const Config& config, const Planned
   const MemoryLimit limit = memory_limit(command.machine, *machine);
   const Experiment& e = planned.experiment;
   print_model(e, out);
-  out << fmt::format("Step: {} of {}\n", counted(e.global_batch, "sequence"),
-                     counted(e.shape.sequence, "token"));
+  print(out, "Step: {} of {}\n", counted(e.global_batch, "sequence"), counted(e.shape.sequence, "token"));
   const SearchResult result = search_layouts(
       config, planned, *machine,
       {.limit_gib = limit.gib, .top = static_cast<size_t>(command.top), .fixed = command.fixed});
@@ -201,7 +204,7 @@ void run_plan_command(const PlanCommand& asked_for, std::ostream& out) {
   if (table && command.machine.calibration.empty()) {
     command.machine.calibration = own_calibration(*table, config);
     for (const std::string& file : command.machine.calibration)
-      out << fmt::format("Products take what runs here measured: {} (training.gemm_cache)\n", file);
+      print(out, "Products take what runs here measured: {} (training.gemm_cache)\n", file);
   }
   if (table) machine = planned_machine(command.machine, *table, planned);
   if (on_cpu && wanted == 0) {  // what a rank of a run would have; `threads` takes it back
@@ -245,10 +248,7 @@ void add_plan_command(Command& commands) {
       .range("--compute-capability", &m.compute_capability, {80, 199},
              "of the GPUs to plan for, such as 100 for 10.0 (default: of the device, or of this machine's, "
              "or 90)")
-      .run([o] {
-        run_plan_command(*o, std::cout);
-        return 0;
-      });
+      .run(o, run_plan_command);
 }
 
 }  // namespace ottava

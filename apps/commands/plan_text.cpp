@@ -1,5 +1,7 @@
 #include "apps/commands/plan_text.h"
 
+#include <fmt/ostream.h>
+
 #include <algorithm>
 #include <map>
 #include <span>
@@ -16,6 +18,8 @@
 namespace ottava {
 namespace {
 
+using fmt::print;
+
 std::string change_text(double before, double after) {
   return fmt::format("{:+.1f}%", 100 * (after / before - 1));
 }
@@ -30,12 +34,12 @@ void print_move(const MemoryMove& move, const RecordedLayout& from, double limit
       listed(move.keys, [](const auto& one) { return fmt::format("{}: {}", one.first, one.second); });
   const RecordedLayout& after = move.after;
   const double ranks = static_cast<double>(after.layout.ranks()) / from.layout.ranks();
-  out << fmt::format("  {:+.1f} GiB: {}; FLOPs {}", after.gib() - from.gib(), keys,
-                     change_text(from.flops(), after.flops()));
+  print(out, "  {:+.1f} GiB: {}; FLOPs {}", after.gib() - from.gib(), keys,
+        change_text(from.flops(), after.flops()));
   if (after.time)
-    out << fmt::format(", {} a step ({}{})", duration_text(after.time->seconds),
-                       change_text(from.time->seconds, after.time->seconds),
-                       ranks > 1 ? fmt::format(" for {:.0f} times the tokens", ranks) : "");
+    print(out, ", {} a step ({}{})", duration_text(after.time->seconds),
+          change_text(from.time->seconds, after.time->seconds),
+          ranks > 1 ? fmt::format(" for {:.0f} times the tokens", ranks) : "");
   out << "; " << fit_text(after.gib(), limit) << '\n';
 }
 
@@ -48,14 +52,13 @@ std::string duration_text(double seconds) {
 
 void print_pipeline(const PipelineLayout& pipeline, const RecordedLayout& recorded, std::ostream& out) {
   if (!pipeline.is_on()) return;
-  out << fmt::format("Pipeline: {}\n", describe(pipeline));
+  print(out, "Pipeline: {}\n", describe(pipeline));
   for (int rank = 0; rank < pipeline.shape.ranks; ++rank)
-    out << fmt::format("  {}: {:>8.3f} GiB, {}\n", rank, gib(recorded.bytes_of_roles[rank]),
-                       describe_rank(pipeline, rank));
+    print(out, "  {}: {:>8.3f} GiB, {}\n", rank, gib(recorded.bytes_of_roles[rank]),
+          describe_rank(pipeline, rank));
   out << picture_of(make_schedule(pipeline.shape))
       << "  (digits: forward of a micro-batch; small letters: gradient of its input, capitals: of weights; "
-         "dots: "
-         "idle)\n";
+         "dots: idle)\n";
 }
 
 void print_context_parallel(const Experiment& e, std::ostream& out) {
@@ -63,46 +66,47 @@ void print_context_parallel(const Experiment& e, std::ostream& out) {
   if (cp == 1) return;
   const int64_t heads = std::max<int64_t>(e.shape.model.kv_heads / tp, 1),
                 at_once = AttentionLayer::heads_at_once(heads);
-  out << fmt::format("Context parallel: {} share each sequence; keys and values of {} of {} at a time",
-                     counted(cp, "rank"), at_once, counted(heads, "key/value head"));
+  print(out, "Context parallel: {} share each sequence; keys and values of {} of {} at a time",
+        counted(cp, "rank"), at_once, counted(heads, "key/value head"));
   if (at_once < heads) {
     out << ", those of the next ones travel beside attention\n";
   } else {
-    out << fmt::format(
+    print(
+        out,
         ": in forward nothing travels beside attention, in backward gathers travel beside wo's products{}\n",
         tp > 1 ? "; with fewer tensor-parallel ranks each has several heads" : "");
   }
   if (e.compute_capability && e.config.attention.backend != "flash" && !e.shape.block_causal)
-    out << fmt::format(
+    print(
+        out,
         "  cuDNN's attention takes {:.3f} GiB more, which this plan is without: its bf16 gradients of "
         "those\n",
         gib(2 * e.shape.batch * e.shape.sequence * at_once * e.shape.model.head_dim * size_of(DType::bf16)));
 }
 
 void print_memory(const MemoryPlan& memory, std::ostream& out) {
-  out << fmt::format("Memory per rank: {:.3f} GiB (persistent {:.3f})\n", gib(memory.total_bytes()),
-                     gib(memory.persistent_bytes));
+  print(out, "Memory per rank: {:.3f} GiB (persistent {:.3f})\n", gib(memory.total_bytes()),
+        gib(memory.persistent_bytes));
   for (const MemoryPlan::Row& row : memory.by_category())
-    out << fmt::format("  {:<16} {:>10.3f} GiB\n", name_of(row.category), gib(row.bytes));
+    print(out, "  {:<16} {:>10.3f} GiB\n", name_of(row.category), gib(row.bytes));
   out << "  largest:";
-  for (const PlannedAllocation& a : memory.largest(5))
-    out << fmt::format(" {} {:.3f} GiB;", a.name, gib(a.bytes));
+  for (const PlannedAllocation& a : memory.largest(5)) print(out, " {} {:.3f} GiB;", a.name, gib(a.bytes));
   out << '\n';
   for (const MemoryPlan::Phase& phase : memory.phases) {
-    out << fmt::format("  phase {:<10} {:>10.3f} GiB packed, {:.3f} GiB alive at most\n", phase.name,
-                       gib(phase.bytes), gib(phase.lower_bound));
+    print(out, "  phase {:<10} {:>10.3f} GiB packed, {:.3f} GiB alive at most\n", phase.name,
+          gib(phase.bytes), gib(phase.lower_bound));
   }
 }
 
 void print_verdict(const RecordedLayout& planned, const MemoryLimit& limit, const LayoutRecorder& recorder,
                    std::ostream& out) {
   if (planned.gib() <= limit.gib) {
-    out << fmt::format("Fits: {:.1f} of {:.1f} GiB ({}), {:.1f} GiB to spare\n", planned.gib(), limit.gib,
-                       limit.of, limit.gib - planned.gib());
+    print(out, "Fits: {:.1f} of {:.1f} GiB ({}), {:.1f} GiB to spare\n", planned.gib(), limit.gib, limit.of,
+          limit.gib - planned.gib());
     return;
   }
-  out << fmt::format("DOES NOT FIT: {:.1f} GiB are needed and {:.1f} are there ({}): {:.1f} GiB too much\n",
-                     planned.gib(), limit.gib, limit.of, planned.gib() - limit.gib);
+  print(out, "DOES NOT FIT: {:.1f} GiB are needed and {:.1f} are there ({}): {:.1f} GiB too much\n",
+        planned.gib(), limit.gib, limit.of, planned.gib() - limit.gib);
   const std::vector<MemoryMove> moves = memory_moves(planned, limit.gib, recorder);
   if (moves.empty()) {
     out << "  no change of recomputation, moments, batch or layout takes less\n";
@@ -114,27 +118,26 @@ void print_verdict(const RecordedLayout& planned, const MemoryLimit& limit, cons
   if (std::ranges::none_of(moves, fits)) {
     const MemoryMove& closest =
         *std::ranges::min_element(moves, {}, [](const MemoryMove& move) { return move.after.gib(); });
-    out << fmt::format("  none of them fits; the closest lacks {:.1f} GiB\n",
-                       closest.after.gib() - limit.gib);
+    print(out, "  none of them fits; the closest lacks {:.1f} GiB\n", closest.after.gib() - limit.gib);
   }
 }
 
 void print_compute(const StepPlan& plan, std::ostream& out) {
   out << "Compute per rank and step (FLOPs as computed):\n";
   for (Precision precision : {Precision::bf16, Precision::fp8, Precision::fp32}) {
-    out << fmt::format("  {:<6} {:>14.4f} TFLOP\n", name_of(precision), plan.flops(precision) / 1e12);
+    print(out, "  {:<6} {:>14.4f} TFLOP\n", name_of(precision), plan.flops(precision) / 1e12);
   }
   std::map<std::string, double> by_label;
   for (const CostRecorder::Total& t : plan.costs) by_label[t.label] += t.flops;
   for (const auto& [label, flops] : by_label) {
-    if (flops > 0) out << fmt::format("    {:<26} {:>14.4f} TFLOP\n", label, flops / 1e12);
+    if (flops > 0) print(out, "    {:<26} {:>14.4f} TFLOP\n", label, flops / 1e12);
   }
 }
 
 void print_traffic(const CommStats& stats, std::ostream& out) {
   if (stats.calls() == 0) return;
-  out << fmt::format("Traffic per rank and step: {:.3f} GiB sent in {}\n", gib(stats.sent_bytes()),
-                     counted(stats.calls(), "call"));
+  print(out, "Traffic per rank and step: {:.3f} GiB sent in {}\n", gib(stats.sent_bytes()),
+        counted(stats.calls(), "call"));
   std::map<std::pair<std::string, std::string>, CommStats::Total> sums;
   for (const CommStats::Total& t : stats.totals()) {
     CommStats::Total& sum = sums[{t.axis, std::string(name_of(t.collective))}];
@@ -142,8 +145,8 @@ void print_traffic(const CommStats& stats, std::ostream& out) {
     sum.sent_bytes += t.sent_bytes;
   }
   for (const auto& [key, sum] : sums) {
-    out << fmt::format("  {:<14} {:<16} {:>8} calls {:>12.3f} GiB sent\n", key.first, key.second, sum.calls,
-                       gib(sum.sent_bytes));
+    print(out, "  {:<14} {:<16} {:>8} calls {:>12.3f} GiB sent\n", key.first, key.second, sum.calls,
+          gib(sum.sent_bytes));
   }
 }
 
@@ -160,45 +163,43 @@ void print_time(const StepTime& time, const StepPlan& plan, const Machine& machi
                   .tokens = static_cast<double>(e.tokens_per_step()),
                   .ranks = ranks,
                   .model_flops_per_token = model_flops_per_token(e.shape.model, e.shape.sequence)});
-  out << fmt::format(
-      "Time per step: {} ({} to {}; {}, mean error {:.0f}%); {} tokens/s per rank, mfu {}, util "
-      "{:.1f}%\n",
-      duration_text(time.seconds), duration_text(time.low()), duration_text(time.high()), d.id,
-      d.error_percent, with_commas(static_cast<int64_t>(rates.tokens_per_second)),
-      mfu_text(rates.mfu_percent, 1), rates.utilization_percent);
+  print(out,
+        "Time per step: {} ({} to {}; {}, mean error {:.0f}%); {} tokens/s per rank, mfu {}, util {:.1f}%\n",
+        duration_text(time.seconds), duration_text(time.low()), duration_text(time.high()), d.id,
+        d.error_percent, with_commas(static_cast<int64_t>(rates.tokens_per_second)),
+        mfu_text(rates.mfu_percent, 1), rates.utilization_percent);
   if (time.idle_share > 0)
-    out << fmt::format(
-        "  ranks of the pipeline compute nothing in {:.1f}% of it; this is the one that computes longest\n",
-        100 * time.idle_share);
-  out << fmt::format("  compute        {:>12}\n", duration_text(time.compute));
+    print(out,
+          "  ranks of the pipeline compute nothing in {:.1f}% of it; this is the one that computes longest\n",
+          100 * time.idle_share);
+  print(out, "  compute        {:>12}\n", duration_text(time.compute));
   for (const auto& [name, part] : time.classes)
-    out << fmt::format("    {:<22} {:>12} {:>8} calls\n", name, duration_text(part.seconds), part.calls);
+    print(out, "    {:<22} {:>12} {:>8} calls\n", name, duration_text(part.seconds), part.calls);
   if (time.transfers > 0) {
-    out << fmt::format("  between ranks  {:>12}, of which compute waits for {}\n",
-                       duration_text(time.transfers), duration_text(time.exposed));
+    print(out, "  between ranks  {:>12}, of which compute waits for {}\n", duration_text(time.transfers),
+          duration_text(time.exposed));
     for (const auto& [name, part] : time.axes)
-      out << fmt::format("    {:<22} {:>12} {:>8} calls, {} waited for\n", name, duration_text(part.seconds),
-                         part.calls, duration_text(part.exposed));
+      print(out, "    {:<22} {:>12} {:>8} calls, {} waited for\n", name, duration_text(part.seconds),
+            part.calls, duration_text(part.exposed));
   }
   out << "  longest operations:\n";
   constexpr size_t kShown = 6;
   std::vector<OperationForecast> longest = predict_operations(plan, machine);
   for (const auto& [operation, one] : std::span(longest).first(std::min(kShown, longest.size()))) {
     const double all = one.seconds * operation->calls;
-    out << fmt::format("    {:<32} {:>6} x {:>10} = {:>10}, {:.1f} TFLOP/s, {:.0f} GB/s\n",
-                       operation->op + (operation->variant.empty() ? "" : " " + operation->variant),
-                       operation->calls, duration_text(one.seconds), duration_text(all),
-                       operation->flops / one.seconds / 1e12, operation->bytes / one.seconds / 1e9);
+    print(out, "    {:<32} {:>6} x {:>10} = {:>10}, {:.1f} TFLOP/s, {:.0f} GB/s\n",
+          operation->op + (operation->variant.empty() ? "" : " " + operation->variant), operation->calls,
+          duration_text(one.seconds), duration_text(all), operation->flops / one.seconds / 1e12,
+          operation->bytes / one.seconds / 1e9);
   }
-  out << fmt::format("  from: {:.0f}% measured, {:.0f}% between measured ones, {:.0f}% by the table {}",
-                     100 * time.by_source[0] / time.compute, 100 * time.by_source[1] / time.compute,
-                     100 * time.by_source[2] / time.compute, d.id);
-  if (d.is_gpu())
-    out << fmt::format(", attention by {}", machine.has_cudnn_attention ? "cuDNN" : "our kernels");
+  print(out, "  from: {:.0f}% measured, {:.0f}% between measured ones, {:.0f}% by the table {}",
+        100 * time.by_source[0] / time.compute, 100 * time.by_source[1] / time.compute,
+        100 * time.by_source[2] / time.compute, d.id);
+  if (d.is_gpu()) print(out, ", attention by {}", machine.has_cudnn_attention ? "cuDNN" : "our kernels");
   if (ranks > machine.ranks_per_node)
-    out << fmt::format("; {} ranks a machine, network {}", machine.ranks_per_node, machine.network.id);
-  out << fmt::format("\n  error: {}\n  not in it: stragglers, throttling, reading data, saving\n",
-                     d.sources.find("error_percent")->second);
+    print(out, "; {} ranks a machine, network {}", machine.ranks_per_node, machine.network.id);
+  print(out, "\n  error: {}\n  not in it: stragglers, throttling, reading data, saving\n",
+        d.sources.find("error_percent")->second);
 }
 
 void print_float8_gather(const RecordedLayout& planned, const Config& config,
@@ -220,18 +221,17 @@ void print_float8_gather(const RecordedLayout& planned, const Config& config,
   const RecordedLayout with = recorded({.gathers_float8 = true, .keep = keep});
   auto line = [&](std::string_view name, const RecordedLayout& l) {
     const auto sent = [](const RecordedLayout& r) { return gib(r.plan.traffic.sent_bytes()); };
-    out << fmt::format("  {:<36} {:>9.3f} GiB sent, {:.3f} GiB of memory", name, sent(l), l.gib());
-    if (l.time) out << fmt::format(", {} a step", duration_text(l.time->seconds));
+    print(out, "  {:<36} {:>9.3f} GiB sent, {:.3f} GiB of memory", name, sent(l), l.gib());
+    if (l.time) print(out, ", {} a step", duration_text(l.time->seconds));
     if (&l != &with) {
-      out << fmt::format("; saved by it: {:.3f} GiB sent ({:.0f}%), {:+.3f} GiB", sent(l) - sent(with),
-                         100 * (1 - sent(with) / sent(l)), l.gib() - with.gib());
-      if (l.time)
-        out << fmt::format(", {:.1f}% of the time", 100 * (1 - with.time->seconds / l.time->seconds));
+      print(out, "; saved by it: {:.3f} GiB sent ({:.0f}%), {:+.3f} GiB", sent(l) - sent(with),
+            100 * (1 - sent(with) / sent(l)), l.gib() - with.gib());
+      if (l.time) print(out, ", {:.1f}% of the time", 100 * (1 - with.time->seconds / l.time->seconds));
     }
     out << '\n';
   };
-  out << fmt::format("FP8 all-gather (quantize.linear.float8.enable_fsdp_float8_all_gather, {}):\n",
-                     planned.layout.float8_gather ? "on" : "off");
+  print(out, "FP8 all-gather (quantize.linear.float8.enable_fsdp_float8_all_gather, {}):\n",
+        planned.layout.float8_gather ? "on" : "off");
   line("with it", with);
   if (keep != KeepCodes::no)
     line("without, codes kept through the step", recorded({.gathers_float8 = false, .keep = KeepCodes::yes}));
@@ -241,36 +241,36 @@ void print_float8_gather(const RecordedLayout& planned, const Config& config,
 
 void print_search(const SearchResult& result, const MemoryLimit& limit, const Machine& machine,
                   const Experiment& e, std::ostream& out) {
-  out << fmt::format("{} of {} ranks, {} estimated, {} recorded in full; each may take {:.1f} GiB ({})\n",
-                     counted(result.layouts, "layout"), e.mesh.world_size(), result.estimated,
-                     result.recorded, limit.gib, limit.of);
+  print(out, "{} of {} ranks, {} estimated, {} recorded in full; each may take {:.1f} GiB ({})\n",
+        counted(result.layouts, "layout"), e.mesh.world_size(), result.estimated, result.recorded, limit.gib,
+        limit.of);
   if (result.best.empty()) {
     out << "NONE FITS";
     if (result.closest)
-      out << fmt::format("; the closest takes {:.1f} GiB, {:.1f} too much: {}\n  {}", result.closest->gib(),
-                         result.closest->gib() - limit.gib, describe(result.closest->layout),
-                         options_text(keys_of(result.closest->layout)));
+      print(out, "; the closest takes {:.1f} GiB, {:.1f} too much: {}\n  {}", result.closest->gib(),
+            result.closest->gib() - limit.gib, describe(result.closest->layout),
+            options_text(keys_of(result.closest->layout)));
     out << "\n  more ranks, shorter sequences, optimizer.state_dtype: bfloat16, a device with more memory, "
            "or "
            "a pipeline: --fix parallelism.pipeline_parallel_degree=N\n";
     return;
   }
   const StepTime& first = *result.best[0].time;
-  out << fmt::format("{:>3} {:>10} {:>9} {:>10} {:>8} {:>9}  layout; why it is not the first\n", "", "a step",
-                     "than 1", "tok/s/rank", "GiB", "exposed");
+  print(out, "{:>3} {:>10} {:>9} {:>10} {:>8} {:>9}  layout; why it is not the first\n", "", "a step",
+        "than 1", "tok/s/rank", "GiB", "exposed");
   for (size_t i = 0; i < result.best.size(); ++i) {
     const RecordedLayout& l = result.best[i];
     const StepTime& t = *l.time;
-    out << fmt::format("{:>3} {:>10} {:>8.1f}% {:>10} {:>8.1f} {:>8.1f}%  {}{}{}\n", i + 1,
-                       duration_text(t.seconds), 100 * (t.seconds / first.seconds - 1),
-                       with_commas(static_cast<int64_t>(e.tokens_per_step() / t.seconds / l.layout.ranks())),
-                       l.gib(), 100 * t.exposed / t.seconds, describe(l.layout),
-                       result.reasons[i].empty() ? "" : "; ", result.reasons[i]);
+    print(out, "{:>3} {:>10} {:>8.1f}% {:>10} {:>8.1f} {:>8.1f}%  {}{}{}\n", i + 1, duration_text(t.seconds),
+          100 * (t.seconds / first.seconds - 1),
+          with_commas(static_cast<int64_t>(e.tokens_per_step() / t.seconds / l.layout.ranks())), l.gib(),
+          100 * t.exposed / t.seconds, describe(l.layout), result.reasons[i].empty() ? "" : "; ",
+          result.reasons[i]);
   }
   const double near = first.error * first.seconds;
-  out << fmt::format(
-      "Times are {} with a mean error of {:.0f}%, ratios of layouts of one model are closer; bound by {}\n",
-      machine.device.id, 100 * first.error, first.bound_by());
+  print(out,
+        "Times are {} with a mean error of {:.0f}%, ratios of layouts of one model are closer; bound by {}\n",
+        machine.device.id, 100 * first.error, first.bound_by());
   if (result.best.size() > 1 && result.best.back().time->seconds - first.seconds < near)
     out << "All of them are within that error of the first: try two or three\n";
   out << "Of pipelines the file's was tried, and what --fix parallelism.pipeline_parallel_degree=N names; "

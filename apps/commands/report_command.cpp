@@ -1,5 +1,7 @@
 #include "apps/commands/report_command.h"
 
+#include <fmt/ostream.h>
+
 #include <algorithm>
 #include <chrono>
 #include <iostream>
@@ -14,6 +16,8 @@
 
 namespace ottava {
 namespace {
+
+using fmt::print;
 
 constexpr double kLarge = 5e6, kLargest = 25e6;
 
@@ -59,8 +63,8 @@ void run_report_command(const ReportCommand& command, std::ostream& out) {
   for (const std::string& text : unreadable) out << "left out: " << text << "\n";
   for (const RunHistory& run : runs)
     for (const std::string& note : run.notes) out << run.name << ": " << note << "\n";
-  out << fmt::format("{}: {:.2f} MB, {}{}\n", command.output, bytes * 1e-6, counted(runs.size(), "run"),
-                     bytes > kLarge ? "; large pages open slowly" : "");
+  print(out, "{}: {:.2f} MB, {}{}\n", command.output, bytes * 1e-6, counted(runs.size(), "run"),
+        bytes > kLarge ? "; large pages open slowly" : "");
 }
 
 void add_report_command(Command& commands) {
@@ -70,10 +74,7 @@ void add_report_command(Command& commands) {
       .option("--output", &o->output, "the page")
       .option("--baseline", &o->baseline, "the run that others are compared with (default: the first)")
       .option("--x", &o->x, "what curves begin over: steps, tokens or hours")
-      .run([o] {
-        run_report_command(*o, std::cout);
-        return 0;
-      });
+      .run(o, run_report_command);
 }
 
 }  // namespace ottava

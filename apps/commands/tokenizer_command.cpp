@@ -1,6 +1,7 @@
 #include "apps/commands/tokenizer_command.h"
 
 #include <fmt/format.h>
+#include <fmt/ostream.h>
 
 #include <filesystem>
 #include <iostream>
@@ -21,6 +22,8 @@
 
 namespace ottava {
 namespace {
+
+using fmt::print;
 
 constexpr std::string_view kTrain = "tokenizer train";
 
@@ -98,9 +101,9 @@ void tokenizer_train(const TokenizerTrainOptions& options, std::ostream& out) {
   write_file_atomically(options.output_folder + "/tokenizer_config.json", texts.config_json);
   write_file_atomically(options.output_folder + "/tokenizer.json", texts.tokenizer_json);
   double seconds = watch.seconds();
-  out << fmt::format("read {:.1f} MB of text, {} different words, in {:.1f} s\nwrote {} ({} tokens)\n",
-                     trainer.bytes() / 1e6, trainer.distinct_words(), seconds,
-                     options.output_folder + "/tokenizer.json", options.vocab_size);
+  print(out, "read {:.1f} MB of text, {} different words, in {:.1f} s\nwrote {} ({} tokens)\n",
+        trainer.bytes() / 1e6, trainer.distinct_words(), seconds, options.output_folder + "/tokenizer.json",
+        options.vocab_size);
 }
 
 void tokenizer_encode(const TokenizerEncodeOptions& options, std::ostream& out) {
@@ -113,7 +116,7 @@ void tokenizer_encode(const TokenizerEncodeOptions& options, std::ostream& out) 
     for (int32_t id : ids) {
       std::string quoted;
       append_json_string(quoted, tokenizer->token_bytes(id));
-      out << fmt::format("{:>8}  {}\n", id, quoted);
+      print(out, "{:>8}  {}\n", id, quoted);
     }
     return;
   }
@@ -141,10 +144,10 @@ void tokenizer_inspect(const TokenizerInspectOptions& options, std::ostream& out
   const Stopwatch watch;
   auto ids = tokenizer->encode(text);
   double seconds = watch.seconds();
-  out << fmt::format("{}: {}, {}, {:.3f} bytes per token, {:.1f} MB/s on one core\n", options.text_file,
-                     counted(text.size(), "byte"), counted(ids.size(), "token"),
-                     static_cast<double>(text.size()) / std::max<size_t>(ids.size(), 1),
-                     text.size() / 1e6 / std::max(seconds, 1e-9));
+  print(out, "{}: {}, {}, {:.3f} bytes per token, {:.1f} MB/s on one core\n", options.text_file,
+        counted(text.size(), "byte"), counted(ids.size(), "token"),
+        static_cast<double>(text.size()) / std::max<size_t>(ids.size(), 1),
+        text.size() / 1e6 / std::max(seconds, 1e-9));
 }
 
 namespace {
@@ -162,10 +165,7 @@ void add_train(Command& tokenizer) {
       .option("--text-key", &o->text_key, "key of the text in JSON lines")
       .option("--max-bytes", &o->max_bytes, "stop after so much text; 0: all")
       .flag("--overwrite", &o->overwrites, true, "replace a tokenizer that is there")
-      .run([o] {
-        tokenizer_train(*o, std::cout);
-        return 0;
-      });
+      .run(o, tokenizer_train);
 }
 
 void add_encode(Command& tokenizer) {
@@ -204,10 +204,7 @@ void add_inspect_tokenizer(Command& tokenizer) {
   tokenizer.subcommand("inspect", "what a tokenizer's files say")
       .required("tokenizer", &o->tokenizer, "folder or tokenizer.json")
       .option("--text", &o->text_file, "also report bytes per token on this text")
-      .run([o] {
-        tokenizer_inspect(*o, std::cout);
-        return 0;
-      });
+      .run(o, tokenizer_inspect);
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "apps/commands/trace_command.h"
 
+#include <fmt/ostream.h>
+
 #include <cmath>
 #include <filesystem>
 #include <iostream>
@@ -15,6 +17,8 @@
 
 namespace ottava {
 namespace {
+
+using fmt::print;
 
 namespace fs = std::filesystem;
 
@@ -70,16 +74,15 @@ std::map<int64_t, RankFile> read_ranks(const std::string& folder) {
 
 void run_trace_command(const TraceCommand& command, std::ostream& out) {
   const std::map<int64_t, RankFile> ranks = read_ranks(command.folder);
-  out << fmt::format("{:>5} {:>12} {:>10} {:>15} {:>10} {:>8}  {}\n", "rank", "ms", "compute",
-                     "communication", "exposed", "idle", "host");
+  print(out, "{:>5} {:>12} {:>10} {:>15} {:>10} {:>8}  {}\n", "rank", "ms", "compute", "communication",
+        "exposed", "idle", "host");
   for (const auto& [rank, file] : ranks) {
     const TimeSplit& s = file.split;
     auto percent = [&](int64_t part) {
       return fmt::format("{:.1f}%", s.total > 0 ? 100.0 * part / s.total : 0);
     };
-    out << fmt::format("{:>5} {:>12.3f} {:>10} {:>15} {:>10} {:>8}  {}\n", rank, s.total * 1e-6,
-                       percent(s.compute), percent(s.communication), percent(s.exposed), percent(s.idle),
-                       file.host);
+    print(out, "{:>5} {:>12.3f} {:>10} {:>15} {:>10} {:>8}  {}\n", rank, s.total * 1e-6, percent(s.compute),
+          percent(s.communication), percent(s.exposed), percent(s.idle), file.host);
   }
   out << "exposed: communication while nothing is computed; compute + exposed + idle are the whole\n";
   if (command.merged.empty()) return;
@@ -87,7 +90,7 @@ void run_trace_command(const TraceCommand& command, std::ostream& out) {
   for (const auto& [rank, file] : ranks) texts.push_back(file.text);
   const std::string text = merged_traces(texts);
   write_file_atomically(command.merged, command.merged.ends_with(".gz") ? gzip(text) : text);
-  out << fmt::format("All ranks: {} (open it at https://ui.perfetto.dev)\n", command.merged);
+  print(out, "All ranks: {} (open it at https://ui.perfetto.dev)\n", command.merged);
 }
 
 void add_trace_command(Command& commands) {
@@ -95,10 +98,7 @@ void add_trace_command(Command& commands) {
   commands.subcommand("trace", "where the time of traced steps went, by rank; all ranks in one file")
       .required("folder", &o->folder, "iteration_N in a run's profile_traces")
       .option("--merge", &o->merged, "write all ranks into this file, for Perfetto (.json or .json.gz)")
-      .run([o] {
-        run_trace_command(*o, std::cout);
-        return 0;
-      });
+      .run(o, run_trace_command);
 }
 
 }  // namespace ottava

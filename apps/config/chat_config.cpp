@@ -20,8 +20,7 @@ void declare(config::Section& s, ChatConfig& c) {
   s.choice("train_on", c.train_on,
            {{"assistant", TrainOn::assistant}, {"last", TrainOn::last}, {"all", TrainOn::all}},
            "what the loss counts: content and end of every turn of the assistant, of the last one, or "
-           "everything; "
-           "\"train\": true or false of a message goes before");
+           "everything; \"train\": true or false of a message goes before");
   s.field("system", c.system, "system message of conversations that have none; empty: as the template does");
   s.field("date", c.date, "of \"Today Date\" in the templates llama3.1 and llama3.2");
 }

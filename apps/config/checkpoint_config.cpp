@@ -47,8 +47,7 @@ void declare(config::Section& s, CheckpointConfig& c) {
             {"async", Async::async},
             {"async_with_pinned_mem", Async::async_with_pinned_mem}},
            "write in the background from a copy in host memory; async_with_pinned_mem: pinned, filled from a "
-           "GPU "
-           "beside the next step");
+           "GPU beside the next step");
   s.field("enable_first_step_checkpoint", c.enable_first_step_checkpoint,
           "save after step 1 too, which proves that saving works");
 

@@ -57,9 +57,8 @@ void apply_precision_level(Config& c, config::Problems& problems) {
   }
   if (c.model.uses_float8() != wants_float8) {
     problems.add(kConverters,
-                 "mixed_precision_level {} computes in {}, but quantize.linear.float8 is "
-                 "{} the list",
-                 level, wants_float8 ? "fp8" : name_of(wanted), wants_float8 ? "missing from" : "in");
+                 "mixed_precision_level {} computes in {}, but quantize.linear.float8 is {} the list", level,
+                 wants_float8 ? "fp8" : name_of(wanted), wants_float8 ? "missing from" : "in");
   }
 }
 

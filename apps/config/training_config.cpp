@@ -118,8 +118,7 @@ void declare(config::Section& s, TrainingConfig& c) {
       .one_of({"auto", "on", "off"});
   s.field("gemm_cache", c.gemm_cache,
           "folder that keeps what was measured for later runs: algorithms of a GPU's matrix products, the "
-          "CPU's peak; auto: "
-          "$XDG_CACHE_HOME/ottava or ~/.cache/ottava; off: none");
+          "CPU's peak; auto: $XDG_CACHE_HOME/ottava or ~/.cache/ottava; off: none");
   s.field("threads", c.threads, "CPU threads per rank; 0: cores / ranks on this machine")
       .range(0, 4096)
       .unit("threads");

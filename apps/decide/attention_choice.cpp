@@ -151,8 +151,7 @@ std::string complaint_about(const std::string& backend, bool is_saved, const Can
   if (is_saved) {
     return fmt::format(
         "{} = cudnn was decided when the checkpoint was saved, and here: {}. Start with --redecide, after "
-        "which sums "
-        "are made in another order",
+        "which sums are made in another order",
         kBackend, candidate.why_not);
   }
   return fmt::format("backend is cudnn, but {}: set it to auto or flash", candidate.why_not);
@@ -164,8 +163,7 @@ std::string complaint_about_library(const Decisions& saved, const std::string& l
   if (!before || before->value == library) return {};
   return fmt::format(
       "attention was computed with {}, and here is {}: start with --redecide, after which sums are made in "
-      "another "
-      "order",
+      "another order",
       before->value, library);
 }
 

@@ -142,12 +142,10 @@ void log_startup_report(const Experiment& e, const StepPlan& plan, Device device
   for (const std::string& warning : c.provenance.warnings) log::warning("{}", warning);
   log::info("Device: {}, {}: {}", device_text(device), counted(ranks.world->size(), "rank"),
             e.mesh.describe());
-  log::info(
-      "Model {}: {} total parameters ({}, dim {}, {} of {} over {}, ffn "
-      "{}, vocabulary {}{})",
-      model_title(c.model), with_commas(parameter_count(m)), counted(m.layers, "layer"), m.dim,
-      counted(m.heads, "head"), m.head_dim, counted(m.kv_heads, "key/value head"), m.ffn_dim, m.vocab_size,
-      m.tied_embeddings ? ", tied" : "");
+  log::info("Model {}: {} total parameters ({}, dim {}, {} of {} over {}, ffn {}, vocabulary {}{})",
+            model_title(c.model), with_commas(parameter_count(m)), counted(m.layers, "layer"), m.dim,
+            counted(m.heads, "head"), m.head_dim, counted(m.kv_heads, "key/value head"), m.ffn_dim,
+            m.vocab_size, m.tied_embeddings ? ", tied" : "");
   for (const std::string& line : model_lines(c, e.model_values)) log::info("  {}", line);
   log::info("Precision: compute {}, masters f32, moments {}, gradient sums {}; {}",
             name_of(s.parameters.compute), name_of(s.parameters.optimizer_state), gradient_sums_text(e),

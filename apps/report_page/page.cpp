@@ -230,8 +230,7 @@ std::string verdict_html(const RunHistory& run, size_t index, double now) {
   const Verdict v = verdict_of(run, now);
   std::string html = fmt::format(
       "<section class=\"card verdict\" id=\"run-{}\"><div><span class=\"name\">{}</span><span class=\"state "
-      "{}\">{}</span></div>"
-      "<div class=\"headline\">{}</div><dl class=\"facts\">",
+      "{}\">{}</span></div><div class=\"headline\">{}</div><dl class=\"facts\">",
       index, escaped(run.name), v.state, v.state, escaped(v.headline));
   for (const auto& [name, value] : v.facts)
     html += fmt::format("<div><dt>{}</dt><dd>{}</dd></div>", escaped(name), escaped(value));
@@ -250,8 +249,7 @@ std::string decimation_text(const std::vector<RunHistory>& runs, size_t points) 
   if (most <= points) return "Curves show every logged step.";
   return fmt::format(
       "Of runs with more than {} logged steps, a point is the last of several steps, and the shade around it "
-      "reaches "
-      "from the least to the most of them: no spike is lost.",
+      "reaches from the least to the most of them: no spike is lost.",
       points);
 }
 

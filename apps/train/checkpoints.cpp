@@ -87,8 +87,7 @@ std::string nothing_to_train(const Config& c, RankGroups& ranks) {
                   newest.path, newest.step, c.training.steps)
             : fmt::format(
                   "There is nothing to train: {} is past training.steps {}. To go back to an earlier "
-                  "checkpoint, "
-                  "set checkpoint.load_step",
+                  "checkpoint, set checkpoint.load_step",
                   newest.path, c.training.steps);
   });
   return group.all_gather(text)[0];

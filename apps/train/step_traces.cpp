@@ -32,8 +32,7 @@ std::string complaint_about(const std::string& folder) {
   if (!error) return {};
   return fmt::format(
       "cannot write traces into {}: {} (profiling.save_traces_folder; profiling.enable_profiling: false "
-      "trains "
-      "without)",
+      "trains without)",
       folder, error.message());
 }
 

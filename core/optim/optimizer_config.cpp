@@ -48,8 +48,7 @@ void declare(config::Section& s, OptimizerConfig& c) {
   s.meaning("what turns gradients into new weights");
   s.field("name", c.name,
           "update rule; Muon: of the matrices of the blocks, while embeddings, output layer, norms and "
-          "biases "
-          "stay with AdamW")
+          "biases stay with AdamW")
       .one_of({"AdamW", "Muon"})
       .refuse_value("Adam", "its decay is coupled to the gradient and trains differently; use AdamW");
   s.field("lr", c.lr, "peak learning rate").at_least(0);

@@ -18,8 +18,7 @@ void declare(config::Section& s, CommConfig& c) {
       .one_of({"auto", "mpi", "tcp", "nccl"});
   s.field("sm_budget", c.sm_budget,
           "of each GPU, kept for collectives that overlap: NCCL takes no more, matrix products are planned "
-          "for the rest; 0: "
-          "both take what they like")
+          "for the rest; 0: both take what they like")
       .range(0, 64)
       .unit("SMs");
   s.field("trace_buf_size", c.trace_buf_size,

@@ -64,8 +64,7 @@ void declare(config::Section& s, ParallelismConfig& c) {
   s.field("fsdp_prefetch", c.fsdp_prefetch, "units gathered ahead of their use").range(0, 8).unit("units");
   s.field("enable_async_tensor_parallel", c.enable_async_tensor_parallel,
           "send activations between tensor parallel ranks in blocks, beside products of blocks, in the "
-          "layers "
-          "where that is measured to be faster");
+          "layers where that is measured to be faster");
   s.field("disable_loss_parallel", c.disable_loss_parallel,
           "gather logits instead of sharing the loss among tensor parallel ranks");
 }
