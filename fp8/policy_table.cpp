@@ -92,23 +92,18 @@ std::string policy_table(const Policy& policy) {
     fp8_flops += (d.recipe ? d.recipe->fp8_products() : 0) * work;
     fp8_layers += d.recipe.has_value();
   }
-  const std::array<std::string, 5> titles = {"layer", "rows x columns",
-                                             fmt::format("on a rank (tp {})", policy.tensor_parallel),
-                                             "runs in", "because"};
-  std::array<size_t, 4> widths;
-  for (size_t c = 0; c < widths.size(); ++c) {
-    widths[c] = titles[c].size();
-    for (const Line& line : lines)
-      widths[c] = std::max(widths[c], c == 0 ? line.name().size() : line.rest[c - 1].size());
+  std::vector<std::array<std::string, 5>> rows = {{"layer", "rows x columns",
+                                                   fmt::format("on a rank (tp {})", policy.tensor_parallel),
+                                                   "runs in", "because"}};
+  for (const Line& l : lines) rows.push_back({l.name(), l.rest[0], l.rest[1], l.rest[2], l.rest[3]});
+  std::array<size_t, 4> widths = {};
+  for (const auto& cells : rows)
+    for (size_t c = 0; c < widths.size(); ++c) widths[c] = std::max(widths[c], cells[c].size());
+  std::string table;
+  for (const auto& cells : rows) {
+    for (size_t c = 0; c < widths.size(); ++c) table += fmt::format("{:<{}}  ", cells[c], widths[c]);
+    table += cells[4] + '\n';
   }
-  auto row = [&](const std::array<std::string, 5>& cells) {
-    std::string text;
-    for (size_t c = 0; c < widths.size(); ++c) text += fmt::format("{:<{}}  ", cells[c], widths[c]);
-    return text + cells[4] + '\n';
-  };
-  std::string table = row(titles);
-  for (const Line& line : lines)
-    table += row({line.name(), line.rest[0], line.rest[1], line.rest[2], line.rest[3]});
   return table + fmt::format("FP8: {} of {}, {} per forward and backward pass, {:.1f}% of their FLOPs\n",
                              fp8_layers, counted(policy.decisions.size(), "layer"),
                              counted(policy.fp8_products(), "product"),

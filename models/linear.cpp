@@ -19,6 +19,7 @@ namespace ottava {
 namespace {
 
 using Source = Float8Product::Source;
+constexpr Float8Product::Use kForProduct{.product = true}, kForWeightGradient{.weight_gradient = true};
 
 // Of a block in FP8: what its codes and scales begin with is aligned as products on a GPU want it.
 constexpr int64_t kFloat8Rows = 16;
@@ -92,15 +93,14 @@ Allocation Linear::forward(const StepContext& c, const LinearOperand& x, LinearI
   const Float8Product* product = float8();
   const bool travels_in_codes = product && product->plan_of(Source::x).travel == Travel::codes;
   Float8Allocation all;
-  if (travels_in_codes && x.float8.codes)
-    all = product->gather(c, x.float8.codes, Source::x, {.product = true});
+  if (travels_in_codes && x.float8.codes) all = product->gather(c, x.float8.codes, Source::x, kForProduct);
   Allocation y = output(c, tokens);
   if (travels_in_codes) {
     if (!all) {
       const bool keeps = saved && keeps_codes(pieces_[0]);
       Float8Allocation mine = product->quantize(c, x.values, Source::x, {.product = true, .is_kept = keeps});
       if (keeps) saved->pieces.push_back(mine);
-      all = product->gather(c, std::move(mine), Source::x, {.product = true});
+      all = product->gather(c, std::move(mine), Source::x, kForProduct);
     }
     product->forward(c, all, y);
   } else {
@@ -157,7 +157,7 @@ Allocation Linear::forward_in_blocks(const StepContext& c, const LinearOperand& 
   const GatheredRows rows = piece.float8
                                 ? piece.float8->gather_row_blocks(c, codes)
                                 : c.tensor_parallel.gather_row_blocks(c.stream, c.arena, {x.values}, name_);
-  if (piece.float8) codes = piece.float8->finish(c, rows, codes, Source::x, {.product = true});
+  if (piece.float8) codes = piece.float8->finish(c, rows, codes, Source::x, kForProduct);
   for (int i = 0; i < rows.count(); ++i)
     block_product(c, MatmulKind::forward, codes, rows.result(0), rows.wait(c.stream, i), y);
   return finish(c, y);
@@ -252,9 +252,9 @@ LinearOutputGradient Linear::output_gradient(const StepContext& c, const LinearO
   LinearOutputGradient out{.tokens = tokens_of(c, operand, gathers_gradient(c))};
   if (gathers_gradient(c) && runs_in_blocks(c, Source::dy, out.tokens)) {
     if (product) {
-      const Float8Allocation mine = product->quantize(c, dy, Source::dy, {.product = true});
+      const Float8Allocation mine = product->quantize(c, dy, Source::dy, kForProduct);
       out.arriving = product->gather_row_blocks(c, mine);
-      out.pieces.push_back(product->finish(c, out.arriving, mine, Source::dy, {.product = true}));
+      out.pieces.push_back(product->finish(c, out.arriving, mine, Source::dy, kForProduct));
     } else {
       out.arriving = c.tensor_parallel.gather_row_blocks(c.stream, c.arena, {dy}, name_);
       out.dy = out.arriving.result(0);
@@ -262,8 +262,8 @@ LinearOutputGradient Linear::output_gradient(const StepContext& c, const LinearO
     return out;
   }
   if (product && product->plan_of(Source::dy).travel == Travel::codes) {
-    out.pieces.push_back(product->gather(c, product->quantize(c, dy, Source::dy, {.product = true}),
-                                         Source::dy, {.product = true, .weight_gradient = true}));
+    out.pieces.push_back(product->gather(c, product->quantize(c, dy, Source::dy, kForProduct), Source::dy,
+                                         {.product = true, .weight_gradient = true}));
     return out;
   }
   Allocation all = gathers_gradient(c) ? c.tensor_parallel.gather_rows(c.stream, c.arena, dy, name_) : dy;
@@ -318,7 +318,7 @@ Allocation Linear::input_product(const StepContext& c, LinearOutputGradient& gra
     for (int i = 0; i < rows.count(); ++i)
       block_product(c, MatmulKind::input_gradient, codes, gradient.dy, rows.wait(c.stream, i), dx);
     if (const Float8Product* product = float8())
-      gradient.pieces[0] = product->finish(c, rows, codes, Source::dy, {.weight_gradient = true});
+      gradient.pieces[0] = product->finish(c, rows, codes, Source::dy, kForWeightGradient);
     rows = {};
     return dx;
   }
@@ -375,11 +375,11 @@ void Linear::accumulate(const StepContext& context, const LinearOutputGradient& 
     const LinearPiece& piece = pieces_[i];
     const Tensor rows = dw.tensor.slice(piece.rows.begin, piece.rows.end);
     if (piece.float8 && piece.float8->weight_gradient_is_fp8()) {
-      const Float8Product::Use use{.weight_gradient = true};
-      const Float8Allocation q = !keeps_codes(piece) ? piece.float8->quantize(c, x, Source::x, use)
-                                 : gathers_input(c)
-                                     ? piece.float8->finish(c, std::move(gathering.pieces[i]), Source::x, use)
-                                     : saved.pieces[i];
+      const Float8Allocation q =
+          !keeps_codes(piece) ? piece.float8->quantize(c, x, Source::x, kForWeightGradient)
+          : gathers_input(c)
+              ? piece.float8->finish(c, std::move(gathering.pieces[i]), Source::x, kForWeightGradient)
+              : saved.pieces[i];
       piece.float8->weight_gradient(c, gradient.pieces[i], q, rows, dw.accumulate);
       continue;
     }

@@ -20,11 +20,8 @@ Json to_json(const ChoiceScores& s) {
     out.set(name, a.value).set(name + "_stderr", a.standard_error);
   };
   add("acc", s.acc), add("acc_norm", s.acc_norm), add("acc_bytes", s.acc_bytes);
-  for (const std::vector<double>& item : s.log_likelihoods) {
-    Json list(Json::Array{});
-    for (double value : item) list.push(value);
-    likelihoods.push(std::move(list));
-  }
+  for (const std::vector<double>& item : s.log_likelihoods)
+    likelihoods.push(Json::Array(item.begin(), item.end()));
   return out.set("log_likelihoods", std::move(likelihoods));
 }
 

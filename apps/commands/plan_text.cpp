@@ -285,36 +285,37 @@ Json plan_json(const std::vector<RecordedLayout>& layouts, const std::vector<std
   Json report, rows{Json::Array{}};
   for (size_t i = 0; i < layouts.size(); ++i) {
     const RecordedLayout& l = layouts[i];
-    Json row, keys, flops, traffic;
+    Json row, keys, flops;
     for (const auto& [key, value] : keys_of(l.layout)) keys.set(key, value);
     for (Precision precision : {Precision::bf16, Precision::fp8, Precision::fp32})
       flops.set(std::string(name_of(precision)), l.plan.flops(precision));
-    traffic.set("calls", l.plan.traffic.calls()).set("sent_bytes", l.plan.traffic.sent_bytes());
     row.set("keys", std::move(keys))
         .set("memory_gib", l.gib())
         .set("persistent_gib", gib(l.plan.memory.persistent_bytes));
     if (machine) row.set("fits", l.gib() <= limit.gib);
-    row.set("flops", std::move(flops)).set("traffic", std::move(traffic));
+    const CommStats& traffic = l.plan.traffic;
+    row.set("flops", std::move(flops))
+        .set("traffic", Json().set("calls", traffic.calls()).set("sent_bytes", traffic.sent_bytes()));
     if (l.time) {
       const StepTime& t = *l.time;
-      Json time, classes, axes, sources;
+      Json classes, axes;
       for (const auto& [name, part] : t.classes) classes.set(name, part.seconds);
       for (const auto& [name, part] : t.axes)
         axes.set(name, Json().set("seconds", part.seconds).set("exposed", part.exposed));
-      sources.set("measured", t.by_source[0])
-          .set("interpolated", t.by_source[1])
-          .set("table", t.by_source[2]);
-      time.set("median", t.seconds)
-          .set("low", t.low())
-          .set("high", t.high())
-          .set("compute", t.compute)
-          .set("transfers", t.transfers)
-          .set("exposed", t.exposed)
-          .set("idle_share", t.idle_share)
-          .set("classes", std::move(classes))
-          .set("axes", std::move(axes))
-          .set("sources", std::move(sources));
-      row.set("time", std::move(time));
+      row.set("time", Json()
+                          .set("median", t.seconds)
+                          .set("low", t.low())
+                          .set("high", t.high())
+                          .set("compute", t.compute)
+                          .set("transfers", t.transfers)
+                          .set("exposed", t.exposed)
+                          .set("idle_share", t.idle_share)
+                          .set("classes", std::move(classes))
+                          .set("axes", std::move(axes))
+                          .set("sources", Json()
+                                              .set("measured", t.by_source[0])
+                                              .set("interpolated", t.by_source[1])
+                                              .set("table", t.by_source[2])));
     }
     row.set("reason", i < reasons.size() ? reasons[i] : "");
     rows.push(std::move(row));

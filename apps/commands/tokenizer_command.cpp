@@ -21,6 +21,7 @@
 #include "core/stopwatch.h"
 
 namespace ottava {
+namespace fs = std::filesystem;
 namespace {
 
 using fmt::print;
@@ -78,7 +79,7 @@ std::vector<int32_t> parse_ids(std::string_view text) {
 void tokenizer_train(const TokenizerTrainOptions& options, std::ostream& out) {
   if (options.output_folder.empty()) fail<ConfigError>(kTrain, "no output folder is given");
   if (const std::string file = options.output_folder + "/tokenizer.json";
-      !options.overwrites && std::filesystem::exists(file)) {
+      !options.overwrites && fs::exists(file)) {
     fail<ConfigError>(kTrain,
                       "{} exists, and models that were trained with it need it: choose another --output, or "
                       "--overwrite to replace it",
@@ -96,7 +97,7 @@ void tokenizer_train(const TokenizerTrainOptions& options, std::ostream& out) {
   });
   auto texts = tokenizer::write_definition(trainer.train());
   std::error_code error;
-  std::filesystem::create_directories(options.output_folder, error);
+  fs::create_directories(options.output_folder, error);
   if (error) fail<FileError>(kTrain, "cannot create {}: {}", options.output_folder, error.message());
   write_file_atomically(options.output_folder + "/tokenizer_config.json", texts.config_json);
   write_file_atomically(options.output_folder + "/tokenizer.json", texts.tokenizer_json);

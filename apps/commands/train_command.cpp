@@ -31,15 +31,16 @@ int run_train_command(const TrainCommand& command) {
   require_inputs(config);
   StopSignals signals;
   return run_session(config, [&](Session& session) {
+    const bool is_first = session.ranks.world->rank() == 0;
     RunLock lock;
     fail_together(*session.ranks.control, [&] {
-      if (session.ranks.world->rank() > 0) return;
+      if (!is_first) return;
       make_dump_folder(config.job.dump_folder);
       lock = RunLock(config.job.dump_folder);
     });
     if (const std::string why = nothing_to_train(config, session.ranks); !why.empty())
       return log::info("{}", why);
-    if (session.ranks.world->rank() == 0) {
+    if (is_first) {
       if (config.job.print_config) std::cout << print_config(config) << std::flush;
       if (config.job.save_config_file) {
         write_file_atomically(config.job.in_dump_folder(*config.job.save_config_file), print_config(config));
@@ -48,7 +49,7 @@ int run_train_command(const TrainCommand& command) {
     settle_decisions(session.experiment, session.ranks, session.device,
                      command.redecide ? DecisionSource::afresh : DecisionSource::checkpoint);
     Trainer trainer(session.experiment, session.ranks, session.device, &signals);
-    if (session.ranks.world->rank() == 0) {
+    if (is_first) {
       write_file_atomically(config.job.in_dump_folder("decisions.json"),
                             to_json(trainer.experiment().decisions));
     }

@@ -13,6 +13,7 @@
 #include "core/error.h"
 
 namespace ottava {
+namespace fs = std::filesystem;
 namespace {
 
 config::Section declare_all(Config& c) {
@@ -131,8 +132,8 @@ Config resolve(const config::Value& tree, const std::string& name,
 
 }  // namespace
 
-Config load_config(const std::filesystem::path& given, const std::vector<std::string>& overrides) {
-  const std::filesystem::path path = here_or_installed(given);
+Config load_config(const fs::path& given, const std::vector<std::string>& overrides) {
+  const fs::path path = here_or_installed(given);
   Config c =
       resolve(path.empty() ? config::Value{.kind = config::Value::Kind::table} : config::read_file(path),
               path.string(), overrides);
@@ -142,7 +143,7 @@ Config load_config(const std::filesystem::path& given, const std::vector<std::st
 
 Config parse_config(std::string_view text, const std::string& name,
                     const std::vector<std::string>& overrides) {
-  bool is_toml = std::filesystem::path(name).extension() == ".toml";
+  bool is_toml = fs::path(name).extension() == ".toml";
   return resolve(is_toml ? config::parse_toml(text, name) : config::parse_yaml(text, name), name, overrides);
 }
 

@@ -25,15 +25,15 @@ std::function<std::optional<double>(const fp8::PolicyGemm&, const fp8::Recipe&)>
 void check_validation_tokens(const TrainingShape& shape, int cp) {
   const int64_t tokens = shape.validation_batch * shape.validation_sequence / cp;
   for (const fp8::GemmDecision& d : shape.float8_policy.decisions) {
-    if (!d.recipe || tokens % d.recipe->alignment() == 0) continue;
+    const int64_t of = d.recipe ? d.recipe->alignment() : 1;
+    if (tokens % of == 0) continue;
     fail<ConfigError>(
         "fp8",
         "validation.local_batch_size {} x validation.seq_len {}{} = {} tokens are not a multiple "
         "of {} ({}/{} = {:.6g}), which {} in {} needs: change one of the two",
         shape.validation_batch, shape.validation_sequence,
-        cp == 1 ? "" : fmt::format(" / context_parallel_degree {}", cp), tokens, d.recipe->alignment(),
-        tokens, d.recipe->alignment(), static_cast<double>(tokens) / d.recipe->alignment(), d.gemm.name,
-        fp8::name_of(d.recipe->name));
+        cp == 1 ? "" : fmt::format(" / context_parallel_degree {}", cp), tokens, of, tokens, of,
+        static_cast<double>(tokens) / of, d.gemm.name, fp8::name_of(d.recipe->name));
   }
 }
 

@@ -24,7 +24,7 @@ namespace {
 
 constexpr const char *kReduce = "parallelism.fsdp_reduce_every_microbatch",
                      *kKeepCodes = "quantize.linear.float8.keep_weight_codes",
-                     *kLossChunks = "model.loss_chunk_tokens";
+                     *kLossChunks = "model.loss_chunk_tokens", *kFreeMemory = "the memory that is free";
 
 std::string circumstances(const Experiment& e, Device device) {
   return fmt::format(
@@ -68,8 +68,7 @@ struct MemoryOption {
   bool with_most_memory;  ///< its value that takes more
 };
 
-MemoryDecision memory_decision(const Experiment& e, const char* name, MemoryOption of) {
-  MemoryDecision out{.open = {.name = name, .by = "the memory that is free"}};
+MemoryDecision with_outcomes(MemoryDecision out, const Experiment& e, MemoryOption of) {
   for (const bool value : {of.with_most_memory, !of.with_most_memory}) {
     out.open.outcomes.push_back({value ? "true" : "false", e.shape});
     out.open.outcomes.back().shape.parameters.*of.option = value;
@@ -78,21 +77,19 @@ MemoryDecision memory_decision(const Experiment& e, const char* name, MemoryOpti
 }
 
 MemoryDecision reduction_decision(const Experiment& e) {
-  MemoryDecision out = memory_decision(
-      e, kReduce, {.option = &FsdpOptions::reduce_every_micro_batch, .with_most_memory = false});
-  out.gain = "less traffic";
-  out.item = "whole gradients";
-  out.after_change = "after which gradients are summed in another order";
-  return out;
+  return with_outcomes({.open = {.name = kReduce, .by = kFreeMemory},
+                        .gain = "less traffic",
+                        .item = "whole gradients",
+                        .after_change = "after which gradients are summed in another order"},
+                       e, {.option = &FsdpOptions::reduce_every_micro_batch, .with_most_memory = false});
 }
 
 MemoryDecision weight_codes_decision(const Experiment& e) {
-  MemoryDecision out =
-      memory_decision(e, kKeepCodes, {.option = &FsdpOptions::keeps_float8_codes, .with_most_memory = true});
-  out.gain = "weights are quantized and gathered once per step";
-  out.item = "codes of whole weights";
-  out.after_change = "which changes no bit";
-  return out;
+  return with_outcomes({.open = {.name = kKeepCodes, .by = kFreeMemory},
+                        .gain = "weights are quantized and gathered once per step",
+                        .item = "codes of whole weights",
+                        .after_change = "which changes no bit"},
+                       e, {.option = &FsdpOptions::keeps_float8_codes, .with_most_memory = true});
 }
 
 // Left to the run, on a GPU, and a micro-batch of training or validation has more tokens than that.
@@ -104,7 +101,7 @@ bool leaves_loss_chunks_open(const Experiment& e) {
 }
 
 MemoryDecision loss_chunk_decision(const Experiment& e) {
-  MemoryDecision out{.open = {.name = kLossChunks, .by = "the memory that is free"},
+  MemoryDecision out{.open = {.name = kLossChunks, .by = kFreeMemory},
                      .gain = "fewer passes over the output layer's gradient",
                      .item = "logits of more tokens",
                      .after_change = "after which gradients are summed in another order"};

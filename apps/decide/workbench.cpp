@@ -1,6 +1,7 @@
 #include "apps/decide/workbench.h"
 
 #include "core/bf16.h"
+#include "core/contains.h"
 #include "core/device_stream.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/host_values.h"
@@ -35,27 +36,14 @@ void repeat(Stream& stream, const std::vector<T>& pattern, const Tensor& memory)
 }
 
 Tensor operand_like(const Tensor& t, std::string_view op, Workbench& bench, int64_t vocabulary) {
-  switch (t.dtype) {
-    case DType::i32:
-      // Of other operations they are positions, of which all sequences have the first.
-      if (op.starts_with("embedding") || op.starts_with("cross_entropy")) {
-        const Tensor indices = bench.indices(t.numel(), vocabulary);
-        return {indices.data, t.dtype, t.shape};
-      }
-      return bench.zeros(t.dtype, t.shape);
-    case DType::e8m0:
-      return bench.ones(t.dtype, t.shape);
-    case DType::f32:
-      if (op == "scaled_matmul" || op == "dequantize") return bench.ones(t.dtype, t.shape);  // scales
-      return bench.tensor(t.dtype, t.shape);
-    case DType::bf16:
-    case DType::e4m3:
-    case DType::e5m2:
-    case DType::u8:
-      return bench.tensor(t.dtype, t.shape);
-    default:
-      return bench.zeros(t.dtype, t.shape);
-  }
+  constexpr DType kNumbers[] = {DType::f32, DType::bf16, DType::e4m3, DType::e5m2, DType::u8};
+  // Of other operations they are positions, of which all sequences have the first.
+  const bool has_indices = op.starts_with("embedding") || op.starts_with("cross_entropy");
+  if (t.dtype == DType::i32 && has_indices)
+    return {bench.indices(t.numel(), vocabulary).data, t.dtype, t.shape};
+  const bool has_scales = op == "scaled_matmul" || op == "dequantize";
+  if (t.dtype == DType::e8m0 || (t.dtype == DType::f32 && has_scales)) return bench.ones(t.dtype, t.shape);
+  return contains(kNumbers, t.dtype) ? bench.tensor(t.dtype, t.shape) : bench.zeros(t.dtype, t.shape);
 }
 
 }  // namespace

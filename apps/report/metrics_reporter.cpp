@@ -12,6 +12,7 @@
 #include "core/log.h"
 
 namespace ottava {
+namespace fs = std::filesystem;
 namespace {
 
 // The names that TorchTitan's dashboards use, and ours beside them.
@@ -72,8 +73,8 @@ MetricsReporter::MetricsReporter(Options options)
   colors_ = prints_colors(options_.config, options_.world_size, isatty(STDOUT_FILENO) != 0);
   on_terminal_ = isatty(STDERR_FILENO) != 0 && options_.world_size == 1 && !is_dumb_terminal();
   if (options_.rank != 0 && !options_.config.save_for_all_ranks) return;
-  const std::filesystem::path folder(options_.folder), events = folder / options_.config.save_tb_folder;
-  std::filesystem::create_directories(folder);
+  const fs::path folder(options_.folder), events = folder / options_.config.save_tb_folder;
+  fs::create_directories(folder);
   if (options_.config.enable_json_lines) {
     const std::string name =
         options_.rank == 0 ? "metrics.jsonl" : fmt::format("metrics.rank{}.jsonl", options_.rank);

@@ -18,19 +18,15 @@
 #include "parallel/sharding/repeated_weights.h"
 
 namespace ottava {
+namespace fs = std::filesystem;
 namespace {
 
 constexpr const char *kStateName = "training_state.json", *kHistoryName = "float8_history.json";
 
 checkpoint::ShardMemory memory_of(const Tensor& tensor) { return {tensor.dtype, tensor.data}; }
 
-bool excludes(const CheckpointConfig& c, std::string_view what) {
-  return contains(c.exclude_from_loading, what);
-}
-
-bool has_safetensors(const std::filesystem::path& folder) {
-  return std::filesystem::exists(folder / "model.safetensors") ||
-         std::filesystem::exists(folder / safetensors_index_name("model"));
+bool has_safetensors(const fs::path& folder) {
+  return fs::exists(folder / "model.safetensors") || fs::exists(folder / safetensors_index_name("model"));
 }
 
 }  // namespace
@@ -95,32 +91,32 @@ std::string nothing_to_train(const Config& c, RankGroups& ranks) {
 
 Checkpoints::Checkpoints(const Experiment& experiment, RankGroups& ranks, Stream& stream, HostSpans* spans)
     : experiment_(experiment),
+      config_(experiment.config.checkpoint),
       stream_(stream),
       coordinates_(ranks.coordinates),
       group_(*ranks.control),
       folder_(experiment.config.job.in_dump_folder(experiment.config.checkpoint.folder)) {
-  const CheckpointConfig& c = experiment.config.checkpoint;
-  if (!c.enable || c.load_only) return;
-  if (c.export_dtype != DType::f32 && !c.last_save_model_only) {
+  if (!config_.enable || config_.load_only) return;
+  if (config_.export_dtype != DType::f32 && !config_.last_save_model_only) {
     log::warning(
         "checkpoint.export_dtype {} is not used: it is the dtype of a last save of only weights "
         "(checkpoint.last_save_model_only: true)",
-        name_of(c.export_dtype));
+        name_of(config_.export_dtype));
   }
   checkpoint::check_shared_folder(folder_, group_);
   group_.on_rank_0([&] { checkpoint::remove_leftovers(folder_); });
   saver_ = std::make_unique<checkpoint::CheckpointSaver>(
       checkpoint::SaveOptions{.folder = folder_,
-                              .keep_latest_k = static_cast<int>(c.keep_latest_k),
-                              .keep_every = c.keep_every,
-                              .snapshot = c.async_mode == CheckpointConfig::Async::async_with_pinned_mem
+                              .keep_latest_k = static_cast<int>(config_.keep_latest_k),
+                              .keep_every = config_.keep_every,
+                              .snapshot = config_.async_mode == CheckpointConfig::Async::async_with_pinned_mem
                                               ? checkpoint::Snapshot::Memory::pinned
                                               : checkpoint::Snapshot::Memory::pageable,
                               .spans = spans},
       group_);
   if (const std::optional<std::string> source = source_config_path(experiment.config)) {
     const std::vector<std::string> changes =
-        model_files(experiment, c.last_save_model_only ? c.export_dtype : DType::f32).changes;
+        model_files(experiment, config_.last_save_model_only ? config_.export_dtype : DType::f32).changes;
     log::info("Checkpoints keep {} and the files beside it{}{}", *source,
               changes.empty() ? "" : ", but for: ", fmt::join(changes, ", "));
   }
@@ -128,23 +124,26 @@ Checkpoints::Checkpoints(const Experiment& experiment, RankGroups& ranks, Stream
 
 Checkpoints::~Checkpoints() = default;
 
+bool Checkpoints::excludes(std::string_view what) const {
+  return contains(config_.exclude_from_loading, what);
+}
+
 int64_t Checkpoints::data_position_to_load() const {
-  const CheckpointConfig& c = experiment_.config.checkpoint;
-  if (excludes(c, "dataloader")) return 0;
+  if (excludes("dataloader")) return 0;
   const std::vector<checkpoint::SavedStep> steps = steps_to_load(experiment_.config);
-  if (steps.empty() && (c.initial_load_model_only || !c.initial_load_path)) return 0;
+  if (steps.empty() && (config_.initial_load_model_only || !config_.initial_load_path)) return 0;
   try {  // only a hint for reading ahead: whatever is wrong is said when it is loaded
-    const std::string path = (steps.empty() ? *c.initial_load_path : steps.back().path) + "/" + kStateName;
+    const std::string path =
+        (steps.empty() ? *config_.initial_load_path : steps.back().path) + "/" + kStateName;
     return parse_training_state(read_file(path), path).data_position +
-           c.advance_data_steps * experiment_.global_batch;
+           config_.advance_data_steps * experiment_.global_batch;
   } catch (const Error&) {
     return 0;
   }
 }
 
 void Checkpoints::load(TrainingEngine& engine, TrainingState& state) {
-  const CheckpointConfig& c = experiment_.config.checkpoint;
-  const bool with_optimizer = !excludes(c, "optimizer");
+  const bool with_optimizer = !excludes("optimizer");
   auto initialise = [&] {
     const auto seed = static_cast<uint64_t>(experiment_.config.training.seed);
     if (experiment_.repeats_initial_weights)
@@ -154,9 +153,9 @@ void Checkpoints::load(TrainingEngine& engine, TrainingState& state) {
   if (!with_optimizer) initialise();
   std::optional<checkpoint::LoadedCheckpoint> loaded;
   engine.parameters().clear_moments();  // those of another update rule are not loaded
-  if (c.enable) {
+  if (config_.enable) {
     loaded = checkpoint::load_newest(
-        folder_, trained_parameters(engine.parameters(), stream_, with_optimizer), group_, c.load_step);
+        folder_, trained_parameters(engine.parameters(), stream_, with_optimizer), group_, config_.load_step);
   }
   if (loaded) {
     require_same_model(loaded->path);
@@ -165,7 +164,7 @@ void Checkpoints::load(TrainingEngine& engine, TrainingState& state) {
     log::info("Loaded checkpoint {} ({} tokens seen)", loaded->path, state.tokens_seen);
     log_changes(loaded->path);
   } else {
-    if (!c.initial_load_path || c.initial_load_model_only) initialise();
+    if (!config_.initial_load_path || config_.initial_load_model_only) initialise();
     const std::optional<std::string> start = initial_path();
     if (!start) return;
     load_initial(*start, engine, state);
@@ -175,8 +174,8 @@ void Checkpoints::load(TrainingEngine& engine, TrainingState& state) {
 
 std::optional<std::string> Checkpoints::initial_path() const {
   const Config& c = experiment_.config;
-  if (c.checkpoint.initial_load_path)
-    return find_input(c, "checkpoint.initial_load_path", *c.checkpoint.initial_load_path).string();
+  if (config_.initial_load_path)
+    return find_input(c, "checkpoint.initial_load_path", *config_.initial_load_path).string();
   if (c.model.flavor != "hf" || experiment_.repeats_initial_weights) return std::nullopt;
   const std::string folder = find_assets(c).string();
   if (c.model.initial == ModelConfig::Initial::random) {
@@ -218,10 +217,9 @@ void Checkpoints::require_same_model(const std::string& path) const {
 }
 
 void Checkpoints::load_initial(const std::string& path, TrainingEngine& engine, TrainingState& state) {
-  const CheckpointConfig& c = experiment_.config.checkpoint;
-  if (!c.initial_load_model_only) {
+  if (!config_.initial_load_model_only) {
     checkpoint::load_checkpoint(
-        path, trained_parameters(engine.parameters(), stream_, !excludes(c, "optimizer")), group_);
+        path, trained_parameters(engine.parameters(), stream_, !excludes("optimizer")), group_);
     take_state(path, state);
     take_history(path, engine);
     log::info("Loaded {} to go on after step {}", path, state.step);
@@ -243,23 +241,22 @@ void Checkpoints::load_initial(const std::string& path, TrainingEngine& engine, 
 
 // Each part of the state goes with what it counts.
 void Checkpoints::take_state(const std::string& folder, TrainingState& state) const {
-  const CheckpointConfig& c = experiment_.config.checkpoint;
   const std::string path = folder + "/" + kStateName;
   const TrainingState saved = parse_training_state(read_file(path), path);
-  if (!excludes(c, "train_state")) {
+  if (!excludes("train_state")) {
     state.step = saved.step;
     state.tokens_seen = saved.tokens_seen;
     state.skipped_steps = saved.skipped_steps;
     state.consecutive_skips = saved.consecutive_skips;
     state.skipped_spikes = saved.skipped_spikes;
   }
-  if (!excludes(c, "lr_scheduler")) state.schedule_step = saved.schedule_step;
-  if (!excludes(c, "optimizer")) {
+  if (!excludes("lr_scheduler")) state.schedule_step = saved.schedule_step;
+  if (!excludes("optimizer")) {
     state.optimizer_step = saved.optimizer_step;
     state.spikes = saved.spikes;
     if (state.loss_scale && saved.loss_scale) state.loss_scale = saved.loss_scale;
   }
-  if (!excludes(c, "dataloader")) {
+  if (!excludes("dataloader")) {
     state.data_position = saved.data_position;
     state.data_fingerprint = saved.data_fingerprint;
     state.mixture = saved.mixture;
@@ -268,16 +265,15 @@ void Checkpoints::take_state(const std::string& folder, TrainingState& state) co
 
 void Checkpoints::take_history(const std::string& folder, TrainingEngine& engine) const {
   const std::string path = folder + "/" + kHistoryName;
-  if (excludes(experiment_.config.checkpoint, "float8_history")) return;
+  if (excludes("float8_history")) return;
   const bool has_one = engine.float8() && engine.float8()->history();
-  if (std::filesystem::exists(path)) return restore_float8_history(read_file(path), path, engine, stream_);
+  if (fs::exists(path)) return restore_float8_history(read_file(path), path, engine, stream_);
   if (has_one) log::info("{} has no amax history: one begins, with current scaling until it is full", folder);
 }
 
 bool Checkpoints::is_due(int64_t step, bool is_last) const {
-  const CheckpointConfig& c = experiment_.config.checkpoint;
   if (!saver_) return false;
-  return is_last || step % c.interval == 0 || (step == 1 && c.enable_first_step_checkpoint);
+  return is_last || step % config_.interval == 0 || (step == 1 && config_.enable_first_step_checkpoint);
 }
 
 checkpoint::Checkpoint Checkpoints::contents(TrainingEngine& engine, const TrainingState& state,
@@ -285,8 +281,8 @@ checkpoint::Checkpoint Checkpoints::contents(TrainingEngine& engine, const Train
   checkpoint::Checkpoint out{.step = state.step,
                              .parameters = trained_parameters(engine.parameters(), stream_, !model_only)};
   const Config& c = experiment_.config;
-  if (model_only) out.export_dtype = c.checkpoint.export_dtype;
-  ModelFiles files = model_files(experiment_, model_only ? c.checkpoint.export_dtype : DType::f32);
+  if (model_only) out.export_dtype = config_.export_dtype;
+  ModelFiles files = model_files(experiment_, model_only ? config_.export_dtype : DType::f32);
   out.texts = {{"config.json", std::move(files.config_json)},
                {"ottava_config.yaml", print_config(c)},
                {"decisions.json", to_json(experiment_.decisions)},
@@ -301,11 +297,10 @@ checkpoint::Checkpoint Checkpoints::contents(TrainingEngine& engine, const Train
 
 void Checkpoints::save(TrainingEngine& engine, const TrainingState& state, bool is_last) {
   if (!saver_) return;
-  const CheckpointConfig& c = experiment_.config.checkpoint;
-  checkpoint::Checkpoint now = contents(engine, state, is_last && c.last_save_model_only);
+  checkpoint::Checkpoint now = contents(engine, state, is_last && config_.last_save_model_only);
   log::info("Saving the checkpoint of step {}{}", state.step,
-            c.async_mode == CheckpointConfig::Async::disabled ? "" : " (in the background)");
-  if (is_last || c.async_mode == CheckpointConfig::Async::disabled) {
+            config_.async_mode == CheckpointConfig::Async::disabled ? "" : " (in the background)");
+  if (is_last || config_.async_mode == CheckpointConfig::Async::disabled) {
     saver_->save(now);
   } else {
     saver_->begin(now);

@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "apps/config/experiment.h"
@@ -51,6 +52,7 @@ class Checkpoints {
   void finish();
 
  private:
+  bool excludes(std::string_view what) const;
   void load_initial(const std::string& path, TrainingEngine& engine, TrainingState& state);
   void take_state(const std::string& folder, TrainingState& state) const;
   void take_history(const std::string& folder, TrainingEngine& engine) const;
@@ -61,6 +63,7 @@ class Checkpoints {
   checkpoint::Checkpoint contents(TrainingEngine& engine, const TrainingState& state, bool model_only) const;
 
   const Experiment& experiment_;
+  const CheckpointConfig& config_;
   Stream& stream_;
   ShardCoordinates coordinates_;
   checkpoint::RankGroup group_;

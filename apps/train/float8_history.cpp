@@ -41,8 +41,7 @@ int64_t filled(const fp8::AmaxHistory& h) { return std::min(h.steps, h.length())
 Json to_json(const Named& named, Stream& stream) {
   const fp8::AmaxHistory& h = *named.history;
   const std::vector<uint32_t> values = host_values<uint32_t>(stream, h.rows);
-  Json names(Json::Array{}), rows(Json::Array{});
-  for (const std::string& name : named.names) names.push(name);
+  Json rows(Json::Array{});
   const size_t columns = named.names.size();
   for (int64_t r = 0; r < filled(h); ++r) {
     std::string row;
@@ -52,7 +51,7 @@ Json to_json(const Named& named, Stream& stream) {
   return Json()
       .set("steps", h.steps)
       .set("length", h.length())
-      .set("columns", std::move(names))
+      .set("columns", Json::Array(named.names.begin(), named.names.end()))
       .set("rows", std::move(rows));
 }
 

@@ -35,14 +35,14 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
       signals_(signals),
       device_(device),
       stream_(device_stream(device)),
-      loss_scale_(initial_loss_scale(experiment_.config.training)),
+      loss_scale_(initial_loss_scale(config_.training)),
       speed_(experiment_, plan_, ranks, device),
-      float8_alerts_(experiment_.config.float8) {
-  const Config& c = experiment_.config;
+      float8_alerts_(config_.float8) {
   open_data();
   RankState& state = ranks.world->state();
-  state.calls().set_capacity(c.comm.trace_buf_size);
-  record_failures(state, c.job.in_dump_folder(c.comm.save_traces_folder), c.comm.save_traces_file_prefix);
+  state.calls().set_capacity(config_.comm.trace_buf_size);
+  record_failures(state, config_.job.in_dump_folder(config_.comm.save_traces_folder),
+                  config_.comm.save_traces_file_prefix);
   ranks.coordinates.units = experiment_.shape.pipeline.units_of(ranks.pp->rank());
   checkpoints_ = std::make_unique<Checkpoints>(experiment_, ranks_, stream_, spans());
   // The first tokens are made while memory is planned and weights are drawn.
@@ -50,32 +50,32 @@ Trainer::Trainer(Experiment experiment, RankGroups& ranks, Device device, const 
   for (ValidationSet& set : validation_->sets()) set.data->start(0);
   look_at_data();
   const GraphUse graphs =
-      decide_graphs(c.training.cuda_graphs, device, *ranks.world, experiment_.shape.pipeline.is_on());
+      decide_graphs(config_.training.cuda_graphs, device, *ranks.world, experiment_.shape.pipeline.is_on());
   plan(graphs.on);
   if (ranks.world->rank() == 0) log_start();
   build(graphs);
   load();
-  reporter_ = std::make_unique<MetricsReporter>(MetricsReporter::Options{.config = c.metrics,
-                                                                         .folder = c.job.dump_folder,
-                                                                         .total_steps = c.training.steps,
-                                                                         .resumed_at = state_.step,
-                                                                         .rank = ranks.world->rank(),
-                                                                         .world_size = ranks.world->size()});
-  if (ranks.world->rank() == 0 && c.metrics.enable_json_lines)
-    events_ = RunEvents(c.job.dump_folder, state_.step);
+  reporter_ =
+      std::make_unique<MetricsReporter>(MetricsReporter::Options{.config = config_.metrics,
+                                                                 .folder = config_.job.dump_folder,
+                                                                 .total_steps = config_.training.steps,
+                                                                 .resumed_at = state_.step,
+                                                                 .rank = ranks.world->rank(),
+                                                                 .world_size = ranks.world->size()});
+  if (ranks.world->rank() == 0 && config_.metrics.enable_json_lines)
+    events_ = RunEvents(config_.job.dump_folder, state_.step);
 }
 
 void Trainer::open_data() {
-  const Config& c = experiment_.config;
   data_ = std::make_unique<BatchSource>(open_training_data(experiment_, ranks_),
                                         training_batches(experiment_, ranks_));
-  if (c.training.epochs)
+  if (config_.training.epochs)
     experiment_.config.training.steps = steps_of_epochs(experiment_, data_->loader(), ranks_);
   validation_ = std::make_unique<Validation>(experiment_, ranks_);
 }
 
 void Trainer::look_at_data() {
-  const TrainingConfig& c = experiment_.config.training;
+  const TrainingConfig& c = config_.training;
   data_watch_ = std::make_unique<DataWatch>(data_->loader(), *ranks_.control);
   data_watch_->look(c.data_check_seconds);
   if (!experiment_.shape.sequence_losses) return;
@@ -85,16 +85,15 @@ void Trainer::look_at_data() {
 
 // Also what cannot be, so that it is known before memory is taken.
 void Trainer::plan(bool graphs) {
-  const Config& c = experiment_.config;
   TrainingShape& shape = experiment_.shape;
   shape.parameters.reductions_cross = reductions_cross(shape.parameters, graphs);
-  if (c.profiling.enable_profiling) {
+  if (config_.profiling.enable_profiling) {
     traces_ = std::make_unique<StepTraces>(experiment_, ranks_, device_, spans_,
                                            record_spans(shape, device_, ranks_));
   }
   plan_ = record_step(shape, device_, ranks_);
   require_memory(plan_.memory, device_, *ranks_.control,
-                 saves_asynchronously(c.checkpoint)
+                 saves_asynchronously(config_.checkpoint)
                      ? std::optional(snapshot_bytes(experiment_, ranks_.coordinates))
                      : std::nullopt);
   checkpoints_->reserve_snapshot(device_);
@@ -102,14 +101,14 @@ void Trainer::plan(bool graphs) {
 }
 
 void Trainer::log_start() {
-  const Config& c = experiment_.config;
   log_startup_report(experiment_, plan_, device_, ranks_);
   for (const data::MixedLoader::Source& source : data_->loader().sources()) {
-    const std::string own = name_of_data("training.dataset", c.training.dataset, c.training.dataset_path);
+    const std::string own =
+        name_of_data("training.dataset", config_.training.dataset, config_.training.dataset_path);
     log::info("Data: {}", data_text(source.name.empty() ? own : source.name, *source.loader));
   }
   for (const ValidationSet& set : validation_->sets()) {
-    const std::string own = name_of_data("validation.dataset", c.validation.dataset, set.paths);
+    const std::string own = name_of_data("validation.dataset", config_.validation.dataset, set.paths);
     log::info("Validation data: {}",
               data_text(set.name.empty() ? own : set.name, *set.data->loader().sources()[0].loader));
   }
@@ -144,13 +143,12 @@ Trainer::~Trainer() = default;
 // The default of `dataset` names a text that may be another.
 std::string Trainer::name_of_data(std::string_view key, const std::string& name,
                                   const std::vector<std::string>& paths) const {
-  return experiment_.config.provenance.origins.contains(key) ? name : data::names_of_sources(paths);
+  return config_.provenance.origins.contains(key) ? name : data::names_of_sources(paths);
 }
 
 double Trainer::learning_rate(int64_t step) const {
-  const Config& c = experiment_.config;
-  return ottava::learning_rate({.lr = c.optimizer.lr, .steps = c.training.steps, .schedule = c.lr_scheduler},
-                               step);
+  return ottava::learning_rate(
+      {.lr = config_.optimizer.lr, .steps = config_.training.steps, .schedule = config_.lr_scheduler}, step);
 }
 
 StepOutputs Trainer::step(StepProfile* profile) {
@@ -212,7 +210,6 @@ Trainer::End Trainer::run() {
 }
 
 Trainer::End Trainer::train() {
-  const Config& c = experiment_.config;
   const std::optional<Machine> machine = speed_.find_peaks();
   if (machine && traces_) traces_->plan_times(plan_, *machine);
   log::info("Training starts at step {}", state_.step + 1);
@@ -225,11 +222,11 @@ Trainer::End Trainer::train() {
   events_.add("start", state_.step, state_.step > 0 ? fmt::format("goes on after step {}", state_.step) : "",
               start_of_run(experiment_, plan_, device_));
   data_watch_->look_at_the_rest();
-  while (state_.step < c.training.steps) {
+  while (state_.step < config_.training.steps) {
     const Stopwatch watch;
     const StepOutputs out = timed_step();
-    const bool is_last = state_.step == c.training.steps;
-    if (state_.step == 1 || state_.step % c.metrics.log_freq == 0 || is_last) log_step(out);
+    const bool is_last = state_.step == config_.training.steps;
+    if (state_.step == 1 || state_.step % config_.metrics.log_freq == 0 || is_last) log_step(out);
     if (device_.type == DeviceType::cuda && ++steps_here_ == 3) report_gpu_memory();
     check_health(out);
     reporter_->progress(state_.step, watch.seconds(), speed_.planned_text());
@@ -271,17 +268,17 @@ StepOutputs Trainer::timed_step() {
   speed_.add({.number = number,
               .seconds = watch.seconds(),
               .seconds_waited = data_->seconds_waited() - waited,
-              .is_last = number == experiment_.config.training.steps || stop_asked_ || data_is_bad_},
+              .is_last = number == config_.training.steps || stop_asked_ || data_is_bad_},
              profile ? &*profile : nullptr);
   // The first step includes set-up of libraries and connections; from now on a silent peer is a lost peer.
   for (Communicator* all : {ranks_.world.get(), ranks_.control.get()})
-    all->state().set_timeout_seconds(experiment_.config.comm.train_timeout_seconds);
+    all->state().set_timeout_seconds(config_.comm.train_timeout_seconds);
   return out;
 }
 
 // A mask that is not what was meant is best seen.
 void Trainer::show_first_sample() {
-  if (!reads_chats(experiment_.config.training) || ranks_.world->rank() != 0) return;
+  if (!reads_chats(config_.training) || ranks_.world->rank() != 0) return;
   const HostTokens& tokens = data_->read(state_.data_position);
   const int64_t row = experiment_.shape.sequence;
   log::info("First conversation, the loss counts what is in [[double brackets]]:\n{}",
@@ -303,8 +300,7 @@ void Trainer::log_step(const StepOutputs& out) {
   m.step = state_.step;
   m.global_avg_loss = loss.mean;
   m.global_max_loss = loss.largest;
-  if (experiment_.config.training.z_loss_weight > 0)
-    m.z_loss = global_loss(ranks_, out.z_loss_sum, tokens).mean;
+  if (config_.training.z_loss_weight > 0) m.z_loss = global_loss(ranks_, out.z_loss_sum, tokens).mean;
   m.grad_norm = out.grad_norm;
   m.learning_rate = learning_rate(state_.schedule_step - 1);
   m.tokens_seen = state_.tokens_seen;
@@ -355,7 +351,7 @@ void Trainer::check_health(const StepOutputs& out) {
         "step {} was skipped: the gradient norm is not finite; weights, moments and t did not move; {}",
         state_.step, where);
   }
-  const int64_t limit = experiment_.config.training.max_consecutive_skipped_steps;
+  const int64_t limit = config_.training.max_consecutive_skipped_steps;
   if (state_.consecutive_skips > limit) {
     fail<NumericsError>(
         "training",

@@ -69,6 +69,7 @@ class Trainer {
   HostSpans* spans() { return experiment_.config.profiling.enable_profiling ? &spans_ : nullptr; }
 
   Experiment experiment_;
+  const Config& config_ = experiment_.config;
   RankGroups& ranks_;
   const StopSignals* signals_;
   Device device_;

@@ -13,6 +13,7 @@ LlamaModel::LlamaModel(const LlamaConfig& config, LlamaParameters parameters, St
                        int tp, LlamaModelOptions options, const LlamaFloat8& float8)
     : config_(config),
       parameters_(std::move(parameters)),
+      last_(parameters_.units - 1),
       options_(std::move(options)),
       rope_table_(arena.persistent("rope table", DType::f32, {options_.sequence, config.head_dim})),
       head_(config, parameters_.norm, parameters_.output, float8.output,
@@ -108,11 +109,10 @@ void LlamaModel::forward_backward(const StepContext& c, const MicroBatch& micro,
 Allocation LlamaModel::forward(const StepContext& c, StageUnits units, const MicroBatch& micro,
                                const Loss& loss, Allocation in, LlamaSaved& saved) const {
   const LlamaBatch batch = batch_of(micro);
-  const int last = parameters_.units - 1;
   Fsdp& parameters = c.parameters;
   saved = {.blocks = std::vector<LlamaBlockSaved>(blocks_.size())};
   ResidualStream stream = enter(c, units, micro, std::move(in));
-  for (int unit = std::max(units.begin, 1); unit < std::min(units.end, last); ++unit) {
+  for (int unit = std::max(units.begin, 1); unit < std::min(units.end, last_); ++unit) {
     const size_t i = unit - 1;
     const StepProfile::Scope pass(c.profile, layer_label(c, i, "forward"), StepProfile::Kind::pass);
     parameters.unshard(unit);
@@ -121,33 +121,32 @@ Allocation LlamaModel::forward(const StepContext& c, StageUnits units, const Mic
     parameters.reshard(unit);
   }
   if (!has_head(units)) return leave(c, std::move(stream));
-  parameters.unshard(last, WeightUse::both);
+  parameters.unshard(last_, WeightUse::both);
   if (config_.tied_embeddings) parameters.unshard(0, WeightUse::both);
-  if (last > units.begin) parameters.prefetch(last, std::max(units.begin, 1), backward_uses_);
+  if (last_ > units.begin) parameters.prefetch(last_, std::max(units.begin, 1), backward_uses_);
   saved.gradient = head_.forward_backward(c, std::move(stream),
                                           {.targets = micro.targets.reshape({micro.targets.numel()}),
                                            .sum = loss.sum,
                                            .grad_scale = loss.grad_scale,
                                            .sequence_sums = micro.sequence_losses,
                                            .z_loss_sum = micro.z_loss_sum},
-                                          units.begin < last ? &blocks_.back().last_linear() : nullptr);
+                                          units.begin < last_ ? &blocks_.back().last_linear() : nullptr);
   if (config_.tied_embeddings) parameters.reshard(0);
-  parameters.reshard(last);
+  parameters.reshard(last_);
   return {};
 }
 
 Allocation LlamaModel::go_back(const StepContext& c, StageUnits units, const MicroBatch& micro,
                                Allocation dout, LlamaSaved& saved) const {
   const LlamaBatch batch = batch_of(micro);
-  const int last = parameters_.units - 1, first_block = std::max(units.begin, 1),
-            end_block = std::min(units.end, last);
+  const int first_block = std::max(units.begin, 1), end_block = std::min(units.end, last_);
   Fsdp& parameters = c.parameters;
   const auto reduce = [&](int unit) {
     if (!c.deferred) parameters.reduce_gradients(unit);
   };
   LinearOperand gradient = std::move(saved.gradient);
   if (has_head(units)) {
-    reduce(last);
+    reduce(last_);
   } else if (end_block > first_block) {
     gradient = blocks_[end_block - 2].last_linear().received_output_gradient(c, std::move(dout));
   } else {
@@ -192,9 +191,8 @@ void LlamaModel::weight_gradients(const StepContext& c, StageUnits units, LlamaS
 Allocation LlamaModel::evaluate(const StepContext& c, StageUnits units, const MicroBatch& micro,
                                 const Tensor& loss_sum, Allocation in) const {
   const LlamaBatch batch = batch_of(micro);
-  const int last = parameters_.units - 1;
   ResidualStream stream = enter(c, units, micro, std::move(in));
-  for (int unit = std::max(units.begin, 1); unit < std::min(units.end, last); ++unit) {
+  for (int unit = std::max(units.begin, 1); unit < std::min(units.end, last_); ++unit) {
     c.parameters.unshard(unit);
     c.parameters.prefetch(unit, units.end - 1);
     LlamaBlockSaved dropped;
@@ -202,14 +200,14 @@ Allocation LlamaModel::evaluate(const StepContext& c, StageUnits units, const Mi
     c.parameters.reshard(unit);
   }
   if (!has_head(units)) return leave(c, std::move(stream));
-  c.parameters.unshard(last);
+  c.parameters.unshard(last_);
   if (config_.tied_embeddings) c.parameters.unshard(0);
   head_.evaluate(c, std::move(stream),
                  {.targets = micro.targets.reshape({micro.targets.numel()}),
                   .sum = loss_sum,
                   .token_losses = micro.token_losses});
   if (config_.tied_embeddings) c.parameters.reshard(0);
-  c.parameters.reshard(last);
+  c.parameters.reshard(last_);
   return {};
 }
 
@@ -223,8 +221,7 @@ void LlamaModel::generate(const StepContext& c, const Generation& in, const Tens
     stream = blocks_[i].generate(c, batch, std::move(stream), in.caches[i], in.position);
     c.parameters.reshard(unit);
   }
-  const int last = parameters_.units - 1;
-  c.parameters.unshard(last);
+  c.parameters.unshard(last_);
   // Only the last token's logits are wanted: of a prompt (one sequence), its last row.
   const int64_t rows = in.tokens.numel(), wanted = in.tokens.shape[0];
   auto last_rows = [&](const Allocation& x) {
@@ -234,7 +231,7 @@ void LlamaModel::generate(const StepContext& c, const Generation& in, const Tens
   };
   head_.logits(c, {last_rows(stream.sum), last_rows(stream.delta)}, logits);
   c.parameters.reshard(0);
-  c.parameters.reshard(last);
+  c.parameters.reshard(last_);
 }
 
 }  // namespace ottava

@@ -102,6 +102,7 @@ class LlamaModel {
 
   LlamaConfig config_;
   LlamaParameters parameters_;
+  int last_;  ///< unit: the head
   LlamaModelOptions options_;
   Tensor rope_table_;
   std::vector<LlamaBlock> blocks_;
