@@ -16,7 +16,7 @@ struct Rows {
 /// Of one long row, or of pieces of many.
 template <class T, bool kOneRow>
 __global__ void __launch_bounds__(kBlock) amax_kernel(Rows<T> m, uint32_t* amax, bool wide) {
-  const int64_t first = blockIdx.x * int64_t{kBlock * kPiecesPerThread} + threadIdx.x;
+  const int64_t first = thread_of_grid(kBlock * kPiecesPerThread);
   const int64_t across = ceil_div(m.cols, int64_t{16});
   uint32_t pair = 0;
 #pragma unroll

@@ -12,7 +12,7 @@ constexpr int kBlock = 128;
 __global__ void __launch_bounds__(kBlock)
     delayed_kernel(const uint32_t* rows, int64_t length, int64_t slots, int margin, const uint32_t* current,
                    uint32_t* amax) {
-  const int64_t s = blockIdx.x * int64_t{kBlock} + threadIdx.x;
+  const int64_t s = thread_of_grid(kBlock);
   if (s >= slots) return;
   if (current) {
     amax[s] = current[s];
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kBlock)
 
 __global__ void __launch_bounds__(kBlock)
     advance_kernel(const uint32_t* step_amax, const uint32_t* newest, uint32_t* oldest, int64_t slots) {
-  const int64_t s = blockIdx.x * int64_t{kBlock} + threadIdx.x;
+  const int64_t s = thread_of_grid(kBlock);
   if (s >= slots) return;
   const uint32_t before = newest ? newest[s] : 0;  // newest may be oldest
   oldest[s] = step_amax[s] < 0x7f800000u ? step_amax[s] : before;

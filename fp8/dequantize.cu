@@ -28,7 +28,7 @@ struct Arguments {
 
 template <class T, DType kFormat>
 __global__ void __launch_bounds__(kBlock) dequantize_kernel(Arguments<T> a) {
-  const int64_t index = blockIdx.x * int64_t{kBlock} + threadIdx.x;
+  const int64_t index = thread_of_grid(kBlock);
   if (index >= a.rows * a.pieces) return;
   const int64_t row = index / a.pieces, col = index % a.pieces * 16, valid = a.cols - col,
                 at = row * a.cols + col;
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kTileThreads)
 __global__ void __launch_bounds__(kBlock)
     transpose_scales_kernel(const float* from, int64_t from_rows, int64_t from_cols, float* to,
                             int64_t to_rows, int64_t to_cols) {
-  const int64_t i = blockIdx.x * int64_t{kBlock} + threadIdx.x;
+  const int64_t i = thread_of_grid(kBlock);
   if (i >= to_rows * to_cols) return;
   const int64_t c = i / to_cols, r = i % to_cols;
   to[i] = r < from_rows ? from[r * from_cols + c] : 0.0f;

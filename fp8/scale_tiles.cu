@@ -12,7 +12,7 @@ constexpr int kBlock = 256;
 
 __global__ void __launch_bounds__(kBlock)
     untile_kernel(const uint8_t* tiles, uint8_t* list, PlainScales plain, ScaleLayout tiled) {
-  const int64_t i = blockIdx.x * int64_t{kBlock} + threadIdx.x;
+  const int64_t i = thread_of_grid(kBlock);
   if (i >= plain.rows * plain.blocks) return;
   const int64_t row = plain.rows_outside ? i / plain.blocks : i % plain.rows;
   const int64_t block = plain.rows_outside ? i % plain.blocks : i / plain.rows;
@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(kBlock)
 /// A thread per byte of the tiles: so the padding is written too.
 __global__ void __launch_bounds__(kBlock)
     tile_kernel(const uint8_t* list, uint8_t* tiles, PlainScales plain, int64_t count) {
-  const int64_t i = blockIdx.x * int64_t{kBlock} + threadIdx.x;
+  const int64_t i = thread_of_grid(kBlock);
   if (i >= count) return;
   const int64_t across = ceil_div(plain.blocks, 4), tile = i / 512, byte = i % 512;
   const int64_t row = tile / across * 128 + byte % 16 / 4 * 32 + byte / 16,

@@ -21,7 +21,7 @@ struct Arguments {
 
 template <class T, int kSize, bool kAccumulate>
 __global__ void __launch_bounds__(kBlock) scale_kernel(Arguments<T> a) {
-  const int64_t index = blockIdx.x * int64_t{kBlock} + threadIdx.x;
+  const int64_t index = thread_of_grid(kBlock);
   if (index >= a.packs) return;
   const int64_t row = index * kSize / a.columns, column = index * kSize % a.columns;
   const float row_scale = a.row_scales[a.by_row ? row : 0];
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kBlock) scale_kernel(Arguments<T> a) {
 }
 
 __global__ void __launch_bounds__(kBlock) fill_kernel(const float* from, float* to, int64_t n) {
-  const int64_t i = blockIdx.x * int64_t{kBlock} + threadIdx.x;
+  const int64_t i = thread_of_grid(kBlock);
   if (i < n) to[i] = *from;
 }
 

@@ -10,7 +10,7 @@ using namespace ottava::cuda;
 constexpr int kBlock = 128;
 
 __global__ void __launch_bounds__(kBlock) fold_kernel(uint32_t* current, uint32_t* largest, int64_t slots) {
-  const int64_t s = blockIdx.x * int64_t{kBlock} + threadIdx.x;
+  const int64_t s = thread_of_grid(kBlock);
   if (s >= slots) return;
   largest[s] = max(largest[s], current[s]);
   current[s] = 0;
@@ -18,13 +18,13 @@ __global__ void __launch_bounds__(kBlock) fold_kernel(uint32_t* current, uint32_
 
 __global__ void __launch_bounds__(kBlock)
     flag_kernel(const uint32_t* amaxes, uint32_t* flags, int64_t slots) {
-  const int64_t s = blockIdx.x * int64_t{kBlock} + threadIdx.x;
+  const int64_t s = thread_of_grid(kBlock);
   if (s < slots && amaxes[s] >= kInfinityBits) flags[s] = 1;
 }
 
 /// Threads that see a raised flag write the same value.
 __global__ void __launch_bounds__(kBlock) poison_kernel(const uint32_t* flags, int64_t count, double* sum) {
-  const int64_t i = blockIdx.x * int64_t{kBlock} + threadIdx.x;
+  const int64_t i = thread_of_grid(kBlock);
   if (i < count && flags[i] != 0)
     atomicExch(reinterpret_cast<unsigned long long*>(sum), 0x7ff8000000000000ull);
 }

@@ -161,6 +161,10 @@ inline void check(cudaError_t status, std::string_view op) {
   if (status != cudaSuccess) fail<DeviceError>("cuda", "{} failed: {}", op, cudaGetErrorString(status));
 }
 
+/// The item of a thread of one_thread_each(count, block); of blocks that have more items than threads, the
+/// thread's first.
+__device__ __forceinline__ int64_t thread_of_grid(int64_t block) { return blockIdx.x * block + threadIdx.x; }
+
 /// Enqueues kernel(arguments...). A grid with a zero extent has nothing to do and is not launched. Throws
 /// DeviceError.
 template <class... P, class... A>

@@ -13,7 +13,7 @@ __global__ void __launch_bounds__(kBlock) chunk_kernel(ChunkCopy c, int64_t firs
   const int64_t position = first_chunk + blockIdx.y, rank = place_by_rank(position, c.ranks, c.batch);
   const Word* from = static_cast<const Word*>(c.from) + (c.to_position ? rank : position) * words;
   Word* to = static_cast<Word*>(c.to) + (c.to_position ? position : rank) * words;
-  const int64_t first = blockIdx.x * int64_t{kBlock * kPerThread} + threadIdx.x;
+  const int64_t first = thread_of_grid(kBlock * kPerThread);
 #pragma unroll
   for (int k = 0; k < kPerThread; ++k) {
     const int64_t i = first + k * kBlock;

@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kBlock) reduce_kernel(Arguments a) {
 }
 
 __global__ void __launch_bounds__(128) loss_kernel(Arguments a, BackwardArguments b) {
-  const int64_t row = blockIdx.x * int64_t{128} + threadIdx.x;
+  const int64_t row = thread_of_grid(128);
   if (row >= b.rows) return;
   // The difference first, so that large logits do not swallow the logarithm.
   const double sum = a.row_sum[row], difference = static_cast<double>(a.row_max[row]) - a.row_target[row];

@@ -14,7 +14,7 @@ constexpr int kBlock = 256, kPacksPerThread = 2;
 template <int kSize, class Body>
 __global__ void __launch_bounds__(kBlock) map_kernel(Body body, int64_t n) {
   const int64_t packs = n / kSize;
-  const int64_t first = blockIdx.x * int64_t{kBlock * kPacksPerThread} + threadIdx.x;
+  const int64_t first = thread_of_grid(kBlock * kPacksPerThread);
 #pragma unroll
   for (int k = 0; k < kPacksPerThread; ++k) {
     const int64_t i = first + k * kBlock;

@@ -45,15 +45,15 @@ struct Sort {
 };
 
 __global__ void __launch_bounds__(kBlock) count_kernel(Sort s) {
-  const int64_t v = s.row_of(blockIdx.x * int64_t{kBlock} + threadIdx.x);
+  const int64_t v = s.row_of(thread_of_grid(kBlock));
   if (v >= 0) atomicAdd(&s.count[v], 1);
 }
 __global__ void __launch_bounds__(kBlock) segment_kernel(Sort s) {
-  const int64_t v = blockIdx.x * int64_t{kBlock} + threadIdx.x;
+  const int64_t v = thread_of_grid(kBlock);
   if (v < s.vocab && s.count[v] > 0) s.end[v] = atomicAdd(s.total, s.count[v]);
 }
 __global__ void __launch_bounds__(kBlock) place_kernel(Sort s) {
-  const int64_t n = blockIdx.x * int64_t{kBlock} + threadIdx.x, v = s.row_of(n);
+  const int64_t n = thread_of_grid(kBlock), v = s.row_of(n);
   if (v >= 0) s.any[atomicAdd(&s.end[v], 1)] = static_cast<int32_t>(n);
 }
 // A token compares itself with all of its row: the squares of the counts, 0.3% of N^2 in text. Lanes of a
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kBlock) place_kernel(Sort s) {
 // from the L1 cache: a few milliseconds of a GPU of 132 SMs, and sum_kernel, one block for 1024 columns of
 // such a row, takes as long.
 __global__ void __launch_bounds__(kBlock) order_kernel(Sort s) {
-  const int64_t n = blockIdx.x * int64_t{kBlock} + threadIdx.x, v = s.row_of(n);
+  const int64_t n = thread_of_grid(kBlock), v = s.row_of(n);
   if (v < 0) return;
   const int32_t end = s.end[v], begin = end - s.count[v];
   int32_t smaller = 0;

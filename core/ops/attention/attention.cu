@@ -12,7 +12,7 @@ template <class T, int D>
 __global__ void __launch_bounds__(kDeltaThreads)
     delta_kernel(const T* out, const T* dout, float* delta, int64_t tokens, AttentionShape shape) {
   constexpr int kSize = kPackSize<T>, kLanes = D / kSize;
-  const int64_t index = blockIdx.x * int64_t{kDeltaThreads} + threadIdx.x, head_of_token = index / kLanes;
+  const int64_t index = thread_of_grid(kDeltaThreads), head_of_token = index / kLanes;
   const bool valid = head_of_token < tokens * shape.heads;
   float sum = 0;
   if (valid) {
